@@ -1,0 +1,100 @@
+package hub
+
+import (
+	"context"
+	"errors"
+)
+
+// Errors a Broker or a Hub answers with. Test with errors.Is.
+var (
+	ErrClosed           = errors.New("closed")
+	ErrUnavailable      = errors.New("broker unavailable")   // try again later: HTTP 503
+	ErrOverloaded       = errors.New("overloaded")           // a queue is at its bound: HTTP 503
+	ErrStorageFull      = errors.New("storage full")         // HTTP 507
+	ErrUnknownNamespace = errors.New("unknown namespace")    // HTTP 404
+	ErrBadChannel       = errors.New("bad channel name")     // HTTP 400
+	ErrTooLarge         = errors.New("message is too large") // HTTP 413
+)
+
+// A Broker stores messages, numbers them and brings them to every node.
+// Implementations stand in broker/; hub/hubtest is the suite they pass.
+//
+// All methods may be called from any goroutine. Publish must not block; the
+// others may and are never called from an event loop.
+type Broker interface {
+	// Start connects, creates what the namespaces need and begins delivery.
+	// For one namespace, deliver is called by one goroutine at a time and with
+	// rising offsets; it does not keep its caller waiting beyond a bounded queue.
+	// Start returns once the broker can publish.
+	Start(ctx context.Context, namespaces []Namespace, deliver func(*Message)) error
+
+	// Publish stores p as the namespace's durability promises and then calls done
+	// exactly once, from any goroutine, possibly before Publish returns.
+	// At a full queue done gets ErrOverloaded, without storage ErrUnavailable,
+	// when the disk is full ErrStorageFull. After an error the message may or may
+	// not have been stored: an idempotency key makes the retry safe.
+	Publish(ns *Namespace, p Publication, done func(Position, error))
+
+	// Subscribe makes every message of channel stored after the returned
+	// Snapshot.Top arrive at deliver, and returns the newest messages up to tail
+	// that were stored until then. Messages up to Top may arrive as well: the hub
+	// drops them by offset. Subscribing twice is an error of the caller.
+	Subscribe(ctx context.Context, ns *Namespace, channel string, tail int) (Snapshot, error)
+
+	// Unsubscribe ends delivery of channel.
+	Unsubscribe(ns *Namespace, channel string)
+
+	// History returns up to limit messages of channel with offset > since, oldest first.
+	History(ctx context.Context, ns *Namespace, channel string, since uint64, limit int) (Page, error)
+
+	// Top returns the namespace's current epoch and last offset.
+	Top(ctx context.Context, ns *Namespace) (Position, error)
+
+	// Ready returns nil while publishing is expected to work. It does not block.
+	Ready() error
+
+	// Close stops delivery, answers what is pending with ErrClosed and releases
+	// everything. It is idempotent.
+	Close() error
+}
+
+// A Snapshot is a channel at the moment its delivery began.
+type Snapshot struct {
+	// Top is the namespace's position at that moment. Top.Offset is 0 for an
+	// empty log and for a namespace without one (then Epoch is empty too).
+	Top Position
+	// Messages are the channel's newest, oldest first, all with Offset <= Top.Offset.
+	Messages []*Message
+	// Floor is such that Messages holds every retained message of the channel
+	// with offset > Floor: 0 if all of them are there.
+	Floor uint64
+}
+
+// A Page is a stretch of a channel's log.
+type Page struct {
+	// Epoch the page was read in.
+	Epoch string
+	// Messages oldest first.
+	Messages []*Message
+	// Covered is how far the page reaches: every retained message of the channel
+	// with since < offset <= Covered is in Messages. Without further messages it
+	// is the top of the log at the time of reading.
+	Covered uint64
+	// FirstRetained is such that all of the channel's messages with offset >=
+	// FirstRetained are still there; retention may have removed older ones. A
+	// reader that asks from since < FirstRetained-1 may have missed some.
+	// 0 or 1 means nothing of the channel was ever removed.
+	FirstRetained uint64
+}
+
+// Durability says what an answered publish survives.
+type Durability string
+
+const (
+	// None fans out and stores nothing: no offsets, no resume.
+	None Durability = "none"
+	// Stored survives the end of the process (kill -9), not of the machine.
+	Stored Durability = "stored"
+	// Synced is on disk (fsync) before the answer: it survives the power.
+	Synced Durability = "synced"
+)

@@ -1,0 +1,196 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// DefaultNamespace holds the channels whose name has no namespace prefix.
+const DefaultNamespace = "default"
+
+// MaxChannelName bounds a channel name in bytes.
+const MaxChannelName = 255
+
+// A Namespace is a set of channels that share options and one log. Channel
+// "orders:42" belongs to namespace "orders", channel "news" to "default".
+type Namespace struct {
+	// Name is 1 to 32 bytes of a-z, 0-9, "_" and "-".
+	Name string `json:"name"`
+	// Durability of an answered publish; empty means "stored". The memory broker
+	// keeps "stored" and "synced" for the life of the process only and refuses
+	// to start with "synced".
+	Durability Durability `json:"durability"`
+	// HistorySize bounds the retained messages per channel; 0 means 1,000.
+	// Ignored with durability none.
+	HistorySize int `json:"history_size"`
+	// HistoryTTL bounds the age of retained messages; 0 means 24h.
+	HistoryTTL Duration `json:"history_ttl"`
+	// HistoryBytes bounds the whole log of the namespace; 0 means 1 GiB.
+	HistoryBytes int64 `json:"history_bytes"`
+	// Recent is how many of a channel's newest messages each node keeps in memory
+	// while the channel has subscribers; 0 means 128.
+	Recent int `json:"recent"`
+	// Replicas of the log in a NATS cluster, 1 to 5; 0 means 1.
+	Replicas int `json:"replicas"`
+	// MaxMessageBytes bounds a payload; 0 means 64 KiB, at most 1 MiB.
+	MaxMessageBytes int `json:"max_message_bytes"`
+	// IdempotencyWindow is how long a publisher's idempotency key is remembered;
+	// 0 means 2m.
+	IdempotencyWindow Duration `json:"idempotency_window"`
+	// Policy is what happens to a subscriber that cannot keep up; empty means
+	// "disconnect": it is closed and resumes from the log.
+	Policy Policy `json:"policy"`
+	// QueueMessages bounds what waits for one subscriber; 0 means 1,024.
+	QueueMessages int `json:"queue_messages"`
+	// QueueBytes bounds the same in bytes; 0 means 256 KiB.
+	QueueBytes int `json:"queue_bytes"`
+	// Anonymous lets clients without a token subscribe.
+	Anonymous bool `json:"anonymous"`
+}
+
+// Policy says what happens at the bound of a subscriber's queue.
+type Policy string
+
+// Disconnect closes the subscriber; it resumes later from the log.
+const Disconnect Policy = "disconnect"
+
+// Defaults of a Namespace.
+const (
+	defaultHistorySize  = 1000
+	defaultHistoryTTL   = Duration(24 * time.Hour)
+	defaultHistoryBytes = 1 << 30
+	defaultRecent       = 128
+	defaultMaxMessage   = 64 << 10
+	maxMaxMessage       = 1 << 20
+	defaultIdempotency  = Duration(2 * time.Minute)
+	defaultQueueMsgs    = 1024
+	defaultQueueBytes   = 256 << 10
+)
+
+// WithDefaults returns n with every zero replaced by what it means.
+func (n Namespace) WithDefaults() Namespace {
+	def(&n.Durability, Stored)
+	def(&n.HistorySize, defaultHistorySize)
+	def(&n.HistoryTTL, defaultHistoryTTL)
+	def(&n.HistoryBytes, defaultHistoryBytes)
+	def(&n.Recent, defaultRecent)
+	def(&n.Replicas, 1)
+	def(&n.MaxMessageBytes, defaultMaxMessage)
+	def(&n.IdempotencyWindow, defaultIdempotency)
+	def(&n.Policy, Disconnect)
+	def(&n.QueueMessages, defaultQueueMsgs)
+	def(&n.QueueBytes, defaultQueueBytes)
+	return n
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// Validate returns all that is wrong with n, joined.
+func (n Namespace) Validate() error {
+	var errs []error
+	bad := func(format string, a ...any) {
+		errs = append(errs, fmt.Errorf("namespace %q: "+format, append([]any{n.Name}, a...)...))
+	}
+	if !validNamespaceName(n.Name) {
+		bad("name: want 1 to 32 bytes of a-z, 0-9, _ and -")
+	}
+	d := n.WithDefaults()
+	switch d.Durability {
+	case None, Stored, Synced:
+	default:
+		bad("durability: %q is none of none, stored, synced", n.Durability)
+	}
+	if d.Policy != Disconnect {
+		bad("policy: %q is not known; want disconnect", n.Policy)
+	}
+	within := func(key string, v, lo, hi int64) {
+		if v < lo || v > hi {
+			bad("%s: %d is not within %d..%d", key, v, lo, hi)
+		}
+	}
+	within("history_size", int64(d.HistorySize), 1, 10_000_000)
+	within("history_bytes", d.HistoryBytes, 1<<10, 1<<50)
+	within("recent", int64(d.Recent), 1, 100_000)
+	within("replicas", int64(d.Replicas), 1, 5)
+	within("max_message_bytes", int64(d.MaxMessageBytes), 1, maxMaxMessage)
+	within("queue_messages", int64(d.QueueMessages), 1, 1_000_000)
+	within("queue_bytes", int64(d.QueueBytes), 1<<10, 1<<30)
+	if d.QueueBytes < 2*d.MaxMessageBytes {
+		bad("queue_bytes: %d must hold at least two messages of max_message_bytes (%d)", d.QueueBytes, d.MaxMessageBytes)
+	}
+	if d.HistoryTTL < Duration(time.Second) {
+		bad("history_ttl: %v is under 1s", d.HistoryTTL)
+	}
+	if d.IdempotencyWindow < Duration(100*time.Millisecond) || d.IdempotencyWindow > d.HistoryTTL {
+		bad("idempotency_window: %v is not within 100ms..history_ttl (%v)", d.IdempotencyWindow, d.HistoryTTL)
+	}
+	return errors.Join(errs...)
+}
+
+func validNamespaceName(s string) bool {
+	if s == "" || len(s) > 32 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// NamespaceOf returns the namespace part of a channel name. It allocates nothing.
+func NamespaceOf(channel string) string {
+	if i := strings.IndexByte(channel, ':'); i >= 0 {
+		return channel[:i]
+	}
+	return DefaultNamespace
+}
+
+// CheckChannel returns ErrBadChannel, in words, for a name that no channel can
+// have: empty, longer than 255 bytes, not UTF-8, with a control character, a
+// space or an empty or malformed namespace prefix.
+func CheckChannel(channel string) error {
+	switch {
+	case channel == "":
+		return fmt.Errorf("%w: it is empty", ErrBadChannel)
+	case len(channel) > MaxChannelName:
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrBadChannel, len(channel), MaxChannelName)
+	}
+	for i, r := range channel {
+		if r <= ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == 0xfffd {
+			return fmt.Errorf("%w: %.60q: control character, space or bad UTF-8 at byte %d", ErrBadChannel, channel, i)
+		}
+	}
+	if i := strings.IndexByte(channel, ':'); i >= 0 && (!validNamespaceName(channel[:i]) || i == len(channel)-1) {
+		return fmt.Errorf("%w: %.60q: want <namespace>:<name>", ErrBadChannel, channel)
+	}
+	return nil
+}
+
+// Duration is a time.Duration that reads and writes as text ("30s", "24h").
+type Duration time.Duration
+
+// String returns d as time.Duration does.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText writes d as text.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what time.ParseDuration reads.
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := time.ParseDuration(string(b))
+	if err != nil {
+		return fmt.Errorf("%q is no duration; write for example 30s, 5m or 24h", b)
+	}
+	*d = Duration(v)
+	return nil
+}

@@ -1,0 +1,96 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A Position is a place in a namespace's log: everything up to and including
+// Offset has been seen. The epoch changes when the log was lost, so that a new
+// log never looks like the continuation of an old one.
+type Position struct {
+	Epoch  string
+	Offset uint64
+}
+
+// ErrBadPosition is returned for a token that is no position.
+var ErrBadPosition = errors.New("bad position")
+
+// IsZero reports whether p names no place at all.
+func (p Position) IsZero() bool { return p.Epoch == "" && p.Offset == 0 }
+
+// String returns the wire token "<epoch>-<offset>".
+func (p Position) String() string { return string(p.AppendTo(nil)) }
+
+// AppendTo appends the wire token of p to dst.
+func (p Position) AppendTo(dst []byte) []byte {
+	dst = append(dst, p.Epoch...)
+	dst = append(dst, '-')
+	return strconv.AppendUint(dst, p.Offset, 10)
+}
+
+// maxEpoch bounds an epoch's length: brokers make short ones.
+const maxEpoch = 32
+
+// ParsePosition reads "<epoch>-<offset>". The epoch is 1 to 32 bytes of
+// A-Za-z0-9._ and the offset a decimal without sign or leading zero.
+func ParsePosition(s string) (Position, error) {
+	i := strings.LastIndexByte(s, '-')
+	if i < 1 || i > maxEpoch {
+		return Position{}, fmt.Errorf("%w: %.40q: want <epoch>-<offset>", ErrBadPosition, s)
+	}
+	epoch, digits := s[:i], s[i+1:]
+	for j := range len(epoch) {
+		if !epochByte(epoch[j]) {
+			return Position{}, fmt.Errorf("%w: %.40q: byte %q in the epoch", ErrBadPosition, s, epoch[j])
+		}
+	}
+	if digits == "" || digits[0] == '+' || (digits[0] == '0' && len(digits) > 1) {
+		return Position{}, fmt.Errorf("%w: %.40q: bad offset", ErrBadPosition, s)
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return Position{}, fmt.Errorf("%w: %.40q: bad offset", ErrBadPosition, s)
+	}
+	return Position{Epoch: epoch, Offset: n}, nil
+}
+
+func epochByte(b byte) bool {
+	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == '_'
+}
+
+// Positions is where a stream over one or more namespaces stands, one position
+// per namespace. The order does not matter: an epoch belongs to one log.
+type Positions []Position
+
+// AppendTo appends the wire token: the positions joined by "~".
+func (ps Positions) AppendTo(dst []byte) []byte {
+	for i, p := range ps {
+		if i > 0 {
+			dst = append(dst, '~')
+		}
+		dst = p.AppendTo(dst)
+	}
+	return dst
+}
+
+// MaxPositions bounds the positions in one token.
+const MaxPositions = 16
+
+// ParsePositions reads positions joined by "~".
+func ParsePositions(s string) (Positions, error) {
+	if strings.Count(s, "~") >= MaxPositions {
+		return nil, fmt.Errorf("%w: more than %d positions", ErrBadPosition, MaxPositions)
+	}
+	var ps Positions
+	for part := range strings.SplitSeq(s, "~") {
+		p, err := ParsePosition(part)
+		if err != nil {
+			return nil, err
+		}
+		ps = append(ps, p)
+	}
+	return ps, nil
+}
