@@ -1,0 +1,39 @@
+# Tools and what the judges need go to .cache/, which git ignores.
+CACHE   := $(CURDIR)/.cache
+LINT    := $(CACHE)/bin/golangci-lint-v2.15.0
+FUZZTIME ?= 10s
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+.PHONY: help build test-go test lint fuzz bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## bin/weir, a static binary
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/weir ./cmd/weir
+
+test-go: ## the quick part: vet, the floors, unit tests with the race detector
+	go vet ./...
+	go test -race $$(go list ./... | grep -v /test/)
+
+test: ## everything: installs what the judges need, unit tests, real clients, outside suites, lint
+	bash test/all.sh
+
+lint: $(LINT) ## golangci-lint
+	$(LINT) run ./...
+
+$(LINT):
+	GOBIN=$(CACHE)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+	mv $(CACHE)/bin/golangci-lint $@
+
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	@set -e; for pkg in $$(go list ./...); do \
+		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; done
+
+bench: ## every benchmark, with allocations
+	go test -run '^$$' -bench . -benchmem $$(go list ./... | grep -v /test/)
+
+clean: ## what was built; .cache stays (rm -r .cache to have it all again)
+	rm -rf bin
