@@ -68,6 +68,8 @@ type Snapshot struct {
 	// Floor is such that Messages holds every retained message of the channel
 	// with offset > Floor: 0 if all of them are there.
 	Floor uint64
+	// FirstRetained has the meaning of Page.FirstRetained.
+	FirstRetained uint64
 }
 
 // A Page is a stretch of a channel's log.

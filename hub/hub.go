@@ -1,0 +1,341 @@
+// Package hub is the middle of Weir: it takes publications, has a Broker store
+// and number them, and hands every message to the subscribers of its channel,
+// live or replayed, in the order of the log, without loss and without repeat.
+//
+// It knows no socket and no wire format. A subscriber is a Sink; the shards
+// that hold subscribers belong to whatever goroutines the caller has (an event
+// loop each, or one for a whole net/http program); the bytes of a message are
+// written by the Encoders of Config, once per message and format.
+//
+// The way of a message: Publish → Broker → Hub.deliver, which appends it to the
+// channel's ring of recent messages and queues it for every Shard with
+// interest → Shard.Run on the shard's own goroutine → Sink.Deliver.
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config of a Hub. The zero value works and has the default namespace.
+type Config struct {
+	// Namespaces that exist; empty means the default namespace with its defaults.
+	Namespaces []Namespace
+	// Encoders write the wire formats; a Format is an index into it.
+	Encoders []Encoder
+	// Linger is how long a channel that lost its last subscriber stays
+	// subscribed, so that reconnecting clients find its ring warm; 0 means 30s.
+	Linger time.Duration
+	// ShardQueue bounds the messages that wait for one shard. At the bound
+	// Publish answers ErrOverloaded. 0 means 65,536.
+	ShardQueue int
+	// MaxChannels bounds the channels with subscribers; 0 means 1,000,000.
+	MaxChannels int
+	// Log gets lifecycle lines; nil discards them.
+	Log *slog.Logger
+}
+
+// Validate returns all that is wrong with c, joined.
+func (c Config) Validate() error {
+	var errs []error
+	seen := map[string]bool{}
+	for _, n := range c.Namespaces {
+		if seen[n.Name] {
+			errs = append(errs, fmt.Errorf("namespace %q: it is listed twice", n.Name))
+		}
+		seen[n.Name] = true
+		errs = append(errs, n.Validate())
+	}
+	if len(c.Encoders) > MaxFormats {
+		errs = append(errs, fmt.Errorf("%d encoders, at most %d", len(c.Encoders), MaxFormats))
+	}
+	if c.Linger < 0 || c.ShardQueue < 0 || c.MaxChannels < 0 {
+		errs = append(errs, errors.New("linger, shard queue and max channels must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// A Hub connects publishers, a Broker and the shards that hold subscribers.
+type Hub struct {
+	// Fixed at New.
+	broker     Broker
+	encoders   []Encoder
+	namespaces map[string]*namespace
+	linger     time.Duration
+	shardQueue int
+	maxChans   int64
+	log        *slog.Logger
+	seed       maphash.Seed
+
+	// Any goroutine.
+	table    [tableSize]tablePart
+	shards   atomic.Pointer[[]*Shard] // replaced under shardsMu
+	shardsMu sync.Mutex
+	channels atomic.Int64
+	closed   atomic.Bool
+	stats    hubCounters
+
+	// Broker calls that wait run here, at most brokerCalls at a time.
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	slots  chan struct{}
+}
+
+const (
+	tableSize   = 64
+	brokerCalls = 64
+)
+
+type tablePart struct {
+	mu       sync.RWMutex
+	channels map[string]*channel
+}
+
+// namespace is a Namespace in use.
+type namespace struct {
+	Namespace // immutable
+
+	mu sync.Mutex
+	// top is the newest position delivered by the broker or seen at a snapshot.
+	top Position
+	// delivered is the newest position delivered: every older message of every
+	// active channel has come through deliver.
+	delivered Position
+}
+
+// New returns a Hub over broker. Call Start before anything else.
+func New(cfg Config, broker Broker) (*Hub, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	h := &Hub{
+		broker: broker, encoders: cfg.Encoders, namespaces: map[string]*namespace{},
+		linger: cfg.Linger, shardQueue: cfg.ShardQueue, maxChans: int64(cfg.MaxChannels),
+		log: cfg.Log, seed: maphash.MakeSeed(), slots: make(chan struct{}, brokerCalls),
+	}
+	def(&h.linger, 30*time.Second)
+	def(&h.shardQueue, 1<<16)
+	def(&h.maxChans, 1_000_000)
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	if len(cfg.Namespaces) == 0 {
+		cfg.Namespaces = []Namespace{{Name: DefaultNamespace}}
+	}
+	for _, n := range cfg.Namespaces {
+		h.namespaces[n.Name] = &namespace{Namespace: n.WithDefaults()}
+	}
+	for i := range h.table {
+		h.table[i].channels = map[string]*channel{}
+	}
+	h.shards.Store(&[]*Shard{})
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	return h, nil
+}
+
+// Start starts the broker; deliveries begin. It returns once publishing works.
+func (h *Hub) Start(ctx context.Context) error {
+	list := make([]Namespace, 0, len(h.namespaces))
+	for _, n := range h.namespaces {
+		list = append(list, n.Namespace)
+	}
+	if err := h.broker.Start(ctx, list, h.deliver); err != nil {
+		return err
+	}
+	h.work.Go(h.sweep)
+	return nil
+}
+
+// Close ends the broker, waits for everything the hub started, and is
+// idempotent. The shards' goroutines must no longer call Run.
+func (h *Hub) Close() error {
+	if h.closed.Swap(true) {
+		return nil
+	}
+	h.cancel()
+	for _, s := range *h.shards.Load() {
+		s.room.Broadcast()
+	}
+	err := h.broker.Close()
+	h.work.Wait()
+	return err
+}
+
+// Ready returns nil while publishing is expected to work. It does not block.
+func (h *Hub) Ready() error {
+	if h.closed.Load() {
+		return ErrClosed
+	}
+	return h.broker.Ready()
+}
+
+// Namespace returns the namespace of channel, or ErrUnknownNamespace. Any goroutine.
+func (h *Hub) Namespace(channel string) (*Namespace, error) {
+	n, err := h.namespaceOf(channel)
+	if err != nil {
+		return nil, err
+	}
+	return &n.Namespace, nil
+}
+
+func (h *Hub) namespaceOf(channel string) (*namespace, error) {
+	name := NamespaceOf(channel)
+	n := h.namespaces[name]
+	if n == nil {
+		return nil, fmt.Errorf("%w: %.40q", ErrUnknownNamespace, name)
+	}
+	return n, nil
+}
+
+// Publish hands p to the broker and calls done exactly once with its position
+// or the reason it was not accepted, from any goroutine, possibly before
+// Publish returns. Any goroutine may call it; it does not block.
+func (h *Hub) Publish(p Publication, done func(Position, error)) {
+	n, err := h.namespaceOf(p.Channel)
+	if err == nil {
+		err = CheckChannel(p.Channel)
+	}
+	switch {
+	case err != nil:
+	case h.closed.Load():
+		err = ErrClosed
+	case len(p.Data) > n.MaxMessageBytes:
+		err = fmt.Errorf("%w: %d bytes, namespace %q takes at most %d", ErrTooLarge, len(p.Data), n.Name, n.MaxMessageBytes)
+	case h.overloaded():
+		err = fmt.Errorf("%w: a shard's queue is full", ErrOverloaded)
+	}
+	if err != nil {
+		h.stats.refused.Add(1)
+		done(Position{}, err)
+		return
+	}
+	h.stats.published.Add(1)
+	h.broker.Publish(&n.Namespace, p, done)
+}
+
+func (h *Hub) overloaded() bool {
+	for _, s := range *h.shards.Load() {
+		if s.depth.Load() >= int64(h.shardQueue) {
+			return true
+		}
+	}
+	return false
+}
+
+// goBroker runs f, which may wait for the broker, on a goroutine of the hub.
+func (h *Hub) goBroker(f func(ctx context.Context)) {
+	h.work.Go(func() {
+		select {
+		case h.slots <- struct{}{}:
+			defer func() { <-h.slots }()
+		case <-h.ctx.Done():
+		}
+		f(h.ctx)
+	})
+}
+
+// deliver is what the broker calls with every message, in order per namespace.
+func (h *Hub) deliver(m *Message) {
+	n, err := h.namespaceOf(m.Channel)
+	if err != nil {
+		return
+	}
+	for _, s := range *h.shards.Load() {
+		s.awaitRoom()
+	}
+	if ch := h.lookup(m.Channel); ch != nil {
+		ch.deliver(m)
+	}
+	if m.Offset != 0 {
+		n.advance(m.Position())
+		n.mu.Lock()
+		n.delivered = m.Position()
+		n.mu.Unlock()
+	}
+}
+
+// advance moves the known top of the log to p, unless it is there already.
+func (n *namespace) advance(p Position) {
+	n.mu.Lock()
+	if n.top.Epoch != p.Epoch || n.top.Offset < p.Offset {
+		n.top = p
+	}
+	n.mu.Unlock()
+}
+
+func (n *namespace) position() Position {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.top
+}
+
+// hasDelivered reports whether everything up to p came through deliver.
+func (n *namespace) hasDelivered(p Position) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.delivered.Epoch == p.Epoch && n.delivered.Offset >= p.Offset
+}
+
+func (h *Hub) part(channel string) *tablePart {
+	return &h.table[maphash.String(h.seed, channel)%tableSize]
+}
+
+func (h *Hub) lookup(channel string) *channel {
+	t := h.part(channel)
+	t.mu.RLock()
+	ch := t.channels[channel]
+	t.mu.RUnlock()
+	return ch
+}
+
+// Stats are counters since New and gauges, summed over all shards.
+type Stats struct {
+	Published, Refused uint64 // publications handed to the broker / refused before it
+	Delivered          uint64 // messages handed to sinks, once per subscriber
+	Replayed           uint64 // of those, replayed rather than live
+	Encoded            uint64 // times an Encoder ran
+	Gaps               uint64 // gaps declared to subscribers
+	Channels           int64  // channels with interest
+	QueueDepth         int64  // messages that wait for the shards
+}
+
+type hubCounters struct {
+	published, refused, encoded, gaps atomic.Uint64
+}
+
+// Stats may be called from any goroutine.
+func (h *Hub) Stats() Stats {
+	st := Stats{
+		Published: h.stats.published.Load(), Refused: h.stats.refused.Load(),
+		Encoded: h.stats.encoded.Load(), Gaps: h.stats.gaps.Load(), Channels: h.channels.Load(),
+	}
+	for _, s := range *h.shards.Load() {
+		st.Delivered += s.delivered.Load()
+		st.Replayed += s.replayed.Load()
+		st.QueueDepth += s.depth.Load()
+	}
+	return st
+}
+
+// sweep lets the shards give up channels that nobody has subscribed for a while.
+func (h *Hub) sweep() {
+	t := time.NewTicker(max(h.linger/4, 10*time.Millisecond))
+	defer t.Stop()
+	for {
+		select {
+		case <-h.ctx.Done():
+			return
+		case now := <-t.C:
+			for _, s := range *h.shards.Load() {
+				s.post(func() { s.giveUpIdle(now) })
+			}
+		}
+	}
+}
