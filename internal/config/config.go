@@ -1,0 +1,146 @@
+package config
+
+import (
+	"reflect"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// Config is everything that `weir serve` can be told.
+type Config struct {
+	// Listen is the address of the public listener, "host:port". Empty means
+	// 127.0.0.1:8000; port 0 picks a free one. Without keys in the auth section
+	// only loopback addresses are accepted.
+	Listen string `json:"listen"`
+	// Admin is the listener for metrics, profiles and inspection.
+	Admin Admin `json:"admin"`
+	// Namespaces are the channels' options, one entry per namespace. Empty means
+	// one namespace called "default", which holds every channel without a prefix.
+	Namespaces []hub.Namespace `json:"namespaces"`
+	// Broker stores messages and brings them to every node.
+	Broker Broker `json:"broker"`
+	// Log is what the program writes about itself, on standard error.
+	Log Log `json:"log"`
+	// Shutdown is what happens at SIGTERM and SIGINT.
+	Shutdown Shutdown `json:"shutdown"`
+}
+
+// Admin configures the admin listener. It serves /metrics, /debug/pprof,
+// /api/info and /api/connections without authentication.
+type Admin struct {
+	// Listen is its address, "host:port". Empty means 127.0.0.1:8001, "off" means
+	// no admin listener. Keep it away from the public: it asks for no key.
+	Listen string `json:"listen"`
+}
+
+// Enabled reports whether there is an admin listener.
+func (a Admin) Enabled() bool { return a.Listen != "off" }
+
+// Broker chooses the implementation of the log.
+type Broker struct {
+	// Kind is "nats" (JetStream, embedded or external) or "memory" (nothing
+	// survives the process, one node only). Empty means nats.
+	Kind string `json:"kind"`
+}
+
+// The kinds of broker.
+const (
+	BrokerNATS   = "nats"
+	BrokerMemory = "memory"
+)
+
+// Log configures the program's log.
+type Log struct {
+	// Level is the lowest level written: debug, info, warn or error. Empty means info.
+	Level string `json:"level"`
+	// Format is "text" or "json", one line per record. Empty means text.
+	Format string `json:"format"`
+}
+
+// Shutdown configures the end.
+type Shutdown struct {
+	// Drain is how long clients are given to go elsewhere: closes are spread over
+	// it. 0 means 10s. A second signal ends at once.
+	Drain hub.Duration `json:"drain"`
+}
+
+// Default returns the configuration that reading nothing gives, every zero
+// replaced by what it means.
+func Default() Config {
+	var c Config
+	complete(reflect.ValueOf(&c).Elem())
+	return c
+}
+
+// WithDefaults returns c with the zeros of this package's own keys replaced; the
+// packages' sections are completed by their own WithDefaults.
+func (c Config) WithDefaults() Config {
+	def(&c.Listen, "127.0.0.1:8000")
+	if len(c.Namespaces) == 0 {
+		c.Namespaces = []hub.Namespace{{Name: hub.DefaultNamespace}}
+	}
+	return c
+}
+
+// WithDefaults returns a with zeros replaced.
+func (a Admin) WithDefaults() Admin {
+	def(&a.Listen, "127.0.0.1:8001")
+	return a
+}
+
+// WithDefaults returns b with zeros replaced.
+func (b Broker) WithDefaults() Broker {
+	def(&b.Kind, BrokerNATS)
+	return b
+}
+
+// WithDefaults returns l with zeros replaced.
+func (l Log) WithDefaults() Log {
+	def(&l.Level, "info")
+	def(&l.Format, "text")
+	return l
+}
+
+// WithDefaults returns s with zeros replaced.
+func (s Shutdown) WithDefaults() Shutdown {
+	def(&s.Drain, hub.Duration(10*time.Second))
+	return s
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// complete replaces zeros by what they mean, from the outside in, wherever a
+// section has a method WithDefaults that returns its own type.
+func complete(v reflect.Value) {
+	switch {
+	case v.Kind() == reflect.Pointer:
+		if !v.IsNil() {
+			complete(v.Elem())
+		}
+	case shapeOf(v.Type()) == section:
+		if m := v.MethodByName("WithDefaults"); m.IsValid() &&
+			m.Type().NumIn() == 0 && m.Type().NumOut() == 1 && m.Type().Out(0) == v.Type() {
+			v.Set(m.Call(nil)[0])
+		}
+		for _, f := range fieldsOf(v.Type()) {
+			complete(v.FieldByIndex(f.index))
+		}
+	case shapeOf(v.Type()) == list:
+		for i := range v.Len() {
+			complete(v.Index(i))
+		}
+	case shapeOf(v.Type()) == mapping:
+		for _, k := range v.MapKeys() {
+			e := reflect.New(v.Type().Elem()).Elem()
+			e.Set(v.MapIndex(k))
+			complete(e)
+			v.SetMapIndex(k, e)
+		}
+	}
+}

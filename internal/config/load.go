@@ -1,0 +1,210 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Sources are what a configuration is read from, the weakest first. The zero
+// value reads nothing and gives Default.
+type Sources struct {
+	// File is the path of a YAML (or JSON) file; empty means none. No place is
+	// searched for one.
+	File string
+	// Env is os.Environ(): variables that begin with WEIR_ are read. An empty
+	// variable counts as not set.
+	Env []string
+	// Flags override everything, the last one for a key wins.
+	Flags []Override
+}
+
+// An Override is one value given on the command line.
+type Override struct {
+	Flag  string // as the user wrote it: "--listen"
+	Key   string // the path it stands for
+	Value string // plain text; JSON for lists of sections
+}
+
+// ParseSet reads the argument of --set: "key.path=value".
+func ParseSet(s string) (Override, error) {
+	k, v, ok := strings.Cut(s, "=")
+	if k = strings.TrimSpace(k); !ok || k == "" {
+		return Override{}, WithHint(fmt.Errorf("--set %s: no key and value", s), "write --set listen=127.0.0.1:9000")
+	}
+	return Override{Flag: "--set", Key: k, Value: v}, nil
+}
+
+// Origins says where each value came from: path → file, variable or flag. What
+// is not in it is a default.
+type Origins map[string]string
+
+func (o Origins) set(path, source string) {
+	if o != nil {
+		o[path] = source
+	}
+}
+
+// Load reads, completes and validates a configuration. The error joins all that
+// is wrong (see Problems); its parts carry hints.
+func Load(s Sources) (Config, error) {
+	c, _, err := Read(s)
+	if err != nil {
+		return Config{}, err
+	}
+	return c, c.Validate()
+}
+
+// Read is Load without Validate: the error covers only what cannot be
+// understood. It also says where every value came from.
+func Read(s Sources) (Config, Origins, error) {
+	var c Config
+	origins := Origins{}
+	err := read(s, reflect.ValueOf(&c).Elem(), origins)
+	if err != nil {
+		return Config{}, nil, err
+	}
+	complete(reflect.ValueOf(&c).Elem())
+	return c, origins, nil
+}
+
+// read lays the sources over v, a section, in order.
+func read(s Sources, v reflect.Value, origins Origins) error {
+	var problems []error
+	if s.File != "" {
+		b, err := os.ReadFile(s.File)
+		if err != nil {
+			return WithHint(fmt.Errorf("read config: %w", err), "write one with: weir config default > "+s.File)
+		}
+		problems = append(problems, readYAML(s.File, b, v, origins)...)
+	}
+	keys := keysOf(v.Type())
+	problems = append(problems, readEnv(s.Env, keys, v, origins)...)
+	for _, o := range s.Flags {
+		d := &decoder{source: o.Flag, root: v.Type(), origins: origins}
+		d.override(o, keys, v)
+		problems = append(problems, d.problems...)
+	}
+	return errors.Join(problems...)
+}
+
+// readYAML lays a file over v. JSON is YAML.
+func readYAML(name string, b []byte, v reflect.Value, origins Origins) []error {
+	d := &decoder{source: name, root: v.Type(), origins: origins}
+	dec := yaml.NewDecoder(strings.NewReader(string(b)))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil
+	} else if err != nil {
+		return []error{syntaxError(name, err)}
+	}
+	if len(doc.Content) == 1 {
+		d.value(doc.Content[0], "", field{}, v)
+	}
+	var more yaml.Node
+	if err := dec.Decode(&more); err == nil {
+		d.problem(&more, "", "keep one document per file", "a second document begins")
+	} else if !errors.Is(err, io.EOF) {
+		return append(d.problems, syntaxError(name, err))
+	}
+	return d.problems
+}
+
+// syntaxError turns "yaml: line 3: what" into "name:3: what".
+func syntaxError(name string, err error) error {
+	e := &KeyError{Source: name, Problem: strings.TrimPrefix(err.Error(), "yaml: ")}
+	var line int
+	if _, scanErr := fmt.Sscanf(e.Problem, "line %d:", &line); scanErr == nil {
+		e.Line = line
+		_, e.Problem, _ = strings.Cut(e.Problem, ": ")
+	}
+	return e
+}
+
+// override sets one key from a flag.
+func (d *decoder) override(o Override, keys []key, v reflect.Value) {
+	for _, k := range keys {
+		if k.path == o.Key && !inList(k.path) {
+			d.plain(o.Value, k, v)
+			return
+		}
+	}
+	var paths []string
+	for _, k := range keys {
+		if !inList(k.path) {
+			paths = append(paths, k.path)
+		}
+	}
+	hint := "weir config docs lists all keys"
+	if s := nearest(o.Key, paths); s != "" {
+		hint = "did you mean " + s + "?"
+	} else if i := strings.IndexAny(o.Key, "[*"); i > 0 {
+		hint = "give the whole list as JSON: --set '" + o.Key[:i] + "=[…]'"
+	} else {
+		for _, k := range keys {
+			if k.key == o.Key[strings.LastIndexByte(o.Key, '.')+1:] && !inList(k.path) {
+				hint = "did you mean " + k.path + "?"
+			}
+		}
+	}
+	d.problem(nil, o.Key, hint, "unknown key")
+}
+
+func inList(path string) bool { return strings.Contains(path, "[]") || strings.Contains(path, ".*") }
+
+// plain sets the key from bare text: scalars as they are, lists of scalars
+// separated by commas, everything else as JSON or YAML flow.
+func (d *decoder) plain(text string, k key, root reflect.Value) {
+	if !utf8.ValidString(text) {
+		d.problem(nil, k.path, "", "the value is not UTF-8")
+		return
+	}
+	v := root
+	for f := range strings.SplitSeq(k.path, ".") {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+		for _, sf := range fieldsOf(v.Type()) {
+			if sf.key == f {
+				v = v.FieldByIndex(sf.index)
+				break
+			}
+		}
+	}
+	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: plainTag, Value: text}
+	flow := strings.HasPrefix(strings.TrimSpace(text), "[")
+	switch {
+	case k.shape == scalar:
+	case k.shape == list && !flow && shapeOf(deref(deref(k.typ).Elem())) == scalar:
+		n = &yaml.Node{Kind: yaml.SequenceNode}
+		for s := range strings.SplitSeq(text, ",") {
+			n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: plainTag, Value: strings.TrimSpace(s)})
+		}
+	default:
+		var doc yaml.Node
+		if err := yaml.Unmarshal([]byte(text), &doc); err != nil || len(doc.Content) != 1 {
+			d.problem(nil, k.path, "write it as JSON", "want %s", wants(k.key, k.typ))
+			return
+		}
+		n = doc.Content[0]
+		clearLines(n)
+	}
+	d.value(n, k.path, k.field, v)
+}
+
+// clearLines forgets positions that mean nothing outside a file.
+func clearLines(n *yaml.Node) {
+	n.Line = 0
+	for _, c := range n.Content {
+		clearLines(c)
+	}
+}

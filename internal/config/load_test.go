@@ -1,0 +1,354 @@
+package config
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// sample has one key of each shape, so that the cases do not change whenever a
+// package gets a new option.
+type sample struct {
+	Listen   string            `json:"listen"`
+	On       bool              `json:"on"`
+	Ratio    float64           `json:"ratio"`
+	Workers  uint8             `json:"workers"`
+	MaxBytes int64             `json:"max_bytes"`
+	Wait     hub.Duration      `json:"wait"`
+	Tick     time.Duration     `json:"tick"`
+	Origins  []string          `json:"origins"`
+	Networks []netip.Prefix    `json:"networks"`
+	Labels   map[string]string `json:"labels"`
+	Nats     sampleNATS        `json:"nats"`
+	Keys     []sampleKey       `json:"keys"`
+	Limit    *sampleLimit      `json:"limit"`
+	internal int
+	Hook     func() `json:"-"`
+}
+
+type sampleNATS struct {
+	URL     string `json:"url"`
+	DataDir string `json:"data_dir"`
+	Secret  string `json:"secret" secret:"true"`
+}
+
+type sampleKey struct {
+	Name  string   `json:"name"`
+	Value string   `json:"value" secret:"true"`
+	Also  []string `json:"also"`
+}
+
+type sampleLimit struct {
+	PerSecond int `json:"per_second"`
+}
+
+// sampled reads sources and returns the effective YAML, without the defaults.
+func sampled(s Sources) (string, error) {
+	var v sample
+	o := Origins{}
+	if err := read(s, reflect.ValueOf(&v).Elem(), o); err != nil {
+		return "", err
+	}
+	r := renderer{origins: o, redact: true}
+	r.section(reflect.ValueOf(v), "", 0)
+	return r.b.String(), nil
+}
+
+// Each file in testdata/cases is one case: the sources (config.yaml, env, flags)
+// and what they give: effective.yaml or error, with hints on lines of their own.
+func TestCases(t *testing.T) {
+	names, err := filepath.Glob("testdata/cases/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatal("no cases", err)
+	}
+	for _, name := range names {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, wantName, want := runCase(t, a)
+			if *update {
+				writeCase(t, name, a, wantName, got)
+				return
+			}
+			if got != want {
+				t.Errorf("%s:\n%s\nwant:\n%s", wantName, got, want)
+			}
+		})
+	}
+}
+
+func runCase(t *testing.T, a *txtar.Archive) (got, wantName, want string) {
+	t.Helper()
+	dir := t.TempDir()
+	var s Sources
+	for _, f := range a.Files {
+		switch data := string(f.Data); f.Name {
+		case "config.yaml":
+			s.File = filepath.Join(dir, f.Name)
+			if err := os.WriteFile(s.File, f.Data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		case "env":
+			s.Env = strings.Split(strings.TrimSpace(data), "\n")
+		case "flags":
+			for line := range strings.Lines(data) {
+				o, err := ParseSet(strings.TrimRight(line, "\n"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Flags = append(s.Flags, o)
+			}
+		case "effective.yaml", "error":
+			wantName, want = f.Name, data
+		default:
+			t.Fatalf("a case has no file %q", f.Name)
+		}
+	}
+	out, err := sampled(s)
+	if err == nil {
+		return strings.ReplaceAll(out, dir+string(filepath.Separator), ""), "effective.yaml", want
+	}
+	var b strings.Builder
+	for _, p := range Problems(err) {
+		b.WriteString(strings.ReplaceAll(p.Error(), dir+string(filepath.Separator), "") + "\n")
+		if h := HintOf(p); h != "" {
+			b.WriteString("  hint: " + h + "\n")
+		}
+	}
+	return b.String(), "error", want
+}
+
+func writeCase(t *testing.T, name string, a *txtar.Archive, wantName, got string) {
+	t.Helper()
+	var files []txtar.File
+	for _, f := range a.Files {
+		if f.Name != "effective.yaml" && f.Name != "error" {
+			files = append(files, f)
+		}
+	}
+	a.Files = append(files, txtar.File{Name: wantName, Data: []byte(got)})
+	if err := os.WriteFile(name, txtar.Format(a), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDefaultFileReadsBackAsDefault(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "weir.yaml")
+	if err := os.WriteFile(name, []byte(Default().File()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(Sources{File: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := Default(); got.Effective(nil) != want.Effective(nil) {
+		t.Errorf("read back:\n%s\nwant:\n%s", got.Effective(nil), want.Effective(nil))
+	}
+}
+
+func TestDefaultIsValid(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCompletingTwiceChangesNothing(t *testing.T) {
+	a := Default()
+	b := a
+	complete(reflect.ValueOf(&b).Elem())
+	if !reflect.DeepEqual(a, b) {
+		t.Errorf("%+v\n%+v", a, b)
+	}
+}
+
+func TestLaterSourcesWin(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "weir.yaml")
+	if err := os.WriteFile(name, []byte("log: {level: debug, format: json}\nlisten: :1\nadmin: {listen: 'off'}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, origins, err := Read(Sources{
+		File:  name,
+		Env:   []string{"HOME=/root", "WEIR_LOG_LEVEL=warn", "WEIR_LISTEN=:2", "WEIR_ADMIN_LISTEN="},
+		Flags: []Override{{"--listen", "listen", ":3"}, {"--set", "listen", ":4"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(path, got, want, origin string) {
+		t.Helper()
+		if got != want || origins[path] != origin {
+			t.Errorf("%s = %q from %q, want %q from %q", path, got, origins[path], want, origin)
+		}
+	}
+	f("log.format", c.Log.Format, "json", name)
+	f("log.level", c.Log.Level, "warn", "WEIR_LOG_LEVEL")
+	f("listen", c.Listen, ":4", "--set")
+	f("admin.listen", c.Admin.Listen, "off", name)
+	f("broker.kind", c.Broker.Kind, "nats", "")
+}
+
+func TestValidateNamesTheKey(t *testing.T) {
+	f := func(set, problem, hint string) {
+		t.Helper()
+		o, err := ParseSet(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Load(Sources{Flags: []Override{o}})
+		ps := Problems(err)
+		if len(ps) != 1 || !strings.Contains(ps[0].Error(), problem) || !strings.Contains(HintOf(ps[0]), hint) {
+			t.Errorf("%s: %v, hint %q; want %q, hint %q", set, err, HintOf(err), problem, hint)
+		}
+	}
+	f("log.level=wran", `log: level: "wran" is none of debug, info, warn, error`, "did you mean warn?")
+	f("listen=8000", `listen: "8000" is no address`, "write host:port")
+	f("listen=127.0.0.1:http", `the port is not within 0..65535`, "write host:port")
+	f("admin.listen=x", `admin: listen: "x" is no address`, "write host:port")
+	f("broker.kind=redis", `broker: kind: "redis" is none of nats, memory`, "")
+	f(`namespaces=[{"name":"a"},{"name":"a"}]`, `namespaces[1]: name: "a" is taken by namespaces[0]`, "")
+	f(`namespaces=[{"name":"Up"}]`, `namespaces[0]: namespace "Up": name:`, "")
+	f("shutdown.drain=-1s", `shutdown: drain: -1s is negative`, "")
+}
+
+func TestMemoryBrokerCannotSync(t *testing.T) {
+	_, err := Load(Sources{Flags: []Override{
+		{"--set", "broker.kind", "memory"},
+		{"--set", "namespaces", `[{"name":"a","durability":"synced"}]`},
+	}})
+	if err == nil || !strings.Contains(err.Error(), "namespaces[0]: durability") || HintOf(err) == "" {
+		t.Errorf("%v, hint %q", err, HintOf(err))
+	}
+}
+
+func TestKubernetesVariablesAreIgnored(t *testing.T) {
+	f := func(name string, want bool) {
+		t.Helper()
+		_, _, err := Read(Sources{Env: []string{name + "=tcp://10.0.0.1:80"}})
+		if (err == nil) != want {
+			t.Errorf("%s: %v, want ignored %v", name, err, want)
+		}
+	}
+	f("WEIR_PORT", true)
+	f("WEIR_SERVICE_HOST", true)
+	f("WEIR_SERVICE_PORT_HTTP", true)
+	f("WEIR_PORT_8000_TCP_ADDR", true)
+	f("WEIR_ADMIN_PORT_8001_TCP", true)
+	f("WEIR_PORTS", false)
+	f("WEIR_CONFIG", true)
+}
+
+func TestLoopback(t *testing.T) {
+	f := func(addr string, want bool) {
+		t.Helper()
+		if Loopback(addr) != want {
+			t.Errorf("Loopback(%q) = %v", addr, !want)
+		}
+	}
+	f("127.0.0.1:8000", true)
+	f("127.8.0.1:0", true)
+	f("[::1]:8000", true)
+	f("[::ffff:127.0.0.1]:1", true)
+	f("localhost:8000", true)
+	f(":8000", false)
+	f("0.0.0.0:8000", false)
+	f("[::]:8000", false)
+	f("10.0.0.1:8000", false)
+	f("example.org:8000", false)
+	f("127.0.0.1", false)
+}
+
+func TestHintsSurviveWrapping(t *testing.T) {
+	err := at("a.b", errors.Join(errors.New("x"), WithHint(errors.New("y"), "do z")))
+	if HintOf(err) != "do z" {
+		t.Errorf("hint %q", HintOf(err))
+	}
+	if WithHint(nil, "h") != nil || HintOf(nil) != "" || Problems(nil) != nil {
+		t.Error("nil must stay nil")
+	}
+}
+
+func TestSizes(t *testing.T) {
+	f := func(s string, want int64, ok bool) {
+		t.Helper()
+		n, err := parseSize(s)
+		if n != want || (err == nil) != ok {
+			t.Errorf("parseSize(%q) = %d, %v", s, n, err)
+		}
+		if ok {
+			if back, err := parseSize(formatSize(n)); back != n || err != nil {
+				t.Errorf("%q → %d → %q → %d", s, n, formatSize(n), back)
+			}
+		}
+	}
+	f("0", 0, true)
+	f("65536", 65536, true)
+	f("64KiB", 65536, true)
+	f("64 KiB", 65536, true)
+	f("1GB", 1e9, true)
+	f("9223372036854775807", 1<<63-1, true)
+	f("8388608TiB", 0, false)
+	f("", 0, false)
+	f("KiB", 0, false)
+	f("-1", 0, false)
+	f("1.5MiB", 0, false)
+	f("1kib", 0, false)
+}
+
+func TestNearest(t *testing.T) {
+	f := func(s, want string, from ...string) {
+		t.Helper()
+		if got := nearest(s, from); got != want {
+			t.Errorf("nearest(%q, %q) = %q, want %q", s, from, got, want)
+		}
+	}
+	f("lisen", "listen", "log", "listen")
+	f("lsiten", "listen", "log", "listen")
+	f("dataDir", "data_dir", "url", "data_dir")
+	f("max-conns", "max_conns", "max_conns", "max_conn_age")
+	f("x", "", "log", "listen")
+	f("", "", "a")
+	f("heartbeat", "", "listen")
+}
+
+// Whatever is written, reading answers; what it accepts reads back the same.
+func FuzzRead(f *testing.F) {
+	f.Add("listen: x\nkeys:\n- name: a\n  also: [b, 'c,d']\n", "WEIR_WAIT=3s", "labels={a: b}")
+	f.Add("limit: {per_second: 3}\nnetworks: [10.0.0.0/8]", "WEIR_ORIGINS=a,b", "nats.url=nats://u:p@h")
+	f.Add("a: &a [*a]", "WEIR_KEYS=[{}]", "max_bytes=1KiB")
+	f.Add("listen: \"\\u0085\\x00#: -\"\nworkers: 0x_f", "WEIR_X", "on=1")
+	f.Fuzz(func(t *testing.T, file, env, set string) {
+		name := filepath.Join(t.TempDir(), "f.yaml")
+		if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := Sources{File: name, Env: []string{env}}
+		if o, err := ParseSet(set); err == nil {
+			s.Flags = append(s.Flags, o)
+		}
+		var v, back sample
+		if err := read(s, reflect.ValueOf(&v).Elem(), nil); err != nil {
+			return
+		}
+		r := renderer{}
+		r.section(reflect.ValueOf(v), "", 0)
+		if ps := readYAML("back", []byte(r.b.String()), reflect.ValueOf(&back).Elem(), nil); len(ps) > 0 {
+			t.Fatalf("%v\nin:\n%s", ps, r.b.String())
+		}
+		again := renderer{}
+		again.section(reflect.ValueOf(back), "", 0)
+		if again.b.String() != r.b.String() {
+			t.Fatalf("once:\n%s\ntwice:\n%s", r.b.String(), again.b.String())
+		}
+	})
+}

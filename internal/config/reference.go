@@ -1,0 +1,207 @@
+package config
+
+import (
+	_ "embed" // for the field comments
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// The comments of all fields, taken from the source by `go generate`. They are
+// committed so that the program can explain itself without its source;
+// TestReferenceIsCurrent fails when they differ.
+//
+//go:embed docs.json
+var docsJSON []byte
+
+// fieldDocs returns the comments: docKey → text.
+func fieldDocs() map[string]string {
+	docs := map[string]string{}
+	if err := json.Unmarshal(docsJSON, &docs); err != nil {
+		panic("config: docs.json is embedded and must parse: " + err.Error())
+	}
+	return docs
+}
+
+// docKey names a field in docs.json: "hub.Namespace.Name".
+func docKey(f field) string {
+	return strings.TrimPrefix(f.owner.PkgPath(), modulePath) + "." + f.owner.Name() + "." + f.name
+}
+
+const modulePath = "github.com/weir-gateway/weir/"
+
+// keyed puts the key in place of the Go name that a comment begins with by
+// habit: "HistorySize bounds …" → "history_size bounds …".
+func keyed(doc string, f field) string {
+	if rest, ok := strings.CutPrefix(doc, f.name+" "); ok {
+		return f.key + " " + rest
+	}
+	return doc
+}
+
+// wrap breaks text into lines of at most width bytes; blank lines part
+// paragraphs and indented lines stay as they are.
+func wrap(text string, width int) []string {
+	var lines []string
+	cur := ""
+	flush := func() {
+		if cur != "" {
+			lines = append(lines, cur)
+			cur = ""
+		}
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if line == "" || line[0] == ' ' || line[0] == '\t' {
+			flush()
+			lines = append(lines, line)
+			continue
+		}
+		for word := range strings.FieldsSeq(line) {
+			if cur != "" && len(cur)+1+len(word) > width-2 {
+				flush()
+			}
+			if cur != "" {
+				cur += " "
+			}
+			cur += word
+		}
+	}
+	flush()
+	return lines
+}
+
+// Reference explains all keys as plain text, or those at and under path. An
+// unknown path is an error with a suggestion.
+func Reference(path string) (string, error) {
+	docs, def := fieldDocs(), reflect.ValueOf(Default())
+	var b strings.Builder
+	var paths []string
+	for _, k := range keysOf(def.Type()) {
+		paths = append(paths, k.path)
+		if path != "" && k.path != path && !strings.HasPrefix(k.path, path+".") && !strings.HasPrefix(k.path, path+"[") {
+			continue
+		}
+		fmt.Fprintf(&b, "%s  (%s%s)\n", k.path, kindOf(k), defaultText(k, def))
+		for _, line := range wrap(keyed(docs[docKey(k.field)], k.field), 76) {
+			b.WriteString(strings.TrimRight("    "+line, " ") + "\n")
+		}
+		if k.env != "" {
+			b.WriteString("    env: " + k.env + "\n")
+		}
+		b.WriteByte('\n')
+	}
+	if b.Len() == 0 {
+		err := fmt.Errorf("%s: unknown key", path)
+		if s := nearest(path, paths); s != "" {
+			return "", WithHint(err, "did you mean "+s+"?")
+		}
+		return "", WithHint(err, "weir config docs lists all keys")
+	}
+	return b.String(), nil
+}
+
+// Markdown is docs/reference/config.md.
+func Markdown() string {
+	docs, def := fieldDocs(), reflect.ValueOf(Default())
+	var b strings.Builder
+	b.WriteString(`# Configuration
+
+<!-- Generated from the Go source by go generate ./internal/config. Do not edit. -->
+
+Values are read from a YAML file (` + "`--config`" + `), then from environment variables, then from flags
+(` + "`--set key.path=value`" + `); a later source overrides an earlier one. Sections are merged key by key, lists are
+replaced whole. Unknown keys and variables are errors.
+
+- **Durations** are text: ` + "`500ms`, `30s`, `24h`" + `.
+- **Sizes** (keys that end in ` + "`_bytes`" + `) are integers or text with a unit: ` + "`65536`, `64KiB`, `1GiB`" + `.
+- **Lists** in a variable or flag are separated by commas; lists of sections are written as JSON:
+  ` + "`WEIR_NAMESPACES='[{\"name\":\"default\",\"anonymous\":true}]'`" + `.
+- An empty variable counts as not set. What Kubernetes sets for a Service called weir
+  (` + "`WEIR_SERVICE_HOST`, `WEIR_PORT`" + ` …) is ignored.
+
+` + "`weir config default`" + ` writes a file with every key, ` + "`weir config check`" + ` checks one, ` + "`weir config effective`" + ` shows
+what all sources together give.
+
+Variables read by commands in place of a flag:
+
+`)
+	for _, e := range CommandEnv {
+		fmt.Fprintf(&b, "- `%s` (`%s`): %s\n", e.Name, e.Flag, e.Doc)
+	}
+	b.WriteString("\n## Keys\n")
+	for _, k := range keysOf(def.Type()) {
+		level := "###"
+		if k.shape == section || k.shape == list && strings.Count(k.path, ".") == 0 {
+			level = "##"
+		}
+		fmt.Fprintf(&b, "\n%s `%s`\n\n", level, k.path)
+		if doc := docs[docKey(k.field)]; doc != "" {
+			b.WriteString(strings.Join(wrap(keyed(doc, k.field), 112), "\n") + "\n\n")
+		}
+		fmt.Fprintf(&b, "%s%s", kindOf(k), defaultText(k, def))
+		if k.env != "" {
+			fmt.Fprintf(&b, " · `%s`", k.env)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// kindOf names what is written for k, as documentation says it.
+func kindOf(k key) string {
+	switch k.shape {
+	case section:
+		return "section"
+	case mapping:
+		return "map of " + kindOf(key{field: field{key: k.key, typ: k.typ.Elem()}, shape: shapeOf(k.typ.Elem())})
+	case list:
+		e := deref(k.typ).Elem()
+		return "list of " + strings.TrimPrefix(kindOf(key{field: field{key: k.key, typ: e}, shape: shapeOf(e)}), "a ") + "s"
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(wants(k.key, k.typ), "a "), "an ")
+}
+
+// defaultText is ", default x" for a key that has one.
+func defaultText(k key, def reflect.Value) string {
+	if k.shape != scalar && k.shape != list || k.secret {
+		return ""
+	}
+	v, ok := valueAt(def, k.path)
+	if !ok || k.shape == list && (v.Len() == 0 || shapeOf(deref(v.Type().Elem())) == section) {
+		return ""
+	}
+	if v.IsZero() && v.Kind() != reflect.Bool {
+		return ""
+	}
+	r := renderer{}
+	return ", default " + r.inline(v, k.field)
+}
+
+// valueAt finds a path in v; "[]" is the first element of a list.
+func valueAt(v reflect.Value, path string) (reflect.Value, bool) {
+	for part := range strings.SplitSeq(path, ".") {
+		name, first := strings.CutSuffix(part, "[]")
+		if v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+		if !v.IsValid() || shapeOf(v.Type()) != section {
+			return v, false
+		}
+		fs := fieldsOf(v.Type())
+		i := slices.IndexFunc(fs, func(f field) bool { return f.key == name })
+		if i < 0 {
+			return v, false
+		}
+		v = v.FieldByIndex(fs[i].index)
+		if first {
+			if v.Len() == 0 {
+				return v, false
+			}
+			v = v.Index(0)
+		}
+	}
+	return v, true
+}

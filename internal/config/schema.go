@@ -1,0 +1,172 @@
+package config
+
+import (
+	"encoding"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// shape is how a Go type is written in a file.
+type shape int
+
+const (
+	scalar shape = iota
+	section
+	list
+	mapping
+)
+
+var (
+	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
+	jsonType     = reflect.TypeFor[json.Unmarshaler]()
+	durationType = reflect.TypeFor[time.Duration]()
+)
+
+func shapeOf(t reflect.Type) shape {
+	if t.Kind() == reflect.Pointer {
+		return shapeOf(t.Elem())
+	}
+	if isText(t) || reflect.PointerTo(t).Implements(jsonType) {
+		return scalar
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		return section
+	case reflect.Slice:
+		return list
+	case reflect.Map:
+		return mapping
+	default:
+		return scalar
+	}
+}
+
+// isText reports whether t reads itself from text; time.Duration counts, as a
+// bare integer of nanoseconds is what nobody means.
+func isText(t reflect.Type) bool {
+	return t == durationType || reflect.PointerTo(t).Implements(textType)
+}
+
+// isDuration recognises hub.Duration and its like by its ground.
+func isDuration(t reflect.Type) bool {
+	return t == durationType || t.Kind() == reflect.Int64 && strings.HasSuffix(t.Name(), "Duration")
+}
+
+// A field is one key of a section.
+type field struct {
+	key    string       // its json tag
+	name   string       // its Go name, under which its comment is found
+	owner  reflect.Type // the struct that declares it
+	typ    reflect.Type
+	index  []int // for reflect.Value.FieldByIndex
+	secret bool  // never printed
+}
+
+// fieldsOf returns the keys of section t in the order of its source. A field
+// without a json tag, or with "-", is no key; embedded structs are inlined.
+func fieldsOf(t reflect.Type) []field {
+	var all []field
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		key, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+		if sf.Anonymous && key == "" && sf.Type.Kind() == reflect.Struct {
+			for _, f := range fieldsOf(sf.Type) {
+				f.index = append([]int{i}, f.index...)
+				all = append(all, f)
+			}
+			continue
+		}
+		if !sf.IsExported() || key == "" || key == "-" {
+			continue
+		}
+		all = append(all, field{
+			key: key, name: sf.Name, owner: t, typ: sf.Type, index: []int{i},
+			secret: sf.Tag.Get("secret") == "true",
+		})
+	}
+	return all
+}
+
+// A key is one place in the whole configuration that a value can be given to.
+type key struct {
+	field
+	path  string // "broker.nats.dir"; inside a list "namespaces[].name"
+	env   string // "" inside lists and maps, and for sections
+	shape shape
+}
+
+// keysOf returns every key under t, sections before what they hold.
+func keysOf(t reflect.Type) []key { return appendKeys(nil, t, "", true) }
+
+func appendKeys(ks []key, t reflect.Type, prefix string, env bool) []key {
+	for _, f := range fieldsOf(t) {
+		k := key{field: f, path: join(prefix, f.key), shape: shapeOf(f.typ)}
+		if env && k.shape != section {
+			k.env = envName(k.path)
+		}
+		ks = append(ks, k)
+		e := deref(f.typ)
+		switch k.shape {
+		case section:
+			ks = appendKeys(ks, e, k.path, env)
+		case list:
+			if e = deref(e.Elem()); shapeOf(e) == section {
+				ks = appendKeys(ks, e, k.path+"[]", false)
+			}
+		case mapping:
+			if e = deref(e.Elem()); shapeOf(e) == section {
+				ks = appendKeys(ks, e, k.path+".*", false)
+			}
+		}
+	}
+	return ks
+}
+
+func deref(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t
+}
+
+func join(prefix, key string) string {
+	if prefix == "" {
+		return key
+	}
+	return prefix + "." + key
+}
+
+// wants says in words what can be written for a value of type t.
+func wants(key string, t reflect.Type) string {
+	t = deref(t)
+	switch shapeOf(t) {
+	case section, mapping:
+		return "keys with values"
+	case list:
+		return "a list"
+	}
+	switch {
+	case isDuration(t):
+		return "a duration"
+	case isText(t):
+		return "text"
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.String:
+		return "text"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		if isSize(key) {
+			return "a size"
+		}
+		return "an integer"
+	default:
+		return "a value"
+	}
+}

@@ -1,0 +1,147 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// Validate returns everything that is wrong with c, joined, each part led by
+// the path of the key or section it is about. It expects c completed, as Load
+// and Default give it.
+func (c Config) Validate() error {
+	var all []error
+	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
+		all = append(all, validate(f.key, reflect.ValueOf(c).FieldByIndex(f.index))...)
+	}
+	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces())
+	return errors.Join(all...)
+}
+
+// validate asks the outermost section on each path that has a Validate; it
+// speaks for what it holds.
+func validate(path string, v reflect.Value) []error {
+	var all []error
+	switch {
+	case v.Kind() == reflect.Pointer:
+		if !v.IsNil() {
+			all = validate(path, v.Elem())
+		}
+	case shapeOf(v.Type()) == section:
+		if x, ok := v.Interface().(interface{ Validate() error }); ok {
+			for _, err := range Problems(x.Validate()) {
+				all = append(all, at(path, err))
+			}
+			return all
+		}
+		for _, f := range fieldsOf(v.Type()) {
+			all = append(all, validate(join(path, f.key), v.FieldByIndex(f.index))...)
+		}
+	case shapeOf(v.Type()) == list:
+		for i := range v.Len() {
+			all = append(all, validate(fmt.Sprintf("%s[%d]", path, i), v.Index(i))...)
+		}
+	case shapeOf(v.Type()) == mapping:
+		for _, k := range sortedKeys(v) {
+			all = append(all, validate(join(path, k.String()), v.MapIndex(k))...)
+		}
+	}
+	return all
+}
+
+// at leads err with the path of what it is about; its hint stays reachable.
+func at(path string, err error) error { return fmt.Errorf("%s: %w", path, err) }
+
+// oneOf reports a value that is none of the allowed ones.
+func oneOf(key, have string, allowed ...string) error {
+	if slices.Contains(allowed, have) {
+		return nil
+	}
+	err := fmt.Errorf("%s: %.40q is none of %s", key, have, strings.Join(allowed, ", "))
+	if s := nearest(have, allowed); s != "" {
+		return WithHint(err, "did you mean "+s+"?")
+	}
+	return err
+}
+
+// checkListen wants "host:port" with a numeric port; the host may be empty (all
+// addresses), a literal address or a name.
+func checkListen(key, addr string) error {
+	const hint = "write host:port, for example 127.0.0.1:8000 or :8000"
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return WithHint(fmt.Errorf("%s: %.60q is no address", key, addr), hint)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return WithHint(fmt.Errorf("%s: %.60q: the port is not within 0..65535", key, addr), hint)
+	}
+	return nil
+}
+
+// Loopback reports whether addr, "host:port", can be reached from this machine
+// alone: a loopback address or the name localhost.
+func Loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// Validate wants an address or "off".
+func (a Admin) Validate() error {
+	if !a.Enabled() {
+		return nil
+	}
+	return checkListen("listen", a.Listen)
+}
+
+// Validate wants a known level and format.
+func (l Log) Validate() error {
+	return errors.Join(
+		oneOf("level", l.Level, "debug", "info", "warn", "error"),
+		oneOf("format", l.Format, "text", "json"))
+}
+
+// Validate wants a drain time that an orchestrator would wait for.
+func (s Shutdown) Validate() error {
+	if s.Drain < 0 {
+		return fmt.Errorf("drain: %v is negative", s.Drain)
+	}
+	return nil
+}
+
+// checkNamespaces is about the list as a whole.
+func (c Config) checkNamespaces() error {
+	var all []error
+	first := map[string]int{}
+	for i, ns := range c.Namespaces {
+		if j, dup := first[ns.Name]; dup {
+			all = append(all, fmt.Errorf("namespaces[%d]: name: %q is taken by namespaces[%d]", i, ns.Name, j))
+			continue
+		}
+		first[ns.Name] = i
+		if c.Broker.Kind == BrokerMemory && ns.Durability == hub.Synced {
+			all = append(all, WithHint(
+				fmt.Errorf("namespaces[%d]: durability: the memory broker cannot keep %q", i, hub.Synced),
+				"set broker.kind to nats, or the durability to stored"))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// Validate wants a known kind and what that kind needs.
+func (b Broker) Validate() error {
+	return oneOf("kind", b.Kind, BrokerNATS, BrokerMemory)
+}
