@@ -1,0 +1,147 @@
+package memory
+
+import (
+	"sort"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// A channel is its retained messages and what is remembered of the removed ones.
+type channel struct {
+	name       string
+	subscribed bool
+	last       uint64 // offset of the newest message ever, for Prev
+	removed    uint64 // offset of the newest message that retention removed
+	ring       ring
+}
+
+// idle reports whether the record is kept for last and removed alone.
+func (c *channel) idle() bool { return !c.subscribed && c.ring.n == 0 }
+
+// channel returns the record of name, made as idle if there was none. l.mu is held.
+func (l *log) channel(name string) *channel {
+	c := l.channels[name]
+	if c == nil {
+		// A forgotten channel may have lost messages up to l.forgot, and its last
+		// offset is not known any more: Prev is then 0, as the interface allows.
+		c = &channel{name: name, removed: l.forgot}
+		l.channels[name] = c
+		l.empty++
+	}
+	return c
+}
+
+// spareChannels is how many idle records may be kept besides as many as are in use.
+const spareChannels = 1 << 16
+
+// forget drops the idle records when there are too many: channels come and go,
+// and their names must not stay for ever. What was removed from them is from
+// then on remembered in common, which is right but coarse: a reader of a new
+// channel may be told of a gap that is none. l.mu is held.
+func (l *log) forget() {
+	if l.empty <= len(l.channels)/2 || l.empty <= spareChannels {
+		return
+	}
+	for name, c := range l.channels {
+		if c.idle() {
+			l.forgot = max(l.forgot, c.removed)
+			delete(l.channels, name)
+		}
+	}
+	l.empty = 0
+}
+
+// A ring is a queue of entries with rising offsets. It grows as it needs and
+// lets its memory go when it is empty.
+type ring struct {
+	buf  []*entry // len is a power of two, or 0
+	head int
+	n    int
+}
+
+func (r *ring) at(i int) *entry { return r.buf[(r.head+i)&(len(r.buf)-1)] }
+
+func (r *ring) push(e *entry) {
+	if r.n == len(r.buf) {
+		buf := make([]*entry, max(4, 2*len(r.buf)))
+		for i := range r.n {
+			buf[i] = r.at(i)
+		}
+		r.buf, r.head = buf, 0
+	}
+	r.buf[(r.head+r.n)&(len(r.buf)-1)] = e
+	r.n++
+}
+
+func (r *ring) pop() {
+	r.buf[r.head] = nil
+	r.head = (r.head + 1) & (len(r.buf) - 1)
+	if r.n--; r.n == 0 {
+		*r = ring{}
+	}
+}
+
+// after returns the index of the first entry with an offset above since.
+func (r *ring) after(since uint64) int {
+	return sort.Search(r.n, func(i int) bool { return r.at(i).msg.Offset > since })
+}
+
+func (r *ring) messages(from, to int) []*hub.Message {
+	if from >= to {
+		return nil
+	}
+	ms := make([]*hub.Message, 0, to-from)
+	for i := from; i < to; i++ {
+		ms = append(ms, &r.at(i).msg)
+	}
+	return ms
+}
+
+// keys remembers idempotency keys in the order they came.
+type keys struct {
+	offsets map[string]uint64
+	queue   []key // from head on
+	head    int
+}
+
+type key struct {
+	name string
+	at   time.Duration
+}
+
+func (k *keys) offset(name string) (uint64, bool) {
+	o, ok := k.offsets[name]
+	return o, ok
+}
+
+func (k *keys) add(name string, offset uint64, at time.Duration, bound int) {
+	if k.offsets == nil {
+		k.offsets = map[string]uint64{}
+	}
+	for len(k.offsets) >= bound {
+		k.pop()
+	}
+	k.offsets[name] = offset
+	k.queue = append(k.queue, key{name, at})
+}
+
+// expire forgets the keys that came before age.
+func (k *keys) expire(before time.Duration) {
+	for k.head < len(k.queue) && k.queue[k.head].at < before {
+		k.pop()
+	}
+}
+
+func (k *keys) pop() {
+	delete(k.offsets, k.queue[k.head].name)
+	k.queue[k.head] = key{}
+	k.head++
+	switch {
+	case k.head == len(k.queue):
+		*k = keys{}
+	case k.head > len(k.queue)/2 && k.head > 1024:
+		k.queue = append(k.queue[:0:0], k.queue[k.head:]...)
+		k.head = 0
+	}
+}

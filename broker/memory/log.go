@@ -1,0 +1,235 @@
+package memory
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// A log is one namespace: its messages in order, and its channels' shares of them.
+type log struct {
+	// Fixed.
+	ns      hub.Namespace
+	epoch   string // empty with durability none
+	maxKeys int
+	deliver func(*hub.Message)
+	born    time.Time // entries count their age from here, so clock jumps do not expire them
+
+	mu       sync.Mutex
+	closed   error // not nil after close
+	last     uint64
+	bytes    int64
+	oldest   *entry // the log, oldest first, doubly linked
+	newest   *entry
+	channels map[string]*channel
+	empty    int    // how many of channels hold nothing and are not subscribed
+	forgot   uint64 // the newest offset on any channel whose record was dropped
+	keys     keys
+}
+
+// An entry is a retained message and its place in the log: one allocation.
+type entry struct {
+	msg          hub.Message
+	ch           *channel
+	at           time.Duration // since log.born
+	older, newer *entry
+}
+
+// perMessage is what a message is counted for in HistoryBytes besides its bytes.
+const perMessage = 256
+
+func (e *entry) size() int64 {
+	return int64(len(e.msg.Data)) + int64(len(e.msg.Key)) + perMessage
+}
+
+func newLog(ns hub.Namespace, maxKeys int, deliver func(*hub.Message)) *log {
+	l := &log{ns: ns, maxKeys: maxKeys, deliver: deliver, born: time.Now(), channels: map[string]*channel{}}
+	if ns.Durability != hub.None {
+		l.epoch = newEpoch()
+	}
+	return l
+}
+
+// top returns the log's end. l.mu is held.
+func (l *log) top() hub.Position { return hub.Position{Epoch: l.epoch, Offset: l.last} }
+
+func (l *log) publish(p *hub.Publication) (hub.Position, error) {
+	switch {
+	case p.Channel == "":
+		return hub.Position{}, fmt.Errorf("%w: it is empty", hub.ErrBadChannel)
+	case len(p.Data) > l.ns.MaxMessageBytes:
+		return hub.Position{}, fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), l.ns.MaxMessageBytes, l.ns.Name)
+	}
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed != nil {
+		return hub.Position{}, l.closed
+	}
+	if l.ns.Durability == hub.None {
+		if c := l.channels[p.Channel]; c != nil && c.subscribed {
+			l.deliver(&hub.Message{Channel: c.name, Key: p.Key, Data: p.Data, Time: now.UnixMilli()})
+		}
+		return hub.Position{}, nil
+	}
+	age := now.Sub(l.born)
+	l.expireTo(age)
+	if p.IdempotencyKey != "" {
+		if offset, seen := l.keys.offset(p.IdempotencyKey); seen {
+			return hub.Position{Epoch: l.epoch, Offset: offset}, nil
+		}
+	}
+	e := l.append(p, now.UnixMilli(), age)
+	if p.IdempotencyKey != "" {
+		l.keys.add(p.IdempotencyKey, e.msg.Offset, age, l.maxKeys)
+	}
+	l.trim(e.ch)
+	if e.ch.subscribed {
+		l.deliver(&e.msg)
+	}
+	return l.top(), nil
+}
+
+// append puts p at the end of the log. l.mu is held.
+func (l *log) append(p *hub.Publication, unixMilli int64, age time.Duration) *entry {
+	c := l.channel(p.Channel)
+	if c.idle() {
+		l.empty--
+	}
+	l.last++
+	e := &entry{ch: c, at: age, older: l.newest}
+	m := &e.msg
+	m.Channel, m.Key, m.Data = c.name, p.Key, p.Data
+	m.Time, m.Epoch, m.Offset, m.Prev = unixMilli, l.epoch, l.last, c.last
+	if l.newest != nil {
+		l.newest.newer = e
+	} else {
+		l.oldest = e
+	}
+	l.newest = e
+	l.bytes += e.size()
+	c.last = l.last
+	c.ring.push(e)
+	return e
+}
+
+// trim applies the bounds of size after a message was added to c. The newest
+// message always stays. l.mu is held.
+func (l *log) trim(c *channel) {
+	for c.ring.n > l.ns.HistorySize {
+		l.remove(c.ring.at(0))
+	}
+	for l.bytes > l.ns.HistoryBytes && l.oldest != l.newest {
+		l.remove(l.oldest)
+	}
+}
+
+// remove takes the oldest entry of a channel out of the log. Its links are cut:
+// whoever still holds the message must not hold the log with it. l.mu is held.
+func (l *log) remove(e *entry) {
+	if e.older != nil {
+		e.older.newer = e.newer
+	} else {
+		l.oldest = e.newer
+	}
+	if e.newer != nil {
+		e.newer.older = e.older
+	} else {
+		l.newest = e.older
+	}
+	l.bytes -= e.size()
+	e.ch.ring.pop()
+	e.ch.removed = e.msg.Offset
+	if e.ch.idle() {
+		l.empty++
+	}
+	e.ch, e.older, e.newer = nil, nil, nil
+}
+
+func (l *log) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expireTo(time.Since(l.born))
+}
+
+// expireTo removes what is too old at age. l.mu is held.
+func (l *log) expireTo(age time.Duration) {
+	if before := age - time.Duration(l.ns.HistoryTTL); before > 0 {
+		for l.oldest != nil && l.oldest.at < before {
+			l.remove(l.oldest)
+		}
+	}
+	l.keys.expire(age - time.Duration(l.ns.IdempotencyWindow))
+	l.forget()
+}
+
+func (l *log) subscribe(name string, tail int) (hub.Snapshot, error) {
+	if name == "" {
+		return hub.Snapshot{}, fmt.Errorf("%w: it is empty", hub.ErrBadChannel)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed != nil {
+		return hub.Snapshot{}, l.closed
+	}
+	l.expireTo(time.Since(l.born))
+	c := l.channel(name)
+	if c.subscribed {
+		return hub.Snapshot{}, fmt.Errorf("subscribe %q: it is subscribed already", name)
+	}
+	if c.idle() {
+		l.empty--
+	}
+	c.subscribed = true
+	s := hub.Snapshot{Top: l.top()}
+	from := max(0, c.ring.n-max(0, tail))
+	if from > 0 {
+		s.Floor = c.ring.at(from - 1).msg.Offset
+	}
+	s.Messages = c.ring.messages(from, c.ring.n)
+	return s, nil
+}
+
+func (l *log) unsubscribe(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.channels[name]
+	if c == nil || !c.subscribed {
+		return
+	}
+	c.subscribed = false
+	if c.idle() {
+		l.empty++
+		l.forget()
+	}
+}
+
+func (l *log) history(name string, since uint64, limit int) hub.Page {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expireTo(time.Since(l.born))
+	p := hub.Page{Epoch: l.epoch, Covered: l.last, FirstRetained: l.forgot}
+	c := l.channels[name]
+	if c != nil {
+		p.FirstRetained = c.removed
+		from := c.ring.after(since)
+		to := min(c.ring.n, from+max(0, limit))
+		p.Messages = c.ring.messages(from, to)
+		if to < c.ring.n {
+			p.Covered = c.ring.at(to).msg.Offset - 1
+		}
+	}
+	if p.FirstRetained > 0 {
+		p.FirstRetained++
+	}
+	return p
+}
+
+func (l *log) close(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = err
+	l.oldest, l.newest, l.channels, l.keys = nil, nil, nil, keys{}
+}

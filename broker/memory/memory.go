@@ -1,0 +1,225 @@
+// Package memory is a hub.Broker that keeps everything in this process: one
+// node, no files, nothing left when it ends. It serves tests, demos and
+// deployments whose messages are worthless a moment later.
+//
+// Every namespace has one log under one lock. Publish appends and delivers
+// inside that lock, so the order in which messages arrive is the order of the
+// log, and answers before it returns. What retention removes is always at the
+// old end of the log or of a channel: expiry never looks at what it keeps.
+package memory
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+var _ hub.Broker = (*Broker)(nil)
+
+// Config of a Broker. The zero value works.
+type Config struct {
+	// IdempotencyKeys bounds the remembered keys per namespace; at the bound the
+	// oldest are forgotten before their window ends. 0 means 1,000,000.
+	IdempotencyKeys int `json:"idempotency_keys"`
+}
+
+// Validate returns what is wrong with c.
+func (c Config) Validate() error {
+	if c.IdempotencyKeys < 0 {
+		return fmt.Errorf("memory broker: idempotency_keys: %d is negative", c.IdempotencyKeys)
+	}
+	return nil
+}
+
+// sweepEvery is how often expired messages of namespaces without traffic are let go.
+const sweepEvery = time.Second
+
+// Broker is a hub.Broker in memory. The zero value is not usable: see New.
+type Broker struct {
+	// Fixed by New.
+	maxKeys int
+
+	// The state: logs is written once, by Start, and read only after state says so.
+	mu    sync.RWMutex
+	state error // why nothing works, nil while started
+	logs  map[string]*log
+	stop  chan struct{}
+	wg    sync.WaitGroup
+}
+
+var errNotStarted = fmt.Errorf("%w: not started", hub.ErrUnavailable)
+
+// New returns a broker that is not started.
+func New(cfg Config) (*Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.IdempotencyKeys == 0 {
+		cfg.IdempotencyKeys = 1_000_000
+	}
+	return &Broker{maxKeys: cfg.IdempotencyKeys, state: errNotStarted, stop: make(chan struct{})}, nil
+}
+
+// Start creates an empty log per namespace. It refuses a synced namespace:
+// nothing here survives the power.
+//
+// deliver is called inside Publish and under the namespace's lock: it must not
+// call the broker.
+func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver func(*hub.Message)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	logs := make(map[string]*log, len(namespaces))
+	for _, n := range namespaces {
+		if err := n.Validate(); err != nil {
+			return fmt.Errorf("start memory broker: %w", err)
+		}
+		n = n.WithDefaults()
+		if n.Durability == hub.Synced {
+			return fmt.Errorf("start memory broker: namespace %q wants durability synced, which memory cannot give; use stored, none or the nats broker", n.Name)
+		}
+		if logs[n.Name] != nil {
+			return fmt.Errorf("start memory broker: namespace %q is given twice", n.Name)
+		}
+		logs[n.Name] = newLog(n, b.maxKeys, deliver)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case errors.Is(b.state, hub.ErrClosed):
+		return b.state
+	case b.state == nil:
+		return errors.New("start memory broker: it is started already")
+	}
+	b.logs, b.state = logs, nil
+	b.wg.Go(b.sweep)
+	return nil
+}
+
+// sweep lets go of what expired while nobody published or read.
+func (b *Broker) sweep() {
+	t := time.NewTicker(sweepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-b.stop:
+			return
+		case <-t.C:
+			for _, l := range b.logs {
+				l.expire()
+			}
+		}
+	}
+}
+
+// log returns the started log of ns.
+func (b *Broker) log(ns *hub.Namespace) (*log, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.state != nil {
+		return nil, b.state
+	}
+	l := b.logs[ns.Name]
+	if l == nil {
+		return nil, fmt.Errorf("%w: %q", hub.ErrUnknownNamespace, ns.Name)
+	}
+	return l, nil
+}
+
+// Publish stores p, delivers it and calls done before it returns.
+func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Position, error)) {
+	l, err := b.log(ns)
+	if err != nil {
+		done(hub.Position{}, err)
+		return
+	}
+	done(l.publish(&p))
+}
+
+// Subscribe begins delivery of channel and returns its newest messages.
+func (b *Broker) Subscribe(ctx context.Context, ns *hub.Namespace, channel string, tail int) (hub.Snapshot, error) {
+	l, err := b.ready(ctx, ns)
+	if err != nil {
+		return hub.Snapshot{}, err
+	}
+	return l.subscribe(channel, tail)
+}
+
+// Unsubscribe ends delivery of channel. When it returns, deliver is not running
+// for it and will not be called for it again.
+func (b *Broker) Unsubscribe(ns *hub.Namespace, channel string) {
+	if l, err := b.log(ns); err == nil {
+		l.unsubscribe(channel)
+	}
+}
+
+// History returns a stretch of channel. FirstRetained is exact while the channel
+// holds a message or has lately; of channels long empty only the newest removed
+// offset of all is remembered (see log.forget).
+func (b *Broker) History(ctx context.Context, ns *hub.Namespace, channel string, since uint64, limit int) (hub.Page, error) {
+	l, err := b.ready(ctx, ns)
+	if err != nil {
+		return hub.Page{}, err
+	}
+	return l.history(channel, since, limit), nil
+}
+
+// Top returns the end of the namespace's log.
+func (b *Broker) Top(ctx context.Context, ns *hub.Namespace) (hub.Position, error) {
+	l, err := b.ready(ctx, ns)
+	if err != nil {
+		return hub.Position{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.top(), nil
+}
+
+func (b *Broker) ready(ctx context.Context, ns *hub.Namespace) (*log, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return b.log(ns)
+}
+
+// Ready returns nil between Start and Close.
+func (b *Broker) Ready() error {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.state
+}
+
+// Close forgets everything. When it returns, deliver is not running and will
+// not be called again. Do not call it from deliver.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	if errors.Is(b.state, hub.ErrClosed) {
+		b.mu.Unlock()
+		return nil
+	}
+	b.state = fmt.Errorf("memory broker: %w", hub.ErrClosed)
+	close(b.stop)
+	b.mu.Unlock()
+	b.wg.Wait()
+	for _, l := range b.logs {
+		l.close(b.state)
+	}
+	return nil
+}
+
+// newEpoch returns a name for the life of a log: 48 random bits as 8 letters
+// and digits, which the wire token may hold.
+func newEpoch() string {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789AB"
+	var b [8]byte
+	rand.Read(b[:]) //nolint:errcheck // crypto/rand never fails since Go 1.24
+	for i := range b {
+		b[i] = letters[b[i]&63]
+	}
+	return string(b[:])
+}
