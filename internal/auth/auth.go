@@ -1,0 +1,226 @@
+// Package auth turns tokens, API keys and origins into an identity and what it
+// may do.
+//
+//	a, err := auth.New(cfg, log)             // reads keys, checks them, fetches nothing
+//	go a.Run(ctx)                            // keeps the JWKS fresh; the owner starts and stops it
+//	token, from := a.Token(header, cookie, query)
+//	id, ok := a.Cached(token)                // on a loop: never waits
+//	id, err := a.Verify(ctx, token, now)     // on a goroutine: may fetch keys
+//	id.CanSubscribe("orders.42")
+//
+// # Claims
+//
+// A token is a JWS compact JWT (RFC 7519) with sub, exp, nbf, iat, iss, aud and
+//
+//	"weir": {"subscribe": ["orders.*"], "publish": ["orders.**"]}
+//
+// No weir claim means no grants of its own. exp is required unless
+// Config.AllowNoExpiry. Match says how patterns read.
+//
+// # What decides which key verifies
+//
+// The configuration, never the token. Each key carries the algorithms it may
+// verify: a secret HS*, an RSA key RS* and PS*, an EC key the one of its curve,
+// an Ed25519 key EdDSA. The token's alg and kid only choose among those, so
+// "none" fits no key and a public key is never an HMAC secret (RFC 8725 §2.1,
+// §3.1). jku, jwk, x5u and x5c headers are not read, crit is refused (RFC 7515
+// §4.1.11), and claims are looked at only after the signature held, so the
+// answer tells a forger nothing.
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// An Authenticator verifies. All its methods may be called by any goroutine;
+// only Verify and Run wait.
+type Authenticator struct {
+	// Fixed by New.
+	cfg     Config // with defaults
+	algs    map[string]bool
+	static  []*key
+	apiKeys []apiKey
+	origins origins
+	parser  *jwt.Parser
+	jwks    *jwks // nil without jwks_url
+	log     *slog.Logger
+	now     func() time.Time
+
+	// Any goroutine.
+	cache     *cache
+	done      chan struct{}
+	closeOnce sync.Once
+	counts    struct{ verified, hits, refused atomic.Uint64 }
+}
+
+// New reads the key files that cfg names and checks all of it; it fetches
+// nothing. A nil log discards. The caller runs Run when it wants the JWKS kept
+// fresh, and calls Close at the end.
+func New(cfg Config, log *slog.Logger) (*Authenticator, error) {
+	cfg = cfg.WithDefaults()
+	l, err := cfg.load()
+	if err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	a := &Authenticator{
+		cfg:     cfg,
+		algs:    l.algs,
+		static:  l.keys,
+		apiKeys: l.apiKeys,
+		origins: l.origins,
+		parser:  jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation()),
+		log:     log,
+		now:     time.Now,
+		cache:   newCache(cfg.TokenCache),
+		done:    make(chan struct{}),
+	}
+	if cfg.JWKSURL != "" {
+		a.jwks = newJWKS(cfg, log)
+		if len(cfg.Audience) == 0 {
+			log.Warn("jwks_url without audience: tokens the issuer made for other services are accepted too")
+		}
+	}
+	return a, nil
+}
+
+// Run keeps the JWKS fresh until ctx ends or Close is called. Without a JWKS it
+// only waits. One call at a time.
+func (a *Authenticator) Run(ctx context.Context) error {
+	if a.jwks != nil {
+		a.jwks.run(ctx, a.done)
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+	case <-a.done:
+	}
+	return nil
+}
+
+// Close ends Run and any fetch, and waits for the fetch. What is in the caches
+// still answers; a token that needs a fetch gets ErrKeysUnavailable.
+func (a *Authenticator) Close() error {
+	a.closeOnce.Do(func() {
+		close(a.done)
+		if a.jwks != nil {
+			a.jwks.close()
+		}
+	})
+	return nil
+}
+
+// HasKeys reports whether anything configured can let someone in. Without, only
+// anonymous namespaces are reachable and nobody may publish.
+func (a *Authenticator) HasKeys() bool {
+	return len(a.static) > 0 || a.jwks != nil || len(a.apiKeys) > 0
+}
+
+// Cached returns the identity of a token that was verified before and still
+// holds. It never waits, so a loop may call it; on false the loop hands the
+// token to a goroutine that calls Verify.
+func (a *Authenticator) Cached(token string) (*Identity, bool) {
+	if token == "" || len(token) > a.cfg.MaxTokenBytes {
+		return nil, false
+	}
+	id, ok := a.cache.get(sha256.Sum256([]byte(token)), a.now())
+	if ok {
+		a.counts.hits.Add(1)
+	}
+	return id, ok
+}
+
+// Verify returns the identity that token proves at time now. The error is an
+// *Error of kind ErrNoToken, ErrBadToken, ErrExpired or ErrKeysUnavailable.
+//
+// It may wait for the JWKS, at most jwks_timeout, so a loop must not call it.
+func (a *Authenticator) Verify(ctx context.Context, token string, now time.Time) (*Identity, error) {
+	if token == "" {
+		return nil, ErrNoToken
+	}
+	if len(token) > a.cfg.MaxTokenBytes {
+		return nil, a.refuse(bad("longer than max_token_bytes"))
+	}
+	sum := sha256.Sum256([]byte(token))
+	if id, ok := a.cache.get(sum, now); ok {
+		a.counts.hits.Add(1)
+		return id, nil
+	}
+	t, err := a.parse(token)
+	if err != nil {
+		return nil, a.refuse(err)
+	}
+	k, err := a.signer(ctx, t)
+	if err != nil {
+		return nil, a.refuse(err)
+	}
+	id, notBefore, err := a.identity(t.claims, now)
+	if err != nil {
+		return nil, a.refuse(err)
+	}
+	a.counts.verified.Add(1)
+	a.cache.put(sum, &entry{id: id, key: k, notBefore: notBefore})
+	return id, nil
+}
+
+func (a *Authenticator) refuse(err error) error {
+	if !errors.Is(err, ErrKeysUnavailable) {
+		a.counts.refused.Add(1)
+	}
+	return err
+}
+
+// APIKey returns the identity of an API key. Its time depends on the length of
+// key and the number of keys, not on their contents. It never waits.
+func (a *Authenticator) APIKey(key []byte) (*Identity, bool) {
+	if len(key) == 0 || len(key) > maxAPIKeyBytes {
+		return nil, false
+	}
+	sum := sha256.Sum256(key)
+	found := -1
+	for i := range a.apiKeys {
+		eq := subtle.ConstantTimeCompare(sum[:], a.apiKeys[i].sum[:])
+		found = subtle.ConstantTimeSelect(eq, i, found)
+	}
+	if found < 0 {
+		return nil, false
+	}
+	return a.apiKeys[found].id, true
+}
+
+// Stats are running totals, for metrics.
+type Stats struct {
+	Verified     uint64 // tokens whose signature and claims were checked and held
+	CacheHits    uint64 // tokens answered from the cache
+	Refused      uint64 // tokens refused, expired ones included
+	KeyFetches   uint64 // JWKS requests made
+	KeyFetchErrs uint64 // of these, those that brought no key set
+	Keys         int    // keys of the JWKS in use now
+}
+
+// Stats returns the totals so far.
+func (a *Authenticator) Stats() Stats {
+	s := Stats{
+		Verified:  a.counts.verified.Load(),
+		CacheHits: a.counts.hits.Load(),
+		Refused:   a.counts.refused.Load(),
+	}
+	if a.jwks != nil {
+		s.KeyFetches, s.KeyFetchErrs = a.jwks.fetches.Load(), a.jwks.failures.Load()
+		if set := a.jwks.current.Load(); set != nil {
+			s.Keys = len(set.all)
+		}
+	}
+	return s
+}

@@ -1,0 +1,222 @@
+package auth
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// An Access says what a web page of some origin may do.
+type Access uint8
+
+// From least to most.
+const (
+	// OriginRefused: the page may not connect (403).
+	OriginRefused Access = iota
+	// OriginOpen: it may connect, but what the browser adds by itself (cookies)
+	// must not count, and CORS must not allow credentials: only "*" or "null" let
+	// it in.
+	OriginOpen
+	// OriginTrusted: same origin, listed by name, or no web page.
+	OriginTrusted
+)
+
+// An origin is scheme, host and port (RFC 6454 §4), the port written out. It is
+// compared without case.
+type origin struct {
+	scheme, host, port []byte
+}
+
+type origins struct {
+	any, null bool
+	exact     []origin
+	sub       []origin // host is the suffix with its dot, ".example.com"
+}
+
+// OriginAllowed reports whether a request with this Origin may connect. host is
+// the Host header, tls whether the request came over TLS here: together the
+// request's own origin, which is always allowed. No Origin means that no web
+// page made the request. It never waits.
+func (a *Authenticator) OriginAllowed(origin, host []byte, tls bool) bool {
+	return a.OriginAccess(origin, host, tls) != OriginRefused
+}
+
+// OriginAccess is OriginAllowed that also says whether credentials count.
+//
+// Behind something that ends TLS, list the public origin: the request's own
+// scheme is not known here, and headers that claim it are not believed.
+func (a *Authenticator) OriginAccess(origin, host []byte, tls bool) Access {
+	if len(origin) == 0 {
+		return OriginTrusted
+	}
+	o, ok := parseOrigin(origin)
+	switch {
+	case !ok && string(origin) == "null" && (a.origins.null || a.origins.any):
+		return OriginOpen
+	case !ok:
+		return OriginRefused
+	case o.sameAs(host, tls) || a.origins.lists(o):
+		return OriginTrusted
+	case a.origins.any:
+		return OriginOpen
+	}
+	return OriginRefused
+}
+
+// lists reports whether o is listed by name or as a subdomain.
+func (s *origins) lists(o origin) bool {
+	for _, e := range s.exact {
+		if equalFold(o.scheme, e.scheme) && equalFold(o.host, e.host) && bytes.Equal(o.port, e.port) {
+			return true
+		}
+	}
+	for _, e := range s.sub {
+		cut := len(o.host) - len(e.host)
+		if cut > 0 && equalFold(o.scheme, e.scheme) && equalFold(o.host[cut:], e.host) && bytes.Equal(o.port, e.port) {
+			return true
+		}
+	}
+	return false
+}
+
+func (o origin) sameAs(host []byte, tls bool) bool {
+	scheme := []byte("http")
+	if tls {
+		scheme = []byte("https")
+	}
+	name, port, ok := parseHost(host)
+	if !ok || !equalFold(o.scheme, scheme) {
+		return false
+	}
+	if len(port) == 0 {
+		port = defaultPort(scheme)
+	}
+	return equalFold(o.host, name) && bytes.Equal(o.port, port)
+}
+
+// parseOrigin reads what a browser sends (RFC 6454 §6.1): scheme://host[:port]
+// and nothing else.
+func parseOrigin(b []byte) (o origin, ok bool) {
+	scheme, rest, ok := bytes.Cut(b, []byte("://"))
+	if !ok || !validScheme(scheme) {
+		return o, false
+	}
+	o.scheme = scheme
+	if o.host, o.port, ok = parseHost(rest); !ok {
+		return o, false
+	}
+	if len(o.port) == 0 {
+		o.port = defaultPort(scheme)
+	}
+	return o, true
+}
+
+// parseHost splits host[:port] and refuses what is no plain host name or
+// bracketed address. A port is 1 to 5 digits without leading zero.
+func parseHost(b []byte) (host, port []byte, ok bool) {
+	if len(b) > 0 && b[0] == '[' {
+		end := bytes.IndexByte(b, ']')
+		if end < 0 {
+			return nil, nil, false
+		}
+		host, port = b[:end+1], b[end+1:]
+		if len(host) < 4 || !all(host[1:end], func(c byte) bool { return isHex(c) || c == ':' || c == '.' }) {
+			return nil, nil, false
+		}
+	} else {
+		colon := bytes.IndexByte(b, ':')
+		if colon < 0 {
+			colon = len(b)
+		}
+		host, port = b[:colon], b[colon:]
+		if len(host) == 0 || len(host) > 253 || !all(host, isHostByte) {
+			return nil, nil, false
+		}
+	}
+	if len(port) == 0 {
+		return host, nil, true
+	}
+	digits := port[1:]
+	if port[0] != ':' || len(digits) == 0 || len(digits) > 5 || digits[0] == '0' || !all(digits, isDigit) {
+		return nil, nil, false
+	}
+	return host, digits, true
+}
+
+func compileOrigins(list []string, p *problems) (s origins) {
+	for i, text := range list {
+		key := fmt.Sprintf("allowed_origins[%d]", i)
+		switch text {
+		case "*":
+			s.any = true
+			continue
+		case "null":
+			s.null = true
+			continue
+		}
+		o, ok := parseOrigin([]byte(strings.Replace(text, "://*.", "://", 1)))
+		wild := strings.Contains(text, "://*.")
+		switch {
+		case !ok:
+			p.add(key, "", "%.80q is no origin: want https://host, https://host:port, https://*.example.com, null or *", text)
+		case wild && (o.host[0] == '[' || o.host[0] == '.' || !bytes.Contains(o.host, []byte(".")) && string(o.host) != "localhost"):
+			p.add(key, "", "%.80q is too wide: name at least two labels after *.", text)
+		case wild:
+			o.host = append([]byte("."), o.host...)
+			s.sub = append(s.sub, o)
+		default:
+			s.exact = append(s.exact, o)
+		}
+	}
+	return s
+}
+
+func defaultPort(scheme []byte) []byte {
+	switch {
+	case equalFold(scheme, []byte("https")):
+		return []byte("443")
+	case equalFold(scheme, []byte("http")):
+		return []byte("80")
+	}
+	return nil
+}
+
+func validScheme(b []byte) bool {
+	return len(b) > 0 && len(b) <= 32 && isAlpha(b[0]) &&
+		all(b, func(c byte) bool { return isAlpha(c) || isDigit(c) || c == '+' || c == '-' || c == '.' })
+}
+
+func all(b []byte, ok func(byte) bool) bool {
+	for _, c := range b {
+		if !ok(c) {
+			return false
+		}
+	}
+	return true
+}
+
+func isAlpha(c byte) bool    { c |= 0x20; return c >= 'a' && c <= 'z' }
+func isDigit(c byte) bool    { return c >= '0' && c <= '9' }
+func isHex(c byte) bool      { l := c | 0x20; return isDigit(c) || l >= 'a' && l <= 'f' }
+func isHostByte(c byte) bool { return isAlpha(c) || isDigit(c) || c == '-' || c == '.' || c == '_' }
+
+// equalFold compares ASCII without case. bytes.EqualFold would also fold the
+// Kelvin sign to k.
+func equalFold(a, b []byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if lower(a[i]) != lower(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func lower(c byte) byte {
+	if c >= 'A' && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+	return c
+}
