@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
 )
 
 // Config is everything that `weir serve` can be told.
@@ -18,6 +19,8 @@ type Config struct {
 	// Namespaces are the channels' options, one entry per namespace. Empty means
 	// one namespace called "default", which holds every channel without a prefix.
 	Namespaces []hub.Namespace `json:"namespaces"`
+	// Auth says who may subscribe and publish.
+	Auth auth.Config `json:"auth"`
 	// Broker stores messages and brings them to every node.
 	Broker Broker `json:"broker"`
 	// Log is what the program writes about itself, on standard error.

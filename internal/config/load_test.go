@@ -212,6 +212,7 @@ func TestValidateNamesTheKey(t *testing.T) {
 		}
 	}
 	f("log.level=wran", `log: level: "wran" is none of debug, info, warn, error`, "did you mean warn?")
+	f("auth.leeway=1h", `auth.leeway: 1h0m0s is not within`, "")
 	f("listen=8000", `listen: "8000" is no address`, "write host:port")
 	f("listen=127.0.0.1:http", `the port is not within 0..65535`, "write host:port")
 	f("admin.listen=x", `admin: listen: "x" is no address`, "write host:port")
@@ -228,6 +229,54 @@ func TestMemoryBrokerCannotSync(t *testing.T) {
 	}})
 	if err == nil || !strings.Contains(err.Error(), "namespaces[0]: durability") || HintOf(err) == "" {
 		t.Errorf("%v, hint %q", err, HintOf(err))
+	}
+}
+
+func TestWithoutKeysOnlyLoopback(t *testing.T) {
+	f := func(ok bool, sets ...string) {
+		t.Helper()
+		var s Sources
+		for _, set := range sets {
+			o, err := ParseSet(set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Flags = append(s.Flags, o)
+		}
+		_, err := Load(s)
+		if (err == nil) != ok || !ok && !strings.Contains(HintOf(err), "WEIR_AUTH_HMAC_SECRET") {
+			t.Errorf("%q: %v, hint %q", sets, err, HintOf(err))
+		}
+	}
+	const secret = "0123456789abcdef0123456789abcdef"
+	f(true, "listen=127.0.0.1:0")
+	f(true, "listen=[::1]:0")
+	f(false, "listen=:0")
+	f(false, "listen=0.0.0.0:0")
+	f(false, "listen=192.0.2.1:0", "auth.hmac_previous_secret="+secret)
+	f(true, "listen=:0", "auth.hmac_secret="+secret)
+	f(true, "listen=:0", "auth.jwks_url=https://issuer.example/keys")
+	f(true, "listen=:0", `auth.api_keys=[{"name":"a","key":"`+secret+`"}]`)
+}
+
+func TestSecretsAreNotShown(t *testing.T) {
+	const secret = "hush-hush-0123456789-0123456789abc"
+	c, origins, err := Read(Sources{
+		Env:   []string{"WEIR_AUTH_HMAC_SECRET=" + secret},
+		Flags: []Override{{"--set", "auth.api_keys", `[{"name":"a","key":"` + secret + `"}]`}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(c.Auth.HMACSecret) != secret || string(c.Auth.APIKeys[0].Key) != secret {
+		t.Fatalf("not read: %#v", c.Auth)
+	}
+	if s := c.Effective(origins); strings.Contains(s, "hush") || strings.Count(s, redacted) != 2 {
+		t.Errorf("effective shows secrets:\n%s", s)
+	}
+	_, _, err = Read(Sources{Flags: []Override{{"--set", "auth.api_keys", `[{"key":["` + secret + `"]},{"key":12345678}]`}}})
+	if err == nil || strings.Contains(err.Error(), "hush") {
+		t.Errorf("%v", err)
 	}
 }
 

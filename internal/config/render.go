@@ -139,6 +139,9 @@ func (r *renderer) inline(v reflect.Value, f field) string {
 	if r.redact && f.secret && !v.IsZero() {
 		return quote(redacted)
 	}
+	if f.secret && v.Kind() == reflect.String {
+		return quote(v.String()) // a Secret's own text would hide it
+	}
 	switch t := v.Type(); {
 	case t == durationType:
 		return formatDuration(time.Duration(v.Int()))

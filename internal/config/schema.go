@@ -61,7 +61,7 @@ type field struct {
 	owner  reflect.Type // the struct that declares it
 	typ    reflect.Type
 	index  []int // for reflect.Value.FieldByIndex
-	secret bool  // never printed
+	secret bool  // never printed: tagged secret:"true", or of a type called Secret
 }
 
 // fieldsOf returns the keys of section t in the order of its source. A field
@@ -83,7 +83,7 @@ func fieldsOf(t reflect.Type) []field {
 		}
 		all = append(all, field{
 			key: key, name: sf.Name, owner: t, typ: sf.Type, index: []int{i},
-			secret: sf.Tag.Get("secret") == "true",
+			secret: sf.Tag.Get("secret") == "true" || deref(sf.Type).Name() == "Secret",
 		})
 	}
 	return all

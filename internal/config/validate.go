@@ -21,7 +21,7 @@ func (c Config) Validate() error {
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		all = append(all, validate(f.key, reflect.ValueOf(c).FieldByIndex(f.index))...)
 	}
-	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces())
+	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkExposure())
 	return errors.Join(all...)
 }
 
@@ -57,7 +57,13 @@ func validate(path string, v reflect.Value) []error {
 }
 
 // at leads err with the path of what it is about; its hint stays reachable.
-func at(path string, err error) error { return fmt.Errorf("%s: %w", path, err) }
+// Errors that already begin with it are left alone.
+func at(path string, err error) error {
+	if strings.HasPrefix(err.Error(), path+".") || strings.HasPrefix(err.Error(), path+"[") {
+		return err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
 
 // oneOf reports a value that is none of the allowed ones.
 func oneOf(key, have string, allowed ...string) error {
@@ -97,6 +103,23 @@ func Loopback(addr string) bool {
 	}
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// HasKeys reports whether anything in the auth section can let someone in.
+func (c Config) HasKeys() bool {
+	a := c.Auth
+	return a.HMACSecret != "" || a.HMACSecretFile != "" || a.JWKSURL != "" ||
+		len(a.PublicKeys) > 0 || len(a.APIKeys) > 0
+}
+
+// checkExposure keeps a server that cannot tell its clients apart on this machine.
+func (c Config) checkExposure() error {
+	if c.HasKeys() || Loopback(c.Listen) || checkListen("listen", c.Listen) != nil {
+		return nil
+	}
+	return WithHint(
+		fmt.Errorf("listen: %s can be reached from other machines and there are no keys", c.Listen),
+		"set auth.hmac_secret (WEIR_AUTH_HMAC_SECRET), auth.public_keys, auth.jwks_url or auth.api_keys; or listen on 127.0.0.1")
 }
 
 // Validate wants an address or "off".
