@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-gateway/weir/internal/config"
+)
+
+func newConfig() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Check, explain and print the configuration",
+		Long: `The configuration is read from a YAML file, then from WEIR_* environment
+variables, then from flags; later sources win. Unknown keys are errors.`,
+		Example: `  weir config default > weir.yaml
+  weir config check --config weir.yaml
+  weir config docs namespaces`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
+
+		SuggestionsMinimumDistance: 2,
+	}
+	cmd.AddCommand(newConfigCheck(), newConfigDefault(), newConfigEffective(), newConfigDocs())
+	return cmd
+}
+
+func newConfigCheck() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say everything that is wrong, or ok",
+		Long: `Check reads all sources as serve would and says everything that is wrong with
+them. The status is 0 if serve would accept them, 1 otherwise.`,
+		Example: `  weir config check --config weir.yaml`,
+		Args:    cobra.NoArgs,
+	}
+	s := addSources(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		src, err := s.sources(cmd.Flags())
+		if err != nil {
+			return err
+		}
+		if _, err := config.Load(src); err != nil {
+			return err
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), "ok")
+		return nil
+	}
+	return cmd
+}
+
+func newConfigDefault() *cobra.Command {
+	return &cobra.Command{
+		Use:     "default",
+		Short:   "Print a configuration file with every key and what it means",
+		Example: `  weir config default > weir.yaml`,
+		Args:    cobra.NoArgs,
+
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(cmd.OutOrStdout(), config.Default().File())
+			return err
+		},
+	}
+}
+
+func newConfigEffective() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "effective",
+		Short: "Print what file, environment and flags together give",
+		Long: `Effective prints the configuration that serve would use, with the source of
+every value that is no default. Secrets are not shown.`,
+		Example: `  WEIR_LOG_LEVEL=debug weir config effective --config weir.yaml`,
+		Args:    cobra.NoArgs,
+	}
+	s := addSources(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		src, err := s.sources(cmd.Flags())
+		if err != nil {
+			return err
+		}
+		c, origins, err := config.Read(src)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprint(cmd.OutOrStdout(), c.Effective(origins)); err != nil {
+			return err
+		}
+		return c.Validate()
+	}
+	return cmd
+}
+
+func newConfigDocs() *cobra.Command {
+	return &cobra.Command{
+		Use:   "docs [KEY]",
+		Short: "Explain all keys, or one and what is under it",
+		Example: `  weir config docs
+  weir config docs namespaces
+  weir config docs log.level`,
+		Args: cobra.MaximumNArgs(1),
+
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := ""
+			if len(args) > 0 {
+				path = args[0]
+			}
+			text, err := config.Reference(path)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+}

@@ -1,0 +1,29 @@
+// Command weir pushes events to very many clients over SSE and WebSocket.
+//
+// Each subcommand stands in a file of its own and does no more than read its
+// flags, call what does the work and print. Its tests are the scripts in
+// testdata/script.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() { os.Exit(run()) }
+
+// run is the whole program; it returns the exit status: 0, 1 for a failure, 2
+// for wrong usage.
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// The first signal asks, the second one kills.
+	defer context.AfterFunc(ctx, stop)()
+
+	root := newRoot()
+	root.SetArgs(os.Args[1:])
+	cmd, err := root.ExecuteContextC(ctx)
+	return report(os.Stderr, cmd, err)
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/weir-gateway/weir/internal/config"
+)
+
+// sourceFlags are the flags of every command that reads the configuration.
+type sourceFlags struct {
+	file  string
+	sets  []string
+	short []shortcut
+}
+
+// A shortcut is a flag of its own for a key that is often set.
+type shortcut struct {
+	flag, key, usage string
+	value            string
+}
+
+func addSources(cmd *cobra.Command) *sourceFlags {
+	s := &sourceFlags{short: []shortcut{
+		{flag: "listen", key: "listen", usage: "`address` of the public listener"},
+		{flag: "admin-listen", key: "admin.listen", usage: "`address` of the admin listener, or off"},
+	}}
+	fs := cmd.Flags()
+	fs.StringVar(&s.file, "config", "", "YAML `file` to read (env WEIR_CONFIG)")
+	fs.StringArrayVar(&s.sets, "set", nil, "set one `key=value`, repeatable; beats file and environment")
+	for i := range s.short {
+		fs.StringVar(&s.short[i].value, s.short[i].flag, "", s.short[i].usage)
+	}
+	return s
+}
+
+// sources returns what to read: --config or WEIR_CONFIG, the environment, the
+// flags that were given.
+func (s *sourceFlags) sources(fs *pflag.FlagSet) (config.Sources, error) {
+	src := config.Sources{File: s.file, Env: os.Environ()}
+	if !fs.Changed("config") {
+		src.File = os.Getenv("WEIR_CONFIG")
+	}
+	for _, f := range s.short {
+		if fs.Changed(f.flag) {
+			src.Flags = append(src.Flags, config.Override{Flag: "--" + f.flag, Key: f.key, Value: f.value})
+		}
+	}
+	for _, text := range s.sets {
+		o, err := config.ParseSet(text)
+		if err != nil {
+			return src, &usageError{err}
+		}
+		src.Flags = append(src.Flags, o)
+	}
+	return src, nil
+}
+
+// flagOrEnv returns the flag if it was given, else the variable, else what the
+// flag has by default.
+func flagOrEnv(fs *pflag.FlagSet, flag, env string) string {
+	v, _ := fs.GetString(flag) // every caller has defined it as a string
+	if e := os.Getenv(env); e != "" && !fs.Changed(flag) {
+		return e
+	}
+	return v
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/config"
+)
+
+func newToken() *cobra.Command {
+	var (
+		claims  auth.MintClaims
+		keyFile string
+	)
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Mint a token that lets its bearer subscribe or publish",
+		Long: `Token prints a signed JWT with grants for channel patterns. It signs with the
+configuration's auth.hmac_secret, or with the private key in a PEM file whose
+public half the server has.
+
+In a pattern, * stands for one or more bytes other than . : and /, and ** for
+one or more of any bytes.`,
+		Example: `  weir token --config weir.yaml --sub alice --subscribe 'orders.*'
+  weir token --subscribe '**' --publish 'orders.**' --ttl 15m
+  weir token --private-key ed25519.pem --kid 2026 --subscribe news`,
+		Args: cobra.NoArgs,
+	}
+	s := addSources(cmd)
+	fs := cmd.Flags()
+	fs.StringVar(&claims.Subject, "sub", "", "`subject` the token names")
+	fs.StringSliceVar(&claims.Subscribe, "subscribe", nil, "channel `patterns` it may subscribe to, repeatable")
+	fs.StringSliceVar(&claims.Publish, "publish", nil, "channel `patterns` it may publish to, repeatable")
+	fs.DurationVar(&claims.TTL, "ttl", time.Hour, "how long it is valid")
+	fs.BoolVar(&claims.NoExpiry, "no-expiry", false, "valid for ever; the server must have auth.allow_no_expiry")
+	fs.StringVar(&keyFile, "private-key", "", "PEM `file` of the key to sign with (default: auth.hmac_secret)")
+	fs.StringVar(&claims.KeyID, "kid", "", "key `id` in the token's header")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if len(claims.Subscribe) == 0 && len(claims.Publish) == 0 {
+			return usage("add --subscribe PATTERN or --publish PATTERN", "token: it would grant nothing")
+		}
+		if claims.NoExpiry && !cmd.Flags().Changed("ttl") {
+			claims.TTL = 0
+		} else if claims.TTL <= 0 {
+			return usage("write for example --ttl 15m", "token: --ttl %v gives it no life", claims.TTL)
+		}
+		src, err := s.sources(cmd.Flags())
+		if err != nil {
+			return err
+		}
+		c, _, err := config.Read(src)
+		if err != nil {
+			return err
+		}
+		if keyFile != "" {
+			if claims.PrivateKey, err = os.ReadFile(keyFile); err != nil {
+				return fmt.Errorf("token: %w", err)
+			}
+		}
+		token, err := auth.Mint(c.Auth, claims)
+		if err != nil {
+			return fmt.Errorf("token: %w", err)
+		}
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
+		return err
+	}
+	return cmd
+}
