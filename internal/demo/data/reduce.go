@@ -12,7 +12,6 @@ import (
 	"bytes"
 	"encoding/csv"
 	"fmt"
-	"log"
 	"math"
 	"os"
 	"path/filepath"
@@ -28,9 +27,8 @@ const (
 )
 
 func main() {
-	log.SetFlags(0)
 	if len(os.Args) != 2 {
-		log.Fatal("usage: go run reduce.go reducemap.go <package>/data")
+		fatal("usage: go run reduce.go reducemap.go <package>/data")
 	}
 	dir := os.Args[1]
 	check(reduceRoutes(dir))
@@ -40,8 +38,13 @@ func main() {
 
 func check(err error) {
 	if err != nil {
-		log.Fatal("reduce: ", err)
+		fatal("reduce: " + err.Error())
 	}
+}
+
+func fatal(text string) {
+	fmt.Fprintln(os.Stderr, text)
+	os.Exit(1)
 }
 
 // reduceRoutes writes airports.csv and routes.csv: the contiguous states only.
