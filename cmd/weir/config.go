@@ -87,7 +87,7 @@ every value that is no default. Secrets are not shown.`,
 		if _, err := fmt.Fprint(cmd.OutOrStdout(), c.Effective(origins)); err != nil {
 			return err
 		}
-		return c.Validate()
+		return origins.Locate(c.Validate())
 	}
 	return cmd
 }

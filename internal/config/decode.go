@@ -92,6 +92,7 @@ func (d *decoder) section(n *yaml.Node, path string, v reflect.Value) {
 		d.mismatch(n, path, field{}, v.Type())
 		return
 	}
+	d.from(n, path)
 	fields := fieldsOf(v.Type())
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -145,7 +146,8 @@ func (d *decoder) list(n *yaml.Node, path string, f field, v reflect.Value) {
 		d.mismatch(n, path, f, v.Type())
 		return
 	}
-	defer d.whole(path)()
+	d.origins.forget(path)
+	d.from(n, path)
 	s := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, e := range n.Content {
 		d.value(e, fmt.Sprintf("%s[%d]", path, i), f, s.Index(i))
@@ -158,7 +160,8 @@ func (d *decoder) mapping(n *yaml.Node, path string, f field, v reflect.Value) {
 		d.mismatch(n, path, f, v.Type())
 		return
 	}
-	defer d.whole(path)()
+	d.origins.forget(path)
+	d.from(n, path)
 	m := reflect.MakeMapWithSize(v.Type(), len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		kn, vn := n.Content[i], n.Content[i+1]
@@ -179,13 +182,13 @@ func (d *decoder) mapping(n *yaml.Node, path string, f field, v reflect.Value) {
 	v.Set(m)
 }
 
-// whole notes the origin of a value that is replaced as one; what it holds has
-// no origin of its own. The result is to be called after its last element.
-func (d *decoder) whole(path string) func() {
-	d.origins.set(path, d.source)
-	kept := d.origins
-	d.origins = nil
-	return func() { d.origins = kept }
+// from notes where the value at path was written.
+func (d *decoder) from(n *yaml.Node, path string) {
+	if n.Line > 0 {
+		d.origins.set(path, fmt.Sprintf("%s:%d", d.source, n.Line))
+	} else {
+		d.origins.set(path, d.source)
+	}
 }
 
 func (d *decoder) scalar(n *yaml.Node, path string, f field, v reflect.Value) {
@@ -216,7 +219,7 @@ func (d *decoder) scalar(n *yaml.Node, path string, f field, v reflect.Value) {
 		d.refuse(n, path, f, err)
 		return
 	}
-	d.origins.set(path, d.source)
+	d.from(n, path)
 }
 
 // basic reads what the language itself has: text, booleans and numbers.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"reflect"
 	"strings"
@@ -41,24 +42,67 @@ func ParseSet(s string) (Override, error) {
 	return Override{Flag: "--set", Key: k, Value: v}, nil
 }
 
-// Origins says where each value came from: path → file, variable or flag. What
-// is not in it is a default.
+// Origins says where each value came from: path → file and line, variable or
+// flag. What is not in it is a default.
 type Origins map[string]string
 
-func (o Origins) set(path, source string) {
-	if o != nil {
-		o[path] = source
+// Locate leads each part of an error of Validate with the place where the value
+// was written, as far as it is known.
+func (o Origins) Locate(err error) error {
+	var all []error
+	for _, p := range Problems(err) {
+		if place := o.find(p.Error()); place != "" {
+			p = fmt.Errorf("%s: %w", place, p)
+		}
+		all = append(all, p)
 	}
+	return errors.Join(all...)
+}
+
+// find follows the keys that a message begins with ("log: level: …") as deep as
+// something was written.
+func (o Origins) find(msg string) (place string) {
+	path := ""
+	for {
+		head, rest, ok := strings.Cut(msg, ": ")
+		if !ok {
+			return place
+		}
+		msg = rest
+		if strings.HasPrefix(head, "namespace ") {
+			continue // the package's own words for what the path has said
+		}
+		path = join(path, head)
+		if p := o[path]; p != "" {
+			place = p
+		} else if strings.ContainsAny(head, " \"") {
+			return place
+		}
+	}
+}
+
+// set notes the place of a value that replaces whatever stood at path.
+func (o Origins) set(path, place string) {
+	if o != nil {
+		o[path] = place
+	}
+}
+
+// forget drops what is known of the elements of a list or map that is replaced.
+func (o Origins) forget(path string) {
+	maps.DeleteFunc(o, func(p, _ string) bool {
+		return strings.HasPrefix(p, path+"[") || strings.HasPrefix(p, path+".")
+	})
 }
 
 // Load reads, completes and validates a configuration. The error joins all that
 // is wrong (see Problems); its parts carry hints.
 func Load(s Sources) (Config, error) {
-	c, _, err := Read(s)
+	c, origins, err := Read(s)
 	if err != nil {
 		return Config{}, err
 	}
-	return c, c.Validate()
+	return c, origins.Locate(c.Validate())
 }
 
 // Read is Load without Validate: the error covers only what cannot be

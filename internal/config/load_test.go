@@ -191,10 +191,10 @@ func TestLaterSourcesWin(t *testing.T) {
 			t.Errorf("%s = %q from %q, want %q from %q", path, got, origins[path], want, origin)
 		}
 	}
-	f("log.format", c.Log.Format, "json", name)
+	f("log.format", c.Log.Format, "json", name+":1")
 	f("log.level", c.Log.Level, "warn", "WEIR_LOG_LEVEL")
 	f("listen", c.Listen, ":4", "--set")
-	f("admin.listen", c.Admin.Listen, "off", name)
+	f("admin.listen", c.Admin.Listen, "off", name+":3")
 	f("broker.kind", c.Broker.Kind, "nats", "")
 }
 
@@ -220,6 +220,32 @@ func TestValidateNamesTheKey(t *testing.T) {
 	f(`namespaces=[{"name":"a"},{"name":"a"}]`, `namespaces[1]: name: "a" is taken by namespaces[0]`, "")
 	f(`namespaces=[{"name":"Up"}]`, `namespaces[0]: namespace "Up": name:`, "")
 	f("shutdown.drain=-1s", `shutdown: drain: -1s is negative`, "")
+}
+
+func TestInvalidValuesAreLocated(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "weir.yaml")
+	file := "log:\n  level: loud\nnamespaces:\n- name: a\n  replicas: 9\nauth:\n  api_keys:\n  - name: x\n    key: short\n"
+	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load(Sources{File: name, Flags: []Override{{"--listen", "listen", "x"}}, Env: []string{"WEIR_LOG_FORMAT=xml"}})
+	f := func(start string) {
+		t.Helper()
+		for _, p := range Problems(err) {
+			if strings.HasPrefix(p.Error(), start) {
+				return
+			}
+		}
+		t.Errorf("no problem begins with %q:\n%v", start, err)
+	}
+	f(name + ":2: log: level: ")
+	f("WEIR_LOG_FORMAT: log: format: ")
+	f(name + ":5: namespaces[0]: namespace \"a\": replicas: ")
+	f(name + ":9: auth.api_keys[0].key: ")
+	f("--listen: listen: ")
+	if n := len(Problems(err)); n != 5 {
+		t.Errorf("%d problems, want 5:\n%v", n, err)
+	}
 }
 
 func TestMemoryBrokerCannotSync(t *testing.T) {

@@ -82,6 +82,9 @@ func (r *renderer) value(v reflect.Value, path string, f field, indent int) {
 	case sh == mapping && v.Len() > 0:
 		r.origin(path)
 		r.b.WriteByte('\n')
+		origins := r.origins
+		r.origins = nil // a map was written as one
+		defer func() { r.origins = origins }()
 		for _, k := range sortedKeys(v) {
 			r.b.WriteString(strings.Repeat(" ", indent+indentStep) + quote(k.String()) + ":")
 			r.value(v.MapIndex(k), join(path, k.String()), f, indent+indentStep)

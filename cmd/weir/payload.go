@@ -1,0 +1,31 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// payload makes the JSON to publish from what stands on the command line or in
+// a line of input. JSON is published as it is. Other text becomes a JSON string,
+// which isText tells; but what begins like an object, a list or a string and is
+// none was surely meant as JSON, and is an error.
+func payload(text string, forceText bool) (data json.RawMessage, isText bool, err error) {
+	if !forceText {
+		if json.Valid([]byte(text)) {
+			return json.RawMessage(strings.TrimSpace(text)), false, nil
+		}
+		if s := strings.TrimSpace(text); s != "" && strings.ContainsRune(`{["`, rune(s[0])) {
+			return nil, false, usage("put JSON in single quotes, or publish the text as a string with --text",
+				"pub: %.60q is no JSON: %w", text, json.Unmarshal([]byte(text), new(any)))
+		}
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // a subscriber sees what was typed
+	if err := enc.Encode(text); err != nil {
+		return nil, false, fmt.Errorf("pub: %w", err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), true, nil
+}
