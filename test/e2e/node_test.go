@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-gateway/weir/test/judge"
+)
+
+// A line is what a script of test/e2e/npm prints for an event.
+type line struct {
+	Source, Kind, ID, Data string
+	Session                int
+}
+
+// script runs a script of test/e2e/npm and gives each of its lines to on. It
+// ends with the test.
+func script(t *testing.T, name string, arg map[string]any, on func(line)) {
+	t.Helper()
+	text, err := json.Marshal(arg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("node", name, string(text))
+	cmd.Dir = judge.Path("test", "e2e", "npm")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		sc := bufio.NewScanner(stdout)
+		sc.Buffer(nil, 1<<20)
+		for sc.Scan() {
+			var l line
+			if err := json.Unmarshal(sc.Bytes(), &l); err != nil {
+				t.Errorf("%s %s: line %q: %v", name, text, sc.Bytes(), err)
+				continue
+			}
+			on(l)
+		}
+		_, _ = io.Copy(io.Discard, stdout)
+	})
+	t.Cleanup(func() {
+		_ = stdin.Close() // its sign to end
+		late := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+		wg.Wait()
+		if err := cmd.Wait(); err != nil || !late.Stop() {
+			t.Errorf("%s %s: %v\n%s", name, text, err, stderr.Bytes())
+		}
+	})
+}
+
+// A crew is a fleet whose members are fed by scripts.
+type crew struct {
+	*fleet
+	// verdict is given after the scripts have ended, since until then they report.
+	verdict func()
+	// compressed says that a client has negotiated permessage-deflate.
+	compressed atomic.Bool
+}
+
+// on returns what feeds m with a script's lines.
+func (c *crew) on(m *member) func(line) {
+	return func(l line) {
+		switch l.Kind {
+		case "open":
+			if strings.HasPrefix(l.Data, "permessage-deflate") {
+				c.compressed.Store(true)
+			}
+			m.ups.Add(1)
+		case "fatal":
+			c.t.Errorf("%s: %s", m.name, l.Data)
+		default:
+			m.on(judge.Event{Session: l.Session, Kind: l.Kind, ID: l.ID, Data: []byte(l.Data)})
+		}
+	}
+}
+
+// throughKills publishes while the server is killed and restarted three times,
+// waiting each time until every member is back, and judges the history.
+func (c *crew) throughKills(s *judge.Server) {
+	t := c.t.(*testing.T)
+	p := &judge.Publisher{Addr: s.Public}
+	stop := publishing(t, p, 200)
+	before := make([]int64, len(c.members))
+	for range 3 {
+		judge.Eventually(t, 60*time.Second, "every client is connected", func() bool { return c.connected(before) == len(c.members) })
+		n := len(p.Acked())
+		judge.Eventually(t, 10*time.Second, "100 more messages are published", func() bool { return len(p.Acked()) >= n+100 })
+		s.Kill()
+		before = c.sessions()
+		s.Start()
+	}
+	judge.Eventually(t, 60*time.Second, "every client is connected again", func() bool { return c.connected(before) == len(c.members) })
+	stop()
+	acked := p.Acked()
+	c.caughtUp(acked, 30*time.Second)
+	c.verdict = func() { c.judge(acked) }
+}
+
+func newCrew(t *testing.T) *crew {
+	c := &crew{fleet: newFleet(t)}
+	t.Cleanup(func() { // registered first, so run after the scripts' ends
+		if c.verdict != nil {
+			c.verdict()
+		}
+	})
+	return c
+}
+
+func TestNpmClientsResumeThroughKills(t *testing.T) {
+	judge.Need(t, "npm")
+	s := judge.New(t, judge.Options{Build: judge.Race})
+	c := newCrew(t)
+	for i, library := range []string{"eventsource", "undici EventSource", "ws", "undici WebSocket"} {
+		channel := channels[i]
+		m := c.member(library, []string{channel})
+		script(t, "client.mjs", map[string]any{"library": library, "url": "http://" + s.Public, "channel": channel}, c.on(m))
+	}
+	c.throughKills(s)
+	if !c.compressed.Load() {
+		t.Error("no WebSocket client negotiated permessage-deflate")
+	}
+}
+
+func TestChromiumResumesThroughKills(t *testing.T) {
+	judge.Need(t, "npm", "chromium")
+	executable, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The page has an origin of its own, so this is also a cross-origin client.
+	pages := httptest.NewServer(http.FileServer(http.Dir(judge.Path("test", "e2e", "npm"))))
+	t.Cleanup(pages.Close)
+	s := judge.New(t, judge.Options{Build: judge.Race, Config: judge.Origins(pages.URL)})
+	c := newCrew(t)
+	sse, socket := c.member("sse", channels[:1]), c.member("websocket", channels[:1])
+	feed := map[string]func(line){"sse": c.on(sse), "websocket": c.on(socket)}
+	page := fmt.Sprintf("%s/page.html?%s", pages.URL, url.Values{"server": {"http://" + s.Public}, "channel": channels[:1]}.Encode())
+	script(t, "browser.mjs", map[string]any{"executable": executable, "page": page, "profile": t.TempDir()}, func(l line) {
+		if on := feed[l.Source]; on != nil {
+			on(l)
+		} else {
+			t.Errorf("the page reports %+v", l)
+		}
+	})
+	c.throughKills(s)
+	if !c.compressed.Load() {
+		t.Error("Chromium did not negotiate permessage-deflate")
+	}
+	if slices.Contains(c.sessions(), 1) {
+		t.Errorf("sessions: %v; each should have been through three kills", c.sessions())
+	}
+}

@@ -1,0 +1,103 @@
+#!/bin/bash
+# Installs what the judges need: bash test/install.sh [part ...]
+#
+#   autobahn   the Autobahn test suite on a Python 2.7 of its own, under .cache/
+#   npm        the npm clients of test/e2e/npm
+#   chromium   Debian's package
+#   slowhttptest  Debian's package
+#
+# Each part does nothing when it is already there. What could not be installed is
+# said in one line, and the status is the number of such parts.
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+cache=$root/.cache
+mkdir -p "$cache"
+
+# Two test binaries may ask at the same moment.
+exec 9>"$cache/install.lock"
+flock 9
+
+say() { echo "install: $*" >&2; }
+
+# deb installs Debian packages unless command $1 is there.
+deb() {
+  local command=$1
+  shift
+  command -v "$command" >/dev/null && return 0
+  command -v apt-get >/dev/null || { say "$command is not there, and neither is apt-get to install $*"; return 1; }
+  [ "$(id -u)" = 0 ] || { say "$command is not there; as root: apt-get install $*"; return 1; }
+  local log=$cache/apt-$command.log
+  {
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install -y --no-install-recommends "$@" || { apt-get update && apt-get install -y --no-install-recommends "$@"; }
+  } >"$log" 2>&1 </dev/null
+  command -v "$command" >/dev/null || { say "$command: apt-get install $* did not bring it: $(tail -n 1 "$log")"; return 1; }
+}
+
+# The suite runs on Python 2.7 only, which Debian last shipped in bullseye. Its
+# packages are unpacked beside each other, not installed: nothing outside .cache
+# changes. The mirror is the one this machine already uses.
+python27() {
+  local dir=$cache/python2.7 apt=$cache/apt-bullseye uri
+  "$dir/python" -c 'import ssl, ctypes, zlib' 2>/dev/null && return 0
+  command -v apt-get >/dev/null || { say "python2.7: there is no apt-get to download it with"; return 1; }
+  # shellcheck disable=SC2016 # apt-get fills these in
+  uri=$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(COMPONENT)' 'Identifier: Packages' 2>/dev/null |
+    awk '$2 == "Debian" && $3 == "main" && $1 !~ /security/ { print $1; exit }')
+  [ -n "$uri" ] || { say "python2.7: this machine has no Debian source configured (as root: apt-get update)"; return 1; }
+  rm -rf "$dir" "$apt"
+  mkdir -p "$dir/debs" "$apt/lists/partial" "$apt/cache/archives/partial"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri bullseye main" >"$apt/sources.list"
+  local o=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache"
+    -o APT::Sandbox::User=root -o Acquire::Languages=none)
+  local log=$cache/python2.7.log
+  (
+    apt-get "${o[@]}" update && cd "$dir/debs" && apt-get "${o[@]}" download \
+      python2.7 python2.7-minimal libpython2.7 libpython2.7-minimal libpython2.7-stdlib libpython2.7-dev python2.7-dev libssl1.1 libffi7 &&
+      for deb in *.deb; do dpkg-deb -x "$deb" "$dir" || exit 1; done
+  ) >"$log" 2>&1 </dev/null
+  rm -rf "$dir/debs" "$apt"
+  printf '#!/bin/sh\nd=%s\nLD_LIBRARY_PATH=$d/usr/lib/%s-linux-gnu exec "$d/usr/bin/python2.7" "$@"\n' "$dir" "$(uname -m)" >"$dir/python"
+  chmod +x "$dir/python"
+  "$dir/python" -c 'import ssl, ctypes, zlib' 2>>"$log" || { say "python2.7: $(tail -n 1 "$log")"; return 1; }
+}
+
+autobahn() {
+  local dir=$cache/autobahn want=$root/test/conformance/autobahn/requirements.txt log=$cache/autobahn.log
+  cmp -s "$want" "$dir/requirements.txt" && return 0
+  deb gcc gcc libc6-dev || return 1 # one of its packages is compiled here
+  python27 || return 1
+  deb pip3 python3-pip || return 1 # only to download the last pip that knows Python 2.7
+  local cert=()
+  [ -f /etc/ssl/certs/ca-certificates.crt ] && cert=(--cert /etc/ssl/certs/ca-certificates.crt)
+  rm -rf "$dir"
+  mkdir -p "$dir/wheel"
+  {
+    pip3 download -q --no-deps --only-binary :all: -d "$dir/wheel" pip==20.3.4 &&
+      "$cache/python2.7/python" "$(echo "$dir"/wheel/pip-*.whl)/pip" install -q "${cert[@]}" --no-input --no-deps --no-compile \
+        --disable-pip-version-check --target "$dir/site" -r "$want" &&
+      cp "$want" "$dir/requirements.txt"
+  } >"$log" 2>&1 </dev/null || { say "autobahn: $(grep -v '^DEPRECATION' "$log" | tail -n 1)"; return 1; }
+}
+
+npm_clients() {
+  local dir=$root/test/e2e/npm log=$cache/npm.log
+  cmp -s "$dir/package-lock.json" "$dir/node_modules/.installed" && return 0
+  deb node nodejs npm || return 1
+  deb npm npm || return 1
+  (cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund && cp package-lock.json node_modules/.installed) >"$log" 2>&1 </dev/null ||
+    { say "npm: $(grep -m 1 -i 'err' "$log")"; return 1; }
+}
+
+failed=0
+[ $# -gt 0 ] || set -- autobahn npm chromium slowhttptest
+for part in "$@"; do
+  case $part in
+    autobahn) autobahn ;;
+    npm) npm_clients ;;
+    chromium) deb chromium chromium ;;
+    slowhttptest) deb slowhttptest slowhttptest ;;
+    *) say "there is no part $part" && false ;;
+  esac || failed=$((failed + 1))
+done
+exit "$failed"

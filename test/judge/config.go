@@ -1,0 +1,48 @@
+package judge
+
+// APIKey publishes on every server that New starts.
+const APIKey = "judge-key-f3b1c2"
+
+// HMACKey signs the tokens that a test makes.
+const HMACKey = "judge-hmac-secret-0123456789abcdef0123456789"
+
+// compose is the one place that knows how the configuration is spelt. Every key
+// is there that the judges rely on, and only those.
+func (s *Server) compose(o Options, dir string) map[string]any {
+	kind := "nats"
+	if o.Memory {
+		kind = "memory"
+	}
+	base := map[string]any{
+		"listen":   s.Public,
+		"admin":    map[string]any{"listen": s.Admin},
+		"broker":   map[string]any{"kind": kind, "nats": map[string]any{"dir": dir}},
+		"log":      map[string]any{"level": "debug"},
+		"shutdown": map[string]any{"drain": "1s"},
+		"namespaces": []any{map[string]any{
+			"name": "default", "anonymous": true, "durability": "stored",
+			"history_size": 1_000_000,
+		}},
+		"auth": map[string]any{
+			"hmac_secret": HMACKey,
+			"api_keys":    []any{map[string]any{"name": "judge", "key": APIKey}},
+		},
+	}
+	return overlay(base, o.Config)
+}
+
+// Echo turns on the WebSocket echo at /echo, which only a judge has a use for.
+func Echo() map[string]any {
+	return map[string]any{"push": map[string]any{"echo": true}}
+}
+
+// Deadlines makes the limits on slow clients short enough to be waited for; the
+// ones of the default configuration are of the same kind.
+func Deadlines() map[string]any {
+	return map[string]any{}
+}
+
+// Origins lets pages of these origins connect.
+func Origins(origins ...string) map[string]any {
+	return map[string]any{"auth": map[string]any{"allowed_origins": origins}}
+}

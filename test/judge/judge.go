@@ -1,0 +1,112 @@
+// Package judge runs the real binary for the tests of test/conformance and
+// test/e2e: it builds it, writes its configuration, starts, kills and restarts
+// it, and has small independent clients that share no code with what they judge.
+//
+// Its functions take the test and fail it: there is nobody to return an error to.
+package judge
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Root returns the module's directory.
+func Root() string {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok || !filepath.IsAbs(file) {
+		panic("judge: build the tests without -trimpath: they read files of the source tree")
+	}
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
+
+// Path returns the absolute path of a file of the module.
+func Path(elem ...string) string { return filepath.Join(append([]string{Root()}, elem...)...) }
+
+// Need installs the named parts of test/install.sh and fails the test with the
+// script's words when one cannot be had. It never skips.
+func Need(t testing.TB, parts ...string) {
+	t.Helper()
+	cmd := exec.Command("bash", append([]string{Path("test", "install.sh")}, parts...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("a judge is missing: %s", strings.TrimSpace(string(out)))
+	}
+}
+
+// A Build says which of the two binaries.
+type Build int
+
+const (
+	// Race has the race detector: for correctness.
+	Race Build = iota
+	// Plain is what is shipped: for limits of time and memory.
+	Plain
+)
+
+var builds [2]struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// Binary builds weir once per test process and returns its path. WEIR_BINARY
+// names another one to judge, for both kinds.
+func Binary(t testing.TB, kind Build) string {
+	t.Helper()
+	if path := os.Getenv("WEIR_BINARY"); path != "" {
+		return path
+	}
+	b := &builds[kind]
+	b.once.Do(func() {
+		// One name per test process: two of them may build at the same time.
+		b.path = Path(".cache", "bin", fmt.Sprintf("weir-%d-%d", kind, os.Getpid()))
+		args, env := []string{"build", "-o", b.path}, os.Environ()
+		if kind == Race {
+			args = append(args, "-race")
+		} else {
+			env = append(env, "CGO_ENABLED=0")
+		}
+		args = append(args, "./cmd/weir")
+		cmd := exec.Command("go", args...)
+		cmd.Dir, cmd.Env = Root(), env
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.err = fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	})
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	return b.path
+}
+
+// Cleanup removes what Binary built. Call it at the end of TestMain.
+func Cleanup() {
+	for i := range builds {
+		if builds[i].path != "" {
+			_ = os.Remove(builds[i].path)
+		}
+	}
+}
+
+// Eventually waits until ok holds and fails the test with what after the bound.
+func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within %s: %s", within, what)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package judge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// A Publisher publishes through the server's API and knows what was
+// acknowledged. Its methods may be called from any goroutine.
+type Publisher struct {
+	// Addr of the public listener.
+	Addr string
+
+	mu    sync.Mutex
+	acked []Acked
+}
+
+// Acked is a publication the server has answered with 200.
+type Acked struct {
+	Channel, Payload, Epoch string
+	Offset                  uint64
+}
+
+var publishing = &http.Client{
+	Timeout:   5 * time.Second,
+	Transport: &http.Transport{MaxIdleConnsPerHost: 64},
+}
+
+// Publish publishes payload, a string, and repeats it with the same idempotency
+// key until it is acknowledged or ctx is done. An answer that no repetition can
+// mend is an error.
+func (p *Publisher) Publish(ctx context.Context, channel, payload string) error {
+	body, err := json.Marshal(map[string]any{"channel": channel, "data": payload, "idempotency_key": channel + "/" + payload})
+	if err != nil {
+		return err
+	}
+	for {
+		ack, status, err := p.try(ctx, body)
+		switch {
+		case err == nil && status == http.StatusOK:
+			ack.Channel, ack.Payload = channel, payload
+			p.mu.Lock()
+			p.acked = append(p.acked, ack)
+			p.mu.Unlock()
+			return nil
+		case err == nil && status != http.StatusServiceUnavailable && status != http.StatusTooManyRequests:
+			return fmt.Errorf("publish on %s: status %d", channel, status)
+		case ctx.Err() != nil:
+			return fmt.Errorf("publish on %s: not acknowledged: %w (%w)", channel, ctx.Err(), err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond): // the pace of trying again
+		}
+	}
+}
+
+func (p *Publisher) try(ctx context.Context, body []byte) (ack Acked, status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.Addr+"/api/publish", bytes.NewReader(body))
+	if err != nil {
+		return ack, 0, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-API-Key", APIKey)
+	resp, err := publishing.Do(req)
+	if err != nil {
+		return ack, 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return ack, resp.StatusCode, err
+	}
+	var answer struct {
+		Result *struct {
+			Epoch  string
+			Offset uint64
+		}
+	}
+	if err := json.Unmarshal(text, &answer); err != nil || answer.Result == nil {
+		return ack, http.StatusTeapot, fmt.Errorf("publish: answer %.80q: %w", text, err)
+	}
+	return Acked{Epoch: answer.Result.Epoch, Offset: answer.Result.Offset}, resp.StatusCode, nil
+}
+
+// Run publishes on channels in turn from several goroutines, about perSecond
+// publications in all, until ctx is done; what is under way then is still seen
+// to its acknowledgement within grace. Payloads are unique: prefix and a number.
+func (p *Publisher) Run(ctx context.Context, prefix string, channels []string, perSecond int, grace time.Duration) error {
+	type job struct{ channel, payload string }
+	jobs := make(chan job)
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
+	defer stop()
+	var wg sync.WaitGroup
+	errs := make(chan error, 8)
+	for range cap(errs) {
+		wg.Go(func() {
+			for j := range jobs {
+				if err := p.Publish(work, j.channel, j.payload); err != nil {
+					errs <- err
+					cancel()
+					return
+				}
+			}
+		})
+	}
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	for n := 0; ctx.Err() == nil && work.Err() == nil; n++ {
+		select {
+		case <-ctx.Done():
+		case <-work.Done():
+		case <-tick.C:
+			select {
+			case <-ctx.Done():
+			case <-work.Done():
+			case jobs <- job{channels[n%len(channels)], fmt.Sprintf("%s%d", prefix, n)}:
+			}
+		}
+	}
+	close(jobs)
+	wg.Wait()
+	select {
+	case err := <-errs:
+		return err
+	default:
+		return nil
+	}
+}
+
+// CloseIdle closes the publishers' idle connections, at the end of TestMain.
+func CloseIdle() {
+	publishing.CloseIdleConnections()
+	HTTP.CloseIdleConnections()
+}
+
+// Acked returns what was acknowledged so far, in the order of the answers.
+func (p *Publisher) Acked() []Acked {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]Acked(nil), p.acked...)
+}

@@ -1,0 +1,275 @@
+package judge
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A Server is one weir process with its configuration and data directory, which
+// both outlive the process: Kill and Start again as often as needed.
+type Server struct {
+	// Public and Admin are the listeners' addresses, the same after a restart.
+	Public, Admin string
+
+	t      testing.TB
+	binary string
+	config string
+	log    string
+	cmd    *exec.Cmd
+	done   chan struct{} // closed when cmd has ended
+}
+
+// Options are what a test changes of the configuration.
+type Options struct {
+	Build Build
+	// Memory takes the memory broker instead of the embedded NATS.
+	Memory bool
+	// Config is laid over the base configuration, section by section.
+	Config map[string]any
+}
+
+// New writes the configuration and starts the server. At the end of the test it
+// is stopped, and its log judged: no data race, no panic, exit status 0.
+func New(t testing.TB, o Options) *Server {
+	t.Helper()
+	dir := t.TempDir()
+	s := &Server{
+		t: t, binary: Binary(t, o.Build),
+		Public: freeAddr(t), Admin: freeAddr(t),
+		config: filepath.Join(dir, "weir.yaml"), log: filepath.Join(dir, "weir.log"),
+	}
+	text, err := json.MarshalIndent(s.compose(o, filepath.Join(dir, "data")), "", "  ") // JSON is YAML
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.config, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.finish)
+	s.Start()
+	return s
+}
+
+// Start starts the process and returns when it is ready.
+func (s *Server) Start() {
+	s.t.Helper()
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer log.Close()
+	s.cmd = exec.Command(s.binary, "serve", "--config", s.config)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	// Whatever happens to the test, its server ends with it.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.done = make(chan struct{})
+	go func(cmd *exec.Cmd, done chan struct{}) {
+		_ = cmd.Wait() // the status is in cmd.ProcessState
+		close(done)
+	}(s.cmd, s.done)
+	Eventually(s.t, 30*time.Second, "weir is ready", func() bool {
+		select {
+		case <-s.done:
+			s.t.Fatalf("weir ended at start (%s):\n%s", s.cmd.ProcessState, s.Log())
+		default:
+		}
+		status, _, err := get("http://" + s.Public + "/readyz")
+		return err == nil && status == http.StatusOK
+	})
+}
+
+// Kill ends the process with SIGKILL and waits for its end.
+func (s *Server) Kill() {
+	s.t.Helper()
+	select {
+	case <-s.done:
+		s.t.Fatalf("weir had ended by itself (%s):\n%s", s.cmd.ProcessState, tail(s.Log()))
+	default:
+	}
+	_ = s.cmd.Process.Kill()
+	<-s.done
+}
+
+// Pid returns the process's number.
+func (s *Server) Pid() int { return s.cmd.Process.Pid }
+
+// Alive reports whether the process runs.
+func (s *Server) Alive() bool {
+	select {
+	case <-s.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Log returns what the server has written so far, over all its lives.
+func (s *Server) Log() string {
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(text)
+}
+
+var broken = regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: |fatal error: |goroutine \d+ \[)|level=ERROR.*panic`)
+
+func (s *Server) finish() {
+	if s.cmd != nil && s.cmd.Process != nil && s.done != nil {
+		if s.Alive() {
+			_ = s.cmd.Process.Signal(syscall.SIGTERM)
+			select {
+			case <-s.done:
+				if code := s.cmd.ProcessState.ExitCode(); code != 0 {
+					s.t.Errorf("weir ended with status %d:\n%s", code, tail(s.Log()))
+				}
+			case <-time.After(30 * time.Second):
+				s.t.Errorf("weir did not end within 30s of SIGTERM:\n%s", tail(s.Log()))
+				_ = s.cmd.Process.Kill()
+				<-s.done
+			}
+		} else if status, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+			s.t.Errorf("weir ended by itself (%s):\n%s", s.cmd.ProcessState, tail(s.Log()))
+		}
+	}
+	if at := broken.FindStringIndex(s.Log()); at != nil {
+		s.t.Errorf("the log has a race or a panic:\n%s", head(s.Log()[at[0]:]))
+	}
+}
+
+func tail(text string) string { return text[max(0, len(text)-4000):] }
+
+func head(text string) string { return text[:min(len(text), 6000)] }
+
+// overlay lays b over a: sections are merged, everything else replaced.
+func overlay(a, b map[string]any) map[string]any {
+	out := maps.Clone(a)
+	for k, v := range b {
+		below, ok1 := out[k].(map[string]any)
+		above, ok2 := v.(map[string]any)
+		if ok1 && ok2 {
+			v = overlay(below, above)
+		}
+		out[k] = v
+	}
+	return out
+}
+
+// freeAddr finds a loopback port below the kernel's ephemeral range, so that no
+// client's outgoing connection takes it while the server is down.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000))
+		ln, err := net.Listen("tcp", addr)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = ln.Close()
+		return addr
+	}
+	t.Fatal("no free port in 100 tries")
+	return ""
+}
+
+// HTTP is for requests that end; each uses a connection of its own.
+var HTTP = &http.Client{
+	Timeout:   10 * time.Second,
+	Transport: &http.Transport{DisableKeepAlives: true},
+}
+
+func get(url string) (status int, body []byte, err error) {
+	resp, err := HTTP.Get(url)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, body, err
+}
+
+// Get fetches a path of the server's public listener.
+func (s *Server) Get(path string) (status int, body []byte) {
+	s.t.Helper()
+	status, body, err := get("http://" + s.Public + path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return status, body
+}
+
+// Metric sums the samples of a metric's name on the admin listener, over all its
+// labels.
+func (s *Server) Metric(name string) float64 {
+	s.t.Helper()
+	_, body, err := get("http://" + s.Admin + "/metrics")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var sum float64
+	found := false
+	for line := range bytes.Lines(body) {
+		if m := regexp.MustCompile(`^([a-z_]+)(?:\{.*\})? (\S+)`).FindSubmatch(line); m != nil && string(m[1]) == name {
+			var v float64
+			if _, err := fmt.Sscan(string(m[2]), &v); err != nil {
+				s.t.Fatalf("%s: %v", line, err)
+			}
+			sum, found = sum+v, true
+		}
+	}
+	if !found {
+		s.t.Fatalf("there is no metric %s", name)
+	}
+	return sum
+}
+
+// Memory returns the process's private resident memory in bytes (RssAnon).
+func (s *Server) Memory() int64 {
+	s.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Pid()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	m := regexp.MustCompile(`RssAnon:\s+(\d+) kB`).FindSubmatch(text)
+	if m == nil {
+		s.t.Fatal("no RssAnon in /proc/PID/status")
+	}
+	var kb int64
+	_, _ = fmt.Sscan(string(m[1]), &kb)
+	return kb << 10
+}
+
+// CPU returns the processor time the process has used.
+func (s *Server) CPU() time.Duration {
+	s.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Pid()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	after := text[bytes.LastIndexByte(text, ')')+1:]
+	f := bytes.Fields(after)
+	var user, system int64
+	_, _ = fmt.Sscan(string(f[11]), &user)
+	_, _ = fmt.Sscan(string(f[12]), &system)
+	return time.Duration(user+system) * (time.Second / 100) // USER_HZ is 100 on Linux
+}
