@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -14,6 +15,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"maps"
+	"math/big"
 	"sync"
 	"testing"
 	"time"
@@ -36,9 +38,13 @@ var (
 	p256Key  = sync.OnceValue(func() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) })
 	p384Key  = sync.OnceValue(func() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader)) })
 	p521Key  = sync.OnceValue(func() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P521(), rand.Reader)) })
-	edKey    = sync.OnceValue(func() ed25519.PrivateKey { _, k, err := ed25519.GenerateKey(rand.Reader); return must(k, err) })
-	otherKey = sync.OnceValue(func() ed25519.PrivateKey { _, k, err := ed25519.GenerateKey(rand.Reader); return must(k, err) })
+	edKey    = sync.OnceValue(func() ed25519.PrivateKey { return seeded(1) }) // the same in every process: fuzz workers share tokens
+	otherKey = sync.OnceValue(func() ed25519.PrivateKey { return seeded(2) })
 )
+
+func seeded(b byte) ed25519.PrivateKey {
+	return ed25519.NewKeyFromSeed(bytes.Repeat([]byte{b}, ed25519.SeedSize))
+}
 
 func must[T any](v T, err error) T {
 	if err != nil {
@@ -105,3 +111,33 @@ func rawHS(key, header, payload string) string {
 }
 
 func toJSON(v any) string { return string(must(json.Marshal(v))) }
+
+func ecdsaSign(t testing.TB, text string, k *ecdsa.PrivateKey) (r, s *big.Int) {
+	t.Helper()
+	sum := sha256.Sum256([]byte(text))
+	r, s, err := ecdsa.Sign(rand.Reader, k, sum[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, s
+}
+
+// certificate is a self-signed one of the EC key.
+func certificate(t testing.TB) string {
+	t.Helper()
+	c := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, p256Key().Public(), p256Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// smallRSA is a key that no one should use any more.
+const smallRSA = `-----BEGIN PUBLIC KEY-----
+MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQCqqJHEROEWFrNYbs+0LXE4UeLV
+L/kyCY+6waZsMqiyqsN22g0PZi4Pk+qhIfzribxg8cPGetaLT3uzGKRW3wK43vkg
+kbfJAUYv/71je4yxHhg2IN6hQk3ukJAwkEaTfUmJONaZdRNsl/nPuiHFKw7na6/I
+2rqp4jhCdUWlf8zLjwIDAQAB
+-----END PUBLIC KEY-----
+`

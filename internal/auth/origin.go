@@ -21,11 +21,15 @@ const (
 	OriginTrusted
 )
 
-// An origin is scheme, host and port (RFC 6454 §4), the port written out. It is
-// compared without case.
+// An origin is scheme, host and port (RFC 6454 §4). Scheme and host are compared
+// without case.
 type origin struct {
-	scheme, host, port []byte
+	scheme, host []byte
+	port         uint16 // the scheme's if none is written; 0: the scheme has none
 }
+
+// same reports whether o and e differ at most in their hosts.
+func (o origin) same(e origin) bool { return o.port == e.port && equalFold(o.scheme, e.scheme) }
 
 type origins struct {
 	any, null bool
@@ -66,13 +70,13 @@ func (a *Authenticator) OriginAccess(origin, host []byte, tls bool) Access {
 // lists reports whether o is listed by name or as a subdomain.
 func (s *origins) lists(o origin) bool {
 	for _, e := range s.exact {
-		if equalFold(o.scheme, e.scheme) && equalFold(o.host, e.host) && bytes.Equal(o.port, e.port) {
+		if o.same(e) && equalFold(o.host, e.host) {
 			return true
 		}
 	}
 	for _, e := range s.sub {
 		cut := len(o.host) - len(e.host)
-		if cut > 0 && equalFold(o.scheme, e.scheme) && equalFold(o.host[cut:], e.host) && bytes.Equal(o.port, e.port) {
+		if cut > 0 && o.same(e) && equalFold(o.host[cut:], e.host) {
 			return true
 		}
 	}
@@ -84,14 +88,13 @@ func (o origin) sameAs(host []byte, tls bool) bool {
 	if tls {
 		scheme = []byte("https")
 	}
-	name, port, ok := parseHost(host)
-	if !ok || !equalFold(o.scheme, scheme) {
+	self := origin{scheme: scheme}
+	var ok bool
+	if self.host, self.port, ok = parseHost(host); !ok {
 		return false
 	}
-	if len(port) == 0 {
-		port = defaultPort(scheme)
-	}
-	return equalFold(o.host, name) && bytes.Equal(o.port, port)
+	self.addPort()
+	return o.same(self) && equalFold(o.host, self.host)
 }
 
 // parseOrigin reads what a browser sends (RFC 6454 §6.1): scheme://host[:port]
@@ -105,42 +108,50 @@ func parseOrigin(b []byte) (o origin, ok bool) {
 	if o.host, o.port, ok = parseHost(rest); !ok {
 		return o, false
 	}
-	if len(o.port) == 0 {
-		o.port = defaultPort(scheme)
-	}
+	o.addPort()
 	return o, true
 }
 
 // parseHost splits host[:port] and refuses what is no plain host name or
-// bracketed address. A port is 1 to 5 digits without leading zero.
-func parseHost(b []byte) (host, port []byte, ok bool) {
+// bracketed address. port is 0 if none is written.
+func parseHost(b []byte) (host []byte, port uint16, ok bool) {
+	var rest []byte
 	if len(b) > 0 && b[0] == '[' {
 		end := bytes.IndexByte(b, ']')
 		if end < 0 {
-			return nil, nil, false
+			return nil, 0, false
 		}
-		host, port = b[:end+1], b[end+1:]
+		host, rest = b[:end+1], b[end+1:]
 		if len(host) < 4 || !all(host[1:end], func(c byte) bool { return isHex(c) || c == ':' || c == '.' }) {
-			return nil, nil, false
+			return nil, 0, false
 		}
 	} else {
 		colon := bytes.IndexByte(b, ':')
 		if colon < 0 {
 			colon = len(b)
 		}
-		host, port = b[:colon], b[colon:]
+		host, rest = b[:colon], b[colon:]
 		if len(host) == 0 || len(host) > 253 || !all(host, isHostByte) {
-			return nil, nil, false
+			return nil, 0, false
 		}
 	}
-	if len(port) == 0 {
-		return host, nil, true
+	if len(rest) == 0 {
+		return host, 0, true
 	}
-	digits := port[1:]
-	if port[0] != ':' || len(digits) == 0 || len(digits) > 5 || digits[0] == '0' || !all(digits, isDigit) {
-		return nil, nil, false
+	port, ok = parsePort(rest[1:])
+	return host, port, ok && rest[0] == ':'
+}
+
+// parsePort takes 1 to 65535 without leading zero.
+func parsePort(digits []byte) (uint16, bool) {
+	if len(digits) == 0 || len(digits) > 5 || digits[0] == '0' || !all(digits, isDigit) {
+		return 0, false
 	}
-	return host, digits, true
+	n := 0
+	for _, d := range digits {
+		n = n*10 + int(d-'0')
+	}
+	return uint16(n), n <= 65535
 }
 
 func compileOrigins(list []string, p *problems) (s origins) {
@@ -171,14 +182,15 @@ func compileOrigins(list []string, p *problems) (s origins) {
 	return s
 }
 
-func defaultPort(scheme []byte) []byte {
+// addPort writes out the port that the scheme implies.
+func (o *origin) addPort() {
 	switch {
-	case equalFold(scheme, []byte("https")):
-		return []byte("443")
-	case equalFold(scheme, []byte("http")):
-		return []byte("80")
+	case o.port != 0:
+	case equalFold(o.scheme, []byte("https")):
+		o.port = 443
+	case equalFold(o.scheme, []byte("http")):
+		o.port = 80
 	}
-	return nil
 }
 
 func validScheme(b []byte) bool {
