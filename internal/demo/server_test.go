@@ -111,7 +111,11 @@ func (s *server) subscribe(w http.ResponseWriter, r *http.Request) {
 		at[hub.NamespaceOf(c)] = uint64(len(s.log[hub.NamespaceOf(c)]))
 	}
 	s.mu.Unlock()
-	if last := r.Header.Get("Last-Event-ID"); last != "" {
+	last := r.Header.Get("Last-Event-ID")
+	if last == "" {
+		last = r.URL.Query().Get("lastEventId")
+	}
+	if last != "" {
 		ps, err := hub.ParsePositions(last)
 		if err != nil {
 			refuse(w, http.StatusBadRequest, err.Error())
