@@ -37,11 +37,16 @@ func (b *Batch) Bytes(f Format) []byte {
 	return w
 }
 
-// Message returns message i in format f, shared and immutable.
-func (b *Batch) Message(i int, f Format) []byte {
-	w, fresh := b.Messages[i].encode(f, b.hub.encoders[f])
+// Encode returns m in format f, shared and immutable. Any goroutine.
+func (h *Hub) Encode(m *Message, f Format) []byte {
+	w, fresh := m.encode(f, h.encoders[f])
 	if fresh {
-		b.hub.stats.encoded.Add(1)
+		h.stats.encoded.Add(1)
 	}
 	return w
+}
+
+// Message returns message i in format f, shared and immutable.
+func (b *Batch) Message(i int, f Format) []byte {
+	return b.hub.Encode(b.Messages[i], f)
 }

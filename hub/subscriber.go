@@ -146,6 +146,21 @@ func (s *Subscriber) Continue() {
 	}
 }
 
+// Channels returns the names of the channels s follows.
+func (s *Subscriber) Channels() []string {
+	var names []string
+	switch {
+	case s.join != nil:
+		names = append(names, s.join.opt.Channels...)
+	case s.local != nil:
+		names = append(names, s.local.name)
+	}
+	for _, m := range s.more {
+		names = append(names, m.l.name)
+	}
+	return names
+}
+
 // Live reports whether the subscriber has caught up with its channels.
 func (s *Subscriber) Live() bool { return s.sink != nil && s.join == nil }
 

@@ -1,0 +1,211 @@
+package downstream
+
+import (
+	"bytes"
+	"net/http"
+	"slices"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// sse serves GET /sse.
+func (r *request) sse() {
+	sub, bad := r.subscription()
+	if bad != nil {
+		r.fail(bad)
+		return
+	}
+	// A reconnecting EventSource knows better than the URL it was made with.
+	if id := r.head.Get("Last-Event-ID"); len(id) > 0 {
+		sub.Since = string(id)
+	}
+	r.subscribe(sub, r.h.lane.srv.push.ServeSSE)
+}
+
+// websocket serves GET /ws.
+func (r *request) websocket() {
+	key, bad := r.upgrade()
+	if bad != nil {
+		r.fail(bad)
+		return
+	}
+	sub, bad := r.subscription()
+	if bad != nil {
+		r.fail(bad)
+		return
+	}
+	sub.Key = bytes.Clone(key)
+	r.subscribe(sub, r.h.lane.srv.push.ServeWebSocket)
+}
+
+// echo serves GET /echo.
+func (r *request) echo() {
+	key, bad := r.upgrade()
+	if bad != nil {
+		r.fail(bad)
+		return
+	}
+	r.h.lane.srv.push.ServeEcho(r.c, key, r.header("Sec-WebSocket-Extensions"))
+}
+
+// upgrade judges a WebSocket handshake.
+func (r *request) upgrade() (key []byte, bad *push.APIError) {
+	if r.access == auth.OriginRefused {
+		return nil, &push.APIError{Status: http.StatusForbidden, Message: "this origin is not allowed", Hint: "list it in auth.allowed_origins"}
+	}
+	key, err := websocket.CheckUpgrade(r.method, r.head.Minor == 1, r.header)
+	if err != nil {
+		status := http.StatusBadRequest
+		if e, ok := err.(*websocket.HandshakeError); ok { //nolint:errorlint // CheckUpgrade returns nothing else
+			status = e.Status
+		}
+		return nil, &push.APIError{Status: status, Message: err.Error()}
+	}
+	if r.head.Count("Sec-WebSocket-Key") > 1 || r.head.Count("Sec-WebSocket-Version") > 1 {
+		return nil, &push.APIError{Status: http.StatusBadRequest, Message: "websocket: repeated handshake header"}
+	}
+	return key, nil
+}
+
+// header returns a field's value, several lines joined by commas.
+func (r *request) header(name string) []byte {
+	if r.head.Count(name) < 2 {
+		return r.head.Get(name)
+	}
+	return bytes.Join(slices.Collect(r.head.Values(name)), []byte(", "))
+}
+
+// subscription reads the query of /sse and /ws.
+func (r *request) subscription() (*push.Subscription, *push.APIError) {
+	srv := r.h.lane.srv
+	badRequest := func(msg, hint string) (*push.Subscription, *push.APIError) {
+		return nil, &push.APIError{Status: http.StatusBadRequest, Message: msg, Hint: hint}
+	}
+	if r.access == auth.OriginRefused {
+		return nil, &push.APIError{Status: http.StatusForbidden, Message: "this origin is not allowed", Hint: "list it in auth.allowed_origins"}
+	}
+	sub := &push.Subscription{}
+	for pair, err := range http1.Query(r.head.Query) {
+		if err != nil {
+			return badRequest(err.Error(), "")
+		}
+		switch string(pair.Name) {
+		case "channel":
+			ch := string(pair.Value)
+			if err := hub.CheckChannel(ch); err != nil {
+				return badRequest(err.Error(), "")
+			}
+			if _, err := srv.push.Hub().Namespace(ch); err != nil {
+				return nil, push.ErrorOf(err)
+			}
+			if !slices.Contains(sub.Channels, ch) {
+				sub.Channels = append(sub.Channels, ch)
+			}
+		case "lastEventId", "since":
+			sub.Since = string(pair.Value)
+		case "envelope":
+			sub.Envelope = truthy(pair.Value)
+		case "hello":
+			sub.Hello = truthy(pair.Value)
+		}
+		if limit := srv.push.Config().MaxChannels; len(sub.Channels) > limit {
+			return badRequest("too many channels", "raise push.max_channels")
+		}
+	}
+	if len(sub.Channels) == 0 {
+		return badRequest("no channel is named", "add ?channel=NAME, once per channel")
+	}
+	return sub, nil
+}
+
+func truthy(b []byte) bool { return len(b) > 0 && string(b) != "0" && string(b) != "false" }
+
+// subscribe finds out who asks, whether that one may, and hands the connection
+// to the wing.
+func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
+	sub.Fields = r.fields()
+	r.identify(func(id *auth.Identity) {
+		if bad := r.mayRead(id, sub.Channels); bad != nil {
+			r.fail(bad)
+			return
+		}
+		sub.Identity = id
+		r.c.SetTimer(0)
+		waited := r.h.state == answering
+		if err := serve(r.c, sub); err != nil {
+			r.fail(push.ErrorOf(err))
+			return
+		}
+		if waited {
+			r.c.ResumeReading()
+			r.c.Again()
+		}
+	})
+}
+
+// mayRead judges the channels one by one: by the identity's grants, or because
+// the namespace is open to everyone.
+func (r *request) mayRead(id *auth.Identity, channels []string) *push.APIError {
+	for _, ch := range channels {
+		if id.CanSubscribe(ch) {
+			continue
+		}
+		ns, err := r.h.lane.srv.push.Hub().Namespace(ch)
+		switch {
+		case err != nil:
+			return push.ErrorOf(err)
+		case ns.Anonymous:
+		case id == auth.Anonymous:
+			return &push.APIError{Status: http.StatusUnauthorized, Message: "a token is needed to read " + quoted(ch),
+				Hint: "send Authorization: Bearer, the cookie, or ?token="}
+		default:
+			return &push.APIError{Status: http.StatusForbidden, Message: "reading " + quoted(ch) + " is not granted"}
+		}
+	}
+	return nil
+}
+
+// publish serves POST /api/publish.
+func (r *request) publish() { r.call(r.h.lane.srv.push.ParsePublish) }
+
+// broadcast serves POST /api/broadcast.
+func (r *request) broadcast() { r.call(r.h.lane.srv.push.ParseBroadcast) }
+
+func (r *request) call(parse func([]byte) (*push.Call, *push.APIError)) {
+	if r.access == auth.OriginRefused {
+		r.originRefused()
+		return
+	}
+	call, bad := parse(r.body)
+	r.identify(func(id *auth.Identity) {
+		switch {
+		case id == auth.Anonymous:
+			bad = &push.APIError{Status: http.StatusUnauthorized, Message: "publishing needs a key or a token",
+				Hint: "send X-API-Key, or Authorization: Bearer with publish grants"}
+			fallthrough
+		case bad != nil: // told only to those who may publish at all
+			r.fail(bad)
+			return
+		}
+		answered := false
+		r.h.lane.srv.push.Publish(r.c, call, id, func(status int, body []byte) {
+			answered = true
+			if r.c.Closing() {
+				return
+			}
+			extra := ""
+			if status == http.StatusServiceUnavailable {
+				extra = "Retry-After: 2\r\n"
+			}
+			r.answer(status, "application/json", body, extra)
+		})
+		if !answered {
+			r.h.wait(r.c)
+		}
+	})
+}

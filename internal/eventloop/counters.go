@@ -1,0 +1,57 @@
+package eventloop
+
+import "sync/atomic"
+
+// counts are a loop's plain counters; only its goroutine touches them.
+type counts struct {
+	ticks, accepted, closed, refused, acceptErrors uint64
+	reads, bytesIn, sends, bytesOut                uint64
+	stalls, stallCloses, queueFull, panics, open   uint64
+}
+
+func (c *counts) fields() [14]*uint64 {
+	return [...]*uint64{&c.ticks, &c.accepted, &c.closed, &c.refused, &c.acceptErrors, &c.reads, &c.bytesIn,
+		&c.sends, &c.bytesOut, &c.stalls, &c.stallCloses, &c.queueFull, &c.panics, &c.open}
+}
+
+// published is a copy that any goroutine may read, as of the end of a tick.
+type published [14]atomic.Uint64
+
+func (p *published) publish(c *counts) {
+	for i, f := range c.fields() {
+		if v := *f; p[i].Load() != v { // most do not change in a tick, and a load is free
+			p[i].Store(v)
+		}
+	}
+}
+
+// Stats are a loop's counters since its start, as of its last tick.
+type Stats struct {
+	Ticks        uint64
+	Accepted     uint64
+	Closed       uint64
+	Refused      uint64 // closed at accept: Config.MaxConns
+	AcceptErrors uint64 // out of descriptors or memory
+	Reads        uint64 // receives that brought bytes
+	BytesIn      uint64
+	Sends        uint64 // send system calls or submissions
+	BytesOut     uint64
+	Stalls       uint64 // times a socket did not take everything
+	StallCloses  uint64 // closed by Config.WriteStall
+	QueueFull    uint64 // closed by Config.MaxQueue
+	Panics       uint64 // handlers that panicked
+	Open         uint64 // connections now
+}
+
+// Stats may be called from any goroutine.
+func (l *Loop) Stats() Stats {
+	var c counts
+	for i, f := range c.fields() {
+		*f = l.counters[i].Load()
+	}
+	return Stats{
+		Ticks: c.ticks, Accepted: c.accepted, Closed: c.closed, Refused: c.refused, AcceptErrors: c.acceptErrors,
+		Reads: c.reads, BytesIn: c.bytesIn, Sends: c.sends, BytesOut: c.bytesOut, Stalls: c.stalls,
+		StallCloses: c.stallCloses, QueueFull: c.queueFull, Panics: c.panics, Open: c.open,
+	}
+}

@@ -1,0 +1,249 @@
+package eventloop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/poller"
+	"github.com/weir-gateway/weir/internal/sys"
+)
+
+// Config of a Group. The zero value works.
+type Config struct {
+	// Engine moves the bytes: auto or epoll. Empty means auto, which is epoll.
+	Engine string `json:"engine"`
+	// Loops is the number of event loops, 1 to 255; 0 means one per CPU.
+	Loops int `json:"loops"`
+	// MaxConns bounds the open connections; one more is closed at accept. 0 means
+	// the descriptor limit less 256.
+	MaxConns int `json:"max_conns"`
+	// Backlog bounds the connections that wait to be accepted; 0 means 4,096.
+	Backlog int `json:"backlog"`
+	// WriteStall closes a connection that takes less than 4 KiB in that time
+	// while bytes wait for it; 0 means 30s.
+	WriteStall hub.Duration `json:"write_stall"`
+	// UserTimeout closes a connection whose sent bytes stay unacknowledged that
+	// long (TCP_USER_TIMEOUT); 0 means 30s.
+	UserTimeout hub.Duration `json:"user_timeout"`
+	// NotSentLowat bounds in bytes what waits unsent in the kernel per
+	// connection, so that the rest is visible here; 0 means 128 KiB.
+	NotSentLowat int `json:"notsent_lowat"`
+	// MaxQueue bounds in bytes what waits for one connection in this process,
+	// whatever it carries; 0 means 4 MiB.
+	MaxQueue int `json:"max_queue"`
+}
+
+// Validate returns all that is wrong with c, joined.
+func (c Config) Validate() error {
+	var errs []error
+	switch c.Engine {
+	case "", "auto", "epoll":
+	default:
+		errs = append(errs, fmt.Errorf("engine: %q is neither auto nor epoll", c.Engine))
+	}
+	within := func(key string, v, lo, hi int) {
+		if v != 0 && (v < lo || v > hi) {
+			errs = append(errs, fmt.Errorf("%s: %d is not within %d..%d", key, v, lo, hi))
+		}
+	}
+	within("loops", c.Loops, 1, 255)
+	within("max_conns", c.MaxConns, 1, 1<<30)
+	within("backlog", c.Backlog, 1, 1<<16)
+	within("notsent_lowat", c.NotSentLowat, 4<<10, 1<<30)
+	within("max_queue", c.MaxQueue, 64<<10, 1<<30)
+	if c.WriteStall < 0 || c.UserTimeout < 0 {
+		errs = append(errs, errors.New("write_stall and user_timeout must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// WithDefaults returns c with zeros replaced by what they mean, but for those
+// that depend on the machine.
+func (c Config) WithDefaults() Config {
+	if c.Engine == "" {
+		c.Engine = "auto"
+	}
+	or := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	or(&c.Backlog, 4096)
+	or(&c.NotSentLowat, 128<<10)
+	or(&c.MaxQueue, 4<<20)
+	if c.WriteStall == 0 {
+		c.WriteStall = hub.Duration(defaultStall)
+	}
+	if c.UserTimeout == 0 {
+		c.UserTimeout = hub.Duration(defaultStall)
+	}
+	return c
+}
+
+type limits struct {
+	maxConns   int64
+	maxQueue   int
+	maxParked  int
+	writeStall int64
+}
+
+const (
+	maxParked    = 128 << 10
+	spareFiles   = 256
+	defaultStall = 30 * time.Second
+)
+
+// A Group is the loops of a process and the listeners they share.
+type Group struct {
+	// Fixed at New.
+	loops  []*Loop
+	limits limits
+	accept func(*Conn) Handler
+	log    *slog.Logger
+	base   time.Time
+	opts   sys.ListenOptions
+
+	// Any goroutine.
+	counters groupCounters
+	mu       sync.Mutex
+	listens  int
+	started  bool
+	done     sync.WaitGroup
+	failed   atomic.Pointer[error]
+}
+
+type groupCounters struct {
+	open atomic.Int64 // connections of all loops
+}
+
+// New makes the loops. accept is called on a loop's goroutine with each new
+// connection and returns its handler; nil closes the connection.
+func New(cfg Config, accept func(*Conn) Handler, log *slog.Logger) (*Group, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	cfg = cfg.WithDefaults()
+	if cfg.Loops == 0 {
+		cfg.Loops = min(runtime.GOMAXPROCS(0), 255)
+	}
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = max(int(min(sys.MaxFiles(), 1<<30))-spareFiles, 16)
+	}
+	g := &Group{
+		accept: accept, log: log, base: time.Now(),
+		limits: limits{maxConns: int64(cfg.MaxConns), maxQueue: cfg.MaxQueue, maxParked: maxParked, writeStall: int64(cfg.WriteStall)},
+		opts: sys.ListenOptions{Backlog: cfg.Backlog, ReusePort: true,
+			UserTimeout: time.Duration(cfg.UserTimeout), NotSentLowat: cfg.NotSentLowat},
+	}
+	for i := range cfg.Loops {
+		p, err := poller.NewEpoll()
+		if err != nil {
+			for _, l := range g.loops {
+				l.poller.Release()
+			}
+			return nil, err
+		}
+		g.loops = append(g.loops, newLoop(i, p, g))
+	}
+	return g, nil
+}
+
+// Loops returns the loops. Any goroutine; the slice must not be changed.
+func (g *Group) Loops() []*Loop { return g.loops }
+
+// Engine names the engine in use.
+func (g *Group) Engine() string { return g.loops[0].poller.Name() }
+
+// MaxConns returns the bound on open connections.
+func (g *Group) MaxConns() int { return int(g.limits.maxConns) }
+
+// Open returns how many connections are open. Any goroutine.
+func (g *Group) Open() int { return int(g.counters.open.Load()) }
+
+// Listen makes every loop accept on addr, each with a socket of its own
+// (SO_REUSEPORT). With port 0 all of them share the port the first one got,
+// which is returned. Before Run.
+func (g *Group) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.started {
+		return addr, errors.New("listen: the loops are running")
+	}
+	// Without this probe a second process could share the port by SO_REUSEPORT
+	// and silently take half of the connections.
+	opts := g.opts
+	opts.ReusePort = false
+	fd, bound, err := sys.Listen(addr, opts)
+	if err != nil {
+		return addr, err
+	}
+	sys.Close(fd)
+	for _, l := range g.loops {
+		fd, _, err := sys.Listen(bound, g.opts)
+		if err != nil {
+			return addr, err
+		}
+		if err := l.poller.Listen(g.listens, fd); err != nil {
+			sys.Close(fd)
+			return addr, err
+		}
+	}
+	g.listens++
+	return bound, nil
+}
+
+// Run runs the loops until ctx is done, then closes what is still open.
+func (g *Group) Run(ctx context.Context) error {
+	g.mu.Lock()
+	g.started = true
+	g.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, l := range g.loops {
+		g.done.Go(func() {
+			if err := l.run(ctx); err != nil {
+				g.failed.CompareAndSwap(nil, &err)
+				cancel()
+			}
+		})
+	}
+	<-ctx.Done()
+	for _, l := range g.loops {
+		l.Post(func() { l.stopping = true })
+	}
+	g.done.Wait()
+	if err := g.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// StopAccepting closes no connection, but takes no new one. Any goroutine.
+func (g *Group) StopAccepting() {
+	for _, l := range g.loops {
+		l.Post(func() {
+			for i := range g.listens {
+				l.poller.SetAccepting(i, false)
+			}
+			l.paused = nil
+		})
+	}
+}
+
+// Release frees what New opened, for a group that will not Run.
+func (g *Group) Release() {
+	for _, l := range g.loops {
+		l.poller.Release()
+	}
+}

@@ -1,0 +1,365 @@
+// Package eventloop runs connections on a few sharded loops. From accept to
+// close a connection belongs to one loop, and only that loop's goroutine
+// touches it; everyone else posts functions to the loop.
+//
+// An idle connection costs a descriptor and one struct: no goroutine, no
+// buffer, no timer of its own in the runtime. Bytes are read into one buffer
+// per loop and shown to the connection's Handler; what it does not consume is
+// kept only while it is there. Writes go out at once while the socket takes
+// them; what a handler writes during one read leaves in one write.
+package eventloop
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/poller"
+	"github.com/weir-gateway/weir/internal/sys"
+	"github.com/weir-gateway/weir/internal/timerwheel"
+)
+
+// A Loop owns connections. Methods are for its goroutine only unless they say
+// otherwise.
+type Loop struct {
+	// Fixed at New.
+	id     int
+	poller poller.Poller
+	accept func(*Conn) Handler
+	onTick func()
+	limits limits
+	log    *slog.Logger
+	base   time.Time // where the loop's clock counts from
+	shared *groupCounters
+
+	// Any goroutine: what waits for the loop.
+	mu       sync.Mutex
+	inbox    []func()
+	closed   bool
+	woken    atomic.Bool // something was posted since the last tick
+	sleeping atomic.Bool // the poller may be waiting
+	counters published
+
+	// Owned by the loop's goroutine. No lock.
+	now       int64 // nanoseconds since base, read once per tick
+	conns     []*Conn
+	gens      []uint32
+	free      []uint32
+	open      int
+	timers    *timerwheel.Wheel[*Conn]
+	running   []func()
+	dirty     []*Conn // have queued bytes to be written at the end of the tick
+	stalled   []*Conn // wait for their socket to take more
+	swept     int64
+	scratch   []byte // for merge
+	gather    []byte // bytes of gathering, not yet written
+	gathering *Conn
+	paused    []pausedListener
+	n         counts
+	stopping  bool
+}
+
+type pausedListener struct {
+	index int
+	until int64
+}
+
+const (
+	timerTick   = 100 * time.Millisecond
+	sweepEvery  = int64(time.Second)
+	acceptPause = int64(200 * time.Millisecond)
+	gatherLimit = 64 << 10
+	maxSleep    = time.Second
+)
+
+func newLoop(id int, p poller.Poller, g *Group) *Loop {
+	return &Loop{
+		id: id, poller: p, accept: g.accept, limits: g.limits, log: g.log, base: g.base, shared: &g.counters,
+		timers: timerwheel.New[*Conn](timerTick, 0), gather: make([]byte, 0, 4<<10), onTick: func() {},
+	}
+}
+
+// ID is the loop's number in its group, from 0. Any goroutine.
+func (l *Loop) ID() int { return l.id }
+
+// OnTick sets f to run in every tick, after what was posted. Before Run only.
+func (l *Loop) OnTick(f func()) { l.onTick = f }
+
+// Now returns the loop's clock in nanoseconds. It is read once per tick.
+func (l *Loop) Now() int64 { return l.now }
+
+// Time returns the wall time of a value of Now.
+func (l *Loop) Time(now int64) time.Time { return l.base.Add(time.Duration(now)) }
+
+// Post makes the loop run f in its next tick. Any goroutine may call it. It
+// returns false when the loop has ended and f will never run.
+//
+// The inbox has no bound of its own: what posts is bounded (one outstanding
+// request per connection, a fixed number of workers, the sweepers).
+func (l *Loop) Post(f func()) bool {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return false
+	}
+	l.inbox = append(l.inbox, f)
+	l.mu.Unlock()
+	l.Wake()
+	return true
+}
+
+// Wake makes the loop tick soon. Any goroutine may call it; it costs a system
+// call at most once per sleep of the loop.
+func (l *Loop) Wake() {
+	l.woken.Store(true)
+	if l.sleeping.CompareAndSwap(true, false) {
+		l.poller.Wake()
+	}
+}
+
+// run is the loop's goroutine. It returns when stop was posted.
+func (l *Loop) run(context.Context) (err error) {
+	defer l.shutDown()
+	for !l.stopping {
+		l.sleeping.Store(true)
+		timeout := l.timeout()
+		if l.woken.Swap(false) {
+			timeout = 0
+		}
+		if timeout == 0 {
+			l.sleeping.Store(false)
+		}
+		if err := l.poller.Wait(timeout, l); err != nil {
+			return fmt.Errorf("loop %d: %w", l.id, err)
+		}
+		l.runInbox()
+		l.onTick()
+		l.timers.Advance(l.now, fireTimer)
+		l.endTick()
+	}
+	return nil
+}
+
+// timeout is how long the loop may sleep.
+func (l *Loop) timeout() time.Duration {
+	wait := maxSleep
+	if d, ok := l.timers.Next(l.now); ok {
+		wait = min(wait, max(d, 0))
+	}
+	return wait
+}
+
+func (l *Loop) runInbox() {
+	l.mu.Lock()
+	l.inbox, l.running = l.running[:0], l.inbox
+	l.mu.Unlock()
+	for i, f := range l.running {
+		l.guard(nil, f)
+		l.running[i] = nil
+	}
+	l.flushGather()
+}
+
+// endTick writes what was queued during the tick and looks after what stalls.
+func (l *Loop) endTick() {
+	for i := 0; i < len(l.dirty); i++ {
+		c := l.dirty[i]
+		c.flags &^= flagDirty
+		if !c.isClosed() {
+			c.flush()
+		}
+		l.dirty[i] = nil
+	}
+	l.dirty = l.dirty[:0]
+	l.flushGather()
+	l.poller.Flush()
+	if l.now-l.swept >= sweepEvery {
+		l.swept = l.now
+		l.sweepStalled()
+	}
+	for i := 0; i < len(l.paused); i++ {
+		if p := l.paused[i]; l.now >= p.until {
+			l.poller.SetAccepting(p.index, true)
+			l.paused = append(l.paused[:i], l.paused[i+1:]...)
+			i--
+		}
+	}
+	l.n.ticks++
+	l.n.open = uint64(l.open)
+	l.counters.publish(&l.n)
+}
+
+func fireTimer(c *Conn) {
+	if !c.isClosed() {
+		l := c.loop
+		l.guard(c, func() { c.handler.Timer(c, l.now) })
+	}
+}
+
+// guard runs f. A panic ends c, not the process; without a connection it is
+// logged and goes no further.
+func (l *Loop) guard(c *Conn, f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			l.panicked(c, r)
+		}
+	}()
+	f()
+}
+
+func (l *Loop) panicked(c *Conn, r any) {
+	l.n.panics++
+	l.log.Error("panic in a handler", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+	if c != nil && !c.isClosed() {
+		c.Close(fmt.Errorf("panic: %v", r))
+	}
+}
+
+// Woke implements poller.Handler: it is the start of a tick.
+func (l *Loop) Woke() {
+	l.sleeping.Store(false)
+	l.now = int64(time.Since(l.base))
+}
+
+// FD implements poller.Handler.
+func (l *Loop) FD(k poller.Key) (int, bool) {
+	if c := l.conn(k); c != nil {
+		return int(c.fd), true
+	}
+	return -1, false
+}
+
+func (l *Loop) conn(k poller.Key) *Conn {
+	slot := k.Slot()
+	if int(slot) >= len(l.conns) {
+		return nil
+	}
+	if c := l.conns[slot]; c != nil && c.key == k {
+		return c
+	}
+	return nil
+}
+
+// Accepted implements poller.Handler.
+func (l *Loop) Accepted(listener, fd int, peer netip.AddrPort) {
+	if l.shared.open.Add(1) > l.limits.maxConns {
+		l.shared.open.Add(-1)
+		l.n.refused++
+		sys.Close(fd)
+		return
+	}
+	c := &Conn{loop: l, fd: int32(fd), listener: uint8(listener), peerIP: peer.Addr(), peerPort: peer.Port(), accepted: l.now}
+	c.timer.Owner = c
+	c.key = l.take(c)
+	if err := l.poller.Add(c.key, fd); err != nil {
+		l.log.Warn("accept", "err", err)
+		l.release(c)
+		sys.Close(fd)
+		return
+	}
+	l.n.accepted++
+	l.guard(c, func() { c.handler = l.accept(c) })
+	if c.handler == nil && !c.isClosed() {
+		c.handler = nopHandler{}
+		c.Close(nil)
+	}
+}
+
+func (l *Loop) take(c *Conn) poller.Key {
+	var slot uint32
+	if n := len(l.free); n > 0 {
+		slot = l.free[n-1]
+		l.free = l.free[:n-1]
+	} else {
+		slot = uint32(len(l.conns))
+		l.conns = append(l.conns, nil)
+		l.gens = append(l.gens, 0)
+	}
+	l.conns[slot] = c
+	l.open++
+	return poller.Key(uint64(l.gens[slot])<<32 | uint64(slot))
+}
+
+// release frees c's slot; its next user gets another generation. 30 bits of it
+// are used: the top two mark the poller's own keys.
+func (l *Loop) release(c *Conn) {
+	slot := c.key.Slot()
+	l.conns[slot] = nil
+	l.gens[slot] = (l.gens[slot] + 1) & (1<<30 - 1)
+	l.free = append(l.free, slot)
+	l.open--
+	l.shared.open.Add(-1)
+}
+
+// AcceptFailed implements poller.Handler. Out of descriptors or memory, the
+// listener rests for a moment instead of spinning; connections wait in the kernel.
+func (l *Loop) AcceptFailed(listener int, err syscall.Errno) {
+	l.n.acceptErrors++
+	l.poller.SetAccepting(listener, false)
+	l.paused = append(l.paused, pausedListener{index: listener, until: l.now + acceptPause})
+	if l.n.acceptErrors == 1 || l.n.acceptErrors%100 == 0 {
+		l.log.Warn("accept", "err", err, "failures", l.n.acceptErrors, "limit", sys.MaxFiles())
+	}
+}
+
+// Received implements poller.Handler.
+func (l *Loop) Received(k poller.Key, b []byte, err syscall.Errno) {
+	c := l.conn(k)
+	if c == nil {
+		return
+	}
+	switch {
+	case err != 0:
+		c.Close(err)
+	case len(b) == 0:
+		c.endOfStream()
+	default:
+		l.n.reads++
+		l.n.bytesIn += uint64(len(b))
+		c.received(b)
+		l.flushGather()
+	}
+}
+
+// Writable implements poller.Handler.
+func (l *Loop) Writable(k poller.Key) {
+	if c := l.conn(k); c != nil {
+		c.flush()
+		l.flushGather()
+	}
+}
+
+// Conns calls f for every open connection until f returns false. Loop only.
+func (l *Loop) Conns(f func(*Conn) bool) {
+	for _, c := range l.conns {
+		if c != nil && !f(c) {
+			return
+		}
+	}
+}
+
+// shutDown closes what is still open when the loop ends.
+func (l *Loop) shutDown() {
+	l.mu.Lock()
+	l.closed = true
+	rest := l.inbox
+	l.inbox = nil
+	l.mu.Unlock()
+	for _, f := range rest {
+		l.guard(nil, f)
+	}
+	for _, c := range l.conns {
+		if c != nil {
+			c.Close(ErrStopped)
+		}
+	}
+	l.n.open = 0
+	l.counters.publish(&l.n)
+	l.poller.Release()
+}

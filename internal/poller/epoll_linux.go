@@ -1,0 +1,246 @@
+package poller
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/sys"
+)
+
+// Epoll is the Poller on epoll, level-triggered: one receive per readiness is
+// enough, and a connection costs no system call until it is ready.
+type Epoll struct {
+	ep, wake  int
+	listeners []listener
+	// want holds per slot what the connection is watched for.
+	want   []uint32
+	buf    []byte
+	events []sys.EpollEvent
+}
+
+type listener struct {
+	fd     int
+	paused bool
+}
+
+var _ Poller = (*Epoll)(nil)
+
+const (
+	// Keys of a connection never have the top bit; these do.
+	keyWake     Key = 1 << 63
+	keyListener Key = 1<<63 | 1<<62
+
+	eventsPerWait   = 512
+	acceptsPerEvent = 64
+	// ReadBuffer is the most that one Received carries.
+	ReadBuffer = 64 << 10
+)
+
+// NewEpoll opens a Poller on epoll.
+func NewEpoll() (*Epoll, error) {
+	ep, err := sys.EpollCreate()
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create: %w", err)
+	}
+	wake, err := sys.EventFD()
+	if err != nil {
+		sys.Close(ep)
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	if err := sys.EpollAdd(ep, wake, sys.EpollIn, uint64(keyWake)); err != nil {
+		sys.Close(ep)
+		sys.Close(wake)
+		return nil, fmt.Errorf("watch eventfd: %w", err)
+	}
+	return &Epoll{ep: ep, wake: wake, buf: make([]byte, ReadBuffer), events: make([]sys.EpollEvent, eventsPerWait)}, nil
+}
+
+// Name returns "epoll".
+func (p *Epoll) Name() string { return "epoll" }
+
+// Listen implements Poller.
+func (p *Epoll) Listen(index, fd int) error {
+	for len(p.listeners) <= index {
+		p.listeners = append(p.listeners, listener{fd: -1})
+	}
+	p.listeners[index] = listener{fd: fd}
+	if err := sys.EpollAdd(p.ep, fd, sys.EpollIn, uint64(keyListener)|uint64(index)); err != nil {
+		return fmt.Errorf("watch listener: %w", err)
+	}
+	return nil
+}
+
+// SetAccepting implements Poller.
+func (p *Epoll) SetAccepting(index int, on bool) {
+	l := &p.listeners[index]
+	if l.paused == !on {
+		return
+	}
+	l.paused = !on
+	var events uint32
+	if on {
+		events = sys.EpollIn
+	}
+	_ = sys.EpollMod(p.ep, l.fd, events, uint64(keyListener)|uint64(index))
+}
+
+// Add implements Poller.
+func (p *Epoll) Add(k Key, fd int) error {
+	slot := int(k.Slot())
+	for len(p.want) <= slot {
+		p.want = append(p.want, 0)
+	}
+	p.want[slot] = sys.EpollIn
+	if err := sys.EpollAdd(p.ep, fd, sys.EpollIn, uint64(k)); err != nil {
+		return fmt.Errorf("watch connection: %w", err)
+	}
+	return nil
+}
+
+func (p *Epoll) watch(k Key, fd int, bits uint32, on bool) {
+	want := p.want[k.Slot()]
+	next := want &^ bits
+	if on {
+		next |= bits
+	}
+	if next != want {
+		p.want[k.Slot()] = next
+		_ = sys.EpollMod(p.ep, fd, next, uint64(k))
+	}
+}
+
+// SetReading implements Poller.
+func (p *Epoll) SetReading(k Key, fd int, on bool) { p.watch(k, fd, sys.EpollIn, on) }
+
+// Send implements Poller.
+func (p *Epoll) Send(k Key, fd int, b []byte) (int, syscall.Errno) {
+	for {
+		n, err := sys.Send(fd, b)
+		switch {
+		case err == 0 && n == len(b):
+			return n, 0
+		case err == sys.EINTR:
+			continue
+		case err != 0 && err != sys.EAGAIN && err != sys.ENOBUFS && err != sys.ENOMEM:
+			return n, err
+		}
+		p.watch(k, fd, sys.EpollOut, true)
+		return n, 0
+	}
+}
+
+// SendCopy implements Poller: the kernel copies, so it is Send.
+func (p *Epoll) SendCopy(k Key, fd int, b []byte) (int, syscall.Errno) { return p.Send(k, fd, b) }
+
+// Flush does nothing: Send has sent.
+func (p *Epoll) Flush() {}
+
+// Shutdown implements Poller.
+func (p *Epoll) Shutdown(_ Key, fd int) { sys.ShutdownWrite(fd) }
+
+// Close implements Poller.
+func (p *Epoll) Close(_ Key, fd int) { sys.Close(fd) }
+
+// Wake implements Poller.
+func (p *Epoll) Wake() { sys.EventFDSignal(p.wake) }
+
+// Release implements Poller.
+func (p *Epoll) Release() {
+	for _, l := range p.listeners {
+		if l.fd >= 0 {
+			sys.Close(l.fd)
+		}
+	}
+	p.listeners = nil
+	sys.Close(p.wake)
+	sys.Close(p.ep)
+}
+
+// Wait implements Poller. It asks without blocking first: a loop under load
+// then never gives its processor away, and only an idle one pays twice.
+func (p *Epoll) Wait(timeout time.Duration, h Handler) error {
+	n, err := sys.EpollPoll(p.ep, p.events)
+	if err == 0 && n == 0 && timeout != 0 {
+		n, err = sys.EpollWait(p.ep, p.events, milliseconds(timeout))
+	}
+	h.Woke()
+	if err != 0 && err != sys.EINTR {
+		return fmt.Errorf("epoll_wait: %w", err)
+	}
+	for i := range p.events[:n] {
+		p.dispatch(&p.events[i], h)
+	}
+	return nil
+}
+
+// milliseconds rounds up, so that a timer is not woken for too early.
+func milliseconds(d time.Duration) int {
+	if d < 0 {
+		return -1
+	}
+	return int((min(d, time.Hour) + time.Millisecond - 1) / time.Millisecond)
+}
+
+func (p *Epoll) dispatch(ev *sys.EpollEvent, h Handler) {
+	k := Key(ev.Data())
+	switch {
+	case k == keyWake:
+		sys.EventFDDrain(p.wake)
+	case k&keyListener == keyListener:
+		p.accept(int(k.Slot()), h)
+	default:
+		fd, ok := h.FD(k)
+		if !ok {
+			return
+		}
+		if ev.Events&sys.EpollOut != 0 {
+			p.writable(k, fd, h)
+			if _, ok := h.FD(k); !ok {
+				return
+			}
+		}
+		if ev.Events&(sys.EpollIn|sys.EpollErr|sys.EpollHup) != 0 {
+			p.receive(k, fd, h)
+		}
+	}
+}
+
+// writable lets the loop send again and stops watching unless that fell short.
+func (p *Epoll) writable(k Key, fd int, h Handler) {
+	p.want[k.Slot()] &^= sys.EpollOut // so that a short Send shows
+	h.Writable(k)
+	if _, ok := h.FD(k); !ok {
+		return
+	}
+	if p.want[k.Slot()]&sys.EpollOut == 0 {
+		_ = sys.EpollMod(p.ep, fd, p.want[k.Slot()], uint64(k))
+	}
+}
+
+func (p *Epoll) receive(k Key, fd int, h Handler) {
+	n, err := sys.Recv(fd, p.buf)
+	if err == sys.EAGAIN || err == sys.EINTR {
+		return
+	}
+	h.Received(k, p.buf[:n], err)
+}
+
+func (p *Epoll) accept(index int, h Handler) {
+	for range acceptsPerEvent {
+		if p.listeners[index].paused {
+			return
+		}
+		fd, peer, err := sys.Accept(p.listeners[index].fd)
+		switch err {
+		case 0:
+			h.Accepted(index, fd, peer)
+		case sys.EINTR, sys.ECONNABORTED:
+		case sys.EAGAIN:
+			return
+		default:
+			h.AcceptFailed(index, err)
+			return
+		}
+	}
+}

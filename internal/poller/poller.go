@@ -1,0 +1,71 @@
+// Package poller moves bytes between the kernel and one event loop. It is
+// shaped by completion: the loop hands bytes over and is told what arrived.
+// Epoll imitates that in a page (epoll_linux.go); an io_uring can do it
+// natively behind the same interface.
+package poller
+
+import (
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// A Key names a connection: its slot in the loop's table in the low 32 bits,
+// and the slot's generation above, so that an event for a closed connection is
+// never taken for its successor's.
+type Key uint64
+
+// Slot returns the slot of k.
+func (k Key) Slot() uint32 { return uint32(k) }
+
+// A Handler is told what happened during Wait. It may call any method of the
+// Poller but Wait.
+type Handler interface {
+	// Woke comes first in every Wait, before any event.
+	Woke()
+	// Accepted hands over a new connection of a listener; it belongs to the loop.
+	Accepted(listener int, fd int, peer netip.AddrPort)
+	// AcceptFailed says that connections wait and cannot be taken.
+	AcceptFailed(listener int, err syscall.Errno)
+	// Received hands over bytes, valid until it returns. err is non-zero when the
+	// connection broke; no bytes and no error is the end of the peer's stream.
+	Received(k Key, b []byte, err syscall.Errno)
+	// FD returns the descriptor of a connection that is still open.
+	FD(k Key) (int, bool)
+	// Writable says that a Send that took too little may be tried again.
+	Writable(k Key)
+}
+
+// A Poller serves one loop. All methods but Wake belong to the loop's goroutine.
+type Poller interface {
+	// Listen begins to accept from a listening socket; index comes back with
+	// each connection.
+	Listen(index, fd int) error
+	// SetAccepting pauses and resumes a listener.
+	SetAccepting(index int, on bool)
+	// Add begins to receive from a connection.
+	Add(k Key, fd int) error
+	// SetReading pauses and resumes receiving.
+	SetReading(k Key, fd int, on bool)
+	// Send takes as much of b as it can and returns how much; when that is less
+	// than all of it, Writable is called later. The bytes taken must not be
+	// changed afterwards. An error means the connection is broken.
+	Send(k Key, fd int, b []byte) (int, syscall.Errno)
+	// SendCopy is Send for bytes that the caller will overwrite.
+	SendCopy(k Key, fd int, b []byte) (int, syscall.Errno)
+	// Flush hands to the kernel what Send may have gathered.
+	Flush()
+	// Shutdown ends the sending side after what was taken has been sent.
+	Shutdown(k Key, fd int)
+	// Close closes the connection; no event comes for k afterwards.
+	Close(k Key, fd int)
+	// Wait dispatches events to h. It waits up to timeout for the first one;
+	// negative means for ever, 0 not at all.
+	Wait(timeout time.Duration, h Handler) error
+	// Wake makes a Wait return. Any goroutine may call it.
+	Wake()
+	// Release closes what the poller itself holds, listeners included.
+	Release()
+	// Name is what the engine is called in configuration.
+	Name() string
+}

@@ -1,0 +1,264 @@
+package push
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/eventloop"
+)
+
+// An APIError is an answer to an API call that is not a success.
+type APIError struct {
+	Status  int    `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// Error returns the message.
+func (e *APIError) Error() string { return e.Message }
+
+// MaxBroadcast bounds the channels of one broadcast.
+const MaxBroadcast = 1000
+
+// MaxBody bounds the body of an API call: the largest payload with room for the
+// rest of the call.
+const MaxBody = 1<<20 + 64<<10
+
+// A Call is one parsed API call.
+type Call struct {
+	Channels  []string
+	broadcast bool
+	pub       hub.Publication
+}
+
+type publishBody struct {
+	Channel        *string         `json:"channel"`
+	Channels       []string        `json:"channels"`
+	Data           json.RawMessage `json:"data"`
+	Key            string          `json:"key"`
+	IdempotencyKey string          `json:"idempotency_key"`
+}
+
+// ParsePublish reads the body of /api/publish. The result shares nothing with body.
+func (p *Push) ParsePublish(body []byte) (*Call, *APIError) {
+	in, bad := parseBody(body)
+	switch {
+	case bad != nil:
+		return nil, bad
+	case in.Channels != nil:
+		return nil, &APIError{http.StatusBadRequest, `"channels" is for /api/broadcast`, `send "channel", or post to /api/broadcast`}
+	case in.Channel == nil:
+		return nil, &APIError{http.StatusBadRequest, `"channel" is missing`, `send {"channel":"news","data":{"hello":"world"}}`}
+	}
+	return p.call(in, []string{*in.Channel}, false)
+}
+
+// ParseBroadcast reads the body of /api/broadcast.
+func (p *Push) ParseBroadcast(body []byte) (*Call, *APIError) {
+	in, bad := parseBody(body)
+	switch {
+	case bad != nil:
+		return nil, bad
+	case in.Channel != nil:
+		return nil, &APIError{http.StatusBadRequest, `"channel" is for /api/publish`, `send "channels", a list`}
+	case len(in.Channels) == 0:
+		return nil, &APIError{http.StatusBadRequest, `"channels" is missing or empty`, `send {"channels":["a","b"],"data":{"hello":"world"}}`}
+	case len(in.Channels) > MaxBroadcast:
+		return nil, &APIError{http.StatusBadRequest, fmt.Sprintf("%d channels, at most %d in one broadcast", len(in.Channels), MaxBroadcast), "split it"}
+	}
+	return p.call(in, in.Channels, true)
+}
+
+func parseBody(body []byte) (*publishBody, *APIError) {
+	if !utf8.Valid(body) {
+		return nil, &APIError{http.StatusBadRequest, "the body is not UTF-8", ""}
+	}
+	var in publishBody
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&in); err != nil {
+		return nil, &APIError{http.StatusBadRequest, "the body is not the expected JSON: " + printable(err.Error(), 200),
+			`fields are channel (or channels), data, key and idempotency_key`}
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, &APIError{http.StatusBadRequest, "something follows the JSON object", ""}
+	}
+	if in.Data == nil {
+		return nil, &APIError{http.StatusBadRequest, `"data" is missing`, `any JSON value will do, null included`}
+	}
+	return &in, nil
+}
+
+const maxIdempotencyKey = 128
+
+func (p *Push) call(in *publishBody, channels []string, broadcast bool) (*Call, *APIError) {
+	if len(in.IdempotencyKey) > maxIdempotencyKey || len(in.Key) > hub.MaxChannelName {
+		return nil, &APIError{http.StatusBadRequest, fmt.Sprintf("idempotency_key may have %d bytes, key %d", maxIdempotencyKey, hub.MaxChannelName), ""}
+	}
+	for _, ch := range channels {
+		if err := hub.CheckChannel(ch); err != nil {
+			return nil, &APIError{http.StatusBadRequest, err.Error(), ""}
+		}
+	}
+	if !broadcast {
+		if _, err := p.hub.Namespace(channels[0]); err != nil {
+			return nil, apiError(err)
+		}
+	}
+	return &Call{Channels: channels, broadcast: broadcast,
+		pub: hub.Publication{Key: in.Key, Data: in.Data, IdempotencyKey: in.IdempotencyKey}}, nil
+}
+
+// apiError says in HTTP what the hub or the broker refused.
+func apiError(err error) *APIError {
+	is := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	case is(hub.ErrUnknownNamespace):
+		return &APIError{http.StatusNotFound, err.Error(), "add it to namespaces in the configuration"}
+	case is(hub.ErrBadChannel), is(hub.ErrTooManyChannels):
+		return &APIError{http.StatusBadRequest, err.Error(), ""}
+	case is(hub.ErrTooLarge):
+		return &APIError{http.StatusRequestEntityTooLarge, err.Error(), "raise max_message_bytes of the namespace"}
+	case is(hub.ErrStorageFull):
+		return &APIError{http.StatusInsufficientStorage, "the broker's storage is full", "free space, or lower history_bytes"}
+	case is(hub.ErrOverloaded):
+		return &APIError{http.StatusServiceUnavailable, "overloaded, try again later", ""}
+	case is(hub.ErrUnavailable), is(hub.ErrClosed):
+		return &APIError{http.StatusServiceUnavailable, "the broker is not available, try again later", ""}
+	}
+	return &APIError{http.StatusInternalServerError, "internal error", ""}
+}
+
+// ErrorOf is apiError for callers that subscribe.
+func ErrorOf(err error) *APIError { return apiError(err) }
+
+// authorize returns why who may not publish to channel, or nil.
+func authorize(who *auth.Identity, channel string) *APIError {
+	if who.CanPublish(channel) {
+		return nil
+	}
+	if who == auth.Anonymous {
+		return &APIError{http.StatusUnauthorized, "publishing needs a key or a token", "send X-API-Key, or Authorization: Bearer with publish grants"}
+	}
+	return &APIError{http.StatusForbidden, fmt.Sprintf("publishing to %q is not granted", printable(channel, 80)), ""}
+}
+
+// Publish runs call for who and answers once, on c's loop: before it returns
+// when the broker answers at once, else later. c may be closed by then.
+func (p *Push) Publish(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(status int, body []byte)) {
+	if !call.broadcast {
+		if bad := authorize(who, call.Channels[0]); bad != nil {
+			p.counters.publishErrors.Add(1)
+			answer(bad.Status, appendErrorBody(nil, bad))
+			return
+		}
+		call.pub.Channel = call.Channels[0]
+		p.publishOne(c, call.pub, func(b []byte, bad *APIError) {
+			if bad != nil {
+				answer(bad.Status, b)
+				return
+			}
+			answer(http.StatusOK, b)
+		})
+		return
+	}
+	p.broadcast(c, call, who, answer)
+}
+
+// publishOne publishes and calls got on c's loop with the JSON of the outcome.
+func (p *Push) publishOne(c *eventloop.Conn, pub hub.Publication, got func([]byte, *APIError)) {
+	const running, answered, returned = 0, 1, 2
+	var state atomic.Uint32 // who is first: the broker's answer, or Publish's return
+	var pos hub.Position
+	var failed error
+	tell := func() {
+		if failed != nil {
+			p.counters.publishErrors.Add(1)
+			bad := apiError(failed)
+			if bad.Status == http.StatusInternalServerError {
+				p.log.Warn("publish", "channel", pub.Channel, "err", failed)
+			}
+			got(appendErrorBody(nil, bad), bad)
+			return
+		}
+		p.counters.published.Add(1)
+		got(appendResult(nil, pos), nil)
+	}
+	p.hub.Publish(pub, func(at hub.Position, err error) {
+		pos, failed = at, err
+		if !state.CompareAndSwap(running, answered) {
+			c.Loop().Post(tell)
+		}
+	})
+	if !state.CompareAndSwap(running, returned) {
+		tell()
+	}
+}
+
+// broadcast publishes to the channels in order and answers when all have answered.
+func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(int, []byte)) {
+	parts := make([][]byte, len(call.Channels))
+	left := len(parts)
+	finish := func() {
+		b := []byte(`{"result":{"responses":[`)
+		for i, part := range parts {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, bytes.TrimSuffix(part, []byte("\n"))...)
+		}
+		answer(http.StatusOK, append(b, "]}}\n"...))
+	}
+	for i, ch := range call.Channels {
+		one := func(b []byte, _ *APIError) {
+			parts[i] = b
+			if left--; left == 0 {
+				finish()
+			}
+		}
+		if bad := authorize(who, ch); bad != nil {
+			p.counters.publishErrors.Add(1)
+			one(appendErrorBody(nil, bad), bad)
+			continue
+		}
+		pub := call.pub
+		pub.Channel = ch
+		if pub.IdempotencyKey != "" {
+			pub.IdempotencyKey += "/" + ch // each channel has a copy of its own
+		}
+		p.publishOne(c, pub, one)
+	}
+}
+
+func appendResult(b []byte, at hub.Position) []byte {
+	if at.Offset == 0 {
+		return append(b, "{\"result\":{}}\n"...)
+	}
+	b = append(b, `{"result":{"epoch":"`...)
+	b = append(b, at.Epoch...)
+	b = append(b, `","offset":`...)
+	b = strconv.AppendUint(b, at.Offset, 10)
+	return append(b, "}}\n"...)
+}
+
+func appendErrorBody(b []byte, e *APIError) []byte {
+	body, err := json.Marshal(struct {
+		Error *APIError `json:"error"`
+	}{e})
+	if err != nil {
+		panic("an error cannot be marshalled: " + err.Error())
+	}
+	return append(append(b, body...), '\n')
+}
+
+// AppendError appends the JSON of an error answer.
+func AppendError(b []byte, e *APIError) []byte { return appendErrorBody(b, e) }

@@ -1,0 +1,208 @@
+// Package push is the wing that subscribes: it turns a connection into a
+// subscriber of the hub (SSE or WebSocket) and publishes what an API call
+// brings. It knows wire formats; routes, heads and credentials are downstream's.
+package push
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// Config of a Push. The zero value works.
+type Config struct {
+	// Heartbeat is how often a subscriber is sent something when nothing else
+	// is: an SSE comment, a WebSocket ping; 0 means 25s.
+	Heartbeat hub.Duration `json:"heartbeat"`
+	// IdleTimeout closes a WebSocket whose client sends nothing, not even pongs;
+	// 0 means 60s.
+	IdleTimeout hub.Duration `json:"idle_timeout"`
+	// Retry is the reconnection time that SSE clients are told, each its own
+	// between half of it and one and a half; 0 means 2s.
+	Retry hub.Duration `json:"retry"`
+	// MaxChannels bounds the channels of one subscriber, 1 to 128; 0 means 32.
+	MaxChannels int `json:"max_channels"`
+	// MaxClientMessage bounds in bytes what a WebSocket client may send at a
+	// time; 0 means 64 KiB.
+	MaxClientMessage int `json:"max_client_message"`
+	// Echo serves GET /echo, a WebSocket that sends back what it gets: for
+	// conformance suites and latency probes. Off by default.
+	Echo bool `json:"echo"`
+}
+
+// Validate returns all that is wrong with c, joined.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Heartbeat < 0 || c.IdleTimeout < 0 || c.Retry < 0 {
+		errs = append(errs, errors.New("heartbeat, idle_timeout and retry must not be negative"))
+	}
+	d := c.WithDefaults()
+	if d.IdleTimeout <= d.Heartbeat {
+		errs = append(errs, fmt.Errorf("idle_timeout: %v must be longer than heartbeat (%v)", d.IdleTimeout, d.Heartbeat))
+	}
+	if c.MaxChannels < 0 || c.MaxChannels > hub.MaxSubscriberChannels {
+		errs = append(errs, fmt.Errorf("max_channels: %d is not within 1..%d", c.MaxChannels, hub.MaxSubscriberChannels))
+	}
+	if c.MaxClientMessage < 0 || c.MaxClientMessage > 64<<20 {
+		errs = append(errs, fmt.Errorf("max_client_message: %d is not within 1..%d", c.MaxClientMessage, 64<<20))
+	}
+	return errors.Join(errs...)
+}
+
+// WithDefaults returns c with every zero replaced by what it means.
+func (c Config) WithDefaults() Config {
+	if c.Heartbeat == 0 {
+		c.Heartbeat = hub.Duration(25 * time.Second)
+	}
+	if c.IdleTimeout == 0 {
+		c.IdleTimeout = max(hub.Duration(60*time.Second), 2*c.Heartbeat)
+	}
+	if c.Retry == 0 {
+		c.Retry = hub.Duration(2 * time.Second)
+	}
+	if c.MaxChannels == 0 {
+		c.MaxChannels = 32
+	}
+	if c.MaxClientMessage == 0 {
+		c.MaxClientMessage = 64 << 10
+	}
+	return c
+}
+
+// A Push serves the subscribers and publishers of a process.
+type Push struct {
+	// Fixed at New.
+	cfg    Config
+	hub    *hub.Hub
+	log    *slog.Logger
+	limits websocket.Limits
+	lanes  []*Lane
+
+	// Any goroutine.
+	draining atomic.Bool
+	counters counters
+}
+
+// A Lane is Push on one loop: the loop and the hub's shard on it.
+type Lane struct {
+	push  *Push
+	loop  *eventloop.Loop
+	shard *hub.Shard
+	// head is scratch for what is written once per connection.
+	head []byte
+}
+
+// New makes one lane per loop and attaches the hub's shards to the loops.
+func New(cfg Config, h *hub.Hub, loops []*eventloop.Loop, log *slog.Logger) (*Push, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	p := &Push{cfg: cfg.WithDefaults(), hub: h, log: log}
+	p.limits = websocket.Limits{MaxMessage: p.cfg.MaxClientMessage}
+	for _, l := range loops {
+		lane := &Lane{push: p, loop: l, shard: h.NewShard(l.Wake)}
+		l.OnTick(lane.shard.Run)
+		p.lanes = append(p.lanes, lane)
+	}
+	return p, nil
+}
+
+// Config returns the configuration with its defaults filled in.
+func (p *Push) Config() Config { return p.cfg }
+
+// Hub returns the hub.
+func (p *Push) Hub() *hub.Hub { return p.hub }
+
+// Ready returns why the process should get no new clients, or nil. Any goroutine.
+func (p *Push) Ready() error {
+	if p.draining.Load() {
+		return errors.New("draining")
+	}
+	return p.hub.Ready()
+}
+
+// Lane returns the lane of a connection's loop.
+func (p *Push) Lane(c *eventloop.Conn) *Lane { return p.lanes[c.Loop().ID()] }
+
+// Drain makes new subscriptions be sent away, and those there are closed,
+// spread over the given time. Any goroutine; it returns at once.
+func (p *Push) Drain(over time.Duration) {
+	if p.draining.Swap(true) {
+		return
+	}
+	for _, lane := range p.lanes {
+		lane.loop.Post(func() { lane.drain(over) })
+	}
+}
+
+// drainer is a handler that can send its client away.
+type drainer interface{ drain(c *eventloop.Conn) }
+
+// drain gives every subscriber its own moment within over.
+func (l *Lane) drain(over time.Duration) {
+	l.loop.Conns(func(c *eventloop.Conn) bool {
+		if d, ok := c.Handler().(drainer); ok {
+			if over <= 0 {
+				d.drain(c)
+			} else {
+				c.SetTimer(rand.Int64N(int64(over)) + 1)
+			}
+		}
+		return true
+	})
+}
+
+// retryMillis is a client's own reconnection time. The more of them come back at
+// once, the wider it is spread.
+func (p *Push) retryMillis() int {
+	base := time.Duration(p.cfg.Retry).Milliseconds()
+	return int(base/2 + rand.Int64N(base+1))
+}
+
+// awayMillis is the reconnection time of a client that was sent away.
+func (p *Push) awayMillis() int {
+	base := time.Duration(p.cfg.Retry).Milliseconds()
+	return int(base/2 + rand.Int64N(4*base+1))
+}
+
+type counters struct {
+	sse, ws                     atomic.Int64
+	tooSlow, expired, sentAway  atomic.Uint64
+	clientErrors, lagged        atomic.Uint64
+	published, publishErrors    atomic.Uint64
+	held, heldBytes, failedSubs atomic.Int64
+}
+
+// Stats are gauges and counters since New.
+type Stats struct {
+	SSE, WebSocket  int64  // subscribers now
+	TooSlow         uint64 // closed at the bound of their queue
+	Expired         uint64 // closed because their token ended
+	SentAway        uint64 // closed or refused by drain
+	ClientErrors    uint64 // closed for breaking the protocol
+	Lagged          uint64 // times a subscriber fell behind its socket
+	Published       uint64 // publications answered with a position
+	PublishErrors   uint64 // publications answered with an error
+	Held, HeldBytes int64  // messages that wait for slow subscribers now
+}
+
+// Stats may be called from any goroutine.
+func (p *Push) Stats() Stats {
+	c := &p.counters
+	return Stats{
+		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
+		SentAway: c.sentAway.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
+		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
+		Held: c.held.Load(), HeldBytes: c.heldBytes.Load(),
+	}
+}
