@@ -251,6 +251,7 @@ func TestWhichKeysOfASetAreUsed(t *testing.T) {
 	f(ErrBadToken, "EdDSA", edKey(), jwk(edKey(), "k", with{"key_ops": []string{"sign"}}))
 	// A published private key is everyone's.
 	f(ErrBadToken, "EdDSA", edKey(), jwk(edKey(), "k", with{"d": "AAAA"}))
+	f(ErrBadToken, "EdDSA", edKey(), jwk(edKey(), "k", with{"k": "AAAA"}))
 	// Certificates and links in a key are not followed.
 	f(nil, "EdDSA", edKey(), jwk(edKey(), "k", with{"x5u": "http://127.0.0.1:1/", "x5c": []string{"?"}}))
 	// Malformed or hostile parameters.
@@ -260,6 +261,7 @@ func TestWhichKeysOfASetAreUsed(t *testing.T) {
 	f(ErrBadToken, "EdDSA", edKey(), jwk(edKey(), "k", with{"x": "AAAA"}))
 	f(ErrBadToken, "EdDSA", edKey(), jwk(edKey(), "k", with{"crv": "X25519"}))
 	f(ErrBadToken, "RS256", rsaKey(), jwk(rsaKey(), "k", with{"e": "AQ"}))
+	f(ErrBadToken, "RS256", rsaKey(), jwk(rsaKey(), "k", with{"e": b64("\x01\x00\x00\x00\x00\x00\x01\x00\x01")})) // 65537 and 2^64
 	f(ErrBadToken, "RS256", rsaKey(), jwk(rsaKey(), "k", with{"e": strings.Repeat("_", 43)}))
 	f(ErrBadToken, "RS256", rsaKey(), jwk(rsaKey(), "k", with{"n": "AQAB"}))
 	f(ErrBadToken, "RS256", rsaKey(), jwk(rsaKey(), "k", with{"n": strings.Repeat("_", 4000)}))
@@ -426,4 +428,43 @@ func FuzzJWKS(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestKeysOfASetAreBounded(t *testing.T) {
+	keys := make([]any, 200)
+	for n := range keys {
+		keys[n] = jwk(edKey(), fmt.Sprint(n), nil)
+	}
+	a, _, f := newJWKSAuth(t, newIssuer(t, keys...))
+	f(edKey(), "0", nil)
+	f(edKey(), "63", nil)
+	f(edKey(), "64", ErrBadToken)
+	// Without kid, a forged token costs few signatures.
+	tries := 0
+	for _, k := range a.jwks.current.Load().all {
+		if k.fits("EdDSA", "") {
+			tries++
+		}
+	}
+	judge(t, a)(sign(t, "EdDSA", otherKey(), nil, claims(nil)), ErrBadToken)
+	_, err := a.Verify(context.Background(), sign(t, "EdDSA", otherKey(), nil, claims(nil)), now)
+	if tries != 64 || !strings.Contains(detail(err), "first 16 keys") {
+		t.Errorf("%d keys fit, detail %q", tries, detail(err))
+	}
+}
+
+func TestKeysAreNotFetchedInTheClear(t *testing.T) {
+	a := newAuth(t, Config{JWKSURL: "https://issuer.example/"})
+	f := func(to string, hops int, ok bool) {
+		t.Helper()
+		r := httptest.NewRequest("GET", to, nil)
+		if err := a.jwks.client.CheckRedirect(r, make([]*http.Request, hops)); (err == nil) != ok {
+			t.Errorf("redirect %d to %s: %v, want ok %v", hops, to, err, ok)
+		}
+	}
+	f("https://other.example/", 1, true)
+	f("https://other.example/", 3, true)
+	f("https://other.example/", 4, false)
+	f("http://issuer.example/", 1, false)
+	f("http://127.0.0.1:1/", 1, true)
 }

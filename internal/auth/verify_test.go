@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -180,6 +181,9 @@ func TestNoExpiryOnlyWhereAllowed(t *testing.T) {
 		t.Errorf("expires %v, want never", id.Expires)
 	}
 	judge(t, a)(hs(t, claims(jwt.MapClaims{"exp": now.Unix() - 60})), ErrExpired)
+	judge(t, a)(rawHS(secret, `{"alg":"HS256"}`, `null`), ErrBadToken)
+	judge(t, a)(rawHS(secret, `{"alg":"HS256"}`, `{}`), ErrBadToken)
+	judge(t, a)(rawHS(secret, `{"alg":"HS256"}`, `{"sub":"ada"}`), nil)
 }
 
 func TestLeewayIsAsConfigured(t *testing.T) {
@@ -475,4 +479,21 @@ func TestConcurrentVerify(t *testing.T) {
 	if s.Refused != 8*400 || s.Verified == 0 || s.CacheHits == 0 {
 		t.Errorf("stats %+v", s)
 	}
+}
+
+func TestLogsSayWhyAndWhoButNoToken(t *testing.T) {
+	a := newAuth(t, Config{HMACSecret: secret})
+	var log strings.Builder
+	l := slog.New(slog.NewTextHandler(&log, nil))
+	token := hs(t, claims(jwt.MapClaims{"nbf": now.Add(time.Hour).Unix()}))
+	_, err := a.Verify(context.Background(), token, now)
+	l.Info("refused", "err", err)
+	l.Info("accepted", "identity", judge(t, a)(hs(t, claims(nil)), nil))
+	l.Info("open", "identity", Anonymous)
+	for _, want := range []string{`err="token refused: nbf is in the future"`, "identity=token:ada", "identity=anonymous"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("log does not say %s:\n%s", want, &log)
+		}
+	}
+	checkNoLeak(t, token, err)
 }
