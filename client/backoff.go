@@ -1,0 +1,55 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// maxAsked bounds what a server can ask for: beyond it somebody made a mistake.
+const maxAsked = 15 * time.Minute
+
+// A backoff says how long to wait before the next attempt. Waits are random, so
+// that clients which lost the same server do not come back together.
+type backoff struct {
+	min, max time.Duration
+	failed   int // attempts without success in a row
+}
+
+// next returns the wait and counts the attempt. A wait that the server asks for
+// is kept, and stretched by up to a half: it may have asked everybody the same.
+func (b *backoff) next(asked time.Duration, hasAsked bool) time.Duration {
+	d := b.min
+	for range b.failed {
+		if d >= b.max/2 {
+			d = b.max
+			break
+		}
+		d *= 2
+	}
+	d = d/2 + jitter(d/2)
+	b.failed++
+	if !hasAsked {
+		return d
+	}
+	asked = min(max(asked, 0), maxAsked)
+	asked += jitter(asked / 2)
+	if b.failed == 1 {
+		return asked
+	}
+	return max(asked, d)
+}
+
+func jitter(d time.Duration) time.Duration { return rand.N(d + 1) }
+
+// sleep waits for d or the end of ctx, whose error it returns.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,53 @@
+package client
+
+import (
+	"slices"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// A cursor is where a stream stands, as the token that resumes it. Over SSE the
+// server writes the whole token into each event. A WebSocket message only names
+// its own place, and the cursor puts it among those of the other namespaces.
+type cursor struct {
+	token string
+	// The same in parts; used by move only. An epoch belongs to one log, so it
+	// tells which part a message moves, once names has learned it.
+	parts hub.Positions
+	names map[string]string // namespace → the epoch of its part
+}
+
+func newCursor(token string) cursor {
+	c := cursor{names: make(map[string]string)}
+	c.set(token)
+	return c
+}
+
+// set replaces the whole cursor with a token of the server.
+func (c *cursor) set(token string) {
+	if token == c.token {
+		return
+	}
+	c.token = token
+	c.parts, _ = hub.ParsePositions(token) // nil for "", "0" and what only the server understands
+}
+
+// move takes in that everything of the namespace up to p has been seen.
+func (c *cursor) move(namespace string, p hub.Position) {
+	if p.IsZero() {
+		return
+	}
+	// A new epoch takes the place of the namespace's old one.
+	old, known := c.names[namespace]
+	if known && old != p.Epoch {
+		c.parts = slices.DeleteFunc(c.parts, func(q hub.Position) bool { return q.Epoch == old })
+	}
+	c.names[namespace] = p.Epoch
+	i := slices.IndexFunc(c.parts, func(q hub.Position) bool { return q.Epoch == p.Epoch })
+	if i < 0 {
+		c.parts = append(c.parts, p)
+	} else {
+		c.parts[i].Offset = max(c.parts[i].Offset, p.Offset)
+	}
+	c.token = string(c.parts.AppendTo(nil))
+}
