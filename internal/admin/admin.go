@@ -1,0 +1,160 @@
+// Package admin serves the operator: metrics, profiles, what runs and who is
+// connected, on a listener of its own with net/http. It asks for no key and
+// belongs on loopback or a private network.
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Sources is what the admin listener shows. All functions may be called by any
+// goroutine; the package above provides them.
+type Sources struct {
+	// Metrics are registered beside the Go runtime's and the process's own.
+	Metrics []prometheus.Collector
+	// Info is what /api/info answers.
+	Info func() any
+	// Connections returns up to limit subscribers, those with most of sort first.
+	Connections func(ctx context.Context, sort string, limit int) (any, error)
+	// Sorts are the values sort may have; the first is the default.
+	Sorts []string
+}
+
+// A Server is the admin listener.
+type Server struct {
+	listener net.Listener
+	http     *http.Server
+}
+
+// Listen opens addr ("host:port") and prepares to serve src there.
+func Listen(addr string, src Sources, log *slog.Logger) (*Server, error) {
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(context.Background(), "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("admin listener: %w", err)
+	}
+	h, err := handler(src)
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return &Server{listener: l, http: &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}, nil
+}
+
+// Addr returns the address in use.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Run serves until ctx is done.
+func (s *Server) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("admin listener: %w", err)
+	}
+	return nil
+}
+
+// Close ends Run and every request. It is idempotent.
+func (s *Server) Close() error {
+	_ = s.listener.Close()
+	return s.http.Close()
+}
+
+func handler(src Sources) (http.Handler, error) {
+	reg := prometheus.NewRegistry()
+	for _, c := range src.Metrics {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /api/info", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Info()) })
+	mux.HandleFunc("GET /api/connections", src.connections)
+	mux.HandleFunc("GET /{$}", index)
+	return localOnly(mux), nil
+}
+
+const maxConnections = 10_000
+
+func (src Sources) connections(w http.ResponseWriter, r *http.Request) {
+	sort := r.FormValue("sort")
+	if sort == "" {
+		sort = src.Sorts[0]
+	}
+	limit := 100
+	if s := r.FormValue("limit"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > maxConnections {
+			writeError(w, http.StatusBadRequest, fmt.Sprintf("limit: %q is not within 1..%d", s, maxConnections))
+			return
+		}
+		limit = n
+	}
+	known := false
+	for _, s := range src.Sorts {
+		known = known || s == sort
+	}
+	if !known {
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("sort: %q is none of %v", sort, src.Sorts))
+		return
+	}
+	v, err := src.Connections(r.Context(), sort, limit)
+	if err != nil {
+		writeError(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
+func index(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("weir admin\n\n/metrics\n/api/info\n/api/connections?sort=lag&limit=20\n/debug/pprof/\n"))
+}
+
+// localOnly keeps web pages away from a listener without keys: a browser says
+// where a page is from, and a name that was made to resolve to this machine
+// shows in Host.
+func localOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+			writeError(w, http.StatusForbidden, "not for web pages of other origins")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func writeError(w http.ResponseWriter, status int, msg string) {
+	writeJSON(w, status, map[string]any{"error": map[string]any{"code": status, "message": msg}})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(v) // the client may be gone; there is nobody else to tell
+}

@@ -1,0 +1,221 @@
+// Package app is the composition root: it builds every part from one
+// configuration, starts and stops them in order, and is the only place that
+// sees them all.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/weir-gateway/weir/broker/memory"
+	"github.com/weir-gateway/weir/broker/nats"
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/downstream"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/push"
+)
+
+// Options are what the caller adds to the configuration.
+type Options struct {
+	// Version is what /api/info says.
+	Version string
+	// Files are static replies of the public listener, by path.
+	Files map[string]downstream.Static
+	// Log gets everything; nil discards.
+	Log *slog.Logger
+}
+
+// An App is a gateway that is ready to run.
+type App struct {
+	// Fixed at New.
+	cfg     config.Config
+	opt     Options
+	log     *slog.Logger
+	auth    *auth.Authenticator
+	hub     *hub.Hub
+	loops   *eventloop.Group
+	push    *push.Push
+	front   *downstream.Server
+	admin   *admin.Server
+	addr    netip.AddrPort
+	started time.Time
+}
+
+// New builds the parts and opens the listeners; nothing runs yet and nobody is
+// answered. After an error nothing is left open.
+func New(cfg config.Config, opt Options) (_ *App, err error) {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &App{cfg: cfg, opt: opt, log: opt.Log, started: time.Now()}
+	var undo []func()
+	defer func() {
+		if err != nil {
+			for i := len(undo) - 1; i >= 0; i-- {
+				undo[i]()
+			}
+		}
+	}()
+	if a.auth, err = auth.New(cfg.Auth, a.log); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = a.auth.Close() })
+	broker, err := newBroker(cfg.Broker, a.log)
+	if err != nil {
+		return nil, err
+	}
+	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: push.Encoders(), Log: a.log}, broker)
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = a.hub.Close() })
+	accept := func(c *eventloop.Conn) eventloop.Handler { return a.front.Accept(c) }
+	if a.loops, err = eventloop.New(cfg.EventLoop, accept, a.log); err != nil {
+		return nil, err
+	}
+	undo = append(undo, a.loops.Release)
+	if a.push, err = push.New(cfg.Push, a.hub, a.loops.Loops(), a.log); err != nil {
+		return nil, err
+	}
+	if a.front, err = downstream.New(cfg.Downstream, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {
+		return nil, err
+	}
+	a.front.Handle(opt.Files)
+	if err = a.listen(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func newBroker(cfg config.Broker, log *slog.Logger) (hub.Broker, error) {
+	if cfg.Kind == config.BrokerMemory {
+		return memory.New(memory.Config{})
+	}
+	return nats.New(cfg.NATS, log)
+}
+
+func (a *App) listen() error {
+	addr, err := resolve(a.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if !a.auth.HasKeys() && !addr.Addr().IsLoopback() {
+		return config.WithHint(fmt.Errorf("listen %s: without keys only loopback addresses are served", a.cfg.Listen),
+			"set auth.hmac_secret, auth.public_keys, auth.jwks_url or auth.api_keys, or listen on 127.0.0.1:"+strconv.Itoa(int(addr.Port())))
+	}
+	if a.addr, err = a.loops.Listen(addr); err != nil {
+		return err
+	}
+	if a.cfg.Admin.Enabled() {
+		a.admin, err = admin.Listen(a.cfg.Admin.Listen, a.sources(), a.log)
+	}
+	return err
+}
+
+// resolve turns "host:port" into an address; an empty host means all of them.
+func resolve(s string) (netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	n, err := net.LookupPort("tcp", port)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if host == "" {
+		return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(n)), nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return netip.AddrPortFrom(ip, uint16(n)), nil
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(ips[0].Unmap(), uint16(n)), nil
+}
+
+// Addr is the public listener's address.
+func (a *App) Addr() netip.AddrPort { return a.addr }
+
+// AdminAddr is the admin listener's address, or nil without one.
+func (a *App) AdminAddr() net.Addr {
+	if a.admin == nil {
+		return nil
+	}
+	return a.admin.Addr()
+}
+
+// Run starts everything and serves until ctx is done; then it drains: clients
+// are sent away over the configured time, and the broker stops after the last
+// of them. A done hard ends the draining at once. It is called once.
+func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
+	background, stop := context.WithCancel(context.Background())
+	defer stop()
+	parts := newGroup(stop)
+	defer func() { err = errors.Join(err, a.close(), parts.wait()) }()
+	defer stop()
+	parts.run(func() error { return a.auth.Run(background) })
+	if a.admin != nil {
+		parts.run(func() error { return a.admin.Run(background) })
+	}
+	if err := a.hub.Start(ctx); err != nil {
+		a.loops.Release()
+		return fmt.Errorf("start the broker: %w", err)
+	}
+	parts.run(func() error { return a.loops.Run(background) })
+	if ready != nil {
+		ready()
+	}
+	select {
+	case <-ctx.Done():
+	case <-background.Done(): // a part has failed
+		return nil
+	}
+	a.drain(hard)
+	return nil
+}
+
+// drain sends the clients away, spread over the configured time.
+func (a *App) drain(hard context.Context) {
+	over := time.Duration(a.cfg.Shutdown.Drain)
+	a.log.Info("draining", "over", over, "connections", a.loops.Open())
+	a.push.Drain(over)
+	deadline := time.NewTimer(over + drainGrace)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if st := a.push.Stats(); st.SSE+st.WebSocket == 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			return
+		case <-hard.Done():
+			return
+		}
+	}
+}
+
+// drainGrace is for last words that are still being sent.
+const drainGrace = 2 * time.Second
+
+func (a *App) close() error {
+	a.front.Close()
+	err := a.hub.Close()
+	if a.admin != nil {
+		_ = a.admin.Close()
+	}
+	return errors.Join(err, a.auth.Close())
+}
