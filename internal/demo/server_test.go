@@ -77,7 +77,7 @@ func (s *server) publish(w http.ResponseWriter, r *http.Request) {
 	ns := hub.NamespaceOf(p.Channel)
 	s.mu.Lock()
 	offset, known := s.seen[p.IdempotencyKey]
-	if !known {
+	if !known || p.IdempotencyKey == "" {
 		s.log[ns] = append(s.log[ns], stored{p.Channel, p.Data})
 		offset = uint64(len(s.log[ns]))
 		s.seen[p.IdempotencyKey] = offset
@@ -115,7 +115,14 @@ func (s *server) subscribe(w http.ResponseWriter, r *http.Request) {
 	if last == "" {
 		last = r.URL.Query().Get("lastEventId")
 	}
-	if last != "" {
+	switch last {
+	case "":
+	case "0":
+		clear(at)
+		for c := range want {
+			at[hub.NamespaceOf(c)] = 0
+		}
+	default:
 		ps, err := hub.ParsePositions(last)
 		if err != nil {
 			refuse(w, http.StatusBadRequest, err.Error())

@@ -33,25 +33,25 @@ let fastest = Infinity; // below 0 the clocks of publisher and page differ
 // The connection, as the page tells it.
 const link = {
   state: "connecting",
-  since: clock(),
   openedAt: Infinity,
+  resumedAt: "",
+  timer: 0,
   lastMessage: 0,
   reason: "",
   away: null, // of the latest interruption: since, position, lost, repeated, caughtUp, length
 };
 
 const stream = openStream(demo.channels, {
+  // An answer may do no more than to say that the server is busy: the line
+  // stands with its first message, or after a second.
   open(position) {
-    const now = clock();
-    link.openedAt = now;
-    if (link.away && link.away.length === 0) {
-      link.away.length = now - link.away.since;
-      link.away.position = position;
-    }
-    setState("connected");
+    link.openedAt = clock();
+    link.resumedAt = position;
+    link.timer = setTimeout(stands, 1000);
   },
   message,
   gap(notice) {
+    stands();
     gaps++;
     link.reason = `gap in ${notice.namespace}: ${notice.reason}`;
   },
@@ -59,16 +59,30 @@ const stream = openStream(demo.channels, {
     link.reason = notice.reason;
   },
   lost() {
+    clearTimeout(link.timer);
     if (link.state === "connected") {
       link.away = { since: clock(), length: 0, position: "", lost: continuity.lost, repeated: continuity.repeated, gaps, caughtUp: 0 };
     }
     link.openedAt = Infinity;
-    setState("reconnecting");
+    link.state = "reconnecting";
   },
 });
 
+// stands notes that the connection carries messages again.
+function stands() {
+  clearTimeout(link.timer);
+  if (link.state === "connected") return;
+  if (link.away) {
+    link.away.length = link.openedAt - link.away.since;
+    link.away.position = link.resumedAt;
+  }
+  link.reason = "";
+  link.state = "connected";
+}
+
 function message(m) {
   const now = clock();
+  stands();
   link.lastMessage = now;
   rate.add();
   if (!continuity.check(m)) return;
@@ -97,11 +111,6 @@ function tellArrival({ id, from, to }) {
   item.append(name, ` ${demo.airports[from][2]} → ${demo.airports[to][2]}`);
   list.prepend(item);
   while (list.children.length > 4) list.lastChild.remove();
-}
-
-function setState(state) {
-  if (state !== link.state) link.since = clock();
-  link.state = state;
 }
 
 // frame runs before each repaint: what is drawn now is on the screen with it.
@@ -200,7 +209,9 @@ function tell() {
   $("disordered").textContent = whole.format(continuity.disordered);
   $("gaps").textContent = whole.format(gaps);
   $("continuity").dataset.clean = continuity.lost + continuity.repeated + continuity.disordered === 0;
-  $("position").textContent = (away?.length > 0 && now - link.openedAt < 8000 ? away.position : stream.position()) || "–";
+  const justBack = state === "connected" && away?.position && now - link.openedAt < 10_000;
+  $("position-is").textContent = justBack ? "resumed from" : "at";
+  $("position").textContent = (justBack ? away.position : stream.position()) || "–";
 }
 
 function showCommands() {

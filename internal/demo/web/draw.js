@@ -57,10 +57,11 @@ export function line(g, width, height, values, { room, colour, wash, floor, dot,
   const low = floor ?? Math.min(...values);
   const pad = 3;
   const span = top - low || 1;
+  const right = marks ? width - gutter : width;
   const first = newest ? room - values.length : 0;
-  const x = (i) => pad + ((width - 2 * pad) * (first + i)) / (room - 1);
+  const x = (i) => pad + ((right - 2 * pad) * (first + i)) / (room - 1);
   const y = (v) => height - pad - ((height - 2 * pad) * (v - low)) / span;
-  if (marks) drawMarks(g, width, low, top, y, marks);
+  if (marks) drawMarks(g, width, right, low, top, y, marks);
   g.beginPath();
   values.forEach((v, i) => g.lineTo(x(i), y(v)));
   g.strokeStyle = colour;
@@ -83,21 +84,24 @@ export function line(g, width, height, values, { room, colour, wash, floor, dot,
   }
 }
 
+// gutter is the room for the numbers of the marks.
+const gutter = 38;
+
 // drawMarks draws at most five levels at round numbers.
-function drawMarks(g, width, low, top, y, colours) {
+function drawMarks(g, width, right, low, top, y, colours) {
   const step = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((s) => (top - low) / s <= 5) ?? 2000;
   g.font = `11px ${colours.font}`;
   g.fillStyle = colours.soft;
   g.strokeStyle = colours.line;
   g.lineWidth = 1;
   g.textAlign = "right";
-  g.textBaseline = "bottom";
+  g.textBaseline = "middle";
   for (let v = Math.ceil(low / step) * step; v <= top; v += step) {
-    if (y(v) < 14) continue;
+    if (y(v) < 7) continue;
     g.beginPath();
     g.moveTo(0, Math.round(y(v)) + 0.5);
-    g.lineTo(width, Math.round(y(v)) + 0.5);
+    g.lineTo(right, Math.round(y(v)) + 0.5);
     g.stroke();
-    g.fillText(v, width - 2, y(v));
+    g.fillText(v, width - 2, Math.round(y(v)) + 1);
   }
 }

@@ -121,7 +121,7 @@ export class ShipmentMap {
         y1 = Math.max(y1, y);
       }
     }
-    const margin = width > 620 ? width * 0.015 : 24; // the names of the coasts need room
+    const margin = width > 980 ? width * 0.015 : 26; // the names of the coasts need room
     const scale = Math.min((width - 2 * margin) / (x1 - x0), (height - 2 * margin) / (y1 - y0));
     const dx = (width - scale * (x1 - x0)) / 2 - scale * x0;
     const dy = (height - scale * (y1 - y0)) / 2 - scale * y0;

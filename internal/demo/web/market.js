@@ -113,7 +113,7 @@ export class Market {
       g.fillText(day.format(new Date(series.dates[0])), 2, height);
       if (series.values.length === indexRoom) {
         g.textAlign = "right";
-        g.fillText(day.format(new Date(last.date)), width - 2, height);
+        g.fillText(day.format(new Date(last.date)), width - 38, height);
       }
     });
   }
