@@ -1,10 +1,11 @@
 #!/bin/bash
 # Installs what the judges need: bash test/install.sh [part ...]
 #
-#   autobahn   the Autobahn test suite on a Python 2.7 of its own, under .cache/
-#   npm        the npm clients of test/e2e/npm
-#   chromium   Debian's package
+#   autobahn      the Autobahn test suite on a Python 2.7 of its own, under .cache/
+#   npm           the npm clients of test/e2e/npm
+#   chromium      Debian's package
 #   slowhttptest  Debian's package
+#   gcc           Debian's package: the race detector links with it
 #
 # Each part does nothing when it is already there. What could not be installed is
 # said in one line, and the status is the number of such parts.
@@ -97,6 +98,7 @@ for part in "$@"; do
     npm) npm_clients ;;
     chromium) deb chromium chromium ;;
     slowhttptest) deb slowhttptest slowhttptest ;;
+    gcc) deb gcc gcc libc6-dev ;;
     *) say "there is no part $part" && false ;;
   esac || failed=$((failed + 1))
 done

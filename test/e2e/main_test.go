@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -17,7 +18,7 @@ func TestMain(m *testing.M) {
 	judge.Cleanup()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
-			os.Stderr.WriteString("the tests leak: " + err.Error() + "\n")
+			fmt.Fprintf(os.Stderr, "the tests leak: %v\n", err)
 			code = 1
 		}
 	}

@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -118,7 +119,7 @@ func (r *Relay) copy(dst, src net.Conn, limit int64) {
 			return
 		}
 		if err != nil {
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				_ = dst.(*net.TCPConn).CloseWrite()
 				return
 			}

@@ -1,0 +1,444 @@
+package conformance
+
+import (
+	"bytes"
+	"compress/flate"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-gateway/weir/test/judge"
+)
+
+// descriptors raises this process's limit, which its server inherits.
+func descriptors(t *testing.T, n uint64) {
+	t.Helper()
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		t.Fatal(err)
+	}
+	if l.Cur < n {
+		l.Cur, l.Max = n, max(l.Max, n)
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+			t.Fatalf("%d descriptors are needed: ulimit -n %d: %v", n, n, err)
+		}
+	}
+}
+
+// open counts a process's descriptors.
+func open(t *testing.T, pid int) int {
+	t.Helper()
+	dir, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(dir)
+}
+
+// dial opens n connections and writes raw on each.
+func dial(t *testing.T, addr string, n int, raw func(i int) string) []net.Conn {
+	t.Helper()
+	conns := make([]net.Conn, n)
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := w; i < n; i += 16 {
+				if conns[i], errs[i] = net.Dial("tcp", addr); errs[i] == nil {
+					_, errs[i] = io.WriteString(conns[i], raw(i))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Cleanup(func() { closeAll(conns) })
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return conns
+}
+
+func closeAll(conns []net.Conn) {
+	for _, c := range conns {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+}
+
+// settled waits until a measure no longer grows and returns it.
+func settled(t *testing.T, measure func() int64) int64 {
+	t.Helper()
+	last, same := int64(-1), 0
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for range 100 {
+		<-tick.C
+		if now := measure(); now == last {
+			if same++; same == 5 {
+				break
+			}
+		} else {
+			last, same = now, 0
+		}
+	}
+	return last
+}
+
+// Silent and half-said requests cost little and not for long.
+func TestHalfOpenConnectionsAreCheapAndShort(t *testing.T) {
+	const n = 1000
+	descriptors(t, 4096)
+	s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true})
+	fds := open(t, s.Pid())
+	f := func(name, raw string) {
+		t.Helper()
+		before := settled(t, s.Memory)
+		conns := dial(t, s.Public, n, func(int) string { return raw })
+		begin := time.Now()
+		judge.Eventually(t, 5*time.Second, name+": all are accepted", func() bool { return open(t, s.Pid()) >= fds+n })
+		each := (settled(t, s.Memory) - before) / n
+		judge.Eventually(t, 15*time.Second, name+": all are closed", func() bool { return open(t, s.Pid()) <= fds+2 })
+		t.Logf("%s: %d bytes each, all closed after %s", name, each, time.Since(begin).Round(100*time.Millisecond))
+		if each > 4<<10 {
+			t.Errorf("%s: %d bytes each, want at most 4 KiB", name, each)
+		}
+		closeAll(conns)
+	}
+	f("silence", "")
+	f("half a head", "GET /sse?channel=a HTTP/1.1\r\nHost: a\r\nX-")
+	f("half a body", publish+"Content-Length: 100\r\n\r\n{\"channel\":")
+	judge.Eventually(t, 5*time.Second, "descriptors are back", func() bool { return open(t, s.Pid()) <= fds+1 })
+}
+
+// An idle subscriber is a descriptor and a small struct.
+func TestIdleSubscribersAreSmall(t *testing.T) {
+	const n = 10_000
+	descriptors(t, 2*n+1000)
+	stream := func(int) string {
+		return "GET /sse?channel=idle HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n"
+	}
+	socket := func(int) string {
+		return "GET /ws?channel=idle HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+			"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+	}
+	for name, raw := range map[string]func(int) string{"SSE": stream, "WebSocket": socket} {
+		s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true})
+		// One of each kind of thing first, so that what is made once is not counted.
+		closeAll(dial(t, s.Public, 100, raw))
+		goroutines := func() (count int64) {
+			status, _, text := ask(t, "GET", "http://"+s.Admin+"/debug/pprof/goroutine?debug=1", nil, "")
+			if _, err := fmt.Sscanf(text, "goroutine profile: total %d", &count); status != 200 || err != nil {
+				t.Fatalf("goroutine profile: %d %.80q", status, text)
+			}
+			return count
+		}
+		idle := goroutines()
+		before := settled(t, s.Memory)
+		conns := dial(t, s.Public, n, raw)
+		var head [12]byte
+		for _, c := range conns {
+			if _, err := io.ReadFull(c, head[:]); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		each := float64(settled(t, s.Memory)-before) / n
+		more := goroutines() - idle
+		t.Logf("%d idle %s subscribers: %.0f bytes each, %d goroutines more", n, name, each, more)
+		if each > 2000 {
+			t.Errorf("%s: %.0f bytes each, want at most 2,000", name, each)
+		}
+		if more > 10 {
+			t.Errorf("%s: %d goroutines more for %d connections", name, more, n)
+		}
+		closeAll(conns)
+		judge.Eventually(t, 10*time.Second, "all connections are gone", func() bool { return open(t, s.Pid()) < 100 })
+	}
+}
+
+// handshake opens a WebSocket and returns it behind its response.
+func handshake(t *testing.T, addr, path, extensions string) net.Conn {
+	t.Helper()
+	conn := dial(t, addr, 1, func(int) string {
+		raw := "GET " + path + " HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
+			"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+		if extensions != "" {
+			raw += "Sec-WebSocket-Extensions: " + extensions + "\r\n"
+		}
+		return raw + "\r\n"
+	})[0]
+	var head []byte
+	for b := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, b[0]) {
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := io.ReadFull(conn, b); err != nil {
+			t.Fatalf("handshake: %v after %q", err, head)
+		}
+	}
+	if !bytes.HasPrefix(head, []byte("HTTP/1.1 101 ")) {
+		t.Fatalf("handshake: %q", head)
+	}
+	return conn
+}
+
+// closeCode reads frames until the server closes and returns its code, 0 if it
+// gave none, and whether it closed at all.
+func closeCode(conn net.Conn) (code int, closed bool) {
+	for {
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		var h [2]byte
+		if _, err := io.ReadFull(conn, h[:]); err != nil {
+			return code, !os.IsTimeout(err)
+		}
+		n := int(h[1])
+		if n == 126 {
+			var l [2]byte
+			_, _ = io.ReadFull(conn, l[:])
+			n = int(binary.BigEndian.Uint16(l[:]))
+		}
+		payload := make([]byte, n)
+		_, _ = io.ReadFull(conn, payload)
+		if h[0]&0x0F == 8 && n >= 2 {
+			code = int(binary.BigEndian.Uint16(payload))
+		}
+	}
+}
+
+func TestHostileFramesEndOneConnectionOnly(t *testing.T) {
+	s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true})
+	witness := handshake(t, s.Public, "/ws?channel=a", "")
+	f := func(name, frames string, codes ...int) {
+		t.Helper()
+		conn := handshake(t, s.Public, "/ws?channel=a", "permessage-deflate; client_no_context_takeover; server_no_context_takeover")
+		before := s.Memory()
+		_, _ = io.WriteString(conn, frames)
+		code, closed := closeCode(conn)
+		if !closed || !slices.Contains(codes, code) {
+			t.Errorf("%s: closed %v with %d, want %d", name, closed, code, codes)
+		}
+		if grown := s.Memory() - before; grown > 16<<20 {
+			t.Errorf("%s: memory grew by %d MiB", name, grown>>20)
+		}
+		if !s.Alive() {
+			t.Fatalf("%s: the server is gone", name)
+		}
+	}
+	mask := "\x00\x00\x00\x00"
+	f("a negative length", "\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff"+mask, 1002, 1009)
+	f("a length of 2^62", "\x82\xff\x40\x00\x00\x00\x00\x00\x00\x00"+mask, 1009)
+	f("a length of 1 GiB", "\x82\xff\x00\x00\x00\x00\x40\x00\x00\x00"+mask, 1009)
+	f("a text of 1 GiB", "\x81\xff\x00\x00\x00\x00\x40\x00\x00\x00"+mask, 1009)
+	f("a length in more bytes than needed", "\x81\xfe\x00\x01"+mask+"a", 1002)
+	f("no mask", "\x81\x01a", 1002)
+	f("a reserved bit", "\xa1\x81"+mask+"a", 1002)
+	f("a reserved opcode", "\x83\x81"+mask+"a", 1002)
+	f("a reserved control opcode", "\x8b\x80"+mask, 1002)
+	f("a long ping", "\x89\xfe\x00\x7e"+mask+strings.Repeat("a", 126), 1002)
+	f("a fragmented ping", "\x09\x81"+mask+"a", 1002)
+	f("a continuation of nothing", "\x80\x81"+mask+"a", 1002)
+	f("text inside a fragmented text", "\x01\x81"+mask+"a\x81\x81"+mask+"b", 1002)
+	f("fragments without end", strings.Repeat("\x01\x81"+mask+"a", 1)+strings.Repeat("\x00\xfe\xff\xff"+mask+strings.Repeat("a", 65535), 200), 1009)
+	f("a close of one byte", "\x88\x81"+mask+"a", 1002)
+	f("a reserved close code", "\x88\x82"+mask+"\x03\xed", 1002)
+	f("bad UTF-8", "\x81\x81"+mask+"\xff", 1007)
+	f("bad UTF-8 in a close", "\x88\x83"+mask+"\x03\xe8\xff", 1007)
+	f("a broken deflate stream", "\xc1\x82"+mask+"\xff\xff", 1002, 1007)
+
+	// 64 MiB of zeros in 64 KiB: what counts is what comes out.
+	var bomb bytes.Buffer
+	z, err := flate.NewWriter(&bomb, flate.BestCompression)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = z.Write(make([]byte, 64<<20))
+	if err := z.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	payload := bytes.TrimSuffix(bomb.Bytes(), []byte("\x00\x00\xff\xff"))
+	frame := judge.AppendFrame(nil, 2, payload)
+	frame[0] |= 0x40
+	f("an inflating bomb", string(frame), 1009)
+
+	// The witness has seen none of it.
+	_, _ = witness.Write(judge.AppendFrame(nil, 9, []byte("still here")))
+	_ = witness.SetReadDeadline(time.Now().Add(5 * time.Second))
+	pong := make([]byte, 12)
+	if _, err := io.ReadFull(witness, pong); err != nil || string(pong) != "\x8a\x0astill here" {
+		t.Errorf("another connection got %q, %v; want its pong", pong, err)
+	}
+}
+
+// A connection that floods does not keep others from their messages.
+func TestAFloodDoesNotStarveOthers(t *testing.T) {
+	s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := make(chan struct{}, 1)
+	up := make(chan struct{})
+	victim := &judge.Subscriber{
+		Addr: s.Public, Channels: []string{"a"}, On: func(judge.Event) { got <- struct{}{} }, Up: func(int) { close(up) },
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { _ = victim.Once(ctx) })
+	<-up
+	flood := bytes.Repeat(judge.AppendFrame(nil, 9, nil), 1000)
+	for range 4 {
+		conn := handshake(t, s.Public, "/ws?channel=b", "")
+		wg.Go(func() {
+			<-ctx.Done()
+			_ = conn.Close()
+		})
+		wg.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+		wg.Go(func() {
+			for {
+				if _, err := conn.Write(flood); err != nil {
+					return
+				}
+			}
+		})
+	}
+	p := judge.Publisher{Addr: s.Public}
+	var took []time.Duration
+	for i := range 200 {
+		begin := time.Now()
+		if err := p.Publish(ctx, "a", fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-got:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("message %d did not come within 10s", i)
+		}
+		took = append(took, time.Since(begin))
+	}
+	slices.Sort(took)
+	t.Logf("publish to receive under four floods: p50 %s, p99 %s", took[100], took[198])
+	if took[198] > 50*time.Millisecond {
+		t.Errorf("p99 is %s, want at most 50ms", took[198])
+	}
+}
+
+func TestAdminPathsAreNotPublic(t *testing.T) {
+	s := judge.New(t, judge.Options{Memory: true})
+	for _, path := range []string{
+		"/metrics", "/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/vars", "/api/info", "/api/connections", "/",
+	} {
+		for _, p := range []string{path, "/" + path, "/." + path, "/sse/.." + path, path + "/", path + "?x", "/%2e%2e" + path} {
+			got := exchange(t, s.Public, "GET "+p+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+judge.APIKey+"\r\nConnection: close\r\n\r\n", 1, 5*time.Second)
+			if len(got.statuses) != 1 || !slices.Contains([]int{400, 404}, got.statuses[0]) {
+				t.Errorf("%s on the public listener: %s, want 404", p, got)
+			}
+		}
+	}
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/api/info", "/api/connections"} {
+		if status, _, _ := ask(t, "GET", "http://"+s.Admin+path, nil, ""); status != http.StatusOK {
+			t.Errorf("%s on the admin listener: %d", path, status)
+		}
+	}
+}
+
+// Marked secrets go through every door that takes one; none may come out.
+func TestSecretsStayOutOfLogsAndMetrics(t *testing.T) {
+	const mark = "MARKEDSECRET"
+	s, _ := guarded(t)
+	base := "http://" + s.Public
+	good := judge.Token(claims(judge.Claims{"weir": judge.Grants([]string{"**"}, []string{"**"})}))
+	parts := strings.Split(good, ".")
+	bad := mark + "." + mark + "." + mark
+	for _, token := range []string{good, bad, "garbage-" + mark} {
+		socket := upgrade()
+		socket.Set("Authorization", "Bearer "+token)
+		ask(t, "GET", base+"/sse?channel=private:a&token="+token, nil, "")
+		ask(t, "GET", base+"/sse?channel=private:a", http.Header{"Authorization": {"Bearer " + token}}, "")
+		ask(t, "GET", base+"/sse?channel=private:a", http.Header{"Authorization": {"Basic " + mark}}, "")
+		ask(t, "GET", base+"/sse?channel=private:a", http.Header{"Cookie": {"weir_token=" + token + "; session=" + mark}}, "")
+		ask(t, "GET", base+"/ws?channel=private:a", socket, "")
+		ask(t, "GET", base+"/nowhere?token="+token, nil, "")
+		body := `{"channel":"private:a","data":{"card":"` + mark + `"},"idempotency_key":"k"}`
+		json := http.Header{"Content-Type": {"application/json"}, "Authorization": {"Bearer " + token}}
+		ask(t, "POST", base+"/api/publish", json, body)
+		ask(t, "POST", base+"/api/publish", json, body[:len(body)-3]) // broken
+		json.Set("X-Api-Key", mark+"-0123456789abcdef")
+		ask(t, "POST", base+"/api/publish", json, body)
+		ask(t, "POST", base+"/api/broadcast", json, `{"channels":["private:a","x y"],"data":"`+mark+`"}`)
+	}
+	exchange(t, s.Public, "GET /sse?channel=a&token="+mark+" HTTP/1.1\r\nHost: a\r\nBroken "+mark+"\r\n\r\n", 0, time.Second)
+	exchange(t, s.Public, publish+"Content-Length: +5\r\n\r\n"+mark, 0, time.Second)
+	conn := handshake(t, s.Public, "/ws?channel=a&token="+good, "")
+	_, _ = conn.Write(judge.AppendFrame(nil, 1, []byte(`{"type":"`+mark+`"}`)))
+	_, _ = conn.Write([]byte("\x81\x01" + mark))
+	closeCode(conn)
+
+	secrets := []string{mark, judge.APIKey, judge.HMACKey, good, parts[1], parts[2]}
+	look := func(where, text string) {
+		t.Helper()
+		for _, secret := range secrets {
+			if at := strings.Index(text, secret); at >= 0 {
+				line := text[strings.LastIndexByte(text[:at], '\n')+1:]
+				line, _, _ = strings.Cut(line, "\n")
+				t.Errorf("%s has %.12s… in: %.300s", where, secret, line)
+			}
+		}
+	}
+	for _, path := range []string{"/metrics", "/api/info", "/api/connections", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
+		_, _, text := ask(t, "GET", "http://"+s.Admin+path, nil, "")
+		look(path, text)
+	}
+	log := s.Log()
+	if !strings.Contains(strings.ToLower(log), "level=debug") {
+		t.Error("the log has nothing at debug level: there is nothing to look at")
+	}
+	look("the log", log)
+}
+
+// What the server refuses it says in one form.
+func TestErrorsAreSaidInOneForm(t *testing.T) {
+	s := judge.New(t, judge.Options{Memory: true})
+	f := func(method, path string, header http.Header, body string, want int) {
+		t.Helper()
+		status, head, text := ask(t, method, "http://"+s.Public+path, header, body)
+		var said struct {
+			Error struct {
+				Code    int
+				Message string
+			}
+		}
+		err := json.Unmarshal([]byte(text), &said)
+		if status != want || err != nil || said.Error.Code != want || said.Error.Message == "" ||
+			!strings.HasPrefix(head.Get("Content-Type"), "application/json") {
+			t.Errorf("%s %s %.60q: %d %q (%s); want %d as {\"error\":{\"code\",\"message\"}}", method, path, body, status, text, head.Get("Content-Type"), want)
+		}
+	}
+	key := http.Header{"X-Api-Key": {judge.APIKey}, "Content-Type": {"application/json"}}
+	f("GET", "/nowhere", nil, "", 404)
+	f("GET", "/sse", nil, "", 400)
+	f("GET", "/sse?channel=a%20b", nil, "", 400)
+	f("GET", "/sse?channel=nowhere:a", nil, "", 404)
+	f("DELETE", "/sse?channel=a", nil, "", 405)
+	f("GET", "/api/publish", nil, "", 405)
+	f("GET", "/ws?channel=a", nil, "", 426)
+	f("POST", "/api/publish", nil, `{"channel":"a","data":1}`, 401)
+	f("POST", "/api/publish", http.Header{"X-Api-Key": {"wrong-wrong-wrong-wrong"}}, `{"channel":"a","data":1}`, 401)
+	f("POST", "/api/publish", key, `{"channel":"a","data":`, 400)
+	f("POST", "/api/publish", key, `[]`, 400)
+	f("POST", "/api/publish", key, `{"data":1}`, 400)
+	f("POST", "/api/publish", key, `{"channel":"a"}`, 400)
+	f("POST", "/api/publish", key, `{"channel":"a b","data":1}`, 400)
+	f("POST", "/api/publish", key, `{"channel":"nowhere:a","data":1}`, 404)
+	f("POST", "/api/publish", key, `{"channel":"a","data":"`+strings.Repeat("x", 70<<10)+`"}`, 413)
+	f("POST", "/api/broadcast", key, `{"channels":[],"data":1}`, 400)
+}
