@@ -80,7 +80,8 @@ type Command struct {
 }
 
 // Commands returns lines that work as they are against the demo at origin, for
-// example http://127.0.0.1:8000. The page shows the same.
+// example http://127.0.0.1:8000, given that weir is on the PATH. The page shows
+// the same.
 func Commands(origin string) []Command {
 	origin = strings.TrimSuffix(origin, "/")
 	return []Command{

@@ -23,8 +23,8 @@ type Publication struct {
 }
 
 // A PublishFunc hands p to the server once and returns after the answer. It is
-// called by several goroutines, for one channel by one at a time. An error that
-// is no *PublishError is retried.
+// called by several goroutines, for one channel by one at a time. An error is
+// retried unless it has a method Final() bool that says true.
 type PublishFunc func(ctx context.Context, p Publication) error
 
 // A PublishError is an answer other than 200.
@@ -48,14 +48,15 @@ func (e *PublishError) Error() string {
 	return s
 }
 
-// final reports whether trying again cannot help.
-func (e *PublishError) final() bool {
+// Final reports whether trying again cannot help.
+func (e *PublishError) Final() bool {
 	return e.Status >= 400 && e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != http.StatusRequestTimeout
 }
 
+// isFinal asks err itself; an error that cannot say is worth another try.
 func isFinal(err error) bool {
-	answer, ok := errors.AsType[*PublishError](err)
-	return ok && answer.final()
+	var answer interface{ Final() bool }
+	return errors.As(err, &answer) && answer.Final()
 }
 
 // post returns a PublishFunc over net/http.

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/client"
+	"github.com/weir-gateway/weir/hub"
 )
 
 // until runs the demo against s until enough says so, or for 20 seconds.
@@ -107,6 +111,36 @@ func TestPlantedLossAndRepeatAreCounted(t *testing.T) {
 	f(0, func(s Summary) bool { return s.Lost == 1 && s.Repeated == 0 })
 	f(2, func(s Summary) bool { return s.Lost == 0 && s.Repeated == 1 })
 	f(3, func(s Summary) bool { return s.Lost == 0 && s.Repeated == 2 })
+}
+
+func TestClientPackageCanPublish(t *testing.T) {
+	f := func(key string, want func(Summary, error) bool) {
+		t.Helper()
+		s := serve(t)
+		c, err := client.New(client.Config{URL: s.URL, APIKey: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var n atomic.Int32
+		sum, err := Run(ctx, Options{BaseURL: s.URL, Publish: func(ctx context.Context, p Publication) error {
+			_, err := c.Publish(ctx, hub.Publication{Channel: p.Channel, Data: p.Data, Key: p.Key, IdempotencyKey: p.IdempotencyKey})
+			if n.Add(1) == 100 {
+				cancel()
+			}
+			return err
+		}})
+		if !want(sum, err) {
+			t.Errorf("%+v, %v", sum, err)
+		}
+	}
+	f("k", func(s Summary, err error) bool { return err == nil && s.Flowed() && s.Delivered == s.Published })
+	f("wrong", func(_ Summary, err error) bool {
+		answer, ok := errors.AsType[*client.Error](err)
+		return ok && answer.Status == http.StatusUnauthorized
+	})
 }
 
 func TestRefusalForGoodEndsTheRunInWords(t *testing.T) {
