@@ -286,6 +286,9 @@ func TestGapsAreDeclared(t *testing.T) {
 		s := newSink()
 		opt.Channels = []string{"a"}
 		subscribe(t, o, s, opt)
+		for live := false; !live; {
+			o.do(func() { live = s.sub.Live() })
+		}
 		next := publish(t, h, "a", "next")
 		s.wait(t, "the next message", func() bool {
 			return len(s.got) > 0 && s.got[len(s.got)-1].Offset == next.Offset
