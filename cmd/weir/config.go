@@ -21,6 +21,7 @@ variables, then from flags; later sources win. Unknown keys are errors.`,
 		RunE: group,
 
 		SuggestionsMinimumDistance: 2,
+		DisableFlagsInUseLine:      true,
 	}
 	cmd.AddCommand(newConfigCheck(), newConfigDefault(), newConfigEffective(), newConfigDocs())
 	return cmd

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
@@ -39,7 +42,9 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"status": status,
+			"status":   status,
+			"freeaddr": freeAddr,
+			"ready":    ready,
 		},
 	})
 }
@@ -57,6 +62,35 @@ func status(ts *testscript.TestScript, neg bool, args []string) {
 	if got != args[0] {
 		ts.Fatalf("%s: status %s, want %s", strings.Join(args[1:], " "), got, args[0])
 	}
+}
+
+// freeaddr VAR sets a variable to an address of loopback that nobody listens on.
+func freeAddr(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: freeaddr VAR")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Check(l.Close())
+	ts.Setenv(args[0], l.Addr().String())
+}
+
+// ready URL waits until the server there is ready for publishers.
+func ready(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: ready URL")
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for time.Now().Before(deadline) {
+		if resp, err := http.Get(args[0] + "/readyz"); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		time.Sleep(20 * time.Millisecond) // another process: nothing here to wait on
+	}
+	ts.Fatalf("%s is not ready after 30s", args[0])
 }
 
 // TestHelpIsDocumented holds docs/reference/cli.md, which is every --help.

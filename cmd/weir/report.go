@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-gateway/weir/client"
 	"github.com/weir-gateway/weir/internal/config"
 )
 
@@ -33,8 +34,7 @@ func report(w io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return 0
 	}
-	var use *usageError
-	isUsage := errors.As(err, &use)
+	_, isUsage := errors.AsType[*usageError](err)
 	if errors.Is(err, errSilent) {
 		return 1
 	}
@@ -59,6 +59,9 @@ func report(w io.Writer, cmd *cobra.Command, err error) int {
 func hintFor(err error) string {
 	if h := config.HintOf(err); h != "" {
 		return h
+	}
+	if e, ok := errors.AsType[*client.Error](err); ok && e.Hint != "" {
+		return e.Hint
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -24,9 +24,14 @@ are stored, so a client that comes back continues where it was.`,
 		Args:                       cobra.ArbitraryArgs,
 		RunE:                       group,
 		SuggestionsMinimumDistance: 2,
+		DisableFlagsInUseLine:      true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.AddCommand(
+		newServe(),
+		newDemo(),
+		newPub(),
+		newSub(),
 		newToken(),
 		newConfig(),
 		newVersion(),

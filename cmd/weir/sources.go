@@ -26,6 +26,7 @@ func addSources(cmd *cobra.Command) *sourceFlags {
 	s := &sourceFlags{short: []shortcut{
 		{flag: "listen", key: "listen", usage: "`address` of the public listener"},
 		{flag: "admin-listen", key: "admin.listen", usage: "`address` of the admin listener, or off"},
+		{flag: "data-dir", key: "broker.nats.dir", usage: "`directory` of the embedded broker"},
 	}}
 	fs := cmd.Flags()
 	fs.StringVar(&s.file, "config", "", "YAML `file` to read (env WEIR_CONFIG)")

@@ -30,14 +30,20 @@ func newVersion() *cobra.Command {
 	}
 }
 
+// versionOf is the linker's version, else the module's, else "devel".
+func versionOf(linked string, info *debug.BuildInfo) string {
+	switch {
+	case linked != "":
+		return linked
+	case info.Main.Version != "" && info.Main.Version != "(devel)":
+		return info.Main.Version
+	default:
+		return "devel"
+	}
+}
+
 // versionLine is "weir <version> (commit <12 digits>[, modified]) <go> <os>/<arch>".
 func versionLine(version string, info *debug.BuildInfo) string {
-	if version == "" {
-		version = info.Main.Version
-	}
-	if version == "" || version == "(devel)" {
-		version = "devel"
-	}
 	commit, modified := "", ""
 	for _, s := range info.Settings {
 		switch s.Key {
@@ -49,7 +55,7 @@ func versionLine(version string, info *debug.BuildInfo) string {
 			}
 		}
 	}
-	line := "weir " + version
+	line := "weir " + versionOf(version, info)
 	if commit != "" {
 		line += " (commit " + commit + modified + ")"
 	}

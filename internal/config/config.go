@@ -4,8 +4,12 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/downstream"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/push"
 )
 
 // Config is everything that `weir serve` can be told.
@@ -23,6 +27,12 @@ type Config struct {
 	Auth auth.Config `json:"auth"`
 	// Broker stores messages and brings them to every node.
 	Broker Broker `json:"broker"`
+	// Push is what subscribers get besides messages, and what they may ask for.
+	Push push.Config `json:"push"`
+	// Downstream is what an HTTP client may take in time and size.
+	Downstream downstream.Config `json:"downstream"`
+	// EventLoop is what moves the bytes, and the bounds of every connection.
+	EventLoop eventloop.Config `json:"eventloop"`
 	// Log is what the program writes about itself, on standard error.
 	Log Log `json:"log"`
 	// Shutdown is what happens at SIGTERM and SIGINT.
@@ -45,6 +55,9 @@ type Broker struct {
 	// Kind is "nats" (JetStream, embedded or external) or "memory" (nothing
 	// survives the process, one node only). Empty means nats.
 	Kind string `json:"kind"`
+	// NATS is the nats broker. Without url and dir the server in this process
+	// stores in weir-data, below the working directory.
+	NATS nats.Config `json:"nats"`
 }
 
 // The kinds of broker.
@@ -95,6 +108,9 @@ func (a Admin) WithDefaults() Admin {
 // WithDefaults returns b with zeros replaced.
 func (b Broker) WithDefaults() Broker {
 	def(&b.Kind, BrokerNATS)
+	if b.Kind == BrokerNATS && b.NATS.URL == "" {
+		def(&b.NATS.Dir, "weir-data")
+	}
 	return b
 }
 

@@ -256,7 +256,7 @@ func (d *decoder) integer(n *yaml.Node, path string, f field, v reflect.Value) b
 	var x int64
 	var err error
 	switch {
-	case isSize(f.key) && n.Tag != "!!float" && n.Tag != "!!bool":
+	case f.size && n.Tag != "!!float" && n.Tag != "!!bool":
 		x, err = parseSize(n.Value)
 	case n.Tag == plainTag || n.Tag == "!!int":
 		// Underscores are YAML's own ("1_000_000"); signs and 0x are read by base 0.
@@ -316,7 +316,7 @@ func (d *decoder) mismatch(n *yaml.Node, path string, f field, t reflect.Type) {
 		return
 	}
 	hint := ""
-	switch w := wants(f.key, t); {
+	switch w := wants(f, t); {
 	case w == "text" && n.Kind == yaml.ScalarNode:
 		hint = "put the value in quotes"
 	case w == "a list" && n.Kind == yaml.ScalarNode:
@@ -327,7 +327,7 @@ func (d *decoder) mismatch(n *yaml.Node, path string, f field, t reflect.Type) {
 	case w == "a size":
 		hint = "write for example 65536, 64KiB or 1GiB"
 	}
-	d.problem(n, path, hint, "want %s, have %s", wants(f.key, t), has(n, f.secret))
+	d.problem(n, path, hint, "want %s, have %s", wants(f, t), has(n, f.secret))
 }
 
 // has says in words what was written.

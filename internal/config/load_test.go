@@ -219,6 +219,11 @@ func TestValidateNamesTheKey(t *testing.T) {
 	f("broker.kind=redis", `broker: kind: "redis" is none of nats, memory`, "")
 	f(`namespaces=[{"name":"a"},{"name":"a"}]`, `namespaces[1]: name: "a" is taken by namespaces[0]`, "")
 	f(`namespaces=[{"name":"Up"}]`, `namespaces[0]: namespace "Up": name:`, "")
+	f("broker.nats.url=4222", `broker: nats: url: "4222" is no address`, "")
+	f("broker.nats.prefix=a-b", `broker: nats: prefix: "a-b" is not`, "")
+	f("push.max_channels=1000", `push: max_channels: 1000 is not within`, "")
+	f("downstream.max_line=-1", `downstream: max_line: -1 is not within`, "")
+	f("eventloop.engine=kqueue", `eventloop: engine: "kqueue" is`, "")
 	f("shutdown.drain=-1s", `shutdown: drain: -1s is negative`, "")
 }
 
@@ -285,10 +290,24 @@ func TestWithoutKeysOnlyLoopback(t *testing.T) {
 	f(true, "listen=:0", `auth.api_keys=[{"name":"a","key":"`+secret+`"}]`)
 }
 
+func TestEmbeddedBrokerHasADirectory(t *testing.T) {
+	f := func(dir string, flags ...Override) {
+		t.Helper()
+		c, err := Load(Sources{Flags: flags})
+		if err != nil || c.Broker.NATS.Dir != dir {
+			t.Errorf("%q: %q, %v", flags, c.Broker.NATS.Dir, err)
+		}
+	}
+	f("weir-data")
+	f("d", Override{"--data-dir", "broker.nats.dir", "d"})
+	f("", Override{"--set", "broker.nats.url", "nats://h:4222"})
+	f("", Override{"--set", "broker.kind", "memory"})
+}
+
 func TestSecretsAreNotShown(t *testing.T) {
 	const secret = "hush-hush-0123456789-0123456789abc"
 	c, origins, err := Read(Sources{
-		Env:   []string{"WEIR_AUTH_HMAC_SECRET=" + secret},
+		Env:   []string{"WEIR_AUTH_HMAC_SECRET=" + secret, "WEIR_BROKER_NATS_PASSWORD=" + secret},
 		Flags: []Override{{"--set", "auth.api_keys", `[{"name":"a","key":"` + secret + `"}]`}},
 	})
 	if err != nil {
@@ -297,7 +316,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	if string(c.Auth.HMACSecret) != secret || string(c.Auth.APIKeys[0].Key) != secret {
 		t.Fatalf("not read: %#v", c.Auth)
 	}
-	if s := c.Effective(origins); strings.Contains(s, "hush") || strings.Count(s, redacted) != 2 {
+	if s := c.Effective(origins); strings.Contains(s, "hush") || strings.Count(s, redacted) != 3 {
 		t.Errorf("effective shows secrets:\n%s", s)
 	}
 	_, _, err = Read(Sources{Flags: []Override{{"--set", "auth.api_keys", `[{"key":["` + secret + `"]},{"key":12345678}]`}}})

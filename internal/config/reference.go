@@ -156,12 +156,12 @@ func kindOf(k key) string {
 	case section:
 		return "section"
 	case mapping:
-		return "map of " + kindOf(key{field: field{key: k.key, typ: k.typ.Elem()}, shape: shapeOf(k.typ.Elem())})
+		return "map of " + kindOf(key{field: field{key: k.key, size: k.size, typ: k.typ.Elem()}, shape: shapeOf(k.typ.Elem())})
 	case list:
 		e := deref(k.typ).Elem()
-		return "list of " + strings.TrimPrefix(kindOf(key{field: field{key: k.key, typ: e}, shape: shapeOf(e)}), "a ") + "s"
+		return "list of " + strings.TrimPrefix(kindOf(key{field: field{key: k.key, size: k.size, typ: e}, shape: shapeOf(e)}), "a ") + "s"
 	}
-	return strings.TrimPrefix(strings.TrimPrefix(wants(k.key, k.typ), "a "), "an ")
+	return strings.TrimPrefix(strings.TrimPrefix(wants(k.field, k.typ), "a "), "an ")
 }
 
 // defaultText is ", default x" for a key that has one.

@@ -102,15 +102,17 @@ func fieldComment(st *ast.StructType, name string) string {
 	if st == nil {
 		return ""
 	}
+	last := ""
 	for _, f := range st.Fields.List {
+		// A field right under a commented one may share its comment: "User and
+		// Password for …".
+		if doc := strings.TrimSpace(f.Doc.Text() + f.Comment.Text()); doc != "" {
+			last = doc
+		}
 		for _, id := range f.Names {
-			if id.Name != name {
-				continue
+			if id.Name == name {
+				return last
 			}
-			if doc := strings.TrimSpace(f.Doc.Text()); doc != "" {
-				return doc
-			}
-			return strings.TrimSpace(f.Comment.Text())
 		}
 	}
 	return ""

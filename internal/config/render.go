@@ -162,7 +162,7 @@ func (r *renderer) inline(v reflect.Value, f field) string {
 	switch {
 	case v.Kind() == reflect.String:
 		return r.text(v.String())
-	case v.CanInt() && isSize(f.key):
+	case v.CanInt() && f.size:
 		return formatSize(v.Int())
 	case v.CanFloat():
 		return strconv.FormatFloat(v.Float(), 'g', -1, 64)

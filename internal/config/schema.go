@@ -61,7 +61,8 @@ type field struct {
 	owner  reflect.Type // the struct that declares it
 	typ    reflect.Type
 	index  []int // for reflect.Value.FieldByIndex
-	secret bool  // never printed: tagged secret:"true", or of a type called Secret
+	size   bool  // counts bytes: "_bytes" ends its key, or tagged unit:"bytes"
+	secret bool  // never printed: tagged secret:"true", or see isSecret
 }
 
 // fieldsOf returns the keys of section t in the order of its source. A field
@@ -83,10 +84,24 @@ func fieldsOf(t reflect.Type) []field {
 		}
 		all = append(all, field{
 			key: key, name: sf.Name, owner: t, typ: sf.Type, index: []int{i},
-			secret: sf.Tag.Get("secret") == "true" || deref(sf.Type).Name() == "Secret",
+			size:   isSize(key) || sf.Tag.Get("unit") == "bytes",
+			secret: sf.Tag.Get("secret") == "true" || isSecret(key, deref(sf.Type)),
 		})
 	}
 	return all
+}
+
+// isSecret recognises what must not be shown even where a tag was forgotten: by
+// a type called Secret, or text under a name that says it.
+func isSecret(key string, t reflect.Type) bool {
+	if t.Name() == "Secret" {
+		return true
+	}
+	if t.Kind() != reflect.String {
+		return false
+	}
+	last := key[strings.LastIndexByte(key, '_')+1:]
+	return last == "password" || last == "token" || last == "secret"
 }
 
 // A key is one place in the whole configuration that a value can be given to.
@@ -139,7 +154,7 @@ func join(prefix, key string) string {
 }
 
 // wants says in words what can be written for a value of type t.
-func wants(key string, t reflect.Type) string {
+func wants(f field, t reflect.Type) string {
 	t = deref(t)
 	switch shapeOf(t) {
 	case section, mapping:
@@ -162,7 +177,7 @@ func wants(key string, t reflect.Type) string {
 		return "text"
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		if isSize(key) {
+		if f.size {
 			return "a size"
 		}
 		return "an integer"

@@ -65,6 +65,19 @@ func at(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
+// without is err with a start less that the path says already.
+func without(start string, err error) error {
+	return &reworded{err, strings.TrimPrefix(err.Error(), start)}
+}
+
+type reworded struct {
+	error
+	text string
+}
+
+func (e *reworded) Error() string { return e.text }
+func (e *reworded) Unwrap() error { return e.error }
+
 // oneOf reports a value that is none of the allowed ones.
 func oneOf(key, have string, allowed ...string) error {
 	if slices.Contains(allowed, have) {
@@ -166,5 +179,11 @@ func (c Config) checkNamespaces() error {
 
 // Validate wants a known kind and what that kind needs.
 func (b Broker) Validate() error {
-	return oneOf("kind", b.Kind, BrokerNATS, BrokerMemory)
+	all := []error{oneOf("kind", b.Kind, BrokerNATS, BrokerMemory)}
+	if b.Kind == BrokerNATS {
+		for _, err := range Problems(b.NATS.Validate()) {
+			all = append(all, at("nats", without("nats broker: ", err)))
+		}
+	}
+	return errors.Join(all...)
 }

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-gateway/weir/internal/app"
+	"github.com/weir-gateway/weir/internal/config"
+)
+
+func newServe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a server",
+		Long: `Serve listens for subscribers and publishers until SIGTERM or SIGINT. Then it
+sends its clients away, spread over shutdown.drain, and ends; a second signal
+makes it hurry.
+
+Without a configuration it listens on 127.0.0.1:8000 and stores in ./weir-data.
+It refuses to listen beyond loopback as long as there are no keys by which it
+could tell its clients apart.`,
+		Example: `  weir serve --config /etc/weir/weir.yaml
+  weir serve --listen 127.0.0.1:9000 --data-dir /var/lib/weir --set log.level=debug
+  WEIR_AUTH_API_KEYS='[{"name":"me","key":"at-least-16-bytes"}]' weir serve`,
+		Args: cobra.NoArgs,
+	}
+	s := addSources(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		src, err := s.sources(cmd.Flags())
+		if err != nil {
+			return err
+		}
+		cfg, err := config.Load(src)
+		if err != nil {
+			return err
+		}
+		return serve(cmd.Context(), cfg, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+func serve(ctx context.Context, cfg config.Config, out, log io.Writer) error {
+	a, err := app.New(cfg, app.Options{Version: currentVersion(), Log: newLog(log, cfg.Log)})
+	if err != nil {
+		return err
+	}
+	if !cfg.HasKeys() {
+		fmt.Fprint(log, "weir: note: without keys nobody can publish, and only anonymous namespaces can be read\n"+
+			"hint: set auth.api_keys or auth.hmac_secret; weir config docs auth\n")
+	}
+	hard, stop := secondSignal(ctx)
+	defer stop()
+	return a.Run(ctx, hard, func() { fmt.Fprintln(out, startLine(a, cfg)) })
+}
+
+// startLine says where the server is and where it stores.
+func startLine(a *app.App, cfg config.Config) string {
+	line := "weir serves on http://" + a.Addr().String()
+	if admin := a.AdminAddr(); admin != nil {
+		line += ", admin on http://" + admin.String()
+	}
+	switch {
+	case cfg.Broker.Kind == config.BrokerMemory:
+		return line + ", stores in memory"
+	case cfg.Broker.NATS.URL != "":
+		return line + ", stores in NATS"
+	default:
+		return line + ", stores in " + cfg.Broker.NATS.Dir
+	}
+}
+
+// secondSignal returns a context that ends at the second SIGINT or SIGTERM; the
+// first one ends ctx. A third kills, as nobody listens any more.
+func secondSignal(ctx context.Context) (hard context.Context, stop func()) {
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		defer cancel()
+		defer signal.Stop(signals)
+		for range 2 {
+			select {
+			case <-signals:
+			case <-hard.Done():
+				return
+			}
+		}
+	}()
+	return hard, cancel
+}
+
+// currentVersion is what `weir version` says first.
+func currentVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	return versionOf(version, info)
+}
+
+// newLog makes the program's log. The configuration is valid.
+func newLog(w io.Writer, c config.Log) *slog.Logger {
+	var level slog.Level
+	if level.UnmarshalText([]byte(c.Level)) != nil {
+		level = slog.LevelInfo
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
