@@ -1,0 +1,216 @@
+package nats
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// The test binary is also the processes that get killed: it runs itself with
+// WEIR_TEST_ROLE set. A child says "ready" when it serves, ends when its standard
+// input is closed, and otherwise answers line by line.
+
+// A natsChild are the options of a NATS server as a process of its own.
+type natsChild struct {
+	Port, ClusterPort int
+	Dir, Name         string
+	Routes            []string
+	Sync              bool
+	MaxStore          int64
+}
+
+func child(role string) int {
+	var err error
+	switch role {
+	case "nats":
+		err = serveNATS()
+	case "weir":
+		err = servePublishes()
+	default:
+		err = fmt.Errorf("unknown role %q", role)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func serveNATS() error {
+	var c natsChild
+	if err := json.Unmarshal([]byte(os.Getenv("WEIR_TEST_CONFIG")), &c); err != nil {
+		return err
+	}
+	o := &server.Options{
+		Host: "127.0.0.1", Port: c.Port, ServerName: c.Name, NoSigs: true, NoLog: true, MaxPayload: 2 << 20,
+		JetStream: true, StoreDir: c.Dir, SyncAlways: c.Sync, JetStreamMaxStore: max(c.MaxStore, 1<<20),
+	}
+	if c.MaxStore == 0 {
+		o.JetStreamMaxStore = 1 << 40
+	}
+	if c.ClusterPort != 0 {
+		o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: c.ClusterPort}
+		for _, r := range c.Routes {
+			o.Routes = append(o.Routes, &url.URL{Scheme: "nats-route", Host: r})
+		}
+	}
+	s, err := server.NewServer(o)
+	if err != nil {
+		return err
+	}
+	s.Start()
+	if !s.ReadyForConnections(30 * time.Second) {
+		return fmt.Errorf("NATS on port %d is not ready", c.Port)
+	}
+	fmt.Println("ready")
+	bufio.NewReader(os.Stdin).ReadString(0) // until the parent closes it or dies
+	s.Shutdown()
+	s.WaitForShutdown()
+	return nil
+}
+
+// servePublishes hosts an embedded broker and publishes one message after
+// another without waiting, saying which ones were answered and where they are.
+func servePublishes() error {
+	b, err := New(Config{Dir: os.Getenv("WEIR_TEST_CONFIG")}, nil)
+	if err != nil {
+		return err
+	}
+	ns := hub.Namespace{Name: "a", HistorySize: 1_000_000}
+	if err := b.Start(context.Background(), []hub.Namespace{ns}, func(*hub.Message) {}); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	var mu sync.Mutex
+	out := bufio.NewWriter(os.Stdout)
+	room := make(chan struct{}, 256)
+	for i := 0; ; i++ {
+		room <- struct{}{}
+		p := hub.Publication{Channel: fmt.Sprint("a:", i%3), Data: fmt.Append(nil, i), IdempotencyKey: fmt.Sprint(i)}
+		b.Publish(&ns, p, func(at hub.Position, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				fmt.Fprintln(out, i, at)
+				out.Flush()
+			}
+			<-room
+		})
+	}
+}
+
+// A process is a running child.
+type process struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	out  *bufio.Reader
+	in   interface{ Close() error }
+	once sync.Once
+}
+
+// spawn starts a child and waits until it is ready.
+func spawn(t *testing.T, role, config string) *process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "WEIR_TEST_ROLE="+role, "WEIR_TEST_CONFIG="+config)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, cmd: cmd, in: in, out: bufio.NewReader(out)}
+	t.Cleanup(p.kill)
+	if line, err := p.out.ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("child %s said %q, %v", role, line, err)
+	}
+	return p
+}
+
+// kill ends the child as kill -9 does.
+func (p *process) kill() {
+	p.once.Do(func() {
+		p.cmd.Process.Signal(syscall.SIGKILL)
+		p.cmd.Wait()
+	})
+}
+
+// stop ends the child in order.
+func (p *process) stop() {
+	p.once.Do(func() {
+		p.in.Close()
+		p.cmd.Wait()
+	})
+}
+
+// freePort returns a port on which nobody listens now.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func (c natsChild) spawn(t *testing.T) *process {
+	t.Helper()
+	config, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spawn(t, "nats", string(config))
+}
+
+func (c natsChild) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", c.Port) }
+
+// external returns the options of one NATS server outside.
+func external(t *testing.T) natsChild {
+	return natsChild{Port: freePort(t), Dir: filepath.Join(t.TempDir(), "nats"), Name: "n"}
+}
+
+// cluster returns the options of three that know each other.
+func cluster(t *testing.T) []natsChild {
+	var cs []natsChild
+	var routes []string
+	for i := range 3 {
+		c := external(t)
+		c.Name, c.ClusterPort = fmt.Sprint("n", i), freePort(t)
+		cs = append(cs, c)
+		routes = append(routes, fmt.Sprintf("127.0.0.1:%d", c.ClusterPort))
+	}
+	for i := range cs {
+		cs[i].Routes = routes
+	}
+	return cs
+}
+
+func urls(cs []natsChild) string {
+	var us []string
+	for _, c := range cs {
+		us = append(us, c.url())
+	}
+	return strings.Join(us, ",")
+}

@@ -1,0 +1,125 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+var errDisconnected = fmt.Errorf("%w: not connected to NATS", hub.ErrUnavailable)
+
+// connect makes the one connection. It tries until ctx ends.
+func (b *Broker) connect(ctx context.Context) error {
+	for {
+		nc, err := natsgo.Connect(b.cfg.URL, b.options()...)
+		if err == nil {
+			b.nc = nc
+			b.connected.Store(true)
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: connect to %s: %w; is the server running there?", hub.ErrUnavailable, b.cfg.URL, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	// Batched direct reads came with 2.11.
+	if v := b.nc.ConnectedServerVersion(); older(v, 2, 11) {
+		return fmt.Errorf("the NATS server at %s is version %s; 2.11 or newer is needed", b.cfg.URL, v)
+	}
+	return nil
+}
+
+func older(version string, major, minor int) bool {
+	var ma, mi int
+	if _, err := fmt.Sscanf(version, "%d.%d", &ma, &mi); err != nil {
+		return false // a build without a number: let it try
+	}
+	return ma < major || ma == major && mi < minor
+}
+
+func (b *Broker) options() []natsgo.Option {
+	o := []natsgo.Option{
+		natsgo.Name("weir"),
+		natsgo.MaxReconnects(-1),
+		natsgo.ReconnectWait(100 * time.Millisecond),
+		natsgo.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
+		natsgo.ReconnectBufSize(-1), // nothing waits for a connection: it is answered at once
+		natsgo.PingInterval(time.Second),
+		natsgo.MaxPingsOutstanding(2),
+		natsgo.FlusherTimeout(3 * time.Second),
+		natsgo.Timeout(2 * time.Second),
+		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) { b.disconnected(err) }),
+		natsgo.ReconnectHandler(func(nc *natsgo.Conn) { b.reconnected(nc) }),
+		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
+			b.log.Debug("nats client", "err", err) // a full queue is seen and healed by the stream
+		}),
+	}
+	if b.server != nil {
+		return append(o, natsgo.InProcessServer(inProcess{b}))
+	}
+	c := b.cfg
+	o = append(o, natsgo.SetCustomDialer(dialer{b}))
+	if c.User != "" || c.Password != "" {
+		o = append(o, natsgo.UserInfo(c.User, c.Password))
+	}
+	if c.Token != "" {
+		o = append(o, natsgo.Token(c.Token))
+	}
+	if c.Credentials != "" {
+		o = append(o, natsgo.UserCredentials(c.Credentials))
+	}
+	if c.TLS.CA != "" {
+		o = append(o, natsgo.RootCAs(c.TLS.CA))
+	}
+	if c.TLS.Cert != "" {
+		o = append(o, natsgo.ClientCert(c.TLS.Cert, c.TLS.Key))
+	}
+	return o
+}
+
+// The dialers count connections before the client library reads from one. So
+// whoever reads a message of a new connection finds the generation changed.
+type inProcess struct{ b *Broker }
+
+func (p inProcess) InProcessConn() (net.Conn, error) {
+	p.b.generation.Add(1)
+	return p.b.server.srv.InProcessConn()
+}
+
+type dialer struct{ b *Broker }
+
+func (d dialer) Dial(network, address string) (net.Conn, error) {
+	c, err := net.DialTimeout(network, address, 2*time.Second)
+	if err == nil {
+		d.b.generation.Add(1)
+	}
+	return c, err
+}
+
+// disconnected answers what waits: nobody can say whether it was stored.
+func (b *Broker) disconnected(err error) {
+	b.connected.Store(false)
+	if b.ctx.Err() != nil {
+		return
+	}
+	b.log.Warn("connection to NATS lost", "err", err)
+	b.out.fail(errDisconnected)
+	b.reads.fail(errDisconnected)
+}
+
+func (b *Broker) reconnected(nc *natsgo.Conn) {
+	b.connected.Store(true)
+	b.log.Info("connection to NATS made again", "url", nc.ConnectedUrlRedacted())
+	if b.stateErr() != nil {
+		return // still starting: streams is not ours to read
+	}
+	for _, s := range b.streams {
+		s.nudge()
+	}
+}

@@ -1,0 +1,120 @@
+package nats
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A highWater remembers, beside the embedded server's files but synced about
+// once a second, how far each log had come. JetStream syncs every two minutes:
+// after a power failure its log may end before messages that were answered and
+// seen. Then the next messages would take offsets that were given before, and a
+// resuming client would be handed a false continuation. A log that ends below
+// its mark, or that lived through an unclean end of the machine without being
+// synced, gets a new epoch, so that clients are told of the gap.
+type highWater struct {
+	path string
+	boot string
+	last marks // what is on disk
+}
+
+type marks struct {
+	// Boot is the machine's boot id while the file was written.
+	Boot string `json:"boot"`
+	// Clean says that the server was shut down and its files were synced.
+	Clean bool `json:"clean"`
+	// Logs by namespace.
+	Logs map[string]mark `json:"logs"`
+}
+
+type mark struct {
+	Epoch string `json:"epoch"`
+	Last  uint64 `json:"last"`
+}
+
+// openHighWater reads dir's file. One that cannot be read counts as an unclean
+// end of another boot: the logs then get new epochs, which is always safe.
+func openHighWater(dir string) (*highWater, error) {
+	h := &highWater{path: filepath.Join(dir, "highwater.json")}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		boot = []byte("unknown")
+	}
+	h.boot = strings.TrimSpace(string(boot))
+	b, err := os.ReadFile(h.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		h.last = marks{Boot: "", Clean: false}
+	case err != nil:
+		return nil, fmt.Errorf("read the high-water marks: %w", err)
+	default:
+		if json.Unmarshal(b, &h.last) != nil {
+			h.last = marks{}
+		}
+	}
+	return h, nil
+}
+
+// survived reports whether the log of ns, found in epoch with last as its end,
+// holds all it ever held. A log without a mark was made by nobody or copied
+// here without its marks.
+func (h *highWater) survived(ns, epoch string, last uint64, synced bool) bool {
+	m, ok := h.last.Logs[ns]
+	if !ok || m.Epoch != epoch {
+		return false
+	}
+	return last >= m.Last && (synced || h.last.Clean || h.last.Boot == h.boot)
+}
+
+// write replaces the file, synced, if logs or clean differ from what it says.
+func (h *highWater) write(logs map[string]mark, clean bool) error {
+	if h.last.Clean == clean && h.last.Boot == h.boot && len(h.last.Logs) == len(logs) {
+		same := true
+		for ns, m := range logs {
+			same = same && h.last.Logs[ns] == m
+		}
+		if same {
+			return nil
+		}
+	}
+	next := marks{Boot: h.boot, Clean: clean, Logs: logs}
+	b, err := json.Marshal(next)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(h.path, b); err != nil {
+		return fmt.Errorf("write the high-water marks: %w", err)
+	}
+	h.last = next
+	return nil
+}
+
+// replaceFile puts b in place of name so that a reader finds the old or the new
+// content whole, also after a power failure.
+func replaceFile(name string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

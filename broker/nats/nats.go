@@ -1,0 +1,282 @@
+// Package nats is a hub.Broker on NATS JetStream: on a server inside this
+// process with its files in a directory, or on NATS servers elsewhere.
+//
+// A durable namespace is one stream. Its RePublish sends every message on after
+// it is stored, with its sequence and the previous sequence of its subject, and
+// this package listens to that with plain subscriptions on just the channels
+// that are subscribed here. All of a namespace's subscriptions feed one Go
+// channel read by one goroutine, so messages come in the order of the log.
+//
+// What a plain subscription may lose is found and fetched from the stream before
+// anything later is delivered: after a reconnect, after the client's queue was
+// full, after a replicated stream changed its leader, and when a message names a
+// predecessor that was not seen. Where servers lose something among themselves
+// without any of these signs, a check of the quiet channels every few seconds
+// finds it; such a message is the only one that may come after a later one of
+// another channel.
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+var _ hub.Broker = (*Broker)(nil)
+
+// Broker is a hub.Broker on NATS. The zero value is not usable: see New.
+type Broker struct {
+	// Fixed by New.
+	cfg Config
+	log *slog.Logger
+
+	// Fixed by Start, before state says that it started.
+	nc      *natsgo.Conn
+	server  *embedded          // nil with an external NATS
+	marks   *highWater         // nil with an external NATS; keep's, then Close's
+	streams map[string]*stream // by namespace
+	out     *outbox
+	reads   *reads
+	room    *room // nil with an external NATS
+
+	// The connection, written by its callbacks.
+	generation atomic.Uint64 // counts the connections made, before each is used
+	connected  atomic.Bool
+
+	ctx  context.Context // ends with Close; bounds all goroutines
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex // serialises Start and Close
+	starting bool
+	started  bool
+	state    atomic.Pointer[error] // why nothing works; points to nil while started
+}
+
+var errNotStarted = fmt.Errorf("%w: not started", hub.ErrUnavailable)
+
+// New returns a broker that is not started. log may be nil.
+func New(cfg Config, log *slog.Logger) (*Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	b := &Broker{cfg: cfg.withDefaults(), log: log, streams: map[string]*stream{}}
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	b.setState(errNotStarted)
+	return b, nil
+}
+
+func (b *Broker) setState(err error) { b.state.Store(&err) }
+func (b *Broker) stateErr() error    { return *b.state.Load() }
+
+// Start starts the embedded server or connects to the external one, creates or
+// adjusts the streams and begins delivery. It waits for servers and clusters
+// that are not ready yet as long as ctx lasts.
+func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver func(*hub.Message)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.stateErr(); errors.Is(err, hub.ErrClosed) {
+		return err
+	}
+	if b.starting {
+		return errors.New("start nats broker: it was started already")
+	}
+	if err := b.cfg.check(namespaces); err != nil {
+		return fmt.Errorf("start nats broker: %w", err)
+	}
+	b.starting = true
+	if err := b.start(ctx, namespaces, deliver); err != nil {
+		return errors.Join(fmt.Errorf("start nats broker: %w", err), b.shut())
+	}
+	b.setState(nil)
+	return nil
+}
+
+func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver func(*hub.Message)) (err error) {
+	if b.cfg.URL == "" {
+		if b.server, err = startEmbedded(b.cfg, namespaces, b.log); err != nil {
+			return err
+		}
+		if b.marks, err = openHighWater(b.cfg.Dir); err != nil {
+			return err
+		}
+		if b.room, err = newRoom(b.cfg); err != nil {
+			return err
+		}
+	}
+	b.out, b.reads = newOutbox(b), newReads(b)
+	if err := b.connect(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(b.out.listen(), b.reads.listen()); err != nil {
+		return err
+	}
+	for _, n := range namespaces {
+		s := newStream(b, n.WithDefaults(), deliver)
+		if s.durable() {
+			if err := s.prepare(ctx); err != nil {
+				return err
+			}
+		}
+		b.streams[n.Name] = s
+	}
+	if err := b.mark(false); err != nil {
+		return err
+	}
+	for _, s := range b.streams {
+		if err := s.listen(); err != nil {
+			return err
+		}
+		b.wg.Go(s.run)
+	}
+	b.wg.Go(b.out.send)
+	b.wg.Go(b.keep)
+	b.started = true
+	return nil
+}
+
+// keepEvery is how often timeouts, the disk and the high-water marks are looked at.
+const (
+	keepEvery = 100 * time.Millisecond
+	markEvery = time.Second
+)
+
+// keep does what time alone brings.
+func (b *Broker) keep() {
+	t := time.NewTicker(keepEvery)
+	defer t.Stop()
+	marked := time.Now()
+	for {
+		var kick <-chan struct{}
+		if b.room != nil {
+			kick = b.room.kick
+		}
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-kick:
+		case <-t.C:
+		}
+		now := time.Now()
+		b.out.expire(now)
+		if b.room != nil {
+			if err := b.room.look(b.out.pendingBytes()); err != nil {
+				b.log.Error("disk cannot be looked at", "err", err)
+			}
+		}
+		if now.Sub(marked) >= markEvery {
+			marked = now
+			if err := b.mark(false); err != nil {
+				b.log.Error("high-water marks cannot be written", "err", err)
+			}
+		}
+	}
+}
+
+// mark writes the high-water marks of the embedded server's logs.
+func (b *Broker) mark(clean bool) error {
+	if b.marks == nil {
+		return nil
+	}
+	logs := maps.Clone(b.marks.last.Logs) // also of namespaces that are not served now
+	if logs == nil {
+		logs = map[string]mark{}
+	}
+	for name, s := range b.streams {
+		if s.durable() {
+			logs[name] = s.mark()
+		}
+	}
+	return b.marks.write(logs, clean)
+}
+
+// stream returns the started stream of ns.
+func (b *Broker) stream(ns *hub.Namespace) (*stream, error) {
+	if err := b.stateErr(); err != nil {
+		return nil, err
+	}
+	s := b.streams[ns.Name]
+	if s == nil {
+		return nil, fmt.Errorf("%w: %q", hub.ErrUnknownNamespace, ns.Name)
+	}
+	return s, nil
+}
+
+// Ready returns nil while the connection stands, every log is verified after
+// the last reconnect and the disk has room.
+func (b *Broker) Ready() error {
+	if err := b.stateErr(); err != nil {
+		return err
+	}
+	if !b.connected.Load() {
+		return errDisconnected
+	}
+	if b.room != nil && b.room.full() {
+		return hub.ErrStorageFull
+	}
+	for _, s := range b.streams {
+		if !s.verified() {
+			return fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.ns.Name)
+		}
+	}
+	return nil
+}
+
+// Top returns the end of the namespace's log.
+func (b *Broker) Top(ctx context.Context, ns *hub.Namespace) (hub.Position, error) {
+	s, err := b.stream(ns)
+	if err != nil || !s.durable() {
+		return hub.Position{}, err
+	}
+	in, err := s.info(ctx)
+	return hub.Position{Epoch: in.epoch, Offset: in.last}, err
+}
+
+// Close answers what is pending with hub.ErrClosed, ends delivery, and shuts the
+// embedded server down last. When it returns, deliver is not running and will
+// not be called again; do not call it from deliver.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if errors.Is(b.stateErr(), hub.ErrClosed) {
+		return nil
+	}
+	return b.shut()
+}
+
+// shut undoes start, or as much of it as was done. b.mu is held.
+func (b *Broker) shut() error {
+	closed := fmt.Errorf("nats broker: %w", hub.ErrClosed)
+	b.setState(closed)
+	if b.out != nil {
+		b.out.close(closed)
+	}
+	b.stop()
+	b.wg.Wait()
+	if b.nc != nil {
+		b.nc.Close()
+	}
+	if b.reads != nil {
+		b.reads.fail(closed)
+	}
+	if b.server == nil {
+		return nil
+	}
+	var err error
+	if b.server.stopServer() && b.started {
+		err = b.mark(true)
+	}
+	return errors.Join(err, b.server.lock.Close())
+}

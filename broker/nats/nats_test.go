@@ -1,0 +1,87 @@
+package nats
+
+import (
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/hub/hubtest"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("WEIR_TEST_ROLE"); role != "" {
+		os.Exit(child(role))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const patience = 20 * time.Second
+
+// logger shows the broker's log when WEIR_TEST_LOG is set.
+func logger() *slog.Logger {
+	if os.Getenv("WEIR_TEST_LOG") == "" {
+		return nil
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func newBroker(t *testing.T, cfg Config) *Broker {
+	t.Helper()
+	b, err := New(cfg, logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestEmbeddedConforms(t *testing.T) {
+	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
+		return hubtest.Harness{Alone: true, New: func(t *testing.T) hub.Broker {
+			return newBroker(t, Config{Dir: t.TempDir()})
+		}}
+	})
+}
+
+func TestEmbeddedSyncedConforms(t *testing.T) {
+	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
+		return hubtest.Harness{Alone: true, Durability: hub.Synced, New: func(t *testing.T) hub.Broker {
+			return newBroker(t, Config{Dir: t.TempDir()})
+		}}
+	})
+}
+
+func TestExternalConforms(t *testing.T) {
+	c := external(t)
+	c.spawn(t)
+	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
+		return hubtest.Harness{New: func(t *testing.T) hub.Broker { return newBroker(t, Config{URL: c.url()}) }}
+	})
+}
+
+func TestClusterConforms(t *testing.T) {
+	cs := cluster(t)
+	spawnAll(t, cs)
+	next := 0
+	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
+		return hubtest.Harness{Replicas: 3, Patience: patience, New: func(t *testing.T) hub.Broker {
+			next++ // nodes of one test connect to different servers
+			return newBroker(t, Config{URL: cs[next%3].url()})
+		}}
+	})
+}
+
+func spawnAll(t *testing.T, cs []natsChild) []*process {
+	t.Helper()
+	ps := make([]*process, len(cs))
+	var wg sync.WaitGroup
+	for i, c := range cs {
+		wg.Go(func() { ps[i] = c.spawn(t) })
+	}
+	wg.Wait()
+	return ps
+}

@@ -1,0 +1,344 @@
+package nats
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// Headers of a message. Without a key of either kind it has none of them.
+const (
+	headerKey  = "Weir-Key"
+	headerTime = "Weir-Time" // only with durability none: Unix milliseconds
+)
+
+// An outbox holds the publishes that are not answered: those to be sent, and
+// those sent and waiting for their acknowledgement. Publish appends and returns;
+// one goroutine sends, because writing to a connection may block.
+type outbox struct {
+	// Fixed.
+	b      *Broker
+	prefix string        // of the reply subjects, ends with a dot
+	wake   chan struct{} // holds a token while queue may not be empty
+
+	mu      sync.Mutex
+	closed  error
+	queue   []*pending // to be sent
+	waiting map[uint64]*pending
+	order   []*pending // all unanswered ones by age, answered ones among them
+	nextID  uint64
+	count   int
+	bytes   int
+}
+
+// A pending is one publish without an answer. Its fields are the outbox's.
+type pending struct {
+	id       uint64
+	s        *stream
+	p        hub.Publication
+	done     func(hub.Position, error)
+	deadline time.Time
+	answered bool
+}
+
+func newOutbox(b *Broker) *outbox {
+	return &outbox{
+		b: b, prefix: natsgo.NewInbox() + ".", wake: make(chan struct{}, 1), waiting: map[uint64]*pending{},
+	}
+}
+
+// listen subscribes to the acknowledgements.
+func (o *outbox) listen() error {
+	sub, err := o.b.nc.Subscribe(o.prefix+"*", o.ack)
+	if err != nil {
+		return fmt.Errorf("subscribe to acknowledgements: %w", err)
+	}
+	return sub.SetPendingLimits(-1, -1) // bounded by MaxPending
+}
+
+// overhead is what a stored message costs on disk besides channel and data.
+const overhead = 256
+
+// Publish queues p. It is answered once it is stored, at once with durability none.
+func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Position, error)) {
+	s, err := b.stream(ns)
+	switch {
+	case err != nil:
+	case p.Channel == "":
+		err = fmt.Errorf("%w: it is empty", hub.ErrBadChannel)
+	case len(p.Data) > s.ns.MaxMessageBytes:
+		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), s.ns.MaxMessageBytes, s.ns.Name)
+	case !b.connected.Load():
+		err = errDisconnected
+	case !s.verified():
+		err = fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.ns.Name)
+	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+overhead)):
+		err = fmt.Errorf("%w: the disk of %s is at its limit", hub.ErrStorageFull, b.cfg.Dir)
+	default:
+		err = b.out.add(&pending{s: s, p: p, done: done})
+	}
+	if err != nil {
+		done(hub.Position{}, err)
+	}
+}
+
+func (o *outbox) add(p *pending) error {
+	p.deadline = time.Now().Add(time.Duration(o.b.cfg.AckTimeout))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed != nil:
+		return o.closed
+	case o.count >= o.b.cfg.MaxPending:
+		return fmt.Errorf("%w: %d publishes wait for NATS", hub.ErrOverloaded, o.count)
+	case o.count > 0 && o.bytes+len(p.p.Data) > o.b.cfg.MaxPendingBytes:
+		return fmt.Errorf("%w: %d bytes wait for NATS", hub.ErrOverloaded, o.bytes)
+	}
+	o.nextID++
+	p.id = o.nextID
+	o.count++
+	o.bytes += len(p.p.Data)
+	o.queue = append(o.queue, p)
+	o.order = append(o.order, p)
+	o.waiting[p.id] = p
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// pendingBytes returns what the disk may still have to take.
+func (o *outbox) pendingBytes() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return int64(o.bytes + o.count*overhead)
+}
+
+// take removes the publish called id, if it has no answer yet.
+func (o *outbox) take(id uint64) *pending {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.waiting[id]
+	if p != nil {
+		o.remove(p)
+	}
+	return p
+}
+
+// remove forgets p. o.mu is held.
+func (o *outbox) remove(p *pending) {
+	delete(o.waiting, p.id)
+	p.answered = true
+	o.count--
+	o.bytes -= len(p.p.Data)
+	n := 0
+	for n < len(o.order) && o.order[n].answered {
+		o.order[n] = nil
+		n++
+	}
+	if o.order = o.order[n:]; len(o.order) == 0 {
+		o.order = nil
+	}
+}
+
+// expire answers what waited too long.
+func (o *outbox) expire(now time.Time) {
+	o.mu.Lock()
+	var late []*pending
+	for _, p := range o.order {
+		if p.deadline.After(now) {
+			break
+		}
+		if !p.answered {
+			late = append(late, p)
+		}
+	}
+	for _, p := range late {
+		o.remove(p)
+	}
+	o.mu.Unlock()
+	for _, p := range late {
+		p.done(hub.Position{}, fmt.Errorf("%w: no answer from NATS within %v", hub.ErrUnavailable, o.b.cfg.AckTimeout))
+	}
+}
+
+// fail answers everything with err.
+func (o *outbox) fail(err error) {
+	o.mu.Lock()
+	all := o.order
+	o.queue, o.order = nil, nil
+	clear(o.waiting)
+	o.count, o.bytes = 0, 0
+	n := 0
+	for _, p := range all {
+		if !p.answered {
+			p.answered = true
+			all[n] = p
+			n++
+		}
+	}
+	o.mu.Unlock()
+	for _, p := range all[:n] {
+		p.done(hub.Position{}, err)
+	}
+}
+
+func (o *outbox) close(err error) {
+	o.mu.Lock()
+	o.closed = err
+	o.mu.Unlock()
+	o.fail(err)
+}
+
+// send is the goroutine that writes to the connection.
+func (o *outbox) send() {
+	var batch []*pending
+	for {
+		select {
+		case <-o.b.ctx.Done():
+			return
+		case <-o.wake:
+		}
+		o.mu.Lock()
+		batch, o.queue = o.queue, batch[:0]
+		o.mu.Unlock()
+		for i, p := range batch {
+			o.sendOne(p)
+			batch[i] = nil
+		}
+	}
+}
+
+func (o *outbox) sendOne(p *pending) {
+	o.mu.Lock()
+	answered := p.answered
+	o.mu.Unlock()
+	if answered {
+		return
+	}
+	m := &natsgo.Msg{Subject: p.s.subject(p.p.Channel), Data: p.p.Data}
+	if p.p.Key != "" {
+		m.Header = natsgo.Header{headerKey: {quote(p.p.Key)}}
+	}
+	if p.s.durable() {
+		m.Reply = o.prefix + strconv.FormatUint(p.id, 36)
+		if p.p.IdempotencyKey != "" {
+			if m.Header == nil {
+				m.Header = natsgo.Header{}
+			}
+			m.Header[natsgo.MsgIdHdr] = []string{quote(p.p.IdempotencyKey)}
+		}
+	} else {
+		if m.Header == nil {
+			m.Header = natsgo.Header{}
+		}
+		m.Header[headerTime] = []string{strconv.FormatInt(time.Now().UnixMilli(), 10)}
+	}
+	err := o.b.nc.PublishMsg(m)
+	switch {
+	case err == nil && p.s.durable():
+		return // until the acknowledgement
+	case err != nil:
+		err = publishError(err)
+	}
+	if o.take(p.id) != nil {
+		p.done(hub.Position{}, err)
+	}
+}
+
+// quote makes any string fit a header line. Keys without control characters,
+// quotes and surrounding spaces stay as they are.
+func quote(s string) string {
+	for i := range len(s) {
+		if b := s[i]; b < ' ' || b == 0x7f || b == '"' || b == ' ' && (i == 0 || i == len(s)-1) {
+			return strconv.Quote(s)
+		}
+	}
+	return s
+}
+
+func unquote(s string) string {
+	if len(s) > 0 && s[0] == '"' {
+		if u, err := strconv.Unquote(s); err == nil {
+			return u
+		}
+	}
+	return s
+}
+
+// ack receives the acknowledgements, on the subscription's goroutine.
+func (o *outbox) ack(m *natsgo.Msg) {
+	id, err := strconv.ParseUint(lastToken(m.Subject), 36, 64)
+	if err != nil {
+		return
+	}
+	seq, duplicate, ackErr := parseAck(m.Data)
+	if isCode(ackErr, codeKeyInProcess) {
+		o.again(id)
+		return
+	}
+	p := o.take(id)
+	if p == nil {
+		return
+	}
+	if len(m.Data) == 0 { // nobody listens on the stream's subject: there is no stream or no leader
+		p.s.nudge()
+		p.done(hub.Position{}, fmt.Errorf("%w: NATS has no stream for namespace %q", hub.ErrUnavailable, p.s.ns.Name))
+		return
+	}
+	if ackErr != nil {
+		p.done(hub.Position{}, ackErr)
+		return
+	}
+	p.done(p.s.acknowledged(seq, duplicate))
+}
+
+// again sends the publish called id once more, a little later: a replicated
+// stream is just storing the first one with its idempotency key, and cannot say
+// yet where.
+func (o *outbox) again(id uint64) {
+	time.AfterFunc(5*time.Millisecond, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if p := o.waiting[id]; p != nil {
+			o.queue = append(o.queue, p)
+			select {
+			case o.wake <- struct{}{}:
+			default:
+			}
+		}
+	})
+}
+
+// parseAck reads what JetStream answers a publish with.
+func parseAck(b []byte) (seq uint64, duplicate bool, err error) {
+	// The usual answer is {"stream":"weir_x","seq":123}; it has no room for surprises.
+	if i := bytes.LastIndex(b, []byte(`,"seq":`)); i > 0 && b[len(b)-1] == '}' && !bytes.Contains(b, []byte(`"error"`)) {
+		if seq, err = strconv.ParseUint(string(b[i+7:len(b)-1]), 10, 64); err == nil {
+			return seq, false, nil
+		}
+	}
+	var a struct {
+		Error *apiError `json:"error"`
+		Seq   uint64    `json:"seq"`
+		Dup   bool      `json:"duplicate"`
+	}
+	if err := json.Unmarshal(b, &a); err != nil {
+		return 0, false, fmt.Errorf("%w: acknowledgement %.60q: %w", hub.ErrUnavailable, b, err)
+	}
+	if a.Error != nil {
+		return 0, false, a.Error.sentinel()
+	}
+	if a.Seq == 0 {
+		return 0, false, fmt.Errorf("%w: acknowledgement %.60q without sequence", hub.ErrUnavailable, b)
+	}
+	return a.Seq, a.Dup, nil
+}

@@ -1,0 +1,239 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// reads makes direct reads of streams: one request, many messages and an end
+// mark as the answer.
+type reads struct {
+	b      *Broker
+	prefix string        // of the reply subjects, ends with a dot
+	slots  chan struct{} // bounds the reads under way
+
+	mu      sync.Mutex
+	nextID  uint64
+	waiting map[uint64]*read
+}
+
+// A read is one request under way. The reply subscription's goroutine owns it
+// until done is closed.
+type read struct {
+	done chan struct{}
+	page page
+	err  error
+}
+
+// A page is what one request brought.
+type page struct {
+	messages []stored
+	// pending is how many messages that match are left after the last one.
+	pending uint64
+	// upTo is the end of the log where the answer was given; 0 is unknown.
+	upTo uint64
+}
+
+// A stored is a message as the stream has it.
+type stored struct {
+	seq     uint64
+	subject string
+	time    int64 // Unix milliseconds
+	key     string
+	data    []byte
+}
+
+// A query is the body of a direct read (NATS ADR-31).
+type query struct {
+	Seq       uint64   `json:"seq,omitempty"`
+	NextFor   string   `json:"next_by_subj,omitempty"`
+	MultiLast []string `json:"multi_last,omitempty"`
+	UpToSeq   uint64   `json:"up_to_seq,omitempty"`
+	Batch     int      `json:"batch,omitempty"`
+	MaxBytes  int      `json:"max_bytes,omitempty"`
+}
+
+const (
+	maxReads  = 64
+	readBatch = 512
+	readBytes = 1 << 20
+)
+
+func newReads(b *Broker) *reads {
+	return &reads{b: b, prefix: natsgo.NewInbox() + ".", slots: make(chan struct{}, maxReads), waiting: map[uint64]*read{}}
+}
+
+// listen subscribes to the answers.
+func (r *reads) listen() error {
+	sub, err := r.b.nc.Subscribe(r.prefix+"*", r.receive)
+	if err != nil {
+		return fmt.Errorf("subscribe to answers: %w", err)
+	}
+	return sub.SetPendingLimits(-1, -1) // bounded by maxReads times readBytes
+}
+
+// get asks stream and waits for the whole answer.
+func (r *reads) get(ctx context.Context, stream string, q query) (page, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.b.cfg.ReadTimeout))
+	defer cancel()
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		return page{}, r.late(ctx)
+	}
+	if !r.b.connected.Load() {
+		return page{}, errDisconnected
+	}
+	if q.MaxBytes == 0 {
+		q.MaxBytes = readBytes
+	}
+	body, err := json.Marshal(q)
+	if err != nil {
+		return page{}, err
+	}
+	rd := &read{done: make(chan struct{})}
+	r.mu.Lock()
+	r.nextID++
+	id := r.nextID
+	r.waiting[id] = rd
+	r.mu.Unlock()
+	defer r.forget(id)
+	err = r.b.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, r.prefix+strconv.FormatUint(id, 36), body)
+	if err != nil {
+		return page{}, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, stream, err)
+	}
+	select {
+	case <-rd.done:
+		return rd.page, rd.err
+	case <-ctx.Done():
+		return page{}, r.late(ctx)
+	}
+}
+
+// late tells the caller's own end from ours.
+func (r *reads) late(ctx context.Context) error {
+	if err := r.b.stateErr(); errors.Is(err, hub.ErrClosed) {
+		return err
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: read: %w", hub.ErrUnavailable, ctx.Err())
+}
+
+func (r *reads) forget(id uint64) {
+	r.mu.Lock()
+	delete(r.waiting, id)
+	r.mu.Unlock()
+}
+
+// fail answers all reads under way with err.
+func (r *reads) fail(err error) {
+	r.mu.Lock()
+	all := r.waiting
+	r.waiting = map[uint64]*read{}
+	r.mu.Unlock()
+	for _, rd := range all {
+		rd.err = err
+		close(rd.done)
+	}
+}
+
+// receive takes one message of an answer.
+func (r *reads) receive(m *natsgo.Msg) {
+	id, err := strconv.ParseUint(lastToken(m.Subject), 36, 64)
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rd := r.waiting[id]
+	if rd == nil {
+		return
+	}
+	status := m.Header.Get("Status")
+	if status == "" {
+		st, err := parseStored(m)
+		if err != nil {
+			rd.err = err
+		}
+		rd.page.messages = append(rd.page.messages, st)
+		if len(rd.page.messages) > 1 || m.Header.Get("Nats-Num-Pending") != "" {
+			return // more is to come, or the end mark
+		}
+	}
+	switch status {
+	case "", "404": // a single message, or none
+	case "204":
+		rd.page.pending, _ = strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64)
+		rd.page.upTo, _ = strconv.ParseUint(m.Header.Get("Nats-UpTo-Sequence"), 10, 64)
+	case "503":
+		rd.err = fmt.Errorf("%w: nobody answers reads of the stream", hub.ErrUnavailable)
+	default:
+		rd.err = fmt.Errorf("%w: read: %s %s", hub.ErrUnavailable, status, m.Header.Get("Description"))
+	}
+	delete(r.waiting, id)
+	close(rd.done)
+}
+
+// parseStored reads the headers of a direct read or of a republished message.
+func parseStored(m *natsgo.Msg) (stored, error) {
+	st := stored{subject: m.Header.Get("Nats-Subject"), data: m.Data}
+	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+	if err != nil || seq == 0 {
+		return st, fmt.Errorf("%w: message on %q without sequence", hub.ErrUnavailable, m.Subject)
+	}
+	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
+	if err != nil {
+		return st, fmt.Errorf("%w: message on %q: %w", hub.ErrUnavailable, m.Subject, err)
+	}
+	st.seq, st.time = seq, at.UnixMilli()
+	st.key = unquote(m.Header.Get(headerKey))
+	if st.data == nil {
+		st.data = []byte{}
+	}
+	return st, nil
+}
+
+// request makes a JetStream API request with one JSON answer.
+func (b *Broker) request(ctx context.Context, subject string, body, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(b.cfg.ReadTimeout))
+	defer cancel()
+	if b.nc.Status() != natsgo.CONNECTED {
+		return errDisconnected
+	}
+	var raw []byte
+	var err error
+	if body != nil {
+		if raw, err = json.Marshal(body); err != nil {
+			return err
+		}
+	}
+	m, err := b.nc.RequestWithContext(ctx, "$JS.API."+subject, raw)
+	if err != nil {
+		if errors.Is(err, context.Canceled) {
+			return b.reads.late(ctx)
+		}
+		return fmt.Errorf("%w: %s: %w", hub.ErrUnavailable, subject, err)
+	}
+	var e struct {
+		Error *apiError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &e); err != nil {
+		return fmt.Errorf("%w: %s: answer %.60q: %w", hub.ErrUnavailable, subject, m.Data, err)
+	}
+	if e.Error != nil {
+		return e.Error
+	}
+	return json.Unmarshal(m.Data, answer)
+}

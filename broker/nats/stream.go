@@ -1,0 +1,292 @@
+package nats
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// What the stream's metadata says of the log.
+const (
+	metaEpoch = "weir-epoch" // the log's epoch
+	metaBase  = "weir-base"  // the log's end when the epoch began
+	metaSizes = "weir-least" // the smallest history_size it ever had
+)
+
+// An info is a stream at one moment.
+type info struct {
+	epoch string
+	base  uint64 // the end of the log when the epoch began
+	first uint64 // the oldest retained sequence; last+1 if there is none
+	last  uint64
+	least int // the smallest history_size the stream ever had
+	// whole says that neither age nor bytes can have removed a message so far.
+	whole  bool
+	config jetstream.StreamConfig
+}
+
+// prefixed returns the name of the stream; names allow no dots.
+func (s *stream) name() string { return s.b.cfg.Prefix + "_" + s.ns.Name }
+
+// config returns the stream's configuration in epoch.
+func (s *stream) config(epoch string, base uint64, least int) jetstream.StreamConfig {
+	p, ns := s.b.cfg.Prefix, s.ns.Name
+	return jetstream.StreamConfig{
+		Name:              s.name(),
+		Description:       "log of the weir namespace " + ns,
+		Subjects:          []string{p + ".log." + ns + ".>"},
+		Retention:         jetstream.LimitsPolicy,
+		Discard:           jetstream.DiscardOld,
+		Storage:           jetstream.FileStorage,
+		MaxConsumers:      -1,
+		MaxMsgs:           -1,
+		MaxMsgSize:        -1,
+		MaxMsgsPerSubject: int64(s.ns.HistorySize),
+		MaxBytes:          s.ns.HistoryBytes,
+		MaxAge:            time.Duration(s.ns.HistoryTTL),
+		Duplicates:        time.Duration(s.ns.IdempotencyWindow),
+		Replicas:          s.ns.Replicas,
+		AllowDirect:       true,
+		RePublish: &jetstream.RePublish{
+			Source: p + ".log." + ns + ".>", Destination: p + ".live." + ns + "." + epoch + ".>",
+		},
+		Metadata: map[string]string{
+			metaEpoch: epoch,
+			metaBase:  strconv.FormatUint(base, 10),
+			metaSizes: strconv.Itoa(least),
+		},
+	}
+}
+
+// same reports whether have differs from want in nothing that we set.
+func same(have, want jetstream.StreamConfig) bool {
+	return have.MaxMsgsPerSubject == want.MaxMsgsPerSubject && have.MaxBytes == want.MaxBytes &&
+		have.MaxAge == want.MaxAge && have.Duplicates == want.Duplicates && have.Replicas == want.Replicas &&
+		have.AllowDirect && have.RePublish != nil && *have.RePublish == *want.RePublish &&
+		len(have.Subjects) == 1 && have.Subjects[0] == want.Subjects[0] && have.Discard == want.Discard &&
+		have.Metadata[metaEpoch] == want.Metadata[metaEpoch] && have.Metadata[metaBase] == want.Metadata[metaBase] &&
+		have.Metadata[metaSizes] == want.Metadata[metaSizes]
+}
+
+// look asks the stream's leader how it stands.
+func (s *stream) look(ctx context.Context) (info, error) {
+	var a jetstream.StreamInfo
+	if err := s.b.request(ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil {
+		return info{}, err
+	}
+	m := a.Config.Metadata
+	in := info{epoch: m[metaEpoch], first: a.State.FirstSeq, last: a.State.LastSeq, config: a.Config}
+	base, err := strconv.ParseUint(m[metaBase], 10, 64)
+	least, err2 := strconv.Atoi(m[metaSizes])
+	if in.epoch == "" || err != nil || err2 != nil {
+		return info{}, fmt.Errorf("stream %s exists and is not one of ours; remove it, or set another prefix", s.name())
+	}
+	in.base, in.least = base, least
+	in.whole = a.TimeStamp.Sub(a.Created) < a.Config.MaxAge-10*time.Second &&
+		a.Config.MaxBytes >= 64<<20 && int64(a.State.Bytes) < a.Config.MaxBytes/2
+	return in, nil
+}
+
+// retryEvery is how often something a server is not ready for is tried again.
+const retryEvery = 100 * time.Millisecond
+
+// prepare makes the stream exist with our configuration and sets the epoch. It
+// waits for servers that are not ready.
+func (s *stream) prepare(ctx context.Context) error {
+	for {
+		in, err := s.ensure(ctx)
+		if err == nil {
+			if in.last > 0 && !s.survived(in) {
+				s.b.log.Warn("log may have lost messages; it begins a new epoch", "namespace", s.ns.Name, "last", in.last)
+				in, err = s.newEpoch(ctx, in)
+			}
+			if err == nil {
+				err = s.fence(ctx) // publishing works only when the way to the leader is known
+			}
+			if err == nil {
+				s.adopt(in)
+				s.checked.Store(s.b.generation.Load())
+				return nil
+			}
+		}
+		if hopeless(err) {
+			return fmt.Errorf("namespace %q: %w", s.ns.Name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("namespace %q: %w", s.ns.Name, errors.Join(ctx.Err(), err))
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// survived reports whether the log that the embedded server found holds all it
+// ever held. In a cluster the other nodes may have gone on, and know better than
+// this one's marks what the log is.
+func (s *stream) survived(in info) bool {
+	switch {
+	case s.b.marks == nil:
+		return true
+	case s.b.cfg.Cluster.Name != "":
+		m, ok := s.b.marks.last.Logs[s.ns.Name]
+		return !ok || m.Epoch != in.epoch || in.last >= m.Last
+	default:
+		return s.b.marks.survived(s.ns.Name, in.epoch, in.last, s.ns.Durability == hub.Synced)
+	}
+}
+
+// hopeless reports whether asking again cannot help.
+func hopeless(err error) bool {
+	var e *apiError
+	if !errors.As(err, &e) {
+		return !errors.Is(err, hub.ErrUnavailable)
+	}
+	switch e.ErrCode {
+	case codeStreamNotFound, codeNameInUse, codeNoPeers, codeInsufficient, codeNotEnabled, codeNotForAccount:
+		return false
+	}
+	return e.Code != 503
+}
+
+// ensure creates the stream or brings its configuration up to date, once.
+func (s *stream) ensure(ctx context.Context) (info, error) {
+	in, err := s.look(ctx)
+	switch {
+	case isCode(err, codeStreamNotFound):
+		s.b.log.Info("creating log", "namespace", s.ns.Name, "stream", s.name())
+		err = s.put(ctx, "CREATE", s.config(newEpoch(), 0, s.ns.HistorySize))
+		if err != nil && !isCode(err, codeNameInUse) { // another node was faster
+			return info{}, err
+		}
+		if in, err = s.look(ctx); err != nil {
+			return info{}, err
+		}
+	case err != nil:
+		return info{}, err
+	}
+	want := s.config(in.epoch, in.base, min(in.least, s.ns.HistorySize))
+	if same(in.config, want) {
+		return in, nil
+	}
+	if err := s.put(ctx, "UPDATE", want); err != nil {
+		return info{}, err
+	}
+	return s.look(ctx)
+}
+
+func (s *stream) put(ctx context.Context, verb string, cfg jetstream.StreamConfig) error {
+	var a jetstream.StreamInfo
+	err := s.b.request(ctx, "STREAM."+verb+"."+cfg.Name, cfg, &a)
+	if isCode(err, codeReplicas) {
+		return fmt.Errorf("%w: this NATS is no cluster; set replicas: 1, or let url name a cluster", err)
+	}
+	return err
+}
+
+// newEpoch gives the log, which stands at in, a new epoch. If another node was
+// faster its epoch is returned.
+func (s *stream) newEpoch(ctx context.Context, in info) (info, error) {
+	now, err := s.look(ctx)
+	if err != nil || now.epoch != in.epoch {
+		return now, err
+	}
+	if err := s.put(ctx, "UPDATE", s.config(newEpoch(), now.last, now.least)); err != nil {
+		return info{}, err
+	}
+	return s.look(ctx)
+}
+
+// newEpoch returns a name for the life of a log: 48 random bits as 8 letters
+// and digits, which the wire token and a subject may hold.
+func newEpoch() string {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789AB"
+	var b [8]byte
+	rand.Read(b[:]) //nolint:errcheck // crypto/rand never fails since Go 1.24
+	for i := range b {
+		b[i] = letters[b[i]&63]
+	}
+	return string(b[:])
+}
+
+// A flight is one look at the stream that many callers wait for.
+type flight struct {
+	done chan struct{}
+	in   info
+	err  error
+}
+
+// info returns how the stream stands at a moment after the call began and after
+// the subscriptions made before it are known to the stream's leader. Callers
+// that come together share one look.
+func (s *stream) info(ctx context.Context) (info, error) {
+	s.flights.Lock()
+	if s.flights.over {
+		s.flights.Unlock()
+		return info{}, s.b.stateErr()
+	}
+	f := s.flights.next
+	if f == nil {
+		f = &flight{done: make(chan struct{})}
+		s.flights.next = f
+		if !s.flights.flying {
+			s.flights.flying = true
+			s.flights.wg.Go(s.fly)
+		}
+	}
+	s.flights.Unlock()
+	select {
+	case <-f.done:
+		return f.in, f.err
+	case <-ctx.Done():
+		return info{}, s.b.reads.late(ctx)
+	}
+}
+
+// fly makes looks one after another while someone waits for one.
+func (s *stream) fly() {
+	for {
+		s.flights.Lock()
+		f := s.flights.next
+		s.flights.next = nil
+		if f == nil {
+			s.flights.flying = false
+			s.flights.Unlock()
+			return
+		}
+		s.flights.Unlock()
+		if f.err = s.fence(s.b.ctx); f.err == nil {
+			f.in, f.err = s.look(s.b.ctx)
+		}
+		if f.err == nil {
+			s.adopt(f.in)
+			s.seen(f.in)
+		}
+		close(f.done)
+	}
+}
+
+// land waits for the looks under way and lets no more begin.
+func (s *stream) land() {
+	s.flights.Lock()
+	s.flights.over = true
+	s.flights.Unlock()
+	s.flights.wg.Wait()
+}
+
+// fence returns when the stream's leader knows the subscriptions made before.
+// Interest travels between servers on the same way as messages but not on that
+// of API requests. So a message goes to the leader that it must refuse: it names
+// another stream as its own, and nothing is stored.
+func (s *stream) fence(ctx context.Context) error {
+	if s.b.server != nil && s.b.cfg.Cluster.Name == "" {
+		return nil // one server, one connection: in order anyway
+	}
+	return s.refused(ctx)
+}

@@ -1,0 +1,323 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// Subscribe begins delivery of channel and reads its newest messages. First the
+// subscription is made, then the end of the log is asked for behind it: what is
+// stored after that end finds the subscription in its place.
+func (b *Broker) Subscribe(ctx context.Context, ns *hub.Namespace, channel string, tail int) (hub.Snapshot, error) {
+	s, err := b.stream(ns)
+	if err == nil && channel == "" {
+		err = fmt.Errorf("%w: it is empty", hub.ErrBadChannel)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return hub.Snapshot{}, err
+	}
+	c, tok, err := s.open(channel)
+	if err != nil {
+		return hub.Snapshot{}, err
+	}
+	var snap hub.Snapshot
+	if s.durable() {
+		snap, err = s.join(ctx, c, tok, tail)
+	} else {
+		err = s.settle(ctx)
+	}
+	if err != nil {
+		s.close(tok, c)
+		return hub.Snapshot{}, fmt.Errorf("subscribe %q: %w", channel, err)
+	}
+	return snap, nil
+}
+
+// open makes the subscription.
+func (s *stream) open(name string) (*channel, string, error) {
+	tok := token(s.ns.Name, name)
+	epoch := "*"
+	if !s.durable() {
+		epoch = noEpoch
+	}
+	c := &channel{name: name}
+	s.mu.Lock()
+	if s.channels[tok] != nil {
+		s.mu.Unlock()
+		return nil, "", fmt.Errorf("subscribe %q: it is subscribed already", name)
+	}
+	s.channels[tok] = c
+	s.mu.Unlock()
+	sub, err := s.b.nc.ChanSubscribe(s.live(epoch, tok), s.in)
+	if err != nil {
+		s.close(tok, c)
+		return nil, "", fmt.Errorf("%w: subscribe %q: %w", hub.ErrUnavailable, name, err)
+	}
+	s.mu.Lock()
+	c.sub = sub
+	s.mu.Unlock()
+	return c, tok, nil
+}
+
+// close ends c, which is called tok, if it is still the current one.
+func (s *stream) close(tok string, c *channel) {
+	s.mu.Lock()
+	if s.channels[tok] == c {
+		delete(s.channels, tok)
+	}
+	sub := c.sub
+	s.mu.Unlock()
+	if sub != nil {
+		sub.Unsubscribe() //nolint:errcheck // fails only when the connection is closed, which ends it as well
+	}
+}
+
+// Unsubscribe ends delivery of channel. One message that is being delivered
+// right now may still arrive.
+func (b *Broker) Unsubscribe(ns *hub.Namespace, channel string) {
+	s, err := b.stream(ns)
+	if err != nil {
+		return
+	}
+	tok := token(s.ns.Name, channel)
+	s.mu.Lock()
+	c := s.channels[tok]
+	s.mu.Unlock()
+	if c != nil {
+		s.close(tok, c)
+	}
+}
+
+// settle waits until the server knows our subscriptions.
+func (s *stream) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.b.cfg.ReadTimeout))
+	defer cancel()
+	if err := s.b.nc.FlushWithContext(ctx); err != nil {
+		if errors.Is(err, context.Canceled) {
+			return s.b.reads.late(ctx)
+		}
+		return fmt.Errorf("%w: %w", hub.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// join takes the snapshot of a subscription that was made. When something may
+// have been lost on the way here in the meantime it begins again.
+func (s *stream) join(ctx context.Context, c *channel, tok string, tail int) (hub.Snapshot, error) {
+	for {
+		s.mu.Lock()
+		faults := s.faults
+		s.mu.Unlock()
+		in, err := s.info(ctx)
+		if err != nil {
+			return hub.Snapshot{}, err
+		}
+		snap := hub.Snapshot{Top: hub.Position{Epoch: in.epoch, Offset: in.last}, Floor: in.last}
+		var ms []stored
+		if tail > 0 && in.last > 0 {
+			if ms, snap.Floor, err = s.tail(ctx, tok, in, tail); err != nil {
+				return hub.Snapshot{}, err
+			}
+		}
+		snap.Messages = s.messages(c.name, ms, in.epoch, 0)
+		s.mu.Lock()
+		same := s.faults == faults && s.epoch == in.epoch && c.before <= in.last && s.verified()
+		if same {
+			c.joined = true
+			c.last = max(c.last, in.last)
+			if n := len(ms); n > 0 {
+				c.prev = max(c.prev, ms[n-1].seq)
+			}
+		}
+		s.mu.Unlock()
+		if same {
+			return snap, nil
+		}
+		select {
+		case <-ctx.Done():
+			return hub.Snapshot{}, s.b.reads.late(ctx)
+		case <-s.b.ctx.Done():
+			return hub.Snapshot{}, s.b.stateErr()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// messages turns what was read into messages; prev is what comes before the first.
+func (s *stream) messages(name string, ms []stored, epoch string, prev uint64) []*hub.Message {
+	if len(ms) == 0 {
+		return nil
+	}
+	out := make([]*hub.Message, 0, len(ms))
+	for _, st := range ms {
+		out = append(out, s.message(name, st, epoch, prev))
+		prev = st.seq
+	}
+	return out
+}
+
+// A reader reads one channel forward.
+type reader struct {
+	s       *stream
+	subject string
+	least   uint64 // what a replica must have before its silence is believed; 0 is nothing
+}
+
+// reader returns one for the channel called tok. From a replicated stream any
+// replica may answer, also one that is behind; the leader is asked for the
+// channel's newest message, which an answer must reach.
+func (s *stream) reader(ctx context.Context, tok string) (reader, error) {
+	r := reader{s: s, subject: s.b.cfg.Prefix + ".log." + s.ns.Name + "." + tok}
+	if s.ns.Replicas <= 1 {
+		return r, nil
+	}
+	var a struct {
+		Message struct {
+			Seq uint64 `json:"seq"`
+		} `json:"message"`
+	}
+	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]string{"last_by_subj": r.subject}, &a)
+	if isCode(err, codeNoMessage) {
+		err = nil
+	}
+	r.least = a.Message.Seq
+	return r, err
+}
+
+// next returns up to limit messages after since and how many are left then.
+func (r reader) next(ctx context.Context, since uint64, limit int) ([]stored, uint64, error) {
+	for try := 1; ; try++ {
+		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: since + 1, NextFor: r.subject, Batch: min(limit, readBatch)})
+		if err != nil {
+			return nil, 0, err
+		}
+		end := since
+		if n := len(p.messages); n > 0 {
+			end = p.messages[n-1].seq
+		}
+		if len(p.messages) > 0 && p.pending > 0 || end >= r.least {
+			return p.messages, p.pending, nil
+		}
+		if try == 50 {
+			return nil, 0, fmt.Errorf("%w: a replica of %s is behind", hub.ErrUnavailable, r.s.name())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, 0, r.s.b.reads.late(ctx)
+		case <-time.After(time.Duration(try) * time.Millisecond):
+		}
+	}
+}
+
+// tail returns the newest messages of a channel, up to n, none after in.last,
+// and the floor under them.
+func (s *stream) tail(ctx context.Context, tok string, in info, n int) ([]stored, uint64, error) {
+	r, err := s.reader(ctx, tok)
+	if err != nil {
+		return nil, 0, err
+	}
+	ms, pending, err := r.next(ctx, 0, n)
+	if err != nil {
+		return nil, 0, err
+	}
+	total := len(ms) + int(pending)
+	if pending > 0 && total > n {
+		since, err := r.near(ctx, ms[len(ms)-1].seq, in.last, int(pending), n)
+		if err != nil {
+			return nil, 0, err
+		}
+		if since > ms[len(ms)-1].seq {
+			ms = ms[:0]
+		}
+		ms, err = r.rest(ctx, ms, since, in.last, n)
+		if err != nil {
+			return nil, 0, err
+		}
+	} else if pending > 0 {
+		if ms, err = r.rest(ctx, ms, ms[len(ms)-1].seq, in.last, n); err != nil {
+			return nil, 0, err
+		}
+	}
+	upTo, _ := slices.BinarySearchFunc(ms, in.last+1, func(st stored, seq uint64) int { return cmpSeq(st.seq, seq) })
+	ms = ms[:upTo]
+	if len(ms) > n {
+		ms = ms[len(ms)-n:]
+	}
+	switch {
+	case total <= n:
+		return ms, 0, nil
+	case len(ms) == 0:
+		return ms, in.last, nil
+	default:
+		return ms, ms[0].seq - 1, nil
+	}
+}
+
+func cmpSeq(a, b uint64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// rest reads on from since to upTo, appends to ms and keeps a little more than the newest n.
+func (r reader) rest(ctx context.Context, ms []stored, since, upTo uint64, n int) ([]stored, error) {
+	for since < upTo {
+		more, pending, err := r.next(ctx, since, readBatch)
+		if err != nil {
+			return nil, err
+		}
+		if len(more) == 0 {
+			break
+		}
+		ms = append(ms, more...)
+		if len(ms) > 2*n+readBatch {
+			ms = append(ms[:0], ms[len(ms)-n-readBatch:]...)
+		}
+		since = more[len(more)-1].seq
+		if pending == 0 {
+			break
+		}
+	}
+	return ms, nil
+}
+
+// near returns a place not before lo after which at least n messages of the
+// channel lie up to hi, if pending of them lie after lo, and not many more. It
+// asks for the message after a guessed place: the answer says how many follow.
+func (r reader) near(ctx context.Context, lo, hi uint64, pending, n int) (uint64, error) {
+	high, few := hi, 0
+	for range 16 {
+		if pending <= 2*n+64 || high <= lo+1 {
+			break
+		}
+		want := float64(n+n/4+16-few) / float64(pending-few)
+		guess := high - min(uint64(float64(high-lo)*want)+1, high-lo-1)
+		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: guess + 1, NextFor: r.subject, Batch: 1})
+		if err != nil {
+			return 0, err
+		}
+		count := 0
+		if len(p.messages) > 0 && p.messages[0].seq <= hi {
+			count = int(p.pending) + 1
+		}
+		if count >= n+16 || count > few && count >= pending {
+			lo, pending = guess, count
+		} else {
+			high, few = guess, count
+		}
+	}
+	return lo, nil
+}
