@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,15 +15,16 @@ func openBrowser(url string) bool {
 	var cmd *exec.Cmd
 	switch {
 	case runtime.GOOS == "darwin":
-		cmd = exec.Command("open", url)
+		cmd = exec.CommandContext(context.Background(), "open", url)
 	case os.Getenv("SSH_CONNECTION") != "":
 		return false
 	case os.Getenv("DISPLAY") != "" || os.Getenv("WAYLAND_DISPLAY") != "":
-		cmd = exec.Command("xdg-open", url)
+		cmd = exec.CommandContext(context.Background(), "xdg-open", url)
 	default:
 		return false
 	}
-	// It may stay as long as the browser does: nobody waits for it.
+	// It may stay as long as the browser does: nobody waits for it, and it does
+	// not end with us.
 	if cmd.Start() != nil {
 		return false
 	}

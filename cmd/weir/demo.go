@@ -36,6 +36,7 @@ type demoFlags struct {
 	limit time.Duration
 	rate  float64
 	open  bool
+	asked bool // for that address
 }
 
 func newDemo() *cobra.Command {
@@ -63,27 +64,10 @@ came back to a subscriber, once and in order.`,
 		if f.limit < 0 || f.rate <= 0 {
 			return usage("", "demo: --for must not be negative and --rate must be over 0")
 		}
-		addr, err := demoAddress(f.addr, cmd.Flags().Changed("addr"), cmd.ErrOrStderr())
-		if err != nil {
-			return err
-		}
-		return runDemo(cmd.Context(), f, addr, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		f.asked = cmd.Flags().Changed("addr")
+		return runDemo(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
-}
-
-// demoAddress finds out whether addr is free. The server's own listeners share
-// their port (SO_REUSEPORT), so they would not notice another server of ours.
-func demoAddress(addr string, asked bool, log io.Writer) (string, error) {
-	l, err := net.Listen("tcp", addr)
-	if err == nil {
-		return addr, l.Close()
-	}
-	if asked || !errors.Is(err, syscall.EADDRINUSE) {
-		return "", config.WithHint(fmt.Errorf("demo: %w", err), "choose another address with --addr")
-	}
-	fmt.Fprintf(log, "weir: note: %s is taken, using a free port\n", addr)
-	return "127.0.0.1:0", nil
 }
 
 // demoConfig is the server's configuration: nothing of the user's own.
@@ -102,16 +86,28 @@ func demoConfig(dir, addr, apiKey string) config.Config {
 }
 
 // runDemo runs server and publisher until the time is over or ctx ends.
-func runDemo(ctx context.Context, f demoFlags, addr string, out, log io.Writer) error {
+func runDemo(ctx context.Context, f demoFlags, out, log io.Writer) error {
 	dir, err := os.MkdirTemp("", "weir-demo-")
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintf(log, "weir: note: %s stays behind: %v\n", dir, err)
+		}
+	}()
 	apiKey, logger := rand.Text(), newLog(log, config.Log{Level: "warn"})
-	srv, err := startDemo(demoConfig(dir, addr, apiKey), logger)
+	srv, err := startDemo(demoConfig(dir, f.addr, apiKey), logger)
+	if errors.Is(err, syscall.EADDRINUSE) && !f.asked {
+		fmt.Fprintf(log, "weir: note: %s is taken, using a free port\n", f.addr)
+		srv, err = startDemo(demoConfig(dir, "127.0.0.1:0", apiKey), logger)
+	}
 	if err != nil {
-		return fmt.Errorf("demo: %w", err)
+		err = fmt.Errorf("demo: %w", err)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = config.WithHint(err, "another process listens there; choose another address with --addr")
+		}
+		return err
 	}
 	announce(out, srv.base, f.limit)
 	if f.open {

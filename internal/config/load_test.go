@@ -31,7 +31,6 @@ type sample struct {
 	Nats     sampleNATS        `json:"nats"`
 	Keys     []sampleKey       `json:"keys"`
 	Limit    *sampleLimit      `json:"limit"`
-	internal int
 	Hook     func() `json:"-"`
 }
 
@@ -76,19 +75,21 @@ func TestCases(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, wantName, want := runCase(t, a)
+			got, want := runCase(t, a)
 			if *update {
-				writeCase(t, name, a, wantName, got)
+				writeCase(t, name, a, got)
 				return
 			}
-			if got != want {
-				t.Errorf("%s:\n%s\nwant:\n%s", wantName, got, want)
+			if got.Name != want.Name || string(got.Data) != string(want.Data) {
+				t.Errorf("%s:\n%s\nwant %s:\n%s", got.Name, got.Data, want.Name, want.Data)
 			}
 		})
 	}
 }
 
-func runCase(t *testing.T, a *txtar.Archive) (got, wantName, want string) {
+// runCase returns what the sources give and what they should, each led by the
+// name of its file: an error is not an effective configuration.
+func runCase(t *testing.T, a *txtar.Archive) (got, want txtar.File) {
 	t.Helper()
 	dir := t.TempDir()
 	var s Sources
@@ -110,26 +111,27 @@ func runCase(t *testing.T, a *txtar.Archive) (got, wantName, want string) {
 				s.Flags = append(s.Flags, o)
 			}
 		case "effective.yaml", "error":
-			wantName, want = f.Name, data
+			want = f
 		default:
 			t.Fatalf("a case has no file %q", f.Name)
 		}
 	}
 	out, err := sampled(s)
-	if err == nil {
-		return strings.ReplaceAll(out, dir+string(filepath.Separator), ""), "effective.yaml", want
-	}
-	var b strings.Builder
-	for _, p := range Problems(err) {
-		b.WriteString(strings.ReplaceAll(p.Error(), dir+string(filepath.Separator), "") + "\n")
-		if h := HintOf(p); h != "" {
-			b.WriteString("  hint: " + h + "\n")
+	name := "effective.yaml"
+	if err != nil {
+		name = "error"
+		for _, p := range Problems(err) {
+			out += p.Error() + "\n"
+			if h := HintOf(p); h != "" {
+				out += "  hint: " + h + "\n"
+			}
 		}
 	}
-	return b.String(), "error", want
+	out = strings.ReplaceAll(out, dir+string(filepath.Separator), "")
+	return txtar.File{Name: name, Data: []byte(out)}, want
 }
 
-func writeCase(t *testing.T, name string, a *txtar.Archive, wantName, got string) {
+func writeCase(t *testing.T, name string, a *txtar.Archive, got txtar.File) {
 	t.Helper()
 	var files []txtar.File
 	for _, f := range a.Files {
@@ -137,7 +139,7 @@ func writeCase(t *testing.T, name string, a *txtar.Archive, wantName, got string
 			files = append(files, f)
 		}
 	}
-	a.Files = append(files, txtar.File{Name: wantName, Data: []byte(got)})
+	a.Files = append(files, got)
 	if err := os.WriteFile(name, txtar.Format(a), 0o644); err != nil {
 		t.Fatal(err)
 	}
