@@ -26,14 +26,16 @@ var typicalResponse = []byte("HTTP/1.1 200 OK\r\n" +
 	"Server: example\r\n" +
 	"\r\n")
 
-// TestHotPathsDoNotAllocate names what a loop does for every request and frame.
-func TestHotPathsDoNotAllocate(t *testing.T) {
-	f := func(name string, fn func()) {
-		t.Helper()
-		if n := testing.AllocsPerRun(200, fn); n != 0 {
-			t.Errorf("%s: %v allocations, want 0", name, n)
-		}
+// free wants fn to allocate nothing.
+func free(t *testing.T, name string, fn func()) {
+	t.Helper()
+	if n := testing.AllocsPerRun(200, fn); n != 0 {
+		t.Errorf("%s: %v allocations, want 0", name, n)
 	}
+}
+
+func TestParsingDoesNotAllocate(t *testing.T) {
+	f := func(name string, fn func()) { t.Helper(); free(t, name, fn) }
 	var req Request
 	var resp Response
 	f("ParseRequest", func() {
@@ -76,7 +78,10 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	})
+}
 
+func TestWritingAndBodiesDoNotAllocate(t *testing.T) {
+	f := func(name string, fn func()) { t.Helper(); free(t, name, fn) }
 	buf := make([]byte, 0, 4096)
 	data := make([]byte, 100)
 	f("chunk out and in", func() {

@@ -73,14 +73,17 @@ func TestChunkedBodies(t *testing.T) {
 	f("0\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", "")
 }
 
-func TestBrokenChunkedBodiesAreRefused(t *testing.T) {
-	f := func(body string) {
-		t.Helper()
-		_, _, done, err := decodeAnyhow(t, body)
-		if done || statusOf(t, err) != 400 {
-			t.Errorf("%.80q: done %v, %v, want 400", body, done, err)
-		}
+// refuseChunked wants body refused however it is split.
+func refuseChunked(t *testing.T, body string) {
+	t.Helper()
+	_, _, done, err := decodeAnyhow(t, body)
+	if done || statusOf(t, err) != 400 {
+		t.Errorf("%.80q: done %v, %v, want 400", body, done, err)
 	}
+}
+
+func TestBrokenChunksAreRefused(t *testing.T) {
+	f := func(body string) { t.Helper(); refuseChunked(t, body) }
 	f("\r\n")
 	f("\n")
 	f(";a\r\n")
@@ -106,7 +109,10 @@ func TestBrokenChunkedBodiesAreRefused(t *testing.T) {
 	f("ffffffffffffffff\r\n")
 	f("10000000000000003\r\nabc\r\n0\r\n\r\n")
 	f("00000000000000003\r\nabc\r\n0\r\n\r\n") // 17 digits
+}
 
+func TestBrokenChunkExtensionsAndTrailersAreRefused(t *testing.T) {
+	f := func(body string) { t.Helper(); refuseChunked(t, body) }
 	f("3;\r\nabc\r\n")
 	f("3;a;\r\nabc\r\n")
 	f("3;;a\r\nabc\r\n")

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// parse parses in whole and then every prefix of it: each must be incomplete or
-// give the same verdict. The status is 0 when in was accepted or is incomplete (n == 0).
+// parse parses in whole and then every prefix of it (of a long one about a
+// thousand): each must be incomplete or give the same verdict. The status is 0 when in was accepted or is incomplete (n == 0).
 func parse(t *testing.T, in string, lim Limits) (r Request, n, status int) {
 	t.Helper()
 	n, err := ParseRequest(&r, []byte(in), lim)
 	want := verdict(&r, n, err)
 	var p Request
-	for i := range len(in) {
+	for i := 0; i < len(in); i += 1 + len(in)/1000 {
 		m, e := ParseRequest(&p, []byte(in[:i]), lim)
 		if m == 0 && e == nil {
 			continue
@@ -124,40 +124,6 @@ func TestRequestTarget(t *testing.T) {
 	f("http://a", "/", "", "a")
 	f("http://a?b", "/", "b", "a")
 
-	g := func(status int, line string) {
-		t.Helper()
-		judge(t, status, line+" HTTP/1.1\r\nHost: a\r\n\r\n")
-	}
-	g(400, "GET a")
-	g(400, "GET ?a")
-	g(400, "GET /#a")
-	g(400, "GET /\x00")
-	g(400, "GET /\x01")
-	g(400, "GET /\x7f")
-	g(400, "GET /\r")
-	g(400, "GET /é")
-	g(400, "GET /%")
-	g(400, "GET /%4")
-	g(400, "GET /%zz")
-	g(400, "GET http://a/%zz")
-	g(400, "GET *")
-	g(0, "OPTIONS *")
-	g(0, "OPTIONS /")
-	g(400, "OPTIONS **")
-	g(501, "CONNECT a:443")
-	g(501, "CONNECT /")
-	g(400, "GET a:443")
-	g(400, "GET ftp://a/")
-	g(400, "GET http:/a/")
-	g(400, "GET http:///")
-	g(400, "GET http://")
-	g(400, "GET http://:80/")
-	g(400, "GET http://u@a/")
-	g(400, "GET http://u:p@a/")
-	g(400, "GET http://a\\@b/")
-	g(400, "GET http://a:b/")
-	g(400, "GET http://a,b/")
-
 	r, _, _ := parse(t, "OPTIONS http://a HTTP/1.1\r\nHost: a\r\n\r\n", Limits{})
 	if string(r.Path) != "*" {
 		t.Errorf("OPTIONS without a path: path %q, want * (RFC 9112 §3.2.4)", r.Path)
@@ -166,6 +132,42 @@ func TestRequestTarget(t *testing.T) {
 	if r.Query != nil {
 		t.Errorf("query %q without a question mark", r.Query)
 	}
+}
+
+func TestTargetOfAnotherFormIsRefused(t *testing.T) {
+	f := func(status int, line string) {
+		t.Helper()
+		judge(t, status, line+" HTTP/1.1\r\nHost: a\r\n\r\n")
+	}
+	f(400, "GET a")
+	f(400, "GET ?a")
+	f(400, "GET /#a")
+	f(400, "GET /\x00")
+	f(400, "GET /\x01")
+	f(400, "GET /\x7f")
+	f(400, "GET /\r")
+	f(400, "GET /é")
+	f(400, "GET /%")
+	f(400, "GET /%4")
+	f(400, "GET /%zz")
+	f(400, "GET http://a/%zz")
+	f(400, "GET *")
+	f(0, "OPTIONS *")
+	f(0, "OPTIONS /")
+	f(400, "OPTIONS **")
+	f(501, "CONNECT a:443")
+	f(501, "CONNECT /")
+	f(400, "GET a:443")
+	f(400, "GET ftp://a/")
+	f(400, "GET http:/a/")
+	f(400, "GET http:///")
+	f(400, "GET http://")
+	f(400, "GET http://:80/")
+	f(400, "GET http://u@a/")
+	f(400, "GET http://u:p@a/")
+	f(400, "GET http://a\\@b/")
+	f(400, "GET http://a:b/")
+	f(400, "GET http://a,b/")
 }
 
 func TestHost(t *testing.T) {
@@ -325,24 +327,25 @@ func TestFieldsAreKeptInOrderAndTrimmed(t *testing.T) {
 	}
 }
 
-func TestBodyFraming(t *testing.T) {
-	f := func(status int, fields string, length int64, chunked bool) {
-		t.Helper()
-		in := "POST / HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n"
-		judge(t, status, in)
-		if r, n, _ := parse(t, in, Limits{}); n > 0 && (r.ContentLength != length || r.Chunked != chunked) {
-			t.Errorf("%q: length %d chunked %v, want %d %v", fields, r.ContentLength, r.Chunked, length, chunked)
-		}
+// framed judges a request by its framing fields and says what they must mean.
+func framed(t *testing.T, status int, fields string, length int64, chunked bool) {
+	t.Helper()
+	in := "POST / HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n"
+	judge(t, status, in)
+	if r, n, _ := parse(t, in, Limits{}); n > 0 && (r.ContentLength != length || r.Chunked != chunked) {
+		t.Errorf("%q: length %d chunked %v, want %d %v", fields, r.ContentLength, r.Chunked, length, chunked)
 	}
-	f(0, "", -1, false)
-	f(0, "Content-Length: 0\r\n", 0, false)
-	f(0, "content-LENGTH:  42 \r\n", 42, false)
-	f(0, "Content-Length: 007\r\n", 7, false)
-	f(0, "Content-Length: 9223372036854775807\r\n", 1<<63-1, false)
-	f(0, "Transfer-Encoding: chunked\r\n", -1, true)
-	f(0, "transfer-encoding:\tChUnKeD\t\r\n", -1, true)
+}
 
-	bad := func(fields string) { t.Helper(); f(400, fields, 0, false) }
+func TestContentLength(t *testing.T) {
+	f := func(fields string, length int64) { t.Helper(); framed(t, 0, fields, length, false) }
+	f("", -1)
+	f("Content-Length: 0\r\n", 0)
+	f("content-LENGTH:  42 \r\n", 42)
+	f("Content-Length: 007\r\n", 7)
+	f("Content-Length: 9223372036854775807\r\n", 1<<63-1)
+
+	bad := func(fields string) { t.Helper(); framed(t, 400, fields, 0, false) }
 	bad("Content-Length:\r\n")
 	bad("Content-Length: 9223372036854775808\r\n")
 	bad("Content-Length: 18446744073709551617\r\n")
@@ -364,7 +367,14 @@ func TestBodyFraming(t *testing.T) {
 	bad("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n")
 	bad("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n")
 	bad("Transfer-Encoding: chunked\r\nContent-Length: 0\r\n")
+	judge(t, 0, "POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n")
+}
 
+func TestTransferEncoding(t *testing.T) {
+	framed(t, 0, "Transfer-Encoding: chunked\r\n", -1, true)
+	framed(t, 0, "transfer-encoding:\tChUnKeD\t\r\n", -1, true)
+
+	bad := func(fields string) { t.Helper(); framed(t, 400, fields, 0, false) }
 	bad("Transfer-Encoding:\r\n")
 	bad("Transfer-Encoding: xchunked\r\n")
 	bad("Transfer-Encoding: chunkedx\r\n")
@@ -390,11 +400,10 @@ func TestBodyFraming(t *testing.T) {
 	bad("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n")
 	bad("Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n")
 	bad("X: y\rTransfer-Encoding: chunked\r\n")
-	f(501, "Transfer-Encoding: gzip, chunked\r\n", 0, false)
-	f(501, "Transfer-Encoding: foo , Chunked\r\n", 0, false)
+	framed(t, 501, "Transfer-Encoding: gzip, chunked\r\n", 0, false)
+	framed(t, 501, "Transfer-Encoding: foo , Chunked\r\n", 0, false)
 
 	judge(t, 400, "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n")
-	judge(t, 0, "POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n")
 }
 
 func TestConnectionFields(t *testing.T) {
@@ -498,6 +507,28 @@ func TestBrokenPrefixesAreRefusedBeforeTheHeadIsWhole(t *testing.T) {
 	f(400, "GET / HTTP/1.1\r\nHost: a\r\n ")
 	f(400, "POST / HTTP/1.1\r\nContent-Length: x\r\n")
 	f(501, "CONNECT a:443 HTTP/1.1\r\n")
+}
+
+func TestReasonNamesTheFault(t *testing.T) {
+	f := func(fields string, want *Error) {
+		t.Helper()
+		var r Request
+		if _, err := ParseRequest(&r, []byte("GET / HTTP/1.1\r\n"+fields+"\r\n"), Limits{}); err != want {
+			t.Errorf("%q: %v, want %v", fields, err, want)
+		}
+	}
+	f("X : y\r\n", errNameSpace)
+	f("X\r\n", errNameColon)
+	f("X\n", errNameColon)
+	f("X@: y\r\n", errNameByte)
+	f("@: y\r\n", errNameByte)
+	f(": y\r\n", errNameEmpty)
+	f("X: y\r\n z\r\n", errObsFold)
+	f("X: y\n", errBareLF)
+	f("\n", errBareLF)
+	f("X: y\rz\r\n", errBareCR)
+	f("X: \x01\r\n", errValueByte)
+	f("X: y\r\n", errHostAbsent)
 }
 
 func TestPipelinedRequestsAreCutApart(t *testing.T) {

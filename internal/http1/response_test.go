@@ -13,7 +13,7 @@ func parseReply(t *testing.T, in, method string, lim Limits) (r Response, n, sta
 	n, err := ParseResponse(&r, []byte(in), lim, method)
 	want := replyVerdict(&r, n, err)
 	var p Response
-	for i := range len(in) {
+	for i := 0; i < len(in); i += 1 + len(in)/1000 {
 		m, e := ParseResponse(&p, []byte(in[:i]), lim, method)
 		if m == 0 && e == nil {
 			continue

@@ -29,79 +29,97 @@ func (m *model) due(now int64) (ids []int) {
 
 func (m *model) tickOf(at int64) int64 { return (max(0, at-m.start) + m.tick - 1) / m.tick }
 
+// A duel is a wheel and its model under the same operations.
+type duel struct {
+	t      *testing.T
+	next   func() (uint64, bool)
+	m      *model
+	w      *Wheel[int]
+	timers []Timer[int]
+}
+
 // compare plays operations drawn from next on a wheel and on the model until
-// next has no more. Some callbacks play operations too.
+// next has no more.
 func compare(t *testing.T, next func() (uint64, bool)) {
-	draw := func(n int64) int64 {
-		v, _ := next()
-		return int64(v % uint64(n))
-	}
-	tick := 1 + draw(200)
-	start := draw(1<<40) - 1<<39
-	m := &model{tick: tick, start: start, now: start, at: map[int]int64{}, overdue: map[int]bool{}}
-	w := New[int](time.Duration(tick), start)
-	timers := make([]Timer[int], 40)
-	for i := range timers {
-		timers[i].Owner = i
-	}
-	// span draws a distance of any magnitude up to beyond the reach of all levels.
-	span := func() int64 { return draw(tick << draw(28)) }
-	change := func(pending map[int]bool) {
-		id := int(draw(int64(len(timers))))
-		if draw(4) == 0 {
-			_, was := m.at[id]
-			if got := w.Stop(&timers[id]); got != was {
-				t.Fatalf("Stop(%d) = %v, want %v", id, got, was)
-			}
-			delete(m.at, id)
-		} else {
-			at := m.now + span() - draw(3)*tick
-			w.Schedule(&timers[id], at)
-			m.at[id] = at
-			m.overdue[id] = m.tickOf(at) <= (m.now-start)/tick
-		}
-		delete(pending, id)
+	d := &duel{t: t, next: next, timers: make([]Timer[int], 40)}
+	tick := 1 + d.draw(200)
+	start := d.draw(1<<40) - 1<<39
+	d.m = &model{tick: tick, start: start, now: start, at: map[int]int64{}, overdue: map[int]bool{}}
+	d.w = New[int](time.Duration(tick), start)
+	for i := range d.timers {
+		d.timers[i].Owner = i
 	}
 	for {
 		if _, more := next(); !more {
 			return
 		}
-		for range draw(4) {
-			change(nil)
+		for range d.draw(4) {
+			d.change(nil)
 		}
-		now := m.now + span()
-		if draw(8) == 0 {
-			now = m.now - span() // a clock that goes back must not matter
+		now := d.m.now + d.span()
+		if d.draw(8) == 0 {
+			now = d.m.now - d.span() // a clock that goes back must not matter
 		}
-		due := m.due(now)
-		pending := map[int]bool{}
-		for _, id := range due {
-			pending[id] = true
+		d.advance(now)
+		check(t, d.w, d.m, d.timers)
+	}
+}
+
+func (d *duel) draw(n int64) int64 {
+	v, _ := d.next()
+	return int64(v % uint64(n))
+}
+
+// span draws a distance of any magnitude up to beyond the reach of all levels.
+func (d *duel) span() int64 { return d.draw(d.m.tick << d.draw(28)) }
+
+// change schedules or stops a timer; it is then no longer among pending.
+func (d *duel) change(pending map[int]bool) {
+	id := int(d.draw(int64(len(d.timers))))
+	delete(pending, id)
+	if d.draw(4) == 0 {
+		_, was := d.m.at[id]
+		if got := d.w.Stop(&d.timers[id]); got != was {
+			d.t.Fatalf("Stop(%d) = %v, want %v", id, got, was)
 		}
-		last := int64(0)
-		n := w.Advance(now, func(id int) {
-			if !pending[id] {
-				t.Fatalf("timer %d fired; still to fire %v", id, pending)
-			}
-			// Overdue timers come first, the others in the order of their ticks.
-			k := m.tickOf(m.at[id])
-			if m.overdue[id] {
-				k = 0
-			}
-			if k < last {
-				t.Fatalf("timer of tick %d fired after one of tick %d", k, last)
-			}
-			last = k
-			delete(pending, id)
-			delete(m.at, id)
-			if draw(3) == 0 {
-				change(pending)
-			}
-		})
-		if len(pending) > 0 {
-			t.Fatalf("Advance(%d) fired %d, not %v", now, n, pending)
+		delete(d.m.at, id)
+		return
+	}
+	at := d.m.now + d.span() - d.draw(3)*d.m.tick
+	d.w.Schedule(&d.timers[id], at)
+	d.m.at[id] = at
+	d.m.overdue[id] = d.m.tickOf(at) <= (d.m.now-d.m.start)/d.m.tick
+}
+
+// advance moves both to now. Some callbacks change timers, due ones among them.
+func (d *duel) advance(now int64) {
+	pending := map[int]bool{}
+	for _, id := range d.m.due(now) {
+		pending[id] = true
+	}
+	want, fired, last := len(pending), 0, int64(0)
+	n := d.w.Advance(now, func(id int) {
+		if !pending[id] {
+			d.t.Fatalf("timer %d fired; still to fire %v", id, pending)
 		}
-		check(t, w, m, timers)
+		// Overdue timers come first, the others in the order of their ticks.
+		k := d.m.tickOf(d.m.at[id])
+		if d.m.overdue[id] {
+			k = 0
+		}
+		if k < last {
+			d.t.Fatalf("timer of tick %d fired after one of tick %d", k, last)
+		}
+		last = k
+		fired++
+		delete(pending, id)
+		delete(d.m.at, id)
+		if d.draw(3) == 0 {
+			d.change(pending)
+		}
+	})
+	if len(pending) > 0 || n != fired || n > want {
+		d.t.Fatalf("Advance(%d) = %d, fired %d of %d, not %v", now, n, fired, want, pending)
 	}
 }
 
