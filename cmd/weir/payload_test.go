@@ -1,6 +1,10 @@
 package main
 
-import "testing"
+import (
+	"encoding/json"
+	"testing"
+	"unicode/utf8"
+)
 
 func TestPayload(t *testing.T) {
 	f := func(in string, force bool, want string, isText, ok bool) {
@@ -24,4 +28,25 @@ func TestPayload(t *testing.T) {
 	f(`[draft] hello`, false, ``, false, false)
 	f(`[draft] hello`, true, `"[draft] hello"`, true, true)
 	f("a\x00b", false, `"a\u0000b"`, true, true)
+}
+
+// What is published is always JSON, and a text comes back as it was.
+func FuzzPayload(f *testing.F) {
+	f.Add(`{"a":1}`, false)
+	f.Add("plain <text> \u2028", true)
+	f.Add(` [1`, false)
+	f.Add("\x00\x7f", false)
+	f.Fuzz(func(t *testing.T, in string, force bool) {
+		data, isText, err := payload(in, force)
+		if err != nil {
+			return
+		}
+		if !json.Valid(data) {
+			t.Fatalf("payload(%q) = %q is no JSON", in, data)
+		}
+		var back string
+		if isText && (json.Unmarshal(data, &back) != nil || utf8.ValidString(in) && back != in) {
+			t.Fatalf("payload(%q) = %q reads back as %q", in, data, back)
+		}
+	})
 }

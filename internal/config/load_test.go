@@ -31,7 +31,7 @@ type sample struct {
 	Nats     sampleNATS        `json:"nats"`
 	Keys     []sampleKey       `json:"keys"`
 	Limit    *sampleLimit      `json:"limit"`
-	Hook     func() `json:"-"`
+	Hook     func()            `json:"-"`
 }
 
 type sampleNATS struct {
@@ -445,6 +445,23 @@ func FuzzRead(f *testing.F) {
 		again.section(reflect.ValueOf(back), "", 0)
 		if again.b.String() != r.b.String() {
 			t.Fatalf("once:\n%s\ntwice:\n%s", r.b.String(), again.b.String())
+		}
+	})
+}
+
+// What is read as a size is written so that it reads the same.
+func FuzzSize(f *testing.F) {
+	f.Add("64KiB")
+	f.Add("1 GB")
+	f.Add("0")
+	f.Add("9223372036854775807")
+	f.Fuzz(func(t *testing.T, s string) {
+		n, err := parseSize(s)
+		if err != nil {
+			return
+		}
+		if back, err := parseSize(formatSize(n)); n < 0 || err != nil || back != n {
+			t.Fatalf("%q → %d → %q → %d, %v", s, n, formatSize(n), back, err)
 		}
 	})
 }

@@ -159,7 +159,11 @@ func kindOf(k key) string {
 		return "map of " + kindOf(key{field: field{key: k.key, size: k.size, typ: k.typ.Elem()}, shape: shapeOf(k.typ.Elem())})
 	case list:
 		e := deref(k.typ).Elem()
-		return "list of " + strings.TrimPrefix(kindOf(key{field: field{key: k.key, size: k.size, typ: e}, shape: shapeOf(e)}), "a ") + "s"
+		of := kindOf(key{field: field{key: k.key, size: k.size, typ: e}, shape: shapeOf(e)})
+		if of != "text" {
+			of += "s"
+		}
+		return "list of " + of
 	}
 	return strings.TrimPrefix(strings.TrimPrefix(wants(k.field, k.typ), "a "), "an ")
 }
