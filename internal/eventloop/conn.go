@@ -27,8 +27,8 @@ type Handler interface {
 	// EndOfStream says that the peer sends no more. A handler that still has to
 	// answer returns true and closes later; false closes now.
 	EndOfStream(c *Conn) bool
-	// Drained says that everything written has left for the kernel, after some
-	// of it had to wait.
+	// Drained says that everything has left for the kernel, after some of it had
+	// to wait for the socket or for the end of the tick.
 	Drained(c *Conn)
 	// Timer comes when the time given to SetTimer has come.
 	Timer(c *Conn, now int64)
@@ -68,6 +68,7 @@ const (
 	flagNoRead            // reading is paused
 	flagEOF               // the peer sends no more
 	flagDispatching       // a Data call is running
+	flagWaiting           // the socket did not take everything: Writable will come
 )
 
 // Loop returns the loop that owns c. Any goroutine.
@@ -109,7 +110,7 @@ func (c *Conn) Again() {
 }
 
 // Stalled reports whether c waits for its socket to take more.
-func (c *Conn) Stalled() bool { return c.flags&flagStalled != 0 && c.out != nil }
+func (c *Conn) Stalled() bool { return c.flags&flagWaiting != 0 }
 
 func (c *Conn) isClosed() bool { return c.flags&flagClosed != 0 }
 

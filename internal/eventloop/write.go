@@ -99,7 +99,7 @@ func (c *Conn) Queue(b []byte) {
 	}
 	c.loop.flushGatherOf(c)
 	c.enqueue(b)
-	if c.flags&(flagDirty|flagStalled|flagClosed) == 0 {
+	if c.flags&(flagDirty|flagWaiting|flagClosed) == 0 {
 		c.flags |= flagDirty
 		c.loop.dirty = append(c.loop.dirty, c)
 	}
@@ -130,7 +130,11 @@ func (c *Conn) sent(n int, err syscall.Errno) {
 
 // stall notes that c waits for its socket.
 func (c *Conn) stall() {
-	if c.isClosed() || c.flags&flagStalled != 0 {
+	if c.isClosed() {
+		return
+	}
+	c.flags |= flagWaiting
+	if c.flags&flagStalled != 0 {
 		return
 	}
 	c.flags |= flagStalled
@@ -175,13 +179,12 @@ func (c *Conn) flushed() {
 	if c.isClosed() {
 		return
 	}
+	c.flags &^= flagWaiting
 	if c.flags&flagClosing != 0 {
 		c.linger()
 		return
 	}
-	if c.flags&flagStalled != 0 {
-		c.loop.guard(c, func() { c.handler.Drained(c) })
-	}
+	c.loop.guard(c, func() { c.handler.Drained(c) })
 }
 
 // merge copies the head of q into the loop's scratch, up to its limit. One
