@@ -157,7 +157,13 @@ func TestBadTokensAreRefused(t *testing.T) {
 	f("no base64", "%%%."+parts[1]+"."+parts[2], 401)
 	f("claims that are no object", parts[0]+"."+encode(`[]`)+"."+parts[2], 401)
 	f("garbage", "garbage", 401)
-	f("longer than the limit", judge.Token(claims(judge.Claims{"pad": strings.Repeat("x", 5800)})), 401)
+	long := judge.Token(claims(judge.Claims{"pad": strings.Repeat("x", 9000)}))
+	if got, _, _ := ask(t, "GET", "http://"+s.Public+"/sse?channel=private:orders.1", http.Header{"Authorization": {"Bearer " + long}}, ""); got != 401 {
+		t.Errorf("a token over the limit: %d, want 401", got)
+	}
+	if got, _, _ := ask(t, "GET", "http://"+s.Public+"/sse?channel=private:orders.1&token="+long, nil, ""); got != 414 {
+		t.Errorf("a token over the limit in the query: %d, want 414", got)
+	}
 
 	// No oracle: a forger is told the same whatever was wrong.
 	slices.Sort(texts)
@@ -249,6 +255,33 @@ func TestGrantsAreKept(t *testing.T) {
 	if got, _ := subscribe(writer, "channel=private:orders.1", nil); got != 403 {
 		t.Errorf("a token that may only publish subscribes: %d", got)
 	}
+}
+
+// A body that comes later than its head is judged by its own head, whatever the
+// loop has read from others in between.
+func TestACredentialBelongsToItsRequestOnly(t *testing.T) {
+	s, _ := guarded(t)
+	post := func(key string) string {
+		return "POST /api/publish HTTP/1.1\r\nHost: a\r\nX-API-Key: " + key +
+			"\r\nContent-Type: application/json\r\nContent-Length: 24\r\nExpect: 100-continue\r\n\r\n"
+	}
+	wrong := strings.Repeat("x", len(judge.APIKey))
+	f := func(mine, theirs string, want int) {
+		t.Helper()
+		conn := dial(t, s.Public, 1, func(int) string { return post(mine) })[0]
+		if got := responses(t, conn, 1, 5*time.Second); !slices.Equal(got.statuses, []int{100}) {
+			t.Fatalf("before the body: %s, want 100", got)
+		}
+		for range 32 { // on every loop
+			exchange(t, s.Public, post(theirs)+body, 1, 5*time.Second)
+		}
+		_, _ = io.WriteString(conn, body)
+		if got := responses(t, conn, 1, 5*time.Second); !slices.Equal(got.statuses, []int{want}) {
+			t.Errorf("key %s, while others send %s: %s %q, want %d", mine, theirs, got, got.bodies, want)
+		}
+	}
+	f(judge.APIKey, wrong, 200)
+	f(wrong, judge.APIKey, 401)
 }
 
 // A stream ends when its token does.

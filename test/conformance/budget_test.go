@@ -127,7 +127,7 @@ func TestHalfOpenConnectionsAreCheapAndShort(t *testing.T) {
 // An idle subscriber is a descriptor and a small struct.
 func TestIdleSubscribersAreSmall(t *testing.T) {
 	const n = 10_000
-	descriptors(t, 2*n+1000)
+	descriptors(t, n+1000) // here, and as many in the server
 	stream := func(int) string {
 		return "GET /sse?channel=idle HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n"
 	}
@@ -219,7 +219,7 @@ func closeCode(conn net.Conn) (code int, closed bool) {
 func TestHostileFramesEndOneConnectionOnly(t *testing.T) {
 	s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true})
 	witness := handshake(t, s.Public, "/ws?channel=a", "")
-	f := func(name, frames string, codes ...int) {
+	hostileFrames(func(name, frames string, codes ...int) {
 		t.Helper()
 		conn := handshake(t, s.Public, "/ws?channel=a", "permessage-deflate; client_no_context_takeover; server_no_context_takeover")
 		before := s.Memory()
@@ -234,7 +234,19 @@ func TestHostileFramesEndOneConnectionOnly(t *testing.T) {
 		if !s.Alive() {
 			t.Fatalf("%s: the server is gone", name)
 		}
+	})
+
+	// The witness has seen none of it.
+	_, _ = witness.Write(judge.AppendFrame(nil, 9, []byte("still here")))
+	_ = witness.SetReadDeadline(time.Now().Add(5 * time.Second))
+	pong := make([]byte, 12)
+	if _, err := io.ReadFull(witness, pong); err != nil || string(pong) != "\x8a\x0astill here" {
+		t.Errorf("another connection got %q, %v; want its pong", pong, err)
 	}
+}
+
+// hostileFrames gives each case to f, with the close codes that answer it.
+func hostileFrames(f func(name, frames string, codes ...int)) {
 	mask := "\x00\x00\x00\x00"
 	f("a negative length", "\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff"+mask, 1002, 1009)
 	f("a length of 2^62", "\x82\xff\x40\x00\x00\x00\x00\x00\x00\x00"+mask, 1009)
@@ -249,34 +261,57 @@ func TestHostileFramesEndOneConnectionOnly(t *testing.T) {
 	f("a fragmented ping", "\x09\x81"+mask+"a", 1002)
 	f("a continuation of nothing", "\x80\x81"+mask+"a", 1002)
 	f("text inside a fragmented text", "\x01\x81"+mask+"a\x81\x81"+mask+"b", 1002)
-	f("fragments without end", strings.Repeat("\x01\x81"+mask+"a", 1)+strings.Repeat("\x00\xfe\xff\xff"+mask+strings.Repeat("a", 65535), 200), 1009)
+	f("fragments without end", "\x01\x81"+mask+"a"+strings.Repeat("\x00\xfe\xff\xff"+mask+strings.Repeat("a", 65535), 200), 1009)
 	f("a close of one byte", "\x88\x81"+mask+"a", 1002)
 	f("a reserved close code", "\x88\x82"+mask+"\x03\xed", 1002)
 	f("bad UTF-8", "\x81\x81"+mask+"\xff", 1007)
 	f("bad UTF-8 in a close", "\x88\x83"+mask+"\x03\xe8\xff", 1007)
 	f("a broken deflate stream", "\xc1\x82"+mask+"\xff\xff", 1002, 1007)
+}
 
-	// 64 MiB of zeros in 64 KiB: what counts is what comes out.
-	var bomb bytes.Buffer
-	z, err := flate.NewWriter(&bomb, flate.BestCompression)
-	if err != nil {
-		t.Fatal(err)
+// 50 MiB of zeros fit in 50 KiB of deflate: what counts is what comes out.
+func TestTheMessageLimitCountsWhatComesOut(t *testing.T) {
+	s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: judge.Echo()}) // limit: 32 MiB
+	inflated := func(n int) (code int, first byte) {
+		t.Helper()
+		var small bytes.Buffer
+		z, err := flate.NewWriter(&small, flate.BestCompression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = z.Write(make([]byte, n))
+		if err := z.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		frame := judge.AppendFrame(nil, 2, bytes.TrimSuffix(small.Bytes(), []byte("\x00\x00\xff\xff")))
+		frame[0] |= 0x40
+		conn := handshake(t, s.Public, "/echo", "permessage-deflate; client_no_context_takeover; server_no_context_takeover")
+		before := s.Memory()
+		_, _ = conn.Write(append(frame, judge.AppendFrame(nil, 8, []byte("\x03\xe8"))...))
+		var head [1]byte
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := io.ReadFull(conn, head[:]); err != nil {
+			t.Fatal(err)
+		}
+		if grown := s.Memory() - before; grown > 128<<20 {
+			t.Errorf("%d bytes of zeros: memory grew by %d MiB", n, grown>>20)
+		}
+		if head[0]&0x0F != 8 {
+			return 0, head[0]
+		}
+		var rest [3]byte
+		if _, err := io.ReadFull(conn, rest[:]); err != nil {
+			t.Fatal(err)
+		}
+		return int(binary.BigEndian.Uint16(rest[1:])), head[0]
 	}
-	_, _ = z.Write(make([]byte, 64<<20))
-	if err := z.Flush(); err != nil {
-		t.Fatal(err)
+	if code, first := inflated(1 << 20); code != 0 || first&0x0F != 2 {
+		t.Errorf("1 MiB of zeros: close code %d, first byte %#x; want them echoed", code, first)
 	}
-	payload := bytes.TrimSuffix(bomb.Bytes(), []byte("\x00\x00\xff\xff"))
-	frame := judge.AppendFrame(nil, 2, payload)
-	frame[0] |= 0x40
-	f("an inflating bomb", string(frame), 1009)
-
-	// The witness has seen none of it.
-	_, _ = witness.Write(judge.AppendFrame(nil, 9, []byte("still here")))
-	_ = witness.SetReadDeadline(time.Now().Add(5 * time.Second))
-	pong := make([]byte, 12)
-	if _, err := io.ReadFull(witness, pong); err != nil || string(pong) != "\x8a\x0astill here" {
-		t.Errorf("another connection got %q, %v; want its pong", pong, err)
+	for _, n := range []int{32<<20 + 1, 50 << 20, 200 << 20} {
+		if code, _ := inflated(n); code != 1009 {
+			t.Errorf("%d bytes of zeros: close code %d, want 1009", n, code)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -35,6 +36,58 @@ func exchange(t testing.TB, addr, raw string, want int, quiet time.Duration) ans
 	// The server may close before all of it is written; what it said decides.
 	_, _ = io.WriteString(conn, raw)
 	return responses(t, conn, want, quiet)
+}
+
+// A way is how the bytes of an exchange reach the server. None may matter.
+type way int
+
+const (
+	// atOnce is one write.
+	atOnce way = iota
+	// inPieces is a segment for every five bytes, so that every rule is also met at
+	// the border of two reads.
+	inPieces
+	// afterwards sends what follows the request once the request is answered.
+	afterwards
+)
+
+func (w way) String() string { return [...]string{"at once", "in pieces", "afterwards"}[w] }
+
+// follow sends a request and what follows it, and reads like exchange.
+func follow(t testing.TB, addr, raw, next string, w way, want int, quiet time.Duration) answer {
+	t.Helper()
+	if w == atOnce {
+		return exchange(t, addr, raw+next, want, quiet)
+	}
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	send := func(text string) {
+		for len(text) > 0 {
+			n := min(5, len(text))
+			if _, err := io.WriteString(conn, text[:n]); err != nil {
+				return // the server has said enough
+			}
+			text = text[n:]
+			runtime.Gosched() // no delay is promised: a piece more or less per read
+		}
+	}
+	if w == inPieces {
+		send(raw + next)
+		return responses(t, conn, want, quiet)
+	}
+	send(raw)
+	first := responses(t, conn, 1, quiet)
+	if len(first.statuses) == 0 {
+		return first
+	}
+	send(next)
+	second := responses(t, conn, max(0, want-1), quiet)
+	second.statuses = append(first.statuses, second.statuses...)
+	second.bodies = append(first.bodies, second.bodies...)
+	return second
 }
 
 func responses(t testing.TB, conn net.Conn, want int, quiet time.Duration) (a answer) {

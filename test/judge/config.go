@@ -31,15 +31,19 @@ func (s *Server) compose(o Options, dir string) map[string]any {
 	return overlay(base, o.Config)
 }
 
-// Echo turns on the WebSocket echo at /echo, which only a judge has a use for.
+// Echo turns on the WebSocket echo at /echo, which only judges and probes have a
+// use for, and the 16 MiB messages that the Autobahn suite sends.
 func Echo() map[string]any {
-	return map[string]any{"push": map[string]any{"echo": true}}
+	return map[string]any{
+		"push":      map[string]any{"echo": true, "max_client_message": 32 << 20},
+		"eventloop": map[string]any{"max_queue": 64 << 20},
+	}
 }
 
-// Deadlines makes the limits on slow clients short enough to be waited for; the
-// ones of the default configuration are of the same kind.
+// Deadlines makes the one limit on slow clients that is longer than a judge's
+// patience shorter; head, body and keep-alive are at their defaults.
 func Deadlines() map[string]any {
-	return map[string]any{}
+	return map[string]any{"eventloop": map[string]any{"write_stall": "8s"}}
 }
 
 // Origins lets pages of these origins connect.

@@ -10,9 +10,17 @@ import (
 // Claims of a token.
 type Claims map[string]any
 
-// Grants are the claims of a token that may subscribe and publish as said.
+// Grants are the claims of a token that may subscribe and publish as said; nil
+// leaves the right out.
 func Grants(subscribe, publish []string) map[string]any {
-	return map[string]any{"subscribe": subscribe, "publish": publish}
+	grants := map[string]any{}
+	if subscribe != nil {
+		grants["subscribe"] = subscribe
+	}
+	if publish != nil {
+		grants["publish"] = publish
+	}
+	return grants
 }
 
 // Token signs claims with HMACKey by HS256 (RFC 7515), by hand: what the server
