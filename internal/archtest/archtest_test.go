@@ -84,8 +84,13 @@ func (p plan) judge(pkgs []listed) []string {
 		for _, path := range pkg.Imports {
 			p.judgeImport(from, floor, path, false, say)
 		}
-		for _, path := range slices.Concat(pkg.TestImports, pkg.XTestImports) {
+		for _, path := range pkg.TestImports {
 			p.judgeImport(from, floor, path, true, say)
+		}
+		for _, path := range pkg.XTestImports { // a package of its own, above what it tests
+			if fence := fenced(from, path, true); fence != "" {
+				say("%s imports %s: %s", from, local(path), fence)
+			}
 		}
 	}
 	slices.Sort(wrong)
