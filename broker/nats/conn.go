@@ -19,7 +19,7 @@ func (b *Broker) connect(ctx context.Context) error {
 		nc, err := natsgo.Connect(b.cfg.URL, b.options()...)
 		if err == nil {
 			b.nc = nc
-			b.connected.Store(true)
+			b.up()
 			break
 		}
 		select {
@@ -105,6 +105,9 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 // disconnected answers what waits: nobody can say whether it was stored.
 func (b *Broker) disconnected(err error) {
 	b.connected.Store(false)
+	if l := b.link.Load(); l != nil {
+		l.cancel()
+	}
 	if b.ctx.Err() != nil {
 		return
 	}
@@ -113,8 +116,22 @@ func (b *Broker) disconnected(err error) {
 	b.reads.fail(errDisconnected)
 }
 
-func (b *Broker) reconnected(nc *natsgo.Conn) {
+// A link is the life of one connection.
+type link struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func (b *Broker) up() {
+	ctx, cancel := context.WithCancel(b.ctx)
+	if before := b.link.Swap(&link{ctx, cancel}); before != nil {
+		before.cancel()
+	}
 	b.connected.Store(true)
+}
+
+func (b *Broker) reconnected(nc *natsgo.Conn) {
+	b.up()
 	b.log.Info("connection to NATS made again", "url", nc.ConnectedUrlRedacted())
 	if b.stateErr() != nil {
 		return // still starting: streams is not ours to read

@@ -356,17 +356,12 @@ func (s *stream) refused(ctx context.Context) error {
 		Subject: s.b.cfg.Prefix + ".log." + s.ns.Name + ".fence",
 		Header:  natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}},
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.b.cfg.ReadTimeout))
+	ctx, cancel := s.b.bound(ctx)
 	defer cancel()
-	for s.b.nc.Status() == natsgo.CONNECTED {
-		_, err := s.b.nc.RequestMsgWithContext(ctx, m)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, context.Canceled):
-			return s.b.reads.late(ctx)
-		case !errors.Is(err, natsgo.ErrNoResponders) || ctx.Err() != nil:
-			return fmt.Errorf("%w: reach the leader of %s: %w", hub.ErrUnavailable, s.name(), err)
+	for {
+		_, err := s.b.ask(ctx, m)
+		if !errors.Is(err, natsgo.ErrNoResponders) || ctx.Err() != nil {
+			return err
 		}
 		// There is no leader right now, no stream, or the news of it is on its way.
 		if _, err := s.look(ctx); isCode(err, codeStreamNotFound) {
@@ -374,5 +369,4 @@ func (s *stream) refused(ctx context.Context) error {
 		}
 		s.pause(10 * time.Millisecond)
 	}
-	return errDisconnected
 }

@@ -279,7 +279,7 @@ func TestKilledLeaderLosesNothingAnswered(t *testing.T) {
 		n.Sub(&ns, name, 0)
 	}
 	l := startLoad(n, &ns, 2, names...)
-	for range 2 {
+	for range 1 {
 		l.more(t, 200)
 		i := leader(t, n, cs)
 		ps[i].kill()

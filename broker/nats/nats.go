@@ -51,6 +51,7 @@ type Broker struct {
 	// The connection, written by its callbacks.
 	generation atomic.Uint64 // counts the connections made, before each is used
 	connected  atomic.Bool
+	link       atomic.Pointer[link]
 
 	ctx  context.Context // ends with Close; bounds all goroutines
 	stop context.CancelFunc

@@ -83,7 +83,7 @@ func (r *reads) listen() error {
 
 // get asks stream and waits for the whole answer.
 func (r *reads) get(ctx context.Context, stream string, q query) (page, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.b.cfg.ReadTimeout))
+	ctx, cancel := r.b.bound(ctx)
 	defer cancel()
 	select {
 	case r.slots <- struct{}{}:
@@ -125,10 +125,12 @@ func (r *reads) late(ctx context.Context) error {
 	if err := r.b.stateErr(); errors.Is(err, hub.ErrClosed) {
 		return err
 	}
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return ctx.Err()
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errDisconnected), errors.Is(cause, context.Canceled):
+		return cause
+	default:
+		return fmt.Errorf("%w: no answer from NATS: %w", hub.ErrUnavailable, cause)
 	}
-	return fmt.Errorf("%w: read: %w", hub.ErrUnavailable, ctx.Err())
 }
 
 func (r *reads) forget(id uint64) {
@@ -205,26 +207,56 @@ func parseStored(m *natsgo.Msg) (stored, error) {
 	return st, nil
 }
 
+// bound returns a context that ends with ctx, with the connection, and when a
+// read has taken too long.
+func (b *Broker) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, lost := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(b.cfg.ReadTimeout))
+	stop := func() bool { return false }
+	if l := b.link.Load(); l != nil {
+		stop = context.AfterFunc(l.ctx, func() { lost(errDisconnected) })
+	}
+	return ctx, func() { stop(); cancel(); lost(nil) }
+}
+
+// askEvery is how long one try of a request may take: who has just lost its
+// leader or its way to it may never answer.
+const askEvery = time.Second
+
+// ask makes a request that may be made again, until it is answered or ctx ends.
+func (b *Broker) ask(ctx context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
+	for {
+		if b.nc.Status() != natsgo.CONNECTED {
+			return nil, errDisconnected
+		}
+		try, cancel := context.WithTimeout(ctx, askEvery)
+		answer, err := b.nc.RequestMsgWithContext(try, m)
+		cancel()
+		switch {
+		case err == nil:
+			return answer, nil
+		case ctx.Err() != nil:
+			return nil, b.reads.late(ctx)
+		case !errors.Is(err, context.DeadlineExceeded):
+			return nil, fmt.Errorf("%w: ask NATS: %w", hub.ErrUnavailable, err)
+		}
+	}
+}
+
 // request makes a JetStream API request with one JSON answer.
 func (b *Broker) request(ctx context.Context, subject string, body, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(b.cfg.ReadTimeout))
+	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	if b.nc.Status() != natsgo.CONNECTED {
-		return errDisconnected
-	}
-	var raw []byte
+	q := &natsgo.Msg{Subject: "$JS.API." + subject}
 	var err error
 	if body != nil {
-		if raw, err = json.Marshal(body); err != nil {
+		if q.Data, err = json.Marshal(body); err != nil {
 			return err
 		}
 	}
-	m, err := b.nc.RequestWithContext(ctx, "$JS.API."+subject, raw)
+	m, err := b.ask(ctx, q)
 	if err != nil {
-		if errors.Is(err, context.Canceled) {
-			return b.reads.late(ctx)
-		}
-		return fmt.Errorf("%w: %s: %w", hub.ErrUnavailable, subject, err)
+		return err
 	}
 	var e struct {
 		Error *apiError `json:"error"`

@@ -2,7 +2,6 @@ package nats
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -98,15 +97,17 @@ func (b *Broker) Unsubscribe(ns *hub.Namespace, channel string) {
 
 // settle waits until the server knows our subscriptions.
 func (s *stream) settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.b.cfg.ReadTimeout))
+	ctx, cancel := s.b.bound(ctx)
 	defer cancel()
-	if err := s.b.nc.FlushWithContext(ctx); err != nil {
-		if errors.Is(err, context.Canceled) {
-			return s.b.reads.late(ctx)
-		}
+	err := s.b.nc.FlushWithContext(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return s.b.reads.late(ctx)
+	default:
 		return fmt.Errorf("%w: %w", hub.ErrUnavailable, err)
 	}
-	return nil
 }
 
 // join takes the snapshot of a subscription that was made. When something may
@@ -179,21 +180,26 @@ func (s *stream) reader(ctx context.Context, tok string) (reader, error) {
 	if s.ns.Replicas <= 1 {
 		return r, nil
 	}
+	return r, r.askLeader(ctx)
+}
+
+// askLeader sets what a replica must have.
+func (r *reader) askLeader(ctx context.Context) error {
 	var a struct {
 		Message struct {
 			Seq uint64 `json:"seq"`
 		} `json:"message"`
 	}
-	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]string{"last_by_subj": r.subject}, &a)
+	err := r.s.b.request(ctx, "STREAM.MSG.GET."+r.s.name(), map[string]string{"last_by_subj": r.subject}, &a)
 	if isCode(err, codeNoMessage) {
 		err = nil
 	}
 	r.least = a.Message.Seq
-	return r, err
+	return err
 }
 
 // next returns up to limit messages after since and how many are left then.
-func (r reader) next(ctx context.Context, since uint64, limit int) ([]stored, uint64, error) {
+func (r *reader) next(ctx context.Context, since uint64, limit int) ([]stored, uint64, error) {
 	for try := 1; ; try++ {
 		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: since + 1, NextFor: r.subject, Batch: min(limit, readBatch)})
 		if err != nil {
@@ -208,6 +214,11 @@ func (r reader) next(ctx context.Context, since uint64, limit int) ([]stored, ui
 		}
 		if try == 50 {
 			return nil, 0, fmt.Errorf("%w: a replica of %s is behind", hub.ErrUnavailable, r.s.name())
+		}
+		if try%5 == 0 { // or the newest message is no more
+			if err := r.askLeader(ctx); err != nil {
+				return nil, 0, err
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -273,7 +284,7 @@ func cmpSeq(a, b uint64) int {
 }
 
 // rest reads on from since to upTo, appends to ms and keeps a little more than the newest n.
-func (r reader) rest(ctx context.Context, ms []stored, since, upTo uint64, n int) ([]stored, error) {
+func (r *reader) rest(ctx context.Context, ms []stored, since, upTo uint64, n int) ([]stored, error) {
 	for since < upTo {
 		more, pending, err := r.next(ctx, since, readBatch)
 		if err != nil {
