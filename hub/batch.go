@@ -10,7 +10,11 @@ type Batch struct {
 
 	hub  *Hub
 	size int // payload bytes
-	wire [MaxFormats][]byte
+	// shared says that other shards have these messages too: their wire form is
+	// then kept with the message. Otherwise it lives as long as the batch, and
+	// the ring of recent messages holds payloads only.
+	shared bool
+	wire   [MaxFormats][]byte
 }
 
 // Bytes returns all messages in format f, one after the other. The slice is
@@ -22,15 +26,11 @@ func (b *Batch) Bytes(f Format) []byte {
 	}
 	var w []byte
 	if len(b.Messages) == 1 {
-		w = b.Message(0, f)
+		w = b.append(nil, b.Messages[0], f)
 	} else {
-		n := 0
-		for i := range b.Messages {
-			n += len(b.Message(i, f))
-		}
-		w = make([]byte, 0, n)
-		for i := range b.Messages {
-			w = append(w, b.Message(i, f)...)
+		w = make([]byte, 0, b.size+len(b.Messages)*frameOverhead)
+		for _, m := range b.Messages {
+			w = b.append(w, m, f)
 		}
 	}
 	b.wire[f] = w
@@ -46,7 +46,18 @@ func (h *Hub) Encode(m *Message, f Format) []byte {
 	return w
 }
 
-// Message returns message i in format f, shared and immutable.
-func (b *Batch) Message(i int, f Format) []byte {
-	return b.hub.Encode(b.Messages[i], f)
+// frameOverhead is a guess at what a format adds to a payload.
+const frameOverhead = 128
+
+// append appends m in format f to w, or returns the shared bytes if w is nil.
+func (b *Batch) append(w []byte, m *Message, f Format) []byte {
+	if !b.shared && m.encoded[f].Load() == nil {
+		b.hub.stats.encoded.Add(1)
+		return b.hub.encoders[f](w, m)
+	}
+	frame := b.hub.Encode(m, f)
+	if w == nil {
+		return frame
+	}
+	return append(w, frame...)
 }

@@ -214,7 +214,7 @@ func (ch *channel) deliverLocked(m *Message) {
 		ch.remember(m)
 	}
 	for _, l := range ch.locals {
-		l.shard.postMessage(l, m)
+		l.shard.postMessage(l, m, len(ch.locals) > 1)
 	}
 }
 

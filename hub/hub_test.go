@@ -509,4 +509,3 @@ func FuzzParsePositions(f *testing.F) {
 		}
 	})
 }
-

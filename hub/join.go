@@ -290,6 +290,9 @@ func (j *join) step(sp *joinSpace) bool {
 		return true
 	}
 	b := &Batch{Messages: msgs, Replay: true, hub: j.shard.hub}
+	for _, m := range msgs {
+		b.size += len(m.Data)
+	}
 	if single {
 		sp.locals[0].memo = replayMemo{from: sp.cur, upto: upto, batch: b}
 	}

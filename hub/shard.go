@@ -34,6 +34,8 @@ type item struct {
 	l *local
 	m *Message
 	f func()
+	// shared says that other shards get m as well.
+	shared bool
 }
 
 // local is a shard's side of a channel.
@@ -87,9 +89,9 @@ func (h *Hub) NewShard(wake func()) *Shard {
 func (s *Shard) post(f func()) { s.enqueue(item{f: f}) }
 
 // postMessage queues m for l.
-func (s *Shard) postMessage(l *local, m *Message) {
+func (s *Shard) postMessage(l *local, m *Message, shared bool) {
 	s.depth.Add(1)
-	s.enqueue(item{l: l, m: m})
+	s.enqueue(item{l: l, m: m, shared: shared})
 }
 
 func (s *Shard) enqueue(it item) {
@@ -132,7 +134,7 @@ func (s *Shard) Run() {
 		if it.f != nil {
 			it.f()
 		} else {
-			s.process(it.l, it.m)
+			s.process(it.l, it.m, it.shared)
 			taken++
 		}
 	}
@@ -149,7 +151,7 @@ func (s *Shard) Run() {
 
 // process takes one message: filtered subscribers get it now, single ones with
 // what else this run brings for the channel.
-func (s *Shard) process(l *local, m *Message) {
+func (s *Shard) process(l *local, m *Message, shared bool) {
 	if m.Offset != 0 {
 		l.last = m.Offset
 	}
@@ -160,12 +162,13 @@ func (s *Shard) process(l *local, m *Message) {
 		}
 		p.Messages = append(p.Messages, m)
 		p.size += len(m.Data)
+		p.shared = p.shared || shared
 		if len(p.Messages) >= maxBatchMessages || p.size >= maxBatchBytes {
 			l.flush()
 		}
 	}
 	if len(l.filtered) > 0 {
-		l.deliverFiltered(m)
+		l.deliverFiltered(m, shared)
 	}
 }
 
@@ -190,8 +193,8 @@ func (l *local) flush() {
 	l.shard.delivered.Add(uint64(n * len(b.Messages)))
 }
 
-func (l *local) deliverFiltered(m *Message) {
-	b := Batch{Messages: []*Message{m}, hub: l.shard.hub, size: len(m.Data)}
+func (l *local) deliverFiltered(m *Message, shared bool) {
+	b := Batch{Messages: []*Message{m}, hub: l.shard.hub, size: len(m.Data), shared: shared}
 	n := 0
 	for i := len(l.filtered) - 1; i >= 0; i-- {
 		if i >= len(l.filtered) {
@@ -199,7 +202,7 @@ func (l *local) deliverFiltered(m *Message) {
 		}
 		e := l.filtered[i]
 		if m.Offset != 0 {
-			if after := &e.s.more[e.index].after; m.Offset <= *after {
+			if m.Offset <= (*e.s.more)[e.index].after {
 				continue
 			}
 		}
@@ -245,7 +248,7 @@ func (l *local) restarted(from Position, epoch string) {
 	for i := len(l.filtered) - 1; i >= 0; i-- {
 		if i < len(l.filtered) {
 			e := l.filtered[i]
-			e.s.more[e.index].after = 0
+			(*e.s.more)[e.index].after = 0
 			l.shard.gap(e.s.sink, g)
 		}
 	}
@@ -274,12 +277,10 @@ func (l *local) promote() {
 	l.memo = replayMemo{}
 	for i := len(l.filtered) - 1; i >= 0; i-- {
 		e := l.filtered[i]
-		if len(e.s.more) == 1 && e.s.more[0].after <= l.last {
+		if more := e.s.memberships(); len(more) == 1 && more[0].after <= l.last {
 			l.flush()
-			s := e.s
-			s.leave()
-			s.more = nil
-			s.enterSingle(l)
+			e.s.leave()
+			e.s.enterSingle(l)
 		}
 	}
 }

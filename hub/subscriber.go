@@ -50,8 +50,9 @@ type Subscriber struct {
 	// local and pos are set while it is in local.single.
 	local *local
 	pos   int32
-	// more is set while it is in the filtered lists of its channels.
-	more []membership
+	// more is set while it is in the filtered lists of its channels: a pointer,
+	// since most subscribers follow one channel.
+	more *[]membership
 	// join is set until the subscriber is live.
 	join *join
 }
@@ -155,7 +156,7 @@ func (s *Subscriber) Channels() []string {
 	case s.local != nil:
 		names = append(names, s.local.name)
 	}
-	for _, m := range s.more {
+	for _, m := range s.memberships() {
 		names = append(names, m.l.name)
 	}
 	return names
@@ -174,10 +175,20 @@ func (s *Subscriber) enterSingle(l *local) {
 
 // enterFiltered puts s on the filtered path of its channels, from after on.
 func (s *Subscriber) enterFiltered(locals []*local, after uint64) {
-	for _, l := range locals {
-		s.more = append(s.more, membership{l: l, pos: int32(len(l.filtered)), after: after})
-		l.filtered = append(l.filtered, member{s: s, index: int32(len(s.more) - 1)})
+	if s.more == nil {
+		s.more = &[]membership{}
 	}
+	for _, l := range locals {
+		*s.more = append(*s.more, membership{l: l, pos: int32(len(l.filtered)), after: after})
+		l.filtered = append(l.filtered, member{s: s, index: int32(len(*s.more) - 1)})
+	}
+}
+
+func (s *Subscriber) memberships() []membership {
+	if s.more == nil {
+		return nil
+	}
+	return *s.more
 }
 
 // leave takes s out of the lists of its channels.
@@ -191,16 +202,16 @@ func (s *Subscriber) leave() {
 		s.local = nil
 		l.noteIdle()
 	}
-	for _, m := range s.more {
+	for _, m := range s.memberships() {
 		l, last := m.l, len(m.l.filtered)-1
 		moved := l.filtered[last]
 		l.filtered[m.pos] = moved
-		moved.s.more[moved.index].pos = m.pos
+		(*moved.s.more)[moved.index].pos = m.pos
 		l.filtered[last] = member{}
 		l.filtered = l.filtered[:last]
 		l.noteIdle()
 	}
-	s.more = s.more[:0]
+	s.more = nil
 }
 
 func (l *local) noteIdle() {
