@@ -25,6 +25,11 @@ import (
 // WEIR_TEST_ROLE set. A child says "ready" when it serves, ends when its standard
 // input is closed, and otherwise answers line by line.
 
+const (
+	stopSignal     = syscall.SIGSTOP
+	continueSignal = syscall.SIGCONT
+)
+
 // A natsChild are the options of a NATS server as a process of its own.
 type natsChild struct {
 	Port, ClusterPort int

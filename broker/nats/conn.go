@@ -2,7 +2,9 @@ package nats
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -15,12 +17,20 @@ var errDisconnected = fmt.Errorf("%w: not connected to NATS", hub.ErrUnavailable
 
 // connect makes the one connection. It tries until ctx ends.
 func (b *Broker) connect(ctx context.Context) error {
+	warned := false
 	for {
 		nc, err := natsgo.Connect(b.cfg.URL, b.options()...)
 		if err == nil {
 			b.nc = nc
 			b.up()
 			break
+		}
+		if errors.Is(err, natsgo.ErrAuthorization) || !netError(err) {
+			return fmt.Errorf("connect to %s: %w", b.cfg.URL, err)
+		}
+		if !warned {
+			b.log.Warn("NATS does not answer yet", "url", b.cfg.URL, "err", err)
+			warned = true
 		}
 		select {
 		case <-ctx.Done():
@@ -33,6 +43,13 @@ func (b *Broker) connect(ctx context.Context) error {
 		return fmt.Errorf("the NATS server at %s is version %s; 2.11 or newer is needed", b.cfg.URL, v)
 	}
 	return nil
+}
+
+// netError reports whether a server may just not be there yet, as opposed to
+// options that cannot work.
+func netError(err error) bool {
+	var n net.Error
+	return errors.As(err, &n) || errors.Is(err, natsgo.ErrNoServers) || errors.Is(err, natsgo.ErrTimeout) || errors.Is(err, io.EOF)
 }
 
 func older(version string, major, minor int) bool {

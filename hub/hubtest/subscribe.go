@@ -49,23 +49,16 @@ func snapshotHoldsTheTail(s *suite) {
 	}
 }
 
-// A subscriber that appears while messages flow sees each of them once: those up
-// to Top in the snapshot, the others live.
-func snapshotAndLiveJoinExactly(s *suite) {
-	ns := s.namespace("a")
-	ns.HistorySize = 100_000
-	n := s.start(ns)
-	const writers = 3
-	var (
-		stop  atomic.Bool
-		count atomic.Int64
-		wg    sync.WaitGroup
-	)
+// traffic publishes on channels x and y until it is stopped, and counts the answers.
+func traffic(s *suite, n *Node, ns *hub.Namespace, writers int) (count *atomic.Int64, stop func()) {
+	count = new(atomic.Int64)
+	var over atomic.Bool
+	var wg sync.WaitGroup
 	for w := range writers {
 		wg.Go(func() {
-			for i := 0; !stop.Load(); i++ {
+			for i := 0; !over.Load(); i++ {
 				name := []string{"x", "y"}[(w+i)%2]
-				r := <-n.Go(&ns, hub.Publication{Channel: Channel(&ns, name), Data: []byte("d")})
+				r := <-n.Go(ns, hub.Publication{Channel: Channel(ns, name), Data: []byte("d")})
 				if r.Err != nil {
 					s.Errorf("publish: %v", r.Err)
 					return
@@ -74,21 +67,30 @@ func snapshotAndLiveJoinExactly(s *suite) {
 			}
 		})
 	}
+	return count, func() { over.Store(true); wg.Wait() }
+}
+
+// A subscriber that appears while messages flow sees each of them once: those up
+// to Top in the snapshot, the others live.
+func snapshotAndLiveJoinExactly(s *suite) {
+	ns := s.namespace("a")
+	ns.HistorySize = 100_000
+	n := s.start(ns)
+	count, stop := traffic(s, n, &ns, 3)
+	more := func() {
+		enough := count.Load() + 20
+		Until(s.T, s.h.Patience, "more traffic", func() bool { return count.Load() >= enough || s.Failed() })
+	}
 	var snaps []hub.Snapshot
 	for round := range 12 {
-		for enough := count.Load() + 20; count.Load() < enough && !s.Failed(); {
-			time.Sleep(100 * time.Microsecond)
-		}
+		more()
 		snaps = append(snaps, n.Sub(&ns, "x", 100_000))
-		for enough := count.Load() + 20; count.Load() < enough && !s.Failed(); {
-			time.Sleep(100 * time.Microsecond)
-		}
+		more()
 		if round < 11 {
 			n.Unsubscribe(&ns, Channel(&ns, "x"))
 		}
 	}
-	stop.Store(true)
-	wg.Wait()
+	stop()
 	last := n.Pub(&ns, "x", "last")
 	n.Wait(s.h.Patience, "the last message", func() bool {
 		ms := n.messages[Channel(&ns, "x")]
