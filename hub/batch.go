@@ -39,7 +39,7 @@ func (b *Batch) Bytes(f Format) []byte {
 
 // Encode returns m in format f, shared and immutable. Any goroutine.
 func (h *Hub) Encode(m *Message, f Format) []byte {
-	w, fresh := m.encode(f, h.encoders[f])
+	w, fresh := m.encode(f, h.encoders[f], &h.wire, h.wireBudget)
 	if fresh {
 		h.stats.encoded.Add(1)
 	}

@@ -171,7 +171,8 @@ func (ch *channel) deactivate(ctx context.Context) {
 	t.mu.Lock()
 	ch.mu.Lock()
 	again := len(ch.waiting) > 0
-	ch.ring, ch.start, ch.ringBytes, ch.early = nil, 0, 0, nil
+	ch.forget()
+	ch.early = nil
 	ch.state = chanNew
 	if !again {
 		delete(t.channels, ch.name)
@@ -213,8 +214,12 @@ func (ch *channel) deliverLocked(m *Message) {
 		ch.last = m.Offset
 		ch.remember(m)
 	}
+	shared := len(ch.locals) > 1
+	if shared {
+		m.await(len(ch.locals))
+	}
 	for _, l := range ch.locals {
-		l.shard.postMessage(l, m, len(ch.locals) > 1)
+		l.shard.postMessage(l, m, shared)
 	}
 }
 
@@ -222,7 +227,7 @@ func (ch *channel) deliverLocked(m *Message) {
 func (ch *channel) restart(epoch string) {
 	from := Position{Epoch: ch.epoch, Offset: ch.last}
 	ch.epoch, ch.last, ch.floor, ch.firstRetained = epoch, 0, 0, 0
-	ch.ring, ch.start, ch.ringBytes = nil, 0, 0
+	ch.forget()
 	for _, l := range ch.locals {
 		l.shard.post(func() { l.restarted(from, epoch) })
 	}
@@ -236,14 +241,24 @@ func (ch *channel) remember(m *Message) {
 		ch.start++
 		ch.floor = old.Offset
 		ch.ringBytes -= len(old.Data)
+		old.evict(&ch.hub.wire)
 	}
 	if ch.start > 16 && ch.start > len(ch.ring)/2 { // slide down: amortised one copy per message
 		n := copy(ch.ring, ch.ring[ch.start:])
 		clear(ch.ring[n:])
 		ch.ring, ch.start = ch.ring[:n], 0
 	}
+	m.enter()
 	ch.ring = append(ch.ring, m)
 	ch.ringBytes += len(m.Data)
+}
+
+// forget empties the ring.
+func (ch *channel) forget() {
+	for _, m := range ch.ring[ch.start:] {
+		m.evict(&ch.hub.wire)
+	}
+	ch.ring, ch.start, ch.ringBytes = nil, 0, 0
 }
 
 // recent appends to dst up to limit messages with since < offset <= upto from

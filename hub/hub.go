@@ -37,6 +37,10 @@ type Config struct {
 	ShardQueue int
 	// MaxChannels bounds the channels with subscribers; 0 means 1,000,000.
 	MaxChannels int
+	// WireBudget bounds the bytes of wire forms kept with recent messages, so
+	// that shards and replays share them; past it they are written again when
+	// needed. 0 means 64 MiB.
+	WireBudget int64
 	// Log gets lifecycle lines; nil discards them.
 	Log *slog.Logger
 }
@@ -55,8 +59,8 @@ func (c Config) Validate() error {
 	if len(c.Encoders) > MaxFormats {
 		errs = append(errs, fmt.Errorf("%d encoders, at most %d", len(c.Encoders), MaxFormats))
 	}
-	if c.Linger < 0 || c.ShardQueue < 0 || c.MaxChannels < 0 {
-		errs = append(errs, errors.New("linger, shard queue and max channels must not be negative"))
+	if c.Linger < 0 || c.ShardQueue < 0 || c.MaxChannels < 0 || c.WireBudget < 0 {
+		errs = append(errs, errors.New("linger, shard queue, max channels and wire budget must not be negative"))
 	}
 	return errors.Join(errs...)
 }
@@ -70,6 +74,7 @@ type Hub struct {
 	linger     time.Duration
 	shardQueue int
 	maxChans   int64
+	wireBudget int64
 	log        *slog.Logger
 	seed       maphash.Seed
 
@@ -78,6 +83,7 @@ type Hub struct {
 	shards   atomic.Pointer[[]*Shard] // replaced under shardsMu
 	shardsMu sync.Mutex
 	channels atomic.Int64
+	wire     atomic.Int64 // bytes of wire forms kept in rings
 	closed   atomic.Bool
 	stats    hubCounters
 
@@ -117,12 +123,13 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	}
 	h := &Hub{
 		broker: broker, encoders: cfg.Encoders, namespaces: map[string]*namespace{},
-		linger: cfg.Linger, shardQueue: cfg.ShardQueue, maxChans: int64(cfg.MaxChannels),
+		linger: cfg.Linger, shardQueue: cfg.ShardQueue, maxChans: int64(cfg.MaxChannels), wireBudget: cfg.WireBudget,
 		log: cfg.Log, seed: maphash.MakeSeed(), slots: make(chan struct{}, brokerCalls),
 	}
 	def(&h.linger, 30*time.Second)
 	def(&h.shardQueue, 1<<16)
 	def(&h.maxChans, 1_000_000)
+	def(&h.wireBudget, 64<<20)
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -304,6 +311,7 @@ type Stats struct {
 	Gaps               uint64 // gaps declared to subscribers
 	Channels           int64  // channels with interest
 	QueueDepth         int64  // messages that wait for the shards
+	WireBytes          int64  // bytes of wire forms kept with recent messages
 }
 
 type hubCounters struct {
@@ -314,7 +322,7 @@ type hubCounters struct {
 func (h *Hub) Stats() Stats {
 	st := Stats{
 		Published: h.stats.published.Load(), Refused: h.stats.refused.Load(),
-		Encoded: h.stats.encoded.Load(), Gaps: h.stats.gaps.Load(), Channels: h.channels.Load(),
+		Encoded: h.stats.encoded.Load(), Gaps: h.stats.gaps.Load(), Channels: h.channels.Load(), WireBytes: h.wire.Load(),
 	}
 	for _, s := range *h.shards.Load() {
 		st.Delivered += s.delivered.Load()

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -11,7 +12,7 @@ import (
 type Format uint8
 
 // MaxFormats bounds Config.Encoders: a message carries one slot per format.
-const MaxFormats = 8
+const MaxFormats = 12
 
 // A Message is one publication in its place in the namespace's log. It is
 // immutable once published and shared by every subscriber, shard and ring.
@@ -35,8 +36,13 @@ type Message struct {
 	// missed something.
 	Prev uint64
 
-	// Written once per format by whichever shard needs it first.
+	// Written once per format by whichever shard needs it first, kept while the
+	// message is in its channel's ring and the hub's budget allows.
 	encoded [MaxFormats]atomic.Pointer[[]byte]
+	mu      sync.Mutex
+	kept    int64 // bytes of them in the hub's budget
+	pending int32 // shards that have yet to deliver it
+	inRing  bool
 }
 
 // Position returns the message's place in its log.
@@ -49,17 +55,69 @@ func (m *Message) At() time.Time { return time.UnixMilli(m.Time) }
 // It must be pure: the result is shared by all subscribers of that format.
 type Encoder func(dst []byte, m *Message) []byte
 
-// encode returns m in format f, writing it on first use. Two shards may race to
-// write it; both results are equal and one is kept.
-func (m *Message) encode(f Format, enc Encoder) (b []byte, fresh bool) {
+// encode returns m in format f, writing it on first use. Of two shards that need
+// it at once one waits for the other, the time of one encoding. budget counts
+// what is kept by messages in rings; past limit nothing more is.
+func (m *Message) encode(f Format, enc Encoder, budget *atomic.Int64, limit int64) (b []byte, fresh bool) {
+	if p := m.encoded[f].Load(); p != nil {
+		return *p, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if p := m.encoded[f].Load(); p != nil {
 		return *p, false
 	}
 	b = enc(nil, m)
-	if m.encoded[f].CompareAndSwap(nil, &b) {
-		return b, true
+	switch {
+	case m.inRing && budget.Load() < limit:
+		m.kept += int64(len(b))
+		budget.Add(int64(len(b)))
+		m.encoded[f].Store(&b)
+	case m.pending > 0:
+		m.encoded[f].Store(&b) // until the last shard has it
 	}
-	return *m.encoded[f].Load(), false
+	return b, true
+}
+
+// enter notes that m is in its channel's ring.
+func (m *Message) enter() {
+	m.mu.Lock()
+	m.inRing = true
+	m.mu.Unlock()
+}
+
+// evict takes a message that leaves its ring out of the budget. Its wire forms
+// go when the last shard has sent them.
+func (m *Message) evict(budget *atomic.Int64) {
+	m.mu.Lock()
+	budget.Add(-m.kept)
+	m.kept, m.inRing = 0, false
+	m.forget()
+	m.mu.Unlock()
+}
+
+// await notes how many shards will deliver m; sent, that one has.
+func (m *Message) await(shards int) {
+	m.mu.Lock()
+	m.pending = int32(shards)
+	m.mu.Unlock()
+}
+
+func (m *Message) sent() {
+	m.mu.Lock()
+	m.pending--
+	m.forget()
+	m.mu.Unlock()
+}
+
+// forget drops the wire forms once nobody is expected to want them. m.mu is held.
+func (m *Message) forget() {
+	if m.inRing && m.kept > 0 || m.pending > 0 {
+		return
+	}
+	for i := range m.encoded {
+		m.encoded[i].Store(nil)
+	}
 }
 
 // A Publication is what a publisher hands in: a message without its place.

@@ -39,9 +39,22 @@ type Namespace struct {
 	// IdempotencyWindow is how long a publisher's idempotency key is remembered;
 	// 0 means 2m.
 	IdempotencyWindow Duration `json:"idempotency_window"`
-	// Policy is what happens to a subscriber that cannot keep up; empty means
-	// "disconnect": it is closed and resumes from the log.
+	// Policy is what happens to a subscriber that cannot keep up, at the bound of
+	// its queue: "disconnect" (it is closed and resumes from the log),
+	// "drop-oldest" (the oldest waiting messages are dropped and a gap is told) or
+	// "conflate" (of the waiting messages with the same key only the newest is
+	// kept; at the bound as drop-oldest). Empty means disconnect.
 	Policy Policy `json:"policy"`
+	// MaxRate bounds the messages per second that one subscriber is sent; what is
+	// more waits in its queue, under the policy. 0 means no bound.
+	MaxRate int `json:"max_rate"`
+	// Compress lets clients that ask for it have messages compressed (WebSocket
+	// permessage-deflate, SSE gzip and zstd). Each message is compressed once and
+	// the bytes are shared. Off by default.
+	Compress bool `json:"compress"`
+	// CompressMinBytes is the payload size from which on compressing is tried; 0
+	// means 256.
+	CompressMinBytes int `json:"compress_min_bytes"`
 	// QueueMessages bounds what waits for one subscriber; 0 means 1,024.
 	QueueMessages int `json:"queue_messages"`
 	// QueueBytes bounds the same in bytes; 0 means 256 KiB.
@@ -53,8 +66,14 @@ type Namespace struct {
 // Policy says what happens at the bound of a subscriber's queue.
 type Policy string
 
-// Disconnect closes the subscriber; it resumes later from the log.
-const Disconnect Policy = "disconnect"
+const (
+	// Disconnect closes the subscriber; it resumes later from the log.
+	Disconnect Policy = "disconnect"
+	// DropOldest drops the oldest waiting messages and tells a gap.
+	DropOldest Policy = "drop-oldest"
+	// Conflate keeps of the waiting messages with the same key only the newest.
+	Conflate Policy = "conflate"
+)
 
 // Defaults of a Namespace.
 const (
@@ -67,6 +86,7 @@ const (
 	defaultIdempotency  = Duration(2 * time.Minute)
 	defaultQueueMsgs    = 1024
 	defaultQueueBytes   = 256 << 10
+	defaultCompressMin  = 256
 )
 
 // WithDefaults returns n with every zero replaced by what it means.
@@ -82,6 +102,7 @@ func (n Namespace) WithDefaults() Namespace {
 	def(&n.Policy, Disconnect)
 	def(&n.QueueMessages, defaultQueueMsgs)
 	def(&n.QueueBytes, defaultQueueBytes)
+	def(&n.CompressMinBytes, defaultCompressMin)
 	return n
 }
 
@@ -107,8 +128,10 @@ func (n Namespace) Validate() error {
 	default:
 		bad("durability: %q is none of none, stored, synced", n.Durability)
 	}
-	if d.Policy != Disconnect {
-		bad("policy: %q is not known; want disconnect", n.Policy)
+	switch d.Policy {
+	case Disconnect, DropOldest, Conflate:
+	default:
+		bad("policy: %q is none of disconnect, drop-oldest, conflate", n.Policy)
 	}
 	within := func(key string, v, lo, hi int64) {
 		if v < lo || v > hi {
@@ -121,6 +144,8 @@ func (n Namespace) Validate() error {
 	within("replicas", int64(d.Replicas), 1, 5)
 	within("max_message_bytes", int64(d.MaxMessageBytes), 1, maxMaxMessage)
 	within("queue_messages", int64(d.QueueMessages), 1, 1_000_000)
+	within("max_rate", int64(d.MaxRate), 0, 1_000_000)
+	within("compress_min_bytes", int64(d.CompressMinBytes), 1, maxMaxMessage)
 	within("queue_bytes", int64(d.QueueBytes), 1<<10, 1<<30)
 	if d.QueueBytes < 2*d.MaxMessageBytes {
 		bad("queue_bytes: %d must hold at least two messages of max_message_bytes (%d)", d.QueueBytes, d.MaxMessageBytes)

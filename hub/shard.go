@@ -143,6 +143,11 @@ func (s *Shard) Run() {
 		l.flush()
 	}
 	s.dirty = s.dirty[:0]
+	for i := range s.running {
+		if s.running[i].shared {
+			s.running[i].m.sent()
+		}
+	}
 	clear(s.running)
 	if cap(s.running) > 1<<12 { // after a burst, do not hold its memory
 		s.running = nil

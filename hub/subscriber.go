@@ -41,6 +41,7 @@ const (
 	GapRetention GapReason = "retention" // older than what the namespace keeps
 	GapEpoch     GapReason = "epoch"     // the log was lost or begun anew
 	GapUnknown   GapReason = "unknown"   // the position asked for is not known
+	GapOverflow  GapReason = "overflow"  // dropped because the subscriber was too slow
 )
 
 // A Subscriber is one sink's place in the hub. It is embedded by value in what
