@@ -74,8 +74,10 @@ func parsePlan(text string) (plan, error) {
 func (p plan) judge(pkgs []listed) []string {
 	var wrong []string
 	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	seen := map[string]bool{}
 	for _, pkg := range pkgs {
 		from := local(pkg.ImportPath)
+		seen[from] = true
 		floor, ok := p.floor[from]
 		if !ok {
 			say("%s has no floor in ARCHITECTURE.md", from)
@@ -91,6 +93,11 @@ func (p plan) judge(pkgs []listed) []string {
 			if fence := fenced(from, path, true); fence != "" {
 				say("%s imports %s: %s", from, local(path), fence)
 			}
+		}
+	}
+	for name := range p.floor {
+		if !seen[name] {
+			say("%s has a floor in ARCHITECTURE.md but no code", name)
 		}
 	}
 	slices.Sort(wrong)
@@ -228,6 +235,8 @@ func TestViolationsAreFound(t *testing.T) {
 	f("hub imports example.org/x: it takes nothing outside the standard library",
 		listed{ImportPath: "hub", Imports: []string{"example.org/x"}})
 	f("mid imports internal/history: only tests import a judge", listed{ImportPath: "mid", Imports: us("internal/history")})
+	p.floor["gone"] = 0
+	f("gone has a floor in ARCHITECTURE.md but no code", listed{ImportPath: "mid"})
 }
 
 func TestABrokenTableIsAnError(t *testing.T) {

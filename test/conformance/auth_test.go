@@ -286,6 +286,7 @@ func TestACredentialBelongsToItsRequestOnly(t *testing.T) {
 
 // A stream ends when its token does.
 func TestExpiryEndsALiveStream(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s, _ := guarded(t)
 	for _, socket := range []bool{false, true} {
 		var end []byte

@@ -14,27 +14,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/weir-gateway/weir/test/judge"
 )
-
-// descriptors raises this process's limit, which its server inherits.
-func descriptors(t *testing.T, n uint64) {
-	t.Helper()
-	var l syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		t.Fatal(err)
-	}
-	if l.Cur < n {
-		l.Cur, l.Max = n, max(l.Max, n)
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-			t.Fatalf("%d descriptors are needed: ulimit -n %d: %v", n, n, err)
-		}
-	}
-}
 
 // open counts a process's descriptors.
 func open(t *testing.T, pid int) int {
@@ -101,7 +85,7 @@ func settled(t *testing.T, measure func() int64) int64 {
 // Silent and half-said requests cost little and not for long.
 func TestHalfOpenConnectionsAreCheapAndShort(t *testing.T) {
 	const n = 1000
-	descriptors(t, 4096)
+	t.Parallel() // it mostly waits
 	s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true})
 	fds := open(t, s.Pid())
 	f := func(name, raw string) {
@@ -127,7 +111,7 @@ func TestHalfOpenConnectionsAreCheapAndShort(t *testing.T) {
 // An idle subscriber is a descriptor and a small struct.
 func TestIdleSubscribersAreSmall(t *testing.T) {
 	const n = 10_000
-	descriptors(t, n+1000) // here, and as many in the server
+	judge.Descriptors(t, n+1000) // here, and as many in the server
 	stream := func(int) string {
 		return "GET /sse?channel=idle HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n"
 	}

@@ -43,7 +43,7 @@ func Echo() map[string]any {
 // Deadlines makes the one limit on slow clients that is longer than a judge's
 // patience shorter; head, body and keep-alive are at their defaults.
 func Deadlines() map[string]any {
-	return map[string]any{"eventloop": map[string]any{"write_stall": "8s"}}
+	return map[string]any{"eventloop": map[string]any{"write_stall": "5s"}}
 }
 
 // Origins lets pages of these origins connect.

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -56,11 +57,11 @@ var builds [2]struct {
 	err  error
 }
 
-// Binary builds weir once per test process and returns its path. WEIR_BINARY
+// Binary builds weir once per test process and returns its path. JUDGED_BINARY
 // names another one to judge, for both kinds.
 func Binary(t testing.TB, kind Build) string {
 	t.Helper()
-	if path := os.Getenv("WEIR_BINARY"); path != "" {
+	if path := os.Getenv("JUDGED_BINARY"); path != "" {
 		return path
 	}
 	b := &builds[kind]
@@ -84,6 +85,22 @@ func Binary(t testing.TB, kind Build) string {
 		t.Fatal(b.err)
 	}
 	return b.path
+}
+
+// Descriptors raises this process's limit on open files to n at least. Processes
+// that it starts inherit it.
+func Descriptors(t testing.TB, n uint64) {
+	t.Helper()
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		t.Fatal(err)
+	}
+	// Set in any case: the runtime gives children the limit from before its own
+	// raising unless the program has set one.
+	l.Cur, l.Max = max(l.Cur, n), max(l.Max, n)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		t.Fatalf("%d descriptors are needed: ulimit -n %d: %v", n, n, err)
+	}
 }
 
 // Cleanup removes what Binary built. Call it at the end of TestMain.

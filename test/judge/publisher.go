@@ -3,6 +3,7 @@ package judge
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -36,7 +37,8 @@ var publishing = &http.Client{
 // key until it is acknowledged or ctx is done. An answer that no repetition can
 // mend is an error.
 func (p *Publisher) Publish(ctx context.Context, channel, payload string) error {
-	body, err := json.Marshal(map[string]any{"channel": channel, "data": payload, "idempotency_key": channel + "/" + payload})
+	key := fmt.Sprintf("%x", sha256.Sum256([]byte(channel+"/"+payload)))
+	body, err := json.Marshal(map[string]any{"channel": channel, "data": payload, "idempotency_key": key})
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -46,6 +48,7 @@ type Options struct {
 // is stopped, and its log judged: no data race, no panic, exit status 0.
 func New(t testing.TB, o Options) *Server {
 	t.Helper()
+	Descriptors(t, 4096)
 	dir := t.TempDir()
 	s := &Server{
 		t: t, binary: Binary(t, o.Build),
@@ -74,6 +77,8 @@ func (s *Server) Start() {
 	defer log.Close()
 	s.cmd = exec.Command(s.binary, "serve", "--config", s.config)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
+	// The file is all of its configuration.
+	s.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
 	// Whatever happens to the test, its server ends with it.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
