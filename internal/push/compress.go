@@ -1,0 +1,123 @@
+package push
+
+import (
+	"bytes"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// compressor writes events so that each can be understood without the one
+// before: a message is then compressed once and its bytes go to every
+// subscriber, whenever that one came.
+//
+// gzip: after a bare header (RFC 1952 §2.3) the body is a sequence of deflate
+// blocks (RFC 1951), each event's ended by a sync flush and free of references
+// to earlier ones. The trailer would be due at the end, which a stream that is
+// cut does not have; decoders deliver what came before.
+//
+// zstd: each event is a frame of its own (RFC 8878 §3.1).
+type compressor struct {
+	zstd *zstd.Encoder // EncodeAll may be called by any goroutine
+}
+
+func newCompressor() (*compressor, error) {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(64<<10), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		return nil, err
+	}
+	return &compressor{zstd: e}, nil
+}
+
+// gzipHeader begins a gzip member without name, time and checksum of the header.
+var gzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}
+
+// syncTail is what a sync flush ends with and permessage-deflate leaves out
+// (RFC 7692 §7.2.1).
+var syncTail = []byte{0, 0, 0xff, 0xff}
+
+const deflateLevel = 1
+
+// appendGzip appends plain as one or more deflate blocks, stored if compressing
+// does not make it shorter.
+func (c *compressor) appendGzip(dst, plain []byte) []byte {
+	at := len(dst)
+	dst = websocket.Compress(dst, plain, deflateLevel)
+	dst = append(dst, syncTail...)
+	if len(dst)-at >= len(plain)+storedOverhead {
+		dst = appendStored(dst[:at], plain)
+	}
+	return dst
+}
+
+const (
+	storedOverhead = 5
+	maxStored      = 1<<16 - 1
+)
+
+// appendStored appends plain as stored deflate blocks (RFC 1951 §3.2.4). What
+// comes before ends on a byte border, as after a sync flush or another of these.
+func appendStored(dst, plain []byte) []byte {
+	for len(plain) > 0 {
+		n := min(len(plain), maxStored)
+		dst = append(dst, 0, byte(n), byte(n>>8), ^byte(n), ^byte(n>>8))
+		dst = append(dst, plain[:n]...)
+		plain = plain[n:]
+	}
+	return dst
+}
+
+// appendZstd appends plain as one frame.
+func (c *compressor) appendZstd(dst, plain []byte) []byte { return c.zstd.EncodeAll(plain, dst) }
+
+// appendDeflateFrame appends a text frame with payload compressed for itself
+// (RFC 7692), or as it is if that is shorter.
+func appendDeflateFrame(dst, payload []byte) []byte {
+	packed := websocket.Compress(make([]byte, 0, len(payload)), payload, deflateLevel)
+	if len(packed) >= len(payload) {
+		return websocket.AppendFrame(dst, websocket.OpText, payload)
+	}
+	return append(websocket.AppendHeader(dst, true, true, websocket.OpText, len(packed)), packed...)
+}
+
+// A coding is what an SSE body is encoded with.
+type coding uint8
+
+const (
+	identity coding = iota
+	gzip
+	zstandard
+)
+
+// String is the value of Content-Encoding.
+func (c coding) String() string { return [...]string{"", "gzip", "zstd"}[c] }
+
+// chooseCoding picks the best of ours that an Accept-Encoding allows
+// (RFC 9110 §12.5.3): zstd, which costs less, before gzip.
+func chooseCoding(accept []byte) coding {
+	best := identity
+	for item := range bytes.SplitSeq(accept, []byte(",")) {
+		name, params, _ := bytes.Cut(item, []byte(";"))
+		if refused(params) {
+			continue
+		}
+		switch string(bytes.ToLower(bytes.TrimSpace(name))) {
+		case "zstd":
+			best = zstandard
+		case "gzip", "x-gzip":
+			best = max(best, gzip)
+		}
+	}
+	return best
+}
+
+// refused reports whether the weight among params is zero.
+func refused(params []byte) bool {
+	q, ok := bytes.CutPrefix(bytes.TrimSpace(params), []byte("q="))
+	if !ok {
+		return false
+	}
+	return len(bytes.Trim(q, "0.")) == 0
+}

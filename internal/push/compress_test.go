@@ -1,0 +1,121 @@
+package push
+
+import (
+	"bytes"
+	stdgzip "compress/gzip"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// events are payloads of every kind: short, repetitive, random, longer than a
+// stored block.
+func testEvents(seed uint64) [][]byte {
+	r := rand.New(rand.NewPCG(seed, 2))
+	random := make([]byte, 200_000)
+	for i := range random {
+		random[i] = byte(r.Uint32())
+	}
+	return [][]byte{[]byte("a"), []byte(strings.Repeat("data: {\"price\":101}\n", 500)), random[:300], random, []byte("end")}
+}
+
+func TestCompressedEventsArriveOneByOne(t *testing.T) {
+	c, err := newCompressor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(name string, header []byte, add func(dst, plain []byte) []byte, open func(io.Reader) (io.Reader, error)) {
+		t.Run(name, func(t *testing.T) {
+			r, w := io.Pipe()
+			defer r.Close()
+			begin := add(append([]byte(nil), header...), []byte("retry: 1\n\n"))
+			go func() { _, _ = w.Write(begin) }()
+			d, err := open(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []byte("retry: 1\n\n")
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(d, got); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("first block %q, %v", got, err)
+			}
+			for i, ev := range testEvents(1) {
+				frame := add(nil, ev)
+				go func() { _, _ = w.Write(frame) }()
+				got := make([]byte, len(ev)) // read in full before the next one is written
+				if _, err := io.ReadFull(d, got); err != nil {
+					t.Fatalf("event %d: %v", i, err)
+				}
+				if !bytes.Equal(got, ev) {
+					t.Fatalf("event %d differs", i)
+				}
+			}
+		})
+	}
+	gunzip := func(r io.Reader) (io.Reader, error) { return stdgzip.NewReader(r) }
+	f("gzip", gzipHeader, c.appendGzip, gunzip)
+	f("stored", gzipHeader, appendStored, gunzip)
+	f("zstd", nil, c.appendZstd, func(r io.Reader) (io.Reader, error) {
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(d.Close)
+		return d.IOReadCloser(), nil
+	})
+}
+
+func TestCompressedEventsNeedNoOthers(t *testing.T) {
+	c, err := newCompressor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := testEvents(2)
+	for i := range events { // a stream that begins anywhere, in any order
+		b := append([]byte(nil), gzipHeader...)
+		want := append(append([]byte(nil), events[i]...), events[len(events)-1-i]...)
+		b = c.appendGzip(c.appendGzip(b, events[i]), events[len(events)-1-i])
+		r, err := stdgzip.NewReader(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(r, got); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("from event %d on: %v", i, err)
+		}
+	}
+}
+
+func TestIncompressibleEventsGrowLittle(t *testing.T) {
+	c, err := newCompressor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ev := range testEvents(3) {
+		if n, most := len(c.appendGzip(nil, ev)), len(ev)+5*(len(ev)/maxStored+1); n > most {
+			t.Errorf("%d bytes became %d, want at most %d", len(ev), n, most)
+		}
+	}
+}
+
+func TestChooseCoding(t *testing.T) {
+	f := func(accept string, want coding) {
+		t.Helper()
+		if got := chooseCoding([]byte(accept)); got != want {
+			t.Errorf("chooseCoding(%q) = %q, want %q", accept, got, want)
+		}
+	}
+	f("", identity)
+	f("gzip, deflate, br, zstd", zstandard)
+	f("gzip, deflate", gzip)
+	f("GZIP", gzip)
+	f("gzip;q=0", identity)
+	f("gzip;q=0.0, zstd;q=0", identity)
+	f("gzip; q=0.5", gzip)
+	f("zstd;q=0, gzip", gzip)
+	f("br", identity)
+	f("*", identity)
+}
