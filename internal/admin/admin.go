@@ -12,7 +12,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,7 +25,7 @@ import (
 // Sources is what the admin listener shows. All functions may be called by any
 // goroutine; the package above provides them.
 type Sources struct {
-	// Metrics are registered beside the Go runtime's and the process's own.
+	// Metrics are what /metrics shows, all of it.
 	Metrics []prometheus.Collector
 	// Info is what /api/info answers.
 	Info func() any
@@ -89,6 +92,7 @@ func handler(src Sources) (http.Handler, error) {
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /api/info", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Info()) })
 	mux.HandleFunc("GET /api/connections", src.connections)
@@ -112,11 +116,7 @@ func (src Sources) connections(w http.ResponseWriter, r *http.Request) {
 		}
 		limit = n
 	}
-	known := false
-	for _, s := range src.Sorts {
-		known = known || s == sort
-	}
-	if !known {
+	if !slices.Contains(src.Sorts, sort) {
 		writeError(w, http.StatusBadRequest, fmt.Sprintf("sort: %q is none of %v", sort, src.Sorts))
 		return
 	}
@@ -134,16 +134,38 @@ func index(w http.ResponseWriter, _ *http.Request) {
 }
 
 // localOnly keeps web pages away from a listener without keys: a browser says
-// where a page is from, and a name that was made to resolve to this machine
+// where a page is from, and a name that a page made resolve to this machine
 // shows in Host.
 func localOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'")
+		site := r.Header.Get("Sec-Fetch-Site")
+		switch {
+		case r.Header.Get("Origin") != "" || site != "" && site != "none" && site != "same-origin":
 			writeError(w, http.StatusForbidden, "not for web pages of other origins")
-			return
+		case !hostFits(r):
+			writeError(w, http.StatusForbidden, "reach it as localhost or by its address: the name in Host could be anyone's")
+		default:
+			next.ServeHTTP(w, r)
 		}
-		next.ServeHTTP(w, r)
 	})
+}
+
+// hostFits reports whether Host is an address or localhost. Names are let
+// through only where others than this machine's programs could connect anyway.
+func hostFits(r *http.Request) bool {
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !local.IP.IsLoopback() {
+		return true
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return true
+	}
+	return host == "" || strings.EqualFold(host, "localhost")
 }
 
 func writeError(w http.ResponseWriter, status int, msg string) {
@@ -152,7 +174,7 @@ func writeError(w http.ResponseWriter, status int, msg string) {
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

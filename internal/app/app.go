@@ -162,8 +162,12 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	background, stop := context.WithCancel(context.Background())
 	defer stop()
 	parts := newGroup(stop)
-	defer func() { err = errors.Join(err, a.close(), parts.wait()) }()
-	defer stop()
+	// The loops end first: nothing may call the hub, or begin to verify a token,
+	// once those are closed.
+	defer func() {
+		stop()
+		err = errors.Join(err, parts.wait(), a.close())
+	}()
 	parts.run(func() error { return a.auth.Run(background) })
 	if a.admin != nil {
 		parts.run(func() error { return a.admin.Run(background) })
@@ -185,7 +189,9 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	return nil
 }
 
-// drain sends the clients away, spread over the configured time.
+// drain sends the subscribers away, spread over the configured time, and waits
+// for them and for requests under way. Until then the listener stays: who asks
+// is told to come back, and whoever balances load sees that it is not ready.
 func (a *App) drain(hard context.Context) {
 	over := time.Duration(a.cfg.Shutdown.Drain)
 	a.log.Info("draining", "over", over, "connections", a.loops.Open())
@@ -195,7 +201,7 @@ func (a *App) drain(hard context.Context) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if st := a.push.Stats(); st.SSE+st.WebSocket == 0 {
+		if st := a.push.Stats(); st.SSE+st.WebSocket == 0 && a.front.Waiting() == 0 {
 			return
 		}
 		select {
@@ -209,7 +215,7 @@ func (a *App) drain(hard context.Context) {
 }
 
 // drainGrace is for last words that are still being sent.
-const drainGrace = 2 * time.Second
+const drainGrace = 3 * time.Second
 
 func (a *App) close() error {
 	a.front.Close()

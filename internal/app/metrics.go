@@ -1,7 +1,7 @@
 package app
 
 import (
-	"strconv"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -64,33 +64,59 @@ func newMetrics(a *App) *metrics {
 		emit(float64(s.Expired), "token_expired")
 		emit(float64(s.SentAway), "drain")
 		emit(float64(s.ClientErrors), "protocol_error")
+		emit(float64(s.Overloaded), "overloaded")
+		emit(float64(s.Failed), "subscription_failed")
 	})
-	m.loops(family)
+	family("weir_tokens_total", "Tokens presented, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
+		s := a.auth.Stats()
+		emit(float64(s.Verified), "verified")
+		emit(float64(s.CacheHits), "known")
+		emit(float64(s.Refused), "refused")
+	})
+	family("weir_jwks_fetches_total", "Fetches of the issuer's keys, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
+		s := a.auth.Stats()
+		emit(float64(s.KeyFetches-s.KeyFetchErrs), "ok")
+		emit(float64(s.KeyFetchErrs), "error")
+	})
+	one("weir_requests_waiting", "Requests that wait for the broker or for keys.", gauge, func() float64 { return float64(a.front.Waiting()) })
+	m.sums(one)
 	return m
 }
 
-// loops adds the families that have one series per loop.
-func (m *metrics) loops(family func(name, help, label string, kind prometheus.ValueType, read func(emit func(float64, ...string)))) {
-	perLoop := func(name, help string, kind prometheus.ValueType, v func(eventloop.Stats) uint64) {
-		family(name, help, "loop", kind, func(emit func(float64, ...string)) {
+// sums adds what the loops count, over all of them: machines have many, and a
+// series for each would be most of what is scraped. Only the least and the most
+// connections of a loop show whether they are spread well.
+func (m *metrics) sums(one func(name, help string, kind prometheus.ValueType, v func() float64)) {
+	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
+	sum := func(name, help string, kind prometheus.ValueType, v func(eventloop.Stats) uint64) {
+		one(name, help, kind, func() (n float64) {
 			for _, l := range m.app.loops.Loops() {
-				emit(float64(v(l.Stats())), strconv.Itoa(l.ID()))
+				n += float64(v(l.Stats()))
 			}
+			return n
 		})
 	}
-	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
-	perLoop("weir_loop_connections", "Open connections.", gauge, func(s eventloop.Stats) uint64 { return s.Open })
-	perLoop("weir_loop_ticks_total", "Ticks of the loop.", counter, func(s eventloop.Stats) uint64 { return s.Ticks })
-	perLoop("weir_loop_accepted_total", "Connections accepted.", counter, func(s eventloop.Stats) uint64 { return s.Accepted })
-	perLoop("weir_loop_refused_total", "Connections closed at accept by max_conns.", counter, func(s eventloop.Stats) uint64 { return s.Refused })
-	perLoop("weir_loop_accept_errors_total", "Accepts that failed for want of descriptors or memory.", counter, func(s eventloop.Stats) uint64 { return s.AcceptErrors })
-	perLoop("weir_loop_read_bytes_total", "Bytes received.", counter, func(s eventloop.Stats) uint64 { return s.BytesIn })
-	perLoop("weir_loop_sends_total", "Send system calls.", counter, func(s eventloop.Stats) uint64 { return s.Sends })
-	perLoop("weir_loop_sent_bytes_total", "Bytes sent.", counter, func(s eventloop.Stats) uint64 { return s.BytesOut })
-	perLoop("weir_loop_stalls_total", "Times a socket did not take everything.", counter, func(s eventloop.Stats) uint64 { return s.Stalls })
-	perLoop("weir_loop_stall_closes_total", "Connections closed because they took nothing.", counter, func(s eventloop.Stats) uint64 { return s.StallCloses })
-	perLoop("weir_loop_queue_full_closes_total", "Connections closed at the bound of their write queue.", counter, func(s eventloop.Stats) uint64 { return s.QueueFull })
-	perLoop("weir_loop_panics_total", "Handlers that panicked.", counter, func(s eventloop.Stats) uint64 { return s.Panics })
+	open := func() []uint64 {
+		var list []uint64
+		for _, l := range m.app.loops.Loops() {
+			list = append(list, l.Stats().Open)
+		}
+		return list
+	}
+	one("weir_loops", "Event loops.", gauge, func() float64 { return float64(len(m.app.loops.Loops())) })
+	one("weir_loop_connections_least", "Open connections of the loop that has fewest.", gauge, func() float64 { return float64(slices.Min(open())) })
+	one("weir_loop_connections_most", "Open connections of the loop that has most.", gauge, func() float64 { return float64(slices.Max(open())) })
+	sum("weir_loop_ticks_total", "Ticks of the loops.", counter, func(s eventloop.Stats) uint64 { return s.Ticks })
+	sum("weir_accepted_total", "Connections accepted.", counter, func(s eventloop.Stats) uint64 { return s.Accepted })
+	sum("weir_accept_refused_total", "Connections closed at accept by max_conns.", counter, func(s eventloop.Stats) uint64 { return s.Refused })
+	sum("weir_accept_errors_total", "Accepts that failed for want of descriptors or memory.", counter, func(s eventloop.Stats) uint64 { return s.AcceptErrors })
+	sum("weir_read_bytes_total", "Bytes received.", counter, func(s eventloop.Stats) uint64 { return s.BytesIn })
+	sum("weir_sends_total", "Send system calls.", counter, func(s eventloop.Stats) uint64 { return s.Sends })
+	sum("weir_sent_bytes_total", "Bytes sent.", counter, func(s eventloop.Stats) uint64 { return s.BytesOut })
+	sum("weir_write_stalls_total", "Times a socket did not take everything.", counter, func(s eventloop.Stats) uint64 { return s.Stalls })
+	sum("weir_write_stall_closes_total", "Connections closed because they took nothing.", counter, func(s eventloop.Stats) uint64 { return s.StallCloses })
+	sum("weir_write_queue_full_closes_total", "Connections closed at the bound of their write queue.", counter, func(s eventloop.Stats) uint64 { return s.QueueFull })
+	sum("weir_panics_total", "Handlers that panicked.", counter, func(s eventloop.Stats) uint64 { return s.Panics })
 }
 
 // Describe implements prometheus.Collector.

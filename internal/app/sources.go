@@ -3,7 +3,8 @@ package app
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -69,51 +70,48 @@ type connections struct {
 	Connections []push.Lag `json:"connections"`
 }
 
-// connections asks every loop for its subscribers and returns the worst ones.
+// connections asks every loop for its worst subscribers and returns the worst of all.
 func (a *App) connections(ctx context.Context, sort string, limit int) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	type answer struct {
-		loop int
-		lags []push.Lag
-	}
 	n := a.push.Loops()
-	got := make(chan answer, n)
-	a.push.Lags(func(loop int, lags []push.Lag, _ bool) { got <- answer{loop, lags} })
+	got := make(chan push.Lags, n)
+	by := func(l *push.Lag) float64 { return rank(l, sort) }
+	a.push.Lags(limit, by, func(l push.Lags) { got <- l })
 	out := connections{Sort: sort, Connections: []push.Lag{}}
 	missing := make(map[int]bool, n)
 	for i := range n {
 		missing[i] = true
 	}
-	for range n {
+	for waiting := true; waiting && len(missing) > 0; {
 		select {
 		case r := <-got:
-			delete(missing, r.loop)
-			out.Connections = append(out.Connections, r.lags...)
+			delete(missing, r.Loop)
+			out.Total += r.Total
+			out.Connections = append(out.Connections, r.Worst...)
 		case <-ctx.Done():
-			if len(missing) == n {
-				return nil, fmt.Errorf("no loop answered within 2s")
-			}
+			waiting = false
 		}
 	}
-	for i := range n {
-		if missing[i] {
-			out.Missing = append(out.Missing, i)
-		}
+	if len(missing) == n {
+		return nil, errors.New("no loop answered in time")
 	}
-	out.Total = len(out.Connections)
-	slices.SortStableFunc(out.Connections, func(x, y push.Lag) int { return -cmp.Compare(rank(x, sort), rank(y, sort)) })
+	out.Missing = slices.Sorted(maps.Keys(missing))
+	slices.SortStableFunc(out.Connections, func(x, y push.Lag) int { return cmp.Compare(by(&y), by(&x)) })
 	out.Connections = out.Connections[:min(limit, len(out.Connections))]
 	return out, nil
 }
 
-// rank is what connections are sorted by.
-func rank(l push.Lag, sort string) float64 {
+// rank is what connections are sorted by. "lag" counts what the kernel holds too,
+// "bytes" only what waits here.
+func rank(l *push.Lag, sort string) float64 {
 	switch sort {
 	case "messages":
 		return float64(l.Messages)
 	case "age":
 		return l.Age
+	case "bytes":
+		return float64(l.Bytes)
 	default:
 		return float64(l.Bytes) + float64(l.Kernel)
 	}

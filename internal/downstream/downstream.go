@@ -104,6 +104,7 @@ type Server struct {
 	cancel    context.CancelFunc
 	verifying sync.WaitGroup
 	inFlight  atomic.Int64
+	waiting   atomic.Int64 // requests whose answer is waited for
 	counters  counters
 
 	lanes []*lane
@@ -114,6 +115,9 @@ type lane struct {
 	srv *Server
 	req http1.Request // reused: parsing and dispatch are one call
 	buf []byte        // scratch for answers
+	// date is the Date field of the second dateAt of the loop's clock.
+	date   []byte
+	dateAt int64
 }
 
 // New returns a Server. loops is the number of loops it will be used on.
@@ -163,14 +167,17 @@ func (s *Server) Accept(c *eventloop.Conn) eventloop.Handler {
 	return &conn{lane: s.lanes[c.Loop().ID()]}
 }
 
-// Close waits for verifications under way.
+// Waiting returns how many requests wait for a broker or for keys. Any goroutine.
+func (s *Server) Waiting() int64 { return s.waiting.Load() }
+
+// Close waits for verifications under way. The loops must have ended.
 func (s *Server) Close() {
 	s.cancel()
 	s.verifying.Wait()
 }
 
 type counters struct {
-	requests, bad, refused, timeouts, panics atomic.Uint64
+	requests, bad, refused, timeouts atomic.Uint64
 }
 
 // Stats are counters since New.

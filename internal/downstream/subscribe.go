@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"slices"
 
@@ -26,6 +27,9 @@ func (r *request) sse() {
 	}
 	r.subscribe(sub, r.h.lane.srv.push.ServeSSE)
 }
+
+// errOrigin refuses a web page.
+var errOrigin = &push.APIError{Status: http.StatusForbidden, Message: "this origin is not allowed", Hint: "list it in auth.allowed_origins"}
 
 // websocket serves GET /ws.
 func (r *request) websocket() {
@@ -56,15 +60,18 @@ func (r *request) echo() {
 // upgrade judges a WebSocket handshake.
 func (r *request) upgrade() (key []byte, bad *push.APIError) {
 	if r.access == auth.OriginRefused {
-		return nil, &push.APIError{Status: http.StatusForbidden, Message: "this origin is not allowed", Hint: "list it in auth.allowed_origins"}
+		return nil, errOrigin
+	}
+	if r.unread {
+		return nil, &push.APIError{Status: http.StatusBadRequest, Message: "a WebSocket handshake has no body"}
 	}
 	key, err := websocket.CheckUpgrade(r.method, r.head.Minor == 1, r.header)
 	if err != nil {
-		status := http.StatusBadRequest
+		status, reason := http.StatusBadRequest, err.Error()
 		if e, ok := err.(*websocket.HandshakeError); ok { //nolint:errorlint // CheckUpgrade returns nothing else
-			status = e.Status
+			status, reason = e.Status, e.Reason
 		}
-		return nil, &push.APIError{Status: status, Message: err.Error()}
+		return nil, &push.APIError{Status: status, Message: reason, Hint: "connect with a WebSocket client"}
 	}
 	if r.head.Count("Sec-WebSocket-Key") > 1 || r.head.Count("Sec-WebSocket-Version") > 1 {
 		return nil, &push.APIError{Status: http.StatusBadRequest, Message: "websocket: repeated handshake header"}
@@ -87,7 +94,7 @@ func (r *request) subscription() (*push.Subscription, *push.APIError) {
 		return nil, &push.APIError{Status: http.StatusBadRequest, Message: msg, Hint: hint}
 	}
 	if r.access == auth.OriginRefused {
-		return nil, &push.APIError{Status: http.StatusForbidden, Message: "this origin is not allowed", Hint: "list it in auth.allowed_origins"}
+		return nil, errOrigin
 	}
 	sub := &push.Subscription{}
 	for pair, err := range http1.Query(r.head.Query) {
@@ -117,10 +124,24 @@ func (r *request) subscription() (*push.Subscription, *push.APIError) {
 			return badRequest("too many channels", "raise push.max_channels")
 		}
 	}
+	if n := namespaces(sub.Channels); n > hub.MaxPositions {
+		return badRequest(fmt.Sprintf("channels of %d namespaces, at most %d in one stream", n, hub.MaxPositions), "open another stream")
+	}
 	if len(sub.Channels) == 0 {
 		return badRequest("no channel is named", "add ?channel=NAME, once per channel")
 	}
 	return sub, nil
+}
+
+// namespaces counts those of channels. A stream's position has one entry for each.
+func namespaces(channels []string) int {
+	var names []string
+	for _, ch := range channels {
+		if n := hub.NamespaceOf(ch); !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return len(names)
 }
 
 func truthy(b []byte) bool { return len(b) > 0 && string(b) != "0" && string(b) != "false" }
@@ -134,17 +155,16 @@ func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, 
 			r.fail(bad)
 			return
 		}
+		if r.h.ended {
+			r.c.Close(nil) // the client went while its token was verified
+			return
+		}
 		sub.Identity = id
-		r.c.SetTimer(0)
-		waited := r.h.state == answering
 		if err := serve(r.c, sub); err != nil {
 			r.fail(push.ErrorOf(err))
 			return
 		}
-		if waited {
-			r.c.ResumeReading()
-			r.c.Again()
-		}
+		goOn(r.c)
 	})
 }
 
@@ -164,7 +184,8 @@ func (r *request) mayRead(id *auth.Identity, channels []string) *push.APIError {
 			return &push.APIError{Status: http.StatusUnauthorized, Message: "a token is needed to read " + quoted(ch),
 				Hint: "send Authorization: Bearer, the cookie, or ?token="}
 		default:
-			return &push.APIError{Status: http.StatusForbidden, Message: "reading " + quoted(ch) + " is not granted"}
+			return &push.APIError{Status: http.StatusForbidden, Message: "reading " + quoted(ch) + " is not granted",
+				Hint: "the token's weir.subscribe must match the channel"}
 		}
 	}
 	return nil
@@ -176,36 +197,50 @@ func (r *request) publish() { r.call(r.h.lane.srv.push.ParsePublish) }
 // broadcast serves POST /api/broadcast.
 func (r *request) broadcast() { r.call(r.h.lane.srv.push.ParseBroadcast) }
 
-func (r *request) call(parse func([]byte) (*push.Call, *push.APIError)) {
+// admit goes on with then if whoever calls may publish anything at all; what, is
+// judged when the channel is known.
+func (r *request) admit(then func()) {
 	if r.access == auth.OriginRefused {
-		r.originRefused()
+		r.fail(errOrigin)
 		return
 	}
-	call, bad := parse(r.body)
+	inTime := true // then is called before identify returns
 	r.identify(func(id *auth.Identity) {
 		switch {
 		case id == auth.Anonymous:
-			bad = &push.APIError{Status: http.StatusUnauthorized, Message: "publishing needs a key or a token",
-				Hint: "send X-API-Key, or Authorization: Bearer with publish grants"}
-			fallthrough
-		case bad != nil: // told only to those who may publish at all
-			r.fail(bad)
-			return
-		}
-		answered := false
-		r.h.lane.srv.push.Publish(r.c, call, id, func(status int, body []byte) {
-			answered = true
-			if r.c.Closing() {
-				return
-			}
-			extra := ""
-			if status == http.StatusServiceUnavailable {
-				extra = "Retry-After: 2\r\n"
-			}
-			r.answer(status, "application/json", body, extra)
-		})
-		if !answered {
-			r.h.wait(r.c)
+			r.fail(&push.APIError{Status: http.StatusUnauthorized, Message: "publishing needs a key or a token",
+				Hint: "send X-API-Key, or Authorization: Bearer with publish grants"})
+		case inTime:
+			r.identity = id
+			then()
+		default:
+			r.identity = id
+			then()
+			r.h.readBody(r.c, nil) // there may be nothing to wait for
+			goOn(r.c)
 		}
 	})
+	inTime = false
+}
+
+func (r *request) call(parse func([]byte) (*push.Call, *push.APIError)) {
+	call, bad := parse(r.body)
+	if bad != nil {
+		r.fail(bad)
+		return
+	}
+	answered := false
+	r.h.lane.srv.push.Publish(r.c, call, r.identity, func(status int, body []byte) {
+		answered = true
+		switch {
+		case r.c.Closing():
+		case status == http.StatusOK:
+			r.answer(status, "application/json", body, answerFields)
+		default:
+			r.failWith(status, body)
+		}
+	})
+	if !answered {
+		r.h.wait(r.c)
+	}
 }

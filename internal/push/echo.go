@@ -54,6 +54,10 @@ func (e *echo) Data(c *eventloop.Conn, b []byte) int {
 		default:
 			e.reply(c, ev)
 		}
+		if c.Unsent() > maxReplies {
+			c.PauseReading()
+			return used
+		}
 	}
 	return len(b)
 }
@@ -75,6 +79,7 @@ func (e *echo) reply(c *eventloop.Conn, ev websocket.Event) {
 func (e *echo) end(c *eventloop.Conn, code uint16, reason string) {
 	e.ending = true
 	c.Write(websocket.AppendClose(nil, code, reason))
+	c.SetTimer(partingTime)
 	c.CloseAfterFlush()
 }
 
@@ -82,10 +87,18 @@ func (e *echo) end(c *eventloop.Conn, code uint16, reason string) {
 func (e *echo) EndOfStream(*eventloop.Conn) bool { return false }
 
 // Drained implements eventloop.Handler.
-func (e *echo) Drained(*eventloop.Conn) {}
+func (e *echo) Drained(c *eventloop.Conn) { c.ResumeReading() }
 
 // Timer implements eventloop.Handler.
 func (e *echo) Timer(c *eventloop.Conn, now int64) {
+	switch {
+	case e.ending:
+		c.Close(eventloop.ErrStalled)
+		return
+	case e.push.draining.Load():
+		e.drain(c)
+		return
+	}
 	if now-e.lastRecv >= int64(e.push.cfg.IdleTimeout) {
 		e.end(c, codeGoingAway, "no sign of life")
 		return

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
-	"unicode/utf8"
+	"unicode"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
@@ -40,26 +40,18 @@ type Call struct {
 	pub       hub.Publication
 }
 
-type publishBody struct {
-	Channel        *string         `json:"channel"`
-	Channels       []string        `json:"channels"`
-	Data           json.RawMessage `json:"data"`
-	Key            string          `json:"key"`
-	IdempotencyKey string          `json:"idempotency_key"`
-}
-
 // ParsePublish reads the body of /api/publish. The result shares nothing with body.
 func (p *Push) ParsePublish(body []byte) (*Call, *APIError) {
 	in, bad := parseBody(body)
 	switch {
 	case bad != nil:
 		return nil, bad
-	case in.Channels != nil:
+	case in.HasChannels:
 		return nil, &APIError{http.StatusBadRequest, `"channels" is for /api/broadcast`, `send "channel", or post to /api/broadcast`}
-	case in.Channel == nil:
+	case !in.HasChannel:
 		return nil, &APIError{http.StatusBadRequest, `"channel" is missing`, `send {"channel":"news","data":{"hello":"world"}}`}
 	}
-	return p.call(in, []string{*in.Channel}, false)
+	return p.call(in, []string{in.Channel}, false)
 }
 
 // ParseBroadcast reads the body of /api/broadcast.
@@ -68,34 +60,14 @@ func (p *Push) ParseBroadcast(body []byte) (*Call, *APIError) {
 	switch {
 	case bad != nil:
 		return nil, bad
-	case in.Channel != nil:
+	case in.HasChannel:
 		return nil, &APIError{http.StatusBadRequest, `"channel" is for /api/publish`, `send "channels", a list`}
 	case len(in.Channels) == 0:
 		return nil, &APIError{http.StatusBadRequest, `"channels" is missing or empty`, `send {"channels":["a","b"],"data":{"hello":"world"}}`}
 	case len(in.Channels) > MaxBroadcast:
-		return nil, &APIError{http.StatusBadRequest, fmt.Sprintf("%d channels, at most %d in one broadcast", len(in.Channels), MaxBroadcast), "split it"}
+		return nil, &APIError{http.StatusBadRequest, fmt.Sprintf("more than %d channels in one broadcast", MaxBroadcast), "split it"}
 	}
 	return p.call(in, in.Channels, true)
-}
-
-func parseBody(body []byte) (*publishBody, *APIError) {
-	if !utf8.Valid(body) {
-		return nil, &APIError{http.StatusBadRequest, "the body is not UTF-8", ""}
-	}
-	var in publishBody
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&in); err != nil {
-		return nil, &APIError{http.StatusBadRequest, "the body is not the expected JSON: " + printable(err.Error(), 200),
-			`fields are channel (or channels), data, key and idempotency_key`}
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, &APIError{http.StatusBadRequest, "something follows the JSON object", ""}
-	}
-	if in.Data == nil {
-		return nil, &APIError{http.StatusBadRequest, `"data" is missing`, `any JSON value will do, null included`}
-	}
-	return &in, nil
 }
 
 const maxIdempotencyKey = 128
@@ -103,6 +75,9 @@ const maxIdempotencyKey = 128
 func (p *Push) call(in *publishBody, channels []string, broadcast bool) (*Call, *APIError) {
 	if len(in.IdempotencyKey) > maxIdempotencyKey || len(in.Key) > hub.MaxChannelName {
 		return nil, &APIError{http.StatusBadRequest, fmt.Sprintf("idempotency_key may have %d bytes, key %d", maxIdempotencyKey, hub.MaxChannelName), ""}
+	}
+	if strings.ContainsFunc(in.IdempotencyKey, unicode.IsControl) {
+		return nil, &APIError{http.StatusBadRequest, "idempotency_key has a control character", ""}
 	}
 	for _, ch := range channels {
 		if err := hub.CheckChannel(ch); err != nil {
@@ -115,7 +90,7 @@ func (p *Push) call(in *publishBody, channels []string, broadcast bool) (*Call, 
 		}
 	}
 	return &Call{Channels: channels, broadcast: broadcast,
-		pub: hub.Publication{Key: in.Key, Data: in.Data, IdempotencyKey: in.IdempotencyKey}}, nil
+		pub: hub.Publication{Key: in.Key, Data: bytes.Clone(in.Data), IdempotencyKey: in.IdempotencyKey}}, nil
 }
 
 // apiError says in HTTP what the hub or the broker refused.
@@ -233,7 +208,9 @@ func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answ
 		pub := call.pub
 		pub.Channel = ch
 		if pub.IdempotencyKey != "" {
-			pub.IdempotencyKey += "/" + ch // each channel has a copy of its own
+			// Each channel has a copy of its own. Neither part can hold the
+			// separator, and no single publication's key can begin with it.
+			pub.IdempotencyKey = "\x00" + ch + "\x00" + pub.IdempotencyKey
 		}
 		p.publishOne(c, pub, one)
 	}

@@ -84,19 +84,59 @@ type Push struct {
 	log    *slog.Logger
 	limits websocket.Limits
 	lanes  []*Lane
+	// openingTime is the constant of that name; tests shorten it.
+	openingTime int64
 
 	// Any goroutine.
 	draining atomic.Bool
 	counters counters
 }
 
-// A Lane is Push on one loop: the loop and the hub's shard on it.
+// A Lane is Push on one loop: the loop and the hub's shard on it. It belongs to
+// the loop's goroutine.
 type Lane struct {
 	push  *Push
 	loop  *eventloop.Loop
 	shard *hub.Shard
 	// head is scratch for what is written once per connection.
 	head []byte
+	// within counts the calls of the hub that have not returned; left are the
+	// subscribers whose connections were closed meanwhile.
+	within int
+	left   []*hub.Subscriber
+	// drainEnd is when the last client is to be gone, on the loop's clock; 0
+	// without a drain.
+	drainEnd int64
+}
+
+// enter comes before every call that makes the hub call sinks, exit after it.
+func (l *Lane) enter() { l.within++ }
+
+func (l *Lane) exit() {
+	if l.within--; l.within > 0 {
+		return
+	}
+	for i := 0; i < len(l.left); i++ {
+		l.shard.Unsubscribe(l.left[i])
+		l.left[i] = nil
+	}
+	l.left = l.left[:0]
+}
+
+// gone ends a subscription, now or as soon as the hub has returned.
+func (l *Lane) gone(s *hub.Subscriber) {
+	if l.within > 0 {
+		l.left = append(l.left, s)
+		return
+	}
+	l.shard.Unsubscribe(s)
+}
+
+// run is what the loop does in every tick.
+func (l *Lane) run() {
+	l.enter()
+	defer l.exit()
+	l.shard.Run()
 }
 
 // New makes one lane per loop and attaches the hub's shards to the loops.
@@ -107,11 +147,11 @@ func New(cfg Config, h *hub.Hub, loops []*eventloop.Loop, log *slog.Logger) (*Pu
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p := &Push{cfg: cfg.WithDefaults(), hub: h, log: log}
+	p := &Push{cfg: cfg.WithDefaults(), hub: h, log: log, openingTime: openingTime}
 	p.limits = websocket.Limits{MaxMessage: p.cfg.MaxClientMessage}
 	for _, l := range loops {
 		lane := &Lane{push: p, loop: l, shard: h.NewShard(l.Wake)}
-		l.OnTick(lane.shard.Run)
+		l.OnTick(lane.run)
 		p.lanes = append(p.lanes, lane)
 	}
 	return p, nil
@@ -130,6 +170,9 @@ func (p *Push) Ready() error {
 	}
 	return p.hub.Ready()
 }
+
+// Draining reports whether Drain was called. Any goroutine.
+func (p *Push) Draining() bool { return p.draining.Load() }
 
 // Lane returns the lane of a connection's loop.
 func (p *Push) Lane(c *eventloop.Conn) *Lane { return p.lanes[c.Loop().ID()] }
@@ -150,8 +193,9 @@ type drainer interface{ drain(c *eventloop.Conn) }
 
 // drain gives every subscriber its own moment within over.
 func (l *Lane) drain(over time.Duration) {
+	l.drainEnd = l.loop.Now() + max(int64(over), 1)
 	l.loop.Conns(func(c *eventloop.Conn) bool {
-		if d, ok := c.Handler().(drainer); ok {
+		if d, ok := c.Handler().(drainer); ok && !c.Closing() {
 			if over <= 0 {
 				d.drain(c)
 			} else {
@@ -162,25 +206,27 @@ func (l *Lane) drain(over time.Duration) {
 	})
 }
 
-// retryMillis is a client's own reconnection time. The more of them come back at
-// once, the wider it is spread.
+// retryMillis is a client's own reconnection time, so that those who are cut
+// together do not come back together.
 func (p *Push) retryMillis() int {
 	base := time.Duration(p.cfg.Retry).Milliseconds()
 	return int(base/2 + rand.Int64N(base+1))
 }
 
-// awayMillis is the reconnection time of a client that was sent away.
+// awayMillis is the reconnection time of a client that was sent away: spread
+// wider, for many are sent away together.
 func (p *Push) awayMillis() int {
 	base := time.Duration(p.cfg.Retry).Milliseconds()
 	return int(base/2 + rand.Int64N(4*base+1))
 }
 
 type counters struct {
-	sse, ws                     atomic.Int64
-	tooSlow, expired, sentAway  atomic.Uint64
-	clientErrors, lagged        atomic.Uint64
-	published, publishErrors    atomic.Uint64
-	held, heldBytes, failedSubs atomic.Int64
+	sse, ws                    atomic.Int64
+	tooSlow, expired, sentAway atomic.Uint64
+	clientErrors, lagged       atomic.Uint64
+	published, publishErrors   atomic.Uint64
+	overloaded, failedSubs     atomic.Uint64
+	held, heldBytes            atomic.Int64
 }
 
 // Stats are gauges and counters since New.
@@ -189,6 +235,8 @@ type Stats struct {
 	TooSlow         uint64 // closed at the bound of their queue
 	Expired         uint64 // closed because their token ended
 	SentAway        uint64 // closed or refused by drain
+	Overloaded      uint64 // refused because the broker or the hub could not take them
+	Failed          uint64 // whose subscription could not be had or kept
 	ClientErrors    uint64 // closed for breaking the protocol
 	Lagged          uint64 // times a subscriber fell behind its socket
 	Published       uint64 // publications answered with a position
@@ -203,6 +251,6 @@ func (p *Push) Stats() Stats {
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
 		SentAway: c.sentAway.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
-		Held: c.held.Load(), HeldBytes: c.heldBytes.Load(),
+		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Held: c.held.Load(), HeldBytes: c.heldBytes.Load(),
 	}
 }

@@ -2,11 +2,14 @@ package push
 
 import (
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/sse"
+	"github.com/weir-gateway/weir/websocket"
 )
 
 // A Subscription is what a client asks for, credentials and routes apart.
@@ -66,7 +69,7 @@ func printable(s string, n int) string {
 }
 
 // session is what SSE and WebSocket subscribers have in common. It belongs to
-// its connection's loop.
+// its connection's loop. There is one per client: every word of it counts.
 type session struct {
 	sub      hub.Subscriber
 	lane     *Lane
@@ -79,17 +82,18 @@ type session struct {
 	// stands is where the stream is, for a stream of several namespaces, whose
 	// id lines are its own; nil otherwise.
 	stands hub.Positions
-	// lastSend and lastRecv are on the loop's clock.
-	lastSend, lastRecv int64
-	format             hub.Format
-	flags              sessionFlags
+	// lastSend is when something was sent (SSE) or pinged (WebSocket), on the
+	// loop's clock.
+	lastSend int64
+	format   hub.Format
+	flags    sessionFlags
 }
 
 type sessionFlags uint8
 
 const (
 	several sessionFlags = 1 << iota // follows more than one channel
-	ending                           // the last words were said
+	ending                           // the last words were said, or the connection is gone
 )
 
 // opening is what a subscription keeps only until it has begun.
@@ -98,10 +102,17 @@ type opening struct {
 	hello       bool
 }
 
+const (
+	// openingTime bounds how long a client waits for its subscription to stand.
+	openingTime = int64(15 * time.Second)
+	// partingTime bounds how long last words may wait for the socket.
+	partingTime = int64(30 * time.Second)
+)
+
 // begin is the part of both transports that comes before the answer.
 func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Sink) error {
 	s.lane, s.conn = l, c
-	s.lastSend, s.lastRecv = l.loop.Now(), l.loop.Now()
+	s.lastSend = l.loop.Now()
 	if r.Identity != nil && r.Identity != auth.Anonymous {
 		s.identity = r.Identity
 	}
@@ -109,29 +120,41 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 		s.flags |= several
 	}
 	s.opening = &opening{fields: r.Fields, key: r.Key, hello: r.Hello}
+	c.SetTimer(l.push.openingTime) // Start sets another
+	l.enter()
+	defer l.exit()
 	return l.shard.Subscribe(&s.sub, sink, r.options())
 }
 
-// armTimer sets the next of heartbeat and expiry.
-func (s *session) armTimer() {
-	next := int64(s.lane.push.cfg.Heartbeat) - (s.lane.loop.Now() - s.lastSend)
+// armTimer makes the timer come after next, or at the token's expiry or the
+// client's own moment of a drain if that is sooner. Expiry is judged by the
+// wall clock, which may be set: the timer comes at least every heartbeat.
+func (s *session) armTimer(next int64) {
 	if s.identity != nil && !s.identity.Expires.IsZero() {
-		next = min(next, int64(s.identity.Expires.Sub(s.lane.loop.Time(s.lane.loop.Now()))))
+		next = min(next, int64(time.Until(s.identity.Expires)))
+	}
+	if end := s.lane.drainEnd; end != 0 {
+		next = min(next, rand.Int64N(max(end-s.lane.loop.Now(), 1))+1)
 	}
 	s.conn.SetTimer(max(next, int64(time.Millisecond)))
 }
 
 // expired reports whether the token has ended.
 func (s *session) expired() bool {
-	return s.identity != nil && s.identity.Expired(s.lane.loop.Time(s.lane.loop.Now()))
+	return s.identity != nil && s.identity.Expired(time.Now())
 }
 
 // send passes a batch on, or keeps it while the socket is not ready.
 // It returns false when the subscriber has met the bound of its queue.
+//
+// The first case is what one delivery costs: no lock, no allocation, no clock.
 func (s *session) send(b *hub.Batch) bool {
-	s.lastSend = s.lane.loop.Now()
 	switch {
+	case s.flags == 0 && s.backlog == nil && !b.Replay && !s.conn.Stalled():
+		s.conn.Send(b.Bytes(s.format))
 	case s.flags&ending != 0:
+	case b.Replay:
+		s.replay(b)
 	case s.backlog != nil || s.conn.Stalled():
 		return s.hold(b)
 	case s.stands != nil:
@@ -139,24 +162,39 @@ func (s *session) send(b *hub.Batch) bool {
 			s.conn.Queue(s.ownID(m))
 			s.conn.Queue(s.lane.push.hub.Encode(m, s.format))
 		}
-	case s.flags&several != 0 && !b.Replay:
+	default:
 		// Messages of other channels may follow in this tick: one write for all.
 		s.conn.Queue(b.Bytes(s.format))
-	default:
-		s.conn.Send(b.Bytes(s.format))
 	}
 	return true
 }
 
-// ownID moves the stream's own position past m and returns its id line.
+// replay sends a page of history: at once when it is short, so that all who
+// resume from the same place share its bytes, else piece by piece as the socket
+// takes it.
+func (s *session) replay(b *hub.Batch) {
+	size := 0
+	for _, m := range b.Messages {
+		size += len(m.Data)
+	}
+	if s.stands == nil && s.backlog == nil && size <= replayAhead && !s.conn.Stalled() {
+		s.conn.Send(b.Bytes(s.format))
+		return
+	}
+	s.hold(b)
+	s.release()
+}
+
+// ownID moves the stream's own position past m and returns its id line, or
+// nothing for a message of a namespace that keeps no log.
 func (s *session) ownID(m *hub.Message) []byte {
+	if m.Offset == 0 {
+		return nil
+	}
 	for i := range s.stands {
 		if s.stands[i].Epoch == m.Epoch {
 			s.stands[i].Offset = m.Offset
 		}
-	}
-	if len(s.stands) == 0 {
-		return nil
 	}
 	line := append(make([]byte, 0, 16+24*len(s.stands)), "id: "...)
 	return append(s.stands.AppendTo(line), '\n')
@@ -176,9 +214,35 @@ func (s *session) moveStands(g hub.Gap) string {
 	return string(s.stands.AppendTo(nil))
 }
 
+// appendGap appends what the client is told about g.
+func (s *session) appendGap(b []byte, g hub.Gap) []byte {
+	if s.format == formatWS {
+		return websocket.AppendFrame(b, websocket.OpText, appendGap(nil, "gap", g, g.To.String()))
+	}
+	b = sse.AppendType(b, "gap")
+	b = append(b, "id: "...)
+	b = append(b, s.moveStands(g)...)
+	b = append(b, "\ndata: "...)
+	b = appendGap(b, "", g, "")
+	return append(b, "\n\n"...)
+}
+
+// gap tells the client, after what it has not been sent yet. It returns false
+// when there is no room to keep it.
+func (s *session) gap(g hub.Gap) bool {
+	if s.flags&ending != 0 {
+		return true
+	}
+	kept, full := s.holdGap(g)
+	if !kept && !full {
+		s.conn.Write(s.appendGap(nil, g))
+	}
+	return !full
+}
+
 // Room implements hub.Sink.
 func (s *session) Room() bool {
-	return s.flags&ending == 0 && s.backlog == nil && s.conn.Unsent() < replayAhead
+	return s.flags&ending == 0 && s.backlog == nil && s.conn.Unsent() < replayAhead && !s.conn.Closing()
 }
 
 // replayAhead is how many bytes a replay may have waiting for the socket.
@@ -187,15 +251,34 @@ const replayAhead = 64 << 10
 // drained sends what was held; when all of it is gone, a replay goes on.
 func (s *session) drained() {
 	s.release()
-	if s.backlog == nil && !s.conn.Stalled() {
+	if s.flags&ending == 0 && s.backlog == nil && !s.conn.Stalled() {
+		s.lane.enter()
+		defer s.lane.exit()
 		s.sub.Continue()
 	}
 }
 
-// leave ends the subscription and drops what is held.
+// leave ends the subscription and drops what is held. It is for the session's
+// own calls; see closed for the loop's.
 func (s *session) leave() {
-	s.lane.shard.Unsubscribe(&s.sub)
+	s.flags |= ending
 	s.drop()
+	s.lane.shard.Unsubscribe(&s.sub)
+}
+
+// part gives the last words a time in which they must be gone, and closes.
+func (s *session) part() {
+	s.conn.SetTimer(partingTime)
+	s.conn.CloseAfterFlush()
+}
+
+// closed is leave for a connection that was closed. That can happen during a
+// call of the hub to some other sink, whose write found this one broken, and
+// the hub's lists must not change under such a call.
+func (s *session) closed() {
+	s.flags |= ending
+	s.drop()
+	s.lane.gone(&s.sub)
 }
 
 // failure is how the hub's refusal is told to a client.
@@ -212,65 +295,6 @@ func (s *session) logFailure(err error) {
 	s.lane.push.counters.failedSubs.Add(1)
 	s.lane.push.log.Warn("subscribe", "conn", s.conn.ID(), "peer", s.conn.Peer(), "err", err)
 }
-
-// A Lag is how far one subscriber is behind, for the admin API.
-type Lag struct {
-	Conn      uint64    `json:"conn"`
-	Loop      int       `json:"loop"`
-	Peer      string    `json:"peer"`
-	Transport string    `json:"transport"`
-	Subject   string    `json:"subject,omitempty"`
-	Channels  []string  `json:"channels"`
-	Since     time.Time `json:"connected_at"`
-	Messages  int       `json:"lag_messages"`
-	Bytes     int       `json:"lag_bytes"`
-	Kernel    int       `json:"kernel_bytes"`
-	Age       float64   `json:"lag_seconds"`
-}
-
-// lag describes s. It costs a system call.
-func (s *session) lag(transport string) Lag {
-	c := s.conn
-	g := Lag{
-		Conn: c.ID(), Loop: c.Loop().ID(), Peer: c.Peer().String(), Transport: transport,
-		Channels: s.sub.Channels(), Since: c.Loop().Time(c.Accepted()), Bytes: c.Unsent(), Kernel: c.UnsentKernel(),
-	}
-	if s.identity != nil {
-		g.Subject = s.identity.Subject
-	}
-	if b := s.backlog; b != nil {
-		g.Messages = b.len()
-		g.Bytes += b.bytes
-		g.Age = time.Duration(c.Loop().Now() - b.since).Seconds()
-	}
-	return g
-}
-
-// describer is a handler that can say how far it is behind.
-type describer interface{ describe() Lag }
-
-// Lags calls f on each loop's goroutine with what its subscribers look like; f
-// gets false for a loop that has ended. It returns at once.
-func (p *Push) Lags(f func(loop int, lags []Lag, ok bool)) {
-	for _, lane := range p.lanes {
-		ok := lane.loop.Post(func() {
-			var all []Lag
-			lane.loop.Conns(func(c *eventloop.Conn) bool {
-				if d, ok := c.Handler().(describer); ok {
-					all = append(all, d.describe())
-				}
-				return true
-			})
-			f(lane.loop.ID(), all, true)
-		})
-		if !ok {
-			f(lane.loop.ID(), nil, false)
-		}
-	}
-}
-
-// Loops returns how many loops Lags will answer for.
-func (p *Push) Loops() int { return len(p.lanes) }
 
 // debug logs what ended a subscriber, at debug level only.
 func (s *session) debug(msg string, err error) {

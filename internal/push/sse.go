@@ -2,9 +2,11 @@ package push
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/sse"
 )
 
@@ -20,7 +22,14 @@ var (
 )
 
 const sseHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n" +
-	"X-Accel-Buffering: no\r\nConnection: close\r\n"
+	"X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"
+
+func appendSSEHead(b, fields []byte) []byte {
+	b = append(b, sseHead...)
+	b = http1.AppendDate(b, time.Now())
+	b = append(b, fields...)
+	return append(b, "\r\n"...)
+}
 
 // ServeSSE turns c into a subscriber. The answer goes out when the subscription
 // stands. An error means that nothing was begun and c is as before.
@@ -36,22 +45,39 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	}
 	old := c.Handler()
 	c.SetHandler(s)
-	if err := s.begin(p.Lane(c), c, r, s); err != nil {
-		c.SetHandler(old)
-		return err
-	}
 	p.counters.sse.Add(1)
-	return nil
+	err := s.begin(p.Lane(c), c, r, s)
+	if err == nil {
+		return nil
+	}
+	c.SetHandler(old)
+	p.counters.sse.Add(-1)
+	if code, reason := failure(err); code == codeTryLater {
+		p.sendAway(c, r.Fields, code, reason)
+		return nil
+	}
+	return err
+}
+
+// SendAwaySSE answers a client that would be served if there were less to do.
+func (p *Push) SendAwaySSE(c *eventloop.Conn, fields []byte) {
+	p.sendAway(c, fields, codeTryLater, "overloaded, try again later")
 }
 
 // sendAway answers a client that cannot be served now in a way that keeps a
 // browser's EventSource trying: it gives up for good on any status but 200.
 func (p *Push) sendAway(c *eventloop.Conn, fields []byte, code int, reason string) {
-	p.counters.sentAway.Add(1)
-	b := append([]byte(sseHead), fields...)
-	b = append(b, "\r\n"...)
-	c.Write(p.appendEnd(b, code, reason))
+	p.countAway(code)
+	c.Write(p.appendEnd(appendSSEHead(nil, fields), code, reason))
 	c.CloseAfterFlush()
+}
+
+func (p *Push) countAway(code int) {
+	if code == codeRestart {
+		p.counters.sentAway.Add(1)
+	} else {
+		p.counters.overloaded.Add(1)
+	}
 }
 
 // appendEnd writes the last words of a stream.
@@ -72,10 +98,7 @@ func (s *sseSession) Start(at hub.Positions) {
 		s.stands = append(hub.Positions(nil), at...)
 		s.format = formatSSEData
 	}
-	b := append(s.lane.head[:0], sseHead...)
-	b = append(b, s.opening.fields...)
-	b = append(b, "\r\n"...)
-	b = sse.AppendRetry(b, s.lane.push.retryMillis())
+	b := sse.AppendRetry(appendSSEHead(s.lane.head[:0], s.opening.fields), s.lane.push.retryMillis())
 	if len(at) > 0 {
 		b = append(b, "id: "...)
 		b = at.AppendTo(b)
@@ -85,11 +108,13 @@ func (s *sseSession) Start(at hub.Positions) {
 	s.lane.head = b
 	s.opening = nil
 	s.conn.Write(b)
-	s.armTimer()
+	s.lastSend = s.lane.loop.Now()
+	s.armTimer(int64(s.lane.push.cfg.Heartbeat))
 }
 
 // Deliver implements hub.Sink.
 func (s *sseSession) Deliver(b *hub.Batch) {
+	s.lastSend = s.lane.loop.Now()
 	if !s.send(b) {
 		s.lane.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
@@ -98,48 +123,47 @@ func (s *sseSession) Deliver(b *hub.Batch) {
 
 // Gap implements hub.Sink.
 func (s *sseSession) Gap(g hub.Gap) {
-	id := s.moveStands(g)
-	b := sse.AppendType(nil, "gap")
-	b = append(b, "id: "...)
-	b = append(b, id...)
-	b = append(b, "\ndata: "...)
-	b = appendGap(b, "", g, "")
-	s.conn.Write(append(b, "\n\n"...))
+	if !s.gap(g) {
+		s.lane.push.counters.tooSlow.Add(1)
+		s.end(codeTooSlow, "too slow")
+	}
 }
 
 // Failed implements hub.Sink.
 func (s *sseSession) Failed(err error) {
 	s.logFailure(err)
-	code, reason := failure(err)
-	if s.opening != nil {
-		s.lane.push.sendAway(s.conn, s.opening.fields, code, reason)
-		return
-	}
-	s.end(code, reason)
+	s.end(failure(err))
 }
 
-// end says why and closes.
+// end says why and closes. What the socket has taken a part of goes out whole
+// before it, what is held does not.
 func (s *sseSession) end(code int, reason string) {
 	if s.flags&ending != 0 {
 		return
 	}
-	s.flags |= ending
 	s.leave()
+	if s.opening != nil {
+		s.lane.push.sendAway(s.conn, s.opening.fields, code, reason)
+		return
+	}
 	s.conn.Write(s.lane.push.appendEnd(nil, code, reason))
-	s.conn.CloseAfterFlush()
+	s.part()
 }
 
 func (s *sseSession) drain(*eventloop.Conn) {
-	s.lane.push.counters.sentAway.Add(1)
+	if s.opening == nil {
+		s.lane.push.counters.sentAway.Add(1)
+	}
 	s.end(codeRestart, "draining")
 }
 
-func (s *sseSession) describe() Lag { return s.lag("sse") }
+func (s *sseSession) base() (*session, string) { return &s.session, "sse" }
 
 // Data implements eventloop.Handler: a client has nothing more to say.
 func (s *sseSession) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
 
-// EndOfStream implements eventloop.Handler.
+// EndOfStream implements eventloop.Handler. A client that closes looks the same
+// as one that only ends its sending side, and nothing else tells of it: both go.
 func (s *sseSession) EndOfStream(*eventloop.Conn) bool { return false }
 
 // Drained implements eventloop.Handler.
@@ -149,25 +173,33 @@ var heartbeat = []byte(":\n\n")
 
 // Timer implements eventloop.Handler.
 func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
+	beat := int64(s.lane.push.cfg.Heartbeat)
 	switch {
-	case s.opening != nil:
+	case s.flags&ending != 0:
+		c.Close(eventloop.ErrStalled) // the last words had their time
+		return
 	case s.lane.push.draining.Load():
 		s.drain(c)
+		return
+	case s.opening != nil:
+		s.end(codeTryLater, "not available now, try again later")
 		return
 	case s.expired():
 		s.lane.push.counters.expired.Add(1)
 		s.end(codeTokenExpired, "token expired")
 		return
-	case now-s.lastSend >= int64(s.lane.push.cfg.Heartbeat) && !c.Stalled():
+	case c.Stalled():
+		s.lastSend = now // it has enough to take
+	case now-s.lastSend >= beat:
 		s.lastSend = now
 		c.Send(heartbeat)
 	}
-	s.armTimer()
+	s.armTimer(s.lastSend + beat - now)
 }
 
 // Closed implements eventloop.Handler.
 func (s *sseSession) Closed(_ *eventloop.Conn, err error) {
 	s.debug("sse closed", err)
-	s.leave()
+	s.closed()
 	s.lane.push.counters.sse.Add(-1)
 }

@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"net/http"
-	"strconv"
+	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
@@ -16,7 +17,9 @@ import (
 // wsSession is a subscriber over WebSocket: one text frame per message.
 type wsSession struct {
 	session
-	parser websocket.Parser
+	// lastRecv is when the client was last heard of, on the loop's clock.
+	lastRecv int64
+	parser   websocket.Parser
 }
 
 var (
@@ -28,34 +31,45 @@ var (
 // subscription stands. An error means that nothing was begun and c is as before.
 func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	if p.draining.Load() {
-		p.counters.sentAway.Add(1)
-		refuse(c, http.StatusServiceUnavailable, "draining")
+		p.refuse(c, r.Fields, codeRestart, "draining")
 		return nil
 	}
-	s := &wsSession{}
+	s := &wsSession{lastRecv: c.Loop().Now()}
 	s.format = formatWS
 	s.parser.Init(websocket.ParserOptions{Limits: &p.limits})
 	old := c.Handler()
 	c.SetHandler(s)
-	if err := s.begin(p.Lane(c), c, r, s); err != nil {
-		c.SetHandler(old)
-		return err
-	}
 	p.counters.ws.Add(1)
-	return nil
+	err := s.begin(p.Lane(c), c, r, s)
+	if err != nil {
+		c.SetHandler(old)
+		p.counters.ws.Add(-1)
+	}
+	return err
 }
 
-// refuse answers a handshake that cannot be completed.
-func refuse(c *eventloop.Conn, status int, reason string) {
-	body := []byte(`{"error":{"code":` + strconv.Itoa(status) + `,"message":"` + reason + `"}}` + "\n")
-	b := http1.AppendStatusLine(nil, status)
+// refuse answers a handshake that cannot be completed now.
+func (p *Push) refuse(c *eventloop.Conn, fields []byte, code int, reason string) {
+	p.countAway(code)
+	e := &APIError{Status: http.StatusServiceUnavailable, Message: reason, Hint: "connect again after Retry-After seconds"}
+	if code == codeInternal {
+		e = &APIError{Status: http.StatusInternalServerError, Message: reason}
+	}
+	body := AppendError(nil, e)
+	b := http1.AppendStatusLine(nil, e.Status)
+	b = http1.AppendDate(b, time.Now())
 	b = http1.AppendField(b, "Content-Type", "application/json")
 	b = http1.AppendIntField(b, "Content-Length", int64(len(body)))
-	b = http1.AppendField(b, "Retry-After", "2")
-	b = http1.AppendField(b, "Connection", "close")
+	b = http1.AppendIntField(b, "Retry-After", RetryAfter())
+	b = append(b, "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"...)
+	b = append(b, fields...)
 	c.Write(append(http1.AppendEnd(b), body...))
 	c.CloseAfterFlush()
 }
+
+// RetryAfter is how many seconds a client that was refused is asked to wait:
+// not the same for all of them.
+func RetryAfter() int64 { return 1 + rand.Int64N(4) }
 
 // Start implements hub.Sink.
 func (s *wsSession) Start(at hub.Positions) {
@@ -71,7 +85,9 @@ func (s *wsSession) Start(at hub.Positions) {
 	s.lane.head = b
 	s.opening = nil
 	s.conn.Write(b)
-	s.armTimer()
+	now := s.lane.loop.Now()
+	s.lastSend, s.lastRecv = now, now
+	s.arm(now)
 	s.conn.Again() // frames may have come in early
 }
 
@@ -85,38 +101,40 @@ func (s *wsSession) Deliver(b *hub.Batch) {
 
 // Gap implements hub.Sink.
 func (s *wsSession) Gap(g hub.Gap) {
-	s.conn.Write(websocket.AppendFrame(nil, websocket.OpText, appendGap(nil, "gap", g, g.To.String())))
+	if !s.gap(g) {
+		s.lane.push.counters.tooSlow.Add(1)
+		s.end(codeTooSlow, "too slow")
+	}
 }
 
 // Failed implements hub.Sink.
 func (s *wsSession) Failed(err error) {
 	s.logFailure(err)
-	code, reason := failure(err)
-	if s.opening != nil {
-		s.flags |= ending
-		refuse(s.conn, http.StatusServiceUnavailable, reason)
-		return
-	}
-	s.end(code, reason)
+	s.end(failure(err))
 }
 
-// end sends a close frame and closes.
+// end sends a close frame, after what the socket has taken a part of, and closes.
 func (s *wsSession) end(code int, reason string) {
 	if s.flags&ending != 0 {
 		return
 	}
-	s.flags |= ending
 	s.leave()
+	if s.opening != nil {
+		s.lane.push.refuse(s.conn, s.opening.fields, code, reason)
+		return
+	}
 	s.conn.Write(websocket.AppendClose(nil, uint16(code), reason))
-	s.conn.CloseAfterFlush()
+	s.part()
 }
 
 func (s *wsSession) drain(*eventloop.Conn) {
-	s.lane.push.counters.sentAway.Add(1)
+	if s.opening == nil {
+		s.lane.push.counters.sentAway.Add(1)
+	}
 	s.end(codeRestart, "draining")
 }
 
-func (s *wsSession) describe() Lag { return s.lag("websocket") }
+func (s *wsSession) base() (*session, string) { return &s.session, "websocket" }
 
 // Data implements eventloop.Handler.
 func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
@@ -138,9 +156,16 @@ func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
 			return used
 		}
 		s.event(c, ev)
+		if c.Unsent() > maxReplies {
+			c.PauseReading() // it asks faster than it takes answers
+			return used
+		}
 	}
 	return len(b)
 }
+
+// maxReplies is how many bytes may wait for a client that goes on asking.
+const maxReplies = 64 << 10
 
 func protocolCode(err error) (int, string) {
 	if p, ok := errors.AsType[*websocket.ProtocolError](err); ok {
@@ -157,10 +182,7 @@ func (s *wsSession) event(c *eventloop.Conn, ev websocket.Event) {
 		c.Write(websocket.AppendFrame(nil, websocket.OpPong, ev.Payload))
 	case websocket.OpPong:
 	case websocket.OpClose:
-		s.flags |= ending
-		s.leave()
-		c.Write(websocket.AppendClose(nil, ev.Code, ""))
-		c.CloseAfterFlush()
+		s.end(int(ev.Code), "")
 	case websocket.OpText:
 		if isPing(ev.Payload) {
 			c.Write(pong)
@@ -185,7 +207,12 @@ func isPing(b []byte) bool {
 func (s *wsSession) EndOfStream(*eventloop.Conn) bool { return false }
 
 // Drained implements eventloop.Handler.
-func (s *wsSession) Drained(*eventloop.Conn) { s.drained() }
+func (s *wsSession) Drained(c *eventloop.Conn) {
+	s.drained()
+	if s.opening == nil && c.Unsent() == 0 {
+		c.ResumeReading()
+	}
+}
 
 var ping = websocket.AppendFrame(nil, websocket.OpPing, nil)
 
@@ -194,29 +221,43 @@ var ping = websocket.AppendFrame(nil, websocket.OpPing, nil)
 func (s *wsSession) Timer(c *eventloop.Conn, now int64) {
 	cfg := &s.lane.push.cfg
 	switch {
-	case s.opening != nil:
+	case s.flags&ending != 0:
+		c.Close(eventloop.ErrStalled) // the last words had their time
+		return
 	case s.lane.push.draining.Load():
 		s.drain(c)
+		return
+	case s.opening != nil:
+		s.end(codeTryLater, "not available now, try again later")
 		return
 	case s.expired():
 		s.lane.push.counters.expired.Add(1)
 		s.end(codeTokenExpired, "token expired")
 		return
+	case c.Stalled():
+		// It cannot be asked, so its silence means nothing: the loop watches
+		// whether it takes what waits.
+		s.lastSend, s.lastRecv = now, now
 	case now-s.lastRecv >= int64(cfg.IdleTimeout):
 		s.end(codeGoingAway, "no sign of life")
 		return
-	case !c.Stalled():
+	case now-s.lastSend >= int64(cfg.Heartbeat):
 		s.lastSend = now
 		c.Send(ping)
 	}
-	s.lastSend = now // the next timer is a heartbeat away
-	s.armTimer()
+	s.arm(now)
+}
+
+// arm sets the timer to the next ping or to the end of patience.
+func (s *wsSession) arm(now int64) {
+	cfg := &s.lane.push.cfg
+	s.armTimer(min(s.lastSend+int64(cfg.Heartbeat), s.lastRecv+int64(cfg.IdleTimeout)) - now)
 }
 
 // Closed implements eventloop.Handler.
 func (s *wsSession) Closed(_ *eventloop.Conn, err error) {
 	s.debug("websocket closed", err)
-	s.leave()
+	s.closed()
 	s.parser.Reset()
 	s.lane.push.counters.ws.Add(-1)
 }

@@ -1,0 +1,141 @@
+package push
+
+import (
+	"slices"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/eventloop"
+)
+
+// A Lag is how far one subscriber is behind, for the admin API.
+type Lag struct {
+	Conn      uint64    `json:"conn"`
+	Loop      int       `json:"loop"`
+	Peer      string    `json:"peer"`
+	Transport string    `json:"transport"`
+	Subject   string    `json:"subject,omitempty"`
+	Channels  []string  `json:"channels"`
+	Since     time.Time `json:"connected_at"`
+	Messages  int       `json:"lag_messages"`
+	Bytes     int       `json:"lag_bytes"`
+	Kernel    int       `json:"kernel_bytes"`
+	Age       float64   `json:"lag_seconds"`
+}
+
+// Lags is what one loop answers: how many subscribers it has, and those with the
+// highest rank, highest first.
+type Lags struct {
+	Loop  int
+	Total int
+	Worst []Lag
+	// Ended says that the loop runs no more; it has no subscribers then.
+	Ended bool
+}
+
+// A lagging is a handler that is a subscriber.
+type lagging interface{ base() (*session, string) }
+
+// lagChunk is how many subscribers are looked at between other work of a loop:
+// each costs a system call.
+const lagChunk = 256
+
+// Lags makes every loop look at its subscribers and call f, on its goroutine,
+// with the limit of them whose rank is highest. rank sees only the numbers. It
+// returns at once; f is called Loops times, if the loops run.
+func (p *Push) Lags(limit int, rank func(*Lag) float64, f func(Lags)) {
+	for _, lane := range p.lanes {
+		s := &lagScan{lane: lane, limit: limit, rank: rank, f: f}
+		if !lane.loop.Post(s.begin) {
+			f(Lags{Loop: lane.loop.ID(), Ended: true})
+		}
+	}
+}
+
+// lagScan is a walk over one loop's subscribers.
+type lagScan struct {
+	lane  *Lane
+	limit int
+	rank  func(*Lag) float64
+	f     func(Lags)
+	left  []*eventloop.Conn
+	total int
+	worst []ranked
+}
+
+type ranked struct {
+	s    *session
+	lag  Lag
+	rank float64
+}
+
+func (a *lagScan) begin() {
+	a.lane.loop.Conns(func(c *eventloop.Conn) bool {
+		if _, ok := c.Handler().(lagging); ok {
+			a.left = append(a.left, c)
+		}
+		return true
+	})
+	a.next()
+}
+
+// next looks at some subscribers and posts itself for the rest.
+func (a *lagScan) next() {
+	n := min(len(a.left), lagChunk)
+	for _, c := range a.left[:n] {
+		if h, ok := c.Handler().(lagging); ok && !c.Closing() { // it may have gone meanwhile
+			s, transport := h.base()
+			r := ranked{s: s, lag: s.numbers()}
+			r.lag.Transport = transport
+			r.rank = a.rank(&r.lag)
+			a.worst = append(a.worst, r)
+			a.total++
+		}
+	}
+	a.left = a.left[n:]
+	if len(a.worst) > a.limit {
+		slices.SortStableFunc(a.worst, func(x, y ranked) int {
+			switch {
+			case x.rank > y.rank:
+				return -1
+			case x.rank < y.rank:
+				return 1
+			}
+			return 0
+		})
+		clear(a.worst[a.limit:])
+		a.worst = a.worst[:a.limit]
+	}
+	if len(a.left) > 0 && a.lane.loop.Post(a.next) {
+		return
+	}
+	out := Lags{Loop: a.lane.loop.ID(), Total: a.total, Worst: make([]Lag, len(a.worst))}
+	for i := range a.worst {
+		out.Worst[i] = a.worst[i].s.describe(a.worst[i].lag)
+	}
+	a.f(out)
+}
+
+// numbers are the parts of a Lag that it can be ranked by. It costs a system call.
+func (s *session) numbers() Lag {
+	g := Lag{Bytes: s.conn.Unsent(), Kernel: s.conn.UnsentKernel()}
+	if q := s.backlog; q != nil {
+		g.Messages = q.len()
+		g.Bytes += q.all
+		g.Age = q.age(time.Now()).Seconds()
+	}
+	return g
+}
+
+// describe adds to g what it is about.
+func (s *session) describe(g Lag) Lag {
+	c := s.conn
+	g.Conn, g.Loop, g.Peer = c.ID(), c.Loop().ID(), c.Peer().String()
+	g.Channels, g.Since = s.sub.Channels(), c.Loop().Time(c.Accepted())
+	if s.identity != nil {
+		g.Subject = s.identity.Subject
+	}
+	return g
+}
+
+// Loops returns how many loops Lags will answer for.
+func (p *Push) Loops() int { return len(p.lanes) }

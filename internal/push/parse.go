@@ -1,0 +1,350 @@
+package push
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"unicode/utf8"
+)
+
+// publishBody is the body of an API call. Data is a slice of the body: the
+// payload as it was written, checked to be one JSON value.
+type publishBody struct {
+	Channel        string
+	HasChannel     bool
+	Channels       []string
+	HasChannels    bool
+	Data           []byte
+	Key            string
+	IdempotencyKey string
+}
+
+// The fields, as bits of what has been seen.
+const (
+	seenChannel = 1 << iota
+	seenChannels
+	seenData
+	seenKey
+	seenIdempotencyKey
+)
+
+const (
+	// maxNesting bounds how deep arrays and objects of a payload may stand in
+	// each other: who reads them should not have to be careful.
+	maxNesting = 512
+
+	fieldsHint = "fields are channel (or channels), data, key and idempotency_key"
+)
+
+// parseBody reads the one flat object of an API call (RFC 8259), once and from
+// left to right. It is stricter than encoding/json where that would have to
+// choose: a field twice, a field in other case, null for text. Only the payload
+// may be of any form; it is checked and not decoded.
+func parseBody(body []byte) (*publishBody, *APIError) {
+	bad := func(msg string, hint string) (*publishBody, *APIError) {
+		return nil, &APIError{http.StatusBadRequest, msg, hint}
+	}
+	if !utf8.Valid(body) {
+		return bad("the body is not UTF-8", "")
+	}
+	s := scanner{b: body}
+	in := &publishBody{}
+	if msg := s.object(in); msg != "" {
+		return bad("the body is not the expected JSON: "+msg, fieldsHint)
+	}
+	if s.space(); s.i < len(body) {
+		return bad("something follows the JSON object", "")
+	}
+	if in.Data == nil {
+		return bad(`"data" is missing`, `any JSON value will do, null included`)
+	}
+	return in, nil
+}
+
+// A scanner walks over JSON text. Its methods return what is wrong in words, or "".
+type scanner struct {
+	b []byte
+	i int
+}
+
+func (s *scanner) space() {
+	for s.i < len(s.b) {
+		switch s.b[s.i] {
+		case ' ', '\t', '\n', '\r':
+			s.i++
+		default:
+			return
+		}
+	}
+}
+
+// take passes over white space and then c, if c is there.
+func (s *scanner) take(c byte) bool {
+	s.space()
+	if s.i < len(s.b) && s.b[s.i] == c {
+		s.i++
+		return true
+	}
+	return false
+}
+
+// bad says where the text ceased to be what was wanted.
+func (s *scanner) bad(want string) string {
+	if s.i >= len(s.b) {
+		return "it ends where " + want + " should be"
+	}
+	return fmt.Sprintf("byte %d is not %s", s.i, want)
+}
+
+func (s *scanner) object(in *publishBody) string {
+	if !s.take('{') {
+		return s.bad("an object")
+	}
+	if s.take('}') {
+		return ""
+	}
+	seen := 0
+	for {
+		s.space()
+		name, msg := s.text("a field name")
+		if msg != "" {
+			return msg
+		}
+		if !s.take(':') {
+			return s.bad("a colon")
+		}
+		s.space()
+		if msg := s.field(in, name, &seen); msg != "" {
+			return msg
+		}
+		switch {
+		case s.take(','):
+		case s.take('}'):
+			return ""
+		default:
+			return s.bad("a comma or the end of the object")
+		}
+	}
+}
+
+// field reads the value of the field called name.
+func (s *scanner) field(in *publishBody, name string, seen *int) (msg string) {
+	bit := 0
+	switch name {
+	case "channel":
+		bit, in.HasChannel = seenChannel, true
+		in.Channel, msg = s.text("text")
+	case "channels":
+		bit, in.HasChannels = seenChannels, true
+		in.Channels, msg = s.texts()
+	case "data":
+		bit = seenData
+		start := s.i
+		msg = s.value(0)
+		in.Data = s.b[start:s.i:s.i]
+	case "key":
+		bit = seenKey
+		in.Key, msg = s.text("text")
+	case "idempotency_key":
+		bit = seenIdempotencyKey
+		in.IdempotencyKey, msg = s.text("text")
+	default:
+		return fmt.Sprintf("unknown field %q", printable(name, 40))
+	}
+	if msg == "" && *seen&bit != 0 {
+		return fmt.Sprintf("field %q stands there twice", name)
+	}
+	*seen |= bit
+	return msg
+}
+
+// texts reads a list of strings.
+func (s *scanner) texts() ([]string, string) {
+	if !s.take('[') {
+		return nil, s.bad("a list")
+	}
+	var list []string
+	if s.take(']') {
+		return list, ""
+	}
+	for {
+		s.space()
+		t, msg := s.text("text")
+		if msg != "" {
+			return nil, msg
+		}
+		if len(list) > MaxBroadcast { // one too many is enough to refuse it
+			list = list[:MaxBroadcast]
+		}
+		list = append(list, t)
+		switch {
+		case s.take(','):
+		case s.take(']'):
+			return list, ""
+		default:
+			return nil, s.bad("a comma or the end of the list")
+		}
+	}
+}
+
+// text reads a string and decodes it.
+func (s *scanner) text(want string) (string, string) {
+	start := s.i
+	escaped, msg := s.skipString(want)
+	if msg != "" {
+		return "", msg
+	}
+	if !escaped {
+		return string(s.b[start+1 : s.i-1]), ""
+	}
+	var t string
+	if err := json.Unmarshal(s.b[start:s.i], &t); err != nil {
+		return "", "a string is not JSON"
+	}
+	return t, ""
+}
+
+// skipString passes over a string and reports whether it has escapes.
+func (s *scanner) skipString(want string) (escaped bool, msg string) {
+	if s.i >= len(s.b) || s.b[s.i] != '"' {
+		return false, s.bad(want)
+	}
+	for i := s.i + 1; i < len(s.b); i++ {
+		switch c := s.b[i]; {
+		case c == '"':
+			s.i = i + 1
+			return escaped, ""
+		case c < ' ':
+			s.i = i
+			return false, s.bad("part of a string")
+		case c == '\\':
+			escaped = true
+			n := escape(s.b[i+1:])
+			if n == 0 {
+				s.i = i
+				return false, s.bad("an escape")
+			}
+			i += n
+		}
+	}
+	s.i = len(s.b)
+	return false, s.bad("the end of a string")
+}
+
+// escape returns the length of the escape that b begins with, its backslash not
+// counted, or 0.
+func escape(b []byte) int {
+	if len(b) == 0 {
+		return 0
+	}
+	switch b[0] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 1
+	case 'u':
+		if len(b) < 5 {
+			return 0
+		}
+		for _, c := range b[1:5] {
+			if l := c | 0x20; (c < '0' || c > '9') && (l < 'a' || l > 'f') {
+				return 0
+			}
+		}
+		return 5
+	}
+	return 0
+}
+
+// value passes over any value; depth is how deep it stands.
+func (s *scanner) value(depth int) string {
+	if s.i >= len(s.b) {
+		return s.bad("a value")
+	}
+	switch c := s.b[s.i]; {
+	case c == '"':
+		_, msg := s.skipString("a string")
+		return msg
+	case c == '{' || c == '[':
+		if depth >= maxNesting {
+			return fmt.Sprintf("it is nested deeper than %d", maxNesting)
+		}
+		return s.composite(c, depth+1)
+	case c == '-' || c >= '0' && c <= '9':
+		return s.number()
+	}
+	for _, word := range [...]string{"true", "false", "null"} {
+		if bytes.HasPrefix(s.b[s.i:], []byte(word)) {
+			s.i += len(word)
+			return ""
+		}
+	}
+	return s.bad("a value")
+}
+
+// composite passes over an object or an array.
+func (s *scanner) composite(open byte, depth int) string {
+	end := open + 2 // ']' and '}' in ASCII
+	s.i++
+	if s.take(end) {
+		return ""
+	}
+	for {
+		s.space()
+		if open == '{' {
+			if _, msg := s.skipString("a field name"); msg != "" {
+				return msg
+			}
+			if !s.take(':') {
+				return s.bad("a colon")
+			}
+			s.space()
+		}
+		if msg := s.value(depth); msg != "" {
+			return msg
+		}
+		switch {
+		case s.take(','):
+		case s.take(end):
+			return ""
+		default:
+			return s.bad("a comma or " + string(rune(end)))
+		}
+	}
+}
+
+// number passes over -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?.
+func (s *scanner) number() string {
+	if s.b[s.i] == '-' {
+		s.i++
+	}
+	if s.i < len(s.b) && s.b[s.i] == '0' {
+		s.i++
+	} else if !s.digits() {
+		return s.bad("a digit")
+	}
+	if s.i < len(s.b) && s.b[s.i] == '.' {
+		s.i++
+		if !s.digits() {
+			return s.bad("a digit")
+		}
+	}
+	if s.i < len(s.b) && s.b[s.i]|0x20 == 'e' {
+		s.i++
+		if s.i < len(s.b) && (s.b[s.i] == '+' || s.b[s.i] == '-') {
+			s.i++
+		}
+		if !s.digits() {
+			return s.bad("a digit")
+		}
+	}
+	return ""
+}
+
+// digits passes over one or more digits.
+func (s *scanner) digits() bool {
+	start := s.i
+	for s.i < len(s.b) && s.b[s.i] >= '0' && s.b[s.i] <= '9' {
+		s.i++
+	}
+	return s.i > start
+}
