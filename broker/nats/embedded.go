@@ -187,7 +187,8 @@ func (r *room) take(n int64) bool {
 	return false
 }
 
-func (r *room) full() bool { return r.left.Load() < 0 }
+// full reports whether a message of usual size would be refused.
+func (r *room) full() bool { return r.left.Load() < 64<<10 }
 
 // serverLog writes the server's own words to our log, one level down: what the
 // server calls an error is for us a reason to say so ourselves.
