@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -29,10 +29,17 @@ const testKey = "test-key-0123456789"
 // gateway is a running App for a test.
 type gateway struct {
 	*App
-	url string
+	url  string
+	stop func() // begins the drain
+	done chan error
 }
 
 func start(t *testing.T, change func(*config.Config)) *gateway {
+	t.Helper()
+	return startWith(t, change, nil)
+}
+
+func startWith(t *testing.T, change func(*config.Config), files map[string]downstream.Static) *gateway {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
@@ -48,7 +55,7 @@ func start(t *testing.T, change func(*config.Config)) *gateway {
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	a, err := New(cfg, Options{Version: "test", Log: log})
+	a, err := New(cfg, Options{Version: "test", Log: log, Files: files})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +64,9 @@ func start(t *testing.T, change func(*config.Config)) *gateway {
 	go func() { done <- a.Run(ctx, context.Background(), func() { close(ready) }) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
+		err := <-done
+		done <- err // a test may have waited for it as well
+		if err != nil {
 			t.Errorf("Run: %v", err)
 		}
 		http.DefaultClient.CloseIdleConnections()
@@ -68,7 +77,7 @@ func start(t *testing.T, change func(*config.Config)) *gateway {
 		done <- err
 		t.Fatalf("Run ended early: %v", err)
 	}
-	return &gateway{App: a, url: "http://" + a.Addr().String()}
+	return &gateway{App: a, url: "http://" + a.Addr().String(), stop: cancel, done: done}
 }
 
 func (g *gateway) publish(t *testing.T, channel, data string) hub.Position {
@@ -196,43 +205,4 @@ func TestResumeReplaysWhatWasMissed(t *testing.T) {
 	if got := s.block(); !strings.HasSuffix(got, "data: 301\n") {
 		t.Errorf("live after replay: %q", got)
 	}
-}
-
-func TestRefusals(t *testing.T) {
-	g := start(t, nil)
-	f := func(raw string, status int) {
-		t.Helper()
-		c, err := net.Dial("tcp", g.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		_, _ = c.Write([]byte(strings.ReplaceAll(raw, "\n", "\r\n")))
-		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
-		res, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Errorf("%q: %v", raw, err)
-			return
-		}
-		if res.StatusCode != status {
-			t.Errorf("%q: %d, want %d", raw, res.StatusCode, status)
-		}
-	}
-	f("GET / HTTP/1.1\nHost: a\n\n", 404)
-	f("GET /metrics HTTP/1.1\nHost: a\n\n", 404)
-	f("POST /sse HTTP/1.1\nHost: a\nContent-Length: 0\n\n", 405)
-	f("GET /sse HTTP/1.1\nHost: a\n\n", 400)
-	f("GET /sse?channel=a%20b HTTP/1.1\nHost: a\n\n", 400)
-	f("GET /sse?channel=nope:a HTTP/1.1\nHost: a\n\n", 404)
-	f("GET /sse?channel=private:a HTTP/1.1\nHost: a\n\n", 401)
-	f("GET /sse?channel=a HTTP/1.1\nHost: a\nOrigin: http://evil.example\n\n", 403)
-	f("GET /ws?channel=a HTTP/1.1\nHost: a\n\n", 426)
-	f("POST /api/publish HTTP/1.1\nHost: a\nContent-Length: 2\n\n{}", 401)
-	f("POST /api/publish HTTP/1.1\nHost: a\nX-API-Key: wrong\nContent-Length: 2\n\n{}", 401)
-	f("POST /api/publish HTTP/1.1\nHost: a\nX-API-Key: "+testKey+"\nContent-Length: 2\n\n{}", 400)
-	f("POST /api/publish HTTP/1.1\nHost: a\nX-API-Key: "+testKey+"\n\n", 411)
-	f("POST /api/publish HTTP/1.1\nHost: a\nX-API-Key: "+testKey+"\nContent-Length: 99999999\n\n", 413)
-	f("POST /api/publish HTTP/1.1\nHost: a\nContent-Length: 2\nTransfer-Encoding: chunked\n\n{}", 400)
-	f("GET /healthz HTTP/1.1\nHost: a\n\n", 200)
-	f("GET /readyz HTTP/1.1\nHost: a\n\n", 200)
 }

@@ -1,0 +1,288 @@
+package app
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// subscribers opens n streams over each transport. The SSE ones take what query adds.
+func (g *gateway) subscribers(t *testing.T, n int, query string) (streams, sockets []*wire) {
+	t.Helper()
+	for range n {
+		s := g.dial(t)
+		s.send(crlf("GET /sse?channel=news" + query + " HTTP/1.1\nHost: a\n\n"))
+		if res := s.head(); res.StatusCode != 200 {
+			t.Fatalf("GET /sse: %d", res.StatusCode)
+		}
+		s.block()
+		streams = append(streams, s)
+		sockets = append(sockets, g.ws(t, "channel=news", ""))
+	}
+	return streams, sockets
+}
+
+// put publishes without a connection, so that nothing else is sent.
+func (g *gateway) put(t *testing.T, channel, data string) {
+	t.Helper()
+	done := make(chan error, 1)
+	g.hub.Publish(hub.Publication{Channel: channel, Data: []byte(data)}, func(_ hub.Position, err error) { done <- err })
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// total sums one counter of the loops, as of ticks that come after now.
+func (g *gateway) total(v func(eventloop.Stats) uint64) (n uint64) {
+	for range 2 { // counters are published at the end of a tick
+		var ticked sync.WaitGroup
+		for _, l := range g.loops.Loops() {
+			ticked.Add(1)
+			l.Post(ticked.Done)
+		}
+		ticked.Wait()
+	}
+	for _, l := range g.loops.Loops() {
+		n += v(l.Stats())
+	}
+	return n
+}
+
+func sends(s eventloop.Stats) uint64 { return s.Sends }
+
+func TestOnePublishIsEncodedOncePerFormatAndSentOncePerSubscriber(t *testing.T) {
+	g := start(t, nil)
+	const n = 40
+	streams, sockets := g.subscribers(t, n, "")
+	envelopes, _ := g.subscribers(t, n, "&envelope=1")
+	for i := range 5 {
+		sent, encoded := g.total(sends), g.hub.Stats().Encoded
+		data := fmt.Sprintf(`{"n":%d}`, i)
+		g.put(t, "news", data)
+		for _, s := range slices.Concat(streams, envelopes) {
+			if got := s.block(); !strings.Contains(got, data) {
+				t.Fatalf("SSE: %q", got)
+			}
+		}
+		for _, w := range sockets {
+			if _, b := w.frame(); !bytes.Contains(b, []byte(data)) {
+				t.Fatalf("WebSocket: %s", b)
+			}
+		}
+		// The sockets of the second call of subscribers count too.
+		if got := g.total(sends) - sent; got != 4*n {
+			t.Errorf("publish %d: %d sends to %d subscribers", i, got, 4*n)
+		}
+		if got := g.hub.Stats().Encoded - encoded; got != 3 {
+			t.Errorf("publish %d: encoded %d times in 3 formats", i, got)
+		}
+	}
+}
+
+func TestASubscriberThatKeepsUpCostsNoAllocation(t *testing.T) {
+	const publishes = 40
+	measure := func(n int) uint64 {
+		g := start(t, nil)
+		g.subscribers(t, n/2, "") // they do not read: the kernel holds what little this is
+		least := ^uint64(0)
+		for range 5 {
+			delivered := g.hub.Stats().Delivered
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for i := range publishes {
+				g.put(t, "news", `{"a":1}`)
+				for g.hub.Stats().Delivered < delivered+uint64((i+1)*n) {
+					runtime.Gosched()
+				}
+			}
+			runtime.ReadMemStats(&after)
+			least = min(least, after.Mallocs-before.Mallocs)
+		}
+		return least
+	}
+	few, many := measure(10), measure(410)
+	t.Logf("%d publishes: %d allocations for 10 subscribers, %d for 410", publishes, few, many)
+	// 16,000 more deliveries: one allocation each would show two hundred times over.
+	if many > few+80 {
+		t.Errorf("%d allocations for 10 subscribers, %d for 410", few, many)
+	}
+}
+
+func TestPublishesOutstandingTogetherLeaveInOneSend(t *testing.T) {
+	g := start(t, nil)
+	const n, messages = 10, 32
+	streams, sockets := g.subscribers(t, n, "")
+	several := g.dial(t)
+	several.send(crlf("GET /sse?channel=news&channel=other HTTP/1.1\nHost: a\n\n"))
+	several.head()
+	several.block()
+	sent := g.total(sends)
+	hold := make(chan struct{})
+	for _, l := range g.loops.Loops() { // the loops are busy while publishes come in
+		l.Post(func() { <-hold })
+	}
+	for i := range messages {
+		g.put(t, "news", fmt.Sprint(i))
+	}
+	close(hold)
+	for i := range messages {
+		for _, s := range streams {
+			if got := s.block(); !strings.HasSuffix(got, fmt.Sprintf("data: %d\n", i)) {
+				t.Fatalf("SSE: %q, want %d", got, i)
+			}
+		}
+		for _, w := range sockets {
+			if _, b := w.frame(); !bytes.HasSuffix(b, fmt.Appendf(nil, `"data":%d}`, i)) {
+				t.Fatalf("WebSocket: %s, want %d", b, i)
+			}
+		}
+		if got := several.block(); !strings.Contains(got, fmt.Sprintf(`"data":%d}`, i)) {
+			t.Fatalf("several channels: %q, want %d", got, i)
+		}
+	}
+	if got := g.total(sends) - sent; got > 3*(2*n+1) {
+		t.Errorf("%d sends of %d messages to %d subscribers: not merged", got, messages, 2*n+1)
+	}
+}
+
+// small makes sockets and queues small, so that a slow reader is soon found.
+func small(c *config.Config) {
+	c.EventLoop.NotSentLowat = 4 << 10
+	c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes, c.Namespaces[0].MaxMessageBytes = 64, 128<<10, 64<<10
+}
+
+// slowDial connects with a receive window that is soon full.
+func (g *gateway) slowDial(t *testing.T, request string) *wire {
+	t.Helper()
+	w := g.dial(t)
+	_ = w.Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	w.send(crlf(request))
+	return w
+}
+
+func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
+	g := start(t, small)
+	slowSSE := g.slowDial(t, "GET /sse?channel=news HTTP/1.1\nHost: a\n\n")
+	slowWS := g.slowDial(t, "GET /ws?channel=news HTTP/1.1\nHost: a\n"+upgradeFields+"\n")
+	slowSSE.head()
+	slowSSE.block()
+	slowWS.head()
+	fast := g.dial(t)
+	fast.send(crlf("GET /sse?channel=news HTTP/1.1\nHost: a\n\n"))
+	fast.head()
+	fast.block()
+
+	var held atomic.Int64
+	payload := `"` + strings.Repeat("x", 3000) + `"`
+	published := 0
+	for ; g.push.Stats().TooSlow < 2; published++ {
+		if published == 20_000 {
+			t.Fatal("the slow readers are never closed")
+		}
+		g.put(t, "news", payload)
+		if got := fast.block(); !strings.Contains(got, payload) { // it paces the publisher
+			t.Fatalf("the fast reader got %.80q", got)
+		}
+		held.Store(max(held.Load(), g.push.Stats().HeldBytes))
+	}
+	if got := held.Load(); got == 0 || got > 2*128<<10 {
+		t.Errorf("%d bytes were held for two readers of at most %d", got, 128<<10)
+	}
+	if st := g.push.Stats(); st.Held != 0 || st.HeldBytes != 0 {
+		t.Errorf("%d messages of %d bytes are still held", st.Held, st.HeldBytes)
+	}
+	blocks := 0
+	for {
+		b := slowSSE.block()
+		if strings.Contains(b, "event: end\n") {
+			if !strings.Contains(b, `"code":4408`) || !strings.Contains(b, "retry: ") {
+				t.Errorf("last words %q, want 4408", b)
+			}
+			break
+		}
+		if !strings.HasSuffix(b, "data: "+payload+"\n") || !strings.HasPrefix(b, "id: ") {
+			t.Fatalf("block %d is torn: %.60q of %d bytes", blocks, b, len(b))
+		}
+		blocks++
+	}
+	if !slowSSE.closed() || blocks == 0 || blocks >= published {
+		t.Errorf("after %d of %d messages the stream goes on", blocks, published)
+	}
+	if got := slowWS.closeCode(); got != 4408 {
+		t.Errorf("WebSocket: %d, want 4408", got)
+	}
+	g.put(t, "news", "1")
+	if got := fast.block(); !strings.HasSuffix(got, "data: 1\n") {
+		t.Errorf("the fast reader got %q", got)
+	}
+	eventually(t, "the slow ones are gone", func() bool { st := g.push.Stats(); return st.SSE == 1 && st.WebSocket == 0 })
+}
+
+func TestAReaderThatPausesGetsEverythingInOrder(t *testing.T) {
+	g := start(t, func(c *config.Config) {
+		small(c)
+		c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes = 100_000, 64<<20
+	})
+	s := g.slowDial(t, "GET /sse?channel=news HTTP/1.1\nHost: a\n\n")
+	s.head()
+	s.block()
+	many := g.slowDial(t, "GET /sse?channel=news&channel=orders:a HTTP/1.1\nHost: a\n\n")
+	many.head()
+	many.block()
+	payload := strings.Repeat("x", 2000)
+	n := 0
+	for ; g.push.Stats().Held < 100; n++ {
+		if n == 20_000 {
+			t.Fatal("nothing is ever held")
+		}
+		g.put(t, "news", fmt.Sprintf(`"%d %s"`, n, payload))
+	}
+	for i := range n {
+		if got := s.block(); !strings.Contains(got, fmt.Sprintf(`data: "%d x`, i)) {
+			t.Fatalf("block %.60q, want %d", got, i)
+		}
+		if got := many.block(); !strings.Contains(got, fmt.Sprintf(`"data":"%d x`, i)) || !strings.Contains(got, "~") {
+			t.Fatalf("several namespaces: block %.90q, want %d with the position in both", got, i)
+		}
+	}
+	if st := g.push.Stats(); st.Held != 0 || st.HeldBytes != 0 || st.TooSlow != 0 {
+		t.Errorf("after catching up: %+v", st)
+	}
+}
+
+func TestAClientThatOnlyAsksIsHeldBack(t *testing.T) {
+	g := start(t, small)
+	w := g.slowDial(t, "GET /ws?channel=news HTTP/1.1\nHost: a\n"+upgradeFields+"\n")
+	w.head()
+	_ = w.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+	frame := websocket.AppendMaskedFrame(nil, websocket.OpPing, bytes.Repeat([]byte("x"), 125), [4]byte{1})
+	frames := bytes.Repeat(frame, 500)
+	for {
+		if _, err := w.Write(frames); err != nil {
+			break // it does not read on
+		}
+	}
+	if got := g.total(func(s eventloop.Stats) uint64 { return s.QueueFull }); got != 0 {
+		t.Error("the answers filled the write queue")
+	}
+	if st := g.push.Stats(); st.WebSocket != 1 {
+		t.Errorf("%d WebSockets, want 1", st.WebSocket)
+	}
+	for range 2000 { // as soon as it takes the answers, it is read again
+		if op, _ := w.frame(); op != websocket.OpPong {
+			t.Fatalf("%v, want pongs", op)
+		}
+	}
+}
