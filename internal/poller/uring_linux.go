@@ -109,6 +109,7 @@ const (
 	connHeld                           // held has input that came while not reading
 	connEOF                            // the loop knows that the peer sends no more
 	connReset                          // close with a reset
+	connGiveUp                         // what is left of the send in flight is lost
 )
 
 // A note is an event that is no result.

@@ -82,11 +82,11 @@ func (p *Uring) sent(cqe sys.CQE) {
 	f := &p.sends[op]
 	e := cqe.Errno()
 	f.done += int(max(cqe.Res, 0))
-	if f.done < len(f.b) && (e == 0 || e == sys.EINTR) {
+	idx := f.idx
+	if f.done < len(f.b) && (e == 0 || e == sys.EINTR) && p.conns[idx].state&connGiveUp == 0 {
 		p.push(op)
 		return
 	}
-	idx := f.idx
 	if f.pooled {
 		p.copies.put(f.b)
 	}
@@ -171,9 +171,11 @@ func (p *Uring) close(idx uint32, reset bool) {
 	if c.state&connHangup != 0 {
 		p.cancel(opHangup, idx)
 	}
-	if c.send != 0 && reset {
-		p.cancelSend(c.send - 1)
-	} else if c.send != 0 {
+	switch {
+	case c.send == 0:
+	case reset:
+		p.giveUp(idx)
+	default:
 		p.orphans = append(p.orphans, orphan{idx: idx, gen: c.gen, until: time.Now().Add(orphanTime)})
 	}
 	p.finish(idx)
@@ -197,8 +199,11 @@ func (p *Uring) finish(idx uint32) {
 	s.UserData = opIgnore
 }
 
-func (p *Uring) cancelSend(op int32) {
-	s := p.request()
+// giveUp cancels the send in flight of a closed connection.
+func (p *Uring) giveUp(idx uint32) {
+	p.conns[idx].state |= connGiveUp
+	op := p.conns[idx].send - 1
+	s := p.request() // may submit, and that may end the send
 	s.PrepCancel(opSend | uint64(op))
 	s.UserData = opIgnore
 }
@@ -215,7 +220,7 @@ func (p *Uring) expireOrphans() {
 		switch {
 		case c.gen != o.gen || c.send == 0:
 		case now.After(o.until):
-			p.cancelSend(c.send - 1)
+			p.giveUp(o.idx)
 		default:
 			keep = append(keep, o)
 		}

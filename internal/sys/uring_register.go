@@ -85,7 +85,8 @@ func (r *Ring) LimitWorkers(n int) {
 	r.register(registerWorkers, unsafe.Pointer(&max), 2)
 }
 
-// CancelAll cancels every request and waits until all have ended.
+// CancelAll cancels every request, drops all results and returns when nothing
+// is in flight any more.
 func (r *Ring) CancelAll() {
 	arg := struct {
 		addr    uint64
@@ -95,6 +96,16 @@ func (r *Ring) CancelAll() {
 		_       [4]uint64
 	}{fd: -1, flags: cancelAll | cancelAny, timeout: [2]int64{2, 0}}
 	r.register(registerSyncCancel, unsafe.Pointer(&arg), 1)
+	for more := true; more; { // cancelled requests end in this thread
+		if e := r.Poll(); e != 0 && e != unix.EINTR && e != unix.EBUSY {
+			return
+		}
+		more = r.Work()
+		for _, ok := r.Pop(); ok; _, ok = r.Pop() {
+			more = true
+		}
+		r.Popped()
+	}
 }
 
 // Buffers are memory that the kernel puts received bytes into: it takes a

@@ -123,13 +123,12 @@ func (s *SQE) PrepRecv(file uint32, b *Buffers) {
 	s.IoPrio, s.BufGroup = recvMultishot, b.group
 }
 
-// PrepSend sends all of b, which must stay as it is until the result comes; the
-// kernel waits for room itself (MSG_WAITALL). A result can be short only when
-// the connection broke on the way.
+// PrepSend sends as much of b as there is room for, after waiting for some. b
+// must stay as it is until the result comes.
 func (s *SQE) PrepSend(file uint32, b []byte) {
 	s.Opcode, s.Flags, s.FD = OpSend, sqeFixedFile, int32(file)
 	s.Addr, s.Len = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), uint32(len(b))
-	s.OpFlags = unix.MSG_NOSIGNAL | unix.MSG_WAITALL
+	s.OpFlags = unix.MSG_NOSIGNAL
 }
 
 // PrepHangup has a result, with poll bits, each time something happens to a
