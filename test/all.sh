@@ -20,6 +20,12 @@ step() {
   fi
 }
 
+formatted() {
+  local files
+  files=$(git ls-files -z '*.go' | xargs -0 gofmt -l) || return 1
+  [ -z "$files" ] || { echo "gofmt: $files"; return 1; }
+}
+
 # gotest runs go test and counts its tests; test/tally says what counts how. The
 # first argument is tally's.
 gotest() {
@@ -38,7 +44,7 @@ done
 step "race detector's compiler" bash test/install.sh gcc
 step "build" make --no-print-directory build
 step "go vet" go vet ./...
-step "gofmt" bash -c 'test -z "$(gofmt -l $(git ls-files "*.go") | tee /dev/stderr)"'
+step "gofmt" formatted
 
 go build -o "$cache/bin/tally" ./test/tally
 # shellcheck disable=SC2046 # the list is words

@@ -16,10 +16,10 @@ import (
 
 // autobahn runs cases of the Autobahn suite against the echo endpoint and
 // returns how many ended with each verdict, and those that failed.
-func autobahn(t *testing.T, cases []string) (verdicts map[string]int, failed []string) {
+func autobahn(t *testing.T, build judge.Build, cases []string) (verdicts map[string]int, failed []string) {
 	t.Helper()
 	judge.Need(t, "autobahn")
-	s := judge.New(t, judge.Options{Memory: true, Config: judge.Echo()})
+	s := judge.New(t, judge.Options{Build: build, Memory: true, Config: judge.Echo()})
 	dir := t.TempDir()
 	spec, err := json.Marshal(map[string]any{
 		"options":       map[string]any{"failByDrop": false},
@@ -79,7 +79,7 @@ func details(file string) string {
 }
 
 func TestAutobahnCore(t *testing.T) {
-	verdicts, failed := autobahn(t, []string{"1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*"})
+	verdicts, failed := autobahn(t, judge.Race, []string{"1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*"})
 	if len(failed) > 0 {
 		t.Errorf("%d cases failed:\n%s", len(failed), strings.Join(failed, "\n"))
 	}
@@ -99,7 +99,7 @@ func TestAutobahnCompression(t *testing.T) {
 			cases = append(cases, fmt.Sprintf("%s.%d", group, i+1))
 		}
 	}
-	verdicts, failed := autobahn(t, cases)
+	verdicts, failed := autobahn(t, judge.Plain, cases)
 	if len(failed) > 0 {
 		t.Errorf("%d cases failed:\n%s", len(failed), strings.Join(failed, "\n"))
 	}
