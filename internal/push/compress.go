@@ -53,12 +53,13 @@ func (c *compressor) appendGzip(dst, plain []byte) []byte {
 }
 
 const (
-	storedOverhead = 5
+	storedOverhead = 10
 	maxStored      = 1<<16 - 1
 )
 
-// appendStored appends plain as stored deflate blocks (RFC 1951 §3.2.4). What
-// comes before ends on a byte border, as after a sync flush or another of these.
+// appendStored appends plain as stored deflate blocks (RFC 1951 §3.2.4) and an
+// empty one, as a sync flush would: some decoders hand out what they have only
+// then. What comes before ends on a byte border.
 func appendStored(dst, plain []byte) []byte {
 	for len(plain) > 0 {
 		n := min(len(plain), maxStored)
@@ -66,7 +67,7 @@ func appendStored(dst, plain []byte) []byte {
 		dst = append(dst, plain[:n]...)
 		plain = plain[n:]
 	}
-	return dst
+	return append(append(dst, 0), syncTail...)
 }
 
 // appendZstd appends plain as one frame.
