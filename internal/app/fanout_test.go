@@ -163,14 +163,18 @@ func small(c *config.Config) {
 	c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes, c.Namespaces[0].MaxMessageBytes = 64, 128<<10, 64<<10
 }
 
-// slowDial connects with a receive window that is soon full.
+// slowDial connects with a receive window that is soon full. Below the size of a
+// segment, which on loopback is 64 KiB, it would also be slow to open again.
 func (g *gateway) slowDial(t *testing.T, request string) *wire {
 	t.Helper()
 	w := g.dial(t)
-	_ = w.Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	_ = w.Conn.(*net.TCPConn).SetReadBuffer(128 << 10)
 	w.send(crlf(request))
 	return w
 }
+
+// hurry opens the window again.
+func (w *wire) hurry() { _ = w.Conn.(*net.TCPConn).SetReadBuffer(4 << 20) }
 
 func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
 	g := start(t, small)
@@ -203,6 +207,8 @@ func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
 	if st := g.push.Stats(); st.Held != 0 || st.HeldBytes != 0 {
 		t.Errorf("%d messages of %d bytes are still held", st.Held, st.HeldBytes)
 	}
+	slowSSE.hurry()
+	slowWS.hurry()
 	blocks := 0
 	for {
 		b := slowSSE.block()
@@ -249,6 +255,8 @@ func TestAReaderThatPausesGetsEverythingInOrder(t *testing.T) {
 		}
 		g.put(t, "news", fmt.Sprintf(`"%d %s"`, n, payload))
 	}
+	s.hurry()
+	many.hurry()
 	for i := range n {
 		if got := s.block(); !strings.Contains(got, fmt.Sprintf(`data: "%d x`, i)) {
 			t.Fatalf("block %.60q, want %d", got, i)
@@ -280,6 +288,7 @@ func TestAClientThatOnlyAsksIsHeldBack(t *testing.T) {
 	if st := g.push.Stats(); st.WebSocket != 1 {
 		t.Errorf("%d WebSockets, want 1", st.WebSocket)
 	}
+	w.hurry()
 	for range 2000 { // as soon as it takes the answers, it is read again
 		if op, _ := w.frame(); op != websocket.OpPong {
 			t.Fatalf("%v, want pongs", op)

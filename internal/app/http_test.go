@@ -220,9 +220,10 @@ func TestStaticFilesAndHealth(t *testing.T) {
 
 	// A client that ends its sending side still gets all of a long answer.
 	w := g.dial(t)
-	_ = w.Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	_ = w.Conn.(*net.TCPConn).SetReadBuffer(128 << 10)
 	w.send(crlf("GET / HTTP/1.1\nHost: a\n\n"))
 	_ = w.Conn.(*net.TCPConn).CloseWrite()
+	w.hurry()
 	if _, body := w.answer("GET"); len(body) != 300_000 || !w.closed() {
 		t.Errorf("after half-close: %d bytes", len(body))
 	}
@@ -357,7 +358,6 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	add(crlf("GET /sse?channel=news&token="+token+" HTTP/1.1\nHost: a\n\n"), 200)
 	w := g.dial(t)
 	w.send(all.String())
-	_ = w.Conn.(*net.TCPConn).CloseWrite
 	for i, want := range statuses[:len(statuses)-1] {
 		if res, body := w.answer("GET"); res.StatusCode != want {
 			t.Fatalf("answer %d: %d %s, want %d", i, res.StatusCode, body, want)

@@ -3,6 +3,7 @@ package app
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -224,3 +225,9 @@ const keyField = "X-API-Key: " + testKey + "\n"
 const publishBody = `{"channel":"news","data":{"n":1}}`
 
 func hasResult(body []byte) bool { return bytes.Contains(body, []byte(`"offset":`)) }
+
+func newContext(t *testing.T) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	return ctx, cancel
+}

@@ -1,0 +1,204 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/config"
+)
+
+// ask sends one request to the admin listener; fields are "Name: value".
+func (g *gateway) ask(t *testing.T, path string, fields ...string) (*http.Response, []byte) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, "http://"+g.AdminAddr().String()+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		if name == "Host" {
+			req.Host = value
+		}
+		req.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, body
+}
+
+func TestMetricsParseAndAreFew(t *testing.T) {
+	g := start(t, func(c *config.Config) { c.EventLoop.Loops = 64 })
+	g.subscribers(t, 2, "")
+	g.publish(t, "news", "1")
+	res, body := g.ask(t, "/metrics")
+	p := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := p.TextToMetricFamilies(strings.NewReader(string(body)))
+	if err != nil || res.StatusCode != 200 {
+		t.Fatalf("%d, parse: %v", res.StatusCode, err)
+	}
+	series := 0
+	for name, f := range families {
+		for _, m := range f.Metric {
+			series += 1 + len(m.GetHistogram().GetBucket()) + len(m.GetSummary().GetQuantile())
+		}
+		if strings.HasPrefix(name, "weir_") && (f.GetType() == dto.MetricType_COUNTER) != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is a %v", name, f.GetType())
+		}
+		if f.GetHelp() == "" {
+			t.Errorf("%s has no help", name)
+		}
+	}
+	if series > 300 {
+		t.Errorf("%d series with 64 loops, want at most 300", series)
+	}
+	f := func(name, label string, want float64) {
+		t.Helper()
+		for _, m := range families[name].GetMetric() {
+			if label == "" && len(m.Label) == 0 || len(m.Label) == 1 && m.Label[0].GetValue() == label {
+				if got := m.GetGauge().GetValue() + m.GetCounter().GetValue(); got != want {
+					t.Errorf("%s %s: %v, want %v", name, label, got, want)
+				}
+				return
+			}
+		}
+		t.Errorf("no %s %s", name, label)
+	}
+	f("weir_connections", "sse", 2)
+	f("weir_connections", "websocket", 2)
+	f("weir_messages_published_total", "ok", 1)
+	f("weir_messages_delivered_total", "", 4)
+	f("weir_loops", "", 64)
+	f("weir_panics_total", "", 0)
+}
+
+type shown struct {
+	Total       int
+	Sort        string
+	Connections []struct {
+		Conn         uint64
+		Peer         string
+		Transport    string
+		Subject      string
+		Channels     []string
+		Lag_messages int //nolint:revive // as the field is called
+		Lag_bytes    int //nolint:revive // as the field is called
+		Kernel_bytes int //nolint:revive // as the field is called
+	}
+}
+
+func (g *gateway) connectionsOf(t *testing.T, query string) shown {
+	t.Helper()
+	res, body := g.ask(t, "/api/connections"+query)
+	var v shown
+	if err := json.Unmarshal(body, &v); err != nil || res.StatusCode != 200 {
+		t.Fatalf("%d %s: %v", res.StatusCode, body, err)
+	}
+	return v
+}
+
+func TestConnectionsAreSortedAndLimited(t *testing.T) {
+	g := start(t, func(c *config.Config) {
+		small(c)
+		withSecret(c)
+		c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes = 100_000, 64<<20
+	})
+	g.subscribers(t, 300, "") // more than a loop looks at in one go
+	slow := g.slowDial(t, "GET /sse?channel=bulk&token="+mint(t, auth.MintClaims{Subject: "slow", Subscribe: []string{"**"}})+" HTTP/1.1\nHost: a\n\n")
+	slow.head()
+	for n := 0; g.push.Stats().Held == 0; n++ {
+		if n > 20_000 {
+			t.Fatal("nothing is ever held")
+		}
+		g.put(t, "bulk", `"`+strings.Repeat("x", 3000)+`"`)
+	}
+	for _, sort := range []string{"lag", "bytes", "age", "messages"} {
+		v := g.connectionsOf(t, "?limit=3&sort="+sort)
+		if v.Total != 601 || len(v.Connections) != 3 || v.Sort != sort {
+			t.Fatalf("%s: %d of %d", sort, len(v.Connections), v.Total)
+		}
+		c := v.Connections[0]
+		if !strings.HasPrefix(c.Subject, "slow") || c.Transport != "sse" || len(c.Channels) != 1 || c.Channels[0] != "bulk" || c.Lag_messages == 0 || c.Lag_bytes == 0 {
+			t.Errorf("%s: the first is %+v, want the slow one", sort, c)
+		}
+	}
+	if v := g.connectionsOf(t, ""); len(v.Connections) != 100 || v.Sort != "lag" {
+		t.Errorf("by default %d by %s, want 100 by lag", len(v.Connections), v.Sort)
+	}
+	seen := map[uint64]bool{}
+	for _, c := range g.connectionsOf(t, "?limit=10000").Connections {
+		seen[c.Conn] = true
+	}
+	if len(seen) != 601 {
+		t.Errorf("%d different connections, want 601", len(seen))
+	}
+	f := func(query, says string) {
+		t.Helper()
+		if res, body := g.ask(t, "/api/connections"+query); res.StatusCode != 400 || !strings.Contains(string(body), says) {
+			t.Errorf("%s: %d %s, want 400 about %s", query, res.StatusCode, body, says)
+		}
+	}
+	f("?sort=name", "sort")
+	f("?limit=0", "limit")
+	f("?limit=10001", "limit")
+	f("?limit=x", "limit")
+}
+
+func TestAdminShowsWhatRuns(t *testing.T) {
+	g := start(t, nil)
+	f := func(path, says string) {
+		t.Helper()
+		if res, body := g.ask(t, path); res.StatusCode != 200 || !strings.Contains(string(body), says) {
+			t.Errorf("%s: %d %.200s, want %q in it", path, res.StatusCode, body, says)
+		}
+	}
+	f("/", "/metrics")
+	f("/api/info", `"version": "test"`)
+	f("/api/info", `"ready": "yes"`)
+	f("/api/info", fmt.Sprintf(`"listen": %q`, g.Addr()))
+	f("/debug/pprof/", "goroutine")
+	f("/debug/pprof/goroutine?debug=1", "goroutine profile")
+	if _, body := g.ask(t, "/api/info"); strings.Contains(string(body), testKey) {
+		t.Error("/api/info shows a key")
+	}
+}
+
+func TestAdminIsNotForWebPages(t *testing.T) {
+	g := start(t, nil)
+	f := func(status int, fields ...string) {
+		t.Helper()
+		for _, path := range []string{"/metrics", "/api/info", "/debug/pprof/"} {
+			res, _ := g.ask(t, path, fields...)
+			if res.StatusCode != status {
+				t.Errorf("%s %v: %d, want %d", path, fields, res.StatusCode, status)
+			}
+			if res.Header.Get("Access-Control-Allow-Origin") != "" {
+				t.Errorf("%s %v: a page may read it", path, fields)
+			}
+		}
+	}
+	f(403, "Origin: http://evil.example")
+	f(403, "Origin: null")
+	f(403, "Sec-Fetch-Site: cross-site")
+	f(403, "Sec-Fetch-Site: same-site")
+	f(403, "Host: rebound.example:8001")
+	f(200, "Sec-Fetch-Site: none")
+	f(200, "Sec-Fetch-Site: same-origin")
+	f(200, "Host: localhost:8001")
+	f(200, "Host: [::1]:8001")
+}
