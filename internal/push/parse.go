@@ -107,7 +107,7 @@ func (s *scanner) object(in *publishBody) string {
 	seen := 0
 	for {
 		s.space()
-		name, msg := s.text("a field name")
+		name, msg := s.name()
 		if msg != "" {
 			return msg
 		}
@@ -128,10 +128,25 @@ func (s *scanner) object(in *publishBody) string {
 	}
 }
 
+// name reads a field's name. Without escapes it is a slice of the body.
+func (s *scanner) name() (name []byte, msg string) {
+	start := s.i
+	escaped, msg := s.skipString("a field name")
+	switch {
+	case msg != "":
+		return nil, msg
+	case !escaped:
+		return s.b[start+1 : s.i-1], ""
+	}
+	s.i = start
+	t, msg := s.text("a field name")
+	return []byte(t), msg
+}
+
 // field reads the value of the field called name.
-func (s *scanner) field(in *publishBody, name string, seen *int) (msg string) {
+func (s *scanner) field(in *publishBody, name []byte, seen *int) (msg string) {
 	bit := 0
-	switch name {
+	switch string(name) {
 	case "channel":
 		bit, in.HasChannel = seenChannel, true
 		in.Channel, msg = s.text("text")
@@ -150,7 +165,7 @@ func (s *scanner) field(in *publishBody, name string, seen *int) (msg string) {
 		bit = seenIdempotencyKey
 		in.IdempotencyKey, msg = s.text("text")
 	default:
-		return fmt.Sprintf("unknown field %q", printable(name, 40))
+		return fmt.Sprintf("unknown field %q", printable(string(name), 40))
 	}
 	if msg == "" && *seen&bit != 0 {
 		return fmt.Sprintf("field %q stands there twice", name)
