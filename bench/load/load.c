@@ -249,6 +249,8 @@ static void publish_all(int count, bool deliver) {
 
 static void storm(struct outcome *o) {
   double cpu = 0, seconds = 0;
+  u64 start = now();
+  o->before = measure(false);
   if (opt.missed) run.follow_ids = true;
   for (int r = 0; r < opt.storm; r++) {
     if (opt.missed) publish_all(1, true);
@@ -270,6 +272,7 @@ static void storm(struct outcome *o) {
     o->after = measure(true);
     cpu += o->after.cpu - a.cpu;
   }
+  o->seconds = (now() - start) / 1e9, o->rss = o->after.rss_kb;
   o->storm_cpu = cpu / opt.storm, o->storm_s = seconds / opt.storm;
 }
 
