@@ -48,7 +48,7 @@ step "gofmt" formatted
 
 go build -o "$cache/bin/tally" ./test/tally
 # shellcheck disable=SC2046 # the list is words
-gotest "" -race $(go list ./... | grep -v /test/)
+gotest "" -race -timeout 5m $(go list ./... | grep -v /test/)
 # One package after the other: what the judges measure is not to be disturbed.
 gotest -v -race -count=1 -p 1 -timeout 15m ./test/...
 

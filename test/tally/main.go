@@ -25,8 +25,8 @@ type tally struct {
 	verbose        bool
 	w              io.Writer
 	passed, failed int
-	// output of tests that run, by package and top-level test; of packages under
-	// the empty test name; of builds under the import path.
+	// output of tests that run, by package and test; of packages under the empty
+	// test name; of builds under the import path.
 	output map[string]*strings.Builder
 	// failures named so far, by package.
 	named map[string]int
@@ -64,8 +64,8 @@ func (t *tally) read(r io.Reader) error {
 }
 
 func (t *tally) event(e event) {
-	top, _, sub := strings.Cut(e.Test, "/")
-	key := e.Package + " " + top
+	sub := strings.LastIndexByte(e.Test, '/')
+	key := e.Package + " " + e.Test
 	switch e.Action {
 	case "output":
 		if !noise(e.Output) {
@@ -75,7 +75,11 @@ func (t *tally) event(e event) {
 		t.out(e.ImportPath).WriteString(e.Output)
 	case "pass", "fail", "skip":
 		switch {
-		case sub: // its top-level test will say
+		case sub >= 0: // its top-level test says what a failed part wrote
+			if e.Action != "pass" {
+				t.out(e.Package + " " + e.Test[:sub]).WriteString(t.out(key).String())
+			}
+			delete(t.output, key)
 		case e.Test != "":
 			t.test(e, key)
 		default:
