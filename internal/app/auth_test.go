@@ -3,7 +3,9 @@ package app
 import (
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,15 +20,12 @@ func withSecret(c *config.Config) {
 	c.Auth.Leeway = auth.Duration(time.Millisecond)
 }
 
-var minted int
+var minted atomic.Uint64
 
 // mint makes a token; no two are the same, so none is known before.
 func mint(t *testing.T, c auth.MintClaims) string {
 	t.Helper()
-	if minted++; c.Subject == "" {
-		c.Subject = "user"
-	}
-	c.Subject += strings.Repeat("'", minted)
+	c.Subject += "/" + strconv.FormatUint(minted.Add(1), 10)
 	token, err := auth.Mint(auth.Config{HMACSecret: secret}, c)
 	if err != nil {
 		t.Fatal(err)
