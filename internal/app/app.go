@@ -73,7 +73,11 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
-	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: push.Encoders(), Log: a.log}, broker)
+	formats, err := push.NewFormats(cfg.Namespaces)
+	if err != nil {
+		return nil, err
+	}
+	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: formats.Encoders(), Log: a.log}, broker)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +87,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	undo = append(undo, a.loops.Release)
-	if a.push, err = push.New(cfg.Push, a.hub, a.loops.Loops(), a.log); err != nil {
+	if a.push, err = push.New(cfg.Push, formats, a.hub, a.loops.Loops(), a.log); err != nil {
 		return nil, err
 	}
 	if a.front, err = downstream.New(cfg.Downstream, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {

@@ -53,6 +53,12 @@ func newMetrics(a *App) *metrics {
 	one("weir_messages_delivered_total", "Messages handed to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Delivered) })
 	one("weir_messages_replayed_total", "Of the delivered messages, those from history.", counter, func() float64 { return float64(a.hub.Stats().Replayed) })
 	one("weir_messages_encoded_total", "Times a message was written in a wire format.", counter, func() float64 { return float64(a.hub.Stats().Encoded) })
+	family("weir_messages_dropped_total", "Messages that slow subscribers did not get, by reason.", "reason", counter, func(emit func(float64, ...string)) {
+		s := a.push.Stats()
+		emit(float64(s.Dropped), "overflow")
+		emit(float64(s.Conflated), "conflated")
+	})
+	one("weir_wire_cache_bytes", "Bytes of wire forms kept with recent messages.", gauge, func() float64 { return float64(a.hub.Stats().WireBytes) })
 	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Gaps) })
 	one("weir_hub_queue_messages", "Messages that wait for the loops.", gauge, func() float64 { return float64(a.hub.Stats().QueueDepth) })
 	one("weir_subscribers_lagging_messages", "Messages that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().Held) })

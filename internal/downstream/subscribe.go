@@ -25,6 +25,7 @@ func (r *request) sse() {
 	if id := r.head.Get("Last-Event-ID"); len(id) > 0 {
 		sub.Since = string(id)
 	}
+	sub.Accept = bytes.Clone(r.header("Accept-Encoding"))
 	r.subscribe(sub, r.h.lane.srv.push.ServeSSE)
 }
 
@@ -44,6 +45,7 @@ func (r *request) websocket() {
 		return
 	}
 	sub.Key = bytes.Clone(key)
+	sub.Accept = bytes.Clone(r.header("Sec-WebSocket-Extensions"))
 	r.subscribe(sub, r.h.lane.srv.push.ServeWebSocket)
 }
 

@@ -87,18 +87,18 @@ func appendDeflateFrame(dst, payload []byte) []byte {
 type coding uint8
 
 const (
-	identity coding = iota
+	plain coding = iota
 	gzip
 	zstandard
 )
 
 // String is the value of Content-Encoding.
-func (c coding) String() string { return [...]string{"", "gzip", "zstd"}[c] }
+func (c coding) String() string { return [...]string{"identity", "gzip", "zstd"}[c] }
 
 // chooseCoding picks the best of ours that an Accept-Encoding allows
 // (RFC 9110 §12.5.3): zstd, which costs less, before gzip.
 func chooseCoding(accept []byte) coding {
-	best := identity
+	best := plain
 	for item := range bytes.SplitSeq(accept, []byte(",")) {
 		name, params, _ := bytes.Cut(item, []byte(";"))
 		if refused(params) {

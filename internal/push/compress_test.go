@@ -125,14 +125,14 @@ func TestChooseCoding(t *testing.T) {
 			t.Errorf("chooseCoding(%q) = %q, want %q", accept, got, want)
 		}
 	}
-	f("", identity)
+	f("", plain)
 	f("gzip, deflate, br, zstd", zstandard)
 	f("gzip, deflate", gzip)
 	f("GZIP", gzip)
-	f("gzip;q=0", identity)
-	f("gzip;q=0.0, zstd;q=0", identity)
+	f("gzip;q=0", plain)
+	f("gzip;q=0.0, zstd;q=0", plain)
 	f("gzip; q=0.5", gzip)
 	f("zstd;q=0, gzip", gzip)
-	f("br", identity)
-	f("*", identity)
+	f("br", plain)
+	f("*", plain)
 }

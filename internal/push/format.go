@@ -2,6 +2,7 @@ package push
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 
 	"github.com/weir-gateway/weir/hub"
@@ -10,37 +11,127 @@ import (
 )
 
 // The wire formats. Each message is written at most once in each, and the bytes
-// are shared by all its subscribers.
+// are shared by all its subscribers. Those of SSE come in rows of three, one row
+// per coding.
 const (
 	formatSSE         hub.Format = iota // id line, raw payload
 	formatSSEEnvelope                   // id line, envelope
 	formatSSEData                       // envelope without id line: the subscriber has an id of its own
-	formatWS                            // envelope in a text frame
+	formatGzip                          // as formatSSE, a deflate block of its own
+	_
+	_
+	formatZstd // as formatSSE, a zstd frame of its own
+	_
+	_
+	formatWS        // envelope in a text frame
+	formatWSDeflate // the same, compressed for itself
 	formats
 )
 
-// Encoders returns the functions for hub.Config.
-func Encoders() []hub.Encoder {
-	return []hub.Encoder{
-		formatSSE: func(dst []byte, m *hub.Message) []byte {
-			dst = grow(dst, len(m.Data)+48)
-			dst = appendID(dst, m)
-			return sse.AppendEnd(sse.AppendData(dst, m.Data))
-		},
-		formatSSEEnvelope: func(dst []byte, m *hub.Message) []byte {
-			env := appendEnvelope(nil, m)
-			dst = grow(dst, len(env)+48)
-			dst = appendID(dst, m)
-			return sse.AppendEnd(sse.AppendData(dst, env))
-		},
-		formatSSEData: func(dst []byte, m *hub.Message) []byte {
-			return sse.AppendEnd(sse.AppendData(dst, appendEnvelope(nil, m)))
-		},
-		formatWS: func(dst []byte, m *hub.Message) []byte {
-			env := appendEnvelope(nil, m)
-			return websocket.AppendFrame(grow(dst, len(env)+10), websocket.OpText, env)
-		},
+// in returns SSE format f in coding c.
+func (c coding) in(f hub.Format) hub.Format { return f + 3*hub.Format(c) }
+
+// codingOf returns the coding of an SSE format.
+func codingOf(f hub.Format) coding {
+	if f >= formatWS {
+		return plain
 	}
+	return coding(f / 3)
+}
+
+// Formats writes messages for the wire.
+type Formats struct {
+	compressor *compressor
+	// compressFrom is the payload size from which on a namespace's messages are
+	// compressed, for those that are at all.
+	compressFrom map[string]int
+}
+
+// NewFormats returns the formats for channels of the given namespaces.
+func NewFormats(namespaces []hub.Namespace) (*Formats, error) {
+	c, err := newCompressor()
+	if err != nil {
+		return nil, fmt.Errorf("zstd: %w", err)
+	}
+	f := &Formats{compressor: c, compressFrom: map[string]int{}}
+	for _, n := range namespaces {
+		if n = n.WithDefaults(); n.Compress {
+			f.compressFrom[n.Name] = n.CompressMinBytes
+		}
+	}
+	return f, nil
+}
+
+// compresses reports whether clients of all channels may have them compressed.
+func (f *Formats) compresses(channels []string) bool {
+	for _, ch := range channels {
+		if _, ok := f.compressFrom[hub.NamespaceOf(ch)]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// worth reports whether m is large enough to be compressed.
+func (f *Formats) worth(m *hub.Message) bool {
+	from, ok := f.compressFrom[hub.NamespaceOf(m.Channel)]
+	return ok && len(m.Data) >= from
+}
+
+// Encoders returns the functions for hub.Config.
+func (f *Formats) Encoders() []hub.Encoder {
+	list := make([]hub.Encoder, formats)
+	for i, enc := range []hub.Encoder{appendSSE, appendSSEEnvelope, appendSSEData} {
+		list[i] = enc
+		list[gzip.in(hub.Format(i))] = func(dst []byte, m *hub.Message) []byte {
+			return f.encode(gzip, dst, enc(nil, m), f.worth(m))
+		}
+		list[zstandard.in(hub.Format(i))] = func(dst []byte, m *hub.Message) []byte {
+			return f.encode(zstandard, dst, enc(nil, m), f.worth(m))
+		}
+	}
+	list[formatWS] = func(dst []byte, m *hub.Message) []byte {
+		env := appendEnvelope(nil, m)
+		return websocket.AppendFrame(grow(dst, len(env)+10), websocket.OpText, env)
+	}
+	list[formatWSDeflate] = func(dst []byte, m *hub.Message) []byte {
+		env := appendEnvelope(nil, m)
+		if !f.worth(m) {
+			return websocket.AppendFrame(grow(dst, len(env)+10), websocket.OpText, env)
+		}
+		return appendDeflateFrame(dst, env)
+	}
+	return list
+}
+
+// encode appends text in coding c, compressed if that is worth it.
+func (f *Formats) encode(c coding, dst, text []byte, compress bool) []byte {
+	switch {
+	case c == plain:
+		return append(dst, text...)
+	case c == zstandard:
+		return f.compressor.appendZstd(dst, text)
+	case compress:
+		return f.compressor.appendGzip(dst, text)
+	default:
+		return appendStored(dst, text)
+	}
+}
+
+func appendSSE(dst []byte, m *hub.Message) []byte {
+	dst = appendID(grow(dst, len(m.Data)+48), m)
+	return sse.AppendEnd(sse.AppendData(dst, m.Data))
+}
+
+func appendSSEEnvelope(dst []byte, m *hub.Message) []byte {
+	env := appendEnvelope(nil, m)
+	dst = appendID(grow(dst, len(env)+48), m)
+	return sse.AppendEnd(sse.AppendData(dst, env))
+}
+
+func appendSSEData(dst []byte, m *hub.Message) []byte {
+	env := appendEnvelope(nil, m)
+	return sse.AppendEnd(sse.AppendData(grow(dst, len(env)+8), env))
 }
 
 func grow(dst []byte, n int) []byte {
@@ -113,7 +204,11 @@ type gapNotice struct {
 }
 
 func appendGap(dst []byte, kind string, g hub.Gap, id string) []byte {
-	b, err := json.Marshal(gapNotice{Type: kind, Namespace: g.Namespace, From: g.From, To: g.To.String(), ID: id, Reason: g.Reason})
+	n := gapNotice{Type: kind, Namespace: g.Namespace, From: g.From, ID: id, Reason: g.Reason}
+	if !g.To.IsZero() {
+		n.To = g.To.String()
+	}
+	b, err := json.Marshal(n)
 	if err != nil {
 		panic("a gap notice cannot be marshalled: " + err.Error())
 	}

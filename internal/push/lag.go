@@ -131,8 +131,8 @@ func (s *session) describe(g Lag) Lag {
 	c := s.conn
 	g.Conn, g.Loop, g.Peer = c.ID(), c.Loop().ID(), c.Peer().String()
 	g.Channels, g.Since = s.sub.Channels(), c.Loop().Time(c.Accepted())
-	if s.identity != nil {
-		g.Subject = s.identity.Subject
+	if id := s.identity(); id != nil {
+		g.Subject = id.Subject
 	}
 	return g
 }

@@ -79,11 +79,12 @@ func (c Config) WithDefaults() Config {
 // A Push serves the subscribers and publishers of a process.
 type Push struct {
 	// Fixed at New.
-	cfg    Config
-	hub    *hub.Hub
-	log    *slog.Logger
-	limits websocket.Limits
-	lanes  []*Lane
+	cfg     Config
+	formats *Formats
+	hub     *hub.Hub
+	log     *slog.Logger
+	limits  websocket.Limits
+	lanes   []*Lane
 	// openingTime is the constant of that name; tests shorten it.
 	openingTime int64
 
@@ -100,6 +101,9 @@ type Lane struct {
 	shard *hub.Shard
 	// head is scratch for what is written once per connection.
 	head []byte
+	// parser and deflateParser serve every WebSocket client that is not in the
+	// middle of a message.
+	parser, deflateParser websocket.Parser
 	// within counts the calls of the hub that have not returned; left are the
 	// subscribers whose connections were closed meanwhile.
 	within int
@@ -140,17 +144,19 @@ func (l *Lane) run() {
 }
 
 // New makes one lane per loop and attaches the hub's shards to the loops.
-func New(cfg Config, h *hub.Hub, loops []*eventloop.Loop, log *slog.Logger) (*Push, error) {
+func New(cfg Config, f *Formats, h *hub.Hub, loops []*eventloop.Loop, log *slog.Logger) (*Push, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p := &Push{cfg: cfg.WithDefaults(), hub: h, log: log, openingTime: openingTime}
+	p := &Push{cfg: cfg.WithDefaults(), formats: f, hub: h, log: log, openingTime: openingTime}
 	p.limits = websocket.Limits{MaxMessage: p.cfg.MaxClientMessage}
 	for _, l := range loops {
 		lane := &Lane{push: p, loop: l, shard: h.NewShard(l.Wake)}
+		lane.parser.Init(websocket.ParserOptions{Limits: &p.limits})
+		lane.deflateParser.Init(websocket.ParserOptions{Limits: &p.limits, Deflate: true})
 		l.OnTick(lane.run)
 		p.lanes = append(p.lanes, lane)
 	}
@@ -226,6 +232,7 @@ type counters struct {
 	clientErrors, lagged       atomic.Uint64
 	published, publishErrors   atomic.Uint64
 	overloaded, failedSubs     atomic.Uint64
+	dropped, conflated, gaps   atomic.Uint64
 	held, heldBytes            atomic.Int64
 }
 
@@ -238,6 +245,8 @@ type Stats struct {
 	Overloaded      uint64 // refused because the broker or the hub could not take them
 	Failed          uint64 // whose subscription could not be had or kept
 	ClientErrors    uint64 // closed for breaking the protocol
+	Dropped         uint64 // messages dropped for slow subscribers, told as gaps
+	Conflated       uint64 // messages replaced by a newer one of their key
 	Lagged          uint64 // times a subscriber fell behind its socket
 	Published       uint64 // publications answered with a position
 	PublishErrors   uint64 // publications answered with an error
@@ -251,6 +260,7 @@ func (p *Push) Stats() Stats {
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
 		SentAway: c.sentAway.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
+		Dropped: c.dropped.Load(), Conflated: c.conflated.Load(),
 		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Held: c.held.Load(), HeldBytes: c.heldBytes.Load(),
 	}
 }

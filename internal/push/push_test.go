@@ -32,8 +32,8 @@ func TestSessionsAreSmall(t *testing.T) {
 			t.Errorf("%s has %d bytes, want at most %d", name, size, limit)
 		}
 	}
-	f("SSE", unsafe.Sizeof(sseSession{}), 128)
-	f("WebSocket", unsafe.Sizeof(wsSession{}), 176)
+	f("SSE", unsafe.Sizeof(sseSession{}), 96)
+	f("WebSocket", unsafe.Sizeof(wsSession{}), 112)
 }
 
 const patience = 20 * time.Second
@@ -133,7 +133,11 @@ func (greeter) Closed(*eventloop.Conn, error)    {}
 func play(t *testing.T, b *scripted, ns hub.Namespace) *stage {
 	t.Helper()
 	ns.Name = "default"
-	h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{ns}, Encoders: Encoders()}, b)
+	formats, err := NewFormats([]hub.Namespace{ns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{ns}, Encoders: formats.Encoders()}, b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +150,7 @@ func play(t *testing.T, b *scripted, ns hub.Namespace) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Push, err = New(Config{}, h, loops.Loops(), nil); err != nil {
+	if s.Push, err = New(Config{}, formats, h, loops.Loops(), nil); err != nil {
 		t.Fatal(err)
 	}
 	if b.patience != 0 {

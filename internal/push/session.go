@@ -28,6 +28,11 @@ type Subscription struct {
 	Fields []byte
 	// Key is the WebSocket handshake's key.
 	Key []byte
+	// Accept is what the client can decode: the value of Accept-Encoding for SSE,
+	// of Sec-WebSocket-Extensions for WebSocket.
+	Accept []byte
+
+	extensions string // agreed by ServeWebSocket
 }
 
 // Close codes beyond RFC 6455 §7.4, also given as the code of an SSE end event.
@@ -71,17 +76,13 @@ func printable(s string, n int) string {
 // session is what SSE and WebSocket subscribers have in common. It belongs to
 // its connection's loop. There is one per client: every word of it counts.
 type session struct {
-	sub      hub.Subscriber
-	lane     *Lane
-	conn     *eventloop.Conn
-	identity *auth.Identity // nil: anonymous
+	sub  hub.Subscriber
+	lane *Lane
+	conn *eventloop.Conn
 	// backlog is what the socket is not ready for; nil when there is nothing.
 	backlog *backlog
-	// opening is the request until the answer has gone out.
-	opening *opening
-	// stands is where the stream is, for a stream of several namespaces, whose
-	// id lines are its own; nil otherwise.
-	stands hub.Positions
+	// rare is what most subscribers do not have once they are open; nil then.
+	rare *rare
 	// lastSend is when something was sent (SSE) or pinged (WebSocket), on the
 	// loop's clock.
 	lastSend int64
@@ -94,11 +95,54 @@ type sessionFlags uint8
 const (
 	several sessionFlags = 1 << iota // follows more than one channel
 	ending                           // the last words were said, or the connection is gone
+	paced                            // has a maximum rate
 )
+
+// rare is the part of a session that few need.
+type rare struct {
+	identity *auth.Identity // nil: anonymous
+	// opening is the request until the answer has gone out.
+	opening *opening
+	// stands is where the stream is, for a stream of several namespaces, whose
+	// id lines are its own; nil otherwise.
+	stands hub.Positions
+	// pace is the budget of a subscriber with a maximum rate.
+	pace pace
+}
+
+func (s *session) identity() *auth.Identity {
+	if s.rare == nil {
+		return nil
+	}
+	return s.rare.identity
+}
+
+func (s *session) opening() *opening {
+	if s.rare == nil {
+		return nil
+	}
+	return s.rare.opening
+}
+
+func (s *session) stands() hub.Positions {
+	if s.rare == nil {
+		return nil
+	}
+	return s.rare.stands
+}
+
+// opened drops what was needed only until the answer went out.
+func (s *session) opened() {
+	s.rare.opening = nil
+	if s.rare.identity == nil && s.rare.stands == nil && s.flags&paced == 0 {
+		s.rare = nil
+	}
+}
 
 // opening is what a subscription keeps only until it has begun.
 type opening struct {
 	fields, key []byte
+	extensions  string // agreed in a WebSocket handshake
 	hello       bool
 }
 
@@ -113,13 +157,17 @@ const (
 func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Sink) error {
 	s.lane, s.conn = l, c
 	s.lastSend = l.loop.Now()
+	s.rare = &rare{opening: &opening{fields: r.Fields, key: r.Key, hello: r.Hello, extensions: r.extensions}}
 	if r.Identity != nil && r.Identity != auth.Anonymous {
-		s.identity = r.Identity
+		s.rare.identity = r.Identity
+	}
+	if rate := l.push.rate(r.Channels); rate > 0 {
+		s.flags |= paced
+		s.rare.pace = pace{rate: rate, at: l.loop.Now()}
 	}
 	if len(r.Channels) > 1 {
 		s.flags |= several
 	}
-	s.opening = &opening{fields: r.Fields, key: r.Key, hello: r.Hello}
 	c.SetTimer(l.push.openingTime) // Start sets another
 	l.enter()
 	defer l.exit()
@@ -130,8 +178,11 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 // client's own moment of a drain if that is sooner. Expiry is judged by the
 // wall clock, which may be set: the timer comes at least every heartbeat.
 func (s *session) armTimer(next int64) {
-	if s.identity != nil && !s.identity.Expires.IsZero() {
-		next = min(next, int64(time.Until(s.identity.Expires)))
+	if id := s.identity(); id != nil && !id.Expires.IsZero() {
+		next = min(next, int64(time.Until(id.Expires)))
+	}
+	if s.flags&paced != 0 && s.backlog != nil {
+		next = min(next, s.rare.pace.wait())
 	}
 	if end := s.lane.drainEnd; end != 0 {
 		next = min(next, rand.Int64N(max(end-s.lane.loop.Now(), 1))+1)
@@ -141,7 +192,8 @@ func (s *session) armTimer(next int64) {
 
 // expired reports whether the token has ended.
 func (s *session) expired() bool {
-	return s.identity != nil && s.identity.Expired(time.Now())
+	id := s.identity()
+	return id != nil && id.Expired(time.Now())
 }
 
 // send passes a batch on, or keeps it while the socket is not ready.
@@ -157,7 +209,11 @@ func (s *session) send(b *hub.Batch) bool {
 		s.replay(b)
 	case s.backlog != nil || s.conn.Stalled():
 		return s.hold(b)
-	case s.stands != nil:
+	case s.flags&paced != 0:
+		ok := s.hold(b)
+		s.release()
+		return ok
+	case s.stands() != nil:
 		for _, m := range b.Messages {
 			s.conn.Queue(s.ownID(m))
 			s.conn.Queue(s.lane.push.hub.Encode(m, s.format))
@@ -177,7 +233,7 @@ func (s *session) replay(b *hub.Batch) {
 	for _, m := range b.Messages {
 		size += len(m.Data)
 	}
-	if s.stands == nil && s.backlog == nil && size <= replayAhead && !s.conn.Stalled() {
+	if s.flags&paced == 0 && s.stands() == nil && s.backlog == nil && size <= replayAhead && !s.conn.Stalled() {
 		s.conn.Send(b.Bytes(s.format))
 		return
 	}
@@ -191,40 +247,53 @@ func (s *session) ownID(m *hub.Message) []byte {
 	if m.Offset == 0 {
 		return nil
 	}
-	for i := range s.stands {
-		if s.stands[i].Epoch == m.Epoch {
-			s.stands[i].Offset = m.Offset
+	stands := s.stands()
+	for i := range stands {
+		if stands[i].Epoch == m.Epoch {
+			stands[i].Offset = m.Offset
 		}
 	}
-	line := append(make([]byte, 0, 16+24*len(s.stands)), "id: "...)
-	return append(s.stands.AppendTo(line), '\n')
+	line := append(make([]byte, 0, 16+24*len(stands)), "id: "...)
+	return s.coded(append(stands.AppendTo(line), '\n'))
+}
+
+// coded returns text of the subscriber's own in the coding of its stream.
+func (s *session) coded(text []byte) []byte {
+	if c := codingOf(s.format); c != plain {
+		return s.lane.push.formats.encode(c, nil, text, false)
+	}
+	return text
 }
 
 // moveStands takes a gap into the stream's own position and returns its token.
 func (s *session) moveStands(g hub.Gap) string {
-	if s.stands == nil {
+	stands := s.stands()
+	if stands == nil {
 		return g.To.String()
 	}
 	from, _ := hub.ParsePosition(g.From)
-	for i, p := range s.stands {
+	for i, p := range stands {
 		if p.Epoch == g.To.Epoch || p.Epoch == from.Epoch {
-			s.stands[i] = g.To
+			stands[i] = g.To
 		}
 	}
-	return string(s.stands.AppendTo(nil))
+	return string(stands.AppendTo(nil))
 }
 
 // appendGap appends what the client is told about g.
 func (s *session) appendGap(b []byte, g hub.Gap) []byte {
-	if s.format == formatWS {
+	if s.format >= formatWS {
 		return websocket.AppendFrame(b, websocket.OpText, appendGap(nil, "gap", g, g.To.String()))
 	}
-	b = sse.AppendType(b, "gap")
-	b = append(b, "id: "...)
-	b = append(b, s.moveStands(g)...)
-	b = append(b, "\ndata: "...)
-	b = appendGap(b, "", g, "")
-	return append(b, "\n\n"...)
+	text := sse.AppendType(nil, "gap")
+	if !g.To.IsZero() {
+		text = append(text, "id: "...)
+		text = append(text, s.moveStands(g)...)
+		text = append(text, '\n')
+	}
+	text = append(text, "data: "...)
+	text = appendGap(text, "", g, "")
+	return append(b, s.coded(append(text, "\n\n"...))...)
 }
 
 // gap tells the client, after what it has not been sent yet. It returns false

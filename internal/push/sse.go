@@ -24,8 +24,12 @@ var (
 const sseHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n" +
 	"X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"
 
-func appendSSEHead(b, fields []byte) []byte {
+func appendSSEHead(b, fields []byte, c coding) []byte {
 	b = append(b, sseHead...)
+	if c != plain {
+		b = http1.AppendField(b, "Content-Encoding", c.String())
+		b = http1.AppendField(b, "Vary", "Accept-Encoding")
+	}
 	b = http1.AppendDate(b, time.Now())
 	b = append(b, fields...)
 	return append(b, "\r\n"...)
@@ -42,6 +46,9 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	s.format = formatSSE
 	if r.Envelope || len(r.Channels) > 1 {
 		s.format = formatSSEEnvelope
+	}
+	if p.formats.compresses(r.Channels) {
+		s.format = chooseCoding(r.Accept).in(s.format)
 	}
 	old := c.Handler()
 	c.SetHandler(s)
@@ -68,7 +75,7 @@ func (p *Push) SendAwaySSE(c *eventloop.Conn, fields []byte) {
 // browser's EventSource trying: it gives up for good on any status but 200.
 func (p *Push) sendAway(c *eventloop.Conn, fields []byte, code int, reason string) {
 	p.countAway(code)
-	c.Write(p.appendEnd(appendSSEHead(nil, fields), code, reason))
+	c.Write(p.appendEnd(appendSSEHead(nil, fields, plain), code, reason))
 	c.CloseAfterFlush()
 }
 
@@ -94,19 +101,24 @@ func (p *Push) appendEnd(b []byte, code int, reason string) []byte {
 // Start implements hub.Sink: it writes the head and where the stream stands, so
 // that a client that is cut before the first message resumes exactly.
 func (s *sseSession) Start(at hub.Positions) {
+	c := codingOf(s.format)
 	if len(at) > 1 {
-		s.stands = append(hub.Positions(nil), at...)
-		s.format = formatSSEData
+		s.rare.stands = append(hub.Positions(nil), at...)
+		s.format = c.in(formatSSEData)
 	}
-	b := sse.AppendRetry(appendSSEHead(s.lane.head[:0], s.opening.fields), s.lane.push.retryMillis())
+	b := appendSSEHead(s.lane.head[:0], s.opening().fields, c)
+	first := sse.AppendRetry(nil, s.lane.push.retryMillis())
 	if len(at) > 0 {
-		b = append(b, "id: "...)
-		b = at.AppendTo(b)
-		b = append(b, '\n')
+		first = append(first, "id: "...)
+		first = at.AppendTo(first)
+		first = append(first, '\n')
 	}
-	b = append(b, '\n')
+	if c == gzip {
+		b = append(b, gzipHeader...)
+	}
+	b = append(b, s.coded(append(first, '\n'))...)
 	s.lane.head = b
-	s.opening = nil
+	s.opened()
 	s.conn.Write(b)
 	s.lastSend = s.lane.loop.Now()
 	s.armTimer(int64(s.lane.push.cfg.Heartbeat))
@@ -142,16 +154,16 @@ func (s *sseSession) end(code int, reason string) {
 		return
 	}
 	s.leave()
-	if s.opening != nil {
-		s.lane.push.sendAway(s.conn, s.opening.fields, code, reason)
+	if o := s.opening(); o != nil {
+		s.lane.push.sendAway(s.conn, o.fields, code, reason)
 		return
 	}
-	s.conn.Write(s.lane.push.appendEnd(nil, code, reason))
+	s.conn.Write(s.coded(s.lane.push.appendEnd(nil, code, reason)))
 	s.part()
 }
 
 func (s *sseSession) drain(*eventloop.Conn) {
-	if s.opening == nil {
+	if s.opening() == nil {
 		s.lane.push.counters.sentAway.Add(1)
 	}
 	s.end(codeRestart, "draining")
@@ -181,7 +193,7 @@ func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
 	case s.lane.push.draining.Load():
 		s.drain(c)
 		return
-	case s.opening != nil:
+	case s.opening() != nil:
 		s.end(codeTryLater, "not available now, try again later")
 		return
 	case s.expired():
@@ -190,9 +202,11 @@ func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
 		return
 	case c.Stalled():
 		s.lastSend = now // it has enough to take
+	case s.flags&paced != 0 && s.backlog != nil:
+		s.drained()
 	case now-s.lastSend >= beat:
 		s.lastSend = now
-		c.Send(heartbeat)
+		c.Send(s.coded(heartbeat))
 	}
 	s.armTimer(s.lastSend + beat - now)
 }

@@ -19,7 +19,8 @@ type wsSession struct {
 	session
 	// lastRecv is when the client was last heard of, on the loop's clock.
 	lastRecv int64
-	parser   websocket.Parser
+	// parser is the session's own while a message is incomplete; nil otherwise.
+	parser *websocket.Parser
 }
 
 var (
@@ -36,10 +37,17 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	}
 	s := &wsSession{lastRecv: c.Loop().Now()}
 	s.format = formatWS
-	s.parser.Init(websocket.ParserOptions{Limits: &p.limits})
+	extensions := ""
+	if p.formats.compresses(r.Channels) {
+		// A window smaller than what messages were compressed with cannot be kept.
+		if d, ok := websocket.NegotiateDeflate(r.Accept); ok && d.Fits(maxWindow) {
+			s.format, extensions = formatWSDeflate, d.String()
+		}
+	}
 	old := c.Handler()
 	c.SetHandler(s)
 	p.counters.ws.Add(1)
+	r.extensions = extensions
 	err := s.begin(p.Lane(c), c, r, s)
 	if err != nil {
 		c.SetHandler(old)
@@ -47,6 +55,9 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	}
 	return err
 }
+
+// maxWindow is the window of deflate.
+const maxWindow = 1 << 15
 
 // refuse answers a handshake that cannot be completed now.
 func (p *Push) refuse(c *eventloop.Conn, fields []byte, code int, reason string) {
@@ -73,17 +84,18 @@ func RetryAfter() int64 { return 1 + rand.Int64N(4) }
 
 // Start implements hub.Sink.
 func (s *wsSession) Start(at hub.Positions) {
-	b := websocket.AppendHandshakeResponse(s.lane.head[:0], s.opening.key, "", "")
-	if len(s.opening.fields) > 0 {
-		b = append(b[:len(b)-2], s.opening.fields...)
+	o := s.opening()
+	b := websocket.AppendHandshakeResponse(s.lane.head[:0], o.key, o.extensions, "")
+	if len(o.fields) > 0 {
+		b = append(b[:len(b)-2], o.fields...)
 		b = append(b, "\r\n"...)
 	}
-	if s.opening.hello {
+	if o.hello {
 		hello := append([]byte(`{"type":"subscribed","id":"`), at.AppendTo(nil)...)
 		b = websocket.AppendFrame(b, websocket.OpText, append(hello, `"}`...))
 	}
 	s.lane.head = b
-	s.opening = nil
+	s.opened()
 	s.conn.Write(b)
 	now := s.lane.loop.Now()
 	s.lastSend, s.lastRecv = now, now
@@ -119,8 +131,8 @@ func (s *wsSession) end(code int, reason string) {
 		return
 	}
 	s.leave()
-	if s.opening != nil {
-		s.lane.push.refuse(s.conn, s.opening.fields, code, reason)
+	if o := s.opening(); o != nil {
+		s.lane.push.refuse(s.conn, o.fields, code, reason)
 		return
 	}
 	s.conn.Write(websocket.AppendClose(nil, uint16(code), reason))
@@ -128,7 +140,7 @@ func (s *wsSession) end(code int, reason string) {
 }
 
 func (s *wsSession) drain(*eventloop.Conn) {
-	if s.opening == nil {
+	if s.opening() == nil {
 		s.lane.push.counters.sentAway.Add(1)
 	}
 	s.end(codeRestart, "draining")
@@ -138,13 +150,15 @@ func (s *wsSession) base() (*session, string) { return &s.session, "websocket" }
 
 // Data implements eventloop.Handler.
 func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
-	if s.opening != nil {
+	if s.opening() != nil {
 		return 0 // the answer is not out yet
 	}
 	s.lastRecv = s.lane.loop.Now()
+	p := s.takeParser()
+	defer s.putParser(p)
 	used := 0
 	for s.flags&ending == 0 {
-		ev, n, ok, err := s.parser.Next(b[used:])
+		ev, n, ok, err := p.Next(b[used:])
 		used += n
 		if err != nil {
 			s.lane.push.counters.clientErrors.Add(1)
@@ -162,6 +176,38 @@ func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
 		}
 	}
 	return len(b)
+}
+
+// lent is the loop's parser for clients that are between two messages.
+func (s *wsSession) lent() *websocket.Parser {
+	if s.format == formatWSDeflate {
+		return &s.lane.deflateParser
+	}
+	return &s.lane.parser
+}
+
+// takeParser returns the parser to go on with.
+func (s *wsSession) takeParser() *websocket.Parser {
+	if s.parser != nil {
+		return s.parser
+	}
+	return s.lent()
+}
+
+// putParser keeps p for the session if it is in the middle of something.
+func (s *wsSession) putParser(p *websocket.Parser) {
+	switch {
+	case s.flags&ending != 0:
+		p.Reset()
+		s.parser = nil
+	case p.Idle():
+		s.parser = nil
+	case p != s.parser:
+		own := *p
+		*p = websocket.Parser{}
+		p.Init(websocket.ParserOptions{Limits: &s.lane.push.limits, Deflate: s.format == formatWSDeflate})
+		s.parser = &own
+	}
 }
 
 // maxReplies is how many bytes may wait for a client that goes on asking.
@@ -209,7 +255,7 @@ func (s *wsSession) EndOfStream(*eventloop.Conn) bool { return false }
 // Drained implements eventloop.Handler.
 func (s *wsSession) Drained(c *eventloop.Conn) {
 	s.drained()
-	if s.opening == nil && c.Unsent() == 0 {
+	if s.opening() == nil && c.Unsent() == 0 {
 		c.ResumeReading()
 	}
 }
@@ -227,7 +273,7 @@ func (s *wsSession) Timer(c *eventloop.Conn, now int64) {
 	case s.lane.push.draining.Load():
 		s.drain(c)
 		return
-	case s.opening != nil:
+	case s.opening() != nil:
 		s.end(codeTryLater, "not available now, try again later")
 		return
 	case s.expired():
@@ -241,6 +287,8 @@ func (s *wsSession) Timer(c *eventloop.Conn, now int64) {
 	case now-s.lastRecv >= int64(cfg.IdleTimeout):
 		s.end(codeGoingAway, "no sign of life")
 		return
+	case s.flags&paced != 0 && s.backlog != nil && now-s.lastSend < int64(cfg.Heartbeat):
+		s.drained()
 	case now-s.lastSend >= int64(cfg.Heartbeat):
 		s.lastSend = now
 		c.Send(ping)
@@ -258,6 +306,8 @@ func (s *wsSession) arm(now int64) {
 func (s *wsSession) Closed(_ *eventloop.Conn, err error) {
 	s.debug("websocket closed", err)
 	s.closed()
-	s.parser.Reset()
+	if s.parser != nil {
+		s.parser.Reset()
+	}
 	s.lane.push.counters.ws.Add(-1)
 }
