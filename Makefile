@@ -37,3 +37,15 @@ bench: ## every benchmark, with allocations
 
 clean: ## what was built; .cache stays (rm -r .cache to have it all again)
 	rm -rf bin
+
+SCENARIOS ?= default
+RUNS ?= 5
+N ?= 0
+PEERS ?= nchan uwebsockets centrifugo
+
+.PHONY: bench-peers
+bench-peers: build ## weir against the C limit and installed peers: SCENARIOS=, RUNS=, PEERS=, N=
+	mkdir -p $(CACHE)/bench && cp bin/weir $(CACHE)/bench/
+	gcc -O2 -Wall -o $(CACHE)/bench/limit bench/limit/limit.c
+	gcc -O2 -Wall -o $(CACHE)/bench/load bench/load/*.c
+	go run ./bench/run -bin $(CACHE)/bench -scenarios "$(SCENARIOS)" -runs $(RUNS) -n $(N) -peers "$(PEERS)"

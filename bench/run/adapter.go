@@ -118,7 +118,7 @@ func (a *adapter) fill(s string, p place, sc *scenario) string {
 	}
 	return strings.NewReplacer(
 		"{port}", strconv.Itoa(p.port), "{admin}", strconv.Itoa(p.admin), "{dir}", p.dir, "{module}", a.module,
-		"{history}", strconv.Itoa(history), "{batch}", strconv.Itoa(max(sc.batch, 1)),
+		"{history}", strconv.Itoa(history), "{buffer}", strconv.Itoa(max(history, 10)), "{batch}", strconv.Itoa(max(sc.batch, 1)),
 		"{files}", strconv.FormatUint(maxFiles(), 10), "{connections}", strconv.FormatUint(maxFiles()-100, 10),
 	).Replace(s)
 }
