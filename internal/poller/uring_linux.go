@@ -47,6 +47,7 @@ type Uring struct {
 	ready     []sys.CQE
 	notes     []note
 	notesNext []note // the other half of notes, swapped at dispatch
+	starved   bool   // a receive found no buffer
 	unsent    int32
 	err       syscall.Errno
 }
@@ -313,6 +314,10 @@ func (p *Uring) dispatch(h Handler) {
 		p.tell(t, h)
 	}
 	p.notesNext = notes
+	if p.starved { // once, however many receives found none
+		p.starved = false
+		p.buffers.Grow()
+	}
 }
 
 func (p *Uring) result(c sys.CQE, h Handler) {

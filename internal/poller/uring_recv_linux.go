@@ -106,7 +106,7 @@ func (p *Uring) input(idx uint32, cqe sys.CQE, h Handler) {
 	c := &p.conns[idx]
 	switch e := cqe.Errno(); {
 	case e == sys.ENOBUFS:
-		p.buffers.Grow()
+		p.starved = true
 	case e == sys.ECANCELED, e == sys.EINTR, e == sys.EAGAIN:
 	case c.state&connOpen == 0:
 	case e != 0:
