@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -116,6 +117,7 @@ type Group struct {
 	mu       sync.Mutex
 	listens  int
 	started  bool
+	released bool
 	done     sync.WaitGroup
 	failed   atomic.Pointer[error]
 }
@@ -127,6 +129,11 @@ type groupCounters struct {
 // New makes the loops. accept is called on a loop's goroutine with each new
 // connection and returns its handler; nil closes the connection.
 func New(cfg Config, accept func(*Conn) Handler, log *slog.Logger) (*Group, error) {
+	return newGroup(cfg, accept, log, func() (poller.Poller, error) { return poller.NewEpoll() })
+}
+
+// newGroup is New with pollers that open makes.
+func newGroup(cfg Config, accept func(*Conn) Handler, log *slog.Logger, open func() (poller.Poller, error)) (*Group, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -147,11 +154,9 @@ func New(cfg Config, accept func(*Conn) Handler, log *slog.Logger) (*Group, erro
 			UserTimeout: time.Duration(cfg.UserTimeout), NotSentLowat: cfg.NotSentLowat},
 	}
 	for i := range cfg.Loops {
-		p, err := poller.NewEpoll()
+		p, err := open()
 		if err != nil {
-			for _, l := range g.loops {
-				l.poller.Release()
-			}
+			g.Release()
 			return nil, err
 		}
 		g.loops = append(g.loops, newLoop(i, p, g))
@@ -173,29 +178,30 @@ func (g *Group) Open() int { return int(g.counters.open.Load()) }
 
 // Listen makes every loop accept on addr, each with a socket of its own
 // (SO_REUSEPORT). With port 0 all of them share the port the first one got,
-// which is returned. Before Run.
+// which is returned. "::" takes IPv4 too. Before Run; after an error nothing
+// more is open than before.
 func (g *Group) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.started {
+	switch {
+	case g.started:
 		return addr, errors.New("listen: the loops are running")
+	case g.released:
+		return addr, errReleased
+	case g.listens > math.MaxUint8:
+		return addr, errors.New("listen: too many addresses")
 	}
-	// Without this probe a second process could share the port by SO_REUSEPORT
-	// and silently take half of the connections.
-	opts := g.opts
-	opts.ReusePort = false
-	fd, bound, err := sys.Listen(addr, opts)
+	fds, bound, err := g.openListeners(addr)
 	if err != nil {
 		return addr, err
 	}
-	sys.Close(fd)
-	for _, l := range g.loops {
-		fd, _, err := sys.Listen(bound, g.opts)
-		if err != nil {
-			return addr, err
-		}
-		if err := l.poller.Listen(g.listens, fd); err != nil {
-			sys.Close(fd)
+	for i, l := range g.loops {
+		if err := l.poller.Listen(g.listens, fds[i]); err != nil {
+			// Only for want of kernel memory. What the pollers have is theirs.
+			for _, fd := range fds[i:] {
+				sys.Close(fd)
+			}
+			g.release()
 			return addr, err
 		}
 	}
@@ -203,16 +209,42 @@ func (g *Group) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
 	return bound, nil
 }
 
-// Run runs the loops until ctx is done, then closes what is still open.
+// openListeners opens a socket per loop. The first claims the port: otherwise a
+// second process could share it by SO_REUSEPORT and silently take half of the
+// connections.
+func (g *Group) openListeners(addr netip.AddrPort) (fds []int, bound netip.AddrPort, err error) {
+	opts := g.opts
+	opts.Claim = true
+	bound = addr
+	for range g.loops {
+		var fd int
+		if fd, bound, err = sys.Listen(bound, opts); err != nil {
+			for _, fd := range fds {
+				sys.Close(fd)
+			}
+			return nil, addr, err
+		}
+		fds = append(fds, fd)
+		opts.Claim = false
+	}
+	return fds, bound, nil
+}
+
+// Run runs the loops until ctx is done, then closes what is still open. When a
+// loop fails the others end too. It is called once.
 func (g *Group) Run(ctx context.Context) error {
 	g.mu.Lock()
+	if g.started || g.released {
+		g.mu.Unlock()
+		return errReleased
+	}
 	g.started = true
 	g.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, l := range g.loops {
 		g.done.Go(func() {
-			if err := l.run(ctx); err != nil {
+			if err := l.run(); err != nil {
 				g.failed.CompareAndSwap(nil, &err)
 				cancel()
 			}
@@ -231,19 +263,31 @@ func (g *Group) Run(ctx context.Context) error {
 
 // StopAccepting closes no connection, but takes no new one. Any goroutine.
 func (g *Group) StopAccepting() {
+	g.mu.Lock()
+	n := g.listens
+	g.mu.Unlock()
 	for _, l := range g.loops {
-		l.Post(func() {
-			for i := range g.listens {
-				l.poller.SetAccepting(i, false)
-			}
-			l.paused = nil
-		})
+		l.Post(func() { l.stopAccepting(n) })
 	}
 }
 
-// Release frees what New opened, for a group that will not Run.
+// Release frees what New opened, for a group that will not Run. On one that runs
+// or ran it does nothing: its loops free what they have when they end.
 func (g *Group) Release() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.release()
+}
+
+func (g *Group) release() {
+	if g.started || g.released {
+		return
+	}
+	g.released = true
 	for _, l := range g.loops {
+		l.refuse()
 		l.poller.Release()
 	}
 }
+
+var errReleased = errors.New("event loops: released, or run before")

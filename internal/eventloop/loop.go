@@ -10,11 +10,11 @@
 package eventloop
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,9 +34,12 @@ type Loop struct {
 	accept func(*Conn) Handler
 	onTick func()
 	limits limits
-	log    *slog.Logger
-	base   time.Time // where the loop's clock counts from
-	shared *groupCounters
+	// maxSleep bounds a sleep for no reason but to be found out if one is missed.
+	maxSleep   time.Duration
+	sweepEvery int64
+	log        *slog.Logger
+	base       time.Time // where the loop's clock counts from
+	shared     *groupCounters
 
 	// Any goroutine: what waits for the loop.
 	mu       sync.Mutex
@@ -54,13 +57,15 @@ type Loop struct {
 	open      int
 	timers    *timerwheel.Wheel[*Conn]
 	running   []func()
-	dirty     []*Conn // have queued bytes to be written at the end of the tick
-	stalled   []*Conn // wait for their socket to take more
+	dirty     []*Conn     // have queued bytes to be written at the end of the tick
+	stalled   []*Conn     // wait for their socket to take more, in no order
+	spare     []*outQueue // empty ones for the next use
 	swept     int64
 	scratch   []byte // for merge
 	gather    []byte // bytes of gathering, not yet written
 	gathering *Conn
 	paused    []pausedListener
+	deaf      bool // StopAccepting was called
 	n         counts
 	stopping  bool
 }
@@ -72,16 +77,16 @@ type pausedListener struct {
 
 const (
 	timerTick   = 100 * time.Millisecond
-	sweepEvery  = int64(time.Second)
 	acceptPause = int64(200 * time.Millisecond)
 	gatherLimit = 64 << 10
-	maxSleep    = time.Second
+	keepInbox   = 1 << 12
 )
 
 func newLoop(id int, p poller.Poller, g *Group) *Loop {
 	return &Loop{
 		id: id, poller: p, accept: g.accept, limits: g.limits, log: g.log, base: g.base, shared: &g.counters,
 		timers: timerwheel.New[*Conn](timerTick, 0), gather: make([]byte, 0, 4<<10), onTick: func() {},
+		maxSleep: time.Second, sweepEvery: min(int64(time.Second), g.limits.writeStall/4+1),
 	}
 }
 
@@ -117,19 +122,27 @@ func (l *Loop) Post(f func()) bool {
 // Wake makes the loop tick soon. Any goroutine may call it; it costs a system
 // call at most once per sleep of the loop.
 func (l *Loop) Wake() {
+	if l.woken.Load() {
+		return // whoever set it sees to the rest, and the tick is still to come
+	}
 	l.woken.Store(true)
-	if l.sleeping.CompareAndSwap(true, false) {
+	if !l.sleeping.CompareAndSwap(true, false) {
+		return
+	}
+	l.mu.Lock() // a poller that is released must not be woken
+	if !l.closed {
 		l.poller.Wake()
 	}
+	l.mu.Unlock()
 }
 
 // run is the loop's goroutine. It returns when stop was posted.
-func (l *Loop) run(context.Context) (err error) {
+func (l *Loop) run() error {
 	defer l.shutDown()
 	for !l.stopping {
 		l.sleeping.Store(true)
 		timeout := l.timeout()
-		if l.woken.Swap(false) {
+		if l.woken.Load() {
 			timeout = 0
 		}
 		if timeout == 0 {
@@ -138,21 +151,40 @@ func (l *Loop) run(context.Context) (err error) {
 		if err := l.poller.Wait(timeout, l); err != nil {
 			return fmt.Errorf("loop %d: %w", l.id, err)
 		}
-		l.runInbox()
-		l.onTick()
-		l.timers.Advance(l.now, fireTimer)
-		l.endTick()
+		if err := l.tick(); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// tick is what follows the poller's events.
+func (l *Loop) tick() error {
+	l.runInbox()
+	if err := l.runOnTick(); err != nil {
+		return err
+	}
+	l.timers.Advance(l.now, fireTimer)
+	l.endTick()
 	return nil
 }
 
 // timeout is how long the loop may sleep.
 func (l *Loop) timeout() time.Duration {
-	wait := maxSleep
-	if d, ok := l.timers.Next(l.now); ok {
-		wait = min(wait, max(d, 0))
+	if len(l.dirty) > 0 || l.gathering != nil {
+		return 0
 	}
-	return wait
+	wait := l.maxSleep
+	if d, ok := l.timers.Next(l.now); ok {
+		wait = min(wait, d)
+	}
+	if len(l.stalled) > 0 {
+		wait = min(wait, time.Duration(l.swept+l.sweepEvery-l.now))
+	}
+	for _, p := range l.paused {
+		wait = min(wait, time.Duration(p.until-l.now))
+	}
+	return max(wait, 0)
 }
 
 func (l *Loop) runInbox() {
@@ -163,36 +195,59 @@ func (l *Loop) runInbox() {
 		l.guard(nil, f)
 		l.running[i] = nil
 	}
+	if cap(l.running) > keepInbox { // after a burst, do not hold its memory
+		l.running = nil
+	}
 	l.flushGather()
 }
 
-// endTick writes what was queued during the tick and looks after what stalls.
-func (l *Loop) endTick() {
-	for i := 0; i < len(l.dirty); i++ {
-		c := l.dirty[i]
-		c.flags &^= flagDirty
-		if !c.isClosed() {
-			c.flush()
+// runOnTick ends the loop if the function given to OnTick panics: it serves all
+// connections, and what they would miss cannot be known.
+func (l *Loop) runOnTick() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			l.panicked(nil, r)
+			err = fmt.Errorf("loop %d: panic: %v", l.id, r)
 		}
-		l.dirty[i] = nil
-	}
-	l.dirty = l.dirty[:0]
-	l.flushGather()
-	l.poller.Flush()
-	if l.now-l.swept >= sweepEvery {
-		l.swept = l.now
+	}()
+	l.onTick()
+	return nil
+}
+
+// endTick looks after what stalls and then writes what was queued during the
+// tick; what is queued meanwhile is for the next one, which follows at once.
+func (l *Loop) endTick() {
+	if len(l.stalled) > 0 && l.now-l.swept >= l.sweepEvery {
 		l.sweepStalled()
 	}
-	for i := 0; i < len(l.paused); i++ {
-		if p := l.paused[i]; l.now >= p.until {
-			l.poller.SetAccepting(p.index, true)
-			l.paused = append(l.paused[:i], l.paused[i+1:]...)
-			i--
-		}
-	}
+	l.resumeListeners()
+	l.flushDirty()
+	l.flushGather()
+	l.poller.Flush()
 	l.n.ticks++
 	l.n.open = uint64(l.open)
 	l.counters.publish(&l.n)
+}
+
+func (l *Loop) flushDirty() {
+	n := len(l.dirty)
+	for i := range n {
+		c := l.dirty[i]
+		c.flags &^= flagDirty
+		c.flush()
+	}
+	k := copy(l.dirty, l.dirty[n:])
+	clear(l.dirty[k:])
+	l.dirty = l.dirty[:k]
+}
+
+func (l *Loop) resumeListeners() {
+	for i := len(l.paused) - 1; i >= 0; i-- {
+		if p := l.paused[i]; l.now >= p.until {
+			l.paused = slices.Delete(l.paused, i, i+1)
+			l.poller.SetAccepting(p.index, true)
+		}
+	}
 }
 
 func fireTimer(c *Conn) {
@@ -224,6 +279,9 @@ func (l *Loop) panicked(c *Conn, r any) {
 // Woke implements poller.Handler: it is the start of a tick.
 func (l *Loop) Woke() {
 	l.sleeping.Store(false)
+	if l.woken.Load() {
+		l.woken.Store(false) // before the inbox is read: what comes later wakes anew
+	}
 	l.now = int64(time.Since(l.base))
 }
 
@@ -251,24 +309,29 @@ func (l *Loop) Accepted(listener, fd int, peer netip.AddrPort) {
 	if l.shared.open.Add(1) > l.limits.maxConns {
 		l.shared.open.Add(-1)
 		l.n.refused++
-		sys.Close(fd)
+		l.poller.Close(0, fd)
 		return
 	}
-	c := &Conn{loop: l, fd: int32(fd), listener: uint8(listener), peerIP: peer.Addr(), peerPort: peer.Port(), accepted: l.now}
+	c := &Conn{loop: l, fd: int32(fd), listener: uint8(listener), peerIP: peer.Addr().As16(), peerPort: peer.Port(), accepted: l.now}
 	c.timer.Owner = c
 	c.key = l.take(c)
 	if err := l.poller.Add(c.key, fd); err != nil {
+		l.n.acceptErrors++
 		l.log.Warn("accept", "err", err)
+		c.flags |= flagClosed
 		l.release(c)
-		sys.Close(fd)
+		l.poller.Close(c.key, fd)
 		return
 	}
 	l.n.accepted++
-	l.guard(c, func() { c.handler = l.accept(c) })
-	if c.handler == nil && !c.isClosed() {
-		c.handler = nopHandler{}
+	var h Handler
+	l.guard(c, func() { h = l.accept(c) })
+	if h != nil {
+		c.SetHandler(h)
+	} else if c.handler == nil {
 		c.Close(nil)
 	}
+	l.flushGather()
 }
 
 func (l *Loop) take(c *Conn) poller.Key {
@@ -302,9 +365,21 @@ func (l *Loop) release(c *Conn) {
 func (l *Loop) AcceptFailed(listener int, err syscall.Errno) {
 	l.n.acceptErrors++
 	l.poller.SetAccepting(listener, false)
-	l.paused = append(l.paused, pausedListener{index: listener, until: l.now + acceptPause})
 	if l.n.acceptErrors == 1 || l.n.acceptErrors%100 == 0 {
 		l.log.Warn("accept", "err", err, "failures", l.n.acceptErrors, "limit", sys.MaxFiles())
+	}
+	if l.deaf || slices.ContainsFunc(l.paused, func(p pausedListener) bool { return p.index == listener }) {
+		return
+	}
+	l.paused = append(l.paused, pausedListener{index: listener, until: l.now + acceptPause})
+}
+
+// stopAccepting pauses the first n listeners for good.
+func (l *Loop) stopAccepting(n int) {
+	l.deaf = true
+	l.paused = nil
+	for i := range n {
+		l.poller.SetAccepting(i, false)
 	}
 }
 
@@ -323,8 +398,8 @@ func (l *Loop) Received(k poller.Key, b []byte, err syscall.Errno) {
 		l.n.reads++
 		l.n.bytesIn += uint64(len(b))
 		c.received(b)
-		l.flushGather()
 	}
+	l.flushGather()
 }
 
 // Writable implements poller.Handler.
@@ -344,16 +419,14 @@ func (l *Loop) Conns(f func(*Conn) bool) {
 	}
 }
 
-// shutDown closes what is still open when the loop ends.
+// shutDown closes what is still open when the loop ends. What was posted before
+// is run, and what it writes is sent as far as the sockets take it.
 func (l *Loop) shutDown() {
-	l.mu.Lock()
-	l.closed = true
-	rest := l.inbox
-	l.inbox = nil
-	l.mu.Unlock()
-	for _, f := range rest {
+	for _, f := range l.refuse() {
 		l.guard(nil, f)
 	}
+	l.flushDirty()
+	l.flushGather()
 	for _, c := range l.conns {
 		if c != nil {
 			c.Close(ErrStopped)
@@ -362,4 +435,13 @@ func (l *Loop) shutDown() {
 	l.n.open = 0
 	l.counters.publish(&l.n)
 	l.poller.Release()
+}
+
+// refuse makes Post return false from now on, and returns what is left to run.
+func (l *Loop) refuse() []func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rest := l.inbox
+	l.closed, l.inbox = true, nil
+	return rest
 }

@@ -1,32 +1,37 @@
 package eventloop
 
-import "syscall"
+import (
+	"bytes"
+	"syscall"
+)
 
 // outQueue is what a socket did not take yet: references to shared frames and
-// private copies, in order.
+// private copies, in order. Empty ones are kept by the loop for the next use.
 type outQueue struct {
 	segs  [][]byte
 	head  int
 	bytes int
-	// since and moved measure progress while stalled.
-	since int64
-	moved int
-}
-
-func (q *outQueue) push(b []byte) {
-	q.segs = append(q.segs, b)
-	q.bytes += len(b)
+	// private says that the last segment is a copy that may grow.
+	private bool
+	// stalled is the place in loop.stalled; -1: the socket is not waited for.
+	stalled int
+	// Progress while stalled, from the first sweep on: what was sent since, and
+	// what the kernel had at that time.
+	measured        bool
+	since           int64
+	moved, inKernel int
 }
 
 func (q *outQueue) advance(n int) {
 	q.bytes -= n
 	q.moved += n
 	for n > 0 {
-		if s := q.segs[q.head]; n < len(s) {
+		s := q.segs[q.head]
+		if n < len(s) {
 			q.segs[q.head] = s[n:]
 			return
 		}
-		n -= len(q.segs[q.head])
+		n -= len(s)
 		q.segs[q.head] = nil
 		q.head++
 	}
@@ -43,21 +48,22 @@ func (c *Conn) Write(b []byte) {
 	if c.Closing() || len(b) == 0 {
 		return
 	}
-	if c.out != nil {
-		c.enqueue(append([]byte(nil), b...))
-		return
-	}
 	l := c.loop
-	if l.gathering != c {
-		l.flushGather()
-		if c.Closing() { // it was c's turn to fail
-			return
-		}
-		l.gathering = c
+	for c.out == nil && l.gathering != nil && l.gathering != c {
+		l.flushGather() // which may close that connection, whose handler may write
 	}
-	l.gather = append(l.gather, b...)
-	if len(l.gather) >= gatherLimit {
-		l.flushGather()
+	switch {
+	case c.Closing():
+	case c.out != nil:
+		c.enqueueCopy(b)
+	case l.gathering == nil && len(b) >= gatherLimit:
+		c.sendCopy(b)
+	default:
+		l.gathering = c
+		l.gather = append(l.gather, b...)
+		if len(l.gather) >= gatherLimit {
+			l.flushGather()
+		}
 	}
 }
 
@@ -84,8 +90,7 @@ func (c *Conn) Send(b []byte) {
 		l.n.bytesOut += uint64(n)
 		return
 	}
-	c.sent(n, err)
-	if err == 0 {
+	if c.sent(n, err) {
 		c.enqueue(b[n:])
 		c.stall()
 	}
@@ -98,68 +103,102 @@ func (c *Conn) Queue(b []byte) {
 		return
 	}
 	c.loop.flushGatherOf(c)
+	if c.Closing() {
+		return
+	}
 	c.enqueue(b)
-	if c.flags&(flagDirty|flagWaiting|flagClosed) == 0 {
+	c.markDirty()
+}
+
+// markDirty sees to it that out is sent, if nothing else does.
+func (c *Conn) markDirty() {
+	if c.out != nil && c.out.stalled < 0 && c.flags&flagDirty == 0 {
 		c.flags |= flagDirty
 		c.loop.dirty = append(c.loop.dirty, c)
 	}
 }
 
+// enqueue appends a reference to b; over the bound the connection is closed.
 func (c *Conn) enqueue(b []byte) {
-	if c.isClosed() {
-		return
-	}
-	if c.out == nil {
-		c.out = &outQueue{since: c.loop.now}
-	}
-	c.out.push(b)
-	if c.out.bytes > c.loop.limits.maxQueue {
-		c.loop.n.queueFull++
-		c.Close(ErrQueueFul)
+	if c.hasRoom(len(b)) {
+		c.out.segs = append(c.out.segs, b)
+		c.out.private = false
 	}
 }
 
-// sent counts one send and closes the connection when it failed.
-func (c *Conn) sent(n int, err syscall.Errno) {
+const privateLimit = 16 << 10
+
+// enqueueCopy appends a copy of b. Small ones share a segment, so that what they
+// take here is in proportion to their bytes, which are what is bounded.
+func (c *Conn) enqueueCopy(b []byte) {
+	if !c.hasRoom(len(b)) {
+		return
+	}
+	q := c.out
+	if last := len(q.segs) - 1; q.private && last >= q.head && len(q.segs[last])+len(b) <= privateLimit {
+		q.segs[last] = append(q.segs[last], b...)
+		return
+	}
+	q.segs = append(q.segs, bytes.Clone(b))
+	q.private = true
+}
+
+// hasRoom counts n bytes into out if they fit its bound, and closes c if not.
+func (c *Conn) hasRoom(n int) bool {
+	if c.isClosed() {
+		return false
+	}
+	l := c.loop
+	if c.out == nil {
+		c.out = l.newQueue()
+	}
+	if c.out.bytes += n; c.out.bytes <= l.limits.maxQueue {
+		return true
+	}
+	l.n.queueFull++
+	c.Close(ErrQueueFull)
+	return false
+}
+
+// sent counts one send and reports whether c goes on: a send that failed closes it.
+func (c *Conn) sent(n int, err syscall.Errno) bool {
 	c.loop.n.sends++
 	c.loop.n.bytesOut += uint64(n)
 	if err != 0 {
 		c.Close(err)
+		return false
 	}
+	return true
 }
 
-// stall notes that c waits for its socket.
-func (c *Conn) stall() {
-	if c.isClosed() {
-		return
+// sendCopy sends b, which is the caller's, and keeps a copy of what is not taken.
+func (c *Conn) sendCopy(b []byte) {
+	n, err := c.loop.poller.SendCopy(c.key, int(c.fd), b)
+	if c.sent(n, err) && n < len(b) {
+		c.enqueueCopy(b[n:])
+		c.stall()
 	}
-	c.flags |= flagWaiting
-	if c.flags&flagStalled != 0 {
-		return
-	}
-	c.flags |= flagStalled
-	c.out.since, c.out.moved = c.loop.now, 0
-	c.loop.stalled = append(c.loop.stalled, c)
-	c.loop.n.stalls++
 }
 
 // flush writes what waits in out, gathered into as few sends as possible.
 func (c *Conn) flush() {
 	l := c.loop
-	for c.out != nil && !c.isClosed() {
-		q := c.out
+	if c.out == nil || c.isClosed() {
+		return
+	}
+	q := c.out
+	for q.bytes > 0 {
 		var n, want int
 		var err syscall.Errno
-		if len(q.segs)-q.head == 1 {
-			want = len(q.segs[q.head])
-			n, err = l.poller.Send(c.key, int(c.fd), q.segs[q.head])
+		if first := q.segs[q.head]; len(q.segs)-q.head == 1 || len(first) >= gatherLimit/2 {
+			want = len(first)
+			n, err = l.poller.Send(c.key, int(c.fd), first)
 		} else {
 			b := l.merge(q)
 			want = len(b)
 			n, err = l.poller.SendCopy(c.key, int(c.fd), b)
 		}
-		c.sent(n, err)
-		if c.isClosed() {
+		if !c.sent(n, err) {
 			return
 		}
 		q.advance(n)
@@ -167,24 +206,13 @@ func (c *Conn) flush() {
 			c.stall()
 			return
 		}
-		if q.bytes == 0 {
-			c.out = nil
-		}
 	}
-	c.flushed()
-}
-
-// flushed is called when out has become empty.
-func (c *Conn) flushed() {
-	if c.isClosed() {
-		return
-	}
-	c.flags &^= flagWaiting
+	c.dropOut()
 	if c.flags&flagClosing != 0 {
 		c.linger()
 		return
 	}
-	c.loop.guard(c, func() { c.handler.Drained(c) })
+	l.guard(c, func() { c.handler.Drained(c) })
 }
 
 // merge copies the head of q into the loop's scratch, up to its limit. One
@@ -202,23 +230,63 @@ func (l *Loop) merge(q *outQueue) []byte {
 	return b
 }
 
-// flushGather sends what Write gathered.
+const (
+	spareQueues   = 4096
+	spareSegments = 16
+)
+
+func (l *Loop) newQueue() *outQueue {
+	if n := len(l.spare); n > 0 {
+		q := l.spare[n-1]
+		l.spare[n-1] = nil
+		l.spare = l.spare[:n-1]
+		return q
+	}
+	return &outQueue{stalled: -1}
+}
+
+// dropOut gives up out, sent or not.
+func (c *Conn) dropOut() {
+	q, l := c.out, c.loop
+	if q == nil {
+		return
+	}
+	c.out = nil
+	if i := q.stalled; i >= 0 {
+		last := l.stalled[len(l.stalled)-1]
+		l.stalled[i] = last
+		if last != c {
+			last.out.stalled = i
+		}
+		l.stalled[len(l.stalled)-1] = nil
+		l.stalled = l.stalled[:len(l.stalled)-1]
+	}
+	if len(l.spare) < spareQueues && cap(q.segs) <= spareSegments {
+		clear(q.segs)
+		*q = outQueue{segs: q.segs[:0], stalled: -1}
+		l.spare = append(l.spare, q)
+	}
+}
+
+// flushGather sends what Write gathered. The buffer is free again before any
+// handler is called.
 func (l *Loop) flushGather() {
-	c := l.gathering
+	c, b := l.gathering, l.gather
 	if c == nil {
 		return
 	}
-	b := l.gather
-	l.gathering = nil
 	n, err := l.poller.SendCopy(c.key, int(c.fd), b)
-	c.sent(n, err)
-	if err == 0 && n < len(b) && !c.isClosed() {
-		c.enqueue(append([]byte(nil), b[n:]...))
-		c.stall()
+	var rest []byte
+	if err == 0 && n < len(b) {
+		rest = bytes.Clone(b[n:])
 	}
-	l.gather = b[:0]
-	if cap(b) > 2*gatherLimit {
-		l.gather = make([]byte, 0, 4<<10)
+	l.gather, l.gathering = b[:0], nil
+	if c.sent(n, err) && rest != nil {
+		c.enqueue(rest)
+		if c.out != nil {
+			c.out.private = true
+		}
+		c.stall()
 	}
 }
 
@@ -226,31 +294,4 @@ func (l *Loop) flushGatherOf(c *Conn) {
 	if l.gathering == c {
 		l.flushGather()
 	}
-}
-
-// minProgress is what a peer must take within Config.WriteStall to be kept.
-const minProgress = 4 << 10
-
-// sweepStalled closes connections whose peer takes nothing, or next to nothing.
-func (l *Loop) sweepStalled() {
-	keep := l.stalled[:0]
-	for _, c := range l.stalled {
-		switch {
-		case c.isClosed():
-			continue
-		case c.out == nil:
-			c.flags &^= flagStalled
-			continue
-		case l.now-c.out.since > l.limits.writeStall:
-			if c.out.moved < minProgress {
-				l.n.stallCloses++
-				c.Close(ErrStalled)
-				continue
-			}
-			c.out.since, c.out.moved = l.now, 0
-		}
-		keep = append(keep, c)
-	}
-	clear(l.stalled[len(keep):])
-	l.stalled = keep
 }

@@ -14,9 +14,13 @@ type Epoll struct {
 	ep, wake  int
 	listeners []listener
 	// want holds per slot what the connection is watched for.
-	want   []uint32
-	buf    []byte
-	events []sys.EpollEvent
+	want []uint32
+	// writing is the connection that Writable is being called for; short, whether
+	// a Send for it took too little meanwhile.
+	writing Key
+	short   bool
+	buf     []byte
+	events  []sys.EpollEvent
 }
 
 type listener struct {
@@ -53,7 +57,7 @@ func NewEpoll() (*Epoll, error) {
 		sys.Close(wake)
 		return nil, fmt.Errorf("watch eventfd: %w", err)
 	}
-	return &Epoll{ep: ep, wake: wake, buf: make([]byte, ReadBuffer), events: make([]sys.EpollEvent, eventsPerWait)}, nil
+	return &Epoll{ep: ep, wake: wake, writing: keyWake, buf: make([]byte, ReadBuffer), events: make([]sys.EpollEvent, eventsPerWait)}, nil
 }
 
 // Name returns "epoll".
@@ -64,10 +68,10 @@ func (p *Epoll) Listen(index, fd int) error {
 	for len(p.listeners) <= index {
 		p.listeners = append(p.listeners, listener{fd: -1})
 	}
-	p.listeners[index] = listener{fd: fd}
 	if err := sys.EpollAdd(p.ep, fd, sys.EpollIn, uint64(keyListener)|uint64(index)); err != nil {
 		return fmt.Errorf("watch listener: %w", err)
 	}
+	p.listeners[index] = listener{fd: fd}
 	return nil
 }
 
@@ -125,6 +129,7 @@ func (p *Epoll) Send(k Key, fd int, b []byte) (int, syscall.Errno) {
 		case err != 0 && err != sys.EAGAIN && err != sys.ENOBUFS && err != sys.ENOMEM:
 			return n, err
 		}
+		p.short = p.short || k == p.writing
 		p.watch(k, fd, sys.EpollOut, true)
 		return n, 0
 	}
@@ -141,6 +146,15 @@ func (p *Epoll) Shutdown(_ Key, fd int) { sys.ShutdownWrite(fd) }
 
 // Close implements Poller.
 func (p *Epoll) Close(_ Key, fd int) { sys.Close(fd) }
+
+// Abort implements Poller.
+func (p *Epoll) Abort(_ Key, fd int) {
+	sys.SetLingerZero(fd)
+	sys.Close(fd)
+}
+
+// Unsent implements Poller.
+func (p *Epoll) Unsent(_ Key, fd int) int { return sys.Unsent(fd) }
 
 // Wake implements Poller.
 func (p *Epoll) Wake() { sys.EventFDSignal(p.wake) }
@@ -208,13 +222,11 @@ func (p *Epoll) dispatch(ev *sys.EpollEvent, h Handler) {
 
 // writable lets the loop send again and stops watching unless that fell short.
 func (p *Epoll) writable(k Key, fd int, h Handler) {
-	p.want[k.Slot()] &^= sys.EpollOut // so that a short Send shows
+	p.writing, p.short = k, false
 	h.Writable(k)
-	if _, ok := h.FD(k); !ok {
-		return
-	}
-	if p.want[k.Slot()]&sys.EpollOut == 0 {
-		_ = sys.EpollMod(p.ep, fd, p.want[k.Slot()], uint64(k))
+	p.writing = keyWake // none
+	if _, ok := h.FD(k); ok && !p.short {
+		p.watch(k, fd, sys.EpollOut, false)
 	}
 }
 
@@ -235,7 +247,8 @@ func (p *Epoll) accept(index int, h Handler) {
 		switch err {
 		case 0:
 			h.Accepted(index, fd, peer)
-		case sys.EINTR, sys.ECONNABORTED:
+		case sys.EINTR, sys.ECONNABORTED, sys.EPROTO, sys.ENETDOWN, sys.ENETUNREACH, sys.EHOSTDOWN, sys.EHOSTUNREACH:
+			// That one is lost, the next may not be (accept(2)).
 		case sys.EAGAIN:
 			return
 		default:

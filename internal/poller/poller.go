@@ -25,7 +25,8 @@ type Handler interface {
 	Woke()
 	// Accepted hands over a new connection of a listener; it belongs to the loop.
 	Accepted(listener int, fd int, peer netip.AddrPort)
-	// AcceptFailed says that connections wait and cannot be taken.
+	// AcceptFailed says that connections wait and cannot be taken. The loop
+	// pauses the listener, or it would be told again at once.
 	AcceptFailed(listener int, err syscall.Errno)
 	// Received hands over bytes, valid until it returns. err is non-zero when the
 	// connection broke; no bytes and no error is the end of the peer's stream.
@@ -39,7 +40,7 @@ type Handler interface {
 // A Poller serves one loop. All methods but Wake belong to the loop's goroutine.
 type Poller interface {
 	// Listen begins to accept from a listening socket; index comes back with
-	// each connection.
+	// each connection. The socket is the poller's unless there is an error.
 	Listen(index, fd int) error
 	// SetAccepting pauses and resumes a listener.
 	SetAccepting(index int, on bool)
@@ -57,14 +58,21 @@ type Poller interface {
 	Flush()
 	// Shutdown ends the sending side after what was taken has been sent.
 	Shutdown(k Key, fd int)
-	// Close closes the connection; no event comes for k afterwards.
+	// Close closes the connection; no event comes for k afterwards. One that was
+	// accepted and not added is closed with key 0.
 	Close(k Key, fd int)
+	// Abort is Close with a reset.
+	Abort(k Key, fd int)
+	// Unsent returns how many bytes that Send took the peer has not acknowledged.
+	// It is a system call.
+	Unsent(k Key, fd int) int
 	// Wait dispatches events to h. It waits up to timeout for the first one;
 	// negative means for ever, 0 not at all.
 	Wait(timeout time.Duration, h Handler) error
 	// Wake makes a Wait return. Any goroutine may call it.
 	Wake()
-	// Release closes what the poller itself holds, listeners included.
+	// Release closes what the poller itself holds, listeners included. Nothing
+	// may be called afterwards, Wake included.
 	Release()
 	// Name is what the engine is called in configuration.
 	Name() string

@@ -10,11 +10,10 @@ import (
 
 // Epoll event bits.
 const (
-	EpollIn    = unix.EPOLLIN
-	EpollOut   = unix.EPOLLOUT
-	EpollErr   = unix.EPOLLERR
-	EpollHup   = unix.EPOLLHUP
-	EpollRdHup = unix.EPOLLRDHUP
+	EpollIn  = unix.EPOLLIN
+	EpollOut = unix.EPOLLOUT
+	EpollErr = unix.EPOLLERR
+	EpollHup = unix.EPOLLHUP
 )
 
 // An EpollEvent is what the kernel reports: bits and the caller's 64-bit data.

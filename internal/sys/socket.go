@@ -9,6 +9,7 @@ package sys
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"syscall"
 	"time"
@@ -26,6 +27,11 @@ const (
 	ENOBUFS      = unix.ENOBUFS
 	ENOMEM       = unix.ENOMEM
 	ECONNABORTED = unix.ECONNABORTED
+	EPROTO       = unix.EPROTO
+	ENETDOWN     = unix.ENETDOWN
+	ENETUNREACH  = unix.ENETUNREACH
+	EHOSTDOWN    = unix.EHOSTDOWN
+	EHOSTUNREACH = unix.EHOSTUNREACH
 	ECONNRESET   = unix.ECONNRESET
 	EPIPE        = unix.EPIPE
 	ETIMEDOUT    = unix.ETIMEDOUT
@@ -38,6 +44,9 @@ type ListenOptions struct {
 	Backlog int
 	// ReusePort lets several sockets listen on one address, one per loop.
 	ReusePort bool
+	// Claim makes Listen fail if anybody listens on the address already, with
+	// SO_REUSEPORT or not. Sockets opened after this one may share it.
+	Claim bool
 	// UserTimeout ends a connection whose sent bytes stay unacknowledged that
 	// long (RFC 5482); 0 leaves the kernel's default of about 15 minutes.
 	UserTimeout time.Duration
@@ -46,54 +55,82 @@ type ListenOptions struct {
 	NotSentLowat int
 }
 
-// Listen opens a non-blocking TCP socket on addr. Port 0 picks a free one.
+// Listen opens a non-blocking TCP socket on addr. Port 0 picks a free one. The
+// unspecified IPv6 address takes IPv4 too, and only that where there is no IPv6.
 func Listen(addr netip.AddrPort, opt ListenOptions) (fd int, bound netip.AddrPort, err error) {
+	fd, bound, err = listen(addr, opt)
+	if addr.Addr() == netip.IPv6Unspecified() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)) {
+		return listen(netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()), opt)
+	}
+	return fd, bound, err
+}
+
+func listen(addr netip.AddrPort, opt ListenOptions) (_ int, bound netip.AddrPort, err error) {
 	family := unix.AF_INET
 	if addr.Addr().Is6() && !addr.Addr().Is4In6() {
 		family = unix.AF_INET6
 	}
-	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, bound, fmt.Errorf("socket: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			_ = unix.Close(fd)
-			fd = -1
-		}
-	}()
-	if err = setListenOptions(fd, opt); err != nil {
-		return fd, bound, err
+	if bound, err = bindAndListen(fd, family, addr, opt); err != nil {
+		_ = unix.Close(fd)
+		return -1, bound, err
 	}
-	if err = unix.Bind(fd, toSockaddr(addr, family)); err != nil {
-		return fd, bound, fmt.Errorf("listen %s: %w", addr, err)
+	return fd, bound, nil
+}
+
+func bindAndListen(fd, family int, addr netip.AddrPort, opt ListenOptions) (bound netip.AddrPort, err error) {
+	if family == unix.AF_INET6 {
+		// net.ipv6.bindv6only has no say in what "::" means here.
+		if err := setInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0, "IPV6_V6ONLY"); err != nil {
+			return bound, err
+		}
+	}
+	if err := setListenOptions(fd, opt); err != nil {
+		return bound, err
+	}
+	sa, err := toSockaddr(addr, family)
+	if err != nil {
+		return bound, fmt.Errorf("listen %s: %w", addr, err)
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		return bound, fmt.Errorf("listen %s: %w", addr, err)
+	}
+	if opt.ReusePort && opt.Claim { // bound without it, so nobody else listens
+		if err := setInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1, "SO_REUSEPORT"); err != nil {
+			return bound, err
+		}
 	}
 	backlog := opt.Backlog
 	if backlog <= 0 {
 		backlog = 4096
 	}
-	if err = unix.Listen(fd, backlog); err != nil {
-		return fd, bound, fmt.Errorf("listen %s: %w", addr, err)
+	if err := unix.Listen(fd, backlog); err != nil {
+		return bound, fmt.Errorf("listen %s: %w", addr, err)
 	}
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		return fd, bound, fmt.Errorf("getsockname: %w", err)
+	if sa, err = unix.Getsockname(fd); err != nil {
+		return bound, fmt.Errorf("getsockname: %w", err)
 	}
-	return fd, fromSockaddr(sa), nil
+	bound = fromSockaddr(sa)
+	return netip.AddrPortFrom(bound.Addr().WithZone(addr.Addr().Zone()), bound.Port()), nil
+}
+
+func setInt(fd, level, name, value int, what string) error {
+	if err := unix.SetsockoptInt(fd, level, name, value); err != nil {
+		return fmt.Errorf("set %s=%d: %w", what, value, err)
+	}
+	return nil
 }
 
 func setListenOptions(fd int, opt ListenOptions) error {
-	set := func(level, name, value int, what string) error {
-		if err := unix.SetsockoptInt(fd, level, name, value); err != nil {
-			return fmt.Errorf("set %s=%d: %w", what, value, err)
-		}
-		return nil
-	}
+	set := func(level, name, value int, what string) error { return setInt(fd, level, name, value, what) }
 	errs := []error{
 		set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1, "SO_REUSEADDR"),
 		set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1, "TCP_NODELAY"),
 	}
-	if opt.ReusePort {
+	if opt.ReusePort && !opt.Claim {
 		errs = append(errs, set(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1, "SO_REUSEPORT"))
 	}
 	if opt.UserTimeout > 0 {
@@ -105,15 +142,23 @@ func setListenOptions(fd int, opt ListenOptions) error {
 	return errors.Join(errs...)
 }
 
-func toSockaddr(a netip.AddrPort, family int) unix.Sockaddr {
-	if family == unix.AF_INET6 {
-		return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
-	}
+func toSockaddr(a netip.AddrPort, family int) (unix.Sockaddr, error) {
 	ip := a.Addr()
+	if family == unix.AF_INET6 {
+		sa := &unix.SockaddrInet6{Port: int(a.Port()), Addr: ip.As16()}
+		if zone := ip.Zone(); zone != "" {
+			ifi, err := net.InterfaceByName(zone)
+			if err != nil {
+				return nil, err
+			}
+			sa.ZoneId = uint32(ifi.Index)
+		}
+		return sa, nil
+	}
 	if !ip.IsValid() {
 		ip = netip.IPv4Unspecified()
 	}
-	return &unix.SockaddrInet4{Port: int(a.Port()), Addr: ip.Unmap().As4()}
+	return &unix.SockaddrInet4{Port: int(a.Port()), Addr: ip.Unmap().As4()}, nil
 }
 
 func fromSockaddr(sa unix.Sockaddr) netip.AddrPort {

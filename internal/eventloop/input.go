@@ -1,0 +1,133 @@
+package eventloop
+
+// parkedInput is what a handler did not consume. It is given up as soon as it is.
+type parkedInput struct{ b []byte }
+
+// Again shows the handler once more what it left unconsumed.
+func (c *Conn) Again() {
+	if c.flags&(flagDispatching|flagNoRead|flagClosed|flagClosing) == 0 && c.parked != nil {
+		c.received(nil)
+	}
+}
+
+// PauseReading stops Data calls until ResumeReading; the peer is held back by
+// the socket's window. The end of its stream is not seen meanwhile.
+func (c *Conn) PauseReading() {
+	if !c.Closing() {
+		c.pause()
+	}
+}
+
+func (c *Conn) pause() {
+	if c.flags&flagNoRead == 0 && c.flags&flagEOF == 0 {
+		c.flags |= flagNoRead
+		c.loop.poller.SetReading(c.key, int(c.fd), false)
+	}
+}
+
+// ResumeReading undoes PauseReading. What was left unconsumed is shown again at once.
+func (c *Conn) ResumeReading() {
+	if c.Closing() || c.flags&flagNoRead == 0 {
+		return
+	}
+	c.flags &^= flagNoRead
+	if c.flags&flagEOF == 0 {
+		c.loop.poller.SetReading(c.key, int(c.fd), true)
+	}
+	if c.flags&flagDispatching != 0 {
+		return // received goes on from here
+	}
+	if c.parked != nil {
+		c.received(nil)
+		return
+	}
+	c.tellEndOfStream()
+}
+
+// received shows b, after what is parked, to the handler until it stops
+// consuming, and parks the rest.
+func (c *Conn) received(b []byte) {
+	if c.flags&flagClosing != 0 {
+		c.handler.Data(c, b)
+		return
+	}
+	p := c.parked
+	if p != nil {
+		c.parked = nil
+		p.b = append(p.b, b...)
+		b = p.b
+	}
+	b = c.dispatch(b)
+	if len(b) > 0 && !c.Closing() {
+		c.park(p, b)
+	}
+	c.tellEndOfStream()
+}
+
+// dispatch makes the Data calls and returns what was not consumed. A handler
+// that panics, or claims to have consumed more than there is, loses its
+// connection.
+func (c *Conn) dispatch(b []byte) []byte {
+	defer func() {
+		c.flags &^= flagDispatching
+		if r := recover(); r != nil {
+			c.loop.panicked(c, r)
+		}
+	}()
+	c.flags |= flagDispatching
+	for len(b) > 0 && c.flags&(flagNoRead|flagClosed|flagClosing) == 0 {
+		n := c.handler.Data(c, b)
+		b = b[n:]
+		if n == 0 {
+			break
+		}
+	}
+	return b
+}
+
+// park keeps b, which is the end of p's buffer if there is a p. Input that comes
+// a byte at a time is then not copied each time.
+func (c *Conn) park(p *parkedInput, b []byte) {
+	if len(b) > c.loop.limits.maxParked {
+		c.Close(ErrParked)
+		return
+	}
+	if p == nil || cap(p.b) > 4*len(b)+4096 {
+		p = &parkedInput{b: make([]byte, 0, max(256, len(b)+len(b)/2))}
+	}
+	if len(b) < len(p.b) {
+		p.b = p.b[:copy(p.b, b)]
+	} else if len(p.b) == 0 {
+		p.b = append(p.b, b...)
+	}
+	c.parked = p
+}
+
+// endOfStream is called when the peer's stream has ended. A second time means
+// that the connection is gone altogether.
+func (c *Conn) endOfStream() {
+	if c.flags&flagEOF != 0 {
+		c.Close(nil)
+		return
+	}
+	c.flags |= flagEOF
+	c.loop.poller.SetReading(c.key, int(c.fd), false)
+	c.tellEndOfStream()
+}
+
+// tellEndOfStream tells the handler once, when all input before it was shown.
+func (c *Conn) tellEndOfStream() {
+	if c.flags&(flagEOF|flagTold|flagNoRead|flagDispatching|flagClosed) != flagEOF {
+		return
+	}
+	c.flags |= flagTold
+	stay := false
+	c.loop.guard(c, func() { stay = c.handler.EndOfStream(c) })
+	if stay || c.isClosed() {
+		return
+	}
+	c.loop.flushGatherOf(c)
+	if c.flags&flagClosing == 0 || c.flags&flagShut != 0 {
+		c.Close(nil)
+	}
+}
