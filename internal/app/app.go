@@ -181,6 +181,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		return fmt.Errorf("start the broker: %w", err)
 	}
 	parts.run(func() error { return a.loops.Run(background) })
+	parts.run(func() error { return newTrimmer(a.activity).run(background) })
 	if ready != nil {
 		ready()
 	}
