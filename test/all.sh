@@ -55,5 +55,5 @@ gotest -v -race -count=1 -p 1 -timeout 15m ./test/...
 step "golangci-lint" make --no-print-directory lint
 
 echo "after $((SECONDS - begin))s"
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed" | tee "$cache/count"
 [ "$failed" = 0 ]
