@@ -25,6 +25,13 @@ type Broker interface {
 	// Start connects, creates what the namespaces need and begins delivery.
 	// For one namespace, deliver is called by one goroutine at a time and with
 	// rising offsets; it does not keep its caller waiting beyond a bounded queue.
+	// A message that was found missing may come late, after later ones of other
+	// channels, but not after one of its own.
+	//
+	// When the log begins anew, with a new epoch, every message of the new epoch
+	// arrives on the channels that are subscribed. An epoch that is over never
+	// comes back: deliver begins none that was over when a method was called that
+	// has answered since. What is on its way of the one before may still arrive.
 	// Start returns once the broker can publish.
 	Start(ctx context.Context, namespaces []Namespace, deliver func(*Message)) error
 
@@ -44,7 +51,8 @@ type Broker interface {
 	// Unsubscribe ends delivery of channel.
 	Unsubscribe(ns *Namespace, channel string)
 
-	// History returns up to limit messages of channel with offset > since, oldest first.
+	// History returns up to limit messages of channel with offset > since, oldest
+	// first. Here, in Top and in Subscribe the answer is taken after the call began.
 	History(ctx context.Context, ns *Namespace, channel string, since uint64, limit int) (Page, error)
 
 	// Top returns the namespace's current epoch and last offset.
@@ -68,7 +76,8 @@ type Snapshot struct {
 	// Floor is such that Messages holds every retained message of the channel
 	// with offset > Floor: 0 if all of them are there.
 	Floor uint64
-	// FirstRetained has the meaning of Page.FirstRetained.
+	// FirstRetained has the meaning of Page.FirstRetained, but 0 means that it is
+	// not known: the hub then asks for History where it matters.
 	FirstRetained uint64
 }
 

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -18,10 +19,11 @@ type channel struct {
 	state chanState
 	// waiting are locals to attach once the channel is active.
 	waiting []*local
-	// early holds what the broker delivered while the snapshot was on its way.
-	early []*Message
-	// earlyLost says that early was full: the snapshot must be taken again.
-	earlyLost bool
+	// early holds what the broker delivered while the snapshot was on its way;
+	// at its bound the older half goes, up to earlyGone.
+	early      []*Message
+	earlyBytes int
+	earlyGone  Position
 	// locals are the shards' sides that get every message.
 	locals []*local
 
@@ -34,9 +36,11 @@ type channel struct {
 	start     int
 	ringBytes int
 	floor     uint64
-	// reads are the broker reads under way, by the offset they start from.
+	// reads are the broker reads under way, by the offset they start from; pages
+	// are the newest of their answers, kept until the next sweep.
 	reads map[uint64][]func(Page, error)
-	// firstRetained is how far back the log reached at the snapshot.
+	pages []cachedPage
+	// firstRetained is how far back the log reached at the snapshot, 0 if not known.
 	firstRetained uint64
 }
 
@@ -49,21 +53,23 @@ const (
 )
 
 const (
-	maxEarly     = 1 << 16   // messages that may arrive during one snapshot
-	maxRingBytes = 256 << 10 // of payload per ring, but at least the newest message
+	maxEarly      = 1 << 16   // messages kept during one snapshot
+	maxEarlyBytes = 8 << 20   // and their payload
+	maxRingBytes  = 256 << 10 // of payload per ring, but at least the newest message
+	maxSnapshots  = 10        // tries at a log that changes all the time
 )
 
 // attach gives l every later message of its channel and returns true when the
-// channel was active: then l.last and l.epoch are set. Otherwise l.ready or
-// l.failed runs later on l's shard.
-func (h *Hub) attach(name string, ns *namespace, l *local) (bool, error) {
+// channel was active: then epoch and last say from where on. Otherwise l.ready
+// or l.failed runs later on l's shard.
+func (h *Hub) attach(name string, ns *namespace, l *local) (active bool, at Position, err error) {
 	t := h.part(name)
 	t.mu.Lock()
 	ch := t.channels[name]
 	if ch == nil {
 		if h.channels.Load() >= h.maxChans {
 			t.mu.Unlock()
-			return false, fmt.Errorf("%w: %d channels are in use", ErrOverloaded, h.maxChans)
+			return false, at, fmt.Errorf("%w: %d channels are in use", ErrOverloaded, h.maxChans)
 		}
 		ch = &channel{hub: h, ns: ns, name: strings.Clone(name), reads: map[uint64][]func(Page, error){}}
 		t.channels[ch.name] = ch
@@ -76,53 +82,77 @@ func (h *Hub) attach(name string, ns *namespace, l *local) (bool, error) {
 	defer ch.mu.Unlock()
 	if ch.state != chanActive {
 		ch.waiting = append(ch.waiting, l)
-		return false, nil
+		return false, at, nil
 	}
 	ch.locals = append(ch.locals, l)
-	l.epoch, l.last = ch.epoch, ch.last
-	return true, nil
+	return true, Position{Epoch: ch.epoch, Offset: ch.last}, nil
 }
 
 // activate subscribes at the broker and starts deliveries to the waiting locals.
 func (ch *channel) activate(ctx context.Context) {
-	snap, err := ch.hub.broker.Subscribe(ctx, &ch.ns.Namespace, ch.name, ch.ns.Recent)
-	if err != nil {
-		ch.fail(err)
-		return
-	}
-	if snap.Top.Epoch != "" {
-		ch.ns.advance(snap.Top)
-	}
-	if !ch.begin(snap) {
+	for range maxSnapshots {
+		before := ch.ns.position().Epoch
+		snap, err := ch.hub.broker.Subscribe(ctx, &ch.ns.Namespace, ch.name, ch.ns.Recent)
+		if err != nil {
+			ch.fail(err)
+			return
+		}
+		known, began := ch.ns.learn(before, snap.Top)
+		if began {
+			ch.hub.restartChannels(ch.ns)
+		}
+		if known && ch.begin(snap) {
+			return
+		}
 		ch.hub.broker.Unsubscribe(&ch.ns.Namespace, ch.name)
-		ch.activate(ctx)
 	}
+	ch.fail(fmt.Errorf("%w: subscribe %q: its log changes all the time", ErrUnavailable, ch.name))
 }
 
-// begin makes the channel active from snap on. It returns false when more
-// arrived meanwhile than could be kept.
+// begin makes the channel active from snap on. It returns false when the
+// snapshot does not join what arrived meanwhile.
+//
+// What arrived goes to the ring only: subscribers begin after it. Queued one by
+// one it could come after later messages of other channels.
 func (ch *channel) begin(snap Snapshot) bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if ch.earlyLost {
-		ch.early, ch.earlyLost = nil, false
+	early, gone := ch.early, ch.earlyGone
+	ch.early, ch.earlyBytes, ch.earlyGone = nil, 0, Position{}
+	switch {
+	case ch.ns.isOver(snap.Top.Epoch):
+		return false
+	case gone.Offset > snap.Top.Offset && gone.Epoch == snap.Top.Epoch:
 		return false
 	}
 	ch.epoch, ch.last = snap.Top.Epoch, snap.Top.Offset
 	ch.floor, ch.firstRetained = snap.Floor, snap.FirstRetained
+	if snap.FirstRetained == 0 { // whether something is missing before the first is not known
+		first := snap.Top.Offset
+		if len(snap.Messages) > 0 {
+			first = snap.Messages[0].Offset - 1
+		}
+		ch.floor = max(ch.floor, first)
+	}
 	for _, m := range snap.Messages {
 		ch.remember(m)
+	}
+	var flow []*Message // of a namespace without log
+	for _, m := range early {
+		if m.Offset == 0 {
+			flow = append(flow, m)
+		} else {
+			ch.take(m)
+		}
 	}
 	ch.state = chanActive
 	ch.locals, ch.waiting = ch.waiting, nil
 	for _, l := range ch.locals {
-		epoch, last := ch.epoch, ch.last
-		l.shard.post(func() { l.ready(epoch, last) })
+		at := Position{Epoch: ch.epoch, Offset: ch.last}
+		l.shard.post(func() { l.ready(at) })
 	}
-	early := ch.early
-	ch.early = nil
-	for _, m := range early {
-		ch.deliverLocked(m)
+	for _, m := range flow {
+		ch.deliverLocked(m, false)
 	}
 	return true
 }
@@ -151,8 +181,7 @@ func (ch *channel) detach(l *local) {
 	defer ch.mu.Unlock()
 	for i, x := range ch.locals {
 		if x == l {
-			ch.locals[i] = ch.locals[len(ch.locals)-1]
-			ch.locals = ch.locals[:len(ch.locals)-1]
+			ch.locals = slices.Delete(ch.locals, i, i+1)
 			break
 		}
 	}
@@ -172,7 +201,6 @@ func (ch *channel) deactivate(ctx context.Context) {
 	ch.mu.Lock()
 	again := len(ch.waiting) > 0
 	ch.forget()
-	ch.early = nil
 	ch.state = chanNew
 	if !again {
 		delete(t.channels, ch.name)
@@ -185,51 +213,77 @@ func (ch *channel) deactivate(ctx context.Context) {
 	}
 }
 
-// deliver takes the next message of the channel from the broker.
-func (ch *channel) deliver(m *Message) {
+// deliver takes the next message of the channel from the broker. late says that
+// later ones of other channels came before.
+func (ch *channel) deliver(m *Message, late bool) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	switch ch.state {
 	case chanNew:
-		if len(ch.early) < maxEarly {
-			ch.early = append(ch.early, m)
-			return
-		}
-		ch.early, ch.earlyLost = nil, true
+		ch.keepEarly(m)
 	case chanActive:
-		ch.deliverLocked(m)
+		ch.deliverLocked(m, late)
+	}
+}
+
+// keepEarly keeps m for begin. Most of what goes at the bound is in the snapshot.
+func (ch *channel) keepEarly(m *Message) {
+	ch.early = append(ch.early, m)
+	ch.earlyBytes += len(m.Data)
+	for len(ch.early) > maxEarly || ch.earlyBytes > maxEarlyBytes {
+		half := (len(ch.early) + 1) / 2
+		for _, old := range ch.early[:half] {
+			ch.earlyBytes -= len(old.Data)
+			ch.earlyGone = old.Position()
+		}
+		ch.early = slices.Delete(ch.early, 0, half)
 	}
 }
 
 // deliverLocked queues m for every shard, unless it was delivered before.
 // Queueing under the lock is what keeps the order of the log in each shard.
-func (ch *channel) deliverLocked(m *Message) {
+func (ch *channel) deliverLocked(m *Message, late bool) {
 	if m.Offset != 0 {
-		if m.Epoch != ch.epoch {
-			ch.restart(m.Epoch)
-		}
-		if m.Offset <= ch.last {
+		if !ch.take(m) {
 			return
 		}
-		ch.last = m.Offset
-		ch.remember(m)
+		if late {
+			ch.ns.cameLate(m)
+		}
 	}
-	shared := len(ch.locals) > 1
-	if shared {
+	it := item{m: m, late: late, shared: len(ch.locals) > 1}
+	if it.shared {
 		m.await(len(ch.locals))
 	}
 	for _, l := range ch.locals {
-		l.shard.postMessage(l, m, shared)
+		it.l = l
+		l.shard.postMessage(it)
 	}
+}
+
+// take makes m the newest message and returns true, unless it is not new.
+func (ch *channel) take(m *Message) bool {
+	if m.Epoch != ch.epoch {
+		if ch.ns.isOver(m.Epoch) {
+			return false
+		}
+		ch.restart(m.Epoch)
+	}
+	if m.Offset <= ch.last {
+		return false
+	}
+	ch.last = m.Offset
+	ch.remember(m)
+	return true
 }
 
 // restart begins a new epoch: the log was lost, and every subscriber is told.
 func (ch *channel) restart(epoch string) {
-	from := Position{Epoch: ch.epoch, Offset: ch.last}
-	ch.epoch, ch.last, ch.floor, ch.firstRetained = epoch, 0, 0, 0
+	ch.epoch, ch.last, ch.floor, ch.firstRetained = epoch, 0, 0, 1
+	ch.pages = nil
 	ch.forget()
 	for _, l := range ch.locals {
-		l.shard.post(func() { l.restarted(from, epoch) })
+		l.shard.post(func() { l.shard.moveTo(ch.ns, epoch) })
 	}
 }
 
@@ -261,13 +315,14 @@ func (ch *channel) forget() {
 	ch.ring, ch.start, ch.ringBytes = nil, 0, 0
 }
 
-// recent appends to dst up to limit messages with since < offset <= upto from
-// the ring. ok is false when the ring does not reach back to since.
-func (ch *channel) recent(dst []*Message, since, upto uint64, limit int) (msgs []*Message, ok bool) {
+// recent appends to dst up to limit messages with since < offset <= upto of
+// epoch from the ring; first has the meaning of Page.FirstRetained. ok is false
+// when the ring does not reach back to since.
+func (ch *channel) recent(dst []*Message, epoch string, since, upto uint64, limit int) (msgs []*Message, first uint64, ok bool) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if since < ch.floor {
-		return dst, false
+	if epoch != ch.epoch || since < ch.floor {
+		return dst, 0, false
 	}
 	ring := ch.ring[ch.start:]
 	lo, hi := 0, len(ring)
@@ -285,5 +340,5 @@ func (ch *channel) recent(dst []*Message, since, upto uint64, limit int) (msgs [
 		dst = append(dst, m)
 		limit--
 	}
-	return dst, true
+	return dst, ch.firstRetained, true
 }

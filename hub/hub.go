@@ -104,18 +104,6 @@ type tablePart struct {
 	channels map[string]*channel
 }
 
-// namespace is a Namespace in use.
-type namespace struct {
-	Namespace // immutable
-
-	mu sync.Mutex
-	// top is the newest position delivered by the broker or seen at a snapshot.
-	top Position
-	// delivered is the newest position delivered: every older message of every
-	// active channel has come through deliver.
-	delivered Position
-}
-
 // New returns a Hub over broker. Call Start before anything else.
 func New(cfg Config, broker Broker) (*Hub, error) {
 	if err := cfg.Validate(); err != nil {
@@ -161,14 +149,16 @@ func (h *Hub) Start(ctx context.Context) error {
 }
 
 // Close ends the broker, waits for everything the hub started, and is
-// idempotent. The shards' goroutines must no longer call Run.
+// idempotent. The shards' goroutines must no longer call into the hub.
 func (h *Hub) Close() error {
 	if h.closed.Swap(true) {
 		return nil
 	}
 	h.cancel()
 	for _, s := range *h.shards.Load() {
+		s.mu.Lock() // or a waiter between its look at closed and its wait misses this
 		s.room.Broadcast()
+		s.mu.Unlock()
 	}
 	err := h.broker.Close()
 	h.work.Wait()
@@ -257,37 +247,45 @@ func (h *Hub) deliver(m *Message) {
 	for _, s := range *h.shards.Load() {
 		s.awaitRoom()
 	}
+	late := false
+	if m.Offset != 0 {
+		ok, began := n.accept(m, &late)
+		if !ok {
+			return
+		}
+		if began {
+			h.restartChannels(n)
+		}
+	}
 	if ch := h.lookup(m.Channel); ch != nil {
-		ch.deliver(m)
+		ch.deliver(m, late)
 	}
 	if m.Offset != 0 {
-		n.advance(m.Position())
-		n.mu.Lock()
-		n.delivered = m.Position()
-		n.mu.Unlock()
+		n.passed(m.Position())
 	}
 }
 
-// advance moves the known top of the log to p, unless it is there already.
-func (n *namespace) advance(p Position) {
-	n.mu.Lock()
-	if n.top.Epoch != p.Epoch || n.top.Offset < p.Offset {
-		n.top = p
+// restartChannels takes every channel of n that is still in an epoch that is
+// over to the current one: a channel without messages would not notice.
+func (h *Hub) restartChannels(n *namespace) {
+	var all []*channel
+	for i := range h.table {
+		t := &h.table[i]
+		t.mu.RLock()
+		for _, ch := range t.channels {
+			if ch.ns == n {
+				all = append(all, ch)
+			}
+		}
+		t.mu.RUnlock()
 	}
-	n.mu.Unlock()
-}
-
-func (n *namespace) position() Position {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.top
-}
-
-// hasDelivered reports whether everything up to p came through deliver.
-func (n *namespace) hasDelivered(p Position) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.delivered.Epoch == p.Epoch && n.delivered.Offset >= p.Offset
+	for _, ch := range all {
+		ch.mu.Lock()
+		if ch.state == chanActive && n.isOver(ch.epoch) {
+			ch.restart(n.position().Epoch)
+		}
+		ch.mu.Unlock()
+	}
 }
 
 func (h *Hub) part(channel string) *tablePart {
@@ -342,7 +340,9 @@ func (h *Hub) sweep() {
 			return
 		case now := <-t.C:
 			for _, s := range *h.shards.Load() {
-				s.post(func() { s.giveUpIdle(now) })
+				if s.sweeping.CompareAndSwap(false, true) { // or a shard that stands still gathers them
+					s.post(func() { s.sweeping.Store(false); s.giveUpIdle(now) })
+				}
 			}
 		}
 	}

@@ -22,6 +22,9 @@ type join struct {
 	spaces []joinSpace
 	// missing channels are not active yet; fetching counts broker reads under way.
 	missing, fetching int
+	retries           int // of reads that came to nothing
+	pos               int // in shard.joins
+	started           bool
 	waitsForRoom      bool
 	running           bool
 	dead              bool
@@ -34,8 +37,12 @@ type joinSpace struct {
 	epoch  string
 	// cur is how far the replay has come.
 	cur uint64
-	// since is what the subscriber had; empty without one.
+	// since is what the subscriber had, as it is named in a gap; empty without one.
 	since string
+	// all says that whatever is retained was asked for: the first step may find
+	// the beginning gone. told is up to where missing messages were told.
+	all  bool
+	told uint64
 	// pages are broker reads that were made because a ring did not reach back.
 	pages map[*local]Page
 }
@@ -46,6 +53,7 @@ const replayPage = 128 // messages per channel and step
 // subscribers resume from the same place.
 type replayMemo struct {
 	from, upto uint64
+	first      uint64 // FirstRetained when the batch was made
 	batch      *Batch
 }
 
@@ -56,15 +64,16 @@ func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
 		ns, _ := sh.hub.namespaceOf(name)
 		l, err := sh.local(name, ns)
 		if err != nil {
-			j.cancel()
+			j.leave()
 			s.sink = nil
 			return err
 		}
 		opt.Channels[i] = l.name // the shard's copy: not one per subscriber
 		if !l.active {
 			j.missing++
+			l.waiting = append(l.waiting, j)
 		}
-		l.joining = append(l.joining, j) // keeps l from being given up
+		l.joins++ // keeps l from being given up
 		sp := slices.IndexFunc(j.spaces, func(x joinSpace) bool { return x.ns == ns })
 		if sp < 0 {
 			sp = len(j.spaces)
@@ -74,23 +83,37 @@ func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
 	}
 	sh.subs++
 	s.join = j
+	j.pos = len(sh.joins)
+	sh.joins = append(sh.joins, j)
 	if j.missing == 0 {
 		j.begin()
 	}
 	return nil
 }
 
-// cancel makes every later callback of j do nothing.
+// cancel takes j out of the shard and makes every later callback do nothing.
 func (j *join) cancel() {
+	all := j.shard.joins
+	last := len(all) - 1
+	all[j.pos], all[last].pos = all[last], j.pos
+	all[last] = nil
+	j.shard.joins = all[:last]
+	j.leave()
+}
+
+// leave ends j's interest in its channels.
+func (j *join) leave() {
 	j.dead = true
 	for _, sp := range j.spaces {
 		for _, l := range sp.locals {
-			if i := slices.Index(l.joining, j); i >= 0 {
-				l.joining = slices.Delete(l.joining, i, i+1)
+			l.joins--
+			if len(l.waiting) > 2*l.joins+16 { // those that come and go while the broker is away
+				l.waiting = slices.DeleteFunc(l.waiting, func(x *join) bool { return x.dead })
 			}
 			l.noteIdle()
 		}
 	}
+	j.s, j.spaces = nil, nil
 }
 
 func (j *join) fail(err error) {
@@ -112,22 +135,44 @@ func (j *join) channelReady() {
 	}
 }
 
-// begin decides per namespace where the replay starts. A position past the end
-// of the log is looked up at the broker: this node may only be behind.
+// begin looks up at the broker what cannot be judged here: a position past the
+// known end of the log. This node may only be behind.
 func (j *join) begin() {
+	var ask []*namespace
 	for i := range j.spaces {
 		sp := &j.spaces[i]
-		pos, ok := j.wanted(sp.locals[0].epoch)
-		if ok && pos.Offset > sp.cut() && pos.Offset > sp.ns.position().Offset {
-			j.verify(sp.ns)
-			return
+		if pos, ok := j.wanted(sp.locals[0].epoch); ok && !sp.reached(pos) {
+			ask = append(ask, sp.ns)
 		}
 	}
-	j.start(nil)
+	if len(ask) == 0 {
+		j.start()
+		return
+	}
+	j.fetching = len(ask)
+	for _, ns := range ask {
+		j.shard.hub.goBroker(func(ctx context.Context) {
+			top, err := j.shard.hub.readTop(ctx, ns)
+			j.shard.post(func() {
+				j.shard.moveTo(ns, top.Epoch)
+				j.fetching--
+				switch {
+				case j.dead:
+				case err != nil:
+					j.fail(err)
+				case j.fetching == 0:
+					j.start()
+				}
+			})
+		})
+	}
 }
 
 // wanted returns the position asked for in the log of epoch.
 func (j *join) wanted(epoch string) (Position, bool) {
+	if j.opt.All || j.opt.Unknown != "" {
+		return Position{}, false
+	}
 	for _, p := range j.opt.Since {
 		if p.Epoch == epoch && epoch != "" {
 			return p, true
@@ -136,26 +181,14 @@ func (j *join) wanted(epoch string) (Position, bool) {
 	return Position{}, false
 }
 
-func (j *join) verify(ns *namespace) {
-	j.fetching++
-	j.shard.hub.goBroker(func(ctx context.Context) {
-		top, err := j.shard.hub.broker.Top(ctx, &ns.Namespace)
-		j.shard.post(func() {
-			j.fetching--
-			switch {
-			case j.dead:
-			case err != nil:
-				j.fail(fmt.Errorf("look up the top of namespace %q: %w", ns.Name, err))
-			default:
-				j.start(map[*namespace]Position{ns: top})
-			}
-		})
-	})
+// reached reports whether the log is known to have come to pos.
+func (sp *joinSpace) reached(pos Position) bool {
+	return pos.Offset <= sp.cut() || sp.ns.knows(pos)
 }
 
 // start tells the sink where the stream begins, declares what cannot be had and
-// begins the replay. tops holds what the broker said about the future.
-func (j *join) start(tops map[*namespace]Position) {
+// begins the replay.
+func (j *join) start() {
 	var at Positions
 	var gaps []Gap
 	for i := range j.spaces {
@@ -164,30 +197,12 @@ func (j *join) start(tops map[*namespace]Position) {
 		if sp.epoch == "" {
 			continue // keeps no log
 		}
-		cut := sp.cut()
-		pos, ok := j.wanted(sp.epoch)
-		top := max(cut, sp.ns.position().Offset, tops[sp.ns].Offset)
-		switch {
-		case j.opt.live():
-			sp.cur = cut
-		case j.opt.All:
-			sp.cur = 0
-		case j.opt.Unknown != "":
-			sp.cur = cut
-			gaps = append(gaps, sp.gap(j.opt.Unknown, cut, GapUnknown))
-		case ok && pos.Offset <= top:
-			sp.cur, sp.since = pos.Offset, pos.String()
-		case ok:
-			sp.cur = cut
-			gaps = append(gaps, sp.gap(pos.String(), cut, GapUnknown))
-		default:
-			sp.cur = cut
-			if from, lost := j.orphan(); lost {
-				gaps = append(gaps, sp.gap(from, cut, GapEpoch))
-			}
+		if from, why := j.place(sp); why != "" {
+			gaps = append(gaps, sp.gap(from, sp.cur, why))
 		}
 		at = append(at, Position{Epoch: sp.epoch, Offset: sp.cur})
 	}
+	j.started = true
 	sink := j.s.sink
 	sink.Start(at)
 	for _, g := range gaps {
@@ -197,6 +212,47 @@ func (j *join) start(tops map[*namespace]Position) {
 		j.shard.gap(sink, g)
 	}
 	j.run()
+}
+
+// place decides where the stream begins in sp. With a reason it cannot continue
+// from what was asked for.
+func (j *join) place(sp *joinSpace) (from string, why GapReason) {
+	sp.cur = sp.cut()
+	pos, ok := j.wanted(sp.epoch)
+	switch {
+	case j.opt.live():
+	case j.opt.All:
+		sp.cur, sp.all = 0, true
+	case j.opt.Unknown != "":
+		return j.opt.Unknown, GapUnknown
+	case ok && sp.reached(pos):
+		sp.cur, sp.since = pos.Offset, pos.String()
+		if sp.ns.doubtful(pos, sp.locals) {
+			return sp.since, GapUnknown
+		}
+	case ok:
+		return pos.String(), GapUnknown
+	default:
+		if from, lost := j.orphan(); lost {
+			return from, GapEpoch
+		}
+	}
+	return "", ""
+}
+
+// restart takes j to a new epoch of ns and returns where it stood, if it had begun.
+func (j *join) restart(ns *namespace, epoch string) (from uint64, ok bool) {
+	if !j.started {
+		return 0, false
+	}
+	for i := range j.spaces {
+		if sp := &j.spaces[i]; sp.ns == ns {
+			from = sp.cur
+			*sp = joinSpace{ns: ns, locals: sp.locals, epoch: epoch}
+			return from, true
+		}
+	}
+	return 0, false
 }
 
 // orphan returns a position asked for that belongs to no log of this join.
@@ -210,7 +266,8 @@ func (j *join) orphan() (string, bool) {
 }
 
 func (sp *joinSpace) gap(from string, to uint64, why GapReason) Gap {
-	return Gap{Namespace: sp.ns.Name, From: from, To: Position{Epoch: sp.epoch, Offset: to}, Reason: why}
+	p := Position{Epoch: sp.epoch, Offset: to}
+	return Gap{Namespace: sp.ns.Name, From: from, To: p, At: p, Reason: why}
 }
 
 // cut returns the newest offset the shard has processed on the channels of sp.
@@ -258,50 +315,68 @@ func (j *join) run() {
 // behind reports whether sp has messages to replay.
 func (sp *joinSpace) behind() bool { return sp.epoch != "" && sp.cur < sp.cut() }
 
-// step replays the next messages of sp. It returns false when it has to wait. A
-// log that began anew during the join is a gap; what comes is live.
+// step replays the next messages of sp. It returns false when it has to wait or
+// the subscriber is gone.
 func (j *join) step(sp *joinSpace) bool {
-	if e := sp.locals[0].epoch; e != sp.epoch {
-		from := Position{Epoch: sp.epoch, Offset: sp.cur}.String()
-		sp.epoch, sp.cur, sp.pages = e, sp.cut(), nil
-		j.shard.gap(j.s.sink, sp.gap(from, sp.cur, GapEpoch))
-		return !j.dead
-	}
 	cut := sp.cut()
 	single := len(sp.locals) == 1
-	if memo := &sp.locals[0].memo; single && memo.batch != nil && memo.from == sp.cur && memo.upto <= cut && !sp.trimmed() {
-		j.emit(sp, memo.batch, memo.upto)
+	if memo := &sp.locals[0].memo; single && memo.batch != nil && memo.from == sp.cur && memo.upto <= cut {
+		batch, upto := memo.batch, memo.upto
+		if j.tellMissing(sp, memo.first, cut, batch.Messages[0].Offset-1) {
+			j.emit(sp, batch, upto)
+		}
 		return !j.dead
 	}
-	msgs, upto, need := sp.gather(cut)
-	if len(need) > 0 {
-		j.fetch(sp, need)
+	st := sp.gather(cut)
+	if len(st.need) > 0 {
+		j.fetch(sp, st.need)
 		return false
 	}
-	if first := sp.firstRetained(); sp.since != "" && sp.cur+1 < first {
-		j.shard.gap(j.s.sink, sp.gap(sp.since, min(first-1, cut), GapRetention))
-		if j.dead {
-			return false
-		}
+	from := sp.cur
+	next := st.upto
+	if len(st.msgs) > 0 {
+		next = st.msgs[0].Offset - 1
 	}
-	sp.since = "" // said once
-	if len(msgs) == 0 {
-		sp.cur = upto
+	if !j.tellMissing(sp, st.first, cut, next) {
+		return false
+	}
+	if len(st.msgs) == 0 {
+		sp.cur = st.upto
 		return true
 	}
-	b := &Batch{Messages: msgs, Replay: true, hub: j.shard.hub}
-	for _, m := range msgs {
+	b := &Batch{Messages: st.msgs, Replay: true, hub: j.shard.hub}
+	for _, m := range st.msgs {
 		b.size += len(m.Data)
 	}
 	if single {
-		sp.locals[0].memo = replayMemo{from: sp.cur, upto: upto, batch: b}
+		sp.locals[0].memo = replayMemo{from: from, upto: st.upto, first: st.first, batch: b}
 	}
-	j.emit(sp, b, upto)
+	j.emit(sp, b, st.upto)
 	return !j.dead
 }
 
-// trimmed reports whether a replay from sp.cur would have to declare a gap.
-func (sp *joinSpace) trimmed() bool { return sp.since != "" && sp.cur+1 < sp.firstRetained() }
+// tellMissing declares what retention removed after sp.cur, if only what is not
+// before first is there. next is such that what follows comes after it. It
+// returns false when the subscriber has left.
+func (j *join) tellMissing(sp *joinSpace, first, cut, next uint64) bool {
+	all := sp.all
+	sp.all = false
+	if sp.cur+1 >= first || first <= sp.told {
+		return true
+	}
+	sp.told = first
+	if all {
+		return true // what is there was asked for
+	}
+	from := sp.since
+	if from == "" {
+		from = Position{Epoch: sp.epoch, Offset: sp.cur}.String()
+	}
+	g := sp.gap(from, min(first-1, cut), GapRetention)
+	g.At.Offset = min(g.To.Offset, next)
+	j.shard.gap(j.s.sink, g)
+	return !j.dead
+}
 
 func (j *join) emit(sp *joinSpace, b *Batch, upto uint64) {
 	sp.cur = upto
@@ -312,40 +387,70 @@ func (j *join) emit(sp *joinSpace, b *Batch, upto uint64) {
 	j.s.sink.Deliver(b)
 }
 
-// gather collects the next messages of all channels of sp in the order of the
-// log, and how far they reach. need are the channels to ask the broker for.
-func (sp *joinSpace) gather(cut uint64) (msgs []*Message, upto uint64, need []*local) {
-	upto = cut
+// stretch is what gather found.
+type stretch struct {
+	msgs  []*Message
+	upto  uint64   // how far they reach
+	first uint64   // as Page.FirstRetained, over all channels
+	need  []*local // the channels to ask the broker for
+}
+
+// gather collects the next messages of all channels of sp in the order of the log.
+func (sp *joinSpace) gather(cut uint64) stretch {
+	st := stretch{upto: cut}
 	for _, l := range sp.locals {
-		before := len(msgs)
-		covered := cut
-		if page, ok := sp.pages[l]; ok && page.Covered > sp.cur {
-			covered = min(covered, page.Covered)
-			for _, m := range page.Messages {
-				if m.Offset > sp.cur && m.Offset <= cut {
-					msgs = append(msgs, m)
+		before := len(st.msgs)
+		reaches := sp.ringReaches(l, cut) // asked before the ring is read: what is delivered later is not in it
+		page, ok := sp.page(l)
+		if !ok && reaches {
+			msgs, first, whole := l.ch.recent(st.msgs, sp.epoch, sp.cur, cut, replayPage)
+			if whole {
+				if st.msgs = msgs; len(msgs)-before == replayPage {
+					st.upto = min(st.upto, msgs[len(msgs)-1].Offset)
 				}
-			}
-		} else {
-			var ok bool
-			if msgs, ok = l.ch.recent(msgs, sp.cur, cut, replayPage); !ok || !sp.ringReaches(l, cut) {
-				msgs = msgs[:before]
-				need = append(need, l)
+				st.first = max(st.first, first)
 				continue
 			}
-			if len(msgs)-before == replayPage {
-				covered = msgs[len(msgs)-1].Offset
+		}
+		if !ok {
+			if page, ok = l.ch.page(sp.epoch, sp.cur); !ok {
+				st.need = append(st.need, l)
+				continue
+			}
+			sp.keep(l, page)
+		}
+		st.upto = min(st.upto, page.Covered)
+		st.first = max(st.first, page.FirstRetained)
+		for _, m := range page.Messages {
+			if m.Offset > sp.cur && m.Offset <= cut {
+				st.msgs = append(st.msgs, m)
 			}
 		}
-		upto = min(upto, covered)
 	}
 	if len(sp.locals) > 1 {
-		slices.SortFunc(msgs, func(a, b *Message) int { return cmp.Compare(a.Offset, b.Offset) })
+		slices.SortFunc(st.msgs, func(a, b *Message) int { return cmp.Compare(a.Offset, b.Offset) })
 	}
-	for len(msgs) > 0 && msgs[len(msgs)-1].Offset > upto {
-		msgs = msgs[:len(msgs)-1]
+	for len(st.msgs) > 0 && st.msgs[len(st.msgs)-1].Offset > st.upto {
+		st.msgs = st.msgs[:len(st.msgs)-1]
 	}
-	return msgs, upto, need
+	return st
+}
+
+// page returns a page of l read for this join that goes on from sp.cur.
+func (sp *joinSpace) page(l *local) (Page, bool) {
+	page, ok := sp.pages[l]
+	if ok && page.Covered <= sp.cur {
+		delete(sp.pages, l)
+		return Page{}, false
+	}
+	return page, ok
+}
+
+func (sp *joinSpace) keep(l *local, page Page) {
+	if sp.pages == nil {
+		sp.pages = map[*local]Page{}
+	}
+	sp.pages[l] = page
 }
 
 // ringReaches reports whether l's ring holds everything of its channel up to
@@ -358,79 +463,64 @@ func (sp *joinSpace) ringReaches(l *local, cut uint64) bool {
 	return sp.ns.hasDelivered(Position{Epoch: sp.epoch, Offset: cut})
 }
 
-func (sp *joinSpace) firstRetained() uint64 {
-	var first uint64
-	for _, l := range sp.locals {
-		if page, ok := sp.pages[l]; ok {
-			first = max(first, page.FirstRetained)
-			continue
-		}
-		l.ch.mu.Lock()
-		first = max(first, l.ch.firstRetained)
-		l.ch.mu.Unlock()
-	}
-	return first
-}
-
 // fetch asks the broker for the channels whose rings do not reach.
 func (j *join) fetch(sp *joinSpace, need []*local) {
 	since, epoch := sp.cur, sp.epoch
+	j.fetching += len(need)
 	for _, l := range need {
-		j.fetching++
+		l.read = true
 		l.ch.history(since, func(page Page, err error) {
-			j.shard.post(func() {
-				j.fetching--
-				switch {
-				case j.dead:
-				case err != nil:
-					j.fail(err)
-				case page.Epoch != epoch || page.Covered <= since:
-					// This node is behind a change of the log; the next try finds it settled.
-					j.fail(fmt.Errorf("%w: history of %q is of epoch %q and reaches %d, wanted %q after %d",
-						ErrUnavailable, l.name, page.Epoch, page.Covered, epoch, since))
-				default:
-					if sp.pages == nil {
-						sp.pages = map[*local]Page{}
-					}
-					sp.pages[l] = page
-					j.run()
-				}
-			})
+			j.shard.post(func() { j.fetched(sp, l, Position{Epoch: epoch, Offset: since}, page, err) })
 		})
 	}
 }
 
-// enterLive puts the subscriber into the live lists of its channels.
-func (j *join) enterLive() {
-	s := j.s
-	s.join = nil
-	j.cancel()
-	if sp := &j.spaces[0]; len(j.spaces) == 1 && len(sp.locals) == 1 && sp.cur <= sp.locals[0].last {
-		s.enterSingle(sp.locals[0])
+// maxRetries bounds how often a join reads again because the log began anew
+// under it.
+const maxRetries = 8
+
+// fetched takes the page of l that was read from since on.
+func (j *join) fetched(sp *joinSpace, l *local, since Position, page Page, err error) {
+	if j.dead {
 		return
 	}
-	for i := range j.spaces {
-		s.enterFiltered(j.spaces[i].locals, j.spaces[i].cur)
+	if err == nil {
+		j.shard.moveTo(sp.ns, page.Epoch)
 	}
+	j.fetching--
+	switch {
+	case j.dead: // moveTo told its sink of a gap
+		return
+	case err != nil:
+		j.fail(fmt.Errorf("history of %q: %w", l.name, err))
+		return
+	case sp.epoch == since.Epoch && page.Epoch == sp.epoch && page.Covered > since.Offset:
+		sp.keep(l, page)
+	case (sp.epoch != since.Epoch || page.Epoch != since.Epoch) && j.retries < maxRetries:
+		j.retries++
+	default:
+		j.fail(fmt.Errorf("%w: history of %q is of epoch %q and reaches %d, wanted %q after %d",
+			ErrUnavailable, l.name, page.Epoch, page.Covered, sp.epoch, since.Offset))
+		return
+	}
+	j.run()
 }
 
-// history reads from the broker; readers that ask for the same at the same time
-// share one read.
-func (ch *channel) history(since uint64, got func(Page, error)) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	ch.reads[since] = append(ch.reads[since], got)
-	if len(ch.reads[since]) > 1 {
+// enterLive puts the subscriber into the live lists of its channels.
+func (j *join) enterLive() {
+	s, spaces := j.s, j.spaces
+	s.join = nil
+	j.cancel()
+	if sp := &spaces[0]; len(spaces) == 1 && len(sp.locals) == 1 {
+		if l := sp.locals[0]; sp.cur > l.last {
+			s.enterFiltered(sp.locals, sp.cur)
+			l.ahead++
+		} else {
+			s.enterSingle(l)
+		}
 		return
 	}
-	ch.hub.goBroker(func(ctx context.Context) {
-		page, err := ch.hub.broker.History(ctx, &ch.ns.Namespace, ch.name, since, replayPage)
-		ch.mu.Lock()
-		waiting := ch.reads[since]
-		delete(ch.reads, since)
-		ch.mu.Unlock()
-		for _, f := range waiting {
-			f(page, err)
-		}
-	})
+	for i := range spaces {
+		s.enterFiltered(spaces[i].locals, spaces[i].cur)
+	}
 }

@@ -40,8 +40,9 @@ type Message struct {
 	// message is in its channel's ring and the hub's budget allows.
 	encoded [MaxFormats]atomic.Pointer[[]byte]
 	mu      sync.Mutex
-	kept    int64 // bytes of them in the hub's budget
-	pending int32 // shards that have yet to deliver it
+	kept    int64  // bytes of them in the hub's budget
+	pending int32  // shards that have yet to deliver it
+	budget  uint16 // bit f: format f is counted in kept
 	inRing  bool
 }
 
@@ -71,6 +72,7 @@ func (m *Message) encode(f Format, enc Encoder, budget *atomic.Int64, limit int6
 	switch {
 	case m.inRing && budget.Load() < limit:
 		m.kept += int64(len(b))
+		m.budget |= 1 << f
 		budget.Add(int64(len(b)))
 		m.encoded[f].Store(&b)
 	case m.pending > 0:
@@ -91,7 +93,7 @@ func (m *Message) enter() {
 func (m *Message) evict(budget *atomic.Int64) {
 	m.mu.Lock()
 	budget.Add(-m.kept)
-	m.kept, m.inRing = 0, false
+	m.kept, m.budget, m.inRing = 0, 0, false
 	m.forget()
 	m.mu.Unlock()
 }
@@ -110,13 +112,16 @@ func (m *Message) sent() {
 	m.mu.Unlock()
 }
 
-// forget drops the wire forms once nobody is expected to want them. m.mu is held.
+// forget drops the wire forms that nobody is expected to want and that the
+// budget does not count. m.mu is held.
 func (m *Message) forget() {
-	if m.inRing && m.kept > 0 || m.pending > 0 {
+	if m.pending > 0 {
 		return
 	}
-	for i := range m.encoded {
-		m.encoded[i].Store(nil)
+	for f := range m.encoded {
+		if m.budget&(1<<f) == 0 {
+			m.encoded[f].Store(nil)
+		}
 	}
 }
 

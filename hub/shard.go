@@ -1,6 +1,8 @@
 package hub
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,11 +18,18 @@ type Shard struct {
 	// Any goroutine: what waits for Run, in order.
 	mu    sync.Mutex
 	queue []item
+	waits int          // messages in queue
 	room  sync.Cond    // signalled when Run has taken the queue
-	depth atomic.Int64 // messages in queue
+	depth atomic.Int64 // messages in queue and in Run
+	// sweeping says that giveUpIdle is in the queue.
+	sweeping atomic.Bool
 
 	// Owned by the shard's goroutine. No lock.
-	locals  map[string]*local
+	locals map[string]*local
+	// epochs says in which epoch the shard is in each namespace: all its locals
+	// and subscribers there are, and change together.
+	epochs  map[*namespace]string
+	joins   []*join
 	running []item // the queue being worked on, swapped with queue
 	dirty   []*local
 	subs    int
@@ -36,6 +45,8 @@ type item struct {
 	f func()
 	// shared says that other shards get m as well.
 	shared bool
+	// late says that later messages of other channels came before m.
+	late bool
 }
 
 // local is a shard's side of a channel.
@@ -54,9 +65,12 @@ type local struct {
 	// filtered subscribe to several channels, or are ahead of the shard: each
 	// takes messages after an offset of its own.
 	filtered []member
-	joining  []*join // wait for the channel to become active
+	ahead    int     // of them, those that follow this channel alone
+	waiting  []*join // for the channel to become active; some may have been cancelled
+	joins    int     // under way that want this channel
 	pending  Batch   // this run's messages, for single
 	memo     replayMemo
+	read     bool      // pages were read from the broker since the last sweep
 	idle     time.Time // when the last subscriber left
 }
 
@@ -72,9 +86,10 @@ const (
 )
 
 // NewShard adds a shard. wake is called, from any goroutine, when Run has
-// something to do and had nothing before: it must make the owner call Run soon.
+// something to do and had nothing before: it must make the owner call Run soon,
+// and must not call into the hub itself.
 func (h *Hub) NewShard(wake func()) *Shard {
-	s := &Shard{hub: h, wake: wake, locals: map[string]*local{}}
+	s := &Shard{hub: h, wake: wake, locals: map[string]*local{}, epochs: map[*namespace]string{}}
 	s.room.L = &s.mu
 	h.shardsMu.Lock()
 	defer h.shardsMu.Unlock()
@@ -88,31 +103,40 @@ func (h *Hub) NewShard(wake func()) *Shard {
 // at most a fixed number per channel and per joining subscriber at a time.
 func (s *Shard) post(f func()) { s.enqueue(item{f: f}) }
 
-// postMessage queues m for l.
-func (s *Shard) postMessage(l *local, m *Message, shared bool) {
+// postMessage queues a message for a local.
+func (s *Shard) postMessage(it item) {
 	s.depth.Add(1)
-	s.enqueue(item{l: l, m: m, shared: shared})
+	s.enqueue(it)
 }
 
 func (s *Shard) enqueue(it item) {
 	s.mu.Lock()
 	first := len(s.queue) == 0
 	s.queue = append(s.queue, it)
+	if it.m != nil {
+		s.waits++
+	}
 	s.mu.Unlock()
 	if first {
 		s.wake()
 	}
 }
 
-// awaitRoom waits while the queue is at twice its bound. Publish refuses at the
-// bound itself, so only a broker's own delivery goroutine ever waits here.
+// publishers is how many goroutines may pass the look at a shard's depth at the
+// same time before their messages arrive there.
+const publishers = 1 << 10
+
+// awaitRoom waits while the queue is at twice its bound, and then some. Publish
+// refuses at the bound itself, so only a broker's own delivery goroutine ever
+// waits here, never a publisher, which may be the shard's own goroutine.
 func (s *Shard) awaitRoom() {
-	if s.depth.Load() < 2*int64(s.hub.shardQueue) {
+	limit := s.hub.shardQueue + max(s.hub.shardQueue, publishers)
+	if s.depth.Load() < int64(limit) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.queue) >= 2*s.hub.shardQueue && !s.hub.closed.Load() {
+	for s.waits >= limit && !s.hub.closed.Load() {
 		s.room.Wait()
 	}
 }
@@ -126,6 +150,7 @@ func (s *Shard) Run() {
 		return
 	}
 	s.queue, s.running = s.running[:0], s.queue
+	s.waits = 0
 	s.room.Broadcast()
 	s.mu.Unlock()
 	taken := 0
@@ -134,7 +159,7 @@ func (s *Shard) Run() {
 		if it.f != nil {
 			it.f()
 		} else {
-			s.process(it.l, it.m, it.shared)
+			s.process(it)
 			taken++
 		}
 	}
@@ -142,6 +167,7 @@ func (s *Shard) Run() {
 	for _, l := range s.dirty {
 		l.flush()
 	}
+	clear(s.dirty)
 	s.dirty = s.dirty[:0]
 	for i := range s.running {
 		if s.running[i].shared {
@@ -156,8 +182,12 @@ func (s *Shard) Run() {
 
 // process takes one message: filtered subscribers get it now, single ones with
 // what else this run brings for the channel.
-func (s *Shard) process(l *local, m *Message, shared bool) {
+func (s *Shard) process(it *item) {
+	l, m := it.l, it.m
 	if m.Offset != 0 {
+		if m.Epoch != l.epoch {
+			return // of a log that was lost: that was told already
+		}
 		l.last = m.Offset
 	}
 	if len(l.single) > 0 {
@@ -167,13 +197,13 @@ func (s *Shard) process(l *local, m *Message, shared bool) {
 		}
 		p.Messages = append(p.Messages, m)
 		p.size += len(m.Data)
-		p.shared = p.shared || shared
+		p.shared = p.shared || it.shared
 		if len(p.Messages) >= maxBatchMessages || p.size >= maxBatchBytes {
 			l.flush()
 		}
 	}
 	if len(l.filtered) > 0 {
-		l.deliverFiltered(m, shared)
+		l.deliverFiltered(m, it)
 	}
 }
 
@@ -198,18 +228,22 @@ func (l *local) flush() {
 	l.shard.delivered.Add(uint64(n * len(b.Messages)))
 }
 
-func (l *local) deliverFiltered(m *Message, shared bool) {
-	b := Batch{Messages: []*Message{m}, hub: l.shard.hub, size: len(m.Data), shared: shared}
+// deliverFiltered hands m to the filtered subscribers that have not passed it. If
+// it came late, one that has passed it may have missed it and is told.
+func (l *local) deliverFiltered(m *Message, it *item) {
+	b := Batch{Messages: []*Message{m}, hub: l.shard.hub, size: len(m.Data), shared: it.shared}
 	n := 0
 	for i := len(l.filtered) - 1; i >= 0; i-- {
 		if i >= len(l.filtered) {
 			continue
 		}
 		e := l.filtered[i]
-		if m.Offset != 0 {
-			if m.Offset <= (*e.s.more)[e.index].after {
-				continue
+		if after := (*e.s.more)[e.index].after; m.Offset != 0 && m.Offset <= after {
+			if it.late {
+				at := Position{Epoch: l.epoch, Offset: after}
+				l.shard.gap(e.s.sink, Gap{Namespace: l.ch.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown})
 			}
+			continue
 		}
 		e.s.sink.Deliver(&b)
 		n++
@@ -217,13 +251,24 @@ func (l *local) deliverFiltered(m *Message, shared bool) {
 	l.shard.delivered.Add(uint64(n))
 }
 
-// ready is called when the broker's deliveries begin after last.
-func (l *local) ready(epoch string, last uint64) {
-	l.active, l.epoch, l.last = true, epoch, last
-	joining := l.joining
-	l.joining = nil
-	for _, j := range joining {
+// ready is called when the broker's deliveries begin after at.
+func (l *local) ready(at Position) {
+	l.arrive(at)
+	waiting := l.waiting
+	l.waiting = nil
+	for _, j := range waiting {
 		j.channelReady()
+	}
+}
+
+// arrive makes l active: deliveries begin after at. The shard may know of a
+// newer epoch than the channel, for which the channel is complete then.
+func (l *local) arrive(at Position) {
+	s, ns := l.shard, l.ch.ns
+	s.moveTo(ns, at.Epoch)
+	l.active, l.epoch = true, s.epochs[ns]
+	if l.epoch == at.Epoch {
+		l.last = at.Offset
 	}
 }
 
@@ -232,29 +277,65 @@ func (l *local) failed(err error) {
 	if l.shard.locals[l.name] == l {
 		delete(l.shard.locals, l.name)
 	}
-	joining := l.joining
-	l.joining = nil
-	for _, j := range joining {
+	waiting := l.waiting
+	l.waiting = nil
+	for _, j := range waiting {
 		j.fail(err)
 	}
 }
 
-// restarted tells every subscriber that the log began anew.
-func (l *local) restarted(from Position, epoch string) {
-	l.flush()
-	l.epoch, l.last = epoch, 0
-	l.memo = replayMemo{}
-	g := Gap{Namespace: l.ch.ns.Name, From: from.String(), To: Position{Epoch: epoch}, Reason: GapEpoch}
-	for i := len(l.single) - 1; i >= 0; i-- {
-		if i < len(l.single) {
-			l.shard.gap(l.single[i].sink, g)
+// moveTo takes the shard to a new epoch of ns, if that is not over by now: the
+// log began anew, and every subscriber there is told, once.
+func (s *Shard) moveTo(ns *namespace, epoch string) {
+	old := s.epochs[ns]
+	if epoch == "" || epoch == old || ns.isOver(epoch) {
+		return
+	}
+	s.epochs[ns] = epoch
+	var locals []*local
+	for _, l := range s.locals {
+		if l.active && l.ch.ns == ns {
+			locals = append(locals, l)
 		}
 	}
-	for i := len(l.filtered) - 1; i >= 0; i-- {
-		if i < len(l.filtered) {
-			e := l.filtered[i]
-			(*e.s.more)[e.index].after = 0
-			l.shard.gap(e.s.sink, g)
+	slices.SortFunc(locals, func(a, b *local) int { return strings.Compare(a.name, b.name) })
+	stood := map[*Subscriber]uint64{}
+	var order []*Subscriber
+	stands := func(sub *Subscriber, at uint64) {
+		if _, ok := stood[sub]; !ok {
+			order = append(order, sub)
+		}
+		stood[sub] = max(stood[sub], at)
+	}
+	for _, l := range locals {
+		l.flush()
+		for _, sub := range l.single {
+			stands(sub, l.last)
+		}
+		for _, e := range l.filtered {
+			m := &(*e.s.more)[e.index]
+			stands(e.s, max(l.last, m.after))
+			m.after = 0
+		}
+		l.epoch, l.last, l.memo = epoch, 0, replayMemo{}
+	}
+	var joins []*join
+	for _, j := range s.joins {
+		if from, ok := j.restart(ns, epoch); ok {
+			joins = append(joins, j)
+			stands(j.s, from)
+		}
+	}
+	to := Position{Epoch: epoch}
+	for _, sub := range order {
+		if sub.sink != nil { // it may have left during one of these calls
+			from := Position{Epoch: old, Offset: stood[sub]}
+			s.gap(sub.sink, Gap{Namespace: ns.Name, From: from.String(), To: to, At: to, Reason: GapEpoch})
+		}
+	}
+	for _, j := range joins {
+		if !j.waitsForRoom {
+			j.run()
 		}
 	}
 }
@@ -268,24 +349,33 @@ func (s *Shard) gap(sink Sink, g Gap) {
 // moves subscribers that are no longer ahead to the straight path.
 func (s *Shard) giveUpIdle(now time.Time) {
 	for name, l := range s.locals {
-		l.promote()
-		switch {
-		case !l.active || len(l.single)+len(l.filtered)+len(l.joining) > 0:
-		case now.Sub(l.idle) >= s.hub.linger:
+		l.memo = replayMemo{}
+		if l.read {
+			l.read = false
+			l.ch.dropPages()
+		}
+		if l.ahead > 0 {
+			l.promote()
+		}
+		if l.active && l.unused() && now.Sub(l.idle) >= s.hub.linger {
 			delete(s.locals, name)
 			l.ch.detach(l)
 		}
 	}
 }
 
+// unused reports whether nobody wants l.
+func (l *local) unused() bool { return len(l.single)+len(l.filtered)+l.joins == 0 }
+
+// promote moves those that were ahead of the shard and are not any more. What
+// waits in pending has been handed to them already.
 func (l *local) promote() {
-	l.memo = replayMemo{}
+	l.flush()
 	for i := len(l.filtered) - 1; i >= 0; i-- {
-		e := l.filtered[i]
-		if more := e.s.memberships(); len(more) == 1 && more[0].after <= l.last {
-			l.flush()
-			e.s.leave()
-			e.s.enterSingle(l)
+		s := l.filtered[i].s
+		if more := s.memberships(); len(more) == 1 && more[0].after <= l.last {
+			s.leave()
+			s.enterSingle(l)
 		}
 	}
 }
@@ -296,13 +386,15 @@ func (s *Shard) local(name string, ns *namespace) (*local, error) {
 		return l, nil
 	}
 	l := &local{shard: s, name: name, idle: time.Now()}
-	active, err := s.hub.attach(name, ns, l)
+	active, at, err := s.hub.attach(name, ns, l)
 	if err != nil {
 		return nil, err
 	}
-	l.active = active
 	l.name = l.ch.name
 	s.locals[l.name] = l
+	if active {
+		l.arrive(at)
+	}
 	return l, nil
 }
 

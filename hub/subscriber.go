@@ -8,8 +8,8 @@ import (
 )
 
 // A Sink is where a subscriber's messages go: a connection, or anything else.
-// The hub calls it on the shard's goroutine only. A sink may unsubscribe its
-// own subscriber from any of these calls, but no other.
+// The hub calls it on the shard's goroutine only. A sink may unsubscribe its own
+// subscriber from any of these calls, but no other, and subscribe none.
 type Sink interface {
 	// Start comes once, before all else: what follows comes after at, one
 	// position per namespace that keeps a log.
@@ -30,8 +30,12 @@ type Sink interface {
 type Gap struct {
 	Namespace string
 	From      string   // what the subscriber had, as it said it
-	To        Position // what follows comes after this
-	Reason    GapReason
+	To        Position // up to here messages may be missing
+	// At is where the stream stands after the gap: what follows comes after it,
+	// and it is safe to resume from. It is before To when other channels of the
+	// stream still have messages from in between.
+	At     Position
+	Reason GapReason
 }
 
 // GapReason is a word for why messages may be missing.
@@ -90,8 +94,11 @@ func (o *SubscribeOptions) live() bool { return !o.All && o.Unknown == "" && len
 // Subscribe begins a subscription of sink. Only the shard's goroutine may call
 // it; sink may be called before it returns. An error means nothing was begun.
 func (sh *Shard) Subscribe(s *Subscriber, sink Sink, opt SubscribeOptions) error {
-	if s.local != nil || s.more != nil || s.join != nil {
+	switch {
+	case s.sink != nil:
 		return errors.New("subscribe: already subscribed")
+	case sh.hub.closed.Load():
+		return ErrClosed
 	}
 	if len(opt.Channels) == 0 || len(opt.Channels) > MaxSubscriberChannels {
 		return fmt.Errorf("%w: %d, want 1 to %d", ErrTooManyChannels, len(opt.Channels), MaxSubscriberChannels)
@@ -203,6 +210,9 @@ func (s *Subscriber) leave() {
 		s.local = nil
 		l.noteIdle()
 	}
+	if more := s.memberships(); len(more) == 1 {
+		more[0].l.ahead--
+	}
 	for _, m := range s.memberships() {
 		l, last := m.l, len(m.l.filtered)-1
 		moved := l.filtered[last]
@@ -216,7 +226,7 @@ func (s *Subscriber) leave() {
 }
 
 func (l *local) noteIdle() {
-	if len(l.single)+len(l.filtered)+len(l.joining) == 0 {
+	if l.unused() {
 		l.idle = time.Now()
 		if cap(l.single) > 64 {
 			l.single = nil

@@ -1,0 +1,146 @@
+package hub
+
+import (
+	"slices"
+	"sync"
+)
+
+// namespace is a Namespace in use, with what this node knows of its log.
+type namespace struct {
+	Namespace // immutable
+
+	mu sync.Mutex
+	// top is the newest position delivered by the broker or told in an answer;
+	// its epoch is the current one.
+	top Position
+	// delivered is the newest offset delivered in that epoch: every older message
+	// of every active channel has come through deliver, but for late ones.
+	delivered uint64
+	// over are the epochs that came before.
+	over []string
+	// late are messages of this epoch that came after later ones.
+	late []lateMessage
+}
+
+// lateMessage is one that came when upto had been delivered on other channels: a
+// stream that stood between offset and upto claims it without having had it.
+type lateMessage struct {
+	channel      string
+	offset, upto uint64
+}
+
+const (
+	maxOver = 64 // epochs remembered as over
+	maxLate = 64 // late messages remembered per epoch
+)
+
+// learn takes note of at, which the broker answered to a question asked when the
+// current epoch was before. It returns false for an answer that is, or may be,
+// older than what is known by now: the question must be asked again. began is
+// true when at begins another epoch: restartChannels must be called.
+func (n *namespace) learn(before string, at Position) (known, began bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case at.Epoch == "":
+		return true, false // it keeps no log
+	case at.Epoch == n.top.Epoch:
+		n.top.Offset = max(n.top.Offset, at.Offset)
+		return true, false
+	case n.top.Epoch != before || slices.Contains(n.over, at.Epoch):
+		return false, false
+	}
+	return true, n.begin(at)
+}
+
+// accept is learn for a message that the broker delivers. It returns false for
+// one of an epoch that is over.
+func (n *namespace) accept(m *Message, late *bool) (ok, began bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m.Epoch == n.top.Epoch {
+		*late = m.Offset < n.delivered
+		return true, false
+	}
+	if slices.Contains(n.over, m.Epoch) {
+		return false, false
+	}
+	return true, n.begin(Position{Epoch: m.Epoch})
+}
+
+// begin makes the epoch of at the current one. n.mu is held.
+func (n *namespace) begin(at Position) (again bool) {
+	if again = n.top.Epoch != ""; again {
+		if len(n.over) == maxOver {
+			n.over = slices.Delete(n.over, 0, 1)
+		}
+		n.over = append(n.over, n.top.Epoch)
+	}
+	n.top, n.delivered, n.late = at, 0, nil
+	return again
+}
+
+// passed notes that everything up to p was delivered.
+func (n *namespace) passed(p Position) {
+	n.mu.Lock()
+	if n.top.Epoch == p.Epoch {
+		n.delivered = max(n.delivered, p.Offset)
+		n.top.Offset = max(n.top.Offset, p.Offset)
+	}
+	n.mu.Unlock()
+}
+
+// cameLate remembers m, which came after later messages of other channels.
+func (n *namespace) cameLate(m *Message) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.top.Epoch != m.Epoch {
+		return
+	}
+	if len(n.late) == maxLate {
+		n.late = slices.Delete(n.late, 0, 1)
+	}
+	n.late = append(n.late, lateMessage{m.Channel, m.Offset, n.delivered})
+}
+
+// doubtful reports whether a stream of locals that stands at p may not have had
+// a message that came late.
+func (n *namespace) doubtful(p Position, locals []*local) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(locals) < 2 || n.top.Epoch != p.Epoch {
+		return false
+	}
+	return slices.ContainsFunc(n.late, func(x lateMessage) bool {
+		return x.offset < p.Offset && p.Offset <= x.upto &&
+			slices.ContainsFunc(locals, func(l *local) bool { return l.name == x.channel })
+	})
+}
+
+// position returns the newest known position.
+func (n *namespace) position() Position {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.top
+}
+
+// knows reports whether p is in the current epoch and not past what is known of it.
+func (n *namespace) knows(p Position) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.top.Epoch == p.Epoch && p.Offset <= n.top.Offset
+}
+
+// isOver reports whether another epoch is known to have come after epoch.
+func (n *namespace) isOver(epoch string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Contains(n.over, epoch)
+}
+
+// hasDelivered reports whether everything up to p came through deliver.
+func (n *namespace) hasDelivered(p Position) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.top.Epoch == p.Epoch && n.delivered >= p.Offset
+}
