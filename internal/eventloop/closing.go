@@ -30,6 +30,9 @@ func (c *Conn) CloseAfterFlush() {
 // input would reset the connection and could take the answer with it
 // (RFC 9112 §9.6).
 func (c *Conn) linger() {
+	if !c.goodbye() {
+		return
+	}
 	if c.flags&flagEOF != 0 {
 		c.Close(nil)
 		return
@@ -87,10 +90,12 @@ func (c *Conn) end(err error, reset bool) {
 		return
 	}
 	l := c.loop
+	orderly := err == nil && !reset && l.gathering != c
 	if l.gathering == c {
 		l.gather, l.gathering = l.gather[:0], nil
 	}
 	c.flags |= flagClosed
+	c.lastWords(orderly)
 	l.timers.Stop(&c.timer)
 	if reset {
 		l.poller.Abort(c.key, int(c.fd))

@@ -94,15 +94,23 @@ func (c *Conn) Listener() int { return int(c.listener) }
 func (c *Conn) Accepted() int64 { return c.accepted }
 
 // Handler returns the current handler. Once c is closing it is one of the loop's.
-func (c *Conn) Handler() Handler { return c.handler }
+func (c *Conn) Handler() Handler {
+	if f, ok := c.handler.(*filtered); ok {
+		return f.Handler
+	}
+	return c.handler
+}
 
 // SetHandler changes what the connection does, for example after an upgrade.
 func (c *Conn) SetHandler(h Handler) {
-	if p, ok := c.handler.(*parting); ok {
-		p.last = h
-		return
+	at := &c.handler
+	if p, ok := (*at).(*parting); ok {
+		at = &p.last
 	}
-	c.handler = h
+	if f, ok := (*at).(*filtered); ok {
+		at = &f.Handler
+	}
+	*at = h
 }
 
 // SetTimer makes Handler.Timer come at now+d nanoseconds on the loop's clock,

@@ -62,6 +62,7 @@ type Loop struct {
 	spare     []*outQueue // empty ones for the next use
 	swept     int64
 	scratch   []byte // for merge
+	sealed    []byte // for seal
 	gather    []byte // bytes of gathering, not yet written
 	gathering *Conn
 	paused    []pausedListener
@@ -393,11 +394,11 @@ func (l *Loop) Received(k poller.Key, b []byte, err syscall.Errno) {
 	case err != 0:
 		c.Close(err)
 	case len(b) == 0:
-		c.endOfStream()
+		c.endOfSocket()
 	default:
 		l.n.reads++
 		l.n.bytesIn += uint64(len(b))
-		c.received(b)
+		c.arrived(b)
 	}
 	l.flushGather()
 }

@@ -8,9 +8,11 @@ import (
 // outQueue is what a socket did not take yet: references to shared frames and
 // private copies, in order. Empty ones are kept by the loop for the next use.
 type outQueue struct {
-	segs  [][]byte
-	head  int
-	bytes int
+	// sealed is what a filter made and goes as it is, before segs; nil mostly.
+	sealed []byte
+	segs   [][]byte
+	head   int
+	bytes  int
 	// private says that the last segment is a copy that may grow.
 	private bool
 	// stalled is the place in loop.stalled; -1: the socket is not waited for.
@@ -25,6 +27,11 @@ type outQueue struct {
 func (q *outQueue) advance(n int) {
 	q.bytes -= n
 	q.moved += n
+	q.skip(n)
+}
+
+// skip takes n bytes off the head.
+func (q *outQueue) skip(n int) {
 	for n > 0 {
 		s := q.segs[q.head]
 		if n < len(s) {
@@ -82,6 +89,10 @@ func (c *Conn) Send(b []byte) {
 	}
 	if c.out != nil {
 		c.enqueue(b)
+		return
+	}
+	if f, ok := c.handler.(*filtered); ok {
+		c.sendFiltered(f.filter, b)
 		return
 	}
 	n, err := l.poller.Send(c.key, int(c.fd), b)
@@ -173,6 +184,10 @@ func (c *Conn) sent(n int, err syscall.Errno) bool {
 
 // sendCopy sends b, which is the caller's, and keeps a copy of what is not taken.
 func (c *Conn) sendCopy(b []byte) {
+	if f := c.filter(); f != nil {
+		c.sendSealed(c.loop.seal(f, b))
+		return
+	}
 	n, err := c.loop.poller.SendCopy(c.key, int(c.fd), b)
 	if c.sent(n, err) && n < len(b) {
 		c.enqueueCopy(b[n:])
@@ -180,47 +195,58 @@ func (c *Conn) sendCopy(b []byte) {
 	}
 }
 
-// flush writes what waits in out, gathered into as few sends as possible.
+// flush writes what waits in out and goes on from there.
 func (c *Conn) flush() {
-	l := c.loop
-	if c.out == nil || c.isClosed() {
+	if c.out == nil || c.isClosed() || !c.push() {
 		return
 	}
-	q := c.out
+	if c.flags&flagClosing != 0 {
+		c.linger()
+		return
+	}
+	c.loop.guard(c, func() { c.handler.Drained(c) })
+}
+
+// push writes what waits in out, gathered into as few sends as possible, and
+// reports whether all of it was taken.
+func (c *Conn) push() bool {
+	l, q, f := c.loop, c.out, c.filter()
 	for q.bytes > 0 {
+		if f != nil || len(q.sealed) > 0 {
+			if !c.pushSealed(f) {
+				return false
+			}
+			continue
+		}
 		var n, want int
 		var err syscall.Errno
 		if first := q.segs[q.head]; len(q.segs)-q.head == 1 || len(first) >= gatherLimit/2 {
 			want = len(first)
 			n, err = l.poller.Send(c.key, int(c.fd), first)
 		} else {
-			b := l.merge(q)
+			b := l.merge(q, gatherLimit)
 			want = len(b)
 			n, err = l.poller.SendCopy(c.key, int(c.fd), b)
 		}
 		if !c.sent(n, err) {
-			return
+			return false
 		}
 		q.advance(n)
 		if n < want {
 			c.stall()
-			return
+			return false
 		}
 	}
 	c.dropOut()
-	if c.flags&flagClosing != 0 {
-		c.linger()
-		return
-	}
-	l.guard(c, func() { c.handler.Drained(c) })
+	return true
 }
 
-// merge copies the head of q into the loop's scratch, up to its limit. One
+// merge copies the head of q into the loop's scratch, up to limit. One
 // contiguous send is cheaper than a vector of small ones.
-func (l *Loop) merge(q *outQueue) []byte {
+func (l *Loop) merge(q *outQueue, limit int) []byte {
 	b := l.scratch[:0]
 	for _, s := range q.segs[q.head:] {
-		if room := gatherLimit - len(b); len(s) > room {
+		if room := limit - len(b); len(s) > room {
 			b = append(b, s[:room]...)
 			break
 		}
@@ -273,6 +299,12 @@ func (c *Conn) dropOut() {
 func (l *Loop) flushGather() {
 	c, b := l.gathering, l.gather
 	if c == nil {
+		return
+	}
+	if f := c.filter(); f != nil {
+		raw := l.seal(f, b)
+		l.gather, l.gathering = b[:0], nil
+		c.sendSealed(raw)
 		return
 	}
 	n, err := l.poller.SendCopy(c.key, int(c.fd), b)
