@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 )
 
@@ -16,7 +15,7 @@ type bench struct {
 	port    int    // 0: any free one
 	runs    int
 	seconds float64
-	until   time.Time // no further round begins after it
+	until   time.Time // no further round of the scenario begins after it
 	out     io.Writer // progress
 
 	weir, limit *adapter
@@ -34,7 +33,6 @@ type result struct {
 	scenario *scenario
 	rate     float64 // publishes a second, where the scenario has a rate
 	rounds   []round
-	cut      bool              // fewer rounds than asked for: time was up
 	cannot   map[string]string // peers that cannot do it, and why
 	owners   *ownership
 	err      error // why there is nothing to compare
@@ -50,7 +48,7 @@ func (b *bench) run(ctx context.Context, sc *scenario) *result {
 	}
 	for i := range b.runs {
 		if i > 0 && time.Now().After(b.until) {
-			r.cut = true
+			fmt.Fprintf(b.out, "  %s: its time is up after %d of %d rounds\n", sc.Name, i, b.runs)
 			break
 		}
 		round, err := b.round(ctx, sc, r)
@@ -120,7 +118,6 @@ func (b *bench) once(ctx context.Context, a *adapter, sc *scenario, rate float64
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(s.dir)
 	defer s.stop()
 	return b.apply(ctx, s, a.Name+" "+sc.Name, append(sc.options(b.seconds, rate, batch, slow), speak...))
 }

@@ -12,10 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
-// bin holds weir, limit and load, built for the tests.
+// bin holds limit and load, built for the tests, and weir once a test needs it.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -41,18 +42,30 @@ func build(dir string) error {
 	for _, args := range [][]string{
 		append([]string{"gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(dir, "load")}, sources...),
 		{"gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(dir, "limit"), "../limit/limit.c"},
-		{"go", "build", "-o", filepath.Join(dir, "weir"), "../../cmd/weir"},
 	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
+		if err := compile(args...); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+func compile(args ...string) error {
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+var buildWeir = sync.OnceValue(func() error { return compile("go", "build", "-o", filepath.Join(bin, "weir"), "../../cmd/weir") })
+
 // run runs the whole command on a small load.
 func run(t *testing.T, args ...string) (code int, stdout, said string) {
 	t.Helper()
+	if err := buildWeir(); err != nil {
+		t.Fatal(err)
+	}
 	var out, progress, complaint bytes.Buffer
 	code, err := command(t.Context(), append([]string{"-bin", bin, "-dir", "..", "-write=false", "-n", "40", "-runs", "1", "-seconds", "0.1", "-peers", "none"}, args...), &out, &progress)
 	if err != nil {
@@ -210,6 +223,9 @@ func TestUsageIsChecked(t *testing.T) {
 }
 
 func TestAnAbsentPeerIsSaid(t *testing.T) {
+	if err := buildWeir(); err != nil {
+		t.Fatal(err)
+	}
 	b := newBench(t)
 	folder := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(folder, "peers"), 0o700); err != nil {
@@ -243,9 +259,6 @@ func TestEveryAdapterFitsTheScenarios(t *testing.T) {
 	}
 	var names []string
 	for _, path := range paths {
-		if strings.HasSuffix(path, ".conf.json") {
-			continue
-		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -51,7 +51,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.peers, "peers", "nchan uwebsockets centrifugo", "peers to measure if they are installed, or none")
 	set.IntVar(&f.runs, "runs", 5, "rounds of each scenario")
 	set.Float64Var(&f.seconds, "seconds", 1.5, "measured time of one run")
-	set.DurationVar(&f.budget, "budget", 10*time.Minute, "begin no further round after that time; every scenario has at least one")
+	set.DurationVar(&f.budget, "budget", 10*time.Minute, "begin no further round when a scenario's share of it is up; each has at least one")
 	set.IntVar(&f.n, "n", 0, "at most so many subscribers, to try the bench out; 0: as the scenario says")
 	set.IntVar(&f.port, "port", 0, "the servers' port; 0 takes free ones")
 	set.StringVar(&f.bin, "bin", ".cache/bench", "directory with weir, limit and load")
@@ -83,7 +83,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) (int,
 	if err := machineFits(chosen); err != nil {
 		return 1, err
 	}
-	b := &bench{load: filepath.Join(f.bin, "load"), port: f.port, runs: f.runs, seconds: f.seconds, until: time.Now().Add(f.budget), out: stderr, commands: map[string][]string{}}
+	b := &bench{load: filepath.Join(f.bin, "load"), port: f.port, runs: f.runs, seconds: f.seconds, out: stderr, commands: map[string][]string{}}
 	absent, err := b.find(f)
 	if err != nil {
 		return 1, err
@@ -91,10 +91,12 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) (int,
 	if b.scratch, err = os.MkdirTemp("", "weir-bench-"); err != nil {
 		return 1, err
 	}
-	defer os.RemoveAll(b.scratch)
+	defer func() { _ = os.RemoveAll(b.scratch) }()
 	rep := report{Facts: gather(ctx, b.weir.path), Runs: f.runs, Seconds: f.seconds, Shrunk: f.n, Absent: absent, commands: b.commands}
-	failed := false
-	for _, sc := range chosen {
+	failed, begun := false, time.Now()
+	for i, sc := range chosen {
+		// Each has its share, and what the earlier ones left of theirs.
+		b.until = begun.Add(f.budget * time.Duration(i+1) / time.Duration(len(chosen)))
 		r := b.run(ctx, sc)
 		if ctx.Err() != nil {
 			return 1, ctx.Err()

@@ -44,7 +44,6 @@ func (b *bench) owners(ctx context.Context, sc *scenario) (*ownership, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(s.dir)
 	defer s.stop()
 	if _, err := s.snapshot(ctx); err != nil { // what looking itself leaves behind is there before
 		return nil, err
@@ -68,7 +67,9 @@ func (b *bench) owners(ctx context.Context, sc *scenario) (*ownership, error) {
 	if err != nil {
 		return nil, err
 	}
-	<-ended
+	if err := <-ended; ctx.Err() != nil { // otherwise it was ended by us
+		return nil, errors.Join(ctx.Err(), err)
+	}
 	return compareOwners(before, after, sc.n), nil
 }
 

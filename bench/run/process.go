@@ -69,8 +69,7 @@ func freePort(ctx context.Context, port int) (int, error) {
 	if err != nil {
 		return 0, hinted(fmt.Errorf("port %d is not free: %w", port, err), "end the server that uses it, or choose another with -port (0, the default, takes free ones)")
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // A server is a running process of an adapter.
@@ -155,9 +154,11 @@ func (s *server) ready(ctx context.Context, a *adapter) error {
 	}
 }
 
+// stop ends the server and removes its directory.
 func (s *server) stop() {
 	_ = s.cmd.Process.Kill() // it may have ended
 	<-s.done
+	_ = os.RemoveAll(s.dir)
 }
 
 // tail returns the last words of the server's log.

@@ -212,7 +212,7 @@ func (rep *report) markdown() string {
 		fmt.Fprintf(&b, "**A try with at most %d subscribers: these numbers say nothing.**\n\n", rep.Shrunk)
 	}
 	fmt.Fprintf(&b, "Linux %s, %s, %d CPUs, %s memory, weir built by %s, gcc %s, commit %s. ", f.Kernel, f.CPU, f.CPUs, f.Memory, f.Go, f.C, f.Commit)
-	fmt.Fprintf(&b, "Load average at the start %s. Server on CPU 0, load on CPU 1, %d rounds, %g s each. Medians; the ratios are pair by pair.\n\n", f.LoadAt, rep.Runs, rep.Seconds)
+	fmt.Fprintf(&b, "Load average at the start %s. Server on CPU 0, load on CPU 1, up to %d rounds, %g s each. Medians; the ratios are pair by pair.\n\n", f.LoadAt, rep.Runs, rep.Seconds)
 	var rows, peers [][]string
 	for _, o := range rep.Results {
 		for _, w := range o.Rows {

@@ -31,6 +31,8 @@ type scenario struct {
 	payload                                int
 	rate                                   float64
 	sse, storm, half                       bool
+	// twice doubles the measured time, for what happens seldom.
+	twice bool
 	// withItself compares weir under slow readers with weir without them.
 	withItself bool
 	// singleReference lets the limit publish one by one where weir has batches.
@@ -62,8 +64,8 @@ func scenarios() []*scenario {
 		{Name: "idle-ws", About: "10,000 WebSocket subscribers that are told nothing", n: 10000, owners: true, Metrics: idle},
 		{Name: "fanout-1k", About: "1,000 subscribers of one channel, 2 publishes outstanding", n: 1000, window: 2, Metrics: []metric{perDelivery(1.15), p99}},
 		{Name: "fanout-10k", About: "10,000 subscribers of one channel, 2 publishes outstanding", n: 10000, window: 2, Metrics: []metric{perDelivery(1.2), p99}},
-		{Name: "half-1k", About: "the same 1,000 at half the rate that weir carries", n: 1000, half: true, publishers: 4, Metrics: half},
-		{Name: "half-10k", About: "the same 10,000 at half the rate that weir carries", n: 10000, half: true, publishers: 4, Metrics: half},
+		{Name: "half-1k", About: "the same 1,000 at half the rate that weir carries", n: 1000, half: true, twice: true, publishers: 4, Metrics: half},
+		{Name: "half-10k", About: "the same 10,000 at half the rate that weir carries", n: 10000, half: true, twice: true, publishers: 4, Metrics: half},
 		{Name: "backlog-10k", About: "10,000 subscribers of one channel, 32 publishes outstanding", n: 10000, window: 32, publishers: 32,
 			Metrics: []metric{perDelivery(0.6), {Key: "per_read", Label: "messages per client read"}}},
 		{Name: "channels-10k", About: "10,000 channels with one subscriber each, publishes one by one", n: 10000, channels: 10000, publishers: 64, window: 256,
@@ -76,8 +78,9 @@ func scenarios() []*scenario {
 		{Name: "storm-replay", About: "10,000 SSE subscribers of 100 channels reset at once and back, with 100 missed messages each", n: 10000, channels: 100, sse: true, storm: true,
 			handshakes: 2000, missed: 100, publishers: 16, Metrics: storm(0)},
 		{Name: "slow-readers", About: "1,000 subscribers, 100 messages of 4 KiB a second, 10 % stop reading; the reference is weir without them", n: 1000, slow: 10, payload: 4096, rate: 100,
-			publishers: 4, withItself: true, Metrics: []metric{{Key: "p99_us", Label: "p99 µs of the others", Target: 1.2},
-				{Key: "slow_bytes", Label: "memory per stopped reader, bytes", Target: 256 << 10, Absolute: true}}},
+			publishers: 4, twice: true, withItself: true, Metrics: []metric{{Key: "p99_us", Label: "p99 µs of the others", Target: 1.2},
+				{Key: "slow_bytes", Label: "memory per stopped reader, bytes", Target: 256 << 10, Absolute: true},
+				{Key: "slow_ended", Label: "stopped readers that were disconnected"}}},
 	}
 	for _, s := range slices.Clone(all) {
 		if s.window > 0 && s.channels == 0 || s.half {
@@ -135,6 +138,9 @@ func (s *scenario) shrink(n int) {
 
 // options are the load client's for this scenario, whatever the server.
 func (s *scenario) options(seconds float64, rate float64, batch, slow bool) []string {
+	if s.twice {
+		seconds *= 2
+	}
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 	o := []string{"--n", strconv.Itoa(s.n), "--seconds", number(seconds), "--warm", number(min(0.5, seconds/2)), "--settle", number(min(1, seconds))}
 	add := func(name string, v int) {
