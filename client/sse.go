@@ -177,7 +177,7 @@ func (r *idleReader) Read(b []byte) (int, error) {
 	}
 	n, err := r.src.Read(b)
 	r.timer.Stop()
-	if err != nil && err != io.EOF {
+	if err != nil && err != io.EOF { //nolint:errorlint // a Reader returns io.EOF itself
 		err = because(r.ctx, err)
 	}
 	return n, err

@@ -2,6 +2,7 @@ package websocket
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -71,8 +72,8 @@ func (o *AcceptOptions) originAllowed(r *http.Request) bool {
 
 // answerRefusal answers a request that CheckUpgrade or the origin check refused.
 func answerRefusal(w http.ResponseWriter, err error) {
-	he, ok := err.(*HandshakeError)
-	if !ok {
+	var he *HandshakeError
+	if !errors.As(err, &he) {
 		he = &HandshakeError{http.StatusBadRequest, err.Error()}
 	}
 	switch he.Status {

@@ -251,7 +251,7 @@ func (c *Conn) fill(ctx context.Context) error {
 	if ctx.Err() != nil && errors.As(err, &ne) && ne.Timeout() {
 		return ctx.Err()
 	}
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF // no close frame came
 	}
 	return c.endRead(fmt.Errorf("websocket: read: %w", err))

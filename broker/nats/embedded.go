@@ -128,7 +128,7 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("the store directory %s is in use by process %s; give each process a directory of its own, "+
 			"or let several share one NATS by its url", dir, strings.TrimSpace(string(owner)))
 	}
-	if err := f.Truncate(0); err == nil {
+	if err = f.Truncate(0); err == nil {
 		_, err = f.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
 	}
 	if err != nil {

@@ -45,6 +45,7 @@ func TestScripts(t *testing.T) {
 			"status":   status,
 			"freeaddr": freeAddr,
 			"ready":    ready,
+			"says":     says,
 		},
 	})
 }
@@ -91,6 +92,24 @@ func ready(ts *testscript.TestScript, neg bool, args []string) {
 		time.Sleep(20 * time.Millisecond) // another process: nothing here to wait on
 	}
 	ts.Fatalf("%s is not ready after 30s", args[0])
+}
+
+// says FILE TEXT waits until a running command has written a line with TEXT into FILE.
+func says(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: says FILE TEXT")
+	}
+	name, deadline := ts.MkAbs(args[0]), time.Now().Add(30*time.Second)
+	var last []byte
+	for time.Now().Before(deadline) {
+		if b, err := os.ReadFile(name); err == nil {
+			if last = b; strings.Contains(string(b), args[1]) {
+				return
+			}
+		}
+		time.Sleep(20 * time.Millisecond) // another process: nothing here to wait on
+	}
+	ts.Fatalf("%s does not say %q after 30s:\n%s", args[0], args[1], last)
 }
 
 // TestHelpIsDocumented holds docs/reference/cli.md, which is every --help.

@@ -91,7 +91,7 @@ func (p *pattern) match(channel string) bool {
 	}
 	rest := channel[len(p.prefix) : len(channel)-len(p.suffix)]
 	if len(p.middle) == 1 {
-		return p.middle[0].kind == starStar || strings.IndexAny(rest, ".:/") < 0
+		return p.middle[0].kind == starStar || !strings.ContainsAny(rest, ".:/")
 	}
 	return matchTokens(p.middle, rest)
 }

@@ -147,7 +147,7 @@ func TestMapRingsAreClosedAndOnTheMap(t *testing.T) {
 	for n, ring := range m.Rings {
 		var first, at xy
 		for i, a := range ring {
-			e := [2]xy{}
+			var e [2]xy
 			if a >= 0 {
 				e = ends[a]
 			} else {

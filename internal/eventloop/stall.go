@@ -36,7 +36,7 @@ func (c *Conn) checkProgress() {
 	inKernel := c.UnsentKernel()
 	if q.measured && q.moved+q.inKernel-inKernel < minProgress {
 		l.n.stallCloses++
-		c.Close(ErrStalled)
+		c.Abort(ErrStalled)
 		return
 	}
 	q.measured, q.since, q.moved, q.inKernel = true, l.now, 0, inKernel
