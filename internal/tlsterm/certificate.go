@@ -1,0 +1,195 @@
+package tlsterm
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/asn1"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A cert is one certificate in service.
+type cert struct {
+	// Immutable.
+	file       string
+	id         [32]byte // of the chain
+	bare       *tls.Certificate
+	issuer     *x509.Certificate // nil when the file does not have it
+	mustStaple bool
+
+	// Any goroutine. The certificate with a good answer of its responder, or nil.
+	stapled atomic.Pointer[stapled]
+}
+
+// stapled is a certificate with an answer that may be shown until a time.
+type stapled struct {
+	cert  *tls.Certificate
+	until time.Time
+}
+
+// current returns the certificate as it is to be shown at a time: with a staple
+// that is still good, or without any.
+func (c *cert) current(now time.Time) *tls.Certificate {
+	if s := c.stapled.Load(); s != nil && now.Before(s.until) {
+		return s.cert
+	}
+	return c.bare
+}
+
+// complete reports whether nothing is missing that the certificate promises: one
+// that says "must staple" is refused by clients without a staple (RFC 7633).
+func (c *cert) complete(now time.Time) bool {
+	return !c.mustStaple || c.current(now) != c.bare
+}
+
+// loadCert reads and checks one certificate.
+func loadCert(f Certificate) (*cert, error) {
+	certPEM, err := os.ReadFile(f.CertFile)
+	if err != nil {
+		return nil, fmt.Errorf("cert_file: %w", err)
+	}
+	keyPEM := certPEM
+	if f.KeyFile != "" {
+		if keyPEM, err = os.ReadFile(f.KeyFile); err != nil {
+			return nil, fmt.Errorf("key_file: %w", err)
+		}
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.CertFile, err)
+	}
+	c := &cert{file: f.CertFile, bare: &pair, id: sha256.Sum256(bytes.Join(pair.Certificate, nil)), mustStaple: mustStaple(pair.Leaf)}
+	if len(pair.Certificate) > 1 {
+		issuer, err := x509.ParseCertificate(pair.Certificate[1])
+		if err != nil {
+			return nil, fmt.Errorf("%s: the second certificate: %w", f.CertFile, err)
+		}
+		if pair.Leaf.CheckSignatureFrom(issuer) == nil {
+			c.issuer = issuer
+		}
+	}
+	if now := time.Now(); now.After(pair.Leaf.NotAfter) {
+		return nil, fmt.Errorf("%s: expired on %s", f.CertFile, pair.Leaf.NotAfter.Format(time.DateOnly))
+	}
+	return c, nil
+}
+
+var (
+	oidTLSFeature = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 24}
+	statusRequest = 5
+)
+
+// mustStaple reports whether leaf has the TLS feature status_request (RFC 7633).
+func mustStaple(leaf *x509.Certificate) bool {
+	for _, e := range leaf.Extensions {
+		var features []int
+		if e.Id.Equal(oidTLSFeature) {
+			if _, err := asn1.Unmarshal(e.Value, &features); err == nil && slices.Contains(features, statusRequest) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// A shelf is a set of certificates, arranged by the names they are for. Immutable.
+type shelf struct {
+	certs  []*cert
+	byName map[string][]*cert // "a.example.com" and "*.example.com", lower case
+}
+
+// loadShelf reads all files. On any error there is none: half of a
+// configuration is not what was asked for.
+func loadShelf(files []Certificate) (*shelf, error) {
+	s := &shelf{byName: map[string][]*cert{}}
+	var errs []error
+	for i, f := range files {
+		c, err := loadCert(f)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("certificates[%d]: %w", i, err))
+			continue
+		}
+		s.certs = append(s.certs, c)
+		for _, name := range c.bare.Leaf.DNSNames {
+			name = strings.ToLower(name)
+			s.byName[name] = append(s.byName[name], c)
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+// pick returns the certificate for a ClientHello: by the exact name, then by a
+// wildcard for its first label, else the first. Of several for the same name the
+// first that the client can use and that lacks nothing.
+func (s *shelf) pick(hello *tls.ClientHelloInfo, now time.Time) *cert {
+	name := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
+	if c := first(s.byName[name], hello, now); c != nil {
+		return c
+	}
+	if _, parent, ok := strings.Cut(name, "."); ok {
+		if c := first(s.byName["*."+parent], hello, now); c != nil {
+			return c
+		}
+	}
+	return first(s.certs, hello, now)
+}
+
+// first of cs that suits hello; when none suits, the first: crypto/tls then says
+// what the client lacks.
+func first(cs []*cert, hello *tls.ClientHelloInfo, now time.Time) *cert {
+	var usable *cert
+	for _, c := range cs {
+		if len(cs) == 1 {
+			return c
+		}
+		if !usableFor(c, hello) {
+			continue
+		}
+		if c.complete(now) {
+			return c
+		}
+		if usable == nil {
+			usable = c
+		}
+	}
+	if usable == nil && len(cs) > 0 {
+		return cs[0]
+	}
+	return usable
+}
+
+// usableFor reports whether the client understands c's kind of key. The name was
+// looked at by who asks.
+func usableFor(c *cert, hello *tls.ClientHelloInfo) bool {
+	h := *hello
+	h.ServerName = ""
+	return h.SupportsCertificate(c.bare) == nil
+}
+
+// loadCAs reads the authorities of client certificates. digest tells them from
+// others.
+func loadCAs(files []string) (pool *x509.CertPool, digest []byte, err error) {
+	if len(files) == 0 {
+		return nil, nil, nil
+	}
+	pool = x509.NewCertPool()
+	sum := sha256.New()
+	for i, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, nil, fmt.Errorf("client_ca_files[%d]: %w", i, err)
+		}
+		if !pool.AppendCertsFromPEM(b) {
+			return nil, nil, fmt.Errorf("client_ca_files[%d]: %s: no certificate in it", i, f)
+		}
+		sum.Write(b)
+	}
+	return pool, sum.Sum(nil), nil
+}

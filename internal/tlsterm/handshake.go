@@ -1,0 +1,315 @@
+package tlsterm
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/eventloop"
+)
+
+// Why a connection ended before it was established.
+var (
+	ErrTimeout = errors.New("tls: the handshake took too long")
+	ErrBusy    = errors.New("tls: too many handshakes wait")
+	ErrNotTLS  = errors.New("tls: the connection does not begin with a ClientHello")
+)
+
+const (
+	// maxHello bounds a ClientHello. Those with post-quantum keys have 2 KB.
+	maxHello = 16 << 10
+	// maxEarly bounds what is taken in while the handshake runs; then the socket's
+	// window holds the client back.
+	maxEarly = 64 << 10
+)
+
+// Accept returns a loops' accept function: it ends TLS on each connection and
+// gives those that are established to next. loops is the number of loops.
+func (t *Terminator) Accept(loops int, next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
+	lanes := make([]*lane, loops)
+	for i := range lanes {
+		lanes[i] = newLane()
+	}
+	return func(c *eventloop.Conn) eventloop.Handler {
+		c.SetTimer(int64(t.cfg.HelloTimeout))
+		return &handshake{t: t, c: c, lane: lanes[c.Loop().ID()], next: next}
+	}
+}
+
+// handshake is a connection that is not established yet.
+type handshake struct {
+	// Fixed at accept.
+	t    *Terminator
+	c    *eventloop.Conn
+	lane *lane
+	next func(*eventloop.Conn) eventloop.Handler
+
+	// Owned by the connection's loop.
+	x     *exchange // nil until the ClientHello is there
+	place *place
+	over  bool
+
+	// Written by the handshake's goroutine before its last post to the loop.
+	result *result
+}
+
+type result struct {
+	records *records
+	resumed bool
+	err     error
+}
+
+var _ eventloop.Handler = (*handshake)(nil)
+
+// Data implements eventloop.Handler. Until the ClientHello is whole it waits
+// here, and costs a slow client nothing but the bytes it sent.
+func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
+	if h.over {
+		return len(b)
+	}
+	if h.x == nil {
+		random, err := readHello(b)
+		if err != nil {
+			h.refuse(c, b, err)
+			return len(b)
+		}
+		if random == nil {
+			return 0
+		}
+		h.begin(c, random)
+		if c.Closing() {
+			return len(b)
+		}
+	}
+	if h.x.feed(b) > maxEarly {
+		c.PauseReading()
+	}
+	return len(b)
+}
+
+// readHello looks at a ClientHello, which may be spread over several records.
+// It returns the client's random once b has all of it, nil before that.
+func readHello(b []byte) (random []byte, err error) {
+	const start = 4 + 2 + randomLen // type and length, version, random
+	message := make([]byte, 0, start)
+	got := 0
+	for len(b) > 0 {
+		if b[0] != typeHandshake || len(b) > 1 && b[1] != 3 {
+			return nil, ErrNotTLS
+		}
+		if len(b) < headerLen {
+			return nil, nil
+		}
+		n := int(binary.BigEndian.Uint16(b[3:]))
+		if n == 0 || n > maxPlaintext {
+			return nil, ErrNotTLS
+		}
+		part := b[headerLen:min(len(b), headerLen+n)]
+		message = append(message, part[:min(len(part), start-len(message))]...)
+		got += len(part)
+		if len(message) > 0 && message[0] != clientHello {
+			return nil, ErrNotTLS
+		}
+		if len(message) >= 4 {
+			size := int(binary.BigEndian.Uint32(message) & 0xffffff)
+			if size < start-4 || size > maxHello {
+				return nil, ErrNotTLS
+			}
+			if got >= 4+size {
+				return message[start-randomLen:], nil
+			}
+		}
+		b = b[headerLen+len(part):]
+	}
+	return nil, nil
+}
+
+// refuse answers what is no TLS in a way that its sender understands.
+func (h *handshake) refuse(c *eventloop.Conn, b []byte, err error) {
+	h.over = true
+	h.t.counters.notTLS.Add(1)
+	h.t.log.Debug("no handshake", "conn", c.ID(), "peer", c.Peer(), "err", err)
+	if looksLikeHTTP(b) {
+		c.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 37\r\n\r\n" +
+			"this port speaks TLS: begin https://\n"))
+	} else {
+		c.Write([]byte{typeAlert, 3, 1, 0, 2, 2, alertUnexpectedMessage})
+	}
+	c.CloseAfterFlush()
+}
+
+func looksLikeHTTP(b []byte) bool {
+	for _, method := range []string{"GET ", "POST ", "HEAD ", "OPTIONS ", "PUT ", "PRI "} {
+		if bytes.HasPrefix(b, []byte(method[:min(len(method), len(b))])) {
+			return true
+		}
+	}
+	return false
+}
+
+// begin asks for a place among the handshakes.
+func (h *handshake) begin(c *eventloop.Conn, random []byte) {
+	t := h.t
+	x := newExchange(net.TCPAddrFromAddrPort(c.Peer()), random, t.gate, func() { c.Loop().Post(h.step) })
+	if t.enroll(x) {
+		h.place = t.admission.enter(func() { h.run(x) })
+	}
+	if h.place == nil {
+		h.over = true
+		t.withdraw(x)
+		t.counters.shed.Add(1)
+		c.Close(ErrBusy)
+		return
+	}
+	h.x = x
+	left := c.Accepted() + int64(t.cfg.HandshakeTimeout) - c.Loop().Now()
+	c.SetTimer(max(left, 1))
+}
+
+func (t *Terminator) enroll(x *exchange) bool {
+	t.liveMu.Lock()
+	defer t.liveMu.Unlock()
+	if t.live == nil {
+		return false
+	}
+	t.live[x] = struct{}{}
+	return true
+}
+
+func (t *Terminator) withdraw(x *exchange) {
+	t.liveMu.Lock()
+	defer t.liveMu.Unlock()
+	delete(t.live, x)
+}
+
+// run is the handshake, on a goroutine of its own.
+func (h *handshake) run(x *exchange) {
+	h.t.gate <- struct{}{}
+	res := h.shake(x)
+	<-h.t.gate
+	h.c.Loop().Post(func() {
+		h.result = res
+		h.step()
+	})
+}
+
+func (h *handshake) shake(x *exchange) *result {
+	conn := tls.Server(x, h.t.configFor(x))
+	if err := conn.Handshake(); err != nil {
+		return &result{err: err}
+	}
+	state := conn.ConnectionState()
+	r, err := x.finish(&state, h.lane)
+	return &result{records: r, resumed: state.DidResume, err: err}
+}
+
+// configFor is the current configuration, with a way to the secrets of one
+// handshake.
+func (t *Terminator) configFor(x *exchange) *tls.Config {
+	cfg := t.current.Load().config.Clone()
+	cfg.KeyLogWriter = &x.secrets
+	if cfg.SessionTicketsDisabled || cfg.MinVersion > tls.VersionTLS12 {
+		return cfg
+	}
+	// The key log is silent when a TLS 1.2 session resumes. So the master secret
+	// travels once more in the part of the ticket that is ours; the ticket holds it
+	// anyway and is encrypted.
+	cfg.WrapSession = func(state tls.ConnectionState, s *tls.SessionState) ([]byte, error) {
+		if state.Version == tls.VersionTLS12 {
+			s.Extra = append(s.Extra, append([]byte(masterPrefix), x.secrets.master...))
+		}
+		return cfg.EncryptTicket(state, s)
+	}
+	cfg.UnwrapSession = func(ticket []byte, state tls.ConnectionState) (*tls.SessionState, error) {
+		s, err := cfg.DecryptTicket(ticket, state)
+		if s == nil || err != nil || state.Version != tls.VersionTLS12 {
+			return s, err
+		}
+		for _, extra := range s.Extra {
+			if master, ok := bytes.CutPrefix(extra, []byte(masterPrefix)); ok {
+				x.secrets.master = master
+				return s, nil
+			}
+		}
+		return nil, nil // not ours: no session
+	}
+	return cfg
+}
+
+const masterPrefix = "weir tls12 master\x00"
+
+// step sends what the handshake has to say, and takes its result. Loop only.
+func (h *handshake) step() {
+	c := h.c
+	if h.over || c.Closing() {
+		return
+	}
+	if b := h.x.take(); len(b) > 0 {
+		c.Write(b)
+	}
+	if h.result == nil || c.Closing() {
+		return
+	}
+	h.over = true
+	h.t.withdraw(h.x)
+	c.SetTimer(0)
+	res := h.result
+	if res.err != nil {
+		h.t.counters.failed.Add(1)
+		h.t.log.Debug("handshake", "conn", c.ID(), "peer", c.Peer(), "err", res.err)
+		c.CloseAfterFlush()
+		return
+	}
+	if res.resumed {
+		h.t.counters.resumed.Add(1)
+	} else {
+		h.t.counters.full.Add(1)
+	}
+	h.establish(c, res.records)
+}
+
+// establish gives the connection to the handler, with what came right behind
+// the handshake.
+func (h *handshake) establish(c *eventloop.Conn, r *records) {
+	next := h.next(c)
+	if next == nil {
+		c.Close(nil)
+		return
+	}
+	c.SetHandler(next)
+	c.ResumeReading()
+	c.SetFilter(r, h.x.rest())
+}
+
+// EndOfStream implements eventloop.Handler: what the peer sent before may be a
+// whole request.
+func (h *handshake) EndOfStream(*eventloop.Conn) bool {
+	if h.x == nil || h.over {
+		return false
+	}
+	h.x.end()
+	return true
+}
+
+// Drained implements eventloop.Handler.
+func (h *handshake) Drained(*eventloop.Conn) {}
+
+// Timer implements eventloop.Handler: the client is too slow, or waited too long.
+func (h *handshake) Timer(c *eventloop.Conn, _ int64) {
+	h.t.counters.timeouts.Add(1)
+	c.Close(ErrTimeout)
+}
+
+// Closed implements eventloop.Handler.
+func (h *handshake) Closed(c *eventloop.Conn, err error) {
+	if h.x != nil && !h.over {
+		h.t.admission.leave(h.place)
+		h.x.cancel(errGone)
+		h.t.withdraw(h.x)
+		h.t.log.Debug("handshake", "conn", c.ID(), "peer", c.Peer(), "after", time.Duration(c.Loop().Now()-c.Accepted()), "err", err)
+	}
+	h.over = true
+}
