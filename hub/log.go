@@ -16,8 +16,10 @@ type namespace struct {
 	// delivered is the newest offset delivered in that epoch: every older message
 	// of every active channel has come through deliver, but for late ones.
 	delivered uint64
-	// over are the epochs that came before.
-	over []string
+	// over are the epochs that came before, oldest first; forgotten counts those
+	// that fell out at the bound.
+	over      []string
+	forgotten int
 	// late are messages of this epoch that came after later ones.
 	late []lateMessage
 }
@@ -73,6 +75,7 @@ func (n *namespace) begin(at Position) (again bool) {
 	if again = n.top.Epoch != ""; again {
 		if len(n.over) == maxOver {
 			n.over = slices.Delete(n.over, 0, 1)
+			n.forgotten++
 		}
 		n.over = append(n.over, n.top.Epoch)
 	}
@@ -136,6 +139,19 @@ func (n *namespace) isOver(epoch string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Contains(n.over, epoch)
+}
+
+// rank orders the epochs: a later one has a higher rank, an unknown one 0.
+func (n *namespace) rank(epoch string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if epoch == n.top.Epoch {
+		return n.forgotten + len(n.over) + 1
+	}
+	if i := slices.Index(n.over, epoch); i >= 0 {
+		return n.forgotten + i + 1
+	}
+	return 0
 }
 
 // hasDelivered reports whether everything up to p came through deliver.

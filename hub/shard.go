@@ -284,11 +284,11 @@ func (l *local) failed(err error) {
 	}
 }
 
-// moveTo takes the shard to a new epoch of ns, if that is not over by now: the
-// log began anew, and every subscriber there is told, once.
+// moveTo takes the shard to a later epoch of ns: the log began anew, and every
+// subscriber there is told, once. It never goes back.
 func (s *Shard) moveTo(ns *namespace, epoch string) {
 	old := s.epochs[ns]
-	if epoch == "" || epoch == old || ns.isOver(epoch) {
+	if epoch == "" || epoch == old || old != "" && ns.rank(epoch) <= ns.rank(old) {
 		return
 	}
 	s.epochs[ns] = epoch
