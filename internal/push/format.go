@@ -90,16 +90,12 @@ func (f *Formats) Encoders() []hub.Encoder {
 			return f.encode(zstandard, dst, enc(nil, m), f.worth(m))
 		}
 	}
-	list[formatWS] = func(dst []byte, m *hub.Message) []byte {
-		env := appendEnvelope(nil, m)
-		return websocket.AppendFrame(grow(dst, len(env)+10), websocket.OpText, env)
-	}
+	list[formatWS] = appendWS
 	list[formatWSDeflate] = func(dst []byte, m *hub.Message) []byte {
-		env := appendEnvelope(nil, m)
 		if !f.worth(m) {
-			return websocket.AppendFrame(grow(dst, len(env)+10), websocket.OpText, env)
+			return appendWS(dst, m)
 		}
-		return appendDeflateFrame(dst, env)
+		return appendDeflateFrame(dst, appendEnvelope(nil, m))
 	}
 	return list
 }
@@ -117,6 +113,29 @@ func (f *Formats) encode(c coding, dst, text []byte, compress bool) []byte {
 		return appendStored(dst, text)
 	}
 }
+
+// appendWS writes the envelope where the longest frame header leaves it, and
+// then the header that its length asks for, right before it.
+func appendWS(dst []byte, m *hub.Message) []byte {
+	const room = 10
+	dst = grow(dst, len(m.Data)+len(m.Channel)+len(m.Key)+envelopeRoom+room)
+	at := len(dst)
+	dst = append(dst, make([]byte, room)...)
+	dst = appendEnvelope(dst, m)
+	var head [room]byte
+	h := websocket.AppendHeader(head[:0], true, false, websocket.OpText, len(dst)-at-room)
+	if at == 0 {
+		copy(dst[room-len(h):], h)
+		return dst[room-len(h):]
+	}
+	copy(dst[at:], h)
+	n := copy(dst[at+len(h):], dst[at+room:])
+	return dst[:at+len(h)+n]
+}
+
+// envelopeRoom is what an envelope adds to channel, key and payload at most, in
+// the usual case.
+const envelopeRoom = 128
 
 func appendSSE(dst []byte, m *hub.Message) []byte {
 	dst = appendID(grow(dst, len(m.Data)+48), m)
@@ -153,7 +172,7 @@ func appendID(dst []byte, m *hub.Message) []byte {
 
 // appendEnvelope writes m as one JSON object with its payload as it is.
 func appendEnvelope(dst []byte, m *hub.Message) []byte {
-	dst = grow(dst, len(m.Data)+len(m.Channel)+112)
+	dst = grow(dst, len(m.Data)+len(m.Channel)+len(m.Key)+envelopeRoom)
 	dst = append(dst, `{"channel":`...)
 	dst = appendJSONString(dst, m.Channel)
 	if m.Offset != 0 {

@@ -149,34 +149,59 @@ func (p *Push) Publish(c *eventloop.Conn, call *Call, who *auth.Identity, answer
 	p.broadcast(c, call, who, answer)
 }
 
+// publication is one call of the hub under way.
+type publication struct {
+	push    *Push
+	conn    *eventloop.Conn
+	channel string
+	got     func([]byte, *APIError)
+
+	state  atomic.Uint32 // who is first: the broker's answer, or Publish's return
+	pos    hub.Position
+	failed error
+}
+
+// States of a publication.
+const (
+	publishing uint32 = iota
+	answered
+	returned
+)
+
 // publishOne publishes and calls got on c's loop with the JSON of the outcome.
+// The bytes are valid until got returns.
 func (p *Push) publishOne(c *eventloop.Conn, pub hub.Publication, got func([]byte, *APIError)) {
-	const running, answered, returned = 0, 1, 2
-	var state atomic.Uint32 // who is first: the broker's answer, or Publish's return
-	var pos hub.Position
-	var failed error
-	tell := func() {
-		if failed != nil {
-			p.counters.publishErrors.Add(1)
-			bad := apiError(failed)
-			if bad.Status == http.StatusInternalServerError {
-				p.log.Warn("publish", "channel", pub.Channel, "err", failed)
-			}
-			got(appendErrorBody(nil, bad), bad)
-			return
-		}
-		p.counters.published.Add(1)
-		got(appendResult(nil, pos), nil)
+	x := &publication{push: p, conn: c, channel: pub.Channel, got: got}
+	p.hub.Publish(pub, x.done)
+	if !x.state.CompareAndSwap(publishing, returned) {
+		x.tell()
 	}
-	p.hub.Publish(pub, func(at hub.Position, err error) {
-		pos, failed = at, err
-		if !state.CompareAndSwap(running, answered) {
-			c.Loop().Post(tell)
-		}
-	})
-	if !state.CompareAndSwap(running, returned) {
-		tell()
+}
+
+// done is what the broker calls, from any goroutine.
+func (x *publication) done(at hub.Position, err error) {
+	x.pos, x.failed = at, err
+	if !x.state.CompareAndSwap(publishing, answered) {
+		x.conn.Loop().Post(x.tell)
 	}
+}
+
+// tell answers, on the connection's loop.
+func (x *publication) tell() {
+	p := x.push
+	if x.failed != nil {
+		p.counters.publishErrors.Add(1)
+		bad := apiError(x.failed)
+		if bad.Status == http.StatusInternalServerError {
+			p.log.Warn("publish", "channel", x.channel, "err", x.failed)
+		}
+		x.got(appendErrorBody(nil, bad), bad)
+		return
+	}
+	p.counters.published.Add(1)
+	lane := p.Lane(x.conn)
+	lane.answer = appendResult(lane.answer[:0], x.pos)
+	x.got(lane.answer, nil)
 }
 
 // broadcast publishes to the channels in order and answers when all have answered.
@@ -195,7 +220,7 @@ func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answ
 	}
 	for i, ch := range call.Channels {
 		one := func(b []byte, _ *APIError) {
-			parts[i] = b
+			parts[i] = bytes.Clone(b)
 			if left--; left == 0 {
 				finish()
 			}

@@ -101,6 +101,8 @@ type Lane struct {
 	shard *hub.Shard
 	// head is scratch for what is written once per connection.
 	head []byte
+	// answer is scratch for an API call's answer.
+	answer []byte
 	// parser and deflateParser serve every WebSocket client that is not in the
 	// middle of a message.
 	parser, deflateParser websocket.Parser
