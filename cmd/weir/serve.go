@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -48,7 +49,8 @@ could tell its clients apart.`,
 }
 
 func serve(ctx context.Context, cfg config.Config, out, log io.Writer) error {
-	a, err := app.New(cfg, app.Options{Version: currentVersion(), Log: newLog(log, cfg.Log)})
+	logger := newLog(log, cfg.Log)
+	a, err := app.New(cfg, app.Options{Version: currentVersion(), Log: logger})
 	if err != nil {
 		return err
 	}
@@ -58,12 +60,21 @@ func serve(ctx context.Context, cfg config.Config, out, log io.Writer) error {
 	}
 	hard, stop := secondSignal(ctx)
 	defer stop()
+	if cfg.TLS.Enabled() {
+		defer onHangup(func() {
+			if err := a.Reload(); err != nil {
+				logger.Error("certificates stay as they were", "err", err)
+				return
+			}
+			logger.Info("certificates reloaded")
+		})()
+	}
 	return a.Run(ctx, hard, func() { fmt.Fprintln(out, startLine(a, cfg)) })
 }
 
 // startLine says where the server is and where it stores.
 func startLine(a *app.App, cfg config.Config) string {
-	line := "weir serves on http://" + a.Addr().String()
+	line := "weir serves on " + a.URL()
 	if admin := a.AdminAddr(); admin != nil {
 		line += ", admin on http://" + admin.String()
 	}
@@ -95,6 +106,23 @@ func secondSignal(ctx context.Context) (hard context.Context, stop func()) {
 		}
 	}()
 	return hard, cancel
+}
+
+// onHangup calls f at every SIGHUP until stop is called.
+func onHangup(f func()) (stop func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	var done sync.WaitGroup
+	done.Go(func() {
+		for range signals {
+			f()
+		}
+	})
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+		done.Wait()
+	}
 }
 
 // currentVersion is what `weir version` says first.

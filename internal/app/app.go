@@ -22,6 +22,7 @@ import (
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/tlsterm"
 )
 
 // Options are what the caller adds to the configuration.
@@ -45,6 +46,8 @@ type App struct {
 	loops   *eventloop.Group
 	push    *push.Push
 	front   *downstream.Server
+	tls     *tlsterm.Terminator // nil: plaintext
+	accept  func(*eventloop.Conn) eventloop.Handler
 	admin   *admin.Server
 	addr    netip.AddrPort
 	started time.Time
@@ -82,7 +85,13 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = a.hub.Close() })
-	accept := func(c *eventloop.Conn) eventloop.Handler { return a.front.Accept(c) }
+	if cfg.TLS.Enabled() {
+		if a.tls, err = tlsterm.New(cfg.TLS, a.log); err != nil {
+			return nil, fmt.Errorf("tls: %w", err)
+		}
+		undo = append(undo, func() { _ = a.tls.Close() })
+	}
+	accept := func(c *eventloop.Conn) eventloop.Handler { return a.accept(c) }
 	if a.loops, err = eventloop.New(cfg.EventLoop, accept, a.log); err != nil {
 		return nil, err
 	}
@@ -94,6 +103,9 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.front.Handle(opt.Files)
+	if a.accept = a.front.Accept; a.tls != nil {
+		a.accept = a.tls.Accept(len(a.loops.Loops()), a.front.Accept)
+	}
 	if err = a.listen(); err != nil {
 		return nil, err
 	}
@@ -151,6 +163,26 @@ func resolve(s string) (netip.AddrPort, error) {
 // Addr is the public listener's address.
 func (a *App) Addr() netip.AddrPort { return a.addr }
 
+// URL is where clients find the public listener.
+func (a *App) URL() string {
+	if a.tls != nil {
+		return "https://" + a.addr.String()
+	}
+	return "http://" + a.addr.String()
+}
+
+// Reload reads the certificates again, now and not when a change is noticed. An
+// error leaves everything as it was. Any goroutine.
+func (a *App) Reload() error {
+	if a.tls == nil {
+		return nil
+	}
+	if err := a.tls.Reload(); err != nil {
+		return fmt.Errorf("tls: %w", err)
+	}
+	return nil
+}
+
 // AdminAddr is the admin listener's address, or nil without one.
 func (a *App) AdminAddr() net.Addr {
 	if a.admin == nil {
@@ -175,6 +207,9 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	parts.run(func() error { return a.auth.Run(background) })
 	if a.admin != nil {
 		parts.run(func() error { return a.admin.Run(background) })
+	}
+	if a.tls != nil {
+		parts.run(func() error { return a.tls.Run(background) })
 	}
 	if err := a.hub.Start(ctx); err != nil {
 		a.loops.Release()
@@ -227,6 +262,9 @@ func (a *App) close() error {
 	err := a.hub.Close()
 	if a.admin != nil {
 		_ = a.admin.Close()
+	}
+	if a.tls != nil {
+		_ = a.tls.Close()
 	}
 	return errors.Join(err, a.auth.Close())
 }

@@ -86,6 +86,9 @@ func newMetrics(a *App) *metrics {
 	})
 	one("weir_requests_waiting", "Requests that wait for the broker or for keys.", gauge, func() float64 { return float64(a.front.Waiting()) })
 	m.sums(one)
+	if a.tls != nil {
+		m.tls(one, family)
+	}
 	return m
 }
 
@@ -123,6 +126,37 @@ func (m *metrics) sums(one func(name, help string, kind prometheus.ValueType, v 
 	sum("weir_write_stall_closes_total", "Connections closed because they took nothing.", counter, func(s eventloop.Stats) uint64 { return s.StallCloses })
 	sum("weir_write_queue_full_closes_total", "Connections closed at the bound of their write queue.", counter, func(s eventloop.Stats) uint64 { return s.QueueFull })
 	sum("weir_panics_total", "Handlers that panicked.", counter, func(s eventloop.Stats) uint64 { return s.Panics })
+}
+
+// tls adds what the end of TLS counts.
+func (m *metrics) tls(
+	one func(name, help string, kind prometheus.ValueType, v func() float64),
+	family func(name, help, label string, kind prometheus.ValueType, read func(emit func(float64, ...string))),
+) {
+	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
+	stats := m.app.tls.Stats
+	family("weir_tls_handshakes_total", "TLS handshakes, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
+		s := stats()
+		emit(float64(s.Full), "full")
+		emit(float64(s.Resumed), "resumed")
+		emit(float64(s.Failed), "failed")
+		emit(float64(s.Timeouts), "too_slow")
+		emit(float64(s.Shed), "shed")
+		emit(float64(s.NotTLS), "not_tls")
+	})
+	one("weir_tls_handshakes_running", "TLS handshakes under way.", gauge, func() float64 { return float64(stats().Running) })
+	one("weir_tls_handshakes_waiting", "Connections that wait for their TLS handshake.", gauge, func() float64 { return float64(stats().Waiting) })
+	family("weir_tls_reloads_total", "Times certificates were read again, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
+		s := stats()
+		emit(float64(s.Reloads), "ok")
+		emit(float64(s.ReloadFailures), "error")
+	})
+	family("weir_tls_ocsp_fetches_total", "OCSP answers asked for, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
+		s := stats()
+		emit(float64(s.OCSPFetches), "ok")
+		emit(float64(s.OCSPFailures), "error")
+	})
+	one("weir_tls_unstapled_total", "Handshakes with a must-staple certificate and no staple.", counter, func() float64 { return float64(stats().Unstapled) })
 }
 
 // Describe implements prometheus.Collector.

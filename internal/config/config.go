@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/tlsterm"
 )
 
 // Config is everything that `weir serve` can be told.
@@ -18,6 +19,9 @@ type Config struct {
 	// 127.0.0.1:8000; port 0 picks a free one. Without keys in the auth section
 	// only loopback addresses are accepted.
 	Listen string `json:"listen"`
+	// TLS makes the public listener speak TLS: https and wss instead of http and
+	// ws. Without certificates it does not.
+	TLS tlsterm.Config `json:"tls"`
 	// Admin is the listener for metrics, profiles and inspection.
 	Admin Admin `json:"admin"`
 	// Namespaces are the channels' options, one entry per namespace. Empty means

@@ -49,7 +49,7 @@ func (h *conn) newRequest(c *eventloop.Conn, req *http1.Request) *request {
 	if o := req.Get("Origin"); o != nil {
 		r.origin = bytes.Clone(o)
 	}
-	r.access = h.lane.srv.auth.OriginAccess(r.origin, req.Host, false)
+	r.access = h.lane.srv.auth.OriginAccess(r.origin, req.Host, c.Filtered())
 	return r
 }
 

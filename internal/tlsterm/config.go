@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"time"
 
@@ -96,7 +95,8 @@ const (
 // Enabled reports whether there is TLS at all.
 func (c Config) Enabled() bool { return len(c.Certificates) > 0 }
 
-// WithDefaults returns c with every zero replaced by what it means.
+// WithDefaults returns c with zeros replaced by what they mean, but for the one
+// that depends on the machine.
 func (c Config) WithDefaults() Config {
 	def(&c.MinVersion, "1.2")
 	def(&c.MaxVersion, "1.3")
@@ -104,7 +104,6 @@ func (c Config) WithDefaults() Config {
 	def(&c.TicketRotation, hub.Duration(8*time.Hour))
 	def(&c.ReloadInterval, hub.Duration(5*time.Second))
 	def(&c.MaxHandshakes, 256)
-	def(&c.HandshakeCPUs, max(runtime.GOMAXPROCS(0)/2, 1))
 	def(&c.MaxWaiting, 16384)
 	def(&c.HelloTimeout, hub.Duration(5*time.Second))
 	def(&c.HandshakeTimeout, hub.Duration(10*time.Second))
@@ -158,7 +157,7 @@ func (c Config) validateBounds() (errs []error) {
 		}
 	}
 	within("max_handshakes", c.MaxHandshakes, 1, 1<<16)
-	within("handshake_cpus", c.HandshakeCPUs, 1, 1<<10)
+	within("handshake_cpus", c.HandshakeCPUs, 0, 1<<10)
 	within("max_waiting", c.MaxWaiting, 1, 1<<24)
 	within("handshake_rate", c.HandshakeRate, 0, 1<<24)
 	span := func(key string, d hub.Duration, lo, hi time.Duration) {

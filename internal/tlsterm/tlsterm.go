@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,9 @@ func New(cfg Config, log *slog.Logger) (*Terminator, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	cfg = cfg.WithDefaults()
+	if cfg.HandshakeCPUs == 0 {
+		cfg.HandshakeCPUs = max(runtime.GOMAXPROCS(0)/2, 1)
+	}
 	t := &Terminator{
 		cfg: cfg, log: log, retryMin: ocspRetryMin, ownSecret: make([]byte, minTicketSecret),
 		gate: make(chan struct{}, cfg.HandshakeCPUs), admission: newAdmission(cfg), changed: make(chan struct{}, 1),
