@@ -230,7 +230,7 @@ func (ch *channel) deliver(m *Message, late bool) {
 func (ch *channel) keepEarly(m *Message) {
 	ch.early = append(ch.early, m)
 	ch.earlyBytes += len(m.Data)
-	for len(ch.early) > maxEarly || ch.earlyBytes > maxEarlyBytes {
+	for len(ch.early) > ch.hub.maxEarly || ch.earlyBytes > maxEarlyBytes {
 		half := (len(ch.early) + 1) / 2
 		for _, old := range ch.early[:half] {
 			ch.earlyBytes -= len(old.Data)

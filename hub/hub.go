@@ -77,6 +77,8 @@ type Hub struct {
 	wireBudget int64
 	log        *slog.Logger
 	seed       maphash.Seed
+	page       int // messages per channel and step of a replay
+	maxEarly   int // messages kept during one snapshot
 
 	// Any goroutine.
 	table    [tableSize]tablePart
@@ -112,7 +114,7 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	h := &Hub{
 		broker: broker, encoders: cfg.Encoders, namespaces: map[string]*namespace{},
 		linger: cfg.Linger, shardQueue: cfg.ShardQueue, maxChans: int64(cfg.MaxChannels), wireBudget: cfg.WireBudget,
-		log: cfg.Log, seed: maphash.MakeSeed(), slots: make(chan struct{}, brokerCalls),
+		log: cfg.Log, seed: maphash.MakeSeed(), page: replayPage, maxEarly: maxEarly, slots: make(chan struct{}, brokerCalls),
 	}
 	def(&h.linger, 30*time.Second)
 	def(&h.shardQueue, 1<<16)

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 )
@@ -40,9 +39,11 @@ type joinSpace struct {
 	// since is what the subscriber had, as it is named in a gap; empty without one.
 	since string
 	// all says that whatever is retained was asked for: the first step may find
-	// the beginning gone. told is up to where missing messages were told.
-	all  bool
-	told uint64
+	// the beginning gone, to where skipped says. told is up to where missing
+	// messages were told.
+	all     bool
+	skipped map[*local]uint64
+	told    uint64
 	// pages are broker reads that were made because a ring did not reach back.
 	pages map[*local]Page
 }
@@ -136,12 +137,12 @@ func (j *join) channelReady() {
 }
 
 // begin looks up at the broker what cannot be judged here: a position past the
-// known end of the log. This node may only be behind.
+// known end of the log, or of an unknown epoch. This node may only be behind.
 func (j *join) begin() {
 	var ask []*namespace
 	for i := range j.spaces {
 		sp := &j.spaces[i]
-		if pos, ok := j.wanted(sp.locals[0].epoch); ok && !sp.reached(pos) {
+		if !j.judged(sp) {
 			ask = append(ask, sp.ns)
 		}
 	}
@@ -151,8 +152,7 @@ func (j *join) begin() {
 	}
 	j.fetching = len(ask)
 	for _, ns := range ask {
-		j.shard.hub.goBroker(func(ctx context.Context) {
-			top, err := j.shard.hub.readTop(ctx, ns)
+		j.shard.hub.top(ns, func(top Position, err error) {
 			j.shard.post(func() {
 				j.shard.moveTo(ns, top.Epoch)
 				j.fetching--
@@ -168,6 +168,20 @@ func (j *join) begin() {
 	}
 }
 
+// judged reports whether what was asked for in sp can be judged without a look
+// at the end of the log.
+func (j *join) judged(sp *joinSpace) bool {
+	epoch := sp.locals[0].epoch
+	if pos, ok := j.wanted(epoch); ok || epoch == "" {
+		return !ok || sp.reached(pos)
+	}
+	if j.opt.All || j.opt.Unknown != "" {
+		return true
+	}
+	from, lost := j.orphan()
+	return !lost || sp.ns.isOver(from.Epoch)
+}
+
 // wanted returns the position asked for in the log of epoch.
 func (j *join) wanted(epoch string) (Position, bool) {
 	if j.opt.All || j.opt.Unknown != "" {
@@ -181,9 +195,10 @@ func (j *join) wanted(epoch string) (Position, bool) {
 	return Position{}, false
 }
 
-// reached reports whether the log is known to have come to pos.
+// reached reports whether the log is known to have come to pos. Of an epoch that
+// is over it cannot be known, nor matters it: the gap of the next one follows.
 func (sp *joinSpace) reached(pos Position) bool {
-	return pos.Offset <= sp.cut() || sp.ns.knows(pos)
+	return pos.Offset <= sp.cut() || sp.ns.knows(pos) || sp.ns.isOver(pos.Epoch)
 }
 
 // start tells the sink where the stream begins, declares what cannot be had and
@@ -234,7 +249,7 @@ func (j *join) place(sp *joinSpace) (from string, why GapReason) {
 		return pos.String(), GapUnknown
 	default:
 		if from, lost := j.orphan(); lost {
-			return from, GapEpoch
+			return from.String(), GapEpoch
 		}
 	}
 	return "", ""
@@ -256,13 +271,13 @@ func (j *join) restart(ns *namespace, epoch string) (from uint64, ok bool) {
 }
 
 // orphan returns a position asked for that belongs to no log of this join.
-func (j *join) orphan() (string, bool) {
+func (j *join) orphan() (Position, bool) {
 	for _, p := range j.opt.Since {
 		if !slices.ContainsFunc(j.spaces, func(sp joinSpace) bool { return sp.locals[0].epoch == p.Epoch }) {
-			return p.String(), true
+			return p, true
 		}
 	}
-	return "", false
+	return Position{}, false
 }
 
 func (sp *joinSpace) gap(from string, to uint64, why GapReason) Gap {
@@ -322,7 +337,7 @@ func (j *join) step(sp *joinSpace) bool {
 	single := len(sp.locals) == 1
 	if memo := &sp.locals[0].memo; single && memo.batch != nil && memo.from == sp.cur && memo.upto <= cut {
 		batch, upto := memo.batch, memo.upto
-		if j.tellMissing(sp, memo.first, cut, batch.Messages[0].Offset-1) {
+		if j.tellMissing(sp, sp.lacks(sp.locals[0], memo.first), cut, batch.Messages[0].Offset-1) {
 			j.emit(sp, batch, upto)
 		}
 		return !j.dead
@@ -337,7 +352,7 @@ func (j *join) step(sp *joinSpace) bool {
 	if len(st.msgs) > 0 {
 		next = st.msgs[0].Offset - 1
 	}
-	if !j.tellMissing(sp, st.first, cut, next) {
+	if !j.tellMissing(sp, st.news, cut, next) {
 		return false
 	}
 	if len(st.msgs) == 0 {
@@ -359,21 +374,19 @@ func (j *join) step(sp *joinSpace) bool {
 // before first is there. next is such that what follows comes after it. It
 // returns false when the subscriber has left.
 func (j *join) tellMissing(sp *joinSpace, first, cut, next uint64) bool {
-	all := sp.all
 	sp.all = false
-	if sp.cur+1 >= first || first <= sp.told {
+	to := min(max(first, 1)-1, cut) // what comes after the cut comes from the ring
+	if sp.cur+1 >= first || to <= sp.told {
 		return true
 	}
-	sp.told = first
-	if all {
-		return true // what is there was asked for
-	}
+	sp.told = to
 	from := sp.since
 	if from == "" {
 		from = Position{Epoch: sp.epoch, Offset: sp.cur}.String()
 	}
-	g := sp.gap(from, min(first-1, cut), GapRetention)
+	g := sp.gap(from, to, GapRetention)
 	g.At.Offset = min(g.To.Offset, next)
+	sp.since = ""
 	j.shard.gap(j.s.sink, g)
 	return !j.dead
 }
@@ -392,6 +405,7 @@ type stretch struct {
 	msgs  []*Message
 	upto  uint64   // how far they reach
 	first uint64   // as Page.FirstRetained, over all channels
+	news  uint64   // the same for this join, see lacks
 	need  []*local // the channels to ask the broker for
 }
 
@@ -403,12 +417,12 @@ func (sp *joinSpace) gather(cut uint64) stretch {
 		reaches := sp.ringReaches(l, cut) // asked before the ring is read: what is delivered later is not in it
 		page, ok := sp.page(l)
 		if !ok && reaches {
-			msgs, first, whole := l.ch.recent(st.msgs, sp.epoch, sp.cur, cut, replayPage)
+			msgs, first, whole := l.ch.recent(st.msgs, sp.epoch, sp.cur, cut, l.shard.hub.page)
 			if whole {
-				if st.msgs = msgs; len(msgs)-before == replayPage {
+				if st.msgs = msgs; len(msgs)-before == l.shard.hub.page {
 					st.upto = min(st.upto, msgs[len(msgs)-1].Offset)
 				}
-				st.first = max(st.first, first)
+				st.first, st.news = max(st.first, first), max(st.news, sp.lacks(l, first))
 				continue
 			}
 		}
@@ -420,7 +434,7 @@ func (sp *joinSpace) gather(cut uint64) stretch {
 			sp.keep(l, page)
 		}
 		st.upto = min(st.upto, page.Covered)
-		st.first = max(st.first, page.FirstRetained)
+		st.first, st.news = max(st.first, page.FirstRetained), max(st.news, sp.lacks(l, page.FirstRetained))
 		for _, m := range page.Messages {
 			if m.Offset > sp.cur && m.Offset <= cut {
 				st.msgs = append(st.msgs, m)
@@ -434,6 +448,21 @@ func (sp *joinSpace) gather(cut uint64) stretch {
 		st.msgs = st.msgs[:len(st.msgs)-1]
 	}
 	return st
+}
+
+// lacks returns first, from where on l is whole, or 0 if that is no news to one
+// who asked for what is there.
+func (sp *joinSpace) lacks(l *local, first uint64) uint64 {
+	if sp.all && first > 1 {
+		if sp.skipped == nil {
+			sp.skipped = map[*local]uint64{}
+		}
+		sp.skipped[l] = max(sp.skipped[l], first)
+	}
+	if first <= sp.skipped[l] {
+		return 0
+	}
+	return first
 }
 
 // page returns a page of l read for this join that goes on from sp.cur.

@@ -22,6 +22,9 @@ type namespace struct {
 	forgotten int
 	// late are messages of this epoch that came after later ones.
 	late []lateMessage
+	// looking says that Top is under way, asking who waits for the next answer.
+	looking bool
+	asking  []func(Position, error)
 }
 
 // lateMessage is one that came when upto had been delivered on other channels: a

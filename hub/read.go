@@ -49,7 +49,7 @@ func (ch *channel) history(since uint64, got func(Page, error)) {
 func (ch *channel) read(ctx context.Context, since uint64) (Page, error) {
 	for range maxReads {
 		before := ch.ns.position().Epoch
-		page, err := ch.hub.broker.History(ctx, &ch.ns.Namespace, ch.name, since, replayPage)
+		page, err := ch.hub.broker.History(ctx, &ch.ns.Namespace, ch.name, since, ch.hub.page)
 		if err != nil {
 			return Page{}, err
 		}
@@ -62,6 +62,34 @@ func (ch *channel) read(ctx context.Context, since uint64) (Page, error) {
 		}
 	}
 	return Page{}, fmt.Errorf("%w: history of %q: its log changes all the time", ErrUnavailable, ch.name)
+}
+
+// top looks up the end of n's log. Whoever asks while a look is under way shares
+// the next one: that one may have been taken before what is asked about.
+func (h *Hub) top(n *namespace, got func(Position, error)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asking = append(n.asking, got)
+	if n.looking {
+		return
+	}
+	n.looking = true
+	h.goBroker(func(ctx context.Context) {
+		for {
+			n.mu.Lock()
+			asking := n.asking
+			n.asking = nil
+			n.looking = len(asking) > 0
+			n.mu.Unlock()
+			if len(asking) == 0 {
+				return
+			}
+			top, err := h.readTop(ctx, n)
+			for _, f := range asking {
+				f(top, err)
+			}
+		}
+	})
 }
 
 // readTop asks the broker for the end of n's log as read does for a page.
