@@ -227,3 +227,23 @@ func TestGenerationsStayWithinTheirBits(t *testing.T) {
 		t.Errorf("generation %d after the last one", s.gens[0])
 	}
 }
+
+func TestClosingGivesUpParkedInput(t *testing.T) {
+	s := newStage(t, Config{})
+	c, _ := s.connect(nopHandler2{})
+	s.receives(c, "half a requ")
+	c.CloseAfterFlush()
+	if c.parked != nil {
+		t.Error("input nobody will see is kept")
+	}
+}
+
+func TestEndOfStreamIsToldOnce(t *testing.T) {
+	s := newStage(t, Config{})
+	h := &script{data: func(*Conn, []byte) int { return 0 }, eof: func(*Conn) bool { return true }}
+	c, _ := s.connect(h)
+	s.receives(c, "rest")
+	s.ends(c)
+	c.Again()
+	h.wants(t, "data rest", "eof", "data rest")
+}

@@ -496,3 +496,19 @@ func TestCountersAddUp(t *testing.T) {
 		t.Errorf("after the close: %+v", got)
 	}
 }
+
+func TestSharedFramesAreNotWrittenInto(t *testing.T) {
+	s := newStage(t, Config{})
+	c, k := s.connect(&script{})
+	k.room = 1
+	backing := []byte("frame|next frame")
+	c.Send(backing[:5])
+	c.Write([]byte("private"))
+	c.Queue(backing[:5])
+	c.Write([]byte("private"))
+	s.at(ms, func() { s.takes(c, -1) })
+	wantText(t, k, "frameprivateframeprivate")
+	if string(backing) != "frame|next frame" {
+		t.Errorf("a frame that others share has become %q", backing)
+	}
+}
