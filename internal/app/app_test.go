@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func startWith(t *testing.T, change func(*config.Config), files map[string]downs
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Broker = config.Broker{Kind: config.BrokerMemory}
-	cfg.EventLoop.Loops = 2
+	cfg.EventLoop.Loops, cfg.EventLoop.Engine = 2, os.Getenv(testEngine)
 	cfg.Namespaces = []hub.Namespace{{Name: "default", Anonymous: true}, {Name: "orders", Anonymous: true}, {Name: "private"}}
 	cfg.Auth.APIKeys = []auth.APIKey{{Name: "test", Key: testKey}}
 	cfg.Shutdown.Drain = hub.Duration(100 * time.Millisecond)

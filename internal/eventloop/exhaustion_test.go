@@ -26,7 +26,7 @@ func child() {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: childFiles, Max: childFiles}); err != nil {
 		panic(err)
 	}
-	g, err := New(Config{Loops: 1, MaxConns: 10000}, func(*Conn) Handler { return echoer{} }, nil)
+	g, err := New(Config{Engine: engineEpoll, Loops: 1, MaxConns: 10000}, func(*Conn) Handler { return echoer{} }, nil)
 	if err != nil {
 		panic(err)
 	}

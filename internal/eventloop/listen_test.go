@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"syscall"
 	"testing"
@@ -18,7 +19,7 @@ func newDigest() hash.Hash64 { return fnv.New64a() }
 
 func newEcho(t *testing.T, loops int) *Group {
 	t.Helper()
-	g, err := New(Config{Loops: loops}, func(*Conn) Handler { return echoer{} }, nil)
+	g, err := New(Config{Loops: loops, Engine: os.Getenv(testEngine)}, func(*Conn) Handler { return echoer{} }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,9 @@ func (echoer) EndOfStream(*Conn) bool { return false }
 // serve runs a group until the test ends.
 func serve(t *testing.T, cfg Config, accept func(*Conn) Handler) (*Group, string) {
 	t.Helper()
+	if cfg.Engine == "" {
+		cfg.Engine = os.Getenv(testEngine)
+	}
 	g, err := New(cfg, accept, nil)
 	if err != nil {
 		t.Fatal(err)
