@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 )
 
 // simBroker is a small Broker whose every answer and delivery waits until the
@@ -90,15 +91,15 @@ func (l *simLog) lose(base uint64) {
 
 // simCall is one question: answered by take at one moment, heard at another.
 type simCall struct {
-	ctx     context.Context
+	name    string
 	take    func() error
 	taken   bool
 	err     error
 	release chan struct{}
 }
 
-func (b *simBroker) ask(ctx context.Context, take func() error) error {
-	c := &simCall{ctx: ctx, take: take, release: make(chan struct{})}
+func (b *simBroker) ask(ctx context.Context, name string, take func() error) error {
+	c := &simCall{name: name, take: take, release: make(chan struct{})}
 	b.sim.mu.Lock()
 	b.calls = append(b.calls, c)
 	b.sim.mu.Unlock()
@@ -115,6 +116,8 @@ func (b *simBroker) step() {
 	if len(b.calls) == 0 {
 		return
 	}
+	// Goroutines register in any order; the same seed must tell the same story.
+	slices.SortStableFunc(b.calls, func(x, y *simCall) int { return strings.Compare(x.name, y.name) })
 	i := b.r.IntN(len(b.calls))
 	c := b.calls[i]
 	if !c.taken {
@@ -181,7 +184,7 @@ func (b *simBroker) Subscribe(ctx context.Context, ns *Namespace, channel string
 	}
 	l.subscribed[channel] = true
 	b.sim.mu.Unlock()
-	err = b.ask(ctx, func() error {
+	err = b.ask(ctx, "subscribe "+channel, func() error {
 		if ns.Durability == None {
 			return nil
 		}
@@ -212,7 +215,7 @@ func (b *simBroker) Unsubscribe(ns *Namespace, channel string) {
 
 func (b *simBroker) History(ctx context.Context, ns *Namespace, channel string, since uint64, limit int) (p Page, err error) {
 	l := b.logs[ns.Name]
-	err = b.ask(ctx, func() error {
+	err = b.ask(ctx, fmt.Sprint("history ", channel, since), func() error {
 		b.reads[fmt.Sprint(channel, since)]++
 		kept, removed := l.channel(channel)
 		p = Page{Epoch: l.epoch(), Covered: l.last, FirstRetained: removed + 1}
@@ -234,7 +237,7 @@ func (b *simBroker) History(ctx context.Context, ns *Namespace, channel string, 
 
 func (b *simBroker) Top(ctx context.Context, ns *Namespace) (p Position, err error) {
 	l := b.logs[ns.Name]
-	err = b.ask(ctx, func() error { p = l.top(); return nil })
+	err = b.ask(ctx, "top "+ns.Name, func() error { p = l.top(); return nil })
 	return p, err
 }
 

@@ -273,8 +273,8 @@ func (s *sim) quiet() {
 				s.b.step()
 				synctest.Wait()
 			}
-			for _, l := range s.b.logs {
-				for len(l.next) > 0 {
+			for _, ns := range []string{"default", "o", "f"} {
+				for l := s.b.logs[ns]; len(l.next) > 0; {
 					s.b.hand(l)
 				}
 			}
