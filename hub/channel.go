@@ -234,7 +234,9 @@ func (ch *channel) keepEarly(m *Message) {
 		half := (len(ch.early) + 1) / 2
 		for _, old := range ch.early[:half] {
 			ch.earlyBytes -= len(old.Data)
-			ch.earlyGone = old.Position()
+			if p := old.Position(); p.Epoch != ch.earlyGone.Epoch || p.Offset > ch.earlyGone.Offset { // repeats come out of order
+				ch.earlyGone = p
+			}
 		}
 		ch.early = slices.Delete(ch.early, 0, half)
 	}
