@@ -302,12 +302,16 @@ func (c *peer) sendBy(send func(Key, int, []byte) (int, syscall.Errno), b []byte
 
 func (c *peer) reading(on bool) { c.s.p.SetReading(c.k, c.fd, on) }
 
-func (c *peer) close() {
+func (c *peer) close() { c.end(c.s.p.Close) }
+
+func (c *peer) abort() { c.end(c.s.p.Abort) }
+
+func (c *peer) end(how func(Key, int)) {
 	if c.closed {
 		return
 	}
 	c.closed = true
-	c.s.p.Close(c.k, c.fd)
+	how(c.k, c.fd)
 	slot := c.k.Slot()
 	c.s.conns[slot] = nil
 	c.s.gens[slot] = (c.s.gens[slot] + 1) & (1<<30 - 1)

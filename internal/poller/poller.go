@@ -37,7 +37,12 @@ type Handler interface {
 	Writable(k Key)
 }
 
-// A Poller serves one loop. All methods but Wake belong to the loop's goroutine.
+// A Poller serves one loop. All methods but Wake belong to the loop's goroutine,
+// which the first Wait may lock to its thread (an io_uring belongs to one);
+// Release unlocks it. Before the first Wait any one goroutine may call them.
+//
+// A descriptor that Accepted hands over is for the Poller's methods only: with
+// io_uring it is none of the process's.
 type Poller interface {
 	// Listen begins to accept from a listening socket; index comes back with
 	// each connection. The socket is the poller's unless there is an error.

@@ -509,3 +509,44 @@ func TestAThousandConnectionsEcho(t *testing.T) {
 		}
 	})
 }
+
+func TestAbortResets(t *testing.T) {
+	each(t, func(t *testing.T, s *server) {
+		s.start()
+		c, at := s.pair()
+		s.do(func() {
+			at.send([]byte("half of"))
+			at.abort()
+		})
+		for {
+			if _, err := c.Read(make([]byte, 100)); err != nil {
+				if !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the peer reads %v, want a reset", err)
+				}
+				return
+			}
+		}
+	})
+}
+
+func TestUnsentCountsWhatThePeerDoesNotTake(t *testing.T) {
+	each(t, func(t *testing.T, s *server) {
+		s.start()
+		c, at := s.pair()
+		const total = 16 << 20
+		unsent := func() int { return s.p.Unsent(at.k, at.fd) + len(at.out) }
+		s.do(func() {
+			if n := unsent(); n != 0 {
+				t.Errorf("%d bytes unsent before any was sent", n)
+			}
+			at.send(make([]byte, total))
+		})
+		s.do(func() {
+			if n := unsent(); n < 1<<20 || n > total {
+				t.Errorf("%d bytes unsent of %d that nobody reads", n, total)
+			}
+		})
+		readAll(t, c, make([]byte, total))
+		s.until("all is sent", func() bool { return unsent() == 0 })
+	})
+}

@@ -178,9 +178,6 @@ func ProbeUring() error {
 // Name returns "io_uring".
 func (p *Uring) Name() string { return "io_uring" }
 
-// Room returns how many connections there can be.
-func (p *Uring) Room() int { return p.files }
-
 // Wake implements Poller. The counter is never read: each write to it is an
 // event for the poll that watches it.
 func (p *Uring) Wake() { sys.EventFDSignal(p.wake) }

@@ -2,7 +2,6 @@ package poller
 
 import (
 	"bytes"
-	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -147,47 +146,6 @@ func TestConnectionsAreNoDescriptorsOfTheProcess(t *testing.T) {
 	}
 }
 
-// What the engine lacks against epoll is one system call's reach: these go
-// through the ring.
-func TestAbortResets(t *testing.T) {
-	p, s := uringServer(t, 0, ringEntries, ringResults)
-	s.start()
-	c, at := s.pair()
-	s.do(func() {
-		at.send([]byte("half of"))
-		p.Abort(at.k, at.fd)
-		at.close()
-	})
-	for {
-		if _, err := c.Read(make([]byte, 100)); err != nil {
-			if !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the peer reads %v, want a reset", err)
-			}
-			return
-		}
-	}
-}
-
-func TestUnsentCountsWhatThePeerDoesNotTake(t *testing.T) {
-	p, s := uringServer(t, 0, ringEntries, ringResults)
-	s.start()
-	c, at := s.pair()
-	s.do(func() {
-		if n := p.Unsent(at.k, at.fd); n != 0 {
-			t.Errorf("%d bytes unsent before any was sent", n)
-		}
-	})
-	const total = 16 << 20
-	s.do(func() { at.send(make([]byte, total)) })
-	var unsent int
-	s.do(func() { unsent = p.Unsent(at.k, at.fd) })
-	if unsent < 1<<20 || unsent > total {
-		t.Errorf("%d bytes unsent of %d that nobody reads", unsent, total)
-	}
-	readAll(t, c, make([]byte, total))
-	s.until("all is sent", func() bool { return p.Unsent(at.k, at.fd) == 0 })
-}
-
 // Send took those bytes: a peer that reads slowly must still get them all.
 func TestWhatIsInFlightOutlivesAClose(t *testing.T) {
 	p, s := uringServer(t, 0, ringEntries, ringResults)
@@ -296,8 +254,8 @@ func TestRoomIsBoundedByTheDescriptorLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Release()
-	if want := int(min(sys.MaxFiles(), maxDirectFiles)); p.Room() != want {
-		t.Errorf("room for %d, want %d", p.Room(), want)
+	if want := int(min(sys.MaxFiles(), maxDirectFiles)); p.files != want {
+		t.Errorf("room for %d, want %d", p.files, want)
 	}
 }
 
