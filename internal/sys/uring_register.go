@@ -76,13 +76,13 @@ func (r *Ring) RegisterFiles(n int) error {
 }
 
 // UnregisterFiles closes what is still in the table.
-func (r *Ring) UnregisterFiles() { r.register(unregisterFiles, nil, 0) }
+func (r *Ring) UnregisterFiles() { _ = r.register(unregisterFiles, nil, 0) }
 
 // LimitWorkers bounds the kernel threads that carry out what cannot be done
 // without blocking.
 func (r *Ring) LimitWorkers(n int) {
 	max := [2]uint32{uint32(n), uint32(n)}
-	r.register(registerWorkers, unsafe.Pointer(&max), 2)
+	_ = r.register(registerWorkers, unsafe.Pointer(&max), 2)
 }
 
 // CancelAll cancels every request, drops all results and returns when nothing
@@ -95,7 +95,7 @@ func (r *Ring) CancelAll() {
 		timeout [2]int64
 		_       [4]uint64
 	}{fd: -1, flags: cancelAll | cancelAny, timeout: [2]int64{2, 0}}
-	r.register(registerSyncCancel, unsafe.Pointer(&arg), 1)
+	_ = r.register(registerSyncCancel, unsafe.Pointer(&arg), 1)
 	for more := true; more; { // cancelled requests end in this thread
 		if e := r.Poll(); e != 0 && e != unix.EINTR && e != unix.EBUSY {
 			return
