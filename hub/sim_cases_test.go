@@ -193,7 +193,7 @@ func TestTenThousandChannelsAtOnceAskTheBrokerInTurn(t *testing.T) {
 }
 
 func TestCloseFreesADeliveryThatWaitsForRoom(t *testing.T) {
-	for range 200 {
+	for range 20 {
 		b := plain(0)
 		h := b.hub(t, Namespace{})
 		h.shardQueue = 1
