@@ -314,6 +314,22 @@ func TestGapsAreDeclared(t *testing.T) {
 	f(hub.SubscribeOptions{All: true}, "", 10)
 }
 
+// The ring holds all that is left, and yet something is missing before it.
+func TestAGapBeforeASnapshotThatHoldsAllIsDeclared(t *testing.T) {
+	h := newHub(t, func(c *hub.Config) { c.Namespaces[0].HistorySize, c.Namespaces[0].Recent = 5, 100 })
+	o := newOwner(t, h)
+	first := publish(t, h, "a", "0")
+	for i := range 50 {
+		publish(t, h, "a", strconv.Itoa(i))
+	}
+	s := newSink()
+	subscribe(t, o, s, hub.SubscribeOptions{Channels: []string{"a"}, Since: hub.Positions{first}})
+	s.wait(t, "what is left", func() bool { return len(s.got) == 5 })
+	if len(s.gaps) != 1 || s.gaps[0].Reason != hub.GapRetention || s.gaps[0].To.Offset != 46 {
+		t.Errorf("gaps %v, want one up to 46", s.gaps)
+	}
+}
+
 func TestSeveralNamespacesResumeEachAtItsOwn(t *testing.T) {
 	h := newHub(t, nil)
 	o := newOwner(t, h)
