@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,6 +68,7 @@ func crowd(args []string) error {
 	}
 	fmt.Println("standing")
 	_, _ = io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(conns) // or they would be closed
 	return nil
 }
 
