@@ -115,9 +115,9 @@ func TestAChangedFileIsTakenUpAndABrokenOneIsNot(t *testing.T) {
 // Rotation under load: a thousand changes while clients connect, a broken file
 // in between every ten; no handshake fails and nobody connected notices.
 func TestRotationFailsNoHandshake(t *testing.T) {
-	rotations := 300
+	rotations := 1000
 	if testing.Short() {
-		rotations = 30
+		rotations = 100
 	}
 	dir := t.TempDir()
 	certs := []tls.Certificate{ca().leaf(t, nil, "localhost"), ca().leaf(t, nil, "localhost")}

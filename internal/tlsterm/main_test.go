@@ -25,7 +25,15 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if args := os.Getenv(benchServer); args != "" {
+		if err := runBenchServer(args); err != nil {
+			panic(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func must[T any](v T, err error) T {
 	if err != nil {
