@@ -36,6 +36,8 @@ type member struct {
 	// Any goroutine.
 	high atomic.Uint64 // the newest offset received
 	ups  atomic.Int64  // sessions accepted
+	// pongs are the answers to a script's pings.
+	pongs atomic.Int64
 }
 
 // on records an event. Events of one member come from one goroutine.

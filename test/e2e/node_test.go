@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,10 +20,11 @@ import (
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-// A line is what a script of test/e2e/npm prints for an event.
+// A line is what a script of test/e2e/npm prints for an event. Coding is how the
+// event came: a Content-Encoding, or a WebSocket's extensions.
 type line struct {
-	Source, Kind, ID, Data string
-	Session                int
+	Source, Kind, ID, Data, Coding string
+	Session                        int
 }
 
 // script runs a script of test/e2e/npm and gives each of its lines to on. It
@@ -76,6 +78,8 @@ func script(t *testing.T, name string, arg map[string]any, on func(line)) {
 // A crew is a fleet whose members are fed by scripts.
 type crew struct {
 	*fleet
+	// coding is how every event is to come; without an entry it is not looked at.
+	coding map[*member]string
 	// verdict is given after the scripts have ended, since until then they report.
 	verdict func()
 }
@@ -86,9 +90,14 @@ func (c *crew) on(m *member) func(line) {
 		switch l.Kind {
 		case "open":
 			m.ups.Add(1)
+		case "pong":
+			m.pongs.Add(1)
 		case "fatal":
 			c.t.Errorf("%s: %s", m.name, l.Data)
 		default:
+			if want, ok := c.coding[m]; ok && !strings.HasPrefix(l.Coding, want) {
+				c.t.Errorf("%s: %s %.100s came as %q, want %q", m.name, l.Kind, l.Data, l.Coding, want)
+			}
 			m.on(judge.Event{Session: l.Session, Kind: l.Kind, ID: l.ID, Data: []byte(l.Data)})
 		}
 	}

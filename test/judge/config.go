@@ -19,16 +19,23 @@ func (s *Server) compose(o Options, dir string) map[string]any {
 		"broker":   map[string]any{"kind": kind, "nats": map[string]any{"dir": dir}},
 		"log":      map[string]any{"level": "debug"},
 		"shutdown": map[string]any{"drain": "1s"},
-		"namespaces": []any{map[string]any{
-			"name": "default", "anonymous": true, "durability": "stored",
-			"history_size": 1_000_000,
-		}},
+		"namespaces": []any{namespace()},
 		"auth": map[string]any{
 			"hmac_secret": HMACKey,
 			"api_keys":    []any{map[string]any{"name": "judge", "key": APIKey}},
 		},
 	}
 	return overlay(base, o.Config)
+}
+
+// namespace is the one that anybody may follow.
+func namespace() map[string]any {
+	return map[string]any{"name": "default", "anonymous": true, "durability": "stored", "history_size": 1_000_000}
+}
+
+// Namespace lays change over that namespace's keys.
+func Namespace(change map[string]any) map[string]any {
+	return map[string]any{"namespaces": []any{overlay(namespace(), change)}}
 }
 
 // Echo turns on the WebSocket echo at /echo, which only judges and probes have a

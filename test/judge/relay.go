@@ -17,6 +17,8 @@ type Relay struct {
 	Addr string
 	// Cuts counts the connections it has reset.
 	Cuts atomic.Int64
+	// Down counts the bytes on their way to clients.
+	Down atomic.Int64
 
 	to     string
 	calm   atomic.Bool
@@ -90,15 +92,16 @@ func (r *Relay) serve(down net.Conn) {
 	if fromServer%5 != 0 {
 		fromClient = 1 << 40 // one connection in five may be cut in its own request
 	}
-	r.wg.Go(func() { r.copy(up, down, fromClient) })
-	r.copy(down, up, fromServer)
+	r.wg.Go(func() { r.copy(up, down, fromClient, nil) })
+	r.copy(down, up, fromServer, &r.Down)
 	r.mu.Lock()
 	delete(r.active, down)
 	r.mu.Unlock()
 }
 
-// copy relays from src to dst and resets both after limit bytes.
-func (r *Relay) copy(dst, src net.Conn, limit int64) {
+// copy relays from src to dst, adding up the bytes if there is where, and resets
+// both after limit bytes.
+func (r *Relay) copy(dst, src net.Conn, limit int64, count *atomic.Int64) {
 	buf := make([]byte, 2<<10)
 	for left := limit; ; {
 		n, err := src.Read(buf)
@@ -107,6 +110,9 @@ func (r *Relay) copy(dst, src net.Conn, limit int64) {
 			n = int(left)
 		}
 		if n > 0 {
+			if count != nil {
+				count.Add(int64(n))
+			}
 			if _, werr := dst.Write(buf[:n]); werr != nil {
 				err = werr
 			}

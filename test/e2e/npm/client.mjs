@@ -1,6 +1,7 @@
 // Follows one channel with a client that others wrote and prints a line of JSON
-// for each event: node client.mjs '{"library","url","channel","last"}'.
+// for each event: node client.mjs '{"library","url","channel"}'.
 // It ends when its standard input does.
+import diagnostics from 'node:diagnostics_channel';
 import { EventSource as NpmEventSource } from 'eventsource';
 import { EventSource as UndiciEventSource, WebSocket as UndiciWebSocket } from 'undici';
 import { WebSocket as NpmWebSocket } from 'ws';
@@ -8,16 +9,53 @@ import { WebSocket as NpmWebSocket } from 'ws';
 const { library, url, channel } = JSON.parse(process.argv[2]);
 const say = (line) => process.stdout.write(JSON.stringify(line) + '\n');
 
+// How the newest response's body is encoded: an EventSource does not tell.
+let coding = '';
+diagnostics.subscribe('undici:request:headers', ({ response }) => {
+  coding = '';
+  for (let i = 0; i < response.headers.length; i += 2) {
+    if (String(response.headers[i]).toLowerCase() === 'content-encoding') coding = String(response.headers[i + 1]);
+  }
+});
+
 // EventSource resumes by itself: it repeats Last-Event-ID.
 function events(EventSource) {
   const source = new EventSource(`${url}/sse?channel=${channel}&lastEventId=0`);
   let session = 0;
   source.addEventListener('open', () => say({ kind: 'open', session: ++session }));
-  source.addEventListener('message', (e) => say({ kind: 'message', session, id: e.lastEventId, data: e.data }));
-  source.addEventListener('gap', (e) => say({ kind: 'gap', session, id: e.lastEventId, data: e.data }));
+  source.addEventListener('message', (e) => say({ kind: 'message', session, coding, id: e.lastEventId, data: e.data }));
+  source.addEventListener('gap', (e) => say({ kind: 'gap', session, coding, id: e.lastEventId, data: e.data }));
   source.addEventListener('error', () => {
     if (source.readyState === 2) say({ kind: 'fatal', session, data: 'the EventSource gave up' });
   });
+}
+
+// The body of a fetch, read by hand. An event that its empty line did not end is
+// dropped.
+async function body() {
+  let last = '0';
+  for (let session = 1; ; ) {
+    try {
+      const response = await fetch(`${url}/sse?channel=${channel}`, { headers: { 'Last-Event-ID': last } });
+      if (response.status !== 200) throw new Error(`status ${response.status}`);
+      coding = response.headers.get('content-encoding') ?? '';
+      say({ kind: 'open', session });
+      let text = '';
+      for await (const piece of response.body.pipeThrough(new TextDecoderStream())) {
+        const blocks = (text + piece).split('\n\n');
+        text = blocks.pop();
+        for (const block of blocks) {
+          const event = Object.fromEntries(block.split('\n').map((l) => [l.slice(0, l.indexOf(':')), l.slice(l.indexOf(':') + 2)]));
+          last = event.id ?? last;
+          if ('data' in event) say({ kind: event.event ?? 'message', session, coding, id: last, data: event.data });
+        }
+      }
+      session++;
+    } catch (e) {
+      if (!(e instanceof TypeError)) say({ kind: 'fatal', data: String(e) }); // a TypeError is the network
+    }
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
 }
 
 // A WebSocket has no memory of its own: since= carries it over.
@@ -26,13 +64,17 @@ function frames(WebSocket) {
   let session = 0;
   const connect = () => {
     const socket = new WebSocket(`${url.replace(/^http/, 'ws')}/ws?channel=${channel}&hello=1&since=${encodeURIComponent(since)}`);
-    socket.addEventListener('open', () => say({ kind: 'open', session: ++session, data: socket.extensions }));
+    socket.addEventListener('open', () => {
+      say({ kind: 'open', session: ++session });
+      for (let i = 0; i < 2; i++) socket.send('{"type":"ping"}');
+    });
     socket.addEventListener('message', (e) => {
       const frame = JSON.parse(e.data);
-      since = frame.id;
+      since = frame.id ?? since;
       if (frame.type === 'subscribed') return;
       const kind = frame.type ?? 'message';
-      say({ kind, session, id: frame.id, data: kind === 'message' ? JSON.stringify(frame.data) : e.data });
+      const data = kind === 'message' ? JSON.stringify(frame.data) : e.data;
+      say({ kind, session, coding: socket.extensions, id: frame.id, data });
     });
     socket.addEventListener('error', () => {});
     socket.addEventListener('close', () => setTimeout(connect, 100));
@@ -43,6 +85,7 @@ function frames(WebSocket) {
 ({
   'eventsource': () => events(NpmEventSource),
   'undici EventSource': () => events(UndiciEventSource),
+  'fetch': body,
   'ws': () => frames(NpmWebSocket),
   'undici WebSocket': () => frames(UndiciWebSocket),
 })[library]();
