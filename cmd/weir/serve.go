@@ -25,6 +25,9 @@ func newServe() *cobra.Command {
 sends its clients away, spread over shutdown.drain, and ends; a second signal
 makes it hurry.
 
+With tls.certificates it speaks https and wss. Changed certificate files are
+noticed within tls.reload_interval; SIGHUP has them read at once.
+
 Without a configuration it listens on 127.0.0.1:8000 and stores in ./weir-data.
 It refuses to listen beyond loopback as long as there are no keys by which it
 could tell its clients apart.`,
