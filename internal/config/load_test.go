@@ -224,7 +224,7 @@ func TestValidateNamesTheKey(t *testing.T) {
 	f("broker.nats.url=4222", `broker: nats: url: "4222" is no address`, "")
 	f("broker.nats.prefix=a-b", `broker: nats: prefix: "a-b" is not`, "")
 	f("push.max_channels=1000", `push: max_channels: 1000 is not within`, "")
-	f("downstream.max_line=-1", `downstream: max_line: -1 is not within`, "")
+	f("downstream.max_line=40000", `downstream: max_line: 40000 is not within`, "")
 	f("eventloop.engine=kqueue", `eventloop: engine: "kqueue" is`, "")
 	f("shutdown.drain=-1s", `shutdown: drain: -1s is negative`, "")
 }

@@ -116,7 +116,7 @@ Values are read from a YAML file (` + "`--config`" + `), then from environment v
 replaced whole. Unknown keys and variables are errors.
 
 - **Durations** are text: ` + "`500ms`, `30s`, `24h`" + `.
-- **Sizes** (keys that end in ` + "`_bytes`" + `) are integers or text with a unit: ` + "`65536`, `64KiB`, `1GiB`" + `.
+- **Sizes** are integers or text with a unit: ` + "`65536`, `64KiB`, `1GiB`" + `.
 - **Lists** in a variable or flag are separated by commas; lists of sections are written as JSON:
   ` + "`WEIR_NAMESPACES='[{\"name\":\"default\",\"anonymous\":true}]'`" + `.
 - An empty variable counts as not set. What Kubernetes sets for a Service called weir
@@ -174,6 +174,9 @@ func defaultText(k key, def reflect.Value) string {
 		return ""
 	}
 	v, ok := valueAt(def, k.path)
+	if ok && v.Kind() == reflect.Pointer {
+		v, ok = v.Elem(), !v.IsNil()
+	}
 	if !ok || k.shape == list && (v.Len() == 0 || shapeOf(deref(v.Type().Elem())) == section) {
 		return ""
 	}

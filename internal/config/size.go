@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Sizes: an integer key that ends in "_bytes" may be written as text with a
-// unit, so that files say 64KiB where the code says 65536.
+// Sizes: an integer key that ends in "_bytes", or whose field is tagged
+// unit:"bytes", may be written as text with a unit, so that files say 64KiB
+// where the code says 65536.
 
 var sizeUnits = []struct {
 	name string

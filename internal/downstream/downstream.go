@@ -32,9 +32,9 @@ type Config struct {
 	// KeepAlive closes a connection without a request for that long; 0 means 15s.
 	KeepAlive hub.Duration `json:"keep_alive"`
 	// MaxLine bounds the request line in bytes; 0 means 8 KiB. Beyond: 414.
-	MaxLine int `json:"max_line"`
+	MaxLine int `json:"max_line" unit:"bytes"`
 	// MaxHead bounds the head in bytes; 0 means 32 KiB, at most 64 KiB. Beyond: 431.
-	MaxHead int `json:"max_head"`
+	MaxHead int `json:"max_head" unit:"bytes"`
 	// MaxFields bounds the header fields; 0 means 100. Beyond: 431.
 	MaxFields int `json:"max_fields"`
 	// MaxVerifying bounds the tokens that are being verified at a time; at the

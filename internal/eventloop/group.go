@@ -40,10 +40,13 @@ type Config struct {
 	UserTimeout hub.Duration `json:"user_timeout"`
 	// NotSentLowat bounds in bytes what waits unsent in the kernel per
 	// connection, so that the rest is visible here; 0 means 128 KiB.
-	NotSentLowat int `json:"notsent_lowat"`
+	NotSentLowat int `json:"notsent_lowat" unit:"bytes"`
 	// MaxQueue bounds in bytes what waits for one connection in this process,
 	// whatever it carries; 0 means 4 MiB.
-	MaxQueue int `json:"max_queue"`
+	MaxQueue int `json:"max_queue" unit:"bytes"`
+	// Sockets are the kernel's options for every connection of the listener.
+	// What is 0 there is left as the system has it.
+	Sockets SocketConfig `json:"sockets"`
 }
 
 // Validate returns all that is wrong with c, joined.
@@ -65,6 +68,7 @@ func (c Config) Validate() error {
 	if c.WriteStall < 0 || c.UserTimeout < 0 {
 		errs = append(errs, errors.New("write_stall and user_timeout must not be negative"))
 	}
+	errs = append(errs, c.Sockets.problems("sockets: ")...)
 	return errors.Join(errs...)
 }
 
@@ -88,6 +92,7 @@ func (c Config) WithDefaults() Config {
 	if c.UserTimeout == 0 {
 		c.UserTimeout = hub.Duration(defaultStall)
 	}
+	c.Sockets = c.Sockets.WithDefaults()
 	return c
 }
 
@@ -113,6 +118,7 @@ type Group struct {
 	log    *slog.Logger
 	base   time.Time
 	opts   sys.ListenOptions
+	socks  *sockets
 
 	// Any goroutine.
 	counters groupCounters
@@ -157,10 +163,13 @@ func newGroup(cfg Config, accept func(*Conn) Handler, log *slog.Logger, open fun
 		cfg.MaxConns = connsPerTable()
 	}
 	g := &Group{
-		accept: accept, log: log, base: time.Now(),
+		log: log, base: time.Now(), socks: newSockets(cfg),
 		limits: limits{maxConns: int64(cfg.MaxConns), maxQueue: cfg.MaxQueue, maxParked: maxParked, writeStall: int64(cfg.WriteStall)},
-		opts: sys.ListenOptions{Backlog: cfg.Backlog, ReusePort: true,
-			UserTimeout: time.Duration(cfg.UserTimeout), NotSentLowat: cfg.NotSentLowat},
+	}
+	g.opts = sys.ListenOptions{Backlog: cfg.Backlog, ReusePort: true, Settings: g.socks.settings()}
+	g.accept = func(c *Conn) Handler {
+		g.acceptedSocket(c)
+		return accept(c)
 	}
 	for i := range cfg.Loops {
 		p, err := open()
@@ -202,14 +211,12 @@ func (g *Group) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
 	}
 	fds, bound, err := g.openListeners(addr)
 	if err != nil {
-		return addr, err
+		return addr, g.socks.explain(err)
 	}
 	for i, l := range g.loops {
 		if err := l.poller.Listen(g.listens, fds[i]); err != nil {
 			// Only for want of kernel memory. What the pollers have is theirs.
-			for _, fd := range fds[i:] {
-				sys.Close(fd)
-			}
+			closeAll(fds[i:])
 			g.release()
 			return addr, err
 		}
@@ -228,15 +235,23 @@ func (g *Group) openListeners(addr netip.AddrPort) (fds []int, bound netip.AddrP
 	for range g.loops {
 		var fd int
 		if fd, bound, err = sys.Listen(bound, opts); err != nil {
-			for _, fd := range fds {
-				sys.Close(fd)
-			}
+			closeAll(fds)
 			return nil, addr, err
 		}
 		fds = append(fds, fd)
 		opts.Claim = false
 	}
+	if err := g.prepareSockets(fds, bound); err != nil {
+		closeAll(fds)
+		return nil, addr, err
+	}
 	return fds, bound, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		sys.Close(fd)
+	}
 }
 
 // Run runs the loops until ctx is done, then closes what is still open. When a
@@ -253,6 +268,7 @@ func (g *Group) Run(ctx context.Context) error {
 	defer cancel()
 	for _, l := range g.loops {
 		g.done.Go(func() {
+			g.bindLoop(l)
 			if err := l.run(); err != nil {
 				g.failed.CompareAndSwap(nil, &err)
 				cancel()

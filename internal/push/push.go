@@ -31,7 +31,7 @@ type Config struct {
 	MaxChannels int `json:"max_channels"`
 	// MaxClientMessage bounds in bytes what a WebSocket client may send at a
 	// time; 0 means 64 KiB.
-	MaxClientMessage int `json:"max_client_message"`
+	MaxClientMessage int `json:"max_client_message" unit:"bytes"`
 	// Echo serves GET /echo, a WebSocket that sends back what it gets: for
 	// conformance suites and latency probes. Off by default.
 	Echo bool `json:"echo"`

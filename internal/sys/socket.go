@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -47,12 +46,10 @@ type ListenOptions struct {
 	// Claim makes Listen fail if anybody listens on the address already, with
 	// SO_REUSEPORT or not. Sockets opened after this one may share it.
 	Claim bool
-	// UserTimeout ends a connection whose sent bytes stay unacknowledged that
-	// long (RFC 5482); 0 leaves the kernel's default of about 15 minutes.
-	UserTimeout time.Duration
-	// NotSentLowat bounds in bytes what waits unsent in the kernel per socket;
-	// 0 leaves it unbounded.
-	NotSentLowat int
+	// Settings are applied in order before the socket listens: what a connection
+	// can advertise is decided when its first packet arrives. TCP_NODELAY is set
+	// before them; IPv6's options are left out on an IPv4 socket.
+	Settings []Setting
 }
 
 // Listen opens a non-blocking TCP socket on addr. Port 0 picks a free one. The
@@ -88,7 +85,7 @@ func bindAndListen(fd, family int, addr netip.AddrPort, opt ListenOptions) (boun
 			return bound, err
 		}
 	}
-	if err := setListenOptions(fd, opt); err != nil {
+	if err := setListenOptions(fd, family, opt); err != nil {
 		return bound, err
 	}
 	sa, err := toSockaddr(addr, family)
@@ -124,7 +121,7 @@ func setInt(fd, level, name, value int, what string) error {
 	return nil
 }
 
-func setListenOptions(fd int, opt ListenOptions) error {
+func setListenOptions(fd, family int, opt ListenOptions) error {
 	set := func(level, name, value int, what string) error { return setInt(fd, level, name, value, what) }
 	errs := []error{
 		set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1, "SO_REUSEADDR"),
@@ -133,11 +130,10 @@ func setListenOptions(fd int, opt ListenOptions) error {
 	if opt.ReusePort && !opt.Claim {
 		errs = append(errs, set(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1, "SO_REUSEPORT"))
 	}
-	if opt.UserTimeout > 0 {
-		errs = append(errs, set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(opt.UserTimeout.Milliseconds()), "TCP_USER_TIMEOUT"))
-	}
-	if opt.NotSentLowat > 0 {
-		errs = append(errs, set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, opt.NotSentLowat, "TCP_NOTSENT_LOWAT"))
+	for _, o := range opt.Settings {
+		if o.Option != TrafficClass || family == unix.AF_INET6 {
+			errs = append(errs, o.Apply(fd))
+		}
 	}
 	return errors.Join(errs...)
 }
