@@ -183,7 +183,7 @@ func (l *log) subscribe(name string, tail int) (hub.Snapshot, error) {
 		l.empty--
 	}
 	c.subscribed = true
-	s := hub.Snapshot{Top: l.top()}
+	s := hub.Snapshot{Top: l.top(), FirstRetained: c.removed + 1}
 	from := max(0, c.ring.n-max(0, tail))
 	if from > 0 {
 		s.Floor = c.ring.at(from - 1).msg.Offset

@@ -124,13 +124,13 @@ func (q *backlog) drop() *hub.Message {
 	ns := hub.NamespaceOf(m.Channel)
 	for i := range q.dropped {
 		if g := &q.dropped[i]; g.Namespace == ns && g.To.Epoch == m.Epoch {
-			g.To = m.Position()
+			g.To, g.At = m.Position(), m.Position()
 			return m
 		}
 	}
 	g := hub.Gap{Namespace: ns, Reason: hub.GapOverflow}
 	if m.Offset != 0 {
-		g.From, g.To = hub.Position{Epoch: m.Epoch, Offset: m.Offset - 1}.String(), m.Position()
+		g.From, g.To, g.At = hub.Position{Epoch: m.Epoch, Offset: m.Offset - 1}.String(), m.Position(), m.Position()
 	}
 	q.dropped = append(q.dropped, g)
 	return m

@@ -269,12 +269,12 @@ func (s *session) coded(text []byte) []byte {
 func (s *session) moveStands(g hub.Gap) string {
 	stands := s.stands()
 	if stands == nil {
-		return g.To.String()
+		return g.At.String()
 	}
 	from, _ := hub.ParsePosition(g.From)
 	for i, p := range stands {
-		if p.Epoch == g.To.Epoch || p.Epoch == from.Epoch {
-			stands[i] = g.To
+		if p.Epoch == g.At.Epoch || p.Epoch == from.Epoch {
+			stands[i] = g.At
 		}
 	}
 	return string(stands.AppendTo(nil))
@@ -283,10 +283,14 @@ func (s *session) moveStands(g hub.Gap) string {
 // appendGap appends what the client is told about g.
 func (s *session) appendGap(b []byte, g hub.Gap) []byte {
 	if s.format >= formatWS {
-		return websocket.AppendFrame(b, websocket.OpText, appendGap(nil, "gap", g, g.To.String()))
+		id := ""
+		if !g.At.IsZero() {
+			id = g.At.String()
+		}
+		return websocket.AppendFrame(b, websocket.OpText, appendGap(nil, "gap", g, id))
 	}
 	text := sse.AppendType(nil, "gap")
-	if !g.To.IsZero() {
+	if !g.At.IsZero() {
 		text = append(text, "id: "...)
 		text = append(text, s.moveStands(g)...)
 		text = append(text, '\n')
