@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -124,6 +125,22 @@ func replace(t testing.TB, path string, b []byte) {
 	}
 }
 
+// testEngine names the engine for all tests of this package; empty means the default.
+const testEngine = "WEIR_TEST_ENGINE"
+
+// Every test here must hold with every engine: this one runs them all again, in
+// a process of its own.
+func TestEverythingHoldsWithIOUring(t *testing.T) {
+	if os.Getenv(testEngine) != "" {
+		return // this is that process
+	}
+	cmd := exec.CommandContext(t.Context(), must(os.Executable()), "-test.short")
+	cmd.Env = append(os.Environ(), testEngine+"=io_uring")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // A server is a Terminator before a handler on real loops.
 type server struct {
 	*Terminator
@@ -142,6 +159,7 @@ func serve(t testing.TB, cfg Config, next func(*eventloop.Conn) eventloop.Handle
 
 func serveLoop(t testing.TB, loopCfg eventloop.Config, cfg Config, next func(*eventloop.Conn) eventloop.Handler) *server {
 	t.Helper()
+	loopCfg.Engine = os.Getenv(testEngine)
 	term, err := New(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
