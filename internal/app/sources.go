@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/push"
 )
 
@@ -45,6 +46,8 @@ type info struct {
 	WebSocket   int64     `json:"websocket"`
 	Channels    int64     `json:"channels"`
 	Namespaces  []string  `json:"namespaces"`
+	// Sockets are the kernel's options of the public listener, asked and had.
+	Sockets []eventloop.SocketOption `json:"sockets"`
 }
 
 func (a *App) info() any {
@@ -53,6 +56,7 @@ func (a *App) info() any {
 		Version: a.opt.Version, Go: runtime.Version(), PID: os.Getpid(), Started: a.started, Listen: a.addr.String(),
 		Engine: a.loops.Engine(), Loops: len(a.loops.Loops()), Broker: a.cfg.Broker.Kind, Ready: "yes",
 		Connections: a.loops.Open(), MaxConns: a.loops.MaxConns(), SSE: p.SSE, WebSocket: p.WebSocket, Channels: h.Channels,
+		Sockets: a.loops.Sockets(),
 	}
 	if err := a.push.Ready(); err != nil {
 		v.Ready = err.Error()
