@@ -32,6 +32,8 @@ type Shard struct {
 	joins   []*join
 	running []item // the queue being worked on, swapped with queue
 	dirty   []*local
+	spare   *Batch       // lent to one flush at a time
+	lists   [][]*Message // for pending, used before
 	subs    int
 
 	// Written by the owner, read by anyone.
@@ -68,7 +70,7 @@ type local struct {
 	ahead    int     // of them, those that follow this channel alone
 	waiting  []*join // for the channel to become active; some may have been cancelled
 	joins    int     // under way that want this channel
-	pending  Batch   // this run's messages, for single
+	pending  pending // this run's messages, for single
 	memo     replayMemo
 	read     bool      // pages were read from the broker since the last sweep
 	idle     time.Time // when the last subscriber left
@@ -192,13 +194,14 @@ func (s *Shard) process(it *item) {
 	}
 	if len(l.single) > 0 {
 		p := &l.pending
-		if len(p.Messages) == 0 {
+		if len(p.messages) == 0 {
 			s.dirty = append(s.dirty, l)
+			p.messages = s.listed()
 		}
-		p.Messages = append(p.Messages, m)
+		p.messages = append(p.messages, m)
 		p.size += len(m.Data)
 		p.shared = p.shared || it.shared
-		if len(p.Messages) >= maxBatchMessages || p.size >= maxBatchBytes {
+		if len(p.messages) >= maxBatchMessages || p.size >= maxBatchBytes {
 			l.flush()
 		}
 	}
@@ -211,21 +214,63 @@ func (s *Shard) process(it *item) {
 // unsubscribe itself (or others) meanwhile: the walk runs from the end, where
 // removal swaps in only members that were served already.
 func (l *local) flush() {
-	if len(l.pending.Messages) == 0 {
+	if len(l.pending.messages) == 0 {
 		return
 	}
-	b := l.pending
-	l.pending = Batch{}
-	b.hub = l.shard.hub
+	p, s := l.pending, l.shard
+	l.pending = pending{}
+	b := s.lend()
+	b.Messages, b.size, b.shared = p.messages, p.size, p.shared
 	n := 0
 	for i := len(l.single) - 1; i >= 0; i-- {
 		if i >= len(l.single) {
 			continue
 		}
-		l.single[i].sink.Deliver(&b)
+		l.single[i].sink.Deliver(b)
 		n++
 	}
-	l.shard.delivered.Add(uint64(n * len(b.Messages)))
+	s.delivered.Add(uint64(n * len(b.Messages)))
+	s.giveBack(b)
+}
+
+// pending is what a run has brought for a channel so far.
+type pending struct {
+	messages []*Message
+	size     int // payload bytes
+	shared   bool
+}
+
+// lend returns an empty batch, and listed an empty list of messages, that were
+// used before: what every message would need costs nothing that way.
+func (s *Shard) lend() *Batch {
+	b := s.spare
+	s.spare = nil
+	if b == nil {
+		b = &Batch{hub: s.hub}
+	}
+	return b
+}
+
+func (s *Shard) listed() []*Message {
+	if n := len(s.lists); n > 0 {
+		l := s.lists[n-1]
+		s.lists = s.lists[:n-1]
+		return l
+	}
+	return make([]*Message, 0, 4)
+}
+
+const maxSpareLists = 256
+
+// giveBack takes b and its list for the next.
+func (s *Shard) giveBack(b *Batch) {
+	list := b.Messages
+	*b = Batch{hub: s.hub}
+	s.spare = b
+	if len(s.lists) < maxSpareLists {
+		clear(list)
+		s.lists = append(s.lists, list[:0])
+	}
 }
 
 // deliverFiltered hands m to the filtered subscribers that have not passed it. If

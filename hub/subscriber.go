@@ -14,7 +14,8 @@ type Sink interface {
 	// Start comes once, before all else: what follows comes after at, one
 	// position per namespace that keeps a log.
 	Start(at Positions)
-	// Deliver hands over messages in order. It must not block.
+	// Deliver hands over messages in order. It must not block. The batch is valid
+	// until it returns; its messages, and what Bytes gave, stay so.
 	Deliver(b *Batch)
 	// Gap says that messages may be missing between what came before and what
 	// comes next.
