@@ -429,10 +429,10 @@ func TestFullShardRefusesPublications(t *testing.T) {
 
 func isErr(err, want error) bool {
 	for err != nil {
-		if err == want { //nolint:errorlint // walks the chain itself
+		if err == want {
 			return true
 		}
-		u, ok := err.(interface{ Unwrap() error }) //nolint:errorlint // as above
+		u, ok := err.(interface{ Unwrap() error })
 		if !ok {
 			return false
 		}
@@ -443,8 +443,7 @@ func isErr(err, want error) bool {
 
 func TestDeliveryAllocatesNothingPerSubscriber(t *testing.T) {
 	h := newHub(t, nil)
-	var shard *hub.Shard
-	shard = h.NewShard(func() {})
+	shard := h.NewShard(func() {})
 	count := 0
 	for range 1000 {
 		s := &counter{n: &count}

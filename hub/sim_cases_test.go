@@ -110,7 +110,7 @@ func TestManyWhoResumeFromOnePlaceCostOneReadPerPage(t *testing.T) {
 			b := plain(n)
 			b.slow = time.Millisecond
 			h := b.hub(t, Namespace{Recent: recent})
-			defer h.Close() //nolint:errcheck // nothing to do about it
+			defer h.Close()
 			shards := []*Shard{h.NewShard(func() {}), h.NewShard(func() {})}
 			sinks := make([]tape, 10_000)
 			for i := range sinks {
@@ -145,7 +145,7 @@ func TestManyInTheFutureShareTheLooksAtTheTop(t *testing.T) {
 		b := plain(10)
 		b.slow = time.Millisecond
 		h := b.hub(t, Namespace{})
-		defer h.Close() //nolint:errcheck // nothing to do about it
+		defer h.Close()
 		s := h.NewShard(func() {})
 		sinks := make([]tape, 5000)
 		for i := range sinks {
@@ -171,7 +171,7 @@ func TestTenThousandChannelsAtOnceAskTheBrokerInTurn(t *testing.T) {
 		b := plain(1)
 		b.slow = 10 * time.Millisecond
 		h := b.hub(t, Namespace{})
-		defer h.Close() //nolint:errcheck // nothing to do about it
+		defer h.Close()
 		s := h.NewShard(func() {})
 		sinks := make([]tape, 10_000)
 		for i := range sinks {
@@ -226,7 +226,7 @@ func TestALateMessageIsDeliveredAndDoubtIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := plain(0)
 		h := b.hub(t, Namespace{})
-		defer h.Close() //nolint:errcheck // nothing to do about it
+		defer h.Close()
 		s := h.NewShard(func() {})
 		var both, joined, asks, after, one tape
 		sub := func(x *tape, since uint64, channels ...string) {
@@ -271,7 +271,7 @@ func TestSweepOfTenThousandChannelsIsQuick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := plain(0)
 		h := b.hub(t, Namespace{})
-		defer h.Close() //nolint:errcheck // nothing to do about it
+		defer h.Close()
 		s := h.NewShard(func() {})
 		sinks := make([]tape, 10_000)
 		for i := range sinks {
@@ -295,7 +295,7 @@ func TestAChannelInUseByAJoinIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := plain(300)
 		h := b.hub(t, Namespace{Recent: 10})
-		defer h.Close() //nolint:errcheck // nothing to do about it
+		defer h.Close()
 		s := h.NewShard(func() {})
 		x := &slowTape{}
 		if err := s.Subscribe(&x.sub, x, SubscribeOptions{Channels: []string{"a"}, All: true}); err != nil {
@@ -326,7 +326,7 @@ func (s *slowTape) Room() bool { return s.room }
 func BenchmarkDeliver1000(b *testing.B) {
 	broker := plain(0)
 	h := broker.hub(b, Namespace{})
-	defer h.Close() //nolint:errcheck // nothing to do about it
+	defer h.Close()
 	s := h.NewShard(func() {})
 	sinks := make([]drain, 1000)
 	for i := range sinks {
@@ -353,7 +353,7 @@ func BenchmarkDeliver1000(b *testing.B) {
 func BenchmarkReplay(b *testing.B) {
 	broker := plain(1000)
 	h := broker.hub(b, Namespace{})
-	defer h.Close() //nolint:errcheck // nothing to do about it
+	defer h.Close()
 	s := h.NewShard(func() {})
 	var keep, x drain
 	if err := s.Subscribe(&keep.sub, &keep, SubscribeOptions{Channels: []string{"a"}}); err != nil {

@@ -301,7 +301,6 @@ func TestAllWaysOfSendingKeepTheirOrder(t *testing.T) {
 // gulps consumes pairs of bytes only, and rests after each.
 type gulps struct {
 	echo
-	group func(func())
 }
 
 func (gulps) Data(c *eventloop.Conn, b []byte) int {

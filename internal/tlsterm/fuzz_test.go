@@ -67,10 +67,10 @@ func FuzzSplits(f *testing.F) {
 			plain, reply, err := b.Open(bytes.Clone(wire[at:end]))
 			got = append(got, plain...)
 			at = end
-			if len(reply) > 0 || err != nil && (err != io.EOF || at < len(wire)) { //nolint:errorlint // returned bare
+			if len(reply) > 0 || err != nil && (err != io.EOF || at < len(wire)) {
 				t.Fatalf("at %d of %d: %x and %v", at, len(wire), reply, err)
 			}
-			ended = err == io.EOF //nolint:errorlint // returned bare
+			ended = err == io.EOF
 		}
 		if !bytes.Equal(got, data) || !ended || b.partial != nil {
 			t.Fatalf("%d bytes came out of %d, ended %v", len(got), len(data), ended)

@@ -14,11 +14,11 @@ func (s *Server) compose(o Options, dir string) map[string]any {
 		kind = "memory"
 	}
 	base := map[string]any{
-		"listen":   s.Public,
-		"admin":    map[string]any{"listen": s.Admin},
-		"broker":   map[string]any{"kind": kind, "nats": map[string]any{"dir": dir}},
-		"log":      map[string]any{"level": "debug"},
-		"shutdown": map[string]any{"drain": "1s"},
+		"listen":     s.Public,
+		"admin":      map[string]any{"listen": s.Admin},
+		"broker":     map[string]any{"kind": kind, "nats": map[string]any{"dir": dir}},
+		"log":        map[string]any{"level": "debug"},
+		"shutdown":   map[string]any{"drain": "1s"},
 		"namespaces": []any{namespace()},
 		"auth": map[string]any{
 			"hmac_secret": HMACKey,
