@@ -153,7 +153,7 @@ func wantedBy(cfg Config) (list []wanted) {
 	set("sockets.receive_buffer", sys.ReceiveBuffer, s.ReceiveBuffer, "bytes")
 	set("sockets.send_buffer", sys.SendBuffer, s.SendBuffer, "bytes")
 	add(true, "sockets.no_delay", sys.NoDelay, truth(*s.NoDelay), "").usual = *s.NoDelay
-	set("user_timeout", sys.UserTimeout, int(time.Duration(cfg.UserTimeout).Milliseconds()), "ms").usual = cfg.UserTimeout == usual.UserTimeout
+	set("user_timeout", sys.UserTimeout, milliseconds(cfg.UserTimeout), "ms").usual = cfg.UserTimeout == usual.UserTimeout
 	set("notsent_lowat", sys.NotSentLowat, cfg.NotSentLowat, "bytes").usual = cfg.NotSentLowat == usual.NotSentLowat
 	if k := s.KeepAlive; k.Idle != 0 {
 		set("sockets.keep_alive", sys.KeepAlive, 1, "")
@@ -178,6 +178,11 @@ func truth(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// milliseconds rounds up: 0 would mean without end.
+func milliseconds(d hub.Duration) int {
+	return int((time.Duration(d) + time.Millisecond - 1) / time.Millisecond)
 }
 
 func seconds(d hub.Duration) int { return int(time.Duration(d) / time.Second) }

@@ -400,6 +400,13 @@ func dialBlocking(port uint16) (int, error) {
 	return fd, syscall.Connect(fd, &syscall.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}})
 }
 
+func TestShortUserTimeoutIsNotRoundedToNone(t *testing.T) {
+	r, _ := listening(t, Config{Loops: 1, UserTimeout: hub.Duration(time.Microsecond)}, "127.0.0.1:0")
+	if o := r.option("TCP_USER_TIMEOUT"); o.Asked != 1 || o.Effective != 1 {
+		t.Errorf("%+v", o)
+	}
+}
+
 func TestSocketConfigIsJudged(t *testing.T) {
 	f := func(c SocketConfig, want string) {
 		t.Helper()
