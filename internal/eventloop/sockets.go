@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/sys"
@@ -285,6 +286,8 @@ func judgeSocket(w wanted, got sys.Setting) (note, warn string) {
 		return judgeBuffer(w, got, "net.core.wmem_max")
 	case sys.KeepCount:
 		note = "not used while TCP_USER_TIMEOUT is set"
+	case sys.IPTOS, sys.TrafficClass:
+		note = fmt.Sprintf("DSCP %d in the upper six bits", got.Value>>2)
 	case sys.DeferAccept:
 		note = "rounded to retransmissions; of the listener only"
 	case sys.BusyPoll:
@@ -339,7 +342,11 @@ func (s *sockets) explain(err error) error {
 	case sys.PreferBusyPoll:
 		hint = "grant cap_net_admin, or leave prefer_busy_poll out"
 	case sys.Congestion:
-		hint = "net.ipv4.tcp_available_congestion_control: " + sys.Sysctl("net.ipv4.tcp_available_congestion_control")
+		list := "net.ipv4.tcp_available_congestion_control"
+		if errors.Is(err, syscall.EPERM) {
+			list = "net.ipv4.tcp_allowed_congestion_control"
+		}
+		hint = list + ": " + sys.Sysctl(list)
 	}
 	return &socketError{fmt.Errorf("%s: %w", s.wanted[i].key, err), hint}
 }

@@ -180,7 +180,7 @@ func TestWhatWasAskedForIsLogged(t *testing.T) {
 	r.from("127.0.0.1")
 	for _, want := range []string{
 		`level=INFO msg="socket option" option=SO_RCVBUF asked=65536 effective=131072 unit=bytes from=listener`,
-		`level=INFO msg="socket option" option=IP_TOS asked=32 effective=32 from=listener`,
+		`level=INFO msg="socket option" option=IP_TOS asked=32 effective=32 from=listener note="DSCP 8 in the upper six bits"`,
 	} {
 		if strings.Count(log.String(), want) != 1 {
 			t.Errorf("want once %s in\n%s", want, log)
@@ -295,7 +295,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 	f(sys.Priority, syscall.EPERM, "sockets.priority: set SO_PRIORITY=7: not allowed without CAP_NET_ADMIN", "use 1 to 6, or grant cap_net_admin")
 	f(sys.BusyPoll, syscall.EPERM, "sockets.busy_poll: set SO_BUSY_POLL=50: not allowed without CAP_NET_ADMIN", "grant cap_net_admin, or set net.core.busy_read to 50")
 	f(sys.PreferBusyPoll, syscall.ENOPROTOOPT, "sockets.prefer_busy_poll: set SO_PREFER_BUSY_POLL=1: this kernel does not support the option", "grant")
-	f(sys.Congestion, syscall.EPERM, `sockets.congestion: set TCP_CONGESTION="bbr": not allowed without CAP_NET_ADMIN`, "net.ipv4.tcp_available")
+	f(sys.Congestion, syscall.EPERM, `sockets.congestion: set TCP_CONGESTION="bbr": not allowed without CAP_NET_ADMIN`, "net.ipv4.tcp_allowed_congestion_control: ")
 	f(sys.TrafficClass, syscall.ENOPROTOOPT, "sockets.dscp: set IPV6_TCLASS=4: this kernel does not support the option", "leave eventloop.sockets.dscp out")
 	if other := errors.New("other"); s.explain(other) != other {
 		t.Error("an error of something else is changed")
