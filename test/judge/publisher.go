@@ -17,6 +17,8 @@ import (
 type Publisher struct {
 	// Addr of the public listener.
 	Addr string
+	// Key gives a payload its conflation key; nil means none.
+	Key func(payload string) string
 
 	mu    sync.Mutex
 	acked []Acked
@@ -38,7 +40,11 @@ var publishing = &http.Client{
 // mend is an error.
 func (p *Publisher) Publish(ctx context.Context, channel, payload string) error {
 	key := fmt.Sprintf("%x", sha256.Sum256([]byte(channel+"/"+payload)))
-	body, err := json.Marshal(map[string]any{"channel": channel, "data": payload, "idempotency_key": key})
+	publication := map[string]any{"channel": channel, "data": payload, "idempotency_key": key}
+	if p.Key != nil {
+		publication["key"] = p.Key(payload)
+	}
+	body, err := json.Marshal(publication)
 	if err != nil {
 		return err
 	}

@@ -47,6 +47,8 @@ type Subscriber struct {
 	On func(Event)
 	// Up, if set, is called when a session is accepted.
 	Up func(session int)
+	// Dial makes its connections; nil means plain ones.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
 	session int
 }
@@ -83,8 +85,13 @@ func broke(format string, a ...any) error { return &protocolError{fmt.Sprintf(fo
 func (s *Subscriber) Once(ctx context.Context) error { return s.once(ctx) }
 
 func (s *Subscriber) once(ctx context.Context) error {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", s.Addr)
+	dial := s.Dial
+	if dial == nil {
+		dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}
+	}
+	conn, err := dial(ctx, s.Addr)
 	if err != nil {
 		return err
 	}
