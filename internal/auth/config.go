@@ -89,7 +89,8 @@ type PublicKey struct {
 type APIKey struct {
 	// Name is who uses the key; it becomes the identity's subject. Required.
 	Name string `json:"name"`
-	// Key is the key itself, at least 16 bytes. Empty: see the others.
+	// Key is the key itself; under 16 bytes only for a server that listens on
+	// loopback alone. Empty: see the others.
 	Key Secret `json:"key"`
 	// KeyFile holds the key; a newline at its end is not part of it.
 	KeyFile string `json:"key_file"`
@@ -112,12 +113,25 @@ const (
 	defaultTokenCache    = 1 << 16
 
 	minSecretBytes = 32 // RFC 7518 §3.2: no shorter than the hash
-	minAPIKeyBytes = 16
+	shortKeyBytes  = 16
 	maxAPIKeyBytes = 1 << 10
 	maxLeeway      = Duration(5 * time.Minute)
 
 	secretHint = "make one with: head -c 48 /dev/urandom | base64 -w0"
 )
+
+// ShortKeys names the API keys under 16 bytes: someone who can reach the server
+// could guess them. Keys that cannot be read are not among them.
+func (c Config) ShortKeys() []string {
+	var short []string
+	for i, ak := range c.APIKeys {
+		at := fmt.Sprintf("auth.api_keys[%d]", i)
+		if secret, _ := readSecret(at+".key", ak.Key, ak.KeyFile, &problems{}); secret != nil && len(secret) < shortKeyBytes {
+			short = append(short, at)
+		}
+	}
+	return short
+}
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {

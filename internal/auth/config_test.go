@@ -110,8 +110,8 @@ func TestValidate(t *testing.T) {
 	f(ak(APIKey{Name: "a", Key: "0123456789abcdef"}, APIKey{Name: "b", KeyFile: file("k1", "0123456789abcdefg\n")}))
 	f(ak(APIKey{Name: "a", SHA256: sha256Hex("x")}))
 	f(ak(APIKey{Name: "a"}), "auth.api_keys[0]: set one of")
-	f(ak(APIKey{Name: "a", Key: "short"}), "auth.api_keys[0].key: 5 bytes")
-	f(ak(APIKey{Name: "a", KeyFile: file("k2", "short")}), "auth.api_keys[0].key_file: 5 bytes")
+	f(ak(APIKey{Name: "a", Key: Secret(strings.Repeat("k", 1025))}), "auth.api_keys[0].key: 1025 bytes")
+	f(ak(APIKey{Name: "a", KeyFile: file("k2", strings.Repeat("k", 1025))}), "auth.api_keys[0].key_file: 1025 bytes")
 	f(ak(APIKey{Name: "a", SHA256: "abc"}), "auth.api_keys[0].sha256: want 64 hex digits")
 	f(ak(APIKey{Name: "a", SHA256: sha256Hex("x"), Key: "0123456789abcdef"}), "set one of")
 	f(ak(APIKey{Key: "0123456789abcdef"}), "auth.api_keys[0].name")
@@ -180,5 +180,15 @@ func TestConfigReadsFromJSON(t *testing.T) {
 	}
 	if got := toJSON(Config{}.WithDefaults()); !strings.Contains(got, `"jwks_refresh_interval":"10m0s"`) || !strings.Contains(got, `"cookie":"weir_token"`) {
 		t.Errorf("defaults read %s", got)
+	}
+}
+
+func TestShortKeysAreNamed(t *testing.T) {
+	c := Config{APIKeys: []APIKey{{Name: "a", Key: "short"}, {Name: "b", Key: "0123456789abcdef"}}}
+	if err := c.Validate(); err != nil {
+		t.Errorf("a short key is refused: %v", err)
+	}
+	if got := c.ShortKeys(); len(got) != 1 || got[0] != "auth.api_keys[0]" {
+		t.Errorf("ShortKeys() = %v, want auth.api_keys[0]", got)
 	}
 }

@@ -315,8 +315,8 @@ func (ak APIKey) hash(at string, p *problems) (sum [sha256.Size]byte, ok bool) {
 		return sum, false
 	case secret == nil:
 		return sum, false
-	case len(secret) < minAPIKeyBytes || len(secret) > maxAPIKeyBytes:
-		p.add(from, secretHint, "%d bytes; want %d to %d", len(secret), minAPIKeyBytes, maxAPIKeyBytes)
+	case len(secret) == 0 || len(secret) > maxAPIKeyBytes:
+		p.add(from, secretHint, "%d bytes; want 1 to %d, and at least %d beyond loopback", len(secret), maxAPIKeyBytes, shortKeyBytes)
 		return sum, false
 	}
 	return sha256.Sum256(secret), true

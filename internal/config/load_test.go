@@ -13,6 +13,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
 )
 
 // sample has one key of each shape, so that the cases do not change whenever a
@@ -464,4 +465,19 @@ func FuzzSize(f *testing.F) {
 			t.Fatalf("%q → %d → %q → %d, %v", s, n, formatSize(n), back, err)
 		}
 	})
+}
+
+func TestShortKeysStayOnLoopback(t *testing.T) {
+	f := func(listen, key string, ok bool) {
+		t.Helper()
+		c := Default()
+		c.Listen = listen
+		c.Auth.APIKeys = []auth.APIKey{{Name: "a", Key: auth.Secret(key)}}
+		if err := c.Validate(); (err == nil) != ok {
+			t.Errorf("listen %s with key %q: %v, want ok=%v", listen, key, err, ok)
+		}
+	}
+	f("127.0.0.1:8000", "k", true)
+	f("0.0.0.0:8000", "k", false)
+	f("0.0.0.0:8000", "0123456789abcdef", true)
 }

@@ -127,7 +127,14 @@ func (c Config) HasKeys() bool {
 
 // checkExposure keeps a server that cannot tell its clients apart on this machine.
 func (c Config) checkExposure() error {
-	if c.HasKeys() || Loopback(c.Listen) || checkListen("listen", c.Listen) != nil {
+	if Loopback(c.Listen) || checkListen("listen", c.Listen) != nil {
+		return nil
+	}
+	if short := c.Auth.ShortKeys(); len(short) > 0 {
+		return WithHint(fmt.Errorf("%s: under 16 bytes, and listen: %s can be reached from other machines", strings.Join(short, ", "), c.Listen),
+			"make a key with: head -c 24 /dev/urandom | base64 -w0; or listen on 127.0.0.1")
+	}
+	if c.HasKeys() {
 		return nil
 	}
 	return WithHint(
