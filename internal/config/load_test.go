@@ -232,7 +232,7 @@ func TestValidateNamesTheKey(t *testing.T) {
 
 func TestInvalidValuesAreLocated(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "weir.yaml")
-	file := "log:\n  level: loud\nnamespaces:\n- name: a\n  replicas: 9\nauth:\n  api_keys:\n  - name: x\n    key: short\n"
+	file := "log:\n  level: loud\nnamespaces:\n- name: a\n  replicas: 9\nauth:\n  api_keys:\n  - name: x\n    sha256: short\n"
 	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestInvalidValuesAreLocated(t *testing.T) {
 	f(name + ":2: log: level: ")
 	f("WEIR_LOG_FORMAT: log: format: ")
 	f(name + ":5: namespaces[0]: namespace \"a\": replicas: ")
-	f(name + ":9: auth.api_keys[0].key: ")
+	f(name + ":9: auth.api_keys[0].sha256: ")
 	f("--listen: listen: ")
 	if n := len(Problems(err)); n != 5 {
 		t.Errorf("%d problems, want 5:\n%v", n, err)
