@@ -16,15 +16,15 @@ type echo struct {
 	buf      []byte
 }
 
-// ServeEcho completes a handshake and echoes. extensions is the value of
-// Sec-WebSocket-Extensions.
+// ServeEcho completes a handshake and echoes messages up to MaxClientMessage.
+// extensions is the value of Sec-WebSocket-Extensions.
 func (p *Push) ServeEcho(c *eventloop.Conn, key, extensions []byte) {
 	e := &echo{push: p, lastRecv: c.Loop().Now()}
 	answer := ""
 	if d, ok := websocket.NegotiateDeflate(extensions); ok {
 		e.deflate, answer = &d, d.String()
 	}
-	e.parser.Init(websocket.ParserOptions{Deflate: e.deflate != nil, Limits: &websocket.Limits{MaxMessage: 32 << 20}})
+	e.parser.Init(websocket.ParserOptions{Deflate: e.deflate != nil, Limits: &p.limits})
 	c.SetHandler(e)
 	c.SetTimer(int64(p.cfg.IdleTimeout))
 	c.Write(websocket.AppendHandshakeResponse(nil, key, answer, ""))

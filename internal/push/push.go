@@ -30,10 +30,12 @@ type Config struct {
 	// MaxChannels bounds the channels of one subscriber, 1 to 128; 0 means 32.
 	MaxChannels int `json:"max_channels"`
 	// MaxClientMessage bounds in bytes what a WebSocket client may send at a
-	// time; 0 means 64 KiB.
+	// time, to /echo too; 0 means 64 KiB.
 	MaxClientMessage int `json:"max_client_message" unit:"bytes"`
 	// Echo serves GET /echo, a WebSocket that sends back what it gets: for
-	// conformance suites and latency probes. Off by default.
+	// conformance suites and latency probes. Off by default. A suite that sends
+	// more than 64 KiB at a time needs max_client_message raised, and beyond 4 MiB
+	// eventloop.max_queue, where the answer waits.
 	Echo bool `json:"echo"`
 }
 

@@ -256,11 +256,12 @@ func hostileFrames(f func(name, frames string, codes ...int)) {
 
 // 50 MiB of zeros fit in 50 KiB of deflate: what counts is what comes out.
 func TestTheMessageLimitCountsWhatComesOut(t *testing.T) {
-	s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: judge.Echo()}) // limit: 32 MiB
-	inflated := func(n int) (code int, first byte) {
+	large := judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: judge.Echo()}) // limit: 32 MiB
+	small := judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: map[string]any{"push": map[string]any{"echo": true}}})
+	inflated := func(s *judge.Server, n int) (code int, first byte) {
 		t.Helper()
-		var small bytes.Buffer
-		z, err := flate.NewWriter(&small, flate.BestCompression)
+		var packed bytes.Buffer
+		z, err := flate.NewWriter(&packed, flate.BestCompression)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +269,7 @@ func TestTheMessageLimitCountsWhatComesOut(t *testing.T) {
 		if err := z.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		frame := judge.AppendFrame(nil, 2, bytes.TrimSuffix(small.Bytes(), []byte("\x00\x00\xff\xff")))
+		frame := judge.AppendFrame(nil, 2, bytes.TrimSuffix(packed.Bytes(), []byte("\x00\x00\xff\xff")))
 		frame[0] |= 0x40
 		conn := handshake(t, s.Public, "/echo", "permessage-deflate; client_no_context_takeover; server_no_context_takeover")
 		before := s.Memory()
@@ -290,14 +291,17 @@ func TestTheMessageLimitCountsWhatComesOut(t *testing.T) {
 		}
 		return int(binary.BigEndian.Uint16(rest[1:])), head[0]
 	}
-	if code, first := inflated(1 << 20); code != 0 || first&0x0F != 2 {
-		t.Errorf("1 MiB of zeros: close code %d, first byte %#x; want them echoed", code, first)
-	}
-	for _, n := range []int{32<<20 + 1, 50 << 20} {
-		if code, _ := inflated(n); code != 1009 {
-			t.Errorf("%d bytes of zeros: close code %d, want 1009", n, code)
+	f := func(s *judge.Server, n int, want int) {
+		t.Helper()
+		if code, first := inflated(s, n); code != want || (want == 0) != (first&0x0F == 2) {
+			t.Errorf("%d bytes of zeros: close code %d, first byte %#x; want code %d, with 0 an echo", n, code, first, want)
 		}
 	}
+	f(large, 1<<20, 0)
+	f(large, 32<<20+1, 1009)
+	f(large, 50<<20, 1009)
+	f(small, 64<<10, 0) // the default
+	f(small, 64<<10+1, 1009)
 }
 
 // A connection that floods does not keep others from their messages.
