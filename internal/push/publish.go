@@ -128,37 +128,42 @@ func authorize(who *auth.Identity, channel string) *APIError {
 }
 
 // Publish runs call for who and answers once, on c's loop: before it returns
-// when the broker answers at once, else later. c may be closed by then.
+// when the broker answers at once, else later. c may be closed by then. The
+// answer's bytes are valid until answer returns.
 func (p *Push) Publish(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(status int, body []byte)) {
-	if !call.broadcast {
-		if bad := authorize(who, call.Channels[0]); bad != nil {
-			p.counters.publishErrors.Add(1)
-			answer(bad.Status, appendErrorBody(nil, bad))
-			return
-		}
-		call.pub.Channel = call.Channels[0]
-		p.publishOne(c, call.pub, func(b []byte, bad *APIError) {
-			if bad != nil {
-				answer(bad.Status, b)
-				return
-			}
-			answer(http.StatusOK, b)
-		})
+	if call.broadcast {
+		p.broadcast(c, call, who, answer)
 		return
 	}
-	p.broadcast(c, call, who, answer)
+	if bad := authorize(who, call.Channels[0]); bad != nil {
+		p.counters.publishErrors.Add(1)
+		answer(bad.Status, appendErrorBody(nil, bad))
+		return
+	}
+	call.pub.Channel = call.Channels[0]
+	x := &publication{push: p, conn: c, channel: call.pub.Channel, answered: func(x *publication) {
+		lane := p.Lane(c)
+		lane.answer = x.append(lane.answer[:0])
+		if x.bad != nil {
+			answer(x.bad.Status, lane.answer)
+			return
+		}
+		answer(http.StatusOK, lane.answer)
+	}}
+	x.publish(call.pub)
 }
 
 // publication is one call of the hub under way.
 type publication struct {
-	push    *Push
-	conn    *eventloop.Conn
-	channel string
-	got     func([]byte, *APIError)
+	push     *Push
+	conn     *eventloop.Conn
+	channel  string
+	answered func(*publication) // called once, on the connection's loop
 
 	state  atomic.Uint32 // who is first: the broker's answer, or Publish's return
 	pos    hub.Position
 	failed error
+	bad    *APIError // what failed means for the client
 }
 
 // States of a publication.
@@ -168,11 +173,9 @@ const (
 	returned
 )
 
-// publishOne publishes and calls got on c's loop with the JSON of the outcome.
-// The bytes are valid until got returns.
-func (p *Push) publishOne(c *eventloop.Conn, pub hub.Publication, got func([]byte, *APIError)) {
-	x := &publication{push: p, conn: c, channel: pub.Channel, got: got}
-	p.hub.Publish(pub, x.done)
+// publish hands pub to the hub.
+func (x *publication) publish(pub hub.Publication) {
+	x.push.hub.Publish(pub, x.done)
 	if !x.state.CompareAndSwap(publishing, returned) {
 		x.tell()
 	}
@@ -186,48 +189,62 @@ func (x *publication) done(at hub.Position, err error) {
 	}
 }
 
-// tell answers, on the connection's loop.
+// tell counts the outcome and passes it on.
 func (x *publication) tell() {
 	p := x.push
-	if x.failed != nil {
-		p.counters.publishErrors.Add(1)
-		bad := apiError(x.failed)
-		if bad.Status == http.StatusInternalServerError {
-			p.log.Warn("publish", "channel", x.channel, "err", x.failed)
-		}
-		x.got(appendErrorBody(nil, bad), bad)
+	if x.failed == nil {
+		p.counters.published.Add(1)
+		x.answered(x)
 		return
 	}
-	p.counters.published.Add(1)
-	lane := p.Lane(x.conn)
-	lane.answer = appendResult(lane.answer[:0], x.pos)
-	x.got(lane.answer, nil)
+	if x.bad = apiError(x.failed); x.bad.Status == http.StatusInternalServerError {
+		p.log.Warn("publish", "channel", x.channel, "err", x.failed)
+	}
+	x.refused(x.bad)
+}
+
+// refused is tell for a publication that was not let through.
+func (x *publication) refused(bad *APIError) {
+	x.bad = bad
+	x.push.counters.publishErrors.Add(1)
+	x.answered(x)
+}
+
+// append appends the JSON of the outcome.
+func (x *publication) append(b []byte) []byte {
+	if x.bad != nil {
+		return appendErrorBody(b, x.bad)
+	}
+	return appendResult(b, x.pos)
 }
 
 // broadcast publishes to the channels in order and answers when all have answered.
 func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(int, []byte)) {
-	parts := make([][]byte, len(call.Channels))
-	left := len(parts)
-	finish := func() {
-		b := []byte(`{"result":{"responses":[`)
-		for i, part := range parts {
+	all := make([]publication, len(call.Channels))
+	left := len(all)
+	one := func(*publication) {
+		if left--; left > 0 {
+			return
+		}
+		lane := p.Lane(c)
+		b := append(lane.answer[:0], `{"result":{"responses":[`...)
+		for i := range all {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(b, bytes.TrimSuffix(part, []byte("\n"))...)
+			b = bytes.TrimSuffix(all[i].append(b), []byte("\n"))
 		}
-		answer(http.StatusOK, append(b, "]}}\n"...))
+		b = append(b, "]}}\n"...)
+		if lane.answer = b; cap(b) > 64<<10 {
+			lane.answer = nil
+		}
+		answer(http.StatusOK, b)
 	}
 	for i, ch := range call.Channels {
-		one := func(b []byte, _ *APIError) {
-			parts[i] = bytes.Clone(b)
-			if left--; left == 0 {
-				finish()
-			}
-		}
+		x := &all[i]
+		x.push, x.conn, x.channel, x.answered = p, c, ch, one
 		if bad := authorize(who, ch); bad != nil {
-			p.counters.publishErrors.Add(1)
-			one(appendErrorBody(nil, bad), bad)
+			x.refused(bad)
 			continue
 		}
 		pub := call.pub
@@ -237,7 +254,7 @@ func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answ
 			// separator, and no single publication's key can begin with it.
 			pub.IdempotencyKey = "\x00" + ch + "\x00" + pub.IdempotencyKey
 		}
-		p.publishOne(c, pub, one)
+		x.publish(pub)
 	}
 }
 
