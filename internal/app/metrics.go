@@ -70,6 +70,7 @@ func newMetrics(a *App) *metrics {
 		emit(float64(s.Expired), "token_expired")
 		emit(float64(s.SentAway), "drain")
 		emit(float64(s.ClientErrors), "protocol_error")
+		emit(float64(s.Panics), "panic")
 		emit(float64(s.Overloaded), "overloaded")
 		emit(float64(s.Failed), "subscription_failed")
 	})

@@ -60,6 +60,7 @@ type scripted struct {
 	// subscribed answers Subscribe; nil answers at once with an empty log "e1".
 	subscribed func(ctx context.Context) error
 	patience   time.Duration // replaces openingTime
+	encoders   func([]hub.Encoder)
 	mu         sync.Mutex
 	subs       int
 }
@@ -137,7 +138,11 @@ func play(t *testing.T, b *scripted, ns hub.Namespace) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{ns}, Encoders: formats.Encoders()}, b)
+	encoders := formats.Encoders()
+	if b.encoders != nil {
+		b.encoders(encoders)
+	}
+	h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{ns}, Encoders: encoders}, b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,5 +358,39 @@ func TestABacklogThatIsNeverEmptyDoesNotGrow(t *testing.T) {
 	}
 	if q.len() != 1 || cap(q.messages) > 1024 {
 		t.Errorf("%d messages in room for %d", q.len(), cap(q.messages))
+	}
+}
+
+func TestAPanicEndsItsOwnSubscriberOnly(t *testing.T) {
+	b := &scripted{encoders: func(list []hub.Encoder) {
+		sound := list[formatSSE]
+		list[formatSSE] = func(dst []byte, m *hub.Message) []byte {
+			if string(m.Data) == `"boom"` {
+				panic("boom")
+			}
+			return sound(dst, m)
+		}
+	}}
+	s := play(t, b, hub.Namespace{})
+	_, victim := s.client("s")
+	until(t, victim, "\n\n")
+	_, other := s.client("w")
+	until(t, other, `"}`)
+	send := func(offset int, data string) {
+		b.deliver(&hub.Message{Channel: "a", Epoch: "e1", Offset: uint64(offset), Data: []byte(data)})
+	}
+	send(1, `"boom"`)
+	if rest := s.rest(victim); rest != "" {
+		t.Errorf("the victim got %q before its end", rest)
+	}
+	until(t, other, `"data":"boom"}`)
+	send(2, `"fine"`)
+	until(t, other, `"data":"fine"}`)
+	_, again := s.client("s")
+	until(t, again, "\n\n")
+	send(3, `"more"`)
+	until(t, again, "data: \"more\"\n\n")
+	if n := s.Stats().Panics; n != 1 {
+		t.Errorf("%d panics counted, want 1", n)
 	}
 }

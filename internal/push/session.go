@@ -2,7 +2,9 @@ package push
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -352,6 +354,16 @@ func (s *session) closed() {
 	s.flags |= ending
 	s.drop()
 	s.lane.gone(&s.sub)
+}
+
+// recovered is deferred by every call of the hub: a panic for one subscriber ends
+// that one, and the hub goes on with the next.
+func (s *session) recovered() {
+	if r := recover(); r != nil {
+		s.lane.push.counters.panics.Add(1)
+		s.lane.push.log.Error("panic for a subscriber", "conn", s.conn.ID(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+		s.conn.Close(fmt.Errorf("panic: %v", r))
+	}
 }
 
 // failure is how the hub's refusal is told to a client.

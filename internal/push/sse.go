@@ -101,6 +101,7 @@ func (p *Push) appendEnd(b []byte, code int, reason string) []byte {
 // Start implements hub.Sink: it writes the head and where the stream stands, so
 // that a client that is cut before the first message resumes exactly.
 func (s *sseSession) Start(at hub.Positions) {
+	defer s.recovered()
 	c := codingOf(s.format)
 	if len(at) > 1 {
 		s.rare.stands = append(hub.Positions(nil), at...)
@@ -126,6 +127,7 @@ func (s *sseSession) Start(at hub.Positions) {
 
 // Deliver implements hub.Sink.
 func (s *sseSession) Deliver(b *hub.Batch) {
+	defer s.recovered()
 	s.lastSend = s.lane.loop.Now()
 	if !s.send(b) {
 		s.lane.push.counters.tooSlow.Add(1)
@@ -135,6 +137,7 @@ func (s *sseSession) Deliver(b *hub.Batch) {
 
 // Gap implements hub.Sink.
 func (s *sseSession) Gap(g hub.Gap) {
+	defer s.recovered()
 	if !s.gap(g) {
 		s.lane.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
@@ -143,6 +146,7 @@ func (s *sseSession) Gap(g hub.Gap) {
 
 // Failed implements hub.Sink.
 func (s *sseSession) Failed(err error) {
+	defer s.recovered()
 	s.logFailure(err)
 	s.end(failure(err))
 }

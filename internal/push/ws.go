@@ -84,6 +84,7 @@ func RetryAfter() int64 { return 1 + rand.Int64N(4) }
 
 // Start implements hub.Sink.
 func (s *wsSession) Start(at hub.Positions) {
+	defer s.recovered()
 	o := s.opening()
 	b := websocket.AppendHandshakeResponse(s.lane.head[:0], o.key, o.extensions, "")
 	if len(o.fields) > 0 {
@@ -105,6 +106,7 @@ func (s *wsSession) Start(at hub.Positions) {
 
 // Deliver implements hub.Sink.
 func (s *wsSession) Deliver(b *hub.Batch) {
+	defer s.recovered()
 	if !s.send(b) {
 		s.lane.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
@@ -113,6 +115,7 @@ func (s *wsSession) Deliver(b *hub.Batch) {
 
 // Gap implements hub.Sink.
 func (s *wsSession) Gap(g hub.Gap) {
+	defer s.recovered()
 	if !s.gap(g) {
 		s.lane.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
@@ -121,6 +124,7 @@ func (s *wsSession) Gap(g hub.Gap) {
 
 // Failed implements hub.Sink.
 func (s *wsSession) Failed(err error) {
+	defer s.recovered()
 	s.logFailure(err)
 	s.end(failure(err))
 }
