@@ -309,7 +309,7 @@ func (s Secret) String() string {
 // GoString hides the secret from %#v.
 func (s Secret) GoString() string { return fmt.Sprintf("%q", s.String()) }
 
-// MarshalText hides the secret. What it writes is too short to be accepted as one.
+// MarshalText hides the secret. What it writes is refused where a secret is read.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText takes b as it is.

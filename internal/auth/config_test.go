@@ -188,6 +188,13 @@ func TestShortKeysAreNamed(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Errorf("a short key is refused: %v", err)
 	}
+	shown, err := c.APIKeys[0].Key.MarshalText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (Config{APIKeys: []APIKey{{Name: "a", Key: Secret(shown)}}}).Validate(); err == nil {
+		t.Errorf("%q, which anyone can read in a printed configuration, is accepted as a key", shown)
+	}
 	if got := c.ShortKeys(); len(got) != 1 || got[0] != "auth.api_keys[0]" {
 		t.Errorf("ShortKeys() = %v, want auth.api_keys[0]", got)
 	}

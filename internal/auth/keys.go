@@ -315,6 +315,9 @@ func (ak APIKey) hash(at string, p *problems) (sum [sha256.Size]byte, ok bool) {
 		return sum, false
 	case secret == nil:
 		return sum, false
+	case string(secret) == hidden:
+		p.add(from, secretHint, "%q is what is shown in place of a key", hidden)
+		return sum, false
 	case len(secret) == 0 || len(secret) > maxAPIKeyBytes:
 		p.add(from, secretHint, "%d bytes; want 1 to %d, and at least %d beyond loopback", len(secret), maxAPIKeyBytes, shortKeyBytes)
 		return sum, false
