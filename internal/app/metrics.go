@@ -59,7 +59,7 @@ func newMetrics(a *App) *metrics {
 		emit(float64(s.Conflated), "conflated")
 	})
 	one("weir_wire_cache_bytes", "Bytes of wire forms kept with recent messages.", gauge, func() float64 { return float64(a.hub.Stats().WireBytes) })
-	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Gaps) })
+	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Gaps + a.push.Stats().Gaps) })
 	one("weir_hub_queue_messages", "Messages that wait for the loops.", gauge, func() float64 { return float64(a.hub.Stats().QueueDepth) })
 	one("weir_subscribers_lagging_messages", "Messages that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().Held) })
 	one("weir_subscribers_lagging_bytes", "Payload bytes that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().HeldBytes) })

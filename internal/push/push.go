@@ -251,6 +251,7 @@ type Stats struct {
 	Failed          uint64 // whose subscription could not be had or kept
 	ClientErrors    uint64 // closed for breaking the protocol
 	Panics          uint64 // subscribers closed because their code panicked
+	Gaps            uint64 // gaps told for dropped messages
 	Dropped         uint64 // messages dropped for slow subscribers, told as gaps
 	Conflated       uint64 // messages replaced by a newer one of their key
 	Lagged          uint64 // times a subscriber fell behind its socket
@@ -266,7 +267,7 @@ func (p *Push) Stats() Stats {
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
 		SentAway: c.sentAway.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
-		Panics: c.panics.Load(), Dropped: c.dropped.Load(), Conflated: c.conflated.Load(),
+		Panics: c.panics.Load(), Gaps: c.gaps.Load(), Dropped: c.dropped.Load(), Conflated: c.conflated.Load(),
 		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Held: c.held.Load(), HeldBytes: c.heldBytes.Load(),
 	}
 }
