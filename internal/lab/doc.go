@@ -1,0 +1,2 @@
+// Package lab rebuilds tuning ladders as experiments that anyone can run.
+package lab

@@ -1,0 +1,3 @@
+// Package limit decides who may ask and how often: token buckets per tenant and per
+// address, and address lists.
+package limit

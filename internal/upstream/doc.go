@@ -1,0 +1,3 @@
+// Package upstream is the policy towards backends: clusters of peers, balancing,
+// health, breaking, retry budgets, releases. It opens no socket.
+package upstream
