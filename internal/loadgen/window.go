@@ -1,0 +1,95 @@
+package loadgen
+
+import (
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// A Window is what was seen in a piece of time. All counts are of arrivals
+// intended in it, except Completed and what is received, which count when they
+// happened. Histograms are in microseconds.
+type Window struct {
+	Start  time.Time
+	Length time.Duration
+	// Load is what was asked for.
+	Load Load
+	// Conns is the mean number of open connections.
+	Conns float64
+
+	Offered   uint64 // intended by the schedule
+	Sent      uint64 // really sent
+	Completed uint64 // answered in order: of 2xx or 3xx for HTTP
+	Dropped   uint64 // never sent: MaxInFlight was reached
+	// Errors by reason: "timeout", "status 503", "reset", "connect: connection refused"…
+	Errors map[string]uint64
+
+	// Response is from the intended instant to the answer, Service from the real
+	// send, Lag from the intended instant to the real send: what the generator added.
+	// With pubsub an answer is a delivery, and Publish is the publisher's own answer.
+	Response, Service, Lag, Publish *hdrhistogram.Histogram
+	// Connect is from the beginning of a connection to its handshake's end.
+	Connect *hdrhistogram.Histogram
+
+	// Batches are the window's seconds.
+	Batches []Batch
+	// InFlight is the mean number of exchanges under way.
+	InFlight float64
+
+	// Delivery is there for pubsub, ws and sse.
+	Delivery *Delivery
+
+	BytesIn, BytesOut uint64
+	// Generator says whether it was the limit.
+	Generator GeneratorState
+	// Host is what the machine did meanwhile.
+	Host Host
+}
+
+// A Batch is one second of a Window.
+type Batch struct {
+	MeanResponse float64 // seconds
+	Completed    uint64
+	InFlight     float64 // mean
+}
+
+// Delivery accounts for messages from publishers to subscribers.
+type Delivery struct {
+	Published uint64 // acknowledged
+	Expected  uint64 // deliveries that had to happen: messages times subscribers of their channel
+	Received  uint64
+	// Lost were never received though the stream went on past them; Repeated came
+	// again; Reordered came after a newer one of their publisher's.
+	Lost, Repeated, Reordered uint64
+	// Late were still missing when the window's grace was over and may yet come.
+	Late uint64
+	// Gaps are what the server said it could not deliver; Resumed are reconnects
+	// that went on where they were.
+	Gaps, Reconnects, Resumed uint64
+	// Reach is the least share of its subscribers that any message got to.
+	Reach float64
+}
+
+// GeneratorState is how the generator itself fared.
+type GeneratorState struct {
+	// CPU is the processor time it used, in cores.
+	CPU float64 `json:"cpu"`
+	// GCPauses is the time its own collector stopped it.
+	GCPauses time.Duration `json:"gc_pauses"`
+	// Limited says that the generator was the limit, and Why in words: such a
+	// window is no measurement of the target.
+	Limited bool   `json:"limited"`
+	Why     string `json:"why,omitempty"`
+}
+
+// Host are the covariates of a measurement: what others did to the machine.
+type Host struct {
+	// Steal is the share of processor time the hypervisor took, 0 to 1.
+	Steal float64 `json:"steal"`
+	// Pressure is PSI's cpu some, 0 to 1, of the window itself.
+	Pressure float64 `json:"pressure"`
+	// Busy is the share of all processors in use, Wait the generator's own time on
+	// the run queue per processor second.
+	Busy float64 `json:"busy"`
+	Wait float64 `json:"wait"`
+}
