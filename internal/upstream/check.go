@@ -1,0 +1,8 @@
+package upstream
+
+// The values of HealthConfig.Check.
+const (
+	CheckNone = "none"
+	CheckHTTP = "http"
+	CheckTCP  = "tcp"
+)
