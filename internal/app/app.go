@@ -23,6 +23,7 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/tlsterm"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // Options are what the caller adds to the configuration.
@@ -76,7 +77,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
-	formats, err := push.NewFormats(cfg.Namespaces)
+	formats, err := wire.NewFormats(cfg.Namespaces)
 	if err != nil {
 		return nil, err
 	}

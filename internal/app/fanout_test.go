@@ -19,7 +19,7 @@ import (
 )
 
 // subscribers opens n streams over each transport. The SSE ones take what query adds.
-func (g *gateway) subscribers(t *testing.T, n int, query string) (streams, sockets []*wire) {
+func (g *gateway) subscribers(t *testing.T, n int, query string) (streams, sockets []*rawConn) {
 	t.Helper()
 	for range n {
 		s := g.dial(t)
@@ -165,7 +165,7 @@ func small(c *config.Config) {
 
 // slowDial connects with a receive window that is soon full. Below the size of a
 // segment, which on loopback is 64 KiB, it would also be slow to open again.
-func (g *gateway) slowDial(t *testing.T, request string) *wire {
+func (g *gateway) slowDial(t *testing.T, request string) *rawConn {
 	t.Helper()
 	w := g.dial(t)
 	_ = w.Conn.(*net.TCPConn).SetReadBuffer(128 << 10)
@@ -174,7 +174,7 @@ func (g *gateway) slowDial(t *testing.T, request string) *wire {
 }
 
 // hurry opens the window again.
-func (w *wire) hurry() { _ = w.Conn.(*net.TCPConn).SetReadBuffer(4 << 20) }
+func (w *rawConn) hurry() { _ = w.Conn.(*net.TCPConn).SetReadBuffer(4 << 20) }
 
 func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
 	g := start(t, small)

@@ -441,7 +441,7 @@ func TestSlowRequestsAreCut(t *testing.T) {
 
 func TestWebSocketCloseCodes(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Push.MaxClientMessage = 1 << 10 })
-	f := func(what string, code int, say func(w *wire)) {
+	f := func(what string, code int, say func(w *rawConn)) {
 		t.Helper()
 		w := g.ws(t, "channel=a", "")
 		say(w)
@@ -449,14 +449,14 @@ func TestWebSocketCloseCodes(t *testing.T) {
 			t.Errorf("%s: %d, want %d", what, got, code)
 		}
 	}
-	f("close 1000", 1000, func(w *wire) { w.say(websocket.OpClose, "\x03\xe8bye") })
-	f("close 4000", 4000, func(w *wire) { w.say(websocket.OpClose, "\x0f\xa0") })
-	f("empty close", 1005, func(w *wire) { w.say(websocket.OpClose, "") })
-	f("unmasked frame", 1002, func(w *wire) { w.send("\x81\x01x") })
-	f("reserved opcode", 1002, func(w *wire) { w.say(3, "x") })
-	f("binary", 1003, func(w *wire) { w.say(websocket.OpBinary, "x") })
-	f("bad UTF-8", 1007, func(w *wire) { w.say(websocket.OpText, "\xff") })
-	f("too big", 1009, func(w *wire) { w.say(websocket.OpText, strings.Repeat("x", 2000)) })
+	f("close 1000", 1000, func(w *rawConn) { w.say(websocket.OpClose, "\x03\xe8bye") })
+	f("close 4000", 4000, func(w *rawConn) { w.say(websocket.OpClose, "\x0f\xa0") })
+	f("empty close", 1005, func(w *rawConn) { w.say(websocket.OpClose, "") })
+	f("unmasked frame", 1002, func(w *rawConn) { w.send("\x81\x01x") })
+	f("reserved opcode", 1002, func(w *rawConn) { w.say(3, "x") })
+	f("binary", 1003, func(w *rawConn) { w.say(websocket.OpBinary, "x") })
+	f("bad UTF-8", 1007, func(w *rawConn) { w.say(websocket.OpText, "\xff") })
+	f("too big", 1009, func(w *rawConn) { w.say(websocket.OpText, strings.Repeat("x", 2000)) })
 	w := g.ws(t, "channel=a", "")
 	w.say(websocket.OpText, `{"type":"ping"}`)
 	if op, b := w.frame(); op != websocket.OpText || string(b) != `{"type":"pong"}` {

@@ -37,14 +37,14 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// wire is a client that says exactly what it is told to.
-type wire struct {
+// rawConn is a client that says exactly what it is told to.
+type rawConn struct {
 	t *testing.T
 	net.Conn
 	r *bufio.Reader
 }
 
-func (g *gateway) dial(t *testing.T) *wire {
+func (g *gateway) dial(t *testing.T) *rawConn {
 	t.Helper()
 	c, err := net.Dial("tcp", g.Addr().String())
 	if err != nil {
@@ -52,13 +52,13 @@ func (g *gateway) dial(t *testing.T) *wire {
 	}
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
-	return &wire{t, c, bufio.NewReader(c)}
+	return &rawConn{t, c, bufio.NewReader(c)}
 }
 
 // crlf writes heads as one would read them.
 func crlf(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }
 
-func (w *wire) send(s string) {
+func (w *rawConn) send(s string) {
 	w.t.Helper()
 	if _, err := io.WriteString(w, s); err != nil {
 		w.t.Fatalf("send %.40q: %v", s, err)
@@ -66,7 +66,7 @@ func (w *wire) send(s string) {
 }
 
 // answer reads one response; method is what was asked with.
-func (w *wire) answer(method string) (*http.Response, []byte) {
+func (w *rawConn) answer(method string) (*http.Response, []byte) {
 	w.t.Helper()
 	res, err := http.ReadResponse(w.r, &http.Request{Method: method})
 	if err != nil {
@@ -80,7 +80,7 @@ func (w *wire) answer(method string) (*http.Response, []byte) {
 }
 
 // head reads a response up to its body, which goes on for ever.
-func (w *wire) head() *http.Response {
+func (w *rawConn) head() *http.Response {
 	w.t.Helper()
 	res, err := http.ReadResponse(w.r, nil)
 	if err != nil {
@@ -90,13 +90,13 @@ func (w *wire) head() *http.Response {
 }
 
 // closed says whether the server has nothing more to say and ends.
-func (w *wire) closed() bool {
+func (w *rawConn) closed() bool {
 	n, err := w.r.Read(make([]byte, 1))
 	return n == 0 && err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // block reads an SSE block.
-func (w *wire) block() string {
+func (w *rawConn) block() string {
 	w.t.Helper()
 	var b strings.Builder
 	for {
@@ -114,7 +114,7 @@ func (w *wire) block() string {
 const upgradeFields = "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n"
 
 // ws opens a WebSocket by hand.
-func (g *gateway) ws(t *testing.T, query, fields string) *wire {
+func (g *gateway) ws(t *testing.T, query, fields string) *rawConn {
 	t.Helper()
 	w := g.dial(t)
 	w.send(crlf("GET /ws?" + query + " HTTP/1.1\nHost: a\n" + upgradeFields + fields + "\n"))
@@ -126,7 +126,7 @@ func (g *gateway) ws(t *testing.T, query, fields string) *wire {
 }
 
 // frame reads one WebSocket frame from the server.
-func (w *wire) frame() (websocket.Opcode, []byte) {
+func (w *rawConn) frame() (websocket.Opcode, []byte) {
 	w.t.Helper()
 	op, b, err := w.readFrame()
 	if err != nil {
@@ -135,7 +135,7 @@ func (w *wire) frame() (websocket.Opcode, []byte) {
 	return op, b
 }
 
-func (w *wire) readFrame() (websocket.Opcode, []byte, error) {
+func (w *rawConn) readFrame() (websocket.Opcode, []byte, error) {
 	var h [2]byte
 	if _, err := io.ReadFull(w.r, h[:]); err != nil {
 		return 0, nil, err
@@ -161,13 +161,13 @@ func (w *wire) readFrame() (websocket.Opcode, []byte, error) {
 }
 
 // say sends a WebSocket frame as a client.
-func (w *wire) say(op websocket.Opcode, payload string) {
+func (w *rawConn) say(op websocket.Opcode, payload string) {
 	w.t.Helper()
 	w.send(string(websocket.AppendMaskedFrame(nil, op, []byte(payload), [4]byte{1, 2, 3, 4})))
 }
 
 // closeCode reads frames up to the close and returns its code.
-func (w *wire) closeCode() int {
+func (w *rawConn) closeCode() int {
 	w.t.Helper()
 	for {
 		if op, b := w.frame(); op == websocket.OpClose {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -82,7 +83,7 @@ func (c Config) WithDefaults() Config {
 type Push struct {
 	// Fixed at New.
 	cfg     Config
-	formats *Formats
+	formats *wire.Formats
 	hub     *hub.Hub
 	log     *slog.Logger
 	limits  websocket.Limits
@@ -148,7 +149,7 @@ func (l *Lane) run() {
 }
 
 // New makes one lane per loop and attaches the hub's shards to the loops.
-func New(cfg Config, f *Formats, h *hub.Hub, loops []*eventloop.Loop, log *slog.Logger) (*Push, error) {
+func New(cfg Config, f *wire.Formats, h *hub.Hub, loops []*eventloop.Loop, log *slog.Logger) (*Push, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

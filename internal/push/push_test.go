@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -134,7 +135,7 @@ func (greeter) Closed(*eventloop.Conn, error)    {}
 func play(t *testing.T, b *scripted, ns hub.Namespace) *stage {
 	t.Helper()
 	ns.Name = "default"
-	formats, err := NewFormats([]hub.Namespace{ns})
+	formats, err := wire.NewFormats([]hub.Namespace{ns})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,8 +364,8 @@ func TestABacklogThatIsNeverEmptyDoesNotGrow(t *testing.T) {
 
 func TestAPanicEndsItsOwnSubscriberOnly(t *testing.T) {
 	b := &scripted{encoders: func(list []hub.Encoder) {
-		sound := list[formatSSE]
-		list[formatSSE] = func(dst []byte, m *hub.Message) []byte {
+		sound := list[wire.SSE]
+		list[wire.SSE] = func(dst []byte, m *hub.Message) []byte {
 			if string(m.Data) == `"boom"` {
 				panic("boom")
 			}

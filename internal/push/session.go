@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
 	"github.com/weir-gateway/weir/websocket"
 )
@@ -46,34 +47,6 @@ const (
 	codeTokenExpired = 4401
 	codeTooSlow      = 4408
 )
-
-// options reads s.Since.
-func (s *Subscription) options() hub.SubscribeOptions {
-	o := hub.SubscribeOptions{Channels: s.Channels}
-	switch s.Since {
-	case "":
-	case "0":
-		o.All = true
-	default:
-		ps, err := hub.ParsePositions(s.Since)
-		if err != nil {
-			o.Unknown = printable(s.Since, 64)
-		}
-		o.Since = ps
-	}
-	return o
-}
-
-// printable returns at most n bytes of s with everything but plain ASCII replaced.
-func printable(s string, n int) string {
-	b := []byte(s[:min(len(s), n)])
-	for i, c := range b {
-		if c < ' ' || c > '~' {
-			b[i] = '?'
-		}
-	}
-	return string(b)
-}
 
 // session is what SSE and WebSocket subscribers have in common. It belongs to
 // its connection's loop. There is one per client: every word of it counts.
@@ -173,7 +146,7 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 	c.SetTimer(l.push.openingTime) // Start sets another
 	l.enter()
 	defer l.exit()
-	return l.shard.Subscribe(&s.sub, sink, r.options())
+	return l.shard.Subscribe(&s.sub, sink, wire.Options(r.Channels, r.Since))
 }
 
 // armTimer makes the timer come after next, or at the token's expiry or the
@@ -261,8 +234,8 @@ func (s *session) ownID(m *hub.Message) []byte {
 
 // coded returns text of the subscriber's own in the coding of its stream.
 func (s *session) coded(text []byte) []byte {
-	if c := codingOf(s.format); c != plain {
-		return s.lane.push.formats.encode(c, nil, text, false)
+	if c := wire.CodingOf(s.format); c != wire.Plain {
+		return s.lane.push.formats.Encode(c, nil, text, false)
 	}
 	return text
 }
@@ -284,12 +257,12 @@ func (s *session) moveStands(g hub.Gap) string {
 
 // appendGap appends what the client is told about g.
 func (s *session) appendGap(b []byte, g hub.Gap) []byte {
-	if s.format >= formatWS {
+	if s.format >= wire.WebSocket {
 		id := ""
 		if !g.At.IsZero() {
 			id = g.At.String()
 		}
-		return websocket.AppendFrame(b, websocket.OpText, appendGap(nil, "gap", g, id))
+		return websocket.AppendFrame(b, websocket.OpText, wire.AppendGap(nil, "gap", g, id))
 	}
 	text := sse.AppendType(nil, "gap")
 	if !g.At.IsZero() {
@@ -298,7 +271,7 @@ func (s *session) appendGap(b []byte, g hub.Gap) []byte {
 		text = append(text, '\n')
 	}
 	text = append(text, "data: "...)
-	text = appendGap(text, "", g, "")
+	text = wire.AppendGap(text, "", g, "")
 	return append(b, s.coded(append(text, "\n\n"...))...)
 }
 

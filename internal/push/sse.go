@@ -7,6 +7,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
 )
 
@@ -24,9 +25,9 @@ var (
 const sseHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n" +
 	"X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"
 
-func appendSSEHead(b, fields []byte, c coding) []byte {
+func appendSSEHead(b, fields []byte, c wire.Coding) []byte {
 	b = append(b, sseHead...)
-	if c != plain {
+	if c != wire.Plain {
 		b = http1.AppendField(b, "Content-Encoding", c.String())
 		b = http1.AppendField(b, "Vary", "Accept-Encoding")
 	}
@@ -43,12 +44,12 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 		return nil
 	}
 	s := &sseSession{}
-	s.format = formatSSE
+	s.format = wire.SSE
 	if r.Envelope || len(r.Channels) > 1 {
-		s.format = formatSSEEnvelope
+		s.format = wire.SSEEnvelope
 	}
-	if p.formats.compresses(r.Channels) {
-		s.format = chooseCoding(r.Accept).in(s.format)
+	if p.formats.Compresses(r.Channels) {
+		s.format = wire.ChooseCoding(r.Accept).In(s.format)
 	}
 	old := c.Handler()
 	c.SetHandler(s)
@@ -75,7 +76,7 @@ func (p *Push) SendAwaySSE(c *eventloop.Conn, fields []byte) {
 // browser's EventSource trying: it gives up for good on any status but 200.
 func (p *Push) sendAway(c *eventloop.Conn, fields []byte, code int, reason string) {
 	p.countAway(code)
-	c.Write(p.appendEnd(appendSSEHead(nil, fields, plain), code, reason))
+	c.Write(p.appendEnd(appendSSEHead(nil, fields, wire.Plain), code, reason))
 	c.CloseAfterFlush()
 }
 
@@ -94,7 +95,7 @@ func (p *Push) appendEnd(b []byte, code int, reason string) []byte {
 	b = append(b, `data: {"code":`...)
 	b = strconv.AppendInt(b, int64(code), 10)
 	b = append(b, `,"reason":`...)
-	b = appendJSONString(b, reason)
+	b = wire.AppendJSONString(b, reason)
 	return append(b, "}\n\n"...)
 }
 
@@ -102,10 +103,10 @@ func (p *Push) appendEnd(b []byte, code int, reason string) []byte {
 // that a client that is cut before the first message resumes exactly.
 func (s *sseSession) Start(at hub.Positions) {
 	defer s.recovered()
-	c := codingOf(s.format)
+	c := wire.CodingOf(s.format)
 	if len(at) > 1 {
 		s.rare.stands = append(hub.Positions(nil), at...)
-		s.format = c.in(formatSSEData)
+		s.format = c.In(wire.SSEData)
 	}
 	b := appendSSEHead(s.lane.head[:0], s.opening().fields, c)
 	first := sse.AppendRetry(nil, s.lane.push.retryMillis())
@@ -114,8 +115,8 @@ func (s *sseSession) Start(at hub.Positions) {
 		first = at.AppendTo(first)
 		first = append(first, '\n')
 	}
-	if c == gzip {
-		b = append(b, gzipHeader...)
+	if c == wire.Gzip {
+		b = append(b, wire.GzipHeader...)
 	}
 	b = append(b, s.coded(append(first, '\n'))...)
 	s.lane.head = b

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -36,12 +37,12 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 		return nil
 	}
 	s := &wsSession{lastRecv: c.Loop().Now()}
-	s.format = formatWS
+	s.format = wire.WebSocket
 	extensions := ""
-	if p.formats.compresses(r.Channels) {
+	if p.formats.Compresses(r.Channels) {
 		// A window smaller than what messages were compressed with cannot be kept.
 		if d, ok := websocket.NegotiateDeflate(r.Accept); ok && d.Fits(maxWindow) {
-			s.format, extensions = formatWSDeflate, d.String()
+			s.format, extensions = wire.WebSocketDeflate, d.String()
 		}
 	}
 	old := c.Handler()
@@ -184,7 +185,7 @@ func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
 
 // lent is the loop's parser for clients that are between two messages.
 func (s *wsSession) lent() *websocket.Parser {
-	if s.format == formatWSDeflate {
+	if s.format == wire.WebSocketDeflate {
 		return &s.lane.deflateParser
 	}
 	return &s.lane.parser
@@ -209,7 +210,7 @@ func (s *wsSession) putParser(p *websocket.Parser) {
 	case p != s.parser:
 		own := *p
 		*p = websocket.Parser{}
-		p.Init(websocket.ParserOptions{Limits: &s.lane.push.limits, Deflate: s.format == formatWSDeflate})
+		p.Init(websocket.ParserOptions{Limits: &s.lane.push.limits, Deflate: s.format == wire.WebSocketDeflate})
 		s.parser = &own
 	}
 }

@@ -1,4 +1,4 @@
-package push
+package wire
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 // before: a message is then compressed once and its bytes go to every
 // subscriber, whenever that one came.
 //
-// gzip: after a bare header (RFC 1952 §2.3) the body is a sequence of deflate
+// Gzip: after a bare header (RFC 1952 §2.3) the body is a sequence of deflate
 // blocks (RFC 1951), each event's ended by a sync flush and free of references
 // to earlier ones. The trailer would be due at the end, which a stream that is
 // cut does not have; decoders deliver what came before.
@@ -31,8 +31,8 @@ func newCompressor() (*compressor, error) {
 	return &compressor{zstd: e}, nil
 }
 
-// gzipHeader begins a gzip member without name, time and checksum of the header.
-var gzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}
+// GzipHeader begins a Gzip member without name, time and checksum of the header.
+var GzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}
 
 // syncTail is what a sync flush ends with and permessage-deflate leaves out
 // (RFC 7692 §7.2.1).
@@ -83,22 +83,22 @@ func appendDeflateFrame(dst, payload []byte) []byte {
 	return append(websocket.AppendHeader(dst, true, true, websocket.OpText, len(packed)), packed...)
 }
 
-// A coding is what an SSE body is encoded with.
-type coding uint8
+// A Coding is what an SSE body is encoded with.
+type Coding uint8
 
 const (
-	plain coding = iota
-	gzip
-	zstandard
+	Plain Coding = iota
+	Gzip
+	Zstd
 )
 
 // String is the value of Content-Encoding.
-func (c coding) String() string { return [...]string{"identity", "gzip", "zstd"}[c] }
+func (c Coding) String() string { return [...]string{"identity", "gzip", "zstd"}[c] }
 
-// chooseCoding picks the best of ours that an Accept-Encoding allows
-// (RFC 9110 §12.5.3): zstd, which costs less, before gzip.
-func chooseCoding(accept []byte) coding {
-	best := plain
+// ChooseCoding picks the best of ours that an Accept-Encoding allows
+// (RFC 9110 §12.5.3): zstd, which costs less, before Gzip.
+func ChooseCoding(accept []byte) Coding {
+	best := Plain
 	for item := range bytes.SplitSeq(accept, []byte(",")) {
 		name, params, _ := bytes.Cut(item, []byte(";"))
 		if refused(params) {
@@ -106,9 +106,9 @@ func chooseCoding(accept []byte) coding {
 		}
 		switch string(bytes.ToLower(bytes.TrimSpace(name))) {
 		case "zstd":
-			best = zstandard
+			best = Zstd
 		case "gzip", "x-gzip":
-			best = max(best, gzip)
+			best = max(best, Gzip)
 		}
 	}
 	return best

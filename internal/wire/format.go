@@ -1,4 +1,6 @@
-package push
+// Package wire is what clients and publishers read and write, whatever carries it:
+// the forms of a message, the bodies of API calls and their errors. It is pure.
+package wire
 
 import (
 	"encoding/json"
@@ -14,29 +16,29 @@ import (
 // are shared by all its subscribers. Those of SSE come in rows of three, one row
 // per coding.
 const (
-	formatSSE         hub.Format = iota // id line, raw payload
-	formatSSEEnvelope                   // id line, envelope
-	formatSSEData                       // envelope without id line: the subscriber has an id of its own
-	formatGzip                          // as formatSSE, a deflate block of its own
+	SSE         hub.Format = iota // id line, raw payload
+	SSEEnvelope                   // id line, envelope
+	SSEData                       // envelope without id line: the subscriber has an id of its own
+	sseGzip                       // as SSE, a deflate block of its own
 	_
 	_
-	formatZstd // as formatSSE, a zstd frame of its own
+	sseZstd // as SSE, a zstd frame of its own
 	_
 	_
-	formatWS        // envelope in a text frame
-	formatWSDeflate // the same, compressed for itself
+	WebSocket        // envelope in a text frame
+	WebSocketDeflate // the same, compressed for itself
 	formats
 )
 
-// in returns SSE format f in coding c.
-func (c coding) in(f hub.Format) hub.Format { return f + 3*hub.Format(c) }
+// In returns SSE format f in coding c.
+func (c Coding) In(f hub.Format) hub.Format { return f + 3*hub.Format(c) }
 
-// codingOf returns the coding of an SSE format.
-func codingOf(f hub.Format) coding {
-	if f >= formatWS {
-		return plain
+// CodingOf returns the coding of an SSE format.
+func CodingOf(f hub.Format) Coding {
+	if f >= WebSocket {
+		return Plain
 	}
-	return coding(f / 3)
+	return Coding(f / 3)
 }
 
 // Formats writes messages for the wire.
@@ -62,8 +64,8 @@ func NewFormats(namespaces []hub.Namespace) (*Formats, error) {
 	return f, nil
 }
 
-// compresses reports whether clients of all channels may have them compressed.
-func (f *Formats) compresses(channels []string) bool {
+// Compresses reports whether clients of all channels may have them compressed.
+func (f *Formats) Compresses(channels []string) bool {
 	for _, ch := range channels {
 		if _, ok := f.compressFrom[hub.NamespaceOf(ch)]; !ok {
 			return false
@@ -83,15 +85,15 @@ func (f *Formats) Encoders() []hub.Encoder {
 	list := make([]hub.Encoder, formats)
 	for i, enc := range []hub.Encoder{appendSSE, appendSSEEnvelope, appendSSEData} {
 		list[i] = enc
-		list[gzip.in(hub.Format(i))] = func(dst []byte, m *hub.Message) []byte {
-			return f.encode(gzip, dst, enc(nil, m), f.worth(m))
+		list[Gzip.In(hub.Format(i))] = func(dst []byte, m *hub.Message) []byte {
+			return f.Encode(Gzip, dst, enc(nil, m), f.worth(m))
 		}
-		list[zstandard.in(hub.Format(i))] = func(dst []byte, m *hub.Message) []byte {
-			return f.encode(zstandard, dst, enc(nil, m), f.worth(m))
+		list[Zstd.In(hub.Format(i))] = func(dst []byte, m *hub.Message) []byte {
+			return f.Encode(Zstd, dst, enc(nil, m), f.worth(m))
 		}
 	}
-	list[formatWS] = appendWS
-	list[formatWSDeflate] = func(dst []byte, m *hub.Message) []byte {
+	list[WebSocket] = appendWS
+	list[WebSocketDeflate] = func(dst []byte, m *hub.Message) []byte {
 		if !f.worth(m) {
 			return appendWS(dst, m)
 		}
@@ -100,12 +102,12 @@ func (f *Formats) Encoders() []hub.Encoder {
 	return list
 }
 
-// encode appends text in coding c, compressed if that is worth it.
-func (f *Formats) encode(c coding, dst, text []byte, compress bool) []byte {
+// Encode appends text in coding c, compressed if that is worth it.
+func (f *Formats) Encode(c Coding, dst, text []byte, compress bool) []byte {
 	switch {
-	case c == plain:
+	case c == Plain:
 		return append(dst, text...)
-	case c == zstandard:
+	case c == Zstd:
 		return f.compressor.appendZstd(dst, text)
 	case compress:
 		return f.compressor.appendGzip(dst, text)
@@ -174,7 +176,7 @@ func appendID(dst []byte, m *hub.Message) []byte {
 func appendEnvelope(dst []byte, m *hub.Message) []byte {
 	dst = grow(dst, len(m.Data)+len(m.Channel)+len(m.Key)+envelopeRoom)
 	dst = append(dst, `{"channel":`...)
-	dst = appendJSONString(dst, m.Channel)
+	dst = AppendJSONString(dst, m.Channel)
 	if m.Offset != 0 {
 		dst = append(dst, `,"id":"`...)
 		dst = m.Position().AppendTo(dst)
@@ -185,7 +187,7 @@ func appendEnvelope(dst []byte, m *hub.Message) []byte {
 	dst = strconv.AppendInt(dst, m.Time, 10)
 	if m.Key != "" {
 		dst = append(dst, `,"key":`...)
-		dst = appendJSONString(dst, m.Key)
+		dst = AppendJSONString(dst, m.Key)
 	}
 	dst = append(dst, `,"data":`...)
 	if len(m.Data) == 0 {
@@ -196,8 +198,8 @@ func appendEnvelope(dst []byte, m *hub.Message) []byte {
 	return append(dst, '}')
 }
 
-// appendJSONString writes s as a JSON string; plain ASCII goes as it is.
-func appendJSONString(dst []byte, s string) []byte {
+// AppendJSONString writes s as a JSON string; plain ASCII goes as it is.
+func AppendJSONString(dst []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
 			b, err := json.Marshal(s)
@@ -222,7 +224,7 @@ type gapNotice struct {
 	Reason    hub.GapReason `json:"reason"`
 }
 
-func appendGap(dst []byte, kind string, g hub.Gap, id string) []byte {
+func AppendGap(dst []byte, kind string, g hub.Gap, id string) []byte {
 	n := gapNotice{Type: kind, Namespace: g.Namespace, From: g.From, ID: id, Reason: g.Reason}
 	if !g.To.IsZero() {
 		n.To = g.To.String()

@@ -1,4 +1,4 @@
-package push
+package wire
 
 import (
 	"bytes"
@@ -56,8 +56,8 @@ func TestCompressedEventsArriveOneByOne(t *testing.T) {
 		})
 	}
 	gunzip := func(r io.Reader) (io.Reader, error) { return stdgzip.NewReader(r) }
-	f("gzip", gzipHeader, c.appendGzip, gunzip)
-	f("stored", gzipHeader, appendStored, gunzip)
+	f("gzip", GzipHeader, c.appendGzip, gunzip)
+	f("stored", GzipHeader, appendStored, gunzip)
 }
 
 // A zstd decoder may read ahead of what it hands out; that each event is a frame
@@ -92,7 +92,7 @@ func TestCompressedEventsNeedNoOthers(t *testing.T) {
 	}
 	events := testEvents(2)
 	for i := range events { // a stream that begins anywhere, in any order
-		b := append([]byte(nil), gzipHeader...)
+		b := append([]byte(nil), GzipHeader...)
 		want := append(append([]byte(nil), events[i]...), events[len(events)-1-i]...)
 		b = c.appendGzip(c.appendGzip(b, events[i]), events[len(events)-1-i])
 		r, err := stdgzip.NewReader(bytes.NewReader(b))
@@ -119,20 +119,20 @@ func TestIncompressibleEventsGrowLittle(t *testing.T) {
 }
 
 func TestChooseCoding(t *testing.T) {
-	f := func(accept string, want coding) {
+	f := func(accept string, want Coding) {
 		t.Helper()
-		if got := chooseCoding([]byte(accept)); got != want {
-			t.Errorf("chooseCoding(%q) = %q, want %q", accept, got, want)
+		if got := ChooseCoding([]byte(accept)); got != want {
+			t.Errorf("ChooseCoding(%q) = %q, want %q", accept, got, want)
 		}
 	}
-	f("", plain)
-	f("gzip, deflate, br, zstd", zstandard)
-	f("gzip, deflate", gzip)
-	f("GZIP", gzip)
-	f("gzip;q=0", plain)
-	f("gzip;q=0.0, zstd;q=0", plain)
-	f("gzip; q=0.5", gzip)
-	f("zstd;q=0, gzip", gzip)
-	f("br", plain)
-	f("*", plain)
+	f("", Plain)
+	f("gzip, deflate, br, zstd", Zstd)
+	f("gzip, deflate", Gzip)
+	f("GZIP", Gzip)
+	f("gzip;q=0", Plain)
+	f("gzip;q=0.0, zstd;q=0", Plain)
+	f("gzip; q=0.5", Gzip)
+	f("zstd;q=0, Gzip", Gzip)
+	f("br", Plain)
+	f("*", Plain)
 }

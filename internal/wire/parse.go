@@ -1,4 +1,4 @@
-package push
+package wire
 
 import (
 	"bytes"
@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// publishBody is the body of an API call. Data is a slice of the body: the
+// Body is the body of an API call. Data is a slice of the body: the
 // payload as it was written, checked to be one JSON value.
-type publishBody struct {
+type Body struct {
 	Channel        string
 	HasChannel     bool
 	Channels       []string
@@ -37,19 +37,19 @@ const (
 	fieldsHint = "fields are channel (or channels), data, key and idempotency_key"
 )
 
-// parseBody reads the one flat object of an API call (RFC 8259), once and from
+// ParseBody reads the one flat object of an API call (RFC 8259), once and from
 // left to right. It is stricter than encoding/json where that would have to
 // choose: a field twice, a field in other case, null for text. Only the payload
 // may be of any form; it is checked and not decoded.
-func parseBody(body []byte) (*publishBody, *APIError) {
-	bad := func(msg string, hint string) (*publishBody, *APIError) {
-		return nil, &APIError{http.StatusBadRequest, msg, hint}
+func ParseBody(body []byte) (*Body, *Error) {
+	bad := func(msg string, hint string) (*Body, *Error) {
+		return nil, &Error{http.StatusBadRequest, msg, hint}
 	}
 	if !utf8.Valid(body) {
 		return bad("the body is not UTF-8", "")
 	}
 	s := scanner{b: body}
-	in := &publishBody{}
+	in := &Body{}
 	if msg := s.object(in); msg != "" {
 		return bad("the body is not the expected JSON: "+msg, fieldsHint)
 	}
@@ -97,7 +97,7 @@ func (s *scanner) bad(want string) string {
 	return fmt.Sprintf("byte %d is not %s", s.i, want)
 }
 
-func (s *scanner) object(in *publishBody) string {
+func (s *scanner) object(in *Body) string {
 	if !s.take('{') {
 		return s.bad("an object")
 	}
@@ -144,7 +144,7 @@ func (s *scanner) name() (name []byte, msg string) {
 }
 
 // field reads the value of the field called name.
-func (s *scanner) field(in *publishBody, name []byte, seen *int) (msg string) {
+func (s *scanner) field(in *Body, name []byte, seen *int) (msg string) {
 	bit := 0
 	switch string(name) {
 	case "channel":
@@ -165,7 +165,7 @@ func (s *scanner) field(in *publishBody, name []byte, seen *int) (msg string) {
 		bit = seenIdempotencyKey
 		in.IdempotencyKey, msg = s.text("text")
 	default:
-		return fmt.Sprintf("unknown field %q", printable(string(name), 40))
+		return fmt.Sprintf("unknown field %q", Printable(string(name), 40))
 	}
 	if msg == "" && *seen&bit != 0 {
 		return fmt.Sprintf("field %q stands there twice", name)

@@ -1,4 +1,4 @@
-package push
+package wire
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 func TestParseBody(t *testing.T) {
 	f := func(body, channel, data string) {
 		t.Helper()
-		in, bad := parseBody([]byte(body))
+		in, bad := ParseBody([]byte(body))
 		if bad != nil {
 			t.Errorf("%s: %v", body, bad)
 			return
@@ -34,7 +34,7 @@ func TestParseBody(t *testing.T) {
 
 	no := func(body, says string) {
 		t.Helper()
-		if in, bad := parseBody([]byte(body)); bad == nil {
+		if in, bad := ParseBody([]byte(body)); bad == nil {
 			t.Errorf("%s: taken for %+v", body, in)
 		} else if !strings.Contains(bad.Message, says) {
 			t.Errorf("%s: %q does not say %q", body, bad.Message, says)
@@ -70,7 +70,7 @@ func TestParseBody(t *testing.T) {
 }
 
 // stdBody is what encoding/json makes of a body.
-func stdBody(body []byte) (*publishBody, bool) {
+func stdBody(body []byte) (*Body, bool) {
 	var v struct {
 		Channel        *string         `json:"channel"`
 		Channels       []string        `json:"channels"`
@@ -86,14 +86,14 @@ func stdBody(body []byte) (*publishBody, bool) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, false
 	}
-	in := &publishBody{Channels: v.Channels, Data: v.Data, Key: v.Key, IdempotencyKey: v.IdempotencyKey}
+	in := &Body{Channels: v.Channels, Data: v.Data, Key: v.Key, IdempotencyKey: v.IdempotencyKey}
 	if v.Channel != nil {
 		in.Channel = *v.Channel
 	}
 	return in, true
 }
 
-// stricter reports whether body has what only parseBody refuses: a field twice
+// stricter reports whether body has what only ParseBody refuses: a field twice
 // or in other case, null for text, or too much nesting.
 func stricter(body []byte) bool {
 	d := json.NewDecoder(bytes.NewReader(body))
@@ -158,7 +158,7 @@ func FuzzParseBody(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		before := bytes.Clone(body)
-		in, bad := parseBody(body)
+		in, bad := ParseBody(body)
 		if !bytes.Equal(before, body) {
 			t.Fatal("the body was changed")
 		}
@@ -182,7 +182,7 @@ func BenchmarkParsePublish(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {
-		if _, bad := parseBody(body); bad != nil {
+		if _, bad := ParseBody(body); bad != nil {
 			b.Fatal(bad)
 		}
 	}

@@ -1,0 +1,173 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+)
+
+// An Error is an answer to an API call that is not a success.
+type Error struct {
+	Status  int    `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
+
+// MaxBroadcast bounds the channels of one broadcast.
+const MaxBroadcast = 1000
+
+// MaxBody bounds the body of an API call: the largest payload with room for the
+// rest of the call.
+const MaxBody = 1<<20 + 64<<10
+
+const maxIdempotencyKey = 128
+
+// A Call is one parsed API call.
+type Call struct {
+	// Channels to publish to: one, or those of a broadcast.
+	Channels  []string
+	Broadcast bool
+	// Publication lacks its channel.
+	Publication hub.Publication
+}
+
+// ParsePublish reads the body of /api/publish. The result shares nothing with body.
+func ParsePublish(h *hub.Hub, body []byte) (*Call, *Error) {
+	in, bad := ParseBody(body)
+	switch {
+	case bad != nil:
+		return nil, bad
+	case in.HasChannels:
+		return nil, &Error{http.StatusBadRequest, `"channels" is for /api/broadcast`, `send "channel", or post to /api/broadcast`}
+	case !in.HasChannel:
+		return nil, &Error{http.StatusBadRequest, `"channel" is missing`, `send {"channel":"news","data":{"hello":"world"}}`}
+	}
+	c, bad := call(in, []string{in.Channel}, false)
+	if bad != nil {
+		return nil, bad
+	}
+	if _, err := h.Namespace(in.Channel); err != nil {
+		return nil, ErrorOf(err)
+	}
+	return c, nil
+}
+
+// ParseBroadcast reads the body of /api/broadcast.
+func ParseBroadcast(body []byte) (*Call, *Error) {
+	in, bad := ParseBody(body)
+	switch {
+	case bad != nil:
+		return nil, bad
+	case in.HasChannel:
+		return nil, &Error{http.StatusBadRequest, `"channel" is for /api/publish`, `send "channels", a list`}
+	case len(in.Channels) == 0:
+		return nil, &Error{http.StatusBadRequest, `"channels" is missing or empty`, `send {"channels":["a","b"],"data":{"hello":"world"}}`}
+	case len(in.Channels) > MaxBroadcast:
+		return nil, &Error{http.StatusBadRequest, fmt.Sprintf("more than %d channels in one broadcast", MaxBroadcast), "split it"}
+	}
+	return call(in, in.Channels, true)
+}
+
+func call(in *Body, channels []string, broadcast bool) (*Call, *Error) {
+	if len(in.IdempotencyKey) > maxIdempotencyKey || len(in.Key) > hub.MaxChannelName {
+		return nil, &Error{http.StatusBadRequest, fmt.Sprintf("idempotency_key may have %d bytes, key %d", maxIdempotencyKey, hub.MaxChannelName), ""}
+	}
+	if strings.ContainsFunc(in.IdempotencyKey, unicode.IsControl) {
+		return nil, &Error{http.StatusBadRequest, "idempotency_key has a control character", ""}
+	}
+	for _, ch := range channels {
+		if err := hub.CheckChannel(ch); err != nil {
+			return nil, &Error{http.StatusBadRequest, err.Error(), ""}
+		}
+	}
+	return &Call{Channels: channels, Broadcast: broadcast,
+		Publication: hub.Publication{Key: in.Key, Data: bytes.Clone(in.Data), IdempotencyKey: in.IdempotencyKey}}, nil
+}
+
+// For returns the call's publication to its i-th channel. In a broadcast each
+// channel's copy has an idempotency key of its own: neither part can hold the
+// separator, and no single publication's key can begin with it.
+func (c *Call) For(i int) hub.Publication {
+	p := c.Publication
+	p.Channel = c.Channels[i]
+	if c.Broadcast && p.IdempotencyKey != "" {
+		p.IdempotencyKey = "\x00" + p.Channel + "\x00" + p.IdempotencyKey
+	}
+	return p
+}
+
+// ErrorOf says in HTTP what the hub or the broker refused.
+func ErrorOf(err error) *Error {
+	is := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	case is(hub.ErrUnknownNamespace):
+		return &Error{http.StatusNotFound, err.Error(), "add it to namespaces in the configuration"}
+	case is(hub.ErrBadChannel), is(hub.ErrTooManyChannels):
+		return &Error{http.StatusBadRequest, err.Error(), ""}
+	case is(hub.ErrTooLarge):
+		return &Error{http.StatusRequestEntityTooLarge, err.Error(), "raise max_message_bytes of the namespace"}
+	case is(hub.ErrStorageFull):
+		return &Error{http.StatusInsufficientStorage, "the broker's storage is full", "free space, or lower history_bytes"}
+	case is(hub.ErrOverloaded):
+		return &Error{http.StatusServiceUnavailable, "overloaded, try again later", ""}
+	case is(hub.ErrUnavailable), is(hub.ErrClosed):
+		return &Error{http.StatusServiceUnavailable, "the broker is not available, try again later", ""}
+	}
+	return &Error{http.StatusInternalServerError, "internal error", ""}
+}
+
+// MayPublish returns why who may not publish to channel, or nil.
+func MayPublish(who *auth.Identity, channel string) *Error {
+	if who.CanPublish(channel) {
+		return nil
+	}
+	if who == auth.Anonymous {
+		return &Error{http.StatusUnauthorized, "publishing needs a key or a token", "send X-API-Key, or Authorization: Bearer with publish grants"}
+	}
+	return &Error{http.StatusForbidden, fmt.Sprintf("publishing to %q is not granted", Printable(channel, 80)), ""}
+}
+
+// AppendResult appends the answer to a publish.
+func AppendResult(b []byte, at hub.Position) []byte {
+	if at.Offset == 0 {
+		return append(b, "{\"result\":{}}\n"...)
+	}
+	b = append(b, `{"result":{"epoch":"`...)
+	b = append(b, at.Epoch...)
+	b = append(b, `","offset":`...)
+	b = strconv.AppendUint(b, at.Offset, 10)
+	return append(b, "}}\n"...)
+}
+
+// AppendError appends the JSON of an error answer.
+func AppendError(b []byte, e *Error) []byte {
+	body, err := json.Marshal(struct {
+		Error *Error `json:"error"`
+	}{e})
+	if err != nil {
+		panic("an error cannot be marshalled: " + err.Error())
+	}
+	return append(append(b, body...), '\n')
+}
+
+// Printable returns at most n bytes of s with everything but plain ASCII replaced.
+func Printable(s string, n int) string {
+	b := []byte(s[:min(len(s), n)])
+	for i, c := range b {
+		if c < ' ' || c > '~' {
+			b[i] = '?'
+		}
+	}
+	return string(b)
+}
