@@ -26,6 +26,38 @@ func (c *Conn) CloseAfterFlush() {
 	c.pause()
 }
 
+// CloseWrite ends the sending side once everything written has been taken by the
+// kernel, and reads on. Nothing can be written any more. When the peer's side has
+// ended too, and the handler knows, the connection is closed in order.
+func (c *Conn) CloseWrite() {
+	if c.mute() {
+		return
+	}
+	c.loop.flushGatherOf(c)
+	if c.mute() {
+		return
+	}
+	c.flags |= flagHalf
+	if c.out == nil {
+		c.allTaken()
+	}
+}
+
+// allTaken does what was to come after the last byte.
+func (c *Conn) allTaken() {
+	switch {
+	case c.flags&(flagClosed|flagShut) != 0:
+	case c.flags&flagClosing != 0:
+		c.linger()
+	case c.flags&flagHalf == 0 || !c.endFilter():
+	case c.flags&flagTold != 0:
+		c.Close(nil)
+	default:
+		c.loop.poller.Shutdown(c.key, int(c.fd))
+		c.flags |= flagShut
+	}
+}
+
 // linger ends the sending side and reads on for a moment: closing with unread
 // input would reset the connection and could take the answer with it
 // (RFC 9112 §9.6).
@@ -37,12 +69,14 @@ func (c *Conn) linger() {
 		c.Close(nil)
 		return
 	}
-	c.loop.poller.Shutdown(c.key, int(c.fd))
+	if c.flags&flagShut == 0 {
+		c.loop.poller.Shutdown(c.key, int(c.fd))
+	}
 	if c.flags&flagNoRead != 0 {
 		c.flags &^= flagNoRead
 		c.loop.poller.SetReading(c.key, int(c.fd), true)
 	}
-	c.SetTimer(lingerTime)
+	c.loop.timers.Schedule(&c.timer, c.loop.now+lingerTime)
 	c.flags |= flagShut
 }
 
@@ -97,15 +131,21 @@ func (c *Conn) end(err error, reset bool) {
 	c.flags |= flagClosed
 	c.lastWords(orderly)
 	l.timers.Stop(&c.timer)
-	if reset {
+	switch {
+	case c.fd < 0: // it never had one
+	case reset:
 		l.poller.Abort(c.key, int(c.fd))
-	} else {
+	default:
 		l.poller.Close(c.key, int(c.fd))
 	}
 	l.release(c)
+	if c.Connecting() {
+		l.n.dialFailed++
+	} else {
+		l.n.closed++
+	}
 	c.parked = nil
 	c.dropOut()
-	l.n.closed++
 	if c.handler != nil {
 		l.guard(nil, func() { c.handler.Closed(c, err) })
 	}

@@ -68,8 +68,8 @@ type flags uint8
 const (
 	flagClosed      flags = 1 << iota
 	flagClosing           // CloseAfterFlush was called: handler is a *parting
-	flagShut              // and everything was sent: the peer was told so
-	flagDirty             // in loop.dirty
+	flagShut              // after that or CloseWrite: everything was sent, and the peer told so
+	flagHalf              // CloseWrite was called
 	flagNoRead            // reading is paused
 	flagEOF               // the peer sends no more
 	flagTold              // and the handler knows
@@ -79,18 +79,29 @@ const (
 // Loop returns the loop that owns c. Any goroutine.
 func (c *Conn) Loop() *Loop { return c.loop }
 
-// Peer returns the other side's address. Any goroutine.
+// Peer returns the other side's address; the zero AddrPort of a Unix socket. Any
+// goroutine.
 func (c *Conn) Peer() netip.AddrPort {
+	if c.peerPort == 0 {
+		return netip.AddrPort{}
+	}
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerIP).Unmap(), c.peerPort)
 }
 
 // ID is unique among the open connections of the process. Any goroutine.
 func (c *Conn) ID() uint64 { return uint64(c.loop.id)<<56 | uint64(c.key)&(1<<56-1) }
 
-// Listener is the index of the listener that accepted c. Any goroutine.
-func (c *Conn) Listener() int { return int(c.listener) }
+// Listener is the index of the listener that accepted c, or -1 when Dial or Adopt
+// made it. Any goroutine.
+func (c *Conn) Listener() int {
+	if c.listener == noListener {
+		return -1
+	}
+	return int(c.listener)
+}
 
-// Accepted is when c was accepted, on the loop's clock. Any goroutine.
+// Accepted is when c was accepted, adopted or connected, on the loop's clock. Any
+// goroutine, but while it is connecting.
 func (c *Conn) Accepted() int64 { return c.accepted }
 
 // Handler returns the current handler. Once c is closing it is one of the loop's.
@@ -118,7 +129,14 @@ func (c *Conn) SetHandler(h Handler) {
 // It works after CloseAfterFlush until everything is sent.
 func (c *Conn) SetTimer(d int64) {
 	switch {
-	case c.flags&(flagClosed|flagShut) != 0:
+	case c.isClosed(), c.flags&(flagClosing|flagShut) == flagClosing|flagShut:
+	case c.Connecting():
+		dial := c.dialing()
+		dial.timer = 0
+		if d > 0 {
+			dial.timer = c.loop.now + d
+		}
+		c.waitForDial(dial)
 	case d <= 0:
 		c.loop.timers.Stop(&c.timer)
 	default:
@@ -126,13 +144,16 @@ func (c *Conn) SetTimer(d int64) {
 	}
 }
 
-// Stalled reports whether c waits for its socket to take more.
-func (c *Conn) Stalled() bool { return c.out != nil && c.out.stalled >= 0 }
+// Stalled reports whether c waits for its socket to take more, or to stand.
+func (c *Conn) Stalled() bool { return c.out != nil && (c.out.stalled >= 0 || c.out.dial != nil) }
 
 func (c *Conn) isClosed() bool { return c.flags&flagClosed != 0 }
 
 // Closing reports whether c is closed or about to be: nothing more is sent.
 func (c *Conn) Closing() bool { return c.flags&(flagClosed|flagClosing) != 0 }
+
+// mute reports whether nothing may be written any more.
+func (c *Conn) mute() bool { return c.flags&(flagClosed|flagClosing|flagHalf) != 0 }
 
 // Unsent returns the bytes that wait for the socket in this process.
 func (c *Conn) Unsent() int {
@@ -144,7 +165,7 @@ func (c *Conn) Unsent() int {
 
 // UnsentKernel returns the bytes that wait in the socket. It is a system call.
 func (c *Conn) UnsentKernel() int {
-	if c.isClosed() {
+	if c.isClosed() || c.Connecting() {
 		return 0
 	}
 	return c.loop.poller.Unsent(c.key, int(c.fd))

@@ -7,15 +7,17 @@ type counts struct {
 	ticks, accepted, closed, refused, acceptErrors uint64
 	reads, bytesIn, sends, bytesOut                uint64
 	stalls, stallCloses, queueFull, panics, open   uint64
+	dialed, dialFailed, adopted                    uint64
 }
 
-func (c *counts) fields() [14]*uint64 {
+func (c *counts) fields() [17]*uint64 {
 	return [...]*uint64{&c.ticks, &c.accepted, &c.closed, &c.refused, &c.acceptErrors, &c.reads, &c.bytesIn,
-		&c.sends, &c.bytesOut, &c.stalls, &c.stallCloses, &c.queueFull, &c.panics, &c.open}
+		&c.sends, &c.bytesOut, &c.stalls, &c.stallCloses, &c.queueFull, &c.panics, &c.open,
+		&c.dialed, &c.dialFailed, &c.adopted}
 }
 
 // published is a copy that any goroutine may read, as of the end of a tick.
-type published [14]atomic.Uint64
+type published [17]atomic.Uint64
 
 func (p *published) publish(c *counts) {
 	for i, f := range c.fields() {
@@ -30,7 +32,7 @@ type Stats struct {
 	Ticks        uint64
 	Accepted     uint64
 	Closed       uint64
-	Refused      uint64 // closed at accept: Config.MaxConns
+	Refused      uint64 // closed at accept, not dialed or not adopted: Config.MaxConns
 	AcceptErrors uint64 // out of descriptors or memory
 	Reads        uint64 // receives that brought bytes
 	BytesIn      uint64
@@ -40,7 +42,10 @@ type Stats struct {
 	StallCloses  uint64 // closed by Config.WriteStall
 	QueueFull    uint64 // closed by Config.MaxQueue
 	Panics       uint64 // handlers that panicked
-	Open         uint64 // connections now
+	Open         uint64 // connections now, those that are connecting included
+	Dialed       uint64 // connections that Dial made
+	DialFailed   uint64 // and that it or Adopt did not, for any reason; not in Closed
+	Adopted      uint64
 }
 
 // Stats may be called from any goroutine.
@@ -53,5 +58,6 @@ func (l *Loop) Stats() Stats {
 		Ticks: c.ticks, Accepted: c.accepted, Closed: c.closed, Refused: c.refused, AcceptErrors: c.acceptErrors,
 		Reads: c.reads, BytesIn: c.bytesIn, Sends: c.sends, BytesOut: c.bytesOut, Stalls: c.stalls,
 		StallCloses: c.stallCloses, QueueFull: c.queueFull, Panics: c.panics, Open: c.open,
+		Dialed: c.dialed, DialFailed: c.dialFailed, Adopted: c.adopted,
 	}
 }

@@ -117,7 +117,7 @@ func (c *Conn) endOfSocket() {
 // open shows what is in b, from the socket, to the handler.
 func (c *Conn) open(f Filter, b []byte) {
 	plain, reply, err := f.Open(b)
-	if len(reply) > 0 {
+	if len(reply) > 0 && c.flags&flagHalf == 0 {
 		c.sendSealed(reply)
 	}
 	if len(plain) > 0 && !c.Closing() {
@@ -137,7 +137,7 @@ func (c *Conn) open(f Filter, b []byte) {
 func (c *Conn) sendSealed(b []byte) {
 	c.loop.flushGatherOf(c)
 	switch {
-	case c.isClosed():
+	case c.isClosed(), len(b) == 0:
 	case c.out != nil:
 		if c.hasRoom(len(b)) {
 			c.out.sealed = append(c.out.sealed, b...)
@@ -212,13 +212,34 @@ func (c *Conn) goodbye() bool {
 	return c.out == nil && !c.isClosed()
 }
 
+// endedFilter is a filter whose own side has ended.
+type endedFilter struct{ Filter }
+
+func (endedFilter) Seal(dst, _ []byte) []byte { return dst }
+func (endedFilter) Close(dst []byte) []byte   { return dst }
+
+// endFilter lets the filter, if there is one, end its side, and reports whether
+// that is sent. It still opens what comes.
+func (c *Conn) endFilter() bool {
+	f, ok := c.handler.(*filtered)
+	if !ok {
+		return true
+	}
+	if _, ended := f.filter.(endedFilter); !ended {
+		c.loop.sealed = f.filter.Close(c.loop.sealed[:0])
+		f.filter = endedFilter{f.filter}
+		c.sendSealed(c.loop.sealed)
+	}
+	return c.out == nil && !c.isClosed()
+}
+
 // lastWords is goodbye for a connection that closes at once.
 func (c *Conn) lastWords(orderly bool) {
 	f := c.filter()
 	if f == nil {
 		return
 	}
-	if orderly && c.out == nil {
+	if orderly && c.out == nil && c.flags&flagShut == 0 {
 		c.loop.sealed = f.Close(c.loop.sealed[:0])
 		c.loop.poller.SendCopy(c.key, int(c.fd), c.loop.sealed) //nolint:errcheck // nothing hangs on it
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -206,7 +205,7 @@ func (g *Group) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
 		return addr, errors.New("listen: the loops are running")
 	case g.released:
 		return addr, errReleased
-	case g.listens > math.MaxUint8:
+	case g.listens >= noListener:
 		return addr, errors.New("listen: too many addresses")
 	}
 	fds, bound, err := g.openListeners(addr)

@@ -21,7 +21,9 @@ func (c *Conn) PauseReading() {
 func (c *Conn) pause() {
 	if c.flags&flagNoRead == 0 && c.flags&flagEOF == 0 {
 		c.flags |= flagNoRead
-		c.loop.poller.SetReading(c.key, int(c.fd), false)
+		if !c.Connecting() {
+			c.loop.poller.SetReading(c.key, int(c.fd), false)
+		}
 	}
 }
 
@@ -31,7 +33,7 @@ func (c *Conn) ResumeReading() {
 		return
 	}
 	c.flags &^= flagNoRead
-	if c.flags&flagEOF == 0 {
+	if c.flags&flagEOF == 0 && !c.Connecting() {
 		c.loop.poller.SetReading(c.key, int(c.fd), true)
 	}
 	if c.flags&flagDispatching != 0 {
@@ -123,8 +125,11 @@ func (c *Conn) tellEndOfStream() {
 	c.flags |= flagTold
 	stay := false
 	c.loop.guard(c, func() { stay = c.handler.EndOfStream(c) })
-	if stay || c.isClosed() {
+	switch {
+	case c.isClosed(), stay && c.flags&flagHalf == 0:
 		return
+	case c.flags&(flagHalf|flagClosing) == flagHalf && c.out != nil:
+		return // allTaken follows
 	}
 	c.loop.flushGatherOf(c)
 	if c.flags&flagClosing == 0 || c.flags&flagShut != 0 {

@@ -34,6 +34,8 @@ type Loop struct {
 	accept func(*Conn) Handler
 	onTick func()
 	limits limits
+	// dialSettings are for every socket that Dial opens.
+	dialSettings []sys.Setting
 	// maxSleep bounds a sleep for no reason but to be found out if one is missed.
 	maxSleep   time.Duration
 	sweepEvery int64
@@ -67,8 +69,10 @@ type Loop struct {
 	gathering *Conn
 	paused    []pausedListener
 	deaf      bool // StopAccepting was called
+	failures  []failure
 	n         counts
 	stopping  bool
+	ended     bool
 }
 
 type pausedListener struct {
@@ -85,7 +89,7 @@ const (
 
 func newLoop(id int, p poller.Poller, g *Group) *Loop {
 	return &Loop{
-		id: id, poller: p, accept: g.accept, limits: g.limits, log: g.log, base: g.base, shared: &g.counters,
+		id: id, poller: p, accept: g.accept, limits: g.limits, dialSettings: g.socks.dialSettings(), log: g.log, base: g.base, shared: &g.counters,
 		timers: timerwheel.New[*Conn](timerTick, 0), gather: make([]byte, 0, 4<<10), onTick: func() {},
 		maxSleep: time.Second, sweepEvery: min(int64(time.Second), g.limits.writeStall/4+1),
 	}
@@ -172,7 +176,7 @@ func (l *Loop) tick() error {
 
 // timeout is how long the loop may sleep.
 func (l *Loop) timeout() time.Duration {
-	if len(l.dirty) > 0 || l.gathering != nil {
+	if len(l.dirty) > 0 || len(l.failures) > 0 || l.gathering != nil {
 		return 0
 	}
 	wait := l.maxSleep
@@ -222,6 +226,7 @@ func (l *Loop) endTick() {
 		l.sweepStalled()
 	}
 	l.resumeListeners()
+	l.tellFailures()
 	l.flushDirty()
 	l.flushGather()
 	l.poller.Flush()
@@ -234,7 +239,9 @@ func (l *Loop) flushDirty() {
 	n := len(l.dirty)
 	for i := range n {
 		c := l.dirty[i]
-		c.flags &^= flagDirty
+		if c.out != nil {
+			c.out.dirty = false
+		}
 		c.flush()
 	}
 	k := copy(l.dirty, l.dirty[n:])
@@ -252,8 +259,12 @@ func (l *Loop) resumeListeners() {
 }
 
 func fireTimer(c *Conn) {
-	if !c.isClosed() {
-		l := c.loop
+	l := c.loop
+	switch d := c.dialing(); {
+	case c.isClosed():
+	case d != nil:
+		c.dialTimer(d)
+	default:
 		l.guard(c, func() { c.handler.Timer(c, l.now) })
 	}
 }
@@ -428,6 +439,7 @@ func (l *Loop) shutDown() {
 	}
 	l.flushDirty()
 	l.flushGather()
+	l.ended = true
 	for _, c := range l.conns {
 		if c != nil {
 			c.Close(ErrStopped)

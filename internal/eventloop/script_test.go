@@ -11,26 +11,29 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/poller"
+	"github.com/weir-gateway/weir/internal/sys"
 )
 
 // scripted is a Poller without a kernel: a test says what arrives and how much
 // a socket takes, and it holds the loop to the Poller's rules.
 type scripted struct {
-	t         *testing.T
-	socks     map[poller.Key]*sock
-	unwanted  []int // descriptors closed without a key
-	deaf      map[int]bool
-	refuseAdd bool
-	wait      func(time.Duration, poller.Handler) error
-	wake      func()
-	released  int
+	t           *testing.T
+	socks       map[poller.Key]*sock
+	unwanted    []int // descriptors closed without a key
+	deaf        map[int]bool
+	refuseAdd   bool
+	refuseAdopt bool
+	connects    []syscall.Errno
+	wait        func(time.Duration, poller.Handler) error
+	wake        func()
+	released    int
 }
 
 // sock is the other side of a connection.
 type sock struct {
 	fd                    int
 	reading, shut, closed bool
-	aborted               bool
+	aborted, connecting   bool
 	got                   []byte
 	sends                 int
 	room                  int // what it still takes; negative: everything
@@ -60,15 +63,29 @@ func (p *scripted) Add(k poller.Key, fd int) error {
 		p.socks[k] = &sock{fd: fd}
 		return syscall.ENOSPC
 	}
-	if s := p.socks[k]; s != nil {
+	if s := p.socks[k]; s != nil && s.connecting && !s.closed && s.fd == fd {
+		s.connecting, s.reading, s.room = false, true, -1
+		return nil
+	} else if s != nil {
 		p.t.Errorf("key %x was used before", k)
 	}
 	p.socks[k] = &sock{fd: fd, reading: true, room: -1}
 	return nil
 }
-func (p *scripted) SetReading(k poller.Key, fd int, on bool) { p.sock(k, fd).reading = on }
-func (p *scripted) Send(k poller.Key, fd int, b []byte) (int, syscall.Errno) {
+func (p *scripted) SetReading(k poller.Key, fd int, on bool) { p.stands(k, fd).reading = on }
+
+// stands is sock for what may not be done while it is connecting.
+func (p *scripted) stands(k poller.Key, fd int) *sock {
+	p.t.Helper()
 	s := p.sock(k, fd)
+	if s.connecting {
+		p.t.Errorf("a call for connection %x, which is still connecting", k)
+	}
+	return s
+}
+
+func (p *scripted) Send(k poller.Key, fd int, b []byte) (int, syscall.Errno) {
+	s := p.stands(k, fd)
 	switch {
 	case s.shut:
 		p.t.Errorf("a send after the shutdown")
@@ -92,8 +109,14 @@ func (p *scripted) SendCopy(k poller.Key, fd int, b []byte) (int, syscall.Errno)
 	return p.Send(k, fd, b)
 }
 func (p *scripted) Flush()                          {}
-func (p *scripted) Shutdown(k poller.Key, fd int)   { p.sock(k, fd).shut = true }
-func (p *scripted) Unsent(k poller.Key, fd int) int { return p.sock(k, fd).unsent }
+func (p *scripted) Unsent(k poller.Key, fd int) int { return p.stands(k, fd).unsent }
+func (p *scripted) Shutdown(k poller.Key, fd int) {
+	s := p.stands(k, fd)
+	if s.shut {
+		p.t.Errorf("a second shutdown")
+	}
+	s.shut = true
+}
 func (p *scripted) Close(k poller.Key, fd int) {
 	if k == 0 && (p.socks[k] == nil || p.socks[k].fd != fd) {
 		p.unwanted = append(p.unwanted, fd)
@@ -241,3 +264,21 @@ func wantText(t *testing.T, s *sock, want string) {
 const ms = time.Millisecond
 
 func shortStall(d time.Duration) Config { return Config{WriteStall: hub.Duration(d)} }
+
+func (p *scripted) Adopt(fd int) (int, error) {
+	if p.refuseAdopt {
+		p.unwanted = append(p.unwanted, fd)
+		return -1, syscall.ENFILE
+	}
+	return fd, nil
+}
+
+// Connect takes the next of p.connects as its answer; none means that it begins.
+func (p *scripted) Connect(k poller.Key, fd int, to *sys.Address) syscall.Errno {
+	var e syscall.Errno
+	if len(p.connects) > 0 {
+		e, p.connects = p.connects[0], p.connects[1:]
+	}
+	p.socks[k] = &sock{fd: fd, connecting: true}
+	return e
+}

@@ -75,6 +75,16 @@ func (s *sockets) settings() (list []sys.Setting) {
 	return list
 }
 
+// dialSettings are the ones for sockets that connect.
+func (s *sockets) dialSettings() (list []sys.Setting) {
+	for _, w := range s.wanted {
+		if !w.listening && w.Option != sys.NoDelay {
+			list = append(list, w.Setting)
+		}
+	}
+	return list
+}
+
 // Sockets returns the options of all listeners. Any goroutine.
 func (g *Group) Sockets() []SocketOption {
 	g.mu.Lock()

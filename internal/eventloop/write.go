@@ -15,11 +15,16 @@ type outQueue struct {
 	bytes  int
 	// private says that the last segment is a copy that may grow.
 	private bool
+	// dirty says that the connection is in loop.dirty.
+	dirty bool
+	// measured says that the last block of fields is valid.
+	measured bool
+	// dial is nil when the connection stands.
+	dial *dialing
 	// stalled is the place in loop.stalled; -1: the socket is not waited for.
 	stalled int
 	// Progress while stalled, from the first sweep on: what was sent since, and
 	// what the kernel had at that time.
-	measured        bool
 	since           int64
 	moved, inKernel int
 }
@@ -52,7 +57,7 @@ func (q *outQueue) skip(n int) {
 // Write copies b and sends it soon: everything written during one Data call, or
 // one posted function, leaves in one system call.
 func (c *Conn) Write(b []byte) {
-	if c.Closing() || len(b) == 0 {
+	if c.mute() || len(b) == 0 {
 		return
 	}
 	l := c.loop
@@ -60,7 +65,7 @@ func (c *Conn) Write(b []byte) {
 		l.flushGather() // which may close that connection, whose handler may write
 	}
 	switch {
-	case c.Closing():
+	case c.mute():
 	case c.out != nil:
 		c.enqueueCopy(b)
 	case l.gathering == nil && len(b) >= gatherLimit:
@@ -77,13 +82,13 @@ func (c *Conn) Write(b []byte) {
 // Send sends b now if nothing waits before it. b is kept, not copied, for as
 // long as the socket does not take it: it must never change.
 func (c *Conn) Send(b []byte) {
-	if c.Closing() || len(b) == 0 {
+	if c.mute() || len(b) == 0 {
 		return
 	}
 	l := c.loop
 	if l.gathering == c {
 		l.flushGather()
-		if c.Closing() {
+		if c.mute() {
 			return
 		}
 	}
@@ -110,11 +115,11 @@ func (c *Conn) Send(b []byte) {
 // Queue keeps a reference to b, which must never change, and sends it at the
 // end of the tick together with what else was queued for c.
 func (c *Conn) Queue(b []byte) {
-	if c.Closing() || len(b) == 0 {
+	if c.mute() || len(b) == 0 {
 		return
 	}
 	c.loop.flushGatherOf(c)
-	if c.Closing() {
+	if c.mute() {
 		return
 	}
 	c.enqueue(b)
@@ -123,8 +128,8 @@ func (c *Conn) Queue(b []byte) {
 
 // markDirty sees to it that out is sent, if nothing else does.
 func (c *Conn) markDirty() {
-	if c.out != nil && c.out.stalled < 0 && c.flags&flagDirty == 0 {
-		c.flags |= flagDirty
+	if q := c.out; q != nil && q.stalled < 0 && q.dial == nil && !q.dirty {
+		q.dirty = true
 		c.loop.dirty = append(c.loop.dirty, c)
 	}
 }
@@ -197,11 +202,11 @@ func (c *Conn) sendCopy(b []byte) {
 
 // flush writes what waits in out and goes on from there.
 func (c *Conn) flush() {
-	if c.out == nil || c.isClosed() || !c.push() {
+	if c.out == nil || c.out.dial != nil || c.isClosed() || !c.push() {
 		return
 	}
-	if c.flags&flagClosing != 0 {
-		c.linger()
+	if c.flags&(flagClosing|flagHalf) != 0 {
+		c.allTaken()
 		return
 	}
 	c.loop.guard(c, func() { c.handler.Drained(c) })

@@ -73,6 +73,8 @@ type peer struct {
 	closed bool
 	shorts int // sends that took too little
 	in     []byte
+	stands bool          // a dialed one is connected
+	failed syscall.Errno // and why it is not
 }
 
 func newServer(t *testing.T, p Poller) *server {
@@ -322,4 +324,20 @@ func (c *peer) end(how func(Key, int)) {
 // isReset reports whether err says that the peer reset the connection.
 func isReset(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+func (s *server) Connected(k Key, err syscall.Errno) {
+	c := s.conn(k)
+	switch {
+	case c == nil:
+		s.t.Errorf("Connected for connection %x, which is closed", k)
+	case err != 0:
+		c.failed = err
+		c.close()
+	default:
+		c.stands = true
+		if e := s.p.Add(c.k, c.fd); e != nil {
+			s.t.Errorf("Add: %v", e)
+		}
+	}
 }

@@ -13,7 +13,7 @@ import (
 type Epoll struct {
 	ep, wake  int
 	listeners []listener
-	// want holds per slot what the connection is watched for.
+	// want holds per slot what the connection is watched for, and marks.
 	want []uint32
 	// writing is the connection that Writable is being called for; short, whether
 	// a Send for it took too little meanwhile.
@@ -34,6 +34,11 @@ const (
 	// Keys of a connection never have the top bit; these do.
 	keyWake     Key = 1 << 63
 	keyListener Key = 1<<63 | 1<<62
+
+	// Marks in want, which are none of epoll's bits.
+	markConnecting uint32 = 1 << 25
+	markUnwatched  uint32 = 1 << 26
+	marks                 = markConnecting | markUnwatched
 
 	eventsPerWait   = 512
 	acceptsPerEvent = 64
@@ -91,24 +96,41 @@ func (p *Epoll) SetAccepting(index int, on bool) {
 
 // Add implements Poller.
 func (p *Epoll) Add(k Key, fd int) error {
-	slot := int(k.Slot())
-	for len(p.want) <= slot {
-		p.want = append(p.want, 0)
+	want := p.wanted(k)
+	watch := sys.EpollAdd
+	if *want&markConnecting != 0 {
+		watch = sys.EpollMod
 	}
-	p.want[slot] = sys.EpollIn
-	if err := sys.EpollAdd(p.ep, fd, sys.EpollIn, uint64(k)); err != nil {
+	*want = sys.EpollIn
+	if err := watch(p.ep, fd, sys.EpollIn, uint64(k)); err != nil {
 		return fmt.Errorf("watch connection: %w", err)
 	}
 	return nil
 }
 
+// wanted is k's place in want.
+func (p *Epoll) wanted(k Key) *uint32 {
+	slot := int(k.Slot())
+	for len(p.want) <= slot {
+		p.want = append(p.want, 0)
+	}
+	return &p.want[slot]
+}
+
+// watch changes what a connection is watched for. One that was given up is
+// watched again when there is something to see.
 func (p *Epoll) watch(k Key, fd int, bits uint32, on bool) {
 	want := p.want[k.Slot()]
 	next := want &^ bits
 	if on {
 		next |= bits
 	}
-	if next != want {
+	switch {
+	case next == want:
+	case want&markUnwatched != 0 && on:
+		p.want[k.Slot()] = next &^ marks
+		_ = sys.EpollAdd(p.ep, fd, next&^marks, uint64(k))
+	default:
 		p.want[k.Slot()] = next
 		_ = sys.EpollMod(p.ep, fd, next, uint64(k))
 	}
@@ -204,19 +226,33 @@ func (p *Epoll) dispatch(ev *sys.EpollEvent, h Handler) {
 	case k&keyListener == keyListener:
 		p.accept(int(k.Slot()), h)
 	default:
-		fd, ok := h.FD(k)
-		if !ok {
+		if fd, ok := h.FD(k); ok {
+			p.happened(k, fd, ev.Events, h)
+		}
+	}
+}
+
+// happened is about an open connection, or one that is being made.
+func (p *Epoll) happened(k Key, fd int, events uint32, h Handler) {
+	want := p.want[k.Slot()]
+	if want&markConnecting != 0 {
+		p.connected(k, fd, h)
+		return
+	}
+	if events&sys.EpollOut != 0 {
+		p.writable(k, fd, h)
+		if _, ok := h.FD(k); !ok {
 			return
 		}
-		if ev.Events&sys.EpollOut != 0 {
-			p.writable(k, fd, h)
-			if _, ok := h.FD(k); !ok {
-				return
-			}
-		}
-		if ev.Events&(sys.EpollIn|sys.EpollErr|sys.EpollHup) != 0 {
-			p.receive(k, fd, h)
-		}
+	}
+	switch {
+	case events&(sys.EpollIn|sys.EpollErr) != 0, events&sys.EpollHup != 0 && want&sys.EpollIn != 0:
+		p.receive(k, fd, h)
+	case events&sys.EpollHup != 0:
+		// Both sides have ended, and input that the loop does not want yet may be
+		// left. This would come again at once until it does.
+		p.want[k.Slot()] = markUnwatched
+		_ = sys.EpollDel(p.ep, fd)
 	}
 }
 

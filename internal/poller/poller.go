@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/sys"
 )
 
 // A Key names a connection: its slot in the loop's table in the low 32 bits,
@@ -28,6 +30,8 @@ type Handler interface {
 	// AcceptFailed says that connections wait and cannot be taken. The loop
 	// pauses the listener, or it would be told again at once.
 	AcceptFailed(listener int, err syscall.Errno)
+	// Connected says that a connection stands, or why not. The loop may Add it.
+	Connected(k Key, err syscall.Errno)
 	// Received hands over bytes, valid until it returns. err is non-zero when the
 	// connection broke; no bytes and no error is the end of the peer's stream.
 	Received(k Key, b []byte, err syscall.Errno)
@@ -49,6 +53,13 @@ type Poller interface {
 	Listen(index, fd int) error
 	// SetAccepting pauses and resumes a listener.
 	SetAccepting(index int, on bool)
+	// Adopt takes over a socket that the process opened, and returns what it is
+	// called from then on. fd is the poller's, also when there is an error.
+	Adopt(fd int) (int, error)
+	// Connect begins to connect a socket that Adopt returned; Connected follows
+	// unless there is an error. EAGAIN says that a Unix listener's backlog is full:
+	// it may be called again. to is the poller's until then.
+	Connect(k Key, fd int, to *sys.Address) syscall.Errno
 	// Add begins to receive from a connection.
 	Add(k Key, fd int) error
 	// SetReading pauses and resumes receiving.

@@ -107,16 +107,22 @@ func (p *Uring) accepted(c sys.CQE, h Handler) {
 		return
 	}
 	idx := uint32(c.Res)
-	for len(p.conns) <= int(idx) {
-		p.conns = append(p.conns, uringConn{})
-	}
-	gen := p.conns[idx].gen + 1
-	p.conns[idx] = uringConn{gen: gen, state: connTaken | connOpen}
+	gen := p.entered(idx)
 	h.Accepted(a.listener, directBase+int(idx), peer)
 	if k := &p.conns[idx]; k.gen == gen && k.state&(connOpen|connAdded) == connOpen {
 		p.Close(0, directBase+int(idx)) // nobody wanted it
 	}
 	p.armAccepts(a.listener)
+}
+
+// entered begins the life of a connection in an entry of the table.
+func (p *Uring) entered(idx uint32) (gen uint16) {
+	for len(p.conns) <= int(idx) {
+		p.conns = append(p.conns, uringConn{})
+	}
+	gen = p.conns[idx].gen + 1
+	p.conns[idx] = uringConn{gen: gen, state: connTaken | connOpen}
+	return gen
 }
 
 func (p *Uring) acceptFailed(index int, e syscall.Errno, h Handler) {

@@ -42,6 +42,11 @@ type Uring struct {
 	copies    copyPool
 	held      map[uint32]*heldInput
 	orphans   []orphan
+	// dials are the addresses of Connect, by entry of the table, until it is over.
+	dials map[uint32]*sys.Address
+	// install is a descriptor that Adopt puts into the table, installed the result.
+	install   *int32
+	installed int32
 
 	// Events that wait for the next dispatch.
 	ready     []sys.CQE
@@ -81,6 +86,8 @@ const (
 	opHangup
 	opShutdown
 	opUnsent
+	opInstall
+	opConnect
 	opIgnore
 	opMask uint64 = 0xff << 56
 )
@@ -96,21 +103,22 @@ type uringConn struct {
 type connState uint16
 
 const (
-	connTaken    connState = 1 << iota // the entry is in use
-	connOpen                           // accepted and not yet closed by the loop
-	connAdded                          // Add was called: key is valid
-	connReading                        // the loop wants to receive
-	connRecv                           // a receive is in flight
-	connCancel                         // and being cancelled
-	connHangup                         // a wait for a hang-up is in flight
-	connStalled                        // Send took too little: Writable must come
-	connShut                           // Shutdown waits for the send in flight
-	connShutting                       // a shutdown is in flight
-	connBroken                         // a send failed; the loop is told in the next dispatch
-	connHeld                           // held has input that came while not reading
-	connEOF                            // the loop knows that the peer sends no more
-	connReset                          // close with a reset
-	connGiveUp                         // what is left of the send in flight is lost
+	connTaken      connState = 1 << iota // the entry is in use
+	connOpen                             // accepted and not yet closed by the loop
+	connAdded                            // Add was called: key is valid
+	connReading                          // the loop wants to receive
+	connRecv                             // a receive is in flight
+	connCancel                           // and being cancelled
+	connHangup                           // a wait for a hang-up is in flight
+	connStalled                          // Send took too little: Writable must come
+	connShut                             // Shutdown waits for the send in flight
+	connShutting                         // a shutdown is in flight
+	connBroken                           // a send failed; the loop is told in the next dispatch
+	connHeld                             // held has input that came while not reading
+	connEOF                              // the loop knows that the peer sends no more
+	connReset                            // close with a reset
+	connGiveUp                           // what is left of the send in flight is lost
+	connConnecting                       // a connect is in flight
 )
 
 // A note is an event that is no result.
@@ -140,7 +148,7 @@ func newUring(conns, entries, results int) (_ *Uring, err error) {
 	if conns <= 0 || conns > limit {
 		conns = limit
 	}
-	p := &Uring{wake: -1, files: conns, held: map[uint32]*heldInput{}}
+	p := &Uring{wake: -1, files: conns, held: map[uint32]*heldInput{}, dials: map[uint32]*sys.Address{}, install: new(int32)}
 	if p.ring, err = sys.OpenRing(entries, results); err != nil {
 		return nil, err
 	}
@@ -149,8 +157,8 @@ func newUring(conns, entries, results int) (_ *Uring, err error) {
 			p.Release()
 		}
 	}()
-	if op, ok := p.ring.Supports(sys.OpPollAdd, sys.OpAccept, sys.OpAsyncCancel, sys.OpClose, sys.OpSend,
-		sys.OpRecv, sys.OpShutdown, sys.OpSendZC); !ok {
+	if op, ok := p.ring.Supports(sys.OpPollAdd, sys.OpAccept, sys.OpAsyncCancel, sys.OpConnect, sys.OpClose,
+		sys.OpFilesUpdate, sys.OpSend, sys.OpRecv, sys.OpShutdown, sys.OpSendZC); !ok {
 		return nil, fmt.Errorf("io_uring of this kernel lacks operation %d: Linux 6.0 is needed", op)
 	}
 	if err = p.ring.RegisterFiles(conns); err != nil {
@@ -249,6 +257,8 @@ func (p *Uring) collect() {
 			p.sent(c)
 		case opUnsent:
 			p.unsent = c.Res
+		case opInstall:
+			p.installed = c.Res
 		case opIgnore:
 		default:
 			p.ready = append(p.ready, c)
@@ -329,6 +339,8 @@ func (p *Uring) result(c sys.CQE, h Handler) {
 		p.received(c, h)
 	case opHangup:
 		p.hungUp(c)
+	case opConnect:
+		p.connected(c, h)
 	case opShutdown:
 		idx := uint32(c.UserData)
 		p.conns[idx].state &^= connShutting

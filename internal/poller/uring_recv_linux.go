@@ -179,8 +179,9 @@ func (p *Uring) dropHeld(idx uint32) {
 }
 
 // hungUp is called when something happened to a connection that is not being
-// read, or when the wait for that was cancelled. If it broke, or is closed by
-// both sides, a receive finds out; that only the peer ended its stream can wait.
+// read, or when the wait for that was cancelled. If it broke, or both sides have
+// ended and the loop has read all, a receive finds out; that only the peer ended
+// its stream can wait.
 func (p *Uring) hungUp(cqe sys.CQE) {
 	idx := uint32(cqe.UserData)
 	if cqe.UserData != p.userData(opHangup, idx) {
@@ -189,6 +190,9 @@ func (p *Uring) hungUp(cqe sys.CQE) {
 	c := &p.conns[idx]
 	if !cqe.More() {
 		c.state &^= connHangup
+	}
+	if cqe.Res > 0 && cqe.Res&sys.EpollErr == 0 && c.state&(connOpen|connReading|connEOF) == connOpen {
+		return // what is left to be read waits until the loop wants it, and can be a lot
 	}
 	gone := cqe.Res > 0 && cqe.Res&(sys.EpollErr|sys.EpollHup) != 0
 	if gone && c.state&(connOpen|connRecv|connBroken) == connOpen {

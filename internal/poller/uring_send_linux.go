@@ -171,6 +171,9 @@ func (p *Uring) close(idx uint32, reset bool) {
 	if c.state&connHangup != 0 {
 		p.cancel(opHangup, idx)
 	}
+	if c.state&connConnecting != 0 {
+		p.cancel(opConnect, idx)
+	}
 	switch {
 	case c.send == 0:
 	case reset:
@@ -184,7 +187,7 @@ func (p *Uring) close(idx uint32, reset bool) {
 // finish closes the entry of a closed connection when nothing is in flight for it.
 func (p *Uring) finish(idx uint32) {
 	c := &p.conns[idx]
-	if c.state&connTaken == 0 || c.send != 0 || c.state&(connRecv|connHangup|connShutting) != 0 {
+	if c.state&connTaken == 0 || c.send != 0 || c.state&(connRecv|connHangup|connShutting|connConnecting) != 0 {
 		return
 	}
 	if c.state&connReset != 0 {

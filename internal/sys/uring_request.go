@@ -20,7 +20,9 @@ const (
 	OpPollAdd     = 6
 	OpAccept      = 13
 	OpAsyncCancel = 14
+	OpConnect     = 16
 	OpClose       = 19
+	OpFilesUpdate = 20
 	OpSend        = 26
 	OpRecv        = 27
 	OpShutdown    = 34
@@ -114,6 +116,19 @@ func (s *SQE) PrepAccept(listener int, peer *PeerAddress) {
 	s.Opcode, s.FD, s.FileIndex = OpAccept, int32(listener), fileIndexAny
 	s.Addr = uint64(uintptr(unsafe.Pointer(&peer.addr)))
 	s.Off = uint64(uintptr(unsafe.Pointer(&peer.size)))
+}
+
+// PrepInstall puts a copy of the descriptor in *fd into a free direct descriptor,
+// whose number replaces it. *fd must not move until the result comes, which is 1.
+func (s *SQE) PrepInstall(fd *int32) {
+	s.Opcode, s.FD, s.Len, s.Off = OpFilesUpdate, -1, 1, fileIndexAny
+	s.Addr = uint64(uintptr(unsafe.Pointer(fd)))
+}
+
+// PrepConnect connects a direct descriptor.
+func (s *SQE) PrepConnect(file uint32, to *Address) {
+	s.Opcode, s.Flags, s.FD = OpConnect, sqeFixedFile, int32(file)
+	s.Addr, s.Off = uint64(uintptr(unsafe.Pointer(&to.raw))), uint64(to.size)
 }
 
 // PrepRecv receives from a direct descriptor into buffers of a group, again and
