@@ -60,7 +60,9 @@ type Result struct {
 	// Partial: the run was ended early.
 	Partial bool
 	Machine Machine
-	// Windows in order, and Total: all of them merged.
+	// Windows in order, and Total: all of them merged. Those of the windows hold two
+	// significant digits, Total's three. Of a very long run neighbours are merged, so
+	// that there are never more than 1,024.
 	Windows []Window
 	Total   Window
 }

@@ -49,6 +49,8 @@ type Spec struct {
 
 	// Conns is the number of connections: the subscribers with pubsub. 0 means 1.
 	Conns int `json:"conns"`
+	// FirstConn is the number of the first connection; Split gives each process its own.
+	FirstConn int `json:"first_conn,omitempty"`
 	// ConnectRate bounds new connections per second; 0 means 2,000.
 	ConnectRate float64 `json:"connect_rate,omitempty"`
 	// Sources are local addresses that connections are spread over, which multiplies
@@ -72,7 +74,7 @@ type Spec struct {
 
 	// HTTP: the request. Method empty means GET, or POST with a body. Version is
 	// "1.1" (empty too) or "2". Pipeline is how many requests a connection may have
-	// outstanding; 0 means 1.
+	// outstanding, of HTTP/2 streams, of echo messages; 0 means 1.
 	Method   string `json:"method,omitempty"`
 	Body     string `json:"body,omitempty"`
 	Version  string `json:"version,omitempty"`
@@ -87,6 +89,12 @@ type Spec struct {
 	// Channels is the number of channels that subscribers are spread over, and
 	// publishes go round; 0 means 1.
 	Channels int `json:"channels,omitempty"`
+	// FirstChannel is the number of the first channel; Split gives each process its own.
+	FirstChannel int `json:"first_channel,omitempty"`
+	// Channel is what channels are called, "{channel}" in it becomes the number.
+	// Empty means what Target's query says where the adapter has a parameter for it,
+	// or else "bench-{channel}".
+	Channel string `json:"channel,omitempty"`
 	// Publish is the URL to publish to; empty means the adapter's on Target's host.
 	Publish string `json:"publish,omitempty"`
 	// Publishers is the number of connections that publish; 0 means 4.

@@ -8,7 +8,13 @@ import (
 
 // A Window is what was seen in a piece of time. All counts are of arrivals
 // intended in it, except Completed and what is received, which count when they
-// happened. Histograms are in microseconds.
+// happened. Histograms are in microseconds; nil means that nothing was recorded.
+//
+// The window of a Measure, and the Total of a Run that was not cut short, add up:
+// Offered = Sent + Dropped, and Sent = Completed + Drained + all Errors of
+// exchanges (those of connections begin with "connect" or "disconnect"). A window
+// within a Run has its borders where the loops took notice, so there the sums hold
+// but for what was under way.
 type Window struct {
 	Start  time.Time
 	Length time.Duration
@@ -20,13 +26,25 @@ type Window struct {
 	Offered   uint64 // intended by the schedule
 	Sent      uint64 // really sent
 	Completed uint64 // answered in order: of 2xx or 3xx for HTTP
-	Dropped   uint64 // never sent: MaxInFlight was reached
+	// Drained are those that were answered in order after the window's end, when no
+	// more were sent. Their times are in the histograms.
+	Drained uint64
+	// Dropped were never sent: MaxInFlight was reached, or no connection was free
+	// for as long as Timeout.
+	Dropped uint64
+	// Waited are those of Sent that found no connection free.
+	Waited uint64
 	// Errors by reason: "timeout", "status 503", "reset", "connect: connection refused"…
 	Errors map[string]uint64
+	// Reconnects of connections that carry exchanges: the server had closed them.
+	Reconnects uint64
 
 	// Response is from the intended instant to the answer, Service from the real
-	// send, Lag from the intended instant to the real send: what the generator added.
-	// With pubsub an answer is a delivery, and Publish is the publisher's own answer.
+	// send. Lag is from the intended instant to when the generator had the arrival in
+	// hand: what it added itself. An arrival that then waits for a free connection
+	// waits for the target, so that is in Response and not in Lag.
+	// With pubsub an answer is a delivery, and Publish is the publisher's own answer
+	// from the intended instant.
 	Response, Service, Lag, Publish *hdrhistogram.Histogram
 	// Connect is from the beginning of a connection to its handshake's end.
 	Connect *hdrhistogram.Histogram
@@ -63,10 +81,19 @@ type Delivery struct {
 	Lost, Repeated, Reordered uint64
 	// Late were still missing when the window's grace was over and may yet come.
 	Late uint64
+	// Carried were published before the window and came in it; they are not in
+	// Received. Foreign are messages that this run did not publish.
+	Carried, Foreign uint64
 	// Gaps are what the server said it could not deliver; Resumed are reconnects
 	// that went on where they were.
 	Gaps, Reconnects, Resumed uint64
-	// Reach is the least share of its subscribers that any message got to.
+	// Pings are those of the server, which were answered where the protocol asks so.
+	Pings uint64
+	// Closes are streams that the server ended, by close code ("1012") or, where there
+	// was none, by reason ("end", "reset"…). Without Reconnect each is an Error too.
+	Closes map[string]uint64
+	// Reach is the least share of its subscribers that any message got to; 1 when
+	// nothing was published.
 	Reach float64
 }
 
