@@ -70,7 +70,7 @@ func (p *Push) Histograms(f func(LagHistograms)) {
 func (s *session) count(h *LagHistograms, now time.Time) {
 	messages, bytes, age := 0, s.conn.Unsent(), 0.0
 	if q := s.backlog; q != nil {
-		messages, bytes, age = q.len(), bytes+q.all, q.age(now).Seconds()
+		messages, bytes, age = q.Len(), bytes+q.Bytes(), q.Age(now).Seconds()
 	}
 	h.Messages.add(LagMessageBounds, float64(messages))
 	h.Bytes.add(LagByteBounds, float64(bytes))

@@ -119,9 +119,9 @@ func (a *lagScan) next() {
 func (s *session) numbers() Lag {
 	g := Lag{Bytes: s.conn.Unsent(), Kernel: s.conn.UnsentKernel()}
 	if q := s.backlog; q != nil {
-		g.Messages = q.len()
-		g.Bytes += q.all
-		g.Age = q.age(time.Now()).Seconds()
+		g.Messages = q.Len()
+		g.Bytes += q.Bytes()
+		g.Age = q.Age(time.Now()).Seconds()
 	}
 	return g
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
@@ -94,6 +95,7 @@ type Push struct {
 	// Any goroutine.
 	draining atomic.Bool
 	counters counters
+	waiting  backlog.Counts
 }
 
 // A Lane is Push on one loop: the loop and the hub's shard on it. It belongs to
@@ -237,9 +239,7 @@ type counters struct {
 	clientErrors, lagged       atomic.Uint64
 	published, publishErrors   atomic.Uint64
 	overloaded, failedSubs     atomic.Uint64
-	dropped, conflated, gaps   atomic.Uint64
 	panics                     atomic.Uint64
-	held, heldBytes            atomic.Int64
 }
 
 // Stats are gauges and counters since New.
@@ -263,12 +263,12 @@ type Stats struct {
 
 // Stats may be called from any goroutine.
 func (p *Push) Stats() Stats {
-	c := &p.counters
+	c, w := &p.counters, &p.waiting
 	return Stats{
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
 		SentAway: c.sentAway.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
-		Panics: c.panics.Load(), Gaps: c.gaps.Load(), Dropped: c.dropped.Load(), Conflated: c.conflated.Load(),
-		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Held: c.held.Load(), HeldBytes: c.heldBytes.Load(),
+		Panics: c.panics.Load(), Gaps: w.Gaps.Load(), Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(),
+		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),
 	}
 }

@@ -343,25 +343,6 @@ func TestClientsThatGoWhileAChannelIsActivated(t *testing.T) {
 	}
 }
 
-func TestABacklogThatIsNeverEmptyDoesNotGrow(t *testing.T) {
-	q := &backlog{}
-	m := &hub.Message{Data: []byte("x")}
-	q.push(m)
-	for range 100_000 {
-		q.push(m)
-		if len(q.gaps) == 0 {
-			q.gaps = append(q.gaps, heldGap{before: len(q.messages)})
-		}
-		q.pop()
-		if len(q.gaps) > 0 && q.gaps[0].before <= q.head {
-			q.gaps = q.gaps[1:]
-		}
-	}
-	if q.len() != 1 || cap(q.messages) > 1024 {
-		t.Errorf("%d messages in room for %d", q.len(), cap(q.messages))
-	}
-}
-
 func TestAPanicEndsItsOwnSubscriberOnly(t *testing.T) {
 	b := &scripted{encoders: func(list []hub.Encoder) {
 		sound := list[wire.SSE]

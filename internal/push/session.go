@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
@@ -55,7 +56,7 @@ type session struct {
 	lane *Lane
 	conn *eventloop.Conn
 	// backlog is what the socket is not ready for; nil when there is nothing.
-	backlog *backlog
+	backlog *backlog.Queue
 	// rare is what most subscribers do not have once they are open; nil then.
 	rare *rare
 	// lastSend is when something was sent (SSE) or pinged (WebSocket), on the

@@ -1,14 +1,18 @@
-package push
+// Package backlog keeps what a slow subscriber cannot take yet, under the
+// delivery policy of each message's namespace.
+package backlog
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
 )
 
-// backlog is what waits for one slow subscriber: references to shared messages,
+// A Queue is what waits for one slow subscriber: references to shared messages,
 // bounded by their namespaces in number and in bytes, and the gaps among them.
-type backlog struct {
+// The zero value is empty. It belongs to one goroutine at a time.
+type Queue struct {
 	// messages wait from head on, oldest first; nil where conflation took one out.
 	messages []*hub.Message
 	head     int
@@ -36,16 +40,18 @@ type heldGap struct {
 	gap    hub.Gap
 }
 
-// maxHeldGaps bounds the gaps of a backlog: each is a log that began anew.
+// maxHeldGaps bounds the gaps of a queue: each is a log that began anew.
 const maxHeldGaps = 16
 
-func (q *backlog) len() int { return q.waiting }
+// Len returns how many messages wait.
+func (q *Queue) Len() int { return q.waiting }
 
-func (q *backlog) empty() bool { return q.waiting == 0 && len(q.gaps) == 0 && len(q.dropped) == 0 }
+// Empty reports whether neither messages nor gaps wait.
+func (q *Queue) Empty() bool { return q.waiting == 0 && len(q.gaps) == 0 && len(q.dropped) == 0 }
 
 // push appends m. A queue that never runs empty is moved down now and then, so
 // that it does not grow by what has left it.
-func (q *backlog) push(m *hub.Message) {
+func (q *Queue) push(m *hub.Message) {
 	if q.head > 64 && q.head > len(q.messages)/2 {
 		n := copy(q.messages, q.messages[q.head:])
 		clear(q.messages[n:])
@@ -62,7 +68,7 @@ func (q *backlog) push(m *hub.Message) {
 }
 
 // pop takes the oldest message off.
-func (q *backlog) pop() *hub.Message {
+func (q *Queue) pop() *hub.Message {
 	q.skip()
 	m := q.messages[q.head]
 	q.messages[q.head] = nil
@@ -82,20 +88,20 @@ func (q *backlog) pop() *hub.Message {
 }
 
 // skip moves head to the oldest message that is still there.
-func (q *backlog) skip() {
+func (q *Queue) skip() {
 	for q.head < len(q.messages) && q.messages[q.head] == nil {
 		q.head++
 	}
 }
 
-func (q *backlog) took(m *hub.Message) {
+func (q *Queue) took(m *hub.Message) {
 	q.waiting--
 	q.all -= len(m.Data)
 }
 
 // conflate takes out the waiting message with m's key, which m replaces, and
 // returns it, or nil.
-func (q *backlog) conflate(m *hub.Message) *hub.Message {
+func (q *Queue) conflate(m *hub.Message) *hub.Message {
 	if m.Key == "" {
 		return nil
 	}
@@ -116,7 +122,7 @@ func (q *backlog) conflate(m *hub.Message) *hub.Message {
 
 // drop takes the oldest message off and adds it to the gap of its namespace. It
 // returns nil if there is none.
-func (q *backlog) drop() *hub.Message {
+func (q *Queue) drop() *hub.Message {
 	if q.waiting == 0 {
 		return nil
 	}
@@ -136,8 +142,8 @@ func (q *backlog) drop() *hub.Message {
 	return m
 }
 
-// age is how long ago the oldest message was stored.
-func (q *backlog) age(now time.Time) time.Duration {
+// Age is how long ago the oldest message was stored.
+func (q *Queue) Age(now time.Time) time.Duration {
 	q.skip()
 	if q.head == len(q.messages) {
 		return 0
@@ -145,51 +151,53 @@ func (q *backlog) age(now time.Time) time.Duration {
 	return max(now.Sub(q.messages[q.head].At()), 0)
 }
 
-// held returns the session's backlog, made on first use.
-func (s *session) held() *backlog {
-	if s.backlog == nil {
-		s.backlog = &backlog{}
-		s.lane.push.counters.lagged.Add(1)
-	}
-	return s.backlog
+// Bytes returns the payload that waits.
+func (q *Queue) Bytes() int { return q.all }
+
+// Counts are what all queues of a process hold and have done. Any goroutine.
+type Counts struct {
+	Held, HeldBytes    atomic.Int64  // messages that wait now
+	Dropped, Conflated atomic.Uint64 // messages dropped and told as gaps; replaced by a newer one
+	Gaps               atomic.Uint64 // gaps taken that dropping made
 }
 
-// hold keeps b's messages for later. At the bound of a namespace's queue its
-// policy decides; with "disconnect" that is the end and hold returns false.
-func (s *session) hold(b *hub.Batch) bool {
-	q := s.held()
-	for _, m := range b.Messages {
-		if b.Replay {
-			q.replayed++
-		} else {
-			ns, err := s.lane.push.hub.Namespace(m.Channel)
-			if err != nil {
-				continue
-			}
-			if !s.makeRoom(q, ns, m) {
-				return false
-			}
-			q.bytes += len(m.Data)
-		}
-		q.push(m)
-		s.lane.push.countHeld(m, 1)
+func (c *Counts) held(m *hub.Message, by int64) {
+	c.Held.Add(by)
+	c.HeldBytes.Add(by * int64(len(m.Data)))
+}
+
+// Push keeps a live message. At the bound of ns's queue its policy decides; with
+// "disconnect" that is the end of the subscriber, and Push returns false.
+func (q *Queue) Push(m *hub.Message, ns *hub.Namespace, c *Counts) bool {
+	if !q.makeRoom(ns, m, c) {
+		return false
 	}
+	q.bytes += len(m.Data)
+	q.push(m)
+	c.held(m, 1)
 	return true
 }
 
+// PushReplay keeps a message of history, which has no bound here: the hub hands
+// over one page of them and then waits. They come before live ones.
+func (q *Queue) PushReplay(m *hub.Message, c *Counts) {
+	q.replayed++
+	q.push(m)
+	c.held(m, 1)
+}
+
 // makeRoom applies the policy of ns so that m can be kept.
-func (s *session) makeRoom(q *backlog, ns *hub.Namespace, m *hub.Message) bool {
-	p := s.lane.push
+func (q *Queue) makeRoom(ns *hub.Namespace, m *hub.Message, c *Counts) bool {
 	if ns.Policy == hub.Conflate {
 		if old := q.conflate(m); old != nil {
-			p.countHeld(old, -1)
-			p.counters.conflated.Add(1)
+			c.held(old, -1)
+			c.Conflated.Add(1)
 		}
 		if m.Key != "" {
 			defer func() { q.newest[conflationKey{m.Channel, m.Key}] = len(q.messages) + q.moved }()
 		}
 	}
-	for q.len()-q.replayed >= ns.QueueMessages || q.bytes+len(m.Data) > ns.QueueBytes {
+	for q.Len()-q.replayed >= ns.QueueMessages || q.bytes+len(m.Data) > ns.QueueBytes {
 		if ns.Policy == hub.Disconnect {
 			return false
 		}
@@ -197,90 +205,50 @@ func (s *session) makeRoom(q *backlog, ns *hub.Namespace, m *hub.Message) bool {
 		if old == nil {
 			return false
 		}
-		p.countHeld(old, -1)
-		p.counters.dropped.Add(1)
+		c.held(old, -1)
+		c.Dropped.Add(1)
 	}
 	return true
 }
 
-// countHeld counts one message that began (by 1) or ceased (by -1) to wait.
-func (p *Push) countHeld(m *hub.Message, by int64) {
-	p.counters.held.Add(by)
-	p.counters.heldBytes.Add(by * int64(len(m.Data)))
-}
-
-// holdGap keeps g in its place among what is held. It returns false when
-// nothing is, and g can go out at once.
-func (s *session) holdGap(g hub.Gap) (kept, full bool) {
-	q := s.backlog
-	switch {
-	case q == nil:
-		return false, false
-	case len(q.gaps) >= maxHeldGaps:
-		return false, true
+// PushGap keeps g in its place among what waits. It returns false when there is
+// no room for it.
+func (q *Queue) PushGap(g hub.Gap) bool {
+	if len(q.gaps) >= maxHeldGaps {
+		return false
 	}
 	q.gaps = append(q.gaps, heldGap{before: len(q.messages), gap: g})
-	return true, false
+	return true
 }
 
-const releaseBytes = 64 << 10
-
-// release sends what is held, many messages in one write, while the socket takes
-// it and the subscriber's rate allows.
-func (s *session) release() {
-	for s.backlog != nil && !s.conn.Stalled() && !s.conn.Closing() {
-		q := s.backlog
-		out := s.gather(q)
-		if q.empty() {
-			s.backlog = nil
-		}
-		if len(out) == 0 {
-			if s.backlog != nil {
-				s.conn.SetTimer(s.rare.pace.wait()) // over its rate
-			}
-			return
-		}
-		s.conn.Send(out)
-	}
-}
-
-// gather takes off q what leaves in one write.
-func (s *session) gather(q *backlog) (out []byte) {
-	p := s.lane.push
-	for _, g := range q.dropped {
-		out = s.appendGap(out, g)
-		p.counters.gaps.Add(1)
-	}
+// TakeDropped takes the gaps that dropping has made: older than all that waits.
+func (q *Queue) TakeDropped(c *Counts) []hub.Gap {
+	gaps := q.dropped
 	q.dropped = nil
-	for !q.empty() && len(out) < releaseBytes {
-		q.skip()
-		if len(q.gaps) > 0 && q.gaps[0].before <= q.head {
-			out = s.appendGap(out, q.gaps[0].gap)
-			q.gaps = q.gaps[1:]
-			continue
-		}
-		if s.flags&paced != 0 && !s.rare.pace.take(s.lane.loop.Now()) {
-			return out
-		}
-		m := q.pop()
-		p.countHeld(m, -1)
-		frame := p.hub.Encode(m, s.format)
-		if out == nil && s.stands() == nil && (len(frame) >= releaseBytes || q.empty()) {
-			return frame // alone: no copy
-		}
-		if s.stands() != nil {
-			out = append(out, s.ownID(m)...)
-		}
-		out = append(out, frame...)
-	}
-	return out
+	c.Gaps.Add(uint64(len(gaps)))
+	return gaps
 }
 
-// drop forgets what is held.
-func (s *session) drop() {
-	if q := s.backlog; q != nil {
-		s.lane.push.counters.held.Add(-int64(q.len()))
-		s.lane.push.counters.heldBytes.Add(-int64(q.all))
-		s.backlog = nil
+// TakeGap takes the gap that is to be told before the next message, if there is one.
+func (q *Queue) TakeGap() (hub.Gap, bool) {
+	q.skip()
+	if len(q.gaps) == 0 || q.gaps[0].before > q.head {
+		return hub.Gap{}, false
 	}
+	g := q.gaps[0].gap
+	q.gaps = q.gaps[1:]
+	return g, true
+}
+
+// Pop takes the oldest message. There must be one.
+func (q *Queue) Pop(c *Counts) *hub.Message {
+	m := q.pop()
+	c.held(m, -1)
+	return m
+}
+
+// Forget counts off what is thrown away with q.
+func (q *Queue) Forget(c *Counts) {
+	c.Held.Add(-int64(q.Len()))
+	c.HeldBytes.Add(-int64(q.all))
 }

@@ -1,0 +1,97 @@
+package push
+
+import (
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/backlog"
+)
+
+// held returns the session's backlog, made on first use.
+func (s *session) held() *backlog.Queue {
+	if s.backlog == nil {
+		s.backlog = &backlog.Queue{}
+		s.lane.push.counters.lagged.Add(1)
+	}
+	return s.backlog
+}
+
+// hold keeps b's messages for later. It returns false when a namespace's policy
+// ends the subscriber.
+func (s *session) hold(b *hub.Batch) bool {
+	q, p := s.held(), s.lane.push
+	for _, m := range b.Messages {
+		if b.Replay {
+			q.PushReplay(m, &p.waiting)
+			continue
+		}
+		if ns, err := p.hub.Namespace(m.Channel); err == nil && !q.Push(m, ns, &p.waiting) {
+			return false
+		}
+	}
+	return true
+}
+
+// holdGap keeps g in its place among what is held. It returns false when
+// nothing is, and g can go out at once.
+func (s *session) holdGap(g hub.Gap) (kept, full bool) {
+	if s.backlog == nil {
+		return false, false
+	}
+	kept = s.backlog.PushGap(g)
+	return kept, !kept
+}
+
+const releaseBytes = 64 << 10
+
+// release sends what is held, many messages in one write, while the socket takes
+// it and the subscriber's rate allows.
+func (s *session) release() {
+	for s.backlog != nil && !s.conn.Stalled() && !s.conn.Closing() {
+		q := s.backlog
+		out := s.gather(q)
+		if q.Empty() {
+			s.backlog = nil
+		}
+		if len(out) == 0 {
+			if s.backlog != nil {
+				s.conn.SetTimer(s.rare.pace.wait()) // over its rate
+			}
+			return
+		}
+		s.conn.Send(out)
+	}
+}
+
+// gather takes off q what leaves in one write.
+func (s *session) gather(q *backlog.Queue) (out []byte) {
+	p := s.lane.push
+	for _, g := range q.TakeDropped(&p.waiting) {
+		out = s.appendGap(out, g)
+	}
+	for !q.Empty() && len(out) < releaseBytes {
+		if g, ok := q.TakeGap(); ok {
+			out = s.appendGap(out, g)
+			continue
+		}
+		if s.flags&paced != 0 && !s.rare.pace.take(s.lane.loop.Now()) {
+			return out
+		}
+		m := q.Pop(&p.waiting)
+		frame := p.hub.Encode(m, s.format)
+		if out == nil && s.stands() == nil && (len(frame) >= releaseBytes || q.Empty()) {
+			return frame // alone: no copy
+		}
+		if s.stands() != nil {
+			out = append(out, s.ownID(m)...)
+		}
+		out = append(out, frame...)
+	}
+	return out
+}
+
+// drop forgets what is held.
+func (s *session) drop() {
+	if s.backlog != nil {
+		s.backlog.Forget(&s.lane.push.waiting)
+		s.backlog = nil
+	}
+}
