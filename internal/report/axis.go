@@ -171,6 +171,9 @@ func (r *ruler) fitLog(want int, outward bool) {
 		parts = []float64{1}
 		every = max(1, int(math.Ceil(decades/float64(want))))
 	}
+	if decades < 2 && want < 5 {
+		parts = []float64{1, 3} // or there might be no tick but one
+	}
 	first := int(math.Floor(math.Log10(r.lo) + 1e-9))
 	last := int(math.Ceil(math.Log10(r.hi) - 1e-9))
 	for e := first; e <= last; e++ {

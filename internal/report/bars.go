@@ -106,8 +106,9 @@ func (c *canvas) group(f frame, b *Bars, g Group, y, above float64) float64 {
 		c.text(f.left-8, y+barHeight*float64(rows)/2+4, "k e", fit(g.Name, font, f.left-8-margin))
 	}
 	start := y
+	values := make([]float64, len(g.Bars))
 	for i, p := range g.Bars {
-		c.bar(f, b, p, i, y)
+		values[i] = c.bar(f, b, p, i, y)
 		y += barHeight
 	}
 	if len(g.Bars) == 0 {
@@ -124,17 +125,23 @@ func (c *canvas) group(f frame, b *Bars, g Group, y, above float64) float64 {
 		}
 		c.line(x, start-3, x, y+3, "c")
 	}
+	for i, x := range values {
+		if x > 0 {
+			c.text(x, start+barHeight*float64(i+1)-4, "v o", b.X.Unit.Format(g.Bars[i].Y))
+		}
+	}
 	return y + groupGap/2
 }
 
-func (c *canvas) bar(f frame, b *Bars, p Point, i int, y float64) {
+// bar returns where its value may stand; 0 if there is none.
+func (c *canvas) bar(f frame, b *Bars, p Point, i int, y float64) float64 {
 	class := colorOf(Series{}, i)
 	if p.State != "" {
 		class = string(p.State.known())
 	}
 	if !f.x.shows(p.Y) {
 		c.text(f.left+4, y+barHeight-4, "v", "not measured")
-		return
+		return 0
 	}
 	from := f.left
 	if f.x.scale == Linear {
@@ -158,7 +165,7 @@ func (c *canvas) bar(f frame, b *Bars, p Point, i int, y float64) {
 		end = max(end, hi)
 	}
 	c.raw("</g>")
-	c.text(max(end, from)+5, y+barHeight-4, "v", value)
+	return max(end, from) + 5
 }
 
 func (c *canvas) reference(f frame, b *Bars) {

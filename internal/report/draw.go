@@ -108,8 +108,8 @@ type frame struct {
 func (c *canvas) axes(top, bottom float64, ax, ay Axis, dx, dy span, padX bool) frame {
 	f := frame{top: top, bottom: bottom - 22, right: c.w - margin - 6}
 	if ay.Label != "" {
-		f.top += 18
-		c.text(margin, top+10, "", fit(ay.Label, font, c.w-2*margin))
+		f.top += 23
+		c.text(margin, top+9, "", fit(ay.Label, font, c.w-2*margin))
 	} else {
 		f.top += 6
 	}
@@ -117,7 +117,11 @@ func (c *canvas) axes(top, bottom float64, ax, ay Axis, dx, dy span, padX bool) 
 		f.bottom -= 17
 	}
 	f.bottom = max(f.bottom, f.top+40)
-	f.y = newRuler(ay, dy, int((f.bottom-f.top)/48), true)
+	apart := 48.0
+	if ay.Scale == Log {
+		apart = 32
+	}
+	f.y = newRuler(ay, dy, int((f.bottom-f.top)/apart), true)
 	f.y.from, f.y.to = f.bottom, f.top
 	widest := 0.0
 	for _, t := range f.y.ticks {
@@ -186,9 +190,9 @@ func (p *Plot) draw(c *canvas) {
 	top := c.head(p.Title, p.Note, p.keys())
 	height := float64(p.Height)
 	if p.Height <= 0 {
-		height = c.w / 2
+		height = top + c.w*0.4
 		if c.narrow {
-			height = c.w * 0.8
+			height = top + c.w*0.62
 		}
 	}
 	c.h = max(min(height, 4000), top+120)
@@ -198,7 +202,7 @@ func (p *Plot) draw(c *canvas) {
 		c.text((f.left+f.right)/2, (f.top+f.bottom)/2, "n", "no data")
 		return
 	}
-	c.clip(f.left, f.top-6, f.right-f.left, f.bottom-f.top+6)
+	c.clip(f.left-4, f.top-6, f.right-f.left+8, f.bottom-f.top+10)
 	for _, m := range p.Marks {
 		c.markShape(f, m)
 	}

@@ -31,6 +31,9 @@ func (u Unit) format(v float64, digits int) string {
 	case Seconds:
 		return scaled(v, digits, secondSteps)
 	case PerSec:
+		if v == 0 {
+			return "0"
+		}
 		return scaled(v, digits, countSteps) + "/s"
 	case Bytes:
 		return scaled(v, digits, byteSteps)

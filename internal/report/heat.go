@@ -21,9 +21,9 @@ func (h *Heat) draw(c *canvas) {
 	top := c.head(h.Title, h.Note, nil)
 	height := float64(h.Height)
 	if h.Height <= 0 {
-		height = c.w * 0.42
+		height = top + c.w*0.34
 		if c.narrow {
-			height = c.w * 0.75
+			height = top + c.w*0.6
 		}
 	}
 	c.h = max(min(height, 4000), top+120)
@@ -85,7 +85,7 @@ func (c *canvas) heatColumn(f frame, h *Heat, i int, most float64) {
 			if f.y.shows(h.YEdges[k]) {
 				y := f.y.at(h.YEdges[k])
 				title := fmt.Sprintf("%s, %s … %s: %s", h.X.Unit.Format(x0), h.Y.Unit.Format(h.YEdges[j]), h.Y.Unit.Format(h.YEdges[k]), Number.Format(column[j]))
-				if k > j+1 {
+				if k > j+1 || len(h.Values)*n > 1500 {
 					title = ""
 				}
 				// A tenth of a pixel of overlap hides the seams between cells.

@@ -118,7 +118,7 @@ type Plot struct {
 	X, Y   Axis
 	Series []Series
 	Marks  []Mark
-	// Height in pixels; 0 means half of the width (more on a phone).
+	// Height in pixels, of everything; 0 means what suits the width.
 	Height int
 }
 

@@ -72,6 +72,7 @@ const rules = `.wp{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"Helvetic
 .wp .c{stroke:$ink;stroke-width:2}
 .wp .cr{fill:$ink;fill-opacity:.1}
 .wp .ml{fill:currentColor;font-size:11px;paint-order:stroke;stroke:$ground;stroke-width:3px;stroke-linejoin:round}
+.wp .o{paint-order:stroke;stroke:$ground;stroke-width:3px;stroke-linejoin:round}
 .wp .z{color:$soft}
 `
 
