@@ -9,7 +9,7 @@ import (
 // near fails unless got is within rel of want, relatively (absolutely below 1e-300).
 func near(t *testing.T, what string, got, want, rel float64) {
 	t.Helper()
-	if got == want {
+	if got == want || math.IsNaN(got) && math.IsNaN(want) {
 		return
 	}
 	if !(math.Abs(got-want) <= rel*math.Max(math.Abs(want), 1e-300)) {
