@@ -1,0 +1,239 @@
+// Package pushhttp serves the hub over net/http: a goroutine per stream, for what
+// event loops cannot carry (HTTP/2, a listener that belongs to somebody else,
+// systems without epoll). What clients see is the same as from internal/push.
+package pushhttp
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/backlog"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// Config of a Server. The zero value works.
+type Config struct {
+	// Heartbeat is how often a stream is sent something when nothing else is;
+	// 0 means 25s.
+	Heartbeat time.Duration
+	// Retry is the reconnection time that SSE clients are told, each its own
+	// between half of it and one and a half; 0 means 2s.
+	Retry time.Duration
+	// WriteStall ends a stream whose client takes nothing for that long; 0 means 30s.
+	WriteStall time.Duration
+	// Opening bounds how long a client waits for its subscription; 0 means 15s.
+	Opening time.Duration
+	// Shards is the number of goroutines that hold the subscribers; 0 means one.
+	Shards int
+}
+
+func (c Config) withDefaults() Config {
+	or := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	or(&c.Heartbeat, 25*time.Second)
+	or(&c.Retry, 2*time.Second)
+	or(&c.WriteStall, 30*time.Second)
+	or(&c.Opening, 15*time.Second)
+	c.Shards = max(c.Shards, 1)
+	return c
+}
+
+// A Server turns requests into subscribers of a hub and into publications. It
+// knows no routes and no credentials: whoever calls it has judged both.
+type Server struct {
+	// Fixed at New.
+	cfg     Config
+	formats *wire.Formats
+	hub     *hub.Hub
+	log     *slog.Logger
+	lanes   []*lane
+
+	// Any goroutine.
+	next     atomic.Uint32 // the lane of the next stream
+	drained  chan struct{} // closed by Drain
+	draining atomic.Bool
+	over     atomic.Int64 // Drain's
+	counters counters
+	waiting  backlog.Counts
+	streams  sync.WaitGroup
+}
+
+type counters struct {
+	sse, ws                        atomic.Int64
+	tooSlow, expired, sentAway     atomic.Uint64
+	overloaded, failed, clientErrs atomic.Uint64
+	published, publishErrors       atomic.Uint64
+}
+
+// Stats are gauges and counters since New.
+type Stats struct {
+	SSE, WebSocket           int64  // streams now
+	TooSlow                  uint64 // ended at the bound of their queue
+	Expired                  uint64 // ended because their token did
+	SentAway                 uint64 // ended or refused by a drain
+	Overloaded               uint64 // refused because the broker or the hub could not take them
+	Failed                   uint64 // whose subscription could not be had or kept
+	ClientErrors             uint64 // closed for breaking the protocol
+	Dropped, Conflated, Gaps uint64 // as the namespaces' policies asked
+	Held, HeldBytes          int64  // messages that wait for slow clients now
+	Published, PublishErrors uint64
+}
+
+// Stats may be called from any goroutine.
+func (s *Server) Stats() Stats {
+	c, w := &s.counters, &s.waiting
+	return Stats{
+		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
+		SentAway: c.sentAway.Load(), Overloaded: c.overloaded.Load(), Failed: c.failed.Load(), ClientErrors: c.clientErrs.Load(),
+		Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(), Gaps: w.Gaps.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),
+		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
+	}
+}
+
+// New returns a Server over h, whose encoders are f's. Run must be running while
+// it serves.
+func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) *Server {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: cfg.withDefaults(), formats: f, hub: h, log: log, drained: make(chan struct{})}
+	for range s.cfg.Shards {
+		l := &lane{wake: make(chan struct{}, 1)}
+		l.shard = h.NewShard(l.rouse)
+		s.lanes = append(s.lanes, l)
+	}
+	return s
+}
+
+// Run serves the shards until ctx is done and every stream has ended: streams end
+// by their clients, by Drain, or when ctx is.
+func (s *Server) Run(ctx context.Context) {
+	live, stop := context.WithCancel(context.Background())
+	var lanes sync.WaitGroup
+	for _, l := range s.lanes {
+		lanes.Go(func() { l.run(live) })
+	}
+	<-ctx.Done()
+	s.Drain(0)
+	s.streams.Wait()
+	stop()
+	lanes.Wait()
+}
+
+// Drain makes new streams be sent away, and those there are end, spread over the
+// given time. It returns at once.
+func (s *Server) Drain(over time.Duration) {
+	if !s.draining.Swap(true) {
+		s.over.Store(int64(over))
+		close(s.drained)
+	}
+}
+
+// Publish carries out call for who, and returns the answer's status and body.
+func (s *Server) Publish(ctx context.Context, call *wire.Call, who *auth.Identity) (status int, body []byte) {
+	if !call.Broadcast {
+		body, bad := s.publishOne(ctx, nil, call, 0, who)
+		if bad != nil {
+			return bad.Status, body
+		}
+		return 200, body
+	}
+	b := []byte(`{"result":{"responses":[`)
+	for i := range call.Channels {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b, _ = s.publishOne(ctx, b, call, i, who)
+		b = b[:len(b)-1] // its newline
+	}
+	return 200, append(b, "]}}\n"...)
+}
+
+func (s *Server) publishOne(ctx context.Context, b []byte, call *wire.Call, i int, who *auth.Identity) ([]byte, *wire.Error) {
+	bad := wire.MayPublish(who, call.Channels[i])
+	var at hub.Position
+	if bad == nil {
+		type outcome struct {
+			at  hub.Position
+			err error
+		}
+		done := make(chan outcome, 1)
+		s.hub.Publish(call.For(i), func(at hub.Position, err error) { done <- outcome{at, err} })
+		select {
+		case o := <-done:
+			if at = o.at; o.err != nil {
+				bad = wire.ErrorOf(o.err)
+			}
+		case <-ctx.Done():
+			bad = wire.ErrorOf(hub.ErrUnavailable)
+		}
+	}
+	if bad != nil {
+		s.counters.publishErrors.Add(1)
+		return wire.AppendError(b, bad), bad
+	}
+	s.counters.published.Add(1)
+	return wire.AppendResult(b, at), nil
+}
+
+// retryMillis is a client's own reconnection time, so that those who are cut
+// together do not come back together; spread wider for those sent away.
+func (s *Server) retryMillis(away bool) int {
+	base := s.cfg.Retry.Milliseconds()
+	if away {
+		return int(base/2 + rand.Int64N(4*base+1))
+	}
+	return int(base/2 + rand.Int64N(base+1))
+}
+
+// A lane is a goroutine with its shard of the hub.
+type lane struct {
+	shard *hub.Shard
+	wake  chan struct{} // holds one: there is something to do
+
+	mu    sync.Mutex
+	inbox []func() // at most one per stream and call of it
+}
+
+// rouse makes the lane look. Any goroutine.
+func (l *lane) rouse() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// post makes the lane run f. Any goroutine.
+func (l *lane) post(f func()) {
+	l.mu.Lock()
+	l.inbox = append(l.inbox, f)
+	l.mu.Unlock()
+	l.rouse()
+}
+
+func (l *lane) run(ctx context.Context) {
+	for {
+		select {
+		case <-l.wake:
+		case <-ctx.Done():
+			return
+		}
+		l.mu.Lock()
+		fs := l.inbox
+		l.inbox = nil
+		l.mu.Unlock()
+		for _, f := range fs {
+			f()
+		}
+		l.shard.Run()
+	}
+}
