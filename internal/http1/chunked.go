@@ -3,8 +3,8 @@ package http1
 // A Chunked decodes a chunked body (RFC 9112 §7.1). The zero value stands at
 // the beginning of one. It holds no bytes, so a connection can keep it by value.
 //
-// Trailer fields are checked and dropped: none of them may be merged into the
-// head without knowing its meaning (RFC 9110 §6.5.1).
+// Trailer fields are checked and dropped, except by DecodeTrailer: none of them may
+// be merged into the head without knowing its meaning (RFC 9110 §6.5.1).
 type Chunked struct {
 	remain int64       // data bytes left in this chunk; its size while that is being read
 	excess uint16      // bytes of size lines beyond what their chunks excuse
@@ -65,6 +65,14 @@ var (
 // what comes next; done says that the body is complete and b[n:] belongs to the
 // next message. Every error is an *Error with status 400 and is final.
 func (c *Chunked) Decode(b []byte) (data []byte, n int, done bool, err error) {
+	return c.DecodeTrailer(b, nil)
+}
+
+// DecodeTrailer is Decode that also appends the bytes of the trailer section to
+// trailer, unless that is nil: field lines that were checked like those of a head,
+// and the empty line at the end. They are at most 4 KiB. Who passes them on must
+// leave out what may not stand in a trailer (RFC 9110 §6.5.1).
+func (c *Chunked) DecodeTrailer(b []byte, trailer *[]byte) (data []byte, n int, done bool, err error) {
 	if c.state == chunkedBad {
 		return nil, 0, false, errChunkedBad
 	}
@@ -75,6 +83,9 @@ func (c *Chunked) Decode(b []byte) (data []byte, n int, done bool, err error) {
 				c.state = dataCR
 			}
 			return b[n : n+k : n+k], n + k, false, nil
+		}
+		if c.state >= trailStart && trailer != nil {
+			*trailer = append(*trailer, b[n])
 		}
 		if e := c.step(b[n]); e != nil {
 			c.state = chunkedBad

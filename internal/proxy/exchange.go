@@ -1,0 +1,326 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/upstream"
+)
+
+// A Call is what is asked. Its caller fills it in between Lane.Exchange and Start.
+type Call struct {
+	Cluster *upstream.Cluster
+	// Split and Arm stand in the outcome, for a canary's sample; Split may be nil.
+	Split *upstream.Split
+	Arm   int
+	// Key is what consistent_hash goes by.
+	Key uint64
+	// Method is the request's; GET where Head says so.
+	Method string
+	// Head is the whole head, empty line included, with framing as Length and
+	// Chunked say. It is appended to, and its memory is the exchange's own.
+	Head []byte
+	// PeerHost puts the peer's address in place of what Head has for Host.
+	PeerHost bool
+	// Length is the body's; -1 without one. Chunked: it is not known.
+	Length  int64
+	Chunked bool
+	// Timeouts and Attempts are the route's; what is 0 there is the cluster's.
+	// Attempts are those after the first, negative: none.
+	Timeouts *Timeouts
+	Attempts int
+	// Expect: the client waits for 100 (Continue).
+	Expect bool
+	// Trailers: the client takes trailers.
+	Trailers bool
+	// Upgrade is the protocol to switch to (see Proxy.MayUpgrade), mostly empty.
+	Upgrade string
+	// Client and Local are the two ends of the client's connection, for clusters
+	// that are told in a PROXY header.
+	Client, Local netip.AddrPort
+}
+
+// Timeouts in place of the cluster's; 0 means the cluster's.
+type Timeouts struct{ Connect, FirstByte, Idle, Total time.Duration }
+
+// times are the bounds in force, in nanoseconds.
+type times struct{ connect, firstByte, idle int64 }
+
+// run is the state of an exchange under way.
+type run struct {
+	tally *tally
+	times times
+	peer  *upstream.Peer
+	up    *upConn // nil while waiting for a connection
+	pool  *pool   // where it waits, or nil
+	// began and firstByte are of the current attempt, started of the exchange.
+	started, began, firstByte int64
+	deadline                  int64 // 0: none
+	waitUntil                 int64
+	bytes                     int64
+	made                      int
+	// lost: Head does not hold the whole request any more.
+	lost bool
+	// complete: the request's last byte was given.
+	complete bool
+	// answered: a byte of the reply went to the sink, so that there is no other attempt.
+	answered bool
+	headed   bool // cluster.Head was told of this attempt
+	wantRoom bool
+	status   int
+}
+
+// An Exchange is one request to a cluster and its reply. It belongs to one loop and
+// is the lane's again when it is over.
+type Exchange struct {
+	lane *Lane
+	sink Sink
+	Call
+	run
+	tried upstream.Tried
+}
+
+// Start sends the request as far as it is there. The sink may be called before it
+// returns: after that x may be over.
+func (x *Exchange) Start() {
+	x.tally = x.lane.tallyOf(x.Cluster)
+	x.started = x.lane.loop.Now()
+	t := &x.Cluster.Config().Timeouts
+	x.times = times{connect: int64(t.Connect), firstByte: int64(t.FirstByte), idle: int64(t.Idle)}
+	total := int64(t.Total)
+	if o := x.Timeouts; o != nil {
+		or(&x.times.connect, o.Connect)
+		or(&x.times.firstByte, o.FirstByte)
+		or(&x.times.idle, o.Idle)
+		or(&total, o.Total)
+	}
+	if total > 0 {
+		x.deadline = x.started + total
+	}
+	x.complete = !x.Chunked && x.Length <= 0
+	x.attempt()
+}
+
+func or(v *int64, d time.Duration) {
+	if d > 0 {
+		*v = int64(d)
+	}
+}
+
+// setHost writes the peer's address into the head's Host field. A head that was
+// given up is not sent again.
+func (x *Exchange) setHost() {
+	const field = "\r\nHost: "
+	i := bytes.Index(x.Head, []byte(field))
+	if i < 0 || x.lost {
+		return
+	}
+	i += len(field)
+	if n := bytes.IndexByte(x.Head[i:], '\r'); n >= 0 {
+		x.Head = slices.Replace(x.Head, i, i+n, []byte(x.peer.Name())...)
+	}
+}
+
+// attempt asks the next peer.
+func (x *Exchange) attempt() {
+	now := x.lane.loop.Now()
+	peer, err := x.Cluster.Pick(now, x.Key, &x.tried)
+	if err != nil {
+		x.fail(failures[causeOf(err)])
+		return
+	}
+	x.peer, x.began, x.firstByte, x.bytes, x.status, x.headed = peer, now, 0, 0, 0, false
+	if x.made++; x.PeerHost {
+		x.setHost()
+	}
+	x.lane.poolFor(x, peer).serve(x)
+}
+
+func causeOf(err error) Cause {
+	if errors.Is(err, upstream.ErrOverloaded) {
+		return Overloaded
+	}
+	return NoPeers
+}
+
+// Body sends a piece of the request's body. b may be reused when it returns.
+// What a sink is told meanwhile may end x.
+func (x *Exchange) Body(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	x.keep(b)
+	u := x.up
+	if u == nil {
+		return
+	}
+	if x.Chunked {
+		line := http1.AppendChunkSize(x.lane.line[:0], len(b))
+		x.lane.line = line
+		u.c.Write(line)
+	}
+	if u.x == x { // a send that fails ends the attempt
+		u.c.Write(b)
+	}
+	if u.x == x && x.Chunked {
+		u.c.Write(crlf)
+	}
+}
+
+var (
+	crlf      = []byte("\r\n")
+	lastChunk = []byte("0\r\n\r\n")
+)
+
+// keep adds a piece of the body to what an attempt sends, as long as that is within
+// the bound or there is no connection yet.
+func (x *Exchange) keep(b []byte) {
+	switch {
+	case x.lost:
+	case x.up != nil && (x.answered || len(x.Head)+len(b) > keepHead+x.lane.proxy.cfg.Replay):
+		x.lost, x.Head = true, x.Head[:0]
+		if cap(x.Head) > keepHead {
+			x.Head = nil
+		}
+	case x.Chunked:
+		x.Head = http1.AppendChunk(x.Head, b)
+	default:
+		x.Head = append(x.Head, b...)
+	}
+}
+
+// End says that the request's body is complete.
+func (x *Exchange) End() {
+	if x.complete {
+		return
+	}
+	x.complete = true
+	if x.Chunked && !x.lost {
+		x.Head = append(x.Head, lastChunk...)
+	}
+	if u := x.up; u != nil {
+		if x.Chunked {
+			u.c.Write(lastChunk)
+		}
+		if u.x == x {
+			u.requestSent()
+		}
+	}
+}
+
+// Full reports whether no more of the body should be given for now; Sink.Room
+// follows if so.
+func (x *Exchange) Full() bool {
+	if x.up == nil {
+		x.wantRoom = len(x.Head) > x.lane.proxy.cfg.Replay
+	} else {
+		x.wantRoom = x.up.c.Unsent() > x.lane.proxy.cfg.Buffer
+		if x.wantRoom && !x.answered {
+			x.up.deadlineIn(int64(x.Cluster.Config().Timeouts.Write))
+		}
+	}
+	return x.wantRoom
+}
+
+// room tells the sink that there is room again.
+func (x *Exchange) room() {
+	if x.wantRoom && !x.Full() {
+		x.wantRoom = false
+		x.sink.Room(x)
+	}
+}
+
+// Resume makes the reply's body come again, after Sink.Body returned true.
+func (x *Exchange) Resume() {
+	if u := x.up; u != nil && u.paused {
+		u.paused = false
+		u.deadlineIn(int64(x.Cluster.Config().Timeouts.Idle))
+		u.c.ResumeReading()
+	}
+}
+
+// Elapsed is the time since Start, and the time to the reply's head or 0, in nanoseconds.
+func (x *Exchange) Elapsed() (total, firstByte int64) {
+	total = x.lane.loop.Now() - x.started
+	if x.firstByte > 0 {
+		firstByte = x.firstByte - x.started
+	}
+	return total, firstByte
+}
+
+// Cancel ends x: its client is gone. The sink is told nothing more.
+func (x *Exchange) Cancel() {
+	x.tally.canceled.Add(1)
+	x.leave(upstream.Canceled)
+	x.lane.recycle(x)
+}
+
+// leave ends the current attempt: the peer is told how, the connection closed.
+func (x *Exchange) leave(kind upstream.Kind) {
+	if x.pool != nil {
+		x.pool.forget(x)
+	}
+	if u := x.up; u != nil {
+		u.drop()
+	}
+	x.done(kind)
+}
+
+// done tells the cluster how the attempt ended.
+func (x *Exchange) done(kind upstream.Kind) {
+	if x.peer == nil {
+		return
+	}
+	x.Cluster.Done(x.peer, x.outcome(kind))
+	x.peer = nil
+}
+
+func (x *Exchange) outcome(kind upstream.Kind) upstream.Outcome {
+	return upstream.Outcome{Kind: kind, Status: x.status, Start: x.began, FirstByte: x.firstByte, End: x.lane.loop.Now(),
+		Bytes: x.bytes, Headed: x.headed, Split: x.Split, Arm: x.Arm}
+}
+
+// retry makes another attempt, if one may be made after one that ended in kind. The
+// attempt has its connection still, unless that is gone.
+func (x *Exchange) retry(kind upstream.Kind) bool {
+	if x.answered || x.Attempts < 0 || x.Attempts > 0 && x.made > x.Attempts {
+		return false
+	}
+	o := x.outcome(kind)
+	if !x.Cluster.MayRetry(o.End, upstream.Attempt{Outcome: o, Made: x.made, Idempotent: idempotent(x.Method), Replayable: !x.lost}) {
+		return false
+	}
+	x.tally.retries.Add(1)
+	x.leave(kind)
+	x.attempt()
+	return true
+}
+
+// broken ends the attempt, and x unless another one may be made.
+func (x *Exchange) broken(kind upstream.Kind, cause Cause) {
+	if x.retry(kind) {
+		return
+	}
+	x.leave(kind)
+	x.fail(failures[cause])
+}
+
+// fail ends x.
+func (x *Exchange) fail(err *Error) {
+	x.tally.failed[err.Cause].Add(1)
+	x.sink.Fail(x, err)
+	x.lane.recycle(x)
+}
+
+// idempotent reports whether repeating a request does no harm (RFC 9110 §9.2.2).
+func idempotent(method string) bool {
+	switch method {
+	case "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,108 @@
+package proxy
+
+import (
+	"net/http"
+
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/http1"
+)
+
+// A Sink is who asked: the downstream side of an exchange. Its methods are called
+// on the exchange's loop. What they are given is valid until they return. After
+// End, Fail or Switch the exchange is over and must not be touched; a sink that
+// does not want the rest calls Exchange.Cancel, which any method but those may do.
+type Sink interface {
+	// Interim gets a 1xx head: 100 if Call.Expect was set, and any other but 101.
+	Interim(x *Exchange, res *http1.Response)
+	// Head gets the head of the reply, once. res.Body tells how the upstream frames
+	// the body; BodyNone means that there is none and End follows.
+	Head(x *Exchange, res *http1.Response)
+	// Body gets a piece of the body, decoded. It returns true when no more should
+	// come for now; the sink calls Exchange.Resume when it may.
+	Body(x *Exchange, b []byte) (full bool)
+	// End says that the reply is whole. trailer are complete field lines, mostly none.
+	End(x *Exchange, trailer []byte)
+	// Fail says that there will be no reply, or after Head not the rest of it.
+	Fail(x *Exchange, err *Error)
+	// Room says that the exchange takes more of the request's body, after Full.
+	Room(x *Exchange)
+	// Switch gets the head of a 101 and returns the connection that from now on
+	// carries the other protocol, after having written that head; nil if it is gone.
+	// Its handler is the proxy's from then on.
+	Switch(x *Exchange, res *http1.Response) *eventloop.Conn
+}
+
+// A Cause is why an exchange failed, for counters.
+type Cause uint8
+
+// The causes.
+const (
+	NoPeers        Cause = iota // nobody to ask: none known, all down, or breakers open
+	Overloaded                  // every peer has as many requests as it may have
+	PendingFull                 // too many wait for a connection already
+	PendingTimeout              // no connection became free in time
+	ConnectFailed               // refused, unreachable, or out of descriptors
+	ConnectTimeout              //
+	Reset                       // the connection ended before the head was whole
+	BadReply                    // what came is no HTTP, or may be read in two ways
+	WriteTimeout                // the peer took nothing of the request
+	FirstByte                   // no head in time
+	IdleTimeout                 // silence within the reply
+	TotalTimeout                // the exchange took too long
+	Truncated                   // the connection ended within the body
+	Stopped                     // the loop ends
+	causes
+)
+
+var causeNames = [causes]string{"no_peers", "overloaded", "pending_full", "pending_timeout", "connect", "connect_timeout", "reset",
+	"bad_reply", "write_timeout", "first_byte_timeout", "idle_timeout", "total_timeout", "truncated", "stopped"}
+
+// String is the cause's name in metrics.
+func (c Cause) String() string { return causeNames[c] }
+
+// An Error is why there is no reply. Its message is for clients and tells nothing
+// about the backends.
+type Error struct {
+	Cause   Cause
+	Status  int
+	Message string
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
+
+// The errors are values made once: a backend that fails costs no allocations.
+var failures = [causes]*Error{
+	NoPeers:        {NoPeers, http.StatusServiceUnavailable, "no backend is available, try again later"},
+	Overloaded:     {Overloaded, http.StatusServiceUnavailable, "the backends are overloaded, try again later"},
+	PendingFull:    {PendingFull, http.StatusServiceUnavailable, "the backends are overloaded, try again later"},
+	PendingTimeout: {PendingTimeout, http.StatusServiceUnavailable, "the backends are overloaded, try again later"},
+	ConnectFailed:  {ConnectFailed, http.StatusBadGateway, "the backend cannot be reached"},
+	ConnectTimeout: {ConnectTimeout, http.StatusGatewayTimeout, "the backend cannot be reached in time"},
+	Reset:          {Reset, http.StatusBadGateway, "the backend closed the connection"},
+	BadReply:       {BadReply, http.StatusBadGateway, "the backend's answer is not valid HTTP"},
+	WriteTimeout:   {WriteTimeout, http.StatusGatewayTimeout, "the backend does not take the request"},
+	FirstByte:      {FirstByte, http.StatusGatewayTimeout, "the backend did not answer in time"},
+	IdleTimeout:    {IdleTimeout, http.StatusGatewayTimeout, "the backend stopped answering"},
+	TotalTimeout:   {TotalTimeout, http.StatusGatewayTimeout, "the request took too long"},
+	Truncated:      {Truncated, http.StatusBadGateway, "the backend's answer is not whole"},
+	Stopped:        {Stopped, http.StatusServiceUnavailable, "the gateway is stopping"},
+}
+
+// discard is the sink of a copy whose reply nobody sees.
+type discard struct{}
+
+var _ Sink = discard{}
+
+// Discard is a Sink for requests whose reply nobody wants: mirrored ones.
+var Discard Sink = discard{}
+
+func (discard) Interim(*Exchange, *http1.Response) {}
+func (discard) Head(*Exchange, *http1.Response)    {}
+func (discard) Body(*Exchange, []byte) bool        { return false }
+func (discard) End(*Exchange, []byte)              {}
+func (discard) Fail(*Exchange, *Error)             {}
+func (discard) Room(*Exchange)                     {}
+
+// Switch refuses: a copy asks for no other protocol.
+func (discard) Switch(*Exchange, *http1.Response) *eventloop.Conn { return nil }

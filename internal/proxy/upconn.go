@@ -1,0 +1,366 @@
+package proxy
+
+import (
+	"errors"
+
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/upstream"
+)
+
+// upConn is a connection to a peer: idle in its pool, or in use by one exchange.
+type upConn struct {
+	// Fixed at dial.
+	lane *Lane
+	pool *pool
+	c    *eventloop.Conn
+
+	x     *Exchange // nil when idle, or of no more use
+	at    int       // its place in pool.idle
+	lease upstream.Lease
+	// The reply that is being read.
+	left    int64 // of a body whose length is known
+	chunked http1.Chunked
+	trailer []byte // of a chunked body, as far as it has come
+	seen    int    // how much of an incomplete head was looked at
+	phase   phase
+	keep    bool // the reply lets the connection live on
+	paused  bool // the sink takes no more for now
+	got     bool // some of the reply has come
+	stood   bool // it was connected
+	closed  bool
+	served  int
+	// deadline is when Timer acts, armed when it comes at the latest; 0: never.
+	deadline, armed int64
+}
+
+type phase uint8
+
+const (
+	readingHead phase = iota
+	readingLength
+	readingChunks
+	readingRest // until the connection ends
+)
+
+var _ eventloop.Connector = (*upConn)(nil)
+
+// take begins x on u.
+func (u *upConn) take(x *Exchange) {
+	u.x, x.up = x, u
+	u.phase, u.seen, u.got, u.paused = readingHead, 0, false, false
+	u.served++
+	u.lease = u.lane.leases.Checkout(u.lane.loop.Now(), u.pool.key.peer)
+	if x.complete {
+		u.requestSent()
+	} else {
+		u.deadline = 0
+	}
+	u.c.Write(x.Head)
+}
+
+// requestSent begins the wait for the head.
+func (u *upConn) requestSent() {
+	if u.phase == readingHead {
+		u.deadlineIn(u.x.times.firstByte)
+	}
+}
+
+// deadlineIn makes Timer act in d nanoseconds, or at the exchange's deadline if that
+// comes before. The wheel is touched only when it would come too late.
+func (u *upConn) deadlineIn(d int64) {
+	now := u.lane.loop.Now()
+	at := now + d
+	if x := u.x; x != nil && x.deadline > 0 {
+		at = min(at, x.deadline)
+	}
+	u.deadline = at
+	if u.armed == 0 || at < u.armed {
+		u.armed = at
+		u.c.SetTimer(max(at-now, 1))
+	}
+}
+
+// Connected implements eventloop.Connector: what was written goes out by itself.
+func (u *upConn) Connected(*eventloop.Conn) { u.stood = true }
+
+// Data implements eventloop.Handler.
+func (u *upConn) Data(c *eventloop.Conn, b []byte) int {
+	x := u.x
+	if x == nil {
+		// Nobody asked: what it would answer cannot be known (RFC 9112 §9.2).
+		c.Close(nil)
+		return len(b)
+	}
+	u.got = true
+	switch u.phase {
+	case readingHead:
+		return u.head(x, b)
+	case readingLength:
+		data := b[:min(int64(len(b)), u.left)]
+		u.left -= int64(len(data))
+		if u.body(x, data) && u.left == 0 {
+			u.finish(x, nil, len(b) > len(data))
+		}
+		return len(data)
+	case readingChunks:
+		return u.chunks(x, b)
+	}
+	u.body(x, b)
+	return len(b)
+}
+
+// head reads the head of a reply.
+func (u *upConn) head(x *Exchange, b []byte) int {
+	lane := u.lane
+	limits := lane.proxy.limits
+	if u.seen > 0 && u.seen <= len(b) && http1.HeadPending(b, u.seen, limits) {
+		u.seen = len(b)
+		return 0
+	}
+	res := &lane.res
+	n, err := http1.ParseResponse(res, b, limits, x.Method)
+	if err != nil {
+		lane.proxy.log.Debug("bad reply", "upstream", u.pool.key.peer.Name(), "err", err)
+		x.broken(upstream.Reset, BadReply)
+		return len(b)
+	}
+	if n == 0 {
+		u.seen = len(b)
+		return 0
+	}
+	u.seen = 0
+	if res.Status < 200 {
+		return u.interim(x, res, n, len(b) > n)
+	}
+	x.status, x.firstByte = res.Status, lane.loop.Now()
+	if res.Status >= 400 && x.retry(upstream.OK) {
+		return len(b)
+	}
+	x.answered, u.keep = true, res.KeepAlive
+	x.tally.codes[min(res.Status/100, 5)].Add(1)
+	switch res.Body {
+	case http1.BodyLength:
+		u.phase, u.left = readingLength, res.ContentLength
+	case http1.BodyChunked:
+		u.phase, u.chunked, u.trailer = readingChunks, http1.Chunked{}, u.trailer[:0]
+	default: // a tunnel would need CONNECT, which is never asked
+		u.phase = readingRest
+	}
+	whole := res.Body == http1.BodyNone || res.Body == http1.BodyLength && int64(len(b)-n) >= res.ContentLength
+	if !whole {
+		x.headed = true
+		x.Cluster.Head(x.peer, x.began, x.firstByte, x.status)
+	}
+	x.sink.Head(x, res)
+	switch {
+	case u.x != x: // the client went
+	case res.Body == http1.BodyNone, res.Body == http1.BodyLength && res.ContentLength == 0:
+		u.finish(x, nil, len(b) > n)
+	case !whole:
+		u.deadlineIn(x.times.idle)
+	}
+	return n
+}
+
+// interim takes a 1xx. Another head follows it, but after 101.
+func (u *upConn) interim(x *Exchange, res *http1.Response, n int, more bool) int {
+	switch res.Status {
+	case 101:
+		if x.Upgrade == "" || !http1.EqualFold(res.Upgrade, x.Upgrade) || !x.complete {
+			x.broken(upstream.Reset, BadReply)
+			return n
+		}
+		u.upgrade(x, res)
+	case 100:
+		if x.Expect {
+			x.answered = true
+			x.sink.Interim(x, res)
+		}
+	default:
+		x.answered = true
+		x.sink.Interim(x, res)
+	}
+	return n
+}
+
+// body passes a piece on. It reports whether x goes on.
+func (u *upConn) body(x *Exchange, b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	x.bytes += int64(len(b))
+	u.touch(x)
+	full := x.sink.Body(x, b)
+	if u.x != x {
+		return false
+	}
+	if full && !u.paused && !(u.phase == readingLength && u.left == 0) {
+		u.paused = true
+		u.c.PauseReading()
+	}
+	return true
+}
+
+// touch notes that the reply makes progress.
+func (u *upConn) touch(x *Exchange) {
+	u.lane.leases.Touch(u.lane.loop.Now(), u.lease)
+	if u.phase != readingLength || u.left > 0 {
+		u.deadlineIn(x.times.idle)
+	}
+}
+
+// chunks decodes b piece by piece.
+func (u *upConn) chunks(x *Exchange, b []byte) int {
+	used := 0
+	var trailer *[]byte
+	if x.Trailers {
+		trailer = &u.trailer
+	}
+	for used < len(b) && !u.paused {
+		data, n, done, err := u.chunked.DecodeTrailer(b[used:], trailer)
+		if err != nil {
+			x.broken(upstream.Reset, BadReply)
+			return len(b)
+		}
+		used += n
+		if !u.body(x, data) {
+			return len(b)
+		}
+		if done {
+			u.finish(x, u.trailer, len(b) > used)
+			return used
+		}
+		if n == 0 {
+			break
+		}
+	}
+	return used
+}
+
+// finish ends x, whose reply is whole. more says that something came after it.
+func (u *upConn) finish(x *Exchange, trailer []byte, more bool) {
+	u.free(x)
+	x.done(upstream.OK)
+	if u.keep && !more && x.complete && u.c.Unsent() == 0 && !u.closed {
+		u.pool.put(u, x.Cluster.Config())
+	} else {
+		u.c.Close(nil)
+	}
+	x.sink.End(x, allowedTrailers(trailer))
+	x.lane.recycle(x)
+}
+
+// free parts u and x.
+func (u *upConn) free(x *Exchange) {
+	u.x, x.up = nil, nil
+	u.lane.leases.Return(u.lease)
+}
+
+// drop parts u from its exchange and closes it.
+func (u *upConn) drop() {
+	u.free(u.x)
+	u.c.Close(nil)
+}
+
+// EndOfStream implements eventloop.Handler: the peer is done.
+func (u *upConn) EndOfStream(c *eventloop.Conn) bool {
+	if x := u.x; x != nil && u.phase == readingRest {
+		u.keep = false
+		u.finish(x, nil, false)
+	} else if x != nil {
+		u.lost(x, nil)
+	}
+	return false
+}
+
+// Closed implements eventloop.Handler.
+func (u *upConn) Closed(_ *eventloop.Conn, err error) {
+	if !u.closed {
+		u.gone()
+	}
+	if x := u.x; x != nil {
+		u.lost(x, err)
+	}
+}
+
+// gone takes u out of the books.
+func (u *upConn) gone() {
+	u.closed = true
+	if u.x == nil && u.at < len(u.pool.idle) && u.at >= 0 && u.pool.idle[u.at] == u {
+		u.pool.remove(u)
+	}
+	u.pool.gone()
+}
+
+// lost ends x's attempt, whose connection ended too early.
+func (u *upConn) lost(x *Exchange, err error) {
+	switch {
+	case errors.Is(err, eventloop.ErrStopped):
+		x.leave(upstream.Canceled)
+		x.fail(failures[Stopped])
+	case errors.Is(err, eventloop.ErrDialTimeout):
+		x.broken(upstream.ConnectError, ConnectTimeout)
+	case !u.stood:
+		x.broken(upstream.ConnectError, ConnectFailed)
+	case errors.Is(err, eventloop.ErrStalled):
+		x.broken(upstream.Timeout, WriteTimeout)
+	case u.phase != readingHead:
+		x.broken(upstream.Reset, Truncated)
+	case !u.got && u.served > 1:
+		x.broken(upstream.Stale, Reset)
+	default:
+		x.broken(upstream.Reset, Reset)
+	}
+}
+
+// Drained implements eventloop.Handler.
+func (u *upConn) Drained(*eventloop.Conn) {
+	if x := u.x; x != nil {
+		x.room()
+	}
+}
+
+// Timer implements eventloop.Handler.
+func (u *upConn) Timer(c *eventloop.Conn, now int64) {
+	u.armed = 0
+	u.lane.checkLeases(now)
+	x := u.x
+	switch {
+	case u.deadline == 0:
+		return
+	case now < u.deadline:
+		u.deadlineIn(u.deadline - now)
+		return
+	case x == nil:
+		c.Close(nil) // idle for long enough
+	case x.deadline > 0 && now >= x.deadline:
+		x.leave(upstream.Timeout)
+		x.fail(failures[TotalTimeout])
+	case u.paused: // it is the client who is slow
+		u.deadline = 0
+		if x.deadline > 0 {
+			u.deadlineIn(x.deadline - now)
+		}
+	case u.phase != readingHead:
+		x.broken(upstream.Timeout, IdleTimeout)
+	case !x.complete:
+		x.broken(upstream.Timeout, WriteTimeout)
+	default:
+		x.broken(upstream.Timeout, FirstByte)
+	}
+}
+
+const leaseCheck = int64(10e9)
+
+// checkLeases reports connections that are in use and did nothing for long.
+func (l *Lane) checkLeases(now int64) {
+	if now-l.checked < leaseCheck {
+		return
+	}
+	l.checked = now
+	l.leases.Overdue(now, func(p *upstream.Peer, idle int64) {
+		l.gauges.leaks.Add(1)
+		l.proxy.log.Warn("connection in use does nothing", "upstream", p.Name(), "seconds", idle/1e9)
+	})
+}
