@@ -130,7 +130,11 @@ func (b *builder) add(i int) {
 		slot = &at.tail
 	}
 	if *slot == nil {
-		*slot = &bunch{where: rule.Host + pat.text, any: -1, byMethod: map[string]int{}, prefix: pat.prefix}
+		where := pat.text
+		if host != "" {
+			where = rule.Host + where
+		}
+		*slot = &bunch{where: where, any: -1, byMethod: map[string]int{}, prefix: pat.prefix}
 		b.bunches = append(b.bunches, *slot)
 		if above != nil {
 			b.prefix = append(b.prefix, prefixRule{above, *slot})
