@@ -247,3 +247,89 @@ func TestEndOfStreamIsToldOnce(t *testing.T) {
 	c.Again()
 	h.wants(t, "data rest", "eof", "data rest")
 }
+
+func TestCloseWriteEndsOneSide(t *testing.T) {
+	s := newStage(t, Config{})
+	h := &script{}
+	c, k := s.connect(h)
+	k.room = 3
+	s.at(ms, func() {
+		c.Send([]byte("request"))
+		c.CloseWrite()
+		c.Write([]byte("x"))
+		c.Send([]byte("x"))
+		c.Queue([]byte("x"))
+		c.CloseWrite()
+	})
+	if k.shut || c.Closing() {
+		t.Error("shut with bytes unsent, or taken for closed")
+	}
+	s.at(2*ms, func() { s.takes(c, -1) })
+	wantText(t, k, "request")
+	if !k.shut || k.closed || !k.reading {
+		t.Error("not shut down, or not reading on")
+	}
+	h.wants(t)
+	c.SetTimer(int64(time.Second))
+	s.receives(c, "answer")
+	s.at(2 * time.Second)
+	h.wants(t, "data answer", "timer")
+	s.ends(c)
+	h.wants(t, "eof", "closed <nil>")
+}
+
+func TestBothSidesEndInAnyOrder(t *testing.T) {
+	f := func(name string, act func(s *stage, c *Conn), want ...string) {
+		t.Helper()
+		s := newStage(t, Config{})
+		h := &script{eof: func(*Conn) bool { return true }}
+		c, k := s.connect(h)
+		k.room = 1
+		act(s, c)
+		h.wants(t, want...)
+		if !k.closed {
+			t.Errorf("%s: not closed", name)
+		}
+	}
+	f("ours first", func(s *stage, c *Conn) {
+		c.CloseWrite()
+		s.ends(c)
+	}, "eof", "closed <nil>")
+	f("theirs first", func(s *stage, c *Conn) {
+		s.ends(c)
+		c.CloseWrite()
+	}, "eof", "closed <nil>")
+	f("theirs while ours waits", func(s *stage, c *Conn) {
+		c.Send([]byte("ab"))
+		c.CloseWrite()
+		s.ends(c)
+		if c.isClosed() {
+			t.Error("closed with bytes unsent")
+		}
+		s.takes(c, -1)
+	}, "eof", "closed <nil>")
+	f("ours altogether after half", func(s *stage, c *Conn) {
+		c.CloseWrite()
+		c.CloseAfterFlush()
+		s.ends(c)
+	}, "closed <nil>")
+	f("nobody comes to the end", func(s *stage, c *Conn) {
+		c.CloseWrite()
+		c.CloseAfterFlush()
+		s.at(3 * time.Second)
+	}, "closed <nil>")
+	f("both of ours while bytes wait", func(s *stage, c *Conn) {
+		c.Send([]byte("ab"))
+		c.CloseWrite()
+		c.CloseAfterFlush()
+		s.takes(c, -1)
+		s.ends(c)
+	}, "closed <nil>")
+	f("paused input comes before", func(s *stage, c *Conn) {
+		c.CloseWrite()
+		c.PauseReading()
+		s.receives(c, "a")
+		s.ends(c)
+		c.ResumeReading()
+	}, "data a", "eof", "closed <nil>")
+}

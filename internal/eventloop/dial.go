@@ -250,16 +250,14 @@ func (c *Conn) stand(count *uint64) {
 		l.poller.SetReading(c.key, int(c.fd), false)
 	}
 	if q.bytes == 0 {
-		c.dropOut()
+		c.out = nil // not kept for the next use: thousands may be dialed at once, and once
 	}
 	if h, ok := c.Handler().(Connector); ok {
 		l.guard(c, func() { h.Connected(c) })
 	}
-	switch {
-	case c.isClosed():
-	case c.out == q:
+	if c.out == nil {
+		c.allTaken() // which the handler may have waited for
+	} else if c.out == q {
 		c.markDirty()
-	case c.out == nil:
-		c.allTaken() // if there was something to wait for
 	}
 }

@@ -239,3 +239,52 @@ func TestAStalledFilterSealsNoMoreThanAPiece(t *testing.T) {
 		t.Error("the message was copied")
 	}
 }
+
+func TestAFiltersGoodbyeComesOnceAndLast(t *testing.T) {
+	f := func(name, want string, act func(s *stage, c *Conn, k *sock)) {
+		t.Helper()
+		s := newStage(t, Config{})
+		c, k, b := s.filtered(&script{eof: func(*Conn) bool { return true }})
+		s.at(ms, func() { act(s, c, k) })
+		wantText(t, k, want)
+		if !k.closed || b.released != 1 {
+			t.Errorf("%s: closed %v, released %d times", name, k.closed, b.released)
+		}
+	}
+	end := func(s *stage, c *Conn) { s.receives(c, "~") }
+	f("half, then theirs", "<a>~", func(s *stage, c *Conn, _ *sock) {
+		c.Send([]byte("a"))
+		c.CloseWrite()
+		s.receives(c, "<b>?") // whose reply is not sent any more
+		end(s, c)
+	})
+	f("theirs, then half", "<a>~", func(s *stage, c *Conn, _ *sock) {
+		end(s, c)
+		c.Send([]byte("a"))
+		c.CloseWrite()
+	})
+	f("half while bytes wait", "<a>~", func(s *stage, c *Conn, k *sock) {
+		k.room = 1
+		c.Send([]byte("a"))
+		c.CloseWrite()
+		end(s, c)
+		s.takes(c, -1)
+	})
+	f("a goodbye that waits itself", "<a>~", func(s *stage, c *Conn, k *sock) {
+		k.room = 3
+		c.Send([]byte("a"))
+		c.CloseWrite()
+		s.takes(c, -1)
+		end(s, c)
+	})
+	f("half, then all", "<a>~", func(s *stage, c *Conn, _ *sock) {
+		c.Send([]byte("a"))
+		c.CloseWrite()
+		c.CloseAfterFlush()
+		s.Received(c.key, nil, 0)
+	})
+	f("half, then at once", "~", func(_ *stage, c *Conn, _ *sock) {
+		c.CloseWrite()
+		c.Close(nil)
+	})
+}

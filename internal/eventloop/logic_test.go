@@ -18,6 +18,9 @@ func TestConnIsSmall(t *testing.T) {
 	if n > 112 { // the allocator's next size class is 128
 		t.Errorf("a Conn has %d bytes, want at most 112", n)
 	}
+	if n := unsafe.Sizeof(outQueue{}); n > 112 {
+		t.Errorf("an outQueue has %d bytes, want at most 112", n)
+	}
 }
 
 func TestUnconsumedInputComesAgainWithMore(t *testing.T) {

@@ -23,6 +23,7 @@ type scripted struct {
 	deaf        map[int]bool
 	refuseAdd   bool
 	refuseAdopt bool
+	adopted     int
 	connects    []syscall.Errno
 	wait        func(time.Duration, poller.Handler) error
 	wake        func()
@@ -266,11 +267,12 @@ const ms = time.Millisecond
 func shortStall(d time.Duration) Config { return Config{WriteStall: hub.Duration(d)} }
 
 func (p *scripted) Adopt(fd int) (int, error) {
+	sys.Close(fd) // there is no kernel here
 	if p.refuseAdopt {
-		p.unwanted = append(p.unwanted, fd)
 		return -1, syscall.ENFILE
 	}
-	return fd, nil
+	p.adopted++
+	return 1<<24 + p.adopted, nil
 }
 
 // Connect takes the next of p.connects as its answer; none means that it begins.

@@ -219,6 +219,17 @@ func (s *server) Accepted(_, fd int, addr netip.AddrPort) {
 		s.p.Close(0, fd)
 		return
 	}
+	c := s.enter(fd, addr)
+	if err := s.p.Add(c.k, fd); err != nil {
+		s.t.Errorf("Add: %v", err)
+	}
+	if s.accepted != nil {
+		s.accepted(c)
+	}
+}
+
+// enter gives a connection its slot.
+func (s *server) enter(fd int, addr netip.AddrPort) *peer {
 	var slot uint32
 	if n := len(s.free); n > 0 {
 		slot = s.free[n-1]
@@ -231,12 +242,7 @@ func (s *server) Accepted(_, fd int, addr netip.AddrPort) {
 	c := &peer{s: s, k: Key(uint64(s.gens[slot])<<32 | uint64(slot)), fd: fd, addr: addr}
 	s.conns[slot] = c
 	s.open++
-	if err := s.p.Add(c.k, fd); err != nil {
-		s.t.Errorf("Add: %v", err)
-	}
-	if s.accepted != nil {
-		s.accepted(c)
-	}
+	return c
 }
 
 func (s *server) AcceptFailed(_ int, err syscall.Errno) {

@@ -19,8 +19,10 @@ type Epoll struct {
 	// a Send for it took too little meanwhile.
 	writing Key
 	short   bool
-	buf     []byte
-	events  []sys.EpollEvent
+	// standing is the connection that Connected is being called for.
+	standing Key
+	buf      []byte
+	events   []sys.EpollEvent
 }
 
 type listener struct {
@@ -62,7 +64,7 @@ func NewEpoll() (*Epoll, error) {
 		sys.Close(wake)
 		return nil, fmt.Errorf("watch eventfd: %w", err)
 	}
-	return &Epoll{ep: ep, wake: wake, writing: keyWake, buf: make([]byte, ReadBuffer), events: make([]sys.EpollEvent, eventsPerWait)}, nil
+	return &Epoll{ep: ep, wake: wake, writing: keyWake, standing: keyWake, buf: make([]byte, ReadBuffer), events: make([]sys.EpollEvent, eventsPerWait)}, nil
 }
 
 // Name returns "epoll".
@@ -98,7 +100,7 @@ func (p *Epoll) SetAccepting(index int, on bool) {
 func (p *Epoll) Add(k Key, fd int) error {
 	want := p.wanted(k)
 	watch := sys.EpollAdd
-	if *want&markConnecting != 0 {
+	if k == p.standing { // it is watched, for room
 		watch = sys.EpollMod
 	}
 	*want = sys.EpollIn
