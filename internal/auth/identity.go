@@ -1,14 +1,16 @@
 package auth
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 )
 
 // How an identity was proved.
 const (
-	ByToken  = "token"
-	ByAPIKey = "api_key"
+	ByToken   = "token"
+	ByAPIKey  = "api_key"
+	ByProgram = "program" // the program that embeds the hub said so
 )
 
 // An Identity is who someone is and what that one may do. It is immutable and
@@ -48,4 +50,23 @@ func (i *Identity) LogValue() slog.Value {
 		return slog.StringValue("anonymous")
 	}
 	return slog.StringValue(i.By + ":" + i.Subject)
+}
+
+// Granted is who a program has vouched for by itself, with channel patterns as in
+// a token. expires is zero when it does not end. The error names the pattern.
+func Granted(subject string, subscribe, publish []string, expires time.Time) (*Identity, error) {
+	if !validSubject(subject) {
+		return nil, fmt.Errorf("subject %q is too long or has control characters", subject)
+	}
+	id := &Identity{Subject: subject, By: ByProgram, Expires: expires}
+	for name, p := range map[string]struct {
+		list []string
+		into *Patterns
+	}{"subscribe": {subscribe, &id.subscribe}, "publish": {publish, &id.publish}} {
+		var err error
+		if *p.into, err = CompilePatterns(p.list); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return id, nil
 }

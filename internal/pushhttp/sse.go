@@ -1,6 +1,7 @@
 package pushhttp
 
 import (
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
@@ -64,12 +65,21 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 
 // Fail answers with an error of the API.
 func Fail(w http.ResponseWriter, e *wire.Error) {
+	if e.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", strconv.FormatInt(1+rand.Int64N(4), 10)) // not the same for all
+	}
+	Answer(w, e.Status, wire.AppendError(nil, e))
+}
+
+// Answer answers a call of the API.
+func Answer(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(e.Status)
-	_, _ = w.Write(wire.AppendError(nil, e)) // nobody is left to hear of a failure
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // nobody is left to hear of a failure
 }
 
 // head writes the answer's head.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -24,8 +25,7 @@ type wsStream struct {
 var _ transport = (*wsStream)(nil)
 
 // ServeWebSocket serves the subscription on c, whose handshake is done, and
-// returns when the stream has ended; c is closed then. Its Config.IdleTimeout
-// should be more than two heartbeats: silence for so long ends the stream.
+// returns when the stream has ended; c is closed then. See SocketConfig.
 func (s *Server) ServeWebSocket(ctx context.Context, c *websocket.Conn, sub *wire.Subscription, id *auth.Identity) {
 	defer c.CloseNow()
 	if s.draining.Load() {
@@ -137,8 +137,18 @@ func (t *wsStream) close(f *farewell, _ bool) {
 	}
 }
 
-// IdleTimeout is what a WebSocket's Config.IdleTimeout should be for a Server
-// with the given heartbeat; 0 means the default one.
-func IdleTimeout(heartbeat time.Duration) time.Duration {
-	return max(60*time.Second, 2*Config{Heartbeat: heartbeat}.withDefaults().Heartbeat)
+// AcceptWebSocket judges the handshake of r and serves the subscription on it.
+// checkOrigin is as in websocket.AcceptOptions.
+func (s *Server) AcceptWebSocket(w http.ResponseWriter, r *http.Request, checkOrigin func(*http.Request) bool, sub *wire.Subscription, id *auth.Identity) {
+	c, err := websocket.Accept(w, r, websocket.AcceptOptions{Config: s.SocketConfig(), CheckOrigin: checkOrigin})
+	if err != nil {
+		return // Accept has answered
+	}
+	s.ServeWebSocket(r.Context(), c, sub, id)
+}
+
+// SocketConfig is what a WebSocket for ServeWebSocket should be made with: silence
+// for more than two heartbeats ends it.
+func (s *Server) SocketConfig() websocket.Config {
+	return websocket.Config{IdleTimeout: max(60*time.Second, 2*s.cfg.Heartbeat), WriteTimeout: s.cfg.WriteStall}
 }

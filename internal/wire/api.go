@@ -171,3 +171,12 @@ func Printable(s string, n int) string {
 	}
 	return string(b)
 }
+
+// ParseCall reads the body of either call: with "channels" it is a broadcast.
+func ParseCall(h *hub.Hub, body []byte) (*Call, *Error) {
+	in, bad := ParseBody(body)
+	if bad == nil && in.HasChannels && !in.HasChannel {
+		return ParseBroadcast(body)
+	}
+	return ParsePublish(h, body)
+}

@@ -1,0 +1,277 @@
+// Package hubhttp is the hub as an http.Handler: SSE, WebSocket and publishing
+// inside a program of one's own, with net/http or any router on top of it.
+//
+//	h, err := hubhttp.New(hubhttp.Config{})
+//	go h.Run(ctx)
+//	http.Handle("/events/", http.StripPrefix("/events", h))
+//	h.Publish(ctx, hub.Publication{Channel: "news", Data: []byte(`{"hello":"world"}`)})
+//
+// The handler serves GET /sse, GET /ws, POST /api/publish and POST /api/broadcast
+// as the gateway does (docs/reference/wire.md). On Linux a plaintext HTTP/1.1
+// connection leaves net/http when it subscribes and moves to an event loop, where
+// it costs no goroutine and no buffer; everything else (TLS of the program's own
+// listener, HTTP/2, other systems) is served by a goroutine for each stream.
+package hubhttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/weir-gateway/weir/broker/memory"
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/pushhttp"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// Config of a Handler. The zero value works: the default namespace, in memory,
+// which anybody may read and only the program itself may publish to.
+type Config struct {
+	// Namespaces that exist; empty means "default", open to anonymous readers.
+	Namespaces []hub.Namespace
+	// Broker stores and numbers messages; nil means one in memory. It is closed
+	// by Close.
+	Broker hub.Broker
+	// Authorize says who makes a request and what they may do. nil, or a nil
+	// *Grants, means an anonymous reader. An error refuses with 401 and its text.
+	Authorize func(*http.Request) (*Grants, error)
+	// Heartbeat is how often a stream is sent something when nothing else is; 0
+	// means 25s.
+	Heartbeat time.Duration
+	// Retry is the reconnection time that SSE clients are told, each its own around
+	// it; 0 means 2s.
+	Retry time.Duration
+	// MaxChannels bounds the channels of one stream, 1 to 128; 0 means 32.
+	MaxChannels int
+	// CheckOrigin decides whether the page a browser runs may connect to /ws; nil
+	// means the same host only.
+	CheckOrigin func(*http.Request) bool
+	// Loops is the number of event loops, to 255; 0 means one per CPU, negative none:
+	// every stream is a goroutine.
+	Loops int
+	// Log gets lifecycle lines; nil discards them.
+	Log *slog.Logger
+}
+
+// Grants are what somebody may do. Patterns are as in a token: "*" stands for one
+// or more bytes other than ".", ":" and "/", "**" for any.
+type Grants struct {
+	// Subject names who it is in logs; it may be empty.
+	Subject string
+	// Subscribe and Publish are channel patterns; empty means no such right.
+	Subscribe, Publish []string
+	// Expires ends a stream; zero means never.
+	Expires time.Time
+}
+
+// A Handler serves a hub.
+type Handler struct {
+	// Fixed at New.
+	cfg     Config
+	hub     *hub.Hub
+	threads *pushhttp.Server
+	loops   *loops // nil: none
+}
+
+var _ http.Handler = (*Handler)(nil)
+
+// New returns a Handler. Run must be running before it serves or publishes.
+func New(cfg Config) (*Handler, error) {
+	if len(cfg.Namespaces) == 0 {
+		cfg.Namespaces = []hub.Namespace{{Name: hub.DefaultNamespace, Anonymous: true}}
+	}
+	if cfg.MaxChannels == 0 {
+		cfg.MaxChannels = 32
+	}
+	if cfg.MaxChannels < 1 || cfg.MaxChannels > hub.MaxSubscriberChannels {
+		return nil, fmt.Errorf("hubhttp: MaxChannels: %d is not within 1..%d", cfg.MaxChannels, hub.MaxSubscriberChannels)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if cfg.Broker == nil {
+		if cfg.Broker, err = memory.New(memory.Config{}); err != nil {
+			return nil, err
+		}
+	}
+	f, err := wire.NewFormats(cfg.Namespaces)
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{cfg: cfg}
+	if h.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: f.Encoders(), Log: cfg.Log}, cfg.Broker); err != nil {
+		return nil, fmt.Errorf("hubhttp: %w", err)
+	}
+	h.threads = pushhttp.New(pushhttp.Config{Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, Shards: runtime.GOMAXPROCS(0)}, f, h.hub, cfg.Log)
+	if h.loops, err = newLoops(cfg, f, h.hub, h.threads); err != nil {
+		return nil, errors.Join(fmt.Errorf("hubhttp: %w", err), h.hub.Close())
+	}
+	return h, nil
+}
+
+// Run serves until ctx is done, then ends every stream and closes the hub and its
+// broker. It is called once.
+func (h *Handler) Run(ctx context.Context) error {
+	if err := h.hub.Start(ctx); err != nil {
+		h.loops.release()
+		return errors.Join(fmt.Errorf("hubhttp: start the broker: %w", err), h.hub.Close())
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- h.loops.run(ctx) }()
+	h.threads.Run(ctx)
+	return errors.Join(<-ended, h.hub.Close())
+}
+
+// Hub returns the hub, for what this package has no method for.
+func (h *Handler) Hub() *hub.Hub { return h.hub }
+
+// Publish stores and fans out p, and returns its position when it is as safe as
+// its namespace promises. Any goroutine.
+func (h *Handler) Publish(ctx context.Context, p hub.Publication) (hub.Position, error) {
+	type outcome struct {
+		at  hub.Position
+		err error
+	}
+	done := make(chan outcome, 1)
+	h.hub.Publish(p, func(at hub.Position, err error) { done <- outcome{at, err} })
+	select {
+	case o := <-done:
+		return o.at, o.err
+	case <-ctx.Done():
+		return hub.Position{}, ctx.Err()
+	}
+}
+
+// Drain ends the streams, spread over the given time, each with a reconnection
+// time of its own, and sends new ones away. It returns at once. Call it before the
+// program's own shutdown, so that clients go to another node.
+func (h *Handler) Drain(over time.Duration) {
+	h.threads.Drain(over)
+	h.loops.drain(over)
+}
+
+// Stats are a Handler's gauges.
+type Stats struct {
+	// OnLoops and OnGoroutines are the streams there are, by what carries them.
+	OnLoops, OnGoroutines int64
+}
+
+// Stats may be called from any goroutine.
+func (h *Handler) Stats() Stats {
+	t := h.threads.Stats()
+	return Stats{OnLoops: h.loops.streams(), OnGoroutines: t.SSE + t.WebSocket}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	methods := map[string]string{"/sse": http.MethodGet, "/ws": http.MethodGet, "/api/publish": http.MethodPost, "/api/broadcast": http.MethodPost}
+	switch method, ok := methods[r.URL.Path]; {
+	case !ok:
+		pushhttp.Fail(w, &wire.Error{Status: http.StatusNotFound, Message: "no such path", Hint: "there are /sse, /ws, /api/publish and /api/broadcast"})
+	case r.Method != method:
+		w.Header().Set("Allow", method)
+		pushhttp.Fail(w, &wire.Error{Status: http.StatusMethodNotAllowed, Message: "method not allowed", Hint: "use " + method})
+	case r.URL.Path == "/sse":
+		h.ServeSSE(w, r)
+	case r.URL.Path == "/ws":
+		h.ServeWebSocket(w, r)
+	default:
+		h.ServePublish(w, r)
+	}
+}
+
+// identify finds who asks; it has answered when it returns nil.
+func (h *Handler) identify(w http.ResponseWriter, r *http.Request) *auth.Identity {
+	if h.cfg.Authorize == nil {
+		return auth.Anonymous
+	}
+	g, err := h.cfg.Authorize(r)
+	if err != nil {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		pushhttp.Fail(w, &wire.Error{Status: http.StatusUnauthorized, Message: err.Error()})
+		return nil
+	}
+	if g == nil {
+		return auth.Anonymous
+	}
+	id, err := auth.Granted(g.Subject, g.Subscribe, g.Publish, g.Expires)
+	if err != nil {
+		h.cfg.Log.Error("grants", "err", err)
+		pushhttp.Fail(w, &wire.Error{Status: http.StatusInternalServerError, Message: "internal error"})
+		return nil
+	}
+	return id
+}
+
+// subscription judges a request to subscribe; it has answered when it returns nil.
+func (h *Handler) subscription(w http.ResponseWriter, r *http.Request) (*wire.Subscription, *auth.Identity) {
+	sub, bad := wire.ParseSubscription(h.hub, []byte(r.URL.RawQuery), h.cfg.MaxChannels)
+	if bad != nil {
+		pushhttp.Fail(w, bad)
+		return nil, nil
+	}
+	id := h.identify(w, r)
+	if id == nil {
+		return nil, nil
+	}
+	if bad := wire.MayRead(h.hub, id, sub.Channels); bad != nil {
+		pushhttp.Fail(w, bad)
+		return nil, nil
+	}
+	return sub, id
+}
+
+// ServeSSE serves a subscription over server-sent events, whatever its path.
+func (h *Handler) ServeSSE(w http.ResponseWriter, r *http.Request) {
+	sub, id := h.subscription(w, r)
+	if sub == nil {
+		return
+	}
+	// A reconnecting EventSource knows better than the URL it was made with.
+	if since := r.Header.Get("Last-Event-ID"); since != "" {
+		sub.Since = since
+	}
+	if !h.loops.takeSSE(w, r, sub, id) {
+		h.threads.ServeSSE(w, r, sub, id)
+	}
+}
+
+// ServeWebSocket serves a subscription over WebSocket, whatever its path.
+func (h *Handler) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
+	sub, id := h.subscription(w, r)
+	if sub == nil {
+		return
+	}
+	if h.loops.takeWebSocket(w, r, sub, id) {
+		return
+	}
+	h.threads.AcceptWebSocket(w, r, h.cfg.CheckOrigin, sub, id)
+}
+
+// ServePublish serves a call of the publish API, whatever its path: a body with
+// "channels" is a broadcast.
+func (h *Handler) ServePublish(w http.ResponseWriter, r *http.Request) {
+	id := h.identify(w, r)
+	if id == nil {
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxBody))
+	if err != nil {
+		pushhttp.Fail(w, &wire.Error{Status: http.StatusRequestEntityTooLarge, Message: "the body is too large or was cut"})
+		return
+	}
+	call, bad := wire.ParseCall(h.hub, body)
+	if bad != nil {
+		pushhttp.Fail(w, bad)
+		return
+	}
+	status, answer := h.threads.Publish(r.Context(), call, id)
+	pushhttp.Answer(w, status, answer)
+}

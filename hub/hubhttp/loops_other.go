@@ -1,0 +1,32 @@
+//go:build !linux
+
+package hubhttp
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/pushhttp"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// loops are for Linux: elsewhere every stream is a goroutine.
+type loops struct{}
+
+func newLoops(Config, *wire.Formats, *hub.Hub, *pushhttp.Server) (*loops, error) { return nil, nil }
+
+func (*loops) run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (*loops) release()                      {}
+func (*loops) drain(time.Duration)           {}
+func (*loops) streams() int64                { return 0 }
+
+func (*loops) takeSSE(http.ResponseWriter, *http.Request, *wire.Subscription, *auth.Identity) bool {
+	return false
+}
+
+func (*loops) takeWebSocket(http.ResponseWriter, *http.Request, *wire.Subscription, *auth.Identity) bool {
+	return false
+}
