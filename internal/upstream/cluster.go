@@ -3,16 +3,15 @@ package upstream
 import (
 	"errors"
 	"sync/atomic"
-	"time"
 )
 
 // What Pick answers when there is no peer to ask. All mean 503 to a client.
 var (
 	ErrNoPeers      = errors.New("no peers")            // none configured, or no name resolved yet
 	ErrAllUnhealthy = errors.New("all peers unhealthy") // down by checks, or ejected
-	ErrBreakerOpen  = errors.New("breakers open")       // of every peer that is up
-	ErrOverloaded   = errors.New("peers at their limit")
-	ErrAllTried     = errors.New("all peers tried") // no other peer for a retry
+	ErrBreakerOpen  = errors.New("all breakers open")   // of the peers that are up
+	ErrOverloaded   = errors.New("all peers at their limit")
+	ErrAllTried     = errors.New("all peers tried") // and Tried.Strict is set
 )
 
 // A Cluster is the peers that serve the same thing, and the policy towards them.
@@ -20,12 +19,21 @@ var (
 type Cluster struct {
 	name string
 	view atomic.Pointer[view]
-}
 
-// A view is what the hot path reads: immutable, replaced as a whole.
-type view struct {
-	config Config
-	peers  []*Peer
+	// Any goroutine.
+	_        [64]byte
+	next     atomic.Uint64 // slot of the schedule
+	_        [56]byte
+	spill    atomic.Uint64 // drawSlot's place
+	seed     atomic.Uint64
+	ejecting atomic.Bool
+	pending  atomic.Int64
+	waited   atomic.Uint64 // refused by EnterPending
+	refused  [6]atomic.Uint64
+	retries  retryBudget
+	hedges   hedging
+
+	members members // Set's, under its lock
 }
 
 // Name is the configured name.
@@ -36,53 +44,177 @@ func (c *Cluster) Config() *Config { return &c.view.Load().config }
 
 // HashKey is what the key of Pick is made from; its Kind is KeyNone unless the
 // cluster balances by consistent hash.
-func (c *Cluster) HashKey() KeySource { return KeySource{} }
+func (c *Cluster) HashKey() KeySource { return c.view.Load().policy.key }
+
+// random is 64 bits that look random, from the Set's seed.
+func (c *Cluster) random() uint64 { return mix(c.seed.Add(golden)) }
+
+// takes bounds how often a chosen peer may turn out taken by another goroutine.
+const takes = 4
 
 // Pick returns the peer to ask and counts it in flight; Done must follow, once.
-// key matters to consistent_hash only (see HashKey, HashBytes). tried holds the
-// peers asked already for this request and gets the new one; nil for requests
-// that are never retried.
+// key matters to consistent_hash only (see HashKey and KeySource.Of; without a key
+// a random number will do). tried holds the peers asked already for this request
+// and gets the new one; nil for requests that are asked once. When no peer is left
+// but those in tried, one of them is asked again unless tried is Strict.
 //
 // Any goroutine may call it.
 func (c *Cluster) Pick(now int64, key uint64, tried *Tried) (*Peer, error) {
-	return nil, ErrNoPeers
+	s := search{c: c, now: now, key: key, tried: tried}
+	var p *Peer
+	for range takes {
+		s.v = c.view.Load()
+		if p = s.pick(); p != nil || s.v == c.view.Load() {
+			break
+		}
+		// The peers were replaced while we looked.
+	}
+	if p == nil {
+		return nil, s.refuse()
+	}
+	if tried != nil {
+		tried.Add(p)
+	}
+	return p, nil
 }
 
-// Head tells that the head of a final reply (not 1xx) came: the verdict on the peer
-// is known, however long the body lasts. It is called at most once per Pick, before
-// Done, whose Outcome then has Headed set. Exchanges that end soon may leave it out.
-func (c *Cluster) Head(p *Peer, start, now int64, status int) {}
+// pick looks for a peer under each rule, the strictest first.
+func (s *search) pick() *Peer {
+	if len(s.v.entries) == 0 {
+		return nil
+	}
+	below := s.v.policy.panicBelow
+	s.panicking = below > 0 && s.v.usableShare(s.now) < below
+	s.again = false
+	p := s.find()
+	if p == nil && s.tried.Len() > 0 && !s.tried.Strict {
+		s.again = true
+		p = s.find()
+	}
+	return p
+}
+
+// find chooses a peer and takes it; nil if there is none.
+func (s *search) find() *Peer {
+	for range takes {
+		i := s.choose()
+		if i < 0 {
+			return nil
+		}
+		if p := s.v.entries[i].peer; p.take(s.now, &s.v.policy) == barNone {
+			return p
+		}
+	}
+	for i := range s.v.entries {
+		if p := s.v.entries[i].peer; s.usable(i) && p.take(s.now, &s.v.policy) == barNone {
+			return p
+		}
+	}
+	return nil
+}
+
+// refuse is why there was no peer: what would have to change first comes first.
+func (s *search) refuse() error {
+	var seen [bars]bool
+	for i := range s.v.entries {
+		p := s.v.entries[i].peer
+		why := p.barred(s.now, &s.v.policy, s.panicking)
+		if why == barNone && s.tried.Has(p) {
+			why = barTried
+		}
+		seen[why] = true
+	}
+	why, err := barDraining, ErrNoPeers
+	switch {
+	case seen[barTried]:
+		why, err = barTried, ErrAllTried
+	case seen[barFull] || seen[barNone]: // none: it was taken while we looked
+		why, err = barFull, ErrOverloaded
+	case seen[barBreaker]:
+		why, err = barBreaker, ErrBreakerOpen
+	case seen[barUnhealthy]:
+		why, err = barUnhealthy, ErrAllUnhealthy
+	}
+	s.c.refused[why].Add(1)
+	return err
+}
+
+// usableShare is the share of peers that are neither down nor ejected.
+func (v *view) usableShare(now int64) float64 {
+	n := 0
+	for i := range v.entries {
+		if !v.entries[i].peer.out(now) {
+			n++
+		}
+	}
+	return float64(n) / float64(len(v.entries))
+}
+
+// failing is the least status that speaks against a peer.
+const failing = 500
+
+// Head tells that the head of a final reply (not 1xx, but 101) came: the verdict on
+// the peer is known, however long the body lasts. It is called at most once per
+// Pick, before Done, whose Outcome then has Headed set. Exchanges that end soon may
+// leave it out.
+func (c *Cluster) Head(p *Peer, start, now int64, status int) {
+	v := good
+	if status >= failing {
+		v = bad
+	}
+	if v == good && start >= p.since.Load() {
+		pol := &c.view.Load().policy
+		p.latency.observe(now-start, now, pol.ewmaDecay)
+		if pol.hedge.percentile > 0 {
+			c.hedges.times.add(now - start)
+		}
+	}
+	c.judge(p, v, OK, start, now)
+}
 
 // Done ends what Pick began.
-func (c *Cluster) Done(p *Peer, o Outcome) {}
-
-// An Attempt is what MayRetry and MayHedge need to know of a request.
-type Attempt struct {
-	Outcome Outcome // of the attempt that failed; for MayHedge the zero value
-	Made    int     // attempts so far, at least 1
-	// Idempotent: its method is (RFC 9110 §9.2.2).
-	Idempotent bool
-	// Replayable: its body is still at hand, or there was none.
-	Replayable bool
-	// Started: a byte of a reply went downstream.
-	Started bool
+func (c *Cluster) Done(p *Peer, o Outcome) {
+	if o.End == 0 {
+		o.End = max(o.Start, o.FirstByte)
+	}
+	class := 0
+	if o.Status >= 100 && o.Status < 600 {
+		class = o.Status / 100
+	}
+	p.counts.classes[class].Add(1)
+	p.counts.kinds[min(int(o.Kind), len(p.counts.kinds)-1)].Add(1)
+	if o.Bytes > 0 {
+		p.counts.bytes.Add(uint64(o.Bytes))
+	}
+	switch {
+	case o.Kind == ConnectError || o.Kind == Reset || o.Kind == Timeout:
+		c.judge(p, bad, o.Kind, o.Start, o.End)
+	case o.Headed:
+	case o.Kind == OK || o.FirstByte > 0 && o.Status > 0:
+		at := o.FirstByte
+		if at == 0 {
+			at = o.End
+		}
+		c.Head(p, o.Start, at, o.Status)
+	default:
+		c.judge(p, neutral, o.Kind, o.Start, o.End)
+	}
+	if o.Split != nil {
+		o.Split.observe(o)
+	}
+	p.inflight.Add(-1) // last: who sees none in flight may forget the peer
 }
-
-// MayRetry reports whether another attempt may be made, and takes it from the
-// budget if so.
-func (c *Cluster) MayRetry(now int64, a Attempt) bool { return false }
-
-// HedgeAfter is how long to wait for a first byte before asking MayHedge; 0 means
-// never.
-func (c *Cluster) HedgeAfter() time.Duration { return 0 }
-
-// MayHedge reports whether a second attempt may run beside the first, and takes it
-// from the share if so. The loser of the two is Done as Canceled.
-func (c *Cluster) MayHedge(now int64, a Attempt) bool { return false }
 
 // EnterPending counts a request that waits for a connection; false means that there
 // are as many as may wait.
-func (c *Cluster) EnterPending() bool { return true }
+func (c *Cluster) EnterPending() bool {
+	if c.pending.Add(1) > c.view.Load().policy.maxPending {
+		c.pending.Add(-1)
+		c.waited.Add(1)
+		return false
+	}
+	return true
+}
 
 // LeavePending ends what EnterPending began.
-func (c *Cluster) LeavePending() {}
+func (c *Cluster) LeavePending() { c.pending.Add(-1) }

@@ -1,8 +1,6 @@
 package upstream
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -90,6 +88,8 @@ type HealthConfig struct {
 	// ignored, as then the checks are likelier wrong than the peers. 0 means never:
 	// with no usable peer Pick answers ErrAllUnhealthy.
 	PanicBelow float64 `json:"panic_below"`
+	// ProxyProtocol is the cluster's; checks say by it that they are nobody's.
+	ProxyProtocol int `json:"-"`
 }
 
 // OutlierConfig is ejection by what requests show.
@@ -306,16 +306,4 @@ func def[T comparable](p *T, v T) {
 	if *p == zero {
 		*p = v
 	}
-}
-
-// Validate returns all that is wrong with c, joined. It resolves no name.
-func (c Config) Validate() error {
-	var errs []error
-	bad := func(format string, a ...any) {
-		errs = append(errs, fmt.Errorf("cluster %q: "+format, append([]any{c.Name}, a...)...))
-	}
-	if c.Name == "" {
-		bad("no name; routes name it by one")
-	}
-	return errors.Join(errs...)
 }

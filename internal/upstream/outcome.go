@@ -42,12 +42,20 @@ type Outcome struct {
 // Its zero value is empty; it is part of the exchange's struct. More than eight
 // peers are not remembered.
 type Tried struct {
+	// Strict: rather no peer than one of these again, as for a hedge.
+	Strict bool
+
 	peers [8]*Peer
 	n     int
 }
 
-// Len is how many attempts were made.
-func (t *Tried) Len() int { return t.n }
+// Len is how many attempts were made. A nil t has none.
+func (t *Tried) Len() int {
+	if t == nil {
+		return 0
+	}
+	return t.n
+}
 
 // Add remembers p; Pick has done it already.
 func (t *Tried) Add(p *Peer) {
@@ -70,5 +78,5 @@ func (t *Tried) Has(p *Peer) bool {
 	return false
 }
 
-// Reset forgets all, for the next request of the same struct.
+// Reset forgets all and is not Strict, for the next request of the same struct.
 func (t *Tried) Reset() { *t = Tried{} }
