@@ -27,6 +27,8 @@ type Identity struct {
 
 	subscribe Patterns
 	publish   Patterns
+	scopes    []string
+	claims    []claim
 }
 
 // Anonymous presented nothing. It has no grants of its own: a namespace decides

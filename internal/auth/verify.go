@@ -182,6 +182,7 @@ func (a *Authenticator) identity(c jwt.MapClaims, now time.Time) (id *Identity, 
 	if id, err = grants(c); err != nil {
 		return nil, notBefore, err
 	}
+	id.keepClaims(c)
 	switch exp, state := date(c, "exp"); {
 	case state == dateBad:
 		return nil, notBefore, bad("exp is no date")
