@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
 )
 
@@ -17,14 +18,19 @@ type conn struct {
 	lane *lane
 	// seen is how much of an incomplete head was looked at already.
 	seen int
-	// The request whose body is being read.
+	// The request whose body is being read, or whose answer is waited for.
 	pending *request
+	x       *proxy.Exchange // that request at an upstream; nil: it is not there
 	body    []byte
+	got     int64 // bytes of the body so far
 	left    int64 // bytes of a body with a length still to come; -1: chunked
 	chunked http1.Chunked
 	state   state
 	later   bool // a request was answered: the next head's time begins with its first byte
 	ended   bool // the peer sends no more: close after the answer
+	waiting bool // counted in lane.waiting
+	held    bool // reading is paused because the upstream takes no more for now
+	private bool // upstream connections may be kept for this client alone
 }
 
 type state uint8
@@ -32,7 +38,8 @@ type state uint8
 const (
 	readingHead state = iota
 	readingBody
-	answering // a verification or a broker is waited for
+	relaying  // the body goes on to the upstream as it comes
+	answering // a verification, a broker or an upstream is waited for
 )
 
 var _ eventloop.Handler = (*conn)(nil)
@@ -46,18 +53,21 @@ func (h *conn) Data(c *eventloop.Conn, b []byte) int {
 		return h.readHead(c, b)
 	case h.state == readingBody:
 		return h.readBody(c, b)
+	case h.state == relaying:
+		return h.relay(c, b)
 	}
 	c.PauseReading() // pipelined: it waits its turn
 	return 0
 }
 
 func (h *conn) readHead(c *eventloop.Conn, b []byte) int {
-	srv := h.lane.srv
+	lane := h.lane
+	srv := lane.srv
 	if h.seen > 0 && h.seen <= len(b) && http1.HeadPending(b, h.seen, srv.limits) {
 		h.seen = len(b)
 		return 0
 	}
-	n, err := http1.ParseRequest(&h.lane.req, b, srv.limits)
+	n, err := http1.ParseRequest(&lane.req, b, srv.limits)
 	if err != nil {
 		h.bad(c, err)
 		return len(b)
@@ -70,16 +80,16 @@ func (h *conn) readHead(c *eventloop.Conn, b []byte) int {
 		return 0
 	}
 	h.seen = 0
-	srv.counters.requests.Add(1)
-	return n + h.dispatch(c, &h.lane.req, b[n:])
+	lane.counters.requests.Add(1)
+	return n + h.dispatch(c, &lane.req, b[:n], b[n:])
 }
 
 // bad answers a request that is no HTTP and closes: where the next one would
 // begin is not known.
 func (h *conn) bad(c *eventloop.Conn, err error) {
 	h.seen = 0
-	h.lane.srv.counters.bad.Add(1)
-	(&request{h: h, c: c, method: "GET", minor: 1}).broken(err)
+	h.lane.counters.bad.Add(1)
+	h.lane.newRequest(h, c).broken(err)
 }
 
 // broken answers what breaks the rules of HTTP.
@@ -93,24 +103,48 @@ func (r *request) broken(err error) {
 	r.fail(&push.APIError{Status: status, Message: reason})
 }
 
-// dispatch finds the endpoint and serves, or begins to read the body that it
-// wants. It returns how much of rest it used.
-func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, rest []byte) int {
-	r := h.newRequest(c, req)
-	defer func() { r.head = nil }() // its bytes are gone with this call
-	ep, known := h.lane.srv.routes[r.path]
+// dispatch finds what serves a request and lets it, or begins to read the body that
+// it wants. head are the bytes of req. It returns how much of rest it used.
+func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte) int {
+	srv := h.lane.srv
+	r := h.lane.newRequest(h, c)
+	r.method, r.minor, r.keepAlive, r.head = methodName(req.Method), req.Minor, req.KeepAlive, req
+	seq := r.seq
+	var used int
+	ep := srv.endpoints[string(req.Path)]
+	if ep != nil && len(srv.cfg.BuiltinHosts) > 0 && !srv.builtin(req.Host) {
+		ep = nil
+	}
+	if t := srv.routes.Load(); ep == nil && t != nil {
+		used = r.route(t, head, rest)
+	} else {
+		used = r.builtin(ep, rest)
+	}
+	if r.seq == seq && r.head == req {
+		r.head = nil // its bytes are gone with this call
+	}
+	return used
+}
+
+// builtin serves what is Weir's own.
+func (r *request) builtin(ep *endpoint, rest []byte) int {
+	req := r.head
+	if o := req.Get("Origin"); o != nil {
+		r.origin = append(r.origin[:0], o...)
+	}
+	r.cors = true
+	r.access = r.h.lane.srv.auth.OriginAccess(r.origin, req.Host, r.c.Filtered())
 	switch {
-	case r.method == "OPTIONS" && known && len(req.Get("Access-Control-Request-Method")) > 0:
-		ep = endpoint{serve: (*request).preflight}
-	case !known:
-		ep = endpoint{serve: (*request).notFound}
+	case r.method == "OPTIONS" && ep != nil && len(req.Get("Access-Control-Request-Method")) > 0:
+		ep = preflightEndpoint
+	case ep == nil:
+		ep = notFoundEndpoint
 	case !allowed(ep.methods, r.method):
-		allow := ep.methods
-		ep = endpoint{serve: func(r *request) { r.methodNotAllowed(allow) }}
+		r.allow, ep = ep.methods, notAllowedEndpoint
 	}
 	r.endpoint = ep
 	if ep.maxBody > 0 {
-		return h.beginBody(r, req, rest)
+		return r.h.beginBody(r, req, rest)
 	}
 	if req.Chunked || req.ContentLength > 0 {
 		// A body nobody wants is not read: the connection ends with the answer.
@@ -122,8 +156,30 @@ func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, rest []byte) int 
 	return 0
 }
 
+var (
+	preflightEndpoint  = &endpoint{serve: (*request).preflight}
+	notFoundEndpoint   = &endpoint{serve: (*request).notFound}
+	notAllowedEndpoint = &endpoint{serve: (*request).methodNotAllowed}
+)
+
+// builtin reports whether Weir's own paths are served on host.
+func (s *Server) builtin(host []byte) bool {
+	if i := strings.LastIndexByte(string(host), ':'); i >= 0 && !strings.HasSuffix(string(host), "]") {
+		host = host[:i]
+	}
+	for _, h := range s.cfg.BuiltinHosts {
+		if http1.EqualFold(host, h) {
+			return true
+		}
+	}
+	return false
+}
+
+// allowed reports whether method is one of methods, a list like "GET, HEAD".
 func allowed(methods, method string) bool {
-	for m := range strings.SplitSeq(methods, ", ") {
+	for methods != "" {
+		var m string
+		m, methods, _ = strings.Cut(methods, ", ")
 		if m == method {
 			return true
 		}
@@ -131,125 +187,38 @@ func allowed(methods, method string) bool {
 	return false
 }
 
-// beginBody judges who asks before it takes a body from them: strangers are not
-// given memory. The head is at hand now and will not be when the body is there.
-func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
-	n := req.ContentLength
-	whole := n >= 0 && int64(len(rest)) >= n
-	r.unread = !whole
-	switch {
-	case !req.Chunked && n < 0:
-		r.fail(&push.APIError{Status: http.StatusLengthRequired, Message: "a body is wanted", Hint: "send Content-Length, or chunks"})
-		return len(rest)
-	case n > int64(r.endpoint.maxBody):
-		r.tooLarge()
-		return len(rest)
-	}
-	h.pending, h.left, h.chunked, h.body = r, n, http1.Chunked{}, nil
-	r.expect = req.Expect100 && len(rest) == 0
-	admitted := false
-	r.admit(func() {
-		admitted = true
-		h.takeBody(r)
-	})
-	switch {
-	case admitted:
-		return h.readBody(r.c, rest)
-	case h.state == answering: // the token is being verified; the body waits
-		return 0
-	}
-	h.pending = nil
-	if whole {
-		return int(n) // refused; the connection goes on after its body
-	}
-	return len(rest)
-}
-
-// takeBody makes the connection collect the body of r.
-func (h *conn) takeBody(r *request) {
-	if r.expect {
-		r.c.Write([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
-	}
-	h.state = readingBody
-	r.c.SetTimer(h.lane.srv.bounds.body)
-}
-
-// readBody collects the body and serves when all of it is there. What is kept is
-// bounded by the endpoint's limit.
-func (h *conn) readBody(c *eventloop.Conn, b []byte) int {
-	r := h.pending
-	if h.left >= 0 && h.body == nil && int64(len(b)) >= h.left {
-		n := int(h.left)
-		h.serveBody(r, b[:n])
-		return n
-	}
-	used, done := 0, false
-	for !done && used < len(b) {
-		var data []byte
-		if h.left >= 0 {
-			data = b[used:min(len(b), used+int(h.left))]
-			h.left -= int64(len(data))
-			used += len(data)
-			done = h.left == 0
-		} else {
-			part, n, end, err := h.chunked.Decode(b[used:])
-			if err != nil {
-				h.dropBody()
-				h.lane.srv.counters.bad.Add(1)
-				r.broken(err)
-				return len(b)
-			}
-			data, done = part, end
-			used += n
-			if n == 0 && !end {
-				break
-			}
-		}
-		if len(h.body)+len(data) > r.endpoint.maxBody {
-			h.dropBody()
-			r.tooLarge()
-			return len(b)
-		}
-		h.body = append(h.body, data...)
-	}
-	if done {
-		h.serveBody(r, h.body)
-	}
-	return used
-}
-
-// serveBody serves r with its whole body, which is valid until this returns.
-func (h *conn) serveBody(r *request, body []byte) {
-	h.dropBody()
-	r.unread = false
-	r.body = body
-	r.endpoint.serve(r)
-	r.body = nil
-}
-
-func (h *conn) dropBody() { h.state, h.pending, h.body = readingHead, nil, nil }
-
 // wait makes the connection wait for an answer that comes from elsewhere.
 func (h *conn) wait(c *eventloop.Conn) {
-	if h.state != answering {
-		h.state = answering
-		h.lane.srv.waiting.Add(1)
+	h.state = answering
+	if !c.Closing() {
+		h.count()
 	}
 	c.SetTimer(0) // who is waited for has bounds of its own
 }
 
+// count counts the request as one whose answer is waited for.
+func (h *conn) count() {
+	if !h.waiting {
+		h.waiting = true
+		h.lane.waiting.Add(1)
+	}
+}
+
 // unwait ends a wait. What comes next sets the state.
 func (h *conn) unwait() {
+	if h.waiting {
+		h.waiting = false
+		h.lane.waiting.Add(-1)
+	}
 	if h.state == answering {
 		h.state = readingHead
-		h.lane.srv.waiting.Add(-1)
 	}
 }
 
 // next makes the connection ready for its next request, after an answer.
 func (h *conn) next(c *eventloop.Conn, keepAlive bool) {
 	h.unwait()
-	h.state, h.later = readingHead, true
+	h.state, h.later, h.pending = readingHead, true, nil
 	if !keepAlive || h.ended {
 		c.CloseAfterFlush()
 		return
@@ -269,14 +238,21 @@ func goOn(c *eventloop.Conn) {
 // read its answer.
 func (h *conn) EndOfStream(c *eventloop.Conn) bool {
 	h.ended = true
-	if h.state != answering {
+	switch {
+	case h.x != nil && (h.state == relaying || !h.lane.srv.cfg.HalfClose):
+		return false // it vanished: see Closed
+	case h.state != answering:
 		c.CloseAfterFlush() // what was answered may still be on its way
 	}
 	return true
 }
 
 // Drained implements eventloop.Handler.
-func (h *conn) Drained(*eventloop.Conn) {}
+func (h *conn) Drained(*eventloop.Conn) {
+	if h.x != nil {
+		h.x.Resume()
+	}
+}
 
 // Timer implements eventloop.Handler: the client is too slow, or idle.
 func (h *conn) Timer(c *eventloop.Conn, _ int64) {
@@ -286,29 +262,40 @@ func (h *conn) Timer(c *eventloop.Conn, _ int64) {
 	case h.state == readingHead && h.seen == 0:
 		c.Close(nil) // idle between requests: nothing was promised
 		return
-	case h.state == readingBody && !h.bodyLate(c):
+	case h.state != readingHead && !h.bodyLate(c):
 		return
 	}
-	h.lane.srv.counters.timeouts.Add(1)
+	h.lane.counters.timeouts.Add(1)
 	r := h.pending
 	if r == nil {
-		r = &request{h: h, c: c, method: "GET", minor: 1}
+		r = h.lane.newRequest(h, c)
 	}
 	h.dropBody()
 	h.seen = 0
+	if h.x != nil {
+		h.abandon()
+		if r.began {
+			r.cut()
+			return
+		}
+	}
 	r.fail(&push.APIError{Status: http.StatusRequestTimeout, Message: "the request took too long"})
 }
 
 // bodyLate reports whether a body is slower than a KiB per second; if not, it
-// gets the time that what came has earned.
+// gets the time that what came has earned. While the upstream takes no more, the
+// client is not late.
 func (h *conn) bodyLate(c *eventloop.Conn) bool {
 	r := h.pending
-	got := int64(len(h.body))
-	earned := got - r.paid
+	if h.held {
+		c.SetTimer(h.lane.srv.bounds.body)
+		return false
+	}
+	earned := h.got - r.paid
 	if earned < 1<<10 {
 		return true
 	}
-	r.paid = got
+	r.paid = h.got
 	c.SetTimer(min(earned>>10, 10) * 1e9)
 	return false
 }
@@ -316,8 +303,24 @@ func (h *conn) bodyLate(c *eventloop.Conn) bool {
 // Closed implements eventloop.Handler.
 func (h *conn) Closed(c *eventloop.Conn, err error) {
 	h.unwait()
+	if h.x != nil {
+		h.abandon()
+	}
+	if h.private {
+		h.lane.srv.proxy.Lane(c.Loop()).Forget(c.Peer())
+	}
+	if r := h.pending; r != nil {
+		r.over() // not for reuse: someone may still hold it
+	}
 	h.pending, h.body = nil, nil
 	if err != nil {
 		h.lane.srv.log.Debug("connection closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
 	}
+}
+
+// abandon ends the exchange of a client that has gone.
+func (h *conn) abandon() {
+	x := h.x
+	h.x = nil
+	x.Cancel()
 }

@@ -1,9 +1,6 @@
 package downstream
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -11,46 +8,101 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/push"
 )
 
-// endpoint is what a path leads to.
+// endpoint is what a path of Weir's own leads to.
 type endpoint struct {
 	methods string // "GET, HEAD"
 	maxBody int    // 0: the body is not wanted
 	serve   func(*request)
+	stream  bool // its clients give up for good after a status other than 200
 }
 
 // request is one request as far as it is needed beyond the parse: the head's
-// bytes are gone when its body or its answer has to be waited for.
+// bytes are gone when its body or its answer has to be waited for. It is the
+// lane's again once it is answered, and seq has another value then.
 type request struct {
-	h        *conn
-	c        *eventloop.Conn
-	endpoint endpoint
+	perRequest
 
-	method, path string
-	origin       []byte
-	access       auth.Access
-	minor        uint8
-	keepAlive    bool
-	unread       bool // some of its body was not read: nothing can follow its answer
-	allow        string
-	expect       bool // the client waits for 100 (Continue)
-	refused      bool // its token was not accepted
-	paid         int64
-	identity     *auth.Identity // set by admit
-
-	head *http1.Request // nil once dispatch has returned
-	body []byte         // valid until the endpoint's serve returns
+	// Kept for the next request.
+	seq       uint32
+	origin    []byte
+	held      []byte                        // a head that is needed for longer than it is in the input
+	own       http1.Request                 // what held says
+	policy    policy.Exchange               // what routes make of it
+	published func(status int, body []byte) // answers a call of the API
 }
 
-func (h *conn) newRequest(c *eventloop.Conn, req *http1.Request) *request {
-	r := &request{h: h, c: c, method: methodName(req.Method), path: string(req.Path), minor: req.Minor, keepAlive: req.KeepAlive, head: req}
-	if o := req.Get("Origin"); o != nil {
-		r.origin = bytes.Clone(o)
+// perRequest is the part of a request that is empty for each.
+type perRequest struct {
+	h        *conn
+	c        *eventloop.Conn
+	endpoint *endpoint
+
+	method    string
+	access    auth.Access
+	cors      bool // origin and access were looked at
+	minor     uint8
+	keepAlive bool
+	unread    bool // some of its body was not read: nothing can follow its answer
+	allow     string
+	expect    bool // the client waits for 100 (Continue)
+	refused   bool // its token was not accepted
+	paid      int64
+	identity  *auth.Identity // set before the body is read
+
+	head *http1.Request // nil once dispatch has returned, unless it is own
+	body []byte         // valid until the endpoint's serve returns
+
+	forwarding
+}
+
+// newRequest returns a request on h's connection. Before it is known what it says,
+// it is a GET of HTTP/1.1.
+func (l *lane) newRequest(h *conn, c *eventloop.Conn) *request {
+	var r *request
+	if n := len(l.free); n > 0 {
+		r = l.free[n-1]
+		l.free[n-1] = nil
+		l.free = l.free[:n-1]
+	} else {
+		r = &request{}
+		r.published = r.answerCall
 	}
-	r.access = h.lane.srv.auth.OriginAccess(r.origin, req.Host, c.Filtered())
+	r.h, r.c, r.method, r.minor = h, c, "GET", 1
 	return r
+}
+
+const (
+	spareRequests = 1024
+	keepBytes     = 4 << 10
+)
+
+// release gives r back after its answer. Nobody may hold it any more.
+func (r *request) release() {
+	r.over()
+	l := r.h.lane
+	r.perRequest = perRequest{}
+	r.seq++
+	r.origin = r.origin[:0]
+	if cap(r.held) > keepBytes {
+		r.held, r.own = nil, http1.Request{}
+	}
+	if len(l.free) < spareRequests {
+		l.free = append(l.free, r)
+	}
+}
+
+// over tells the route how the request ended.
+func (r *request) over() {
+	if !r.matched {
+		return
+	}
+	r.matched = false
+	r.policy.Done(policy.Outcome{Status: r.status, BytesIn: r.h.got, BytesOut: r.sent, DurationNS: r.c.Loop().Now() - r.start,
+		Upstream: r.upstream, Retries: r.retries})
 }
 
 // methodName avoids a copy for the usual ones.
@@ -70,7 +122,7 @@ func methodName(b []byte) string {
 
 // fields returns the header lines that CORS asks for.
 func (r *request) fields() []byte {
-	if len(r.origin) == 0 || r.access == auth.OriginRefused || !http1.ValidValue(r.origin) {
+	if !r.cors || len(r.origin) == 0 || r.access == auth.OriginRefused || !http1.ValidValue(r.origin) {
 		return nil
 	}
 	b := append([]byte("Access-Control-Allow-Origin: "), r.origin...)
@@ -85,48 +137,73 @@ func (r *request) fields() []byte {
 const answerFields = "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
 
 // answer writes a complete answer and makes the connection ready for the next
-// request. extra are complete header lines.
+// request. extra are complete header lines. r is over then.
 func (r *request) answer(status int, contentType string, body []byte, extra string) {
+	r.answerWith(status, contentType, body, extra, r.fields())
+}
+
+// answerWith is answer with further header lines.
+func (r *request) answerWith(status int, contentType string, body []byte, extra string, fields []byte) {
 	lane := r.h.lane
 	if r.unread || lane.srv.push.Draining() {
 		r.keepAlive = false
 	}
-	b := http1.AppendStatusLine(lane.buf[:0], status)
+	b := appendStatus(lane.buf[:0], status)
 	b = lane.appendDate(b, r.c.Loop())
 	if contentType != "" {
-		b = http1.AppendField(b, "Content-Type", contentType)
+		b = append(b, "Content-Type: "...)
+		b = append(b, contentType...)
+		b = append(b, "\r\n"...)
 	}
-	if status != http.StatusNoContent {
-		b = http1.AppendIntField(b, "Content-Length", int64(len(body)))
+	if status != http.StatusNoContent && status != http.StatusNotModified {
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, int64(len(body)), 10)
+		b = append(b, "\r\n"...)
 	}
 	b = append(b, extra...)
-	b = append(b, r.fields()...)
+	b = append(b, fields...)
 	switch {
 	case !r.keepAlive:
 		b = append(b, "Connection: close\r\n"...)
 	case r.minor == 0: // HTTP/1.0 closes unless told otherwise
 		b = append(b, "Connection: keep-alive\r\n"...)
 	}
-	b = http1.AppendEnd(b)
+	b = append(b, "\r\n"...)
 	if r.method == "HEAD" {
 		body = nil
 	}
+	r.sent = int64(len(body))
 	if len(body) < 16<<10 {
 		b = append(b, body...)
 		body = nil
 	}
 	lane.buf = b
-	r.c.Write(b)
-	r.c.Write(body)
-	r.h.next(r.c, r.keepAlive)
+	h, c, keepAlive := r.h, r.c, r.keepAlive
+	c.Write(b)
+	c.Write(body)
+	r.status = status
+	r.release()
+	h.next(c, keepAlive)
+}
+
+// appendStatus is http1.AppendStatusLine, shorter for the usual one.
+func appendStatus(b []byte, status int) []byte {
+	if status == http.StatusOK {
+		return append(b, "HTTP/1.1 200 OK\r\n"...)
+	}
+	return http1.AppendStatusLine(b, status)
 }
 
 // appendDate appends the Date field (RFC 9110 §6.6.1), written anew once a second.
 func (l *lane) appendDate(b []byte, loop *eventloop.Loop) []byte {
+	return append(b, l.dateLine(loop)...)
+}
+
+func (l *lane) dateLine(loop *eventloop.Loop) []byte {
 	if now := loop.Now() / 1e9; len(l.date) == 0 || now != l.dateAt {
 		l.date, l.dateAt = http1.AppendDate(l.date[:0], time.Now()), now
 	}
-	return append(b, l.date...)
+	return l.date
 }
 
 // fail answers with an error.
@@ -140,7 +217,7 @@ func (r *request) fail(e *push.APIError) {
 
 // failWith is fail with the JSON there already.
 func (r *request) failWith(status int, body []byte) {
-	r.h.lane.srv.counters.refused.Add(1)
+	r.h.lane.counters.refused.Add(1)
 	extra := answerFields
 	switch status {
 	case http.StatusUnauthorized: // RFC 6750 §3: an error code only for a token that was sent
@@ -168,13 +245,13 @@ func (r *request) tooLarge() {
 }
 
 func (r *request) notFound() {
-	r.fail(&push.APIError{Status: http.StatusNotFound, Message: "no such path",
-		Hint: "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"})
+	r.fail(&push.APIError{Status: http.StatusNotFound, Message: "no such path", Hint: builtinPaths + "; other paths need a route"})
 }
 
-func (r *request) methodNotAllowed(allow string) {
-	r.allow = allow
-	r.fail(&push.APIError{Status: http.StatusMethodNotAllowed, Message: "method not allowed", Hint: "use " + allow})
+const builtinPaths = "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"
+
+func (r *request) methodNotAllowed() {
+	r.fail(&push.APIError{Status: http.StatusMethodNotAllowed, Message: "method not allowed", Hint: "use " + r.allow})
 }
 
 // preflight answers CORS from the edge. Native EventSource sends none; clients
@@ -202,93 +279,3 @@ func (r *request) readyz() {
 }
 
 func (s *Server) ready() error { return s.push.Ready() }
-
-// identify finds who makes the request and goes on with then, at once or when a
-// token has been verified off the loop.
-func (r *request) identify(then func(*auth.Identity)) {
-	srv := r.h.lane.srv
-	if r.head.Count("X-API-Key") > 1 {
-		r.fail(&push.APIError{Status: http.StatusBadRequest, Message: "repeated X-API-Key header"})
-		return
-	}
-	if key := r.head.Get("X-API-Key"); key != nil {
-		id, ok := srv.auth.APIKey(key)
-		if !ok {
-			r.fail(&push.APIError{Status: http.StatusUnauthorized, Message: "unknown API key", Hint: "it must be listed in auth.api_keys"})
-			return
-		}
-		then(id)
-		return
-	}
-	if r.head.Count("Authorization") > 1 || r.head.Count("Cookie") > 1 {
-		r.fail(&push.APIError{Status: http.StatusBadRequest, Message: "repeated Authorization or Cookie header"})
-		return
-	}
-	query, _ := http1.QueryValue(r.head.Query, "token")
-	token, source := srv.auth.Token(r.head.Get("Authorization"), r.head.Get("Cookie"), query)
-	switch {
-	case source == auth.NoToken, source == auth.FromCookie && r.access != auth.OriginTrusted:
-		then(auth.Anonymous)
-		return
-	}
-	if id, ok := srv.auth.Cached(token); ok {
-		then(id)
-		return
-	}
-	r.verify(token, then)
-}
-
-// verify checks a token on a goroutine of the server's.
-func (r *request) verify(token string, then func(*auth.Identity)) {
-	srv := r.h.lane.srv
-	if srv.inFlight.Add(1) > int64(srv.cfg.MaxVerifying) {
-		srv.inFlight.Add(-1)
-		r.overloaded()
-		return
-	}
-	r.h.wait(r.c)
-	r.unread = r.unread || r.h.pending == r // its body stays where it is meanwhile
-	srv.verifying.Go(func() {
-		id, err := srv.auth.Verify(srv.ctx, token, time.Now())
-		srv.inFlight.Add(-1)
-		r.c.Loop().Post(func() {
-			if r.c.Closing() {
-				return
-			}
-			r.h.unwait()
-			if err == nil {
-				then(id)
-				return
-			}
-			srv.log.Debug("token refused", "conn", r.c.ID(), "peer", r.c.Peer(), "err", err)
-			r.h.dropBody()
-			e := tokenError(err)
-			r.refused = e.Status == http.StatusUnauthorized
-			r.fail(e)
-		})
-	})
-}
-
-// overloaded refuses what would be served at another time. A browser's
-// EventSource would give up for good after a status other than 200.
-func (r *request) overloaded() {
-	if r.path == "/sse" {
-		r.h.lane.srv.push.SendAwaySSE(r.c, r.fields())
-		return
-	}
-	r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "too many tokens to verify, try again later"})
-}
-
-func tokenError(err error) *push.APIError {
-	const hint = "get a new token and connect with that"
-	switch {
-	case errors.Is(err, auth.ErrKeysUnavailable), errors.Is(err, context.Canceled):
-		return &push.APIError{Status: http.StatusServiceUnavailable, Message: "the keys to verify tokens are not available, try again later"}
-	case errors.Is(err, auth.ErrExpired):
-		return &push.APIError{Status: http.StatusUnauthorized, Message: "token expired", Hint: hint}
-	}
-	return &push.APIError{Status: http.StatusUnauthorized, Message: "token refused", Hint: hint}
-}
-
-// quoted returns s as it may stand in a message.
-func quoted(s string) string { return strconv.Quote(s[:min(len(s), 80)]) }

@@ -57,6 +57,7 @@ func (r *request) echo() {
 		return
 	}
 	r.h.lane.srv.push.ServeEcho(r.c, key, r.header("Sec-WebSocket-Extensions"))
+	r.release()
 }
 
 // upgrade judges a WebSocket handshake.
@@ -152,7 +153,7 @@ func truthy(b []byte) bool { return len(b) > 0 && string(b) != "0" && string(b) 
 // to the wing.
 func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
 	sub.Fields = r.fields()
-	r.identify(func(id *auth.Identity) {
+	r.identify(func(r *request, id *auth.Identity) {
 		if bad := r.mayRead(id, sub.Channels); bad != nil {
 			r.fail(bad)
 			return
@@ -162,11 +163,13 @@ func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, 
 			return
 		}
 		sub.Identity = id
-		if err := serve(r.c, sub); err != nil {
+		c := r.c
+		if err := serve(c, sub); err != nil {
 			r.fail(push.ErrorOf(err))
 			return
 		}
-		goOn(r.c)
+		r.release()
+		goOn(c)
 	})
 }
 
@@ -199,50 +202,30 @@ func (r *request) publish() { r.call(r.h.lane.srv.push.ParsePublish) }
 // broadcast serves POST /api/broadcast.
 func (r *request) broadcast() { r.call(r.h.lane.srv.push.ParseBroadcast) }
 
-// admit goes on with then if whoever calls may publish anything at all; what, is
-// judged when the channel is known.
-func (r *request) admit(then func()) {
-	if r.access == auth.OriginRefused {
-		r.fail(errOrigin)
-		return
-	}
-	inTime := true // then is called before identify returns
-	r.identify(func(id *auth.Identity) {
-		switch {
-		case id == auth.Anonymous:
-			r.fail(&push.APIError{Status: http.StatusUnauthorized, Message: "publishing needs a key or a token",
-				Hint: "send X-API-Key, or Authorization: Bearer with publish grants"})
-		case inTime:
-			r.identity = id
-			then()
-		default:
-			r.identity = id
-			then()
-			r.h.readBody(r.c, nil) // there may be nothing to wait for
-			goOn(r.c)
-		}
-	})
-	inTime = false
-}
-
+// call runs a call of the API. Its answer comes at once, or is waited for.
 func (r *request) call(parse func([]byte) (*push.Call, *push.APIError)) {
 	call, bad := parse(r.body)
 	if bad != nil {
 		r.fail(bad)
 		return
 	}
-	answered := false
-	r.h.lane.srv.push.Publish(r.c, call, r.identity, func(status int, body []byte) {
-		answered = true
-		switch {
-		case r.c.Closing():
-		case status == http.StatusOK:
-			r.answer(status, "application/json", body, answerFields)
-		default:
-			r.failWith(status, body)
-		}
-	})
-	if !answered {
+	seq := r.seq
+	r.h.lane.srv.push.Publish(r.c, call, r.identity, r.published)
+	if r.seq == seq {
+		r.body = nil
+		r.h.pending = r
 		r.h.wait(r.c)
+	}
+}
+
+// answerCall answers a call of the API.
+func (r *request) answerCall(status int, body []byte) {
+	switch {
+	case r.c.Closing():
+		r.release()
+	case status == http.StatusOK:
+		r.answer(status, "application/json", body, answerFields)
+	default:
+		r.failWith(status, body)
 	}
 }

@@ -54,9 +54,10 @@ type times struct{ connect, firstByte, idle int64 }
 type run struct {
 	tally *tally
 	times times
-	peer  *upstream.Peer
-	up    *upConn // nil while waiting for a connection
-	pool  *pool   // where it waits, or nil
+	peer  *upstream.Peer // of the current attempt, until the cluster is told of its end
+	asked *upstream.Peer // the last one
+	up    *upConn        // nil while waiting for a connection
+	pool  *pool          // where it waits, or nil
 	// began and firstByte are of the current attempt, started of the exchange.
 	started, began, firstByte int64
 	deadline                  int64 // 0: none
@@ -133,7 +134,8 @@ func (x *Exchange) attempt() {
 		x.fail(failures[causeOf(err)])
 		return
 	}
-	x.peer, x.began, x.firstByte, x.bytes, x.status, x.headed = peer, now, 0, 0, 0, false
+	x.peer, x.asked = peer, peer
+	x.began, x.firstByte, x.bytes, x.status, x.headed = now, 0, 0, 0, false
 	if x.made++; x.PeerHost {
 		x.setHost()
 	}
@@ -250,6 +252,15 @@ func (x *Exchange) Elapsed() (total, firstByte int64) {
 		firstByte = x.firstByte - x.started
 	}
 	return total, firstByte
+}
+
+// Last returns the peer that was asked last, empty if none was, and how often the
+// request was repeated.
+func (x *Exchange) Last() (peer string, retries int) {
+	if x.asked != nil {
+		peer = x.asked.Name()
+	}
+	return peer, max(x.made-1, 0)
 }
 
 // Cancel ends x: its client is gone. The sink is told nothing more.

@@ -1,0 +1,368 @@
+package downstream
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/upstream"
+)
+
+// forwarding is what a request that a route serves has besides.
+type forwarding struct {
+	table   *table
+	start   int64 // on the loop's clock
+	matched bool  // policy is to be told how it ended
+	began   bool  // the head of the reply was written
+	// How the reply's body is framed for the client.
+	chunkedOut, untilClose bool
+	trailers               bool // the client takes them
+	status                 int
+	sent                   int64 // bytes of the reply's body
+	limit                  int64 // of the request's body; negative: none
+	upstream               string
+	retries                int
+	ready                  *proxy.Exchange // to be started when the body was validated
+	mirror                 *mirror
+	checked                *validation
+	cookie                 string // of a split that is sticky, to be set to fresh
+	fresh                  uint64
+}
+
+var _ proxy.Sink = (*conn)(nil)
+
+// forward sends r to a cluster. It returns how much of rest it used.
+func (r *request) forward(rest []byte) int {
+	h, x, req := r.h, &r.policy, r.head
+	tg := r.table.targets[x.Route]
+	choice := tg.choose(r)
+	if choice.Cluster == nil {
+		r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "no backend is available, try again later"})
+		return r.dropped(rest)
+	}
+	h.lane.counters.forwarded.Add(1)
+	r.limit = x.Route.MaxBody()
+	e := r.compose(tg, &choice, req)
+	switch {
+	case tg.validate != nil:
+		return r.collect(tg, e, rest)
+	case choice.Mirror != nil:
+		r.startMirror(choice.Mirror, e)
+	}
+	x.Retain()
+	return r.begin(e, rest)
+}
+
+// dropped is what of rest a request used that was answered early.
+func (r *request) dropped(rest []byte) int {
+	if r.c.Closing() {
+		return len(rest)
+	}
+	return 0
+}
+
+// compose makes the exchange that asks the upstream.
+func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Request) *proxy.Exchange {
+	h, x, srv := r.h, &r.policy, r.h.lane.srv
+	e := srv.proxy.Lane(r.c.Loop()).Exchange(h)
+	e.Cluster, e.Split, e.Arm = choice.Cluster, choice.Split, choice.Arm
+	e.Method, e.Length, e.Chunked = r.method, req.ContentLength, req.Chunked
+	e.Timeouts, e.Attempts, e.PeerHost = tg.timeouts, tg.attempts, tg.perPeer
+	if key := choice.Cluster.HashKey(); key.Kind != upstream.KeyNone {
+		e.Key, _ = key.Of(r)
+	}
+	if choice.Cluster.Config().ProxyProtocol != 0 {
+		h.private = true
+		e.Client = netip.AddrPortFrom(x.Client, r.c.Peer().Port())
+		if l := r.c.Listener(); l < len(srv.local) {
+			e.Local = srv.local[l]
+		}
+	}
+	f := policy.Framing{Length: req.ContentLength, Chunked: req.Chunked}
+	if req.Expect100 && tg.validate == nil {
+		e.Expect, f.Expect = true, true
+	}
+	if te := req.Get("TE"); te != nil && r.minor == 1 && http1.HasToken(te, "trailers") {
+		r.trailers, e.Trailers, f.Trailers = true, true, true
+	}
+	if req.Upgrade != nil && !r.unread {
+		if name, ok := srv.proxy.MayUpgrade(req.Upgrade); ok {
+			e.Upgrade, f.Upgrade = name, req.Upgrade
+		}
+	}
+	if tg.perPeer {
+		f.Host = "upstream"
+	}
+	if choice.SetCookie {
+		r.cookie, r.fresh = choice.Split.CookieName(), choice.Fresh
+	}
+	e.Head = x.Route.AppendRequestHead(e.Head, x, f)
+	return e
+}
+
+// begin starts e and relays the body.
+func (r *request) begin(e *proxy.Exchange, rest []byte) int {
+	h, c, seq, hasBody := r.h, r.c, r.seq, r.unread
+	h.pending, h.x = r, e
+	h.count()
+	if h.state = answering; hasBody {
+		h.state = relaying
+		c.SetTimer(h.lane.srv.bounds.body)
+	}
+	e.Start()
+	switch {
+	case r.seq != seq || c.Closing():
+		if hasBody {
+			return len(rest)
+		}
+		return 0
+	case hasBody && len(rest) > 0:
+		return h.relay(c, rest)
+	}
+	return 0
+}
+
+// relay passes the request's body on as it comes.
+func (h *conn) relay(c *eventloop.Conn, b []byte) int {
+	r := h.pending
+	seq := r.seq
+	for used := 0; used < len(b); {
+		data, n, done, err := h.piece(b[used:])
+		used += n
+		switch {
+		case err != nil:
+			h.lane.counters.bad.Add(1)
+			h.abandon()
+			r.stop(func() { r.broken(err) })
+			return len(b)
+		case r.limit >= 0 && h.got > r.limit:
+			h.abandon()
+			r.stop(r.tooLong)
+			return len(b)
+		}
+		h.x.Body(data)
+		if r.seq != seq || c.Closing() {
+			return len(b) // answered before it was whole, or failed
+		}
+		if m := r.mirror; m != nil {
+			m.body(data)
+		}
+		if done {
+			r.relayed()
+			return used
+		}
+		if h.x.Full() {
+			h.held = true
+			c.PauseReading()
+			return used
+		}
+		if n == 0 {
+			return used
+		}
+	}
+	return len(b)
+}
+
+// relayed says that the request's body is complete.
+func (r *request) relayed() {
+	h := r.h
+	h.state, r.unread = answering, false
+	r.c.SetTimer(0)
+	if m := r.mirror; m != nil {
+		m.end()
+	}
+	h.x.End()
+}
+
+func (r *request) tooLong() {
+	r.fail(&push.APIError{Status: http.StatusRequestEntityTooLarge, Message: "the body is too large"})
+}
+
+// stop ends a request whose exchange is over: by answer, or if the reply has begun
+// by cutting it.
+func (r *request) stop(answer func()) {
+	if r.began {
+		r.cut()
+		return
+	}
+	answer()
+}
+
+var errCut = errors.New("the reply is not whole")
+
+// cut ends the connection in the middle of a reply, so that the client does not
+// take it for whole.
+func (r *request) cut() {
+	h, c, untilClose := r.h, r.c, r.untilClose
+	r.release()
+	if untilClose {
+		h.unwait()
+		h.pending = nil
+		c.Abort(errCut)
+		return
+	}
+	h.next(c, false)
+}
+
+// Interim implements proxy.Sink.
+func (h *conn) Interim(_ *proxy.Exchange, res *http1.Response) {
+	r := h.pending
+	switch {
+	case r.minor == 0:
+	case res.Status == http.StatusContinue:
+		r.c.Write(continueHead)
+	default:
+		b := http1.AppendStatusLine(h.lane.buf[:0], res.Status)
+		b = appendEndToEnd(b, res.Fields)
+		h.lane.buf = append(b, "\r\n"...)
+		r.c.Write(h.lane.buf)
+	}
+}
+
+// appendEndToEnd appends the fields that concern more than one hop (RFC 9110 §7.6.1).
+func appendEndToEnd(b []byte, fields []http1.Field) []byte {
+	for i := range fields {
+		f := &fields[i]
+		if !hopByHop(f.Name) && !named(fields, f.Name) {
+			b = http1.AppendField(b, f.Name, f.Value)
+		}
+	}
+	return b
+}
+
+func hopByHop(name []byte) bool {
+	for _, f := range [...]string{"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length"} {
+		if http1.EqualFold(name, f) {
+			return true
+		}
+	}
+	return false
+}
+
+// named reports whether a Connection field names the field.
+func named(fields []http1.Field, name []byte) bool {
+	for i := range fields {
+		if http1.EqualFold(fields[i].Name, "connection") && http1.HasToken(fields[i].Value, string(name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Head implements proxy.Sink.
+func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
+	r, lane := h.pending, h.lane
+	if r.unread || lane.srv.push.Draining() {
+		r.keepAlive = false
+	}
+	f := policy.Framing{Length: -1, Trailers: r.trailers}
+	switch res.Body {
+	case http1.BodyNone:
+		if res.Status != http.StatusNoContent { // what HEAD and 304 say of a body that is not sent
+			f.Length = res.ContentLength
+		}
+	case http1.BodyLength:
+		f.Length = res.ContentLength
+	default:
+		if r.minor == 1 {
+			r.chunkedOut, f.Chunked = true, true
+		} else {
+			r.untilClose, r.keepAlive = true, false
+		}
+	}
+	f.Close, f.KeepAlive = !r.keepAlive, r.keepAlive && r.minor == 0
+	f.Date = lane.dateLine(r.c.Loop())
+	r.writeHead(res, f)
+	r.began, r.status = true, res.Status
+	r.upstream, r.retries = e.Last()
+}
+
+func (r *request) writeHead(res *http1.Response, f policy.Framing) {
+	lane := r.h.lane
+	if r.cookie != "" {
+		f.Extra = r.stickyCookie()
+	}
+	lane.buf = r.policy.Route.AppendResponseHead(lane.buf[:0], &r.policy, res.Status, res.Fields, f)
+	r.c.Write(lane.buf)
+}
+
+// stickyCookie is the Set-Cookie line that keeps a client on its arm.
+func (r *request) stickyCookie() []byte {
+	b := append([]byte("Set-Cookie: "), r.cookie...)
+	b = upstream.AppendCookie(append(b, '='), r.fresh)
+	return append(b, "; Path=/; HttpOnly; SameSite=Lax\r\n"...)
+}
+
+// Body implements proxy.Sink.
+func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
+	r := h.pending
+	c := r.c
+	r.sent += int64(len(b))
+	if !r.chunkedOut {
+		c.Write(b)
+	} else {
+		var size [18]byte
+		c.Write(http1.AppendChunkSize(size[:0], len(b)))
+		c.Write(b)
+		c.Write(crlf)
+	}
+	return c.Unsent() > h.lane.srv.proxy.Config().Buffer
+}
+
+var crlf = []byte("\r\n")
+
+// End implements proxy.Sink.
+func (h *conn) End(_ *proxy.Exchange, trailer []byte) {
+	r := h.pending
+	c, keepAlive := r.c, r.keepAlive
+	h.x = nil
+	if r.chunkedOut {
+		b := append(h.lane.buf[:0], "0\r\n"...)
+		b = append(b, trailer...)
+		h.lane.buf = append(b, "\r\n"...)
+		c.Write(h.lane.buf)
+	}
+	r.release()
+	h.next(c, keepAlive)
+}
+
+// Fail implements proxy.Sink.
+func (h *conn) Fail(e *proxy.Exchange, err *proxy.Error) {
+	r := h.pending
+	h.x = nil
+	r.upstream, r.retries = e.Last()
+	if r.began {
+		r.cut()
+		return
+	}
+	r.fail(&push.APIError{Status: err.Status, Message: err.Message})
+}
+
+// Room implements proxy.Sink.
+func (h *conn) Room(*proxy.Exchange) {
+	if h.held {
+		h.held = false
+		goOn(h.pending.c)
+	}
+}
+
+// Switch implements proxy.Sink.
+func (h *conn) Switch(e *proxy.Exchange, res *http1.Response) *eventloop.Conn {
+	r := h.pending
+	c := r.c
+	r.upstream, r.retries = e.Last()
+	r.status = res.Status
+	r.writeHead(res, policy.Framing{Length: -1, Upgrade: res.Upgrade, Date: h.lane.dateLine(c.Loop())})
+	if c.Closing() {
+		return nil
+	}
+	h.x, h.pending = nil, nil
+	h.unwait()
+	r.release()
+	return c
+}

@@ -1,0 +1,244 @@
+package downstream
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/upstream"
+)
+
+// A table is the configured routes and where they lead. Immutable: a request holds
+// on to the one it began with.
+type table struct {
+	set     *policy.Set
+	targets map[*policy.Route]*target
+	auth    bool // some route looks at tokens
+}
+
+// A target is where a route's requests go.
+type target struct {
+	cluster *upstream.Cluster // nil: split or arms
+	split   *upstream.Split
+	arms    []arm
+	total   int // the weights of arms
+
+	timeouts *proxy.Timeouts // nil: the cluster's
+	attempts int
+	validate *policy.Validator
+	perPeer  bool // the Host is the peer's
+}
+
+type arm struct {
+	cluster *upstream.Cluster
+	weight  int
+}
+
+// SetRoutes makes set serve what is not Weir's own, from the next request on; nil
+// removes all routes. A request and a connection hold on to what they began with.
+// A route's cluster is the name of a split, or of a cluster. After an error nothing
+// has changed. Any goroutine may call it.
+func (s *Server) SetRoutes(set *policy.Set, clusters *upstream.Set) error {
+	if set == nil {
+		s.routes.Store(nil)
+		return nil
+	}
+	t := &table{set: set, targets: map[*policy.Route]*target{}}
+	var errs []error
+	for _, r := range set.Routes() {
+		cfg := r.Config()
+		t.auth = t.auth || cfg.Auth.Required || cfg.Auth.Forward || len(cfg.Auth.Scopes)+len(cfg.Auth.Claims) > 0
+		tg, err := s.newTarget(r, clusters)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("route %q: %w", r.Name(), err))
+			continue
+		}
+		t.targets[r] = tg
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	s.routes.Store(t)
+	return nil
+}
+
+func (s *Server) newTarget(r *policy.Route, clusters *upstream.Set) (*target, error) {
+	cfg := r.Config()
+	t := &target{attempts: cfg.Retry.Attempts, perPeer: cfg.Rewrite.Host == "$upstream"}
+	if cfg.Timeouts != (policy.Timeouts{}) {
+		t.timeouts = &proxy.Timeouts{Connect: time.Duration(cfg.Timeouts.Connect), FirstByte: time.Duration(cfg.Timeouts.FirstByte),
+			Idle: time.Duration(cfg.Timeouts.Idle), Total: time.Duration(cfg.Timeouts.Total)}
+	}
+	if !cfg.OpenAPI.SkipRequests {
+		t.validate = r.Validator()
+	}
+	if cfg.Cluster == "" && len(cfg.Split) == 0 {
+		return t, nil // it answers by itself
+	}
+	if s.proxy == nil || clusters == nil {
+		return nil, errors.New("leads to a cluster, and there are none")
+	}
+	if cfg.Cluster != "" {
+		if t.split = clusters.Split(cfg.Cluster); t.split != nil {
+			return t, nil
+		}
+		if t.cluster = clusters.Cluster(cfg.Cluster); t.cluster == nil {
+			return nil, fmt.Errorf("there is no cluster %q; add it to clusters", cfg.Cluster)
+		}
+		return t, nil
+	}
+	for _, a := range cfg.Split {
+		c := clusters.Cluster(a.Cluster)
+		if c == nil {
+			return nil, fmt.Errorf("there is no cluster %q; add it to clusters", a.Cluster)
+		}
+		t.arms = append(t.arms, arm{c, a.Weight})
+		t.total += a.Weight
+	}
+	if t.total <= 0 {
+		return nil, errors.New("the weights of its split add up to nothing")
+	}
+	return t, nil
+}
+
+// choose returns where r goes.
+func (t *target) choose(r *request) upstream.Choice {
+	switch {
+	case t.cluster != nil:
+		return upstream.Choice{Cluster: t.cluster}
+	case t.split != nil:
+		return t.split.Choose(r, rand.Uint64())
+	}
+	n := rand.IntN(t.total)
+	for i := range t.arms {
+		if n -= t.arms[i].weight; n < 0 {
+			return upstream.Choice{Cluster: t.arms[i].cluster}
+		}
+	}
+	panic("a random number is beyond its bound")
+}
+
+var _ upstream.Request = (*request)(nil)
+
+// Header implements upstream.Request.
+func (r *request) Header(name string) []byte { return r.head.Get(name) }
+
+// Cookie implements upstream.Request.
+func (r *request) Cookie(name string) []byte {
+	for i := range r.head.Fields {
+		f := &r.head.Fields[i]
+		if len(f.Name) != len("Cookie") || !http1.EqualFold(f.Name, "cookie") {
+			continue
+		}
+		for list := f.Value; len(list) > 0; {
+			pair, rest, _ := bytes.Cut(list, semicolon)
+			list = bytes.TrimLeft(rest, " ")
+			if k, v, ok := bytes.Cut(pair, equals); ok && string(k) == name {
+				return v
+			}
+		}
+	}
+	return nil
+}
+
+var semicolon, equals = []byte(";"), []byte("=")
+
+// Path implements upstream.Request.
+func (r *request) Path() []byte { return r.policy.NormalPath() }
+
+// Address implements upstream.Request.
+func (r *request) Address() netip.Addr { return r.policy.Client }
+
+// route serves a request by the configured routes. head are the bytes of its head.
+func (r *request) route(t *table, head, rest []byte) int {
+	h := r.h
+	if t.auth && mayHoldToken(r.head) {
+		// A token may have to be verified, which takes longer than head is there.
+		r.held = append(r.held[:0], head...)
+		if _, err := http1.ParseRequest(&r.own, r.held, h.lane.srv.limits); err != nil {
+			panic("a head that was understood is not understood again: " + err.Error())
+		}
+		r.head = &r.own
+	}
+	req, x, now := r.head, &r.policy, r.c.Loop().Now()
+	x.Reset()
+	x.Method, x.Path, x.Query, x.Host, x.Fields = req.Method, req.Path, req.Query, req.Host, req.Fields
+	x.Minor, x.Length, x.TLS, x.Peer = req.Minor, req.ContentLength, r.c.Filtered(), r.c.Peer()
+	r.table, r.start = t, now
+	r.expect = req.Expect100 && len(rest) == 0
+	r.unread = req.Chunked || req.ContentLength > 0
+	h.expectBody(r, req.ContentLength)
+	v := t.set.Match(x)
+	r.matched = true
+	if v.Action == policy.Forward {
+		v = x.Route.Admit(x, now)
+	}
+	return r.decide(&v, rest)
+}
+
+func mayHoldToken(req *http1.Request) bool {
+	return req.Get("Authorization") != nil || req.Get("Cookie") != nil || len(req.Query) > 0
+}
+
+// decide does what a route says. It returns how much of rest it used.
+func (r *request) decide(v *policy.Verdict, rest []byte) int {
+	switch v.Action {
+	case policy.Forward:
+		return r.forward(rest)
+	case policy.Identify:
+		r.endpoint = notFoundEndpoint // no stream of ours
+		r.verifyWith(v.Token, (*request).identified)
+		return 0 // a body waits
+	}
+	used := 0
+	if r.unread { // what is there of a body that nobody wants is skipped if it is all of it
+		used = len(rest)
+		if n := r.head.ContentLength; n >= 0 && int64(len(rest)) >= n {
+			used, r.unread = int(n), false
+		}
+	}
+	if v.Action == policy.Respond {
+		r.answerWith(v.Status, v.ContentType, v.Body, "", v.Fields)
+		return used
+	}
+	r.refuse(v)
+	return used
+}
+
+// refuse answers what a route does not let through.
+func (r *request) refuse(v *policy.Verdict) {
+	r.h.lane.counters.refused.Add(1)
+	e := &push.APIError{Status: v.Status, Message: v.Message, Hint: v.Hint}
+	if v.Status == http.StatusNotFound && v.Hint == "" {
+		e.Hint = builtinPaths + ", and " + strconv.Itoa(len(r.table.targets)) + " routes"
+	}
+	if v.Status == http.StatusRequestEntityTooLarge {
+		r.keepAlive = r.keepAlive && !r.unread
+	}
+	extra := answerFields
+	if v.RetryAfter > 0 {
+		extra += "Retry-After: " + strconv.FormatInt(v.RetryAfter, 10) + "\r\n"
+	}
+	r.answerWith(v.Status, "application/json", push.AppendError(nil, e), extra, v.Fields)
+}
+
+// identified goes on after a route's token was verified.
+func (r *request) identified(id *auth.Identity, err error) {
+	x := &r.policy
+	v := x.Route.AdmitIdentity(x, id, err, r.c.Loop().Now())
+	c := r.c
+	r.decide(&v, nil)
+	if !c.Closing() {
+		goOn(c)
+	}
+}
