@@ -38,6 +38,12 @@ func report(w io.Writer, cmd *cobra.Command, err error) int {
 	if errors.Is(err, errSilent) {
 		return 1
 	}
+	exit, hasStatus := errors.AsType[*exitError](err)
+	if hasStatus {
+		if err = exit.err; err == nil {
+			return exit.status
+		}
+	}
 	for _, p := range config.Problems(err) {
 		hint := hintFor(p)
 		if hint == "" && isUsage {
@@ -49,7 +55,10 @@ func report(w io.Writer, cmd *cobra.Command, err error) int {
 			fmt.Fprintf(w, "hint: %s\n", hint)
 		}
 	}
-	if isUsage {
+	switch {
+	case hasStatus:
+		return exit.status
+	case isUsage:
 		return 2
 	}
 	return 1

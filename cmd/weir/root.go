@@ -33,6 +33,7 @@ are stored, so a client that comes back continues where it was.`,
 		newPub(),
 		newSub(),
 		newToken(),
+		newBench(),
 		newConfig(),
 		newVersion(),
 	)

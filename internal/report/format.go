@@ -38,7 +38,12 @@ func (u Unit) format(v float64, digits int) string {
 	case Bytes:
 		return scaled(v, digits, byteSteps)
 	case Share:
-		return significant(v*100, digits) + " %"
+		// Nearly all is not all.
+		s := significant(v*100, digits)
+		for d := digits + 1; s == "100" && v < 1 && d < 9; d++ {
+			s = significant(v*100, d)
+		}
+		return s + " %"
 	case Times:
 		return "×" + scaled(v, digits, countSteps)
 	}

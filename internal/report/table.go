@@ -1,7 +1,7 @@
 package report
 
 import (
-	"bufio"
+	"bytes"
 	"io"
 	"strings"
 	"unicode/utf8"
@@ -71,7 +71,7 @@ func (t *Table) Text(w io.Writer, indent string) error {
 			widths[i] = max(widths[i], utf8.RuneCountInString(t.cell(row, i)))
 		}
 	}
-	b := bufio.NewWriter(w)
+	var b bytes.Buffer
 	if t.Caption != "" {
 		b.WriteString(indent + printable(t.Caption) + "\n")
 	}
@@ -95,13 +95,14 @@ func (t *Table) Text(w io.Writer, indent string) error {
 	for _, row := range t.Rows {
 		line(func(i int) string { return t.cell(row, i) })
 	}
-	return b.Flush()
+	_, err := w.Write(b.Bytes())
+	return err
 }
 
 // Markdown writes the table for a Markdown file.
 func (t *Table) Markdown(w io.Writer) error {
 	clean := strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "&", "&amp;")
-	b := bufio.NewWriter(w)
+	var b bytes.Buffer
 	if t.Caption != "" {
 		b.WriteString(clean.Replace(printable(t.Caption)) + "\n\n")
 	}
@@ -122,7 +123,8 @@ func (t *Table) Markdown(w io.Writer) error {
 	for _, row := range t.Rows {
 		line(func(i int) string { return clean.Replace(t.cell(row, i)) })
 	}
-	return b.Flush()
+	_, err := w.Write(b.Bytes())
+	return err
 }
 
 func (t *Table) html(p *pageWriter) {

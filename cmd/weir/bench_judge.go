@@ -1,0 +1,238 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/weir-gateway/weir/internal/loadgen"
+	draw "github.com/weir-gateway/weir/internal/report"
+)
+
+// What a run may have of windows that say nothing about the target, and of windows
+// that break a condition which the run as a whole keeps.
+const (
+	tolerated = 0.10
+	discarded = 0.20
+	// stealLimit is the share of the processors that another machine took.
+	stealLimit = 0.01
+)
+
+// A judgement is a run held against its thresholds.
+type judgement struct {
+	Verdict outcome `json:"verdict"`
+	// Why is what the verdict rests on where no threshold says it.
+	Why        []string    `json:"why,omitempty"`
+	Thresholds []condition `json:"thresholds,omitempty"`
+}
+
+// A condition is one threshold with what was found.
+type condition struct {
+	Text    string  `json:"text"`
+	Verdict outcome `json:"verdict"`
+	// Value with its bounds, of N.
+	Value float64 `json:"value"`
+	Lo    float64 `json:"lo"`
+	Hi    float64 `json:"hi"`
+	N     uint64  `json:"n"`
+	// Windows that were judged, and how many of them kept and broke it.
+	Windows int    `json:"windows"`
+	Kept    int    `json:"kept"`
+	Broken  int    `json:"broken"`
+	Note    string `json:"note,omitempty"`
+
+	t threshold
+}
+
+// judgeRun is the verdict on a run. Windows in which the generator was the limit,
+// or the hypervisor took the processors away, are set aside: by what disturbed
+// them, never by what they showed.
+func judgeRun(r *loadgen.Result, thresholds []threshold) judgement {
+	kept, limited, stolen := 0, 0, 0
+	var quiet []loadgen.Window
+	for _, w := range r.Windows {
+		switch {
+		case w.Generator.Limited:
+			limited++
+		case w.Host.Steal > stealLimit:
+			stolen++
+		default:
+			kept++
+			quiet = append(quiet, w)
+		}
+	}
+	j := judgement{Verdict: pass}
+	all := len(r.Windows)
+	for _, t := range thresholds {
+		c := judgeThreshold(r, quiet, all, t)
+		j.Thresholds = append(j.Thresholds, c)
+		j.Verdict = worse(j.Verdict, c.Verdict)
+	}
+	j.disturbances(r, limited, stolen)
+	if r.Partial {
+		j.Why = append(j.Why, "ended early")
+		j.Verdict = worse(j.Verdict, inconclusive)
+	}
+	if r.Total.Completed == 0 && (r.Total.Offered > 0 || len(r.Total.Errors) > 0) {
+		j.Why = append(j.Why, "nothing was completed")
+		if j.Verdict != invalid {
+			j.Verdict = fail
+		}
+	}
+	return j
+}
+
+// disturbances takes a verdict back that rests on too few windows.
+func (j *judgement) disturbances(r *loadgen.Result, limited, stolen int) {
+	all := float64(len(r.Windows))
+	if limited > 0 {
+		j.Why = append(j.Why, fmt.Sprintf("the generator was the limit in %d of %d windows: %s", limited, len(r.Windows), whyLimited(r)))
+	}
+	if stolen > 0 {
+		j.Why = append(j.Why, fmt.Sprintf("other machines took the processors in %d of %d windows", stolen, len(r.Windows)))
+	}
+	switch {
+	// What was lost is lost, whoever was slow.
+	case j.broke("lost", "repeated", "reordered"):
+	case float64(limited) > discarded*all:
+		j.Verdict = invalid
+	case float64(limited+stolen) > discarded*all:
+		j.Verdict = inconclusive
+	}
+}
+
+// broke says whether a condition on one of these failed.
+func (j *judgement) broke(metrics ...string) bool {
+	for _, c := range j.Thresholds {
+		for _, m := range metrics {
+			if c.t.metric == m && c.Verdict == fail {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func whyLimited(r *loadgen.Result) string {
+	for _, w := range r.Windows {
+		if w.Generator.Limited && w.Generator.Why != "" {
+			return w.Generator.Why
+		}
+	}
+	return "it was late"
+}
+
+// worse is the graver of two verdicts on conditions.
+func worse(a, b outcome) outcome {
+	rank := map[outcome]int{pass: 0, inconclusive: 1, fail: 2, invalid: 3}
+	if rank[b] > rank[a] {
+		return b
+	}
+	return a
+}
+
+// judgeThreshold holds one condition against the run as a whole and against its
+// windows, joined until each has the samples that a verdict needs.
+func judgeThreshold(r *loadgen.Result, quiet []loadgen.Window, all int, t threshold) condition {
+	whole := &r.Total
+	if kind, _ := metricKind(t.metric); kind == "time" && len(quiet) < all && len(quiet) > 0 {
+		whole = merged(quiet)
+	}
+	v := t.read(whole)
+	c := condition{Text: t.text, t: t, Value: v.Point, Lo: v.Lo, Hi: v.Hi, N: v.n, Verdict: t.judge(v)}
+	switch {
+	case v.absent:
+		c.Note = "not measured with this kind"
+		return c
+	case v.few:
+		_, want := t.windowsWanted(whole)
+		c.Note = fmt.Sprintf("n %s, a verdict needs %s", draw.Grouped(v.n), draw.Grouped(want))
+		return c
+	}
+	if t.wholeOnly() {
+		return c
+	}
+	for _, w := range joined(quiet, t) {
+		c.Windows++
+		switch t.judge(t.read(&w)) {
+		case pass:
+			c.Kept++
+		case fail:
+			c.Broken++
+		}
+	}
+	if c.Verdict == pass && float64(c.Broken) > tolerated*float64(c.Windows) {
+		c.Verdict = fail
+		c.Note = "kept on the whole, broken in too many windows"
+	}
+	return c
+}
+
+// wholeOnly: a count of events is one of the run.
+func (t *threshold) wholeOnly() bool {
+	kind, _ := metricKind(t.metric)
+	_, q, _ := timeMetric(t.metric)
+	return kind == "count" && !t.share || t.metric == "reach" || kind == "time" && q == 1
+}
+
+// joined merges neighbours until each has enough samples for t; what is left over
+// at the end joins the last.
+func joined(windows []loadgen.Window, t threshold) []loadgen.Window {
+	var out []loadgen.Window
+	var cur loadgen.Window
+	for i := range windows {
+		cur.Merge(&windows[i])
+		if have, want := t.windowsWanted(&cur); have >= want {
+			out = append(out, cur)
+			cur = loadgen.Window{}
+		}
+	}
+	if cur.Length > 0 && len(out) > 0 {
+		out[len(out)-1].Merge(&cur)
+	}
+	return out
+}
+
+func merged(windows []loadgen.Window) *loadgen.Window {
+	var all loadgen.Window
+	for i := range windows {
+		all.Merge(&windows[i])
+	}
+	return &all
+}
+
+// unit is how a metric's values are written.
+func (t *threshold) unit() draw.Unit {
+	kind, _ := metricKind(t.metric)
+	switch {
+	case kind == "time":
+		return draw.Seconds
+	case kind == "per second":
+		return draw.PerSec
+	case t.share:
+		return draw.Share
+	}
+	return draw.Number
+}
+
+// found is a condition's value with its bounds and windows, in words.
+func (c *condition) found() string {
+	u := c.t.unit()
+	if c.N == 0 && c.Note != "" {
+		return c.Note
+	}
+	s := u.Format(c.Value)
+	if c.Lo != c.Hi {
+		s += " (" + u.Format(c.Lo) + " … " + u.Format(c.Hi) + ")"
+	}
+	s += ", n " + draw.Grouped(c.N)
+	if c.Windows > 1 {
+		s += fmt.Sprintf(", kept in %d of %d windows", c.Kept, c.Windows)
+		if c.Broken > 0 {
+			s += fmt.Sprintf(", broken in %d", c.Broken)
+		}
+	}
+	if c.Note != "" && !strings.Contains(s, c.Note) {
+		s += "; " + strings.TrimPrefix(c.Note, "n "+draw.Grouped(c.N)+", ")
+	}
+	return s
+}
