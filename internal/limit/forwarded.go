@@ -298,3 +298,56 @@ func hexDigit(c byte) int {
 	}
 	return -1
 }
+
+// Origin returns what the nearest proxy says of the scheme and the host that the
+// client used: X-Forwarded-Proto and X-Forwarded-Host, or proto= and host= of the
+// last element of Forwarded. nil where it says nothing. Only after Trusts; the
+// values are as sent.
+func (t *Trust) Origin(fields []http1.Field) (scheme, host []byte) {
+	if !t.forwarded {
+		return lastOf(fields, "x-forwarded-proto"), lastOf(fields, "x-forwarded-host")
+	}
+	for i := len(fields) - 1; i >= 0; i-- {
+		v := fields[i].Value
+		if !http1.EqualFold(fields[i].Name, HeaderForwarded) {
+			continue
+		}
+		for i := 0; i < len(v); {
+			i = skipSpace(v, i)
+			switch {
+			case i == len(v):
+				return scheme, host
+			case v[i] == ',':
+				scheme, host = nil, nil
+				i++
+				continue
+			case v[i] == ';':
+				i++
+				continue
+			}
+			name, value, next, ok := cutPair(v, i)
+			if !ok {
+				return nil, nil
+			}
+			switch i = next; {
+			case http1.EqualFold(name, "proto"):
+				scheme = value
+			case http1.EqualFold(name, "host"):
+				host = value
+			}
+		}
+		return scheme, host
+	}
+	return nil, nil
+}
+
+// lastOf returns the last element of the last field called name.
+func lastOf(fields []http1.Field, name string) []byte {
+	for i := len(fields) - 1; i >= 0; i-- {
+		if http1.EqualFold(fields[i].Name, name) {
+			v := fields[i].Value
+			return trimSpace(v[bytes.LastIndexByte(v, ',')+1:])
+		}
+	}
+	return nil
+}

@@ -52,6 +52,16 @@ type RouteConfig struct {
 	Timeouts Timeouts `json:"timeouts"`
 	// Retry in place of the cluster's.
 	Retry Retry `json:"retry"`
+	// Forwarding says which fields tell the upstream where a request comes from:
+	// "x-forwarded" (X-Forwarded-For, -Proto, -Host), "forwarded" (RFC 7239), "both"
+	// or "none". What clients send under these names is never passed on; of what
+	// trusted proxies say the client's address, scheme and host are. Empty means
+	// x-forwarded.
+	Forwarding string `json:"forwarding"`
+	// TraceSample is the part of the traces begun here that is marked as sampled, 0
+	// to 1; 0 means all, as backends would sample their own, negative none. A
+	// caller's trace is continued as it is.
+	TraceSample float64 `json:"trace_sample"`
 	// Priority is control, orders, account, market_data or replay: who is served
 	// before whom under overload. Empty means account.
 	Priority string `json:"priority"`
@@ -132,7 +142,8 @@ type Auth struct {
 	// for a list, contain (403). They imply required, and no API key has any.
 	Claims map[string]string `json:"claims"`
 	// Forward tells the upstream who it is in X-Weir-User, X-Weir-Auth ("token" or
-	// "api_key") and X-Weir-Scopes, and takes the token or key out of the request.
+	// "api_key") and X-Weir-Scopes, and takes the token or key out of the request,
+	// but for a cookie.
 	// What a client sends under names that begin with X-Weir- is removed on every
 	// route.
 	Forward bool `json:"forward"`
@@ -218,7 +229,7 @@ type Retry struct {
 
 // AccessLogRule says what the access log gets of a route.
 type AccessLogRule struct {
-	// Sample is the part of the requests that is logged, 0 to 1; 0 means all.
+	// Sample is the part of the requests that is logged, 0 to 1; 0 means all, negative none.
 	// Answers of status 500 and above are always logged.
 	Sample float64 `json:"sample"`
 	// Off leaves the route out of the log.
@@ -226,6 +237,9 @@ type AccessLogRule struct {
 	// Redact are further query parameters whose values are not written, besides
 	// token, access_token, api_key and the like.
 	Redact []string `json:"redact"`
+	// Headers are request fields that are written; of those that hold credentials
+	// only that they were there. Empty means none.
+	Headers []string `json:"headers"`
 }
 
 // A Priority is who is served before whom under overload; lower is served first.

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"math"
+	"math/rand/v2"
 	"net/netip"
 
 	"github.com/weir-gateway/weir/internal/auth"
@@ -30,14 +32,22 @@ type Exchange struct {
 	Identity *auth.Identity
 	Trace    Trace
 
-	set      *Set
-	params   router.Params
-	path     []byte // normalised
-	odd      router.Odd
-	counted  bool // holds a place of MaxConcurrent
-	pathBuf  []byte
-	lines    []byte // field lines of verdicts
-	retained []byte
+	set       *Set
+	params    router.Params
+	path      []byte // normalised; may be a part of the input
+	out       []byte // as the upstream gets it
+	origin    []byte // the Origin field
+	preflight bool
+	presented presented
+	counted   bool // holds a place of MaxConcurrent
+	logged    bool // its line is wanted whatever its status
+	detached  bool // Retain was called
+
+	// Buffers, kept by Reset.
+	pathBuf, outBuf, cleanBuf []byte
+	lines                     []byte // field lines of verdicts
+	retained                  []byte // what Retain copies
+	line                      []byte // the request's part of the access log's line
 }
 
 // Framing is what the proxy writes into a head besides what is passed on.
@@ -46,7 +56,7 @@ type Framing struct {
 	Length int64
 	// Chunked writes "Transfer-Encoding: chunked". Not with Length.
 	Chunked bool
-	// Trailers passes Trailer on, and TE: trailers of a request. Only with Chunked.
+	// Trailers passes the Trailer field on. Only with Chunked.
 	Trailers bool
 	// Upgrade is the protocol to switch to; it writes Upgrade and its Connection
 	// option. nil: none.
@@ -105,4 +115,70 @@ type Outcome struct {
 	DurationNS        int64
 	Upstream          string // the peer that answered; empty: none
 	Retries           int
+}
+
+// Reset makes x ready for another request, and keeps its buffers.
+func (x *Exchange) Reset() {
+	*x = Exchange{
+		pathBuf: x.pathBuf[:0], outBuf: x.outBuf[:0], cleanBuf: x.cleanBuf[:0],
+		lines: x.lines[:0], retained: x.retained[:0], line: x.line[:0],
+	}
+}
+
+// NormalPath returns the normalised path after Match: what was matched.
+func (x *Exchange) NormalPath() []byte { return x.path }
+
+// TargetPath returns the path that the upstream gets, after Admit: rewritten and
+// normalised, without the query.
+func (x *Exchange) TargetPath() []byte { return x.out }
+
+// Param returns the value of a parameter of the route's path, percent-encoded as
+// it was matched; nil if the route has none of that name.
+func (x *Exchange) Param(name string) []byte {
+	i := x.set.router.Param(x.Route.index, name)
+	if i < 0 {
+		return nil
+	}
+	return x.params.Value(x.path, i)
+}
+
+// begin finds out what every route wants to know.
+func (x *Exchange) begin() {
+	r := x.Route
+	x.Client = r.deps.Trust.Client(x.Peer.Addr(), x.Fields)
+	x.Trace = continueTrace(x.Fields, r.traceSample)
+	x.presented, x.Identity = byNothing, nil
+	if r.cors != nil || r.identify {
+		x.origin = http1get(x.Fields, "Origin")
+	}
+	x.logged = r.logged && r.sample > 0 && (r.sample == math.MaxUint32 || rand.Uint32() <= r.sample)
+}
+
+// Retain copies what responses and the access log need, so that the front may let
+// the request's bytes go. Call it after AppendRequestHead; Param, NormalPath and
+// TargetPath are gone with it.
+func (x *Exchange) Retain() {
+	if x.detached {
+		return
+	}
+	x.detached = true
+	x.describe()
+	x.retained = append(x.retained[:0], x.origin...)
+	x.origin = x.retained
+	x.Method, x.Path, x.Query, x.Host, x.Fields, x.path, x.out = nil, nil, nil, nil, nil, nil, nil
+}
+
+// Done ends an exchange: a place of MaxConcurrent is given back, the access log gets
+// its line. It must be called once for each Exchange that Match was called on,
+// whatever came of it.
+func (x *Exchange) Done(o Outcome) {
+	if x.set == nil {
+		return
+	}
+	if x.counted {
+		x.counted = false
+		x.Route.state.underWay.Add(-1)
+	}
+	x.writeLine(&o)
+	x.set = nil
 }

@@ -2,12 +2,15 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
-	"time"
+	"sync"
+	"sync/atomic"
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/router"
 )
 
 // Deps are what routes lean on.
@@ -28,124 +31,154 @@ type Deps struct {
 
 // State is what stays when routes are reloaded. Any goroutine.
 type State struct {
+	// Tenants and Addresses hold the buckets of identities and of client addresses;
+	// a route's own bucket is among the tenants.
 	Tenants, Addresses *limit.Table
+
+	mu     sync.Mutex // guards routes
+	routes map[string]*routeState
 }
+
+// A routeState is what a route of one name counts, whatever its configuration.
+type routeState struct{ underWay atomic.Int64 }
 
 // NewState returns a State with room for that many tenants and addresses; 0
 // means limit.DefaultBuckets each.
 func NewState(buckets int) *State {
-	return &State{Tenants: limit.NewTable(buckets), Addresses: limit.NewTable(buckets)}
+	return &State{Tenants: limit.NewTable(buckets), Addresses: limit.NewTable(buckets), routes: map[string]*routeState{}}
+}
+
+func (s *State) route(name string) *routeState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.routes[name]
+	if st == nil {
+		st = &routeState{}
+		s.routes[name] = st
+	}
+	return st
 }
 
 // A Set is a compiled table of routes. Immutable: a reload makes a new one and
 // swaps the pointer; exchanges under way keep the Route they have.
-type Set struct{}
+type Set struct {
+	router *router.Router
+	routes []*Route
+	deps   Deps
+}
 
 // New compiles routes. Its error joins all that is wrong, each naming its route.
 func New(routes []RouteConfig, deps Deps) (*Set, error) {
-	return nil, errors.New("not yet")
+	if deps.State == nil {
+		deps.State = NewState(0)
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Set{deps: deps}
+	var errs []error
+	var rules []router.Rule
+	names := map[string]bool{}
+	for _, cfg := range routes {
+		cfg = cfg.WithDefaults()
+		if names[cfg.Name] {
+			errs = append(errs, fmt.Errorf("route %q: another route has the same name: give each its own", cfg.Name))
+		}
+		names[cfg.Name] = true
+		r, err := newRoute(cfg, &s.deps)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("route %q: %w", cfg.Name, err))
+			continue
+		}
+		s.routes = append(s.routes, r)
+		rules = append(rules, router.Rule{Name: cfg.Name, Host: cfg.Host, Path: cfg.Path, Methods: cfg.Methods})
+	}
+	rt, err := router.New(rules)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, err
+	}
+	s.router = rt
+	for i, r := range s.routes {
+		if err := r.bind(rt, i); err != nil {
+			errs = append(errs, fmt.Errorf("route %q: %w", r.cfg.Name, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
+
+// Routes returns the routes in the order configured. Not to be changed.
+func (s *Set) Routes() []*Route { return s.routes }
 
 // Match normalises x.Path and finds x's route: Forward, or Refuse with 400, 404,
-// 405 or 414. On Forward x.Route is set and Admit is next.
-func (s *Set) Match(x *Exchange) Verdict { return Verdict{} }
-
-// Routes returns the routes in the order configured.
-func (s *Set) Routes() []*Route { return nil }
-
-// A Route is one compiled route. Immutable but for counters.
-type Route struct{ cfg RouteConfig }
-
-// Config returns what it was made from, defaults filled in. Not to be changed.
-func (r *Route) Config() *RouteConfig { return &r.cfg }
-
-// Name returns its name.
-func (r *Route) Name() string { return r.cfg.Name }
-
-// Priority returns its class.
-func (r *Route) Priority() Priority { return 0 }
-
-// MaxBody returns the bound of request bodies; negative: none. Admit refuses a
-// longer Length; the front refuses what turns out longer with 413.
-func (r *Route) MaxBody() int64 { return 0 }
-
-// Same reports whether o is configured alike: a connection that uses r has nothing
-// to fear from a reload that brings o.
-func (r *Route) Same(o *Route) bool { return false }
-
-// Validator validates bodies against the route's document; nil: there is none. With
-// one the front collects the whole request body, up to its MaxBody, first.
-func (r *Route) Validator() *Validator { return nil }
-
-// Admit decides on a matched request. It never waits. now is in nanoseconds of a
-// monotonic clock that all users of one State share. Identify means that x's token
-// must be verified: call AdmitIdentity with what came of it.
-func (r *Route) Admit(x *Exchange, now int64) Verdict { return Verdict{} }
-
-// AdmitIdentity goes on after Identify: id and err are what auth.Verify returned.
-func (r *Route) AdmitIdentity(x *Exchange, id *auth.Identity, err error, now int64) Verdict {
-	return Verdict{}
+// 405 or 414. On Forward x.Route is set and Admit is next. A preflight of CORS
+// finds the route that the request to come would have.
+func (s *Set) Match(x *Exchange) Verdict {
+	x.set, x.Route, x.preflight = s, nil, false
+	if len(x.Host) > 0 && !validHost(x.Host) {
+		return Verdict{Status: 400, Message: "bad Host"}
+	}
+	path, odd, err := router.Normalize(x.pathBuf[:0], x.Path)
+	if err != nil {
+		if e, ok := errors.AsType[*router.PathError](err); ok {
+			return Verdict{Status: e.Status, Message: e.Reason, Hint: "send the path as its resource is called, once"}
+		}
+		return Verdict{Status: 400, Message: "bad path"}
+	}
+	if &path[0] != &x.Path[0] {
+		x.pathBuf = path
+	}
+	x.path = path
+	if s.router.Ambiguous(odd) {
+		return Verdict{Status: 400, Message: "the path has a byte encoded that a route has plain", Hint: "send reserved bytes such as : and @ as they are"}
+	}
+	if isPreflight(x) {
+		i, outcome := s.router.Match(x.Host, path, http1get(x.Fields, "Access-Control-Request-Method"), &x.params)
+		if outcome == router.Found && s.routes[i].cors != nil {
+			x.Route, x.preflight = s.routes[i], true
+			return s.routes[i].checkPath(odd)
+		}
+	}
+	switch i, outcome := s.router.Match(x.Host, path, x.Method, &x.params); outcome {
+	case router.Found:
+		x.Route = s.routes[i]
+		return x.Route.checkPath(odd)
+	case router.MethodNotAllowed:
+		allow := s.router.Allow(i)
+		x.lines = http1.AppendField(x.lines[:0], "Allow", allow)
+		return Verdict{Status: 405, Message: "method not allowed", Hint: "there are other methods for this path, see Allow", Fields: x.lines}
+	}
+	return Verdict{Status: 404, Message: "no such path", Hint: "no route leads there"}
 }
 
-// AppendRequestHead appends the head for the upstream, empty line included.
-func (r *Route) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte { return dst }
-
-// AppendResponseHead appends the head for the client, empty line included. fields
-// are the upstream's.
-func (r *Route) AppendResponseHead(dst []byte, x *Exchange, status int, fields []http1.Field, f Framing) []byte {
-	return dst
+// checkPath refuses spellings that the route does not ask for.
+func (r *Route) checkPath(odd router.Odd) Verdict {
+	switch {
+	case odd&router.OddSlash != 0 && !r.cfg.Paths.EncodedSlash:
+		return Verdict{Status: 400, Message: "encoded slash in the path", Hint: "the route would have to ask for it with paths.encoded_slash"}
+	case odd&router.OddSemicolon != 0 && !r.cfg.Paths.Semicolon:
+		return Verdict{Status: 400, Message: "semicolon in the path", Hint: "the route would have to ask for it with paths.semicolon"}
+	}
+	return Verdict{Action: Forward}
 }
 
-// Reset makes x ready for another request, and keeps its buffers.
-func (x *Exchange) Reset() {}
-
-// Retain copies what responses and the access log need, so that the front may let
-// the request's bytes go. Call it after AppendRequestHead.
-func (x *Exchange) Retain() {}
-
-// NormalPath returns the normalised path after Match: what was matched.
-func (x *Exchange) NormalPath() []byte { return x.path }
-
-// Done ends an exchange: a place of MaxConcurrent is given back, the access log gets
-// its line. It must be called once for each Match, whatever came of it.
-func (x *Exchange) Done(o Outcome) {}
-
-// An AccessLog writes one JSON object per request.
-type AccessLog struct{}
-
-// A Validator validates against an OpenAPI document. It allocates and may take
-// long: it runs on a goroutine, never on a loop. Any goroutine.
-type Validator struct{}
-
-// A ValidationError is what a request or response has wrong.
-type ValidationError struct {
-	Status  int    // 400, 404, 405, 415 or 422; 502 for a response
-	Message string // what is wrong, safe to show
-	Pointer string // JSON pointer or parameter it is about; may be empty
-}
-
-// Error returns message and pointer.
-func (e *ValidationError) Error() string { return e.Message }
-
-// MaxBody bounds the bodies it is to be given.
-func (v *Validator) MaxBody() int64 { return 0 }
-
-// Request validates a request with its whole body.
-func (v *Validator) Request(method, path, query string, header map[string][]string, body []byte) error {
+// http1get is Request.Get for a list of fields.
+func http1get(fields []http1.Field, name string) []byte {
+	for i := range fields {
+		if len(fields[i].Name) == len(name) && http1.EqualFold(fields[i].Name, name) {
+			return fields[i].Value
+		}
+	}
 	return nil
 }
 
-// Response validates the response to a request that was valid.
-func (v *Validator) Response(method, path, query string, requestHeader map[string][]string, status int, header map[string][]string, body []byte) error {
-	return nil
+func http1count(fields []http1.Field, name string) (n int) {
+	for i := range fields {
+		if len(fields[i].Name) == len(name) && http1.EqualFold(fields[i].Name, name) {
+			n++
+		}
+	}
+	return n
 }
-
-// Trace is a request's trace context (W3C Trace Context).
-type Trace struct {
-	ID     [16]byte
-	Parent [8]byte // the caller's span; zero: the trace began here
-	Span   [8]byte // ours
-	Flags  byte
-}
-
-var _ = time.Second
