@@ -185,6 +185,30 @@ func (s *Spec) checkNumbers(bad func(hint, format string, args ...any)) {
 	}
 }
 
+// checkLoad says what is wrong with what Measure is asked for.
+func (g *Generator) checkLoad(load Load, d time.Duration) error {
+	switch {
+	case d <= 0:
+		return fmt.Errorf("measure for %v", d)
+	case load.Rate < 0 || math.IsNaN(load.Rate) || load.Rate > maxRate || load.Concurrency < 0 || load.Conns < 0:
+		return fmt.Errorf("load of rate %v, concurrency %d, conns %d", load.Rate, load.Concurrency, load.Conns)
+	case !g.spec.exchanges() && (load.Rate > 0 || load.Concurrency > 0):
+		return fmt.Errorf("%s only holds streams open: it has no rate", g.spec.Kind)
+	}
+	return nil
+}
+
+// roomFor looks again whether the machine can hold n connections.
+func (g *Generator) roomFor(n int) error {
+	s := g.spec
+	s.Conns = n
+	from, err := preflight(&s, g.target, machineLimits())
+	if err == nil && len(from) > len(*g.sources.Load()) {
+		g.sources.Store(&from)
+	}
+	return err
+}
+
 const (
 	maxPublishers = 1 << 16
 	maxChannels   = 1 << 24
