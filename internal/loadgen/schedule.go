@@ -121,6 +121,9 @@ func (s *schedule) step() {
 // invert is the time at which x arrivals of the slope are due: the solution of
 // from·t + (to−from)/(2·length)·t² = x.
 func (p *slope) invert(x float64) time.Duration {
+	if x == 0 {
+		return 0
+	}
 	a := (p.to - p.from) / (2 * p.length.Seconds())
 	var t float64
 	if d := p.from*p.from + 4*a*x; a == 0 {
