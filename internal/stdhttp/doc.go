@@ -1,2 +1,0 @@
-// Package stdhttp is the front on net/http: HTTP/2, and systems without event loops.
-package stdhttp

@@ -1,0 +1,226 @@
+// Package stdhttp is the front on net/http: for HTTP/2, for connections that the
+// event loops hand over, and for systems that have no event loops. It answers
+// what internal/downstream answers, with the library's parser in place of ours,
+// and so is what that one is compared with.
+package stdhttp
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/pushhttp"
+	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// Config of a Front. The zero value works.
+type Config struct {
+	// HeadTimeout bounds the time a head may take; 0 means 10s.
+	HeadTimeout time.Duration
+	// KeepAlive closes a connection without a request for that long; 0 means 15s.
+	KeepAlive time.Duration
+	// MaxHead bounds a head in bytes; 0 means 32 KiB.
+	MaxHead int
+	// MaxChannels bounds the channels of one stream; 0 means 32.
+	MaxChannels int
+	// MaxStreams bounds the requests at a time of one HTTP/2 connection; 0 means 250.
+	MaxStreams int
+}
+
+// Deps are what a Front leans on.
+type Deps struct {
+	Hub  *hub.Hub
+	Push *pushhttp.Server
+	Auth *auth.Authenticator
+	// Upstreams serve the routes; nil: none.
+	Upstreams *upstream.Set
+	// Now is the clock that policy and upstream share; nil means nanoseconds since New.
+	Now func() int64
+	// Ready returns why the process should get no new clients, or nil.
+	Ready func() error
+	// Files are static replies by path.
+	Files map[string]Static
+	// Log gets what goes wrong; nil discards.
+	Log *slog.Logger
+}
+
+// A Static is a reply that never changes.
+type Static struct {
+	ContentType string
+	Body        []byte
+}
+
+// A Front serves requests of net/http.
+type Front struct {
+	// Fixed at New.
+	cfg    Config
+	deps   Deps
+	log    *slog.Logger
+	server *http.Server
+	conns  *handedOver
+
+	// Any goroutine.
+	routes     atomic.Pointer[policy.Set]
+	transports sync.Map // *upstream.Cluster → *http.Transport
+	mirrors    chan struct{}
+}
+
+var _ http.Handler = (*Front)(nil)
+
+// New returns a Front. It serves connections given to Serve and Take.
+func New(cfg Config, deps Deps) *Front {
+	or := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	or(&cfg.HeadTimeout, 10*time.Second)
+	or(&cfg.KeepAlive, 15*time.Second)
+	orInt := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	orInt(&cfg.MaxHead, 32<<10)
+	orInt(&cfg.MaxChannels, 32)
+	orInt(&cfg.MaxStreams, 250)
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.Now == nil {
+		base := time.Now()
+		deps.Now = func() int64 { return int64(time.Since(base)) }
+	}
+	f := &Front{cfg: cfg, deps: deps, log: deps.Log, conns: newHandedOver(), mirrors: make(chan struct{}, maxMirrors)}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	f.server = &http.Server{
+		Handler: f, Protocols: &protocols, ReadHeaderTimeout: cfg.HeadTimeout, IdleTimeout: cfg.KeepAlive, MaxHeaderBytes: cfg.MaxHead,
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: cfg.MaxStreams, WriteByteTimeout: 30 * time.Second, SendPingTimeout: 30 * time.Second},
+		ErrorLog:    slog.NewLogLogger(debugOnly{f.log.Handler()}, slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+	}
+	return f
+}
+
+// SetRoutes makes f serve routes from now on; requests under way keep theirs.
+func (f *Front) SetRoutes(s *policy.Set) { f.routes.Store(s) }
+
+// Serve answers the connections of l until Close. TLS is the listener's.
+func (f *Front) Serve(l net.Listener) error { return f.server.Serve(l) }
+
+// Take serves a connection that somebody else accepted: HTTP/1.1, or HTTP/2 with
+// prior knowledge. ServeTaken must be running.
+func (f *Front) Take(c net.Conn) { f.conns.give(c) }
+
+// ServeTaken answers the connections given to Take until Close.
+func (f *Front) ServeTaken() error { return f.server.Serve(f.conns) }
+
+// Close waits for requests under way until ctx is done, and ends what is left.
+func (f *Front) Close(ctx context.Context) error {
+	err := f.server.Shutdown(ctx)
+	if err != nil {
+		err = f.server.Close()
+	}
+	f.transports.Range(func(_, t any) bool {
+		t.(*http.Transport).CloseIdleConnections() //nolint:forcetypeassert // nothing else is stored
+		return true
+	})
+	return err
+}
+
+// debugOnly writes at debug level: clients that break off are nothing to act on.
+type debugOnly struct{ slog.Handler }
+
+type connKey struct{}
+
+// encrypted reports whether the client speaks TLS, to us or to the loop before us.
+func encrypted(r *http.Request) bool {
+	if r.TLS != nil {
+		return true
+	}
+	c, ok := r.Context().Value(connKey{}).(interface{ Encrypted() bool })
+	return ok && c.Encrypted()
+}
+
+// endpoint is what a path leads to.
+type endpoint struct {
+	methods string
+	serve   func(*Front, http.ResponseWriter, *http.Request)
+}
+
+var endpoints = map[string]endpoint{
+	"/sse":           {"GET", (*Front).sse},
+	"/ws":            {"GET", (*Front).webSocket},
+	"/api/publish":   {"POST", (*Front).publish},
+	"/api/broadcast": {"POST", (*Front).publish},
+	"/healthz":       {"GET, HEAD", (*Front).healthz},
+	"/readyz":        {"GET, HEAD", (*Front).readyz},
+}
+
+// ServeHTTP implements http.Handler. What is built in comes before routes, as on
+// the loops.
+func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := rawPath(r)
+	ep, known := endpoints[path]
+	if file, ok := f.deps.Files[path]; ok {
+		ep, known = endpoint{"GET, HEAD", func(_ *Front, w http.ResponseWriter, _ *http.Request) { file.serve(w) }}, true
+	}
+	switch {
+	case !known && f.routes.Load() != nil:
+		f.route(w, r)
+	case !known:
+		f.fail(w, r, &wire.Error{Status: http.StatusNotFound, Message: "no such path",
+			Hint: "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"})
+	case r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "":
+		f.preflight(w, r)
+	case !allowed(ep.methods, r):
+		w.Header().Set("Allow", ep.methods)
+		f.fail(w, r, &wire.Error{Status: http.StatusMethodNotAllowed, Message: "method not allowed", Hint: "use " + ep.methods})
+	default:
+		f.cors(w, r)
+		ep.serve(f, w, r)
+	}
+}
+
+// rawPath is the path as it was sent.
+func rawPath(r *http.Request) string {
+	if p, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(p, "/") {
+		return p
+	}
+	return r.URL.EscapedPath()
+}
+
+func allowed(methods string, r *http.Request) bool {
+	m := r.Method
+	if isExtendedConnect(r) {
+		m = http.MethodGet // RFC 8441 §5: it stands for a GET
+	}
+	for have := range strings.SplitSeq(methods, ", ") {
+		if have == m {
+			return true
+		}
+	}
+	return false
+}
+
+func (s Static) serve(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Type", s.ContentType)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'")
+	h.Set("Referrer-Policy", "no-referrer")
+	_, _ = w.Write(s.Body) // the client may be gone
+}
