@@ -79,8 +79,8 @@ func (s *Server) newTarget(r *policy.Route, clusters *upstream.Set) (*target, er
 		t.timeouts = &proxy.Timeouts{Connect: time.Duration(cfg.Timeouts.Connect), FirstByte: time.Duration(cfg.Timeouts.FirstByte),
 			Idle: time.Duration(cfg.Timeouts.Idle), Total: time.Duration(cfg.Timeouts.Total)}
 	}
-	if !cfg.OpenAPI.SkipRequests {
-		t.validate = r.Validator()
+	if v := r.Validator(); v != nil && v.Requests() {
+		t.validate = v
 	}
 	if cfg.Cluster == "" && len(cfg.Split) == 0 {
 		return t, nil // it answers by itself
@@ -219,8 +219,8 @@ func (r *request) decide(v *policy.Verdict, rest []byte) int {
 func (r *request) refuse(v *policy.Verdict) {
 	r.h.lane.counters.refused.Add(1)
 	e := &push.APIError{Status: v.Status, Message: v.Message, Hint: v.Hint}
-	if v.Status == http.StatusNotFound && v.Hint == "" {
-		e.Hint = builtinPaths + ", and " + strconv.Itoa(len(r.table.targets)) + " routes"
+	if v.Status == http.StatusNotFound {
+		e.Hint = builtinPaths + ", and " + strconv.Itoa(len(r.table.targets)) + " configured routes"
 	}
 	if v.Status == http.StatusRequestEntityTooLarge {
 		r.keepAlive = r.keepAlive && !r.unread

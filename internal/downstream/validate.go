@@ -12,7 +12,7 @@ import (
 type validation struct {
 	by                  *policy.Validator
 	method, path, query string
-	header              map[string][]string
+	header              http.Header
 	body                []byte
 }
 
@@ -23,7 +23,7 @@ func (r *request) collect(tg *target, e *proxy.Exchange, rest []byte) int {
 	if m := r.limit; m >= 0 {
 		limit = min(limit, m)
 	}
-	v := &validation{by: tg.validate, method: r.method, path: string(x.NormalPath()), query: string(req.Query), header: map[string][]string{}}
+	v := &validation{by: tg.validate, method: r.method, path: string(x.NormalPath()), query: string(req.Query), header: http.Header{}}
 	for _, f := range req.Fields {
 		name := http.CanonicalHeaderKey(string(f.Name))
 		v.header[name] = append(v.header[name], string(f.Value))
@@ -61,7 +61,7 @@ func (r *request) validate() {
 	r.h.pending = r
 	r.h.wait(r.c)
 	srv.working.Go(func() {
-		err := v.by.Request(v.method, v.path, v.query, v.header, v.body)
+		err := v.by.Request(srv.ctx, v.method, v.path, v.query, v.header, v.body)
 		srv.inFlight.Add(-1)
 		r.c.Loop().Post(func() {
 			if !r.c.Closing() {
