@@ -34,6 +34,7 @@ are stored, so a client that comes back continues where it was.`,
 		newSub(),
 		newToken(),
 		newBench(),
+		newLab(),
 		newConfig(),
 		newVersion(),
 	)

@@ -26,8 +26,6 @@ type Params struct {
 	Duration time.Duration
 	// Set holds the job's own settings.
 	Set map[string]string
-	// Self is the command that runs this program, for jobs that start a server.
-	Self []string
 }
 
 // number returns a setting, or what it is without one.

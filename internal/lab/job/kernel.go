@@ -66,9 +66,8 @@ type child struct {
 }
 
 func startServer(ctx context.Context, p Params) (*child, error) {
-	args := slices.Concat(p.Self[1:], []string{"lab", "serve", p.Set["server"], "--listen", "127.0.0.1:0"})
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
-	cmd.Args[0] = p.Self[0]
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "lab", "serve", p.Set["server"], "--listen", "127.0.0.1:0")
+	cmd.Args[0] = os.Args[0] // some programs go by their name
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -96,10 +96,10 @@ func webSocketServer(writers bool) Server {
 		mux.HandleFunc("GET /ws", func(w http.ResponseWriter, r *http.Request) {
 			q := r.URL.Query()
 			open(w, r, func(ctx context.Context, s *socket) {
+				defer hub.subscribe(q.Get("channel"), s)() // before hello, which says so
 				if q.Get("hello") != "" && s.send(hello()) != nil {
 					return
 				}
-				defer hub.subscribe(q.Get("channel"), s)()
 				drain(ctx, s)
 			})
 		})

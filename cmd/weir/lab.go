@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/lab"
+	"github.com/weir-gateway/weir/internal/lab/job"
+	"github.com/weir-gateway/weir/internal/lab/rung"
+)
+
+func newLab() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "Climb tuning ladders and see what each rung is worth",
+		Long: `Lab rebuilds what write-ups claim about Go services as experiments. Every rung of
+a ladder is a small server of its own, from the naive one up to Weir, and all are
+measured side by side on this machine.`,
+		Example: `  weir lab list
+  weir lab run a
+  weir lab run all --out docs/lab`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
+	}
+	cmd.AddCommand(newLabList(), newLabRun(), newLabServe(), newLabJob())
+	return cmd
+}
+
+func newLabList() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the ladders and what each claims",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return lab.List().Text(cmd.OutOrStdout(), "")
+		},
+	}
+}
+
+func newLabRun() *cobra.Command {
+	var o lab.Options
+	var out string
+	cmd := &cobra.Command{
+		Use:   "run NAME...|all",
+		Short: "Climb ladders",
+		Long: `Run measures every rung of the named ladders, or of all, round by round, and
+prints what each was worth: as text, or with --out as pages with drawings and
+numbers (NAME.md, NAME.svg, NAME.json) and an index of all results there.
+
+All of them take about a quarter of an hour. Everything stays on loopback, in
+processes of their own that end with this one. Some experiments want a network
+namespace, so root; without it they say so and the others run. Ctrl+C keeps what
+was measured so far.`,
+		Example: `  weir lab run a --quick
+  weir lab run b d --rounds 9 --out results
+  weir lab run all --out docs/lab`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	fs := cmd.Flags()
+	fs.IntVar(&o.Rounds, "rounds", 0, "measure everything this many `times` (default 5, with --quick 3)")
+	fs.DurationVar(&o.Duration, "duration", 0, "`time` of each measurement (default 1.5s, with --quick 500ms)")
+	fs.BoolVar(&o.Quick, "quick", false, "fewer rounds, less time, a quarter of the connections: to try it out")
+	fs.StringVar(&out, "out", "", "write pages, drawings and numbers into this `directory`")
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		if o.Rounds < 0 || o.Duration < 0 {
+			return usage("", "lab run: --rounds and --duration must not be negative")
+		}
+		ladders, err := laddersNamed(names)
+		if err != nil {
+			return err
+		}
+		o.Version, o.Progress = strings.TrimPrefix(currentVersion(), "weir "), cmd.ErrOrStderr()
+		return runLab(cmd.Context(), ladders, o, out, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+// laddersNamed finds the ladders, each once.
+func laddersNamed(names []string) ([]lab.Ladder, error) {
+	var list []lab.Ladder
+	seen := map[string]bool{}
+	for _, name := range names {
+		if name == "all" {
+			return lab.Ladders(), nil
+		}
+		l, ok := lab.Find(name)
+		if !ok {
+			return nil, usage("weir lab list names them", "lab run: there is no ladder %q", name)
+		}
+		if !seen[l.Name] {
+			list = append(list, l)
+		}
+		seen[l.Name] = true
+	}
+	return list, nil
+}
+
+// runLab runs the ladders and brings out each as it is done.
+func runLab(ctx context.Context, ladders []lab.Ladder, o lab.Options, dir string, out io.Writer) error {
+	if dir != "" { // found out before a quarter of an hour is over
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("lab run: %w", err)
+		}
+	}
+	err := lab.Run(ctx, ladders, o, func(r *lab.Reading) error {
+		if dir == "" {
+			_, err := io.WriteString(out, r.Markdown()+"\n")
+			return err
+		}
+		if err := r.Write(dir); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s: %s/%s.md\n", r.Ladder.Title, dir, r.Ladder.Name)
+		return lab.WriteIndex(dir)
+	})
+	if errors.Is(err, context.Canceled) {
+		return config.WithHint(errors.New("lab run: stopped early"), "what was measured so far is kept, and says that it is not all")
+	}
+	if err != nil {
+		return fmt.Errorf("lab run: %w", err)
+	}
+	return nil
+}
+
+// settings turns NAME=VALUE into a map.
+func settings(list []string) (map[string]string, error) {
+	set := map[string]string{}
+	for _, kv := range list {
+		name, value, ok := strings.Cut(kv, "=")
+		if !ok || name == "" {
+			return nil, usage("", "lab: --set %q: want NAME=VALUE", kv)
+		}
+		set[name] = value
+	}
+	return set, nil
+}
+
+// newLabServe is a rung's process. It ends with its standard input, so that none
+// outlives who started it.
+func newLabServe() *cobra.Command {
+	var listen string
+	var set []string
+	cmd := &cobra.Command{Use: "serve LADDER/RUNG", Short: "Be the server of a rung", Args: cobra.ExactArgs(1), Hidden: true}
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "`address` to serve on")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "`NAME=VALUE` of the rung")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := settings(set)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(cmd.Context())
+		defer cancel()
+		go func() { // ends with the process, which is about to end with it
+			defer cancel()
+			_, _ = io.Copy(io.Discard, cmd.InOrStdin())
+		}()
+		return rung.Serve(ctx, args[0], listen, s, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+// newLabJob is the process of a measurement that needs no server.
+func newLabJob() *cobra.Command {
+	var p job.Params
+	var set []string
+	cmd := &cobra.Command{Use: "job NAME", Short: "Measure something in a process of its own", Args: cobra.ExactArgs(1), Hidden: true}
+	cmd.Flags().DurationVar(&p.Duration, "duration", time.Second, "about how long")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "`NAME=VALUE` of the job")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var err error
+		if p.Set, err = settings(set); err != nil {
+			return err
+		}
+		return job.Run(cmd.Context(), args[0], p, cmd.OutOrStdout())
+	}
+	return cmd
+}
