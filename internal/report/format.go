@@ -69,7 +69,7 @@ func scaled(v float64, digits int, steps []unitStep) string {
 	abs := math.Abs(v)
 	for _, s := range steps {
 		// 999.6 µs to three digits is 1 ms.
-		if roundTo(abs, digits) >= s.size*(1-1e-12) || s == steps[len(steps)-1] {
+		if abs >= s.size*(1-1e-12) || roundTo(abs, digits) >= s.size || s == steps[len(steps)-1] {
 			return significant(v/s.size, digits) + s.suffix
 		}
 	}

@@ -66,7 +66,7 @@ func printable(s string) string {
 func (t *Table) Text(w io.Writer, indent string) error {
 	widths := make([]int, len(t.Columns))
 	for i, c := range t.Columns {
-		widths[i] = utf8.RuneCountInString(c.Name)
+		widths[i] = utf8.RuneCountInString(printable(c.Name))
 		for _, row := range t.Rows {
 			widths[i] = max(widths[i], utf8.RuneCountInString(t.cell(row, i)))
 		}
@@ -91,7 +91,7 @@ func (t *Table) Text(w io.Writer, indent string) error {
 		}
 		b.WriteString(strings.TrimRight(indent+l.String(), " ") + "\n")
 	}
-	line(func(i int) string { return t.Columns[i].Name })
+	line(func(i int) string { return printable(t.Columns[i].Name) })
 	for _, row := range t.Rows {
 		line(func(i int) string { return t.cell(row, i) })
 	}
