@@ -66,7 +66,7 @@ was measured so far.`,
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&o.Rounds, "rounds", 0, "measure everything this many `times` (default 5, with --quick 3)")
-	fs.DurationVar(&o.Duration, "duration", 0, "`time` of each measurement (default 1.5s, with --quick 500ms)")
+	fs.DurationVar(&o.Duration, "duration", 0, "`time` of each measurement (default 1s, with --quick 500ms)")
 	fs.BoolVar(&o.Quick, "quick", false, "fewer rounds, less time, a quarter of the connections: to try it out")
 	fs.StringVar(&out, "out", "", "write pages, drawings and numbers into this `directory`")
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {

@@ -2,41 +2,18 @@ package lab
 
 import (
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/loadgen"
-	"github.com/weir-gateway/weir/internal/sys"
 )
 
 // machine describes where the measurement is made.
 func machine(version string) loadgen.Machine {
-	first := func(file, prefix string) string {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return ""
-		}
-		for line := range strings.Lines(string(b)) {
-			if strings.HasPrefix(line, prefix) {
-				_, value, _ := strings.Cut(line, ":")
-				return strings.TrimSpace(value)
-			}
-		}
-		return ""
-	}
-	kb, _ := strconv.Atoi(strings.TrimSuffix(first("/proc/meminfo", "MemTotal"), " kB")) // 0: not to be had
-	limits := map[string]string{"nofile": strconv.FormatUint(sys.MaxFiles(), 10)}
-	for _, name := range []string{"net.core.somaxconn", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_tw_reuse", "net.ipv4.tcp_congestion_control"} {
-		if v := sys.Sysctl(name); v != "" {
-			limits[name] = strings.Join(strings.Fields(v), " ")
-		}
-	}
-	return loadgen.Machine{
-		Weir: version, OS: runtime.GOOS + "/" + runtime.GOARCH, Kernel: sys.Sysctl("kernel.osrelease"),
-		CPU: first("/proc/cpuinfo", "model name"), CPUs: runtime.NumCPU(), MemoryMB: kb / 1024, Go: runtime.Version(), Limits: limits,
-	}
+	m := loadgen.ThisMachine()
+	m.Weir = version
+	return m
 }
 
 // watchHost returns a function that says what the machine did in between: the

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/stat"
 )
 
 // A Load is what internal/loadgen puts on a server; tests put something else in
@@ -49,6 +51,7 @@ func (b *Bench) load(ctx context.Context, s *Server, spec loadgen.Spec, beside f
 	if spec.Kind == loadgen.HTTP || spec.Kind == loadgen.Echo {
 		spec.Adapter = "plain"
 	}
+	spec.Loops = max(runtime.NumCPU()-b.serverCPUs, 1)
 	spec.Headers = append(spec.Headers, "X-API-Key: "+apiKey)
 	g, err := b.opt.NewLoad(spec)
 	if err != nil {
@@ -125,15 +128,34 @@ func windowValues(w *loadgen.Window, cpu float64) Values {
 		errs += k
 	}
 	v["errors"] = float64(errs) / (n + float64(errs))
-	// What a generator adds that was itself the limit is no latency of the server's.
-	if !w.Generator.Limited && w.Response != nil && w.Response.TotalCount() > 0 {
-		v["mean"] = w.Response.Mean() / 1e6
-		v["p50"] = float64(w.Response.ValueAtQuantile(50)) / 1e6
-		if w.Response.TotalCount() >= 1000 {
-			v["p99"] = float64(w.Response.ValueAtQuantile(99)) / 1e6
-		}
-	}
+	addLatency(v, w)
 	return v
+}
+
+// addLatency adds what the window tells of time. What the generator was late
+// itself is taken off the mean and can be taken off nothing else, so where it was
+// the limit there is no P99; and in a closed loop that had no time left, neither
+// rate nor latency is the server's.
+func addLatency(v Values, w *loadgen.Window) {
+	limited := w.Generator.Limited
+	if limited {
+		v["limited"] = 1
+	}
+	if limited && w.Load.Concurrency > 0 {
+		delete(v, "rate")
+		return
+	}
+	if w.Response == nil || w.Response.TotalCount() == 0 {
+		return
+	}
+	v["mean"] = w.Response.Mean() / 1e6
+	if w.Lag != nil {
+		v["mean"] = max(w.Response.Mean()-w.Lag.Mean(), 1) / 1e6
+	}
+	v["p50"] = float64(w.Response.ValueAtQuantile(50)) / 1e6
+	if !limited && stat.Enough(int(w.Response.TotalCount()), 0.99) {
+		v["p99"] = float64(w.Response.ValueAtQuantile(99)) / 1e6
+	}
 }
 
 // addStats adds what the server says of itself, per unit where it counts.

@@ -57,11 +57,29 @@ func (r *Reading) experiment(b *strings.Builder, e *Experiment) {
 	if len(e.Steps) > 0 {
 		b.WriteString("\n")
 	}
+	if n, all := limited(x); n > 0 {
+		fmt.Fprintf(b, "In %d of %d measurements the load was itself the limit: what they would say of rates and the slowest is left out.\n\n", n, all)
+	}
 	for _, a := range x.Arms {
 		if len(a.Errors) > 0 {
 			fmt.Fprintf(b, "%d of %d rounds of %s failed, the first with: %s\n\n", len(a.Errors), r.Result.Rounds, inline(e.arm(a.Name).Title), oneLine(a.Errors[0]))
 		}
 	}
+}
+
+// limited counts the measurements, and those in which the load was the limit.
+func limited(x *Experience) (n, all int) {
+	for _, a := range x.Arms {
+		for _, v := range a.Rounds {
+			if v != nil {
+				all++
+			}
+			if v["limited"] > 0 {
+				n++
+			}
+		}
+	}
+	return n, all
 }
 
 // oneLine keeps what a program said from being Markdown of its own.

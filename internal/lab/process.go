@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/lab/job"
 	"github.com/weir-gateway/weir/internal/lab/rung"
+	"github.com/weir-gateway/weir/internal/sys"
 )
 
 // apiKey lets the load publish to Weir. The server lives for seconds on loopback.
@@ -169,7 +169,7 @@ func (s *Server) Stop() {
 }
 
 // CPU is the processor time the server has used.
-func (s *Server) CPU() (time.Duration, error) { return job.ProcessCPU(s.cmd.Process.Pid) }
+func (s *Server) CPU() (time.Duration, error) { return sys.CPUTimeOf(s.cmd.Process.Pid) }
 
 // RSS is the memory the server has in use, in bytes.
 func (s *Server) RSS() (float64, error) {

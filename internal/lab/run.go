@@ -16,7 +16,7 @@ import (
 type Options struct {
 	// Rounds is how often each arm is measured; 0 means 5, 3 with Quick.
 	Rounds int
-	// Duration is how long each measurement lasts; 0 means 1.5 s, 500 ms with Quick.
+	// Duration is how long each measurement lasts; 0 means 1 s, 500 ms with Quick.
 	Duration time.Duration
 	// Quick takes fewer rounds, less time and fewer connections.
 	Quick bool
@@ -31,7 +31,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	rounds, d := 5, 1500*time.Millisecond
+	rounds, d := 5, time.Second
 	if o.Quick {
 		rounds, d = 3, 500*time.Millisecond
 	}

@@ -100,6 +100,8 @@ func sayClaim(v stat.Interval, claim float64) string {
 		return "less than claimed"
 	case v.Lo/tolerance > claim:
 		return "more than claimed"
+	case v.Hi > 3*v.Lo:
+		return "too unsure to hold against it"
 	default:
 		return "as claimed"
 	}
@@ -109,14 +111,14 @@ func sayClaim(v stat.Interval, claim float64) string {
 func (r *Reading) sentence(e *Experiment, s Step) string {
 	v := r.Ratio(e.Name, s)
 	var b strings.Builder
-	fmt.Fprintf(&b, "**%s** against %s, %s: %s", e.arm(s.Arm).Title, inline(e.arm(s.Base).Title), inline(e.metric(s.Metric).Name), sayRatio(v))
+	fmt.Fprintf(&b, "**%s**, by %s against *%s*: %s", e.arm(s.Arm).Title, inline(e.metric(s.Metric).Name), e.arm(s.Base).Title, sayRatio(v))
 	switch claim := sayClaim(v, s.Claim); {
 	case s.Claimed == "":
 		b.WriteString(".")
 	case claim == "":
 		fmt.Fprintf(&b, "; claimed: %s.", s.Claimed)
 	default:
-		fmt.Fprintf(&b, "; claimed: %s: %s.", s.Claimed, claim)
+		fmt.Fprintf(&b, "; claimed: %s, so %s.", s.Claimed, claim)
 	}
 	if s.Why != "" {
 		b.WriteString(" " + s.Why)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/sys"
+
 	"github.com/weir-gateway/weir/internal/lab/rung"
 )
 
@@ -22,7 +24,7 @@ func collector(ctx context.Context, p Params) (Values, error) {
 	if budget := p.number("headroom", 0); budget > 0 {
 		pacing.Go(func() { byHeadroom(budget*(1<<20), stop) })
 	}
-	meter, used, cpu := rung.NewMeter(), cpuTime(), gcCPU()
+	meter, used, cpu := rung.NewMeter(), sys.CPUTime(), gcCPU()
 	var took []float64
 	peak := 0.0
 	due := time.Now()
@@ -41,7 +43,7 @@ func collector(ctx context.Context, p Params) (Values, error) {
 	})
 	close(stop)
 	pacing.Wait()
-	s, total := meter.Stats(), (cpuTime() - used).Seconds()
+	s, total := meter.Stats(), (sys.CPUTime() - used).Seconds()
 	runtime.KeepAlive(live)
 	share := 0.0
 	if total > 0 {

@@ -15,6 +15,8 @@ import (
 	"net"
 	"runtime"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/sys"
 )
 
 // handshake makes TLS connections one after the other. Settings: alpn is how many
@@ -50,7 +52,7 @@ func handshake(ctx context.Context, p Params) (Values, error) {
 	}
 	var took []float64
 	resumed := 0.0
-	used := cpuTime()
+	used := sys.CPUTime()
 	n, err := repeat(ctx, p.Duration, func() error {
 		began := time.Now()
 		again, err := dial()
@@ -60,7 +62,7 @@ func handshake(ctx context.Context, p Params) (Values, error) {
 		}
 		return err
 	})
-	used = cpuTime() - used
+	used = sys.CPUTime() - used
 	return Values{
 		"cpu_seconds": used.Seconds() / float64(n), "seconds": quantile(took, 0.5), "resumed": resumed / float64(n),
 		"match_seconds": matching(server.NextProtos, client.NextProtos),

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/stat"
@@ -87,15 +86,6 @@ func repeat(ctx context.Context, d time.Duration, f func() error) (n int, err er
 		}
 	}
 	return n, nil
-}
-
-// cpuTime is the processor time that this process has used.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // quantile is the q-quantile of xs; 0 of nothing, which JSON can carry.

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/lab/rung"
+	"github.com/weir-gateway/weir/internal/sys"
 )
 
 // kernel runs in a network namespace of its own: it sets what the settings that
@@ -92,31 +92,7 @@ func startServer(ctx context.Context, p Params) (*child, error) {
 func (c *child) stop() { c.in.Close(); _ = c.cmd.Wait() }
 
 // cpu is the processor time the server has used.
-func (c *child) cpu() time.Duration { d, _ := ProcessCPU(c.cmd.Process.Pid); return d }
-
-// ProcessCPU is the user and system time of a process, from /proc.
-func ProcessCPU(pid int) (time.Duration, error) {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return 0, err
-	}
-	// The name, in brackets, may hold anything; times are fields 14 and 15.
-	_, rest, ok := strings.Cut(string(b), ") ")
-	fields := strings.Fields(rest)
-	if !ok || len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat: unknown form", pid)
-	}
-	ticks := 0.0
-	for _, f := range fields[11:13] {
-		n, err := strconv.ParseFloat(f, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	const perSecond = 100 // USER_HZ of all Linux architectures Go runs on
-	return time.Duration(ticks / perSecond * float64(time.Second)), nil
-}
+func (c *child) cpu() time.Duration { d, _ := sys.CPUTimeOf(c.cmd.Process.Pid); return d }
 
 const requestText = "POST /api/publish HTTP/1.1\r\nHost: lab\r\nContent-Type: application/json\r\nContent-Length: 31\r\n\r\n" +
 	`{"channel":"lab","data":"1234"}`

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/sys"
 )
 
 // A counted server knows how many connections it has and had.
@@ -131,7 +133,7 @@ func clients(ctx context.Context, p Params) (Values, error) {
 	t := &http.Transport{MaxIdleConnsPerHost: int(p.number("keep", 2)), MaxIdleConns: 1000}
 	defer t.CloseIdleConnections()
 	c := &http.Client{Transport: t}
-	used, began := cpuTime(), time.Now()
+	used, began := sys.CPUTime(), time.Now()
 	var wg sync.WaitGroup
 	var done atomic.Int64
 	errs := make([]error, 100)
@@ -146,7 +148,7 @@ func clients(ctx context.Context, p Params) (Values, error) {
 	wg.Wait()
 	n, took := float64(done.Load()), time.Since(began).Seconds()
 	return Values{
-		"requests_per_second": n / took, "cpu_seconds": (cpuTime() - used).Seconds() / n,
+		"requests_per_second": n / took, "cpu_seconds": (sys.CPUTime() - used).Seconds() / n,
 		"connections_per_1k": float64(s.opened.Load()) / n * 1000,
 	}, errors.Join(errs...)
 }

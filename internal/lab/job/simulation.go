@@ -63,8 +63,9 @@ func heartbeat(ctx context.Context, p Params) (Values, error) {
 	}
 	days := float64(conns)
 	return Values{
-		"cuts_per_day": cuts / days, "blind_share": blind / (days * day),
-		"life_seconds": days * day / max(cuts, 1), "beats_per_hour": beats / days / 24,
+		"cuts_per_day": cuts / days, "blind_share": blind / (days * day), "beats_per_hour": beats / days / 24,
+		// What stood at the end of the day counts as a life too.
+		"life_seconds": (days*day - blind) / (cuts + conns),
 	}, nil
 }
 
