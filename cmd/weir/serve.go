@@ -26,7 +26,12 @@ sends its clients away, spread over shutdown.drain, and ends; a second signal
 makes it hurry.
 
 With tls.certificates it speaks https and wss. Changed certificate files are
-noticed within tls.reload_interval; SIGHUP has them read at once.
+noticed within tls.reload_interval.
+
+A changed configuration file is applied while it runs as far as routes, clusters
+and splits go, without touching a connection; SIGHUP, or POST /api/reload on the
+admin listener, has it and the certificates read at once. What is wrong in it
+changes nothing and is logged; what else changed waits for a restart.
 
 Without a configuration it listens on 127.0.0.1:8000 and stores in ./weir-data.
 It refuses to listen beyond loopback as long as there are no keys by which it
@@ -46,14 +51,16 @@ could tell its clients apart.`,
 		if err != nil {
 			return err
 		}
-		return serve(cmd.Context(), cfg, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		opt := app.Options{Load: func() (config.Config, error) { return config.Load(src) }, File: src.File}
+		return serve(cmd.Context(), cfg, opt, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
 }
 
-func serve(ctx context.Context, cfg config.Config, out, log io.Writer) error {
+func serve(ctx context.Context, cfg config.Config, opt app.Options, out, log io.Writer) error {
 	logger := newLog(log, cfg.Log)
-	a, err := app.New(cfg, app.Options{Version: currentVersion(), Log: logger})
+	opt.Version, opt.Log = currentVersion(), logger
+	a, err := app.New(cfg, opt)
 	if err != nil {
 		return err
 	}
@@ -63,15 +70,11 @@ func serve(ctx context.Context, cfg config.Config, out, log io.Writer) error {
 	}
 	hard, stop := secondSignal(ctx)
 	defer stop()
-	if cfg.TLS.Enabled() {
-		defer onHangup(func() {
-			if err := a.Reload(); err != nil {
-				logger.Error("certificates stay as they were", "err", err)
-				return
-			}
-			logger.Info("certificates reloaded")
-		})()
-	}
+	defer onHangup(func() {
+		if _, err := a.Reload(ctx); err != nil {
+			logger.Error("the configuration is not reloaded, everything stays as it was", "err", err)
+		}
+	})()
 	return a.Run(ctx, hard, func() { fmt.Fprintln(out, startLine(a, cfg)) })
 }
 

@@ -31,6 +31,8 @@ type Sources struct {
 	Info func() any
 	// Connections returns up to limit subscribers, those with most of sort first.
 	Connections func(ctx context.Context, sort string, limit int) (any, error)
+	// Reload reads the configuration again and says what took effect.
+	Reload func(ctx context.Context) (any, error)
 	// Sorts are the values sort may have; the first is the default.
 	Sorts []string
 }
@@ -96,6 +98,7 @@ func handler(src Sources) (http.Handler, error) {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /api/info", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Info()) })
 	mux.HandleFunc("GET /api/connections", src.connections)
+	mux.HandleFunc("POST /api/reload", src.reload)
 	mux.HandleFunc("GET /{$}", index)
 	return localOnly(mux), nil
 }
@@ -128,9 +131,18 @@ func (src Sources) connections(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, v)
 }
 
+func (src Sources) reload(w http.ResponseWriter, r *http.Request) {
+	v, err := src.Reload(r.Context())
+	if err != nil {
+		writeError(w, http.StatusUnprocessableEntity, err.Error())
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
 func index(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("weir admin\n\n/metrics\n/api/info\n/api/connections?sort=lag&limit=20\n/debug/pprof/\n"))
+	_, _ = w.Write([]byte("weir admin\n\n/metrics\n/api/info\n/api/connections?sort=lag&limit=20\nPOST /api/reload\n/debug/pprof/\n"))
 }
 
 // localOnly keeps web pages away from a listener without keys: a browser says

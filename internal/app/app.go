@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/broker/memory"
@@ -32,6 +34,10 @@ type Options struct {
 	Version string
 	// Files are static replies of the public listener, by path.
 	Files map[string]downstream.Static
+	// Load reads the configuration again, for Reload; nil means that it cannot be.
+	Load func() (config.Config, error)
+	// File is watched for changes (config.Reload); empty means none.
+	File string
 	// Log gets everything; nil discards.
 	Log *slog.Logger
 }
@@ -52,6 +58,11 @@ type App struct {
 	admin   *admin.Server
 	addr    netip.AddrPort
 	started time.Time
+	wing    wing
+
+	// Any goroutine.
+	reloading sync.Mutex // one at a time; guards cfg's sections that a reload changes
+	reloads   atomic.Uint64
 }
 
 // New builds the parts and opens the listeners; nothing runs yet and nobody is
@@ -104,6 +115,10 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.front.Handle(opt.Files)
+	if err = a.buildWing(); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = a.wing.close() })
 	if a.accept = a.front.Accept; a.tls != nil {
 		a.accept = a.tls.Accept(len(a.loops.Loops()), a.front.Accept)
 	}
@@ -172,18 +187,6 @@ func (a *App) URL() string {
 	return "http://" + a.addr.String()
 }
 
-// Reload reads the certificates again, now and not when a change is noticed. An
-// error leaves everything as it was. Any goroutine.
-func (a *App) Reload() error {
-	if a.tls == nil {
-		return nil
-	}
-	if err := a.tls.Reload(); err != nil {
-		return fmt.Errorf("tls: %w", err)
-	}
-	return nil
-}
-
 // AdminAddr is the admin listener's address, or nil without one.
 func (a *App) AdminAddr() net.Addr {
 	if a.admin == nil {
@@ -218,6 +221,11 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	}
 	parts.run(func() error { return a.loops.Run(background) })
 	parts.run(func() error { return newTrimmer(a.activity).run(background) })
+	parts.run(func() error { return a.wing.upstreams.Run(background) })
+	parts.run(func() error { return a.watch(background) })
+	if a.wing.access != nil {
+		parts.run(func() error { return a.wing.access.Run(background) })
+	}
 	if ready != nil {
 		ready()
 	}
@@ -267,5 +275,5 @@ func (a *App) close() error {
 	if a.tls != nil {
 		_ = a.tls.Close()
 	}
-	return errors.Join(err, a.auth.Close())
+	return errors.Join(err, a.auth.Close(), a.wing.close())
 }

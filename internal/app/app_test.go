@@ -42,6 +42,11 @@ func start(t *testing.T, change func(*config.Config)) *gateway {
 
 func startWith(t *testing.T, change func(*config.Config), files map[string]downstream.Static) *gateway {
 	t.Helper()
+	return startApp(t, change, Options{Files: files})
+}
+
+func startApp(t *testing.T, change func(*config.Config), opt Options) *gateway {
+	t.Helper()
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Broker = config.Broker{Kind: config.BrokerMemory}
@@ -56,7 +61,8 @@ func startWith(t *testing.T, change func(*config.Config), files map[string]downs
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	a, err := New(cfg, Options{Version: "test", Log: log, Files: files})
+	opt.Version, opt.Log = "test", log
+	a, err := New(cfg, opt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ func (a *App) sources() admin.Sources {
 		Info:        a.info,
 		Connections: a.connections,
 		Sorts:       []string{"lag", "bytes", "age", "messages"},
+		Reload:      func(ctx context.Context) (any, error) { return a.Reload(ctx) },
 	}
 }
 

@@ -142,13 +142,13 @@ func TestReloadTakesTheNewCertificateOrSaysWhyNot(t *testing.T) {
 		return c.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
 	}
 	f, _ := selfSigned(t, dir, 2)
-	if err := g.Reload(); err != nil || serial() != 2 {
+	if _, err := g.Reload(t.Context()); err != nil || serial() != 2 {
 		t.Errorf("%v, serial %d", err, serial())
 	}
 	if err := os.WriteFile(f.CertFile, []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Reload(); err == nil || !strings.Contains(err.Error(), "tls: reload: certificates[0]: "+f.CertFile) || serial() != 2 {
+	if _, err := g.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "tls: reload: certificates[0]: "+f.CertFile) || serial() != 2 {
 		t.Errorf("%v, serial %d", err, serial())
 	}
 	client.CloseIdleConnections()

@@ -9,8 +9,12 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/tlsterm"
+	"github.com/weir-gateway/weir/internal/upstream"
 )
 
 // Config is everything that `weir serve` can be told.
@@ -35,6 +39,22 @@ type Config struct {
 	Push push.Config `json:"push"`
 	// Downstream is what an HTTP client may take in time and size.
 	Downstream downstream.Config `json:"downstream"`
+	// Routes lead what is not Weir's own to backends, or answer it themselves.
+	Routes []policy.RouteConfig `json:"routes"`
+	// Clusters are the backends that routes lead to, by name.
+	Clusters []upstream.Config `json:"clusters"`
+	// Splits divide requests among clusters: releases, canaries, mirrors. A route
+	// names one in place of a cluster.
+	Splits []upstream.SplitConfig `json:"splits"`
+	// Proxy is what passing requests on may take.
+	Proxy proxy.Config `json:"proxy"`
+	// Trusted are the proxies in front of Weir whose word about a client's address
+	// is taken.
+	Trusted limit.Trusted `json:"trusted"`
+	// AccessLog is one line per request of a route.
+	AccessLog AccessLog `json:"access_log"`
+	// Reload is what happens when this file changes.
+	Reload Reload `json:"reload"`
 	// EventLoop is what moves the bytes, and the bounds of every connection.
 	EventLoop eventloop.Config `json:"eventloop"`
 	// Log is what the program writes about itself, on standard error.
@@ -69,6 +89,22 @@ const (
 	BrokerNATS   = "nats"
 	BrokerMemory = "memory"
 )
+
+// AccessLog says where the access log goes.
+type AccessLog struct {
+	// File gets a JSON object per line: "stdout", "stderr", or a path that is
+	// appended to. Empty means that there is none.
+	File string `json:"file"`
+}
+
+// Reload says when the configuration is read again. Always at SIGHUP, and at POST
+// /api/reload on the admin listener. What is wrong changes nothing and is logged.
+// Routes, clusters, splits and certificates take effect at once and close no
+// connection; a change elsewhere is logged as waiting for a restart.
+type Reload struct {
+	// Watch is how often the file is looked at. 0 means 1s, negative never.
+	Watch hub.Duration `json:"watch"`
+}
 
 // Log configures the program's log.
 type Log struct {
@@ -123,6 +159,12 @@ func (l Log) WithDefaults() Log {
 	def(&l.Level, "info")
 	def(&l.Format, "text")
 	return l
+}
+
+// WithDefaults returns r with zeros replaced.
+func (r Reload) WithDefaults() Reload {
+	def(&r.Watch, hub.Duration(time.Second))
+	return r
 }
 
 // WithDefaults returns s with zeros replaced.

@@ -38,6 +38,7 @@ type Terminator struct {
 	ownSecret []byte        // of tickets, when none is configured
 	gate      chan struct{} // as many as may compute at a time
 	admission *admission
+	protocols []string
 
 	counters counters
 	// changed tells Run that another service is current.
@@ -61,8 +62,10 @@ type service struct {
 }
 
 // New reads the certificates. cfg must be Enabled. Run does the work in the
-// background; without it nothing is reloaded, stapled or rotated.
-func New(cfg Config, log *slog.Logger) (*Terminator, error) {
+// background; without it nothing is reloaded, stapled or rotated. protocols are
+// what ALPN may agree on, the preferred one first (RFC 7301); none means http/1.1.
+// What was agreed is not told on: a protocol shows in its first bytes.
+func New(cfg Config, log *slog.Logger, protocols ...string) (*Terminator, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -80,7 +83,10 @@ func New(cfg Config, log *slog.Logger) (*Terminator, error) {
 		cfg: cfg, log: log, retryMin: ocspRetryMin, ownSecret: make([]byte, minTicketSecret),
 		gate: make(chan struct{}, cfg.HandshakeCPUs), admission: newAdmission(cfg), changed: make(chan struct{}, 1),
 		client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}},
-		live:   map[*exchange]struct{}{},
+		live:   map[*exchange]struct{}{}, protocols: protocols,
+	}
+	if len(protocols) == 0 {
+		t.protocols = []string{"http/1.1"}
 	}
 	_, _ = rand.Read(t.ownSecret) // never fails
 	t.seen = t.filesDigest()
@@ -111,7 +117,7 @@ func (t *Terminator) load() (*service, error) {
 	}
 	s.config = &tls.Config{
 		MinVersion: version(t.cfg.MinVersion), MaxVersion: version(t.cfg.MaxVersion),
-		CipherSuites: suites12, NextProtos: []string{"http/1.1"},
+		CipherSuites: suites12, NextProtos: t.protocols,
 		ClientCAs: pool, SessionTicketsDisabled: t.cfg.DisableTickets,
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			now := time.Now()
