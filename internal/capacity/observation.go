@@ -123,6 +123,8 @@ type Runtime struct {
 	RSS uint64 `json:"rss,omitempty"`
 	// CPUSeconds is the processor time used in the window.
 	CPUSeconds float64 `json:"cpu_seconds,omitempty"`
+	// Remote says that it runs on another machine than the generator.
+	Remote bool `json:"remote,omitempty"`
 }
 
 // Host are the covariates: what others did to the machine in the window.
@@ -171,7 +173,7 @@ func (o *Observation) batch() float64 {
 // covariates puts the host's and the runtime's side by side for stat.Classify.
 func (o *Observation) covariates() stat.Covariates {
 	c := stat.Covariates{Steal: o.Host.Steal, Pressure: o.Host.Pressure, Wait: o.Host.Wait, Busy: o.Host.Busy}
-	if o.Runtime != nil && o.Runtime.CPUSeconds > 0 && o.Host.CPUs > 0 && o.Length > 0 {
+	if o.Runtime != nil && !o.Runtime.Remote && o.Runtime.CPUSeconds > 0 && o.Host.CPUs > 0 && o.Length > 0 {
 		c.Own = o.Generator.Share + o.Runtime.CPUSeconds/o.seconds()/float64(o.Host.CPUs)
 	}
 	return c

@@ -42,8 +42,8 @@ type Options struct {
 	// in the modes standard and thorough.
 	ClosedLoop bool `json:"closed_loop,omitempty"`
 
-	// Caps. MaxDuration of the whole search: 0 means the mode's (2, 12 or 40
-	// minutes). MaxRate: 0 means half the generator's ceiling, or 10 million/s.
+	// Caps. MaxDuration of the whole search: 0 means the mode's (110 s, 12
+	// or 40 minutes). MaxRate: 0 means half the generator's ceiling, or 10 million/s.
 	// MaxRequests: 0 means a thousand million. MaxRSS of the target in bytes: 0
 	// means none. MaxConns: a load that would open more is refused; 0 means none.
 	MaxDuration time.Duration `json:"max_duration_ns,omitempty"`
@@ -109,7 +109,7 @@ func (o Options) plan() plan {
 		return plan{
 			window: 2 * time.Second, warm: 300 * time.Millisecond, probe: 800 * time.Millisecond, baseMax: 4 * time.Second,
 			repeats: 3, maxRepeats: 5, baseRepeats: 5, refine: 3, hold: 10 * time.Second, holdWindow: 2 * time.Second,
-			fixedWork: 10, maxDuration: 2 * time.Minute, typical: 90 * time.Second, downRepeats: 1, resamples: 500, plateauWindows: 3,
+			fixedWork: 10, maxDuration: 110 * time.Second, typical: 100 * time.Second, downRepeats: 1, resamples: 500, plateauWindows: 3,
 		}
 	case Thorough:
 		return plan{

@@ -119,11 +119,16 @@ type Covariates struct {
 // for what was measured; no reason means that it counts. base is the quiet
 // machine at low load. Time stolen counts above 1 %; waiting counts above three
 // times the baseline's (and 5 %), but not on a machine that the measurement
-// itself keeps busy: there one waits for oneself.
+// itself keeps busy: there one waits for oneself. Work of others counts when it is
+// a fifth of the machine more than at the baseline. Without a baseline only time
+// stolen counts.
 func Classify(c, base Covariates) []string {
 	var why []string
 	if c.Steal > 0.01 {
 		why = append(why, "steal")
+	}
+	if base == (Covariates{}) {
+		return why
 	}
 	others := c.Busy - c.Own
 	ownLoad := c.Busy > 0.8 && (c.Own == 0 || others < 0.2)

@@ -91,4 +91,7 @@ func TestClassifyNamesWhatTheMachineDid(t *testing.T) {
 	f(Covariates{Wait: 0.5, Busy: 0.99, Own: 0.95})
 	f(Covariates{Wait: 0.5, Busy: 0.99})
 	f(Covariates{Wait: 0.5, Busy: 0.99, Own: 0.4}, "run-queue wait", "neighbours")
+	base = Covariates{}
+	f(Covariates{Wait: 0.5, Busy: 0.5, Own: 0.1})
+	f(Covariates{Steal: 0.02, Wait: 0.5}, "steal")
 }

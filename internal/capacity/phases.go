@@ -1,0 +1,515 @@
+package capacity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/stat"
+)
+
+func (s *search) note(format string, args ...any) {
+	s.rep.Notes = append(s.rep.Notes, fmt.Sprintf(format, args...))
+}
+
+// qualify is P0: the machine's evenness, the generator's ceiling, and a first look
+// at the target at a rate that it bears.
+func (s *search) qualify(ctx context.Context) error {
+	q := &s.rep.Qualify
+	s.tell(Load{}, 0, nil, "fixed work, to see how even the machine is")
+	q.FixedWork = s.opt.FixedWork(ctx, s.plan.fixedWork)
+	q.HostCV = stat.CV(q.FixedWork)
+	q.MaxRate = s.opt.MaxRate
+	if q.MaxRate == 0 {
+		q.MaxRate = 1e7
+	}
+	if s.opt.Ceiling != nil {
+		s.tell(Load{}, 0, nil, "the generator against a server that does nothing")
+		g, err := s.opt.Ceiling(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("measure the generator's ceiling: %w", err)
+		}
+		q.Ceiling = g
+		q.MaxRate = math.Min(q.MaxRate, g/2)
+	}
+	s.top = q.MaxRate
+	rate := s.opt.Start
+	if rate == 0 {
+		rate = 20
+		if q.Ceiling > 0 {
+			rate = 0.05 * q.Ceiling
+		}
+	}
+	return s.firstLight(ctx, math.Min(rate, s.top))
+}
+
+// firstLight finds a rate at which the target answers well, going down from rate.
+func (s *search) firstLight(ctx context.Context, rate float64) error {
+	for {
+		w, err := s.probe(ctx, rate)
+		if err != nil {
+			return err
+		}
+		if w.Fault != "" { // one may be chance
+			if w, err = s.probe(ctx, rate); err != nil {
+				return err
+			}
+		}
+		if w.Limited {
+			s.limitedAt = rate
+			return &stopError{Invalid, fmt.Sprintf("the generator is the limit already at %.4g/s (%s)", rate, w.Void)}
+		}
+		if w.Fault == "" && w.Obs.Completed > 0 {
+			s.lo = rate
+			return nil
+		}
+		s.hi = rate
+		if rate < 1 || rate*s.plan.probe.Seconds() < 2 {
+			if w.Obs.Completed == 0 {
+				return &stopError{Invalid, "the target answers nothing well, not even at " + rateText(w.Obs.Load) + ": " + w.Fault}
+			}
+			return &stopError{Fail, "the target fails at the lowest rate tried, " + rateText(w.Obs.Load) + ": " + w.Fault}
+		}
+		s.top = s.rep.Qualify.MaxRate
+		rate /= 4
+	}
+}
+
+// probe is a short window of the bracket, after a warm-up.
+func (s *search) probe(ctx context.Context, rate float64) (*Window, error) {
+	if err := s.warm(ctx, rate); err != nil {
+		return nil, err
+	}
+	w, err := s.measure(ctx, "probe", s.load(rate), 1, s.plan.probe)
+	if err != nil {
+		return nil, err
+	}
+	if w.Fault == "" && w.Used && w.Obs.Completed >= 10 && w.Obs.Response.Mean > 0 {
+		s.minMean = math.Min(s.minMean, w.Obs.Response.Mean)
+	}
+	return w, nil
+}
+
+// trouble says whether a probe is past the limit, by mean response (a short window
+// carries no P99), and how near it is: the mean over the least mean seen.
+func (s *search) trouble(w *Window) (past bool, growth float64) {
+	growth = 1
+	if w.Obs.Completed > 0 && !math.IsInf(s.minMean, 1) {
+		growth = w.Obs.Response.Mean / s.minMean
+	}
+	return w.Fault != "" || growth > s.opt.Kappa || w.Obs.Completed == 0, growth
+}
+
+// bracket is P1: up by ×4 while nothing stirs, ×2, then ×1.5 near trouble, until a
+// rate fails twice; then the gap is halved until it is within ×1.6. Then the
+// baseline, at a few per cent of what failed.
+func (s *search) bracket(ctx context.Context) error {
+	if err := s.climb(ctx); err != nil && !errors.Is(err, errTime) {
+		return err
+	}
+	for s.hi > 0 && s.hi/s.lo > 1.6 {
+		mid := math.Sqrt(s.lo * s.hi)
+		past, _, err := s.probeTwice(ctx, mid)
+		if errors.Is(err, errTime) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if past {
+			s.hi = mid
+		} else {
+			s.lo = mid
+		}
+	}
+	return s.baseline(ctx)
+}
+
+func (s *search) climb(ctx context.Context) error {
+	growth := 1.0
+	for s.hi == 0 {
+		factor := 2.0
+		switch {
+		case growth < 1.3 && s.lo < 1000:
+			factor = 4
+		case growth > 1.5:
+			factor = 1.5
+		}
+		next := math.Min(s.lo*factor, s.top)
+		if next <= s.lo {
+			return nil // as far as is allowed
+		}
+		past, g, err := s.probeTwice(ctx, next)
+		if err != nil {
+			return err
+		}
+		if s.limitedAt > 0 && s.limitedAt <= next {
+			s.top = s.lo
+			return nil
+		}
+		if past {
+			s.hi = next
+		} else {
+			s.lo, growth = next, g
+		}
+	}
+	return nil
+}
+
+// probeTwice is a probe that believes a failure only the second time.
+func (s *search) probeTwice(ctx context.Context, rate float64) (past bool, growth float64, err error) {
+	limited := 0
+	for range 2 {
+		w, err := s.probe(ctx, rate)
+		if err != nil {
+			return false, 1, err
+		}
+		past, growth = s.trouble(w)
+		if w.Limited && !strings.HasPrefix(w.Fault, "errors") {
+			limited++
+		} else if !past {
+			return false, growth, nil
+		}
+	}
+	if limited == 2 {
+		s.limitedAt = rate
+	}
+	return past, growth, nil
+}
+
+// baseline measures the target at low load: the rate of the first probe if that is
+// 7 to 12 % of what failed, otherwise 9 %. Windows are as long as the samples for P99
+// need, within the plan.
+func (s *search) baseline(ctx context.Context) error {
+	limit := s.hi
+	if limit == 0 {
+		limit = s.lo
+	}
+	rate := 0.09 * limit
+	if first := s.rep.Windows[0].Obs.Load.Rate; first >= 0.07*limit && first <= 0.12*limit {
+		rate = first
+	}
+	if s.opt.Start > 0 && s.opt.Start < limit/2 {
+		rate = s.opt.Start
+	}
+	s.rep.Base.Rate = rate
+	d := s.baseWindow()
+	if s.rep.Quantile == 0 {
+		s.rep.Quantile = quantileFor(rate * d.Seconds())
+	}
+	if err := s.warm(ctx, rate); err != nil {
+		return err
+	}
+	for r := range s.plan.baseRepeats {
+		if err := s.baselineWindow(ctx, r+1); err != nil {
+			return err
+		}
+	}
+	s.sumBaseline()
+	return nil
+}
+
+func (s *search) baseWindow() time.Duration {
+	need := time.Duration(1150 / s.rep.Base.Rate * float64(time.Second))
+	return min(max(need, s.plan.window), s.plan.baseMax)
+}
+
+// quantileFor is the highest quantile that n samples carry, with a margin for
+// windows that got fewer.
+func quantileFor(n float64) float64 {
+	for _, q := range []float64{0.99, 0.95} {
+		if stat.Enough(int(0.88*n), q) {
+			return q
+		}
+	}
+	return 0.5
+}
+
+// baselineWindow measures the baseline once more.
+func (s *search) baselineWindow(ctx context.Context, repeat int) error {
+	_, err := s.measure(ctx, "baseline", s.load(s.rep.Base.Rate), repeat, s.baseWindow())
+	if err != nil {
+		return err
+	}
+	s.base = append(s.base, len(s.rep.Windows)-1)
+	return nil
+}
+
+// stairs is P2: geometric levels from 0.6·lo to 1.3·hi, each repeated, the baseline
+// between every three; the plateau above; one pass down.
+func (s *search) stairs(ctx context.Context) error {
+	from, to := 0.6*s.lo, math.Min(1.3*s.hi, s.top)
+	if s.hi == 0 {
+		to = s.lo
+	}
+	const step = 1.25
+	var levels []float64
+	for r := from; r <= to*1.0001; r *= step {
+		levels = append(levels, r)
+	}
+	s.rep.Rule.Step = step
+	for i, rate := range levels {
+		if i > 0 && i%3 == 0 {
+			if err := s.again(ctx); err != nil {
+				return err
+			}
+		}
+		if err := s.level(ctx, "up", rate, s.plan.repeats, s.plan.repeats); err != nil {
+			return err
+		}
+		// Twice beyond, the next levels would only hurt.
+		if n := len(levels); i < n-1 && s.failsByFault(rate) && i > 0 && s.failsByFault(levels[i-1]) {
+			break
+		}
+	}
+	if err := s.plateau(ctx); err != nil {
+		return err
+	}
+	return s.down(ctx, levels)
+}
+
+// again is the baseline between levels, once.
+func (s *search) again(ctx context.Context) error {
+	if err := s.warm(ctx, s.rep.Base.Rate); err != nil {
+		return err
+	}
+	return s.baselineWindow(ctx, len(s.base)+1)
+}
+
+func (s *search) failsByFault(rate float64) bool {
+	d, why := s.decide(s.used(s.levels[rate]), s.threshold(), false)
+	return d == Fails && why != "latency"
+}
+
+// level measures a rate repeats times, and on to most while it is undecided; a
+// clear case ends after two. Discarded windows are repeated, three at most.
+func (s *search) level(ctx context.Context, pass string, rate float64, repeats, most int) error {
+	if rate > s.top*1.0001 {
+		return nil
+	}
+	if err := s.warm(ctx, rate); err != nil {
+		return err
+	}
+	spare := 3
+	before := len(s.used(s.levels[rate]))
+	for n := 0; ; {
+		w, err := s.measure(ctx, pass, s.load(rate), n+1, s.levelWindow(rate))
+		if err != nil {
+			return err
+		}
+		s.levels[rate] = append(s.levels[rate], len(s.rep.Windows)-1)
+		if !w.Used && spare > 0 {
+			spare--
+			continue
+		}
+		if !w.Warmup.Steady && spare > 0 && w.Fault == "" {
+			spare-- // still on its way: extended by one more window
+			most++
+		}
+		n++
+		ws := s.used(s.levels[rate])
+		d := s.byKnee(ws)
+		if s.opt.SLO > 0 && d != Undecided && s.bySLO(ws) == Undecided {
+			d = Undecided
+		}
+		switch {
+		case n >= most || len(ws) >= before+most:
+			return nil
+		case n >= 2 && d != Undecided && (n >= repeats || s.plan.repeats <= 3):
+			return nil
+		case n >= repeats && d != Undecided:
+			return nil
+		}
+	}
+}
+
+// levelWindow is long enough for the samples that the judged quantile needs.
+func (s *search) levelWindow(rate float64) time.Duration {
+	need := time.Duration(11.5 / (1 - s.rep.Quantile) / rate * float64(time.Second))
+	return min(max(need, s.plan.window), s.plan.baseMax)
+}
+
+// plateau goes on up until completed throughput stays behind what is offered, and
+// measures that a few times.
+func (s *search) plateau(ctx context.Context) error {
+	rates := s.rates()
+	if len(rates) == 0 || s.hi == 0 {
+		return nil
+	}
+	rate := rates[len(rates)-1]
+	for range 6 {
+		rate = math.Min(rate*1.2, s.top)
+		if rate <= rates[len(rates)-1] {
+			return nil
+		}
+		w, err := s.measure(ctx, "plateau", s.load(rate), 1, s.plan.probe)
+		if err != nil {
+			return err
+		}
+		if !overload(w) {
+			continue
+		}
+		for r := 1; r < s.plan.plateauWindows; r++ {
+			if _, err := s.measure(ctx, "plateau", s.load(rate), r+1, s.plan.probe); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
+// overload: offered ≥ 1.1·completed.
+func overload(w *Window) bool {
+	return w.Obs.Load.Concurrency == 0 && w.Obs.Completed > 0 && w.Obs.offeredRate() >= 1.1*w.Obs.completedRate()
+}
+
+// down is the descending pass over the levels that were borne going up, straight
+// from the overload of the plateau: a target that comes back later than it went is
+// found here.
+func (s *search) down(ctx context.Context, levels []float64) error {
+	lo, _, _ := s.bracketOf(s.byKnee)
+	for i := len(levels) - 1; i >= 0; i-- {
+		rate := levels[i]
+		if len(s.levels[rate]) == 0 || s.byKnee(s.used(s.levels[rate])) == Fails || s.opt.Mode == Quick && rate < lo*0.75 {
+			continue
+		}
+		load := s.load(rate)
+		if err := s.descend(ctx, load); err != nil {
+			return err
+		}
+		for r := range s.plan.downRepeats {
+			if _, err := s.measure(ctx, "down", load, r+1, s.levelWindow(rate)); err != nil {
+				return err
+			}
+			s.downs[rate] = append(s.downs[rate], len(s.rep.Windows)-1)
+		}
+	}
+	return nil
+}
+
+// descend goes to a lower level without the rest that going up is given: what the
+// level above left behind is worked off at this one. A backlog that does not fall
+// here is the target's answer; one that falls slowly is helped by low load.
+func (s *search) descend(ctx context.Context, load Load) error {
+	stuck := 0
+	for range 5 {
+		before := s.left
+		if err := s.allowed(ctx, load, s.plan.probe); err != nil {
+			return err
+		}
+		if _, err := s.put(ctx, load, s.plan.probe); err != nil {
+			return err
+		}
+		if !s.behind(load.Rate) {
+			return nil
+		}
+		if s.left >= before {
+			stuck++
+		}
+	}
+	if stuck >= 3 {
+		return nil
+	}
+	return s.warm(ctx, load.Rate)
+}
+
+// refine is P3: noisy bisection for the knee and for the objective, turn about.
+func (s *search) refine(ctx context.Context) error {
+	if s.hi == 0 {
+		return nil
+	}
+	if err := s.again(ctx); err != nil {
+		return err
+	}
+	s.sumBaseline()
+	questions := []*question{{by: s.byKnee}}
+	if s.opt.SLO > 0 {
+		questions = append(questions, &question{by: s.bySLO})
+	}
+	for range s.plan.refine {
+		for _, q := range questions {
+			if q.settled {
+				continue
+			}
+			if err := s.bisect(ctx, q); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// question is what bisection is after.
+type question struct {
+	by      func([]*Window) Decision
+	tried   []float64
+	settled bool // as fine as asked for, or as the noise allows
+}
+
+// bisect is one step of noisy bisection: a level is repeated until it is decided or
+// has had the most repeats. Around an undecided one both sides are tried; when they
+// are undecided too, this is as fine as the noise allows.
+func (s *search) bisect(ctx context.Context, q *question) error {
+	lo, hi, inverted := s.bracketOf(q.by)
+	at, repeats := 0.0, s.plan.maxRepeats
+	switch {
+	case hi == 0 || lo == 0:
+		at = s.beyond(lo, hi)
+	case inverted && !slices.Contains(q.tried, hi):
+		at, repeats = hi, s.plan.repeats // believe the odd one out only after more of it
+	case hi/lo > 1.05:
+		at = s.between(lo, hi, q.tried)
+	}
+	if at == 0 {
+		q.settled = true
+		return nil
+	}
+	q.tried = append(q.tried, at)
+	return s.level(ctx, "refine", at, s.plan.repeats, repeats)
+}
+
+// between is the next rate to try inside (lo, hi): an undecided level with repeats
+// to spare, else the middle of the widest gap between what was measured; 0 when all
+// gaps are fine.
+func (s *search) between(lo, hi float64, tried []float64) float64 {
+	at, widest := 0.0, 1.05
+	last := lo
+	for _, r := range s.rates() {
+		if r <= lo || r > hi {
+			continue
+		}
+		if r < hi && !slices.Contains(tried, r) && len(s.levels[r]) < s.plan.maxRepeats {
+			return r
+		}
+		if r/last > widest {
+			widest, at = r/last, math.Sqrt(r*last)
+		}
+		last = r
+	}
+	return at
+}
+
+// beyond is the next rate on the one side on which nothing was decided; 0 when there
+// is nowhere to go.
+func (s *search) beyond(lo, hi float64) float64 {
+	rates := s.rates()
+	if len(rates) == 0 {
+		return 0
+	}
+	rate := rates[0] / 1.6
+	if hi == 0 {
+		rate = math.Min(rates[len(rates)-1]*1.25, s.top)
+	}
+	if len(s.levels[rate]) > 0 || lo == 0 && rate <= s.rep.Base.Rate {
+		return 0
+	}
+	return rate
+}

@@ -1,0 +1,413 @@
+package capacity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/weir-gateway/weir/internal/stat"
+)
+
+// What the noise may be at most for a number to be named.
+const (
+	maxDiscarded = 0.20 // of the windows
+	maxLimited   = 0.20
+	maxHostCV    = 0.30 // of equal work
+	maxScatter   = 0.30 // of the logarithm of the baseline's latency
+	maxDrift     = 1.50 // of the baseline
+	maxKneeRatio = 1.35 // between the ends of the knee's interval
+	maxJumpy     = 0.15 // of the low levels' windows
+)
+
+// conclude turns what was measured into the three numbers and the verdict. err is
+// what ended the search early, if anything.
+func (s *search) conclude(err error) {
+	r := s.rep
+	s.limits()
+	s.agree()
+	r.Saturated = s.hi > 0 || r.Knee.Bracket[1] > 0
+	var stop *stopError
+	switch {
+	case err == nil:
+	case errors.As(err, &stop):
+		r.Partial = true
+		s.fault(stop.verdict, "%s", stop.reason)
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		r.Partial = true
+		s.fault(Inconclusive, "interrupted: the numbers are of what was measured until then")
+	default:
+		r.Partial = true
+		s.fault(Invalid, "%v", err)
+	}
+	s.validity()
+	s.noise()
+	s.agreement()
+	s.confirmed()
+	if r.Verdict == "" && !r.Saturated {
+		s.unsaturated()
+	}
+	if r.Verdict == "" {
+		s.expected()
+	}
+	s.recommend()
+}
+
+// fault makes the verdict at least as bad as v and keeps the reason.
+func (s *search) fault(v Verdict, format string, args ...any) {
+	rank := map[Verdict]int{"": 0, Pass: 1, Fail: 2, Inconclusive: 3, Invalid: 4}
+	reason := fmt.Sprintf(format, args...)
+	if rank[v] > rank[s.rep.Verdict] {
+		s.rep.Verdict = v
+		s.rep.Reasons = append([]string{reason}, s.rep.Reasons...)
+		return
+	}
+	s.rep.Reasons = append(s.rep.Reasons, reason)
+}
+
+// validity: was it the target that was measured?
+func (s *search) validity() {
+	limited, void, n := 0, 0, 0
+	for i := range s.rep.Windows {
+		w := &s.rep.Windows[i]
+		n++
+		switch {
+		case w.Limited && !overload(w):
+			limited++
+		case w.Void != "" && !w.Limited:
+			void++
+		}
+	}
+	if s.limitedAt > 0 && s.hi == 0 {
+		s.fault(Invalid, "the generator was the limit at %.4g/s, before the target was", s.limitedAt)
+	} else if limited >= 3 && float64(limited) > maxLimited*float64(n) {
+		s.fault(Invalid, "the generator was the limit in %d of %d windows", limited, n)
+	}
+	if void >= 3 && float64(void) > maxDiscarded*float64(n) {
+		s.fault(Invalid, "the accounting does not add up in %d of %d windows (Little's law)", void, n)
+	}
+}
+
+// noise: could a number be told?
+func (s *search) noise() {
+	r := s.rep
+	discarded := 0
+	for i := range r.Windows {
+		if len(r.Windows[i].Discard) > 0 {
+			discarded++
+		}
+	}
+	if n := len(r.Windows); n >= 5 && float64(discarded) > maxDiscarded*float64(n) {
+		s.fault(Inconclusive, "the machine was too noisy: %d of %d windows were discarded (%s)", discarded, n, s.discardReasons())
+	}
+	if r.Qualify.HostCV > maxHostCV {
+		s.fault(Inconclusive, "the machine was too noisy: equal work took times that differ by %.0f %%", 100*r.Qualify.HostCV)
+	} else if r.Qualify.HostCV > 0.1 {
+		s.note("equal work took times that differ by %.0f %%: other load on the machine", 100*r.Qualify.HostCV)
+	}
+	if r.Base.Latency.N >= 3 && r.Base.Scatter > maxScatter {
+		s.fault(Inconclusive, "the latency at low load is not stable: windows differ by a factor of %.1f (the machine, or pauses of the target)",
+			math.Exp(2*r.Base.Scatter))
+	}
+	if d := r.Base.Drift; d > 0 && r.Base.Latency.N >= 6 {
+		if off := math.Exp(math.Abs(math.Log(d))); off > maxDrift {
+			s.fault(Inconclusive, "the latency at low load drifted by a factor of %.1f during the search", off)
+		} else if off > 1.1 {
+			s.note("the latency at low load drifted by %.0f %% during the search", 100*(off-1))
+		}
+	}
+	if jumpy, n := s.jumpy(); n >= 6 && float64(jumpy) > maxJumpy*float64(n) {
+		s.fault(Inconclusive, "%d of %d windows well below the knee differ from their neighbours by more than a factor of 2", jumpy, n)
+	}
+}
+
+// jumpy counts the windows at low levels whose latency is far from their level's
+// median: there chance cannot do that.
+func (s *search) jumpy() (jumpy, n int) {
+	limit := 0.8 * s.rep.Knee.Bracket[0]
+	count := func(index []int) {
+		ws := s.used(index)
+		ls := s.latencies(ws)
+		m := stat.Median(ls)
+		if len(ls) < 3 {
+			return
+		}
+		for _, l := range ls {
+			n++
+			if l > 2*m || l < m/2 {
+				jumpy++
+			}
+		}
+	}
+	count(s.base)
+	for _, rate := range s.rates() {
+		if rate <= limit {
+			count(s.levels[rate])
+		}
+	}
+	return jumpy, n
+}
+
+func (s *search) discardReasons() string {
+	seen := map[string]bool{}
+	var out []string
+	for i := range s.rep.Windows {
+		for _, d := range s.rep.Windows[i].Discard {
+			if !seen[d] {
+				seen[d] = true
+				out = append(out, d)
+			}
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// limits fills the three numbers.
+func (s *search) limits() {
+	r := s.rep
+	s.kneeLimit()
+	s.sloLimit()
+	s.maxLimit()
+	if c := r.Max.Rate.Point; r.Max.Known && r.Knee.Known && c > 0 {
+		r.RhoKnee = r.Knee.Rate.Point / c
+		switch {
+		case r.RhoKnee < 0.3:
+			s.note("latency grows long before throughput ends (knee at %.0f %% of capacity): look for a lock, a timer or a collector", 100*r.RhoKnee)
+		case r.RhoKnee > 0.97:
+			s.note("the knee is a cliff: latency gives no warning before capacity")
+		}
+	}
+	s.cliff()
+}
+
+func (s *search) kneeLimit() {
+	r, c := s.rep, s.rep.Model.Crossing
+	k := &r.Knee
+	k.Rate = c.Load
+	if s.hi == 0 {
+		k.By = "nothing that was tried was too much"
+	}
+	if len(s.levels) == 0 || len(s.latencies(s.used(s.base))) == 0 {
+		k.By, k.Rate = "not measured", unknown()
+		return
+	}
+	lo, hi, inverted := s.bracketOf(s.byKnee)
+	k.Bracket = [2]float64{lo, hi}
+	if hi == 0 && s.hi == 0 {
+		k.Rate = unknown()
+		return
+	}
+	if fault := s.faultAt(hi); hi > 0 && strings.HasPrefix(fault, "errors") && !(c.Load.Point > 0 && c.Load.Point <= hi) {
+		k.By, k.Rate = "errors come before latency grows ("+strings.TrimPrefix(fault, "errors: ")+")", unknown()
+		return
+	}
+	if math.IsNaN(c.Load.Point) {
+		k.By = "the growth was not crossed by the levels measured"
+		s.fault(Inconclusive, "the knee is not bracketed: %s", k.By)
+		return
+	}
+	// What was decided bounds it too, but never cuts the estimate off.
+	if lo > 0 && !inverted {
+		k.Rate.Lo = math.Min(math.Max(k.Rate.Lo, lo), k.Rate.Point)
+	}
+	if hi > 0 && !inverted {
+		k.Rate.Hi = math.Max(math.Min(k.Rate.Hi, hi), k.Rate.Point)
+	}
+	if inverted {
+		s.note("some level passed above one that failed")
+	}
+	k.By = "latency"
+	if f := s.faultAt(hi); f != "" && f != "latency" {
+		k.By = f
+	}
+	if ratio := k.Rate.Ratio(); ratio > maxKneeRatio {
+		s.fault(Inconclusive, "the knee is not told apart from its neighbourhood: between %.4g/s and %.4g/s", k.Rate.Lo, k.Rate.Hi)
+	}
+	k.Known = true
+	k.Confidence = confidenceOf(k.Rate.Ratio())
+}
+
+func confidenceOf(ratio float64) string {
+	switch {
+	case ratio <= 1.10:
+		return "high"
+	case ratio <= 1.25:
+		return "medium"
+	}
+	return "low"
+}
+
+func unknown() stat.Interval {
+	return stat.Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1)}
+}
+
+func (s *search) faultAt(rate float64) string {
+	if rate == 0 {
+		return ""
+	}
+	_, f := s.decide(s.used(s.levels[rate]), s.threshold(), false)
+	return f
+}
+
+func (s *search) sloLimit() {
+	l := &s.rep.SLO
+	l.Rate = unknown()
+	if s.opt.SLO == 0 {
+		l.By = "no objective given"
+		return
+	}
+	lo, hi, _ := s.bracketOf(s.bySLO)
+	l.Bracket = [2]float64{lo, hi}
+	base := s.latency(s.used(s.base))
+	switch {
+	case lo > 0:
+		l.Known = true
+		l.Rate = stat.Interval{Point: lo, Lo: lo, Hi: math.Inf(1), N: len(s.levels[lo])}
+		if hi > 0 {
+			l.Rate.Hi = hi
+			l.Confidence = confidenceOf(hi / lo)
+			_, l.By = s.decide(s.used(s.levels[hi]), s.opt.SLO.Seconds(), true)
+		} else {
+			l.By, l.Confidence = "nothing that was tried missed the objective", "low"
+		}
+	case base.N > 0 && base.Lo > s.opt.SLO.Seconds():
+		l.By = fmt.Sprintf("missed already at %.4g/s", s.rep.Base.Rate)
+	default:
+		l.By = "no level could be decided"
+	}
+}
+
+// maxLimit is the plateau, or, where errors come first, the highest level without.
+func (s *search) maxLimit() {
+	m := &s.rep.Max
+	m.Rate = unknown()
+	m.Bracket = s.rep.Knee.Bracket
+	lo, hi := m.Bracket[0], m.Bracket[1]
+	if f := s.faultAt(hi); strings.HasPrefix(f, "errors") && lo > 0 {
+		m.Known, m.By = true, f
+		m.Rate = stat.Interval{Point: math.Sqrt(lo * hi), Lo: lo, Hi: hi, N: len(s.levels[lo])}
+		m.Confidence = confidenceOf(hi / lo)
+		return
+	}
+	if p := s.rep.Model.Plateau; p.N >= 2 {
+		m.Known, m.Rate, m.By = true, p, "throughput"
+		m.Confidence = confidenceOf(p.Ratio())
+		return
+	}
+	best := 0.0
+	for i := range s.rep.Windows {
+		if w := &s.rep.Windows[i]; w.Used && w.Fault == "" && w.Obs.Load.Concurrency == 0 {
+			best = math.Max(best, w.Obs.completedRate())
+		}
+	}
+	m.Rate.Lo = best
+	m.By = "no overload was measured: at least what was completed"
+}
+
+// cliff looks for throughput that falls when more is offered.
+func (s *search) cliff() {
+	best := 0.0
+	falling := map[float64][]float64{}
+	for i := range s.rep.Windows {
+		w := &s.rep.Windows[i]
+		if w.Used && w.Obs.Load.Concurrency == 0 && w.Pass != "burst" {
+			falling[w.Obs.Load.Rate] = append(falling[w.Obs.Load.Rate], w.Obs.completedRate())
+		}
+	}
+	for _, rate := range sortedKeys(falling) {
+		x := stat.Median(falling[rate])
+		if x < 0.8*best && len(falling[rate]) >= 2 && s.rep.Cliff == 0 {
+			s.rep.Cliff = rate
+			s.note("throughput falls from %.4g/s to %.4g/s when %.4g/s are offered", best, x, rate)
+		}
+		best = math.Max(best, x)
+	}
+}
+
+func (s *search) agreement() {
+	for _, a := range s.rep.Model.Agreement {
+		switch {
+		case a.OK:
+		case a.Finding:
+			s.note("%s: %s", a.Name, a.Text)
+		case s.rep.Knee.Known:
+			s.rep.Ambiguous = true
+			s.fault(Inconclusive, "knee ambiguous: %s: %s", a.Name, a.Text)
+		}
+	}
+}
+
+func (s *search) confirmed() {
+	c := s.rep.Confirm
+	if c == nil {
+		return
+	}
+	if c.HoldViolations > 1+c.HoldWindows/10 {
+		s.fault(Inconclusive, "0.9 of the knee (%.4g/s) did not hold: %d of %d windows violate", c.HoldRate, c.HoldViolations, c.HoldWindows)
+	} else if c.HoldViolations > 0 {
+		s.note("%d of %d windows at 0.9 of the knee violate", c.HoldViolations, c.HoldWindows)
+	}
+	if c.BreakWindows >= 3 && c.Breaks < 2 && s.rep.Knee.Known {
+		s.note("1.1 of the knee (%.4g/s) broke in %d of %d windows only: the knee may be higher", c.BreakRate, c.Breaks, c.BreakWindows)
+		s.rep.Knee.Confidence = "low"
+	}
+}
+
+// unsaturated: everything that was allowed was borne.
+func (s *search) unsaturated() {
+	q := s.rep.Qualify
+	at := math.Min(s.top, s.lo)
+	if q.Ceiling > 0 && q.MaxRate >= 0.49*q.Ceiling {
+		s.fault(Invalid, "not saturated at %.4g/s, and above that the generator (ceiling %.4g/s) would be measured", at, q.Ceiling)
+		return
+	}
+	if s.opt.Expect > 0 && at >= s.opt.Expect {
+		s.fault(Pass, "not saturated at %.4g/s, which is what was expected", at)
+		return
+	}
+	s.fault(Inconclusive, "not saturated within the caps: it carries at least %.4g/s", at)
+}
+
+func (s *search) expected() {
+	r := s.rep
+	limit, name := r.Knee, "λ_knee"
+	if s.opt.SLO > 0 {
+		limit, name = r.SLO, "λ_slo"
+	} else if !limit.Known {
+		limit, name = r.Max, "λ_max"
+	}
+	switch e := s.opt.Expect; {
+	case s.opt.SLO > 0 && !limit.Known && strings.HasPrefix(limit.By, "missed"):
+		s.fault(Fail, "the objective is %s", limit.By)
+	case !limit.Known:
+		s.fault(Inconclusive, "%s is not known: %s", name, limit.By)
+	case e == 0:
+		r.Verdict = Pass
+	case limit.Rate.Lo >= e:
+		s.fault(Pass, "%s is at least %.4g/s, expected %.4g/s", name, limit.Rate.Lo, e)
+	case limit.Rate.Hi < e:
+		s.fault(Fail, "%s is at most %.4g/s, expected %.4g/s", name, limit.Rate.Hi, e)
+	default:
+		s.fault(Inconclusive, "%s is between %.4g/s and %.4g/s, expected %.4g/s", name, limit.Rate.Lo, limit.Rate.Hi, e)
+	}
+}
+
+// recommend names an operating point: 0.7 of λ_max, and no more than the objective
+// (or, without one, the knee) allows.
+func (s *search) recommend() {
+	r := s.rep
+	if r.Verdict != Pass && r.Verdict != Fail || !r.Max.Known {
+		return
+	}
+	at := 0.7 * r.Max.Rate.Point
+	switch {
+	case s.opt.SLO > 0 && r.SLO.Known:
+		at = math.Min(at, r.SLO.Rate.Lo)
+	case s.opt.SLO > 0:
+		return
+	case r.Knee.Known && r.Knee.Rate.Lo > 0:
+		at = math.Min(at, r.Knee.Rate.Lo)
+	}
+	r.Recommended = at
+}
