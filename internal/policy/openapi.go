@@ -187,6 +187,11 @@ func (v *Validator) input(method, path, query string, header http.Header, body [
 	case err != nil:
 		return nil, &ValidationError{Status: 404, Message: "the OpenAPI document has no such path"}
 	}
+	for name, value := range params { // the router gives them as they are in the path
+		if params[name], err = url.PathUnescape(value); err != nil {
+			return nil, &ValidationError{Status: 400, Message: "bad percent-encoding in the path"}
+		}
+	}
 	if _, err := url.ParseQuery(query); err != nil {
 		return nil, &ValidationError{Status: 400, Message: "bad query"}
 	}
