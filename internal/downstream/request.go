@@ -267,7 +267,7 @@ func (r *request) preflight() {
 }
 
 func (r *request) healthz() {
-	r.answer(http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"), answerFields)
+	r.answer(http.StatusOK, "text/plain; charset=utf-8", okBody, answerFields)
 }
 
 func (r *request) readyz() {
@@ -275,7 +275,9 @@ func (r *request) readyz() {
 		r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "not ready: " + err.Error()})
 		return
 	}
-	r.answer(http.StatusOK, "text/plain; charset=utf-8", []byte("ready\n"), answerFields)
+	r.answer(http.StatusOK, "text/plain; charset=utf-8", readyBody, answerFields)
 }
 
 func (s *Server) ready() error { return s.push.Ready() }
+
+var okBody, readyBody = []byte("ok\n"), []byte("ready\n")

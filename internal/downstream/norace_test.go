@@ -1,0 +1,5 @@
+//go:build !race
+
+package downstream_test
+
+const raceEnabled = false
