@@ -148,15 +148,17 @@ func (s *search) load(i int) float64 {
 
 // ewma draws two peers and takes the one where the wait is likely the shorter
 // (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001).
+// A peer in slow start stands for choice the less often: a higher cost would keep
+// it out, not slow.
 func (s *search) ewma() int {
 	n := len(s.v.entries)
 	if n == 2 {
-		return s.faster(0, 1)
+		return s.ofTwo()
 	}
 	first := -1
 	for range rejections {
 		i := int(s.c.random() % uint64(n))
-		if i == first || !s.usable(i) {
+		if i == first || !s.usable(i) || !s.ramped(i) {
 			continue
 		}
 		if first < 0 {
@@ -171,16 +173,20 @@ func (s *search) ewma() int {
 	return s.anyFrom(int(s.c.random() % uint64(n)))
 }
 
-func (s *search) faster(i, j int) int {
-	a, b := s.usable(i), s.usable(j)
+func (s *search) ofTwo() int {
+	a, b := s.usable(0), s.usable(1)
 	switch {
 	case !a && !b:
 		return -1
-	case !a:
-		return j
-	case !b:
-		return i
+	case !a || b && !s.ramped(0):
+		return 1
+	case !b || !s.ramped(1):
+		return 0
 	}
+	return s.faster(0, 1)
+}
+
+func (s *search) faster(i, j int) int {
 	x, y := s.cost(i), s.cost(j)
 	if x == y {
 		if s.c.random()&1 == 0 {
@@ -208,7 +214,7 @@ func (s *search) cost(i int) float64 {
 		}
 		l = unmeasured
 	}
-	return l * (n + 1) / s.weight(i)
+	return l * (n + 1) / s.v.entries[i].weight
 }
 
 // consistentHash walks the ring from the key's place to the first peer that may be

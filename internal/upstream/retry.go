@@ -175,7 +175,7 @@ func (t *times) percentile(p float64) int64 {
 		if at += uint64(n); found == 0 && at >= rank {
 			found = t.upper(i)
 		}
-		t.buckets[i].Add(-(n / 2))
+		t.buckets[i].Add(-(n - n/2))
 	}
 	return found
 }
