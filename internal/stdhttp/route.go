@@ -147,9 +147,20 @@ func (q *request) Address() netip.Addr { return q.x.Client }
 
 // choose finds the cluster.
 func (x *exchange) choose() upstream.Choice {
-	name := x.Route.Config().Cluster
+	cfg := x.Route.Config()
 	if x.f.deps.Upstreams == nil {
 		return upstream.Choice{}
+	}
+	name, total := cfg.Cluster, 0
+	for _, arm := range cfg.Split {
+		total += arm.Weight
+	}
+	n := rand.IntN(max(total, 1))
+	for _, arm := range cfg.Split {
+		if n -= arm.Weight; n < 0 {
+			name = arm.Cluster
+			break
+		}
 	}
 	if s := x.f.deps.Upstreams.Split(name); s != nil {
 		return s.Choose(&request{x}, rand.Uint64())
