@@ -73,6 +73,7 @@ func TestTheHotPathAllocatesNothing(t *testing.T) {
 	zero("drift", func() { d.Observe(1, 2) })
 	p := newPeer(Address{}, "")
 	p.maxConns.Store(10)
+	p.leakAfter.Store(sec)
 	var l Leases
 	zero("pool", func() {
 		p.Reserve()

@@ -87,7 +87,7 @@ func (b *breaker) lets(now int64, pol *breakerPolicy) bool {
 func (b *breaker) enter(now int64, pol *breakerPolicy) (ok, began bool) {
 	for {
 		w := b.word.Load()
-		next := w
+		var next uint64
 		switch stateOf(w) {
 		case BreakerOpen:
 			if age(w, now) < pol.openTime {
@@ -131,7 +131,7 @@ func (b *breaker) judge(v verdict, start, now int64, pol *breakerPolicy, w *wind
 		if word != 0 && age(word, start) < 0 {
 			return false
 		}
-		next := word
+		var next uint64
 		switch stateOf(word) {
 		case BreakerClosed:
 			if v != bad || !b.tripped(word, now, pol, w) {
@@ -143,7 +143,7 @@ func (b *breaker) judge(v verdict, start, now int64, pol *breakerPolicy, w *wind
 		case BreakerHalfOpen:
 			next = judgeProbe(word, v, now, pol)
 		}
-		if next == word {
+		if next == word { // no probe was counted, and this says nothing
 			return false
 		}
 		if b.word.CompareAndSwap(word, next) {

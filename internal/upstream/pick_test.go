@@ -95,8 +95,10 @@ func TestInFlightIsBounded(t *testing.T) {
 
 func TestPendingIsBounded(t *testing.T) {
 	c := newTestCluster(t, Config{Peers: equal(1), Pool: PoolConfig{MaxPending: 2}})
-	if !c.EnterPending() || !c.EnterPending() || c.EnterPending() {
-		t.Error("two may wait and no third")
+	for i, want := range []bool{true, true, false} {
+		if c.EnterPending() != want {
+			t.Errorf("number %d may wait: %v", i+1, !want)
+		}
 	}
 	c.LeavePending()
 	if !c.EnterPending() {

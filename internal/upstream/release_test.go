@@ -204,19 +204,17 @@ func TestMirrorCopiesItsShare(t *testing.T) {
 
 // trial plays requests of a canary until it decides, or its steps are passed.
 type trial struct {
-	cfg             CanaryConfig
-	errors          [2]float64 // share of failures by arm
-	slower          float64    // factor of the canary's latencies
-	perSecond       int
-	rng             *rand.Rand
-	now, began      int64
-	canaryRequests  int
-	deciding, steps int
+	cfg            CanaryConfig
+	errors         [2]float64 // share of failures by arm
+	slower         float64    // factor of the canary's latencies
+	perSecond      int
+	rng            *rand.Rand
+	now            int64
+	canaryRequests int
 }
 
 func (x *trial) run() CanaryState {
 	k := newCanary("test", x.cfg.withDefaults(), x.now)
-	x.began = x.now
 	for range 100000 {
 		for range x.perSecond {
 			w := k.weights()

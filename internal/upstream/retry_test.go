@@ -227,8 +227,10 @@ func TestLeasesReportWhatLeaked(t *testing.T) {
 func TestConnectionsPerPeerAreBounded(t *testing.T) {
 	c := newTestCluster(t, Config{Peers: equal(1), Pool: PoolConfig{MaxPerPeer: 2}})
 	p := peerAt(t, c, "10.0.0.1:80")
-	if !p.Reserve() || !p.Reserve() || p.Reserve() {
-		t.Error("two may be and no third")
+	for i, want := range []bool{true, true, false} {
+		if p.Reserve() != want {
+			t.Errorf("number %d may be: %v", i+1, !want)
+		}
 	}
 	p.Release()
 	if !p.Reserve() {
