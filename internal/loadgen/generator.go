@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -20,23 +19,22 @@ import (
 // A Generator makes the load of one Spec.
 type Generator struct {
 	// Fixed at New.
-	spec      Spec
-	log       *slog.Logger
-	target    *target
-	publish   *target // nil unless pubsub
-	adapter   *adapter
-	request   []byte // HTTP: what every connection sends; nil if they differ
-	method    string // of the exchanges
-	limits    websocket.Limits
-	transport *http.Transport // HTTP/2
-	run       uint32          // in every stamp
-	nonce     uint64
-	start     time.Time // where the clock counts from
-	wallBase  int64     // start in nanoseconds since 1970
-	flows     *flows    // pubsub
-	group     *eventloop.Group
-	shards    []*shard
-	dialer    *dialer
+	spec     Spec
+	log      *slog.Logger
+	target   *target
+	publish  *target // nil unless pubsub
+	adapter  *adapter
+	request  []byte // HTTP: what every connection sends; nil if they differ
+	method   string // of the exchanges
+	limits   websocket.Limits
+	run      uint32 // in every stamp
+	nonce    uint64
+	start    time.Time // where the clock counts from
+	wallBase int64     // start in nanoseconds since 1970
+	flows    *flows    // pubsub
+	group    *eventloop.Group
+	shards   []*shard
+	dialer   *dialer
 
 	// Owned by who holds busy: Connect, Run or Measure.
 	busy      sync.Mutex
@@ -109,9 +107,6 @@ func (g *Generator) prepare() {
 	if spec.Kind == HTTP {
 		if g.target.path == fill(g.target.path, 0, "0") {
 			g.request = g.appendRequest(nil, spec.Method, g.target.path, g.target.host, "", spec.Body)
-		}
-		if spec.Version == "2" {
-			g.transport = g.newTransport()
 		}
 	}
 	g.dialer = newDialer(g)

@@ -24,15 +24,17 @@ type h2Lane struct {
 
 var _ sender = (*h2Lane)(nil)
 
-// newTransport is shared by all lanes: each makes a connection of its own from it.
+// newTransport makes a lane's transport. It is the lane's own, as net/http changes
+// the TLS configuration in it.
 func (g *Generator) newTransport() *http.Transport {
 	p := new(http.Protocols)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
-	return &http.Transport{
-		Protocols: p, TLSClientConfig: g.target.tls, DisableCompression: true,
-		HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true},
+	tr := &http.Transport{Protocols: p, DisableCompression: true, HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true}}
+	if g.target.tls != nil {
+		tr.TLSClientConfig = g.target.tls.Clone()
 	}
+	return tr
 }
 
 func (h *h2Lane) dial() wire {
@@ -41,7 +43,7 @@ func (h *h2Lane) dial() wire {
 	h.life, h.stop = context.WithCancel(context.Background()) //nolint:gosec // Close calls it
 	life, stop := h.life, h.stop
 	local := g.source(h)
-	tr := g.transport.Clone()
+	tr := g.newTransport()
 	tr.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		d := net.Dialer{}
 		if local.IsValid() {

@@ -130,12 +130,12 @@ func (g *Generator) ramp(ctx context.Context, n int) error {
 // windows of the given length. It reports whether it came to the end.
 func (s *session) carryOut(ctx context.Context, warmup, window time.Duration) (whole bool) {
 	g := s.g
-	s.begin = g.now() + int64(time.Millisecond)
+	s.begin = g.now()
+	if s.open {
+		s.begin += int64(time.Millisecond) // to have everything ready
+	}
 	counts := s.begin + int64(warmup)
 	end := s.begin + int64(s.rate.length())
-	if warmup == 0 && s.load.Concurrency > 0 {
-		counts = g.now() // the first exchanges begin in a moment
-	}
 	s.setUp(counts)
 	var stop atomic.Bool
 	var paced <-chan struct{}
@@ -274,7 +274,7 @@ func (s *session) batch(before *piece) {
 
 // window ends the window so far and begins the next.
 func (s *session) window() {
-	s.finish(s.g.now(), s.g.sampleHost())
+	s.finish(s.lastBatch, s.g.sampleHost())
 }
 
 // finish makes a window of what was collected, up to now.
@@ -334,8 +334,8 @@ func (s *session) wind(ctx context.Context, whole bool) {
 		}
 		return
 	}
-	end, host := g.now(), g.sampleHost()
 	s.piece()
+	end, host := s.lastBatch, g.sampleHost()
 	for _, sh := range g.shards {
 		sh.do(func() { sh.draining = true })
 	}
