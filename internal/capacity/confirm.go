@@ -142,7 +142,7 @@ func (s *search) closedLoop(ctx context.Context) error {
 			high = math.Max(high, w.Obs.InFlight)
 		}
 	}
-	high *= 4
+	high = math.Min(4*high, 1024)
 	if s.opt.MaxConns > 0 {
 		high = math.Min(high, float64(s.opt.MaxConns))
 	}
@@ -154,7 +154,7 @@ func (s *search) closedLoop(ctx context.Context) error {
 		}
 		last = n
 		for r := range 2 {
-			w, err := s.measure(ctx, "closed", Load{Concurrency: n, Conns: s.opt.Conns}, r+1, s.plan.probe)
+			w, err := s.measure(ctx, "closed", Load{Concurrency: n, Conns: max(s.opt.Conns, n)}, r+1, s.plan.probe)
 			if errors.Is(err, ErrUnsupported) {
 				s.note("the target takes no closed loop: the scalability model rests on the measured in-flight")
 				return nil

@@ -50,8 +50,10 @@ type Observation struct {
 	// Response counts from the intended instant, Service from the real send.
 	Response Quantiles `json:"response"`
 	Service  Quantiles `json:"service"`
-	// InFlight is the mean number under way.
+	// InFlight is the mean number under way, and Sojourn the mean time that what it
+	// counts was (Little's law is held against the two); 0 means Response.Mean.
 	InFlight float64 `json:"in_flight"`
+	Sojourn  float64 `json:"sojourn,omitempty"`
 
 	// Batches are the window's pieces of BatchLength, in order; 0 means one second.
 	Batches     []Batch       `json:"batches,omitempty"`

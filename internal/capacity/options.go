@@ -66,6 +66,9 @@ type Options struct {
 	// Progress is told before and after every window, from Find's goroutine; it
 	// must not block. nil means nobody.
 	Progress func(Event) `json:"-"`
+
+	// shrink divides the plan's durations, for tests on real sockets; 0 means 1.
+	shrink time.Duration
 }
 
 // An Event is where a search stands.
@@ -104,6 +107,16 @@ type plan struct {
 }
 
 func (o Options) plan() plan {
+	p := o.modePlan()
+	if d := o.shrink; d > 1 {
+		for _, v := range []*time.Duration{&p.window, &p.warm, &p.probe, &p.baseMax, &p.hold, &p.holdWindow} {
+			*v /= d
+		}
+	}
+	return p
+}
+
+func (o Options) modePlan() plan {
 	switch o.Mode {
 	case Quick:
 		return plan{

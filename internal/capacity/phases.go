@@ -375,11 +375,13 @@ func overload(w *Window) bool {
 // from the overload of the plateau: a target that comes back later than it went is
 // found here.
 func (s *search) down(ctx context.Context, levels []float64) error {
-	lo, _, _ := s.bracketOf(s.byKnee)
 	for i := len(levels) - 1; i >= 0; i-- {
 		rate := levels[i]
-		if len(s.levels[rate]) == 0 || s.byKnee(s.used(s.levels[rate])) == Fails || s.opt.Mode == Quick && rate < lo*0.75 {
+		if len(s.levels[rate]) == 0 || s.byKnee(s.used(s.levels[rate])) == Fails {
 			continue
+		}
+		if s.opt.Mode == Quick && len(s.downs) == 2 {
+			return nil
 		}
 		load := s.load(rate)
 		if err := s.descend(ctx, load); err != nil {

@@ -223,7 +223,7 @@ func (s *search) judge(pass string, o Observation) Window {
 	w.Trend = stat.Backlog(inFlight, o.batch(), o.Load.Rate)
 	w.Warmup = stat.MSER(means)
 	if w.Trend.Stationary && o.Dropped == 0 && o.errors() == 0 && o.Completed >= 200 {
-		w.Little = stat.LittlesLaw(o.InFlight, o.completedRate(), o.Response.Mean, int(o.Completed))
+		w.Little = stat.LittlesLaw(o.InFlight, o.completedRate(), cmp.Or(o.Sojourn, o.Response.Mean), int(o.Completed))
 	}
 	w.Discard = stat.Classify(o.covariates(), s.rep.Base.Host)
 	switch why := generatorLimit(&o); {

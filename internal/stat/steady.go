@@ -117,11 +117,13 @@ type Covariates struct {
 
 // Classify says why a window is to be discarded for what the machine did, never
 // for what was measured; no reason means that it counts. base is the quiet
-// machine at low load. Time stolen counts above 1 %; waiting counts above three
-// times the baseline's (and 5 %), but not on a machine that the measurement
-// itself keeps busy: there one waits for oneself. Work of others counts when it is
-// a fifth of the machine more than at the baseline. Without a baseline only time
-// stolen counts.
+// machine at low load; without one only time stolen counts.
+//
+// Time stolen counts above 1 %. Waiting counts above three times the baseline's
+// (and 5 %), unless it is for oneself: when what others use has not grown by a tenth
+// of the machine, or, where one's own part is not known, up to what a machine so
+// busy makes anyone wait. Work of others counts when it is a fifth of the machine
+// more than at the baseline.
 func Classify(c, base Covariates) []string {
 	var why []string
 	if c.Steal > 0.01 {
@@ -130,12 +132,18 @@ func Classify(c, base Covariates) []string {
 	if base == (Covariates{}) {
 		return why
 	}
-	others := c.Busy - c.Own
-	ownLoad := c.Busy > 0.8 && (c.Own == 0 || others < 0.2)
-	if c.Wait > math.Max(3*base.Wait, 0.05) && !ownLoad {
+	others, before := c.Busy-c.Own, base.Busy-base.Own
+	limit := math.Max(3*base.Wait, 0.05)
+	switch {
+	case c.Own > 0 && others-before < 0.1:
+		limit = math.Inf(1)
+	case c.Own == 0 && c.Busy > 0:
+		limit = math.Max(limit, 0.25*c.Busy/math.Max(1-c.Busy, 0.01))
+	}
+	if c.Wait > limit {
 		why = append(why, "run-queue wait")
 	}
-	if c.Own > 0 && others > math.Max(0.25, base.Busy-base.Own+0.2) {
+	if c.Own > 0 && others > math.Max(0.25, before+0.2) {
 		why = append(why, "neighbours")
 	}
 	return why

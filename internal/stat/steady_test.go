@@ -87,7 +87,10 @@ func TestClassifyNamesWhatTheMachineDid(t *testing.T) {
 	}
 	f(Covariates{Steal: 0.005, Wait: 0.03, Busy: 0.3, Own: 0.2})
 	f(Covariates{Steal: 0.03, Wait: 0.03, Busy: 0.3, Own: 0.2}, "steal")
-	f(Covariates{Wait: 0.2, Busy: 0.4, Own: 0.3}, "run-queue wait")
+	f(Covariates{Wait: 0.2, Busy: 0.6, Own: 0.35}, "run-queue wait")
+	f(Covariates{Wait: 0.2, Busy: 0.4, Own: 0.3})
+	f(Covariates{Wait: 0.2, Busy: 0.6})
+	f(Covariates{Wait: 0.2, Busy: 0.2}, "run-queue wait")
 	f(Covariates{Wait: 0.5, Busy: 0.99, Own: 0.95})
 	f(Covariates{Wait: 0.5, Busy: 0.99})
 	f(Covariates{Wait: 0.5, Busy: 0.99, Own: 0.4}, "run-queue wait", "neighbours")
