@@ -90,7 +90,7 @@ func (s *search) weight(i int) float64 {
 
 // scanAll is how many peers are all looked at for the fewest requests; of more,
 // some are drawn.
-const scanAll = 64
+const scanAll = 32
 
 func (s *search) leastConnections() int {
 	n := len(s.v.entries)
@@ -110,35 +110,34 @@ func (s *search) leastConnections() int {
 	// Those with equally few share by weight, or an idle cluster would have one
 	// busy peer.
 	least, tied := -1.0, 0.0
-	var ties [scanAll]bool
+	var ties [scanAll]struct {
+		index  int
+		weight float64
+	}
+	found := 0
 	for i := range n {
-		if !s.usable(i) {
+		w := s.weight(i)
+		load := float64(s.v.entries[i].peer.inflight.Load()) / w
+		if least >= 0 && load > least || !s.usable(i) {
 			continue
 		}
-		switch load := s.load(i); {
-		case least < 0 || load < least:
-			ties = [scanAll]bool{}
-			ties[i] = true
-			least, tied = load, s.weight(i)
-		case load == least:
-			ties[i] = true
-			tied += s.weight(i)
+		if least < 0 || load < least {
+			least, tied, found = load, 0, 0
 		}
+		ties[found].index, ties[found].weight = i, w
+		tied += w
+		found++
 	}
-	if least < 0 {
+	if found == 0 {
 		return -1
 	}
 	x := unit(s.c.spill.Add(golden)) * tied
-	last := -1
-	for i := range n {
-		if ties[i] {
-			last = i
-			if x -= s.weight(i); x < 0 {
-				break
-			}
+	for k := range found - 1 {
+		if x -= ties[k].weight; x < 0 {
+			return ties[k].index
 		}
 	}
-	return last
+	return ties[found-1].index
 }
 
 // load is entry i's requests in flight per weight.

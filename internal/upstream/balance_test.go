@@ -283,3 +283,26 @@ func TestSlowStartOfTheOnlyPeerRefusesNothing(t *testing.T) {
 		tally(t, c, 1000)
 	}
 }
+
+func TestEWMALeavesAPeerThatHangsAlthoughClientsLeaveFirst(t *testing.T) {
+	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2)})
+	hangs := peerAt(t, c, "10.0.0.1:80")
+	n := 0
+	type waiting struct{ start, end int64 }
+	var held []waiting
+	for now := sec; now < 21*sec; now += 10 * ms {
+		for len(held) > 0 && held[0].end <= now { // clients that waited for 300 ms
+			c.Done(hangs, Outcome{Kind: Canceled, Start: held[0].start, End: held[0].end})
+			held = held[1:]
+		}
+		if p := mustPick(t, c, now, 0, nil); p != hangs || now < 2*sec {
+			c.Done(p, ok(now, now+5*ms))
+		} else {
+			n++
+			held = append(held, waiting{now, now + 300*ms})
+		}
+	}
+	if n > 60 {
+		t.Errorf("the peer that hangs got %d of 1900 requests", n)
+	}
+}

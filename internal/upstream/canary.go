@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -149,6 +150,38 @@ func (k *canary) state() CanaryState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.st
+}
+
+// ErrNoCanary means that there is no split of that name, or it has no canary.
+var ErrNoCanary = errors.New("no such canary")
+
+// RestartCanary begins the canary of a split anew, as after a fix of what had it
+// rolled back. Any goroutine may call it; loops do not.
+func (s *Set) RestartCanary(split string) error {
+	sp := s.Split(split)
+	if sp == nil || sp.canary == nil {
+		return fmt.Errorf("restart canary of split %q: %w", split, ErrNoCanary)
+	}
+	sp.canary.mu.Lock()
+	sp.canary.enter(0, s.opts.Now())
+	sp.canary.mu.Unlock()
+	sp.moveWeights()
+	return nil
+}
+
+// RollBackCanary takes the share from the canary of a split because somebody says
+// so. Any goroutine may call it; loops do not.
+func (s *Set) RollBackCanary(split, reason string) error {
+	sp := s.Split(split)
+	if sp == nil || sp.canary == nil {
+		return fmt.Errorf("roll back canary of split %q: %w", split, ErrNoCanary)
+	}
+	k := sp.canary
+	k.mu.Lock()
+	k.st.State, k.st.Reason, k.st.Share = CanaryRolledBack, reason, 0
+	k.mu.Unlock()
+	sp.moveWeights()
+	return nil
 }
 
 // observe adds one attempt. Any goroutine may call it.

@@ -190,7 +190,7 @@ func (c *Cluster) Done(p *Peer, o Outcome) {
 	case o.Kind == ConnectError || o.Kind == Reset || o.Kind == Timeout:
 		c.judge(p, bad, o.Kind, o.Start, o.End)
 	case o.Headed:
-	case o.Kind == OK || o.FirstByte > 0 && o.Status > 0:
+	case o.Status > 0 && (o.Kind == OK || o.FirstByte > 0):
 		at := o.FirstByte
 		if at == 0 {
 			at = o.End
@@ -198,11 +198,25 @@ func (c *Cluster) Done(p *Peer, o Outcome) {
 		c.Head(p, o.Start, at, o.Status)
 	default:
 		c.judge(p, neutral, o.Kind, o.Start, o.End)
+		c.waitedFor(p, o)
 	}
 	if o.Split != nil {
 		o.Split.observe(o)
 	}
 	p.inflight.Add(-1) // last: who sees none in flight may forget the peer
+}
+
+// waitedFor learns from a client that left before a head came: the peer would have
+// taken longer than that. Without it a peer that hangs looks as fast as before to
+// balancing whose clients are impatient.
+func (c *Cluster) waitedFor(p *Peer, o Outcome) {
+	if o.Kind != Canceled || o.Start < p.since.Load() {
+		return
+	}
+	decay := c.view.Load().policy.ewmaDecay
+	if waited := o.End - o.Start; float64(waited) > p.latency.value(o.End, decay) && p.latency.word.Load() != 0 {
+		p.latency.observe(waited, o.End, decay)
+	}
 }
 
 // EnterPending counts a request that waits for a connection; false means that there

@@ -163,8 +163,11 @@ func raise(a *atomic.Int64, v int64) {
 
 // ramp is the part of its share that p may have now: 1, or less in slow start.
 func (p *Peer) ramp(now int64, pol *policy) float64 {
+	if pol.slowStart == 0 {
+		return 1
+	}
 	from := p.rampFrom.Load()
-	if from == 0 || pol.slowStart == 0 {
+	if from == 0 {
 		return 1
 	}
 	return min(max(float64(now-from)/float64(pol.slowStart), 0.1), 1)

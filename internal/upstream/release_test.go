@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -483,5 +484,32 @@ func TestReservoirIsEven(t *testing.T) {
 	}
 	for i, h := range hits {
 		near(t, fmt.Sprintf("of tenth %d", i), float64(h), 50*rounds/10, 0.12)
+	}
+}
+
+func TestCanaryByHand(t *testing.T) {
+	s, err := New(testClusters("a", "b"), []SplitConfig{
+		{Name: "s", Arms: []ArmConfig{{"a", 0}, {"b", 0}}, Canary: fiveSteps}, {Name: "plain", Arms: []ArmConfig{{"a", 1}}},
+	}, Options{Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(err error, share float64, state string) {
+		t.Helper()
+		st := s.Split("s").Stats()
+		if err != nil || st.Arms[1].Share != share || st.Canary.State != state {
+			t.Errorf("%v: share %v, %s, want %v, %s", err, st.Arms[1].Share, st.Canary.State, share, state)
+		}
+	}
+	f(nil, 0.05, CanaryRunning)
+	f(s.RollBackCanary("s", "operator"), 0, CanaryRolledBack)
+	f(s.RestartCanary("s"), 0.05, CanaryRunning)
+	for _, name := range []string{"plain", "none"} {
+		if err := s.RollBackCanary(name, ""); !errors.Is(err, ErrNoCanary) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := s.RestartCanary(name); !errors.Is(err, ErrNoCanary) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

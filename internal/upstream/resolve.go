@@ -149,7 +149,8 @@ func (s *Set) resolveCluster(ctx context.Context, c *Cluster, unknown bool) bool
 	return all
 }
 
-// retryUnresolved is how soon a name is tried again that has no address at all.
+// retryUnresolved is how soon a name is tried again that has no address at all;
+// then after twice that, and so on up to the interval.
 const retryUnresolved = time.Second
 
 // tendResolving has c's names resolved again and again. The caller holds mu.
@@ -175,10 +176,13 @@ func (s *Set) tendResolving(c *Cluster) {
 	}
 	interval := time.Duration(m.config.DNS.Interval)
 	s.wg.Go(func() {
-		for {
+		for again := retryUnresolved; ; again *= 2 {
 			wait := interval
-			if !known {
-				wait = min(interval, retryUnresolved)
+			if known {
+				again = retryUnresolved
+			} else {
+				again = min(again, interval)
+				wait = again
 			}
 			if !sleep(ctx, wait) {
 				return

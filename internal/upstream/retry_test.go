@@ -240,3 +240,52 @@ func TestConnectionsPerPeerAreBounded(t *testing.T) {
 		t.Errorf("%d connections, %d refused", st.Connections, st.PoolFull)
 	}
 }
+
+// While one peer refuses, resets or answers 503, every idempotent request is
+// answered by another within the default attempts and budget.
+func TestNoIdempotentRequestFailsWhileAPeerIsDown(t *testing.T) {
+	for _, balance := range []string{RoundRobin, LeastConnections, EWMA, ConsistentHash} {
+		for _, n := range []int{2, 3} {
+			for _, down := range []Outcome{{Kind: ConnectError}, {Kind: Reset}, {Status: 503, FirstByte: 1}} {
+				c := newTestCluster(t, Config{Balance: balance, Peers: equal(n)})
+				victim := peerAt(t, c, "10.0.0.1:80")
+				failed, retried := 0, 0
+				// 64 requests at a time, 2,000 a second; it is down from 5 to 30 s.
+				for now, i := sec, uint64(0); now < 35*sec; now += 32 * ms {
+					type asking struct {
+						p     *Peer
+						tried Tried
+					}
+					var batch []asking
+					for range 64 {
+						var a asking
+						i++
+						a.p = mustPick(t, c, now, mix(i), &a.tried)
+						batch = append(batch, a)
+					}
+					for k := range batch {
+						a := &batch[k]
+						for made := 1; ; made++ {
+							if a.p != victim || now < 5*sec || now > 30*sec {
+								c.Done(a.p, ok(now, now+5*ms))
+								break
+							}
+							o := down
+							o.Start, o.End = now, now+ms
+							c.Done(a.p, o)
+							if !c.MayRetry(now, Attempt{Outcome: o, Made: made, Idempotent: true, Replayable: true}) {
+								failed++
+								break
+							}
+							retried++
+							a.p = mustPick(t, c, now, mix(i), &a.tried)
+						}
+					}
+				}
+				if failed > 0 || retried == 0 {
+					t.Errorf("%s over %d peers, one with %+v: %d failed, %d retried", balance, n, down, failed, retried)
+				}
+			}
+		}
+	}
+}

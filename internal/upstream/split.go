@@ -9,7 +9,6 @@ import (
 	"math"
 	"reflect"
 	"strconv"
-	"strings"
 	"sync/atomic"
 
 	"github.com/weir-gateway/weir/hub"
@@ -336,18 +335,26 @@ func (s *Split) observe(o Outcome) {
 	}
 }
 
+// moveWeights takes over the canary's shares. The state is read within the lock
+// that orders its changes, so the newest is stored last.
+func (s *Split) moveWeights() {
+	s.canary.mu.Lock()
+	defer s.canary.mu.Unlock()
+	weights := []float64{1 - s.canary.st.Share, s.canary.st.Share}
+	s.weights.Store(&weights)
+}
+
 // evaluate looks at the canary and moves the weights. Only Run's goroutine and
 // tests call it.
 func (s *Split) evaluate(now int64, log *slog.Logger) {
 	if s.canary == nil || !s.canary.evaluate(now) {
 		return
 	}
-	weights := s.canary.weights()
-	s.weights.Store(&weights)
+	s.moveWeights()
 	st := s.canary.state()
 	level := slog.LevelInfo
 	if st.State == CanaryRolledBack {
 		level = slog.LevelWarn
 	}
-	log.Log(context.Background(), level, "canary "+st.State, "split", s.config.Name, "share", st.Share, "reason", strings.TrimSpace(st.Reason))
+	log.Log(context.Background(), level, "canary "+st.State, "split", s.config.Name, "share", st.Share, "reason", st.Reason)
 }
