@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
-	"os/signal"
-	"syscall"
 
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/hub"
@@ -22,9 +19,7 @@ import (
 
 // serve is the gateway that is measured: one loop, a static reply at /static/hello,
 // and everything else proxied to peer.
-func serve(listen, peer, engine string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+func serve(ctx context.Context, listen, peer, engine string) error {
 	log := slog.New(slog.DiscardHandler)
 	a, err := auth.New(auth.Config{}, log)
 	if err != nil {
@@ -88,7 +83,7 @@ func serve(listen, peer, engine string) error {
 	go func() { ran <- clusters.Run(ctx) }()
 	err = group.Run(ctx)
 	front.Close()
-	fmt.Printf("%+v\n", px.Stats())
+
 	<-ran
 	return err
 }

@@ -218,7 +218,7 @@ func (h *conn) unwait() {
 // next makes the connection ready for its next request, after an answer.
 func (h *conn) next(c *eventloop.Conn, keepAlive bool) {
 	h.unwait()
-	h.state, h.later, h.pending = readingHead, true, nil
+	h.state, h.later, h.pending, h.held = readingHead, true, nil, false
 	if !keepAlive || h.ended {
 		c.CloseAfterFlush()
 		return

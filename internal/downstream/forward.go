@@ -29,6 +29,7 @@ type forwarding struct {
 	retries                int
 	ready                  *proxy.Exchange // to be started when the body was validated
 	mirror                 *mirror
+	mirrorTo               *upstream.Cluster // once the body was validated
 	checked                *validation
 	cookie                 string // of a split that is sticky, to be set to fresh
 	fresh                  uint64
@@ -50,6 +51,7 @@ func (r *request) forward(rest []byte) int {
 	e := r.compose(tg, &choice, req)
 	switch {
 	case tg.validate != nil:
+		r.mirrorTo = choice.Mirror
 		return r.collect(tg, e, rest)
 	case choice.Mirror != nil:
 		r.startMirror(choice.Mirror, e)
@@ -87,16 +89,19 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 	if req.Expect100 && tg.validate == nil {
 		e.Expect, f.Expect = true, true
 	}
-	if te := req.Get("TE"); te != nil && r.minor == 1 && http1.HasToken(te, "trailers") {
-		r.trailers, e.Trailers, f.Trailers = true, true, true
+	if te := req.Get("TE"); te != nil && r.minor == 1 && req.Upgrade == nil && http1.HasToken(te, "trailers") {
+		r.trailers, e.Trailers, f.Extra = true, true, wantTrailers
 	}
 	if req.Upgrade != nil && !r.unread {
 		if name, ok := srv.proxy.MayUpgrade(req.Upgrade); ok {
 			e.Upgrade, f.Upgrade = name, req.Upgrade
 		}
 	}
-	if tg.perPeer {
-		f.Host = "upstream"
+	if len(req.Host) == 0 { // HTTP/1.0, which may have none
+		e.PeerHost = true
+	}
+	if e.PeerHost {
+		f.Host = "upstream" // the exchange puts the peer's in its place
 	}
 	if choice.SetCookie {
 		r.cookie, r.fresh = choice.Split.CookieName(), choice.Fresh
@@ -104,6 +109,8 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 	e.Head = x.Route.AppendRequestHead(e.Head, x, f)
 	return e
 }
+
+var wantTrailers = []byte("TE: trailers\r\nConnection: TE\r\n")
 
 // begin starts e and relays the body.
 func (r *request) begin(e *proxy.Exchange, rest []byte) int {

@@ -240,7 +240,7 @@ func TestInterimReplies(t *testing.T) {
 		t.Errorf("the client is told %q", got)
 	}
 	w.send("hello")
-	w.head() // 103
+	w.head()                                                      // 103
 	if got := w.head(); !strings.HasPrefix(got, "HTTP/1.1 100") { // asked for, said twice
 		t.Errorf("then %q", got)
 	}

@@ -41,8 +41,8 @@ func TestAStaleConnectionIsReplaced(t *testing.T) {
 	f("GET", "", 200)
 	f("PUT", "some body", 200)
 	f("DELETE", "", 200)
-	f("POST", "some body", 502) // it may have been done (RFC 9110 §9.2.2)
-	f("POST", "some body", 200) // on a new connection
+	f("POST", "some body", 502)                 // it may have been done (RFC 9110 §9.2.2)
+	f("POST", "some body", 200)                 // on a new connection
 	f("PUT", strings.Repeat("x", 200<<10), 502) // not kept, so not repeated
 	if s := g.proxy.Stats().Clusters["main"]; s.Retries != 3 {
 		t.Errorf("%d retries", s.Retries)

@@ -86,6 +86,11 @@ func (r *request) validated(err error) {
 	seq := r.seq
 	h.pending, h.x, h.state = r, e, answering
 	h.count()
+	if r.mirrorTo != nil {
+		r.startMirror(r.mirrorTo, e)
+		r.mirror.body(v.body)
+		r.mirror.end()
+	}
 	e.Start()
 	if r.seq == seq && !c.Closing() && len(v.body) > 0 {
 		e.Body(v.body)

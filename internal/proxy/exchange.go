@@ -184,14 +184,19 @@ func (x *Exchange) keep(b []byte) {
 	switch {
 	case x.lost:
 	case x.up != nil && (x.answered || len(x.Head)+len(b) > keepHead+x.lane.proxy.cfg.Replay):
-		x.lost, x.Head = true, x.Head[:0]
-		if cap(x.Head) > keepHead {
-			x.Head = nil
-		}
+		x.forget()
 	case x.Chunked:
 		x.Head = http1.AppendChunk(x.Head, b)
 	default:
 		x.Head = append(x.Head, b...)
+	}
+}
+
+// forget gives up what was kept for another attempt: there will be none.
+func (x *Exchange) forget() {
+	x.lost = true
+	if x.Head = x.Head[:0]; cap(x.Head) > keepHead {
+		x.Head = nil
 	}
 }
 

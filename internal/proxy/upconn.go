@@ -138,6 +138,7 @@ func (u *upConn) head(x *Exchange, b []byte) int {
 		return len(b)
 	}
 	x.answered, u.keep = true, res.KeepAlive
+	x.forget()
 	x.tally.codes[min(res.Status/100, 5)].Add(1)
 	switch res.Body {
 	case http1.BodyLength:
