@@ -88,10 +88,10 @@ func readyAside() Ladder {
 		Built: "1,000 connections in one epoll; a share of them gets a byte, then the events are fetched and the bytes read. kqueue is another system's.",
 		Experiments: []Experiment{{
 			Name: "curve", Title: "Events per second of fetching and reading",
-			How:  "Only the fetching and reading is timed, on one thread.",
+			How:  "Only the fetching and reading is counted, in processor time, on one thread.",
 			Arms: arms,
 			Metrics: []Metric{
-				{Key: "events_per_second", Name: "Events per second", Unit: report.PerSec, More: true}, {Key: "formula", Name: "The formula's share of R_max", Unit: report.Share, Plain: true},
+				{Key: "events_per_second", Name: "Events per CPU second", Unit: report.PerSec, More: true}, {Key: "formula", Name: "The formula's share of R_max", Unit: report.Share, Plain: true},
 			},
 			Steps:   []Step{{"1", "0.01", "events_per_second", 1.52, "1/(1 − 0.35·0.99²) = 1.52×", "A call to epoll_wait costs about the same whether it brings ten events or five hundred, so few at a time carry more of it each. Idle descriptors cost nothing: epoll does not look at them."}},
 			Measure: jobbed, Cost: 0.2,
@@ -174,7 +174,7 @@ func metricsAside() Ladder {
 		Name: "counters", Title: "B, aside. Counting on every core", Claim: "metrics through a lock-free ring, flushed in batches",
 		Built: "One goroutine per core counts as fast as it can.",
 		Experiments: []Experiment{{
-			Name: "counters", Title: "One more event", How: "Time of a goroutine per event, all cores at once.",
+			Name: "counters", Title: "One more event", How: "Processor time per event, all cores at once.",
 			Arms:    []Arm{arm("mutex", "A mutex"), arm("atomic", "One atomic counter"), arm("batched", "A ring per goroutine, added up every 256")},
 			Metrics: []Metric{{Key: "seconds", Name: "Per event", Unit: report.Seconds}},
 			Steps: []Step{

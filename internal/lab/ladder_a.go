@@ -63,8 +63,8 @@ func sseFanOut() Experiment {
 		return Step{arm, base, metric, claim, claimed, why}
 	}
 	return Experiment{
-		Name: "fanout", Title: "One event to 200 subscribers",
-		How: "200 subscribers of one channel; messages of 128 bytes are published at 80 a second, Poisson, so every rung carries the same 16,000 " +
+		Name: "fanout", Title: "One event to 500 subscribers",
+		How: "500 subscribers of one channel; messages of 128 bytes are published at 40 a second, Poisson, so every rung carries the same 20,000 " +
 			"deliveries a second. Compared is the server's processor time per delivery: at full load it is what the rate comes from.",
 		Arms: []Arm{
 			{Name: "fields", Title: "A0: Fprintf and Flush per field", Server: "a/fields"},
@@ -87,7 +87,7 @@ func sseFanOut() Experiment {
 			step("weir", "shared", "cpu", 0, "", "No goroutine has to be woken to write: a loop sends the shared frame to its own connections one after the other."),
 			step("weir", "fields", "cpu", 42.7, "300 → 12,800 events/s (42.7×)", "This is the push path alone, from the naive rung to the last."),
 		},
-		Measure: loaded(fanOut("sse", 200, 80)),
+		Measure: loaded(fanOut("sse", 500, 40)),
 	}
 }
 

@@ -73,16 +73,16 @@ func socketEcho() Experiment {
 
 func socketFanOut() Experiment {
 	return Experiment{
-		Name: "fanout", Title: "D4: one message to 200 subscribers",
-		How:     "200 subscribers of one channel, 80 messages a second: 16,000 deliveries a second for every rung.",
+		Name: "fanout", Title: "D4: one message to 500 subscribers",
+		How:     "500 subscribers of one channel, 40 messages a second: 20,000 deliveries a second for every rung.",
 		Arms:    socketArms(),
 		Metrics: []Metric{{Key: "cpu", Name: "Server CPU per delivery", Unit: report.Seconds}, p50, p99, allocBytes, goroutines, lost},
 		Steps: []Step{
-			{"writer", "one", "cpu", 0, "", "The publisher only queues; 200 goroutines are woken to write one small frame each."},
+			{"writer", "one", "cpu", 0, "", "The publisher only queues; 500 goroutines are woken to write one small frame each."},
 			{"loops", "writer", "cpu", 0, "", "One frame is shared by all and sent by the loops that own the connections: no copy, no wake-up per subscriber."},
 			{"weir", "loops", "cpu", 0, "", "Weir adds a log, numbering and bounds per subscriber to the same path."},
 		},
-		Measure: loaded(fanOut("ws", 200, 80)),
+		Measure: loaded(fanOut("ws", 500, 40)),
 	}
 }
 

@@ -154,11 +154,11 @@ func ladderE5() Ladder {
 		Built: "Go 1.26's collector, with a fixed GOGC, with a memory limit in its place, and with a GOGC that follows the headroom. Linking into the " +
 			"runtime's internals is not rebuilt.",
 		Experiments: []Experiment{{
-			Name: "pacing", Title: "Requests that allocate 100 KB, on a heap of 64 MB",
+			Name: "pacing", Title: "Requests that allocate 100 KB, on a heap of 32 MB",
 			How: "A request is due every 500 µs, so a stall is paid by all that should have begun meanwhile.",
 			Arms: []Arm{
 				arm("100", "GOGC=100 (Go's own)", "", "GOGC=100"), arm("400", "GOGC=400", "", "GOGC=400"),
-				arm("limit", "GOMEMLIMIT=512MiB alone", "", "GOGC=off", "GOMEMLIMIT=512MiB"), arm("headroom", "GOGC by headroom in 512 MB", "512"),
+				arm("limit", "GOMEMLIMIT=256MiB alone", "", "GOGC=off", "GOMEMLIMIT=256MiB"), arm("headroom", "GOGC by headroom in 256 MB", "256"),
 			},
 			Metrics: []Metric{
 				{Key: "pause_max", Name: "Longest pause", Unit: report.Seconds}, {Key: "pause_p99", Name: "Pause P99", Unit: report.Seconds}, {Key: "p99", Name: "Request P99", Unit: report.Seconds},
@@ -171,7 +171,7 @@ func ladderE5() Ladder {
 				{"limit", "headroom", "cycles", 0, "", "The limit alone lets the heap grow to it and collects there, which is rare until there is no room left; then it collects without end. The headroom rule keeps a floor."},
 				{"headroom", "100", "cpu_seconds", 0, "", "Fewer collections are less work, in proportion to what survives each."},
 			},
-			Measure: jobbed, Cost: 0.3,
+			Measure: jobbed, Cost: 2,
 		}},
 		Whole: &Ref{Experiment: "pacing", Arm: "headroom", Metric: "pause_max"},
 	}

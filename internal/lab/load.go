@@ -57,7 +57,7 @@ func (b *Bench) load(ctx context.Context, s *Server, spec loadgen.Spec, beside f
 	if err != nil {
 		return nil, err
 	}
-	defer g.Close()
+	defer func() { _ = g.Close() }() // its connections end either way
 	if err := g.Connect(ctx); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}

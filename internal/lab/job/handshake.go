@@ -33,14 +33,14 @@ func handshake(ctx context.Context, p Params) (Values, error) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- acceptTLS(l, server) }()
-	defer func() { l.Close(); <-served }()
+	defer func() { _ = l.Close(); <-served }()
 
 	dial := func() (resumed bool, err error) {
 		c, err := tls.Dial("tcp", l.Addr().String(), client)
 		if err != nil {
 			return false, err
 		}
-		defer c.Close()
+		defer func() { _ = c.Close() }()
 		var b [1]byte // brings the ticket too
 		if _, err := io.ReadFull(c, b[:]); err != nil {
 			return false, err
@@ -81,7 +81,7 @@ func acceptTLS(l net.Listener, cfg *tls.Config) error {
 			var b [1]byte
 			_, _ = t.Read(b[:]) // the client closes
 		}
-		t.Close()
+		_ = t.Close() // the client knows all it wanted to
 	}
 }
 

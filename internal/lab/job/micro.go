@@ -11,25 +11,26 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/sys"
 )
 
-// timed runs op again and again in batches and returns seconds and allocations
-// per call.
-func timed(ctx context.Context, d time.Duration, op func()) (seconds, allocs float64, err error) {
+// timed runs op again and again in batches and returns how often, and the
+// processor time and the allocations of the process meanwhile.
+func timed(ctx context.Context, d time.Duration, op func()) (calls, seconds, allocs float64, err error) {
 	const batch = 1000
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	began := time.Now()
+	used := sys.CPUTime()
 	n, err := repeat(ctx, d, func() error {
 		for range batch {
 			op()
 		}
 		return nil
 	})
-	took := time.Since(began).Seconds()
+	seconds = (sys.CPUTime() - used).Seconds()
 	runtime.ReadMemStats(&after)
-	calls := float64(n * batch)
-	return took / calls, float64(after.Mallocs-before.Mallocs) / calls, err
+	return float64(n * batch), seconds, float64(after.Mallocs - before.Mallocs), err
 }
 
 type key struct{}
@@ -76,9 +77,9 @@ func contexts(ctx context.Context, p Params) (Values, error) {
 	if op == nil {
 		return nil, fmt.Errorf("kind %q: fresh, reused or argument", p.Set["kind"])
 	}
-	seconds, allocs, err := timed(ctx, p.Duration, op)
+	calls, seconds, allocs, err := timed(ctx, p.Duration, op)
 	runtime.KeepAlive(sink)
-	return Values{"seconds": seconds, "allocs": allocs}, err
+	return Values{"seconds": seconds / calls, "allocs": allocs / calls}, err
 }
 
 // counters has one goroutine per CPU count events: setting kind is mutex, atomic
@@ -114,18 +115,19 @@ func counters(ctx context.Context, p Params) (Values, error) {
 	if op == nil {
 		return nil, fmt.Errorf("kind %q: mutex, atomic or batched", p.Set["kind"])
 	}
-	costs := make([]float64, runtime.GOMAXPROCS(0))
-	errs := make([]error, len(costs))
+	n := runtime.GOMAXPROCS(0)
+	counts, errs := make([]float64, n), make([]error, n)
+	used := sys.CPUTime()
 	var wg sync.WaitGroup
-	for i := range costs {
-		wg.Go(func() { costs[i], _, errs[i] = timed(ctx, p.Duration, op()) })
+	for i := range n {
+		wg.Go(func() { counts[i], _, _, errs[i] = timed(ctx, p.Duration, op()) })
 	}
 	wg.Wait()
 	sum := 0.0
-	for _, c := range costs {
+	for _, c := range counts {
 		sum += c
 	}
-	return Values{"seconds": sum / float64(len(costs))}, errors.Join(errs...)
+	return Values{"seconds": (sys.CPUTime() - used).Seconds() / sum}, errors.Join(errs...)
 }
 
 // A quote is what is encoded: a message of ordinary shape.
@@ -164,12 +166,10 @@ func encode(ctx context.Context, p Params) (Values, error) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	began := time.Now()
-	seconds, allocs, err := timed(ctx, p.Duration, op)
-	calls := time.Since(began).Seconds() / seconds
+	calls, seconds, allocs, err := timed(ctx, p.Duration, op)
 	runtime.ReadMemStats(&after)
 	return Values{
-		"seconds": seconds, "allocs": allocs,
+		"seconds": seconds / calls, "allocs": allocs / calls,
 		"gc_per_100k": float64(after.NumGC-before.NumGC) / calls * 1e5,
 	}, err
 }

@@ -18,7 +18,7 @@ type counted struct {
 	http.Server
 	open, opened atomic.Int64
 	addr         string
-	ended        chan error
+	ended        chan struct{}
 }
 
 // startCounted serves requests that take d each.
@@ -27,7 +27,7 @@ func startCounted(d time.Duration) (*counted, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &counted{addr: "http://" + l.Addr().String(), ended: make(chan error, 1)}
+	s := &counted{addr: "http://" + l.Addr().String(), ended: make(chan struct{})}
 	s.ReadHeaderTimeout = 5 * time.Second
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -45,11 +45,17 @@ func startCounted(d time.Duration) (*counted, error) {
 			s.open.Add(-1)
 		}
 	}
-	go func() { s.ended <- s.Serve(l) }()
+	go func() {
+		defer close(s.ended)
+		_ = s.Serve(l) // until stop
+	}()
 	return s, nil
 }
 
-func (s *counted) stop() { _ = s.Close(); <-s.ended }
+func (s *counted) stop() {
+	_ = s.Close()
+	<-s.ended
+}
 
 // get makes one request.
 func get(ctx context.Context, c *http.Client, url string) error {

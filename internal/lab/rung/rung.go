@@ -71,7 +71,7 @@ func Serve(ctx context.Context, name, listen string, set map[string]string, out 
 	}
 	env := &Env{Addr: addr, Set: set}
 	stats := &http.Server{Handler: statsHandler(&env.Extra), ReadHeaderTimeout: 5 * time.Second}
-	defer stats.Close()
+	defer func() { _ = stats.Close() }()
 	go func() { _ = stats.Serve(side) }() // ends with Close
 	env.Ready = func(at string) {
 		_ = json.NewEncoder(out).Encode(Line{Addr: at, Stats: side.Addr().String()})
