@@ -154,6 +154,9 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 		if limit, ok := errors.AsType[*loadgen.LimitError](err); ok {
 			return &exitError{exitInvalid, fmt.Errorf("bench: %w", limit)}
 		}
+		if _, ok := errors.AsType[*usageError](err); ok {
+			return err
+		}
 		return fmt.Errorf("bench: %w", err)
 	}
 	j := judgeRun(r, f.conditions)

@@ -95,9 +95,19 @@ func (j *judgement) disturbances(r *loadgen.Result, limited, stolen int) {
 	case j.broke("lost", "repeated", "reordered"):
 	case float64(limited) > discarded*all:
 		j.Verdict = invalid
-	case float64(limited+stolen) > discarded*all:
+	case float64(limited+stolen) > discarded*all && j.timed():
 		j.Verdict = inconclusive
 	}
+}
+
+// timed says whether a condition is on more than counts, which no other machine changes.
+func (j *judgement) timed() bool {
+	for _, c := range j.Thresholds {
+		if kind, _ := metricKind(c.t.metric); kind != "count" {
+			return true
+		}
+	}
+	return false
 }
 
 // broke says whether a condition on one of these failed.

@@ -81,12 +81,20 @@ func (v *benchLive) lines(s loadgen.Snapshot) []string {
 	lines = append(lines,
 		"  rate      "+rate+fmt.Sprintf(", in flight %d, connections %d", s.InFlight, s.Conns),
 		fmt.Sprintf("  response  P50 %s  P95 %s  P99 %s   service P99 %s   lag P99 %s",
-			short(s.P50), short(s.P95), short(s.P99), short(s.ServiceP99), short(s.LagP99)),
+			known(s.P50), known(s.P95), known(s.P99), known(s.ServiceP99), known(s.LagP99)),
 		"  errors    "+v.count(s.Errors, draw.Bad)+"   dropped "+v.count(s.Dropped, draw.Warn)+v.breaks(s.Delivery)+v.limited(s))
 	if len(v.rates) > 1 {
 		lines = append(lines, "  "+v.l.Dim("rate ")+draw.Spark(v.rates, sparkColumns)+v.l.Dim("   P99 ")+draw.Spark(v.p99s, sparkColumns))
 	}
 	return lines
+}
+
+// known writes a time, or that there is none yet.
+func known(d time.Duration) string {
+	if d <= 0 {
+		return "–"
+	}
+	return draw.Seconds.Format(d.Seconds())
 }
 
 func (v *benchLive) count(n uint64, s draw.State) string {
@@ -112,7 +120,11 @@ func (v *benchLive) limited(s loadgen.Snapshot) string {
 
 // progress is "4s of 11s ━━━━───────".
 func progress(elapsed, total time.Duration) string {
+	return since(elapsed) + " of " + since(total) + " " + progressBar(elapsed, total)
+}
+
+func progressBar(elapsed, total time.Duration) string {
 	const columns = 20
 	full := min(max(int(elapsed*columns/max(total, 1)), 0), columns)
-	return since(elapsed) + " of " + since(total) + " " + strings.Repeat("━", full) + strings.Repeat("─", columns-full)
+	return strings.Repeat("━", full) + strings.Repeat("─", columns-full)
 }

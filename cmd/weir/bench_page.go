@@ -33,7 +33,7 @@ func benchPage(r *loadgen.Result, j judgement) *draw.Page {
 	times.Columns[0].Left = true
 	counts := countsTable(r)
 	pg.Blocks = append(pg.Blocks, draw.Heading("Times"),
-		draw.Figure{Drawing: percentilePlot(t), Caption: "How long the slowest share took. Response counts from the instant at which a request was meant to come, service from when it was really sent; what lies between them is waiting."},
+		draw.Figure{Drawing: percentilePlot(t), Caption: "How long the slowest share took. Response counts from the instant at which a request was meant to come, service from when it was really sent; between them lies the wait for a connection and what the generator itself was late."},
 		times, draw.Figure{Drawing: distribution(t)})
 	pg.Blocks = append(pg.Blocks, draw.Heading("Over time"))
 	for _, f := range overTime(r) {
@@ -141,7 +141,7 @@ func percentilePoints(h *hdrhistogram.Histogram) []draw.Point {
 	return pts
 }
 
-// distribution is the histogram of response in 8 bars to a factor of ten.
+// distribution is the histogram of response, 16 bars to a factor of ten.
 func distribution(t *loadgen.Window) *draw.Plot {
 	p := &draw.Plot{Title: "Distribution of response", X: draw.Axis{Unit: draw.Seconds, Scale: draw.Log}, Y: draw.Axis{Label: "answers"}}
 	h := t.Response
@@ -165,7 +165,7 @@ func distribution(t *loadgen.Window) *draw.Plot {
 	return p
 }
 
-const binsPerDecade = 8
+const binsPerDecade = 16
 
 func edgeOf(us int64) float64      { return math.Log10(float64(us)) * binsPerDecade }
 func binEdge(edge float64) float64 { return math.Pow(10, edge/binsPerDecade) / 1e6 }
@@ -232,7 +232,7 @@ func overTime(r *loadgen.Result) []draw.Figure {
 		figures = append(figures,
 			draw.Figure{Drawing: &draw.Plot{Title: "Response", X: time, Y: draw.Axis{Unit: draw.Seconds, Scale: draw.Log},
 				Series: []draw.Series{line("P50", p(0.5)), line("P95", p(0.95)), line("P99", p(0.99))}}},
-			draw.Figure{Drawing: responseHeat(r, time), Caption: "Each column is a window, each cell an eighth of a factor of ten; the stronger, the more answers took that long."})
+			draw.Figure{Drawing: responseHeat(r, time), Caption: "Each column is a window, each cell a sixteenth of a factor of ten; the stronger, the more answers took that long."})
 	}
 	return append(figures, draw.Figure{Drawing: &draw.Grid{Drawings: []draw.Drawing{
 		&draw.Plot{Title: "In flight", X: time, Series: []draw.Series{line("in flight", func(w *loadgen.Window) float64 { return w.InFlight })}},

@@ -255,7 +255,11 @@ func generatorLine(w *loadgen.Window) string {
 	}
 	s += ", stopped by its collector for " + short(w.Generator.GCPauses).String()
 	if w.Generator.Limited {
-		s += "; was the limit at times: " + w.Generator.Why
+		first, _, more := strings.Cut(w.Generator.Why, "; ")
+		if more {
+			first += ", and the like"
+		}
+		s += "; was the limit at times: " + first
 	}
 	return s
 }

@@ -256,7 +256,14 @@ func wilson(k, n uint64) stat.Interval {
 	f, p := float64(n), min(float64(k)/float64(n), 1)
 	mid := (p + z*z/(2*f)) / (1 + z*z/f)
 	half := z / (1 + z*z/f) * math.Sqrt(p*(1-p)/f+z*z/(4*f*f))
-	return stat.Interval{Point: p, Lo: max(mid-half, 0), Hi: min(mid+half, 1), N: int(n)}
+	iv := stat.Interval{Point: p, Lo: max(mid-half, 0), Hi: min(mid+half, 1), N: int(n)}
+	switch k {
+	case 0:
+		iv.Lo = 0 // exactly, whatever the rounding
+	case n:
+		iv.Hi = 1
+	}
+	return iv
 }
 
 // quantile is a time from a histogram in seconds. The bounds are those of order
