@@ -5,6 +5,7 @@
 #   npm           the npm clients of test/e2e/npm
 #   chromium      Debian's package
 #   slowhttptest  Debian's package
+#   nginx         Debian's package
 #   gcc           Debian's package: the race detector links with it
 #
 # Each part does nothing when it is already there. What could not be installed is
@@ -98,6 +99,7 @@ for part in "$@"; do
     npm) npm_clients ;;
     chromium) deb chromium chromium ;;
     slowhttptest) deb slowhttptest slowhttptest ;;
+    nginx) deb nginx nginx-light ;;
     gcc) deb gcc gcc libc6-dev ;;
     *) say "there is no part $part" && false ;;
   esac || failed=$((failed + 1))

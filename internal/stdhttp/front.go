@@ -178,6 +178,8 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ep, known = endpoint{"GET, HEAD", func(_ *Front, w http.ResponseWriter, _ *http.Request) { file.serve(w) }}, true
 	}
 	switch {
+	case strings.Contains(r.RequestURI, "#"): // RFC 9112 §3.2: no form of target has one
+		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "bad request target"})
 	case !known && f.routes.Load() != nil:
 		f.route(w, r)
 	case !known:

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/http1"
@@ -33,6 +34,7 @@ type exchange struct {
 // route serves a request by the configured routes.
 func (f *Front) route(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{f: f, w: w, r: r}
+	r.Body = &watched{ReadCloser: r.Body}
 	x.fill()
 	begin := f.deps.Now()
 	defer func() {
@@ -68,6 +70,9 @@ func (x *exchange) fill() {
 	}
 	if r.ContentLength == 0 && r.Header.Get("Content-Length") == "" {
 		x.Length = -1
+	}
+	if r.URL.ForceQuery {
+		x.Query = []byte{} // a "?" with nothing behind it
 	}
 	x.Peer, _ = netip.ParseAddrPort(r.RemoteAddr)
 	x.Fields = fieldsOf(r.Header)
@@ -212,7 +217,7 @@ func (x *exchange) forward() {
 func (x *exchange) takeBody() *wire.Error {
 	limit := x.Route.MaxBody()
 	if limit >= 0 {
-		x.r.Body = http.MaxBytesReader(x.w, x.r.Body, limit)
+		x.r.Body = &watched{ReadCloser: http.MaxBytesReader(x.w, x.r.Body, limit)}
 	}
 	v := x.Route.Validator()
 	small := x.r.ContentLength >= 0 && x.r.ContentLength <= replayBytes
@@ -236,6 +241,32 @@ func (x *exchange) takeBody() *wire.Error {
 
 // replayBytes bounds what is kept of a request to send it again.
 const replayBytes = 64 << 10
+
+// watched remembers why a request's body could not be read: a transport that sends
+// it says only that the request failed.
+type watched struct {
+	io.ReadCloser
+	failed atomic.Pointer[error]
+}
+
+// Read implements io.Reader.
+func (b *watched) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.failed.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// bodyFailed returns why the body of x could not be read, or nil.
+func (x *exchange) bodyFailed() error {
+	if b, ok := x.r.Body.(*watched); ok {
+		if err := b.failed.Load(); err != nil {
+			return *err
+		}
+	}
+	return nil
+}
 
 func bodyError(err error) *wire.Error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {

@@ -56,11 +56,14 @@ func (a *attempts) run(ctx context.Context) {
 			o.Status = res.StatusCode
 		} else {
 			o.Kind = kindOf(ctx, err)
+			if x.bodyFailed() != nil {
+				o.Kind = upstream.Canceled // the client's fault
+			}
 		}
 		o.End = x.f.deps.Now()
 		c.Done(peer, o)
 		if err != nil && !a.again(&o, made, 0, o.Kind) {
-			a.failed(err, o.Kind)
+			a.failed(o.Kind)
 			return
 		}
 	}
@@ -100,9 +103,6 @@ func kindOf(ctx context.Context, err error) upstream.Kind {
 	case ctx.Err() != nil:
 		return upstream.Canceled
 	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return upstream.Canceled
-	}
 	return upstream.Reset
 }
 
@@ -114,9 +114,11 @@ func isTimeout(err error) bool {
 var errSlow = errors.New("the upstream is too slow")
 
 // failed answers a request that no peer has answered.
-func (a *attempts) failed(err error, kind upstream.Kind) {
+func (a *attempts) failed(kind upstream.Kind) {
+	err := a.x.bodyFailed()
 	switch {
-	case kind == upstream.Canceled && a.x.r.Context().Err() == nil:
+	case err != nil:
+		a.x.w.Header().Set("Connection", "close")
 		a.x.fail(bodyError(err))
 	case kind == upstream.Canceled:
 		a.x.out.Status = 499 // the client left: nobody to answer

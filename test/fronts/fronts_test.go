@@ -1,0 +1,334 @@
+// Package fronts plays one corpus of requests at both of Weir's fronts and at nginx,
+// all before the same backend, and compares what the backend saw and what the client
+// got.
+package fronts
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-gateway/weir/broker/memory"
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/app"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/pushhttp"
+	"github.com/weir-gateway/weir/internal/stdhttp"
+	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/test/judge"
+)
+
+func TestMain(m *testing.M) { os.Exit(judge.Main(m)) }
+
+// seen is what the backend says of a request, in its answer.
+type seen struct {
+	Method, Target, Host, Proto string
+	Fields                      map[string][]string
+	Body                        int
+	Hash                        string
+	Trailer                     map[string][]string
+}
+
+// ownFields are those that proxies add about themselves, and framing.
+var ownFields = []string{"X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded", "Via", "X-Real-Ip", "Traceparent", "Tracestate",
+	"X-Request-Id", "Connection", "Content-Length", "Te", "Expect"}
+
+// backend answers with what it saw.
+func backend(t *testing.T) string {
+	t.Helper()
+	ts := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		s := seen{Method: r.Method, Target: r.RequestURI, Host: r.Host, Proto: r.Proto, Fields: map[string][]string{}, Body: len(body), Trailer: r.Trailer}
+		if len(body) < 100 {
+			s.Hash = string(body)
+		}
+		for name, values := range r.Header {
+			if !slices.Contains(ownFields, name) {
+				s.Fields[name] = values
+			}
+		}
+		var status int
+		if _, err := fmt.Sscanf(r.URL.Path, "/status/%d", &status); err != nil {
+			status = 200
+		}
+		w.Header().Set("X-Backend", "1")
+		w.Header().Add("Set-Cookie", "a=b")
+		w.Header().Add("Set-Cookie", "c=d")
+		if status == 302 {
+			w.Header().Set("Location", "/elsewhere")
+		}
+		w.WriteHeader(status)
+		if status != 204 && status != 304 {
+			_ = json.NewEncoder(w).Encode(s) // the proxy may be gone
+		}
+	}))
+	ts.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	ts.Start()
+	t.Cleanup(ts.Close)
+	return strings.TrimPrefix(ts.URL, "http://")
+}
+
+func routes(to string) ([]policy.RouteConfig, []upstream.Config) {
+	return []policy.RouteConfig{{Name: "all", Path: "/*", Cluster: "b"}},
+		[]upstream.Config{{Name: "b", Peers: []upstream.PeerConfig{{Address: to}}}}
+}
+
+// loops starts the gateway's own front.
+func loops(t *testing.T, to string) string {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "off"
+	cfg.Broker = config.Broker{Kind: config.BrokerMemory}
+	cfg.Routes, cfg.Clusters = routes(to)
+	a, err := app.New(cfg, app.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, ctx, nil) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return a.Addr().String()
+}
+
+// std starts the front on net/http.
+func std(t *testing.T, to string) string {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	broker, err := memory.New(memory.Config{})
+	must(err)
+	formats, err := wire.NewFormats(nil)
+	must(err)
+	h, err := hub.New(hub.Config{Encoders: formats.Encoders()}, broker)
+	must(err)
+	a, err := auth.New(auth.Config{}, nil)
+	must(err)
+	rs, cs := routes(to)
+	ups, err := upstream.New(cs, nil, upstream.Options{})
+	must(err)
+	set, err := policy.New(rs, policy.Deps{Auth: a})
+	must(err)
+	f := stdhttp.New(stdhttp.Config{}, stdhttp.Deps{Hub: h, Push: pushhttp.New(pushhttp.Config{}, formats, h, nil), Auth: a, Upstreams: ups, Ready: h.Ready})
+	f.SetRoutes(set)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- ups.Run(ctx) }()
+	go func() { _ = f.Serve(l) }()
+	<-ups.Ready()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		_ = f.Close(ctx)
+		must(h.Close())
+		must(a.Close())
+	})
+	return l.Addr().String()
+}
+
+// nginx starts Debian's.
+func nginx(t *testing.T, to string) string {
+	t.Helper()
+	judge.Need(t, "nginx")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close() // nginx opens it again
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(conf, fmt.Appendf(nil, `
+daemon off; master_process off; pid %[1]s/pid; error_log %[1]s/error.log;
+events { worker_connections 256; }
+http {
+  access_log off; client_body_temp_path %[1]s/b; proxy_temp_path %[1]s/p; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
+  client_header_buffer_size 8k; large_client_header_buffers 4 8k; keepalive_timeout 5s;
+  upstream backend { server %[3]s; keepalive 8; }
+  server {
+    listen %[2]s;
+    location / { proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host; }
+  }
+}`, dir, addr, to), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("nginx", "-c", conf, "-p", dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = c.Close()
+			return addr
+		}
+		if time.Now().After(deadline) {
+			log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
+			t.Fatalf("nginx: %v %s", err, log)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// reply is what a client got.
+type reply struct {
+	status  int
+	cookies int
+	seen    *seen
+}
+
+func (r reply) String() string {
+	if r.seen == nil {
+		return fmt.Sprint(r.status)
+	}
+	b, _ := json.Marshal(r.seen)
+	return fmt.Sprintf("%d (%d cookies), the backend saw %s", r.status, r.cookies, b)
+}
+
+// class is what a status says: passed on, or refused.
+func (r reply) class() int {
+	switch {
+	case r.seen != nil:
+		return r.status
+	case r.status == http.StatusNotImplemented:
+		return 4 // a refusal all the same
+	}
+	return r.status / 100
+}
+
+// ask sends q and reads what comes, to the end of the connection or a pause.
+func ask(t *testing.T, addr string, q question) (got []reply) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := io.WriteString(c, q.raw); err != nil {
+		return nil // refused while it was being sent
+	}
+	r := bufio.NewReader(c)
+	method := q.method
+	if method == "" {
+		method = "GET"
+	}
+	for len(got) < strings.Count(q.raw, " HTTP/1.1\r\nHost: site.example")+1 {
+		if len(got) > 0 {
+			_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		}
+		res, err := http.ReadResponse(r, &http.Request{Method: method})
+		if err != nil {
+			return got
+		}
+		if res.StatusCode < 200 {
+			continue
+		}
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			return got
+		}
+		one := reply{status: res.StatusCode}
+		if res.Header.Get("X-Backend") != "" {
+			one.cookies = len(res.Header.Values("Set-Cookie"))
+			one.seen = &seen{}
+			if len(body) > 0 && json.Unmarshal(body, one.seen) != nil {
+				t.Errorf("%s: the backend's answer came as %q", q.name, body)
+			}
+		}
+		got = append(got, one)
+		if res.Close {
+			return got
+		}
+	}
+	return got
+}
+
+// same reports whether two fronts treated a request alike.
+func same(a, b []reply) bool {
+	return slices.EqualFunc(a, b, func(x, y reply) bool {
+		if x.class() != y.class() || x.cookies != y.cookies || (x.seen == nil) != (y.seen == nil) {
+			return false
+		}
+		return x.seen == nil || x.seen.Method == y.seen.Method && x.seen.Target == y.seen.Target && x.seen.Host == y.seen.Host &&
+			x.seen.Body == y.seen.Body && x.seen.Hash == y.seen.Hash &&
+			maps.EqualFunc(x.seen.Fields, y.seen.Fields, slices.Equal[[]string])
+	})
+}
+
+func TestOneCorpusAtEveryFront(t *testing.T) {
+	to := backend(t)
+	ours, theirs, third := loops(t, to), std(t, to), nginx(t, to)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, q := range corpus() {
+		all.Go(func() { compare(t, q, ours, theirs, third) })
+	}
+}
+
+// compare plays q at all three.
+func compare(t *testing.T, q question, ours, theirs, third string) {
+	mine := ask(t, ours, q)
+	f := func(who, addr, reason string) {
+		t.Helper()
+		other := ask(t, addr, q)
+		switch equal := same(mine, other); {
+		case !equal && reason == "":
+			t.Errorf("%s:\n  loops %v\n  %s %v", q.name, mine, who, other)
+		case equal && reason != "":
+			t.Errorf("%s: %s answers like the loops, though it is said that %q", q.name, who, reason)
+		}
+	}
+	f("net/http", theirs, q.std)
+	f("nginx", third, q.nginx)
+}
+
+// TestMalformedRequestsReachNoBackend is about the two fronts alone.
+func TestMalformedRequestsReachNoBackend(t *testing.T) {
+	to := backend(t)
+	ours := loops(t, to)
+	// Of what is called malformed here, these lose what is wrong with them on the way.
+	passed := []string{"lower-case method", "underscore in a name", "TRACE", "upgrade to h2c", "double slash", "dot segments", "escaped dot segments"}
+	for _, q := range malformed() {
+		for _, r := range ask(t, ours, q) {
+			if r.seen != nil && !slices.Contains(passed, q.name) {
+				t.Errorf("%s reached the backend: %v", q.name, r)
+			}
+		}
+	}
+}
