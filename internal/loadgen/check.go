@@ -115,7 +115,7 @@ func (s *Spec) checkTarget(bad func(hint, format string, args ...any)) {
 		u, err := url.Parse(strings.NewReplacer("{n}", "0", "{channel}", "0").Replace(text))
 		switch {
 		case err != nil:
-			bad("", "%s: %w", what, err)
+			bad("write it as http://host:port/path, or with https, ws or wss", "%s %q is no URL of a server: %w", what, text, err)
 		case !slices.Contains(want, u.Scheme):
 			bad("write it as http://host:port/path, or with https, ws or wss", "%s %q is no URL of a server", what, text)
 		case u.Host == "":

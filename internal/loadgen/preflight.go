@@ -149,7 +149,7 @@ func sourcesFor(s *Spec, t *target, need, ports uint64) ([]netip.Addr, error) {
 	}
 	var from []netip.Addr
 	for i := range (need + usable - 1) / usable {
-		from = append(from, netip.AddrFrom4([4]byte{127, 0, byte(1 + i>>8), byte(1 + i&0x7f)}))
+		from = append(from, netip.AddrFrom4([4]byte{127, 0, byte(1 + i/250), byte(1 + i%250)}))
 	}
 	return from, nil
 }

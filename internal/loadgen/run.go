@@ -366,7 +366,7 @@ func (s *session) drain(ctx context.Context) {
 	defer tick.Stop()
 	last, changed := ^uint64(0), g.now()
 	for ctx.Err() == nil {
-		inFlight, missing := 0, uint64(0)
+		inFlight, missing, away := 0, uint64(0), false
 		for _, sh := range g.shards {
 			sh.do(func() {
 				sh.touch()
@@ -375,7 +375,7 @@ func (s *session) drain(ctx context.Context) {
 			})
 		}
 		if inFlight == 0 && g.flows != nil {
-			missing = g.missing()
+			missing, away = g.missing()
 			if len(g.links) > 1000 {
 				tick.Reset(20 * time.Millisecond)
 			}
@@ -385,7 +385,7 @@ func (s *session) drain(ctx context.Context) {
 			last, changed = missing, now
 		}
 		switch {
-		case inFlight == 0 && missing == 0, now > giveUp, inFlight == 0 && now-changed > int64(patience):
+		case inFlight == 0 && missing == 0, now > giveUp, inFlight == 0 && !away && now-changed > int64(patience):
 			return
 		}
 		select {
@@ -408,9 +408,15 @@ func (g *Generator) eachStream(f func(*stream)) {
 	}
 }
 
-func (g *Generator) missing() (n uint64) {
-	g.eachStream(func(h *stream) { n += h.missing() })
-	return n
+// missing is how many messages have not come yet. away says that subscribers which
+// lack some are about to come back.
+func (g *Generator) missing() (n uint64, away bool) {
+	g.eachStream(func(h *stream) {
+		m := h.missing()
+		n += m
+		away = away || m > 0 && !h.ready
+	})
+	return n, away
 }
 
 func (g *Generator) settle() {

@@ -5,7 +5,7 @@ import "bytes"
 // A stamp is what a message carries about itself: fixed-width text that needs no
 // quoting in JSON, a form or an event stream, found by its first four bytes.
 //
-//	wl1:RRRRRRRR.PPPPCCCCCCSSSSSSSSSSTTTTTTTTTTTTTTTTLLLLLLLL;
+//	wl1:RRRRRRRR.PPPPCCCCCCSSSSSSSSSSTTTTTTTTTTTTTTTTLLLLLLLL-
 //
 // run, publisher, channel, sequence of the publisher on the channel, intended time
 // (nanoseconds since 1970) and how much later it was really sent (microseconds),
@@ -46,7 +46,7 @@ func (s *stamp) put(b []byte) {
 	putHex(b[23:33], s.seq)
 	putHex(b[33:49], uint64(s.intended))
 	putHex(b[49:57], uint64(s.late))
-	b[57] = ';'
+	b[57] = '-'
 }
 
 // hexValue is the value of a lower-case hexadecimal digit, above 15 if it is none.
@@ -87,7 +87,7 @@ func nextStamp(b []byte) (s stamp, rest []byte, ok bool) {
 }
 
 func parseStamp(b []byte) (stamp, bool) {
-	if b[12] != '.' || b[57] != ';' {
+	if b[12] != '.' || b[57] != '-' {
 		return stamp{}, false
 	}
 	run, ok1 := getHex(b[4:12])

@@ -57,7 +57,7 @@ func FuzzStamp(f *testing.F) {
 	sample.put(p)
 	f.Add(p, uint8(0))
 	f.Add(append([]byte("data: xx"), p...), uint8(3))
-	f.Add([]byte("wl1:wl1:wl1:;;;;"), uint8(9))
+	f.Add([]byte("wl1:wl1:wl1:----"), uint8(9))
 	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
 		s, rest, ok := nextStamp(b)
 		if !ok {

@@ -367,9 +367,6 @@ func (h *stream) settle() {
 
 // missing is how many messages h still waits for.
 func (h *stream) missing() (n uint64) {
-	if !h.ready {
-		return 0
-	}
 	f := h.s.g.flows
 	for p := range h.tracks {
 		flow := f.index(p, int(h.channel))

@@ -31,7 +31,7 @@ type target struct {
 func newTarget(ctx context.Context, text string, insecure bool) (*target, error) {
 	// Braces are not for the URL parser, which would encode them.
 	const n, ch = "--n--", "--channel--"
-	u, err := url.Parse(strings.NewReplacer("{n}", n, "{channel}", ch).Replace(text))
+	u, err := url.Parse(strings.NewReplacer("{n}", n, "{channel}", ch, "%7Bn%7D", n, "%7Bchannel%7D", ch).Replace(text))
 	if err != nil {
 		return nil, err
 	}

@@ -235,3 +235,10 @@ func quote(s string) string {
 	b, _ := json.Marshal(s)
 	return string(b)
 }
+
+// upgrade answers a WebSocket handshake.
+func upgrade(request []byte) []byte {
+	_, key, _ := strings.Cut(string(request), "Sec-WebSocket-Key: ")
+	key, _, _ = strings.Cut(key, "\r\n")
+	return websocket.AppendHandshakeResponse(nil, []byte(key), "", "")
+}
