@@ -98,7 +98,7 @@ func (c *cors) names(origin []byte) bool {
 	for _, w := range c.sub {
 		cut := len(origin) - len(w.suffix)
 		if cut > len(w.scheme) && http1.EqualFold(origin[:len(w.scheme)], w.scheme) && http1.EqualFold(origin[cut:], w.suffix) &&
-			bytes.IndexAny(origin[len(w.scheme):cut], "/:@?#") < 0 {
+			!bytes.ContainsAny(origin[len(w.scheme):cut], "/:@?#") {
 			return true
 		}
 	}
