@@ -250,6 +250,30 @@ func TestWaitingForAConnectionIsBounded(t *testing.T) {
 	}
 }
 
+func TestIdleConnectionsAreBoundedInNumberUseAndTime(t *testing.T) {
+	peer := backend(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "ok") })
+	f := func(pool upstream.PoolConfig, want func(s proxy.Stats) bool) {
+		t.Helper()
+		g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{Pool: pool}}, peer)
+		var all sync.WaitGroup
+		for range 12 {
+			all.Go(func() {
+				w := g.dial()
+				for range 20 {
+					w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+					w.answer("GET")
+				}
+			})
+		}
+		all.Wait()
+		eventually(t, fmt.Sprintf("%+v is kept to", pool), func() bool { return want(g.proxy.Stats()) })
+	}
+	f(upstream.PoolConfig{MaxIdle: 2}, func(s proxy.Stats) bool { return s.Idle <= 2 && s.Idle > 0 && s.Open == s.Idle })
+	f(upstream.PoolConfig{MaxIdle: -1}, func(s proxy.Stats) bool { return s.Open == 0 && s.Clusters["main"].PoolMiss == 240 })
+	f(upstream.PoolConfig{MaxRequests: 5}, func(s proxy.Stats) bool { return s.Clusters["main"].PoolMiss >= 240/5 })
+	f(upstream.PoolConfig{IdleTimeout: 2e8}, func(s proxy.Stats) bool { return s.Open == 0 && s.Clusters["main"].PoolMiss < 100 })
+}
+
 func TestUnixSocketPeers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "backend.sock")
 	l, err := net.Listen("unix", path)

@@ -99,15 +99,24 @@ func (p *pool) put(u *upConn, cfg *upstream.Config) {
 		x.room()
 		return
 	}
+	idle := int64(pc.IdleTimeout)
 	if len(p.idle) >= pc.MaxIdle {
-		u.c.Close(nil)
-		return
+		if pc.MaxIdle <= 0 {
+			u.c.Close(nil)
+			return
+		}
+		idle = min(idle, excessIdle)
 	}
 	u.at = len(p.idle)
 	p.idle = append(p.idle, u)
 	p.lane.gauges.idle.Add(1)
-	u.deadlineIn(int64(pc.IdleTimeout))
+	u.deadlineIn(idle)
 }
+
+// excessIdle is how long a connection beyond MaxIdle is kept. Under load the number
+// of idle ones swings with every batch of replies: who closes at the bound at once
+// dials anew for every other request.
+const excessIdle = int64(time.Second)
 
 // remove takes u out of idle.
 func (p *pool) remove(u *upConn) {

@@ -88,21 +88,3 @@ var failures = [causes]*Error{
 	Truncated:      {Truncated, http.StatusBadGateway, "the backend's answer is not whole"},
 	Stopped:        {Stopped, http.StatusServiceUnavailable, "the gateway is stopping"},
 }
-
-// discard is the sink of a copy whose reply nobody sees.
-type discard struct{}
-
-var _ Sink = discard{}
-
-// Discard is a Sink for requests whose reply nobody wants: mirrored ones.
-var Discard Sink = discard{}
-
-func (discard) Interim(*Exchange, *http1.Response) {}
-func (discard) Head(*Exchange, *http1.Response)    {}
-func (discard) Body(*Exchange, []byte) bool        { return false }
-func (discard) End(*Exchange, []byte)              {}
-func (discard) Fail(*Exchange, *Error)             {}
-func (discard) Room(*Exchange)                     {}
-
-// Switch refuses: a copy asks for no other protocol.
-func (discard) Switch(*Exchange, *http1.Response) *eventloop.Conn { return nil }
