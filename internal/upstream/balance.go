@@ -205,6 +205,9 @@ const unmeasured = 1e15
 
 func (s *search) cost(i int) float64 {
 	p := s.v.entries[i].peer
+	if p.breaker.state() != BreakerClosed {
+		return 0 // it is due for a probe, and its average is of before
+	}
 	n := float64(p.inflight.Load())
 	l := p.latency.value(s.now, s.v.policy.ewmaDecay)
 	if l == 0 {

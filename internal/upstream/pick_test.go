@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"testing"
+	"time"
 )
 
 func TestARetryGoesElsewhere(t *testing.T) {
@@ -182,5 +183,39 @@ func TestAConfiguredDrainEndsPicksOnly(t *testing.T) {
 	}
 	if m := tally(t, c, 100); m["10.0.0.1:80"] != 50 {
 		t.Errorf("back again it got %d of 100", m["10.0.0.1:80"])
+	}
+}
+
+func TestAPeerThatComesBackIsAsNew(t *testing.T) {
+	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2), Outlier: OutlierConfig{Disabled: true}, EWMADecay: d(time.Hour)})
+	p := peerAt(t, c, "10.0.0.1:80")
+	now := sec
+	for p.breaker.state() == BreakerClosed {
+		p.inflight.Add(1)
+		c.Done(p, Outcome{Kind: Timeout, Start: now, End: now + 30*sec})
+	}
+	now += 30 * sec
+	ask(t, c, now, ms, 200)
+	if p.latency.value(now, int64(time.Hour)) < 20e9 {
+		t.Fatal("30 s are not remembered")
+	}
+	// Nothing is lost on the other peer: it answers in a millisecond.
+	now += 5*sec + ms
+	for range 3 {
+		if q := ask(t, c, now, ms, 200); q != p {
+			t.Fatal("the half-open peer is avoided for what it did before")
+		}
+	}
+	if got := p.latency.value(now, int64(time.Hour)); got > 2e6 || p.breaker.state() != BreakerClosed {
+		t.Errorf("after three probes of 1 ms its average is %v, its breaker %s", time.Duration(got), p.breaker.state())
+	}
+}
+
+func TestNoPickSlipsThroughADrain(t *testing.T) {
+	c := newTestCluster(t, Config{Peers: equal(1)})
+	p := peerAt(t, c, "10.0.0.1:80")
+	p.draining.Store(true) // after choose, before take
+	if why := p.take(sec, &c.view.Load().policy); why != barDraining || p.InFlight() != 0 || p.counts.attempts.Load() != 0 {
+		t.Errorf("taken although it drains: %d, %d in flight", why, p.InFlight())
 	}
 }
