@@ -75,7 +75,7 @@ func measure(ctx context.Context, o options, engine string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	limit := filepath.Join(dir, "limit")
 	if out, err := exec.CommandContext(ctx, "gcc", "-O2", "-o", limit, "bench/proxy/limit/limit.c").CombinedOutput(); err != nil {
 		return fmt.Errorf("gcc: %w\n%s\n(run it in the repository)", err, out)

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -249,7 +248,7 @@ func (b *bench) write(name, text string) string {
 // reverseProxy is Go's own, as its documentation shows it.
 func reverseProxy(ctx context.Context, listen, peer string) error {
 	p := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: peer})
-	p.ErrorLog = log.New(io.Discard, "", 0) // clients that leave
+	p.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // clients that leave
 	p.Transport = &http.Transport{MaxIdleConnsPerHost: 512}
 	s := &http.Server{Addr: listen, Handler: p, ReadHeaderTimeout: 10 * time.Second}
 	go func() { <-ctx.Done(); _ = s.Close() }()

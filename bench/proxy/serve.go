@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 
@@ -83,7 +84,5 @@ func serve(ctx context.Context, listen, peer, engine string) error {
 	go func() { ran <- clusters.Run(ctx) }()
 	err = group.Run(ctx)
 	front.Close()
-
-	<-ran
-	return err
+	return errors.Join(err, <-ran)
 }

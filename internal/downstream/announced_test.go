@@ -10,13 +10,17 @@ import (
 )
 
 func TestAProxyHeaderTellsTheClient(t *testing.T) {
-	peer := backend(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Header.Get("X-Forwarded-For")) })
+	peer := backend(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Header.Get("X-Forwarded-For"))
+	})
 	behind := func(proxies ...string) *gateway {
 		trust, err := limit.NewTrust(limit.Trusted{Proxies: proxies})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return start(t, settings{accept: func(g *gateway) func(*eventloop.Conn) eventloop.Handler { return g.front.Announced(trust, g.front.Accept) }}, peer)
+		return start(t, settings{accept: func(g *gateway) func(*eventloop.Conn) eventloop.Handler {
+			return g.front.Announced(trust, g.front.Accept)
+		}}, peer)
 	}
 	g := behind("127.0.0.1")
 	const request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -78,15 +78,14 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 // settings of a gateway under test. The zero value forwards everything to peers.
 type settings struct {
-	front    downstream.Config
-	proxy    proxy.Config
-	loops    eventloop.Config
-	cluster  upstream.Config
-	more     []upstream.Config
-	splits   []upstream.SplitConfig
-	routes   []policy.RouteConfig
-	accept   func(*gateway) func(*eventloop.Conn) eventloop.Handler
-	announce bool
+	front   downstream.Config
+	proxy   proxy.Config
+	loops   eventloop.Config
+	cluster upstream.Config
+	more    []upstream.Config
+	splits  []upstream.SplitConfig
+	routes  []policy.RouteConfig
+	accept  func(*gateway) func(*eventloop.Conn) eventloop.Handler
 }
 
 // gateway is a front with routes and a proxy, on real sockets.

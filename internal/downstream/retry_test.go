@@ -104,7 +104,6 @@ type restartable struct {
 	t    *testing.T
 	addr string
 	name string
-	mu   sync.Mutex
 	srv  *http.Server
 	done chan struct{}
 }

@@ -33,7 +33,9 @@ func TestProxyHeadersReadBack(t *testing.T) {
 				t.Errorf("version %d of %s, %s: %q reads as %+v, %d, %v", version, client, local, b, h, n, err)
 				continue
 			}
-			same := func(a, b netip.AddrPort) bool { return a.Addr().Unmap() == b.Addr().Unmap().WithZone("") && a.Port() == b.Port() }
+			same := func(a, b netip.AddrPort) bool {
+				return a.Addr().Unmap() == b.Addr().Unmap().WithZone("") && a.Port() == b.Port()
+			}
 			if known && (!same(h.Source, from) || !same(h.Destination, to)) {
 				t.Errorf("version %d of %s, %s: reads as %+v", version, client, local, h)
 			}
