@@ -6,6 +6,7 @@
 #   chromium      Debian's package
 #   slowhttptest  Debian's package
 #   nginx         Debian's package
+#   wrk, h2load   Debian's packages wrk and nghttp2-client: other load generators
 #   gcc           Debian's package: the race detector links with it
 #
 # Each part does nothing when it is already there. What could not be installed is
@@ -92,7 +93,7 @@ npm_clients() {
 }
 
 failed=0
-[ $# -gt 0 ] || set -- autobahn npm chromium slowhttptest
+[ $# -gt 0 ] || set -- autobahn npm chromium slowhttptest wrk h2load
 for part in "$@"; do
   case $part in
     autobahn) autobahn ;;
@@ -100,6 +101,8 @@ for part in "$@"; do
     chromium) deb chromium chromium ;;
     slowhttptest) deb slowhttptest slowhttptest ;;
     nginx) deb nginx nginx-light ;;
+    wrk) deb wrk wrk ;;
+    h2load) deb h2load nghttp2-client ;;
     gcc) deb gcc gcc libc6-dev ;;
     *) say "there is no part $part" && false ;;
   esac || failed=$((failed + 1))

@@ -34,7 +34,7 @@ func (q dialQueue) Less(i, j int) bool {
 	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
 }
 func (q dialQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *dialQueue) Push(v any)   { *q = append(*q, v.(dialItem)) } //nolint:errcheck // only dialItem is pushed
+func (q *dialQueue) Push(v any)   { *q = append(*q, v.(dialItem)) }
 func (q *dialQueue) Pop() any {
 	old := *q
 	v := old[len(old)-1]
