@@ -136,7 +136,7 @@ func NullCeiling(spec loadgen.Spec, log *slog.Logger) func(ctx context.Context) 
 			_ = server.Serve(l) // ends with ErrServerClosed
 		}()
 		defer func() {
-			server.Close()
+			_ = server.Close() // what it serves is given up on
 			<-served
 		}()
 		spec := spec
@@ -147,7 +147,7 @@ func NullCeiling(spec loadgen.Spec, log *slog.Logger) func(ctx context.Context) 
 		if err != nil {
 			return 0, err
 		}
-		defer gen.Close()
+		defer func() { _ = gen.Close() }() // what it measured is in hand
 		load := loadgen.Load{Concurrency: spec.Conns}
 		if _, err := gen.Measure(ctx, load, 300*time.Millisecond); err != nil {
 			return 0, err

@@ -198,7 +198,7 @@ type curve struct {
 	known map[float64]float64
 }
 
-const truthRun = 500_000
+const truthRun = 200_000
 
 func newCurve(q queue, p float64) *curve {
 	q.stallEvery, q.errorsAbove, q.generatorMax = 0, 0, 0

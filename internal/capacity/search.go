@@ -40,7 +40,6 @@ type search struct {
 	minMean  float64 // the least mean response so far, the bracket's baseline
 	lo, hi   float64 // the bracket; 0: not known
 	closed   []ScalePoint
-	held     bool
 	readings map[float64]stat.Reading
 }
 
