@@ -80,7 +80,7 @@ func readyAside() Ladder {
 	shares := []string{"0.01", "0.05", "0.1", "0.25", "0.5", "0.75", "1"}
 	var arms []Arm
 	for _, s := range shares {
-		arms = append(arms, Arm{Name: s, Title: s + " active", Job: "ready", Set: map[string]string{"share": s}})
+		arms = append(arms, Arm{Name: s, Title: s + " of them active", Job: "ready", Set: map[string]string{"share": s}})
 	}
 	return Ladder{
 		Name: "ready", Title: "B, aside. Ready events by the share of active descriptors",
@@ -93,7 +93,7 @@ func readyAside() Ladder {
 			Metrics: []Metric{
 				{Key: "events_per_second", Name: "Events per CPU second", Unit: report.PerSec, More: true}, {Key: "formula", Name: "The formula's share of R_max", Unit: report.Share, Plain: true},
 			},
-			Steps:   []Step{{"1", "0.01", "events_per_second", 1.52, "1/(1 − 0.35·0.99²) = 1.52×", "A call to epoll_wait costs about the same whether it brings ten events or five hundred, so few at a time carry more of it each. Idle descriptors cost nothing: epoll does not look at them."}},
+			Steps:   []Step{{"1", "0.01", "events_per_second", 1.52, "1/(1 − 0.35·0.99²) = 1.52×", "Epoll never looks at idle descriptors, so there is nothing for them to cost. What changes with the share is how many events one call brings, and how many sockets' memory a round goes through: the first makes many cheaper, the second dearer."}},
 			Measure: jobbed, Cost: 0.2,
 		}},
 		Whole: &Ref{Experiment: "curve", Arm: "1", Metric: "events_per_second"},
@@ -194,14 +194,14 @@ func kneeAside() Ladder {
 	return Ladder{
 		Name: "knee-rule", Title: "D, aside. The knee rule depends on the step",
 		Claim: "P99 ≥ 2.5 times the window before, and goroutines ≥ 3 times",
-		Built: "A simulated server (M/M/1, fixed seed) whose load climbs in steps; the latency half of the rule is asked at each. weir knee asks both halves of a real one.",
+		Built: "A simulated server (M/M/1, fixed seed) whose load makes one step; the latency half of the rule is asked. weir knee asks both halves of a real one.",
 		Experiments: []Experiment{{
 			Name: "steps", Title: "Utilisation before the step that fires (simulated)",
-			How:  "P99 of 100,000 arrivals per level, the median of five.",
+			How:  "The least utilisation, in steps of 1 %, from which the step makes P99 grow 2.5 times: P99 of 50,000 arrivals, the median of three.",
 			Arms: arms,
 			Metrics: []Metric{
 				{Key: "rho_before", Name: "Fires from a utilisation of", Unit: report.Share, Plain: true}, {Key: "rho_fires", Name: "to", Unit: report.Share, Plain: true},
-				{Key: "formula", Name: "Formula: from", Unit: report.Share, Plain: true}, {Key: "fires", Name: "Fires at all", Unit: report.Share, Plain: true},
+				{Key: "formula", Name: "Formula: from", Unit: report.Share, Plain: true},
 			},
 			Measure: jobbed, Cost: -0.8,
 		}},

@@ -31,9 +31,15 @@ func handshake(ctx context.Context, p Params) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	served := make(chan error, 1)
-	go func() { served <- acceptTLS(l, server) }()
-	defer func() { _ = l.Close(); <-served }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		acceptTLS(l, server)
+	}()
+	defer func() {
+		_ = l.Close()
+		<-served
+	}()
 
 	dial := func() (resumed bool, err error) {
 		c, err := tls.Dial("tcp", l.Addr().String(), client)
@@ -69,12 +75,12 @@ func handshake(ctx context.Context, p Params) (Values, error) {
 	}, err
 }
 
-// acceptTLS greets every connection with one byte.
-func acceptTLS(l net.Listener, cfg *tls.Config) error {
+// acceptTLS greets every connection with one byte, until l is closed.
+func acceptTLS(l net.Listener, cfg *tls.Config) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return err
+			return
 		}
 		t := tls.Server(c, cfg)
 		if _, err := t.Write([]byte{'!'}); err == nil {

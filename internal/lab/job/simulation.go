@@ -69,29 +69,23 @@ func heartbeat(ctx context.Context, p Params) (Values, error) {
 	}, nil
 }
 
-// knee climbs the load of one simulated server (M/M/1) in steps of a share
-// (setting step) until P99 has grown 2.5 times from one level to the next, and
-// says at which utilisation that was.
+// knee looks for the least utilisation of one simulated server (M/M/1) from which
+// a step of its load by a share (setting step) makes P99 grow 2.5 times.
 func knee(ctx context.Context, p Params) (Values, error) {
 	r, step := p.random(), p.number("step", 0.25)
 	if step <= 0 {
 		return nil, fmt.Errorf("step %v: must be over 0", step)
 	}
-	previous, before := 0.0, 0.0
-	for rho := 0.2; rho < 0.998; rho *= 1 + step {
+	p99 := func(rho float64) float64 { return medianOf(3, func() float64 { return sojournP99(r, rho, 50_000) }) }
+	for rho := 0.2; rho*(1+step) < 0.998; rho += 0.01 {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		p99 := medianOf(5, func() float64 { return sojournP99(r, rho, 100_000) })
-		if previous > 0 && p99 >= 2.5*previous {
-			return Values{
-				"rho_before": before, "rho_fires": rho, "ratio": p99 / previous, "fires": 1,
-				"formula": stat.FiresAt(2.5, step),
-			}, nil
+		if ratio := p99(rho*(1+step)) / p99(rho); ratio >= 2.5 {
+			return Values{"rho_before": rho, "rho_fires": rho * (1 + step), "ratio": ratio, "formula": stat.FiresAt(2.5, step)}, nil
 		}
-		previous, before = p99, rho
 	}
-	return Values{"rho_before": before, "rho_fires": 1, "formula": stat.FiresAt(2.5, step), "fires": 0}, nil
+	return nil, fmt.Errorf("steps of %v: the ratio is never 2.5", step)
 }
 
 func medianOf(n int, f func() float64) float64 {

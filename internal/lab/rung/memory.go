@@ -74,8 +74,13 @@ type pool struct {
 	conns map[int]*pooled
 }
 
-// pooled is an open connection: what of a request has come so far.
-type pooled struct{ in []byte }
+// pooled is an open connection.
+type pooled struct {
+	// mu is free whenever a worker comes, as epoll names a connection to one at a
+	// time; it hands what the last one wrote to the next.
+	mu sync.Mutex
+	in []byte // what of a request has come so far
+}
 
 // wait gives away what is ready until ctx ends.
 func (p *pool) wait(ctx context.Context) {
@@ -124,16 +129,23 @@ func (p *pool) work() {
 		p.mu.Lock()
 		c := p.conns[fd]
 		p.mu.Unlock()
-		n, errno := sys.Recv(fd, buf)
-		if n == 0 || (errno != 0 && errno != sys.EAGAIN) {
-			p.drop(fd)
-			continue
-		}
-		c.in = append(c.in, buf[:max(n, 0)]...)
-		if !p.serve(fd, c, &request) || sys.EpollMod(p.ep, fd, once, uint64(fd)) != nil {
+		if c != nil && !p.take(fd, c, buf, &request) {
 			p.drop(fd)
 		}
 	}
+}
+
+// take reads once, answers and arms the connection again; it reports whether the
+// connection stays.
+func (p *pool) take(fd int, c *pooled, buf []byte, r *http1.Request) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, errno := sys.Recv(fd, buf)
+	if n == 0 || (errno != 0 && errno != sys.EAGAIN) {
+		return false
+	}
+	c.in = append(c.in, buf[:max(n, 0)]...)
+	return p.serve(fd, c, r) && sys.EpollMod(p.ep, fd, once, uint64(fd)) == nil
 }
 
 // serve answers the requests that are complete and reports whether the
