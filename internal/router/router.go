@@ -221,8 +221,7 @@ func (r *Router) find(at uint32, path []byte, pos, n int, p *Params) int32 {
 		if nd.tail >= 0 {
 			tail, tailPos, tailN = nd.tail, pos, n
 		}
-		if child := r.childOf(nd, path, pos); child != 0 {
-			next := pos + 1 + int(r.nodes[child].size)
+		if child, next := r.childOf(nd, path, pos); child != 0 {
 			if nd.param == 0 {
 				at, pos = child, next
 				continue
@@ -247,8 +246,9 @@ func (r *Router) find(at uint32, path []byte, pos, n int, p *Params) int32 {
 	return tail
 }
 
-// childOf returns the child of nd whose label stands at path[pos:], or 0.
-func (r *Router) childOf(nd *node, path []byte, pos int) uint32 {
+// childOf returns the child of nd whose label stands at path[pos:], and where
+// that ends; 0 without one.
+func (r *Router) childOf(nd *node, path []byte, pos int) (child uint32, end int) {
 	c := path[pos]
 	for i, head := range r.heads[nd.child : nd.child+uint32(nd.kids)] {
 		if head != c {
@@ -257,10 +257,10 @@ func (r *Router) childOf(nd *node, path []byte, pos int) uint32 {
 		child := nd.child + uint32(i)
 		k := &r.nodes[child]
 		end := pos + 1 + int(k.size)
-		if end <= len(path) && string(path[pos+1:end]) == string(r.text[k.text:k.text+uint32(k.size)]) {
-			return child
+		if k.size == 0 || end <= len(path) && string(path[pos+1:end]) == string(r.text[k.text:k.text+uint32(k.size)]) {
+			return child, end
 		}
-		return 0
+		break
 	}
-	return 0
+	return 0, 0
 }
