@@ -308,7 +308,7 @@ func TestRedirectsAndReplies(t *testing.T) {
 	f("GET /u/7/a/b", "Location: /users/7?rest=a/b\r\n")
 	f("GET /u/7", "Location: /users/7?rest=\r\n")
 	f("GET /a//b?c=d\nHost: Plain.Example", "Location: https://plain.example/a/b?c=d\r\n")
-	f("GET /\nHost: plain.example", "Location: https://plain.example/\r\n")
+	f("GET /\nHost: plain.example:80", "Location: https://plain.example/\r\n")
 	f("GET /teapot", "X-A: 1\r\nX-B: 2\r\n")
 	v := admit(s, exchange(t, "GET /teapot"), 0)
 	if v.Status != 418 || string(v.Body) != "short and stout" || v.ContentType != "text/plain; charset=utf-8" {

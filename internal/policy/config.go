@@ -48,6 +48,10 @@ type RouteConfig struct {
 	Paths Paths `json:"paths"`
 	// OpenAPI validates requests and responses against a document.
 	OpenAPI OpenAPI `json:"openapi"`
+	// MethodOverride passes X-HTTP-Method-Override and its like on. False: they are
+	// removed, since a backend that heeds them takes a request for one that another
+	// route is for.
+	MethodOverride bool `json:"method_override"`
 	// Timeouts in place of the cluster's.
 	Timeouts Timeouts `json:"timeouts"`
 	// Retry in place of the cluster's.
@@ -81,7 +85,8 @@ type SplitTarget struct {
 type Redirect struct {
 	// To is the Location: an absolute URL or a path. "{id}" stands for a parameter
 	// of the route's path, "{*}" for what its "/*" matched, "$path" for the whole
-	// path, "$query" for "?" and the query if there is one, "$host" for the host.
+	// path, "$query" for "?" and the query if there is one, "$host" for the host without
+	// its port.
 	// Empty means no redirect.
 	To string `json:"to"`
 	// Status is 301, 302, 303, 307 or 308; 0 means 308, which keeps the method.

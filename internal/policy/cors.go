@@ -149,7 +149,7 @@ func (c *cors) appendFields(dst, origin []byte) []byte {
 
 // appendCORS appends the fields of CORS for an answer to x. Vary is there for
 // every origin, and without one: caches must not mix them up.
-func (r *Route) appendCORS(dst []byte, x *Exchange) []byte {
+func (r *Route) AppendCORS(dst []byte, x *Exchange) []byte {
 	c := r.cors
 	if c == nil {
 		return dst

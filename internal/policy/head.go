@@ -269,7 +269,7 @@ func (r *Route) AppendResponseHead(dst []byte, x *Exchange, status int, fields [
 	if !dated {
 		dst = append(dst, f.Date...)
 	}
-	dst = r.appendCORS(dst, x)
+	dst = r.AppendCORS(dst, x)
 	dst = f.append(dst)
 	return append(dst, "\r\n"...)
 }

@@ -47,6 +47,19 @@ func TestFieldsOfOneHopDoNotGoOn(t *testing.T) {
 	f("GET /\nX-Real-IP: 1.2.3.4\nTrue-Client-IP: 1.2.3.4\nX-Original-URL: /admin\nX-Rewrite-URL: /admin\nProxy: evil\nX-Forwarded-Prefix: /x\nForwarded: for=1.2.3.4")
 }
 
+func TestAMethodIsOverriddenOnlyWhereTheRouteSaysSo(t *testing.T) {
+	s := set(t, deps(t), `{"cluster": "c"}`, `{"path": "/o", "cluster": "c", "method_override": true}`)
+	f := func(path string, want int) {
+		t.Helper()
+		_, fields := forwarded(t, s, exchange(t, "POST "+path+"\nX-HTTP-Method-Override: DELETE\nx-http-method: PUT\nX-Method-Override: PUT"), Framing{Length: none})
+		if got := without(fields, append(usual, "Host")...); len(got) != want {
+			t.Errorf("%s: %q", path, got)
+		}
+	}
+	f("/", 0)
+	f("/o", 3)
+}
+
 func TestTheFramingIsTheProxysAlone(t *testing.T) {
 	s := set(t, deps(t), `{"cluster": "c"}`)
 	f := func(framing Framing, want ...string) {

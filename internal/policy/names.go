@@ -23,6 +23,8 @@ var (
 		// CGI makes HTTP_PROXY of it.
 		"proxy",
 	}, hopNames...)
+	// overrideNames let a client have another method than the one it was matched by.
+	overrideNames    = []string{"x-http-method-override", "x-http-method", "x-method-override"}
 	requestPrefixes  = []string{"x-weir-", "x-forwarded-"}
 	responseNames    = hopNames
 	responsePrefixes = []string{"x-weir-"}

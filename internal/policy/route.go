@@ -104,6 +104,11 @@ func (r *Route) compile() {
 	r.perAddress, r.perRoute = cfg.Limits.PerAddress.Quota(), cfg.Limits.PerRoute.Quota()
 	r.routeKey = r.deps.State.Tenants.KeyString(r.scope, "route")
 	r.request = newRules(cfg.RequestHeaders, requestNames, requestPrefixes)
+	if !cfg.MethodOverride {
+		for _, name := range overrideNames {
+			r.request.drop.add(name)
+		}
+	}
 	r.response = newRules(cfg.ResponseHeaders, responseNames, responsePrefixes)
 	if r.cors != nil {
 		r.response.drop.addPrefix("access-control-")
@@ -264,7 +269,7 @@ func (r *Route) admitted(x *Exchange, now int64) Verdict {
 	}
 	if r.cfg.Reply.Status != 0 {
 		x.lines = append(x.lines[:0], r.replyFields...)
-		x.lines = r.appendCORS(x.lines, x)
+		x.lines = r.AppendCORS(x.lines, x)
 		return Verdict{Action: Respond, Status: r.cfg.Reply.Status, Fields: x.lines, ContentType: r.replyType, Body: r.replyBody}
 	}
 	if !r.rewritten(x) {
@@ -284,7 +289,7 @@ func (r *Route) admitted(x *Exchange, now int64) Verdict {
 
 // refuse answers with words, readable for pages that CORS lets in.
 func (r *Route) refuse(x *Exchange, status int, message, hint string) Verdict {
-	x.lines = r.appendCORS(x.lines[:0], x)
+	x.lines = r.AppendCORS(x.lines[:0], x)
 	return Verdict{Status: status, Message: message, Hint: hint, Fields: x.lines}
 }
 

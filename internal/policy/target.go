@@ -48,10 +48,8 @@ func cutPair(query []byte) (pair, rest []byte) {
 
 // appendHost appends a host in lower case, without the dot that may end a name.
 func appendHost(dst, host []byte) []byte {
-	name, port := host, []byte(nil)
-	if i := bytes.LastIndexByte(host, ':'); i >= 0 && bytes.IndexByte(host[i:], ']') < 0 {
-		name, port = host[:i], host[i:]
-	}
+	name := hostName(host)
+	port := host[len(name):]
 	if n := len(name); n > 1 && name[n-1] == '.' {
 		name = name[:n-1]
 	}
@@ -62,6 +60,14 @@ func appendHost(dst, host []byte) []byte {
 		dst = append(dst, c)
 	}
 	return append(dst, port...)
+}
+
+// hostName returns host without its port.
+func hostName(host []byte) []byte {
+	if i := bytes.LastIndexByte(host, ':'); i >= 0 && bytes.IndexByte(host[i:], ']') < 0 {
+		return host[:i]
+	}
+	return host
 }
 
 // validHost reports whether h is bytes of host [ ":" port ]. The event loops' parser
@@ -81,6 +87,6 @@ func validHost(h []byte) bool {
 func (r *Route) redirected(x *Exchange) Verdict {
 	x.outBuf = r.redirect.expand(x.outBuf[:0], x)
 	x.lines = http1.AppendField(x.lines[:0], "Location", x.outBuf)
-	x.lines = r.appendCORS(x.lines, x)
+	x.lines = r.AppendCORS(x.lines, x)
 	return Verdict{Action: Respond, Status: r.cfg.Redirect.Status, Fields: x.lines}
 }

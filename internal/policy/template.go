@@ -125,7 +125,7 @@ func (t template) expand(dst []byte, x *Exchange) []byte {
 				dst = appendQuery(dst, x.Query)
 			}
 		case hostPlace:
-			dst = appendHost(dst, x.Host)
+			dst = appendHost(dst, hostName(x.Host))
 		}
 	}
 	return dst
