@@ -31,6 +31,7 @@ type forwarding struct {
 	mirror                 *mirror
 	mirrorTo               *upstream.Cluster // once the body was validated
 	checked                *validation
+	reply                  *heldReply
 	cookie                 string // of a split that is sticky, to be set to fresh
 	fresh                  uint64
 }
@@ -49,10 +50,13 @@ func (r *request) forward(rest []byte) int {
 	h.lane.counters.forwarded.Add(1)
 	r.limit = x.Route.MaxBody()
 	e := r.compose(tg, &choice, req)
+	if tg.validate != nil {
+		r.checked = newValidation(tg.validate, r)
+	}
 	switch {
-	case tg.validate != nil:
+	case tg.validate != nil && tg.validate.Requests():
 		r.mirrorTo = choice.Mirror
-		return r.collect(tg, e, rest)
+		return r.collect(e, rest)
 	case choice.Mirror != nil:
 		r.startMirror(choice.Mirror, e)
 	}
@@ -86,7 +90,7 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 		}
 	}
 	f := policy.Framing{Length: req.ContentLength, Chunked: req.Chunked}
-	if req.Expect100 && tg.validate == nil {
+	if req.Expect100 && (tg.validate == nil || !tg.validate.Requests()) {
 		e.Expect, f.Expect = true, true
 	}
 	if te := req.Get("TE"); te != nil && r.minor == 1 && req.Upgrade == nil && http1.HasToken(te, "trailers") {
@@ -264,6 +268,11 @@ func named(fields []http1.Field, name []byte) bool {
 // Head implements proxy.Sink.
 func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	r, lane := h.pending, h.lane
+	r.upstream, r.retries = e.Last()
+	if r.holds(res) {
+		r.hold(res)
+		return
+	}
 	if r.unread || lane.srv.push.Draining() {
 		r.keepAlive = false
 	}
@@ -286,7 +295,6 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	f.Date = lane.dateLine(r.c.Loop())
 	r.writeHead(res, f)
 	r.began, r.status = true, res.Status
-	r.upstream, r.retries = e.Last()
 }
 
 func (r *request) writeHead(res *http1.Response, f policy.Framing) {
@@ -310,6 +318,9 @@ func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 	r := h.pending
 	c := r.c
 	r.sent += int64(len(b))
+	if r.reply != nil && r.keepReply(b) {
+		return false
+	}
 	if !r.chunkedOut {
 		c.Write(b)
 	} else {
@@ -328,6 +339,10 @@ func (h *conn) End(_ *proxy.Exchange, trailer []byte) {
 	r := h.pending
 	c, keepAlive := r.c, r.keepAlive
 	h.x = nil
+	if r.reply != nil {
+		r.validateReply()
+		return
+	}
 	if r.chunkedOut {
 		b := append(h.lane.buf[:0], "0\r\n"...)
 		b = append(b, trailer...)

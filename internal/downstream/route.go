@@ -35,8 +35,8 @@ type target struct {
 
 	timeouts *proxy.Timeouts // nil: the cluster's
 	attempts int
-	validate *policy.Validator
-	perPeer  bool // the Host is the peer's
+	validate *policy.Validator // nil: nothing is validated
+	perPeer  bool              // the Host is the peer's
 }
 
 type arm struct {
@@ -79,9 +79,7 @@ func (s *Server) newTarget(r *policy.Route, clusters *upstream.Set) (*target, er
 		t.timeouts = &proxy.Timeouts{Connect: time.Duration(cfg.Timeouts.Connect), FirstByte: time.Duration(cfg.Timeouts.FirstByte),
 			Idle: time.Duration(cfg.Timeouts.Idle), Total: time.Duration(cfg.Timeouts.Total)}
 	}
-	if v := r.Validator(); v != nil && v.Requests() {
-		t.validate = v
-	}
+	t.validate = r.Validator()
 	if cfg.Cluster == "" && len(cfg.Split) == 0 {
 		return t, nil // it answers by itself
 	}

@@ -3,6 +3,7 @@ package downstream
 import (
 	"net/http"
 
+	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
@@ -16,21 +17,29 @@ type validation struct {
 	body                []byte
 }
 
+func newValidation(by *policy.Validator, r *request) *validation {
+	v := &validation{by: by, method: r.method, path: string(r.policy.NormalPath()), query: string(r.head.Query), header: headerOf(r.head.Fields)}
+	v.header["Host"] = []string{string(r.head.Host)}
+	return v
+}
+
+func headerOf(fields []http1.Field) http.Header {
+	h := http.Header{}
+	for _, f := range fields {
+		h.Add(string(f.Name), string(f.Value))
+	}
+	return h
+}
+
 // collect takes the whole body of r, to be validated before e is started.
-func (r *request) collect(tg *target, e *proxy.Exchange, rest []byte) int {
-	h, x, req := r.h, &r.policy, r.head
-	limit := tg.validate.MaxBody()
+func (r *request) collect(e *proxy.Exchange, rest []byte) int {
+	h, req := r.h, r.head
+	limit := r.checked.by.MaxBody()
 	if m := r.limit; m >= 0 {
 		limit = min(limit, m)
 	}
-	v := &validation{by: tg.validate, method: r.method, path: string(x.NormalPath()), query: string(req.Query), header: http.Header{}}
-	for _, f := range req.Fields {
-		name := http.CanonicalHeaderKey(string(f.Name))
-		v.header[name] = append(v.header[name], string(f.Value))
-	}
-	v.header["Host"] = []string{string(req.Host)}
-	x.Retain()
-	r.ready, r.checked = e, v
+	r.policy.Retain()
+	r.ready = e
 	r.endpoint = &endpoint{maxBody: int(limit), serve: (*request).validate}
 	h.pending = r
 	switch {
@@ -82,7 +91,7 @@ func (r *request) validated(err error) {
 		r.fail(bad)
 		return
 	}
-	r.checked, r.ready = nil, nil
+	r.ready = nil
 	seq := r.seq
 	h.pending, h.x, h.state = r, e, answering
 	h.count()
