@@ -29,6 +29,7 @@ func Find(ctx context.Context, target Target, opt Options) (*Report, error) {
 		readings: map[float64]stat.Reading{},
 	}
 	err := s.run(ctx)
+	s.workAfter(ctx)
 	s.model()
 	s.conclude(err)
 	s.rep.Elapsed = s.elapsed()

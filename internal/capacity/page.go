@@ -168,11 +168,12 @@ func (r *Report) latencyPlot() *report.Plot {
 	add := func(name string, q float64, f func(*Level) float64) {
 		s := report.Series{Name: name, Points: points(r.Levels, func(l *Level) report.Point {
 			pt := report.Point{X: l.Rate, Y: f(l)}
-			if q == r.Quantile && l.Latency.Lo > 0 && !math.IsInf(l.Latency.Hi, 1) {
+			if q == r.Quantile && l.Latency.N >= 3 && l.Latency.Lo > 0 { // of two the interval says nothing
 				pt.Lo, pt.Hi = l.Latency.Lo, l.Latency.Hi
 			}
 			return pt
 		})}
+		s.Dashed = q == 0
 		if len(s.Points) > 0 {
 			p.Series = append(p.Series, s)
 		}

@@ -62,15 +62,22 @@ func (s *search) firstLight(ctx context.Context, rate float64) error {
 				return err
 			}
 		}
-		if w.Limited {
-			s.limitedAt = rate
-			return &stopError{Invalid, fmt.Sprintf("the generator is the limit already at %.4g/s (%s)", rate, w.Void)}
+		for try := 0; w.Limited && try < 2; try++ { // a late generator may be chance as well
+			if w, err = s.probe(ctx, rate); err != nil {
+				return err
+			}
 		}
-		if w.Fault == "" && w.Obs.Completed > 0 {
+		if w.Limited && rate < 8 {
+			s.limitedAt = rate
+			return &stopError{s.generatorVerdict(), fmt.Sprintf("the generator is the limit already at %.4g/s (%s)", rate, w.Void)}
+		}
+		if w.Fault == "" && w.Obs.Completed > 0 && !w.Limited {
 			s.lo = rate
 			return nil
 		}
-		s.hi = rate
+		if !w.Limited {
+			s.hi = rate
+		}
 		if rate < 1 || rate*s.plan.probe.Seconds() < 2 {
 			if w.Obs.Completed == 0 {
 				return &stopError{Invalid, "the target answers nothing well, not even at " + rateText(w.Obs.Load) + ": " + w.Fault}

@@ -3,7 +3,19 @@ package capacity
 import (
 	"context"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/stat"
 )
+
+// workAfter does the fixed work again: a neighbour may have come during the search.
+func (s *search) workAfter(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
+	q := &s.rep.Qualify
+	q.FixedAfter = s.opt.FixedWork(ctx, s.plan.fixedWork)
+	q.HostCV = max(q.HostCV, stat.CV(q.FixedAfter))
+}
 
 // SpinWork is a fixed piece of arithmetic done n times, each of some 20 ms, and
 // the seconds each took: what a noisy machine makes uneven.

@@ -105,9 +105,11 @@ type Limit struct {
 
 // Qualify is what the machine and the generator were like before.
 type Qualify struct {
-	// FixedWork are the seconds of equal pieces of work, HostCV their coefficient of variation.
-	FixedWork []float64 `json:"fixed_work"`
-	HostCV    float64   `json:"host_cv"`
+	// FixedWork are the seconds of equal pieces of work before the search, FixedAfter
+	// after it, HostCV the greater of their coefficients of variation.
+	FixedWork  []float64 `json:"fixed_work"`
+	FixedAfter []float64 `json:"fixed_after,omitempty"`
+	HostCV     float64   `json:"host_cv"`
 	// Ceiling is what the generator makes against a server that does nothing; 0
 	// means unknown. MaxRate is the greatest that was to be tried.
 	Ceiling float64 `json:"ceiling"`

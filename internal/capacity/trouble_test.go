@@ -71,6 +71,23 @@ func TestGeneratorThatIsTheLimitIsInvalid(t *testing.T) {
 	f("sends nearly nothing", q, Options{})
 }
 
+// A machine that keeps the generator from its work says nothing about either.
+func TestLateGeneratorOnADisturbedMachineIsInconclusive(t *testing.T) {
+	q := ordinary.seeded(1)
+	late := breaking{q, 0, func(o *Observation) { o.Generator.LagP99 = 0.02 }}
+	work := func(context.Context, int) []float64 { return []float64{0.02, 0.05, 0.02, 0.11} }
+	r, err := Find(context.Background(), late, Options{Mode: Quick, Now: q.clock, FixedWork: work})
+	if err != nil || r.Verdict != Inconclusive {
+		t.Errorf("disturbed: err %v, %s", err, line(r, 0))
+	}
+	q = ordinary.seeded(1)
+	late.queue = q
+	r, err = Find(context.Background(), late, Options{Mode: Quick, Now: q.clock, FixedWork: evenWork})
+	if err != nil || r.Verdict != Invalid {
+		t.Errorf("quiet: err %v, %s", err, line(r, 0))
+	}
+}
+
 func TestErrorsAreALimit(t *testing.T) {
 	for seed := range uint64(5) {
 		q := queue{cores: 8, service: exponential(8 / perSec), errorsAbove: 2500}

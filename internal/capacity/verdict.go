@@ -80,13 +80,37 @@ func (s *search) validity() {
 		}
 	}
 	if s.limitedAt > 0 && s.hi == 0 {
-		s.fault(Invalid, "the generator was the limit at %.4g/s, before the target was", s.limitedAt)
+		s.fault(s.generatorVerdict(), "the generator was the limit at %.4g/s, before the target was", s.limitedAt)
 	} else if limited >= 3 && float64(limited) > maxLimited*float64(n) {
-		s.fault(Invalid, "the generator was the limit in %d of %d windows", limited, n)
+		s.fault(s.generatorVerdict(), "the generator was the limit in %d of %d windows", limited, n)
 	}
 	if void >= 3 && float64(void) > maxDiscarded*float64(n) {
 		s.fault(Invalid, "the accounting does not add up in %d of %d windows (Little's law)", void, n)
 	}
+}
+
+// generatorVerdict is what a generator that was too slow means: on a quiet machine
+// that it, not the target, was measured; on a disturbed one only that.
+func (s *search) generatorVerdict() Verdict {
+	if s.rep.Qualify.HostCV > maxHostCV {
+		return Inconclusive
+	}
+	disturbed, n := 0, 0
+	for i := range s.rep.Windows {
+		w := &s.rep.Windows[i]
+		if !w.Limited {
+			continue
+		}
+		n++
+		c := w.Obs.covariates()
+		if len(w.Discard) > 0 || c.Own > 0 && c.Busy-c.Own > 0.25 {
+			disturbed++
+		}
+	}
+	if n > 0 && 2*disturbed > n {
+		return Inconclusive
+	}
+	return Invalid
 }
 
 // noise: could a number be told?
