@@ -72,7 +72,7 @@ func http2Aside() Ladder {
 			},
 			Measure: versions,
 		}},
-		Whole: &Ref{Experiment: "versions", Arm: "one", Metric: "p95"},
+		Whole: &Ref{"versions", "one", "pool", "p95"},
 	}
 }
 
@@ -96,7 +96,7 @@ func readyAside() Ladder {
 			Steps:   []Step{{"1", "0.01", "events_per_second", 1.52, "1/(1 − 0.35·0.99²) = 1.52×", "Epoll never looks at idle descriptors, so there is nothing for them to cost. What changes with the share is how many events one call brings, and how many sockets' memory a round goes through: the first makes many cheaper, the second dearer."}},
 			Measure: jobbed, Cost: 0.2,
 		}},
-		Whole: &Ref{Experiment: "curve", Arm: "1", Metric: "events_per_second"},
+		Whole: &Ref{"curve", "1", "0.01", "events_per_second"},
 		Doubts: []Doubt{{"B, aside", "Measure the curve, do not assume it.", func(r *Reading) string {
 			top := r.Value("curve", "1", "events_per_second")
 			worst, where := 0.0, ""
@@ -237,6 +237,6 @@ func preemptAside() Ladder {
 			},
 			Measure: jobbed,
 		}},
-		Whole: &Ref{Experiment: "preempt", Arm: "on", Metric: "late_p99"},
+		Whole: &Ref{"preempt", "on", "off", "late_p99"},
 	}
 }

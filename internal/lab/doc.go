@@ -99,7 +99,7 @@ type Step struct {
 }
 
 // A Ref names a Step.
-type Ref struct{ Experiment, Arm, Metric string }
+type Ref struct{ Experiment, Arm, Base, Metric string }
 
 // A Doubt is one thing not to believe untested.
 type Doubt struct {

@@ -29,9 +29,9 @@ func ladderA() Ladder {
 		Built: "Every rung is a server with one goroutine per subscriber that changes one thing; the last one is Weir. The source's baseline also " +
 			"asked a database for every request, which is left out here: what a rung is worth is measured, not what a baseline hides.",
 		Experiments: []Experiment{sseFanOut(), sseNagle(), sseBuffers(), sseHeartbeat()},
-		Whole:       &Ref{Experiment: "fanout", Arm: "weir", Metric: "cpu"},
+		Whole:       &Ref{"fanout", "weir", "fields", "cpu"},
 		Doubts: []Doubt{
-			{"A0", "The baseline did database work per request, so the whole of 42.7× is not the push path's.", settleClaim(Ref{"fanout", "weir", "cpu"})},
+			{"A0", "The baseline did database work per request, so the whole of 42.7× is not the push path's.", settleClaim(Ref{"fanout", "weir", "fields", "cpu"})},
 			{"A5", "Go sets TCP_NODELAY by itself: there is nothing to gain by setting it, only to lose by switching it off.",
 				func(r *Reading) string {
 					v := r.Value("nagle", "fields-nagle", "p50")

@@ -13,7 +13,7 @@ func ladderB() Ladder {
 		Built: "All rungs answer the same request, a publish on a channel that nobody is subscribed to, with the same words. Weir also checks the key, " +
 			"finds the namespace and numbers the message in its log.",
 		Experiments: []Experiment{httpReplies(), httpPipelined(), httpSlow(), httpClients()},
-		Whole:       &Ref{Experiment: "replies", Arm: "weir", Metric: "cpu"},
+		Whole:       &Ref{"replies", "weir", "stock", "cpu"},
 		Doubts: []Doubt{
 			{"B0", "800 requests/s is far too low for net/http: a handicap is hidden in the baseline.", func(r *Reading) string {
 				v := r.Value("replies", "stock", "rate")
@@ -26,7 +26,7 @@ func ladderB() Ladder {
 				}
 				return verdict + ": the same stock server answers " + report.PerSec.Format(v.Point) + " here"
 			}},
-			{"B5–B7", "From net/http to event loops and io_uring, 154×.", settleClaim(Ref{"replies", "weir", "cpu"})},
+			{"B5–B7", "From net/http to event loops and io_uring, 154×.", settleClaim(Ref{"replies", "weir", "stock", "cpu"})},
 			{"B7", "Zero-copy sends do not pay for small frames.", nil},
 		},
 		NotRun: []NotRun{

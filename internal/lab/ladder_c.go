@@ -81,9 +81,9 @@ func ladderC() Ladder {
 			},
 			Measure: batches,
 		}},
-		Whole: &Ref{Experiment: "settings", Arm: "timeouts", Metric: "connections_per_second"},
+		Whole: &Ref{"settings", "timeouts", "stock", "connections_per_second"},
 		Doubts: []Doubt{
-			{"C1", "somaxconn is 4,096 by default since Linux 5.4, so raising it does nothing for most.", settleWorth(Ref{"settings", "queues", "connections_per_second"})},
+			{"C1", "somaxconn is 4,096 by default since Linux 5.4, so raising it does nothing for most.", settleWorth(Ref{"settings", "queues", "stock", "connections_per_second"})},
 			{"C1", "tcp_tw_recycle is gone since Linux 4.12.", func(*Reading) string {
 				return "upheld: there is no such setting any more; it broke clients behind NAT. It is not run"
 			}},

@@ -14,7 +14,7 @@ func ladderD() Ladder {
 		Built: "The same codec in every rung; who reads and who writes differs. The source panics on a concurrent close; the connection used here allows it, so " +
 			"that is not rebuilt.",
 		Experiments: []Experiment{socketEcho(), socketFanOut(), socketStalled(), socketQueues(), socketEncoders()},
-		Whole:       &Ref{Experiment: "stalled", Arm: "writer", Metric: "p99"},
+		Whole:       &Ref{"stalled", "writer", "one", "p99"},
 		Doubts: []Doubt{
 			{"D2", "The loss figures of the channel capacities depend on the burst.", func(r *Reading) string {
 				small, large := r.Value("queues", "4096", "lost"), r.Value("queues", "4096-small", "lost")
@@ -25,7 +25,7 @@ func ladderD() Ladder {
 					report.Share.Format(small.Point), report.Share.Format(large.Point))
 			}},
 			{"D1", "A second goroutine costs something wherever nobody is slow.", func(r *Reading) string {
-				s, ok := r.step(Ref{"echo", "writer", "cpu"})
+				s, ok := r.step(Ref{"echo", "writer", "one", "cpu"})
 				v := r.Ratio("echo", s)
 				switch {
 				case !ok || Judge(v) == Untold || Judge(v) == Uncertain:

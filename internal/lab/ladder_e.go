@@ -34,7 +34,7 @@ func ladderE1() Ladder {
 			},
 			Measure: held(5000),
 		}},
-		Whole: &Ref{Experiment: "idle", Arm: "pool", Metric: "rss_per_conn"},
+		Whole: &Ref{"idle", "pool", "nethttp", "rss_per_conn"},
 	}
 }
 
@@ -60,7 +60,7 @@ func ladderE2() Ladder {
 			},
 			Measure: jobbed,
 		}},
-		Whole: &Ref{Experiment: "alpn", Arm: "5", Metric: "cpu_seconds"},
+		Whole: &Ref{"alpn", "5", "1", "cpu_seconds"},
 		Doubts: []Doubt{{"E2, D aside", "The ALPN share is implausible: matching a few strings takes nanoseconds.", func(r *Reading) string {
 			m, h := r.Value("alpn", "5", "match_seconds"), r.Value("alpn", "5", "cpu_seconds")
 			if m.N == 0 || h.N == 0 {
@@ -136,7 +136,7 @@ func ladderE4() Ladder {
 			},
 			Measure: inNamespace, Needs: needsNamespace, Cost: 0.6,
 		}},
-		Whole: &Ref{Experiment: "listeners", Arm: "settings", Metric: "connections_per_second"},
+		Whole: &Ref{"listeners", "settings", "stock", "connections_per_second"},
 	}
 }
 
@@ -173,7 +173,7 @@ func ladderE5() Ladder {
 			},
 			Measure: jobbed, Cost: 2,
 		}},
-		Whole: &Ref{Experiment: "pacing", Arm: "headroom", Metric: "pause_max"},
+		Whole: &Ref{"pacing", "headroom", "100", "pause_max"},
 	}
 }
 

@@ -123,7 +123,7 @@ func (r *Reading) Ratio(experiment string, s Step) stat.Interval {
 func (r *Reading) step(ref Ref) (Step, bool) {
 	if e := r.Ladder.experiment(ref.Experiment); e != nil {
 		for _, s := range e.Steps {
-			if s.Arm == ref.Arm && (ref.Metric == "" || s.Metric == ref.Metric) {
+			if s.Arm == ref.Arm && s.Base == ref.Base && s.Metric == ref.Metric {
 				return s, true
 			}
 		}
