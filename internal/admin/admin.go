@@ -31,6 +31,10 @@ type Sources struct {
 	Info func() any
 	// Connections returns up to limit subscribers, those with most of sort first.
 	Connections func(ctx context.Context, sort string, limit int) (any, error)
+	// Upstreams are the clusters, peers, splits and drift monitors.
+	Upstreams func() any
+	// SteerCanary does "roll-back" or "restart" to a split's canary.
+	SteerCanary func(split, action string) error
 	// Reload reads the configuration again and says what took effect.
 	Reload func(ctx context.Context) (any, error)
 	// Sorts are the values sort may have; the first is the default.
@@ -98,6 +102,8 @@ func handler(src Sources) (http.Handler, error) {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /api/info", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Info()) })
 	mux.HandleFunc("GET /api/connections", src.connections)
+	mux.HandleFunc("GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) })
+	mux.HandleFunc("POST /api/canary/{split}/{action}", src.steer)
 	mux.HandleFunc("POST /api/reload", src.reload)
 	mux.HandleFunc("GET /{$}", index)
 	return localOnly(mux), nil
@@ -131,6 +137,14 @@ func (src Sources) connections(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, v)
 }
 
+func (src Sources) steer(w http.ResponseWriter, r *http.Request) {
+	if err := src.SteerCanary(r.PathValue("split"), r.PathValue("action")); err != nil {
+		writeError(w, http.StatusNotFound, err.Error())
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
 func (src Sources) reload(w http.ResponseWriter, r *http.Request) {
 	v, err := src.Reload(r.Context())
 	if err != nil {
@@ -142,7 +156,7 @@ func (src Sources) reload(w http.ResponseWriter, r *http.Request) {
 
 func index(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("weir admin\n\n/metrics\n/api/info\n/api/connections?sort=lag&limit=20\nPOST /api/reload\n/debug/pprof/\n"))
+	_, _ = w.Write([]byte("weir admin\n\n/metrics\n/api/info\n/api/connections?sort=lag&limit=20\n/api/upstreams\nPOST /api/reload\nPOST /api/canary/SPLIT/roll-back (or restart)\n/debug/pprof/\n"))
 }
 
 // localOnly keeps web pages away from a listener without keys: a browser says

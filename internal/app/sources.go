@@ -22,11 +22,13 @@ import (
 func (a *App) sources() admin.Sources {
 	return admin.Sources{
 		Metrics: []prometheus.Collector{
-			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(a), newLagMetrics(a),
+			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(a), newLagMetrics(a), newWingMetrics(a),
 		},
 		Info:        a.info,
 		Connections: a.connections,
 		Sorts:       []string{"lag", "bytes", "age", "messages"},
+		Upstreams:   a.upstreamsView,
+		SteerCanary: a.steerCanary,
 		Reload:      func(ctx context.Context) (any, error) { return a.Reload(ctx) },
 	}
 }

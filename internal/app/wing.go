@@ -20,6 +20,7 @@ import (
 // wing is the second wing: routes, and the backends that they lead to.
 type wing struct {
 	upstreams *upstream.Set
+	clock     func() int64 // of the loops, for limits and upstreams
 	proxy     *proxy.Proxy
 	state     *policy.State
 	trust     *limit.Trust
@@ -37,7 +38,8 @@ func (a *App) buildWing() (err error) {
 		return err
 	}
 	w.state = policy.NewState(0)
-	w.upstreams, err = upstream.New(a.cfg.Clusters, a.cfg.Splits, upstream.Options{Now: proxy.Clock(a.loops.Loops()[0]), Log: a.log})
+	w.clock = proxy.Clock(a.loops.Loops()[0])
+	w.upstreams, err = upstream.New(a.cfg.Clusters, a.cfg.Splits, upstream.Options{Now: w.clock, Log: a.log})
 	if err != nil {
 		return err
 	}

@@ -311,3 +311,40 @@ func consecutive(r io.Reader) error {
 	}
 	return lines.Err()
 }
+
+func TestMetricsAndViewOfUpstreams(t *testing.T) {
+	b := backend(t, "b")
+	g := start(t, func(c *config.Config) {
+		c.Clusters = []upstream.Config{b}
+		c.Splits = []upstream.SplitConfig{{Name: "s", Arms: []upstream.ArmConfig{{Cluster: "b", Weight: 1}}}}
+		c.Routes = []policy.RouteConfig{{Path: "/*", Cluster: "s"}}
+	})
+	for range 3 {
+		g.get(t, "/x")
+	}
+	admin := func(method, path string) (int, string) {
+		t.Helper()
+		req, _ := http.NewRequestWithContext(t.Context(), method, "http://"+g.AdminAddr().String()+path, nil)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(body)
+	}
+	// The loops publish what they count once a tick.
+	eventually(t, "three replies in the metrics", func() bool {
+		_, body := admin(http.MethodGet, "/metrics")
+		return strings.Contains(body, `weir_upstream_requests_total{cluster="b",code="2xx"} 3`) &&
+			strings.Contains(body, `weir_split_chosen_total{cluster="b",split="s"} 3`) && strings.Contains(body, `weir_upstream_peers{cluster="b",state="up"} 1`)
+	})
+	if status, body := admin(http.MethodGet, "/api/upstreams"); status != 200 || !strings.Contains(body, b.Peers[0].Address) {
+		t.Errorf("%d %s", status, body)
+	}
+	for path, want := range map[string]int{"/api/canary/none/restart": 404, "/api/canary/s/restart": 404, "/api/canary/s/sideways": 404} {
+		if status, body := admin(http.MethodPost, path); status != want || !strings.Contains(body, "message") {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package app
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/upstream"
+)
+
+// wingMetrics shows the second wing. Series grow with clusters and peers, not with
+// clients: code classes and causes are few, and peers beyond maxPeerSeries of a
+// cluster are summed as "others".
+type wingMetrics struct {
+	app                                            *App
+	requests, failed, retries, connections, pool   *prometheus.Desc
+	peers, inFlight, ejections, opened, arms       *prometheus.Desc
+	limited, buckets, accessLog, reloads, canceled *prometheus.Desc
+}
+
+const maxPeerSeries = 8
+
+func newWingMetrics(a *App) *wingMetrics {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &wingMetrics{
+		app:         a,
+		requests:    d("weir_upstream_requests_total", "Replies of clusters by class of status.", "cluster", "code"),
+		failed:      d("weir_upstream_failed_total", "Exchanges without a whole reply, by cause.", "cluster", "cause"),
+		retries:     d("weir_upstream_retries_total", "Attempts after the first.", "cluster"),
+		canceled:    d("weir_upstream_canceled_total", "Exchanges whose client left.", "cluster"),
+		pool:        d("weir_upstream_pool_total", "Attempts by how they came to a connection.", "cluster", "from"),
+		connections: d("weir_upstream_connections", "Connections to upstreams, by what they do.", "state"),
+		peers:       d("weir_upstream_peers", "Peers by state.", "cluster", "state"),
+		inFlight:    d("weir_upstream_in_flight_requests", "Requests under way at a peer.", "cluster", "peer"),
+		ejections:   d("weir_upstream_ejections_total", "Times peers were taken out for what they failed.", "cluster"),
+		opened:      d("weir_upstream_breaker_opened_total", "Times breakers of peers opened.", "cluster"),
+		arms:        d("weir_split_chosen_total", "Requests that a split sent to a cluster.", "split", "cluster"),
+		limited:     d("weir_requests_limited_total", "Requests that found no token, by whose bucket.", "scope"),
+		buckets:     d("weir_limit_buckets", "Token buckets that are not full.", "scope"),
+		accessLog:   d("weir_access_log_lines_total", "Lines of the access log, by what became of them.", "outcome"),
+		reloads:     d("weir_reloads_total", "Configurations applied while running."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *wingMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.requests, m.failed, m.retries, m.canceled, m.pool, m.connections, m.peers, m.inFlight, m.ejections,
+		m.opened, m.arms, m.limited, m.buckets, m.accessLog, m.reloads} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *wingMetrics) Collect(ch chan<- prometheus.Metric) {
+	emit := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}
+	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
+	emit(m.reloads, counter, float64(m.app.reloads.Load()))
+	w := &m.app.wing
+	stats := w.proxy.Stats()
+	for name, c := range stats.Clusters {
+		for class, n := range c.Requests {
+			emit(m.requests, counter, float64(n), name, class)
+		}
+		for cause, n := range c.Failed {
+			emit(m.failed, counter, float64(n), name, cause)
+		}
+		emit(m.retries, counter, float64(c.Retries), name)
+		emit(m.canceled, counter, float64(c.Canceled), name)
+		emit(m.pool, counter, float64(c.PoolHits), name, "pool")
+		emit(m.pool, counter, float64(c.PoolMiss), name, "dialed")
+		emit(m.pool, counter, float64(c.Waited), name, "waited")
+	}
+	if stats.Open > 0 || len(stats.Clusters) > 0 {
+		emit(m.connections, gauge, float64(stats.Open-stats.Idle-stats.Tunnels), "busy")
+		emit(m.connections, gauge, float64(stats.Idle), "idle")
+		emit(m.connections, gauge, float64(stats.Tunnels), "tunnel")
+	}
+	for _, c := range w.upstreams.Stats() {
+		m.cluster(emit, &c)
+	}
+	for _, s := range w.upstreams.SplitStats() {
+		for _, arm := range s.Arms {
+			emit(m.arms, counter, float64(arm.Chosen), s.Name, arm.Cluster)
+		}
+	}
+	now := w.clock()
+	for scope, t := range map[string]*limit.Table{"tenant": w.state.Tenants, "address": w.state.Addresses} {
+		s := t.Stats(now)
+		emit(m.limited, counter, float64(s.Refused), scope)
+		emit(m.buckets, gauge, float64(s.Used), scope)
+	}
+	if w.access != nil {
+		s := w.access.Stats()
+		emit(m.accessLog, counter, float64(s.Lines), "written")
+		emit(m.accessLog, counter, float64(s.Dropped), "dropped")
+		emit(m.accessLog, counter, float64(s.Failed), "failed")
+	}
+}
+
+// cluster shows one cluster's peers.
+func (m *wingMetrics) cluster(emit func(*prometheus.Desc, prometheus.ValueType, float64, ...string), c *upstream.ClusterStats) {
+	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
+	states := map[string]int{}
+	var ejections, opened uint64
+	others := 0
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		states[p.State]++
+		ejections += p.Ejections
+		opened += p.BreakerOpened
+		if i < maxPeerSeries {
+			emit(m.inFlight, gauge, float64(p.InFlight), c.Name, p.Address)
+		} else {
+			others += p.InFlight
+		}
+	}
+	if len(c.Peers) > maxPeerSeries {
+		emit(m.inFlight, gauge, float64(others), c.Name, "others")
+	}
+	for state, n := range states {
+		emit(m.peers, gauge, float64(n), c.Name, state)
+	}
+	emit(m.ejections, counter, float64(ejections), c.Name)
+	emit(m.opened, counter, float64(opened), c.Name)
+}
+
+// upstreamsView is what /api/upstreams answers.
+type upstreamsView struct {
+	Clusters []upstream.ClusterStats `json:"clusters"`
+	Splits   []upstream.SplitStats   `json:"splits"`
+	Drift    []upstream.DriftState   `json:"drift"`
+}
+
+func (a *App) upstreamsView() any {
+	u := a.wing.upstreams
+	return upstreamsView{Clusters: u.Stats(), Splits: u.SplitStats(), Drift: u.DriftStats()}
+}
+
+// steerCanary takes the share from a canary, or begins it anew.
+func (a *App) steerCanary(split, action string) error {
+	switch action {
+	case "roll-back":
+		return a.wing.upstreams.RollBackCanary(split, "asked for on the admin listener")
+	case "restart":
+		return a.wing.upstreams.RestartCanary(split)
+	}
+	return fmt.Errorf("action: %q is neither roll-back nor restart", action)
+}
