@@ -25,9 +25,10 @@ func newCompare() *cobra.Command {
 	cmd := measures(&cobra.Command{
 		Use:   "compare A.json B.json",
 		Short: "Say how much two runs of bench differ, and how sure that is",
-		Long: `Compare sets two results of bench --json beside each other. For each number it
-gives the ratio B/A with its 95 % interval, from how the windows of either run
-scatter. An interval that holds 1 shows no difference.
+		Long: `Compare sets two results of bench --json beside each other. A and B are medians
+over the windows of a run, joined until each has the samples that the number
+needs; B/A is the ratio of their geometric means with its 95 % interval, from how
+windows scatter. An interval that holds 1 shows no difference.
 
 Runs of different load are refused. That the target, its adapter or its headers
 differ is what one compares for, and is said.
@@ -159,9 +160,10 @@ func (c *comparison) measure() {
 		if ra.n == 0 || rb.n == 0 || ra.absent || rb.absent {
 			return
 		}
-		r.A, r.B = ra.Point, rb.Point
 		r.Interval = ratioInterval(va, vb)
-		if r.A > 0 {
+		r.A, r.B = stat.Median(va), stat.Median(vb)
+		if r.few {
+			r.A, r.B = ra.Point, rb.Point
 			r.Point = r.B / r.A
 		}
 		c.ratios = append(c.ratios, r)

@@ -202,7 +202,7 @@ func (f *kneeFlags) write(files *outputs, s search) error {
 	}
 	err := errors.Join(
 		files.write(f.json, func(w io.Writer) error { return json.NewEncoder(w).Encode(s.r) }),
-		files.write(f.html, kneePage(s).HTML),
+		files.write(f.html, s.r.Page("Capacity of "+s.target, "Made by weir knee: "+describeTarget(s.spec)+".").HTML),
 	)
 	if err != nil {
 		return err

@@ -144,8 +144,11 @@ func (c *canvas) bar(f frame, b *Bars, p Point, i int, y float64) float64 {
 		return 0
 	}
 	from := f.left
-	if f.x.scale == Linear {
+	switch {
+	case f.x.scale == Linear:
 		from = f.x.at(0)
+	case b.Reference != 0 && f.x.shows(b.Reference):
+		from = f.x.at(b.Reference) // a ratio grows from what it is a ratio to
 	}
 	x := f.x.at(p.Y)
 	value := b.X.Unit.Format(p.Y)

@@ -126,7 +126,8 @@ type Plot struct {
 // long names.
 type Bars struct {
 	Title, Note string
-	// X is the axis along which bars grow. A linear one begins at zero.
+	// X is the axis along which bars grow: from zero, or on a logarithmic one from
+	// Reference where there is one.
 	X      Axis
 	Series []string // names of a group's bars; one may be empty
 	Groups []Group
