@@ -70,8 +70,7 @@ func (t *Trust) walkForwarded(peer netip.Addr, fields []http1.Field) netip.Addr 
 }
 
 // forNodes puts the for= of each element of a Forwarded value into nodes, empty
-// where an element has none, and returns how many there are. A quoted string with
-// an escape is left empty: no address needs one.
+// where an element has none, and returns how many there are.
 func forNodes(v []byte, nodes *[maxHops][]byte) (n int, ok bool) {
 	for i := 0; ; {
 		var node []byte
@@ -115,7 +114,8 @@ func forNodes(v []byte, nodes *[maxHops][]byte) (n int, ok bool) {
 	}
 }
 
-// cutPair reads token "=" ( token / quoted-string ) at v[i:].
+// cutPair reads token "=" ( token / quoted-string ) at v[i:]. Escapes stay in the
+// value: no address and no host needs one, so what has one is taken for neither.
 func cutPair(v []byte, i int) (name, value []byte, next int, ok bool) {
 	eq := bytes.IndexByte(v[i:], '=')
 	if eq <= 0 || !http1.ValidName(v[i:i+eq]) {
@@ -124,16 +124,11 @@ func cutPair(v []byte, i int) (name, value []byte, next int, ok bool) {
 	name = v[i : i+eq]
 	i += eq + 1
 	if i < len(v) && v[i] == '"' {
-		escaped := false
 		for j := i + 1; j < len(v); j++ {
 			switch v[j] {
 			case '\\':
-				escaped = true
 				j++
 			case '"':
-				if escaped {
-					return name, nil, j + 1, true
-				}
 				return name, v[i+1 : j], j + 1, true
 			}
 		}

@@ -216,6 +216,33 @@ func TestNobodyGetsMoreThanTheBurstFromManyGoroutines(t *testing.T) {
 	}
 }
 
+// Goroutines that meet at a new key make one bucket of it.
+func TestAKeyThatIsNewToSeveralAtOnceGetsOneBucket(t *testing.T) {
+	tb := NewTable(1 << 12)
+	q := Rate{PerSecond: 1, Burst: 1}.Quota()
+	const keys, each = 2000, 8
+	var got [keys]atomic.Int64
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for range each {
+		wg.Go(func() {
+			<-start
+			for k := range keys {
+				if _, ok := tb.Take(uint64(k+1), q, 0); ok {
+					got[k].Add(1)
+				}
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	for k := range got {
+		if n := got[k].Load(); n != 1 {
+			t.Errorf("key %d: %d let through", k, n)
+		}
+	}
+}
+
 func TestTakingAllocatesNothing(t *testing.T) {
 	tb := NewTable(16)
 	q, name, a := Rate{PerSecond: 10}.Quota(), []byte("ann"), netip.MustParseAddr("2001:db8::1")

@@ -126,6 +126,23 @@ func TestAPathWithoutARuleIsNotFound(t *testing.T) {
 	}
 }
 
+func TestAPrefixStandsForItsOwnPathUnlessARuleDoes(t *testing.T) {
+	r, rules := table(t, "below /a/*", "itself /a", "only /b/*", "param /{x}", "under /{x}/*", "slash /c/", "c /c/*")
+	f := func(request, want string) {
+		t.Helper()
+		if got := ask(t, r, rules, request); got != want {
+			t.Errorf("%s: got %q, want %q", request, got, want)
+		}
+	}
+	f("GET h/a", "itself")
+	f("GET h/a/", "below *=")
+	f("GET h/b", "only *=")
+	f("GET h/d", "param x=d")
+	f("GET h/d/", "under x=d *=")
+	f("GET h/c/", "slash")
+	f("GET h/c", "c *=")
+}
+
 func TestHostsFromTheMostSpecific(t *testing.T) {
 	r, rules := table(t, "any /*", "health /healthz", "exact www.example.com/*", "wild *.example.com/*",
 		"deep *.eu.example.com/only", "v6 [2001:db8::1]/*", "v4 192.0.2.1/*")
