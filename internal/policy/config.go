@@ -3,6 +3,7 @@ package policy
 import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/upstream"
 )
 
 // RouteConfig is one route: what it is for, where it leads, and what it asks of a
@@ -71,6 +72,8 @@ type RouteConfig struct {
 	Priority string `json:"priority"`
 	// AccessLog says what the access log gets of it.
 	AccessLog AccessLogRule `json:"access_log"`
+	// Drift raises an alarm when what it forwards is no longer what it was.
+	Drift Drift `json:"drift"`
 }
 
 // A SplitTarget is one of the clusters that a route divides its requests among.
@@ -245,6 +248,15 @@ type AccessLogRule struct {
 	// Headers are request fields that are written; of those that hold credentials
 	// only that they were there. Empty means none.
 	Headers []string `json:"headers"`
+}
+
+// Drift compares a route's requests with those of its first window, in the size of
+// their bodies and in latency: a changed client or backend shows before it fails.
+type Drift struct {
+	// Watch compares, and says in the log and at /api/upstreams what differs. False:
+	// nothing is compared.
+	Watch bool `json:"watch"`
+	upstream.DriftConfig
 }
 
 // A Priority is who is served before whom under overload; lower is served first.

@@ -147,8 +147,10 @@ func (c *cors) appendFields(dst, origin []byte) []byte {
 	return dst
 }
 
-// appendCORS appends the fields of CORS for an answer to x. Vary is there for
-// every origin, and without one: caches must not mix them up.
+// AppendCORS appends the fields of CORS for an answer to x. Verdicts and
+// AppendResponseHead have them already: it is for a front's own answers after
+// Admit, that pages may read them. Vary is there for every origin, and without
+// one: caches must not mix them up.
 func (r *Route) AppendCORS(dst []byte, x *Exchange) []byte {
 	c := r.cors
 	if c == nil {

@@ -113,6 +113,7 @@ type Outcome struct {
 	Status            int
 	BytesIn, BytesOut int64 // of the bodies
 	DurationNS        int64
+	FirstByteNS       int64  // to the head of the reply; 0: DurationNS is taken for it
 	Upstream          string // the peer that answered; empty: none
 	Retries           int
 }
@@ -178,6 +179,12 @@ func (x *Exchange) Done(o Outcome) {
 	if x.counted {
 		x.counted = false
 		x.Route.state.underWay.Add(-1)
+	}
+	if x.Route != nil && x.Route.drift != nil && o.Upstream != "" {
+		if o.FirstByteNS == 0 {
+			o.FirstByteNS = o.DurationNS
+		}
+		x.Route.drift.Observe(o.BytesIn, o.FirstByteNS)
 	}
 	x.writeLine(&o)
 	x.set = nil

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/router"
+	"github.com/weir-gateway/weir/internal/upstream"
 )
 
 // A Route is one compiled route. Immutable but for counters.
@@ -42,6 +43,7 @@ type Route struct {
 	sample                          uint32 // of 1<<32-1: how many requests are logged
 	traceSample                     uint32
 	redact                          []string
+	drift                           *upstream.Drift // nil: not watched; set by Watch
 
 	// Any goroutine.
 	state *routeState

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/router"
+	"github.com/weir-gateway/weir/internal/upstream"
 )
 
 // Deps are what routes lean on.
@@ -111,6 +112,20 @@ func New(routes []RouteConfig, deps Deps) (*Set, error) {
 
 // Routes returns the routes in the order configured. Not to be changed.
 func (s *Set) Routes() []*Route { return s.routes }
+
+// Watch gives the routes that ask for one the drift monitors of their names, and
+// forgets those of others. Call it once, before the set serves: a set that is
+// refused must not take the monitors of the one that stays.
+func (s *Set) Watch(in *upstream.Set) {
+	watched := map[string]bool{}
+	for _, r := range s.routes {
+		if r.cfg.Drift.Watch {
+			r.drift = in.Drift(r.cfg.Name, r.cfg.Drift.DriftConfig)
+			watched[r.cfg.Name] = true
+		}
+	}
+	in.KeepDrifts(func(name string) bool { return watched[name] })
+}
 
 // Match normalises x.Path and finds x's route: Forward, or Refuse with 400, 404,
 // 405 or 414. On Forward x.Route is set and Admit is next. A preflight of CORS

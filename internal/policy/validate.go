@@ -75,6 +75,9 @@ func (c RouteConfig) Validate() error {
 	if c.Limits.MaxConcurrent < 0 {
 		say("limits.max_concurrent: %d is negative", c.Limits.MaxConcurrent)
 	}
+	if err := c.Drift.Validate(); err != nil {
+		errs = append(errs, err)
+	}
 	if c.OpenAPI.MaxBody < 0 {
 		say("openapi.max_body: %d is negative", c.OpenAPI.MaxBody)
 	}
