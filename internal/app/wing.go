@@ -51,6 +51,7 @@ func (a *App) buildWing() (err error) {
 	if err != nil {
 		return err
 	}
+	set.Watch(w.upstreams)
 	return a.front.SetRoutes(set, w.upstreams)
 }
 
@@ -132,6 +133,7 @@ func (a *App) Reload(ctx context.Context) (Reloaded, error) {
 		if err := a.wing.upstreams.Replace(ctx, cfg.Clusters, cfg.Splits); err != nil {
 			return Reloaded{}, err
 		}
+		set.Watch(a.wing.upstreams)
 		if err := a.front.SetRoutes(set, a.wing.upstreams); err != nil {
 			return Reloaded{}, errors.Join(err, a.wing.upstreams.Replace(ctx, a.cfg.Clusters, a.cfg.Splits))
 		}

@@ -414,6 +414,12 @@ func TestARequestAllocatesNothing(t *testing.T) {
 	f("GET /plain HTTP/1.1\nHost: h\nAccept: */*\nUser-Agent: x")
 	f("GET /users/7/orders/%61/..?x=y HTTP/1.1\nHost: WWW.example.com\nX-API-Key: a-key-of-sixteen-bytes\nCookie: a=b\nConnection: close, x-a\nX-A: 2\n" +
 		"Origin: https://app.example\nX-Forwarded-For: 1.2.3.4, 203.0.113.9\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\ntracestate: a=b")
+	tok := token(t, "ann", time.Hour)
+	if _, err := d.Auth.Verify(t.Context(), tok, now()); err != nil {
+		t.Fatal(err)
+	}
+	f("GET /users/1/orders/2 HTTP/1.1\nHost: h\nAuthorization: Bearer " + tok)
+	f("GET /users/1/orders/2?a=b&token=" + tok + " HTTP/1.1\nHost: h")
 	f("GET /r?a HTTP/1.1\nHost: h")
 	f("GET /nothing HTTP/1.1\nHost: h")
 	f("GET /%2e%2e HTTP/1.1\nHost: h")

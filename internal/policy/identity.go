@@ -44,7 +44,7 @@ func (r *Route) identity(x *Exchange, now int64) Verdict {
 		return r.AdmitIdentity(x, id, nil, now)
 	}
 	query, _ := http1.QueryValue(x.Query, "token")
-	token, source := a.Token(http1get(x.Fields, "Authorization"), http1get(x.Fields, "Cookie"), query)
+	token, source := a.TokenBytes(http1get(x.Fields, "Authorization"), http1get(x.Fields, "Cookie"), query)
 	switch source {
 	case auth.FromHeader:
 		x.presented = byHeader
@@ -64,10 +64,10 @@ func (r *Route) identity(x *Exchange, now int64) Verdict {
 		x.Identity = auth.Anonymous
 		return r.admitted(x, now)
 	}
-	if id, ok := a.Cached(token); ok {
+	if id, ok := a.CachedBytes(token); ok {
 		return r.AdmitIdentity(x, id, nil, now)
 	}
-	return Verdict{Action: Identify, Token: token}
+	return Verdict{Action: Identify, Token: string(token)}
 }
 
 // with adds field lines to those of v.

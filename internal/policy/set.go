@@ -115,10 +115,14 @@ func (s *Set) Routes() []*Route { return s.routes }
 
 // Watch gives the routes that ask for one the drift monitors of their names, and
 // forgets those of others. Call it once, before the set serves: a set that is
-// refused must not take the monitors of the one that stays.
+// refused must not take the monitors of the one that stays. A nil set has none.
 func (s *Set) Watch(in *upstream.Set) {
 	watched := map[string]bool{}
-	for _, r := range s.routes {
+	var routes []*Route
+	if s != nil {
+		routes = s.routes
+	}
+	for _, r := range routes {
 		if r.cfg.Drift.Watch {
 			r.drift = in.Drift(r.cfg.Name, r.cfg.Drift.DriftConfig)
 			watched[r.cfg.Name] = true

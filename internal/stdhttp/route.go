@@ -23,12 +23,13 @@ import (
 // exchange is one request of a route.
 type exchange struct {
 	policy.Exchange
-	f    *Front
-	w    http.ResponseWriter
-	r    *http.Request
-	out  policy.Outcome
-	body []byte // the whole request body, when it was needed first
-	held bool   // body has it
+	f     *Front
+	w     http.ResponseWriter
+	r     *http.Request
+	out   policy.Outcome
+	begin int64  // on the clock of deps
+	body  []byte // the whole request body, when it was needed first
+	held  bool   // body has it
 }
 
 // route serves a request by the configured routes.
@@ -36,14 +37,14 @@ func (f *Front) route(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{f: f, w: w, r: r}
 	r.Body = &watched{ReadCloser: r.Body}
 	x.fill()
-	begin := f.deps.Now()
+	x.begin = f.deps.Now()
 	defer func() {
-		x.out.DurationNS = f.deps.Now() - begin
+		x.out.DurationNS = f.deps.Now() - x.begin
 		x.Done(x.out)
 	}()
 	v := f.routes.Load().Match(&x.Exchange)
 	if v.Action == policy.Forward {
-		v = x.Route.Admit(&x.Exchange, begin)
+		v = x.Route.Admit(&x.Exchange, x.begin)
 	}
 	if v.Action == policy.Identify {
 		id, err := f.deps.Auth.Verify(r.Context(), v.Token, time.Now())

@@ -238,7 +238,7 @@ func (a *attempts) relay(ctx context.Context, peer *upstream.Peer, res *http.Res
 	now := x.f.deps.Now()
 	o.Status, o.FirstByte, o.Headed = res.StatusCode, now, true
 	a.choice.Cluster.Head(peer, o.Start, now, res.StatusCode)
-	x.out.Status = res.StatusCode
+	x.out.Status, x.out.FirstByteNS = res.StatusCode, now-x.begin
 	if !a.head(res) {
 		x.out.Status = 0
 		x.fail(&wire.Error{Status: http.StatusBadGateway, Message: "the upstream's answer could not be understood"})
