@@ -77,8 +77,8 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	n := 0
 	for i := range 1000 {
-		for _, g := range []interface{ Load(any) (any, bool) }{c.gens.Load().young, c.gens.Load().old} {
-			if _, ok := g.Load(sum(i)); ok {
+		for _, g := range []*shelf{c.gens.Load().young, c.gens.Load().old} {
+			if _, ok := g.load(sum(i)); ok {
 				n++
 			}
 		}

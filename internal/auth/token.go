@@ -22,16 +22,22 @@ const (
 // What the client set on purpose wins: header, then query, then cookie. A
 // "Bearer" without token is an empty token and not a reason to look further.
 func (a *Authenticator) Token(authorization, cookie, query []byte) (string, TokenSource) {
+	t, from := a.TokenBytes(authorization, cookie, query)
+	return string(t), from
+}
+
+// TokenBytes is Token without a copy: what it returns is a part of what it was given.
+func (a *Authenticator) TokenBytes(authorization, cookie, query []byte) ([]byte, TokenSource) {
 	if t, ok := bearer(authorization); ok {
-		return string(t), FromHeader
+		return t, FromHeader
 	}
 	if len(query) > 0 && !a.cfg.DisableQueryToken {
-		return string(query), FromQuery
+		return query, FromQuery
 	}
 	if t := cookieValue(cookie, a.cfg.Cookie); len(t) > 0 {
-		return string(t), FromCookie
+		return t, FromCookie
 	}
-	return "", NoToken
+	return nil, NoToken
 }
 
 // bearer returns the credentials of the Bearer scheme (RFC 6750 §2.1); the
