@@ -49,5 +49,4 @@ func (l *Loop) adopt(fd int, peer netip.AddrPort, early []byte, h Handler) {
 		l.n.bytesIn += uint64(len(early))
 		c.arrived(early)
 	}
-	l.flushGather()
 }

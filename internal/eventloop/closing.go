@@ -12,7 +12,7 @@ func (c *Conn) CloseAfterFlush() {
 	if c.Closing() {
 		return
 	}
-	c.loop.flushGatherOf(c)
+	c.sendGathered()
 	if c.Closing() {
 		return
 	}
@@ -33,7 +33,7 @@ func (c *Conn) CloseWrite() {
 	if c.mute() {
 		return
 	}
-	c.loop.flushGatherOf(c)
+	c.sendGathered()
 	if c.mute() {
 		return
 	}
@@ -124,10 +124,8 @@ func (c *Conn) end(err error, reset bool) {
 		return
 	}
 	l := c.loop
-	orderly := err == nil && !reset && l.gathering != c
-	if l.gathering == c {
-		l.gather, l.gathering = l.gather[:0], nil
-	}
+	orderly := err == nil && !reset && c.flags&flagGathered == 0
+	c.dropGathered()
 	c.flags |= flagClosed
 	c.lastWords(orderly)
 	l.timers.Stop(&c.timer)

@@ -66,14 +66,14 @@ type Conn struct {
 type flags uint8
 
 const (
-	flagClosed      flags = 1 << iota
-	flagClosing           // CloseAfterFlush was called: handler is a *parting
-	flagShut              // after that or CloseWrite: everything was sent, and the peer told so
-	flagHalf              // CloseWrite was called
-	flagNoRead            // reading is paused
-	flagEOF               // the peer sends no more
-	flagTold              // and the handler knows
-	flagDispatching       // a Data call is running
+	flagClosed   flags = 1 << iota
+	flagClosing        // CloseAfterFlush was called: handler is a *parting
+	flagShut           // after that or CloseWrite: everything was sent, and the peer told so
+	flagHalf           // CloseWrite was called
+	flagNoRead         // reading is paused
+	flagEOF            // the peer sends no more
+	flagTold           // and the handler knows
+	flagGathered       // bytes of it are in loop.gather
 )
 
 // Loop returns the loop that owns c. Any goroutine.

@@ -227,7 +227,6 @@ func (l *Loop) Connected(k poller.Key, err syscall.Errno) {
 		return
 	}
 	c.stand(&l.n.dialed)
-	l.flushGather()
 }
 
 // stand makes an ordinary connection of c, whose socket is connected, and counts

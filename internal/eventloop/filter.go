@@ -47,7 +47,7 @@ func (c *Conn) SetFilter(f Filter, early []byte) {
 		f.Release()
 		return
 	}
-	c.loop.flushGatherOf(c) // it was not meant for f
+	c.sendGathered() // it was not meant for f
 	if c.Closing() {
 		f.Release()
 		return
@@ -68,7 +68,7 @@ func (c *Conn) SetFilter(f Filter, early []byte) {
 	if ended && !c.Closing() && c.flags&flagEOF == 0 {
 		c.Close(ErrTruncated)
 	}
-	c.loop.flushGatherOf(c)
+	c.sendGathered()
 }
 
 // Filtered reports whether there is a filter: whether c is TLS.
@@ -135,7 +135,7 @@ func (c *Conn) open(f Filter, b []byte) {
 // sendSealed sends b, which the socket carries as it is, and keeps a copy of
 // what is not taken.
 func (c *Conn) sendSealed(b []byte) {
-	c.loop.flushGatherOf(c)
+	c.sendGathered()
 	switch {
 	case c.isClosed(), len(b) == 0:
 	case c.out != nil:

@@ -265,6 +265,10 @@ func (g *Group) Run(ctx context.Context) error {
 	g.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	releaseMemory()
+	// The runtime opens a poller of its own at the first timer, and ends the
+	// process if no descriptor is left for it: now there is.
+	time.Sleep(time.Nanosecond)
 	for _, l := range g.loops {
 		g.done.Go(func() {
 			g.bindLoop(l)
@@ -274,6 +278,7 @@ func (g *Group) Run(ctx context.Context) error {
 			}
 		})
 	}
+	g.done.Go(func() { g.settle(ctx, releaseMemory) })
 	<-ctx.Done()
 	for _, l := range g.loops {
 		l.Post(func() { l.stopping = true })

@@ -1,11 +1,13 @@
 package eventloop
 
+import "slices"
+
 // parkedInput is what a handler did not consume. It is given up as soon as it is.
 type parkedInput struct{ b []byte }
 
 // Again shows the handler once more what it left unconsumed.
 func (c *Conn) Again() {
-	if c.flags&(flagDispatching|flagNoRead|flagClosed|flagClosing) == 0 && c.parked != nil {
+	if c.flags&(flagNoRead|flagClosed|flagClosing) == 0 && c.parked != nil && !c.dispatching() {
 		c.received(nil)
 	}
 }
@@ -36,7 +38,7 @@ func (c *Conn) ResumeReading() {
 	if c.flags&flagEOF == 0 && !c.Connecting() {
 		c.loop.poller.SetReading(c.key, int(c.fd), true)
 	}
-	if c.flags&flagDispatching != 0 {
+	if c.dispatching() {
 		return // received goes on from here
 	}
 	if c.parked != nil {
@@ -70,13 +72,14 @@ func (c *Conn) received(b []byte) {
 // that panics, or claims to have consumed more than there is, loses its
 // connection.
 func (c *Conn) dispatch(b []byte) []byte {
+	l := c.loop
 	defer func() {
-		c.flags &^= flagDispatching
+		l.dispatching = l.dispatching[:len(l.dispatching)-1]
 		if r := recover(); r != nil {
-			c.loop.panicked(c, r)
+			l.panicked(c, r)
 		}
 	}()
-	c.flags |= flagDispatching
+	l.dispatching = append(l.dispatching, c)
 	for len(b) > 0 && c.flags&(flagNoRead|flagClosed|flagClosing) == 0 {
 		n := c.handler.Data(c, b)
 		b = b[n:]
@@ -86,6 +89,10 @@ func (c *Conn) dispatch(b []byte) []byte {
 	}
 	return b
 }
+
+// dispatching reports whether a Data call for c is running. Another may run
+// within it, for a connection that its handler resumed.
+func (c *Conn) dispatching() bool { return slices.Contains(c.loop.dispatching, c) }
 
 // park keeps b, which is the end of p's buffer if there is a p. Input that comes
 // a byte at a time is then not copied each time.
@@ -119,7 +126,7 @@ func (c *Conn) endOfStream() {
 
 // tellEndOfStream tells the handler once, when all input before it was shown.
 func (c *Conn) tellEndOfStream() {
-	if c.flags&(flagEOF|flagTold|flagNoRead|flagDispatching|flagClosed) != flagEOF {
+	if c.flags&(flagEOF|flagTold|flagNoRead|flagClosed) != flagEOF || c.dispatching() {
 		return
 	}
 	c.flags |= flagTold
@@ -131,7 +138,7 @@ func (c *Conn) tellEndOfStream() {
 	case c.flags&(flagHalf|flagClosing) == flagHalf && c.out != nil:
 		return // allTaken follows
 	}
-	c.loop.flushGatherOf(c)
+	c.sendGathered()
 	if c.flags&flagClosing == 0 || c.flags&flagShut != 0 {
 		c.Close(nil)
 	}

@@ -50,7 +50,7 @@ func TestHandlerThatClaimsTooMuchLosesItsConnection(t *testing.T) {
 		s := newStage(t, Config{})
 		c, k := s.connect(&script{data: func(*Conn, []byte) int { return n }})
 		s.receives(c, "x")
-		if !k.closed || c.flags&flagDispatching != 0 {
+		if !k.closed || len(s.dispatching) > 0 {
 			t.Errorf("consumed %d of 1: open", n)
 		}
 	}

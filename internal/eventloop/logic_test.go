@@ -221,7 +221,7 @@ func TestWritesOfOneReadLeaveInOneSend(t *testing.T) {
 		return 1
 	}}
 	c, k := s.connect(h)
-	s.receives(c, "pipelined")
+	s.at(ms, func() { s.receives(c, "pipelined") })
 	wantText(t, k, "pipelined")
 	if k.sends != 1 {
 		t.Errorf("%d sends, want 1", k.sends)
@@ -395,6 +395,54 @@ func TestOrderIsKept(t *testing.T) {
 				t.Fatalf("seed %d: connection %d got %d bytes that are not the %d written, in order", seed, i, received[i].Len(), want[i].Len())
 			}
 		}
+	}
+}
+
+// What is written in a tick leaves at its end, in the order of the first writes.
+func TestATicksWritesLeaveInABurst(t *testing.T) {
+	f := func(name string, act func(s *stage, a, b *Conn), wantA, wantB string, sends int) {
+		t.Helper()
+		s := newStage(t, Config{})
+		a, ka := s.connect(&script{})
+		b, kb := s.connect(&script{})
+		s.at(ms, func() { act(s, a, b) })
+		wantText(t, ka, wantA)
+		wantText(t, kb, wantB)
+		if n := ka.sends + kb.sends; n != sends {
+			t.Errorf("%s: %d sends, want %d", name, n, sends)
+		}
+		if len(s.gathers)+len(s.gather)+s.flushed > 0 {
+			t.Errorf("%s: something is left", name)
+		}
+	}
+	one, two, three := []byte("1"), []byte("2"), []byte("3")
+	f("in turn", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two) }, "1", "2", 2)
+	f("twice", func(_ *stage, a, _ *Conn) { a.Write(one); a.Write(two) }, "12", "", 1)
+	f("back again", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two); a.Write(three) }, "13", "2", 3)
+	f("sent meanwhile", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two); a.Send(three) }, "13", "2", 3)
+	f("queued meanwhile", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two); a.Queue(three) }, "13", "2", 3)
+	f("closed meanwhile", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two); a.Close(nil) }, "", "2", 1)
+	f("closed in order", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two); a.CloseAfterFlush() }, "1", "2", 2)
+	f("full", func(s *stage, a, b *Conn) {
+		a.Write(one)
+		b.Write(two)
+		s.p.socks[a.key].room = 0
+		a.Send(three)
+		a.Write(two)
+		s.takes(a, -1)
+	}, "132", "2", 3)
+}
+
+func TestMuchIsNotGathered(t *testing.T) {
+	s := newStage(t, Config{})
+	a, ka := s.connect(&script{})
+	b, kb := s.connect(&script{})
+	a.Write([]byte("a"))
+	for range burstLimit {
+		b.Write([]byte("b"))
+	}
+	if len(ka.got) != 1 || len(kb.got) == 0 || cap(s.gather) > 2*burstLimit {
+		t.Errorf("%d and %d bytes were sent, %d are kept", len(ka.got), len(kb.got), cap(s.gather))
 	}
 }
 

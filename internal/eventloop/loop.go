@@ -5,8 +5,9 @@
 // An idle connection costs a descriptor and one struct: no goroutine, no
 // buffer, no timer of its own in the runtime. Bytes are read into one buffer
 // per loop and shown to the connection's Handler; what it does not consume is
-// kept only while it is there. Writes go out at once while the socket takes
-// them; what a handler writes during one read leaves in one write.
+// kept only while it is there. Shared frames go out at once while the socket
+// takes them; what handlers write themselves during a tick leaves at its end, in
+// one write for each connection.
 package eventloop
 
 import (
@@ -52,27 +53,30 @@ type Loop struct {
 	counters published
 
 	// Owned by the loop's goroutine. No lock.
-	now       int64 // nanoseconds since base, read once per tick
-	conns     []*Conn
-	gens      []uint32
-	free      []uint32
-	open      int
-	timers    *timerwheel.Wheel[*Conn]
-	running   []func()
-	dirty     []*Conn     // have queued bytes to be written at the end of the tick
-	stalled   []*Conn     // wait for their socket to take more, in no order
-	spare     []*outQueue // empty ones for the next use
-	swept     int64
-	scratch   []byte // for merge
-	sealed    []byte // for seal
-	gather    []byte // bytes of gathering, not yet written
-	gathering *Conn
-	paused    []pausedListener
-	deaf      bool // StopAccepting was called
-	failures  []failure
-	n         counts
-	stopping  bool
-	ended     bool
+	now     int64 // nanoseconds since base, read once per tick
+	conns   []*Conn
+	gens    []uint32
+	free    []uint32
+	open    int
+	timers  *timerwheel.Wheel[*Conn]
+	running []func()
+	dirty   []*Conn     // have queued bytes to be written at the end of the tick
+	stalled []*Conn     // wait for their socket to take more, in no order
+	spare   []*outQueue // empty ones for the next use
+	swept   int64
+	scratch []byte // for merge
+	sealed  []byte // for seal
+	gather  []byte // what Write took in this tick and is not sent yet
+	gathers []gathered
+	flushed int // of gathers
+	// dispatching are the connections whose Data call is running: one, mostly.
+	dispatching []*Conn
+	paused      []pausedListener
+	deaf        bool // StopAccepting was called
+	failures    []failure
+	n           counts
+	stopping    bool
+	ended       bool
 }
 
 type pausedListener struct {
@@ -84,6 +88,7 @@ const (
 	timerTick   = 100 * time.Millisecond
 	acceptPause = int64(200 * time.Millisecond)
 	gatherLimit = 64 << 10
+	burstLimit  = 16 << 10
 	keepInbox   = 1 << 12
 )
 
@@ -176,7 +181,7 @@ func (l *Loop) tick() error {
 
 // timeout is how long the loop may sleep.
 func (l *Loop) timeout() time.Duration {
-	if len(l.dirty) > 0 || len(l.failures) > 0 || l.gathering != nil {
+	if len(l.dirty) > 0 || len(l.failures) > 0 || len(l.gathers) > 0 {
 		return 0
 	}
 	wait := l.maxSleep
@@ -203,7 +208,6 @@ func (l *Loop) runInbox() {
 	if cap(l.running) > keepInbox { // after a burst, do not hold its memory
 		l.running = nil
 	}
-	l.flushGather()
 }
 
 // runOnTick ends the loop if the function given to OnTick panics: it serves all
@@ -343,7 +347,6 @@ func (l *Loop) Accepted(listener, fd int, peer netip.AddrPort) {
 	} else if c.handler == nil {
 		c.Close(nil)
 	}
-	l.flushGather()
 }
 
 func (l *Loop) take(c *Conn) poller.Key {
@@ -411,14 +414,12 @@ func (l *Loop) Received(k poller.Key, b []byte, err syscall.Errno) {
 		l.n.bytesIn += uint64(len(b))
 		c.arrived(b)
 	}
-	l.flushGather()
 }
 
 // Writable implements poller.Handler.
 func (l *Loop) Writable(k poller.Key) {
 	if c := l.conn(k); c != nil {
 		c.flush()
-		l.flushGather()
 	}
 }
 

@@ -54,28 +54,20 @@ func (q *outQueue) skip(n int) {
 	}
 }
 
-// Write copies b and sends it soon: everything written during one Data call, or
-// one posted function, leaves in one system call.
+// Write copies b and sends it at the end of the tick: everything written to c
+// until then leaves in one system call, and a loop under load sends in bursts,
+// which spares it waking each receiver.
 func (c *Conn) Write(b []byte) {
 	if c.mute() || len(b) == 0 {
 		return
 	}
-	l := c.loop
-	for c.out == nil && l.gathering != nil && l.gathering != c {
-		l.flushGather() // which may close that connection, whose handler may write
-	}
-	switch {
-	case c.mute():
+	switch gathered := c.flags&flagGathered != 0; {
 	case c.out != nil:
 		c.enqueueCopy(b)
-	case l.gathering == nil && len(b) >= gatherLimit:
+	case !gathered && len(b) >= gatherLimit:
 		c.sendCopy(b)
 	default:
-		l.gathering = c
-		l.gather = append(l.gather, b...)
-		if len(l.gather) >= gatherLimit {
-			l.flushGather()
-		}
+		c.gather(b)
 	}
 }
 
@@ -86,8 +78,8 @@ func (c *Conn) Send(b []byte) {
 		return
 	}
 	l := c.loop
-	if l.gathering == c {
-		l.flushGather()
+	if c.flags&flagGathered != 0 {
+		c.sendGathered()
 		if c.mute() {
 			return
 		}
@@ -118,7 +110,7 @@ func (c *Conn) Queue(b []byte) {
 	if c.mute() || len(b) == 0 {
 		return
 	}
-	c.loop.flushGatherOf(c)
+	c.sendGathered()
 	if c.mute() {
 		return
 	}
@@ -296,39 +288,5 @@ func (c *Conn) dropOut() {
 		clear(q.segs)
 		*q = outQueue{segs: q.segs[:0], stalled: -1}
 		l.spare = append(l.spare, q)
-	}
-}
-
-// flushGather sends what Write gathered. The buffer is free again before any
-// handler is called.
-func (l *Loop) flushGather() {
-	c, b := l.gathering, l.gather
-	if c == nil {
-		return
-	}
-	if f := c.filter(); f != nil {
-		raw := l.seal(f, b)
-		l.gather, l.gathering = b[:0], nil
-		c.sendSealed(raw)
-		return
-	}
-	n, err := l.poller.SendCopy(c.key, int(c.fd), b)
-	var rest []byte
-	if err == 0 && n < len(b) {
-		rest = bytes.Clone(b[n:])
-	}
-	l.gather, l.gathering = b[:0], nil
-	if c.sent(n, err) && rest != nil {
-		c.enqueue(rest)
-		if c.out != nil {
-			c.out.private = true
-		}
-		c.stall()
-	}
-}
-
-func (l *Loop) flushGatherOf(c *Conn) {
-	if l.gathering == c {
-		l.flushGather()
 	}
 }
