@@ -31,8 +31,9 @@ type Options struct {
 	// Quantile that is judged: 0.99, 0.95 or 0.5. 0 means the highest of them that
 	// the samples at low load carry.
 	Quantile float64 `json:"quantile,omitempty"`
-	// Start is the rate of the first probe; 0 means 5 % of the generator's ceiling,
-	// or 20/s when that is unknown.
+	// Start is the rate of the first probe, and of the baseline when it is below half
+	// of what fails; 0 means 20/s (or 5 % of the generator's ceiling, if that is less)
+	// and a baseline at 9 % of what fails.
 	Start float64 `json:"start,omitempty"`
 	// Conns is the number of connections of every load; 0 leaves it to the target.
 	Conns int `json:"conns,omitempty"`

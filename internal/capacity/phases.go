@@ -42,9 +42,11 @@ func (s *search) qualify(ctx context.Context) error {
 	s.top = q.MaxRate
 	rate := s.opt.Start
 	if rate == 0 {
+		// Low enough for a slow target: an overload of a few seconds takes long to
+		// work off, and going up from here takes only some more short windows.
 		rate = 20
 		if q.Ceiling > 0 {
-			rate = 0.05 * q.Ceiling
+			rate = math.Min(rate, 0.05*q.Ceiling)
 		}
 	}
 	return s.firstLight(ctx, math.Min(rate, s.top))
