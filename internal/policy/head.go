@@ -256,7 +256,7 @@ func (f *Framing) append(dst []byte) []byte {
 // dropped.
 func (r *Route) AppendResponseHead(dst []byte, x *Exchange, status int, fields []http1.Field, f Framing) []byte {
 	dst = http1.AppendStatusLine(dst, status)
-	perHop, dated := listsNames(fields), false
+	perHop, dated := listsNames(fields), r.dated
 	for i := range fields {
 		fl := &fields[i]
 		if perHop && listed(fields, fl.Name) || r.response.drop.has(fl.Name) && !f.announces(fl.Name) {

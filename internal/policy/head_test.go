@@ -172,6 +172,16 @@ func TestHeaderRules(t *testing.T) {
 	}
 }
 
+func TestADateThatARuleSetsIsTheOnlyOne(t *testing.T) {
+	s := set(t, deps(t), `{"cluster": "c", "response_headers": {"set": {"date": "then"}}}`)
+	x := exchange(t, "GET /")
+	admit(s, x, 0)
+	got := string(x.Route.AppendResponseHead(nil, x, 200, []http1.Field{{Name: []byte("Date"), Value: []byte("once")}}, Framing{Length: 0, Date: []byte("Date: now\r\n")}))
+	if want := "HTTP/1.1 200 OK\r\ndate: then\r\nContent-Length: 0\r\n\r\n"; got != want {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestTheUpstreamIsToldWhoItIs(t *testing.T) {
 	d := deps(t)
 	s := set(t, d, `{"path": "/f", "cluster": "c", "auth": {"forward": true, "api_keys": true}}`, `{"path": "/p", "cluster": "c"}`)

@@ -32,6 +32,7 @@ type Route struct {
 	routeKey                        uint64
 	cors                            *cors
 	request, response               rules
+	dated                           bool // a rule sets Date
 	own                             ownFields
 	rewrite, redirect               template
 	replyFields                     []byte
@@ -112,6 +113,9 @@ func (r *Route) compile() {
 		}
 	}
 	r.response = newRules(cfg.ResponseHeaders, responseNames, responsePrefixes)
+	for name := range cfg.ResponseHeaders.Set {
+		r.dated = r.dated || strings.EqualFold(name, "Date")
+	}
 	if r.cors != nil {
 		r.response.drop.addPrefix("access-control-")
 	}
