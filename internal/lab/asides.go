@@ -194,7 +194,7 @@ func kneeAside() Ladder {
 	return Ladder{
 		Name: "knee-rule", Title: "D, aside. The knee rule depends on the step",
 		Claim: "P99 ≥ 2.5 times the window before, and goroutines ≥ 3 times",
-		Built: "A simulated server (M/M/1, fixed seed) whose load makes one step; the latency half of the rule is asked. weir knee asks both halves of a real one.",
+		Built: "A simulated server (M/M/1, other dice in every round) whose load makes one step; the latency half of the rule is asked. weir knee asks both halves of a real one.",
 		Experiments: []Experiment{{
 			Name: "steps", Title: "Utilisation before the step that fires (simulated)",
 			How:  "The least utilisation, in steps of 1 %, from which the step makes P99 grow 2.5 times: P99 of 50,000 arrivals, the median of three.",

@@ -129,7 +129,7 @@ func TestVerdictFollowsTheInterval(t *testing.T) {
 	f(Worth, "worth 1.80× here (1.7", "more than claimed", 1.1, 1.78, 1.8, 1.82, 1.79, 1.81)
 	f(Worth, "worth 1.80× here (1.7", "", 0, 1.78, 1.8, 1.82, 1.79, 1.81)
 	f(Worth, "worth next to nothing here: 1.01×", "less than claimed", 2, 1.009, 1.01, 1.011, 1.01, 1.01)
-	f(Same, "no difference within noise (1.00×, 0.9", "as claimed", 1, 0.98, 1, 1.02, 1.01, 0.99)
+	f(Same, "no difference within noise (1.00×, 0.9", "too unsure to hold against it", 1, 0.98, 1, 1.02, 1.01, 0.99)
 	f(Same, "no difference within noise", "too unsure to hold against it", 2, 0.3, 1.5, 4, 1, 2)
 	f(Worse, "worse here: 0.50× (0.4", "less than claimed", 2, 0.5, 0.51, 0.49, 0.5, 0.5)
 	f(Worth, "worth 2.00× here (1.9", "as claimed", 2, 1.99, 2, 2.01)

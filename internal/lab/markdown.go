@@ -152,9 +152,9 @@ func (r *Reading) settle(d Doubt) string {
 func (r *Reading) conditions(b *strings.Builder) {
 	res := r.Result
 	m := res.Machine
-	fmt.Fprintf(b, "## Conditions\n\n%d rounds of %.3g s each, every arm in a process of its own, all arms in every round; the table has medians with least and "+
+	fmt.Fprintf(b, "## Conditions\n\n%s of %.3g s each, every arm in a process of its own, all arms in every round; the table has medians with least and "+
 		"greatest, a sentence the median ratio within a round with its 95 %% interval. Servers ran with GOMAXPROCS=%d; load and server shared the machine, so rates are "+
-		"those of both together, and server CPU is the number to go by.", res.Rounds, res.Seconds, res.ServerCPUs)
+		"those of both together, and server CPU is the number to go by.", plural(res.Rounds, "round"), res.Seconds, res.ServerCPUs)
 	if res.Quick {
 		b.WriteString(" This was a quick run, with fewer rounds and a quarter of the connections: for trying out, not for quoting.")
 	}

@@ -265,6 +265,8 @@ func (b *Bench) Job(ctx context.Context, a Arm, namespace bool) (Values, error) 
 	for _, k := range slices.Sorted(maps.Keys(a.Set)) {
 		args = append(args, "--set", k+"="+a.Set[k])
 	}
+	// Simulations roll other dice in every round, and the same in every arm.
+	args = append(args, "--set", "seed="+strconv.Itoa(b.round+1))
 	env := a.Env
 	if namespace {
 		args = append(args, "--set", "namespace=own")

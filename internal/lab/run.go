@@ -55,6 +55,7 @@ type Bench struct {
 	opt        Options
 	self       [2]string // this program's file and its argv[0]
 	serverCPUs int
+	round      int // from 0
 	stderr     io.Writer
 }
 
@@ -166,6 +167,7 @@ func (b *Bench) measure(ctx context.Context, l *Ladder, e *Experiment, i, round 
 	limit := 30*time.Second + 20*b.opt.Duration
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	b.round = round
 	var v Values
 	var err error
 	if b.opt.Measure != nil {

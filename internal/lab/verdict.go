@@ -61,7 +61,7 @@ func span(v stat.Interval) string { return times(v.Lo) + " to " + times(v.Hi) }
 
 // sayRatio is the verdict as the beginning of a sentence.
 func sayRatio(v stat.Interval) string {
-	rounds := fmt.Sprintf("%d rounds", v.N)
+	rounds := plural(v.N, "round")
 	if v.N < 4 {
 		rounds += ", an indication only"
 	}
@@ -82,6 +82,13 @@ func sayRatio(v stat.Interval) string {
 	}
 }
 
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // tolerance is how far from the claim a ratio may lie and still be what was
 // claimed: other machines are other machines.
 const tolerance = 1.15
@@ -100,7 +107,7 @@ func sayClaim(v stat.Interval, claim float64) string {
 		return "less than claimed"
 	case v.Lo/tolerance > claim:
 		return "more than claimed"
-	case v.Hi > 3*v.Lo:
+	case Judge(v) == Same, v.Hi > 3*v.Lo:
 		return "too unsure to hold against it"
 	default:
 		return "as claimed"
@@ -150,6 +157,8 @@ func settleClaim(ref Ref) func(*Reading) string {
 			return fmt.Sprintf("not upheld: %s, claimed only %s", measured(v), times(s.Claim))
 		case "as claimed":
 			return fmt.Sprintf("not upheld: %s, claimed %s", measured(v), times(s.Claim))
+		case "too unsure to hold against it":
+			return fmt.Sprintf("not settled: %s is too unsure to hold against %s", measured(v), times(s.Claim))
 		default:
 			return ""
 		}

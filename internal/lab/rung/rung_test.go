@@ -97,7 +97,9 @@ func TestEveryEventReachesTheSubscriberWhole(t *testing.T) {
 		}
 	}
 	for _, name := range named("a/") {
-		f(name, nil)
+		if name != "a/reply" { // it has no streams
+			f(name, nil)
+		}
 	}
 	f("a/fields", map[string]string{"nodelay": "off"})
 	f("a/hijacked", map[string]string{"nodelay": "off"})

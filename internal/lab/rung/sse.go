@@ -2,6 +2,7 @@ package rung
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -24,6 +25,7 @@ func sseRungs() map[string]Server {
 		"a/hijacked": hijackedServer(nil),
 		"a/shared":   hijackedServer(encodeSSE),
 		"a/timed":    serveTimed,
+		"a/reply":    serveReplies,
 	}
 }
 
@@ -199,6 +201,30 @@ func sseServer(open func() stream, timed func(time.Duration)) Server {
 		})
 		return serveHTTP(ctx, env, &http.Server{Handler: mux, ConnContext: delayed(env), ReadHeaderTimeout: 10 * time.Second})
 	}
+}
+
+// serveReplies answers publish requests in five pieces, each flushed by itself: the
+// same habit, where the other side is one that asks and waits.
+func serveReplies(ctx context.Context, env *Env) error {
+	var c counter
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /api/publish", func(w http.ResponseWriter, r *http.Request) {
+		var p publication
+		if err := p.check(json.NewDecoder(r.Body).Decode(&p)); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		answer, flush := string(appendResult(nil, c.offset.Add(1))), http.NewResponseController(w).Flush
+		w.Header().Set("Content-Type", "application/json")
+		for len(answer) > 0 {
+			n := min(8, len(answer))
+			fmt.Fprint(w, answer[:n])
+			if answer = answer[n:]; flush() != nil {
+				return
+			}
+		}
+	})
+	return serveHTTP(ctx, env, &http.Server{Handler: mux, ConnContext: delayed(env), ReadHeaderTimeout: 10 * time.Second})
 }
 
 // delayed applies the setting nodelay.
