@@ -353,14 +353,18 @@ func (c *canvas) markLabels(f frame, marks []Mark) {
 			continue
 		}
 		y = max(y, f.top+2)
+		step := 14.0 // away from the line that it names, which is below it or beside
+		if m.OnY && y > f.top+16 {
+			step = -14
+		}
 		for again := true; again; {
 			again = false
 			for _, t := range taken {
 				if math.Abs(t[0]-y) < 13 && x < t[2]+6 && x+w > t[1]-6 {
-					y, again = t[0]+14, true
+					y, again = t[0]+step, true
 				}
 			}
-			again = again && y < f.bottom
+			again = again && y < f.bottom && y > f.top-10
 		}
 		taken = append(taken, [3]float64{y, x, x + w})
 		c.raw(`<g class="` + class + `">`)

@@ -148,7 +148,11 @@ func (t *Table) html(p *pageWriter) {
 				p.raw("<td" + side(c) + `><span class="chip ` + string(state) + `">` + escape(text) + "</span></td>")
 				continue
 			}
-			p.raw("<td" + side(c) + ">" + escape(text) + "</td>")
+			class := side(c)
+			if c.Left && utf8.RuneCountInString(text) > 28 {
+				class = ` class="left long"`
+			}
+			p.raw("<td" + class + ">" + escape(text) + "</td>")
 		}
 		p.raw("</tr>\n")
 	}
