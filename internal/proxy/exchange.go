@@ -73,6 +73,8 @@ type run struct {
 	headed   bool // cluster.Head was told of this attempt
 	wantRoom bool
 	status   int
+	hedgeAt  int64 // when a second attempt may be made; 0: not
+	second   second
 }
 
 // An Exchange is one request to a cluster and its reply. It belongs to one loop and
@@ -114,7 +116,7 @@ func or(v *int64, d time.Duration) {
 
 // setHost writes the peer's address into the head's Host field. A head that was
 // given up is not sent again.
-func (x *Exchange) setHost() {
+func (x *Exchange) setHost(peer *upstream.Peer) {
 	const field = "\r\nHost: "
 	i := bytes.Index(x.Head, []byte(field))
 	if i < 0 || x.lost {
@@ -122,7 +124,7 @@ func (x *Exchange) setHost() {
 	}
 	i += len(field)
 	if n := bytes.IndexByte(x.Head[i:], '\r'); n >= 0 {
-		x.Head = slices.Replace(x.Head, i, i+n, []byte(x.peer.Name())...)
+		x.Head = slices.Replace(x.Head, i, i+n, []byte(peer.Name())...)
 	}
 }
 
@@ -137,7 +139,7 @@ func (x *Exchange) attempt() {
 	x.peer, x.asked = peer, peer
 	x.began, x.firstByte, x.bytes, x.status, x.headed = now, 0, 0, 0, false
 	if x.made++; x.PeerHost {
-		x.setHost()
+		x.setHost(peer)
 	}
 	x.lane.poolFor(x, peer).serve(x)
 }
@@ -280,8 +282,12 @@ func (x *Exchange) leave(kind upstream.Kind) {
 	if x.pool != nil {
 		x.pool.forget(x)
 	}
+	if s := x.second.up; s != nil {
+		x.giveUp(s, upstream.Canceled)
+	}
 	if u := x.up; u != nil {
-		u.drop()
+		u.free(x)
+		u.c.Close(nil)
 	}
 	x.done(kind)
 }
@@ -316,8 +322,12 @@ func (x *Exchange) retry(kind upstream.Kind) bool {
 	return true
 }
 
-// broken ends the attempt, and x unless another one may be made.
-func (x *Exchange) broken(kind upstream.Kind, cause Cause) {
+// broken ends the attempt on u, and x unless another one runs or may be made.
+func (x *Exchange) broken(u *upConn, kind upstream.Kind, cause Cause) {
+	if x.second.up != nil {
+		x.giveUp(u, kind)
+		return
+	}
 	if x.retry(kind) {
 		return
 	}

@@ -47,22 +47,30 @@ func (l *Lane) poolFor(x *Exchange, peer *upstream.Peer) *pool {
 
 // serve gives x a connection, or makes it wait for one.
 func (p *pool) serve(x *Exchange) {
-	if n := len(p.idle); n > 0 {
-		u := p.idle[n-1]
-		p.remove(u)
-		x.tally.hits.Add(1)
+	if u := p.connection(x); u != nil {
 		u.take(x)
-		return
-	}
-	if p.waiting() == 0 && p.key.peer.Reserve() {
-		p.dial(x)
 		return
 	}
 	p.wait(x)
 }
 
+// connection returns a connection for x: one that is there, or one that is being
+// made; nil if neither may be had now.
+func (p *pool) connection(x *Exchange) *upConn {
+	if n := len(p.idle); n > 0 {
+		u := p.idle[n-1]
+		p.remove(u)
+		x.tally.hits.Add(1)
+		return u
+	}
+	if p.waiting() > 0 || !p.key.peer.Reserve() {
+		return nil
+	}
+	return p.dial(x)
+}
+
 // dial opens a connection for x. It has been reserved.
-func (p *pool) dial(x *Exchange) {
+func (p *pool) dial(x *Exchange) *upConn {
 	l := p.lane
 	x.tally.misses.Add(1)
 	u := &upConn{lane: l, pool: p}
@@ -71,11 +79,9 @@ func (p *pool) dial(x *Exchange) {
 	cfg := x.Cluster.Config()
 	a := p.key.peer.Address()
 	u.c = l.loop.Dial(eventloop.Endpoint{Addr: a.IP, Path: a.Unix}, eventloop.DialOptions{Timeout: time.Duration(x.times.connect)}, u)
-	if u.c.Closing() {
+	if u.c.Closing() { // the loop ends: nobody will wait for this
 		u.gone()
-		x.leave(upstream.Canceled)
-		x.fail(failures[Stopped])
-		return
+		return nil
 	}
 	switch cfg.ProxyProtocol {
 	case 1:
@@ -83,7 +89,7 @@ func (p *pool) dial(x *Exchange) {
 	case 2:
 		u.c.Write(appendV2(nil, x.Client, x.Local))
 	}
-	u.take(x)
+	return u
 }
 
 // put takes back a connection after an exchange, or gives it to who waits.
@@ -254,7 +260,13 @@ func (p *pool) serveQueue() {
 		p.open++ // so that the pool stays while its queue empties
 		x := p.next()
 		p.open--
-		p.dial(x)
+		u := p.dial(x)
+		if u == nil {
+			x.leave(upstream.Canceled)
+			x.fail(failures[Stopped])
+			return
+		}
+		u.take(x)
 		x.room()
 	}
 	for p.waiting() > 0 {

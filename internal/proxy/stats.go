@@ -8,10 +8,10 @@ import (
 
 // tally counts what one lane does for one cluster. The lane adds, anyone reads.
 type tally struct {
-	cluster                                 string
-	codes                                   [6]atomic.Uint64 // by class: codes[2] is 2xx
-	failed                                  [causes]atomic.Uint64
-	retries, hits, misses, waited, canceled atomic.Uint64
+	cluster                                         string
+	codes                                           [6]atomic.Uint64 // by class: codes[2] is 2xx
+	failed                                          [causes]atomic.Uint64
+	retries, hedges, hits, misses, waited, canceled atomic.Uint64
 }
 
 // gauges are of one lane.
@@ -54,6 +54,7 @@ type ClusterStats struct {
 	Requests map[string]uint64 // replies by class of code: "2xx"; "1xx" are tunnels
 	Failed   map[string]uint64 // exchanges without a whole reply, by cause
 	Retries  uint64            // attempts after the first
+	Hedges   uint64            // attempts beside a slow first one
 	PoolHits uint64            // attempts on a connection that was there
 	PoolMiss uint64            // attempts that dialed
 	Waited   uint64            // attempts that waited for a connection
@@ -98,6 +99,7 @@ func (p *Proxy) Stats() Stats {
 			}
 		}
 		c.Retries += t.retries.Load()
+		c.Hedges += t.hedges.Load()
 		c.PoolHits += t.hits.Load()
 		c.PoolMiss += t.misses.Load()
 		c.Waited += t.waited.Load()

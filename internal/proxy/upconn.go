@@ -32,6 +32,7 @@ type upConn struct {
 	served  int
 	// deadline is when Timer acts, armed when it comes at the latest; 0: never.
 	deadline, armed int64
+	firstByteBy     int64
 }
 
 type phase uint8
@@ -45,9 +46,15 @@ const (
 
 var _ eventloop.Connector = (*upConn)(nil)
 
-// take begins x on u.
+// take makes u the connection of x.
 func (u *upConn) take(x *Exchange) {
-	u.x, x.up = x, u
+	x.up = u
+	u.begin(x)
+}
+
+// begin sends x on u, as far as it is there.
+func (u *upConn) begin(x *Exchange) {
+	u.x = x
 	u.phase, u.seen, u.got, u.paused = readingHead, 0, false, false
 	u.served++
 	u.lease = u.lane.leases.Checkout(u.lane.loop.Now(), u.pool.key.peer)
@@ -61,8 +68,10 @@ func (u *upConn) take(x *Exchange) {
 
 // requestSent begins the wait for the head.
 func (u *upConn) requestSent() {
-	if u.phase == readingHead {
-		u.deadlineIn(u.x.times.firstByte)
+	if x := u.x; u.phase == readingHead {
+		u.firstByteBy = u.lane.loop.Now() + x.times.firstByte
+		u.deadlineIn(x.times.firstByte)
+		x.hedgeIn(u)
 	}
 }
 
@@ -93,6 +102,9 @@ func (u *upConn) Data(c *eventloop.Conn, b []byte) int {
 		return len(b)
 	}
 	u.got = true
+	if x.second.up != nil {
+		x.settle(u)
+	}
 	switch u.phase {
 	case readingHead:
 		return u.head(x, b)
@@ -122,7 +134,7 @@ func (u *upConn) head(x *Exchange, b []byte) int {
 	n, err := http1.ParseResponse(res, b, limits, x.Method)
 	if err != nil {
 		lane.proxy.log.Debug("bad reply", "upstream", u.pool.key.peer.Name(), "err", err)
-		x.broken(upstream.Reset, BadReply)
+		x.broken(u, upstream.Reset, BadReply)
 		return len(b)
 	}
 	if n == 0 {
@@ -169,7 +181,7 @@ func (u *upConn) interim(x *Exchange, res *http1.Response, n int, more bool) int
 	switch res.Status {
 	case 101:
 		if x.Upgrade == "" || !http1.EqualFold(res.Upgrade, x.Upgrade) || !x.complete {
-			x.broken(upstream.Reset, BadReply)
+			x.broken(u, upstream.Reset, BadReply)
 			return n
 		}
 		u.upgrade(x, res)
@@ -221,7 +233,7 @@ func (u *upConn) chunks(x *Exchange, b []byte) int {
 	for used < len(b) && !u.paused {
 		data, n, done, err := u.chunked.DecodeTrailer(b[used:], trailer)
 		if err != nil {
-			x.broken(upstream.Reset, BadReply)
+			x.broken(u, upstream.Reset, BadReply)
 			return len(b)
 		}
 		used += n
@@ -252,16 +264,16 @@ func (u *upConn) finish(x *Exchange, trailer []byte, more bool) {
 	x.lane.recycle(x)
 }
 
-// free parts u and x.
+// free parts u and x, whose connection it is.
 func (u *upConn) free(x *Exchange) {
-	u.x, x.up = nil, nil
-	u.lane.leases.Return(u.lease)
+	x.up = nil
+	u.part()
 }
 
-// drop parts u from its exchange and closes it.
-func (u *upConn) drop() {
-	u.free(u.x)
-	u.c.Close(nil)
+// part ends u's use.
+func (u *upConn) part() {
+	u.x = nil
+	u.lane.leases.Return(u.lease)
 }
 
 // EndOfStream implements eventloop.Handler: the peer is done.
@@ -301,17 +313,17 @@ func (u *upConn) lost(x *Exchange, err error) {
 		x.leave(upstream.Canceled)
 		x.fail(failures[Stopped])
 	case errors.Is(err, eventloop.ErrDialTimeout):
-		x.broken(upstream.ConnectError, ConnectTimeout)
+		x.broken(u, upstream.ConnectError, ConnectTimeout)
 	case !u.stood:
-		x.broken(upstream.ConnectError, ConnectFailed)
+		x.broken(u, upstream.ConnectError, ConnectFailed)
 	case errors.Is(err, eventloop.ErrStalled):
-		x.broken(upstream.Timeout, WriteTimeout)
+		x.broken(u, upstream.Timeout, WriteTimeout)
 	case u.phase != readingHead:
-		x.broken(upstream.Reset, Truncated)
+		x.broken(u, upstream.Reset, Truncated)
 	case !u.got && u.served > 1:
-		x.broken(upstream.Stale, Reset)
+		x.broken(u, upstream.Stale, Reset)
 	default:
-		x.broken(upstream.Reset, Reset)
+		x.broken(u, upstream.Reset, Reset)
 	}
 }
 
@@ -344,11 +356,16 @@ func (u *upConn) Timer(c *eventloop.Conn, now int64) {
 			u.deadlineIn(x.deadline - now)
 		}
 	case u.phase != readingHead:
-		x.broken(upstream.Timeout, IdleTimeout)
+		x.broken(u, upstream.Timeout, IdleTimeout)
 	case !x.complete:
-		x.broken(upstream.Timeout, WriteTimeout)
+		x.broken(u, upstream.Timeout, WriteTimeout)
+	case now < u.firstByteBy:
+		u.deadlineIn(u.firstByteBy - now)
+		if x.hedgeAt > 0 && now >= x.hedgeAt {
+			x.hedge()
+		}
 	default:
-		x.broken(upstream.Timeout, FirstByte)
+		x.broken(u, upstream.Timeout, FirstByte)
 	}
 }
 

@@ -1,0 +1,91 @@
+package downstream_test
+
+import (
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/upstream"
+)
+
+// Whichever of two peers is asked first says nothing; the other one answers.
+func TestASlowPeerIsHedged(t *testing.T) {
+	var asked, left atomic.Int64
+	stuck := make(chan struct{}, 10)
+	peer := func() string {
+		return backend(t, func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if r.URL.Path == "/fast" {
+				return
+			}
+			if asked.Add(1)%2 == 1 {
+				stuck <- struct{}{}
+				<-r.Context().Done() // the loser's connection is closed
+				left.Add(1)
+				return
+			}
+			_, _ = w.Write(append([]byte("second "), body...))
+		})
+	}
+	g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{
+		Hedge: upstream.HedgeConfig{After: hub.Duration(1e6), MaxShare: 1}}}, peer(), peer())
+	w := g.dial()
+	w.earn()
+	for i := range 3 {
+		w.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
+		if res, body := w.answer("PUT"); res.StatusCode != 200 || body != "second hello" {
+			t.Errorf("request %d: %d %q", i, res.StatusCode, body)
+		}
+		<-stuck
+	}
+	eventually(t, "the slow ones were let go", func() bool { return left.Load() == 3 })
+	if s := g.proxy.Stats().Clusters["main"]; s.Hedges != 3 || s.Requests["2xx"] != earned+3 || s.Canceled != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAHedgeThatFailsLeavesTheFirst(t *testing.T) {
+	release := make(chan struct{})
+	var dead atomic.Bool
+	answerOnce := func(_ int, w *raw) {
+		for {
+			req, _, ok := w.request()
+			switch {
+			case !ok:
+				return
+			case req.URL.Path == "/fast":
+				w.say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
+			case dead.CompareAndSwap(false, true):
+				<-release
+				w.say("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
+			default:
+				return
+			}
+		}
+	}
+	g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{
+		Retry: upstream.RetryConfig{Attempts: 1}, Hedge: upstream.HedgeConfig{After: hub.Duration(1e6), MaxShare: 1}}},
+		script(t, answerOnce), script(t, answerOnce))
+	w := g.dial()
+	w.earn()
+	w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	eventually(t, "the second attempt has failed", func() bool { s := g.proxy.Stats(); return s.Clusters["main"].Hedges == 1 && s.Open-s.Idle == 1 })
+	close(release)
+	if res, body := w.answer("GET"); res.StatusCode != 200 || body != "ok" {
+		t.Errorf("%d %q", res.StatusCode, body)
+	}
+}
+
+const earned = 20
+
+// earn makes requests that need no hedge: a share of them may be hedged later.
+func (w *raw) earn() {
+	w.t.Helper()
+	for range earned {
+		w.send("GET /fast HTTP/1.1\r\nHost: a\r\n\r\n")
+		w.answer("GET")
+	}
+}
