@@ -3,6 +3,7 @@ package downstream
 import (
 	"errors"
 	"net/http"
+	"net/netip"
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
@@ -30,7 +31,9 @@ type conn struct {
 	ended   bool // the peer sends no more: close after the answer
 	waiting bool // counted in lane.waiting
 	held    bool // reading is paused because the upstream takes no more for now
-	private bool // upstream connections may be kept for this client alone
+	// private is the client as upstreams were told, which may keep connections for
+	// it alone; nil: none was told.
+	private *netip.AddrPort
 }
 
 type state uint8
@@ -306,8 +309,8 @@ func (h *conn) Closed(c *eventloop.Conn, err error) {
 	if h.x != nil {
 		h.abandon()
 	}
-	if h.private {
-		h.lane.srv.proxy.Lane(c.Loop()).Forget(c.Peer())
+	if h.private != nil {
+		h.lane.srv.proxy.Lane(c.Loop()).Forget(*h.private)
 	}
 	if r := h.pending; r != nil {
 		r.over() // not for reuse: someone may still hold it

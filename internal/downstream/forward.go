@@ -83,8 +83,11 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 		e.Key, _ = key.Of(r)
 	}
 	if choice.Cluster.Config().ProxyProtocol != 0 {
-		h.private = true
 		e.Client = netip.AddrPortFrom(x.Client, r.c.Peer().Port())
+		if h.private == nil || *h.private != e.Client {
+			client := e.Client
+			h.private = &client
+		}
 		if l := r.c.Listener(); l < len(srv.local) {
 			e.Local = srv.local[l]
 		}

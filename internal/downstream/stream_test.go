@@ -455,6 +455,59 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
+func TestASlowBodyEndsItsRequest(t *testing.T) {
+	asked, gone := make(chan struct{}), make(chan struct{})
+	peer := script(t, func(_ int, w *raw) {
+		_ = w.head()
+		close(asked)
+		_, _ = io.Copy(io.Discard, w.r)
+		close(gone)
+	})
+	g := start(t, settings{front: downstream.Config{BodyTimeout: 2e8}}, peer)
+	w := g.dial()
+	w.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nsome")
+	<-asked
+	if res, _ := w.answer("POST"); res.StatusCode != 408 || !res.Close {
+		t.Errorf("%d, close %v", res.StatusCode, res.Close)
+	}
+	<-gone
+}
+
+func TestAPeerThatTakesNothingIsGivenUp(t *testing.T) {
+	over := make(chan struct{})
+	peer := script(t, func(_ int, w *raw) { <-over })
+	g := start(t, settings{
+		cluster: upstream.Config{Retry: upstream.RetryConfig{Attempts: 1}, Timeouts: upstream.TimeoutConfig{Write: 3e8}},
+		routes:  []policy.RouteConfig{{Cluster: "main", Limits: policy.Limits{MaxBody: -1}}}}, peer)
+	w := g.dial()
+	w.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
+	go func() { _, _ = io.CopyN(w.Conn, zeros{}, 100_000_000) }()
+	if res, _ := w.answer("POST"); res.StatusCode != 504 {
+		t.Errorf("%d", res.StatusCode)
+	}
+	close(over)
+	if n := g.proxy.Stats().Clusters["main"].Failed[proxy.WriteTimeout.String()]; n != 1 {
+		t.Errorf("%d counted", n)
+	}
+	_ = w.Close()
+}
+
+// A client may take its time with a body, if it keeps to the front's bounds.
+func TestAPauseInTheBodyIsNotThePeers(t *testing.T) {
+	g := start(t, settings{cluster: upstream.Config{Timeouts: upstream.TimeoutConfig{Write: 1e8, FirstByte: 1e8}}}, echoServer(t))
+	w := g.dial()
+	w.send("POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello")
+	time.Sleep(500 * time.Millisecond) // longer than both
+	w.send("world")
+	if res, _ := w.answer("POST"); res.StatusCode != 200 || res.Header.Get("X-Body") != "helloworld" {
+		t.Errorf("%d %q", res.StatusCode, res.Header.Get("X-Body"))
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
 // refused is an address where nobody listens.
 func refused(t *testing.T) string {
 	t.Helper()

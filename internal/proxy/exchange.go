@@ -229,7 +229,7 @@ func (x *Exchange) Full() bool {
 	} else {
 		x.wantRoom = x.up.c.Unsent() > x.lane.proxy.cfg.Buffer
 		if x.wantRoom && !x.answered {
-			x.up.deadlineIn(int64(x.Cluster.Config().Timeouts.Write))
+			x.up.writeIn()
 		}
 	}
 	return x.wantRoom
@@ -239,6 +239,9 @@ func (x *Exchange) Full() bool {
 func (x *Exchange) room() {
 	if x.wantRoom && !x.Full() {
 		x.wantRoom = false
+		if u := x.up; u != nil && u.phase == readingHead && !x.complete {
+			u.noDeadline() // it is the client's turn
+		}
 		x.sink.Room(x)
 	}
 }

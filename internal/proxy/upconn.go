@@ -33,6 +33,7 @@ type upConn struct {
 	// deadline is when Timer acts, armed when it comes at the latest; 0: never.
 	deadline, armed int64
 	firstByteBy     int64
+	unsent          int // of the request when its time to be taken began
 }
 
 type phase uint8
@@ -61,9 +62,23 @@ func (u *upConn) begin(x *Exchange) {
 	if x.complete {
 		u.requestSent()
 	} else {
-		u.deadline = 0
+		u.noDeadline()
 	}
 	u.c.Write(x.Head)
+}
+
+// noDeadline leaves the exchange's own.
+func (u *upConn) noDeadline() {
+	u.deadline = 0
+	if x := u.x; x != nil && x.deadline > 0 {
+		u.deadlineIn(x.deadline - u.lane.loop.Now())
+	}
+}
+
+// writeIn begins the time in which the peer has to take some of the request.
+func (u *upConn) writeIn() {
+	u.unsent = u.c.Unsent()
+	u.deadlineIn(int64(u.x.Cluster.Config().Timeouts.Write))
 }
 
 // requestSent begins the wait for the head.
@@ -351,12 +366,11 @@ func (u *upConn) Timer(c *eventloop.Conn, now int64) {
 		x.leave(upstream.Timeout)
 		x.fail(failures[TotalTimeout])
 	case u.paused: // it is the client who is slow
-		u.deadline = 0
-		if x.deadline > 0 {
-			u.deadlineIn(x.deadline - now)
-		}
+		u.noDeadline()
 	case u.phase != readingHead:
 		x.broken(u, upstream.Timeout, IdleTimeout)
+	case !x.complete && u.c.Unsent() < u.unsent:
+		u.writeIn()
 	case !x.complete:
 		x.broken(u, upstream.Timeout, WriteTimeout)
 	case now < u.firstByteBy:
