@@ -132,6 +132,8 @@ func TestVerdictFollowsTheInterval(t *testing.T) {
 	f(Same, "no difference within noise (1.00×, 0.9", "too unsure to hold against it", 1, 0.98, 1, 1.02, 1.01, 0.99)
 	f(Same, "no difference within noise", "too unsure to hold against it", 2, 0.3, 1.5, 4, 1, 2)
 	f(Worse, "worse here: 0.50× (0.4", "less than claimed", 2, 0.5, 0.51, 0.49, 0.5, 0.5)
+	f(Same, "no difference within noise (1.00×, 0.9", "less harm than claimed", 0.43, 0.98, 1, 1.02, 1.01, 0.99)
+	f(Worse, "worse here: 0.20× (0.1", "more harm than claimed", 0.43, 0.2, 0.21, 0.19, 0.2, 0.2)
 	f(Worth, "worth 2.00× here (1.9", "as claimed", 2, 1.99, 2, 2.01)
 	f(Uncertain, "2.00× in the one round there was", "", 2, 2)
 	f(Untold, "not measured", "", 2)

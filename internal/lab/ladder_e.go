@@ -18,7 +18,7 @@ func ladderE1() Ladder {
 		Experiments: []Experiment{{
 			Name: "idle", Title: "5,000 idle event streams",
 			How: "Streams are opened 64 at a time and stay silent. Compared is the growth of the server's resident memory per stream. The kernel's part of a " +
-				"socket is not in it and is the same for all.",
+				"socket is not in it and is the same for all. A server that starts with room to spare fills that first: figures below a KiB are rather more.",
 			Arms: []Arm{
 				{Name: "nethttp", Title: "net/http", Server: "a/onewrite"},
 				{Name: "hijacked", Title: "net/http, connection taken over", Server: "a/hijacked"},
@@ -94,7 +94,7 @@ func ladderE3() Ladder {
 				{Key: "standing", Name: "Standing", Unit: report.Number, More: true}, {Key: "hit", Name: "Requests that found one", Unit: report.Share, More: true},
 				{Key: "model_at_once", Name: "Model, fin_wait 1 ms", Unit: report.Number, Plain: true}, {Key: "model_60s", Name: "Model, fin_wait 60 s", Unit: report.Number, Plain: true},
 			},
-			Steps:   []Step{{"0.25", "0.15", "hit", 0, "", "What counts is whether the timeout outlives the gap between two bursts: below it nothing is found, above it everything. The model has no gap in it."}},
+			Steps:   []Step{{"1", "0.25", "standing", 0, "", "What counts is whether the timeout outlives the gap between two bursts: shorter, nothing stands; longer, everything does, however much longer it is. The model has no gap in it."}},
 			Measure: jobbed,
 		}},
 		Doubts: []Doubt{{"E3", "A model to test, not to believe.", func(r *Reading) string {

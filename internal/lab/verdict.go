@@ -103,6 +103,10 @@ func sayClaim(v stat.Interval, claim float64) string {
 		return ""
 	}
 	switch {
+	case claim < 1 && v.Hi*tolerance < claim:
+		return "more harm than claimed"
+	case claim < 1 && v.Lo/tolerance > claim:
+		return "less harm than claimed"
 	case v.Hi*tolerance < claim:
 		return "less than claimed"
 	case v.Lo/tolerance > claim:

@@ -196,17 +196,20 @@ func queue(ctx context.Context, p Params) (Values, error) {
 	var firsts []float64
 	var sent, lost float64
 	_, err = repeat(ctx, p.Duration, func() error {
-		first := size + 1 // none was refused
+		first := 0 // none was refused
 		for i := range size {
 			select {
 			case q <- item{time.Now()}:
 			default:
-				lost++
-				first = min(first, i+1)
+				if lost++; first == 0 {
+					first = i + 1
+				}
 			}
 			sent++
 		}
-		firsts = append(firsts, float64(first))
+		if first > 0 {
+			firsts = append(firsts, float64(first))
+		}
 		for len(q) > 0 && ctx.Err() == nil {
 			time.Sleep(time.Millisecond) // between two bursts the writer catches up
 		}
@@ -214,7 +217,11 @@ func queue(ctx context.Context, p Params) (Values, error) {
 	})
 	close(q)
 	<-done
-	return Values{"first_refused": quantile(firsts, 0.5), "lost": lost / sent, "delay_p50": quantile(delays, 0.5), "delay_p99": quantile(delays, 0.99)}, err
+	v := Values{"lost": lost / sent, "delay_p50": quantile(delays, 0.5), "delay_p99": quantile(delays, 0.99)}
+	if len(firsts) > 0 {
+		v["first_refused"] = quantile(firsts, 0.5)
+	}
+	return v, err
 }
 
 // connection is a TCP connection of this machine with itself.
