@@ -2,7 +2,6 @@ package judge
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,12 +26,14 @@ type Server struct {
 	// Public and Admin are the listeners' addresses, the same after a restart.
 	Public, Admin string
 
-	t      testing.TB
-	binary string
-	config string
-	log    string
-	cmd    *exec.Cmd
-	done   chan struct{} // closed when cmd has ended
+	t       testing.TB
+	options Options
+	data    string // directory
+	binary  string
+	config  string
+	log     string
+	cmd     *exec.Cmd
+	done    chan struct{} // closed when cmd has ended
 }
 
 // Options are what a test changes of the configuration.
@@ -51,17 +52,11 @@ func New(t testing.TB, o Options) *Server {
 	Descriptors(t, 4096)
 	dir := t.TempDir()
 	s := &Server{
-		t: t, binary: Binary(t, o.Build),
-		Public: freeAddr(t), Admin: freeAddr(t),
-		config: filepath.Join(dir, "weir.yaml"), log: filepath.Join(dir, "weir.log"),
+		t: t, options: o, binary: Binary(t, o.Build),
+		Public: FreeAddr(t), Admin: FreeAddr(t),
+		data: filepath.Join(dir, "data"), config: filepath.Join(dir, "weir.yaml"), log: filepath.Join(dir, "weir.log"),
 	}
-	text, err := json.MarshalIndent(s.compose(o, filepath.Join(dir, "data")), "", "  ") // JSON is YAML
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(s.config, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	s.Configure(o.Config)
 	t.Cleanup(s.finish)
 	s.Start()
 	return s
@@ -177,9 +172,9 @@ func overlay(a, b map[string]any) map[string]any {
 	return out
 }
 
-// freeAddr finds a loopback port below the kernel's ephemeral range, so that no
+// FreeAddr finds a loopback port below the kernel's ephemeral range, so that no
 // client's outgoing connection takes it while the server is down.
-func freeAddr(t testing.TB) string {
+func FreeAddr(t testing.TB) string {
 	t.Helper()
 	for range 100 {
 		addr := fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000))

@@ -1,0 +1,99 @@
+package judge
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+)
+
+// Configure writes the configuration with config laid over the base in place of
+// Options.Config, as one step, and does not tell the process.
+func (s *Server) Configure(config map[string]any) {
+	s.t.Helper()
+	o := s.options
+	o.Config = config
+	text, err := json.MarshalIndent(s.compose(o, s.data), "", "  ") // JSON is YAML
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(s.config+".new", text, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(s.config+".new", s.config); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// ConfigFile is the path of the configuration.
+func (s *Server) ConfigFile() string { return s.config }
+
+// Signal sends sig to the process.
+func (s *Server) Signal(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Reload asks over the admin listener that the configuration be read again, and
+// returns the answer.
+func (s *Server) Reload() (status int, body string) {
+	s.t.Helper()
+	resp, err := HTTP.Post("http://"+s.Admin+"/api/reload", "", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(resp.Body); err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, b.String()
+}
+
+// Tell decodes the JSON of a path of the admin listener into v.
+func (s *Server) Tell(path string, v any) {
+	s.t.Helper()
+	status, body, err := get("http://" + s.Admin + path)
+	if err != nil || status != http.StatusOK {
+		s.t.Fatalf("%s: status %d, %v", path, status, err)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		s.t.Fatalf("%s: %v in %.200s", path, err, body)
+	}
+}
+
+var series = regexp.MustCompile(`^([a-z_]+)(\{.*\})? (\S+)`)
+
+// Series sums the samples of a metric that have all of these labels, each written
+// as `name="value"`. None is 0: a counter may not have counted yet.
+func (s *Server) Series(name string, labels ...string) (sum float64) {
+	s.t.Helper()
+	_, body, err := get("http://" + s.Admin + "/metrics")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+next:
+	for line := range bytes.Lines(body) {
+		m := series.FindSubmatch(line)
+		if m == nil || string(m[1]) != name {
+			continue
+		}
+		for _, l := range labels {
+			if !strings.Contains(string(m[2]), l) {
+				continue next
+			}
+		}
+		var v float64
+		if _, err := fmt.Sscan(string(m[3]), &v); err != nil {
+			s.t.Fatalf("%s: %v", line, err)
+		}
+		sum += v
+	}
+	return sum
+}
