@@ -38,7 +38,7 @@ func flushTiming() Ladder {
 				return v, err
 			},
 		}},
-		Doubts: []Doubt{{"A, aside", "Worth measuring: is a flush that is a system call done in under 5 µs in most cases?", func(r *Reading) string {
+		Doubts: []Doubt{{"A, aside", "A flush is a system call that wakes a reader: 62 % of them in under 5 µs is too good.", func(r *Reading) string {
 			v := r.Value("flush", "timed", "under")
 			if v.N == 0 {
 				return ""
@@ -66,7 +66,7 @@ func http2Aside() Ladder {
 				{Key: "time_wait", Name: "In TIME_WAIT at the end", Unit: report.Number},
 			},
 			Steps: []Step{
-				{"one", "pool", "cpu", 0, "", "HTTP/2 frames, flow control and one writer per connection are work that HTTP/1.1 does not have; what it saves is sockets."},
+				{"one", "pool", "cpu", 0, "", "HTTP/2 frames, flow control and one writer per connection are work that HTTP/1.1 does not have; what it saves is sockets. That some are in TIME_WAIT after it as well is the client's beginning: many dial at once, and all but one are given up."},
 				{"one", "pool", "p95", 2.3, "P95 328 → 142 ms (2.3×)", "On loopback a connection costs nothing to keep, so the pool has nothing to lose; all on one connection wait for one writer."},
 				{"one", "pool", "connections", 196, "196 → 1 connections", "That part needs no measuring: it is what the protocol is for."},
 			},
@@ -157,7 +157,7 @@ func contextAside() Ladder {
 			Arms:    []Arm{arm("fresh", "context.WithTimeout and WithValue"), arm("reused", "A pooled object, reset"), arm("argument", "Arguments")},
 			Metrics: []Metric{{Key: "seconds", Name: "Per request", Unit: report.Seconds}, {Key: "allocs", Name: "Allocations", Unit: report.Number}},
 			Steps: []Step{
-				{"reused", "fresh", "seconds", 0, "", "Three allocations and a timer are saved. A microsecond a request is what there is to win."},
+				{"reused", "fresh", "seconds", 0, "", "Its allocations and a timer are saved. A microsecond a request is what there is to win."},
 				{"argument", "fresh", "seconds", 0, "", "What a function is simply told costs nothing at all; Weir's hot path takes no context."},
 			},
 			Measure: jobbed,
@@ -226,7 +226,7 @@ func preemptAside() Ladder {
 	return Ladder{
 		Name: "preempt", Title: "D, aside. Asynchronous preemption",
 		Claim: "CPU-heavy heartbeats: P99 142 → 27 ms (5.3×)",
-		Built: "As many goroutines as processors compute for 20 ms without a function call, every 50 ms; another one wants to run every millisecond. " +
+		Built: "As many goroutines as processors compute for 100 ms without a function call, every 200 ms; another one wants to run every millisecond. " +
 			"GODEBUG=asyncpreemptoff=1 shows what was before Go 1.14.",
 		Experiments: []Experiment{{
 			Name: "preempt", Title: "How late others run", How: "Two processors (GOMAXPROCS=2).",

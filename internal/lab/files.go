@@ -109,6 +109,9 @@ func index(ladders []Ladder, found []*Reading) string {
 	var b strings.Builder
 	b.WriteString("# Tuning ladders\n\n<!-- Written by weir lab run. Do not edit. -->\n\n" + indexLead)
 	_ = whole.Markdown(&b) // a Builder takes everything
+	if s := where(found); s != "" {
+		b.WriteString("\n" + s + "\n")
+	}
 	if len(missing) > 0 {
 		fmt.Fprintf(&b, "\nNot run yet: %s.\n", strings.Join(missing, ", "))
 	}
@@ -118,6 +121,22 @@ func index(ladders []Ladder, found []*Reading) string {
 	}
 	b.WriteString("\n" + indexRest)
 	return b.String()
+}
+
+// where says on which machine the newest of the results was measured, and how.
+func where(found []*Reading) string {
+	var last *Result
+	for _, r := range found {
+		if r != nil && (last == nil || r.Result.Started.After(last.Started)) {
+			last = r.Result
+		}
+	}
+	if last == nil {
+		return ""
+	}
+	m := last.Machine
+	return fmt.Sprintf("Last measured on %s, with %s of %.3g s: %d CPUs (%s), Linux %s, %s, weir %s. Each page has its own conditions.",
+		last.Started.Format("2006-01-02"), plural(last.Rounds, "round"), last.Seconds, m.CPUs, m.CPU, m.Kernel, m.Go, m.Weir)
 }
 
 const indexLead = `Write-ups about Go services claim a number for each of their optimisations. Here every rung of five such ladders is a small server of its

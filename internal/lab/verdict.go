@@ -140,6 +140,9 @@ func (r *Reading) sentence(e *Experiment, s Step) string {
 // inline lowers the first letter of a title inside a sentence, unless it begins
 // with an abbreviation or a name.
 func inline(title string) string {
+	if strings.HasPrefix(title, "A ") {
+		return "a" + title[1:]
+	}
 	if len(title) > 1 && title[0] >= 'A' && title[0] <= 'Z' && title[1] >= 'a' && title[1] <= 'z' && !strings.HasPrefix(title, "Weir") {
 		return strings.ToLower(title[:1]) + title[1:]
 	}
@@ -184,6 +187,9 @@ func settleWorth(ref Ref) func(*Reading) string {
 			}
 			return "not upheld: " + measured(v)
 		case Same:
+			if v.Hi > 3*v.Lo {
+				return "not settled: " + measured(v) + " is too unsure"
+			}
 			return "upheld: no difference within noise, " + measured(v)
 		case Worse:
 			return "upheld: worse, " + measured(v)

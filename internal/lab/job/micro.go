@@ -184,7 +184,7 @@ func appendQuote(b []byte, q *quote) []byte {
 	return append(b, '}')
 }
 
-// preempt runs heartbeats that compute for 20 ms without a function call, and
+// preempt runs heartbeats that compute for 100 ms without a function call, and
 // measures how late others run. GODEBUG=asyncpreemptoff=1 in its environment shows
 // what they cost where a loop cannot be interrupted.
 func preempt(ctx context.Context, p Params) (Values, error) {
@@ -193,8 +193,8 @@ func preempt(ctx context.Context, p Params) (Values, error) {
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for time.Now().Before(stop) && ctx.Err() == nil {
-				spin(spinsFor(20 * time.Millisecond))
-				time.Sleep(30 * time.Millisecond) // the heartbeat's interval: what is measured, not a wait
+				spin(spinsFor(100 * time.Millisecond))
+				time.Sleep(100 * time.Millisecond) // the heartbeat's interval: what is measured, not a wait
 			}
 		})
 	}
