@@ -28,6 +28,9 @@ type adapter struct {
 func newAdapter(spec *Spec, target, publish *target) *adapter {
 	a := &adapter{name: spec.Adapter, channel: spec.Channel}
 	param := ""
+	if spec.Kind == Echo && a.name == "weir" {
+		target.defaultPath("/echo")
+	}
 	if !spec.streams() {
 		return a
 	}

@@ -40,6 +40,7 @@ func gateway(t *testing.T) *app.App {
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Broker = config.Broker{Kind: config.BrokerMemory}
 	cfg.EventLoop.Loops = 2
+	cfg.Push.Echo = true
 	cfg.Namespaces = []hub.Namespace{{Name: "default", Anonymous: true}}
 	cfg.Auth.APIKeys = []auth.APIKey{{Name: "test", Key: apiKey}}
 	cfg.Shutdown.Drain = hub.Duration(10 * time.Millisecond)
@@ -95,17 +96,21 @@ func TestWeirStreamsResumeAfterACut(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := r.Total.Delivery
-		if d.Reconnects != 10 || d.Resumed != 10 || d.Lost+d.Late+d.Repeated+d.Reordered+d.Gaps > 0 || d.Received < 2000 {
+		if d.Reconnects != 10 || d.Resumed != 10 || d.Lost+d.Late+d.Repeated+d.Reordered+d.Gaps > 0 || d.Received < 2000 || d.Received != d.Expected {
 			t.Errorf("%s: %+v; want 10 streams that resumed without loss", transport, d)
 		}
 		_ = g.Close()
 	}
 }
 
-func TestEchoAgainstTheGateway(t *testing.T) {
+func TestHTTPAndEchoAgainstTheGateway(t *testing.T) {
 	a := gateway(t)
-	w := measure(t, loadgen.Spec{Kind: loadgen.HTTP, Target: a.URL() + "/healthz", Conns: 3, Arrival: loadgen.Uniform}, loadgen.Load{Rate: 300}, 300*time.Millisecond)
-	faultless(t, w, 90)
+	faultless(t, measure(t, loadgen.Spec{Kind: loadgen.HTTP, Target: a.URL() + "/healthz", Conns: 3, Arrival: loadgen.Uniform},
+		loadgen.Load{Rate: 300}, 300*time.Millisecond), 90)
+	for _, deflate := range []bool{false, true} {
+		faultless(t, measure(t, loadgen.Spec{Kind: loadgen.Echo, Target: a.URL(), Adapter: "weir", Conns: 3, Pipeline: 8, Deflate: deflate, Payload: 500, Arrival: loadgen.Burst},
+			loadgen.Load{Rate: 300}, 300*time.Millisecond), 90)
+	}
 }
 
 func TestNchanAdapter(t *testing.T) {

@@ -67,21 +67,7 @@ func (d *dialer) run(ctx context.Context) {
 	for {
 		now := d.g.now()
 		slot = max(slot, now-int64(20*time.Millisecond)) // what was not used is not saved up
-		wait := time.Hour
-		for wait == time.Hour {
-			h, at, ok := d.peek()
-			if !ok {
-				break
-			}
-			if at = max(at, slot); at > now {
-				wait = time.Duration(at - now)
-				break
-			}
-			d.pop()
-			slot += int64(d.gap)
-			s := h.base().s
-			s.post(func() { s.openLink(h) })
-		}
+		wait := d.openDue(now, &slot)
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
@@ -89,6 +75,23 @@ func (d *dialer) run(ctx context.Context) {
 		case <-d.kick:
 		case <-timer.C:
 		}
+	}
+}
+
+// openDue opens what is due and returns how long to wait for the next.
+func (d *dialer) openDue(now int64, slot *int64) time.Duration {
+	for {
+		h, at, ok := d.peek()
+		if !ok {
+			return time.Hour
+		}
+		if at = max(at, *slot); at > now {
+			return time.Duration(at - now)
+		}
+		d.pop()
+		*slot += int64(d.gap)
+		s := h.base().s
+		s.post(func() { s.openLink(h) })
 	}
 }
 

@@ -62,6 +62,9 @@ func reason(err error) string {
 	if errors.As(err, &ne) && ne.Timeout() {
 		return "timeout"
 	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
+		err = op.Err // without the addresses
+	}
 	s := err.Error()
 	if i := strings.LastIndex(s, ": "); i > 0 && len(s) > 60 {
 		s = s[i+2:]

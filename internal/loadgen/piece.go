@@ -28,9 +28,16 @@ type piece struct {
 	missed   bool // some misses were forgotten
 }
 
+// maxReasons bounds the different errors that are told apart: their words may be
+// the server's.
+const maxReasons = 64
+
 func (p *piece) fail(reason string) {
 	if p.errors == nil {
 		p.errors = make(map[string]uint64)
+	}
+	if _, known := p.errors[reason]; !known && len(p.errors) >= maxReasons {
+		reason = "other"
 	}
 	p.errors[reason]++
 }

@@ -137,6 +137,9 @@ func (s *session) carryOut(ctx context.Context, warmup, window time.Duration) (w
 	counts := s.begin + int64(warmup)
 	end := s.begin + int64(s.rate.length())
 	s.setUp(counts)
+	if warmup == 0 {
+		s.start(counts)
+	}
 	var stop atomic.Bool
 	var paced <-chan struct{}
 	if s.open {
@@ -149,7 +152,9 @@ func (s *session) carryOut(ctx context.Context, warmup, window time.Duration) (w
 	whole = s.wait(ctx, counts)
 	if whole {
 		g.view.set("measuring", time.Now(), s.rate.length()-warmup)
-		s.start(counts)
+		if warmup > 0 {
+			s.start(counts)
+		}
 		whole = s.windows(ctx, counts, end, window)
 	}
 	stop.Store(!whole)
@@ -190,6 +195,8 @@ func (s *session) start(counts int64) {
 		sh.do(func() {
 			sh.account(sh.touch())
 			sh.rec.forget()
+			d := float64(sh.now-counts) / 1e9 // a moment early or late
+			sh.rec.busy, sh.rec.open = d*float64(sh.inFlight), d*float64(sh.open)
 		})
 	}
 	s.before = g.sampleHost()

@@ -98,11 +98,11 @@ func (h *stream) subscribed() {
 	if h.tracks == nil {
 		return
 	}
-	f := s.g.flows
-	f.standing[h.channel].Add(1)
 	if again { // what was missed meanwhile is expected still
 		return
 	}
+	f := s.g.flows
+	f.standing[h.channel].Add(1)
 	for p := range h.tracks {
 		h.tracks[p].start(f.last[f.index(p, int(h.channel))].Load())
 	}
@@ -429,10 +429,11 @@ func (h *stream) Closed(_ *eventloop.Conn, err error) {
 func (h *stream) ended(err error) {
 	s := h.s
 	h.ready = false
-	if h.tracks != nil {
+	gone := s.g.closing.Load() || h.retiring
+	if h.tracks != nil && (gone || !s.g.spec.Reconnect) {
 		s.g.flows.standing[h.channel].Add(-1)
 	}
-	if s.g.closing.Load() || h.retiring {
+	if gone {
 		h.tracks = nil // nothing is expected any more
 		return
 	}

@@ -71,7 +71,10 @@ type Batch struct {
 	InFlight     float64 // mean
 }
 
-// Delivery accounts for messages from publishers to subscribers.
+// Delivery accounts for messages from publishers to subscribers. Expected counts
+// with the publish and Received with the delivery, so that they agree in the window
+// of a Measure and in the Total of a Run; within a Run a message may be published
+// in one window and come in the next.
 type Delivery struct {
 	Published uint64 // acknowledged
 	Expected  uint64 // deliveries that had to happen: messages times subscribers of their channel
