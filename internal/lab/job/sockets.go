@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -168,14 +169,7 @@ func queue(ctx context.Context, p Params) (Values, error) {
 	}
 	defer near.Close()
 	var running sync.WaitGroup
-	running.Go(func() {
-		b := make([]byte, 64<<10)
-		for {
-			if _, err := far.Read(b); err != nil {
-				return
-			}
-		}
-	})
+	running.Go(func() { _, _ = io.Copy(io.Discard, far) }) // until it is closed
 	defer running.Wait()
 	defer far.Close()
 
