@@ -72,6 +72,9 @@ func judgeRun(r *loadgen.Result, thresholds []threshold) judgement {
 		j.Why = append(j.Why, "ended early")
 		j.Verdict = worse(j.Verdict, inconclusive)
 	}
+	if n := unaccounted(r.Total.Delivery); n > 0 {
+		j.Why = append(j.Why, draw.Grouped(n)+" deliveries did not come and are not known to be lost")
+	}
 	if t := &r.Total; t.Completed > 0 && t.Offered > 0 && float64(t.Completed) < 0.9*float64(t.Offered) {
 		j.Why = append(j.Why, fmt.Sprintf("only %s of what was offered was completed in time", draw.Share.Format(float64(t.Completed)/float64(t.Offered))))
 	}

@@ -181,6 +181,12 @@ func TestRunsAreJudged(t *testing.T) {
 	f("lossy", with(steady(), lossy), "lost==0", fail, fail)
 	f("lossy and limited", with(with(steady(), lossy), limited(10)), "lost==0", fail, fail)
 	f("lossy", with(steady(), lossy), "repeated==0", pass, pass)
+	silent := func(r *loadgen.Result) {
+		r.Total.Delivery = &loadgen.Delivery{Expected: 1000, Received: 990, Late: 3, Reach: 1}
+	}
+	f("silent", with(steady(), silent), "lost==0", inconclusive, inconclusive)
+	f("silent", with(steady(), silent), "lost<5%", pass, pass)
+	f("silent", with(steady(), silent), "late==0", fail, fail)
 	f("lossy", with(steady(), lossy), "reach>=0.99", fail, fail)
 }
 

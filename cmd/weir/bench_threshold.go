@@ -224,7 +224,13 @@ func (t *threshold) delivery(w *loadgen.Window, exact func(float64, uint64) read
 	case "reach":
 		return exact(d.Reach, d.Expected)
 	case "lost":
-		return t.counted(d.Lost, d.Expected)
+		r := t.counted(d.Lost, d.Expected)
+		if n := unaccounted(d); n > 0 && t.share {
+			r.Hi = max(r.Hi, float64(d.Lost+n)/float64(d.Expected))
+		} else if n > 0 {
+			r.Hi = float64(d.Lost + n)
+		}
+		return r
 	case "repeated":
 		return t.counted(d.Repeated, d.Expected)
 	case "reordered":
@@ -233,6 +239,15 @@ func (t *threshold) delivery(w *loadgen.Window, exact func(float64, uint64) read
 		return t.counted(d.Late, d.Expected)
 	}
 	return t.counted(d.Gaps, max(d.Expected, d.Gaps))
+}
+
+// unaccounted are deliveries that were expected, did not come, and are not known to
+// be lost or late: they may be either.
+func unaccounted(d *loadgen.Delivery) uint64 {
+	if d == nil || d.Expected <= d.Received+d.Lost+d.Late {
+		return 0
+	}
+	return d.Expected - d.Received - d.Lost - d.Late
 }
 
 // counted is a number of events, or their share with Wilson's bounds.

@@ -231,6 +231,13 @@ func (r *ratio) says() (string, draw.State) {
 	return "B is worse", draw.Bad
 }
 
+func (r *ratio) value(v float64) string {
+	if r.Unit == draw.PerSec {
+		return perSecond(v)
+	}
+	return r.Unit.Format(v)
+}
+
 func (r *ratio) interval() string {
 	if r.few {
 		return "–"
@@ -242,7 +249,7 @@ func (c *comparison) table() *draw.Table {
 	t := &draw.Table{Columns: []draw.Column{{Name: "", Left: true}, {Name: "A"}, {Name: "B"}, {Name: "B/A"}, {Name: "95 % interval"}, {Name: "windows"}, {Name: "", Left: true}}}
 	for _, r := range c.ratios {
 		text, state := r.says()
-		row := draw.Cells(r.Name, r.Unit.Format(r.A), r.Unit.Format(r.B), draw.Times.Format(r.Point), r.interval(), fmt.Sprint(r.N), text)
+		row := draw.Cells(r.Name, r.value(r.A), r.value(r.B), draw.Times.Format(r.Point), r.interval(), fmt.Sprint(r.N), text)
 		row[6].State = state
 		t.Rows = append(t.Rows, row)
 	}
