@@ -70,13 +70,15 @@ func heartbeat(ctx context.Context, p Params) (Values, error) {
 }
 
 // knee looks for the least utilisation of one simulated server (M/M/1) from which
-// a step of its load by a share (setting step) makes P99 grow 2.5 times.
+// a step of its load by a share (setting step) makes P99 grow 2.5 times, over so
+// many arrivals (setting arrivals).
 func knee(ctx context.Context, p Params) (Values, error) {
 	r, step := p.random(), p.number("step", 0.25)
 	if step <= 0 {
 		return nil, fmt.Errorf("step %v: must be over 0", step)
 	}
-	p99 := func(rho float64) float64 { return medianOf(3, func() float64 { return sojournP99(r, rho, 50_000) }) }
+	n := int(p.number("arrivals", 50_000))
+	p99 := func(rho float64) float64 { return medianOf(3, func() float64 { return sojournP99(r, rho, n) }) }
 	for rho := 0.2; rho*(1+step) < 0.998; rho += 0.01 {
 		if err := ctx.Err(); err != nil {
 			return nil, err
