@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 
+	"github.com/weir-gateway/weir/internal/loadgen"
 	"github.com/weir-gateway/weir/internal/stat"
 )
 
@@ -20,7 +21,7 @@ func Find(ctx context.Context, target Target, opt Options) (*Report, error) {
 	opt = opt.WithDefaults()
 	s := &search{
 		target: target, opt: opt, plan: opt.plan(), started: opt.Now(),
-		rep:     &Report{Version: 1, Started: opt.Now(), Options: opt, Quantile: opt.Quantile},
+		rep:     &Report{Version: 1, Started: opt.Now(), Options: opt, Quantile: opt.Quantile, Machine: loadgen.ThisMachine(), Windows: []Window{}},
 		levels:  map[float64][]int{},
 		downs:   map[float64][]int{},
 		top:     math.Inf(1),

@@ -272,6 +272,10 @@ func (s *search) agree() {
 		apart := up.Point/down.Point > 1.15 && (math.IsInf(down.Hi, 1) || up.Lo > down.Hi)
 		add("hysteresis", !apart, false, "knee %.4g/s going up, %.4g/s going down", up.Point, down.Point)
 	}
+	if up := m.Up.Load.Point; m.Down.Below && up > 0 {
+		lowest := slices.Min(slices.Collect(maps.Keys(s.downs)))
+		add("hysteresis", up/lowest <= 1.15, false, "knee %.4g/s going up; going down it is lost still at %.4g/s", up, lowest)
+	}
 	if m.Down.Above && m.Up.Load.Point > 0 {
 		add("hysteresis", true, false, "what was borne going up was borne going down")
 	}
@@ -284,7 +288,7 @@ func (s *search) agree() {
 
 // sumLevels makes the level table.
 func (s *search) sumLevels() {
-	s.rep.Levels = nil
+	s.rep.Levels = []Level{}
 	for _, rate := range s.rates() {
 		s.rep.Levels = append(s.rep.Levels, s.sumLevel(rate))
 	}

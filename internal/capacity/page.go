@@ -449,7 +449,9 @@ func (r *Report) machineFacts() report.Facts {
 	if r.Qualify.Ceiling > 0 {
 		ceiling = report.PerSec.Format(r.Qualify.Ceiling)
 	}
+	m := r.Machine
 	return report.Facts{
+		{Name: "machine", Value: fmt.Sprintf("%d × %s", m.CPUs, m.CPU), Note: fmt.Sprintf("%s %s, %d MB, %s", m.OS, m.Kernel, m.MemoryMB, m.Go)},
 		{Name: "equal work differs by", Value: report.Share.Format(r.Qualify.HostCV), Note: "coefficient of variation"},
 		{Name: "generator's ceiling", Value: ceiling},
 		{Name: "generator's worst lag", Value: report.Seconds.Format(worst), Note: "P99 of a window"},

@@ -315,7 +315,9 @@ func (s *search) level(ctx context.Context, pass string, rate float64, repeats, 
 		}
 		s.levels[rate] = append(s.levels[rate], len(s.rep.Windows)-1)
 		if !w.Used && spare > 0 {
-			spare--
+			if spare--; w.Fault != "" {
+				spare = min(spare, 1) // more of an overload would not be worth it
+			}
 			continue
 		}
 		if !w.Warmup.Steady && spare > 0 && w.Fault == "" {
@@ -375,9 +377,11 @@ func (s *search) plateau(ctx context.Context) error {
 	return nil
 }
 
-// overload: offered ≥ 1.1·completed.
+// overload: offered ≥ 1.1·completed, by more than what happened to be under way.
 func overload(w *Window) bool {
-	return w.Obs.Load.Concurrency == 0 && w.Obs.Completed > 0 && w.Obs.offeredRate() >= 1.1*w.Obs.completedRate()
+	o := &w.Obs
+	return o.Load.Concurrency == 0 && o.Completed > 0 && o.offeredRate() >= 1.1*o.completedRate() &&
+		float64(o.Offered)-float64(o.Completed) > 4*math.Sqrt(float64(o.Offered))
 }
 
 // down is the descending pass over the levels that were borne going up, straight

@@ -28,6 +28,7 @@ type queue struct {
 	stallFor     float64 // mean seconds
 	reported     bool    // stalls show as steal
 	exposed      bool    // the runtime is shown
+	sticky       float64 // service takes so many times longer once behind, until it has caught up; 0: never
 
 	// State.
 	r        *rand.Rand
@@ -37,6 +38,7 @@ type queue struct {
 	pending  []job
 	stallAt  float64
 	stalls   []job
+	slow     bool
 	windows  int
 }
 
@@ -74,7 +76,18 @@ func (q *queue) serve(t float64) float64 {
 			first = i
 		}
 	}
-	q.free[first] = math.Max(q.free[first], t) + q.service(q.r)
+	service := q.service(q.r)
+	if q.sticky > 0 {
+		if behind := q.free[first] - t; behind > 0.05 {
+			q.slow = true
+		} else if behind <= 0 {
+			q.slow = false
+		}
+		if q.slow {
+			service *= q.sticky
+		}
+	}
+	q.free[first] = math.Max(q.free[first], t) + service
 	return q.free[first]
 }
 

@@ -3,6 +3,7 @@ package capacity
 import (
 	"time"
 
+	"github.com/weir-gateway/weir/internal/loadgen"
 	"github.com/weir-gateway/weir/internal/stat"
 )
 
@@ -53,6 +54,8 @@ type Report struct {
 	Elapsed  time.Duration `json:"elapsed_ns"`
 	Options  Options       `json:"options"`
 	Requests uint64        `json:"requests"`
+	// Machine is the generator's.
+	Machine loadgen.Machine `json:"machine"`
 
 	Verdict Verdict `json:"verdict"`
 	// Reasons for the verdict, the weightiest first; Notes are findings beside it.

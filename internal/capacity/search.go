@@ -149,16 +149,18 @@ func (s *search) warm(ctx context.Context, rate float64) error {
 	if s.rep.Base.Rate == 0 {
 		low = math.Min(rate, 0.1*s.lo)
 	}
-	for range 8 {
-		if low <= 0 || !s.behind(low) {
-			break
-		}
+	// As long as it falls: what is measured on top of it would be the backlog.
+	for stuck := 0; low > 0 && s.behind(low) && stuck < 3; {
+		before := s.left
 		load := s.load(low)
 		if err := s.allowed(ctx, load, s.plan.probe); err != nil {
 			return err
 		}
 		if _, err := s.put(ctx, load, s.plan.probe); err != nil {
 			return err
+		}
+		if s.left >= before {
+			stuck++
 		}
 	}
 	load := s.load(rate)

@@ -190,6 +190,22 @@ func (b breaking) Measure(ctx context.Context, load Load, d time.Duration) (Obse
 	return o, err
 }
 
+// A server that, once behind, works slower until it has caught up: going down it is
+// lost at loads that it bore going up, and throughput falls when more is offered.
+func TestMetastableTargetIsTold(t *testing.T) {
+	for seed := range uint64(5) {
+		q := ordinary
+		q.sticky = 1.7
+		r := find(t, q.seeded(seed), Options{Mode: Quick, Seed: seed})
+		if !r.Ambiguous || r.Verdict != Inconclusive || r.Recommended != 0 || !strings.Contains(strings.Join(r.Reasons, "; "), "hysteresis") {
+			t.Errorf("seed %d: %s", seed, line(r, 0))
+		}
+		if r.Cliff < 0.9*perSec {
+			t.Errorf("seed %d: λ_cliff %v", seed, r.Cliff)
+		}
+	}
+}
+
 func TestStopConditions(t *testing.T) {
 	f := func(reason string, verdict Verdict, opt Options, change func(*Observation)) {
 		t.Helper()
