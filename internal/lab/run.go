@@ -96,7 +96,7 @@ func Run(ctx context.Context, ladders []Ladder, o Options, done func(*Reading) e
 		return fmt.Errorf("find this program, which serves the rungs too: %w", err)
 	}
 	b := &Bench{opt: o, self: [2]string{exe, os.Args[0]}, serverCPUs: max(runtime.NumCPU()/2, 1), stderr: o.Progress}
-	fmt.Fprintf(o.Progress, "%d ladders, %d rounds of %v: about %v\n", len(ladders), o.Rounds, o.Duration, estimate(ladders, o).Round(time.Second))
+	fmt.Fprintf(o.Progress, "%s, %s of %v: about %v\n", plural(len(ladders), "ladder"), plural(o.Rounds, "round"), o.Duration, estimate(ladders, o).Round(time.Second))
 	for i := range ladders {
 		if err := ctx.Err(); err != nil {
 			return err
