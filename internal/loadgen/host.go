@@ -133,7 +133,7 @@ func (g *Generator) judge(w *Window) {
 			w.Generator.Why = fmt.Sprintf("its lag P99 of %v is more than 1ms and a tenth of the response P99 of %v", lag, response)
 		}
 	}
-	cores := float64(min(len(g.shards), runtime.GOMAXPROCS(0)))
+	cores := float64(min(len(g.shards), runtime.NumCPU()))
 	if w.Load.Concurrency > 0 && w.Generator.CPU > 0.95*cores {
 		w.Generator.Limited = true
 		w.Generator.Why = fmt.Sprintf("it used %.2f of the %.0f cores its loops can use", w.Generator.CPU, cores)

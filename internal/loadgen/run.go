@@ -3,6 +3,7 @@ package loadgen
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
@@ -56,7 +57,7 @@ func (g *Generator) Run(ctx context.Context) (*Result, error) {
 		}
 		return nil, err
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	defer g.tuneRuntime()()
 	rate, conns := g.spec.curves()
 	s := &session{g: g, rate: rate, conns: conns, open: g.spec.exchanges() && !g.spec.Closed, ramp: len(g.spec.Stages) > 0}
 	if g.spec.Closed {
@@ -90,7 +91,7 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 			return nil, err
 		}
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	defer g.tuneRuntime()()
 	n := float64(len(g.links))
 	s := &session{
 		g: g, rate: curve{{d, load.Rate, load.Rate}}, conns: curve{{d, n, n}}, load: load,
@@ -103,6 +104,23 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 		return nil, ctx.Err()
 	}
 	return w, nil
+}
+
+// tuneRuntime fits Go's runtime to measuring, and returns what undoes it. A pacer
+// that sleeps in a system call keeps its P until the runtime's monitor takes it
+// away, up to 10 ms later: with fewer Ps than loops and pacer a loop waits for that.
+func (g *Generator) tuneRuntime() (undo func()) {
+	gc := debug.SetGCPercent(gcPercent)
+	procs, want := runtime.GOMAXPROCS(0), len(g.shards)+1
+	if procs < want {
+		runtime.GOMAXPROCS(want)
+	}
+	return func() {
+		debug.SetGCPercent(gc)
+		if procs < want {
+			runtime.GOMAXPROCS(procs)
+		}
+	}
 }
 
 // ramp changes the connections before a Measure, and waits for the new ones.
