@@ -60,6 +60,15 @@ func benchWorker(ctx context.Context, in io.Reader, out io.Writer) error {
 	if first.Spec == nil {
 		return errors.New("bench: a worker reads its part from standard input: it has no spec")
 	}
+	starts := make(chan time.Time, 1)
+	go func() {
+		var second toWorker
+		if dec.Decode(&second) == nil && second.Start != nil {
+			starts <- *second.Start
+			_ = dec.Decode(&struct{}{}) // returns when the parent is gone
+		}
+		cancel()
+	}()
 	g, err := loadgen.New(*first.Spec, slog.New(slog.DiscardHandler))
 	if err == nil {
 		defer closeGenerator(g)
@@ -71,17 +80,14 @@ func benchWorker(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := say(fromWorker{Ready: true}); err != nil {
 		return err
 	}
-	var second toWorker
-	if err := dec.Decode(&second); err != nil || second.Start == nil {
-		return errors.New("bench: the process that started this worker is gone")
-	}
-	go func() {
-		_ = dec.Decode(&struct{}{}) // returns when the parent is gone
-		cancel()
-	}()
 	select {
-	case <-time.After(time.Until(*second.Start)):
+	case at := <-starts:
+		select {
+		case <-time.After(time.Until(at)):
+		case <-ctx.Done():
+		}
 	case <-ctx.Done():
+		return errors.New("bench: the process that started this worker is gone")
 	}
 	stop := tellSnapshots(g, say)
 	r, err := g.Run(ctx)
