@@ -25,6 +25,7 @@ type forwarding struct {
 	status                 int
 	sent                   int64 // bytes of the reply's body
 	limit                  int64 // of the request's body; negative: none
+	firstByte              int64 // from the start to the reply's head, in nanoseconds
 	upstream               string
 	retries                int
 	ready                  *proxy.Exchange // to be started when the body was validated
@@ -272,6 +273,7 @@ func named(fields []http1.Field, name []byte) bool {
 func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	r, lane := h.pending, h.lane
 	r.upstream, r.retries = e.Last()
+	r.firstByte = r.c.Loop().Now() - r.start
 	if r.holds(res) {
 		r.hold(res)
 		return

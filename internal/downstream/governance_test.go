@@ -152,6 +152,10 @@ func TestCORSIsAnsweredAtTheEdge(t *testing.T) {
 	if res, _ := w.answer("PUT"); res.StatusCode != 200 || res.Header.Get("Access-Control-Allow-Origin") != "https://app.example" {
 		t.Errorf("%d %v", res.StatusCode, res.Header)
 	}
+	w.send("PUT / HTTP/1.1\r\nHost: a\r\nOrigin: https://app.example\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+	if res, _ := w.answer("PUT"); res.StatusCode != 400 || res.Header.Get("Access-Control-Allow-Origin") != "https://app.example" {
+		t.Errorf("a page cannot read its error: %d %v", res.StatusCode, res.Header)
+	}
 	if s := g.proxy.Stats().Clusters["main"]; s.Requests["2xx"] != 1 {
 		t.Errorf("the backend saw the preflight: %+v", s)
 	}

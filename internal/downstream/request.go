@@ -101,7 +101,7 @@ func (r *request) over() {
 		return
 	}
 	r.matched = false
-	r.policy.Done(policy.Outcome{Status: r.status, BytesIn: r.h.got, BytesOut: r.sent, DurationNS: r.c.Loop().Now() - r.start,
+	r.policy.Done(policy.Outcome{Status: r.status, BytesIn: r.h.got, BytesOut: r.sent, DurationNS: r.c.Loop().Now() - r.start, FirstByteNS: r.firstByte,
 		Upstream: r.upstream, Retries: r.retries})
 }
 
@@ -122,6 +122,9 @@ func methodName(b []byte) string {
 
 // fields returns the header lines that CORS asks for.
 func (r *request) fields() []byte {
+	if r.matched && r.policy.Route != nil {
+		return r.policy.Route.AppendCORS(nil, &r.policy)
+	}
 	if !r.cors || len(r.origin) == 0 || r.access == auth.OriginRefused || !http1.ValidValue(r.origin) {
 		return nil
 	}
