@@ -174,6 +174,16 @@ func (r *ruler) fitLog(want int, outward bool) {
 	if decades < 2 && want < 5 {
 		parts = []float64{1, 3} // or there might be no tick but one
 	}
+	r.decadeTicks(every, parts)
+	if len(r.ticks) < 2 {
+		r.decadeTicks(1, []float64{1, 2, 5}) // one tick tells nothing
+	}
+	r.label()
+}
+
+// decadeTicks sets ticks at these parts of each decade that is a multiple of every.
+func (r *ruler) decadeTicks(every int, parts []float64) {
+	r.ticks = nil
 	first := int(math.Floor(math.Log10(r.lo) + 1e-9))
 	last := int(math.Ceil(math.Log10(r.hi) - 1e-9))
 	for e := first; e <= last; e++ {
@@ -186,7 +196,6 @@ func (r *ruler) fitLog(want int, outward bool) {
 			}
 		}
 	}
-	r.label()
 }
 
 func mod(a, b int) int { return ((a % b) + b) % b }

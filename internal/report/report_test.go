@@ -94,6 +94,7 @@ func TestTicksAreNumbersPeopleCountIn(t *testing.T) {
 	f(Axis{}, 1000000, 1000010, 5, false, "1M | 1.000002M | 1.000004M | 1.000006M | 1.000008M | 1.00001M")
 	f(Axis{Unit: Seconds, Scale: Log}, 0.00013, 0.09, 9, true, "100 µs | 200 µs | 500 µs | 1 ms | 2 ms | 5 ms | 10 ms | 20 ms | 50 ms | 100 ms")
 	f(Axis{Unit: Seconds, Scale: Log}, 0.0001, 1000, 4, true, "100 µs | 10 ms | 1 s | 100 s")
+	f(Axis{Scale: Log, Unit: Times}, 0.7, 1.02, 2, true, "×0.5 | ×1 | ×2")
 	f(Axis{Scale: Log}, 10, 20, 5, false, "10 | 12 | 14 | 16 | 18 | 20")
 	f(Axis{Scale: Percentile}, 0, 99.95, 9, false, "0 % | 50 % | 90 % | 99 % | 99.9 % | 99.99 %")
 	f(Axis{Scale: Percentile}, 0, 40, 9, false, "0 % | 50 % | 90 % | 99 %")
