@@ -33,6 +33,8 @@ type options struct {
 	runs    int
 	seconds time.Duration
 	conns   int
+	only    string
+	beside  string
 	out     string
 }
 
@@ -45,6 +47,8 @@ func main() {
 	flag.IntVar(&o.runs, "runs", 5, "rounds")
 	flag.DurationVar(&o.seconds, "for", 2*time.Second, "how long each is measured")
 	flag.IntVar(&o.conns, "conns", 128, "client connections")
+	flag.StringVar(&o.only, "only", "", "one scenario: proxy, reply or reply-16; empty: all")
+	flag.StringVar(&o.beside, "beside", "", "the servers to compare with, separated by commas; empty: all that are installed")
 	flag.StringVar(&o.out, "out", "bench/results/proxy.md", "where the table is kept; empty: nowhere")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -87,6 +91,9 @@ func measure(ctx context.Context, o options, engine string) error {
 	b := &bench{options: o, dir: dir, limit: limit, self: self, engine: engine}
 	report := b.header(ctx)
 	for _, s := range b.scenarios() {
+		if o.only != "" && s.name != o.only {
+			continue
+		}
 		table, err := b.run(ctx, s)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -151,7 +158,7 @@ func addr(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 func (b *bench) run(ctx context.Context, s scenario) (string, error) {
 	s.servers = slices.DeleteFunc(slices.Clone(s.servers), func(c contestant) bool {
 		_, err := exec.LookPath(c.program)
-		return err != nil
+		return err != nil || b.beside != "" && c.name != "weir" && !slices.Contains(strings.Split(b.beside, ","), c.name)
 	})
 	results := map[string][]sample{}
 	for range b.runs {
