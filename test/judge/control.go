@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Configure writes the configuration with config laid over the base in place of
@@ -74,10 +75,13 @@ var series = regexp.MustCompile(`^([a-z_]+)(\{.*\})? (\S+)`)
 // as `name="value"`. None is 0: a counter may not have counted yet.
 func (s *Server) Series(name string, labels ...string) (sum float64) {
 	s.t.Helper()
-	_, body, err := get("http://" + s.Admin + "/metrics")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	var body []byte
+	Eventually(s.t, 10*time.Second, "/metrics answers", func() bool { // only so many at a time
+		var status int
+		var err error
+		status, body, err = get("http://" + s.Admin + "/metrics")
+		return err == nil && status == http.StatusOK
+	})
 next:
 	for line := range bytes.Lines(body) {
 		m := series.FindSubmatch(line)

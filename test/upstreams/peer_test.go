@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -31,6 +32,10 @@ func TestMain(m *testing.M) {
 			log.Fatal(err)
 		}
 		return
+	}
+	// Most tests wait for others' time to pass, so more of them run than there are CPUs.
+	if err := flag.Set("test.parallel", "32"); err != nil {
+		log.Fatal(err)
 	}
 	os.Exit(judge.Main(m))
 }
