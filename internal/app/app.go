@@ -59,6 +59,7 @@ type App struct {
 	addr    netip.AddrPort
 	started time.Time
 	wing    wing
+	http2   http2
 
 	// Any goroutine.
 	reloading sync.Mutex // one at a time; guards cfg's sections that a reload changes
@@ -98,7 +99,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	}
 	undo = append(undo, func() { _ = a.hub.Close() })
 	if cfg.TLS.Enabled() {
-		if a.tls, err = tlsterm.New(cfg.TLS, a.log); err != nil {
+		if a.tls, err = tlsterm.New(cfg.TLS, a.log, a.protocols()...); err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
 		undo = append(undo, func() { _ = a.tls.Close() })
@@ -122,6 +123,10 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if a.accept = a.front.Accept; a.tls != nil {
 		a.accept = a.tls.Accept(len(a.loops.Loops()), a.front.Accept)
 	}
+	if cfg.ProxyProtocol {
+		a.accept = a.front.Announced(a.wing.trust, a.accept)
+	}
+	a.buildHTTP2(formats)
 	if err = a.listen(); err != nil {
 		return nil, err
 	}
@@ -147,6 +152,7 @@ func (a *App) listen() error {
 	if a.addr, err = a.loops.Listen(addr); err != nil {
 		return err
 	}
+	a.front.Listening(a.addr)
 	if a.cfg.Admin.Enabled() {
 		a.admin, err = admin.Listen(a.cfg.Admin.Listen, a.sources(), a.log)
 	}
@@ -223,6 +229,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	parts.run(func() error { return newTrimmer(a.activity).run(background) })
 	parts.run(func() error { return a.wing.upstreams.Run(background) })
 	parts.run(func() error { return a.watch(background) })
+	a.runHTTP2(parts, background)
 	if a.wing.access != nil {
 		parts.run(func() error { return a.wing.access.Run(background) })
 	}
@@ -245,12 +252,13 @@ func (a *App) drain(hard context.Context) {
 	over := time.Duration(a.cfg.Shutdown.Drain)
 	a.log.Info("draining", "over", over, "connections", a.loops.Open())
 	a.push.Drain(over)
+	a.drainHTTP2(over)
 	deadline := time.NewTimer(over + drainGrace)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if st := a.push.Stats(); st.SSE+st.WebSocket == 0 && a.front.Waiting() == 0 {
+		if st := a.push.Stats(); st.SSE+st.WebSocket == 0 && a.front.Waiting() == 0 && a.http2.idle() {
 			return
 		}
 		select {

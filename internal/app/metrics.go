@@ -31,9 +31,11 @@ func newMetrics(a *App) *metrics {
 	}
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	family("weir_connections", "Open connections by what they do.", "transport", gauge, func(emit func(float64, ...string)) {
-		p := a.push.Stats()
+		p, h := a.push.Stats(), a.http2.stats()
 		emit(float64(p.SSE), "sse")
 		emit(float64(p.WebSocket), "websocket")
+		emit(float64(h.SSE), "http2_sse")
+		emit(float64(h.WebSocket), "http2_websocket")
 		emit(float64(max(int64(a.loops.Open())-p.SSE-p.WebSocket, 0)), "http")
 	})
 	one("weir_connections_max", "Bound on open connections.", gauge, func() float64 { return float64(a.loops.MaxConns()) })

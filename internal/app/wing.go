@@ -52,7 +52,16 @@ func (a *App) buildWing() (err error) {
 		return err
 	}
 	set.Watch(w.upstreams)
-	return a.front.SetRoutes(set, w.upstreams)
+	return a.setRoutes(set)
+}
+
+// setRoutes gives the routes to both fronts.
+func (a *App) setRoutes(set *policy.Set) error {
+	if err := a.front.SetRoutes(set, a.wing.upstreams); err != nil {
+		return err
+	}
+	a.http2.routes(set)
+	return nil
 }
 
 // routes compiles the routes of cfg, or returns nil if there are none.
@@ -134,7 +143,7 @@ func (a *App) Reload(ctx context.Context) (Reloaded, error) {
 			return Reloaded{}, err
 		}
 		set.Watch(a.wing.upstreams)
-		if err := a.front.SetRoutes(set, a.wing.upstreams); err != nil {
+		if err := a.setRoutes(set); err != nil {
 			return Reloaded{}, errors.Join(err, a.wing.upstreams.Replace(ctx, a.cfg.Clusters, a.cfg.Splits))
 		}
 		// What waits is compared with what runs, every time.

@@ -23,6 +23,10 @@ type Config struct {
 	// 127.0.0.1:8000; port 0 picks a free one. Without keys in the auth section
 	// only loopback addresses are accepted.
 	Listen string `json:"listen"`
+	// ProxyProtocol expects a PROXY header (version 1 or 2) before anything else on
+	// each connection of the public listener, and only from trusted.proxies; others
+	// are closed.
+	ProxyProtocol bool `json:"proxy_protocol"`
 	// TLS makes the public listener speak TLS: https and wss instead of http and
 	// ws. Without certificates it does not.
 	TLS tlsterm.Config `json:"tls"`

@@ -35,6 +35,10 @@ type Config struct {
 	// request that was proxied. False, as a client that closes looks the same: its
 	// upstream request is cancelled. Weir's own paths always answer.
 	HalfClose bool `json:"half_close"`
+	// HTTP2 serves HTTP/2 as well: agreed on in the TLS handshake, or by prior
+	// knowledge without TLS. Its requests cost a goroutine each, HTTP/1.1's none.
+	// Empty means true.
+	HTTP2 *bool `json:"http2"`
 	// MaxVerifying bounds the tokens that are being verified at a time; at the
 	// bound clients are asked to come back. 0 means 1,024.
 	MaxVerifying int `json:"max_verifying"`

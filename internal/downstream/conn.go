@@ -72,6 +72,9 @@ func (h *conn) readHead(c *eventloop.Conn, b []byte) int {
 	}
 	n, err := http1.ParseRequest(&lane.req, b, srv.limits)
 	if err != nil {
+		if h.speaksHTTP2(c, b) {
+			return len(b)
+		}
 		h.bad(c, err)
 		return len(b)
 	}

@@ -40,6 +40,7 @@ type Server struct {
 	log       *slog.Logger
 	endpoints map[string]*endpoint
 	proxy     *proxy.Proxy // nil: nothing is forwarded
+	http2     TakeHTTP2    // nil: HTTP/1 only
 	local     []netip.AddrPort
 	bounds    struct{ head, body, idle int64 }
 

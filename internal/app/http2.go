@@ -1,0 +1,110 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/pushhttp"
+	"github.com/weir-gateway/weir/internal/stdhttp"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// http2 is the front on net/http, for connections whose clients speak HTTP/2: the
+// loops accept them, end TLS, and pass on what they say.
+type http2 struct {
+	front *stdhttp.Front // nil: HTTP/1 only
+	push  *pushhttp.Server
+	set   *policy.Set
+}
+
+// speaksHTTP2 reports whether HTTP/2 is served.
+func (a *App) speaksHTTP2() bool {
+	on := a.cfg.Downstream.HTTP2
+	return on == nil || *on
+}
+
+// protocols are what ALPN may agree on.
+func (a *App) protocols() []string {
+	if a.speaksHTTP2() {
+		return []string{"h2", "http/1.1"}
+	}
+	return []string{"http/1.1"}
+}
+
+// buildHTTP2 makes the second front beside the first.
+func (a *App) buildHTTP2(f *wire.Formats) {
+	if !a.speaksHTTP2() {
+		return
+	}
+	cfg, h := a.cfg, &a.http2
+	files := map[string]stdhttp.Static{}
+	for path, file := range a.opt.Files {
+		files[path] = stdhttp.Static{ContentType: file.ContentType, Body: file.Body}
+	}
+	h.push = pushhttp.New(pushhttp.Config{
+		Heartbeat: time.Duration(cfg.Push.Heartbeat), Retry: time.Duration(cfg.Push.Retry), WriteStall: time.Duration(cfg.EventLoop.WriteStall),
+		Shards: len(a.loops.Loops()),
+	}, f, a.hub, a.log)
+	h.front = stdhttp.New(stdhttp.Config{
+		HeadTimeout: time.Duration(cfg.Downstream.HeadTimeout), KeepAlive: time.Duration(cfg.Downstream.KeepAlive), MaxHead: cfg.Downstream.MaxHead,
+		MaxChannels: cfg.Push.MaxChannels,
+	}, stdhttp.Deps{
+		Hub: a.hub, Push: h.push, Auth: a.auth, Upstreams: a.wing.upstreams, Now: a.wing.clock, Ready: a.push.Ready, Files: files, Log: a.log,
+	})
+	h.front.SetRoutes(h.set)
+	a.front.UseHTTP2(h.front.TakeFromLoop)
+}
+
+// routes gives the second front its routes.
+func (h *http2) routes(set *policy.Set) {
+	h.set = set
+	if h.front != nil {
+		h.front.SetRoutes(set)
+	}
+}
+
+// runHTTP2 serves until ctx is done.
+func (a *App) runHTTP2(parts *group, ctx context.Context) { //nolint:revive // the context is the parts', not this call's
+	h := &a.http2
+	if h.front == nil {
+		return
+	}
+	parts.run(func() error { h.push.Run(ctx); return nil })
+	parts.run(func() error {
+		if err := h.front.ServeTaken(); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	parts.run(func() error {
+		<-ctx.Done()
+		last, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = h.front.Close(last) // what is left then is cut
+		return nil
+	})
+}
+
+func (a *App) drainHTTP2(over time.Duration) {
+	if a.http2.push != nil {
+		a.http2.push.Drain(over)
+	}
+}
+
+// stats are the streams over HTTP/2.
+func (h *http2) stats() pushhttp.Stats {
+	if h.push == nil {
+		return pushhttp.Stats{}
+	}
+	return h.push.Stats()
+}
+
+// idle reports whether no stream is left.
+func (h *http2) idle() bool {
+	s := h.stats()
+	return s.SSE+s.WebSocket == 0
+}
