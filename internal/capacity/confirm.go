@@ -60,6 +60,7 @@ func (s *search) hold(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		s.keep(c.HoldRate)
 		if !w.Used {
 			continue
 		}
@@ -73,6 +74,12 @@ func (s *search) hold(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// keep counts the last window as one of a level's: what is measured so near to the
+// knee tells of it too.
+func (s *search) keep(rate float64) {
+	s.levels[rate] = append(s.levels[rate], len(s.rep.Windows)-1)
 }
 
 func (s *search) breaks(ctx context.Context, rate float64) error {
@@ -89,6 +96,7 @@ func (s *search) breaks(ctx context.Context, rate float64) error {
 		if err != nil {
 			return err
 		}
+		s.keep(rate)
 		if !w.Used {
 			continue
 		}
@@ -115,7 +123,7 @@ func (s *search) burst(ctx context.Context, rate float64) error {
 	}
 	c.Recovery = -1
 	spent := 0.0
-	limit := 1.5 * math.Max(s.rep.Base.Mean, s.minMean)
+	limit := 1.5 * math.Max(s.rep.Base.Mean, s.calm())
 	for r := range 20 {
 		w, err := s.measure(ctx, "settle", s.load(c.HoldRate/1.8), r+1, s.plan.probe)
 		if err != nil {

@@ -265,7 +265,8 @@ func (s *search) agree() {
 	}
 	c := m.Plateau.Point
 	if x := m.Scaling.Capacity(); c > 0 && x > 0 && !math.IsInf(x, 1) && (m.Scaling.USL.Identified || m.Scaling.Model == "hard cap" && m.Scaling.HardCap.Capped) {
-		add("model", math.Abs(x/c-1) <= 0.15, false, "%s: %.4g/s, plateau %.4g/s", m.Scaling.Model, x, c)
+		// An in-flight that was measured and not set is too rough to speak against the knee.
+		add("model", math.Abs(x/c-1) <= 0.15, m.ScaleAxis == "in flight", "%s: %.4g/s, plateau %.4g/s", m.Scaling.Model, x, c)
 	}
 	if up, down := m.Up.Load, m.Down.Load; up.Point > 0 && down.Point > 0 {
 		// One window a level on the way down: apart only when the intervals are too.

@@ -100,20 +100,26 @@ func (s *search) probe(ctx context.Context, rate float64) (*Window, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.Fault == "" && w.Used && w.Obs.Completed >= 10 && w.Obs.Response.Mean > 0 {
-		s.minMean = math.Min(s.minMean, w.Obs.Response.Mean)
+	if n := w.Obs.Completed; w.Fault == "" && w.Used && n > 0 && w.Obs.Response.Mean > 0 {
+		if n >= 200 {
+			s.minMean = math.Min(s.minMean, w.Obs.Response.Mean)
+		} else if s.few.N == 0 || w.Obs.Response.Mean < 1.5*s.few.Mean {
+			s.few.Merge(stat.Moments{N: int(n), Mean: w.Obs.Response.Mean})
+		}
 	}
 	return w, nil
 }
 
 // trouble says whether a probe is past the limit, by mean response (a short window
-// carries no P99), and how near it is: the mean over the least mean seen.
+// carries no P99; of few samples the mean is allowed its scatter), and how near it
+// is: the mean over that at low load.
 func (s *search) trouble(w *Window) (past bool, growth float64) {
 	growth = 1
-	if w.Obs.Completed > 0 && !math.IsInf(s.minMean, 1) {
-		growth = w.Obs.Response.Mean / s.minMean
+	n := float64(w.Obs.Completed)
+	if calm := s.calm(); n > 0 && calm > 0 {
+		growth = w.Obs.Response.Mean / calm
 	}
-	return w.Fault != "" || growth > s.opt.Kappa || w.Obs.Completed == 0, growth
+	return w.Fault != "" || n == 0 || growth > s.opt.Kappa*(1+3/math.Sqrt(n)), growth
 }
 
 // bracket is P1: up by ×4 while nothing stirs, ×2, then ×1.5 near trouble, until a
@@ -264,7 +270,21 @@ func (s *search) stairs(ctx context.Context) error {
 		levels = append(levels, r)
 	}
 	s.rep.Rule.Step = step
+	// The bracket was rough: the lowest level has to pass.
+	for range 3 {
+		if err := s.level(ctx, "up", levels[0], s.plan.repeats, s.plan.repeats); err != nil {
+			return err
+		}
+		lower := levels[0] / step / step
+		if s.byKnee(s.used(s.levels[levels[0]])) == Passes || lower < 1.5*s.rep.Base.Rate {
+			break
+		}
+		levels = slices.Concat([]float64{lower, lower * step}, levels)
+	}
 	for i, rate := range levels {
+		if len(s.levels[rate]) > 0 {
+			continue
+		}
 		if i > 0 && i%3 == 0 {
 			if err := s.again(ctx); err != nil {
 				return err
@@ -274,7 +294,7 @@ func (s *search) stairs(ctx context.Context) error {
 			return err
 		}
 		// Twice beyond, the next levels would only hurt.
-		if n := len(levels); i < n-1 && s.failsByFault(rate) && i > 0 && s.failsByFault(levels[i-1]) {
+		if i > 0 && s.failsByFault(rate) && s.byKnee(s.used(s.levels[levels[i-1]])) == Fails {
 			break
 		}
 	}
@@ -313,7 +333,7 @@ func (s *search) level(ctx context.Context, pass string, rate float64, repeats, 
 		if err != nil {
 			return err
 		}
-		s.levels[rate] = append(s.levels[rate], len(s.rep.Windows)-1)
+		s.keep(rate)
 		if !w.Used && spare > 0 {
 			if spare--; w.Fault != "" {
 				spare = min(spare, 1) // more of an overload would not be worth it

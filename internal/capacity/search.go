@@ -37,8 +37,9 @@ type search struct {
 	levels   map[float64][]int
 	downs    map[float64][]int // of the descending pass, apart: an overload came before
 	base     []int
-	minMean  float64 // the least mean response so far, the bracket's baseline
-	lo, hi   float64 // the bracket; 0: not known
+	minMean  float64      // the least mean response of a probe with many samples
+	few      stat.Moments // the mean responses of those with few, weighted by samples
+	lo, hi   float64      // the bracket; 0: not known
 	closed   []ScalePoint
 	readings map[float64]stat.Reading
 }
@@ -135,11 +136,20 @@ func (s *search) put(ctx context.Context, load Load, d time.Duration) (Observati
 // behind says whether more is under way than a rate that is borne explains (Little:
 // rate × response): an overload's remains.
 func (s *search) behind(rate float64) bool {
-	mean := s.minMean
-	if math.IsInf(mean, 1) {
-		mean = 0
+	return s.left > 8+4*rate*s.calm()
+}
+
+// calm is the mean response at low load, the bracket's baseline: the least of the
+// probes with many samples, or the mean over all quiet ones with few (the least of
+// those would be chance), whichever is less; 0 while there is none.
+func (s *search) calm() float64 {
+	switch {
+	case s.few.N >= 15:
+		return math.Min(s.minMean, s.few.Mean)
+	case math.IsInf(s.minMean, 1):
+		return s.few.Mean
 	}
-	return s.left > 8+4*rate*mean
+	return s.minMean
 }
 
 // warm lets the target settle at a rate before it is measured: what an overload
@@ -250,7 +260,7 @@ func generatorLimit(o *Observation) string {
 		return ""
 	}
 	want := o.Load.Rate * o.seconds()
-	if float64(o.Offered) < 0.95*want-4*math.Sqrt(want) {
+	if float64(o.Offered) < 0.95*want-3*math.Sqrt(want) {
 		return fmt.Sprintf("offered %.0f/s of %.0f/s", o.offeredRate(), o.Load.Rate)
 	}
 	if short := float64(o.Offered) - float64(o.Sent+o.Dropped); short > 0.02*float64(o.Offered)+4*math.Sqrt(o.InFlight+1) && o.errors() == 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/stat"
@@ -17,7 +18,7 @@ const (
 	maxHostCV    = 0.30 // of equal work
 	maxScatter   = 0.30 // of the logarithm of the baseline's latency
 	maxDrift     = 1.50 // of the baseline
-	maxKneeRatio = 1.35 // between the ends of the knee's interval
+	maxKneeRatio = 1.28 // between the ends of the knee's interval
 	maxJumpy     = 0.15 // of the low levels' windows
 )
 
@@ -85,7 +86,11 @@ func (s *search) validity() {
 		s.fault(s.generatorVerdict(), "the generator was the limit in %d of %d windows", limited, n)
 	}
 	if void >= 3 && float64(void) > maxDiscarded*float64(n) {
-		s.fault(Invalid, "the accounting does not add up in %d of %d windows (Little's law)", void, n)
+		v := Inconclusive // stalls at the windows' edges do that too
+		if 2*void > n {
+			v = Invalid
+		}
+		s.fault(v, "the accounting does not add up in %d of %d windows (Little's law)", void, n)
 	}
 }
 
@@ -335,7 +340,8 @@ func (s *search) cliff() {
 	falling := map[float64][]float64{}
 	for i := range s.rep.Windows {
 		w := &s.rep.Windows[i]
-		if w.Used && w.Obs.Load.Concurrency == 0 && w.Pass != "burst" {
+		// Going down and after a burst what was left over is completed too.
+		if w.Used && slices.Contains([]string{"up", "plateau", "refine"}, w.Pass) {
 			falling[w.Obs.Load.Rate] = append(falling[w.Obs.Load.Rate], w.Obs.completedRate())
 		}
 	}
