@@ -15,6 +15,26 @@ type Batch struct {
 	// the ring of recent messages holds payloads only.
 	shared bool
 	wire   [MaxFormats][]byte
+	// scratch is for Once, nil when several subscribers get the batch.
+	scratch *[]byte
+}
+
+// Once returns what Bytes does, in memory that is used again when Deliver has
+// returned, if nobody else gets this batch: then nothing is left of it to be
+// shared, or to be collected. Otherwise ok is false.
+func (b *Batch) Once(f Format) (w []byte, ok bool) {
+	if b.scratch == nil {
+		return nil, false
+	}
+	w = (*b.scratch)[:0]
+	for _, m := range b.Messages {
+		w = b.hub.encoders[f](w, m)
+	}
+	b.hub.stats.encoded.Add(uint64(len(b.Messages)))
+	if *b.scratch = w; cap(w) > maxBatchBytes {
+		*b.scratch = nil
+	}
+	return w, true
 }
 
 // Bytes returns all messages in format f, one after the other. The slice is
@@ -51,7 +71,7 @@ const frameOverhead = 128
 
 // append appends m in format f to w, or returns the shared bytes if w is nil.
 func (b *Batch) append(w []byte, m *Message, f Format) []byte {
-	if !b.shared && m.encoded[f].Load() == nil {
+	if !b.shared && m.encoded(f) == nil {
 		b.hub.stats.encoded.Add(1)
 		return b.hub.encoders[f](w, m)
 	}

@@ -472,6 +472,42 @@ func TestDeliveryAllocatesNothingPerSubscriber(t *testing.T) {
 	}
 }
 
+// A channel with one subscriber costs its message, and nothing for the way.
+func TestDeliveryToOneAllocatesTheMessageAlone(t *testing.T) {
+	h := newHub(t, nil)
+	shard := h.NewShard(func() {})
+	s := &once{}
+	if err := shard.Subscribe(&s.sub, s, hub.SubscribeOptions{Channels: []string{"flow:a"}}); err != nil {
+		t.Fatal(err)
+	}
+	pub, done := hub.Publication{Channel: "flow:a", Data: []byte("x")}, func(hub.Position, error) {}
+	send := func() {
+		h.Publish(pub, done)
+		shard.Run()
+	}
+	for end := time.Now().Add(10 * time.Second); s.got == 0; send() { // until the channel is active
+		if time.Now().After(end) {
+			t.Fatal("nothing delivered")
+		}
+	}
+	if allocs := testing.AllocsPerRun(100, send); allocs > 1 || s.shared > 0 {
+		t.Errorf("%.1f allocations per message, %d of %d batches are not for one alone", allocs, s.shared, s.got)
+	}
+}
+
+// once takes what is for it alone.
+type once struct {
+	counter
+	got, shared int
+}
+
+func (s *once) Deliver(b *hub.Batch) {
+	s.got++
+	if w, ok := b.Once(0); !ok || string(w) != "x\n" {
+		s.shared++
+	}
+}
+
 type counter struct {
 	sub hub.Subscriber
 	n   *int

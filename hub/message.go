@@ -38,12 +38,34 @@ type Message struct {
 
 	// Written once per format by whichever shard needs it first, kept while the
 	// message is in its channel's ring and the hub's budget allows.
-	encoded [MaxFormats]atomic.Pointer[[]byte]
+	// Most messages of channels that live on one shard never have any.
+	forms   atomic.Pointer[wireForms]
 	mu      sync.Mutex
 	kept    int64  // bytes of them in the hub's budget
 	pending int32  // shards that have yet to deliver it
 	budget  uint16 // bit f: format f is counted in kept
 	inRing  bool
+}
+
+// wireForms are a message in the formats somebody wanted.
+type wireForms [MaxFormats]atomic.Pointer[[]byte]
+
+// encoded returns the wire form in format f, or nil. Any goroutine.
+func (m *Message) encoded(f Format) *[]byte {
+	if w := m.forms.Load(); w != nil {
+		return w[f].Load()
+	}
+	return nil
+}
+
+// keep stores a wire form. m.mu is held.
+func (m *Message) keep(f Format, b *[]byte) {
+	w := m.forms.Load()
+	if w == nil {
+		w = new(wireForms)
+		m.forms.Store(w)
+	}
+	w[f].Store(b)
 }
 
 // Position returns the message's place in its log.
@@ -60,12 +82,12 @@ type Encoder func(dst []byte, m *Message) []byte
 // it at once one waits for the other, the time of one encoding. budget counts
 // what is kept by messages in rings; past limit nothing more is.
 func (m *Message) encode(f Format, enc Encoder, budget *atomic.Int64, limit int64) (b []byte, fresh bool) {
-	if p := m.encoded[f].Load(); p != nil {
+	if p := m.encoded(f); p != nil {
 		return *p, false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.encoded[f].Load(); p != nil {
+	if p := m.encoded(f); p != nil {
 		return *p, false
 	}
 	b = enc(nil, m)
@@ -74,9 +96,9 @@ func (m *Message) encode(f Format, enc Encoder, budget *atomic.Int64, limit int6
 		m.kept += int64(len(b))
 		m.budget |= 1 << f
 		budget.Add(int64(len(b)))
-		m.encoded[f].Store(&b)
+		m.keep(f, &b)
 	case m.pending > 0:
-		m.encoded[f].Store(&b) // until the last shard has it
+		m.keep(f, &b) // until the last shard has it
 	}
 	return b, true
 }
@@ -115,12 +137,17 @@ func (m *Message) sent() {
 // forget drops the wire forms that nobody is expected to want and that the
 // budget does not count. m.mu is held.
 func (m *Message) forget() {
-	if m.pending > 0 {
+	w := m.forms.Load()
+	switch {
+	case w == nil || m.pending > 0:
+		return
+	case m.budget == 0:
+		m.forms.Store(nil)
 		return
 	}
-	for f := range m.encoded {
+	for f := range w {
 		if m.budget&(1<<f) == 0 {
-			m.encoded[f].Store(nil)
+			w[f].Store(nil)
 		}
 	}
 }

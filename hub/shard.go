@@ -34,6 +34,7 @@ type Shard struct {
 	dirty   []*local
 	spare   *Batch       // lent to one flush at a time
 	lists   [][]*Message // for pending, used before
+	scratch []byte       // for Batch.Once
 	subs    int
 
 	// Written by the owner, read by anyone.
@@ -221,6 +222,9 @@ func (l *local) flush() {
 	l.pending = pending{}
 	b := s.lend()
 	b.Messages, b.size, b.shared = p.messages, p.size, p.shared
+	if len(l.single) == 1 && !p.shared {
+		b.scratch = s.once()
+	}
 	n := 0
 	for i := len(l.single) - 1; i >= 0; i-- {
 		if i >= len(l.single) {
@@ -260,6 +264,14 @@ func (s *Shard) listed() []*Message {
 	return make([]*Message, 0, 4)
 }
 
+// once returns what Batch.Once writes into.
+func (s *Shard) once() *[]byte {
+	if s.scratch == nil {
+		s.scratch = make([]byte, 0, 512)
+	}
+	return &s.scratch
+}
+
 const maxSpareLists = 256
 
 // giveBack takes b and its list for the next.
@@ -276,7 +288,9 @@ func (s *Shard) giveBack(b *Batch) {
 // deliverFiltered hands m to the filtered subscribers that have not passed it. If
 // it came late, one that has passed it may have missed it and is told.
 func (l *local) deliverFiltered(m *Message, it *item) {
-	b := Batch{Messages: []*Message{m}, hub: l.shard.hub, size: len(m.Data), shared: it.shared}
+	s := l.shard
+	b := s.lend()
+	b.Messages, b.size, b.shared = append(s.listed(), m), len(m.Data), it.shared
 	n := 0
 	for i := len(l.filtered) - 1; i >= 0; i-- {
 		if i >= len(l.filtered) {
@@ -286,14 +300,15 @@ func (l *local) deliverFiltered(m *Message, it *item) {
 		if after := (*e.s.more)[e.index].after; m.Offset != 0 && m.Offset <= after {
 			if it.late {
 				at := Position{Epoch: l.epoch, Offset: after}
-				l.shard.gap(e.s.sink, Gap{Namespace: l.ch.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown})
+				s.gap(e.s.sink, Gap{Namespace: l.ch.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown})
 			}
 			continue
 		}
-		e.s.sink.Deliver(&b)
+		e.s.sink.Deliver(b)
 		n++
 	}
-	l.shard.delivered.Add(uint64(n))
+	s.delivered.Add(uint64(n))
+	s.giveBack(b)
 }
 
 // ready is called when the broker's deliveries begin after at.

@@ -114,7 +114,13 @@ func (s *simSink) Deliver(b *Batch) {
 		s.one(m)
 		want = simEncode(want, m)
 	}
-	switch s.r.IntN(3) {
+	switch s.r.IntN(4) {
+	case 3:
+		got, ok := b.Once(Format(s.r.IntN(2)))
+		if ok && (!bytes.Equal(got, want) || b.Replay) {
+			s.fail("once %q, want %q; a replay: %v", got, want, b.Replay)
+		}
+		clear(got) // it is ours
 	case 0:
 		if got := b.Bytes(Format(s.r.IntN(2))); !bytes.Equal(got, want) {
 			s.fail("bytes %q, want %q", got, want)

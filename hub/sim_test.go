@@ -342,7 +342,7 @@ func (s *sim) settle() {
 		s.fail("in the end %+v", st)
 	}
 	for m := range s.messages {
-		if m.pending != 0 || m.inRing || m.kept != 0 || m.encoded[0].Load() != nil || m.encoded[1].Load() != nil {
+		if m.pending != 0 || m.inRing || m.kept != 0 || m.encoded(0) != nil || m.encoded(1) != nil {
 			s.fail("%v in the end: kept %d pending %d inRing %v", m.Position(), m.kept, m.pending, m.inRing)
 		}
 	}

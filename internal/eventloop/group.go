@@ -265,7 +265,6 @@ func (g *Group) Run(ctx context.Context) error {
 	g.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	releaseMemory()
 	// The runtime opens a poller of its own at the first timer, and ends the
 	// process if no descriptor is left for it: now there is.
 	time.Sleep(time.Nanosecond)
@@ -278,7 +277,10 @@ func (g *Group) Run(ctx context.Context) error {
 			}
 		})
 	}
-	g.done.Go(func() { g.settle(ctx, releaseMemory) })
+	g.done.Go(func() {
+		releaseMemory()
+		g.settle(ctx, releaseMemory)
+	})
 	<-ctx.Done()
 	for _, l := range g.loops {
 		l.Post(func() { l.stopping = true })

@@ -330,7 +330,7 @@ func TestSmallWritesBehindAStallShareMemory(t *testing.T) {
 
 // anyWrite writes b to c in one of the ways there are.
 func anyWrite(r *rand.Rand, c *Conn, b []byte) {
-	switch r.IntN(3) {
+	switch r.IntN(4) {
 	case 0:
 		c.Write(b)
 		clear(b)
@@ -338,6 +338,9 @@ func anyWrite(r *rand.Rand, c *Conn, b []byte) {
 		c.Send(b)
 	case 2:
 		c.Queue(b)
+	case 3:
+		c.SendCopy(b)
+		clear(b)
 	}
 }
 

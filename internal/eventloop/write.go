@@ -104,6 +104,21 @@ func (c *Conn) Send(b []byte) {
 	}
 }
 
+// SendCopy is Send for bytes that the caller will overwrite.
+func (c *Conn) SendCopy(b []byte) {
+	if c.mute() || len(b) == 0 {
+		return
+	}
+	c.sendGathered()
+	switch {
+	case c.mute():
+	case c.out != nil:
+		c.enqueueCopy(b)
+	default:
+		c.sendCopy(b)
+	}
+}
+
 // Queue keeps a reference to b, which must never change, and sends it at the
 // end of the tick together with what else was queued for c.
 func (c *Conn) Queue(b []byte) {

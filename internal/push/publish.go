@@ -45,29 +45,53 @@ func (p *Push) Publish(c *eventloop.Conn, call *Call, who *auth.Identity, answer
 		answer(bad.Status, wire.AppendError(nil, bad))
 		return
 	}
-	x := &publication{push: p, conn: c, channel: call.Channels[0], answered: func(x *publication) {
-		lane := p.Lane(c)
-		lane.answer = x.append(lane.answer[:0])
-		if x.bad != nil {
-			answer(x.bad.Status, lane.answer)
-			return
-		}
-		answer(http.StatusOK, lane.answer)
-	}}
+	x := p.Lane(c).publication(c, call.Channels[0])
+	x.answer = answer
 	x.publish(call.For(0))
 }
 
 // publication is one call of the hub under way.
 type publication struct {
-	push     *Push
-	conn     *eventloop.Conn
-	channel  string
-	answered func(*publication) // called once, on the connection's loop
+	push *Push
+	lane *Lane
+	done func(hub.Position, error) // x.answered, made once
+
+	conn    *eventloop.Conn
+	channel string
+	answer  func(status int, body []byte) // of a call on its own
+	all     *broadcast                    // the call it is part of, else nil
 
 	state  atomic.Uint32 // who is first: the broker's answer, or Publish's return
 	pos    hub.Position
 	failed error
 	bad    *APIError // what failed means for the client
+}
+
+// maxSparePublications bounds what a lane keeps for the next calls.
+const maxSparePublications = 256
+
+// publication returns an empty one, used before if there is one.
+func (l *Lane) publication(c *eventloop.Conn, channel string) *publication {
+	var x *publication
+	if n := len(l.publications); n > 0 {
+		x = l.publications[n-1]
+		l.publications[n-1] = nil
+		l.publications = l.publications[:n-1]
+	} else {
+		x = &publication{push: l.push, lane: l}
+		x.done = x.answered
+	}
+	x.conn, x.channel = c, channel
+	return x
+}
+
+// giveBack keeps x for the next call, if the hub is done with it for certain:
+// it answered before Publish returned.
+func (l *Lane) giveBack(x *publication) {
+	if x.state.Load() == answered && len(l.publications) < maxSparePublications {
+		*x = publication{push: x.push, lane: l, done: x.done}
+		l.publications = append(l.publications, x)
+	}
 }
 
 // States of a publication.
@@ -85,20 +109,20 @@ func (x *publication) publish(pub hub.Publication) {
 	}
 }
 
-// done is what the broker calls, from any goroutine.
-func (x *publication) done(at hub.Position, err error) {
+// answered is what the broker calls, from any goroutine.
+func (x *publication) answered(at hub.Position, err error) {
 	x.pos, x.failed = at, err
 	if !x.state.CompareAndSwap(publishing, answered) {
 		x.conn.Loop().Post(x.tell)
 	}
 }
 
-// tell counts the outcome and passes it on.
+// tell counts the outcome and passes it on. On the connection's loop, once.
 func (x *publication) tell() {
 	p := x.push
 	if x.failed == nil {
 		p.counters.published.Add(1)
-		x.answered(x)
+		x.finish()
 		return
 	}
 	if x.bad = wire.ErrorOf(x.failed); x.bad.Status == http.StatusInternalServerError {
@@ -111,7 +135,22 @@ func (x *publication) tell() {
 func (x *publication) refused(bad *APIError) {
 	x.bad = bad
 	x.push.counters.publishErrors.Add(1)
-	x.answered(x)
+	x.finish()
+}
+
+// finish answers the call, if x was all it waited for.
+func (x *publication) finish() {
+	if x.all != nil {
+		x.all.finish()
+		return
+	}
+	l, answer, status := x.lane, x.answer, http.StatusOK
+	l.answer = x.append(l.answer[:0])
+	if x.bad != nil {
+		status = x.bad.Status
+	}
+	l.giveBack(x)
+	answer(status, l.answer)
 }
 
 // append appends the JSON of the outcome.
@@ -122,35 +161,49 @@ func (x *publication) append(b []byte) []byte {
 	return wire.AppendResult(b, x.pos)
 }
 
-// broadcast publishes to the channels in order and answers when all have answered.
+// broadcast is a call that publishes to several channels in order, and answers
+// when all have answered.
+type broadcast struct {
+	lane   *Lane
+	left   int
+	all    []*publication
+	answer func(status int, body []byte)
+}
+
 func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(int, []byte)) {
-	all := make([]publication, len(call.Channels))
-	left := len(all)
-	one := func(*publication) {
-		if left--; left > 0 {
-			return
-		}
-		lane := p.Lane(c)
-		b := append(lane.answer[:0], `{"result":{"responses":[`...)
-		for i := range all {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = bytes.TrimSuffix(all[i].append(b), []byte("\n"))
-		}
-		b = append(b, "]}}\n"...)
-		if lane.answer = b; cap(b) > 64<<10 {
-			lane.answer = nil
-		}
-		answer(http.StatusOK, b)
+	l := p.Lane(c)
+	b := &broadcast{lane: l, left: len(call.Channels), all: make([]*publication, len(call.Channels)), answer: answer}
+	for i, ch := range call.Channels {
+		b.all[i] = l.publication(c, ch)
+		b.all[i].all = b
 	}
 	for i, ch := range call.Channels {
-		x := &all[i]
-		x.push, x.conn, x.channel, x.answered = p, c, ch, one
+		x := b.all[i]
 		if bad := wire.MayPublish(who, ch); bad != nil {
 			x.refused(bad)
 			continue
 		}
 		x.publish(call.For(i))
 	}
+}
+
+// finish is called for each publication and answers at the last.
+func (b *broadcast) finish() {
+	if b.left--; b.left > 0 {
+		return
+	}
+	l := b.lane
+	text := append(l.answer[:0], `{"result":{"responses":[`...)
+	for i, x := range b.all {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = bytes.TrimSuffix(x.append(text), []byte("\n"))
+		l.giveBack(x)
+	}
+	text = append(text, "]}}\n"...)
+	if l.answer = text; cap(text) > 64<<10 {
+		l.answer = nil
+	}
+	b.answer(http.StatusOK, text)
 }

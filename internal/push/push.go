@@ -108,6 +108,8 @@ type Lane struct {
 	head []byte
 	// answer is scratch for an API call's answer.
 	answer []byte
+	// publications were used before; see publication.
+	publications []*publication
 	// parser and deflateParser serve every WebSocket client that is not in the
 	// middle of a message.
 	parser, deflateParser websocket.Parser

@@ -179,7 +179,11 @@ func (s *session) expired() bool {
 func (s *session) send(b *hub.Batch) bool {
 	switch {
 	case s.flags == 0 && s.backlog == nil && !b.Replay && !s.conn.Stalled():
-		s.conn.Send(b.Bytes(s.format))
+		if w, ok := b.Once(s.format); ok {
+			s.conn.SendCopy(w)
+		} else {
+			s.conn.Send(b.Bytes(s.format))
+		}
 	case s.flags&ending != 0:
 	case b.Replay:
 		s.replay(b)
