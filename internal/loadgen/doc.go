@@ -7,4 +7,12 @@
 // was intended, so that a slow server cannot hide by slowing the generator
 // (coordinated omission); what the generator itself was late is counted apart,
 // and a window in which that was the larger part says so.
+//
+// How it is built: a pacer on a thread of its own (pacer.go) deals what a schedule
+// has due (schedule.go) to shards, one per event loop (shard.go). A shard owns
+// links, its connections (link.go): lanes carry exchanges (http.go, echo.go, h2.go),
+// streams are what a server sends on (stream.go), and an adapter says what is
+// spoken on them (adapter.go). What a shard counts is a piece (piece.go); a session
+// collects pieces into windows (run.go). A subscriber follows each publisher's
+// sequence in a track (track.go), from the stamp in every payload (stamp.go).
 package loadgen

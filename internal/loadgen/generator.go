@@ -49,6 +49,7 @@ type Generator struct {
 	lanes   atomic.Int64 // connections that arrivals go round
 	bytes   byteCounts   // beside the loops
 	closing atomic.Bool
+	broken  atomic.Pointer[error] // why the loops ended before Close
 	work    sync.WaitGroup
 	waiter  waiter
 	view    view
@@ -123,7 +124,7 @@ func (g *Generator) makeLoops() error {
 		}
 	}
 	spec.Loops = min(spec.Loops, 255, max(spec.mostConns(), 1))
-	cfg := eventloop.Config{Engine: spec.Engine, Loops: spec.Loops, MaxConns: 1 << 24, MaxQueue: 64 << 20}
+	cfg := eventloop.Config{Engine: spec.Engine, Loops: spec.Loops, MaxQueue: 64 << 20}
 	group, err := eventloop.New(cfg, func(*eventloop.Conn) eventloop.Handler { return nil }, g.log)
 	if err != nil {
 		return err
@@ -204,7 +205,9 @@ func (g *Generator) Connect(ctx context.Context) error {
 }
 
 func (g *Generator) connect(ctx context.Context) error {
-	switch {
+	switch err := g.broken.Load(); {
+	case err != nil:
+		return *err
 	case g.closing.Load():
 		return errors.New("the generator is closed")
 	case g.connected:
@@ -216,7 +219,9 @@ func (g *Generator) connect(ctx context.Context) error {
 	g.stop = cancel
 	g.work.Go(func() {
 		if err := g.group.Run(life); err != nil {
-			g.log.Error("event loops", "err", err)
+			err = fmt.Errorf("event loops: %w", err)
+			g.broken.Store(&err)
+			g.arrived(err)
 		}
 	})
 	g.work.Go(func() { g.dialer.run(life) })

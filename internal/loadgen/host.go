@@ -122,11 +122,13 @@ func (s *hostSample) since(before *hostSample, w *Window) {
 	w.BytesIn, w.BytesOut = s.in-min(before.in, s.in), s.out-min(before.out, s.out)
 }
 
-// judge says whether the generator was the limit of w (R2): its own lag was not
-// small beside what was measured, or in a closed loop it had no time left.
+// judge says whether the generator was the limit of w: its own lag was not small
+// beside what was measured, or in a closed loop it had no time left. Of fewer than
+// a hundred arrivals one alone proves nothing, so the second latest counts.
 func (g *Generator) judge(w *Window) {
-	if w.Lag != nil && w.Response != nil {
-		lag := time.Duration(w.Lag.ValueAtPercentile(99)) * time.Microsecond
+	if w.Lag != nil && w.Lag.TotalCount() > 1 && w.Response != nil {
+		n := float64(w.Lag.TotalCount())
+		lag := time.Duration(w.Lag.ValueAtPercentile(min(99, 100*(n-1)/n))) * time.Microsecond
 		response := time.Duration(w.Response.ValueAtPercentile(99)) * time.Microsecond
 		if lag > max(time.Millisecond, response/10) {
 			w.Generator.Limited = true

@@ -233,3 +233,21 @@ func TestWaitingForTheTargetIsNotLag(t *testing.T) {
 		t.Errorf("completed %d, waited %d; the lag is %v and was %v", s.rec.completed, s.rec.waited, s.rec.lag, lag)
 	}
 }
+
+func TestEndedLoopsAreAnErrorAndNotAResult(t *testing.T) {
+	g, err := New(Spec{Kind: SSE, Target: "http://127.0.0.1:1/", Conns: 1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if e := g.group.Engine(); e != "epoll" {
+		t.Errorf("engine %s, want epoll unless asked for another", e)
+	}
+	g.group.Release() // so that Run fails
+	if err := g.Connect(t.Context()); err == nil {
+		t.Error("connected without loops")
+	}
+	if w, err := g.Measure(t.Context(), Load{}, time.Second); err == nil {
+		t.Errorf("measured %+v without loops", w)
+	}
+}

@@ -107,7 +107,7 @@ func (p *piece) add(o *piece) {
 	p.missed = p.missed || o.missed
 }
 
-// kept returns h if anything is in it, apart from p.
+// kept returns h if anything is in it.
 func kept(h *hdrhistogram.Histogram) *hdrhistogram.Histogram {
 	if h == nil || h.TotalCount() == 0 {
 		return nil
@@ -115,7 +115,7 @@ func kept(h *hdrhistogram.Histogram) *hdrhistogram.Histogram {
 	return h
 }
 
-// into moves what p counted to w, which must be empty of it.
+// into moves what p counted to w. p's histograms are w's from then on.
 func (p *piece) into(w *Window) {
 	w.Offered, w.Sent, w.Completed, w.Drained = p.offered, p.sent, p.completed, p.drained
 	w.Dropped, w.Waited, w.Reconnects = p.dropped, p.waited, p.reconnects

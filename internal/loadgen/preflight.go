@@ -28,7 +28,7 @@ const (
 	linkBytes   = 12 << 10
 	tlsBytes    = 80 << 10
 	trackBytes  = 40
-	spareFiles  = 64
+	spareFiles  = 256 // what the event loops leave to the rest of the process
 	fixedMemory = 32 << 20
 )
 

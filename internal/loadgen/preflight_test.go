@@ -27,8 +27,8 @@ func TestPreflightNamesWhatIsMissing(t *testing.T) {
 		}
 	}
 	const far, near = "http://192.0.2.1/", "http://127.0.0.1/"
-	f(near, func(_ *Spec, l *limits) { l.files = 1024 }, "descriptors", "ulimit -n 15064")
-	f(near, func(s *Spec, l *limits) { s.Stages = []Stage{{Duration: 1, Conns: 40_000}}; l.files = 20_000 }, "descriptors", "ulimit -n 40064")
+	f(near, func(_ *Spec, l *limits) { l.files = 1024 }, "descriptors", "ulimit -n 15256")
+	f(near, func(s *Spec, l *limits) { s.Stages = []Stage{{Duration: 1, Conns: 40_000}}; l.files = 20_000 }, "descriptors", "ulimit -n 40256")
 	f(near, func(_ *Spec, l *limits) { l.memory = 100 << 20 }, "memory", "fewer connections")
 	f("https://127.0.0.1/", func(_ *Spec, l *limits) { l.memory = 1 << 30 }, "memory", "fewer connections")
 	f(far, func(s *Spec, _ *limits) { s.Conns = 30_000 }, "ports", "ip_local_port_range")
@@ -130,4 +130,25 @@ func TestLagMakesAWindowInvalid(t *testing.T) {
 	f(10, 1000, 0.99, 0, false)
 	f(10, 1000, 0.99, 8, true)
 	f(10, 1000, 0.5, 8, false)
+
+	late := func(n, of int, want bool) {
+		t.Helper()
+		w := Window{Lag: newHistogram(fineDigits), Response: newHistogram(fineDigits)}
+		_ = w.Response.RecordValue(100)
+		for i := range of {
+			if i < n {
+				_ = w.Lag.RecordValue(50_000)
+			} else {
+				_ = w.Lag.RecordValue(50)
+			}
+		}
+		if g.judge(&w); w.Generator.Limited != want {
+			t.Errorf("%d of %d late: limited %v", n, of, w.Generator.Limited)
+		}
+	}
+	late(1, 1, false)
+	late(1, 50, false)
+	late(2, 50, true)
+	late(10, 1000, false)
+	late(11, 1000, true)
 }

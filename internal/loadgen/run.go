@@ -69,6 +69,9 @@ func (g *Generator) Run(ctx context.Context) (*Result, error) {
 	r.Partial = !s.carryOut(ctx, g.spec.Warmup, g.spec.Window)
 	keep.finish()
 	g.view.set("done", time.Now(), 0)
+	if err := g.broken.Load(); err != nil {
+		return nil, *err
+	}
 	return r, nil
 }
 
@@ -100,8 +103,8 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 	var w *Window
 	s.done = func(one Window) { w = &one }
 	s.carryOut(ctx, 0, d)
-	if w == nil {
-		return nil, ctx.Err()
+	if err := g.broken.Load(); err != nil {
+		return nil, *err
 	}
 	return w, nil
 }

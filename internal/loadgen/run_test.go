@@ -299,3 +299,42 @@ func heapOfDialed(t *testing.T, n int) int64 {
 	}
 	return each
 }
+
+func TestPartsOfASplitMakeTheWhole(t *testing.T) {
+	w := newWorld(t, nil)
+	spec := loadgen.Spec{
+		Kind: loadgen.PubSub, Target: w.URL + "/sub/c{channel}", Publish: w.URL + "/pub/c{channel}", Conns: 9, Channels: 3, Publishers: 3,
+		Rate: 300, Arrival: loadgen.Uniform, Warmup: time.Millisecond, Duration: 500 * time.Millisecond,
+	}
+	parts, err := spec.Split(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := make([]*loadgen.Result, len(parts))
+	var wg sync.WaitGroup
+	for i, p := range parts {
+		g := generator(t, p)
+		if err := g.Connect(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			r, err := g.Run(context.Background())
+			if err != nil {
+				t.Error(err)
+			}
+			results[i] = r
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	r := results[0]
+	if err := r.Merge(results[1]); err != nil {
+		t.Fatal(err)
+	}
+	whole(t, "both", &r.Total, 150, 450)
+	if r.Spec.Conns != 9 || r.Spec.Channels != 3 || r.Spec.Rate != 300 || r.Total.Length > 5*time.Second {
+		t.Errorf("%+v over %v", r.Spec, r.Total.Length)
+	}
+}

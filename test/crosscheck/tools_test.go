@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -62,7 +64,7 @@ func parseWrk(text string) (r reading, err error) {
 	return read(rate, mean, p50)
 }
 
-// parseH2load reads what h2load prints. It names no median.
+// parseH2load reads what h2load prints. It names no median; see medianOfLog.
 func parseH2load(text string) (r reading, err error) {
 	rate, err1 := field(text, `finished in \S+, (\S+) req/s`)
 	mean, err2 := field(text, `time for request:\s+\S+\s+\S+\s+(\S+)`)
@@ -74,6 +76,32 @@ func parseH2load(text string) (r reading, err error) {
 		return r, fmt.Errorf("%s requests failed:\n%s", failed, text)
 	}
 	return read(rate, mean, "")
+}
+
+// medianOfLog reads h2load's log: a line per request of when it began, its status
+// and how long it took, in microseconds.
+func medianOfLog(name string) (time.Duration, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	var took []int
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) != 3 || f[1] != "200" {
+			return 0, fmt.Errorf("in the log: %q", line)
+		}
+		us, err := strconv.Atoi(f[2])
+		if err != nil {
+			return 0, err
+		}
+		took = append(took, us)
+	}
+	if len(took) == 0 {
+		return 0, errors.New("the log is empty")
+	}
+	slices.Sort(took)
+	return time.Duration(took[len(took)/2]) * time.Microsecond, nil
 }
 
 func read(rate, mean, p50 string) (r reading, err error) {
