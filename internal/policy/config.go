@@ -74,6 +74,10 @@ type RouteConfig struct {
 	AccessLog AccessLogRule `json:"access_log"`
 	// Drift raises an alarm when what it forwards is no longer what it was.
 	Drift Drift `json:"drift"`
+	// Record keeps the upstream's event streams, so that clients resume them.
+	Record Record `json:"record"`
+	// Hold lets the upstream turn a client's connection into a subscription.
+	Hold Hold `json:"hold"`
 }
 
 // A SplitTarget is one of the clusters that a route divides its requests among.

@@ -25,9 +25,9 @@ var (
 	}, hopNames...)
 	// overrideNames let a client have another method than the one it was matched by.
 	overrideNames    = []string{"x-http-method-override", "x-http-method", "x-method-override"}
-	requestPrefixes  = []string{"x-weir-", "x-forwarded-"}
+	requestPrefixes  = []string{"x-weir-", "x-forwarded-", "weir-", "grip-"}
 	responseNames    = hopNames
-	responsePrefixes = []string{"x-weir-"}
+	responsePrefixes = []string{"x-weir-", "weir-", "grip-"}
 	// untouchable cannot stand in header rules.
 	untouchable = append([]string{"host", "expect"}, hopNames...)
 )

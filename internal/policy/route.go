@@ -45,6 +45,7 @@ type Route struct {
 	traceSample                     uint32
 	redact                          []string
 	drift                           *upstream.Drift // nil: not watched; set by Watch
+	hold                            auth.Patterns   // what the upstream may hold connections on
 
 	// Any goroutine.
 	state *routeState
@@ -112,6 +113,10 @@ func (r *Route) compile() {
 			r.request.drop.add(name)
 		}
 	}
+	if cfg.Record.Enabled() {
+		r.request.drop.add("accept-encoding") // events are read, and written in their own coding
+	}
+	r.hold, _ = auth.CompilePatterns(cfg.Hold.Channels) // Validate has judged them
 	r.response = newRules(cfg.ResponseHeaders, responseNames, responsePrefixes)
 	for name := range cfg.ResponseHeaders.Set {
 		r.dated = r.dated || strings.EqualFold(name, "Date")

@@ -50,6 +50,7 @@ func (c RouteConfig) WithDefaults() RouteConfig {
 	if c.Forwarding == "" {
 		c.Forwarding = "x-forwarded"
 	}
+	c.Record, c.Hold = c.Record.WithDefaults(), c.Hold.WithDefaults()
 	return c
 }
 
@@ -57,7 +58,11 @@ func (c RouteConfig) WithDefaults() RouteConfig {
 // other sections is judged by New.
 func (c RouteConfig) Validate() error {
 	c = c.WithDefaults()
-	errs := []error{c.validateAction(), c.validateRewrite(), c.RequestHeaders.validate("request_headers"), c.ResponseHeaders.validate("response_headers")}
+	errs := []error{c.validateAction(), c.validateRewrite(), c.RequestHeaders.validate("request_headers"), c.ResponseHeaders.validate("response_headers"),
+		c.Record.validate(), c.Hold.validate()}
+	if (c.Record.Enabled() || len(c.Hold.Channels) > 0) && c.Cluster == "" && len(c.Split) == 0 {
+		errs = append(errs, errors.New("record and hold are for routes that lead to a cluster"))
+	}
 	say := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if _, err := newCORS(c.CORS, c.Methods); err != nil {
 		errs = append(errs, err)
