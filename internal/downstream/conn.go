@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"bytes"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -170,7 +171,7 @@ var (
 
 // builtin reports whether Weir's own paths are served on host.
 func (s *Server) builtin(host []byte) bool {
-	if i := strings.LastIndexByte(string(host), ':'); i >= 0 && !strings.HasSuffix(string(host), "]") {
+	if i := bytes.LastIndexByte(host, ':'); i >= 0 && host[len(host)-1] != ']' {
 		host = host[:i]
 	}
 	for _, h := range s.cfg.BuiltinHosts {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
@@ -168,6 +169,8 @@ func TestARequestIsForwardedInOneReading(t *testing.T) {
 	f("GET http://h/a?b=c HTTP/1.1\nHost: h\n\n", []string{"GET /a?b=c HTTP/1.1\r\n", "Host: h\r\n"}, nil)
 	f("GET /a HTTP/1.1\nHost: h\nTE: gzip\nConnection: TE\n\n", nil, []string{"TE:"})
 	f("GET /a HTTP/1.1\nHost: h\nUpgrade: h2c\nConnection: Upgrade, HTTP2-Settings\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\n\n", nil, []string{"Upgrade", "HTTP2-Settings"})
+	f("GET /a HTTP/1.0\n\n", []string{"\r\nHost: " + peer + "\r\n"}, nil)
+	f("GET /a HTTP/1.1\nHost: h\nTE: trailers, deflate\nConnection: TE\n\n", []string{"\r\nTE: trailers\r\nConnection: TE\r\n"}, []string{"deflate"})
 	f("GET /a HTTP/1.1\nHost: h\nKeep-Alive: 5\nProxy-Connection: keep-alive\n\n", nil, []string{"Keep-Alive"})
 }
 
@@ -334,6 +337,26 @@ func TestBodiesUntilCloseAreChunked(t *testing.T) {
 			t.Errorf("%q, %v, close %v", body, res.TransferEncoding, res.Close)
 		}
 	}
+}
+
+func TestBuiltinPathsMayBeKeptToSomeHosts(t *testing.T) {
+	g := start(t, settings{front: downstream.Config{BuiltinHosts: []string{"push.example"}},
+		routes: []policy.RouteConfig{{Reply: policy.Reply{Status: 200, Body: "a route's"}}}})
+	f := func(host, want string) {
+		t.Helper()
+		w := g.dial()
+		defer w.Close()
+		w.send("GET /healthz HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
+		if _, got := w.answer("GET"); got != want {
+			t.Errorf("%s: %q, want %q", host, got, want)
+		}
+	}
+	f("push.example", "ok\n")
+	f("PUSH.example:8000", "ok\n")
+	f("[::1]:8000", "a route's")
+	f("[::1]", "a route's")
+	f("api.example", "a route's")
+	f("push.example.com", "a route's")
 }
 
 func TestRoutesThatAnswerThemselves(t *testing.T) {
