@@ -25,6 +25,7 @@ const (
 	sseZstd // as SSE, a zstd frame of its own
 	_
 	_
+	Recorded         // id line, the block that a backend sent: see Record
 	WebSocket        // envelope in a text frame
 	WebSocketDeflate // the same, compressed for itself
 	formats
@@ -35,7 +36,7 @@ func (c Coding) In(f hub.Format) hub.Format { return f + 3*hub.Format(c) }
 
 // CodingOf returns the coding of an SSE format.
 func CodingOf(f hub.Format) Coding {
-	if f >= WebSocket {
+	if f >= Recorded {
 		return Plain
 	}
 	return Coding(f / 3)
@@ -92,7 +93,7 @@ func (f *Formats) Encoders() []hub.Encoder {
 			return f.Encode(Zstd, dst, enc(nil, m), f.worth(m))
 		}
 	}
-	list[WebSocket] = appendWS
+	list[WebSocket], list[Recorded] = appendWS, appendRecorded
 	list[WebSocketDeflate] = func(dst []byte, m *hub.Message) []byte {
 		if !f.worth(m) {
 			return appendWS(dst, m)
