@@ -69,7 +69,8 @@ func (s *search) firstLight(ctx context.Context, rate float64) error {
 				return err
 			}
 		}
-		if w.Limited && rate < 8 {
+		least := rate < 1 || rate*s.plan.probe.Seconds() < 2
+		if w.Limited && (rate < 8 || least) {
 			s.limitedAt = rate
 			return &stopError{s.generatorVerdict(), fmt.Sprintf("the generator is the limit already at %.4g/s (%s)", rate, w.Void)}
 		}
@@ -80,7 +81,7 @@ func (s *search) firstLight(ctx context.Context, rate float64) error {
 		if !w.Limited {
 			s.hi = rate
 		}
-		if rate < 1 || rate*s.plan.probe.Seconds() < 2 {
+		if least {
 			if w.Obs.Completed == 0 {
 				return &stopError{Invalid, "the target answers nothing well, not even at " + rateText(w.Obs.Load) + ": " + w.Fault}
 			}
