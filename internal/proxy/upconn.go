@@ -58,7 +58,9 @@ func (u *upConn) begin(x *Exchange) {
 	u.x = x
 	u.phase, u.seen, u.got, u.paused = readingHead, 0, false, false
 	u.served++
-	u.lease = u.lane.leases.Checkout(u.lane.loop.Now(), u.pool.key.peer)
+	now := u.lane.loop.Now()
+	u.lane.checkLeases(now)
+	u.lease = u.lane.leases.Checkout(now, u.pool.key.peer)
 	if x.complete {
 		u.requestSent()
 	} else {
