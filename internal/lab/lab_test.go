@@ -336,6 +336,20 @@ func TestDoubtsAreSettledByNumbers(t *testing.T) {
 	}
 }
 
+func TestNothingLeftIsToldWithoutARatio(t *testing.T) {
+	none := func(_ context.Context, _ *Ladder, _ *Experiment, a Arm, _ int) (Values, error) {
+		if a.Name == "fast" {
+			return Values{"cpu": 0}, nil
+		}
+		return Values{"cpu": 2e-6}, nil
+	}
+	l := tiny()
+	r := reading(t, l, Options{Measure: none})
+	if got := r.sentence(&l.Experiments[0], l.Experiments[0].Steps[0]); !strings.Contains(got, ": from 2 µs to 0 s here; claimed: twice as fast. ") {
+		t.Error(got)
+	}
+}
+
 func TestListNamesEveryLadder(t *testing.T) {
 	var b bytes.Buffer
 	if err := List().Text(&b, ""); err != nil {

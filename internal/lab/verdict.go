@@ -121,8 +121,13 @@ func sayClaim(v stat.Interval, claim float64) string {
 // sentence is a step in words: the verdict from the numbers, then the reason.
 func (r *Reading) sentence(e *Experiment, s Step) string {
 	v := r.Ratio(e.Name, s)
+	verdict := sayRatio(v)
+	if from, to := r.Value(e.Name, s.Base, s.Metric), r.Value(e.Name, s.Arm, s.Metric); v.N == 0 && from.N > 0 && to.N > 0 {
+		u := e.metric(s.Metric).Unit // one of them is 0, of which there is no ratio
+		verdict = fmt.Sprintf("from %s to %s here", u.Format(from.Point), u.Format(to.Point))
+	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "**%s**, by %s against *%s*: %s", e.arm(s.Arm).Title, inline(e.metric(s.Metric).Name), e.arm(s.Base).Title, sayRatio(v))
+	fmt.Fprintf(&b, "**%s**, by %s against *%s*: %s", e.arm(s.Arm).Title, inline(e.metric(s.Metric).Name), e.arm(s.Base).Title, verdict)
 	switch claim := sayClaim(v, s.Claim); {
 	case s.Claimed == "":
 		b.WriteString(".")
