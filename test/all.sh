@@ -45,6 +45,8 @@ step "race detector's compiler" bash test/install.sh gcc
 step "build" make --no-print-directory build
 step "go vet" go vet ./...
 step "gofmt" formatted
+# The front on net/http, the embedded hub and the clients are for other systems too.
+step "portable to macOS" env GOOS=darwin go vet ./hub/... ./client/... ./sse/... ./websocket/... ./internal/stdhttp/...
 
 go build -o "$cache/bin/tally" ./test/tally
 # shellcheck disable=SC2046 # the list is words
