@@ -65,15 +65,21 @@ func (b *bench) run(ctx context.Context, sc *scenario) *result {
 	return r
 }
 
-// reference is what weir is divided by: the limit, or weir itself.
+// reference is what weir is divided by: the limit, net/http, or weir itself.
 func (sc *scenario) reference() string {
-	if sc.withItself {
+	switch {
+	case sc.tls:
+		return netHTTP
+	case sc.withItself:
 		return "weir, all reading"
 	}
 	return "limit"
 }
 
 func (b *bench) round(ctx context.Context, sc *scenario, r *result) (round, error) {
+	if sc.tls {
+		return b.tlsRound(ctx, sc)
+	}
 	got := round{}
 	m, err := b.once(ctx, b.weir, sc, r.rate, true, true)
 	if err != nil {

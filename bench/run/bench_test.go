@@ -20,6 +20,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
+	beReference(os.Args)
 	dir, err := os.MkdirTemp("", "weir-bench-test-")
 	if err == nil {
 		bin, err = dir, build(dir)

@@ -19,6 +19,7 @@ import (
 )
 
 func main() {
+	beReference(os.Args)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	code, err := command(ctx, os.Args[1:], os.Stdout, os.Stderr)

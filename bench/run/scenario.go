@@ -37,6 +37,8 @@ type scenario struct {
 	withItself bool
 	// singleReference lets the limit publish one by one where weir has batches.
 	singleReference bool
+	// tls: everything over TLS, by clients of this program; the reference is net/http.
+	tls bool
 	// owners prints which part of weir holds the memory.
 	owners bool
 	extra  bool // only run when named
@@ -77,6 +79,11 @@ func scenarios() []*scenario {
 		{Name: "storm", About: "10,000 WebSockets reset at once and back", n: 10000, storm: true, handshakes: 2000, Metrics: storm(1.4)},
 		{Name: "storm-replay", About: "10,000 SSE subscribers of 100 channels reset at once and back, with 100 missed messages each", n: 10000, channels: 100, sse: true, storm: true,
 			handshakes: 2000, missed: 100, publishers: 16, Metrics: storm(0)},
+		{Name: "storm-tls", About: "2,000 SSE subscribers over TLS 1.3 reset at once and back; the reference is net/http, and both use crypto/tls", n: 2000, sse: true, tls: true, extra: true,
+			Metrics: []metric{{Key: "full_us", Label: "CPU µs per full handshake and subscription"}, {Key: "resumed_us", Label: "the same per resumed one"},
+				{Key: "full_per_core", Label: "full ones per second and core"}, {Key: "resumed_per_core", Label: "resumed ones per second and core"},
+				{Key: "not_resumed_percent", Label: "of those that came back, not resumed, %", Target: 10, Absolute: true},
+				{Key: "storm_seconds", Label: "seconds until all are back"}, {Key: "bytes_per_conn", Label: "user bytes per connection"}}},
 		{Name: "slow-readers", About: "1,000 subscribers, 100 messages of 4 KiB a second, 10 % stop reading; the reference is weir without them", n: 1000, slow: 10, payload: 4096, rate: 100,
 			publishers: 4, twice: true, withItself: true, Metrics: []metric{{Key: "p99_us", Label: "p99 µs of the others", Target: 1.2},
 				{Key: "slow_bytes", Label: "memory per stopped reader, bytes", Target: 256 << 10, Absolute: true},
