@@ -45,8 +45,12 @@ func (r *request) forward(rest []byte) int {
 	tg := r.table.targets[x.Route]
 	choice := tg.choose(r)
 	if choice.Cluster == nil {
+		hasBody := r.unread
 		r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "no backend is available, try again later"})
-		return r.dropped(rest)
+		if hasBody {
+			return len(rest) // the connection ends
+		}
+		return 0
 	}
 	h.lane.counters.forwarded.Add(1)
 	r.limit = x.Route.MaxBody()
@@ -63,14 +67,6 @@ func (r *request) forward(rest []byte) int {
 	}
 	x.Retain()
 	return r.begin(e, rest)
-}
-
-// dropped is what of rest a request used that was answered early.
-func (r *request) dropped(rest []byte) int {
-	if r.c.Closing() {
-		return len(rest)
-	}
-	return 0
 }
 
 // compose makes the exchange that asks the upstream.
@@ -105,7 +101,7 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 			e.Upgrade, f.Upgrade = name, req.Upgrade
 		}
 	}
-	if len(req.Host) == 0 { // HTTP/1.0, which may have none
+	if len(req.Host) == 0 && x.Route.Config().Rewrite.Host == "" { // HTTP/1.0, which may have none
 		e.PeerHost = true
 	}
 	if e.PeerHost {

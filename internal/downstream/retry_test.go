@@ -279,16 +279,19 @@ func TestUnixSocketPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Host", r.Host)
+		_, _ = io.Copy(w, r.Body)
+	})}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	defer func() { srv.Close(); <-done; os.Remove(path) }()
-	g := start(t, settings{}, "unix:"+path)
+	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Rewrite: policy.Rewrite{Host: "$upstream"}}}}, "unix:"+path)
 	w := g.dial()
 	for range 3 {
 		w.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
-		if res, body := w.answer("POST"); res.StatusCode != 200 || body != "hello" {
-			t.Errorf("%d %q", res.StatusCode, body)
+		if res, body := w.answer("POST"); res.StatusCode != 200 || body != "hello" || res.Header.Get("X-Host") != "localhost" {
+			t.Errorf("%d %q for host %q", res.StatusCode, body, res.Header.Get("X-Host"))
 		}
 	}
 	if s := g.proxy.Stats().Clusters["main"]; s.PoolHits != 2 || s.PoolMiss != 1 {

@@ -123,8 +123,12 @@ func (x *Exchange) setHost(peer *upstream.Peer) {
 		return
 	}
 	i += len(field)
+	host := peer.Name()
+	if peer.Address().IsUnix() {
+		host = "localhost" // a path is no host
+	}
 	if n := bytes.IndexByte(x.Head[i:], '\r'); n >= 0 {
-		x.Head = slices.Replace(x.Head, i, i+n, []byte(peer.Name())...)
+		x.Head = slices.Replace(x.Head, i, i+n, []byte(host)...)
 	}
 }
 
@@ -312,7 +316,7 @@ func (x *Exchange) outcome(kind upstream.Kind) upstream.Outcome {
 // retry makes another attempt, if one may be made after one that ended in kind. The
 // attempt has its connection still, unless that is gone.
 func (x *Exchange) retry(kind upstream.Kind) bool {
-	if x.answered || x.Attempts < 0 || x.Attempts > 0 && x.made > x.Attempts {
+	if x.answered || x.lost || x.Attempts < 0 || x.Attempts > 0 && x.made > x.Attempts {
 		return false
 	}
 	o := x.outcome(kind)
