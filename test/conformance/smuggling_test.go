@@ -107,7 +107,6 @@ func TestSmugglingIsRefused(t *testing.T) {
 	f("method that is no token", "G(T /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
 	f("target without a slash", "GET healthz HTTP/1.1\r\nHost: a\r\n\r\n")
 	f("a TLS greeting", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
-	f("the HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, 501, 505)
 
 	// Host (RFC 9112 §3.2).
 	f("no host", "GET /healthz HTTP/1.1\r\nX: y\r\n\r\n")
