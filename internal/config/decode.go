@@ -256,6 +256,8 @@ func (d *decoder) integer(n *yaml.Node, path string, f field, v reflect.Value) b
 	var x int64
 	var err error
 	switch {
+	case f.signed && n.Value == "-1":
+		x = -1
 	case f.size && n.Tag != "!!float" && n.Tag != "!!bool":
 		x, err = parseSize(n.Value)
 	case n.Tag == plainTag || n.Tag == "!!int":

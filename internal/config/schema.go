@@ -62,6 +62,7 @@ type field struct {
 	typ    reflect.Type
 	index  []int // for reflect.Value.FieldByIndex
 	size   bool  // counts bytes: "_bytes" ends its key, or tagged unit:"bytes"
+	signed bool  // a size that may be -1: tagged min:"-1"
 	secret bool  // never printed: tagged secret:"true", or see isSecret
 }
 
@@ -85,6 +86,7 @@ func fieldsOf(t reflect.Type) []field {
 		all = append(all, field{
 			key: key, name: sf.Name, owner: t, typ: sf.Type, index: []int{i},
 			size:   isSize(key) || sf.Tag.Get("unit") == "bytes",
+			signed: sf.Tag.Get("min") == "-1",
 			secret: sf.Tag.Get("secret") == "true" || isSecret(key, deref(sf.Type)),
 		})
 	}

@@ -51,3 +51,23 @@ func TestSocketProblemsNameTheirKey(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// Where a comment says that -1 means no limit, it may be written, and nowhere else.
+func TestASizeMayBeWithoutLimit(t *testing.T) {
+	f := func(routes string) (Config, error) {
+		t.Helper()
+		return Load(Sources{Env: []string{"WEIR_ROUTES=" + routes}})
+	}
+	c, err := f(`[{"reply":{"status":204},"limits":{"max_body":-1}}]`)
+	if err != nil || c.Routes[0].Limits.MaxBody != -1 {
+		t.Errorf("%+v %v", c.Routes, err)
+	}
+	if !strings.Contains(c.Effective(nil), "max_body: -1\n") {
+		t.Errorf("it is shown as\n%s", c.Effective(nil))
+	}
+	for _, routes := range []string{`[{"limits":{"max_body":-2}}]`, `[{"openapi":{"max_body":-1}}]`} {
+		if _, err := f(routes); err == nil || !strings.Contains(err.Error(), "is no size") {
+			t.Errorf("%s: %v", routes, err)
+		}
+	}
+}

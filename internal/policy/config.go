@@ -174,8 +174,8 @@ type Limits struct {
 	PerAddress limit.Rate `json:"per_address"`
 	// PerRoute bounds the requests of all clients together. Zero: no limit.
 	PerRoute limit.Rate `json:"per_route"`
-	// MaxBody bounds a request's body; 0 means 2 MiB, negative no limit. Beyond: 413.
-	MaxBody int64 `json:"max_body" unit:"bytes"`
+	// MaxBody bounds a request's body; 0 means 2 MiB, -1 no limit. Beyond: 413.
+	MaxBody int64 `json:"max_body" unit:"bytes" min:"-1"`
 	// MaxConcurrent bounds the requests under way. Beyond: 503. 0 means no limit.
 	MaxConcurrent int `json:"max_concurrent"`
 }
