@@ -147,7 +147,9 @@ func (x *Exchange) Param(name string) []byte {
 func (x *Exchange) begin() {
 	r := x.Route
 	x.Client = r.deps.Trust.Client(x.Peer.Addr(), x.Fields)
-	x.Trace = continueTrace(x.Fields, r.traceSample)
+	if r.forwards || r.logged { // nobody else hears of it
+		x.Trace = continueTrace(x.Fields, r.traceSample)
+	}
 	x.presented, x.Identity = byNothing, nil
 	if r.cors != nil || r.identify {
 		x.origin = http1get(x.Fields, "Origin")

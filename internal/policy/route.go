@@ -41,6 +41,7 @@ type Route struct {
 	validator                       *Validator
 	maxBody                         int64
 	logged                          bool
+	forwards                        bool // to an upstream; it does not answer by itself
 	sample                          uint32 // of 1<<32-1: how many requests are logged
 	traceSample                     uint32
 	redact                          []string
@@ -130,6 +131,7 @@ func (r *Route) compile() {
 		r.maxBody = v.maxBody // it is held for validation
 	}
 	r.logged = r.deps.AccessLog != nil && !cfg.AccessLog.Off
+	r.forwards = len(r.Clusters()) > 0
 	r.sample, r.traceSample = part(cfg.AccessLog.Sample), part(cfg.TraceSample)
 	r.redact = append([]string{"token", "access_token", "id_token", "refresh_token", "api_key", "apikey", "key", "password", "secret", "signature", "code"},
 		cfg.AccessLog.Redact...)
@@ -240,7 +242,7 @@ func (r *Route) Admit(x *Exchange, now int64) Verdict {
 	if r.maxBody >= 0 && x.Length > r.maxBody {
 		return r.refuse(x, 413, "the body is too large", "see the route's limits.max_body")
 	}
-	if connectionBytes(x.Fields) > maxConnection {
+	if r.forwards && connectionBytes(x.Fields) > maxConnection {
 		return r.refuse(x, 400, "the Connection field is too long", "")
 	}
 	if !r.identify {
