@@ -33,6 +33,9 @@ func (s *Server) Configure(config map[string]any) {
 // ConfigFile is the path of the configuration.
 func (s *Server) ConfigFile() string { return s.config }
 
+// LogFile is the path of what the server writes.
+func (s *Server) LogFile() string { return s.log }
+
 // Signal sends sig to the process.
 func (s *Server) Signal(sig syscall.Signal) {
 	s.t.Helper()
