@@ -287,3 +287,26 @@ func TestBroadcastAnswersEachChannel(t *testing.T) {
 		t.Errorf("%d %s %v", status, body, err)
 	}
 }
+
+// The deadline of a write stayed behind, and ended the stream of HTTP/2 that rested.
+func TestQuietStreamOverHTTP2IsNotEnded(t *testing.T) {
+	const stall = 100 * time.Millisecond
+	w := newWorld(t, pushhttp.Config{WriteStall: stall, Heartbeat: time.Minute}, hub.Namespace{Name: "default", Anonymous: true})
+	ts := httptest.NewUnstartedServer(http.HandlerFunc(w.serve))
+	ts.EnableHTTP2 = true
+	ts.StartTLS()
+	defer ts.Close()
+	defer ts.CloseClientConnections()
+	res, err := ts.Client().Get(ts.URL + "/sse?channel=a") //nolint:noctx // it ends with the server
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	r := bufio.NewReader(res.Body)
+	w.block(r)
+	<-time.After(3 * stall) // real time is what is judged
+	w.publish("a", `{"n":1}`)
+	if got := w.block(r); !strings.Contains(got, `{"n":1}`) {
+		t.Errorf("got %q", got)
+	}
+}

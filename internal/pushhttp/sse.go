@@ -129,7 +129,7 @@ func (t *sseStream) open(at hub.Positions) error {
 	if err := t.own(append(b, '\n')); err != nil {
 		return err
 	}
-	return t.rc.Flush()
+	return t.flush()
 }
 
 func (t *sseStream) message(m *hub.Message) error {
@@ -171,13 +171,19 @@ func (t *sseStream) moved(g hub.Gap) string {
 	return string(t.stands.AppendTo(nil))
 }
 
-func (t *sseStream) flush() error { return t.rc.Flush() }
+// flush sends what was written. The deadline goes with it: one that is left behind
+// ends a stream of HTTP/2 when it comes, even if nothing waits then.
+func (t *sseStream) flush() error {
+	err := t.rc.Flush()
+	_ = t.rc.SetWriteDeadline(time.Time{})
+	return err
+}
 
 func (t *sseStream) beat() error {
 	if err := t.own([]byte(":\n\n")); err != nil {
 		return err
 	}
-	return t.rc.Flush()
+	return t.flush()
 }
 
 // close says why in a way that keeps a browser's EventSource trying: it gives up
