@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/pushhttp"
 	"github.com/weir-gateway/weir/internal/stdhttp"
@@ -51,7 +52,8 @@ func (a *App) buildHTTP2(f *wire.Formats) {
 	}, f, a.hub, a.log)
 	h.front = stdhttp.New(stdhttp.Config{
 		HeadTimeout: time.Duration(cfg.Downstream.HeadTimeout), KeepAlive: time.Duration(cfg.Downstream.KeepAlive), MaxHead: cfg.Downstream.MaxHead,
-		MaxChannels: cfg.Push.MaxChannels,
+		MaxChannels: cfg.Push.MaxChannels, WriteStall: time.Duration(cfg.EventLoop.WriteStall),
+		Reply: http1.Limits{MaxHead: cfg.Proxy.MaxHead, MaxFields: cfg.Proxy.MaxFields},
 	}, stdhttp.Deps{
 		Hub: a.hub, Push: h.push, Auth: a.auth, Upstreams: a.wing.upstreams, Now: a.wing.clock, Ready: a.push.Ready, Files: files, Log: a.log,
 	})

@@ -55,6 +55,8 @@ func (c *h2Conn) Write(b []byte) (int, error) {
 	if err == nil {
 		err = c.rc.Flush()
 	}
+	// The deadline was for this: left behind it would end a stream that rests.
+	_ = c.rc.SetWriteDeadline(time.Time{})
 	return n, err
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/pushhttp"
 	"github.com/weir-gateway/weir/internal/upstream"
@@ -34,6 +35,10 @@ type Config struct {
 	MaxChannels int
 	// MaxStreams bounds the requests at a time of one HTTP/2 connection; 0 means 250.
 	MaxStreams int
+	// WriteStall ends a reply of which the client takes nothing for that long; 0 means 30s.
+	WriteStall time.Duration
+	// Reply bounds the heads of upstreams' replies; zeros mean http1's.
+	Reply http1.Limits
 }
 
 // Deps are what a Front leans on.
@@ -85,6 +90,7 @@ func New(cfg Config, deps Deps) *Front {
 	}
 	or(&cfg.HeadTimeout, 10*time.Second)
 	or(&cfg.KeepAlive, 15*time.Second)
+	or(&cfg.WriteStall, 30*time.Second)
 	orInt := func(v *int, d int) {
 		if *v == 0 {
 			*v = d
@@ -174,14 +180,16 @@ var endpoints = map[string]endpoint{
 func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := rawPath(r)
 	ep, known := endpoints[path]
+	set := f.routes.Load()
 	if file, ok := f.deps.Files[path]; ok {
 		ep, known = endpoint{"GET, HEAD", func(_ *Front, w http.ResponseWriter, _ *http.Request) { file.serve(w) }}, true
 	}
 	switch {
+	case !f.understood(w, r):
 	case strings.Contains(r.RequestURI, "#"): // RFC 9112 §3.2: no form of target has one
 		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "bad request target"})
-	case !known && f.routes.Load() != nil:
-		f.route(w, r)
+	case !known && set != nil:
+		f.route(set, w, r)
 	case !known:
 		f.fail(w, r, &wire.Error{Status: http.StatusNotFound, Message: "no such path",
 			Hint: "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"})
@@ -195,6 +203,28 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ep.serve(f, w, r)
 	}
 }
+
+// understood refuses requests that the loops' own parser refuses and the library
+// lets pass; it has answered when it returns false.
+func (f *Front) understood(w http.ResponseWriter, r *http.Request) bool {
+	c, _ := r.Context().Value(connKey{}).(interface{ OnlyHTTP2() bool })
+	switch {
+	case c != nil && c.OnlyHTTP2() && (r.ProtoMajor != 2 || r.Method == "PRI"):
+		// It began like HTTP/2 to get away from the loops' parser.
+		w.Header().Set("Connection", "close")
+		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "bad request"})
+	case len(r.Method) > maxMethod || !http1.ValidName(r.Method):
+		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "bad method"})
+	case r.Method == http.MethodConnect && !isExtendedConnect(r):
+		f.fail(w, r, &wire.Error{Status: http.StatusNotImplemented, Message: "CONNECT is not supported"})
+	default:
+		return true
+	}
+	return false
+}
+
+// maxMethod is how long a method may be, as on the loops.
+const maxMethod = 32
 
 // rawPath is the path as it was sent.
 func rawPath(r *http.Request) string {

@@ -57,6 +57,9 @@ var (
 // Encrypted reports whether the client speaks TLS to the loop.
 func (l *loopConn) Encrypted() bool { return l.encrypted }
 
+// OnlyHTTP2 says that the loops hand over nothing but HTTP/2.
+func (l *loopConn) OnlyHTTP2() bool { return true }
+
 // Data implements eventloop.Handler.
 func (l *loopConn) Data(c *eventloop.Conn, b []byte) int {
 	l.mu.Lock()

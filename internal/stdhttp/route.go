@@ -33,7 +33,11 @@ type exchange struct {
 }
 
 // route serves a request by the configured routes.
-func (f *Front) route(w http.ResponseWriter, r *http.Request) {
+func (f *Front) route(set *policy.Set, w http.ResponseWriter, r *http.Request) {
+	if isExtendedConnect(r) { // RFC 8441 is for our own streams: upstreams speak HTTP/1.1
+		f.fail(w, r, &wire.Error{Status: http.StatusNotImplemented, Message: "no WebSocket over HTTP/2 on this path"})
+		return
+	}
 	x := &exchange{f: f, w: w, r: r}
 	r.Body = &watched{ReadCloser: r.Body}
 	x.fill()
@@ -42,7 +46,7 @@ func (f *Front) route(w http.ResponseWriter, r *http.Request) {
 		x.out.DurationNS = f.deps.Now() - x.begin
 		x.Done(x.out)
 	}()
-	v := f.routes.Load().Match(&x.Exchange)
+	v := set.Match(&x.Exchange)
 	if v.Action == policy.Forward {
 		v = x.Route.Admit(&x.Exchange, x.begin)
 	}

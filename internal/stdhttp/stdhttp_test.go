@@ -30,6 +30,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const key = "a-key-for-these-tests"
 
+// writeStall is short, so that a deadline left behind is met.
+const writeStall = 200 * time.Millisecond
+
 // site is a Front on real sockets.
 type site struct {
 	t     *testing.T
@@ -60,7 +63,7 @@ func newSite(t *testing.T, routes []policy.RouteConfig, clusters []upstream.Conf
 	must(err)
 	push := pushhttp.New(pushhttp.Config{}, formats, h, nil)
 	s := &site{t: t, hub: h}
-	s.front = stdhttp.New(stdhttp.Config{}, stdhttp.Deps{Hub: h, Push: push, Auth: a, Upstreams: ups, Ready: h.Ready})
+	s.front = stdhttp.New(stdhttp.Config{WriteStall: writeStall}, stdhttp.Deps{Hub: h, Push: push, Auth: a, Upstreams: ups, Ready: h.Ready})
 	if routes != nil {
 		set, err := policy.New(routes, policy.Deps{Auth: a})
 		must(err)

@@ -6,12 +6,17 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/policy"
@@ -30,6 +35,7 @@ type attempts struct {
 	key     uint64
 	tried   upstream.Tried
 	cancel  context.CancelCauseFunc
+	begun   bool // the reply's head was written
 }
 
 // run asks peers until one answers.
@@ -46,9 +52,7 @@ func (a *attempts) run(ctx context.Context) {
 		o := upstream.Outcome{Start: start, Split: a.choice.Split, Arm: a.choice.Arm}
 		res, err := a.ask(ctx, peer)
 		if err == nil && !a.again(&o, made, res.StatusCode, upstream.OK) {
-			o.Kind = a.relay(ctx, peer, res, &o)
-			o.End = x.f.deps.Now()
-			c.Done(peer, o)
+			a.answer(ctx, peer, res, &o)
 			return
 		}
 		if err == nil {
@@ -63,9 +67,24 @@ func (a *attempts) run(ctx context.Context) {
 		o.End = x.f.deps.Now()
 		c.Done(peer, o)
 		if err != nil && !a.again(&o, made, 0, o.Kind) {
-			a.failed(o.Kind)
+			a.failed(ctx, o.Kind)
 			return
 		}
+	}
+}
+
+// answer relays the reply and tells the cluster how that ended, whatever happens. A
+// reply that is not whole ends the stream, so that the client does not take it for
+// whole.
+func (a *attempts) answer(ctx context.Context, peer *upstream.Peer, res *http.Response, o *upstream.Outcome) {
+	o.Kind = upstream.Canceled
+	defer func() {
+		o.End = a.x.f.deps.Now()
+		a.choice.Cluster.Done(peer, *o)
+	}()
+	kind := a.relay(ctx, peer, res, o)
+	if o.Kind = kind; kind != upstream.OK && kind != upstream.Canceled && a.begun {
+		panic(http.ErrAbortHandler)
 	}
 }
 
@@ -98,6 +117,8 @@ func kindOf(ctx context.Context, err error) upstream.Kind {
 	switch {
 	case errors.As(err, &op) && op.Op == "dial":
 		return upstream.ConnectError
+	case errors.Is(context.Cause(ctx), errBusy):
+		return upstream.Canceled // nothing was asked of the peer
 	case errors.Is(context.Cause(ctx), errSlow), isTimeout(err):
 		return upstream.Timeout
 	case ctx.Err() != nil:
@@ -111,12 +132,17 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-var errSlow = errors.New("the upstream is too slow")
+var (
+	errSlow = errors.New("the upstream is too slow")
+	errBusy = errors.New("no connection became free in time")
+)
 
 // failed answers a request that no peer has answered.
-func (a *attempts) failed(kind upstream.Kind) {
+func (a *attempts) failed(ctx context.Context, kind upstream.Kind) {
 	err := a.x.bodyFailed()
 	switch {
+	case errors.Is(context.Cause(ctx), errBusy):
+		a.x.fail(&wire.Error{Status: http.StatusServiceUnavailable, Message: "the upstreams are overloaded, try again later"})
 	case err != nil:
 		a.x.w.Header().Set("Connection", "close")
 		a.x.fail(bodyError(err))
@@ -131,7 +157,15 @@ func (a *attempts) failed(kind upstream.Kind) {
 
 // ask sends the request to peer and waits for the head of its reply.
 func (a *attempts) ask(ctx context.Context, peer *upstream.Peer) (*http.Response, error) {
-	out, err := a.request(ctx, peer)
+	cfg := a.choice.Cluster.Config()
+	busy := time.AfterFunc(time.Duration(cfg.Pool.PendingTimeout+cfg.Timeouts.Connect), func() { a.cancel(errBusy) })
+	defer busy.Stop()
+	i := &interim{a: a}
+	defer i.end()
+	out, err := a.request(ctx, peer, &httptrace.ClientTrace{
+		GotConn:        func(info httptrace.GotConnInfo) { busy.Stop(); a.got(info) },
+		Got1xxResponse: i.pass,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -142,10 +176,17 @@ func (a *attempts) ask(ctx context.Context, peer *upstream.Peer) (*http.Response
 	return a.x.f.transport(a.choice.Cluster).RoundTrip(out)
 }
 
+// got tells the connection what is asked on it.
+func (a *attempts) got(info httptrace.GotConnInfo) {
+	if c, ok := info.Conn.(*strict); ok {
+		c.ask(a.x.r.Method, a.upgrade)
+	}
+}
+
 func (a *attempts) slow() { a.cancel(errSlow) }
 
 // request is what a peer is sent: the head that policy writes, read back by net/http.
-func (a *attempts) request(ctx context.Context, peer *upstream.Peer) (*http.Request, error) {
+func (a *attempts) request(ctx context.Context, peer *upstream.Peer, trace *httptrace.ClientTrace) (*http.Request, error) {
 	x := a.x
 	f := policy.Framing{Length: -1, Host: peer.Address().String()}
 	switch {
@@ -163,15 +204,17 @@ func (a *attempts) request(ctx context.Context, peer *upstream.Peer) (*http.Requ
 	if err != nil {
 		return nil, err
 	}
-	out = out.WithContext(context.WithValue(a.traced(ctx), peerKey{}, peer))
+	out = out.WithContext(context.WithValue(httptrace.WithClientTrace(ctx, trace), peerKey{}, peer))
 	out.RequestURI = ""
 	out.URL.Scheme, out.URL.Host = "http", label(peer)
 	out.Body, out.ContentLength = x.r.Body, x.r.ContentLength
 	if x.held {
-		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
+		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
+		out.Body, _ = out.GetBody()
+		out.ContentLength = int64(len(x.body))
 	}
 	if out.ContentLength == 0 && x.Length != 0 {
-		out.Body = nil
+		out.Body, out.GetBody = nil, nil
 	}
 	if out.Header.Get("User-Agent") == "" {
 		out.Header.Set("User-Agent", "") // or the library would say it is the client
@@ -179,24 +222,48 @@ func (a *attempts) request(ctx context.Context, peer *upstream.Peer) (*http.Requ
 	return out, nil
 }
 
-// traced passes interim replies on.
-func (a *attempts) traced(ctx context.Context) context.Context {
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
-		if code == http.StatusContinue {
-			return nil // net/http's own server sends it when the body is read
-		}
-		own := a.x.w.Header()
-		before := own.Clone()
-		for name, values := range h {
-			own[name] = values
-		}
-		a.x.w.WriteHeader(code)
-		clear(own)
-		for name, values := range before {
-			own[name] = values
-		}
+// interim passes interim replies on, as long as the final one is waited for: the
+// transport tells of them on a goroutine of its own.
+type interim struct {
+	a *attempts
+
+	mu   sync.Mutex // guards over, and the answer's header until then
+	over bool
+}
+
+func (i *interim) end() {
+	i.mu.Lock()
+	i.over = true
+	i.mu.Unlock()
+}
+
+func (i *interim) pass(code int, h textproto.MIMEHeader) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.over || code == http.StatusContinue { // net/http's own server sends that when the body is read
 		return nil
-	}})
+	}
+	own := i.a.x.w.Header()
+	before := own.Clone()
+	clear(own)
+	for name, values := range h {
+		if !ofThisHop(name) && !http1.HasToken([]byte(strings.Join(h["Connection"], ",")), name) {
+			own[name] = values
+		}
+	}
+	i.a.x.w.WriteHeader(code)
+	clear(own)
+	maps.Copy(own, before)
+	return nil
+}
+
+// ofThisHop reports whether a field concerns one connection only (RFC 9110 §7.6.1).
+func ofThisHop(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length":
+		return true
+	}
+	return false
 }
 
 type peerKey struct{}
@@ -218,10 +285,15 @@ func (f *Front) transport(c *upstream.Cluster) *http.Transport {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			peer, _ := ctx.Value(peerKey{}).(*upstream.Peer)
 			at := peer.Address()
+			network, address := "tcp", at.IP.String()
 			if at.IsUnix() {
-				return d.DialContext(ctx, "unix", at.Unix)
+				network, address = "unix", at.Unix
 			}
-			return d.DialContext(ctx, "tcp", at.IP.String())
+			nc, err := d.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &strict{Conn: nc, limits: f.cfg.Reply}, nil
 		},
 		DisableCompression: true, ResponseHeaderTimeout: time.Duration(cfg.Timeouts.FirstByte), IdleConnTimeout: time.Duration(cfg.Pool.IdleTimeout),
 		MaxIdleConnsPerHost: max(cfg.Pool.MaxIdle, 1), MaxConnsPerHost: cfg.Pool.MaxPerPeer, DisableKeepAlives: cfg.Pool.MaxIdle < 0,
@@ -240,25 +312,40 @@ func (a *attempts) relay(ctx context.Context, peer *upstream.Peer, res *http.Res
 	a.choice.Cluster.Head(peer, o.Start, now, res.StatusCode)
 	x.out.Status, x.out.FirstByteNS = res.StatusCode, now-x.begin
 	if !a.head(res) {
-		x.out.Status = 0
+		x.out.Status = 0 // until it is answered
 		x.fail(&wire.Error{Status: http.StatusBadGateway, Message: "the upstream's answer could not be understood"})
 		return upstream.Reset
 	}
 	if res.StatusCode == http.StatusSwitchingProtocols {
 		return a.tunnel(res)
 	}
+	a.begun = true
 	x.w.WriteHeader(res.StatusCode)
 	kind := a.copy(ctx, res, o)
 	if kind == upstream.OK {
 		for name, values := range res.Trailer {
-			x.w.Header()[http.TrailerPrefix+name] = values
+			if mayTrail(name) {
+				x.w.Header()[http.TrailerPrefix+name] = values
+			}
 		}
-		return kind
-	}
-	if kind != upstream.Canceled {
-		panic(http.ErrAbortHandler) // the client must not take it for whole
 	}
 	return kind
+}
+
+// mayTrail reports whether a field may stand in the trailer of what goes on: it must
+// not say how the message is framed, kept or read, nor speak for us (RFC 9110 §6.5.1).
+func mayTrail(name string) bool {
+	name = http.CanonicalHeaderKey(name)
+	for _, p := range [...]string{"X-Weir-", "Access-Control-", "Grip-", "Weir-"} {
+		if strings.HasPrefix(name, p) {
+			return false
+		}
+	}
+	switch name {
+	case "Set-Cookie", "Location", "Vary", "Age", "Date", "Expires", "Etag", "Last-Modified", "Retry-After", "Strict-Transport-Security", "Forwarded", "Via", "Upgrade":
+		return false
+	}
+	return !ofThisHop(name) && httpguts.ValidTrailerHeader(name)
 }
 
 // head puts the reply's head, as policy writes it, into the answer's header.
@@ -296,6 +383,14 @@ func (a *attempts) copy(ctx context.Context, res *http.Response, o *upstream.Out
 	}
 	silence := time.AfterFunc(idle, a.slow)
 	defer silence.Stop()
+	// A deadline that is left behind would end a stream of HTTP/2 that only rests.
+	bound := func(d time.Duration) {
+		var by time.Time
+		if d > 0 {
+			by = time.Now().Add(d)
+		}
+		_ = rc.SetWriteDeadline(by) // not every writer has one
+	}
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := res.Body.Read(buf)
@@ -303,16 +398,18 @@ func (a *attempts) copy(ctx context.Context, res *http.Response, o *upstream.Out
 		a.x.out.BytesOut += int64(n)
 		if n > 0 {
 			silence.Reset(idle)
-			_ = rc.SetWriteDeadline(time.Now().Add(30 * time.Second)) // not every writer has one
+			bound(a.x.f.cfg.WriteStall)
 			if _, werr := a.x.w.Write(buf[:n]); werr != nil {
 				return upstream.Canceled
 			}
 			if stream && rc.Flush() != nil {
 				return upstream.Canceled
 			}
+			bound(0)
 		}
 		switch {
 		case errors.Is(err, io.EOF):
+			bound(a.x.f.cfg.WriteStall) // for what net/http still holds
 			return upstream.OK
 		case a.x.r.Context().Err() != nil:
 			return upstream.Canceled
@@ -372,7 +469,7 @@ func (a *attempts) mirror(c *upstream.Cluster) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.x.r.Context()), 30*time.Second)
-	out, err := m.request(ctx, peer)
+	out, err := m.request(ctx, peer, &httptrace.ClientTrace{GotConn: m.got}) // its interim replies are nobody's
 	go func() {
 		defer func() { <-a.x.f.mirrors }()
 		defer cancel()
