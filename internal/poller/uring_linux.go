@@ -53,6 +53,7 @@ type Uring struct {
 	notes     []note
 	notesNext []note // the other half of notes, swapped at dispatch
 	starved   bool   // a receive found no buffer
+	resting   resting
 	unsent    int32
 	err       syscall.Errno
 }
@@ -282,6 +283,7 @@ func (p *Uring) Wait(timeout time.Duration, h Handler) error {
 		p.collect()
 	}
 	if timeout != 0 && len(p.ready) == 0 && len(p.notes) == 0 && p.err == 0 {
+		timeout = p.rest(timeout)
 		if len(p.orphans) > 0 && (timeout < 0 || timeout > orphanCheck) {
 			timeout = orphanCheck
 		}
@@ -310,6 +312,7 @@ func (p *Uring) check(e syscall.Errno) {
 // the next Wait.
 func (p *Uring) dispatch(h Handler) {
 	n := len(p.ready)
+	p.resting.most = max(p.resting.most, n)
 	notes := p.notes
 	p.notes = p.notesNext[:0]
 	for i := range n {

@@ -68,7 +68,7 @@ func TestMoreEventsThanTheQueueHolds(t *testing.T) {
 	}
 }
 
-func TestBuffersGrowWhenNoneIsLeft(t *testing.T) {
+func TestBuffersGrowAndShrinkWithUse(t *testing.T) {
 	p, s := uringServer(t, 0, ringEntries, ringResults)
 	s.received = echo
 	s.start()
@@ -95,6 +95,15 @@ func TestBuffersGrowWhenNoneIsLeft(t *testing.T) {
 			t.Errorf("%d buffers for 300 connections at once", n)
 		}
 	})
+	s.until("the memory is given back", func() bool { return !p.ring.Deferred() || p.buffers.Given() == firstBuffers })
+	for _, c := range clients { // what there is now was in use before
+		if _, err := c.Write(m); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, c := range clients {
+		readAll(t, c, m)
+	}
 }
 
 // A full table must hold connections back, not drop them.

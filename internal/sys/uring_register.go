@@ -23,6 +23,10 @@ func (r *Ring) Enable() error {
 	return nil
 }
 
+// Deferred reports whether the kernel works for the ring, and so fills buffers,
+// in calls of Submit, Poll and Wait alone.
+func (r *Ring) Deferred() bool { return r.flags&setupDeferTaskrun != 0 }
+
 // Flags says which setup flags the kernel took, in words, for logs and tests.
 func (r *Ring) Flags() string {
 	s := ""
@@ -174,6 +178,20 @@ func (b *Buffers) Given() int { return b.given }
 
 // Grow doubles the buffers up to the maximum.
 func (b *Buffers) Grow() { b.give(min(b.given, int(b.mask)+1-b.given)) }
+
+// Shrink leaves n buffers, if there are more, and gives the memory of all to the
+// system: what is used again comes back as zeros. No buffer may be filled and not
+// recycled, nor the kernel fill one meanwhile: see Ring.Deferred.
+func (b *Buffers) Shrink(n int) {
+	used := b.mem[:b.given*b.size]
+	if n < b.given {
+		b.tail -= uint16(b.given) // all of them are in the ring
+		b.given = 0
+		b.give(n)
+		b.Publish()
+	}
+	_ = unix.Madvise(used, unix.MADV_DONTNEED) // otherwise the memory stays
+}
 
 func (b *Buffers) give(n int) {
 	for range n {

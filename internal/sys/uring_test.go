@@ -163,3 +163,31 @@ func TestSeccompIsARefusalInWords(t *testing.T) {
 		t.Errorf("a ring under a filter: %v", got)
 	}
 }
+
+func TestShrunkBuffersAreFewAndEmpty(t *testing.T) {
+	r, err := OpenRing(4, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	b, err := r.RegisterBuffers(0, 16, 4096, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Free()
+	b.Grow()
+	b.Grow()
+	for i := range b.mem {
+		b.mem[i] = 1
+	}
+	b.Shrink(4)
+	if b.Given() != 4 || b.tail != 4 {
+		t.Errorf("%d buffers, tail %d, want 4", b.Given(), b.tail)
+	}
+	if b.mem[0] != 0 || b.mem[8*4096-1] != 0 {
+		t.Error("the memory is still there")
+	}
+	if b.mem[8*4096] != 1 {
+		t.Error("memory beyond the buffers was taken")
+	}
+}
