@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-gateway/weir/internal/app"
 	"github.com/weir-gateway/weir/internal/config"
 )
 
@@ -42,7 +43,11 @@ them. The status is 0 if serve would accept them, 1 otherwise.`,
 		if err != nil {
 			return err
 		}
-		if _, err := config.Load(src); err != nil {
+		cfg, err := config.Load(src)
+		if err != nil {
+			return err
+		}
+		if err := app.Check(cfg); err != nil {
 			return err
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), "ok")

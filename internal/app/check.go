@@ -1,0 +1,45 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/tlsterm"
+	"github.com/weir-gateway/weir/internal/upstream"
+)
+
+// Check returns what New would refuse in cfg, which is valid by itself, without
+// opening a listener or a data directory: files that are named, and names that
+// sections use of each other.
+func Check(cfg config.Config) error {
+	log := slog.New(slog.DiscardHandler)
+	a := &App{cfg: cfg, log: log}
+	var errs []error
+	var err error
+	if a.auth, err = auth.New(cfg.Auth, log); err != nil {
+		return err // routes would complain that there are no keys
+	}
+	defer func() { _ = a.auth.Close() }()
+	if cfg.TLS.Enabled() {
+		t, err := tlsterm.New(cfg.TLS, log)
+		if err == nil {
+			err = t.Close()
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("tls: %w", err))
+		}
+	}
+	if a.wing.trust, err = limit.NewTrust(cfg.Trusted); err != nil {
+		errs = append(errs, fmt.Errorf("trusted: %w", err))
+	}
+	a.wing.state = policy.NewState(1)
+	_, err = upstream.New(cfg.Clusters, cfg.Splits, upstream.Options{Log: log})
+	errs = append(errs, err)
+	_, err = a.routes(cfg)
+	return errors.Join(append(errs, err)...)
+}
