@@ -41,7 +41,7 @@ type Route struct {
 	validator                       *Validator
 	maxBody                         int64
 	logged                          bool
-	forwards                        bool // to an upstream; it does not answer by itself
+	forwards                        bool   // to an upstream; it does not answer by itself
 	sample                          uint32 // of 1<<32-1: how many requests are logged
 	traceSample                     uint32
 	redact                          []string
