@@ -276,6 +276,7 @@ const drainGrace = 3 * time.Second
 
 func (a *App) close() error {
 	a.front.Close()
+	a.wing.recorder.Close()
 	err := a.hub.Close()
 	if a.admin != nil {
 		_ = a.admin.Close()

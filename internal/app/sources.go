@@ -22,7 +22,7 @@ import (
 func (a *App) sources() admin.Sources {
 	return admin.Sources{
 		Metrics: []prometheus.Collector{
-			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(a), newLagMetrics(a), newWingMetrics(a),
+			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(a), newLagMetrics(a), newWingMetrics(a), newRecordMetrics(a),
 		},
 		Info:        a.info,
 		Connections: a.connections,

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/record"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -25,7 +26,8 @@ type wing struct {
 	state     *policy.State
 	trust     *limit.Trust
 	access    *policy.AccessLog // nil: none
-	file      io.Closer         // the access log's own; nil: none
+	recorder  *record.Recorder
+	file      io.Closer // the access log's own; nil: none
 }
 
 // buildWing makes the parts that stay through reloads and sets the first routes.
@@ -47,6 +49,8 @@ func (a *App) buildWing() (err error) {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	a.front.UseProxy(w.proxy)
+	w.recorder = record.New(record.Options{Hub: a.hub, Alone: alone(a.cfg.Broker), Log: a.log})
+	a.front.UseRecorder(w.recorder)
 	set, err := a.routes(a.cfg)
 	if err != nil {
 		return err
@@ -62,6 +66,11 @@ func (a *App) setRoutes(set *policy.Set) error {
 	}
 	a.http2.routes(set)
 	return nil
+}
+
+// alone reports whether no other node can write into the logs.
+func alone(b config.Broker) bool {
+	return b.Kind == config.BrokerMemory || b.NATS.URL == "" && b.NATS.Cluster.Name == ""
 }
 
 // routes compiles the routes of cfg, or returns nil if there are none.

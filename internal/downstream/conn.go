@@ -248,6 +248,8 @@ func (h *conn) EndOfStream(c *eventloop.Conn) bool {
 	switch {
 	case h.x != nil && (h.state == relaying || !h.lane.srv.cfg.HalfClose):
 		return false // it vanished: see Closed
+	case h.state == answering && h.pending != nil && h.pending.recording != nil && !h.lane.srv.cfg.HalfClose:
+		return false
 	case h.state != answering:
 		c.CloseAfterFlush() // what was answered may still be on its way
 	}
@@ -317,6 +319,7 @@ func (h *conn) Closed(c *eventloop.Conn, err error) {
 		h.lane.srv.proxy.Lane(c.Loop()).Forget(*h.private)
 	}
 	if r := h.pending; r != nil {
+		r.forsake()
 		r.over() // not for reuse: someone may still hold it
 	}
 	h.pending, h.body = nil, nil

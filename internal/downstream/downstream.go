@@ -22,6 +22,7 @@ import (
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/record"
 )
 
 // A Static is a reply that never changes.
@@ -39,8 +40,9 @@ type Server struct {
 	auth      *auth.Authenticator
 	log       *slog.Logger
 	endpoints map[string]*endpoint
-	proxy     *proxy.Proxy // nil: nothing is forwarded
-	http2     TakeHTTP2    // nil: HTTP/1 only
+	proxy     *proxy.Proxy     // nil: nothing is forwarded
+	recorder  *record.Recorder // nil: nothing is recorded
+	http2     TakeHTTP2        // nil: HTTP/1 only
 	local     []netip.AddrPort
 	bounds    struct{ head, body, idle int64 }
 
@@ -141,7 +143,7 @@ func (s *Server) Close() {
 }
 
 type counters struct {
-	requests, bad, refused, timeouts, forwarded atomic.Uint64
+	requests, bad, refused, timeouts, forwarded, held, holdsRefused atomic.Uint64
 }
 
 // Stats are counters since New.
@@ -151,6 +153,9 @@ type Stats struct {
 	Refused   uint64 // answered with 4xx or 5xx otherwise
 	Timeouts  uint64 // closed for being too slow
 	Forwarded uint64 // handed to a cluster
+	Held      uint64 // connections that backends turned into subscriptions
+	// HoldsRefused are those that backends may not have turned, or not so.
+	HoldsRefused uint64
 }
 
 // Stats may be called from any goroutine.
@@ -162,6 +167,8 @@ func (s *Server) Stats() (t Stats) {
 		t.Refused += c.refused.Load()
 		t.Timeouts += c.timeouts.Load()
 		t.Forwarded += c.forwarded.Load()
+		t.Held += c.held.Load()
+		t.HoldsRefused += c.holdsRefused.Load()
 	}
 	return t
 }

@@ -33,7 +33,10 @@ type forwarding struct {
 	mirrorTo               *upstream.Cluster // once the body was validated
 	checked                *validation
 	reply                  *heldReply
-	cookie                 string // of a split that is sticky, to be set to fresh
+	recording              *recording // nil: the reply is not recorded
+	stream                 *hold      // what a held connection follows; nil: it is none
+	resume                 string     // the client's Last-Event-ID, on routes that hold
+	cookie                 string     // of a split that is sticky, to be set to fresh
 	fresh                  uint64
 }
 
@@ -54,12 +57,16 @@ func (r *request) forward(rest []byte) int {
 	}
 	h.lane.counters.forwarded.Add(1)
 	r.limit = x.Route.MaxBody()
+	r.mayRecord(tg)
+	if x.Route.MayHold() {
+		r.resume = string(req.Get("Last-Event-ID"))
+	}
 	e := r.compose(tg, &choice, req)
 	if tg.validate != nil {
 		r.checked = newValidation(tg.validate, r)
 	}
 	switch {
-	case tg.validate != nil && tg.validate.Requests():
+	case r.collects(tg):
 		r.mirrorTo = choice.Mirror
 		return r.collect(e, rest)
 	case choice.Mirror != nil:
@@ -72,7 +79,7 @@ func (r *request) forward(rest []byte) int {
 // compose makes the exchange that asks the upstream.
 func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Request) *proxy.Exchange {
 	h, x, srv := r.h, &r.policy, r.h.lane.srv
-	e := srv.proxy.Lane(r.c.Loop()).Exchange(h)
+	e := srv.proxy.Lane(r.c.Loop()).Exchange(r.sink())
 	e.Cluster, e.Split, e.Arm = choice.Cluster, choice.Split, choice.Arm
 	e.Method, e.Length, e.Chunked = r.method, req.ContentLength, req.Chunked
 	e.Timeouts, e.Attempts, e.PeerHost = tg.timeouts, tg.attempts, tg.perPeer
@@ -90,7 +97,7 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 		}
 	}
 	f := policy.Framing{Length: req.ContentLength, Chunked: req.Chunked}
-	if req.Expect100 && (tg.validate == nil || !tg.validate.Requests()) {
+	if req.Expect100 && !r.collects(tg) {
 		e.Expect, f.Expect = true, true
 	}
 	if te := req.Get("TE"); te != nil && r.minor == 1 && req.Upgrade == nil && http1.HasToken(te, "trailers") {
@@ -270,6 +277,10 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	r, lane := h.pending, h.lane
 	r.upstream, r.retries = e.Last()
 	r.firstByte = r.c.Loop().Now() - r.start
+	if r.policy.Route.MayHold() && wantsHold(res) && r.method != "HEAD" {
+		r.holdHead(e, res)
+		return
+	}
 	if r.holds(res) {
 		r.hold(res)
 		return
@@ -322,6 +333,10 @@ func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 	if r.reply != nil && r.keepReply(b) {
 		return false
 	}
+	if r.tooMuchHeld() {
+		r.cutHold()
+		return false
+	}
 	if !r.chunkedOut {
 		c.Write(b)
 	} else {
@@ -340,8 +355,12 @@ func (h *conn) End(_ *proxy.Exchange, trailer []byte) {
 	r := h.pending
 	c, keepAlive := r.c, r.keepAlive
 	h.x = nil
-	if r.reply != nil {
+	switch {
+	case r.reply != nil:
 		r.validateReply()
+		return
+	case r.stream != nil:
+		r.beginHold()
 		return
 	}
 	if r.chunkedOut {

@@ -26,6 +26,7 @@ import (
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/record"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -94,6 +95,8 @@ type gateway struct {
 	addr     string
 	front    *downstream.Server
 	proxy    *proxy.Proxy
+	hub      *hub.Hub
+	recorder *record.Recorder
 	clusters *upstream.Set
 	loops    *eventloop.Group
 	deps     policy.Deps
@@ -119,7 +122,8 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 	must(err)
 	formats, err := wire.NewFormats(nil)
 	must(err)
-	h, err := hub.New(hub.Config{Encoders: formats.Encoders(), Log: log, Namespaces: []hub.Namespace{{Name: "default", Anonymous: true}}}, broker)
+	h, err := hub.New(hub.Config{Encoders: formats.Encoders(), Log: log, Namespaces: []hub.Namespace{
+		{Name: "default", Anonymous: true}, {Name: "llm", HistorySize: 400}}}, broker)
 	must(err)
 	if s.loops.Loops == 0 {
 		s.loops.Loops = 2
@@ -138,6 +142,8 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 	g.proxy, err = proxy.New(s.proxy, g.loops.Loops(), log)
 	must(err)
 	g.front.UseProxy(g.proxy)
+	g.hub, g.recorder = h, record.New(record.Options{Hub: h, Alone: true, Log: log})
+	g.front.UseRecorder(g.recorder)
 	s.cluster.Name = "main"
 	for _, addr := range peers {
 		s.cluster.Peers = append(s.cluster.Peers, upstream.PeerConfig{Address: addr})
@@ -172,6 +178,7 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 			}
 		}
 		g.front.Close()
+		g.recorder.Close()
 		_ = h.Close()
 		_ = a.Close()
 		for _, l := range g.loops.Loops() {

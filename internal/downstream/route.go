@@ -36,6 +36,7 @@ type target struct {
 	timeouts *proxy.Timeouts // nil: the cluster's
 	attempts int
 	validate *policy.Validator // nil: nothing is validated
+	record   policy.Record     // as record.Recorder.Check returned it
 	perPeer  bool              // the Host is the peer's
 }
 
@@ -80,6 +81,15 @@ func (s *Server) newTarget(r *policy.Route, clusters *upstream.Set) (*target, er
 			Idle: time.Duration(cfg.Timeouts.Idle), Total: time.Duration(cfg.Timeouts.Total)}
 	}
 	t.validate = r.Validator()
+	if cfg.Record.Enabled() {
+		if s.recorder == nil {
+			return nil, errors.New("record: this front does not record")
+		}
+		var err error
+		if t.record, err = s.recorder.Check(cfg.Record); err != nil {
+			return nil, err
+		}
+	}
 	if cfg.Cluster == "" && len(cfg.Split) == 0 {
 		return t, nil // it answers by itself
 	}

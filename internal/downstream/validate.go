@@ -31,20 +31,32 @@ func headerOf(fields []http1.Field) http.Header {
 	return h
 }
 
-// collect takes the whole body of r, to be validated before e is started.
+// collects reports whether the whole body is needed before the upstream is asked: to
+// be validated, or to tell one request from another.
+func (r *request) collects(tg *target) bool {
+	return tg.validate != nil && tg.validate.Requests() || r.recording != nil
+}
+
+// maxCollected bounds a body that is collected where nothing else does.
+const maxCollected = 8 << 20
+
+// collect takes the whole body of r before e is started.
 func (r *request) collect(e *proxy.Exchange, rest []byte) int {
 	h, req := r.h, r.head
-	limit := r.checked.by.MaxBody()
+	limit, serve := int64(maxCollected), (*request).record
+	if r.checked != nil && r.checked.by.Requests() {
+		limit, serve = r.checked.by.MaxBody(), (*request).validate
+	}
 	if m := r.limit; m >= 0 {
 		limit = min(limit, m)
 	}
 	r.policy.Retain()
 	r.ready = e
-	r.endpoint = &endpoint{maxBody: int(limit), serve: (*request).validate}
+	r.endpoint = &endpoint{maxBody: int(limit), serve: serve}
 	h.pending = r
 	switch {
 	case !r.unread:
-		r.validate()
+		serve(r)
 		return 0
 	case req.ContentLength > limit:
 		r.tooLarge()
@@ -89,6 +101,10 @@ func (r *request) validated(err error) {
 			bad.Status = e.Status
 		}
 		r.fail(bad)
+		return
+	}
+	if r.recording != nil {
+		r.askForRecording(v.body)
 		return
 	}
 	r.ready = nil

@@ -102,6 +102,10 @@ func (t *Tape) Void() {
 	}
 }
 
+// Active reports whether the exchange is not over: it may be given more of the
+// request then.
+func (t *Tape) Active() bool { return t.x != nil }
+
 // Forsake says that the client is gone. The exchange goes on.
 func (t *Tape) Forsake() { t.client = nil }
 
@@ -128,7 +132,7 @@ func (t *Tape) Head(x *proxy.Exchange, res *http1.Response) {
 			x.Cancel() // nobody is there to take it
 			return
 		}
-		t.passes = true
+		t.passes, t.x = true, nil
 		c.Passes(x)
 		c.Head(x, res)
 		return
@@ -301,7 +305,7 @@ func (t *Tape) abort(code int, cause, reason string) bool {
 		return false
 	}
 	t.loop.Post(func() {
-		if x := t.x; x != nil && !t.passes {
+		if x := t.x; x != nil {
 			t.x = nil
 			x.Cancel()
 		}

@@ -1,0 +1,52 @@
+package app
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// recordMetrics shows recordings and held connections.
+type recordMetrics struct {
+	app                                                             *App
+	running, begun, attached, ended, refused, passed, events, holds *prometheus.Desc
+}
+
+func newRecordMetrics(a *App) *recordMetrics {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &recordMetrics{
+		app:      a,
+		running:  d("weir_recordings", "Replies that are being recorded."),
+		begun:    d("weir_recordings_begun_total", "Times a backend was asked for a reply to be recorded."),
+		attached: d("weir_recordings_attached_total", "Clients that joined a recording, under way or ended."),
+		ended:    d("weir_recordings_ended_total", "Recordings by how they ended: whole, or why they are not.", "how"),
+		refused:  d("weir_recordings_refused_total", "Requests refused because too many replies were being recorded."),
+		passed:   d("weir_recordings_passed_total", "Replies of recorded routes that were no event streams."),
+		events:   d("weir_recordings_events_total", "Events stored."),
+		holds:    d("weir_holds_total", "Connections that backends turned into subscriptions, and asked to where they may not.", "result"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *recordMetrics) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
+
+// Collect implements prometheus.Collector.
+func (m *recordMetrics) Collect(ch chan<- prometheus.Metric) {
+	s, f := m.app.wing.recorder.Stats(), m.app.front.Stats()
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	ch <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, float64(s.Running))
+	count(m.begun, s.Begun)
+	count(m.attached, s.Attached)
+	count(m.ended, s.Whole, "whole")
+	count(m.ended, s.Lost, "gateway_lost")
+	for cause, n := range s.Broken {
+		if cause != "gateway_lost" {
+			count(m.ended, n, cause)
+		}
+	}
+	count(m.refused, s.Refused)
+	count(m.passed, s.Passed)
+	count(m.events, s.Events)
+	count(m.holds, f.Held, "held")
+	count(m.holds, f.HoldsRefused, "refused")
+}
