@@ -11,7 +11,8 @@ import (
 // reply. It gets the body as it comes; a cluster that takes it more slowly than the
 // real one is given up, as nothing is kept for it.
 type mirror struct {
-	x *proxy.Exchange // nil: it is over
+	x     *proxy.Exchange // nil: it is over
+	whole bool            // it has the whole request: the client is not needed any more
 }
 
 var _ proxy.Sink = (*mirror)(nil)
@@ -23,6 +24,7 @@ func (r *request) startMirror(to *upstream.Cluster, of *proxy.Exchange) {
 	x.Call = of.Call
 	x.Head, x.Cluster, x.Split, x.Expect, x.Upgrade, x.Attempts = head, to, nil, of.Expect, "", -1
 	m.x, r.mirror = x, m
+	m.whole = !x.Chunked && x.Length <= 0
 	x.Start()
 }
 
@@ -36,8 +38,18 @@ func (m *mirror) body(b []byte) {
 }
 
 func (m *mirror) end() {
+	m.whole = true
 	if m.x != nil {
 		m.x.End()
+	}
+}
+
+// drop gives up a copy of which the rest will not come: its exchange would wait for
+// that as long as the peer does.
+func (m *mirror) drop() {
+	if x := m.x; x != nil && !m.whole {
+		m.x = nil
+		x.Cancel()
 	}
 }
 

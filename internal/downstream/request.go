@@ -97,6 +97,9 @@ func (r *request) release() {
 
 // over tells the route how the request ended.
 func (r *request) over() {
+	if m := r.mirror; m != nil {
+		m.drop()
+	}
 	if !r.matched {
 		return
 	}

@@ -366,6 +366,30 @@ func TestMirrorsGetCopies(t *testing.T) {
 	}
 }
 
+// A client that left in the middle of a body left its copy behind: a connection to the
+// mirror that waited for the rest for ever.
+func TestUnfinishedMirrorsEndWithTheirRequest(t *testing.T) {
+	ended := make(chan struct{}, 10)
+	shadow := script(t, func(_ int, w *raw) {
+		_, _ = io.Copy(io.Discard, w.r)
+		ended <- struct{}{}
+	})
+	g := start(t, settings{
+		more:   []upstream.Config{{Name: "shadow", Peers: []upstream.PeerConfig{{Address: shadow}}}},
+		splits: []upstream.SplitConfig{{Name: "both", Arms: []upstream.ArmConfig{{Cluster: "main", Weight: 1}}, Mirror: upstream.MirrorConfig{Cluster: "shadow"}}},
+		routes: []policy.RouteConfig{{Cluster: "both"}},
+	}, echoServer(t))
+	for _, rest := range []string{"", "zz\r\n"} { // the client leaves, or breaks HTTP
+		w := g.dial()
+		w.send("POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+		eventually(t, "the copy is on its way", func() bool { return g.proxy.Stats().Open == 2 })
+		w.send(rest)
+		_ = w.Close()
+		<-ended
+		eventually(t, "nothing is left", func() bool { return g.proxy.Stats().Open == 0 })
+	}
+}
+
 func TestReloadsChangeNothingUnderWay(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
 	g := start(t, settings{}, backend(t, func(w http.ResponseWriter, r *http.Request) {
