@@ -215,7 +215,7 @@ func (e *entry) serve(v *Viewer) bool {
 		return e.begins(v)
 	case g.state == markStart:
 		return false // whether it becomes a recording is not known yet
-	case g.burying:
+	case g.burying && !g.finished():
 		return false
 	}
 	if (g.state == markEnd || g.state == markBroken) && !g.last.IsZero() && since.Epoch == g.last.Epoch && since.Offset >= g.last.Offset {
