@@ -79,6 +79,9 @@ type Snapshot struct {
 	// FirstRetained has the meaning of Page.FirstRetained, but 0 means that it is
 	// not known: the hub then asks for History where it matters.
 	FirstRetained uint64
+	// Handle is whatever spares the broker looking the channel up: publications to
+	// it carry it from now on, until Unsubscribe and a moment longer. May be nil.
+	Handle any
 }
 
 // A Page is a stretch of a channel's log.

@@ -11,23 +11,20 @@ import (
 // channel is one channel with interest on this node: its ring of recent
 // messages and the shards that want it.
 type channel struct {
+	// A publish of one channel of many finds nothing of it in the processor's
+	// caches: what it needs stands together, in three lines of 64 bytes.
 	hub  *Hub
 	ns   *namespace
 	name string
+	// handle is the broker's, nil for none. Guarded by the table's lock.
+	handle any
 
 	mu    sync.Mutex
 	state chanState
-	// waiting are locals to attach once the channel is active.
-	waiting []*local
-	// early holds what the broker delivered while the snapshot was on its way;
-	// at its bound the older half goes, up to earlyGone.
-	early      []*Message
-	earlyBytes int
-	earlyGone  Position
-	// locals are the shards' sides that get every message.
+	// locals are the shards' sides that get every message; one is room for the first.
 	locals []*local
-
-	epoch string
+	one    [1]*local
+	epoch  string
 	// last is the offset up to which the channel is complete here: what is
 	// stored later arrives by deliver.
 	last uint64
@@ -36,6 +33,14 @@ type channel struct {
 	start     int
 	ringBytes int
 	floor     uint64
+
+	// waiting are locals to attach once the channel is active.
+	waiting []*local
+	// early holds what the broker delivered while the snapshot was on its way;
+	// at its bound the older half goes, up to earlyGone.
+	early      []*Message
+	earlyBytes int
+	earlyGone  Position
 	// reads are the broker reads under way, by the offset they start from; pages
 	// are the newest of their answers, kept until the next sweep.
 	reads map[uint64][]func(Page, error)
@@ -50,6 +55,7 @@ const (
 	chanNew     chanState = iota // the broker is being asked
 	chanActive                   // messages arrive
 	chanClosing                  // the broker is being told to stop
+	chanGone                     // out of the table
 )
 
 const (
@@ -102,11 +108,21 @@ func (ch *channel) activate(ctx context.Context) {
 			ch.hub.restartChannels(ch.ns)
 		}
 		if known && ch.begin(snap) {
+			ch.setHandle(snap.Handle)
 			return
 		}
 		ch.hub.broker.Unsubscribe(&ch.ns.Namespace, ch.name)
 	}
 	ch.fail(fmt.Errorf("%w: subscribe %q: its log changes all the time", ErrUnavailable, ch.name))
+}
+
+// setHandle changes what publications carry from now on. One that was given up
+// meanwhile may carry it still: brokers look whether it is good.
+func (ch *channel) setHandle(handle any) {
+	t := ch.hub.part(ch.name)
+	t.mu.Lock()
+	ch.handle = handle
+	t.mu.Unlock()
 }
 
 // begin makes the channel active from snap on. It returns false when the
@@ -146,7 +162,7 @@ func (ch *channel) begin(snap Snapshot) bool {
 		}
 	}
 	ch.state = chanActive
-	ch.locals, ch.waiting = ch.waiting, nil
+	ch.locals, ch.waiting = append(ch.one[:0], ch.waiting...), nil
 	for _, l := range ch.locals {
 		at := Position{Epoch: ch.epoch, Offset: ch.last}
 		l.shard.post(func() { l.ready(at) })
@@ -165,6 +181,7 @@ func (ch *channel) fail(err error) {
 	ch.mu.Lock()
 	delete(t.channels, ch.name)
 	h.channels.Add(-1)
+	ch.state = chanGone
 	waiting := ch.waiting
 	ch.waiting = nil
 	ch.mu.Unlock()
@@ -195,6 +212,7 @@ func (ch *channel) detach(l *local) {
 // whoever came in the meantime.
 func (ch *channel) deactivate(ctx context.Context) {
 	h := ch.hub
+	ch.setHandle(nil)
 	h.broker.Unsubscribe(&ch.ns.Namespace, ch.name)
 	t := h.part(ch.name)
 	t.mu.Lock()
@@ -203,6 +221,7 @@ func (ch *channel) deactivate(ctx context.Context) {
 	ch.forget()
 	ch.state = chanNew
 	if !again {
+		ch.state = chanGone
 		delete(t.channels, ch.name)
 		h.channels.Add(-1)
 	}
@@ -214,16 +233,20 @@ func (ch *channel) deactivate(ctx context.Context) {
 }
 
 // deliver takes the next message of the channel from the broker. late says that
-// later ones of other channels came before.
-func (ch *channel) deliver(m *Message, late bool) {
+// later ones of other channels came before. It returns false when the channel
+// is no longer the one of that name.
+func (ch *channel) deliver(m *Message, late bool) bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	switch ch.state {
+	case chanGone:
+		return false
 	case chanNew:
 		ch.keepEarly(m)
 	case chanActive:
 		ch.deliverLocked(m, late)
 	}
+	return true
 }
 
 // keepEarly keeps m for begin. Most of what goes at the bound is in the snapshot.

@@ -197,8 +197,11 @@ func (h *Hub) namespaceOf(channel string) (*namespace, error) {
 // or the reason it was not accepted, from any goroutine, possibly before
 // Publish returns. Any goroutine may call it; it does not block.
 func (h *Hub) Publish(p Publication, done func(Position, error)) {
-	n, err := h.namespaceOf(p.Channel)
-	if err == nil {
+	var n *namespace
+	var err error
+	if p.to, p.Handle = h.find(p.Channel); p.to != nil { // its name is in order then
+		n = p.to.ns
+	} else if n, err = h.namespaceOf(p.Channel); err == nil {
 		err = CheckChannel(p.Channel)
 	}
 	switch {
@@ -242,8 +245,12 @@ func (h *Hub) goBroker(f func(ctx context.Context)) {
 
 // deliver is what the broker calls with every message, in order per namespace.
 func (h *Hub) deliver(m *Message) {
-	n, err := h.namespaceOf(m.Channel)
-	if err != nil {
+	to := m.to
+	var n *namespace
+	if to != nil {
+		n = to.ns
+		m.to = nil // the channel may end before the message
+	} else if n, _ = h.namespaceOf(m.Channel); n == nil {
 		return
 	}
 	for _, s := range *h.shards.Load() {
@@ -259,8 +266,10 @@ func (h *Hub) deliver(m *Message) {
 			h.restartChannels(n)
 		}
 	}
-	if ch := h.lookup(m.Channel); ch != nil {
-		ch.deliver(m, late)
+	if to == nil || !to.deliver(m, late) {
+		// Between being found and now it may leave the table.
+		for to = h.lookup(m.Channel); to != nil && !to.deliver(m, late); to = h.lookup(m.Channel) {
+		}
 	}
 	if m.Offset != 0 {
 		n.passed(m.Position())
@@ -295,11 +304,19 @@ func (h *Hub) part(channel string) *tablePart {
 }
 
 func (h *Hub) lookup(channel string) *channel {
+	ch, _ := h.find(channel)
+	return ch
+}
+
+// find is lookup, with the broker's handle.
+func (h *Hub) find(channel string) (ch *channel, handle any) {
 	t := h.part(channel)
 	t.mu.RLock()
-	ch := t.channels[channel]
-	t.mu.RUnlock()
-	return ch
+	defer t.mu.RUnlock()
+	if ch = t.channels[channel]; ch == nil {
+		return nil, nil
+	}
+	return ch, ch.handle
 }
 
 // Stats are counters since New and gauges, summed over all shards.

@@ -45,6 +45,8 @@ type Message struct {
 	pending int32  // shards that have yet to deliver it
 	budget  uint16 // bit f: format f is counted in kept
 	inRing  bool
+	// to is where deliver will look for the channel first; nil when it must find it.
+	to *channel
 }
 
 // wireForms are a message in the formats somebody wanted.
@@ -161,4 +163,15 @@ type Publication struct {
 	// second publication with the same key stores nothing and is answered with
 	// the first one's position. Empty means none.
 	IdempotencyKey string
+	// Handle is the Snapshot.Handle of the channel, if this node has it subscribed
+	// and its broker gave one. The hub fills it in.
+	Handle any
+
+	to *channel
+}
+
+// Fill makes m the message of p but for its place and time: brokers that deliver
+// within Publish spare the hub a search that way. m must be new.
+func (p *Publication) Fill(m *Message) {
+	m.Channel, m.Key, m.Data, m.to = p.Channel, p.Key, p.Data, p.to
 }

@@ -54,27 +54,29 @@ type item struct {
 
 // local is a shard's side of a channel.
 type local struct {
+	// Owned by the shard's goroutine. What each message needs comes first, as in
+	// channel.
 	shard *Shard
-	ch    *channel
-	name  string
-
-	// Owned by the shard's goroutine.
-	active bool
-	epoch  string
-	last   uint64 // offset of the newest message processed here
+	epoch string
+	last  uint64 // offset of the newest message processed here
 	// single subscribe to this channel alone and are where it is: a message
-	// costs them one call and no look at their state.
-	single []*Subscriber
+	// costs them one call and no look at their state. one is room for the first.
+	single  []*Subscriber
+	one     [1]*Subscriber
+	pending pending // this run's messages, for single
 	// filtered subscribe to several channels, or are ahead of the shard: each
 	// takes messages after an offset of its own.
 	filtered []member
-	ahead    int     // of them, those that follow this channel alone
-	waiting  []*join // for the channel to become active; some may have been cancelled
-	joins    int     // under way that want this channel
-	pending  pending // this run's messages, for single
-	memo     replayMemo
-	read     bool      // pages were read from the broker since the last sweep
-	idle     time.Time // when the last subscriber left
+
+	ch      *channel
+	name    string
+	active  bool
+	ahead   int     // of filtered, those that follow this channel alone
+	waiting []*join // for the channel to become active; some may have been cancelled
+	joins   int     // under way that want this channel
+	memo    replayMemo
+	read    bool      // pages were read from the broker since the last sweep
+	idle    time.Time // when the last subscriber left
 }
 
 // member is one subscription of a subscriber in local.filtered.
@@ -446,6 +448,7 @@ func (s *Shard) local(name string, ns *namespace) (*local, error) {
 		return l, nil
 	}
 	l := &local{shard: s, name: name, idle: time.Now()}
+	l.single = l.one[:0]
 	active, at, err := s.hub.attach(name, ns, l)
 	if err != nil {
 		return nil, err

@@ -230,7 +230,7 @@ func (l *local) noteIdle() {
 	if l.unused() {
 		l.idle = time.Now()
 		if cap(l.single) > 64 {
-			l.single = nil
+			l.single = l.one[:0]
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 // A channel is its retained messages and what is remembered of the removed ones.
 type channel struct {
+	log        *log
 	name       string
 	subscribed bool
 	last       uint64 // offset of the newest message ever, for Prev
@@ -25,7 +26,7 @@ func (l *log) channel(name string) *channel {
 	if c == nil {
 		// A forgotten channel may have lost messages up to l.forgot, and its last
 		// offset is not known any more: Prev is then 0, as the interface allows.
-		c = &channel{name: name, removed: l.forgot}
+		c = &channel{log: l, name: name, removed: l.forgot}
 		l.channels[name] = c
 		l.empty++
 	}

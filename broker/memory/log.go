@@ -55,7 +55,9 @@ func newLog(ns hub.Namespace, maxKeys int, deliver func(*hub.Message)) *log {
 // top returns the log's end. l.mu is held.
 func (l *log) top() hub.Position { return hub.Position{Epoch: l.epoch, Offset: l.last} }
 
-func (l *log) publish(p *hub.Publication) (hub.Position, error) {
+// publish stores p. known is the channel if the hub had it, which may have been
+// forgotten since.
+func (l *log) publish(p *hub.Publication, known *channel) (hub.Position, error) {
 	switch {
 	case p.Channel == "":
 		return hub.Position{}, fmt.Errorf("%w: it is empty", hub.ErrBadChannel)
@@ -68,9 +70,19 @@ func (l *log) publish(p *hub.Publication) (hub.Position, error) {
 	if l.closed != nil {
 		return hub.Position{}, l.closed
 	}
+	if known != nil && !known.subscribed {
+		known = nil // only what is subscribed is in channels for certain
+	}
 	if l.ns.Durability == hub.None {
-		if c := l.channels[p.Channel]; c != nil && c.subscribed {
-			l.deliver(&hub.Message{Channel: c.name, Key: p.Key, Data: p.Data, Time: now.UnixMilli()})
+		c := known
+		if c == nil {
+			c = l.channels[p.Channel]
+		}
+		if c != nil && c.subscribed {
+			m := &hub.Message{}
+			p.Fill(m)
+			m.Channel, m.Time = c.name, now.UnixMilli()
+			l.deliver(m)
 		}
 		return hub.Position{}, nil
 	}
@@ -81,7 +93,10 @@ func (l *log) publish(p *hub.Publication) (hub.Position, error) {
 			return hub.Position{Epoch: l.epoch, Offset: offset}, nil
 		}
 	}
-	e := l.append(p, now.UnixMilli(), age)
+	if known == nil {
+		known = l.channel(p.Channel)
+	}
+	e := l.append(p, known, now.UnixMilli(), age)
 	if p.IdempotencyKey != "" {
 		l.keys.add(p.IdempotencyKey, e.msg.Offset, age, l.maxKeys)
 	}
@@ -92,16 +107,16 @@ func (l *log) publish(p *hub.Publication) (hub.Position, error) {
 	return l.top(), nil
 }
 
-// append puts p at the end of the log. l.mu is held.
-func (l *log) append(p *hub.Publication, unixMilli int64, age time.Duration) *entry {
-	c := l.channel(p.Channel)
+// append puts p at the end of the log and of c. l.mu is held.
+func (l *log) append(p *hub.Publication, c *channel, unixMilli int64, age time.Duration) *entry {
 	if c.idle() {
 		l.empty--
 	}
 	l.last++
 	e := &entry{ch: c, at: age, older: l.newest}
 	m := &e.msg
-	m.Channel, m.Key, m.Data = c.name, p.Key, p.Data
+	p.Fill(m)
+	m.Channel = c.name // not the publisher's copy of it
 	m.Time, m.Epoch, m.Offset, m.Prev = unixMilli, l.epoch, l.last, c.last
 	if l.newest != nil {
 		l.newest.newer = e
@@ -183,7 +198,7 @@ func (l *log) subscribe(name string, tail int) (hub.Snapshot, error) {
 		l.empty--
 	}
 	c.subscribed = true
-	s := hub.Snapshot{Top: l.top(), FirstRetained: c.removed + 1}
+	s := hub.Snapshot{Top: l.top(), FirstRetained: c.removed + 1, Handle: c}
 	from := max(0, c.ring.n-max(0, tail))
 	if from > 0 {
 		s.Floor = c.ring.at(from - 1).msg.Offset

@@ -133,12 +133,16 @@ func (b *Broker) log(ns *hub.Namespace) (*log, error) {
 
 // Publish stores p, delivers it and calls done before it returns.
 func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Position, error)) {
+	if c, ok := p.Handle.(*channel); ok { // then the log is there, or says that it is closed
+		done(c.log.publish(&p, c))
+		return
+	}
 	l, err := b.log(ns)
 	if err != nil {
 		done(hub.Position{}, err)
 		return
 	}
-	done(l.publish(&p))
+	done(l.publish(&p, nil))
 }
 
 // Subscribe begins delivery of channel and returns its newest messages.

@@ -74,7 +74,7 @@ func traffic(s *suite, n *Node, ns *hub.Namespace, writers int) (count *atomic.I
 // to Top in the snapshot, the others live.
 func snapshotAndLiveJoinExactly(s *suite) {
 	ns := s.namespace("a")
-	ns.HistorySize = 100_000
+	ns.HistorySize = 1_000_000 // more than is published meanwhile
 	n := s.start(ns)
 	count, stop := traffic(s, n, &ns, 3)
 	more := func() {
@@ -84,7 +84,7 @@ func snapshotAndLiveJoinExactly(s *suite) {
 	var snaps []hub.Snapshot
 	for round := range 12 {
 		more()
-		snaps = append(snaps, n.Sub(&ns, "x", 100_000))
+		snaps = append(snaps, n.Sub(&ns, "x", 1_000_000))
 		more()
 		if round < 11 {
 			n.Unsubscribe(&ns, Channel(&ns, "x"))

@@ -40,11 +40,14 @@ type Call struct {
 	Broadcast bool
 	// Publication lacks its channel.
 	Publication hub.Publication
+
+	one [1]string // Channels of a publish
 }
 
 // ParsePublish reads the body of /api/publish. The result shares nothing with body.
 func ParsePublish(h *hub.Hub, body []byte) (*Call, *Error) {
-	in, bad := ParseBody(body)
+	var in Body
+	bad := in.parse(body)
 	switch {
 	case bad != nil:
 		return nil, bad
@@ -53,8 +56,9 @@ func ParsePublish(h *hub.Hub, body []byte) (*Call, *Error) {
 	case !in.HasChannel:
 		return nil, &Error{http.StatusBadRequest, `"channel" is missing`, `send {"channel":"news","data":{"hello":"world"}}`}
 	}
-	c, bad := call(in, []string{in.Channel}, false)
-	if bad != nil {
+	c := &Call{one: [1]string{in.Channel}}
+	c.Channels = c.one[:]
+	if bad := c.take(&in); bad != nil {
 		return nil, bad
 	}
 	if _, err := h.Namespace(in.Channel); err != nil {
@@ -65,7 +69,8 @@ func ParsePublish(h *hub.Hub, body []byte) (*Call, *Error) {
 
 // ParseBroadcast reads the body of /api/broadcast.
 func ParseBroadcast(body []byte) (*Call, *Error) {
-	in, bad := ParseBody(body)
+	var in Body
+	bad := in.parse(body)
 	switch {
 	case bad != nil:
 		return nil, bad
@@ -76,23 +81,28 @@ func ParseBroadcast(body []byte) (*Call, *Error) {
 	case len(in.Channels) > MaxBroadcast:
 		return nil, &Error{http.StatusBadRequest, fmt.Sprintf("more than %d channels in one broadcast", MaxBroadcast), "split it"}
 	}
-	return call(in, in.Channels, true)
+	c := &Call{Channels: in.Channels, Broadcast: true}
+	if bad := c.take(&in); bad != nil {
+		return nil, bad
+	}
+	return c, nil
 }
 
-func call(in *Body, channels []string, broadcast bool) (*Call, *Error) {
+// take checks what in asks for and takes it over.
+func (c *Call) take(in *Body) *Error {
 	if len(in.IdempotencyKey) > maxIdempotencyKey || len(in.Key) > hub.MaxChannelName {
-		return nil, &Error{http.StatusBadRequest, fmt.Sprintf("idempotency_key may have %d bytes, key %d", maxIdempotencyKey, hub.MaxChannelName), ""}
+		return &Error{http.StatusBadRequest, fmt.Sprintf("idempotency_key may have %d bytes, key %d", maxIdempotencyKey, hub.MaxChannelName), ""}
 	}
 	if strings.ContainsFunc(in.IdempotencyKey, unicode.IsControl) {
-		return nil, &Error{http.StatusBadRequest, "idempotency_key has a control character", ""}
+		return &Error{http.StatusBadRequest, "idempotency_key has a control character", ""}
 	}
-	for _, ch := range channels {
+	for _, ch := range c.Channels {
 		if err := hub.CheckChannel(ch); err != nil {
-			return nil, &Error{http.StatusBadRequest, err.Error(), ""}
+			return &Error{http.StatusBadRequest, err.Error(), ""}
 		}
 	}
-	return &Call{Channels: channels, Broadcast: broadcast,
-		Publication: hub.Publication{Key: in.Key, Data: bytes.Clone(in.Data), IdempotencyKey: in.IdempotencyKey}}, nil
+	c.Publication = hub.Publication{Key: in.Key, Data: bytes.Clone(in.Data), IdempotencyKey: in.IdempotencyKey}
+	return nil
 }
 
 // For returns the call's publication to its i-th channel. In a broadcast each

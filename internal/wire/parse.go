@@ -42,14 +42,22 @@ const (
 // choose: a field twice, a field in other case, null for text. Only the payload
 // may be of any form; it is checked and not decoded.
 func ParseBody(body []byte) (*Body, *Error) {
-	bad := func(msg string, hint string) (*Body, *Error) {
-		return nil, &Error{http.StatusBadRequest, msg, hint}
+	in := &Body{}
+	if bad := in.parse(body); bad != nil {
+		return nil, bad
+	}
+	return in, nil
+}
+
+// parse is ParseBody into in, which is empty.
+func (in *Body) parse(body []byte) *Error {
+	bad := func(msg string, hint string) *Error {
+		return &Error{http.StatusBadRequest, msg, hint}
 	}
 	if !utf8.Valid(body) {
 		return bad("the body is not UTF-8", "")
 	}
 	s := scanner{b: body}
-	in := &Body{}
 	if msg := s.object(in); msg != "" {
 		return bad("the body is not the expected JSON: "+msg, fieldsHint)
 	}
@@ -59,7 +67,7 @@ func ParseBody(body []byte) (*Body, *Error) {
 	if in.Data == nil {
 		return bad(`"data" is missing`, `any JSON value will do, null included`)
 	}
-	return in, nil
+	return nil
 }
 
 // A scanner walks over JSON text. Its methods return what is wrong in words, or "".
@@ -179,10 +187,14 @@ func (s *scanner) texts() ([]string, string) {
 	if !s.take('[') {
 		return nil, s.bad("a list")
 	}
-	var list []string
 	if s.take(']') {
-		return list, ""
+		return nil, ""
 	}
+	rest := s.b[s.i:]
+	if i := bytes.IndexByte(rest, ']'); i >= 0 {
+		rest = rest[:i]
+	}
+	list := make([]string, 0, min(bytes.Count(rest, []byte(","))+1, MaxBroadcast+1))
 	for {
 		s.space()
 		t, msg := s.text("text")
