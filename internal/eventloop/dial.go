@@ -222,6 +222,11 @@ func (l *Loop) Connected(k poller.Key, err syscall.Errno) {
 	if c == nil {
 		return
 	}
+	if d := c.dialing(); err == sys.EAGAIN && d != nil && d.to.Unix() {
+		d.retry = l.now + dialRetry // the listener's backlog is full
+		c.waitForDial(d)
+		return
+	}
 	if err != 0 {
 		c.Close(err)
 		return

@@ -57,8 +57,8 @@ type Poller interface {
 	// called from then on. fd is the poller's, also when there is an error.
 	Adopt(fd int) (int, error)
 	// Connect begins to connect a socket that Adopt returned; Connected follows
-	// unless there is an error. EAGAIN says that a Unix listener's backlog is full:
-	// it may be called again. to is the poller's until then.
+	// unless there is an error. EAGAIN, from here or there, says that a Unix listener's
+	// backlog is full: it may be called again. to is the poller's until then.
 	Connect(k Key, fd int, to *sys.Address) syscall.Errno
 	// Add begins to receive from a connection.
 	Add(k Key, fd int) error

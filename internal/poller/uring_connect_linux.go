@@ -41,8 +41,8 @@ func (p *Uring) Adopt(fd int) (int, error) {
 	return directBase + int(idx), nil
 }
 
-// Connect implements Poller. The ring waits itself for the backlog of a Unix
-// listener.
+// Connect implements Poller. That a Unix listener's backlog is full is the result
+// of the connect here.
 func (p *Uring) Connect(k Key, fd int, to *sys.Address) syscall.Errno {
 	idx := index(fd)
 	c := &p.conns[idx]
