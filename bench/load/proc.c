@@ -21,7 +21,7 @@ void watch(const char *pids) {
   }
 }
 
-// user_sys reads fields 14 and 15 of /proc/PID/stat (proc(5)); the name before
+// user_sys reads the process's clock, and fields 14 and 15 of /proc/PID/stat (proc(5)); the name before
 // them may hold anything, so count from its closing parenthesis.
 static void user_sys(pid_t pid, struct usage *u) {
   char path[64], line[4096];
@@ -33,8 +33,14 @@ static void user_sys(pid_t pid, struct usage *u) {
   char *after = strrchr(line, ')');
   unsigned long user = 0, sys = 0;
   if (!after || sscanf(after + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys) != 2) die(NULL, "%s: not as proc(5) says", path);
-  u->user += (double)user / sysconf(_SC_CLK_TCK);
-  u->sys += (double)sys / sysconf(_SC_CLK_TCK);
+  // Those are ticks of 10 ms, too coarse for a short round. The process's clock is
+  // exact but does not tell the two apart: they only divide it.
+  clockid_t clock;
+  struct timespec used;
+  double total = (double)(user + sys) / sysconf(_SC_CLK_TCK), share = user + sys ? (double)user / (user + sys) : 0;
+  if (!clock_getcpuclockid(pid, &clock) && !clock_gettime(clock, &used)) total = used.tv_sec + used.tv_nsec / 1e9;
+  u->user += total * share;
+  u->sys += total * (1 - share);
 }
 
 // lines adds the kB values of a file of "Name: value kB" lines to those asked for.

@@ -228,7 +228,7 @@ func TestWebSocketCarriesEnvelopes(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = c.Read(t.Context())
-	if e, ok := err.(*websocket.CloseError); !ok || e.Code != websocket.CloseUnsupported { //nolint:errorlint // Read's own
+	if e, ok := err.(*websocket.CloseError); !ok || e.Code != websocket.CloseUnsupported {
 		t.Errorf("binary: %v", err)
 	}
 }

@@ -31,11 +31,11 @@ func TestWebSocketOverHTTP2(t *testing.T) {
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodConnect, s.url+"/ws?channel=a&hello=1", fromClient)
 	req.Header.Set(":protocol", "websocket")
 	req.Header.Set("Sec-WebSocket-Version", "13")
-	// net/http's own client refuses the pseudo-header.
-	tr := &http2.Transport{TLSClientConfig: s.c.Transport.(*http.Transport).TLSClientConfig.Clone()} //nolint:forcetypeassert // httptest's
-	tr.TLSClientConfig.NextProtos = []string{"h2"}
-	defer tr.CloseIdleConnections()
-	res, err := tr.RoundTrip(req)
+	// net/http's own client refuses the pseudo-header, and has nothing in its place.
+	tr := &http2.Transport{TLSClientConfig: s.c.Transport.(*http.Transport).TLSClientConfig.Clone()} //nolint:forcetypeassert,staticcheck // httptest's; above
+	tr.TLSClientConfig.NextProtos = []string{"h2"}                                                   //nolint:staticcheck // above
+	defer tr.CloseIdleConnections()                                                                  //nolint:staticcheck // above
+	res, err := tr.RoundTrip(req)                                                                    //nolint:staticcheck // above
 	if err != nil {
 		t.Fatal(err)
 	}

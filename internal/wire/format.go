@@ -225,6 +225,8 @@ type gapNotice struct {
 	Reason    hub.GapReason `json:"reason"`
 }
 
+// AppendGap appends what a subscriber is told about g as JSON. kind is its "type"
+// and id where the stream stands, both left out if empty.
 func AppendGap(dst []byte, kind string, g hub.Gap, id string) []byte {
 	n := gapNotice{Type: kind, Namespace: g.Namespace, From: g.From, ID: id, Reason: g.Reason}
 	if !g.To.IsZero() {
