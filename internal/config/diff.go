@@ -11,6 +11,7 @@ var live = []string{"routes", "clusters", "splits"}
 // Changed returns the sections in which two configurations differ: those that a
 // running server takes over, and those that wait for its next start.
 func Changed(old, now Config) (taken, waiting []string) {
+	taken, waiting = []string{}, []string{} // in JSON a list even where it is empty
 	a, b := reflect.ValueOf(old), reflect.ValueOf(now)
 	for _, f := range fieldsOf(a.Type()) {
 		switch {
