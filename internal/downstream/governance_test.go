@@ -62,6 +62,52 @@ func TestRoutesAskForTokens(t *testing.T) {
 	f("X-API-Key: wrong\r\n", "hello", 401, "")
 }
 
+// A request without a body whose token had to be verified was taken for one with
+// chunks: what followed on the connection went to the backend as it was, past every
+// rule.
+func TestARequestWithoutBodyHasNoneAfterItsToken(t *testing.T) {
+	seen := make(chan string, 10)
+	release := make(chan struct{}, 10)
+	g := start(t, settings{routes: []policy.RouteConfig{
+		{Cluster: "main", Auth: policy.Auth{Required: true}},
+		{Path: "/hidden", Reply: policy.Reply{Status: 403}},
+	}}, backend(t, func(_ http.ResponseWriter, r *http.Request) {
+		seen <- r.Method + " " + r.URL.Path
+		<-release
+	}))
+	const hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
+	for i, fields := range []string{"", "Content-Length: 0\r\n"} {
+		w := g.dial()
+		w.send("GET / HTTP/1.1\r\nHost: a\r\n" + fields + "Authorization: Bearer " + token(t, fmt.Sprint(i)) + "\r\n\r\n")
+		if got := <-seen; got != "GET /" {
+			t.Errorf("the backend got %s", got)
+		}
+		w.send(fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(hidden), hidden))
+		release <- struct{}{}
+		if res, _ := w.answer("GET"); res.StatusCode != 200 {
+			t.Errorf("%d", res.StatusCode)
+		}
+		if res, _ := w.answer("GET"); res.StatusCode != 400 { // chunks are no request
+			t.Errorf("what follows: %d", res.StatusCode)
+		}
+		w = g.dial()
+		w.send("GET / HTTP/1.1\r\nHost: a\r\n" + fields + "Authorization: Bearer " + token(t, fmt.Sprint("again", i)) + "\r\n\r\n" + hidden)
+		if got := <-seen; got != "GET /" {
+			t.Errorf("the backend got %s", got)
+		}
+		release <- struct{}{}
+		if res, _ := w.answer("GET"); res.StatusCode != 200 {
+			t.Errorf("pipelined: %d", res.StatusCode)
+		}
+		if res, _ := w.answer("GET"); res.StatusCode != 403 {
+			t.Errorf("pipelined behind it: %d", res.StatusCode)
+		}
+	}
+	if len(seen) > 0 {
+		t.Errorf("the backend got %s", <-seen)
+	}
+}
+
 func TestABodyWaitsForItsTokenInPieces(t *testing.T) {
 	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Auth: policy.Auth{Required: true}}}}, tells(t))
 	w := g.dial()

@@ -185,11 +185,11 @@ func (r *request) route(t *table, head, rest []byte) int {
 	r.table, r.start = t, now
 	r.expect = req.Expect100 && len(rest) == 0
 	r.unread = req.Chunked || req.ContentLength > 0
-	body := req.ContentLength
-	if body < 0 && !req.Chunked {
-		body = 0 // none: what follows is the next request
+	if r.unread {
+		h.expectBody(r, req.ContentLength)
+	} else {
+		h.expectBody(r, 0) // -1 would be chunks
 	}
-	h.expectBody(r, body)
 	v := t.set.Match(x)
 	r.matched = true
 	if v.Action == policy.Forward {
