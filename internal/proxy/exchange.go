@@ -62,7 +62,8 @@ type run struct {
 	started, began, firstByte int64
 	deadline                  int64 // 0: none
 	waitUntil                 int64
-	bytes                     int64
+	given                     int64 // bytes of the request's body
+	bytes                     int64 // of the reply's
 	made                      int
 	// lost: Head does not hold the whole request any more.
 	lost bool
@@ -160,6 +161,9 @@ func causeOf(err error) Cause {
 func (x *Exchange) Body(b []byte) {
 	if len(b) == 0 {
 		return
+	}
+	if x.given += int64(len(b)); !x.Chunked && x.given > max(x.Length, 0) {
+		panic("proxy: a body that goes on past what its head says") // it would be the next request
 	}
 	x.keep(b)
 	u := x.up
