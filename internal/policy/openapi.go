@@ -133,6 +133,9 @@ func (v *Validator) Request(ctx context.Context, method, path, query string, hea
 	if err != nil {
 		return err
 	}
+	if err := oneReading(in.Route, in.Request.URL.Query(), header, body); err != nil {
+		return err
+	}
 	if err := openapi3filter.ValidateRequest(ctx, in); err != nil {
 		return requestError(err)
 	}
