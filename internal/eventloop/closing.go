@@ -2,7 +2,7 @@ package eventloop
 
 const (
 	lingerTime  = int64(2e9)
-	lingerBytes = 256 << 10
+	lingerBytes = 4 << 20 // so that who sends a body that was too large still reads why
 )
 
 // CloseAfterFlush closes once everything written has been taken by the kernel.

@@ -40,7 +40,7 @@ func TestCloseAfterFlushShutsDownAndLingers(t *testing.T) {
 	f("the peer closes", func(s *stage, c *Conn) { s.ends(c) }, ms, true)
 	f("the peer sends on", func(s *stage, c *Conn) { s.receives(c, "GET / HTTP/1.1\r\n\r\n") }, ms, false)
 	f("the peer sends too much", func(s *stage, c *Conn) {
-		for range 5 {
+		for range lingerBytes>>16 + 1 {
 			if !c.isClosed() {
 				s.Received(c.key, make([]byte, 64<<10), 0)
 			}
