@@ -29,6 +29,7 @@ type Uring struct {
 	buffers *sys.Buffers
 	wake    int
 	files   int
+	reads   bool // receive by PrepRead
 
 	// Owned by the loop's goroutine. No lock.
 	locked    bool
@@ -162,6 +163,7 @@ func newUring(conns, entries, results int) (_ *Uring, err error) {
 		sys.OpFilesUpdate, sys.OpSend, sys.OpRecv, sys.OpShutdown, sys.OpSendZC); !ok {
 		return nil, fmt.Errorf("io_uring of this kernel lacks operation %d: Linux 6.0 is needed", op)
 	}
+	_, p.reads = p.ring.Supports(sys.OpReadMultishot)
 	if err = p.ring.RegisterFiles(conns); err != nil {
 		return nil, err
 	}

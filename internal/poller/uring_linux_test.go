@@ -69,7 +69,14 @@ func TestMoreEventsThanTheQueueHolds(t *testing.T) {
 }
 
 func TestBuffersGrowAndShrinkWithUse(t *testing.T) {
+	t.Run("as the kernel has it", func(t *testing.T) { testBuffers(t, func(*Uring) {}) })
+	t.Run("before Linux 6.7", func(t *testing.T) { testBuffers(t, func(p *Uring) { p.reads = false }) })
+}
+
+func testBuffers(t *testing.T, change func(*Uring)) {
+	t.Helper()
 	p, s := uringServer(t, 0, ringEntries, ringResults)
+	change(p)
 	s.received = echo
 	s.start()
 	clients := make([]*net.TCPConn, 300)

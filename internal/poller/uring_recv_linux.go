@@ -28,7 +28,11 @@ func (p *Uring) Add(k Key, fd int) error {
 func (p *Uring) armRecv(idx uint32) {
 	p.conns[idx].state |= connRecv
 	s := p.request()
-	s.PrepRecv(idx, p.buffers)
+	if p.reads {
+		s.PrepRead(idx, p.buffers)
+	} else {
+		s.PrepRecv(idx, p.buffers)
+	}
 	s.UserData = p.userData(opRecv, idx)
 }
 
