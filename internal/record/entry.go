@@ -218,7 +218,7 @@ func (e *entry) serve(v *Viewer) bool {
 	case g.burying && !g.finished():
 		return false
 	}
-	if (g.state == markEnd || g.state == markBroken) && !g.last.IsZero() && since.Epoch == g.last.Epoch && since.Offset >= g.last.Offset {
+	if v.ask.Since != "" && v.ask.Since != "0" && (g.state == markEnd || g.state == markBroken) && !g.last.IsZero() && since.Epoch == g.last.Epoch && since.Offset >= g.last.Offset {
 		e.answer(v, Answer{Over: true})
 		return true
 	}

@@ -17,7 +17,9 @@ type note struct {
 	Owner    string   `json:"owner,omitempty"`
 	By       []string `json:"by,omitempty"`
 	Instance string   `json:"instance,omitempty"`
-	// At is the position of the last record, of an end and of a broken one.
+	// At is the position from which on a client has everything. Of an end it is that of
+	// the last event, as many clients take no id from a block without data; of a broken
+	// one that of the last record, which is an event.
 	At string `json:"at,omitempty"`
 	// Cause is why it is broken.
 	Cause string `json:"cause,omitempty"`
@@ -48,7 +50,7 @@ type generation struct {
 	number          int
 	owner           Owner
 	start           hub.Position
-	last            hub.Position // of an ended or broken one: its last record
+	last            hub.Position // of an ended or broken one: note.At
 	state           mark
 	alive           time.Time // when it last gave a sign
 	burying         bool      // its last record is being written for it

@@ -323,6 +323,7 @@ func (t *Tape) stopped() {
 
 // write stores the records one after the other, so that none is missing between two.
 func (t *Tape) write() {
+	event := t.start
 	for n := 1; ; n++ {
 		q, ok := t.next()
 		if !ok {
@@ -335,6 +336,9 @@ func (t *Tape) write() {
 		at, err := t.store(hub.Publication{Channel: t.channel, Data: q.data, IdempotencyKey: key})
 		switch {
 		case q.last != "":
+			if q.last == wire.MarkEnd {
+				at = event
+			}
 			t.closed(&q, at, err)
 			return
 		case err != nil:
@@ -342,6 +346,7 @@ func (t *Tape) write() {
 			t.unstored(err)
 		default:
 			t.r.events.Add(1)
+			event = at
 		}
 	}
 }
