@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -323,5 +324,46 @@ func TestStoppedGatewayTellsThatAnAnswerIsNotWhole(t *testing.T) {
 	wait()
 	if !strings.Contains(k.ended, `"truncated":true`) || !strings.Contains(k.ended, "stop") {
 		t.Errorf("ended with %q", k.ended)
+	}
+}
+
+// An EventSource knows nothing of recordings: it resumes because that is what it does,
+// and stops because it is told to.
+func TestNpmEventSourceReadsAnAnswerToItsEnd(t *testing.T) {
+	judge.Need(t, "npm")
+	m := newModel(t)
+	config := m.recording(nil)
+	config["routes"].([]any)[0].(map[string]any)["auth"] = map[string]any{}
+	config["push"] = map[string]any{"retry": "50ms"}
+	s := judge.New(t, judge.Options{Build: judge.Race, Config: config})
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	relay := judge.NewRelay(t, s.Public, 6000, seed)
+	// undici's gives up when a body is cut off, so it goes without.
+	for library, addr := range map[string]string{"eventsource": relay.Addr, "undici": s.Public} {
+		q, _ := json.Marshal(prompt{Name: library, Tokens: 300, Pause: 3})
+		var tokens, sessions atomic.Int64
+		var done, closed atomic.Bool
+		script(t, "record.mjs", map[string]any{"library": library, "url": "http://" + addr + "/feed?q=" + url.QueryEscape(string(q))}, func(l line) {
+			switch l.Kind {
+			case "open":
+				sessions.Add(1)
+			case "token":
+				if want := fmt.Sprintf("{\"i\":%d,\n\"user\":\"\"}", tokens.Add(1)-1); l.Data != want {
+					t.Errorf("%s: got %q, want %q", library, l.Data, want)
+				}
+			case "message":
+				if l.Data != "[DONE]" || done.Swap(true) {
+					t.Errorf("%s: got %q", library, l.Data)
+				}
+			case "closed":
+				closed.Store(true)
+			}
+		})
+		judge.Eventually(t, 60*time.Second, library+" has it all and has stopped", closed.Load)
+		if tokens.Load() != 300 || !done.Load() || m.of(m.calls, library) != 1 {
+			t.Errorf("%s: %d tokens in %d sessions, done %v, %d calls", library, tokens.Load(), sessions.Load(), done.Load(), m.of(m.calls, library))
+		}
+		t.Logf("%s: %d sessions", library, sessions.Load())
 	}
 }
