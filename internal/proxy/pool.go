@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -85,9 +86,9 @@ func (p *pool) dial(x *Exchange) *upConn {
 	}
 	switch cfg.ProxyProtocol {
 	case 1:
-		u.c.Write(appendV1(nil, x.Client, x.Local))
+		u.c.Write(limit.AppendProxyV1(nil, x.Client, x.Local))
 	case 2:
-		u.c.Write(appendV2(nil, x.Client, x.Local))
+		u.c.Write(limit.AppendProxyV2(nil, x.Client, x.Local))
 	}
 	return u
 }

@@ -24,7 +24,7 @@ func TestProxyHeadersReadBack(t *testing.T) {
 		if local != "" {
 			to = netip.MustParseAddrPort(local)
 		}
-		for version, b := range [][]byte{1: appendV1(nil, from, to), 2: appendV2(nil, from, to)} {
+		for version, b := range [][]byte{1: limit.AppendProxyV1(nil, from, to), 2: limit.AppendProxyV2(nil, from, to)} {
 			if version == 0 {
 				continue
 			}

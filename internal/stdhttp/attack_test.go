@@ -262,3 +262,79 @@ func TestBadMethodIsTheClientsFault(t *testing.T) {
 		t.Errorf("afterwards: %s", got)
 	}
 }
+
+// A cluster whose peers want a PROXY header got requests without one from clients of
+// HTTP/2: peers that hang up on these are taken out.
+func TestPeersAreToldTheClientOfHTTP2(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan string, 4)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer func() { _ = c.Close() }()
+				_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+				r := bufio.NewReader(c)
+				line, _ := r.ReadString('\n')
+				said <- line
+				for {
+					if _, err := http.ReadRequest(r); err != nil {
+						return
+					}
+					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); all.Wait() })
+	s := newSite(t, toB("/*"), []upstream.Config{{Name: "b", ProxyProtocol: 1, Peers: []upstream.PeerConfig{{Address: ln.Addr().String()}}}}, nil, overHTTP2)
+	for range 2 {
+		if res, body := s.do("GET", "/", ""); res.StatusCode != 200 || body != "ok" {
+			t.Errorf("%d %q", res.StatusCode, body)
+		}
+	}
+	if got := <-said; !strings.HasPrefix(got, "PROXY TCP4 127.0.0.1 127.0.0.1 ") || !strings.HasSuffix(got, s.url[strings.LastIndexByte(s.url, ':')+1:]+"\r\n") {
+		t.Errorf("%q", got)
+	}
+	if len(said) > 0 {
+		t.Error("the second request had a connection of its own")
+	}
+}
+
+// Connections were kept as a cluster had been configured when it was asked first, and
+// those to clusters that were gone until they timed out.
+func TestReloadedClustersHaveTheirOwnConnections(t *testing.T) {
+	ended := make(chan struct{}, 10)
+	cluster := scripted(t, func(c net.Conn, _ *http.Request) bool {
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		_, _ = c.Read(make([]byte, 1)) // nothing comes but the end
+		ended <- struct{}{}
+		return false
+	})
+	s := newSite(t, toB("/*"), []upstream.Config{cluster}, nil, overHTTP2)
+	ask := func() {
+		t.Helper()
+		if res, _ := s.do("GET", "/", ""); res.StatusCode != 200 {
+			t.Errorf("%d", res.StatusCode)
+		}
+	}
+	ask()
+	cluster.Timeouts.FirstByte = hub.Duration(7 * time.Second)
+	if err := s.ups.Replace(t.Context(), []upstream.Config{cluster}, nil); err != nil {
+		t.Fatal(err)
+	}
+	ask()
+	<-ended
+	if err := s.ups.Replace(t.Context(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.front.SetRoutes(nil)
+	<-ended
+}

@@ -75,7 +75,7 @@ type Front struct {
 
 	// Any goroutine.
 	routes     atomic.Pointer[policy.Set]
-	transports sync.Map // *upstream.Cluster → *http.Transport
+	transports sync.Map // *upstream.Cluster → *transport
 	mirrors    chan struct{}
 }
 
@@ -121,7 +121,10 @@ func New(cfg Config, deps Deps) *Front {
 }
 
 // SetRoutes makes f serve routes from now on; requests under way keep theirs.
-func (f *Front) SetRoutes(s *policy.Set) { f.routes.Store(s) }
+func (f *Front) SetRoutes(s *policy.Set) {
+	f.routes.Store(s)
+	f.forget()
+}
 
 // Serve answers the connections of l until Close. TLS is the listener's.
 func (f *Front) Serve(l net.Listener) error { return f.server.Serve(l) }
@@ -140,7 +143,7 @@ func (f *Front) Close(ctx context.Context) error {
 		err = f.server.Close()
 	}
 	f.transports.Range(func(_, t any) bool {
-		t.(*http.Transport).CloseIdleConnections() //nolint:forcetypeassert // nothing else is stored
+		t.(*transport).CloseIdleConnections() //nolint:forcetypeassert // nothing else is stored
 		return true
 	})
 	return err

@@ -38,6 +38,7 @@ type site struct {
 	t     *testing.T
 	front *stdhttp.Front
 	hub   *hub.Hub
+	ups   *upstream.Set
 	url   string
 	c     *http.Client
 }
@@ -62,7 +63,7 @@ func newSite(t *testing.T, routes []policy.RouteConfig, clusters []upstream.Conf
 	ups, err := upstream.New(clusters, splits, upstream.Options{})
 	must(err)
 	push := pushhttp.New(pushhttp.Config{}, formats, h, nil)
-	s := &site{t: t, hub: h}
+	s := &site{t: t, hub: h, ups: ups}
 	s.front = stdhttp.New(stdhttp.Config{WriteStall: writeStall}, stdhttp.Deps{Hub: h, Push: push, Auth: a, Upstreams: ups, Ready: h.Ready})
 	if routes != nil {
 		set, err := policy.New(routes, policy.Deps{Auth: a})

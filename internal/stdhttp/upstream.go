@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/netip"
 	"net/textproto"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -204,9 +206,10 @@ func (a *attempts) request(ctx context.Context, peer *upstream.Peer, trace *http
 	if err != nil {
 		return nil, err
 	}
-	out = out.WithContext(context.WithValue(httptrace.WithClientTrace(ctx, trace), peerKey{}, peer))
+	to := a.destination(peer)
+	out = out.WithContext(context.WithValue(httptrace.WithClientTrace(ctx, trace), destination{}, to))
 	out.RequestURI = ""
-	out.URL.Scheme, out.URL.Host = "http", label(peer)
+	out.URL.Scheme, out.URL.Host = "http", to.label()
 	out.Body, out.ContentLength = x.r.Body, x.r.ContentLength
 	if x.held {
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
@@ -266,30 +269,91 @@ func ofThisHop(name string) bool {
 	return false
 }
 
-type peerKey struct{}
+// A destination is what a connection is made for.
+type destination struct {
+	peer *upstream.Peer
+	// proxy is the version of the PROXY header that tells the peer client and local,
+	// 0: none. Such a connection carries no one else's requests.
+	proxy         int
+	client, local netip.AddrPort
+}
 
-// label is a host name that stands for the address of peer, so that connections
-// to different peers are never mixed up.
-func label(peer *upstream.Peer) string {
-	return "p" + strconv.FormatUint(upstream.HashString(peer.Address().String()), 36) + ".invalid"
+func (a *attempts) destination(peer *upstream.Peer) destination {
+	x := a.x
+	d := destination{peer: peer, proxy: a.choice.Cluster.Config().ProxyProtocol}
+	if d.proxy != 0 {
+		d.client = netip.AddrPortFrom(x.Client, x.Peer.Port())
+		if l, ok := x.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+			d.local, _ = netip.ParseAddrPort(l.String()) // a Unix socket has none
+		}
+	}
+	return d
+}
+
+// label is a host name that stands for d, so that connections to different peers,
+// or for different clients, are never mixed up.
+func (d destination) label() string {
+	name := "p" + strconv.FormatUint(upstream.HashString(d.peer.Address().String()), 36)
+	if d.proxy != 0 {
+		name += ".c" + strconv.FormatUint(upstream.HashString(d.client.String()+d.local.String()), 36)
+	}
+	return name + ".invalid"
+}
+
+// dial connects to d.
+func (d destination) dial(ctx context.Context, by *net.Dialer) (net.Conn, error) {
+	at := d.peer.Address()
+	network, address := "tcp", at.IP.String()
+	if at.IsUnix() {
+		network, address = "unix", at.Unix
+	}
+	nc, err := by.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	var head []byte
+	switch d.proxy {
+	case 1:
+		head = limit.AppendProxyV1(nil, d.client, d.local)
+	case 2:
+		head = limit.AppendProxyV2(nil, d.client, d.local)
+	default:
+		return nc, nil
+	}
+	if _, err := nc.Write(head); err != nil {
+		_ = nc.Close()
+		return nil, err
+	}
+	return nc, nil
+}
+
+// A transport is the connections to a cluster, as it was configured when they were made.
+type transport struct {
+	*http.Transport
+	pool     upstream.PoolConfig
+	timeouts upstream.TimeoutConfig
+	proxy    int
+}
+
+func (t *transport) fits(cfg *upstream.Config) bool {
+	return t.pool == cfg.Pool && t.timeouts == cfg.Timeouts && t.proxy == cfg.ProxyProtocol
 }
 
 // transport returns the connections to c.
 func (f *Front) transport(c *upstream.Cluster) *http.Transport {
-	if t, ok := f.transports.Load(c); ok {
-		return t.(*http.Transport) //nolint:forcetypeassert // nothing else is stored
-	}
 	cfg := c.Config()
+	old, there := f.transports.Load(c)
+	if t, _ := old.(*transport); there && t.fits(cfg) {
+		return t.Transport
+	}
 	d := &net.Dialer{Timeout: time.Duration(cfg.Timeouts.Connect)}
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			peer, _ := ctx.Value(peerKey{}).(*upstream.Peer)
-			at := peer.Address()
-			network, address := "tcp", at.IP.String()
-			if at.IsUnix() {
-				network, address = "unix", at.Unix
+			to, ok := ctx.Value(destination{}).(destination)
+			if !ok {
+				return nil, errors.New("a connection for nobody")
 			}
-			nc, err := d.DialContext(ctx, network, address)
+			nc, err := to.dial(ctx, d)
 			if err != nil {
 				return nil, err
 			}
@@ -299,8 +363,30 @@ func (f *Front) transport(c *upstream.Cluster) *http.Transport {
 		MaxIdleConnsPerHost: max(cfg.Pool.MaxIdle, 1), MaxConnsPerHost: cfg.Pool.MaxPerPeer, DisableKeepAlives: cfg.Pool.MaxIdle < 0,
 		ExpectContinueTimeout: time.Second,
 	}
-	got, _ := f.transports.LoadOrStore(c, t)
-	return got.(*http.Transport) //nolint:forcetypeassert // nothing else is stored
+	if cfg.ProxyProtocol != 0 { // a client's are kept apart, and its end is not told
+		t.MaxIdleConns = cfg.Pool.MaxPerPeer
+	}
+	made := &transport{t, cfg.Pool, cfg.Timeouts, cfg.ProxyProtocol}
+	if !there {
+		got, _ := f.transports.LoadOrStore(c, made)
+		return got.(*transport).Transport //nolint:forcetypeassert // nothing else is stored
+	}
+	if f.transports.CompareAndSwap(c, old, made) {
+		old.(*transport).CloseIdleConnections() //nolint:forcetypeassert // as above
+	}
+	return made.Transport
+}
+
+// forget closes the connections to clusters that are gone.
+func (f *Front) forget() {
+	f.transports.Range(func(c, t any) bool {
+		cluster, transport := c.(*upstream.Cluster), t.(*transport) //nolint:forcetypeassert // nothing else is stored
+		if f.deps.Upstreams == nil || f.deps.Upstreams.Cluster(cluster.Config().Name) != cluster {
+			f.transports.Delete(c)
+			transport.CloseIdleConnections()
+		}
+		return true
+	})
 }
 
 // relay passes the reply on. It returns how it ended for the peer.

@@ -1,4 +1,4 @@
-package proxy
+package limit
 
 import (
 	"encoding/binary"
@@ -6,10 +6,10 @@ import (
 	"strconv"
 )
 
-// appendV1 appends a PROXY protocol header in the form of text (proxy-protocol.txt
+// AppendProxyV1 appends a PROXY protocol header in the form of text (proxy-protocol.txt
 // §2.1). Addresses that are not of one family are UNKNOWN.
-func appendV1(b []byte, client, local netip.AddrPort) []byte {
-	from, to, family := family(client, local)
+func AppendProxyV1(b []byte, client, local netip.AddrPort) []byte {
+	from, to, family := oneFamily(client, local)
 	if family == 0 {
 		return append(b, "PROXY UNKNOWN\r\n"...)
 	}
@@ -27,10 +27,10 @@ func appendV1(b []byte, client, local netip.AddrPort) []byte {
 
 const v2Signature = "\r\n\r\n\x00\r\nQUIT\n"
 
-// appendV2 appends the binary form (§2.2): PROXY over TCP, or LOCAL without
+// AppendProxyV2 appends the binary form (§2.2): PROXY over TCP, or LOCAL without
 // addresses.
-func appendV2(b []byte, client, local netip.AddrPort) []byte {
-	from, to, family := family(client, local)
+func AppendProxyV2(b []byte, client, local netip.AddrPort) []byte {
+	from, to, family := oneFamily(client, local)
 	b = append(b, v2Signature...)
 	switch family {
 	case '4':
@@ -46,9 +46,9 @@ func appendV2(b []byte, client, local netip.AddrPort) []byte {
 	return binary.BigEndian.AppendUint16(b, local.Port())
 }
 
-// family returns both addresses in one family: '4', or '6' where only one of them is
+// oneFamily returns both addresses in one family: '4', or '6' where only one of them is
 // IPv4; 0 if one is missing.
-func family(client, local netip.AddrPort) (from, to netip.Addr, family byte) {
+func oneFamily(client, local netip.AddrPort) (from, to netip.Addr, family byte) {
 	from, to = client.Addr().Unmap().WithZone(""), local.Addr().Unmap().WithZone("")
 	switch {
 	case !from.IsValid() || !to.IsValid():
