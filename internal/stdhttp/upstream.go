@@ -38,6 +38,7 @@ type attempts struct {
 	tried   upstream.Tried
 	cancel  context.CancelCauseFunc
 	begun   bool // the reply's head was written
+	gone    bool // the client left while an interim reply was written: see interim
 }
 
 // run asks peers until one answers.
@@ -143,6 +144,8 @@ var (
 func (a *attempts) failed(ctx context.Context, kind upstream.Kind) {
 	err := a.x.bodyFailed()
 	switch {
+	case a.gone:
+		a.x.out.Status = 499
 	case errors.Is(context.Cause(ctx), errBusy):
 		a.x.fail(&wire.Error{Status: http.StatusServiceUnavailable, Message: "the upstreams are overloaded, try again later"})
 	case err != nil:
@@ -163,7 +166,6 @@ func (a *attempts) ask(ctx context.Context, peer *upstream.Peer) (*http.Response
 	busy := time.AfterFunc(time.Duration(cfg.Pool.PendingTimeout+cfg.Timeouts.Connect), func() { a.cancel(errBusy) })
 	defer busy.Stop()
 	i := &interim{a: a}
-	defer i.end()
 	out, err := a.request(ctx, peer, &httptrace.ClientTrace{
 		GotConn:        func(info httptrace.GotConnInfo) { busy.Stop(); a.got(info) },
 		Got1xxResponse: i.pass,
@@ -175,7 +177,12 @@ func (a *attempts) ask(ctx context.Context, peer *upstream.Peer) (*http.Response
 		late := time.AfterFunc(d, a.slow)
 		defer late.Stop()
 	}
-	return a.x.f.transport(a.choice.Cluster).RoundTrip(out)
+	res, err := a.x.f.transport(a.choice.Cluster).RoundTrip(out)
+	if a.gone = i.end(); a.gone && err == nil {
+		_ = res.Body.Close() // for nobody
+		return nil, context.Canceled
+	}
+	return res, err
 }
 
 // got tells the connection what is asked on it.
@@ -230,20 +237,24 @@ func (a *attempts) request(ctx context.Context, peer *upstream.Peer, trace *http
 type interim struct {
 	a *attempts
 
-	mu   sync.Mutex // guards over, and the answer's header until then
+	mu   sync.Mutex // guards what is below, and the answer's header until over
 	over bool
+	// gone: the client left while a reply was written. HTTP/2 may be reading the
+	// header still, on a goroutine that nobody waits for: it must not be touched again.
+	gone bool
 }
 
-func (i *interim) end() {
+func (i *interim) end() (gone bool) {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.over = true
-	i.mu.Unlock()
+	return i.gone
 }
 
 func (i *interim) pass(code int, h textproto.MIMEHeader) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.over || code == http.StatusContinue { // net/http's own server sends that when the body is read
+	if i.over || i.gone || code == http.StatusContinue { // net/http's own server sends that when the body is read
 		return nil
 	}
 	own := i.a.x.w.Header()
@@ -255,6 +266,10 @@ func (i *interim) pass(code int, h textproto.MIMEHeader) error {
 		}
 	}
 	i.a.x.w.WriteHeader(code)
+	if i.a.x.r.Context().Err() != nil {
+		i.gone = true
+		return nil
+	}
 	clear(own)
 	maps.Copy(own, before)
 	return nil
