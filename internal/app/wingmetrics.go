@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,6 +16,7 @@ import (
 type wingMetrics struct {
 	app                                            *App
 	requests, failed, retries, connections, pool   *prometheus.Desc
+	attempts                                       *prometheus.Desc
 	peers, inFlight, ejections, opened, arms       *prometheus.Desc
 	limited, buckets, accessLog, reloads, canceled *prometheus.Desc
 }
@@ -27,7 +29,8 @@ func newWingMetrics(a *App) *wingMetrics {
 	}
 	return &wingMetrics{
 		app:         a,
-		requests:    d("weir_upstream_requests_total", "Replies of clusters by class of status.", "cluster", "code"),
+		requests:    d("weir_upstream_requests_total", "Replies of clusters to clients on the loops, by class of status.", "cluster", "code"),
+		attempts:    d("weir_upstream_attempts_total", "Replies of peers on both fronts, those tried again included, by class of status.", "cluster", "code"),
 		failed:      d("weir_upstream_failed_total", "Exchanges without a whole reply, by cause.", "cluster", "cause"),
 		retries:     d("weir_upstream_retries_total", "Attempts after the first.", "cluster"),
 		canceled:    d("weir_upstream_canceled_total", "Exchanges whose client left.", "cluster"),
@@ -47,7 +50,7 @@ func newWingMetrics(a *App) *wingMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *wingMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.failed, m.retries, m.canceled, m.pool, m.connections, m.peers, m.inFlight, m.ejections,
+	for _, d := range []*prometheus.Desc{m.requests, m.attempts, m.failed, m.retries, m.canceled, m.pool, m.connections, m.peers, m.inFlight, m.ejections,
 		m.opened, m.arms, m.limited, m.buckets, m.accessLog, m.reloads} {
 		ch <- d
 	}
@@ -107,10 +110,14 @@ func (m *wingMetrics) cluster(emit func(*prometheus.Desc, prometheus.ValueType, 
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	states := map[string]int{}
 	var ejections, opened uint64
+	var classes [6]uint64
 	others := 0
 	for i := range c.Peers {
 		p := &c.Peers[i]
 		states[p.State]++
+		for class, n := range p.Classes {
+			classes[class] += n
+		}
 		ejections += p.Ejections
 		opened += p.BreakerOpened
 		if i < maxPeerSeries {
@@ -121,6 +128,11 @@ func (m *wingMetrics) cluster(emit func(*prometheus.Desc, prometheus.ValueType, 
 	}
 	if len(c.Peers) > maxPeerSeries {
 		emit(m.inFlight, gauge, float64(others), c.Name, "others")
+	}
+	for class, n := range classes {
+		if n > 0 && class > 0 { // 0: no head came
+			emit(m.attempts, counter, float64(n), c.Name, strconv.Itoa(class)+"xx")
+		}
 	}
 	for state, n := range states {
 		emit(m.peers, gauge, float64(n), c.Name, state)
