@@ -153,7 +153,7 @@ func joined(r *http.Request, name string) []byte {
 
 // subscription is sub with the header fields that the program set for the answer.
 func (l *loops) subscription(w http.ResponseWriter, sub *wire.Subscription, id *auth.Identity) *push.Subscription {
-	s := &push.Subscription{Channels: sub.Channels, Since: sub.Since, Envelope: sub.Envelope, Hello: sub.Hello, Identity: id}
+	s := &push.Subscription{Subscription: *sub, Identity: id}
 	ours := []string{"Content-Type", "Cache-Control", "X-Accel-Buffering", "X-Content-Type-Options", "Connection", "Content-Length", "Content-Encoding",
 		"Transfer-Encoding", "Date", "Upgrade", "Sec-Websocket-Accept", "Sec-Websocket-Extensions", "Sec-Websocket-Protocol"}
 	for name, values := range w.Header() {

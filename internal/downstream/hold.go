@@ -9,6 +9,7 @@ import (
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // holdHead takes a reply that asks for the connection to be held: its head goes out
@@ -61,7 +62,7 @@ func (r *request) mayHold(held *hold) error {
 			return fmt.Errorf("channel %q is not among the route's hold.channels", ch)
 		}
 	}
-	if n := namespaces(held.channels); n > hub.MaxPositions {
+	if n := wire.Namespaces(held.channels); n > hub.MaxPositions {
 		return fmt.Errorf("channels of %d namespaces, at most %d in one stream", n, hub.MaxPositions)
 	}
 	return nil
@@ -93,7 +94,7 @@ func (r *request) beginHold() {
 	if r.sent > 0 {
 		c.Write(blankLines)
 	}
-	sub := &push.Subscription{Channels: held.channels, Identity: r.policy.Identity}
+	sub := &push.Subscription{Subscription: wire.Subscription{Channels: held.channels}, Identity: r.policy.Identity}
 	if len(held.since) > 0 {
 		sub.Since = string(held.since.AppendTo(nil))
 	} else if _, err := hub.ParsePositions(r.resume); err == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/auth"
@@ -112,6 +111,3 @@ func tokenError(err error) *push.APIError {
 	}
 	return &push.APIError{Status: http.StatusUnauthorized, Message: "token refused", Hint: hint}
 }
-
-// quoted returns s as it may stand in a message.
-func quoted(s string) string { return strconv.Quote(s[:min(len(s), 80)]) }

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/record"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // A recording is what a request has besides whose reply is recorded, or that asks
@@ -147,7 +148,7 @@ func (r *request) follow(f *record.Follow) {
 		return
 	}
 	fields := http1.AppendField(r.streamFields(), "Weir-Recording", f.URL)
-	sub := &push.Subscription{Channels: []string{f.Channel}, Since: f.Since, Identity: rec.who, Fields: fields}
+	sub := &push.Subscription{Subscription: wire.Subscription{Channels: []string{f.Channel}, Since: f.Since}, Identity: rec.who, Fields: fields}
 	h.unwait()
 	if err := h.lane.srv.push.ServeRecording(c, sub, rec.viewer.Leave); err != nil {
 		rec.viewer.Leave()

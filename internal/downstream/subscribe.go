@@ -2,15 +2,13 @@ package downstream
 
 import (
 	"bytes"
-	"fmt"
 	"net/http"
 	"slices"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -93,68 +91,22 @@ func (r *request) header(name string) []byte {
 // subscription reads the query of /sse and /ws.
 func (r *request) subscription() (*push.Subscription, *push.APIError) {
 	srv := r.h.lane.srv
-	badRequest := func(msg, hint string) (*push.Subscription, *push.APIError) {
-		return nil, &push.APIError{Status: http.StatusBadRequest, Message: msg, Hint: hint}
-	}
 	if r.access == auth.OriginRefused {
 		return nil, errOrigin
 	}
-	sub := &push.Subscription{}
-	for pair, err := range http1.Query(r.head.Query) {
-		if err != nil {
-			return badRequest(err.Error(), "")
-		}
-		switch string(pair.Name) {
-		case "channel":
-			ch := string(pair.Value)
-			if err := hub.CheckChannel(ch); err != nil {
-				return badRequest(err.Error(), "")
-			}
-			if _, err := srv.push.Hub().Namespace(ch); err != nil {
-				return nil, push.ErrorOf(err)
-			}
-			if !slices.Contains(sub.Channels, ch) {
-				sub.Channels = append(sub.Channels, ch)
-			}
-		case "lastEventId", "since":
-			sub.Since = string(pair.Value)
-		case "envelope":
-			sub.Envelope = truthy(pair.Value)
-		case "hello":
-			sub.Hello = truthy(pair.Value)
-		}
-		if limit := srv.push.Config().MaxChannels; len(sub.Channels) > limit {
-			return badRequest("too many channels", "raise push.max_channels")
-		}
+	sub, bad := wire.ParseSubscription(srv.push.Hub(), r.head.Query, srv.push.Config().MaxChannels)
+	if bad != nil {
+		return nil, bad
 	}
-	if n := namespaces(sub.Channels); n > hub.MaxPositions {
-		return badRequest(fmt.Sprintf("channels of %d namespaces, at most %d in one stream", n, hub.MaxPositions), "open another stream")
-	}
-	if len(sub.Channels) == 0 {
-		return badRequest("no channel is named", "add ?channel=NAME, once per channel")
-	}
-	return sub, nil
+	return &push.Subscription{Subscription: *sub}, nil
 }
-
-// namespaces counts those of channels. A stream's position has one entry for each.
-func namespaces(channels []string) int {
-	var names []string
-	for _, ch := range channels {
-		if n := hub.NamespaceOf(ch); !slices.Contains(names, n) {
-			names = append(names, n)
-		}
-	}
-	return len(names)
-}
-
-func truthy(b []byte) bool { return len(b) > 0 && string(b) != "0" && string(b) != "false" }
 
 // subscribe finds out who asks, whether that one may, and hands the connection
 // to the wing.
 func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
 	sub.Fields = r.fields()
 	r.identify(func(r *request, id *auth.Identity) {
-		if bad := r.mayRead(id, sub.Channels); bad != nil {
+		if bad := wire.MayRead(r.h.lane.srv.push.Hub(), id, sub.Channels); bad != nil {
 			r.fail(bad)
 			return
 		}
@@ -171,29 +123,6 @@ func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, 
 		r.release()
 		goOn(c)
 	})
-}
-
-// mayRead judges the channels one by one: by the identity's grants, or because
-// the namespace is open to everyone.
-func (r *request) mayRead(id *auth.Identity, channels []string) *push.APIError {
-	for _, ch := range channels {
-		if id.CanSubscribe(ch) {
-			continue
-		}
-		ns, err := r.h.lane.srv.push.Hub().Namespace(ch)
-		switch {
-		case err != nil:
-			return push.ErrorOf(err)
-		case ns.Anonymous:
-		case id == auth.Anonymous:
-			return &push.APIError{Status: http.StatusUnauthorized, Message: "a token is needed to read " + quoted(ch),
-				Hint: "send Authorization: Bearer, the cookie, or ?token="}
-		default:
-			return &push.APIError{Status: http.StatusForbidden, Message: "reading " + quoted(ch) + " is not granted",
-				Hint: "the token's weir.subscribe must match the channel"}
-		}
-	}
-	return nil
 }
 
 // publish serves POST /api/publish.

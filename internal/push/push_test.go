@@ -117,7 +117,7 @@ type stage struct {
 type greeter struct{ p *Push }
 
 func (h greeter) Data(c *eventloop.Conn, b []byte) int {
-	sub := &Subscription{Channels: []string{"a"}, Hello: true, Key: []byte("dGhlIHNhbXBsZSBub25jZQ=="), Fields: []byte("X-Test: yes\r\n")}
+	sub := &Subscription{Subscription: wire.Subscription{Channels: []string{"a"}, Hello: true}, Key: []byte("dGhlIHNhbXBsZSBub25jZQ=="), Fields: []byte("X-Test: yes\r\n")}
 	serve := h.p.ServeSSE
 	if b[0] == 'w' {
 		serve = h.p.ServeWebSocket

@@ -18,14 +18,7 @@ import (
 
 // A Subscription is what a client asks for, credentials and routes apart.
 type Subscription struct {
-	Channels []string
-	// Since is the position token to resume after; "" asks for live messages
-	// only, "0" for everything retained.
-	Since string
-	// Envelope wraps SSE payloads even with one channel.
-	Envelope bool
-	// Hello makes a WebSocket begin with where the stream stands.
-	Hello bool
+	wire.Subscription
 	// Identity is who subscribes.
 	Identity *auth.Identity
 	// Fields are complete header lines to add to the answer's head.

@@ -56,7 +56,7 @@ func ParseSubscription(h *hub.Hub, query []byte, maxChannels int) (*Subscription
 			return bad("too many channels", "raise push.max_channels")
 		}
 	}
-	if n := namespaces(sub.Channels); n > hub.MaxPositions {
+	if n := Namespaces(sub.Channels); n > hub.MaxPositions {
 		return bad(fmt.Sprintf("channels of %d namespaces, at most %d in one stream", n, hub.MaxPositions), "open another stream")
 	}
 	if len(sub.Channels) == 0 {
@@ -86,8 +86,8 @@ func Options(channels []string, since string) hub.SubscribeOptions {
 	return o
 }
 
-// namespaces counts those of channels. A stream's position has one entry for each.
-func namespaces(channels []string) int {
+// Namespaces counts those of channels. A stream's position has one entry for each.
+func Namespaces(channels []string) int {
 	var names []string
 	for _, ch := range channels {
 		if n := hub.NamespaceOf(ch); !slices.Contains(names, n) {
