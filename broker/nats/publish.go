@@ -76,7 +76,9 @@ func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Pos
 	case len(p.Data) > s.ns.MaxMessageBytes:
 		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), s.ns.MaxMessageBytes, s.ns.Name)
 	case !b.connected.Load():
-		err = errDisconnected
+		if err = b.stateErr(); err == nil { // it may have been closed since
+			err = errDisconnected
+		}
 	case !s.verified():
 		err = fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.ns.Name)
 	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+overhead)):
