@@ -233,6 +233,9 @@ func (g *Generator) connect(ctx context.Context) error {
 	}
 	want := g.spec.Conns + len(g.publisher)
 	done := g.waiter.expect(want)
+	if err := g.broken.Load(); err != nil {
+		return *err // it was told when nobody waited yet
+	}
 	g.setConns(g.spec.Conns)
 	now := g.now()
 	for _, h := range g.publisher {
