@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -169,15 +170,21 @@ func (p *process) stop() {
 	})
 }
 
-// freePort returns a port on which nobody listens now.
+// freePort returns a port for a process that is still to start, and may be started
+// again: one below those that the system gives to connections, of which tests of
+// other packages make thousands meanwhile.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := 12_000 + rand.IntN(18_000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatal("no port is free")
+	return 0
 }
 
 func (c natsChild) spawn(t *testing.T) *process {
