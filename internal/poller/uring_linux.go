@@ -1,7 +1,6 @@
 package poller
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"syscall"
@@ -185,23 +184,6 @@ func ProbeUring() error {
 		p.Release()
 	}
 	return err
-}
-
-// PreferUring returns nil when NewUring would work and cost less than epoll: from
-// Linux 6.7 on, where a waiting receive is small and buffers can be given back.
-func PreferUring() error {
-	p, err := NewUring(1)
-	if err != nil {
-		return err
-	}
-	defer p.Release()
-	switch {
-	case !p.ring.Deferred():
-		return errors.New("io_uring works behind the loop's back before Linux 6.1")
-	case !p.reads:
-		return errors.New("io_uring has no multishot read before Linux 6.7")
-	}
-	return nil
 }
 
 // Name returns "io_uring".

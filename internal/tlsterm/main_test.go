@@ -130,12 +130,12 @@ const testEngine = "WEIR_TEST_ENGINE"
 
 // Every test here must hold with every engine: this one runs them all again, in
 // a process of its own.
-func TestEverythingHoldsWithEpoll(t *testing.T) {
+func TestEverythingHoldsWithIOUring(t *testing.T) {
 	if os.Getenv(testEngine) != "" {
 		return // this is that process
 	}
 	cmd := exec.CommandContext(t.Context(), must(os.Executable()), "-test.short")
-	cmd.Env = append(os.Environ(), testEngine+"=epoll")
+	cmd.Env = append(os.Environ(), testEngine+"=io_uring")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
