@@ -64,8 +64,17 @@ func (l *loops) run(ctx context.Context) error {
 	}
 	l.push.Drain(0)
 	// Last words go out before the loops end; who does not take them is cut.
-	for deadline := time.Now().Add(time.Second); l.streams() > 0 && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond)
+	patience, look := time.NewTimer(time.Second), time.NewTicker(5*time.Millisecond)
+	defer patience.Stop()
+	defer look.Stop()
+	for waiting := true; waiting && l.streams() > 0; {
+		select {
+		case <-look.C:
+		case <-patience.C:
+			waiting = false
+		case err := <-ended:
+			return err
+		}
 	}
 	stop()
 	return <-ended

@@ -240,6 +240,9 @@ func TestEndedLoopsAreAnErrorAndNotAResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
+	if e := g.group.Engine(); e != "epoll" {
+		t.Errorf("engine %s, want epoll unless asked for another", e)
+	}
 	g.group.Release() // so that Run fails
 	if err := g.Connect(t.Context()); err == nil {
 		t.Error("connected without loops")
