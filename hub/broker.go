@@ -14,6 +14,7 @@ var (
 	ErrUnknownNamespace = errors.New("unknown namespace")    // HTTP 404
 	ErrBadChannel       = errors.New("bad channel name")     // HTTP 400
 	ErrTooLarge         = errors.New("message is too large") // HTTP 413
+	ErrNoMessage        = errors.New("no such message")      // HTTP 404
 )
 
 // A Broker stores messages, numbers them and brings them to every node.
@@ -112,3 +113,23 @@ const (
 	// Synced is on disk (fsync) before the answer: it survives the power.
 	Synced Durability = "synced"
 )
+
+// Whole returns the name that stands for all channels of a namespace at once, in
+// SubscribeOptions.Channels, Broker.Subscribe, Broker.Unsubscribe and Broker.History.
+// It is no channel: CheckChannel refuses it, and nothing can be published on it.
+func Whole(namespace string) string { return namespace + ":" }
+
+// IsWhole reports whether name is what Whole returns for some namespace.
+func IsWhole(name string) bool { return len(name) > 1 && name[len(name)-1] == ':' }
+
+// An Archive is the part of a Broker that protocols need beyond publish and resume.
+type Archive interface {
+	// Lookup returns the position of the earliest retained message of the namespace
+	// whose Attributes.ID is id, or ErrNoMessage. It is exact at any size of the log:
+	// the answer takes in everything that was stored before the call began.
+	Lookup(ctx context.Context, ns *Namespace, id string) (Position, error)
+	// Remove deletes what is retained of channel. Readers of it are told a gap.
+	Remove(ctx context.Context, ns *Namespace, channel string) error
+	// Bus connects the nodes; never nil once started.
+	Bus() Bus
+}

@@ -23,6 +23,8 @@ type Message struct {
 	Key string
 	// Data is the payload as the publisher gave it.
 	Data []byte
+	// Attributes are what else the publisher said; nil for most messages.
+	Attributes *Attributes
 	// Time is when the broker stored the message, in Unix milliseconds.
 	Time int64
 	// Epoch names the life of the log Offset belongs to; empty when the
@@ -159,6 +161,8 @@ type Publication struct {
 	Channel string
 	Key     string // conflation key, may be empty
 	Data    []byte // kept, not copied: the caller must not change it afterwards
+	// Attributes are what else there is to say; nil means nothing. Kept, not copied.
+	Attributes *Attributes
 	// IdempotencyKey makes a retry harmless: within the namespace's window a
 	// second publication with the same key stores nothing and is answered with
 	// the first one's position. Empty means none.
@@ -173,5 +177,5 @@ type Publication struct {
 // Fill makes m the message of p but for its place and time: brokers that deliver
 // within Publish spare the hub a search that way. m must be new.
 func (p *Publication) Fill(m *Message) {
-	m.Channel, m.Key, m.Data, m.to = p.Channel, p.Key, p.Data, p.to
+	m.Channel, m.Key, m.Data, m.Attributes, m.to = p.Channel, p.Key, p.Data, p.Attributes, p.to
 }

@@ -1,0 +1,2 @@
+// Package migrate translates the configuration files of other servers.
+package migrate

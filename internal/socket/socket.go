@@ -1,0 +1,191 @@
+// Package socket is what a protocol needs of a client's connection, whatever
+// carries it: an event loop (internal/push) or net/http (internal/pushhttp). A
+// protocol is written once, against these interfaces.
+package socket
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// A Transport is a client's connection that stays open: a WebSocket, or the body of
+// a reply that goes on (SSE, a stream of lines). It has one owner, a goroutine that
+// may own many; all methods are for the owner, except where they say otherwise.
+// After Close or the client's end they do nothing.
+type Transport interface {
+	// Send sends b: for a WebSocket a complete frame, otherwise bytes of the body. b is
+	// kept, not copied, for as long as the client does not take it: it must never change.
+	Send(b []byte)
+	// Write is Send for bytes that the caller will use again.
+	Write(b []byte)
+	// Stalled reports whether the client takes less than it is sent.
+	Stalled() bool
+	// Unsent is how many bytes wait for it in this process.
+	Unsent() int
+	// Close sends a close frame with code and reason (WebSocket; for a stream just the
+	// end of the body), after what was sent, and closes. Session.Closed comes then.
+	Close(code int, reason string)
+	// Cut closes at once: what was not sent is lost, and there is no close frame.
+	Cut()
+	// SetTimer has Session.Timer called once after d, instead of what was set before;
+	// 0 clears it. It is exact to 100 ms, never early.
+	SetTimer(d time.Duration)
+	// Now is a monotonic clock in nanoseconds.
+	Now() int64
+	// Subscribe begins a subscription of the hub; sink is called by the owner. An error
+	// means that nothing was begun.
+	Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.SubscribeOptions) error
+	// Unsubscribe ends it. It may be called from a sink, also for another subscriber.
+	Unsubscribe(s *hub.Subscriber)
+	// Publish publishes p and has done called by the owner, before or after it returns.
+	Publish(p hub.Publication, done func(hub.Position, error))
+	// Do runs work, which may block, on a goroutine of a bounded number, and then
+	// then by the owner, unless the client has gone. ctx ends with the process. It
+	// reports false when there are too many at work: nothing is done then.
+	Do(work func(ctx context.Context), then func()) bool
+	// Post has f run by the owner, also after the client has gone. Any goroutine.
+	Post(f func())
+	// Peer is the client's address. Any goroutine.
+	Peer() netip.AddrPort
+	// ID is unique among the open connections of the process. Any goroutine.
+	ID() uint64
+}
+
+// A Session is what a protocol makes of a Transport. The owner calls it.
+type Session interface {
+	// Message is a complete message of a WebSocket client; b is valid until it returns.
+	// Streams never call it.
+	Message(b []byte, binary bool)
+	// Pong says that a WebSocket client has answered a ping.
+	Pong()
+	// Drained says that all that waited was taken by the client's socket.
+	Drained()
+	// Timer is the end of SetTimer.
+	Timer()
+	// Drain asks the session to send its client away: it says goodbye as its protocol
+	// does and closes. The fronts spread these calls over the time of a drain.
+	Drain()
+	// Closed is the last call: the client is gone, or Close has done its work.
+	Closed()
+}
+
+// A Handler serves the requests of a path. It must answer, or take the connection,
+// once: in the call or later (Request.Do).
+type Handler func(Request)
+
+// A Request is a client's request for a path that a protocol serves. Its methods
+// are for the owner, and their results are valid until it is answered or taken.
+type Request interface {
+	// Method is "GET", "POST", ...
+	Method() string
+	// Path is the path as it was matched, decoded and normalised.
+	Path() string
+	// Query is what follows "?", as it came.
+	Query() string
+	// Header returns a field's value, several lines joined by ", "; "" if there is none.
+	Header(name string) string
+	// Body is the whole body, within Endpoint.MaxBody.
+	Body() []byte
+	// Secure reports whether the client came over TLS.
+	Secure() bool
+	// Host is the authority that the client asked for.
+	Host() string
+	// Origin is the page's origin as the client said it ("" for none), and what auth
+	// thinks of it.
+	Origin() (string, auth.Access)
+	// Peer is the client's address.
+	Peer() netip.AddrPort
+	// Identify finds out who asks, by Weir's own rules (API key, bearer token, cookie,
+	// query), and goes on with then; a bad token is answered without it. Nobody is
+	// auth.Anonymous.
+	Identify(then func(*auth.Identity))
+	// Do runs work, which may block, on a goroutine, and then then by the owner, unless
+	// the client has gone. With too many at work the client is told to come again.
+	Do(work func(ctx context.Context), then func())
+	// Answer is a complete answer. Content-Length, Date and, for pages of other
+	// origins, CORS fields are added. contentType "" means none.
+	Answer(status int, contentType string, body []byte, fields ...Field)
+	// Fail answers with an error in Weir's own form.
+	Fail(e *wire.Error)
+	// WebSocket completes a handshake and makes the connection speak what open returns.
+	// Messages of the client come after open has returned. What is no handshake, or
+	// comes from a page that may not, is refused without open.
+	WebSocket(o WebSocketOptions, open func(Transport) Session)
+	// Stream answers 200 with a body that stays open.
+	Stream(o StreamOptions, open func(Transport) Session)
+	// Subscribe answers as GET /sse does, with a stream of events that belongs to the
+	// hub's own sessions, compression, slow-reader policies and metrics included.
+	Subscribe(s *Subscription)
+	// Away answers a client that is to come back later: an SSE client in a way
+	// that keeps a browser's EventSource trying, others with 503.
+	Away(stream bool)
+}
+
+// A Field is a header field.
+type Field struct{ Name, Value string }
+
+// WebSocketOptions are how Request.WebSocket answers.
+type WebSocketOptions struct {
+	// Subprotocols are those that the server speaks, the best first. If the client
+	// offers some and none fits, it is answered without one.
+	Subprotocols []string
+	// Chosen gets the one agreed on, "" for none; nil: nobody cares.
+	Chosen *string
+	// MaxMessage bounds what the client may send at a time; 0 means push.max_client_message.
+	MaxMessage int
+	// AnyOrigin lets pages of every origin connect: the protocol has no credentials
+	// that a browser sends by itself.
+	AnyOrigin bool
+}
+
+// StreamOptions are how Request.Stream answers.
+type StreamOptions struct {
+	ContentType string
+	Fields      []Field
+}
+
+// A Subscription is what Request.Subscribe serves.
+type Subscription struct {
+	// Options are for the hub.
+	Options hub.SubscribeOptions
+	// Format is an SSE format of wire.
+	Format hub.Format
+	// Identity is who subscribes: the stream ends when it expires.
+	Identity *auth.Identity
+	// Select judges each message for this subscriber; nil means that all are wanted.
+	// It must be pure and quick.
+	Select func(*hub.Message) bool
+	// Fields are added to the head.
+	Fields []Field
+	// Preamble is sent right after the head instead of a retry and an id line.
+	Preamble []byte
+	// Gap writes what the client is told about missing messages; nil means Weir's own
+	// event, and what is nil then says nothing.
+	Gap func(hub.Gap) []byte
+	// Heartbeat is how often a comment is sent in silence; 0 means push.heartbeat.
+	Heartbeat time.Duration
+	// Life ends the stream in order after that long; 0 means never.
+	Life time.Duration
+	// Began is called when the subscription stands, Ended when the client has gone and
+	// only then; nil: nobody cares.
+	Began, Ended func()
+}
+
+// An Endpoint is a path, or several, that a protocol serves.
+type Endpoint struct {
+	// Path is what is matched: whole, or with a "*" at its end for everything below.
+	Path string
+	// Methods are those that are served, "GET, POST"; others are answered 405.
+	// OPTIONS is answered by the front.
+	Methods string
+	// MaxBody bounds a body in bytes; 0: a body is not wanted.
+	MaxBody int
+	// Stream says that its clients give up for good after a status other than 200.
+	Stream bool
+	Serve  Handler
+}
