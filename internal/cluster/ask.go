@@ -1,0 +1,320 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Bounds of what goes over the bus at a time.
+const (
+	// MaxQuestion bounds what Ask and AskNode send.
+	MaxQuestion = 480 << 10
+	// MaxAnswer bounds what a handler returns. It goes in parts.
+	MaxAnswer = 16 << 20
+
+	partBytes = 480 << 10
+	maxTopic  = 64
+)
+
+// States of an answer.
+const (
+	answered byte = iota
+	noHandler
+	busy
+	tooLarge
+)
+
+// An ask is one question on its way. Its fields are under Cluster.mu.
+type ask struct {
+	waiting map[string]*partial
+	answers map[string][]byte
+	errs    map[string]error
+	done    chan struct{} // closed when nobody is waited for
+}
+
+// A partial is an answer that comes in parts.
+type partial struct {
+	parts [][]byte
+	bytes int
+	have  int
+}
+
+// lose ends the wait for a node that has gone. The caller holds mu.
+func (a *ask) lose(id string) {
+	if _, ok := a.waiting[id]; ok {
+		a.settle(id, nil, ErrNoNode)
+	}
+}
+
+func (a *ask) settle(id string, data []byte, err error) {
+	delete(a.waiting, id)
+	if err != nil {
+		a.errs[id] = err
+	} else {
+		a.answers[id] = data
+	}
+	if len(a.waiting) == 0 {
+		close(a.done)
+	}
+}
+
+// Ask puts a question to every node that lives, this one included, and returns what
+// they answered by node. missing are the nodes that did not: they went, were not
+// heard of before ctx ended, have no handler or too much to do. err says only why
+// nobody was asked. ctx should have a deadline.
+func (c *Cluster) Ask(ctx context.Context, topic string, data []byte) (answers map[string][]byte, missing []string, err error) {
+	c.mu.Lock()
+	nodes := c.alive
+	c.mu.Unlock()
+	a, err := c.put(ctx, nodes, "", topic, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, id := range nodes {
+		if _, ok := a.answers[id]; !ok {
+			missing = append(missing, id)
+		}
+	}
+	return a.answers, missing, nil
+}
+
+// AskNode puts a question to one node and returns its answer. ctx should have a
+// deadline.
+func (c *Cluster) AskNode(ctx context.Context, node, topic string, data []byte) ([]byte, error) {
+	if !c.Alive(node) {
+		return nil, fmt.Errorf("%w: %.40q", ErrNoNode, node)
+	}
+	a, err := c.put(ctx, []string{node}, node, topic, data)
+	if err != nil {
+		return nil, err
+	}
+	if b, ok := a.answers[node]; ok {
+		return b, nil
+	}
+	if err := a.errs[node]; err != nil {
+		return nil, err
+	}
+	return nil, context.Cause(ctx)
+}
+
+// put asks nodes and waits. What it returns is nobody else's any more.
+func (c *Cluster) put(ctx context.Context, nodes []string, only, topic string, data []byte) (*ask, error) {
+	switch {
+	case topic == "" || len(topic) > maxTopic:
+		return nil, fmt.Errorf("ask %.80q: a topic has 1 to %d bytes", topic, maxTopic)
+	case len(data) > MaxQuestion:
+		return nil, fmt.Errorf("ask %s: %d bytes, the bound is %d: %w", topic, len(data), MaxQuestion, ErrTooLarge)
+	}
+	a := &ask{
+		waiting: make(map[string]*partial, len(nodes)),
+		answers: make(map[string][]byte, len(nodes)),
+		errs:    make(map[string]error),
+		done:    make(chan struct{}),
+	}
+	for _, id := range nodes {
+		a.waiting[id] = &partial{}
+	}
+	c.mu.Lock()
+	if len(c.asks) >= maxAsks {
+		c.mu.Unlock()
+		return nil, fmt.Errorf("ask %s: %w", topic, ErrBusy)
+	}
+	c.lastAsk++
+	id := c.lastAsk
+	c.asks[id] = a
+	for _, n := range nodes {
+		if n != c.self && c.nodes[n] == nil {
+			a.lose(n) // it went since nodes was taken
+		}
+	}
+	c.mu.Unlock()
+	c.asked.Add(uint64(len(nodes)))
+	err := c.send(nodes, only, id, topic, data)
+	if err == nil {
+		select {
+		case <-a.done:
+		case <-ctx.Done():
+		}
+	}
+	c.mu.Lock()
+	delete(c.asks, id)
+	c.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", topic, err)
+	}
+	return a, nil
+}
+
+// send brings the question to the nodes; to this one without the bus.
+func (c *Cluster) send(nodes []string, only string, id uint64, topic string, data []byte) error {
+	if slices.Contains(nodes, c.self) {
+		c.serve(c.self, id, topic, data)
+	}
+	msg := binary.AppendUvarint(nil, id)
+	msg = append(msg, byte(len(topic)))
+	msg = append(msg, topic...)
+	msg = append(msg, data...)
+	switch {
+	case only == c.self || (only == "" && len(nodes) == 1):
+		return nil
+	case only != "":
+		return c.bus.TellNode(only, askTopic, msg)
+	default:
+		return c.bus.Tell(askTopic, msg)
+	}
+}
+
+// onAsk is called by the bus.
+func (c *Cluster) onAsk(from string, data []byte) {
+	if from == c.self {
+		return
+	}
+	id, n := binary.Uvarint(data)
+	if n <= 0 || len(data) <= n || len(data) < n+1+int(data[n]) {
+		c.malformed.Add(1)
+		return
+	}
+	topic := string(data[n+1 : n+1+int(data[n])])
+	c.serve(from, id, topic, slices.Clone(data[n+1+len(topic):]))
+}
+
+// serve has the handler answer, on a goroutine if there is a slot for it.
+func (c *Cluster) serve(from string, id uint64, topic string, data []byte) {
+	c.mu.Lock()
+	f, state := c.handlers[topic], answered
+	switch {
+	case c.ended:
+		state = busy
+	case f == nil:
+		state = noHandler
+	default:
+		select {
+		case c.work <- struct{}{}:
+			c.wg.Add(1) // under mu: Run waits after it has set ended
+		default:
+			state = busy
+		}
+	}
+	c.mu.Unlock()
+	if state != answered {
+		if state == busy {
+			c.refused.Add(1)
+		}
+		c.reply(from, id, state, nil)
+		return
+	}
+	go func() {
+		defer c.wg.Done()
+		defer func() { <-c.work }()
+		answer := f(from, data)
+		if len(answer) > MaxAnswer {
+			c.reply(from, id, tooLarge, nil)
+			return
+		}
+		c.served.Add(1)
+		c.reply(from, id, answered, answer)
+	}()
+}
+
+// reply sends an answer in parts: id, state, number of the part, number of parts, bytes.
+func (c *Cluster) reply(to string, id uint64, state byte, data []byte) {
+	if to == c.self {
+		c.settle(to, id, state, 0, 1, data)
+		return
+	}
+	parts := max(1, (len(data)+partBytes-1)/partBytes)
+	for i := range parts {
+		part := data[i*partBytes : min(len(data), (i+1)*partBytes)]
+		msg := binary.AppendUvarint(make([]byte, 0, len(part)+16), id)
+		msg = append(msg, state)
+		msg = binary.AppendUvarint(msg, uint64(i))
+		msg = binary.AppendUvarint(msg, uint64(parts))
+		if err := c.bus.TellNode(to, replyTopic, append(msg, part...)); err != nil {
+			c.log.Debug("answer not sent", "node", to, "err", err)
+			return
+		}
+	}
+}
+
+// onReply is called by the bus.
+func (c *Cluster) onReply(from string, data []byte) {
+	id, n := binary.Uvarint(data)
+	if n <= 0 || len(data) <= n {
+		c.malformed.Add(1)
+		return
+	}
+	state, rest := data[n], data[n+1:]
+	part, n1 := binary.Uvarint(rest)
+	parts, n2 := binary.Uvarint(rest[max(n1, 0):])
+	if n1 <= 0 || n2 <= 0 || parts == 0 || parts > MaxAnswer/partBytes+1 || part >= parts {
+		c.malformed.Add(1)
+		return
+	}
+	c.settle(from, id, state, int(part), int(parts), slices.Clone(rest[n1+n2:]))
+}
+
+// settle takes a part of an answer. One that nobody waits for any more is dropped.
+func (c *Cluster) settle(from string, id uint64, state byte, part, parts int, data []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := c.asks[id]
+	if a == nil {
+		return
+	}
+	p := a.waiting[from]
+	if p == nil {
+		return
+	}
+	if state != answered {
+		a.settle(from, nil, stateError(state))
+		return
+	}
+	if p.parts == nil {
+		p.parts = make([][]byte, parts)
+	}
+	if parts != len(p.parts) || p.parts[part] != nil {
+		return
+	}
+	if data == nil {
+		data = []byte{}
+	}
+	p.parts[part], p.have, p.bytes = data, p.have+1, p.bytes+len(data)
+	if p.have < parts {
+		return
+	}
+	whole := data
+	if parts > 1 {
+		whole = slices.Concat(p.parts...)
+	}
+	c.answered.Add(1)
+	a.settle(from, whole, nil)
+}
+
+func stateError(state byte) error {
+	switch state {
+	case noHandler:
+		return ErrNoHandler
+	case busy:
+		return ErrBusy
+	case tooLarge:
+		return ErrTooLarge
+	}
+	return errors.New("an answer of unknown form")
+}
+
+// endAsks ends all waits when this node no longer listens, and has it answer no more.
+func (c *Cluster) endAsks() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	for _, a := range c.asks {
+		for id := range a.waiting {
+			if id != c.self {
+				a.lose(id)
+			}
+		}
+	}
+}

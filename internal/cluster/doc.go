@@ -1,2 +1,0 @@
-// Package cluster knows the nodes that share a broker: who lives, and how to ask all of them.
-package cluster
