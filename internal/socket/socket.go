@@ -16,33 +16,53 @@ import (
 // A Transport is a client's connection that stays open: a WebSocket, or the body of
 // a reply that goes on (SSE, a stream of lines). It has one owner, a goroutine that
 // may own many; all methods are for the owner, except where they say otherwise.
-// After Close or the client's end they do nothing.
+// After Close or the client's end they do nothing, but for Unsubscribe and Post.
+//
+// A transport watches whether the client takes what waits for it, and closes it when
+// it does not (eventloop.write_stall), or when more waits than it may. Whether a
+// WebSocket client that has nothing to take is still there is for the protocol to
+// find out: with Ping or a message of its own, SetTimer and LastRead.
 type Transport interface {
-	// Send sends b: for a WebSocket a complete frame, otherwise bytes of the body. b is
+	// Send sends b: for a WebSocket complete frames, otherwise bytes of the body. b is
 	// kept, not copied, for as long as the client does not take it: it must never change.
 	Send(b []byte)
-	// Write is Send for bytes that the caller will use again.
+	// Write is Send for bytes that the caller will use again. What is written while the
+	// owner works leaves together, when it is done with that.
 	Write(b []byte)
+	// Ping sends a WebSocket ping. The answer counts for LastRead and is told by
+	// Session.Pong. For a stream it does nothing.
+	Ping()
+	// LastRead is when a WebSocket client was last heard of, on the clock of Now; for a
+	// stream when it began.
+	LastRead() int64
 	// Stalled reports whether the client takes less than it is sent.
 	Stalled() bool
 	// Unsent is how many bytes wait for it in this process.
 	Unsent() int
 	// Close sends a close frame with code and reason (WebSocket; for a stream just the
-	// end of the body), after what was sent, and closes. Session.Closed comes then.
+	// end of the body), after what was sent, and closes. Session.Closed comes then, never
+	// before the call of the session is over that this one was made in; no other call
+	// comes in between.
 	Close(code int, reason string)
 	// Cut closes at once: what was not sent is lost, and there is no close frame.
+	// Session.Closed comes as after Close.
 	Cut()
 	// SetTimer has Session.Timer called once after d, instead of what was set before;
 	// 0 clears it. It is exact to 100 ms, never early.
 	SetTimer(d time.Duration)
 	// Now is a monotonic clock in nanoseconds.
 	Now() int64
-	// Subscribe begins a subscription of the hub; sink is called by the owner. An error
-	// means that nothing was begun.
+	// Subscribe begins a subscription of the hub; sink is called by the owner, maybe
+	// before it returns, and not any more once the transport is closed. An error means
+	// that nothing was begun. A subscription ends with its transport, if not before.
+	// It must not be called from a sink: Post it.
 	Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.SubscribeOptions) error
-	// Unsubscribe ends it. It may be called from a sink, also for another subscriber.
+	// Unsubscribe ends it: the sink is not called any more. It may be called from a sink,
+	// also for another subscriber, which must then not be used for a new subscription
+	// before that call is over.
 	Unsubscribe(s *hub.Subscriber)
-	// Publish publishes p and has done called by the owner, before or after it returns.
+	// Publish publishes p and has done called by the owner, before or after it returns,
+	// unless the client has gone.
 	Publish(p hub.Publication, done func(hub.Position, error))
 	// Do runs work, which may block, on a goroutine of a bounded number, and then
 	// then by the owner, unless the client has gone. ctx ends with the process. It
@@ -56,21 +76,24 @@ type Transport interface {
 	ID() uint64
 }
 
-// A Session is what a protocol makes of a Transport. The owner calls it.
+// A Session is what a protocol makes of a Transport. The owner calls it. A panic in one
+// of its calls, or of its sinks', ends this one client (code 1011) and is counted.
 type Session interface {
 	// Message is a complete message of a WebSocket client; b is valid until it returns.
 	// Streams never call it.
 	Message(b []byte, binary bool)
 	// Pong says that a WebSocket client has answered a ping.
 	Pong()
-	// Drained says that all that waited was taken by the client's socket.
+	// Drained says that all that waited was taken by the client's socket, after the
+	// transport was stalled.
 	Drained()
 	// Timer is the end of SetTimer.
 	Timer()
 	// Drain asks the session to send its client away: it says goodbye as its protocol
 	// does and closes. The fronts spread these calls over the time of a drain.
 	Drain()
-	// Closed is the last call: the client is gone, or Close has done its work.
+	// Closed is the last call: the client is gone, or Close has done its work. Its
+	// subscriptions have ended.
 	Closed()
 }
 
@@ -83,7 +106,8 @@ type Handler func(Request)
 type Request interface {
 	// Method is "GET", "POST", ...
 	Method() string
-	// Path is the path as it was matched, decoded and normalised.
+	// Path is the path as the client sent it, its escapes included: decode it part by
+	// part. That is what endpoints are matched by, as Weir's own are.
 	Path() string
 	// Query is what follows "?", as it came.
 	Query() string
@@ -107,6 +131,9 @@ type Request interface {
 	// Do runs work, which may block, on a goroutine, and then then by the owner, unless
 	// the client has gone. With too many at work the client is told to come again.
 	Do(work func(ctx context.Context), then func())
+	// Publish publishes p and has done called by the owner, before or after it returns,
+	// unless the client has gone.
+	Publish(p hub.Publication, done func(hub.Position, error))
 	// Answer is a complete answer. Content-Length, Date and, for pages of other
 	// origins, CORS fields are added. contentType "" means none.
 	Answer(status int, contentType string, body []byte, fields ...Field)
@@ -158,7 +185,7 @@ type Subscription struct {
 	// Identity is who subscribes: the stream ends when it expires.
 	Identity *auth.Identity
 	// Select judges each message for this subscriber; nil means that all are wanted.
-	// It must be pure and quick.
+	// It must be pure and quick. It is put into Options.
 	Select func(*hub.Message) bool
 	// Fields are added to the head.
 	Fields []Field
@@ -178,8 +205,12 @@ type Subscription struct {
 
 // An Endpoint is a path, or several, that a protocol serves.
 type Endpoint struct {
-	// Path is what is matched: whole, or with a "*" at its end for everything below.
+	// Path is what is matched: whole, or with "/*" at its end for everything below; the
+	// longest match wins.
 	Path string
+	// Protocol is a word for what is spoken here, "centrifuge": it names the endpoint's
+	// connections in metrics and in the admin API.
+	Protocol string
 	// Methods are those that are served, "GET, POST"; others are answered 405.
 	// OPTIONS is answered by the front.
 	Methods string
