@@ -34,6 +34,7 @@ type Loop struct {
 	poller poller.Poller
 	accept func(*Conn) Handler
 	onTick func()
+	onEnd  func(now int64) // nil: none
 	limits limits
 	// dialSettings are for every socket that Dial opens.
 	dialSettings []sys.Setting
@@ -51,6 +52,7 @@ type Loop struct {
 	woken    atomic.Bool // something was posted since the last tick
 	sleeping atomic.Bool // the poller may be waiting
 	counters published
+	ticking  tickTimes
 
 	// Owned by the loop's goroutine. No lock.
 	now     int64 // nanoseconds since base, read once per tick
@@ -237,6 +239,7 @@ func (l *Loop) endTick() {
 	l.n.ticks++
 	l.n.open = uint64(l.open)
 	l.counters.publish(&l.n)
+	l.tickEnds()
 }
 
 func (l *Loop) flushDirty() {
@@ -299,6 +302,7 @@ func (l *Loop) Woke() {
 		l.woken.Store(false) // before the inbox is read: what comes later wakes anew
 	}
 	l.now = int64(time.Since(l.base))
+	l.tickBegins()
 }
 
 // FD implements poller.Handler.

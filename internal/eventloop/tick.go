@@ -1,0 +1,72 @@
+package eventloop
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/metrics"
+)
+
+// tickTimes is how long the ticks of a loop took: from the return of the poller to the
+// end of all work that it brought.
+type tickTimes struct {
+	times metrics.Histogram
+	// busy is the nanoseconds of all ticks, began when the one under way began, on the
+	// loop's clock; 0 between ticks.
+	busy, began atomic.Int64
+}
+
+// OnEnd sets f to run at the end of every tick, when what was queued has been handed to
+// the kernel, with the loop's clock read anew. Before Run only. It must be quick.
+func (l *Loop) OnEnd(f func(now int64)) { l.onEnd = f }
+
+// tickBegins is called when the poller has something.
+func (l *Loop) tickBegins() {
+	if l.ticking.began.Load() == 0 {
+		l.ticking.began.Store(max(l.now, 1))
+	}
+}
+
+// tickEnds looks at the clock once more: how long the tick took can be known in no
+// other way.
+func (l *Loop) tickEnds() {
+	now := int64(time.Since(l.base))
+	if began := l.ticking.began.Load(); began != 0 {
+		l.ticking.times.Observe(time.Duration(now - began))
+		l.ticking.busy.Store(l.ticking.busy.Load() + now - began)
+		l.ticking.began.Store(0)
+	}
+	if l.onEnd != nil {
+		l.onEnd(now)
+	}
+}
+
+// Ticks are how a loop spent its time.
+type Ticks struct {
+	// Times of all ticks that have ended.
+	Times metrics.Counts
+	// Busy is the time spent in ticks, the one under way included.
+	Busy time.Duration
+	// Current is how long the tick under way has taken so far; 0 between ticks. One
+	// that grows is a handler that does not return.
+	Current time.Duration
+	// Inbox is how many functions wait to be run.
+	Inbox int
+}
+
+// Ticks may be called from any goroutine.
+func (l *Loop) Ticks() (t Ticks) {
+	l.ticking.times.AddTo(&t.Times)
+	t.Busy = time.Duration(l.ticking.busy.Load())
+	if began := l.ticking.began.Load(); began != 0 {
+		t.Current = max(time.Since(l.base)-time.Duration(began), 0)
+		t.Busy += t.Current
+	}
+	l.mu.Lock()
+	t.Inbox = len(l.inbox)
+	l.mu.Unlock()
+	return t
+}
+
+// Clock returns what Now would if the clock were read now. Any goroutine.
+func (l *Loop) Clock() int64 { return int64(time.Since(l.base)) }
