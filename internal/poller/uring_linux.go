@@ -1,6 +1,7 @@
 package poller
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"syscall"
@@ -42,6 +43,7 @@ type Uring struct {
 	batch     uint32 // counts submissions
 	copies    copyPool
 	held      map[uint32]*heldInput
+	bulk      bulk
 	orphans   []orphan
 	// dials are the addresses of Connect, by entry of the table, until it is over.
 	dials map[uint32]*sys.Address
@@ -90,6 +92,7 @@ const (
 	opUnsent
 	opInstall
 	opConnect
+	opBulk
 	opIgnore
 	opMask uint64 = 0xff << 56
 )
@@ -186,6 +189,23 @@ func ProbeUring() error {
 	return err
 }
 
+// PreferUring returns nil when NewUring would work and cost less than epoll: from
+// Linux 6.7 on, where a waiting receive is small and buffers can be given back.
+func PreferUring() error {
+	p, err := NewUring(1)
+	if err != nil {
+		return err
+	}
+	defer p.Release()
+	switch {
+	case !p.ring.Deferred():
+		return errors.New("io_uring works behind the loop's back before Linux 6.1")
+	case !p.reads:
+		return errors.New("io_uring has no multishot read before Linux 6.7")
+	}
+	return nil
+}
+
 // Name returns "io_uring".
 func (p *Uring) Name() string { return "io_uring" }
 
@@ -231,9 +251,17 @@ func (p *Uring) request() *sys.SQE {
 	return new(sys.SQE)
 }
 
+// publish shows the kernel the buffers that were recycled.
+func (p *Uring) publish() {
+	p.buffers.Publish()
+	if b := p.bulk.buffers; b != nil {
+		b.Publish()
+	}
+}
+
 // submit hands over what was gathered. Most sends are done when it returns.
 func (p *Uring) submit() {
-	p.buffers.Publish()
+	p.publish()
 	p.batch++
 	e := p.ring.Submit()
 	p.collect()
@@ -279,7 +307,7 @@ func (p *Uring) Wait(timeout time.Duration, h Handler) error {
 	}
 	p.expireOrphans()
 	if p.ring.Pending() > 0 || p.ring.Work() || timeout == 0 {
-		p.buffers.Publish()
+		p.publish()
 		p.batch++
 		p.check(p.ring.Poll())
 		p.collect()
@@ -289,7 +317,7 @@ func (p *Uring) Wait(timeout time.Duration, h Handler) error {
 		if len(p.orphans) > 0 && (timeout < 0 || timeout > orphanCheck) {
 			timeout = orphanCheck
 		}
-		p.buffers.Publish()
+		p.publish()
 		p.check(p.ring.Wait(timeout))
 		p.collect()
 	}
@@ -330,6 +358,7 @@ func (p *Uring) dispatch(h Handler) {
 		p.starved = false
 		p.buffers.Grow()
 	}
+	p.bulk.grow()
 }
 
 func (p *Uring) result(c sys.CQE, h Handler) {
@@ -342,6 +371,8 @@ func (p *Uring) result(c sys.CQE, h Handler) {
 		p.accepted(c, h)
 	case opRecv:
 		p.received(c, h)
+	case opBulk:
+		p.receivedBulk(c, h)
 	case opHangup:
 		p.hungUp(c)
 	case opConnect:
@@ -403,6 +434,7 @@ func (p *Uring) Release() {
 	if p.buffers != nil {
 		p.buffers.Free()
 	}
+	p.bulk.free()
 	for _, l := range p.listeners {
 		if l.fd >= 0 {
 			sys.Close(l.fd)

@@ -20,13 +20,18 @@ func (p *Uring) Add(k Key, fd int) error {
 	idx := index(fd)
 	c := &p.conns[idx]
 	c.key = k
-	c.state |= connAdded | connReading
-	p.armRecv(idx)
+	c.state |= connAdded | connReading | connRecv
+	s := p.request()
+	s.PrepRecvOnce(idx, p.buffers) // what comes first tells which kind of connection it is
+	s.UserData = p.userData(opRecv, idx)
 	return nil
 }
 
 func (p *Uring) armRecv(idx uint32) {
 	p.conns[idx].state |= connRecv
+	if p.armBulk(idx) {
+		return
+	}
 	s := p.request()
 	if p.reads {
 		s.PrepRead(idx, p.buffers)
@@ -62,7 +67,7 @@ func (p *Uring) SetReading(_ Key, fd int, on bool) {
 		c.state &^= connReading
 		if c.state&connRecv != 0 && c.state&connCancel == 0 {
 			c.state |= connCancel
-			p.cancel(opRecv, idx)
+			p.cancel(p.receiving(idx), idx)
 		}
 	}
 	p.settle(idx)
@@ -96,7 +101,15 @@ func (p *Uring) received(cqe sys.CQE, h Handler) {
 		if !cqe.More() {
 			p.conns[idx].state &^= connRecv | connCancel
 		}
-		p.input(idx, cqe, h)
+		p.watchBulk(idx, cqe)
+		var b []byte
+		if filled {
+			b = p.buffers.Bytes(id, int(cqe.Res))
+		}
+		if cqe.Errno() == sys.ENOBUFS {
+			p.starved = true
+		}
+		p.input(idx, cqe, b, h)
 		if !cqe.More() {
 			p.settle(idx)
 		}
@@ -106,12 +119,11 @@ func (p *Uring) received(cqe sys.CQE, h Handler) {
 	}
 }
 
-func (p *Uring) input(idx uint32, cqe sys.CQE, h Handler) {
+// input is a result of a receive of either kind; b is what came.
+func (p *Uring) input(idx uint32, cqe sys.CQE, b []byte, h Handler) {
 	c := &p.conns[idx]
 	switch e := cqe.Errno(); {
-	case e == sys.ENOBUFS:
-		p.starved = true
-	case e == sys.ECANCELED, e == sys.EINTR, e == sys.EAGAIN:
+	case e == sys.ENOBUFS, e == sys.ECANCELED, e == sys.EINTR, e == sys.EAGAIN:
 	case c.state&connOpen == 0:
 	case e != 0:
 		c.state |= connBroken
@@ -119,12 +131,11 @@ func (p *Uring) input(idx uint32, cqe sys.CQE, h Handler) {
 	case cqe.Res == 0 && c.state&connEOF != 0:
 		h.Received(c.key, nil, 0) // again: this time because the connection is gone
 	case c.state&(connReading|connHeld) != connReading:
-		p.hold(idx, cqe)
+		p.hold(idx, b)
 	case cqe.Res == 0:
 		p.endOfStream(idx, h)
 	default:
-		id, _ := cqe.Buffer()
-		h.Received(c.key, p.buffers.Bytes(id, int(cqe.Res)), 0)
+		h.Received(c.key, b, 0)
 	}
 }
 
@@ -135,18 +146,17 @@ func (p *Uring) endOfStream(idx uint32, h Handler) {
 }
 
 // hold keeps a copy of input that nobody wants yet, so that its buffer can go
-// back. There is at most what the kernel had received when it was told to stop.
-func (p *Uring) hold(idx uint32, cqe sys.CQE) {
+// back: at most what the kernel had received when it was told to stop. No bytes
+// are the end of the stream.
+func (p *Uring) hold(idx uint32, b []byte) {
 	in := p.held[idx]
 	if in == nil {
 		in = &heldInput{}
 		p.held[idx] = in
 		p.conns[idx].state |= connHeld
 	}
-	if id, ok := cqe.Buffer(); ok {
-		in.b = append(in.b, p.buffers.Bytes(id, int(cqe.Res))...)
-	}
-	in.eof = in.eof || cqe.Res == 0
+	in.b = append(in.b, b...)
+	in.eof = in.eof || len(b) == 0
 }
 
 // release hands over held input as long as the loop reads.

@@ -57,6 +57,9 @@ func (p *Uring) giveBack(most int) {
 		return
 	}
 	p.copies = copyPool{}
+	if b := p.bulk.buffers; b != nil {
+		b.Shrink(firstBulkBuffers)
+	}
 	p.ready, p.notes, p.notesNext = nil, nil, nil
 	if len(p.freeSends) == len(p.sends) {
 		p.sends, p.freeSends = nil, nil

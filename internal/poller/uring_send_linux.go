@@ -166,7 +166,7 @@ func (p *Uring) close(idx uint32, reset bool) {
 	}
 	p.dropHeld(idx)
 	if c.state&connRecv != 0 && c.state&connCancel == 0 {
-		p.cancel(opRecv, idx)
+		p.cancel(p.receiving(idx), idx)
 	}
 	if c.state&connHangup != 0 {
 		p.cancel(opHangup, idx)
@@ -196,6 +196,7 @@ func (p *Uring) finish(idx uint32) {
 		s.UserData = opIgnore
 	}
 	c.state = 0
+	p.bulk.forget(idx)
 	p.used--
 	s := p.request()
 	s.PrepClose(idx)

@@ -147,6 +147,12 @@ func (s *SQE) PrepRead(file uint32, b *Buffers) {
 	s.Off, s.BufGroup = 1<<64-1, b.group // no offset: it is a stream
 }
 
+// PrepRecvOnce is PrepRecv for one result, of one buffer at most.
+func (s *SQE) PrepRecvOnce(file uint32, b *Buffers) {
+	s.Opcode, s.Flags, s.FD = OpRecv, sqeFixedFile|sqeBufferSelect, int32(file)
+	s.BufGroup = b.group
+}
+
 // PrepSend sends as much of b as there is room for, after waiting for some. b
 // must stay as it is until the result comes.
 func (s *SQE) PrepSend(file uint32, b []byte) {
