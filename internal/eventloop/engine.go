@@ -26,11 +26,20 @@ func connsPerTable() int { return max(int(min(sys.MaxFiles(), 1<<30))-spareFiles
 // chooseEngine returns what opens a poller of the engine that cfg asks for, or
 // of epoll where the system has no io_uring for us, which it says then; and cfg
 // with the bound on connections that goes with it. probe says whether there is
-// io_uring.
-func chooseEngine(cfg Config, log *slog.Logger, probe func() error) (Config, func() (poller.Poller, error)) {
+// io_uring, prefer whether it is one that costs less than epoll.
+func chooseEngine(cfg Config, log *slog.Logger, probe, prefer func() error) (Config, func() (poller.Poller, error)) {
 	epoll := func() (poller.Poller, error) { return poller.NewEpoll() }
-	if cfg.Engine == engineEpoll || cfg.Engine == engineAuto && cfg.MaxConns <= connsPerTable() {
+	switch {
+	case cfg.Engine == engineEpoll:
 		return cfg, epoll
+	case cfg.Engine == engineUring, cfg.MaxConns > connsPerTable():
+	case cfg.Sockets.needsEpoll():
+		return cfg, epoll
+	default:
+		if err := prefer(); err != nil {
+			log.Debug("epoll is used", "io_uring", err)
+			return cfg, epoll
+		}
 	}
 	if err := probe(); err != nil {
 		log.Warn("io_uring cannot be used, epoll is", "err", err)

@@ -26,7 +26,7 @@ const testEngine = "WEIR_TEST_ENGINE"
 
 // Every test here must hold with every engine: this one runs them all again, in
 // a process of its own.
-func TestEverythingHoldsWithIOUring(t *testing.T) {
+func TestEverythingHoldsWithEpoll(t *testing.T) {
 	if os.Getenv(testEngine) != "" {
 		return // this is that process
 	}
@@ -35,7 +35,7 @@ func TestEverythingHoldsWithIOUring(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), exe, fmt.Sprintf("-test.short=%v", testing.Short()), "-test.skip=^TestEngines")
-	cmd.Env = append(os.Environ(), testEngine+"="+engineUring)
+	cmd.Env = append(os.Environ(), testEngine+"="+engineEpoll)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -313,11 +313,12 @@ func TestEnginesWakeForEveryPost(t *testing.T) {
 
 func TestTheEngineIsChosenInWords(t *testing.T) {
 	no := errors.New("io_uring_setup: forbidden: operation not permitted")
+	var old error // why io_uring is not preferred
 	f := func(cfg Config, refusal error, want string, warns bool) {
 		t.Helper()
 		var out bytes.Buffer
 		cfg.Loops = 2
-		cfg, open := chooseEngine(cfg.WithDefaults(), slog.New(slog.NewTextHandler(&out, nil)), func() error { return refusal })
+		cfg, open := chooseEngine(cfg.WithDefaults(), slog.New(slog.NewTextHandler(&out, nil)), func() error { return refusal }, func() error { return old })
 		p, err := open()
 		if err != nil {
 			t.Fatal(err)
@@ -339,7 +340,12 @@ func TestTheEngineIsChosenInWords(t *testing.T) {
 	f(Config{Engine: "io_uring"}, nil, engineUring, false)
 	f(Config{Engine: "io_uring"}, no, engineEpoll, true)
 	f(Config{Engine: "io_uring", MaxConns: 1}, nil, engineUring, false)
+	f(Config{}, nil, engineUring, false)
+	f(Config{Engine: "auto", Sockets: SocketConfig{Priority: 3}}, nil, engineEpoll, false)
+	f(Config{Engine: "auto", Sockets: SocketConfig{BusyPoll: hub.Duration(time.Millisecond)}}, nil, engineEpoll, false)
+	old = errors.New("too old")
 	f(Config{}, nil, engineEpoll, false)
+	f(Config{Engine: "io_uring"}, nil, engineUring, false)
 	f(Config{Engine: "auto"}, no, engineEpoll, false)
 	f(Config{Engine: "auto", MaxConns: many}, nil, engineUring, false)
 	f(Config{Engine: "auto", MaxConns: many}, no, engineEpoll, true)

@@ -19,10 +19,11 @@ import (
 
 // Config of a Group. The zero value works.
 type Config struct {
-	// Engine moves the bytes: "epoll", "io_uring" (less CPU under load, more memory
-	// per idle connection, and connections that are no descriptors; epoll where
-	// the system does not allow it) or "auto". Empty means auto: epoll, unless
-	// max_conns is more than the descriptor limit.
+	// Engine moves the bytes: "io_uring" (less CPU under load, more of the kernel's
+	// memory per idle connection, and connections that are no descriptors; epoll
+	// where the system does not allow it), "epoll" or "auto". Empty means auto:
+	// io_uring on Linux 6.7 and later where it is allowed and no socket option asks
+	// for epoll, or where max_conns is more than the descriptor limit; else epoll.
 	Engine string `json:"engine"`
 	// Loops is the number of event loops, 1 to 255; 0 means one per CPU.
 	Loops int `json:"loops"`
@@ -142,7 +143,7 @@ func New(cfg Config, accept func(*Conn) Handler, log *slog.Logger) (*Group, erro
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	cfg, open := chooseEngine(cfg.WithDefaults(), log, poller.ProbeUring)
+	cfg, open := chooseEngine(cfg.WithDefaults(), log, poller.ProbeUring, poller.PreferUring)
 	return newGroup(cfg, accept, log, open)
 }
 

@@ -186,3 +186,7 @@ func milliseconds(d hub.Duration) int {
 }
 
 func seconds(d hub.Duration) int { return int(time.Duration(d) / time.Second) }
+
+// needsEpoll reports whether c asks for what only that engine has: options that
+// are set on each connection's descriptor, or on the epoll.
+func (c SocketConfig) needsEpoll() bool { return c.Priority != 0 || c.BusyPoll != 0 }

@@ -130,12 +130,12 @@ const testEngine = "WEIR_TEST_ENGINE"
 
 // Every test here must hold with every engine: this one runs them all again, in
 // a process of its own.
-func TestEverythingHoldsWithIOUring(t *testing.T) {
+func TestEverythingHoldsWithEpoll(t *testing.T) {
 	if os.Getenv(testEngine) != "" {
 		return // this is that process
 	}
 	cmd := exec.CommandContext(t.Context(), must(os.Executable()), "-test.short")
-	cmd.Env = append(os.Environ(), testEngine+"=io_uring")
+	cmd.Env = append(os.Environ(), testEngine+"=epoll")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
