@@ -1,0 +1,409 @@
+package presence
+
+import (
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+)
+
+// shards of the channels: many, so that whoever walks a shard holds up few.
+const shards = 256
+
+var seed = maphash.MakeSeed()
+
+func (p *Presence) shard(channel string) *shard {
+	return &p.shards[maphash.String(seed, channel)%shards]
+}
+
+// own is the number of this node among those that entries belong to. The others are
+// numbered as they come, and never again by the same number.
+const own uint32 = 0
+
+// A shard holds channels. Its methods want mu to be held.
+type shard struct {
+	p *Presence
+
+	mu       sync.Mutex
+	channels map[string]*channel
+	pending  []*channel      // those with changes that are no events yet, oldest first
+	unsent   map[change]bool // what the other nodes are to be told; true: they know of it
+}
+
+// A change names a member or a count of this node.
+type change struct {
+	channel string
+	client  string
+	kind    Kind // of a count; Kinds: it is a member
+}
+
+type key struct {
+	node   uint32
+	client string
+}
+
+// A channel is all there is to know about one.
+type channel struct {
+	name    string
+	members map[key]*entry
+	users   map[string]user
+	counts  []count
+	totals  [Kinds]int
+	pending *pending
+}
+
+// An entry is a Member in its place. The Member is never changed.
+type entry struct {
+	Member
+	gen  uint32 // of the peer's whole that had it last
+	sent bool   // of this node: the others were told of it
+}
+
+// A user is how many clients of one there are, and the newest of them.
+type user struct {
+	n    int
+	last *entry
+}
+
+// A count is how many subscriptions of a kind a node has.
+type count struct {
+	node uint32
+	gen  uint32
+	kind Kind
+	n    int
+}
+
+func (s *shard) init(p *Presence) {
+	s.p = p
+	s.channels = make(map[string]*channel)
+	s.unsent = make(map[change]bool)
+}
+
+func (c *channel) empty() bool { return len(c.members) == 0 && len(c.counts) == 0 }
+
+func (s *shard) channel(name string) *channel {
+	c := s.channels[name]
+	if c == nil {
+		c = &channel{name: name}
+		s.channels[name] = c
+		s.p.channels.Add(1)
+	}
+	return c
+}
+
+// release forgets c if there is nothing left of it.
+func (s *shard) release(c *channel) {
+	if c.empty() && c.pending == nil {
+		delete(s.channels, c.name)
+		s.p.channels.Add(-1)
+	}
+}
+
+// put makes e the entry of k.
+func (s *shard) put(c *channel, k key, e *entry) {
+	old := c.members[k]
+	s.note(c, k, old)
+	if c.members == nil {
+		c.members = make(map[key]*entry)
+		c.users = make(map[string]user)
+	}
+	if old == nil || old.User != e.User {
+		if old != nil {
+			s.dropUser(c, old)
+		}
+		s.noteUser(c, e.User)
+		u := c.users[e.User]
+		c.users[e.User] = user{u.n + 1, e}
+	} else {
+		c.users[e.User] = user{c.users[e.User].n, e}
+	}
+	c.members[k] = e
+	if old == nil {
+		s.p.members.Add(1)
+	}
+}
+
+// remove takes the entry of k away and returns it.
+func (s *shard) remove(c *channel, k key) *entry {
+	old := c.members[k]
+	if old == nil {
+		return nil
+	}
+	s.note(c, k, old)
+	s.dropUser(c, old)
+	delete(c.members, k)
+	s.p.members.Add(-1)
+	return old
+}
+
+func (s *shard) dropUser(c *channel, e *entry) {
+	s.noteUser(c, e.User)
+	u := c.users[e.User]
+	if u.n--; u.n <= 0 {
+		delete(c.users, e.User)
+		return
+	}
+	c.users[e.User] = u
+}
+
+// setCount makes n the count of a node and kind.
+func (s *shard) setCount(c *channel, node uint32, kind Kind, gen uint32, n int) {
+	i := slices.IndexFunc(c.counts, func(x count) bool { return x.node == node && x.kind == kind })
+	if i < 0 {
+		if n <= 0 {
+			return
+		}
+		c.counts = append(c.counts, count{node: node, kind: kind})
+		i = len(c.counts) - 1
+	}
+	s.noteKind(c, kind)
+	c.totals[kind] += max(n, 0) - c.counts[i].n
+	c.counts[i].n, c.counts[i].gen = max(n, 0), gen
+	if n <= 0 {
+		c.counts = slices.Delete(c.counts, i, i+1)
+	}
+}
+
+func (c *channel) count(node uint32, kind Kind) int {
+	for _, x := range c.counts {
+		if x.node == node && x.kind == kind {
+			return x.n
+		}
+	}
+	return 0
+}
+
+func (s *shard) joinOwn(name string, m Member) bool {
+	k := key{own, m.Client}
+	var old *entry
+	if c := s.channels[name]; c != nil {
+		old = c.members[k]
+	}
+	if old == nil {
+		if s.p.own.Add(1) > int64(s.p.cfg.MaxMembers) {
+			s.p.own.Add(-1)
+			return false
+		}
+	}
+	e := &entry{Member: m, sent: old != nil && old.sent}
+	s.put(s.channel(name), k, e)
+	s.unsend(change{name, m.Client, Kinds}, e.sent)
+	return true
+}
+
+func (s *shard) leaveOwn(name, client string) {
+	c := s.channels[name]
+	if c == nil {
+		return
+	}
+	if old := s.remove(c, key{own, client}); old != nil {
+		s.p.own.Add(-1)
+		s.unsend(change{name, client, Kinds}, old.sent)
+	}
+	s.release(c)
+}
+
+func (s *shard) addOwn(name string, kind Kind, n int) {
+	c := s.channel(name)
+	s.setCount(c, own, kind, 0, c.count(own, kind)+n)
+	s.unsend(change{name, "", kind}, true)
+	s.release(c)
+}
+
+// unsend has the other nodes told of a change. known says that they may have heard
+// of what changed.
+func (s *shard) unsend(ch change, known bool) {
+	if _, ok := s.unsent[ch]; !ok {
+		s.unsent[ch] = known
+	}
+}
+
+// take appends what the other nodes are to be told to ops, and forgets it.
+func (s *shard) take(ops []op) []op {
+	for ch, known := range s.unsent {
+		c := s.channels[ch.channel]
+		if ch.kind < Kinds {
+			o := op{code: opCount, channel: ch.channel, kind: ch.kind}
+			if c != nil {
+				o.n = c.count(own, ch.kind)
+			}
+			ops = append(ops, o)
+			continue
+		}
+		var e *entry
+		if c != nil {
+			e = c.members[key{own, ch.client}]
+		}
+		switch {
+		case e != nil:
+			e.sent = true
+			ops = append(ops, op{code: opSet, channel: ch.channel, Member: e.Member})
+		case known:
+			ops = append(ops, op{code: opDelete, channel: ch.channel, Member: Member{Client: ch.client}})
+		}
+	}
+	clear(s.unsent)
+	return ops
+}
+
+// whole appends all that the other nodes were told of to ops.
+func (s *shard) whole(ops []op) []op {
+	for name, c := range s.channels {
+		for k, e := range c.members {
+			if k.node == own && e.sent {
+				ops = append(ops, op{code: opSet, channel: name, Member: e.Member})
+			}
+		}
+		for _, x := range c.counts {
+			if x.node == own {
+				ops = append(ops, op{code: opCount, channel: name, kind: x.kind, n: x.n})
+			}
+		}
+	}
+	return ops
+}
+
+// apply does what another node said of its own.
+func (s *shard) apply(node, gen uint32, id string, o *op) {
+	switch o.code {
+	case opSet:
+		o.Node = id
+		s.put(s.channel(o.channel), key{node, o.Client}, &entry{Member: o.Member, gen: gen})
+	case opDelete:
+		if c := s.channels[o.channel]; c != nil {
+			s.remove(c, key{node, o.Client})
+			s.release(c)
+		}
+	case opCount:
+		c := s.channel(o.channel)
+		s.setCount(c, node, o.kind, gen, o.n)
+		s.release(c)
+	}
+}
+
+// sweep takes away what a node has, but for what its whole of generation keep had;
+// keep 0 keeps nothing.
+func (s *shard) sweep(node, keep uint32) {
+	for _, c := range s.channels {
+		for k, e := range c.members {
+			if k.node == node && (keep == 0 || e.gen != keep) {
+				s.remove(c, k)
+			}
+		}
+		for i := len(c.counts) - 1; i >= 0; i-- {
+			if x := c.counts[i]; x.node == node && (keep == 0 || x.gen != keep) {
+				s.setCount(c, node, x.kind, 0, 0)
+			}
+		}
+		s.release(c)
+	}
+}
+
+// A pending is what was, before the changes that are no events yet.
+type pending struct {
+	due     time.Time
+	members map[key]*entry // nil: was not there
+	order   []key
+	users   map[string]*entry
+	named   []string
+	noted   [Kinds]bool
+	before  [Kinds]bool
+}
+
+// begin returns c's pending changes; nil if nobody watches.
+func (s *shard) begin(c *channel) *pending {
+	if c.pending == nil && s.p.watched.Load() {
+		c.pending = &pending{due: time.Now().Add(time.Duration(s.p.cfg.Window))}
+		s.pending = append(s.pending, c)
+	}
+	return c.pending
+}
+
+func (s *shard) note(c *channel, k key, before *entry) {
+	p := s.begin(c)
+	if p == nil {
+		return
+	}
+	if _, ok := p.members[k]; ok {
+		return
+	}
+	if p.members == nil {
+		p.members = make(map[key]*entry)
+	}
+	p.members[k] = before
+	p.order = append(p.order, k)
+}
+
+func (s *shard) noteUser(c *channel, name string) {
+	p := s.begin(c)
+	if p == nil {
+		return
+	}
+	if _, ok := p.users[name]; ok {
+		return
+	}
+	if p.users == nil {
+		p.users = make(map[string]*entry)
+	}
+	p.users[name] = c.users[name].last
+	p.named = append(p.named, name)
+}
+
+func (s *shard) noteKind(c *channel, kind Kind) {
+	if p := s.begin(c); p != nil && !p.noted[kind] {
+		p.noted[kind], p.before[kind] = true, c.totals[kind] > 0
+	}
+}
+
+// due returns the first channel whose changes are to become events by now, with
+// them; nil if there is none.
+func (s *shard) due(now time.Time) (*channel, []Event) {
+	if len(s.pending) == 0 || s.pending[0].pending.due.After(now) {
+		return nil, nil
+	}
+	c := s.pending[0]
+	s.pending[0] = nil
+	if s.pending = s.pending[1:]; len(s.pending) == 0 {
+		s.pending = nil
+	}
+	p := c.pending
+	c.pending = nil
+	events := p.events(c)
+	s.release(c)
+	return c, events
+}
+
+// events compares what was with what is.
+func (p *pending) events(c *channel) (out []Event) {
+	for _, kind := range []Kind{Native, Centrifuge, Mercure, Pusher} {
+		if p.noted[kind] && !p.before[kind] && c.totals[kind] > 0 {
+			out = append(out, Event{Type: Occupied, Kind: kind})
+		}
+	}
+	for _, k := range p.order {
+		before, now := p.members[k], c.members[k]
+		if before != nil && now != nil && before.User == now.User {
+			continue
+		}
+		if before != nil {
+			out = append(out, Event{Type: Leave, Member: before.Member})
+		}
+		if now != nil {
+			out = append(out, Event{Type: Join, Member: now.Member})
+		}
+	}
+	for _, name := range p.named {
+		switch before, now := p.users[name], c.users[name]; {
+		case before == nil && now.n > 0:
+			out = append(out, Event{Type: UserJoin, Member: now.last.Member})
+		case before != nil && now.n == 0:
+			out = append(out, Event{Type: UserLeave, Member: before.Member})
+		}
+	}
+	for _, kind := range []Kind{Native, Centrifuge, Mercure, Pusher} {
+		if p.noted[kind] && p.before[kind] && c.totals[kind] == 0 {
+			out = append(out, Event{Type: Vacated, Kind: kind})
+		}
+	}
+	return out
+}
