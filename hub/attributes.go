@@ -1,5 +1,12 @@
 package hub
 
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
 // Payload says what the bytes of a message are, for formats that embed them.
 type Payload uint8
 
@@ -32,8 +39,11 @@ type Attributes struct {
 	// Topics are all channels of a publication to several of them, the first is the
 	// canonical one; nil for a publication to one. There is a message on each, the
 	// one of Topics[i] with Index i; a subscriber of several gets the first.
+	// Hub.PublishTopics writes both.
 	Topics []string `json:"topics,omitempty"`
 	Index  int      `json:"index,omitempty"`
+	// First is the offset of the message with Index 0, for those that follow it.
+	First uint64 `json:"first,omitempty"`
 	// Origin is the connection that published and does not want it back; empty
 	// means that everybody gets it.
 	Origin string `json:"origin,omitempty"`
@@ -42,3 +52,118 @@ type Attributes struct {
 	// Tags are name and value pairs for subscribers.
 	Tags map[string]string `json:"tags,omitempty"`
 }
+
+// Bounds of Attributes.
+const (
+	// MaxAttribute bounds ID, Event and Origin in bytes.
+	MaxAttribute = 255
+	// MaxTopics bounds the channels of one publication.
+	MaxTopics = 128
+	// MaxTags bounds the tags of a message.
+	MaxTags = 64
+)
+
+// Validate returns ErrBadAttributes, in words, for what a publisher may not say.
+// nil is in order.
+func (a *Attributes) Validate() error {
+	if a == nil {
+		return nil
+	}
+	bad := func(format string, x ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{ErrBadAttributes}, x...)...)
+	}
+	if strings.HasPrefix(a.ID, "#") {
+		return bad("id: %.40q begins with #", a.ID)
+	}
+	for name, v := range map[string]string{"id": a.ID, "event": a.Event, "origin": a.Origin} {
+		if why := badText(v); why != "" {
+			return bad("%s: %.40q: %s", name, v, why)
+		}
+	}
+	switch {
+	case a.Retry < 0:
+		return bad("retry: %d is negative", a.Retry)
+	case a.Payload > Binary:
+		return bad("payload: %d is no kind of payload", a.Payload)
+	case a.Info != nil && !json.Valid(a.Info):
+		return bad("info: it is no JSON text")
+	case len(a.Tags) > MaxTags:
+		return bad("tags: %d, at most %d", len(a.Tags), MaxTags)
+	case len(a.Topics) > MaxTopics:
+		return bad("topics: %d, at most %d", len(a.Topics), MaxTopics)
+	case a.Index < 0 || a.Index > max(0, len(a.Topics)-1):
+		return bad("index: %d of %d topics", a.Index, len(a.Topics))
+	}
+	for k, v := range a.Tags {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return bad("tags: %.40q is %.40q: want UTF-8", k, v)
+		}
+	}
+	for _, topic := range a.Topics {
+		if err := CheckChannel(topic); err != nil {
+			return bad("topics: %w", err)
+		}
+	}
+	return nil
+}
+
+// badText says why v can be no line of an event, or "".
+func badText(v string) string {
+	switch {
+	case len(v) > MaxAttribute:
+		return fmt.Sprintf("%d bytes, at most %d", len(v), MaxAttribute)
+	case strings.ContainsAny(v, "\r\n\x00"):
+		return "a line end or NUL in it"
+	case !utf8.ValidString(v):
+		return "it is not UTF-8"
+	}
+	return ""
+}
+
+// Size is what a counts for in Namespace.MaxMessageBytes, beside the payload.
+func (a *Attributes) Size() int {
+	if a == nil {
+		return 0
+	}
+	n := len(a.ID) + len(a.Event) + len(a.Origin) + len(a.Info)
+	for k, v := range a.Tags {
+		n += len(k) + len(v)
+	}
+	for _, t := range a.Topics {
+		n += len(t)
+	}
+	return n
+}
+
+// AppendTo appends a to dst as ParseAttributes reads it: one line of UTF-8 without
+// control characters. nil appends nothing.
+func (a *Attributes) AppendTo(dst []byte) []byte {
+	if a == nil {
+		return dst
+	}
+	b, err := json.Marshal(a)
+	if err != nil {
+		panic("attributes that are no JSON: " + err.Error()) // strings, numbers and bytes always are
+	}
+	return append(dst, b...)
+}
+
+// ParseAttributes reads what AppendTo wrote; of nothing it returns nil. It keeps
+// nothing of b. Fields that it does not know are skipped.
+func ParseAttributes(b []byte) (*Attributes, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	a := &Attributes{}
+	if err := json.Unmarshal(b, a); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadAttributes, err)
+	}
+	return a, nil
+}
+
+// isCopy reports whether m is of a publication to several channels, and not the
+// first of them.
+func (m *Message) isCopy() bool { return m.Attributes != nil && m.Attributes.Index > 0 }
+
+// isPrivate reports whether m is for those alone whose grants cover it.
+func (m *Message) isPrivate() bool { return m.Attributes != nil && m.Attributes.Private }

@@ -14,9 +14,15 @@ type Batch struct {
 	// then kept with the message. Otherwise it lives as long as the batch, and
 	// the ring of recent messages holds payloads only.
 	shared bool
-	wire   [MaxFormats][]byte
+	wire   []wired
 	// scratch is for Once, nil when several subscribers get the batch.
 	scratch *[]byte
+}
+
+// wired is a batch in one format.
+type wired struct {
+	format Format
+	bytes  []byte
 }
 
 // Once returns what Bytes does, in memory that is used again when Deliver has
@@ -41,8 +47,10 @@ func (b *Batch) Once(f Format) (w []byte, ok bool) {
 // shared and immutable and stays valid after Deliver returns. Only the shard's
 // goroutine may call it.
 func (b *Batch) Bytes(f Format) []byte {
-	if w := b.wire[f]; w != nil {
-		return w
+	for i := range b.wire {
+		if b.wire[i].format == f {
+			return b.wire[i].bytes
+		}
 	}
 	var w []byte
 	if len(b.Messages) == 1 {
@@ -53,7 +61,7 @@ func (b *Batch) Bytes(f Format) []byte {
 			w = b.append(w, m, f)
 		}
 	}
-	b.wire[f] = w
+	b.wire = append(b.wire, wired{f, w})
 	return w
 }
 
@@ -71,7 +79,7 @@ const frameOverhead = 128
 
 // append appends m in format f to w, or returns the shared bytes if w is nil.
 func (b *Batch) append(w []byte, m *Message, f Format) []byte {
-	if !b.shared && m.encoded(f) == nil {
+	if !b.shared && m.forms.get(f) == nil {
 		b.hub.stats.encoded.Add(1)
 		return b.hub.encoders[f](w, m)
 	}

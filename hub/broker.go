@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"strings"
 )
 
 // Errors a Broker or a Hub answers with. Test with errors.Is.
@@ -15,6 +16,8 @@ var (
 	ErrBadChannel       = errors.New("bad channel name")     // HTTP 400
 	ErrTooLarge         = errors.New("message is too large") // HTTP 413
 	ErrNoMessage        = errors.New("no such message")      // HTTP 404
+	ErrBadAttributes    = errors.New("bad attributes")       // HTTP 400
+	ErrBadEpoch         = errors.New("position of another epoch")
 )
 
 // A Broker stores messages, numbers them and brings them to every node.
@@ -47,6 +50,11 @@ type Broker interface {
 	// Snapshot.Top arrive at deliver, and returns the newest messages up to tail
 	// that were stored until then. Messages up to Top may arrive as well: the hub
 	// drops them by offset. Subscribing twice is an error of the caller.
+	//
+	// Whole(ns.Name) subscribes to every channel of the namespace, those included
+	// that come to be later, and may be subscribed beside channels of it: a message
+	// is delivered once all the same. Its history is that of all channels together,
+	// and its FirstRetained the highest of theirs.
 	Subscribe(ctx context.Context, ns *Namespace, channel string, tail int) (Snapshot, error)
 
 	// Unsubscribe ends delivery of channel.
@@ -120,7 +128,9 @@ const (
 func Whole(namespace string) string { return namespace + ":" }
 
 // IsWhole reports whether name is what Whole returns for some namespace.
-func IsWhole(name string) bool { return len(name) > 1 && name[len(name)-1] == ':' }
+func IsWhole(name string) bool {
+	return len(name) > 1 && strings.IndexByte(name, ':') == len(name)-1
+}
 
 // An Archive is the part of a Broker that protocols need beyond publish and resume.
 type Archive interface {

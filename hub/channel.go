@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -33,6 +34,10 @@ type channel struct {
 	start     int
 	ringBytes int
 	floor     uint64
+	// messages and bytes count what came since it is active.
+	messages, bytes uint64
+	// whole says that it stands for all channels of ns.
+	whole bool
 
 	// waiting are locals to attach once the channel is active.
 	waiting []*local
@@ -47,6 +52,10 @@ type channel struct {
 	pages []cachedPage
 	// firstRetained is how far back the log reached at the snapshot, 0 if not known.
 	firstRetained uint64
+	// joined is the top of the snapshot: up to there the channel is complete.
+	joined uint64
+	// purges counts the removals, so that a page read before one is not kept.
+	purges int
 }
 
 type chanState uint8
@@ -77,8 +86,11 @@ func (h *Hub) attach(name string, ns *namespace, l *local) (active bool, at Posi
 			t.mu.Unlock()
 			return false, at, fmt.Errorf("%w: %d channels are in use", ErrOverloaded, h.maxChans)
 		}
-		ch = &channel{hub: h, ns: ns, name: strings.Clone(name), reads: map[uint64][]func(Page, error){}}
+		ch = &channel{hub: h, ns: ns, name: strings.Clone(name), whole: IsWhole(name), reads: map[uint64][]func(Page, error){}}
 		t.channels[ch.name] = ch
+		if ch.whole {
+			ns.whole.Store(ch)
+		}
 		h.channels.Add(1)
 		h.goBroker(ch.activate)
 	}
@@ -141,7 +153,8 @@ func (ch *channel) begin(snap Snapshot) bool {
 	case gone.Offset > snap.Top.Offset && gone.Epoch == snap.Top.Epoch:
 		return false
 	}
-	ch.epoch, ch.last = snap.Top.Epoch, snap.Top.Offset
+	ch.epoch, ch.last, ch.joined = snap.Top.Epoch, snap.Top.Offset, snap.Top.Offset
+	ch.messages, ch.bytes = 0, 0
 	ch.floor, ch.firstRetained = snap.Floor, snap.FirstRetained
 	if snap.FirstRetained == 0 { // whether something is missing before the first is not known
 		first := snap.Top.Offset
@@ -168,7 +181,7 @@ func (ch *channel) begin(snap Snapshot) bool {
 		l.shard.post(func() { l.ready(at) })
 	}
 	for _, m := range flow {
-		ch.deliverLocked(m, false)
+		ch.deliverLocked(m, false, false)
 	}
 	return true
 }
@@ -179,9 +192,7 @@ func (ch *channel) fail(err error) {
 	t := h.part(ch.name)
 	t.mu.Lock()
 	ch.mu.Lock()
-	delete(t.channels, ch.name)
-	h.channels.Add(-1)
-	ch.state = chanGone
+	ch.takeOut(t)
 	waiting := ch.waiting
 	ch.waiting = nil
 	ch.mu.Unlock()
@@ -189,6 +200,16 @@ func (ch *channel) fail(err error) {
 	h.log.Debug("subscribe at the broker", "channel", ch.name, "err", err)
 	for _, l := range waiting {
 		l.shard.post(func() { l.failed(err) })
+	}
+}
+
+// takeOut takes ch out of the table. The locks of t and ch are held.
+func (ch *channel) takeOut(t *tablePart) {
+	ch.state = chanGone
+	delete(t.channels, ch.name)
+	ch.hub.channels.Add(-1)
+	if ch.whole {
+		ch.ns.whole.Store(nil)
 	}
 }
 
@@ -221,9 +242,7 @@ func (ch *channel) deactivate(ctx context.Context) {
 	ch.forget()
 	ch.state = chanNew
 	if !again {
-		ch.state = chanGone
-		delete(t.channels, ch.name)
-		h.channels.Add(-1)
+		ch.takeOut(t)
 	}
 	ch.mu.Unlock()
 	t.mu.Unlock()
@@ -233,9 +252,9 @@ func (ch *channel) deactivate(ctx context.Context) {
 }
 
 // deliver takes the next message of the channel from the broker. late says that
-// later ones of other channels came before. It returns false when the channel
-// is no longer the one of that name.
-func (ch *channel) deliver(m *Message, late bool) bool {
+// later ones of other channels came before, also that another channel gets m as
+// well. It returns false when the channel is no longer the one of that name.
+func (ch *channel) deliver(m *Message, late, also bool) bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	switch ch.state {
@@ -244,7 +263,7 @@ func (ch *channel) deliver(m *Message, late bool) bool {
 	case chanNew:
 		ch.keepEarly(m)
 	case chanActive:
-		ch.deliverLocked(m, late)
+		ch.deliverLocked(m, late, also)
 	}
 	return true
 }
@@ -252,11 +271,11 @@ func (ch *channel) deliver(m *Message, late bool) bool {
 // keepEarly keeps m for begin. Most of what goes at the bound is in the snapshot.
 func (ch *channel) keepEarly(m *Message) {
 	ch.early = append(ch.early, m)
-	ch.earlyBytes += len(m.Data)
+	ch.earlyBytes += m.size()
 	for len(ch.early) > ch.hub.maxEarly || ch.earlyBytes > maxEarlyBytes {
 		half := (len(ch.early) + 1) / 2
 		for _, old := range ch.early[:half] {
-			ch.earlyBytes -= len(old.Data)
+			ch.earlyBytes -= old.size()
 			if p := old.Position(); p.Epoch != ch.earlyGone.Epoch || p.Offset > ch.earlyGone.Offset { // repeats come out of order
 				ch.earlyGone = p
 			}
@@ -267,16 +286,25 @@ func (ch *channel) keepEarly(m *Message) {
 
 // deliverLocked queues m for every shard, unless it was delivered before.
 // Queueing under the lock is what keeps the order of the log in each shard.
-func (ch *channel) deliverLocked(m *Message, late bool) {
+func (ch *channel) deliverLocked(m *Message, late, also bool) {
+	doubt := false
 	if m.Offset != 0 {
-		if !ch.take(m) {
+		fresh := false
+		if ch.whole && late {
+			fresh, doubt = ch.insert(m)
+		} else {
+			fresh = ch.take(m)
+		}
+		if !fresh {
 			return
 		}
 		if late {
 			ch.ns.cameLate(m)
 		}
 	}
-	it := item{m: m, late: late, shared: len(ch.locals) > 1}
+	ch.messages++
+	ch.bytes += uint64(len(m.Data))
+	it := item{m: m, late: late, doubt: doubt, shared: also || len(ch.locals) > 1}
 	if it.shared {
 		m.await(len(ch.locals))
 	}
@@ -302,9 +330,32 @@ func (ch *channel) take(m *Message) bool {
 	return true
 }
 
+// insert puts m, which came late, into its place in the ring of a whole namespace
+// and returns true, unless it was there. Of one that is older than the ring it
+// cannot be said whether it is a repeat.
+func (ch *channel) insert(m *Message) (fresh, doubt bool) {
+	switch {
+	case m.Epoch != ch.epoch || m.Offset > ch.last:
+		return ch.take(m), false
+	case m.Offset <= ch.joined:
+		return false, false
+	case m.Offset <= ch.floor:
+		return true, true
+	}
+	ring := ch.ring[ch.start:]
+	i, there := slices.BinarySearchFunc(ring, m.Offset, func(x *Message, o uint64) int { return cmp.Compare(x.Offset, o) })
+	if !there {
+		m.enter()
+		ch.ring = slices.Insert(ch.ring, ch.start+i, m)
+		ch.ringBytes += m.size()
+		ch.pages = nil
+	}
+	return !there, false
+}
+
 // restart begins a new epoch: the log was lost, and every subscriber is told.
 func (ch *channel) restart(epoch string) {
-	ch.epoch, ch.last, ch.floor, ch.firstRetained = epoch, 0, 0, 1
+	ch.epoch, ch.last, ch.floor, ch.firstRetained, ch.joined = epoch, 0, 0, 1, 0
 	ch.pages = nil
 	ch.forget()
 	for _, l := range ch.locals {
@@ -314,13 +365,8 @@ func (ch *channel) restart(epoch string) {
 
 // remember appends m to the ring; what no longer fits moves the floor.
 func (ch *channel) remember(m *Message) {
-	for len(ch.ring)-ch.start > 0 && (len(ch.ring)-ch.start >= ch.ns.Recent || ch.ringBytes+len(m.Data) > maxRingBytes) {
-		old := ch.ring[ch.start]
-		ch.ring[ch.start] = nil
-		ch.start++
-		ch.floor = old.Offset
-		ch.ringBytes -= len(old.Data)
-		old.evict(&ch.hub.wire)
+	for len(ch.ring)-ch.start > 0 && (len(ch.ring)-ch.start >= ch.ns.Recent || ch.ringBytes+m.size() > maxRingBytes) {
+		ch.dropOldest()
 	}
 	if ch.start > 16 && ch.start > len(ch.ring)/2 { // slide down: amortised one copy per message
 		n := copy(ch.ring, ch.ring[ch.start:])
@@ -329,7 +375,17 @@ func (ch *channel) remember(m *Message) {
 	}
 	m.enter()
 	ch.ring = append(ch.ring, m)
-	ch.ringBytes += len(m.Data)
+	ch.ringBytes += m.size()
+}
+
+// dropOldest takes the oldest message out of the ring.
+func (ch *channel) dropOldest() {
+	old := ch.ring[ch.start]
+	ch.ring[ch.start] = nil
+	ch.start++
+	ch.floor = old.Offset
+	ch.ringBytes -= old.size()
+	old.evict(&ch.hub.wire)
 }
 
 // forget empties the ring.

@@ -80,6 +80,10 @@ type Hub struct {
 	page       int // messages per channel and step of a replay
 	maxEarly   int // messages kept during one snapshot
 
+	// Fixed at Start.
+	bus Bus
+	own *LocalBus // bus, if the broker has none
+
 	// Any goroutine.
 	table    [tableSize]tablePart
 	shards   atomic.Pointer[[]*Shard] // replaced under shardsMu
@@ -146,6 +150,15 @@ func (h *Hub) Start(ctx context.Context) error {
 	if err := h.broker.Start(ctx, list, h.deliver); err != nil {
 		return err
 	}
+	if a, ok := h.broker.(Archive); ok {
+		h.bus = a.Bus()
+	} else {
+		h.own = NewLocalBus()
+		h.bus = h.own
+	}
+	if _, err := h.bus.Listen(removedTopic, h.removed); err != nil {
+		return fmt.Errorf("listen to other nodes: %w", err)
+	}
 	h.work.Go(h.sweep)
 	return nil
 }
@@ -163,6 +176,9 @@ func (h *Hub) Close() error {
 		s.mu.Unlock()
 	}
 	err := h.broker.Close()
+	if h.own != nil {
+		h.own.Close()
+	}
 	h.work.Wait()
 	return err
 }
@@ -197,9 +213,25 @@ func (h *Hub) namespaceOf(channel string) (*namespace, error) {
 // or the reason it was not accepted, from any goroutine, possibly before
 // Publish returns. Any goroutine may call it; it does not block.
 func (h *Hub) Publish(p Publication, done func(Position, error)) {
+	if a := p.Attributes; a != nil {
+		err := a.Validate()
+		if err == nil && (len(a.Topics) > 0 || a.First != 0) {
+			err = errTopics
+		}
+		if err != nil {
+			h.stats.refused.Add(1)
+			done(Position{}, err)
+			return
+		}
+	}
+	h.publish(p, done)
+}
+
+// publish is Publish for attributes that are in order.
+func (h *Hub) publish(p Publication, done func(Position, error)) {
 	var n *namespace
 	var err error
-	if p.to, p.Handle = h.find(p.Channel); p.to != nil { // its name is in order then
+	if p.to, p.Handle = h.find(p.Channel); p.to != nil && !p.to.whole { // its name is in order then
 		n = p.to.ns
 	} else if n, err = h.namespaceOf(p.Channel); err == nil {
 		err = CheckChannel(p.Channel)
@@ -208,8 +240,8 @@ func (h *Hub) Publish(p Publication, done func(Position, error)) {
 	case err != nil:
 	case h.closed.Load():
 		err = ErrClosed
-	case len(p.Data) > n.MaxMessageBytes:
-		err = fmt.Errorf("%w: %d bytes, namespace %q takes at most %d", ErrTooLarge, len(p.Data), n.Name, n.MaxMessageBytes)
+	case len(p.Data) > n.MaxMessageBytes || p.Attributes != nil && len(p.Data)+p.Attributes.Size() > n.MaxMessageBytes:
+		err = fmt.Errorf("%w: %d bytes, namespace %q takes at most %d", ErrTooLarge, len(p.Data)+p.Attributes.Size(), n.Name, n.MaxMessageBytes)
 	case h.overloaded():
 		err = fmt.Errorf("%w: a shard's queue is full", ErrOverloaded)
 	}
@@ -266,10 +298,14 @@ func (h *Hub) deliver(m *Message) {
 			h.restartChannels(n)
 		}
 	}
-	if to == nil || !to.deliver(m, late) {
+	whole := n.whole.Load()
+	if to == nil || !to.deliver(m, late, whole != nil) {
 		// Between being found and now it may leave the table.
-		for to = h.lookup(m.Channel); to != nil && !to.deliver(m, late); to = h.lookup(m.Channel) {
+		for to = h.lookup(m.Channel); to != nil && !to.deliver(m, late, whole != nil); to = h.lookup(m.Channel) {
 		}
+	}
+	for whole != nil && !whole.deliver(m, late, true) {
+		whole = n.whole.Load()
 	}
 	if m.Offset != 0 {
 		n.passed(m.Position())

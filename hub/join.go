@@ -18,6 +18,7 @@ type join struct {
 	shard  *Shard
 	s      *Subscriber
 	opt    SubscribeOptions
+	filter *filter // nil: it wants everything
 	spaces []joinSpace
 	// missing channels are not active yet; fetching counts broker reads under way.
 	missing, fetching int
@@ -60,7 +61,7 @@ type replayMemo struct {
 
 func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
 	opt.Channels = dedupe(opt.Channels)
-	j := &join{shard: sh, s: s, opt: opt}
+	j := &join{shard: sh, s: s, opt: opt, filter: opt.filter()}
 	for i, name := range opt.Channels {
 		ns, _ := sh.hub.namespaceOf(name)
 		l, err := sh.local(name, ns)
@@ -359,10 +360,7 @@ func (j *join) step(sp *joinSpace) bool {
 		sp.cur = st.upto
 		return true
 	}
-	b := &Batch{Messages: st.msgs, Replay: true, hub: j.shard.hub}
-	for _, m := range st.msgs {
-		b.size += len(m.Data)
-	}
+	b := j.shard.replay(st.msgs)
 	if single {
 		sp.locals[0].memo = replayMemo{from: from, upto: st.upto, first: st.first, batch: b}
 	}
@@ -392,8 +390,12 @@ func (j *join) tellMissing(sp *joinSpace, first, cut, next uint64) bool {
 }
 
 func (j *join) emit(sp *joinSpace, b *Batch, upto uint64) {
+	b = j.sift(sp, b, sp.since != "")
 	sp.cur = upto
 	sp.since = ""
+	if b == nil {
+		return
+	}
 	n := uint64(len(b.Messages))
 	j.shard.delivered.Add(n)
 	j.shard.replayed.Add(n)
@@ -492,6 +494,18 @@ func (sp *joinSpace) ringReaches(l *local, cut uint64) bool {
 	return sp.ns.hasDelivered(Position{Epoch: sp.epoch, Offset: cut})
 }
 
+// lateFor tells j of m, which came to l after later ones, if it has passed it.
+func (j *join) lateFor(l *local, m *Message) {
+	for i := range j.spaces {
+		sp := &j.spaces[i]
+		if j.started && sp.epoch == m.Epoch && m.Offset <= sp.cur && slices.Contains(sp.locals, l) {
+			at := Position{Epoch: sp.epoch, Offset: sp.cur}
+			j.shard.gap(j.s.sink, Gap{Namespace: sp.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown})
+			return
+		}
+	}
+}
+
 // fetch asks the broker for the channels whose rings do not reach.
 func (j *join) fetch(sp *joinSpace, need []*local) {
 	since, epoch := sp.cur, sp.epoch
@@ -540,9 +554,9 @@ func (j *join) enterLive() {
 	s, spaces := j.s, j.spaces
 	s.join = nil
 	j.cancel()
-	if sp := &spaces[0]; len(spaces) == 1 && len(sp.locals) == 1 {
+	if sp := &spaces[0]; len(spaces) == 1 && len(sp.locals) == 1 && j.filter == nil {
 		if l := sp.locals[0]; sp.cur > l.last {
-			s.enterFiltered(sp.locals, sp.cur)
+			s.enterFiltered(sp.locals, sp.cur, nil)
 			l.ahead++
 		} else {
 			s.enterSingle(l)
@@ -550,6 +564,6 @@ func (j *join) enterLive() {
 		return
 	}
 	for i := range spaces {
-		s.enterFiltered(spaces[i].locals, spaces[i].cur)
+		s.enterFiltered(spaces[i].locals, spaces[i].cur, j.filter)
 	}
 }

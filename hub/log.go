@@ -3,11 +3,16 @@ package hub
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // namespace is a Namespace in use, with what this node knows of its log.
 type namespace struct {
 	Namespace // immutable
+
+	// whole is the channel of everything while somebody here wants it, nil otherwise.
+	// Changed under the lock of its part of the table.
+	whole atomic.Pointer[channel]
 
 	mu sync.Mutex
 	// top is the newest position delivered by the broker or told in an answer;
@@ -114,12 +119,13 @@ func (n *namespace) cameLate(m *Message) {
 func (n *namespace) doubtful(p Position, locals []*local) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(locals) < 2 || n.top.Epoch != p.Epoch {
+	whole := locals[0].whole
+	if len(locals) < 2 && !whole || n.top.Epoch != p.Epoch {
 		return false
 	}
 	return slices.ContainsFunc(n.late, func(x lateMessage) bool {
 		return x.offset < p.Offset && p.Offset <= x.upto &&
-			slices.ContainsFunc(locals, func(l *local) bool { return l.name == x.channel })
+			(whole || slices.ContainsFunc(locals, func(l *local) bool { return l.name == x.channel }))
 	})
 }
 

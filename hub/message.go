@@ -11,8 +11,8 @@ import (
 // functions that write them are given in Config.Encoders.
 type Format uint8
 
-// MaxFormats bounds Config.Encoders: a message carries one slot per format.
-const MaxFormats = 12
+// MaxFormats bounds Config.Encoders. A message pays for those that somebody wanted.
+const MaxFormats = 64
 
 // A Message is one publication in its place in the namespace's log. It is
 // immutable once published and shared by every subscriber, shard and ring.
@@ -39,41 +39,39 @@ type Message struct {
 	Prev uint64
 
 	// Written once per format by whichever shard needs it first, kept while the
-	// message is in its channel's ring and the hub's budget allows.
+	// message is in a ring and the hub's budget allows.
 	// Most messages of channels that live on one shard never have any.
-	forms   atomic.Pointer[wireForms]
+	forms   forms
 	mu      sync.Mutex
-	kept    int64  // bytes of them in the hub's budget
-	pending int32  // shards that have yet to deliver it
-	budget  uint16 // bit f: format f is counted in kept
-	inRing  bool
+	kept    int64 // bytes of them in the hub's budget
+	pending int32 // deliveries by shards that are yet to come
+	rings   int32 // that hold it: its channel's, and the one of the whole namespace
 	// to is where deliver will look for the channel first; nil when it must find it.
 	to *channel
 }
 
-// wireForms are a message in the formats somebody wanted.
-type wireForms [MaxFormats]atomic.Pointer[[]byte]
-
-// encoded returns the wire form in format f, or nil. Any goroutine.
-func (m *Message) encoded(f Format) *[]byte {
-	if w := m.forms.Load(); w != nil {
-		return w[f].Load()
-	}
-	return nil
-}
-
-// keep stores a wire form. m.mu is held.
-func (m *Message) keep(f Format, b *[]byte) {
-	w := m.forms.Load()
-	if w == nil {
-		w = new(wireForms)
-		m.forms.Store(w)
-	}
-	w[f].Store(b)
-}
-
 // Position returns the message's place in its log.
 func (m *Message) Position() Position { return Position{Epoch: m.Epoch, Offset: m.Offset} }
+
+// ID returns what the message goes by: the publisher's own id, or the token of its
+// position, or "" if it has neither.
+func (m *Message) ID() string {
+	switch {
+	case m.Attributes != nil && m.Attributes.ID != "":
+		return m.Attributes.ID
+	case m.Offset == 0:
+		return ""
+	}
+	return m.Position().String()
+}
+
+// size is what m counts for in the bounds of queues and rings.
+func (m *Message) size() int {
+	if m.Attributes == nil {
+		return len(m.Data)
+	}
+	return len(m.Data) + m.Attributes.Size()
+}
 
 // At returns the time the message was stored.
 func (m *Message) At() time.Time { return time.UnixMilli(m.Time) }
@@ -82,52 +80,53 @@ func (m *Message) At() time.Time { return time.UnixMilli(m.Time) }
 // It must be pure: the result is shared by all subscribers of that format.
 type Encoder func(dst []byte, m *Message) []byte
 
-// encode returns m in format f, writing it on first use. Of two shards that need
+// encode returns m in format f, using enc on first use. Of two shards that need
 // it at once one waits for the other, the time of one encoding. budget counts
 // what is kept by messages in rings; past limit nothing more is.
 func (m *Message) encode(f Format, enc Encoder, budget *atomic.Int64, limit int64) (b []byte, fresh bool) {
-	if p := m.encoded(f); p != nil {
-		return *p, false
+	if p := m.forms.get(f); p != nil {
+		return p.bytes, false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.encoded(f); p != nil {
-		return *p, false
+	if p := m.forms.get(f); p != nil {
+		return p.bytes, false
 	}
 	b = enc(nil, m)
 	switch {
-	case m.inRing && budget.Load() < limit:
+	case m.rings > 0 && budget.Load() < limit:
 		m.kept += int64(len(b))
-		m.budget |= 1 << f
 		budget.Add(int64(len(b)))
-		m.keep(f, &b)
+		m.forms.add(f, b, true)
 	case m.pending > 0:
-		m.keep(f, &b) // until the last shard has it
+		m.forms.add(f, b, false) // until the last shard has it
 	}
 	return b, true
 }
 
-// enter notes that m is in its channel's ring.
+// enter notes that m is in a ring.
 func (m *Message) enter() {
 	m.mu.Lock()
-	m.inRing = true
+	m.rings++
 	m.mu.Unlock()
 }
 
-// evict takes a message that leaves its ring out of the budget. Its wire forms
-// go when the last shard has sent them.
+// evict notes that m left a ring, and takes it out of the budget with the last.
+// Its wire forms go when the last shard has sent them.
 func (m *Message) evict(budget *atomic.Int64) {
 	m.mu.Lock()
-	budget.Add(-m.kept)
-	m.kept, m.budget, m.inRing = 0, 0, false
-	m.forget()
+	if m.rings--; m.rings == 0 {
+		budget.Add(-m.kept)
+		m.kept = 0
+		m.forget()
+	}
 	m.mu.Unlock()
 }
 
-// await notes how many shards will deliver m; sent, that one has.
+// await notes that so many shards more will deliver m; sent, that one has.
 func (m *Message) await(shards int) {
 	m.mu.Lock()
-	m.pending = int32(shards)
+	m.pending += int32(shards)
 	m.mu.Unlock()
 }
 
@@ -141,18 +140,8 @@ func (m *Message) sent() {
 // forget drops the wire forms that nobody is expected to want and that the
 // budget does not count. m.mu is held.
 func (m *Message) forget() {
-	w := m.forms.Load()
-	switch {
-	case w == nil || m.pending > 0:
-		return
-	case m.budget == 0:
-		m.forms.Store(nil)
-		return
-	}
-	for f := range w {
-		if m.budget&(1<<f) == 0 {
-			w[f].Store(nil)
-		}
+	if m.pending == 0 {
+		m.forms.keep(m.rings > 0)
 	}
 }
 

@@ -10,8 +10,9 @@ import (
 // DefaultNamespace holds the channels whose name has no namespace prefix.
 const DefaultNamespace = "default"
 
-// MaxChannelName bounds a channel name in bytes.
-const MaxChannelName = 255
+// MaxChannelName bounds a channel name in bytes: there are protocols whose
+// channels are URLs.
+const MaxChannelName = 1024
 
 // A Namespace is a set of channels that share options and one log. Channel
 // "orders:42" belongs to namespace "orders", channel "news" to "default".
@@ -181,7 +182,7 @@ func NamespaceOf(channel string) string {
 }
 
 // CheckChannel returns ErrBadChannel, in words, for a name that no channel can
-// have: empty, longer than 255 bytes, not UTF-8, with a control character, a
+// have: empty, longer than MaxChannelName, not UTF-8, with a control character, a
 // space or an empty or malformed namespace prefix.
 func CheckChannel(channel string) error {
 	switch {

@@ -30,12 +30,13 @@ func (ch *channel) history(since uint64, got func(Page, error)) {
 	if len(ch.reads[since]) > 1 {
 		return
 	}
+	purges := ch.purges
 	ch.hub.goBroker(func(ctx context.Context) {
 		page, err := ch.read(ctx, since)
 		ch.mu.Lock()
 		waiting := ch.reads[since]
 		delete(ch.reads, since)
-		if err == nil && page.Epoch == ch.epoch && page.Covered > since {
+		if err == nil && page.Epoch == ch.epoch && page.Covered > since && purges == ch.purges {
 			ch.keepPage(since, page)
 		}
 		ch.mu.Unlock()
@@ -115,7 +116,7 @@ func (h *Hub) readTop(ctx context.Context, n *namespace) (Position, error) {
 func (ch *channel) keepPage(since uint64, page Page) {
 	c := cachedPage{since: since, page: page}
 	for _, m := range page.Messages {
-		c.bytes += len(m.Data)
+		c.bytes += m.size()
 	}
 	ch.pages = append(ch.pages, c)
 	total := 0

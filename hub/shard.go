@@ -35,6 +35,7 @@ type Shard struct {
 	spare   *Batch       // lent to one flush at a time
 	lists   [][]*Message // for pending, used before
 	scratch []byte       // for Batch.Once
+	lent    bool         // scratch is in use
 	subs    int
 
 	// Written by the owner, read by anyone.
@@ -50,6 +51,8 @@ type item struct {
 	shared bool
 	// late says that later messages of other channels came before m.
 	late bool
+	// doubt says that m may have come before: it is not handed on, but told.
+	doubt bool
 }
 
 // local is a shard's side of a channel.
@@ -67,6 +70,9 @@ type local struct {
 	// filtered subscribe to several channels, or are ahead of the shard: each
 	// takes messages after an offset of its own.
 	filtered []member
+	walking  int  // walks of single and filtered under way: nobody moves meanwhile
+	holes    bool // somebody has left during one
+	whole    bool // it stands for all channels of the namespace
 
 	ch      *channel
 	name    string
@@ -193,9 +199,14 @@ func (s *Shard) process(it *item) {
 		if m.Epoch != l.epoch {
 			return // of a log that was lost: that was told already
 		}
-		l.last = m.Offset
+		l.last = max(l.last, m.Offset) // of a whole namespace, one that comes late is older
+		if it.late {
+			if l.late(it); it.doubt {
+				return
+			}
+		}
 	}
-	if len(l.single) > 0 {
+	if len(l.single) > 0 && !(l.whole && m.isCopy()) {
 		p := &l.pending
 		if len(p.messages) == 0 {
 			s.dirty = append(s.dirty, l)
@@ -213,9 +224,38 @@ func (s *Shard) process(it *item) {
 	}
 }
 
-// flush hands the pending batch to the single subscribers. A sink may
-// unsubscribe itself (or others) meanwhile: the walk runs from the end, where
-// removal swaps in only members that were served already.
+// late tells those who are joining and have passed it of a message that came after
+// later ones; and everybody, if it is in doubt.
+func (l *local) late(it *item) {
+	s := l.shard
+	for _, j := range slices.Clone(s.joins) {
+		if !j.dead {
+			j.lateFor(l, it.m)
+		}
+	}
+	if !it.doubt {
+		return
+	}
+	l.flush()
+	at := Position{Epoch: l.epoch, Offset: l.last}
+	g := Gap{Namespace: l.ch.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown}
+	l.walking++
+	for _, sub := range l.single {
+		if sub != nil && sub.sink != nil {
+			s.gap(sub.sink, g)
+		}
+	}
+	for _, e := range l.filtered {
+		if e.s != nil && it.m.Offset > e.s.more.members[e.index].after {
+			s.gap(e.s.sink, g)
+		}
+	}
+	l.walked()
+}
+
+// flush hands the pending batch to the single subscribers. A sink may subscribe and
+// unsubscribe meanwhile: nobody's place changes, who leaves makes a hole, and who
+// comes stands behind where the walk began.
 func (l *local) flush() {
 	if len(l.pending.messages) == 0 {
 		return
@@ -228,13 +268,14 @@ func (l *local) flush() {
 		b.scratch = s.once()
 	}
 	n := 0
+	l.walking++
 	for i := len(l.single) - 1; i >= 0; i-- {
-		if i >= len(l.single) {
-			continue
+		if sub := l.single[i]; sub != nil {
+			sub.sink.Deliver(b)
+			n++
 		}
-		l.single[i].sink.Deliver(b)
-		n++
 	}
+	l.walked()
 	s.delivered.Add(uint64(n * len(b.Messages)))
 	s.giveBack(b)
 }
@@ -266,8 +307,12 @@ func (s *Shard) listed() []*Message {
 	return make([]*Message, 0, 4)
 }
 
-// once returns what Batch.Once writes into.
+// once returns what Batch.Once writes into, to one batch at a time.
 func (s *Shard) once() *[]byte {
+	if s.lent {
+		return nil
+	}
+	s.lent = true
 	if s.scratch == nil {
 		s.scratch = make([]byte, 0, 512)
 	}
@@ -279,7 +324,11 @@ const maxSpareLists = 256
 // giveBack takes b and its list for the next.
 func (s *Shard) giveBack(b *Batch) {
 	list := b.Messages
-	*b = Batch{hub: s.hub}
+	if b.scratch != nil {
+		s.lent = false
+	}
+	clear(b.wire)
+	*b = Batch{hub: s.hub, wire: b.wire[:0]}
 	s.spare = b
 	if len(s.lists) < maxSpareLists {
 		clear(list)
@@ -294,21 +343,26 @@ func (l *local) deliverFiltered(m *Message, it *item) {
 	b := s.lend()
 	b.Messages, b.size, b.shared = append(s.listed(), m), len(m.Data), it.shared
 	n := 0
+	l.walking++
 	for i := len(l.filtered) - 1; i >= 0; i-- {
-		if i >= len(l.filtered) {
+		e := l.filtered[i]
+		if e.s == nil {
 			continue
 		}
-		e := l.filtered[i]
-		if after := (*e.s.more)[e.index].after; m.Offset != 0 && m.Offset <= after {
+		if after := e.s.more.members[e.index].after; m.Offset != 0 && m.Offset <= after {
 			if it.late {
 				at := Position{Epoch: l.epoch, Offset: after}
 				s.gap(e.s.sink, Gap{Namespace: l.ch.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown})
 			}
 			continue
 		}
+		if (m.Attributes != nil || e.s.more.filter != nil) && !e.s.more.wants(m) {
+			continue
+		}
 		e.s.sink.Deliver(b)
 		n++
 	}
+	l.walked()
 	s.delivered.Add(uint64(n))
 	s.giveBack(b)
 }
@@ -353,14 +407,14 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 	if epoch == "" || epoch == old || old != "" && ns.rank(epoch) <= ns.rank(old) {
 		return
 	}
-	s.epochs[ns] = epoch
-	var locals []*local
-	for _, l := range s.locals {
-		if l.active && l.ch.ns == ns {
-			locals = append(locals, l)
-		}
+	for _, l := range s.inUse(ns) {
+		l.flush()
 	}
-	slices.SortFunc(locals, func(a, b *local) int { return strings.Compare(a.name, b.name) })
+	if s.epochs[ns] != old { // one of the sinks subscribed, and was faster
+		s.moveTo(ns, epoch)
+		return
+	}
+	s.epochs[ns] = epoch
 	stood := map[*Subscriber]uint64{}
 	var order []*Subscriber
 	stands := func(sub *Subscriber, at uint64) {
@@ -369,13 +423,17 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 		}
 		stood[sub] = max(stood[sub], at)
 	}
-	for _, l := range locals {
-		l.flush()
+	for _, l := range s.inUse(ns) { // nobody is called here: all change together
 		for _, sub := range l.single {
-			stands(sub, l.last)
+			if sub != nil {
+				stands(sub, l.last)
+			}
 		}
 		for _, e := range l.filtered {
-			m := &(*e.s.more)[e.index]
+			if e.s == nil {
+				continue
+			}
+			m := &e.s.more.members[e.index]
 			stands(e.s, max(l.last, m.after))
 			m.after = 0
 		}
@@ -400,6 +458,18 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 			j.run()
 		}
 	}
+}
+
+// inUse returns the active channels of ns, by name.
+func (s *Shard) inUse(ns *namespace) []*local {
+	var locals []*local
+	for _, l := range s.locals {
+		if l.active && l.ch.ns == ns {
+			locals = append(locals, l)
+		}
+	}
+	slices.SortFunc(locals, func(a, b *local) int { return strings.Compare(a.name, b.name) })
+	return locals
 }
 
 func (s *Shard) gap(sink Sink, g Gap) {
@@ -427,7 +497,7 @@ func (s *Shard) giveUpIdle(now time.Time) {
 }
 
 // unused reports whether nobody wants l.
-func (l *local) unused() bool { return len(l.single)+len(l.filtered)+l.joins == 0 }
+func (l *local) unused() bool { return l.subscribers() == 0 }
 
 // promote moves those that were ahead of the shard and are not any more. What
 // waits in pending has been handed to them already.
@@ -435,7 +505,7 @@ func (l *local) promote() {
 	l.flush()
 	for i := len(l.filtered) - 1; i >= 0; i-- {
 		s := l.filtered[i].s
-		if more := s.memberships(); len(more) == 1 && more[0].after <= l.last {
+		if s != nil && s.ahead() && s.more.members[0].after <= l.last {
 			s.leave()
 			s.enterSingle(l)
 		}
@@ -447,7 +517,7 @@ func (s *Shard) local(name string, ns *namespace) (*local, error) {
 	if l := s.locals[name]; l != nil {
 		return l, nil
 	}
-	l := &local{shard: s, name: name, idle: time.Now()}
+	l := &local{shard: s, name: name, whole: IsWhole(name), idle: time.Now()}
 	l.single = l.one[:0]
 	active, at, err := s.hub.attach(name, ns, l)
 	if err != nil {

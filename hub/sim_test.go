@@ -235,27 +235,27 @@ func (s *sim) watch() {
 	var kept int64
 	for m := range s.messages {
 		kept += m.kept
-		if m.pending < 0 || m.kept > 0 && !m.inRing || m.kept < 0 {
-			s.fail("%v: kept %d pending %d inRing %v", m.Position(), m.kept, m.pending, m.inRing)
+		if m.pending < 0 || m.kept > 0 && m.rings == 0 || m.kept < 0 {
+			s.fail("%v: kept %d pending %d rings %d", m.Position(), m.kept, m.pending, m.rings)
 		}
 	}
 	if got := s.h.Stats().WireBytes; got != kept {
 		s.fail("%d bytes of wire forms, counted %d", kept, got)
 	}
-	rings := map[*Message]bool{}
+	rings := map[*Message]int32{}
 	for i := range s.h.table {
 		for _, ch := range s.h.table[i].channels {
 			if len(ch.early) > s.h.maxEarly || len(ch.ring)-ch.start > ch.ns.Recent || len(ch.pages) > maxPages {
 				s.fail("%s: %d early, %d in its ring, %d pages", ch.name, len(ch.early), len(ch.ring)-ch.start, len(ch.pages))
 			}
 			for _, m := range ch.ring[ch.start:] {
-				rings[m] = true
+				rings[m]++
 			}
 		}
 	}
 	for m := range s.messages {
-		if m.inRing != rings[m] {
-			s.fail("%v: inRing %v, is %v", m.Position(), m.inRing, rings[m])
+		if m.rings != rings[m] {
+			s.fail("%v: rings %d, is in %d", m.Position(), m.rings, rings[m])
 		}
 	}
 	st := s.h.Stats()
@@ -342,8 +342,8 @@ func (s *sim) settle() {
 		s.fail("in the end %+v", st)
 	}
 	for m := range s.messages {
-		if m.pending != 0 || m.inRing || m.kept != 0 || m.encoded(0) != nil || m.encoded(1) != nil {
-			s.fail("%v in the end: kept %d pending %d inRing %v", m.Position(), m.kept, m.pending, m.inRing)
+		if m.pending != 0 || m.rings != 0 || m.kept != 0 || m.forms.head.Load() != nil {
+			s.fail("%v in the end: kept %d pending %d rings %d", m.Position(), m.kept, m.pending, m.rings)
 		}
 	}
 	for _, sh := range s.shards {

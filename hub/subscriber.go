@@ -8,8 +8,9 @@ import (
 )
 
 // A Sink is where a subscriber's messages go: a connection, or anything else.
-// The hub calls it on the shard's goroutine only. A sink may unsubscribe its own
-// subscriber from any of these calls, but no other, and subscribe none.
+// The hub calls it on the shard's goroutine only. A sink may subscribe and
+// unsubscribe any subscribers of its shard from any of these calls, its own too: who
+// has left is not called again, and who came gets what comes after.
 type Sink interface {
 	// Start comes once, before all else: what follows comes after at, one
 	// position per namespace that keeps a log.
@@ -58,7 +59,7 @@ type Subscriber struct {
 	pos   int32
 	// more is set while it is in the filtered lists of its channels: a pointer,
 	// since most subscribers follow one channel.
-	more *[]membership
+	more *following
 	// join is set until the subscriber is live.
 	join *join
 }
@@ -78,7 +79,8 @@ var ErrTooManyChannels = errors.New("too many channels")
 
 // SubscribeOptions say what a subscriber wants.
 type SubscribeOptions struct {
-	// Channels to follow, 1 to MaxSubscriberChannels; repeats are ignored.
+	// Channels to follow, 1 to MaxSubscriberChannels; repeats are ignored, and so are
+	// channels of a namespace that is followed by its Whole.
 	Channels []string
 	// Since are the positions to resume after, one per namespace. Empty means
 	// live messages only.
@@ -88,6 +90,18 @@ type SubscribeOptions struct {
 	// Unknown is a position that could not be understood: the subscriber gets a
 	// gap and live messages. Since is ignored.
 	Unknown string
+	// Select says which messages this subscriber gets; nil means all. It is called by
+	// the shard's goroutine for each, so it must be quick, and also for each copy of a
+	// publication to several channels that arrives on one that is followed: without
+	// it the hub picks one, with it that is for Select to do.
+	Select func(*Message) bool
+	// Public keeps private messages from this subscriber.
+	Public bool
+	// SkipID is the id of the message that Since was found by (Hub.Lookup), if the
+	// subscriber had that message: when its publication was to several channels, no
+	// other copy of it is delivered. Empty means that there is nothing to skip. It
+	// must be an id that came with a message: a checkpoint of the same words is not.
+	SkipID string
 }
 
 func (o *SubscribeOptions) live() bool { return !o.All && o.Unknown == "" && len(o.Since) == 0 }
@@ -105,15 +119,17 @@ func (sh *Shard) Subscribe(s *Subscriber, sink Sink, opt SubscribeOptions) error
 		return fmt.Errorf("%w: %d, want 1 to %d", ErrTooManyChannels, len(opt.Channels), MaxSubscriberChannels)
 	}
 	for _, name := range opt.Channels {
-		if err := CheckChannel(name); err != nil {
-			return err
+		if !IsWhole(name) {
+			if err := CheckChannel(name); err != nil {
+				return err
+			}
 		}
 		if _, err := sh.hub.namespaceOf(name); err != nil {
 			return err
 		}
 	}
 	s.sink = sink
-	if len(opt.Channels) == 1 && opt.live() {
+	if len(opt.Channels) == 1 && opt.live() && opt.filter() == nil {
 		// The common case without a join: the channel is warm already.
 		if l := sh.locals[opt.Channels[0]]; l != nil && l.active {
 			sh.subs++
@@ -183,13 +199,13 @@ func (s *Subscriber) enterSingle(l *local) {
 }
 
 // enterFiltered puts s on the filtered path of its channels, from after on.
-func (s *Subscriber) enterFiltered(locals []*local, after uint64) {
+func (s *Subscriber) enterFiltered(locals []*local, after uint64, f *filter) {
 	if s.more == nil {
-		s.more = &[]membership{}
+		s.more = &following{filter: f}
 	}
 	for _, l := range locals {
-		*s.more = append(*s.more, membership{l: l, pos: int32(len(l.filtered)), after: after})
-		l.filtered = append(l.filtered, member{s: s, index: int32(len(*s.more) - 1)})
+		s.more.members = append(s.more.members, membership{l: l, pos: int32(len(l.filtered)), after: after})
+		l.filtered = append(l.filtered, member{s: s, index: int32(len(s.more.members) - 1)})
 	}
 }
 
@@ -197,34 +213,92 @@ func (s *Subscriber) memberships() []membership {
 	if s.more == nil {
 		return nil
 	}
-	return *s.more
+	return s.more.members
+}
+
+// ahead reports whether s is on the filtered path only until its shard has come to
+// where it is.
+func (s *Subscriber) ahead() bool {
+	return s.more != nil && len(s.more.members) == 1 && s.more.filter == nil
 }
 
 // leave takes s out of the lists of its channels.
 func (s *Subscriber) leave() {
-	if l := s.local; l != nil {
-		last := len(l.single) - 1
-		moved := l.single[last]
-		l.single[s.pos], moved.pos = moved, s.pos
-		l.single[last] = nil
-		l.single = l.single[:last]
-		s.local = nil
-		l.noteIdle()
+	if s.ahead() {
+		s.more.members[0].l.ahead--
 	}
-	if more := s.memberships(); len(more) == 1 {
-		more[0].l.ahead--
+	if l := s.local; l != nil {
+		l.leaveSingle(s.pos)
+		s.local = nil
 	}
 	for _, m := range s.memberships() {
-		l, last := m.l, len(m.l.filtered)-1
-		moved := l.filtered[last]
-		l.filtered[m.pos] = moved
-		(*moved.s.more)[moved.index].pos = m.pos
-		l.filtered[last] = member{}
-		l.filtered = l.filtered[:last]
-		l.noteIdle()
+		m.l.leaveFiltered(m.pos)
 	}
 	s.more = nil
 }
+
+// leaveSingle takes out the subscriber at pos: the last takes its place, unless the
+// list is being walked.
+func (l *local) leaveSingle(pos int32) {
+	last := len(l.single) - 1
+	if l.walking > 0 {
+		l.single[pos] = nil
+		l.holes = true
+		return
+	}
+	moved := l.single[last]
+	l.single[pos], moved.pos = moved, pos
+	l.single[last] = nil
+	l.single = l.single[:last]
+	l.noteIdle()
+}
+
+// leaveFiltered is the same for the filtered path.
+func (l *local) leaveFiltered(pos int32) {
+	last := len(l.filtered) - 1
+	if l.walking > 0 {
+		l.filtered[pos] = member{}
+		l.holes = true
+		return
+	}
+	moved := l.filtered[last]
+	l.filtered[pos] = moved
+	moved.s.more.members[moved.index].pos = pos
+	l.filtered[last] = member{}
+	l.filtered = l.filtered[:last]
+	l.noteIdle()
+}
+
+// walked ends a walk of l's lists. The last closes the holes of those who left.
+func (l *local) walked() {
+	if l.walking--; l.walking > 0 || !l.holes {
+		return
+	}
+	l.holes = false
+	n := 0
+	for _, s := range l.single {
+		if s != nil {
+			l.single[n], s.pos = s, int32(n)
+			n++
+		}
+	}
+	clear(l.single[n:])
+	l.single = l.single[:n]
+	n = 0
+	for _, e := range l.filtered {
+		if e.s != nil {
+			l.filtered[n] = e
+			e.s.more.members[e.index].pos = int32(n)
+			n++
+		}
+	}
+	clear(l.filtered[n:])
+	l.filtered = l.filtered[:n]
+	l.noteIdle()
+}
+
+// subscribers returns how many l has.
+func (l *local) subscribers() int { return len(l.single) + len(l.filtered) + l.joins }
 
 func (l *local) noteIdle() {
 	if l.unused() {
@@ -235,10 +309,15 @@ func (l *local) noteIdle() {
 	}
 }
 
-// dedupe returns names without repeats, in order of first appearance.
+// dedupe returns names without repeats, in order of first appearance, and without
+// those that are in a whole namespace of them.
 func dedupe(names []string) []string {
 	var out []string
+	whole := slices.ContainsFunc(names, IsWhole)
 	for _, n := range names {
+		if whole && !IsWhole(n) && slices.Contains(names, Whole(NamespaceOf(n))) {
+			continue
+		}
 		if !slices.Contains(out, n) {
 			out = append(out, n)
 		}
