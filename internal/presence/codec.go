@@ -130,19 +130,6 @@ func (r *reader) bytes() []byte {
 	return nil
 }
 
-// parse reads a message and calls each for its ops, which are valid until it
-// returns. The message is read to its end before anything is called.
-func parse(data []byte, each func(*op)) (header, error) {
-	h, rest, err := parseHeader(data)
-	if err != nil {
-		return header{}, err
-	}
-	if err := parseOps(rest, func(*op) {}); err != nil {
-		return header{}, err
-	}
-	return h, parseOps(rest, each)
-}
-
 func parseHeader(data []byte) (h header, rest []byte, err error) {
 	r := reader{b: data}
 	if r.byte() != version {
@@ -157,6 +144,7 @@ func parseHeader(data []byte) (h header, rest []byte, err error) {
 	return h, r.b, nil
 }
 
+// parseOps calls each for the ops of a message, up to what makes no sense.
 func parseOps(data []byte, each func(*op)) error {
 	r := reader{b: data}
 	for len(r.b) > 0 {

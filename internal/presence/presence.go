@@ -164,7 +164,7 @@ type Presence struct {
 	running atomic.Bool
 
 	channels, own, members                                          atomic.Int64
-	refused, events, sent, received, holes, syncs, malformed, ended atomic.Uint64
+	refused, events, sent, received, holes, syncs, malformed atomic.Uint64
 }
 
 // New returns a Presence of this node alone; Run makes it know the others. Call it
