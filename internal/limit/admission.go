@@ -1,0 +1,394 @@
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// AdmissionConfig says how long requests of a class may wait for their loop. The
+// zero value works.
+type AdmissionConfig struct {
+	// Slice is how long a loop works on waiting requests before it looks at its
+	// sockets again; 0 means 1ms.
+	Slice hub.Duration `json:"slice"`
+	// OrderDelay, AccountDelay, MarketDelay and ReplayDelay are the budgets: a request
+	// is admitted if what waits before it is expected to take no longer. 0 means
+	// 10ms, 8ms, 4ms and 2ms. Control has none and is never refused.
+	OrderDelay   hub.Duration `json:"order_delay"`
+	AccountDelay hub.Duration `json:"account_delay"`
+	MarketDelay  hub.Duration `json:"market_delay"`
+	ReplayDelay  hub.Duration `json:"replay_delay"`
+	// Floor is how many percent of the time go to the least important class that
+	// waits, so that none starves for ever, 0 to 50; 0 means 5.
+	Floor int `json:"floor" unit:"percent"`
+	// MaxQueued bounds the requests that wait on one loop; 0 means 4,096.
+	MaxQueued int `json:"max_queued"`
+}
+
+// WithDefaults returns c with every zero replaced by what it means.
+func (c AdmissionConfig) WithDefaults() AdmissionConfig {
+	or := func(v *hub.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = hub.Duration(d)
+		}
+	}
+	or(&c.Slice, time.Millisecond)
+	or(&c.OrderDelay, 10*time.Millisecond)
+	or(&c.AccountDelay, 8*time.Millisecond)
+	or(&c.MarketDelay, 4*time.Millisecond)
+	or(&c.ReplayDelay, 2*time.Millisecond)
+	if c.Floor == 0 {
+		c.Floor = 5
+	}
+	if c.MaxQueued == 0 {
+		c.MaxQueued = 4096
+	}
+	return c
+}
+
+// Validate returns all that is wrong with c, joined.
+func (c AdmissionConfig) Validate() error {
+	var errs []error
+	for _, d := range []struct {
+		key string
+		v   hub.Duration
+	}{{"slice", c.Slice}, {"order_delay", c.OrderDelay}, {"account_delay", c.AccountDelay}, {"market_delay", c.MarketDelay}, {"replay_delay", c.ReplayDelay}} {
+		if d.v < 0 || d.v > hub.Duration(10*time.Second) {
+			errs = append(errs, fmt.Errorf("%s: %v is not within 0s..10s", d.key, d.v))
+		}
+	}
+	if c.Floor < 0 || c.Floor > 50 {
+		errs = append(errs, fmt.Errorf("floor: %d is not within 0..50 percent", c.Floor))
+	}
+	if c.MaxQueued < 0 || c.MaxQueued > 1<<20 {
+		errs = append(errs, fmt.Errorf("max_queued: %d is not within 1..%d", c.MaxQueued, 1<<20))
+	}
+	return errors.Join(errs...)
+}
+
+// A Verdict is what becomes of a request.
+type Verdict uint8
+
+const (
+	// Go: serve it now; nothing waits.
+	Go Verdict = iota
+	// Wait: it is queued, and Next returns it in its turn.
+	Wait
+	// Replaced: it is queued in the place of an older one with the same key.
+	Replaced
+	// Refuse: it would wait for longer than its class may.
+	Refuse
+)
+
+// An Admission decides which requests one loop serves, in which order. The queue is
+// here, in sight, and not in the sockets: the loop reads everything that there is,
+// offers it, and works through what was admitted a slice at a time, the most
+// important first.
+//
+// What a request waits is estimated from what those before it cost: the time that
+// requests of their class took lately, over the share of its time that the loop has
+// for them. A bound on time holds at any capacity and under any host, where a bound
+// on rate or on number has to be known beforehand (docs/design/admission.md).
+//
+// It belongs to its loop; only Stats is for any goroutine.
+type Admission[T any] struct {
+	// Fixed.
+	slice  int64
+	budget [Classes]int64 // 0: without bound
+	floor  int64          // percent
+	max    int
+
+	// Owned by the loop.
+	queues [Classes]classQueue[T]
+	cost   [Classes]float64 // nanoseconds of one request, lately
+	share  float64          // of the loop's time, for requests, while they wait
+	queued int
+	scale  float64 // of the budgets of Market and Replay, 0 to 1
+	paused bool    // Replay rests
+
+	began   int64 // the loop's time when the queue was last empty, or looked at
+	worked  int64 // time spent on requests since
+	credits int64 // time that the least important class is owed, times 100
+
+	stats [Classes]classStats
+}
+
+// classQueue is a queue whose entries can be found by key.
+type classQueue[T any] struct {
+	items []queuedItem[T] // from head on
+	head  int
+	first uint64            // number of the item at head
+	keys  map[string]uint64 // number of the item with that key; nil until there is one
+}
+
+type queuedItem[T any] struct {
+	item T
+	key  string
+	at   int64
+}
+
+// classStats are counters of a class. Written by the loop, read by any goroutine.
+type classStats struct {
+	offered, admitted, refused, expired, conflated atomic.Uint64
+	queued                                         atomic.Int64
+	waits                                          [len(waitBounds) + 1]atomic.Uint64
+	waited                                         atomic.Uint64 // nanoseconds, all together
+}
+
+// waitBounds are the upper bounds of the waiting time's histogram, in nanoseconds.
+var waitBounds = [...]int64{1e5, 25e4, 5e5, 1e6, 25e5, 5e6, 75e5, 1e7, 15e6, 25e6, 5e7, 1e8, 25e7, 1e9}
+
+// WaitBounds returns the upper bounds of ClassStats.Waits in seconds.
+func WaitBounds() []float64 {
+	s := make([]float64, len(waitBounds))
+	for i, b := range waitBounds {
+		s[i] = float64(b) / 1e9
+	}
+	return s
+}
+
+// NewAdmission returns an Admission for one loop.
+func NewAdmission[T any](cfg AdmissionConfig) *Admission[T] {
+	cfg = cfg.WithDefaults()
+	a := &Admission[T]{slice: int64(cfg.Slice), floor: int64(cfg.Floor), max: cfg.MaxQueued, share: 1, scale: 1}
+	a.budget = [Classes]int64{
+		Order: int64(cfg.OrderDelay), Account: int64(cfg.AccountDelay), Market: int64(cfg.MarketDelay), Replay: int64(cfg.ReplayDelay),
+	}
+	return a
+}
+
+// Slice is how long the loop may work on requests at a time, in nanoseconds.
+func (a *Admission[T]) Slice() int64 { return a.slice }
+
+// Len is how many requests wait.
+func (a *Admission[T]) Len() int { return a.queued }
+
+// Offer decides about a request that has arrived at now. spent is how long the loop
+// has been at work since it last looked at its sockets. A key other than "" lets the
+// request take the place of a waiting one with the same key, which is returned: its
+// client is told that it was replaced.
+func (a *Admission[T]) Offer(c Class, key string, now, spent int64, item T) (v Verdict, old T) {
+	s := &a.stats[c]
+	s.offered.Add(1)
+	if a.queued == 0 && spent < a.slice {
+		a.began, a.worked = now, 0
+		s.admit(0)
+		return Go, old
+	}
+	q := &a.queues[c]
+	if key != "" {
+		if n, ok := q.keys[key]; ok {
+			e := &q.items[q.head+int(n-q.first)]
+			old, e.item = e.item, item
+			s.conflated.Add(1)
+			return Replaced, old
+		}
+	}
+	if a.queued >= a.max && c != Control || !a.fits(c) {
+		s.refused.Add(1)
+		return Refuse, old
+	}
+	if a.queued == 0 {
+		a.began, a.worked = now, 0
+	}
+	q.push(queuedItem[T]{item: item, key: key, at: now})
+	a.queued++
+	s.queued.Store(int64(q.len()))
+	return Wait, old
+}
+
+// fits reports whether what waits before a request of class c leaves it its budget.
+func (a *Admission[T]) fits(c Class) bool {
+	budget := float64(a.budget[c])
+	if budget == 0 {
+		return true
+	}
+	if c >= Market {
+		budget *= a.scale
+	}
+	if c == Replay && a.paused {
+		return false
+	}
+	return a.Expected(c) <= time.Duration(budget)
+}
+
+// Expected is how long a request of class c that came now would wait.
+func (a *Admission[T]) Expected(c Class) time.Duration {
+	var work float64
+	for k := Control; k <= c; k++ {
+		work += float64(a.queues[k].len()) * a.cost[k]
+	}
+	if c >= Market { // the floor is its own, whatever else waits
+		own := float64(a.queues[c].len()) * a.cost[c]
+		work = min(work, own*100/float64(a.floor))
+	}
+	return time.Duration(work / a.share)
+}
+
+// Next returns the request to serve next. When ok is false none waits. expired says
+// that it has waited so much longer than was expected that it is worth nothing any
+// more: its client is refused. Orders do not expire.
+func (a *Admission[T]) Next(now int64) (item T, c Class, expired, ok bool) {
+	if a.queued == 0 {
+		return item, 0, false, false
+	}
+	c = a.pick()
+	q, s := &a.queues[c], &a.stats[c]
+	e := q.pop()
+	a.queued--
+	s.queued.Store(int64(q.len()))
+	waited := now - e.at
+	if c >= Market && waited > 4*a.budget[c] {
+		s.expired.Add(1)
+		return e.item, c, true, true
+	}
+	s.admit(waited)
+	return e.item, c, false, true
+}
+
+// pick chooses the class to serve: the most important that waits, or the least
+// important when it is owed the time.
+func (a *Admission[T]) pick() Class {
+	var best, least Class
+	for c := Control; c < Classes; c++ {
+		if a.queues[c].len() > 0 {
+			if best == 0 {
+				best = c
+			}
+			least = c
+		}
+	}
+	if least != best && a.credits > 0 && float64(a.credits) >= 100*a.cost[least] {
+		return least
+	}
+	return best
+}
+
+// How quickly estimates follow.
+const (
+	costGain  = 0.2
+	shareGain = 0.3
+	// window is how long the share is measured over.
+	window = int64(50 * time.Millisecond)
+)
+
+// Served tells what n requests of class c took, all that followed from them on this
+// loop included, until now.
+func (a *Admission[T]) Served(c Class, n int, took, now int64) {
+	if n <= 0 {
+		return
+	}
+	if each := float64(took) / float64(n); a.cost[c] == 0 {
+		a.cost[c] = each
+	} else {
+		a.cost[c] += costGain * (each - a.cost[c])
+	}
+	a.worked += took
+	a.credit(c, took)
+	switch since := now - a.began; {
+	case a.queued == 0:
+		// Only a loop that is behind shows how much of its time there is.
+		a.began, a.worked = now, 0
+	case since >= window:
+		a.share += shareGain * (min(float64(a.worked)/float64(since), 1) - a.share)
+		a.share = max(a.share, 0.05)
+		a.began, a.worked = now, 0
+	}
+	if a.queued == 0 {
+		a.share += shareGain / 10 * (1 - a.share)
+	}
+}
+
+// credit keeps account of what the least important class that waits is owed.
+func (a *Admission[T]) credit(c Class, took int64) {
+	for k := Replay; k > c; k-- {
+		if a.queues[k].len() > 0 {
+			a.credits = min(a.credits+took*a.floor, 100*10*int64(time.Millisecond))
+			return
+		}
+	}
+	a.credits = max(a.credits-100*took, 0)
+}
+
+// Guard scales the budgets of Market and Replay: the process says that it is short
+// of processors. 1 is none of that; pause refuses Replay altogether.
+func (a *Admission[T]) Guard(scale float64, pause bool) {
+	a.scale, a.paused = min(max(scale, 0.05), 1), pause
+}
+
+func (s *classStats) admit(waited int64) {
+	s.admitted.Add(1)
+	s.waited.Add(uint64(max(waited, 0)))
+	i := 0
+	for i < len(waitBounds) && waited > waitBounds[i] {
+		i++
+	}
+	s.waits[i].Add(1)
+}
+
+func (q *classQueue[T]) len() int { return len(q.items) - q.head }
+
+func (q *classQueue[T]) push(e queuedItem[T]) {
+	if e.key != "" {
+		if q.keys == nil {
+			q.keys = map[string]uint64{}
+		}
+		q.keys[e.key] = q.first + uint64(q.len())
+	}
+	q.items = append(q.items, e)
+}
+
+func (q *classQueue[T]) pop() queuedItem[T] {
+	e := q.items[q.head]
+	q.items[q.head] = queuedItem[T]{}
+	q.head++
+	q.first++
+	if e.key != "" {
+		delete(q.keys, e.key)
+	}
+	switch {
+	case q.head == len(q.items):
+		if q.items, q.head = q.items[:0], 0; cap(q.items) > 1024 {
+			q.items = nil
+		}
+	case q.head > 64 && q.head > len(q.items)/2:
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	return e
+}
+
+// ClassStats are what became of the requests of a class.
+type ClassStats struct {
+	Class     Class
+	Offered   uint64
+	Admitted  uint64
+	Refused   uint64   // would have waited too long
+	Expired   uint64   // did wait too long
+	Conflated uint64   // replaced by a newer one while they waited
+	Queued    int64    // wait now
+	Waits     []uint64 // admitted by how long they waited, one per bound and one beyond
+	Waited    time.Duration
+}
+
+// Stats returns the counters of every class. Any goroutine.
+func (a *Admission[T]) Stats() []ClassStats {
+	var list []ClassStats
+	for c := Control; c < Classes; c++ {
+		s := &a.stats[c]
+		t := ClassStats{
+			Class: c, Offered: s.offered.Load(), Admitted: s.admitted.Load(), Refused: s.refused.Load(), Expired: s.expired.Load(),
+			Conflated: s.conflated.Load(), Queued: s.queued.Load(), Waited: time.Duration(s.waited.Load()),
+		}
+		for i := range s.waits {
+			t.Waits = append(t.Waits, s.waits[i].Load())
+		}
+		list = append(list, t)
+	}
+	return list
+}
