@@ -1,3 +1,0 @@
-// Package protocol is the codec of the Centrifuge client protocol, JSON and
-// Protobuf. It is pure: bytes in, values out.
-package protocol
