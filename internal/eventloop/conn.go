@@ -144,6 +144,10 @@ func (c *Conn) SetTimer(d int64) {
 	}
 }
 
+// TimerIn returns how long it is until Handler.Timer comes; 0 if it does not. It is not
+// for a connection that is being dialled.
+func (c *Conn) TimerIn() int64 { return int64(c.loop.timers.Until(&c.timer, c.loop.now)) }
+
 // Stalled reports whether c waits for its socket to take more, or to stand.
 func (c *Conn) Stalled() bool { return c.out != nil && (c.out.stalled >= 0 || c.out.dial != nil) }
 

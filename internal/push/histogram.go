@@ -53,8 +53,7 @@ func (p *Push) Histograms(f func(LagHistograms)) {
 			now := time.Now()
 			lane.loop.Conns(func(c *eventloop.Conn) bool {
 				if l, ok := c.Handler().(lagging); ok {
-					s, _ := l.base()
-					s.count(&h, now)
+					l.count(&h, now)
 				}
 				return true
 			})
@@ -66,7 +65,7 @@ func (p *Push) Histograms(f func(LagHistograms)) {
 	}
 }
 
-// count adds s to h.
+// count implements lagging.
 func (s *session) count(h *LagHistograms, now time.Time) {
 	messages, bytes, age := 0, s.conn.Unsent(), 0.0
 	if q := s.backlog; q != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // A Lag is how far one subscriber is behind, for the admin API.
@@ -13,6 +14,7 @@ type Lag struct {
 	Loop      int       `json:"loop"`
 	Peer      string    `json:"peer"`
 	Transport string    `json:"transport"`
+	Protocol  string    `json:"protocol,omitempty"` // of an endpoint's; empty: Weir's own
 	Subject   string    `json:"subject,omitempty"`
 	Channels  []string  `json:"channels"`
 	Since     time.Time `json:"connected_at"`
@@ -33,7 +35,14 @@ type Lags struct {
 }
 
 // A lagging is a handler that is a subscriber.
-type lagging interface{ base() (*session, string) }
+type lagging interface {
+	// numbers are the parts of a Lag that it can be ranked by. It costs a system call.
+	numbers() Lag
+	// describe adds to it what it is about.
+	describe(g Lag) Lag
+	// count adds it to h.
+	count(h *LagHistograms, now time.Time)
+}
 
 // lagChunk is how many subscribers are looked at between other work of a loop:
 // each costs a system call.
@@ -63,7 +72,7 @@ type lagScan struct {
 }
 
 type ranked struct {
-	s    *session
+	s    lagging
 	lag  Lag
 	rank float64
 }
@@ -83,9 +92,7 @@ func (a *lagScan) next() {
 	n := min(len(a.left), lagChunk)
 	for _, c := range a.left[:n] {
 		if h, ok := c.Handler().(lagging); ok && !c.Closing() { // it may have gone meanwhile
-			s, transport := h.base()
-			r := ranked{s: s, lag: s.numbers()}
-			r.lag.Transport = transport
+			r := ranked{s: h, lag: h.numbers()}
 			r.rank = a.rank(&r.lag)
 			a.worst = append(a.worst, r)
 			a.total++
@@ -115,9 +122,15 @@ func (a *lagScan) next() {
 	a.f(out)
 }
 
-// numbers are the parts of a Lag that it can be ranked by. It costs a system call.
+// numbers implements lagging.
 func (s *session) numbers() Lag {
-	g := Lag{Bytes: s.conn.Unsent(), Kernel: s.conn.UnsentKernel()}
+	g := Lag{Transport: "sse", Bytes: s.conn.Unsent(), Kernel: s.conn.UnsentKernel()}
+	if wire.IsFrame(s.format) {
+		g.Transport = "websocket"
+	}
+	if c := s.custom(); c != nil {
+		g.Protocol = s.lane.push.protocols[c.protocol].name
+	}
 	if q := s.backlog; q != nil {
 		g.Messages = q.Len()
 		g.Bytes += q.Bytes()
@@ -126,11 +139,17 @@ func (s *session) numbers() Lag {
 	return g
 }
 
-// describe adds to g what it is about.
-func (s *session) describe(g Lag) Lag {
-	c := s.conn
+// describe adds to g whose connection it is.
+func describe(g Lag, c *eventloop.Conn) Lag {
 	g.Conn, g.Loop, g.Peer = c.ID(), c.Loop().ID(), c.Peer().String()
-	g.Channels, g.Since = s.sub.Channels(), c.Loop().Time(c.Accepted())
+	g.Since = c.Loop().Time(c.Accepted())
+	return g
+}
+
+// describe implements lagging.
+func (s *session) describe(g Lag) Lag {
+	g = describe(g, s.conn)
+	g.Channels = s.sub.Channels()
 	if id := s.identity(); id != nil {
 		g.Subject = id.Subject
 	}

@@ -60,6 +60,7 @@ type publication struct {
 	channel string
 	answer  func(status int, body []byte) // of a call on its own
 	all     *broadcast                    // the call it is part of, else nil
+	then    func(hub.Position, error)     // of a protocol's; else nil
 
 	state  atomic.Uint32 // who is first: the broker's answer, or Publish's return
 	pos    hub.Position
@@ -120,6 +121,10 @@ func (x *publication) answered(at hub.Position, err error) {
 // tell counts the outcome and passes it on. On the connection's loop, once.
 func (x *publication) tell() {
 	p := x.push
+	if x.then != nil {
+		x.told()
+		return
+	}
 	if x.failed == nil {
 		p.counters.published.Add(1)
 		x.finish()
@@ -129,6 +134,26 @@ func (x *publication) tell() {
 		p.log.Warn("publish", "channel", x.channel, "err", x.failed)
 	}
 	x.refused(x.bad)
+}
+
+// told is tell for a protocol's publication.
+func (x *publication) told() {
+	if x.failed == nil {
+		x.push.counters.published.Add(1)
+	} else {
+		x.push.counters.publishErrors.Add(1)
+	}
+	then, at, err := x.then, x.pos, x.failed
+	x.lane.giveBack(x)
+	then(at, err)
+}
+
+// PublishFor publishes pub for c's client and has done called once on c's loop, before
+// it returns or later. c may be closed by then.
+func (p *Push) PublishFor(c *eventloop.Conn, pub hub.Publication, done func(hub.Position, error)) {
+	x := p.Lane(c).publication(c, pub.Channel)
+	x.then = done
+	x.publish(pub)
 }
 
 // refused is tell for a publication that was not let through.

@@ -4,6 +4,7 @@
 package push
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -91,6 +92,10 @@ type Push struct {
 	lanes   []*Lane
 	// openingTime is the constant of that name; tests shorten it.
 	openingTime int64
+	// protocols are those of endpoints; the first is none. do is UseWorkers's. Fixed
+	// before the loops run.
+	protocols []protocol
+	do        func(work func(context.Context), then func()) bool
 
 	// Any goroutine.
 	draining atomic.Bool
@@ -113,6 +118,8 @@ type Lane struct {
 	// parser and deflateParser serve every WebSocket client that is not in the
 	// middle of a message.
 	parser, deflateParser websocket.Parser
+	// parsers are the same for transports, by what their clients may send.
+	parsers []*lentParser
 	// within counts the calls of the hub that have not returned; left are the
 	// subscribers whose connections were closed meanwhile.
 	within int
@@ -161,6 +168,8 @@ func New(cfg Config, f *wire.Formats, h *hub.Hub, loops []*eventloop.Loop, log *
 		log = slog.New(slog.DiscardHandler)
 	}
 	p := &Push{cfg: cfg.WithDefaults(), formats: f, hub: h, log: log, openingTime: openingTime}
+	p.Protocol("")
+	p.do = func(func(context.Context), func()) bool { return false }
 	p.limits = websocket.Limits{MaxMessage: p.cfg.MaxClientMessage}
 	for _, l := range loops {
 		lane := &Lane{push: p, loop: l, shard: h.NewShard(l.Wake)}
@@ -210,9 +219,13 @@ type drainer interface{ drain(c *eventloop.Conn) }
 func (l *Lane) drain(over time.Duration) {
 	l.drainEnd = l.loop.Now() + max(int64(over), 1)
 	l.loop.Conns(func(c *eventloop.Conn) bool {
-		if d, ok := c.Handler().(drainer); ok && !c.Closing() {
-			if over <= 0 {
-				d.drain(c)
+		switch d, ok := c.Handler().(drainer); {
+		case !ok || c.Closing():
+		case over <= 0:
+			d.drain(c)
+		default:
+			if t, ok := d.(*transport); ok {
+				t.drainWithin()
 			} else {
 				c.SetTimer(rand.Int64N(int64(over)) + 1)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
 	"github.com/weir-gateway/weir/websocket"
@@ -28,12 +29,18 @@ type Subscription struct {
 	// Accept is what the client can decode: the value of Accept-Encoding for SSE,
 	// of Sec-WebSocket-Extensions for WebSocket.
 	Accept []byte
+	// Custom is what a protocol's stream of events is, for ServeEvents; nil otherwise. It
+	// replaces the channels and the position above.
+	Custom *socket.Subscription
+	// Protocol is Push.Protocol's.
+	Protocol uint8
 
 	extensions string // agreed by ServeWebSocket
 }
 
 // Close codes beyond RFC 6455 §7.4, also given as the code of an SSE end event.
 const (
+	codeNormal       = 1000
 	codeGoingAway    = 1001
 	codeInternal     = 1011
 	codeRestart      = 1012
@@ -65,6 +72,7 @@ const (
 	several sessionFlags = 1 << iota // follows more than one channel
 	ending                           // the last words were said, or the connection is gone
 	paced                            // has a maximum rate
+	open                             // reads what is open to all, and no private messages
 )
 
 // rare is the part of a session that few need.
@@ -77,6 +85,8 @@ type rare struct {
 	stands hub.Positions
 	// pace is the budget of a subscriber with a maximum rate.
 	pace pace
+	// custom is nil for Weir's own streams.
+	custom *custom
 }
 
 func (s *session) identity() *auth.Identity {
@@ -103,7 +113,7 @@ func (s *session) stands() hub.Positions {
 // opened drops what was needed only until the answer went out.
 func (s *session) opened() {
 	s.rare.opening = nil
-	if s.rare.identity == nil && s.rare.stands == nil && s.flags&paced == 0 {
+	if s.rare.identity == nil && s.rare.stands == nil && s.flags&paced == 0 && s.rare.custom == nil {
 		s.rare = nil
 	}
 }
@@ -113,6 +123,9 @@ type opening struct {
 	fields, key []byte
 	extensions  string // agreed in a WebSocket handshake
 	hello       bool
+	// Of a protocol's stream.
+	preamble     []byte
+	began, ended func()
 }
 
 const (
@@ -138,9 +151,20 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 		s.flags |= several
 	}
 	c.SetTimer(l.push.openingTime) // Start sets another
+	var opt hub.SubscribeOptions
+	if x := r.Custom; x != nil {
+		if opt = x.Options; x.Select != nil {
+			opt.Select = x.Select
+		}
+		s.rare.custom = newCustom(r, l.loop.Now())
+		o := s.rare.opening
+		o.preamble, o.began, o.ended = x.Preamble, x.Began, x.Ended
+	} else {
+		opt = wire.Options(r.Channels, r.Since)
+	}
 	l.enter()
 	defer l.exit()
-	return l.shard.Subscribe(&s.sub, sink, wire.Options(r.Channels, r.Since))
+	return l.shard.Subscribe(&s.sub, sink, opt)
 }
 
 // armTimer makes the timer come after next, or at the token's expiry or the
@@ -152,6 +176,9 @@ func (s *session) armTimer(next int64) {
 	}
 	if s.flags&paced != 0 && s.backlog != nil {
 		next = min(next, s.rare.pace.wait())
+	}
+	if c := s.custom(); c != nil && c.ends != 0 {
+		next = min(next, c.ends-s.lane.loop.Now())
 	}
 	if end := s.lane.drainEnd; end != 0 {
 		next = min(next, rand.Int64N(max(end-s.lane.loop.Now(), 1))+1)
@@ -171,13 +198,15 @@ func (s *session) expired() bool {
 // The first case is what one delivery costs: no lock, no allocation, no clock.
 func (s *session) send(b *hub.Batch) bool {
 	switch {
-	case s.flags == 0 && s.backlog == nil && !b.Replay && !s.conn.Stalled():
+	case s.flags&^open == 0 && s.backlog == nil && !b.Replay && !s.conn.Stalled() && !s.hides(b):
 		if w, ok := b.Once(s.format); ok {
 			s.conn.SendCopy(w)
 		} else {
 			s.conn.Send(b.Bytes(s.format))
 		}
 	case s.flags&ending != 0:
+	case s.hides(b):
+		return s.sendVisible(b)
 	case b.Replay:
 		s.replay(b)
 	case s.backlog != nil || s.conn.Stalled():
@@ -196,6 +225,42 @@ func (s *session) send(b *hub.Batch) bool {
 		s.conn.Queue(b.Bytes(s.format))
 	}
 	return true
+}
+
+// hides reports whether some of b is not for this subscriber.
+func (s *session) hides(b *hub.Batch) bool {
+	if s.flags&open == 0 {
+		return false
+	}
+	for _, m := range b.Messages {
+		if m.Attributes != nil && wire.Hidden(m, s.identity()) {
+			return true
+		}
+	}
+	return false
+}
+
+// sendVisible sends what of b is for this subscriber.
+func (s *session) sendVisible(b *hub.Batch) bool {
+	visible := &hub.Batch{Replay: b.Replay}
+	for _, m := range b.Messages {
+		if !wire.Hidden(m, s.identity()) {
+			visible.Messages = append(visible.Messages, m)
+		}
+	}
+	if len(visible.Messages) == 0 {
+		return true
+	}
+	ok := s.hold(visible)
+	s.release()
+	return ok
+}
+
+// openTo notes that s reads what r's identity has no grant for.
+func (s *session) openTo(r *Subscription) {
+	if !wire.Granted(r.Identity, r.Channels) {
+		s.flags |= open
+	}
 }
 
 // replay sends a page of history: at once when it is short, so that all who
@@ -255,12 +320,18 @@ func (s *session) moveStands(g hub.Gap) string {
 
 // appendGap appends what the client is told about g.
 func (s *session) appendGap(b []byte, g hub.Gap) []byte {
-	if s.format >= wire.WebSocket {
+	if wire.IsFrame(s.format) {
 		id := ""
 		if !g.At.IsZero() {
 			id = g.At.String()
 		}
 		return websocket.AppendFrame(b, websocket.OpText, wire.AppendGap(nil, "gap", g, id))
+	}
+	if c := s.custom(); c != nil && c.gap != nil {
+		if text := c.gap(g); len(text) > 0 {
+			b = append(b, s.coded(text)...)
+		}
+		return b
 	}
 	text := sse.AppendType(nil, "gap")
 	if !g.At.IsZero() {

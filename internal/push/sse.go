@@ -51,6 +51,7 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	if p.formats.Compresses(r.Channels) {
 		s.format = wire.ChooseCoding(r.Accept).In(s.format)
 	}
+	s.openTo(r)
 	old := c.Handler()
 	c.SetHandler(s)
 	p.counters.sse.Add(1)
@@ -104,26 +105,27 @@ func (p *Push) appendEnd(b []byte, code int, reason string) []byte {
 func (s *sseSession) Start(at hub.Positions) {
 	defer s.recovered()
 	c := wire.CodingOf(s.format)
-	if len(at) > 1 {
+	o := s.opening()
+	if len(at) > 1 && s.custom() == nil {
 		s.rare.stands = append(hub.Positions(nil), at...)
 		s.format = c.In(wire.SSEData)
 	}
-	b := appendSSEHead(s.lane.head[:0], s.opening().fields, c)
-	first := sse.AppendRetry(nil, s.lane.push.retryMillis())
-	if len(at) > 0 {
-		first = append(first, "id: "...)
-		first = at.AppendTo(first)
-		first = append(first, '\n')
-	}
+	b := appendSSEHead(s.lane.head[:0], o.fields, c)
 	if c == wire.Gzip {
 		b = append(b, wire.GzipHeader...)
 	}
-	b = append(b, s.coded(append(first, '\n'))...)
+	if first := s.appendFirst(nil, o, at); len(first) > 0 {
+		b = append(b, s.coded(first)...)
+	}
 	s.lane.head = b
 	s.opened()
 	s.conn.Write(b)
 	s.lastSend = s.lane.loop.Now()
-	s.armTimer(int64(s.lane.push.cfg.Heartbeat))
+	s.armTimer(s.beat())
+	if c := s.custom(); c != nil {
+		c.ended = o.ended
+		s.tell(o.began)
+	}
 }
 
 // Deliver implements hub.Sink.
@@ -160,10 +162,14 @@ func (s *sseSession) end(code int, reason string) {
 	}
 	s.leave()
 	if o := s.opening(); o != nil {
-		s.lane.push.sendAway(s.conn, o.fields, code, reason)
+		s.lane.push.countAway(code)
+		s.conn.Write(s.appendLast(appendSSEHead(nil, o.fields, wire.Plain), code, reason))
+		s.conn.CloseAfterFlush()
 		return
 	}
-	s.conn.Write(s.coded(s.lane.push.appendEnd(nil, code, reason)))
+	if last := s.appendLast(nil, code, reason); len(last) > 0 {
+		s.conn.Write(s.coded(last))
+	}
 	s.part()
 }
 
@@ -173,8 +179,6 @@ func (s *sseSession) drain(*eventloop.Conn) {
 	}
 	s.end(codeRestart, "draining")
 }
-
-func (s *sseSession) base() (*session, string) { return &s.session, "sse" }
 
 // Data implements eventloop.Handler: a client has nothing more to say.
 func (s *sseSession) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
@@ -190,7 +194,7 @@ var heartbeat = []byte(":\n\n")
 
 // Timer implements eventloop.Handler.
 func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
-	beat := int64(s.lane.push.cfg.Heartbeat)
+	beat := s.beat()
 	switch {
 	case s.flags&ending != 0:
 		c.Close(eventloop.ErrStalled) // the last words had their time
@@ -204,6 +208,9 @@ func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
 	case s.expired():
 		s.lane.push.counters.expired.Add(1)
 		s.end(codeTokenExpired, "token expired")
+		return
+	case s.lived(now):
+		s.end(codeNormal, "")
 		return
 	case c.Stalled():
 		s.lastSend = now // it has enough to take
@@ -220,5 +227,11 @@ func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
 func (s *sseSession) Closed(_ *eventloop.Conn, err error) {
 	s.debug("sse closed", err)
 	s.closed()
-	s.lane.push.counters.sse.Add(-1)
+	x := s.custom()
+	if x == nil {
+		s.tally(s.lane.push, 0, -1)
+		return
+	}
+	s.tally(s.lane.push, x.protocol, -1)
+	s.tell(x.ended)
 }

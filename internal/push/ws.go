@@ -45,6 +45,7 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 			s.format, extensions = wire.WebSocketDeflate, d.String()
 		}
 	}
+	s.openTo(r)
 	old := c.Handler()
 	c.SetHandler(s)
 	p.counters.ws.Add(1)
@@ -150,8 +151,6 @@ func (s *wsSession) drain(*eventloop.Conn) {
 	}
 	s.end(codeRestart, "draining")
 }
-
-func (s *wsSession) base() (*session, string) { return &s.session, "websocket" }
 
 // Data implements eventloop.Handler.
 func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {

@@ -55,11 +55,9 @@ type Transport interface {
 	// Subscribe begins a subscription of the hub; sink is called by the owner, maybe
 	// before it returns, and not any more once the transport is closed. An error means
 	// that nothing was begun. A subscription ends with its transport, if not before.
-	// It must not be called from a sink: Post it.
 	Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.SubscribeOptions) error
-	// Unsubscribe ends it: the sink is not called any more. It may be called from a sink,
-	// also for another subscriber, which must then not be used for a new subscription
-	// before that call is over.
+	// Unsubscribe ends it: the sink is not called any more. This and Subscribe may be
+	// called from a sink, for any subscriber of the owner's.
 	Unsubscribe(s *hub.Subscriber)
 	// Publish publishes p and has done called by the owner, before or after it returns,
 	// unless the client has gone.
@@ -84,8 +82,7 @@ type Session interface {
 	Message(b []byte, binary bool)
 	// Pong says that a WebSocket client has answered a ping.
 	Pong()
-	// Drained says that all that waited was taken by the client's socket, after the
-	// transport was stalled.
+	// Drained says that all that waited was taken by the client's socket.
 	Drained()
 	// Timer is the end of SetTimer.
 	Timer()
@@ -96,6 +93,10 @@ type Session interface {
 	// subscriptions have ended.
 	Closed()
 }
+
+// Identified is a Session that knows who its client is, for the admin API. The owner
+// calls it.
+type Identified interface{ Subject() string }
 
 // A Handler serves the requests of a path. It must answer, or take the connection,
 // once: in the call or later (Request.Do).
@@ -134,6 +135,8 @@ type Request interface {
 	// Publish publishes p and has done called by the owner, before or after it returns,
 	// unless the client has gone.
 	Publish(p hub.Publication, done func(hub.Position, error))
+	// PublishTopics is Publish for hub.Hub.PublishTopics.
+	PublishTopics(topics []string, p hub.Publication, done func(hub.Position, error))
 	// Answer is a complete answer. Content-Length, Date and, for pages of other
 	// origins, CORS fields are added. contentType "" means none.
 	Answer(status int, contentType string, body []byte, fields ...Field)
@@ -191,12 +194,14 @@ type Subscription struct {
 	Fields []Field
 	// Preamble is sent right after the head instead of a retry and an id line.
 	Preamble []byte
-	// Gap writes what the client is told about missing messages; nil means Weir's own
-	// event, and what is nil then says nothing.
+	// Gap writes what the client is told about missing messages; what is nil then says
+	// nothing. A nil Gap means Weir's own event.
 	Gap func(hub.Gap) []byte
-	// Heartbeat is how often a comment is sent in silence; 0 means push.heartbeat.
+	// Heartbeat is how often a comment is sent in silence; 0 means push.heartbeat, less
+	// means never.
 	Heartbeat time.Duration
-	// Life ends the stream in order after that long; 0 means never.
+	// Life ends the stream in order after that long; 0 means never. There is no event of
+	// Weir's at any end: who is to stay away for a while is told so by a retry field.
 	Life time.Duration
 	// Began is called when the subscription stands, Ended when the client has gone and
 	// only then; nil: nobody cares.

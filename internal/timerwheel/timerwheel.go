@@ -117,6 +117,16 @@ func (w *Wheel[T]) Stop(t *Timer[T]) bool {
 	return true
 }
 
+// Until returns how long after now t fires, rounded up as its deadline was; 0 if it is
+// not scheduled or due.
+func (w *Wheel[T]) Until(t *Timer[T], now int64) time.Duration {
+	if t.next == nil {
+		return 0
+	}
+	at, elapsed := min(t.when, math.MaxInt64/w.tick)*w.tick, w.elapsed(now)
+	return time.Duration(at - min(at, elapsed))
+}
+
 // Advance moves the time to now, calls fire for every timer that is due and
 // returns how many there were. A timer that fires is no longer scheduled. fire
 // may schedule and stop any timer, its own included; what it schedules fires

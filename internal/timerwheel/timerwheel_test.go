@@ -258,3 +258,21 @@ func BenchmarkAdvance(b *testing.B) {
 		w.Advance(now, func(i int) { w.Schedule(&ts[i], now+250*tick) })
 	}
 }
+
+func TestUntilATimerFires(t *testing.T) {
+	w := New[*int](100*time.Millisecond, 0)
+	var timer Timer[*int]
+	f := func(now int64, want time.Duration) {
+		t.Helper()
+		if got := w.Until(&timer, now); got != want {
+			t.Errorf("at %v: %v, want %v", time.Duration(now), got, want)
+		}
+	}
+	f(0, 0)
+	w.Schedule(&timer, int64(950*time.Millisecond))
+	f(0, time.Second)
+	f(int64(400*time.Millisecond), 600*time.Millisecond)
+	f(int64(2*time.Second), 0)
+	w.Stop(&timer)
+	f(0, 0)
+}

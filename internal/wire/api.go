@@ -101,8 +101,28 @@ func (c *Call) take(in *Body) *Error {
 			return &Error{http.StatusBadRequest, err.Error(), ""}
 		}
 	}
-	c.Publication = hub.Publication{Key: in.Key, Data: bytes.Clone(in.Data), IdempotencyKey: in.IdempotencyKey}
-	return nil
+	c.Publication = hub.Publication{Key: in.Key, Data: in.Data, IdempotencyKey: in.IdempotencyKey}
+	if !in.IsText {
+		c.Publication.Data = bytes.Clone(in.Data)
+	}
+	a, bad := in.attributes()
+	c.Publication.Attributes = a
+	return bad
+}
+
+// attributes returns what in says of the message besides its payload, nil for nothing.
+func (in *Body) attributes() (*hub.Attributes, *Error) {
+	if !in.IsText && !in.Private && in.ID == "" && in.Event == "" && len(in.Tags) == 0 {
+		return nil, nil
+	}
+	a := &hub.Attributes{ID: in.ID, Event: in.Event, Private: in.Private, Tags: in.Tags}
+	if in.IsText {
+		a.Payload = hub.Text
+	}
+	if err := a.Validate(); err != nil {
+		return nil, ErrorOf(err)
+	}
+	return a, nil
 }
 
 // For returns the call's publication to its i-th channel. In a broadcast each
@@ -123,7 +143,7 @@ func ErrorOf(err error) *Error {
 	switch {
 	case is(hub.ErrUnknownNamespace):
 		return &Error{http.StatusNotFound, err.Error(), "add it to namespaces in the configuration"}
-	case is(hub.ErrBadChannel), is(hub.ErrTooManyChannels):
+	case is(hub.ErrBadChannel), is(hub.ErrTooManyChannels), is(hub.ErrBadAttributes):
 		return &Error{http.StatusBadRequest, err.Error(), ""}
 	case is(hub.ErrTooLarge):
 		return &Error{http.StatusRequestEntityTooLarge, err.Error(), "raise max_message_bytes of the namespace"}

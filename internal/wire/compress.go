@@ -90,6 +90,7 @@ const (
 	Plain Coding = iota
 	Gzip
 	Zstd
+	codings = iota
 )
 
 // String is the value of Content-Encoding.

@@ -3,8 +3,11 @@
 package wire
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/weir-gateway/weir/hub"
@@ -13,34 +16,42 @@ import (
 )
 
 // The wire formats. Each message is written at most once in each, and the bytes
-// are shared by all its subscribers. Those of SSE come in rows of three, one row
-// per coding.
+// are shared by all its subscribers. Those of SSE come in rows, one row per coding.
 const (
-	SSE         hub.Format = iota // id line, raw payload
+	SSE         hub.Format = iota // id line, event line where one may stand, raw payload
 	SSEEnvelope                   // id line, envelope
 	SSEData                       // envelope without id line: the subscriber has an id of its own
-	sseGzip                       // as SSE, a deflate block of its own
-	_
-	_
-	sseZstd // as SSE, a zstd frame of its own
-	_
-	_
-	Recorded         // id line, the block that a backend sent: see Record
-	WebSocket        // envelope in a text frame
-	WebSocketDeflate // the same, compressed for itself
-	formats
+	Mercure                       // event, retry and id line as the publisher said, raw payload
+	rowLength
 )
 
-// In returns SSE format f in coding c.
-func (c Coding) In(f hub.Format) hub.Format { return f + 3*hub.Format(c) }
+// The rows are those of Plain, Gzip (a deflate block of its own for each message) and
+// Zstd (a frame of its own).
+const (
+	Recorded         = rowLength*codings + iota // id line, the block that a backend sent: see Record
+	WebSocket                                   // envelope in a text frame
+	WebSocketDeflate                            // the same, compressed for itself
+	ownFormats                                  // what follows was added: see Formats.Add
+)
+
+// In returns SSE format f in coding c. One that was added comes in Plain alone.
+func (c Coding) In(f hub.Format) hub.Format {
+	if f >= rowLength {
+		return f
+	}
+	return f + rowLength*hub.Format(c)
+}
 
 // CodingOf returns the coding of an SSE format.
 func CodingOf(f hub.Format) Coding {
 	if f >= Recorded {
 		return Plain
 	}
-	return Coding(f / 3)
+	return Coding(f / rowLength)
 }
+
+// IsFrame reports whether f is one of Weir's own for WebSocket clients.
+func IsFrame(f hub.Format) bool { return f == WebSocket || f == WebSocketDeflate }
 
 // Formats writes messages for the wire.
 type Formats struct {
@@ -48,6 +59,8 @@ type Formats struct {
 	// compressFrom is the payload size from which on a namespace's messages are
 	// compressed, for those that are at all.
 	compressFrom map[string]int
+	// added are further encoders, whose formats follow ownFormats.
+	added []hub.Encoder
 }
 
 // NewFormats returns the formats for channels of the given namespaces.
@@ -81,10 +94,18 @@ func (f *Formats) worth(m *hub.Message) bool {
 	return ok && len(m.Data) >= from
 }
 
+// Add makes enc one of the encoders and returns its format. It is for protocols whose
+// frames or events are not Weir's, and comes before Encoders. There may be
+// hub.MaxFormats in all: hub.New refuses more.
+func (f *Formats) Add(enc hub.Encoder) hub.Format {
+	f.added = append(f.added, enc)
+	return ownFormats + hub.Format(len(f.added)-1)
+}
+
 // Encoders returns the functions for hub.Config.
 func (f *Formats) Encoders() []hub.Encoder {
-	list := make([]hub.Encoder, formats)
-	for i, enc := range []hub.Encoder{appendSSE, appendSSEEnvelope, appendSSEData} {
+	list := make([]hub.Encoder, ownFormats, int(ownFormats)+len(f.added))
+	for i, enc := range []hub.Encoder{appendSSE, appendSSEEnvelope, appendSSEData, appendMercure} {
 		list[i] = enc
 		list[Gzip.In(hub.Format(i))] = func(dst []byte, m *hub.Message) []byte {
 			return f.Encode(Gzip, dst, enc(nil, m), f.worth(m))
@@ -100,7 +121,7 @@ func (f *Formats) Encoders() []hub.Encoder {
 		}
 		return appendDeflateFrame(dst, appendEnvelope(nil, m))
 	}
-	return list
+	return append(list, f.added...)
 }
 
 // Encode appends text in coding c, compressed if that is worth it.
@@ -117,16 +138,24 @@ func (f *Formats) Encode(c Coding, dst, text []byte, compress bool) []byte {
 	}
 }
 
-// appendWS writes the envelope where the longest frame header leaves it, and
-// then the header that its length asks for, right before it.
 func appendWS(dst []byte, m *hub.Message) []byte {
+	return AppendFrame(dst, websocket.OpText, len(m.Data)+len(m.Channel)+len(m.Key)+envelopeRoom, func(dst []byte) []byte {
+		return appendEnvelope(dst, m)
+	})
+}
+
+// AppendFrame appends a whole unfragmented server frame whose payload is what write
+// appends. size is a guess at that. The payload is written where the longest header
+// leaves it, and then the header that its length asks for right before it: so an
+// encoder, which starts with an empty dst, copies nothing.
+func AppendFrame(dst []byte, op websocket.Opcode, size int, write func(dst []byte) []byte) []byte {
 	const room = 10
-	dst = grow(dst, len(m.Data)+len(m.Channel)+len(m.Key)+envelopeRoom+room)
+	dst = grow(dst, size+room)
 	at := len(dst)
 	dst = append(dst, make([]byte, room)...)
-	dst = appendEnvelope(dst, m)
+	dst = write(dst)
 	var head [room]byte
-	h := websocket.AppendHeader(head[:0], true, false, websocket.OpText, len(dst)-at-room)
+	h := websocket.AppendHeader(head[:0], true, false, op, len(dst)-at-room)
 	if at == 0 {
 		copy(dst[room-len(h):], h)
 		return dst[room-len(h):]
@@ -142,7 +171,54 @@ const envelopeRoom = 128
 
 func appendSSE(dst []byte, m *hub.Message) []byte {
 	dst = appendID(grow(dst, len(m.Data)+48), m)
-	return sse.AppendEnd(sse.AppendData(dst, m.Data))
+	if a := m.Attributes; a != nil && mayName(a.Event) {
+		dst = sse.AppendType(dst, a.Event)
+	}
+	return sse.AppendEnd(appendRaw(dst, m))
+}
+
+// mayName reports whether an event of a publisher may have that type on a plain stream:
+// gap and end are Weir's own, and open, error and message are what a browser's
+// EventSource says by itself. Messages of such a type go without one.
+func mayName(event string) bool {
+	switch event {
+	case "", "gap", "end", "open", "error", "message":
+		return false
+	}
+	return true
+}
+
+// appendMercure writes m as the Mercure protocol has it: event and retry as they were
+// published, and an id always, the publisher's own before the position.
+func appendMercure(dst []byte, m *hub.Message) []byte {
+	dst = grow(dst, len(m.Data)+96)
+	a := m.Attributes
+	if a == nil {
+		a = &plainAttributes
+	}
+	if a.Event != "" {
+		dst = sse.AppendType(dst, a.Event)
+	}
+	if a.Retry > 0 {
+		dst = sse.AppendRetry(dst, a.Retry)
+	}
+	if a.ID != "" && sse.CheckField(a.ID) == nil {
+		dst = sse.AppendID(dst, a.ID)
+	} else {
+		dst = appendID(dst, m)
+	}
+	return sse.AppendEnd(appendRaw(dst, m))
+}
+
+var plainAttributes hub.Attributes
+
+// appendRaw writes the payload as data lines: what is binary as base64.
+func appendRaw(dst []byte, m *hub.Message) []byte {
+	if PayloadOf(m) == hub.Binary {
+		dst = base64.StdEncoding.AppendEncode(append(dst, "data: "...), m.Data)
+		return append(dst, '\n')
+	}
+	return sse.AppendData(dst, m.Data)
 }
 
 func appendSSEEnvelope(dst []byte, m *hub.Message) []byte {
@@ -173,7 +249,7 @@ func appendID(dst []byte, m *hub.Message) []byte {
 	return append(dst, '\n')
 }
 
-// appendEnvelope writes m as one JSON object with its payload as it is.
+// appendEnvelope writes m as one JSON object.
 func appendEnvelope(dst []byte, m *hub.Message) []byte {
 	dst = grow(dst, len(m.Data)+len(m.Channel)+len(m.Key)+envelopeRoom)
 	dst = append(dst, `{"channel":`...)
@@ -190,20 +266,69 @@ func appendEnvelope(dst []byte, m *hub.Message) []byte {
 		dst = append(dst, `,"key":`...)
 		dst = AppendJSONString(dst, m.Key)
 	}
+	if m.Attributes != nil {
+		dst = appendAttributes(dst, m.Attributes)
+	}
 	dst = append(dst, `,"data":`...)
-	if len(m.Data) == 0 {
-		dst = append(dst, "null"...)
-	} else {
-		dst = append(dst, m.Data...)
+	return append(AppendPayload(dst, m), '}')
+}
+
+// appendAttributes writes what of a is for clients, as further members of an object.
+func appendAttributes(dst []byte, a *hub.Attributes) []byte {
+	if a.ID != "" {
+		dst = AppendJSONString(append(dst, `,"message_id":`...), a.ID)
+	}
+	if a.Event != "" {
+		dst = AppendJSONString(append(dst, `,"event":`...), a.Event)
+	}
+	if len(a.Tags) > 0 {
+		dst = AppendTags(append(dst, `,"tags":`...), a.Tags)
+	}
+	return dst
+}
+
+// AppendTags appends tags as a JSON object, in order of their names.
+func AppendTags(dst []byte, tags map[string]string) []byte {
+	dst = append(dst, '{')
+	for i, name := range slices.Sorted(maps.Keys(tags)) {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(AppendJSONString(dst, name), ':')
+		dst = AppendJSONString(dst, tags[name])
 	}
 	return append(dst, '}')
 }
 
+// PayloadOf says what the bytes of m are.
+func PayloadOf(m *hub.Message) hub.Payload {
+	if m.Attributes == nil {
+		return hub.JSON
+	}
+	return m.Attributes.Payload
+}
+
+// AppendPayload appends the payload of m as a JSON value: JSON as it is, text as a
+// string, anything else as a string of base64.
+func AppendPayload(dst []byte, m *hub.Message) []byte {
+	switch PayloadOf(m) {
+	case hub.Text:
+		return AppendJSONString(dst, m.Data)
+	case hub.Binary:
+		dst = base64.StdEncoding.AppendEncode(append(dst, '"'), m.Data)
+		return append(dst, '"')
+	}
+	if len(m.Data) == 0 {
+		return append(dst, "null"...)
+	}
+	return append(dst, m.Data...)
+}
+
 // AppendJSONString writes s as a JSON string; plain ASCII goes as it is.
-func AppendJSONString(dst []byte, s string) []byte {
+func AppendJSONString[T string | []byte](dst []byte, s T) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
-			b, err := json.Marshal(s)
+			b, err := json.Marshal(string(s))
 			if err != nil {
 				panic("a string cannot be marshalled: " + err.Error())
 			}

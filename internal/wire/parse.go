@@ -6,18 +6,26 @@ import (
 	"fmt"
 	"net/http"
 	"unicode/utf8"
+
+	"github.com/weir-gateway/weir/hub"
 )
 
 // Body is the body of an API call. Data is a slice of the body: the
-// payload as it was written, checked to be one JSON value.
+// payload as it was written, checked to be one JSON value. With IsText it is what the
+// field "text" says.
 type Body struct {
 	Channel        string
 	HasChannel     bool
 	Channels       []string
 	HasChannels    bool
 	Data           []byte
+	IsText         bool
 	Key            string
 	IdempotencyKey string
+	// What goes into hub.Attributes.
+	ID, Event string
+	Private   bool
+	Tags      map[string]string
 }
 
 // The fields, as bits of what has been seen.
@@ -27,6 +35,11 @@ const (
 	seenData
 	seenKey
 	seenIdempotencyKey
+	seenText
+	seenID
+	seenEvent
+	seenPrivate
+	seenTags
 )
 
 const (
@@ -34,7 +47,7 @@ const (
 	// each other: who reads them should not have to be careful.
 	maxNesting = 512
 
-	fieldsHint = "fields are channel (or channels), data, key and idempotency_key"
+	fieldsHint = "fields are channel (or channels), data (or text), key, idempotency_key, id, event, private and tags"
 )
 
 // ParseBody reads the one flat object of an API call (RFC 8259), once and from
@@ -65,7 +78,7 @@ func (in *Body) parse(body []byte) *Error {
 		return bad("something follows the JSON object", "")
 	}
 	if in.Data == nil {
-		return bad(`"data" is missing`, `any JSON value will do, null included`)
+		return bad(`"data" is missing`, `any JSON value will do, null included; or "text", a string`)
 	}
 	return nil
 }
@@ -173,13 +186,93 @@ func (s *scanner) field(in *Body, name []byte, seen *int) (msg string) {
 		bit = seenIdempotencyKey
 		in.IdempotencyKey, msg = s.text("text")
 	default:
-		return fmt.Sprintf("unknown field %q", Printable(string(name), 40))
+		bit, msg = s.attribute(in, name)
+		if bit == 0 {
+			return fmt.Sprintf("unknown field %q", Printable(string(name), 40))
+		}
 	}
 	if msg == "" && *seen&bit != 0 {
 		return fmt.Sprintf("field %q stands there twice", name)
 	}
-	*seen |= bit
+	if *seen |= bit; msg == "" && *seen&(seenData|seenText) == seenData|seenText {
+		return `"data" and "text" stand there both`
+	}
 	return msg
+}
+
+// attribute is field for those that few calls have; bit is 0 if there is none of that
+// name.
+func (s *scanner) attribute(in *Body, name []byte) (bit int, msg string) {
+	switch string(name) {
+	case "text":
+		var t string
+		bit = seenText
+		t, msg = s.text("text")
+		in.Data, in.IsText = []byte(t), true
+	case "id":
+		bit = seenID
+		in.ID, msg = s.text("text")
+	case "event":
+		bit = seenEvent
+		in.Event, msg = s.text("text")
+	case "private":
+		bit = seenPrivate
+		in.Private, msg = s.flag()
+	case "tags":
+		bit = seenTags
+		in.Tags, msg = s.pairs()
+	}
+	return bit, msg
+}
+
+// flag reads true or false.
+func (s *scanner) flag() (bool, string) {
+	for _, word := range [...]string{"true", "false"} {
+		if bytes.HasPrefix(s.b[s.i:], []byte(word)) {
+			s.i += len(word)
+			return word == "true", ""
+		}
+	}
+	return false, s.bad("true or false")
+}
+
+// pairs reads an object of strings.
+func (s *scanner) pairs() (map[string]string, string) {
+	if !s.take('{') {
+		return nil, s.bad("an object")
+	}
+	pairs := map[string]string{}
+	if s.take('}') {
+		return pairs, ""
+	}
+	for {
+		s.space()
+		name, msg := s.text("a tag's name")
+		if msg != "" {
+			return nil, msg
+		}
+		if !s.take(':') {
+			return nil, s.bad("a colon")
+		}
+		s.space()
+		value, msg := s.text("a tag's text")
+		if msg != "" {
+			return nil, msg
+		}
+		if _, twice := pairs[name]; twice {
+			return nil, fmt.Sprintf("tag %q stands there twice", Printable(name, 40))
+		}
+		if pairs[name] = value; len(pairs) > hub.MaxTags {
+			return nil, fmt.Sprintf("there are more than %d tags", hub.MaxTags)
+		}
+		switch {
+		case s.take(','):
+		case s.take('}'):
+			return pairs, ""
+		default:
+			return nil, s.bad("a comma or the end of the object")
+		}
+	}
 }
 
 // texts reads a list of strings.

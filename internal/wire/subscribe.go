@@ -122,4 +122,17 @@ func MayRead(h *hub.Hub, id *auth.Identity, channels []string) *Error {
 	return nil
 }
 
+// Granted reports whether id's grants cover all channels. Who reads some of them only
+// because their namespace is open does not get private messages: see Hidden. A nil id is
+// nobody.
+func Granted(id *auth.Identity, channels []string) bool {
+	return id != nil && !slices.ContainsFunc(channels, func(ch string) bool { return !id.CanSubscribe(ch) })
+}
+
+// Hidden reports whether m is private and id's grants do not cover it. A nil id is nobody.
+func Hidden(m *hub.Message, id *auth.Identity) bool {
+	return m.Attributes != nil && m.Attributes.Private &&
+		(id == nil || !id.CanSubscribe(m.Channel) && !slices.ContainsFunc(m.Attributes.Topics, id.CanSubscribe))
+}
+
 func quoted(s string) string { return fmt.Sprintf("%q", s[:min(len(s), 80)]) }

@@ -1,0 +1,129 @@
+package push
+
+import (
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/sse"
+)
+
+// custom is what a protocol's stream of events does otherwise than Weir's own.
+type custom struct {
+	gap      func(hub.Gap) []byte
+	ended    func() // to be called at the end; nil: it did not begin, or nobody cares
+	beat     int64
+	ends     int64 // when it does, on the loop's clock; 0: never
+	protocol uint8
+}
+
+// never is a time that does not come.
+const never = int64(1) << 60
+
+func newCustom(r *Subscription, now int64) *custom {
+	c := &custom{gap: r.Custom.Gap, beat: int64(r.Custom.Heartbeat), protocol: r.Protocol}
+	if c.beat < 0 {
+		c.beat = never
+	}
+	if r.Custom.Life > 0 {
+		c.ends = now + int64(r.Custom.Life)
+	}
+	return c
+}
+
+func (s *session) custom() *custom {
+	if s.rare == nil {
+		return nil
+	}
+	return s.rare.custom
+}
+
+// ServeEvents is ServeSSE for r.Custom.
+func (p *Push) ServeEvents(c *eventloop.Conn, r *Subscription) error {
+	if p.draining.Load() {
+		p.away(c, eventStream, r.Fields)
+		return nil
+	}
+	s := &sseSession{}
+	s.format = r.Custom.Format
+	r.Channels = r.Custom.Options.Channels
+	if p.formats.Compresses(r.Channels) {
+		s.format = wire.ChooseCoding(r.Accept).In(s.format)
+	}
+	old := c.Handler()
+	c.SetHandler(s)
+	s.tally(p, r.Protocol, 1)
+	err := s.begin(p.Lane(c), c, r, s)
+	if err == nil {
+		return nil
+	}
+	c.SetHandler(old)
+	s.tally(p, r.Protocol, -1)
+	if code, _ := failure(err); code == codeTryLater {
+		p.countAway(code)
+		c.Write(p.appendRetry(appendSSEHead(nil, r.Fields, wire.Plain)))
+		c.CloseAfterFlush()
+		return nil
+	}
+	return err
+}
+
+// tally counts the client in, or out.
+func (s *sseSession) tally(p *Push, protocol uint8, n int64) {
+	p.counters.sse.Add(n)
+	if protocol != 0 {
+		p.protocols[protocol].streams.Add(n)
+	}
+}
+
+// appendRetry appends a block that is no event and spreads those who come back.
+func (p *Push) appendRetry(b []byte) []byte {
+	return sse.AppendEnd(sse.AppendRetry(b, p.awayMillis()))
+}
+
+// appendFirst writes what a stream begins with.
+func (s *sseSession) appendFirst(b []byte, o *opening, at hub.Positions) []byte {
+	if s.custom() != nil {
+		return append(b, o.preamble...)
+	}
+	b = sse.AppendRetry(b, s.lane.push.retryMillis())
+	if len(at) > 0 {
+		b = at.AppendTo(append(b, "id: "...))
+		b = append(b, '\n')
+	}
+	return append(b, '\n')
+}
+
+// appendLast writes the last words, after a head if that is not out yet.
+func (s *sseSession) appendLast(b []byte, code int, reason string) []byte {
+	switch {
+	case s.custom() == nil:
+		return s.lane.push.appendEnd(b, code, reason)
+	case code == codeTokenExpired || code == codeNormal:
+		return b // it may come back at once
+	}
+	return s.lane.push.appendRetry(b)
+}
+
+// beat is how long a silence may be.
+func (s *sseSession) beat() int64 {
+	if c := s.custom(); c != nil && c.beat != 0 {
+		return c.beat
+	}
+	return int64(s.lane.push.cfg.Heartbeat)
+}
+
+// lived reports whether the time of the stream is over.
+func (s *sseSession) lived(now int64) bool {
+	c := s.custom()
+	return c != nil && c.ends != 0 && now >= c.ends
+}
+
+const eventStream = "text/event-stream"
+
+// Began and Ended are told of by calls that must not end the loop's.
+func (s *session) tell(f func()) {
+	if f != nil {
+		defer s.recovered()
+		f()
+	}
+}

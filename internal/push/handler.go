@@ -1,0 +1,199 @@
+package push
+
+import (
+	"time"
+
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// Data implements eventloop.Handler.
+func (t *transport) Data(c *eventloop.Conn, b []byte) int {
+	if t.flags&isSocket == 0 || t.deaf() {
+		return len(b) // a stream's client has nothing more to say
+	}
+	t.lastRead = t.lane.loop.Now()
+	p := t.takeParser()
+	defer t.putParser(p)
+	used := 0
+	for !t.deaf() {
+		ev, n, ok, err := p.Next(b[used:])
+		used += n
+		if err != nil {
+			t.lane.push.counters.clientErrors.Add(1)
+			t.lane.push.log.Debug("websocket protocol error", "conn", c.ID(), "peer", c.Peer(), "err", err)
+			t.Close(protocolCode(err))
+			break
+		}
+		if !ok {
+			return used
+		}
+		t.event(ev)
+		if c.Unsent() > maxReplies {
+			c.PauseReading() // it asks faster than it takes answers
+			return used
+		}
+	}
+	return len(b)
+}
+
+// event is one thing the client said.
+func (t *transport) event(ev websocket.Event) {
+	t.enter()
+	defer t.exit()
+	switch ev.Op {
+	case websocket.OpPing:
+		t.conn.Write(websocket.AppendFrame(nil, websocket.OpPong, ev.Payload))
+	case websocket.OpPong:
+		t.session.Pong()
+	case websocket.OpClose:
+		t.Close(int(ev.Code), "")
+	default:
+		t.session.Message(ev.Payload, ev.Op == websocket.OpBinary)
+	}
+}
+
+// A lentParser serves every client with its limits that is between two messages.
+type lentParser struct {
+	limits websocket.Limits
+	parser websocket.Parser
+}
+
+// lentFor returns the place in parsers of the one for messages of up to max bytes; 0
+// means the configured bound. Protocols use a few bounds: the last place is for all
+// that come when there are too many.
+func (l *Lane) lentFor(maxMessage int) uint8 {
+	if maxMessage <= 0 {
+		maxMessage = l.push.cfg.MaxClientMessage
+	}
+	for i, x := range l.parsers {
+		if x.limits.MaxMessage == maxMessage || i == 255 {
+			return uint8(i)
+		}
+	}
+	x := &lentParser{limits: websocket.Limits{MaxMessage: maxMessage}}
+	x.parser.Init(websocket.ParserOptions{Limits: &x.limits})
+	l.parsers = append(l.parsers, x)
+	return uint8(len(l.parsers) - 1)
+}
+
+func (t *transport) takeParser() *websocket.Parser {
+	if t.parser != nil {
+		return t.parser
+	}
+	return &t.lane.parsers[t.limits].parser
+}
+
+// putParser keeps p for the transport if it is in the middle of something.
+func (t *transport) putParser(p *websocket.Parser) {
+	switch {
+	case t.deaf():
+		p.Reset()
+		t.parser = nil
+	case p.Idle():
+		t.parser = nil
+	case p != t.parser:
+		own := *p
+		*p = websocket.Parser{}
+		p.Init(websocket.ParserOptions{Limits: &t.lane.parsers[t.limits].limits})
+		t.parser = &own
+	}
+}
+
+// EndOfStream implements eventloop.Handler.
+func (t *transport) EndOfStream(*eventloop.Conn) bool { return false }
+
+// Drained implements eventloop.Handler.
+func (t *transport) Drained(c *eventloop.Conn) {
+	if !t.deaf() {
+		t.enter()
+		defer t.exit()
+		t.session.Drained()
+	}
+	if c.Unsent() <= maxReplies {
+		c.ResumeReading()
+	}
+}
+
+// Timer implements eventloop.Handler.
+func (t *transport) Timer(c *eventloop.Conn, _ int64) {
+	switch {
+	case t.flags&saidGoodbye != 0:
+		c.Close(eventloop.ErrStalled) // the last words had their time
+	case t.deaf():
+	case t.flags&drainsNext != 0:
+		t.goAway()
+	default:
+		t.enter()
+		defer t.exit()
+		t.session.Timer()
+	}
+}
+
+// drain implements drainer.
+func (t *transport) drain(*eventloop.Conn) { t.goAway() }
+
+// drainWithin implements drainer: what the protocol set comes first, if that is sooner.
+func (t *transport) drainWithin() {
+	if !t.deaf() {
+		t.SetTimer(time.Duration(t.conn.TimerIn()))
+	}
+}
+
+// goAway has the session send its client away, once.
+func (t *transport) goAway() {
+	t.flags &^= drainsNext
+	if t.deaf() || t.flags&askedToGo != 0 {
+		return
+	}
+	t.flags |= askedToGo
+	t.lane.push.counters.sentAway.Add(1)
+	t.enter()
+	defer t.exit()
+	t.session.Drain()
+}
+
+// Closed implements eventloop.Handler.
+func (t *transport) Closed(c *eventloop.Conn, err error) {
+	t.lane.push.log.Debug("session closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
+	t.flags |= isGone
+	t.tally(-1)
+	if t.parser != nil {
+		t.parser.Reset()
+	}
+	t.endSubscriptions()
+	if t.calls == 0 {
+		t.over()
+	}
+}
+
+// numbers implements lagging.
+func (t *transport) numbers() Lag {
+	g := Lag{Transport: "stream", Protocol: t.lane.push.protocols[t.protocol].name, Bytes: t.conn.Unsent(), Kernel: t.conn.UnsentKernel()}
+	if t.flags&isSocket != 0 {
+		g.Transport = "websocket"
+	}
+	return g
+}
+
+// describe implements lagging.
+func (t *transport) describe(g Lag) Lag {
+	g = describe(g, t.conn)
+	for s := t.subs; s != nil; s = s.next {
+		g.Channels = append(g.Channels, s.sub.Channels()...)
+	}
+	if id, ok := t.session.(socket.Identified); ok {
+		t.enter()
+		defer t.exit()
+		g.Subject = id.Subject()
+	}
+	return g
+}
+
+// count implements lagging.
+func (t *transport) count(h *LagHistograms, _ time.Time) {
+	h.Messages.add(LagMessageBounds, 0)
+	h.Bytes.add(LagByteBounds, float64(t.conn.Unsent()))
+	h.Seconds.add(LagSecondBounds, 0)
+}

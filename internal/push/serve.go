@@ -1,0 +1,148 @@
+package push
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// protocol is one that endpoints speak, with its connections.
+type protocol struct {
+	name             string
+	sockets, streams *atomic.Int64
+}
+
+func (p *protocol) gauge(socket bool) *atomic.Int64 {
+	if socket {
+		return p.sockets
+	}
+	return p.streams
+}
+
+// maxProtocols bounds the protocols of a process.
+const maxProtocols = 255
+
+// Protocol returns the number of a protocol by its name. Before the loops run only.
+func (p *Push) Protocol(name string) uint8 {
+	i := slices.IndexFunc(p.protocols, func(x protocol) bool { return x.name == name })
+	switch {
+	case i >= 0:
+		return uint8(i)
+	case len(p.protocols) == maxProtocols:
+		return 0
+	}
+	p.protocols = append(p.protocols, protocol{name, new(atomic.Int64), new(atomic.Int64)})
+	return uint8(len(p.protocols) - 1)
+}
+
+// ProtocolStats are the connections of one protocol now. They are not among those of
+// Stats too: in WebSocket and in SSE.
+type ProtocolStats struct {
+	Name             string
+	Sockets, Streams int64
+}
+
+// Protocols returns what there is of each protocol. Any goroutine.
+func (p *Push) Protocols() []ProtocolStats {
+	var list []ProtocolStats
+	for _, x := range p.protocols[1:] {
+		list = append(list, ProtocolStats{x.name, x.sockets.Load(), x.streams.Load()})
+	}
+	return list
+}
+
+// UseWorkers gives sessions what runs their work on goroutines, a bounded number at a
+// time, and calls then from any goroutine. It reports false at the bound. Before the
+// loops run only; without it there is no goroutine for anybody.
+func (p *Push) UseWorkers(do func(work func(context.Context), then func()) bool) { p.do = do }
+
+// SocketOptions say how a WebSocket handshake is answered.
+type SocketOptions struct {
+	Key         []byte
+	Subprotocol string
+	// Fields are complete header lines to add.
+	Fields []byte
+	// Protocol is Push.Protocol's.
+	Protocol uint8
+	// MaxMessage bounds what the client may send at a time; 0 means the configured bound.
+	MaxMessage int
+}
+
+// ServeSocket completes a handshake and makes c speak what open returns.
+func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket.Transport) socket.Session) {
+	if p.draining.Load() {
+		p.refuse(c, o.Fields, codeRestart, "draining")
+		return
+	}
+	l := p.Lane(c)
+	b := websocket.AppendHandshakeResponse(l.head[:0], o.Key, "", o.Subprotocol)
+	if len(o.Fields) > 0 {
+		b = append(b[:len(b)-2], o.Fields...)
+		b = append(b, "\r\n"...)
+	}
+	l.head = b
+	c.Write(b)
+	t := &transport{lane: l, conn: c, lastRead: l.loop.Now(), flags: isSocket, protocol: o.Protocol, limits: l.lentFor(o.MaxMessage)}
+	t.start(open)
+}
+
+// StreamOptions say how a request is answered with a body that stays open.
+type StreamOptions struct {
+	ContentType string
+	// Fields are complete header lines to add.
+	Fields []byte
+	// Protocol is Push.Protocol's.
+	Protocol uint8
+}
+
+// ServeStream answers 200 and makes c speak what open returns. The body ends with the
+// connection (RFC 9112 §6.3 rule 8), so that what is sent needs no frame of its own.
+func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket.Transport) socket.Session) {
+	if p.draining.Load() {
+		p.away(c, o.ContentType, o.Fields)
+		return
+	}
+	l := p.Lane(c)
+	l.head = appendStreamHead(l.head[:0], o.ContentType, o.Fields)
+	c.Write(l.head)
+	t := &transport{lane: l, conn: c, lastRead: l.loop.Now(), protocol: o.Protocol}
+	t.start(open)
+}
+
+// away answers a client that a drain does not take any more.
+func (p *Push) away(c *eventloop.Conn, contentType string, fields []byte) {
+	if isEventStream(contentType) {
+		p.countAway(codeRestart)
+		c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain)))
+		c.CloseAfterFlush()
+		return
+	}
+	p.refuse(c, fields, codeRestart, "draining")
+}
+
+func isEventStream(contentType string) bool {
+	return strings.HasPrefix(strings.ToLower(contentType), "text/event-stream")
+}
+
+func appendStreamHead(b []byte, contentType string, fields []byte) []byte {
+	if isEventStream(contentType) {
+		return appendSSEHead(b, fields, wire.Plain)
+	}
+	b = http1.AppendStatusLine(b, http.StatusOK)
+	if contentType != "" {
+		b = http1.AppendField(b, "Content-Type", contentType)
+	}
+	b = append(b, "Cache-Control: no-cache, no-transform\r\nX-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"...)
+	b = http1.AppendDate(b, time.Now())
+	b = append(b, fields...)
+	return append(b, "\r\n"...)
+}
