@@ -146,6 +146,7 @@ type Presence struct {
 	bus     hub.Bus
 	log     *slog.Logger
 	self    string
+	stop    func() // hears the bus no more
 	shards  [shards]shard
 	wakeOut chan struct{} // something is to be sent
 	wakeEv  chan struct{} // something is to become an event
@@ -163,12 +164,13 @@ type Presence struct {
 	watched atomic.Bool // there is a watcher
 	running atomic.Bool
 
-	channels, own, members                                          atomic.Int64
+	channels, own, members                                   atomic.Int64
 	refused, events, sent, received, holes, syncs, malformed atomic.Uint64
 }
 
-// New returns a Presence of this node alone; Run makes it know the others. Call it
-// before cluster's Run. A nil log discards.
+// New returns a Presence of this node alone; Run makes it know the others, and must
+// be called, for New listens to the bus already. Call New before cluster's Run. A nil
+// log discards.
 func New(cfg Config, c *cluster.Cluster, bus hub.Bus, log *slog.Logger) (*Presence, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -188,6 +190,11 @@ func New(cfg Config, c *cluster.Cluster, bus hub.Bus, log *slog.Logger) (*Presen
 	}
 	for i := range p.shards {
 		p.shards[i].init(p)
+	}
+	// What others ask before Run waits for it.
+	var err error
+	if p.stop, err = bus.Listen(topic, p.onMessage); err != nil {
+		return nil, fmt.Errorf("listen to %s: %w", topic, err)
 	}
 	c.OnChange(func(n cluster.Node) { p.join(n.ID) }, p.gone)
 	return p, nil
@@ -209,11 +216,7 @@ func (p *Presence) Run(ctx context.Context) error {
 	if p.running.Swap(true) {
 		return errors.New("presence: Run called twice")
 	}
-	stop, err := p.bus.Listen(topic, p.onMessage)
-	if err != nil {
-		return fmt.Errorf("listen to %s: %w", topic, err)
-	}
-	defer stop()
+	defer p.stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { p.send(ctx) })
 	wg.Go(func() { p.announce(ctx) })
