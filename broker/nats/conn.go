@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -42,7 +43,26 @@ func (b *Broker) connect(ctx context.Context) error {
 	if v := b.nc.ConnectedServerVersion(); older(v, 2, 11) {
 		return fmt.Errorf("the NATS server at %s is version %s; 2.11 or newer is needed", b.cfg.URL, v)
 	}
-	return nil
+	return b.tryLongSubject()
+}
+
+// tryLongSubject finds out whether the servers take the longest line that a
+// channel name can make. No client is told their bound, and one that goes past it
+// is disconnected for good.
+func (b *Broker) tryLongSubject() error {
+	m := &natsgo.Msg{
+		Subject: b.cfg.Prefix + ".probe." + strings.Repeat("x", maxToken+64), Reply: natsgo.NewInbox() + ".zzzzzzzzzzzzz",
+		Header: natsgo.Header{headerKey: {"x"}},
+	}
+	err := b.nc.PublishMsg(m)
+	if err == nil {
+		err = b.nc.FlushTimeout(2 * time.Second)
+	}
+	if last := b.nc.LastError(); err != nil && last != nil && strings.Contains(strings.ToLower(last.Error()), "maximum control line") {
+		return fmt.Errorf("the NATS server at %s refuses subjects as long as channel names may make them; "+
+			"remove max_control_line from its configuration, or set it to 4096 or more", b.cfg.URL)
+	}
+	return nil // other troubles meet who comes next
 }
 
 // netError reports whether a server may just not be there yet, as opposed to

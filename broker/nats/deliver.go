@@ -20,7 +20,9 @@ type stream struct {
 	// Fixed.
 	b       *Broker
 	ns      hub.Namespace
+	log     string // what the subjects in the log begin with; ends with a dot
 	deliver func(*hub.Message)
+	index   index
 	in      chan *natsgo.Msg // all subscriptions of the namespace
 	wake    chan struct{}    // holds a token when the log should be checked
 
@@ -37,6 +39,7 @@ type stream struct {
 	before  ending    // where the log ended some time ago
 	now     ending    // where it ended after that
 	suspect time.Time // since when the log seems to end too early; zero if it does not
+	heard   map[string]uint64 // with durability none and anyToken: the last number of each node
 
 	// checked is the connection generation in which the log was last verified.
 	checked atomic.Uint64
@@ -47,10 +50,12 @@ type stream struct {
 	high     uint64          // the highest sequence seen in epoch
 	acked    uint64          // the highest sequence acknowledged to us in epoch
 	faults   uint64          // counts the times that messages may have been lost on the way here
-	channels map[string]*channel
+	channels map[string]*channel // by token; the whole namespace at anyToken
 }
 
-// A channel is one that is subscribed here.
+// A channel is one that is subscribed here, or the whole namespace. For that last
+// is such that everything of all channels up to it was delivered, and before is
+// one less than the first that came.
 type channel struct {
 	name   string
 	sub    *natsgo.Subscription
@@ -67,7 +72,8 @@ type channel struct {
 
 func newStream(b *Broker, ns hub.Namespace, deliver func(*hub.Message)) *stream {
 	return &stream{
-		b: b, ns: ns, deliver: deliver,
+		b: b, ns: ns, deliver: deliver, log: b.cfg.Prefix + ".log." + ns.Name + ".",
+		index:    newIndex(),
 		in:       make(chan *natsgo.Msg, min(max(256<<20/ns.MaxMessageBytes, 2048), 16384)),
 		wake:     make(chan struct{}, 1),
 		former:   map[string]bool{},
@@ -93,7 +99,7 @@ func (s *stream) nudge() {
 // subject returns where a message of channel is published.
 func (s *stream) subject(channel string) string {
 	if s.durable() {
-		return s.b.cfg.Prefix + ".log." + s.ns.Name + "." + token(s.ns.Name, channel)
+		return s.log + token(s.ns.Name, channel)
 	}
 	return s.live(noEpoch, token(s.ns.Name, channel))
 }
@@ -231,19 +237,59 @@ func (s *stream) overflow() {
 	}
 }
 
-// forward delivers a message of a namespace without a log.
+// forward delivers a message of a namespace without a log. With the namespace and
+// the channel both subscribed it comes twice. The messages of one node come in the
+// order of their numbers, so the second one is known by its number.
 func (s *stream) forward(m *natsgo.Msg) {
+	tok := lastToken(m.Subject)
 	s.mu.Lock()
-	c := s.channels[lastToken(m.Subject)]
+	c, whole := s.channels[tok], s.channels[anyToken]
 	s.mu.Unlock()
-	if c == nil {
-		return
+	clock, from, _ := strings.Cut(m.Header.Get(headerTime), " ")
+	if whole == nil {
+		s.heard = nil
+	} else if node, number, ok := strings.Cut(from, "."); ok {
+		n, err := strconv.ParseUint(number, 36, 64)
+		if err == nil && !s.hears(node, n) {
+			return
+		}
 	}
-	at, err := strconv.ParseInt(m.Header.Get(headerTime), 10, 64)
+	var name string
+	switch {
+	case c != nil:
+		name = c.name
+	case whole == nil:
+		return
+	default:
+		var ok bool
+		if name, ok = channelOf(s.ns.Name, tok); !ok {
+			return
+		}
+	}
+	at, err := strconv.ParseInt(clock, 10, 64)
 	if err != nil {
 		at = time.Now().UnixMilli()
 	}
-	s.deliver(&hub.Message{Channel: c.name, Key: unquote(m.Header.Get(headerKey)), Data: m.Data, Time: at})
+	data, attributes := unpack(m)
+	s.deliver(&hub.Message{
+		Channel: name, Key: unquote(m.Header.Get(headerKey)), Data: data, Attributes: s.attributes(attributes), Time: at,
+	})
+}
+
+// maxHeard bounds the nodes, with every start a new one, whose numbers are remembered.
+const maxHeard = 1024
+
+// hears reports whether node's n is new.
+func (s *stream) hears(node string, n uint64) bool {
+	last, known := s.heard[node]
+	if known && n <= last {
+		return false
+	}
+	if s.heard == nil || !known && len(s.heard) >= maxHeard {
+		s.heard = map[string]uint64{}
+	}
+	s.heard[strings.Clone(node)] = n
+	return true
 }
 
 // receive delivers a republished message, and before it what is missing.
@@ -266,46 +312,109 @@ func (s *stream) receive(m *natsgo.Msg) {
 	tok := lastToken(m.Subject)
 	s.mu.Lock()
 	c := s.channels[tok]
-	if c == nil || st.seq <= c.last {
-		s.mu.Unlock()
-		return
-	}
-	hole := prev > c.last
-	if !c.joined {
-		switch {
-		case c.last == 0:
-			c.before = prev
-		case hole:
-			s.faults++ // its Subscribe begins again
-		}
-		hole = false
-	}
+	upTo := s.hole(c, st.seq, prev)
 	s.mu.Unlock()
-	if !hole || s.fill(tok, c, prev) {
-		s.hand(c, st, prev)
+	if upTo == 0 || s.fill(tok, c, upTo) {
+		s.hand(st, prev, st.seq-1, true)
 	}
 }
 
-// hand delivers st on c, if it was not delivered yet.
-func (s *stream) hand(c *channel, st stored, prev uint64) {
-	s.mu.Lock()
-	if st.seq <= c.last || s.channels[lastToken(st.subject)] != c {
+// hole looks for one on c, which may be nil, before the message at seq, which says
+// that prev came before it. It returns up to where messages are missing, or 0.
+// s.mu is held.
+func (s *stream) hole(c *channel, seq, prev uint64) (upTo uint64) {
+	switch {
+	case c == nil || seq <= c.last:
+	case c.joined && prev > c.last:
+		return prev
+	case c.joined:
+	case c.last == 0:
+		c.before = prev
+	case prev > c.last:
+		s.faults++ // its Subscribe begins again
+	}
+	return 0
+}
+
+// hand delivers st, if somebody wants it who did not get it yet; prev is its
+// predecessor, 0 if not known. Whoever has it as a member of the whole namespace
+// gets first what is missing before it there, but for what lies after since: that
+// was handed already, or is not there. With live it is also for those whose
+// Subscribe is under way. It reports false when the connection was lost.
+func (s *stream) hand(st stored, prev, since uint64, live bool) bool {
+	tok, ok := s.tokenOf(st.subject)
+	if !ok {
+		return true
+	}
+	for {
+		s.mu.Lock()
+		c, whole := s.channels[tok], s.channels[anyToken]
+		if !st.isFor(c, live) && !st.isFor(whole, live) {
+			s.mu.Unlock()
+			return true
+		}
+		if whole == nil || !whole.joined || st.seq <= whole.last+1 || since <= whole.last {
+			m := s.claim(c, whole, st, tok, prev)
+			s.mu.Unlock()
+			if m != nil {
+				s.deliver(m)
+			}
+			return true
+		}
 		s.mu.Unlock()
-		return
+		if !s.fillWhole(st.seq - 1) {
+			return false
+		}
 	}
-	if prev == 0 {
-		prev = c.prev
+}
+
+func (st *stored) isFor(c *channel, live bool) bool {
+	return c != nil && (live || c.joined) && st.seq > c.last
+}
+
+// claim notes that st is delivered and returns it as a message; nil if no channel
+// is called tok. s.mu is held.
+func (s *stream) claim(c, whole *channel, st stored, tok string, prev uint64) *hub.Message {
+	name, ok := "", true
+	if c != nil {
+		name = c.name
+	} else {
+		name, ok = channelOf(s.ns.Name, tok)
 	}
-	c.last, c.prev, c.quiet = st.seq, st.seq, false
+	if whole != nil && st.seq > whole.last {
+		switch {
+		case whole.joined:
+		case whole.last == 0:
+			whole.before = st.seq - 1
+		case st.seq != whole.last+1:
+			s.faults++ // its Subscribe begins again
+		}
+		whole.last, whole.quiet = st.seq, false
+	}
+	if c != nil && st.seq > c.last {
+		if prev == 0 {
+			prev = c.prev
+		}
+		c.last, c.prev, c.quiet = st.seq, st.seq, false
+	}
 	s.high = max(s.high, st.seq)
-	m := s.message(c.name, st, s.epoch, prev)
-	s.mu.Unlock()
-	s.deliver(m)
+	if !ok {
+		return nil
+	}
+	return s.message(name, st, s.epoch, prev)
+}
+
+// tokenOf returns the token of the channel whose messages in the log have
+// subject. Not all have one: see Remove.
+func (s *stream) tokenOf(subject string) (string, bool) {
+	tok, ok := strings.CutPrefix(subject, s.log)
+	return tok, ok && !strings.Contains(tok, ".")
 }
 
 func (s *stream) message(channel string, st stored, epoch string, prev uint64) *hub.Message {
 	return &hub.Message{
-		Channel: channel, Key: st.key, Data: st.data, Time: st.time, Epoch: epoch, Offset: st.seq, Prev: prev,
+		Channel: channel, Key: st.key, Data: st.data, Attributes: s.attributes(st.attributes),
+		Time: st.time, Epoch: epoch, Offset: st.seq, Prev: prev,
 	}
 }
 
@@ -313,7 +422,6 @@ func (s *stream) message(channel string, st stored, epoch string, prev uint64) *
 // or as much of it as retention left. It reports false when the connection was
 // lost: then all will be checked anyway.
 func (s *stream) fill(tok string, c *channel, upTo uint64) bool {
-	subject := s.b.cfg.Prefix + ".log." + s.ns.Name + "." + tok
 	for try := 0; s.b.ctx.Err() == nil && s.verified(); try++ {
 		s.mu.Lock()
 		since := c.last
@@ -321,13 +429,13 @@ func (s *stream) fill(tok string, c *channel, upTo uint64) bool {
 		var err error
 		for since < upTo {
 			var p page
-			p, err = s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, NextFor: subject, Batch: readBatch})
+			p, err = s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, NextFor: s.log + tok, Batch: readBatch})
 			if err != nil || len(p.messages) == 0 {
 				break
 			}
 			for _, st := range p.messages {
 				if since = st.seq; st.seq <= upTo {
-					s.hand(c, st, 0)
+					s.hand(st, 0, st.seq-1, false)
 				}
 			}
 		}
@@ -340,6 +448,54 @@ func (s *stream) fill(tok string, c *channel, upTo uint64) bool {
 		s.pause(time.Duration(min(try, 20)) * 5 * time.Millisecond)
 	}
 	return false
+}
+
+// fillWhole delivers what is missing up to upTo on the whole namespace: a sequence
+// that the log does not have was removed, or was no message. The one after upTo
+// was stored. It reports false when the connection was lost: then all will be
+// checked anyway.
+func (s *stream) fillWhole(upTo uint64) bool {
+	for try := 0; s.b.ctx.Err() == nil && s.verified(); {
+		s.mu.Lock()
+		c := s.channels[anyToken]
+		if c == nil || !c.joined || c.last >= upTo {
+			s.mu.Unlock()
+			return true
+		}
+		since := c.last
+		s.mu.Unlock()
+		p, err := s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, Batch: readBatch})
+		for _, st := range p.messages {
+			if st.seq > upTo {
+				s.passed(since, upTo)
+				break
+			}
+			if !s.hand(st, 0, since, false) {
+				return false
+			}
+			s.passed(since, st.seq)
+			since = st.seq
+		}
+		switch {
+		case err == nil && p.pending > 0 && len(p.messages) > 0:
+		case err == nil && (s.ns.Replicas <= 1 || try >= 20):
+			s.passed(since, upTo) // the copies that there are do not have it
+		default:
+			s.pause(time.Duration(min(try, 20)) * 5 * time.Millisecond)
+			try++
+		}
+	}
+	return false
+}
+
+// passed notes that nothing after since and up to seq is left to be delivered for
+// the whole namespace, if it has got everything up to since.
+func (s *stream) passed(since, seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.channels[anyToken]; c != nil && c.joined && c.last >= since {
+		c.last = max(c.last, seq)
+	}
 }
 
 // pause waits for d or the end.

@@ -26,6 +26,7 @@ const (
 	codeNoMessage        = 10037
 	codeStorageResources = 10047
 	codeMessageTooLarge  = 10054
+	codeHeaderTooLarge   = 10097
 	codeNameInUse        = 10058
 	codeStreamNotFound   = 10059
 	codeReplicas         = 10074
@@ -42,7 +43,7 @@ func (e *apiError) sentinel() error {
 	switch e.ErrCode {
 	case codeAccountResources, codeInsufficient, codeMemoryResources, codeStorageResources, codeStoreFailed:
 		return fmt.Errorf("%w: %w", hub.ErrStorageFull, e)
-	case codeMessageTooLarge:
+	case codeMessageTooLarge, codeHeaderTooLarge:
 		return fmt.Errorf("%w: %w", hub.ErrTooLarge, e)
 	case codeTooMany:
 		return fmt.Errorf("%w: %w", hub.ErrOverloaded, e)

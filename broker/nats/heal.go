@@ -133,8 +133,14 @@ func (s *stream) catchUp(in info, believed uint64, all bool) error {
 	s.mu.Lock()
 	var tokens []string
 	since := uint64(1<<64 - 1)
+	whole := s.channels[anyToken]
+	asked := whole != nil && whole.joined && (all || whole.quiet) && whole.last < upTo
+	var wholeSince uint64
+	if asked {
+		wholeSince = whole.last
+	}
 	for tok, c := range s.channels {
-		if c.joined && (all || c.quiet) && c.last < upTo {
+		if tok != anyToken && c.joined && (all || c.quiet) && c.last < upTo {
 			tokens = append(tokens, tok)
 			since = min(since, c.last)
 		}
@@ -142,7 +148,16 @@ func (s *stream) catchUp(in info, believed uint64, all bool) error {
 	}
 	s.mu.Unlock()
 	missing, from, err := s.missing(tokens, since, upTo)
-	if err == nil && len(missing) > 0 {
+	lacks := len(missing) > 0
+	if err == nil && asked {
+		var p page
+		p, err = s.b.reads.get(s.b.ctx, s.name(), query{Seq: wholeSince + 1, Batch: 1})
+		if len(p.messages) > 0 && p.messages[0].seq <= upTo {
+			lacks = true
+		}
+		from = min(from, wholeSince)
+	}
+	if err == nil && lacks {
 		if !all {
 			return errMissing
 		}
@@ -152,6 +167,9 @@ func (s *stream) catchUp(in info, believed uint64, all bool) error {
 	}
 	if err != nil {
 		return err
+	}
+	if asked {
+		tokens = append(tokens, anyToken)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +201,7 @@ func (s *stream) tellGaps(in info, tokens []string) error {
 		if c == nil {
 			continue
 		}
-		r := reader{s: s, subject: s.b.cfg.Prefix + ".log." + s.ns.Name + "." + tok}
+		r := reader{s: s, subject: s.log + tok}
 		first, err := s.firstRetained(s.b.ctx, r, in, since)
 		if err != nil {
 			return err
@@ -200,12 +218,11 @@ func (s *stream) tellGaps(in info, tokens []string) error {
 // missing asks for the newest messages of the channels called tokens that came
 // after since. It returns the channels that miss one, and from where on.
 func (s *stream) missing(tokens []string, since, upTo uint64) (found []string, from uint64, err error) {
-	log := s.b.cfg.Prefix + ".log." + s.ns.Name + "."
 	from = upTo
 	for len(tokens) > 0 {
 		subjects, size := make([]string, 0, perQuestion), 0
 		for len(subjects) < len(tokens) && len(subjects) < perQuestion && size < perQuestionBytes {
-			subjects = append(subjects, log+tokens[len(subjects)])
+			subjects = append(subjects, s.log+tokens[len(subjects)])
 			size += len(subjects[len(subjects)-1])
 		}
 		rest := tokens[len(subjects):]
@@ -246,14 +263,12 @@ func (s *stream) scan(since, upTo uint64) error {
 			if st.seq > upTo {
 				return nil
 			}
-			since = st.seq
-			s.mu.Lock()
-			c := s.channels[lastToken(st.subject)]
-			wanted := c != nil && c.joined && st.seq > c.last
-			s.mu.Unlock()
-			if wanted {
-				s.hand(c, st, 0)
+			if _, ok := s.tokenOf(st.subject); !ok {
+				s.passed(since, st.seq)
+			} else if !s.hand(st, 0, since, false) {
+				return errDisconnected
 			}
+			since = st.seq
 		}
 		if len(p.messages) == 0 || p.pending == 0 {
 			return nil

@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/weir-gateway/weir/hub"
 )
@@ -12,7 +13,9 @@ import (
 // messages as its bound allows and none was removed, and where the neighbours'
 // removed messages cannot be told from this channel's (JetStream only says which
 // message is the oldest of all), which begins when the log is as old as
-// history_ttl, half as large as history_bytes, or history_bytes is under 64 MiB.
+// history_ttl, half as large as history_bytes, history_bytes is under 64 MiB, or
+// Remove was ever called. For the whole namespace it is exact, but that of the
+// messages removed above Covered it knows only as long as they are few.
 func (b *Broker) History(ctx context.Context, ns *hub.Namespace, channel string, since uint64, limit int) (hub.Page, error) {
 	s, err := b.stream(ns)
 	if err == nil {
@@ -33,7 +36,8 @@ func (s *stream) history(ctx context.Context, channel string, since uint64, limi
 	if err != nil {
 		return hub.Page{}, err
 	}
-	r, err := s.reader(ctx, token(s.ns.Name, channel))
+	tok := token(s.ns.Name, channel)
+	r, err := s.reader(ctx, tok)
 	if err != nil {
 		return hub.Page{}, err
 	}
@@ -58,9 +62,49 @@ func (s *stream) history(ctx context.Context, channel string, since uint64, limi
 	if s.epochNow() != in.epoch {
 		return hub.Page{}, fmt.Errorf("%w: the log was replaced meanwhile", hub.ErrUnavailable)
 	}
-	page.Messages = s.messages(channel, ms, in.epoch, 0)
+	if tok == anyToken {
+		page.FirstRetained, err = s.firstOfAll(ctx, in, ms, since, page.Covered)
+		page.Messages = s.messages(tok, ms, in.epoch)
+		return page, err
+	}
+	gone, err := s.removed(ctx, in, tok)
+	if err != nil {
+		return hub.Page{}, err
+	}
+	ms = slices.DeleteFunc(ms, func(st stored) bool { return st.seq <= gone }) // a replica may have it still
+	page.Messages = s.messages(tok, ms, in.epoch)
 	page.FirstRetained, err = s.firstRetained(ctx, r, in, since)
+	if gone > 0 {
+		page.FirstRetained = max(page.FirstRetained, gone+1)
+	}
 	return page, err
+}
+
+// maxDeleted bounds the list of removed sequences that is asked for.
+const maxDeleted = 20_000
+
+// firstOfAll is firstRetained for the whole namespace. ms is all of the log between
+// since and covered. What is missing there was removed, and what is missing later
+// is said by a later page; it is said here already as long as the list is short.
+func (s *stream) firstOfAll(ctx context.Context, in info, ms []stored, since, covered uint64) (uint64, error) {
+	first := in.first
+	if hole := lastHole(ms, since, covered); hole > 0 {
+		first = max(first, hole+1)
+	}
+	if covered < in.last && in.deleted > 0 && in.deleted <= maxDeleted {
+		var a struct {
+			State struct {
+				Deleted []uint64 `json:"deleted"`
+			} `json:"state"`
+		}
+		if err := s.b.request(ctx, "STREAM.INFO."+s.name(), map[string]bool{"deleted_details": true}, &a); err != nil {
+			return 0, err
+		}
+		if n := len(a.State.Deleted); n > 0 {
+			first = max(first, a.State.Deleted[n-1]+1)
+		}
+	}
+	return first, nil
 }
 
 // firstRetained says from where on the channel is whole. It must be asked after

@@ -38,6 +38,7 @@ type Broker struct {
 	// Fixed by New.
 	cfg Config
 	log *slog.Logger
+	bus *bus
 
 	// Fixed by Start, before state says that it started.
 	nc      *natsgo.Conn
@@ -74,6 +75,7 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	b := &Broker{cfg: cfg.withDefaults(), log: log, streams: map[string]*stream{}}
+	b.bus = newBus(b)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.setState(errNotStarted)
 	return b, nil
@@ -143,6 +145,8 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 		b.wg.Go(s.run)
 	}
 	b.wg.Go(b.out.send)
+	b.wg.Go(b.bus.send)
+	b.wg.Go(b.bus.dispatch)
 	b.wg.Go(b.keep)
 	b.started = true
 	return nil
@@ -264,7 +268,9 @@ func (b *Broker) shut() error {
 	if b.out != nil {
 		b.out.close(closed)
 	}
+	b.bus.mu.Lock() // a listener is added before this, or not at all
 	b.stop()
+	b.bus.mu.Unlock()
 	b.wg.Wait()
 	if b.nc != nil {
 		b.nc.Close()

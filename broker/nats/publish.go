@@ -15,8 +15,10 @@ import (
 
 // Headers of a message. Without a key of either kind it has none of them.
 const (
-	headerKey  = "Weir-Key"
-	headerTime = "Weir-Time" // only with durability none: Unix milliseconds
+	headerKey = "Weir-Key"
+	// headerTime is only with durability none: Unix milliseconds, a space, the
+	// publishing node, a dot, and the number of the message there in base 36.
+	headerTime = "Weir-Time"
 )
 
 // An outbox holds the publishes that are not answered: those to be sent, and
@@ -43,10 +45,13 @@ type pending struct {
 	id       uint64
 	s        *stream
 	p        hub.Publication
+	extra    []byte // the attributes as they are sent; nil for none
 	done     func(hub.Position, error)
 	deadline time.Time
 	answered bool
 }
+
+func (p *pending) size() int { return len(p.p.Data) + len(p.extra) }
 
 func newOutbox(b *Broker) *outbox {
 	return &outbox{
@@ -71,8 +76,8 @@ func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Pos
 	s, err := b.stream(ns)
 	switch {
 	case err != nil:
-	case p.Channel == "":
-		err = fmt.Errorf("%w: it is empty", hub.ErrBadChannel)
+	case p.Channel == "" || hub.IsWhole(p.Channel):
+		err = fmt.Errorf("%w: %q is none", hub.ErrBadChannel, p.Channel)
 	case len(p.Data) > s.ns.MaxMessageBytes:
 		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), s.ns.MaxMessageBytes, s.ns.Name)
 	case !b.connected.Load():
@@ -81,10 +86,10 @@ func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Pos
 		}
 	case !s.verified():
 		err = fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.ns.Name)
-	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+overhead)):
+	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+p.Attributes.Size()+overhead)):
 		err = fmt.Errorf("%w: the disk of %s is at its limit", hub.ErrStorageFull, b.cfg.Dir)
 	default:
-		err = b.out.add(&pending{s: s, p: p, done: done})
+		err = b.out.add(&pending{s: s, p: p, extra: p.Attributes.AppendTo(nil), done: done})
 	}
 	if err != nil {
 		done(hub.Position{}, err)
@@ -100,13 +105,13 @@ func (o *outbox) add(p *pending) error {
 		return o.closed
 	case o.count >= o.b.cfg.MaxPending:
 		return fmt.Errorf("%w: %d publishes wait for NATS", hub.ErrOverloaded, o.count)
-	case o.count > 0 && o.bytes+len(p.p.Data) > o.b.cfg.MaxPendingBytes:
+	case o.count > 0 && o.bytes+p.size() > o.b.cfg.MaxPendingBytes:
 		return fmt.Errorf("%w: %d bytes wait for NATS", hub.ErrOverloaded, o.bytes)
 	}
 	o.nextID++
 	p.id = o.nextID
 	o.count++
-	o.bytes += len(p.p.Data)
+	o.bytes += p.size()
 	o.queue = append(o.queue, p)
 	o.order = append(o.order, p)
 	o.waiting[p.id] = p
@@ -140,7 +145,7 @@ func (o *outbox) remove(p *pending) {
 	delete(o.waiting, p.id)
 	p.answered = true
 	o.count--
-	o.bytes -= len(p.p.Data)
+	o.bytes -= p.size()
 	n := 0
 	for n < len(o.order) && o.order[n].answered {
 		o.order[n] = nil
@@ -230,6 +235,9 @@ func (o *outbox) sendOne(p *pending) {
 	if p.p.Key != "" {
 		m.Header = natsgo.Header{headerKey: {quote(p.p.Key)}}
 	}
+	if len(p.extra) > 0 {
+		pack(m, p.extra)
+	}
 	if p.s.durable() {
 		m.Reply = o.prefix + strconv.FormatUint(p.id, 36)
 		if p.p.IdempotencyKey != "" {
@@ -242,7 +250,10 @@ func (o *outbox) sendOne(p *pending) {
 		if m.Header == nil {
 			m.Header = natsgo.Header{}
 		}
-		m.Header[headerTime] = []string{strconv.FormatInt(time.Now().UnixMilli(), 10)}
+		var clock [64]byte
+		at := append(strconv.AppendInt(clock[:0], time.Now().UnixMilli(), 10), ' ')
+		at = append(append(at, o.b.bus.node...), '.')
+		m.Header[headerTime] = []string{string(strconv.AppendUint(at, p.id, 36))}
 	}
 	err := o.b.nc.PublishMsg(m)
 	switch {

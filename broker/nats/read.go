@@ -50,6 +50,8 @@ type stored struct {
 	time    int64 // Unix milliseconds
 	key     string
 	data    []byte
+	// attributes are as they were written; hub.ParseAttributes reads them.
+	attributes []byte
 }
 
 // A query is the body of a direct read (NATS ADR-31).
@@ -190,7 +192,8 @@ func (r *reads) receive(m *natsgo.Msg) {
 
 // parseStored reads the headers of a direct read or of a republished message.
 func parseStored(m *natsgo.Msg) (stored, error) {
-	st := stored{subject: m.Header.Get("Nats-Subject"), data: m.Data}
+	st := stored{subject: m.Header.Get("Nats-Subject")}
+	st.data, st.attributes = unpack(m)
 	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
 	if err != nil || seq == 0 {
 		return st, fmt.Errorf("%w: message on %q without sequence", hub.ErrUnavailable, m.Subject)

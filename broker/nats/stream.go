@@ -18,6 +18,7 @@ const (
 	metaEpoch = "weir-epoch" // the log's epoch
 	metaBase  = "weir-base"  // the log's end when the epoch began
 	metaSizes = "weir-least" // the smallest history_size it ever had
+	metaGone  = "weir-gone"  // set when something was removed by hand: see Remove
 )
 
 // An info is a stream at one moment.
@@ -27,6 +28,9 @@ type info struct {
 	first uint64 // the oldest retained sequence; last+1 if there is none
 	last  uint64
 	least int // the smallest history_size the stream ever had
+	// messages is how many there are, deleted how many between first and last are not.
+	messages, deleted uint64
+	gone              bool // something was removed by hand
 	// whole says that neither age nor bytes can have removed a message so far.
 	whole  bool
 	config jetstream.StreamConfig
@@ -36,9 +40,9 @@ type info struct {
 func (s *stream) name() string { return s.b.cfg.Prefix + "_" + s.ns.Name }
 
 // config returns the stream's configuration in epoch.
-func (s *stream) config(epoch string, base uint64, least int) jetstream.StreamConfig {
+func (s *stream) config(epoch string, base uint64, least int, gone bool) jetstream.StreamConfig {
 	p, ns := s.b.cfg.Prefix, s.ns.Name
-	return jetstream.StreamConfig{
+	cfg := jetstream.StreamConfig{
 		Name:              s.name(),
 		Description:       "log of the weir namespace " + ns,
 		Subjects:          []string{p + ".log." + ns + ".>"},
@@ -63,6 +67,10 @@ func (s *stream) config(epoch string, base uint64, least int) jetstream.StreamCo
 			metaSizes: strconv.Itoa(least),
 		},
 	}
+	if gone {
+		cfg.Metadata[metaGone] = "1"
+	}
+	return cfg
 }
 
 // same reports whether have differs from want in nothing that we set.
@@ -72,7 +80,7 @@ func same(have, want jetstream.StreamConfig) bool {
 		have.AllowDirect && have.RePublish != nil && *have.RePublish == *want.RePublish &&
 		len(have.Subjects) == 1 && have.Subjects[0] == want.Subjects[0] && have.Discard == want.Discard &&
 		have.Metadata[metaEpoch] == want.Metadata[metaEpoch] && have.Metadata[metaBase] == want.Metadata[metaBase] &&
-		have.Metadata[metaSizes] == want.Metadata[metaSizes]
+		have.Metadata[metaSizes] == want.Metadata[metaSizes] && have.Metadata[metaGone] == want.Metadata[metaGone]
 }
 
 // look asks the stream's leader how it stands.
@@ -88,8 +96,9 @@ func (s *stream) look(ctx context.Context) (info, error) {
 	if in.epoch == "" || err != nil || err2 != nil {
 		return info{}, fmt.Errorf("stream %s exists and is not one of ours; remove it, or set another prefix", s.name())
 	}
-	in.base, in.least = base, least
-	in.whole = a.TimeStamp.Sub(a.Created) < a.Config.MaxAge-10*time.Second &&
+	in.base, in.least, in.gone = base, least, m[metaGone] != ""
+	in.messages, in.deleted = a.State.Msgs, uint64(a.State.NumDeleted)
+	in.whole = !in.gone && a.TimeStamp.Sub(a.Created) < a.Config.MaxAge-10*time.Second &&
 		a.Config.MaxBytes >= 64<<20 && int64(a.State.Bytes) < a.Config.MaxBytes/2
 	return in, nil
 }
@@ -161,7 +170,7 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 	switch {
 	case isCode(err, codeStreamNotFound):
 		s.b.log.Info("creating log", "namespace", s.ns.Name, "stream", s.name())
-		err = s.put(ctx, "CREATE", s.config(newEpoch(), 0, s.ns.HistorySize))
+		err = s.put(ctx, "CREATE", s.config(newEpoch(), 0, s.ns.HistorySize, false))
 		if err != nil && !isCode(err, codeNameInUse) { // another node was faster
 			return info{}, err
 		}
@@ -171,7 +180,7 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 	case err != nil:
 		return info{}, err
 	}
-	want := s.config(in.epoch, in.base, min(in.least, s.ns.HistorySize))
+	want := s.config(in.epoch, in.base, min(in.least, s.ns.HistorySize), in.gone)
 	if same(in.config, want) {
 		return in, nil
 	}
@@ -197,7 +206,7 @@ func (s *stream) newEpoch(ctx context.Context, in info) (info, error) {
 	if err != nil || now.epoch != in.epoch {
 		return now, err
 	}
-	if err := s.put(ctx, "UPDATE", s.config(newEpoch(), now.last, now.least)); err != nil {
+	if err := s.put(ctx, "UPDATE", s.config(newEpoch(), now.last, now.least, now.gone)); err != nil {
 		return info{}, err
 	}
 	return s.look(ctx)

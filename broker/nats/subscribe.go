@@ -128,7 +128,7 @@ func (s *stream) join(ctx context.Context, c *channel, tok string, tail int) (hu
 				return hub.Snapshot{}, err
 			}
 		}
-		snap.Messages = s.messages(c.name, ms, in.epoch, 0)
+		snap.Messages = s.messages(tok, ms, in.epoch)
 		s.mu.Lock()
 		same := s.faults == faults && s.epoch == in.epoch && c.before <= in.last && s.verified()
 		if same {
@@ -152,23 +152,36 @@ func (s *stream) join(ctx context.Context, c *channel, tok string, tail int) (hu
 	}
 }
 
-// messages turns what was read into messages; prev is what comes before the first.
-func (s *stream) messages(name string, ms []stored, epoch string, prev uint64) []*hub.Message {
+// messages turns what was read of the channel called tok into messages.
+func (s *stream) messages(tok string, ms []stored, epoch string) []*hub.Message {
 	if len(ms) == 0 {
 		return nil
 	}
 	out := make([]*hub.Message, 0, len(ms))
+	name, prev := "", uint64(0)
 	for _, st := range ms {
+		switch own, ok := s.tokenOf(st.subject); {
+		case !ok:
+			continue
+		case tok == anyToken:
+			if name, ok = channelOf(s.ns.Name, own); !ok {
+				continue
+			}
+		case name == "":
+			name, _ = channelOf(s.ns.Name, tok)
+		}
 		out = append(out, s.message(name, st, epoch, prev))
-		prev = st.seq
+		if tok != anyToken { // where the predecessors of so many channels are is not known
+			prev = st.seq
+		}
 	}
 	return out
 }
 
-// A reader reads one channel forward.
+// A reader reads one channel forward, or the whole log.
 type reader struct {
 	s       *stream
-	subject string
+	subject string // empty for the whole log
 	least   uint64 // what a replica must have before its silence is believed; 0 is nothing
 }
 
@@ -176,7 +189,10 @@ type reader struct {
 // replica may answer, also one that is behind; the leader is asked for the
 // channel's newest message, which an answer must reach.
 func (s *stream) reader(ctx context.Context, tok string) (reader, error) {
-	r := reader{s: s, subject: s.b.cfg.Prefix + ".log." + s.ns.Name + "." + tok}
+	r := reader{s: s}
+	if tok != anyToken {
+		r.subject = s.log + tok
+	}
 	if s.ns.Replicas <= 1 {
 		return r, nil
 	}
@@ -190,7 +206,11 @@ func (r *reader) askLeader(ctx context.Context) error {
 			Seq uint64 `json:"seq"`
 		} `json:"message"`
 	}
-	err := r.s.b.request(ctx, "STREAM.MSG.GET."+r.s.name(), map[string]string{"last_by_subj": r.subject}, &a)
+	subject := r.subject
+	if subject == "" {
+		subject = r.s.log + ">"
+	}
+	err := r.s.b.request(ctx, "STREAM.MSG.GET."+r.s.name(), map[string]string{"last_by_subj": subject}, &a)
 	if isCode(err, codeNoMessage) {
 		err = nil
 	}
@@ -262,14 +282,36 @@ func (s *stream) tail(ctx context.Context, tok string, in info, n int) ([]stored
 	if len(ms) > n {
 		ms = ms[len(ms)-n:]
 	}
+	floor := uint64(0)
 	switch {
 	case total <= n:
-		return ms, 0, nil
 	case len(ms) == 0:
-		return ms, in.last, nil
+		floor = in.last
 	default:
-		return ms, ms[0].seq - 1, nil
+		floor = ms[0].seq - 1
 	}
+	if tok == anyToken && len(ms) > 0 {
+		// What is missing between them was there once: who needs it is told by History.
+		floor = max(floor, lastHole(ms, ms[0].seq-1, in.last))
+	}
+	return ms, floor, nil
+}
+
+// lastHole returns the highest sequence with since < it <= upTo that is not among
+// ms, which are all there is of the whole log in between; 0 if none is missing.
+func lastHole(ms []stored, since, upTo uint64) uint64 {
+	for i := len(ms) - 1; i >= 0 && upTo > since; i-- {
+		switch seq := ms[i].seq; {
+		case seq == upTo:
+			upTo--
+		case seq < upTo:
+			return upTo
+		}
+	}
+	if upTo > since {
+		return upTo
+	}
+	return 0
 }
 
 func cmpSeq(a, b uint64) int {
