@@ -21,8 +21,10 @@ type log struct {
 	closed   error // not nil after close
 	last     uint64
 	bytes    int64
-	oldest   *entry // the log, oldest first, doubly linked
-	newest   *entry
+	order    order
+	ids      ids
+	whole    bool   // all channels are subscribed
+	removed  uint64 // the newest offset that was removed, on any channel
 	channels map[string]*channel
 	empty    int    // how many of channels hold nothing and are not subscribed
 	forgot   uint64 // the newest offset on any channel whose record was dropped
@@ -31,21 +33,20 @@ type log struct {
 
 // An entry is a retained message and its place in the log: one allocation.
 type entry struct {
-	msg          hub.Message
-	ch           *channel
-	at           time.Duration // since log.born
-	older, newer *entry
+	msg hub.Message
+	ch  *channel
+	at  time.Duration // since log.born
 }
 
 // perMessage is what a message is counted for in HistoryBytes besides its bytes.
 const perMessage = 256
 
 func (e *entry) size() int64 {
-	return int64(len(e.msg.Data)) + int64(len(e.msg.Key)) + perMessage
+	return int64(len(e.msg.Data)) + int64(len(e.msg.Key)) + int64(e.msg.Attributes.Size()) + perMessage
 }
 
 func newLog(ns hub.Namespace, maxKeys int, deliver func(*hub.Message)) *log {
-	l := &log{ns: ns, maxKeys: maxKeys, deliver: deliver, born: time.Now(), channels: map[string]*channel{}}
+	l := &log{ns: ns, maxKeys: maxKeys, deliver: deliver, born: time.Now(), channels: map[string]*channel{}, ids: ids{}}
 	if ns.Durability != hub.None {
 		l.epoch = newEpoch()
 	}
@@ -59,8 +60,8 @@ func (l *log) top() hub.Position { return hub.Position{Epoch: l.epoch, Offset: l
 // forgotten since.
 func (l *log) publish(p *hub.Publication, known *channel) (hub.Position, error) {
 	switch {
-	case p.Channel == "":
-		return hub.Position{}, fmt.Errorf("%w: it is empty", hub.ErrBadChannel)
+	case p.Channel == "" || hub.IsWhole(p.Channel):
+		return hub.Position{}, fmt.Errorf("%w: %q is no name of a channel", hub.ErrBadChannel, p.Channel)
 	case len(p.Data) > l.ns.MaxMessageBytes:
 		return hub.Position{}, fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), l.ns.MaxMessageBytes, l.ns.Name)
 	}
@@ -74,16 +75,7 @@ func (l *log) publish(p *hub.Publication, known *channel) (hub.Position, error) 
 		known = nil // only what is subscribed is in channels for certain
 	}
 	if l.ns.Durability == hub.None {
-		c := known
-		if c == nil {
-			c = l.channels[p.Channel]
-		}
-		if c != nil && c.subscribed {
-			m := &hub.Message{}
-			p.Fill(m)
-			m.Channel, m.Time = c.name, now.UnixMilli()
-			l.deliver(m)
-		}
+		l.pass(p, known, now)
 		return hub.Position{}, nil
 	}
 	age := now.Sub(l.born)
@@ -101,10 +93,26 @@ func (l *log) publish(p *hub.Publication, known *channel) (hub.Position, error) 
 		l.keys.add(p.IdempotencyKey, e.msg.Offset, age, l.maxKeys)
 	}
 	l.trim(e.ch)
-	if e.ch.subscribed {
+	if e.ch.subscribed || l.whole {
 		l.deliver(&e.msg)
 	}
 	return l.top(), nil
+}
+
+// pass delivers p in a namespace that stores nothing. l.mu is held.
+func (l *log) pass(p *hub.Publication, c *channel, now time.Time) {
+	if c == nil {
+		c = l.channels[p.Channel]
+	}
+	if !l.whole && (c == nil || !c.subscribed) {
+		return
+	}
+	m := &hub.Message{}
+	p.Fill(m)
+	if m.Time = now.UnixMilli(); c != nil {
+		m.Channel = c.name
+	}
+	l.deliver(m)
 }
 
 // append puts p at the end of the log and of c. l.mu is held.
@@ -113,17 +121,15 @@ func (l *log) append(p *hub.Publication, c *channel, unixMilli int64, age time.D
 		l.empty--
 	}
 	l.last++
-	e := &entry{ch: c, at: age, older: l.newest}
+	e := &entry{ch: c, at: age}
 	m := &e.msg
 	p.Fill(m)
 	m.Channel = c.name // not the publisher's copy of it
 	m.Time, m.Epoch, m.Offset, m.Prev = unixMilli, l.epoch, l.last, c.last
-	if l.newest != nil {
-		l.newest.newer = e
-	} else {
-		l.oldest = e
+	l.order.push(e)
+	if m.Attributes != nil && m.Attributes.ID != "" {
+		l.ids.add(m.Attributes.ID, m.Offset)
 	}
-	l.newest = e
 	l.bytes += e.size()
 	c.last = l.last
 	c.ring.push(e)
@@ -136,44 +142,40 @@ func (l *log) trim(c *channel) {
 	for c.ring.n > l.ns.HistorySize {
 		l.remove(c.ring.at(0))
 	}
-	for l.bytes > l.ns.HistoryBytes && l.oldest != l.newest {
-		l.remove(l.oldest)
+	for l.bytes > l.ns.HistoryBytes && l.order.live > 1 {
+		l.remove(l.order.oldest())
 	}
 }
 
-// remove takes the oldest entry of a channel out of the log. Its links are cut:
-// whoever still holds the message must not hold the log with it. l.mu is held.
+// remove takes the oldest entry of a channel out of the log. l.mu is held.
 func (l *log) remove(e *entry) {
-	if e.older != nil {
-		e.older.newer = e.newer
-	} else {
-		l.oldest = e.newer
+	l.order.remove(e.msg.Offset)
+	if a := e.msg.Attributes; a != nil && a.ID != "" {
+		l.ids.remove(a.ID, &l.order)
 	}
-	if e.newer != nil {
-		e.newer.older = e.older
-	} else {
-		l.newest = e.older
-	}
+	l.removed = max(l.removed, e.msg.Offset)
 	l.bytes -= e.size()
 	e.ch.ring.pop()
 	e.ch.removed = e.msg.Offset
 	if e.ch.idle() {
 		l.empty++
 	}
-	e.ch, e.older, e.newer = nil, nil, nil
+	e.ch = nil // whoever still holds the message must not hold the log with it
 }
+
+func (l *log) age() time.Duration { return time.Since(l.born) }
 
 func (l *log) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.expireTo(time.Since(l.born))
+	l.expireTo(l.age())
 }
 
 // expireTo removes what is too old at age. l.mu is held.
 func (l *log) expireTo(age time.Duration) {
 	if before := age - time.Duration(l.ns.HistoryTTL); before > 0 {
-		for l.oldest != nil && l.oldest.at < before {
-			l.remove(l.oldest)
+		for e := l.order.oldest(); e != nil && e.at < before; e = l.order.oldest() {
+			l.remove(e)
 		}
 	}
 	l.keys.expire(age - time.Duration(l.ns.IdempotencyWindow))
@@ -189,7 +191,10 @@ func (l *log) subscribe(name string, tail int) (hub.Snapshot, error) {
 	if l.closed != nil {
 		return hub.Snapshot{}, l.closed
 	}
-	l.expireTo(time.Since(l.born))
+	l.expireTo(l.age())
+	if hub.IsWhole(name) {
+		return l.subscribeWhole(name, tail)
+	}
 	c := l.channel(name)
 	if c.subscribed {
 		return hub.Snapshot{}, fmt.Errorf("subscribe %q: it is subscribed already", name)
@@ -210,6 +215,10 @@ func (l *log) subscribe(name string, tail int) (hub.Snapshot, error) {
 func (l *log) unsubscribe(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if hub.IsWhole(name) {
+		l.whole = false
+		return
+	}
 	c := l.channels[name]
 	if c == nil || !c.subscribed {
 		return
@@ -224,10 +233,12 @@ func (l *log) unsubscribe(name string) {
 func (l *log) history(name string, since uint64, limit int) hub.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.expireTo(time.Since(l.born))
+	l.expireTo(l.age())
 	p := hub.Page{Epoch: l.epoch, Covered: l.last, FirstRetained: l.forgot}
 	c := l.channels[name]
-	if c != nil {
+	if hub.IsWhole(name) {
+		p = l.historyWhole(since, limit)
+	} else if c != nil {
 		p.FirstRetained = c.removed
 		from := c.ring.after(since)
 		to := min(c.ring.n, from+max(0, limit))
@@ -246,5 +257,5 @@ func (l *log) close(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = err
-	l.oldest, l.newest, l.channels, l.keys = nil, nil, nil, keys{}
+	l.order, l.ids, l.channels, l.keys = order{}, ids{}, nil, keys{}
 }

@@ -43,6 +43,7 @@ const sweepEvery = time.Second
 type Broker struct {
 	// Fixed by New.
 	maxKeys int
+	bus     *hub.LocalBus
 
 	// The state: logs is written once, by Start, and read only after state says so.
 	mu    sync.RWMutex
@@ -62,7 +63,7 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.IdempotencyKeys == 0 {
 		cfg.IdempotencyKeys = 1_000_000
 	}
-	return &Broker{maxKeys: cfg.IdempotencyKeys, state: errNotStarted, stop: make(chan struct{})}, nil
+	return &Broker{maxKeys: cfg.IdempotencyKeys, bus: hub.NewLocalBus(), state: errNotStarted, stop: make(chan struct{})}, nil
 }
 
 // Start creates an empty log per namespace. It refuses a synced namespace:
@@ -199,7 +200,7 @@ func (b *Broker) Ready() error {
 }
 
 // Close forgets everything. When it returns, deliver is not running and will
-// not be called again. Do not call it from deliver.
+// not be called again. Do not call it from deliver, nor from a listener of the bus.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	if errors.Is(b.state, hub.ErrClosed) {
@@ -210,6 +211,7 @@ func (b *Broker) Close() error {
 	close(b.stop)
 	b.mu.Unlock()
 	b.wg.Wait()
+	b.bus.Close()
 	for _, l := range b.logs {
 		l.close(b.state)
 	}

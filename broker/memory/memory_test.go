@@ -76,13 +76,13 @@ func TestIdleLogIsLetGo(t *testing.T) {
 		}
 		time.Sleep(12 * time.Second) // fake time
 		l.mu.Lock()
-		if len(l.keys.offsets) != 0 || l.oldest == nil {
+		if len(l.keys.offsets) != 0 || l.order.oldest() == nil {
 			t.Errorf("after 12s: %d keys", len(l.keys.offsets))
 		}
 		l.mu.Unlock()
 		time.Sleep(50 * time.Second)
 		l.mu.Lock()
-		if l.oldest != nil || l.newest != nil || l.bytes != 0 {
+		if l.order.oldest() != nil || len(l.order.slots) != 0 || l.bytes != 0 {
 			t.Errorf("after 62s: %d bytes in the log", l.bytes)
 		}
 		l.mu.Unlock()
