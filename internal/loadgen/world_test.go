@@ -179,13 +179,13 @@ func (w *world) events(rw http.ResponseWriter, r *http.Request, channel string) 
 }
 
 func (w *world) socket(rw http.ResponseWriter, r *http.Request, channel string) {
+	m := w.join(r, channel) // before the answer: who has it is subscribed
+	defer w.leave(m)
 	c, err := websocket.Accept(rw, r, websocket.AcceptOptions{Config: websocket.Config{Deflate: true}})
 	if err != nil {
 		return
 	}
 	defer c.CloseNow()
-	m := w.join(r, channel)
-	defer w.leave(m)
 	if w.greet != nil {
 		if err := w.greet(c, m); err != nil {
 			return
