@@ -1,0 +1,43 @@
+package auth
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+func TestPayloadIsWhatTheIssuerWrote(t *testing.T) {
+	const secret = "0123456789abcdef0123456789abcdef"
+	a, err := New(Config{HMACSecret: secret, AllowNoExpiry: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close() })
+	now := time.Unix(1_700_000_000, 0)
+	sign := func(key string, c jwt.MapClaims) string {
+		t.Helper()
+		s, err := jwt.NewWithClaims(jwt.SigningMethodHS256, c).SignedString([]byte(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	f := func(token, want string, expires int64, wantErr error) {
+		t.Helper()
+		got, exp, err := a.Payload(t.Context(), token, now)
+		if !errors.Is(err, wantErr) || string(got) != want {
+			t.Errorf("%s, %v; want %s, %v", got, err, want, wantErr)
+		}
+		if expires != 0 && exp.Unix() != expires || expires == 0 && !exp.IsZero() {
+			t.Errorf("expires %v, want %d", exp, expires)
+		}
+	}
+	f(sign(secret, jwt.MapClaims{"sub": "7", "info": jwt.MapClaims{"n": 1}}), `{"info":{"n":1},"sub":"7"}`, 0, nil)
+	f(sign(secret, jwt.MapClaims{"exp": now.Unix() + 9}), `{"exp":1700000009}`, now.Unix()+9, nil)
+	f(sign(secret, jwt.MapClaims{"exp": now.Unix() - 9}), "", 0, ErrExpired)
+	f(sign(secret+"!", jwt.MapClaims{"sub": "7"}), "", 0, ErrBadToken)
+	f("", "", 0, ErrNoToken)
+	f("a.b.c", "", 0, ErrBadToken)
+}
