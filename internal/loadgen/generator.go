@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,7 +125,7 @@ func (g *Generator) makeLoops() error {
 		}
 	}
 	spec.Loops = min(spec.Loops, 255, max(spec.mostConns(), 1))
-	cfg := eventloop.Config{Engine: spec.Engine, Loops: spec.Loops, MaxQueue: 64 << 20}
+	cfg := eventloop.Config{Engine: cmp.Or(spec.Engine, "epoll"), Loops: spec.Loops, MaxQueue: 64 << 20}
 	group, err := eventloop.New(cfg, func(*eventloop.Conn) eventloop.Handler { return nil }, g.log)
 	if err != nil {
 		return err

@@ -119,7 +119,8 @@ type Spec struct {
 	// Loops is the number of event loops; 0 means one, or one per CPU beyond 10,000
 	// connections.
 	Loops int `json:"loops,omitempty"`
-	// Engine of the loops: "epoll", "io_uring" or "auto"; empty means auto.
+	// Engine of the loops: "epoll", "io_uring" or "auto" (what the gateway would
+	// choose); empty means epoll, which tells each arrival when it is read.
 	Engine string `json:"engine,omitempty"`
 }
 
