@@ -61,6 +61,17 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"SecondNodeSeesTheSame", secondNodeSeesTheSame},
 		{"CloseAnswersEveryPublish", closeAnswersEveryPublish},
 		{"StateIsTold", stateIsTold},
+		{"AttributesArriveVerbatim", attributesArriveVerbatim},
+		{"IDsAreFoundExactly", idsAreFoundExactly},
+		{"IDsExpireWithTheirMessages", idsExpireWithTheirMessages},
+		{"RemovedMessagesAreGone", removedMessagesAreGone},
+		{"WholeNamespacesArrive", wholeNamespacesArrive},
+		{"WholeHistoryPagesCoverTheLog", wholeHistoryPagesCoverTheLog},
+		{"WholeSnapshotAndLiveJoinExactly", wholeSnapshotAndLiveJoinExactly},
+		{"WholeNamespaceWithoutLogArrives", wholeNamespaceWithoutLogArrives},
+		{"BusTellsInOrder", busTellsInOrder},
+		{"BusReachesOtherNodes", busReachesOtherNodes},
+		{"ClosedArchiveSaysSo", closedArchiveSaysSo},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHarness(t)
