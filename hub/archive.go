@@ -285,6 +285,7 @@ func (r *reader) backward(ctx context.Context, before uint64) error {
 		}
 		for _, m := range slices.Backward(window) {
 			if !r.take(m) {
+				r.lost = false // what was removed is older than what was asked for
 				return nil
 			}
 		}
