@@ -177,6 +177,8 @@ func CheckEvent(name string) error {
 		return fmt.Errorf("event name %.40q… has %d bytes, at most %d are allowed", name, len(name), MaxEvent)
 	case strings.HasPrefix(name, "pusher:"), strings.HasPrefix(name, "pusher_internal:"):
 		return fmt.Errorf("event name %.60q is reserved: names beginning with pusher: and pusher_internal: are the protocol's", name)
+	case strings.ContainsAny(name, "\r\n\x00"):
+		return fmt.Errorf("event name %.60q has a line end or NUL in it", name)
 	}
 	return nil
 }

@@ -81,6 +81,7 @@ func TestCheckEvent(t *testing.T) {
 	f(strings.Repeat("a", 200), true)
 	f(strings.Repeat("a", 201), false)
 	f("", false)
+	f("a\nb", false)
 	f("pusher:error", false)
 	f("pusher_internal:member_added", false)
 }

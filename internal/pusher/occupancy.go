@@ -1,0 +1,299 @@
+package pusher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/presence"
+	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// channelNews is what subscribers of a channel are told by Hub.Notify.
+type channelNews struct {
+	frame []byte
+	user  string // who came or left, empty for other news
+	left  bool
+}
+
+// notice is channelNews on its way.
+type notice struct {
+	channel string
+	news    *channelNews
+}
+
+// membersOf returns the users among clients, each once, in order of their ids. Who
+// is nobody by name is left out.
+func membersOf(clients []presence.Member) []protocol.Member {
+	seen := make(map[string]bool, len(clients))
+	out := make([]protocol.Member, 0, len(clients))
+	for _, m := range clients {
+		if m.User != "" && !seen[m.User] {
+			seen[m.User] = true
+			out = append(out, memberOf(m))
+		}
+	}
+	slices.SortFunc(out, func(a, b protocol.Member) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// memberOf says of a client of any protocol what this one tells.
+func memberOf(m presence.Member) protocol.Member {
+	for _, info := range [][]byte{m.ChanInfo, m.Info} {
+		if len(info) > 0 && json.Valid(info) {
+			return protocol.Member{ID: m.User, Info: info}
+		}
+	}
+	return protocol.Member{ID: m.User}
+}
+
+// watch hears from presence what happened on a channel, on any node. Every node hears
+// the same: each tells its own subscribers, and one of them the webhooks.
+func (s *Server) watch(channel string, events []presence.Event) {
+	a, name := s.split(channel)
+	if a == nil || strings.HasPrefix(channel, "\x00") {
+		return
+	}
+	for _, e := range events {
+		user := e.Member.User
+		switch e.Type {
+		case presence.UserJoin, presence.UserLeave:
+			if user == "" || !protocol.KindOf(name).Is(protocol.Presence) {
+				continue
+			}
+			left := e.Type == presence.UserLeave
+			s.notify(channel, memberNews(name, memberOf(e.Member), left))
+			s.hookTwice(a, flap{channel: channel, user: user}, left)
+		case presence.Occupied, presence.Vacated:
+			if e.Kind == presence.Pusher {
+				s.hookTwice(a, flap{channel: channel}, e.Type == presence.Vacated)
+			}
+		}
+	}
+}
+
+// memberNews is member_added or member_removed.
+func memberNews(channel string, m protocol.Member, left bool) *channelNews {
+	event := protocol.EventMemberAdded
+	if left {
+		event = protocol.EventMemberRemoved
+	}
+	text := protocol.AppendEvent(nil, event, channel, protocol.AppendMember(nil, m, left), "")
+	return &channelNews{frame: websocket.AppendFrame(nil, websocket.OpText, text), user: m.ID, left: left}
+}
+
+// notify has the subscribers on this node told. It does not block.
+func (s *Server) notify(channel string, n *channelNews) {
+	select {
+	case s.notices <- notice{channel, n}:
+	default:
+		s.counts.noticesLost.Add(1)
+	}
+}
+
+// tell brings notices to the hub, and tries again while its queues are full.
+func (s *Server) tell(ctx context.Context) {
+	for {
+		var n notice
+		select {
+		case n = <-s.notices:
+		case <-ctx.Done():
+			return
+		}
+		err := s.deps.Hub.Notify(n.channel, &hub.Event{Kind: "pusher", Data: n.news})
+		for wait := time.Millisecond; errors.Is(err, hub.ErrOverloaded) && wait < time.Second; wait *= 2 {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return
+			}
+			err = s.deps.Hub.Notify(n.channel, &hub.Event{Kind: "pusher", Data: n.news})
+		}
+		if err != nil {
+			s.counts.noticesLost.Add(1)
+		}
+	}
+}
+
+// flap is what may come and go: a channel's subscribers, or a user on it.
+type flap struct{ channel, user string }
+
+// flaps waits with the news that something went, and takes it back together with the
+// news that it came again. Any goroutine.
+type flaps struct {
+	delay time.Duration
+	after func(flap)
+
+	mu      sync.Mutex
+	pending map[flap]*time.Timer
+	ended   bool
+}
+
+func newFlaps(delay time.Duration, after func(flap)) *flaps {
+	return &flaps{delay: delay, after: after, pending: map[flap]*time.Timer{}}
+}
+
+// went has after called when the delay is over, unless it comes again.
+func (f *flaps) went(k flap) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended || f.pending[k] != nil {
+		return
+	}
+	f.pending[k] = time.AfterFunc(f.delay, func() {
+		f.mu.Lock()
+		_, there := f.pending[k]
+		delete(f.pending, k)
+		f.mu.Unlock()
+		if there {
+			f.after(k)
+		}
+	})
+}
+
+// came reports whether it is news that k came.
+func (f *flaps) came(k flap) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t := f.pending[k]
+	if t == nil {
+		return true
+	}
+	t.Stop()
+	delete(f.pending, k)
+	return false
+}
+
+func (f *flaps) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended = true
+	for _, t := range f.pending {
+		t.Stop()
+	}
+	clear(f.pending)
+}
+
+// settling is how long a node that found others takes what it hears of for old: it is
+// learning what they know.
+const settling = 3 * time.Second
+
+// hookTwice tells webhooks that something came, or, when it stays away, that it went.
+// Of all nodes, which hear the same, the channel's owner does it.
+func (s *Server) hookTwice(a *app, k flap, left bool) {
+	in, out := hookOccupied, hookVacated
+	if k.user != "" {
+		in, out = hookMemberAdded, hookMemberRemoved
+	}
+	if !a.hooked[in] && !a.hooked[out] {
+		return
+	}
+	if left {
+		s.told.went(k)
+		return
+	}
+	if !s.told.came(k) || !s.deps.Cluster.Owns(k.channel) {
+		return
+	}
+	if time.Since(s.started) < settling && len(s.deps.Cluster.Nodes()) > 1 {
+		return
+	}
+	a.hook(hookEvent{Name: in, Channel: channelOf(k.channel), UserID: k.user})
+}
+
+// hookAfterAll tells webhooks that something went and stayed away.
+func (s *Server) hookAfterAll(k flap) {
+	a, name := s.split(k.channel)
+	if a == nil || !s.deps.Cluster.Owns(k.channel) {
+		return
+	}
+	e := hookEvent{Name: hookVacated, Channel: name}
+	if k.user != "" {
+		e.Name, e.UserID = hookMemberRemoved, k.user
+	}
+	a.hook(e)
+}
+
+// topicCounts is where nodes tell each other whose counts changed.
+const topicCounts = "pusher.counts"
+
+// dirtyCounts are the channels whose subscribers changed in number.
+type dirtyCounts struct {
+	mu       sync.Mutex
+	channels map[string]bool // true: here; false: on another node, as it said
+}
+
+// countChanged notes that a channel of this node has more subscribers, or fewer.
+func (s *Server) countChanged(channel string) {
+	s.dirty.mu.Lock()
+	s.dirty.channels[channel] = true
+	s.dirty.mu.Unlock()
+}
+
+func (s *Server) onCounts(from string, data []byte) {
+	var names []string
+	if from == s.deps.Cluster.Self() || json.Unmarshal(data, &names) != nil {
+		return
+	}
+	s.dirty.mu.Lock()
+	defer s.dirty.mu.Unlock()
+	for _, n := range names {
+		if _, there := s.dirty.channels[n]; !there && len(s.dirty.channels) < 1<<20 {
+			s.dirty.channels[n] = false
+		}
+	}
+}
+
+// countLoop tells subscribers how many they are, where that changed.
+func (s *Server) countLoop(ctx context.Context) {
+	tick := time.NewTicker(time.Duration(s.cfg.CountInterval))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.tellCounts()
+		}
+	}
+}
+
+func (s *Server) tellCounts() {
+	s.dirty.mu.Lock()
+	dirty := s.dirty.channels
+	if len(dirty) == 0 {
+		s.dirty.mu.Unlock()
+		return
+	}
+	s.dirty.channels = map[string]bool{}
+	s.dirty.mu.Unlock()
+	var own []string
+	for channel, here := range dirty {
+		if here {
+			own = append(own, channel)
+		}
+		a, name := s.split(channel)
+		if a == nil {
+			continue
+		}
+		n := s.deps.Presence.Subscriptions(channel, presence.Pusher)
+		if a.SubscriptionCount && !protocol.KindOf(name).Is(protocol.Presence) {
+			text := protocol.AppendEvent(nil, protocol.EventCount, name, protocol.AppendCount(nil, n), "")
+			s.notify(channel, &channelNews{frame: websocket.AppendFrame(nil, websocket.OpText, text)})
+		}
+		if a.hooked[hookCount] && s.deps.Cluster.Owns(channel) {
+			a.hook(hookEvent{Name: hookCount, Channel: name, SubscriptionCount: &n})
+		}
+	}
+	for part := range slices.Chunk(own, 1000) {
+		if b, err := json.Marshal(part); err == nil {
+			_ = s.deps.Hub.Bus().Tell(topicCounts, b) // lost, the next change tells
+		}
+	}
+}

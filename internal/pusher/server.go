@@ -1,0 +1,232 @@
+package pusher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/backlog"
+	"github.com/weir-gateway/weir/internal/cluster"
+	"github.com/weir-gateway/weir/internal/presence"
+	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/socket"
+)
+
+// Deps are what a Server stands on.
+type Deps struct {
+	// Hub carries the messages; it has been started. Required.
+	Hub *hub.Hub
+	// Format is what AddFormat returned for the hub's encoders. Required.
+	Format hub.Format
+	// Cluster says which node sends a webhook. Required.
+	Cluster *cluster.Cluster
+	// Presence counts subscribers and knows the members of presence channels over all
+	// nodes. It does not run yet. Required.
+	Presence *presence.Presence
+	// Client sends webhooks; nil means one that follows no redirects.
+	Client *http.Client
+	// Log gets what a human may want to know; nil discards.
+	Log *slog.Logger
+}
+
+// A Server speaks the protocol with the clients of a process.
+type Server struct {
+	// Fixed in New.
+	cfg     Config
+	deps    Deps
+	log     *slog.Logger
+	started time.Time
+	byKey   map[string]*app
+	byID    map[string]*app
+	byNS    map[string]*app
+
+	// Any goroutine.
+	lag     backlog.Counts
+	counts  counters
+	notices chan notice
+	told    *flaps
+	dirty   dirtyCounts
+}
+
+// counters are the totals of Stats.
+type counters struct {
+	connections                                  atomic.Int64
+	connected, turnedAway, slow, unanswered      atomic.Uint64
+	subscribed, denied, clientEvents, limited    atomic.Uint64
+	triggers, refused, noticesLost, terminated   atomic.Uint64
+	hooksSent, hooksRetried, hooksFailed, hooksD atomic.Uint64
+}
+
+// Stats are counters since New and gauges.
+type Stats struct {
+	Connections     int64  // connections that stand
+	Connected       uint64 // connections that were greeted
+	TurnedAway      uint64 // connections closed instead, with a code
+	Slow            uint64 // connections closed because their client read too slowly
+	Unanswered      uint64 // connections closed because a ping was not answered
+	Subscribed      uint64 // subscriptions that began
+	Denied          uint64 // subscriptions and users that were refused
+	ClientEvents    uint64 // client events passed on
+	Limited         uint64 // client events over the rate
+	Triggers        uint64 // events triggered by the REST API, one for each channel
+	Refused         uint64 // REST calls refused for their signature
+	Terminated      uint64 // connections ended by the REST API
+	NoticesLost     uint64 // changes of membership that subscribers were not told of
+	Webhooks        uint64 // webhook requests that were taken
+	WebhooksRetried uint64 // webhook requests that were tried again
+	WebhooksFailed  uint64 // webhook requests given up
+	WebhooksDropped uint64 // events dropped at the bound of a webhook's queue
+	Waiting         int64  // messages that wait for slow clients
+	Dropped         uint64 // messages dropped for slow clients
+}
+
+// Stats may be called from any goroutine.
+func (s *Server) Stats() Stats {
+	c := &s.counts
+	return Stats{
+		Connections: c.connections.Load(), Connected: c.connected.Load(), TurnedAway: c.turnedAway.Load(),
+		Slow: c.slow.Load(), Unanswered: c.unanswered.Load(), Subscribed: c.subscribed.Load(), Denied: c.denied.Load(),
+		ClientEvents: c.clientEvents.Load(), Limited: c.limited.Load(), Triggers: c.triggers.Load(), Refused: c.refused.Load(),
+		Terminated: c.terminated.Load(), NoticesLost: c.noticesLost.Load(),
+		Webhooks: c.hooksSent.Load(), WebhooksRetried: c.hooksRetried.Load(), WebhooksFailed: c.hooksFailed.Load(),
+		WebhooksDropped: c.hooksD.Load(), Waiting: s.lag.Held.Load(), Dropped: s.lag.Dropped.Load(),
+	}
+}
+
+// app is an application at work.
+type app struct {
+	App
+	secret string
+	ns     *hub.Namespace
+	prefix string // of the names of its channels in the hub
+	hooks  []*hook
+	// hooked are the events that some webhook wants.
+	hooked map[string]bool
+	// crowd is the name under which presence counts the app's connections.
+	crowd string
+	users users
+}
+
+// New returns a Server. Run must run beside it. Call it before Presence runs.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Hub == nil || deps.Cluster == nil || deps.Presence == nil {
+		return nil, errors.New("hub, cluster and presence are needed")
+	}
+	s := &Server{
+		cfg: cfg.WithDefaults(), deps: deps, log: deps.Log, started: time.Now(),
+		byKey: map[string]*app{}, byID: map[string]*app{}, byNS: map[string]*app{},
+		notices: make(chan notice, 4096),
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.deps.Client == nil {
+		s.deps.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	for i, c := range s.cfg.Apps {
+		a, err := s.newApp(c)
+		if err != nil {
+			return nil, fmt.Errorf("apps[%d]: %w", i, err)
+		}
+		s.byKey[a.Key], s.byID[a.ID], s.byNS[a.Namespace] = a, a, a
+	}
+	s.told = newFlaps(time.Duration(s.cfg.VacatedDelay), s.hookAfterAll)
+	s.dirty.channels = map[string]bool{}
+	deps.Presence.Watch(s.watch)
+	return s, nil
+}
+
+func (s *Server) newApp(c App) (*app, error) {
+	ns, err := s.deps.Hub.Namespace(c.Namespace + ":x")
+	if err != nil {
+		return nil, fmt.Errorf("namespace %q: %w; add it to namespaces", c.Namespace, err)
+	}
+	a := &app{App: c, secret: string(c.Secret), ns: ns, crowd: "\x00pusher connections " + c.ID, hooked: map[string]bool{}}
+	if c.Namespace != "default" {
+		a.prefix = c.Namespace + ":"
+	}
+	for _, w := range c.Webhooks {
+		h := &hook{Webhook: w, app: a, s: s, queue: make(chan hookEvent, s.cfg.WebhookQueue)}
+		a.hooks = append(a.hooks, h)
+		for _, e := range hookEvents {
+			if len(w.Events) == 0 && e != hookCount || w.wants(e, w.ChannelPrefix+w.ChannelSuffix) {
+				a.hooked[e] = true
+			}
+		}
+	}
+	a.users.init()
+	if ns.Anonymous {
+		s.log.Warn("private channels can be read by everybody at /sse and /ws, as their namespace is anonymous",
+			"app", c.ID, "namespace", c.Namespace)
+	}
+	return a, nil
+}
+
+// channel returns the name in the hub of one of a's channels.
+func (a *app) channel(name string) string { return a.prefix + protocol.Topic(name) }
+
+// split returns the app and the protocol's name of a hub channel; nil for channels of
+// namespaces that no app has.
+func (s *Server) split(channel string) (*app, string) {
+	ns := "default"
+	if i := strings.IndexByte(channel, ':'); i >= 0 {
+		ns = channel[:i]
+	}
+	return s.byNS[ns], channelOf(channel)
+}
+
+// Run does what is to be done beside the connections until ctx ends: webhooks, what
+// members are told, and what other nodes say. Only one call.
+func (s *Server) Run(ctx context.Context) error {
+	bus := s.deps.Hub.Bus()
+	for topic, f := range map[string]func(string, []byte){topicTerminate: s.onTerminate, topicCounts: s.onCounts} {
+		stop, err := bus.Listen(topic, f)
+		if err != nil {
+			return fmt.Errorf("listen to other nodes: %w", err)
+		}
+		defer stop()
+	}
+	defer s.told.stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, a := range s.byID {
+		for _, h := range a.hooks {
+			wg.Go(func() { h.run(ctx) })
+		}
+	}
+	wg.Go(func() { s.tell(ctx) })
+	wg.Go(func() { s.countLoop(ctx) })
+	<-ctx.Done()
+	return nil
+}
+
+// Endpoints are what the fronts are to serve; none if the protocol is not enabled.
+func (s *Server) Endpoints() []socket.Endpoint {
+	if !s.cfg.Enabled {
+		return nil
+	}
+	one := 4*s.cfg.MaxEventData + s.cfg.MaxChannels*(protocol.MaxChannel+8) + 8<<10
+	return []socket.Endpoint{
+		{Path: "/app/*", Protocol: "pusher", Methods: "GET", Serve: s.connect},
+		{Path: "/apps/*", Protocol: "pusher", Methods: "GET, POST", MaxBody: one * max(1, s.cfg.MaxBatch), Serve: s.rest},
+	}
+}
+
+// newSocketID returns an id that no other connection ever had: 100 random bits.
+func newSocketID() string {
+	const limit = 1_000_000_000_000_000
+	b := strconv.AppendUint(make([]byte, 0, 31), rand.Uint64N(limit), 10)
+	return string(strconv.AppendUint(append(b, '.'), rand.Uint64N(limit), 10))
+}

@@ -1,0 +1,210 @@
+package pusher
+
+import (
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/backlog"
+	"github.com/weir-gateway/weir/internal/presence"
+	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// session is one client. All its methods are for the owner of its transport.
+type session struct {
+	// Fixed when it opens.
+	s      *Server
+	app    *app // nil if the key is unknown
+	t      socket.Transport
+	id     string // the socket_id; empty for a client that is turned away
+	opened int64
+
+	// Owned by the transport's owner.
+	subs       map[string]*subscription // by the protocol's name
+	user       *protocol.SignedIn       // nil until it signs in
+	queue      *backlog.Queue           // what the client is too slow for; nil if there is nothing
+	tokens     float64                  // of client events
+	tokensAt   int64
+	pinged     int64 // when a ping was sent that was not answered yet; 0: none
+	authorized bool  // signed in, or showed a signature for a channel
+	gone       bool  // closing, or closed
+}
+
+var _ socket.Session = (*session)(nil)
+
+// grace is how much longer than the client the server waits before it pings: the
+// client's own ping usually comes first.
+const grace = 15 * time.Second
+
+// Message is a frame of the client.
+func (c *session) Message(b []byte, binary bool) {
+	if c.gone {
+		return
+	}
+	if binary {
+		c.complain(0, "", "binary messages are not supported")
+		return
+	}
+	f, err := protocol.ParseFrame(b)
+	if err != nil {
+		c.complain(0, "", "the message could not be read: it must be a JSON object with an event")
+		return
+	}
+	switch f.Event {
+	case protocol.EventPing:
+		c.send([]byte(`{"event":"pusher:pong","data":"{}"}`))
+	case protocol.EventPong:
+	case protocol.EventSubscribe:
+		c.subscribe(f.Data)
+	case protocol.EventUnsubscribe:
+		var in protocol.Subscribe
+		if protocol.Fields(f.Data, &in) == nil {
+			c.unsubscribe(in.Channel)
+		}
+	case protocol.EventSignin:
+		c.signin(f.Data)
+	default:
+		if protocol.IsClientEvent(f.Event) {
+			c.clientEvent(f)
+			return
+		}
+		c.complain(0, f.Channel, "no such event: clients send pusher: events and client- events")
+	}
+}
+
+// Pong is an answer to a ping of WebSocket's own, of which none are sent.
+func (c *session) Pong() {}
+
+// Timer looks after clients that are silent or do not authorize.
+func (c *session) Timer() {
+	if c.gone {
+		return
+	}
+	now, heard := c.t.Now(), c.t.LastRead()
+	if within := int64(c.app.AuthorizeWithin); within > 0 && !c.authorized && now-c.opened >= within {
+		c.deny(protocol.CloseUnauthorized, "Connection not authorized within timeout")
+		return
+	}
+	if c.pinged != 0 && heard >= c.pinged {
+		c.pinged = 0
+	}
+	switch {
+	case c.pinged != 0 && now-c.pinged >= int64(c.s.cfg.PongTimeout):
+		c.s.counts.unanswered.Add(1)
+		c.close(protocol.CloseNoPong, "Pong reply not received")
+		return
+	case c.pinged == 0 && now-heard >= c.silence():
+		c.pinged = now
+		c.send([]byte(`{"event":"pusher:ping","data":"{}"}`))
+	}
+	c.arm(now)
+}
+
+func (c *session) silence() int64 { return int64(c.s.cfg.ActivityTimeout) + int64(grace) }
+
+// arm sets the timer for what comes first.
+func (c *session) arm(now int64) {
+	next := c.t.LastRead() + c.silence()
+	if c.pinged != 0 {
+		next = c.pinged + int64(c.s.cfg.PongTimeout)
+	}
+	if within := int64(c.app.AuthorizeWithin); within > 0 && !c.authorized {
+		next = min(next, c.opened+within)
+	}
+	c.t.SetTimer(time.Duration(max(next-now, int64(time.Millisecond))))
+}
+
+// Drain sends the client away: pusher-js comes back at once, and does not take the
+// end for a reason to give WebSocket up.
+func (c *session) Drain() { c.close(protocol.CloseReconnect, "The server restarts, please reconnect") }
+
+// Closed is the end.
+func (c *session) Closed() {
+	c.gone = true
+	if c.id == "" {
+		return
+	}
+	for _, sub := range c.subs {
+		sub.leave()
+	}
+	c.subs = nil
+	if c.user != nil {
+		c.app.users.remove(c.user.ID, c)
+	}
+	if c.queue != nil {
+		c.queue.Forget(&c.s.lag)
+	}
+	c.s.deps.Presence.Add(c.app.crowd, presence.Pusher, -1)
+	c.s.counts.connections.Add(-1)
+}
+
+// close says why, as an event and as a close frame, and ends the connection.
+// Without the frame pusher-js may give up WebSocket.
+func (c *session) close(code int, reason string) {
+	if c.gone {
+		return
+	}
+	c.gone = true
+	c.send(protocol.AppendError(nil, code, "", reason))
+	c.t.Close(code, reason)
+}
+
+// complain tells the client of an error that the connection outlives. Code 0 is null.
+func (c *session) complain(code int, channel, message string) {
+	c.send(protocol.AppendError(nil, code, channel, message))
+}
+
+// event sends one of the protocol's own events.
+func (c *session) event(name, channel string, data []byte) {
+	c.send(protocol.AppendEvent(nil, name, channel, data, ""))
+}
+
+// send sends text as a frame of its own.
+func (c *session) send(text []byte) { c.t.Send(websocket.AppendFrame(nil, websocket.OpText, text)) }
+
+// deliver sends a message, or keeps it for a client that is slow.
+func (c *session) deliver(m *hub.Message) {
+	if c.queue == nil && !c.t.Stalled() {
+		c.t.Send(c.s.deps.Hub.Encode(m, c.s.deps.Format))
+		return
+	}
+	if c.queue == nil {
+		c.queue = &backlog.Queue{}
+	}
+	if !c.queue.Push(m, c.app.ns, &c.s.lag) {
+		c.s.counts.slow.Add(1)
+		c.close(protocol.CloseCapacity, "The client reads too slowly")
+	}
+}
+
+// Drained sends what waited.
+func (c *session) Drained() {
+	if c.gone || c.queue == nil {
+		return
+	}
+	q := c.queue
+	for _, g := range q.TakeDropped(&c.s.lag) {
+		c.gap("", g)
+	}
+	for !c.t.Stalled() && !c.gone {
+		if g, ok := q.TakeGap(); ok {
+			c.gap("", g)
+			continue
+		}
+		if q.Len() == 0 {
+			c.queue = nil
+			return
+		}
+		if m := q.Pop(&c.s.lag); c.subs[channelOf(m.Channel)] != nil {
+			c.t.Send(c.s.deps.Hub.Encode(m, c.s.deps.Format))
+		}
+	}
+}
+
+// gap tells that messages may be missing. The protocol has no word for it; clients
+// pass over events that nobody has bound to.
+func (c *session) gap(channel string, g hub.Gap) {
+	c.event("weir:gap", channel, wire.AppendGap(nil, "", g, ""))
+}

@@ -1,0 +1,155 @@
+package pusher
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/pusher/protocol"
+)
+
+// hookEvent is an event of a webhook.
+type hookEvent struct {
+	Name              string `json:"name"`
+	Channel           string `json:"channel"`
+	UserID            string `json:"user_id,omitempty"`
+	Event             string `json:"event,omitempty"`
+	Data              string `json:"data,omitempty"`
+	SocketID          string `json:"socket_id,omitempty"`
+	SubscriptionCount *int   `json:"subscription_count,omitempty"`
+}
+
+// hookBody is the body of a request.
+type hookBody struct {
+	TimeMS int64       `json:"time_ms"`
+	Events []hookEvent `json:"events"`
+}
+
+// hook is a webhook at work.
+type hook struct {
+	Webhook
+	app   *app
+	s     *Server
+	queue chan hookEvent
+}
+
+const (
+	hookBatch      = 100              // events of one request
+	firstHookRetry = time.Second / 2  // doubled each time
+	lastHookRetry  = 30 * time.Second // and no more than that
+)
+
+// hook queues e for the webhooks that want it. It does not block. Any goroutine.
+func (a *app) hook(e hookEvent) {
+	if !a.hooked[e.Name] {
+		return
+	}
+	for _, h := range a.hooks {
+		if !h.wants(e.Name, e.Channel) {
+			continue
+		}
+		select {
+		case h.queue <- e:
+		default:
+			if h.s.counts.hooksD.Add(1) == 1 {
+				h.s.log.Warn("webhook events are dropped: more wait than webhook_queue", "app", a.ID, "url", h.URL)
+			}
+		}
+	}
+}
+
+// run sends what is queued, in order, until ctx ends.
+func (h *hook) run(ctx context.Context) {
+	for {
+		events := h.gather(ctx)
+		if len(events) == 0 {
+			return
+		}
+		h.send(ctx, events)
+	}
+}
+
+// gather waits for an event, and a moment for more.
+func (h *hook) gather(ctx context.Context) []hookEvent {
+	var events []hookEvent
+	select {
+	case e := <-h.queue:
+		events = append(events, e)
+	case <-ctx.Done():
+		return nil
+	}
+	window := time.NewTimer(time.Duration(h.s.cfg.WebhookWindow))
+	defer window.Stop()
+	for len(events) < hookBatch {
+		select {
+		case e := <-h.queue:
+			events = append(events, e)
+		case <-window.C:
+			return events
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return events
+}
+
+// send posts events until they are taken, or the time for that is over.
+func (h *hook) send(ctx context.Context, events []hookEvent) {
+	body, err := json.Marshal(hookBody{time.Now().UnixMilli(), events})
+	if err != nil {
+		h.s.log.Error("encode a webhook", "app", h.app.ID, "err", err)
+		return
+	}
+	end := time.Now().Add(time.Duration(h.s.cfg.WebhookRetry))
+	for wait := firstHookRetry; ; wait = min(2*wait, lastHookRetry) {
+		if err = h.post(ctx, body); err == nil {
+			h.s.counts.hooksSent.Add(1)
+			return
+		}
+		pause := wait/2 + rand.N(wait/2)
+		if ctx.Err() != nil || time.Now().Add(pause).After(end) {
+			break
+		}
+		h.s.counts.hooksRetried.Add(1)
+		h.s.log.Debug("webhook", "app", h.app.ID, "url", h.URL, "again_in", pause, "err", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+	h.s.counts.hooksFailed.Add(1)
+	h.s.log.Warn("webhook given up", "app", h.app.ID, "url", h.URL, "events", len(events), "err", err)
+}
+
+// post sends one request.
+func (h *hook) post(ctx context.Context, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(h.s.cfg.WebhookTimeout))
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	for name, v := range h.Headers {
+		req.Header.Set(name, v)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "weir")
+	req.Header.Set("X-Pusher-Key", h.app.Key)
+	req.Header.Set("X-Pusher-Signature", protocol.Sign(h.app.secret, string(body)))
+	res, err := h.s.deps.Client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	_, _ = io.CopyN(io.Discard, res.Body, 64<<10) // so that the connection can be used again
+	if res.StatusCode < 200 || res.StatusCode > 299 {
+		return fmt.Errorf("answered %s", res.Status)
+	}
+	return nil
+}
