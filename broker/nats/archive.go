@@ -131,14 +131,6 @@ func (b *Broker) Lookup(ctx context.Context, ns *hub.Namespace, id string) (hub.
 	if err != nil {
 		return hub.Position{}, fmt.Errorf("look up %.60q: %w", id, err)
 	}
-	select {
-	case s.index.lock <- struct{}{}:
-		defer func() { <-s.index.lock }()
-	case <-ctx.Done():
-		return hub.Position{}, b.reads.late(ctx)
-	case <-b.ctx.Done():
-		return hub.Position{}, b.stateErr()
-	}
 	seq, err := s.lookup(ctx, in, id)
 	if err == nil && s.epochNow() != in.epoch {
 		err = fmt.Errorf("%w: the log was replaced meanwhile", hub.ErrUnavailable)
@@ -149,42 +141,78 @@ func (b *Broker) Lookup(ctx context.Context, ns *hub.Namespace, id string) (hub.
 	return hub.Position{Epoch: in.epoch, Offset: seq}, nil
 }
 
-// lookup returns where id is in the log, which stood at in. The index is ours.
+// lookup returns where id is in the log, which stood at in.
 func (s *stream) lookup(ctx context.Context, in info, id string) (uint64, error) {
-	x := &s.index
+	var found []uint64
+	err := s.index.use(ctx, s, func(x *index) (err error) {
+		if err = x.update(ctx, s, in); err == nil {
+			found = x.at(id)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, seq := range found {
+		a, ok, err := s.attributesAt(ctx, seq)
+		switch {
+		case err != nil:
+			return 0, err
+		case ok && a != nil && a.ID == id:
+			return seq, nil
+		case !ok:
+			err := s.index.use(ctx, s, func(x *index) error {
+				if x.epoch == in.epoch {
+					x.drop(id, seq)
+				}
+				return nil
+			})
+			if err != nil {
+				return 0, err
+			}
+		}
+	}
+	return 0, hub.ErrNoMessage
+}
+
+// use calls f while nobody else uses the index.
+func (x *index) use(ctx context.Context, s *stream, f func(*index) error) error {
+	select {
+	case x.lock <- struct{}{}:
+		defer func() { <-x.lock }()
+		return f(x)
+	case <-ctx.Done():
+		return s.b.reads.late(ctx)
+	case <-s.b.ctx.Done():
+		return s.b.stateErr()
+	}
+}
+
+// update takes in what was stored up to in.
+func (x *index) update(ctx context.Context, s *stream, in info) error {
 	if x.epoch != in.epoch {
 		x.reset(in.epoch)
+	}
+	if x.next > in.last {
+		return nil
 	}
 	r := reader{s: s}
 	if s.ns.Replicas > 1 {
 		if err := r.askLeader(ctx); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	if err := x.read(ctx, r, in.last); err != nil {
-		return 0, err
+		return err
 	}
 	if m := int(in.messages); x.count > 2*m+slack {
 		x.prune(in.first)
 		if x.count > m+m/2+slack { // what is no more is between what is
 			x.reset(in.epoch)
-			if err := x.read(ctx, r, in.last); err != nil {
-				return 0, err
-			}
+			return x.read(ctx, r, in.last)
 		}
 	}
-	for _, seq := range x.at(id) {
-		attributes, ok, err := s.attributesAt(ctx, seq)
-		if err != nil {
-			return 0, err
-		}
-		if !ok {
-			x.drop(id, seq)
-		} else if attributes != nil && attributes.ID == id {
-			return seq, nil
-		}
-	}
-	return 0, hub.ErrNoMessage
+	return nil
 }
 
 // read takes in the log up to upTo.

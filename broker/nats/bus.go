@@ -20,10 +20,8 @@ const headerFrom = "Weir-From"
 // Bounds of the bus. What comes past one is dropped, or refused where the sender
 // can be told, and counted.
 const (
-	maxTell      = 512 << 10 // bytes of data
-	maxBusQueue  = 8192      // messages that wait to be sent, or for one listener
-	maxBusBytes  = 32 << 20  // and their data
-	maxTopicName = 64
+	maxBusQueue = 8192     // messages that wait to be sent, or for one listener
+	maxBusBytes = 32 << 20 // and their data
 )
 
 // A bus is hub.Bus on plain NATS messages. What a node tells itself goes through
@@ -79,17 +77,16 @@ func (u *bus) TellNode(node, topic string, data []byte) error {
 }
 
 func (u *bus) tell(topic, node string, data []byte) error {
-	subject, err := u.subject(topic)
-	switch {
-	case err != nil:
+	if err := hub.CheckBus(topic, data); err != nil {
 		return err
-	case len(data) > maxTell:
-		return fmt.Errorf("%w: %d bytes on the bus, at most %d", hub.ErrTooLarge, len(data), maxTell)
+	}
+	switch {
 	case u.b.stateErr() != nil:
 		return u.b.stateErr()
 	case !u.b.connected.Load():
 		return errDisconnected
 	}
+	subject := u.subject(topic)
 	if node != "" {
 		subject += "." + node
 	}
@@ -102,23 +99,20 @@ func (u *bus) tell(topic, node string, data []byte) error {
 }
 
 // subject returns where topic is told to all.
-func (u *bus) subject(topic string) (string, error) {
-	if topic == "" || len(topic) > maxTopicName || strings.Trim(topic, plain+".-") != "" {
-		return "", fmt.Errorf("bus: topic %.80q is not 1 to %d bytes of A-Z, a-z, 0-9, dot, _ and -", topic, maxTopicName)
-	}
-	return string(appendToken([]byte(u.b.cfg.Prefix+".bus."), topic)), nil
+func (u *bus) subject(topic string) string {
+	return string(appendToken([]byte(u.b.cfg.Prefix+".bus."), topic))
 }
 
 // Listen has f called until stop is. A call that is under way then, or just about
 // to begin, is not waited for.
 func (u *bus) Listen(topic string, f func(from string, data []byte)) (stop func(), err error) {
-	subject, err := u.subject(topic)
-	if err == nil {
-		err = u.b.stateErr()
-	}
-	if err != nil {
+	if err := hub.CheckBus(topic, nil); err != nil {
 		return nil, err
 	}
+	if err := u.b.stateErr(); err != nil {
+		return nil, err
+	}
+	subject := u.subject(topic)
 	l := &listener{f: f, queue: newBusQueue(), over: make(chan struct{})}
 	if err := u.add(subject, l); err != nil {
 		return nil, fmt.Errorf("listen to %q: %w", topic, err)

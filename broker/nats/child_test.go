@@ -38,6 +38,7 @@ type natsChild struct {
 	Routes            []string
 	Sync              bool
 	MaxStore          int64
+	MaxControlLine    int32 // 0 is the server's own
 }
 
 func child(role string) int {
@@ -65,6 +66,7 @@ func serveNATS() error {
 	o := &server.Options{
 		Host: "127.0.0.1", Port: c.Port, ServerName: c.Name, NoSigs: true, NoLog: true, MaxPayload: 2 << 20,
 		JetStream: true, StoreDir: c.Dir, SyncAlways: c.Sync, JetStreamMaxStore: max(c.MaxStore, 1<<20),
+		MaxControlLine: c.MaxControlLine,
 	}
 	if c.MaxStore == 0 {
 		o.JetStreamMaxStore = 1 << 40
@@ -107,7 +109,8 @@ func servePublishes() error {
 	room := make(chan struct{}, 256)
 	for i := 0; ; i++ {
 		room <- struct{}{}
-		p := hub.Publication{Channel: fmt.Sprint("a:", i%3), Data: fmt.Append(nil, i), IdempotencyKey: fmt.Sprint(i)}
+		p := hub.Publication{Channel: fmt.Sprint("a:", i%3), Data: fmt.Append(nil, i), IdempotencyKey: fmt.Sprint(i),
+			Attributes: &hub.Attributes{ID: fmt.Sprint("id", i)}}
 		b.Publish(&ns, p, func(at hub.Position, err error) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -36,20 +36,20 @@ type stream struct {
 	}
 
 	// Owned by run.
-	before  ending    // where the log ended some time ago
-	now     ending    // where it ended after that
-	suspect time.Time // since when the log seems to end too early; zero if it does not
-	heard   map[string]uint64 // with durability none and anyToken: the last number of each node
+	before  ending            // where the log ended some time ago
+	now     ending            // where it ended after that
+	suspect time.Time         // since when the log seems to end too early; zero if it does not
+	heard   map[string]uint64 // with durability none, since anyToken was subscribed: the last number of each node
 
 	// checked is the connection generation in which the log was last verified.
 	checked atomic.Uint64
 
 	mu       sync.Mutex
 	epoch    string
-	former   map[string]bool // epochs that are over
-	high     uint64          // the highest sequence seen in epoch
-	acked    uint64          // the highest sequence acknowledged to us in epoch
-	faults   uint64          // counts the times that messages may have been lost on the way here
+	former   map[string]bool     // epochs that are over
+	high     uint64              // the highest sequence seen in epoch
+	acked    uint64              // the highest sequence acknowledged to us in epoch
+	faults   uint64              // counts the times that messages may have been lost on the way here
 	channels map[string]*channel // by token; the whole namespace at anyToken
 }
 
@@ -246,9 +246,8 @@ func (s *stream) forward(m *natsgo.Msg) {
 	c, whole := s.channels[tok], s.channels[anyToken]
 	s.mu.Unlock()
 	clock, from, _ := strings.Cut(m.Header.Get(headerTime), " ")
-	if whole == nil {
-		s.heard = nil
-	} else if node, number, ok := strings.Cut(from, "."); ok {
+	// Once needed the numbers are kept: second copies come also after an Unsubscribe.
+	if node, number, ok := strings.Cut(from, "."); ok && (whole != nil || s.heard != nil) {
 		n, err := strconv.ParseUint(number, 36, 64)
 		if err == nil && !s.hears(node, n) {
 			return

@@ -14,6 +14,14 @@
 // without any of these signs, a check of the quiet channels every few seconds
 // finds it; such a message is the only one that may come after a later one of
 // another channel.
+//
+// A namespace can be subscribed as a whole: one subscription more, whose messages
+// are contiguous in the log but for what was removed, so that every hole shows with
+// the message after it. What is subscribed twice that way is delivered once.
+//
+// Lookup finds messages by their publishers' ids in an index that this node makes
+// when it is asked for the first time. Remove leaves a mark in the log by which all
+// nodes know that something is missing. The Bus is plain messages between nodes.
 package nats
 
 import (
