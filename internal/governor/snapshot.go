@@ -78,6 +78,8 @@ type Cause struct {
 	Limit float64 `json:"limit"`
 	// Loop is the event loop's number, −1 when it is no loop's.
 	Loop int `json:"loop"`
+	// Detail is what else is known: of a stuck loop, where its goroutine stands.
+	Detail string `json:"detail,omitempty"`
 }
 
 // The causes' names.
@@ -144,8 +146,8 @@ type Host struct {
 	// Busy is how much of all processors was used, Steal what the hypervisor took.
 	Busy  float64 `json:"busy"`
 	Steal float64 `json:"steal"`
-	// Pressure is PSI's; nil when the kernel has none.
-	Pressure *Pressure `json:"pressure,omitempty"`
+	// Pressure is PSI's.
+	Pressure Pressure `json:"pressure"`
 	// Throttled is the share of time that the cgroup's quota kept us off, Quota the
 	// processors that it grants; 0 means no quota.
 	Throttled float64 `json:"throttled"`
@@ -156,6 +158,8 @@ type Host struct {
 // Pressure is the kernel's pressure stall information: the share of the last ten
 // seconds in which some, or all, tasks waited for a resource.
 type Pressure struct {
+	// Known says that the kernel has it.
+	Known      bool    `json:"known"`
 	CPU        float64 `json:"cpu_some"`
 	Memory     float64 `json:"memory_some"`
 	MemoryFull float64 `json:"memory_full"`
@@ -204,7 +208,7 @@ type Collector struct {
 	// LimiterAt is the cycle in which the collector's limiter, which keeps it below
 	// half of the processors near the memory limit, was on last; 0 means never.
 	LimiterAt uint64 `json:"limiter_at"`
-	// Limiting says that it was in the last cycle or the one before.
+	// Limiting says that it was in the last cycle.
 	Limiting bool `json:"limiting"`
 	// Allocated is in bytes per second.
 	Allocated float64 `json:"allocated"`

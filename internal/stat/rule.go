@@ -72,6 +72,15 @@ type RuleConfig struct {
 	ConnectionRamp bool `json:"connection_ramp,omitempty"`
 	// Window is how many steady windows the online baseline spans; 0 means 12.
 	Window int `json:"window,omitempty"`
+	// Unlatch is how many steady windows in a row end an inflection online; 0 means
+	// that only Reset does.
+	Unlatch int `json:"unlatch,omitempty"`
+	// RunQueue is runnable goroutines per processor at alert, RunQueueFull those that
+	// make a crept latency an inflection; 0 means 2 and 8.
+	RunQueue     float64 `json:"run_queue,omitempty"`
+	RunQueueFull float64 `json:"run_queue_full,omitempty"`
+	// SchedLatency is the scheduler latency's P99 in seconds at alert; 0 means 0.001.
+	SchedLatency float64 `json:"sched_latency,omitempty"`
 }
 
 func (c RuleConfig) withDefaults() RuleConfig {
@@ -84,6 +93,15 @@ func (c RuleConfig) withDefaults() RuleConfig {
 	c.Procs = max(c.Procs, 1)
 	if c.Window <= 0 {
 		c.Window = 12
+	}
+	if !(c.RunQueue > 0) {
+		c.RunQueue = 2
+	}
+	if !(c.RunQueueFull > 0) {
+		c.RunQueueFull = 8
+	}
+	if !(c.SchedLatency > 0) {
+		c.SchedLatency = 1e-3
 	}
 	return c
 }
@@ -126,6 +144,7 @@ type Rule struct {
 	pending  State // a reading that differs from state, seen once
 	hasPend  bool
 	inflects []bool // online: of the last three windows
+	calm     int    // online: steady windows in a row
 }
 
 // NewRule is a rule that measures against baseline: the medians at low load.
@@ -143,7 +162,7 @@ func (r *Rule) State() State { return r.state }
 
 // Reset unlatches: the machine is steady and keeps its baseline.
 func (r *Rule) Reset() {
-	r.state, r.hasPend, r.inflects = Steady, false, nil
+	r.state, r.hasPend, r.inflects, r.calm = Steady, false, nil, 0
 }
 
 // Level reads the next level of a ramp. Its values are medians over the repeats.
@@ -172,39 +191,6 @@ func (r *Rule) Level(l RuleLevel) Reading {
 	}
 	out.State = r.move(raw)
 	r.prev, r.hasPrev = mid, true
-	return out
-}
-
-// Window reads the next online window, usually of 5 s.
-func (r *Rule) Window(s RuleSample) Reading {
-	base := r.base
-	if len(r.steady) > 0 {
-		base = medianSample(r.steady)
-	}
-	out, raw := r.read(s, base, base, false)
-	r.inflects = append(r.inflects, raw == Inflection)
-	if len(r.inflects) > 3 {
-		r.inflects = r.inflects[1:]
-	}
-	if raw == Inflection {
-		votes := 0
-		for _, v := range r.inflects {
-			if v {
-				votes++
-			}
-		}
-		if votes < 2 {
-			raw = Alert
-			out.Causes = append(out.Causes, "not confirmed by 2 of 3 windows")
-		}
-	}
-	out.State = r.move(raw)
-	if raw == Steady && r.state == Steady && s.P99 > 0 {
-		r.steady = append(r.steady, s)
-		if len(r.steady) > r.cfg.Window {
-			r.steady = r.steady[1:]
-		}
-	}
 	return out
 }
 
@@ -252,7 +238,7 @@ func (r *Rule) read(s, prev, base RuleSample, sure bool) (Reading, State) {
 		goro = cause(out.Goroutines >= r.cfg.Goroutines, "goroutines %.1f×", out.Goroutines) || goro
 	}
 	out.Literal = slow && out.Goroutines >= r.cfg.Goroutines
-	crept := out.LatencyBase >= k*k && (cumulative >= r.cfg.Goroutines*r.cfg.Goroutines || out.RunQueue >= 8)
+	crept := out.LatencyBase >= k*k && (cumulative >= r.cfg.Goroutines*r.cfg.Goroutines || out.RunQueue >= r.cfg.RunQueueFull)
 	crept = cause(crept, "P99 %.1f× the baseline", out.LatencyBase)
 	growing := cause(s.Growing, "backlog grows")
 	if slow && goro || crept || growing {
@@ -260,8 +246,8 @@ func (r *Rule) read(s, prev, base RuleSample, sure bool) (Reading, State) {
 	}
 	alert := slow || goro
 	alert = cause(!slow && sure && out.LatencyStep >= 1.5, "P99 %.1f× the level before", out.LatencyStep) || alert
-	alert = cause(out.RunQueue >= 2, "run queue %.1f per processor", out.RunQueue) || alert
-	alert = cause(s.SchedP99 >= 1e-3, "scheduler latency %.1f ms", s.SchedP99*1e3) || alert
+	alert = cause(out.RunQueue >= r.cfg.RunQueue, "run queue %.1f per processor", out.RunQueue) || alert
+	alert = cause(s.SchedP99 >= r.cfg.SchedLatency, "scheduler latency %.1f ms", s.SchedP99*1e3) || alert
 	alert = cause(s.Dropped > 0, "%d arrivals dropped", s.Dropped) || alert
 	if alert {
 		return out, Alert

@@ -41,3 +41,12 @@ func ReadTCPInfo(fd int) (TCPInfo, syscall.Errno) {
 func SocketPair() (fds [2]int, err error) {
 	return unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 }
+
+// FileSize is the size of what an open descriptor names, 0 when it cannot be told.
+func FileSize(fd int) int64 {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0
+	}
+	return st.Size
+}
