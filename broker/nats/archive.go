@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"strconv"
+	"strings"
 
 	natsgo "github.com/nats-io/nats.go"
 
@@ -293,17 +294,24 @@ func (s *stream) remove(ctx context.Context, tok string) error {
 		return err
 	}
 	in, err := s.info(ctx)
+	before := in.gone
 	for err == nil && !in.gone {
 		if err = s.put(ctx, "UPDATE", s.config(in.epoch, in.base, in.least, true)); err == nil {
 			in, err = s.info(ctx)
 		}
+	}
+	mark := gone{upTo: r.least, whole: in.whole}
+	if err == nil && before && mark.whole {
+		var last gone
+		last, err = s.lastGone(ctx, anyToken)
+		mark.whole = last.whole
 	}
 	if err != nil {
 		return err
 	}
 	ctx, cancel := s.b.bound(ctx)
 	defer cancel()
-	answer, err := s.b.ask(ctx, &natsgo.Msg{Subject: s.log + goneToken + tok, Data: strconv.AppendUint(nil, r.least, 10)})
+	answer, err := s.b.ask(ctx, &natsgo.Msg{Subject: s.log + goneToken + tok, Data: []byte(mark.String())})
 	if err != nil {
 		return err
 	}
@@ -320,12 +328,30 @@ func (s *stream) remove(ctx context.Context, tok string) error {
 	return s.b.request(ctx, "STREAM.PURGE."+s.name(), map[string]any{"filter": s.log + tok, "seq": r.least + 1}, &a)
 }
 
-// removed returns up to where the channel called tok was removed by hand; 0 if it
-// never was.
-func (s *stream) removed(ctx context.Context, in info, tok string) (uint64, error) {
-	if !in.gone {
-		return 0, nil
+// A gone is what the message on goneToken says.
+type gone struct {
+	upTo uint64 // the channel's last sequence that was removed; 0 if none was
+	// whole says that until then neither age nor bytes had removed anything.
+	whole bool
+}
+
+func (g gone) String() string {
+	if g.whole {
+		return strconv.FormatUint(g.upTo, 10) + wholeMark
 	}
+	return strconv.FormatUint(g.upTo, 10)
+}
+
+const wholeMark = " whole"
+
+func parseGone(b string) (g gone, err error) {
+	b, g.whole = strings.CutSuffix(b, wholeMark)
+	g.upTo, err = strconv.ParseUint(b, 10, 64)
+	return g, err
+}
+
+// lastGone returns the newest one of the channel called tok, or of all channels.
+func (s *stream) lastGone(ctx context.Context, tok string) (gone, error) {
 	var a struct {
 		Message struct {
 			Data []byte `json:"data"`
@@ -333,16 +359,16 @@ func (s *stream) removed(ctx context.Context, in info, tok string) (uint64, erro
 	}
 	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]string{"last_by_subj": s.log + goneToken + tok}, &a)
 	if isCode(err, codeNoMessage) {
-		return 0, nil
+		return gone{}, nil
 	}
 	if err != nil {
-		return 0, err
+		return gone{}, err
 	}
-	upTo, err := strconv.ParseUint(string(a.Message.Data), 10, 64)
+	g, err := parseGone(string(a.Message.Data))
 	if err != nil {
-		return 0, fmt.Errorf("%w: what was removed is said as %.40q", hub.ErrUnavailable, a.Message.Data)
+		return gone{}, fmt.Errorf("%w: what was removed is said as %.40q", hub.ErrUnavailable, a.Message.Data)
 	}
-	return upTo, nil
+	return g, nil
 }
 
 // Bus connects the nodes. It works once Start has returned.

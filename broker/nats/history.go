@@ -13,8 +13,8 @@ import (
 // messages as its bound allows and none was removed, and where the neighbours'
 // removed messages cannot be told from this channel's (JetStream only says which
 // message is the oldest of all), which begins when the log is as old as
-// history_ttl, half as large as history_bytes, history_bytes is under 64 MiB, or
-// Remove was ever called. For the whole namespace it is exact, but that of the
+// history_ttl, half as large as history_bytes, or history_bytes is under 64
+// MiB. For the whole namespace it is exact, but that of the
 // messages removed above Covered it knows only as long as they are few.
 func (b *Broker) History(ctx context.Context, ns *hub.Namespace, channel string, since uint64, limit int) (hub.Page, error) {
 	s, err := b.stream(ns)
@@ -67,15 +67,17 @@ func (s *stream) history(ctx context.Context, channel string, since uint64, limi
 		page.Messages = s.messages(tok, ms, in.epoch)
 		return page, err
 	}
-	gone, err := s.removed(ctx, in, tok)
-	if err != nil {
-		return hub.Page{}, err
+	var last gone
+	if in.gone {
+		if last, err = s.lastGone(ctx, tok); err != nil {
+			return hub.Page{}, err
+		}
+		ms = slices.DeleteFunc(ms, func(st stored) bool { return st.seq <= last.upTo }) // a replica may have it still
 	}
-	ms = slices.DeleteFunc(ms, func(st stored) bool { return st.seq <= gone }) // a replica may have it still
 	page.Messages = s.messages(tok, ms, in.epoch)
 	page.FirstRetained, err = s.firstRetained(ctx, r, in, since)
-	if gone > 0 {
-		page.FirstRetained = max(page.FirstRetained, gone+1)
+	if last.upTo > 0 {
+		page.FirstRetained = max(page.FirstRetained, last.upTo+1)
 	}
 	return page, err
 }
@@ -127,6 +129,13 @@ func (s *stream) firstRetained(ctx context.Context, r reader, in info, since uin
 		if in, err = s.info(ctx); err != nil {
 			return 0, err
 		}
+	}
+	if in.whole && in.gone {
+		last, err := s.lastGone(ctx, anyToken)
+		if err != nil {
+			return 0, err
+		}
+		in.whole = last.whole
 	}
 	if in.whole {
 		return 1, nil

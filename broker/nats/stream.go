@@ -31,7 +31,8 @@ type info struct {
 	// messages is how many there are, deleted how many between first and last are not.
 	messages, deleted uint64
 	gone              bool // something was removed by hand
-	// whole says that neither age nor bytes can have removed a message so far.
+	// whole says that neither age nor bytes can have removed a message so far; if
+	// gone, that they cannot have since the last Remove.
 	whole  bool
 	config jetstream.StreamConfig
 }
@@ -98,7 +99,7 @@ func (s *stream) look(ctx context.Context) (info, error) {
 	}
 	in.base, in.least, in.gone = base, least, m[metaGone] != ""
 	in.messages, in.deleted = a.State.Msgs, uint64(a.State.NumDeleted)
-	in.whole = !in.gone && a.TimeStamp.Sub(a.Created) < a.Config.MaxAge-10*time.Second &&
+	in.whole = a.TimeStamp.Sub(a.Created) < a.Config.MaxAge-10*time.Second &&
 		a.Config.MaxBytes >= 64<<20 && int64(a.State.Bytes) < a.Config.MaxBytes/2
 	return in, nil
 }

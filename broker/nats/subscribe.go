@@ -128,6 +128,13 @@ func (s *stream) join(ctx context.Context, c *channel, tok string, tail int) (hu
 				return hub.Snapshot{}, err
 			}
 		}
+		if in.gone && s.ns.Replicas > 1 && tok != anyToken { // a replica may have it still
+			last, err := s.lastGone(ctx, tok)
+			if err != nil {
+				return hub.Snapshot{}, err
+			}
+			ms = slices.DeleteFunc(ms, func(st stored) bool { return st.seq <= last.upTo })
+		}
 		snap.Messages = s.messages(tok, ms, in.epoch)
 		s.mu.Lock()
 		same := s.faults == faults && s.epoch == in.epoch && c.before <= in.last && s.verified()
