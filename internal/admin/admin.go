@@ -1,36 +1,67 @@
-// Package admin serves the operator: metrics, profiles, what runs and who is
-// connected, on a listener of its own with net/http. It asks for no key and
-// belongs on loopback or a private network.
+// Package admin serves the operator: the dashboard, metrics, profiles, what runs, who is
+// connected, what is published, on a listener of its own with net/http. On loopback it
+// asks for no key unless there is one; elsewhere it does not start without.
 package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
-	"net/netip"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weir-gateway/weir/internal/governor"
 )
 
-// Sources is what the admin listener shows. All functions may be called by any
+// Errors that a source may answer with. Test with errors.Is.
+var (
+	// ErrNotFound is answered with 404.
+	ErrNotFound = errors.New("there is none")
+	// ErrBad is answered with 400, ErrRefused with 422, ErrBusy with 429; everything
+	// else with 503.
+	ErrBad     = errors.New("bad request")
+	ErrRefused = errors.New("refused")
+	ErrBusy    = errors.New("busy")
+)
+
+// Sources is what the admin listener shows and does. All functions may be called by any
 // goroutine; the package above provides them.
 type Sources struct {
 	// Metrics are what /metrics shows, all of it.
-	Metrics []prometheus.Collector
+	Metrics prometheus.Gatherer
 	// Info is what /api/info answers.
 	Info func() any
+	// Snapshot is the state of everything now; it may be a moment old.
+	Snapshot func(ctx context.Context) *Snapshot
+	// Live is the stream of snapshots.
+	Live http.Handler
 	// Connections returns up to limit subscribers, those with most of sort first.
-	Connections func(ctx context.Context, sort string, limit int) (any, error)
+	Connections func(ctx context.Context, sort string, limit int) (*Connections, error)
+	// Connection returns one, Disconnect ends it.
+	Connection func(ctx context.Context, id uint64) (*ConnectionDetail, error)
+	Disconnect func(ctx context.Context, id uint64) error
+	// Channels returns up to limit channels, those with most of sort first; Messages the
+	// newest of one.
+	Channels func(ctx context.Context, sort string, limit int) (*Channels, error)
+	Messages func(ctx context.Context, channel string, limit int) (*Messages, error)
+	// Publish publishes by hand: status and body of the answer.
+	Publish func(ctx context.Context, body []byte) (status int, answer []byte)
+	// Subscribe streams a channel.
+	Subscribe http.Handler
+	// BeginTrace starts to follow a message, Trace tells how far it has come; with wait
+	// it returns when that is decided, or ctx is done.
+	BeginTrace func(req *TraceRequest) (*Trace, error)
+	Trace      func(ctx context.Context, id string, wait bool) (*Trace, error)
+	// Bundles are the evidence; Capture writes one now, OpenBundle reads one.
+	Bundles    func() *Bundles
+	Capture    func(ctx context.Context, reason string) (*governor.Bundle, error)
+	OpenBundle func(id string) (io.ReadCloser, error)
 	// Upstreams are the clusters, peers, splits and drift monitors.
 	Upstreams func() any
 	// SteerCanary does "roll-back" or "restart" to a split's canary.
@@ -38,31 +69,39 @@ type Sources struct {
 	// Reload reads the configuration again and says what took effect.
 	Reload func(ctx context.Context) (any, error)
 	// Sorts are the values sort may have; the first is the default.
-	Sorts []string
+	Sorts, ChannelSorts []string
+	// Page is the dashboard; nil: a list of what there is.
+	Page fs.FS
 }
 
 // A Server is the admin listener.
 type Server struct {
 	listener net.Listener
 	http     *http.Server
+	stop     context.CancelFunc // ends streams
 }
 
-// Listen opens addr ("host:port") and prepares to serve src there.
-func Listen(addr string, src Sources, log *slog.Logger) (*Server, error) {
+// Listen opens cfg.Listen and prepares to serve src there.
+func Listen(cfg Config, src Sources, log *slog.Logger) (*Server, error) {
+	cfg = cfg.WithDefaults()
+	token, err := cfg.token()
+	if err != nil {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	if token == "" && !Loopback(cfg.Listen) {
+		return nil, fmt.Errorf("admin: listen %s: it can be reached from other machines and there is no token", cfg.Listen)
+	}
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
-	l, err := lc.Listen(context.Background(), "tcp", addr)
+	l, err := lc.Listen(context.Background(), "tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("admin listener: %w", err)
 	}
-	h, err := handler(src)
-	if err != nil {
-		_ = l.Close()
-		return nil, err
-	}
-	return &Server{listener: l, http: &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	streams, stop := context.WithCancel(context.Background())
+	return &Server{listener: l, stop: stop, http: &http.Server{
+		Handler: handler(src, newAccess(token, string(cfg.ReadToken))), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
+		BaseContext: func(net.Listener) context.Context { return streams },
+		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
 }
 
@@ -81,128 +120,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Close ends Run and every request. It is idempotent.
 func (s *Server) Close() error {
+	s.stop()
 	_ = s.listener.Close()
 	return s.http.Close()
-}
-
-func handler(src Sources) (http.Handler, error) {
-	reg := prometheus.NewRegistry()
-	for _, c := range src.Metrics {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("GET /api/info", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Info()) })
-	mux.HandleFunc("GET /api/connections", src.connections)
-	mux.HandleFunc("GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) })
-	mux.HandleFunc("POST /api/canary/{split}/{action}", src.steer)
-	mux.HandleFunc("POST /api/reload", src.reload)
-	mux.HandleFunc("GET /{$}", index)
-	return localOnly(mux), nil
-}
-
-const maxConnections = 10_000
-
-func (src Sources) connections(w http.ResponseWriter, r *http.Request) {
-	sort := r.FormValue("sort")
-	if sort == "" {
-		sort = src.Sorts[0]
-	}
-	limit := 100
-	if s := r.FormValue("limit"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil || n < 1 || n > maxConnections {
-			writeError(w, http.StatusBadRequest, fmt.Sprintf("limit: %q is not within 1..%d", s, maxConnections))
-			return
-		}
-		limit = n
-	}
-	if !slices.Contains(src.Sorts, sort) {
-		writeError(w, http.StatusBadRequest, fmt.Sprintf("sort: %q is none of %v", sort, src.Sorts))
-		return
-	}
-	v, err := src.Connections(r.Context(), sort, limit)
-	if err != nil {
-		writeError(w, http.StatusServiceUnavailable, err.Error())
-		return
-	}
-	writeJSON(w, http.StatusOK, v)
-}
-
-func (src Sources) steer(w http.ResponseWriter, r *http.Request) {
-	if err := src.SteerCanary(r.PathValue("split"), r.PathValue("action")); err != nil {
-		writeError(w, http.StatusNotFound, err.Error())
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (src Sources) reload(w http.ResponseWriter, r *http.Request) {
-	v, err := src.Reload(r.Context())
-	if err != nil {
-		writeError(w, http.StatusUnprocessableEntity, err.Error())
-		return
-	}
-	writeJSON(w, http.StatusOK, v)
-}
-
-func index(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("weir admin\n\n/metrics\n/api/info\n/api/connections?sort=lag&limit=20\n/api/upstreams\nPOST /api/reload\nPOST /api/canary/SPLIT/roll-back (or restart)\n/debug/pprof/\n"))
-}
-
-// localOnly keeps web pages away from a listener without keys: a browser says
-// where a page is from, and a name that a page made resolve to this machine
-// shows in Host.
-func localOnly(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'")
-		site := r.Header.Get("Sec-Fetch-Site")
-		switch {
-		case r.Header.Get("Origin") != "" || site != "" && site != "none" && site != "same-origin":
-			writeError(w, http.StatusForbidden, "not for web pages of other origins")
-		case !hostFits(r):
-			writeError(w, http.StatusForbidden, "reach it as localhost or by its address: the name in Host could be anyone's")
-		default:
-			next.ServeHTTP(w, r)
-		}
-	})
-}
-
-// hostFits reports whether Host is an address or localhost. Names are let
-// through only where others than this machine's programs could connect anyway.
-func hostFits(r *http.Request) bool {
-	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !local.IP.IsLoopback() {
-		return true
-	}
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-		return true
-	}
-	return host == "" || strings.EqualFold(host, "localhost")
-}
-
-func writeError(w http.ResponseWriter, status int, msg string) {
-	writeJSON(w, status, map[string]any{"error": map[string]any{"code": status, "message": msg}})
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	_ = e.Encode(v) // the client may be gone; there is nobody else to tell
 }

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/hub"
@@ -23,7 +25,9 @@ import (
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/telemetry"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -61,9 +65,19 @@ type App struct {
 	wing    wing
 	http2   http2
 
+	// What watches.
+	probe     *probe
+	governor  *governor.Governor
+	telemetry *telemetry.Telemetry // nil: none
+	registry  *prometheus.Registry
+	snapshots *snapshots
+	tracer    *tracer
+	live      *live // nil: no admin listener
+
 	// Any goroutine.
 	reloading sync.Mutex // one at a time; guards cfg's sections that a reload changes
 	reloads   atomic.Uint64
+	byHand    atomic.Uint64 // subscribers that the operator disconnected
 }
 
 // New builds the parts and opens the listeners; nothing runs yet and nobody is
@@ -93,6 +107,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.probe, broker = newProbe(broker)
 	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: formats.Encoders(), Log: a.log}, broker)
 	if err != nil {
 		return nil, err
@@ -112,6 +127,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if a.push, err = push.New(cfg.Push, formats, a.hub, a.loops.Loops(), a.log); err != nil {
 		return nil, err
 	}
+	a.probe.attach(a.loops.Loops(), a.push.Shards())
 	if a.front, err = downstream.New(cfg.Downstream, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {
 		return nil, err
 	}
@@ -127,6 +143,9 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		a.accept = a.front.Announced(a.wing.trust, a.accept)
 	}
 	a.buildHTTP2(formats)
+	if err = a.buildWatch(formats); err != nil {
+		return nil, err
+	}
 	if err = a.listen(); err != nil {
 		return nil, err
 	}
@@ -154,7 +173,7 @@ func (a *App) listen() error {
 	}
 	a.front.Listening(a.addr)
 	if a.cfg.Admin.Enabled() {
-		a.admin, err = admin.Listen(a.cfg.Admin.Listen, a.sources(), a.log)
+		a.admin, err = admin.Listen(a.cfg.Admin, a.sources(), a.log)
 	}
 	return err
 }
@@ -215,9 +234,6 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		err = errors.Join(err, parts.wait(), a.close())
 	}()
 	parts.run(func() error { return a.auth.Run(background) })
-	if a.admin != nil {
-		parts.run(func() error { return a.admin.Run(background) })
-	}
 	if a.tls != nil {
 		parts.run(func() error { return a.tls.Run(background) })
 	}
@@ -230,6 +246,9 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	parts.run(func() error { return a.wing.upstreams.Run(background) })
 	parts.run(func() error { return a.watch(background) })
 	a.runHTTP2(parts, background)
+	if err := a.runWatch(parts, background); err != nil {
+		return err
+	}
 	if a.wing.access != nil {
 		parts.run(func() error { return a.wing.access.Run(background) })
 	}
@@ -284,5 +303,5 @@ func (a *App) close() error {
 	if a.tls != nil {
 		_ = a.tls.Close()
 	}
-	return errors.Join(err, a.auth.Close(), a.wing.close())
+	return errors.Join(err, a.auth.Close(), a.wing.close(), a.closeWatch())
 }

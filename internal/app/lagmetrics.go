@@ -37,22 +37,7 @@ const lagPatience = time.Second
 
 // Collect implements prometheus.Collector.
 func (m *lagMetrics) Collect(ch chan<- prometheus.Metric) {
-	n := m.app.push.Loops()
-	answers := make(chan push.LagHistograms, n)
-	m.app.push.Histograms(func(h push.LagHistograms) { answers <- h })
-	late := time.NewTimer(lagPatience)
-	defer late.Stop()
-	var all push.LagHistograms
-	for waiting := n; waiting > 0; waiting-- {
-		select {
-		case h := <-answers:
-			all.Messages.Merge(h.Messages)
-			all.Bytes.Merge(h.Bytes)
-			all.Seconds.Merge(h.Seconds)
-		case <-late.C:
-			waiting = 0
-		}
-	}
+	all := m.app.lagHistograms()
 	emit := func(d *prometheus.Desc, bounds [6]float64, h push.Histogram) {
 		buckets, total := make(map[float64]uint64, len(bounds)), uint64(0)
 		for i, b := range bounds {

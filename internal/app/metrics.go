@@ -8,8 +8,8 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 )
 
-// metrics reads every part's own counters at scrape time; nothing is counted twice.
-type metrics struct {
+// coreMetrics reads every part's own counters at scrape time; nothing is counted twice.
+type coreMetrics struct {
 	app  *App
 	list []metric
 }
@@ -21,8 +21,8 @@ type metric struct {
 	read func(emit func(v float64, labels ...string))
 }
 
-func newMetrics(a *App) *metrics {
-	m := &metrics{app: a}
+func newMetrics(a *App) *coreMetrics {
+	m := &coreMetrics{app: a}
 	one := func(name, help string, kind prometheus.ValueType, v func() float64) {
 		m.list = append(m.list, metric{prometheus.NewDesc(name, help, nil, nil), kind, func(emit func(float64, ...string)) { emit(v()) }})
 	}
@@ -98,7 +98,7 @@ func newMetrics(a *App) *metrics {
 // sums adds what the loops count, over all of them: machines have many, and a
 // series for each would be most of what is scraped. Only the least and the most
 // connections of a loop show whether they are spread well.
-func (m *metrics) sums(one func(name, help string, kind prometheus.ValueType, v func() float64)) {
+func (m *coreMetrics) sums(one func(name, help string, kind prometheus.ValueType, v func() float64)) {
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	sum := func(name, help string, kind prometheus.ValueType, v func(eventloop.Stats) uint64) {
 		one(name, help, kind, func() (n float64) {
@@ -132,7 +132,7 @@ func (m *metrics) sums(one func(name, help string, kind prometheus.ValueType, v 
 }
 
 // tls adds what the end of TLS counts.
-func (m *metrics) tls(
+func (m *coreMetrics) tls(
 	one func(name, help string, kind prometheus.ValueType, v func() float64),
 	family func(name, help, label string, kind prometheus.ValueType, read func(emit func(float64, ...string))),
 ) {
@@ -163,14 +163,14 @@ func (m *metrics) tls(
 }
 
 // Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+func (m *coreMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, x := range m.list {
 		ch <- x.desc
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+func (m *coreMetrics) Collect(ch chan<- prometheus.Metric) {
 	for _, x := range m.list {
 		x.read(func(v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(x.desc, x.kind, v, labels...)

@@ -6,9 +6,11 @@ import (
 
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
@@ -30,8 +32,10 @@ type Config struct {
 	// TLS makes the public listener speak TLS: https and wss instead of http and
 	// ws. Without certificates it does not.
 	TLS tlsterm.Config `json:"tls"`
-	// Admin is the listener for metrics, profiles and inspection.
-	Admin Admin `json:"admin"`
+	// Admin is the listener for the dashboard, metrics, profiles and inspection.
+	Admin admin.Config `json:"admin"`
+	// Governor watches the process: the state of the load, evidence, memory.
+	Governor governor.Config `json:"governor"`
 	// Namespaces are the channels' options, one entry per namespace. Empty means
 	// one namespace called "default", which holds every channel without a prefix.
 	Namespaces []hub.Namespace `json:"namespaces"`
@@ -66,17 +70,6 @@ type Config struct {
 	// Shutdown is what happens at SIGTERM and SIGINT.
 	Shutdown Shutdown `json:"shutdown"`
 }
-
-// Admin configures the admin listener. It serves /metrics, /debug/pprof,
-// /api/info and /api/connections without authentication.
-type Admin struct {
-	// Listen is its address, "host:port". Empty means 127.0.0.1:8001, "off" means
-	// no admin listener. Keep it away from the public: it asks for no key.
-	Listen string `json:"listen"`
-}
-
-// Enabled reports whether there is an admin listener.
-func (a Admin) Enabled() bool { return a.Listen != "off" }
 
 // Broker chooses the implementation of the log.
 type Broker struct {
@@ -141,12 +134,6 @@ func (c Config) WithDefaults() Config {
 		c.Namespaces = []hub.Namespace{{Name: hub.DefaultNamespace}}
 	}
 	return c
-}
-
-// WithDefaults returns a with zeros replaced.
-func (a Admin) WithDefaults() Admin {
-	def(&a.Listen, "127.0.0.1:8001")
-	return a
 }
 
 // WithDefaults returns b with zeros replaced.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/admin"
 )
 
 // Validate returns everything that is wrong with c, joined, each part led by
@@ -21,7 +22,7 @@ func (c Config) Validate() error {
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		all = append(all, validate(f.key, reflect.ValueOf(c).FieldByIndex(f.index))...)
 	}
-	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkExposure())
+	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkExposure(), c.checkAdmin())
 	return errors.Join(all...)
 }
 
@@ -142,12 +143,20 @@ func (c Config) checkExposure() error {
 		"set auth.hmac_secret (WEIR_AUTH_HMAC_SECRET), auth.public_keys, auth.jwks_url or auth.api_keys; or listen on 127.0.0.1")
 }
 
-// Validate wants an address or "off".
-func (a Admin) Validate() error {
+// checkAdmin wants an address, and keeps a listener that asks for nothing on this machine.
+func (c Config) checkAdmin() error {
+	a := c.Admin
 	if !a.Enabled() {
 		return nil
 	}
-	return checkListen("listen", a.Listen)
+	if err := checkListen("admin: listen", a.Listen); err != nil {
+		return err
+	}
+	if a.HasToken() || admin.Loopback(a.Listen) {
+		return nil
+	}
+	return WithHint(fmt.Errorf("admin: listen: %s can be reached from other machines and there is no token", a.Listen),
+		"set admin.token (WEIR_ADMIN_TOKEN) or admin.token_file, make one with: head -c 24 /dev/urandom | base64 -w0; or listen on 127.0.0.1")
 }
 
 // Validate wants a known level and format.

@@ -7,17 +7,17 @@ type counts struct {
 	ticks, accepted, closed, refused, acceptErrors uint64
 	reads, bytesIn, sends, bytesOut                uint64
 	stalls, stallCloses, queueFull, panics, open   uint64
-	dialed, dialFailed, adopted                    uint64
+	dialed, dialFailed, adopted, waiting           uint64
 }
 
-func (c *counts) fields() [17]*uint64 {
+func (c *counts) fields() [18]*uint64 {
 	return [...]*uint64{&c.ticks, &c.accepted, &c.closed, &c.refused, &c.acceptErrors, &c.reads, &c.bytesIn,
 		&c.sends, &c.bytesOut, &c.stalls, &c.stallCloses, &c.queueFull, &c.panics, &c.open,
-		&c.dialed, &c.dialFailed, &c.adopted}
+		&c.dialed, &c.dialFailed, &c.adopted, &c.waiting}
 }
 
 // published is a copy that any goroutine may read, as of the end of a tick.
-type published [17]atomic.Uint64
+type published [18]atomic.Uint64
 
 func (p *published) publish(c *counts) {
 	for i, f := range c.fields() {
@@ -46,6 +46,7 @@ type Stats struct {
 	Dialed       uint64 // connections that Dial made
 	DialFailed   uint64 // and that it or Adopt did not, for any reason; not in Closed
 	Adopted      uint64
+	Waiting      uint64 // connections whose socket takes nothing now
 }
 
 // Stats may be called from any goroutine.
@@ -58,6 +59,6 @@ func (l *Loop) Stats() Stats {
 		Ticks: c.ticks, Accepted: c.accepted, Closed: c.closed, Refused: c.refused, AcceptErrors: c.acceptErrors,
 		Reads: c.reads, BytesIn: c.bytesIn, Sends: c.sends, BytesOut: c.bytesOut, Stalls: c.stalls,
 		StallCloses: c.stallCloses, QueueFull: c.queueFull, Panics: c.panics, Open: c.open,
-		Dialed: c.dialed, DialFailed: c.dialFailed, Adopted: c.adopted,
+		Dialed: c.dialed, DialFailed: c.dialFailed, Adopted: c.adopted, Waiting: c.waiting,
 	}
 }

@@ -237,7 +237,7 @@ func (l *Loop) endTick() {
 	l.flushGather()
 	l.poller.Flush()
 	l.n.ticks++
-	l.n.open = uint64(l.open)
+	l.n.open, l.n.waiting = uint64(l.open), uint64(len(l.stalled))
 	l.counters.publish(&l.n)
 	l.tickEnds()
 }

@@ -5,15 +5,16 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/metrics"
+	"github.com/weir-gateway/weir/internal/sys"
 )
 
 // tickTimes is how long the ticks of a loop took: from the return of the poller to the
 // end of all work that it brought.
 type tickTimes struct {
 	times metrics.Histogram
-	// busy is the nanoseconds of all ticks, began when the one under way began, on the
-	// loop's clock; 0 between ticks.
-	busy, began atomic.Int64
+	// busy is the nanoseconds of all ticks, last those of the last one, began when the
+	// one under way began, on the loop's clock; 0 between ticks.
+	busy, last, began atomic.Int64
 }
 
 // OnEnd sets f to run at the end of every tick, when what was queued has been handed to
@@ -33,6 +34,7 @@ func (l *Loop) tickEnds() {
 	now := int64(time.Since(l.base))
 	if began := l.ticking.began.Load(); began != 0 {
 		l.ticking.times.Observe(time.Duration(now - began))
+		l.ticking.last.Store(now - began)
 		l.ticking.busy.Store(l.ticking.busy.Load() + now - began)
 		l.ticking.began.Store(0)
 	}
@@ -47,6 +49,8 @@ type Ticks struct {
 	Times metrics.Counts
 	// Busy is the time spent in ticks, the one under way included.
 	Busy time.Duration
+	// Last is how long the last tick took.
+	Last time.Duration
 	// Current is how long the tick under way has taken so far; 0 between ticks. One
 	// that grows is a handler that does not return.
 	Current time.Duration
@@ -57,7 +61,7 @@ type Ticks struct {
 // Ticks may be called from any goroutine.
 func (l *Loop) Ticks() (t Ticks) {
 	l.ticking.times.AddTo(&t.Times)
-	t.Busy = time.Duration(l.ticking.busy.Load())
+	t.Busy, t.Last = time.Duration(l.ticking.busy.Load()), time.Duration(l.ticking.last.Load())
 	if began := l.ticking.began.Load(); began != 0 {
 		t.Current = max(time.Since(l.base)-time.Duration(began), 0)
 		t.Busy += t.Current
@@ -70,3 +74,15 @@ func (l *Loop) Ticks() (t Ticks) {
 
 // Clock returns what Now would if the clock were read now. Any goroutine.
 func (l *Loop) Clock() int64 { return int64(time.Since(l.base)) }
+
+// TCPInfo returns what the kernel says of the connection; false when it says nothing,
+// as of sockets that are no TCP, and of those of io_uring, which no system call names.
+// Loop only.
+func (c *Conn) TCPInfo() (sys.TCPInfo, bool) {
+	const named = 1 << 30 // a descriptor from there on is an entry of a ring's own table
+	if c.isClosed() || c.Connecting() || c.fd >= named || c.peerPort == 0 {
+		return sys.TCPInfo{}, false
+	}
+	info, errno := sys.ReadTCPInfo(int(c.fd))
+	return info, errno == 0
+}

@@ -51,7 +51,7 @@ type EvidenceConfig struct {
 type MemoryConfig struct {
 	// Limit is what the process may take, in bytes. 0 means what the cgroup grants, or
 	// the machine's memory when it grants all.
-	Limit int64 `json:"limit"`
+	Limit int64 `json:"limit" unit:"bytes"`
 	// Policy paces the collector: "fixed" leaves GOGC as it is; "headroom" raises it
 	// while memory is far from its limit and lowers it near; "phase" raises it under
 	// load and gives memory back when the program is idle. Empty means fixed.

@@ -10,20 +10,18 @@ import (
 	"time"
 )
 
-// A histogram's buckets: each power of two is cut into parts of equal width, so that a
-// bucket is never wider than a quarter of what it begins with.
+// A histogram's buckets: below 2^bottom ns there is one, then each power of two is cut
+// into parts of equal width, so that a bucket is never wider than a quarter of what it
+// begins with, and one more takes everything from 2^top ns (two minutes) on.
 const (
-	partBits = 2
-	parts    = 1 << partBits
-	// unitBits is the width of the smallest bucket: 2^8 ns, a quarter of a microsecond.
-	unitBits = 8
-	octaves  = 28
-	// Buckets is how many there are; the last takes everything from 68 s on.
-	Buckets = octaves*parts + 1
+	parts  = 4
+	bottom = 10
+	top    = 37
+	// Buckets is how many there are.
+	Buckets = parts*(top-bottom) + 2
 )
 
-// A Histogram counts durations in fixed buckets from a quarter of a microsecond to a
-// minute. One goroutine observes, any reads. The zero value is empty.
+// A Histogram counts durations in fixed buckets from a microsecond to two minutes. One goroutine observes, any reads. The zero value is empty.
 type Histogram struct {
 	counts [Buckets]atomic.Uint64
 	sum    atomic.Uint64 // nanoseconds
@@ -48,29 +46,26 @@ func (h *Histogram) AddTo(c *Counts) {
 
 // bucketOf returns the bucket of n nanoseconds.
 func bucketOf(n uint64) int {
-	n >>= unitBits
-	if n < parts {
-		return int(n)
+	octave := bits.Len64(n) - 1
+	switch {
+	case n < 1<<bottom:
+		return 0
+	case octave >= top:
+		return Buckets - 1
 	}
-	octave := bits.Len64(n) - 1 - partBits
-	return min((octave+1)*parts+int(n>>octave)-parts, Buckets-1)
+	return 1 + (octave-bottom)*parts + int(n>>(octave-2))%parts
 }
 
-// upper returns where bucket i ends, in nanoseconds.
-func upper(i int) float64 {
-	if i < parts {
-		return float64((i + 1) << unitBits)
-	}
-	octave := i/parts - 1
-	return math.Ldexp(float64(parts+i%parts+1), octave+unitBits)
-}
-
+// lower returns where bucket i begins, upper where it ends, in nanoseconds. The last
+// has no end: where it begins is taken for it.
 func lower(i int) float64 {
 	if i == 0 {
 		return 0
 	}
-	return upper(i - 1)
+	return math.Ldexp(float64(parts+(i-1)%parts), bottom+(i-1)/parts-2)
 }
+
+func upper(i int) float64 { return lower(min(i+1, Buckets-1)) }
 
 // Counts are what histograms counted, summed; or the difference of two such sums.
 type Counts struct {
@@ -117,7 +112,7 @@ func (c *Counts) Quantile(q float64) float64 {
 		}
 		below += float64(v)
 	}
-	return upper(Buckets-1) / 1e9
+	return upper(Buckets-1) / 1e9 // not reached
 }
 
 // Cumulative returns how many did not exceed each bound, in seconds and rising. A

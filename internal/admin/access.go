@@ -1,0 +1,267 @@
+package admin
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// access decides who comes in.
+type access struct {
+	// Fixed at Listen. Digests: comparing takes the same time for tokens of any length.
+	token, read [sha256.Size]byte
+	asks, reads bool
+
+	mu       sync.Mutex
+	sessions map[[sha256.Size]byte]time.Time // when they end, by digest of the cookie
+	failures int                             // since window began
+	window   time.Time
+}
+
+const (
+	cookieName  = "weir_admin"
+	sessionTime = 12 * time.Hour
+	maxSessions = 256
+	// maxFailures a minute, over all: then everyone who shows a wrong token waits.
+	maxFailures = 30
+)
+
+func newAccess(token, read string) *access {
+	return &access{
+		token: sha256.Sum256([]byte(token)), read: sha256.Sum256([]byte(read)), asks: token != "", reads: read != "",
+		sessions: map[[sha256.Size]byte]time.Time{},
+	}
+}
+
+// A role is what one may do.
+type role int
+
+const (
+	stranger role = iota
+	reader
+	operator
+)
+
+// roleOf returns what the sender of r may do; tried is false when it showed nothing.
+func (a *access) roleOf(r *http.Request, now time.Time) (as role, tried bool) {
+	if !a.asks {
+		return operator, false
+	}
+	if c, err := r.Cookie(cookieName); err == nil && a.session(c.Value, now) {
+		return operator, true
+	}
+	shown, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		_, shown, ok = r.BasicAuth()
+	}
+	if !ok {
+		return stranger, false
+	}
+	return a.judge(shown), true
+}
+
+// judge tells what a token allows, in a time that does not depend on it.
+func (a *access) judge(shown string) role {
+	d := sha256.Sum256([]byte(shown))
+	all := subtle.ConstantTimeCompare(d[:], a.token[:])
+	some := subtle.ConstantTimeCompare(d[:], a.read[:])
+	switch {
+	case all == 1:
+		return operator
+	case some == 1 && a.reads:
+		return reader
+	}
+	return stranger
+}
+
+// tooMany counts a failure and reports whether there are too many to go on.
+func (a *access) tooMany(now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now.Sub(a.window) >= time.Minute {
+		a.window, a.failures = now, 0
+	}
+	a.failures++
+	return a.failures > maxFailures
+}
+
+func (a *access) session(cookie string, now time.Time) bool {
+	d := sha256.Sum256([]byte(cookie))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sessions[d].After(now)
+}
+
+// begin makes a session and returns its cookie.
+func (a *access) begin(now time.Time, secure bool) *http.Cookie {
+	value := rand.Text()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for d, end := range a.sessions {
+		if !end.After(now) || len(a.sessions) >= maxSessions { // at the bound any may go
+			delete(a.sessions, d)
+		}
+	}
+	a.sessions[sha256.Sum256([]byte(value))] = now.Add(sessionTime)
+	return &http.Cookie{Name: cookieName, Value: value, Path: "/", MaxAge: int(sessionTime / time.Second), HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode}
+}
+
+func (a *access) end(r *http.Request) {
+	if c, err := r.Cookie(cookieName); err == nil {
+		a.mu.Lock()
+		delete(a.sessions, sha256.Sum256([]byte(c.Value)))
+		a.mu.Unlock()
+	}
+}
+
+// forReaders reports whether who may only read may ask for it: numbers, not contents,
+// and nothing that costs.
+func forReaders(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	p := r.URL.Path
+	switch {
+	case p == "/metrics", p == "/debug/vars", p == "/api/bundles":
+		return true
+	case strings.HasPrefix(p, "/api/channels/"), strings.HasPrefix(p, "/api/bundles/"), strings.HasPrefix(p, "/api/trace"), p == "/api/subscribe":
+		return false
+	}
+	return strings.HasPrefix(p, "/api/") || !strings.HasPrefix(p, "/debug/")
+}
+
+// guard lets in whom next is for.
+func (a *access) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/login" || r.URL.Path == "/logout" || r.URL.Path == "/login.css" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		now := time.Now()
+		as, tried := a.roleOf(r, now)
+		switch {
+		case as == operator, as == reader && forReaders(r):
+			next.ServeHTTP(w, r)
+		case as == reader:
+			writeError(w, http.StatusForbidden, "the read token is not for this")
+		case tried && a.tooMany(now):
+			w.Header().Set("Retry-After", "60")
+			writeError(w, http.StatusTooManyRequests, "too many wrong tokens, wait a minute")
+		case r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html"):
+			http.Redirect(w, r, "/login", http.StatusSeeOther)
+		default:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
+			writeError(w, http.StatusUnauthorized, "show the admin token: Authorization: Bearer, or the password of HTTP Basic")
+		}
+	})
+}
+
+const loginPage = `<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>weir: log in</title><link rel="stylesheet" href="/login.css"></head>
+<body><main><h1>weir</h1><form method="post" action="/login">
+<input type="text" name="user" value="admin" autocomplete="username" hidden>
+<label for="token">Admin token</label>
+<input id="token" type="password" name="token" required autofocus autocomplete="current-password">
+<button>Log in</button></form><p role="alert">NOTE</p></main></body></html>
+`
+
+const loginStyle = `:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;display:grid;place-items:center;min-height:100vh;margin:0}
+main{width:min(22rem,90vw)}form{display:grid;gap:.5rem}input,button{font:inherit;padding:.5rem}p{color:#c33;min-height:1.5em}
+`
+
+func (a *access) login(w http.ResponseWriter, r *http.Request) {
+	page := func(status int, note string) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(strings.Replace(loginPage, "NOTE", note, 1)))
+	}
+	if r.Method != http.MethodPost {
+		page(http.StatusOK, "")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, 8<<10)
+	now := time.Now()
+	switch {
+	case !a.asks, a.judge(r.PostFormValue("token")) == operator:
+		http.SetCookie(w, a.begin(now, r.TLS != nil))
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+	case a.tooMany(now):
+		w.Header().Set("Retry-After", "60")
+		page(http.StatusTooManyRequests, "Too many wrong tokens. Wait a minute.")
+	default:
+		page(http.StatusForbidden, "That is not the admin token.")
+	}
+}
+
+func (a *access) logout(w http.ResponseWriter, r *http.Request) {
+	a.end(r)
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
+}
+
+// contentPolicy lets pages load and ask this listener, and nothing else.
+const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
+	"manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// sameOrigin keeps web pages of others away: a browser says where a page is from, and a
+// name that a page made resolve to this machine shows in Host.
+func sameOrigin(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", contentPolicy)
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		switch {
+		case !hostFits(r):
+			writeError(w, http.StatusForbidden, "reach it as localhost or by its address: the name in Host could be anyone's")
+		case !ownPage(r):
+			writeError(w, http.StatusForbidden, "not for web pages of other origins")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// ownPage reports whether r comes from no page, or one of this listener.
+func ownPage(r *http.Request) bool {
+	if origin, given := r.Header["Origin"]; given {
+		if len(origin) != 1 || !strings.EqualFold(origin[0], "http://"+r.Host) && !strings.EqualFold(origin[0], "https://"+r.Host) {
+			return false
+		}
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+		return true
+	case "cross-site", "same-site":
+		// A link from elsewhere to the page itself is harmless: it changes nothing and
+		// the other page sees nothing of it.
+		return r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && (r.URL.Path == "/" || r.URL.Path == "/login")
+	}
+	return false
+}
+
+// hostFits reports whether Host is an address or localhost. Names are let through
+// only where others than this machine's programs could connect anyway.
+func hostFits(r *http.Request) bool {
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !local.IP.IsLoopback() {
+		return true
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return true
+	}
+	return host == "" || strings.EqualFold(host, "localhost")
+}

@@ -1,0 +1,332 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"expvar"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weir-gateway/weir/internal/governor"
+)
+
+// An endpoint is one thing the listener answers; docs/reference/admin-api.md is made of
+// them.
+type endpoint struct {
+	pattern string // of http.ServeMux
+	serve   http.HandlerFunc
+	doc     string
+	// answer is an example of the type of its answer; nil: not JSON, or any.
+	answer any
+}
+
+func (src *Sources) endpoints(a *access) []endpoint {
+	metrics := promhttp.HandlerFor(src.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second, EnableOpenMetrics: true})
+	return []endpoint{
+		{"GET /metrics", metrics.ServeHTTP, "Prometheus metrics: text, or protobuf with native histograms where these are on.", nil},
+		{"GET /debug/vars", src.vars, "The snapshot, the command line and memory, in the form of Go's expvar.", nil},
+		{"GET /debug/pprof/", pprof.Index, "Profiles.", nil},
+		{"GET /debug/pprof/cmdline", pprof.Cmdline, "The command line.", nil},
+		{"GET /debug/pprof/profile", pprof.Profile, "A processor profile: `?seconds=`.", nil},
+		{"GET /debug/pprof/symbol", pprof.Symbol, "Names of program counters.", nil},
+		{"POST /debug/pprof/symbol", pprof.Symbol, "The same, with the counters in the body.", nil},
+		{"GET /debug/pprof/trace", pprof.Trace, "An execution trace: `?seconds=`.", nil},
+		{"GET /api/info", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Info()) }, "Which program this is and how it is set up.", nil},
+		{"GET /api/snapshot", src.snapshot, "Everything the dashboard shows, now.", Snapshot{}},
+		{"GET /api/live", src.Live.ServeHTTP, "Server-sent events: a snapshot a few times a second (`admin.live_rate`), the data of each event is what /api/snapshot answers with a shorter `heat_maps`. While nobody listens none is made.", nil},
+		{"GET /api/connections", src.connections, "Subscribers, those with most of `sort` first: `?sort=lag|bytes|age|messages&limit=N`.", Connections{}},
+		{"GET /api/connections/{id}", src.connection, "One subscriber, with what the kernel knows of its socket. `id` as /api/connections gives it.", ConnectionDetail{}},
+		{"POST /api/connections/{id}/disconnect", src.disconnect, "Ends a subscriber's connection; it may come back. 204.", nil},
+		{"GET /api/channels", src.channels, "Channels with subscribers on this node: `?sort=rate|subscribers|messages|name&limit=N`.", Channels{}},
+		{"GET /api/channels/{name}/messages", src.messages, "The newest messages of a channel, oldest first: `?limit=N`, at most 200. The name is escaped as a path segment.", Messages{}},
+		{"POST /api/publish", src.publish, "Publishes by hand: body and answer as POST /api/publish on the public listener.", nil},
+		{"GET /api/subscribe", src.Subscribe.ServeHTTP, "Server-sent events of channels: `?channel=a[&channel=b]`, in envelopes; Last-Event-ID resumes.", nil},
+		{"POST /api/trace", src.beginTrace, "Follows one message to the sockets: publishes `data` on `channel`, or without data waits for the next publication there. Body: channel, data, timeout_seconds. 202; then GET.", Trace{}},
+		{"GET /api/trace/{id}", src.trace, "How far a traced message has come; `?wait=1` answers when it is done or has expired.", Trace{}},
+		{"GET /api/bundles", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Bundles()) }, "Evidence bundles, newest first.", Bundles{}},
+		{"POST /api/bundles", src.capture, "Captures a bundle now, which takes some seconds: `?reason=text`. 201.", governor.Bundle{}},
+		{"GET /api/bundles/{id}", src.bundle, "A bundle: a gzipped tar.", nil},
+		{"GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) }, "Clusters, peers, splits and drift monitors.", nil},
+		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
+		{"POST /api/reload", src.reload, "Reads the configuration again and says what took effect.", nil},
+		{"GET /login", a.login, "The login page, for browsers.", nil},
+		{"POST /login", a.login, "The form `token`; answers with a cookie, SameSite=Strict.", nil},
+		{"POST /logout", a.logout, "Ends the session.", nil},
+	}
+}
+
+func handler(src Sources, a *access) http.Handler {
+	mux := http.NewServeMux()
+	for _, e := range src.endpoints(a) {
+		mux.HandleFunc(e.pattern, e.serve)
+	}
+	mux.HandleFunc("GET /login.css", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/css; charset=utf-8")
+		_, _ = io.WriteString(w, loginStyle)
+	})
+	if src.Page != nil {
+		files := http.FileServerFS(src.Page)
+		mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "no-cache") // an upgrade shows at once
+			files.ServeHTTP(w, r)
+		})
+	} else {
+		mux.HandleFunc("GET /{$}", src.index(a))
+	}
+	return sameOrigin(a.guard(mux))
+}
+
+// index lists what there is.
+func (src *Sources) index(a *access) http.HandlerFunc {
+	text := "weir admin\n\n"
+	for _, e := range src.endpoints(a) {
+		text += e.pattern + "\n"
+	}
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+const (
+	maxConnections = 10_000
+	maxMessages    = 200
+	maxBody        = 2 << 20
+)
+
+// limit reads the query's limit, and answers for one that is none.
+func limit(w http.ResponseWriter, r *http.Request, normal, most int) (int, bool) {
+	s := r.URL.Query().Get("limit")
+	if s == "" {
+		return normal, true
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > most {
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("limit: %.40q is not within 1..%d", s, most))
+		return 0, false
+	}
+	return n, true
+}
+
+// sorting reads the query's sort, which is one of sorts or absent.
+func sorting(w http.ResponseWriter, r *http.Request, sorts []string) (string, bool) {
+	s := r.URL.Query().Get("sort")
+	if s == "" {
+		return sorts[0], true
+	}
+	if !slices.Contains(sorts, s) {
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("sort: %.40q is none of %v", s, sorts))
+		return "", false
+	}
+	return s, true
+}
+
+func (src *Sources) snapshot(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusOK, src.Snapshot(r.Context()))
+}
+
+// vars is what package expvar's handler answers, with the snapshot among it.
+func (src *Sources) vars(w http.ResponseWriter, r *http.Request) {
+	all := map[string]json.RawMessage{}
+	expvar.Do(func(v expvar.KeyValue) { all[v.Key] = json.RawMessage(v.Value.String()) })
+	if b, err := json.Marshal(src.Snapshot(r.Context())); err == nil {
+		all["weir"] = b
+	}
+	writeJSON(w, http.StatusOK, all)
+}
+
+func (src *Sources) connections(w http.ResponseWriter, r *http.Request) {
+	sort, ok := sorting(w, r, src.Sorts)
+	if !ok {
+		return
+	}
+	n, ok := limit(w, r, 100, maxConnections)
+	if !ok {
+		return
+	}
+	answer(w, http.StatusOK)(src.Connections(r.Context(), sort, n))
+}
+
+func id(w http.ResponseWriter, r *http.Request) (uint64, bool) {
+	n, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("id: %.40q is no connection's", r.PathValue("id")))
+	}
+	return n, err == nil
+}
+
+func (src *Sources) connection(w http.ResponseWriter, r *http.Request) {
+	if n, ok := id(w, r); ok {
+		answer(w, http.StatusOK)(src.Connection(r.Context(), n))
+	}
+}
+
+func (src *Sources) disconnect(w http.ResponseWriter, r *http.Request) {
+	n, ok := id(w, r)
+	if !ok {
+		return
+	}
+	if err := src.Disconnect(r.Context(), n); err != nil {
+		fail(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (src *Sources) channels(w http.ResponseWriter, r *http.Request) {
+	sort, ok := sorting(w, r, src.ChannelSorts)
+	if !ok {
+		return
+	}
+	n, ok := limit(w, r, 100, maxConnections)
+	if !ok {
+		return
+	}
+	answer(w, http.StatusOK)(src.Channels(r.Context(), sort, n))
+}
+
+func (src *Sources) messages(w http.ResponseWriter, r *http.Request) {
+	if n, ok := limit(w, r, 20, maxMessages); ok {
+		answer(w, http.StatusOK)(src.Messages(r.Context(), r.PathValue("name"), n))
+	}
+}
+
+// body reads a request's body, and answers for one that is too long or takes too long.
+func body(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(30 * time.Second)) // every connection here has one
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		status := http.StatusBadRequest
+		if errors.As(err, new(*http.MaxBytesError)) {
+			status = http.StatusRequestEntityTooLarge
+		}
+		writeError(w, status, err.Error())
+		return nil, false
+	}
+	return b, true
+}
+
+func (src *Sources) publish(w http.ResponseWriter, r *http.Request) {
+	b, ok := body(w, r)
+	if !ok {
+		return
+	}
+	status, text := src.Publish(r.Context(), b)
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(text)
+}
+
+func (src *Sources) beginTrace(w http.ResponseWriter, r *http.Request) {
+	b, ok := body(w, r)
+	if !ok {
+		return
+	}
+	var req TraceRequest
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&req); err != nil {
+		writeError(w, http.StatusBadRequest, "body: "+err.Error())
+		return
+	}
+	t, err := src.BeginTrace(&req)
+	if err == nil {
+		w.Header().Set("Location", "/api/trace/"+t.ID)
+	}
+	answer(w, http.StatusAccepted)(t, err)
+}
+
+func (src *Sources) trace(w http.ResponseWriter, r *http.Request) {
+	answer(w, http.StatusOK)(src.Trace(r.Context(), r.PathValue("id"), r.URL.Query().Get("wait") != ""))
+}
+
+func (src *Sources) capture(w http.ResponseWriter, r *http.Request) {
+	reason := r.URL.Query().Get("reason")
+	if reason == "" {
+		reason = "asked for"
+	}
+	answer(w, http.StatusCreated)(src.Capture(r.Context(), fmt.Sprintf("%.200s", reason)))
+}
+
+func (src *Sources) bundle(w http.ResponseWriter, r *http.Request) {
+	f, err := src.OpenBundle(r.PathValue("id"))
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	defer f.Close()
+	w.Header().Set("Content-Type", "application/gzip")
+	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "weir-"+r.PathValue("id")+".tar.gz"))
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = io.Copy(w, f) // what is left of the connection tells the client
+}
+
+func (src *Sources) steer(w http.ResponseWriter, r *http.Request) {
+	if err := src.SteerCanary(r.PathValue("split"), r.PathValue("action")); err != nil {
+		writeError(w, http.StatusNotFound, err.Error())
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (src *Sources) reload(w http.ResponseWriter, r *http.Request) {
+	v, err := src.Reload(r.Context())
+	if err != nil {
+		writeError(w, http.StatusUnprocessableEntity, err.Error())
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
+// answer writes what a source returned.
+func answer(w http.ResponseWriter, status int) func(v any, err error) {
+	return func(v any, err error) {
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		writeJSON(w, status, v)
+	}
+}
+
+// fail says in HTTP what a source refused.
+func fail(w http.ResponseWriter, err error) {
+	status := http.StatusServiceUnavailable
+	switch {
+	case errors.Is(err, ErrNotFound), errors.Is(err, governor.ErrNoBundle):
+		status = http.StatusNotFound
+	case errors.Is(err, ErrBad):
+		status = http.StatusBadRequest
+	case errors.Is(err, ErrRefused), errors.Is(err, governor.ErrNoDirectory):
+		status = http.StatusUnprocessableEntity
+	case errors.Is(err, ErrBusy), errors.Is(err, governor.ErrCapturing):
+		status = http.StatusTooManyRequests
+	}
+	writeError(w, status, err.Error())
+}
+
+func writeError(w http.ResponseWriter, status int, msg string) {
+	var e Error
+	e.Error.Code, e.Error.Message = status, msg
+	writeJSON(w, status, e)
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(v) // the client may be gone; there is nobody else to tell
+}

@@ -1,0 +1,439 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/governor"
+)
+
+// probe is a broker that follows some publications from the call to the sockets: one
+// every few milliseconds, those that are traced, and no more than maxFlights at a time.
+// The others cost a look at the clock. It stands between the hub and the broker, so that
+// neither knows of it.
+//
+// What a loop did with a message is known by its shard's count of deliveries and by the
+// end of the tick in which that rose: the loop is told to look before the message comes,
+// and that it has come after. Streams over HTTP/2, which no loop writes, are not followed.
+type probe struct {
+	hub.Broker
+
+	// Fixed before Start.
+	loops []*loopProbe
+	base  time.Time
+
+	// Any goroutine.
+	due      atomic.Int64 // when the next may be followed, since base
+	airborne atomic.Int32 // len(flights)
+	wanted   atomic.Int32 // len(wants)
+	lost     atomic.Uint64
+	failed   atomic.Uint64
+	delivery governor.SharedHistogram
+	store    governor.SharedHistogram
+
+	mu      sync.Mutex
+	flights []*flight
+	free    []*flight // that ended in order, for the next
+	wants   []*want
+}
+
+const (
+	maxFlights = 16
+	// sampleEvery is the least time between two publications that are followed.
+	sampleEvery = 4 * time.Millisecond
+	// unseenAfter is how long a message may take from its answer to its arrival here; one
+	// that nobody here has subscribed does not come at all.
+	unseenAfter = 2 * time.Second
+)
+
+// archiveProbe is a probe over a broker with an archive: the hub looks for that.
+type archiveProbe struct {
+	*probe
+	hub.Archive
+}
+
+// newProbe returns the probe, and the broker that the hub is to have.
+func newProbe(b hub.Broker) (*probe, hub.Broker) {
+	p := &probe{Broker: b, base: time.Now()}
+	if a, ok := b.(hub.Archive); ok {
+		return p, archiveProbe{p, a}
+	}
+	return p, p
+}
+
+// attach makes the loops report. Before they run.
+func (p *probe) attach(loops []*eventloop.Loop, shards []*hub.Shard) {
+	for i, l := range loops {
+		lp := &loopProbe{probe: p, loop: l, shard: shards[i]}
+		l.OnEnd(lp.tickEnded)
+		p.loops = append(p.loops, lp)
+	}
+}
+
+// A flight is one publication that is followed. What is sampled takes one that was used
+// before, with its functions: watching is not to make work for the collector.
+type flight struct {
+	// Fixed when it is made.
+	probe       *probe
+	landed      func(hub.Position, error)
+	arms, comes []func() // by loop
+	accepted    time.Time
+	channel     string
+	data        []byte
+	then        func(hub.Position, error) // the publisher's
+	done        func(*flight)             // called once, when it is over; nil for samples
+
+	// Guarded by probe.mu.
+	matched  bool // deliver has brought it
+	answered bool
+	over     bool
+	err      error
+	at       hub.Position // the broker's answer
+	came     hub.Position // what was delivered
+	stored   time.Duration
+	arrived  time.Duration
+	queued   time.Duration
+	left     int // who has not reported: the loops, and deliver
+	wrote    []written
+}
+
+// written is a loop's part of a flight.
+type written struct {
+	loop             int
+	woken, done      time.Duration
+	delivered, sends uint64
+	bytes            uint64
+}
+
+// A want asks for a publication to be followed: of any data on a channel, or of data
+// that is known by where it is.
+type want struct {
+	channel string
+	data    *byte // nil: any
+	began   func(*flight)
+	done    func(*flight)
+}
+
+// Publish implements hub.Broker.
+func (p *probe) Publish(ns *hub.Namespace, pub hub.Publication, done func(hub.Position, error)) {
+	f := p.takeoff(&pub)
+	if f == nil {
+		p.Broker.Publish(ns, pub, done)
+		return
+	}
+	f.then = done
+	p.Broker.Publish(ns, pub, f.landed)
+}
+
+// Start implements hub.Broker.
+func (p *probe) Start(ctx context.Context, namespaces []hub.Namespace, deliver func(*hub.Message)) error {
+	return p.Broker.Start(ctx, namespaces, func(m *hub.Message) {
+		if p.airborne.Load() == 0 {
+			deliver(m)
+			return
+		}
+		p.deliver(m, deliver)
+	})
+}
+
+// takeoff begins to follow pub, if it is time to, or somebody wants it.
+func (p *probe) takeoff(pub *hub.Publication) *flight {
+	now := time.Now()
+	since, due := now.Sub(p.base), p.due.Load()
+	sample := int64(since) >= due && p.due.CompareAndSwap(due, int64(since+sampleEvery))
+	if !sample && p.wanted.Load() == 0 {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.takeWant(pub)
+	if w == nil && !sample {
+		return nil
+	}
+	if len(p.flights) >= maxFlights {
+		p.dropUnseen(now)
+	}
+	if len(p.flights) >= maxFlights && w == nil {
+		p.lost.Add(1)
+		return nil
+	}
+	f := p.flight()
+	f.channel, f.data, f.accepted, f.left = pub.Channel, pub.Data, now, len(p.loops)+1
+	if w != nil {
+		f.done = w.done
+		w.began(f)
+	}
+	p.flights = append(p.flights, f)
+	p.airborne.Store(int32(len(p.flights)))
+	return f
+}
+
+// flight returns one to be used. p.mu is held.
+func (p *probe) flight() *flight {
+	if n := len(p.free); n > 0 {
+		f := p.free[n-1]
+		p.free = p.free[:n-1]
+		return f
+	}
+	f := &flight{probe: p}
+	f.landed = f.land
+	for _, l := range p.loops {
+		f.arms = append(f.arms, func() { l.arm(f) })
+		f.comes = append(f.comes, func() { l.came(f) })
+	}
+	f.wrote = make([]written, 0, len(p.loops))
+	return f
+}
+
+// recycle keeps f for the next, if nobody else can have it. p.mu is held.
+func (p *probe) recycle(f *flight) {
+	if f.done != nil || !f.matched || len(p.free) == maxFlights {
+		return
+	}
+	*f = flight{probe: p, landed: f.landed, arms: f.arms, comes: f.comes, wrote: f.wrote[:0]}
+	p.free = append(p.free, f)
+}
+
+// takeWant returns the want that pub is, once. p.mu is held.
+func (p *probe) takeWant(pub *hub.Publication) *want {
+	for i, w := range p.wants {
+		if w.channel == pub.Channel && (w.data == nil || len(pub.Data) > 0 && w.data == &pub.Data[0]) {
+			p.wants = append(p.wants[:i], p.wants[i+1:]...)
+			p.wanted.Store(int32(len(p.wants)))
+			return w
+		}
+	}
+	return nil
+}
+
+// ask adds a want; drop takes it back.
+func (p *probe) ask(w *want) {
+	p.mu.Lock()
+	p.wants = append(p.wants, w)
+	p.wanted.Store(int32(len(p.wants)))
+	p.mu.Unlock()
+}
+
+func (p *probe) drop(w *want) {
+	p.mu.Lock()
+	for i := range p.wants {
+		if p.wants[i] == w {
+			p.wants = append(p.wants[:i], p.wants[i+1:]...)
+			break
+		}
+	}
+	p.wanted.Store(int32(len(p.wants)))
+	p.mu.Unlock()
+}
+
+// dropUnseen ends the flights that were stored and did not come. p.mu is held.
+func (p *probe) dropUnseen(now time.Time) {
+	for i := len(p.flights) - 1; i >= 0; i-- {
+		if f := p.flights[i]; f.answered && !f.matched && now.Sub(f.accepted)-f.stored > unseenAfter {
+			p.remove(f)
+		}
+	}
+}
+
+// remove takes f from the list. p.mu is held.
+func (p *probe) remove(f *flight) {
+	f.over = true
+	for i := range p.flights {
+		if p.flights[i] == f {
+			p.flights = append(p.flights[:i], p.flights[i+1:]...)
+			break
+		}
+	}
+	p.airborne.Store(int32(len(p.flights)))
+}
+
+// land is the broker's answer.
+func (f *flight) land(at hub.Position, err error) {
+	p, then, took := f.probe, f.then, time.Since(f.accepted)
+	p.mu.Lock()
+	f.answered, f.at, f.err, f.stored = true, at, err, took
+	end := !f.over && (err != nil && !f.matched || f.ended())
+	if end {
+		p.remove(f)
+	}
+	p.mu.Unlock()
+	if err == nil {
+		p.store.Observe(took)
+	}
+	if end {
+		f.finish()
+	}
+	then(at, err)
+}
+
+// deliver passes m on, and follows it if it is a flight's.
+func (p *probe) deliver(m *hub.Message, deliver func(*hub.Message)) {
+	f := p.match(m)
+	if f == nil {
+		deliver(m)
+		return
+	}
+	ended := 0
+	for i, l := range p.loops {
+		if !l.loop.Post(f.arms[i]) {
+			ended++
+		}
+	}
+	deliver(m)
+	queued := time.Since(f.accepted)
+	p.mu.Lock()
+	f.queued = queued
+	f.left -= ended
+	p.mu.Unlock()
+	for i, l := range p.loops {
+		l.loop.Post(f.comes[i]) // one that has ended has no arm either, or is ending
+	}
+	f.report(nil)
+}
+
+// match returns the flight that m is the message of.
+func (p *probe) match(m *hub.Message) *flight {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.flights {
+		if !f.matched && !f.over && f.channel == m.Channel && (!f.answered || f.at == m.Position()) && bytes.Equal(f.data, m.Data) {
+			f.matched, f.came, f.arrived = true, m.Position(), time.Since(f.accepted)
+			return f
+		}
+	}
+	return nil
+}
+
+// ended reports whether everybody has reported. probe.mu is held.
+func (f *flight) ended() bool { return f.answered && f.matched && f.left <= 0 }
+
+// report is a loop's, or deliver's; w is nil if it wrote nothing.
+func (f *flight) report(w *written) {
+	p := f.probe
+	p.mu.Lock()
+	if w != nil {
+		f.wrote = append(f.wrote, *w)
+	}
+	f.left--
+	end := !f.over && f.ended()
+	if end {
+		p.remove(f)
+	}
+	p.mu.Unlock()
+	if end {
+		f.finish()
+	}
+}
+
+// finish counts what was seen, once and when nobody else has the flight any more.
+func (f *flight) finish() {
+	switch {
+	case f.err != nil:
+		f.probe.failed.Add(1)
+	case f.came != f.at:
+		f.probe.lost.Add(1) // another one of the same bytes
+	default:
+		for _, w := range f.wrote {
+			f.probe.delivery.Observe(w.done)
+		}
+	}
+	if f.done != nil {
+		f.done(f)
+	}
+	f.probe.mu.Lock()
+	f.probe.recycle(f)
+	f.probe.mu.Unlock()
+}
+
+// waiting returns how many of those followed the broker has not answered, and how long
+// the oldest has waited.
+func (p *probe) waiting(now time.Time) (n int, oldest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.flights {
+		if !f.answered {
+			n++
+			oldest = max(oldest, now.Sub(f.accepted))
+		}
+	}
+	return n, oldest
+}
+
+// loopProbe is the probe's part on a loop. It belongs to the loop's goroutine.
+type loopProbe struct {
+	probe *probe
+	loop  *eventloop.Loop
+	shard *hub.Shard
+	marks []mark
+}
+
+// mark is a flight that may come to the loop.
+type mark struct {
+	f         *flight
+	delivered uint64
+	stats     eventloop.Stats
+	came      bool // it is in the shard's queue, or was
+	wrote     bool
+	w         written
+}
+
+func (l *loopProbe) arm(f *flight) {
+	l.marks = append(l.marks, mark{f: f, delivered: l.shard.Delivered(), stats: l.loop.Stats()})
+}
+
+func (l *loopProbe) came(f *flight) {
+	for i := range l.marks {
+		if l.marks[i].f == f {
+			l.marks[i].came = true
+		}
+	}
+}
+
+// tickEnded looks which flights the tick has written.
+func (l *loopProbe) tickEnded(now int64) {
+	for i := len(l.marks) - 1; i >= 0; i-- {
+		m := &l.marks[i]
+		if !m.wrote {
+			l.look(m, now)
+		}
+		if !m.came {
+			continue
+		}
+		f, wrote, w := m.f, m.wrote, m.w
+		l.marks = append(l.marks[:i], l.marks[i+1:]...)
+		if wrote {
+			f.report(&w)
+		} else {
+			f.report(nil)
+		}
+	}
+}
+
+// look finds out whether the shard has delivered since the mark was made.
+func (l *loopProbe) look(m *mark, now int64) {
+	s := l.loop.Stats()
+	n := l.shard.Delivered() - m.delivered
+	if n == 0 {
+		m.stats = s // of the tick that is over
+		return
+	}
+	at := func(t int64) time.Duration { return max(l.loop.Time(t).Sub(m.f.accepted), 0) }
+	m.wrote, m.w = true, written{
+		loop: l.loop.ID(), woken: at(l.loop.Now()), done: at(now),
+		delivered: n, sends: s.Sends - m.stats.Sends, bytes: s.BytesOut - m.stats.BytesOut,
+	}
+}
+
+// abandon ends the flight that get returns, as it is; nil is none.
+func (p *probe) abandon(get func() *flight) {
+	p.mu.Lock()
+	if f := get(); f != nil && !f.over {
+		p.remove(f)
+	}
+	p.mu.Unlock()
+}

@@ -1,0 +1,290 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/metrics"
+	"github.com/weir-gateway/weir/internal/push"
+)
+
+// snapshots makes the state of everything: for the page, `weir top`, expvar. Rates are
+// over the time since the one before, which is why there is one maker.
+type snapshots struct {
+	app *App
+
+	mu   sync.Mutex
+	was  reading
+	last *admin.Snapshot
+	took time.Duration
+
+	// top is the last census of channels and when it was taken: it asks every shard.
+	census   map[string]uint64
+	top      []admin.Channel
+	censusAt time.Time
+
+	listeners atomic.Int32
+	events    atomic.Uint64
+	bytes     atomic.Int64
+}
+
+// reading is what rates are made of.
+type reading struct {
+	at      time.Time
+	traffic admin.Traffic
+	loops   []loopReading
+}
+
+type loopReading struct {
+	stats     eventloop.Stats
+	ticks     eventloop.Ticks
+	delivered uint64
+	depth     int64
+}
+
+const (
+	// freshFor is how long a snapshot is good enough for another who asks.
+	freshFor = 200 * time.Millisecond
+	// slowest is how many subscribers a snapshot shows.
+	slowest     = 20
+	topChannels = 20
+	// Above cheapChannels the census is taken more rarely.
+	cheapChannels = 10_000
+	maxCensus     = 200_000
+)
+
+// get returns a snapshot, at most freshFor old, with that many seconds of heat maps; 0
+// means all there are.
+func (s *snapshots) get(ctx context.Context, seconds int) *admin.Snapshot {
+	s.mu.Lock()
+	if s.last == nil || time.Since(s.last.Time) >= freshFor {
+		s.last = s.make(ctx)
+	}
+	v := *s.last
+	s.mu.Unlock()
+	v.Heat = s.app.governor.HeatMaps(seconds)
+	return &v
+}
+
+// make looks at everything. s.mu is held.
+func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
+	a, now := s.app, time.Now()
+	r := a.read(now)
+	v := &admin.Snapshot{Time: now, Process: a.process(now), Governor: a.governor.Snapshot(), Upstreams: a.upstreamsView(), Admission: []admin.Admission{}}
+	v.Traffic = r.traffic
+	if !s.was.at.IsZero() {
+		v.Interval = now.Sub(s.was.at).Seconds()
+	}
+	rates(&v.Traffic, &s.was.traffic, v.Interval)
+	v.Loops = loopViews(&r, &s.was, v.Interval)
+	v.Connections = a.connected()
+	v.Lag = a.lag()
+	v.Slowest = []admin.Connection{}
+	if c, err := a.connections(ctx, "lag", slowest); err == nil {
+		v.Slowest = c.Connections
+	}
+	s.countChannels(ctx, now)
+	v.Channels = admin.ChannelsNow{Count: a.hub.Stats().Channels, Top: s.top}
+	s.was = r
+	s.took = time.Since(now)
+	spans := a.telemetry.Stats()
+	v.Self = admin.Self{
+		Listeners: int(s.listeners.Load()), Events: s.events.Load(), SnapshotSeconds: s.took.Seconds(), SnapshotBytes: int(s.bytes.Load()),
+		SpansDropped: spans.Dropped, SpansExported: spans.Exported,
+	}
+	return v
+}
+
+// read takes the counters.
+func (a *App) read(now time.Time) reading {
+	r := reading{at: now}
+	t := &r.traffic
+	h, p, h2 := a.hub.Stats(), a.push.Stats(), a.http2.stats()
+	t.Published, t.PublishErrors = h.Published, p.PublishErrors+h2.PublishErrors
+	t.Delivered, t.Replayed, t.Encoded, t.Gaps = h.Delivered, h.Replayed, h.Encoded, h.Gaps+p.Gaps+h2.Gaps
+	t.Requests = a.front.Stats().Requests
+	t.Dropped, t.Conflated = p.Dropped+h2.Dropped, p.Conflated+h2.Conflated
+	t.Disconnected = p.TooSlow + p.Expired + p.SentAway + p.ClientErrors + p.Panics + p.Failed + h2.TooSlow + h2.Expired + h2.SentAway + a.byHand.Load()
+	shards := a.push.Shards()
+	for i, l := range a.loops.Loops() {
+		lr := loopReading{stats: l.Stats(), ticks: l.Ticks(), delivered: shards[i].Delivered(), depth: shards[i].Depth()}
+		t.Accepted += lr.stats.Accepted
+		t.BytesIn += lr.stats.BytesIn
+		t.BytesOut += lr.stats.BytesOut
+		t.Sends += lr.stats.Sends
+		t.Stalls += lr.stats.Stalls
+		r.loops = append(r.loops, lr)
+	}
+	return r
+}
+
+// rates fills in what happened per second since was.
+func rates(t, was *admin.Traffic, seconds float64) {
+	if seconds <= 0 {
+		return
+	}
+	per := func(now, then uint64) float64 { return float64(now-min(then, now)) / seconds }
+	t.PublishedRate, t.ErrorRate = per(t.Published, was.Published), per(t.PublishErrors, was.PublishErrors)
+	t.DeliveredRate, t.RequestRate = per(t.Delivered, was.Delivered), per(t.Requests, was.Requests)
+	t.AcceptRate, t.InRate, t.OutRate = per(t.Accepted, was.Accepted), per(t.BytesIn, was.BytesIn), per(t.BytesOut, was.BytesOut)
+	t.SendRate, t.StallRate = per(t.Sends, was.Sends), per(t.Stalls, was.Stalls)
+	if t.PublishedRate > 0 {
+		t.FanOut, t.EncodesPerMessage = t.DeliveredRate/t.PublishedRate, per(t.Encoded, was.Encoded)/t.PublishedRate
+	}
+	if t.SendRate > 0 {
+		t.BytesPerSend = t.OutRate / t.SendRate
+	}
+}
+
+// loopViews are the loops' shares of the work.
+func loopViews(r, was *reading, seconds float64) []admin.Loop {
+	views := make([]admin.Loop, len(r.loops))
+	for i := range r.loops {
+		l := &r.loops[i]
+		v := admin.Loop{
+			Loop: i, Connections: l.stats.Open, Inbox: l.ticks.Inbox, Queue: l.depth, Current: l.ticks.Current.Seconds(),
+		}
+		if i < len(was.loops) && seconds > 0 {
+			w := &was.loops[i]
+			per := func(now, then uint64) float64 { return float64(now-min(then, now)) / seconds }
+			v.Messages, v.Ticks = per(l.delivered, w.delivered), per(l.stats.Ticks, w.stats.Ticks)
+			v.BytesIn, v.BytesOut, v.Sends = per(l.stats.BytesIn, w.stats.BytesIn), per(l.stats.BytesOut, w.stats.BytesOut), per(l.stats.Sends, w.stats.Sends)
+			v.Busy = min(max((l.ticks.Busy-w.ticks.Busy).Seconds()/seconds, 0), 1)
+			times := l.ticks.Times.Since(&w.ticks.Times)
+			v.TickP50, v.TickP99 = times.Quantile(0.5), times.Quantile(0.99)
+		}
+		views[i] = v
+	}
+	return views
+}
+
+func (a *App) process(now time.Time) admin.Process {
+	p := admin.Process{
+		Version: a.opt.Version, Go: runtime.Version(), PID: os.Getpid(), Started: a.started, Uptime: now.Sub(a.started).Seconds(),
+		Listen: a.addr.String(), Engine: a.loops.Engine(), Broker: a.cfg.Broker.Kind, Ready: "yes",
+	}
+	if bus := a.hub.Bus(); bus != nil {
+		p.Node = bus.Node()
+	}
+	if err := a.push.Ready(); err != nil {
+		p.Ready = err.Error()
+	}
+	return p
+}
+
+// connected is who is connected, by what they do.
+func (a *App) connected() admin.Connected {
+	c := admin.Connected{Open: a.loops.Open(), Max: a.loops.MaxConns(), ByProtocol: map[string]int64{}}
+	for name, n := range a.byTransport() {
+		c.ByProtocol[name] = n
+	}
+	return c
+}
+
+// lag is how the subscribers lag now.
+func (a *App) lag() admin.Lag {
+	all := a.lagHistograms()
+	spread := func(bounds [6]float64, h push.Histogram) admin.Spread {
+		return admin.Spread{Bounds: bounds[:], Counts: h.Counts[:], Sum: h.Sum}
+	}
+	l := admin.Lag{
+		Messages: spread(push.LagMessageBounds, all.Messages), Bytes: spread(push.LagByteBounds, all.Bytes), Seconds: spread(push.LagSecondBounds, all.Seconds),
+	}
+	for i, n := range all.Bytes.Counts {
+		if l.Subscribers += n; i > 0 {
+			l.Lagging += n
+		}
+	}
+	return l
+}
+
+// countChannels takes the census of the channels, if the last is old. s.mu is held.
+func (s *snapshots) countChannels(ctx context.Context, now time.Time) {
+	age, wait := now.Sub(s.censusAt), time.Second
+	if s.app.hub.Stats().Channels > cheapChannels {
+		wait = 10 * time.Second
+	}
+	if !s.censusAt.IsZero() && age < wait {
+		return
+	}
+	all, counted, err := s.app.channelsSince(ctx, s.census, age)
+	if err != nil {
+		return // the loops are busy: the next will tell
+	}
+	s.census, s.censusAt = counted, now
+	sortChannels(all, "rate")
+	s.top = all[:min(len(all), topChannels)]
+}
+
+// channelsSince returns the channels with subscribers, with rates over the time since
+// was was counted, and what was counted now.
+func (a *App) channelsSince(ctx context.Context, was map[string]uint64, age time.Duration) ([]admin.Channel, map[string]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	all, counted := []admin.Channel{}, map[string]uint64{}
+	err := a.hub.Channels(ctx, func(st hub.ChannelStats) bool {
+		c := admin.Channel{Name: st.Name, Subscribers: int64(st.Subscribers), Messages: st.Messages}
+		if then, ok := was[st.Name]; ok && age > 0 && st.Messages >= then {
+			c.Rate = float64(st.Messages-then) / age.Seconds()
+		}
+		counted[st.Name] = st.Messages
+		all = append(all, c)
+		return len(all) < maxCensus
+	})
+	return all, counted, err
+}
+
+var channelSorts = []string{"rate", "subscribers", "messages", "name"}
+
+func sortChannels(all []admin.Channel, by string) {
+	slices.SortFunc(all, func(x, y admin.Channel) int {
+		order := 0
+		switch by {
+		case "rate":
+			order = cmp.Compare(y.Rate, x.Rate)
+		case "subscribers":
+			order = cmp.Compare(y.Subscribers, x.Subscribers)
+		case "messages":
+			order = cmp.Compare(y.Messages, x.Messages)
+		}
+		return cmp.Or(order, cmp.Compare(x.Name, y.Name))
+	})
+}
+
+// channels is what /api/channels answers. Rates are over the time since the last census
+// that a snapshot took; without one, since a moment ago.
+func (s *snapshots) channels(ctx context.Context, sort string, limit int) (*admin.Channels, error) {
+	s.mu.Lock()
+	if s.censusAt.IsZero() {
+		s.countChannels(ctx, time.Now())
+	}
+	was, at := s.census, s.censusAt
+	s.mu.Unlock()
+	all, _, err := s.app.channelsSince(ctx, was, time.Since(at))
+	if err != nil {
+		return nil, err
+	}
+	sortChannels(all, sort)
+	return &admin.Channels{Total: s.app.hub.Stats().Channels, Sort: sort, Channels: all[:min(limit, len(all))]}, nil
+}
+
+// ticksOf sums the loops' ticks up.
+func (a *App) ticksOf() (all metrics.Counts) {
+	for _, l := range a.loops.Loops() {
+		t := l.Ticks()
+		for i, n := range t.Times.N {
+			all.N[i] += n
+		}
+		all.SumNanos += t.Times.SumNanos
+	}
+	return all
+}

@@ -1,0 +1,63 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// buildWatch makes what looks at the rest: the governor, metrics, what the admin
+// listener shows.
+func (a *App) buildWatch(formats *wire.Formats) (err error) {
+	if err = a.buildGovernor(); err != nil {
+		return err
+	}
+	a.registry = prometheus.NewRegistry()
+	for _, c := range a.collectors() {
+		if err = a.registry.Register(c); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	a.snapshots = &snapshots{app: a}
+	a.tracer = &tracer{hub: a.hub, probe: a.probe}
+	if a.cfg.Admin.Enabled() {
+		a.live, err = newLive(a, a.cfg.Admin.LiveRate, formats)
+	}
+	return err
+}
+
+// collectors are all metrics there are.
+func (a *App) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newMetrics(a), newLagMetrics(a), newWingMetrics(a), newRecordMetrics(a),
+	}
+}
+
+// runWatch runs it until ctx is done.
+func (a *App) runWatch(parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
+	parts.run(func() error { return a.governor.Run(ctx) })
+	if a.admin == nil {
+		return nil
+	}
+	if err := a.live.run(ctx, parts); err != nil {
+		return err
+	}
+	parts.run(func() error { return a.admin.Run(ctx) })
+	return nil
+}
+
+func (a *App) closeWatch() error {
+	if a.live == nil {
+		return nil
+	}
+	return a.live.close()
+}
+
+// page is the dashboard; nil while there is none.
+func page() fs.FS { return nil }
