@@ -293,7 +293,7 @@ func (s *Server) tellCounts() {
 	}
 	for part := range slices.Chunk(own, 1000) {
 		if b, err := json.Marshal(part); err == nil {
-			_ = s.deps.Hub.Bus().Tell(topicCounts, b) // lost, the next change tells
+			_ = s.deps.Bus.Tell(topicCounts, b) // lost, the next change tells
 		}
 	}
 }

@@ -32,6 +32,8 @@ type Deps struct {
 	// Presence counts subscribers and knows the members of presence channels over all
 	// nodes. It does not run yet. Required.
 	Presence *presence.Presence
+	// Bus connects the nodes; nil means the hub's.
+	Bus hub.Bus
 	// Client sends webhooks; nil means one that follows no redirects.
 	Client *http.Client
 	// Log gets what a human may want to know; nil discards.
@@ -132,6 +134,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if s.deps.Bus == nil {
+		s.deps.Bus = deps.Hub.Bus()
+	}
 	if s.deps.Client == nil {
 		s.deps.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
@@ -190,9 +195,8 @@ func (s *Server) split(channel string) (*app, string) {
 // Run does what is to be done beside the connections until ctx ends: webhooks, what
 // members are told, and what other nodes say. Only one call.
 func (s *Server) Run(ctx context.Context) error {
-	bus := s.deps.Hub.Bus()
 	for topic, f := range map[string]func(string, []byte){topicTerminate: s.onTerminate, topicCounts: s.onCounts} {
-		stop, err := bus.Listen(topic, f)
+		stop, err := s.deps.Bus.Listen(topic, f)
 		if err != nil {
 			return fmt.Errorf("listen to other nodes: %w", err)
 		}
@@ -220,7 +224,7 @@ func (s *Server) Endpoints() []socket.Endpoint {
 	one := 4*s.cfg.MaxEventData + s.cfg.MaxChannels*(protocol.MaxChannel+8) + 8<<10
 	return []socket.Endpoint{
 		{Path: "/app/*", Protocol: "pusher", Methods: "GET", Serve: s.connect},
-		{Path: "/apps/*", Protocol: "pusher", Methods: "GET, POST", MaxBody: one * max(1, s.cfg.MaxBatch), Serve: s.rest},
+		{Path: "/apps/*", Protocol: "pusher", Methods: "GET, POST", MaxBody: min(one*s.cfg.MaxBatch, 64<<20), Serve: s.rest},
 	}
 }
 

@@ -34,10 +34,6 @@ type session struct {
 
 var _ socket.Session = (*session)(nil)
 
-// grace is how much longer than the client the server waits before it pings: the
-// client's own ping usually comes first.
-const grace = 15 * time.Second
-
 // Message is a frame of the client.
 func (c *session) Message(b []byte, binary bool) {
 	if c.gone {
@@ -102,7 +98,9 @@ func (c *session) Timer() {
 	c.arm(now)
 }
 
-func (c *session) silence() int64 { return int64(c.s.cfg.ActivityTimeout) + int64(grace) }
+// silence is how long a client may be silent before it is pinged: somewhat longer than
+// until its own ping, which usually comes first.
+func (c *session) silence() int64 { return int64(c.s.cfg.ActivityTimeout) * 9 / 8 }
 
 // arm sets the timer for what comes first.
 func (c *session) arm(now int64) {

@@ -58,7 +58,7 @@ func (s *Server) terminate(a *app, user string) error {
 	if err != nil {
 		return err
 	}
-	return s.deps.Hub.Bus().Tell(topicTerminate, b)
+	return s.deps.Bus.Tell(topicTerminate, b)
 }
 
 func (s *Server) onTerminate(_ string, data []byte) {

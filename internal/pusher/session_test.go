@@ -1,0 +1,367 @@
+package pusher_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/pusher"
+	"github.com/weir-gateway/weir/internal/pusher/protocol"
+)
+
+func TestEventsReachSubscribers(t *testing.T) {
+	n := start(t, settings{})
+	a, b := n.connect(), n.connect()
+	a.join("orders")
+	b.join("orders")
+	b.join("other")
+	n.trigger("made", `{"id": 7}`, "", "orders")
+	a.want("made", "orders", `{"id": 7}`)
+	b.want("made", "orders", `{"id": 7}`)
+	n.trigger("plain", `not "JSON"`, "", "orders", "other")
+	a.want("plain", "orders", `not "JSON"`)
+	b.want("plain", "orders", `not "JSON"`)
+	b.want("plain", "other", `not "JSON"`)
+	n.trigger("empty", "", "", "orders")
+	a.want("empty", "orders", "")
+	a.silent()
+}
+
+func TestSocketIDsDiffer(t *testing.T) {
+	n := start(t, settings{})
+	seen := map[string]bool{}
+	for range 20 {
+		id := n.connect().socket
+		if seen[id] {
+			t.Fatalf("%s twice", id)
+		}
+		seen[id] = true
+	}
+}
+
+func TestTheOneWhoTriggersCanBeLeftOut(t *testing.T) {
+	n := start(t, settings{})
+	a, b := n.connect(), n.connect()
+	a.join("orders")
+	b.join("orders")
+	n.trigger("made", `{}`, a.socket, "orders")
+	b.want("made", "orders", `{}`)
+	a.silent()
+}
+
+func TestConnectionsThatCannotBeAreClosedWithACode(t *testing.T) {
+	n := start(t, settings{
+		app:  pusher.App{MaxConnections: 1},
+		apps: []pusher.App{{ID: "8", Key: "off", Secret: "x", Namespace: "other", Disabled: true}},
+	})
+	f := func(path string, code int) {
+		t.Helper()
+		n.dial(path).wantClose(code)
+	}
+	f("/app/"+appKey, 4008)
+	f("/app/"+appKey+"?protocol=seven", 4006)
+	f("/app/"+appKey+"?protocol=4", 4007)
+	f("/app/"+appKey+"?protocol=8", 4007)
+	f("/app/unknown?protocol=7", 4001)
+	f("/app/off?protocol=7", 4003)
+	n.connect()
+	f("/app/"+appKey+"?protocol=7", 4004)
+}
+
+func TestUnsubscribedClientsGetNothing(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	a.join("orders")
+	a.sayEvent("pusher:unsubscribe", "", map[string]string{"channel": "orders"})
+	a.silent()
+	n.trigger("made", "1", "", "orders")
+	a.silent()
+	a.join("orders")
+	n.trigger("made", "2", "", "orders")
+	a.want("made", "orders", "2")
+}
+
+func TestPrivateChannelsNeedASignature(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	f := func(data map[string]string, ok bool) {
+		t.Helper()
+		a.sayEvent("pusher:subscribe", "", data)
+		got := a.next()
+		if ok != (got.Event == "pusher_internal:subscription_succeeded") || !ok && (got.Event != "pusher:subscription_error" || !strings.Contains(got.text(), `"type":"AuthError"`)) {
+			t.Errorf("%v: %+v", data, got)
+		}
+	}
+	sign := func(channel string) string { return protocol.SignSubscription(appKey, appSecret, a.socket, channel, "") }
+	f(map[string]string{"channel": "private-a"}, false)
+	f(map[string]string{"channel": "private-a", "auth": sign("private-b")}, false)
+	f(map[string]string{"channel": "private-a", "auth": "other" + sign("private-a")}, false)
+	f(map[string]string{"channel": "private-a", "auth": protocol.SignSubscription(appKey, appSecret, "1.2", "private-a", "")}, false)
+	f(map[string]string{"channel": "private-a", "auth": sign("private-a"), "channel_data": "{}"}, false)
+	f(map[string]string{"channel": "private-a", "auth": sign("private-a")}, true)
+	f(map[string]string{"channel": "private-encrypted-a", "auth": sign("private-encrypted-a")}, true)
+	n.trigger("made", "1", "", "private-a")
+	a.want("made", "private-a", "1")
+	if n.server.Stats().Denied != 5 {
+		t.Errorf("%+v", n.server.Stats())
+	}
+}
+
+func TestBadSubscriptionsAreRefused(t *testing.T) {
+	n := start(t, settings{cfg: pusher.Config{MaxSubscriptions: 2}})
+	a := n.connect()
+	f := func(channel, want string) {
+		t.Helper()
+		a.ask(channel, "")
+		if got := a.next(); !strings.Contains(got.Event+got.text(), want) {
+			t.Errorf("%q: %+v", channel, got)
+		}
+	}
+	f("a b", "InvalidChannel")
+	f("other:a", "InvalidChannel")
+	f(strings.Repeat("a", 165), "InvalidChannel")
+	f("#server-to-user-1", "AuthError")
+	f("presence-a", "channel_data")
+	f("", "no channel")
+	a.join("a")
+	f("a", "Existing subscription")
+	a.join("b")
+	f("c", "LimitReached")
+}
+
+func TestWhatCannotBeReadIsAnswered(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	for _, text := range []string{"{", "[]", `{"event":"pusher:nothing"}`, `{"event":"pusher:subscribe","data":7}`, `{"event":"x"}`} {
+		a.say(text)
+		if f := a.next(); f.Event != "pusher:error" {
+			t.Errorf("%s: %+v", text, f)
+		}
+	}
+	a.silent()
+}
+
+func TestClientEvents(t *testing.T) {
+	n := start(t, settings{app: pusher.App{ClientEvents: true}})
+	a, b := n.connect(), n.connect()
+	for _, c := range []*client{a, b} {
+		c.join("private-a")
+		c.join("public")
+		c.join("private-encrypted-a")
+	}
+	a.sayEvent("client-typing", "private-a", map[string]int{"at": 5})
+	b.want("client-typing", "private-a", `{"at":5}`)
+	a.sayEvent("client-text", "private-a", "words")
+	if f := b.want("client-text", "private-a", "words"); f.User != "" {
+		t.Errorf("user_id %q on a private channel", f.User)
+	}
+	a.say(`{"event":"client-nothing","channel":"private-a"}`)
+	b.want("client-nothing", "private-a", "null")
+	a.silent()
+	f := func(event, channel string, data any) {
+		t.Helper()
+		a.sayEvent(event, channel, data)
+		if got := a.next(); got.Event != "pusher:error" || !strings.Contains(got.text(), "4301") {
+			t.Errorf("%s on %s: %+v", event, channel, got)
+		}
+	}
+	f("client-a", "public", 1)
+	f("client-a", "private-encrypted-a", 1)
+	f("client-a", "private-other", 1)
+	f("client-"+strings.Repeat("a", 200), "private-a", 1)
+	f("client-a\n", "private-a", 1)
+	f("client-a", "private-a", strings.Repeat("a", 10<<10+1))
+	b.silent()
+}
+
+func TestClientEventsAreOffUnlessTheAppWantsThem(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	a.join("private-a")
+	a.sayEvent("client-a", "private-a", 1)
+	if f := a.next(); !strings.Contains(f.text(), "client_events") {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestClientEventsHaveARate(t *testing.T) {
+	n := start(t, settings{app: pusher.App{ClientEvents: true}, cfg: pusher.Config{ClientEventRate: 3}})
+	a := n.connect()
+	a.join("private-a")
+	limited := 0
+	for range 50 {
+		a.sayEvent("client-a", "private-a", 1)
+	}
+	a.say(`{"event":"pusher:ping"}`)
+	for {
+		f := a.next()
+		if f.Event == "pusher:pong" {
+			break
+		}
+		if f.Event == "pusher:error" && strings.Contains(f.text(), "rate limit") {
+			limited++
+		}
+	}
+	if got := n.server.Stats(); limited == 0 || got.Limited != uint64(limited) {
+		t.Errorf("%d refused, %+v", limited, got)
+	}
+}
+
+func TestCacheChannelsGreetWithTheLastEvent(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	a.join("cache-a")
+	a.want("pusher:cache_miss", "cache-a", "")
+	n.trigger("one", "1", "", "cache-a")
+	n.trigger("two", `"2"`, "", "cache-a")
+	a.want("one", "cache-a", "1")
+	a.want("two", "cache-a", `"2"`)
+	b := n.connect()
+	b.join("cache-a")
+	b.want("two", "cache-a", `"2"`)
+	b.join("private-cache-a")
+	b.want("pusher:cache_miss", "private-cache-a", "")
+	b.silent()
+}
+
+func TestMessagesOfOtherAPIsArrive(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	a.join("orders")
+	n.publish(hub.Publication{Channel: "orders", Data: []byte(`{"a":1}`)})
+	a.want("message", "orders", `{"a":1}`)
+	n.publish(hub.Publication{Channel: "orders", Data: []byte("text"), Attributes: &hub.Attributes{Payload: hub.Text, Event: "named"}})
+	a.want("named", "orders", `text`)
+	n.publish(hub.Publication{Channel: "orders", Data: []byte{0, 1, 255}, Attributes: &hub.Attributes{Payload: hub.Binary}})
+	a.want("message", "orders", `AAH/`)
+	n.publish(hub.Publication{Channel: "orders", Data: []byte("1"), Attributes: &hub.Attributes{Event: "pusher:error"}})
+	a.want("message", "orders", `1`)
+	n.publish(hub.Publication{Channel: "orders", Data: []byte("1"), Attributes: &hub.Attributes{Private: true}})
+	a.silent()
+	a.join("private-orders")
+	n.publish(hub.Publication{Channel: "private-orders", Data: []byte("1"), Attributes: &hub.Attributes{Private: true}})
+	a.want("message", "private-orders", `1`)
+}
+
+func TestSignedInUsersAreReached(t *testing.T) {
+	n := start(t, settings{})
+	a, b := n.connect(), n.connect()
+	const user = `{"id":"u: 1/ü"}`
+	for _, c := range []*client{a, b} {
+		c.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
+		f := c.next()
+		var back struct {
+			UserData string `json:"user_data"`
+		}
+		if f.Event != "pusher:signin_success" || json.Unmarshal([]byte(f.text()), &back) != nil || back.UserData != user {
+			t.Fatalf("%+v", f)
+		}
+		c.join("#server-to-user-u: 1/ü")
+	}
+	n.trigger("hello", "1", "", "#server-to-user-u: 1/ü")
+	a.want("hello", "#server-to-user-u: 1/ü", "1")
+	b.want("hello", "#server-to-user-u: 1/ü", "1")
+	status, body := n.call("POST", "/apps/"+appID+"/users/u:%201%2F%C3%BC/terminate_connections", "", "{}")
+	if status != 200 || body != "{}" {
+		t.Fatal(status, body)
+	}
+	a.wantClose(4009)
+	b.wantClose(4009)
+	if n.server.Stats().Terminated != 2 {
+		t.Errorf("%+v", n.server.Stats())
+	}
+}
+
+func TestTerminateReachesOtherNodes(t *testing.T) {
+	n, m := pair(t, settings{})
+	a := m.connect()
+	a.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, a.socket, `{"id":1}`), "user_data": `{"id":1}`})
+	if f := a.next(); f.Event != "pusher:signin_success" {
+		t.Fatalf("%+v", f)
+	}
+	if status, body := n.call("POST", "/apps/"+appID+"/users/1/terminate_connections", "", ""); status != 200 {
+		t.Fatal(status, body)
+	}
+	a.wantClose(4009)
+}
+
+func TestBadSigninIsTheEnd(t *testing.T) {
+	n := start(t, settings{})
+	f := func(user, signed string) {
+		t.Helper()
+		c := n.connect()
+		c.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, signed), "user_data": user})
+		c.wantClose(4009)
+	}
+	f(`{"id":"1"}`, `{"id":"2"}`)
+	f(`{"id":""}`, `{"id":""}`)
+	f(`{}`, `{}`)
+	f(`x`, `x`)
+}
+
+func TestSilentClientsArePingedAndClosed(t *testing.T) {
+	n := start(t, settings{cfg: pusher.Config{ActivityTimeout: hub.Duration(time.Second), PongTimeout: hub.Duration(time.Second)}})
+	a := n.connect()
+	a.want("pusher:ping", "", "{}")
+	a.say(`{"event":"pusher:pong","data":"{}"}`)
+	a.want("pusher:ping", "", "{}")
+	a.wantClose(4201)
+	if n.server.Stats().Unanswered != 1 {
+		t.Errorf("%+v", n.server.Stats())
+	}
+}
+
+func TestConnectionsMustAuthorizeIfTheAppSaysSo(t *testing.T) {
+	n := start(t, settings{app: pusher.App{AuthorizeWithin: hub.Duration(300 * time.Millisecond)}})
+	a, b := n.connect(), n.connect()
+	b.join("private-a")
+	a.wantClose(4009)
+	b.silent()
+}
+
+func TestSlowClientsAreSentAway(t *testing.T) {
+	n := start(t, settings{space: hub.Namespace{QueueMessages: 8, QueueBytes: 1 << 20}})
+	a := n.connect()
+	a.join("orders")
+	slow := n.open("/app/" + appKey + "?protocol=7")
+	slow.ask("orders", "")
+	eventually(t, "both subscribe", func() bool { return n.server.Stats().Subscribed == 2 })
+	data := strings.Repeat("a", 9000)
+	for i := 0; n.server.Stats().Slow == 0; i++ {
+		if i == 20_000 {
+			t.Fatal("never too slow")
+		}
+		n.trigger("big", data, "", "orders")
+		a.want("big", "orders", data)
+	}
+	close(slow.reads)
+	slow.wantClose(4100)
+}
+
+func TestDrainSaysGoodbye(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	a.join("orders")
+	n.push.Drain(10 * time.Millisecond)
+	a.wantClose(4200)
+}
+
+func TestManyChannelsOfOneConnection(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	for i := range 200 {
+		a.ask(fmt.Sprintf("c%d", i), "")
+	}
+	for range 200 {
+		if f := a.next(); f.Event != "pusher_internal:subscription_succeeded" {
+			t.Fatalf("%+v", f)
+		}
+	}
+	for i := range 200 {
+		n.trigger("e", fmt.Sprint(i), "", fmt.Sprintf("c%d", i))
+		a.want("e", fmt.Sprintf("c%d", i), fmt.Sprint(i))
+	}
+}
