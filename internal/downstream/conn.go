@@ -119,13 +119,16 @@ func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte
 	seq := r.seq
 	var used int
 	ep := srv.endpoints[string(req.Path)]
+	if ep == nil && len(srv.prefixes) > 0 {
+		ep = srv.below(req.Path)
+	}
 	if ep != nil && len(srv.cfg.BuiltinHosts) > 0 && !srv.builtin(req.Host) {
 		ep = nil
 	}
 	if t := srv.routes.Load(); ep == nil && t != nil {
 		used = r.route(t, head, rest)
 	} else {
-		used = r.builtin(ep, rest)
+		used = r.builtin(ep, head, rest)
 	}
 	if r.seq == seq && r.head == req {
 		r.head = nil // its bytes are gone with this call
@@ -133,8 +136,8 @@ func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte
 	return used
 }
 
-// builtin serves what is Weir's own.
-func (r *request) builtin(ep *endpoint, rest []byte) int {
+// builtin serves what is Weir's own, or a protocol's.
+func (r *request) builtin(ep *endpoint, head, rest []byte) int {
 	req := r.head
 	if o := req.Get("Origin"); o != nil {
 		r.origin = append(r.origin[:0], o...)
@@ -150,6 +153,9 @@ func (r *request) builtin(ep *endpoint, rest []byte) int {
 		r.allow, ep = ep.methods, notAllowedEndpoint
 	}
 	r.endpoint = ep
+	if ep.mounted {
+		return r.h.beginMounted(r, head, rest)
+	}
 	if ep.maxBody > 0 {
 		return r.h.beginBody(r, req, rest)
 	}

@@ -40,6 +40,7 @@ type Server struct {
 	auth      *auth.Authenticator
 	log       *slog.Logger
 	endpoints map[string]*endpoint
+	prefixes  []prefix         // the longest first
 	proxy     *proxy.Proxy     // nil: nothing is forwarded
 	recorder  *record.Recorder // nil: nothing is recorded
 	http2     TakeHTTP2        // nil: HTTP/1 only
@@ -51,6 +52,7 @@ type Server struct {
 	cancel   context.CancelFunc
 	working  sync.WaitGroup
 	inFlight atomic.Int64
+	atWork   atomic.Int64
 	routes   atomic.Pointer[table] // nil: none are configured
 
 	lanes []*lane
@@ -61,6 +63,7 @@ type lane struct {
 	srv  *Server
 	req  http1.Request // reused: parsing and dispatch are one call
 	buf  []byte        // scratch for answers
+	raw  []byte        // the head of the request that a protocol is about to serve
 	free []*request    // for the next requests
 	// date is the Date field of the second dateAt of the loop's clock.
 	date   []byte
@@ -89,6 +92,7 @@ func New(cfg Config, p *push.Push, a *auth.Authenticator, loops int, log *slog.L
 	for range loops {
 		s.lanes = append(s.lanes, &lane{srv: s})
 	}
+	p.UseWorkers(s.work)
 	s.endpoints["/sse"] = &endpoint{methods: "GET", serve: (*request).sse, stream: true}
 	s.endpoints["/ws"] = &endpoint{methods: "GET", serve: (*request).websocket}
 	s.endpoints["/api/publish"] = &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).publish}
@@ -136,7 +140,7 @@ func (s *Server) Waiting() (n int64) {
 	return n
 }
 
-// Close waits for verifications under way. The loops must have ended.
+// Close waits for verifications and other work under way. The loops must have ended.
 func (s *Server) Close() {
 	s.cancel()
 	s.working.Wait()

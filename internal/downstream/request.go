@@ -18,6 +18,9 @@ type endpoint struct {
 	maxBody int    // 0: the body is not wanted
 	serve   func(*request)
 	stream  bool // its clients give up for good after a status other than 200
+	// mounted: it is a protocol's, and its connections are counted as that one's.
+	mounted  bool
+	protocol uint8
 }
 
 // request is one request as far as it is needed beyond the parse: the head's

@@ -66,6 +66,7 @@ func (s *Server) SetRoutes(set *policy.Set, clusters *upstream.Set) error {
 		}
 		t.targets[r] = tg
 	}
+	errs = append(errs, s.routesCollide(t))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -172,11 +173,7 @@ func (r *request) route(t *table, head, rest []byte) int {
 	h := r.h
 	if t.auth && mayHoldToken(r.head) {
 		// A token may have to be verified, which takes longer than head is there.
-		r.held = append(r.held[:0], head...)
-		if _, err := http1.ParseRequest(&r.own, r.held, h.lane.srv.limits); err != nil {
-			panic("a head that was understood is not understood again: " + err.Error())
-		}
-		r.head = &r.own
+		r.keepHead(head)
 	}
 	req, x, now := r.head, &r.policy, r.c.Loop().Now()
 	x.Reset()

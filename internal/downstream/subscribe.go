@@ -59,8 +59,11 @@ func (r *request) echo() {
 }
 
 // upgrade judges a WebSocket handshake.
-func (r *request) upgrade() (key []byte, bad *push.APIError) {
-	if r.access == auth.OriginRefused {
+func (r *request) upgrade() (key []byte, bad *push.APIError) { return r.handshake(false) }
+
+// handshake is upgrade for pages of any origin, if they all may.
+func (r *request) handshake(anyOrigin bool) (key []byte, bad *push.APIError) {
+	if r.access == auth.OriginRefused && !anyOrigin {
 		return nil, errOrigin
 	}
 	if r.unread {

@@ -105,6 +105,11 @@ const (
 // publish hands pub to the hub.
 func (x *publication) publish(pub hub.Publication) {
 	x.push.hub.Publish(pub, x.done)
+	x.returned()
+}
+
+// returned comes after the call of the hub.
+func (x *publication) returned() {
 	if !x.state.CompareAndSwap(publishing, returned) {
 		x.tell()
 	}
@@ -154,6 +159,14 @@ func (p *Push) PublishFor(c *eventloop.Conn, pub hub.Publication, done func(hub.
 	x := p.Lane(c).publication(c, pub.Channel)
 	x.then = done
 	x.publish(pub)
+}
+
+// PublishTopicsFor is PublishFor for hub.Hub.PublishTopics.
+func (p *Push) PublishTopicsFor(c *eventloop.Conn, topics []string, pub hub.Publication, done func(hub.Position, error)) {
+	x := p.Lane(c).publication(c, "")
+	x.then = done
+	p.hub.PublishTopics(topics, pub, x.done)
+	x.returned()
 }
 
 // refused is tell for a publication that was not let through.

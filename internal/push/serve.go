@@ -118,6 +118,14 @@ func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket
 	t.start(open)
 }
 
+// Away answers a client of events that is to come back later, in a way that keeps a
+// browser's EventSource trying.
+func (p *Push) Away(c *eventloop.Conn, fields []byte) {
+	p.countAway(codeTryLater)
+	c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain)))
+	c.CloseAfterFlush()
+}
+
 // away answers a client that a drain does not take any more.
 func (p *Push) away(c *eventloop.Conn, contentType string, fields []byte) {
 	if isEventStream(contentType) {

@@ -56,6 +56,9 @@ type Server struct {
 	hub     *hub.Hub
 	log     *slog.Logger
 	lanes   []*lane
+	base    time.Time
+	// protocols are those of endpoints; the first is none. Fixed before requests come.
+	protocols []protocol
 
 	// Any goroutine.
 	next     atomic.Uint32 // the lane of the next stream
@@ -65,6 +68,12 @@ type Server struct {
 	counters counters
 	waiting  backlog.Counts
 	streams  sync.WaitGroup
+	ids      atomic.Uint64
+	// The work of sessions: ctx ends with Run.
+	ctx     context.Context
+	cancel  context.CancelFunc
+	working sync.WaitGroup
+	atWork  atomic.Int64
 }
 
 type counters struct {
@@ -72,6 +81,7 @@ type counters struct {
 	tooSlow, expired, sentAway     atomic.Uint64
 	overloaded, failed, clientErrs atomic.Uint64
 	published, publishErrors       atomic.Uint64
+	panics                         atomic.Uint64
 }
 
 // Stats are gauges and counters since New.
@@ -86,6 +96,7 @@ type Stats struct {
 	Dropped, Conflated, Gaps uint64 // as the namespaces' policies asked
 	Held, HeldBytes          int64  // messages that wait for slow clients now
 	Published, PublishErrors uint64
+	Panics                   uint64 // calls of protocols' sessions that panicked
 }
 
 // Stats may be called from any goroutine.
@@ -95,7 +106,7 @@ func (s *Server) Stats() Stats {
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
 		SentAway: c.sentAway.Load(), Overloaded: c.overloaded.Load(), Failed: c.failed.Load(), ClientErrors: c.clientErrs.Load(),
 		Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(), Gaps: w.Gaps.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),
-		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
+		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Panics: c.panics.Load(),
 	}
 }
 
@@ -105,7 +116,9 @@ func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg.withDefaults(), formats: f, hub: h, log: log, drained: make(chan struct{})}
+	s := &Server{cfg: cfg.withDefaults(), formats: f, hub: h, log: log, drained: make(chan struct{}), base: time.Now()}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.Protocol("")
 	for range s.cfg.Shards {
 		l := &lane{wake: make(chan struct{}, 1)}
 		l.shard = h.NewShard(l.rouse)
@@ -124,7 +137,9 @@ func (s *Server) Run(ctx context.Context) {
 	}
 	<-ctx.Done()
 	s.Drain(0)
+	s.cancel()
 	s.streams.Wait()
+	s.working.Wait()
 	stop()
 	lanes.Wait()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
 )
@@ -21,6 +22,9 @@ type sseStream struct {
 	coding wire.Coding
 	// stands is where a stream of several namespaces is, whose id lines are its own.
 	stands hub.Positions
+	// custom is what a protocol's stream does otherwise; nil for Weir's own.
+	custom *socket.Subscription
+	began  bool
 }
 
 var _ transport = (*sseStream)(nil)
@@ -48,7 +52,7 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 		s.counters.sse.Add(-1)
 		s.streams.Done()
 	}()
-	st, err := s.subscribe(sub, id, format)
+	st, err := s.subscribe(sub.Options(), id, format, !wire.Granted(id, sub.Channels))
 	if err != nil {
 		s.counters.failed.Add(1)
 		if f := failure(err); f.code == codeTryLater {
@@ -112,7 +116,7 @@ func (t *sseStream) own(text []byte) error {
 }
 
 func (t *sseStream) open(at hub.Positions) error {
-	if len(at) > 1 {
+	if len(at) > 1 && t.custom == nil {
 		t.stands = append(hub.Positions(nil), at...)
 		t.st.format = t.coding.In(wire.SSEData)
 	}
@@ -122,13 +126,15 @@ func (t *sseStream) open(at hub.Positions) error {
 			return err
 		}
 	}
-	b := sse.AppendRetry(nil, t.srv.retryMillis(false))
-	if len(at) > 0 {
-		b = append(at.AppendTo(append(b, "id: "...)), '\n')
+	if b := t.appendFirst(nil, at); len(b) > 0 {
+		if err := t.own(b); err != nil {
+			return err
+		}
 	}
-	if err := t.own(append(b, '\n')); err != nil {
-		return err
+	if t.custom != nil && t.custom.Began != nil {
+		t.custom.Began()
 	}
+	t.began = true
 	return t.flush()
 }
 
@@ -147,6 +153,9 @@ func (t *sseStream) message(m *hub.Message) error {
 }
 
 func (t *sseStream) gap(g hub.Gap) error {
+	if t.custom != nil && t.custom.Gap != nil {
+		return t.customGap(g)
+	}
 	b := sse.AppendType(nil, "gap")
 	if !g.At.IsZero() {
 		b = append(b, "id: "...)
@@ -198,6 +207,10 @@ func (t *sseStream) close(f *farewell, opened bool) {
 		if f.code == codeTryLater {
 			t.srv.counters.overloaded.Add(1)
 		}
+	}
+	if t.custom != nil {
+		t.customClose(f)
+		return
 	}
 	b := sse.AppendRetry(nil, t.srv.retryMillis(true))
 	b = sse.AppendType(b, "end")

@@ -15,6 +15,7 @@ import (
 
 // Codes of an end, as in internal/push.
 const (
+	codeNormal       = 1000
 	codeGoingAway    = 1001
 	codeInternal     = 1011
 	codeRestart      = 1012
@@ -38,6 +39,11 @@ type stream struct {
 	identity *auth.Identity
 	format   hub.Format
 	rate     int // messages per second; 0: no bound
+	// open: some channels are read only because everybody may, which does not go for
+	// private messages.
+	open bool
+	// beat and life are a protocol's; 0 means those of the configuration.
+	beat, life time.Duration
 
 	sub hub.Subscriber // the lane's
 
@@ -76,6 +82,9 @@ func (st *stream) Deliver(b *hub.Batch) {
 	for _, m := range b.Messages {
 		if !ok {
 			break
+		}
+		if st.open && wire.Hidden(m, st.identity) {
+			continue
 		}
 		if b.Replay {
 			st.queue.PushReplay(m, &st.srv.waiting)
@@ -139,11 +148,11 @@ func failure(err error) *farewell {
 }
 
 // subscribe begins a stream. It must be left.
-func (s *Server) subscribe(sub *wire.Subscription, id *auth.Identity, format hub.Format) (*stream, error) {
-	st := &stream{srv: s, identity: id, format: format, ready: make(chan struct{}, 1), rate: s.rate(sub.Channels)}
+func (s *Server) subscribe(opt hub.SubscribeOptions, id *auth.Identity, format hub.Format, open bool) (*stream, error) {
+	st := &stream{srv: s, identity: id, format: format, ready: make(chan struct{}, 1), rate: s.rate(opt.Channels), open: open}
 	st.lane = s.lanes[int(s.next.Add(1))%len(s.lanes)]
 	done := make(chan error, 1)
-	st.lane.post(func() { done <- st.lane.shard.Subscribe(&st.sub, st, sub.Options()) })
+	st.lane.post(func() { done <- st.lane.shard.Subscribe(&st.sub, st, opt) })
 	return st, <-done
 }
 
@@ -215,13 +224,26 @@ func (s *Server) serve(ctx context.Context, st *stream, t transport) {
 // pump passes messages on. It returns why the stream ends, or nil when the
 // client is gone.
 func (s *Server) pump(ctx context.Context, st *stream, t transport) *farewell {
-	beat := time.NewTicker(s.cfg.Heartbeat)
+	every := s.cfg.Heartbeat
+	switch {
+	case st.beat < 0:
+		every = never
+	case st.beat > 0:
+		every = st.beat
+	}
+	beat := time.NewTicker(every)
 	defer beat.Stop()
 	pace := newPace(st.rate)
 	defer pace.stop()
 	expiry := st.expiry()
 	defer expiry.Stop()
 	drained, leaving := s.drained, (<-chan time.Time)(nil)
+	var over <-chan time.Time
+	if st.life > 0 {
+		end := time.NewTimer(st.life)
+		defer end.Stop()
+		over = end.C
+	}
 	st.signal()
 	for {
 		select {
@@ -239,6 +261,8 @@ func (s *Server) pump(ctx context.Context, st *stream, t transport) *farewell {
 				return &farewell{codeTokenExpired, "token expired"}
 			}
 			expiry.Reset(time.Until(st.identity.Expires) + time.Millisecond)
+		case <-over:
+			return &farewell{code: codeNormal}
 		case <-drained:
 			drained = nil
 			leaving = time.After(time.Duration(rand.Int64N(max(s.over.Load(), 1))))

@@ -39,7 +39,7 @@ func (s *Server) ServeWebSocket(ctx context.Context, c *websocket.Conn, sub *wir
 		s.counters.ws.Add(-1)
 		s.streams.Done()
 	}()
-	st, err := s.subscribe(sub, id, wire.WebSocket)
+	st, err := s.subscribe(sub.Options(), id, wire.WebSocket, !wire.Granted(id, sub.Channels))
 	if err != nil {
 		s.counters.failed.Add(1)
 		f := failure(err)

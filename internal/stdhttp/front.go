@@ -31,6 +31,8 @@ type Config struct {
 	KeepAlive time.Duration
 	// MaxHead bounds a head in bytes; 0 means 32 KiB.
 	MaxHead int
+	// BuiltinHosts are as in downstream.Config.
+	BuiltinHosts []string
 	// MaxChannels bounds the channels of one stream; 0 means 32.
 	MaxChannels int
 	// MaxStreams bounds the requests at a time of one HTTP/2 connection; 0 means 250.
@@ -72,11 +74,15 @@ type Front struct {
 	log    *slog.Logger
 	server *http.Server
 	conns  *handedOver
+	// Of protocols, fixed before requests come; the longest prefix first.
+	mounted  map[string]endpoint
+	prefixes []prefix
 
 	// Any goroutine.
 	routes     atomic.Pointer[policy.Set]
 	transports sync.Map // *upstream.Cluster → *transport
 	mirrors    chan struct{}
+	atWork     atomic.Int64
 }
 
 var _ http.Handler = (*Front)(nil)
@@ -106,7 +112,7 @@ func New(cfg Config, deps Deps) *Front {
 		base := time.Now()
 		deps.Now = func() int64 { return int64(time.Since(base)) }
 	}
-	f := &Front{cfg: cfg, deps: deps, log: deps.Log, conns: newHandedOver(), mirrors: make(chan struct{}, maxMirrors)}
+	f := &Front{cfg: cfg, deps: deps, log: deps.Log, conns: newHandedOver(), mounted: map[string]endpoint{}, mirrors: make(chan struct{}, maxMirrors)}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -181,12 +187,9 @@ var endpoints = map[string]endpoint{
 // ServeHTTP implements http.Handler. What is built in comes before routes, as on
 // the loops.
 func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	path := rawPath(r)
-	ep, known := endpoints[path]
+	ep, known := f.find(rawPath(r))
+	known = known && f.builtin(r.Host)
 	set := f.routes.Load()
-	if file, ok := f.deps.Files[path]; ok {
-		ep, known = endpoint{"GET, HEAD", func(_ *Front, w http.ResponseWriter, _ *http.Request) { file.serve(w) }}, true
-	}
 	switch {
 	case !f.understood(w, r):
 	case strings.Contains(r.RequestURI, "#"): // RFC 9112 §3.2: no form of target has one

@@ -1,0 +1,170 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/socket"
+)
+
+// maxEndpointBody bounds what an endpoint may want of a body.
+const maxEndpointBody = 64 << 20
+
+// prefix is an endpoint that serves all paths that begin with path.
+type prefix struct {
+	path string
+	ep   *endpoint
+}
+
+// Mount serves the endpoints of protocols, beside Weir's own and under the same rules:
+// builtin_hosts, methods, CORS. A path that is taken already, by one of Weir's own or by
+// a configured route, is an error. Before the loops run only.
+func (s *Server) Mount(endpoints []socket.Endpoint) error {
+	var errs []error
+	for _, e := range endpoints {
+		if err := s.mount(e); err != nil {
+			errs = append(errs, fmt.Errorf("endpoint %s (%s): %w", e.Path, e.Protocol, err))
+		}
+	}
+	slices.SortStableFunc(s.prefixes, func(a, b prefix) int { return len(b.path) - len(a.path) })
+	if t := s.routes.Load(); t != nil {
+		errs = append(errs, s.routesCollide(t))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Server) mount(e socket.Endpoint) error {
+	path, all := strings.CutSuffix(e.Path, "*")
+	switch {
+	case !strings.HasPrefix(path, "/"), all && !strings.HasSuffix(path, "/"), strings.ContainsAny(path, "*?# "):
+		return errors.New(`a path is "/a", or "/a/*" for everything below`)
+	case e.Methods == "" || e.Serve == nil:
+		return errors.New("it serves no method")
+	case e.MaxBody < 0 || e.MaxBody > maxEndpointBody:
+		return fmt.Errorf("a body of %d bytes is not within 0..%d", e.MaxBody, maxEndpointBody)
+	}
+	ep := &endpoint{methods: e.Methods, maxBody: e.MaxBody, stream: e.Stream, mounted: true}
+	ep.protocol = s.push.Protocol(e.Protocol)
+	ep.serve = func(r *request) { serveMounted(r, ep, e.Serve) }
+	if !all {
+		if s.endpoints[path] != nil {
+			return errors.New("the path is taken")
+		}
+		s.endpoints[path] = ep
+		return nil
+	}
+	for taken, other := range s.endpoints {
+		if strings.HasPrefix(taken, path) && !other.mounted {
+			return fmt.Errorf("%s is below it, and one of Weir's own", taken)
+		}
+	}
+	if slices.ContainsFunc(s.prefixes, func(p prefix) bool { return p.path == path }) {
+		return errors.New("the path is taken")
+	}
+	s.prefixes = append(s.prefixes, prefix{path, ep})
+	return nil
+}
+
+// below finds the endpoint that serves what is below its path.
+func (s *Server) below(path []byte) *endpoint {
+	for i := range s.prefixes {
+		if p := &s.prefixes[i]; len(path) >= len(p.path) && string(path[:len(p.path)]) == p.path {
+			return p.ep
+		}
+	}
+	return nil
+}
+
+// routesCollide reports routes that no request would come to.
+func (s *Server) routesCollide(t *table) error {
+	if len(s.cfg.BuiltinHosts) > 0 {
+		return nil // they are for other hosts
+	}
+	var errs []error
+	for route := range t.targets {
+		path := route.Config().Path
+		ep := s.endpoints[path]
+		if below, all := strings.CutSuffix(path, "*"); all {
+			for _, p := range s.prefixes {
+				if p.path == below {
+					ep = p.ep
+				}
+			}
+		}
+		if ep != nil && ep.mounted {
+			errs = append(errs, fmt.Errorf("route %q: %s is an endpoint of a protocol's: give one of them another path, or list builtin_hosts", route.Name(), path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// beginMounted serves a request for an endpoint of a protocol's when its body is there.
+// Who asks is for the protocol to find out.
+func (h *conn) beginMounted(r *request, head, rest []byte) int {
+	req, ep := r.head, r.endpoint
+	n := req.ContentLength
+	switch {
+	case !req.Chunked && n <= 0:
+		h.lane.raw = head
+		ep.serve(r)
+		return 0
+	case ep.maxBody == 0:
+		// A body nobody wants is not read: the connection ends with the answer.
+		r.keepAlive, r.unread, h.lane.raw = false, true, head
+		ep.serve(r)
+		return len(rest)
+	case n > int64(ep.maxBody):
+		r.unread = true
+		r.tooLarge()
+		return len(rest)
+	case n >= 0 && int64(len(rest)) >= n:
+		h.lane.raw, r.body = head, rest[:n:n]
+		ep.serve(r)
+		return int(n)
+	}
+	r.unread, r.expect = true, req.Expect100 && len(rest) == 0
+	r.keepHead(head)
+	h.expectBody(r, n)
+	h.takeBody(r)
+	return h.readBody(r.c, rest)
+}
+
+// keepHead makes the head of r last: its bytes are gone otherwise when the call that
+// brought them is over.
+func (r *request) keepHead(head []byte) {
+	r.held = append(r.held[:0], head...)
+	if _, err := http1.ParseRequest(&r.own, r.held, r.h.lane.srv.limits); err != nil {
+		panic("a head that was understood is not understood again: " + err.Error())
+	}
+	r.head = &r.own
+}
+
+// maxWork bounds the work of protocols that is under way on goroutines.
+const maxWork = 1024
+
+// work runs work on a goroutine and calls then from it, unless there is too much.
+func (s *Server) work(work func(context.Context), then func()) bool {
+	if s.atWork.Add(1) > maxWork {
+		s.atWork.Add(-1)
+		return false
+	}
+	s.working.Go(func() {
+		defer then()
+		defer s.atWork.Add(-1)
+		defer func() {
+			if r := recover(); r != nil {
+				s.log.Error("panic in the work of a protocol", "panic", fmt.Sprint(r))
+			}
+		}()
+		work(s.ctx)
+	})
+	return true
+}
+
+var errTooMuchWork = &push.APIError{Status: http.StatusServiceUnavailable, Message: "overloaded, try again later"}
