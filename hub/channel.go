@@ -54,6 +54,9 @@ type channel struct {
 	firstRetained uint64
 	// joined is the top of the snapshot: up to there the channel is complete.
 	joined uint64
+	// seen are the newest offsets that came, rising, for a whole namespace: which of
+	// the late ones are repeats is told by them.
+	seen []uint64
 	// purges counts the removals, so that a page read before one is not kept.
 	purges int
 }
@@ -71,6 +74,7 @@ const (
 	maxEarly      = 1 << 16   // messages kept during one snapshot
 	maxEarlyBytes = 8 << 20   // and their payload
 	maxRingBytes  = 256 << 10 // of payload per ring, but at least the newest message
+	maxSeen       = 1 << 12   // offsets that a whole namespace remembers
 	maxSnapshots  = 10        // tries at a log that changes all the time
 )
 
@@ -103,7 +107,12 @@ func (h *Hub) attach(name string, ns *namespace, l *local) (active bool, at Posi
 		return false, at, nil
 	}
 	ch.locals = append(ch.locals, l)
-	return true, Position{Epoch: ch.epoch, Offset: ch.last}, nil
+	here := Position{Epoch: ch.epoch, Offset: ch.last}
+	if s := l.shard; s.busy > 0 && here.Epoch != s.epochs[ns] { // not now: before the next message
+		s.post(func() { l.ready(here) })
+		return false, at, nil
+	}
+	return true, here, nil
 }
 
 // activate subscribes at the broker and starts deliveries to the waiting locals.
@@ -154,11 +163,11 @@ func (ch *channel) begin(snap Snapshot) bool {
 		return false
 	}
 	ch.epoch, ch.last, ch.joined = snap.Top.Epoch, snap.Top.Offset, snap.Top.Offset
-	ch.messages, ch.bytes = 0, 0
+	ch.messages, ch.bytes, ch.seen = 0, 0, nil
 	ch.floor, ch.firstRetained = snap.Floor, snap.FirstRetained
 	if snap.FirstRetained == 0 { // whether something is missing before the first is not known
 		first := snap.Top.Offset
-		if len(snap.Messages) > 0 {
+		if len(snap.Messages) > 0 && !ch.whole { // of all channels together any may lack some
 			first = snap.Messages[0].Offset - 1
 		}
 		ch.floor = max(ch.floor, first)
@@ -326,37 +335,57 @@ func (ch *channel) take(m *Message) bool {
 		return false
 	}
 	ch.last = m.Offset
+	if ch.whole {
+		ch.see(len(ch.seen), m.Offset)
+	}
 	ch.remember(m)
 	return true
 }
 
-// insert puts m, which came late, into its place in the ring of a whole namespace
-// and returns true, unless it was there. Of one that is older than the ring it
-// cannot be said whether it is a repeat.
+// insert puts m, which came late, into its place in a whole namespace and returns
+// true, unless it was there. Of one that is older than all it remembers it cannot
+// say whether it is a repeat.
 func (ch *channel) insert(m *Message) (fresh, doubt bool) {
 	switch {
 	case m.Epoch != ch.epoch || m.Offset > ch.last:
 		return ch.take(m), false
 	case m.Offset <= ch.joined:
 		return false, false
-	case m.Offset <= ch.floor:
+	}
+	at, there := slices.BinarySearch(ch.seen, m.Offset)
+	if there {
+		return false, false
+	}
+	if at == 0 && len(ch.seen) >= maxSeen/2 {
 		return true, true
 	}
-	ring := ch.ring[ch.start:]
-	i, there := slices.BinarySearchFunc(ring, m.Offset, func(x *Message, o uint64) int { return cmp.Compare(x.Offset, o) })
-	if !there {
+	ch.see(at, m.Offset)
+	ch.pages = nil
+	if m.Offset > ch.floor {
+		ring := ch.ring[ch.start:]
+		i, _ := slices.BinarySearchFunc(ring, m.Offset, func(x *Message, o uint64) int { return cmp.Compare(x.Offset, o) })
 		m.enter()
 		ch.ring = slices.Insert(ch.ring, ch.start+i, m)
 		ch.ringBytes += m.size()
-		ch.pages = nil
+		for len(ch.ring)-ch.start > ch.ns.Recent {
+			ch.dropOldest()
+		}
 	}
-	return !there, false
+	return true, false
+}
+
+// see notes that offset came, which belongs at i.
+func (ch *channel) see(i int, offset uint64) {
+	ch.seen = slices.Insert(ch.seen, i, offset)
+	if len(ch.seen) > maxSeen {
+		ch.seen = slices.Delete(ch.seen, 0, maxSeen/2)
+	}
 }
 
 // restart begins a new epoch: the log was lost, and every subscriber is told.
 func (ch *channel) restart(epoch string) {
 	ch.epoch, ch.last, ch.floor, ch.firstRetained, ch.joined = epoch, 0, 0, 1, 0
-	ch.pages = nil
+	ch.pages, ch.seen = nil, nil
 	ch.forget()
 	for _, l := range ch.locals {
 		l.shard.post(func() { l.shard.moveTo(ch.ns, epoch) })
@@ -383,7 +412,7 @@ func (ch *channel) dropOldest() {
 	old := ch.ring[ch.start]
 	ch.ring[ch.start] = nil
 	ch.start++
-	ch.floor = old.Offset
+	ch.floor = max(ch.floor, old.Offset)
 	ch.ringBytes -= old.size()
 	old.evict(&ch.hub.wire)
 }

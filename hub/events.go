@@ -87,7 +87,7 @@ func (ch *channel) notify(e *Event) {
 // event hands e to the live subscribers of l.
 func (l *local) event(e *Event) {
 	l.flush()
-	l.walking++
+	l.walk()
 	for i := len(l.single) - 1; i >= 0; i-- {
 		if s := l.single[i]; s != nil {
 			if sink, ok := s.sink.(EventSink); ok {

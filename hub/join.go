@@ -61,13 +61,18 @@ type replayMemo struct {
 
 func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
 	opt.Channels = dedupe(opt.Channels)
-	j := &join{shard: sh, s: s, opt: opt, filter: opt.filter()}
+	j := &join{shard: sh, s: s, opt: opt, filter: opt.filter(), pos: len(sh.joins)}
+	sh.subs++
+	s.join = j
+	sh.joins = append(sh.joins, j)
 	for i, name := range opt.Channels {
 		ns, _ := sh.hub.namespaceOf(name)
 		l, err := sh.local(name, ns)
+		if j.dead { // another's sink was called, and sent s away
+			return nil
+		}
 		if err != nil {
-			j.leave()
-			s.sink = nil
+			sh.Unsubscribe(s)
 			return err
 		}
 		opt.Channels[i] = l.name // the shard's copy: not one per subscriber
@@ -83,10 +88,6 @@ func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
 		}
 		j.spaces[sp].locals = append(j.spaces[sp].locals, l)
 	}
-	sh.subs++
-	s.join = j
-	j.pos = len(sh.joins)
-	sh.joins = append(sh.joins, j)
 	if j.missing == 0 {
 		j.begin()
 	}
@@ -220,13 +221,14 @@ func (j *join) start() {
 	}
 	j.started = true
 	sink := j.s.sink
+	j.shard.busy++
 	sink.Start(at)
 	for _, g := range gaps {
-		if j.dead {
-			return
+		if !j.dead {
+			j.shard.gap(sink, g)
 		}
-		j.shard.gap(sink, g)
 	}
+	j.shard.busy--
 	j.run()
 }
 
@@ -301,8 +303,10 @@ func (j *join) run() {
 	if j.running || j.dead || j.fetching > 0 {
 		return
 	}
+	sh := j.shard
 	j.running = true
-	defer func() { j.running = false }()
+	sh.busy++
+	defer func() { j.running = false; sh.busy-- }()
 	for {
 		behind := false
 		for i := range j.spaces {
@@ -455,7 +459,10 @@ func (sp *joinSpace) gather(cut uint64) stretch {
 // lacks returns first, from where on l is whole, or 0 if that is no news to one
 // who asked for what is there.
 func (sp *joinSpace) lacks(l *local, first uint64) uint64 {
-	if sp.all && first > 1 {
+	switch {
+	case sp.all && l.whole:
+		return 0 // it says nothing of what is removed below it from now on: the next does
+	case sp.all && first > 1:
 		if sp.skipped == nil {
 			sp.skipped = map[*local]uint64{}
 		}
@@ -551,10 +558,17 @@ func (j *join) fetched(sp *joinSpace, l *local, since Position, page Page, err e
 
 // enterLive puts the subscriber into the live lists of its channels.
 func (j *join) enterLive() {
-	s, spaces := j.s, j.spaces
+	spaces := j.spaces
+	alone := len(spaces) == 1 && len(spaces[0].locals) == 1 && j.filter == nil
+	if alone {
+		if spaces[0].locals[0].flush(); j.dead { // what waits there is older than the subscriber
+			return
+		}
+	}
+	s := j.s
 	s.join = nil
 	j.cancel()
-	if sp := &spaces[0]; len(spaces) == 1 && len(sp.locals) == 1 && j.filter == nil {
+	if sp := &spaces[0]; alone {
 		if l := sp.locals[0]; sp.cur > l.last {
 			s.enterFiltered(sp.locals, sp.cur, nil)
 			l.ahead++

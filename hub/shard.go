@@ -36,7 +36,10 @@ type Shard struct {
 	lists   [][]*Message // for pending, used before
 	scratch []byte       // for Batch.Once
 	lent    bool         // scratch is in use
-	subs    int
+	// busy counts the work under way that calls sinks and relies on the epochs: what a
+	// sink begins meanwhile must not change them.
+	busy int
+	subs int
 
 	// Written by the owner, read by anyone.
 	delivered, replayed atomic.Uint64
@@ -239,7 +242,7 @@ func (l *local) late(it *item) {
 	l.flush()
 	at := Position{Epoch: l.epoch, Offset: l.last}
 	g := Gap{Namespace: l.ch.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown}
-	l.walking++
+	l.walk()
 	for _, sub := range l.single {
 		if sub != nil && sub.sink != nil {
 			s.gap(sub.sink, g)
@@ -268,7 +271,7 @@ func (l *local) flush() {
 		b.scratch = s.once()
 	}
 	n := 0
-	l.walking++
+	l.walk()
 	for i := len(l.single) - 1; i >= 0; i-- {
 		if sub := l.single[i]; sub != nil {
 			sub.sink.Deliver(b)
@@ -343,7 +346,7 @@ func (l *local) deliverFiltered(m *Message, it *item) {
 	b := s.lend()
 	b.Messages, b.size, b.shared = append(s.listed(), m), len(m.Data), it.shared
 	n := 0
-	l.walking++
+	l.walk()
 	for i := len(l.filtered) - 1; i >= 0; i-- {
 		e := l.filtered[i]
 		if e.s == nil {
@@ -410,10 +413,6 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 	for _, l := range s.inUse(ns) {
 		l.flush()
 	}
-	if s.epochs[ns] != old { // one of the sinks subscribed, and was faster
-		s.moveTo(ns, epoch)
-		return
-	}
 	s.epochs[ns] = epoch
 	stood := map[*Subscriber]uint64{}
 	var order []*Subscriber
@@ -447,12 +446,14 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 		}
 	}
 	to := Position{Epoch: epoch}
+	s.busy++
 	for _, sub := range order {
 		if sub.sink != nil { // it may have left during one of these calls
 			from := Position{Epoch: old, Offset: stood[sub]}
 			s.gap(sub.sink, Gap{Namespace: ns.Name, From: from.String(), To: to, At: to, Reason: GapEpoch})
 		}
 	}
+	s.busy--
 	for _, j := range joins {
 		if !j.waitsForRoom {
 			j.run()
@@ -526,7 +527,7 @@ func (s *Shard) local(name string, ns *namespace) (*local, error) {
 	l.name = l.ch.name
 	s.locals[l.name] = l
 	if active {
-		l.arrive(at)
+		l.ready(at) // somebody may be waiting: sinks are called if the epoch is new
 	}
 	return l, nil
 }

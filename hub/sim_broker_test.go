@@ -22,6 +22,7 @@ type simBroker struct {
 	errs    bool // some answers are errors
 	shared  bool // delivers the log's own messages, as the memory broker does
 	reads   map[string]int
+	steps   int
 }
 
 var errInjected = errors.New("injected")
@@ -49,7 +50,7 @@ func (l *simLog) top() Position { return Position{l.epoch(), l.last} }
 func (l *simLog) channel(name string) (kept []*Message, removed uint64) {
 	for _, m := range l.stored[l.epoch()] {
 		switch {
-		case m.Channel != name:
+		case m.Channel != name && name != Whole(l.ns.Name):
 		case l.gone[m]:
 			removed = m.Offset
 		default:
@@ -59,21 +60,18 @@ func (l *simLog) channel(name string) (kept []*Message, removed uint64) {
 	return kept, removed
 }
 
-func (l *simLog) publish(channel string, data string) *Message {
-	if l.ns.Durability == None {
-		m := &Message{Channel: channel, Data: []byte(data)}
-		if l.subscribed[channel] {
-			l.next = append(l.next, m)
+func (l *simLog) publish(channel string, data string, a *Attributes) *Message {
+	wanted := l.subscribed[channel] || l.subscribed[Whole(l.ns.Name)]
+	m := &Message{Channel: channel, Data: []byte(data), Attributes: a}
+	if l.ns.Durability != None {
+		l.last++
+		m.Epoch, m.Offset = l.epoch(), l.last
+		l.stored[m.Epoch] = append(l.stored[m.Epoch], m)
+		for kept, _ := l.channel(channel); len(kept) > l.keep; kept = kept[1:] {
+			l.gone[kept[0]] = true
 		}
-		return m
 	}
-	l.last++
-	m := &Message{Channel: channel, Data: []byte(data), Epoch: l.epoch(), Offset: l.last}
-	l.stored[m.Epoch] = append(l.stored[m.Epoch], m)
-	for kept, _ := l.channel(channel); len(kept) > l.keep; kept = kept[1:] {
-		l.gone[kept[0]] = true
-	}
-	if l.subscribed[channel] {
+	if wanted {
 		l.next = append(l.next, m)
 	}
 	return m
@@ -118,6 +116,7 @@ func (b *simBroker) step() {
 	}
 	// Goroutines register in any order; the same seed must tell the same story.
 	slices.SortStableFunc(b.calls, func(x, y *simCall) int { return strings.Compare(x.name, y.name) })
+	b.steps++
 	i := b.r.IntN(len(b.calls))
 	c := b.calls[i]
 	if !c.taken {
@@ -153,7 +152,7 @@ func (b *simBroker) hand(l *simLog) {
 // copy returns a message as it is delivered: each time another, or the log's own.
 func (b *simBroker) copy(m *Message) *Message {
 	if !b.shared && m.Offset != 0 {
-		m = &Message{Channel: m.Channel, Data: m.Data, Epoch: m.Epoch, Offset: m.Offset}
+		m = &Message{Channel: m.Channel, Data: m.Data, Attributes: m.Attributes, Epoch: m.Epoch, Offset: m.Offset}
 	}
 	b.sim.messages[m] = true
 	return m

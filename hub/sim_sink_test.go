@@ -20,6 +20,8 @@ type simSink struct {
 	tops   Positions // where the logs ended when it subscribed
 	credit int       // batches of replay it takes
 	hasty  bool      // leaves in the middle of things
+	// meddles: it sends others away and calls others in, in the middle of things.
+	meddles bool
 
 	started, gone bool
 	at            map[string]*simStand // by namespace
@@ -63,9 +65,33 @@ func (s *simSink) perhapsLeave() {
 	if s.hasty && s.r.IntN(20) == 0 {
 		s.leave()
 	}
+	if s.meddles && s.r.IntN(4) == 0 {
+		switch x := s.sim.sink(); {
+		case s.r.IntN(3) == 0:
+			if len(s.sim.sinks) < 200 {
+				s.sim.subscribe(s.shard)
+			}
+		case x.shard == s.shard && !x.gone:
+			x.leave()
+		}
+	}
 }
 
-func (s *simSink) follows(channel string) bool { return slices.Contains(s.opt.Channels, channel) }
+func (s *simSink) follows(channel string) bool {
+	return slices.Contains(s.opt.Channels, channel) || slices.Contains(s.opt.Channels, Whole(NamespaceOf(channel)))
+}
+
+// wants says the same of a message as the hub has to, in its own words.
+func (s *simSink) wants(m *Message) bool {
+	a := m.Attributes
+	switch {
+	case !s.follows(m.Channel) || a != nil && a.Private && s.opt.Public:
+		return false
+	case s.opt.Select != nil:
+		return s.opt.Select(m)
+	}
+	return a == nil || !slices.ContainsFunc(a.Topics[:a.Index], s.follows)
+}
 
 // Start implements Sink.
 func (s *simSink) Start(at Positions) {
@@ -135,8 +161,8 @@ func (s *simSink) Deliver(b *Batch) {
 }
 
 func (s *simSink) one(m *Message) {
-	if !s.follows(m.Channel) {
-		s.fail("got %v of %s", m.Position(), m.Channel)
+	if !s.wants(m) {
+		s.fail("got %v of %s, %+v", m.Position(), m.Channel, m.Attributes)
 		return
 	}
 	if m.Offset == 0 {
@@ -173,11 +199,11 @@ func (s *simSink) missing(st *simStand, upto uint64, when string) {
 		}
 	}
 	for _, m := range l.stored[st.Epoch] {
-		if m.Offset <= st.Offset || m.Offset > upto || !s.follows(m.Channel) || st.never[m] {
+		if m.Offset <= st.Offset || m.Offset > upto || !s.wants(m) || st.never[m] {
 			continue
 		}
 		if !l.gone[m] || m.Offset > st.excused {
-			s.fail("%v of %s is missing %s, stood at %v, excused to %d", m.Position(), m.Channel, when, st.Position, st.excused)
+			s.fail("%v of %s %+v is missing %s, stood at %v, excused to %d", m.Position(), m.Channel, m.Attributes, when, st.Position, st.excused)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func (s *sim) step() {
 	case k < 80:
 		s.shards[s.r.IntN(len(s.shards))].Run()
 	case k < 88:
-		s.subscribe()
+		s.subscribe(s.r.IntN(len(s.shards)))
 	case k < 92:
 		if x := s.sink(); x != nil && !x.gone {
 			s.stand(x)
@@ -158,9 +158,35 @@ func (s *sim) sink() *simSink {
 	return s.sinks[s.r.IntN(len(s.sinks))]
 }
 
+// publish publishes on channel, and now and then on others of its namespace as well.
 func (s *sim) publish(channel string) {
 	s.n++
-	s.b.logs[NamespaceOf(channel)].publish(channel, fmt.Sprintf("%s%d", channel, s.n))
+	l := s.b.logs[NamespaceOf(channel)]
+	data := fmt.Sprintf("%s%d", channel, s.n)
+	switch s.r.IntN(6) {
+	case 0:
+		l.publish(channel, data, &Attributes{Private: s.r.IntN(2) == 0, ID: data})
+	case 1:
+		topics := []string{channel}
+		for _, other := range s.channels {
+			if NamespaceOf(other) == l.ns.Name && s.r.IntN(2) == 0 {
+				topics = append(topics, other)
+			}
+		}
+		if topics = dedupe(topics); len(topics) > 1 {
+			var first uint64
+			for i, topic := range topics {
+				m := l.publish(topic, data, &Attributes{Topics: topics, Index: i, First: first, ID: data})
+				if i == 0 {
+					first = m.Offset
+				}
+			}
+			return
+		}
+		fallthrough
+	default:
+		l.publish(channel, data, nil)
+	}
 }
 
 // delivering notes which live sinks are owed m, which has no place in a log.
@@ -169,7 +195,7 @@ func (s *sim) delivering(m *Message) {
 		return
 	}
 	for _, x := range s.sinks {
-		if !x.gone && x.follows(m.Channel) && x.sub.Live() {
+		if !x.gone && x.wants(m) && x.sub.Live() {
 			x.owed = append(x.owed, m)
 		}
 	}
@@ -184,11 +210,22 @@ func (s *sim) stand(x *simSink) {
 	}
 }
 
-func (s *sim) subscribe() {
-	x := &simSink{sim: s, id: len(s.sinks), r: rand.New(rand.NewPCG(s.r.Uint64(), 1)), shard: s.r.IntN(len(s.shards))}
-	x.credit, x.hasty = s.r.IntN(4), s.r.IntN(3) == 0
+func (s *sim) subscribe(shard int) {
+	x := &simSink{sim: s, id: len(s.sinks), r: rand.New(rand.NewPCG(s.r.Uint64(), 1)), shard: shard}
+	x.credit, x.hasty, x.meddles = s.r.IntN(4), s.r.IntN(3) == 0, s.r.IntN(4) == 0
+	names := s.channels
+	if s.r.IntN(3) == 0 {
+		names = append(slices.Clone(names), "default:", "default:", "o:", "f:")
+	}
 	for range 1 + s.r.IntN(2)*s.r.IntN(5) {
-		x.opt.Channels = append(x.opt.Channels, s.channels[s.r.IntN(len(s.channels))])
+		x.opt.Channels = append(x.opt.Channels, names[s.r.IntN(len(names))])
+	}
+	if s.r.IntN(4) == 0 {
+		x.opt.Public = true
+	}
+	if s.r.IntN(4) == 0 {
+		rest := byte(s.r.IntN(3))
+		x.opt.Select = func(m *Message) bool { return (m.Data[len(m.Data)-1]+m.Channel[0])%3 != rest }
 	}
 	for _, ns := range []string{"default", "o"} {
 		x.tops = append(x.tops, s.b.logs[ns].top())
@@ -294,7 +331,7 @@ func (s *sim) quiet() {
 }
 
 func (s *sim) progress() int {
-	n := s.calls
+	n := s.calls + s.b.steps
 	for _, l := range s.b.logs {
 		n += len(l.done)
 	}

@@ -133,6 +133,9 @@ func (sh *Shard) Subscribe(s *Subscriber, sink Sink, opt SubscribeOptions) error
 		// The common case without a join: the channel is warm already.
 		if l := sh.locals[opt.Channels[0]]; l != nil && l.active {
 			sh.subs++
+			if l.flush(); s.sink == nil || s.join != nil || s.local != nil || s.more != nil {
+				return nil // another's sink was called, and sent s away
+			}
 			s.enterSingle(l)
 			sink.Start(l.positions())
 			return nil
@@ -190,10 +193,9 @@ func (s *Subscriber) Channels() []string {
 // Live reports whether the subscriber has caught up with its channels.
 func (s *Subscriber) Live() bool { return s.sink != nil && s.join == nil }
 
-// enterSingle puts s on the straight path of l. What l has not flushed yet is
-// older than s and goes to the others first.
+// enterSingle puts s on the straight path of l. What waited there was older than s
+// and has been flushed.
 func (s *Subscriber) enterSingle(l *local) {
-	l.flush()
 	s.local, s.pos = l, int32(len(l.single))
 	l.single = append(l.single, s)
 }
@@ -269,8 +271,15 @@ func (l *local) leaveFiltered(pos int32) {
 	l.noteIdle()
 }
 
-// walked ends a walk of l's lists. The last closes the holes of those who left.
+// walk begins a walk of l's lists, in which sinks are called.
+func (l *local) walk() {
+	l.walking++
+	l.shard.busy++
+}
+
+// walked ends it. The last closes the holes of those who left.
 func (l *local) walked() {
+	l.shard.busy--
 	if l.walking--; l.walking > 0 || !l.holes {
 		return
 	}
