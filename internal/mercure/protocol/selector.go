@@ -1,0 +1,201 @@
+package protocol
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+
+	urlpattern "github.com/dunglas/go-urlpattern"
+	"github.com/yosida95/uritemplate/v3"
+)
+
+// A Kind says how a selector's text is to be read.
+type Kind uint8
+
+// The kinds. "*" is all topics in each of them.
+const (
+	// Exact matches the topic of the same bytes.
+	Exact Kind = iota
+	// Template matches that as well, and if it is a URI template (RFC 6570) the topics
+	// that it expands to. It is draft 07's only kind.
+	Template
+	// URLPattern is WHATWG's, with the hub's URL as the base.
+	URLPattern
+)
+
+// String is the kind's name in draft 08.
+func (k Kind) String() string {
+	if k == URLPattern {
+		return "urlpattern"
+	}
+	return "exact"
+}
+
+// KindOf returns the kind of a name of draft 08.
+func KindOf(name string) (Kind, bool) {
+	switch name {
+	case "exact":
+		return Exact, true
+	case "urlpattern":
+		return URLPattern, true
+	}
+	return 0, false
+}
+
+// A Selector says which topics are meant.
+type Selector struct {
+	Kind Kind
+	Text string
+}
+
+// Bounds of a URI template. What is past them matches as text only.
+const (
+	maxVariables   = 32 // in one expression
+	maxExpressions = 64
+)
+
+// A Compiled is a selector that is ready to match. It may be used by any goroutine,
+// and shared by all who have the same selector: it remembers the last topic that it
+// was asked about, for a message is matched for one subscriber after the other. The
+// time of a match is linear in the length of the topic.
+type Compiled struct {
+	Selector
+	all      bool
+	template *regexp.Regexp
+	pattern  *urlpattern.URLPattern
+	base     string
+	last     atomic.Pointer[memo]
+}
+
+type memo struct {
+	topic string
+	match bool
+}
+
+// Compile prepares s. hubURL is the base of URL patterns and of the topics that they
+// are matched with. An error is about the pattern; a text of draft 07 that is no
+// template matches as text.
+func Compile(s Selector, hubURL string) (*Compiled, error) {
+	c := &Compiled{Selector: s, all: s.Text == "*", base: hubURL}
+	switch {
+	case c.all || s.Kind == Exact:
+	case s.Kind == Template:
+		c.template = compileTemplate(s.Text)
+	default:
+		p, err := urlpattern.New(s.Text, hubURL, &urlpattern.Options{})
+		if err != nil {
+			return nil, fmt.Errorf("%.60q is no URL pattern: %w", s.Text, err)
+		}
+		c.pattern = p
+	}
+	return c, nil
+}
+
+// compileTemplate returns nil for what is no template.
+func compileTemplate(text string) *regexp.Regexp {
+	if !strings.Contains(text, "{") || !utf8.ValidString(text) {
+		return nil
+	}
+	expressions := 0
+	for i, rest := 0, text; ; rest = rest[i+1:] {
+		if i = strings.IndexByte(rest, '{'); i < 0 {
+			break
+		}
+		end := strings.IndexByte(rest[i:], '}')
+		if expressions++; end < 0 || expressions > maxExpressions || strings.Count(rest[i:i+end], ",") >= maxVariables {
+			return nil
+		}
+	}
+	t, err := uritemplate.New(text)
+	if err != nil {
+		return nil
+	}
+	return t.Regexp()
+}
+
+// Simple reports whether one topic at most is meant: Text.
+func (c *Compiled) Simple() bool { return !c.all && c.template == nil && c.pattern == nil }
+
+// All reports whether every topic is meant.
+func (c *Compiled) All() bool { return c.all }
+
+// Match reports whether topic is meant.
+func (c *Compiled) Match(topic string) bool {
+	switch {
+	case c.all:
+		return true
+	case c.pattern == nil && topic == c.Text:
+		return true
+	case c.template == nil && c.pattern == nil:
+		return false
+	}
+	if m := c.last.Load(); m != nil && m.topic == topic {
+		return m.match
+	}
+	m := &memo{topic: topic}
+	if c.template != nil {
+		m.match = c.template.MatchString(topic)
+	} else {
+		m.match = c.pattern.Test(topic, c.base)
+	}
+	c.last.Store(m)
+	return m.match
+}
+
+// A Set is the selectors of a subscription or of a grant.
+type Set struct {
+	all      bool
+	exact    map[string]struct{}
+	patterns []*Compiled
+}
+
+// NewSet returns the set of cs.
+func NewSet(cs []*Compiled) *Set {
+	s := &Set{exact: make(map[string]struct{}, len(cs))}
+	for _, c := range cs {
+		switch {
+		case c.all:
+			s.all = true
+		case c.Simple():
+			s.exact[c.Text] = struct{}{}
+		default:
+			s.patterns = append(s.patterns, c)
+		}
+	}
+	return s
+}
+
+// Match reports whether one of the selectors means topic. A nil set means none.
+func (s *Set) Match(topic string) bool {
+	if s == nil {
+		return false
+	}
+	if s.all {
+		return true
+	}
+	if _, ok := s.exact[topic]; ok {
+		return true
+	}
+	for _, c := range s.patterns {
+		if c.Match(topic) {
+			return true
+		}
+	}
+	return false
+}
+
+// Exact returns the topics that are meant, if each selector means one.
+func (s *Set) Exact() (topics []string, ok bool) {
+	if s.all || len(s.patterns) > 0 {
+		return nil, false
+	}
+	for t := range s.exact {
+		topics = append(topics, t)
+	}
+	return topics, true
+}
+
+// Empty reports whether no topic is meant.
+func (s *Set) Empty() bool { return s == nil || (!s.all && len(s.exact)+len(s.patterns) == 0) }

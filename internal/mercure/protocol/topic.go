@@ -1,0 +1,116 @@
+package protocol
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// A topic is a channel of the hub's namespace: "<namespace>:<topic>", with what channel
+// names may not have, and "%", written as %XX. Two topics never share a channel. One
+// that would be too long for a channel's name goes by its hash, and the messages there
+// carry the topic itself as a tag.
+
+// longPrefix begins the name of a channel whose topic is known by its hash. No escape
+// reads so.
+const longPrefix = "%~"
+
+// Channel returns the channel of a topic. long is the name of the tag that is to carry
+// the topic, "" if the channel says it.
+func Channel(namespace, topic string) (channel, long string) {
+	b := make([]byte, 0, len(namespace)+1+len(topic)+8)
+	if namespace != hub.DefaultNamespace {
+		b = append(append(b, namespace...), ':')
+	}
+	start := len(b)
+	for i := 0; i < len(topic); {
+		r, n := utf8.DecodeRuneInString(topic[i:])
+		colon := r == ':' && namespace == hub.DefaultNamespace
+		if r == '%' || colon || r <= ' ' || (r >= 0x7f && r < 0xa0) || r == utf8.RuneError {
+			for _, c := range []byte(topic[i : i+n]) {
+				b = append(b, '%', upperHex[c>>4], upperHex[c&15])
+			}
+		} else {
+			b = append(b, topic[i:i+n]...)
+		}
+		i += n
+	}
+	if len(b) <= hub.MaxChannelName {
+		return string(b), ""
+	}
+	sum := sha256.Sum256([]byte(topic))
+	long = longPrefix + base64.RawURLEncoding.EncodeToString(sum[:])
+	return string(append(b[:start], long...)), long
+}
+
+const upperHex = "0123456789ABCDEF"
+
+// Topic returns the topic of a channel. tags are those of a message on it; without
+// them, or the one that Channel named, a topic that goes by its hash is unknown and
+// what is returned is no topic.
+func Topic(namespace, channel string, tags map[string]string) string {
+	name := channel
+	if namespace != hub.DefaultNamespace {
+		name = strings.TrimPrefix(channel, namespace+":")
+	}
+	if !strings.Contains(name, "%") {
+		return name
+	}
+	if strings.HasPrefix(name, longPrefix) {
+		if t, ok := tags[name]; ok {
+			return t
+		}
+		return name
+	}
+	b := make([]byte, 0, len(name))
+	for i := 0; i < len(name); i++ {
+		if name[i] == '%' {
+			if v, ok := hexPair(name[i+1:]); ok {
+				b = append(b, v)
+				i += 2
+				continue
+			}
+		}
+		b = append(b, name[i])
+	}
+	return string(b)
+}
+
+// Escape encodes a variable of a path, as RFC 6570 §3.2.2 expands it: all but
+// unreserved characters, once.
+func Escape(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', upperHex[c>>4], upperHex[c&15]})
+		}
+	}
+	return b.String()
+}
+
+// Unescape reads what Escape wrote, with "+" as itself.
+func Unescape(s string) (string, bool) {
+	if !strings.Contains(s, "%") {
+		return s, true
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b = append(b, s[i])
+			continue
+		}
+		v, ok := hexPair(s[i+1:])
+		if !ok {
+			return "", false
+		}
+		b = append(b, v)
+		i += 2
+	}
+	return string(b), true
+}
