@@ -421,6 +421,15 @@ func (g *subscription) Failed(err error) {
 	}
 }
 
+// Event implements hub.EventSink.
+func (g *subscription) Event(e *hub.Event) {
+	if sink, ok := g.sink.(hub.EventSink); ok && g.live() {
+		g.l.enter()
+		defer g.l.exit()
+		sink.Event(e)
+	}
+}
+
 // Room implements hub.Sink.
 func (g *subscription) Room() (ok bool) {
 	if g.live() {
