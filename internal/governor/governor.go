@@ -62,7 +62,8 @@ func New(cfg Config, src Sources, log *slog.Logger) (*Governor, error) {
 	}
 	g := &Governor{cfg: cfg.WithDefaults(), src: src, log: log}
 	g.evidence = newRecorder(g.cfg.Evidence, log, g.contents)
-	g.last = &Snapshot{Enabled: g.cfg.On(), Evidence: g.evidence.view()}
+	empty := (&Snapshot{Enabled: g.cfg.On(), Evidence: g.evidence.view()}).fresh(time.Time{})
+	g.last = &empty
 	for i, name := range [heatMaps]string{heatSched: "sched", heatDelivery: "delivery", heatTick: "tick", heatPause: "pause"} {
 		g.heats[i].name = name
 	}
@@ -109,13 +110,22 @@ func (g *Governor) Snapshot() *Snapshot {
 	return g.last
 }
 
+// fresh is what s says before the first sample: lists that are empty, not absent.
+func (s *Snapshot) fresh(start time.Time) Snapshot {
+	f := Snapshot{Enabled: s.Enabled, Start: start, Evidence: s.Evidence, Loops: []LoopView{}, Timeline: []Transition{}}
+	f.State = State{Since: start, Causes: []Cause{}}
+	f.Goroutines.Roles = []RoleCount{}
+	return f
+}
+
 // publish makes a copy of v the newest snapshot. One that nobody has taken is written
 // over two samples later, so watching costs memory only while someone looks; for that
 // the pointer is under a lock, which is held for a few instructions.
 func (g *Governor) publish(v *Snapshot) {
 	next := g.spare
 	if next == nil {
-		next = new(Snapshot)
+		next = &Snapshot{Loops: []LoopView{}}
+		next.Goroutines.Roles = []RoleCount{}
 	}
 	loops, roles := next.Loops[:0], next.Goroutines.Roles[:0]
 	*next = *v

@@ -34,7 +34,7 @@ func Bucket(d time.Duration) int {
 	if exp >= histTop {
 		return Buckets - 1
 	}
-	return 1 + (exp-histBottom)<<2 | int(uint64(d)>>(exp-2)&3)
+	return 1 + ((exp-histBottom)<<2 | int(uint64(d)>>(exp-2)&3))
 }
 
 // BucketTop is where bucket i ends; of the last, which has no end, where it begins.

@@ -69,7 +69,7 @@ type machine struct {
 
 func newMachine(t Thresholds, procs int) *machine {
 	return &machine{
-		t: t, inbox: map[int]int{},
+		t: t, inbox: map[int]int{}, state: State{Causes: []Cause{}}, timeline: []Transition{},
 		rule: stat.NewRule(stat.RuleConfig{
 			Latency: t.LatencyRatio, Goroutines: t.GoroutineRatio, Procs: procs, ConnectionRamp: true, Window: t.Baseline,
 			Unlatch: t.Unlatch, RunQueue: t.RunQueue, RunQueueFull: t.RunQueueFull, SchedLatency: t.SchedLatency,
@@ -136,7 +136,7 @@ func (m *machine) found(now time.Time, urgent []Cause) bool {
 
 func (m *machine) enter(now time.Time, to stat.State, causes []Cause) bool {
 	slices.SortStableFunc(causes, func(a, b Cause) int { return int(b.State) - int(a.State) })
-	m.state.Causes = causes
+	m.state.Causes = slices.Concat([]Cause{}, causes) // never nil: it is a list in JSON
 	from := m.state.Now
 	if m.state.Since.IsZero() {
 		m.state.Since = now

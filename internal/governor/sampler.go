@@ -100,7 +100,8 @@ func newSampler(g *Governor) *sampler {
 	s.pacer = newPacer(cfg.Memory, limit)
 	s.undo = append(s.undo, s.pacer.start())
 	now := time.Now()
-	s.view = Snapshot{Enabled: true, Start: now}
+	s.machine.state.Since = now
+	s.view = g.Snapshot().fresh(now)
 	s.view.Memory.From, s.view.Collector.Policy, s.view.Host.Quota = from, cfg.Memory.Policy, c.quota()
 	return s
 }
@@ -148,9 +149,6 @@ func (s *sampler) stop() {
 func (s *sampler) sample(now time.Time) {
 	begin := time.Now()
 	s.lateness(now)
-	if s.canaries != nil {
-		s.canaries.send()
-	}
 	s.rt.read()
 	s.strip()
 	s.loops()
@@ -162,12 +160,12 @@ func (s *sampler) sample(now time.Time) {
 		s.window.copyFrom(&s.cur)
 		s.acc.reset(&s.cur)
 		s.ask()
-	case now.Sub(s.second.at) >= time.Second || now.Sub(s.window.at) >= time.Duration(s.g.cfg.Window):
+	case s.over(&s.second, time.Second, now) || s.over(&s.window, time.Duration(s.g.cfg.Window), now):
 		s.gather(now)
-		if now.Sub(s.second.at) >= time.Second {
+		if s.over(&s.second, time.Second, now) {
 			s.endSecond(now)
 		}
-		if now.Sub(s.window.at) >= time.Duration(s.g.cfg.Window) {
+		if s.over(&s.window, time.Duration(s.g.cfg.Window), now) {
 			s.endWindow(now)
 		}
 	}
@@ -175,7 +173,15 @@ func (s *sampler) sample(now time.Time) {
 	s.view.Seq++
 	s.view.Time = now
 	s.g.publish(&s.view)
+	if s.canaries != nil { // after the run queue was read: they would stand in it
+		s.canaries.send()
+	}
 	s.sec.cost += time.Since(begin)
+}
+
+// over says whether d has passed since t, to the nearest sample.
+func (s *sampler) over(t *totals, d time.Duration, now time.Time) bool {
+	return now.Sub(t.at) >= d-time.Duration(s.g.cfg.Interval)/2
 }
 
 // lateness notes by how much this sample came too late. After a long gap nothing that

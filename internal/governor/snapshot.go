@@ -13,8 +13,8 @@ import (
 type Snapshot struct {
 	Enabled bool      `json:"enabled"`
 	Seq     uint64    `json:"seq"`
-	Time    time.Time `json:"time"`
-	Start   time.Time `json:"start"`
+	Time    time.Time `json:"time,omitzero"`
+	Start   time.Time `json:"start,omitzero"`
 
 	State State `json:"state"`
 
@@ -41,7 +41,7 @@ type Snapshot struct {
 // State is how the process fares by the last window, and why.
 type State struct {
 	Now   stat.State `json:"now"`
-	Since time.Time  `json:"since"`
+	Since time.Time  `json:"since,omitzero"`
 	// Inconclusive says that what looks like overload is the host's: processor time
 	// stolen, or others in front of us in the kernel's queue. Such windows never
 	// become an inflection.
@@ -188,7 +188,7 @@ type Collector struct {
 	Cycles uint64 `json:"cycles"`
 	// LastAt is when the last cycle was seen to have ended, Period its distance to the
 	// one before.
-	LastAt time.Time `json:"last_at"`
+	LastAt time.Time `json:"last_at,omitzero"`
 	Period float64   `json:"period"`
 	// Share is of the processor time available, without what was idle; Assist is the
 	// part of it that allocating goroutines paid, Scavenge what gave memory back.

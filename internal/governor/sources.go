@@ -106,7 +106,7 @@ type KneeReport struct {
 	Capacity float64 `json:"capacity"`
 	// Connections is the knee of a ramp of connections; 0 means that the ramp was of rate.
 	Connections float64   `json:"connections"`
-	Time        time.Time `json:"time"`
+	Time        time.Time `json:"time,omitzero"`
 	// Confidence is the report's own word for how sure it is.
 	Confidence string `json:"confidence"`
 	// Build is the version that was measured, Machine what it ran on.
