@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/hub/hubtest"
@@ -45,6 +46,9 @@ func TestLookupIsExactAfterAKill(t *testing.T) {
 	}
 	p.kill()
 	n := startOn(t, Config{Dir: dir}, ns)
+	began := time.Now()
+	isAt(t, n, &ns, "id0", answered["0"])
+	t.Logf("the first lookup took %v", time.Since(began))
 	var wg sync.WaitGroup
 	ids := make(chan string)
 	for range 8 {
@@ -295,4 +299,41 @@ func TestRemoveOutlivesARestart(t *testing.T) {
 	if top := n.End(&ns); top != next {
 		t.Errorf("top %v, want %v", top, next)
 	}
+}
+
+// BenchmarkFirstLookup reads a log of 100,000 messages with ids.
+func BenchmarkFirstLookup(b *testing.B) {
+	br, err := New(Config{Dir: b.TempDir()}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer br.Close()
+	ns := hub.Namespace{Name: "a", HistorySize: 1_000_000}.WithDefaults()
+	if err := br.Start(b.Context(), []hub.Namespace{ns}, func(*hub.Message) {}); err != nil {
+		b.Fatal(err)
+	}
+	const count, window = 100_000, 1000
+	room := make(chan struct{}, window)
+	for i := range count {
+		room <- struct{}{}
+		p := hub.Publication{
+			Channel: fmt.Sprint("a:", i%100), Data: make([]byte, 128), Attributes: &hub.Attributes{ID: fmt.Sprint("urn:uuid:", i)},
+		}
+		br.Publish(&ns, p, func(_ hub.Position, err error) {
+			if err != nil {
+				b.Error(err)
+			}
+			<-room
+		})
+	}
+	for range window {
+		room <- struct{}{}
+	}
+	for b.Loop() {
+		br.streams["a"].index.reset("")
+		if _, err := br.Lookup(b.Context(), &ns, "urn:uuid:99999"); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)*count/b.Elapsed().Seconds(), "messages/s")
 }

@@ -36,10 +36,10 @@ type stream struct {
 	}
 
 	// Owned by run.
-	before  ending            // where the log ended some time ago
-	now     ending            // where it ended after that
-	suspect time.Time         // since when the log seems to end too early; zero if it does not
-	heard   map[string]uint64 // with durability none, since anyToken was subscribed: the last number of each node
+	before  ending             // where the log ended some time ago
+	now     ending             // where it ended after that
+	suspect time.Time          // since when the log seems to end too early; zero if it does not
+	heard   map[string]*uint64 // with durability none, since anyToken was subscribed: the last number of each node
 
 	// checked is the connection generation in which the log was last verified.
 	checked atomic.Uint64
@@ -280,14 +280,15 @@ const maxHeard = 1024
 
 // hears reports whether node's n is new.
 func (s *stream) hears(node string, n uint64) bool {
-	last, known := s.heard[node]
-	if known && n <= last {
-		return false
+	if last := s.heard[node]; last != nil {
+		rises := n > *last
+		*last = max(*last, n)
+		return rises
 	}
-	if s.heard == nil || !known && len(s.heard) >= maxHeard {
-		s.heard = map[string]uint64{}
+	if s.heard == nil || len(s.heard) >= maxHeard {
+		s.heard = map[string]*uint64{}
 	}
-	s.heard[strings.Clone(node)] = n
+	s.heard[strings.Clone(node)] = &n
 	return true
 }
 
