@@ -20,6 +20,9 @@ type order struct {
 }
 
 func (o *order) push(e *entry) {
+	if len(o.slots) == cap(o.slots) && o.head > len(o.slots)/4 {
+		o.slide()
+	}
 	o.slots = append(o.slots, slot{e.msg.Offset, e})
 	o.live++
 }
@@ -60,15 +63,24 @@ func (o *order) remove(offset uint64) {
 	switch {
 	case o.live == 0:
 		*o = order{}
-	case len(o.slots) > 64 && o.live < len(o.slots)/2:
-		kept := make([]slot, 0, o.live+o.live/2)
-		for _, s := range o.slots[o.head:] {
-			if s.e != nil {
-				kept = append(kept, s)
-			}
-		}
-		o.slots, o.head = kept, 0
+	case len(o.slots)-o.head > 64 && o.live < (len(o.slots)-o.head)/2:
+		o.slide()
 	}
+}
+
+// slide closes all gaps. What is far too big for what is left goes.
+func (o *order) slide() {
+	to := o.slots[:0]
+	if cap(o.slots) > 8*o.live+64 {
+		to = make([]slot, 0, 2*o.live)
+	}
+	for _, s := range o.slots[o.head:] {
+		if s.e != nil {
+			to = append(to, s)
+		}
+	}
+	clear(o.slots[min(len(to), len(o.slots)):])
+	o.slots, o.head = to, 0
 }
 
 // ids are the publishers' own ids of what is retained.
