@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/presence"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
 	"github.com/weir-gateway/weir/websocket"
@@ -180,9 +182,31 @@ func (f *flaps) stop() {
 	clear(f.pending)
 }
 
-// settling is how long a node that found others takes what it hears of for old: it is
-// learning what they know.
+// settling is how long a node that has started is told of what others knew before.
 const settling = 3 * time.Second
+
+// owns reports whether this node is the one to tell webhooks about channel. All nodes
+// hear of all changes, and name the same one. A node that has just started takes for
+// new what it only learns: it tells nothing as long as there is one that knew.
+func (s *Server) owns(channel string) bool {
+	nodes := s.deps.Cluster.Nodes()
+	old := func(n cluster.Node) bool { return time.Since(n.Started) > settling }
+	settled := slices.ContainsFunc(nodes, old)
+	best, most := "", uint64(0)
+	for _, n := range nodes {
+		if settled && !old(n) {
+			continue
+		}
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(n.ID + "/" + channel))
+		w := h.Sum64()
+		w = (w ^ w>>32) * 0xd6e8feb86659fd93 // a short key's last bytes are to count, too
+		if w ^= w >> 32; best == "" || w > most || w == most && n.ID < best {
+			best, most = n.ID, w
+		}
+	}
+	return best == s.deps.Cluster.Self()
+}
 
 // hookTwice tells webhooks that something came, or, when it stays away, that it went.
 // Of all nodes, which hear the same, the channel's owner does it.
@@ -198,10 +222,7 @@ func (s *Server) hookTwice(a *app, k flap, left bool) {
 		s.told.went(k)
 		return
 	}
-	if !s.told.came(k) || !s.deps.Cluster.Owns(k.channel) {
-		return
-	}
-	if time.Since(s.started) < settling && len(s.deps.Cluster.Nodes()) > 1 {
+	if !s.told.came(k) || !s.owns(k.channel) {
 		return
 	}
 	a.hook(hookEvent{Name: in, Channel: channelOf(k.channel), UserID: k.user})
@@ -210,7 +231,7 @@ func (s *Server) hookTwice(a *app, k flap, left bool) {
 // hookAfterAll tells webhooks that something went and stayed away.
 func (s *Server) hookAfterAll(k flap) {
 	a, name := s.split(k.channel)
-	if a == nil || !s.deps.Cluster.Owns(k.channel) {
+	if a == nil || !s.owns(k.channel) {
 		return
 	}
 	e := hookEvent{Name: hookVacated, Channel: name}
@@ -287,7 +308,7 @@ func (s *Server) tellCounts() {
 			text := protocol.AppendEvent(nil, protocol.EventCount, name, protocol.AppendCount(nil, n), "")
 			s.notify(channel, &channelNews{frame: websocket.AppendFrame(nil, websocket.OpText, text)})
 		}
-		if a.hooked[hookCount] && s.deps.Cluster.Owns(channel) {
+		if a.hooked[hookCount] && s.owns(channel) {
 			a.hook(hookEvent{Name: hookCount, Channel: name, SubscriptionCount: &n})
 		}
 	}

@@ -43,13 +43,12 @@ type Deps struct {
 // A Server speaks the protocol with the clients of a process.
 type Server struct {
 	// Fixed in New.
-	cfg     Config
-	deps    Deps
-	log     *slog.Logger
-	started time.Time
-	byKey   map[string]*app
-	byID    map[string]*app
-	byNS    map[string]*app
+	cfg   Config
+	deps  Deps
+	log   *slog.Logger
+	byKey map[string]*app
+	byID  map[string]*app
+	byNS  map[string]*app
 
 	// Any goroutine.
 	lag     backlog.Counts
@@ -127,7 +126,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, errors.New("hub, cluster and presence are needed")
 	}
 	s := &Server{
-		cfg: cfg.WithDefaults(), deps: deps, log: deps.Log, started: time.Now(),
+		cfg: cfg.WithDefaults(), deps: deps, log: deps.Log,
 		byKey: map[string]*app{}, byID: map[string]*app{}, byNS: map[string]*app{},
 		notices: make(chan notice, 4096),
 	}

@@ -95,7 +95,9 @@ func TestPrivateChannelsNeedASignature(t *testing.T) {
 			t.Errorf("%v: %+v", data, got)
 		}
 	}
-	sign := func(channel string) string { return protocol.SignSubscription(appKey, appSecret, a.socket, channel, "") }
+	sign := func(channel string) string {
+		return protocol.SignSubscription(appKey, appSecret, a.socket, channel, "")
+	}
 	f(map[string]string{"channel": "private-a"}, false)
 	f(map[string]string{"channel": "private-a", "auth": sign("private-b")}, false)
 	f(map[string]string{"channel": "private-a", "auth": "other" + sign("private-a")}, false)

@@ -1,0 +1,150 @@
+package pusher_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/weir-gateway/weir/internal/presence"
+	"github.com/weir-gateway/weir/internal/pusher"
+	"github.com/weir-gateway/weir/internal/pusher/protocol"
+)
+
+// member is channel_data.
+func member(id, name string) string {
+	return fmt.Sprintf(`{"user_id":%q,"user_info":{"name":%q}}`, id, name)
+}
+
+// enter joins a presence channel and returns the ids of those who are there.
+func (c *client) enter(channel, data string) []string {
+	c.t.Helper()
+	c.ask(channel, data)
+	f := c.next()
+	var got struct {
+		Presence struct {
+			IDs   []string                   `json:"ids"`
+			Hash  map[string]json.RawMessage `json:"hash"`
+			Count int                        `json:"count"`
+		} `json:"presence"`
+	}
+	if err := json.Unmarshal([]byte(f.text()), &got); err != nil || f.Event != "pusher_internal:subscription_succeeded" {
+		c.t.Fatalf("%+v: %v", f, err)
+	}
+	if p := got.Presence; p.Count != len(p.IDs) || p.Count != len(p.Hash) {
+		c.t.Errorf("%s", f.text())
+	}
+	return got.Presence.IDs
+}
+
+func TestMembersAreToldOncePerUser(t *testing.T) {
+	n := start(t, settings{})
+	a, b, b2 := n.connect(), n.connect(), n.connect()
+	f := func(got []string, want string) {
+		t.Helper()
+		if s := strings.Join(got, " "); s != want {
+			t.Errorf("members %q, want %q", s, want)
+		}
+	}
+	f(a.enter("presence-a", member("1", "A")), "1")
+	f(b.enter("presence-a", member("2", "B")), "1 2")
+	a.want("pusher_internal:member_added", "presence-a", `{"user_id":"2","user_info":{"name":"B"}}`)
+	f(b2.enter("presence-a", member("2", "B")), "1 2")
+	f(a.enter("presence-b", `{"user_id":5}`), "5")
+	b.sayEvent("pusher:unsubscribe", "", map[string]string{"channel": "presence-a"})
+	b.silent()
+	b2.conn.CloseNow()
+	a.want("pusher_internal:member_removed", "presence-a", `{"user_id":"2"}`)
+	a.silent()
+}
+
+func TestMembersOfOtherNodesAreTold(t *testing.T) {
+	n, m := pair(t, settings{})
+	a, b := n.connect(), m.connect()
+	a.enter("presence-a", member("1", "A"))
+	eventually(t, "the other node knows", func() bool { _, users := m.presence.Count("presence-a"); return users == 1 })
+	if got := b.enter("presence-a", member("2", "B")); len(got) != 2 {
+		t.Errorf("members %v", got)
+	}
+	a.want("pusher_internal:member_added", "presence-a", `{"user_id":"2","user_info":{"name":"B"}}`)
+	b.conn.CloseNow()
+	a.want("pusher_internal:member_removed", "presence-a", `{"user_id":"2"}`)
+}
+
+func TestMembersOfOtherProtocolsAreMembers(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	a.enter("presence-a", member("1", "A"))
+	for _, m := range []presence.Member{{Client: "x", User: "9", Info: []byte(`{"from":"elsewhere"}`)}, {Client: "y"}} {
+		if err := n.presence.Join("presence-a", m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.want("pusher_internal:member_added", "presence-a", `{"user_id":"9","user_info":{"from":"elsewhere"}}`)
+	n.presence.Leave("presence-a", "x")
+	a.want("pusher_internal:member_removed", "presence-a", `{"user_id":"9"}`)
+	a.silent()
+}
+
+func TestPresenceChannelsHaveABound(t *testing.T) {
+	n := start(t, settings{cfg: pusher.Config{MaxMembers: 1, MaxMemberData: 100}})
+	a, b := n.connect(), n.connect()
+	a.enter("presence-a", member("1", "A"))
+	b.ask("presence-a", member("2", "B"))
+	if f := b.next(); f.Event != "pusher:subscription_error" || !strings.Contains(f.text(), "LimitReached") {
+		t.Errorf("%+v", f)
+	}
+	b.ask("presence-b", member("2", strings.Repeat("B", 100)))
+	if f := b.next(); !strings.Contains(f.text(), "max_member_data") {
+		t.Errorf("%+v", f)
+	}
+	if got := b.enter("presence-a", member("1", "A")); len(got) != 1 { // the same user
+		t.Errorf("members %v", got)
+	}
+}
+
+func TestSignedInUsersNeedNoChannelData(t *testing.T) {
+	n := start(t, settings{})
+	a := n.connect()
+	const user = `{"id":"1","user_info":{"name":"A"}}`
+	a.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, a.socket, user), "user_data": user})
+	a.next()
+	if got := a.enter("presence-a", ""); len(got) != 1 || got[0] != "1" {
+		t.Errorf("members %v", got)
+	}
+}
+
+func TestClientEventsOnPresenceChannelsSayWhoSent(t *testing.T) {
+	n := start(t, settings{app: pusher.App{ClientEvents: true}})
+	a, b := n.connect(), n.connect()
+	a.enter("presence-a", member("1", "A"))
+	b.enter("presence-a", member("2", "B"))
+	a.want("pusher_internal:member_added", "presence-a", `{"user_id":"2","user_info":{"name":"B"}}`)
+	b.sayEvent("client-hi", "presence-a", "x")
+	if f := a.want("client-hi", "presence-a", "x"); f.User != "2" {
+		t.Errorf("user_id %q", f.User)
+	}
+}
+
+func TestSubscribersAreToldHowManyTheyAre(t *testing.T) {
+	n := start(t, settings{app: pusher.App{SubscriptionCount: true}, cfg: pusher.Config{CountInterval: 20e6}})
+	a, b := n.connect(), n.connect()
+	a.ask("orders", "")
+	a.want("pusher_internal:subscription_succeeded", "orders", `{"subscription_count":1}`)
+	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":1}`)
+	b.ask("orders", "")
+	b.want("pusher_internal:subscription_succeeded", "orders", `{"subscription_count":2}`)
+	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":2}`)
+	b.conn.CloseNow()
+	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":1}`)
+}
+
+func TestCountsOfOtherNodesAreTold(t *testing.T) {
+	n, m := pair(t, settings{app: pusher.App{SubscriptionCount: true}, cfg: pusher.Config{CountInterval: 200e6}})
+	a, b := n.connect(), m.connect()
+	a.ask("orders", "")
+	a.want("pusher_internal:subscription_succeeded", "orders", `{"subscription_count":1}`)
+	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":1}`)
+	b.ask("orders", "")
+	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":2}`)
+}
