@@ -1,4 +1,4 @@
-package protocol
+package mercure
 
 import (
 	"crypto/sha256"
@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
 )
 
 // A topic is a channel of the hub's namespace: "<namespace>:<topic>", with what channel
@@ -18,9 +19,9 @@ import (
 // reads so.
 const longPrefix = "%~"
 
-// Channel returns the channel of a topic. long is the name of the tag that is to carry
+// channelOf returns the channel of a topic. long is the name of the tag that is to carry
 // the topic, "" if the channel says it.
-func Channel(namespace, topic string) (channel, long string) {
+func channelOf(namespace, topic string) (channel, long string) {
 	b := make([]byte, 0, len(namespace)+1+len(topic)+8)
 	if namespace != hub.DefaultNamespace {
 		b = append(append(b, namespace...), ':')
@@ -31,7 +32,7 @@ func Channel(namespace, topic string) (channel, long string) {
 		colon := r == ':' && namespace == hub.DefaultNamespace
 		if r == '%' || colon || r <= ' ' || (r >= 0x7f && r < 0xa0) || r == utf8.RuneError {
 			for _, c := range []byte(topic[i : i+n]) {
-				b = append(b, '%', upperHex[c>>4], upperHex[c&15])
+				b = protocol.AppendEscape(b, c)
 			}
 		} else {
 			b = append(b, topic[i:i+n]...)
@@ -46,12 +47,10 @@ func Channel(namespace, topic string) (channel, long string) {
 	return string(append(b[:start], long...)), long
 }
 
-const upperHex = "0123456789ABCDEF"
-
-// Topic returns the topic of a channel. tags are those of a message on it; without
-// them, or the one that Channel named, a topic that goes by its hash is unknown and
+// topicOf returns the topic of a channel. tags are those of a message on it; without
+// them, or the one that channelOf named, a topic that goes by its hash is unknown and
 // what is returned is no topic.
-func Topic(namespace, channel string, tags map[string]string) string {
+func topicOf(namespace, channel string, tags map[string]string) string {
 	name := channel
 	if namespace != hub.DefaultNamespace {
 		name = strings.TrimPrefix(channel, namespace+":")
@@ -65,52 +64,5 @@ func Topic(namespace, channel string, tags map[string]string) string {
 		}
 		return name
 	}
-	b := make([]byte, 0, len(name))
-	for i := 0; i < len(name); i++ {
-		if name[i] == '%' {
-			if v, ok := hexPair(name[i+1:]); ok {
-				b = append(b, v)
-				i += 2
-				continue
-			}
-		}
-		b = append(b, name[i])
-	}
-	return string(b)
-}
-
-// Escape encodes a variable of a path, as RFC 6570 §3.2.2 expands it: all but
-// unreserved characters, once.
-func Escape(s string) string {
-	var b strings.Builder
-	for i := range len(s) {
-		c := s[i]
-		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0 {
-			b.WriteByte(c)
-		} else {
-			b.Write([]byte{'%', upperHex[c>>4], upperHex[c&15]})
-		}
-	}
-	return b.String()
-}
-
-// Unescape reads what Escape wrote, with "+" as itself.
-func Unescape(s string) (string, bool) {
-	if !strings.Contains(s, "%") {
-		return s, true
-	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] != '%' {
-			b = append(b, s[i])
-			continue
-		}
-		v, ok := hexPair(s[i+1:])
-		if !ok {
-			return "", false
-		}
-		b = append(b, v)
-		i += 2
-	}
-	return string(b), true
+	return protocol.UnescapeLax(name)
 }
