@@ -259,7 +259,8 @@ func (b *Broker) Top(ctx context.Context, ns *hub.Namespace) (hub.Position, erro
 
 // Close answers what is pending with hub.ErrClosed, ends delivery, and shuts the
 // embedded server down last. When it returns, deliver is not running and will
-// not be called again; do not call it from deliver.
+// not be called again; the same is true of the bus's listeners. Do not call it
+// from either.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
