@@ -136,7 +136,7 @@ func (m *machine) found(now time.Time, urgent []Cause) bool {
 
 func (m *machine) enter(now time.Time, to stat.State, causes []Cause) bool {
 	slices.SortStableFunc(causes, func(a, b Cause) int { return int(b.State) - int(a.State) })
-	m.state.Causes = slices.Concat([]Cause{}, causes) // never nil: it is a list in JSON
+	m.state.Causes = append([]Cause{}, causes...) // never nil: it is a list in JSON
 	from := m.state.Now
 	if m.state.Since.IsZero() {
 		m.state.Since = now
