@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/weir-gateway/weir/hub"
 )
@@ -69,25 +70,13 @@ func (l *log) subscribeWhole(name string, tail int) (hub.Snapshot, error) {
 	}
 	l.whole = true
 	s := hub.Snapshot{Top: l.top(), FirstRetained: l.removed + 1}
-	if tail <= 0 {
-		if n := len(l.order.slots); n > 0 {
-			s.Floor = l.order.slots[n-1].offset
-		}
-		return s, nil
+	newest := l.order.newest(max(0, tail))
+	if len(newest) > max(0, tail) {
+		s.Floor = newest[len(newest)-1].msg.Offset
+		newest = newest[:len(newest)-1]
 	}
-	from := len(l.order.slots)
-	for n := 0; from > l.order.head && n < tail; from-- {
-		if l.order.slots[from-1].e != nil {
-			n++
-		}
-	}
-	if from > l.order.head {
-		s.Floor = l.order.slots[from-1].offset
-	}
-	for _, x := range l.order.slots[from:] {
-		if x.e != nil {
-			s.Messages = append(s.Messages, &x.e.msg)
-		}
+	for _, e := range slices.Backward(newest) {
+		s.Messages = append(s.Messages, &e.msg)
 	}
 	return s, nil
 }
@@ -95,15 +84,12 @@ func (l *log) subscribeWhole(name string, tail int) (hub.Snapshot, error) {
 // historyWhole is history of all channels. l.mu is held.
 func (l *log) historyWhole(since uint64, limit int) hub.Page {
 	p := hub.Page{Epoch: l.epoch, Covered: l.last, FirstRetained: l.removed}
-	for _, x := range l.order.slots[l.order.after(since):] {
-		if x.e == nil {
-			continue
-		}
+	for e := range l.order.after(since) {
 		if len(p.Messages) >= max(0, limit) {
-			p.Covered = x.offset - 1
+			p.Covered = e.msg.Offset - 1
 			break
 		}
-		p.Messages = append(p.Messages, &x.e.msg)
+		p.Messages = append(p.Messages, &e.msg)
 	}
 	return p
 }

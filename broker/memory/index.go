@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"iter"
 	"slices"
 	"sort"
 )
@@ -11,76 +12,136 @@ type slot struct {
 	e      *entry
 }
 
-// order is all entries of a log, oldest first. What retention takes out of the
-// middle leaves an empty slot until there are as many of them as entries.
+// order is all entries of a log, oldest first, in chunks: nothing that grows with
+// the log is ever copied at once, and what is taken out of the middle leaves an empty
+// slot until its chunk is mostly empty.
 type order struct {
-	slots []slot // from head on
-	head  int
+	chunks []*chunk // from head on; none is without an entry
+	head   int
+	live   int
+}
+
+type chunk struct {
+	slots []slot
+	begin int // before it all slots are empty
 	live  int
 }
 
+const chunkSlots = 512
+
+func (c *chunk) full() bool { return len(c.slots) >= chunkSlots }
+
+// find returns the index of the first slot with an offset above since.
+func (c *chunk) find(since uint64) int {
+	return sort.Search(len(c.slots), func(i int) bool { return c.slots[i].offset > since })
+}
+
 func (o *order) push(e *entry) {
-	if len(o.slots) == cap(o.slots) && o.head > len(o.slots)/4 {
-		o.slide()
+	var c *chunk
+	if n := len(o.chunks); n > o.head && !o.chunks[n-1].full() {
+		c = o.chunks[n-1]
+	} else {
+		c = &chunk{}
+		if n > o.head { // a log of that length fills another
+			c.slots = make([]slot, 0, chunkSlots)
+		}
+		if o.head > 64 && o.head > len(o.chunks)/2 {
+			o.chunks = append(o.chunks[:0], o.chunks[o.head:]...)
+			clear(o.chunks[len(o.chunks):cap(o.chunks)])
+			o.head = 0
+		}
+		o.chunks = append(o.chunks, c)
 	}
-	o.slots = append(o.slots, slot{e.msg.Offset, e})
+	c.slots = append(c.slots, slot{e.msg.Offset, e})
+	c.live++
 	o.live++
+}
+
+// chunk returns the index of the chunk that offset would be in.
+func (o *order) chunk(offset uint64) int {
+	rest := o.chunks[o.head:]
+	return o.head + max(0, sort.Search(len(rest), func(i int) bool { return rest[i].slots[0].offset > offset })-1)
 }
 
 // oldest returns the first entry, or nil.
 func (o *order) oldest() *entry {
-	if o.head == len(o.slots) {
+	if o.live == 0 {
 		return nil
 	}
-	return o.slots[o.head].e
+	c := o.chunks[o.head]
+	return c.slots[c.begin].e
 }
 
-// after returns the index of the first slot with an offset above since.
-func (o *order) after(since uint64) int {
-	rest := o.slots[o.head:]
-	return o.head + sort.Search(len(rest), func(i int) bool { return rest[i].offset > since })
+// after yields the entries with an offset above since.
+func (o *order) after(since uint64) iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
+		for i := o.chunk(since); i < len(o.chunks); i++ {
+			c := o.chunks[i]
+			for _, s := range c.slots[max(c.begin, c.find(since)):] {
+				if s.e != nil && !yield(s.e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// newest returns up to n+1 of the newest entries, the newest first.
+func (o *order) newest(n int) []*entry {
+	var out []*entry
+	for i := len(o.chunks) - 1; i >= o.head; i-- {
+		for _, s := range slices.Backward(o.chunks[i].slots) {
+			if s.e == nil {
+				continue
+			}
+			if out = append(out, s.e); len(out) > n {
+				return out
+			}
+		}
+	}
+	return out
 }
 
 // get returns the entry at offset, or nil.
 func (o *order) get(offset uint64) *entry {
-	if i := o.after(offset - 1); i < len(o.slots) && o.slots[i].offset == offset {
-		return o.slots[i].e
+	if o.live == 0 {
+		return nil
+	}
+	c := o.chunks[o.chunk(offset)]
+	if i := c.find(offset - 1); i < len(c.slots) && c.slots[i].offset == offset {
+		return c.slots[i].e
 	}
 	return nil
 }
 
 // remove takes out the entry at offset, which is there.
 func (o *order) remove(offset uint64) {
-	i := o.head
-	if o.slots[i].offset != offset {
-		i = o.after(offset - 1)
-	}
-	o.slots[i].e = nil
+	at := o.chunk(offset)
+	c := o.chunks[at]
+	c.slots[c.find(offset-1)].e = nil
+	c.live--
 	o.live--
-	for o.head < len(o.slots) && o.slots[o.head].e == nil { // the first is never empty
-		o.head++
-	}
 	switch {
 	case o.live == 0:
 		*o = order{}
-	case len(o.slots)-o.head > 64 && o.live < (len(o.slots)-o.head)/2:
-		o.slide()
-	}
-}
-
-// slide closes all gaps. What is far too big for what is left goes.
-func (o *order) slide() {
-	to := o.slots[:0]
-	if cap(o.slots) > 8*o.live+64 {
-		to = make([]slot, 0, 2*o.live)
-	}
-	for _, s := range o.slots[o.head:] {
-		if s.e != nil {
-			to = append(to, s)
+	case c.live == 0 && at == o.head:
+		o.chunks[at] = nil
+		o.head++
+	case c.live == 0:
+		o.chunks = slices.Delete(o.chunks, at, at+1)
+	case len(c.slots) >= 16 && c.live < len(c.slots)/4 && at < len(o.chunks)-1:
+		kept := make([]slot, 0, c.live)
+		for _, s := range c.slots {
+			if s.e != nil {
+				kept = append(kept, s)
+			}
+		}
+		c.slots, c.begin = kept, 0
+	default:
+		for c.slots[c.begin].e == nil {
+			c.begin++
 		}
 	}
-	clear(o.slots[min(len(to), len(o.slots)):])
-	o.slots, o.head = to, 0
 }
 
 // ids are the publishers' own ids of what is retained.

@@ -82,7 +82,7 @@ func TestIdleLogIsLetGo(t *testing.T) {
 		l.mu.Unlock()
 		time.Sleep(50 * time.Second)
 		l.mu.Lock()
-		if l.order.oldest() != nil || len(l.order.slots) != 0 || l.bytes != 0 {
+		if l.order.oldest() != nil || len(l.order.chunks) != 0 || l.bytes != 0 {
 			t.Errorf("after 62s: %d bytes in the log", l.bytes)
 		}
 		l.mu.Unlock()
