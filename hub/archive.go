@@ -45,10 +45,11 @@ type History struct {
 // History reads a stretch of channel, which may be Whole of a namespace. The answer
 // takes in all that was stored before the call.
 func (h *Hub) History(ctx context.Context, channel string, opt HistoryOptions) (History, error) {
-	n, err := h.readable(channel)
+	n, err := h.begin(channel)
 	if err != nil {
 		return History{}, err
 	}
+	defer h.work.Done()
 	top, err := h.topOf(ctx, n)
 	if err != nil || top.Epoch == "" {
 		return History{}, err
@@ -84,20 +85,22 @@ func (h *Hub) Latest(ctx context.Context, channel string) (*Message, error) {
 
 // Top returns the end of a namespace's log; zero for one that keeps none.
 func (h *Hub) Top(ctx context.Context, namespace string) (Position, error) {
-	n, err := h.readable(Whole(namespace))
+	n, err := h.begin(Whole(namespace))
 	if err != nil {
 		return Position{}, err
 	}
+	defer h.work.Done()
 	return h.topOf(ctx, n)
 }
 
 // Lookup returns the position of the earliest retained message of the namespace whose
 // Attributes.ID is id, or ErrNoMessage. What it returns can be resumed from.
 func (h *Hub) Lookup(ctx context.Context, namespace, id string) (Position, error) {
-	n, err := h.readable(Whole(namespace))
+	n, err := h.begin(Whole(namespace))
 	if err != nil {
 		return Position{}, err
 	}
+	defer h.work.Done()
 	a, err := h.archive()
 	if err != nil {
 		return Position{}, err
@@ -121,10 +124,11 @@ func (h *Hub) Remove(ctx context.Context, channel string) error {
 	if err := CheckChannel(channel); err != nil {
 		return err
 	}
-	n, err := h.readable(channel)
+	n, err := h.begin(channel)
 	if err != nil {
 		return err
 	}
+	defer h.work.Done()
 	a, err := h.archive()
 	if err != nil {
 		return err
@@ -196,17 +200,25 @@ func (h *Hub) archive() (Archive, error) {
 	return nil, fmt.Errorf("%w: this broker keeps no archive", errors.ErrUnsupported)
 }
 
-// readable returns the namespace of channel, which may be Whole of one.
-func (h *Hub) readable(channel string) (*namespace, error) {
+// begin begins a call about channel, which may be Whole of a namespace, and returns
+// that namespace. Without an error Close waits for h.work.Done.
+func (h *Hub) begin(channel string) (*namespace, error) {
 	if !IsWhole(channel) {
 		if err := CheckChannel(channel); err != nil {
 			return nil, err
 		}
 	}
+	n, err := h.namespaceOf(channel)
+	if err != nil {
+		return nil, err
+	}
+	h.gate.RLock()
+	defer h.gate.RUnlock()
 	if h.closed.Load() {
 		return nil, ErrClosed
 	}
-	return h.namespaceOf(channel)
+	h.work.Add(1)
+	return n, nil
 }
 
 // topOf looks up the end of n's log, together with others who want to know.

@@ -91,6 +91,7 @@ type Hub struct {
 	channels atomic.Int64
 	wire     atomic.Int64 // bytes of wire forms kept in rings
 	closed   atomic.Bool
+	gate     sync.RWMutex // held by Close while it sets closed, or a call would begin after it
 	stats    hubCounters
 
 	// Broker calls that wait run here, at most brokerCalls at a time.
@@ -166,7 +167,10 @@ func (h *Hub) Start(ctx context.Context) error {
 // Close ends the broker, waits for everything the hub started, and is
 // idempotent. The shards' goroutines must no longer call into the hub.
 func (h *Hub) Close() error {
-	if h.closed.Swap(true) {
+	h.gate.Lock()
+	over := h.closed.Swap(true)
+	h.gate.Unlock()
+	if over {
 		return nil
 	}
 	h.cancel()

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/hub"
 )
 
@@ -504,5 +506,91 @@ func TestChannelsAreCounted(t *testing.T) {
 	h.NewShard(func() {}) // nobody runs it
 	if err := h.Channels(over, func(hub.ChannelStats) bool { return true }); !errors.Is(err, context.Canceled) {
 		t.Errorf("a shard that stands still: %v", err)
+	}
+}
+
+// Another node removes: this one hears of it and forgets what it keeps.
+func TestARemovalElsewhereIsHeardOf(t *testing.T) {
+	broker, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := func(dst []byte, m *hub.Message) []byte { return append(dst, m.Data...) }
+	h, err := hub.New(hub.Config{Encoders: []hub.Encoder{plain}}, broker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Close() })
+	o := newOwner(t, h)
+	live(t, o, hub.SubscribeOptions{Channels: []string{"a"}})
+	whole := live(t, o, hub.SubscribeOptions{Channels: []string{"default:"}})
+	first := publish(t, h, "a", "1")
+	last := publish(t, h, "a", "2")
+	whole.wait(t, "both", func() bool { return len(whole.got) == 2 })
+	ns, err := h.Namespace("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Remove(t.Context(), ns, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Bus().Tell("hub.removed", fmt.Appendf(nil, `{"channel":"a","epoch":%q,"offset":%d}`, last.Epoch, last.Offset)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "default:"} {
+		for end := time.Now().Add(10 * time.Second); ; {
+			s := live(t, o, hub.SubscribeOptions{Channels: []string{name}, Since: hub.Positions{first}})
+			o.do(func() { o.shard.Unsubscribe(&s.sub) })
+			if len(s.got) == 0 && len(s.gaps) == 1 {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: still replays %v, gaps %v", name, offsets(s.got), s.gaps)
+			}
+		}
+	}
+	if err := h.Bus().Tell("hub.removed", []byte("rubbish")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCallsDuringCloseEnd(t *testing.T) {
+	for range 20 {
+		h := newHub(t, nil)
+		publish(t, h, "a", "1")
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for {
+					var err error
+					switch i % 4 {
+					case 0:
+						_, err = h.History(context.Background(), "a", hub.HistoryOptions{Limit: 1})
+					case 1:
+						_, err = h.Top(context.Background(), "default")
+					case 2:
+						err = h.Remove(context.Background(), "b")
+					default:
+						if _, err = h.Lookup(context.Background(), "default", "x"); errors.Is(err, hub.ErrNoMessage) {
+							err = nil
+						}
+					}
+					if errors.Is(err, hub.ErrClosed) || errors.Is(err, context.Canceled) {
+						return
+					}
+					if err != nil {
+						t.Errorf("call %d: %v", i, err)
+						return
+					}
+				}
+			})
+		}
+		if err := h.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
 	}
 }
