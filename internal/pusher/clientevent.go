@@ -53,7 +53,9 @@ func (c *session) clientEvent(f protocol.Frame) {
 			return
 		}
 		c.s.counts.clientEvents.Add(1)
-		c.app.hook(hookEvent{Name: hookClientEvent, Channel: channel, Event: event, Data: string(text), SocketID: c.id, UserID: from.User})
+		if c.app.hooked[hookClientEvent] {
+			c.app.hook(hookEvent{Name: hookClientEvent, Channel: channel, Event: event, Data: string(text), SocketID: c.id, UserID: from.User})
+		}
 	})
 }
 

@@ -41,9 +41,11 @@ type Config struct {
 	MaxMembers int `json:"max_members"`
 	// MaxMemberData bounds channel_data and user_data in bytes; 0 means 2 KiB.
 	MaxMemberData int `json:"max_member_data" unit:"bytes"`
+	// MaxWatchlist bounds the users whom one user watches; 0 means 100.
+	MaxWatchlist int `json:"max_watchlist"`
 	// VacatedDelay is how long a channel must be without subscribers before
-	// channel_vacated is sent, and a user gone for member_removed, so that a page that is
-	// reloaded causes neither webhook; 0 means 3s.
+	// channel_vacated is sent, and a user gone for the webhook member_removed and for
+	// those who watch the user, so that a page that is reloaded is no news; 0 means 3s.
 	VacatedDelay hub.Duration `json:"vacated_delay"`
 	// CountInterval is how often a channel's subscription_count is sent at most; 0 means 1s.
 	CountInterval hub.Duration `json:"count_interval"`
@@ -79,6 +81,9 @@ type App struct {
 	// SubscriptionCount tells subscribers how many they are, on other channels than
 	// presence channels. Off by default.
 	SubscriptionCount bool `json:"subscription_count"`
+	// Watchlists tells users who have signed in when those come and go whom their
+	// user_data names in a watchlist. Off by default.
+	Watchlists bool `json:"watchlists"`
 	// MaxConnections bounds the connections to all nodes together, within what they
 	// learn of each other in a moment; 0 means no bound.
 	MaxConnections int `json:"max_connections"`
@@ -137,6 +142,7 @@ func (c Config) WithDefaults() Config {
 	for _, n := range []struct{ at, zero *int }{
 		{&c.MaxEventData, new(protocol.MaxEventData)}, {&c.MaxChannels, new(protocol.MaxChannelsATime)}, {&c.MaxBatch, new(protocol.MaxBatch)},
 		{&c.MaxSubscriptions, new(1000)}, {&c.ClientEventRate, new(10)}, {&c.MaxMembers, new(100)}, {&c.MaxMemberData, new(2 << 10)},
+		{&c.MaxWatchlist, new(100)},
 		{&c.WebhookQueue, new(10_000)},
 	} {
 		if *n.at == 0 {
@@ -170,7 +176,7 @@ func (c Config) Validate() error {
 	}{
 		{"max_event_data", int64(c.MaxEventData)}, {"max_channels", int64(c.MaxChannels)}, {"max_batch", int64(c.MaxBatch)},
 		{"max_subscriptions", int64(c.MaxSubscriptions)}, {"client_event_rate", int64(c.ClientEventRate)}, {"max_members", int64(c.MaxMembers)},
-		{"max_member_data", int64(c.MaxMemberData)}, {"webhook_queue", int64(c.WebhookQueue)}, {"activity_timeout", int64(c.ActivityTimeout)},
+		{"max_member_data", int64(c.MaxMemberData)}, {"webhook_queue", int64(c.WebhookQueue)}, {"max_watchlist", int64(c.MaxWatchlist)}, {"activity_timeout", int64(c.ActivityTimeout)},
 		{"pong_timeout", int64(c.PongTimeout)}, {"vacated_delay", int64(c.VacatedDelay)}, {"count_interval", int64(c.CountInterval)},
 		{"webhook_window", int64(c.WebhookWindow)}, {"webhook_timeout", int64(c.WebhookTimeout)}, {"webhook_retry", int64(c.WebhookRetry)},
 	} {

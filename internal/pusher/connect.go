@@ -92,7 +92,6 @@ func (a *app) allows(origin string) bool {
 func (c *session) open() {
 	s := c.s
 	c.id = newSocketID()
-	c.subs = map[string]*subscription{}
 	s.counts.connections.Add(1)
 	s.counts.connected.Add(1)
 	s.deps.Presence.Add(c.app.crowd, presence.Pusher, 1)

@@ -58,8 +58,12 @@ func memberOf(m presence.Member) protocol.Member {
 // watch hears from presence what happened on a channel, on any node. Every node hears
 // the same: each tells its own subscribers, and one of them the webhooks.
 func (s *Server) watch(channel string, events []presence.Event) {
+	if a := s.byLobby[channel]; a != nil {
+		s.watchUsers(a, events)
+		return
+	}
 	a, name := s.split(channel)
-	if a == nil || strings.HasPrefix(channel, "\x00") {
+	if a == nil || strings.HasPrefix(channel, "\x00") || protocol.KindOf(name).Is(protocol.User) {
 		return
 	}
 	for _, e := range events {
@@ -228,8 +232,12 @@ func (s *Server) hookTwice(a *app, k flap, left bool) {
 	a.hook(hookEvent{Name: in, Channel: channelOf(k.channel), UserID: k.user})
 }
 
-// hookAfterAll tells webhooks that something went and stayed away.
-func (s *Server) hookAfterAll(k flap) {
+// gone hears that something went and stayed away.
+func (s *Server) gone(k flap) {
+	if a := s.byLobby[k.channel]; a != nil {
+		s.tellWatchers(a, k.user, "offline")
+		return
+	}
 	a, name := s.split(k.channel)
 	if a == nil || !s.owns(k.channel) {
 		return
@@ -304,7 +312,7 @@ func (s *Server) tellCounts() {
 			continue
 		}
 		n := s.deps.Presence.Subscriptions(channel, presence.Pusher)
-		if a.SubscriptionCount && !protocol.KindOf(name).Is(protocol.Presence) {
+		if a.tellsCount(protocol.KindOf(name)) {
 			text := protocol.AppendEvent(nil, protocol.EventCount, name, protocol.AppendCount(nil, n), "")
 			s.notify(channel, &channelNews{frame: websocket.AppendFrame(nil, websocket.OpText, text)})
 		}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/presence"
 	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
@@ -147,4 +149,25 @@ func TestCountsOfOtherNodesAreTold(t *testing.T) {
 	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":1}`)
 	b.ask("orders", "")
 	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":2}`)
+}
+
+func TestUsersAreToldWhomTheyWatch(t *testing.T) {
+	n, m := pair(t, settings{app: pusher.App{Watchlists: true}, cfg: pusher.Config{VacatedDelay: hub.Duration(100 * time.Millisecond), MaxWatchlist: 2}})
+	signin := func(c *client, user string) {
+		c.t.Helper()
+		c.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
+	}
+	a, b := n.connect(), m.connect()
+	signin(a, `{"id":"a","watchlist":["b","c"]}`)
+	a.next()
+	signin(b, `{"id":"b","watchlist":["a"]}`)
+	b.next()
+	a.want("pusher_internal:watchlist_events", "", `{"events":[{"name":"online","user_ids":["b"]}]}`)
+	b.want("pusher_internal:watchlist_events", "", `{"events":[{"name":"online","user_ids":["a"]}]}`)
+	b.conn.CloseNow()
+	a.want("pusher_internal:watchlist_events", "", `{"events":[{"name":"offline","user_ids":["b"]}]}`)
+	a.silent()
+	c := n.connect()
+	signin(c, `{"id":"c","watchlist":["a","b","c"]}`)
+	c.wantClose(4009)
 }

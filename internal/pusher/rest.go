@@ -183,7 +183,8 @@ func (s *Server) channels(c *call) {
 	c.r.Do(func(context.Context) {
 		list := s.deps.Presence.Channels(func(channel string) bool {
 			a, name := s.split(channel)
-			return a == c.app && channel[0] != 0 && strings.HasPrefix(name, prefix) && protocol.CheckChannel(name) == nil
+			return a == c.app && channel[0] != 0 && strings.HasPrefix(name, prefix) &&
+				protocol.CheckChannel(name) == nil && !protocol.KindOf(name).Is(protocol.User)
 		})
 		for _, info := range list {
 			if info.Subscriptions[presence.Pusher] == 0 {

@@ -49,6 +49,8 @@ type Server struct {
 	byKey map[string]*app
 	byID  map[string]*app
 	byNS  map[string]*app
+	// byLobby has the apps with watchlists.
+	byLobby map[string]*app
 
 	// Any goroutine.
 	lag     backlog.Counts
@@ -114,6 +116,8 @@ type app struct {
 	hooked map[string]bool
 	// crowd is the name under which presence counts the app's connections.
 	crowd string
+	// lobby is the name under which presence knows who has signed in.
+	lobby string
 	users users
 }
 
@@ -127,7 +131,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg.WithDefaults(), deps: deps, log: deps.Log,
-		byKey: map[string]*app{}, byID: map[string]*app{}, byNS: map[string]*app{},
+		byKey: map[string]*app{}, byID: map[string]*app{}, byNS: map[string]*app{}, byLobby: map[string]*app{},
 		notices: make(chan notice, 4096),
 	}
 	if s.log == nil {
@@ -145,8 +149,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 			return nil, fmt.Errorf("apps[%d]: %w", i, err)
 		}
 		s.byKey[a.Key], s.byID[a.ID], s.byNS[a.Namespace] = a, a, a
+		if a.Watchlists {
+			s.byLobby[a.lobby] = a
+		}
 	}
-	s.told = newFlaps(time.Duration(s.cfg.VacatedDelay), s.hookAfterAll)
+	s.told = newFlaps(time.Duration(s.cfg.VacatedDelay), s.gone)
 	s.dirty.channels = map[string]bool{}
 	deps.Presence.Watch(s.watch)
 	return s, nil
@@ -157,7 +164,7 @@ func (s *Server) newApp(c App) (*app, error) {
 	if err != nil {
 		return nil, fmt.Errorf("namespace %q: %w; add it to namespaces", c.Namespace, err)
 	}
-	a := &app{App: c, secret: string(c.Secret), ns: ns, crowd: "\x00pusher connections " + c.ID, hooked: map[string]bool{}}
+	a := &app{App: c, secret: string(c.Secret), ns: ns, crowd: "\x00pusher connections " + c.ID, lobby: "\x00pusher users " + c.ID, hooked: map[string]bool{}}
 	if c.Namespace != "default" {
 		a.prefix = c.Namespace + ":"
 	}

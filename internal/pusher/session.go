@@ -24,6 +24,7 @@ type session struct {
 	// Owned by the transport's owner.
 	subs       map[string]*subscription // by the protocol's name
 	user       *protocol.SignedIn       // nil until it signs in
+	online     map[string]bool          // those whom the user watches, as the client was told; nil if nobody
 	queue      *backlog.Queue           // what the client is too slow for; nil if there is nothing
 	tokens     float64                  // of client events
 	tokensAt   int64
@@ -128,9 +129,7 @@ func (c *session) Closed() {
 		sub.leave()
 	}
 	c.subs = nil
-	if c.user != nil {
-		c.app.users.remove(c.user.ID, c)
-	}
+	c.signout()
 	if c.queue != nil {
 		c.queue.Forget(&c.s.lag)
 	}

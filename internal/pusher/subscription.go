@@ -68,6 +68,9 @@ func (c *session) subscribe(data []byte) {
 		c.refuse(in.Channel, kind, why, status)
 		return
 	}
+	if c.subs == nil {
+		c.subs = map[string]*subscription{}
+	}
 	c.subs[sub.name] = sub
 	if err := c.t.Subscribe(&sub.Subscriber, sub, hub.SubscribeOptions{Channels: []string{c.app.channel(sub.name)}}); err != nil {
 		sub.Failed(err)
@@ -153,19 +156,16 @@ func (sub *subscription) Start(at hub.Positions) {
 	c.authorized = c.authorized || sub.kind.Is(protocol.Private)
 	c.s.counts.subscribed.Add(1)
 	c.s.deps.Presence.Add(sub.hubName(), presence.Pusher, 1)
-	counted := c.app.SubscriptionCount && !sub.kind.Is(protocol.Presence)
 	switch {
 	case sub.rare != nil:
 		c.event(protocol.EventSubscribed, sub.name, sub.members())
-	case counted:
+	case c.app.tellsCount(sub.kind):
 		n := c.s.deps.Presence.Subscriptions(sub.hubName(), presence.Pusher)
 		c.event(protocol.EventSubscribed, sub.name, protocol.AppendCount(nil, n))
 	default:
 		c.event(protocol.EventSubscribed, sub.name, []byte("{}"))
 	}
-	if counted || c.app.hooked[hookCount] {
-		c.s.countChanged(sub.hubName())
-	}
+	sub.countChanged()
 	if sub.kind.Is(protocol.Cache) {
 		sub.greet()
 	}
@@ -329,7 +329,18 @@ func (sub *subscription) leave() {
 		p.Leave(ch, sub.c.id)
 	}
 	p.Add(ch, presence.Pusher, -1)
-	if a := sub.c.app; a.hooked[hookCount] || a.SubscriptionCount && sub.rare == nil {
-		sub.c.s.countChanged(ch)
+	sub.countChanged()
+}
+
+// tellsCount reports whether subscribers of channels of kind k are told how many they
+// are: on presence channels they know, and those of a user's are one.
+func (a *app) tellsCount(k protocol.Kind) bool {
+	return a.SubscriptionCount && !k.Is(protocol.Presence) && !k.Is(protocol.User)
+}
+
+// countChanged notes that the channel has one subscriber more, or less.
+func (sub *subscription) countChanged() {
+	if a := sub.c.app; a.tellsCount(sub.kind) || a.hooked[hookCount] && !sub.kind.Is(protocol.User) {
+		sub.c.s.countChanged(sub.hubName())
 	}
 }

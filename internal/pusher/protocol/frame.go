@@ -23,6 +23,7 @@ const (
 	EventSubscriptionError = "pusher:subscription_error"
 	EventSubscribed        = "pusher_internal:subscription_succeeded"
 	EventCount             = "pusher_internal:subscription_count"
+	EventWatchlist         = "pusher_internal:watchlist_events"
 	EventMemberAdded       = "pusher_internal:member_added"
 	EventMemberRemoved     = "pusher_internal:member_removed"
 )
@@ -275,6 +276,20 @@ func AppendCount(dst []byte, n int) []byte {
 	dst = append(dst, `{"subscription_count":`...)
 	dst = strconv.AppendInt(dst, int64(n), 10)
 	return append(dst, '}')
+}
+
+// AppendWatchlist appends the data of watchlist_events: what is online or offline.
+func AppendWatchlist(dst []byte, what string, users []string) []byte {
+	dst = append(dst, `{"events":[{"name":`...)
+	dst = appendString(dst, what)
+	dst = append(dst, `,"user_ids":[`...)
+	for i, u := range users {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendString(dst, u)
+	}
+	return append(dst, "]}]}"...)
 }
 
 // AppendString appends s as a JSON string.

@@ -98,6 +98,7 @@ func TestServerFramesAreTheProtocols(t *testing.T) {
 	f(AppendMembers(nil, nil), `{"presence":{"ids":[],"hash":{},"count":0}}`)
 	f(AppendMember(nil, Member{"1", nil}, true), `{"user_id":"1"}`)
 	f(AppendMember(nil, Member{"1", json.RawMessage(`2`)}, false), `{"user_id":"1","user_info":2}`)
+	f(AppendWatchlist(nil, "online", []string{"a", "b"}), `{"events":[{"name":"online","user_ids":["a","b"]}]}`)
 	f(AppendCount(nil, 3), `{"subscription_count":3}`)
 }
 
