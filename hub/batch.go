@@ -14,7 +14,8 @@ type Batch struct {
 	// then kept with the message. Otherwise it lives as long as the batch, and
 	// the ring of recent messages holds payloads only.
 	shared bool
-	wire   []wired
+	wire   wired
+	more   []wired // other formats, of which there are seldom any
 	// scratch is for Once, nil when several subscribers get the batch.
 	scratch *[]byte
 }
@@ -47,9 +48,17 @@ func (b *Batch) Once(f Format) (w []byte, ok bool) {
 // shared and immutable and stays valid after Deliver returns. Only the shard's
 // goroutine may call it.
 func (b *Batch) Bytes(f Format) []byte {
-	for i := range b.wire {
-		if b.wire[i].format == f {
-			return b.wire[i].bytes
+	if b.wire.format == f && b.wire.bytes != nil {
+		return b.wire.bytes
+	}
+	return b.other(f)
+}
+
+// other is Bytes for all but the format that was asked for first.
+func (b *Batch) other(f Format) []byte {
+	for i := range b.more {
+		if b.more[i].format == f {
+			return b.more[i].bytes
 		}
 	}
 	var w []byte
@@ -61,7 +70,11 @@ func (b *Batch) Bytes(f Format) []byte {
 			w = b.append(w, m, f)
 		}
 	}
-	b.wire = append(b.wire, wired{f, w})
+	if b.wire.bytes == nil {
+		b.wire = wired{f, w}
+	} else {
+		b.more = append(b.more, wired{f, w})
+	}
 	return w
 }
 

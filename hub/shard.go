@@ -330,8 +330,8 @@ func (s *Shard) giveBack(b *Batch) {
 	if b.scratch != nil {
 		s.lent = false
 	}
-	clear(b.wire)
-	*b = Batch{hub: s.hub, wire: b.wire[:0]}
+	clear(b.more)
+	*b = Batch{hub: s.hub, more: b.more[:0]}
 	s.spare = b
 	if len(s.lists) < maxSpareLists {
 		clear(list)
