@@ -27,6 +27,7 @@ import (
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/record"
+	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -87,6 +88,10 @@ type settings struct {
 	splits  []upstream.SplitConfig
 	routes  []policy.RouteConfig
 	accept  func(*gateway) func(*eventloop.Conn) eventloop.Handler
+	push    push.Config
+	// endpoints are mounted; it may add formats. panics are expected of the loops.
+	endpoints func(*wire.Formats) []socket.Endpoint
+	panics    uint64
 }
 
 // gateway is a front with routes and a proxy, on real sockets.
@@ -94,6 +99,7 @@ type gateway struct {
 	t        *testing.T
 	addr     string
 	front    *downstream.Server
+	push     *push.Push
 	proxy    *proxy.Proxy
 	hub      *hub.Hub
 	recorder *record.Recorder
@@ -122,6 +128,10 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 	must(err)
 	formats, err := wire.NewFormats(nil)
 	must(err)
+	var endpoints []socket.Endpoint
+	if s.endpoints != nil {
+		endpoints = s.endpoints(formats)
+	}
 	h, err := hub.New(hub.Config{Encoders: formats.Encoders(), Log: log, Namespaces: []hub.Namespace{
 		{Name: "default", Anonymous: true}, {Name: "llm", HistorySize: 400}}}, broker)
 	must(err)
@@ -135,10 +145,12 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 	}
 	g.loops, err = eventloop.New(s.loops, accept, log)
 	must(err)
-	p, err := push.New(push.Config{}, formats, h, g.loops.Loops(), log)
+	p, err := push.New(s.push, formats, h, g.loops.Loops(), log)
 	must(err)
+	g.push = p
 	g.front, err = downstream.New(s.front, p, a, len(g.loops.Loops()), log)
 	must(err)
+	must(g.front.Mount(endpoints))
 	g.proxy, err = proxy.New(s.proxy, g.loops.Loops(), log)
 	must(err)
 	g.front.UseProxy(g.proxy)
@@ -181,10 +193,12 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 		g.recorder.Close()
 		_ = h.Close()
 		_ = a.Close()
+		panics := uint64(0)
 		for _, l := range g.loops.Loops() {
-			if n := l.Stats().Panics; n > 0 {
-				t.Errorf("%d panics", n)
-			}
+			panics += l.Stats().Panics
+		}
+		if panics != s.panics {
+			t.Errorf("%d panics", panics)
 		}
 	})
 	return g

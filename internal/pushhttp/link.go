@@ -148,6 +148,7 @@ func (l *link) put(b []byte) {
 	if !l.ended && len(b) > 0 {
 		l.queue = append(l.queue, b)
 		l.bytes += len(b)
+		l.hungry = l.hungry || l.bytes > stalledFrom
 		tooMuch = l.bytes > maxQueue
 	}
 	if tooMuch {
