@@ -2,11 +2,23 @@ package centrifuge
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/backlog"
+	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/cluster"
+	"github.com/weir-gateway/weir/internal/presence"
 )
 
 // Deps are what a Server works with.
@@ -18,8 +30,15 @@ type Deps struct {
 	// Auth verifies tokens where Config names no keys, and Weir's own API keys.
 	// Required.
 	Auth *auth.Authenticator
+	// Presence knows who is on a channel, over all nodes. Nil: no namespace may have
+	// presence or join_leave.
+	Presence *presence.Presence
+	// Cluster asks the other nodes. Nil: there are none.
+	Cluster *cluster.Cluster
 	// Version is told to clients; empty means "weir".
 	Version string
+	// Name is what people call this node; empty means the host's name.
+	Name string
 	// Request sends a request to a NATS subject and waits for its answer, for
 	// Config.RPCSubject; nil: there is none.
 	Request func(ctx context.Context, subject string, data []byte) ([]byte, error)
@@ -29,17 +48,283 @@ type Deps struct {
 
 // A Server speaks the protocol with the clients of a process.
 type Server struct {
-	cfg  Config
-	deps Deps
+	// Fixed at New.
+	cfg       Config
+	deps      Deps
+	log       *slog.Logger
+	version   string
+	now       func() time.Time // the wall clock; tests have their own
+	started   time.Time
+	names     *names
+	tokens    *auth.Authenticator // of connections
+	subTokens *auth.Authenticator // of subscriptions
+	own       []*auth.Authenticator
+	apiKey    [sha256.Size]byte
+	hasKey    bool
+	proxies   proxies
+	forwarded []string // header fields that some proxy is sent
+	kinds     kinds
+
+	// Any goroutine.
+	nodeID     atomic.Pointer[string]
+	namespaces sync.Map // name → *namespace
+	registry   *registry
+	emulated   emulatedClients
+	deltas     deltas
+	counters   counters
+	waiting    backlog.Counts
+
+	mu    sync.Mutex // guards stops
+	stops []func()
 }
 
-// New returns a Server. The hub need not be started yet.
+// kinds are the kinds of clients, by endpoint.
+type kinds struct {
+	ws, stream [2]*kind // by encoding
+	sse        *kind
+	uniWS      *kind
+	uniSSE     *kind
+	uniStream  *kind
+}
+
+// New returns a Server. The hub need not be started yet; presence must not be.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Server{cfg: cfg.WithDefaults(), deps: deps}, nil
+	if deps.Hub == nil || deps.Auth == nil || !deps.Formats.set {
+		return nil, errors.New("hub, auth and formats are required")
+	}
+	s := &Server{
+		cfg: cfg.WithDefaults(), deps: deps, log: deps.Log, version: deps.Version, now: time.Now,
+		started: time.Now(), registry: newRegistry(), proxies: newProxies(&cfg.Proxies),
+	}
+	def(&s.version, "weir")
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.deps.Name == "" {
+		s.deps.Name, _ = os.Hostname()
+	}
+	var err error
+	if s.names, err = newNames(); err != nil {
+		return nil, err
+	}
+	if err := s.loadKeys(); err != nil {
+		return nil, err
+	}
+	if err := s.checkNamespaces(); err != nil {
+		return nil, err
+	}
+	for _, b := range s.proxies.all() {
+		s.forwarded = append(s.forwarded, b.headers...)
+	}
+	slices.Sort(s.forwarded)
+	s.forwarded = slices.Compact(s.forwarded)
+	s.makeKinds()
+	if deps.Presence != nil {
+		deps.Presence.Watch(s.presenceChanged)
+	}
+	return s, nil
 }
 
-// Endpoints are the paths it serves, for the fronts; none unless enabled.
-func (s *Server) Endpoints() []socket.Endpoint { return nil }
+// checkNamespaces makes the namespaces that are configured, and says which cannot be.
+func (s *Server) checkNamespaces() error {
+	var errs []error
+	for name, o := range s.cfg.Namespaces {
+		ns, err := s.deps.Hub.Namespace(name + ":x")
+		if name == hub.DefaultNamespace {
+			ns, err = s.deps.Hub.Namespace("x")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("namespaces.%s: the hub has no such namespace; add it to hub.namespaces", name))
+			continue
+		}
+		if (o.Presence || o.JoinLeave) && s.deps.Presence == nil {
+			errs = append(errs, fmt.Errorf("namespaces.%s: presence and join_leave are not available here", name))
+		}
+		n, err := newNamespace(*ns, o)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.namespaces.Store(name, n)
+	}
+	if ch := s.cfg.EventsChannel; ch != "" {
+		if _, err := s.deps.Hub.Namespace(ch); err != nil {
+			errs = append(errs, fmt.Errorf("events_channel: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// loadKeys reads the keys of tokens and of the server API.
+func (s *Server) loadKeys() error {
+	s.tokens = s.deps.Auth
+	for _, x := range []struct {
+		name string
+		cfg  auth.Config
+		to   **auth.Authenticator
+	}{{"token", s.cfg.Token, &s.tokens}, {"subscription_token", s.cfg.SubscriptionToken, &s.subTokens}} {
+		a, err := auth.New(x.cfg, s.log)
+		if err != nil {
+			return fmt.Errorf("%s: %w", x.name, err)
+		}
+		if !a.CanVerify() {
+			a.Close()
+			continue
+		}
+		s.own = append(s.own, a)
+		*x.to = a
+	}
+	if s.subTokens == nil {
+		s.subTokens = s.tokens
+	}
+	key := string(s.cfg.APIKey)
+	if s.cfg.APIKeyFile != "" {
+		b, err := os.ReadFile(s.cfg.APIKeyFile)
+		if err != nil {
+			return fmt.Errorf("api_key_file: %w", err)
+		}
+		key = strings.TrimRight(string(b), "\r\n")
+	}
+	if s.hasKey = key != ""; s.hasKey {
+		s.apiKey = sha256.Sum256([]byte(key))
+	}
+	return nil
+}
+
+func (s *Server) makeKinds() {
+	f := s.deps.Formats
+	s.kinds = kinds{
+		ws: [2]*kind{
+			s.newKind(kind{name: "websocket", socket: true, format: f.wsJSON}),
+			s.newKind(kind{name: "websocket", socket: true, enc: protocol.Protobuf, format: f.wsProtobuf}),
+		},
+		stream: [2]*kind{
+			s.newKind(kind{name: "http_stream", format: f.lines}),
+			s.newKind(kind{name: "http_stream", enc: protocol.Protobuf, format: f.stream}),
+		},
+		sse:       s.newKind(kind{name: "sse", sse: true, format: f.sse}),
+		uniWS:     s.newKind(kind{name: "uni_websocket", socket: true, uni: true, format: f.uniWS}),
+		uniSSE:    s.newKind(kind{name: "uni_sse", sse: true, uni: true, ids: true, format: f.uniSSEOne}),
+		uniStream: s.newKind(kind{name: "uni_http_stream", uni: true, format: f.uniStream}),
+	}
+}
+
+// Start begins to listen to the other nodes. Call it once, after the hub's Start and
+// before clients come.
+func (s *Server) Start() error {
+	bus := s.deps.Hub.Bus()
+	if bus == nil {
+		return errors.New("centrifuge: the hub is not started")
+	}
+	node := bus.Node()
+	s.nodeID.Store(&node)
+	for topic, f := range map[string]func(string, []byte){topicControl: s.controlled, topicEmulate: s.emulatedElsewhere} {
+		stop, err := bus.Listen(topic, f)
+		if err != nil {
+			return fmt.Errorf("listen on %s: %w", topic, err)
+		}
+		s.mu.Lock()
+		s.stops = append(s.stops, stop)
+		s.mu.Unlock()
+	}
+	if c := s.deps.Cluster; c != nil {
+		c.Handle(topicInfo, func(string, []byte) []byte { return s.localInfo() })
+		c.Handle(topicChannels, func(_ string, pattern []byte) []byte { return s.localChannels(string(pattern)) })
+	}
+	return nil
+}
+
+// Run keeps the keys of tokens fresh until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, a := range s.own {
+		wg.Go(func() { _ = a.Run(ctx) })
+	}
+	wg.Wait()
+	<-ctx.Done()
+	return nil
+}
+
+// Close ends what Start and New began. Clients are the fronts' to end, before.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	stops := s.stops
+	s.stops = nil
+	s.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+	if c := s.deps.Cluster; c != nil {
+		c.Handle(topicInfo, nil)
+		c.Handle(topicChannels, nil)
+	}
+	s.proxies.close()
+	var errs []error
+	for _, a := range s.own {
+		errs = append(errs, a.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// node is this node's id.
+func (s *Server) node() string {
+	if p := s.nodeID.Load(); p != nil {
+		return *p
+	}
+	return ""
+}
+
+// counters are what a Server has done.
+type counters struct {
+	clients, subscriptions              atomic.Int64
+	commands                            [32]atomic.Uint64 // by kind
+	failed                              atomic.Uint64
+	recovered, unrecovered              atomic.Uint64
+	insufficient, slow                  atomic.Uint64
+	backendErrors, eventsLost, apiCalls atomic.Uint64
+	disconnects                         atomic.Uint64
+}
+
+func (c *counters) disconnected(d protocol.Disconnection) {
+	c.disconnects.Add(1)
+	if d == protocol.DisconnectedSlow {
+		c.slow.Add(1)
+	}
+}
+
+// Stats are counters since New and gauges.
+type Stats struct {
+	Clients       int64  // open connections
+	Subscriptions int64  // of them
+	Commands      uint64 // that clients sent
+	Failed        uint64 // of these, those answered with an error
+	Recovered     uint64 // subscriptions that recovered
+	Unrecovered   uint64 // subscriptions that asked to and could not
+	Insufficient  uint64 // subscriptions ended because the client missed something
+	Disconnects   uint64 // connections that the server ended
+	Slow          uint64 // of these, because the client was too slow
+	BackendErrors uint64 // calls of proxies that brought no answer
+	EventsLost    uint64 // events that could not be published
+	APICalls      uint64 // calls of the server API
+	Held          int64  // messages that wait for slow clients
+	Dropped       uint64 // messages dropped because a client was too slow
+}
+
+// Stats may be called from any goroutine.
+func (s *Server) Stats() Stats {
+	c := &s.counters
+	st := Stats{
+		Clients: c.clients.Load(), Subscriptions: c.subscriptions.Load(), Failed: c.failed.Load(),
+		Recovered: c.recovered.Load(), Unrecovered: c.unrecovered.Load(), Insufficient: c.insufficient.Load(),
+		Disconnects: c.disconnects.Load(), Slow: c.slow.Load(), BackendErrors: c.backendErrors.Load(),
+		EventsLost: c.eventsLost.Load(), APICalls: c.apiCalls.Load(),
+		Held: s.waiting.Held.Load(), Dropped: s.waiting.Dropped.Load(),
+	}
+	for i := range c.commands {
+		st.Commands += c.commands[i].Load()
+	}
+	return st
+}

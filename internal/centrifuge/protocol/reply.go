@@ -241,7 +241,10 @@ type PresenceStatsResult struct{ Clients, Users uint32 }
 
 func (r *PresenceStatsResult) kind() Kind { return PresenceStats }
 
-func (r *PresenceStatsResult) appendJSON(dst []byte) []byte {
+func (r *PresenceStatsResult) appendJSON(dst []byte) []byte { return r.AppendBody(dst) }
+
+// AppendBody appends the result as JSON.
+func (r *PresenceStatsResult) AppendBody(dst []byte) []byte {
 	dst = append(dst, `{"num_clients":`...)
 	dst = strconv.AppendUint(dst, uint64(r.Clients), 10)
 	dst = append(dst, `,"num_users":`...)

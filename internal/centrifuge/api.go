@@ -1,0 +1,296 @@
+package centrifuge
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// apiCall is a call of the server API: all that the methods have among them.
+type apiCall struct {
+	Channel  string   `json:"channel"`
+	Channels []string `json:"channels"`
+	// publish, broadcast
+	Data           json.RawMessage   `json:"data"`
+	B64Data        string            `json:"b64data"`
+	Tags           map[string]string `json:"tags"`
+	IdempotencyKey string            `json:"idempotency_key"`
+	Version        uint64            `json:"version"`
+	// subscribe, unsubscribe, disconnect, refresh
+	User       string          `json:"user"`
+	Client     string          `json:"client"`
+	Session    string          `json:"session"`
+	ExpireAt   int64           `json:"expire_at"`
+	Expired    bool            `json:"expired"`
+	Info       json.RawMessage `json:"info"`
+	B64Info    string          `json:"b64info"`
+	Recover    *position       `json:"recover_since"`
+	Override   *override       `json:"override"`
+	Whitelist  []string        `json:"whitelist"`
+	Disconnect *farewell       `json:"disconnect"`
+	// history
+	Limit   int       `json:"limit"`
+	Since   *position `json:"since"`
+	Reverse bool      `json:"reverse"`
+	// channels, rpc
+	Pattern string          `json:"pattern"`
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params"`
+	// batch
+	Commands []map[string]json.RawMessage `json:"commands"`
+}
+
+// A caller is who calls the server API.
+type caller struct {
+	all bool           // has the key of this API
+	who *auth.Identity // otherwise: has one of Weir's
+}
+
+// apiMethod is a method of the server API: it returns the JSON of its result. It may
+// wait.
+type apiMethod func(s *Server, ctx context.Context, c *apiCall) ([]byte, *protocol.Error)
+
+// method returns a method by its name.
+func method(name string) apiMethod {
+	switch name {
+	case "publish":
+		return (*Server).apiPublish
+	case "broadcast":
+		return (*Server).apiBroadcast
+	case "subscribe":
+		return (*Server).apiSubscribe
+	case "unsubscribe":
+		return (*Server).apiUnsubscribe
+	case "disconnect":
+		return (*Server).apiDisconnect
+	case "refresh":
+		return (*Server).apiRefresh
+	case "presence":
+		return (*Server).apiPresence
+	case "presence_stats":
+		return (*Server).apiPresenceStats
+	case "history":
+		return (*Server).apiHistory
+	case "history_remove":
+		return (*Server).apiHistoryRemove
+	case "channels":
+		return (*Server).apiChannels
+	case "info":
+		return (*Server).apiInfo
+	case "rpc":
+		return (*Server).apiRPC
+	}
+	return nil
+}
+
+// serveAPI answers a call of the server API.
+func (s *Server) serveAPI(r socket.Request) {
+	s.counters.apiCalls.Add(1)
+	who, ok := s.caller(r)
+	if !ok {
+		r.Fail(&wire.Error{Status: http.StatusUnauthorized, Message: "no or wrong key", Hint: "send the key of centrifuge.api_key in X-API-Key"})
+		return
+	}
+	name := strings.TrimPrefix(r.Path(), s.cfg.APIPrefix+"/")
+	transport := s.cfg.APIErrorMode == "transport" || strings.EqualFold(r.Header("X-Centrifugo-Error-Mode"), "transport")
+	body := r.Body()
+	switch {
+	case name != "batch" && method(name) == nil:
+		r.Fail(&wire.Error{Status: http.StatusNotFound, Message: "no such method"})
+		return
+	case len(body) > 0 && !utf8.Valid(body):
+		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is not UTF-8"})
+		return
+	}
+	c := &apiCall{}
+	if len(body) > 0 {
+		if err := json.Unmarshal(body, c); err != nil {
+			r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is no JSON object of the method", Hint: err.Error()})
+			return
+		}
+	}
+	if name == "publish" {
+		s.publishFor(r, who, c, transport)
+		return
+	}
+	var text []byte
+	status := http.StatusOK
+	r.Do(func(ctx context.Context) {
+		if name == "batch" {
+			text = s.batch(ctx, who, c)
+			return
+		}
+		out, e := s.call(ctx, who, name, c)
+		text, status = apiAnswer(out, e, transport)
+	}, func() { r.Answer(status, "application/json", text) })
+}
+
+// caller finds out who calls.
+func (s *Server) caller(r socket.Request) (caller, bool) {
+	key := r.Header("X-API-Key")
+	if key == "" {
+		if scheme, v, ok := strings.Cut(r.Header("Authorization"), " "); ok && strings.EqualFold(scheme, "apikey") {
+			key = strings.TrimSpace(v)
+		}
+	}
+	if key == "" {
+		key = query(r).Get("api_key")
+	}
+	if key == "" {
+		return caller{}, false
+	}
+	sum := sha256.Sum256([]byte(key))
+	if s.hasKey && subtle.ConstantTimeCompare(sum[:], s.apiKey[:]) == 1 {
+		return caller{all: true}, true
+	}
+	who, ok := s.deps.Auth.APIKey([]byte(key))
+	return caller{who: who}, ok
+}
+
+// may reports whether who may call a method of the server API.
+func (who caller) may(name string, c *apiCall) bool {
+	if who.all {
+		return true
+	}
+	channel, _ := hubName(c.Channel)
+	switch name {
+	case "publish":
+		return who.who.CanPublish(channel)
+	case "broadcast":
+		for _, ch := range c.Channels {
+			if in, _ := hubName(ch); !who.who.CanPublish(in) {
+				return false
+			}
+		}
+		return true
+	case "history", "presence", "presence_stats":
+		return who.who.CanSubscribe(channel)
+	}
+	return false
+}
+
+// call runs one method.
+func (s *Server) call(ctx context.Context, who caller, name string, c *apiCall) ([]byte, *protocol.Error) {
+	f := method(name)
+	switch {
+	case f == nil:
+		return nil, &protocol.ErrorMethodNotFound
+	case !who.may(name, c):
+		return nil, &protocol.ErrorPermissionDenied
+	}
+	return f(s, ctx, c)
+}
+
+// publishFor answers a publish without a goroutine: it is the call that comes often.
+func (s *Server) publishFor(r socket.Request, who caller, c *apiCall, transport bool) {
+	answer := func(out []byte, e *protocol.Error) {
+		text, status := apiAnswer(out, e, transport)
+		r.Answer(status, "application/json", text)
+	}
+	if !who.may("publish", c) {
+		answer(nil, &protocol.ErrorPermissionDenied)
+		return
+	}
+	p, e := s.publication(c, c.Channel)
+	if e != nil {
+		answer(nil, e)
+		return
+	}
+	r.Publish(p, func(at hub.Position, err error) {
+		if err != nil {
+			e := errorOf(err)
+			answer(nil, &e)
+			return
+		}
+		answer(positionJSON(at), nil)
+	})
+}
+
+// apiAnswer is the body of an answer, and its status.
+func apiAnswer(out []byte, e *protocol.Error, transport bool) ([]byte, int) {
+	if e == nil {
+		return append(append([]byte(`{"result":`), out...), '}'), http.StatusOK
+	}
+	status := http.StatusOK
+	if transport {
+		status = statusOf(e.Code)
+	}
+	return append(append([]byte(`{"error":`), errorJSON(e)...), '}'), status
+}
+
+func errorJSON(e *protocol.Error) []byte {
+	b, _ := json.Marshal(struct {
+		Code    uint32 `json:"code"`
+		Message string `json:"message"`
+	}{e.Code, e.Message})
+	return b
+}
+
+// statusOf is the HTTP status of an error where one is wanted.
+func statusOf(code uint32) int {
+	switch code {
+	case 101:
+		return http.StatusUnauthorized
+	case 102, 104:
+		return http.StatusNotFound
+	case 103:
+		return http.StatusForbidden
+	case 106, 107, 108:
+		return http.StatusBadRequest
+	case 111:
+		return http.StatusTooManyRequests
+	case 112:
+		return http.StatusRequestedRangeNotSatisfiable
+	case 113:
+		return http.StatusConflict
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// maxBatch bounds the commands of one batch.
+const maxBatch = 1000
+
+// batch runs several commands in their order. Each has its own reply.
+func (s *Server) batch(ctx context.Context, who caller, c *apiCall) []byte {
+	out := []byte(`{"replies":[`)
+	for i, one := range c.Commands {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, s.batched(ctx, who, one, i)...)
+	}
+	return append(out, ']', '}')
+}
+
+func (s *Server) batched(ctx context.Context, who caller, one map[string]json.RawMessage, i int) []byte {
+	fail := func(e *protocol.Error) []byte {
+		return append(append([]byte(`{"error":`), errorJSON(e)...), '}')
+	}
+	if len(one) != 1 || i >= maxBatch {
+		return fail(&protocol.ErrorBadRequest)
+	}
+	for name, params := range one {
+		c := &apiCall{}
+		if err := json.Unmarshal(params, c); err != nil {
+			return fail(&protocol.ErrorBadRequest)
+		}
+		out, e := s.call(ctx, who, name, c)
+		if e != nil {
+			return fail(e)
+		}
+		b := protocol.AppendString([]byte{'{'}, name)
+		return append(append(append(b, ':'), out...), '}')
+	}
+	return nil
+}

@@ -1,0 +1,205 @@
+package centrifuge
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
+)
+
+// namespace is what is known of a namespace of the hub.
+type namespace struct {
+	Namespace
+	name  string
+	regex *regexp.Regexp // nil: any name
+	log   bool           // it keeps one
+}
+
+func newNamespace(n hub.Namespace, options Namespace) (*namespace, error) {
+	x := &namespace{Namespace: options, name: n.Name, log: n.WithDefaults().Durability != hub.None}
+	if options.ChannelRegex != "" {
+		var err error
+		if x.regex, err = regexp.Compile(options.ChannelRegex); err != nil {
+			return nil, fmt.Errorf("namespaces.%s.channel_regex: %w", n.Name, err)
+		}
+	}
+	return x, nil
+}
+
+// A private channel is spelled "$ns:name" by clients and "ns:$name" in the hub, where
+// the namespace comes first.
+
+// hubName returns what the hub calls a client's channel.
+func hubName(channel string) (string, bool) {
+	i := strings.IndexByte(channel, ':')
+	switch {
+	case i < 0:
+		return channel, true
+	case channel[0] == '$':
+		return channel[1:i+1] + "$" + channel[i+1:], true
+	default:
+		return channel, !strings.HasPrefix(channel[i+1:], "$") // it has another spelling
+	}
+}
+
+// wireName returns what clients call a channel of the hub.
+func wireName(channel string) string {
+	if i := strings.IndexByte(channel, ':'); i > 0 && strings.HasPrefix(channel[i+1:], "$") {
+		return "$" + channel[:i+1] + channel[i+2:]
+	}
+	return channel
+}
+
+// isPrivate reports whether a client needs a token for the channel.
+func isPrivate(channel string) bool {
+	_, name, ok := strings.Cut(channel, ":")
+	if !ok {
+		name = channel
+	}
+	return strings.HasPrefix(name, "$")
+}
+
+// usersOf returns the users that a channel is limited to: those after "#".
+func usersOf(channel string) (users []string, limited bool) {
+	_, list, ok := strings.Cut(channel, "#")
+	if !ok {
+		return nil, false
+	}
+	return strings.Split(list, ","), true
+}
+
+// channel checks a channel of a client's and returns its name in the hub.
+func (s *Server) channel(name string) (string, *namespace, *protocol.Error) {
+	in, ok := hubName(name)
+	if name == "" || !ok {
+		return "", nil, &protocol.ErrorBadRequest
+	}
+	ns, err := s.deps.Hub.Namespace(in)
+	if err != nil {
+		return "", nil, &protocol.ErrorUnknownChannel
+	}
+	if hub.CheckChannel(in) != nil {
+		return "", nil, &protocol.ErrorBadRequest
+	}
+	n := s.namespace(ns)
+	if n.regex != nil {
+		_, bare, ok := strings.Cut(in, ":")
+		if !ok {
+			bare = in
+		}
+		if !n.regex.MatchString(bare) {
+			return "", nil, &protocol.ErrorBadRequest
+		}
+	}
+	return in, n, nil
+}
+
+// namespace returns the options of a namespace of the hub.
+func (s *Server) namespace(ns *hub.Namespace) *namespace {
+	if n, ok := s.namespaces.Load(ns.Name); ok {
+		return n.(*namespace)
+	}
+	n, err := newNamespace(*ns, s.cfg.Namespaces[ns.Name])
+	if err != nil { // New has compiled them all
+		n = &namespace{name: ns.Name}
+	}
+	got, _ := s.namespaces.LoadOrStore(ns.Name, n)
+	return got.(*namespace)
+}
+
+// errorOf says in the protocol's words what the hub refused.
+func errorOf(err error) protocol.Error {
+	switch {
+	case errors.Is(err, hub.ErrUnknownNamespace):
+		return protocol.ErrorUnknownChannel
+	case errors.Is(err, hub.ErrBadChannel), errors.Is(err, hub.ErrTooLarge):
+		return protocol.ErrorBadRequest
+	case errors.Is(err, hub.ErrTooManyChannels):
+		return protocol.ErrorLimit
+	case errors.Is(err, hub.ErrOverloaded):
+		return protocol.ErrorTooManyRequests
+	case errors.Is(err, hub.ErrBadEpoch):
+		return protocol.ErrorUnrecoverable
+	case errors.Is(err, errors.ErrUnsupported):
+		return protocol.ErrorNotAvailable
+	default:
+		return protocol.ErrorInternal
+	}
+}
+
+// A right is something that namespaces allow clients.
+type right struct{ client, subscriber, anonymous bool }
+
+// may judges a right on a channel.
+func (s *session) may(r right, channel string) bool {
+	known := s.account.user != "" || r.anonymous
+	if s.srv().cfg.Insecure || r.client && known {
+		return true
+	}
+	return r.subscriber && known && s.find(channel) != nil
+}
+
+func (n *namespace) publishRight() right {
+	return right{n.AllowPublishForClient, n.AllowPublishForSubscriber, n.AllowPublishForAnonymous}
+}
+
+func (n *namespace) presenceRight() right {
+	return right{n.AllowPresenceForClient, n.AllowPresenceForSubscriber, n.AllowPresenceForAnonymous}
+}
+
+func (n *namespace) historyRight() right {
+	return right{n.AllowHistoryForClient, n.AllowHistoryForSubscriber, n.AllowHistoryForAnonymous}
+}
+
+// open reports whether clients may subscribe because the namespace is open to them;
+// granted, that this one may because it is meant.
+func (s *session) mayRead(channel string, n *namespace) (granted, open bool) {
+	a := s.account
+	if users, limited := usersOf(channel); limited && n.AllowUserLimited {
+		return a.user != "" && slices.Contains(users, a.user), false
+	}
+	switch {
+	case a.subscribe != nil && a.subscribe.Match(channel):
+		return true, false
+	case isPrivate(channel):
+		return false, false
+	}
+	open = n.AllowSubscribeForClient && (a.user != "" || n.AllowSubscribeForAnonymous) || s.srv().cfg.Insecure
+	return false, open
+}
+
+// options gives w what namespace and client want together.
+func (w *want) options(r *protocol.SubscribeRequest) {
+	n := w.ns
+	if n.log {
+		if n.ForceRecovery || n.AllowRecovery && r.Recoverable {
+			w.flags |= recoverable
+		}
+		if n.ForcePositioning || n.AllowPositioning && r.Positioned {
+			w.flags |= positioned
+		}
+	}
+	if n.JoinLeave && (n.ForcePushJoinLeave || r.JoinLeave) {
+		w.flags |= joinLeave
+	}
+	if n.Presence || n.JoinLeave {
+		w.flags |= tracked
+	}
+	w.delta = n.AllowDelta && r.Delta == "fossil"
+	w.recovery(r)
+}
+
+// recovery takes from r where the client stands.
+func (w *want) recovery(r *protocol.SubscribeRequest) {
+	if w.flags&recoverable == 0 {
+		return
+	}
+	w.recover = r.Recover
+	w.cache = w.ns.ForceRecoveryMode == "cache"
+	w.since = protocol.Position{Offset: r.Offset, Epoch: r.Epoch}
+	w.reject = r.Flag&protocol.FlagRejectUnrecovered != 0
+}

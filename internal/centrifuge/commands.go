@@ -1,0 +1,373 @@
+package centrifuge
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
+)
+
+// do runs work on a goroutine and then then, unless the client has gone meanwhile. It
+// reports false when there is too much at work.
+func (s *session) do(work func(ctx context.Context), then func()) bool {
+	return s.t.Do(work, func() {
+		if s.flags&ended == 0 {
+			then()
+		}
+	})
+}
+
+// work is do for what the client cannot go on without.
+func (s *session) work(work func(ctx context.Context), then func()) {
+	if !s.do(work, then) {
+		s.disconnect(protocol.DisconnectedTooManyRequests)
+	}
+}
+
+// aside is do for the command id, which others may overtake.
+func (s *session) aside(id uint32, work func(ctx context.Context), then func()) {
+	r := s.extra()
+	if r.working >= maxWorking {
+		s.fail(id, protocol.ErrorTooManyRequests)
+		return
+	}
+	r.working++
+	if !s.do(work, func() { s.extra().working--; then() }) {
+		r.working--
+		s.fail(id, protocol.ErrorTooManyRequests)
+	}
+}
+
+// inOrder is do for the command id; those after it wait.
+func (s *session) inOrder(id uint32, work func(ctx context.Context), then func()) {
+	s.flags |= busy
+	if !s.do(work, func() { then(); s.done() }) {
+		s.flags &^= busy
+		s.fail(id, protocol.ErrorTooManyRequests)
+	}
+}
+
+// subscribe answers a subscribe command.
+func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
+	srv := s.srv()
+	if r.Channel == "" {
+		s.disconnect(protocol.DisconnectedBadRequest)
+		return
+	}
+	in, ns, e := srv.channel(r.Channel)
+	switch {
+	case e != nil:
+	case r.Type != 0:
+		e = &protocol.ErrorNotAvailable
+	case s.find(in) != nil:
+		e = &protocol.ErrorSubscribed
+	case s.countSubscriptions() >= srv.cfg.ChannelLimit:
+		e = &protocol.ErrorLimit
+	case r.Filter != nil && (!ns.AllowTagsFilter || r.Delta != "" || r.Filter.Check() != nil):
+		e = &protocol.ErrorBadRequest
+	}
+	if e != nil {
+		s.fail(id, *e)
+		return
+	}
+	w := want{channel: in, ns: ns, id: id, filter: r.Filter}
+	w.options(r)
+	granted, open := s.mayRead(in, ns)
+	_, limited := usersOf(in)
+	limited = limited && ns.AllowUserLimited
+	switch {
+	case r.Token != "":
+		s.subscribeByToken(w, r.Channel, r.Token)
+	case granted:
+		s.attach(w)
+	case limited:
+		s.fail(id, protocol.ErrorPermissionDenied)
+	case ns.SubscribeProxy:
+		s.subscribeByProxy(w, slices.Clone(r.Data))
+	case open:
+		w.flags |= public
+		if srv.cfg.Insecure {
+			w.flags &^= public
+		}
+		s.attach(w)
+	default:
+		s.fail(id, protocol.ErrorPermissionDenied)
+	}
+}
+
+// subscribeByToken subscribes who has a token for the channel.
+func (s *session) subscribeByToken(w want, channel, token string) {
+	srv := s.srv()
+	var got *claims
+	var err error
+	s.inOrder(w.id, func(ctx context.Context) { got, err = srv.verify(ctx, srv.subTokens, token) }, func() {
+		switch {
+		case err != nil:
+			e, _ := verdict(err)
+			if e == nil {
+				e = &protocol.ErrorPermissionDenied
+			}
+			s.fail(w.id, *e)
+			return
+		case !s.isFor(got, channel):
+			s.disconnect(protocol.DisconnectedInvalidToken)
+			return
+		}
+		w.info, w.expires = safe(got.Info), got.expires
+		w.byProxy = !got.expires.IsZero() && w.ns.SubRefreshProxy
+		got.Override.apply(&w)
+		s.attach(w)
+	})
+}
+
+// isFor reports whether a subscription token is for this client and channel.
+func (s *session) isFor(c *claims, channel string) bool {
+	return c.Channel == channel && c.Sub == s.account.user && (c.Client == "" || c.Client == s.clientID())
+}
+
+// unsubscribeCommand answers an unsubscribe command. It succeeds also for a channel
+// that the client is not on.
+func (s *session) unsubscribeCommand(id uint32, channel string) {
+	if channel == "" {
+		s.disconnect(protocol.DisconnectedBadRequest)
+		return
+	}
+	if in, ok := hubName(channel); ok {
+		if x := s.find(in); x != nil {
+			if p := x.pending(); p != nil && p.id != 0 {
+				s.fail(p.id, protocol.ErrorInternal) // it has not been answered yet
+			}
+			s.drop(x)
+			s.srv().tellUnsubscribed(s, in, protocol.Unsubscription{Reason: "client unsubscribed"})
+		}
+	}
+	s.reply(id, protocol.EmptyResult{Kind: protocol.Unsubscribe})
+}
+
+// publish answers a publish command.
+func (s *session) publish(c *protocol.Command) {
+	srv := s.srv()
+	if c.Sub.Channel == "" || len(c.Sub.Data) == 0 {
+		s.disconnect(protocol.DisconnectedBadRequest)
+		return
+	}
+	in, ns, e := srv.channel(c.Sub.Channel)
+	switch {
+	case e != nil:
+	case c.Type != 0:
+		e = &protocol.ErrorNotAvailable
+	case !ns.PublishProxy && !s.mayPublish(in, ns):
+		e = &protocol.ErrorPermissionDenied
+	case !ns.takes(c.Sub.Data):
+		e = &protocol.ErrorBadRequest
+	}
+	if e != nil {
+		s.fail(c.ID, *e)
+		return
+	}
+	data := bytes.Clone(c.Sub.Data)
+	if ns.PublishProxy {
+		s.publishByProxy(c.ID, in, data)
+		return
+	}
+	s.publishNow(c.ID, hub.Publication{Channel: in, Data: data}, nil)
+}
+
+func (s *session) mayPublish(channel string, ns *namespace) bool {
+	a := s.account
+	return a.publish != nil && a.publish.Match(channel) || s.may(ns.publishRight(), channel)
+}
+
+// takes reports whether clients may publish data in n.
+func (n *namespace) takes(data []byte) bool {
+	switch n.DataFormat {
+	case "json":
+		return protocol.Valid(data)
+	case "json_object":
+		return data[0] == '{' && protocol.Valid(data)
+	}
+	return true
+}
+
+// publishNow publishes what the client sent, in its name.
+func (s *session) publishNow(id uint32, p hub.Publication, tags map[string]string) {
+	info := s.clientInfo()
+	if x := s.find(p.Channel); x != nil && x.own != nil {
+		info.Chan = x.own.info
+	}
+	p.Attributes = &hub.Attributes{Info: info.AppendInfo(nil), Payload: payloadKind(p.Data, s.kind().enc), Tags: tags}
+	s.t.Publish(p, func(_ hub.Position, err error) {
+		switch {
+		case s.flags&ended != 0:
+		case err != nil:
+			s.srv().log.Debug("publish", "channel", p.Channel, "err", err)
+			s.fail(id, errorOf(err))
+		default:
+			s.reply(id, protocol.EmptyResult{Kind: protocol.Publish})
+		}
+	})
+}
+
+// presence answers a presence or presence_stats command.
+func (s *session) presence(c *protocol.Command) {
+	in, _, e := s.asked(c, func(n *namespace) bool { return n.Presence }, (*namespace).presenceRight)
+	if e != nil {
+		s.fail(c.ID, *e)
+		return
+	}
+	srv, id := s.srv(), c.ID
+	if c.Kind == protocol.PresenceStats {
+		clients, users := srv.deps.Presence.Count(in)
+		s.reply(id, &protocol.PresenceStatsResult{Clients: uint32(clients), Users: uint32(users)})
+		return
+	}
+	enc := s.kind().enc
+	var r *protocol.PresenceResult
+	s.aside(id, func(context.Context) { r = srv.presenceOf(in, enc) }, func() { s.reply(id, r) })
+}
+
+// asked checks a question about a channel.
+func (s *session) asked(c *protocol.Command, has func(*namespace) bool, r func(*namespace) right) (string, *namespace, *protocol.Error) {
+	if c.Sub.Channel == "" {
+		s.disconnect(protocol.DisconnectedBadRequest)
+		return "", nil, &protocol.ErrorBadRequest
+	}
+	in, ns, e := s.srv().channel(c.Sub.Channel)
+	switch {
+	case e != nil:
+		return "", nil, e
+	case !has(ns):
+		return "", nil, &protocol.ErrorNotAvailable
+	case !s.may(r(ns), in):
+		return "", nil, &protocol.ErrorPermissionDenied
+	}
+	return in, ns, nil
+}
+
+// presenceOf returns who is on a channel.
+func (s *Server) presenceOf(channel string, enc protocol.Encoding) *protocol.PresenceResult {
+	r := &protocol.PresenceResult{Presence: map[string]*protocol.ClientInfo{}}
+	for _, m := range s.deps.Presence.Members(channel, maxPresence) {
+		r.Presence[m.Client] = infoOf(&m, enc)
+	}
+	return r
+}
+
+// maxPresence bounds the clients of one answer.
+const maxPresence = 10_000
+
+// history answers a history command.
+func (s *session) history(c *protocol.Command) {
+	in, ns, e := s.asked(c, func(n *namespace) bool { return n.log }, (*namespace).historyRight)
+	if e != nil {
+		s.fail(c.ID, *e)
+		return
+	}
+	srv, id, enc := s.srv(), c.ID, s.kind().enc
+	opt := srv.historyOptions(int(c.Limit), c.HasSince, c.Since, c.Reverse)
+	var h hub.History
+	var err error
+	s.aside(id, func(ctx context.Context) { h, err = srv.deps.Hub.History(ctx, in, opt) }, func() {
+		if err != nil {
+			s.fail(id, errorOf(err))
+			return
+		}
+		granted, _ := s.mayRead(in, ns)
+		x := s.find(in)
+		private := granted || x != nil && x.plan.Value().flags&public == 0 || srv.cfg.Insecure
+		s.reply(id, historyOf(&h, enc, private))
+	})
+}
+
+// historyOptions returns what the hub is asked.
+func (s *Server) historyOptions(limit int, hasSince bool, since protocol.Position, reverse bool) hub.HistoryOptions {
+	if limit < 0 || limit > s.cfg.HistoryLimit {
+		limit = s.cfg.HistoryLimit
+	}
+	opt := hub.HistoryOptions{Limit: limit, Reverse: reverse}
+	if hasSince {
+		opt.Since = hub.Position{Epoch: since.Epoch, Offset: since.Offset}
+	}
+	return opt
+}
+
+func historyOf(h *hub.History, enc protocol.Encoding, private bool) *protocol.HistoryResult {
+	r := &protocol.HistoryResult{Position: protocol.Position{Offset: h.Top.Offset, Epoch: h.Top.Epoch}}
+	for _, m := range h.Messages {
+		if private || m.Attributes == nil || !m.Attributes.Private {
+			p := publicationOf(m, enc)
+			r.Publications = append(r.Publications, &p)
+		}
+	}
+	return r
+}
+
+// rpc answers an rpc command.
+func (s *session) rpc(c *protocol.Command) {
+	srv, id := s.srv(), c.ID
+	switch {
+	case srv.proxies.rpc != nil:
+		s.rpcByProxy(id, c.Method, slices.Clone(c.Sub.Data))
+	case srv.cfg.RPCSubject != "" && srv.deps.Request != nil:
+		s.rpcBySubject(id, c.Method, slices.Clone(c.Sub.Data))
+	default:
+		s.fail(id, protocol.ErrorNotAvailable)
+	}
+}
+
+// rpcBySubject sends the call as a request to a subject; the answer is the result.
+func (s *session) rpcBySubject(id uint32, method string, data []byte) {
+	srv := s.srv()
+	if !validMethod(method) {
+		s.fail(id, protocol.ErrorMethodNotFound)
+		return
+	}
+	subject := srv.cfg.RPCSubject
+	if method != "" {
+		subject += "." + method
+	}
+	var out []byte
+	var err error
+	s.aside(id, func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, rpcTimeout)
+		defer cancel()
+		out, err = srv.deps.Request(ctx, subject, data)
+	}, func() {
+		if err != nil {
+			srv.log.Debug("rpc", "subject", subject, "err", err)
+			s.fail(id, protocol.ErrorInternal)
+			return
+		}
+		s.reply(id, &protocol.RPCResult{Data: s.fit(out)})
+	})
+}
+
+const rpcTimeout = 5 * time.Second
+
+// validMethod reports whether a method may stand in a subject.
+func validMethod(m string) bool {
+	for i := range len(m) {
+		c := m[i]
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.' && i > 0 && m[i-1] != '.') {
+			return false
+		}
+	}
+	return len(m) <= 128 && (m == "" || m[len(m)-1] != '.')
+}
+
+// payloadKind says what a client's data is: JSON if it can be, so that it reaches
+// everybody as what it is.
+func payloadKind(data []byte, enc protocol.Encoding) hub.Payload {
+	switch {
+	case enc == protocol.JSON, protocol.Valid(data):
+		return hub.JSON
+	case utf8.Valid(data):
+		return hub.Text
+	default:
+		return hub.Binary
+	}
+}

@@ -1,0 +1,110 @@
+package centrifuge
+
+import (
+	"hash/maphash"
+	"slices"
+	"sync"
+)
+
+// registry has all connected clients. Any goroutine.
+type registry struct {
+	seed  maphash.Seed
+	parts [64]registryPart
+}
+
+// A registryPart has the clients of some users, and some of those without one, which
+// are spread by their number.
+type registryPart struct {
+	mu     sync.Mutex
+	nobody []*session
+	users  map[string][]*session
+}
+
+func newRegistry() *registry {
+	r := &registry{seed: maphash.MakeSeed()}
+	for i := range r.parts {
+		r.parts[i].users = map[string][]*session{}
+	}
+	return r
+}
+
+func (r *registry) part(user string, number uint64) *registryPart {
+	if user == "" {
+		return &r.parts[number%uint64(len(r.parts))]
+	}
+	return &r.parts[maphash.String(r.seed, user)%uint64(len(r.parts))]
+}
+
+// add takes s in. It reports false if its user has limit clients already; 0 means
+// that there is no limit.
+func (r *registry) add(s *session, limit int) bool {
+	user := s.account.user
+	p := r.part(user, s.t.ID())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case user == "":
+		s.place = uint32(len(p.nobody))
+		p.nobody = append(p.nobody, s)
+	case limit > 0 && len(p.users[user]) >= limit:
+		return false
+	default:
+		p.users[user] = append(p.users[user], s)
+	}
+	s.flags |= registered
+	return true
+}
+
+func (r *registry) remove(s *session) {
+	user := s.account.user
+	p := r.part(user, s.t.ID())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if user == "" {
+		last := len(p.nobody) - 1
+		p.nobody[s.place] = p.nobody[last]
+		p.nobody[s.place].place = s.place
+		p.nobody[last] = nil
+		p.nobody = p.nobody[:last]
+		return
+	}
+	list := slices.DeleteFunc(p.users[user], func(x *session) bool { return x == s })
+	if len(list) == 0 {
+		delete(p.users, user)
+	} else {
+		p.users[user] = list
+	}
+}
+
+// of returns the clients of a user. Those of "" are all that have none.
+func (r *registry) of(user string) []*session {
+	if user != "" {
+		p := r.part(user, 0)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return slices.Clone(p.users[user])
+	}
+	var list []*session
+	for i := range r.parts {
+		p := &r.parts[i]
+		p.mu.Lock()
+		list = append(list, p.nobody...)
+		p.mu.Unlock()
+	}
+	return list
+}
+
+// count returns how many clients there are, and how many users they have.
+func (r *registry) count() (clients, users int) {
+	for i := range r.parts {
+		p := &r.parts[i]
+		p.mu.Lock()
+		clients += len(p.nobody)
+		users += len(p.users)
+		for _, u := range p.users {
+			clients += len(u)
+		}
+		p.mu.Unlock()
+	}
+	return clients, users
+}

@@ -1,0 +1,72 @@
+package centrifuge
+
+import (
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/backlog"
+	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
+)
+
+// holdMessage keeps m for a client that does not take it now, under the policy of its
+// namespace.
+func (s *session) holdMessage(m *hub.Message) {
+	srv := s.srv()
+	ns, err := srv.deps.Hub.Namespace(m.Channel)
+	if err != nil {
+		return
+	}
+	r := s.extra()
+	if r.backlog == nil {
+		r.backlog = &backlog.Queue{}
+	}
+	if !r.backlog.Push(m, ns, &srv.waiting) {
+		s.disconnect(protocol.DisconnectedSlow)
+	}
+}
+
+// releaseBytes is how much of what was held leaves in one write.
+const releaseBytes = 64 << 10
+
+// Drained implements socket.Session: what was held is sent, as long as the client
+// takes it.
+func (s *session) Drained() {
+	for s.flags&ended == 0 && s.rare != nil && s.rare.backlog != nil && !s.t.Stalled() {
+		q, srv := s.rare.backlog, s.srv()
+		for _, g := range q.TakeDropped(&srv.waiting) {
+			s.dropped(g)
+		}
+		var out []byte
+		for !q.Empty() && len(out) < releaseBytes {
+			if g, ok := q.TakeGap(); ok {
+				s.dropped(g)
+				continue
+			}
+			m := q.Pop(&srv.waiting)
+			if x := s.find(m.Channel); x != nil && x.pending() == nil {
+				out = append(out, x.encode(m)...)
+			}
+		}
+		if q.Empty() {
+			s.rare.backlog = nil
+		}
+		if len(out) > 0 && s.flags&ended == 0 {
+			s.t.Send(out)
+		}
+	}
+}
+
+// dropped tells the client of a gap in a namespace: its subscriptions there that are
+// to hear of gaps begin anew.
+func (s *session) dropped(g hub.Gap) {
+	var affected []*subscription
+	for x := range s.subscriptions() {
+		pl := x.plan.Value()
+		if pl.ns.name == g.Namespace && pl.flags&(positioned|recoverable) != 0 && x.pending() == nil {
+			affected = append(affected, x)
+		}
+	}
+	for _, x := range affected {
+		if s.flags&ended == 0 {
+			x.insufficient()
+		}
+	}
+}
