@@ -1,0 +1,105 @@
+package mercure
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/socket"
+)
+
+const (
+	textPlain    = "text/plain; charset=utf-8"
+	metadataPath = "/.well-known/oauth-protected-resource"
+)
+
+// A refusal is why a request is not served, in OAuth's words (RFC 6750 §3.1).
+type refusal struct {
+	status int
+	code   string // of WWW-Authenticate; "" for none
+	text   string // what the client is told; "" means the status
+}
+
+var (
+	noToken     = &refusal{http.StatusUnauthorized, "", ""}
+	badToken    = &refusal{http.StatusUnauthorized, "invalid_token", ""}
+	notGranted  = &refusal{http.StatusForbidden, "insufficient_scope", ""}
+	badOrigin   = &refusal{http.StatusForbidden, "", "pages of this origin may not do this"}
+	unreachable = &refusal{http.StatusServiceUnavailable, "", ""} // keys: Away is the answer
+)
+
+func malformed(e *protocol.Error) *refusal {
+	return &refusal{e.Status, "invalid_request", e.Message}
+}
+
+// refuse answers. Hubs of draft 07 answer 401 to whatever a token does not allow.
+func (s *Server) refuse(r socket.Request, d protocol.Dialect, why *refusal) {
+	if why == unreachable {
+		r.Away(r.Method() != http.MethodPost)
+		return
+	}
+	status := why.status
+	if why == noToken || why == badToken || why == notGranted || why == badOrigin {
+		s.counts.denied.Add(1)
+	}
+	var fields []socket.Field
+	switch {
+	case d == protocol.Draft08 && (why == noToken || why.code != "" && status < http.StatusRequestEntityTooLarge):
+		fields = []socket.Field{{Name: "WWW-Authenticate", Value: s.challenge(why)}}
+	case d == protocol.Draft07 && why == notGranted:
+		status = http.StatusUnauthorized
+	}
+	text := why.text
+	if text == "" {
+		text = http.StatusText(status)
+	}
+	r.Answer(status, textPlain, []byte(text+"\n"), fields...)
+}
+
+func (s *Server) challenge(why *refusal) string {
+	v := "Bearer"
+	sep := " "
+	if why.code != "" {
+		v += sep + `error="` + why.code + `"`
+		sep = ", "
+	}
+	if m := s.metadataURL(); m != "" && why.status == http.StatusUnauthorized {
+		v += sep + `resource_metadata="` + m + `"`
+	}
+	return v
+}
+
+// metadataURL is where clients find the metadata; "" if nobody said where we are.
+func (s *Server) metadataURL() string {
+	if s.cfg.PublicURL == "" {
+		return ""
+	}
+	return origin(s.cfg.PublicURL) + metadataPath + s.cfg.Path
+}
+
+// serveMetadata is RFC 9728's.
+func (s *Server) serveMetadata(r socket.Request) {
+	doc := struct {
+		Resource   string   `json:"resource"`
+		Servers    []string `json:"authorization_servers,omitempty"`
+		Bearer     []string `json:"bearer_methods_supported"`
+		Cookie     bool     `json:"mercure_cookie"`
+		Matchers   []string `json:"mercure_matcher_types_supported"`
+		Subscribed bool     `json:"mercure_subscriptions"`
+	}{
+		Resource: s.cfg.Resource, Bearer: []string{"header"}, Cookie: true,
+		Matchers: []string{protocol.Exact.String(), protocol.URLPattern.String()}, Subscribed: s.cfg.Subscriptions,
+	}
+	for _, iss := range s.cfg.Issuers {
+		doc.Servers = append(doc.Servers, iss.Issuer)
+	}
+	if doc.Resource == "" {
+		r.Answer(http.StatusNotFound, textPlain, []byte("the hub has no resource identifier\n"))
+		return
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		panic("mercure: the metadata has no JSON: " + err.Error())
+	}
+	r.Answer(http.StatusOK, "application/json", b)
+}

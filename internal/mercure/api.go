@@ -1,0 +1,139 @@
+package mercure
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/socket"
+)
+
+// serveSubscriptions lists who subscribes, on all nodes.
+func (s *Server) serveSubscriptions(r socket.Request) {
+	d := s.defaultDialect()
+	if _, access := r.Origin(); access == auth.OriginRefused {
+		s.refuse(r, d, badOrigin)
+		return
+	}
+	pairs, perr := protocol.ParseForm(r.Query())
+	if perr != nil {
+		s.refuse(r, d, malformed(perr))
+		return
+	}
+	queryToken, _ := protocol.Get(pairs, "authorization")
+	cred := s.credential(r, queryToken, d, false)
+	if !cred.has {
+		s.refuse(r, d, noToken)
+		return
+	}
+	if header, _, ok := protocol.Split(cred.token); ok {
+		if of, ok := s.dialect(header); ok {
+			d = of
+		}
+	}
+	path, tag := r.Path(), r.Header("If-None-Match")
+	var a listing
+	r.Do(func(ctx context.Context) { a = s.list(ctx, cred.token, path, d) }, func() {
+		switch {
+		case a.why != nil:
+			s.refuse(r, d, a.why)
+		case strings.Contains(tag, a.tag) || tag == "*":
+			r.Answer(http.StatusNotModified, "", nil, a.fields...)
+		default:
+			r.Answer(http.StatusOK, a.contentType, a.body, a.fields...)
+		}
+	})
+}
+
+// A listing is an answer of the subscription API.
+type listing struct {
+	why         *refusal
+	body        []byte
+	contentType string
+	tag         string
+	fields      []socket.Field
+}
+
+// list makes the answer for a path, as it came. It may wait.
+func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialect) listing {
+	g, why := s.verify(ctx, token, subscriber)
+	if why != nil {
+		return listing{why: why}
+	}
+	place, ok := protocol.ParsePlace(path, s.cfg.Path, d)
+	if !g.read.Match(path) && !(ok && g.read.Match(s.canonical(place, d))) {
+		return listing{why: notGranted}
+	}
+	if !ok {
+		return listing{why: &refusal{status: http.StatusNotFound}}
+	}
+	// The cursor is read before the list: who resumes from it may see an event twice,
+	// but misses none.
+	top, err := s.deps.Hub.Top(ctx, s.cfg.Namespace)
+	if err != nil {
+		return listing{why: unreachable}
+	}
+	lastID := idOf(top)
+	subs := s.subscriptions(place, d)
+	a := listing{contentType: "application/ld+json", tag: `"` + lastID + `"`}
+	switch {
+	case place.Subscriber == "":
+		a.body = protocol.Documents(d, path, lastID, s.cfg.Path, subs)
+	case len(subs) == 0:
+		return listing{why: &refusal{status: http.StatusNotFound}}
+	default:
+		a.body = subs[0].Document(s.cfg.Path, lastID)
+	}
+	a.fields = []socket.Field{{Name: "ETag", Value: a.tag}, {Name: "Cache-Control", Value: "private, must-revalidate"}}
+	if d == protocol.Draft08 {
+		a.contentType = "application/json"
+		l := protocol.Link{Hub: cmp.Or(s.cfg.PublicURL, s.cfg.Path), LastID: lastID, Type: protocol.EventType, ContentType: "application/json"}
+		a.fields = append(a.fields, socket.Field{Name: "Link", Value: l.String()}, socket.Field{Name: "Access-Control-Expose-Headers", Value: "Link"})
+	}
+	return a
+}
+
+// canonical is the one spelling of a place, in which its events are published.
+func (s *Server) canonical(p protocol.Place, d protocol.Dialect) string {
+	path := s.cfg.Path + "/subscriptions"
+	if p.Selector == nil {
+		return path
+	}
+	if d == protocol.Draft08 {
+		path += "/" + p.Selector.Kind.String()
+	}
+	path += "/" + protocol.Escape(p.Selector.Text)
+	if p.Subscriber != "" {
+		path += "/" + protocol.Escape(p.Subscriber)
+	}
+	return path
+}
+
+// subscriptions returns those at a place, in a steady order.
+func (s *Server) subscriptions(p protocol.Place, d protocol.Dialect) (out []protocol.Subscription) {
+	take := func(channel string) {
+		for _, m := range s.deps.Presence.Members(channel, 0) {
+			if p.Subscriber != "" && m.Client != p.Subscriber {
+				continue
+			}
+			if sub, ok := subscriptionOf(m); ok {
+				out = append(out, sub)
+			}
+		}
+	}
+	if p.Selector != nil {
+		take(crowd(d, *p.Selector))
+	} else {
+		for _, c := range s.deps.Presence.Channels(func(ch string) bool { return strings.HasPrefix(ch, crowdPrefix) }) {
+			take(c.Channel)
+		}
+	}
+	slices.SortFunc(out, func(a, b protocol.Subscription) int {
+		return cmp.Or(cmp.Compare(a.Subscriber, b.Subscriber), cmp.Compare(a.Selector.Text, b.Selector.Text), cmp.Compare(a.Selector.Kind, b.Selector.Kind))
+	})
+	return out
+}

@@ -1,0 +1,139 @@
+package mercure
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// servePublish finds out who publishes.
+func (s *Server) servePublish(r socket.Request) {
+	d := s.defaultDialect()
+	if _, access := r.Origin(); access == auth.OriginRefused {
+		s.refuse(r, d, badOrigin)
+		return
+	}
+	pairs, perr := protocol.ParseForm(r.Query())
+	if perr != nil {
+		s.refuse(r, d, malformed(perr))
+		return
+	}
+	queryToken, _ := protocol.Get(pairs, "authorization")
+	cred := s.credential(r, queryToken, d, false)
+	if !cred.has {
+		s.refuse(r, d, noToken)
+		return
+	}
+	if header, _, ok := protocol.Split(cred.token); ok {
+		if of, ok := s.dialect(header); ok {
+			d = of
+		}
+	}
+	if cred.cookie && !s.mayPublishFrom(r) {
+		s.refuse(r, d, notGranted)
+		return
+	}
+	if g, ok := s.cached(cred.token, publisher); ok {
+		s.publish(r, g)
+		return
+	}
+	var g *grant
+	var why *refusal
+	r.Do(func(ctx context.Context) { g, why = s.verify(ctx, cred.token, publisher) }, func() {
+		if why != nil {
+			s.refuse(r, d, why)
+			return
+		}
+		s.publish(r, g)
+	})
+}
+
+// defaultDialect is in whose words a request is refused that shows none.
+func (s *Server) defaultDialect() protocol.Dialect {
+	if s.serve.Draft07 {
+		return protocol.Draft07
+	}
+	return protocol.Draft08
+}
+
+// publish stores the update of who g is.
+func (s *Server) publish(r socket.Request, g *grant) {
+	d := g.claims.Dialect
+	if !isForm(r.Header("Content-Type")) {
+		s.refuse(r, d, &refusal{status: http.StatusUnsupportedMediaType, text: "publish application/x-www-form-urlencoded"})
+		return
+	}
+	u, perr := protocol.ParseUpdate(string(r.Body()), d, s.cfg.Path)
+	if perr != nil {
+		s.counts.refused.Add(1)
+		s.refuse(r, d, malformed(perr))
+		return
+	}
+	for _, t := range u.Topics {
+		if !g.publish.Match(t) {
+			s.counts.refused.Add(1)
+			s.refuse(r, d, notGranted)
+			return
+		}
+	}
+	channels, p := s.publication(u)
+	done := func(at hub.Position, err error) {
+		if err != nil {
+			s.counts.refused.Add(1)
+			r.Fail(wire.ErrorOf(err))
+			return
+		}
+		s.counts.published.Add(1)
+		id := p.Attributes.ID
+		if id == "" {
+			id = at.String()
+		}
+		r.Answer(http.StatusOK, textPlain, []byte(id))
+	}
+	if len(channels) == 1 {
+		p.Channel = channels[0]
+		r.Publish(p, done)
+		return
+	}
+	r.PublishTopics(channels, p, done)
+}
+
+// publication returns what goes to the hub, and the channels it goes to.
+func (s *Server) publication(u *protocol.Update) (channels []string, p hub.Publication) {
+	a := &hub.Attributes{ID: u.ID, Event: u.Type, Retry: u.Retry, Private: u.Private, Payload: hub.Text}
+	for _, t := range u.Topics {
+		ch, long := channelOf(s.cfg.Namespace, t)
+		channels = append(channels, ch)
+		if long != "" {
+			if a.Tags == nil {
+				a.Tags = make(map[string]string)
+			}
+			a.Tags[long] = t
+		}
+	}
+	data := []byte(u.Data)
+	if json.Valid(data) {
+		a.Payload = hub.JSON // so that other protocols need not wrap it
+	}
+	if a.ID == "" && s.ns.Durability == hub.None {
+		a.ID = newURN() // there is no position to go by
+	}
+	return channels, hub.Publication{Data: data, Attributes: a}
+}
+
+// newURN returns a random UUID (RFC 9562 §5.4) as a URN.
+func newURN() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	h := hex.EncodeToString(b[:])
+	return "urn:uuid:" + h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}

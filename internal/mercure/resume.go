@@ -1,0 +1,108 @@
+package mercure
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/socket"
+)
+
+// A start is where a stream begins.
+type start struct {
+	options hub.SubscribeOptions // Since, All and SkipID
+	// header is the id before the first update, as the client is told; "" is not said.
+	header string
+}
+
+// fields tell the client where its stream begins.
+func (f start) fields(d protocol.Dialect) []socket.Field {
+	if f.header == "" {
+		return nil
+	}
+	name := "Last-Event-ID"
+	if d == protocol.Draft08 {
+		name = "Mercure-Last-Event-ID"
+	}
+	return []socket.Field{{Name: name, Value: f.header}, {Name: "Access-Control-Expose-Headers", Value: name}}
+}
+
+// resolve finds the place of an id in the log. An id may be a position or what a
+// publisher gave; of one that was used again, the earliest use counts. One that is not
+// there gets live updates only, and the client sees it by what it is told.
+func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect) (start, error) {
+	if id == protocol.Earliest {
+		return start{options: hub.SubscribeOptions{All: true}, header: id}, nil
+	}
+	top, err := s.deps.Hub.Top(ctx, s.cfg.Namespace)
+	if err != nil {
+		return start{}, err
+	}
+	live := start{header: idOf(top)}
+	if top.Epoch != "" {
+		live.options.Since = hub.Positions{top}
+	}
+	if id == "" {
+		if d == protocol.Draft07 {
+			live.header = ""
+		}
+		return live, nil
+	}
+	if at, err := hub.ParsePosition(id); err == nil && at.Epoch == top.Epoch && at.Offset <= top.Offset {
+		f := start{header: id}
+		if f.options.Since = (hub.Positions{at}); at.Offset == 0 {
+			f.options = hub.SubscribeOptions{All: true}
+		}
+		return f, nil
+	}
+	at, err := s.deps.Hub.Lookup(ctx, s.cfg.Namespace, id)
+	switch {
+	case err == nil:
+		return start{options: hub.SubscribeOptions{Since: hub.Positions{at}, SkipID: id}, header: id}, nil
+	case !errors.Is(err, hub.ErrNoMessage) && !errors.Is(err, errors.ErrUnsupported):
+		return start{}, err
+	}
+	s.counts.unknown.Add(1)
+	if d == protocol.Draft08 {
+		live.header = protocol.Earliest
+	}
+	return live, nil
+}
+
+// idOf is the id of a place in the log.
+func idOf(at hub.Position) string {
+	if at.Epoch == "" || at.Offset == 0 {
+		return protocol.Earliest
+	}
+	return at.String()
+}
+
+// cursorEvery is how old the cursor of Link may be.
+const cursorEvery = time.Second
+
+// readCursor notes where the log stands.
+func (s *Server) readCursor(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*cursorEvery)
+	defer cancel()
+	if top, err := s.deps.Hub.Top(ctx, s.cfg.Namespace); err == nil {
+		s.cursor.Store(&top)
+	}
+}
+
+// Link returns the value of a Link field (RFC 8288) by which an answer of a backend
+// says where updates of it are to be had, and from where on. It never waits. Ask for
+// it before the backend is asked: the cursor is a moment old, so a client may see an
+// update that the answer has already, but misses none. contentType is that of the
+// updates, "" to leave it out.
+func (s *Server) Link(contentType string) string {
+	l := protocol.Link{Hub: s.cfg.PublicURL, ContentType: contentType}
+	if l.Hub == "" {
+		l.Hub = s.cfg.Path
+	}
+	if at := s.cursor.Load(); at != nil {
+		l.LastID = idOf(*at)
+	}
+	return l.String()
+}

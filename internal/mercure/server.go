@@ -1,0 +1,216 @@
+// Package mercure speaks the Mercure protocol over the hub, both as deployed
+// clients speak it (draft 07) and as version 1.0 will (draft 08).
+//
+//	s, err := mercure.New(cfg, deps)    // after the hub has started, before presence runs
+//	front.Mount(s.Endpoints())          // on every front
+//	go s.Run(ctx)                       // the owner waits for it
+//
+// A topic is a channel of one namespace, so that what is published here arrives at
+// subscribers of every protocol, and the other way round. An update goes by the id
+// that its publisher gave it, otherwise by its position in the namespace's log; either
+// can be resumed from, however long the log is.
+package mercure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/cluster"
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/presence"
+	"github.com/weir-gateway/weir/internal/socket"
+)
+
+// Deps are what a Server stands on.
+type Deps struct {
+	// Hub carries the updates; it has been started. Required.
+	Hub *hub.Hub
+	// Auth verifies the tokens for which Config has no keys. Required.
+	Auth *auth.Authenticator
+	// Cluster says which nodes live, and Presence keeps the subscriptions of all of
+	// them. Presence does not run yet. Both are needed with Config.Subscriptions.
+	Cluster  *cluster.Cluster
+	Presence *presence.Presence
+	// Log gets what a human may want to know; nil discards.
+	Log *slog.Logger
+}
+
+// A Server is a Mercure hub. All methods may be called from any goroutine.
+type Server struct {
+	// Fixed in New.
+	cfg       Config
+	deps      Deps
+	log       *slog.Logger
+	ns        *hub.Namespace
+	serve     protocol.Dialects
+	base      string
+	keys      [roles]*auth.Authenticator
+	issuers   map[string]*auth.Authenticator
+	own       []*auth.Authenticator // those of keys and issuers that are not deps.Auth
+	selectors selectorCache
+	grants    grantCache
+
+	// Any goroutine.
+	cursor atomic.Pointer[hub.Position] // of the top of the log, a moment ago
+	counts counters
+}
+
+type counters struct {
+	subscribers                                                          atomic.Int64
+	subscribed, resumed, unknown, denied, published, refused, eventsLost atomic.Uint64
+}
+
+// Stats are counters since New and gauges.
+type Stats struct {
+	Subscribers int64  // streams that stand
+	Subscribed  uint64 // streams that began
+	Resumed     uint64 // of those, the ones that resumed from an id
+	UnknownIDs  uint64 // ids to resume from that are not in the log
+	Denied      uint64 // requests refused for their token, or for want of one
+	Published   uint64 // updates that were stored
+	Refused     uint64 // updates that were not
+	EventsLost  uint64 // subscription events that could not be published
+}
+
+// Stats returns the totals so far.
+func (s *Server) Stats() Stats {
+	c := &s.counts
+	return Stats{
+		Subscribers: c.subscribers.Load(), Subscribed: c.subscribed.Load(), Resumed: c.resumed.Load(),
+		UnknownIDs: c.unknown.Load(), Denied: c.denied.Load(), Published: c.published.Load(),
+		Refused: c.refused.Load(), EventsLost: c.eventsLost.Load(),
+	}
+}
+
+// New returns a Server. Call it before Presence runs.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Hub == nil || deps.Auth == nil {
+		return nil, errors.New("hub and auth are needed")
+	}
+	if cfg.Subscriptions && (deps.Cluster == nil || deps.Presence == nil) {
+		return nil, errors.New("subscriptions: cluster and presence are needed")
+	}
+	s := &Server{cfg: cfg.WithDefaults(), deps: deps, log: deps.Log, issuers: make(map[string]*auth.Authenticator)}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	ns, err := deps.Hub.Namespace(s.cfg.Namespace + ":x")
+	if err != nil {
+		return nil, fmt.Errorf("namespace %q: %w; add it to namespaces", s.cfg.Namespace, err)
+	}
+	s.ns, s.serve, s.base = ns, s.cfg.served(), s.cfg.base()
+	if err := s.openKeys(); err != nil {
+		return nil, err
+	}
+	if s.serve.Draft08 && s.cfg.Resource == "" {
+		s.log.Warn("tokens of draft 08 are refused: mercure.public_url or mercure.resource is to say whom they are for")
+	}
+	if s.cfg.Subscriptions {
+		deps.Presence.Watch(s.watch)
+	}
+	return s, nil
+}
+
+// openKeys makes what verifies tokens.
+func (s *Server) openKeys() error {
+	open := func(name string, k Keys) (*auth.Authenticator, error) {
+		a, err := auth.New(k.config(s.cfg.RequireExpiry), s.log)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		s.own = append(s.own, a)
+		return a, nil
+	}
+	s.keys = [roles]*auth.Authenticator{s.deps.Auth, s.deps.Auth}
+	for r, k := range [roles]Keys{s.cfg.Publisher, s.cfg.Subscriber} {
+		if k.empty() {
+			continue
+		}
+		a, err := open([roles]string{"publisher", "subscriber"}[r], k)
+		if err != nil {
+			return err
+		}
+		s.keys[r] = a
+	}
+	for _, iss := range s.cfg.Issuers {
+		a, err := open("issuer "+iss.Issuer, iss.Keys)
+		if err != nil {
+			return err
+		}
+		s.issuers[iss.Issuer] = a
+	}
+	return nil
+}
+
+// Run keeps keys fresh, and the cursor of Link, until ctx ends. Only one call.
+func (s *Server) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, a := range s.own {
+		wg.Go(func() {
+			if err := a.Run(ctx); err != nil && ctx.Err() == nil {
+				s.log.Error("keys of mercure are not kept fresh", "err", err)
+			}
+		})
+	}
+	ticker := time.NewTicker(cursorEvery)
+	defer ticker.Stop()
+	for {
+		s.readCursor(ctx)
+		select {
+		case <-ctx.Done():
+			wg.Wait()
+			for _, a := range s.own {
+				_ = a.Close() // it only waits for a fetch
+			}
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// Endpoints are to be mounted on every front.
+func (s *Server) Endpoints() []socket.Endpoint {
+	main := socket.Endpoint{
+		Path: s.cfg.Path, Protocol: "mercure", Methods: "GET, HEAD, POST", MaxBody: s.cfg.MaxBody, Stream: true, Serve: s.serveHub,
+	}
+	if s.serve.Draft08 {
+		main.Methods += ", QUERY"
+	}
+	list := []socket.Endpoint{main}
+	if s.cfg.Subscriptions {
+		for _, p := range []string{"/subscriptions", "/subscriptions/*"} {
+			list = append(list, socket.Endpoint{Path: s.cfg.Path + p, Protocol: "mercure", Methods: "GET, HEAD", Serve: s.serveSubscriptions})
+		}
+	}
+	if s.serve.Draft08 {
+		list = append(list, socket.Endpoint{Path: metadataPath + s.cfg.Path, Protocol: "mercure", Methods: "GET, HEAD", Serve: s.serveMetadata})
+	}
+	return list
+}
+
+func (s *Server) serveHub(r socket.Request) {
+	if r.Method() == http.MethodPost {
+		s.servePublish(r)
+		return
+	}
+	s.serveSubscribe(r)
+}
+
+// isForm reports whether a body is what forms are sent as; nothing said is taken for it.
+func isForm(contentType string) bool {
+	kind, _, _ := strings.Cut(contentType, ";")
+	kind = strings.TrimSpace(kind)
+	return kind == "" || strings.EqualFold(kind, "application/x-www-form-urlencoded")
+}

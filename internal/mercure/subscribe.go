@@ -1,0 +1,248 @@
+package mercure
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// An opening is a subscription that is being prepared.
+type opening struct {
+	ask   *protocol.Request
+	cred  credential
+	grant *grant
+	set   *protocol.Set
+	from  start
+	why   *refusal
+}
+
+// serveSubscribe answers GET, HEAD and QUERY.
+func (s *Server) serveSubscribe(r socket.Request) {
+	body := ""
+	if r.Method() == "QUERY" {
+		if !isForm(r.Header("Content-Type")) {
+			s.refuse(r, protocol.Draft08, &refusal{status: http.StatusUnsupportedMediaType, text: "query application/x-www-form-urlencoded"})
+			return
+		}
+		body = string(r.Body())
+	}
+	serve := s.serve
+	if r.Method() == "QUERY" {
+		serve.Draft07 = false // it has no such method
+	}
+	ask, perr := protocol.ParseRequest(r.Query(), body, r.Header("Last-Event-ID"), serve)
+	if perr != nil {
+		s.refuse(r, dialectOfQuery(r, serve), malformed(perr))
+		return
+	}
+	if why := s.tooMany(ask); why != nil {
+		s.refuse(r, ask.Dialect, why)
+		return
+	}
+	if _, access := r.Origin(); access == auth.OriginRefused {
+		s.refuse(r, ask.Dialect, badOrigin)
+		return
+	}
+	o := &opening{ask: ask, cred: s.credential(r, ask.Token, ask.Dialect, true)}
+	if !o.cred.has && !s.cfg.Anonymous {
+		s.refuse(r, ask.Dialect, noToken)
+		return
+	}
+	if s.prepareAtOnce(o) {
+		s.open(r, o)
+		return
+	}
+	r.Do(func(ctx context.Context) { s.prepare(ctx, o) }, func() { s.open(r, o) })
+}
+
+// dialectOfQuery is in whose words a malformed subscription is refused.
+func dialectOfQuery(r socket.Request, serve protocol.Dialects) protocol.Dialect {
+	pairs, err := protocol.ParseForm(r.Query())
+	if err == nil && serve.Draft07 {
+		if _, ok := protocol.Get(pairs, "match"); !ok {
+			return protocol.Draft07
+		}
+	}
+	if serve.Draft08 {
+		return protocol.Draft08
+	}
+	return protocol.Draft07
+}
+
+func (s *Server) tooMany(ask *protocol.Request) *refusal {
+	most := s.cfg.MaxTopics
+	if ask.Dialect == protocol.Draft08 {
+		most = s.cfg.MaxMatchers
+	}
+	if len(ask.Selectors) > most {
+		return &refusal{http.StatusBadRequest, "invalid_request", "too many topics"}
+	}
+	return nil
+}
+
+// prepareAtOnce prepares what needs no wait: a client without a token, or with one
+// that is known, that asks for live updates of topics or of patterns that are compiled.
+func (s *Server) prepareAtOnce(o *opening) bool {
+	if o.ask.Resumes {
+		return false
+	}
+	o.grant = nobody
+	if o.cred.has {
+		var ok bool
+		if o.grant, ok = s.cached(o.cred.token, subscriber); !ok {
+			return false
+		}
+	}
+	for _, sel := range o.ask.Selectors {
+		if sel.Kind != protocol.Exact && s.selectors.find(sel) == nil {
+			return false
+		}
+	}
+	o.set, o.why = s.setOf(o.ask.Selectors)
+	return true
+}
+
+// prepare is called on a goroutine.
+func (s *Server) prepare(ctx context.Context, o *opening) {
+	o.grant = nobody
+	if o.cred.has {
+		if o.grant, o.why = s.verify(ctx, o.cred.token, subscriber); o.why != nil {
+			return
+		}
+	}
+	if o.set, o.why = s.setOf(o.ask.Selectors); o.why != nil {
+		return
+	}
+	if o.ask.Resumes {
+		var err error
+		if o.from, err = s.resolve(ctx, o.ask.LastID, o.ask.Dialect); err != nil {
+			s.log.Debug("position not found out", "err", err)
+			o.why = unreachable
+		}
+	}
+}
+
+func (s *Server) setOf(list []protocol.Selector) (*protocol.Set, *refusal) {
+	set, err := s.compileAll(list)
+	if err != nil {
+		return nil, &refusal{http.StatusBadRequest, "invalid_request", err.Error()}
+	}
+	return set, nil
+}
+
+// open begins the stream.
+func (s *Server) open(r socket.Request, o *opening) {
+	if o.why != nil {
+		s.refuse(r, o.ask.Dialect, o.why)
+		return
+	}
+	sub := &socket.Subscription{
+		Options:   s.options(o),
+		Format:    wire.Mercure,
+		Identity:  o.grant.identity,
+		Fields:    o.from.fields(o.ask.Dialect),
+		Preamble:  []byte(":\n"),
+		Heartbeat: time.Duration(s.cfg.Heartbeat),
+		Life:      s.life(),
+	}
+	var tr *tracked
+	if s.cfg.Subscriptions {
+		tr = s.track(o)
+	}
+	sub.Began = func() {
+		s.counts.subscribers.Add(1)
+		s.counts.subscribed.Add(1)
+		if o.ask.Resumes {
+			s.counts.resumed.Add(1)
+		}
+		tr.begin()
+	}
+	sub.Ended = func() {
+		s.counts.subscribers.Add(-1)
+		tr.end()
+	}
+	r.Subscribe(sub)
+}
+
+// life is how long a stream lives: spread, so that those who came together do not
+// come again together.
+func (s *Server) life() time.Duration {
+	most := time.Duration(s.cfg.ConnectionLife)
+	if most < 0 {
+		return 0
+	}
+	return most - time.Duration(rand.Int64N(int64(most/5)+1))
+}
+
+// options say what the hub is to deliver: the channels, if each selector is a topic,
+// or all of the namespace and what is wanted of it.
+func (s *Server) options(o *opening) hub.SubscribeOptions {
+	opt := o.from.options
+	v := &view{ns: s.cfg.Namespace, set: o.set, read: o.grant.read}
+	topics, exact := o.set.Exact()
+	if exact && len(topics) <= hub.MaxSubscriberChannels {
+		v.channels = make(map[string]struct{}, len(topics))
+		for _, t := range topics {
+			ch, _ := channelOf(s.cfg.Namespace, t)
+			v.channels[ch] = struct{}{}
+			opt.Channels = append(opt.Channels, ch)
+		}
+		slices.Sort(opt.Channels)
+	} else {
+		opt.Channels = []string{hub.Whole(s.cfg.Namespace)}
+	}
+	opt.Public = v.read.Empty()
+	if v.channels == nil || !opt.Public {
+		opt.Select = v.wants
+	}
+	return opt
+}
+
+// A view is what one subscriber gets of the updates.
+type view struct {
+	ns       string
+	set      *protocol.Set
+	read     *protocol.Set       // of private ones
+	channels map[string]struct{} // nil: it follows the whole namespace
+}
+
+// wants judges a message of a channel that is followed. An update on several topics is
+// a message on each: one of them is wanted if the subscriber means any of its topics.
+func (v *view) wants(m *hub.Message) bool {
+	a := m.Attributes
+	if a == nil {
+		return v.channels != nil || v.set.Match(topicOf(v.ns, m.Channel, nil))
+	}
+	if v.channels == nil {
+		if a.Index > 0 {
+			return false // the first copy has come, for it came to all channels
+		}
+		if !v.means(m, v.set) {
+			return false
+		}
+	} else {
+		for _, ch := range a.Topics[:min(a.Index, len(a.Topics))] {
+			if _, ok := v.channels[ch]; ok {
+				return false // a copy before this one was wanted
+			}
+		}
+	}
+	return !a.Private || v.means(m, v.read)
+}
+
+// means reports whether one of the topics of m is in set.
+func (v *view) means(m *hub.Message, set *protocol.Set) bool {
+	a := m.Attributes
+	if len(a.Topics) == 0 {
+		return set.Match(topicOf(v.ns, m.Channel, a.Tags))
+	}
+	return slices.ContainsFunc(a.Topics, func(ch string) bool { return set.Match(topicOf(v.ns, ch, a.Tags)) })
+}

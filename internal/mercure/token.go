@@ -1,0 +1,276 @@
+package mercure
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/socket"
+)
+
+// A role is what a token is presented for: each may have keys of its own.
+type role uint8
+
+const (
+	publisher role = iota
+	subscriber
+	roles
+)
+
+// A grant is what a token allows, once it is proved.
+type grant struct {
+	identity *auth.Identity
+	claims   *protocol.Claims
+	publish  *protocol.Set
+	read     *protocol.Set
+}
+
+// nobody is who presented no token.
+var nobody = &grant{identity: auth.Anonymous, claims: &protocol.Claims{}}
+
+// A credential is a token as it came.
+type credential struct {
+	token  string
+	cookie bool
+	has    bool // there is one, be it empty
+}
+
+// credential picks the one token of a request: the header wins over all, then draft
+// 07's query parameter, then the cookie. d is the dialect of the request; for a
+// publication it is not known before the token is.
+func (s *Server) credential(r socket.Request, queryToken string, d protocol.Dialect, known bool) credential {
+	if h := r.Header("Authorization"); h != "" {
+		token, _ := protocol.Bearer(h)
+		return credential{token: token, has: true}
+	}
+	if queryToken != "" && !s.cfg.DisableQueryToken && s.serve.Draft07 && (!known || d == protocol.Draft07) {
+		return credential{token: queryToken, has: true}
+	}
+	field := r.Header("Cookie")
+	if _, access := r.Origin(); field == "" || access != auth.OriginTrusted {
+		return credential{} // what a browser adds by itself counts for pages that are trusted
+	}
+	names := []string{s.cfg.Cookie08, s.cfg.Cookie}
+	if known && d == protocol.Draft07 {
+		slices.Reverse(names)
+	}
+	for _, name := range names {
+		if (name == s.cfg.Cookie08 && !s.serve.Draft08) || (name == s.cfg.Cookie && !s.serve.Draft07) {
+			continue
+		}
+		if token := protocol.Cookie(field, name); token != "" {
+			return credential{token: token, cookie: true, has: true}
+		}
+	}
+	return credential{}
+}
+
+// mayPublishFrom reports whether a page that sent a cookie may publish: the browser
+// sends cookies for every page.
+func (s *Server) mayPublishFrom(r socket.Request) bool {
+	from := r.Header("Origin")
+	if from == "" {
+		from = origin(r.Header("Referer"))
+	}
+	return from != "" && slices.Contains(s.cfg.PublishOrigins, from)
+}
+
+// origin returns the origin of a URL; "" if it has none.
+func origin(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// dialect is the token's, among those that are served.
+func (s *Server) dialect(header []byte) (protocol.Dialect, bool) {
+	d := protocol.DialectOf(header)
+	switch {
+	case d == protocol.Draft08 && !s.serve.Draft08:
+		return protocol.Draft07, true // such a type says nothing in draft 07
+	case d == protocol.Draft07 && !s.serve.Draft07:
+		return d, false
+	}
+	return d, true
+}
+
+// authenticator returns whose keys are to prove a token.
+func (s *Server) authenticator(d protocol.Dialect, claims []byte, as role) (*auth.Authenticator, bool) {
+	if d == protocol.Draft08 && len(s.issuers) > 0 {
+		a, ok := s.issuers[protocol.Issuer(claims)]
+		return a, ok
+	}
+	return s.keys[as], true
+}
+
+// cached returns what a token allows if that was found out before. It never waits.
+func (s *Server) cached(token string, as role) (*grant, bool) {
+	g, a := s.grants.get(grantKey{token, as})
+	if g == nil {
+		return nil, false
+	}
+	id, ok := a.Cached(token)
+	if !ok || id != g.identity {
+		return nil, false
+	}
+	return g, true
+}
+
+// verify returns what a token allows. It may wait for keys.
+func (s *Server) verify(ctx context.Context, token string, as role) (*grant, *refusal) {
+	header, claims, ok := protocol.Split(token)
+	if !ok {
+		return nil, badToken
+	}
+	d, ok := s.dialect(header)
+	if !ok {
+		return nil, badToken
+	}
+	a, ok := s.authenticator(d, claims, as)
+	if !ok {
+		return nil, badToken
+	}
+	id, err := a.Verify(ctx, token, time.Now())
+	switch {
+	case errors.Is(err, auth.ErrKeysUnavailable):
+		return nil, unreachable
+	case err != nil:
+		s.log.Debug("token refused", "err", err)
+		return nil, badToken
+	}
+	g, err := s.read(id, claims, d)
+	if err != nil {
+		s.log.Debug("token refused", "err", err)
+		return nil, badToken
+	}
+	s.grants.put(grantKey{token, as}, g, a)
+	return g, nil
+}
+
+// read makes a grant of claims that are proved.
+func (s *Server) read(id *auth.Identity, claims []byte, d protocol.Dialect) (*grant, error) {
+	c, err := protocol.ParseClaims(claims, d)
+	if err != nil {
+		return nil, err
+	}
+	if d == protocol.Draft08 {
+		switch {
+		case !c.Expires:
+			return nil, errors.New("exp is missing")
+		case s.cfg.Resource == "" || !slices.Contains(c.Audience, s.cfg.Resource):
+			return nil, errors.New("aud does not name this hub")
+		}
+	}
+	g := &grant{identity: id, claims: c}
+	if g.publish, err = s.compileAll(c.Publish); err != nil {
+		return nil, err
+	}
+	if g.read, err = s.compileAll(c.Subscribe); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+func (s *Server) compile(sel protocol.Selector) (*protocol.Compiled, error) {
+	return s.selectors.get(sel, s.base)
+}
+
+func (s *Server) compileAll(list []protocol.Selector) (*protocol.Set, error) {
+	cs := make([]*protocol.Compiled, 0, len(list))
+	for _, sel := range list {
+		c, err := s.compile(sel)
+		if err != nil {
+			return nil, err
+		}
+		cs = append(cs, c)
+	}
+	return protocol.NewSet(cs), nil
+}
+
+// cacheSize bounds each of two generations of a cache: when the young one is full it
+// becomes the old one, and what was in that and not asked for is forgotten.
+const cacheSize = 16 << 10
+
+// A selectorCache shares compiled selectors: many subscribers have the same.
+type selectorCache struct {
+	mu         sync.Mutex
+	young, old map[protocol.Selector]*protocol.Compiled
+}
+
+func (c *selectorCache) get(sel protocol.Selector, base string) (*protocol.Compiled, error) {
+	if found := c.find(sel); found != nil {
+		return found, nil
+	}
+	made, err := protocol.Compile(sel, base)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found := c.young[sel]; found != nil {
+		return found, nil
+	}
+	if c.young == nil || len(c.young) >= cacheSize {
+		c.old, c.young = c.young, make(map[protocol.Selector]*protocol.Compiled)
+	}
+	c.young[sel] = made
+	return made, nil
+}
+
+func (c *selectorCache) find(sel protocol.Selector) *protocol.Compiled {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found := c.young[sel]; found != nil {
+		return found
+	}
+	found := c.old[sel]
+	if found != nil && len(c.young) < cacheSize {
+		c.young[sel] = found
+	}
+	return found
+}
+
+type grantKey struct {
+	token string
+	as    role
+}
+
+type grantEntry struct {
+	grant *grant
+	by    *auth.Authenticator
+}
+
+// A grantCache spares reading the claims of a token again. Whether the token still
+// holds is for the authenticator to say.
+type grantCache struct {
+	mu         sync.Mutex
+	young, old map[grantKey]grantEntry
+}
+
+func (c *grantCache) get(k grantKey) (*grant, *auth.Authenticator) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.young[k]
+	if !ok {
+		e = c.old[k]
+	}
+	return e.grant, e.by
+}
+
+func (c *grantCache) put(k grantKey, g *grant, by *auth.Authenticator) {
+	k.token = strings.Clone(k.token)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.young == nil || len(c.young) >= cacheSize {
+		c.old, c.young = c.young, make(map[grantKey]grantEntry)
+	}
+	c.young[k] = grantEntry{g, by}
+}

@@ -1,0 +1,127 @@
+package mercure
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/presence"
+)
+
+// Subscriptions are members in presence, so that every node knows all of them and
+// those of a node that died are gone. There is a presence channel for each selector,
+// under a name that no channel of the hub can have.
+
+const crowdPrefix = "\x00mercure "
+
+// crowd is the presence channel of the subscriptions by sel.
+func crowd(d protocol.Dialect, sel protocol.Selector) string {
+	h := sha256.New()
+	h.Write([]byte{byte(d), byte(sel.Kind)})
+	h.Write([]byte(sel.Text)) // a hash takes everything
+	return crowdPrefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+// record is what presence carries of a subscription.
+type record struct {
+	Dialect protocol.Dialect `json:"d,omitempty"`
+	Kind    protocol.Kind    `json:"k,omitempty"`
+	Text    string           `json:"t"`
+	Payload json.RawMessage  `json:"p,omitempty"`
+}
+
+func subscriptionOf(m presence.Member) (protocol.Subscription, bool) {
+	var v record
+	if json.Unmarshal(m.Info, &v) != nil {
+		return protocol.Subscription{}, false
+	}
+	return protocol.Subscription{
+		Dialect: v.Dialect, Selector: protocol.Selector{Kind: v.Kind, Text: v.Text}, Subscriber: m.Client, Active: true, Payload: v.Payload,
+	}, true
+}
+
+// tracked is the subscriptions of one stream; nil tracks nothing.
+type tracked struct {
+	s          *Server
+	subscriber string
+	list       []protocol.Subscription
+}
+
+func (s *Server) track(o *opening) *tracked {
+	t := &tracked{s: s, subscriber: newURN()}
+	seen := make(map[protocol.Selector]bool, len(o.ask.Selectors))
+	for _, sel := range o.ask.Selectors {
+		if seen[sel] {
+			continue
+		}
+		seen[sel] = true
+		t.list = append(t.list, protocol.Subscription{
+			Dialect: o.ask.Dialect, Selector: sel, Subscriber: t.subscriber, Active: true, Payload: o.grant.claims.Payload(sel, s.compile),
+		})
+	}
+	return t
+}
+
+func (t *tracked) begin() {
+	if t == nil {
+		return
+	}
+	for i := range t.list {
+		sub := &t.list[i]
+		info, err := json.Marshal(record{sub.Dialect, sub.Selector.Kind, sub.Selector.Text, sub.Payload})
+		if err == nil {
+			err = t.s.deps.Presence.Join(crowd(sub.Dialect, sub.Selector), presence.Member{Client: t.subscriber, Info: info})
+		}
+		if err != nil {
+			t.s.log.Warn("a subscription is not listed", "err", err)
+		}
+		t.s.tell(sub, true)
+	}
+}
+
+func (t *tracked) end() {
+	if t == nil {
+		return
+	}
+	for i := range t.list {
+		sub := &t.list[i]
+		t.s.deps.Presence.Leave(crowd(sub.Dialect, sub.Selector), t.subscriber)
+		t.s.tell(sub, false)
+	}
+}
+
+// tell publishes that a subscription began or ended. It does not wait.
+func (s *Server) tell(sub *protocol.Subscription, active bool) {
+	v := *sub
+	v.Active = active
+	u := &protocol.Update{Topics: []string{v.Path(s.cfg.Path)}, Data: string(v.Event(s.cfg.Path)), Private: true}
+	if v.Dialect == protocol.Draft08 {
+		u.Type = protocol.EventType
+	}
+	channels, p := s.publication(u)
+	p.Channel = channels[0]
+	s.deps.Hub.Publish(p, func(_ hub.Position, err error) {
+		if err != nil {
+			s.counts.eventsLost.Add(1)
+			s.log.Debug("a subscription event was not published", "err", err)
+		}
+	})
+}
+
+// watch is called by presence. The subscriptions of a node that died end without it:
+// one of those that live says so.
+func (s *Server) watch(channel string, events []presence.Event) {
+	if len(channel) < len(crowdPrefix) || channel[:len(crowdPrefix)] != crowdPrefix {
+		return
+	}
+	for _, e := range events {
+		if e.Type != presence.Leave || s.deps.Cluster.Alive(e.Member.Node) || !s.deps.Cluster.Owns(e.Member.Client) {
+			continue
+		}
+		if sub, ok := subscriptionOf(e.Member); ok {
+			s.tell(&sub, false)
+		}
+	}
+}
