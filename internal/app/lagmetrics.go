@@ -15,12 +15,12 @@ type lagMetrics struct {
 	messages, bytes, seconds *prometheus.Desc
 }
 
-func newLagMetrics(a *App) *lagMetrics {
+func newLagMetrics(a *App, c *catalog) *lagMetrics {
 	return &lagMetrics{
 		app:      a,
-		messages: prometheus.NewDesc("weir_subscriber_lag_messages", "Subscribers by messages that wait for them now.", nil, nil),
-		bytes:    prometheus.NewDesc("weir_subscriber_lag_bytes", "Subscribers by bytes that wait for them in this process now.", nil, nil),
-		seconds:  prometheus.NewDesc("weir_subscriber_lag_seconds", "Subscribers by the age of the oldest message that waits for them now.", nil, nil),
+		messages: c.histogram("weir_subscriber_lag_messages", "Subscribers by messages that wait for them now."),
+		bytes:    c.histogram("weir_subscriber_lag_bytes", "Subscribers by bytes that wait for them in this process now."),
+		seconds:  c.histogram("weir_subscriber_lag_seconds", "Subscribers by the age of the oldest message that waits for them now."),
 	}
 }
 

@@ -21,22 +21,19 @@ type metric struct {
 	read func(emit func(v float64, labels ...string))
 }
 
-func newMetrics(a *App) *coreMetrics {
+func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 	m := &coreMetrics{app: a}
 	one := func(name, help string, kind prometheus.ValueType, v func() float64) {
-		m.list = append(m.list, metric{prometheus.NewDesc(name, help, nil, nil), kind, func(emit func(float64, ...string)) { emit(v()) }})
+		m.list = append(m.list, metric{c.desc(name, help), kind, func(emit func(float64, ...string)) { emit(v()) }})
 	}
 	family := func(name, help, label string, kind prometheus.ValueType, read func(emit func(float64, ...string))) {
-		m.list = append(m.list, metric{prometheus.NewDesc(name, help, []string{label}, nil), kind, read})
+		m.list = append(m.list, metric{c.desc(name, help, label), kind, read})
 	}
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	family("weir_connections", "Open connections by what they do.", "transport", gauge, func(emit func(float64, ...string)) {
-		p, h := a.push.Stats(), a.http2.stats()
-		emit(float64(p.SSE), "sse")
-		emit(float64(p.WebSocket), "websocket")
-		emit(float64(h.SSE), "http2_sse")
-		emit(float64(h.WebSocket), "http2_websocket")
-		emit(float64(max(int64(a.loops.Open())-p.SSE-p.WebSocket, 0)), "http")
+		for name, n := range a.byTransport() {
+			emit(float64(n), name)
+		}
 	})
 	one("weir_connections_max", "Bound on open connections.", gauge, func() float64 { return float64(a.loops.MaxConns()) })
 	one("weir_channels", "Channels with subscribers on this node.", gauge, func() float64 { return float64(a.hub.Stats().Channels) })
@@ -48,33 +45,34 @@ func newMetrics(a *App) *coreMetrics {
 		emit(float64(s.Timeouts), "too_slow")
 	})
 	family("weir_messages_published_total", "Publications, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
-		s := a.push.Stats()
-		emit(float64(s.Published), "ok")
-		emit(float64(s.PublishErrors), "error")
+		s, h := a.push.Stats(), a.http2.stats()
+		emit(float64(s.Published+h.Published), "ok")
+		emit(float64(s.PublishErrors+h.PublishErrors), "error")
 	})
 	one("weir_messages_delivered_total", "Messages handed to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Delivered) })
 	one("weir_messages_replayed_total", "Of the delivered messages, those from history.", counter, func() float64 { return float64(a.hub.Stats().Replayed) })
 	one("weir_messages_encoded_total", "Times a message was written in a wire format.", counter, func() float64 { return float64(a.hub.Stats().Encoded) })
 	family("weir_messages_dropped_total", "Messages that slow subscribers did not get, by reason.", "reason", counter, func(emit func(float64, ...string)) {
-		s := a.push.Stats()
-		emit(float64(s.Dropped), "overflow")
-		emit(float64(s.Conflated), "conflated")
+		s, h := a.push.Stats(), a.http2.stats()
+		emit(float64(s.Dropped+h.Dropped), "overflow")
+		emit(float64(s.Conflated+h.Conflated), "conflated")
 	})
 	one("weir_wire_cache_bytes", "Bytes of wire forms kept with recent messages.", gauge, func() float64 { return float64(a.hub.Stats().WireBytes) })
-	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Gaps + a.push.Stats().Gaps) })
+	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Gaps + a.push.Stats().Gaps + a.http2.stats().Gaps) })
 	one("weir_hub_queue_messages", "Messages that wait for the loops.", gauge, func() float64 { return float64(a.hub.Stats().QueueDepth) })
-	one("weir_subscribers_lagging_messages", "Messages that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().Held) })
-	one("weir_subscribers_lagging_bytes", "Payload bytes that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().HeldBytes) })
+	one("weir_subscribers_lagging_messages", "Messages that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().Held + a.http2.stats().Held) })
+	one("weir_subscribers_lagging_bytes", "Payload bytes that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().HeldBytes + a.http2.stats().HeldBytes) })
 	one("weir_subscribers_lagged_total", "Times a subscriber fell behind its socket.", counter, func() float64 { return float64(a.push.Stats().Lagged) })
 	family("weir_subscribers_closed_total", "Subscribers closed by this side, by reason.", "reason", counter, func(emit func(float64, ...string)) {
-		s := a.push.Stats()
-		emit(float64(s.TooSlow), "too_slow")
-		emit(float64(s.Expired), "token_expired")
-		emit(float64(s.SentAway), "drain")
-		emit(float64(s.ClientErrors), "protocol_error")
+		s, h := a.push.Stats(), a.http2.stats()
+		emit(float64(s.TooSlow+h.TooSlow), "too_slow")
+		emit(float64(s.Expired+h.Expired), "token_expired")
+		emit(float64(s.SentAway+h.SentAway), "drain")
+		emit(float64(s.ClientErrors+h.ClientErrors), "protocol_error")
 		emit(float64(s.Panics), "panic")
-		emit(float64(s.Overloaded), "overloaded")
-		emit(float64(s.Failed), "subscription_failed")
+		emit(float64(s.Overloaded+h.Overloaded), "overloaded")
+		emit(float64(s.Failed+h.Failed), "subscription_failed")
+		emit(float64(a.byHand.Load()), "operator")
 	})
 	family("weir_tokens_total", "Tokens presented, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
 		s := a.auth.Stats()
@@ -89,8 +87,17 @@ func newMetrics(a *App) *coreMetrics {
 	})
 	one("weir_requests_waiting", "Requests that wait for the broker or for keys.", gauge, func() float64 { return float64(a.front.Waiting()) })
 	m.sums(one)
-	if a.tls != nil {
+	one("weir_delivery_samples_lost_total", "Publications that were to be followed to the sockets and were not.", counter, func() float64 { return float64(a.probe.lost.Load()) })
+	one("weir_admin_live_listeners", "Who follows the snapshots of the admin listener.", gauge, func() float64 { return float64(a.snapshots.listeners.Load()) })
+	family("weir_spans_total", "Spans of traces, by what became of them.", "outcome", counter, func(emit func(float64, ...string)) {
+		s := a.telemetry.Stats()
+		emit(float64(s.Exported), "exported")
+		emit(float64(s.Dropped), "dropped")
+	})
+	if withTLS {
+		c.when = "With TLS."
 		m.tls(one, family)
+		c.when = ""
 	}
 	return m
 }
@@ -118,6 +125,12 @@ func (m *coreMetrics) sums(one func(name, help string, kind prometheus.ValueType
 	one("weir_loops", "Event loops.", gauge, func() float64 { return float64(len(m.app.loops.Loops())) })
 	one("weir_loop_connections_least", "Open connections of the loop that has fewest.", gauge, func() float64 { return float64(slices.Min(open())) })
 	one("weir_loop_connections_most", "Open connections of the loop that has most.", gauge, func() float64 { return float64(slices.Max(open())) })
+	one("weir_loop_busy_seconds_total", "Time that the loops worked, all together.", counter, func() (seconds float64) {
+		for _, l := range m.app.loops.Loops() {
+			seconds += l.Ticks().Busy.Seconds()
+		}
+		return seconds
+	})
 	sum("weir_loop_ticks_total", "Ticks of the loops.", counter, func(s eventloop.Stats) uint64 { return s.Ticks })
 	sum("weir_accepted_total", "Connections accepted.", counter, func(s eventloop.Stats) uint64 { return s.Accepted })
 	sum("weir_accept_refused_total", "Connections closed at accept by max_conns.", counter, func(s eventloop.Stats) uint64 { return s.Refused })

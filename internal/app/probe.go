@@ -49,6 +49,8 @@ const (
 	// unseenAfter is how long a message may take from its answer to its arrival here; one
 	// that nobody here has subscribed does not come at all.
 	unseenAfter = 2 * time.Second
+	// aloneAfter is the same for one that somebody waits for.
+	aloneAfter = time.Second / 2
 )
 
 // archiveProbe is a probe over a broker with an archive: the hub looks for that.
@@ -261,7 +263,11 @@ func (f *flight) land(at hub.Position, err error) {
 	if end {
 		p.remove(f)
 	}
+	alone := !end && f.done != nil && !f.matched && !f.over
 	p.mu.Unlock()
+	if alone {
+		time.AfterFunc(aloneAfter, func() { p.unseen(f) })
+	}
 	if err == nil {
 		p.store.Observe(took)
 	}
@@ -269,6 +275,19 @@ func (f *flight) land(at hub.Position, err error) {
 		f.finish()
 	}
 	then(at, err)
+}
+
+// unseen ends f if it was stored and has not come: nobody here has subscribed it.
+func (p *probe) unseen(f *flight) {
+	p.mu.Lock()
+	end := !f.over && !f.matched
+	if end {
+		p.remove(f)
+	}
+	p.mu.Unlock()
+	if end {
+		f.finish()
+	}
 }
 
 // deliver passes m on, and follows it if it is a flight's.
@@ -335,7 +354,7 @@ func (f *flight) finish() {
 	switch {
 	case f.err != nil:
 		f.probe.failed.Add(1)
-	case f.came != f.at:
+	case f.matched && f.came != f.at:
 		f.probe.lost.Add(1) // another one of the same bytes
 	default:
 		for _, w := range f.wrote {

@@ -8,10 +8,8 @@ type recordMetrics struct {
 	running, begun, attached, ended, refused, passed, events, holds *prometheus.Desc
 }
 
-func newRecordMetrics(a *App) *recordMetrics {
-	d := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
+func newRecordMetrics(a *App, c *catalog) *recordMetrics {
+	d := c.desc
 	return &recordMetrics{
 		app:      a,
 		running:  d("weir_recordings", "Replies that are being recorded."),

@@ -41,7 +41,7 @@ func (a *App) sources() admin.Sources {
 		Subscribe:    http.HandlerFunc(a.live.subscribe),
 		BeginTrace:   a.tracer.begin,
 		Trace:        a.tracer.get,
-		Bundles:      func() *admin.Bundles { return &a.governor.Snapshot().Evidence },
+		Bundles:      a.bundles,
 		Capture:      a.capture,
 		OpenBundle:   func(id string) (io.ReadCloser, error) { return a.governor.Open(id) },
 		Upstreams:    a.upstreamsView,
@@ -284,6 +284,15 @@ var operator = func() *auth.Identity {
 	}
 	return id
 }()
+
+// bundles are the evidence on disk, also what was written since the last sample.
+func (a *App) bundles() *admin.Bundles {
+	e := a.governor.Snapshot().Evidence
+	if e.Bundles = a.governor.Bundles(); e.Bundles == nil {
+		e.Bundles = []governor.Bundle{}
+	}
+	return &e
+}
 
 // capture writes a bundle of evidence.
 func (a *App) capture(ctx context.Context, reason string) (*governor.Bundle, error) {

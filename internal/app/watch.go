@@ -18,7 +18,7 @@ func (a *App) buildWatch(formats *wire.Formats) (err error) {
 		return err
 	}
 	a.registry = prometheus.NewRegistry()
-	for _, c := range a.collectors() {
+	for _, c := range a.collectors(&catalog{}, a.tls != nil) {
 		if err = a.registry.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
@@ -31,11 +31,12 @@ func (a *App) buildWatch(formats *wire.Formats) (err error) {
 	return err
 }
 
-// collectors are all metrics there are.
-func (a *App) collectors() []prometheus.Collector {
+// collectors are all metrics there are; c gets to know those of our own.
+func (a *App) collectors(c *catalog, withTLS bool) []prometheus.Collector {
 	return []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newMetrics(a), newLagMetrics(a), newWingMetrics(a), newRecordMetrics(a),
+		newMetrics(a, c, withTLS), newHistograms(a, c, a.cfg.Metrics.NativeHistograms), newLagMetrics(a, c), newWingMetrics(a, c), newRecordMetrics(a, c),
+		newGovernorMetrics(c, a.governor),
 	}
 }
 

@@ -23,10 +23,8 @@ type wingMetrics struct {
 
 const maxPeerSeries = 8
 
-func newWingMetrics(a *App) *wingMetrics {
-	d := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
+func newWingMetrics(a *App, c *catalog) *wingMetrics {
+	d := c.desc
 	return &wingMetrics{
 		app:         a,
 		requests:    d("weir_upstream_requests_total", "Replies of clusters to clients on the loops, by class of status.", "cluster", "code"),

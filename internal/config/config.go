@@ -15,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/telemetry"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
@@ -36,6 +37,10 @@ type Config struct {
 	Admin admin.Config `json:"admin"`
 	// Governor watches the process: the state of the load, evidence, memory.
 	Governor governor.Config `json:"governor"`
+	// Metrics are how numbers are given away, besides /metrics of the admin listener.
+	Metrics telemetry.MetricsConfig `json:"metrics"`
+	// Telemetry sends traces and metrics by OpenTelemetry.
+	Telemetry telemetry.Config `json:"telemetry"`
 	// Namespaces are the channels' options, one entry per namespace. Empty means
 	// one namespace called "default", which holds every channel without a prefix.
 	Namespaces []hub.Namespace `json:"namespaces"`

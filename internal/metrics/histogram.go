@@ -139,3 +139,7 @@ func (c *Counts) Between(bounds []float64) []uint64 {
 	}
 	return out
 }
+
+// Bounds returns where bucket i begins and ends, in seconds; the last has no end, and
+// where it begins is returned for that too.
+func Bounds(i int) (lo, hi float64) { return lower(i) / 1e9, upper(i) / 1e9 }

@@ -1,0 +1,118 @@
+package app
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-gateway/weir/internal/governor"
+)
+
+// catalog is what metrics there are: docs/reference/metrics.md is made of it.
+type catalog struct {
+	list []metricDoc
+	// when is put to those that follow: on what they depend.
+	when string
+}
+
+type metricDoc struct {
+	name, help, kind, when string
+	labels                 []string
+}
+
+// desc notes a counter, which by its name ends in _total, or a gauge.
+func (c *catalog) desc(name, help string, labels ...string) *prometheus.Desc {
+	kind := "gauge"
+	if strings.HasSuffix(name, "_total") {
+		kind = "counter"
+	}
+	return c.note(kind, name, help, labels...)
+}
+
+// histogram notes one.
+func (c *catalog) histogram(name, help string, labels ...string) *prometheus.Desc {
+	return c.note("histogram", name, help, labels...)
+}
+
+func (c *catalog) note(kind, name, help string, labels ...string) *prometheus.Desc {
+	c.list = append(c.list, metricDoc{name: name, help: help, kind: kind, when: c.when, labels: labels})
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// write writes the reference.
+func (c *catalog) write(w io.Writer) {
+	list := slices.SortedFunc(slices.Values(c.list), func(a, b metricDoc) int { return strings.Compare(a.name, b.name) })
+	fmt.Fprint(w, "# Metrics\n\n<!-- Generated from the code: go test ./internal/app -run TestMetricsReferenceIsCurrent -update -->\n\n"+
+		"`GET /metrics` on the admin listener, for Prometheus. Counters of loops are summed when they are read, so that there are few\n"+
+		"series however many loops there are: at most 300 on a plain configuration with 4 loops. Series with the label `cluster` or\n"+
+		"`peer` grow with the clusters that are configured.\n\n"+
+		"Histograms are classic; with `metrics.native_histograms` they are native, which a Prometheus takes that scrapes protobuf.\n"+
+		"Besides these there are Go's own collectors, `go_*` and `process_*`.\n\n"+
+		"| name | type | labels | what it says |\n|---|---|---|---|\n")
+	for _, m := range list {
+		labels := "`" + strings.Join(m.labels, "`, `") + "`"
+		if len(m.labels) == 0 {
+			labels = ""
+		}
+		help := m.help
+		if m.when != "" {
+			help += " " + m.when
+		}
+		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", m.name, m.kind, labels, help)
+	}
+}
+
+// governorMetrics are the numbers of the governor's snapshot.
+type governorMetrics struct {
+	governor *governor.Governor
+	descs    map[string]*prometheus.Desc
+}
+
+func newGovernorMetrics(c *catalog, g *governor.Governor) *governorMetrics {
+	m := &governorMetrics{governor: g, descs: map[string]*prometheus.Desc{}}
+	c.when = "With the governor on."
+	for s := range (&governor.Snapshot{}).Series() {
+		if m.descs[s.Name] != nil {
+			continue
+		}
+		var labels []string
+		if s.Label != "" {
+			labels = []string{s.Label}
+		}
+		m.descs[s.Name] = c.desc(s.Name, s.Help, labels...)
+	}
+	c.when = ""
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *governorMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range m.descs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *governorMetrics) Collect(ch chan<- prometheus.Metric) {
+	snapshot := m.governor.Snapshot()
+	if !snapshot.Enabled {
+		return
+	}
+	for s := range snapshot.Series() {
+		d, kind := m.descs[s.Name], prometheus.GaugeValue
+		if d == nil {
+			continue // a series that an empty snapshot has not
+		}
+		if s.Counter {
+			kind = prometheus.CounterValue
+		}
+		if s.Label != "" {
+			ch <- prometheus.MustNewConstMetric(d, kind, s.Number, s.Value)
+		} else {
+			ch <- prometheus.MustNewConstMetric(d, kind, s.Number)
+		}
+	}
+}

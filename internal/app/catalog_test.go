@@ -1,0 +1,54 @@
+package app
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/weir-gateway/weir/internal/governor"
+)
+
+var update = flag.Bool("update", false, "write the generated files instead of comparing them")
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(name, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if want, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s is not current (%v); run: go test ./internal/app -run %s -update", name, err, t.Name())
+	}
+}
+
+// The names are checked where the reference is made, so that one without a sample is too.
+func TestMetricsReferenceIsCurrent(t *testing.T) {
+	g, err := governor.New(governor.Config{Enabled: new(bool)}, governor.Sources{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c catalog
+	(&App{governor: g}).collectors(&c, true)
+	seen := map[string]bool{}
+	for _, m := range c.list {
+		if seen[m.name] {
+			t.Errorf("%s stands twice", m.name)
+		}
+		seen[m.name] = true
+		if !strings.HasPrefix(m.name, "weir_") || !strings.HasSuffix(m.help, ".") || strings.ContainsAny(m.help, "|\n") {
+			t.Errorf("%s: %q", m.name, m.help)
+		}
+		for _, word := range []string{"_milliseconds", "_ms", "_kb", "_count", "_percentage"} {
+			if strings.HasSuffix(strings.TrimSuffix(m.name, "_total"), word) {
+				t.Errorf("%s: units are seconds, bytes and ratios", m.name)
+			}
+		}
+	}
+	var b bytes.Buffer
+	c.write(&b)
+	golden(t, "../../docs/reference/metrics.md", b.Bytes())
+}

@@ -1,0 +1,102 @@
+package app
+
+import (
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/metrics"
+)
+
+// deliveries are the times from a publish to the sockets, of the publications that were
+// followed, one for each loop that delivered.
+func (a *App) deliveries() metrics.Counts {
+	var h governor.Histogram
+	a.probe.delivery.AddTo(&h)
+	return countsOf(&h)
+}
+
+// stores are the times from a publish to the broker's answer.
+func (a *App) stores() metrics.Counts {
+	var h governor.Histogram
+	a.probe.store.AddTo(&h)
+	return countsOf(&h)
+}
+
+// constHistogram is c as a metric: classic buckets, or a native histogram.
+func constHistogram(d *prometheus.Desc, c *metrics.Counts, bounds []float64, native bool, since time.Time) prometheus.Metric {
+	if native {
+		if m, err := nativeHistogram(d, c, since); err == nil {
+			return m
+		}
+	}
+	buckets := make(map[float64]uint64, len(bounds))
+	for i, n := range c.Cumulative(bounds) {
+		buckets[bounds[i]] = n
+	}
+	return prometheus.MustNewConstHistogram(d, c.Total(), c.Sum(), buckets)
+}
+
+// nativeSchema is the resolution of native histograms: four buckets to a doubling, as in
+// our own, whose bounds are not the same though. What fell into one of ours is counted
+// where its middle is.
+const nativeSchema = 2
+
+func nativeHistogram(d *prometheus.Desc, c *metrics.Counts, since time.Time) (prometheus.Metric, error) {
+	positive := map[int]int64{}
+	var zero uint64
+	for i, n := range c.N {
+		if n == 0 {
+			continue
+		}
+		lo, hi := metrics.Bounds(i)
+		if lo == 0 {
+			zero += n
+			continue
+		}
+		positive[int(math.Ceil(math.Log2((lo+hi)/2)*(1<<nativeSchema)))] += int64(n)
+	}
+	zeroBelow, _ := metrics.Bounds(1)
+	return prometheus.NewConstNativeHistogram(d, c.Total(), c.Sum(), positive, nil, zero, nativeSchema, zeroBelow, since)
+}
+
+// histograms shows how long things took.
+type histograms struct {
+	app                   *App
+	delivery, store, tick *prometheus.Desc
+	native                bool
+}
+
+// Bounds of the classic buckets, in seconds.
+var (
+	latencyBounds = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5}
+	tickBounds    = []float64{0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1}
+)
+
+func newHistograms(a *App, c *catalog, native bool) *histograms {
+	return &histograms{
+		app: a, native: native,
+		delivery: c.histogram("weir_delivery_seconds", "From a publish until a loop had handed it to the sockets of its subscribers. Of publications that were followed, one for each loop that delivered."),
+		store:    c.histogram("weir_broker_store_seconds", "From a publish to the broker's answer. Of publications that were followed."),
+		tick:     c.histogram("weir_loop_tick_seconds", "How long loops worked at a time."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (h *histograms) Describe(ch chan<- *prometheus.Desc) {
+	ch <- h.delivery
+	ch <- h.store
+	ch <- h.tick
+}
+
+// Collect implements prometheus.Collector.
+func (h *histograms) Collect(ch chan<- prometheus.Metric) {
+	emit := func(d *prometheus.Desc, c metrics.Counts, bounds []float64) {
+		ch <- constHistogram(d, &c, bounds, h.native, h.app.started)
+	}
+	emit(h.delivery, h.app.deliveries(), latencyBounds)
+	emit(h.store, h.app.stores(), latencyBounds)
+	emit(h.tick, h.app.ticksOf(), tickBounds)
+}
