@@ -4,10 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -26,11 +30,33 @@ import (
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/pushhttp"
+	"github.com/weir-gateway/weir/internal/stdhttp"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testFront says which front serves: empty means the event loops, "net/http" the other.
+const testFront = "WEIR_TEST_FRONT"
+
+// Every test here must hold on both fronts: this one runs them all again, in a process
+// of its own.
+func TestEverythingHoldsOnNetHTTP(t *testing.T) {
+	if os.Getenv(testFront) != "" {
+		return // this is that process
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, fmt.Sprintf("-test.short=%v", testing.Short()))
+	cmd.Env = append(os.Environ(), testFront+"=net/http")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
 
 // patience is for what must happen: long, for a machine under load.
 const patience = 20 * time.Second
@@ -65,8 +91,7 @@ type node struct {
 	server   *pusher.Server
 	presence *presence.Presence
 	cluster  *cluster.Cluster
-	push     *push.Push
-	drain    context.CancelFunc
+	drain    func(over time.Duration)
 }
 
 // settings of a node. The zero value is alone, with an app that has everything on.
@@ -117,21 +142,13 @@ func start(t *testing.T, s settings) *node {
 	must(err)
 
 	n := &node{t: t, hub: h, server: server, presence: p, cluster: c}
-	var front *downstream.Server
-	loops, err := eventloop.New(eventloop.Config{Loops: 2}, func(c *eventloop.Conn) eventloop.Handler { return front.Accept(c) }, log)
-	must(err)
-	n.push, err = push.New(push.Config{}, formats, h, loops.Loops(), log)
-	must(err)
-	front, err = downstream.New(downstream.Config{}, n.push, a, len(loops.Loops()), log)
-	must(err)
-	must(front.Mount(server.Endpoints()))
-	at, err := loops.Listen(netip.MustParseAddrPort("127.0.0.1:0"))
-	must(err)
-	n.addr = at.String()
-	front.Listening(at)
-
+	serve := n.onLoops
+	if os.Getenv(testFront) != "" {
+		serve = n.onNetHTTP
+	}
+	run, closed := serve(formats, a, log)
 	var wg sync.WaitGroup
-	for what, run := range map[string]func(context.Context) error{"loops": loops.Run, "cluster": c.Run, "presence": p.Run, "pusher": server.Run} {
+	for what, run := range map[string]func(context.Context) error{"front": run, "cluster": c.Run, "presence": p.Run, "pusher": server.Run} {
 		wg.Go(func() {
 			if err := run(ctx); err != nil && ctx.Err() == nil {
 				t.Errorf("%s: %v", what, err)
@@ -142,27 +159,76 @@ func start(t *testing.T, s settings) *node {
 		http.DefaultClient.CloseIdleConnections()
 		cancel()
 		wg.Wait()
-		front.Close()
+		closed()
 		_ = h.Close()
 		_ = a.Close()
-		for _, l := range loops.Loops() {
-			if n := l.Stats().Panics; n > 0 {
-				t.Errorf("%d panics", n)
-			}
-		}
 	})
 	return n
+}
+
+// onLoops has event loops serve n.
+func (n *node) onLoops(formats *wire.Formats, a *auth.Authenticator, log *slog.Logger) (run func(context.Context) error, closed func()) {
+	n.t.Helper()
+	must := n.must
+	var front *downstream.Server
+	loops, err := eventloop.New(eventloop.Config{Loops: 2}, func(c *eventloop.Conn) eventloop.Handler { return front.Accept(c) }, log)
+	must(err)
+	p, err := push.New(push.Config{}, formats, n.hub, loops.Loops(), log)
+	must(err)
+	front, err = downstream.New(downstream.Config{}, p, a, len(loops.Loops()), log)
+	must(err)
+	must(front.Mount(n.server.Endpoints()))
+	at, err := loops.Listen(netip.MustParseAddrPort("127.0.0.1:0"))
+	must(err)
+	n.addr = at.String()
+	front.Listening(at)
+	n.drain = p.Drain
+	return loops.Run, func() {
+		front.Close()
+		for _, l := range loops.Loops() {
+			if panics := l.Stats().Panics; panics > 0 {
+				n.t.Errorf("%d panics", panics)
+			}
+		}
+	}
+}
+
+// onNetHTTP has net/http serve n.
+func (n *node) onNetHTTP(formats *wire.Formats, a *auth.Authenticator, log *slog.Logger) (run func(context.Context) error, closed func()) {
+	n.t.Helper()
+	p := pushhttp.New(pushhttp.Config{}, formats, n.hub, log)
+	front := stdhttp.New(stdhttp.Config{}, stdhttp.Deps{Hub: n.hub, Push: p, Auth: a, Ready: n.hub.Ready, Log: log})
+	n.must(front.Mount(n.server.Endpoints()))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	n.must(err)
+	n.addr = l.Addr().String()
+	n.drain = func(over time.Duration) { p.Drain(over) }
+	served := make(chan error, 1)
+	go func() { served <- front.Serve(l) }()
+	return func(ctx context.Context) error { p.Run(ctx); return nil }, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = front.Close(ctx)
+		<-served
+	}
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 // pair is two nodes that know each other. They share no broker: what is published on
 // one stays there.
 func pair(t *testing.T, s settings) (a, b *node) {
 	t.Helper()
-	net := clustertest.NewNet(1)
-	t.Cleanup(net.Close)
-	s.bus = net.Join("a")
+	nodes := clustertest.NewNet(1)
+	t.Cleanup(nodes.Close)
+	s.bus = nodes.Join("a")
 	a = start(t, s)
-	s.bus = net.Join("b")
+	s.bus = nodes.Join("b")
 	b = start(t, s)
 	eventually(t, "the nodes know each other", func() bool { return len(a.cluster.Nodes()) == 2 && len(b.cluster.Nodes()) == 2 })
 	return a, b

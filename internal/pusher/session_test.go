@@ -347,7 +347,7 @@ func TestDrainSaysGoodbye(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()
 	a.join("orders")
-	n.push.Drain(10 * time.Millisecond)
+	n.drain(10 * time.Millisecond)
 	a.wantClose(4200)
 }
 
