@@ -24,7 +24,7 @@ func (c *session) clientEvent(f protocol.Frame) {
 		why = "Client event rejected: " + protocol.CheckEvent(f.Event).Error()
 	case len(text) > c.s.cfg.MaxEventData:
 		why = "Client event rejected: the data is longer than max_event_data"
-	case !c.take():
+	case !c.events.take(c.t.Now(), c.s.cfg.ClientEventRate, c.s.cfg.ClientEventRate):
 		c.s.counts.limited.Add(1)
 		why = "Client event rejected: the rate limit was exceeded"
 	}
@@ -57,16 +57,4 @@ func (c *session) clientEvent(f protocol.Frame) {
 			c.app.hook(hookEvent{Name: hookClientEvent, Channel: channel, Event: event, Data: string(text), SocketID: c.id, UserID: from.User})
 		}
 	})
-}
-
-// take takes a token of the client's budget for events.
-func (c *session) take() bool {
-	now, rate := c.t.Now(), float64(c.s.cfg.ClientEventRate)
-	c.tokens = min(rate, c.tokens+float64(now-c.tokensAt)/1e9*rate)
-	c.tokensAt = now
-	if c.tokens < 1 {
-		return false
-	}
-	c.tokens--
-	return true
 }

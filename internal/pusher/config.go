@@ -37,6 +37,10 @@ type Config struct {
 	MaxSubscriptions int `json:"max_subscriptions"`
 	// ClientEventRate bounds the client events per second of a connection; 0 means 10.
 	ClientEventRate int `json:"client_event_rate"`
+	// MessageRate bounds the messages of any kind per second of a connection, which may
+	// also send two for each of max_subscriptions at once; more than that closes it with
+	// 4100. 0 means 100.
+	MessageRate int `json:"message_rate"`
 	// MaxMembers bounds the users on a presence channel; 0 means 100.
 	MaxMembers int `json:"max_members"`
 	// MaxMemberData bounds channel_data and user_data in bytes; 0 means 2 KiB.
@@ -141,7 +145,7 @@ func (c Config) WithDefaults() Config {
 	}
 	for _, n := range []struct{ at, zero *int }{
 		{&c.MaxEventData, new(protocol.MaxEventData)}, {&c.MaxChannels, new(protocol.MaxChannelsATime)}, {&c.MaxBatch, new(protocol.MaxBatch)},
-		{&c.MaxSubscriptions, new(1000)}, {&c.ClientEventRate, new(10)}, {&c.MaxMembers, new(100)}, {&c.MaxMemberData, new(2 << 10)},
+		{&c.MaxSubscriptions, new(1000)}, {&c.ClientEventRate, new(10)}, {&c.MessageRate, new(100)}, {&c.MaxMembers, new(100)}, {&c.MaxMemberData, new(2 << 10)},
 		{&c.MaxWatchlist, new(100)},
 		{&c.WebhookQueue, new(10_000)},
 	} {
@@ -175,7 +179,7 @@ func (c Config) Validate() error {
 		v    int64
 	}{
 		{"max_event_data", int64(c.MaxEventData)}, {"max_channels", int64(c.MaxChannels)}, {"max_batch", int64(c.MaxBatch)},
-		{"max_subscriptions", int64(c.MaxSubscriptions)}, {"client_event_rate", int64(c.ClientEventRate)}, {"max_members", int64(c.MaxMembers)},
+		{"max_subscriptions", int64(c.MaxSubscriptions)}, {"client_event_rate", int64(c.ClientEventRate)}, {"message_rate", int64(c.MessageRate)}, {"max_members", int64(c.MaxMembers)},
 		{"max_member_data", int64(c.MaxMemberData)}, {"webhook_queue", int64(c.WebhookQueue)}, {"max_watchlist", int64(c.MaxWatchlist)}, {"activity_timeout", int64(c.ActivityTimeout)},
 		{"pong_timeout", int64(c.PongTimeout)}, {"vacated_delay", int64(c.VacatedDelay)}, {"count_interval", int64(c.CountInterval)},
 		{"webhook_window", int64(c.WebhookWindow)}, {"webhook_timeout", int64(c.WebhookTimeout)}, {"webhook_retry", int64(c.WebhookRetry)},
@@ -260,6 +264,9 @@ func (a App) validate() (errs []error) {
 	}
 	return errs
 }
+
+// burst is how many messages a connection may send at once.
+func (c *Config) burst() int { return c.MessageRate + 2*c.MaxSubscriptions }
 
 // wants reports whether w is to be told event about channel.
 func (w *Webhook) wants(event, channel string) bool {

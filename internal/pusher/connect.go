@@ -96,7 +96,8 @@ func (c *session) open() {
 	s.counts.connected.Add(1)
 	s.deps.Presence.Add(c.app.crowd, presence.Pusher, 1)
 	c.opened = c.t.Now()
-	c.tokens, c.tokensAt = float64(s.cfg.ClientEventRate), c.opened
+	c.events = bucket{float64(s.cfg.ClientEventRate), c.opened}
+	c.messages = bucket{float64(s.cfg.burst()), c.opened}
 	c.send(protocol.AppendEstablished(nil, c.id, int(time.Duration(s.cfg.ActivityTimeout)/time.Second)))
 	c.arm(c.opened)
 }

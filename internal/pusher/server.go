@@ -64,6 +64,7 @@ type Server struct {
 type counters struct {
 	connections                                  atomic.Int64
 	connected, turnedAway, slow, unanswered      atomic.Uint64
+	flooded                                      atomic.Uint64
 	subscribed, denied, clientEvents, limited    atomic.Uint64
 	triggers, refused, noticesLost, terminated   atomic.Uint64
 	hooksSent, hooksRetried, hooksFailed, hooksD atomic.Uint64
@@ -75,6 +76,7 @@ type Stats struct {
 	Connected       uint64 // connections that were greeted
 	TurnedAway      uint64 // connections closed instead, with a code
 	Slow            uint64 // connections closed because their client read too slowly
+	Flooded         uint64 // connections closed because their client sent too much
 	Unanswered      uint64 // connections closed because a ping was not answered
 	Subscribed      uint64 // subscriptions that began
 	Denied          uint64 // subscriptions and users that were refused
@@ -97,7 +99,7 @@ func (s *Server) Stats() Stats {
 	c := &s.counts
 	return Stats{
 		Connections: c.connections.Load(), Connected: c.connected.Load(), TurnedAway: c.turnedAway.Load(),
-		Slow: c.slow.Load(), Unanswered: c.unanswered.Load(), Subscribed: c.subscribed.Load(), Denied: c.denied.Load(),
+		Slow: c.slow.Load(), Flooded: c.flooded.Load(), Unanswered: c.unanswered.Load(), Subscribed: c.subscribed.Load(), Denied: c.denied.Load(),
 		ClientEvents: c.clientEvents.Load(), Limited: c.limited.Load(), Triggers: c.triggers.Load(), Refused: c.refused.Load(),
 		Terminated: c.terminated.Load(), NoticesLost: c.noticesLost.Load(),
 		Webhooks: c.hooksSent.Load(), WebhooksRetried: c.hooksRetried.Load(), WebhooksFailed: c.hooksFailed.Load(),

@@ -26,18 +26,40 @@ type session struct {
 	user       *protocol.SignedIn       // nil until it signs in
 	online     map[string]bool          // those whom the user watches, as the client was told; nil if nobody
 	queue      *backlog.Queue           // what the client is too slow for; nil if there is nothing
-	tokens     float64                  // of client events
-	tokensAt   int64
-	pinged     int64 // when a ping was sent that was not answered yet; 0: none
-	authorized bool  // signed in, or showed a signature for a channel
-	gone       bool  // closing, or closed
+	events     bucket                   // of client events
+	messages   bucket                   // of all that the client says
+	pinged     int64                    // when a ping was sent that was not answered yet; 0: none
+	authorized bool                     // signed in, or showed a signature for a channel
+	gone       bool                     // closing, or closed
 }
 
 var _ socket.Session = (*session)(nil)
 
+// bucket is a budget that fills with time.
+type bucket struct {
+	tokens float64
+	at     int64
+}
+
+// take takes a token, of which there are rate more a second and never more than most.
+func (b *bucket) take(now int64, rate, most int) bool {
+	b.tokens = min(float64(most), b.tokens+float64(now-b.at)/1e9*float64(rate))
+	b.at = now
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
 // Message is a frame of the client.
 func (c *session) Message(b []byte, binary bool) {
 	if c.gone {
+		return
+	}
+	if !c.messages.take(c.t.Now(), c.s.cfg.MessageRate, c.s.cfg.burst()) {
+		c.s.counts.flooded.Add(1)
+		c.close(protocol.CloseCapacity, "The client sends more than it may")
 		return
 	}
 	if binary {

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/websocket"
 )
 
 func TestEventsReachSubscribers(t *testing.T) {
@@ -209,6 +210,26 @@ func TestClientEventsHaveARate(t *testing.T) {
 	}
 	if got := n.server.Stats(); limited == 0 || got.Limited != uint64(limited) {
 		t.Errorf("%d refused, %+v", limited, got)
+	}
+}
+
+func TestClientsThatSayTooMuchAreSentAway(t *testing.T) {
+	n := start(t, settings{cfg: pusher.Config{MaxSubscriptions: 10, MessageRate: 1}})
+	a := n.connect()
+	for range 21 {
+		a.say(`{"event":"pusher:ping"}`)
+	}
+	for range 21 {
+		a.want("pusher:pong", "", "{}")
+	}
+	for range 100 { // what the clock may have given meanwhile, and one more
+		if a.conn.Write(websocket.OpText, []byte(`{"event":"pusher:ping"}`)) != nil {
+			break
+		}
+	}
+	a.wantClose(4100)
+	if n.server.Stats().Flooded != 1 {
+		t.Errorf("%+v", n.server.Stats())
 	}
 }
 
