@@ -27,7 +27,7 @@ type part struct {
 // maxPart bounds one file of a bundle.
 const maxPart = 64 << 20
 
-var errPartTooBig = errors.New("the file grew past 64 MiB and was cut")
+var errPartTooBig = errors.New("the file grew past its bound and was cut")
 
 // write makes every part, each in a file so that memory stays what it is, and packs
 // them. What cannot be had is said in the README; the rest is written all the same.
@@ -43,7 +43,7 @@ func (r *recorder) write(ctx context.Context, id string, now time.Time, reason s
 		if ctx.Err() != nil {
 			return Bundle{}, fmt.Errorf("make a bundle: %w", ctx.Err())
 		}
-		err := writePart(ctx, filepath.Join(dir, p.name), p.write)
+		err := writePart(ctx, filepath.Join(dir, p.name), r.bound, p.write)
 		if err != nil {
 			notes = append(notes, fmt.Sprintf("  %-18s %s\n%20s (not complete: %v)", p.name, p.what, "", err))
 		} else {
@@ -120,12 +120,12 @@ func (r *recorder) profileCPU(ctx context.Context, w io.Writer) error {
 	}
 }
 
-func writePart(ctx context.Context, path string, write func(context.Context, io.Writer) error) error {
+func writePart(ctx context.Context, path string, bound int, write func(context.Context, io.Writer) error) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	return errors.Join(write(ctx, &boundedWriter{f, maxPart}), f.Close())
+	return errors.Join(write(ctx, &boundedWriter{f, bound}), f.Close())
 }
 
 type boundedWriter struct {

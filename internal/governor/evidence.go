@@ -54,6 +54,7 @@ type recorder struct {
 	log      *slog.Logger
 	contents func() []part // beside the profiles
 	commands chan func(context.Context)
+	bound    int // of one file of a bundle, in bytes
 
 	// op is held by whoever arms, disarms or captures.
 	op     sync.Mutex
@@ -70,7 +71,7 @@ type recorder struct {
 }
 
 func newRecorder(cfg EvidenceConfig, log *slog.Logger, contents func() []part) *recorder {
-	r := &recorder{cfg: cfg, log: log, contents: contents, commands: make(chan func(context.Context), 8), bundles: []Bundle{}}
+	r := &recorder{cfg: cfg, log: log, contents: contents, commands: make(chan func(context.Context), 8), bound: maxPart, bundles: []Bundle{}}
 	if cfg.Dir == "" {
 		r.problem = ErrNoDirectory.Error()
 		return r

@@ -101,6 +101,7 @@ func newSampler(g *Governor) *sampler {
 	s.undo = append(s.undo, s.pacer.start())
 	now := time.Now()
 	s.machine.state.Since = now
+	s.slow.read(0) // budgets are asked from the first sample on
 	s.view = g.Snapshot().fresh(now)
 	s.view.Memory.From, s.view.Collector.Policy, s.view.Host.Quota = from, cfg.Memory.Policy, c.quota()
 	return s
@@ -152,10 +153,13 @@ func (s *sampler) sample(now time.Time) {
 	s.rt.read()
 	s.strip()
 	s.loops()
+	first := s.second.at.IsZero()
+	if first {
+		s.gather(now)
+	}
 	s.budgets()
 	switch {
-	case s.second.at.IsZero():
-		s.gather(now)
+	case first:
 		s.second.copyFrom(&s.cur)
 		s.window.copyFrom(&s.cur)
 		s.acc.reset(&s.cur)

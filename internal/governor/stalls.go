@@ -89,12 +89,17 @@ func (s *stallSampler) sum(now time.Time, of int) Stalls {
 	return v
 }
 
+// forget drops what is old, once in a while, and any when there are too many: then
+// down to three quarters, so that it is not done again at once.
 func (s *stallSampler) forget(now time.Time) {
-	if len(s.seen) <= socketsKept/2 && s.turn%60 != 0 {
+	bound := len(s.seen)
+	if bound > socketsKept {
+		bound = socketsKept * 3 / 4
+	} else if s.turn%60 != 0 {
 		return
 	}
 	for id, was := range s.seen {
-		if now.Sub(was.at) > socketsAge || len(s.seen) > socketsKept {
+		if now.Sub(was.at) > socketsAge || len(s.seen) > bound {
 			delete(s.seen, id)
 		}
 	}
