@@ -122,7 +122,7 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 			t.Fatal(err)
 		}
 	}
-	a, err := auth.New(auth.Config{APIKeys: []auth.APIKey{{Name: "test", Key: testKey, Publish: []string{"**"}}}, HMACSecret: testSecret}, log)
+	a, err := auth.New(auth.Config{APIKeys: []auth.APIKey{{Name: "test", Key: testKey, Publish: []string{"**"}, Subscribe: []string{"**"}}}, HMACSecret: testSecret}, log)
 	must(err)
 	broker, err := memory.New(memory.Config{})
 	must(err)

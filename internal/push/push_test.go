@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
@@ -57,6 +58,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // scripted is a broker without a log of its own: a test says what it delivers,
 // and when and how a subscription is answered.
 type scripted struct {
+	// begin is what "S" and "W" speak.
+	begin   func(socket.Transport) socket.Session
 	deliver func(*hub.Message)
 	// subscribed answers Subscribe; nil answers at once with an empty log "e1".
 	subscribed func(ctx context.Context) error
@@ -107,19 +110,30 @@ func (b *scripted) Ready() error { return nil }
 func (b *scripted) Close() error { return nil }
 
 // stage is a Push on one loop whose clients need no request: the first byte
-// they send says what they are, "s" for SSE and "w" for WebSocket.
+// they send says what they are, "s" for SSE and "w" for WebSocket, "S" and "W" for a
+// protocol in a body and on a WebSocket.
 type stage struct {
 	*Push
 	t    *testing.T
 	addr netip.AddrPort
 }
 
-type greeter struct{ p *Push }
+type greeter struct {
+	p     *Push
+	begin func(socket.Transport) socket.Session
+}
 
 func (h greeter) Data(c *eventloop.Conn, b []byte) int {
 	sub := &Subscription{Subscription: wire.Subscription{Channels: []string{"a"}, Hello: true}, Key: []byte("dGhlIHNhbXBsZSBub25jZQ=="), Fields: []byte("X-Test: yes\r\n")}
 	serve := h.p.ServeSSE
-	if b[0] == 'w' {
+	switch b[0] {
+	case 'S':
+		h.p.ServeStream(c, &StreamOptions{ContentType: "text/plain", Protocol: 1}, h.begin)
+		return 1
+	case 'W':
+		h.p.ServeSocket(c, &SocketOptions{Key: []byte("dGhlIHNhbXBsZSBub25jZQ=="), Protocol: 1}, h.begin)
+		return 1
+	case 'w':
 		serve = h.p.ServeWebSocket
 	}
 	if err := serve(c, sub); err != nil {
@@ -152,13 +166,14 @@ func play(t *testing.T, b *scripted, ns hub.Namespace) *stage {
 	}
 	s := &stage{t: t}
 	loops, err := eventloop.New(eventloop.Config{Loops: 1, NotSentLowat: 4 << 10, Engine: "epoll"},
-		func(*eventloop.Conn) eventloop.Handler { return greeter{s.Push} }, nil)
+		func(*eventloop.Conn) eventloop.Handler { return greeter{s.Push, b.begin} }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Push, err = New(Config{}, formats, h, loops.Loops(), nil); err != nil {
 		t.Fatal(err)
 	}
+	s.Protocol("restless")
 	if b.patience != 0 {
 		s.openingTime = int64(b.patience)
 	}

@@ -33,7 +33,7 @@ func mounted(t *testing.T) *sockettest.Front {
 	p := sockettest.New(formats)
 	h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{{Name: "default", Anonymous: true}}, Encoders: formats.Encoders()}, b)
 	must(err)
-	a, err := auth.New(auth.Config{APIKeys: []auth.APIKey{{Name: "me", Key: key}}}, nil)
+	a, err := auth.New(auth.Config{APIKeys: []auth.APIKey{{Name: "me", Key: key, Subscribe: []string{"**"}}}}, nil)
 	must(err)
 	push := pushhttp.New(pushhttp.Config{}, formats, h, nil)
 	front := stdhttp.New(stdhttp.Config{}, stdhttp.Deps{Hub: h, Push: push, Auth: a, Ready: h.Ready})

@@ -1,0 +1,111 @@
+package push
+
+import (
+	"io"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/socket"
+)
+
+// An idle client of a protocol has a connection of the loop's, this, and what the
+// protocol keeps.
+func TestTransportsAreSmall(t *testing.T) {
+	f := func(name string, size, want uintptr) {
+		t.Helper()
+		if size != want {
+			t.Errorf("%s has %d bytes, want %d", name, size, want)
+		}
+	}
+	f("transport", unsafe.Sizeof(transport{}), 64)
+	f("subscription", unsafe.Sizeof(subscription{}), 40)
+}
+
+// restless asks for its timer as often as it comes, and counts.
+type restless struct {
+	t      socket.Transport
+	timers int
+	every  time.Duration
+	told   chan string
+}
+
+func (s *restless) Message([]byte, bool) {}
+func (s *restless) Pong()                {}
+func (s *restless) Drained()             {}
+func (s *restless) Timer() {
+	s.timers++
+	s.t.SetTimer(s.every)
+	select {
+	case s.told <- "timer":
+	default:
+	}
+}
+
+func (s *restless) Drain() {
+	s.told <- "drain"
+	s.t.Close(1012, "")
+}
+func (s *restless) Closed()         { s.told <- "closed" }
+func (s *restless) Subject() string { return "me" }
+
+// The protocol's timer goes on during a drain, until it is the client's turn.
+func TestTimersGoOnDuringADrain(t *testing.T) {
+	told := make(chan string, 100)
+	s := play(t, &scripted{begin: func(tr socket.Transport) socket.Session {
+		r := &restless{t: tr, every: time.Millisecond, told: told}
+		tr.SetTimer(r.every)
+		return r
+	}}, hub.Namespace{})
+	c, _ := s.client("S")
+	defer c.Close()
+	if got := <-told; got != "timer" {
+		t.Fatal(got)
+	}
+	s.Drain(2 * time.Second)
+	timers := 0
+	for got := range told {
+		if got == "drain" {
+			break
+		}
+		if timers++; got != "timer" {
+			t.Fatal(got)
+		}
+	}
+	t.Logf("%d timers during the drain", timers)
+	c.Close()
+	eventually(t, "it has heard of its end", func() bool {
+		select {
+		case got := <-told:
+			return got == "closed"
+		default:
+			return false
+		}
+	})
+}
+
+// A session without a timer is sent away too, and stands in the lists until then.
+func TestDrainComesWithoutATimer(t *testing.T) {
+	told := make(chan string, 100)
+	s := play(t, &scripted{begin: func(tr socket.Transport) socket.Session { return &restless{t: tr, told: told} }}, hub.Namespace{})
+	c, r := s.client("W")
+	defer c.Close()
+	head := make([]byte, 12)
+	if _, err := io.ReadFull(r, head); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan Lags, 1)
+	s.Lags(10, func(*Lag) float64 { return 1 }, func(l Lags) { got <- l })
+	l := <-got
+	if l.Total != 1 || len(l.Worst) != 1 || l.Worst[0].Transport != "websocket" || l.Worst[0].Protocol != "restless" || l.Worst[0].Subject != "me" {
+		t.Errorf("lags: %+v", l)
+	}
+	s.Drain(300 * time.Millisecond)
+	if got := <-told; got != "drain" {
+		t.Errorf("told %q", got)
+	}
+	if got := <-told; got != "closed" {
+		t.Errorf("told %q", got)
+	}
+}
