@@ -36,7 +36,7 @@ func (r *recorder) write(ctx context.Context, id string, now time.Time, reason s
 	if err != nil {
 		return Bundle{}, fmt.Errorf("make a bundle: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // what stays is removed at the next start
 	var notes []string
 	names := []string{"README.txt"}
 	for _, p := range r.parts(armed) {
@@ -56,7 +56,7 @@ func (r *recorder) write(ctx context.Context, id string, now time.Time, reason s
 		return Bundle{}, fmt.Errorf("make a bundle: %w", err)
 	}
 	temp := filepath.Join(r.cfg.Dir, "."+id+".tmp")
-	defer os.Remove(temp)
+	defer func() { _ = os.Remove(temp) }() // gone already when it was kept
 	if err := pack(temp, id, reason, now, dir, names); err != nil {
 		return Bundle{}, fmt.Errorf("pack a bundle: %w", err)
 	}

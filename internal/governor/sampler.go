@@ -3,7 +3,6 @@ package governor
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/stat"
@@ -61,11 +60,10 @@ type sampler struct {
 	due                 time.Time
 	lateUntil           time.Time
 	dog                 watchdog
-	baseFiles, baseConn int
+	baseConn            int // when the slow reading was taken, as is the footprint
 	baseFootprint       uint64
 
 	kickSlow, kickStalls chan int
-	asking               atomic.Bool
 	wg                   sync.WaitGroup
 }
 

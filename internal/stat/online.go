@@ -72,7 +72,8 @@ func (r *Rule) Settle(raw State, s RuleSample) (state State, confirmed bool) {
 	return state, confirmed
 }
 
-// Latch is Settle for what needs no confirmation: the state is Inflection from now on.
+// Latch is Settle for what needs no confirmation: the state is Inflection from now on,
+// until Reset or RuleConfig.Unlatch steady windows.
 func (r *Rule) Latch() {
 	r.state, r.hasPend, r.calm = Inflection, false, 0
 }
