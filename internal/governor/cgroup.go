@@ -123,7 +123,7 @@ func (m cgroupMount) chain(root, group string) []string {
 	}
 	rel = path.Clean("/" + rel)
 	var dirs []string
-	for {
+	for range maxDepth {
 		dir := root + path.Join(m.point, rel)
 		if _, err := os.Stat(dir); err == nil {
 			dirs = append(dirs, dir)
@@ -133,7 +133,11 @@ func (m cgroupMount) chain(root, group string) []string {
 		}
 		rel = path.Dir(rel)
 	}
+	return dirs
 }
+
+// maxDepth bounds how many groups around ours are looked at.
+const maxDepth = 64
 
 // unlimited is what version 1 says for no limit, about 2⁶³; a limit above an exbibyte
 // is none.

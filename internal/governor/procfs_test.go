@@ -81,6 +81,7 @@ func FuzzKernelFiles(f *testing.F) {
 	f.Add([]byte("cpu  18446744073709551615 18446744073709551615 1 1 1 1 1 1\n"))
 	f.Add([]byte("nr_throttled 2\nthrottled_usec 18446744073709551615\n"))
 	f.Add([]byte("31 23 0:28 /a\\040b /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n0::/a b/../..\n4:memory,cpu:/x\n"))
+	root := f.TempDir()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		parseStat(b)
 		parseSchedstat(b)
@@ -100,7 +101,6 @@ func FuzzKernelFiles(f *testing.F) {
 				t.Errorf("the group %q is no path", p)
 			}
 		}
-		root := t.TempDir()
 		for _, m := range parseMounts(b) {
 			for _, dir := range m.chain(root, unified) {
 				if rel, err := filepath.Rel(root, dir); err != nil || rel == ".." || len(rel) > 2 && rel[:3] == "../" {
