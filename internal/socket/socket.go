@@ -22,6 +22,10 @@ import (
 // it does not (eventloop.write_stall), or when more waits than it may. Whether a
 // WebSocket client that has nothing to take is still there is for the protocol to
 // find out: with Ping or a message of its own, SetTimer and LastRead.
+//
+// What a namespace says about slow subscribers (policy, max_rate) goes for
+// Request.Subscribe. A session that is sent more than its client takes finds that by
+// Stalled and Unsent, and chooses; if it does not, the transport's bound ends the client.
 type Transport interface {
 	// Send sends b: for a WebSocket complete frames, otherwise bytes of the body. b is
 	// kept, not copied, for as long as the client does not take it: it must never change.

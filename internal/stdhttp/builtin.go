@@ -209,6 +209,9 @@ func (f *Front) publish(w http.ResponseWriter, r *http.Request) {
 		f.fail(w, r, bad)
 		return
 	}
+	if v := r.Header.Get("traceparent"); v != "" && f.deps.Traces != nil {
+		f.deps.Traces(call, []byte(v))
+	}
 	status, answer := f.deps.Push.Publish(r.Context(), call, id)
 	pushhttp.Answer(w, status, answer)
 }

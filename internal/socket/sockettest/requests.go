@@ -34,7 +34,7 @@ func lines(t *testing.T, f *Front) {
 		t.Errorf("%d sockets, %d streams", sockets, streams)
 	}
 	_ = res.Body.Close()
-	f.gone(t)
+	f.Gone(t)
 	if res, body := f.do(t, "HEAD", "/test/lines?channel=one", ""); res.StatusCode != 200 || body != "" || f.opened.Load() != 1 {
 		t.Errorf("HEAD: %d %q, %d sessions", res.StatusCode, body, f.opened.Load())
 	}
@@ -46,7 +46,7 @@ func lines(t *testing.T, f *Front) {
 	if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
 		t.Errorf("after the last words: %q, %v", b, err)
 	}
-	f.gone(t)
+	f.Gone(t)
 }
 
 // open asks for a stream.
@@ -104,7 +104,7 @@ func events(t *testing.T, f *Front) {
 		t.Errorf("%d streams, %d began, %d ended", streams, f.began.Load(), f.ended.Load())
 	}
 	_ = res.Body.Close()
-	f.gone(t)
+	f.Gone(t)
 
 	_, r = f.open(t, "/test/events?life")
 	want(": welcome\n")
@@ -136,7 +136,7 @@ func events(t *testing.T, f *Front) {
 	if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
 		t.Errorf("after the last words: %q, %v", b, err)
 	}
-	f.gone(t)
+	f.Gone(t)
 }
 
 // do makes a request and reads the answer.
@@ -267,7 +267,7 @@ func drain(t *testing.T, f *Front) {
 	f.Drain(0)
 	c.want("bye")
 	c.closes(1012)
-	f.gone(t)
+	f.Gone(t)
 	res, _ := f.do(t, "GET", "/test/socket", "", "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
 	if res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
 		t.Errorf("a new one: %d %v", res.StatusCode, res.Header)

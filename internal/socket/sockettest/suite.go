@@ -67,8 +67,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// gone waits until every session has heard of its end.
-func (f *Front) gone(t *testing.T) {
+// Gone waits until every session has heard of its end.
+func (f *Front) Gone(t *testing.T) {
 	t.Helper()
 	eventually(t, "every session has ended", func() bool {
 		sockets, streams := f.Counts()
@@ -171,7 +171,7 @@ func messages(t *testing.T, f *Front) {
 	}
 	_ = raw.Close()
 	c.CloseNow()
-	f.gone(t)
+	f.Gone(t)
 }
 
 // raw completes a handshake and leaves the rest to the test.
@@ -242,7 +242,7 @@ func subscriptions(t *testing.T, f *Front) {
 	}
 	a.CloseNow()
 	b.CloseNow()
-	f.gone(t)
+	f.Gone(t)
 }
 
 func wishes(t *testing.T, f *Front) {
@@ -293,7 +293,7 @@ func handshakes(t *testing.T, f *Front) {
 		t.Fatalf("%v, %v: want any origin to be allowed", res, err)
 	}
 	_ = res.Body.Close()
-	f.gone(t)
+	f.Gone(t)
 }
 
 func brokenRules(t *testing.T, f *Front) {
@@ -315,7 +315,7 @@ func brokenRules(t *testing.T, f *Front) {
 	g("no UTF-8", websocket.AppendMaskedFrame(nil, websocket.OpText, []byte("\xff"), key), 1007)
 	g("compressed", websocket.AppendMaskedHeader(nil, true, true, websocket.OpText, 5, key), 1002)
 	g("close", websocket.AppendMaskedClose(nil, 4000, "so long", key), 4000)
-	f.gone(t)
+	f.Gone(t)
 }
 
 func panics(t *testing.T, f *Front) {
@@ -354,7 +354,7 @@ func ends(t *testing.T, f *Front) {
 		t.Errorf("close: %v", err)
 	}
 	f.publish(t, "one", "to nobody", hub.Attributes{})
-	f.gone(t)
+	f.Gone(t)
 }
 
 func slowReaders(t *testing.T, f *Front) {
@@ -369,7 +369,7 @@ func slowReaders(t *testing.T, f *Front) {
 	c.ask("hello", "hello")
 	eventually(t, "the session has heard that all was taken", func() bool { return f.drained.Load() > 0 })
 	c.say("flood 2000") // more than may wait, and nobody reads
-	f.gone(t)
+	f.Gone(t)
 }
 
 func greedy(t *testing.T, f *Front) {
@@ -400,7 +400,7 @@ func greedy(t *testing.T, f *Front) {
 		t.Errorf("%d bytes waited for a client that asked on", most)
 	}
 	_ = c.Close()
-	f.gone(t)
+	f.Gone(t)
 }
 
 func goneDuringWork(t *testing.T, f *Front) {
@@ -410,7 +410,7 @@ func goneDuringWork(t *testing.T, f *Front) {
 	c.say("do")
 	c.ask("meanwhile", "meanwhile")
 	c.CloseNow()
-	f.gone(t)
+	f.Gone(t)
 	req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+f.Addr+"/test/ask?do", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	asked := make(chan error, 1)
@@ -432,5 +432,5 @@ func goneDuringWork(t *testing.T, f *Front) {
 		t.Errorf("%d calls for clients that have gone", n)
 	}
 	d.CloseNow()
-	f.gone(t)
+	f.Gone(t)
 }
