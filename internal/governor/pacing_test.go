@@ -18,12 +18,12 @@ type pacingRun struct {
 }
 
 const (
-	pacingWork = 800 * time.Millisecond
-	pacingIdle = 400 * time.Millisecond
+	pacingWork = 2 * time.Second
+	pacingIdle = 600 * time.Millisecond
 	// pacingTick stands for the second at which a running governor looks.
 	pacingTick = 50 * time.Millisecond
 	// pacingRate is messages per millisecond, pacingSize the bytes of one.
-	pacingRate = 40
+	pacingRate = 100
 	pacingSize = 2048
 )
 
@@ -37,7 +37,7 @@ type connection struct {
 // heapOf is a live heap of so many bytes.
 func heapOf(bytes int) (all []*connection) {
 	for i := 0; i*1100 < bytes; i++ {
-		c := &connection{name: fmt.Sprint("c", i), buffer: make([]byte, 1024)}
+		c := &connection{name: fmt.Sprint("c", i), buffer: filled(1024)}
 		if i > 0 {
 			c.next = all[i-1]
 		}
@@ -46,10 +46,21 @@ func heapOf(bytes int) (all []*connection) {
 	return all
 }
 
+// filled is memory that is really there: a page that was never written takes none.
+func filled(n int) []byte {
+	b := make([]byte, n)
+	for i := 0; i < n; i += 512 {
+		b[i] = 1
+	}
+	return b
+}
+
 // pacingRound does the same work under a policy: messages at a fixed rate, allocated,
 // linked into the heap for a moment and dropped, each timed from when it was due; then
 // nothing for a while.
-func pacingRound(policy string, percent int, limit uint64, live []*connection) pacingRun {
+func pacingRound(policy string, percent int, limit uint64, live []*connection, work, idle time.Duration) pacingRun {
+	runtime.LockOSThread() // to be woken on time
+	defer runtime.UnlockOSThread()
 	p := newPacer(MemoryConfig{Policy: policy, Percent: percent}, limit)
 	undo := p.start()
 	defer undo()
@@ -68,7 +79,7 @@ func pacingRound(policy string, percent int, limit uint64, live []*connection) p
 		pages, _ := parseStatm(rss.read())
 		return float64(pages) * float64(os.Getpagesize())
 	}
-	begin := time.Now()
+	begin, start := time.Now(), sys.Monotonic()
 	look := begin
 	tick := func() {
 		if time.Now().Before(look) {
@@ -77,23 +88,23 @@ func pacingRound(policy string, percent int, limit uint64, live []*connection) p
 		look = look.Add(pacingTick)
 		r.read()
 		p.second(r, activity, true)
-		if time.Since(begin) < pacingWork {
+		if time.Since(begin) < work {
 			out.busyRSS += resident()
 			looks++
 		}
 	}
 	slots := make([]*connection, 1024)
-	for ms := 0; ms < int(pacingWork/time.Millisecond); ms++ {
+	for ms := 0; ms < int(work/time.Millisecond); ms++ {
 		due := begin.Add(time.Duration(ms) * time.Millisecond)
-		time.Sleep(time.Until(due))
+		sys.SleepUntil(start + int64(ms)*int64(time.Millisecond))
 		for i := range pacingRate {
-			slots[(ms*pacingRate+i)%len(slots)] = &connection{next: live[(ms*pacingRate+i)%len(live)], buffer: make([]byte, pacingSize)}
+			slots[(ms*pacingRate+i)%len(slots)] = &connection{next: live[(ms*pacingRate+i)%len(live)], buffer: filled(pacingSize)}
 			h.Observe(time.Since(due))
 		}
 		activity++
 		tick()
 	}
-	for time.Since(begin) < pacingWork+pacingIdle {
+	for time.Since(begin) < work+idle {
 		time.Sleep(pacingTick / 5)
 		tick()
 	}
@@ -132,7 +143,7 @@ func BenchmarkPacing(b *testing.B) {
 			for b.Loop() {
 				for i := range rungs {
 					k := (i + turn) % len(rungs)
-					runs[k] = append(runs[k], pacingRound(rungs[k].policy, rungs[k].percent, uint64(size.limit)<<20, live))
+					runs[k] = append(runs[k], pacingRound(rungs[k].policy, rungs[k].percent, uint64(size.limit)<<20, live, pacingWork, pacingIdle))
 				}
 				turn++
 			}
@@ -161,7 +172,7 @@ func BenchmarkPacing(b *testing.B) {
 func TestEveryPolicyCarriesTheLoad(t *testing.T) {
 	live := heapOf(4 << 20)
 	for _, policy := range []string{PolicyFixed, PolicyHeadroom, PolicyPhase} {
-		if r := pacingRound(policy, 100, 256<<20, live); r.cycles < 1 || r.gc <= 0 || r.busyRSS <= 4 || r.p99 <= 0 {
+		if r := pacingRound(policy, 100, 256<<20, live, 500*time.Millisecond, 100*time.Millisecond); r.cycles < 1 || r.gc <= 0 || r.busyRSS <= 4 || r.p99 <= 0 {
 			t.Errorf("%s: %+v", policy, r)
 		}
 	}

@@ -199,11 +199,8 @@ func before(was []LoopSample, i int, now *LoopSample) *LoopSample {
 	return &noLoop
 }
 
-// busy is the share of d that the loop worked, the tick that has not ended included.
-func busy(now, was *LoopSample, d time.Duration) float64 {
-	worked := now.Busy - was.Busy + now.Working - was.Working
-	return share(worked, d)
-}
+// busy is the share of d that the loop worked.
+func busy(now, was *LoopSample, d time.Duration) float64 { return share(now.Busy-was.Busy, d) }
 
 // ringSecond sums up the canaries and the broker over ten seconds.
 func (s *sampler) ringSecond(a, b *totals, d time.Duration) {

@@ -52,7 +52,8 @@ type LoopSample struct {
 	// Ticks ended. Tick is how long each worked, from the poller's return to its end.
 	Ticks uint64
 	Tick  Histogram
-	// LastTick is how long the last one worked, Busy how long all did.
+	// LastTick is how long the last one worked, Busy how long all did, the one that has
+	// not ended included.
 	LastTick time.Duration
 	Busy     time.Duration
 	// Working is how long the tick that has not ended has been at work; 0 when the

@@ -100,28 +100,48 @@ const LoopLabel = "loop"
 // maxStack bounds what is kept of a stack.
 const maxStack = 8 << 10
 
-// loopStack is where the goroutine labelled as this loop's stands, empty when none is.
-// It takes a goroutine profile: some milliseconds, so only when a loop is stuck.
+// loopStack is where the goroutine labelled as this loop's stands; when none is
+// labelled, where loops stand that do not wait for their poller. It takes a goroutine
+// profile: some milliseconds, so only when a loop is stuck.
 func loopStack(id int) string {
 	var b bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&b, 1); err != nil {
 		return ""
 	}
+	return findStack(b.String(), id)
+}
+
+// findStack finds it in a goroutine profile in words.
+func findStack(profile string, id int) string {
 	label := fmt.Sprintf("%q:\"%d\"", LoopLabel, id)
-	for record := range strings.SplitSeq(b.String(), "\n\n") {
-		labels, _, ok := strings.Cut(after(record, "# labels: "), "\n")
-		if !ok || !strings.Contains(labels, label) {
-			continue
+	var guess strings.Builder
+	for record := range strings.SplitSeq(profile, "\n\n") {
+		labels, _, _ := strings.Cut(after(record, "# labels: "), "\n")
+		if strings.Contains(labels, label) {
+			return stackOf(record)
 		}
-		var out strings.Builder
-		for line := range strings.Lines(record) {
-			if f := strings.Fields(line); len(f) >= 3 && f[0] == "#" && strings.HasPrefix(f[1], "0x") && out.Len() < maxStack {
-				fmt.Fprintf(&out, "%s %s\n", f[2], strings.Join(f[3:], " "))
-			}
+		if strings.Contains(record, loopRun) && !strings.Contains(record, loopWait) && guess.Len() < maxStack {
+			guess.WriteString(stackOf(record))
 		}
-		return out.String()
 	}
-	return ""
+	return guess.String()
+}
+
+// What stands in the stack of a loop, and of one that waits for its poller.
+const (
+	loopRun  = "internal/eventloop.(*Loop).run+"
+	loopWait = "internal/sys.EpollWait+"
+)
+
+// stackOf is a record's frames, the innermost first.
+func stackOf(record string) string {
+	var out strings.Builder
+	for line := range strings.Lines(record) {
+		if f := strings.Fields(line); len(f) >= 3 && f[0] == "#" && strings.HasPrefix(f[1], "0x") && out.Len() < maxStack {
+			fmt.Fprintf(&out, "%s %s\n", f[2], strings.Join(f[3:], " "))
+		}
+	}
+	return out.String()
 }
 
 func after(s, sep string) string {
