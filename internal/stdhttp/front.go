@@ -56,6 +56,9 @@ type Deps struct {
 	Ready func() error
 	// Files are static replies by path.
 	Files map[string]Static
+	// Traces is told the traceparent of a call of the API before it is carried out; nil:
+	// nobody wants to know.
+	Traces func(call *wire.Call, traceparent []byte)
 	// Log gets what goes wrong; nil discards.
 	Log *slog.Logger
 }

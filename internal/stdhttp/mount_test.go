@@ -28,11 +28,15 @@ import (
 
 // mounted starts a front that serves the suite's protocol.
 func mounted(t *testing.T) *sockettest.Front {
-	f, _ := mountedOn(t, (*httptest.Server).Start)
+	return mountedWith(t, stdhttp.Config{})
+}
+
+func mountedWith(t *testing.T, cfg stdhttp.Config) *sockettest.Front {
+	f, _ := mountedOn(t, cfg, (*httptest.Server).Start)
 	return f
 }
 
-func mountedOn(t *testing.T, start func(*httptest.Server)) (*sockettest.Front, *httptest.Server) {
+func mountedOn(t *testing.T, cfg stdhttp.Config, start func(*httptest.Server)) (*sockettest.Front, *httptest.Server) {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -50,7 +54,7 @@ func mountedOn(t *testing.T, start func(*httptest.Server)) (*sockettest.Front, *
 	a, err := auth.New(auth.Config{APIKeys: []auth.APIKey{{Name: "me", Key: key, Subscribe: []string{"**"}}}}, nil)
 	must(err)
 	push := pushhttp.New(pushhttp.Config{}, formats, h, nil)
-	front := stdhttp.New(stdhttp.Config{}, stdhttp.Deps{Hub: h, Push: push, Auth: a, Ready: h.Ready})
+	front := stdhttp.New(cfg, stdhttp.Deps{Hub: h, Push: push, Auth: a, Ready: h.Ready})
 	must(front.Mount(p.Endpoints()))
 	ctx, cancel := context.WithCancel(context.Background())
 	must(h.Start(ctx))
@@ -91,7 +95,7 @@ func TestProtocolsOverHTTP2(t *testing.T) {
 		}
 		return
 	}
-	f, ts := mountedOn(t, overHTTP2)
+	f, ts := mountedOn(t, stdhttp.Config{}, overHTTP2)
 	// net/http's own client refuses the pseudo-header, and has nothing in its place.
 	tr := &http2.Transport{TLSClientConfig: ts.Client().Transport.(*http.Transport).TLSClientConfig.Clone()} //nolint:forcetypeassert,staticcheck // httptest's; above
 	tr.TLSClientConfig.NextProtos = []string{"h2"}                                                           //nolint:staticcheck // above
@@ -179,4 +183,29 @@ func TestEndpointsThatCannotBe(t *testing.T) {
 	f("no method", socket.Endpoint{Path: "/a", Serve: serve})
 	f(`route "`, socket.Endpoint{Path: "/route", Methods: "GET", Serve: serve})
 	f(`route "`, socket.Endpoint{Path: "/under/*", Methods: "GET", Serve: serve})
+}
+
+func TestBuiltinHosts(t *testing.T) {
+	f := mountedWith(t, stdhttp.Config{BuiltinHosts: []string{"a.example"}})
+	ask := func(host, path string, want int) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+f.Addr+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		res, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%s on %s: %d, want %d", path, host, res.StatusCode, want)
+		}
+	}
+	for _, path := range []string{"/healthz", "/test/ask", "/test/below/x"} {
+		ask("a.example", path, 200)
+		ask("A.Example:8000", path, 200)
+		ask("b.example", path, 404)
+	}
 }
