@@ -77,7 +77,7 @@ func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialec
 	if err != nil {
 		return listing{why: unreachable}
 	}
-	lastID := idOf(top)
+	lastID := cursorOf(top)
 	subs := s.subscriptions(place, d)
 	a := listing{contentType: "application/ld+json", tag: `"` + lastID + `"`}
 	switch {

@@ -3,11 +3,14 @@ package mercure
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
 	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/sse"
 )
 
 // A start is where a stream begins.
@@ -40,7 +43,7 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect) (st
 	if err != nil {
 		return start{}, err
 	}
-	live := start{header: idOf(top)}
+	live := start{header: cursorOf(top)}
 	if top.Epoch != "" {
 		live.options.Since = hub.Positions{top}
 	}
@@ -50,10 +53,15 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect) (st
 		}
 		return live, nil
 	}
-	if at, err := hub.ParsePosition(id); err == nil && at.Epoch == top.Epoch && at.Offset <= top.Offset {
+	if at, isCursor, ok := parseID(id); ok && at.Epoch == top.Epoch && at.Offset <= top.Offset {
 		f := start{header: id}
-		if f.options.Since = (hub.Positions{at}); at.Offset == 0 {
-			f.options = hub.SubscribeOptions{All: true}
+		switch {
+		case at.Offset == 0:
+			f.options.All = true
+		case isCursor:
+			f.options.Since = hub.Positions{at}
+		default:
+			f.options.Since, f.options.SkipID = hub.Positions{at}, id
 		}
 		return f, nil
 	}
@@ -71,12 +79,31 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect) (st
 	return live, nil
 }
 
-// idOf is the id of a place in the log.
-func idOf(at hub.Position) string {
+// cursorMark ends an id that says where the log stands. It is not the id of the update
+// there: that update may have been to several topics, of which the subscriber follows
+// one whose copy comes after.
+const cursorMark = "."
+
+// cursorOf is the id of a place in the log.
+func cursorOf(at hub.Position) string {
 	if at.Epoch == "" || at.Offset == 0 {
 		return protocol.Earliest
 	}
-	return at.String()
+	return at.String() + cursorMark
+}
+
+// parseID reads what cursorOf wrote, or the position that an update went by.
+func parseID(id string) (at hub.Position, isCursor, ok bool) {
+	id, isCursor = strings.CutSuffix(id, cursorMark)
+	at, err := hub.ParsePosition(id)
+	return at, isCursor, err == nil
+}
+
+// appendGap tells of missing updates as Weir's own streams do.
+func appendGap(g hub.Gap) []byte {
+	b := sse.AppendType(nil, "gap")
+	b = sse.AppendID(b, cursorOf(g.At))
+	return sse.AppendEnd(sse.AppendData(b, wire.AppendGap(nil, "", g, "")))
 }
 
 // cursorEvery is how old the cursor of Link may be.
@@ -102,7 +129,7 @@ func (s *Server) Link(contentType string) string {
 		l.Hub = s.cfg.Path
 	}
 	if at := s.cursor.Load(); at != nil {
-		l.LastID = idOf(*at)
+		l.LastID = cursorOf(*at)
 	}
 	return l.String()
 }

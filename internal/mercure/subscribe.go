@@ -150,6 +150,7 @@ func (s *Server) open(r socket.Request, o *opening) {
 		Identity:  o.grant.identity,
 		Fields:    o.from.fields(o.ask.Dialect),
 		Preamble:  []byte(":\n"),
+		Gap:       appendGap,
 		Heartbeat: time.Duration(s.cfg.Heartbeat),
 		Life:      s.life(),
 	}
