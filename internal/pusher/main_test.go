@@ -101,6 +101,14 @@ type settings struct {
 	apps  []pusher.App
 	space hub.Namespace
 	bus   hub.Bus
+	late  bool // the broker answers from elsewhere, and later
+}
+
+// lateBroker answers publishers as a broker does that is on another machine.
+type lateBroker struct{ hub.Broker }
+
+func (b lateBroker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Position, error)) {
+	b.Broker.Publish(ns, p, func(at hub.Position, err error) { go done(at, err) })
 }
 
 // start runs a node.
@@ -122,8 +130,12 @@ func start(t *testing.T, s settings) *node {
 
 	a, err := auth.New(auth.Config{}, log)
 	must(err)
-	broker, err := memory.New(memory.Config{})
+	var broker hub.Broker
+	broker, err = memory.New(memory.Config{})
 	must(err)
+	if s.late {
+		broker = lateBroker{broker}
+	}
 	formats, err := wire.NewFormats(nil)
 	must(err)
 	format := pusher.AddFormat(formats, s.cfg)

@@ -92,6 +92,7 @@ type Stats struct {
 	WebhooksDropped uint64 // events dropped at the bound of a webhook's queue
 	Waiting         int64  // messages that wait for slow clients
 	Dropped         uint64 // messages dropped for slow clients
+	Conflated       uint64 // messages replaced by newer ones for slow clients
 }
 
 // Stats may be called from any goroutine.
@@ -103,7 +104,7 @@ func (s *Server) Stats() Stats {
 		ClientEvents: c.clientEvents.Load(), Limited: c.limited.Load(), Triggers: c.triggers.Load(), Refused: c.refused.Load(),
 		Terminated: c.terminated.Load(), NoticesLost: c.noticesLost.Load(),
 		Webhooks: c.hooksSent.Load(), WebhooksRetried: c.hooksRetried.Load(), WebhooksFailed: c.hooksFailed.Load(),
-		WebhooksDropped: c.hooksD.Load(), Waiting: s.lag.Held.Load(), Dropped: s.lag.Dropped.Load(),
+		WebhooksDropped: c.hooksD.Load(), Waiting: s.lag.Held.Load(), Dropped: s.lag.Dropped.Load(), Conflated: s.lag.Conflated.Load(),
 	}
 }
 

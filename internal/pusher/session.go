@@ -33,7 +33,18 @@ type session struct {
 	gone       bool                     // closing, or closed
 }
 
-var _ socket.Session = (*session)(nil)
+var (
+	_ socket.Session    = (*session)(nil)
+	_ socket.Identified = (*session)(nil)
+)
+
+// Subject is the user who has signed in.
+func (c *session) Subject() string {
+	if c.user == nil {
+		return ""
+	}
+	return c.user.ID
+}
 
 // bucket is a budget that fills with time.
 type bucket struct {

@@ -3,6 +3,7 @@ package pusher_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,31 @@ func TestEventsReachSubscribers(t *testing.T) {
 	n.trigger("empty", "", "", "orders")
 	a.want("empty", "orders", "")
 	a.silent()
+}
+
+func TestAnswersThatComeLateAreAnswers(t *testing.T) {
+	n := start(t, settings{late: true, app: pusher.App{ClientEvents: true}})
+	a, b := n.connect(), n.connect()
+	a.join("private-a")
+	b.join("private-a")
+	n.trigger("made", "1", "", "private-a", "b", "c")
+	a.want("made", "private-a", "1")
+	a.sayEvent("client-x", "private-a", 2)
+	b.want("made", "private-a", "1")
+	b.want("client-x", "private-a", "2")
+}
+
+func TestRefusedPublicationsAreTold(t *testing.T) {
+	n := start(t, settings{space: hub.Namespace{MaxMessageBytes: 200}, app: pusher.App{ClientEvents: true}})
+	if status, answer := n.call("POST", events, "", `{"name":"e","channels":["a","b"],"data":"`+strings.Repeat("a", 300)+`"}`); status != 413 || !strings.Contains(answer, "max_message_bytes") {
+		t.Errorf("%d %s", status, answer)
+	}
+	a := n.connect()
+	a.join("private-a")
+	a.sayEvent("client-x", "private-a", strings.Repeat("a", 300))
+	if f := a.next(); f.Event != "pusher:error" || !strings.Contains(f.text(), "too large") {
+		t.Errorf("%+v", f)
+	}
 }
 
 func TestSocketIDsDiffer(t *testing.T) {
@@ -362,6 +388,70 @@ func TestSlowClientsAreSentAway(t *testing.T) {
 	}
 	close(slow.reads)
 	slow.wantClose(4100)
+}
+
+// slowly has a client stop reading until messages were dropped or replaced, and
+// returns all that it gets then.
+func slowly(t *testing.T, space hub.Namespace, publish func(n *node, i int)) (n *node, got []frame) {
+	t.Helper()
+	space.QueueBytes = 64 << 20
+	n = start(t, settings{space: space})
+	a := n.open("/app/" + appKey + "?protocol=7")
+	a.ask("orders", "")
+	eventually(t, "it subscribes", func() bool { return n.server.Stats().Subscribed == 1 })
+	for i := 0; n.server.Stats().Dropped+n.server.Stats().Conflated < 10; i++ {
+		if i == 20_000 {
+			t.Fatalf("%+v", n.server.Stats())
+		}
+		publish(n, i)
+	}
+	n.publish(hub.Publication{Channel: "orders", Data: []byte(`"last"`)})
+	close(a.reads)
+	for {
+		f := a.next()
+		got = append(got, f)
+		if f.text() == `"last"` {
+			return n, got
+		}
+	}
+}
+
+func TestWhatIsDroppedForASlowClientIsTold(t *testing.T) {
+	data := []byte(`"` + strings.Repeat("a", 9000) + `"`)
+	n, got := slowly(t, hub.Namespace{Policy: hub.DropOldest, QueueMessages: 8}, func(n *node, _ int) {
+		n.publish(hub.Publication{Channel: "orders", Data: data})
+	})
+	gaps := 0
+	for _, f := range got {
+		if f.Event == "weir:gap" {
+			gaps++
+			if !strings.Contains(f.text(), `"reason":"overflow"`) {
+				t.Errorf("%s", f.text())
+			}
+		}
+	}
+	if s := n.server.Stats(); gaps == 0 || s.Waiting != 0 {
+		t.Errorf("%d gaps, %+v", gaps, s)
+	}
+}
+
+func TestASlowClientGetsTheNewestOfEachKey(t *testing.T) {
+	data := strings.Repeat("a", 9000)
+	last := map[string]string{}
+	_, got := slowly(t, hub.Namespace{Policy: hub.Conflate, QueueMessages: 8}, func(n *node, i int) {
+		key, text := fmt.Sprint(i%3), fmt.Sprintf(`"%d %d %s"`, i%3, i, data)
+		last[key] = text
+		n.publish(hub.Publication{Channel: "orders", Key: key, Data: []byte(text)})
+	})
+	newest := map[string]string{}
+	for _, f := range got {
+		if f.Event == "message" && f.text() != `"last"` {
+			newest[f.text()[1:2]] = f.text()
+		}
+	}
+	if !maps.Equal(newest, last) {
+		t.Errorf("the newest did not come: %.20q, want %.20q", newest, last)
+	}
 }
 
 func TestDrainSaysGoodbye(t *testing.T) {
