@@ -138,8 +138,14 @@ func (s *session) unsubscribeCommand(id uint32, channel string) {
 	}
 	if in, ok := hubName(channel); ok {
 		if x := s.find(in); x != nil {
-			if p := x.pending(); p != nil && p.id != 0 {
-				s.fail(p.id, protocol.ErrorInternal) // it has not been answered yet
+			if p := x.pending(); p != nil {
+				s.flags |= busy // it has not been answered yet
+				p.then = func() {
+					s.flags &^= busy
+					s.unsubscribeCommand(id, channel)
+					s.done()
+				}
+				return
 			}
 			s.drop(x)
 			s.srv().tellUnsubscribed(s, in, protocol.Unsubscription{Reason: "client unsubscribed"})

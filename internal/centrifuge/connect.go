@@ -13,13 +13,13 @@ import (
 
 // connect is a connect command that is not answered yet.
 type connect struct {
-	id       uint32
-	req      *protocol.ConnectRequest
+	id        uint32
+	req       *protocol.ConnectRequest
 	positions map[string]*protocol.SubscribeRequest // by the client's names of channels
-	data     []byte
-	subs     map[string]subClaims // server-side subscriptions
-	waiting  int
-	over     bool
+	data      []byte
+	subs      map[string]subClaims // server-side subscriptions
+	waiting   int
+	over      bool
 }
 
 // connect answers the connect command.
@@ -173,7 +173,7 @@ func (s *session) serverWant(name string, o subClaims) (want, *protocol.Error) {
 		return want{}, e
 	}
 	w := want{channel: in, ns: ns}
-	w.options(&protocol.SubscribeRequest{JoinLeave: true, Recoverable: true, Positioned: true})
+	w.options(&protocol.SubscribeRequest{Recoverable: true, Positioned: true})
 	w.flags |= serverSide
 	o.Override.apply(&w)
 	var err error

@@ -34,7 +34,7 @@ func (s *Server) command(c *control) error {
 	if err != nil {
 		return err
 	}
-	if err := s.deps.Hub.Bus().Tell(topicControl, b); err != nil {
+	if err := s.deps.Bus.Tell(topicControl, b); err != nil {
 		return fmt.Errorf("tell all nodes: %w", err)
 	}
 	return nil

@@ -92,7 +92,7 @@ func (s *Server) elsewhere(e *protocol.Emulation) bool {
 	if s.deps.Cluster == nil || !s.deps.Cluster.Alive(e.Node) {
 		return false
 	}
-	err := s.deps.Hub.Bus().TellNode(e.Node, topicEmulate, e.AppendTo(nil, protocol.Protobuf))
+	err := s.deps.Bus.TellNode(e.Node, topicEmulate, e.AppendTo(nil, protocol.Protobuf))
 	if err != nil {
 		s.log.Debug("emulation", "node", e.Node, "err", err)
 	}

@@ -15,6 +15,16 @@ import (
 // maxAPIBody bounds a call of the server API.
 const maxAPIBody = 4 << 20
 
+// ownAPI is where Weir's own API stands: publish and broadcast are its own there, and
+// answer alike.
+const ownAPI = "/api"
+
+// apiNames are the methods of the server API.
+var apiNames = []string{
+	"publish", "broadcast", "subscribe", "unsubscribe", "disconnect", "refresh", "presence", "presence_stats",
+	"history", "history_remove", "channels", "info", "rpc", "batch",
+}
+
 const (
 	pathConnection = "/connection/"
 	word           = "centrifuge"
@@ -34,7 +44,15 @@ func (s *Server) Endpoints() []socket.Endpoint {
 		{Path: pathConnection + "uni_websocket", Methods: "GET", Serve: s.serveUniWebSocket},
 		{Path: pathConnection + "uni_sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.serveUniSSE},
 		{Path: pathConnection + "uni_http_stream", Methods: "POST", MaxBody: body, Serve: s.serveUniHTTPStream},
-		{Path: s.cfg.APIPrefix + "/*", Methods: "POST", MaxBody: maxAPIBody, Serve: s.serveAPI},
+	}
+	if s.cfg.APIPrefix != ownAPI {
+		list = append(list, socket.Endpoint{Path: s.cfg.APIPrefix + "/*", Methods: "POST", MaxBody: maxAPIBody, Serve: s.serveAPI})
+	} else {
+		for _, name := range apiNames {
+			if name != "publish" && name != "broadcast" {
+				list = append(list, socket.Endpoint{Path: ownAPI + "/" + name, Methods: "POST", MaxBody: maxAPIBody, Serve: s.serveAPI})
+			}
+		}
 	}
 	for i := range list {
 		list[i].Protocol = word

@@ -9,11 +9,11 @@ import (
 
 // Formats are the numbers of the protocol's wire forms among the hub's.
 type Formats struct {
-	wsJSON, wsProtobuf       hub.Format // a reply in a frame
-	sse, lines, stream       hub.Format // a reply as an event, a line of JSON, Protobuf with its length
-	uniWS, uniStream         hub.Format // a bare push in JSON
-	uniSSE, uniSSEOne        hub.Format // an event, the second with the message's position as its id
-	set                      bool
+	wsJSON, wsProtobuf hub.Format // a reply in a frame
+	sse, lines, stream hub.Format // a reply as an event, a line of JSON, Protobuf with its length
+	uniWS, uniStream   hub.Format // a bare push in JSON
+	uniSSE, uniSSEOne  hub.Format // an event, the second with the message's position as its id
+	set                bool
 }
 
 // AddFormats makes the protocol's wire forms known to add, which is wire.Formats.Add,

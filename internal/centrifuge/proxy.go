@@ -98,7 +98,7 @@ type question struct {
 
 // answer is what a backend says: one of the three.
 type answer struct {
-	Result     *result `json:"result"`
+	Result     *result   `json:"result"`
 	Error      *refusal  `json:"error"`
 	Disconnect *farewell `json:"disconnect"`
 }

@@ -33,6 +33,8 @@ type Deps struct {
 	// Presence knows who is on a channel, over all nodes. Nil: no namespace may have
 	// presence or join_leave.
 	Presence *presence.Presence
+	// Bus connects the nodes; nil means the hub's.
+	Bus hub.Bus
 	// Cluster asks the other nodes. Nil: there are none.
 	Cluster *cluster.Cluster
 	// Version is told to clients; empty means "weir".
@@ -171,7 +173,7 @@ func (s *Server) loadKeys() error {
 			return fmt.Errorf("%s: %w", x.name, err)
 		}
 		if !a.CanVerify() {
-			a.Close()
+			_ = a.Close()
 			continue
 		}
 		s.own = append(s.own, a)
@@ -215,7 +217,10 @@ func (s *Server) makeKinds() {
 // Start begins to listen to the other nodes. Call it once, after the hub's Start and
 // before clients come.
 func (s *Server) Start() error {
-	bus := s.deps.Hub.Bus()
+	if s.deps.Bus == nil {
+		s.deps.Bus = s.deps.Hub.Bus()
+	}
+	bus := s.deps.Bus
 	if bus == nil {
 		return errors.New("centrifuge: the hub is not started")
 	}

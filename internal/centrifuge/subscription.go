@@ -64,8 +64,16 @@ type pending struct {
 	got      []*hub.Message
 	ready    bool // all is there; only the connect command's answer is missing
 	watching bool
-	failed   bool // it cannot be recovered
-	latest   bool // the newest message is being read
+	failed   bool   // it cannot be recovered
+	latest   bool   // the newest message is being read
+	then     func() // what waits for the answer; nil: nothing
+}
+
+// answered goes on with what waits for the answer.
+func (p *pending) answered() {
+	if p.then != nil {
+		p.then()
+	}
 }
 
 // A want is what a subscription is to be.
@@ -299,6 +307,7 @@ func (x *subscription) unrecovered(p *pending) {
 		s := x.s
 		s.drop(x)
 		s.fail(p.id, protocol.ErrorUnrecoverable)
+		p.answered()
 		return
 	}
 	p.since = protocol.Position{}
@@ -374,6 +383,7 @@ func (x *subscription) Failed(err error) {
 		if p.id != 0 {
 			s.fail(p.id, errorOf(err))
 		}
+		p.answered()
 	}
 }
 
@@ -413,6 +423,7 @@ func (x *subscription) stands(p *pending) {
 		rest = append(rest, p.got...)
 	}
 	x.sendAll(rest)
+	p.answered()
 }
 
 // finish makes the subscription one that the client knows of, and returns the answer.
@@ -424,7 +435,7 @@ func (x *subscription) finish(p *pending) (r *protocol.SubscribeResult, rest []*
 	r = &protocol.SubscribeResult{
 		Data: p.data, Delta: p.want.delta, WasRecovering: p.recover || p.failed,
 	}
-	if p.at.Epoch != "" {
+	if p.at.Epoch != "" && f&(positioned|recoverable) != 0 {
 		r.Recoverable, r.Positioned = f&recoverable != 0, f&(positioned|recoverable) != 0
 		r.Epoch, r.Offset = p.at.Epoch, p.at.Offset
 	}

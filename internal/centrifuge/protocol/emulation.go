@@ -57,7 +57,7 @@ func ParseEmulation(b []byte, e Encoding) (*Emulation, error) {
 	return r, nil
 }
 
-// AppendEmulation appends r as the body of a request.
+// AppendTo appends r as the body of a request.
 func (r *Emulation) AppendTo(dst []byte, e Encoding) []byte {
 	if e == Protobuf {
 		dst = appendText(dst, 1, r.Node)

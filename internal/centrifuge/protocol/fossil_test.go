@@ -70,7 +70,7 @@ func TestDeltaOfOthersIsRead(t *testing.T) {
 		}
 	}
 	f("hello world", "B\n6@0,5:therexz4NK;", "hello there")
-	f("hello world", "B\n6@0,5:there0;", "")  // another sum
+	f("hello world", "B\n6@0,5:there0;", "")     // another sum
 	f("hello world", "C\n6@0,5:therexz4NK;", "") // another length
 	f("hello world", "B\n6@9,5:therexz4NK;", "")
 	f("hello world", "~~~~~~~~~~\n", "")

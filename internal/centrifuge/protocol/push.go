@@ -163,11 +163,11 @@ func AppendPush(dst []byte, e Encoding, bare bool, channel string, body PushBody
 
 func (p *Publication) push() (string, int) { return "pub", 4 }
 
-// Join and Leave say that a client has come or gone.
-type (
-	Join  struct{ Info *ClientInfo }
-	Leave struct{ Info *ClientInfo }
-)
+// Join says that a client has come.
+type Join struct{ Info *ClientInfo }
+
+// Leave says that a client has gone.
+type Leave struct{ Info *ClientInfo }
 
 func (j *Join) push() (string, int)            { return "join", 5 }
 func (j *Join) appendJSON(dst []byte) []byte   { return appendInfoOf(dst, j.Info) }
