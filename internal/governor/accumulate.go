@@ -53,8 +53,11 @@ func (a *accumulator) window(s *sampler, now time.Time) *window {
 		procs: v.Sched.Procs, sched: sched.Quantiles(), delivery: delivery.Quantiles(),
 		goroutines: a.goroutines, other: a.other, conns: v.Traffic.Connections,
 		stalls: s.stalls.latest(now), broker: v.Broker, gc: v.Collector,
-		locks: rate(s.cur.lockWait-s.window.lockWait, d), netpoll: v.Canaries.NetpollP99,
+		locks: rate(s.cur.lockWait-s.window.lockWait, d), netpoll: v.Canaries.NetpollP90,
 		memory: v.Memory.Budget, files: v.Files.Budget,
+	}
+	if now.Sub(v.Collector.LastAt) > 2*time.Duration(s.g.cfg.Window) { // what the last cycle took is over
+		w.gc.Share, w.gc.Assist, w.gc.Limiting = 0, 0, false
 	}
 	if a.n > 0 {
 		w.runQueue = a.run / float64(a.n)

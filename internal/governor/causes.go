@@ -136,7 +136,7 @@ func (m *machine) byResources(w *window) (out []Cause) {
 	add(w.gc.Share >= t.Collector, CauseCollector, stat.Alert, w.gc.Share, t.Collector, "gc %s of cpu", percent(w.gc.Share))
 	add(w.gc.Assist >= t.Assist, CauseCollector, stat.Alert, w.gc.Assist, t.Assist, "gc assists %s of cpu", percent(w.gc.Assist))
 	add(w.locks >= t.LockWait, CauseLocks, stat.Alert, w.locks, t.LockWait, "locks %.2f s/s", w.locks)
-	add(w.netpoll >= t.Netpoll, CauseNetpoll, stat.Alert, w.netpoll, t.Netpoll, "netpoll p99 %s", seconds(w.netpoll))
+	add(w.netpoll >= t.Netpoll, CauseNetpoll, stat.Alert, w.netpoll, t.Netpoll, "netpoll p90 %s", seconds(w.netpoll))
 	for _, one := range []struct {
 		name string
 		Budget

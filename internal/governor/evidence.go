@@ -36,6 +36,9 @@ type Bundle struct {
 const (
 	recorderAge   = 5 * time.Second
 	recorderBytes = 8 << 20
+	// armedAtMost is how long it stays armed without a change of state: an alert that
+	// goes on for hours is not worth what the recorder takes.
+	armedAtMost = 10 * time.Minute
 	// blockRate is how long a goroutine must block to be surely in the block profile, and
 	// mutexShare is one in how many contentions is in the mutex profile, while armed.
 	blockRate  = 10 * time.Microsecond
@@ -64,6 +67,7 @@ type recorder struct {
 	mu       sync.Mutex
 	running  bool
 	armed    bool
+	tireAt   time.Time
 	writing  string
 	problem  string
 	bundles  []Bundle // newest first; never changed in place
@@ -152,11 +156,12 @@ func (r *recorder) follow(now time.Time, to stat.State, causes []Cause) string {
 		return ""
 	}
 	r.post(func(context.Context) { r.arm() })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tireAt = now.Add(armedAtMost)
 	if to != stat.Inflection {
 		return ""
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.cfg.Dir == "" || r.writing != "" || !r.lastAuto.IsZero() && now.Sub(r.lastAuto) < time.Duration(r.cfg.Every) {
 		return ""
 	}
@@ -171,6 +176,16 @@ func (r *recorder) follow(now time.Time, to stat.State, causes []Cause) string {
 		}
 	})
 	return id
+}
+
+// tire disarms what has been armed for too long. It does not block.
+func (r *recorder) tire(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.armed && !r.tireAt.IsZero() && now.After(r.tireAt) && r.writing == "" {
+		r.tireAt = time.Time{}
+		r.post(func(context.Context) { r.disarm() })
+	}
 }
 
 // id is a new bundle's. Caller holds mu.

@@ -233,6 +233,32 @@ func TestInflectionsWriteOneBundleInTenMinutes(t *testing.T) {
 	r.disarm()
 }
 
+func TestArmingFollowsTheStateAndTires(t *testing.T) {
+	r := newTestRecorder(EvidenceConfig{})
+	now := time.Unix(2e9, 0)
+	do := func() {
+		for len(r.commands) > 0 {
+			(<-r.commands)(context.Background())
+		}
+	}
+	f := func(what string, armed bool) {
+		t.Helper()
+		if do(); r.view().Armed != armed {
+			t.Errorf("%s: armed %v, want %v", what, !armed, armed)
+		}
+	}
+	r.follow(now, stat.Alert, nil)
+	f("alert", true)
+	r.tire(now.Add(armedAtMost))
+	f("for as long as it may", true)
+	r.tire(now.Add(armedAtMost + 1))
+	f("too long", false)
+	r.follow(now, stat.Inflection, nil)
+	f("inflection", true)
+	r.follow(now, stat.Steady, nil)
+	f("steady", false)
+}
+
 func TestOldBundlesMakeRoom(t *testing.T) {
 	dir := t.TempDir()
 	r := newTestRecorder(EvidenceConfig{Dir: dir, Keep: 3})

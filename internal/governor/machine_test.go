@@ -105,7 +105,7 @@ func TestEachCauseIsNamed(t *testing.T) {
 	f(CauseStarved, "CPU starved: steal 30 %", stat.Alert, func(w *window) { w.host.Steal = 0.3 })
 	f(CauseStarved, "CPU starved: others run, we wait 0.80 s/s per P and use 40 %", stat.Alert, func(w *window) { w.host.Wait, w.host.Busy, w.own = 0.8, 1, 0.4 })
 	f(CauseThrottled, "CPU starved: cgroup quota 40 % of the time", stat.Alert, func(w *window) { w.host.Throttled = 0.4 })
-	f(CauseNetpoll, "netpoll p99 11 ms", stat.Alert, func(w *window) { w.netpoll = 0.011 })
+	f(CauseNetpoll, "netpoll p90 11 ms", stat.Alert, func(w *window) { w.netpoll = 0.011 })
 	f(CauseCollector, "gc 30 % of cpu", stat.Alert, func(w *window) { w.gc.Share = 0.3 })
 	f(CauseCollector, "gc assists 8 % of cpu", stat.Alert, func(w *window) { w.gc.Assist = 0.08 })
 	f(CauseCollector, "gc held back at its limit: memory is short", stat.Alert, func(w *window) { w.gc.Limiting = true })

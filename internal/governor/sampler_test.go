@@ -245,6 +245,20 @@ func TestTheCensusNamesWhatItKnows(t *testing.T) {
 	}
 }
 
+// The collector's shares are of its last cycle; one that is long over speaks for nothing.
+func TestAnOldCycleIsNotHeldAgainstAnIdleProcess(t *testing.T) {
+	s := still(t, Config{}, Sources{})
+	now := time.Now()
+	s.sample(now)
+	s.view.Collector.Share, s.view.Collector.LastAt = 0.5, now
+	if w := s.acc.window(s, now.Add(5*time.Second)); w.gc.Share != 0.5 {
+		t.Errorf("of a cycle of this window the share is %v", w.gc.Share)
+	}
+	if w := s.acc.window(s, now.Add(time.Minute)); w.gc.Share != 0 {
+		t.Errorf("of a cycle a minute ago the share is %v", w.gc.Share)
+	}
+}
+
 // In fake time, so that minutes pass at once: a loop that stops ticking with work in
 // its inbox is found between two windows, and its own goroutine's stack is shown.
 func TestAStuckLoopIsFoundWithItsStack(t *testing.T) {

@@ -39,6 +39,7 @@ func (s *sampler) endSecond(now time.Time) {
 		s.pacer.second(s.rt, 0, false)
 	}
 	s.acc.second(v)
+	s.g.evidence.tire(now)
 	s.seconds++
 	s.sec = secondAccumulator{}
 	s.second.copyFrom(b)
@@ -218,7 +219,8 @@ func (s *sampler) ringSecond(a, b *totals, d time.Duration) {
 		h := b.canary[i].Since(&old.canary[i])
 		*q = h.Quantiles()
 	}
-	c.NetpollP50, c.NetpollP99 = max(c.Socket.P50-c.Goroutine.P50, 0), max(c.Socket.P99-c.Goroutine.P99, 0)
+	c.NetpollP50, c.NetpollP90 = max(c.Socket.P50-c.Goroutine.P50, 0), max(c.Socket.P90-c.Goroutine.P90, 0)
+	c.NetpollP99 = max(c.Socket.P99-c.Goroutine.P99, 0)
 	if s.canaries != nil {
 		c.Lost = s.canaries.lost
 	}

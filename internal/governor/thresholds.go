@@ -79,8 +79,9 @@ type Thresholds struct {
 	Assist    float64 `json:"gc_assist"`
 	// LockWait is how long goroutines wait for mutexes, in seconds per second. 0 means 0.1.
 	LockWait float64 `json:"lock_wait"`
-	// Netpoll is what a socket's reader waits longer than a goroutine, at the 99th
-	// percentile of ten seconds and in seconds. 0 means 0.01.
+	// Netpoll is what a socket's reader waits longer than a goroutine, in seconds: at the
+	// 90th percentile of ten seconds for a state, at the 99th for an alert that lasts. 0
+	// means 0.01.
 	Netpoll float64 `json:"netpoll"`
 
 	// Soft and Hard are the shares of memory and of descriptors from which new
