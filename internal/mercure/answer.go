@@ -25,7 +25,7 @@ var (
 	badToken    = &refusal{http.StatusUnauthorized, "invalid_token", ""}
 	notGranted  = &refusal{http.StatusForbidden, "insufficient_scope", ""}
 	badOrigin   = &refusal{http.StatusForbidden, "", "pages of this origin may not do this"}
-	unreachable = &refusal{http.StatusServiceUnavailable, "", ""} // keys: Away is the answer
+	unreachable = &refusal{http.StatusServiceUnavailable, "", ""} // Away is the answer
 )
 
 func malformed(e *protocol.Error) *refusal {

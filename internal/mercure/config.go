@@ -67,6 +67,10 @@ type Config struct {
 	MaxTopics int `json:"max_topics"`
 	// MaxMatchers bounds the matchers of a subscription of draft 08; 0 means 100, the most.
 	MaxMatchers int `json:"max_matchers"`
+	// MaxPatternBytes bounds what URI templates and URL patterns of subscribers and
+	// tokens take together, each once; who comes with more is told to come later. 0
+	// means 256 MiB.
+	MaxPatternBytes int64 `json:"max_pattern_bytes" unit:"bytes"`
 	// MaxBody bounds the form of a publication in bytes; 0 means 4 MiB. The payload is
 	// bounded by the namespace as well.
 	MaxBody int `json:"max_body" unit:"bytes"`
@@ -116,6 +120,8 @@ const (
 	defaultHeartbeat = hub.Duration(40 * time.Second)
 	defaultLife      = hub.Duration(10 * time.Minute)
 	defaultMaxBody   = 4 << 20
+
+	defaultMaxPatternBytes = 256 << 20
 	// unknownHub stands for PublicURL in URL patterns: no topic of anybody is there.
 	unknownHub = "https://hub.invalid"
 )
@@ -132,6 +138,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.ConnectionLife, defaultLife)
 	def(&c.MaxTopics, protocol.MaxTopics07)
 	def(&c.MaxMatchers, protocol.MaxMatchers)
+	def(&c.MaxPatternBytes, defaultMaxPatternBytes)
 	def(&c.MaxBody, defaultMaxBody)
 	return c
 }
@@ -171,6 +178,9 @@ func (c Config) Validate() error {
 	}
 	if d.Heartbeat < hub.Duration(time.Second) {
 		add("heartbeat: %s is less than 1s", c.Heartbeat)
+	}
+	if d.MaxPatternBytes < 1<<20 {
+		add("max_pattern_bytes: %d is less than 1 MiB", c.MaxPatternBytes)
 	}
 	if c.ConnectionLife > 0 && c.ConnectionLife < hub.Duration(time.Second) {
 		add("connection_life: %s is less than 1s; -1s means no end", c.ConnectionLife)

@@ -351,7 +351,7 @@ func (s *stream) data(n int) (out []string) {
 }
 
 // expect compares.
-func expect[T any](t *testing.T, what string, got, want T) {
+func expect(t *testing.T, what string, got, want any) {
 	t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%s: %v, want %v", what, got, want)

@@ -79,6 +79,7 @@ type Stats struct {
 	Published   uint64 // updates that were stored
 	Refused     uint64 // updates that were not
 	EventsLost  uint64 // subscription events that could not be published
+	Patterns    int64  // bytes that compiled patterns take, about
 }
 
 // Stats returns the totals so far.
@@ -87,7 +88,7 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Subscribers: c.subscribers.Load(), Subscribed: c.subscribed.Load(), Resumed: c.resumed.Load(),
 		UnknownIDs: c.unknown.Load(), Denied: c.denied.Load(), Published: c.published.Load(),
-		Refused: c.refused.Load(), EventsLost: c.eventsLost.Load(),
+		Refused: c.refused.Load(), EventsLost: c.eventsLost.Load(), Patterns: s.selectors.used.Load(),
 	}
 }
 
@@ -111,6 +112,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("namespace %q: %w; add it to namespaces", s.cfg.Namespace, err)
 	}
 	s.ns, s.serve, s.base = ns, s.cfg.served(), s.cfg.base()
+	s.selectors.most = s.cfg.MaxPatternBytes
 	if err := s.openKeys(); err != nil {
 		return nil, err
 	}

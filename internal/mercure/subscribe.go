@@ -2,6 +2,7 @@ package mercure
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -102,7 +103,7 @@ func (s *Server) prepareAtOnce(o *opening) bool {
 		}
 	}
 	for _, sel := range o.ask.Selectors {
-		if sel.Kind != protocol.Exact && s.selectors.find(sel) == nil {
+		if sel.Cost() > 0 && s.selectors.find(sel) == nil {
 			return false
 		}
 	}
@@ -132,7 +133,10 @@ func (s *Server) prepare(ctx context.Context, o *opening) {
 
 func (s *Server) setOf(list []protocol.Selector) (*protocol.Set, *refusal) {
 	set, err := s.compileAll(list)
-	if err != nil {
+	switch {
+	case errors.Is(err, errPatterns):
+		return nil, unreachable
+	case err != nil:
 		return nil, &refusal{http.StatusBadRequest, "invalid_request", err.Error()}
 	}
 	return set, nil

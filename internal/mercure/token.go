@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/auth"
@@ -147,7 +149,10 @@ func (s *Server) verify(ctx context.Context, token string, as role) (*grant, *re
 		return nil, badToken
 	}
 	g, err := s.read(id, claims, d)
-	if err != nil {
+	switch {
+	case errors.Is(err, errPatterns):
+		return nil, unreachable
+	case err != nil:
 		s.log.Debug("token refused", "err", err)
 		return nil, badToken
 	}
@@ -195,36 +200,58 @@ func (s *Server) compileAll(list []protocol.Selector) (*protocol.Set, error) {
 	return protocol.NewSet(cs), nil
 }
 
-// cacheSize bounds each of two generations of a cache: when the young one is full it
-// becomes the old one, and what was in that and not asked for is forgotten.
-const cacheSize = 16 << 10
+// errPatterns is for a selector past Config.MaxPatternBytes.
+var errPatterns = errors.New("too many patterns")
 
-// A selectorCache shares compiled selectors: many subscribers have the same.
+// A selectorCache shares compiled selectors, for many subscribers have the same, and
+// bounds what all of them take. It keeps two generations: when the young one is full it
+// becomes the old one, and what was in that is forgotten here. What is in use counts
+// until it has been collected.
 type selectorCache struct {
+	most int64
+	used atomic.Int64
+
 	mu         sync.Mutex
 	young, old map[protocol.Selector]*protocol.Compiled
+	cost       int64 // of young
 }
 
 func (c *selectorCache) get(sel protocol.Selector, base string) (*protocol.Compiled, error) {
+	cost := int64(sel.Cost())
+	if cost == 0 {
+		return protocol.Compile(sel, base)
+	}
 	if found := c.find(sel); found != nil {
 		return found, nil
 	}
+	if c.used.Add(cost) > c.most {
+		c.used.Add(-cost)
+		return nil, errPatterns
+	}
 	made, err := protocol.Compile(sel, base)
 	if err != nil {
+		c.used.Add(-cost)
 		return nil, err
 	}
+	runtime.AddCleanup(made, func(cost int64) { c.used.Add(-cost) }, cost)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if found := c.young[sel]; found != nil {
 		return found, nil
 	}
-	if c.young == nil || len(c.young) >= cacheSize {
-		c.old, c.young = c.young, make(map[protocol.Selector]*protocol.Compiled)
-	}
-	c.young[sel] = made
+	c.keep(sel, made, cost)
 	return made, nil
 }
 
+// keep puts a selector in the young generation. The caller holds mu.
+func (c *selectorCache) keep(sel protocol.Selector, made *protocol.Compiled, cost int64) {
+	if c.cost += cost; c.young == nil || c.cost > c.most/8 {
+		c.old, c.young, c.cost = c.young, make(map[protocol.Selector]*protocol.Compiled), cost
+	}
+	c.young[sel] = made
+}
+
+// find returns what is compiled already, or nil.
 func (c *selectorCache) find(sel protocol.Selector) *protocol.Compiled {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,11 +259,14 @@ func (c *selectorCache) find(sel protocol.Selector) *protocol.Compiled {
 		return found
 	}
 	found := c.old[sel]
-	if found != nil && len(c.young) < cacheSize {
-		c.young[sel] = found
+	if found != nil {
+		c.keep(sel, found, int64(sel.Cost()))
 	}
 	return found
 }
+
+// grantCacheSize bounds each of the two generations of a grantCache.
+const grantCacheSize = 16 << 10
 
 type grantKey struct {
 	token string
@@ -269,7 +299,7 @@ func (c *grantCache) put(k grantKey, g *grant, by *auth.Authenticator) {
 	k.token = strings.Clone(k.token)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.young == nil || len(c.young) >= cacheSize {
+	if c.young == nil || len(c.young) >= grantCacheSize {
 		c.old, c.young = c.young, make(map[grantKey]grantEntry)
 	}
 	c.young[k] = grantEntry{g, by}

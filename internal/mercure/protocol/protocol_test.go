@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -184,9 +185,12 @@ func TestSelectors(t *testing.T) {
 	f(URLPattern, "/books/(\\d+)", "/books/12", true)
 	f(URLPattern, "/books/(\\d+)", "/books/x", false)
 	f(URLPattern, "*", "anything", true)
-	if _, err := Compile(Selector{URLPattern, "/a/("}, hubURL); err == nil {
-		t.Error("a pattern that is none was taken")
+	for _, text := range []string{"/a/(", "/(a{1000}b{1000})", "/((?:" + strings.Repeat("a", 300) + "){900})", "/(a{99999999999999999999})"} {
+		if _, err := Compile(Selector{URLPattern, text}, hubURL); !errors.Is(err, ErrPattern) {
+			t.Errorf("%.40q: %v", text, err)
+		}
 	}
+	f(URLPattern, "/(\\d{4})-(\\d{2})", "/2026-11", true)
 	var none *Set
 	if none.Match("a") || !none.Empty() || NewSet(nil).Match("a") || !NewSet(nil).Empty() {
 		t.Error("nothing means something")

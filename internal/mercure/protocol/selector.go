@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -50,11 +51,60 @@ type Selector struct {
 	Text string
 }
 
-// Bounds of a URI template. What is past them matches as text only.
+// Bounds of patterns.
 const (
+	// Of a URI template. What is past them matches as text only.
 	maxVariables   = 32 // in one expression
 	maxExpressions = 64
+	// maxRepeats bounds the bytes of a URL pattern times how often its regular
+	// expressions may repeat a part.
+	maxRepeats = 50_000
 )
+
+// Cost is about how many bytes s takes when it is compiled, for those who bound them;
+// 0 for one that is text only.
+func (s Selector) Cost() int {
+	switch {
+	case s.Text == "*" || s.Kind == Exact || (s.Kind == Template && !strings.Contains(s.Text, "{")):
+		return 0
+	case s.Kind == Template:
+		return 1500 + 300*len(s.Text)
+	}
+	return 8000 + 50*len(s.Text) + 50*repeats(s.Text)
+}
+
+// repeats bounds how large the regular expressions of a URL pattern become: its length
+// times all counts of repetition in there.
+func repeats(pattern string) int {
+	n := len(pattern)
+	if !strings.Contains(pattern, "(") {
+		return 0 // braces are groups then
+	}
+	for i := 0; i < len(pattern); i++ {
+		if pattern[i] != '{' {
+			continue
+		}
+		count, most := 0, 1
+		for i++; i < len(pattern) && (pattern[i] == ',' || '0' <= pattern[i] && pattern[i] <= '9'); i++ {
+			if pattern[i] == ',' {
+				count = 0
+				continue
+			}
+			count = min(count*10+int(pattern[i]-'0'), maxRepeats)
+			most = max(most, count)
+		}
+		if n = n * most; n > maxRepeats {
+			return n
+		}
+	}
+	if n == len(pattern) {
+		return 0
+	}
+	return n
+}
+
+// ErrPattern is for what is no URL pattern, or one that is too costly.
+var ErrPattern = errors.New("no URL pattern")
 
 // A Compiled is a selector that is ready to match. It may be used by any goroutine,
 // and shared by all who have the same selector: it remembers the last topic that it
@@ -84,9 +134,12 @@ func Compile(s Selector, hubURL string) (*Compiled, error) {
 	case s.Kind == Template:
 		c.template = compileTemplate(s.Text)
 	default:
+		if repeats(s.Text) > maxRepeats {
+			return nil, fmt.Errorf("%w: %.60q repeats too much", ErrPattern, s.Text)
+		}
 		p, err := urlpattern.New(s.Text, hubURL, &urlpattern.Options{})
 		if err != nil {
-			return nil, fmt.Errorf("%.60q is no URL pattern: %w", s.Text, err)
+			return nil, fmt.Errorf("%w: %.60q", ErrPattern, s.Text) // the library's own words are for its authors
 		}
 		c.pattern = p
 	}
