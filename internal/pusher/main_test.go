@@ -17,9 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"go.uber.org/goleak"
 
 	"github.com/weir-gateway/weir/broker/memory"
+	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/cluster"
@@ -101,7 +103,8 @@ type settings struct {
 	apps  []pusher.App
 	space hub.Namespace
 	bus   hub.Bus
-	late  bool // the broker answers from elsewhere, and later
+	nats  string // URL of a NATS that is the broker; empty: none, what is published stays in the process
+	late  bool   // the broker answers from elsewhere, and later
 }
 
 // lateBroker answers publishers as a broker does that is on another machine.
@@ -133,7 +136,11 @@ func start(t *testing.T, s settings) *node {
 	var broker hub.Broker
 	broker, err = memory.New(memory.Config{})
 	must(err)
-	if s.late {
+	switch {
+	case s.nats != "":
+		broker, err = nats.New(nats.Config{URL: s.nats}, log)
+		must(err)
+	case s.late:
 		broker = lateBroker{broker}
 	}
 	formats, err := wire.NewFormats(nil)
@@ -150,17 +157,17 @@ func start(t *testing.T, s settings) *node {
 	must(err)
 	p, err := presence.New(presence.Config{Window: hub.Duration(20 * time.Millisecond)}, c, s.bus, log)
 	must(err)
-	server, err := pusher.New(s.cfg, pusher.Deps{Hub: h, Format: format, Cluster: c, Presence: p, Bus: s.bus, Log: log})
+	pushers, err := pusher.New(s.cfg, pusher.Deps{Hub: h, Format: format, Cluster: c, Presence: p, Bus: s.bus, Log: log})
 	must(err)
 
-	n := &node{t: t, hub: h, server: server, presence: p, cluster: c}
+	n := &node{t: t, hub: h, server: pushers, presence: p, cluster: c}
 	serve := n.onLoops
 	if os.Getenv(testFront) != "" {
 		serve = n.onNetHTTP
 	}
 	run, closed := serve(formats, a, log)
 	var wg sync.WaitGroup
-	for what, run := range map[string]func(context.Context) error{"front": run, "cluster": c.Run, "presence": p.Run, "pusher": server.Run} {
+	for what, run := range map[string]func(context.Context) error{"front": run, "cluster": c.Run, "presence": p.Run, "pusher": pushers.Run} {
 		wg.Go(func() {
 			if err := run(ctx); err != nil && ctx.Err() == nil {
 				t.Errorf("%s: %v", what, err)
@@ -242,6 +249,27 @@ func pair(t *testing.T, s settings) (a, b *node) {
 	a = start(t, s)
 	s.bus = nodes.Join("b")
 	b = start(t, s)
+	eventually(t, "the nodes know each other", func() bool { return len(a.cluster.Nodes()) == 2 && len(b.cluster.Nodes()) == 2 })
+	return a, b
+}
+
+// share is two nodes on one NATS.
+func share(t *testing.T, s settings) (a, b *node) {
+	t.Helper()
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	t.Cleanup(func() {
+		ns.Shutdown()
+		ns.WaitForShutdown()
+	})
+	if !ns.ReadyForConnections(patience) {
+		t.Fatal("NATS does not start")
+	}
+	s.nats = ns.ClientURL()
+	a, b = start(t, s), start(t, s)
 	eventually(t, "the nodes know each other", func() bool { return len(a.cluster.Nodes()) == 2 && len(b.cluster.Nodes()) == 2 })
 	return a, b
 }

@@ -337,6 +337,43 @@ func TestTerminateReachesOtherNodes(t *testing.T) {
 	a.wantClose(4009)
 }
 
+func TestNodesThatShareABrokerAreOne(t *testing.T) {
+	x := newApplication(t)
+	app := x.app("channel_occupied", "member_added", "cache_miss")
+	n, m := share(t, settings{app: app, cfg: soon})
+	a, b := n.connect(), m.connect()
+	a.join("private-a")
+	b.join("private-a")
+	m.trigger("made", "1", a.socket, "private-a")
+	n.trigger("made", "words", b.socket, "private-a")
+	a.want("made", "private-a", "words")
+	b.want("made", "private-a", "1")
+	a.sayEvent("client-x", "private-a", map[string]int{"n": 1})
+	b.want("client-x", "private-a", `{"n":1}`)
+	a.silent()
+
+	a.enter("presence-a", member("1", "A"))
+	eventually(t, "the other node knows", func() bool { return m.presence.Has("presence-a", "1") })
+	if got := b.enter("presence-a", member("2", "B")); len(got) != 2 {
+		t.Errorf("members %v", got)
+	}
+	a.want("pusher_internal:member_added", "presence-a", `{"user_id":"2","user_info":{"name":"B"}}`)
+
+	n.trigger("last", "2", "", "private-cache-a")
+	b.join("private-cache-a")
+	b.want("last", "private-cache-a", "2")
+	b.join("private-cache-b")
+	b.want("pusher:cache_miss", "private-cache-b", "")
+	x.wait(`{"channel":"private-cache-b","name":"cache_miss"}`)
+	x.wait(`{"channel":"presence-a","name":"member_added","user_id":"1"}`)
+	x.wait(`{"channel":"presence-a","name":"member_added","user_id":"2"}`)
+	eventually(t, "both nodes count the same", func() bool {
+		_, one := n.call("GET", "/apps/"+appID+"/channels/presence-a", "info=user_count,subscription_count", "")
+		_, two := m.call("GET", "/apps/"+appID+"/channels/presence-a", "info=user_count,subscription_count", "")
+		return one == `{"occupied":true,"user_count":2,"subscription_count":2}` && one == two
+	})
+}
+
 func TestBadSigninIsTheEnd(t *testing.T) {
 	n := start(t, settings{})
 	f := func(user, signed string) {
