@@ -60,6 +60,11 @@ type Namespace struct {
 	QueueMessages int `json:"queue_messages"`
 	// QueueBytes bounds the same in bytes; 0 means 256 KiB.
 	QueueBytes int `json:"queue_bytes"`
+	// Class says who goes first when there is more to do than can be done: control,
+	// order, account, market or replay. Publications of a class may have to wait, and
+	// are refused when they would wait for too long; with any class, asking for history
+	// is replay. Empty means that they are no part of that: they are served as they come.
+	Class string `json:"class"`
 	// Anonymous lets clients without a token subscribe.
 	Anonymous bool `json:"anonymous"`
 }

@@ -27,6 +27,11 @@ type AdmissionConfig struct {
 	Floor int `json:"floor" unit:"percent"`
 	// MaxQueued bounds the requests that wait on one loop; 0 means 4,096.
 	MaxQueued int `json:"max_queued"`
+	// Guard is the 99th percentile of the scheduler's latency from which the process
+	// counts as short of processors: the budgets of market and replay are halved with
+	// every sample of the governor's, history rests, handshakes go one at a time and
+	// nobody new is given compression. 0 means 2ms, negative never.
+	Guard hub.Duration `json:"guard"`
 }
 
 // WithDefaults returns c with every zero replaced by what it means.
@@ -47,6 +52,7 @@ func (c AdmissionConfig) WithDefaults() AdmissionConfig {
 	if c.MaxQueued == 0 {
 		c.MaxQueued = 4096
 	}
+	or(&c.Guard, 2*time.Millisecond)
 	return c
 }
 
@@ -69,6 +75,10 @@ func (c AdmissionConfig) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// A Key names what a request is the newest word about: of two that wait with the same
+// Key only the newer is served. The zero value is no name.
+type Key struct{ Channel, Key string }
 
 // A Verdict is what becomes of a request.
 type Verdict uint8
@@ -107,8 +117,9 @@ type Admission[T any] struct {
 	cost   [Classes]float64 // nanoseconds of one request, lately
 	share  float64          // of the loop's time, for requests, while they wait
 	queued int
-	scale  float64 // of the budgets of Market and Replay, 0 to 1
-	paused bool    // Replay rests
+	gone   func(T) bool // nil: nobody leaves
+	scale  float64      // of the budgets of Market and Replay, 0 to 1
+	paused bool         // Replay rests
 
 	began   int64 // the loop's time when the queue was last empty, or looked at
 	worked  int64 // time spent on requests since
@@ -121,22 +132,22 @@ type Admission[T any] struct {
 type classQueue[T any] struct {
 	items []queuedItem[T] // from head on
 	head  int
-	first uint64            // number of the item at head
-	keys  map[string]uint64 // number of the item with that key; nil until there is one
+	first uint64         // number of the item at head
+	keys  map[Key]uint64 // number of the item with that key; nil until there is one
 }
 
 type queuedItem[T any] struct {
 	item T
-	key  string
+	key  Key
 	at   int64
 }
 
 // classStats are counters of a class. Written by the loop, read by any goroutine.
 type classStats struct {
-	offered, admitted, refused, expired, conflated atomic.Uint64
-	queued                                         atomic.Int64
-	waits                                          [len(waitBounds) + 1]atomic.Uint64
-	waited                                         atomic.Uint64 // nanoseconds, all together
+	offered, admitted, refused, expired, conflated, abandoned atomic.Uint64
+	queued                                                    atomic.Int64
+	waits                                                     [len(waitBounds) + 1]atomic.Uint64
+	waited                                                    atomic.Uint64 // nanoseconds, all together
 }
 
 // waitBounds are the upper bounds of the waiting time's histogram, in nanoseconds.
@@ -161,6 +172,10 @@ func NewAdmission[T any](cfg AdmissionConfig) *Admission[T] {
 	return a
 }
 
+// LetGo makes the queue drop, when their turn comes, those that gone says nobody waits
+// for any more. Before the loop runs only.
+func (a *Admission[T]) LetGo(gone func(T) bool) { a.gone = gone }
+
 // Slice is how long the loop may work on requests at a time, in nanoseconds.
 func (a *Admission[T]) Slice() int64 { return a.slice }
 
@@ -168,10 +183,9 @@ func (a *Admission[T]) Slice() int64 { return a.slice }
 func (a *Admission[T]) Len() int { return a.queued }
 
 // Offer decides about a request that has arrived at now. spent is how long the loop
-// has been at work since it last looked at its sockets. A key other than "" lets the
-// request take the place of a waiting one with the same key, which is returned: its
+// has been at work since it last looked at its sockets. A key lets the request take the place of a waiting one with the same key, which is returned: its
 // client is told that it was replaced.
-func (a *Admission[T]) Offer(c Class, key string, now, spent int64, item T) (v Verdict, old T) {
+func (a *Admission[T]) Offer(c Class, key Key, now, spent int64, item T) (v Verdict, old T) {
 	s := &a.stats[c]
 	s.offered.Add(1)
 	if a.queued == 0 && spent < a.slice {
@@ -180,7 +194,7 @@ func (a *Admission[T]) Offer(c Class, key string, now, spent int64, item T) (v V
 		return Go, old
 	}
 	q := &a.queues[c]
-	if key != "" {
+	if key != (Key{}) {
 		if n, ok := q.keys[key]; ok {
 			e := &q.items[q.head+int(n-q.first)]
 			old, e.item = e.item, item
@@ -218,10 +232,7 @@ func (a *Admission[T]) fits(c Class) bool {
 
 // Expected is how long a request of class c that came now would wait.
 func (a *Admission[T]) Expected(c Class) time.Duration {
-	var work float64
-	for k := Control; k <= c; k++ {
-		work += float64(a.queues[k].len()) * a.cost[k]
-	}
+	work := a.ahead(c)
 	if c >= Market { // the floor is its own, whatever else waits
 		own := float64(a.queues[c].len()) * a.cost[c]
 		work = min(work, own*100/float64(a.floor))
@@ -229,25 +240,64 @@ func (a *Admission[T]) Expected(c Class) time.Duration {
 	return time.Duration(work / a.share)
 }
 
+// ahead is the work that waits before a request of class c.
+func (a *Admission[T]) ahead(c Class) (work float64) {
+	for k := Control; k <= c; k++ {
+		work += float64(a.queues[k].len()) * a.cost[k]
+	}
+	return work
+}
+
 // Next returns the request to serve next. When ok is false none waits. expired says
 // that it has waited so much longer than was expected that it is worth nothing any
 // more: its client is refused. Orders do not expire.
 func (a *Admission[T]) Next(now int64) (item T, c Class, expired, ok bool) {
-	if a.queued == 0 {
-		return item, 0, false, false
+	for a.queued > 0 {
+		c = a.pick()
+		q, s := &a.queues[c], &a.stats[c]
+		e := q.pop()
+		a.queued--
+		s.queued.Store(int64(q.len()))
+		if a.gone != nil && a.gone(e.item) {
+			s.abandoned.Add(1)
+			continue
+		}
+		waited := now - e.at
+		if c >= Market && waited > 4*a.budget[c] {
+			s.expired.Add(1)
+			return e.item, c, true, true
+		}
+		s.admit(waited)
+		return e.item, c, false, true
 	}
-	c = a.pick()
-	q, s := &a.queues[c], &a.stats[c]
-	e := q.pop()
-	a.queued--
-	s.queued.Store(int64(q.len()))
-	waited := now - e.at
-	if c >= Market && waited > 4*a.budget[c] {
-		s.expired.Add(1)
-		return e.item, c, true, true
+	return item, 0, false, false
+}
+
+// Urgent reports whether something more important than Market waits.
+func (a *Admission[T]) Urgent() bool {
+	return a.queues[Control].len()+a.queues[Order].len()+a.queues[Account].len() > 0
+}
+
+// Pressure is how far the loop is from having time for class c, 0 to 1: 1 is a wait of
+// twice its budget.
+func (a *Admission[T]) Pressure(c Class) float64 {
+	if a.budget[c] == 0 {
+		return 0
 	}
-	s.admit(waited)
-	return e.item, c, false, true
+	return min(float64(a.Expected(c))/float64(2*a.budget[c]), 1)
+}
+
+// Judge decides about a request that cannot wait, and reports whether it is to be
+// served.
+func (a *Admission[T]) Judge(c Class) bool {
+	s := &a.stats[c]
+	s.offered.Add(1)
+	if c == Replay && a.paused || a.budget[c] != 0 && a.ahead(c) > float64(a.budget[c])*a.share {
+		s.refused.Add(1)
+		return false
+	}
+	s.admit(0)
+	return true
 }
 
 // pick chooses the class to serve: the most important that waits, or the least
@@ -333,9 +383,9 @@ func (s *classStats) admit(waited int64) {
 func (q *classQueue[T]) len() int { return len(q.items) - q.head }
 
 func (q *classQueue[T]) push(e queuedItem[T]) {
-	if e.key != "" {
+	if e.key != (Key{}) {
 		if q.keys == nil {
-			q.keys = map[string]uint64{}
+			q.keys = map[Key]uint64{}
 		}
 		q.keys[e.key] = q.first + uint64(q.len())
 	}
@@ -347,7 +397,7 @@ func (q *classQueue[T]) pop() queuedItem[T] {
 	q.items[q.head] = queuedItem[T]{}
 	q.head++
 	q.first++
-	if e.key != "" {
+	if e.key != (Key{}) {
 		delete(q.keys, e.key)
 	}
 	switch {
@@ -371,6 +421,7 @@ type ClassStats struct {
 	Refused   uint64   // would have waited too long
 	Expired   uint64   // did wait too long
 	Conflated uint64   // replaced by a newer one while they waited
+	Abandoned uint64   // whose clients went away while they waited
 	Queued    int64    // wait now
 	Waits     []uint64 // admitted by how long they waited, one per bound and one beyond
 	Waited    time.Duration
@@ -383,7 +434,7 @@ func (a *Admission[T]) Stats() []ClassStats {
 		s := &a.stats[c]
 		t := ClassStats{
 			Class: c, Offered: s.offered.Load(), Admitted: s.admitted.Load(), Refused: s.refused.Load(), Expired: s.expired.Load(),
-			Conflated: s.conflated.Load(), Queued: s.queued.Load(), Waited: time.Duration(s.waited.Load()),
+			Conflated: s.conflated.Load(), Abandoned: s.abandoned.Load(), Queued: s.queued.Load(), Waited: time.Duration(s.waited.Load()),
 		}
 		for i := range s.waits {
 			t.Waits = append(t.Waits, s.waits[i].Load())

@@ -87,7 +87,7 @@ func (s simulation) run(a *Admission[simRequest]) (burst, after outcome) {
 			}
 			in(r.at).offered[r.class]++
 			now += readCost
-			switch v, _ := a.Offer(r.class, "", now, now-tick, r); v {
+			switch v, _ := a.Offer(r.class, Key{}, now, now-tick, r); v {
 			case Go:
 				serve(r)
 			case Refuse:
@@ -185,7 +185,7 @@ func TestTheOrderOfTheClasses(t *testing.T) {
 	a := NewAdmission[string](AdmissionConfig{Slice: 1})
 	offer := func(c Class, key, item string, want Verdict, old string) {
 		t.Helper()
-		if v, o := a.Offer(c, key, 0, 1, item); v != want || o != old {
+		if v, o := a.Offer(c, Key{Key: key}, 0, 1, item); v != want || o != old {
 			t.Errorf("%s: verdict %d (%q), want %d (%q)", item, v, o, want, old)
 		}
 	}
@@ -213,22 +213,22 @@ func TestWhatNobodyHasTimeForIsRefusedInTime(t *testing.T) {
 	a.Served(Order, 1, int64(time.Millisecond), 0)
 	admitted := 0
 	for i := range 50 {
-		if v, _ := a.Offer(Market, "", 0, 1, i); v == Wait {
+		if v, _ := a.Offer(Market, Key{}, 0, 1, i); v == Wait {
 			admitted++
 		}
 	}
 	if admitted < 4 || admitted > 6 {
 		t.Errorf("%d of 1 ms each were admitted to 4 ms", admitted)
 	}
-	if v, _ := a.Offer(Order, "", 0, 1, 0); v != Wait {
+	if v, _ := a.Offer(Order, Key{}, 0, 1, 0); v != Wait {
 		t.Error("an order waits for the market")
 	}
 	a.Guard(0.05, true)
-	if v, _ := a.Offer(Replay, "", 0, 1, 0); v != Refuse {
+	if v, _ := a.Offer(Replay, Key{}, 0, 1, 0); v != Refuse {
 		t.Error("a replay is begun while the process is short of processors")
 	}
 	for i := range 200 {
-		if v, _ := a.Offer(Control, "", 0, 1, i); v != Wait {
+		if v, _ := a.Offer(Control, Key{}, 0, 1, i); v != Wait {
 			t.Fatal("control was refused")
 		}
 	}
@@ -238,7 +238,7 @@ func TestWhatNobodyHasTimeForIsRefusedInTime(t *testing.T) {
 		}
 	}
 	for _, s := range a.Stats() {
-		if s.Offered != s.Admitted+s.Refused+s.Expired+s.Conflated || s.Queued != 0 {
+		if s.Offered != s.Admitted+s.Refused+s.Expired+s.Conflated+s.Abandoned || s.Queued != 0 {
 			t.Errorf("%v: %+v does not add up", s.Class, s)
 		}
 	}
@@ -247,11 +247,11 @@ func TestWhatNobodyHasTimeForIsRefusedInTime(t *testing.T) {
 func TestOfferCostsNoAllocation(t *testing.T) {
 	a := NewAdmission[*int](AdmissionConfig{})
 	x := new(int)
-	if n := testing.AllocsPerRun(1000, func() { a.Offer(Order, "", 0, 0, x) }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { a.Offer(Order, Key{}, 0, 0, x) }); n != 0 {
 		t.Errorf("%v allocations to let a request through", n)
 	}
 	if n := testing.AllocsPerRun(1000, func() {
-		a.Offer(Market, "", 0, a.Slice(), x)
+		a.Offer(Market, Key{}, 0, a.Slice(), x)
 		a.Next(0)
 	}); n != 0 {
 		t.Errorf("%v allocations to queue one", n)

@@ -353,7 +353,7 @@ func TestABadRouteSaysWhatToWrite(t *testing.T) {
 	f(`without allowed_origins`, `{"cluster": "c", "cors": {"credentials": true}}`)
 	f(`limits.per_tenant.per_second`, `{"cluster": "c", "limits": {"per_tenant": {"per_second": -1}}}`)
 	f(`has bits after its prefix: write 10.0.0.0/8`, `{"cluster": "c", "addresses": {"deny": ["10.0.0.1/8"]}}`)
-	f(`priority: "x" is none of control`, `{"cluster": "c", "priority": "x"}`)
+	f(`class: "x" is no class`, `{"cluster": "c", "class": "x"}`)
 	f(`forwarding: "x" is none`, `{"cluster": "c", "forwarding": "x"}`)
 	f(`access_log.sample: 2`, `{"cluster": "c", "access_log": {"sample": 2}}`)
 	f(`nowhere.yaml`, `{"cluster": "c", "openapi": {"file": "nowhere.yaml"}}`)
@@ -371,8 +371,8 @@ func TestSameTellsWhetherAReloadTouchesARoute(t *testing.T) {
 	if !a[1].Same(b[0]) || a[0].Same(b[1]) || a[0].Same(a[1]) || a[0].Same(nil) {
 		t.Error("Same")
 	}
-	if p := a[0].Priority(); p != PriorityAccount || p.String() != "account" {
-		t.Errorf("priority %v", p)
+	if c := a[0].Class(); c != limit.Unclassed {
+		t.Errorf("class %v", c)
 	}
 }
 

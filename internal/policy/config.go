@@ -67,9 +67,11 @@ type RouteConfig struct {
 	// to 1; 0 means all, as backends would sample their own, negative none. A
 	// caller's trace is continued as it is.
 	TraceSample float64 `json:"trace_sample"`
-	// Priority is control, orders, account, market_data or replay: who is served
-	// before whom under overload. Empty means account.
-	Priority string `json:"priority"`
+	// Class says who goes first when there is more to do than can be done: control,
+	// order, account, market or replay. Requests of a class may have to wait, and are
+	// refused when they would wait for too long. Empty means that they are no part of
+	// that: they are served as they come.
+	Class string `json:"class"`
 	// AccessLog says what the access log gets of it.
 	AccessLog AccessLogRule `json:"access_log"`
 	// Drift raises an alarm when what it forwards is no longer what it was.
@@ -262,20 +264,3 @@ type Drift struct {
 	Watch bool `json:"watch"`
 	upstream.DriftConfig
 }
-
-// A Priority is who is served before whom under overload; lower is served first.
-type Priority uint8
-
-// From first to last.
-const (
-	PriorityControl Priority = iota
-	PriorityOrders
-	PriorityAccount
-	PriorityMarketData
-	PriorityReplay
-)
-
-var priorityNames = [...]string{"control", "orders", "account", "market_data", "replay"}
-
-// String returns the name it has in the config file.
-func (p Priority) String() string { return priorityNames[p] }

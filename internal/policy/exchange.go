@@ -23,6 +23,7 @@ type Exchange struct {
 	Length                    int64 // of the body; -1: not known, or none
 	TLS                       bool
 	Peer                      netip.AddrPort // of the connection, or what a trusted PROXY header says
+	Loop                      int            // 1 + the number of the event loop that it is on; 0: on none
 
 	// Set by Match.
 	Route *Route
@@ -48,6 +49,8 @@ type Exchange struct {
 	lines                     []byte // field lines of verdicts
 	retained                  []byte // what Retain copies
 	line                      []byte // the request's part of the access log's line
+	span                      []byte // the method and path for a span, if they were let go
+	spanMethod                int    // how much of it is the method
 }
 
 // Framing is what the proxy writes into a head besides what is passed on.
@@ -122,7 +125,7 @@ type Outcome struct {
 func (x *Exchange) Reset() {
 	*x = Exchange{
 		pathBuf: x.pathBuf[:0], outBuf: x.outBuf[:0], cleanBuf: x.cleanBuf[:0],
-		lines: x.lines[:0], retained: x.retained[:0], line: x.line[:0],
+		lines: x.lines[:0], retained: x.retained[:0], line: x.line[:0], span: x.span[:0],
 	}
 }
 
@@ -166,6 +169,10 @@ func (x *Exchange) Retain() {
 	}
 	x.detached = true
 	x.describe()
+	if x.spans() {
+		x.span = append(append(x.span[:0], x.Method...), x.Path...)
+		x.spanMethod = len(x.Method)
+	}
 	x.retained = append(x.retained[:0], x.origin...)
 	x.origin = x.retained
 	x.Method, x.Path, x.Query, x.Host, x.Fields, x.path, x.out = nil, nil, nil, nil, nil, nil, nil
@@ -189,5 +196,15 @@ func (x *Exchange) Done(o Outcome) {
 		x.Route.drift.Observe(o.BytesIn, o.FirstByteNS)
 	}
 	x.writeLine(&o)
+	if x.spans() {
+		method, path := x.Method, x.Path
+		if x.detached {
+			method, path = x.span[:x.spanMethod], x.span[x.spanMethod:]
+		}
+		x.set.deps.Span(x, o, method, path)
+	}
 	x.set = nil
 }
+
+// spans reports whether a span is to be made of x.
+func (x *Exchange) spans() bool { return x.Trace.Flags&FlagSampled != 0 && x.set.deps.Span != nil }

@@ -22,7 +22,7 @@ type Route struct {
 	index       int
 	fingerprint [sha256.Size]byte
 	deps        *Deps
-	priority    Priority
+	class       limit.Class
 	identify    bool // looks who it is
 	required    bool
 
@@ -93,11 +93,7 @@ func newRoute(cfg RouteConfig, deps *Deps) (*Route, error) {
 
 func (r *Route) compile() {
 	cfg := &r.cfg
-	for i, name := range priorityNames {
-		if name == cfg.Priority {
-			r.priority = Priority(i)
-		}
-	}
+	_ = r.class.UnmarshalText([]byte(cfg.Class)) // Validate has judged it
 	sum := sha256.Sum256([]byte(cfg.Name))
 	for i := range 8 {
 		r.scope = r.scope<<8 | uint64(sum[i])
@@ -192,8 +188,8 @@ func (r *Route) Config() *RouteConfig { return &r.cfg }
 // Name returns its name.
 func (r *Route) Name() string { return r.cfg.Name }
 
-// Priority returns its class.
-func (r *Route) Priority() Priority { return r.priority }
+// Class returns how important its requests are.
+func (r *Route) Class() limit.Class { return r.class }
 
 // Clusters returns the clusters it may lead to; none if it answers by itself.
 func (r *Route) Clusters() []string {

@@ -26,6 +26,9 @@ type Deps struct {
 	Cluster func(name string) bool
 	// AccessLog takes the lines; nil: no access log.
 	AccessLog *AccessLog
+	// Span takes a sampled request that is over, on the goroutine that ended it; nil: no
+	// spans are made. method and path are valid until it returns.
+	Span func(x *Exchange, o Outcome, method, path []byte)
 	// Log is for what goes wrong; nil discards.
 	Log *slog.Logger
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/router"
 )
 
@@ -43,9 +44,6 @@ func (c RouteConfig) WithDefaults() RouteConfig {
 	}
 	if c.OpenAPI.File != "" && c.OpenAPI.MaxBody == 0 {
 		c.OpenAPI.MaxBody = defaultOpenAPIMaxBody
-	}
-	if c.Priority == "" {
-		c.Priority = PriorityAccount.String()
 	}
 	if c.Forwarding == "" {
 		c.Forwarding = "x-forwarded"
@@ -86,8 +84,8 @@ func (c RouteConfig) Validate() error {
 	if c.OpenAPI.MaxBody < 0 {
 		say("openapi.max_body: %d is negative", c.OpenAPI.MaxBody)
 	}
-	if !slices.Contains(priorityNames[:], c.Priority) {
-		say("priority: %q is none of %s", c.Priority, strings.Join(priorityNames[:], ", "))
+	if err := new(limit.Class).UnmarshalText([]byte(c.Class)); err != nil {
+		say("class: %w", err)
 	}
 	if !slices.Contains([]string{"x-forwarded", "forwarded", "both", "none"}, c.Forwarding) {
 		say("forwarding: %q is none of x-forwarded, forwarded, both, none", c.Forwarding)
