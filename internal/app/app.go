@@ -49,26 +49,28 @@ type Options struct {
 // An App is a gateway that is ready to run.
 type App struct {
 	// Fixed at New.
-	cfg     config.Config
-	opt     Options
-	log     *slog.Logger
-	auth    *auth.Authenticator
-	hub     *hub.Hub
-	loops   *eventloop.Group
-	push    *push.Push
-	front   *downstream.Server
-	tls     *tlsterm.Terminator // nil: plaintext
-	accept  func(*eventloop.Conn) eventloop.Handler
-	admin   *admin.Server
-	addr    netip.AddrPort
-	started time.Time
-	wing    wing
-	http2   http2
+	cfg      config.Config
+	opt      Options
+	log      *slog.Logger
+	auth     *auth.Authenticator
+	hub      *hub.Hub
+	loops    *eventloop.Group
+	push     *push.Push
+	front    *downstream.Server
+	tls      *tlsterm.Terminator // nil: plaintext
+	accept   func(*eventloop.Conn) eventloop.Handler
+	admin    *admin.Server
+	addr     netip.AddrPort
+	started  time.Time
+	wing     wing
+	protocol protocols
+	http2    http2
 
 	// What watches.
 	probe     *probe
 	governor  *governor.Governor
 	telemetry *telemetry.Telemetry // nil: none
+	pusher    *telemetry.Pusher    // nil: none
 	registry  *prometheus.Registry
 	snapshots *snapshots
 	tracer    *tracer
@@ -107,6 +109,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.addFormats(formats)
 	a.probe, broker = newProbe(broker)
 	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: formats.Encoders(), Log: a.log}, broker)
 	if err != nil {
@@ -132,6 +135,9 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.front.Handle(opt.Files)
+	if err = a.buildTelemetry(); err != nil {
+		return nil, err
+	}
 	if err = a.buildWing(); err != nil {
 		return nil, err
 	}
@@ -241,6 +247,10 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		a.loops.Release()
 		return fmt.Errorf("start the broker: %w", err)
 	}
+	if err := a.startProtocols(parts, background); err != nil {
+		a.loops.Release()
+		return err
+	}
 	parts.run(func() error { return a.loops.Run(background) })
 	parts.run(func() error { return newTrimmer(a.activity).run(background) })
 	parts.run(func() error { return a.wing.upstreams.Run(background) })
@@ -296,7 +306,7 @@ const drainGrace = 3 * time.Second
 func (a *App) close() error {
 	a.front.Close()
 	a.wing.recorder.Close()
-	err := a.hub.Close()
+	err := errors.Join(a.closeProtocols(), a.hub.Close())
 	if a.admin != nil {
 		_ = a.admin.Close()
 	}

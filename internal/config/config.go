@@ -2,19 +2,25 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/centrifuge"
+	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/mercure"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/presence"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/telemetry"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/upstream"
@@ -52,6 +58,16 @@ type Config struct {
 	Push push.Config `json:"push"`
 	// Downstream is what an HTTP client may take in time and size.
 	Downstream downstream.Config `json:"downstream"`
+	// Mercure speaks the Mercure protocol.
+	Mercure mercure.Config `json:"mercure"`
+	// Centrifuge speaks the Centrifuge client protocol, for the SDKs of Centrifugo.
+	Centrifuge centrifuge.Config `json:"centrifuge"`
+	// Pusher speaks the Pusher Channels protocol, for pusher-js and Laravel Echo.
+	Pusher pusher.Config `json:"pusher"`
+	// Presence is who is on a channel, over all nodes, for the protocols that ask.
+	Presence presence.Config `json:"presence"`
+	// Cluster is how the nodes that share a broker know each other.
+	Cluster cluster.Config `json:"cluster"`
 	// Routes lead what is not Weir's own to backends, or answer it themselves.
 	Routes []policy.RouteConfig `json:"routes"`
 	// Clusters are the backends that routes lead to, by name.
@@ -138,7 +154,15 @@ func (c Config) WithDefaults() Config {
 	if len(c.Namespaces) == 0 {
 		c.Namespaces = []hub.Namespace{{Name: hub.DefaultNamespace}}
 	}
+	if name := c.Mercure.WithDefaults().Namespace; c.Mercure.Enabled && !c.has(name) {
+		c.Namespaces = append(slices.Clip(c.Namespaces), hub.Namespace{Name: name})
+	}
 	return c
+}
+
+// has reports whether there is a namespace of that name.
+func (c Config) has(namespace string) bool {
+	return slices.ContainsFunc(c.Namespaces, func(n hub.Namespace) bool { return n.Name == namespace })
 }
 
 // WithDefaults returns b with zeros replaced.

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"reflect"
@@ -22,7 +23,7 @@ func (c Config) Validate() error {
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		all = append(all, validate(f.key, reflect.ValueOf(c).FieldByIndex(f.index))...)
 	}
-	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkExposure(), c.checkAdmin())
+	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkProtocols(), c.checkExposure(), c.checkAdmin())
 	return errors.Join(all...)
 }
 
@@ -189,6 +190,28 @@ func (c Config) checkNamespaces() error {
 				fmt.Errorf("namespaces[%d]: durability: the memory broker cannot keep %q", i, hub.Synced),
 				"set broker.kind to nats, or the durability to stored"))
 		}
+	}
+	return errors.Join(all...)
+}
+
+// checkProtocols is about namespaces that the sections of protocols name.
+func (c Config) checkProtocols() error {
+	var all []error
+	want := func(key, name string) {
+		if name != "" && !c.has(name) {
+			all = append(all, WithHint(fmt.Errorf("%s: there is no namespace %q", key, name), "add it to namespaces: - name: "+name))
+		}
+	}
+	if c.Pusher.Enabled {
+		for i, app := range c.Pusher.Apps {
+			want(fmt.Sprintf("pusher.apps[%d].namespace", i), app.Namespace)
+		}
+	}
+	if c.Centrifuge.Enabled {
+		for _, name := range slices.Sorted(maps.Keys(c.Centrifuge.Namespaces)) {
+			want("centrifuge.namespaces."+name, name)
+		}
+		want("centrifuge.personal_namespace", c.Centrifuge.PersonalNamespace)
 	}
 	return errors.Join(all...)
 }
