@@ -174,20 +174,7 @@ func (c Config) Validate() error {
 	if c.Enabled && len(c.Apps) == 0 {
 		bad("apps: there is none; add one with id, key and secret")
 	}
-	for _, n := range []struct {
-		name string
-		v    int64
-	}{
-		{"max_event_data", int64(c.MaxEventData)}, {"max_channels", int64(c.MaxChannels)}, {"max_batch", int64(c.MaxBatch)},
-		{"max_subscriptions", int64(c.MaxSubscriptions)}, {"client_event_rate", int64(c.ClientEventRate)}, {"message_rate", int64(c.MessageRate)}, {"max_members", int64(c.MaxMembers)},
-		{"max_member_data", int64(c.MaxMemberData)}, {"webhook_queue", int64(c.WebhookQueue)}, {"max_watchlist", int64(c.MaxWatchlist)}, {"activity_timeout", int64(c.ActivityTimeout)},
-		{"pong_timeout", int64(c.PongTimeout)}, {"vacated_delay", int64(c.VacatedDelay)}, {"count_interval", int64(c.CountInterval)},
-		{"webhook_window", int64(c.WebhookWindow)}, {"webhook_timeout", int64(c.WebhookTimeout)}, {"webhook_retry", int64(c.WebhookRetry)},
-	} {
-		if n.v < 0 {
-			bad("%s: it is negative", n.name)
-		}
-	}
+	errs = append(errs, c.negatives()...)
 	d := c.WithDefaults()
 	if d.ActivityTimeout < hub.Duration(time.Second) {
 		bad("activity_timeout: %s is less than 1s, the unit in which clients are told", d.ActivityTimeout)
@@ -218,6 +205,25 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// negatives returns an error for each number below zero.
+func (c Config) negatives() (errs []error) {
+	for _, n := range []struct {
+		name string
+		v    int64
+	}{
+		{"max_event_data", int64(c.MaxEventData)}, {"max_channels", int64(c.MaxChannels)}, {"max_batch", int64(c.MaxBatch)},
+		{"max_subscriptions", int64(c.MaxSubscriptions)}, {"client_event_rate", int64(c.ClientEventRate)}, {"message_rate", int64(c.MessageRate)}, {"max_members", int64(c.MaxMembers)},
+		{"max_member_data", int64(c.MaxMemberData)}, {"webhook_queue", int64(c.WebhookQueue)}, {"max_watchlist", int64(c.MaxWatchlist)}, {"activity_timeout", int64(c.ActivityTimeout)},
+		{"pong_timeout", int64(c.PongTimeout)}, {"vacated_delay", int64(c.VacatedDelay)}, {"count_interval", int64(c.CountInterval)},
+		{"webhook_window", int64(c.WebhookWindow)}, {"webhook_timeout", int64(c.WebhookTimeout)}, {"webhook_retry", int64(c.WebhookRetry)},
+	} {
+		if n.v < 0 {
+			errs = append(errs, fmt.Errorf("%s: it is negative", n.name))
+		}
+	}
+	return errs
 }
 
 func (a App) validate() (errs []error) {

@@ -98,6 +98,7 @@ func (c *session) open() {
 	c.opened = c.t.Now()
 	c.events = bucket{float64(s.cfg.ClientEventRate), c.opened}
 	c.messages = bucket{float64(s.cfg.burst()), c.opened}
+	c.pace = bucket{float64(c.app.ns.MaxRate), c.opened}
 	c.send(protocol.AppendEstablished(nil, c.id, int(time.Duration(s.cfg.ActivityTimeout)/time.Second)))
 	c.arm(c.opened)
 }

@@ -28,6 +28,7 @@ type session struct {
 	queue      *backlog.Queue           // what the client is too slow for; nil if there is nothing
 	events     bucket                   // of client events
 	messages   bucket                   // of all that the client says
+	pace       bucket                   // of messages to the client, if the namespace has a maximum rate
 	pinged     int64                    // when a ping was sent that was not answered yet; 0: none
 	authorized bool                     // signed in, or showed a signature for a channel
 	gone       bool                     // closing, or closed
@@ -129,7 +130,10 @@ func (c *session) Timer() {
 		c.pinged = now
 		c.send([]byte(`{"event":"pusher:ping","data":"{}"}`))
 	}
-	c.arm(now)
+	c.catchUp()
+	if !c.gone {
+		c.arm(now)
+	}
 }
 
 // silence is how long a client may be silent before it is pinged: somewhat longer than
@@ -144,6 +148,9 @@ func (c *session) arm(now int64) {
 	}
 	if within := int64(c.app.AuthorizeWithin); within > 0 && !c.authorized {
 		next = min(next, c.opened+within)
+	}
+	if rate := c.app.ns.MaxRate; rate > 0 && c.queue != nil {
+		next = min(next, now+int64(time.Second)/int64(rate))
 	}
 	c.t.SetTimer(time.Duration(max(next-now, int64(time.Millisecond))))
 }
@@ -196,7 +203,7 @@ func (c *session) send(text []byte) { c.t.Send(websocket.AppendFrame(nil, websoc
 
 // deliver sends a message, or keeps it for a client that is slow.
 func (c *session) deliver(m *hub.Message) {
-	if c.queue == nil && !c.t.Stalled() {
+	if c.queue == nil && !c.t.Stalled() && c.inTime() {
 		c.t.Send(c.s.deps.Hub.Encode(m, c.s.deps.Format))
 		return
 	}
@@ -206,11 +213,24 @@ func (c *session) deliver(m *hub.Message) {
 	if !c.queue.Push(m, c.app.ns, &c.s.lag) {
 		c.s.counts.slow.Add(1)
 		c.close(protocol.CloseCapacity, "The client reads too slowly")
+		return
+	}
+	if c.app.ns.MaxRate > 0 {
+		c.arm(c.t.Now())
 	}
 }
 
-// Drained sends what waited.
-func (c *session) Drained() {
+// inTime reports whether a further message is within the namespace's maximum rate.
+func (c *session) inTime() bool {
+	rate := c.app.ns.MaxRate
+	return rate == 0 || c.pace.take(c.t.Now(), rate, rate)
+}
+
+// Drained says that the client can take more.
+func (c *session) Drained() { c.catchUp() }
+
+// catchUp sends what waited.
+func (c *session) catchUp() {
 	if c.gone || c.queue == nil {
 		return
 	}
@@ -225,6 +245,10 @@ func (c *session) Drained() {
 		}
 		if q.Len() == 0 {
 			c.queue = nil
+			return
+		}
+		if !c.inTime() {
+			c.arm(c.t.Now())
 			return
 		}
 		if m := q.Pop(&c.s.lag); c.subs[channelOf(m.Channel)] != nil {

@@ -491,6 +491,23 @@ func TestASlowClientGetsTheNewestOfEachKey(t *testing.T) {
 	}
 }
 
+func TestMessagesComeAtTheRateOfTheNamespace(t *testing.T) {
+	n := start(t, settings{space: hub.Namespace{MaxRate: 20}})
+	a := n.connect()
+	a.join("orders")
+	began := time.Now()
+	for i := range 30 {
+		n.publish(hub.Publication{Channel: "orders", Data: []byte(fmt.Sprint(i))})
+	}
+	for i := range 30 {
+		a.want("message", "orders", fmt.Sprint(i))
+	}
+	if d := time.Since(began); d < 400*time.Millisecond { // 20 at once, 10 more in half a second
+		t.Errorf("all came within %v", d)
+	}
+	eventually(t, "nothing waits", func() bool { return n.server.Stats().Waiting == 0 })
+}
+
 func TestDrainSaysGoodbye(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()

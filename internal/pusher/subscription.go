@@ -230,7 +230,7 @@ func (sub *subscription) Deliver(b *hub.Batch) {
 		return
 	}
 	sub.fresh = true
-	if c.queue == nil && sub.wantsAll(b.Messages) && !c.t.Stalled() {
+	if c.queue == nil && c.app.ns.MaxRate == 0 && sub.wantsAll(b.Messages) && !c.t.Stalled() {
 		if w, ok := b.Once(c.s.deps.Format); ok {
 			c.t.Write(w)
 		} else {
