@@ -63,6 +63,7 @@ type settings struct {
 	cfg     mercure.Config
 	space   hub.Namespace
 	bus     hub.Bus
+	broker  hub.Broker // nil: in memory
 	netHTTP bool
 	strict  bool // cfg as it is
 	quiet   bool // without subscription events
@@ -107,10 +108,12 @@ func start(t *testing.T, s settings) *node {
 	}
 	a := must[*auth.Authenticator](t)(auth.New(auth.Config{HMACSecret: subSecret, AllowedOrigins: []string{appOrigin}}, log))
 	formats := must[*wire.Formats](t)(wire.NewFormats(nil))
-	broker := must[*memory.Broker](t)(memory.New(memory.Config{}))
+	if s.broker == nil {
+		s.broker = must[*memory.Broker](t)(memory.New(memory.Config{}))
+	}
 	h := must[*hub.Hub](t)(hub.New(hub.Config{
 		Encoders: formats.Encoders(), Log: log, Namespaces: []hub.Namespace{{Name: "default", Anonymous: true}, s.space},
-	}, broker))
+	}, s.broker))
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := h.Start(ctx); err != nil {
 		t.Fatal(err)
