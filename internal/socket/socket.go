@@ -165,8 +165,8 @@ type Field struct{ Name, Value string }
 
 // WebSocketOptions are how Request.WebSocket answers.
 type WebSocketOptions struct {
-	// Subprotocols are those that the server speaks, the best first. If the client
-	// offers some and none fits, it is answered without one.
+	// Subprotocols are those that the server speaks; the client's order of preference
+	// counts. If it offers some and none fits, it is answered without one.
 	Subprotocols []string
 	// Chosen gets the one agreed on, "" for none; nil: nobody cares.
 	Chosen *string
