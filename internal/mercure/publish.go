@@ -56,12 +56,13 @@ func (s *Server) servePublish(r socket.Request) {
 	})
 }
 
-// defaultDialect is in whose words a request is refused that shows none.
+// defaultDialect is in whose words a request is refused that shows none: draft 08's say
+// more, and no client of draft 07 minds.
 func (s *Server) defaultDialect() protocol.Dialect {
-	if s.serve.Draft07 {
-		return protocol.Draft07
+	if s.serve.Draft08 {
+		return protocol.Draft08
 	}
-	return protocol.Draft08
+	return protocol.Draft07
 }
 
 // publish stores the update of who g is.

@@ -151,7 +151,7 @@ func (s *Server) open(r socket.Request, o *opening) {
 	sub := &socket.Subscription{
 		Options:   s.options(o),
 		Format:    wire.Mercure,
-		Identity:  o.grant.identity,
+		Identity:  o.grant.reader,
 		Fields:    o.from.fields(o.ask.Dialect),
 		Preamble:  []byte(":\n"),
 		Gap:       appendGap,

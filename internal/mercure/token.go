@@ -28,13 +28,16 @@ const (
 // A grant is what a token allows, once it is proved.
 type grant struct {
 	identity *auth.Identity
-	claims   *protocol.Claims
-	publish  *protocol.Set
-	read     *protocol.Set
+	// reader is the same to the second at which the token ends: a stream is not to live
+	// on the leeway that a token is given when it comes.
+	reader  *auth.Identity
+	claims  *protocol.Claims
+	publish *protocol.Set
+	read    *protocol.Set
 }
 
 // nobody is who presented no token.
-var nobody = &grant{identity: auth.Anonymous, claims: &protocol.Claims{}}
+var nobody = &grant{identity: auth.Anonymous, reader: auth.Anonymous, claims: &protocol.Claims{}}
 
 // A credential is a token as it came.
 type credential struct {
@@ -168,13 +171,18 @@ func (s *Server) read(id *auth.Identity, claims []byte, d protocol.Dialect) (*gr
 	}
 	if d == protocol.Draft08 {
 		switch {
-		case !c.Expires:
+		case c.Expires.IsZero():
 			return nil, errors.New("exp is missing")
 		case s.cfg.Resource == "" || !slices.Contains(c.Audience, s.cfg.Resource):
 			return nil, errors.New("aud does not name this hub")
 		}
 	}
-	g := &grant{identity: id, claims: c}
+	g := &grant{identity: id, reader: id, claims: c}
+	if time.Now().Before(c.Expires) {
+		if g.reader, err = auth.Granted(id.Subject, nil, nil, c.Expires); err != nil {
+			return nil, err
+		}
+	}
 	if g.publish, err = s.compileAll(c.Publish); err != nil {
 		return nil, err
 	}

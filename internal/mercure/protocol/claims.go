@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Claims are what a token says, once it is proved. ParseClaims reads those of one
@@ -18,8 +19,8 @@ type Claims struct {
 	Issuer   string
 	Audience []string
 	Subject  string
-	// Expires reports whether there is an exp.
-	Expires bool
+	// Expires is exp; zero without one.
+	Expires time.Time
 	// Publish and Subscribe are the grants.
 	Publish, Subscribe []Selector
 	// payloads say what is told of a subscription, in order.
@@ -39,6 +40,8 @@ const DetailType = "https://mercure.rocks/authorization-detail"
 const (
 	maxDetails = 100
 	maxGrants  = 1000
+
+	maxDate = 253402300800 // seconds to the end of the year 9999
 )
 
 var errClaims = errors.New("claims are malformed")
@@ -94,7 +97,7 @@ func ParseClaims(claims []byte, d Dialect) (*Claims, error) {
 		Issuer   string          `json:"iss"`
 		Audience json.RawMessage `json:"aud"`
 		Subject  string          `json:"sub"`
-		Expires  json.RawMessage `json:"exp"`
+		Expires  *float64        `json:"exp"`
 		Mercure  json.RawMessage `json:"mercure"`
 		Other    json.RawMessage `json:"https://mercure.rocks/"`
 		Details  json.RawMessage `json:"authorization_details"`
@@ -102,7 +105,10 @@ func ParseClaims(claims []byte, d Dialect) (*Claims, error) {
 	if err := json.Unmarshal(claims, &raw); err != nil {
 		return nil, badClaim("%v", err)
 	}
-	c := &Claims{Dialect: d, Issuer: raw.Issuer, Subject: raw.Subject, Expires: present(raw.Expires)}
+	c := &Claims{Dialect: d, Issuer: raw.Issuer, Subject: raw.Subject}
+	if raw.Expires != nil && *raw.Expires >= 0 && *raw.Expires < maxDate {
+		c.Expires = time.UnixMilli(int64(*raw.Expires * 1000))
+	}
 	if present(raw.Audience) && json.Unmarshal(raw.Audience, &c.Audience) != nil {
 		var one string
 		if json.Unmarshal(raw.Audience, &one) != nil {
