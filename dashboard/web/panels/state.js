@@ -1,0 +1,49 @@
+// How it fares, and why; how far the knee is.
+import { $, attr, el, list, look, text } from "../dom.js";
+import { age, moment, number, percent, rate } from "../format.js";
+
+const words = { steady: "Steady", alert: "Alert", inflection: "Inflection" };
+
+// loopOf names the loop a cause is of, unless its text does.
+const chipText = (c) => (c.loop >= 0 && !/loop/i.test(c.text) ? `loop ${c.loop}: ${c.text}` : c.text);
+
+export const chips = (parent, causes, none) => list(parent, causes, (c) => `${c.name}/${c.loop}`,
+  () => el("li", { class: "chip" }),
+  (row, c) => { text(row, chipText(c)); attr(row, "data-state", c.state); attr(row, "title", c.detail || null); }, none);
+
+export function showState(v) {
+  const g = v.governor, box = $("state");
+  if (!g?.enabled) {
+    attr(box, "data-state", "unknown");
+    text($("state-now"), v.process.ready === "yes" ? "Running" : "Not ready");
+    text($("state-since"), v.process.ready === "yes" ? "the governor is off" : v.process.ready);
+    list($("causes"), [], () => "", () => null, () => {});
+  } else {
+    const s = g.state;
+    attr(box, "data-state", s.now);
+    text($("state-now"), words[s.now] ?? s.now);
+    const since = (Date.parse(v.time) - Date.parse(s.since)) / 1000;
+    text($("state-since"), (s.since ? `for ${age(since)}` : "no window judged yet") + (s.inconclusive ? " · inconclusive: the host is busy" : "") + (v.process.ready === "yes" ? "" : ` · not ready: ${v.process.ready}`));
+    chips($("causes"), s.causes ?? [], s.now === "steady" ? "nothing speaks against it" : "no cause holds any longer");
+    const none = $("causes").weirEmpty;
+    if (none) none.className = "chip none";
+  }
+  showKnee(g);
+}
+
+function showKnee(g) {
+  const k = g?.knee, meter = $("knee-meter");
+  if (!k?.known) {
+    text($("knee-big"), g?.enabled && g.knee?.projected > 0 ? `~${percent(g.knee.load / g.knee.projected)}` : "–");
+    look(meter.firstElementChild, "--w", "0%");
+    return;
+  }
+  const used = k.fraction, tone = used >= 1 ? "bad" : used >= 0.8 ? "warn" : "good";
+  text($("knee-big"), `${percent(k.headroom)} left`);
+  look(meter.firstElementChild, "--w", `${Math.min(100, used * 100).toFixed(1)}%`);
+  look(meter.firstElementChild, "--tone", `var(--${tone})`);
+  attr(meter, "aria-label", `Load is ${percent(used)} of the knee`);
+  const r = k.report, unit = r.connections > 0 ? " connections" : " deliveries/s";
+  const knee = r.connections > 0 ? r.connections : r.knee || r.capacity;
+  text($("knee-text"), `${rate(k.load)} of ${rate(knee)}${unit}; report of ${moment(r.time)}${r.confidence ? `, ${r.confidence}` : ""}${k.projected > 0 ? `; processors full at ${number(k.projected)}/s` : ""}`);
+}
