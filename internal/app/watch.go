@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/weir-gateway/weir/dashboard"
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
@@ -60,5 +61,5 @@ func (a *App) closeWatch() error {
 	return a.live.close()
 }
 
-// page is the dashboard; nil while there is none.
-func page() fs.FS { return nil }
+// page is the dashboard.
+func page() fs.FS { return dashboard.Files() }
