@@ -40,13 +40,13 @@ func (s *session) custom() *custom {
 // ServeEvents is ServeSSE for r.Custom.
 func (p *Push) ServeEvents(c *eventloop.Conn, r *Subscription) error {
 	if p.draining.Load() {
-		p.away(c, eventStream, r.Fields)
+		p.away(c, eventStream, r.Fields, codeRestart, "draining")
 		return nil
 	}
 	s := &sseSession{}
 	s.format = r.Custom.Format
 	r.Channels = r.Custom.Options.Channels
-	if p.formats.Compresses(r.Channels) {
+	if p.compresses(r.Channels) {
 		s.format = wire.ChooseCoding(r.Accept).In(s.format)
 	}
 	old := c.Handler()

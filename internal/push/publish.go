@@ -8,6 +8,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
@@ -47,7 +48,7 @@ func (p *Push) Publish(c *eventloop.Conn, call *Call, who *auth.Identity, answer
 	}
 	x := p.Lane(c).publication(c, call.Channels[0])
 	x.answer = answer
-	x.publish(call.For(0))
+	x.offer(call.For(0), nil)
 }
 
 // publication is one call of the hub under way.
@@ -61,6 +62,12 @@ type publication struct {
 	answer  func(status int, body []byte) // of a call on its own
 	all     *broadcast                    // the call it is part of, else nil
 	then    func(hub.Position, error)     // of a protocol's; else nil
+
+	// Until it is the hub's: what waits for its turn.
+	pub    hub.Publication
+	topics []string // of PublishTopicsFor; else nil
+	// older are those whose place x has taken: they are answered as x is.
+	older *publication
 
 	state  atomic.Uint32 // who is first: the broker's answer, or Publish's return
 	pos    hub.Position
@@ -103,8 +110,12 @@ const (
 )
 
 // publish hands pub to the hub.
-func (x *publication) publish(pub hub.Publication) {
-	x.push.hub.Publish(pub, x.done)
+func (x *publication) publish(pub hub.Publication, topics []string) {
+	if topics != nil {
+		x.push.hub.PublishTopics(topics, pub, x.done)
+	} else {
+		x.push.hub.Publish(pub, x.done)
+	}
 	x.returned()
 }
 
@@ -126,6 +137,9 @@ func (x *publication) answered(at hub.Position, err error) {
 // tell counts the outcome and passes it on. On the connection's loop, once.
 func (x *publication) tell() {
 	p := x.push
+	if x.older != nil {
+		x.tellOlder()
+	}
 	if x.then != nil {
 		x.told()
 		return
@@ -156,17 +170,28 @@ func (x *publication) told() {
 // PublishFor publishes pub for c's client and has done called once on c's loop, before
 // it returns or later. c may be closed by then.
 func (p *Push) PublishFor(c *eventloop.Conn, pub hub.Publication, done func(hub.Position, error)) {
-	x := p.Lane(c).publication(c, pub.Channel)
-	x.then = done
-	x.publish(pub)
+	p.publishFor(c, nil, pub, done)
 }
 
 // PublishTopicsFor is PublishFor for hub.Hub.PublishTopics.
 func (p *Push) PublishTopicsFor(c *eventloop.Conn, topics []string, pub hub.Publication, done func(hub.Position, error)) {
-	x := p.Lane(c).publication(c, "")
+	p.publishFor(c, topics, pub, done)
+}
+
+func (p *Push) publishFor(c *eventloop.Conn, topics []string, pub hub.Publication, done func(hub.Position, error)) {
+	if p.front != nil {
+		if _, ok := p.front.Publish(p.front.Peer(c.Peer().Addr()), "", c.Loop().Now()); !ok {
+			p.counters.publishErrors.Add(1)
+			done(hub.Position{}, errTooOften)
+			return
+		}
+	}
+	if topics != nil {
+		pub.Channel = ""
+	}
+	x := p.Lane(c).publication(c, pub.Channel)
 	x.then = done
-	p.hub.PublishTopics(topics, pub, x.done)
-	x.returned()
+	x.offer(pub, topics)
 }
 
 // refused is tell for a publication that was not let through.
@@ -211,6 +236,16 @@ type broadcast struct {
 func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(int, []byte)) {
 	l := p.Lane(c)
 	b := &broadcast{lane: l, left: len(call.Channels), all: make([]*publication, len(call.Channels)), answer: answer}
+	if class := p.least(call.Channels); class != limit.Unclassed {
+		l.queueBroadcast(class, &waitingBroadcast{broadcast: b, conn: c, call: call, who: who})
+		return
+	}
+	b.publish(c, call, who)
+}
+
+// publish begins all of them.
+func (b *broadcast) publish(c *eventloop.Conn, call *Call, who *auth.Identity) {
+	l := b.lane
 	for i, ch := range call.Channels {
 		b.all[i] = l.publication(c, ch)
 		b.all[i].all = b
@@ -221,7 +256,7 @@ func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answ
 			x.refused(bad)
 			continue
 		}
-		x.publish(call.For(i))
+		x.publish(call.For(i), nil)
 	}
 }
 

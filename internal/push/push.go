@@ -15,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
@@ -96,9 +97,14 @@ type Push struct {
 	// before the loops run.
 	protocols []protocol
 	do        func(work func(context.Context), then func()) bool
+	classes   *classes     // UseAdmission's
+	front     *limit.Front // UseFront's
 
 	// Any goroutine.
 	draining atomic.Bool
+	refusing atomic.Bool  // new subscriptions are sent away: there is too little of something
+	guarded  atomic.Bool  // the process is short of processors
+	starving atomic.Int32 // lanes that are starved
 	counters counters
 	waiting  backlog.Counts
 }
@@ -109,6 +115,8 @@ type Lane struct {
 	push  *Push
 	loop  *eventloop.Loop
 	shard *hub.Shard
+	// admission is nil if nothing has a class.
+	admission *admission
 	// head is scratch for what is written once per connection.
 	head []byte
 	// answer is scratch for an API call's answer.
@@ -156,6 +164,10 @@ func (l *Lane) gone(s *hub.Subscriber) {
 func (l *Lane) run() {
 	l.enter()
 	defer l.exit()
+	if l.admission != nil {
+		l.admission.run()
+		return
+	}
 	l.shard.Run()
 }
 

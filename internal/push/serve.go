@@ -83,6 +83,10 @@ func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket
 		p.refuse(c, o.Fields, codeRestart, "draining")
 		return
 	}
+	if p.refusing.Load() {
+		p.refuse(c, o.Fields, codeTryLater, "overloaded, try again later")
+		return
+	}
 	l := p.Lane(c)
 	b := websocket.AppendHandshakeResponse(l.head[:0], o.Key, "", o.Subprotocol)
 	if len(o.Fields) > 0 {
@@ -108,7 +112,11 @@ type StreamOptions struct {
 // connection (RFC 9112 §6.3 rule 8), so that what is sent needs no frame of its own.
 func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket.Transport) socket.Session) {
 	if p.draining.Load() {
-		p.away(c, o.ContentType, o.Fields)
+		p.away(c, o.ContentType, o.Fields, codeRestart, "draining")
+		return
+	}
+	if p.refusing.Load() {
+		p.away(c, o.ContentType, o.Fields, codeTryLater, "overloaded, try again later")
 		return
 	}
 	l := p.Lane(c)
@@ -126,15 +134,15 @@ func (p *Push) Away(c *eventloop.Conn, fields []byte) {
 	c.CloseAfterFlush()
 }
 
-// away answers a client that a drain does not take any more.
-func (p *Push) away(c *eventloop.Conn, contentType string, fields []byte) {
+// away answers a client of a stream that is not taken now.
+func (p *Push) away(c *eventloop.Conn, contentType string, fields []byte, code int, reason string) {
 	if isEventStream(contentType) {
-		p.countAway(codeRestart)
+		p.countAway(code)
 		c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain)))
 		c.CloseAfterFlush()
 		return
 	}
-	p.refuse(c, fields, codeRestart, "draining")
+	p.refuse(c, fields, code, reason)
 }
 
 func isEventStream(contentType string) bool {

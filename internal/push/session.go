@@ -137,6 +137,9 @@ const (
 
 // begin is the part of both transports that comes before the answer.
 func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Sink) error {
+	if l.push.refusing.Load() {
+		return hub.ErrOverloaded
+	}
 	s.lane, s.conn = l, c
 	s.lastSend = l.loop.Now()
 	s.rare = &rare{opening: &opening{fields: r.Fields, key: r.Key, hello: r.Hello, extensions: r.extensions}}
@@ -359,7 +362,7 @@ func (s *session) gap(g hub.Gap) bool {
 
 // Room implements hub.Sink.
 func (s *session) Room() bool {
-	return s.flags&ending == 0 && s.backlog == nil && s.conn.Unsent() < replayAhead && !s.conn.Closing()
+	return s.flags&ending == 0 && s.backlog == nil && s.conn.Unsent() < replayAhead && !s.conn.Closing() && !s.lane.rests()
 }
 
 // replayAhead is how many bytes a replay may have waiting for the socket.

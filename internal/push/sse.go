@@ -48,7 +48,7 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	if r.Envelope || len(r.Channels) > 1 {
 		s.format = wire.SSEEnvelope
 	}
-	if p.formats.Compresses(r.Channels) {
+	if p.compresses(r.Channels) {
 		s.format = wire.ChooseCoding(r.Accept).In(s.format)
 	}
 	s.openTo(r)

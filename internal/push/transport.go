@@ -236,6 +236,9 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 	if t.flags&(saidGoodbye|isGone) != 0 {
 		return hub.ErrClosed
 	}
+	if t.lane.push.turnsAway(t.lane, &opt) {
+		return hub.ErrOverloaded
+	}
 	g := &subscription{t: t, sub: s, sink: sink, next: t.subs}
 	t.subs = g
 	t.lane.enter()
@@ -326,7 +329,7 @@ func (g *subscription) Room() (ok bool) {
 	if g.live() {
 		g.t.enter()
 		defer g.t.exit()
-		ok = g.sink.Room()
+		ok = !g.t.lane.rests() && g.sink.Room()
 	}
 	return ok
 }

@@ -39,7 +39,7 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	s := &wsSession{lastRecv: c.Loop().Now()}
 	s.format = wire.WebSocket
 	extensions := ""
-	if p.formats.Compresses(r.Channels) {
+	if p.compresses(r.Channels) {
 		// A window smaller than what messages were compressed with cannot be kept.
 		if d, ok := websocket.NegotiateDeflate(r.Accept); ok && d.Fits(maxWindow) {
 			s.format, extensions = wire.WebSocketDeflate, d.String()

@@ -180,6 +180,19 @@ func AppendResult(b []byte, at hub.Position) []byte {
 	return append(b, "}}\n"...)
 }
 
+// AppendConflated appends the answer to a publish whose place a newer one took, which
+// stands at at.
+func AppendConflated(b []byte, at hub.Position) []byte {
+	if at.Offset == 0 {
+		return append(b, "{\"result\":{\"conflated\":true}}\n"...)
+	}
+	b = append(b, `{"result":{"epoch":"`...)
+	b = append(b, at.Epoch...)
+	b = append(b, `","offset":`...)
+	b = strconv.AppendUint(b, at.Offset, 10)
+	return append(b, ",\"conflated\":true}}\n"...)
+}
+
 // AppendError appends the JSON of an error answer.
 func AppendError(b []byte, e *Error) []byte {
 	body, err := json.Marshal(struct {

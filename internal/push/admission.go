@@ -1,0 +1,401 @@
+package push
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync/atomic"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// A Job is a request of a class, which may have to wait for its turn. Its methods are
+// called on its connection's loop.
+type Job interface {
+	// Serve does what was asked for.
+	Serve()
+	// Shed answers that it is not done, now or any more: expired says that it waited for
+	// too long, otherwise it never waited.
+	Shed(expired bool)
+	// Gone reports whether nobody waits for it any more.
+	Gone() bool
+	// Conn is who asked.
+	Conn() *eventloop.Conn
+	// Fanout is how many deliveries on this loop follow from it.
+	Fanout() int
+}
+
+// classes are what the namespaces say of admission; nil: nothing has a class.
+type classes struct {
+	cfg       limit.AdmissionConfig
+	of        map[string]limit.Class // by namespace
+	conflates map[string]bool        // namespaces whose waiting publications replace each other
+}
+
+// UseAdmission makes publications, and what else is offered to a lane, wait for their
+// turn by class. Before the loops run only.
+func (p *Push) UseAdmission(cfg limit.AdmissionConfig, namespaces []hub.Namespace) error {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	c := &classes{cfg: cfg, of: map[string]limit.Class{}, conflates: map[string]bool{}}
+	for _, ns := range namespaces {
+		var class limit.Class
+		if err := class.UnmarshalText([]byte(ns.Class)); err != nil {
+			return fmt.Errorf("namespace %q: class: %w", ns.Name, err)
+		}
+		if class != limit.Unclassed {
+			c.of[ns.Name] = class
+			c.conflates[ns.Name] = ns.Policy == hub.Conflate
+		}
+	}
+	p.classes = c
+	for _, l := range p.lanes {
+		a := &admission{lane: l, slice: int64(cfg.Slice)}
+		a.queue = limit.NewAdmission[Job](cfg)
+		a.queue.LetGo(Job.Gone)
+		l.admission = a
+	}
+	return nil
+}
+
+// Admits reports whether there are classes at all.
+func (p *Push) Admits() bool { return p.classes != nil }
+
+// ClassOf is the class of a channel's publications.
+func (p *Push) ClassOf(channel string) limit.Class {
+	if p.classes == nil || len(p.classes.of) == 0 {
+		return limit.Unclassed
+	}
+	return p.classes.of[hub.NamespaceOf(channel)]
+}
+
+// least is the least important class of those that the channels have.
+func (p *Push) least(channels []string) (c limit.Class) {
+	for _, ch := range channels {
+		c = max(c, p.ClassOf(ch))
+	}
+	return c
+}
+
+// ReplayClass is Replay if asking for the history of channels is part of admission.
+func (p *Push) ReplayClass(channels []string) limit.Class {
+	if p.least(channels) == limit.Unclassed {
+		return limit.Unclassed
+	}
+	return limit.Replay
+}
+
+// key is what a publication is the newest word about.
+func (p *Push) key(channel, key string) (k limit.Key) {
+	if key != "" && p.classes.conflates[hub.NamespaceOf(channel)] {
+		k = limit.Key{Channel: channel, Key: key}
+	}
+	return k
+}
+
+// admission is a lane's queue, and what its work costs. It belongs to the lane's loop.
+//
+// A publication's cost is what it takes to publish and answer it, and the deliveries
+// that follow here, by what a delivery took lately: what other loops publish is
+// delivered here as well, between the two, and must not be held against it.
+type admission struct {
+	lane  *Lane
+	slice int64
+	queue *limit.Admission[Job]
+
+	serving bool  // run is at work: whatever is offered has to wait
+	owed    int64 // of deliveries that were caused since the shard last ran, nanoseconds
+
+	// Of the last run, judged in the next one.
+	busy      bool  // the loop does not sleep after it
+	until     int64 // its end, on the loop's clock
+	delivered uint64
+	messages  int64
+	running   int64 // nanoseconds of the shard's runs
+	delivery  float64
+
+	resting bool // history rests
+	rested  bool // and somebody was told that there is no room for now
+
+	// Any goroutine. message is what one message takes this loop, in nanoseconds.
+	message atomic.Int64
+	starved atomic.Bool // waits for other loops to catch up
+}
+
+// runLane is what the loop does in every tick.
+func (a *admission) run() {
+	l := a.lane
+	now := l.loop.Clock()
+	a.judgeLast()
+	delivered, depth := l.shard.Delivered(), l.shard.Depth()
+	l.shard.Run()
+	a.owed = 0
+	end := l.loop.Clock()
+	a.running = end - now
+	if a.queue.Len() > 0 {
+		published := end
+		end = a.work(end)
+		depth += l.shard.Depth()
+		l.shard.Run()
+		a.owed = 0
+		published, end = end, l.loop.Clock()
+		a.running += end - published
+	}
+	a.delivered, a.messages, a.until = l.shard.Delivered()-delivered, depth, end
+	l.push.feed()
+	if a.busy = false; a.queue.Len() > 0 {
+		a.goOn()
+	}
+}
+
+// goOn sees to it that the loop comes back for what waits: at once, or when loops that
+// lag have caught up.
+func (a *admission) goOn() {
+	if a.held() {
+		a.starve()
+		if a.held() {
+			return
+		}
+	}
+	a.busy = true
+	a.lane.loop.Wake()
+}
+
+// costGain is how quickly the estimates follow.
+const deliveryGain = 0.1
+
+// judgeLast learns from the last run, and from what the loop did after it: with io_uring
+// the kernel sends only when the loop asks for events.
+func (a *admission) judgeLast() {
+	took := a.running
+	if a.busy {
+		took += max(a.lane.loop.Now()-a.until, 0)
+	}
+	if a.delivered > 0 {
+		each := float64(took) / float64(a.delivered)
+		switch {
+		case a.delivery == 0:
+			a.delivery = each
+		case a.busy || each > a.delivery: // what came after is not known of a loop that slept
+			a.delivery += deliveryGain * (each - a.delivery)
+		}
+	}
+	if a.messages > 0 {
+		each, was := took/a.messages, a.message.Load()
+		if was == 0 || a.busy || each > was {
+			a.message.Store(was + (each-was)/8)
+		}
+	}
+}
+
+// work serves what waits for one slice. It returns the time.
+func (a *admission) work(now int64) int64 {
+	a.serving = true
+	defer func() { a.serving = false }()
+	for used := int64(0); used < a.slice && !a.held(); {
+		job, c, expired, ok := a.queue.Next(now)
+		if !ok {
+			break
+		}
+		if expired {
+			a.guard(job, func() { job.Shed(true) })
+			t := a.lane.loop.Clock()
+			used, now = used+t-now, t
+			continue
+		}
+		used += a.serve(job, c, now)
+		now = a.lane.loop.Clock()
+	}
+	return now
+}
+
+// serve serves a job, at now, and returns what that takes.
+func (a *admission) serve(job Job, c limit.Class, now int64) int64 {
+	fanout := int64(float64(job.Fanout()) * a.delivery)
+	a.guard(job, job.Serve)
+	end := a.lane.loop.Clock()
+	a.owed += fanout
+	took := end - now + fanout
+	a.queue.Served(c, 1, took, end)
+	return took
+}
+
+// guard runs f: a panic ends the client that it was for, not the loop.
+func (a *admission) guard(job Job, f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			p := a.lane.push
+			p.counters.panics.Add(1)
+			p.log.Error("panic in a request that waited", "conn", job.Conn().ID(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			job.Conn().Close(fmt.Errorf("panic: %v", r))
+		}
+	}()
+	f()
+}
+
+// held reports whether other loops have more to deliver than they can soon: more
+// publications would wait there, where no class goes first.
+func (a *admission) held() bool {
+	bound := 2 * a.slice
+	if a.queue.Urgent() {
+		bound *= 2
+	}
+	for _, l := range a.lane.push.lanes {
+		if l != a.lane && l.shard.Depth()*l.admission.message.Load() > bound {
+			return true
+		}
+	}
+	return false
+}
+
+// starve asks to be woken by loops that have caught up.
+func (a *admission) starve() {
+	if !a.starved.Swap(true) {
+		a.lane.push.starving.Add(1)
+	}
+}
+
+// feed wakes those that wait for this loop.
+func (p *Push) feed() {
+	if p.starving.Load() == 0 {
+		return
+	}
+	for _, l := range p.lanes {
+		if l.admission.starved.Load() && l.admission.starved.Swap(false) {
+			p.starving.Add(-1)
+			l.loop.Wake()
+		}
+	}
+}
+
+// Offer decides about a request of class c, which must not be Unclassed, of a lane of a
+// Push that Admits. With Go the caller serves it now and calls Served then; with Wait
+// it is served or shed later; with Replaced as well, and old is not any more; with Refuse
+// it is not.
+func (l *Lane) Offer(c limit.Class, key limit.Key, job Job) (v limit.Verdict, old Job, began int64) {
+	a := l.admission
+	now := l.loop.Clock()
+	spent := now - l.loop.Now() + a.owed
+	if a.serving || a.queue.Len() == 0 && a.held() {
+		spent = a.slice
+	}
+	v, old = a.queue.Offer(c, key, now, spent, job)
+	if v == limit.Wait && !a.serving {
+		l.loop.Wake()
+	}
+	return v, old, now
+}
+
+// Served says that a request that Offer let through at began is done, but for the
+// deliveries that follow.
+func (l *Lane) Served(c limit.Class, fanout int, began int64) {
+	a := l.admission
+	n := int64(float64(fanout) * a.delivery)
+	a.owed += n
+	end := l.loop.Clock()
+	a.queue.Served(c, 1, end-began+n, end)
+}
+
+// Judge decides about a request that cannot wait, as Offer does otherwise.
+func (l *Lane) Judge(c limit.Class) bool { return l.admission.queue.Judge(c) }
+
+// RetryAfter is how many seconds a client that was refused is asked to wait: not the
+// same for all of them, and more the more there is to do.
+func (l *Lane) RetryAfter() int64 {
+	if l.admission == nil {
+		return RetryAfter()
+	}
+	return 1 + rand.Int64N(1+int64(4*l.admission.queue.Pressure(limit.Market)))
+}
+
+// Guard scales the budgets of what is least important on every loop; rest lets history
+// rest. Any goroutine; it returns at once.
+func (p *Push) Guard(scale float64, rest bool) {
+	p.guarded.Store(rest)
+	if p.classes == nil {
+		return
+	}
+	for _, l := range p.lanes {
+		l.loop.Post(func() { l.admission.guarded(scale, rest) })
+	}
+}
+
+func (a *admission) guarded(scale float64, rest bool) {
+	a.queue.Guard(scale, rest)
+	if a.resting = rest; rest || !a.rested {
+		return
+	}
+	a.rested = false
+	a.lane.loop.Conns(func(c *eventloop.Conn) bool {
+		if r, ok := c.Handler().(drainee); ok && !c.Closing() {
+			r.Drained(c)
+		}
+		return true
+	})
+}
+
+// drainee is a subscriber whose history goes on when there is room.
+type drainee interface {
+	lagging
+	Drained(c *eventloop.Conn)
+}
+
+// rests reports whether history is to wait.
+func (l *Lane) rests() bool {
+	if a := l.admission; a != nil && a.resting {
+		a.rested = true
+		return true
+	}
+	return false
+}
+
+// compresses reports whether somebody new on channels may have compression.
+func (p *Push) compresses(channels []string) bool {
+	return p.formats.Compresses(channels) && !p.guarded.Load()
+}
+
+// turnsAway reports whether a subscription of a session that is open already is not
+// begun now: it asks for history, and there is no time for that.
+func (p *Push) turnsAway(l *Lane, opt *hub.SubscribeOptions) bool {
+	if l.admission == nil || len(opt.Since) == 0 && !opt.All {
+		return false
+	}
+	c := p.ReplayClass(opt.Channels)
+	return c != limit.Unclassed && !l.Judge(c)
+}
+
+// Refuse makes new subscriptions be sent away, or served again. Those there are stay.
+// Any goroutine.
+func (p *Push) Refuse(on bool) { p.refusing.Store(on) }
+
+// AdmissionStats are the sums over all lanes, by class; nil without classes. Any goroutine.
+func (p *Push) AdmissionStats() []limit.ClassStats {
+	if p.classes == nil {
+		return nil
+	}
+	var all []limit.ClassStats
+	for i, l := range p.lanes {
+		if s := l.admission.queue.Stats(); i == 0 {
+			all = s
+		} else {
+			for k := range all {
+				all[k].Add(&s[k])
+			}
+		}
+	}
+	return all
+}
+
+// Expired answers a call that waited for too long.
+var errExpired = &APIError{Status: 503, Message: "expired, not executed", Hint: "it waited for too long; try again later"}
+
+// What calls that are shed are answered: made once.
+var (
+	overloadedBody = wire.AppendError(nil, ErrorOf(hub.ErrOverloaded))
+	expiredBody    = wire.AppendError(nil, errExpired)
+)
