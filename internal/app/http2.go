@@ -50,12 +50,16 @@ func (a *App) buildHTTP2(f *wire.Formats) {
 		Heartbeat: time.Duration(cfg.Push.Heartbeat), Retry: time.Duration(cfg.Push.Retry), WriteStall: time.Duration(cfg.EventLoop.WriteStall),
 		Shards: len(a.loops.Loops()),
 	}, f, a.hub, a.log)
+	var traces func(*wire.Call, []byte)
+	if a.telemetry.Traces() {
+		traces = a.tracePublish
+	}
 	h.front = stdhttp.New(stdhttp.Config{
 		HeadTimeout: time.Duration(cfg.Downstream.HeadTimeout), KeepAlive: time.Duration(cfg.Downstream.KeepAlive), MaxHead: cfg.Downstream.MaxHead,
 		BuiltinHosts: cfg.Downstream.BuiltinHosts, MaxChannels: cfg.Push.MaxChannels, WriteStall: time.Duration(cfg.EventLoop.WriteStall),
 		Reply: http1.Limits{MaxHead: cfg.Proxy.MaxHead, MaxFields: cfg.Proxy.MaxFields},
 	}, stdhttp.Deps{
-		Hub: a.hub, Push: h.push, Auth: a.auth, Upstreams: a.wing.upstreams, Now: a.wing.clock, Ready: a.push.Ready, Files: files, Log: a.log,
+		Traces: traces, Hub: a.hub, Push: h.push, Auth: a.auth, Upstreams: a.wing.upstreams, Now: a.wing.clock, Ready: a.push.Ready, Files: files, Log: a.log,
 	})
 	h.front.SetRoutes(h.set)
 	a.front.UseHTTP2(h.front.TakeFromLoop)

@@ -3,6 +3,8 @@ package app
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,6 +12,8 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/telemetry"
 )
 
 // probe is a broker that follows some publications from the call to the sockets: one
@@ -36,6 +40,9 @@ type probe struct {
 	delivery governor.SharedHistogram
 	store    governor.SharedHistogram
 
+	// telemetry gets the spans of those that are traced; nil: none are. Fixed before Start.
+	telemetry *telemetry.Telemetry
+
 	mu      sync.Mutex
 	flights []*flight
 	free    []*flight // that ended in order, for the next
@@ -43,14 +50,16 @@ type probe struct {
 }
 
 const (
-	maxFlights = 16
+	maxFlights = 64
+	// maxWants is how many publishes may be on their way here with a trace.
+	maxWants = 64
 	// sampleEvery is the least time between two publications that are followed.
 	sampleEvery = 4 * time.Millisecond
 	// unseenAfter is how long a message may take from its answer to its arrival here; one
 	// that nobody here has subscribed does not come at all.
 	unseenAfter = 2 * time.Second
-	// aloneAfter is the same for one that somebody waits for.
-	aloneAfter = time.Second / 2
+	// aloneAfter is the same for one that somebody waits for, or that is traced.
+	aloneAfter = 100 * time.Millisecond
 )
 
 // archiveProbe is a probe over a broker with an archive: the hub looks for that.
@@ -88,6 +97,7 @@ type flight struct {
 	channel     string
 	data        []byte
 	then        func(hub.Position, error) // the publisher's
+	trace       *policy.Trace             // nil: no span is made of it
 	done        func(*flight)             // called once, when it is over; nil for samples
 
 	// Guarded by probe.mu.
@@ -118,7 +128,8 @@ type want struct {
 	channel string
 	data    *byte // nil: any
 	began   func(*flight)
-	done    func(*flight)
+	done    func(*flight) // nil: nobody waits for it
+	trace   *policy.Trace // of the publish, on whatever channel; nil: none
 }
 
 // Publish implements hub.Broker.
@@ -148,25 +159,36 @@ func (p *probe) takeoff(pub *hub.Publication) *flight {
 	now := time.Now()
 	since, due := now.Sub(p.base), p.due.Load()
 	sample := int64(since) >= due && p.due.CompareAndSwap(due, int64(since+sampleEvery))
-	if !sample && p.wanted.Load() == 0 {
+	var tr *policy.Trace
+	if part := p.telemetry.Sample(); part > 0 && rand.Float64() < part {
+		tr = &policy.Trace{Flags: policy.FlagSampled | policy.FlagRandom}
+	}
+	if !sample && tr == nil && p.wanted.Load() == 0 {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.takeWant(pub)
-	if w == nil && !sample {
+	if w != nil && w.trace != nil {
+		tr = w.trace
+	}
+	if w == nil && tr == nil && !sample {
 		return nil
 	}
 	if len(p.flights) >= maxFlights {
 		p.dropUnseen(now)
 	}
-	if len(p.flights) >= maxFlights && w == nil {
+	if len(p.flights) >= maxFlights && (w == nil || w.done == nil) {
 		p.lost.Add(1)
+		if tr != nil {
+			p.telemetry.Drop()
+		}
 		return nil
 	}
 	f := p.flight()
 	f.channel, f.data, f.accepted, f.left = pub.Channel, pub.Data, now, len(p.loops)+1
-	if w != nil {
+	f.trace = tr
+	if w != nil && w.done != nil {
 		f.done = w.done
 		w.began(f)
 	}
@@ -204,7 +226,7 @@ func (p *probe) recycle(f *flight) {
 // takeWant returns the want that pub is, once. p.mu is held.
 func (p *probe) takeWant(pub *hub.Publication) *want {
 	for i, w := range p.wants {
-		if w.channel == pub.Channel && (w.data == nil || len(pub.Data) > 0 && w.data == &pub.Data[0]) {
+		if (w.channel == pub.Channel || w.trace != nil) && (w.data == nil || len(pub.Data) > 0 && w.data == &pub.Data[0]) {
 			p.wants = append(p.wants[:i], p.wants[i+1:]...)
 			p.wanted.Store(int32(len(p.wants)))
 			return w
@@ -216,6 +238,10 @@ func (p *probe) takeWant(pub *hub.Publication) *want {
 // ask adds a want; drop takes it back.
 func (p *probe) ask(w *want) {
 	p.mu.Lock()
+	if w.trace != nil && len(p.wants) >= maxWants { // those whose publish was refused are left
+		i := slices.IndexFunc(p.wants, func(w *want) bool { return w.trace != nil })
+		p.wants = slices.Delete(p.wants, max(i, 0), i+1)
+	}
 	p.wants = append(p.wants, w)
 	p.wanted.Store(int32(len(p.wants)))
 	p.mu.Unlock()
@@ -263,7 +289,7 @@ func (f *flight) land(at hub.Position, err error) {
 	if end {
 		p.remove(f)
 	}
-	alone := !end && f.done != nil && !f.matched && !f.over
+	alone := !end && (f.done != nil || f.trace != nil) && !f.matched && !f.over
 	p.mu.Unlock()
 	if alone {
 		time.AfterFunc(aloneAfter, func() { p.unseen(f) })
@@ -360,6 +386,9 @@ func (f *flight) finish() {
 		for _, w := range f.wrote {
 			f.probe.delivery.Observe(w.done)
 		}
+	}
+	if f.trace != nil {
+		f.spans()
 	}
 	if f.done != nil {
 		f.done(f)

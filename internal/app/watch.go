@@ -9,8 +9,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/weir-gateway/weir/dashboard"
+	"github.com/weir-gateway/weir/internal/telemetry"
 	"github.com/weir-gateway/weir/internal/wire"
 )
+
+// buildTelemetry makes what sends to others; the fronts tell it of traces.
+func (a *App) buildTelemetry() (err error) {
+	a.registry = prometheus.NewRegistry()
+	a.telemetry, err = telemetry.New(a.cfg.Telemetry, telemetry.Process{Version: a.opt.Version, Loops: len(a.loops.Loops())}, a.registry, a.log)
+	if err != nil {
+		return fmt.Errorf("telemetry: %w", err)
+	}
+	a.probe.telemetry = a.telemetry
+	if a.telemetry.Traces() {
+		a.front.UseTraces(a.tracePublish)
+	}
+	if a.pusher, err = telemetry.NewPusher(a.cfg.Metrics.Pushgateway, a.registry, a.log); err != nil {
+		return fmt.Errorf("metrics: pushgateway: %w", err)
+	}
+	return nil
+}
 
 // buildWatch makes what looks at the rest: the governor, metrics, what the admin
 // listener shows.
@@ -18,7 +36,6 @@ func (a *App) buildWatch(formats *wire.Formats) (err error) {
 	if err = a.buildGovernor(); err != nil {
 		return err
 	}
-	a.registry = prometheus.NewRegistry()
 	for _, c := range a.collectors(&catalog{}, a.tls != nil) {
 		if err = a.registry.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
@@ -44,6 +61,12 @@ func (a *App) collectors(c *catalog, withTLS bool) []prometheus.Collector {
 // runWatch runs it until ctx is done.
 func (a *App) runWatch(parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
 	parts.run(func() error { return a.governor.Run(ctx) })
+	if a.telemetry != nil {
+		parts.run(func() error { return a.telemetry.Run(ctx) })
+	}
+	if a.pusher != nil {
+		parts.run(func() error { return a.pusher.Run(ctx) })
+	}
 	if a.admin == nil {
 		return nil
 	}

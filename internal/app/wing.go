@@ -82,8 +82,12 @@ func (a *App) routes(cfg config.Config) (*policy.Set, error) {
 		return slices.ContainsFunc(cfg.Clusters, func(c upstream.Config) bool { return c.Name == name }) ||
 			slices.ContainsFunc(cfg.Splits, func(s upstream.SplitConfig) bool { return s.Name == name })
 	}
+	var span func(*policy.Exchange, policy.Outcome, []byte, []byte)
+	if a.telemetry.Traces() {
+		span = a.proxySpan
+	}
 	return policy.New(cfg.Routes, policy.Deps{
-		State: a.wing.state, Auth: a.auth, Trust: a.wing.trust, Cluster: known, AccessLog: a.wing.access, Log: a.log,
+		Span: span, State: a.wing.state, Auth: a.auth, Trust: a.wing.trust, Cluster: known, AccessLog: a.wing.access, Log: a.log,
 	})
 }
 

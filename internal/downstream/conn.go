@@ -157,6 +157,9 @@ func (r *request) builtin(ep *endpoint, head, rest []byte) int {
 		return r.h.beginMounted(r, head, rest)
 	}
 	if ep.maxBody > 0 {
+		if v := req.Get("traceparent"); v != nil && r.h.lane.srv.traces != nil {
+			r.trace = bytes.Clone(v)
+		}
 		return r.h.beginBody(r, req, rest)
 	}
 	if req.Chunked || req.ContentLength > 0 {

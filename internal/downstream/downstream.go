@@ -20,6 +20,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/record"
@@ -40,10 +41,12 @@ type Server struct {
 	auth      *auth.Authenticator
 	log       *slog.Logger
 	endpoints map[string]*endpoint
-	prefixes  []prefix         // the longest first
-	proxy     *proxy.Proxy     // nil: nothing is forwarded
-	recorder  *record.Recorder // nil: nothing is recorded
-	http2     TakeHTTP2        // nil: HTTP/1 only
+	prefixes  []prefix                 // the longest first
+	proxy     *proxy.Proxy             // nil: nothing is forwarded
+	traces    func(*push.Call, []byte) // UseTraces; nil: none
+	recorder  *record.Recorder         // nil: nothing is recorded
+	http2     TakeHTTP2                // nil: HTTP/1 only
+	front     *limit.Front             // nil: nobody is held to limits
 	local     []netip.AddrPort
 	bounds    struct{ head, body, idle int64 }
 
@@ -120,6 +123,10 @@ const staticFields = "Cache-Control: no-cache\r\nX-Content-Type-Options: nosniff
 // UseProxy makes p forward the requests of routes that lead to clusters. Before the
 // loops run only.
 func (s *Server) UseProxy(p *proxy.Proxy) { s.proxy = p }
+
+// UseTraces has f told the traceparent of every call of the API that has one, before it
+// is carried out and on the connection's loop. Before the loops run only.
+func (s *Server) UseTraces(f func(call *push.Call, traceparent []byte)) { s.traces = f }
 
 // Listening tells the addresses of the listeners, in their order, for peers that
 // are told where a client connected. Before the loops run only.

@@ -54,7 +54,9 @@ type perRequest struct {
 	expect    bool // the client waits for 100 (Continue)
 	refused   bool // its token was not accepted
 	paid      int64
+	waits     *waitingSubscription // until its turn; nil otherwise
 	identity  *auth.Identity // set before the body is read
+	trace     []byte         // of a call of the API whose trace somebody wants to know
 
 	head *http1.Request // nil once dispatch has returned, unless it is own
 	body []byte         // valid until the endpoint's serve returns
@@ -236,7 +238,7 @@ func (r *request) failWith(status int, body []byte) {
 			extra += "WWW-Authenticate: Bearer\r\n"
 		}
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		extra += "Retry-After: " + strconv.FormatInt(push.RetryAfter(), 10) + "\r\n"
+		extra = retryFields[min(r.h.lane.srv.push.Lane(r.c).RetryAfter(), maxRetryAfter)]
 	case http.StatusUpgradeRequired:
 		extra += "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
 		if r.keepAlive {

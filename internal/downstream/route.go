@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
@@ -24,6 +25,7 @@ type table struct {
 	set     *policy.Set
 	targets map[*policy.Route]*target
 	auth    bool // some route looks at tokens
+	classed bool // the requests of some route have a class
 }
 
 // A target is where a route's requests go.
@@ -59,6 +61,7 @@ func (s *Server) SetRoutes(set *policy.Set, clusters *upstream.Set) error {
 	for _, r := range set.Routes() {
 		cfg := r.Config()
 		t.auth = t.auth || cfg.Auth.Required || cfg.Auth.Forward || len(cfg.Auth.Scopes)+len(cfg.Auth.Claims) > 0
+		t.classed = t.classed || r.Class() != limit.Unclassed
 		tg, err := s.newTarget(r, clusters)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("route %q: %w", r.Name(), err))
@@ -171,14 +174,16 @@ func (r *request) Address() netip.Addr { return r.policy.Client }
 // route serves a request by the configured routes. head are the bytes of its head.
 func (r *request) route(t *table, head, rest []byte) int {
 	h := r.h
-	if t.auth && mayHoldToken(r.head) {
-		// A token may have to be verified, which takes longer than head is there.
+	if t.auth && mayHoldToken(r.head) || r.lateIn(t) {
+		// A token may have to be verified, or a turn be waited for, which takes longer
+		// than head is there.
 		r.keepHead(head)
 	}
 	req, x, now := r.head, &r.policy, r.c.Loop().Now()
 	x.Reset()
 	x.Method, x.Path, x.Query, x.Host, x.Fields = req.Method, req.Path, req.Query, req.Host, req.Fields
 	x.Minor, x.Length, x.TLS, x.Peer = req.Minor, req.ContentLength, r.c.Filtered(), r.c.Peer()
+	x.Loop = r.c.Loop().ID() + 1
 	r.table, r.start = t, now
 	r.expect = req.Expect100 && len(rest) == 0
 	r.unread = req.Chunked || req.ContentLength > 0
@@ -203,19 +208,16 @@ func mayHoldToken(req *http1.Request) bool {
 func (r *request) decide(v *policy.Verdict, rest []byte) int {
 	switch v.Action {
 	case policy.Forward:
+		if class := r.policy.Route.Class(); class != limit.Unclassed && r.h.lane.srv.push.Admits() {
+			return r.forwardInTurn(class, rest)
+		}
 		return r.forward(rest)
 	case policy.Identify:
 		r.endpoint = notFoundEndpoint // no stream of ours
 		r.verifyWith(v.Token, (*request).identified)
 		return 0 // a body waits
 	}
-	used := 0
-	if r.unread { // what is there of a body that nobody wants is skipped if it is all of it
-		used = len(rest)
-		if n := r.head.ContentLength; n >= 0 && int64(len(rest)) >= n {
-			used, r.unread = int(n), false
-		}
-	}
+	used := r.skip(rest) // what is there of a body that nobody wants is skipped if it is all of it
 	if v.Action == policy.Respond {
 		r.answerWith(v.Status, v.ContentType, v.Body, "", v.Fields)
 		return used

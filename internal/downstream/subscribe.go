@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
@@ -108,24 +109,40 @@ func (r *request) subscription() (*push.Subscription, *push.APIError) {
 // to the wing.
 func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
 	sub.Fields = r.fields()
+	client := r.client()
 	r.identify(func(r *request, id *auth.Identity) {
 		if bad := wire.MayRead(r.h.lane.srv.push.Hub(), id, sub.Channels); bad != nil {
 			r.fail(bad)
 			return
 		}
-		if r.h.ended {
-			r.c.Close(nil) // the client went while its token was verified
+		if !r.maySubscribe(client, id) {
 			return
 		}
 		sub.Identity = id
-		c := r.c
-		if err := serve(c, sub); err != nil {
-			r.fail(push.ErrorOf(err))
-			return
+		w := &waitingSubscription{sub, serve}
+		if sub.Since != "" {
+			if class := r.h.lane.srv.push.ReplayClass(sub.Channels); class != limit.Unclassed {
+				r.subscribeInTurn(class, w)
+				return
+			}
 		}
-		r.release()
-		goOn(c)
+		r.subscribed(w)
 	})
+}
+
+// subscribed hands the connection over.
+func (r *request) subscribed(w *waitingSubscription) {
+	if r.h.ended {
+		r.c.Close(nil) // the client went while its token was verified
+		return
+	}
+	c := r.c
+	if err := w.serve(c, w.sub); err != nil {
+		r.fail(push.ErrorOf(err))
+		return
+	}
+	r.release()
+	goOn(c)
 }
 
 // publish serves POST /api/publish.
@@ -140,6 +157,9 @@ func (r *request) call(parse func([]byte) (*push.Call, *push.APIError)) {
 	if bad != nil {
 		r.fail(bad)
 		return
+	}
+	if r.trace != nil {
+		r.h.lane.srv.traces(call, r.trace)
 	}
 	seq := r.seq
 	r.h.lane.srv.push.Publish(r.c, call, r.identity, r.published)

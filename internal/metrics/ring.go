@@ -55,3 +55,9 @@ func (r *Ring[T]) Drain(f func(T)) int {
 
 // Dropped returns how many values found no room. Any goroutine.
 func (r *Ring[T]) Dropped() uint64 { return r.dropped.Load() }
+
+// Len returns how many values wait. Any goroutine.
+func (r *Ring[T]) Len() int {
+	h := r.head.Load() // first: it never passes a tail that is read later
+	return int(r.tail.Load() - h)
+}

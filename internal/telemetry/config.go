@@ -23,6 +23,9 @@ type Config struct {
 	// to 1; 0 means none but those whose caller's traceparent says sampled. Routes have
 	// trace_sample for the requests that they pass on.
 	Sample float64 `json:"sample"`
+	// MessageTag gives a message the traceparent of its publish as a tag of that name, for
+	// subscribers that go on with the trace.
+	MessageTag bool `json:"message_tag"`
 	// NoTraces sends no spans, NoMetrics no metrics.
 	NoTraces bool `json:"no_traces"`
 	// NoMetrics sends no metrics: where Prometheus scrapes them already.
