@@ -2,13 +2,12 @@ package governor
 
 import (
 	"context"
+	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/weir-gateway/weir/hub"
 )
 
 // BenchmarkSample is what one look costs, nine in ten; ends of seconds and windows are
@@ -106,48 +105,63 @@ func pingPong(d time.Duration) float64 {
 }
 
 // BenchmarkOnOff runs the same work with and without a governor, in turns (off, on, on,
-// off), and reports the median ratio of neighbours: below 1 is what watching costs.
+// off), and reports the median ratio of neighbours: below 1 is what watching costs. The
+// work does nothing but block and wake, the worst there is for what records that.
 func BenchmarkOnOff(b *testing.B) {
-	f := func(name string, armed bool) {
-		b.Run(name, func(b *testing.B) {
-			var ratios []float64
-			with := func() float64 {
-				g, err := New(Config{Evidence: EvidenceConfig{Every: hub.Duration(time.Hour)}}, Sources{}, nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				ctx, cancel := context.WithCancel(context.Background())
-				var wg sync.WaitGroup
-				wg.Go(func() {
-					if err := g.Run(ctx); err != nil {
-						b.Error(err)
-					}
-				})
-				if armed {
-					g.evidence.arm()
-				}
-				v := pingPong(300 * time.Millisecond)
-				cancel()
-				wg.Wait()
-				return v
-			}
-			for b.Loop() {
-				off1, on1 := pingPong(300*time.Millisecond), with()
-				on2, off2 := with(), pingPong(300*time.Millisecond)
-				ratios = append(ratios, on1/off1, on2/off2)
-			}
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(median(ratios), "on/off")
-			lo, hi := ratios[0], ratios[0]
-			for _, r := range ratios {
-				lo, hi = min(lo, r), max(hi, r)
-			}
-			b.ReportMetric(lo, "least")
-			b.ReportMetric(hi, "most")
-		})
+	const turn = 300 * time.Millisecond
+	b.Run("nothing", func(b *testing.B) { onOff(b, turn, func() func() { return func() {} }) }) // what the machine itself does
+	b.Run("sampler", func(b *testing.B) { onOff(b, turn, func() func() { return governed(b, Config{}) }) })
+	b.Run("no-canaries", func(b *testing.B) { onOff(b, turn, func() func() { return governed(b, Config{NoCanaries: true}) }) })
+	b.Run("profiles", func(b *testing.B) {
+		onOff(b, turn, func() func() { return armed(EvidenceConfig{NoRecorder: true}) })
+	})
+	b.Run("recorder-and-profiles", func(b *testing.B) { onOff(b, turn, func() func() { return armed(EvidenceConfig{}) }) })
+}
+
+// onOff measures what begin, and what it returns, frame.
+func onOff(b *testing.B, turn time.Duration, begin func() (end func())) {
+	var ratios []float64
+	with := func() float64 {
+		defer begin()()
+		return pingPong(turn)
 	}
-	f("sampler", false)
-	f("armed", true)
+	for b.Loop() {
+		off1, on1 := pingPong(turn), with()
+		on2, off2 := with(), pingPong(turn)
+		ratios = append(ratios, on1/off1, on2/off2)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(median(ratios), "on/off")
+	lo, hi := ratios[0], ratios[0]
+	for _, r := range ratios {
+		lo, hi = min(lo, r), max(hi, r)
+	}
+	b.ReportMetric(lo, "least")
+	b.ReportMetric(hi, "most")
+}
+
+func governed(b *testing.B, cfg Config) (end func()) {
+	g, err := New(cfg, Sources{}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := g.Run(ctx); err != nil {
+			b.Error(err)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+func armed(cfg EvidenceConfig) (end func()) {
+	r := newRecorder(cfg, slog.New(slog.DiscardHandler), func() []part { return nil })
+	r.arm()
+	return r.disarm
 }
 
 func median(xs []float64) float64 { s := append([]float64(nil), xs...); return spread(s).P50 }

@@ -41,7 +41,7 @@ const (
 	armedAtMost = 10 * time.Minute
 	// blockRate is how long a goroutine must block to be surely in the block profile, and
 	// mutexShare is one in how many contentions is in the mutex profile, while armed.
-	blockRate  = 10 * time.Microsecond
+	blockRate  = time.Millisecond
 	mutexShare = 100
 
 	bundlePrefix = "weir-"

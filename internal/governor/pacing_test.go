@@ -124,7 +124,8 @@ func pacingRound(policy string, percent int, limit uint64, live []*connection, w
 
 // BenchmarkPacing compares the collector's policies under the same work. Rounds of all
 // policies follow one another, each time beginning with another, so that what the
-// machine does meanwhile meets all alike; the table has the medians.
+// machine does meanwhile meets all alike; the table has the medians, and of the P99 the
+// least too, which a busy machine moves less.
 //
 //	go test ./internal/governor -run '^$' -bench Pacing -benchtime 5x -v
 func BenchmarkPacing(b *testing.B) {
@@ -149,7 +150,7 @@ func BenchmarkPacing(b *testing.B) {
 			}
 			b.ReportMetric(0, "ns/op")
 			var t strings.Builder
-			fmt.Fprintf(&t, "\n| policy | gc, %% of cpu used | cycles | p99 µs | p99.9 µs | RSS at work MiB | RSS idle MiB |\n|---|---:|---:|---:|---:|---:|---:|\n")
+			fmt.Fprintf(&t, "\n| policy | gc, %% of cpu used | cycles | p99 µs | least p99 µs | p99.9 µs | RSS at work MiB | RSS idle MiB |\n|---|---:|---:|---:|---:|---:|---:|---:|\n")
 			for k, rung := range rungs {
 				col := func(f func(pacingRun) float64) float64 {
 					var xs []float64
@@ -158,8 +159,12 @@ func BenchmarkPacing(b *testing.B) {
 					}
 					return median(xs)
 				}
-				fmt.Fprintf(&t, "| %s | %.1f | %.0f | %.0f | %.0f | %.0f | %.0f |\n", rung.name, 100*col(func(r pacingRun) float64 { return r.gc }),
-					col(func(r pacingRun) float64 { return r.cycles }), col(func(r pacingRun) float64 { return r.p99 }), col(func(r pacingRun) float64 { return r.p999 }),
+				least := runs[k][0].p99
+				for _, r := range runs[k] {
+					least = min(least, r.p99)
+				}
+				fmt.Fprintf(&t, "| %s | %.1f | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f |\n", rung.name, 100*col(func(r pacingRun) float64 { return r.gc }),
+					col(func(r pacingRun) float64 { return r.cycles }), col(func(r pacingRun) float64 { return r.p99 }), least, col(func(r pacingRun) float64 { return r.p999 }),
 					col(func(r pacingRun) float64 { return r.busyRSS }), col(func(r pacingRun) float64 { return r.idleRSS }))
 			}
 			b.Log(t.String())
