@@ -32,7 +32,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 	metrics := promhttp.HandlerFor(src.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second, EnableOpenMetrics: true})
 	return []endpoint{
 		{"GET /metrics", metrics.ServeHTTP, "Prometheus metrics: text, or protobuf with native histograms where these are on.", nil},
-		{"GET /debug/vars", src.vars, "The snapshot, the command line and memory, in the form of Go's expvar.", nil},
+		{"GET /debug/vars", src.vars, "The snapshot and memory, in the form of Go's expvar.", nil},
 		{"GET /debug/pprof/", pprof.Index, "Profiles.", nil},
 		{"GET /debug/pprof/cmdline", pprof.Cmdline, "The command line.", nil},
 		{"GET /debug/pprof/profile", pprof.Profile, "A processor profile: `?seconds=`.", nil},
@@ -133,10 +133,12 @@ func (src *Sources) snapshot(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, src.Snapshot(r.Context()))
 }
 
-// vars is what package expvar's handler answers, with the snapshot among it.
+// vars is what package expvar's handler answers, with the snapshot among it and without
+// the command line, which may hold secrets.
 func (src *Sources) vars(w http.ResponseWriter, r *http.Request) {
 	all := map[string]json.RawMessage{}
 	expvar.Do(func(v expvar.KeyValue) { all[v.Key] = json.RawMessage(v.Value.String()) })
+	delete(all, "cmdline")
 	if b, err := json.Marshal(src.Snapshot(r.Context())); err == nil {
 		all["weir"] = b
 	}
