@@ -17,10 +17,12 @@ type namespace struct {
 	name  string
 	regex *regexp.Regexp // nil: any name
 	log   bool           // it keeps one
+	all   bool           // it is open to everybody by itself
+	rate  int            // messages per second for a client; 0: no bound
 }
 
 func newNamespace(n hub.Namespace, options Namespace) (*namespace, error) {
-	x := &namespace{Namespace: options, name: n.Name, log: n.WithDefaults().Durability != hub.None}
+	x := &namespace{Namespace: options, name: n.Name, log: n.WithDefaults().Durability != hub.None, all: n.Anonymous, rate: n.MaxRate}
 	if options.ChannelRegex != "" {
 		var err error
 		if x.regex, err = regexp.Compile(options.ChannelRegex); err != nil {
@@ -155,8 +157,8 @@ func (n *namespace) historyRight() right {
 	return right{n.AllowHistoryForClient, n.AllowHistoryForSubscriber, n.AllowHistoryForAnonymous}
 }
 
-// open reports whether clients may subscribe because the namespace is open to them;
-// granted, that this one may because it is meant.
+// mayRead reports whether the client may subscribe: granted, because it is meant, or
+// open, because the namespace is open to clients like it.
 func (s *session) mayRead(channel string, n *namespace) (granted, open bool) {
 	a := s.account
 	if users, limited := usersOf(channel); limited && n.AllowUserLimited {
@@ -168,7 +170,7 @@ func (s *session) mayRead(channel string, n *namespace) (granted, open bool) {
 	case isPrivate(channel):
 		return false, false
 	}
-	open = n.AllowSubscribeForClient && (a.user != "" || n.AllowSubscribeForAnonymous) || s.srv().cfg.Insecure
+	open = n.all || n.AllowSubscribeForClient && (a.user != "" || n.AllowSubscribeForAnonymous) || s.srv().cfg.Insecure
 	return false, open
 }
 

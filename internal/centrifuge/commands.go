@@ -36,7 +36,7 @@ func (s *session) aside(id uint32, work func(ctx context.Context), then func()) 
 		return
 	}
 	r.working++
-	if !s.do(work, func() { s.extra().working--; then() }) {
+	if !s.do(work, func() { s.extra().working--; then(); s.slim() }) {
 		r.working--
 		s.fail(id, protocol.ErrorTooManyRequests)
 	}

@@ -292,7 +292,7 @@ func (s *session) slim() {
 	if r == nil || s.flags&ended != 0 {
 		return
 	}
-	if r.held == nil && r.backlog == nil && r.more == nil && r.headers == nil && r.stands == nil && r.working == 0 && r.connect == nil {
+	if r.held == nil && r.backlog == nil && r.more == nil && r.headers == nil && r.stands == nil && r.pace == nil && r.working == 0 && r.connect == nil {
 		s.rare = nil
 	}
 }

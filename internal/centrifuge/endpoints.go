@@ -83,7 +83,11 @@ func isBinary(r socket.Request) bool {
 // captured returns the header fields that proxies are sent.
 func (s *Server) captured(r socket.Request) map[string]string {
 	var m map[string]string
+	_, access := r.Origin()
 	for _, name := range s.forwarded {
+		if access != auth.OriginTrusted && (name == "cookie" || name == "authorization") {
+			continue // the browser adds them by itself, whatever page asks
+		}
 		if v := r.Header(name); v != "" && len(v) <= maxHeader {
 			if m == nil {
 				m = map[string]string{}

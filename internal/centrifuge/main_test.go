@@ -278,9 +278,14 @@ type client struct {
 // dial opens a WebSocket.
 func (n *node) dial(path string) *client {
 	n.t.Helper()
+	return n.dialOptions(path, websocket.DialOptions{})
+}
+
+func (n *node) dialOptions(path string, o websocket.DialOptions) *client {
+	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	conn, _, err := websocket.Dial(ctx, "ws://"+n.addr+path, websocket.DialOptions{})
+	conn, _, err := websocket.Dial(ctx, "ws://"+n.addr+path, o)
 	n.must(err)
 	c := &client{t: n.t, conn: conn, lines: make(chan string, 4096), ended: make(chan error, 1)}
 	c.say = func(text string) {

@@ -58,6 +58,8 @@ type rare struct {
 	// resume is where an EventSource was; stands where it is.
 	resume string
 	stands standings
+	// pace is set if a namespace bounds the rate of messages.
+	pace *pace
 	// working counts the commands that are at work and may be overtaken.
 	working int
 	// connect is set until the connect command is answered.
@@ -321,6 +323,9 @@ func (s *session) schedule() {
 	if at, ok := s.nextExpiry(); ok {
 		next = min(next, at.Sub(s.srv().now()))
 	}
+	if s.rare != nil && s.rare.pace != nil && s.rare.backlog != nil {
+		next = min(next, s.rare.pace.wait())
+	}
 	s.t.SetTimer(max(next, tick))
 }
 
@@ -350,6 +355,9 @@ func (s *session) Timer() {
 	}
 	if int16(s.due-s.now()) <= 0 {
 		s.pingOrPong()
+	}
+	if s.rare != nil && s.rare.pace != nil {
+		s.Drained()
 	}
 	if s.flags&ended == 0 {
 		s.expire()

@@ -1,6 +1,8 @@
 package centrifuge
 
 import (
+	"time"
+
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
@@ -35,10 +37,15 @@ func (s *session) Drained() {
 			s.dropped(g)
 		}
 		var out []byte
-		for !q.Empty() && len(out) < releaseBytes {
+		late := false
+		for !q.Empty() && len(out) < releaseBytes && !late {
 			if g, ok := q.TakeGap(); ok {
 				s.dropped(g)
 				continue
+			}
+			if p := s.rare.pace; p != nil && !p.take(s.t.Now()) {
+				late = true
+				break
 			}
 			m := q.Pop(&srv.waiting)
 			if x := s.find(m.Channel); x != nil && x.pending() == nil {
@@ -51,7 +58,47 @@ func (s *session) Drained() {
 		if len(out) > 0 && s.flags&ended == 0 {
 			s.t.Send(out)
 		}
+		if late {
+			s.schedule()
+			return
+		}
 	}
+}
+
+// plain reports whether the client is sent messages as they come.
+func (r *rare) plain() bool { return r.backlog == nil && r.stands == nil && r.pace == nil }
+
+// pace is the budget of a client with a maximum rate: messages are saved up for a
+// second.
+type pace struct {
+	rate   int
+	budget float64
+	at     int64
+}
+
+// paced bounds the client's rate; of several bounds the lowest counts.
+func (s *session) paced(rate int) {
+	r := s.extra()
+	if r.pace == nil {
+		r.pace = &pace{rate: rate, budget: float64(rate), at: s.t.Now()}
+	}
+	r.pace.rate = min(r.pace.rate, rate)
+}
+
+// take reports whether a message may go at now.
+func (p *pace) take(now int64) bool {
+	p.budget = min(p.budget+float64(now-p.at)*float64(p.rate)/float64(time.Second), float64(p.rate))
+	p.at = now
+	if p.budget < 1 {
+		return false
+	}
+	p.budget--
+	return true
+}
+
+// wait is how long it takes until one may.
+func (p *pace) wait() time.Duration {
+	return time.Duration(max(1-p.budget, 0) * float64(time.Second) / float64(p.rate))
 }
 
 // dropped tells the client of a gap in a namespace: its subscriptions there that are

@@ -115,6 +115,9 @@ func (s *session) attach(w want) {
 		s.flags |= subsExpire
 	}
 	s.index(x)
+	if w.ns.rate > 0 {
+		s.paced(w.ns.rate)
+	}
 	s.srv().counters.subscriptions.Add(1)
 	x.begin(p)
 }
@@ -204,7 +207,7 @@ func (x *subscription) Room() bool {
 // Deliver implements hub.Sink. The first case is what one delivery costs.
 func (x *subscription) Deliver(b *hub.Batch) {
 	s := x.s
-	if x.own == nil && s.flags&ended == 0 && (s.rare == nil || s.rare.backlog == nil && s.rare.stands == nil) && !s.t.Stalled() && !x.withheld(b) {
+	if x.own == nil && s.flags&ended == 0 && (s.rare == nil || s.rare.plain()) && !s.t.Stalled() && !x.withheld(b) {
 		format := s.account.kind.format
 		if w, ok := b.Once(format); ok {
 			s.t.Write(w)
@@ -253,11 +256,14 @@ func (x *subscription) deliver(b *hub.Batch) {
 		if !x.wants(m) {
 			continue
 		}
-		if s.rare != nil && s.rare.backlog != nil || s.t.Stalled() {
+		if s.rare != nil && (s.rare.backlog != nil || s.rare.pace != nil) || s.t.Stalled() {
 			s.holdMessage(m)
 			continue
 		}
 		s.t.Send(x.encode(m))
+	}
+	if s.rare != nil && s.rare.pace != nil {
+		s.Drained()
 	}
 }
 
