@@ -341,6 +341,39 @@ func TestDeathOfANodeEndsItsMembersAtOnce(t *testing.T) {
 	})
 }
 
+// A crowd that comes and goes is told in pieces, each of it once.
+func TestCrowdsAreToldOnce(t *testing.T) {
+	with(t, func(t *testing.T, net *clustertest.Net, a, b *node) {
+		const n = 5_000
+		for i := range n {
+			b.join("room", fmt.Sprint(i), fmt.Sprint("u", i%3000))
+		}
+		b.add("room", 1)
+		time.Sleep(time.Second)
+		a.check([]*node{a, b}, []string{"room"})
+		b.check([]*node{a, b}, []string{"room"})
+		want(t, "told", len(a.told()), n+3000+1)
+		for i := range n {
+			b.leave("room", fmt.Sprint(i))
+			if i%1000 == 0 {
+				time.Sleep(30 * time.Millisecond) // windows begin and end meanwhile
+			}
+		}
+		time.Sleep(time.Second)
+		a.check([]*node{a, b}, []string{"room"})
+		want(t, "told", len(a.told()), n+3000)
+		for i := range n {
+			b.join("room", fmt.Sprint(i), "one")
+		}
+		time.Sleep(time.Second)
+		a.told()
+		net.Kill("b")
+		time.Sleep(5 * time.Second)
+		want(t, "told of the end", len(a.told()), n+2) // the one user, and the channel is vacated
+		want(t, "channels", a.Stats().Channels, 0)
+	})
+}
+
 func TestLargeStateReachesANodeThatJoins(t *testing.T) {
 	with(t, func(t *testing.T, net *clustertest.Net, a, b *node) {
 		for i := range 20_000 {

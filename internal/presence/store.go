@@ -93,7 +93,7 @@ func (s *shard) channel(name string) *channel {
 
 // release forgets c if there is nothing left of it.
 func (s *shard) release(c *channel) {
-	if c.empty() && c.pending == nil {
+	if c.empty() && c.pending == nil && s.channels[c.name] == c {
 		delete(s.channels, c.name)
 		s.p.channels.Add(-1)
 	}
@@ -246,10 +246,25 @@ func (s *shard) take(ops []op) []op {
 	return ops
 }
 
-// whole appends all that the other nodes were told of to ops.
+// breathe lets others have the lock for a moment, once in a while of a long walk. What
+// the walk goes over may be another thing afterwards.
+func (s *shard) breathe(steps *int) {
+	if *steps++; *steps%breath == 0 {
+		s.mu.Unlock()
+		s.mu.Lock()
+	}
+}
+
+// breath is how many members are looked at before others have their turn.
+const breath = 512
+
+// whole appends all that the other nodes were told of to ops. Only what take takes can
+// change what they were told of, and that is the caller's as well.
 func (s *shard) whole(ops []op) []op {
+	steps := 0
 	for name, c := range s.channels {
 		for k, e := range c.members {
+			s.breathe(&steps)
 			if k.node == own && e.sent {
 				ops = append(ops, op{code: opSet, channel: name, Member: e.Member})
 			}
@@ -282,10 +297,12 @@ func (s *shard) apply(node, gen uint32, id string, o *op) {
 }
 
 // sweep takes away what a node has, but for what its whole of generation keep had;
-// keep 0 keeps nothing.
+// keep 0 keeps nothing. Nothing of the node's may be added meanwhile.
 func (s *shard) sweep(node, keep uint32) {
+	steps := 0
 	for _, c := range s.channels {
 		for k, e := range c.members {
+			s.breathe(&steps)
 			if k.node == node && (keep == 0 || e.gen != keep) {
 				s.remove(c, k)
 			}
@@ -308,6 +325,12 @@ type pending struct {
 	named   []string
 	noted   [Kinds]bool
 	before  [Kinds]bool
+
+	// When it is due it is told piece by piece, so that the lock is not held for long:
+	// how many of order and named are left of this window.
+	telling           bool
+	clients, accounts int
+	vacated           []Event // to be told last
 }
 
 // begin returns c's pending changes; nil if nobody watches.
@@ -355,33 +378,56 @@ func (s *shard) noteKind(c *channel, kind Kind) {
 	}
 }
 
-// due returns the first channel whose changes are to become events by now, with
-// them; nil if there is none.
+// tellAtOnce bounds the clients, and the users, that one call of due looks at.
+const tellAtOnce = 1024
+
+// due returns a channel whose changes are to become events by now, with some of them;
+// nil if there is none. There may be more.
 func (s *shard) due(now time.Time) (*channel, []Event) {
 	if len(s.pending) == 0 || s.pending[0].pending.due.After(now) {
 		return nil, nil
 	}
 	c := s.pending[0]
+	p := c.pending
+	events := p.events(c)
+	if p.clients+p.accounts > 0 {
+		return c, events
+	}
+	events = append(events, p.vacated...)
 	s.pending[0] = nil
 	if s.pending = s.pending[1:]; len(s.pending) == 0 {
 		s.pending = nil
 	}
-	p := c.pending
-	c.pending = nil
-	events := p.events(c)
-	s.release(c)
+	if len(p.order)+len(p.named) == 0 && p.noted == [Kinds]bool{} {
+		c.pending = nil
+		s.release(c)
+		return c, events
+	}
+	// What changed while this was told has a window of its own.
+	p.telling, p.vacated, p.due = false, nil, now.Add(time.Duration(s.p.cfg.Window))
+	s.pending = append(s.pending, c)
 	return c, events
 }
 
-// events compares what was with what is.
+// events compares some of what was with what is: clients first, then users.
 func (p *pending) events(c *channel) (out []Event) {
-	for _, kind := range []Kind{Native, Centrifuge, Mercure, Pusher} {
-		if p.noted[kind] && !p.before[kind] && c.totals[kind] > 0 {
-			out = append(out, Event{Type: Occupied, Kind: kind})
+	if !p.telling {
+		p.telling, p.clients, p.accounts = true, len(p.order), len(p.named)
+		for kind := range Kinds {
+			switch is := c.totals[kind] > 0; {
+			case !p.noted[kind] || is == p.before[kind]:
+			case is:
+				out = append(out, Event{Type: Occupied, Kind: kind})
+			default:
+				p.vacated = append(p.vacated, Event{Type: Vacated, Kind: kind})
+			}
 		}
+		p.noted = [Kinds]bool{}
 	}
-	for _, k := range p.order {
+	n := min(p.clients, tellAtOnce)
+	for _, k := range p.order[:n] {
 		before, now := p.members[k], c.members[k]
+		delete(p.members, k)
 		if before != nil && now != nil && before.User == now.User {
 			continue
 		}
@@ -392,18 +438,21 @@ func (p *pending) events(c *channel) (out []Event) {
 			out = append(out, Event{Type: Join, Member: now.Member})
 		}
 	}
-	for _, name := range p.named {
-		switch before, now := p.users[name], c.users[name]; {
+	p.order, p.clients = p.order[n:], p.clients-n
+	if p.clients > 0 {
+		return out
+	}
+	n = min(p.accounts, tellAtOnce)
+	for _, name := range p.named[:n] {
+		before, now := p.users[name], c.users[name]
+		delete(p.users, name)
+		switch {
 		case before == nil && now.n > 0:
 			out = append(out, Event{Type: UserJoin, Member: now.last.Member})
 		case before != nil && now.n == 0:
 			out = append(out, Event{Type: UserLeave, Member: before.Member})
 		}
 	}
-	for _, kind := range []Kind{Native, Centrifuge, Mercure, Pusher} {
-		if p.noted[kind] && p.before[kind] && c.totals[kind] == 0 {
-			out = append(out, Event{Type: Vacated, Kind: kind})
-		}
-	}
+	p.named, p.accounts = p.named[n:], p.accounts-n
 	return out
 }
