@@ -33,8 +33,18 @@ func AppendReply(dst []byte, e Encoding, id uint32, r Result) []byte {
 	}
 	return appendSized(dst, func(dst []byte) []byte {
 		dst = appendUint(dst, 1, uint64(id))
-		return appendMessage(dst, firstKind+int(r.kind()-Connect)+1, r.appendProto)
+		return appendMessage(dst, resultField(r.kind()), r.appendProto)
 	})
+}
+
+// resultField is the number of a result's field: a push stands before them, and there
+// is none for send.
+func resultField(k Kind) int {
+	n := firstKind + int(k-Connect)
+	if k < Send {
+		n++
+	}
+	return n
 }
 
 // AppendError appends the reply to the command id that it failed.
