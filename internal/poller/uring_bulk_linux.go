@@ -109,7 +109,9 @@ func (p *Uring) receivedBulk(cqe sys.CQE, h Handler) {
 			bytes = b.buffers.Bytes(id, int(cqe.Res))
 		}
 		p.input(idx, cqe, bytes, h)
-		p.settle(idx)
+		if cqe.UserData == p.userData(opBulk, idx) {
+			p.settle(idx)
+		}
 	}
 	if filled {
 		b.buffers.Recycle(id)

@@ -21,6 +21,9 @@ func (p *Uring) Add(k Key, fd int) error {
 	c := &p.conns[idx]
 	c.key = k
 	c.state |= connAdded | connReading | connRecv
+	if c.state&connHangup != 0 {
+		p.cancel(opHangup, idx)
+	}
 	s := p.request()
 	s.PrepRecvOnce(idx, p.buffers) // what comes first tells which kind of connection it is
 	s.UserData = p.userData(opRecv, idx)
@@ -110,7 +113,7 @@ func (p *Uring) received(cqe sys.CQE, h Handler) {
 			p.starved = true
 		}
 		p.input(idx, cqe, b, h)
-		if !cqe.More() {
+		if !cqe.More() && cqe.UserData == p.userData(opRecv, idx) { // or the entry has a new connection
 			p.settle(idx)
 		}
 	}
