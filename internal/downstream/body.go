@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"net/http"
+	"net/netip"
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
@@ -34,11 +35,15 @@ func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
 	case known && id == auth.Anonymous:
 		r.fail(errPublisher)
 	case known:
+		if !r.mayPublish(r.client(), id) {
+			break
+		}
 		r.identity = id
 		h.takeBody(r)
 		return h.readBody(r.c, rest)
 	case token != "":
-		r.verify(token, (*request).admitted) // the body waits
+		client := r.client()
+		r.verify(token, func(r *request, id *auth.Identity) { r.admitted(client, id) }) // the body waits
 	}
 	if r.seq == seq && h.state == answering {
 		return 0
@@ -64,9 +69,12 @@ var errPublisher = &push.APIError{Status: http.StatusUnauthorized, Message: "pub
 	Hint: "send X-API-Key, or Authorization: Bearer with publish grants"}
 
 // admitted goes on with the body of r after its token was verified.
-func (r *request) admitted(id *auth.Identity) {
+func (r *request) admitted(client netip.Addr, id *auth.Identity) {
 	if id == auth.Anonymous {
 		r.fail(errPublisher)
+		return
+	}
+	if !r.mayPublish(client, id) {
 		return
 	}
 	h, c := r.h, r.c

@@ -55,8 +55,8 @@ type perRequest struct {
 	refused   bool // its token was not accepted
 	paid      int64
 	waits     *waitingSubscription // until its turn; nil otherwise
-	identity  *auth.Identity // set before the body is read
-	trace     []byte         // of a call of the API whose trace somebody wants to know
+	identity  *auth.Identity       // set before the body is read
+	trace     []byte               // of a call of the API whose trace somebody wants to know
 
 	head *http1.Request // nil once dispatch has returned, unless it is own
 	body []byte         // valid until the endpoint's serve returns

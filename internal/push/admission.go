@@ -127,7 +127,7 @@ type admission struct {
 	starved atomic.Bool // waits for other loops to catch up
 }
 
-// runLane is what the loop does in every tick.
+// run is what the loop does in every tick.
 func (a *admission) run() {
 	l := a.lane
 	now := l.loop.Clock()
@@ -166,7 +166,7 @@ func (a *admission) goOn() {
 	a.lane.loop.Wake()
 }
 
-// costGain is how quickly the estimates follow.
+// deliveryGain is how quickly the estimates follow.
 const deliveryGain = 0.1
 
 // judgeLast learns from the last run, and from what the loop did after it: with io_uring
@@ -246,7 +246,7 @@ func (a *admission) held() bool {
 		bound *= 2
 	}
 	for _, l := range a.lane.push.lanes {
-		if l != a.lane && l.shard.Depth()*l.admission.message.Load() > bound {
+		if l != a.lane && l.admission != nil && l.shard.Depth()*l.admission.message.Load() > bound {
 			return true
 		}
 	}
@@ -273,22 +273,31 @@ func (p *Push) feed() {
 	}
 }
 
-// Offer decides about a request of class c, which must not be Unclassed, of a lane of a
-// Push that Admits. With Go the caller serves it now and calls Served then; with Wait
-// it is served or shed later; with Replaced as well, and old is not any more; with Refuse
-// it is not.
-func (l *Lane) Offer(c limit.Class, key limit.Key, job Job) (v limit.Verdict, old Job, began int64) {
+// Late reports whether there is more to do than in one slice, so that a request that
+// came now would have to wait, and what the clock says. Of a Push that Admits.
+func (l *Lane) Late() (late bool, now int64) {
 	a := l.admission
-	now := l.loop.Clock()
-	spent := now - l.loop.Now() + a.owed
-	if a.serving || a.queue.Len() == 0 && a.held() {
+	if !l.push.admitting.Load() {
+		l.push.admitting.Store(true)
+	}
+	now = l.loop.Clock()
+	return a.serving || a.queue.Len() > 0 || now-l.loop.Now()+a.owed >= a.slice || a.held(), now
+}
+
+// Offer decides about a request of class c, which must not be Unclassed; late and now
+// are what Late has just said. With Go, which is always so when it is not late, the
+// caller serves it and calls Served then; with Wait it is served or shed later; with
+// Replaced as well, and old is not any more; with Refuse it is not.
+func (l *Lane) Offer(c limit.Class, key limit.Key, job Job, late bool, now int64) (v limit.Verdict, old Job) {
+	a, spent := l.admission, int64(0)
+	if late {
 		spent = a.slice
 	}
 	v, old = a.queue.Offer(c, key, now, spent, job)
 	if v == limit.Wait && !a.serving {
 		l.loop.Wake()
 	}
-	return v, old, now
+	return v, old
 }
 
 // Served says that a request that Offer let through at began is done, but for the
@@ -310,7 +319,7 @@ func (l *Lane) RetryAfter() int64 {
 	if l.admission == nil {
 		return RetryAfter()
 	}
-	return 1 + rand.Int64N(1+int64(4*l.admission.queue.Pressure(limit.Market)))
+	return 1 + rand.Int64N(2+int64(3*l.admission.queue.Pressure(limit.Market)))
 }
 
 // Guard scales the budgets of what is least important on every loop; rest lets history
@@ -391,7 +400,7 @@ func (p *Push) AdmissionStats() []limit.ClassStats {
 	return all
 }
 
-// Expired answers a call that waited for too long.
+// errExpired answers a call that waited for too long.
 var errExpired = &APIError{Status: 503, Message: "expired, not executed", Hint: "it waited for too long; try again later"}
 
 // What calls that are shed are answered: made once.

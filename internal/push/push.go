@@ -105,8 +105,11 @@ type Push struct {
 	refusing atomic.Bool  // new subscriptions are sent away: there is too little of something
 	guarded  atomic.Bool  // the process is short of processors
 	starving atomic.Int32 // lanes that are starved
-	counters counters
-	waiting  backlog.Counts
+	// admitting says that there was a request of a class: until then loops look at no
+	// clock for it.
+	admitting atomic.Bool
+	counters  counters
+	waiting   backlog.Counts
 }
 
 // A Lane is Push on one loop: the loop and the hub's shard on it. It belongs to
@@ -164,7 +167,7 @@ func (l *Lane) gone(s *hub.Subscriber) {
 func (l *Lane) run() {
 	l.enter()
 	defer l.exit()
-	if l.admission != nil {
+	if l.admission != nil && l.push.admitting.Load() {
 		l.admission.run()
 		return
 	}

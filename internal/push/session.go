@@ -165,6 +165,9 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 	} else {
 		opt = wire.Options(r.Channels, r.Since)
 	}
+	if r.Custom != nil && l.push.turnsAway(l, &opt) {
+		return hub.ErrOverloaded
+	}
 	l.enter()
 	defer l.exit()
 	return l.shard.Subscribe(&s.sub, sink, opt)

@@ -41,12 +41,13 @@ func (x *publication) offer(pub hub.Publication, topics []string) {
 	if topics == nil && pub.IdempotencyKey == "" {
 		key = x.push.key(channel, pub.Key)
 	}
-	v, old, began := l.Offer(class, key, x)
+	late, now := l.Late()
+	v, old := l.Offer(class, key, x, late, now)
 	switch v {
 	case limit.Go:
 		fanout := x.Fanout()
 		x.Serve()
-		l.Served(class, fanout, began)
+		l.Served(class, fanout, now)
 	case limit.Refuse:
 		x.Shed(false)
 	case limit.Replaced:
@@ -143,11 +144,12 @@ type waitingBroadcast struct {
 
 // queueBroadcast publishes w when it is its turn.
 func (l *Lane) queueBroadcast(class limit.Class, w *waitingBroadcast) {
-	switch v, _, began := l.Offer(class, limit.Key{}, w); v {
+	late, now := l.Late()
+	switch v, _ := l.Offer(class, limit.Key{}, w, late, now); v {
 	case limit.Go:
 		fanout := w.Fanout()
 		w.Serve()
-		l.Served(class, fanout, began)
+		l.Served(class, fanout, now)
 	case limit.Refuse:
 		w.Shed(false)
 	case limit.Wait, limit.Replaced:
