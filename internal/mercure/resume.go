@@ -36,8 +36,8 @@ func (f start) fields(d protocol.Dialect) []socket.Field {
 // publisher gave; of one that was used again, the earliest use counts. One that is not
 // there gets live updates only, and the client sees it by what it is told.
 func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect) (start, error) {
-	if id == protocol.Earliest {
-		return start{options: hub.SubscribeOptions{All: true}, header: id}, nil
+	if f, ok := s.resolveAtOnce(id); ok {
+		return f, nil
 	}
 	top, err := s.deps.Hub.Top(ctx, s.cfg.Namespace)
 	if err != nil {
@@ -53,16 +53,7 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect) (st
 		}
 		return live, nil
 	}
-	if at, isCursor, ok := parseID(id); ok && at.Epoch == top.Epoch && at.Offset <= top.Offset {
-		f := start{header: id}
-		switch {
-		case at.Offset == 0:
-			f.options.All = true
-		case isCursor:
-			f.options.Since = hub.Positions{at}
-		default:
-			f.options.Since, f.options.SkipID = hub.Positions{at}, id
-		}
+	if f, ok := startAt(id, top); ok {
 		return f, nil
 	}
 	at, err := s.deps.Hub.Lookup(ctx, s.cfg.Namespace, id)
@@ -77,6 +68,37 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect) (st
 		live.header = protocol.Earliest
 	}
 	return live, nil
+}
+
+// startAt is resolve for an id that is a place in the log, of which the end is top.
+func startAt(id string, top hub.Position) (f start, ok bool) {
+	at, isCursor, ok := parseID(id)
+	if !ok || at.Epoch != top.Epoch || at.Offset > top.Offset {
+		return start{}, false
+	}
+	f.header = id
+	switch {
+	case at.Offset == 0:
+		f.options.All = true
+	case isCursor:
+		f.options.Since = hub.Positions{at}
+	default:
+		f.options.Since, f.options.SkipID = hub.Positions{at}, id
+	}
+	return f, true
+}
+
+// resolveAtOnce is resolve for what needs no look into the log, which is most of a
+// storm of clients that come again.
+func (s *Server) resolveAtOnce(id string) (start, bool) {
+	if id == protocol.Earliest {
+		return start{options: hub.SubscribeOptions{All: true}, header: id}, true
+	}
+	top := s.cursor.Load()
+	if top == nil {
+		return start{}, false
+	}
+	return startAt(id, *top)
 }
 
 // cursorMark ends an id that says where the log stands. It is not the id of the update

@@ -90,10 +90,14 @@ func (s *Server) tooMany(ask *protocol.Request) *refusal {
 }
 
 // prepareAtOnce prepares what needs no wait: a client without a token, or with one
-// that is known, that asks for live updates of topics or of patterns that are compiled.
+// that is known, for topics and for patterns that are compiled, live or from a place in
+// the log.
 func (s *Server) prepareAtOnce(o *opening) bool {
 	if o.ask.Resumes {
-		return false
+		var ok bool
+		if o.from, ok = s.resolveAtOnce(o.ask.LastID); !ok {
+			return false
+		}
 	}
 	o.grant = nobody
 	if o.cred.has {
