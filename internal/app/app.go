@@ -73,6 +73,7 @@ type App struct {
 	pusher    *telemetry.Pusher    // nil: none
 	registry  *prometheus.Registry
 	snapshots *snapshots
+	sockets   socketInfo
 	tracer    *tracer
 	live      *live // nil: no admin listener
 

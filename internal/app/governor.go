@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/capacity"
-	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/push"
@@ -74,43 +73,6 @@ func (a *App) brokerSample() governor.BrokerSample {
 	b.Waiting, b.Oldest = a.probe.waiting(time.Now())
 	return b
 }
-
-// socketSamples asks the kernel about one connection in of.
-func (a *App) socketSamples(dst []governor.SocketSample, phase, of int) []governor.SocketSample {
-	loops := a.loops.Loops()
-	got := make(chan []governor.SocketSample, len(loops))
-	asked := 0
-	for _, l := range loops {
-		if l.Post(func() {
-			var some []governor.SocketSample
-			l.Conns(func(c *eventloop.Conn) bool {
-				if c.Listener() >= 0 && int(uint32(c.ID()))%max(of, 1) == phase {
-					if t, ok := c.TCPInfo(); ok {
-						some = append(some, governor.SocketSample{ID: c.ID(), TCP: t, Queued: c.Unsent()})
-					}
-				}
-				return len(some) < maxSocketSamples
-			})
-			got <- some
-		}) {
-			asked++
-		}
-	}
-	late := time.NewTimer(governor.SourcePatience)
-	defer late.Stop()
-	for range asked {
-		select {
-		case some := <-got:
-			dst = append(dst, some...)
-		case <-late.C:
-			return dst
-		}
-	}
-	return dst
-}
-
-// maxSocketSamples bounds what one loop is kept busy with: a microsecond for each.
-const maxSocketSamples = 1024
 
 func (a *App) consumers(n int) []governor.Consumer {
 	c, err := a.connections(context.Background(), "lag", n)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -22,6 +23,7 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/sys"
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
@@ -181,18 +183,15 @@ func (a *App) onConnection(ctx context.Context, id uint64, f func(*eventloop.Con
 // connection is what /api/connections/{id} answers.
 func (a *App) connection(ctx context.Context, id uint64) (*admin.ConnectionDetail, error) {
 	out := make(chan admin.ConnectionDetail, 1)
+	var peer netip.AddrPort
 	err := a.onConnection(ctx, id, func(c *eventloop.Conn) bool {
 		lag, ok := a.push.Inspect(c)
 		if !ok {
 			return false
 		}
 		d := admin.ConnectionDetail{Connection: connectionOf(&lag), Open: time.Since(lag.Since).Seconds(), Stalled: c.Stalled()}
-		if t, ok := c.TCPInfo(); ok {
-			d.TCP = &admin.TCP{
-				RTT: t.RTT.Seconds(), Unsent: t.Unsent, Unacked: t.Unacked, Segments: t.Segments, Retransmits: t.Retransmits,
-				Busy: t.Busy.Seconds(), WindowLimited: t.ReaderLimited.Seconds(), BufferLimited: t.BufferLimited.Seconds(),
-			}
-		}
+		d.TCP = tcpOf(c.TCPInfo())
+		peer = c.Peer()
 		out <- d
 		return true
 	})
@@ -200,7 +199,21 @@ func (a *App) connection(ctx context.Context, id uint64) (*admin.ConnectionDetai
 		return nil, err
 	}
 	d := <-out
+	if d.TCP == nil {
+		d.TCP = tcpOf(a.sockets.of(a.addr, peer))
+	}
 	return &d, nil
+}
+
+// tcpOf is t as it is shown; nil if there is none.
+func tcpOf(t sys.TCPInfo, ok bool) *admin.TCP {
+	if !ok {
+		return nil
+	}
+	return &admin.TCP{
+		RTT: t.RTT.Seconds(), Unsent: t.Unsent, Unacked: t.Unacked, Segments: t.Segments, Retransmits: t.Retransmits,
+		Busy: t.Busy.Seconds(), WindowLimited: t.ReaderLimited.Seconds(), BufferLimited: t.BufferLimited.Seconds(),
+	}
 }
 
 // disconnect ends a subscriber's connection.

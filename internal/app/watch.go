@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 
@@ -78,10 +79,11 @@ func (a *App) runWatch(parts *group, ctx context.Context) error { //nolint:reviv
 }
 
 func (a *App) closeWatch() error {
+	err := a.sockets.close()
 	if a.live == nil {
-		return nil
+		return err
 	}
-	return a.live.close()
+	return errors.Join(err, a.live.close())
 }
 
 // page is the dashboard.

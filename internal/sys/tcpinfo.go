@@ -27,6 +27,10 @@ func ReadTCPInfo(fd int) (TCPInfo, syscall.Errno) {
 	if err != nil {
 		return TCPInfo{}, ErrnoOf(err)
 	}
+	return tcpInfoOf(i), 0
+}
+
+func tcpInfoOf(i *unix.TCPInfo) TCPInfo {
 	return TCPInfo{
 		Busy:          time.Duration(i.Busy_time) * time.Microsecond,
 		ReaderLimited: time.Duration(i.Rwnd_limited) * time.Microsecond,
@@ -34,7 +38,7 @@ func ReadTCPInfo(fd int) (TCPInfo, syscall.Errno) {
 		Unsent:        i.Notsent_bytes, Unacked: i.Unacked,
 		RTT:      time.Duration(i.Rtt) * time.Microsecond,
 		Segments: i.Data_segs_out, Retransmits: i.Total_retrans,
-	}, 0
+	}
 }
 
 // SocketPair is two connected stream sockets that do not block.
