@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime"
+	"runtime/pprof"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -271,11 +273,14 @@ func (g *Group) Run(ctx context.Context) error {
 	time.Sleep(time.Nanosecond)
 	for _, l := range g.loops {
 		g.done.Go(func() {
-			g.bindLoop(l)
-			if err := l.run(); err != nil {
-				g.failed.CompareAndSwap(nil, &err)
-				cancel()
-			}
+			// Profiles and dumps of goroutines say whose loop it is.
+			pprof.Do(ctx, pprof.Labels("loop", strconv.Itoa(l.id)), func(context.Context) {
+				g.bindLoop(l)
+				if err := l.run(); err != nil {
+					g.failed.CompareAndSwap(nil, &err)
+					cancel()
+				}
+			})
 		})
 	}
 	g.done.Go(func() {
