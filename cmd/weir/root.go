@@ -36,6 +36,7 @@ are stored, so a client that comes back continues where it was.`,
 		newBench(),
 		newKnee(),
 		newLab(),
+		newTop(),
 		newConfig(),
 		newVersion(),
 	)
