@@ -35,7 +35,10 @@ export class Canvas {
     this.seen = true;
     this.width = this.height = 0;
     new ResizeObserver(([e]) => this.size(e.contentRect.width, e.contentRect.height)).observe(canvas);
-    new IntersectionObserver(([e]) => { this.seen = e.isIntersecting; }, { rootMargin: "200px" }).observe(canvas);
+    new IntersectionObserver(([e]) => {
+      this.seen = e.isIntersecting;
+      requestAnimationFrame(() => this.paint());
+    }, { rootMargin: "400px" }).observe(canvas);
   }
 
   size(w, h) {

@@ -31,13 +31,24 @@ export function showState(v) {
   showKnee(g);
 }
 
+// estimate is what there is without a report: how full the processors would be.
+function estimate(g, meter) {
+  const full = g?.cpu?.share ?? 0, p = g?.knee?.projected ?? 0;
+  text($("knee-label"), "Processors left, no capacity report");
+  text($("knee-big"), g?.enabled ? `${percent(Math.max(0, 1 - full))}` : "–");
+  look(meter.firstElementChild, "--w", `${Math.min(100, full * 100).toFixed(1)}%`);
+  look(meter.firstElementChild, "--tone", "var(--water)");
+  attr(meter, "aria-label", `Processors in use: ${percent(full)}`);
+  text($("knee-text"), `${p > 0 ? `By what a delivery costs now they are full at ${rate(p)}/s. ` : ""}For the knee: weir knee --json, admin.capacity_report`);
+}
+
 function showKnee(g) {
   const k = g?.knee, meter = $("knee-meter");
   if (!k?.known) {
-    text($("knee-big"), g?.enabled && g.knee?.projected > 0 ? `~${percent(g.knee.load / g.knee.projected)}` : "–");
-    look(meter.firstElementChild, "--w", "0%");
+    estimate(g, meter);
     return;
   }
+  text($("knee-label"), "Distance to the knee");
   const used = k.fraction, tone = used >= 1 ? "bad" : used >= 0.8 ? "warn" : "good";
   text($("knee-big"), `${percent(k.headroom)} left`);
   look(meter.firstElementChild, "--w", `${Math.min(100, used * 100).toFixed(1)}%`);
