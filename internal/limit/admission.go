@@ -427,6 +427,21 @@ type ClassStats struct {
 	Waited    time.Duration
 }
 
+// Add adds the counters of o, of the same class.
+func (s *ClassStats) Add(o *ClassStats) {
+	s.Offered += o.Offered
+	s.Admitted += o.Admitted
+	s.Refused += o.Refused
+	s.Expired += o.Expired
+	s.Conflated += o.Conflated
+	s.Abandoned += o.Abandoned
+	s.Queued += o.Queued
+	s.Waited += o.Waited
+	for i := range s.Waits {
+		s.Waits[i] += o.Waits[i]
+	}
+}
+
 // Stats returns the counters of every class. Any goroutine.
 func (a *Admission[T]) Stats() []ClassStats {
 	var list []ClassStats
