@@ -19,13 +19,7 @@ func (s *Server) serveSubscriptions(r socket.Request) {
 		s.refuse(r, d, badOrigin)
 		return
 	}
-	pairs, perr := protocol.ParseForm(r.Query())
-	if perr != nil {
-		s.refuse(r, d, malformed(perr))
-		return
-	}
-	queryToken, _ := protocol.Get(pairs, "authorization")
-	cred := s.credential(r, queryToken, d, false)
+	cred := s.credential(r, queryToken(r), d, false)
 	if !cred.has {
 		s.refuse(r, d, noToken)
 		return

@@ -43,11 +43,11 @@ type Config struct {
 	Issuers []Issuer `json:"issuers"`
 	// Anonymous lets clients without a token subscribe to public updates.
 	Anonymous bool `json:"anonymous"`
-	// Subscriptions publishes an update when a subscription begins and when it ends, and
-	// serves the list of them.
+	// Subscriptions publishes an update when a subscription begins and when it ends, one
+	// for each selector, and serves the list of them. Off by default.
 	Subscriptions bool `json:"subscriptions"`
 	// PublishOrigins are the origins whose pages may publish with a cookie, as
-	// "https://example.com". Empty: none. A token in a header needs none.
+	// "https://example.com", or "*" for any. Empty: none. A token in a header needs none.
 	PublishOrigins []string `json:"publish_origins"`
 	// Cookie may carry a token of draft 07; empty means "mercureAuthorization".
 	Cookie string `json:"cookie"`
@@ -167,7 +167,7 @@ func (c Config) Validate() error {
 		}
 	}
 	for _, o := range c.PublishOrigins {
-		if u, err := url.Parse(o); err != nil || u.Host == "" || u.Scheme+"://"+u.Host != o {
+		if u, err := url.Parse(o); o != "*" && (err != nil || u.Host == "" || u.Scheme+"://"+u.Host != o) {
 			add(`publish_origins: %q is no origin as "https://example.com"`, o)
 		}
 	}

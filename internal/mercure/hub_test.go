@@ -122,6 +122,7 @@ func TestNobodySubscribesWithoutATokenUnlessAnybodyMay(t *testing.T) {
 		const meta = `resource_metadata="https://hub.example.com/.well-known/oauth-protected-resource/.well-known/mercure"`
 		f("topic=a", 401, "")
 		f("match=a", 401, "Bearer "+meta)
+		f("", 401, "")
 		f("topic=a", 401, "", "Authorization", "Bearer x.y.z")
 		f("topic=a", 401, "", "Authorization", "Basic abc")
 		f("topic=a", 401, "", "Authorization", "Bearer "+token07(t, pubSecret, "subscribe", "*")) // of another role
@@ -192,7 +193,8 @@ func TestPublishersNeedEveryTopic(t *testing.T) {
 		f(t7("*"), "topic=a&id=x%0Adata: y", 400, "")
 		f(t7("*"), "topic=a&type=x%0Ddata: y", 400, "")
 		f(t7("*"), "topic=a&retry=soon", 400, "")
-		f(t7("*"), "topic=a", 415, "", "Content-Type", "application/json")
+		f(t7("*"), "topic=a", 400, "", "Content-Type", "application/json")
+		f(t8("*"), "topic=a", 415, "", "Content-Type", "application/json")
 		f(t7("*"), "topic=a&data="+strings.Repeat("x", 100_000), 413, "") // the namespace's bound
 		// A cookie publishes for pages on the list only.
 		cookie := "mercureAuthorization=" + t7("*")
@@ -409,7 +411,7 @@ func TestConfigSaysWhatIsWrong(t *testing.T) {
 	f(mercure.Config{Path: "/a/../b"}, "path")
 	f(mercure.Config{Draft: "09"}, "draft")
 	f(mercure.Config{PublicURL: "hub"}, "public_url")
-	f(mercure.Config{PublishOrigins: []string{"*"}}, "publish_origins")
+	f(mercure.Config{PublishOrigins: []string{"*"}}, "")
 	f(mercure.Config{PublishOrigins: []string{"https://a/"}}, "publish_origins")
 	f(mercure.Config{Cookie: "a b"}, "cookie")
 	f(mercure.Config{Heartbeat: 1}, "heartbeat")

@@ -21,13 +21,7 @@ func (s *Server) servePublish(r socket.Request) {
 		s.refuse(r, d, badOrigin)
 		return
 	}
-	pairs, perr := protocol.ParseForm(r.Query())
-	if perr != nil {
-		s.refuse(r, d, malformed(perr))
-		return
-	}
-	queryToken, _ := protocol.Get(pairs, "authorization")
-	cred := s.credential(r, queryToken, d, false)
+	cred := s.credential(r, queryToken(r), d, false)
 	if !cred.has {
 		s.refuse(r, d, noToken)
 		return
@@ -69,7 +63,11 @@ func (s *Server) defaultDialect() protocol.Dialect {
 func (s *Server) publish(r socket.Request, g *grant) {
 	d := g.claims.Dialect
 	if !isForm(r.Header("Content-Type")) {
-		s.refuse(r, d, &refusal{status: http.StatusUnsupportedMediaType, text: "publish application/x-www-form-urlencoded"})
+		why := &refusal{status: http.StatusUnsupportedMediaType, text: "publish application/x-www-form-urlencoded"}
+		if d == protocol.Draft07 {
+			why.status = http.StatusBadRequest // its hubs see a form without fields
+		}
+		s.refuse(r, d, why)
 		return
 	}
 	u, perr := protocol.ParseUpdate(string(r.Body()), d, s.cfg.Path)

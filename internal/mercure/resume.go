@@ -34,8 +34,9 @@ func (f start) fields(d protocol.Dialect) []socket.Field {
 
 // resolve finds the place of an id in the log. An id may be a position or what a
 // publisher gave; of one that was used again, the earliest use counts. One that is not
-// there gets live updates only, and the client sees it by what it is told.
-func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect) (start, error) {
+// there gets live updates only, and the client sees it by what it is told: of draft 07
+// the id of the last update, if it is one that the client may see (read).
+func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect, read *protocol.Set) (start, error) {
 	if f, ok := s.resolveAtOnce(id); ok {
 		return f, nil
 	}
@@ -66,8 +67,33 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect) (st
 	s.counts.unknown.Add(1)
 	if d == protocol.Draft08 {
 		live.header = protocol.Earliest
+		return live, nil
+	}
+	if last := s.last(ctx, top, read); last != "" {
+		live.header = last
 	}
 	return live, nil
+}
+
+// last returns the id of the update that top is the place of; "" if it is not for who
+// may read no more than read.
+func (s *Server) last(ctx context.Context, top hub.Position, read *protocol.Set) string {
+	h, err := s.deps.Hub.History(ctx, hub.Whole(s.cfg.Namespace), hub.HistoryOptions{Limit: 1, Reverse: true})
+	if err != nil || len(h.Messages) == 0 {
+		return ""
+	}
+	m := h.Messages[0]
+	v := &view{ns: s.cfg.Namespace}
+	switch a := m.Attributes; {
+	case m.Position() != top:
+		return ""
+	case a == nil:
+	case a.Private && !v.means(m, read):
+		return ""
+	case a.ID != "":
+		return a.ID
+	}
+	return top.String()
 }
 
 // startAt is resolve for an id that is a place in the log, of which the end is top.

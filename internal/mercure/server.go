@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -118,6 +119,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	if s.serve.Draft08 && s.cfg.Resource == "" {
 		s.log.Warn("tokens of draft 08 are refused: mercure.public_url or mercure.resource is to say whom they are for")
+	}
+	if slices.Contains(s.cfg.PublishOrigins, "*") {
+		s.log.Warn("every page that a publisher looks at may publish in its name: mercure.publish_origins has *")
 	}
 	if s.cfg.Subscriptions {
 		deps.Presence.Watch(s.watch)

@@ -41,7 +41,12 @@ func (s *Server) serveSubscribe(r socket.Request) {
 	}
 	ask, perr := protocol.ParseRequest(r.Query(), body, r.Header("Last-Event-ID"), serve)
 	if perr != nil {
-		s.refuse(r, dialectOfQuery(r, serve), malformed(perr))
+		d := dialectOfQuery(r, serve)
+		if !s.cfg.Anonymous && !s.credential(r, queryToken(r), d, true).has {
+			s.refuse(r, d, noToken) // who may not ask is not told how to
+			return
+		}
+		s.refuse(r, d, malformed(perr))
 		return
 	}
 	if why := s.tooMany(ask); why != nil {
@@ -62,6 +67,16 @@ func (s *Server) serveSubscribe(r socket.Request) {
 		return
 	}
 	r.Do(func(ctx context.Context) { s.prepare(ctx, o) }, func() { s.open(r, o) })
+}
+
+// queryToken is draft 07's token in the query, of any request.
+func queryToken(r socket.Request) string {
+	pairs, err := protocol.ParseForm(r.Query())
+	if err != nil {
+		return ""
+	}
+	token, _ := protocol.Get(pairs, "authorization")
+	return token
 }
 
 // dialectOfQuery is in whose words a malformed subscription is refused.
@@ -128,7 +143,7 @@ func (s *Server) prepare(ctx context.Context, o *opening) {
 	}
 	if o.ask.Resumes {
 		var err error
-		if o.from, err = s.resolve(ctx, o.ask.LastID, o.ask.Dialect); err != nil {
+		if o.from, err = s.resolve(ctx, o.ask.LastID, o.ask.Dialect, o.grant.read); err != nil {
 			s.log.Debug("position not found out", "err", err)
 			o.why = unreachable
 		}

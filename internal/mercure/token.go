@@ -83,7 +83,7 @@ func (s *Server) mayPublishFrom(r socket.Request) bool {
 	if from == "" {
 		from = origin(r.Header("Referer"))
 	}
-	return from != "" && slices.Contains(s.cfg.PublishOrigins, from)
+	return from != "" && (slices.Contains(s.cfg.PublishOrigins, from) || slices.Contains(s.cfg.PublishOrigins, "*"))
 }
 
 // origin returns the origin of a URL; "" if it has none.
