@@ -258,8 +258,12 @@ func statusOf(code uint32) int {
 	}
 }
 
-// maxBatch bounds the commands of one batch.
-const maxBatch = 1000
+// maxBatch bounds the commands of one batch, maxBatchAnswer the answer from which on
+// they are refused.
+const (
+	maxBatch       = 1000
+	maxBatchAnswer = 16 << 20
+)
 
 // batch runs several commands in their order. Each has its own reply.
 func (s *Server) batch(ctx context.Context, who caller, c *apiCall) []byte {
@@ -268,17 +272,20 @@ func (s *Server) batch(ctx context.Context, who caller, c *apiCall) []byte {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, s.batched(ctx, who, one, i)...)
+		out = append(out, s.batched(ctx, who, one, i, len(out))...)
 	}
 	return append(out, ']', '}')
 }
 
-func (s *Server) batched(ctx context.Context, who caller, one map[string]json.RawMessage, i int) []byte {
+func (s *Server) batched(ctx context.Context, who caller, one map[string]json.RawMessage, i, written int) []byte {
 	fail := func(e *protocol.Error) []byte {
 		return append(append([]byte(`{"error":`), errorJSON(e)...), '}')
 	}
 	if len(one) != 1 || i >= maxBatch {
 		return fail(&protocol.ErrorBadRequest)
+	}
+	if written > maxBatchAnswer {
+		return fail(&protocol.ErrorLimit)
 	}
 	for name, params := range one {
 		c := &apiCall{}

@@ -23,7 +23,7 @@ type Config struct {
 	// default: they are turned away with 3501.
 	AnonymousConnect bool `json:"anonymous_connect"`
 	// Token holds the keys of connection and subscription tokens. Without any key
-	// those of the section "auth" are used.
+	// those of the section "auth" are used. Tokens without exp need allow_no_expiry.
 	Token auth.Config `json:"token"`
 	// SubscriptionToken holds other keys for subscription tokens. Without any key
 	// those of connection tokens are used.
@@ -239,6 +239,11 @@ func (c Config) Validate() error {
 	if c.EventsChannel != "" {
 		if err := hub.CheckChannel(c.EventsChannel); err != nil {
 			bad("events_channel: %w", err)
+		}
+	}
+	for key, a := range map[string]auth.Config{"token": c.Token, "subscription_token": c.SubscriptionToken} {
+		if err := a.Validate(); err != nil {
+			bad("%s: %w", key, err)
 		}
 	}
 	for name, n := range c.Namespaces {

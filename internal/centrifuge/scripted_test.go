@@ -301,6 +301,65 @@ func TestExpiryByTheClock(t *testing.T) {
 	}
 }
 
+// A gap while the subscription is live: the client is to come again and recover.
+func TestGapsOfLiveSubscriptionsAreTold(t *testing.T) {
+	b := newBench(t, Config{AnonymousConnect: true, UserPersonalChannel: true, Namespaces: everything()})
+	gap := hub.Gap{Namespace: "default", Reason: hub.GapEpoch}
+	c := b.open(b.server.kinds.ws[protocol.JSON])
+	c.say(`{"id":1,"connect":{}}` + "\n" + `{"id":2,"subscribe":{"channel":"a"}}`)
+	c.await(t, c.has(`"id":2,"subscribe"`))
+	s := c.session.(*session)
+	s.first.Gap(gap)
+	if !c.has(`{"push":{"channel":"a","unsubscribe":{"code":2500,"reason":"insufficient state"}}}`)() || c.closed != 0 || s.find("a") != nil {
+		t.Errorf("got %q, closed with %d", c.frames, c.closed)
+	}
+	c = b.open(b.server.kinds.ws[protocol.JSON])
+	tok, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"sub": "1"}).SignedString([]byte("0123456789abcdef0123456789abcdef"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.say(`{"id":1,"connect":{"token":"` + tok + `"}}`)
+	c.await(t, c.has(`"#1"`))
+	c.session.(*session).first.Gap(gap)
+	if c.closed != 3010 {
+		t.Errorf("closed with %d, want 3010", c.closed)
+	}
+}
+
+func TestPrivateNamesHaveOneSpelling(t *testing.T) {
+	f := func(wire, in string, ok bool) {
+		t.Helper()
+		got, fine := hubName(wire)
+		if fine != ok || ok && (got != in || wireName(got) != wire) {
+			t.Errorf("%s: %s, %v; back %s", wire, got, fine, wireName(got))
+		}
+	}
+	f("news", "news", true)
+	f("ns:news", "ns:news", true)
+	f("$news", "$news", true)
+	f("$ns:news", "ns:$news", true)
+	f("$ns:a:b", "ns:$a:b", true)
+	f("ns:$news", "", false)
+	f("ns:#1,2", "ns:#1,2", true)
+}
+
+func TestGlobs(t *testing.T) {
+	f := func(pattern, name string, want bool) {
+		t.Helper()
+		if got := glob(pattern, name); got != want {
+			t.Errorf("%s on %s: %v", pattern, name, got)
+		}
+	}
+	f("*", "", true)
+	f("a*c", "abbc", true)
+	f("a*c", "abbcd", false)
+	f("a?c", "abc", true)
+	f("a?c", "ac", false)
+	f("*b*b*", "abab", true)
+	f("a", "a*", false)
+	f("", "a", false)
+}
+
 // Whatever a client says, in whatever pieces, it is answered or ended; nothing panics.
 func FuzzSession(f *testing.F) {
 	f.Add(byte(0), []byte(`{"id":1,"connect":{}}`+"\x00"+`{"id":2,"subscribe":{"channel":"a","recover":true,"epoch":"x"}}`+"\x00"+`{"id":3,"publish":{"channel":"a","data":1}}`))

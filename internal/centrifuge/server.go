@@ -99,8 +99,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg.WithDefaults(), deps: deps, log: deps.Log, version: deps.Version, now: time.Now,
-		started: time.Now(), registry: newRegistry(), proxies: newProxies(&cfg.Proxies),
+		started: time.Now(), registry: newRegistry(),
 	}
+	s.proxies = newProxies(&s.cfg.Proxies)
 	def(&s.version, "weir")
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -124,6 +125,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	slices.Sort(s.forwarded)
 	s.forwarded = slices.Compact(s.forwarded)
 	s.makeKinds()
+	if s.cfg.Enabled && s.cfg.Insecure {
+		s.log.Warn("centrifuge.insecure: everybody may subscribe and publish")
+	}
 	if deps.Presence != nil {
 		deps.Presence.Watch(s.presenceChanged)
 	}

@@ -94,15 +94,6 @@ func TestUnidirectionalTransports(t *testing.T) {
 	c.closes(3501, "bad request")
 }
 
-// noID passes over the id lines.
-func (c *client) noID() string {
-	for {
-		if line := c.next(); !strings.HasPrefix(line, "id ") {
-			return line
-		}
-	}
-}
-
 func TestEventSourceResumesByItsLastID(t *testing.T) {
 	n := start(t, settings{})
 	path := "/connection/uni_sse?cf_connect=" + escape(`{"subs":{"news":{}}}`)
