@@ -72,16 +72,28 @@ func handler(src Sources, a *access) http.Handler {
 		w.Header().Set("Content-Type", "text/css; charset=utf-8")
 		_, _ = io.WriteString(w, loginStyle)
 	})
-	if src.Page != nil {
-		files := http.FileServerFS(src.Page)
-		mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "no-cache") // an upgrade shows at once
-			files.ServeHTTP(w, r)
-		})
-	} else {
+	if src.Page == nil {
 		mux.HandleFunc("GET /{$}", src.index(a))
+		return sameOrigin(a.guard(mux))
 	}
-	return sameOrigin(a.guard(mux))
+	files := http.FileServerFS(src.Page)
+	return sameOrigin(a.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isPage(r.URL.Path) {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Cache-Control", "no-cache") // an upgrade shows at once
+		files.ServeHTTP(w, r)
+	})))
+}
+
+// isPage reports whether path is of the dashboard, not of the API.
+func isPage(path string) bool {
+	switch path {
+	case "/metrics", "/login", "/logout", "/login.css":
+		return false
+	}
+	return !strings.HasPrefix(path, "/api/") && !strings.HasPrefix(path, "/debug/")
 }
 
 // index lists what there is.

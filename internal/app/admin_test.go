@@ -179,7 +179,7 @@ func TestAdminShowsWhatRuns(t *testing.T) {
 			t.Errorf("%s: %d %.200s, want %q in it", path, res.StatusCode, body, says)
 		}
 	}
-	f("/", "/metrics")
+	f("/", "<!doctype html>")
 	f("/api/info", `"version": "test"`)
 	f("/api/info", `"ready": "yes"`)
 	f("/api/info", fmt.Sprintf(`"listen": %q`, g.Addr()))
