@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Bounds of what goes over the bus at a time.
@@ -17,6 +19,8 @@ const (
 
 	partBytes = 480 << 10
 	maxTopic  = 64
+	// patience is how long a question without a deadline waits.
+	patience = 10 * time.Second
 )
 
 // States of an answer.
@@ -64,7 +68,7 @@ func (a *ask) settle(id string, data []byte, err error) {
 // Ask puts a question to every node that lives, this one included, and returns what
 // they answered by node. missing are the nodes that did not: they went, were not
 // heard of before ctx ended, have no handler or too much to do. err says only why
-// nobody was asked. ctx should have a deadline.
+// nobody was asked. Without a deadline in ctx it is 10s.
 func (c *Cluster) Ask(ctx context.Context, topic string, data []byte) (answers map[string][]byte, missing []string, err error) {
 	c.mu.Lock()
 	nodes := c.alive
@@ -81,8 +85,8 @@ func (c *Cluster) Ask(ctx context.Context, topic string, data []byte) (answers m
 	return a.answers, missing, nil
 }
 
-// AskNode puts a question to one node and returns its answer. ctx should have a
-// deadline.
+// AskNode puts a question to one node and returns its answer. Without a deadline in
+// ctx it is 10s.
 func (c *Cluster) AskNode(ctx context.Context, node, topic string, data []byte) ([]byte, error) {
 	if !c.Alive(node) {
 		return nil, fmt.Errorf("%w: %.40q", ErrNoNode, node)
@@ -97,7 +101,7 @@ func (c *Cluster) AskNode(ctx context.Context, node, topic string, data []byte) 
 	if err := a.errs[node]; err != nil {
 		return nil, err
 	}
-	return nil, context.Cause(ctx)
+	return nil, fmt.Errorf("ask %s of node %s: %w", topic, node, cmp.Or(ctx.Err(), context.DeadlineExceeded))
 }
 
 // put asks nodes and waits. What it returns is nobody else's any more.
@@ -107,6 +111,11 @@ func (c *Cluster) put(ctx context.Context, nodes []string, only, topic string, d
 		return nil, fmt.Errorf("ask %.80q: a topic has 1 to %d bytes", topic, maxTopic)
 	case len(data) > MaxQuestion:
 		return nil, fmt.Errorf("ask %s: %d bytes, the bound is %d: %w", topic, len(data), MaxQuestion, ErrTooLarge)
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
 	}
 	a := &ask{
 		waiting: make(map[string]*partial, len(nodes)),
