@@ -49,22 +49,23 @@ type Options struct {
 // An App is a gateway that is ready to run.
 type App struct {
 	// Fixed at New.
-	cfg      config.Config
-	opt      Options
-	log      *slog.Logger
-	auth     *auth.Authenticator
-	hub      *hub.Hub
-	loops    *eventloop.Group
-	push     *push.Push
-	front    *downstream.Server
-	tls      *tlsterm.Terminator // nil: plaintext
-	accept   func(*eventloop.Conn) eventloop.Handler
-	admin    *admin.Server
-	addr     netip.AddrPort
-	started  time.Time
-	wing     wing
-	protocol protocols
-	http2    http2
+	cfg       config.Config
+	opt       Options
+	log       *slog.Logger
+	auth      *auth.Authenticator
+	hub       *hub.Hub
+	loops     *eventloop.Group
+	push      *push.Push
+	front     *downstream.Server
+	tls       *tlsterm.Terminator // nil: plaintext
+	accept    func(*eventloop.Conn) eventloop.Handler
+	admin     *admin.Server
+	addr      netip.AddrPort
+	started   time.Time
+	wing      wing
+	protocol  protocols
+	http2     http2
+	admission admission
 
 	// What watches.
 	probe     *probe
@@ -143,9 +144,13 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = a.wing.close() })
+	if err = a.buildAdmission(); err != nil {
+		return nil, err
+	}
 	if a.accept = a.front.Accept; a.tls != nil {
 		a.accept = a.tls.Accept(len(a.loops.Loops()), a.front.Accept)
 	}
+	a.accept = a.fenced(a.accept)
 	if cfg.ProxyProtocol {
 		a.accept = a.front.Announced(a.wing.trust, a.accept)
 	}

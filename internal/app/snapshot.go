@@ -13,6 +13,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/push"
 )
@@ -42,6 +43,7 @@ type reading struct {
 	at      time.Time
 	traffic admin.Traffic
 	loops   []loopReading
+	classes []limit.ClassStats
 }
 
 type loopReading struct {
@@ -79,13 +81,14 @@ func (s *snapshots) get(ctx context.Context, seconds int) *admin.Snapshot {
 func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
 	a, now := s.app, time.Now()
 	r := a.read(now)
-	v := &admin.Snapshot{Time: now, Process: a.process(now), Governor: a.governor.Snapshot(), Upstreams: a.upstreamsView(), Admission: []admin.Admission{}}
+	v := &admin.Snapshot{Time: now, Process: a.process(now), Governor: a.governor.Snapshot(), Upstreams: a.upstreamsView()}
 	v.Traffic = r.traffic
 	if !s.was.at.IsZero() {
 		v.Interval = now.Sub(s.was.at).Seconds()
 	}
 	rates(&v.Traffic, &s.was.traffic, v.Interval)
 	v.Loops = loopViews(&r, &s.was, v.Interval)
+	v.Admission = a.admissionView(r.classes, s.was.classes, v.Interval)
 	v.Connections = a.connected()
 	v.Lag = a.lag()
 	v.Slowest = []admin.Connection{}
@@ -106,7 +109,7 @@ func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
 
 // read takes the counters.
 func (a *App) read(now time.Time) reading {
-	r := reading{at: now}
+	r := reading{at: now, classes: a.admissionStats()}
 	t := &r.traffic
 	h, p, h2 := a.hub.Stats(), a.push.Stats(), a.http2.stats()
 	t.Published, t.PublishErrors = h.Published, p.PublishErrors+h2.PublishErrors

@@ -55,13 +55,14 @@ func (a *App) collectors(c *catalog, withTLS bool) []prometheus.Collector {
 	return []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newMetrics(a, c, withTLS), newHistograms(a, c, a.cfg.Metrics.NativeHistograms), newLagMetrics(a, c), newWingMetrics(a, c), newRecordMetrics(a, c),
-		newGovernorMetrics(c, a.governor),
+		newGovernorMetrics(c, a.governor), newAdmissionMetrics(a, c),
 	}
 }
 
 // runWatch runs it until ctx is done.
 func (a *App) runWatch(parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
 	parts.run(func() error { return a.governor.Run(ctx) })
+	parts.run(func() error { return a.guard(ctx) })
 	if a.telemetry != nil {
 		parts.run(func() error { return a.telemetry.Run(ctx) })
 	}

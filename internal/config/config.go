@@ -77,6 +77,12 @@ type Config struct {
 	Splits []upstream.SplitConfig `json:"splits"`
 	// Proxy is what passing requests on may take.
 	Proxy proxy.Config `json:"proxy"`
+	// Admission is how long requests of a class (namespaces, routes) may wait when there
+	// is more to do than can be done.
+	Admission limit.AdmissionConfig `json:"admission"`
+	// Limits bound what one client may take of Weir's own endpoints, and of connections.
+	// Routes have limits of their own.
+	Limits limit.FrontConfig `json:"limits"`
 	// Trusted are the proxies in front of Weir whose word about a client's address
 	// is taken.
 	Trusted limit.Trusted `json:"trusted"`

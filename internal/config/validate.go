@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/limit"
 )
 
 // Validate returns everything that is wrong with c, joined, each part led by
@@ -185,6 +186,9 @@ func (c Config) checkNamespaces() error {
 			continue
 		}
 		first[ns.Name] = i
+		if err := new(limit.Class).UnmarshalText([]byte(ns.Class)); err != nil {
+			all = append(all, fmt.Errorf("namespaces[%d]: class: %w", i, err))
+		}
 		if c.Broker.Kind == BrokerMemory && ns.Durability == hub.Synced {
 			all = append(all, WithHint(
 				fmt.Errorf("namespaces[%d]: durability: the memory broker cannot keep %q", i, hub.Synced),

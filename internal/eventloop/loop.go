@@ -35,6 +35,7 @@ type Loop struct {
 	accept func(*Conn) Handler
 	onTick func()
 	onEnd  func(now int64) // nil: none
+	onFree func(*Conn)     // nil: none
 	limits limits
 	// dialSettings are for every socket that Dial opens.
 	dialSettings []sys.Setting
@@ -107,6 +108,10 @@ func (l *Loop) ID() int { return l.id }
 
 // OnTick sets f to run in every tick, after what was posted. Before Run only.
 func (l *Loop) OnTick(f func()) { l.onTick = f }
+
+// OnRelease sets f to be told of every accepted connection that leaves the loop: closed,
+// or handed on. Before Run only. It must be quick.
+func (l *Loop) OnRelease(f func(*Conn)) { l.onFree = f }
 
 // Now returns the loop's clock in nanoseconds. It is read once per tick.
 func (l *Loop) Now() int64 { return l.now }
@@ -371,6 +376,9 @@ func (l *Loop) take(c *Conn) poller.Key {
 // release frees c's slot; its next user gets another generation. 30 bits of it
 // are used: the top two mark the poller's own keys.
 func (l *Loop) release(c *Conn) {
+	if l.onFree != nil && c.Listener() >= 0 {
+		l.onFree(c)
+	}
 	slot := c.key.Slot()
 	l.conns[slot] = nil
 	l.gens[slot] = (l.gens[slot] + 1) & (1<<30 - 1)

@@ -74,8 +74,8 @@ func (p *Push) ClassOf(channel string) limit.Class {
 	return p.classes.of[hub.NamespaceOf(channel)]
 }
 
-// least is the least important class of those that the channels have.
-func (p *Push) least(channels []string) (c limit.Class) {
+// LeastOf is the least important class of those that the channels have.
+func (p *Push) LeastOf(channels []string) (c limit.Class) {
 	for _, ch := range channels {
 		c = max(c, p.ClassOf(ch))
 	}
@@ -84,7 +84,7 @@ func (p *Push) least(channels []string) (c limit.Class) {
 
 // ReplayClass is Replay if asking for the history of channels is part of admission.
 func (p *Push) ReplayClass(channels []string) limit.Class {
-	if p.least(channels) == limit.Unclassed {
+	if p.LeastOf(channels) == limit.Unclassed {
 		return limit.Unclassed
 	}
 	return limit.Replay

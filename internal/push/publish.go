@@ -236,7 +236,7 @@ type broadcast struct {
 func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(int, []byte)) {
 	l := p.Lane(c)
 	b := &broadcast{lane: l, left: len(call.Channels), all: make([]*publication, len(call.Channels)), answer: answer}
-	if class := p.least(call.Channels); class != limit.Unclassed {
+	if class := p.LeastOf(call.Channels); class != limit.Unclassed {
 		l.queueBroadcast(class, &waitingBroadcast{broadcast: b, conn: c, call: call, who: who})
 		return
 	}

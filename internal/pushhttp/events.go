@@ -17,8 +17,7 @@ const never = 1 << 60 * time.Nanosecond
 // ServeEvents is ServeSSE for a protocol's stream of events, of which protocol is the
 // number. Its fields are on w already.
 func (s *Server) ServeEvents(w http.ResponseWriter, r *http.Request, sub *socket.Subscription, protocol int) {
-	if s.draining.Load() {
-		s.counters.sentAway.Add(1)
+	if s.turnedAway() != nil {
 		s.Away(w, true)
 		return
 	}

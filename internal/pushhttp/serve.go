@@ -115,10 +115,9 @@ type SocketOptions struct {
 // returns when that has ended, and closes nc.
 func (s *Server) ServeSocket(ctx context.Context, nc net.Conn, o SocketOptions, open func(socket.Transport) socket.Session) {
 	defer nc.Close()
-	if s.draining.Load() {
-		s.counters.sentAway.Add(1)
+	if f := s.turnedAway(); f != nil {
 		_ = nc.SetWriteDeadline(time.Now().Add(s.cfg.WriteStall))
-		_, _ = nc.Write(websocket.AppendClose(nil, codeRestart, "draining")) // it is over either way
+		_, _ = nc.Write(websocket.AppendClose(nil, uint16(f.code), f.reason)) // it is over either way
 		return
 	}
 	defer s.enter(true, o.Protocol)()
@@ -324,8 +323,7 @@ type StreamOptions struct {
 // ServeStream answers r with a body that speaks what open returns, and returns when that
 // has ended. Header fields of the caller's may be set on w already.
 func (s *Server) ServeStream(w http.ResponseWriter, r *http.Request, o StreamOptions, open func(socket.Transport) socket.Session) {
-	if s.draining.Load() {
-		s.counters.sentAway.Add(1)
+	if s.turnedAway() != nil {
 		s.Away(w, strings.HasPrefix(strings.ToLower(o.ContentType), eventStream))
 		return
 	}

@@ -64,6 +64,7 @@ type Server struct {
 	next     atomic.Uint32 // the lane of the next stream
 	drained  chan struct{} // closed by Drain
 	draining atomic.Bool
+	refusing atomic.Bool  // new streams are sent away: there is too little of something
 	over     atomic.Int64 // Drain's
 	counters counters
 	waiting  backlog.Counts
@@ -151,6 +152,22 @@ func (s *Server) Drain(over time.Duration) {
 		s.over.Store(int64(over))
 		close(s.drained)
 	}
+}
+
+// Refuse makes new streams be sent away, or served again. Those there are stay.
+func (s *Server) Refuse(on bool) { s.refusing.Store(on) }
+
+// turnedAway says why somebody new is not served, and counts that; nil: it is.
+func (s *Server) turnedAway() *farewell {
+	switch {
+	case s.draining.Load():
+		s.counters.sentAway.Add(1)
+		return &farewell{codeRestart, "draining"}
+	case s.refusing.Load():
+		s.counters.overloaded.Add(1)
+		return &farewell{codeTryLater, "overloaded, try again later"}
+	}
+	return nil
 }
 
 // Publish carries out call for who, and returns the answer's status and body.

@@ -33,9 +33,8 @@ var _ transport = (*sseStream)(nil)
 // Header fields of the caller's may be set on w already.
 func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subscription, id *auth.Identity) {
 	t := &sseStream{srv: s, w: w, rc: http.NewResponseController(w)}
-	if s.draining.Load() {
-		s.counters.sentAway.Add(1)
-		t.close(&farewell{codeRestart, "draining"}, false)
+	if f := s.turnedAway(); f != nil {
+		t.close(f, false)
 		return
 	}
 	format := wire.SSE

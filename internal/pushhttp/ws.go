@@ -28,9 +28,8 @@ var _ transport = (*wsStream)(nil)
 // returns when the stream has ended; c is closed then. See SocketConfig.
 func (s *Server) ServeWebSocket(ctx context.Context, c *websocket.Conn, sub *wire.Subscription, id *auth.Identity) {
 	defer c.CloseNow()
-	if s.draining.Load() {
-		s.counters.sentAway.Add(1)
-		_ = c.Close(codeRestart, "draining") // it is over either way
+	if f := s.turnedAway(); f != nil {
+		_ = c.Close(uint16(f.code), f.reason) // it is over either way
 		return
 	}
 	s.streams.Add(1)

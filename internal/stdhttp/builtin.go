@@ -140,6 +140,9 @@ func (f *Front) subscription(w http.ResponseWriter, r *http.Request) (*wire.Subs
 		f.fail(w, r, bad)
 		return nil, nil
 	}
+	if !f.maySubscribe(w, r, id) {
+		return nil, nil
+	}
 	return sub, id
 }
 
@@ -195,6 +198,9 @@ func (f *Front) publish(w http.ResponseWriter, r *http.Request) {
 			Hint: "send X-API-Key, or Authorization: Bearer with publish grants"})
 		return
 	}
+	if !f.mayPublish(w, r, id) {
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxBody))
 	if err != nil {
 		f.tooLarge(w, r)
@@ -212,7 +218,13 @@ func (f *Front) publish(w http.ResponseWriter, r *http.Request) {
 	if v := r.Header.Get("traceparent"); v != "" && f.deps.Traces != nil {
 		f.deps.Traces(call, []byte(v))
 	}
+	leave, bad := f.turn(r, call.Channels)
+	if bad != nil {
+		f.fail(w, r, bad)
+		return
+	}
 	status, answer := f.deps.Push.Publish(r.Context(), call, id)
+	leave()
 	pushhttp.Answer(w, status, answer)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/pushhttp"
 	"github.com/weir-gateway/weir/internal/upstream"
@@ -54,6 +55,11 @@ type Deps struct {
 	Now func() int64
 	// Ready returns why the process should get no new clients, or nil.
 	Ready func() error
+	// Gate lets calls of the API wait for their turn by ClassOf; nil: nothing has a class.
+	Gate    *limit.Gate
+	ClassOf func(channels []string) limit.Class
+	// Limits hold clients of Weir's own endpoints to bounds; nil: there are none.
+	Limits *limit.Front
 	// Files are static replies by path.
 	Files map[string]Static
 	// Traces is told the traceparent of a call of the API before it is carried out; nil:

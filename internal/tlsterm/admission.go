@@ -18,6 +18,7 @@ type admission struct {
 
 	mu      sync.Mutex
 	running int
+	single  bool      // one at a time: the process is short of processors
 	waiting list.List // of *place
 	tokens  float64
 	filled  time.Time   // when tokens was right
@@ -86,7 +87,7 @@ func (a *admission) runs() int {
 
 // ready reports whether one more may begin. With mu held.
 func (a *admission) ready() bool {
-	if a.running >= a.maxRunning {
+	if a.running >= a.maxRunning || a.single && a.running > 0 {
 		return false
 	}
 	if a.rate == 0 {
@@ -112,6 +113,14 @@ func (a *admission) finished() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.running--
+	a.advance()
+}
+
+// throttle lets handshakes run one at a time, or as many as may again.
+func (a *admission) throttle(on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.single = on
 	a.advance()
 }
 

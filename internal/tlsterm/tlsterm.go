@@ -352,6 +352,10 @@ type Stats struct {
 	Unstapled      uint64 // handshakes with a must-staple certificate and no staple
 }
 
+// Throttle lets handshakes run one at a time while there is too little time for them.
+// Any goroutine.
+func (t *Terminator) Throttle(on bool) { t.admission.throttle(on) }
+
 // Stats may be called from any goroutine.
 func (t *Terminator) Stats() Stats {
 	c := &t.counters
