@@ -2,6 +2,7 @@ package auth
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +33,11 @@ func TestPayloadIsWhatTheIssuerWrote(t *testing.T) {
 		}
 		if expires != 0 && exp.Unix() != expires || expires == 0 && !exp.IsZero() {
 			t.Errorf("expires %v, want %d", exp, expires)
+		}
+		if again, at, ok, err := a.PayloadNow(token, now); ok && (string(again) != want || !at.Equal(exp) || !errors.Is(err, wantErr)) {
+			t.Errorf("at once: %s, %v, %v", again, at, err)
+		} else if ok != (strings.Count(token, ".") == 2 && len(token) > 9) {
+			t.Errorf("at once: %v", ok)
 		}
 	}
 	f(sign(secret, jwt.MapClaims{"sub": "7", "info": jwt.MapClaims{"n": 1}}), `{"info":{"n":1},"sub":"7"}`, 0, nil)

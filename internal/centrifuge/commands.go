@@ -51,6 +51,11 @@ func (s *session) inOrder(id uint32, work func(ctx context.Context), then func()
 	}
 }
 
+// ordered is inOrder for one command.
+func (s *session) ordered(id uint32) func(work func(context.Context), then func()) {
+	return func(work func(context.Context), then func()) { s.inOrder(id, work, then) }
+}
+
 // subscribe answers a subscribe command.
 func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
 	srv := s.srv()
@@ -101,10 +106,7 @@ func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
 
 // subscribeByToken subscribes who has a token for the channel.
 func (s *session) subscribeByToken(w want, channel, token string) {
-	srv := s.srv()
-	var got *claims
-	var err error
-	s.inOrder(w.id, func(ctx context.Context) { got, err = srv.verify(ctx, srv.subTokens, token) }, func() {
+	s.withClaims(s.srv().subTokens, token, s.ordered(w.id), func(got *claims, err error) {
 		switch {
 		case err != nil:
 			e, _ := verdict(err)

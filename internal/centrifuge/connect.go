@@ -1,7 +1,6 @@
 package centrifuge
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -48,10 +47,7 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 }
 
 func (s *session) connectByToken(c *connect) {
-	srv := s.srv()
-	var got *claims
-	var err error
-	s.work(func(ctx context.Context) { got, err = srv.verify(ctx, srv.tokens, c.req.Token) }, func() {
+	s.withClaims(s.srv().tokens, c.req.Token, s.work, func(got *claims, err error) {
 		if err != nil {
 			e, d := verdict(err)
 			s.refuse(c, e, d)

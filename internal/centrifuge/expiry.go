@@ -1,7 +1,6 @@
 package centrifuge
 
 import (
-	"context"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
@@ -90,9 +89,7 @@ func (s *session) refresh(id uint32, token string) {
 		return
 	}
 	srv := s.srv()
-	var got *claims
-	var err error
-	s.inOrder(id, func(ctx context.Context) { got, err = srv.verify(ctx, srv.tokens, token) }, func() {
+	s.withClaims(srv.tokens, token, s.ordered(id), func(got *claims, err error) {
 		if err != nil {
 			switch e, d := verdict(err); {
 			case d != nil:
@@ -140,10 +137,7 @@ func (s *session) subRefresh(c *protocol.Command) {
 		s.fail(id, protocol.ErrorPermissionDenied)
 		return
 	}
-	token := c.Sub.Token
-	var got *claims
-	var err error
-	s.inOrder(id, func(ctx context.Context) { got, err = srv.verify(ctx, srv.subTokens, token) }, func() {
+	s.withClaims(srv.subTokens, c.Sub.Token, s.ordered(id), func(got *claims, err error) {
 		x := s.find(in)
 		switch {
 		case err != nil:

@@ -87,9 +87,21 @@ func (o *override) apply(w *want) {
 	set(o.ForcePositioning, positioned, true)
 }
 
-// verify reads a token. It may wait.
-func (s *Server) verify(ctx context.Context, keys *auth.Authenticator, token string) (*claims, error) {
-	payload, expires, err := keys.Payload(ctx, token, s.now())
+// withClaims reads a token and goes on with then: at once for one that is signed with
+// a secret, otherwise by run, which is one of the session's ways to have work done.
+func (s *session) withClaims(keys *auth.Authenticator, token string, run func(work func(context.Context), then func()), then func(*claims, error)) {
+	srv := s.srv()
+	if payload, expires, ok, err := keys.PayloadNow(token, srv.now()); ok {
+		then(readClaims(payload, expires, err))
+		return
+	}
+	var got *claims
+	var err error
+	run(func(ctx context.Context) { got, err = readClaims(keys.Payload(ctx, token, srv.now())) }, func() { then(got, err) })
+}
+
+// readClaims reads the payload of a token that holds.
+func readClaims(payload []byte, expires time.Time, err error) (*claims, error) {
 	if err != nil {
 		return nil, err
 	}
