@@ -155,14 +155,14 @@ func (t *Telemetry) Run(ctx context.Context) error {
 	}
 	var parts sync.WaitGroup
 	if !t.cfg.NoTraces {
-		e, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.url("/v1/traces")), otlptracehttp.WithHeaders(t.headers()), otlptracehttp.WithTimeout(sendTime))
+		e, err := otlptracehttp.New(context.WithoutCancel(ctx), otlptracehttp.WithEndpointURL(t.url("/v1/traces")), otlptracehttp.WithHeaders(t.headers()), otlptracehttp.WithTimeout(sendTime))
 		if err != nil {
 			return fmt.Errorf("telemetry: %w", err)
 		}
 		parts.Go(func() { t.sendSpans(ctx, e) })
 	}
 	if !t.cfg.NoMetrics {
-		e, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.url("/v1/metrics")), otlpmetrichttp.WithHeaders(t.headers()), otlpmetrichttp.WithTimeout(sendTime))
+		e, err := otlpmetrichttp.New(context.WithoutCancel(ctx), otlpmetrichttp.WithEndpointURL(t.url("/v1/metrics")), otlpmetrichttp.WithHeaders(t.headers()), otlpmetrichttp.WithTimeout(sendTime))
 		if err != nil {
 			return fmt.Errorf("telemetry: %w", err)
 		}
@@ -186,23 +186,37 @@ func (t *Telemetry) headers() map[string]string {
 func (t *Telemetry) sendSpans(ctx context.Context, e sdktrace.SpanExporter) {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
-	for ctx.Err() == nil {
+	for more := true; more; {
 		select {
 		case <-ctx.Done():
+			more = false
 		case <-tick.C:
 		case <-t.ready:
 		}
-		t.flush(ctx, e, sendTime)
+		t.flush(ctx, e)
 	}
-	last := context.WithoutCancel(ctx)
-	t.flush(last, e, lastTime)
-	last, cancel := context.WithTimeout(last, lastTime)
+	last, cancel := within(ctx)
 	defer cancel()
 	_ = e.Shutdown(last)
 }
 
+// within bounds one delivery: to sendTime, and when ctx is done to lastTime from then on.
+func within(ctx context.Context) (context.Context, context.CancelFunc) {
+	send, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTime)
+	stop := context.AfterFunc(ctx, func() {
+		late := time.NewTimer(lastTime)
+		defer late.Stop()
+		select {
+		case <-late.C:
+			cancel()
+		case <-send.Done():
+		}
+	})
+	return send, func() { stop(); cancel() }
+}
+
 // flush sends everything that waits.
-func (t *Telemetry) flush(ctx context.Context, e sdktrace.SpanExporter, patience time.Duration) {
+func (t *Telemetry) flush(ctx context.Context, e sdktrace.SpanExporter) {
 	var all []*Span
 	for _, q := range t.queues {
 		q.Drain(func(s *Span) { all = append(all, s) })
@@ -214,7 +228,7 @@ func (t *Telemetry) flush(ctx context.Context, e sdktrace.SpanExporter, patience
 	t.mu.Unlock()
 	for len(all) > 0 {
 		n := min(len(all), maxBatch)
-		send, cancel := context.WithTimeout(ctx, patience)
+		send, cancel := within(ctx)
 		err := e.ExportSpans(send, t.snapshots(all[:n]))
 		cancel()
 		if err != nil {
