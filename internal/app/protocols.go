@@ -128,6 +128,14 @@ func (a *App) mount(e []socket.Endpoint) error {
 	return nil
 }
 
+// mercureLink is the Link field of routes that announce the hub. Any goroutine.
+func (a *App) mercureLink() string {
+	if s := a.protocol.mercure.Load(); s != nil {
+		return s.Link("")
+	}
+	return ""
+}
+
 // closeProtocols ends what the loops may have used until they ended.
 func (a *App) closeProtocols() error {
 	if s := a.protocol.centrifuge; s != nil {

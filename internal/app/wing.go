@@ -87,7 +87,7 @@ func (a *App) routes(cfg config.Config) (*policy.Set, error) {
 		span = a.proxySpan
 	}
 	return policy.New(cfg.Routes, policy.Deps{
-		Span: span, State: a.wing.state, Auth: a.auth, Trust: a.wing.trust, Cluster: known, AccessLog: a.wing.access, Log: a.log,
+		Link: a.mercureLink, Span: span, State: a.wing.state, Auth: a.auth, Trust: a.wing.trust, Cluster: known, AccessLog: a.wing.access, Log: a.log,
 	})
 }
 

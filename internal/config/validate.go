@@ -217,6 +217,11 @@ func (c Config) checkProtocols() error {
 		}
 		want("centrifuge.personal_namespace", c.Centrifuge.PersonalNamespace)
 	}
+	for i, r := range c.Routes {
+		if r.Mercure && !c.Mercure.Enabled {
+			all = append(all, WithHint(fmt.Errorf("routes[%d].mercure: there is no Mercure hub to announce", i), "set mercure.enabled: true"))
+		}
+	}
 	return errors.Join(all...)
 }
 

@@ -146,7 +146,7 @@ func (r *request) builtin(ep *endpoint, head, rest []byte) int {
 	r.access = r.h.lane.srv.auth.OriginAccess(r.origin, req.Host, r.c.Filtered())
 	switch {
 	case r.method == "OPTIONS" && ep != nil && len(req.Get("Access-Control-Request-Method")) > 0:
-		ep = preflightEndpoint
+		r.allow, ep = ep.methods, preflightEndpoint
 	case ep == nil:
 		ep = notFoundEndpoint
 	case !allowed(ep.methods, r.method):

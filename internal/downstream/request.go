@@ -272,7 +272,7 @@ func (r *request) preflight() {
 		r.fail(errOrigin)
 		return
 	}
-	r.answer(http.StatusNoContent, "", nil, "Access-Control-Allow-Methods: GET, POST\r\n"+
+	r.answer(http.StatusNoContent, "", nil, "Access-Control-Allow-Methods: "+r.allow+"\r\n"+
 		"Access-Control-Allow-Headers: authorization, cache-control, content-type, last-event-id, x-api-key\r\n"+
 		"Access-Control-Max-Age: 7200\r\n")
 }

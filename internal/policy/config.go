@@ -80,6 +80,10 @@ type RouteConfig struct {
 	Record Record `json:"record"`
 	// Hold lets the upstream turn a client's connection into a subscription.
 	Hold Hold `json:"hold"`
+	// Mercure adds the Link field by which Mercure clients find the hub, with where its
+	// log stood when the request came: who subscribes from there misses nothing. It needs
+	// mercure.enabled.
+	Mercure bool `json:"mercure"`
 }
 
 // A SplitTarget is one of the clusters that a route divides its requests among.

@@ -40,9 +40,10 @@ type Exchange struct {
 	origin    []byte // the Origin field
 	preflight bool
 	presented presented
-	counted   bool // holds a place of MaxConcurrent
-	logged    bool // its line is wanted whatever its status
-	detached  bool // Retain was called
+	counted   bool   // holds a place of MaxConcurrent
+	logged    bool   // its line is wanted whatever its status
+	detached  bool   // Retain was called
+	link      string // the Link field of a route that announces the Mercure hub
 
 	// Buffers, kept by Reset.
 	pathBuf, outBuf, cleanBuf []byte

@@ -266,6 +266,9 @@ func (r *Route) AppendResponseHead(dst []byte, x *Exchange, status int, fields [
 		dst = http1.AppendField(dst, fl.Name, fl.Value)
 	}
 	dst = append(dst, r.response.lines...)
+	if x.link != "" && status < 400 {
+		dst = http1.AppendField(dst, "Link", x.link)
+	}
 	if !dated {
 		dst = append(dst, f.Date...)
 	}

@@ -293,6 +293,9 @@ func (r *Route) admitted(x *Exchange, now int64) Verdict {
 		}
 		x.counted = true
 	}
+	if r.cfg.Mercure && r.deps.Link != nil {
+		x.link = r.deps.Link() // before the upstream is asked
+	}
 	return Verdict{Action: Forward}
 }
 

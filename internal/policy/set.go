@@ -29,6 +29,9 @@ type Deps struct {
 	// Span takes a sampled request that is over, on the goroutine that ended it; nil: no
 	// spans are made. method and path are valid until it returns.
 	Span func(x *Exchange, o Outcome, method, path []byte)
+	// Link returns the value of a Link field for routes that announce the Mercure hub;
+	// nil: there is none.
+	Link func() string
 	// Log is for what goes wrong; nil discards.
 	Log *slog.Logger
 }

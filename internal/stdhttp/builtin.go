@@ -37,14 +37,15 @@ func (f *Front) cors(w http.ResponseWriter, r *http.Request) {
 
 var errOrigin = &wire.Error{Status: http.StatusForbidden, Message: "this origin is not allowed", Hint: "list it in auth.allowed_origins"}
 
-func (f *Front) preflight(w http.ResponseWriter, r *http.Request) {
+// preflight answers CORS; methods are the endpoint's.
+func (f *Front) preflight(w http.ResponseWriter, r *http.Request, methods string) {
 	if f.access(r) == auth.OriginRefused {
 		f.fail(w, r, errOrigin)
 		return
 	}
 	f.cors(w, r)
 	h := w.Header()
-	h.Set("Access-Control-Allow-Methods", "GET, POST")
+	h.Set("Access-Control-Allow-Methods", methods)
 	h.Set("Access-Control-Allow-Headers", "authorization, cache-control, content-type, last-event-id, x-api-key")
 	h.Set("Access-Control-Max-Age", "7200")
 	w.WriteHeader(http.StatusNoContent)

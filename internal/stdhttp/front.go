@@ -209,7 +209,7 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.fail(w, r, &wire.Error{Status: http.StatusNotFound, Message: "no such path",
 			Hint: "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"})
 	case r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "":
-		f.preflight(w, r)
+		f.preflight(w, r, ep.methods)
 	case !allowed(ep.methods, r):
 		w.Header().Set("Allow", ep.methods)
 		f.fail(w, r, &wire.Error{Status: http.StatusMethodNotAllowed, Message: "method not allowed", Hint: "use " + ep.methods})
