@@ -204,8 +204,8 @@ func (n *namespace) takes(data []byte) bool {
 // publishNow publishes what the client sent, in its name.
 func (s *session) publishNow(id uint32, p hub.Publication, tags map[string]string) {
 	info := s.clientInfo()
-	if x := s.find(p.Channel); x != nil && x.own != nil {
-		info.Chan = x.own.info
+	if x := s.find(p.Channel); x != nil && x.owned() != nil {
+		info.Chan = x.owned().info
 	}
 	p.Attributes = &hub.Attributes{Info: info.AppendInfo(nil), Payload: payloadKind(p.Data, s.kind().enc), Tags: tags}
 	s.t.Publish(p, func(_ hub.Position, err error) {

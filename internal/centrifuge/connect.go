@@ -77,7 +77,7 @@ func (s *session) refuse(c *connect, e *protocol.Error, d *protocol.Disconnectio
 		return
 	}
 	s.fail(c.id, *e)
-	s.rare.held, s.rare.connect = nil, nil
+	s.account.rare.held, s.account.rare.connect = nil, nil
 	s.t.SetTimer(refusedTime)
 }
 
@@ -262,7 +262,7 @@ func (s *session) connected(c *connect) {
 		later = append(later, x)
 	}
 	s.flags = s.flags&^connecting | connected
-	s.rare.connect = nil
+	s.account.rare.connect = nil
 	if k.uni {
 		if k.ids {
 			s.t.Write(s.standings().appendID(nil))
@@ -284,13 +284,21 @@ func (s *session) connected(c *connect) {
 
 // slim drops what was needed only until now.
 func (s *session) slim() {
-	r := s.rare
-	if r == nil || s.flags&ended != 0 {
+	a := s.account
+	if s.flags&(ended|connected) != connected {
 		return
 	}
-	if r.held == nil && r.backlog == nil && r.more == nil && r.headers == nil && r.stands == nil && r.pace == nil && r.working == 0 && r.connect == nil {
-		s.rare = nil
+	if a.rare != nil && a.rare.isEmpty() {
+		a.rare = nil
 	}
+	if a.isNobody() {
+		s.account = a.kind.nobody
+	}
+}
+
+// isEmpty reports whether nothing in r is needed any more.
+func (r *rare) isEmpty() bool {
+	return r.plain() && r.held == nil && r.own == nil && len(r.owns) == 0 && len(r.more) == 0 && r.headers == nil && r.working == 0 && r.connect == nil
 }
 
 // emulate takes headers that the client's transport could not set.

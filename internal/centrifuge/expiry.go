@@ -21,8 +21,8 @@ func (s *session) nextExpiry() (time.Time, bool) {
 	consider(s.account.expires, s.account.byProxy)
 	if s.flags&subsExpire != 0 {
 		for x := range s.subscriptions() {
-			if x.own != nil && x.own.pending == nil {
-				consider(x.own.expires, x.own.byProxy)
+			if o := x.owned(); o != nil && o.pending == nil {
+				consider(o.expires, o.byProxy)
 			}
 		}
 	}
@@ -57,7 +57,7 @@ func (s *session) expire() {
 	}
 	var over []*subscription
 	for x := range s.subscriptions() {
-		if x.own != nil && x.own.pending == nil && s.isOver(x.own.expires, x.own.byProxy) {
+		if o := x.owned(); o != nil && o.pending == nil && s.isOver(o.expires, o.byProxy) {
 			over = append(over, x)
 		}
 	}
@@ -65,7 +65,7 @@ func (s *session) expire() {
 		switch {
 		case s.flags&ended != 0:
 			return
-		case x.own.byProxy:
+		case x.owned().byProxy:
 			s.subRefreshByProxy(x)
 		default:
 			s.expired(x)
@@ -168,15 +168,17 @@ func (s *session) subRefresh(c *protocol.Command) {
 
 // renew gives a subscription a new end.
 func (x *subscription) renew(expires time.Time, info []byte) {
-	if x.own == nil {
+	o := x.owned()
+	if o == nil {
 		if expires.IsZero() && info == nil {
 			return
 		}
-		x.own = &own{}
+		o = &own{}
+		x.setOwn(o)
 	}
-	x.own.expires = expires
+	o.expires = expires
 	if info != nil {
-		x.own.info = info
+		o.info = info
 	}
 	if !expires.IsZero() {
 		x.s.flags |= subsExpire

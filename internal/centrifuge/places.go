@@ -18,7 +18,7 @@ func (s *session) newSubscription() *subscription {
 
 // index takes x into the map, if there is one or should be.
 func (s *session) index(x *subscription) {
-	r := s.rare
+	r := s.account.rare
 	switch {
 	case r == nil || len(r.more) < manySubscriptions && r.index == nil:
 	case r.index == nil:
@@ -32,7 +32,7 @@ func (s *session) index(x *subscription) {
 }
 
 func (s *session) unindex(x *subscription) {
-	r := s.rare
+	r := s.account.rare
 	if r == nil {
 		return
 	}
@@ -49,8 +49,8 @@ func (s *session) unindex(x *subscription) {
 
 // find returns the subscription to channel, or nil.
 func (s *session) find(channel string) *subscription {
-	if s.rare != nil && s.rare.index != nil {
-		return s.rare.index[channel]
+	if s.account.rare != nil && s.account.rare.index != nil {
+		return s.account.rare.index[channel]
 	}
 	for x := range s.subscriptions() {
 		if x.plan.Value().name == channel {
@@ -64,10 +64,10 @@ func (s *session) find(channel string) *subscription {
 // They must not change meanwhile.
 func (s *session) subscriptions() iter.Seq[*subscription] {
 	return func(yield func(*subscription) bool) {
-		if s.first.s != nil && !yield(&s.first) || s.rare == nil {
+		if s.first.s != nil && !yield(&s.first) || s.account.rare == nil {
 			return
 		}
-		for _, x := range s.rare.more {
+		for _, x := range s.account.rare.more {
 			if !yield(x) {
 				return
 			}
@@ -80,8 +80,8 @@ func (s *session) countSubscriptions() int {
 	if s.first.s != nil {
 		n++
 	}
-	if s.rare != nil {
-		n += len(s.rare.more)
+	if s.account.rare != nil {
+		n += len(s.account.rare.more)
 	}
 	return n
 }

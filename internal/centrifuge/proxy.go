@@ -205,8 +205,8 @@ func (s *session) question() *question {
 	if k.enc == protocol.Protobuf {
 		q.Encoding = "binary"
 	}
-	if s.rare != nil {
-		q.headers = s.rare.headers
+	if s.account.rare != nil {
+		q.headers = s.account.rare.headers
 	}
 	return q
 }
@@ -322,14 +322,14 @@ func (s *session) refreshByProxy() {
 func (s *session) subRefreshByProxy(x *subscription) {
 	srv := s.srv()
 	pl := x.plan.Value()
-	o := x.own
+	o := x.owned()
 	q := s.question()
 	q.Channel = wireName(pl.name)
 	o.expires = srv.now().Add(time.Duration(srv.cfg.ExpiredCloseDelay))
 	var a *answer
 	var err error
 	ok := s.do(func(ctx context.Context) { a, err = srv.proxies.subRefresh.ask(ctx, q) }, func() {
-		if x.s != s || x.own != o {
+		if x.s != s || x.owned() != o {
 			return
 		}
 		r, ok := s.judge(a, err, func(protocol.Error) {})

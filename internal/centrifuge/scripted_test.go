@@ -182,8 +182,8 @@ func TestSizes(t *testing.T) {
 			t.Errorf("%s: %d bytes, want at most %d", what, got, most)
 		}
 	}
-	f("session", unsafe.Sizeof(session{}), 112)
-	f("subscription", unsafe.Sizeof(subscription{}), 80)
+	f("session", unsafe.Sizeof(session{}), 96)
+	f("subscription", unsafe.Sizeof(subscription{}), 64)
 }
 
 func TestPlainClientsKeepNothingRare(t *testing.T) {
@@ -192,8 +192,8 @@ func TestPlainClientsKeepNothingRare(t *testing.T) {
 	c.say(`{"id":1,"connect":{}}` + "\n" + `{"id":2,"subscribe":{"channel":"a"}}`)
 	c.await(t, c.has(`"id":2,"subscribe"`))
 	s := c.session.(*session)
-	if s.rare != nil || s.first.own != nil || s.account != b.server.kinds.ws[protocol.JSON].nobody {
-		t.Errorf("rare %v, own %v", s.rare, s.first.own)
+	if s.account != b.server.kinds.ws[protocol.JSON].nobody {
+		t.Errorf("an account of its own: %+v", s.account)
 	}
 }
 

@@ -17,8 +17,6 @@ type session struct {
 	t socket.Transport
 	// account is who the client is; shared by all that have no user.
 	account *account
-	// rare is what most clients do not have; nil then.
-	rare *rare
 	// place is where the registry has it; guarded by the registry's lock.
 	place uint32
 	// due is when the next ping, or the pong, is due: in ticks, which wrap around.
@@ -50,6 +48,9 @@ type rare struct {
 	held []byte
 	// backlog is what the client is too slow for.
 	backlog *backlog.Queue
+	// own is the first subscription's, owns are the others'.
+	own  *own
+	owns map[*subscription]*own
 	// more are the subscriptions after the first, index all of them when they are many.
 	more  []*subscription
 	index map[string]*subscription
@@ -80,10 +81,11 @@ func (s *session) kind() *kind  { return s.account.kind }
 func (s *session) srv() *Server { return s.account.kind.srv }
 
 func (s *session) extra() *rare {
-	if s.rare == nil {
-		s.rare = &rare{}
+	a := s.mayChange()
+	if a.rare == nil {
+		a.rare = &rare{}
 	}
-	return s.rare
+	return a.rare
 }
 
 // begin is the first call: the transport is open.
@@ -158,11 +160,11 @@ func (s *session) hold(b []byte) {
 // done ends the command at work and reads what was held meanwhile.
 func (s *session) done() {
 	s.flags &^= busy
-	if s.rare == nil || len(s.rare.held) == 0 || s.flags&inBand != 0 {
+	if s.account.rare == nil || len(s.account.rare.held) == 0 || s.flags&inBand != 0 {
 		return
 	}
-	held := s.rare.held
-	s.rare.held = nil
+	held := s.account.rare.held
+	s.account.rare.held = nil
 	s.input(held)
 }
 
@@ -294,8 +296,8 @@ func (s *session) Closed() {
 	for x := range s.subscriptions() {
 		x.left()
 	}
-	if s.rare != nil && s.rare.backlog != nil {
-		s.rare.backlog.Forget(&srv.waiting)
+	if s.account.rare != nil && s.account.rare.backlog != nil {
+		s.account.rare.backlog.Forget(&srv.waiting)
 	}
 	srv.emulated.remove(s)
 	if s.flags&connected != 0 {
@@ -323,8 +325,8 @@ func (s *session) schedule() {
 	if at, ok := s.nextExpiry(); ok {
 		next = min(next, at.Sub(s.srv().now()))
 	}
-	if s.rare != nil && s.rare.pace != nil && s.rare.backlog != nil {
-		next = min(next, s.rare.pace.wait())
+	if s.account.rare != nil && s.account.rare.pace != nil && s.account.rare.backlog != nil {
+		next = min(next, s.account.rare.pace.wait())
 	}
 	s.t.SetTimer(max(next, tick))
 }
@@ -356,7 +358,7 @@ func (s *session) Timer() {
 	if int16(s.due-s.now()) <= 0 {
 		s.pingOrPong()
 	}
-	if s.rare != nil && s.rare.pace != nil {
+	if s.account.rare != nil && s.account.rare.pace != nil {
 		s.Drained()
 	}
 	if s.flags&ended == 0 {

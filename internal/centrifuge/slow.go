@@ -31,8 +31,8 @@ const releaseBytes = 64 << 10
 // Drained implements socket.Session: what was held is sent, as long as the client
 // takes it.
 func (s *session) Drained() {
-	for s.flags&ended == 0 && s.rare != nil && s.rare.backlog != nil && !s.t.Stalled() {
-		q, srv := s.rare.backlog, s.srv()
+	for s.flags&ended == 0 && s.account.rare != nil && s.account.rare.backlog != nil && !s.t.Stalled() {
+		q, srv := s.account.rare.backlog, s.srv()
 		for _, g := range q.TakeDropped(&srv.waiting) {
 			s.dropped(g)
 		}
@@ -43,7 +43,7 @@ func (s *session) Drained() {
 				s.dropped(g)
 				continue
 			}
-			if p := s.rare.pace; p != nil && !p.take(s.t.Now()) {
+			if p := s.account.rare.pace; p != nil && !p.take(s.t.Now()) {
 				late = true
 				break
 			}
@@ -53,7 +53,7 @@ func (s *session) Drained() {
 			}
 		}
 		if q.Empty() {
-			s.rare.backlog = nil
+			s.account.rare.backlog = nil
 		}
 		if len(out) > 0 && s.flags&ended == 0 {
 			s.t.Send(out)

@@ -18,8 +18,6 @@ type subscription struct {
 	s   *session // nil: the place is free
 	// plan is what it has in common with others, which share it.
 	plan unique.Handle[plan]
-	// own is what most subscriptions do not have once they stand; nil then.
-	own *own
 }
 
 var (
@@ -106,13 +104,14 @@ func (s *session) attach(w want) {
 	x.s = s
 	x.plan = unique.Make(plan{ns: w.ns, name: w.channel, flags: w.flags})
 	p := &pending{want: w}
-	x.own = &own{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter}
+	o := &own{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter}
 	if w.delta {
-		x.own.delta = &delta{}
+		o.delta = &delta{}
 	}
 	if !w.expires.IsZero() {
 		s.flags |= subsExpire
 	}
+	x.setOwn(o)
 	s.index(x)
 	if w.ns.rate > 0 {
 		s.paced(w.ns.rate)
@@ -147,10 +146,39 @@ func (x *subscription) again(p *pending) {
 }
 
 func (x *subscription) pending() *pending {
-	if x.own == nil {
+	if o := x.owned(); o != nil {
+		return o.pending
+	}
+	return nil
+}
+
+// owned is what most subscriptions do not have once they stand; nil then.
+func (x *subscription) owned() *own {
+	if x.s == nil || x.s.account.rare == nil {
 		return nil
 	}
-	return x.own.pending
+	if x == &x.s.first {
+		return x.s.account.rare.own
+	}
+	return x.s.account.rare.owns[x]
+}
+
+func (x *subscription) setOwn(o *own) {
+	if o == nil && x.s.account.rare == nil {
+		return
+	}
+	r := x.s.extra()
+	switch {
+	case x == &x.s.first:
+		r.own = o
+	case o == nil:
+		delete(r.owns, x)
+	default:
+		if r.owns == nil {
+			r.owns = map[*subscription]*own{}
+		}
+		r.owns[x] = o
+	}
 }
 
 // Start implements hub.Sink.
@@ -206,7 +234,8 @@ func (x *subscription) Room() bool {
 // Deliver implements hub.Sink. The first case is what one delivery costs.
 func (x *subscription) Deliver(b *hub.Batch) {
 	s := x.s
-	if x.own == nil && s.flags&ended == 0 && (s.rare == nil || s.rare.plain()) && !s.t.Stalled() && !x.withheld(b) {
+	r := s.account.rare
+	if (r == nil || r.plain() && x.owned() == nil) && s.flags&ended == 0 && !s.t.Stalled() && !x.withheld(b) {
 		format := s.account.kind.format
 		if w, ok := b.Once(format); ok {
 			s.t.Write(w)
@@ -229,13 +258,15 @@ func (x *subscription) withheld(b *hub.Batch) bool {
 }
 
 func (x *subscription) wants(m *hub.Message) bool {
-	if m.Attributes == nil {
-		return x.own == nil || x.own.filter == nil || x.own.filter.Match(nil)
+	var tags map[string]string
+	if a := m.Attributes; a != nil {
+		if a.Private && x.plan.Value().flags&public != 0 {
+			return false
+		}
+		tags = a.Tags
 	}
-	if m.Attributes.Private && x.plan.Value().flags&public != 0 {
-		return false
-	}
-	return x.own == nil || x.own.filter == nil || x.own.filter.Match(m.Attributes.Tags)
+	o := x.owned()
+	return o == nil || o.filter == nil || o.filter.Match(tags)
 }
 
 // deliver is Deliver for subscriptions and clients that are not plain.
@@ -255,13 +286,13 @@ func (x *subscription) deliver(b *hub.Batch) {
 		if !x.wants(m) {
 			continue
 		}
-		if s.rare != nil && (s.rare.backlog != nil || s.rare.pace != nil) || s.t.Stalled() {
+		if s.account.rare != nil && (s.account.rare.backlog != nil || s.account.rare.pace != nil) || s.t.Stalled() {
 			s.holdMessage(m)
 			continue
 		}
 		s.t.Send(x.encode(m))
 	}
-	if s.rare != nil && s.rare.pace != nil {
+	if s.account.rare != nil && s.account.rare.pace != nil {
 		s.Drained()
 	}
 }
@@ -269,13 +300,13 @@ func (x *subscription) deliver(b *hub.Batch) {
 // encode returns m for the client. It is called once for each message, in order.
 func (x *subscription) encode(m *hub.Message) []byte {
 	s := x.s
-	k, srv := s.account.kind, s.srv()
+	k, srv, o := s.account.kind, s.srv(), x.owned()
 	switch {
-	case x.own != nil && x.own.delta != nil:
-		return srv.deltas.next(k, x.own.delta, m)
-	case k.ids && s.rare != nil && s.rare.stands != nil:
+	case o != nil && o.delta != nil:
+		return srv.deltas.next(k, o.delta, m)
+	case k.ids && s.account.rare != nil && s.account.rare.stands != nil:
 		id := s.stood(m)
-		if len(s.rare.stands) == 1 {
+		if len(s.account.rare.stands) == 1 {
 			break // its bytes have it
 		}
 		return append(id, srv.deps.Hub.Encode(m, srv.deps.Formats.uniSSE)...)
@@ -467,25 +498,26 @@ func (x *subscription) finish(p *pending) (r *protocol.SubscribeResult, rest []*
 		}
 		st[p.channel] = at
 	}
-	x.own.pending = nil
-	if o := x.own; o.expires.IsZero() && o.info == nil && o.filter == nil && o.delta == nil {
-		x.own = nil
+	o := x.owned()
+	if o.pending = nil; o.expires.IsZero() && o.info == nil && o.filter == nil && o.delta == nil {
+		x.setOwn(nil)
 	}
 	x.join()
 	if !p.expires.IsZero() {
 		s.schedule()
 	}
 	s.srv().tellSubscribed(s, p.channel)
+	s.slim()
 	return r, rest
 }
 
 // publication returns m as a part of an answer.
 func (x *subscription) publication(m *hub.Message, enc protocol.Encoding) *protocol.Publication {
 	p := publicationOf(m, enc)
-	if x.own != nil && x.own.delta != nil {
+	if o := x.owned(); o != nil && o.delta != nil {
 		p.Data = payloadOf(m, enc)
 		p.Text = true
-		x.own.delta.before = m
+		o.delta.before = m
 	}
 	return &p
 }
@@ -507,8 +539,8 @@ func (x *subscription) join() {
 		return
 	}
 	m := presence.Member{Client: x.s.clientID(), User: x.s.account.user, Info: x.s.account.info}
-	if x.own != nil {
-		m.ChanInfo = x.own.info
+	if o := x.owned(); o != nil {
+		m.ChanInfo = o.info
 	}
 	if err := srv.deps.Presence.Join(pl.name, m); err != nil {
 		srv.log.Debug("presence", "channel", pl.name, "err", err)
@@ -530,10 +562,11 @@ func (s *session) drop(x *subscription) {
 	s.t.Unsubscribe(&x.sub)
 	x.left()
 	s.unindex(x)
-	if s.rare != nil {
-		delete(s.rare.stands, x.plan.Value().name)
+	if s.account.rare != nil {
+		delete(s.account.rare.stands, x.plan.Value().name)
 	}
-	x.s, x.own = nil, nil
+	x.setOwn(nil)
+	x.s = nil
 }
 
 // unsubscribe ends x and tells the client why.

@@ -111,7 +111,7 @@ const unknownEpoch = "-"
 // stood notes what the client of an EventSource has been sent, and returns the id line
 // to send before it.
 func (s *session) stood(m *hub.Message) []byte {
-	r := s.rare
+	r := s.account.rare
 	if r == nil || r.stands == nil {
 		return nil
 	}
