@@ -218,7 +218,8 @@ func sameOrigin(next http.Handler) http.Handler {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Security-Policy", contentPolicy)
-		h.Set("Referrer-Policy", "no-referrer")
+		// Without any referrer browsers send "Origin: null" with forms, and nobody could log in.
+		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		switch {
