@@ -22,6 +22,8 @@ func TestAPIPublishes(t *testing.T) {
 	n.wantAPI("publish", `{"channel":"news","b64data":"`+base64.StdEncoding.EncodeToString([]byte(`{"y":2}`))+`"}`, `{"result":{"offset":2,"epoch":"?"}}`)
 	c.expect(`{"push":{"channel":"news","pub":{"data":{"y":2},"offset":2}}}`)
 	n.wantAPI("publish", `{"channel":"nowhere:x","data":1}`, `{"error":{"code":102,"message":"unknown channel"}}`)
+	n.wantAPI("publish", `{"channel":"news","data":1,"tags":{"`+strings.Repeat("x", 1<<20)+`":"y"}}`, `{"error":{"code":107,"message":"bad request"}}`)
+	n.wantAPI("publish", `{"channel":"news","data":1,"idempotency_key":"`+strings.Repeat("x", 5000)+`"}`, `{"error":{"code":107,"message":"bad request"}}`)
 	n.wantAPI("publish", `{"channel":"news"}`, `{"error":{"code":107,"message":"bad request"}}`)
 	n.wantAPI("publish", `{"channel":"news","data":1,"version":7}`, `{"error":{"code":108,"message":"not available"}}`)
 	n.wantAPI("broadcast", `{"channels":["news","nowhere:x"],"data":3}`,

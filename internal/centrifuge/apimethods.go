@@ -24,6 +24,9 @@ const (
 // askTime bounds a question to all nodes.
 const askTime = 3 * time.Second
 
+// maxIdempotencyKey has room for the channel of a broadcast.
+const maxIdempotencyKey = 128 + hub.MaxChannelName + 2
+
 func positionJSON(at hub.Position) []byte {
 	b := append([]byte(`{"offset":`), strconv.FormatUint(at.Offset, 10)...)
 	b = protocol.AppendString(append(b, `,"epoch":`...), at.Epoch)
@@ -38,6 +41,8 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 		return hub.Publication{}, e
 	case c.Version != 0:
 		return hub.Publication{}, &protocol.ErrorNotAvailable
+	case len(c.IdempotencyKey) > maxIdempotencyKey:
+		return hub.Publication{}, &protocol.ErrorBadRequest
 	}
 	p := hub.Publication{Channel: in, IdempotencyKey: c.IdempotencyKey}
 	a := hub.Attributes{Tags: c.Tags}
@@ -54,6 +59,9 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 		p.Data = c.Data
 	}
 	if a.Tags != nil || a.Payload != hub.JSON {
+		if a.Validate() != nil {
+			return p, &protocol.ErrorBadRequest
+		}
 		p.Attributes = &a
 	}
 	return p, nil
@@ -98,8 +106,8 @@ func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protoco
 		if i > 0 {
 			out = append(out, ',')
 		}
-		if key != "" { // each channel's copy is a publication of its own
-			c.IdempotencyKey = key + "\x00" + ch
+		if in, _ := hubName(ch); key != "" { // each channel's copy is a publication of its own, as in Weir's API
+			c.IdempotencyKey = "\x00" + in + "\x00" + key
 		}
 		c.Channel = ch
 		result, e := s.apiPublish(ctx, c)

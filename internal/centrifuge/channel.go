@@ -118,7 +118,7 @@ func errorOf(err error) protocol.Error {
 	switch {
 	case errors.Is(err, hub.ErrUnknownNamespace):
 		return protocol.ErrorUnknownChannel
-	case errors.Is(err, hub.ErrBadChannel), errors.Is(err, hub.ErrTooLarge):
+	case errors.Is(err, hub.ErrBadChannel), errors.Is(err, hub.ErrTooLarge), errors.Is(err, hub.ErrBadAttributes):
 		return protocol.ErrorBadRequest
 	case errors.Is(err, hub.ErrTooManyChannels):
 		return protocol.ErrorLimit

@@ -208,6 +208,10 @@ func (s *session) publishNow(id uint32, p hub.Publication, tags map[string]strin
 		info.Chan = x.owned().info
 	}
 	p.Attributes = &hub.Attributes{Info: info.AppendInfo(nil), Payload: payloadKind(p.Data, s.kind().enc), Tags: tags}
+	if p.Attributes.Validate() != nil {
+		s.fail(id, protocol.ErrorBadRequest)
+		return
+	}
 	s.t.Publish(p, func(_ hub.Position, err error) {
 		switch {
 		case s.flags&ended != 0:
