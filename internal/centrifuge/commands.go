@@ -254,10 +254,21 @@ func (s *session) asked(c *protocol.Command, has func(*namespace) bool, r func(*
 		return "", nil, e
 	case !has(ns):
 		return "", nil, &protocol.ErrorNotAvailable
-	case !s.may(r(ns), in):
+	case !s.may(r(ns), in) || !s.mayAsk(in, ns):
 		return "", nil, &protocol.ErrorPermissionDenied
 	}
 	return in, ns, nil
+}
+
+// mayAsk keeps channels that are meant for few from those who are not among them: what
+// a namespace allows everybody does not count there.
+func (s *session) mayAsk(channel string, n *namespace) bool {
+	_, limited := usersOf(channel)
+	if !isPrivate(channel) && !(limited && n.AllowUserLimited) || s.srv().cfg.Insecure || s.find(channel) != nil {
+		return true
+	}
+	granted, _ := s.mayRead(channel, n)
+	return granted
 }
 
 // presenceOf returns who is on a channel.

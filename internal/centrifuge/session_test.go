@@ -92,6 +92,15 @@ func TestPrivateChannelsNeedATokenThatNamesThem(t *testing.T) {
 	n.publish("default:$x", "1")
 	c.expect(`{"push":{"channel":"$default:x","pub":{"data":1,"offset":1}}}`)
 
+	for _, ask := range []string{`"history":{"channel":"%s","limit":1}`, `"presence_stats":{"channel":"%s"}`} {
+		c.say(fmt.Sprintf(`{"id":5,`+ask+`}`, "$other"))
+		c.expect(`{"id":5,"error":{"code":103,"message":"permission denied"}}`)
+		c.say(fmt.Sprintf(`{"id":5,`+ask+`}`, "other#7"))
+		c.expect(`{"id":5,"error":{"code":103,"message":"permission denied"}}`)
+	}
+	c.say(`{"id":6,"history":{"channel":"$default:x","limit":1}}`)
+	c.expect(`{"id":6,"history":{"publications":[{"data":1,"offset":1}],"epoch":"?","offset":1}}`)
+
 	c.say(`{"id":5,"subscribe":{"channel":"$y","token":"` + token(t, map[string]any{"sub": "42", "channel": "$z"}) + `"}}`)
 	c.closes(3500, "invalid token")
 }
