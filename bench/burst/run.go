@@ -98,7 +98,7 @@ func (g *gateway) cpu() time.Duration {
 func (g *gateway) spec(channel string, subscribers, publishers int) loadgen.Spec {
 	return loadgen.Spec{
 		Kind: loadgen.PubSub, Target: g.url + "/sse?channel=" + channel, Adapter: "weir", Channel: channel, Conns: subscribers, Publishers: publishers,
-		Headers: []string{"X-API-Key: " + key}, Payload: 128, Window: 250 * time.Millisecond, Warmup: 2 * time.Second,
+		Headers: []string{"X-API-Key: " + key}, Payload: 128, Loops: 2, Window: 250 * time.Millisecond, Warmup: 2 * time.Second,
 	}
 }
 

@@ -117,7 +117,7 @@ func (r *request) Gone() bool { return r.c.Closing() }
 func (r *request) Conn() *eventloop.Conn { return r.c }
 
 // Fanout implements push.Job.
-func (r *request) Fanout() int { return 0 }
+func (r *request) Fanout() (n int, channel string) { return 0, "" }
 
 // skip returns how much of rest a request used that is not served: its body, if all of
 // it is there.

@@ -24,8 +24,9 @@ type Job interface {
 	Gone() bool
 	// Conn is who asked.
 	Conn() *eventloop.Conn
-	// Fanout is how many deliveries on this loop follow from it.
-	Fanout() int
+	// Fanout is how many deliveries on this loop follow from it, and on which channel;
+	// "" stands for several.
+	Fanout() (n int, channel string)
 }
 
 // classes are what the namespaces say of admission; nil: nothing has a class.
@@ -101,23 +102,25 @@ func (p *Push) key(channel, key string) (k limit.Key) {
 // admission is a lane's queue, and what its work costs. It belongs to the lane's loop.
 //
 // A publication's cost is what it takes to publish and answer it, and the deliveries
-// that follow here, by what a delivery took lately: what other loops publish is
-// delivered here as well, between the two, and must not be held against it.
+// that follow here: what other loops publish is delivered here as well, between the two,
+// and must not be held against it. Deliveries are estimated (fanout).
 type admission struct {
 	lane  *Lane
 	slice int64
 	queue *limit.Admission[Job]
 
-	serving bool  // run is at work: whatever is offered has to wait
-	owed    int64 // of deliveries that were caused since the shard last ran, nanoseconds
+	serving bool // run is at work: whatever is offered has to wait
+	batch   batch
+	fanout  fanout
 
 	// Of the last run, judged in the next one.
 	busy      bool  // the loop does not sleep after it
 	until     int64 // its end, on the loop's clock
 	delivered uint64
 	messages  int64
-	running   int64 // nanoseconds of the shard's runs
-	delivery  float64
+	sends     uint64 // of the loop, up to its end
+	running   int64  // nanoseconds of the shard's runs
+	answers   uint64 // requests that were answered since the one before
 
 	resting bool // history rests
 	rested  bool // and somebody was told that there is no room for now
@@ -134,17 +137,16 @@ func (a *admission) run() {
 	a.judgeLast()
 	delivered, depth := l.shard.Delivered(), l.shard.Depth()
 	l.shard.Run()
-	a.owed = 0
+	a.batch.reset()
 	end := l.loop.Clock()
 	a.running = end - now
 	if a.queue.Len() > 0 {
-		published := end
-		end = a.work(end)
+		served := a.work(end)
 		depth += l.shard.Depth()
 		l.shard.Run()
-		a.owed = 0
-		published, end = end, l.loop.Clock()
-		a.running += end - published
+		a.batch.reset()
+		end = l.loop.Clock()
+		a.running += end - served
 	}
 	a.delivered, a.messages, a.until = l.shard.Delivered()-delivered, depth, end
 	l.push.feed()
@@ -166,63 +168,60 @@ func (a *admission) goOn() {
 	a.lane.loop.Wake()
 }
 
-// deliveryGain is how quickly the estimates follow.
-const deliveryGain = 0.1
-
 // judgeLast learns from the last run, and from what the loop did after it: with io_uring
 // the kernel sends only when the loop asks for events.
 func (a *admission) judgeLast() {
-	took := a.running
-	if a.busy {
+	all := a.lane.loop.Stats().Sends
+	took, sends, messages := a.running, all-a.sends, a.delivered
+	if a.busy { // answers are sent after the run
 		took += max(a.lane.loop.Now()-a.until, 0)
+		messages += a.answers
+	} else {
+		sends -= min(a.answers, sends)
 	}
 	if a.delivered > 0 {
-		each := float64(took) / float64(a.delivered)
-		switch {
-		case a.delivery == 0:
-			a.delivery = each
-		case a.busy || each > a.delivery: // what came after is not known of a loop that slept
-			a.delivery += deliveryGain * (each - a.delivery)
-		}
+		a.fanout.learn(took, sends, messages, a.busy)
 	}
+	a.sends, a.answers = all, 0
 	if a.messages > 0 {
 		each, was := took/a.messages, a.message.Load()
-		if was == 0 || a.busy || each > was {
+		if was == 0 || a.busy || each > was { // what came after is not known of a loop that slept
 			a.message.Store(was + (each-was)/8)
 		}
 	}
 }
 
-// work serves what waits for one slice. It returns the time.
+// work serves what waits for one slice: of a channel that so many follow that one message
+// takes longer, for as long again as that takes. It returns the time.
 func (a *admission) work(now int64) int64 {
 	a.serving = true
 	defer func() { a.serving = false }()
-	for used := int64(0); used < a.slice && !a.held(); {
+	var n, took [limit.Classes]int64
+	loop := a.lane.loop
+	for began := now; now-began+a.batch.owed < max(a.slice, 2*a.batch.most) && !a.held(); {
 		job, c, expired, ok := a.queue.Next(now)
 		if !ok {
 			break
 		}
+		a.answers++
 		if expired {
 			a.guard(job, func() { job.Shed(true) })
-			t := a.lane.loop.Clock()
-			used, now = used+t-now, t
+			now = loop.Clock()
 			continue
 		}
-		used += a.serve(job, c, now)
-		now = a.lane.loop.Clock()
+		owes := a.batch.add(&a.fanout, job)
+		a.guard(job, job.Serve)
+		end := loop.Clock()
+		n[c]++
+		took[c] += end - now + owes
+		now = end
+	}
+	for c := range n {
+		if n[c] > 0 {
+			a.queue.Served(limit.Class(c), int(n[c]), took[c], now)
+		}
 	}
 	return now
-}
-
-// serve serves a job, at now, and returns what that takes.
-func (a *admission) serve(job Job, c limit.Class, now int64) int64 {
-	fanout := int64(float64(job.Fanout()) * a.delivery)
-	a.guard(job, job.Serve)
-	end := a.lane.loop.Clock()
-	a.owed += fanout
-	took := end - now + fanout
-	a.queue.Served(c, 1, took, end)
-	return took
 }
 
 // guard runs f: a panic ends the client that it was for, not the loop.
@@ -281,7 +280,7 @@ func (l *Lane) Late() (late bool, now int64) {
 		l.push.admitting.Store(true)
 	}
 	now = l.loop.Clock()
-	return a.serving || a.queue.Len() > 0 || now-l.loop.Now()+a.owed >= a.slice || a.held(), now
+	return a.serving || a.queue.Len() > 0 || now-l.loop.Now()+a.batch.owed >= max(a.slice, 2*a.batch.most) || a.held(), now
 }
 
 // Offer decides about a request of class c, which must not be Unclassed; late and now
@@ -294,20 +293,23 @@ func (l *Lane) Offer(c limit.Class, key limit.Key, job Job, late bool, now int64
 		spent = a.slice
 	}
 	v, old = a.queue.Offer(c, key, now, spent, job)
-	if v == limit.Wait && !a.serving {
+	switch {
+	case v != limit.Wait:
+		a.answers++
+	case !a.serving:
 		l.loop.Wake()
 	}
 	return v, old
 }
 
-// Served says that a request that Offer let through at began is done, but for the
-// deliveries that follow.
-func (l *Lane) Served(c limit.Class, fanout int, began int64) {
-	a := l.admission
-	n := int64(float64(fanout) * a.delivery)
-	a.owed += n
+// Owes tells of the deliveries of a request that Offer let through, before it is served.
+func (l *Lane) Owes(job Job) int64 { return l.admission.batch.add(&l.admission.fanout, job) }
+
+// Served says that a request that was let through at began is done, but for the
+// deliveries that it owes.
+func (l *Lane) Served(c limit.Class, owes, began int64) {
 	end := l.loop.Clock()
-	a.queue.Served(c, 1, end-began+n, end)
+	l.admission.queue.Served(c, 1, end-began+owes, end)
 }
 
 // Judge decides about a request that cannot wait, as Offer does otherwise.

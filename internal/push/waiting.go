@@ -45,9 +45,9 @@ func (x *publication) offer(pub hub.Publication, topics []string) {
 	v, old := l.Offer(class, key, x, late, now)
 	switch v {
 	case limit.Go:
-		fanout := x.Fanout()
+		owes := l.Owes(x)
 		x.Serve()
-		l.Served(class, fanout, now)
+		l.Served(class, owes, now)
 	case limit.Refuse:
 		x.Shed(false)
 	case limit.Replaced:
@@ -95,14 +95,14 @@ func (x *publication) Gone() bool { return x.older == nil && x.conn.Closing() }
 func (x *publication) Conn() *eventloop.Conn { return x.conn }
 
 // Fanout implements Job.
-func (x *publication) Fanout() (n int) {
+func (x *publication) Fanout() (n int, channel string) {
 	if x.topics == nil {
-		return x.lane.shard.Interest(x.pub.Channel)
+		return x.lane.shard.Interest(x.pub.Channel), x.pub.Channel
 	}
 	for _, t := range x.topics {
 		n += x.lane.shard.Interest(t)
 	}
-	return n
+	return n, ""
 }
 
 // tellOlder answers those whose place x has taken.
@@ -147,9 +147,9 @@ func (l *Lane) queueBroadcast(class limit.Class, w *waitingBroadcast) {
 	late, now := l.Late()
 	switch v, _ := l.Offer(class, limit.Key{}, w, late, now); v {
 	case limit.Go:
-		fanout := w.Fanout()
+		owes := l.Owes(w)
 		w.Serve()
-		l.Served(class, fanout, now)
+		l.Served(class, owes, now)
 	case limit.Refuse:
 		w.Shed(false)
 	case limit.Wait, limit.Replaced:
@@ -176,9 +176,9 @@ func (w *waitingBroadcast) Gone() bool { return w.conn.Closing() }
 func (w *waitingBroadcast) Conn() *eventloop.Conn { return w.conn }
 
 // Fanout implements Job.
-func (w *waitingBroadcast) Fanout() (n int) {
+func (w *waitingBroadcast) Fanout() (n int, channel string) {
 	for _, ch := range w.call.Channels {
 		n += w.lane.shard.Interest(ch)
 	}
-	return n
+	return n, ""
 }
