@@ -3,6 +3,7 @@
 #
 #   autobahn      the Autobahn test suite on a Python 2.7 of its own, under .cache/
 #   npm           the npm clients of test/e2e/npm
+#   protocols     the official clients of test/protocols: npm and PyPI
 #   chromium      Debian's package
 #   slowhttptest  Debian's package
 #   nginx         Debian's package
@@ -83,8 +84,9 @@ autobahn() {
   } >"$log" 2>&1 </dev/null || { say "autobahn: $(grep -v '^DEPRECATION' "$log" | tail -n 1)"; return 1; }
 }
 
+# npm_clients installs the clients of test/$1.
 npm_clients() {
-  local dir=$root/test/e2e/npm log=$cache/npm.log
+  local dir=$root/test/$1 log=$cache/npm.log
   cmp -s "$dir/package-lock.json" "$dir/node_modules/.installed" && return 0
   deb node nodejs npm || return 1
   deb npm npm || return 1
@@ -92,12 +94,26 @@ npm_clients() {
     { say "npm: $(grep -m 1 -i 'err' "$log")"; return 1; }
 }
 
+# The packages are unpacked under .cache, so that no virtual environment is needed.
+python_clients() {
+  local dir=$cache/centrifuge-python want=$root/test/protocols/requirements.txt log=$cache/centrifuge-python.log
+  cmp -s "$want" "$dir/requirements.txt" && return 0
+  deb pip3 python3-pip || return 1
+  rm -rf "$dir"
+  mkdir -p "$dir"
+  {
+    pip3 install -q --no-deps --no-compile --no-input --disable-pip-version-check --only-binary :all: --target "$dir/site" -r "$want" &&
+      cp "$want" "$dir/requirements.txt"
+  } >"$log" 2>&1 </dev/null || { say "python: $(grep -v '^WARNING' "$log" | tail -n 1)"; return 1; }
+}
+
 failed=0
-[ $# -gt 0 ] || set -- autobahn npm chromium slowhttptest wrk h2load
+[ $# -gt 0 ] || set -- autobahn npm protocols chromium slowhttptest wrk h2load
 for part in "$@"; do
   case $part in
     autobahn) autobahn ;;
-    npm) npm_clients ;;
+    npm) npm_clients e2e/npm ;;
+    protocols) npm_clients protocols/npm && python_clients ;;
     chromium) deb chromium chromium ;;
     slowhttptest) deb slowhttptest slowhttptest ;;
     nginx) deb nginx nginx-light ;;
