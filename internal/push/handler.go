@@ -180,8 +180,10 @@ func (t *transport) numbers() Lag {
 // describe implements lagging.
 func (t *transport) describe(g Lag) Lag {
 	g = describe(g, t.conn)
-	for s := t.subs; s != nil; s = s.next {
-		g.Channels = append(g.Channels, s.sub.Channels()...)
+	for s := &t.first; s != nil; s = s.next {
+		if s.sub != nil {
+			g.Channels = append(g.Channels, s.sub.Channels()...)
+		}
 	}
 	if id, ok := t.session.(socket.Identified); ok {
 		t.enter()

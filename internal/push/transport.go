@@ -15,15 +15,15 @@ import (
 )
 
 // transport carries a protocol's session on a loop's connection: a WebSocket, or the
-// body of an answer. There is one per client: 64 bytes, which is a size class.
+// body of an answer. There is one per client: 96 bytes, which is a size class.
 type transport struct {
 	lane    *Lane
 	conn    *eventloop.Conn
 	session socket.Session // nil until it was opened
 	// parser is the transport's own while a message is incomplete; nil otherwise.
 	parser *websocket.Parser
-	// subs are its subscriptions, linked.
-	subs *subscription
+	// first is its first subscription, unless sub is nil, and the others are linked to it.
+	first subscription
 	// lastRead is when the client was last heard of, on the loop's clock.
 	lastRead int64
 	flags    transportFlags
@@ -121,7 +121,7 @@ func (t *transport) tally(n int64) {
 // Send implements socket.Transport. What a client of several subscriptions gets in one
 // tick leaves together.
 func (t *transport) Send(b []byte) {
-	if t.subs != nil && t.subs.next != nil {
+	if t.first.next != nil {
 		t.conn.Queue(b)
 		return
 	}
@@ -239,8 +239,7 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 	if t.lane.push.turnsAway(t.lane, &opt) {
 		return hub.ErrOverloaded
 	}
-	g := &subscription{t: t, sub: s, sink: sink, next: t.subs}
-	t.subs = g
+	g := t.link(s, sink)
 	t.lane.enter()
 	defer t.lane.exit()
 	err := t.lane.shard.Subscribe(s, g, opt)
@@ -257,9 +256,24 @@ func (t *transport) Unsubscribe(s *hub.Subscriber) {
 	}
 }
 
+// link makes the subscription of s.
+func (t *transport) link(s *hub.Subscriber, sink hub.Sink) *subscription {
+	g := &t.first
+	if g.sub != nil {
+		g = &subscription{next: t.first.next}
+		t.first.next = g
+	}
+	g.t, g.sub, g.sink = t, s, sink
+	return g
+}
+
 // unlink takes s off the list and mutes its sink. It reports whether it was there.
 func (t *transport) unlink(s *hub.Subscriber) bool {
-	for at := &t.subs; *at != nil; at = &(*at).next {
+	if t.first.sub == s {
+		t.first.sub, t.first.sink = nil, nil
+		return true
+	}
+	for at := &t.first.next; *at != nil; at = &(*at).next {
 		if g := *at; g.sub == s {
 			*at, g.sink = g.next, nil
 			return true
@@ -269,11 +283,13 @@ func (t *transport) unlink(s *hub.Subscriber) bool {
 }
 
 func (t *transport) endSubscriptions() {
-	for g := t.subs; g != nil; g = g.next {
-		g.sink = nil
-		t.lane.shard.Unsubscribe(g.sub)
+	for g := &t.first; g != nil; g = g.next {
+		if g.sink = nil; g.sub != nil {
+			t.lane.shard.Unsubscribe(g.sub)
+			g.sub = nil
+		}
 	}
-	t.subs = nil
+	t.first.next = nil
 }
 
 // live reports whether the sink is called. Who was told goodbye gets no more.
