@@ -28,8 +28,9 @@ type protocols struct {
 	centrifuge *centrifuge.Server
 	pusher     *pusher.Server
 
-	// Any goroutine; nil until the broker has started.
-	mercure atomic.Pointer[mercure.Server]
+	// Any goroutine.
+	mercure atomic.Pointer[mercure.Server] // nil until the broker has started
+	started atomic.Bool                    // the fields above are fixed, and something is spoken
 }
 
 // addFormats makes the protocols' frames known, before the hub is made.
@@ -67,6 +68,7 @@ func (a *App) startProtocols(parts *group, ctx context.Context) error { //nolint
 			return err
 		}
 	}
+	p.started.Store(true)
 	return nil
 }
 

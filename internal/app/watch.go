@@ -55,7 +55,7 @@ func (a *App) collectors(c *catalog, withTLS bool) []prometheus.Collector {
 	return []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newMetrics(a, c, withTLS), newHistograms(a, c, a.cfg.Metrics.NativeHistograms), newLagMetrics(a, c), newWingMetrics(a, c), newRecordMetrics(a, c),
-		newGovernorMetrics(c, a.governor), newAdmissionMetrics(a, c),
+		newGovernorMetrics(c, a.governor), newAdmissionMetrics(a, c), newProtocolMetrics(a, c),
 	}
 }
 
