@@ -40,7 +40,7 @@ func (c *session) clientEvent(f protocol.Frame) {
 	if err != nil {
 		return // strings always are JSON
 	}
-	a := &hub.Attributes{Event: f.Event, Origin: c.id, Info: who}
+	a := &hub.Attributes{Event: f.Event, Origin: c.id, Info: who, Private: sub.kind.Guarded()}
 	if !isJSON {
 		a.Payload = hub.Text
 	}

@@ -74,8 +74,9 @@ type App struct {
 	// Secret signs subscriptions, REST calls and webhooks. Required.
 	Secret auth.Secret `json:"secret"`
 	// Namespace holds the app's channels, and no other app's; empty means "default".
-	// If it is open to anonymous subscribers of Weir's own endpoints, they can read
-	// private channels there, too.
+	// If others than the app's clients may subscribe there by other protocols, for
+	// instance because it is anonymous, they see what other APIs publish on private
+	// channels; of the app's own events there those alone whose grants cover the channel.
 	Namespace string `json:"namespace"`
 	// Disabled turns clients (4003) and REST calls (403) away.
 	Disabled bool `json:"disabled"`

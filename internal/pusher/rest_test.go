@@ -70,6 +70,7 @@ func TestTriggersAreChecked(t *testing.T) {
 	}
 	f(`{`, 400, "JSON")
 	f(``, 400, "JSON")
+	f("{\"name\":\"e\",\"channel\":\"c\",\"data\":{\"a\":\"\xff\"}}", 400, "UTF-8")
 	f(`{"channel":"c","data":"1"}`, 400, "name")
 	f(`{"name":"pusher:x","channel":"c","data":"1"}`, 400, "reserved")
 	f(`{"name":"`+strings.Repeat("a", 201)+`","channel":"c","data":"1"}`, 400, "201 bytes")

@@ -182,7 +182,7 @@ func (s *Server) newApp(c App) (*app, error) {
 	}
 	a.users.init()
 	if ns.Anonymous {
-		s.log.Warn("private channels can be read by everybody at /sse and /ws, as their namespace is anonymous",
+		s.log.Warn("what other APIs publish on private channels can be read by everybody, as their namespace is anonymous",
 			"app", c.ID, "namespace", c.Namespace)
 	}
 	return a, nil

@@ -295,6 +295,36 @@ func TestMessagesOfOtherAPIsArrive(t *testing.T) {
 	a.want("message", "private-orders", `1`)
 }
 
+// What needs a signature here is not for those who read elsewhere because the namespace
+// is open.
+func TestEventsOfPrivateChannelsArePrivateElsewhere(t *testing.T) {
+	n := start(t, settings{app: pusher.App{ClientEvents: true}, space: hub.Namespace{Anonymous: true}})
+	private := func(channel string) bool {
+		t.Helper()
+		m, err := n.hub.Latest(t.Context(), channel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Attributes.Private
+	}
+	for channel, want := range map[string]bool{
+		"a": false, "cache-a": false, "private-a": true, "presence-a": true, "private-cache-a": true, "private-encrypted-a": true, "#server-to-user-a": true,
+	} {
+		n.trigger("e", "1", "", channel)
+		if got := private(channel); got != want {
+			t.Errorf("an event on %s: private %v, want %v", channel, got, want)
+		}
+	}
+	a, b := n.connect(), n.connect()
+	a.join("private-a")
+	b.join("private-a")
+	a.sayEvent("client-e", "private-a", 1)
+	b.want("client-e", "private-a", "1")
+	if !private("private-a") {
+		t.Error("a client event on private-a is for everybody elsewhere")
+	}
+}
+
 func TestSignedInUsersAreReached(t *testing.T) {
 	n := start(t, settings{})
 	a, b := n.connect(), n.connect()

@@ -258,7 +258,7 @@ func (sub *subscription) wantsAll(messages []*hub.Message) bool {
 // signature what is private.
 func (sub *subscription) wants(m *hub.Message) bool {
 	a := m.Attributes
-	return a == nil || a.Origin != sub.c.id && (!a.Private || sub.kind != 0 && sub.kind != protocol.Cache)
+	return a == nil || a.Origin != sub.c.id && (!a.Private || sub.kind.Guarded())
 }
 
 // Event is news of the channel that is no message.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
@@ -54,10 +55,12 @@ func (t *trigger) check(s *Server, a *app) ([]hub.Publication, *wire.Error) {
 	case t.SocketID != "" && protocol.CheckSocketID(t.SocketID) != nil:
 		return bad("%s", protocol.CheckSocketID(t.SocketID))
 	}
-	attr := &hub.Attributes{Event: t.Name, Origin: t.SocketID}
+	attr := hub.Attributes{Event: t.Name, Origin: t.SocketID}
 	if !isJSON {
 		attr.Payload = hub.Text
 	}
+	guarded := attr
+	guarded.Private = true
 	pubs := make([]hub.Publication, 0, len(t.Channels))
 	for i, ch := range t.Channels {
 		if err := protocol.CheckChannel(ch); err != nil {
@@ -66,9 +69,14 @@ func (t *trigger) check(s *Server, a *app) ([]hub.Publication, *wire.Error) {
 		if protocol.KindOf(ch).Is(protocol.Encrypted) && len(t.Channels) > 1 {
 			return bad("channel %q is encrypted with a key of its own: trigger on it alone", ch)
 		}
-		if !slices.Contains(t.Channels[:i], ch) {
-			pubs = append(pubs, hub.Publication{Channel: a.channel(ch), Data: text, Attributes: attr})
+		if slices.Contains(t.Channels[:i], ch) {
+			continue
 		}
+		p := hub.Publication{Channel: a.channel(ch), Data: text, Attributes: &attr}
+		if protocol.KindOf(ch).Guarded() {
+			p.Attributes = &guarded
+		}
+		pubs = append(pubs, p)
 	}
 	return pubs, nil
 }
@@ -138,8 +146,13 @@ func (s *Server) batch(c *call) {
 	})
 }
 
-// read reads the body of c.
+// read reads the body of c. What is in there goes into frames of text, where bytes that
+// are not UTF-8 would end every subscriber's connection.
 func (c *call) read(v any) bool {
+	if !utf8.Valid(c.r.Body()) {
+		fail(c.r, http.StatusBadRequest, "the body is not UTF-8", "")
+		return false
+	}
 	if err := json.Unmarshal(c.r.Body(), v); err != nil {
 		fail(c.r, http.StatusBadRequest, "the body is not the JSON object that is wanted: "+wire.Printable(err.Error(), 120), "")
 		return false

@@ -29,6 +29,10 @@ const (
 // Is reports whether k is all of what.
 func (k Kind) Is(what Kind) bool { return k&what == what }
 
+// Guarded reports whether a subscription needs more than the channel's name: a
+// signature, or a user who has signed in.
+func (k Kind) Guarded() bool { return k&(Private|User) != 0 }
+
 // Talks reports whether clients may send events on channels of kind k.
 func (k Kind) Talks() bool { return k.Is(Private) && !k.Is(Encrypted) && !k.Is(User) }
 
