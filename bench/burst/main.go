@@ -19,12 +19,12 @@ import (
 
 // options are the flags.
 type options struct {
-	weir, engine, cpus   string
-	loops, subscribers   int
-	base, times, orders  float64
-	settle, burst, after time.Duration
-	unclassed, guard     bool
-	capacity             float64
+	weir, engine, cpus, metrics string
+	loops, subscribers          int
+	base, times, orders         float64
+	settle, burst, after        time.Duration
+	unclassed, guard            bool
+	capacity                    float64
 }
 
 func main() {
@@ -32,6 +32,7 @@ func main() {
 	flag.StringVar(&o.weir, "weir", "", "the gateway's `binary`")
 	flag.StringVar(&o.engine, "engine", "auto", "`engine` of the gateway's loops")
 	flag.StringVar(&o.cpus, "cpus", "", "`CPUs` of the gateway, as taskset takes them; empty means any")
+	flag.StringVar(&o.metrics, "metrics", "", "write the gateway's metrics at the end to this `file`")
 	flag.IntVar(&o.loops, "loops", 2, "event loops of the gateway")
 	flag.IntVar(&o.subscribers, "subscribers", 200, "subscribers of the market's channel")
 	flag.Float64Var(&o.base, "base", 0.6, "base load as a `part` of the capacity")

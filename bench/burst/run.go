@@ -1,16 +1,21 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,9 +26,21 @@ const key = "burst-key-0123456789"
 
 // gateway is a weir that runs.
 type gateway struct {
-	cmd  *exec.Cmd
-	url  string
-	said bytes.Buffer
+	cmd        *exec.Cmd
+	url, admin string
+	said       bytes.Buffer
+
+	delivered, ended atomic.Uint64 // to and of the subscribers
+}
+
+// free is an address that nobody listens on.
+func free() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "127.0.0.1:0"
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 // start runs the gateway. classed gives its namespaces classes.
@@ -40,8 +57,9 @@ func start(ctx context.Context, o *options, classed bool) (*gateway, error) {
 	if !o.guard {
 		guard = "-1s"
 	}
-	config := fmt.Sprintf(`listen: 127.0.0.1:18700
-admin: {listen: "127.0.0.1:18701"}
+	addr, adminAddr := free(), free()
+	config := fmt.Sprintf(`listen: %s
+admin: {listen: %q}
 broker: {kind: memory}
 eventloop: {engine: %q, loops: %d}
 auth: {api_keys: [{name: burst, key: %s, publish: ["**"]}]}
@@ -49,7 +67,7 @@ admission: {guard: %s}
 namespaces:
   - {name: market, durability: none, anonymous: true, class: %q}
   - {name: orders, durability: none, anonymous: true, class: %q}
-`, o.engine, o.loops, key, guard, market, order)
+`, addr, adminAddr, o.engine, o.loops, key, guard, market, order)
 	file := filepath.Join(dir, "weir.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
@@ -58,7 +76,7 @@ namespaces:
 	if o.cpus != "" {
 		args = append([]string{"taskset", "-c", o.cpus}, args...)
 	}
-	g := &gateway{cmd: exec.CommandContext(ctx, args[0], args[1:]...), url: "http://127.0.0.1:18700"}
+	g := &gateway{cmd: exec.CommandContext(ctx, args[0], args[1:]...), url: "http://" + addr, admin: "http://" + adminAddr}
 	g.cmd.Stdout, g.cmd.Stderr = &g.said, &g.said
 	g.cmd.Cancel = func() error { return g.cmd.Process.Signal(syscall.SIGINT) }
 	if err := g.cmd.Start(); err != nil {
@@ -95,10 +113,11 @@ func (g *gateway) cpu() time.Duration {
 }
 
 // spec is the load of one kind of publication.
-func (g *gateway) spec(channel string, subscribers, publishers int) loadgen.Spec {
+func (g *gateway) spec(channel string, publishers int) loadgen.Spec {
 	return loadgen.Spec{
-		Kind: loadgen.PubSub, Target: g.url + "/sse?channel=" + channel, Adapter: "weir", Channel: channel, Conns: subscribers, Publishers: publishers,
-		Headers: []string{"X-API-Key: " + key}, Payload: 128, Loops: 2, Window: 250 * time.Millisecond, Warmup: 2 * time.Second,
+		Kind: loadgen.HTTP, Target: g.url + "/api/publish", Method: "POST", Conns: publishers, Pipeline: 1,
+		Headers: []string{"X-API-Key: " + key}, Body: `{"channel":"` + channel + `","data":"` + strings.Repeat("x", 128) + `"}`,
+		Window: 250 * time.Millisecond, Warmup: 2 * time.Second,
 	}
 }
 
@@ -121,20 +140,59 @@ func generate(ctx context.Context, specs ...loadgen.Spec) ([]*loadgen.Result, er
 	return results, errors.Join(errs...)
 }
 
-// cost is what a publication takes the gateway when there is no pause: one over the
-// rate of a closed loop.
-func (g *gateway) cost(ctx context.Context, channel string, subscribers int) (time.Duration, error) {
-	s := g.spec(channel, subscribers, 64)
-	s.Closed, s.Concurrency, s.Duration = true, 64, 5*time.Second
-	r, err := generate(ctx, s)
+// search finds the highest rate of the mix that the gateway without classes carries
+// within the latency that admission aims at.
+func (g *gateway) search(ctx context.Context, o *options) (float64, error) {
+	market, err := loadgen.New(g.spec("market:EURUSD", 512), nil)
 	if err != nil {
 		return 0, err
 	}
-	w := &r[0].Total
-	if w.Delivery.Published == 0 {
-		return 0, fmt.Errorf("nothing was published on %s: %v", channel, w.Errors)
+	defer market.Close()
+	orders, err := loadgen.New(g.spec("orders:new", 128), nil)
+	if err != nil {
+		return 0, err
 	}
-	return time.Duration(float64(w.Length) / float64(w.Delivery.Published)), nil
+	defer orders.Close()
+	carries := func(rate float64) (bool, error) {
+		var w [2]*loadgen.Window
+		var errs [2]error
+		var all sync.WaitGroup
+		for i, m := range []*loadgen.Generator{market, orders} {
+			part := []float64{1 - o.orders, o.orders}[i]
+			all.Go(func() { w[i], errs[i] = m.Measure(ctx, loadgen.Load{Rate: rate * part}, 2*time.Second) })
+		}
+		all.Wait()
+		if err := errors.Join(errs[:]...); err != nil {
+			return false, err
+		}
+		var p phase
+		p.add(w[0])
+		p.add(w[1])
+		p.finish()
+		ok := p.Failed+p.Refused == 0 && p.P95 <= 15
+		fmt.Fprintf(os.Stderr, "search: %.0f/s: P95 %.2f ms, %d failed, carried: %v\n", rate, p.P95, p.Failed+p.Refused, ok)
+		return ok, nil
+	}
+	low, high := 1000.0, 0.0
+	for high == 0 || high > 1.1*low {
+		rate := 1.6 * low
+		if high > 0 {
+			rate = (low + high) / 2
+		}
+		ok, err := carries(rate)
+		if err == nil && !ok {
+			ok, err = carries(rate) // once may be a stall of the machine's
+		}
+		switch {
+		case err != nil:
+			return 0, err
+		case ok:
+			low = rate
+		default:
+			high = rate
+		}
+	}
+	return low, nil
 }
 
 // run finds the capacity and carries out the burst.
@@ -147,22 +205,23 @@ func run(ctx context.Context, o *options) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.MarketCost, err = g.cost(ctx, "market:EURUSD", o.subscribers)
-	if err == nil {
-		r.OrderCost, err = g.cost(ctx, "orders:new", 1)
+	stop, err := g.subscribe(ctx, o)
+	if r.Capacity = o.capacity; err == nil && r.Capacity == 0 {
+		r.Capacity, err = g.search(ctx, o)
 	}
+	stop()
 	g.stop()
 	if err != nil {
 		return nil, err
-	}
-	if r.Capacity = o.capacity; r.Capacity == 0 {
-		r.Capacity = 1 / (o.orders*r.OrderCost.Seconds() + (1-o.orders)*r.MarketCost.Seconds())
 	}
 	if g, err = start(ctx, o, !o.unclassed); err != nil {
 		return nil, err
 	}
 	defer g.stop()
-	specs := []loadgen.Spec{g.spec("market:EURUSD", o.subscribers, 512), g.spec("orders:new", 1, 128)}
+	if stop, err = g.subscribe(ctx, o); err != nil {
+		return nil, err
+	}
+	specs := []loadgen.Spec{g.spec("market:EURUSD", 512), g.spec("orders:new", 128)}
 	for i, part := range []float64{1 - o.orders, o.orders} {
 		base := r.Capacity * o.base * part
 		specs[i].Stages = []loadgen.Stage{
@@ -177,6 +236,102 @@ func run(ctx context.Context, o *options) (*result, error) {
 		return nil, err
 	}
 	r.CPU = g.cpu() - before
+	n := g.settle()
+	if o.metrics != "" {
+		if err := g.keepMetrics(o.metrics); err != nil {
+			return nil, err
+		}
+	}
+	r.Closed = g.ended.Load()
+	stop()
+	r.Delivered = n
+	r.Expected = uint64(o.subscribers)*g.admitted("market") + g.admitted("order")
 	r.judge(o, both[0], both[1])
 	return r, nil
+}
+
+// subscribe opens the subscribers: those of the market, and one of the orders. They only
+// count, so that the generator takes as little of the machine as can be.
+func (g *gateway) subscribe(ctx context.Context, o *options) (stop func(), err error) {
+	var conns []net.Conn
+	var all sync.WaitGroup
+	var over atomic.Bool
+	stop = func() {
+		over.Store(true)
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		all.Wait()
+	}
+	for i := range o.subscribers + 1 {
+		channel := "market:EURUSD"
+		if i == o.subscribers {
+			channel = "orders:new"
+		}
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(g.url, "http://"))
+		if err != nil {
+			return stop, err
+		}
+		conns = append(conns, c)
+		if _, err := fmt.Fprintf(c, "GET /sse?channel=%s HTTP/1.1\r\nHost: a\r\n\r\n", channel); err != nil {
+			return stop, err
+		}
+		all.Go(func() {
+			buf := make([]byte, 256<<10)
+			for {
+				n, err := c.Read(buf)
+				g.delivered.Add(uint64(bytes.Count(buf[:n], []byte("data: "))))
+				if err != nil {
+					if !over.Load() {
+						g.ended.Add(1)
+					}
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(200 * time.Millisecond) // the subscriptions stand
+	return stop, nil
+}
+
+// settle waits until nothing more is delivered and returns how much was.
+func (g *gateway) settle() uint64 {
+	for {
+		n := g.delivered.Load()
+		time.Sleep(300 * time.Millisecond)
+		if g.delivered.Load() == n {
+			return n
+		}
+	}
+}
+
+// admitted is how many publications of a class the gateway says it let through.
+func (g *gateway) admitted(class string) (n uint64) {
+	res, err := http.Get(g.admin + "/metrics")
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		if v, ok := strings.CutPrefix(lines.Text(), `weir_admission_requests_total{class="`+class+`",outcome="admitted"} `); ok {
+			f, _ := strconv.ParseFloat(v, 64) // it is a number in this format
+			n = uint64(f)
+		}
+	}
+	return n
+}
+
+// keepMetrics writes what the gateway counted to a file.
+func (g *gateway) keepMetrics(file string) error {
+	res, err := http.Get(g.admin + "/metrics")
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, b, 0o600)
 }

@@ -106,6 +106,9 @@ func newLoop(id int, p poller.Poller, g *Group) *Loop {
 // ID is the loop's number in its group, from 0. Any goroutine.
 func (l *Loop) ID() int { return l.id }
 
+// Engine names what moves its bytes. Any goroutine.
+func (l *Loop) Engine() string { return l.poller.Name() }
+
 // OnTick sets f to run in every tick, after what was posted. Before Run only.
 func (l *Loop) OnTick(f func()) { l.onTick = f }
 

@@ -188,7 +188,7 @@ func (a *Admission[T]) Len() int { return a.queued }
 func (a *Admission[T]) Offer(c Class, key Key, now, spent int64, item T) (v Verdict, old T) {
 	s := &a.stats[c]
 	s.offered.Add(1)
-	if a.queued == 0 && spent < a.slice {
+	if a.queued == 0 && spent < a.slice && !(c == Replay && a.paused) {
 		a.began, a.worked = now, 0
 		s.admit(0)
 		return Go, old
@@ -334,8 +334,8 @@ func (a *Admission[T]) Served(c Class, n int, took, now int64) {
 	}
 	if each := float64(took) / float64(n); a.cost[c] == 0 {
 		a.cost[c] = each
-	} else {
-		a.cost[c] += costGain * (each - a.cost[c])
+	} else { // far more is somebody else who had the processor
+		a.cost[c] += costGain * (min(each, 4*a.cost[c]) - a.cost[c])
 	}
 	a.worked += took
 	a.credit(c, took)

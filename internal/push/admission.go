@@ -56,7 +56,7 @@ func (p *Push) UseAdmission(cfg limit.AdmissionConfig, namespaces []hub.Namespac
 	}
 	p.classes = c
 	for _, l := range p.lanes {
-		a := &admission{lane: l, slice: int64(cfg.Slice)}
+		a := &admission{lane: l, slice: int64(cfg.Slice), direct: l.loop.Engine() == "epoll", fanout: newFanout()}
 		a.queue = limit.NewAdmission[Job](cfg)
 		a.queue.LetGo(Job.Gone)
 		l.admission = a
@@ -105,9 +105,10 @@ func (p *Push) key(channel, key string) (k limit.Key) {
 // that follow here: what other loops publish is delivered here as well, between the two,
 // and must not be held against it. Deliveries are estimated (fanout).
 type admission struct {
-	lane  *Lane
-	slice int64
-	queue *limit.Admission[Job]
+	lane   *Lane
+	slice  int64
+	direct bool // the kernel sends when it is told to, not when the loop asks for events
+	queue  *limit.Admission[Job]
 
 	serving bool // run is at work: whatever is offered has to wait
 	batch   batch
@@ -149,7 +150,7 @@ func (a *admission) run() {
 		a.running += end - served
 	}
 	a.delivered, a.messages, a.until = l.shard.Delivered()-delivered, depth, end
-	l.push.feed()
+	a.feed()
 	if a.busy = false; a.queue.Len() > 0 {
 		a.goOn()
 	}
@@ -161,7 +162,7 @@ func (a *admission) goOn() {
 	if a.held() {
 		a.starve()
 		if a.held() {
-			return
+			return // they wake this one
 		}
 	}
 	a.busy = true
@@ -180,13 +181,18 @@ func (a *admission) judgeLast() {
 		sends -= min(a.answers, sends)
 	}
 	if a.delivered > 0 {
-		a.fanout.learn(took, sends, messages, a.busy)
+		a.fanout.learn(took, sends, messages, a.busy || a.direct)
 	}
 	a.sends, a.answers = all, 0
 	if a.messages > 0 {
 		each, was := took/a.messages, a.message.Load()
-		if was == 0 || a.busy || each > was { // what came after is not known of a loop that slept
-			a.message.Store(was + (each-was)/8)
+		switch {
+		case was == 0:
+			a.message.Store(each)
+		case a.busy || a.direct || each > was: // what came after is not known of a loop that slept
+			a.message.Store(was + (min(each, 4*was)-was)/8)
+		default:
+			a.message.Store(was + (each-was)/64)
 		}
 	}
 }
@@ -260,12 +266,13 @@ func (a *admission) starve() {
 }
 
 // feed wakes those that wait for this loop.
-func (p *Push) feed() {
+func (a *admission) feed() {
+	p := a.lane.push
 	if p.starving.Load() == 0 {
 		return
 	}
 	for _, l := range p.lanes {
-		if l.admission.starved.Load() && l.admission.starved.Swap(false) {
+		if l != a.lane && l.admission.starved.Load() && l.admission.starved.Swap(false) {
 			p.starving.Add(-1)
 			l.loop.Wake()
 		}

@@ -8,46 +8,41 @@ package push
 type fanout struct {
 	send, message float64 // nanoseconds
 
-	weight             float64
 	ratio, time        float64 // means
 	spread, covariance float64
 }
 
 const (
-	// fanoutGain is how quickly the line follows.
-	fanoutGain = 0.05
-	// usualMessage is what one more message in a send takes until that was measured.
-	usualMessage = 100
+	// How quickly the line follows: to more, to less, and to less where the whole is not
+	// known.
+	moreGain, lessGain, maybeGain = 0.2, 0.05, 0.01
+	// What is thought until something was measured, in nanoseconds.
+	usualSend, usualMessage = 3000, 100
 )
 
-// learn takes what sends of deliveries took together. Of a loop that slept afterwards it
-// is not known what the kernel did: it teaches only that more was needed than was thought.
+func newFanout() fanout {
+	return fanout{send: usualSend, message: usualMessage, ratio: 1, time: usualSend + usualMessage}
+}
+
+// learn takes what sends of deliveries took together. Where the kernel sends later it is
+// not known of a loop that slept afterwards what that took: not whole.
 func (f *fanout) learn(took int64, sends, deliveries uint64, whole bool) {
-	if deliveries == 0 {
-		return
-	}
 	n := float64(min(max(sends, 1), deliveries))
 	ratio, time := float64(deliveries)/n, float64(took)/n
-	if f.weight > 0 {
-		expected := f.send + ratio*f.message
-		if !whole && time < expected {
-			return
-		}
-		time = min(time, 4*expected) // somebody else had the processor
-	}
-	gain := fanoutGain
-	if f.weight < 1 { // the first few are all there is
-		f.weight += fanoutGain
-		gain = max(gain, fanoutGain/f.weight)
+	expected := f.send + ratio*f.message
+	time = min(time, 4*expected) // more is somebody else who had the processor
+	gain := lessGain
+	switch {
+	case time > expected:
+		gain = moreGain
+	case !whole:
+		gain = maybeGain
 	}
 	dr, dt := ratio-f.ratio, time-f.time
 	f.ratio += gain * dr
 	f.time += gain * dt
 	f.spread = (1 - gain) * (f.spread + gain*dr*dr)
 	f.covariance = (1 - gain) * (f.covariance + gain*dr*dt)
-	if f.message == 0 {
-		f.message = usualMessage
-	}
 	if f.spread > 0.01*f.ratio*f.ratio && f.spread > 0.1 {
 		f.message = f.covariance / f.spread
 	}
