@@ -1,9 +1,10 @@
 // Who is behind: how many, who most; a closer look, and the end of a connection.
 import { $, attr, cells, confirmed, el, list, look, text, toast } from "../dom.js";
 import { ask, post, say } from "../api.js";
-import { age, bytes, count, moment, percent, time } from "../format.js";
+import { age, bytes, count, moment, percent, rate, time } from "../format.js";
 
-const kinds = [["Waiting here", "bytes", bytes], ["Messages behind", "messages", count], ["Oldest waiting", "seconds", time]];
+const short = (how) => (v) => how(v).replace(/\.0+(?=\D|$)/, "").replace(/ ([KMG])iB$/, "$1").replace(" ", "\u2009");
+const kinds = [["Waiting here", "bytes", short(bytes)], ["Messages behind", "messages", short((v) => (v < 1000 ? count(v) : rate(v)))], ["Oldest waiting", "seconds", short(time)]];
 
 export function showConsumers(v) {
   for (const [label, key, how] of kinds) hist(label, v.lag[key], how);
@@ -19,7 +20,7 @@ function hist(label, spread, how) {
     hists.set(label, (h = { box, columns: [] }));
     spread.counts.forEach((_, i) => {
       const b = spread.bounds[i];
-      const name = i === 0 ? "none" : i < spread.bounds.length ? `≤${how(b).replace(/\.0+(?=\D|$)/, "").replace(/\.(\d*?)0+(?=\D|$)/, ".$1").replace(" ", " ")}` : "more";
+      const name = i === 0 ? "none" : i < spread.bounds.length ? `≤${how(b)}` : "more";
       const c = { n: el("span"), bar: el("i"), name: el("span", { class: "dim" }, name) };
       h.columns.push(c);
       box.append(el("div", {}, c.n, el("span", { class: "col" }, c.bar), c.name));
@@ -134,9 +135,11 @@ function showDetail(c) {
     ["", [["Subject", c.subject || "anonymous"], ["Loop", c.loop], ["Connected", `${moment(c.connected_at)} (${age(c.age_seconds)})`], ["Takes nothing now", c.stalled ? "yes, stalled" : "no"]]],
     ["Behind", [["Waiting here", bytes(c.lag_bytes)], ["Messages", count(c.lag_messages)], ["Oldest waits", time(c.lag_seconds)], ["In the kernel", bytes(c.kernel_bytes)]]],
   ];
-  if (t) {
+  const heading = "What the kernel says (TCP_INFO)";
+  if (!t) groups.push([heading, [["Nothing", "this kernel does not tell"]]]);
+  else {
     const share = (s) => `${time(s)}${t.busy_seconds > 0 ? ` (${percent(s / t.busy_seconds)})` : ""}`;
-    groups.push(["What the kernel says (TCP_INFO)", [
+    groups.push([heading, [
       ["Round trip", time(t.rtt_seconds)], ["Unsent", bytes(t.unsent_bytes)], ["Not acknowledged", `${count(t.unacked_segments)} segments`], ["Sent again", `${count(t.retransmits)} of ${count(t.data_segments_sent)}`],
       ["Had to send for", time(t.busy_seconds)], ["of it the reader was slow", share(t.receive_window_limited_seconds)], ["of it our buffer was small", share(t.send_buffer_limited_seconds)],
     ]]);

@@ -88,7 +88,7 @@ function subscribe(e) {
     end("not subscribed");
     return;
   }
-  const form = e.target, names = field(form, "channels").value.split(/[\s,]+/).filter(Boolean);
+  const form = e.target, names = field(form, "channels").value.split(/\s+/).filter(Boolean);
   const q = new URLSearchParams(names.map((n) => ["channel", n]));
   const from = field(form, "from").value;
   if (from) q.set("lastEventId", from);
