@@ -38,7 +38,7 @@ gotest() {
 
 command -v go >/dev/null || { echo "make test: Go 1.26 is needed"; echo "0 passed, 1 failed"; exit 1; }
 
-for part in autobahn npm protocols chromium slowhttptest nginx wrk h2load; do
+for part in autobahn npm protocols chromium slowhttptest nginx wrk h2load prometheus; do
   step "install $part" bash test/install.sh "$part"
 done
 step "race detector's compiler" bash test/install.sh gcc

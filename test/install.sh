@@ -8,6 +8,7 @@
 #   slowhttptest  Debian's package
 #   nginx         Debian's package
 #   wrk, h2load   Debian's packages wrk and nghttp2-client: other load generators
+#   prometheus    Prometheus and promtool from Debian's package, under .cache/: nothing is installed or started
 #   gcc           Debian's package: the race detector links with it
 #
 # Each part does nothing when it is already there. What could not be installed is
@@ -107,8 +108,20 @@ python_clients() {
   } >"$log" 2>&1 </dev/null || { say "python: $(grep -v '^WARNING' "$log" | tail -n 1)"; return 1; }
 }
 
+prometheus() {
+  local dir=$cache/prometheus log=$cache/prometheus.log
+  "$dir/usr/bin/promtool" --version >/dev/null 2>&1 && return 0
+  command -v apt-get >/dev/null || { say "prometheus: there is no apt-get to download it with"; return 1; }
+  rm -rf "$dir"
+  mkdir -p "$dir"
+  (
+    cd "$dir" && { apt-get -o APT::Sandbox::User=root download prometheus || { apt-get update && apt-get -o APT::Sandbox::User=root download prometheus; }; } &&
+      dpkg-deb -x prometheus_*.deb . && rm -f prometheus_*.deb && usr/bin/promtool --version
+  ) >"$log" 2>&1 </dev/null || { say "prometheus: $(tail -n 1 "$log")"; return 1; }
+}
+
 failed=0
-[ $# -gt 0 ] || set -- autobahn npm protocols chromium slowhttptest wrk h2load
+[ $# -gt 0 ] || set -- autobahn npm protocols chromium slowhttptest wrk h2load prometheus
 for part in "$@"; do
   case $part in
     autobahn) autobahn ;;
@@ -119,6 +132,7 @@ for part in "$@"; do
     nginx) deb nginx nginx-light ;;
     wrk) deb wrk wrk ;;
     h2load) deb h2load nghttp2-client ;;
+    prometheus) prometheus ;;
     gcc) deb gcc gcc libc6-dev ;;
     *) say "there is no part $part" && false ;;
   esac || failed=$((failed + 1))
