@@ -1,0 +1,473 @@
+package app
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/limit"
+)
+
+// withClasses makes the namespaces of a market and of its orders.
+func withClasses(c *config.Config) {
+	c.Namespaces = []hub.Namespace{
+		{Name: "default", Anonymous: true},
+		{Name: "market", Durability: hub.None, Anonymous: true, Class: "market", Policy: hub.Conflate},
+		{Name: "orders", Anonymous: true, Class: "order"},
+		{Name: "history", Anonymous: true, Class: "account"},
+	}
+}
+
+// call is a request for the publication of data.
+func call(channel, more string) string {
+	body := `{"channel":"` + channel + `","data":1` + more + `}`
+	return fmt.Sprintf("POST /api/publish HTTP/1.1\r\nHost: a\r\nX-API-Key: %s\r\nContent-Length: %d\r\n\r\n%s", testKey, len(body), body)
+}
+
+// class returns the counters of a class.
+func (g *gateway) class(c limit.Class) limit.ClassStats {
+	for _, s := range g.admissionStats() {
+		if s.Class == c {
+			return s
+		}
+	}
+	return limit.ClassStats{}
+}
+
+// blocked stops the first loop until the function it returns is called.
+func (g *gateway) blocked(t *testing.T) (release func()) {
+	t.Helper()
+	began, end := make(chan struct{}), make(chan struct{})
+	g.loops.Loops()[0].Post(func() { close(began); <-end })
+	<-began
+	release = sync.OnceFunc(func() { close(end) })
+	t.Cleanup(release)
+	return release
+}
+
+// count reads messages of a stream until it ends.
+func count(w *rawConn, n, ended *atomic.Int64) {
+	buf := make([]byte, 64<<10)
+	for {
+		k, err := w.r.Read(buf)
+		n.Add(int64(bytes.Count(buf[:k], []byte("data: "))))
+		if err != nil {
+			ended.Add(1)
+			return
+		}
+	}
+}
+
+// A load is publishers that each publish again when they are answered.
+type load struct {
+	ok, shed, other atomic.Int64
+	all             sync.WaitGroup
+}
+
+func (l *load) run(t *testing.T, g *gateway, publishers int, channel string, stop <-chan struct{}) {
+	for range publishers {
+		w := g.dial(t)
+		l.all.Go(func() {
+			request := []byte(call(channel, ""))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_, err := w.Write(request)
+				var res *http.Response
+				if err == nil {
+					res, err = http.ReadResponse(w.r, nil)
+				}
+				if err != nil {
+					l.other.Add(1)
+					return
+				}
+				_, _ = io.Copy(io.Discard, res.Body) // a broken one shows in the next
+				switch {
+				case res.StatusCode == http.StatusOK:
+					l.ok.Add(1)
+				case res.StatusCode == http.StatusServiceUnavailable && res.Header.Get("Retry-After") != "":
+					l.shed.Add(1)
+				default:
+					l.other.Add(1)
+				}
+			}
+		})
+	}
+}
+
+func TestOrdersPassAFloodOfMarketData(t *testing.T) {
+	const followers = 100
+	g := start(t, func(c *config.Config) {
+		withClasses(c)
+		c.Admission.MarketDelay = hub.Duration(500 * time.Microsecond)
+	})
+	var delivered, arrived, ended atomic.Int64
+	var streams sync.WaitGroup
+	for i := range followers + 1 {
+		channel, n := "market:a", &delivered
+		if i == followers {
+			channel, n = "orders:a", &arrived
+		}
+		w := g.dial(t)
+		w.send(crlf("GET /sse?channel=" + channel + " HTTP/1.1\nHost: a\n\n"))
+		w.head()
+		w.block()
+		streams.Go(func() { count(w, n, &ended) })
+		t.Cleanup(func() { _ = w.Close() })
+	}
+	stop := make(chan struct{})
+	end := sync.OnceFunc(func() { close(stop) })
+	t.Cleanup(end)
+	var market, orders load
+	market.run(t, g, 150, "market:a", stop)
+	orders.run(t, g, 3, "orders:a", stop)
+	eventually(t, "the market is shed and orders are not", func() bool {
+		return market.shed.Load() > 300 && market.ok.Load() > 300 && orders.ok.Load() > 100
+	})
+	end()
+	market.all.Wait()
+	orders.all.Wait()
+	if orders.shed.Load() != 0 || orders.other.Load()+market.other.Load() != 0 {
+		t.Errorf("%d orders were shed; %d and %d answers are no answers", orders.shed.Load(), orders.other.Load(), market.other.Load())
+	}
+	for _, f := range []struct {
+		class limit.Class
+		load  *load
+	}{{limit.Market, &market}, {limit.Order, &orders}} {
+		s := g.class(f.class)
+		if s.Offered != s.Admitted+s.Refused+s.Expired+s.Conflated+s.Abandoned || s.Queued != 0 {
+			t.Errorf("%v: %+v does not add up", f.class, s)
+		}
+		if int64(s.Admitted) != f.load.ok.Load() || int64(s.Refused+s.Expired) != f.load.shed.Load() {
+			t.Errorf("%v: %+v, and clients were answered %d and %d", f.class, s, f.load.ok.Load(), f.load.shed.Load())
+		}
+	}
+	eventually(t, "every message is delivered", func() bool {
+		return delivered.Load() == followers*market.ok.Load() && arrived.Load() == orders.ok.Load()
+	})
+	if n := ended.Load(); n != 0 {
+		t.Errorf("%d subscribers were closed", n)
+	}
+	if s := g.loops.Loops()[0].Stats().Panics + g.loops.Loops()[1].Stats().Panics; s != 0 {
+		t.Errorf("%d panics", s)
+	}
+}
+
+// queueing is a gateway of one loop whose every request of a class waits.
+func queueing(t *testing.T) *gateway {
+	t.Helper()
+	return start(t, func(c *config.Config) {
+		withClasses(c)
+		c.EventLoop.Loops, c.Admission.Slice = 1, 1
+	})
+}
+
+func TestOfWaitingPublicationsWithAKeyOnlyTheNewestIsMade(t *testing.T) {
+	g := queueing(t)
+	s := g.sse(t, "channel=market:a", "")
+	s.block()
+	const n = 20
+	var publishers []*rawConn
+	for range n {
+		w := g.dial(t)
+		w.send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+		w.answer("GET")
+		publishers = append(publishers, w)
+	}
+	release := g.blocked(t)
+	for i, w := range publishers {
+		w.send(strings.Replace(call("market:a", `,"key":"EURUSD"`), `"data":1`, fmt.Sprintf(`"data":%d`, i%10), 1))
+	}
+	release()
+	conflated, made := 0, 0
+	for _, w := range publishers {
+		res, body := w.answer("POST")
+		var r struct {
+			Result struct{ Conflated bool }
+		}
+		if res.StatusCode != http.StatusOK || json.Unmarshal(body, &r) != nil {
+			t.Fatalf("%d %s", res.StatusCode, body)
+		}
+		if r.Result.Conflated {
+			conflated++
+		} else {
+			made++
+		}
+	}
+	if conflated == 0 {
+		t.Error("none was conflated")
+	}
+	for range made {
+		if b := s.block(); !strings.Contains(b, "data: ") {
+			t.Errorf("%q", b)
+		}
+	}
+	if st := g.class(limit.Market); int(st.Conflated) != conflated || int(st.Admitted) != made || st.Queued != 0 {
+		t.Errorf("%+v, and clients were answered %d and %d", st, conflated, made)
+	}
+}
+
+func TestClientsThatVanishLeaveTheQueue(t *testing.T) {
+	g := queueing(t)
+	const n = 30
+	var publishers []*rawConn
+	for range n {
+		w := g.dial(t)
+		w.send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+		w.answer("GET")
+		publishers = append(publishers, w)
+	}
+	release := g.blocked(t)
+	for _, w := range publishers {
+		w.send(call("orders:a", ""))
+	}
+	for _, w := range publishers[n/2:] {
+		_ = w.Conn.(*net.TCPConn).SetLinger(0)
+		_ = w.Close()
+	}
+	release()
+	for _, w := range publishers[:n/2] {
+		if res, body := w.answer("POST"); res.StatusCode != http.StatusOK {
+			t.Errorf("%d %s", res.StatusCode, body)
+		}
+	}
+	eventually(t, "the queue is empty", func() bool { return g.class(limit.Order).Queued == 0 })
+	s := g.class(limit.Order)
+	if s.Offered != s.Admitted+s.Abandoned || s.Refused+s.Expired != 0 {
+		t.Errorf("%+v", s)
+	}
+	if res, _ := publishers[0].ask(call("orders:a", "")); res.StatusCode != http.StatusOK {
+		t.Errorf("afterwards: %d", res.StatusCode)
+	}
+}
+
+// ask sends a request and reads the answer.
+func (w *rawConn) ask(request string) (*http.Response, []byte) {
+	w.send(request)
+	method, _, _ := strings.Cut(request, " ")
+	return w.answer(method)
+}
+
+func TestHistoryRestsWhileProcessorsAreShort(t *testing.T) {
+	g := start(t, withClasses)
+	at := g.publish(t, "history:a", "1")
+	resume := fmt.Sprintf("%s-%d", at.Epoch, at.Offset-1)
+	first := func() string { return g.sse(t, "channel=history:a&lastEventId="+resume, "").block() }
+	rests := func(on bool) {
+		g.push.Guard(1, on)
+		for _, l := range g.loops.Loops() { // it is there when what follows is done
+			done := make(chan struct{})
+			l.Post(func() { close(done) })
+			<-done
+		}
+	}
+	rests(true)
+	if b := first(); !strings.Contains(b, "retry: ") || !strings.Contains(b, `"code":1013`) {
+		t.Errorf("a client that asks for history is told %q", b)
+	}
+	w := g.dial(t)
+	w.send(crlf("GET /ws?channel=history:a&since=" + resume + " HTTP/1.1\nHost: a\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n" +
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\n"))
+	if res, _ := w.answer("GET"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
+		t.Errorf("over WebSocket: %d", res.StatusCode)
+	}
+	if b := g.sse(t, "channel=history:a", "").block(); !strings.Contains(b, "id: ") {
+		t.Errorf("one that asks for none is told %q", b)
+	}
+	rests(false)
+	if s := g.class(limit.Replay); s.Refused != 2 {
+		t.Errorf("%+v", s)
+	}
+	s := g.sse(t, "channel=history:a&lastEventId="+resume, "")
+	s.block()
+	if b := s.block(); !strings.Contains(b, "data: 1") {
+		t.Errorf("afterwards %q", b)
+	}
+}
+
+func TestTheGuardHalvesAtOnceAndGivesBackByTenths(t *testing.T) {
+	g := guard{bound: 2 * time.Millisecond, scale: 1}
+	f := func(p99 time.Duration, scale float64, rest bool) {
+		t.Helper()
+		if g.look(p99); g.scale < scale-1e-9 || g.scale > scale+1e-9 || g.rest != rest {
+			t.Errorf("scale %.2f, rest %v, want %.2f and %v", g.scale, g.rest, scale, rest)
+		}
+	}
+	f(time.Millisecond, 1, false)
+	f(3*time.Millisecond, 0.5, true)
+	f(3*time.Millisecond, 0.25, true)
+	f(time.Millisecond, 0.35, true)
+	f(time.Millisecond, 0.45, true)
+	f(time.Millisecond, 0.55, false)
+	for range 6 {
+		g.look(time.Millisecond)
+	}
+	f(0, 1, false)
+	g.bound = -1
+	f(time.Second, 1, false)
+}
+
+// governed turns the governor on with a memory limit.
+func governed(limit int64, soft, hard float64) func(*config.Config) {
+	return func(c *config.Config) {
+		on := true
+		c.Governor.Enabled, c.Governor.NoCanaries = &on, true
+		c.Governor.Interval, c.Governor.Window = hub.Duration(20*time.Millisecond), hub.Duration(time.Second)
+		c.Governor.Memory.Limit, c.Governor.Thresholds.Soft, c.Governor.Thresholds.Hard = limit, soft, hard
+	}
+}
+
+func TestWithLittleMemoryNewSubscriptionsAreSentAway(t *testing.T) {
+	g := start(t, governed(1<<40, 1e-9, 0.99))
+	eventually(t, "new ones are sent away", func() bool {
+		return g.push.Stats().Overloaded > 0 || strings.Contains(g.sse(t, "channel=a", "").block(), "1013")
+	})
+	w := g.dial(t)
+	w.send(crlf("GET /ws?channel=a HTTP/1.1\nHost: a\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\n"))
+	if res, _ := w.answer("GET"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
+		t.Errorf("over WebSocket: %d", res.StatusCode)
+	}
+	g.publish(t, "a", "1") // publishing goes on
+}
+
+func TestWithoutMemoryNobodyNewIsLetInAndWhoIsThereStays(t *testing.T) {
+	g := start(t, nil)
+	there := g.dial(t)
+	there.ask("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+	g.admission.full.Store(true)
+	if w := g.dial(t); !w.closed() {
+		t.Error("a new connection is served")
+	}
+	if res, _ := there.ask("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusOK {
+		t.Errorf("one that was there: %d", res.StatusCode)
+	}
+	g.admission.full.Store(false)
+	if res, _ := g.dial(t).ask("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusOK {
+		t.Errorf("afterwards: %d", res.StatusCode)
+	}
+	if a := &g.admission; a.refused.memory.Load()+a.refused.files.Load() != 1 {
+		t.Error("it is not counted")
+	}
+}
+
+func TestATinyMemoryLimitRefusesConnections(t *testing.T) {
+	g := start(t, governed(16<<20, 0.5, 0.6))
+	eventually(t, "connections are refused", func() bool {
+		c, err := net.Dial("tcp", g.Addr().String())
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, _ = c.Write([]byte("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")) // it may be closed already
+		n, _ := c.Read(make([]byte, 1))
+		return n == 0
+	})
+	if g.admission.refused.memory.Load() == 0 {
+		t.Error("it is not counted")
+	}
+	res, err := http.Get("http://" + g.AdminAddr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if b, _ := io.ReadAll(res.Body); !bytes.Contains(b, []byte(`weir_budget_level{budget="memory"} 2`)) {
+		t.Error("the operator does not see it")
+	}
+}
+
+func TestAnAddressHasSoManyConnections(t *testing.T) {
+	g := start(t, func(c *config.Config) { c.Limits.PerAddress.Connections = 3 })
+	ok := func(w *rawConn) bool {
+		if _, err := w.Write([]byte("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")); err != nil {
+			return false
+		}
+		res, err := http.ReadResponse(w.r, nil)
+		if err != nil {
+			return false
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		return res.StatusCode == http.StatusOK
+	}
+	var open []*rawConn
+	for range 3 {
+		w := g.dial(t)
+		if !ok(w) {
+			t.Fatal("one of three is refused")
+		}
+		open = append(open, w)
+	}
+	if ok(g.dial(t)) {
+		t.Error("a fourth is served")
+	}
+	_ = open[0].Close()
+	eventually(t, "there is room again", func() bool { return ok(g.dial(t)) })
+	if n := g.admission.front.Stats().Connections; n == 0 {
+		t.Error("it is not counted")
+	}
+}
+
+func TestPublishersAndSubscribersAreHeldToTheirRates(t *testing.T) {
+	g := start(t, func(c *config.Config) {
+		c.Trusted.Proxies = []string{"127.0.0.1"}
+		rate := limit.Rate{PerSecond: 0.001, Burst: 2}
+		c.Limits.PerAddress.PublishRate, c.Limits.PerAddress.SubscribeRate = rate, rate
+		c.Limits.PerAddress.ConnectRate, c.Limits.PerAddress.Connections = rate, 1 // not for the proxy's own
+		c.Limits.Exempt = []string{"10.9.0.0/16"}
+	})
+	f := func(client string, want ...int) {
+		t.Helper()
+		w := g.dial(t)
+		for i, status := range want {
+			res, body := w.ask(strings.Replace(call("a", ""), "Host: a\r\n", "Host: a\r\nX-Forwarded-For: "+client+"\r\n", 1))
+			if res.StatusCode != status {
+				t.Errorf("%s, publication %d: %d %s", client, i, res.StatusCode, body)
+			}
+			if status == http.StatusTooManyRequests && res.Header.Get("Retry-After") == "" {
+				t.Errorf("%s: no Retry-After", client)
+			}
+		}
+	}
+	f("192.0.2.1", 200, 200, 429, 429)
+	f("192.0.2.2", 200, 200, 429)
+	f("10.9.1.1", 200, 200, 200, 200)
+	for i := range 3 {
+		w := g.dial(t)
+		w.send(crlf("GET /sse?channel=a HTTP/1.1\nHost: a\nX-Forwarded-For: 192.0.2.3\n\n"))
+		if res := w.head(); res.StatusCode != http.StatusOK {
+			t.Errorf("subscription %d: %d", i, res.StatusCode)
+		}
+		if away := strings.Contains(w.block(), "1013"); away != (i == 2) {
+			t.Errorf("subscription %d is sent away: %v", i, away)
+		}
+	}
+	if s := g.admission.front.Stats(); s.Publish != 3 || s.Subscribe != 1 || s.ConnectRate+s.Connections != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestTheBoardShowsClasses(t *testing.T) {
+	g := start(t, withClasses)
+	g.publish(t, "orders:a", "1")
+	all := g.admissionView(g.admissionStats(), nil, 0)
+	if len(all) != int(limit.Classes)-1 || all[1].Class != "order" || all[1].Offered != 1 || all[1].Admitted != 1 {
+		t.Errorf("%+v", all)
+	}
+	plain := start(t, nil)
+	if all := plain.admissionView(plain.admissionStats(), nil, 0); len(all) != 0 {
+		t.Errorf("without classes: %+v", all)
+	}
+}
