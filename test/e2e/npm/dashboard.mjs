@@ -76,7 +76,7 @@ const does = {
     await page.waitForFunction((s) => document.querySelector(s).width > 50, selector);
     return page.evaluate((s) => {
       const c = document.querySelector(s), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();
-      for (let i = 0; i < d.length; i += 4) seen.add((d[i] << 16) | (d[i + 1] << 8) | d[i + 2]);
+      for (let i = 0; i < d.length; i += 4) if (d[i + 3]) seen.add((d[i] << 16) | (d[i + 1] << 8) | d[i + 2]);
       return seen.size;
     }, selector);
   },
