@@ -35,7 +35,7 @@ func positionJSON(at hub.Position) []byte {
 
 // publication is what a call publishes on a channel.
 func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *protocol.Error) {
-	in, _, e := s.channel(channel)
+	in, ns, e := s.channel(channel)
 	switch {
 	case e != nil:
 		return hub.Publication{}, e
@@ -45,7 +45,7 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 		return hub.Publication{}, &protocol.ErrorBadRequest
 	}
 	p := hub.Publication{Channel: in, IdempotencyKey: c.IdempotencyKey}
-	a := hub.Attributes{Tags: c.Tags}
+	a := hub.Attributes{Tags: c.Tags, Private: guarded(in, ns)}
 	switch {
 	case c.B64Data != "":
 		b, err := base64.StdEncoding.DecodeString(c.B64Data)
@@ -58,7 +58,7 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 	default:
 		p.Data = c.Data
 	}
-	if a.Tags != nil || a.Payload != hub.JSON {
+	if a.Tags != nil || a.Payload != hub.JSON || a.Private {
 		if a.Validate() != nil {
 			return p, &protocol.ErrorBadRequest
 		}

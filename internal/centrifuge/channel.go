@@ -74,6 +74,13 @@ func usersOf(channel string) (users []string, limited bool) {
 	return strings.Split(list, ","), true
 }
 
+// guarded reports whether a subscription needs more than that the namespace is open.
+// What is published there is private for other protocols.
+func guarded(channel string, n *namespace) bool {
+	_, limited := usersOf(channel)
+	return isPrivate(channel) || limited && n.AllowUserLimited
+}
+
 // channel checks a channel of a client's and returns its name in the hub.
 func (s *Server) channel(name string) (string, *namespace, *protocol.Error) {
 	in, ok := hubName(name)

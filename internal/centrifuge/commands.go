@@ -179,10 +179,10 @@ func (s *session) publish(c *protocol.Command) {
 	}
 	data := bytes.Clone(c.Sub.Data)
 	if ns.PublishProxy {
-		s.publishByProxy(c.ID, in, data)
+		s.publishByProxy(c.ID, in, ns, data)
 		return
 	}
-	s.publishNow(c.ID, hub.Publication{Channel: in, Data: data}, nil)
+	s.publishNow(c.ID, hub.Publication{Channel: in, Data: data}, &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Private: guarded(in, ns)})
 }
 
 func (s *session) mayPublish(channel string, ns *namespace) bool {
@@ -202,13 +202,14 @@ func (n *namespace) takes(data []byte) bool {
 }
 
 // publishNow publishes what the client sent, in its name.
-func (s *session) publishNow(id uint32, p hub.Publication, tags map[string]string) {
+func (s *session) publishNow(id uint32, p hub.Publication, a *hub.Attributes) {
 	info := s.clientInfo()
 	if x := s.find(p.Channel); x != nil && x.owned() != nil {
 		info.Chan = x.owned().info
 	}
-	p.Attributes = &hub.Attributes{Info: info.AppendInfo(nil), Payload: payloadKind(p.Data, s.kind().enc), Tags: tags}
-	if p.Attributes.Validate() != nil {
+	a.Info = info.AppendInfo(nil)
+	p.Attributes = a
+	if a.Validate() != nil {
 		s.fail(id, protocol.ErrorBadRequest)
 		return
 	}
@@ -263,8 +264,7 @@ func (s *session) asked(c *protocol.Command, has func(*namespace) bool, r func(*
 // mayAsk keeps channels that are meant for few from those who are not among them: what
 // a namespace allows everybody does not count there.
 func (s *session) mayAsk(channel string, n *namespace) bool {
-	_, limited := usersOf(channel)
-	if !isPrivate(channel) && !(limited && n.AllowUserLimited) || s.srv().cfg.Insecure || s.find(channel) != nil {
+	if !guarded(channel, n) || s.srv().cfg.Insecure || s.find(channel) != nil {
 		return true
 	}
 	granted, _ := s.mayRead(channel, n)

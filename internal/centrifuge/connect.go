@@ -48,7 +48,7 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 
 func (s *session) connectByToken(c *connect) {
 	s.withClaims(s.srv().tokens, c.req.Token, s.work, func(got *claims, err error) {
-		if err != nil {
+		if err = got.forConnection(err); err != nil {
 			e, d := verdict(err)
 			s.refuse(c, e, d)
 			return
@@ -205,7 +205,7 @@ func (s *session) uniSubs(c *connect) ([]want, *protocol.Error) {
 			return nil, e
 		}
 		granted, open := s.mayRead(in, ns)
-		if !granted && !open {
+		if !granted && (!open || ns.SubscribeProxy) { // the proxy decides, which only commands ask
 			return nil, &protocol.ErrorPermissionDenied
 		}
 		w := want{channel: in, ns: ns, connect: c}

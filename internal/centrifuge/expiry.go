@@ -90,7 +90,7 @@ func (s *session) refresh(id uint32, token string) {
 	}
 	srv := s.srv()
 	s.withClaims(srv.tokens, token, s.ordered(id), func(got *claims, err error) {
-		if err != nil {
+		if err = got.forConnection(err); err != nil {
 			switch e, d := verdict(err); {
 			case d != nil:
 				s.disconnect(*d)

@@ -151,13 +151,13 @@ func (b *backend) ask(ctx context.Context, q *question) (*answer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBackend, err)
 	}
-	for name, value := range b.cfg.StaticHeaders {
-		req.Header.Set(name, value)
-	}
 	for name, value := range q.headers {
 		if slices.Contains(b.headers, name) {
 			req.Header.Set(name, value)
 		}
+	}
+	for name, value := range b.cfg.StaticHeaders { // which the backend may go by: the client's do not count
+		req.Header.Set(name, value)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	res, err := b.client.Do(req)
@@ -367,7 +367,7 @@ func (s *session) subscribeByProxy(w want, data []byte) {
 }
 
 // publishByProxy asks whether the client may publish, and what.
-func (s *session) publishByProxy(id uint32, channel string, data []byte) {
+func (s *session) publishByProxy(id uint32, channel string, ns *namespace, data []byte) {
 	srv := s.srv()
 	q := s.question()
 	q.Channel = wireName(channel)
@@ -379,10 +379,11 @@ func (s *session) publishByProxy(id uint32, channel string, data []byte) {
 		if !ok {
 			return
 		}
+		a := &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Tags: r.Tags, Private: guarded(channel, ns)}
 		if r.data != nil {
-			data = r.data
+			data, a.Payload = r.data, payloadKind(r.data, protocol.Protobuf) // nobody has checked it
 		}
-		s.publishNow(id, hub.Publication{Channel: channel, Data: data, IdempotencyKey: r.IdempotencyKey}, r.Tags)
+		s.publishNow(id, hub.Publication{Channel: channel, Data: data, IdempotencyKey: r.IdempotencyKey}, a)
 	})
 }
 

@@ -129,6 +129,15 @@ func readClaims(payload []byte, expires time.Time, err error) (*claims, error) {
 	return c, nil
 }
 
+// forConnection returns err, or why c is no token to connect with: one for a channel is
+// given away more easily, and says less.
+func (c *claims) forConnection(err error) error {
+	if err == nil && c.Channel != "" {
+		return fmt.Errorf("%w: it is for a channel", auth.ErrBadToken)
+	}
+	return err
+}
+
 // unixTime is the time of a claim; 0 means never.
 func unixTime(seconds int64) time.Time {
 	if seconds <= 0 {

@@ -1,0 +1,118 @@
+package centrifuge_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/centrifuge"
+)
+
+func TestTokensForChannelsDoNotConnect(t *testing.T) {
+	n := start(t, settings{})
+	of := token(t, map[string]any{"sub": "42", "channel": "$news"})
+	c := n.dial("/connection/websocket")
+	c.say(`{"id":1,"connect":{"token":"` + of + `"}}`)
+	c.closes(3500, "invalid token")
+	c = n.connect(`{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}`)
+	c.say(`{"id":2,"refresh":{"token":"` + of + `"}}`)
+	c.closes(3500, "invalid token")
+}
+
+func TestWhatIsPublishedOnGuardedChannelsIsPrivateElsewhere(t *testing.T) {
+	n := start(t, settings{cfg: centrifuge.Config{Namespaces: map[string]centrifuge.Namespace{"default": open}}})
+	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}`)
+	private := func(channel string) bool {
+		t.Helper()
+		m, err := n.hub.Latest(t.Context(), channel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Attributes != nil && m.Attributes.Private
+	}
+	f := func(channel string, want bool) {
+		t.Helper()
+		if n.wantAPI("publish", `{"channel":"`+channel+`","data":1}`, `{"result":"?"}`); private(channel) != want {
+			t.Errorf("published on %s by the server API: want private %v", channel, want)
+		}
+		c.say(`{"id":2,"publish":{"channel":"` + channel + `","data":2}}`)
+		if c.expect(`{"id":2,"publish":{}}`); private(channel) != want {
+			t.Errorf("published on %s by a client: want private %v", channel, want)
+		}
+	}
+	f("news", false)
+	f("$news", true)
+	f("news#42", true)
+	c.subscribe(`{"channel":"news#42"}`)
+	n.wantAPI("publish", `{"channel":"news#42","data":3}`, `{"result":"?"}`)
+	for !strings.Contains(c.next(), `"data":3`) { // what comes before it is the client's own coming
+	}
+}
+
+func TestProxiedNamespacesAreNotOpenToUnidirectionalClients(t *testing.T) {
+	b := startBackend(t)
+	s := b.settings()
+	s.cfg.AnonymousConnect, s.cfg.Proxies.Connect = true, centrifuge.Proxy{}
+	asks := proxied
+	asks.AllowSubscribeForClient, asks.AllowSubscribeForAnonymous = true, true
+	s.cfg.Namespaces = map[string]centrifuge.Namespace{"default": asks}
+	n := start(t, s)
+	b.answer("/subscribe", `{"error":{"code":403,"message":"not for you"}}`)
+	c := n.dial("/connection/uni_websocket")
+	c.say(`{"subs":{"news":{}}}`)
+	c.closes(3507, "permission denied")
+}
+
+func TestBackendsAreNotToldByClientsWhatTheConfigurationSays(t *testing.T) {
+	b := startBackend(t)
+	s := b.settings()
+	s.cfg.Proxies.Connect.HTTPHeaders = []string{"X-Static", "X-Tenant"}
+	n := start(t, s)
+	b.answer("/connect", `{"result":{"user":"42"}}`)
+	c := n.dialWith("/connection/websocket", http.Header{"X-Static": {"mine"}})
+	c.say(`{"id":1,"connect":{"headers":{"x-static":"mine"}}}`)
+	c.expect(`{"id":1,"connect":"?"}`)
+	if _, h := b.question("/connect"); h.Get("X-Static") != "s" {
+		t.Errorf("X-Static: %q", h.Get("X-Static"))
+	}
+}
+
+func TestWhatABackendHasPublishedIsCheckedForJSON(t *testing.T) {
+	b := startBackend(t)
+	n := start(t, b.settings())
+	b.answer("/connect", `{"result":{"user":"42"}}`)
+	c := n.connect("{}")
+	b.answer("/publish", `{"result":{"b64data":"`+base64.StdEncoding.EncodeToString([]byte("}\n{\xff"))+`"}}`)
+	c.say(`{"id":2,"publish":{"channel":"news","data":{}}}`)
+	c.expect(`{"id":2,"publish":{}}`)
+	m, err := n.hub.Latest(t.Context(), "news")
+	if err != nil || m.Attributes.Payload != hub.Binary {
+		t.Errorf("%+v, %v: want it kept as bytes", m, err)
+	}
+}
+
+func TestBatchesAreBoundedBeforeTheyAreRead(t *testing.T) {
+	n := start(t, settings{})
+	one := `{"publish":{"channel":"news","data":1}}`
+	var got struct{ Replies []json.RawMessage }
+	_, text := n.api("batch", `{"commands":[`+one+strings.Repeat(","+one, 999)+`]}`)
+	if err := json.Unmarshal([]byte(text), &got); err != nil || len(got.Replies) != 1000 {
+		t.Errorf("%d replies, %v", len(got.Replies), err)
+	}
+	if status, text := n.api("batch", `{"commands":[{}`+strings.Repeat(",{}", 1_000_000)+`]}`); status != http.StatusBadRequest || !strings.Contains(text, "1000 commands") || len(text) > 1000 {
+		t.Errorf("%d %.200s", status, text)
+	}
+	for _, body := range []string{`{"commands":{}}`, `{"commands":[1]}`, `{"commands":"x"}`} {
+		if status, text := n.api("batch", body); status != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", body, status, text)
+		}
+	}
+	for _, body := range []string{`{"commands":null}`, `{"commands":[]}`, `{}`} {
+		if status, text := n.api("batch", body); status != http.StatusOK || text != `{"replies":[]}` {
+			t.Errorf("%s: %d %s", body, status, text)
+		}
+	}
+}
