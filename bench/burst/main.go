@@ -20,7 +20,7 @@ import (
 // options are the flags.
 type options struct {
 	weir, engine, cpus, metrics string
-	loops, subscribers          int
+	loops, subscribers, payload int
 	base, times, orders         float64
 	settle, burst, after        time.Duration
 	unclassed, guard            bool
@@ -35,6 +35,7 @@ func main() {
 	flag.StringVar(&o.metrics, "metrics", "", "write the gateway's metrics at the end to this `file`")
 	flag.IntVar(&o.loops, "loops", 2, "event loops of the gateway")
 	flag.IntVar(&o.subscribers, "subscribers", 200, "subscribers of the market's channel")
+	flag.IntVar(&o.payload, "payload", 4096, "`bytes` of a message of the market, which is compressed for its subscribers")
 	flag.Float64Var(&o.base, "base", 0.6, "base load as a `part` of the capacity")
 	flag.Float64Var(&o.times, "times", 3, "the burst in `times` of the base")
 	flag.Float64Var(&o.orders, "orders", 0.1, "orders as a `part` of all")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -65,7 +66,7 @@ eventloop: {engine: %q, loops: %d}
 auth: {api_keys: [{name: burst, key: %s, publish: ["**"]}]}
 admission: {guard: %s}
 namespaces:
-  - {name: market, durability: none, anonymous: true, class: %q}
+  - {name: market, durability: none, anonymous: true, compress: true, class: %q}
   - {name: orders, durability: none, anonymous: true, class: %q}
 `, addr, adminAddr, o.engine, o.loops, key, guard, market, order)
 	file := filepath.Join(dir, "weir.yaml")
@@ -112,11 +113,22 @@ func (g *gateway) cpu() time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
+// prices is a snapshot of a market of about size bytes, as a text: different numbers that
+// compress as numbers do.
+func prices(size int) string {
+	r := rand.New(rand.NewPCG(1, 2))
+	var b strings.Builder
+	for b.Len() < size {
+		fmt.Fprintf(&b, "EURUSD %.5f %.5f %d;", 1+r.Float64(), 1+r.Float64(), r.IntN(1e6))
+	}
+	return b.String()[:size]
+}
+
 // spec is the load of one kind of publication.
-func (g *gateway) spec(channel string, publishers int) loadgen.Spec {
+func (g *gateway) spec(channel string, publishers, size int) loadgen.Spec {
 	return loadgen.Spec{
 		Kind: loadgen.HTTP, Target: g.url + "/api/publish", Method: "POST", Conns: publishers, Pipeline: 1,
-		Headers: []string{"X-API-Key: " + key}, Body: `{"channel":"` + channel + `","data":"` + strings.Repeat("x", 128) + `"}`,
+		Headers: []string{"X-API-Key: " + key}, Body: `{"channel":"` + channel + `","data":"` + prices(size) + `"}`,
 		Window: 250 * time.Millisecond, Warmup: 2 * time.Second,
 	}
 }
@@ -143,12 +155,12 @@ func generate(ctx context.Context, specs ...loadgen.Spec) ([]*loadgen.Result, er
 // search finds the highest rate of the mix that the gateway without classes carries
 // within the latency that admission aims at.
 func (g *gateway) search(ctx context.Context, o *options) (float64, error) {
-	market, err := loadgen.New(g.spec("market:EURUSD", 512), nil)
+	market, err := loadgen.New(g.spec("market:EURUSD", 512, o.payload), nil)
 	if err != nil {
 		return 0, err
 	}
 	defer market.Close()
-	orders, err := loadgen.New(g.spec("orders:new", 128), nil)
+	orders, err := loadgen.New(g.spec("orders:new", 128, 128), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -221,7 +233,7 @@ func run(ctx context.Context, o *options) (*result, error) {
 	if stop, err = g.subscribe(ctx, o); err != nil {
 		return nil, err
 	}
-	specs := []loadgen.Spec{g.spec("market:EURUSD", 512), g.spec("orders:new", 128)}
+	specs := []loadgen.Spec{g.spec("market:EURUSD", 512, o.payload), g.spec("orders:new", 128, 128)}
 	for i, part := range []float64{1 - o.orders, o.orders} {
 		base := r.Capacity * o.base * part
 		specs[i].Stages = []loadgen.Stage{
@@ -245,10 +257,13 @@ func run(ctx context.Context, o *options) (*result, error) {
 	r.Closed = g.ended.Load()
 	stop()
 	r.Delivered = n
-	r.Expected = uint64(o.subscribers)*g.admitted("market") + g.admitted("order")
+	r.Expected = plain*g.admitted("market") + g.admitted("order")
 	r.judge(o, both[0], both[1])
 	return r, nil
 }
+
+// plain is how many of the market's subscribers take it uncompressed and are counted.
+const plain = 2
 
 // subscribe opens the subscribers: those of the market, and one of the orders. They only
 // count, so that the generator takes as little of the machine as can be.
@@ -268,19 +283,26 @@ func (g *gateway) subscribe(ctx context.Context, o *options) (stop func(), err e
 		if i == o.subscribers {
 			channel = "orders:new"
 		}
+		counts := i >= o.subscribers-plain // the others cannot be counted without decoding
+		accept := "Accept-Encoding: gzip\r\n"
+		if counts {
+			accept = ""
+		}
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(g.url, "http://"))
 		if err != nil {
 			return stop, err
 		}
 		conns = append(conns, c)
-		if _, err := fmt.Fprintf(c, "GET /sse?channel=%s HTTP/1.1\r\nHost: a\r\n\r\n", channel); err != nil {
+		if _, err := fmt.Fprintf(c, "GET /sse?channel=%s HTTP/1.1\r\nHost: a\r\n%s\r\n", channel, accept); err != nil {
 			return stop, err
 		}
 		all.Go(func() {
 			buf := make([]byte, 256<<10)
 			for {
 				n, err := c.Read(buf)
-				g.delivered.Add(uint64(bytes.Count(buf[:n], []byte("data: "))))
+				if counts {
+					g.delivered.Add(uint64(bytes.Count(buf[:n], []byte("data: "))))
+				}
 				if err != nil {
 					if !over.Load() {
 						g.ended.Add(1)
