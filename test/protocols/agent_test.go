@@ -214,10 +214,34 @@ func (a *agent) must(line obj) json.RawMessage {
 	return r
 }
 
-// make makes a client named name.
+// then are the methods that are called at once on a thing that is made: each is its
+// name and arguments.
+type then [][]any
+
+// on has the events of these names come to next; how says the library's method for it.
+func on(how string, events ...string) then {
+	var list then
+	for _, e := range events {
+		list = append(list, []any{how, e, emit(e)})
+	}
+	return list
+}
+
+// split takes the then out of arguments.
+func split(args []any) ([]any, then) {
+	if n := len(args); n > 0 {
+		if list, ok := args[n-1].(then); ok {
+			return args[:n-1], list
+		}
+	}
+	return args, nil
+}
+
+// make makes a client named name. The last argument may be a then.
 func (a *agent) make(kind, name string, args ...any) {
 	a.t.Helper()
-	a.must(obj{"new": kind, "as": name, "args": args})
+	args, list := split(args)
+	a.must(obj{"new": kind, "as": name, "args": args, "then": list})
 }
 
 // call calls a method and returns its result.
@@ -226,10 +250,12 @@ func (a *agent) call(on, method string, args ...any) json.RawMessage {
 	return a.must(obj{"on": on, "call": method, "args": args})
 }
 
-// name is call for a method that returns a thing, which is then known as name.
+// name is call for a method that returns a thing, which is then known as name. The
+// last argument may be a then.
 func (a *agent) name(name, on, method string, args ...any) {
 	a.t.Helper()
-	a.must(obj{"on": on, "call": method, "args": args, "as": name})
+	args, list := split(args)
+	a.must(obj{"on": on, "call": method, "args": args, "as": name, "then": list})
 }
 
 // refused calls a method that must fail, and returns how.
@@ -247,15 +273,6 @@ func (a *agent) refused(on, method string, args ...any) fault {
 func (a *agent) get(on, path string) string {
 	a.t.Helper()
 	return text(a.must(obj{"on": on, "get": path}))
-}
-
-// listen has the client's events of these names come to next. How says the method
-// that the library has for it.
-func (a *agent) listen(on, how string, events ...string) {
-	a.t.Helper()
-	for _, e := range events {
-		a.call(on, how, e, emit(e))
-	}
 }
 
 // answering has f answer what the client asks under that name.

@@ -51,8 +51,7 @@ func (tr transport) connect(a *agent, addr, name string, options obj) {
 	a.t.Helper()
 	a.make(tr.kind, name, tr.transports, over(obj{
 		"emulation": "http://" + addr + "/emulation", "minReconnectDelay": 50, "maxReconnectDelay": 1000, "timeout": 20_000, "maxServerPingDelay": 30_000,
-	}, options))
-	a.listen(name, "on", clientEvents...)
+	}, options), on("on", clientEvents...))
 	a.call(name, "connect")
 }
 
@@ -61,8 +60,7 @@ func (tr transport) connect(a *agent, addr, name string, options obj) {
 func subscribe(a *agent, client, channel string, options obj) (name string) {
 	a.t.Helper()
 	name = client + "/" + channel
-	a.name(name, client, "newSubscription", channel, options)
-	a.listen(name, "on", subEvents...)
+	a.name(name, client, "newSubscription", channel, options, on("on", subEvents...))
 	a.call(name, "subscribe")
 	return name
 }
@@ -249,8 +247,7 @@ func (c *talk) refreshes() {
 		asked <- struct{}{}
 		return judge.Token(judge.Claims{"sub": name, "channel": "closed:" + c.channel, "exp": time.Now().Add(3 * time.Second).Unix()})
 	})
-	c.a.name(sub, name, "newSubscription", "closed:"+c.channel, obj{"getToken": ask("sub token")})
-	c.a.listen(sub, "on", subEvents...)
+	c.a.name(sub, name, "newSubscription", "closed:"+c.channel, obj{"getToken": ask("sub token")}, on("on", subEvents...))
 	c.a.call(sub, "subscribe")
 	c.a.next(sub, "subscribed")
 	for range 4 { // the first ones, and one or the other again
@@ -292,8 +289,7 @@ func TestCentrifugeRefusesWhatItLacks(t *testing.T) {
 		a.next(name, "connected")
 		for kind, method := range map[string]string{"map": "newMapSubscription", "poll": "newSharedPollSubscription"} {
 			sub := name + "/" + kind
-			a.name(sub, name, method, "of-kind-"+kind, obj{})
-			a.listen(sub, "on", "subscribed", "unsubscribed", "error")
+			a.name(sub, name, method, "of-kind-"+kind, obj{}, on("on", "subscribed", "unsubscribed", "error"))
 			a.call(sub, "subscribe")
 			expect(t, kind, field(t, a.next(sub, "unsubscribed"), "code"), 108)
 		}

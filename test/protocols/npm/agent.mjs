@@ -4,6 +4,7 @@
 //
 //   {"id":1,"new":"Centrifuge","as":"a","args":[…]}        makes one; its name is a
 //   {"id":2,"on":"a","call":"publish","args":[…],"as":"b"}  calls a method; what it returns is named b
+//     with "then":[["on","x",{"$emit":"x"}],…]              and these methods of b are called at once
 //   {"id":3,"on":"a","get":"connection.state"}              reads a property
 //   {"id":4,"drop":"a"}                                     forgets a name
 //
@@ -22,8 +23,14 @@ import Echo from 'laravel-echo';
 import PusherServer from 'pusher';
 import { WebSocket } from 'ws';
 
-const pusherJS = createRequire(import.meta.url)('pusher-js');
+const require = createRequire(import.meta.url);
+const pusherJS = require('pusher-js');
 const Pusher = pusherJS.Pusher ?? pusherJS.default ?? pusherJS;
+// The build for browsers (for their workers, which have no document) wants their globals.
+globalThis.self = globalThis;
+globalThis.WebSocket = WebSocket;
+const browserJS = require('pusher-js/dist/worker/pusher-with-encryption.worker.js');
+const BrowserPusher = browserJS.default ?? browserJS;
 
 const decoder = new TextDecoder();
 const encoder = new TextEncoder();
@@ -54,16 +61,19 @@ const node = (options) => ({ websocket: WebSocket, eventsource: EventSource, fet
 const authorizer = (server, user) => (socketId, channel) => server.authorizeChannel(socketId, channel,
   channel.startsWith('presence-') ? { user_id: user, user_info: { name: `name of ${user}` } } : undefined);
 
+const pusher = (Class) => (key, options, server, user) => new Class(key, {
+  cluster: 'x', forceTLS: false, enabledTransports: ['ws'], disableStats: true,
+  channelAuthorization: { customHandler: ({ socketId, channelName }, done) => done(null, authorizer(server, user)(socketId, channelName)) },
+  userAuthentication: { customHandler: ({ socketId }, done) => done(null, server.authenticateUser(socketId, { id: user })) },
+  ...options,
+});
+
 const makers = {
   Centrifuge: (endpoint, options) => new Centrifuge(endpoint, node(options)),
   CentrifugeProtobuf: (endpoint, options) => new CentrifugeProtobuf(endpoint, node(options)),
   PusherServer: (options) => new PusherServer(options),
-  Pusher: (key, options, server, user) => new Pusher(key, {
-    cluster: 'x', forceTLS: false, enabledTransports: ['ws'], disableStats: true,
-    channelAuthorization: { customHandler: ({ socketId, channelName }, done) => done(null, authorizer(server, user)(socketId, channelName)) },
-    userAuthentication: { customHandler: ({ socketId }, done) => done(null, server.authenticateUser(socketId, { id: user })) },
-    ...options,
-  }),
+  Pusher: pusher(Pusher),
+  BrowserPusher: pusher(BrowserPusher),
   Echo: (key, options, server, user) => new Echo({
     broadcaster: 'reverb', Pusher, key, forceTLS: false, enabledTransports: ['ws'], disableStats: true,
     authorizer: (channel) => ({ authorize: (socketId, done) => done(null, authorizer(server, user)(socketId, channel.name)) }),
@@ -90,18 +100,32 @@ function argument(from, v) {
   return Object.fromEntries(Object.entries(v).map(([k, x]) => [k, argument(from, x)]));
 }
 
+// find returns what has the last name of a path that begins at on, and that name.
+function find(on, path) {
+  const names = path.split('.');
+  const last = names.pop();
+  return [names.reduce((o, k) => o?.[k], on), last];
+}
+
+function then(c) {
+  for (const [path, ...args] of c.then ?? []) {
+    const [on, method] = find(things.get(c.as), path);
+    on[method](...argument(c.as, args));
+  }
+}
+
 async function run(c) {
   if (c.drop) return void things.delete(c.drop);
   if (c.new) {
     things.set(c.as, makers[c.new](...argument(c.as, c.args ?? [])));
+    then(c);
     return null;
   }
-  const path = (c.get ?? c.call).split('.');
-  const last = path.pop();
-  const on = path.reduce((o, k) => o[k], things.get(c.on));
-  if (c.get) return on[last];
+  const [on, last] = find(things.get(c.on), c.get ?? c.call);
+  if (c.get) return on?.[last];
   let result = on[last](...argument(c.as ?? c.on, c.args ?? []));
   if (c.as) things.set(c.as, result);
+  then(c);
   if (c.as || result === on) return null;
   result = await result;
   return typeof result?.text === 'function' ? { status: result.status, body: await result.text() } : result;
