@@ -147,12 +147,15 @@ export function lines(g, w, h, all, marks, label) {
     g.beginPath(); g.moveTo(left, Math.round(y(m.at)) + 0.5); g.lineTo(w, Math.round(y(m.at)) + 0.5); g.stroke();
   }
   g.setLineDash([]);
+  g.save();
+  g.beginPath(); g.rect(left, 0, w - left, h); g.clip();
   for (const l of all) {
     g.strokeStyle = colours[l.tone];
     g.lineWidth = 1.75;
     g.lineJoin = "round";
     g.beginPath(); path(g, l.series, x, y); g.stroke();
   }
+  g.restore();
 }
 
 // seconds writes the time axis: two minutes, now at the right.
