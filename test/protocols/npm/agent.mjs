@@ -90,7 +90,7 @@ function argument(from, v) {
     return (...data) => {
       const e = data[0];
       const shown = e?.type && 'lastEventId' in e ? { id: e.lastEventId, data: e.data }
-        : e instanceof Event ? { type: e.type, code: e.code, state: e.target?.readyState } : e;
+        : e instanceof Event || e?.constructor?.name.endsWith('Event') ? { type: e.type, code: e.code, message: e.message, state: things.get(from)?.readyState } : e;
       say({ from, event: v.$emit, data: plain(shown), more: data.length > 1 ? plain(data[1]) : undefined });
     };
   }
