@@ -288,3 +288,32 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 type bomb struct{ echo }
 
 func (bomb) Data(*eventloop.Conn, []byte) int { panic("bang") }
+
+func TestWhileThrottledHandshakesRunOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdmission(Config{MaxHandshakes: 10, MaxWaiting: 10})
+		defer a.close()
+		a.throttle(true)
+		var running, most, done atomic.Int32
+		run := func() {
+			if n := running.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			time.Sleep(time.Second)
+			running.Add(-1)
+			done.Add(1)
+		}
+		for range 6 {
+			a.enter(run)
+		}
+		time.Sleep(2500 * time.Millisecond)
+		if most.Load() != 1 || done.Load() != 2 {
+			t.Errorf("%d at a time, %d done", most.Load(), done.Load())
+		}
+		a.throttle(false)
+		time.Sleep(1100 * time.Millisecond)
+		if done.Load() != 6 {
+			t.Errorf("not throttled any more, %d are done", done.Load())
+		}
+	})
+}
