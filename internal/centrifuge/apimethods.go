@@ -208,7 +208,7 @@ func (s *Server) apiHistory(ctx context.Context, c *apiCall) ([]byte, *protocol.
 		e := errorOf(err)
 		return nil, &e
 	}
-	return historyOf(&h, protocol.JSON, true).AppendBody(nil), nil
+	return historyOf(&h, protocol.JSON, true, 0).AppendBody(nil), nil
 }
 
 func (s *Server) apiHistoryRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {

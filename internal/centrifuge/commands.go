@@ -302,7 +302,7 @@ func (s *session) history(c *protocol.Command) {
 		granted, _ := s.mayRead(in, ns)
 		x := s.find(in)
 		private := granted || x != nil && x.plan.Value().flags&public == 0 || srv.cfg.Insecure
-		s.reply(id, historyOf(&h, enc, private))
+		s.reply(id, historyOf(&h, enc, private, srv.cfg.MaxQueue))
 	})
 }
 
@@ -318,13 +318,20 @@ func (s *Server) historyOptions(limit int, hasSince bool, since protocol.Positio
 	return opt
 }
 
-func historyOf(h *hub.History, enc protocol.Encoding, private bool) *protocol.HistoryResult {
+// historyOf returns an answer with publications of up to most bytes in all, and at
+// least one; 0 means that there is no bound. Who wants more asks for what is behind.
+func historyOf(h *hub.History, enc protocol.Encoding, private bool, most int) *protocol.HistoryResult {
+	bytes := 0
 	r := &protocol.HistoryResult{Position: protocol.Position{Offset: h.Top.Offset, Epoch: h.Top.Epoch}}
 	for _, m := range h.Messages {
-		if private || m.Attributes == nil || !m.Attributes.Private {
-			p := publicationOf(m, enc)
-			r.Publications = append(r.Publications, &p)
+		if !private && m.Attributes != nil && m.Attributes.Private {
+			continue
 		}
+		if bytes += len(m.Data); most > 0 && bytes > most && len(r.Publications) > 0 {
+			break
+		}
+		p := publicationOf(m, enc)
+		r.Publications = append(r.Publications, &p)
 	}
 	return r
 }

@@ -55,7 +55,8 @@ type Config struct {
 	// MaxCommand bounds in bytes what a client may send at a time; 0 means 64 KiB.
 	MaxCommand int `json:"max_command" unit:"bytes"`
 	// MaxQueue bounds in bytes what waits for a client that reads too slowly; past it
-	// the client is disconnected with 3008. 0 means 1 MiB.
+	// the client is disconnected with 3008. It also bounds the payloads of one answer: a
+	// history ends there, and what takes more is not recovered. 0 means 1 MiB.
 	MaxQueue int `json:"max_queue" unit:"bytes"`
 	// UserConnectionLimit bounds the connections of a user to a node; 0 means no
 	// bound. Clients without a user do not count.

@@ -18,6 +18,7 @@ type connect struct {
 	data      []byte
 	subs      map[string]subClaims // server-side subscriptions
 	waiting   int
+	bytes     int // of what its subscriptions recover
 	over      bool
 }
 
@@ -228,6 +229,23 @@ func (c *connect) one(s *session) {
 	}
 	c.over = true
 	s.connected(c)
+}
+
+// count adds n to the bytes of got, which all subscriptions of a connect command have
+// together.
+func (p *pending) count(n int) {
+	p.bytes += n
+	if p.connect != nil {
+		p.connect.bytes += n
+	}
+}
+
+// together is how many bytes the answer has of which p is a part.
+func (p *pending) together() int {
+	if p.connect != nil {
+		return p.connect.bytes
+	}
+	return p.bytes
 }
 
 // connected answers the connect command.

@@ -94,6 +94,69 @@ func TestWhatABackendHasPublishedIsCheckedForJSON(t *testing.T) {
 	}
 }
 
+// A command of sixty bytes is not to make an answer of the size of the whole log.
+func TestAnswersAreBoundedInBytes(t *testing.T) {
+	n := start(t, settings{cfg: centrifuge.Config{
+		MaxQueue: 2500, AnonymousConnect: true, Namespaces: map[string]centrifuge.Namespace{"default": open},
+	}})
+	payload := `"` + strings.Repeat("x", 1000-2) + `"`
+	at := n.publish("news", payload)
+	for range 4 {
+		n.publish("news", payload)
+	}
+	c := n.connect("{}")
+	f := func(more string, want ...uint64) {
+		t.Helper()
+		c.say(`{"id":2,"history":{"channel":"news","limit":-1` + more + `}}`)
+		var got struct {
+			History struct {
+				Publications []struct{ Offset uint64 }
+				Offset       uint64
+			}
+		}
+		if err := json.Unmarshal([]byte(c.next()), &got); err != nil || len(got.History.Publications) != len(want) || got.History.Offset != 5 {
+			t.Fatalf("%s: %+v, %v; want %v", more, got, err, want)
+		}
+		for i, p := range got.History.Publications {
+			if p.Offset != want[i] {
+				t.Errorf("%s: %+v, want %v", more, got, want)
+			}
+		}
+	}
+	f("", 1, 2)
+	f(`,"since":{"offset":2,"epoch":"`+at.Epoch+`"}`, 3, 4)
+	f(`,"since":{"offset":4,"epoch":"`+at.Epoch+`"}`, 5)
+	f(`,"reverse":true`, 5, 4)
+
+	c.say(`{"id":3,"subscribe":{"channel":"news","recover":true,"epoch":"` + at.Epoch + `","offset":1}}`)
+	c.expect(`{"id":3,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":5,"was_recovering":true}}`)
+	c = n.connect("{}")
+	c.say(`{"id":3,"subscribe":{"channel":"news","recover":true,"epoch":"` + at.Epoch + `","offset":3}}`)
+	c.expect(`{"id":3,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":3,"recovered":true,"was_recovering":true,"publications":["?","?"]}}`)
+
+	for _, ch := range []string{"more", "most"} {
+		n.publish(ch, payload)
+		n.publish(ch, payload)
+	}
+	c = n.dial("/connection/uni_websocket")
+	from := `":{"recover":true,"epoch":"` + at.Epoch + `","offset":5}`
+	c.say(`{"subs":{"more` + from + `,"most` + from + `}}`)
+	var got struct {
+		Connect struct {
+			Subs map[string]struct {
+				Recovered    bool
+				Publications []json.RawMessage
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(c.next()), &got); err != nil || len(got.Connect.Subs) != 2 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if a, b := got.Connect.Subs["more"], got.Connect.Subs["most"]; a.Recovered == b.Recovered || len(a.Publications)+len(b.Publications) != 2 {
+		t.Errorf("%+v: want one of them recovered", got)
+	}
+}
+
 func TestBatchesAreBoundedBeforeTheyAreRead(t *testing.T) {
 	n := start(t, settings{})
 	one := `{"publish":{"channel":"news","data":1}}`

@@ -59,6 +59,7 @@ type pending struct {
 	want
 	at       hub.Position // where it begins; zero without a log
 	got      []*hub.Message
+	bytes    int  // of got
 	ready    bool // all is there; only the connect command's answer is missing
 	watching bool
 	failed   bool   // it cannot be recovered
@@ -319,18 +320,21 @@ func (x *subscription) collect(p *pending, messages []*hub.Message) {
 	for _, m := range messages {
 		if x.wants(m) {
 			p.got = append(p.got, m)
+			p.count(len(m.Data))
 		}
 	}
-	limit := x.s.srv().cfg.RecoveryLimit
+	cfg := &x.s.srv().cfg
+	limit := cfg.RecoveryLimit
 	switch {
 	case p.cache:
 		if len(p.got) > 1 {
 			p.got = p.got[len(p.got)-1:]
+			p.count(len(p.got[0].Data) - p.bytes)
 		}
-	case len(p.got) <= limit:
+	case len(p.got) <= limit && (p.together() <= cfg.MaxQueue || len(p.got) == 1):
 	case p.recover && !p.ready:
 		x.unrecovered(p)
-	case len(p.got) > 4*limit: // the connect command takes too long
+	case len(p.got) > 4*limit || p.bytes > 4*cfg.MaxQueue: // the connect command takes too long
 		x.s.disconnect(protocol.DisconnectedSlow)
 	}
 }
@@ -338,6 +342,7 @@ func (x *subscription) collect(p *pending, messages []*hub.Message) {
 // unrecovered begins anew where the channel is now, or gives up.
 func (x *subscription) unrecovered(p *pending) {
 	x.s.srv().counters.unrecovered.Add(1)
+	p.count(-p.bytes)
 	p.got, p.failed = nil, true
 	if p.reject && p.connect == nil {
 		s := x.s
