@@ -17,14 +17,15 @@ func newConfig() *cobra.Command {
 variables, then from flags; later sources win. Unknown keys are errors.`,
 		Example: `  weir config default > weir.yaml
   weir config check --config weir.yaml
-  weir config docs namespaces`,
+  weir config docs namespaces
+  weir config import centrifugo config.json > weir.yaml`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 
 		SuggestionsMinimumDistance: 2,
 		DisableFlagsInUseLine:      true,
 	}
-	cmd.AddCommand(newConfigCheck(), newConfigDefault(), newConfigEffective(), newConfigDocs())
+	cmd.AddCommand(newConfigCheck(), newConfigDefault(), newConfigEffective(), newConfigDocs(), newConfigImport())
 	return cmd
 }
 
