@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/limit"
 )
 
 func TestVerdictsOfMatch(t *testing.T) {
