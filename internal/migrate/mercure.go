@@ -391,10 +391,10 @@ func (t *translation) hubAddress() string {
 	if err != nil {
 		host, port = rest, ""
 	}
+	secure := scheme == "https" || scheme == "" && port != "80" && host != "" // as Caddy has it
 	if strings.ContainsAny(host, "*{}[]") {
 		host = ""
 	}
-	secure := scheme != "http" && port != "80"
 	if port == "" {
 		port = map[bool]string{true: "443", false: "80"}[secure]
 	}
