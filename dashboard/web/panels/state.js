@@ -23,7 +23,7 @@ export function showState(v) {
     attr(box, "data-state", s.now);
     text($("state-now"), words[s.now] ?? s.now);
     const since = (Date.parse(v.time) - Date.parse(s.since)) / 1000;
-    text($("state-since"), (s.since ? `for ${age(since)}` : "no window judged yet") + (s.inconclusive ? " · inconclusive: the host is busy" : "") + (v.process.ready === "yes" ? "" : ` · not ready: ${v.process.ready}`));
+    text($("state-since"), (s.since ? `for ${age(since)}` : "no window judged yet") + (s.inconclusive ? " · inconclusive: host busy" : "") + (v.process.ready === "yes" ? "" : ` · not ready: ${v.process.ready}`));
     chips($("causes"), s.causes ?? [], s.now === "steady" ? "nothing speaks against it" : "no cause holds any longer");
     const none = $("causes").weirEmpty;
     if (none) none.className = "chip none";
