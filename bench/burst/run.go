@@ -40,7 +40,7 @@ func free() string {
 	if err != nil {
 		return "127.0.0.1:0"
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().String()
 }
 
@@ -159,12 +159,12 @@ func (g *gateway) search(ctx context.Context, o *options) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer market.Close()
+	defer func() { _ = market.Close() }()
 	orders, err := loadgen.New(g.spec("orders:new", 128, 128), nil)
 	if err != nil {
 		return 0, err
 	}
-	defer orders.Close()
+	defer func() { _ = orders.Close() }()
 	carries := func(rate float64) (bool, error) {
 		var w [2]*loadgen.Window
 		var errs [2]error
