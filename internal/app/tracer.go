@@ -6,10 +6,12 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/admin"
@@ -90,6 +92,9 @@ func (t *tracer) begin(req *admin.TraceRequest) (*admin.Trace, error) {
 func compact(data json.RawMessage) ([]byte, error) {
 	if len(data) == 0 {
 		return nil, nil
+	}
+	if !utf8.Valid(data) {
+		return nil, errors.New("it is not UTF-8")
 	}
 	var b bytes.Buffer
 	if err := json.Compact(&b, data); err != nil {
