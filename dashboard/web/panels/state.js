@@ -4,10 +4,20 @@ import { age, moment, number, percent, rate } from "../format.js";
 
 const words = { steady: "Steady", alert: "Alert", inflection: "Inflection" };
 
-// loopOf names the loop a cause is of, unless its text does.
-const chipText = (c) => (c.loop >= 0 && !/loop/i.test(c.text) ? `loop ${c.loop}: ${c.text}` : c.text);
+const chipText = (c) => (c.loop >= 0 && !/loop/i.test(c.text) ? `loop ${c.loop}: ${c.text}` : c.text) + (c.more ? ` +${c.more} more` : "");
 
-export const chips = (parent, causes, none) => list(parent, causes, (c) => `${c.name}/${c.loop}`,
+// merged has each cause once: of the same on several loops the worst, and how many more.
+function merged(causes) {
+  const by = new Map();
+  for (const c of causes) {
+    const was = by.get(c.name);
+    if (!was) by.set(c.name, { ...c, more: 0 });
+    else by.set(c.name, { ...(c.value > was.value ? c : was), more: was.more + 1 });
+  }
+  return [...by.values()];
+}
+
+export const chips = (parent, causes, none) => list(parent, merged(causes), (c) => c.name,
   () => el("li", { class: "chip" }),
   (row, c) => { text(row, chipText(c)); attr(row, "data-state", c.state); attr(row, "title", c.detail || null); }, none);
 
