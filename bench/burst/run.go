@@ -66,7 +66,7 @@ eventloop: {engine: %q, loops: %d}
 auth: {api_keys: [{name: burst, key: %s, publish: ["**"]}]}
 admission: {guard: %s}
 namespaces:
-  - {name: market, durability: none, anonymous: true, compress: true, class: %q}
+  - {name: market, durability: none, anonymous: true, compress: true, queue_messages: 20000, queue_bytes: 67108864, class: %q}
   - {name: orders, durability: none, anonymous: true, class: %q}
 `, addr, adminAddr, o.engine, o.loops, key, guard, market, order)
 	file := filepath.Join(dir, "weir.yaml")
