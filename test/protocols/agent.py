@@ -18,7 +18,9 @@ def plain(v):
     if isinstance(v, (list, tuple)):
         return [plain(x) for x in v]
     if isinstance(v, bytes):
-        return json.loads(v)
+        return plain(json.loads(v))
+    if isinstance(v, str) and len(v) > 4096:
+        return f"{v[:32]}...{len(v)}"
     if v is None or isinstance(v, (str, int, float, bool)):
         return v
     return str(v)

@@ -340,6 +340,13 @@ func (a *agent) none(from, name string) {
 	}
 }
 
+// forget drops the events of that name which were not taken.
+func (a *agent) forget(from, name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.queues, from+" "+name)
+}
+
 // text is a JSON string without its quotes, or the JSON as it is.
 func text(b json.RawMessage) string {
 	var s string
@@ -347,6 +354,14 @@ func text(b json.RawMessage) string {
 		return s
 	}
 	return string(b)
+}
+
+// short is a text as an agent prints it.
+func short(s string) string {
+	if len(s) > 4096 {
+		return fmt.Sprintf("%s...%d", s[:32], len(s))
+	}
+	return s
 }
 
 // field reads a member of nested objects: field(b, "a", "b") is b["a"]["b"].

@@ -42,7 +42,7 @@ func (tr transport) data(v any) any {
 	return v
 }
 
-var clientEvents = []string{"connected", "connecting", "disconnected", "error", "message"}
+var clientEvents = []string{"connected", "connecting", "disconnected", "error", "message", "subscribed", "unsubscribed"}
 
 var subEvents = []string{"subscribed", "subscribing", "unsubscribed", "publication", "join", "leave", "error"}
 

@@ -197,7 +197,7 @@ func (c *crew) verdict(acked []judge.Acked) {
 		}
 	}
 	for _, a := range acked {
-		c.checker.Published(a.Channel, history.Position{Epoch: a.Epoch, Offset: a.Offset}, a.Payload)
+		c.checker.Published(a.Channel, history.Position{Epoch: a.Epoch, Offset: a.Offset}, short(a.Payload))
 	}
 	r := c.checker.Report()
 	c.t.Log(r)

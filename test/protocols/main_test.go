@@ -105,6 +105,15 @@ func post(t testing.TB, url, contentType, body string, header ...string) (int, [
 	return send(t, req, header)
 }
 
+func newGet(t testing.TB, url string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
 func send(t testing.TB, req *http.Request, header []string) (int, []byte) {
 	t.Helper()
 	for i := 0; i+1 < len(header); i += 2 {

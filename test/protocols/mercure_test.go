@@ -3,7 +3,6 @@ package protocols
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -134,11 +133,7 @@ func TestMercureSubscriptions(t *testing.T) {
 	}
 	expect(t, "payload", one.Payload, obj{"who": "me"})
 	list := func(path string) (int, []byte) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Public+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return send(t, req, []string{"Authorization", "Bearer " + token07(nil, []string{"*"})})
+		return send(t, newGet(t, "http://"+s.Public+path), []string{"Authorization", "Bearer " + token07(nil, []string{"*"})})
 	}
 	status, body := list(hubPath + "/subscriptions/" + url.QueryEscape(topic))
 	answer := decode[struct{ Subscriptions []subscription }](t, body)

@@ -14,6 +14,8 @@
 //   {"$ask":"x"}    is one that prints {"from","ask":n,"event":"x","data"} and returns what {"answer":n,"result"} brings
 //   {"$bytes":v}    is v as JSON in a Uint8Array
 //   {"$ref":"a"}    is what is named a
+//
+// Texts of more than 4096 characters are printed as the first 32 and how many there are.
 import { createInterface } from 'node:readline';
 import { createRequire } from 'node:module';
 import { Centrifuge } from 'centrifuge';
@@ -42,6 +44,7 @@ const content = (bytes) => bytes.length ? JSON.parse(decoder.decode(bytes)) : nu
 
 // plain is v as JSON shows it; bytes are the JSON that they hold.
 const plain = (v) => v === undefined ? null : JSON.parse(JSON.stringify(v, (_, x) => {
+  if (typeof x === 'string' && x.length > 4096) return `${x.slice(0, 32)}...${x.length}`;
   if (x instanceof Uint8Array) return content(x);
   if (x?.type === 'Buffer' && Array.isArray(x.data)) return content(Uint8Array.from(x.data));
   if (x instanceof Map) return Object.fromEntries(x);
@@ -142,4 +145,4 @@ createInterface({ input: process.stdin }).on('line', (text) => {
     (result) => say({ id: c.id, result: plain(result) }),
     (e) => say({ id: c.id, error: { code: e.code ?? e.status ?? 0, message: e.message ?? String(e), body: e.body } }),
   );
-}).on('close', () => process.exit(0));
+}).on('close', () => process.stdout.write('', () => process.exit(0)));
