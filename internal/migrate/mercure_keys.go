@@ -241,6 +241,33 @@ func (t *translation) mercureEnv(env *node) error {
 		return first
 	}
 	t.root.put("mercure", &node{kind: object})
+	t.envKeys(take)
+	t.envAddress(take)
+	if v := take("MERCURE_EXTRA_DIRECTIVES"); v != nil {
+		v.take()
+		all, err := parseCaddyfile(t.file, v.value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", v.where, err)
+		}
+		resolve(all, env)
+		t.hubDirectives(&directive{block: all, line: v.line, words: []string{"mercure"}})
+	}
+	for _, m := range env.fields {
+		name := strings.ToUpper(m.key)
+		to, known := hubVariables[name]
+		switch {
+		case taken[name]:
+		case known:
+			t.place("mercure."+to, m.value)
+		default:
+			t.place("env."+strings.ReplaceAll(m.key, ".", "_"), m.value)
+		}
+	}
+	return nil
+}
+
+// envKeys takes what verifies tokens from variables.
+func (t *translation) envKeys(take func(...string) *node) {
 	var keys [2]*node
 	for i, role := range []string{"PUBLISHER", "SUBSCRIBER"} {
 		key := take("MERCURE_"+role+"_JWT_KEY", role+"_JWT_KEY")
@@ -272,28 +299,6 @@ func (t *translation) mercureEnv(env *node) error {
 			}
 		}
 	}
-	t.envAddress(take)
-	if v := take("MERCURE_EXTRA_DIRECTIVES"); v != nil {
-		v.take()
-		all, err := parseCaddyfile(t.file, v.value)
-		if err != nil {
-			return fmt.Errorf("%s: %w", v.where, err)
-		}
-		resolve(all, env)
-		t.hubDirectives(&directive{block: all, line: v.line, words: []string{"mercure"}})
-	}
-	for _, m := range env.fields {
-		name := strings.ToUpper(m.key)
-		to, known := hubVariables[name]
-		switch {
-		case taken[name]:
-		case known:
-			t.place("mercure."+to, m.value)
-		default:
-			t.place("env."+strings.ReplaceAll(m.key, ".", "_"), m.value)
-		}
-	}
-	return nil
 }
 
 // envAddress takes where the hub listens from variables.

@@ -97,7 +97,7 @@ func (t *translation) untaken(n *node, why, instead string) {
 
 // rest accounts for every key that nobody took.
 func (t *translation) rest() {
-	t.keys = t.root.leaves()
+	t.keys = t.root.leaves(map[*node]bool{})
 	if t.root.leaf() {
 		t.keys = 0
 	}

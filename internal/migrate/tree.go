@@ -140,16 +140,20 @@ func (n *node) unused(path string, to []leaf) []leaf {
 	return to
 }
 
-// leaves counts the values.
-func (n *node) leaves() (count int) {
+// leaves counts the values; one that stands in two places counts once.
+func (n *node) leaves(seen map[*node]bool) (count int) {
 	if n.leaf() {
+		if seen[n] {
+			return 0
+		}
+		seen[n] = true
 		return 1
 	}
 	for _, item := range n.items {
-		count += item.leaves()
+		count += item.leaves(seen)
 	}
 	for _, f := range n.fields {
-		count += f.value.leaves()
+		count += f.value.leaves(seen)
 	}
 	return count
 }
