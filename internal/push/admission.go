@@ -325,10 +325,14 @@ func (l *Lane) Judge(c limit.Class) bool { return l.admission.queue.Judge(c) }
 // RetryAfter is how many seconds a client that was refused is asked to wait: not the
 // same for all of them, and more the more there is to do.
 func (l *Lane) RetryAfter() int64 {
-	if l.admission == nil {
+	pressure := 0.0
+	if l.admission != nil {
+		pressure = l.admission.queue.Pressure(limit.Market)
+	}
+	if pressure == 0 { // it is refused for another reason
 		return RetryAfter()
 	}
-	return 1 + rand.Int64N(2+int64(3*l.admission.queue.Pressure(limit.Market)))
+	return 1 + rand.Int64N(2+int64(3*pressure))
 }
 
 // Guard scales the budgets of what is least important on every loop; rest lets history
