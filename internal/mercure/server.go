@@ -59,6 +59,7 @@ type Server struct {
 	own       []*auth.Authenticator // those of keys and issuers that are not deps.Auth
 	selectors selectorCache
 	grants    grantCache
+	untold    untold
 
 	// Any goroutine.
 	cursor atomic.Pointer[hub.Position] // of the top of the log, a moment ago
@@ -114,6 +115,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.ns, s.serve, s.base = ns, s.cfg.served(), s.cfg.base()
 	s.selectors.most = s.cfg.MaxPatternBytes
+	s.untold.wake = make(chan struct{}, 1)
 	if err := s.openKeys(); err != nil {
 		return nil, err
 	}
@@ -160,7 +162,8 @@ func (s *Server) openKeys() error {
 	return nil
 }
 
-// Run keeps keys fresh, and the cursor of Link, until ctx ends. Only one call.
+// Run keeps keys fresh, and the cursor of Link, and tells of subscriptions, until ctx
+// ends. Only one call.
 func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, a := range s.own {
@@ -170,6 +173,7 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 		})
 	}
+	wg.Go(func() { s.tellAll(ctx) })
 	ticker := time.NewTicker(cursorEvery)
 	defer ticker.Stop()
 	for {

@@ -167,6 +167,10 @@ func (s *Server) open(r socket.Request, o *opening) {
 		s.refuse(r, o.ask.Dialect, o.why)
 		return
 	}
+	if s.cfg.Subscriptions && s.untold.full() {
+		s.refuse(r, o.ask.Dialect, unreachable)
+		return
+	}
 	sub := &socket.Subscription{
 		Options:   s.options(o),
 		Format:    wire.Mercure,

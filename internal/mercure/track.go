@@ -1,9 +1,12 @@
 package mercure
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"sync"
+	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
@@ -64,10 +67,102 @@ func (s *Server) track(o *opening) *tracked {
 	return t
 }
 
-func (t *tracked) begin() {
-	if t == nil {
-		return
+// begin and end leave word that the stream has begun, or ended. They do not wait.
+func (t *tracked) begin() { t.later(true) }
+func (t *tracked) end()   { t.later(false) }
+
+func (t *tracked) later(active bool) {
+	if t != nil {
+		t.s.untold.add(change{t, active})
 	}
+}
+
+// A change is a stream that began, or ended: up to a thousand subscriptions.
+type change struct {
+	of     *tracked
+	active bool
+}
+
+// untold are changes that are still to be told, in their order: a request of a few
+// kilobytes makes a thousand messages, for which loops have no time. Any goroutine.
+type untold struct {
+	wake chan struct{} // holds one
+
+	mu   sync.Mutex
+	list []change
+	size int // subscriptions in list
+}
+
+// maxUntold is from how many subscriptions on that are untold new streams are sent
+// away. Those that end are told of all the same: there are no more of them than began.
+const maxUntold = 20_000
+
+func (u *untold) add(c change) {
+	u.mu.Lock()
+	u.list = append(u.list, c)
+	u.size += len(c.of.list)
+	u.mu.Unlock()
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (u *untold) full() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.size >= maxUntold
+}
+
+// next returns the oldest and forgets it.
+func (u *untold) next() (c change, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.list) == 0 {
+		u.list = nil
+		return c, false
+	}
+	c, u.list[0] = u.list[0], change{}
+	u.list = u.list[1:]
+	u.size -= len(c.of.list)
+	return c, true
+}
+
+// lastWords bounds how long the end may take for what is untold then.
+const lastWords = 5 * time.Second
+
+// tellAll tells of changes until ctx ends, and then of those that are there.
+func (s *Server) tellAll(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-s.untold.wake:
+		}
+		for c, ok := s.untold.next(); ok; c, ok = s.untold.next() {
+			c.tell()
+			if ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	for end := time.Now().Add(lastWords); time.Now().Before(end); {
+		c, ok := s.untold.next()
+		if !ok {
+			return
+		}
+		c.tell()
+	}
+}
+
+func (c change) tell() {
+	if c.active {
+		c.of.join()
+	} else {
+		c.of.leave()
+	}
+}
+
+func (t *tracked) join() {
 	for i := range t.list {
 		sub := &t.list[i]
 		info, err := json.Marshal(record{sub.Dialect, sub.Selector.Kind, sub.Selector.Text, sub.Payload})
@@ -81,10 +176,7 @@ func (t *tracked) begin() {
 	}
 }
 
-func (t *tracked) end() {
-	if t == nil {
-		return
-	}
+func (t *tracked) leave() {
 	for i := range t.list {
 		sub := &t.list[i]
 		t.s.deps.Presence.Leave(crowd(sub.Dialect, sub.Selector), t.subscriber)

@@ -1,0 +1,37 @@
+package mercure
+
+import (
+	"testing"
+
+	"github.com/weir-gateway/weir/internal/mercure/protocol"
+)
+
+func TestChangesWaitInOrderAndWithinABound(t *testing.T) {
+	s := &Server{untold: untold{wake: make(chan struct{}, 1)}}
+	const each = 1000
+	var streams []*tracked
+	for !s.untold.full() {
+		x := &tracked{s: s, list: make([]protocol.Subscription, each)}
+		streams = append(streams, x)
+		x.begin() // it waits for nobody: nothing tells here
+		if len(streams) > maxUntold {
+			t.Fatal("there is no bound")
+		}
+	}
+	if len(streams) != maxUntold/each {
+		t.Errorf("full with %d streams, want %d", len(streams), maxUntold/each)
+	}
+	streams[0].end()
+	(*tracked)(nil).begin()
+	for _, x := range streams {
+		if c, ok := s.untold.next(); !ok || c.of != x || !c.active {
+			t.Fatalf("%+v, %v: want the next that began", c, ok)
+		}
+	}
+	if c, ok := s.untold.next(); !ok || c.of != streams[0] || c.active {
+		t.Errorf("%+v, %v: want the end of the first", c, ok)
+	}
+	if c, ok := s.untold.next(); ok || s.untold.full() || s.untold.size != 0 {
+		t.Errorf("%+v, %v, %d: want nothing", c, ok, s.untold.size)
+	}
+}
