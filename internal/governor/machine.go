@@ -160,12 +160,19 @@ func (m *machine) witness(id string) {
 	}
 }
 
+// enoughForMedian is how many samples a median may rest on.
+const enoughForMedian = 20
+
 // sample is the window in the rule's terms. A percentile of too few samples is
-// unknown; a latency below the floor is the floor.
+// unknown; a latency below the floor is the floor. But the worse the overload the fewer
+// publications come through to be counted, so a median that has itself grown past the
+// limit stands for the percentile, which cannot be less.
 func (m *machine) sample(w *window) stat.RuleSample {
 	s := stat.RuleSample{Goroutines: float64(w.goroutines), Runnable: w.runQueue * float64(w.procs)}
 	if w.delivery.N >= uint64(m.t.MinSamples) {
 		s.P99 = max(w.delivery.P99, m.t.LatencyFloor)
+	} else if base := m.rule.Baseline().P99; base > 0 && w.delivery.N >= enoughForMedian && w.delivery.P50 >= m.t.LatencyRatio*base {
+		s.P99 = w.delivery.P50
 	}
 	if w.sched.N*10 >= uint64(m.t.MinSamples) { // the runtime samples one transition in eight
 		s.SchedP99 = w.sched.P99

@@ -197,6 +197,25 @@ func TestTooFewSamplesAreNotJudged(t *testing.T) {
 	p.want("few samples", stat.Steady)
 }
 
+// In the worst overload few publications come through: their median is judged, if it has
+// grown past the limit itself.
+func TestAMedianOfFewSamplesStandsForTheirPercentile(t *testing.T) {
+	f := func(n uint64, p50 float64, want stat.State) {
+		t.Helper()
+		p := newPlay(t)
+		for range 3 {
+			p.window(func(w *window) {
+				w.delivery = Quantiles{N: n, P50: p50, P99: 20 * p50}
+				w.loops[0].busy = 0.99
+			})
+		}
+		p.want("with a full loop", want)
+	}
+	f(150, 0.4, stat.Inflection)
+	f(150, 0.009, stat.Alert) // 2.25 times
+	f(10, 0.4, stat.Alert)
+}
+
 func TestALatencyBelowTheFloorDoesNotCount(t *testing.T) {
 	p := &play{T: t, m: newMachine(DefaultThresholds(), 4), now: time.Unix(1e9, 0)}
 	for range 12 {
