@@ -22,7 +22,7 @@ type options struct {
 	weir, engine, cpus, metrics string
 	loops, subscribers, payload int
 	base, times, orders         float64
-	settle, burst, after        time.Duration
+	settle, burst, after, slice time.Duration
 	unclassed, guard            bool
 	capacity                    float64
 }
@@ -42,6 +42,7 @@ func main() {
 	flag.DurationVar(&o.settle, "before", 10*time.Second, "how long the base load lasts before")
 	flag.DurationVar(&o.burst, "burst", 10*time.Second, "how long the burst lasts")
 	flag.DurationVar(&o.after, "after", 10*time.Second, "how long the base load lasts after")
+	flag.DurationVar(&o.slice, "slice", time.Millisecond, "how long a loop works on what waits at a time")
 	flag.BoolVar(&o.unclassed, "unclassed", false, "nothing has a class: what happens without admission")
 	flag.BoolVar(&o.guard, "guard", true, "halve the market's budget while the process is short of processors")
 	flag.Float64Var(&o.capacity, "capacity", 0, "requests per second; 0 means that it is measured")

@@ -64,11 +64,11 @@ admin: {listen: %q}
 broker: {kind: memory}
 eventloop: {engine: %q, loops: %d}
 auth: {api_keys: [{name: burst, key: %s, publish: ["**"]}]}
-admission: {guard: %s}
+admission: {guard: %s, slice: %s}
 namespaces:
   - {name: market, durability: none, anonymous: true, compress: true, queue_messages: 20000, queue_bytes: 67108864, class: %q}
   - {name: orders, durability: none, anonymous: true, class: %q}
-`, addr, adminAddr, o.engine, o.loops, key, guard, market, order)
+`, addr, adminAddr, o.engine, o.loops, key, guard, o.slice, market, order)
 	file := filepath.Join(dir, "weir.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
