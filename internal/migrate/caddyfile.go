@@ -58,7 +58,7 @@ func caddyTokens(file, s string) ([]caddyToken, error) {
 		default:
 			text, n, ok := caddyWord(s[i:])
 			if !ok {
-				return nil, problem(file, line, "", "%.20q is not closed", s[i:min(len(s), i+20)])
+				return nil, problem(file, line, "", "what begins here with %q is not closed", s[i:i+1])
 			}
 			plain := c != '"' && c != '`' && !strings.HasPrefix(s[i:], "<<")
 			all = append(all, caddyToken{text: text, line: line, plain: plain, brace: plain && (text == "{" || text == "}")})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/cluster"
 )
 
 // centrifugo translates a configuration of Centrifugo 5 or 6, file or environment.
@@ -368,7 +369,13 @@ func (t *translation) centrifugoRest() {
 		t.out.at("shutdown").set("drain", hubDuration(d), "the closes are spread over it")
 		t.changed(at, "clients are closed one after the other over that time, not all at once")
 	}
-	t.moveText(t.root, "node.name", t.out.at("cluster"), "name")
+	if name, at := t.text(t.root, "node.name"); at != nil {
+		if err := (cluster.Config{Name: name}).Validate(); err != nil {
+			t.untaken(at, "it is no name of a node: "+err.Error(), "cluster.name")
+		} else {
+			t.out.at("cluster").set("name", name, "")
+		}
+	}
 	if on, at := t.flag(t.root, "websocket.compression"); on {
 		for _, ns := range t.spaces() {
 			ns.set("compress", true, "")

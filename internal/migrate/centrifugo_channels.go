@@ -333,13 +333,22 @@ func (t *translation) centrifugoProxies() {
 		switch {
 		case nameAt != nil:
 			t.useProxy(event, name, nameAt)
-		case at == nil && in.at("endpoint") != nil && in.at("endpoint").value != "": // as in 5
+		case at == nil && of5(in.at("endpoint")):
 			t.useProxy(event, defaultProxy, in.at("endpoint"))
 		case on:
 			t.useProxy(event, defaultProxy, at)
 		}
 	}
 	t.rpcProxy()
+}
+
+// of5 reports whether an endpoint is one of Centrifugo 5, where it switches the proxy
+// on; in 6 there is a key for that.
+func of5(endpoint *node) bool {
+	if endpoint == nil || endpoint.value == "" {
+		return false
+	}
+	return strings.HasPrefix(strings.TrimPrefix(strings.ToLower(endpoint.where), "centrifugo_"), "proxy_")
 }
 
 func (t *translation) rpcProxy() {
@@ -358,7 +367,7 @@ func (t *translation) rpcProxy() {
 		}
 		used = t.useProxy("rpc", name, at) || used
 	}
-	if e := t.root.at("rpc.proxy.endpoint"); !used && e != nil && !strings.Contains(e.where, ".") && e.value != "" { // as in 5
+	if e := t.root.at("rpc.proxy.endpoint"); !used && of5(e) {
 		t.useProxy("rpc", defaultProxy, e)
 	}
 	for _, name := range []string{"proxy_http_headers", "proxy_static_http_headers", "proxy_include_connection_meta"} {

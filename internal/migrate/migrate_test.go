@@ -42,11 +42,19 @@ func readSample(t testing.TB, name string) []byte {
 // load reads a translation as weir config check does.
 func load(t testing.TB, y []byte) error {
 	t.Helper()
-	name := filepath.Join(t.TempDir(), "weir.yaml")
-	if err := os.WriteFile(name, y, 0o600); err != nil {
+	f, err := os.CreateTemp("", "weir-migrate-")
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, err := config.Load(config.Sources{File: name})
+	name := f.Name()
+	defer os.Remove(name)
+	if _, err := f.Write(y); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = config.Load(config.Sources{File: name})
 	return err
 }
 

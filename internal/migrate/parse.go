@@ -190,7 +190,7 @@ func parseEnv(file string, data []byte) (*node, error) {
 		name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
 		name = strings.TrimSpace(name)
 		if !ok || name == "" || strings.ContainsAny(name, " \t\"'") {
-			return nil, problem(file, at, "", "%.40q is no NAME=value", line)
+			return nil, problem(file, at, "", "want NAME=value") // not what is there: it may be part of a secret
 		}
 		value = strings.TrimSpace(value)
 		if value != "" && (value[0] == '"' || value[0] == '\'') {
