@@ -109,7 +109,7 @@ func sayWrong(w io.Writer, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // it is in the directory for such things
 	name := filepath.Join(dir, "weir.yaml")
 	if err := os.WriteFile(name, data, 0o600); err != nil {
 		return err
