@@ -125,6 +125,7 @@ func TestBlockedDiskShows(t *testing.T) {
 	})
 	t.Cleanup(thaw)
 	run(t, "fsfreeze", "-f", mount)
+	w.publishers(4, "a", 100, 0) // those from before may all be ones that nobody follows
 	s, c := w.named("disk", "WeirDiskBlocked")
 	if c.Value < 1 || s.Governor.Broker.Waiting == 0 || s.Governor.Broker.Oldest < 1 {
 		t.Errorf("cause %+v, broker %+v", c, s.Governor.Broker)
