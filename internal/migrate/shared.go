@@ -45,7 +45,7 @@ func (t *translation) listen(addr string, at *node, tls tlsState) {
 // hasKeys reports whether the output's section auth lets anybody in.
 func (t *translation) hasKeys() bool {
 	a := t.out.at("auth")
-	for _, key := range []string{"hmac_secret", "public_keys", "jwks_url", "api_keys"} {
+	for _, key := range []string{"hmac_secret", "hmac_secret_file", "public_keys", "jwks_url", "api_keys"} {
 		if a.get(key) != nil {
 			return true
 		}
