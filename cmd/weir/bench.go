@@ -24,6 +24,7 @@ type benchFlags struct {
 	processes        int
 	thresholds       []string
 	json, hdr, html  string
+	pushgateway      string
 	quiet            bool
 	worker           bool
 	duration, warmup time.Duration
@@ -91,6 +92,7 @@ Ctrl+C ends the run early and reports what was measured so far.
 	fs.StringArrayVarP(&f.thresholds, "threshold", "t", nil, "`condition` for the verdict; may be repeated")
 	addOutputs(fs, &f.json, &f.html)
 	fs.StringVar(&f.hdr, "hdr", "", "write the histograms to this `file` as an HdrHistogram log")
+	fs.StringVar(&f.pushgateway, "pushgateway", "", "leave the result at this Prometheus push gateway (`URL`)")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "show nothing while it runs")
 	fs.BoolVar(&f.worker, "worker", false, "be one of several processes")
 	cobra.CheckErr(fs.MarkHidden("worker"))
@@ -166,6 +168,11 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 	}
 	if err := f.write(files, r, j); err != nil {
 		return err
+	}
+	if f.pushgateway != "" {
+		if err := pushResult(ctx, f.pushgateway, r, j); err != nil {
+			return err
+		}
 	}
 	return exitWith(j.Verdict.exit())
 }
