@@ -25,7 +25,7 @@ variables, then from flags; later sources win. Unknown keys are errors.`,
 		SuggestionsMinimumDistance: 2,
 		DisableFlagsInUseLine:      true,
 	}
-	cmd.AddCommand(newConfigCheck(), newConfigDefault(), newConfigEffective(), newConfigDocs(), newConfigImport())
+	cmd.AddCommand(newConfigCheck(), newConfigDefault(), newConfigEffective(), newConfigDocs(), newConfigAlerts(), newConfigImport())
 	return cmd
 }
 

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/monitor"
+)
+
+func newConfigAlerts() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "alerts",
+		Short: "Print the rules for Prometheus on the configured thresholds",
+		Long: `Alerts prints alert and recording rules for Prometheus, on the thresholds that
+the configuration gives the governor: state, dashboard and alerts then speak of
+the same numbers. Those of the defaults are deploy/prometheus/weir.rules.yaml.`,
+		Example: `  weir config alerts --config weir.yaml > weir.rules.yaml
+  promtool check rules weir.rules.yaml`,
+		Args: cobra.NoArgs,
+	}
+	s := addSources(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		src, err := s.sources(cmd.Flags())
+		if err != nil {
+			return err
+		}
+		cfg, err := config.Load(src)
+		if err != nil {
+			return err
+		}
+		return monitor.Rules(cmd.OutOrStdout(), cfg.Governor.Thresholds, "Printed by: weir config alerts")
+	}
+	return cmd
+}
