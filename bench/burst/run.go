@@ -29,6 +29,7 @@ const key = "burst-key-0123456789"
 type gateway struct {
 	cmd        *exec.Cmd
 	url, admin string
+	dir        string
 	said       bytes.Buffer
 
 	delivered, ended atomic.Uint64 // to and of the subscribers
@@ -77,7 +78,7 @@ namespaces:
 	if o.cpus != "" {
 		args = append([]string{"taskset", "-c", o.cpus}, args...)
 	}
-	g := &gateway{cmd: exec.CommandContext(ctx, args[0], args[1:]...), url: "http://" + addr, admin: "http://" + adminAddr}
+	g := &gateway{cmd: exec.CommandContext(ctx, args[0], args[1:]...), url: "http://" + addr, admin: "http://" + adminAddr, dir: dir}
 	g.cmd.Stdout, g.cmd.Stderr = &g.said, &g.said
 	g.cmd.Cancel = func() error { return g.cmd.Process.Signal(syscall.SIGINT) }
 	if err := g.cmd.Start(); err != nil {
@@ -98,6 +99,7 @@ namespaces:
 func (g *gateway) stop() {
 	_ = g.cmd.Process.Signal(syscall.SIGTERM)
 	_ = g.cmd.Wait() // it says how it ended, and that is of no interest
+	_ = os.RemoveAll(g.dir)
 }
 
 // cpu is the processor time that the gateway has used.
