@@ -209,7 +209,7 @@ func (a *agent) must(line obj) json.RawMessage {
 	a.t.Helper()
 	r, f := a.try(line)
 	if f != nil {
-		a.t.Fatalf("%v: %+v", line, *f)
+		a.t.Fatalf("%.500v: %+v", line, *f)
 	}
 	return r
 }

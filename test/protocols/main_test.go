@@ -30,7 +30,7 @@ const (
 
 // namespace stores, and anybody may follow it.
 func namespace(name string) obj {
-	return obj{"name": name, "anonymous": true, "durability": "stored", "history_size": 1_000_000}
+	return obj{"name": name, "anonymous": true, "durability": "stored", "history_size": 1_000_000, "max_message_bytes": 300_000, "queue_bytes": 1_000_000}
 }
 
 // allowed is what clients of the Centrifuge protocol may do in a namespace.
@@ -150,7 +150,7 @@ func update(t testing.TB, s *judge.Server, token string, form url.Values) string
 	t.Helper()
 	status, id := post(t, "http://"+s.Public+"/.well-known/mercure", "application/x-www-form-urlencoded", form.Encode(), "Authorization", "Bearer "+token)
 	if status != http.StatusOK {
-		t.Fatalf("publish %v: status %d, %s", form, status, id)
+		t.Fatalf("publish %.200v: status %d, %s", form, status, id)
 	}
 	return string(id)
 }
