@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 )
@@ -41,7 +43,7 @@ type Config struct {
 	// APIErrorMode is "transport" if errors of the server API are HTTP errors too;
 	// empty means that they are answered 200, as Centrifugo does.
 	APIErrorMode string `json:"api_error_mode"`
-	// PingInterval is how often a client is pinged; 0 means 25s.
+	// PingInterval is how often a client is pinged, at most 50m; 0 means 25s.
 	PingInterval hub.Duration `json:"ping_interval"`
 	// PongTimeout is how long a pong may take, less than PingInterval; 0 means 8s.
 	PongTimeout hub.Duration `json:"pong_timeout"`
@@ -170,6 +172,9 @@ type Proxy struct {
 	IncludeMeta bool `json:"include_connection_meta"`
 }
 
+// maxPingInterval is what session.due can say, which wraps around.
+const maxPingInterval = hub.Duration(50 * time.Minute)
+
 const defaultAPIPrefix = "/centrifugo/api"
 
 // WithDefaults returns c with every zero replaced by what it means.
@@ -216,6 +221,9 @@ func (c Config) Validate() error {
 	d := c.WithDefaults()
 	if d.PongTimeout >= d.PingInterval {
 		bad("pong_timeout: %v must be shorter than ping_interval (%v)", d.PongTimeout, d.PingInterval)
+	}
+	if d.PingInterval > maxPingInterval {
+		bad("ping_interval: %v is more than %v", d.PingInterval, maxPingInterval)
 	}
 	if !strings.HasPrefix(d.APIPrefix, "/") {
 		bad("api_prefix: %q does not begin with a slash", c.APIPrefix)
@@ -311,6 +319,16 @@ func (p *Proxy) validate(name string) error {
 		return fmt.Errorf("proxies.%s.endpoint: %q is no http or https URL", name, p.Endpoint)
 	case p.Timeout < 0:
 		return fmt.Errorf("proxies.%s.timeout: %v is negative", name, p.Timeout)
+	}
+	for _, h := range p.HTTPHeaders {
+		if !httpguts.ValidHeaderFieldName(h) {
+			return fmt.Errorf("proxies.%s.http_headers: %q is no header field", name, h)
+		}
+	}
+	for h, v := range p.StaticHeaders {
+		if !httpguts.ValidHeaderFieldName(h) || !httpguts.ValidHeaderFieldValue(v) {
+			return fmt.Errorf("proxies.%s.static_headers: %q is no header field, or has a value that none can have", name, h)
+		}
 	}
 	return nil
 }

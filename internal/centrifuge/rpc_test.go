@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/centrifuge"
@@ -80,6 +81,13 @@ func TestConfigsThatCannotBe(t *testing.T) {
 	f(centrifuge.Config{Namespaces: map[string]centrifuge.Namespace{"x": {PublishProxy: true}}}, "proxies.publish.endpoint")
 	f(centrifuge.Config{Proxies: centrifuge.Proxies{RPC: centrifuge.Proxy{Endpoint: "ftp://x"}}}, "proxies.rpc.endpoint")
 	f(centrifuge.Config{Proxies: centrifuge.Proxies{RPC: centrifuge.Proxy{Endpoint: "http://x", Timeout: -1}}}, "proxies.rpc.timeout")
+	f(centrifuge.Config{PingInterval: hub.Duration(time.Hour)}, "ping_interval")
+	f(centrifuge.Config{Proxies: centrifuge.Proxies{RPC: centrifuge.Proxy{Endpoint: "http://x", HTTPHeaders: []string{"a b"}}}}, "proxies.rpc.http_headers")
+	f(centrifuge.Config{Proxies: centrifuge.Proxies{RPC: centrifuge.Proxy{Endpoint: "http://x", StaticHeaders: map[string]string{"A\r\nB": "c"}}}}, "proxies.rpc.static_headers")
+	f(centrifuge.Config{Proxies: centrifuge.Proxies{RPC: centrifuge.Proxy{Endpoint: "http://x", StaticHeaders: map[string]string{"A": "c\r\nd: e"}}}}, "proxies.rpc.static_headers")
+	if err := (centrifuge.Config{PingInterval: hub.Duration(50 * time.Minute)}).Validate(); err != nil {
+		t.Error(err)
+	}
 	if err := (centrifuge.Config{}).Validate(); err != nil {
 		t.Error(err)
 	}

@@ -227,6 +227,7 @@ func TestValidateNamesTheKey(t *testing.T) {
 	f("push.max_channels=1000", `push: max_channels: 1000 is not within`, "")
 	f("downstream.max_line=40000", `downstream: max_line: 40000 is not within`, "")
 	f("eventloop.engine=kqueue", `eventloop: engine: "kqueue" is`, "")
+	f(`centrifuge={"enabled":true,"events_channel":"nope:x"}`, `centrifuge.events_channel: there is no namespace "nope"`, "- name: nope")
 	f("shutdown.drain=-1s", `shutdown: drain: -1s is negative`, "")
 }
 

@@ -216,6 +216,9 @@ func (c Config) checkProtocols() error {
 			want("centrifuge.namespaces."+name, name)
 		}
 		want("centrifuge.personal_namespace", c.Centrifuge.PersonalNamespace)
+		if ch := c.Centrifuge.EventsChannel; ch != "" {
+			want("centrifuge.events_channel", hub.NamespaceOf(ch))
+		}
 	}
 	for i, r := range c.Routes {
 		if r.Mercure && !c.Mercure.Enabled {

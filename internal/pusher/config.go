@@ -175,7 +175,7 @@ func (c Config) Validate() error {
 	if c.Enabled && len(c.Apps) == 0 {
 		bad("apps: there is none; add one with id, key and secret")
 	}
-	errs = append(errs, c.negatives()...)
+	errs = append(errs, c.beyond()...)
 	d := c.WithDefaults()
 	if d.ActivityTimeout < hub.Duration(time.Second) {
 		bad("activity_timeout: %s is less than 1s, the unit in which clients are told", d.ActivityTimeout)
@@ -208,20 +208,41 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// negatives returns an error for each number below zero.
-func (c Config) negatives() (errs []error) {
+// Beyond these a number is a slip, and what is reckoned with it would overflow.
+const (
+	mostOfAny    = 10_000_000
+	longestOfAny = 24 * time.Hour
+)
+
+// beyond returns an error for each number that is below zero or too large.
+func (c Config) beyond() (errs []error) {
 	for _, n := range []struct {
 		name string
-		v    int64
+		v    int
 	}{
-		{"max_event_data", int64(c.MaxEventData)}, {"max_channels", int64(c.MaxChannels)}, {"max_batch", int64(c.MaxBatch)},
-		{"max_subscriptions", int64(c.MaxSubscriptions)}, {"client_event_rate", int64(c.ClientEventRate)}, {"message_rate", int64(c.MessageRate)}, {"max_members", int64(c.MaxMembers)},
-		{"max_member_data", int64(c.MaxMemberData)}, {"webhook_queue", int64(c.WebhookQueue)}, {"max_watchlist", int64(c.MaxWatchlist)}, {"activity_timeout", int64(c.ActivityTimeout)},
-		{"pong_timeout", int64(c.PongTimeout)}, {"vacated_delay", int64(c.VacatedDelay)}, {"count_interval", int64(c.CountInterval)},
-		{"webhook_window", int64(c.WebhookWindow)}, {"webhook_timeout", int64(c.WebhookTimeout)}, {"webhook_retry", int64(c.WebhookRetry)},
+		{"max_event_data", c.MaxEventData}, {"max_channels", c.MaxChannels}, {"max_batch", c.MaxBatch}, {"max_subscriptions", c.MaxSubscriptions},
+		{"client_event_rate", c.ClientEventRate}, {"message_rate", c.MessageRate}, {"max_members", c.MaxMembers}, {"max_member_data", c.MaxMemberData},
+		{"max_watchlist", c.MaxWatchlist}, {"webhook_queue", c.WebhookQueue},
 	} {
-		if n.v < 0 {
+		switch {
+		case n.v < 0:
 			errs = append(errs, fmt.Errorf("%s: it is negative", n.name))
+		case n.v > mostOfAny:
+			errs = append(errs, fmt.Errorf("%s: %d is more than %d", n.name, n.v, mostOfAny))
+		}
+	}
+	for _, n := range []struct {
+		name string
+		v    hub.Duration
+	}{
+		{"activity_timeout", c.ActivityTimeout}, {"pong_timeout", c.PongTimeout}, {"vacated_delay", c.VacatedDelay}, {"count_interval", c.CountInterval},
+		{"webhook_window", c.WebhookWindow}, {"webhook_timeout", c.WebhookTimeout}, {"webhook_retry", c.WebhookRetry},
+	} {
+		switch {
+		case n.v < 0:
+			errs = append(errs, fmt.Errorf("%s: it is negative", n.name))
+		case time.Duration(n.v) > longestOfAny:
+			errs = append(errs, fmt.Errorf("%s: %s is more than %s", n.name, n.v, longestOfAny))
 		}
 	}
 	return errs

@@ -3,6 +3,7 @@ package pusher
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
@@ -24,6 +25,9 @@ func TestBadConfigurationsAreNamed(t *testing.T) {
 	}
 	f(func(*Config, *App) {}, "")
 	f(func(c *Config, _ *App) { c.Apps = []App{} }, "apps: there is none")
+	f(func(c *Config, _ *App) { c.MaxSubscriptions = 1 << 62 }, "max_subscriptions: 4611686018427387904 is more than")
+	f(func(c *Config, _ *App) { c.ActivityTimeout = 1 << 62 }, "activity_timeout")
+	f(func(c *Config, _ *App) { c.MaxSubscriptions, c.ActivityTimeout = 1_000_000, hub.Duration(time.Hour) }, "")
 	f(func(c *Config, a *App) { c.Apps = []App{good, good} }, `apps[1].id: "1" is another app's`)
 	f(func(c *Config, a *App) { c.Apps = []App{good, {ID: "2", Key: "l", Secret: "s"}} }, `apps[1].namespace: "default" is another app's`)
 	f(func(c *Config, a *App) { c.Apps = []App{good, {ID: "2", Key: "l", Secret: "s", Namespace: "other"}} }, "")
