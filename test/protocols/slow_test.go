@@ -1,7 +1,6 @@
 package protocols
 
 import (
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,25 +26,23 @@ func stopped(t *testing.T, a *agent) (resume func()) {
 // big is a payload with a number.
 func big(n int) string { return strconv.Itoa(n) + " " + strings.Repeat("x", 250_000) }
 
-// enough is how many of them are more than the kernel holds for a reader that is
-// stopped and what the server keeps for it: twice the kernel's most.
-func enough(t *testing.T) int {
+// until publishes until that many clients were ended because they were slow, and
+// returns how many messages that took.
+func until(t *testing.T, s *judge.Server, clients float64, publish func(n int), slow ...string) (messages int) {
 	t.Helper()
-	most := 0
-	for _, name := range []string{"tcp_rmem", "tcp_wmem"} {
-		text, err := os.ReadFile("/proc/sys/net/ipv4/" + name)
-		if err != nil {
-			t.Fatal(err)
+	for messages < 1000 && s.Series(slow[0], slow[1:]...) < clients {
+		for range 10 {
+			publish(messages)
+			messages++
 		}
-		f := strings.Fields(string(text))
-		n, err := strconv.Atoi(f[len(f)-1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		most += n
 	}
-	return (2*most + 4<<20) / len(big(0))
+	if got := s.Series(slow[0], slow[1:]...); got != clients {
+		t.Fatalf("after %d messages of 250 kB %g clients were ended as slow, want %g", messages, got, clients)
+	}
+	return messages
 }
+
+const protocolEvents = "weir_protocol_events_total"
 
 func TestStoppedCentrifugeReader(t *testing.T) {
 	// What a client may recover at once has the bound of its queue.
@@ -91,7 +88,7 @@ func TestStoppedCentrifugeReader(t *testing.T) {
 	for a := range slow {
 		resume = append(resume, stopped(t, a))
 	}
-	publish(enough(t), big)
+	took := until(t, s, 3, func(int) { publish(1, big) }, protocolEvents, `protocol="centrifuge"`, `event="too_slow"`)
 	for _, f := range resume {
 		f()
 	}
@@ -115,7 +112,7 @@ func TestStoppedCentrifugeReader(t *testing.T) {
 		m.ends.Range(func(k, _ any) bool { ends = append(ends, k.(string)); return true })
 		t.Logf("%s: subscribed %d times, since %q", m.name, m.ups.Load(), ends)
 	}
-	t.Logf("%d messages of 250 kB while three clients were stopped", enough(t))
+	t.Logf("%d messages of 250 kB until all three were ended as slow", took)
 }
 
 func TestStoppedMercureReader(t *testing.T) {
@@ -139,9 +136,8 @@ func TestStoppedMercureReader(t *testing.T) {
 	}
 	resume := stopped(t, slow)
 	n := 1
-	for ; n <= enough(t); n++ {
-		publish(big(n), n)
-	}
+	took := until(t, s, 1, func(int) { publish(big(n), n); n++ }, "weir_subscribers_closed_total", `reason="too_slow"`)
+	t.Logf("%d updates of 250 kB until the stopped reader was ended as slow", took)
 	resume()
 	for end := n + 20; n < end; n++ {
 		publish(strconv.Itoa(n), n)
@@ -166,10 +162,7 @@ func TestStoppedPusherReader(t *testing.T) {
 	two, _ := join(slow, "slow", "presence-r", "made", "end")
 	fast.next(one, "pusher:member_added")
 	resume := stopped(t, slow)
-	n := enough(t)
-	for i := range n {
-		fast.call("app", "trigger", "presence-r", "made", big(i))
-	}
+	n := until(t, s, 1, func(i int) { fast.call("app", "trigger", "presence-r", "made", big(i)) }, protocolEvents, `protocol="pusher"`, `event="too_slow"`)
 	for i := range n {
 		if got := text(fast.next(one, "made")); got != short(big(i)) {
 			t.Fatalf("the reader beside it got %.40q, want %.40q", got, short(big(i)))
