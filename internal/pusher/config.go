@@ -60,8 +60,8 @@ type Config struct {
 	// WebhookRetry is for how long a webhook request that fails is tried again, each time
 	// after twice as long; 0 means 5m.
 	WebhookRetry hub.Duration `json:"webhook_retry"`
-	// WebhookQueue bounds the events that wait for one webhook; what is more is dropped
-	// and counted. 0 means 10,000.
+	// WebhookQueue bounds the events that wait for one webhook, besides 16 MiB of data of
+	// client events; what is more is dropped and counted. 0 means 10,000.
 	WebhookQueue int `json:"webhook_queue"`
 }
 

@@ -1,6 +1,7 @@
 package pusher
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,25 @@ func TestBadConfigurationsAreNamed(t *testing.T) {
 	f(func(c *Config, _ *App) { c.DefaultEvent = "pusher:x" }, "default_event")
 	if err := (Config{}).Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Who reads webhooks may be away while clients go on.
+func TestWebhooksWaitWithinBytes(t *testing.T) {
+	s := &Server{log: slog.New(slog.DiscardHandler)}
+	h := &hook{s: s, queue: make(chan hookEvent, 100)}
+	a := &app{hooks: []*hook{h}, hooked: map[string]bool{hookClientEvent: true}}
+	for range 20 {
+		a.hook(hookEvent{Name: hookClientEvent, Data: strings.Repeat("x", 1<<20)})
+	}
+	if n, dropped := len(h.queue), s.counts.hooksD.Load(); n != 16 || dropped != 4 {
+		t.Errorf("%d wait, %d dropped; want 16 and 4", n, dropped)
+	}
+	for range 16 {
+		h.taken(<-h.queue)
+	}
+	if n := h.bytes.Load(); n != 0 {
+		t.Errorf("%d bytes left, want 0", n)
 	}
 }
 

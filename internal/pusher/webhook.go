@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
@@ -36,12 +37,14 @@ type hook struct {
 	app   *app
 	s     *Server
 	queue chan hookEvent
+	bytes atomic.Int64 // of the data of what is queued
 }
 
 const (
 	hookBatch      = 100              // events of one request
 	firstHookRetry = time.Second / 2  // doubled each time
 	lastHookRetry  = 30 * time.Second // and no more than that
+	maxHookBytes   = 16 << 20         // of data that waits: what is in there is up to clients
 )
 
 // hook queues e for the webhooks that want it. It does not block. Any goroutine.
@@ -53,14 +56,30 @@ func (a *app) hook(e hookEvent) {
 		if !h.wants(e.Name, e.Channel) {
 			continue
 		}
-		select {
-		case h.queue <- e:
-		default:
-			if h.s.counts.hooksD.Add(1) == 1 {
-				h.s.log.Warn("webhook events are dropped: more wait than webhook_queue", "app", a.ID, "url", h.URL)
-			}
+		if !h.offer(e) && h.s.counts.hooksD.Add(1) == 1 {
+			h.s.log.Warn("webhook events are dropped: more wait than webhook_queue, or 16 MiB", "app", a.ID, "url", h.URL)
 		}
 	}
+}
+
+// offer queues e, if there is room.
+func (h *hook) offer(e hookEvent) bool {
+	n := int64(len(e.Data))
+	if h.bytes.Add(n) <= maxHookBytes {
+		select {
+		case h.queue <- e:
+			return true
+		default:
+		}
+	}
+	h.bytes.Add(-n)
+	return false
+}
+
+// taken notes that e was taken out of the queue.
+func (h *hook) taken(e hookEvent) hookEvent {
+	h.bytes.Add(-int64(len(e.Data)))
+	return e
 }
 
 // run sends what is queued, in order, until ctx ends.
@@ -79,7 +98,7 @@ func (h *hook) gather(ctx context.Context) []hookEvent {
 	var events []hookEvent
 	select {
 	case e := <-h.queue:
-		events = append(events, e)
+		events = append(events, h.taken(e))
 	case <-ctx.Done():
 		return nil
 	}
@@ -88,7 +107,7 @@ func (h *hook) gather(ctx context.Context) []hookEvent {
 	for len(events) < hookBatch {
 		select {
 		case e := <-h.queue:
-			events = append(events, e)
+			events = append(events, h.taken(e))
 		case <-window.C:
 			return events
 		case <-ctx.Done():
