@@ -428,6 +428,7 @@ func TestAMessageIsTracedToItsSockets(t *testing.T) {
 	f(`{"channel":"a","timeout_seconds":61}`, 400)
 	f(`{"channel":"a","timeout_seconds":-1}`, 400)
 	f(`{"chanel":"a"}`, 400)
+	f("{\"channel\":\"a\",\"data\":\"\xff\"}", 400)
 	if res, _ := g.ask(t, "/api/trace/unknown"); res.StatusCode != 404 {
 		t.Errorf("an unknown trace: %d", res.StatusCode)
 	}
