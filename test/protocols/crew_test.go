@@ -30,7 +30,6 @@ type member struct {
 	jumps atomic.Int64  // of these, those whose offset is not the last one's plus one
 	wide  atomic.Uint64 // the widest of the jumps
 	fed   atomic.Int64  // subscriptions that brought publications which had been missed
-	ends  sync.Map      // codes with which it lost its connection
 }
 
 // received records a publication.
@@ -115,7 +114,6 @@ func (c *crew) centrifuge(m *member) func(event) {
 			if m.stream != nil {
 				m.stream.Cut()
 			}
-			m.ends.Store(text(field(m.t, e.Data, "code"))+" "+text(field(m.t, e.Data, "reason")), true)
 		case "unsubscribed":
 			m.t.Errorf("%s: unsubscribed: %s", m.name, e.Data)
 		case "publication":

@@ -107,10 +107,10 @@ func TestStoppedCentrifugeReader(t *testing.T) {
 			t.Errorf("%s lost its subscription", m.name)
 		}
 	}
-	for _, m := range slow {
-		var ends []string
-		m.ends.Range(func(k, _ any) bool { ends = append(ends, k.(string)); return true })
-		t.Logf("%s: subscribed %d times, since %q", m.name, m.ups.Load(), ends)
+	for a, m := range slow {
+		client := strings.Replace(m.name, "stopped python", "py", 1)
+		a.next(client, "connecting") // the first
+		expect(t, "why "+m.name+" lost its connection", field(t, a.next(client, "connecting"), "code"), 3008)
 	}
 	t.Logf("%d messages of 250 kB until all three were ended as slow", took)
 }
