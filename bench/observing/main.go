@@ -40,6 +40,7 @@ type options struct {
 	subscribers, publishers int
 	length                  time.Duration
 	live                    bool
+	recorder                bool
 }
 
 func main() {
@@ -51,6 +52,7 @@ func main() {
 	flag.IntVar(&o.publishers, "publishers", 16, "publications under way at a time")
 	flag.DurationVar(&o.length, "length", 4*time.Second, "length of a run")
 	flag.BoolVar(&o.live, "live", true, "with everything on, somebody reads the live page")
+	flag.BoolVar(&o.recorder, "recorder", true, "the flight recorder is armed while the state is alert, as a full loop is")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -74,7 +76,7 @@ func run(ctx context.Context, o *options, w io.Writer) error {
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
 		fmt.Fprintf(w, "load average before: %s", load)
 	}
-	fmt.Fprintf(w, "%d subscribers, %d publishers, %d loops, %s a run, live page %v\n", o.subscribers, o.publishers, o.loops, o.length, o.live)
+	fmt.Fprintf(w, "%d subscribers, %d publishers, %d loops, %s a run, live page %v, recorder %v\n", o.subscribers, o.publishers, o.loops, o.length, o.live, o.recorder)
 	fmt.Fprintln(w, "| pair | order | on, deliveries/s | off | ratio | on, µs CPU per delivery | off | ratio |")
 	fmt.Fprintln(w, "|---:|---|---:|---:|---:|---:|---:|---:|")
 	var rates, costs []float64
@@ -125,9 +127,9 @@ admin: {listen: %q}
 broker: {kind: memory}
 eventloop: {loops: %d}
 auth: {api_keys: [{name: bench, key: %s, publish: ["**"]}]}
-governor: {enabled: %v}
+governor: {enabled: %v, evidence: {no_recorder: %v}}
 namespaces: [{name: default, durability: none, anonymous: true}]
-`, public, admin, o.loops, key, on)
+`, public, admin, o.loops, key, on, !o.recorder)
 	file := filepath.Join(dir, "weir.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return s, err
