@@ -299,3 +299,41 @@ func TestCentrifugeRefusesWhatItLacks(t *testing.T) {
 		a.call(name, "disconnect")
 	}
 }
+
+func TestCentrifugePython(t *testing.T) {
+	s := serve(t, obj{"centrifuge": obj{"proxies": obj{"rpc": obj{"endpoint": rpcBackend(t), "timeout": "30s"}}}})
+	py := pythonAgent(t)
+	for _, binary := range []bool{false, true} {
+		one, two := fmt.Sprintf("one-%t", binary), fmt.Sprintf("two-%t", binary)
+		channel := "room-" + one
+		for _, name := range []string{one, two} {
+			pythonClient(py, s.Public, name, name, binary)
+			py.next(name, "connected")
+			py.name(name+"/c", name, "new_subscription", channel, obj{"recoverable": true, "positioned": true, "join_leave": true})
+			py.call(name+"/c", "subscribe")
+			py.next(name+"/c", "subscribed")
+		}
+		sub := one + "/c"
+		expect(t, "own join", field(t, py.next(sub, "join"), "info", "user"), one)
+		expect(t, "join", field(t, py.next(sub, "join"), "info", "user"), two)
+		py.call(sub, "publish", obj{"n": 1})
+		got := py.next(two+"/c", "publication")
+		expect(t, "data", field(t, got, "pub", "data"), obj{"n": 1})
+		expect(t, "publisher", field(t, got, "pub", "info", "user"), one)
+		if all := decode[map[string]json.RawMessage](t, field(t, py.call(sub, "presence"), "clients")); len(all) != 2 {
+			t.Errorf("presence: %s", all)
+		}
+		expect(t, "presence stats", py.call(sub, "presence_stats"), obj{"num_clients": 2, "num_users": 2})
+		if pubs := decode[[]json.RawMessage](t, field(t, py.call(sub, "history", 10), "publications")); len(pubs) != 1 {
+			t.Errorf("history: %s", pubs)
+		}
+		expect(t, "rpc", field(t, py.call(one, "rpc", "greet", obj{"a": 1}), "data"), obj{"user": one, "said": obj{"a": 1}})
+		py.call(two+"/c", "unsubscribe")
+		expect(t, "leave", field(t, py.next(sub, "leave"), "info", "user"), two)
+		if f := py.refused(one, "presence", "closed:x"); fmt.Sprint(f.Code) != "108" {
+			t.Errorf("presence where there is none: %+v", f)
+		}
+		py.call(one, "disconnect")
+		py.next(one, "disconnected")
+	}
+}

@@ -224,10 +224,7 @@ func (c *stage) ends() {
 	c.a.call("app", "sendToUser", "u1", "note", obj{"n": 1})
 	expect(c.t, "sent to the user", c.a.next("a", "note"), obj{"n": 1})
 	c.a.call("app", "terminateUserConnections", "u1")
-	for {
-		if text(field(c.t, c.a.next("a", "state_change"), "current")) == "disconnected" {
-			break
-		}
+	for text(field(c.t, c.a.next("a", "state_change"), "current")) != "disconnected" {
 	}
 	expect(c.t, "why", field(c.t, c.a.next("a", "error"), "data", "code"), 4009)
 	if f := c.a.refused("app", "trigger", "", "made", "x"); f.Message == "" {
