@@ -70,6 +70,7 @@ type App struct {
 	// What watches.
 	probe     *probe
 	governor  *governor.Governor
+	silence   silence
 	telemetry *telemetry.Telemetry // nil: none
 	pusher    *telemetry.Pusher    // nil: none
 	registry  *prometheus.Registry

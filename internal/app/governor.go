@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/capacity"
+	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/push"
@@ -20,7 +23,9 @@ func (a *App) buildGovernor() (err error) {
 	if err != nil {
 		return err
 	}
-	a.governor, err = governor.New(a.cfg.Governor, governor.Sources{
+	cfg := a.cfg.Governor
+	cfg.Evidence.Dir = a.evidenceDir()
+	a.governor, err = governor.New(cfg, governor.Sources{
 		Loops:       a.loopSamples,
 		Delivery:    a.probe.delivery.AddTo,
 		Delivered:   func() uint64 { return a.hub.Stats().Delivered },
@@ -34,6 +39,19 @@ func (a *App) buildGovernor() (err error) {
 		Consumers:   a.consumers,
 	}, a.log)
 	return err
+}
+
+// evidenceDir is where bundles go: beside what the embedded broker stores, unless the
+// configuration says otherwise.
+func (a *App) evidenceDir() string {
+	switch dir, n := a.cfg.Governor.Evidence.Dir, a.cfg.Broker.NATS; {
+	case dir == "off":
+		return ""
+	case dir != "" || a.cfg.Broker.Kind != config.BrokerNATS || n.URL != "" || n.Dir == "":
+		return dir
+	default:
+		return filepath.Join(n.Dir, "evidence")
+	}
 }
 
 // histogramOf is c in the form of the governor's, whose buckets are the same.
@@ -68,10 +86,36 @@ func (a *App) roles(dst []governor.RoleCount) []governor.RoleCount {
 }
 
 func (a *App) brokerSample() governor.BrokerSample {
-	b := governor.BrokerSample{Failed: a.push.Stats().PublishErrors + a.http2.stats().PublishErrors}
+	s, h := a.push.Stats(), a.http2.stats()
+	b := governor.BrokerSample{Failed: s.PublishErrors + h.PublishErrors}
 	a.probe.store.AddTo(&b.Store)
 	b.Waiting, b.Oldest = a.probe.waiting(time.Now())
+	b.Waiting = max(b.Waiting, int(s.Storing))
+	b.Oldest = max(b.Oldest, a.silence.look(s.Storing, s.Published+s.PublishErrors, time.Now()))
 	return b
+}
+
+// silence is how long the broker has said nothing to those who wait for it. Only some
+// publications are followed, and none of them may be among those that a dead disk holds.
+type silence struct {
+	mu       sync.Mutex
+	answered uint64
+	since    time.Time // zero while nobody waits
+}
+
+// look is called now and then: waiting publications have no answer, answered is how many
+// ever had. It returns for how long that has been so, to the time between two looks.
+func (s *silence) look(waiting int64, answered uint64, now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case waiting <= 0:
+		s.since = time.Time{}
+		return 0
+	case s.since.IsZero() || answered != s.answered:
+		s.since, s.answered = now, answered
+	}
+	return now.Sub(s.since)
 }
 
 func (a *App) consumers(n int) []governor.Consumer {

@@ -32,7 +32,8 @@ type Config struct {
 // EvidenceConfig says where evidence bundles go and how many are kept.
 type EvidenceConfig struct {
 	// Dir is the directory that bundles are written to; it is made when it is
-	// missing. Empty means that none are written.
+	// missing. Empty means evidence, beside what an embedded broker stores; without
+	// one, and with "off", none are written and nothing is recorded.
 	Dir string `json:"dir"`
 	// Every is the least time between two bundles that are not asked for. 0 means 10m.
 	Every hub.Duration `json:"every"`

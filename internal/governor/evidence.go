@@ -155,6 +155,9 @@ func (r *recorder) follow(now time.Time, to stat.State, causes []Cause) string {
 		r.post(func(context.Context) { r.disarm() })
 		return ""
 	}
+	if r.cfg.Dir == "" {
+		return "" // what would be recorded is for nobody
+	}
 	r.post(func(context.Context) { r.arm() })
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +165,7 @@ func (r *recorder) follow(now time.Time, to stat.State, causes []Cause) string {
 	if to != stat.Inflection {
 		return ""
 	}
-	if r.cfg.Dir == "" || r.writing != "" || !r.lastAuto.IsZero() && now.Sub(r.lastAuto) < time.Duration(r.cfg.Every) {
+	if r.writing != "" || !r.lastAuto.IsZero() && now.Sub(r.lastAuto) < time.Duration(r.cfg.Every) {
 		return ""
 	}
 	id := r.id(now, "inflection")

@@ -234,7 +234,13 @@ func TestInflectionsWriteOneBundleInTenMinutes(t *testing.T) {
 }
 
 func TestArmingFollowsTheStateAndTires(t *testing.T) {
-	r := newTestRecorder(EvidenceConfig{})
+	if r := newTestRecorder(EvidenceConfig{}); true { // what would be recorded is for nobody
+		r.follow(time.Unix(2e9, 0), stat.Alert, nil)
+		if len(r.commands) > 0 {
+			t.Error("armed without a directory for evidence")
+		}
+	}
+	r := newTestRecorder(EvidenceConfig{Dir: t.TempDir()})
 	now := time.Unix(2e9, 0)
 	do := func() {
 		for len(r.commands) > 0 {
@@ -253,6 +259,7 @@ func TestArmingFollowsTheStateAndTires(t *testing.T) {
 	f("for as long as it may", true)
 	r.tire(now.Add(armedAtMost + 1))
 	f("too long", false)
+	r.lastAuto = now // no bundle now
 	r.follow(now, stat.Inflection, nil)
 	f("inflection", true)
 	r.follow(now, stat.Steady, nil)

@@ -111,6 +111,7 @@ const (
 
 // publish hands pub to the hub.
 func (x *publication) publish(pub hub.Publication, topics []string) {
+	x.push.counters.storing.Add(1)
 	if topics != nil {
 		x.push.hub.PublishTopics(topics, pub, x.done)
 	} else {
@@ -137,6 +138,7 @@ func (x *publication) answered(at hub.Position, err error) {
 // tell counts the outcome and passes it on. On the connection's loop, once.
 func (x *publication) tell() {
 	p := x.push
+	p.counters.storing.Add(-1)
 	if x.older != nil {
 		x.tellOlder()
 	}

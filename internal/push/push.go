@@ -268,6 +268,7 @@ type counters struct {
 	tooSlow, expired, sentAway atomic.Uint64
 	clientErrors, lagged       atomic.Uint64
 	published, publishErrors   atomic.Uint64
+	storing                    atomic.Int64
 	overloaded, failedSubs     atomic.Uint64
 	panics                     atomic.Uint64
 }
@@ -288,6 +289,7 @@ type Stats struct {
 	Lagged          uint64 // times a subscriber fell behind its socket
 	Published       uint64 // publications answered with a position
 	PublishErrors   uint64 // publications answered with an error
+	Storing         int64  // publications that the broker has not answered
 	Held, HeldBytes int64  // messages that wait for slow subscribers now
 }
 
@@ -297,7 +299,7 @@ func (p *Push) Stats() Stats {
 	return Stats{
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
 		SentAway: c.sentAway.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
-		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
+		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Storing: c.storing.Load(),
 		Panics: c.panics.Load(), Gaps: w.Gaps.Load(), Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(),
 		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),
 	}
