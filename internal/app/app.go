@@ -113,6 +113,9 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.addFormats(formats)
+	if n, ok := broker.(*nats.Broker); ok {
+		a.protocol.request = n.Request
+	}
 	a.probe, broker = newProbe(broker)
 	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: formats.Encoders(), Log: a.log}, broker)
 	if err != nil {

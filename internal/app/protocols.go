@@ -21,6 +21,8 @@ type protocols struct {
 	// Fixed at New.
 	centrifugeFormats centrifuge.Formats
 	pusherFormat      hub.Format
+	// request asks who serves a NATS subject; nil: there is no NATS.
+	request func(ctx context.Context, subject string, data []byte) ([]byte, error)
 
 	// Fixed when the broker has started; nil: not spoken.
 	cluster    *cluster.Cluster
@@ -91,7 +93,7 @@ func (a *App) startCentrifuge(parts *group, ctx context.Context) error { //nolin
 	}
 	s, err := centrifuge.New(a.cfg.Centrifuge, centrifuge.Deps{
 		Hub: a.hub, Formats: a.protocol.centrifugeFormats, Auth: a.auth, Presence: a.protocol.presence, Cluster: a.protocol.cluster,
-		Version: a.opt.Version, Name: a.cfg.Cluster.Name, Log: a.log,
+		Version: a.opt.Version, Name: a.cfg.Cluster.Name, Request: a.protocol.request, Log: a.log,
 	})
 	if err != nil {
 		return fmt.Errorf("centrifuge: %w", err)

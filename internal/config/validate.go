@@ -216,6 +216,9 @@ func (c Config) checkProtocols() error {
 			want("centrifuge.namespaces."+name, name)
 		}
 		want("centrifuge.personal_namespace", c.Centrifuge.PersonalNamespace)
+		if c.Centrifuge.RPCSubject != "" && c.Broker.Kind == BrokerMemory {
+			all = append(all, WithHint(errors.New("centrifuge.rpc_subject: the memory broker has no subjects"), "set broker.kind to nats, or use centrifuge.proxies.rpc"))
+		}
 		if ch := c.Centrifuge.EventsChannel; ch != "" {
 			want("centrifuge.events_channel", hub.NamespaceOf(ch))
 		}
