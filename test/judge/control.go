@@ -72,7 +72,7 @@ func (s *Server) Tell(path string, v any) {
 	}
 }
 
-var series = regexp.MustCompile(`^([a-z_]+)(\{.*\})? (\S+)`)
+var series = regexp.MustCompile(`^([a-z_0-9]+)(\{.*\})? (\S+)`)
 
 // Series sums the samples of a metric that have all of these labels, each written
 // as `name="value"`. None is 0: a counter may not have counted yet.

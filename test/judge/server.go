@@ -229,7 +229,7 @@ func (s *Server) Metric(name string) float64 {
 	var sum float64
 	found := false
 	for line := range bytes.Lines(body) {
-		if m := regexp.MustCompile(`^([a-z_]+)(?:\{.*\})? (\S+)`).FindSubmatch(line); m != nil && string(m[1]) == name {
+		if m := regexp.MustCompile(`^([a-z_0-9]+)(?:\{.*\})? (\S+)`).FindSubmatch(line); m != nil && string(m[1]) == name {
 			var v float64
 			if _, err := fmt.Sscan(string(m[2]), &v); err != nil {
 				s.t.Fatalf("%s: %v", line, err)
