@@ -198,6 +198,9 @@ func (c Config) checkNamespaces() error {
 	return errors.Join(all...)
 }
 
+// ownPaths are those that nothing else may have.
+var ownPaths = []string{"/sse", "/ws", "/echo", "/api/publish", "/api/broadcast", "/healthz", "/readyz"}
+
 // checkProtocols is about namespaces that the sections of protocols name.
 func (c Config) checkProtocols() error {
 	var all []error
@@ -222,6 +225,12 @@ func (c Config) checkProtocols() error {
 		if ch := c.Centrifuge.EventsChannel; ch != "" {
 			want("centrifuge.events_channel", hub.NamespaceOf(ch))
 		}
+	}
+	if path := c.Mercure.WithDefaults().Path; c.Mercure.Enabled && slices.Contains(ownPaths, path) {
+		all = append(all, fmt.Errorf("mercure.path: %s is Weir's own", path))
+	}
+	if prefix := strings.TrimSuffix(c.Centrifuge.APIPrefix, "/"); c.Centrifuge.Enabled && c.Pusher.Enabled && (prefix == "/apps" || prefix == "/app") {
+		all = append(all, fmt.Errorf("centrifuge.api_prefix: %s is Pusher's", prefix))
 	}
 	for i, r := range c.Routes {
 		if r.Mercure && !c.Mercure.Enabled {

@@ -443,3 +443,20 @@ func FuzzClaims(f *testing.F) {
 		}
 	})
 }
+
+// What a template's literal ends exclude, its regular expression excludes as well.
+func TestLiteralEndsChangeNothing(t *testing.T) {
+	topics := []string{"", "a", "https://example.com/books/1", "https://example.com/books/", "https://example.com/books/1/é", "x", "books/1x", "/a b", "%20", "a%20b", "https://example.com/b"}
+	for _, text := range []string{"{a}", "{a}x", "https://example.com/books/{id}", "https://example.com/{+path}", "é{a}", "a b{c}", "%20{a}", "{a}%20", "{a} b", "{/a}", "{?a}", "{a}{b}/é", "books/{id}x", "ab+{c}", "{c}+ab"} {
+		c, err := Compile(Selector{Kind: Template, Text: text}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, topic := range topics {
+			want := topic == text || c.template != nil && c.template.MatchString(topic)
+			if got := c.Match(topic); got != want {
+				t.Errorf("%q and %q: %v, want %v", text, topic, got, want)
+			}
+		}
+	}
+}

@@ -114,9 +114,12 @@ type Compiled struct {
 	Selector
 	all      bool
 	template *regexp.Regexp
-	pattern  *urlpattern.URLPattern
-	base     string
-	last     atomic.Pointer[memo]
+	// head and tail are how a topic must begin and end that the template expands to;
+	// most topics are told apart by them.
+	head, tail string
+	pattern    *urlpattern.URLPattern
+	base       string
+	last       atomic.Pointer[memo]
 }
 
 type memo struct {
@@ -132,7 +135,9 @@ func Compile(s Selector, hubURL string) (*Compiled, error) {
 	switch {
 	case c.all || s.Kind == Exact:
 	case s.Kind == Template:
-		c.template = compileTemplate(s.Text)
+		if c.template = compileTemplate(s.Text); c.template != nil {
+			c.head, c.tail = literals(s.Text)
+		}
 	default:
 		if repeats(s.Text) > maxRepeats {
 			return nil, fmt.Errorf("%w: %.60q repeats too much", ErrPattern, s.Text)
@@ -168,6 +173,23 @@ func compileTemplate(text string) *regexp.Regexp {
 	return t.Regexp()
 }
 
+// literals are the texts before the first expression of a template and after the last,
+// as far as they stand for themselves.
+func literals(template string) (head, tail string) {
+	head, tail = template[:strings.IndexByte(template, '{')], template[strings.LastIndexByte(template, '}')+1:]
+	if i := strings.IndexFunc(head, special); i >= 0 {
+		head = head[:i]
+	}
+	if i := strings.LastIndexFunc(tail, special); i >= 0 {
+		tail = ""
+	}
+	return head, tail
+}
+
+func special(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(":/._~-", r)
+}
+
 // Simple reports whether one topic at most is meant: Text.
 func (c *Compiled) Simple() bool { return !c.all && c.template == nil && c.pattern == nil }
 
@@ -182,6 +204,8 @@ func (c *Compiled) Match(topic string) bool {
 	case c.pattern == nil && topic == c.Text:
 		return true
 	case c.template == nil && c.pattern == nil:
+		return false
+	case c.template != nil && (!strings.HasPrefix(topic, c.head) || !strings.HasSuffix(topic, c.tail)):
 		return false
 	}
 	if m := c.last.Load(); m != nil && m.topic == topic {
