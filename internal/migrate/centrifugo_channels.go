@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/weir-gateway/weir/hub"
 )
 
@@ -271,10 +273,11 @@ func (t *translation) proxyOptions(p *node, to *section) {
 	}
 	headers, at := t.texts(p, "http_headers")
 	if at == nil {
-		headers, _ = t.texts(t.root, "proxy_http_headers")
+		headers, at = t.texts(t.root, "proxy_http_headers")
 	}
+	headers = t.headerNames(headers, at)
 	if more, moreAt := t.texts(p, "emulated_headers"); len(more) > 0 {
-		headers = append(headers, more...)
+		headers = append(headers, t.headerNames(more, moreAt)...)
 		t.changed(moreAt, "a client may name any of http_headers in its connect command: one list for both")
 	}
 	if len(headers) > 0 {
@@ -294,13 +297,24 @@ func (t *translation) proxyOptions(p *node, to *section) {
 	t.staticHeaders(static, to)
 }
 
+// headerNames are those of names that are some.
+func (t *translation) headerNames(names []string, at *node) []string {
+	return slices.DeleteFunc(names, func(name string) bool {
+		bad := !httpguts.ValidHeaderFieldName(name)
+		if bad {
+			t.untaken(at, "there is one that is the name of no header field", "")
+		}
+		return bad
+	})
+}
+
 // staticHeaders translates header fields: an object, or a list of key and value.
 func (t *translation) staticHeaders(in *node, to *section) {
 	if in == nil {
 		return
 	}
 	set := func(name, value string, at *node) {
-		if name == "" || strings.ContainsAny(name, " :\r\n\t") || strings.ContainsAny(value, "\r\n") {
+		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 			t.untaken(at, "it is no header field", "")
 			return
 		}
