@@ -133,6 +133,9 @@ const (
 	openingTime = int64(15 * time.Second)
 	// partingTime bounds how long last words may wait for the socket.
 	partingTime = int64(30 * time.Second)
+	// sessionPartingTime is the same for a protocol's session, which others see as
+	// present until it is over.
+	sessionPartingTime = int64(5 * time.Second)
 )
 
 // begin is the part of both transports that comes before the answer.

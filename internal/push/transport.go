@@ -156,7 +156,7 @@ func (t *transport) Close(code int, reason string) {
 	if t.flags&isSocket != 0 {
 		t.conn.Write(websocket.AppendClose(nil, uint16(code), reason))
 	}
-	t.conn.SetTimer(partingTime)
+	t.conn.SetTimer(sessionPartingTime)
 	t.conn.CloseAfterFlush()
 }
 
