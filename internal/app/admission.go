@@ -103,7 +103,11 @@ func (a *App) guard(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if g.look(a.governor.SchedP99()) {
+		p99 := a.governor.SchedP99()
+		if !a.classed() {
+			p99 = 0 // nobody said who can wait
+		}
+		if g.look(p99) {
 			a.admission.scale.Store(int64(1000 * g.scale))
 			a.push.Guard(g.scale, g.rest)
 			if h := a.http2.gate; h != nil {
@@ -141,7 +145,12 @@ type guard struct {
 	bound time.Duration
 	scale float64
 	rest  bool
+	long  int // samples since rest began
 }
+
+// On a machine that is always short of processors those who rest would wait for ever:
+// of mostRest + someWork samples they work in the last.
+const mostRest, someWork = 20, 5
 
 // look takes one sample, and reports whether something has changed. What was taken away
 // with one sample comes back by tenths.
@@ -153,7 +162,16 @@ func (g *guard) look(p99 time.Duration) bool {
 		g.scale = min(g.scale+0.1, 1)
 		g.rest = g.scale < 0.5
 	}
-	return *g != was
+	switch {
+	case !g.rest:
+		g.long = 0
+	case g.long == mostRest+someWork:
+		g.long = 1
+	default:
+		g.long++
+		g.rest = g.long <= mostRest
+	}
+	return g.scale != was.scale || g.rest != was.rest
 }
 
 // classed reports whether anything has a class: otherwise there is nothing to show.

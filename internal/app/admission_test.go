@@ -316,7 +316,19 @@ func TestTheGuardHalvesAtOnceAndGivesBackByTenths(t *testing.T) {
 		g.look(time.Millisecond)
 	}
 	f(0, 1, false)
-	g.bound = -1
+	for range 3 { // always short: those who rest work now and then
+		for range mostRest {
+			if g.look(time.Second); !g.rest {
+				t.Error("no rest")
+			}
+		}
+		for range someWork {
+			if g.look(time.Second); g.rest {
+				t.Error("rest without an end")
+			}
+		}
+	}
+	g = guard{bound: -1, scale: 1}
 	f(time.Second, 1, false)
 }
 

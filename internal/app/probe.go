@@ -99,6 +99,9 @@ type flight struct {
 	then        func(hub.Position, error) // the publisher's
 	trace       *policy.Trace             // nil: no span is made of it
 	done        func(*flight)             // called once, when it is over; nil for samples
+	// bases are where the loops stood before they were given the message. Written before
+	// arms are posted, each read by its loop.
+	bases []base
 
 	// Guarded by probe.mu.
 	matched  bool // deliver has brought it
@@ -112,6 +115,12 @@ type flight struct {
 	queued   time.Duration
 	left     int // who has not reported: the loops, and deliver
 	wrote    []written
+}
+
+// base is where a loop's counters stood.
+type base struct {
+	delivered uint64
+	stats     eventloop.Stats
 }
 
 // written is a loop's part of a flight.
@@ -206,8 +215,9 @@ func (p *probe) flight() *flight {
 	}
 	f := &flight{probe: p}
 	f.landed = f.land
-	for _, l := range p.loops {
-		f.arms = append(f.arms, func() { l.arm(f) })
+	f.bases = make([]base, len(p.loops))
+	for i, l := range p.loops {
+		f.arms = append(f.arms, func() { l.arm(f, f.bases[i]) })
 		f.comes = append(f.comes, func() { l.came(f) })
 	}
 	f.wrote = make([]written, 0, len(p.loops))
@@ -219,7 +229,7 @@ func (p *probe) recycle(f *flight) {
 	if f.done != nil || !f.matched || len(p.free) == maxFlights {
 		return
 	}
-	*f = flight{probe: p, landed: f.landed, arms: f.arms, comes: f.comes, wrote: f.wrote[:0]}
+	*f = flight{probe: p, landed: f.landed, arms: f.arms, comes: f.comes, bases: f.bases, wrote: f.wrote[:0]}
 	p.free = append(p.free, f)
 }
 
@@ -324,6 +334,9 @@ func (p *probe) deliver(m *hub.Message, deliver func(*hub.Message)) {
 		return
 	}
 	ended := 0
+	for i, l := range p.loops {
+		f.bases[i] = base{l.shard.Delivered(), l.loop.Stats()}
+	}
 	for i, l := range p.loops {
 		if !l.loop.Post(f.arms[i]) {
 			ended++
@@ -430,8 +443,9 @@ type mark struct {
 	w         written
 }
 
-func (l *loopProbe) arm(f *flight) {
-	l.marks = append(l.marks, mark{f: f, delivered: l.shard.Delivered(), stats: l.loop.Stats()})
+// arm begins to look for f. The loop may have delivered it already: b is from before.
+func (l *loopProbe) arm(f *flight, b base) {
+	l.marks = append(l.marks, mark{f: f, delivered: b.delivered, stats: b.stats})
 }
 
 func (l *loopProbe) came(f *flight) {
