@@ -27,6 +27,9 @@ func TestTheConfigurationsOfTheHowtosLoad(t *testing.T) {
 	}
 	checked := 0
 	for _, page := range pages {
+		if strings.HasPrefix(filepath.Base(page), "moving-from-") {
+			continue // what `weir config import` printed: internal/migrate holds and loads it
+		}
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -37,6 +40,9 @@ func TestTheConfigurationsOfTheHowtosLoad(t *testing.T) {
 		}
 		dir := t.TempDir()
 		for i, b := range blocks {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, b[1])), 0o700); err != nil {
+				t.Fatal(err)
+			}
 			if err := os.WriteFile(filepath.Join(dir, b[1]), []byte(b[2]), 0o600); err != nil {
 				t.Fatal(err)
 			}

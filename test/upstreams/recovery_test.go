@@ -27,8 +27,8 @@ type patient struct {
 }
 
 func newPatient(t *testing.T, ail func(p *patient, w http.ResponseWriter, r *http.Request)) *patient {
-	p := &patient{t: t, address: judge.FreeAddr(t), well: make(chan struct{})}
-	p.listen(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := &patient{t: t, well: make(chan struct{})}
+	p.settle(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.ill.Load() {
 			ail(p, w, r)
 			return
@@ -43,12 +43,29 @@ func newPatient(t *testing.T, ail func(p *patient, w http.ResponseWriter, r *htt
 	return p
 }
 
+// settle finds a port and listens there. Another test may have found the same one.
+func (p *patient) settle(h http.Handler) {
+	for range 20 {
+		p.address = judge.FreeAddr(p.t)
+		if ln, err := net.Listen("tcp", p.address); err == nil {
+			p.serve(ln, h)
+			return
+		}
+	}
+	p.t.Fatal("no port is free")
+}
+
+// listen is for the port that p had before.
 func (p *patient) listen(h http.Handler) {
 	ln, err := net.Listen("tcp", p.address)
 	if err != nil {
 		p.t.Error(err)
 		return
 	}
+	p.serve(ln, h)
+}
+
+func (p *patient) serve(ln net.Listener, h http.Handler) {
 	ts := &httptest.Server{Listener: ln, Config: &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}}
 	ts.Start()
 	p.mu.Lock()
