@@ -135,10 +135,15 @@ func fenced(from, path string, inTest bool) string {
 		return "only internal/sys makes raw system calls"
 	case slices.Contains([]string{"hub", "sse", "websocket"}, from) && !standard && !inTest && (path != deflate || from != "websocket"):
 		return "it takes nothing outside the standard library"
-	case slices.Contains([]string{"hub/hubtest", "internal/history"}, local(path)) && !inTest && !strings.HasPrefix(from, "test/"):
-		return "only tests import a judge"
+	case ours(path) && forTests(local(path)) && !inTest && !forTests(from) && !strings.HasPrefix(from, "test/"):
+		return "only tests import what they share"
 	}
 	return ""
+}
+
+// forTests reports whether the package called name is what tests share.
+func forTests(name string) bool {
+	return name == "internal/history" || name == "internal/trial" || strings.HasSuffix(name, "test")
 }
 
 func ours(path string) bool { return path == module || strings.HasPrefix(path, module+"/") }
@@ -195,7 +200,7 @@ func TestImportsPointDown(t *testing.T) {
 // The judge itself: each kind of violation is planted once.
 func TestViolationsAreFound(t *testing.T) {
 	const table = "<!-- floors:begin -->\n| floor | packages | on the same floor |\n|---:|---|---|\n" +
-		"| 2 | `top`, `test/x` | `top` → `test/x` |\n| 1 | `mid`, `side` | |\n| 0 | `hub`, `internal/history`, `internal/sys` | |\n<!-- floors:end -->"
+		"| 2 | `top`, `test/x` | `top` → `test/x` |\n| 1 | `mid`, `side`, `mid/midtest` | |\n| 0 | `hub`, `internal/history`, `internal/sys` | |\n<!-- floors:end -->"
 	p, err := parsePlan(table)
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +239,10 @@ func TestViolationsAreFound(t *testing.T) {
 		listed{ImportPath: "mid", XTestImports: []string{"golang.org/x/sys/unix"}})
 	f("hub imports example.org/x: it takes nothing outside the standard library",
 		listed{ImportPath: "hub", Imports: []string{"example.org/x"}})
-	f("mid imports internal/history: only tests import a judge", listed{ImportPath: "mid", Imports: us("internal/history")})
+	f("mid imports internal/history: only tests import what they share", listed{ImportPath: "mid", Imports: us("internal/history")})
+	f("", listed{ImportPath: "mid/midtest", Imports: us("internal/history")})
+	f("", listed{ImportPath: "top", Imports: []string{"net/http/httptest"}, XTestImports: us("mid/midtest")})
+	f("top imports mid/midtest: only tests import what they share", listed{ImportPath: "top", Imports: us("mid/midtest")})
 	p.floor["gone"] = 0
 	f("gone has a floor in ARCHITECTURE.md but no code", listed{ImportPath: "mid"})
 }
