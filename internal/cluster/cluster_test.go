@@ -317,6 +317,7 @@ func TestOwnersAgreeAndFewMove(t *testing.T) {
 func TestNonsenseOfOtherNodesIsCounted(t *testing.T) {
 	simulate(t, func(t *testing.T, net *clustertest.Net) {
 		a := start(t, net, "a")
+		synctest.Wait() // it listens
 		evil := net.Join("evil")
 		for _, m := range []string{"", "x", "\xff", "\x01\xff", "\x01\x00\x05\x02", "{", "\x01\x05abc"} {
 			for _, topic := range []string{"cluster.beat", "cluster.ask", "cluster.reply"} {
