@@ -56,7 +56,7 @@ type Namespace struct {
 	// CompressMinBytes is the payload size from which on compressing is tried; 0
 	// means 256.
 	CompressMinBytes int `json:"compress_min_bytes"`
-	// QueueMessages bounds what waits for one subscriber; 0 means 1,024.
+	// QueueMessages bounds what of the namespace waits for one subscriber; 0 means 1,024.
 	QueueMessages int `json:"queue_messages"`
 	// QueueBytes bounds the same in bytes; 0 means 256 KiB.
 	QueueBytes int `json:"queue_bytes"`

@@ -10,22 +10,23 @@ import (
 )
 
 // A Queue is what waits for one slow subscriber: references to shared messages,
-// bounded by their namespaces in number and in bytes, and the gaps among them.
-// The zero value is empty. It belongs to one goroutine at a time.
+// bounded by each namespace for its own in number and in bytes, and the gaps among
+// them. The zero value is empty. It belongs to one goroutine at a time.
 type Queue struct {
-	// messages wait from head on, oldest first; nil where conflation took one out.
+	// messages wait from head on, oldest first; nil where one was taken out.
 	messages []*hub.Message
 	head     int
 	moved    int // by how much messages was moved down so far
 	waiting  int // messages that are not nil
-	// replayed of the first messages come from history. The hub hands over one
-	// page of it at a time and then waits, so they do not count against the bound.
-	replayed int
-	bytes    int // payload of the others
-	all      int // payload of all
-	gaps     []heldGap
-	// dropped are the gaps that overflow made, one per namespace. They are always
-	// older than what waits.
+	bytes    int // payload of them
+	// live is where messages that are not of history begin, in messages plus moved.
+	// The hub hands over one page of history at a time and then waits, so those
+	// before do not count against a bound.
+	live   int
+	spaces []space
+	gaps   []heldGap
+	// dropped are the gaps that overflow made, one per namespace, and those that
+	// were among what was dropped. They are older than what waits of their namespace.
 	dropped []hub.Gap
 	// newest is where the newest message of a key waits, in messages plus moved;
 	// nil without conflation.
@@ -33,6 +34,14 @@ type Queue struct {
 }
 
 type conflationKey struct{ channel, key string }
+
+// space is what waits of one namespace, history apart.
+type space struct {
+	name            string
+	messages, bytes int
+	// from is where its oldest message is at the earliest, in messages plus moved.
+	from int
+}
 
 // heldGap is a gap to be told before messages[before].
 type heldGap struct {
@@ -46,101 +55,11 @@ const maxHeldGaps = 16
 // Len returns how many messages wait.
 func (q *Queue) Len() int { return q.waiting }
 
+// Bytes returns the payload that waits.
+func (q *Queue) Bytes() int { return q.bytes }
+
 // Empty reports whether neither messages nor gaps wait.
 func (q *Queue) Empty() bool { return q.waiting == 0 && len(q.gaps) == 0 && len(q.dropped) == 0 }
-
-// push appends m. A queue that never runs empty is moved down now and then, so
-// that it does not grow by what has left it.
-func (q *Queue) push(m *hub.Message) {
-	if q.head > 64 && q.head > len(q.messages)/2 {
-		n := copy(q.messages, q.messages[q.head:])
-		clear(q.messages[n:])
-		q.messages = q.messages[:n]
-		for i := range q.gaps {
-			q.gaps[i].before -= q.head
-		}
-		q.moved += q.head
-		q.head = 0
-	}
-	q.messages = append(q.messages, m)
-	q.waiting++
-	q.all += len(m.Data)
-}
-
-// pop takes the oldest message off.
-func (q *Queue) pop() *hub.Message {
-	q.skip()
-	m := q.messages[q.head]
-	q.messages[q.head] = nil
-	q.head++
-	q.took(m)
-	if q.replayed > 0 {
-		q.replayed--
-	} else {
-		q.bytes -= len(m.Data)
-	}
-	if m.Key != "" && q.newest != nil {
-		if k := (conflationKey{m.Channel, m.Key}); q.newest[k] == q.head-1+q.moved {
-			delete(q.newest, k)
-		}
-	}
-	return m
-}
-
-// skip moves head to the oldest message that is still there.
-func (q *Queue) skip() {
-	for q.head < len(q.messages) && q.messages[q.head] == nil {
-		q.head++
-	}
-}
-
-func (q *Queue) took(m *hub.Message) {
-	q.waiting--
-	q.all -= len(m.Data)
-}
-
-// conflate takes out the waiting message with m's key, which m replaces, and
-// returns it, or nil.
-func (q *Queue) conflate(m *hub.Message) *hub.Message {
-	if m.Key == "" {
-		return nil
-	}
-	if q.newest == nil {
-		q.newest = map[conflationKey]int{}
-	}
-	k := conflationKey{m.Channel, m.Key}
-	at, ok := q.newest[k]
-	var old *hub.Message
-	if i := at - q.moved; ok && i >= q.head+q.replayed && i < len(q.messages) {
-		old = q.messages[i]
-		q.messages[i] = nil
-		q.took(old)
-		q.bytes -= len(old.Data)
-	}
-	return old
-}
-
-// drop takes the oldest message off and adds it to the gap of its namespace. It
-// returns nil if there is none.
-func (q *Queue) drop() *hub.Message {
-	if q.waiting == 0 {
-		return nil
-	}
-	m := q.pop()
-	ns := hub.NamespaceOf(m.Channel)
-	for i := range q.dropped {
-		if g := &q.dropped[i]; g.Namespace == ns && g.To.Epoch == m.Epoch {
-			g.To, g.At = m.Position(), m.Position()
-			return m
-		}
-	}
-	g := hub.Gap{Namespace: ns, Reason: hub.GapOverflow}
-	if m.Offset != 0 {
-		g.From, g.To, g.At = hub.Position{Epoch: m.Epoch, Offset: m.Offset - 1}.String(), m.Position(), m.Position()
-	}
-	q.dropped = append(q.dropped, g)
-	return m
-}
 
 // Age is how long ago the oldest message was stored.
 func (q *Queue) Age(now time.Time) time.Duration {
@@ -151,8 +70,161 @@ func (q *Queue) Age(now time.Time) time.Duration {
 	return max(now.Sub(q.messages[q.head].At()), 0)
 }
 
-// Bytes returns the payload that waits.
-func (q *Queue) Bytes() int { return q.all }
+// space returns the counts of a namespace.
+func (q *Queue) space(name string) *space {
+	for i := range q.spaces {
+		if q.spaces[i].name == name {
+			return &q.spaces[i]
+		}
+	}
+	q.spaces = append(q.spaces, space{name: name, from: q.head + q.moved})
+	return &q.spaces[len(q.spaces)-1]
+}
+
+// push appends m. A queue that never runs empty does not grow by what has left it.
+func (q *Queue) push(m *hub.Message) {
+	switch n := len(q.messages); {
+	case n-q.head > 64 && n-q.head > 2*q.waiting:
+		q.compact()
+	case q.head > 64 && q.head > n/2:
+		q.slide()
+	}
+	q.messages = append(q.messages, m)
+	q.waiting++
+	q.bytes += len(m.Data)
+}
+
+// slide moves what waits down over what has left.
+func (q *Queue) slide() {
+	n := copy(q.messages, q.messages[q.head:])
+	clear(q.messages[n:])
+	q.messages = q.messages[:n]
+	for i := range q.gaps {
+		q.gaps[i].before -= q.head
+	}
+	q.moved += q.head
+	q.head = 0
+}
+
+// compact closes the holes that conflation left: one that is not read has one
+// for every message that was replaced, and its oldest may stay.
+func (q *Queue) compact() {
+	n, live, gap := 0, 0, 0
+	for i, m := range q.messages {
+		for ; gap < len(q.gaps) && q.gaps[gap].before <= i; gap++ {
+			q.gaps[gap].before = n
+		}
+		if m == nil {
+			continue
+		}
+		if i+q.moved < q.live {
+			live = n + 1
+		}
+		if k := (conflationKey{m.Channel, m.Key}); m.Key != "" && q.newest != nil {
+			if at, ok := q.newest[k]; ok && at == i+q.moved {
+				q.newest[k] = n + q.moved // n is never more than i: no other's place is met again
+			}
+		}
+		q.messages[n] = m
+		n++
+	}
+	for ; gap < len(q.gaps); gap++ {
+		q.gaps[gap].before = n
+	}
+	clear(q.messages[n:])
+	q.messages, q.head, q.live = q.messages[:n], 0, live+q.moved
+	for i := range q.spaces {
+		q.spaces[i].from = q.moved
+	}
+}
+
+// skip moves head to the oldest message that is still there.
+func (q *Queue) skip() {
+	for q.head < len(q.messages) && q.messages[q.head] == nil {
+		q.head++
+	}
+}
+
+// remove takes out and returns the message at i.
+func (q *Queue) remove(i int) *hub.Message {
+	m := q.messages[i]
+	q.messages[i] = nil
+	q.waiting--
+	q.bytes -= len(m.Data)
+	if i+q.moved >= q.live {
+		q.count(m, -1)
+	}
+	if m.Key != "" && q.newest != nil {
+		if k := (conflationKey{m.Channel, m.Key}); q.newest[k] == i+q.moved {
+			delete(q.newest, k)
+		}
+	}
+	return m
+}
+
+// pop takes the oldest message off.
+func (q *Queue) pop() *hub.Message {
+	q.skip()
+	m := q.remove(q.head)
+	q.head++
+	return m
+}
+
+// conflate takes out the waiting message with m's key, which m replaces, and
+// returns it, or nil.
+func (q *Queue) conflate(m *hub.Message) *hub.Message {
+	at, ok := q.newest[conflationKey{m.Channel, m.Key}]
+	if !ok {
+		return nil
+	}
+	return q.remove(at - q.moved)
+}
+
+// drop takes the oldest message of a namespace out, history included, and adds it to
+// the namespace's gap. It returns nil if there is none.
+func (q *Queue) drop(name string) *hub.Message {
+	s := q.space(name)
+	i := max(s.from-q.moved, q.head)
+	for i < len(q.messages) && (q.messages[i] == nil || hub.NamespaceOf(q.messages[i].Channel) != name) {
+		i++
+	}
+	s.from = i + q.moved
+	if i == len(q.messages) {
+		return nil
+	}
+	q.passGaps(name, i)
+	m := q.remove(i)
+	for n := len(q.dropped) - 1; n >= 0; n-- {
+		if g := &q.dropped[n]; g.Namespace == name {
+			if g.Reason != hub.GapOverflow || g.To.Epoch != m.Epoch {
+				break // what came between is told in its place
+			}
+			g.To, g.At = m.Position(), m.Position()
+			return m
+		}
+	}
+	g := hub.Gap{Namespace: name, Reason: hub.GapOverflow}
+	if m.Offset != 0 {
+		g.From, g.To, g.At = hub.Position{Epoch: m.Epoch, Offset: m.Offset - 1}.String(), m.Position(), m.Position()
+	}
+	q.dropped = append(q.dropped, g)
+	return m
+}
+
+// passGaps moves the held gaps of a namespace that come before messages[i] to the
+// dropped ones: what is dropped next is newer, and is told after them.
+func (q *Queue) passGaps(name string, i int) {
+	keep := q.gaps[:0]
+	for _, g := range q.gaps {
+		if g.before <= i && g.gap.Namespace == name {
+			q.dropped = append(q.dropped, g.gap)
+		} else {
+			keep = append(keep, g)
+		}
+	}
+	clear(q.gaps[len(keep):])
+	q.gaps = keep
+}
 
 // Counts are what all queues of a process hold and have done. Any goroutine.
 type Counts struct {
@@ -169,63 +241,97 @@ func (c *Counts) held(m *hub.Message, by int64) {
 // Push keeps a live message. At the bound of ns's queue its policy decides; with
 // "disconnect" that is the end of the subscriber, and Push returns false.
 func (q *Queue) Push(m *hub.Message, ns *hub.Namespace, c *Counts) bool {
+	if ns.Policy == hub.Conflate && m.Key != "" {
+		if old := q.conflate(m); old != nil {
+			c.held(old, -1)
+			c.Conflated.Add(1)
+		}
+	}
 	if !q.makeRoom(ns, m, c) {
 		return false
 	}
-	q.bytes += len(m.Data)
 	q.push(m)
+	q.count(m, 1)
+	if ns.Policy == hub.Conflate && m.Key != "" {
+		if q.newest == nil {
+			q.newest = map[conflationKey]int{}
+		}
+		q.newest[conflationKey{m.Channel, m.Key}] = len(q.messages) - 1 + q.moved
+	}
 	c.held(m, 1)
 	return true
 }
 
 // PushReplay keeps a message of history, which has no bound here: the hub hands
-// over one page of them and then waits. They come before live ones.
+// over one page of them and then waits. They come before live ones; one that does
+// not counts as such.
 func (q *Queue) PushReplay(m *hub.Message, c *Counts) {
-	q.replayed++
+	ahead := q.waiting > 0 && q.anyLive()
 	q.push(m)
+	if ahead {
+		q.count(m, 1)
+	} else {
+		q.live = len(q.messages) + q.moved
+	}
 	c.held(m, 1)
+}
+
+// anyLive reports whether a message waits that is not of history.
+func (q *Queue) anyLive() bool {
+	for i := range q.spaces {
+		if q.spaces[i].messages > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// count counts m in its namespace, or off.
+func (q *Queue) count(m *hub.Message, by int) {
+	s := q.space(hub.NamespaceOf(m.Channel))
+	s.messages += by
+	s.bytes += by * len(m.Data)
 }
 
 // makeRoom applies the policy of ns so that m can be kept.
 func (q *Queue) makeRoom(ns *hub.Namespace, m *hub.Message, c *Counts) bool {
-	if ns.Policy == hub.Conflate {
-		if old := q.conflate(m); old != nil {
-			c.held(old, -1)
-			c.Conflated.Add(1)
+	for {
+		s := q.space(ns.Name)
+		if s.messages < ns.QueueMessages && s.bytes+len(m.Data) <= ns.QueueBytes {
+			return true
 		}
-		if m.Key != "" {
-			defer func() { q.newest[conflationKey{m.Channel, m.Key}] = len(q.messages) + q.moved }()
-		}
-	}
-	for q.Len()-q.replayed >= ns.QueueMessages || q.bytes+len(m.Data) > ns.QueueBytes {
 		if ns.Policy == hub.Disconnect {
 			return false
 		}
-		old := q.drop()
+		old := q.drop(ns.Name)
 		if old == nil {
 			return false
 		}
 		c.held(old, -1)
 		c.Dropped.Add(1)
 	}
-	return true
 }
 
 // PushGap keeps g in its place among what waits. It returns false when there is
 // no room for it.
 func (q *Queue) PushGap(g hub.Gap) bool {
-	if len(q.gaps) >= maxHeldGaps {
+	if len(q.gaps) >= maxHeldGaps || len(q.dropped) >= maxHeldGaps+hub.MaxPositions {
 		return false
 	}
 	q.gaps = append(q.gaps, heldGap{before: len(q.messages), gap: g})
 	return true
 }
 
-// TakeDropped takes the gaps that dropping has made: older than all that waits.
+// TakeDropped takes the gaps that dropping has made, and those that were among what
+// it took: older than all that waits of their namespaces.
 func (q *Queue) TakeDropped(c *Counts) []hub.Gap {
 	gaps := q.dropped
 	q.dropped = nil
-	c.Gaps.Add(uint64(len(gaps)))
+	for i := range gaps {
+		if gaps[i].Reason == hub.GapOverflow {
+			c.Gaps.Add(1)
+		}
+	}
 	return gaps
 }
 
@@ -250,5 +356,5 @@ func (q *Queue) Pop(c *Counts) *hub.Message {
 // Forget counts off what is thrown away with q.
 func (q *Queue) Forget(c *Counts) {
 	c.Held.Add(-int64(q.Len()))
-	c.HeldBytes.Add(-int64(q.all))
+	c.HeldBytes.Add(-int64(q.bytes))
 }
