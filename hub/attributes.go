@@ -51,11 +51,22 @@ type Attributes struct {
 	Info []byte `json:"info,omitempty"`
 	// Tags are name and value pairs for subscribers.
 	Tags map[string]string `json:"tags,omitempty"`
+	// Version makes Hub.Publish store the message only if it is newer than what its
+	// channel has: than its newest retained message with a version. What is not is
+	// answered with the end of the log, as if it had been stored. A version of another
+	// VersionEpoch than the newest one's is newer, but for an empty VersionEpoch, which
+	// fits all. 0 means no version. Without a log it does nothing.
+	Version      uint64 `json:"version,omitempty"`
+	VersionEpoch string `json:"version_epoch,omitempty"`
+	// SkipHistory makes Hub.Publish bring the message to those who follow the channel
+	// at this moment, on all nodes, and not store it: it has no offset, and neither
+	// IdempotencyKey nor Version counts. Without a log it does nothing.
+	SkipHistory bool `json:"-"`
 }
 
 // Bounds of Attributes.
 const (
-	// MaxAttribute bounds ID, Event and Origin in bytes.
+	// MaxAttribute bounds ID, Event, Origin and VersionEpoch in bytes.
 	MaxAttribute = 255
 	// MaxTopics bounds the channels of one publication.
 	MaxTopics = 128
@@ -75,7 +86,7 @@ func (a *Attributes) Validate() error {
 	if strings.HasPrefix(a.ID, "#") {
 		return bad("id: %.40q begins with #", a.ID)
 	}
-	for name, v := range map[string]string{"id": a.ID, "event": a.Event, "origin": a.Origin} {
+	for name, v := range map[string]string{"id": a.ID, "event": a.Event, "origin": a.Origin, "version_epoch": a.VersionEpoch} {
 		if why := badText(v); why != "" {
 			return bad("%s: %.40q: %s", name, v, why)
 		}
@@ -125,7 +136,7 @@ func (a *Attributes) Size() int {
 	if a == nil {
 		return 0
 	}
-	n := len(a.ID) + len(a.Event) + len(a.Origin) + len(a.Info)
+	n := len(a.ID) + len(a.Event) + len(a.Origin) + len(a.Info) + len(a.VersionEpoch)
 	for k, v := range a.Tags {
 		n += len(k) + len(v)
 	}

@@ -18,6 +18,7 @@ var (
 	ErrNoMessage        = errors.New("no such message")      // HTTP 404
 	ErrBadAttributes    = errors.New("bad attributes")       // HTTP 400
 	ErrBadEpoch         = errors.New("position of another epoch")
+	ErrConflict         = errors.New("another message came first")
 )
 
 // A Broker stores messages, numbers them and brings them to every node.
@@ -140,6 +141,10 @@ type Archive interface {
 	Lookup(ctx context.Context, ns *Namespace, id string) (Position, error)
 	// Remove deletes what is retained of channel. Readers of it are told a gap.
 	Remove(ctx context.Context, ns *Namespace, channel string) error
+	// PublishAfter is Broker.Publish for a publication that is stored only if newest is
+	// the offset of the newest retained message of its channel, 0 if there is none;
+	// otherwise done gets ErrConflict. It is for namespaces that keep a log.
+	PublishAfter(ns *Namespace, p Publication, newest uint64, done func(Position, error))
 	// Bus connects the nodes; never nil once started.
 	Bus() Bus
 }

@@ -91,6 +91,7 @@ type Hub struct {
 	channels atomic.Int64
 	wire     atomic.Int64 // bytes of wire forms kept in rings
 	closed   atomic.Bool
+	versions versions
 	gate     sync.RWMutex // held by Close while it sets closed, or a call would begin after it
 	stats    hubCounters
 
@@ -157,8 +158,10 @@ func (h *Hub) Start(ctx context.Context) error {
 		h.own = NewLocalBus()
 		h.bus = h.own
 	}
-	if _, err := h.bus.Listen(removedTopic, h.removed); err != nil {
-		return fmt.Errorf("listen to other nodes: %w", err)
+	for topic, f := range map[string]func(string, []byte){removedTopic: h.removed, passingTopic: h.passed} {
+		if _, err := h.bus.Listen(topic, f); err != nil {
+			return fmt.Errorf("listen to other nodes: %w", err)
+		}
 	}
 	h.work.Go(h.sweep)
 	return nil
@@ -255,7 +258,20 @@ func (h *Hub) publish(p Publication, done func(Position, error)) {
 		return
 	}
 	h.stats.published.Add(1)
+	if a := p.Attributes; a != nil && (a.SkipHistory || a.Version != 0) && n.Durability != None && len(a.Topics) == 0 {
+		h.publishSpecial(n, p, done)
+		return
+	}
 	h.broker.Publish(&n.Namespace, p, done)
+}
+
+// publishSpecial is publish for what the broker alone does not do.
+func (h *Hub) publishSpecial(n *namespace, p Publication, done func(Position, error)) {
+	if p.Attributes.SkipHistory {
+		done(Position{}, h.pass(p))
+		return
+	}
+	h.publishNewer(n, p, done)
 }
 
 func (h *Hub) overloaded() bool {

@@ -36,6 +36,8 @@ const (
 	codeNotForAccount    = 10039
 	codeNoPeers          = 10005
 	codeKeyInProcess     = 10158
+	codeNotTheLast       = 10071
+	codeNotTheLastFixed  = 10164
 )
 
 // sentinel returns e as the hub error that a publisher can act on.
@@ -45,6 +47,8 @@ func (e *apiError) sentinel() error {
 		return fmt.Errorf("%w: %w", hub.ErrStorageFull, e)
 	case codeMessageTooLarge, codeHeaderTooLarge:
 		return fmt.Errorf("%w: %w", hub.ErrTooLarge, e)
+	case codeNotTheLast, codeNotTheLastFixed:
+		return fmt.Errorf("%w: %w", hub.ErrConflict, e)
 	case codeTooMany:
 		return fmt.Errorf("%w: %w", hub.ErrOverloaded, e)
 	default:

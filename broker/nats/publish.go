@@ -3,6 +3,7 @@ package nats
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -45,7 +46,8 @@ type pending struct {
 	id       uint64
 	s        *stream
 	p        hub.Publication
-	extra    []byte // the attributes as they are sent; nil for none
+	extra    []byte  // the attributes as they are sent; nil for none
+	newest   *uint64 // the condition of PublishAfter; nil for none
 	done     func(hub.Position, error)
 	deadline time.Time
 	answered bool
@@ -73,6 +75,16 @@ const overhead = 256
 
 // Publish queues p. It is answered once it is stored, at once with durability none.
 func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Position, error)) {
+	b.publish(ns, p, nil, done)
+}
+
+// PublishAfter is Publish with a condition that the stream judges, so that it holds
+// whatever other nodes publish.
+func (b *Broker) PublishAfter(ns *hub.Namespace, p hub.Publication, newest uint64, done func(hub.Position, error)) {
+	b.publish(ns, p, &newest, done)
+}
+
+func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, done func(hub.Position, error)) {
 	s, err := b.stream(ns)
 	switch {
 	case err != nil:
@@ -80,6 +92,8 @@ func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Pos
 		err = fmt.Errorf("%w: %q is none", hub.ErrBadChannel, p.Channel)
 	case len(p.Data) > s.ns.MaxMessageBytes:
 		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), s.ns.MaxMessageBytes, s.ns.Name)
+	case newest != nil && !s.durable():
+		err = fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, s.ns.Name)
 	case !b.connected.Load():
 		if err = b.stateErr(); err == nil { // it may have been closed since
 			err = errDisconnected
@@ -89,7 +103,7 @@ func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Pos
 	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+p.Attributes.Size()+overhead)):
 		err = fmt.Errorf("%w: the disk of %s is at its limit", hub.ErrStorageFull, b.cfg.Dir)
 	default:
-		err = b.out.add(&pending{s: s, p: p, extra: p.Attributes.AppendTo(nil), done: done})
+		err = b.out.add(&pending{s: s, p: p, extra: p.Attributes.AppendTo(nil), newest: newest, done: done})
 	}
 	if err != nil {
 		done(hub.Position{}, err)
@@ -245,6 +259,12 @@ func (o *outbox) sendOne(p *pending) {
 				m.Header = natsgo.Header{}
 			}
 			m.Header[natsgo.MsgIdHdr] = []string{quote(p.p.IdempotencyKey)}
+		}
+		if p.newest != nil {
+			if m.Header == nil {
+				m.Header = natsgo.Header{}
+			}
+			m.Header[natsgo.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(*p.newest, 10)}
 		}
 	} else {
 		if m.Header == nil {

@@ -117,6 +117,7 @@ func attributesArriveVerbatim(s *suite) {
 		{ID: " \"é\u2028\U0001f30a<&>\t ", Event: "a: b", Retry: 1500, Private: true, Payload: hub.Text},
 		{ID: strings.Repeat("x", 255), Event: strings.Repeat("é", 127), Payload: hub.Binary},
 		{Topics: []string{Channel(&ns, "a"), Channel(&ns, "x")}, Index: 1, First: 7, Origin: "conn 1"},
+		{Version: 1<<64 - 1, VersionEpoch: " e\"1"},
 		{Info: []byte(`{"user":"1","x":[1,2]}`), Tags: map[string]string{"a": "b", "": "\r\n\x00"}},
 	}
 	for i, a := range want {

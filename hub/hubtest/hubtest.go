@@ -71,6 +71,8 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"WholeNamespaceWithoutLogArrives", wholeNamespaceWithoutLogArrives},
 		{"BusTellsInOrder", busTellsInOrder},
 		{"BusReachesOtherNodes", busReachesOtherNodes},
+		{"ConditionsAreJudgedAtTheEnd", conditionsAreJudgedAtTheEnd},
+		{"OneOfManyConditionsHolds", oneOfManyConditionsHolds},
 		{"ClosedArchiveSaysSo", closedArchiveSaysSo},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,0 +1,153 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// versions are the publications with Attributes.Version that wait for their turn:
+// those of a channel are stored one after the other. Any goroutine.
+type versions struct {
+	mu      sync.Mutex
+	queues  map[string][]versioned // the first of each is at work
+	waiting int
+}
+
+type versioned struct {
+	p    Publication
+	done func(Position, error)
+}
+
+const (
+	maxVersioned    = 10_000 // that wait at a node
+	versionAttempts = 50     // at a channel on which other nodes publish as well
+)
+
+// publishNewer is publish for a publication with a version, in a namespace that keeps
+// a log: it is stored if its channel has none that is as new.
+func (h *Hub) publishNewer(n *namespace, p Publication, done func(Position, error)) {
+	v := &h.versions
+	v.mu.Lock()
+	if v.waiting >= maxVersioned {
+		v.mu.Unlock()
+		h.stats.refused.Add(1)
+		done(Position{}, fmt.Errorf("%w: %d publications with a version wait", ErrOverloaded, maxVersioned))
+		return
+	}
+	if v.queues == nil {
+		v.queues = map[string][]versioned{}
+	}
+	first := len(v.queues[p.Channel]) == 0
+	v.queues[p.Channel] = append(v.queues[p.Channel], versioned{p, done})
+	v.waiting++
+	v.mu.Unlock()
+	if first {
+		channel := p.Channel
+		h.goBroker(func(ctx context.Context) { h.publishVersions(ctx, n, channel) })
+	}
+}
+
+// publishVersions publishes what waits for channel, until nothing does.
+func (h *Hub) publishVersions(ctx context.Context, n *namespace, channel string) {
+	v := &h.versions
+	for {
+		v.mu.Lock()
+		one := v.queues[channel][0]
+		v.mu.Unlock()
+		one.done(h.publishVersion(ctx, n, one.p))
+		v.mu.Lock()
+		v.waiting--
+		rest := v.queues[channel][1:]
+		v.queues[channel] = rest
+		if len(rest) == 0 {
+			delete(v.queues, channel)
+			v.mu.Unlock()
+			return
+		}
+		v.mu.Unlock()
+	}
+}
+
+// publishVersion stores p unless its channel has a message that is as new, which is
+// answered with the end of the log. Whoever stores something on the channel in between
+// makes it look again.
+func (h *Hub) publishVersion(ctx context.Context, n *namespace, p Publication) (Position, error) {
+	a, err := h.archive()
+	if err != nil {
+		return Position{}, err
+	}
+	for try := range versionAttempts {
+		top, newest, err := h.newestVersion(ctx, n, p, try > 0)
+		if err != nil || top.Offset != 0 {
+			return top, err
+		}
+		at, err := h.publishAfter(ctx, a, n, p, newest)
+		if !errors.Is(err, ErrConflict) {
+			return at, err
+		}
+	}
+	return Position{}, fmt.Errorf("%w: channel %.60q: others publish on it all the time", ErrOverloaded, p.Channel)
+}
+
+// newestVersion looks for what p must be newer than. If p is not, top is the end of
+// the log, otherwise newest is the offset of the channel's newest message, 0 if there
+// is none. With sure it does not rely on what is kept here, of which retention may
+// have removed something.
+func (h *Hub) newestVersion(ctx context.Context, n *namespace, p Publication, sure bool) (top Position, newest uint64, err error) {
+	opt := HistoryOptions{Limit: 1, Reverse: true}
+	for {
+		page, err := h.History(ctx, p.Channel, opt)
+		if err != nil {
+			return Position{}, 0, err
+		}
+		for _, m := range page.Messages {
+			newest = max(newest, m.Offset)
+			if a := m.Attributes; a != nil && a.Version != 0 {
+				if p.Attributes.isNewer(a) {
+					page.More = false
+					break
+				}
+				return page.Top, 0, nil
+			}
+		}
+		if !page.More || len(page.Messages) == 0 {
+			break
+		}
+		opt.Since = page.Messages[len(page.Messages)-1].Position()
+		opt.Limit = -1
+	}
+	if sure && newest != 0 {
+		page, err := h.broker.History(ctx, &n.Namespace, p.Channel, newest-1, 1)
+		if err != nil {
+			return Position{}, 0, err
+		}
+		if len(page.Messages) == 0 {
+			newest = 0
+		}
+	}
+	return Position{}, newest, nil
+}
+
+// isNewer reports whether a message with a comes after one with the version of old:
+// versions of different epochs have no order, and the later one counts.
+func (a *Attributes) isNewer(old *Attributes) bool {
+	return a.VersionEpoch != "" && a.VersionEpoch != old.VersionEpoch || a.Version > old.Version
+}
+
+// publishAfter waits for Archive.PublishAfter.
+func (h *Hub) publishAfter(ctx context.Context, a Archive, n *namespace, p Publication, newest uint64) (Position, error) {
+	type answer struct {
+		at  Position
+		err error
+	}
+	got := make(chan answer, 1)
+	a.PublishAfter(&n.Namespace, p, newest, func(at Position, err error) { got <- answer{at, err} })
+	select {
+	case x := <-got:
+		return x.at, x.err
+	case <-ctx.Done():
+		return Position{}, ErrClosed
+	}
+}
