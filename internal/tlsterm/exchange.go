@@ -30,6 +30,8 @@ type exchange struct {
 	head    []byte // the beginning of what was sent: in TLS 1.2 the server's random is in it
 	last    []byte // the last record sent
 	secrets secrets
+	dialed  bool   // the client's side
+	heard   []byte // then the beginning of what came: in TLS 1.2 the server's random is in it
 
 	mu     sync.Mutex
 	in     []byte // from the socket, not yet read
@@ -37,6 +39,7 @@ type exchange struct {
 	ended  bool   // the peer sends no more
 	err    error  // the connection is gone
 	arrive chan struct{}
+	loose  bool // Read does not wait any more
 }
 
 var errGone = errors.New("the connection is gone")
@@ -71,6 +74,13 @@ func (x *exchange) cancel(err error) {
 	}
 	x.mu.Unlock()
 	x.signal()
+}
+
+// neverWait makes Read say errNothingYet from now on where it would wait.
+func (x *exchange) neverWait() {
+	x.mu.Lock()
+	x.loose = true
+	x.mu.Unlock()
 }
 
 func (x *exchange) signal() {
@@ -122,11 +132,17 @@ func (x *exchange) tryRead(b []byte) (int, error) {
 	}
 	n := copy(b, x.in[:min(x.left, len(x.in))])
 	x.left -= n
+	if room := serverRandomAt + randomLen - len(x.heard); x.dialed && room > 0 {
+		x.heard = append(x.heard, b[:min(n, room)]...)
+	}
 	if x.in = x.in[n:]; len(x.in) == 0 {
 		x.in = nil
 	}
-	if n == 0 && x.ended {
+	switch {
+	case n == 0 && x.ended:
 		return 0, io.EOF
+	case n == 0 && x.loose:
+		return 0, errNothingYet
 	}
 	return n, nil
 }

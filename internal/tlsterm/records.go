@@ -1,6 +1,7 @@
 package tlsterm
 
 import (
+	"bytes"
 	"crypto/cipher"
 	"crypto/tls"
 	"encoding/binary"
@@ -99,7 +100,8 @@ type records struct {
 	messageLen uint8
 	useless    uint8
 	failed     bool
-	ended      bool // the peer sent close_notify
+	ended      bool    // the peer sent close_notify
+	dialed     *dialed // nil: the server's side
 }
 
 // Open takes b from the socket and returns the plaintext in it, which lies in b
@@ -133,7 +135,10 @@ func (r *records) Open(b []byte) (plain, reply []byte, err error) {
 		switch {
 		case err == io.EOF: //nolint:errorlint // openRecord returns it bare
 			r.ended = true
-			return plain, nil, io.EOF
+			if asked { // what is still to be sent comes after it
+				reply = r.updateKey(nil)
+			}
+			return plain, reply, io.EOF
 		case err != nil:
 			return plain, r.fail(err), err
 		}
@@ -194,11 +199,18 @@ func (r *records) recordLen(b []byte) (int, error) {
 // openRecord decrypts one whole record in place and moves its data down to the
 // end of plain.
 func (r *records) openRecord(rec []byte, plain *[]byte, asked *bool) error {
+	var sealed []byte
+	if d := r.dialed; d != nil && d.conn != nil {
+		sealed = bytes.Clone(rec)
+	}
 	typ, data, err := r.decrypt(rec)
 	if err != nil {
 		return err
 	}
-	if typ == typeData && r.messageLen == 0 {
+	if typ == typeData && r.betweenMessages() {
+		if d := r.dialed; d != nil {
+			d.conn, d.x = nil, nil
+		}
 		if len(data) == 0 {
 			return r.noData()
 		}
@@ -207,14 +219,26 @@ func (r *records) openRecord(rec []byte, plain *[]byte, asked *bool) error {
 		return nil
 	}
 	switch {
-	case typ == typeAlert && r.messageLen == 0:
+	case typ == typeAlert && r.betweenMessages():
 		return r.alert(data)
+	case typ == typeHandshake && r.suite.v13 && r.dialed != nil:
+		if err := r.serverMessage(data, asked); err != nil {
+			return err
+		}
+		r.dialed.ticket(sealed)
+		return nil
 	case typ == typeHandshake && r.suite.v13:
 		return r.handshakeMessage(data, asked)
 	case typ == typeHandshake:
 		return &recordError{alertUnexpectedMessage, "renegotiation is refused"}
 	}
 	return &recordError{alertUnexpectedMessage, fmt.Sprintf("a record of type %d", typ)}
+}
+
+// betweenMessages reports whether no message after the handshake is open: nothing
+// else may stand within one (RFC 8446 §5.1).
+func (r *records) betweenMessages() bool {
+	return r.messageLen == 0 && (r.dialed == nil || r.dialed.skip == 0)
 }
 
 // decrypt opens one record in place and returns its true type.
