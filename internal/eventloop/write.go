@@ -120,7 +120,9 @@ func (c *Conn) SendCopy(b []byte) {
 }
 
 // Queue keeps a reference to b, which must never change, and sends it at the
-// end of the tick together with what else was queued for c.
+// end of the tick together with what else was queued for c. What is a write of
+// its own by then leaves before b, so that a tick that brings much finds out
+// whether the socket takes it.
 func (c *Conn) Queue(b []byte) {
 	if c.mute() || len(b) == 0 {
 		return
@@ -128,6 +130,11 @@ func (c *Conn) Queue(b []byte) {
 	c.sendGathered()
 	if c.mute() {
 		return
+	}
+	if q := c.out; q != nil && q.stalled < 0 && q.dial == nil && q.bytes+len(b) > gatherLimit {
+		if c.push(); c.mute() {
+			return
+		}
 	}
 	c.enqueue(b)
 	c.markDirty()

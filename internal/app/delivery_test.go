@@ -1,0 +1,47 @@
+package app
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/eventloop"
+)
+
+// What comes for a stream of several channels in one turn of its loop may be more than
+// a connection may have waiting: the socket and the policy see it before that.
+func TestABurstForSeveralChannelsIsUnderThePolicy(t *testing.T) {
+	const n = 200 // of 60 KiB: three times eventloop.max_queue
+	pad := strings.Repeat("x", 60<<10)
+	for _, policy := range []hub.Policy{hub.Disconnect, hub.DropOldest} {
+		g := start(t, func(c *config.Config) {
+			c.Namespaces[0].Policy, c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes = policy, 1000, 64<<20
+		})
+		several := g.dial(t)
+		several.send(crlf("GET /sse?channel=news&channel=other HTTP/1.1\nHost: a\n\n"))
+		several.head()
+		several.block()
+		socket := g.ws(t, "channel=news&channel=other", "")
+		hold := make(chan struct{})
+		for _, l := range g.loops.Loops() {
+			l.Post(func() { <-hold })
+		}
+		for i := range n {
+			g.put(t, []string{"news", "other"}[i%2], fmt.Sprintf(`"%d %s"`, i, pad))
+		}
+		close(hold)
+		for i := range n {
+			if got := several.block(); !strings.Contains(got, fmt.Sprintf(`"data":"%d x`, i)) {
+				t.Fatalf("%s: block %.90q, want %d", policy, got, i)
+			}
+			if _, b := socket.frame(); !strings.Contains(string(b), fmt.Sprintf(`"data":"%d x`, i)) {
+				t.Fatalf("%s: frame %.90q, want %d", policy, b, i)
+			}
+		}
+		if got := g.total(func(s eventloop.Stats) uint64 { return s.QueueFull }); got != 0 {
+			t.Errorf("%s: %d write queues were full", policy, got)
+		}
+	}
+}
