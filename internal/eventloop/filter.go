@@ -10,9 +10,10 @@ import (
 // belongs to the connection's loop.
 type Filter interface {
 	// Open takes bytes from the socket, which it may change in place. plain is for
-	// the handler and valid until the next call; reply is sent as it is. io.EOF
-	// says that the peer has ended its side in order; any other error closes the
-	// connection, after reply.
+	// the handler and valid until the next call; reply is sent as it is, behind what
+	// was sealed before and ahead of what is sealed from now on. io.EOF says that the
+	// peer has ended its side in order; any other error closes the connection, after
+	// reply.
 	Open(b []byte) (plain, reply []byte, err error)
 	// Seal appends to dst what the socket carries for b.
 	Seal(dst, b []byte) []byte
@@ -116,8 +117,11 @@ func (c *Conn) endOfSocket() {
 
 // open shows what is in b, from the socket, to the handler.
 func (c *Conn) open(f Filter, b []byte) {
+	if c.sendGathered(); c.isClosed() { // f may seal its reply, and all after it, in another way
+		return
+	}
 	plain, reply, err := f.Open(b)
-	if len(reply) > 0 && c.flags&flagHalf == 0 {
+	if _, ended := f.(endedFilter); !ended && len(reply) > 0 {
 		c.sendSealed(reply)
 	}
 	if len(plain) > 0 && !c.Closing() {

@@ -3,6 +3,7 @@ package eventloop
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -222,6 +223,55 @@ func TestFilteredOutputIsTheSameHoweverItIsTaken(t *testing.T) {
 			t.Fatalf("round %d: %d bytes came through, want %d", round, len(plain), want.Len())
 		}
 	}
+}
+
+// numbered is a filter that numbers what it seals, replies included, as one that
+// encrypts does.
+type numbered struct {
+	brackets
+	n int
+}
+
+func (f *numbered) Open(b []byte) (plain, reply []byte, err error) {
+	if plain, reply, err = f.brackets.Open(b); len(reply) > 0 {
+		f.n++
+		reply = fmt.Appendf(nil, "%d%s", f.n, reply)
+	}
+	return plain, reply, err
+}
+
+func (f *numbered) Seal(dst, b []byte) []byte {
+	f.n++
+	return f.brackets.Seal(fmt.Appendf(dst, "%d", f.n), b)
+}
+
+func TestWhatAFilterSealsLeavesInTheOrderInWhichItWasSealed(t *testing.T) {
+	f := func(name, want string, act func(s *stage, c *Conn, k *sock)) {
+		t.Helper()
+		s := newStage(t, Config{})
+		c, k := s.connect(&script{eof: func(*Conn) bool { return true }})
+		c.SetFilter(&numbered{}, nil)
+		act(s, c, k)
+		s.endTick()
+		wantText(t, k, want)
+	}
+	f("written in the same tick", "1<a>2!3<b>", func(s *stage, c *Conn, _ *sock) {
+		c.Write([]byte("a"))
+		s.receives(c, "?")
+		c.Write([]byte("b"))
+	})
+	f("the end is near, and bytes wait", "1<a>2!3<b>~", func(s *stage, c *Conn, k *sock) {
+		k.room = 1
+		c.Send([]byte("a"))
+		c.Send([]byte("b"))
+		c.CloseWrite()
+		s.receives(c, "?")
+		s.takes(c, -1)
+	})
+	f("their end comes with it", "1!2<a>", func(s *stage, c *Conn, _ *sock) {
+		s.receives(c, "?~")
+		c.Send([]byte("a"))
+	})
 }
 
 // A slow reader holds at most one sealed piece; the rest is the shared message.

@@ -156,6 +156,7 @@ func TestRotationFailsNoHandshake(t *testing.T) {
 	}
 	stop.Store(true)
 	clients.Wait()
+	_ = standing.SetDeadline(time.Now().Add(20 * time.Second))
 	roundTrip(t, standing, []byte("still here"))
 	if st := s.Stats(); st.Failed != 0 || st.Reloads != uint64(rotations) || st.ReloadFailures != uint64(failures) || dials.Load() == 0 {
 		t.Errorf("%d dials: %+v", dials.Load(), st)

@@ -118,7 +118,7 @@ func (p *peer) read(n int) []byte {
 func (p *peer) expect(b string) {
 	p.t.Helper()
 	if got := p.read(len(b)); string(got) != b {
-		p.t.Fatalf("got %q and %v, want %q", got, p.err, b)
+		p.t.Fatalf("got %.40q and %v, want %.40q", got, p.err, b)
 	}
 }
 
