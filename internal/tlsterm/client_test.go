@@ -281,6 +281,8 @@ func TestAClientCertificateThatIsMissedShowsAsAnAlert(t *testing.T) {
 	k = by.call(t, addr, client(func(c *tls.Config) { c.Certificates = []tls.Certificate{ca().leaf(t, nil, "me")} }))
 	k.say([]byte("hello"))
 	eventually(t, "the answer", k.has(5))
+	k.hangUp()
+	<-k.ended
 }
 
 // OpenSSL sends tickets of other sizes, key updates on demand, and both in records of
@@ -316,7 +318,9 @@ func TestADialerUnderstandsOpenSSL(t *testing.T) {
 			_, _ = io.WriteString(in, "hello\n")
 			eventually(t, "hello", k.has(6))
 			if version == "-tls1_3" {
+				before := by.loop.Stats().BytesOut
 				_, _ = io.WriteString(in, "K\n") // a key update that asks for ours
+				eventually(t, "ours", func() bool { return by.loop.Stats().BytesOut > before })
 				_, _ = io.WriteString(in, "again\n")
 				eventually(t, "again", k.has(12))
 				k.say([]byte("under the new key\n"))
