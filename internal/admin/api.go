@@ -186,18 +186,26 @@ type Self struct {
 // A Connection is one subscriber and how far it is behind.
 type Connection struct {
 	// ID is what /api/connections/{id} takes; a string, for it has 64 bits.
-	ID        string    `json:"id"`
-	Conn      uint64    `json:"conn"`
-	Loop      int       `json:"loop"`
-	Peer      string    `json:"peer"`
-	Transport string    `json:"transport"`
-	Subject   string    `json:"subject,omitempty"`
-	Channels  []string  `json:"channels"`
-	Since     time.Time `json:"connected_at"`
-	Messages  int       `json:"lag_messages"`
-	Bytes     int       `json:"lag_bytes"`
-	Kernel    int       `json:"kernel_bytes"`
-	Age       float64   `json:"lag_seconds"`
+	ID   string `json:"id"`
+	Conn uint64 `json:"conn"`
+	// Loop that the connection belongs to; -1: none.
+	Loop int    `json:"loop"`
+	Peer string `json:"peer"`
+	// Transport is sse, websocket or stream, Protocol what a protocol's endpoint speaks
+	// on it; absent: Weir's own.
+	Transport string `json:"transport"`
+	Protocol  string `json:"protocol,omitempty"`
+	// HTTP2: it is a stream of HTTP/2. Several of them may share a connection.
+	HTTP2    bool      `json:"http2,omitempty"`
+	Subject  string    `json:"subject,omitempty"`
+	Channels []string  `json:"channels"`
+	Since    time.Time `json:"connected_at"`
+	Messages int       `json:"lag_messages"`
+	Bytes    int       `json:"lag_bytes"`
+	// Kernel is what the kernel has not sent, or seen acknowledged; of a stream of HTTP/2
+	// what its whole connection has under way.
+	Kernel int     `json:"kernel_bytes"`
+	Age    float64 `json:"lag_seconds"`
 }
 
 // Connections is what GET /api/connections answers.

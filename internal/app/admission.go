@@ -110,8 +110,8 @@ func (a *App) guard(ctx context.Context) error {
 		if g.look(p99) {
 			a.admission.scale.Store(int64(1000 * g.scale))
 			a.push.Guard(g.scale, g.rest)
-			if h := a.http2.gate; h != nil {
-				h.Guard(g.scale, g.rest)
+			if h := a.http2.push; h != nil {
+				h.Rest(g.rest)
 			}
 			if a.tls != nil {
 				a.tls.Throttle(g.rest)
@@ -191,18 +191,13 @@ func (a *App) classed() bool {
 	return false
 }
 
-// admissionStats are those of every class, of both fronts; nil if there are no classes.
+// admissionStats are those of every class, nil if there are none. Both fronts' requests
+// wait in the loops' queues.
 func (a *App) admissionStats() []limit.ClassStats {
 	if !a.classed() {
 		return nil
 	}
-	all := a.push.AdmissionStats()
-	if g := a.http2.gate; g != nil {
-		for i, s := range g.Stats() {
-			all[i].Add(&s)
-		}
-	}
-	return all
+	return a.push.AdmissionStats()
 }
 
 // admissionMetrics are the classes and the limits, at scrape time.

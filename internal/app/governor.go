@@ -163,21 +163,24 @@ func (a *App) byTransport() map[string]int64 {
 	}
 }
 
-// lagHistograms asks every loop how its subscribers lag; one that does not answer in time
+// lagHistograms asks every loop, and what serves HTTP/2, how its subscribers lag; one that does not answer in time
 // is missing from the counts.
 func (a *App) lagHistograms() (all push.LagHistograms) {
 	n := a.push.Loops()
 	answers := make(chan push.LagHistograms, n)
 	a.push.Histograms(func(h push.LagHistograms) { answers <- h })
-	late := time.NewTimer(lagPatience)
-	defer late.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), lagPatience)
+	defer cancel()
+	if h := a.http2.push; h != nil {
+		h.Lags(ctx, all.Add)
+	}
 	for waiting := n; waiting > 0; waiting-- {
 		select {
 		case h := <-answers:
 			all.Messages.Merge(h.Messages)
 			all.Bytes.Merge(h.Bytes)
 			all.Seconds.Merge(h.Seconds)
-		case <-late.C:
+		case <-ctx.Done():
 			return all
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/http1"
-	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/pushhttp"
 	"github.com/weir-gateway/weir/internal/stdhttp"
@@ -20,7 +19,6 @@ import (
 type http2 struct {
 	front *stdhttp.Front // nil: HTTP/1 only
 	push  *pushhttp.Server
-	gate  *limit.Gate // of what has a class; nil without this front
 	set   *policy.Set
 }
 
@@ -56,15 +54,15 @@ func (a *App) buildHTTP2(f *wire.Formats) {
 	if a.telemetry.Traces() {
 		traces = a.tracePublish
 	}
-	h.gate = limit.NewGate(cfg.Admission, len(a.loops.Loops()))
 	h.front = stdhttp.New(stdhttp.Config{
 		HeadTimeout: time.Duration(cfg.Downstream.HeadTimeout), KeepAlive: time.Duration(cfg.Downstream.KeepAlive), MaxHead: cfg.Downstream.MaxHead,
 		BuiltinHosts: cfg.Downstream.BuiltinHosts, MaxChannels: cfg.Push.MaxChannels, WriteStall: time.Duration(cfg.EventLoop.WriteStall),
 		Reply: http1.Limits{MaxHead: cfg.Proxy.MaxHead, MaxFields: cfg.Proxy.MaxFields},
 	}, stdhttp.Deps{
-		Traces: traces, Gate: h.gate, ClassOf: a.push.LeastOf, Limits: a.admission.front, Hub: a.hub, Push: h.push, Auth: a.auth, Upstreams: a.wing.upstreams, Now: a.wing.clock, Ready: a.push.Ready, Files: files, Log: a.log,
+		Traces: traces, Limits: a.admission.front, Hub: a.hub, Push: h.push, Auth: a.auth, Upstreams: a.wing.upstreams, Now: a.wing.clock, Ready: a.push.Ready, Files: files, Log: a.log,
 	})
 	h.front.SetRoutes(h.set)
+	h.front.UseTurns(a.push)
 	a.front.UseHTTP2(h.front.TakeFromLoop)
 }
 

@@ -1,13 +1,9 @@
 package limit
 
 import (
-	"context"
 	"net/netip"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -97,78 +93,30 @@ func TestTheFrontSaysWhatIsWrong(t *testing.T) {
 	f("buckets: -1", FrontConfig{Buckets: -1})
 }
 
-func TestAGateLetsTheMostImportantInFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(AdmissionConfig{}, 1)
-		leave, _, ok := g.Enter(t.Context(), Market)
-		if !ok {
-			t.Fatal("the first is refused")
+func TestJudgingFromAfarKeepsToTheBudget(t *testing.T) {
+	a := NewAdmission[int](AdmissionConfig{Slice: 1})
+	f := func(what string, want bool) {
+		t.Helper()
+		a.Tell()
+		if got := a.JudgeFar(Replay); got != want {
+			t.Errorf("%s: %v", what, got)
 		}
-		var order []Class
-		var mu sync.Mutex
-		for _, c := range []Class{Replay, Market, Order, Control} {
-			go func() {
-				leave, _, ok := g.Enter(t.Context(), c)
-				if !ok {
-					t.Errorf("%v is refused", c)
-					return
-				}
-				mu.Lock()
-				order = append(order, c)
-				mu.Unlock()
-				leave()
-			}()
-			synctest.Wait()
-		}
-		gone, cancel := context.WithCancel(t.Context())
-		go func() {
-			if _, _, ok := g.Enter(gone, Order); ok {
-				t.Error("who went is let in")
-			}
-		}()
-		synctest.Wait()
-		cancel()
-		synctest.Wait()
-		leave()
-		synctest.Wait()
-		if len(order) != 4 || order[0] != Control || order[1] != Order || order[2] != Market || order[3] != Replay {
-			t.Errorf("%v", order)
-		}
-		for _, s := range g.Stats() {
-			if s.Offered != s.Admitted+s.Refused+s.Expired+s.Conflated+s.Abandoned || s.Queued != 0 {
-				t.Errorf("%+v does not add up", s)
-			}
-		}
-	})
-}
-
-func TestAGateRefusesTheMarketAndNoOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(AdmissionConfig{}, 2)
-		var refused, served [Classes]atomic.Int64
-		var all sync.WaitGroup
-		for i := range 2000 { // 4,000/s of 1 ms each for two
-			c := Market
-			if i%10 == 0 {
-				c = Order
-			}
-			all.Go(func() {
-				leave, _, ok := g.Enter(t.Context(), c)
-				if !ok {
-					refused[c].Add(1)
-					return
-				}
-				time.Sleep(time.Millisecond)
-				leave()
-				served[c].Add(1)
-			})
-			time.Sleep(250 * time.Microsecond)
-		}
-		all.Wait()
-		if refused[Order].Load() != 0 || refused[Market].Load() < 500 || served[Market].Load() < 600 {
-			t.Errorf("orders: %d refused; market: %d refused, %d served", refused[Order].Load(), refused[Market].Load(), served[Market].Load())
-		}
-	})
+	}
+	f("with nothing to do", true)
+	a.Guard(1, true)
+	f("while history rests", false)
+	a.Guard(1, false)
+	f("after that", true)
+	a.Served(Order, 1, int64(5*time.Millisecond), 0)
+	a.Offer(Order, Key{}, 0, 1, 1)
+	f("behind 5 ms of orders", false)
+	if _, _, _, ok := a.Next(0); !ok {
+		t.Fatal("the order is not there")
+	}
+	f("with nothing to do again", true)
+	if s := a.Stats()[Replay-1]; s.Offered != 5 || s.Refused != 2 || s.Admitted != 3 {
+		t.Errorf("%+v", s)
+	}
 }
 
 func TestWhoWaitedForTooLongIsDropped(t *testing.T) {

@@ -44,6 +44,13 @@ type LagHistograms struct {
 	Messages, Bytes, Seconds Histogram
 }
 
+// Add counts a subscriber for whom so much waits.
+func (h *LagHistograms) Add(messages, bytes int, age float64) {
+	h.Messages.add(LagMessageBounds, float64(messages))
+	h.Bytes.add(LagByteBounds, float64(bytes))
+	h.Seconds.add(LagSecondBounds, age)
+}
+
 // Histograms makes every loop look at its subscribers and call f, on its
 // goroutine, once. It returns at once; a loop that has ended calls f with nothing.
 func (p *Push) Histograms(f func(LagHistograms)) {
@@ -71,7 +78,5 @@ func (s *session) count(h *LagHistograms, now time.Time) {
 	if q := s.backlog; q != nil {
 		messages, bytes, age = q.Len(), bytes+q.Bytes(), q.Age(now).Seconds()
 	}
-	h.Messages.add(LagMessageBounds, float64(messages))
-	h.Bytes.add(LagByteBounds, float64(bytes))
-	h.Seconds.add(LagSecondBounds, age)
+	h.Add(messages, bytes, age)
 }

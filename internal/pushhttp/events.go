@@ -18,12 +18,12 @@ const never = 1 << 60 * time.Nanosecond
 // number. Its fields are on w already.
 func (s *Server) ServeEvents(w http.ResponseWriter, r *http.Request, sub *socket.Subscription, protocol int) {
 	if s.turnedAway() != nil {
-		s.Away(w, true)
+		s.away(w, true)
 		return
 	}
 	t := &sseStream{srv: s, w: w, rc: http.NewResponseController(w), custom: sub}
 	format := sub.Format
-	if s.formats.Compresses(sub.Options.Channels) {
+	if s.compresses(sub.Options.Channels) {
 		t.coding = wire.ChooseCoding([]byte(r.Header.Get("Accept-Encoding")))
 		if in := t.coding.In(format); wire.CodingOf(in) == t.coding {
 			format = in
@@ -40,7 +40,11 @@ func (s *Server) ServeEvents(w http.ResponseWriter, r *http.Request, sub *socket
 	if id == auth.Anonymous {
 		id = nil
 	}
-	st, err := s.subscribe(opt, id, format, false)
+	if s.turnsAway(CarrierOf(r.Context()), &opt) {
+		t.close(failure(hub.ErrOverloaded), false)
+		return
+	}
+	st, err := s.subscribe(s.list(r.Context(), r.RemoteAddr, "sse", protocol), opt, id, format, false)
 	if err != nil {
 		s.counters.failed.Add(1)
 		if f := failure(err); f.code == codeTryLater {

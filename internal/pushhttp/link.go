@@ -23,8 +23,8 @@ type link struct {
 	srv      *Server
 	lane     *lane
 	peer     netip.AddrPort
-	id       uint64
 	isSocket bool
+	listing
 
 	// Owned by the lane's goroutine. No lock.
 	session socket.Session // nil until it was opened
@@ -108,6 +108,7 @@ func (l *link) open(open func(socket.Transport) socket.Session) {
 		defer close(done)
 		l.enter()
 		defer l.exit()
+		l.lane.streams[l.id] = l
 		l.session = open(l)
 	})
 	<-done
@@ -117,6 +118,7 @@ func (l *link) close() {
 	done := make(chan struct{})
 	l.lane.post(func() {
 		defer close(done)
+		delete(l.lane.streams, l.id)
 		l.isGone = true
 		if l.calls == 0 {
 			l.over()
@@ -329,8 +331,7 @@ func (l *link) Do(work func(ctx context.Context), then func()) bool {
 
 // Publish implements socket.Transport.
 func (l *link) Publish(p hub.Publication, done func(hub.Position, error)) {
-	l.srv.hub.Publish(p, func(at hub.Position, err error) {
-		l.srv.CountPublished(err)
+	tell := func(at hub.Position, err error) {
 		l.lane.post(func() {
 			if !l.deaf() {
 				l.enter()
@@ -338,6 +339,13 @@ func (l *link) Publish(p hub.Publication, done func(hub.Position, error)) {
 				done(at, err)
 			}
 		})
+	}
+	if l.carrier != nil && l.carrier.Publish(nil, p, tell) {
+		return
+	}
+	l.srv.hub.Publish(p, func(at hub.Position, err error) {
+		l.srv.CountPublished(err)
+		tell(at, err)
 	})
 }
 
@@ -345,6 +353,9 @@ func (l *link) Publish(p hub.Publication, done func(hub.Position, error)) {
 func (l *link) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.SubscribeOptions) error {
 	if l.goodbye || l.isGone {
 		return hub.ErrClosed
+	}
+	if l.srv.turnsAway(l.carrier, &opt) {
+		return hub.ErrOverloaded
 	}
 	g := &subscription{l: l, sub: s, sink: sink, next: l.subs}
 	l.subs = g
@@ -436,7 +447,7 @@ func (g *subscription) Room() (ok bool) {
 	if g.live() {
 		g.l.enter()
 		defer g.l.exit()
-		ok = g.sink.Room()
+		ok = !g.l.srv.resting.Load() && g.sink.Room()
 	}
 	return ok
 }

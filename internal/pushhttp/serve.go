@@ -121,7 +121,7 @@ func (s *Server) ServeSocket(ctx context.Context, nc net.Conn, o SocketOptions, 
 		return
 	}
 	defer s.enter(true, o.Protocol)()
-	l := s.newLink(o.Peer, true)
+	l := s.newLink(s.list(ctx, o.Peer.String(), "websocket", o.Protocol), o.Peer, true)
 	l.open(open)
 	ctx, cancel := context.WithCancel(ctx)
 	r := &reader{l: l, nc: nc, early: o.Early, gone: cancel, stop: ctx.Done()}
@@ -159,10 +159,9 @@ const (
 	closeTimeout      = 2 * time.Second
 )
 
-func (s *Server) newLink(peer netip.AddrPort, isSocket bool) *link {
-	l := &link{srv: s, peer: peer, isSocket: isSocket, ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+func (s *Server) newLink(as listing, peer netip.AddrPort, isSocket bool) *link {
+	l := &link{srv: s, listing: as, peer: peer, isSocket: isSocket, ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 	l.lane = s.lanes[int(s.next.Add(1))%len(s.lanes)]
-	l.id = 0xff<<56 | s.ids.Add(1)&(1<<56-1) // no loop has that number
 	l.lastRead.Store(s.now())
 	return l
 }
@@ -324,12 +323,12 @@ type StreamOptions struct {
 // has ended. Header fields of the caller's may be set on w already.
 func (s *Server) ServeStream(w http.ResponseWriter, r *http.Request, o StreamOptions, open func(socket.Transport) socket.Session) {
 	if s.turnedAway() != nil {
-		s.Away(w, strings.HasPrefix(strings.ToLower(o.ContentType), eventStream))
+		s.away(w, strings.HasPrefix(strings.ToLower(o.ContentType), eventStream))
 		return
 	}
 	defer s.enter(false, o.Protocol)()
 	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
-	l := s.newLink(peer, false)
+	l := s.newLink(s.list(r.Context(), r.RemoteAddr, "stream", o.Protocol), peer, false)
 	streamHead(w, o.ContentType)
 	rc := http.NewResponseController(w)
 	write := func(b []byte) error {
@@ -367,6 +366,13 @@ func streamHead(w http.ResponseWriter, contentType string) {
 // Away answers a client that is to come back later; one of a stream of events so that a
 // browser's EventSource keeps trying.
 func (s *Server) Away(w http.ResponseWriter, stream bool) {
+	if stream {
+		s.counters.overloaded.Add(1)
+	}
+	s.away(w, stream)
+}
+
+func (s *Server) away(w http.ResponseWriter, stream bool) {
 	if !stream {
 		Fail(w, errAway)
 		return

@@ -65,6 +65,7 @@ type Server struct {
 	drained  chan struct{} // closed by Drain
 	draining atomic.Bool
 	refusing atomic.Bool  // new streams are sent away: there is too little of something
+	resting  atomic.Bool  // Rest's
 	over     atomic.Int64 // Drain's
 	counters counters
 	waiting  backlog.Counts
@@ -121,7 +122,7 @@ func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) *Server {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.Protocol("")
 	for range s.cfg.Shards {
-		l := &lane{wake: make(chan struct{}, 1)}
+		l := &lane{wake: make(chan struct{}, 1), streams: map[uint64]listed{}}
 		l.shard = h.NewShard(l.rouse)
 		s.lanes = append(s.lanes, l)
 	}
@@ -231,6 +232,9 @@ func (s *Server) retryMillis(away bool) int {
 type lane struct {
 	shard *hub.Shard
 	wake  chan struct{} // holds one: there is something to do
+
+	// Owned by the lane's goroutine.
+	streams map[uint64]listed
 
 	mu    sync.Mutex
 	inbox []func() // at most one per stream and call of it

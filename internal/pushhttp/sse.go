@@ -25,6 +25,8 @@ type sseStream struct {
 	// custom is what a protocol's stream does otherwise; nil for Weir's own.
 	custom *socket.Subscription
 	began  bool
+	// counted: that it was sent away is counted already.
+	counted bool
 }
 
 var _ transport = (*sseStream)(nil)
@@ -34,6 +36,7 @@ var _ transport = (*sseStream)(nil)
 func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subscription, id *auth.Identity) {
 	t := &sseStream{srv: s, w: w, rc: http.NewResponseController(w)}
 	if f := s.turnedAway(); f != nil {
+		t.counted = true
 		t.close(f, false)
 		return
 	}
@@ -41,7 +44,7 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 	if sub.Envelope || len(sub.Channels) > 1 {
 		format = wire.SSEEnvelope
 	}
-	if s.formats.Compresses(sub.Channels) {
+	if s.compresses(sub.Channels) {
 		t.coding = wire.ChooseCoding([]byte(r.Header.Get("Accept-Encoding")))
 		format = t.coding.In(format)
 	}
@@ -51,7 +54,7 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 		s.counters.sse.Add(-1)
 		s.streams.Done()
 	}()
-	st, err := s.subscribe(sub.Options(), id, format, !wire.Granted(id, sub.Channels))
+	st, err := s.subscribe(s.list(r.Context(), r.RemoteAddr, "sse", 0), sub.Options(), id, format, !wire.Granted(id, sub.Channels))
 	if err != nil {
 		s.counters.failed.Add(1)
 		if f := failure(err); f.code == codeTryLater {
@@ -66,12 +69,23 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 	s.serve(r.Context(), st, t)
 }
 
+// SendAwaySSE answers a client of /sse that would be served if there were less to do.
+func (s *Server) SendAwaySSE(w http.ResponseWriter) {
+	t := &sseStream{srv: s, w: w, rc: http.NewResponseController(w)}
+	t.close(&farewell{codeTryLater, "overloaded, try again later"}, false)
+}
+
 // Fail answers with an error of the API.
 func Fail(w http.ResponseWriter, e *wire.Error) {
-	if e.Status == http.StatusServiceUnavailable {
+	Respond(w, e.Status, wire.AppendError(nil, e))
+}
+
+// Respond is Answer, for an error too: whom there is no room for is asked to wait.
+func Respond(w http.ResponseWriter, status int, body []byte) {
+	if (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) && w.Header().Get("Retry-After") == "" {
 		w.Header().Set("Retry-After", strconv.FormatInt(1+rand.Int64N(4), 10)) // not the same for all
 	}
-	Answer(w, e.Status, wire.AppendError(nil, e))
+	Answer(w, status, body)
 }
 
 // Answer answers a call of the API.
@@ -102,6 +116,9 @@ func (t *sseStream) head() {
 // write sends b, bounded in time.
 func (t *sseStream) write(b []byte) error {
 	_ = t.rc.SetWriteDeadline(time.Now().Add(t.srv.cfg.WriteStall)) // not every writer has one
+	if t.st != nil {
+		t.st.sending.Add(int64(len(b)))
+	}
 	_, err := t.w.Write(b)
 	return err
 }
@@ -184,6 +201,7 @@ func (t *sseStream) moved(g hub.Gap) string {
 func (t *sseStream) flush() error {
 	err := t.rc.Flush()
 	_ = t.rc.SetWriteDeadline(time.Time{})
+	t.st.sending.Store(0)
 	return err
 }
 
@@ -203,7 +221,7 @@ func (t *sseStream) close(f *farewell, opened bool) {
 	if !opened {
 		t.coding = wire.Plain
 		t.head()
-		if f.code == codeTryLater {
+		if f.code == codeTryLater && !t.counted {
 			t.srv.counters.overloaded.Add(1)
 		}
 	}

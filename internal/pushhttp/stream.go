@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -44,10 +45,12 @@ type stream struct {
 	open bool
 	// beat and life are a protocol's; 0 means those of the configuration.
 	beat, life time.Duration
+	listing
 
 	sub hub.Subscriber // the lane's
 
-	ready chan struct{} // holds one: something below has changed
+	ready   chan struct{} // holds one: something below has changed
+	sending atomic.Int64  // bytes in a write that has not returned
 
 	mu      sync.Mutex
 	started bool
@@ -123,17 +126,18 @@ func (st *stream) Failed(err error) {
 func (st *stream) Room() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.hungry = !st.queue.Empty()
+	st.hungry = !st.queue.Empty() || st.srv.resting.Load()
 	return st.end == nil && !st.hungry
 }
 
-// finish sets why the stream ends, once, and counts it.
+// finish sets why the stream ends, once, and counts it unless count is nil.
 func (st *stream) finish(f *farewell, count interface{ Add(uint64) uint64 }) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.end == nil {
-		st.end = f
-		count.Add(1)
+		if st.end = f; count != nil {
+			count.Add(1)
+		}
 	}
 }
 
@@ -148,11 +152,17 @@ func failure(err error) *farewell {
 }
 
 // subscribe begins a stream. It must be left.
-func (s *Server) subscribe(opt hub.SubscribeOptions, id *auth.Identity, format hub.Format, open bool) (*stream, error) {
-	st := &stream{srv: s, identity: id, format: format, ready: make(chan struct{}, 1), rate: s.rate(opt.Channels), open: open}
+func (s *Server) subscribe(as listing, opt hub.SubscribeOptions, id *auth.Identity, format hub.Format, open bool) (*stream, error) {
+	st := &stream{srv: s, identity: id, format: format, ready: make(chan struct{}, 1), rate: s.rate(opt.Channels), open: open, listing: as}
 	st.lane = s.lanes[int(s.next.Add(1))%len(s.lanes)]
 	done := make(chan error, 1)
-	st.lane.post(func() { done <- st.lane.shard.Subscribe(&st.sub, st, opt) })
+	st.lane.post(func() {
+		err := st.lane.shard.Subscribe(&st.sub, st, opt)
+		if err == nil {
+			st.lane.streams[st.id] = st
+		}
+		done <- err
+	})
 	return st, <-done
 }
 
@@ -165,7 +175,10 @@ func (st *stream) leave() {
 	st.queue.Forget(&st.srv.waiting)
 	st.queue = backlog.Queue{}
 	st.mu.Unlock()
-	st.lane.post(func() { st.lane.shard.Unsubscribe(&st.sub) })
+	st.lane.post(func() {
+		delete(st.lane.streams, st.id)
+		st.lane.shard.Unsubscribe(&st.sub)
+	})
 }
 
 // rate returns the lowest maximum rate among the channels' namespaces, 0 for none.

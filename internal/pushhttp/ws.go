@@ -38,7 +38,7 @@ func (s *Server) ServeWebSocket(ctx context.Context, c *websocket.Conn, sub *wir
 		s.counters.ws.Add(-1)
 		s.streams.Done()
 	}()
-	st, err := s.subscribe(sub.Options(), id, wire.WebSocket, !wire.Granted(id, sub.Channels))
+	st, err := s.subscribe(s.list(ctx, c.NetConn().RemoteAddr().String(), "websocket", 0), sub.Options(), id, wire.WebSocket, !wire.Granted(id, sub.Channels))
 	if err != nil {
 		s.counters.failed.Add(1)
 		f := failure(err)
@@ -93,7 +93,11 @@ func isPing(b []byte) bool {
 	return json.Unmarshal(b, &m) == nil && m.Type == "ping"
 }
 
-func (t *wsStream) text(b []byte) error { return t.conn.Write(websocket.OpText, b) }
+func (t *wsStream) text(b []byte) error {
+	t.st.sending.Store(int64(len(b)))
+	defer t.st.sending.Store(0)
+	return t.conn.Write(websocket.OpText, b)
+}
 
 func (t *wsStream) open(at hub.Positions) error {
 	if !t.hello {

@@ -154,22 +154,21 @@ func (a *ask) Do(work func(ctx context.Context), then func()) {
 
 // Publish implements socket.Request.
 func (a *ask) Publish(p hub.Publication, done func(hub.Position, error)) {
-	a.publish(done, func(done func(hub.Position, error)) { a.f.deps.Hub.Publish(p, done) })
+	a.publish(nil, p, done)
 }
 
 // PublishTopics implements socket.Request.
 func (a *ask) PublishTopics(topics []string, p hub.Publication, done func(hub.Position, error)) {
-	a.publish(done, func(done func(hub.Position, error)) { a.f.deps.Hub.PublishTopics(topics, p, done) })
+	a.publish(topics, p, done)
 }
 
-func (a *ask) publish(done func(hub.Position, error), publish func(func(hub.Position, error))) {
+func (a *ask) publish(topics []string, p hub.Publication, done func(hub.Position, error)) {
 	const under, returned, answered = 0, 1, 2
 	var state atomic.Int32
 	var at hub.Position
 	var failed error
-	publish(func(p hub.Position, err error) {
+	tell := func(p hub.Position, err error) {
 		at, failed = p, err
-		a.f.deps.Push.CountPublished(err)
 		if state.CompareAndSwap(under, answered) {
 			return // publish has not returned, and looks
 		}
@@ -183,7 +182,18 @@ func (a *ask) publish(done func(hub.Position, error), publish func(func(hub.Posi
 		case a.posted <- struct{}{}:
 		default:
 		}
-	})
+	}
+	counted := func(p hub.Position, err error) {
+		a.f.deps.Push.CountPublished(err)
+		tell(p, err)
+	}
+	switch c := pushhttp.CarrierOf(a.r.Context()); {
+	case c != nil && c.Publish(topics, p, tell): // counted there
+	case topics != nil:
+		a.f.deps.Hub.PublishTopics(topics, p, counted)
+	default:
+		a.f.deps.Hub.Publish(p, counted)
+	}
 	if state.CompareAndSwap(under, returned) {
 		a.waiting++
 		return

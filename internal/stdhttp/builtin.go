@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,9 @@ func (f *Front) cors(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", origin)
 	h.Set("Access-Control-Expose-Headers", "Retry-After")
-	h.Add("Vary", "Origin")
+	if !slices.Contains(h.Values("Vary"), "Origin") { // it may have been said already
+		h.Add("Vary", "Origin")
+	}
 	if access == auth.OriginTrusted {
 		h.Set("Access-Control-Allow-Credentials", "true")
 	}
@@ -156,6 +159,9 @@ func (f *Front) sse(w http.ResponseWriter, r *http.Request) {
 	if since := r.Header.Get("Last-Event-ID"); since != "" {
 		sub.Since = since
 	}
+	if !f.replays(w, r, sub) {
+		return
+	}
 	f.deps.Push.ServeSSE(w, r, sub, id)
 }
 
@@ -175,6 +181,9 @@ func (f *Front) webSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	sub, id := f.subscription(w, r)
 	if sub == nil {
+		return
+	}
+	if !f.replays(w, r, sub) {
 		return
 	}
 	anyOrigin := func(*http.Request) bool { return true } // judged already
@@ -219,14 +228,8 @@ func (f *Front) publish(w http.ResponseWriter, r *http.Request) {
 	if v := r.Header.Get("traceparent"); v != "" && f.deps.Traces != nil {
 		f.deps.Traces(call, []byte(v))
 	}
-	leave, bad := f.turn(r, call.Channels)
-	if bad != nil {
-		f.fail(w, r, bad)
-		return
-	}
-	status, answer := f.deps.Push.Publish(r.Context(), call, id)
-	leave()
-	pushhttp.Answer(w, status, answer)
+	status, answer := f.call(r, call, id)
+	pushhttp.Respond(w, status, answer)
 }
 
 func (f *Front) tooLarge(w http.ResponseWriter, r *http.Request) {

@@ -28,6 +28,9 @@ func (f *Front) webSocketOverHTTP2(w http.ResponseWriter, r *http.Request) {
 	if sub == nil {
 		return
 	}
+	if !f.replays(w, r, sub) {
+		return
+	}
 	rc := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
 	if rc.Flush() != nil {

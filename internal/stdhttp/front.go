@@ -55,9 +55,6 @@ type Deps struct {
 	Now func() int64
 	// Ready returns why the process should get no new clients, or nil.
 	Ready func() error
-	// Gate lets calls of the API wait for their turn by ClassOf; nil: nothing has a class.
-	Gate    *limit.Gate
-	ClassOf func(channels []string) limit.Class
 	// Limits hold clients of Weir's own endpoints to bounds; nil: there are none.
 	Limits *limit.Front
 	// Files are static replies by path.
@@ -86,6 +83,9 @@ type Front struct {
 	// Of protocols, fixed before requests come; the longest prefix first.
 	mounted  map[string]endpoint
 	prefixes []prefix
+	// UseTurns's. classes is nil while nothing has a class.
+	classes classes
+	push    any
 
 	// Any goroutine.
 	routes     atomic.Pointer[policy.Set]
@@ -128,9 +128,14 @@ func New(cfg Config, deps Deps) *Front {
 	protocols.SetUnencryptedHTTP2(true)
 	f.server = &http.Server{
 		Handler: f, Protocols: &protocols, ReadHeaderTimeout: cfg.HeadTimeout, IdleTimeout: cfg.KeepAlive, MaxHeaderBytes: cfg.MaxHead,
-		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: cfg.MaxStreams, WriteByteTimeout: 30 * time.Second, SendPingTimeout: 30 * time.Second},
-		ErrorLog:    slog.NewLogLogger(debugOnly{f.log.Handler()}, slog.LevelDebug),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: cfg.MaxStreams, WriteByteTimeout: 30 * time.Second, SendPingTimeout: 30 * time.Second},
+		ErrorLog: slog.NewLogLogger(debugOnly{f.log.Handler()}, slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if l, ok := c.(pushhttp.Carrier); ok {
+				ctx = pushhttp.WithCarrier(ctx, l)
+			}
+			return context.WithValue(ctx, connKey{}, c)
+		},
 	}
 	return f
 }

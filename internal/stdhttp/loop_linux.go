@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/push"
 )
 
 // TakeFromLoop serves c, a connection of an event loop, from now on: what its
@@ -18,6 +19,7 @@ import (
 func (f *Front) TakeFromLoop(c *eventloop.Conn, early []byte, local netip.AddrPort) {
 	lc := &loopConn{c: c, loop: c.Loop(), peer: c.Peer(), local: local, encrypted: c.Filtered(), in: append([]byte(nil), early...)}
 	lc.changed = sync.NewCond(&lc.mu)
+	lc.push, _ = f.push.(*push.Push) // UseTurns's; nothing else is stored
 	c.SetTimer(0)
 	c.SetHandler(lc)
 	go f.Take(lc) // it may have to wait for its turn; a loop must not
@@ -30,6 +32,7 @@ type loopConn struct {
 	loop        *eventloop.Loop
 	peer, local netip.AddrPort
 	encrypted   bool
+	push        *push.Push // nil: nothing waits for its turn
 
 	mu      sync.Mutex
 	changed *sync.Cond

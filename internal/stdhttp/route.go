@@ -56,6 +56,12 @@ func (f *Front) route(set *policy.Set, w http.ResponseWriter, r *http.Request) {
 	}
 	switch v.Action {
 	case policy.Forward:
+		if bad := f.turn(r, x.Route.Class()); bad != nil {
+			addLines(w.Header(), x.Route.AppendCORS(nil, &x.Exchange))
+			x.out.Status = bad.Status
+			pushhttp.Fail(w, bad)
+			return
+		}
 		x.forward()
 	case policy.Respond:
 		x.respond(v)

@@ -1,6 +1,7 @@
 package stdhttp
 
 import (
+	"context"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -11,24 +12,74 @@ import (
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
-// turn waits for the turn of a call that publishes to channels. leave is to be called
-// when it is done; bad says why it is not to be done.
-func (f *Front) turn(r *http.Request, channels []string) (leave func(), bad *wire.Error) {
-	if f.deps.Gate == nil {
-		return func() {}, nil
+// classes say which requests wait for their turn: push.Push, where there are loops.
+type classes interface {
+	LeastOf(channels []string) limit.Class
+	ReplayClass(channels []string) limit.Class
+}
+
+// A carrier is a connection on a loop, in whose queue requests wait.
+type carrier interface {
+	awaitTurn(ctx context.Context, c limit.Class) (served, expired bool)
+	call(ctx context.Context, call *wire.Call, id *auth.Identity) (status int, body []byte, ok bool)
+}
+
+// carrierOf is what carries r, if requests wait there for their turn; nil otherwise.
+func (f *Front) carrierOf(r *http.Request) carrier {
+	if f.classes == nil {
+		return nil
 	}
-	class := f.deps.ClassOf(channels)
-	if class == limit.Unclassed {
-		return func() {}, nil
+	c, _ := r.Context().Value(connKey{}).(carrier)
+	return c
+}
+
+var (
+	errShed    = &wire.Error{Status: http.StatusServiceUnavailable, Message: "overloaded, try again later"}
+	errExpired = &wire.Error{Status: http.StatusServiceUnavailable, Message: "expired, not executed", Hint: "it waited for too long; try again later"}
+)
+
+// turn waits for the turn of a request of class c, and returns why it is not to be served.
+func (f *Front) turn(r *http.Request, class limit.Class) *wire.Error {
+	c := f.carrierOf(r)
+	if c == nil || class == limit.Unclassed {
+		return nil
 	}
-	leave, expired, ok := f.deps.Gate.Enter(r.Context(), class)
-	switch {
-	case ok:
-		return leave, nil
+	switch served, expired := c.awaitTurn(r.Context(), class); {
+	case served:
+		return nil
 	case expired:
-		return nil, &wire.Error{Status: http.StatusServiceUnavailable, Message: "expired, not executed", Hint: "it waited for too long; try again later"}
+		return errExpired
 	}
-	return nil, &wire.Error{Status: http.StatusServiceUnavailable, Message: "overloaded, try again later"}
+	return errShed
+}
+
+// call carries out a call of the API, in its turn if it has a class.
+func (f *Front) call(r *http.Request, call *wire.Call, id *auth.Identity) (status int, body []byte) {
+	if c := f.carrierOf(r); c != nil && f.classes.LeastOf(call.Channels) != limit.Unclassed {
+		status, body, ok := c.call(r.Context(), call, id)
+		if !ok {
+			return errShed.Status, wire.AppendError(nil, errShed)
+		}
+		return status, body
+	}
+	return f.deps.Push.Publish(r.Context(), call, id)
+}
+
+// replays waits for the turn of a subscription that asks for history, or answers.
+func (f *Front) replays(w http.ResponseWriter, r *http.Request, sub *wire.Subscription) bool {
+	if f.classes == nil || sub.Since == "" {
+		return true
+	}
+	bad := f.turn(r, f.classes.ReplayClass(sub.Channels))
+	switch {
+	case bad == nil:
+		return true
+	case rawPath(r) == "/sse":
+		f.deps.Push.SendAwaySSE(w)
+	default:
+		f.fail(w, r, bad)
+	}
+	return false
 }
 
 // client is who asks, where there are limits for it.
@@ -62,8 +113,7 @@ func (f *Front) maySubscribe(w http.ResponseWriter, r *http.Request, id *auth.Id
 	switch {
 	case ok:
 	case rawPath(r) == "/sse":
-		f.cors(w, r)
-		f.deps.Push.Away(w, true)
+		f.deps.Push.SendAwaySSE(w)
 	default:
 		f.tooOften(w, r, wait)
 	}

@@ -1,0 +1,161 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/config"
+)
+
+// sse2 opens a stream over HTTP/2.
+func (g *gateway) sse2(t *testing.T, c *http.Client, query, last string) *stream {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, g.url+"/sse?"+query, nil)
+	if last != "" {
+		req.Header.Set("Last-Event-ID", last)
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { res.Body.Close() })
+	if res.ProtoMajor != 2 || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s %d", res.Proto, res.StatusCode)
+	}
+	return &stream{t, res, bufio.NewReader(res.Body)}
+}
+
+func (g *gateway) listed(t *testing.T, query string) *admin.Connections {
+	t.Helper()
+	res, body := g.ask(t, "/api/connections"+query)
+	v := &admin.Connections{}
+	if err := json.Unmarshal(body, v); err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%d %s: %v", res.StatusCode, body, err)
+	}
+	return v
+}
+
+func TestStreamsOverHTTP2AreListedAmongTheOthers(t *testing.T) {
+	g := start(t, func(c *config.Config) {
+		withSecret(c)
+		c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes = 100_000, 64<<20
+	})
+	g.sse(t, "channel=c", "").block()
+	c := overHTTP2(t, nil)
+	quick := g.sse2(t, c, "channel=b&channel=a", "")
+	quick.block()
+	slow := g.sse2(t, c, "channel=bulk&token="+mint(t, auth.MintClaims{Subject: "slow", Subscribe: []string{"**"}}), "")
+	slow.block()
+	for range 2500 { // more than a window of 4 MiB takes
+		g.put(t, "bulk", `"`+strings.Repeat("x", 3000)+`"`)
+	}
+	eventually(t, "messages that wait", func() bool { return g.http2.push.Stats().Held > 200 })
+	for _, sort := range []string{"lag", "bytes", "age", "messages"} {
+		v := g.listed(t, "?limit=1&sort="+sort)
+		if v.Total != 3 || len(v.Connections) != 1 {
+			t.Fatalf("%s: %d of %d", sort, len(v.Connections), v.Total)
+		}
+		w := v.Connections[0]
+		if !w.HTTP2 || !strings.HasPrefix(w.Subject, "slow") || w.Transport != "sse" || !slices.Equal(w.Channels, []string{"bulk"}) || w.Messages < 200 || w.Bytes < 200*3000 ||
+			w.Age <= 0 || w.Loop < 0 || w.Peer == "" || w.Since.IsZero() || w.ID != strconv.FormatUint(w.Conn, 10) {
+			t.Errorf("%s: %+v", sort, w)
+		}
+	}
+	all := g.listed(t, "").Connections
+	other := slices.IndexFunc(all, func(x admin.Connection) bool { return x.HTTP2 && x.Messages == 0 })
+	if other < 0 || !slices.Equal(all[other].Channels, []string{"b", "a"}) || all[other].Peer != all[0].Peer {
+		t.Fatalf("%+v", all)
+	}
+	res, body := g.ask(t, "/api/connections/"+all[0].ID)
+	var d admin.ConnectionDetail
+	if err := json.Unmarshal(body, &d); err != nil || res.StatusCode != http.StatusOK || !strings.HasPrefix(d.Subject, "slow") || !d.HTTP2 || !d.Stalled || d.Open <= 0 {
+		t.Errorf("%d %s: %v", res.StatusCode, body, err)
+	}
+	snap := &admin.Snapshot{}
+	if _, body := g.ask(t, "/api/snapshot"); json.Unmarshal(body, snap) != nil || len(snap.Slowest) != 3 || snap.Slowest[0].ID != all[0].ID || snap.Lag.Subscribers != 3 || snap.Lag.Lagging != 1 {
+		t.Errorf("snapshot: %+v, %+v", snap.Slowest, snap.Lag)
+	}
+	if res, _ := g.ask(t, "/api/connections/18446744073709551615"); res.StatusCode != http.StatusNotFound {
+		t.Errorf("one that is not there: %d", res.StatusCode)
+	}
+	g.order(t, "/api/connections/"+all[other].ID+"/disconnect", http.StatusNoContent)
+	for {
+		if b := quick.block(); strings.Contains(b, "event: end") {
+			if !strings.Contains(b, `"code":1012`) || !strings.Contains(b, "operator") {
+				t.Errorf("it ended with %q", b)
+			}
+			break
+		}
+	}
+	eventually(t, "the stream off the list", func() bool { return g.listed(t, "").Total == 2 })
+	g.order(t, "/api/connections/"+all[other].ID+"/disconnect", http.StatusNotFound)
+}
+
+// order posts to the admin listener.
+func (g *gateway) order(t *testing.T, path string, want int) {
+	t.Helper()
+	res, err := http.Post("http://"+g.AdminAddr().String()+path, "", nil) //nolint:noctx // the process is this one
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if res.StatusCode != want {
+		t.Errorf("%s: %d, want %d", path, res.StatusCode, want)
+	}
+}
+
+func TestSessionsOfProtocolsOverHTTP2AreListed(t *testing.T) {
+	g := speaking(t)
+	c := overHTTP2(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, g.url+"/.well-known/mercure?topic=a", nil)
+	res, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		t.Fatal(res.StatusCode)
+	}
+	eventually(t, "the stream on the list", func() bool { return g.listed(t, "").Total == 1 })
+	v := g.listed(t, "").Connections[0]
+	if !v.HTTP2 || v.Protocol != "mercure" || len(v.Channels) != 1 {
+		t.Errorf("%+v", v)
+	}
+	cancel()
+	eventually(t, "the stream off the list", func() bool { return g.listed(t, "").Total == 0 })
+}
+
+func TestHistoryOverHTTP2RestsWithTheGuard(t *testing.T) {
+	g := start(t, func(c *config.Config) {
+		withClasses(c)
+		c.Namespaces[0].Class, c.Namespaces[0].Durability = "account", hub.Stored
+	})
+	for range 3 {
+		g.publish(t, "a", "1")
+	}
+	c := overHTTP2(t, nil)
+	g.http2.push.Rest(true)
+	s := g.sse2(t, c, "channel=a", "0")
+	if b := s.block(); !strings.Contains(b, "retry:") {
+		t.Fatalf("%q", b)
+	}
+	g.http2.push.Rest(false)
+	for range 3 {
+		if b := s.block(); !strings.Contains(b, "data: 1") {
+			t.Errorf("%q", b)
+		}
+	}
+}
