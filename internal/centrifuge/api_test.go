@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/centrifuge"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 func TestAPIPublishes(t *testing.T) {
@@ -42,26 +43,26 @@ func TestAPIKeys(t *testing.T) {
 	n := start(t, settings{})
 	f := func(want int, method, body, query string, fields ...string) {
 		t.Helper()
-		status, got := n.api(method+query, body, append([]string{"X-API-Key: "}, fields...)...)
+		status, got := n.api(method+query, body, append([]string{"X-API-Key", ""}, fields...)...)
 		if status != want {
 			t.Errorf("%s %s: %d %s, want %d", method, fields, status, got, want)
 		}
 	}
 	const publish = `{"channel":"own.x","data":1}`
 	f(401, "publish", publish, "")
-	f(401, "publish", publish, "", "X-API-Key: wrong")
-	f(200, "publish", publish, "", "Authorization: apikey "+apiKey)
+	f(401, "publish", publish, "", "X-API-Key", "wrong")
+	f(200, "publish", publish, "", "Authorization", "apikey "+apiKey)
 	f(200, "publish", publish, "?api_key="+apiKey)
 	f(404, "nothing", `{}`, "?api_key="+apiKey)
 	f(400, "publish", `[]`, "?api_key="+apiKey)
 	f(400, "publish", "{\"channel\":\"x\",\"data\":\"\xff\"}", "?api_key="+apiKey)
-	f(404, "publish", `{"channel":"nowhere:x","data":1}`, "", "X-API-Key: "+apiKey, "X-Centrifugo-Error-Mode: transport")
+	f(404, "publish", `{"channel":"nowhere:x","data":1}`, "", "X-API-Key", apiKey, "X-Centrifugo-Error-Mode", "transport")
 	// Weir's own keys publish where they may, and do nothing else.
-	f(200, "publish", publish, "", "X-API-Key: "+ownKey, "X-Centrifugo-Error-Mode: transport")
-	f(403, "publish", `{"channel":"other","data":1}`, "", "X-API-Key: "+ownKey, "X-Centrifugo-Error-Mode: transport")
-	f(403, "broadcast", `{"channels":["own.x","other"],"data":1}`, "", "X-API-Key: "+ownKey, "X-Centrifugo-Error-Mode: transport")
-	f(403, "disconnect", `{"user":"42"}`, "", "X-API-Key: "+ownKey, "X-Centrifugo-Error-Mode: transport")
-	f(403, "info", `{}`, "", "X-API-Key: "+ownKey, "X-Centrifugo-Error-Mode: transport")
+	f(200, "publish", publish, "", "X-API-Key", ownKey, "X-Centrifugo-Error-Mode", "transport")
+	f(403, "publish", `{"channel":"other","data":1}`, "", "X-API-Key", ownKey, "X-Centrifugo-Error-Mode", "transport")
+	f(403, "broadcast", `{"channels":["own.x","other"],"data":1}`, "", "X-API-Key", ownKey, "X-Centrifugo-Error-Mode", "transport")
+	f(403, "disconnect", `{"user":"42"}`, "", "X-API-Key", ownKey, "X-Centrifugo-Error-Mode", "transport")
+	f(403, "info", `{}`, "", "X-API-Key", ownKey, "X-Centrifugo-Error-Mode", "transport")
 }
 
 func TestAPIReachesClientsOnAllNodes(t *testing.T) {
@@ -76,7 +77,7 @@ func TestAPIReachesClientsOnAllNodes(t *testing.T) {
 	}
 	b.publish("news", "1")
 	y.expect(`{"push":{"channel":"news","pub":{"data":1,"offset":1}}}`)
-	eventually(t, "both are counted", func() bool {
+	trial.Eventually(t, "both are counted", func() bool {
 		_, got := a.api("presence_stats", `{"channel":"news"}`)
 		return got == `{"result":{"num_clients":2,"num_users":1}}`
 	})
@@ -91,12 +92,12 @@ func TestAPIReachesClientsOnAllNodes(t *testing.T) {
 	a.wantAPI("unsubscribe", `{"user":"42","channel":"news","client":"`+y.id+`"}`, `{"result":{}}`)
 	y.expect(`{"push":{"channel":"news","unsubscribe":{"code":2000,"reason":"server unsubscribe"}}}`)
 	a.wantAPI("disconnect", `{"user":"42","whitelist":["`+x.id+`"],"disconnect":{"code":4100,"reason":"moved"}}`, `{"result":{}}`)
-	y.closes(4100, "moved")
+	y.Closes(4100, "moved")
 	a.wantAPI("disconnect", `{"user":"42"}`, `{"result":{}}`)
-	x.closes(3503, "force disconnect")
+	x.Closes(3503, "force disconnect")
 	a.wantAPI("disconnect", `{"user":"7","disconnect":{"code":1,"reason":"x"}}`, `{"error":{"code":107,"message":"bad request"}}`)
 	a.wantAPI("refresh", `{"user":"7","expired":true}`, `{"result":{}}`)
-	other.closes(3005, "connection expired")
+	other.Closes(3005, "connection expired")
 }
 
 func TestAPISubscribesFromAPosition(t *testing.T) {
@@ -118,8 +119,8 @@ func TestEventsOfClientsAreMessages(t *testing.T) {
 	c.say(`{"id":3,"unsubscribe":{"channel":"news"}}`)
 	c.expect(`{"id":3,"unsubscribe":{}}`)
 	c.say(`nonsense`)
-	c.closes(3501, "bad request")
-	eventually(t, "four events", func() bool {
+	c.Closes(3501, "bad request")
+	trial.Eventually(t, "four events", func() bool {
 		_, got := n.api("history", `{"channel":"log","limit":-1}`)
 		return strings.Contains(got, `"event":"connect"`) && strings.Contains(got, `"event":"subscribe"`) && strings.Contains(got, `"event":"unsubscribe"`) &&
 			strings.Contains(got, `"event":"disconnect"`) && strings.Contains(got, `"code":3501`) && strings.Contains(got, `"user":"42"`)
@@ -132,15 +133,15 @@ func TestConnectionsOfAUserAreBounded(t *testing.T) {
 	a := n.connect(request)
 	b := n.dial("/connection/websocket")
 	b.say(`{"id":1,"connect":` + request + `}`)
-	b.closes(3504, "connection limit")
+	b.Closes(3504, "connection limit")
 	a.conn.CloseNow()
-	eventually(t, "there is room again", func() bool {
+	trial.Eventually(t, "there is room again", func() bool {
 		c := n.dial("/connection/websocket")
 		c.say(`{"id":1,"connect":` + request + `}`)
 		select {
-		case line := <-c.lines:
+		case line := <-c.C:
 			return strings.Contains(line, `"client"`)
-		case <-c.ended:
+		case <-c.Ended:
 			return false
 		}
 	})
@@ -148,7 +149,7 @@ func TestConnectionsOfAUserAreBounded(t *testing.T) {
 
 func TestStaleClientsAreClosed(t *testing.T) {
 	n := start(t, settings{cfg: centrifuge.Config{StaleTimeout: hub.Duration(200 * time.Millisecond), AnonymousConnect: true, Namespaces: map[string]centrifuge.Namespace{}}})
-	n.dial("/connection/websocket").closes(3502, "stale")
+	n.dial("/connection/websocket").Closes(3502, "stale")
 }
 
 func TestPings(t *testing.T) {
@@ -158,22 +159,22 @@ func TestPings(t *testing.T) {
 	}})
 	c := n.connect("{}")
 	for range 2 {
-		if line := <-c.lines; line != "{}" {
+		if line := <-c.C; line != "{}" {
 			t.Fatalf("got %s", line)
 		}
 		c.say("{}")
 	}
-	if line := <-c.lines; line != "{}" {
+	if line := <-c.C; line != "{}" {
 		t.Fatalf("got %s", line)
 	}
-	c.closes(3012, "no pong")
+	c.Closes(3012, "no pong")
 }
 
 func TestMethodsAreThoseThatAreServed(t *testing.T) {
 	n := start(t, settings{})
 	for _, path := range []string{"/connection/http_stream", "/emulation", "/centrifugo/api/publish"} {
-		res, err := http.Get("http://" + n.addr + path)
-		n.must(err)
+		res, err := http.Get("http://" + n.Addr + path)
+		n.Must(err)
 		_ = res.Body.Close()
 		if res.StatusCode != http.StatusMethodNotAllowed {
 			t.Errorf("GET %s: %d", path, res.StatusCode)

@@ -16,10 +16,10 @@ func TestTokensForChannelsDoNotConnect(t *testing.T) {
 	of := token(t, map[string]any{"sub": "42", "channel": "$news"})
 	c := n.dial("/connection/websocket")
 	c.say(`{"id":1,"connect":{"token":"` + of + `"}}`)
-	c.closes(3500, "invalid token")
+	c.Closes(3500, "invalid token")
 	c = n.connect(`{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}`)
 	c.say(`{"id":2,"refresh":{"token":"` + of + `"}}`)
-	c.closes(3500, "invalid token")
+	c.Closes(3500, "invalid token")
 }
 
 func TestWhatIsPublishedOnGuardedChannelsIsPrivateElsewhere(t *testing.T) {
@@ -27,7 +27,7 @@ func TestWhatIsPublishedOnGuardedChannelsIsPrivateElsewhere(t *testing.T) {
 	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}`)
 	private := func(channel string) bool {
 		t.Helper()
-		m, err := n.hub.Latest(t.Context(), channel)
+		m, err := n.Hub.Latest(t.Context(), channel)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestProxiedNamespacesAreNotOpenToUnidirectionalClients(t *testing.T) {
 	b.answer("/subscribe", `{"error":{"code":403,"message":"not for you"}}`)
 	c := n.dial("/connection/uni_websocket")
 	c.say(`{"subs":{"news":{}}}`)
-	c.closes(3507, "permission denied")
+	c.Closes(3507, "permission denied")
 }
 
 func TestBackendsAreNotToldByClientsWhatTheConfigurationSays(t *testing.T) {
@@ -88,7 +88,7 @@ func TestWhatABackendHasPublishedIsCheckedForJSON(t *testing.T) {
 	b.answer("/publish", `{"result":{"b64data":"`+base64.StdEncoding.EncodeToString([]byte("}\n{\xff"))+`"}}`)
 	c.say(`{"id":2,"publish":{"channel":"news","data":{}}}`)
 	c.expect(`{"id":2,"publish":{}}`)
-	m, err := n.hub.Latest(t.Context(), "news")
+	m, err := n.Hub.Latest(t.Context(), "news")
 	if err != nil || m.Attributes.Payload != hub.Binary {
 		t.Errorf("%+v, %v: want it kept as bytes", m, err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/centrifuge"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -60,7 +61,7 @@ func (b *backend) question(path string) (map[string]any, http.Header) {
 
 func (b *backend) proxy(path string) centrifuge.Proxy {
 	return centrifuge.Proxy{
-		Endpoint: b.URL + path, Timeout: hub.Duration(patience), HTTPHeaders: []string{"Cookie", "X-Tenant"},
+		Endpoint: b.URL + path, Timeout: hub.Duration(trial.Patience), HTTPHeaders: []string{"Cookie", "X-Tenant"},
 		StaticHeaders: map[string]string{"X-Static": "s"}, IncludeMeta: true,
 	}
 }
@@ -124,7 +125,7 @@ func TestProxiesAreAsked(t *testing.T) {
 	c.expect(`{"id":6,"error":{"code":100,"message":"internal server error","temporary":true}}`)
 	b.answer("/rpc", `{"disconnect":{"code":4501,"reason":"go away"}}`)
 	c.say(`{"id":7,"rpc":{"method":"getQuote"}}`)
-	c.closes(4501, "go away")
+	c.Closes(4501, "go away")
 }
 
 func TestConnectionsLiveAsLongAsTheProxySays(t *testing.T) {
@@ -133,9 +134,9 @@ func TestConnectionsLiveAsLongAsTheProxySays(t *testing.T) {
 	b.answer("/connect", fmt.Sprintf(`{"result":{"user":"42","expire_at":%d}}`, time.Now().Unix()+1))
 	b.answer("/refresh", fmt.Sprintf(`{"result":{"expire_at":%d,"info":{"new":1}}}`, time.Now().Unix()+2))
 	c := n.connect("{}")
-	eventually(t, "the proxy is asked", func() bool { q, _ := b.question("/refresh"); return q["user"] == "42" })
+	trial.Eventually(t, "the proxy is asked", func() bool { q, _ := b.question("/refresh"); return q["user"] == "42" })
 	b.answer("/refresh", `{"result":{"expired":true}}`)
-	c.closes(3005, "connection expired")
+	c.Closes(3005, "connection expired")
 }
 
 func TestTokensExpire(t *testing.T) {
@@ -158,15 +159,15 @@ func TestTokensExpire(t *testing.T) {
 	kept.say(`{"id":6,"sub_refresh":{"channel":"y","token":"` + token(t, map[string]any{"sub": "7", "channel": "y", "exp": 1}) + `"}}`)
 	kept.expect(`{"id":6,"error":{"code":110,"message":"expired"}}`)
 	kept.expect(`{"push":{"channel":"x","unsubscribe":{"code":2501,"reason":"subscription expired"}}}`)
-	c.closes(3005, "connection expired")
+	c.Closes(3005, "connection expired")
 	n.publish("y", "1")
 	kept.expect(`{"push":{"channel":"y","pub":{"data":1,"offset":1}}}`)
 	kept.say(`{"id":7,"refresh":{"token":"` + token(t, map[string]any{"sub": "somebody else"}) + `"}}`)
-	kept.closes(3500, "invalid token")
+	kept.Closes(3500, "invalid token")
 }
 
 // dialWith is dial with header fields.
 func (n *node) dialWith(path string, h http.Header) *client {
-	n.t.Helper()
+	n.T.Helper()
 	return n.dialOptions(path, websocket.DialOptions{Header: h})
 }

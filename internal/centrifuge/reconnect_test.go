@@ -49,7 +49,7 @@ type readerPublication struct {
 
 // session reads one connection until it has had enough of it.
 func (r *reader) session(ctx context.Context) error {
-	conn, _, err := websocket.Dial(ctx, "ws://"+r.n.addr+"/connection/websocket", websocket.DialOptions{})
+	conn, _, err := websocket.Dial(ctx, "ws://"+r.n.Addr+"/connection/websocket", websocket.DialOptions{})
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func TestNothingIsLostOrRepeatedOverReconnects(t *testing.T) {
 
 // begin learns where the channel stands.
 func (r *reader) begin(ctx context.Context) error {
-	conn, _, err := websocket.Dial(ctx, "ws://"+r.n.addr+"/connection/websocket", websocket.DialOptions{})
+	conn, _, err := websocket.Dial(ctx, "ws://"+r.n.Addr+"/connection/websocket", websocket.DialOptions{})
 	if err != nil {
 		return err
 	}

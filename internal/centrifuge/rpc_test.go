@@ -43,14 +43,14 @@ func TestServerAPIBesideWeirsOwn(t *testing.T) {
 	n := start(t, settings{cfg: centrifuge.Config{APIPrefix: "/api", AnonymousConnect: true, Namespaces: map[string]centrifuge.Namespace{"default": open}}})
 	call := func(method, key, body string) string {
 		t.Helper()
-		req, err := http.NewRequest(http.MethodPost, "http://"+n.addr+"/api/"+method, strings.NewReader(body))
-		n.must(err)
+		req, err := http.NewRequest(http.MethodPost, "http://"+n.Addr+"/api/"+method, strings.NewReader(body))
+		n.Must(err)
 		req.Header.Set("X-API-Key", key)
 		res, err := http.DefaultClient.Do(req)
-		n.must(err)
+		n.Must(err)
 		defer res.Body.Close()
 		b, err := io.ReadAll(res.Body)
-		n.must(err)
+		n.Must(err)
 		return string(b)
 	}
 	if got := call("publish", ownKey, `{"channel":"own.x","data":1}`); !strings.Contains(got, `"offset":1`) {

@@ -17,7 +17,7 @@ func TestConnectAndSubscribeInOneFrame(t *testing.T) {
 	c.expect(`{"id":2,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?"}}`)
 	at := n.publish("news", "{\"t\":\n\"hi\"}")
 	c.expect(fmt.Sprintf(`{"push":{"channel":"news","pub":{"data":{"t":"hi"},"offset":%d}}}`, at.Offset))
-	n.publishMessage(hub.Publication{Channel: "news", Data: []byte("plain"), Attributes: &hub.Attributes{Payload: hub.Text, Tags: map[string]string{"lang": "en"}}})
+	n.Publish(hub.Publication{Channel: "news", Data: []byte("plain"), Attributes: &hub.Attributes{Payload: hub.Text, Tags: map[string]string{"lang": "en"}}})
 	c.expect(`{"push":{"channel":"news","pub":{"data":"plain","offset":2,"tags":{"lang":"en"}}}}`)
 }
 
@@ -102,7 +102,7 @@ func TestPrivateChannelsNeedATokenThatNamesThem(t *testing.T) {
 	c.expect(`{"id":6,"history":{"publications":[{"data":1,"offset":1}],"epoch":"?","offset":1}}`)
 
 	c.say(`{"id":5,"subscribe":{"channel":"$y","token":"` + token(t, map[string]any{"sub": "42", "channel": "$z"}) + `"}}`)
-	c.closes(3500, "invalid token")
+	c.Closes(3500, "invalid token")
 }
 
 func TestBadClientsAreToldAndClosed(t *testing.T) {
@@ -117,7 +117,7 @@ func TestBadClientsAreToldAndClosed(t *testing.T) {
 		if said[0] == connect {
 			c.expect(`{"id":1,"connect":"?"}`)
 		}
-		c.closes(code, reason)
+		c.Closes(code, reason)
 	}
 	f(3501, "bad request", `{"id":1,"subscribe":{"channel":"x"}}`)
 	f(3501, "bad request", connect, connect)
@@ -138,7 +138,7 @@ func TestBadClientsAreToldAndClosed(t *testing.T) {
 	strict := start(t, settings{cfg: centrifuge.Config{Namespaces: map[string]centrifuge.Namespace{}}})
 	c := strict.dial("/connection/websocket")
 	c.say(connect)
-	c.closes(3501, "bad request")
+	c.Closes(3501, "bad request")
 }
 
 func TestAnExpiredTokenIsAnError(t *testing.T) {
@@ -147,8 +147,8 @@ func TestAnExpiredTokenIsAnError(t *testing.T) {
 	c.say(`{"id":1,"connect":{"token":"` + token(t, map[string]any{"sub": "42", "exp": 1}) + `"}}`)
 	c.expect(`{"id":1,"error":{"code":109,"message":"token expired"}}`)
 	c.say(`{"id":2,"connect":{}}`) // nothing is read any more
-	if len(c.lines) > 0 {
-		t.Errorf("got %s", <-c.lines)
+	if len(c.C) > 0 {
+		t.Errorf("got %s", <-c.C)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestFiltersByTags(t *testing.T) {
 	c := n.connect("{}")
 	c.subscribe(`{"channel":"news","tf":{"op":"and","nodes":[{"key":"lang","cmp":"in","vals":["en","de"]},{"key":"n","cmp":"gt","val":"5"}]}}`)
 	for _, tags := range []map[string]string{nil, {"lang": "fr", "n": "9"}, {"lang": "en", "n": "5"}, {"lang": "de", "n": "6"}} {
-		n.publishMessage(hub.Publication{Channel: "news", Data: []byte("1"), Attributes: &hub.Attributes{Tags: tags}})
+		n.Publish(hub.Publication{Channel: "news", Data: []byte("1"), Attributes: &hub.Attributes{Tags: tags}})
 	}
 	c.expect(`{"push":{"channel":"news","pub":{"data":1,"offset":4,"tags":{"lang":"de","n":"6"}}}}`)
 }
@@ -293,7 +293,7 @@ func TestPrivateMessagesAreForThoseWhoAreMeant(t *testing.T) {
 	anybody.subscribe(`{"channel":"news"}`)
 	granted := n.connect(`{"token":"` + token(t, map[string]any{"sub": "1", "weir": map[string]any{"subscribe": []string{"news"}}}) + `"}`)
 	granted.subscribe(`{"channel":"news"}`)
-	n.publishMessage(hub.Publication{Channel: "news", Data: []byte(`"secret"`), Attributes: &hub.Attributes{Private: true}})
+	n.Publish(hub.Publication{Channel: "news", Data: []byte(`"secret"`), Attributes: &hub.Attributes{Private: true}})
 	n.publish("news", `"open"`)
 	anybody.expect(`{"push":{"channel":"news","pub":{"data":"open","offset":2}}}`)
 	granted.expect(`{"push":{"channel":"news","pub":{"data":"secret","offset":1}}}`)

@@ -12,13 +12,14 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/centrifuge"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
 // sleepy opens a WebSocket that subscribes and does not read on until wake is called.
 func (n *node) sleepy(channel string) (c *websocket.Conn) {
-	n.t.Helper()
-	conn, _, err := websocket.Dial(n.t.Context(), "ws://"+n.addr+"/connection/websocket", websocket.DialOptions{
+	n.T.Helper()
+	conn, _, err := websocket.Dial(n.T.Context(), "ws://"+n.Addr+"/connection/websocket", websocket.DialOptions{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			if err == nil {
@@ -27,12 +28,12 @@ func (n *node) sleepy(channel string) (c *websocket.Conn) {
 			return nc, err
 		},
 	})
-	n.must(err)
-	n.t.Cleanup(conn.CloseNow)
-	n.must(conn.Write(websocket.OpText, []byte(`{"id":1,"connect":{}}`+"\n"+`{"id":2,"subscribe":{"channel":"`+channel+`"}}`)))
+	n.Must(err)
+	n.T.Cleanup(conn.CloseNow)
+	n.Must(conn.Write(websocket.OpText, []byte(`{"id":1,"connect":{}}`+"\n"+`{"id":2,"subscribe":{"channel":"`+channel+`"}}`)))
 	for range 2 {
-		_, _, err := conn.Read(n.t.Context())
-		n.must(err)
+		_, _, err := conn.Read(n.T.Context())
+		n.Must(err)
 	}
 	return conn
 }
@@ -43,7 +44,7 @@ func TestSlowClientIsDisconnectedAtTheBoundOfItsQueue(t *testing.T) {
 	quick := n.connect("{}")
 	quick.subscribe(`{"channel":"x"}`)
 	data := `"` + strings.Repeat("x", 60_000) + `"`
-	eventually(t, "it is too slow", func() bool {
+	trial.Eventually(t, "it is too slow", func() bool {
 		n.publish("x", data)
 		quick.next()
 		return n.server.Stats().Slow == 1
@@ -62,13 +63,13 @@ func TestSlowClientIsToldWhatWasDropped(t *testing.T) {
 	n := start(t, settings{spaces: []hub.Namespace{{Name: "default", Policy: hub.DropOldest, QueueMessages: 16, QueueBytes: 1 << 20, MaxMessageBytes: 64 << 10}}})
 	c := n.sleepy("x")
 	data := `"` + strings.Repeat("x", 60_000) + `"`
-	eventually(t, "messages are dropped", func() bool {
+	trial.Eventually(t, "messages are dropped", func() bool {
 		n.publish("x", data)
 		return n.server.Stats().Dropped > 4
 	})
 	for {
 		_, b, err := c.Read(t.Context())
-		n.must(err)
+		n.Must(err)
 		var r struct {
 			Push struct{ Unsubscribe *struct{ Code int } }
 		}

@@ -10,16 +10,17 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
 // emulate posts commands of an emulated client.
 func (n *node) emulate(session, node, commands string) int {
-	n.t.Helper()
+	n.T.Helper()
 	body, err := json.Marshal(map[string]string{"session": session, "node": node, "data": commands})
-	n.must(err)
-	res, err := http.Post("http://"+n.addr+"/emulation", "application/json", strings.NewReader(string(body)))
-	n.must(err)
+	n.Must(err)
+	res, err := http.Post("http://"+n.Addr+"/emulation", "application/json", strings.NewReader(string(body)))
+	n.Must(err)
 	_, _ = io.Copy(io.Discard, res.Body)
 	_ = res.Body.Close()
 	return res.StatusCode
@@ -52,7 +53,7 @@ func TestEmulatedTransports(t *testing.T) {
 		}
 		n.emulate(session, node, `{"id":4,"ping":{}}`)
 		c.expect(`{"push":{"disconnect":{"code":3501,"reason":"bad request"}}}`)
-		<-c.ended
+		<-c.Ended
 	}
 	f(n.stream("GET", "/connection/sse?cf_connect="+escape(connect), ""))
 	f(n.stream("POST", "/connection/sse", connect))
@@ -91,7 +92,7 @@ func TestUnidirectionalTransports(t *testing.T) {
 	f(c)
 	c = n.dial("/connection/uni_websocket")
 	c.say(`[]`)
-	c.closes(3501, "bad request")
+	c.Closes(3501, "bad request")
 }
 
 func TestEventSourceResumesByItsLastID(t *testing.T) {
@@ -111,7 +112,7 @@ func TestEventSourceResumesByItsLastID(t *testing.T) {
 	n.publish("news", "3")
 	f := func(id string, recovered bool, publications ...any) {
 		t.Helper()
-		c := n.stream("GET", path, "", "Last-Event-ID: "+id)
+		c := n.stream("GET", path, "", "Last-Event-ID", id)
 		c.next()
 		r := c.expect(`{"connect":"?"}`)
 		sub := r["connect"].(map[string]any)["subs"].(map[string]any)["news"].(map[string]any)
@@ -135,7 +136,7 @@ func TestEventSourceOfSeveralChannelsResumes(t *testing.T) {
 	c.expect(`{"channel":"a","pub":{"data":1,"offset":1}}`)
 	n.publish("b", "2")
 	n.publish("a", "3")
-	c = n.stream("GET", path, "", "Last-Event-ID: "+strings.TrimPrefix(id, "id "))
+	c = n.stream("GET", path, "", "Last-Event-ID", strings.TrimPrefix(id, "id "))
 	c.next()
 	r := c.expect(`{"connect":"?"}`)
 	subs := r["connect"].(map[string]any)["subs"].(map[string]any)
@@ -149,8 +150,8 @@ func TestEventSourceOfSeveralChannelsResumes(t *testing.T) {
 
 func TestProtobufClients(t *testing.T) {
 	n := start(t, settings{})
-	conn, _, err := websocket.Dial(t.Context(), "ws://"+n.addr+"/connection/websocket", websocket.DialOptions{Subprotocols: []string{"centrifuge-protobuf"}})
-	n.must(err)
+	conn, _, err := websocket.Dial(t.Context(), "ws://"+n.Addr+"/connection/websocket", websocket.DialOptions{Subprotocols: []string{"centrifuge-protobuf"}})
+	n.Must(err)
 	defer conn.CloseNow()
 	if conn.Subprotocol() != "centrifuge-protobuf" {
 		t.Errorf("subprotocol %q", conn.Subprotocol())
@@ -161,12 +162,12 @@ func TestProtobufClients(t *testing.T) {
 		for _, c := range list {
 			b = protocol.AppendCommand(b, protocol.Protobuf, c)
 		}
-		n.must(conn.Write(websocket.OpBinary, b))
+		n.Must(conn.Write(websocket.OpBinary, b))
 	}
 	next := func() []byte {
 		t.Helper()
 		op, b, err := conn.Read(t.Context())
-		n.must(err)
+		n.Must(err)
 		if op != websocket.OpBinary {
 			t.Errorf("opcode %v", op)
 		}
@@ -188,7 +189,7 @@ func TestProtobufClients(t *testing.T) {
 	say(&protocol.Command{ID: 3, Kind: protocol.Publish, Sub: protocol.SubscribeRequest{Channel: "x", Data: []byte{0xff, 1}}})
 	c := n.connect("{}")
 	epoch, _ := c.subscribe(`{"channel":"y"}`)
-	eventually(t, "it is published", func() bool {
+	trial.Eventually(t, "it is published", func() bool {
 		c.say(`{"id":3,"history":{"channel":"x","limit":1,"since":{"offset":1,"epoch":"` + epoch + `"}}}`)
 		return strings.Contains(c.next(), `"data":"/wE="`)
 	})
@@ -199,7 +200,7 @@ func TestDrainSaysShutdown(t *testing.T) {
 	a := n.connect("{}")
 	b := n.stream("POST", "/connection/http_stream", `{"id":1,"connect":{}}`)
 	b.expect(`{"id":1,"connect":"?"}`)
-	n.drain(100 * time.Millisecond)
-	a.closes(3001, "shutdown")
+	n.Drain(100 * time.Millisecond)
+	a.Closes(3001, "shutdown")
 	b.expect(`{"push":{"disconnect":{"code":3001,"reason":"shutdown","reconnect":true}}}`)
 }
