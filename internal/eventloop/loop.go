@@ -254,8 +254,10 @@ func (l *Loop) flushDirty() {
 	n := len(l.dirty)
 	for i := range n {
 		c := l.dirty[i]
-		if c.out != nil {
-			c.out.dirty = false
+		if q := c.out; q != nil {
+			if q.dirty = false; q.stalled >= 0 {
+				continue // Queue has found out
+			}
 		}
 		c.flush()
 	}
