@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/presence"
 	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // member is channel_data.
@@ -22,7 +23,7 @@ func member(id, name string) string {
 func (c *client) enter(channel, data string) []string {
 	c.t.Helper()
 	c.ask(channel, data)
-	f := c.next()
+	f := c.Next()
 	var got struct {
 		Presence struct {
 			IDs   []string                   `json:"ids"`
@@ -64,7 +65,7 @@ func TestMembersOfOtherNodesAreTold(t *testing.T) {
 	n, m := pair(t, settings{})
 	a, b := n.connect(), m.connect()
 	a.enter("presence-a", member("1", "A"))
-	eventually(t, "the other node knows", func() bool { _, users := m.presence.Count("presence-a"); return users == 1 })
+	trial.Eventually(t, "the other node knows", func() bool { _, users := m.Presence.Count("presence-a"); return users == 1 })
 	if got := b.enter("presence-a", member("2", "B")); len(got) != 2 {
 		t.Errorf("members %v", got)
 	}
@@ -78,12 +79,12 @@ func TestMembersOfOtherProtocolsAreMembers(t *testing.T) {
 	a := n.connect()
 	a.enter("presence-a", member("1", "A"))
 	for _, m := range []presence.Member{{Client: "x", User: "9", Info: []byte(`{"from":"elsewhere"}`)}, {Client: "y"}} {
-		if err := n.presence.Join("presence-a", m); err != nil {
+		if err := n.Presence.Join("presence-a", m); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.want("pusher_internal:member_added", "presence-a", `{"user_id":"9","user_info":{"from":"elsewhere"}}`)
-	n.presence.Leave("presence-a", "x")
+	n.Presence.Leave("presence-a", "x")
 	a.want("pusher_internal:member_removed", "presence-a", `{"user_id":"9"}`)
 	a.silent()
 }
@@ -93,11 +94,11 @@ func TestPresenceChannelsHaveABound(t *testing.T) {
 	a, b := n.connect(), n.connect()
 	a.enter("presence-a", member("1", "A"))
 	b.ask("presence-a", member("2", "B"))
-	if f := b.next(); f.Event != "pusher:subscription_error" || !strings.Contains(f.text(), "LimitReached") {
+	if f := b.Next(); f.Event != "pusher:subscription_error" || !strings.Contains(f.text(), "LimitReached") {
 		t.Errorf("%+v", f)
 	}
 	b.ask("presence-b", member("2", strings.Repeat("B", 100)))
-	if f := b.next(); !strings.Contains(f.text(), "max_member_data") {
+	if f := b.Next(); !strings.Contains(f.text(), "max_member_data") {
 		t.Errorf("%+v", f)
 	}
 	if got := b.enter("presence-a", member("1", "A")); len(got) != 1 { // the same user
@@ -110,7 +111,7 @@ func TestSignedInUsersNeedNoChannelData(t *testing.T) {
 	a := n.connect()
 	const user = `{"id":"1","user_info":{"name":"A"}}`
 	a.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, a.socket, user), "user_data": user})
-	a.next()
+	a.Next()
 	if got := a.enter("presence-a", ""); len(got) != 1 || got[0] != "1" {
 		t.Errorf("members %v", got)
 	}
@@ -159,9 +160,9 @@ func TestUsersAreToldWhomTheyWatch(t *testing.T) {
 	}
 	a, b := n.connect(), m.connect()
 	signin(a, `{"id":"a","watchlist":["b","c"]}`)
-	a.next()
+	a.Next()
 	signin(b, `{"id":"b","watchlist":["a"]}`)
-	b.next()
+	b.Next()
 	a.want("pusher_internal:watchlist_events", "", `{"events":[{"name":"online","user_ids":["b"]}]}`)
 	b.want("pusher_internal:watchlist_events", "", `{"events":[{"name":"online","user_ids":["a"]}]}`)
 	b.conn.CloseNow()

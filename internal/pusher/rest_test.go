@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 const events = "/apps/" + appID + "/events"
@@ -168,7 +169,7 @@ func TestTheCacheOfAChannelCanBeAsked(t *testing.T) {
 func TestCallsSeeWhatOtherNodesHave(t *testing.T) {
 	n, m := pair(t, settings{})
 	m.connect().enter("presence-a", member("1", "A"))
-	eventually(t, "the first node knows", func() bool {
+	trial.Eventually(t, "the first node knows", func() bool {
 		_, got := n.call("GET", "/apps/"+appID+"/channels/presence-a/users", "", "")
 		return got == `{"users":[{"id":"1"}]}`
 	})
@@ -179,13 +180,13 @@ func TestAppsAreApart(t *testing.T) {
 	a := n.connect()
 	a.join("c")
 	b := n.dial("/app/key8?protocol=7")
-	b.next()
+	b.Next()
 	b.ask("c", "")
-	b.next()
+	b.Next()
 	n.trigger("e", "1", "", "c")
 	a.want("e", "c", "1")
 	b.silent()
-	n.publish(hub.Publication{Channel: "other:c", Data: []byte("2")})
+	n.Publish(hub.Publication{Channel: "other:c", Data: []byte("2")})
 	b.want("message", "c", "2")
 	a.silent()
 	if _, got := n.call("GET", "/apps/"+appID+"/channels", "info=subscription_count", ""); got != `{"channels":{"c":{"subscription_count":1}}}` {

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -52,7 +53,7 @@ func TestRefusedPublicationsAreTold(t *testing.T) {
 	a := n.connect()
 	a.join("private-a")
 	a.sayEvent("client-x", "private-a", strings.Repeat("a", 300))
-	if f := a.next(); f.Event != "pusher:error" || !strings.Contains(f.text(), "too large") {
+	if f := a.Next(); f.Event != "pusher:error" || !strings.Contains(f.text(), "too large") {
 		t.Errorf("%+v", f)
 	}
 }
@@ -117,7 +118,7 @@ func TestPrivateChannelsNeedASignature(t *testing.T) {
 	f := func(data map[string]string, ok bool) {
 		t.Helper()
 		a.sayEvent("pusher:subscribe", "", data)
-		got := a.next()
+		got := a.Next()
 		if ok != (got.Event == "pusher_internal:subscription_succeeded") || !ok && (got.Event != "pusher:subscription_error" || !strings.Contains(got.text(), `"type":"AuthError"`)) {
 			t.Errorf("%v: %+v", data, got)
 		}
@@ -145,7 +146,7 @@ func TestBadSubscriptionsAreRefused(t *testing.T) {
 	f := func(channel, want string) {
 		t.Helper()
 		a.ask(channel, "")
-		if got := a.next(); !strings.Contains(got.Event+got.text(), want) {
+		if got := a.Next(); !strings.Contains(got.Event+got.text(), want) {
 			t.Errorf("%q: %+v", channel, got)
 		}
 	}
@@ -166,7 +167,7 @@ func TestWhatCannotBeReadIsAnswered(t *testing.T) {
 	a := n.connect()
 	for _, text := range []string{"{", "[]", `{"event":"pusher:nothing"}`, `{"event":"pusher:subscribe","data":7}`, `{"event":"x"}`} {
 		a.say(text)
-		if f := a.next(); f.Event != "pusher:error" {
+		if f := a.Next(); f.Event != "pusher:error" {
 			t.Errorf("%s: %+v", text, f)
 		}
 	}
@@ -193,7 +194,7 @@ func TestClientEvents(t *testing.T) {
 	f := func(event, channel string, data any) {
 		t.Helper()
 		a.sayEvent(event, channel, data)
-		if got := a.next(); got.Event != "pusher:error" || !strings.Contains(got.text(), "4301") {
+		if got := a.Next(); got.Event != "pusher:error" || !strings.Contains(got.text(), "4301") {
 			t.Errorf("%s on %s: %+v", event, channel, got)
 		}
 	}
@@ -211,7 +212,7 @@ func TestClientEventsAreOffUnlessTheAppWantsThem(t *testing.T) {
 	a := n.connect()
 	a.join("private-a")
 	a.sayEvent("client-a", "private-a", 1)
-	if f := a.next(); !strings.Contains(f.text(), "client_events") {
+	if f := a.Next(); !strings.Contains(f.text(), "client_events") {
 		t.Errorf("%+v", f)
 	}
 }
@@ -226,7 +227,7 @@ func TestClientEventsHaveARate(t *testing.T) {
 	}
 	a.say(`{"event":"pusher:ping"}`)
 	for {
-		f := a.next()
+		f := a.Next()
 		if f.Event == "pusher:pong" {
 			break
 		}
@@ -280,18 +281,18 @@ func TestMessagesOfOtherAPIsArrive(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()
 	a.join("orders")
-	n.publish(hub.Publication{Channel: "orders", Data: []byte(`{"a":1}`)})
+	n.Publish(hub.Publication{Channel: "orders", Data: []byte(`{"a":1}`)})
 	a.want("message", "orders", `{"a":1}`)
-	n.publish(hub.Publication{Channel: "orders", Data: []byte("text"), Attributes: &hub.Attributes{Payload: hub.Text, Event: "named"}})
+	n.Publish(hub.Publication{Channel: "orders", Data: []byte("text"), Attributes: &hub.Attributes{Payload: hub.Text, Event: "named"}})
 	a.want("named", "orders", `text`)
-	n.publish(hub.Publication{Channel: "orders", Data: []byte{0, 1, 255}, Attributes: &hub.Attributes{Payload: hub.Binary}})
+	n.Publish(hub.Publication{Channel: "orders", Data: []byte{0, 1, 255}, Attributes: &hub.Attributes{Payload: hub.Binary}})
 	a.want("message", "orders", `AAH/`)
-	n.publish(hub.Publication{Channel: "orders", Data: []byte("1"), Attributes: &hub.Attributes{Event: "pusher:error"}})
+	n.Publish(hub.Publication{Channel: "orders", Data: []byte("1"), Attributes: &hub.Attributes{Event: "pusher:error"}})
 	a.want("message", "orders", `1`)
-	n.publish(hub.Publication{Channel: "orders", Data: []byte("1"), Attributes: &hub.Attributes{Private: true}})
+	n.Publish(hub.Publication{Channel: "orders", Data: []byte("1"), Attributes: &hub.Attributes{Private: true}})
 	a.silent()
 	a.join("private-orders")
-	n.publish(hub.Publication{Channel: "private-orders", Data: []byte("1"), Attributes: &hub.Attributes{Private: true}})
+	n.Publish(hub.Publication{Channel: "private-orders", Data: []byte("1"), Attributes: &hub.Attributes{Private: true}})
 	a.want("message", "private-orders", `1`)
 }
 
@@ -301,7 +302,7 @@ func TestEventsOfPrivateChannelsArePrivateElsewhere(t *testing.T) {
 	n := start(t, settings{app: pusher.App{ClientEvents: true}, space: hub.Namespace{Anonymous: true}})
 	private := func(channel string) bool {
 		t.Helper()
-		m, err := n.hub.Latest(t.Context(), channel)
+		m, err := n.Hub.Latest(t.Context(), channel)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -331,7 +332,7 @@ func TestSignedInUsersAreReached(t *testing.T) {
 	const user = `{"id":"u: 1/ü"}`
 	for _, c := range []*client{a, b} {
 		c.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
-		f := c.next()
+		f := c.Next()
 		var back struct {
 			UserData string `json:"user_data"`
 		}
@@ -358,7 +359,7 @@ func TestTerminateReachesOtherNodes(t *testing.T) {
 	n, m := pair(t, settings{})
 	a := m.connect()
 	a.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, a.socket, `{"id":1}`), "user_data": `{"id":1}`})
-	if f := a.next(); f.Event != "pusher:signin_success" {
+	if f := a.Next(); f.Event != "pusher:signin_success" {
 		t.Fatalf("%+v", f)
 	}
 	if status, body := n.call("POST", "/apps/"+appID+"/users/1/terminate_connections", "", ""); status != 200 {
@@ -383,7 +384,7 @@ func TestNodesThatShareABrokerAreOne(t *testing.T) {
 	a.silent()
 
 	a.enter("presence-a", member("1", "A"))
-	eventually(t, "the other node knows", func() bool { return m.presence.Has("presence-a", "1") })
+	trial.Eventually(t, "the other node knows", func() bool { return m.Presence.Has("presence-a", "1") })
 	if got := b.enter("presence-a", member("2", "B")); len(got) != 2 {
 		t.Errorf("members %v", got)
 	}
@@ -397,7 +398,7 @@ func TestNodesThatShareABrokerAreOne(t *testing.T) {
 	x.wait(`{"channel":"private-cache-b","name":"cache_miss"}`)
 	x.wait(`{"channel":"presence-a","name":"member_added","user_id":"1"}`)
 	x.wait(`{"channel":"presence-a","name":"member_added","user_id":"2"}`)
-	eventually(t, "both nodes count the same", func() bool {
+	trial.Eventually(t, "both nodes count the same", func() bool {
 		_, one := n.call("GET", "/apps/"+appID+"/channels/presence-a", "info=user_count,subscription_count", "")
 		_, two := m.call("GET", "/apps/"+appID+"/channels/presence-a", "info=user_count,subscription_count", "")
 		return one == `{"occupied":true,"user_count":2,"subscription_count":2}` && one == two
@@ -444,7 +445,7 @@ func TestSlowClientsAreSentAway(t *testing.T) {
 	a.join("orders")
 	slow := n.open("/app/" + appKey + "?protocol=7")
 	slow.ask("orders", "")
-	eventually(t, "both subscribe", func() bool { return n.server.Stats().Subscribed == 2 })
+	trial.Eventually(t, "both subscribe", func() bool { return n.server.Stats().Subscribed == 2 })
 	data := strings.Repeat("a", 9000)
 	for i := 0; n.server.Stats().Slow == 0; i++ {
 		if i == 20_000 {
@@ -453,7 +454,7 @@ func TestSlowClientsAreSentAway(t *testing.T) {
 		n.trigger("big", data, "", "orders")
 		a.want("big", "orders", data)
 	}
-	close(slow.reads)
+	slow.read()
 	slow.wantClose(4100)
 }
 
@@ -465,17 +466,17 @@ func slowly(t *testing.T, space hub.Namespace, publish func(n *node, i int)) (n 
 	n = start(t, settings{space: space})
 	a := n.open("/app/" + appKey + "?protocol=7")
 	a.ask("orders", "")
-	eventually(t, "it subscribes", func() bool { return n.server.Stats().Subscribed == 1 })
+	trial.Eventually(t, "it subscribes", func() bool { return n.server.Stats().Subscribed == 1 })
 	for i := 0; n.server.Stats().Dropped+n.server.Stats().Conflated < 10; i++ {
 		if i == 20_000 {
 			t.Fatalf("%+v", n.server.Stats())
 		}
 		publish(n, i)
 	}
-	n.publish(hub.Publication{Channel: "orders", Data: []byte(`"last"`)})
-	close(a.reads)
+	n.Publish(hub.Publication{Channel: "orders", Data: []byte(`"last"`)})
+	a.read()
 	for {
-		f := a.next()
+		f := a.Next()
 		got = append(got, f)
 		if f.text() == `"last"` {
 			return n, got
@@ -486,7 +487,7 @@ func slowly(t *testing.T, space hub.Namespace, publish func(n *node, i int)) (n 
 func TestWhatIsDroppedForASlowClientIsTold(t *testing.T) {
 	data := []byte(`"` + strings.Repeat("a", 9000) + `"`)
 	n, got := slowly(t, hub.Namespace{Policy: hub.DropOldest, QueueMessages: 8}, func(n *node, _ int) {
-		n.publish(hub.Publication{Channel: "orders", Data: data})
+		n.Publish(hub.Publication{Channel: "orders", Data: data})
 	})
 	gaps := 0
 	for _, f := range got {
@@ -508,7 +509,7 @@ func TestASlowClientGetsTheNewestOfEachKey(t *testing.T) {
 	_, got := slowly(t, hub.Namespace{Policy: hub.Conflate, QueueMessages: 8}, func(n *node, i int) {
 		key, text := fmt.Sprint(i%3), fmt.Sprintf(`"%d %d %s"`, i%3, i, data)
 		last[key] = text
-		n.publish(hub.Publication{Channel: "orders", Key: key, Data: []byte(text)})
+		n.Publish(hub.Publication{Channel: "orders", Key: key, Data: []byte(text)})
 	})
 	newest := map[string]string{}
 	for _, f := range got {
@@ -527,7 +528,7 @@ func TestMessagesComeAtTheRateOfTheNamespace(t *testing.T) {
 	a.join("orders")
 	began := time.Now()
 	for i := range 30 {
-		n.publish(hub.Publication{Channel: "orders", Data: []byte(fmt.Sprint(i))})
+		n.Publish(hub.Publication{Channel: "orders", Data: []byte(fmt.Sprint(i))})
 	}
 	for i := range 30 {
 		a.want("message", "orders", fmt.Sprint(i))
@@ -535,14 +536,14 @@ func TestMessagesComeAtTheRateOfTheNamespace(t *testing.T) {
 	if d := time.Since(began); d < 400*time.Millisecond { // 20 at once, 10 more in half a second
 		t.Errorf("all came within %v", d)
 	}
-	eventually(t, "nothing waits", func() bool { return n.server.Stats().Waiting == 0 })
+	trial.Eventually(t, "nothing waits", func() bool { return n.server.Stats().Waiting == 0 })
 }
 
 func TestDrainSaysGoodbye(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()
 	a.join("orders")
-	n.drain(10 * time.Millisecond)
+	n.Drain(10 * time.Millisecond)
 	a.wantClose(4200)
 }
 
@@ -553,7 +554,7 @@ func TestManyChannelsOfOneConnection(t *testing.T) {
 		a.ask(fmt.Sprintf("c%d", i), "")
 	}
 	for range 200 {
-		if f := a.next(); f.Event != "pusher_internal:subscription_succeeded" {
+		if f := a.Next(); f.Event != "pusher_internal:subscription_succeeded" {
 			t.Fatalf("%+v", f)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // application is a server that takes webhooks. All methods may be called from any
@@ -71,7 +72,7 @@ func (a *application) answer(status int) {
 // wait waits for an event and reports what came, in order.
 func (a *application) wait(event string) []string {
 	a.t.Helper()
-	eventually(a.t, "the webhook of "+event, func() bool { return slices.Contains(a.all(), event) })
+	trial.Eventually(a.t, "the webhook of "+event, func() bool { return slices.Contains(a.all(), event) })
 	return a.all()
 }
 
@@ -140,7 +141,7 @@ func TestAReloadedPageIsNoNews(t *testing.T) {
 	a.enter("presence-a", member("1", "A"))
 	x.wait(`{"channel":"presence-a","name":"member_added","user_id":"1"}`)
 	a.conn.CloseNow()
-	eventually(t, "presence has told", func() bool { return n.server.Waiting() == 2 })
+	trial.Eventually(t, "presence has told", func() bool { return n.server.Waiting() == 2 })
 	b := n.connect()
 	b.enter("presence-a", member("1", "A"))
 	b.join("c")
@@ -148,7 +149,7 @@ func TestAReloadedPageIsNoNews(t *testing.T) {
 	if len(all) != 3 {
 		t.Errorf("%q", all)
 	}
-	eventually(t, "nothing waits", func() bool { return n.server.Waiting() == 0 })
+	trial.Eventually(t, "nothing waits", func() bool { return n.server.Waiting() == 0 })
 }
 
 func TestWebhooksAreTriedAgainInOrder(t *testing.T) {
@@ -157,7 +158,7 @@ func TestWebhooksAreTriedAgainInOrder(t *testing.T) {
 	n := start(t, settings{app: x.app(), cfg: soon})
 	a := n.connect()
 	a.join("one")
-	eventually(t, "the first try", func() bool { return n.server.Stats().WebhooksRetried > 0 })
+	trial.Eventually(t, "the first try", func() bool { return n.server.Stats().WebhooksRetried > 0 })
 	a.join("two")
 	x.answer(200)
 	all := x.wait(`{"channel":"two","name":"channel_occupied"}`)
@@ -174,11 +175,11 @@ func TestWebhooksAreGivenUpAndBounded(t *testing.T) {
 	n := start(t, settings{app: x.app(), cfg: cfg})
 	a := n.connect()
 	a.join("one")
-	eventually(t, "it is given up", func() bool { return n.server.Stats().WebhooksFailed > 0 })
+	trial.Eventually(t, "it is given up", func() bool { return n.server.Stats().WebhooksFailed > 0 })
 	for i := range 100 {
 		a.join(fmt.Sprintf("c%d", i))
 	}
-	eventually(t, "events are dropped or sent", func() bool {
+	trial.Eventually(t, "events are dropped or sent", func() bool {
 		s := n.server.Stats()
 		return s.WebhooksDropped > 0 || s.WebhooksFailed > 40
 	})
