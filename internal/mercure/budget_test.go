@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/mercure"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // Who comes with more patterns than there is room for is sent away, and may come when
@@ -18,7 +19,7 @@ func TestPatternsAreBoundedTogether(t *testing.T) {
 	query := func(i int) string { return "topic=" + q(fmt.Sprint("/", i, "/{a}", strings.Repeat("x", 500))) }
 	var open []*stream
 	away := func() bool {
-		resp, err := n.client.Get("http://" + n.addr + hubPath + "?" + query(len(open)))
+		resp, err := n.Client.Get("http://" + n.Addr + hubPath + "?" + query(len(open)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +39,7 @@ func TestPatternsAreBoundedTogether(t *testing.T) {
 	n.subscribe(query(0)) // the same as another's
 	n.subscribe("topic=plain")
 	for _, st := range open {
-		st.cancel()
+		st.Stop()
 	}
-	eventually(t, "room again", func() bool { runtime.GC(); return n.server.Stats().Patterns < most/2 && !away() })
+	trial.Eventually(t, "room again", func() bool { runtime.GC(); return n.server.Stats().Patterns < most/2 && !away() })
 }

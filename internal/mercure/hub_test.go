@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/mercure"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 func TestWhatIsPublishedArrives(t *testing.T) {
@@ -24,13 +25,13 @@ func TestWhatIsPublishedArrives(t *testing.T) {
 		id := n.publish("topic=" + q("https://example.com/books/1") + "&data=" + q("a\nb\rc\r\nd") + "&type=change&retry=7&id=urn:my:1")
 		expect(t, "id", id, "urn:my:1")
 		for _, st := range []*stream{exact, template, all, pattern, match} {
-			expect(t, "event", st.next(), event{"urn:my:1", "change", "a\nb\nc\nd"})
+			expect(t, "event", st.Next(), event{"urn:my:1", "change", "a\nb\nc\nd"})
 		}
 		other := n.publish("topic=" + q("https://example.com/authors/1") + "&data=x")
-		expect(t, "of others", all.next(), event{other, "", "x"})
+		expect(t, "of others", all.Next(), event{other, "", "x"})
 		again := n.publish("topic=" + q("https://example.com/books/1") + "&data=y")
 		for _, st := range []*stream{exact, template, all, pattern, match} {
-			expect(t, "only what was asked for", st.next(), event{again, "", "y"})
+			expect(t, "only what was asked for", st.Next(), event{again, "", "y"})
 		}
 		h := exact.head
 		expect(t, "buffering", h.Get("X-Accel-Buffering"), "no")
@@ -53,8 +54,8 @@ func TestAlternatesArriveOnce(t *testing.T) {
 		n.publish("topic=a&data=end")
 		n.publish("topic=b&data=end")
 		for i, st := range subs {
-			expect(t, fmt.Sprint("subscriber ", i), st.next(), event{id, "", "1"})
-			expect(t, fmt.Sprint("subscriber ", i), st.next().data, "end")
+			expect(t, fmt.Sprint("subscriber ", i), st.Next(), event{id, "", "1"})
+			expect(t, fmt.Sprint("subscriber ", i), st.Next().data, "end")
 		}
 	})
 }
@@ -71,7 +72,7 @@ func TestPrivateUpdatesNeedAGrant(t *testing.T) {
 				t.Helper()
 				var got []string
 				for {
-					d := st.next().data
+					d := st.Next().data
 					if d == "end" {
 						break
 					}
@@ -314,8 +315,7 @@ func TestStreamsEndWithTheirTime(t *testing.T) {
 		n := start(t, s)
 		began := time.Now()
 		st := n.subscribe("topic=a")
-		for range st.events { // until its end
-		}
+		_, _ = st.Rest()
 		if d := time.Since(began); d < 700*time.Millisecond {
 			t.Errorf("ended after %v", d)
 		}
@@ -330,9 +330,8 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 		claims := map[string]any{"exp": ends.Unix(), "mercure": map[string]any{"subscribe": []string{"*"}}}
 		st := n.subscribe("topic=a", "Authorization", "Bearer "+sign(t, subSecret, "JWT", claims))
 		n.publish("topic=a&data=x&private")
-		expect(t, "before", st.next().data, "x")
-		for range st.events { // until its end
-		}
+		expect(t, "before", st.Next().data, "x")
+		_, _ = st.Rest()
 		if now := time.Now(); now.Before(ends) {
 			t.Errorf("ended %v before its token", ends.Sub(now))
 		}
@@ -343,7 +342,7 @@ func TestSilenceIsBrokenByComments(t *testing.T) {
 	both(t, func(t *testing.T, s settings) {
 		s.quiet, s.cfg.Heartbeat = true, hub.Duration(time.Second)
 		n := start(t, s)
-		resp, err := n.client.Get("http://" + n.addr + hubPath + "?topic=a")
+		resp, err := n.Client.Get("http://" + n.Addr + hubPath + "?topic=a")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -363,19 +362,19 @@ func TestUpdatesAreMessagesOfTheHub(t *testing.T) {
 	n := start(t, settings{})
 	st := n.subscribe("topic=" + q("https://example.com/é 1"))
 	answered := make(chan hub.Position, 1)
-	n.hub.Publish(hub.Publication{Channel: "mercure:https://example.com/é%201", Data: []byte(`{"x":1}`)}, func(at hub.Position, err error) {
+	n.Hub.Publish(hub.Publication{Channel: "mercure:https://example.com/é%201", Data: []byte(`{"x":1}`)}, func(at hub.Position, err error) {
 		if err != nil {
 			t.Error(err)
 		}
 		answered <- at
 	})
 	at := <-answered
-	expect(t, "event", st.next(), event{at.String(), "", `{"x":1}`})
+	expect(t, "event", st.Next(), event{at.String(), "", `{"x":1}`})
 	long := "https://example.com/" + strings.Repeat("x", 2000)
 	ls, lt := n.subscribe("topic="+long), n.subscribe("topic="+q("https://example.com/{x}"))
 	n.publish("topic=" + long + "&data=long")
-	expect(t, "a long topic", ls.next().data, "long")
-	expect(t, "a long topic by template", lt.next().data, "long")
+	expect(t, "a long topic", ls.Next().data, "long")
+	expect(t, "a long topic by template", lt.Next().data, "long")
 }
 
 func TestWithoutALogIdsAreRandom(t *testing.T) {
@@ -385,16 +384,16 @@ func TestWithoutALogIdsAreRandom(t *testing.T) {
 	if !strings.HasPrefix(id, "urn:uuid:") {
 		t.Errorf("id %q", id)
 	}
-	expect(t, "event", st.next(), event{id, "", "x"})
+	expect(t, "event", st.Next(), event{id, "", "x"})
 	n.subscribe("topic=a&lastEventID=" + q(id)) // unknown, but no error
 }
 
 func TestLinksSayWhereToGoOn(t *testing.T) {
 	n := start(t, settings{})
-	eventually(t, "a cursor", func() bool { return strings.Contains(n.server.Link(""), "last-event-id") })
+	trial.Eventually(t, "a cursor", func() bool { return strings.Contains(n.server.Link(""), "last-event-id") })
 	expect(t, "link", n.server.Link("application/json"), `<`+publicURL+`>; rel="mercure"; last-event-id="earliest"; content-type="application/json"`)
 	id := n.publish("topic=a&data=x")
-	eventually(t, "a newer cursor", func() bool { return n.server.Link("") == `<`+publicURL+`>; rel="mercure"; last-event-id="`+id+`."` })
+	trial.Eventually(t, "a newer cursor", func() bool { return n.server.Link("") == `<`+publicURL+`>; rel="mercure"; last-event-id="`+id+`."` })
 }
 
 func TestConfigSaysWhatIsWrong(t *testing.T) {

@@ -6,31 +6,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-
 	"github.com/weir-gateway/weir/broker/nats"
+	"github.com/weir-gateway/weir/broker/nats/natstest"
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/trial"
 )
-
-// natsServer runs a NATS server until the test ends and returns its URL.
-func natsServer(t *testing.T) string {
-	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("the NATS server is not ready")
-	}
-	return s.ClientURL()
-}
 
 // Two nodes over one NATS: a client leaves one and resumes on the other, from ids that
 // publishers gave and from positions, and nothing is missing or told twice.
 func TestClientsMoveBetweenNodes(t *testing.T) {
-	url := natsServer(t)
+	url := natstest.Server(t)
 	join := func(netHTTP bool) *node {
 		b, err := nats.New(nats.Config{URL: url}, nil)
 		if err != nil {
@@ -49,9 +34,9 @@ func TestClientsMoveBetweenNodes(t *testing.T) {
 	f := func(n *node, id, query string, from, step int) {
 		t.Helper()
 		st := n.subscribe(query, "Last-Event-ID", id)
-		defer st.cancel()
+		defer st.Stop()
 		for i := from; i < count; i += step {
-			if e := st.next(); e.data != strconv.Itoa(i) {
+			if e := st.Next(); e.data != strconv.Itoa(i) {
 				t.Fatalf("after %s of %s: %s, want %d", id, query, e, i)
 			}
 		}
@@ -63,17 +48,17 @@ func TestClientsMoveBetweenNodes(t *testing.T) {
 
 	st, far := b.subscribe("topic=*"), a.subscribe("topic=c{x}&topic=d")
 	id := a.publish("topic=c&topic=d&topic=e&data=1&id=urn:y")
-	expect(t, "on the other node", st.next(), event{id, "", "1"})
-	expect(t, "on this one", far.next(), event{id, "", "1"})
+	expect(t, "on the other node", st.Next(), event{id, "", "1"})
+	expect(t, "on this one", far.Next(), event{id, "", "1"})
 	next := b.publish("topic=d&data=2")
-	expect(t, "on the other node", far.next(), event{next, "", "2"})
+	expect(t, "on the other node", far.Next(), event{next, "", "2"})
 	for _, n := range []*node{a, b} {
 		st := n.subscribe("topic=e&topic=d", "Last-Event-ID", id)
-		expect(t, "resumed", st.next(), event{next, "", "2"})
+		expect(t, "resumed", st.Next(), event{next, "", "2"})
 	}
 	// The list of subscriptions is one.
 	all := []string{"Authorization", "Bearer " + token07(t, subSecret, "subscribe", "*")}
-	eventually(t, "all see the same", func() bool {
+	trial.Eventually(t, "all see the same", func() bool {
 		_, _, x := a.request("GET", hubPath+"/subscriptions/d", "", all...)
 		_, _, y := b.request("GET", hubPath+"/subscriptions/d", "", all...)
 		return len(read(t, x).Subscriptions) == 3 && len(read(t, y).Subscriptions) == 3

@@ -12,7 +12,7 @@ import (
 // fill publishes many updates through the hub itself, which is quicker: a and b in
 // turn, with an id where id gives one. It returns their positions.
 func (n *node) fill(count int, id func(i int) string) []hub.Position {
-	n.t.Helper()
+	n.T.Helper()
 	type answer struct {
 		i   int
 		at  hub.Position
@@ -24,13 +24,13 @@ func (n *node) fill(count int, id func(i int) string) []hub.Position {
 		if v := id(i); v != "" {
 			p.Attributes = &hub.Attributes{ID: v}
 		}
-		n.hub.Publish(p, func(at hub.Position, err error) { answers <- answer{i, at, err} })
+		n.Hub.Publish(p, func(at hub.Position, err error) { answers <- answer{i, at, err} })
 	}
 	out := make([]hub.Position, count)
 	for range count {
 		a := <-answers
 		if a.err != nil {
-			n.t.Fatal(a.err)
+			n.T.Fatal(a.err)
 		}
 		out[a.i] = a.at
 	}
@@ -54,11 +54,11 @@ func TestResumeIsExactAtAnyLength(t *testing.T) {
 			st := n.subscribe(query, "Last-Event-ID", id)
 			expect(t, "header for "+id, st.head.Get("Last-Event-ID")+st.head.Get("Mercure-Last-Event-ID"), id)
 			for i := from; i < count; i += step {
-				if e := st.next(); e.data != strconv.Itoa(i) {
+				if e := st.Next(); e.data != strconv.Itoa(i) {
 					t.Fatalf("after %s of %s: %s, want %d", id, query, e, i)
 				}
 			}
-			st.cancel()
+			st.Stop()
 		}
 		f("earliest", "topic=*", 0, 1)
 		f("earliest", "topic=b", 1, 2)
@@ -69,9 +69,9 @@ func TestResumeIsExactAtAnyLength(t *testing.T) {
 		f(at[500].String(), "topic=a&topic=b", 501, 1)
 		f(at[count-1].String(), "topic=*", count, 1)
 		st := n.subscribe("topic=a", "Last-Event-ID", at[count-3].String())
-		expect(t, "live after replay", st.next().data, strconv.Itoa(count-2))
+		expect(t, "live after replay", st.Next().data, strconv.Itoa(count-2))
 		n.publish("topic=a&data=live")
-		expect(t, "live after replay", st.next().data, "live")
+		expect(t, "live after replay", st.Next().data, "live")
 	})
 }
 
@@ -94,9 +94,9 @@ func TestWhereAClientSaysItResumes(t *testing.T) {
 			expect(t, query, strings.Join(st.data(len(strings.Fields(want))), " "), want)
 			n.publish("topic=a&private&data=no")
 			n.publish("topic=a&type=probe&data=live")
-			e := st.next()
+			e := st.Next()
 			expect(t, query+" goes on live", e.kind+e.data, "probelive")
-			st.cancel()
+			st.Stop()
 		}
 		// The probes of each are updates as well: those before come first.
 		f("topic=a&lastEventID=one", "", "2 3 4", "one")
@@ -118,20 +118,20 @@ func TestWhereAClientSaysItResumes(t *testing.T) {
 }
 
 func (n *node) top() string {
-	n.t.Helper()
-	at, err := n.hub.Top(n.t.Context(), "mercure")
+	n.T.Helper()
+	at, err := n.Hub.Top(n.T.Context(), "mercure")
 	if err != nil {
-		n.t.Fatal(err)
+		n.T.Fatal(err)
 	}
 	return at.String() + "."
 }
 
 // future is a position of the log that has not come yet.
 func (n *node) future() string {
-	n.t.Helper()
-	at, err := n.hub.Top(n.t.Context(), "mercure")
+	n.T.Helper()
+	at, err := n.Hub.Top(n.T.Context(), "mercure")
 	if err != nil {
-		n.t.Fatal(err)
+		n.T.Fatal(err)
 	}
 	at.Offset += 1000
 	return at.String()
@@ -147,10 +147,10 @@ func TestResumeFromAnAlternateRepeatsNothing(t *testing.T) {
 	for _, query := range []string{"topic=a&topic=b", "topic=b", "topic=*", "topic=c&topic=b", "match_urlpattern=" + q("/.well-known/:x") + "&match=b"} {
 		st := n.subscribe(query, "Last-Event-ID", id)
 		expect(t, query, st.data(2), []string{"2", "3"})
-		st.cancel()
+		st.Stop()
 		st = n.subscribe(query, "Last-Event-ID", other)
 		expect(t, query+" after the next", st.data(1), []string{"3"})
-		st.cancel()
+		st.Stop()
 	}
 	st := n.subscribe("topic=*", "Last-Event-ID", "earliest")
 	expect(t, "all", st.data(4), []string{"0", "1", "2", "3"})
@@ -166,10 +166,10 @@ func TestResumeKeepsPrivateUpdatesPrivate(t *testing.T) {
 		for _, query := range []string{"topic=a", "topic=*", "match=a", "topic=a&topic=b"} {
 			st := n.subscribe(query, "Last-Event-ID", "earliest")
 			expect(t, query, st.data(2), []string{"1", "4"})
-			st.cancel()
+			st.Stop()
 			st = n.subscribe(query, "Last-Event-ID", "earliest", "Authorization", "Bearer "+token07(t, subSecret, "subscribe", "a"))
 			expect(t, query+" with a grant", st.data(4), []string{"1", "2", "3", "4"})
-			st.cancel()
+			st.Stop()
 		}
 	})
 }

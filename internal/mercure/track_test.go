@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/cluster/clustertest"
+	"github.com/weir-gateway/weir/internal/socket/nodetest"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // A doc is what is said of a subscription, or of several, in either draft.
@@ -41,34 +43,34 @@ func TestSubscriptionsAreTold(t *testing.T) {
 		n := start(t, s)
 		const events = hubPath + "/subscriptions/"
 		watch07 := n.subscribe("topic="+q(events+"{topic}/{subscriber}"), "Authorization", "Bearer "+token07(t, subSecret, "subscribe", events+"{topic}/{subscriber}"))
-		own := read(t, watch07.next().data) // its own
+		own := read(t, watch07.Next().data) // its own
 		expect(t, "own", own.Topic, events+"{topic}/{subscriber}")
 		watch08 := n.subscribe("match_urlpattern="+q(events+":type/:match/:subscriber"), "Authorization", "Bearer "+token08(t, subSecret, "subscribe", "pattern "+events+":type/:match/:subscriber"))
-		own = read(t, watch08.next().data)
+		own = read(t, watch08.Next().data)
 		expect(t, "own", own.Match, events+":type/:match/:subscriber")
 		curious := n.subscribe("topic=*") // without a grant: it sees none of it
-		read(t, watch07.next().data)
+		read(t, watch07.Next().data)
 
 		st := n.subscribe("topic="+q("https://example.com/{x}")+"&topic=b&topic=b", "Authorization", "Bearer "+token07(t, subSecret, "subscribe", "x"))
-		began := []doc{read(t, watch07.next().data), read(t, watch07.next().data)}
+		began := []doc{read(t, watch07.Next().data), read(t, watch07.Next().data)}
 		expect(t, "began", began[0], `Subscription https://example.com/{x}  true map[user:1]`)
 		expect(t, "began", began[1], `Subscription b  true map[user:1]`)
 		expect(t, "id", began[0].ID, events+"https%3A%2F%2Fexample.com%2F%7Bx%7D/"+strings.ReplaceAll(began[0].Subscriber, ":", "%3A"))
 		expect(t, "subscriber", strings.HasPrefix(began[0].Subscriber, "urn:uuid:"), true)
 		expect(t, "one subscriber", began[1].Subscriber, began[0].Subscriber)
-		st.cancel()
-		expect(t, "ended", read(t, watch07.next().data), `Subscription https://example.com/{x}  false map[user:1]`)
-		expect(t, "ended", read(t, watch07.next().data), `Subscription b  false map[user:1]`)
+		st.Stop()
+		expect(t, "ended", read(t, watch07.Next().data), `Subscription https://example.com/{x}  false map[user:1]`)
+		expect(t, "ended", read(t, watch07.Next().data), `Subscription b  false map[user:1]`)
 
 		st = n.subscribe("match=/foo&match_urlpattern="+q("/a/:b"), "Authorization", "Bearer "+token08(t, subSecret, "subscribe", "/foo"))
-		e := watch08.next()
+		e := watch08.Next()
 		expect(t, "type", e.kind, "mercure")
 		expect(t, "began", read(t, e.data), `subscription /foo exact true map[user:8]`)
-		expect(t, "began", read(t, watch08.next().data), `subscription /a/:b urlpattern true <nil>`)
-		st.cancel()
-		expect(t, "ended", read(t, watch08.next().data), `subscription /foo exact false map[user:8]`)
+		expect(t, "began", read(t, watch08.Next().data), `subscription /a/:b urlpattern true <nil>`)
+		st.Stop()
+		expect(t, "ended", read(t, watch08.Next().data), `subscription /foo exact false map[user:8]`)
 		n.publish("topic=x&data=end")
-		expect(t, "what a stranger sees", curious.next().data, "end")
+		expect(t, "what a stranger sees", curious.Next().data, "end")
 	})
 }
 
@@ -100,7 +102,7 @@ func TestSubscriptionsAreListed(t *testing.T) {
 		one := n.subscribe("topic=a&topic=" + q("/b/{c}"))
 		two := n.subscribe("match=a&match_urlpattern=" + q("/b/:c"))
 		_, _ = one, two
-		eventually(t, "four subscriptions", func() bool { _, d := get(api, all07...); return len(d.Subscriptions) == 4 })
+		trial.Eventually(t, "four subscriptions", func() bool { _, d := get(api, all07...); return len(d.Subscriptions) == 4 })
 		_, d = get(api+"/a", all07...)
 		expect(t, "of a topic", fmt.Sprint(d.Subscriptions), "[Subscription a  true <nil>]")
 		id := d.Subscriptions[0].ID
@@ -132,12 +134,12 @@ func TestSubscriptionsAreListed(t *testing.T) {
 		_, h, _ := n.request("GET", api, "", all07...)
 		status, _, text := n.request("GET", api, "", append(all07, "If-None-Match", h.Get("ETag"))...)
 		expect(t, "the same", fmt.Sprint(status, text), "304")
-		one.cancel()
-		eventually(t, "it is another", func() bool {
+		one.Stop()
+		trial.Eventually(t, "it is another", func() bool {
 			status, _, _ := n.request("GET", api, "", append(all07, "If-None-Match", h.Get("ETag"))...)
 			return status == 200
 		})
-		eventually(t, "two are left", func() bool { _, d := get(api, all07...); return len(d.Subscriptions) == 2 })
+		trial.Eventually(t, "two are left", func() bool { _, d := get(api, all07...); return len(d.Subscriptions) == 2 })
 	})
 }
 
@@ -145,17 +147,17 @@ func TestSubscriptionsOfAllNodesAreListedAndThoseOfADeadOneEnd(t *testing.T) {
 	nodes := clustertest.NewNet(1)
 	t.Cleanup(nodes.Close)
 	a, b := start(t, settings{bus: nodes.Join("a")}), start(t, settings{bus: nodes.Join("b")})
-	eventually(t, "the nodes know each other", func() bool { return len(a.cluster.Nodes()) == 2 && len(b.cluster.Nodes()) == 2 })
+	nodetest.Meet(a.Node, b.Node)
 	all := []string{"Authorization", "Bearer " + token07(t, subSecret, "subscribe", "*")}
 	watch := a.subscribe("topic="+q(hubPath+"/subscriptions/{topic}/{subscriber}"), all...)
-	watch.next()
+	watch.Next()
 	b.subscribe("topic=there", all...)
 	count := func() int {
 		_, _, text := a.request("GET", hubPath+"/subscriptions/there", "", all...)
 		return len(read(t, text).Subscriptions)
 	}
-	eventually(t, "it is listed", func() bool { return count() == 1 })
+	trial.Eventually(t, "it is listed", func() bool { return count() == 1 })
 	nodes.Kill("b")
-	eventually(t, "it is gone", func() bool { return count() == 0 })
-	expect(t, "told", read(t, watch.next().data), "Subscription there  false map[user:1]")
+	trial.Eventually(t, "it is gone", func() bool { return count() == 0 })
+	expect(t, "told", read(t, watch.Next().data), "Subscription there  false map[user:1]")
 }
