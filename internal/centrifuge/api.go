@@ -29,6 +29,8 @@ type apiCall struct {
 	Tags           map[string]string `json:"tags"`
 	IdempotencyKey string            `json:"idempotency_key"`
 	Version        uint64            `json:"version"`
+	VersionEpoch   string            `json:"version_epoch"`
+	SkipHistory    bool              `json:"skip_history"`
 	// subscribe, unsubscribe, disconnect, refresh
 	User       string          `json:"user"`
 	Client     string          `json:"client"`
@@ -51,6 +53,8 @@ type apiCall struct {
 	Params  json.RawMessage `json:"params"`
 	// batch
 	Commands commands `json:"commands"`
+	// room is how many bytes the result may take.
+	room int
 }
 
 // A caller is who calls the server API.
@@ -115,7 +119,7 @@ func (s *Server) serveAPI(r socket.Request) {
 		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is not UTF-8"})
 		return
 	}
-	c := &apiCall{}
+	c := &apiCall{room: s.cfg.APIMaxAnswer}
 	if len(body) > 0 {
 		if err := json.Unmarshal(body, c); err != nil {
 			r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is no JSON object of the method", Hint: err.Error()})
@@ -190,8 +194,25 @@ func (s *Server) call(ctx context.Context, who caller, name string, c *apiCall) 
 		return nil, &protocol.ErrorMethodNotFound
 	case !who.may(name, c):
 		return nil, &protocol.ErrorPermissionDenied
+	case c.room < smallAnswer:
+		return nil, s.tooLarge()
 	}
-	return f(s, ctx, c)
+	out, e := f(s, ctx, c)
+	if e == nil && len(out) > c.room {
+		return nil, s.tooLarge()
+	}
+	return out, e
+}
+
+// smallAnswer has room for what methods that change something answer for one channel:
+// they are not called without, and so never done and answered with an error.
+const smallAnswer = 512
+
+// tooLarge is the error of an answer past the bound.
+func (s *Server) tooLarge() *protocol.Error {
+	e := protocol.ErrorLimit
+	e.Message += fmt.Sprintf(": the answer takes more than api_max_answer, %d bytes", s.cfg.APIMaxAnswer)
+	return &e
 }
 
 // publishFor answers a publish without a goroutine: it is the call that comes often.
@@ -261,12 +282,8 @@ func statusOf(code uint32) int {
 	}
 }
 
-// maxBatch bounds the commands of one batch, maxBatchAnswer the answer from which on
-// they are refused.
-const (
-	maxBatch       = 1000
-	maxBatchAnswer = 16 << 20
-)
+// maxBatch bounds the commands of one batch.
+const maxBatch = 1000
 
 // commands are those of a batch. What is past the bound is read no further than that
 // it is there: an empty command takes three bytes on the wire, and a hundred times that
@@ -299,7 +316,8 @@ func (list *commands) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// batch runs several commands in their order. Each has its own reply.
+// batch runs several commands in their order. Each has its own reply, in the room that
+// those before have left.
 func (s *Server) batch(ctx context.Context, who caller, c *apiCall) []byte {
 	out := []byte(`{"replies":[`)
 	for i, one := range c.Commands {
@@ -318,11 +336,8 @@ func (s *Server) batched(ctx context.Context, who caller, one map[string]json.Ra
 	if len(one) != 1 {
 		return fail(&protocol.ErrorBadRequest)
 	}
-	if written > maxBatchAnswer {
-		return fail(&protocol.ErrorLimit)
-	}
 	for name, params := range one {
-		c := &apiCall{}
+		c := &apiCall{room: s.cfg.APIMaxAnswer - written}
 		if err := json.Unmarshal(params, c); err != nil {
 			return fail(&protocol.ErrorBadRequest)
 		}

@@ -26,7 +26,6 @@ func TestAPIPublishes(t *testing.T) {
 	n.wantAPI("publish", `{"channel":"news","data":1,"tags":{"`+strings.Repeat("x", 1<<20)+`":"y"}}`, `{"error":{"code":107,"message":"bad request"}}`)
 	n.wantAPI("publish", `{"channel":"news","data":1,"idempotency_key":"`+strings.Repeat("x", 5000)+`"}`, `{"error":{"code":107,"message":"bad request"}}`)
 	n.wantAPI("publish", `{"channel":"news"}`, `{"error":{"code":107,"message":"bad request"}}`)
-	n.wantAPI("publish", `{"channel":"news","data":1,"version":7}`, `{"error":{"code":108,"message":"not available"}}`)
 	n.wantAPI("broadcast", `{"channels":["news","nowhere:x"],"data":3}`,
 		`{"result":{"responses":[{"result":{"offset":3,"epoch":"?"}},{"error":{"code":102,"message":"unknown channel"}}]}}`)
 	c.expect(`{"push":{"channel":"news","pub":{"data":3,"offset":3}}}`)

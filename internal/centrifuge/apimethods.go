@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
@@ -39,13 +40,14 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 	switch {
 	case e != nil:
 		return hub.Publication{}, e
-	case c.Version != 0:
-		return hub.Publication{}, &protocol.ErrorNotAvailable
 	case len(c.IdempotencyKey) > maxIdempotencyKey:
 		return hub.Publication{}, &protocol.ErrorBadRequest
 	}
 	p := hub.Publication{Channel: in, IdempotencyKey: c.IdempotencyKey}
 	a := hub.Attributes{Tags: c.Tags, Private: guarded(in, ns)}
+	if a.SkipHistory = c.SkipHistory && ns.log; ns.log && !c.SkipHistory {
+		a.Version, a.VersionEpoch = c.Version, c.VersionEpoch
+	}
 	switch {
 	case c.B64Data != "":
 		b, err := base64.StdEncoding.DecodeString(c.B64Data)
@@ -58,7 +60,7 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 	default:
 		p.Data = c.Data
 	}
-	if a.Tags != nil || a.Payload != hub.JSON || a.Private {
+	if a.Tags != nil || a.Payload != hub.JSON || a.Private || a.SkipHistory || a.Version != 0 {
 		if a.Validate() != nil {
 			return p, &protocol.ErrorBadRequest
 		}
@@ -99,6 +101,9 @@ func (s *Server) apiPublish(ctx context.Context, c *apiCall) ([]byte, *protocol.
 func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	if len(c.Channels) == 0 || len(c.Channels) > wire.MaxBroadcast {
 		return nil, &protocol.ErrorBadRequest
+	}
+	if c.room < smallAnswer*len(c.Channels) {
+		return nil, s.tooLarge() // before anything is published
 	}
 	key := c.IdempotencyKey
 	out := []byte(`{"responses":[`)
@@ -171,7 +176,11 @@ func (s *Server) apiPresence(_ context.Context, c *apiCall) ([]byte, *protocol.E
 	if e != nil {
 		return nil, e
 	}
-	return s.presenceOf(in, protocol.JSON).AppendBody(nil), nil
+	r, ok := s.presenceOf(in, protocol.JSON, c.room)
+	if !ok {
+		return nil, s.tooLarge()
+	}
+	return r.AppendBody(nil), nil
 }
 
 func (s *Server) withPresence(c *apiCall) (string, *protocol.Error) {
@@ -208,7 +217,7 @@ func (s *Server) apiHistory(ctx context.Context, c *apiCall) ([]byte, *protocol.
 		e := errorOf(err)
 		return nil, &e
 	}
-	return historyOf(&h, protocol.JSON, true, 0).AppendBody(nil), nil
+	return historyOf(&h, protocol.JSON, true, c.room).AppendBody(nil), nil
 }
 
 func (s *Server) apiHistoryRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
@@ -257,6 +266,9 @@ func (s *Server) apiChannels(ctx context.Context, c *apiCall) ([]byte, *protocol
 			sum[ch] += n
 		}
 	}
+	if _, over := sum[tooMany]; over {
+		return nil, s.tooLarge()
+	}
 	out := []byte(`{"channels":{`)
 	for i, ch := range slices.Sorted(maps.Keys(sum)) {
 		if i > 0 {
@@ -265,31 +277,42 @@ func (s *Server) apiChannels(ctx context.Context, c *apiCall) ([]byte, *protocol
 		out = protocol.AppendString(out, ch)
 		out = append(out, `:{"num_clients":`...)
 		out = strconv.AppendInt(out, int64(sum[ch]), 10)
-		out = append(out, '}')
+		if out = append(out, '}'); len(out) > c.room {
+			return nil, s.tooLarge()
+		}
 	}
 	return append(out, '}', '}'), nil
 }
 
-// maxChannels bounds the channels that one node tells of.
-const maxChannels = 100_000
+// tooMany is what a node counts that has more channels than fit into an answer. No
+// channel has that name.
+const tooMany = ""
 
-// localChannels counts the subscribers of this node's channels.
+// localChannels counts the subscribers of this node's channels, as JSON.
 func (s *Server) localChannels(pattern string) []byte {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
-	counts := map[string]int{}
+	most := min(s.cfg.APIMaxAnswer, cluster.MaxAnswer-64)
+	out := []byte{'{'}
 	err := s.deps.Hub.Channels(ctx, func(st hub.ChannelStats) bool {
 		name := wireName(st.Name)
-		if st.Subscribers > 0 && !hub.IsWhole(st.Name) && (pattern == "" || glob(pattern, name)) {
-			counts[name] = st.Subscribers
+		if st.Subscribers == 0 || hub.IsWhole(st.Name) || pattern != "" && !glob(pattern, name) {
+			return true
 		}
-		return len(counts) < maxChannels
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(protocol.AppendString(out, name), ':')
+		out = strconv.AppendInt(out, int64(st.Subscribers), 10)
+		return len(out) <= most
 	})
 	if err != nil {
 		s.log.Warn("list channels", "err", err)
 	}
-	b, _ := json.Marshal(counts)
-	return b
+	if len(out) > most {
+		return []byte(`{"` + tooMany + `":1}`)
+	}
+	return append(out, '}')
 }
 
 // glob reports whether name fits a pattern, in which "*" stands for any bytes and "?"

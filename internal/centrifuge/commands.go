@@ -240,7 +240,14 @@ func (s *session) presence(c *protocol.Command) {
 	}
 	enc := s.kind().enc
 	var r *protocol.PresenceResult
-	s.aside(id, func(context.Context) { r = srv.presenceOf(in, enc) }, func() { s.reply(id, r) })
+	var fits bool
+	s.aside(id, func(context.Context) { r, fits = srv.presenceOf(in, enc, srv.cfg.MaxQueue) }, func() {
+		if !fits {
+			s.fail(id, protocol.ErrorLimit)
+			return
+		}
+		s.reply(id, r)
+	})
 }
 
 // asked checks a question about a channel.
@@ -271,14 +278,22 @@ func (s *session) mayAsk(channel string, n *namespace) bool {
 	return granted
 }
 
-// presenceOf returns who is on a channel.
-func (s *Server) presenceOf(channel string, enc protocol.Encoding) *protocol.PresenceResult {
+// presenceOf returns who is on a channel; false if that would take more than most bytes.
+func (s *Server) presenceOf(channel string, enc protocol.Encoding, most int) (*protocol.PresenceResult, bool) {
 	r := &protocol.PresenceResult{Presence: map[string]*protocol.ClientInfo{}}
+	bytes := 0
 	for _, m := range s.deps.Presence.Members(channel, maxPresence) {
-		r.Presence[m.Client] = infoOf(&m, enc)
+		info := infoOf(&m, enc)
+		if bytes += 2*len(m.Client) + len(info.User) + len(info.Conn) + len(info.Chan) + memberRoom; bytes > most {
+			return nil, false
+		}
+		r.Presence[m.Client] = info
 	}
-	return r
+	return r, true
 }
+
+// memberRoom is what the names of the fields of a member take at least.
+const memberRoom = 24
 
 // maxPresence bounds the clients of one answer.
 const maxPresence = 10_000
@@ -318,23 +333,26 @@ func (s *Server) historyOptions(limit int, hasSince bool, since protocol.Positio
 	return opt
 }
 
-// historyOf returns an answer with publications of up to most bytes in all, and at
-// least one; 0 means that there is no bound. Who wants more asks for what is behind.
+// historyOf returns an answer of up to most bytes, but with at least one publication.
+// Who wants more asks for what is behind.
 func historyOf(h *hub.History, enc protocol.Encoding, private bool, most int) *protocol.HistoryResult {
-	bytes := 0
 	r := &protocol.HistoryResult{Position: protocol.Position{Offset: h.Top.Offset, Epoch: h.Top.Epoch}}
+	most -= historyRoom
 	for _, m := range h.Messages {
 		if !private && m.Attributes != nil && m.Attributes.Private {
 			continue
 		}
-		if bytes += len(m.Data); most > 0 && bytes > most && len(r.Publications) > 0 {
+		p := publicationOf(m, enc)
+		if most -= p.Size(); most < 0 && len(r.Publications) > 0 {
 			break
 		}
-		p := publicationOf(m, enc)
 		r.Publications = append(r.Publications, &p)
 	}
 	return r
 }
+
+// historyRoom is what an answer takes besides its publications.
+const historyRoom = 256
 
 // rpc answers an rpc command.
 func (s *session) rpc(c *protocol.Command) {

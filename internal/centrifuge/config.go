@@ -43,6 +43,10 @@ type Config struct {
 	// APIErrorMode is "transport" if errors of the server API are HTTP errors too;
 	// empty means that they are answered 200, as Centrifugo does.
 	APIErrorMode string `json:"api_error_mode"`
+	// APIMaxAnswer bounds in bytes what a call of the server API is answered, a batch as
+	// a whole. A history ends there: ask for what is behind with since. What cannot end
+	// early is answered with 106. 0 means 16 MiB.
+	APIMaxAnswer int `json:"api_max_answer" unit:"bytes"`
 	// PingInterval is how often a client is pinged, at most 50m; 0 means 25s.
 	PingInterval hub.Duration `json:"ping_interval"`
 	// PongTimeout is how long a pong may take, less than PingInterval; 0 means 8s.
@@ -188,6 +192,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.ChannelLimit, 128)
 	def(&c.MaxCommand, 64<<10)
 	def(&c.MaxQueue, 1<<20)
+	def(&c.APIMaxAnswer, 16<<20)
 	def(&c.RecoveryLimit, 300)
 	def(&c.HistoryLimit, 300)
 	def(&c.PersonalNamespace, hub.DefaultNamespace)
@@ -241,6 +246,7 @@ func (c Config) Validate() error {
 	}
 	within("channel_limit", d.ChannelLimit, 1, 10_000)
 	within("max_command", d.MaxCommand, 256, 16<<20)
+	within("api_max_answer", d.APIMaxAnswer, 64<<10, 1<<30)
 	within("max_queue", d.MaxQueue, 1<<10, 1<<30)
 	within("user_connection_limit", d.UserConnectionLimit, 0, 1_000_000)
 	within("recovery_limit", d.RecoveryLimit, 1, 10_000)

@@ -129,6 +129,7 @@ type result struct {
 	Override       *override            `json:"override"`
 	Tags           map[string]string    `json:"tags"`
 	IdempotencyKey string               `json:"idempotency_key"`
+	SkipHistory    bool                 `json:"skip_history"`
 
 	info, data []byte
 }
@@ -379,7 +380,9 @@ func (s *session) publishByProxy(id uint32, channel string, ns *namespace, data 
 		if !ok {
 			return
 		}
-		a := &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Tags: r.Tags, Private: guarded(channel, ns)}
+		a := &hub.Attributes{
+			Payload: payloadKind(data, s.kind().enc), Tags: r.Tags, Private: guarded(channel, ns), SkipHistory: r.SkipHistory && ns.log,
+		}
 		if r.data != nil {
 			data, a.Payload = r.data, payloadKind(r.data, protocol.Protobuf) // nobody has checked it
 		}

@@ -111,6 +111,17 @@ func (p *Publication) appendJSON(dst []byte) []byte {
 	return w.end()
 }
 
+// Size is at least what p takes in a list, in either encoding.
+func (p *Publication) Size() int {
+	rest := *p
+	rest.Data = nil
+	n := len(p.Data)
+	if p.Text {
+		n = 6*n + 2 // if all of it must be escaped
+	}
+	return n + len(rest.appendJSON(nil)) + 16
+}
+
 func (p *Publication) appendProto(dst []byte) []byte {
 	dst = appendText(dst, 4, p.Data)
 	if p.Info != nil {
