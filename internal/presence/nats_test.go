@@ -7,28 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-
 	"github.com/weir-gateway/weir/broker/nats"
+	"github.com/weir-gateway/weir/broker/nats/natstest"
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/presence"
+	"github.com/weir-gateway/weir/internal/trial"
 )
-
-// natsServer runs a NATS server until the test ends and returns its URL.
-func natsServer(t *testing.T) string {
-	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the NATS server is not ready")
-	}
-	return s.ClientURL()
-}
 
 // onNATS starts a node over the real bus. kill ends it without a goodbye.
 func onNATS(t *testing.T, url string) (p *presence.Presence, c *cluster.Cluster, kill func()) {
@@ -65,23 +50,8 @@ func onNATS(t *testing.T, url string) (p *presence.Presence, c *cluster.Cluster,
 	return p, c, kill
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
 func TestPresenceOverNATS(t *testing.T) {
-	url := natsServer(t)
+	url := natstest.Server(t)
 	var nodes []*presence.Presence
 	var kills []func()
 	var clusters []*cluster.Cluster
@@ -102,10 +72,10 @@ func TestPresenceOverNATS(t *testing.T) {
 		return func() bool { return p.Stats().Members == members && p.Subscriptions("plain", presence.Mercure) == subs }
 	}
 	for _, p := range nodes {
-		eventually(t, "all see all", see(p, 3000, 6))
+		trial.Eventually(t, "all see all", see(p, 3000, 6))
 	}
 	late, _, _ := onNATS(t, url)
-	eventually(t, "who comes late as well", see(late, 3000, 6))
+	trial.Eventually(t, "who comes late as well", see(late, 3000, 6))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	clusters[1].Handle("big", func(string, []byte) []byte { return make([]byte, 3<<20) })
@@ -115,7 +85,7 @@ func TestPresenceOverNATS(t *testing.T) {
 	}
 	kills[0]()
 	for _, p := range []*presence.Presence{nodes[1], nodes[2], late} {
-		eventually(t, "a dead node's members are gone", see(p, 2000, 5))
+		trial.Eventually(t, "a dead node's members are gone", see(p, 2000, 5))
 		clients, users := p.Count("room3")
 		want(t, "count", fmt.Sprint(clients, " ", users), "200 1")
 	}

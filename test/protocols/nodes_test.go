@@ -5,33 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-
+	"github.com/weir-gateway/weir/broker/nats/natstest"
 	"github.com/weir-gateway/weir/test/judge"
 )
-
-// startNATS runs a NATS of its own until the test ends.
-func startNATS(t *testing.T) (url string) {
-	t.Helper()
-	n, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.Start()
-	t.Cleanup(func() {
-		n.Shutdown()
-		n.WaitForShutdown()
-	})
-	if !n.ReadyForConnections(patience) {
-		t.Fatal("NATS does not start")
-	}
-	return n.ClientURL()
-}
 
 // pair is two nodes on one NATS that know each other.
 func pair(t *testing.T) (one, two *judge.Server) {
 	t.Helper()
-	url := startNATS(t)
+	url := natstest.Server(t)
 	node := func(name string) *judge.Server {
 		return serve(t, obj{"broker": obj{"nats": obj{"url": url}}, "cluster": obj{"name": name}})
 	}
