@@ -20,14 +20,8 @@ const censusStep = 512
 // yield returns false. A whole namespace that is subscribed is among them, by its
 // name. Not from the goroutine of a shard: it waits for all of them.
 func (h *Hub) Channels(ctx context.Context, yield func(ChannelStats) bool) error {
-	for i := range h.table {
-		t := &h.table[i]
-		t.mu.RLock()
-		all := make([]*channel, 0, len(t.channels))
-		for _, ch := range t.channels {
-			all = append(all, ch)
-		}
-		t.mu.RUnlock()
+	for i := range h.table.parts {
+		all := h.table.parts[i].all()
 		for len(all) > 0 {
 			n := min(len(all), censusStep)
 			stats, err := h.census(ctx, all[:n])

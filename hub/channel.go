@@ -17,11 +17,11 @@ type channel struct {
 	hub  *Hub
 	ns   *namespace
 	name string
-	// handle is the broker's, nil for none. Guarded by the table's lock.
-	handle any
 
 	mu    sync.Mutex
 	state chanState
+	// handle is the broker's, nil for none.
+	handle any
 	// locals are the shards' sides that get every message; one is room for the first.
 	locals []*local
 	one    [1]*local
@@ -82,16 +82,17 @@ const (
 // channel was active: then epoch and last say from where on. Otherwise l.ready
 // or l.failed runs later on l's shard.
 func (h *Hub) attach(name string, ns *namespace, l *local) (active bool, at Position, err error) {
-	t := h.part(name)
+	hash := h.table.hash(name)
+	t := h.table.part(hash)
 	t.mu.Lock()
-	ch := t.channels[name]
+	ch := t.search(name, hash)
 	if ch == nil {
 		if h.channels.Load() >= h.maxChans {
 			t.mu.Unlock()
 			return false, at, fmt.Errorf("%w: %d channels are in use", ErrOverloaded, h.maxChans)
 		}
 		ch = &channel{hub: h, ns: ns, name: strings.Clone(name), whole: IsWhole(name), reads: map[uint64][]func(Page, error){}}
-		t.channels[ch.name] = ch
+		t.add(ch, hash)
 		if ch.whole {
 			ns.whole.Store(ch)
 		}
@@ -140,10 +141,9 @@ func (ch *channel) activate(ctx context.Context) {
 // setHandle changes what publications carry from now on. One that was given up
 // meanwhile may carry it still: brokers look whether it is good.
 func (ch *channel) setHandle(handle any) {
-	t := ch.hub.part(ch.name)
-	t.mu.Lock()
+	ch.mu.Lock()
 	ch.handle = handle
-	t.mu.Unlock()
+	ch.mu.Unlock()
 }
 
 // begin makes the channel active from snap on. It returns false when the
@@ -198,7 +198,7 @@ func (ch *channel) begin(snap Snapshot) bool {
 // fail tells everyone who waits and takes the channel out of the table.
 func (ch *channel) fail(err error) {
 	h := ch.hub
-	t := h.part(ch.name)
+	t := h.table.part(h.table.hash(ch.name))
 	t.mu.Lock()
 	ch.mu.Lock()
 	ch.takeOut(t)
@@ -215,7 +215,7 @@ func (ch *channel) fail(err error) {
 // takeOut takes ch out of the table. The locks of t and ch are held.
 func (ch *channel) takeOut(t *tablePart) {
 	ch.state = chanGone
-	delete(t.channels, ch.name)
+	t.remove(ch, ch.hub.table.hash(ch.name))
 	ch.hub.channels.Add(-1)
 	if ch.whole {
 		ch.ns.whole.Store(nil)
@@ -244,7 +244,7 @@ func (ch *channel) deactivate(ctx context.Context) {
 	h := ch.hub
 	ch.setHandle(nil)
 	h.broker.Unsubscribe(&ch.ns.Namespace, ch.name)
-	t := h.part(ch.name)
+	t := h.table.part(h.table.hash(ch.name))
 	t.mu.Lock()
 	ch.mu.Lock()
 	again := len(ch.waiting) > 0

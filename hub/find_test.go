@@ -83,7 +83,11 @@ func TestAMessageFindsTheChannelThatIsThereNow(t *testing.T) {
 
 	publish() // nobody is there
 	first, _ := enter()
-	until("publications carry the handle", func() bool { _, handle := h.find("x"); return handle == "h" })
+	until("publications carry the handle", func() bool {
+		p := []Publication{{Channel: "x"}}
+		h.Aim(p)
+		return p[0].Handle == "h"
+	})
 	var second *counting
 	b.pause = func() {
 		s.Unsubscribe(first)

@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -76,7 +75,6 @@ type Hub struct {
 	maxChans   int64
 	wireBudget int64
 	log        *slog.Logger
-	seed       maphash.Seed
 	page       int // messages per channel and step of a replay
 	maxEarly   int // messages kept during one snapshot
 
@@ -85,7 +83,7 @@ type Hub struct {
 	own *LocalBus // bus, if the broker has none
 
 	// Any goroutine.
-	table    [tableSize]tablePart
+	table    *table
 	shards   atomic.Pointer[[]*Shard] // replaced under shardsMu
 	shardsMu sync.Mutex
 	channels atomic.Int64
@@ -102,15 +100,7 @@ type Hub struct {
 	slots  chan struct{}
 }
 
-const (
-	tableSize   = 64
-	brokerCalls = 64
-)
-
-type tablePart struct {
-	mu       sync.RWMutex
-	channels map[string]*channel
-}
+const brokerCalls = 64
 
 // New returns a Hub over broker. Call Start before anything else.
 func New(cfg Config, broker Broker) (*Hub, error) {
@@ -120,7 +110,7 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	h := &Hub{
 		broker: broker, encoders: cfg.Encoders, namespaces: map[string]*namespace{},
 		linger: cfg.Linger, shardQueue: cfg.ShardQueue, maxChans: int64(cfg.MaxChannels), wireBudget: cfg.WireBudget,
-		log: cfg.Log, seed: maphash.MakeSeed(), page: replayPage, maxEarly: maxEarly, slots: make(chan struct{}, brokerCalls),
+		log: cfg.Log, table: newTable(), page: replayPage, maxEarly: maxEarly, slots: make(chan struct{}, brokerCalls),
 	}
 	def(&h.linger, 30*time.Second)
 	def(&h.shardQueue, 1<<16)
@@ -134,9 +124,6 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	}
 	for _, n := range cfg.Namespaces {
 		h.namespaces[n.Name] = &namespace{Namespace: n.WithDefaults()}
-	}
-	for i := range h.table {
-		h.table[i].channels = map[string]*channel{}
 	}
 	h.shards.Store(&[]*Shard{})
 	h.ctx, h.cancel = context.WithCancel(context.Background())
@@ -238,7 +225,10 @@ func (h *Hub) Publish(p Publication, done func(Position, error)) {
 func (h *Hub) publish(p Publication, done func(Position, error)) {
 	var n *namespace
 	var err error
-	if p.to, p.Handle = h.find(p.Channel); p.to != nil && !p.to.whole { // its name is in order then
+	if p.to == nil {
+		h.aim(&p, h.table.hash(p.Channel))
+	}
+	if p.to != nil && !p.to.whole { // its name is in order then
 		n = p.to.ns
 	} else if n, err = h.namespaceOf(p.Channel); err == nil {
 		err = CheckChannel(p.Channel)
@@ -336,17 +326,13 @@ func (h *Hub) deliver(m *Message) {
 // over to the current one: a channel without messages would not notice.
 func (h *Hub) restartChannels(n *namespace) {
 	var all []*channel
-	for i := range h.table {
-		t := &h.table[i]
-		t.mu.RLock()
-		for _, ch := range t.channels {
-			if ch.ns == n {
-				all = append(all, ch)
-			}
-		}
-		t.mu.RUnlock()
+	for i := range h.table.parts {
+		all = append(all, h.table.parts[i].all()...)
 	}
 	for _, ch := range all {
+		if ch.ns != n {
+			continue
+		}
 		ch.mu.Lock()
 		if ch.state == chanActive && n.isOver(ch.epoch) {
 			ch.restart(n.position().Epoch)
@@ -355,25 +341,7 @@ func (h *Hub) restartChannels(n *namespace) {
 	}
 }
 
-func (h *Hub) part(channel string) *tablePart {
-	return &h.table[maphash.String(h.seed, channel)%tableSize]
-}
-
-func (h *Hub) lookup(channel string) *channel {
-	ch, _ := h.find(channel)
-	return ch
-}
-
-// find is lookup, with the broker's handle.
-func (h *Hub) find(channel string) (ch *channel, handle any) {
-	t := h.part(channel)
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if ch = t.channels[channel]; ch == nil {
-		return nil, nil
-	}
-	return ch, ch.handle
-}
+func (h *Hub) lookup(channel string) *channel { return h.table.find(channel, h.table.hash(channel)) }
 
 // Stats are counters since New and gauges, summed over all shards.
 type Stats struct {

@@ -159,8 +159,19 @@ type Publication struct {
 	// Handle is the Snapshot.Handle of the channel, if this node has it subscribed
 	// and its broker gave one. The hub fills it in.
 	Handle any
+	// Now is when it was handed in, for brokers that store here; the zero Time means that
+	// they look at the clock. Hub.Aim fills it in for many at once.
+	Now time.Time
 
 	to *channel
+}
+
+// Time returns Now, or the time.
+func (p *Publication) Time() time.Time {
+	if p.Now.IsZero() {
+		return time.Now()
+	}
+	return p.Now
 }
 
 // Fill makes m the message of p but for its place and time: brokers that deliver

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/prefetch"
 )
 
 // A Shard is the part of the hub that one goroutine owns: the subscribers that
@@ -178,9 +180,7 @@ func (s *Shard) Run() {
 		}
 	}
 	s.depth.Add(-int64(taken))
-	for _, l := range s.dirty {
-		l.flush()
-	}
+	s.flush()
 	clear(s.dirty)
 	s.dirty = s.dirty[:0]
 	for i := range s.running {
@@ -191,6 +191,29 @@ func (s *Shard) Run() {
 	clear(s.running)
 	if cap(s.running) > 1<<12 { // after a burst, do not hold its memory
 		s.running = nil
+	}
+}
+
+// flush hands on what is pending. Of subscribers of many channels nothing is in the
+// processor's caches: they are asked for some ahead.
+func (s *Shard) flush() {
+	for i := 0; i < len(s.dirty); i += aimed {
+		some := s.dirty[i:min(i+aimed, len(s.dirty))]
+		for _, l := range some {
+			if len(l.single) > 0 && l.single[0] != nil {
+				prefetch.Bytes(l.single[0], 2*prefetch.Line) // a sink that embeds it begins here
+			}
+		}
+		for _, l := range some {
+			if len(l.single) > 0 && l.single[0] != nil {
+				if sink, ok := l.single[0].sink.(Near); ok {
+					sink.Near(1)
+				}
+			}
+		}
+		for _, l := range some {
+			l.flush()
+		}
 	}
 }
 

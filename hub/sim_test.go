@@ -280,8 +280,8 @@ func (s *sim) watch() {
 		s.fail("%d bytes of wire forms, counted %d", kept, got)
 	}
 	rings := map[*Message]int32{}
-	for i := range s.h.table {
-		for _, ch := range s.h.table[i].channels {
+	for i := range s.h.table.parts {
+		for _, ch := range s.h.table.parts[i].all() {
 			if len(ch.early) > s.h.maxEarly || len(ch.ring)-ch.start > ch.ns.Recent || len(ch.pages) > maxPages {
 				s.fail("%s: %d early, %d in its ring, %d pages", ch.name, len(ch.early), len(ch.ring)-ch.start, len(ch.pages))
 			}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/prefetch"
 )
 
 // A channel is its retained messages and what is remembered of the removed ones.
@@ -15,6 +16,23 @@ type channel struct {
 	last       uint64 // offset of the newest message ever, for Prev
 	removed    uint64 // offset of the newest message that retention removed
 	ring       ring
+}
+
+// Near implements hub.Near.
+func (c *channel) Near(step int) {
+	if step == 0 {
+		prefetch.Object(c)
+		return
+	}
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	r := &c.ring
+	if r.n < len(r.buf) {
+		prefetch.Object(&r.buf[(r.head+r.n)&(len(r.buf)-1)])
+	}
+	if r.n > 0 && r.n >= c.log.ns.HistorySize {
+		prefetch.Object(r.at(0))
+	}
 }
 
 // idle reports whether the record is kept for last and removed alone.

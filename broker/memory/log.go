@@ -65,7 +65,7 @@ func (l *log) publish(p *hub.Publication, known *channel) (hub.Position, error) 
 	case len(p.Data) > l.ns.MaxMessageBytes:
 		return hub.Position{}, fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), l.ns.MaxMessageBytes, l.ns.Name)
 	}
-	now := time.Now()
+	now := p.Time()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed != nil {

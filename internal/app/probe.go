@@ -165,7 +165,7 @@ func (p *probe) Start(ctx context.Context, namespaces []hub.Namespace, deliver f
 
 // takeoff begins to follow pub, if it is time to, or somebody wants it.
 func (p *probe) takeoff(pub *hub.Publication) *flight {
-	now := time.Now()
+	now := pub.Time()
 	since, due := now.Sub(p.base), p.due.Load()
 	sample := int64(since) >= due && p.due.CompareAndSwap(due, int64(since+sampleEvery))
 	var tr *policy.Trace

@@ -123,8 +123,12 @@ func (p plan) judgeImport(from string, floor int, path string, inTest bool, say 
 	}
 }
 
-// deflate is the one exception: RFC 7692 is a codec of a codec.
-const deflate = "github.com/klauspost/compress/flate"
+// lent are the exceptions: RFC 7692 is a codec of a codec, and asking for memory ahead is
+// an instruction that the language lacks.
+var lent = map[string]string{
+	"websocket": "github.com/klauspost/compress/flate",
+	"hub":       module + "/internal/prefetch",
+}
 
 // fenced returns which of the three fences of ARCHITECTURE.md an import
 // crosses, or nothing.
@@ -133,7 +137,7 @@ func fenced(from, path string, inTest bool) string {
 	switch {
 	case strings.HasPrefix(path, "golang.org/x/sys") && from != "internal/sys":
 		return "only internal/sys makes raw system calls"
-	case slices.Contains([]string{"hub", "sse", "websocket"}, from) && !standard && !inTest && (path != deflate || from != "websocket"):
+	case slices.Contains([]string{"hub", "sse", "websocket"}, from) && !standard && !inTest && path != lent[from]:
 		return "it takes nothing outside the standard library"
 	case ours(path) && forTests(local(path)) && !inTest && !forTests(from) && !strings.HasPrefix(from, "test/"):
 		return "only tests import what they share"

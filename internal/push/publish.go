@@ -247,19 +247,37 @@ func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answ
 
 // publish begins all of them.
 func (b *broadcast) publish(c *eventloop.Conn, call *Call, who *auth.Identity) {
-	l := b.lane
 	for i, ch := range call.Channels {
-		b.all[i] = l.publication(c, ch)
+		b.all[i] = b.lane.publication(c, ch)
 		b.all[i].all = b
 	}
-	for i, ch := range call.Channels {
-		x := b.all[i]
-		if bad := wire.MayPublish(who, ch); bad != nil {
+	for from := 0; from < len(b.all); from += aimAhead {
+		b.publishSome(call, from, min(from+aimAhead, len(b.all)), who)
+	}
+}
+
+// aimAhead is how many publications are looked up together.
+const aimAhead = 64
+
+// publishSome is publish for the channels between from and to.
+func (b *broadcast) publishSome(call *Call, from, to int, who *auth.Identity) {
+	l := b.lane
+	pubs := l.pubs[:0]
+	l.pubs = nil // a call of the hub may come back here
+	for i := from; i < to; i++ {
+		pubs = append(pubs, call.For(i))
+	}
+	l.push.hub.Aim(pubs)
+	for i, pub := range pubs {
+		x := b.all[from+i]
+		if bad := wire.MayPublish(who, x.channel); bad != nil {
 			x.refused(bad)
 			continue
 		}
-		x.publish(call.For(i), nil)
+		x.publish(pub, nil)
 	}
+	clear(pubs)
+	l.pubs = pubs
 }
 
 // finish is called for each publication and answers at the last.

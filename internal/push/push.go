@@ -126,6 +126,8 @@ type Lane struct {
 	answer []byte
 	// publications were used before; see publication.
 	publications []*publication
+	// pubs is scratch for a broadcast's.
+	pubs []hub.Publication
 	// parser and deflateParser serve every WebSocket client that is not in the
 	// middle of a message.
 	parser, deflateParser websocket.Parser

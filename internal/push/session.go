@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/prefetch"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
@@ -365,6 +366,9 @@ func (s *session) gap(g hub.Gap) bool {
 	}
 	return !full
 }
+
+// Near implements hub.Near.
+func (s *session) Near(int) { prefetch.Object(s.conn) }
 
 // Room implements hub.Sink.
 func (s *session) Room() bool {

@@ -1,0 +1,82 @@
+package hub
+
+import (
+	"time"
+
+	"github.com/weir-gateway/weir/internal/prefetch"
+)
+
+// Near is what a Sink, or a broker's Snapshot.Handle, may be besides: who has it asks for
+// memory that it will need soon, without waiting. It is called for many of them before the
+// first is used: of a handle first for itself, with step 0, then for what it knows to look
+// for once that has come, with step 1; of a sink with step 1 only, since the hub knows where
+// it is. It must change nothing.
+type Near interface{ Near(step int) }
+
+// aimed is how many are asked for ahead: not more than the nearest caches hold.
+const aimed = 64
+
+// Aim looks up where pubs go. Publish does so itself: this is for who publishes on many
+// channels at once. Each takes some ten lines of memory that the processor has not seen
+// for long, and here they come side by side. Publish what was aimed at soon. Any
+// goroutine.
+func (h *Hub) Aim(pubs []Publication) {
+	for i := 0; i < len(pubs); i += aimed {
+		h.aimAll(pubs[i:min(i+aimed, len(pubs))])
+	}
+}
+
+func (h *Hub) aimAll(pubs []Publication) {
+	var hashes [aimed]uint64
+	for i := range pubs {
+		hashes[i] = h.table.hash(pubs[i].Channel)
+		h.table.near(hashes[i])
+	}
+	for i := range pubs {
+		if ch := h.table.guess(hashes[i]); ch != nil {
+			prefetch.Object(ch)
+		}
+	}
+	for i := range pubs {
+		if h.aim(&pubs[i], hashes[i]); pubs[i].to != nil {
+			pubs[i].to.near()
+		}
+		if n, ok := pubs[i].Handle.(Near); ok {
+			n.Near(0)
+		}
+	}
+	now := time.Now()
+	for i := range pubs {
+		if pubs[i].Now = now; pubs[i].Handle == nil {
+			continue
+		}
+		if n, ok := pubs[i].Handle.(Near); ok {
+			n.Near(1)
+		}
+	}
+}
+
+// aim looks up where p goes.
+func (h *Hub) aim(p *Publication, hash uint64) {
+	p.Handle = nil
+	if p.to = h.table.find(p.Channel, hash); p.to != nil {
+		p.to.mu.Lock()
+		p.Handle = p.to.handle
+		p.to.mu.Unlock()
+	}
+}
+
+// near asks for what the next message of ch needs besides ch.
+func (ch *channel) near() {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if len(ch.locals) == 1 {
+		prefetch.Object(ch.locals[0])
+	}
+	if n := len(ch.ring); n < cap(ch.ring) {
+		prefetch.Object(&ch.ring[:n+1][n])
+	}
+	if n := len(ch.ring) - ch.start; n > 0 && n >= ch.ns.Recent {
+		prefetch.Object(ch.ring[ch.start])
+	}
+}
