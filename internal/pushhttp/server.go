@@ -166,7 +166,7 @@ func (s *Server) turnedAway() *farewell {
 		return &farewell{codeRestart, "draining"}
 	case s.refusing.Load():
 		s.counters.overloaded.Add(1)
-		return &farewell{codeTryLater, "overloaded, try again later"}
+		return failure(hub.ErrOverloaded)
 	}
 	return nil
 }

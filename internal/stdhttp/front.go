@@ -183,6 +183,8 @@ func encrypted(r *http.Request) bool {
 	return ok && c.Encrypted()
 }
 
+const builtinPaths = "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"
+
 // endpoint is what a path leads to.
 type endpoint struct {
 	methods string
@@ -212,7 +214,7 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.route(set, w, r)
 	case !known:
 		f.fail(w, r, &wire.Error{Status: http.StatusNotFound, Message: "no such path",
-			Hint: "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"})
+			Hint: builtinPaths})
 	case r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "":
 		f.preflight(w, r, ep.methods)
 	case !allowed(ep.methods, r):

@@ -66,7 +66,7 @@ func (f *Front) route(set *policy.Set, w http.ResponseWriter, r *http.Request) {
 	case policy.Respond:
 		x.respond(v)
 	default:
-		x.refuse(v)
+		x.refuse(v, len(set.Routes()))
 	}
 }
 
@@ -114,10 +114,14 @@ func addLines(h http.Header, lines []byte) {
 	}
 }
 
-func (x *exchange) refuse(v policy.Verdict) {
+// refuse answers what a route does not let through; routes is how many there are.
+func (x *exchange) refuse(v policy.Verdict, routes int) {
 	addLines(x.w.Header(), v.Fields)
 	if v.RetryAfter > 0 {
 		x.w.Header().Set("Retry-After", strconv.FormatInt(v.RetryAfter, 10))
+	}
+	if v.Status == http.StatusNotFound {
+		v.Hint = builtinPaths + ", and " + strconv.Itoa(routes) + " configured routes"
 	}
 	x.fail(&wire.Error{Status: v.Status, Message: v.Message, Hint: v.Hint})
 }

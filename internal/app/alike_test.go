@@ -1,0 +1,259 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/upstream"
+)
+
+// A played request is asked on both fronts, and answered alike.
+type played struct {
+	method, path, fields, body string // fields: "Name: value", one a line
+}
+
+// outcome is what a client sees of an answer, and what must be the same.
+type outcome struct {
+	Status  int
+	Headers map[string][]string
+	Body    string // of an answer that ends; of a stream its end, if it is sent away
+}
+
+// differing are header fields in which HTTP/1.1 and HTTP/2 differ, and those of which
+// only the presence is compared.
+var (
+	differing = []string{"Connection", "Date", "Keep-Alive", "Transfer-Encoding", "Content-Length"}
+	present   = []string{"Retry-After"}
+)
+
+func (p played) ask(t *testing.T, c *http.Client, url string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, p.method, url+p.path, strings.NewReader(p.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("User-Agent", "")
+	req.Header.Set("Accept-Encoding", "identity")
+	for line := range strings.Lines(p.fields) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		req.Header.Add(name, value)
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		t.Errorf("%s %s: %v", p.method, p.path, err)
+		return outcome{}
+	}
+	defer res.Body.Close()
+	o := outcome{Status: res.StatusCode, Headers: map[string][]string{}}
+	for name, values := range res.Header {
+		switch {
+		case slices.Contains(differing, name):
+		case slices.Contains(present, name):
+			o.Headers[name] = []string{"some"}
+		default:
+			o.Headers[name] = values
+		}
+	}
+	if o.Status == http.StatusOK && strings.HasPrefix(p.path, "/.well-known/") && p.method == "GET" {
+		return o // such a stream may begin with nothing
+	}
+	buf := make([]byte, 4<<10)
+	for n := 0; n < len(buf); {
+		k, err := res.Body.Read(buf[n:])
+		n += k
+		o.Body = string(buf[:n])
+		if strings.Contains(o.Body, "\nid: ") {
+			return outcome{o.Status, o.Headers, "a stream"}
+		}
+		if err != nil {
+			break
+		}
+	}
+	o.Body = randomless(o.Body)
+	return o
+}
+
+// randomless takes out of an answer what is another every time.
+func randomless(body string) string {
+	var kept []string
+	for line := range strings.Lines(body) {
+		if !strings.HasPrefix(line, "retry: ") && !strings.HasPrefix(line, "id: ") && !strings.Contains(line, `"epoch":`) && !strings.Contains(line, "urn:uuid") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.TrimSpace(strings.Join(kept, ""))
+}
+
+// counted are the counters of a gateway that both fronts share, by name.
+func (g *gateway) counted() map[string]uint64 {
+	p, h, f := g.push.Stats(), g.http2.stats(), g.admission.front.Stats()
+	all := map[string]uint64{
+		"published": p.Published + h.Published, "publish errors": p.PublishErrors + h.PublishErrors, "overloaded": p.Overloaded + h.Overloaded,
+		"sent away": p.SentAway + h.SentAway, "limited publish": f.Publish, "limited subscribe": f.Subscribe, "too slow": p.TooSlow + h.TooSlow,
+	}
+	for _, s := range g.admissionStats() {
+		name := s.Class.String()
+		all[name+" offered"], all[name+" admitted"], all[name+" refused"], all[name+" expired"] = s.Offered, s.Admitted, s.Refused, s.Expired
+		all[name+" conflated"], all[name+" queued"] = s.Conflated, uint64(s.Queued)
+	}
+	return all
+}
+
+func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
+	b := backend(t, "b")
+	const key = "X-API-Key: " + testKey
+	publish := func(channel, more string) played {
+		return played{"POST", "/api/publish", key, `{"channel":"` + channel + `","data":1` + more + `}`}
+	}
+	f := func(what string, change func(*config.Config), ready func(*gateway), requests ...played) {
+		t.Run(what, func(t *testing.T) {
+			var answers [2][]outcome
+			var counters [2]map[string]uint64
+			for i := range answers {
+				g := start(t, func(c *config.Config) {
+					withClasses(c)
+					c.Namespaces = append(c.Namespaces, hub.Namespace{Name: "mercure", Anonymous: true, Class: "account"}, hub.Namespace{Name: "closed", Class: "order"})
+					c.Mercure.Enabled, c.Mercure.Anonymous = true, true
+					c.Clusters = []upstream.Config{b}
+					c.Routes = []policy.RouteConfig{{Path: "/trade/*", Cluster: "b", Class: "order"}, {Path: "/late/*", Cluster: "b", Class: "replay"},
+						{Path: "/free/*", Cluster: "b"}}
+					if change != nil {
+						change(c)
+					}
+				})
+				if ready != nil {
+					ready(g)
+				}
+				c := &http.Client{Transport: &http.Transport{}, Timeout: patience}
+				if i == 1 {
+					c = overHTTP2(t, nil)
+				}
+				for _, p := range requests {
+					answers[i] = append(answers[i], p.ask(t, c, g.url))
+				}
+				c.CloseIdleConnections()
+				eventually(t, "the streams to be gone", func() bool {
+					s := g.push.Stats()
+					return s.SSE+s.WebSocket == 0 && g.http2.idle()
+				})
+				counters[i] = g.counted()
+			}
+			for k, p := range requests {
+				if a, b := fmt.Sprintf("%+v", answers[0][k]), fmt.Sprintf("%+v", answers[1][k]); a != b {
+					t.Errorf("%s %s %.60s\nthe loops: %s\nnet/http:  %s", p.method, p.path, p.body, a, b)
+				}
+			}
+			for _, name := range slices.Sorted(maps.Keys(counters[0])) {
+				if a, b := counters[0][name], counters[1][name]; a != b {
+					t.Errorf("%s: %d by the loops, %d by net/http", name, a, b)
+				}
+			}
+			if t.Failed() {
+				t.Logf("%v", counters[0])
+			}
+		})
+	}
+	sse := func(query, fields string) played { return played{"GET", "/sse?" + query, fields, ""} }
+	f("with time for all", nil, nil,
+		publish("orders:a", ""), publish("market:a", `,"key":"k"`), publish("history:a", ""), publish("a", ""), publish("nowhere:a", ""), publish("closed:a", ""),
+		played{"POST", "/api/broadcast", key, `{"channels":["orders:a","market:a","nowhere:a"],"data":1}`},
+		played{"POST", "/api/publish", key, `{"channel":`}, played{"POST", "/api/publish", "", `{"channel":"a","data":1}`}, played{"POST", "/api/publish", "X-API-Key: no", `{}`},
+		played{"GET", "/api/publish", key, ""}, played{"OPTIONS", "/api/publish", "Origin: https://a.example\nAccess-Control-Request-Method: POST", ""},
+		sse("channel=orders:a", ""), sse("channel=history:a", "Last-Event-ID: 0"), sse("channel=history:a&lastEventId=0", ""), sse("channel=closed:a", ""),
+		sse("", ""), sse("channel=nowhere:a", ""), sse("channel=a", "Origin: https://a.example"),
+		played{"GET", "/trade/1?x=1", "", ""}, played{"POST", "/trade/1", "", "body"}, played{"GET", "/late/1", "", ""}, played{"GET", "/free/1", "", ""},
+		played{"GET", "/.well-known/mercure?topic=a", "", ""}, played{"GET", "/.well-known/mercure?topic=a&lastEventID=earliest", "", ""},
+		played{"GET", "/.well-known/mercure", "", ""}, played{"POST", "/.well-known/mercure", "Content-Type: application/x-www-form-urlencoded", "topic=a&data=1"},
+		played{"GET", "/healthz", "", ""}, played{"GET", "/readyz", "", ""}, played{"GET", "/none", "", ""}, played{"GET", "/ws?channel=a", "", ""})
+	rest := func(g *gateway) {
+		g.push.Guard(0.05, true)
+		g.http2.push.Rest(true)
+		for _, l := range g.loops.Loops() { // it is told by a post
+			done := make(chan struct{})
+			l.Post(func() { close(done) })
+			<-done
+		}
+	}
+	f("while history rests", nil, rest,
+		publish("orders:a", ""), publish("market:a", ""), sse("channel=history:a", "Last-Event-ID: 0"), sse("channel=history:a&lastEventId=0", "Origin: https://a.example"),
+		sse("channel=history:a", ""), sse("channel=a", "Last-Event-ID: 0"), played{"GET", "/late/1", "", ""}, played{"POST", "/late/1", "", "body"},
+		played{"GET", "/late/1", "Origin: https://a.example", ""}, played{"GET", "/trade/1", "", ""}, played{"GET", "/.well-known/mercure?topic=a&lastEventID=earliest", "", ""},
+		played{"GET", "/.well-known/mercure?topic=a", "", ""})
+	f("with limits by address", func(c *config.Config) {
+		c.Limits.PerAddress.PublishRate = limit.Rate{PerSecond: 0.01, Burst: 2}
+		c.Limits.PerAddress.SubscribeRate = limit.Rate{PerSecond: 0.01, Burst: 1}
+	}, nil, publish("orders:a", ""), publish("a", ""), publish("orders:a", ""), publish("a", ""), sse("channel=a", ""), sse("channel=a", ""), sse("channel=history:a", "Last-Event-ID: 0"))
+	f("with limits by identity", func(c *config.Config) {
+		c.Limits.PerIdentity.PublishRate = limit.Rate{PerSecond: 0.01, Burst: 1}
+	}, nil, publish("orders:a", ""), publish("a", ""))
+	f("with too little memory", nil, func(g *gateway) { g.push.Refuse(true); g.http2.push.Refuse(true) },
+		sse("channel=a", ""), sse("channel=history:a", "Last-Event-ID: 0"), publish("orders:a", ""), played{"GET", "/.well-known/mercure?topic=a", "", ""})
+}
+
+// TestOverloadOverHTTP2IsAnsweredAndCounted offers more than the queue takes: who is not
+// served is told so, and every counter adds up with the answers.
+func TestOverloadOverHTTP2IsAnsweredAndCounted(t *testing.T) {
+	g := start(t, func(c *config.Config) {
+		withClasses(c)
+		c.EventLoop.Loops, c.Admission.Slice, c.Admission.MaxQueued = 1, 1, 4
+	})
+	c := overHTTP2(t, nil)
+	type told struct {
+		status int
+		after  string
+	}
+	answers := make(chan told)
+	const n = 400
+	for i := range n {
+		go func() {
+			body := `{"channel":"orders:a","data":1}`
+			if i%2 == 0 {
+				body = `{"channel":"market:a","data":1}`
+			}
+			req, _ := http.NewRequest(http.MethodPost, g.url+"/api/publish", strings.NewReader(body)) //nolint:noctx // bounded by the client
+			req.Header.Set("X-API-Key", testKey)
+			res, err := c.Do(req)
+			if err != nil {
+				answers <- told{}
+				return
+			}
+			_, _ = io.Copy(io.Discard, res.Body) // its status is what counts
+			_ = res.Body.Close()
+			answers <- told{res.StatusCode, res.Header.Get("Retry-After")}
+		}()
+	}
+	served, refused := 0, 0
+	for range n {
+		switch a := <-answers; {
+		case a.status == http.StatusOK:
+			served++
+		case a.status == http.StatusServiceUnavailable && a.after != "":
+			refused++
+		default:
+			t.Errorf("%+v", a)
+		}
+	}
+	var sum limit.ClassStats
+	for _, s := range g.admissionStats() {
+		sum.Offered, sum.Admitted, sum.Refused, sum.Expired = sum.Offered+s.Offered, sum.Admitted+s.Admitted, sum.Refused+s.Refused, sum.Expired+s.Expired
+		sum.Queued += s.Queued
+	}
+	if sum.Offered != n || int(sum.Admitted) != served || int(sum.Refused+sum.Expired) != refused || sum.Queued != 0 {
+		t.Errorf("%d served and %d refused, but %+v", served, refused, sum)
+	}
+	if s := g.push.Stats(); int(s.PublishErrors) != refused || int(s.Published) != served {
+		t.Errorf("%d published and %d refused are counted", s.Published, s.PublishErrors)
+	}
+}
