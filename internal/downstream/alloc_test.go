@@ -9,12 +9,13 @@ import (
 
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 // fixedPeer answers every read that ends a request with reply, and allocates nothing.
 func fixedPeer(t *testing.T, reply string) string {
 	t.Helper()
-	return script(t, func(_ int, w *raw) {
+	return wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		buf, out := make([]byte, 64<<10), []byte(reply)
 		for {
 			n, err := w.Conn.Read(buf)
@@ -61,8 +62,8 @@ func allocations(t *testing.T, addr, request string, replyBytes, rounds int) flo
 func (g *gateway) replyLength(request string) int {
 	w := g.dial()
 	defer w.Close()
-	w.send(request)
-	n := len(w.head())
+	w.Send(request)
+	n := len(w.Head())
 	_ = w.Close()
 	return n
 }
@@ -82,7 +83,7 @@ func TestRequestsAllocateNothing(t *testing.T) {
 		if bytes.Contains([]byte(request), []byte("healthz")) {
 			n = n - 13 + len("ok\n")
 		}
-		got := allocations(t, g.addr, request, n, 2000)
+		got := allocations(t, g.Addr, request, n, 2000)
 		if !raceEnabled && got > limit {
 			t.Errorf("%.40q allocates %.3f times", request, got)
 		}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/limit"
 )
@@ -18,8 +19,8 @@ func TestAProxyHeaderTellsTheClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return start(t, settings{accept: func(g *gateway) func(*eventloop.Conn) eventloop.Handler {
-			return g.front.Announced(trust, g.front.Accept)
+		return start(t, settings{accept: func(front *downstream.Server) func(*eventloop.Conn) eventloop.Handler {
+			return front.Announced(trust, front.Accept)
 		}}, peer)
 	}
 	g := behind("127.0.0.1")
@@ -28,10 +29,10 @@ func TestAProxyHeaderTellsTheClient(t *testing.T) {
 		t.Helper()
 		for cut := range len(header) {
 			w := g.dial()
-			w.send(header[:cut])
-			w.send(header[cut:] + request + request)
+			w.Send(header[:cut])
+			w.Send(header[cut:] + request + request)
 			for range 2 {
-				if _, got := w.answer("GET"); got != want {
+				if _, got := w.Answer("GET"); got != want {
 					t.Errorf("%q: the client is %q, want %q", header, got, want)
 				}
 			}
@@ -49,7 +50,7 @@ func TestAProxyHeaderTellsTheClient(t *testing.T) {
 		w := g.dial()
 		defer w.Close()
 		_, _ = io.WriteString(w, text)
-		if b, _ := io.ReadAll(w.r); len(b) > 0 {
+		if b, _ := io.ReadAll(w.R); len(b) > 0 {
 			t.Errorf("%q is answered %q", text, b)
 		}
 	}

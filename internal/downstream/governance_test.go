@@ -14,7 +14,9 @@ import (
 
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 // token is a new one each time, so that it has to be verified off the loop.
@@ -42,9 +44,9 @@ func TestRoutesAskForTokens(t *testing.T) {
 		w := g.dial()
 		defer w.Close()
 		request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\n%sContent-Length: %d\r\n\r\n%s", fields, len(body), body)
-		w.send(request + request) // a second one waits behind a verification
+		w.Send(request + request) // a second one waits behind a verification
 		for range 2 {
-			res, got := w.answer("POST")
+			res, got := w.Answer("POST")
 			if res.StatusCode != status || !strings.Contains(got, want) {
 				t.Errorf("%.60q: %d %q, want %d %q", fields, res.StatusCode, got, status, want)
 			}
@@ -78,28 +80,28 @@ func TestARequestWithoutBodyHasNoneAfterItsToken(t *testing.T) {
 	const hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
 	for i, fields := range []string{"", "Content-Length: 0\r\n"} {
 		w := g.dial()
-		w.send("GET / HTTP/1.1\r\nHost: a\r\n" + fields + "Authorization: Bearer " + token(t, fmt.Sprint(i)) + "\r\n\r\n")
+		w.Send("GET / HTTP/1.1\r\nHost: a\r\n" + fields + "Authorization: Bearer " + token(t, fmt.Sprint(i)) + "\r\n\r\n")
 		if got := <-seen; got != "GET /" {
 			t.Errorf("the backend got %s", got)
 		}
-		w.send(fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(hidden), hidden))
+		w.Send(fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(hidden), hidden))
 		release <- struct{}{}
-		if res, _ := w.answer("GET"); res.StatusCode != 200 {
+		if res, _ := w.Answer("GET"); res.StatusCode != 200 {
 			t.Errorf("%d", res.StatusCode)
 		}
-		if res, _ := w.answer("GET"); res.StatusCode != 400 { // chunks are no request
+		if res, _ := w.Answer("GET"); res.StatusCode != 400 { // chunks are no request
 			t.Errorf("what follows: %d", res.StatusCode)
 		}
 		w = g.dial()
-		w.send("GET / HTTP/1.1\r\nHost: a\r\n" + fields + "Authorization: Bearer " + token(t, fmt.Sprint("again", i)) + "\r\n\r\n" + hidden)
+		w.Send("GET / HTTP/1.1\r\nHost: a\r\n" + fields + "Authorization: Bearer " + token(t, fmt.Sprint("again", i)) + "\r\n\r\n" + hidden)
 		if got := <-seen; got != "GET /" {
 			t.Errorf("the backend got %s", got)
 		}
 		release <- struct{}{}
-		if res, _ := w.answer("GET"); res.StatusCode != 200 {
+		if res, _ := w.Answer("GET"); res.StatusCode != 200 {
 			t.Errorf("pipelined: %d", res.StatusCode)
 		}
-		if res, _ := w.answer("GET"); res.StatusCode != 403 {
+		if res, _ := w.Answer("GET"); res.StatusCode != 403 {
 			t.Errorf("pipelined behind it: %d", res.StatusCode)
 		}
 	}
@@ -111,9 +113,9 @@ func TestARequestWithoutBodyHasNoneAfterItsToken(t *testing.T) {
 func TestABodyWaitsForItsTokenInPieces(t *testing.T) {
 	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Auth: policy.Auth{Required: true}}}}, tells(t))
 	w := g.dial()
-	w.send("POST / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + token(t, "ann") + "\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe")
-	w.send("llo\r\n6\r\n world\r\n0\r\n\r\n")
-	if res, got := w.answer("POST"); res.StatusCode != 200 || !strings.Contains(got, `body "hello world"`) {
+	w.Send("POST / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + token(t, "ann") + "\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe")
+	w.Send("llo\r\n6\r\n world\r\n0\r\n\r\n")
+	if res, got := w.Answer("POST"); res.StatusCode != 200 || !strings.Contains(got, `body "hello world"`) {
 		t.Errorf("%d %q", res.StatusCode, got)
 	}
 }
@@ -127,8 +129,8 @@ func TestRoutesLimit(t *testing.T) {
 	w := g.dial()
 	f := func(path string, status int) *http.Response {
 		t.Helper()
-		w.send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
-		res, _ := w.answer("GET")
+		w.Send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
+		res, _ := w.Answer("GET")
 		if res.StatusCode != status {
 			t.Errorf("%s: %d, want %d", path, res.StatusCode, status)
 		}
@@ -146,11 +148,11 @@ func TestRoutesLimit(t *testing.T) {
 }
 
 func TestPlacesAreGivenBackHoweverItEnds(t *testing.T) {
-	cut := script(t, func(_ int, w *raw) {
-		if req, err := http.ReadRequest(w.r); err == nil && req.URL.Path == "/hang" {
-			_, _ = io.Copy(io.Discard, w.r)
+	cut := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		if req, err := http.ReadRequest(w.R); err == nil && req.URL.Path == "/hang" {
+			_, _ = io.Copy(io.Discard, w.R)
 		} else if err == nil {
-			w.say("HTTP/1.1 200 OK\nContent-Length: 5\n\nab")
+			w.Say("HTTP/1.1 200 OK\nContent-Length: 5\n\nab")
 		}
 	})
 	g := start(t, settings{cluster: upstream.Config{Outlier: upstream.OutlierConfig{Disabled: true}, Breaker: upstream.BreakerConfig{Disabled: true}},
@@ -162,7 +164,7 @@ func TestPlacesAreGivenBackHoweverItEnds(t *testing.T) {
 		w := g.dial()
 		defer w.Close()
 		_, _ = io.WriteString(w, request)
-		res, err := http.ReadResponse(w.r, nil)
+		res, err := http.ReadResponse(w.R, nil)
 		if err != nil {
 			return 0
 		}
@@ -177,16 +179,16 @@ func TestPlacesAreGivenBackHoweverItEnds(t *testing.T) {
 		"POST /cut HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n",
 	} {
 		for range 3 {
-			eventually(t, fmt.Sprintf("%.20q finds a place", request), func() bool { return try(request) != 503 })
+			trial.Eventually(t, fmt.Sprintf("%.20q finds a place", request), func() bool { return try(request) != 503 })
 		}
 	}
-	var w *raw
-	eventually(t, "the place is taken", func() bool {
+	var w *wiretest.Conn
+	trial.Eventually(t, "the place is taken", func() bool {
 		if w != nil {
 			_ = w.Close() // it found the place still taken by the try before
 		}
 		w = g.dial()
-		w.send("GET /hang HTTP/1.1\r\nHost: a\r\n\r\n")
+		w.Send("GET /hang HTTP/1.1\r\nHost: a\r\n\r\n")
 		for range 20 {
 			if try("GET /cut HTTP/1.1\r\nHost: a\r\n\r\n") == 503 {
 				return true
@@ -195,22 +197,22 @@ func TestPlacesAreGivenBackHoweverItEnds(t *testing.T) {
 		return false
 	})
 	_ = w.Close()
-	eventually(t, "the place is free", func() bool { return try("GET /cut HTTP/1.1\r\nHost: a\r\n\r\n") == 200 })
+	trial.Eventually(t, "the place is free", func() bool { return try("GET /cut HTTP/1.1\r\nHost: a\r\n\r\n") == 200 })
 }
 
 func TestCORSIsAnsweredAtTheEdge(t *testing.T) {
 	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", CORS: policy.CORS{AllowedOrigins: []string{"https://app.example"}}}}}, tells(t))
 	w := g.dial()
-	w.send("OPTIONS / HTTP/1.1\r\nHost: a\r\nOrigin: https://app.example\r\nAccess-Control-Request-Method: PUT\r\n\r\n")
-	if res, _ := w.answer("OPTIONS"); res.StatusCode != 204 || res.Header.Get("Access-Control-Allow-Origin") != "https://app.example" {
+	w.Send("OPTIONS / HTTP/1.1\r\nHost: a\r\nOrigin: https://app.example\r\nAccess-Control-Request-Method: PUT\r\n\r\n")
+	if res, _ := w.Answer("OPTIONS"); res.StatusCode != 204 || res.Header.Get("Access-Control-Allow-Origin") != "https://app.example" {
 		t.Errorf("%d %v", res.StatusCode, res.Header)
 	}
-	w.send("PUT / HTTP/1.1\r\nHost: a\r\nOrigin: https://app.example\r\nContent-Length: 0\r\n\r\n")
-	if res, _ := w.answer("PUT"); res.StatusCode != 200 || res.Header.Get("Access-Control-Allow-Origin") != "https://app.example" {
+	w.Send("PUT / HTTP/1.1\r\nHost: a\r\nOrigin: https://app.example\r\nContent-Length: 0\r\n\r\n")
+	if res, _ := w.Answer("PUT"); res.StatusCode != 200 || res.Header.Get("Access-Control-Allow-Origin") != "https://app.example" {
 		t.Errorf("%d %v", res.StatusCode, res.Header)
 	}
-	w.send("PUT / HTTP/1.1\r\nHost: a\r\nOrigin: https://app.example\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
-	if res, _ := w.answer("PUT"); res.StatusCode != 400 || res.Header.Get("Access-Control-Allow-Origin") != "https://app.example" {
+	w.Send("PUT / HTTP/1.1\r\nHost: a\r\nOrigin: https://app.example\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+	if res, _ := w.Answer("PUT"); res.StatusCode != 400 || res.Header.Get("Access-Control-Allow-Origin") != "https://app.example" {
 		t.Errorf("a page cannot read its error: %d %v", res.StatusCode, res.Header)
 	}
 	if s := g.proxy.Stats().Clusters["main"]; s.Requests["2xx"] != 1 {
@@ -248,14 +250,14 @@ func TestBodiesAreHeldAgainstADocument(t *testing.T) {
 		t.Helper()
 		w := g.dial()
 		defer w.Close()
-		w.send(head + "\r\nHost: a\r\nContent-Type: application/json\r\n" + body)
+		w.Send(head + "\r\nHost: a\r\nContent-Type: application/json\r\n" + body)
 		if strings.Contains(body, "Expect") && status == 200 {
-			if got := w.head(); got != "HTTP/1.1 100 Continue\r\n\r\n" {
+			if got := w.Head(); got != "HTTP/1.1 100 Continue\r\n\r\n" {
 				t.Errorf("the client is told %q", got)
 			}
-			w.send(`{"amount":1}`)
+			w.Send(`{"amount":1}`)
 		}
-		res, got := w.answer("POST")
+		res, got := w.Answer("POST")
 		if res.StatusCode != status || !strings.Contains(got, want) {
 			t.Errorf("%s %q: %d %q, want %d %q", head, body, res.StatusCode, got, status, want)
 		}
@@ -295,9 +297,9 @@ func TestRepliesAreHeldAgainstADocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	long := `{"n":1,"pad":"` + strings.Repeat("x", 5000) + `"}`
-	peer := script(t, func(_ int, w *raw) {
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		for {
-			req, _, ok := w.request()
+			req, _, ok := w.Request()
 			if !ok {
 				return
 			}
@@ -308,24 +310,24 @@ func TestRepliesAreHeldAgainstADocument(t *testing.T) {
 			case "/long":
 				body = long
 			case "/cut":
-				w.say("HTTP/1.1 200 OK\nContent-Type: application/json\nContent-Length: 100\n\n{")
+				w.Say("HTTP/1.1 200 OK\nContent-Type: application/json\nContent-Length: 100\n\n{")
 				return
 			case "/events":
 				body, kind = "data: x\n\n", "text/event-stream"
 			}
 			if req.URL.Path == "/chunked" {
-				w.say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Type: %s\nTransfer-Encoding: chunked\n\n3\n%s\n%x\n%s\n0\n\n", kind, body[:3], len(body)-3, body[3:]))
+				w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Type: %s\nTransfer-Encoding: chunked\n\n3\n%s\n%x\n%s\n0\n\n", kind, body[:3], len(body)-3, body[3:]))
 				continue
 			}
-			w.say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Type: %s\nContent-Length: %d\n\n", kind, len(crlf(body))) + body)
+			w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Type: %s\nContent-Length: %d\n\n", kind, len(wiretest.CRLF(body))) + body)
 		}
 	})
 	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", OpenAPI: policy.OpenAPI{File: file, SkipRequests: true, ValidateResponses: true, MaxBody: 1000}}}}, peer)
 	w := g.dial()
 	f := func(path string, status int, want string) {
 		t.Helper()
-		w.send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
-		if res, got := w.answer("GET"); res.StatusCode != status || !strings.Contains(got, want) {
+		w.Send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
+		if res, got := w.Answer("GET"); res.StatusCode != status || !strings.Contains(got, want) {
 			t.Errorf("%s: %d %.100q, want %d %.100q", path, res.StatusCode, got, status, want)
 		}
 	}

@@ -8,7 +8,9 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 // Whichever of two peers is asked first says nothing; the other one answers.
@@ -33,15 +35,15 @@ func TestASlowPeerIsHedged(t *testing.T) {
 	g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{
 		Hedge: upstream.HedgeConfig{After: hub.Duration(1e6), MaxShare: 1}}}, peer(), peer())
 	w := g.dial()
-	w.earn()
+	earn(w)
 	for i := range 3 {
-		w.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
-		if res, body := w.answer("PUT"); res.StatusCode != 200 || body != "second hello" {
+		w.Send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
+		if res, body := w.Answer("PUT"); res.StatusCode != 200 || body != "second hello" {
 			t.Errorf("request %d: %d %q", i, res.StatusCode, body)
 		}
 		<-stuck
 	}
-	eventually(t, "the slow ones were let go", func() bool { return left.Load() == 3 })
+	trial.Eventually(t, "the slow ones were let go", func() bool { return left.Load() == 3 })
 	if s := g.proxy.Stats().Clusters["main"]; s.Hedges != 3 || s.Requests["2xx"] != earned+3 || s.Canceled != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -50,17 +52,17 @@ func TestASlowPeerIsHedged(t *testing.T) {
 func TestAHedgeThatFailsLeavesTheFirst(t *testing.T) {
 	release := make(chan struct{})
 	var dead atomic.Bool
-	answerOnce := func(_ int, w *raw) {
+	answerOnce := func(_ int, w *wiretest.Conn) {
 		for {
-			req, _, ok := w.request()
+			req, _, ok := w.Request()
 			switch {
 			case !ok:
 				return
 			case req.URL.Path == "/fast":
-				w.say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
+				w.Say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
 			case dead.CompareAndSwap(false, true):
 				<-release
-				w.say("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
+				w.Say("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
 			default:
 				return
 			}
@@ -68,13 +70,13 @@ func TestAHedgeThatFailsLeavesTheFirst(t *testing.T) {
 	}
 	g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{
 		Retry: upstream.RetryConfig{Attempts: 1}, Hedge: upstream.HedgeConfig{After: hub.Duration(1e6), MaxShare: 1}}},
-		script(t, answerOnce), script(t, answerOnce))
+		wiretest.Peer(t, answerOnce), wiretest.Peer(t, answerOnce))
 	w := g.dial()
-	w.earn()
-	w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	eventually(t, "the second attempt has failed", func() bool { s := g.proxy.Stats(); return s.Clusters["main"].Hedges == 1 && s.Open-s.Idle == 1 })
+	earn(w)
+	w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	trial.Eventually(t, "the second attempt has failed", func() bool { s := g.proxy.Stats(); return s.Clusters["main"].Hedges == 1 && s.Open-s.Idle == 1 })
 	close(release)
-	if res, body := w.answer("GET"); res.StatusCode != 200 || body != "ok" {
+	if res, body := w.Answer("GET"); res.StatusCode != 200 || body != "ok" {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
 }
@@ -82,10 +84,10 @@ func TestAHedgeThatFailsLeavesTheFirst(t *testing.T) {
 const earned = 20
 
 // earn makes requests that need no hedge: a share of them may be hedged later.
-func (w *raw) earn() {
-	w.t.Helper()
+func earn(w *wiretest.Conn) {
+	w.T.Helper()
 	for range earned {
-		w.send("GET /fast HTTP/1.1\r\nHost: a\r\n\r\n")
-		w.answer("GET")
+		w.Send("GET /fast HTTP/1.1\r\nHost: a\r\n\r\n")
+		w.Answer("GET")
 	}
 }

@@ -10,20 +10,22 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 // publish publishes data on channel and returns its position.
 func (g *gateway) publish(channel, data string) string {
-	g.t.Helper()
+	g.T.Helper()
 	type answer struct {
 		at  hub.Position
 		err error
 	}
 	got := make(chan answer, 1)
-	g.hub.Publish(hub.Publication{Channel: channel, Data: []byte(data)}, func(at hub.Position, err error) { got <- answer{at, err} })
+	g.Hub.Publish(hub.Publication{Channel: channel, Data: []byte(data)}, func(at hub.Position, err error) { got <- answer{at, err} })
 	a := <-got
 	if a.err != nil {
-		g.t.Fatal(a.err)
+		g.T.Fatal(a.err)
 	}
 	return a.at.String()
 }
@@ -52,7 +54,7 @@ func TestUpstreamHoldsAConnection(t *testing.T) {
 		if got, _ := c.next(); got != "hello:first" {
 			t.Fatalf("%s: got %q", name, got)
 		}
-		eventually(t, name+": the client is a subscriber", func() bool { return g.hub.Stats().Channels > 0 && g.proxy.Stats().Idle == 1 })
+		trial.Eventually(t, name+": the client is a subscriber", func() bool { return g.Hub.Stats().Channels > 0 && g.proxy.Stats().Idle == 1 })
 		if ev, err := c.r.Next(); err != nil || ev.HasData || !ev.HasID {
 			t.Errorf("%s: %+v, %v instead of where the stream stands", name, ev, err)
 		}
@@ -148,13 +150,13 @@ func TestHoldThatIsNotAllowedIsRefused(t *testing.T) {
 		t.Helper()
 		g := start(t, settings{routes: []policy.RouteConfig{holding("orders.*", "nope:**")}}, answers(t, "secret", fields...))
 		w := g.dial()
-		w.send(crlf("GET / HTTP/1.1\nHost: x\n\n"))
-		res, body := w.answer("GET")
+		w.Send(wiretest.CRLF("GET / HTTP/1.1\nHost: x\n\n"))
+		res, body := w.Answer("GET")
 		if res.StatusCode != want || strings.Contains(body, "secret") != (want == 200) {
 			t.Errorf("%q: %d %q", fields, res.StatusCode, body)
 		}
-		w.send(crlf("GET / HTTP/1.1\nHost: x\n\n")) // the connection goes on
-		if res, _ := w.answer("GET"); res.StatusCode != want {
+		w.Send(wiretest.CRLF("GET / HTTP/1.1\nHost: x\n\n")) // the connection goes on
+		if res, _ := w.Answer("GET"); res.StatusCode != want {
 			t.Errorf("%q: %d", fields, res.StatusCode)
 		}
 	}
@@ -200,8 +202,8 @@ func TestBeginningOfAHeldStreamIsBounded(t *testing.T) {
 	g := start(t, settings{routes: []policy.RouteConfig{route}},
 		answers(t, ":"+strings.Repeat("x", 100<<10)+"\n", "Grip-Hold", "stream", "Grip-Channel", "news", "Content-Type", "text/event-stream"))
 	w := g.dial()
-	w.send(crlf("GET / HTTP/1.1\nHost: x\n\n"))
-	if _, err := io.ReadAll(w.r); err == nil {
+	w.Send(wiretest.CRLF("GET / HTTP/1.1\nHost: x\n\n"))
+	if _, err := io.ReadAll(w.R); err == nil {
 		t.Error("the stream looks whole")
 	}
 	if n := g.front.Stats().HoldsRefused; n != 1 {

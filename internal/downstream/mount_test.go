@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/socket/sockettest"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
@@ -31,7 +32,7 @@ func mounted(t *testing.T, s settings) *sockettest.Front {
 		s.routes = []policy.RouteConfig{{Path: "/routed", Reply: policy.Reply{Status: 200}}}
 	}
 	g := start(t, s)
-	f.Addr, f.Hub, f.Drain = g.addr, g.hub, g.push.Drain
+	f.Addr, f.Hub, f.Drain = g.Addr, g.Hub, g.push.Drain
 	f.Panics = func() uint64 { return g.push.Stats().Panics }
 	f.Counts = func() (sockets, streams int64) {
 		for _, p := range g.push.Protocols() {
@@ -77,7 +78,7 @@ func TestManyIdleClientsOfAProtocol(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "all are there", func() bool { n, _ := f.Counts(); return n == clients })
+	trial.Eventually(t, "all are there", func() bool { n, _ := f.Counts(); return n == clients })
 	if n := runtime.NumGoroutine(); n > before+20 {
 		t.Errorf("%d goroutines, %d before %d clients", n, before, clients)
 	}
@@ -135,7 +136,7 @@ func TestStalledClientOfAProtocolIsClosed(t *testing.T) {
 	defer c.Close()
 	_ = c.(*net.TCPConn).SetReadBuffer(4 << 10)
 	fmt.Fprintf(c, "GET /test/lines?channel=one HTTP/1.1\r\nHost: a.example\r\n\r\n")
-	eventually(t, "it is there", func() bool { _, n := f.Counts(); return n == 1 })
+	trial.Eventually(t, "it is there", func() bool { _, n := f.Counts(); return n == 1 })
 	for n := int64(1); n == 1; _, n = f.Counts() {
 		f.Publish(t, "one", strings.Repeat("x", 32<<10))
 	}

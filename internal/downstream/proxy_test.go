@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 // echoServer answers with what it got: the method, the body's length and sum, in the
@@ -83,8 +84,8 @@ func passes(t *testing.T, g *gateway, method, path, version, body string) {
 	case "chunked":
 		head += "Transfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n6\r\n world\r\n0\r\nX-Trailer: 1\r\n\r\n"
 	}
-	w.send(head)
-	res, got := w.answer(method)
+	w.Send(head)
+	res, got := w.Answer(method)
 	wantBody, framing := "hello world", "11"
 	switch body {
 	case "none":
@@ -115,22 +116,22 @@ func passes(t *testing.T, g *gateway, method, path, version, body string) {
 	}
 	// The connection lives on, unless the body ended with it.
 	if untilClose := version == "HTTP/1.0" && (kept == "" || path == "/chunked" && method != "HEAD" || path == "/big" && method != "HEAD"); untilClose {
-		w.eof()
+		w.EOF()
 		return
 	}
-	w.send("GET /length HTTP/1.1\r\nHost: a\r\n\r\n")
-	if res, got := w.answer("GET"); res.StatusCode != 200 || len(got) != 30 {
+	w.Send("GET /length HTTP/1.1\r\nHost: a\r\n\r\n")
+	if res, got := w.Answer("GET"); res.StatusCode != 200 || len(got) != 30 {
 		t.Errorf("%s: the next request on the connection got %d %q", what, res.StatusCode, got)
 	}
 }
 
 func TestARequestIsForwardedInOneReading(t *testing.T) {
 	heads := make(chan string, 1)
-	peer := script(t, func(_ int, w *raw) {
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		for {
 			var b strings.Builder
 			for {
-				line, err := w.r.ReadString('\n')
+				line, err := w.R.ReadString('\n')
 				if err != nil {
 					return
 				}
@@ -140,7 +141,7 @@ func TestARequestIsForwardedInOneReading(t *testing.T) {
 				}
 			}
 			heads <- b.String()
-			w.say("HTTP/1.1 200 OK\nContent-Length: 2\nConnection: X-Hop\nX-Hop: 1\nX-End: 2\nKeep-Alive: timeout=5\n\nok")
+			w.Say("HTTP/1.1 200 OK\nContent-Length: 2\nConnection: X-Hop\nX-Hop: 1\nX-End: 2\nKeep-Alive: timeout=5\n\nok")
 		}
 	})
 	g := start(t, settings{}, peer)
@@ -148,8 +149,8 @@ func TestARequestIsForwardedInOneReading(t *testing.T) {
 		t.Helper()
 		w := g.dial()
 		defer w.Close()
-		w.send(crlf(head))
-		res, _ := w.answer("GET")
+		w.Send(wiretest.CRLF(head))
+		res, _ := w.Answer("GET")
 		got := <-heads
 		for _, s := range has {
 			if !strings.Contains(got, s) {
@@ -175,12 +176,12 @@ func TestARequestIsForwardedInOneReading(t *testing.T) {
 }
 
 func TestTrailersPassOnlyWhenWanted(t *testing.T) {
-	peer := script(t, func(_ int, w *raw) {
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		for {
-			if _, _, ok := w.request(); !ok {
+			if _, _, ok := w.Request(); !ok {
 				return
 			}
-			w.say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\nTrailer: X-Sum, Set-Cookie\n\n2\nok\n0\nX-Sum: 42\nSet-Cookie: a=b\nContent-Length: 7\n\n")
+			w.Say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\nTrailer: X-Sum, Set-Cookie\n\n2\nok\n0\nX-Sum: 42\nSet-Cookie: a=b\nContent-Length: 7\n\n")
 		}
 	})
 	g := start(t, settings{}, peer)
@@ -188,8 +189,8 @@ func TestTrailersPassOnlyWhenWanted(t *testing.T) {
 		t.Helper()
 		w := g.dial()
 		defer w.Close()
-		w.send("GET / HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n")
-		res, body := w.answer("GET")
+		w.Send("GET / HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n")
+		res, body := w.Answer("GET")
 		if got := res.Trailer.Get("X-Sum"); got != want || body != "ok" {
 			t.Errorf("with %q the trailer is %q, want %q", fields, got, want)
 		}
@@ -202,67 +203,67 @@ func TestTrailersPassOnlyWhenWanted(t *testing.T) {
 }
 
 func TestInterimReplies(t *testing.T) {
-	peer := script(t, func(_ int, w *raw) {
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		for {
-			req, err := http.ReadRequest(w.r)
+			req, err := http.ReadRequest(w.R)
 			if err != nil {
 				return
 			}
 			if req.Header.Get("Expect") != "" && req.URL.Path != "/no" {
-				w.say("HTTP/1.1 100 Continue\n\n")
+				w.Say("HTTP/1.1 100 Continue\n\n")
 			}
 			if req.URL.Path == "/no" {
-				w.say("HTTP/1.1 417 No\nContent-Length: 0\n\n")
+				w.Say("HTTP/1.1 417 No\nContent-Length: 0\n\n")
 				return
 			}
 			body, _ := io.ReadAll(req.Body)
-			w.say("HTTP/1.1 103 Early Hints\nLink: </a.css>\nConnection: X-Hop\nX-Hop: 1\n\n")
-			w.say("HTTP/1.1 100 Continue\n\n") // unasked
-			w.say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n%s", len(body), body))
+			w.Say("HTTP/1.1 103 Early Hints\nLink: </a.css>\nConnection: X-Hop\nX-Hop: 1\n\n")
+			w.Say("HTTP/1.1 100 Continue\n\n") // unasked
+			w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n%s", len(body), body))
 		}
 	})
 	g := start(t, settings{}, peer)
 	w := g.dial()
-	w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	if got := w.head(); !strings.HasPrefix(got, "HTTP/1.1 103 Early Hints\r\n") || !strings.Contains(got, "Link: </a.css>\r\n") || strings.Contains(got, "X-Hop") {
+	w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if got := w.Head(); !strings.HasPrefix(got, "HTTP/1.1 103 Early Hints\r\n") || !strings.Contains(got, "Link: </a.css>\r\n") || strings.Contains(got, "X-Hop") {
 		t.Errorf("the hint is %q", got)
 	}
-	if got := w.head(); !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") {
+	if got := w.Head(); !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") {
 		t.Errorf("after the hint comes %q", got)
 	}
 	// HTTP/1.0 knows no interim replies.
 	w = g.dial()
-	w.send("GET / HTTP/1.0\r\n\r\n")
-	if got := w.head(); !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") {
+	w.Send("GET / HTTP/1.0\r\n\r\n")
+	if got := w.Head(); !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") {
 		t.Errorf("an HTTP/1.0 client gets %q", got)
 	}
 	// The backend is asked whether it wants the body.
 	w = g.dial()
-	w.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
-	if got := w.head(); got != "HTTP/1.1 100 Continue\r\n\r\n" {
+	w.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+	if got := w.Head(); got != "HTTP/1.1 100 Continue\r\n\r\n" {
 		t.Errorf("the client is told %q", got)
 	}
-	w.send("hello")
-	w.head()                                                      // 103
-	if got := w.head(); !strings.HasPrefix(got, "HTTP/1.1 100") { // asked for, said twice
+	w.Send("hello")
+	w.Head()                                                      // 103
+	if got := w.Head(); !strings.HasPrefix(got, "HTTP/1.1 100") { // asked for, said twice
 		t.Errorf("then %q", got)
 	}
-	if res, body := w.answer("POST"); res.StatusCode != 200 || body != "hello" {
+	if res, body := w.Answer("POST"); res.StatusCode != 200 || body != "hello" {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
 	w = g.dial()
-	w.send("POST /no HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
-	if res, _ := w.answer("POST"); res.StatusCode != 417 || !res.Close {
+	w.Send("POST /no HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+	if res, _ := w.Answer("POST"); res.StatusCode != 417 || !res.Close {
 		t.Errorf("a body that nobody wants: %d, close %v", res.StatusCode, res.Close)
 	}
-	w.eof()
+	w.EOF()
 }
 
 func TestBadRepliesAre502(t *testing.T) {
 	var reply string
-	peer := script(t, func(_ int, w *raw) {
-		if _, _, ok := w.request(); ok {
-			w.say(reply)
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		if _, _, ok := w.Request(); ok {
+			w.Say(reply)
 		}
 	})
 	g := start(t, settings{cluster: upstream.Config{Retry: upstream.RetryConfig{Attempts: 1}, Outlier: upstream.OutlierConfig{Disabled: true},
@@ -272,8 +273,8 @@ func TestBadRepliesAre502(t *testing.T) {
 		reply = says
 		w := g.dial()
 		defer w.Close()
-		w.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
-		res, body := w.answer("POST")
+		w.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+		res, body := w.Answer("POST")
 		if res.StatusCode != 502 || !strings.Contains(body, `"code":502`) || strings.Contains(body, "127.0.0.1") {
 			t.Errorf("%q is answered %d %q", says, res.StatusCode, body)
 		}
@@ -295,9 +296,9 @@ func TestBadRepliesAre502(t *testing.T) {
 
 func TestACutReplyIsNotTakenForWhole(t *testing.T) {
 	var reply string
-	peer := script(t, func(_ int, w *raw) {
-		if _, _, ok := w.request(); ok {
-			w.say(reply)
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		if _, _, ok := w.Request(); ok {
+			w.Say(reply)
 		}
 	})
 	g := start(t, settings{}, peer)
@@ -306,8 +307,8 @@ func TestACutReplyIsNotTakenForWhole(t *testing.T) {
 		reply = says
 		w := g.dial()
 		defer w.Close()
-		w.send("GET / " + version + "\r\nHost: a\r\n\r\n")
-		res, err := http.ReadResponse(w.r, nil)
+		w.Send("GET / " + version + "\r\nHost: a\r\n\r\n")
+		res, err := http.ReadResponse(w.R, nil)
 		if err != nil {
 			return // reset at once
 		}
@@ -323,16 +324,16 @@ func TestACutReplyIsNotTakenForWhole(t *testing.T) {
 }
 
 func TestBodiesUntilCloseAreChunked(t *testing.T) {
-	peer := script(t, func(_ int, w *raw) {
-		if _, _, ok := w.request(); ok {
-			w.say("HTTP/1.0 200 OK\n\nall of it")
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		if _, _, ok := w.Request(); ok {
+			w.Say("HTTP/1.0 200 OK\n\nall of it")
 		}
 	})
 	g := start(t, settings{}, peer)
 	w := g.dial()
 	for range 3 {
-		w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-		res, body := w.answer("GET")
+		w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		res, body := w.Answer("GET")
 		if body != "all of it" || len(res.TransferEncoding) != 1 || res.Close {
 			t.Errorf("%q, %v, close %v", body, res.TransferEncoding, res.Close)
 		}
@@ -346,8 +347,8 @@ func TestBuiltinPathsMayBeKeptToSomeHosts(t *testing.T) {
 		t.Helper()
 		w := g.dial()
 		defer w.Close()
-		w.send("GET /healthz HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
-		if _, got := w.answer("GET"); got != want {
+		w.Send("GET /healthz HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
+		if _, got := w.Answer("GET"); got != want {
 			t.Errorf("%s: %q, want %q", host, got, want)
 		}
 	}
@@ -369,8 +370,8 @@ func TestRoutesThatAnswerThemselves(t *testing.T) {
 		t.Helper()
 		w := g.dial()
 		defer w.Close()
-		w.send(crlf(req))
-		res, got := w.answer(strings.Fields(req)[0])
+		w.Send(wiretest.CRLF(req))
+		res, got := w.Answer(strings.Fields(req)[0])
 		if res.StatusCode != status || !strings.Contains(got, body) {
 			t.Errorf("%q: %d %q, want %d %q", req, res.StatusCode, got, status, body)
 		}
@@ -386,7 +387,7 @@ func TestRoutesThatAnswerThemselves(t *testing.T) {
 	f("GET /healthz HTTP/1.1\nHost: a\n\n", 200, "ok")
 	// A body that is whole is skipped; one that is not ends the connection.
 	w := g.dial()
-	w.send("POST /hello HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET /hello HTTP/1.1\r\nHost: a\r\n\r\n")
-	w.answer("POST")
-	w.answer("GET")
+	w.Send("POST /hello HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET /hello HTTP/1.1\r\nHost: a\r\n\r\n")
+	w.Answer("POST")
+	w.Answer("GET")
 }

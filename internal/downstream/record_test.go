@@ -14,6 +14,8 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 	"github.com/weir-gateway/weir/sse"
 )
 
@@ -70,22 +72,22 @@ type listener struct {
 
 // ask sends a request and returns its stream, or the answer if that is none.
 func (g *gateway) ask(method, path, body string, header ...string) *listener {
-	g.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	g.t.Cleanup(cancel)
+	g.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), trial.Patience)
+	g.T.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, method, g.url(path), strings.NewReader(body))
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
 	res, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
-	g.t.Cleanup(func() { res.Body.Close() })
-	return &listener{g.t, res, sse.NewReader(res.Body), cancel}
+	g.T.Cleanup(func() { res.Body.Close() })
+	return &listener{g.T, res, sse.NewReader(res.Body), cancel}
 }
 
 // next returns the next event as "type:data", and where the stream stands after it.
@@ -170,7 +172,7 @@ func TestRecordedStreamIsTheUpstreamsWithOurIDs(t *testing.T) {
 	f(":")
 	last := c.ends()
 	// The clients of one loop may hear of the end before another loop does.
-	eventually(t, "204 for who has everything", func() bool {
+	trial.Eventually(t, "204 for who has everything", func() bool {
 		return g.ask("POST", "/chat", `{"q":1}`, "Last-Event-ID", last).res.StatusCode == 204
 	})
 	if n := l.calls.Load(); n != 1 {
@@ -198,7 +200,7 @@ func TestSecondIdenticalRequestAttaches(t *testing.T) {
 		if !same {
 			want = 2
 		}
-		eventually(t, name, func() bool { return l.calls.Load() == want })
+		trial.Eventually(t, name, func() bool { return l.calls.Load() == want })
 		a.leave()
 		b.leave()
 	}
@@ -364,7 +366,7 @@ func TestUpstreamOutlivesItsClientsForAWhile(t *testing.T) {
 		t.Fatal("the upstream was left at once")
 	}
 	b.leave()
-	eventually(t, "the upstream's call is canceled", func() bool { return l.gone.Load() == 1 })
+	trial.Eventually(t, "the upstream's call is canceled", func() bool { return l.gone.Load() == 1 })
 	c := g.ask("GET", url, "")
 	c.wants(0, 2)
 	if got, _ := c.next(); !strings.Contains(got, `"cause":"abandoned"`) {
@@ -384,12 +386,12 @@ func TestClientThatLeavesBeforeTheHeadLosesNothing(t *testing.T) {
 		_, _ = io.WriteString(w, "data: thought about\n\n")
 	}))
 	w := g.dial()
-	w.send(crlf("POST /chat HTTP/1.1\nHost: x\nContent-Length: 2\n\nhi"))
+	w.Send(wiretest.CRLF("POST /chat HTTP/1.1\nHost: x\nContent-Length: 2\n\nhi"))
 	<-began
 	w.Close()
 	done := make(chan *listener)
 	go func() { done <- g.ask("POST", "/chat", "hi") }()
-	eventually(t, "the first client is gone", func() bool { return g.recorder.Stats().Running == 1 && g.front.Waiting() >= 1 })
+	trial.Eventually(t, "the first client is gone", func() bool { return g.recorder.Stats().Running == 1 && g.front.Waiting() >= 1 })
 	close(answer)
 	b := <-done
 	if got, _ := b.next(); got != ":thought about" {
@@ -438,12 +440,12 @@ func TestOtherRepliesPassUnrecorded(t *testing.T) {
 		t.Errorf("%d calls, want 6", n)
 	}
 	f("/gone", 502, "")
-	eventually(t, "nothing is being recorded", func() bool { return g.recorder.Stats().Running == 0 })
+	trial.Eventually(t, "nothing is being recorded", func() bool { return g.recorder.Stats().Running == 0 })
 	// On one connection, one after the other.
 	w := g.dial()
 	for range 3 {
-		w.send(crlf("POST /json HTTP/1.1\nHost: x\nContent-Length: 2\n\nhi"))
-		if res, body := w.answer("POST"); res.StatusCode != 200 || !strings.Contains(body, `"hi"`) {
+		w.Send(wiretest.CRLF("POST /json HTTP/1.1\nHost: x\nContent-Length: 2\n\nhi"))
+		if res, body := w.Answer("POST"); res.StatusCode != 200 || !strings.Contains(body, `"hi"`) {
 			t.Errorf("%d %q", res.StatusCode, body)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 func userToken(t *testing.T, sub string) string {
@@ -105,7 +107,7 @@ func TestRecordingIsBounded(t *testing.T) {
 			}
 		}
 		c.ends()
-		eventually(t, name+": the upstream is left", func() bool { return l.gone.Load() == 1 })
+		trial.Eventually(t, name+": the upstream is left", func() bool { return l.gone.Load() == 1 })
 	}
 	many := func(l *teller) { l.tell(0, 30) }
 	f("events", "max_events", many, func(r *policy.Record) { r.MaxEvents = 20 })
@@ -132,14 +134,14 @@ func TestConcurrentRecordingsAreBounded(t *testing.T) {
 	l.say <- ""
 	l.say <- ""
 	a.ends()
-	eventually(t, "the places are free", func() bool { return g.recorder.Stats().Running == 0 })
+	trial.Eventually(t, "the places are free", func() bool { return g.recorder.Stats().Running == 0 })
 	g.ask("POST", "/chat", "3").status(200)
 }
 
 func TestSlowClientDoesNotSlowTheRecording(t *testing.T) {
 	l, g := tellerAndGateway(t)
 	w := g.dial() // reads nothing
-	w.send(crlf("POST /chat HTTP/1.1\nHost: x\nContent-Length: 1\n\nx"))
+	w.Send(wiretest.CRLF("POST /chat HTTP/1.1\nHost: x\nContent-Length: 1\n\nx"))
 	payload := strings.Repeat("y", 20<<10)
 	go func() {
 		for range 200 {
@@ -147,7 +149,7 @@ func TestSlowClientDoesNotSlowTheRecording(t *testing.T) {
 		}
 		l.say <- ""
 	}()
-	eventually(t, "the recording is whole", func() bool { return g.recorder.Stats().Whole == 1 })
+	trial.Eventually(t, "the recording is whole", func() bool { return g.recorder.Stats().Whole == 1 })
 }
 
 func TestRecordNeedsANamespaceThatKeepsSecrets(t *testing.T) {

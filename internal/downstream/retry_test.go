@@ -16,24 +16,26 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 func TestAStaleConnectionIsReplaced(t *testing.T) {
 	// Each connection answers once, as if it would live on, and ends when the next
 	// request comes.
-	peer := script(t, func(_ int, w *raw) {
-		if _, _, ok := w.request(); ok {
-			w.say("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
-			_, _, _ = w.request()
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		if _, _, ok := w.Request(); ok {
+			w.Say("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
+			_, _, _ = w.Request()
 		}
 	})
 	g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{Outlier: upstream.OutlierConfig{Disabled: true}, Breaker: upstream.BreakerConfig{Disabled: true}}}, peer)
 	w := g.dial()
 	f := func(method, body string, status int) {
 		t.Helper()
-		w.send(fmt.Sprintf("%s / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", method, len(body), body))
-		if res, _ := w.answer(method); res.StatusCode != status {
+		w.Send(fmt.Sprintf("%s / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", method, len(body), body))
+		if res, _ := w.Answer(method); res.StatusCode != status {
 			t.Errorf("%s: %d, want %d", method, res.StatusCode, status)
 		}
 	}
@@ -53,8 +55,8 @@ func TestRefusedConnectionsAreRetriedElsewhere(t *testing.T) {
 	g := start(t, settings{}, refused(t), echoServer(t), refused(t))
 	for i := range 20 {
 		w := g.dial()
-		w.send("POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
-		if res, _ := w.answer("POST"); res.StatusCode != 200 || res.Header.Get("X-Body") != "hello" {
+		w.Send("POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
+		if res, _ := w.Answer("POST"); res.StatusCode != 200 || res.Header.Get("X-Body") != "hello" {
 			t.Fatalf("request %d: %d", i, res.StatusCode)
 		}
 		_ = w.Close()
@@ -76,8 +78,8 @@ func TestStatusesAreRetried(t *testing.T) {
 	}
 	g := start(t, settings{}, peers...)
 	w := g.dial()
-	w.send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
-	if res, body := w.answer("PUT"); res.StatusCode != 200 || body != "hello" {
+	w.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+	if res, body := w.Answer("PUT"); res.StatusCode != 200 || body != "hello" {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
 }
@@ -86,8 +88,8 @@ func TestNoPeerIsA503(t *testing.T) {
 	g := start(t, settings{cluster: upstream.Config{Peers: []upstream.PeerConfig{{Address: "127.0.0.1:1", Drain: true}}}, more: nil}, refused(t))
 	for range 10 { // until the peer is out
 		w := g.dial()
-		w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-		res, body := w.answer("GET")
+		w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		res, body := w.Answer("GET")
 		_ = w.Close()
 		if res.StatusCode == 503 {
 			if res.Header.Get("Retry-After") == "" || !strings.Contains(body, `"code":503`) {
@@ -161,7 +163,7 @@ func TestRestartingABackendUnderLoadFailsNothing(t *testing.T) {
 	progress := func(n int64) {
 		t.Helper()
 		at := ok.Load()
-		eventually(t, "requests go on", func() bool { return ok.Load() >= at+n })
+		trial.Eventually(t, "requests go on", func() bool { return ok.Load() >= at+n })
 	}
 	for i := range 6 {
 		b := backends[i%2]
@@ -170,7 +172,7 @@ func TestRestartingABackendUnderLoadFailsNothing(t *testing.T) {
 		progress(200)
 		b.start()
 		// It is used again before the other one goes.
-		eventually(t, "it is asked again", func() bool { return g.asked(b.name) })
+		trial.Eventually(t, "it is asked again", func() bool { return g.asked(b.name) })
 	}
 	cancel()
 	load.Wait()
@@ -226,21 +228,21 @@ func TestWaitingForAConnectionIsBounded(t *testing.T) {
 	g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{Pool: upstream.PoolConfig{MaxPerPeer: 1, MaxPending: 1, PendingTimeout: 2e8}}},
 		backend(t, func(w http.ResponseWriter, r *http.Request) { <-release }))
 	first := g.dial()
-	first.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	eventually(t, "the connection is in use", func() bool { return g.proxy.Stats().Open == 1 })
+	first.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	trial.Eventually(t, "the connection is in use", func() bool { return g.proxy.Stats().Open == 1 })
 	second := g.dial()
-	second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	eventually(t, "the second waits", func() bool { return g.proxy.Stats().Clusters["main"].Waited == 1 })
+	second.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	trial.Eventually(t, "the second waits", func() bool { return g.proxy.Stats().Clusters["main"].Waited == 1 })
 	third := g.dial()
-	third.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	if res, _ := third.answer("GET"); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
+	third.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if res, _ := third.Answer("GET"); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
 		t.Errorf("one too many: %d", res.StatusCode)
 	}
-	if res, _ := second.answer("GET"); res.StatusCode != 503 {
+	if res, _ := second.Answer("GET"); res.StatusCode != 503 {
 		t.Errorf("who waited for too long: %d", res.StatusCode)
 	}
 	close(release)
-	if res, _ := first.answer("GET"); res.StatusCode != 200 {
+	if res, _ := first.Answer("GET"); res.StatusCode != 200 {
 		t.Errorf("the first: %d", res.StatusCode)
 	}
 	failed := g.proxy.Stats().Clusters["main"].Failed
@@ -259,13 +261,13 @@ func TestIdleConnectionsAreBoundedInNumberUseAndTime(t *testing.T) {
 			all.Go(func() {
 				w := g.dial()
 				for range 20 {
-					w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-					w.answer("GET")
+					w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+					w.Answer("GET")
 				}
 			})
 		}
 		all.Wait()
-		eventually(t, fmt.Sprintf("%+v is kept to", pool), func() bool { return want(g.proxy.Stats()) })
+		trial.Eventually(t, fmt.Sprintf("%+v is kept to", pool), func() bool { return want(g.proxy.Stats()) })
 	}
 	f(upstream.PoolConfig{MaxIdle: 2}, func(s proxy.Stats) bool { return s.Idle <= 2 && s.Idle > 0 && s.Open == s.Idle })
 	f(upstream.PoolConfig{MaxIdle: -1}, func(s proxy.Stats) bool { return s.Open == 0 && s.Clusters["main"].PoolMiss == 240 })
@@ -289,8 +291,8 @@ func TestUnixSocketPeers(t *testing.T) {
 	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Rewrite: policy.Rewrite{Host: "$upstream"}}}}, "unix:"+path)
 	w := g.dial()
 	for range 3 {
-		w.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
-		if res, body := w.answer("POST"); res.StatusCode != 200 || body != "hello" || res.Header.Get("X-Host") != "localhost" {
+		w.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
+		if res, body := w.Answer("POST"); res.StatusCode != 200 || body != "hello" || res.Header.Get("X-Host") != "localhost" {
 			t.Errorf("%d %q for host %q", res.StatusCode, body, res.Header.Get("X-Host"))
 		}
 	}
@@ -302,37 +304,37 @@ func TestUnixSocketPeers(t *testing.T) {
 func TestPeersAreToldTheClientInAProxyHeader(t *testing.T) {
 	for version, want := range map[int]string{1: "PROXY TCP4 127.0.0.1 127.0.0.1 ", 2: "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x7f\x00\x00\x01\x7f\x00\x00\x01"} {
 		starts := make(chan string, 10)
-		peer := script(t, func(_ int, w *raw) {
-			b, err := w.r.Peek(len(want))
+		peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+			b, err := w.R.Peek(len(want))
 			if err != nil {
 				return
 			}
 			starts <- string(b)
 			if version == 1 {
-				_, _ = w.r.ReadString('\n')
+				_, _ = w.R.ReadString('\n')
 			} else {
-				_, _ = w.r.Discard(28)
+				_, _ = w.R.Discard(28)
 			}
 			for {
-				if _, _, ok := w.request(); !ok {
+				if _, _, ok := w.Request(); !ok {
 					return
 				}
-				w.say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
+				w.Say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
 			}
 		})
 		g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{ProxyProtocol: version}}, peer)
 		for range 2 { // two clients share nothing, two requests of one do
 			w := g.dial()
 			for range 2 {
-				w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-				w.answer("GET")
+				w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+				w.Answer("GET")
 			}
 			if got := <-starts; got != want {
 				t.Errorf("version %d: %q, want %q", version, got, want)
 			}
 			_ = w.Close()
 		}
-		eventually(t, "connections for clients that left are closed", func() bool { return g.proxy.Stats().Open == 0 })
+		trial.Eventually(t, "connections for clients that left are closed", func() bool { return g.proxy.Stats().Open == 0 })
 		if s := g.proxy.Stats().Clusters["main"]; s.PoolMiss != 2 || s.PoolHits != 2 {
 			t.Errorf("version %d: %+v", version, s)
 		}
@@ -352,15 +354,15 @@ func TestMirrorsGetCopies(t *testing.T) {
 		routes: []policy.RouteConfig{{Cluster: "both"}},
 	}, echoServer(t))
 	w := g.dial()
-	w.send("POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
-	if res, _ := w.answer("POST"); res.StatusCode != 200 {
+	w.Send("POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+	if res, _ := w.Answer("POST"); res.StatusCode != 200 {
 		t.Errorf("%d", res.StatusCode)
 	}
 	if got := <-copies; got != "POST /length hello" {
 		t.Errorf("the copy is %q", got)
 	}
-	w.send("GET /length HTTP/1.1\r\nHost: a\r\n\r\n")
-	w.answer("GET")
+	w.Send("GET /length HTTP/1.1\r\nHost: a\r\n\r\n")
+	w.Answer("GET")
 	if got := <-copies; got != "GET /length " {
 		t.Errorf("the copy is %q", got)
 	}
@@ -370,8 +372,8 @@ func TestMirrorsGetCopies(t *testing.T) {
 // mirror that waited for the rest for ever.
 func TestUnfinishedMirrorsEndWithTheirRequest(t *testing.T) {
 	ended := make(chan struct{}, 10)
-	shadow := script(t, func(_ int, w *raw) {
-		_, _ = io.Copy(io.Discard, w.r)
+	shadow := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		_, _ = io.Copy(io.Discard, w.R)
 		ended <- struct{}{}
 	})
 	g := start(t, settings{
@@ -381,12 +383,12 @@ func TestUnfinishedMirrorsEndWithTheirRequest(t *testing.T) {
 	}, echoServer(t))
 	for _, rest := range []string{"", "zz\r\n"} { // the client leaves, or breaks HTTP
 		w := g.dial()
-		w.send("POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
-		eventually(t, "the copy is on its way", func() bool { return g.proxy.Stats().Open == 2 })
-		w.send(rest)
+		w.Send("POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+		trial.Eventually(t, "the copy is on its way", func() bool { return g.proxy.Stats().Open == 2 })
+		w.Send(rest)
 		_ = w.Close()
 		<-ended
-		eventually(t, "nothing is left", func() bool { return g.proxy.Stats().Open == 0 })
+		trial.Eventually(t, "nothing is left", func() bool { return g.proxy.Stats().Open == 0 })
 	}
 }
 
@@ -400,17 +402,17 @@ func TestReloadsChangeNothingUnderWay(t *testing.T) {
 		_, _ = io.WriteString(w, "backend")
 	}))
 	w := g.dial()
-	w.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+	w.Send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-asked
 	for i := range 1000 {
 		g.route(policy.RouteConfig{Reply: policy.Reply{Status: 200, Body: fmt.Sprint(i)}})
 	}
 	close(release)
-	if _, body := w.answer("GET"); body != "backend" {
+	if _, body := w.Answer("GET"); body != "backend" {
 		t.Errorf("the request under way: %q", body)
 	}
-	w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	if _, body := w.answer("GET"); body != "999" {
+	w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if _, body := w.Answer("GET"); body != "999" {
 		t.Errorf("the next on its connection: %q", body)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 // recorder is a backend that keeps every byte it gets, and answers whatever ends
@@ -21,7 +22,7 @@ type recorder struct {
 }
 
 func (r *recorder) start(t *testing.T) string {
-	return script(t, func(_ int, w *raw) {
+	return wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		buf, tail := make([]byte, 64<<10), []byte(nil)
 		for {
 			n, err := w.Conn.Read(buf)
@@ -33,7 +34,7 @@ func (r *recorder) start(t *testing.T) string {
 			}
 			tail = append(tail, buf[:n]...)
 			if bytes.HasSuffix(tail, []byte("\r\n\r\n")) || bytes.HasSuffix(tail, []byte("hello")) {
-				w.say("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
+				w.Say("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
 				tail = nil
 			}
 		}
@@ -59,19 +60,19 @@ func TestNothingIsSmuggledToABackend(t *testing.T) {
 		t.Helper()
 		for _, split := range []bool{false, true} {
 			w := g.dial()
-			request := crlf(head) + payload + hidden
+			request := wiretest.CRLF(head) + payload + hidden
 			if split {
-				half := len(crlf(head)) / 2
-				w.send(request[:half])
+				half := len(wiretest.CRLF(head)) / 2
+				w.Send(request[:half])
 				request = request[half:]
 			}
 			_, _ = io.WriteString(w, request)
-			res, err := http.ReadResponse(w.r, nil)
+			res, err := http.ReadResponse(w.R, nil)
 			if err != nil || res.StatusCode < 400 || !res.Close {
 				t.Errorf("%q: %v, %v; want a refusal and the end", head, res, err)
 			} else {
 				_, _ = io.Copy(io.Discard, res.Body)
-				if rest, _ := io.ReadAll(w.r); len(rest) > 0 {
+				if rest, _ := io.ReadAll(w.R); len(rest) > 0 {
 					t.Errorf("%q: after the refusal comes %q", head, rest)
 				}
 			}
@@ -114,8 +115,8 @@ func TestWhatIsForwardedHasOneForm(t *testing.T) {
 		t.Helper()
 		w := g.dial()
 		defer w.Close()
-		w.send(crlf(head) + payload)
-		if res, _ := w.answer("POST"); res.StatusCode != 200 {
+		w.Send(wiretest.CRLF(head) + payload)
+		if res, _ := w.Answer("POST"); res.StatusCode != 200 {
 			t.Errorf("%q: %d", head, res.StatusCode)
 			return
 		}

@@ -15,18 +15,20 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 // However a request and its reply are split into reads, what arrives is the same.
 func TestAnySplitGivesTheSame(t *testing.T) {
-	reply := crlf("HTTP/1.1 103 Early\nLink: a\n\nHTTP/1.1 200 OK\nTransfer-Encoding: chunked\nX-A: b\n\n5\nhello\n6;x\n world\n0\nX-T: 1\n\n")
-	request := crlf("POST /a?b HTTP/1.1\nHost: a\nTE: trailers\nConnection: TE\nTransfer-Encoding: chunked\n\n3\nabc\n4\ndefg\n0\nX: y\n\n")
+	reply := wiretest.CRLF("HTTP/1.1 103 Early\nLink: a\n\nHTTP/1.1 200 OK\nTransfer-Encoding: chunked\nX-A: b\n\n5\nhello\n6;x\n world\n0\nX-T: 1\n\n")
+	request := wiretest.CRLF("POST /a?b HTTP/1.1\nHost: a\nTE: trailers\nConnection: TE\nTransfer-Encoding: chunked\n\n3\nabc\n4\ndefg\n0\nX: y\n\n")
 	var cut atomic.Int64
 	arrived := make(chan string, 1)
-	peer := script(t, func(_ int, w *raw) {
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		for {
-			req, err := http.ReadRequest(w.r)
+			req, err := http.ReadRequest(w.R)
 			if err != nil {
 				return
 			}
@@ -45,8 +47,8 @@ func TestAnySplitGivesTheSame(t *testing.T) {
 		cut.Store(int64(n))
 		w := g.dial()
 		pieces(w, request, min(n, len(request)))
-		hint := w.head()
-		res, body := w.answer("POST")
+		hint := w.Head()
+		res, body := w.Answer("POST")
 		res.Header.Del("Date")
 		got := fmt.Sprint(hint, res.StatusCode, res.Header, res.TransferEncoding, body, res.Trailer, <-arrived)
 		if want == "" {
@@ -63,7 +65,7 @@ func TestAnySplitGivesTheSame(t *testing.T) {
 }
 
 // pieces writes s in two pieces, which the other side most likely reads apart.
-func pieces(w *raw, s string, cut int) {
+func pieces(w *wiretest.Conn, s string, cut int) {
 	_ = w.Conn.(*net.TCPConn).SetNoDelay(true)
 	_, _ = io.WriteString(w, s[:cut])
 	time.Sleep(300 * time.Microsecond) // for the reader to read; nothing depends on it
@@ -93,20 +95,20 @@ func TestAStormMixesNothingUp(t *testing.T) {
 	if whole.Load() < 50 {
 		t.Errorf("only %d answers were whole", whole.Load())
 	}
-	eventually(t, "nothing is in use", func() bool { s := g.proxy.Stats(); return s.Open == s.Idle && g.front.Waiting() == 0 })
+	trial.Eventually(t, "nothing is in use", func() bool { s := g.proxy.Stats(); return s.Open == s.Idle && g.front.Waiting() == 0 })
 }
 
 // stormPeer answers with the request's id and body, and breaks now and then.
 func stormPeer(t *testing.T) string {
-	return script(t, func(n int, w *raw) {
+	return wiretest.Peer(t, func(n int, w *wiretest.Conn) {
 		r := rand.New(rand.NewPCG(uint64(n), 3))
 		for {
-			req, err := http.ReadRequest(w.r)
+			req, err := http.ReadRequest(w.R)
 			if err != nil || r.IntN(40) == 0 {
 				return
 			}
 			if r.IntN(20) == 0 { // early, and the body is not wanted
-				w.say("HTTP/1.1 413 No\nContent-Length: 0\n\n")
+				w.Say("HTTP/1.1 413 No\nContent-Length: 0\n\n")
 				return
 			}
 			body, err := io.ReadAll(req.Body)
@@ -116,34 +118,34 @@ func stormPeer(t *testing.T) string {
 			text := req.Header.Get("X-Id") + " " + string(body)
 			switch r.IntN(6) {
 			case 0:
-				w.say("HTTP/1.1 200 OK\nConnection: close\n\n" + text)
+				w.Say("HTTP/1.1 200 OK\nConnection: close\n\n" + text)
 				return
 			case 1:
-				w.say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n", len(text)+10) + text) // cut
+				w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n", len(text)+10) + text) // cut
 				return
 			case 2:
-				w.say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n" + fmt.Sprintf("%x\n%s\n", len(text), text))
+				w.Say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n" + fmt.Sprintf("%x\n%s\n", len(text), text))
 				if r.IntN(3) == 0 {
 					return // cut
 				}
-				w.say("0\n\n")
+				w.Say("0\n\n")
 			case 3:
-				w.say("HTTP/1.1 503 No\nContent-Length: 2\n\nno")
+				w.Say("HTTP/1.1 503 No\nContent-Length: 2\n\nno")
 			default:
-				w.say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n", len(text)) + text)
+				w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n", len(text)) + text)
 			}
 		}
 	})
 }
 
 func stormClient(t *testing.T, g *gateway, r *rand.Rand, id int, whole *atomic.Int64) {
-	c, err := net.Dial("tcp", g.addr)
+	c, err := net.Dial("tcp", g.Addr)
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	defer c.Close()
-	w := rawConn(t, c)
+	w := wiretest.On(t, c)
 	for seq := range 1 + r.IntN(12) {
 		name := fmt.Sprintf("%d-%d", id, seq)
 		method := []string{"GET", "PUT", "POST"}[r.IntN(3)]
@@ -175,7 +177,7 @@ func stormClient(t *testing.T, g *gateway, r *rand.Rand, id int, whole *atomic.I
 		if r.IntN(15) == 0 {
 			return // vanishes before the answer
 		}
-		res, err := http.ReadResponse(w.r, &http.Request{Method: method})
+		res, err := http.ReadResponse(w.R, &http.Request{Method: method})
 		if err != nil {
 			return
 		}

@@ -17,7 +17,9 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 func TestServerSentEventsPassAtOnce(t *testing.T) {
@@ -51,19 +53,19 @@ func TestServerSentEventsPassAtOnce(t *testing.T) {
 
 // wsPeer is a backend that switches protocols and then echoes bytes, in upper case.
 func wsPeer(t *testing.T) string {
-	return script(t, func(_ int, w *raw) {
-		req, err := http.ReadRequest(w.r)
+	return wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		req, err := http.ReadRequest(w.R)
 		if err != nil {
 			return
 		}
 		if req.Header.Get("Upgrade") != "websocket" || req.Header.Get("Connection") != "Upgrade" {
-			w.say("HTTP/1.1 426 Upgrade Required\nContent-Length: 0\n\n")
+			w.Say("HTTP/1.1 426 Upgrade Required\nContent-Length: 0\n\n")
 			return
 		}
-		w.say("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\nSec-WebSocket-Accept: " + req.Header.Get("Sec-WebSocket-Key") + "\n\nfirst")
+		w.Say("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\nSec-WebSocket-Accept: " + req.Header.Get("Sec-WebSocket-Key") + "\n\nfirst")
 		buf := make([]byte, 4096)
 		for {
-			n, err := w.r.Read(buf)
+			n, err := w.R.Read(buf)
 			if n > 0 {
 				_, _ = w.Write(bytes.ToUpper(buf[:n]))
 			}
@@ -80,8 +82,8 @@ const upgradeFields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocke
 func TestUpgradesBecomeTunnels(t *testing.T) {
 	g := start(t, settings{}, wsPeer(t))
 	w := g.dial()
-	w.send("GET /chat HTTP/1.1\r\nHost: a\r\n" + upgradeFields + "\r\nearly ") // before the 101
-	head := w.head()
+	w.Send("GET /chat HTTP/1.1\r\nHost: a\r\n" + upgradeFields + "\r\nearly ") // before the 101
+	head := w.Head()
 	for _, s := range []string{"HTTP/1.1 101 ", "\r\nConnection: Upgrade\r\n", "\r\nUpgrade: websocket\r\n", "\r\nSec-WebSocket-Accept: abc\r\n"} {
 		if !strings.Contains(head, s) {
 			t.Errorf("the head %q has no %q", head, s)
@@ -90,20 +92,20 @@ func TestUpgradesBecomeTunnels(t *testing.T) {
 	want := func(s string) {
 		t.Helper()
 		got := make([]byte, len(s))
-		if _, err := io.ReadFull(w.r, got); err != nil || string(got) != s {
+		if _, err := io.ReadFull(w.R, got); err != nil || string(got) != s {
 			t.Fatalf("%q, %v, want %q", got, err, s)
 		}
 	}
 	want("firstEARLY ")
 	for i := range 20 {
-		w.send(fmt.Sprintf("frame %d ", i))
+		w.Send(fmt.Sprintf("frame %d ", i))
 		want(fmt.Sprintf("FRAME %d ", i))
 	}
-	eventually(t, "the tunnel is counted", func() bool { return g.proxy.Stats().Tunnels == 1 })
+	trial.Eventually(t, "the tunnel is counted", func() bool { return g.proxy.Stats().Tunnels == 1 })
 	_ = w.Conn.(*net.TCPConn).CloseWrite() // half: the other side answers still
 	want("bye")
-	w.eof()
-	eventually(t, "the tunnel is gone", func() bool { s := g.proxy.Stats(); return s.Tunnels == 0 && s.Open == 0 })
+	w.EOF()
+	trial.Eventually(t, "the tunnel is gone", func() bool { s := g.proxy.Stats(); return s.Tunnels == 0 && s.Open == 0 })
 }
 
 func TestOnlyKnownUpgradesPass(t *testing.T) {
@@ -112,8 +114,8 @@ func TestOnlyKnownUpgradesPass(t *testing.T) {
 		t.Helper()
 		w := g.dial()
 		defer w.Close()
-		w.send(head)
-		if res, _ := w.answer("GET"); res.StatusCode != status {
+		w.Send(head)
+		if res, _ := w.Answer("GET"); res.StatusCode != status {
 			t.Errorf("%q: %d, want %d", head, res.StatusCode, status)
 		}
 	}
@@ -125,20 +127,20 @@ func TestOnlyKnownUpgradesPass(t *testing.T) {
 
 func TestATunnelHoldsBoundedMemory(t *testing.T) {
 	took := make(chan int64, 1)
-	peer := script(t, func(_ int, w *raw) {
-		if _, err := http.ReadRequest(w.r); err != nil {
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		if _, err := http.ReadRequest(w.R); err != nil {
 			return
 		}
-		w.say("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\n\n")
+		w.Say("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\n\n")
 		<-took // and reads nothing until then
-		n, _ := io.Copy(io.Discard, w.r)
+		n, _ := io.Copy(io.Discard, w.R)
 		took <- n
 	})
 	g := start(t, settings{}, peer)
 	w := g.dial()
-	w.send("GET / HTTP/1.1\r\nHost: a\r\n" + upgradeFields + "\r\n")
-	w.head()
-	sent := w.fill()
+	w.Send("GET / HTTP/1.1\r\nHost: a\r\n" + upgradeFields + "\r\n")
+	w.Head()
+	sent := fill(w)
 	if sent > 32<<20 {
 		t.Errorf("%d bytes went in, and nothing out", sent)
 	}
@@ -150,8 +152,8 @@ func TestATunnelHoldsBoundedMemory(t *testing.T) {
 }
 
 // fill writes until nothing more is taken for a while, and returns how much was.
-func (w *raw) fill() (sent int64) {
-	w.t.Helper()
+func fill(w *wiretest.Conn) (sent int64) {
+	w.T.Helper()
 	b := bytes.Repeat([]byte("0123456789abcdef"), 1<<12)
 	for {
 		_ = w.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
@@ -161,31 +163,31 @@ func (w *raw) fill() (sent int64) {
 			break
 		}
 		if sent > 256<<20 {
-			w.t.Fatal("there is no end to what is taken")
+			w.T.Fatal("there is no end to what is taken")
 		}
 	}
-	_ = w.SetWriteDeadline(time.Now().Add(patience))
+	_ = w.SetWriteDeadline(time.Now().Add(trial.Patience))
 	return sent
 }
 
 func TestASlowBackendHoldsTheClientBack(t *testing.T) {
 	read := make(chan struct{})
 	got := make(chan int64, 1)
-	peer := script(t, func(_ int, w *raw) {
-		req, err := http.ReadRequest(w.r)
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		req, err := http.ReadRequest(w.R)
 		if err != nil {
 			return
 		}
 		<-read
 		n, _ := io.Copy(io.Discard, req.Body)
 		got <- n
-		w.say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
+		w.Say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
 	})
 	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Limits: policy.Limits{MaxBody: -1}}}}, peer)
 	const total = 1 << 30
 	w := g.dial()
-	w.send(fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", total))
-	sent := w.fill()
+	w.Send(fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", total))
+	sent := fill(w)
 	if sent > 32<<20 {
 		t.Errorf("%d bytes went in, and nothing out", sent)
 	}
@@ -209,12 +211,12 @@ func heap() uint64 {
 func TestASlowClientHoldsTheBackendBack(t *testing.T) {
 	var wrote atomic.Int64
 	gone := make(chan struct{})
-	peer := script(t, func(_ int, w *raw) {
-		if _, _, ok := w.request(); !ok {
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		if _, _, ok := w.Request(); !ok {
 			return
 		}
 		defer close(gone)
-		w.say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n")
+		w.Say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n")
 		piece := []byte("10000\r\n" + strings.Repeat("x", 1<<16) + "\r\n")
 		for {
 			n, err := w.Write(piece)
@@ -226,19 +228,19 @@ func TestASlowClientHoldsTheBackendBack(t *testing.T) {
 	})
 	g := start(t, settings{}, peer)
 	w := g.dial()
-	w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	w.head()
+	w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	w.Head()
 	settled := func() bool {
 		n := wrote.Load()
 		time.Sleep(200 * time.Millisecond) // a rate is measured, nothing is waited for
 		return wrote.Load() == n
 	}
-	eventually(t, "the backend is held back", settled)
+	trial.Eventually(t, "the backend is held back", settled)
 	if n := wrote.Load(); n > 32<<20 {
 		t.Errorf("the backend could write %d bytes", n)
 	}
 	before := wrote.Load()
-	if _, err := io.CopyN(io.Discard, w.r, before+1<<20); err != nil {
+	if _, err := io.CopyN(io.Discard, w.R, before+1<<20); err != nil {
 		t.Fatal(err)
 	}
 	if wrote.Load() <= before {
@@ -256,22 +258,22 @@ func TestAClientThatVanishesCancels(t *testing.T) {
 		close(gone)
 	}))
 	w := g.dial()
-	w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-asked
 	_ = w.Close()
 	<-gone
-	eventually(t, "it is counted", func() bool { return g.proxy.Stats().Clusters["main"].Canceled == 1 })
+	trial.Eventually(t, "it is counted", func() bool { return g.proxy.Stats().Clusters["main"].Canceled == 1 })
 }
 
 func TestAHalfClosedClientIsAnsweredIfConfigured(t *testing.T) {
 	g := start(t, settings{front: downstream.Config{HalfClose: true}}, echoServer(t))
 	w := g.dial()
-	w.send("GET /length HTTP/1.1\r\nHost: a\r\n\r\n")
+	w.Send("GET /length HTTP/1.1\r\nHost: a\r\n\r\n")
 	_ = w.Conn.(*net.TCPConn).CloseWrite()
-	if res, body := w.answer("GET"); res.StatusCode != 200 || len(body) != 30 {
+	if res, body := w.Answer("GET"); res.StatusCode != 200 || len(body) != 30 {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
-	w.eof()
+	w.EOF()
 }
 
 func TestPipelinedAnswersComeInOrder(t *testing.T) {
@@ -290,7 +292,7 @@ func TestPipelinedAnswersComeInOrder(t *testing.T) {
 		fmt.Fprintf(&all, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", p)
 	}
 	w := g.dial()
-	w.send(all.String())
+	w.Send(all.String())
 	for i, p := range paths {
 		want := p
 		switch p {
@@ -302,7 +304,7 @@ func TestPipelinedAnswersComeInOrder(t *testing.T) {
 		if i == 1 {
 			close(release)
 		}
-		if _, body := w.answer("GET"); body != want {
+		if _, body := w.Answer("GET"); body != want {
 			t.Errorf("answer %d is %q, want %q", i, body, want)
 		}
 	}
@@ -312,15 +314,15 @@ func TestPipelinedRepliesLeaveInOneWrite(t *testing.T) {
 	g := start(t, settings{loops: eventloop.Config{Loops: 1}, routes: []policy.RouteConfig{{Reply: policy.Reply{Status: 200, Body: "x"}}}})
 	w := g.dial()
 	one := "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-	w.send(one)
-	w.answer("GET")
+	w.Send(one)
+	w.Answer("GET")
 	before := g.loops.Loops()[0].Stats()
-	w.send(strings.Repeat(one, 16))
+	w.Send(strings.Repeat(one, 16))
 	for range 16 {
-		w.answer("GET")
+		w.Answer("GET")
 	}
 	var after eventloop.Stats
-	eventually(t, "the loop has counted", func() bool { after = g.loops.Loops()[0].Stats(); return after.Reads > before.Reads })
+	trial.Eventually(t, "the loop has counted", func() bool { after = g.loops.Loops()[0].Stats(); return after.Reads > before.Reads })
 	if reads, sends := after.Reads-before.Reads, after.Sends-before.Sends; sends > reads {
 		t.Errorf("%d reads were answered in %d writes", reads, sends)
 	}
@@ -332,8 +334,8 @@ func TestBodiesAreCountedWhileTheyStream(t *testing.T) {
 		t.Helper()
 		w := g.dial()
 		defer w.Close()
-		w.send("POST /length HTTP/1.1\r\nHost: a\r\n" + head + "\r\n" + body)
-		if res, _ := w.answer("POST"); res.StatusCode != status {
+		w.Send("POST /length HTTP/1.1\r\nHost: a\r\n" + head + "\r\n" + body)
+		if res, _ := w.Answer("POST"); res.StatusCode != status {
 			t.Errorf("%q: %d, want %d", head, res.StatusCode, status)
 		}
 	}
@@ -347,30 +349,30 @@ func TestBodiesAreCountedWhileTheyStream(t *testing.T) {
 }
 
 func TestAnEarlyReplyComesWhileTheBodyIsSent(t *testing.T) {
-	peer := script(t, func(_ int, w *raw) {
-		if _, err := http.ReadRequest(w.r); err != nil {
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		if _, err := http.ReadRequest(w.R); err != nil {
 			return
 		}
-		w.say("HTTP/1.1 401 Unauthorized\nContent-Length: 3\n\nno!")
-		_, _ = io.Copy(io.Discard, w.r)
+		w.Say("HTTP/1.1 401 Unauthorized\nContent-Length: 3\n\nno!")
+		_, _ = io.Copy(io.Discard, w.R)
 	})
 	g := start(t, settings{}, peer)
 	w := g.dial()
-	w.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nsome of it")
-	res, body := w.answer("POST")
+	w.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nsome of it")
+	res, body := w.Answer("POST")
 	if res.StatusCode != 401 || body != "no!" || !res.Close {
 		t.Errorf("%d %q, close %v", res.StatusCode, body, res.Close)
 	}
-	w.eof()
+	w.EOF()
 }
 
 func TestBothDirectionsStreamAtOnce(t *testing.T) {
-	peer := script(t, func(_ int, w *raw) {
-		req, err := http.ReadRequest(w.r)
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		req, err := http.ReadRequest(w.R)
 		if err != nil {
 			return
 		}
-		w.say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n")
+		w.Say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n")
 		buf := make([]byte, 1024)
 		for {
 			n, err := req.Body.Read(buf)
@@ -381,12 +383,12 @@ func TestBothDirectionsStreamAtOnce(t *testing.T) {
 				break
 			}
 		}
-		w.say("0\n\n")
+		w.Say("0\n\n")
 	})
 	g := start(t, settings{}, peer)
 	w := g.dial()
-	w.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
-	res, err := http.ReadResponse(w.r, nil)
+	w.Send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+	res, err := http.ReadResponse(w.R, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -397,11 +399,11 @@ func TestBothDirectionsStreamAtOnce(t *testing.T) {
 		}
 		switch s {
 		case "hello":
-			w.send("5\r\nworld\r\n")
+			w.Send("5\r\nworld\r\n")
 		case "world":
-			w.send("5\r\nagain\r\n")
+			w.Send("5\r\nagain\r\n")
 		default:
-			w.send("0\r\n\r\n")
+			w.Send("0\r\n\r\n")
 		}
 	}
 	if rest, err := io.ReadAll(res.Body); err != nil || len(rest) > 0 {
@@ -410,11 +412,11 @@ func TestBothDirectionsStreamAtOnce(t *testing.T) {
 }
 
 func TestTimeouts(t *testing.T) {
-	silent := script(t, func(_ int, w *raw) { _, _ = io.Copy(io.Discard, w.r) })
-	halting := script(t, func(_ int, w *raw) {
-		if _, _, ok := w.request(); ok {
-			w.say("HTTP/1.1 200 OK\nContent-Length: 10\n\nhalf")
-			_, _ = io.Copy(io.Discard, w.r)
+	silent := wiretest.Peer(t, func(_ int, w *wiretest.Conn) { _, _ = io.Copy(io.Discard, w.R) })
+	halting := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		if _, _, ok := w.Request(); ok {
+			w.Say("HTTP/1.1 200 OK\nContent-Length: 10\n\nhalf")
+			_, _ = io.Copy(io.Discard, w.R)
 		}
 	})
 	refusing := refused(t)
@@ -436,8 +438,8 @@ func TestTimeouts(t *testing.T) {
 		t.Helper()
 		w := g.dial()
 		defer w.Close()
-		w.send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
-		res, err := http.ReadResponse(w.r, nil)
+		w.Send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
+		res, err := http.ReadResponse(w.R, nil)
 		if err != nil || res.StatusCode != status {
 			t.Fatalf("%s: %v, %v, want %d", path, res, err, status)
 		}
@@ -457,17 +459,17 @@ func TestTimeouts(t *testing.T) {
 
 func TestASlowBodyEndsItsRequest(t *testing.T) {
 	asked, gone := make(chan struct{}), make(chan struct{})
-	peer := script(t, func(_ int, w *raw) {
-		_ = w.head()
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
+		_ = w.Head()
 		close(asked)
-		_, _ = io.Copy(io.Discard, w.r)
+		_, _ = io.Copy(io.Discard, w.R)
 		close(gone)
 	})
 	g := start(t, settings{front: downstream.Config{BodyTimeout: 2e8}}, peer)
 	w := g.dial()
-	w.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nsome")
+	w.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nsome")
 	<-asked
-	if res, _ := w.answer("POST"); res.StatusCode != 408 || !res.Close {
+	if res, _ := w.Answer("POST"); res.StatusCode != 408 || !res.Close {
 		t.Errorf("%d, close %v", res.StatusCode, res.Close)
 	}
 	<-gone
@@ -475,14 +477,14 @@ func TestASlowBodyEndsItsRequest(t *testing.T) {
 
 func TestAPeerThatTakesNothingIsGivenUp(t *testing.T) {
 	over := make(chan struct{})
-	peer := script(t, func(_ int, w *raw) { <-over })
+	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) { <-over })
 	g := start(t, settings{
 		cluster: upstream.Config{Retry: upstream.RetryConfig{Attempts: 1}, Timeouts: upstream.TimeoutConfig{Write: 3e8}},
 		routes:  []policy.RouteConfig{{Cluster: "main", Limits: policy.Limits{MaxBody: -1}}}}, peer)
 	w := g.dial()
-	w.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
+	w.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
 	go func() { _, _ = io.CopyN(w.Conn, zeros{}, 100_000_000) }()
-	if res, _ := w.answer("POST"); res.StatusCode != 504 {
+	if res, _ := w.Answer("POST"); res.StatusCode != 504 {
 		t.Errorf("%d", res.StatusCode)
 	}
 	close(over)
@@ -496,10 +498,10 @@ func TestAPeerThatTakesNothingIsGivenUp(t *testing.T) {
 func TestAPauseInTheBodyIsNotThePeers(t *testing.T) {
 	g := start(t, settings{cluster: upstream.Config{Timeouts: upstream.TimeoutConfig{Write: 1e8, FirstByte: 1e8}}}, echoServer(t))
 	w := g.dial()
-	w.send("POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello")
+	w.Send("POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello")
 	time.Sleep(500 * time.Millisecond) // longer than both
-	w.send("world")
-	if res, _ := w.answer("POST"); res.StatusCode != 200 || res.Header.Get("X-Body") != "helloworld" {
+	w.Send("world")
+	if res, _ := w.Answer("POST"); res.StatusCode != 200 || res.Header.Get("X-Body") != "helloworld" {
 		t.Errorf("%d %q", res.StatusCode, res.Header.Get("X-Body"))
 	}
 }
