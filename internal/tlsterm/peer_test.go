@@ -253,6 +253,13 @@ func TestBrokenRecordsAreRefused(t *testing.T) {
 	f(v12, "17 KB in a record", alertRecordOverflow, func(p *peer) []byte { return p.r.seal(nil, typeData, make([]byte, 17000)) })
 	f(v13, "17 KB in a record", alertRecordOverflow, func(p *peer) []byte { return p.r.seal(nil, typeData, make([]byte, 17000)) })
 	f(v13, "1 byte too much in a record", alertRecordOverflow, func(p *peer) []byte { return p.r.seal(nil, typeData, make([]byte, maxPlaintext+1)) })
+	f(v13, "padding beyond a record's limit", alertRecordOverflow, func(p *peer) []byte {
+		return p.r.seal(nil, 0, append([]byte("x\x17"), make([]byte, maxPlaintext-1)...))
+	})
+	f(v13, "an empty alert", alertUnexpectedMessage, func(p *peer) []byte { return p.r.seal(nil, typeAlert, nil) })
+	f(v13, "a key update that says it is long", alertDecodeError, func(p *peer) []byte {
+		return p.r.seal(nil, typeHandshake, []byte{keyUpdate, 0, 0, 2, 0, 0})
+	})
 	f(v13, "a bare record", alertUnexpectedMessage, func(*peer) []byte { return []byte{20, 3, 3, 0, 1, 1} })
 	f(v13, "no type", alertUnexpectedMessage, func(p *peer) []byte { return p.r.seal(nil, 0, nil) })
 	f(v13, "an empty handshake record", alertUnexpectedMessage, func(p *peer) []byte { return p.r.seal(nil, typeHandshake, nil) })

@@ -266,14 +266,18 @@ func (r *records) decrypt(rec []byte) (typ uint8, data []byte, err error) {
 		return 0, nil, &recordError{alertBadRecordMAC, "a record that does not decrypt"}
 	}
 	h.seq++
+	most := maxPlaintext
+	if s.v13 {
+		most++ // the type; padding does not change the limit (RFC 8446 §5.4)
+	}
+	if len(data) > most {
+		return 0, nil, &recordError{alertRecordOverflow, fmt.Sprintf("%d bytes in a record", len(data))}
+	}
 	typ = rec[0]
 	if s.v13 {
 		if typ, data = innerType(data); typ == 0 {
 			return 0, nil, &recordError{alertUnexpectedMessage, "a record without a type"}
 		}
-	}
-	if len(data) > maxPlaintext {
-		return 0, nil, &recordError{alertRecordOverflow, fmt.Sprintf("%d bytes in a record", len(data))}
 	}
 	return typ, data, nil
 }
@@ -297,6 +301,8 @@ func (r *records) noData() error {
 
 func (r *records) alert(b []byte) error {
 	switch {
+	case len(b) == 0 && r.suite.v13: // §5.4
+		return &recordError{alertUnexpectedMessage, "an empty alert"}
 	case len(b) != 2:
 		return &recordError{alertDecodeError, "an alert of a wrong length"}
 	case b[1] == alertCloseNotify:
@@ -314,20 +320,20 @@ func (r *records) handshakeMessage(b []byte, asked *bool) error {
 	if len(b) == 0 {
 		return &recordError{alertUnexpectedMessage, "an empty handshake record"}
 	}
-	if int(r.messageLen)+len(b) > keyUpdateLen {
-		return &recordError{alertUnexpectedMessage, "a handshake message after the handshake"}
-	}
-	r.messageLen += uint8(copy(r.message[r.messageLen:], b))
+	n := copy(r.message[r.messageLen:], b)
+	r.messageLen += uint8(n)
 	if err := r.noData(); err != nil {
 		return err
 	}
 	switch m := r.message[:r.messageLen]; {
 	case m[0] != keyUpdate:
 		return &recordError{alertUnexpectedMessage, "a handshake message after the handshake"}
+	case len(m) >= 4 && (m[1] != 0 || m[2] != 0 || m[3] != 1):
+		return &recordError{alertDecodeError, "a key update of a wrong length"}
+	case n < len(b):
+		return &recordError{alertUnexpectedMessage, "something behind a key update"}
 	case len(m) < keyUpdateLen:
 		return nil
-	case m[1] != 0 || m[2] != 0 || m[3] != 1:
-		return &recordError{alertDecodeError, "a key update of a wrong length"}
 	case m[4] > updateRequested:
 		return &recordError{alertIllegalParameter, "a key update of an unknown kind"}
 	default:
