@@ -2,6 +2,8 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
+	"runtime"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -19,11 +21,13 @@ import (
 //
 // zstd: each event is a frame of its own (RFC 8878 §3.1).
 type compressor struct {
-	zstd *zstd.Encoder // EncodeAll may be called by any goroutine
+	// EncodeAll may be called by any goroutine. There is an encoder for each that can
+	// run, made at first use, so that no loop waits for another's.
+	zstd *zstd.Encoder
 }
 
 func newCompressor() (*compressor, error) {
-	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(runtime.GOMAXPROCS(0)),
 		zstd.WithWindowSize(64<<10), zstd.WithLowerEncoderMem(true))
 	if err != nil {
 		return nil, err
@@ -73,6 +77,33 @@ func appendStored(dst, plain []byte) []byte {
 // appendZstd appends plain as one frame.
 func (c *compressor) appendZstd(dst, plain []byte) []byte { return c.zstd.EncodeAll(plain, dst) }
 
+// appendZstdStored appends plain as one frame of raw blocks (RFC 8878 §3.1.1), whose
+// window is its content.
+func appendZstdStored(dst, plain []byte) []byte {
+	const single, size2, size4, last, maxBlock = 1 << 5, 1 << 6, 2 << 6, 1, 128 << 10
+	dst = append(dst, 0x28, 0xb5, 0x2f, 0xfd)
+	switch n := len(plain); {
+	case n < 256:
+		dst = append(dst, single, byte(n))
+	case n < 256+1<<16:
+		dst = binary.LittleEndian.AppendUint16(append(dst, single|size2), uint16(n-256))
+	default:
+		dst = binary.LittleEndian.AppendUint32(append(dst, single|size4), uint32(n))
+	}
+	for {
+		n := min(len(plain), maxBlock)
+		head := n << 3
+		if n == len(plain) {
+			head |= last
+		}
+		dst = append(dst, byte(head), byte(head>>8), byte(head>>16))
+		dst = append(dst, plain[:n]...)
+		if plain = plain[n:]; len(plain) == 0 {
+			return dst
+		}
+	}
+}
+
 // appendDeflateFrame appends a text frame with payload compressed for itself
 // (RFC 7692), or as it is if that is shorter.
 func appendDeflateFrame(dst, payload []byte) []byte {
@@ -117,9 +148,11 @@ func ChooseCoding(accept []byte) Coding {
 
 // refused reports whether the weight among params is zero.
 func refused(params []byte) bool {
-	q, ok := bytes.CutPrefix(bytes.TrimSpace(params), []byte("q="))
-	if !ok {
-		return false
+	for param := range bytes.SplitSeq(params, []byte(";")) {
+		name, q, ok := bytes.Cut(param, []byte("="))
+		if ok && bytes.EqualFold(bytes.TrimSpace(name), []byte("q")) {
+			return len(bytes.Trim(bytes.TrimSpace(q), "0.")) == 0
+		}
 	}
-	return len(bytes.Trim(q, "0.")) == 0
+	return false
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -133,6 +134,58 @@ func TestChooseCoding(t *testing.T) {
 	f("gzip;q=0.0, zstd;q=0", Plain)
 	f("gzip; q=0.5", Gzip)
 	f("zstd;q=0, Gzip", Gzip)
+	f("gzip;Q=0", Plain)
+	f("gzip ;\tq=0.000 ,zstd; Q=0.0", Plain)
+	f("gzip;level=1;q=0", Plain)
+	f("gzip;q=0.001", Gzip)
+	f("gzip;q=1.0;", Gzip)
+	f("x-gzip", Gzip)
+	f("gzip2, zstd2, azstd", Plain)
 	f("br", Plain)
 	f("*", Plain)
+}
+
+// What is a connection's own goes uncompressed: it costs no compressor.
+func TestStoredZstdFramesAreFrames(t *testing.T) {
+	f, err := NewFormats(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	plain := bytes.Repeat([]byte("data: weir\n\n"), 1<<20/12)
+	for _, n := range []int{0, 1, 254, 255, 256, 257, 1000, 65_535, 65_536, 65_791, 65_792, 128<<10 - 1, 128 << 10, 128<<10 + 1, 256 << 10, len(plain)} {
+		b := f.Encode(Zstd, []byte("before"), plain[:n], false)[len("before"):]
+		got, err := d.DecodeAll(b, nil)
+		if err != nil || !bytes.Equal(got, plain[:n]) {
+			t.Errorf("%d bytes: %d decoded, %v", n, len(got), err)
+		}
+		if most := n + 9 + 3*(1+n/(128<<10)); len(b) > most || len(b) < n {
+			t.Errorf("%d bytes became %d, want them as they are and at most %d", n, len(b), most)
+		}
+	}
+}
+
+// Loops compress at the same time.
+func TestZstdIsForEveryGoroutineAtOnce(t *testing.T) {
+	c, err := newCompressor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev := testEvents(5)[1]
+	want := c.appendZstd(nil, ev)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 50 {
+				if got := c.appendZstd(nil, ev); !bytes.Equal(got, want) {
+					t.Error("the same event became another frame")
+				}
+			}
+		})
+	}
+	all.Wait()
 }

@@ -129,8 +129,10 @@ func (f *Formats) Encode(c Coding, dst, text []byte, compress bool) []byte {
 	switch {
 	case c == Plain:
 		return append(dst, text...)
-	case c == Zstd:
+	case c == Zstd && compress:
 		return f.compressor.appendZstd(dst, text)
+	case c == Zstd:
+		return appendZstdStored(dst, text)
 	case compress:
 		return f.compressor.appendGzip(dst, text)
 	default:
