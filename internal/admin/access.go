@@ -1,15 +1,19 @@
 package admin
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/limit"
 )
 
 // access decides who comes in.
@@ -18,25 +22,51 @@ type access struct {
 	token, read [sha256.Size]byte
 	asks, reads bool
 
+	base     time.Time
+	guesses  *limit.Table // by address
+	quota    limit.Quota
+	bodyTime time.Duration // how long a body may take
+
 	mu       sync.Mutex
 	sessions map[[sha256.Size]byte]time.Time // when they end, by digest of the cookie
-	failures int                             // since window began
-	window   time.Time
 }
 
 const (
 	cookieName  = "weir_admin"
 	sessionTime = 12 * time.Hour
 	maxSessions = 256
-	// maxFailures a minute, over all: then everyone who shows a wrong token waits.
-	maxFailures = 30
+	// maxGuesses may come from an address at once, and so many a minute in the long run:
+	// beyond that no token that it shows is looked at, the right one included. Of IPv6 the
+	// first 64 bits count.
+	maxGuesses = 30
+	// maxGuessers is how many addresses are remembered.
+	maxGuessers = 4096
+	// maxToken is how long what is shown may be.
+	maxToken = 1 << 10
 )
 
 func newAccess(token, read string) *access {
 	return &access{
 		token: sha256.Sum256([]byte(token)), read: sha256.Sum256([]byte(read)), asks: token != "", reads: read != "",
-		sessions: map[[sha256.Size]byte]time.Time{},
+		sessions: map[[sha256.Size]byte]time.Time{}, base: time.Now(), guesses: limit.NewTable(maxGuessers),
+		quota: limit.Rate{PerSecond: maxGuesses / 60.0, Burst: maxGuesses}.Quota(), bodyTime: 30 * time.Second,
 	}
+}
+
+// proven is what a connection has shown last that was right. Its requests come one after
+// the other.
+type proven struct {
+	digest [sha256.Size]byte
+	length int
+	as     role
+}
+
+type provenKey struct{}
+
+// remember gives every connection its proven: who was let in goes on while others guess
+// from the same address.
+func remember(ctx context.Context, _ net.Conn) context.Context {
+	return context.WithValue(ctx, provenKey{}, &proven{})
 }
 
 // A role is what one may do.
@@ -48,50 +78,74 @@ const (
 	operator
 )
 
-// roleOf returns what the sender of r may do; tried is false when it showed nothing.
-func (a *access) roleOf(r *http.Request, now time.Time) (as role, tried bool) {
+// roleOf returns what the sender of r may do. With wait, it has guessed too often, and
+// what it shows is not looked at until then.
+func (a *access) roleOf(r *http.Request, now time.Time) (as role, wait time.Duration) {
 	if !a.asks {
-		return operator, false
+		return operator, 0
 	}
 	if c, err := r.Cookie(cookieName); err == nil && a.session(c.Value, now) {
-		return operator, true
+		return operator, 0
 	}
 	shown, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
 		_, shown, ok = r.BasicAuth()
 	}
 	if !ok {
-		return stranger, false
+		return stranger, 0
 	}
-	return a.judge(shown), true
+	return a.tried(r, shown)
+}
+
+// tried judges what r shows, unless its address has guessed too often.
+func (a *access) tried(r *http.Request, shown string) (as role, wait time.Duration) {
+	p, _ := r.Context().Value(provenKey{}).(*proven)
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+	key := a.guesses.KeyAddr(0, peer.Addr(), 0)
+	// The token is taken before it is known whether it is needed: many guesses at a time
+	// are not more guesses.
+	if wait, ok := a.guesses.Take(key, a.quota, int64(time.Since(a.base))); !ok {
+		if p != nil && p.as != stranger && p.length == len(shown) {
+			if d := sha256.Sum256([]byte(shown)); subtle.ConstantTimeCompare(d[:], p.digest[:]) == 1 {
+				return p.as, 0
+			}
+		}
+		return stranger, wait
+	}
+	if len(shown) > maxToken {
+		return stranger, 0
+	}
+	as, digest := a.judge(shown)
+	if as != stranger {
+		a.guesses.Give(key, a.quota)
+		if p != nil {
+			*p = proven{digest, len(shown), as}
+		}
+	}
+	return as, 0
 }
 
 // judge tells what a token allows, in a time that does not depend on it.
-func (a *access) judge(shown string) role {
-	d := sha256.Sum256([]byte(shown))
+func (a *access) judge(shown string) (as role, d [sha256.Size]byte) {
+	d = sha256.Sum256([]byte(shown))
 	all := subtle.ConstantTimeCompare(d[:], a.token[:])
 	some := subtle.ConstantTimeCompare(d[:], a.read[:])
 	switch {
 	case all == 1:
-		return operator
+		return operator, d
 	case some == 1 && a.reads:
-		return reader
+		return reader, d
 	}
-	return stranger
+	return stranger, d
 }
 
-// tooMany counts a failure and reports whether there are too many to go on.
-func (a *access) tooMany(now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if now.Sub(a.window) >= time.Minute {
-		a.window, a.failures = now, 0
-	}
-	a.failures++
-	return a.failures > maxFailures
-}
+// cookieLength is that of rand.Text.
+const cookieLength = 26
 
 func (a *access) session(cookie string, now time.Time) bool {
+	if len(cookie) != cookieLength {
+		return false
+	}
 	d := sha256.Sum256([]byte(cookie))
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,16 +197,14 @@ func (a *access) guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		now := time.Now()
-		as, tried := a.roleOf(r, now)
+		as, wait := a.roleOf(r, time.Now())
 		switch {
+		case wait > 0:
+			tooMany(w, wait)
 		case as == operator, as == reader && forReaders(r):
 			next.ServeHTTP(w, r)
 		case as == reader:
 			writeError(w, http.StatusForbidden, "the read token is not for this")
-		case tried && a.tooMany(now):
-			w.Header().Set("Retry-After", "60")
-			writeError(w, http.StatusTooManyRequests, "too many wrong tokens, wait a minute")
 		case r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html"):
 			http.Redirect(w, r, "/login", http.StatusSeeOther)
 		default:
@@ -161,6 +213,18 @@ func (a *access) guard(next http.Handler) http.Handler {
 		}
 	})
 }
+
+// tooMany answers who has guessed too often: with what is there already, for they are many.
+func tooMany(w http.ResponseWriter, wait time.Duration) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Retry-After", strconv.FormatInt(limit.RetryAfter(wait), 10))
+	w.WriteHeader(http.StatusTooManyRequests)
+	_, _ = w.Write(tooManyBody) // the client may be gone
+}
+
+var tooManyBody = []byte(`{"error":{"code":429,"message":"too many wrong tokens from this address: tokens are not looked at before Retry-After"}}` + "\n")
 
 const loginPage = `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -188,14 +252,18 @@ func (a *access) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, 8<<10)
-	now := time.Now()
+	shown := r.PostFormValue("token")
+	as, wait := operator, time.Duration(0)
+	if a.asks {
+		as, wait = a.tried(r, shown)
+	}
 	switch {
-	case !a.asks, a.judge(r.PostFormValue("token")) == operator:
-		http.SetCookie(w, a.begin(now, r.TLS != nil))
+	case as == operator:
+		http.SetCookie(w, a.begin(time.Now(), r.TLS != nil))
 		http.Redirect(w, r, "/", http.StatusSeeOther)
-	case a.tooMany(now):
-		w.Header().Set("Retry-After", "60")
-		page(http.StatusTooManyRequests, "Too many wrong tokens. Wait a minute.")
+	case wait > 0:
+		w.Header().Set("Retry-After", strconv.FormatInt(limit.RetryAfter(wait), 10))
+		page(http.StatusTooManyRequests, "Too many wrong tokens from your address. Wait a minute.")
 	default:
 		page(http.StatusForbidden, "That is not the admin token.")
 	}
@@ -213,7 +281,7 @@ const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; 
 
 // sameOrigin keeps web pages of others away: a browser says where a page is from, and a
 // name that a page made resolve to this machine shows in Host.
-func sameOrigin(next http.Handler) http.Handler {
+func (a *access) sameOrigin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -222,6 +290,9 @@ func sameOrigin(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		if r.ContentLength != 0 { // who sends a body may not take for ever
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.bodyTime)) // every connection here has one
+		}
 		switch {
 		case !hostFits(r):
 			writeError(w, http.StatusForbidden, "reach it as localhost or by its address: the name in Host could be anyone's")

@@ -79,6 +79,7 @@ type Server struct {
 	listener net.Listener
 	http     *http.Server
 	stop     context.CancelFunc // ends streams
+	access   *access
 }
 
 // Listen opens cfg.Listen and prepares to serve src there.
@@ -97,11 +98,12 @@ func Listen(cfg Config, src Sources, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin listener: %w", err)
 	}
+	a := newAccess(token, string(cfg.ReadToken))
 	streams, stop := context.WithCancel(context.Background())
-	return &Server{listener: l, stop: stop, http: &http.Server{
-		Handler: handler(src, newAccess(token, string(cfg.ReadToken))), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
-		BaseContext: func(net.Listener) context.Context { return streams },
-		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	return &Server{listener: l, stop: stop, access: a, http: &http.Server{
+		Handler: handler(src, a), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
+		BaseContext: func(net.Listener) context.Context { return streams }, ConnContext: remember,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
 }
 

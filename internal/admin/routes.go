@@ -33,12 +33,12 @@ func (src *Sources) endpoints(a *access) []endpoint {
 	return []endpoint{
 		{"GET /metrics", metrics.ServeHTTP, "Prometheus metrics: text, or protobuf with native histograms where these are on.", nil},
 		{"GET /debug/vars", src.vars, "The snapshot and memory, in the form of Go's expvar.", nil},
-		{"GET /debug/pprof/", pprof.Index, "Profiles.", nil},
+		{"GET /debug/pprof/", timed(pprof.Index), "Profiles: `?seconds=` for the difference over them, at most 300.", nil},
 		{"GET /debug/pprof/cmdline", pprof.Cmdline, "The command line.", nil},
-		{"GET /debug/pprof/profile", pprof.Profile, "A processor profile: `?seconds=`.", nil},
+		{"GET /debug/pprof/profile", timed(pprof.Profile), "A processor profile: `?seconds=`, at most 300.", nil},
 		{"GET /debug/pprof/symbol", pprof.Symbol, "Names of program counters.", nil},
 		{"POST /debug/pprof/symbol", pprof.Symbol, "The same, with the counters in the body.", nil},
-		{"GET /debug/pprof/trace", pprof.Trace, "An execution trace: `?seconds=`.", nil},
+		{"GET /debug/pprof/trace", timed(pprof.Trace), "An execution trace: `?seconds=`, at most 300.", nil},
 		{"GET /api/info", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Info()) }, "Which program this is and how it is set up.", nil},
 		{"GET /api/snapshot", src.snapshot, "Everything the dashboard shows, now.", Snapshot{}},
 		{"GET /api/live", src.Live.ServeHTTP, "Server-sent events: a snapshot a few times a second (`admin.live_rate`), the data of each event is what /api/snapshot answers with a shorter `heat_maps`. While nobody listens none is made.", nil},
@@ -74,10 +74,10 @@ func handler(src Sources, a *access) http.Handler {
 	})
 	if src.Page == nil {
 		mux.HandleFunc("GET /{$}", src.index(a))
-		return sameOrigin(a.guard(mux))
+		return a.sameOrigin(a.guard(mux))
 	}
 	files := http.FileServerFS(src.Page)
-	return sameOrigin(a.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return a.sameOrigin(a.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isPage(r.URL.Path) {
 			mux.ServeHTTP(w, r)
 			return
@@ -112,10 +112,24 @@ const (
 	maxConnections = 10_000
 	maxMessages    = 200
 	maxBody        = 2 << 20
+
+	maxSeconds = 300
 )
 
-// limit reads the query's limit, and answers for one that is none.
-func limit(w http.ResponseWriter, r *http.Request, normal, most int) (int, bool) {
+// timed refuses profiles that would run for very long: only one of a kind can at a time.
+func timed(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s := r.URL.Query().Get("seconds")
+		if n, err := strconv.ParseFloat(s, 64); s != "" && (err != nil || !(n >= 0 && n <= maxSeconds)) {
+			writeError(w, http.StatusBadRequest, fmt.Sprintf("seconds: %.40q is not within 0..%d", s, maxSeconds))
+			return
+		}
+		serve(w, r)
+	}
+}
+
+// limitOf reads the query's limit, and answers for one that is none.
+func limitOf(w http.ResponseWriter, r *http.Request, normal, most int) (int, bool) {
 	s := r.URL.Query().Get("limit")
 	if s == "" {
 		return normal, true
@@ -162,7 +176,7 @@ func (src *Sources) connections(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	n, ok := limit(w, r, 100, maxConnections)
+	n, ok := limitOf(w, r, 100, maxConnections)
 	if !ok {
 		return
 	}
@@ -200,7 +214,7 @@ func (src *Sources) channels(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	n, ok := limit(w, r, 100, maxConnections)
+	n, ok := limitOf(w, r, 100, maxConnections)
 	if !ok {
 		return
 	}
@@ -208,16 +222,14 @@ func (src *Sources) channels(w http.ResponseWriter, r *http.Request) {
 }
 
 func (src *Sources) messages(w http.ResponseWriter, r *http.Request) {
-	if n, ok := limit(w, r, 20, maxMessages); ok {
+	if n, ok := limitOf(w, r, 20, maxMessages); ok {
 		answer(w, http.StatusOK)(src.Messages(r.Context(), r.PathValue("name"), n))
 	}
 }
 
 // body reads a request's body, and answers for one that is too long or takes too long.
 func body(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(30 * time.Second)) // every connection here has one
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	defer func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }() // sameOrigin's: what follows may take longer
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		status := http.StatusBadRequest
