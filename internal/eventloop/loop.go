@@ -29,6 +29,10 @@ import (
 // A Loop owns connections. Methods are for its goroutine only unless they say
 // otherwise.
 type Loop struct {
+	// Local is for whoever gives the loop its work, who sets it before the loop runs: what
+	// is found by it need not be kept for every connection. The loop does not look at it.
+	Local any
+
 	// Fixed at New.
 	id     int
 	poller poller.Poller

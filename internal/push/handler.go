@@ -13,7 +13,7 @@ func (t *transport) Data(c *eventloop.Conn, b []byte) int {
 	if t.flags&isSocket == 0 || t.deaf() {
 		return len(b) // a stream's client has nothing more to say
 	}
-	t.lastRead = t.lane.loop.Now()
+	t.hear()
 	p := t.takeParser()
 	defer t.putParser(p)
 	used := 0
@@ -21,8 +21,8 @@ func (t *transport) Data(c *eventloop.Conn, b []byte) int {
 		ev, n, ok, err := p.Next(b[used:])
 		used += n
 		if err != nil {
-			t.lane.push.counters.clientErrors.Add(1)
-			t.lane.push.log.Debug("websocket protocol error", "conn", c.ID(), "peer", c.Peer(), "err", err)
+			t.lane().push.counters.clientErrors.Add(1)
+			t.lane().push.log.Debug("websocket protocol error", "conn", c.ID(), "peer", c.Peer(), "err", err)
 			t.Close(protocolCode(err))
 			break
 		}
@@ -79,25 +79,29 @@ func (l *Lane) lentFor(maxMessage int) uint8 {
 }
 
 func (t *transport) takeParser() *websocket.Parser {
-	if t.parser != nil {
-		return t.parser
+	if t.more != nil && t.more.parser != nil {
+		return t.more.parser
 	}
-	return &t.lane.parsers[t.limits].parser
+	return &t.lane().parsers[t.limits].parser
 }
 
 // putParser keeps p for the transport if it is in the middle of something.
 func (t *transport) putParser(p *websocket.Parser) {
+	own := t.more != nil && t.more.parser == p
 	switch {
-	case t.deaf():
-		p.Reset()
-		t.parser = nil
-	case p.Idle():
-		t.parser = nil
-	case p != t.parser:
-		own := *p
+	case t.deaf(), p.Idle():
+		if t.deaf() {
+			p.Reset()
+		}
+		if t.more != nil {
+			t.more.parser = nil
+			t.tidy()
+		}
+	case !own:
+		kept := *p
 		*p = websocket.Parser{}
-		p.Init(websocket.ParserOptions{Limits: &t.lane.parsers[t.limits].limits})
-		t.parser = &own
+		p.Init(websocket.ParserOptions{Limits: &t.lane().parsers[t.limits].limits})
+		t.extra().parser = &kept
 	}
 }
 
@@ -148,7 +152,7 @@ func (t *transport) goAway() {
 		return
 	}
 	t.flags |= askedToGo
-	t.lane.push.counters.sentAway.Add(1)
+	t.lane().push.counters.sentAway.Add(1)
 	t.enter()
 	defer t.exit()
 	t.session.Drain()
@@ -156,11 +160,11 @@ func (t *transport) goAway() {
 
 // Closed implements eventloop.Handler.
 func (t *transport) Closed(c *eventloop.Conn, err error) {
-	t.lane.push.log.Debug("session closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
+	t.lane().push.log.Debug("session closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
 	t.flags |= isGone
 	t.tally(-1)
-	if t.parser != nil {
-		t.parser.Reset()
+	if t.more != nil && t.more.parser != nil {
+		t.more.parser.Reset()
 	}
 	t.endSubscriptions()
 	if t.calls == 0 {
@@ -170,7 +174,7 @@ func (t *transport) Closed(c *eventloop.Conn, err error) {
 
 // numbers implements lagging.
 func (t *transport) numbers() Lag {
-	g := Lag{Transport: "stream", Protocol: t.lane.push.protocols[t.protocol].name, Bytes: t.conn.Unsent(), Kernel: t.conn.UnsentKernel()}
+	g := Lag{Transport: "stream", Protocol: t.lane().push.protocols[t.protocol].name, Bytes: t.conn.Unsent(), Kernel: t.conn.UnsentKernel()}
 	if t.flags&isSocket != 0 {
 		g.Transport = "websocket"
 	}
@@ -180,10 +184,11 @@ func (t *transport) numbers() Lag {
 // describe implements lagging.
 func (t *transport) describe(g Lag) Lag {
 	g = describe(g, t.conn)
-	for s := &t.first; s != nil; s = s.next {
-		if s.sub != nil {
-			g.Channels = append(g.Channels, s.sub.Channels()...)
-		}
+	if t.sub != nil {
+		g.Channels = append(g.Channels, t.sub.Channels()...)
+	}
+	for s := t.subs(); s != nil; s = s.next {
+		g.Channels = append(g.Channels, s.sub.Channels()...)
 	}
 	if id, ok := t.session.(socket.Identified); ok {
 		t.enter()

@@ -192,6 +192,7 @@ func New(cfg Config, f *wire.Formats, h *hub.Hub, loops []*eventloop.Loop, log *
 		lane := &Lane{push: p, loop: l, shard: h.NewShard(l.Wake)}
 		lane.parser.Init(websocket.ParserOptions{Limits: &p.limits})
 		lane.deflateParser.Init(websocket.ParserOptions{Limits: &p.limits, Deflate: true})
+		l.Local = lane
 		l.OnTick(lane.run)
 		p.lanes = append(p.lanes, lane)
 	}

@@ -95,7 +95,7 @@ func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket
 	}
 	l.head = b
 	c.Write(b)
-	t := &transport{lane: l, conn: c, lastRead: l.loop.Now(), flags: isSocket, protocol: o.Protocol, limits: l.lentFor(o.MaxMessage)}
+	t := &transport{conn: c, flags: isSocket, protocol: o.Protocol, limits: l.lentFor(o.MaxMessage)}
 	t.start(open)
 }
 
@@ -122,7 +122,7 @@ func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket
 	l := p.Lane(c)
 	l.head = appendStreamHead(l.head[:0], o.ContentType, o.Fields)
 	c.Write(l.head)
-	t := &transport{lane: l, conn: c, lastRead: l.loop.Now(), protocol: o.Protocol}
+	t := &transport{conn: c, protocol: o.Protocol}
 	t.start(open)
 }
 

@@ -15,22 +15,74 @@ import (
 )
 
 // transport carries a protocol's session on a loop's connection: a WebSocket, or the
-// body of an answer. There is one per client: 96 bytes, which is a size class.
+// body of an answer. There is one per client: 64 bytes, which is a size class.
 type transport struct {
-	lane    *Lane
 	conn    *eventloop.Conn
 	session socket.Session // nil until it was opened
-	// parser is the transport's own while a message is incomplete; nil otherwise.
-	parser *websocket.Parser
-	// first is its first subscription, unless sub is nil, and the others are linked to it.
-	first subscription
-	// lastRead is when the client was last heard of, on the loop's clock.
-	lastRead int64
-	flags    transportFlags
+	// sub and sink are its first subscription, unless sub is nil; see first.
+	sub  *hub.Subscriber
+	sink hub.Sink
+	// more is what few have; nil then.
+	more *transportMore
+	// heard is when the client was last heard of, in units that wrap around: see hear.
+	heard uint32
+	flags transportFlags
 	// calls counts the calls of the session that have not returned.
 	calls    uint8
 	protocol uint8 // of Push.protocols
 	limits   uint8 // of Lane.parsers
+}
+
+// transportMore is the part of a transport that few have.
+type transportMore struct {
+	// parser is the transport's own while a message is incomplete; nil otherwise.
+	parser *websocket.Parser
+	// subs are the subscriptions after the first, linked to each other.
+	subs *subscription
+}
+
+// lane returns the lane of its loop.
+func (t *transport) lane() *Lane { return t.conn.Loop().Local.(*Lane) }
+
+// hearUnit is what heard counts: 17 ms, which wrap around after two years.
+const hearUnit = 24
+
+// hear notes that the client is heard of now.
+func (t *transport) hear() { t.heard = heardAt(t.Now()) }
+
+// LastRead implements socket.Transport.
+func (t *transport) LastRead() int64 { return readAt(t.heard, t.Now()) }
+
+// heardAt rounds now up: what a client says after a question is never taken for older
+// than that. readAt is the way back, for what was heard in the year before now.
+func heardAt(now int64) uint32 { return uint32(now>>hearUnit) + 1 }
+
+func readAt(heard uint32, now int64) int64 {
+	ago := int64(int32(uint32(now>>hearUnit) - heard))
+	return min((now>>hearUnit-ago)<<hearUnit, now)
+}
+
+// subs returns the first of the subscriptions after the first.
+func (t *transport) subs() *subscription {
+	if t.more == nil {
+		return nil
+	}
+	return t.more.subs
+}
+
+// extra returns t.more, made if it is not there.
+func (t *transport) extra() *transportMore {
+	if t.more == nil {
+		t.more = &transportMore{}
+	}
+	return t.more
+}
+
+// tidy lets more go when there is nothing in it.
+func (t *transport) tidy() {
+	if t.more != nil && *t.more == (transportMore{}) {
+		t.more = nil
+	}
 }
 
 type transportFlags uint8
@@ -51,13 +103,23 @@ var (
 	_ lagging           = (*transport)(nil)
 )
 
-// subscription is a sink of the session's. It keeps a panic from the hub.
+// subscription is a sink of the session's, after the first.
 type subscription struct {
 	t    *transport
 	sub  *hub.Subscriber
 	sink hub.Sink // nil: it has ended
 	next *subscription
 }
+
+// first is a transport as its own first subscription, which costs nothing that way.
+type first transport
+
+var (
+	_ hub.Sink      = (*subscription)(nil)
+	_ hub.EventSink = (*subscription)(nil)
+	_ hub.Sink      = (*first)(nil)
+	_ hub.EventSink = (*first)(nil)
+)
 
 // enter comes before every call of the session, exit is deferred. A panic ends this
 // client. A connection that is closed during a call is told of after it.
@@ -73,7 +135,7 @@ func (t *transport) exit() {
 }
 
 func (t *transport) panicked(r any) {
-	p := t.lane.push
+	p := t.lane().push
 	p.counters.panics.Add(1)
 	p.log.Error("panic in a session", "protocol", p.protocols[t.protocol].name, "conn", t.conn.ID(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 	t.Close(codeInternal, "internal error")
@@ -99,9 +161,10 @@ func (t *transport) start(open func(socket.Transport) socket.Session) {
 	t.conn.SetHandler(t)
 	t.tally(1)
 	t.conn.SetTimer(0)
-	if t.lane.drainEnd != 0 {
+	if t.lane().drainEnd != 0 {
 		t.SetTimer(0)
 	}
+	t.hear()
 	t.enter()
 	defer t.exit()
 	t.session = open(t)
@@ -109,7 +172,7 @@ func (t *transport) start(open func(socket.Transport) socket.Session) {
 
 // tally counts the client in, or out.
 func (t *transport) tally(n int64) {
-	p := t.lane.push
+	p := t.lane().push
 	p.protocols[t.protocol].gauge(t.flags&isSocket != 0).Add(n)
 	if t.flags&isSocket != 0 {
 		p.counters.ws.Add(n)
@@ -121,7 +184,7 @@ func (t *transport) tally(n int64) {
 // Send implements socket.Transport. What a client of several subscriptions gets in one
 // tick leaves together.
 func (t *transport) Send(b []byte) {
-	if t.first.next != nil {
+	if t.subs() != nil {
 		t.conn.Queue(b)
 		return
 	}
@@ -137,9 +200,6 @@ func (t *transport) Ping() {
 		t.Send(ping)
 	}
 }
-
-// LastRead implements socket.Transport.
-func (t *transport) LastRead() int64 { return t.lastRead }
 
 // Stalled implements socket.Transport.
 func (t *transport) Stalled() bool { return t.conn.Stalled() }
@@ -174,8 +234,8 @@ func (t *transport) SetTimer(d time.Duration) {
 	}
 	t.flags &^= drainsNext
 	next := int64(d)
-	if end := t.lane.drainEnd; end != 0 && t.flags&askedToGo == 0 {
-		moment := rand.Int64N(max(end-t.lane.loop.Now(), 1)) + 1
+	if end := t.lane().drainEnd; end != 0 && t.flags&askedToGo == 0 {
+		moment := rand.Int64N(max(end-t.lane().loop.Now(), 1)) + 1
 		if next <= 0 || moment < next {
 			t.flags |= drainsNext
 			next = moment
@@ -185,7 +245,7 @@ func (t *transport) SetTimer(d time.Duration) {
 }
 
 // Now implements socket.Transport.
-func (t *transport) Now() int64 { return t.lane.loop.Now() }
+func (t *transport) Now() int64 { return t.conn.Loop().Now() }
 
 // Peer implements socket.Transport.
 func (t *transport) Peer() netip.AddrPort { return t.conn.Peer() }
@@ -195,7 +255,7 @@ func (t *transport) ID() uint64 { return t.conn.ID() }
 
 // Post implements socket.Transport.
 func (t *transport) Post(f func()) {
-	t.lane.loop.Post(func() {
+	t.lane().loop.Post(func() {
 		t.enter()
 		defer t.exit()
 		f()
@@ -207,8 +267,8 @@ func (t *transport) Do(work func(ctx context.Context), then func()) bool {
 	if t.flags&(saidGoodbye|isGone) != 0 {
 		return true // nobody waits for it
 	}
-	return t.lane.push.do(work, func() {
-		t.lane.loop.Post(func() {
+	return t.lane().push.do(work, func() {
+		t.lane().loop.Post(func() {
 			if t.flags&(saidGoodbye|isGone) != 0 {
 				return
 			}
@@ -221,7 +281,7 @@ func (t *transport) Do(work func(ctx context.Context), then func()) bool {
 
 // Publish implements socket.Transport.
 func (t *transport) Publish(p hub.Publication, done func(hub.Position, error)) {
-	t.lane.push.PublishFor(t.conn, p, func(at hub.Position, err error) {
+	t.lane().push.PublishFor(t.conn, p, func(at hub.Position, err error) {
 		if t.flags&(saidGoodbye|isGone) != 0 {
 			return
 		}
@@ -236,13 +296,13 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 	if t.flags&(saidGoodbye|isGone) != 0 {
 		return hub.ErrClosed
 	}
-	if t.lane.push.turnsAway(t.lane, &opt) {
+	if t.lane().push.turnsAway(t.lane(), &opt) {
 		return hub.ErrOverloaded
 	}
 	g := t.link(s, sink)
-	t.lane.enter()
-	defer t.lane.exit()
-	err := t.lane.shard.Subscribe(s, g, opt)
+	t.lane().enter()
+	defer t.lane().exit()
+	err := t.lane().shard.Subscribe(s, g, opt)
 	if err != nil {
 		t.unlink(s)
 	}
@@ -252,30 +312,34 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 // Unsubscribe implements socket.Transport.
 func (t *transport) Unsubscribe(s *hub.Subscriber) {
 	if t.unlink(s) {
-		t.lane.shard.Unsubscribe(s)
+		t.lane().shard.Unsubscribe(s)
 	}
 }
 
-// link makes the subscription of s.
-func (t *transport) link(s *hub.Subscriber, sink hub.Sink) *subscription {
-	g := &t.first
-	if g.sub != nil {
-		g = &subscription{next: t.first.next}
-		t.first.next = g
+// link makes the subscription of s and returns the sink for the hub.
+func (t *transport) link(s *hub.Subscriber, sink hub.Sink) hub.Sink {
+	if t.sub == nil {
+		t.sub, t.sink = s, sink
+		return (*first)(t)
 	}
-	g.t, g.sub, g.sink = t, s, sink
+	g := &subscription{t: t, sub: s, sink: sink, next: t.subs()}
+	t.extra().subs = g
 	return g
 }
 
 // unlink takes s off the list and mutes its sink. It reports whether it was there.
 func (t *transport) unlink(s *hub.Subscriber) bool {
-	if t.first.sub == s {
-		t.first.sub, t.first.sink = nil, nil
+	if t.sub == s {
+		t.sub, t.sink = nil, nil
 		return true
 	}
-	for at := &t.first.next; *at != nil; at = &(*at).next {
+	if t.more == nil {
+		return false
+	}
+	for at := &t.more.subs; *at != nil; at = &(*at).next {
 		if g := *at; g.sub == s {
 			*at, g.sink = g.next, nil
+			t.tidy()
 			return true
 		}
 	}
@@ -283,69 +347,89 @@ func (t *transport) unlink(s *hub.Subscriber) bool {
 }
 
 func (t *transport) endSubscriptions() {
-	for g := &t.first; g != nil; g = g.next {
-		if g.sink = nil; g.sub != nil {
-			t.lane.shard.Unsubscribe(g.sub)
-			g.sub = nil
-		}
+	shard := t.lane().shard
+	if sub := t.sub; sub != nil {
+		t.sub, t.sink = nil, nil
+		shard.Unsubscribe(sub)
 	}
-	t.first.next = nil
-}
-
-// live reports whether the sink is called. Who was told goodbye gets no more.
-func (g *subscription) live() bool { return g.sink != nil && g.t.flags&(saidGoodbye|isGone) == 0 }
-
-// Start implements hub.Sink.
-func (g *subscription) Start(at hub.Positions) {
-	if g.live() {
-		g.t.enter()
-		defer g.t.exit()
-		g.sink.Start(at)
+	for g := t.subs(); g != nil; g = g.next {
+		g.sink = nil
+		shard.Unsubscribe(g.sub)
+	}
+	if t.more != nil {
+		t.more.subs = nil
+		t.tidy()
 	}
 }
 
-// Deliver implements hub.Sink.
-func (g *subscription) Deliver(b *hub.Batch) {
-	if g.live() {
-		g.t.enter()
-		defer g.t.exit()
-		g.sink.Deliver(b)
+// What follows keeps a panic from the hub, and messages from who was told goodbye.
+
+// tells reports whether a sink is called; nil has ended.
+func (t *transport) tells(sink hub.Sink) bool {
+	return sink != nil && t.flags&(saidGoodbye|isGone) == 0
+}
+
+func (t *transport) tellStart(sink hub.Sink, at hub.Positions) {
+	if t.tells(sink) {
+		t.enter()
+		defer t.exit()
+		sink.Start(at)
 	}
 }
 
-// Gap implements hub.Sink.
-func (g *subscription) Gap(gap hub.Gap) {
-	if g.live() {
-		g.t.enter()
-		defer g.t.exit()
-		g.sink.Gap(gap)
+func (t *transport) tellBatch(sink hub.Sink, b *hub.Batch) {
+	if t.tells(sink) {
+		t.enter()
+		defer t.exit()
+		sink.Deliver(b)
 	}
 }
 
-// Failed implements hub.Sink.
-func (g *subscription) Failed(err error) {
-	if g.live() {
-		g.t.enter()
-		defer g.t.exit()
-		g.sink.Failed(err)
+func (t *transport) tellGap(sink hub.Sink, gap hub.Gap) {
+	if t.tells(sink) {
+		t.enter()
+		defer t.exit()
+		sink.Gap(gap)
 	}
 }
 
-// Event implements hub.EventSink.
-func (g *subscription) Event(e *hub.Event) {
-	if sink, ok := g.sink.(hub.EventSink); ok && g.live() {
-		g.t.enter()
-		defer g.t.exit()
-		sink.Event(e)
+func (t *transport) tellFailed(sink hub.Sink, err error) {
+	if t.tells(sink) {
+		t.enter()
+		defer t.exit()
+		sink.Failed(err)
 	}
 }
 
-// Room implements hub.Sink.
-func (g *subscription) Room() (ok bool) {
-	if g.live() {
-		g.t.enter()
-		defer g.t.exit()
-		ok = !g.t.lane.rests() && g.sink.Room()
+func (t *transport) tellEvent(sink hub.Sink, e *hub.Event) {
+	if x, ok := sink.(hub.EventSink); ok && t.tells(sink) {
+		t.enter()
+		defer t.exit()
+		x.Event(e)
+	}
+}
+
+func (t *transport) askRoom(sink hub.Sink) (ok bool) {
+	if t.tells(sink) {
+		t.enter()
+		defer t.exit()
+		ok = !t.lane().rests() && sink.Room()
 	}
 	return ok
 }
+
+// The methods of hub.Sink and hub.EventSink.
+
+func (f *first) Start(at hub.Positions) { (*transport)(f).tellStart(f.sink, at) }
+func (f *first) Deliver(b *hub.Batch)   { (*transport)(f).tellBatch(f.sink, b) }
+func (f *first) Gap(gap hub.Gap)        { (*transport)(f).tellGap(f.sink, gap) }
+func (f *first) Failed(err error)       { (*transport)(f).tellFailed(f.sink, err) }
+func (f *first) Event(e *hub.Event)     { (*transport)(f).tellEvent(f.sink, e) }
+func (f *first) Room() bool             { return (*transport)(f).askRoom(f.sink) }
+
+func (g *subscription) Start(at hub.Positions) { g.t.tellStart(g.sink, at) }
+func (g *subscription) Deliver(b *hub.Batch)   { g.t.tellBatch(g.sink, b) }
+func (g *subscription) Gap(gap hub.Gap)        { g.t.tellGap(g.sink, gap) }
+func (g *subscription) Failed(err error)       { g.t.tellFailed(g.sink, err) }
+func (g *subscription) Event(e *hub.Event)     { g.t.tellEvent(g.sink, e) }
+func (g *subscription) Room() bool             { return g.t.askRoom(g.sink) }

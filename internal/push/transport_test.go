@@ -19,8 +19,25 @@ func TestTransportsAreSmall(t *testing.T) {
 			t.Errorf("%s has %d bytes, want %d", name, size, want)
 		}
 	}
-	f("transport", unsafe.Sizeof(transport{}), 96)
+	f("transport", unsafe.Sizeof(transport{}), 64)
 	f("subscription", unsafe.Sizeof(subscription{}), 40)
+}
+
+func TestWhenAClientWasHeardOfIsNeverTooEarly(t *testing.T) {
+	f := func(at, later time.Duration) {
+		t.Helper()
+		now := int64(at + later)
+		got := readAt(heardAt(int64(at)), now)
+		if early := int64(at) - got; early > 0 || -early > int64(17*time.Millisecond) || got > now {
+			t.Errorf("heard of at %v, asked at %v: %v", at, time.Duration(now), time.Duration(got))
+		}
+	}
+	const year = 365 * 24 * time.Hour
+	for _, at := range []time.Duration{0, 1, time.Second, time.Hour, year, 1<<32<<hearUnit - 1, 1 << 32 << hearUnit, 5 * year} {
+		for _, later := range []time.Duration{0, 1, 17 * time.Millisecond, time.Minute, time.Hour, year} {
+			f(at, later)
+		}
+	}
 }
 
 // restless asks for its timer as often as it comes, and counts.

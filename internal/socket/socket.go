@@ -37,7 +37,8 @@ type Transport interface {
 	// Session.Pong. For a stream it does nothing.
 	Ping()
 	// LastRead is when a WebSocket client was last heard of, on the clock of Now; for a
-	// stream when it began.
+	// stream when it began. It may be up to 20 ms late, so that an answer is never taken
+	// for older than the question.
 	LastRead() int64
 	// Stalled reports whether the client takes less than it is sent.
 	Stalled() bool
