@@ -9,33 +9,51 @@ import (
 // An admission decides which handshakes run: a bounded number at a time, begun
 // at a bounded rate. The others wait in the order they came, and when too many
 // wait, one more is turned away. Any goroutine.
+//
+// Most of a handshake's time is spent waiting for the peer. One whose peer says
+// nothing keeps its place as long as nobody else wants it; when all places are
+// taken and others wait, it is ended after patience.
 type admission struct {
 	// Fixed at New.
 	maxRunning, maxWaiting int
 	rate                   float64 // per second; 0: no bound
 	burst                  float64
+	patience               time.Duration
 	now                    func() time.Time
 
 	mu      sync.Mutex
 	running int
 	single  bool      // one at a time: the process is short of processors
 	waiting list.List // of *place
+	hung    list.List // of *place: they run and wait for their peers, the longest first
+	leaving int       // of those that run, how many were ended
 	tokens  float64
 	filled  time.Time   // when tokens was right
-	timer   *time.Timer // runs while some wait for a token
+	timer   *time.Timer // nil until something first waited
 	closed  bool
 	idle    sync.WaitGroup
 }
 
+// hangPatience is longer than the way to any client and back.
+const hangPatience = time.Second
+
 // A place is one handshake's in the line.
 type place struct {
-	run  func()
-	item *list.Element // nil once it runs, or was given up
+	run func()
+	end func(error) // makes run return soon
+
+	// With admission.mu held.
+	item  *list.Element // of waiting; nil once it runs, or was given up
+	hung  *list.Element // of hung
+	since time.Time     // when it began to hang
+	ended bool
 }
 
 func newAdmission(cfg Config) *admission {
 	rate := float64(cfg.HandshakeRate)
-	a := &admission{maxRunning: cfg.MaxHandshakes, maxWaiting: cfg.MaxWaiting, rate: rate, burst: max(rate/10, 1), now: time.Now}
+	a := &admission{
+		maxRunning: cfg.MaxHandshakes, maxWaiting: cfg.MaxWaiting, rate: rate, burst: max(rate/10, 1), patience: hangPatience, now: time.Now,
+	}
 	a.tokens, a.filled = a.burst, a.now()
 	return a
 }
@@ -43,22 +61,30 @@ func newAdmission(cfg Config) *admission {
 // enter runs run on a goroutine of its own, now or later. It returns nil when
 // too many wait already.
 func (a *admission) enter(run func()) *place {
+	p := &place{run: run}
+	if !a.admit(p) {
+		return nil
+	}
+	return p
+}
+
+// admit is enter for a place that says when it hangs. It reports whether p is in.
+func (a *admission) admit(p *place) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return nil
+		return false
 	}
-	p := &place{run: run}
 	if a.waiting.Len() == 0 && a.ready() {
 		a.start(p)
-		return p
+		return true
 	}
 	if a.waiting.Len() >= a.maxWaiting {
-		return nil
+		return false
 	}
 	p.item = a.waiting.PushBack(p)
-	a.arm()
-	return p
+	a.advance()
+	return true
 }
 
 // leave gives up a place that still waits.
@@ -68,6 +94,42 @@ func (a *admission) leave(p *place) {
 	if p.item != nil {
 		a.waiting.Remove(p.item)
 		p.item = nil
+	}
+}
+
+// inLine reports whether p still waits.
+func (a *admission) inLine(p *place) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return p.item != nil
+}
+
+// hangs says that p waits for its peer, until goesOn.
+func (a *admission) hangs(p *place) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p.ended {
+		return
+	}
+	p.since = a.now()
+	p.hung = a.hung.PushBack(p)
+	if a.waiting.Len() > 0 {
+		a.advance()
+	}
+}
+
+// goesOn says that p does not wait for its peer any more.
+func (a *admission) goesOn(p *place) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unhang(p)
+}
+
+// unhang takes p off the list of those that hang. With mu held.
+func (a *admission) unhang(p *place) {
+	if p.hung != nil {
+		a.hung.Remove(p.hung)
+		p.hung = nil
 	}
 }
 
@@ -87,7 +149,7 @@ func (a *admission) runs() int {
 
 // ready reports whether one more may begin. With mu held.
 func (a *admission) ready() bool {
-	if a.running >= a.maxRunning || a.single && a.running > 0 {
+	if a.running >= a.maxRunning || a.busy() {
 		return false
 	}
 	if a.rate == 0 {
@@ -99,20 +161,28 @@ func (a *admission) ready() bool {
 	return a.tokens >= 1
 }
 
+// busy reports whether one runs where only one may, not counting those that wait for
+// their peers. With mu held.
+func (a *admission) busy() bool { return a.single && a.running > a.hung.Len() }
+
 // start runs p. With mu held.
 func (a *admission) start(p *place) {
 	a.running++
 	a.tokens--
 	a.idle.Go(func() {
-		defer a.finished()
+		defer a.finished(p)
 		p.run()
 	})
 }
 
-func (a *admission) finished() {
+func (a *admission) finished(p *place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.unhang(p)
 	a.running--
+	if p.ended {
+		a.leaving--
+	}
 	a.advance()
 }
 
@@ -131,19 +201,48 @@ func (a *admission) advance() {
 		p.item = nil
 		a.start(p)
 	}
+	if a.closed {
+		return
+	}
+	for a.crowded() && a.now().Sub(a.longest().since) >= a.patience {
+		p := a.longest()
+		a.unhang(p)
+		p.ended = true
+		a.leaving++
+		p.end(errHung)
+	}
 	a.arm()
 }
 
-// arm sets the timer for the next token while something waits for it. With mu held.
+// crowded reports whether somebody waits for the place of one that hangs. With mu held.
+func (a *admission) crowded() bool {
+	return a.running >= a.maxRunning && a.waiting.Len() > a.leaving && a.hung.Len() > 0
+}
+
+// longest is the one that hangs longest. With mu held.
+func (a *admission) longest() *place { return a.hung.Front().Value.(*place) }
+
+// arm sets the timer for when time alone lets somebody begin. With mu held.
 func (a *admission) arm() {
-	if a.closed || a.rate == 0 || a.timer != nil || a.waiting.Len() == 0 || a.running >= a.maxRunning {
+	var wait time.Duration
+	switch {
+	case a.waiting.Len() == 0:
+		return
+	case a.crowded():
+		wait = a.longest().since.Add(a.patience).Sub(a.now())
+	case a.rate == 0, a.running >= a.maxRunning, a.busy():
+		return // somebody has to finish first
+	default:
+		wait = time.Duration((1 - a.tokens) / a.rate * float64(time.Second))
+	}
+	wait = max(wait, time.Millisecond)
+	if a.timer != nil {
+		a.timer.Reset(wait)
 		return
 	}
-	wait := time.Duration((1 - a.tokens) / a.rate * float64(time.Second))
-	a.timer = time.AfterFunc(max(wait, time.Millisecond), func() {
+	a.timer = time.AfterFunc(wait, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.timer = nil
 		a.advance()
 	})
 }
@@ -152,7 +251,9 @@ func (a *admission) arm() {
 func (a *admission) close() {
 	a.mu.Lock()
 	a.closed = true
-	a.waiting.Init()
+	for a.waiting.Len() > 0 {
+		a.waiting.Remove(a.waiting.Front()).(*place).item = nil
+	}
 	if a.timer != nil {
 		a.timer.Stop()
 	}

@@ -45,7 +45,8 @@ type Config struct {
 	DisableOCSP bool `json:"disable_ocsp"`
 	// ReloadInterval is how often the files are looked at for changes; 0 means 5s.
 	ReloadInterval hub.Duration `json:"reload_interval"`
-	// MaxHandshakes bounds the handshakes under way; 0 means 256. More wait.
+	// MaxHandshakes bounds the handshakes under way; 0 means 1,024. More wait. One
+	// whose client says nothing for a second gives way when others wait.
 	MaxHandshakes int `json:"max_handshakes"`
 	// HandshakeCPUs bounds how many of them compute at a time, so that a storm
 	// leaves processors to the event loops; 0 means half of the CPUs, at least 1.
@@ -59,7 +60,7 @@ type Config struct {
 	// HelloTimeout bounds the time from accept to the whole ClientHello; 0 means 5s.
 	HelloTimeout hub.Duration `json:"hello_timeout"`
 	// HandshakeTimeout bounds the time from accept to the end of the handshake,
-	// waiting included; 0 means 10s.
+	// waiting included, which may take three quarters of it; 0 means 10s.
 	HandshakeTimeout hub.Duration `json:"handshake_timeout"`
 }
 
@@ -103,7 +104,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.ClientAuth, ClientAuthNone)
 	def(&c.TicketRotation, hub.Duration(8*time.Hour))
 	def(&c.ReloadInterval, hub.Duration(5*time.Second))
-	def(&c.MaxHandshakes, 256)
+	def(&c.MaxHandshakes, 1024)
 	def(&c.MaxWaiting, 16384)
 	def(&c.HelloTimeout, hub.Duration(5*time.Second))
 	def(&c.HandshakeTimeout, hub.Duration(10*time.Second))

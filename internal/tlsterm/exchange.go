@@ -23,6 +23,9 @@ type exchange struct {
 	// notify makes the loop look at out. Any goroutine.
 	notify func()
 	gate   chan struct{} // held while computing, given back while waiting
+	// line hears when place waits for the peer; both are nil when nobody wants to know.
+	line  *admission
+	place *place
 
 	// The handshake's goroutine only.
 	left    int // bytes of the current record that Read has not given out
@@ -42,7 +45,10 @@ type exchange struct {
 	loose  bool // Read does not wait any more
 }
 
-var errGone = errors.New("the connection is gone")
+var (
+	errGone = errors.New("the connection is gone")
+	errHung = errors.New("the peer says nothing, and others wait")
+)
 
 func newExchange(peer net.Addr, random []byte, gate chan struct{}, notify func()) *exchange {
 	return &exchange{peer: peer, clientRandom: random, gate: gate, notify: notify, arrive: make(chan struct{}, 1)}
@@ -116,9 +122,18 @@ func (x *exchange) Read(b []byte) (int, error) {
 			return n, err
 		}
 		<-x.gate
-		<-x.arrive
+		x.wait()
 		x.gate <- struct{}{}
 	}
+}
+
+// wait returns when the peer has said something, or is gone.
+func (x *exchange) wait() {
+	if x.place != nil {
+		x.line.hangs(x.place)
+		defer x.line.goesOn(x.place)
+	}
+	<-x.arrive
 }
 
 func (x *exchange) tryRead(b []byte) (int, error) {

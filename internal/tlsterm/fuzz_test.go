@@ -107,19 +107,57 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// FuzzHello feeds a ClientHello in any form.
+// FuzzHello feeds a ClientHello in any form: it is the same at once and a byte at a
+// time, and no record is looked at twice.
 func FuzzHello(f *testing.F) {
 	f.Add([]byte("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"))
 	f.Add([]byte("GET / HTTP/1.1\r\n"))
+	message := append([]byte{clientHello, 0, 0, 40, 3, 3}, make([]byte, 38)...)
+	f.Add(append([]byte{typeHandshake, 3, 1, 0, 44}, message...))
+	var tiny []byte
+	for _, c := range message {
+		tiny = append(tiny, typeHandshake, 3, 1, 0, 1, c)
+	}
+	f.Add(tiny)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		random, err := readHello(b)
-		if random != nil && (err != nil || len(random) != randomLen) {
+		random, err := new(helloReader).read(b)
+		if random != nil && err == nil && len(random) != randomLen {
 			t.Fatalf("%x and %v", random, err)
 		}
-		for n := range min(len(b), 200) { // what more bytes complete is not wrong before
-			if r, e := readHello(b[:n]); random != nil && (e != nil || r != nil && !bytes.Equal(r, random)) {
-				t.Fatalf("%d of %d bytes: %x and %v", n, len(b), r, e)
+		var slow helloReader
+		for n := range min(len(b), 200) + 1 {
+			r, e := slow.read(b[:n])
+			switch {
+			case e != nil || r != nil: // it knew before it had all, and does not change its mind
+				if (e == nil) != (err == nil) || e == nil && !bytes.Equal(r, random) {
+					t.Fatalf("%d of %d bytes: %x and %v, of all %x and %v", n, len(b), r, e, random, err)
+				}
+				return
+			case n == len(b) && (random != nil || err != nil):
+				t.Fatalf("of all bytes in turn came nothing, at once %x and %v", random, err)
+			case n-slow.at > headerLen+maxPlaintext:
+				t.Fatalf("after %d bytes it begins again at %d", n, slow.at)
 			}
 		}
 	})
+}
+
+func TestRecordsOfAClientHelloAreLookedAtOnce(t *testing.T) {
+	var r helloReader
+	var b []byte
+	size := maxHello
+	message := append([]byte{clientHello, byte(size >> 16), byte(size >> 8), byte(size)}, make([]byte, size-1)...)
+	for i, c := range message {
+		b = append(b, typeHandshake, 3, 1, 0, 1, c)
+		if random, err := r.read(b); random != nil || err != nil {
+			t.Fatalf("after %d bytes: %x and %v", i+1, random, err)
+		}
+		if r.at != len(b) {
+			t.Fatalf("after %d records it begins again at byte %d of %d", i+1, r.at, len(b))
+		}
+	}
+	b = append(b, typeHandshake, 3, 1, 0, 1, 0)
+	if random, err := r.read(b); len(random) != randomLen || err != nil {
+		t.Errorf("of all: %x and %v", random, err)
+	}
 }

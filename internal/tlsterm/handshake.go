@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -48,8 +49,10 @@ type handshake struct {
 	next func(*eventloop.Conn) eventloop.Handler
 
 	// Owned by the connection's loop.
+	hello helloReader
 	x     *exchange // nil until the ClientHello is there
 	place *place
+	begun bool // the timer has seen it run
 	over  bool
 
 	// Written by the handshake's goroutine before its last post to the loop.
@@ -71,7 +74,7 @@ func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
 		return len(b)
 	}
 	if h.x == nil {
-		random, err := readHello(b)
+		random, err := h.hello.read(b)
 		if err != nil {
 			h.refuse(c, b, err)
 			return len(b)
@@ -90,41 +93,63 @@ func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
 	return len(b)
 }
 
-// readHello looks at a ClientHello, which may be spread over several records.
-// It returns the client's random once b has all of it, nil before that.
-func readHello(b []byte) (random []byte, err error) {
-	const start = 4 + 2 + randomLen // type and length, version, random
-	message := make([]byte, 0, start)
-	got := 0
-	for len(b) > 0 {
-		if b[0] != typeHandshake || len(b) > 1 && b[1] != 3 {
+// A helloReader looks at a ClientHello, which may be spread over several records.
+// It does not look at a record again that it has seen whole: they may be many.
+type helloReader struct {
+	at    int // where the first record begins that is not seen whole
+	got   int // of the message, in the records before
+	start [4 + 2 + randomLen]byte
+}
+
+// read looks at b, which is what came before and what followed. It returns the
+// client's random once b has the whole message, nil before that.
+func (r *helloReader) read(b []byte) (random []byte, err error) {
+	for r.at < len(b) {
+		rec := b[r.at:]
+		if rec[0] != typeHandshake || len(rec) > 1 && rec[1] != 3 {
 			return nil, ErrNotTLS
 		}
-		if len(b) < headerLen {
+		if len(rec) < headerLen {
 			return nil, nil
 		}
-		n := int(binary.BigEndian.Uint16(b[3:]))
-		if n == 0 || n > maxPlaintext {
+		n := int(binary.BigEndian.Uint16(rec[3:]))
+		switch {
+		case n == 0:
 			return nil, ErrNotTLS
+		case n > maxPlaintext:
+			return nil, &recordError{alertRecordOverflow, fmt.Sprintf("a record of %d bytes", n)}
 		}
-		part := b[headerLen:min(len(b), headerLen+n)]
-		message = append(message, part[:min(len(part), start-len(message))]...)
-		got += len(part)
-		if len(message) > 0 && message[0] != clientHello {
-			return nil, ErrNotTLS
+		part := rec[headerLen:min(len(rec), headerLen+n)]
+		if whole, err := r.add(part); whole || err != nil {
+			return r.start[len(r.start)-randomLen:], err
 		}
-		if len(message) >= 4 {
-			size := int(binary.BigEndian.Uint32(message) & 0xffffff)
-			if size < start-4 || size > maxHello {
-				return nil, ErrNotTLS
-			}
-			if got >= 4+size {
-				return message[start-randomLen:], nil
-			}
+		if len(part) < n {
+			return nil, nil
 		}
-		b = b[headerLen+len(part):]
+		r.got += n
+		r.at += headerLen + n
 	}
 	return nil, nil
+}
+
+// add looks at the part of the message that stands behind the first got bytes, and
+// reports whether it ends there.
+func (r *helloReader) add(part []byte) (whole bool, err error) {
+	if r.got < len(r.start) {
+		copy(r.start[r.got:], part)
+	}
+	got := r.got + len(part)
+	if got > 0 && r.start[0] != clientHello {
+		return false, ErrNotTLS
+	}
+	if got < 4 {
+		return false, nil
+	}
+	size := int(binary.BigEndian.Uint32(r.start[:]) & 0xffffff)
+	if size < len(r.start)-4 || size > maxHello {
+		return false, ErrNotTLS
+	}
+	return got >= 4+size, nil
 }
 
 // refuse answers what is no TLS in a way that its sender understands.
@@ -136,7 +161,11 @@ func (h *handshake) refuse(c *eventloop.Conn, b []byte, err error) {
 		c.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 37\r\n\r\n" +
 			"this port speaks TLS: begin https://\n"))
 	} else {
-		c.Write([]byte{typeAlert, 3, 1, 0, 2, 2, alertUnexpectedMessage})
+		alert := uint8(alertUnexpectedMessage)
+		if e, ok := errors.AsType[*recordError](err); ok {
+			alert = e.alert
+		}
+		c.Write([]byte{typeAlert, 3, 1, 0, 2, 2, alert})
 	}
 	c.CloseAfterFlush()
 }
@@ -154,19 +183,26 @@ func looksLikeHTTP(b []byte) bool {
 func (h *handshake) begin(c *eventloop.Conn, random []byte) {
 	t := h.t
 	x := newExchange(net.TCPAddrFromAddrPort(c.Peer()), random, t.gate, func() { c.Loop().Post(h.step) })
-	if t.enroll(x) {
-		h.place = t.admission.enter(func() { h.run(x) })
-	}
-	if h.place == nil {
+	p := &place{run: func() { h.run(x) }, end: x.cancel}
+	x.line, x.place = t.admission, p
+	if !t.enroll(x) || !t.admission.admit(p) {
 		h.over = true
 		t.withdraw(x)
 		t.counters.shed.Add(1)
 		c.Close(ErrBusy)
 		return
 	}
-	h.x = x
-	left := c.Accepted() + int64(t.cfg.HandshakeTimeout) - c.Loop().Now()
-	c.SetTimer(max(left, 1))
+	h.x, h.place = x, p
+	c.SetTimer(max(h.left()-int64(t.cfg.HandshakeTimeout)/reserved, 1))
+}
+
+// reserved is the part of the time for a handshake that is left to one that begins:
+// who has waited beyond that would be cut off in the middle, and the work lost.
+const reserved = 4
+
+// left is how much time there is until the handshake has to be over.
+func (h *handshake) left() int64 {
+	return h.c.Accepted() + int64(h.t.cfg.HandshakeTimeout) - h.c.Loop().Now()
 }
 
 func (t *Terminator) enroll(x *exchange) bool {
@@ -258,7 +294,11 @@ func (h *handshake) step() {
 	c.SetTimer(0)
 	res := h.result
 	if res.err != nil {
-		h.t.counters.failed.Add(1)
+		if errors.Is(res.err, errHung) {
+			h.t.counters.timeouts.Add(1)
+		} else {
+			h.t.counters.failed.Add(1)
+		}
 		h.t.log.Debug("handshake", "conn", c.ID(), "peer", c.Peer(), "err", res.err)
 		c.CloseAfterFlush()
 		return
@@ -274,6 +314,12 @@ func (h *handshake) step() {
 // establish gives the connection to the handler, with what came right behind
 // the handshake.
 func (h *handshake) establish(c *eventloop.Conn, r *records) {
+	defer func() {
+		if p := recover(); p != nil { // in a post the loop does not know whose it is
+			c.Close(fmt.Errorf("panic: %v", p))
+			panic(p)
+		}
+	}()
 	next := h.next(c)
 	if next == nil {
 		c.Close(nil)
@@ -285,9 +331,9 @@ func (h *handshake) establish(c *eventloop.Conn, r *records) {
 }
 
 // EndOfStream implements eventloop.Handler: what the peer sent before may be a
-// whole request.
+// whole request, but not if it has seen nothing of ours yet.
 func (h *handshake) EndOfStream(*eventloop.Conn) bool {
-	if h.x == nil || h.over {
+	if h.x == nil || h.over || h.t.admission.inLine(h.place) {
 		return false
 	}
 	h.x.end()
@@ -299,6 +345,11 @@ func (h *handshake) Drained(*eventloop.Conn) {}
 
 // Timer implements eventloop.Handler: the client is too slow, or waited too long.
 func (h *handshake) Timer(c *eventloop.Conn, _ int64) {
+	if h.x != nil && !h.begun && !h.t.admission.inLine(h.place) {
+		h.begun = true
+		c.SetTimer(max(h.left(), 1))
+		return
+	}
 	h.t.counters.timeouts.Add(1)
 	c.Close(ErrTimeout)
 }
