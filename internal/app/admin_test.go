@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // ask sends one request to the admin listener; fields are "Name: value".
@@ -54,8 +55,8 @@ func metricsParseAndAreFew(t *testing.T, loops int) {
 	g := start(t, func(c *config.Config) { c.EventLoop.Loops, c.Governor.Enabled = loops, &on })
 	g.subscribers(t, 2, "")
 	g.publish(t, "news", "1")
-	eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 4 })
-	eventually(t, "the governor has looked", func() bool { return g.governor.Snapshot().Seq > 0 })
+	trial.Eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 4 })
+	trial.Eventually(t, "the governor has looked", func() bool { return g.governor.Snapshot().Seq > 0 })
 	res, body := g.ask(t, "/metrics")
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := p.TextToMetricFamilies(strings.NewReader(string(body)))
@@ -132,7 +133,7 @@ func TestConnectionsAreSortedAndLimited(t *testing.T) {
 	})
 	g.subscribers(t, 300, "") // more than a loop looks at in one go
 	slow := g.slowDial(t, "GET /sse?channel=bulk&token="+mint(t, auth.MintClaims{Subject: "slow", Subscribe: []string{"**"}})+" HTTP/1.1\nHost: a\n\n")
-	slow.head()
+	slow.Response()
 	for n := 0; g.push.Stats().Held < 200; n++ { // more than its window can still take
 		if n > 20_000 {
 			t.Fatal("too little is ever held")

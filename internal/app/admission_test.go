@@ -16,6 +16,8 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 // withClasses makes the namespaces of a market and of its orders.
@@ -56,10 +58,10 @@ func (g *gateway) blocked(t *testing.T) (release func()) {
 }
 
 // count reads messages of a stream until it ends.
-func count(w *rawConn, n, ended *atomic.Int64) {
+func count(w *wiretest.Conn, n, ended *atomic.Int64) {
 	buf := make([]byte, 64<<10)
 	for {
-		k, err := w.r.Read(buf)
+		k, err := w.R.Read(buf)
 		n.Add(int64(bytes.Count(buf[:k], []byte("data: "))))
 		if err != nil {
 			ended.Add(1)
@@ -88,7 +90,7 @@ func (l *load) run(t *testing.T, g *gateway, publishers int, channel string, sto
 				_, err := w.Write(request)
 				var res *http.Response
 				if err == nil {
-					res, err = http.ReadResponse(w.r, nil)
+					res, err = http.ReadResponse(w.R, nil)
 				}
 				if err != nil {
 					l.other.Add(1)
@@ -122,9 +124,9 @@ func TestOrdersPassAFloodOfMarketData(t *testing.T) {
 			channel, n = "orders:a", &arrived
 		}
 		w := g.dial(t)
-		w.send(crlf("GET /sse?channel=" + channel + " HTTP/1.1\nHost: a\n\n"))
-		w.head()
-		w.block()
+		w.Send(wiretest.CRLF("GET /sse?channel=" + channel + " HTTP/1.1\nHost: a\n\n"))
+		w.Response()
+		w.Block()
 		streams.Go(func() { count(w, n, &ended) })
 		t.Cleanup(func() { _ = w.Close() })
 	}
@@ -134,7 +136,7 @@ func TestOrdersPassAFloodOfMarketData(t *testing.T) {
 	var market, orders load
 	market.run(t, g, 150, "market:a", stop)
 	orders.run(t, g, 3, "orders:a", stop)
-	eventually(t, "the market is shed and orders are not", func() bool {
+	trial.Eventually(t, "the market is shed and orders are not", func() bool {
 		return market.shed.Load() > 300 && market.ok.Load() > 300 && orders.ok.Load() > 100
 	})
 	end()
@@ -155,7 +157,7 @@ func TestOrdersPassAFloodOfMarketData(t *testing.T) {
 			t.Errorf("%v: %+v, and clients were answered %d and %d", f.class, s, f.load.ok.Load(), f.load.shed.Load())
 		}
 	}
-	eventually(t, "every message is delivered", func() bool {
+	trial.Eventually(t, "every message is delivered", func() bool {
 		return delivered.Load() == followers*market.ok.Load() && arrived.Load() == orders.ok.Load()
 	})
 	if n := ended.Load(); n != 0 {
@@ -180,25 +182,25 @@ func TestOfWaitingPublicationsWithAKeyOnlyTheNewestIsMade(t *testing.T) {
 	s := g.sse(t, "channel=market:a", "")
 	s.block()
 	const n = 20
-	var publishers []*rawConn
+	var publishers []*wiretest.Conn
 	for range n {
 		w := g.dial(t)
-		w.send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
-		w.answer("GET")
+		w.Send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+		w.Answer("GET")
 		publishers = append(publishers, w)
 	}
 	release := g.blocked(t)
 	for i, w := range publishers {
-		w.send(strings.Replace(call("market:a", `,"key":"EURUSD"`), `"data":1`, fmt.Sprintf(`"data":%d`, i%10), 1))
+		w.Send(strings.Replace(call("market:a", `,"key":"EURUSD"`), `"data":1`, fmt.Sprintf(`"data":%d`, i%10), 1))
 	}
 	release()
 	conflated, made := 0, 0
 	for _, w := range publishers {
-		res, body := w.answer("POST")
+		res, body := w.Answer("POST")
 		var r struct {
 			Result struct{ Conflated bool }
 		}
-		if res.StatusCode != http.StatusOK || json.Unmarshal(body, &r) != nil {
+		if res.StatusCode != http.StatusOK || json.Unmarshal([]byte(body), &r) != nil {
 			t.Fatalf("%d %s", res.StatusCode, body)
 		}
 		if r.Result.Conflated {
@@ -223,16 +225,16 @@ func TestOfWaitingPublicationsWithAKeyOnlyTheNewestIsMade(t *testing.T) {
 func TestClientsThatVanishLeaveTheQueue(t *testing.T) {
 	g := queueing(t)
 	const n = 30
-	var publishers []*rawConn
+	var publishers []*wiretest.Conn
 	for range n {
 		w := g.dial(t)
-		w.send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
-		w.answer("GET")
+		w.Send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+		w.Answer("GET")
 		publishers = append(publishers, w)
 	}
 	release := g.blocked(t)
 	for _, w := range publishers {
-		w.send(call("orders:a", ""))
+		w.Send(call("orders:a", ""))
 	}
 	for _, w := range publishers[n/2:] {
 		_ = w.Conn.(*net.TCPConn).SetLinger(0)
@@ -240,25 +242,25 @@ func TestClientsThatVanishLeaveTheQueue(t *testing.T) {
 	}
 	release()
 	for _, w := range publishers[:n/2] {
-		if res, body := w.answer("POST"); res.StatusCode != http.StatusOK {
+		if res, body := w.Answer("POST"); res.StatusCode != http.StatusOK {
 			t.Errorf("%d %s", res.StatusCode, body)
 		}
 	}
-	eventually(t, "the queue is empty", func() bool { return g.class(limit.Order).Queued == 0 })
+	trial.Eventually(t, "the queue is empty", func() bool { return g.class(limit.Order).Queued == 0 })
 	s := g.class(limit.Order)
 	if s.Offered != s.Admitted+s.Abandoned || s.Refused+s.Expired != 0 {
 		t.Errorf("%+v", s)
 	}
-	if res, _ := publishers[0].ask(call("orders:a", "")); res.StatusCode != http.StatusOK {
+	if res, _ := ask(publishers[0], call("orders:a", "")); res.StatusCode != http.StatusOK {
 		t.Errorf("afterwards: %d", res.StatusCode)
 	}
 }
 
 // ask sends a request and reads the answer.
-func (w *rawConn) ask(request string) (*http.Response, []byte) {
-	w.send(request)
+func ask(w *wiretest.Conn, request string) (*http.Response, string) {
+	w.Send(request)
 	method, _, _ := strings.Cut(request, " ")
-	return w.answer(method)
+	return w.Answer(method)
 }
 
 func TestHistoryRestsWhileProcessorsAreShort(t *testing.T) {
@@ -279,9 +281,9 @@ func TestHistoryRestsWhileProcessorsAreShort(t *testing.T) {
 		t.Errorf("a client that asks for history is told %q", b)
 	}
 	w := g.dial(t)
-	w.send(crlf("GET /ws?channel=history:a&since=" + resume + " HTTP/1.1\nHost: a\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n" +
+	w.Send(wiretest.CRLF("GET /ws?channel=history:a&since=" + resume + " HTTP/1.1\nHost: a\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\n"))
-	if res, _ := w.answer("GET"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
+	if res, _ := w.Answer("GET"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
 		t.Errorf("over WebSocket: %d", res.StatusCode)
 	}
 	if b := g.sse(t, "channel=history:a", "").block(); !strings.Contains(b, "id: ") {
@@ -344,12 +346,12 @@ func governed(limit int64, soft, hard float64) func(*config.Config) {
 
 func TestWithLittleMemoryNewSubscriptionsAreSentAway(t *testing.T) {
 	g := start(t, governed(1<<40, 1e-9, 0.99))
-	eventually(t, "new ones are sent away", func() bool {
+	trial.Eventually(t, "new ones are sent away", func() bool {
 		return g.push.Stats().Overloaded > 0 || strings.Contains(g.sse(t, "channel=a", "").block(), "1013")
 	})
 	w := g.dial(t)
-	w.send(crlf("GET /ws?channel=a HTTP/1.1\nHost: a\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\n"))
-	if res, _ := w.answer("GET"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
+	w.Send(wiretest.CRLF("GET /ws?channel=a HTTP/1.1\nHost: a\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\n"))
+	if res, _ := w.Answer("GET"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
 		t.Errorf("over WebSocket: %d", res.StatusCode)
 	}
 	g.publish(t, "a", "1") // publishing goes on
@@ -358,16 +360,16 @@ func TestWithLittleMemoryNewSubscriptionsAreSentAway(t *testing.T) {
 func TestWithoutMemoryNobodyNewIsLetInAndWhoIsThereStays(t *testing.T) {
 	g := start(t, nil)
 	there := g.dial(t)
-	there.ask("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+	ask(there, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
 	g.admission.full.Store(true)
-	if w := g.dial(t); !w.closed() {
+	if w := g.dial(t); !w.Closed() {
 		t.Error("a new connection is served")
 	}
-	if res, _ := there.ask("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusOK {
+	if res, _ := ask(there, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusOK {
 		t.Errorf("one that was there: %d", res.StatusCode)
 	}
 	g.admission.full.Store(false)
-	if res, _ := g.dial(t).ask("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusOK {
+	if res, _ := ask(g.dial(t), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusOK {
 		t.Errorf("afterwards: %d", res.StatusCode)
 	}
 	if a := &g.admission; a.refused.memory.Load()+a.refused.files.Load() != 1 {
@@ -377,13 +379,13 @@ func TestWithoutMemoryNobodyNewIsLetInAndWhoIsThereStays(t *testing.T) {
 
 func TestATinyMemoryLimitRefusesConnections(t *testing.T) {
 	g := start(t, governed(16<<20, 0.5, 0.6))
-	eventually(t, "connections are refused", func() bool {
+	trial.Eventually(t, "connections are refused", func() bool {
 		c, err := net.Dial("tcp", g.Addr().String())
 		if err != nil {
 			return false
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(trial.Patience))
 		_, _ = c.Write([]byte("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")) // it may be closed already
 		n, _ := c.Read(make([]byte, 1))
 		return n == 0
@@ -403,18 +405,18 @@ func TestATinyMemoryLimitRefusesConnections(t *testing.T) {
 
 func TestAnAddressHasSoManyConnections(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Limits.PerAddress.Connections = 3 })
-	ok := func(w *rawConn) bool {
+	ok := func(w *wiretest.Conn) bool {
 		if _, err := w.Write([]byte("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")); err != nil {
 			return false
 		}
-		res, err := http.ReadResponse(w.r, nil)
+		res, err := http.ReadResponse(w.R, nil)
 		if err != nil {
 			return false
 		}
 		_, _ = io.Copy(io.Discard, res.Body)
 		return res.StatusCode == http.StatusOK
 	}
-	var open []*rawConn
+	var open []*wiretest.Conn
 	for range 3 {
 		w := g.dial(t)
 		if !ok(w) {
@@ -426,7 +428,7 @@ func TestAnAddressHasSoManyConnections(t *testing.T) {
 		t.Error("a fourth is served")
 	}
 	_ = open[0].Close()
-	eventually(t, "there is room again", func() bool { return ok(g.dial(t)) })
+	trial.Eventually(t, "there is room again", func() bool { return ok(g.dial(t)) })
 	if n := g.admission.front.Stats().Connections; n == 0 {
 		t.Error("it is not counted")
 	}
@@ -444,7 +446,7 @@ func TestPublishersAndSubscribersAreHeldToTheirRates(t *testing.T) {
 		t.Helper()
 		w := g.dial(t)
 		for i, status := range want {
-			res, body := w.ask(strings.Replace(call("a", ""), "Host: a\r\n", "Host: a\r\nX-Forwarded-For: "+client+"\r\n", 1))
+			res, body := ask(w, strings.Replace(call("a", ""), "Host: a\r\n", "Host: a\r\nX-Forwarded-For: "+client+"\r\n", 1))
 			if res.StatusCode != status {
 				t.Errorf("%s, publication %d: %d %s", client, i, res.StatusCode, body)
 			}
@@ -458,11 +460,11 @@ func TestPublishersAndSubscribersAreHeldToTheirRates(t *testing.T) {
 	f("10.9.1.1", 200, 200, 200, 200)
 	for i := range 3 {
 		w := g.dial(t)
-		w.send(crlf("GET /sse?channel=a HTTP/1.1\nHost: a\nX-Forwarded-For: 192.0.2.3\n\n"))
-		if res := w.head(); res.StatusCode != http.StatusOK {
+		w.Send(wiretest.CRLF("GET /sse?channel=a HTTP/1.1\nHost: a\nX-Forwarded-For: 192.0.2.3\n\n"))
+		if res := w.Response(); res.StatusCode != http.StatusOK {
 			t.Errorf("subscription %d: %d", i, res.StatusCode)
 		}
-		if away := strings.Contains(w.block(), "1013"); away != (i == 2) {
+		if away := strings.Contains(w.Block(), "1013"); away != (i == 2) {
 			t.Errorf("subscription %d is sent away: %v", i, away)
 		}
 	}

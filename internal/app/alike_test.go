@@ -14,6 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -38,7 +39,7 @@ var (
 
 func (p played) ask(t *testing.T, c *http.Client, url string) outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), trial.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, p.method, url+p.path, strings.NewReader(p.body))
 	if err != nil {
@@ -136,7 +137,7 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 				if ready != nil {
 					ready(g)
 				}
-				c := &http.Client{Transport: &http.Transport{}, Timeout: patience}
+				c := &http.Client{Transport: &http.Transport{}, Timeout: trial.Patience}
 				if i == 1 {
 					c = overHTTP2(t, nil)
 				}
@@ -144,7 +145,7 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 					answers[i] = append(answers[i], p.ask(t, c, g.url))
 				}
 				c.CloseIdleConnections()
-				eventually(t, "the streams to be gone", func() bool {
+				trial.Eventually(t, "the streams to be gone", func() bool {
 					s := g.push.Stats()
 					return s.SSE+s.WebSocket == 0 && g.http2.idle()
 				})

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/downstream"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -53,7 +53,7 @@ func startApp(t *testing.T, change func(*config.Config), opt Options) *gateway {
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Broker = config.Broker{Kind: config.BrokerMemory}
-	cfg.EventLoop.Loops, cfg.EventLoop.Engine = 2, os.Getenv(testEngine)
+	cfg.EventLoop.Loops, cfg.EventLoop.Engine = 2, os.Getenv(trial.Engine)
 	cfg.Namespaces = []hub.Namespace{{Name: "default", Anonymous: true}, {Name: "orders", Anonymous: true}, {Name: "private"}}
 	cfg.Auth.APIKeys = []auth.APIKey{{Name: "test", Key: testKey}}
 	cfg.Shutdown.Drain = hub.Duration(100 * time.Millisecond)
@@ -61,11 +61,7 @@ func startApp(t *testing.T, change func(*config.Config), opt Options) *gateway {
 	if change != nil {
 		change(&cfg)
 	}
-	log := slog.New(slog.DiscardHandler)
-	if testing.Verbose() {
-		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
-	opt.Version, opt.Log = "test", log
+	opt.Version, opt.Log = "test", trial.Log(t)
 	a, err := New(cfg, opt)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 const secret = "a-secret-of-at-least-thirty-two-bytes"
@@ -43,13 +45,13 @@ func TestATokenIsTakenFromHeaderQueryAndCookie(t *testing.T) {
 		token := mint(t, auth.MintClaims{Subscribe: []string{"private:a"}})
 		for range 2 { // verified, then known
 			w := g.dial(t)
-			w.send(crlf(strings.ReplaceAll("GET /sse?channel=private:a"+query+" HTTP/1.1\nHost: a\n"+fields+"\n", "TOKEN", token)))
-			if res := w.head(); res.StatusCode != status {
+			w.Send(wiretest.CRLF(strings.ReplaceAll("GET /sse?channel=private:a"+query+" HTTP/1.1\nHost: a\n"+fields+"\n", "TOKEN", token)))
+			if res := w.Response(); res.StatusCode != status {
 				t.Errorf("%s %s: %d, want %d", query, fields, res.StatusCode, status)
 			}
 			w = g.dial(t)
-			w.send(crlf(strings.ReplaceAll("GET /ws?channel=private:a"+query+" HTTP/1.1\nHost: a\n"+upgradeFields+fields+"\n", "TOKEN", token)))
-			if res := w.head(); res.StatusCode != status && (status != 200 || res.StatusCode != 101) {
+			w.Send(wiretest.CRLF(strings.ReplaceAll("GET /ws?channel=private:a"+query+" HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+fields+"\n", "TOKEN", token)))
+			if res := w.Response(); res.StatusCode != status && (status != 200 || res.StatusCode != 101) {
 				t.Errorf("ws %s %s: %d, want %d", query, fields, res.StatusCode, status)
 			}
 		}
@@ -70,25 +72,25 @@ func TestExpiryEndsStreams(t *testing.T) {
 	token := mint(t, auth.MintClaims{Subscribe: []string{"**"}, TTL: time.Second, Now: time.Now().Truncate(time.Second)})
 	begin := time.Now()
 	s := g.dial(t)
-	s.send(crlf("GET /sse?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n\n"))
+	s.Send(wiretest.CRLF("GET /sse?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n\n"))
 	w := g.ws(t, "channel=private:a&token="+token, "")
-	if res := s.head(); res.StatusCode != 200 {
+	if res := s.Response(); res.StatusCode != 200 {
 		t.Fatalf("%d", res.StatusCode)
 	}
-	s.block()
-	if got := s.block(); !strings.Contains(got, "event: end\n") || !strings.Contains(got, `"code":4401`) || !s.closed() {
+	s.Block()
+	if got := s.Block(); !strings.Contains(got, "event: end\n") || !strings.Contains(got, `"code":4401`) || !s.Closed() {
 		t.Errorf("SSE: %q, want end 4401", got)
 	}
-	if got := w.closeCode(); got != 4401 {
+	if got := w.CloseCode(); got != 4401 {
 		t.Errorf("WebSocket: %d, want 4401", got)
 	}
 	if took := time.Since(begin); took > 15*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	eventually(t, "nobody is left", func() bool { st := g.push.Stats(); return st.SSE+st.WebSocket == 0 && st.Expired == 2 })
+	trial.Eventually(t, "nobody is left", func() bool { st := g.push.Stats(); return st.SSE+st.WebSocket == 0 && st.Expired == 2 })
 	late := g.dial(t)
-	late.send(crlf("GET /sse?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n\n"))
-	res, body := late.answer("GET")
+	late.Send(wiretest.CRLF("GET /sse?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n\n"))
+	res, body := late.Answer("GET")
 	wantError(t, "an expired token", res, body, 401)
 	if !strings.Contains(res.Header.Get("WWW-Authenticate"), "invalid_token") {
 		t.Errorf("challenge %q", res.Header.Get("WWW-Authenticate"))
@@ -103,11 +105,11 @@ func TestKeysThatCannotBeFetchedAreNotTheClientsFault(t *testing.T) {
 	f := func(raw string) {
 		t.Helper()
 		w := g.dial(t)
-		w.send(crlf(raw))
-		res, body := w.answer("GET")
+		w.Send(wiretest.CRLF(raw))
+		res, body := w.Answer("GET")
 		wantError(t, raw[:20], res, body, 503)
 	}
 	f("GET /sse?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n\n")
-	f("GET /ws?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n" + upgradeFields + "\n")
+	f("GET /ws?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n" + wiretest.UpgradeFields + "\n")
 	f("POST /api/publish?token=" + token + " HTTP/1.1\nHost: a\nContent-Length: 100\n\n{")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 // What comes for a stream of several channels in one turn of its loop may be more than
@@ -20,9 +21,9 @@ func TestABurstForSeveralChannelsIsUnderThePolicy(t *testing.T) {
 			c.Namespaces[0].Policy, c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes = policy, 1000, 64<<20
 		})
 		several := g.dial(t)
-		several.send(crlf("GET /sse?channel=news&channel=other HTTP/1.1\nHost: a\n\n"))
-		several.head()
-		several.block()
+		several.Send(wiretest.CRLF("GET /sse?channel=news&channel=other HTTP/1.1\nHost: a\n\n"))
+		several.Response()
+		several.Block()
 		socket := g.ws(t, "channel=news&channel=other", "")
 		hold := make(chan struct{})
 		for _, l := range g.loops.Loops() {
@@ -33,10 +34,10 @@ func TestABurstForSeveralChannelsIsUnderThePolicy(t *testing.T) {
 		}
 		close(hold)
 		for i := range n {
-			if got := several.block(); !strings.Contains(got, fmt.Sprintf(`"data":"%d x`, i)) {
+			if got := several.Block(); !strings.Contains(got, fmt.Sprintf(`"data":"%d x`, i)) {
 				t.Fatalf("%s: block %.90q, want %d", policy, got, i)
 			}
-			if _, b := socket.frame(); !strings.Contains(string(b), fmt.Sprintf(`"data":"%d x`, i)) {
+			if _, b := socket.Frame(); !strings.Contains(string(b), fmt.Sprintf(`"data":"%d x`, i)) {
 				t.Fatalf("%s: frame %.90q, want %d", policy, b, i)
 			}
 		}

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,6 +16,8 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -25,29 +26,29 @@ func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Shutdown.Drain = hub.Duration(over) })
 	streams, sockets := g.subscribers(t, 30, "")
 	idle := g.dial(t)
-	idle.send(crlf("GET /healthz HTTP/1.1\nHost: a\n\n"))
-	idle.answer("GET")
+	idle.Send(wiretest.CRLF("GET /healthz HTTP/1.1\nHost: a\n\n"))
+	idle.Answer("GET")
 	g.stop()
-	eventually(t, "it drains", g.push.Draining)
+	trial.Eventually(t, "it drains", g.push.Draining)
 
 	// While it drains, the listener says so in everyone's language.
-	idle.send(crlf("GET /readyz HTTP/1.1\nHost: a\n\n"))
-	res, body := idle.answer("GET")
+	idle.Send(wiretest.CRLF("GET /readyz HTTP/1.1\nHost: a\n\n"))
+	res, body := idle.Answer("GET")
 	wantError(t, "/readyz", res, body, 503)
-	if !bytes.Contains(body, []byte("draining")) || !res.Close || !idle.closed() {
+	if !strings.Contains(body, "draining") || !res.Close || !idle.Closed() {
 		t.Errorf("/readyz: %s, close %v", body, res.Close)
 	}
 	s := g.dial(t)
-	s.send(crlf("GET /sse?channel=news HTTP/1.1\nHost: a\n\n"))
-	if res := s.head(); res.StatusCode != 200 {
+	s.Send(wiretest.CRLF("GET /sse?channel=news HTTP/1.1\nHost: a\n\n"))
+	if res := s.Response(); res.StatusCode != 200 {
 		t.Errorf("a new stream: %d, want 200", res.StatusCode)
 	}
-	if b := s.block(); !strings.HasPrefix(b, "retry: ") || !strings.Contains(b, `"code":1012`) || !s.closed() {
+	if b := s.Block(); !strings.HasPrefix(b, "retry: ") || !strings.Contains(b, `"code":1012`) || !s.Closed() {
 		t.Errorf("a new stream: %q, want end 1012", b)
 	}
 	w := g.dial(t)
-	w.send(crlf("GET /ws?channel=news HTTP/1.1\nHost: a\n" + upgradeFields + "\n"))
-	res, body = w.answer("GET")
+	w.Send(wiretest.CRLF("GET /ws?channel=news HTTP/1.1\nHost: a\n" + wiretest.UpgradeFields + "\n"))
+	res, body = w.Answer("GET")
 	wantError(t, "a new WebSocket", res, body, 503)
 
 	var mu sync.Mutex
@@ -57,7 +58,7 @@ func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range streams {
 		wg.Go(func() {
-			b := streams[i].block()
+			b := streams[i].Block()
 			mu.Lock()
 			defer mu.Unlock()
 			ends = append(ends, time.Since(begin))
@@ -67,7 +68,7 @@ func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			if got := sockets[i].closeCode(); got != 1012 {
+			if got := sockets[i].CloseCode(); got != 1012 {
 				t.Errorf("WebSocket: %d, want 1012", got)
 			}
 			sockets[i].Close()
@@ -120,7 +121,7 @@ func TestDrainCanBeCutShort(t *testing.T) {
 		if err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(trial.Patience):
 		t.Fatal("it goes on")
 	}
 }
@@ -130,19 +131,19 @@ func TestHeartbeatsAndIdleSockets(t *testing.T) {
 		c.Push.Heartbeat, c.Push.IdleTimeout = hub.Duration(600*time.Millisecond), hub.Duration(1500*time.Millisecond)
 	})
 	s := g.dial(t)
-	s.send(crlf("GET /sse?channel=a HTTP/1.1\nHost: a\n\n"))
-	s.head()
-	s.block()
+	s.Send(wiretest.CRLF("GET /sse?channel=a HTTP/1.1\nHost: a\n\n"))
+	s.Response()
+	s.Block()
 	silent, alive := g.ws(t, "channel=a", ""), g.ws(t, "channel=a", "")
 	begin := time.Now()
 	for range 2 {
-		if b := s.block(); b != ":\n" {
+		if b := s.Block(); b != ":\n" {
 			t.Errorf("SSE: %q, want a comment", b)
 		}
 	}
 	pings := 0
 	for {
-		op, b := silent.frame()
+		op, b := silent.Frame()
 		if op == websocket.OpClose {
 			if code := int(b[0])<<8 | int(b[1]); code != 1001 || pings != 2 {
 				t.Errorf("close %d after %d pings, want 1001 after 2", code, pings)
@@ -150,16 +151,16 @@ func TestHeartbeatsAndIdleSockets(t *testing.T) {
 			break
 		}
 		pings++
-		if op, _ := alive.frame(); op != websocket.OpPing {
+		if op, _ := alive.Frame(); op != websocket.OpPing {
 			t.Fatalf("%v, want a ping", op)
 		}
-		alive.say(websocket.OpPong, "")
+		alive.SendFrame(websocket.OpPong, "")
 	}
 	// The third heartbeat would come at 1.8s.
 	if took := time.Since(begin); took < 1400*time.Millisecond {
 		t.Errorf("closed after %v, want 1.5s", took)
 	}
-	if op, _ := alive.frame(); op != websocket.OpPing {
+	if op, _ := alive.Frame(); op != websocket.OpPing {
 		t.Errorf("%v, want the other one pinged on", op)
 	}
 }
@@ -201,9 +202,9 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	for range 200 {
 		token := mint(t, auth.MintClaims{Subscribe: []string{"**"}, Publish: []string{"**"}})
 		scripts = append(scripts, []string{
-			crlf("GET /sse?channel=news HTTP/1.1\nHost: a\nLast-Event-ID: 0\n\n"),
-			crlf("GET /sse?channel=private:" + fmt.Sprint(rnd.IntN(5)) + "&channel=news&token=" + token + "&lastEventId=0 HTTP/1.1\nHost: a\n\n"),
-			crlf("GET /ws?channel=news&since=0&token="+token+" HTTP/1.1\nHost: a\n"+upgradeFields+"\n") +
+			wiretest.CRLF("GET /sse?channel=news HTTP/1.1\nHost: a\nLast-Event-ID: 0\n\n"),
+			wiretest.CRLF("GET /sse?channel=private:" + fmt.Sprint(rnd.IntN(5)) + "&channel=news&token=" + token + "&lastEventId=0 HTTP/1.1\nHost: a\n\n"),
+			wiretest.CRLF("GET /ws?channel=news&since=0&token="+token+" HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+"\n") +
 				string(websocket.AppendMaskedFrame(nil, websocket.OpText, []byte(`{"type":"ping"}`), [4]byte{1})),
 			postHead("Authorization: Bearer "+token+"\n", len(publishBody)) + publishBody,
 			postHead(keyField, len(publishBody)) + publishBody + postHead(keyField, len(publishBody)) + publishBody,
@@ -234,7 +235,7 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 					t.Errorf("client %d (seed %d, %d): %v", i, seed1, seed2, err)
 					return
 				}
-				_ = c.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(trial.Patience))
 				_, _ = io.WriteString(c, scripts[i][:min(cuts[i], len(scripts[i]))])
 				if cuts[i] >= len(scripts[i]) {
 					_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // there may be less to read
@@ -250,13 +251,13 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	clients.Wait()
 	close(stop)
 	publisher.Wait()
-	eventually(t, "the connections are gone", func() bool { return g.loops.Open() == 0 })
-	eventually(t, "the counters are back", func() bool {
+	trial.Eventually(t, "the connections are gone", func() bool { return g.loops.Open() == 0 })
+	trial.Eventually(t, "the counters are back", func() bool {
 		st := g.push.Stats()
 		return st.SSE == 0 && st.WebSocket == 0 && st.Held == 0 && st.HeldBytes == 0 && g.front.Waiting() == 0 && g.hub.Stats().QueueDepth == 0
 	})
-	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= goroutines })
-	eventually(t, "no descriptor is left", func() bool { return descriptors(t) <= files })
+	trial.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= goroutines })
+	trial.Eventually(t, "no descriptor is left", func() bool { return descriptors(t) <= files })
 	// And it still works.
 	s := g.sse(t, "channel=other", "")
 	s.block()

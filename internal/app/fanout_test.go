@@ -15,19 +15,21 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 	"github.com/weir-gateway/weir/websocket"
 )
 
 // subscribers opens n streams over each transport. The SSE ones take what query adds.
-func (g *gateway) subscribers(t *testing.T, n int, query string) (streams, sockets []*rawConn) {
+func (g *gateway) subscribers(t *testing.T, n int, query string) (streams, sockets []*wiretest.Conn) {
 	t.Helper()
 	for range n {
 		s := g.dial(t)
-		s.send(crlf("GET /sse?channel=news" + query + " HTTP/1.1\nHost: a\n\n"))
-		if res := s.head(); res.StatusCode != 200 {
+		s.Send(wiretest.CRLF("GET /sse?channel=news" + query + " HTTP/1.1\nHost: a\n\n"))
+		if res := s.Response(); res.StatusCode != 200 {
 			t.Fatalf("GET /sse: %d", res.StatusCode)
 		}
-		s.block()
+		s.Block()
 		streams = append(streams, s)
 		sockets = append(sockets, g.ws(t, "channel=news", ""))
 	}
@@ -72,12 +74,12 @@ func TestOnePublishIsEncodedOncePerFormatAndSentOncePerSubscriber(t *testing.T) 
 		data := fmt.Sprintf(`{"n":%d}`, i)
 		g.put(t, "news", data)
 		for _, s := range slices.Concat(streams, envelopes) {
-			if got := s.block(); !strings.Contains(got, data) {
+			if got := s.Block(); !strings.Contains(got, data) {
 				t.Fatalf("SSE: %q", got)
 			}
 		}
 		for _, w := range sockets {
-			if _, b := w.frame(); !bytes.Contains(b, []byte(data)) {
+			if _, b := w.Frame(); !bytes.Contains(b, []byte(data)) {
 				t.Fatalf("WebSocket: %s", b)
 			}
 		}
@@ -125,9 +127,9 @@ func TestPublishesOutstandingTogetherLeaveInOneSend(t *testing.T) {
 	const n, messages = 10, 32
 	streams, sockets := g.subscribers(t, n, "")
 	several := g.dial(t)
-	several.send(crlf("GET /sse?channel=news&channel=other HTTP/1.1\nHost: a\n\n"))
-	several.head()
-	several.block()
+	several.Send(wiretest.CRLF("GET /sse?channel=news&channel=other HTTP/1.1\nHost: a\n\n"))
+	several.Response()
+	several.Block()
 	sent := g.total(sends)
 	hold := make(chan struct{})
 	for _, l := range g.loops.Loops() { // the loops are busy while publishes come in
@@ -139,16 +141,16 @@ func TestPublishesOutstandingTogetherLeaveInOneSend(t *testing.T) {
 	close(hold)
 	for i := range messages {
 		for _, s := range streams {
-			if got := s.block(); !strings.HasSuffix(got, fmt.Sprintf("data: %d\n", i)) {
+			if got := s.Block(); !strings.HasSuffix(got, fmt.Sprintf("data: %d\n", i)) {
 				t.Fatalf("SSE: %q, want %d", got, i)
 			}
 		}
 		for _, w := range sockets {
-			if _, b := w.frame(); !bytes.HasSuffix(b, fmt.Appendf(nil, `"data":%d}`, i)) {
+			if _, b := w.Frame(); !bytes.HasSuffix(b, fmt.Appendf(nil, `"data":%d}`, i)) {
 				t.Fatalf("WebSocket: %s, want %d", b, i)
 			}
 		}
-		if got := several.block(); !strings.Contains(got, fmt.Sprintf(`"data":%d}`, i)) {
+		if got := several.Block(); !strings.Contains(got, fmt.Sprintf(`"data":%d}`, i)) {
 			t.Fatalf("several channels: %q, want %d", got, i)
 		}
 	}
@@ -165,28 +167,28 @@ func small(c *config.Config) {
 
 // slowDial connects with a receive window that is soon full. Below the size of a
 // segment, which on loopback is 64 KiB, it would also be slow to open again.
-func (g *gateway) slowDial(t *testing.T, request string) *rawConn {
+func (g *gateway) slowDial(t *testing.T, request string) *wiretest.Conn {
 	t.Helper()
 	w := g.dial(t)
 	_ = w.Conn.(*net.TCPConn).SetReadBuffer(128 << 10)
-	w.send(crlf(request))
+	w.Send(wiretest.CRLF(request))
 	return w
 }
 
 // hurry opens the window again.
-func (w *rawConn) hurry() { _ = w.Conn.(*net.TCPConn).SetReadBuffer(4 << 20) }
+func hurry(w *wiretest.Conn) { _ = w.Conn.(*net.TCPConn).SetReadBuffer(4 << 20) }
 
 func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
 	g := start(t, small)
 	slowSSE := g.slowDial(t, "GET /sse?channel=news HTTP/1.1\nHost: a\n\n")
-	slowWS := g.slowDial(t, "GET /ws?channel=news HTTP/1.1\nHost: a\n"+upgradeFields+"\n")
-	slowSSE.head()
-	slowSSE.block()
-	slowWS.head()
+	slowWS := g.slowDial(t, "GET /ws?channel=news HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+"\n")
+	slowSSE.Response()
+	slowSSE.Block()
+	slowWS.Response()
 	fast := g.dial(t)
-	fast.send(crlf("GET /sse?channel=news HTTP/1.1\nHost: a\n\n"))
-	fast.head()
-	fast.block()
+	fast.Send(wiretest.CRLF("GET /sse?channel=news HTTP/1.1\nHost: a\n\n"))
+	fast.Response()
+	fast.Block()
 
 	var held atomic.Int64
 	payload := `"` + strings.Repeat("x", 3000) + `"`
@@ -196,7 +198,7 @@ func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
 			t.Fatal("the slow readers are never closed")
 		}
 		g.put(t, "news", payload)
-		if got := fast.block(); !strings.Contains(got, payload) { // it paces the publisher
+		if got := fast.Block(); !strings.Contains(got, payload) { // it paces the publisher
 			t.Fatalf("the fast reader got %.80q", got)
 		}
 		held.Store(max(held.Load(), g.push.Stats().HeldBytes))
@@ -207,11 +209,11 @@ func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
 	if st := g.push.Stats(); st.Held != 0 || st.HeldBytes != 0 {
 		t.Errorf("%d messages of %d bytes are still held", st.Held, st.HeldBytes)
 	}
-	slowSSE.hurry()
-	slowWS.hurry()
+	hurry(slowSSE)
+	hurry(slowWS)
 	blocks := 0
 	for {
-		b := slowSSE.block()
+		b := slowSSE.Block()
 		if strings.Contains(b, "event: end\n") {
 			if !strings.Contains(b, `"code":4408`) || !strings.Contains(b, "retry: ") {
 				t.Errorf("last words %q, want 4408", b)
@@ -223,17 +225,17 @@ func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
 		}
 		blocks++
 	}
-	if !slowSSE.closed() || blocks == 0 || blocks >= published {
+	if !slowSSE.Closed() || blocks == 0 || blocks >= published {
 		t.Errorf("after %d of %d messages the stream goes on", blocks, published)
 	}
-	if got := slowWS.closeCode(); got != 4408 {
+	if got := slowWS.CloseCode(); got != 4408 {
 		t.Errorf("WebSocket: %d, want 4408", got)
 	}
 	g.put(t, "news", "1")
-	if got := fast.block(); !strings.HasSuffix(got, "data: 1\n") {
+	if got := fast.Block(); !strings.HasSuffix(got, "data: 1\n") {
 		t.Errorf("the fast reader got %q", got)
 	}
-	eventually(t, "the slow ones are gone", func() bool { st := g.push.Stats(); return st.SSE == 1 && st.WebSocket == 0 })
+	trial.Eventually(t, "the slow ones are gone", func() bool { st := g.push.Stats(); return st.SSE == 1 && st.WebSocket == 0 })
 }
 
 func TestAReaderThatPausesGetsEverythingInOrder(t *testing.T) {
@@ -242,11 +244,11 @@ func TestAReaderThatPausesGetsEverythingInOrder(t *testing.T) {
 		c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes = 100_000, 64<<20
 	})
 	s := g.slowDial(t, "GET /sse?channel=news HTTP/1.1\nHost: a\n\n")
-	s.head()
-	s.block()
+	s.Response()
+	s.Block()
 	many := g.slowDial(t, "GET /sse?channel=news&channel=orders:a HTTP/1.1\nHost: a\n\n")
-	many.head()
-	many.block()
+	many.Response()
+	many.Block()
 	payload := strings.Repeat("x", 2000)
 	n := 0
 	for ; g.push.Stats().Held < 100; n++ {
@@ -255,13 +257,13 @@ func TestAReaderThatPausesGetsEverythingInOrder(t *testing.T) {
 		}
 		g.put(t, "news", fmt.Sprintf(`"%d %s"`, n, payload))
 	}
-	s.hurry()
-	many.hurry()
+	hurry(s)
+	hurry(many)
 	for i := range n {
-		if got := s.block(); !strings.Contains(got, fmt.Sprintf(`data: "%d x`, i)) {
+		if got := s.Block(); !strings.Contains(got, fmt.Sprintf(`data: "%d x`, i)) {
 			t.Fatalf("block %.60q, want %d", got, i)
 		}
-		if got := many.block(); !strings.Contains(got, fmt.Sprintf(`"data":"%d x`, i)) || !strings.Contains(got, "~") {
+		if got := many.Block(); !strings.Contains(got, fmt.Sprintf(`"data":"%d x`, i)) || !strings.Contains(got, "~") {
 			t.Fatalf("several namespaces: block %.90q, want %d with the position in both", got, i)
 		}
 	}
@@ -272,8 +274,8 @@ func TestAReaderThatPausesGetsEverythingInOrder(t *testing.T) {
 
 func TestAClientThatOnlyAsksIsHeldBack(t *testing.T) {
 	g := start(t, small)
-	w := g.slowDial(t, "GET /ws?channel=news HTTP/1.1\nHost: a\n"+upgradeFields+"\n")
-	w.head()
+	w := g.slowDial(t, "GET /ws?channel=news HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+"\n")
+	w.Response()
 	_ = w.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
 	frame := websocket.AppendMaskedFrame(nil, websocket.OpPing, bytes.Repeat([]byte("x"), 125), [4]byte{1})
 	frames := bytes.Repeat(frame, 500)
@@ -288,9 +290,9 @@ func TestAClientThatOnlyAsksIsHeldBack(t *testing.T) {
 	if st := g.push.Stats(); st.WebSocket != 1 {
 		t.Errorf("%d WebSockets, want 1", st.WebSocket)
 	}
-	w.hurry()
+	hurry(w)
 	for range 2000 { // as soon as it takes the answers, it is read again
-		if op, _ := w.frame(); op != websocket.OpPong {
+		if op, _ := w.Frame(); op != websocket.OpPong {
 			t.Fatalf("%v, want pongs", op)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/tlsterm"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -25,7 +26,7 @@ func overHTTP2(t *testing.T, cfg *tls.Config) *http.Client {
 	p.SetUnencryptedHTTP2(cfg == nil)
 	tr := &http.Transport{Protocols: &p, TLSClientConfig: cfg}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: patience}
+	return &http.Client{Transport: tr, Timeout: trial.Patience}
 }
 
 func TestHTTP2WithAndWithoutTLS(t *testing.T) {
@@ -77,8 +78,8 @@ func TestHTTP2CanBeSwitchedOff(t *testing.T) {
 	off := false
 	g := start(t, func(c *config.Config) { c.Downstream.HTTP2 = &off })
 	w := g.dial(t)
-	w.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-	if res, _ := w.answer("GET"); res.StatusCode < 400 || !w.closed() {
+	w.Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	if res, _ := w.Answer("GET"); res.StatusCode < 400 || !w.Closed() {
 		t.Errorf("the preface is answered %d", res.StatusCode)
 	}
 }
@@ -97,7 +98,7 @@ func TestAPrefaceInPieces(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(trial.Patience))
 	head := make([]byte, 9)
 	if _, err := io.ReadFull(c, head); err != nil || head[3] != 4 {
 		t.Errorf("the first frame is %x, %v; want SETTINGS", head, err)
@@ -118,8 +119,8 @@ func TestProxyProtocolNamesTheClient(t *testing.T) {
 	f := func(header, path string, want int) {
 		t.Helper()
 		w := g.dial(t)
-		w.send(header + "GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
-		if res, _ := w.answer("GET"); res.StatusCode != want {
+		w.Send(header + "GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
+		if res, _ := w.Answer("GET"); res.StatusCode != want {
 			t.Errorf("%q %s: %d, want %d", header, path, res.StatusCode, want)
 		}
 	}
@@ -128,12 +129,12 @@ func TestProxyProtocolNamesTheClient(t *testing.T) {
 	f(line("192.0.2.8"), "/denied", 200)
 	f("PROXY UNKNOWN\r\n", "/denied", 200)
 	w := g.dial(t)
-	w.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	if !w.closed() {
+	w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if !w.Closed() {
 		t.Error("a connection without the header was served")
 	}
 	g = start("192.0.2.99")
-	if w := g.dial(t); !w.closed() {
+	if w := g.dial(t); !w.Closed() {
 		t.Error("a peer that is not trusted was served")
 	}
 }

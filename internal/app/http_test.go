@@ -13,6 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/downstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -21,13 +22,13 @@ func TestRefusals(t *testing.T) {
 	f := func(raw string, status int) {
 		t.Helper()
 		w := g.dial(t)
-		w.send(crlf(raw))
-		res, body := w.answer(strings.Fields(raw)[0])
+		w.Send(wiretest.CRLF(raw))
+		res, body := w.Answer(strings.Fields(raw)[0])
 		wantError(t, fmt.Sprintf("%.70q", raw), res, body, status)
 	}
 	f("GET / HTTP/1.1\nHost: a\n\n", 404)
 	f("GET /metrics HTTP/1.1\nHost: a\n\n", 404)
-	f("GET /echo HTTP/1.1\nHost: a\n"+upgradeFields+"\n", 404)
+	f("GET /echo HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+"\n", 404)
 	f("OPTIONS /nowhere HTTP/1.1\nHost: a\nAccess-Control-Request-Method: GET\n\n", 404)
 	f("POST /sse HTTP/1.1\nHost: a\nContent-Length: 0\n\n", 405)
 	f("GET /api/publish HTTP/1.1\nHost: a\n\n", 405)
@@ -47,15 +48,15 @@ func TestRefusals(t *testing.T) {
 	f("GET /sse?channel=private:a HTTP/1.1\nHost: a\nCookie: a=b\nCookie: a=b\n\n", 400)
 	f("GET /sse?channel=private:a HTTP/1.1\nHost: a\nX-API-Key: "+testKey+"\n\n", 403)
 	f("GET /sse?channel=a HTTP/1.1\nHost: a\nOrigin: http://evil.example\n\n", 403)
-	f("GET /ws?channel=a HTTP/1.1\nHost: a\nOrigin: http://evil.example\n"+upgradeFields+"\n", 403)
+	f("GET /ws?channel=a HTTP/1.1\nHost: a\nOrigin: http://evil.example\n"+wiretest.UpgradeFields+"\n", 403)
 	f("GET /ws?channel=a HTTP/1.1\nHost: a\n\n", 426)
-	f("GET /ws?channel=a HTTP/1.0\nHost: a\n"+upgradeFields+"\n", 426)
-	f("GET /ws?channel=a HTTP/1.1\nHost: a\n"+strings.Replace(upgradeFields, "13", "8", 1)+"\n", 426)
-	f("GET /ws?channel=a HTTP/1.1\nHost: a\n"+strings.Replace(upgradeFields, "dGhl", "", 1)+"\n", 400)
-	f("GET /ws?channel=a HTTP/1.1\nHost: a\n"+upgradeFields+"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\n", 400)
-	f("GET /ws?channel=a HTTP/1.1\nHost: a\n"+upgradeFields+"Content-Length: 2\n\nhi", 400)
-	f("GET /ws HTTP/1.1\nHost: a\n"+upgradeFields+"\n", 400)
-	f("GET /ws?channel=private:a HTTP/1.1\nHost: a\n"+upgradeFields+"\n", 401)
+	f("GET /ws?channel=a HTTP/1.0\nHost: a\n"+wiretest.UpgradeFields+"\n", 426)
+	f("GET /ws?channel=a HTTP/1.1\nHost: a\n"+strings.Replace(wiretest.UpgradeFields, "13", "8", 1)+"\n", 426)
+	f("GET /ws?channel=a HTTP/1.1\nHost: a\n"+strings.Replace(wiretest.UpgradeFields, "dGhl", "", 1)+"\n", 400)
+	f("GET /ws?channel=a HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\n", 400)
+	f("GET /ws?channel=a HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+"Content-Length: 2\n\nhi", 400)
+	f("GET /ws HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+"\n", 400)
+	f("GET /ws?channel=private:a HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+"\n", 401)
 	f("POST /api/publish HTTP/1.1\nHost: a\nContent-Length: 2\n\n{}", 401)
 	f("POST /api/publish HTTP/1.1\nHost: a\nX-API-Key: wrong\nContent-Length: 2\n\n{}", 401)
 	f("POST /api/publish HTTP/1.1\nHost: a\nX-API-Key: wrong\nContent-Length: 9999\n\n{}", 401)
@@ -92,10 +93,10 @@ func TestCallsThatAreRefused(t *testing.T) {
 	f := func(path, body, says string, status int) {
 		t.Helper()
 		w := g.dial(t)
-		w.send(crlf(fmt.Sprintf("POST %s HTTP/1.1\nHost: a\n%sContent-Length: %d\n\n", path, keyField, len(body))) + body)
-		res, got := w.answer("POST")
+		w.Send(wiretest.CRLF(fmt.Sprintf("POST %s HTTP/1.1\nHost: a\n%sContent-Length: %d\n\n", path, keyField, len(body))) + body)
+		res, got := w.Answer("POST")
 		wantError(t, body, res, got, status)
-		if !bytes.Contains(got, []byte(says)) {
+		if !strings.Contains(got, says) {
 			t.Errorf("%s: %s does not say %q", body, got, says)
 		}
 	}
@@ -116,11 +117,11 @@ func TestCallsThatAreRefused(t *testing.T) {
 	f("/api/broadcast", `{"channels":["a"`+strings.Repeat(`,"a"`, 1000)+`],"data":1}`, `1000`, 400)
 
 	w := g.dial(t)
-	w.send(postHead("X-API-Key: news-0123456789abcdef\n", 24) + `{"channel":"a","data":1}`)
-	res, body := w.answer("POST")
+	w.Send(postHead("X-API-Key: news-0123456789abcdef\n", 24) + `{"channel":"a","data":1}`)
+	res, body := w.Answer("POST")
 	wantError(t, "a channel that the key does not cover", res, body, 403)
-	w.send(postHead("X-API-Key: news-0123456789abcdef\n", 29) + `{"channel":"news.a","data":1}`)
-	if res, body := w.answer("POST"); res.StatusCode != 200 || !hasResult(body) {
+	w.Send(postHead("X-API-Key: news-0123456789abcdef\n", 29) + `{"channel":"news.a","data":1}`)
+	if res, body := w.Answer("POST"); res.StatusCode != 200 || !hasResult(body) {
 		t.Errorf("a channel that the key covers: %d %s", res.StatusCode, body)
 	}
 }
@@ -150,8 +151,8 @@ func TestErrorsAndAnswersCanBeReadByAllowedPages(t *testing.T) {
 	f := func(raw, origin, credentials string, status int) {
 		t.Helper()
 		w := g.dial(t)
-		w.send(strings.Replace(crlf(raw), "\r\n", "\r\nOrigin: "+origin+"\r\n", 1))
-		res := w.head()
+		w.Send(strings.Replace(wiretest.CRLF(raw), "\r\n", "\r\nOrigin: "+origin+"\r\n", 1))
+		res := w.Response()
 		if res.StatusCode != status || res.Header.Get("Access-Control-Allow-Origin") != origin ||
 			res.Header.Get("Access-Control-Allow-Credentials") != credentials || !strings.Contains(res.Header.Get("Vary"), "Origin") {
 			t.Errorf("%.50q from %s: %d %v, want %d and credentials %q", raw, origin, res.StatusCode, res.Header, status, credentials)
@@ -177,16 +178,16 @@ func TestErrorsAndAnswersCanBeReadByAllowedPages(t *testing.T) {
 func TestPreflightNamesWhatClientsSend(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Auth.AllowedOrigins = []string{"https://app.example"} })
 	w := g.dial(t)
-	w.send(crlf("OPTIONS /sse HTTP/1.1\nHost: a\nOrigin: https://app.example\nAccess-Control-Request-Method: GET\n\n"))
-	res, _ := w.answer("OPTIONS")
+	w.Send(wiretest.CRLF("OPTIONS /sse HTTP/1.1\nHost: a\nOrigin: https://app.example\nAccess-Control-Request-Method: GET\n\n"))
+	res, _ := w.Answer("OPTIONS")
 	for _, name := range []string{"last-event-id", "authorization", "cache-control", "content-type", "x-api-key"} {
 		if !strings.Contains(res.Header.Get("Access-Control-Allow-Headers"), name) {
 			t.Errorf("%s is not allowed: %v", name, res.Header)
 		}
 	}
 	w = g.dial(t)
-	w.send(crlf("OPTIONS /sse HTTP/1.1\nHost: a\nOrigin: https://evil.example\nAccess-Control-Request-Method: GET\n\n"))
-	res, body := w.answer("OPTIONS")
+	w.Send(wiretest.CRLF("OPTIONS /sse HTTP/1.1\nHost: a\nOrigin: https://evil.example\nAccess-Control-Request-Method: GET\n\n"))
+	res, body := w.Answer("OPTIONS")
 	wantError(t, "another origin", res, body, 403)
 	if res.Header.Get("Access-Control-Allow-Origin") != "" {
 		t.Error("another origin may read")
@@ -199,15 +200,15 @@ func TestStaticFilesAndHealth(t *testing.T) {
 	f := func(raw string, length int) {
 		t.Helper()
 		w := g.dial(t)
-		w.send(crlf(raw))
+		w.Send(wiretest.CRLF(raw))
 		if method := strings.Fields(raw)[0]; method == "HEAD" {
-			res, body := w.answer(method)
-			if res.StatusCode != 200 || res.ContentLength != int64(length) || len(body) != 0 || w.r.Buffered() > 0 {
+			res, body := w.Answer(method)
+			if res.StatusCode != 200 || res.ContentLength != int64(length) || len(body) != 0 || w.R.Buffered() > 0 {
 				t.Errorf("%q: %d with %d bytes: %v", raw, res.StatusCode, len(body), res.Header)
 			}
 			return
 		}
-		if res, body := w.answer("GET"); res.StatusCode != 200 || len(body) != length {
+		if res, body := w.Answer("GET"); res.StatusCode != 200 || len(body) != length {
 			t.Errorf("%q: %d with %d bytes", raw, res.StatusCode, len(body))
 		}
 	}
@@ -221,10 +222,10 @@ func TestStaticFilesAndHealth(t *testing.T) {
 	// A client that ends its sending side still gets all of a long answer.
 	w := g.dial(t)
 	_ = w.Conn.(*net.TCPConn).SetReadBuffer(128 << 10)
-	w.send(crlf("GET / HTTP/1.1\nHost: a\n\n"))
+	w.Send(wiretest.CRLF("GET / HTTP/1.1\nHost: a\n\n"))
 	_ = w.Conn.(*net.TCPConn).CloseWrite()
-	w.hurry()
-	if _, body := w.answer("GET"); len(body) != 300_000 || !w.closed() {
+	hurry(w)
+	if _, body := w.Answer("GET"); len(body) != 300_000 || !w.Closed() {
 		t.Errorf("after half-close: %d bytes", len(body))
 	}
 }
@@ -232,40 +233,40 @@ func TestStaticFilesAndHealth(t *testing.T) {
 func TestHTTP10KeepsAliveOnlyWhenAsked(t *testing.T) {
 	g := start(t, nil)
 	w := g.dial(t)
-	w.send(crlf("GET /healthz HTTP/1.0\nConnection: keep-alive\n\n"))
-	if res, _ := w.answer("GET"); res.Header.Get("Connection") != "keep-alive" {
+	w.Send(wiretest.CRLF("GET /healthz HTTP/1.0\nConnection: keep-alive\n\n"))
+	if res, _ := w.Answer("GET"); res.Header.Get("Connection") != "keep-alive" {
 		t.Errorf("head %v, want keep-alive", res.Header)
 	}
-	w.send(crlf("GET /healthz HTTP/1.0\n\n"))
-	if res, _ := w.answer("GET"); !res.Close || !w.closed() {
+	w.Send(wiretest.CRLF("GET /healthz HTTP/1.0\n\n"))
+	if res, _ := w.Answer("GET"); !res.Close || !w.Closed() {
 		t.Error("the connection stays open")
 	}
 	w = g.dial(t)
-	w.send(crlf("GET /sse?channel=a HTTP/1.0\n\n"))
-	if res := w.head(); res.StatusCode != 200 {
+	w.Send(wiretest.CRLF("GET /sse?channel=a HTTP/1.0\n\n"))
+	if res := w.Response(); res.StatusCode != 200 {
 		t.Errorf("SSE over HTTP/1.0: %d", res.StatusCode)
 	}
-	w.block()
+	w.Block()
 }
 
 func TestBodiesInPieces(t *testing.T) {
 	g := start(t, nil)
 	chunks := "5\r\n{\"cha\r\n1c;x=y\r\nnnel\":\"news\",\"data\":{\"n\":1}}\r\n0\r\nX: y\r\n\r\n"
-	chunkedHead := crlf("POST /api/publish HTTP/1.1\nHost: a\n" + keyField + "Transfer-Encoding: chunked\n\n")
+	chunkedHead := wiretest.CRLF("POST /api/publish HTTP/1.1\nHost: a\n" + keyField + "Transfer-Encoding: chunked\n\n")
 	for _, whole := range []string{postHead(keyField, len(publishBody)) + publishBody, chunkedHead + chunks} {
 		w := g.dial(t)
 		// Every byte alone, and a second request right behind.
 		for i := range whole {
-			w.send(whole[i : i+1])
+			w.Send(whole[i : i+1])
 		}
-		if res, body := w.answer("POST"); res.StatusCode != 200 || !hasResult(body) {
+		if res, body := w.Answer("POST"); res.StatusCode != 200 || !hasResult(body) {
 			t.Errorf("byte by byte: %d %s", res.StatusCode, body)
 		}
 		for cut := 1; cut < len(whole); cut += 7 {
-			w.send(whole[:cut])
-			w.send(whole[cut:] + whole)
+			w.Send(whole[:cut])
+			w.Send(whole[cut:] + whole)
 			for range 2 {
-				if res, body := w.answer("POST"); res.StatusCode != 200 || !hasResult(body) {
+				if res, body := w.Answer("POST"); res.StatusCode != 200 || !hasResult(body) {
 					t.Fatalf("cut at %d: %d %s", cut, res.StatusCode, body)
 				}
 			}
@@ -286,13 +287,13 @@ func TestABodyInPiecesHasItsOwnCredentials(t *testing.T) {
 			theirs, want = "X-API-Key: "+strings.Repeat("x", len(testKey))+"\n", 200
 		}
 		w := g.dial(t)
-		w.send(postHead(mine, len(publishBody)) + publishBody[:3])
+		w.Send(postHead(mine, len(publishBody)) + publishBody[:3])
 		for range 3 {
-			key.send(postHead(theirs, len(publishBody)) + publishBody)
-			key.answer("POST")
+			key.Send(postHead(theirs, len(publishBody)) + publishBody)
+			key.Answer("POST")
 		}
-		w.send(publishBody[3:])
-		if res, body := w.answer("POST"); res.StatusCode != want {
+		w.Send(publishBody[3:])
+		if res, body := w.Answer("POST"); res.StatusCode != want {
 			t.Errorf("%q: %d %s, want %d", field, res.StatusCode, body, want)
 		}
 	}
@@ -304,20 +305,20 @@ func TestExpectContinueIsAnsweredByWhoMaySend(t *testing.T) {
 	g := start(t, nil)
 	head := func(fields string) string { return postHead("Expect: 100-continue\n"+fields, len(publishBody)) }
 	w := g.dial(t)
-	w.send(head(keyField))
-	if res := w.head(); res.StatusCode != 100 {
+	w.Send(head(keyField))
+	if res := w.Response(); res.StatusCode != 100 {
 		t.Fatalf("%d, want 100", res.StatusCode)
 	}
-	w.send(publishBody)
-	if res, _ := w.answer("POST"); res.StatusCode != 200 {
+	w.Send(publishBody)
+	if res, _ := w.Answer("POST"); res.StatusCode != 200 {
 		t.Errorf("%d, want 200", res.StatusCode)
 	}
-	w.send(head(keyField) + publishBody) // it did not wait
-	if res, _ := w.answer("POST"); res.StatusCode != 200 {
+	w.Send(head(keyField) + publishBody) // it did not wait
+	if res, _ := w.Answer("POST"); res.StatusCode != 200 {
 		t.Errorf("with the body at once: %d, want 200", res.StatusCode)
 	}
-	w.send(head(""))
-	if res, _ := w.answer("POST"); res.StatusCode != 401 || !w.closed() {
+	w.Send(head(""))
+	if res, _ := w.Answer("POST"); res.StatusCode != 401 || !w.Closed() {
 		t.Errorf("without a key: %d, want 401 and the end", res.StatusCode)
 	}
 }
@@ -325,15 +326,15 @@ func TestExpectContinueIsAnsweredByWhoMaySend(t *testing.T) {
 func TestABodyIsRefusedInTheMiddleWhenItGrowsTooLarge(t *testing.T) {
 	g := start(t, nil)
 	w := g.dial(t)
-	w.send(crlf("POST /api/publish HTTP/1.1\nHost: a\n" + keyField + "Transfer-Encoding: chunked\n\n"))
+	w.Send(wiretest.CRLF("POST /api/publish HTTP/1.1\nHost: a\n" + keyField + "Transfer-Encoding: chunked\n\n"))
 	chunk := "10000\r\n" + strings.Repeat(" ", 0x10000) + "\r\n"
 	for range 17 {
-		w.send(chunk)
+		w.Send(chunk)
 	}
 	_, _ = w.Write([]byte("1\r\nx\r\n")) // the byte too many; the answer may be there before
-	res, body := w.answer("POST")
+	res, body := w.Answer("POST")
 	wantError(t, "a body over the limit", res, body, 413)
-	if !res.Close || !w.closed() {
+	if !res.Close || !w.Closed() {
 		t.Error("the connection stays open in the middle of a body")
 	}
 }
@@ -350,20 +351,20 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	for range 3 {
 		// A token that is not known yet is verified elsewhere: the rest waits.
 		add(postHead("Authorization: Bearer "+mint(t, auth.MintClaims{Subject: "x"})+"\n", len(publishBody))+publishBody, 403)
-		add(crlf("GET /healthz HTTP/1.1\nHost: a\n\n"), 200)
+		add(wiretest.CRLF("GET /healthz HTTP/1.1\nHost: a\n\n"), 200)
 		add(postHead("Authorization: Bearer "+token+"\n", len(publishBody))+publishBody, 200)
 		add(postHead("", len(publishBody))+publishBody, 401)
-		add(crlf("GET /nowhere HTTP/1.1\nHost: a\n\n"), 404)
+		add(wiretest.CRLF("GET /nowhere HTTP/1.1\nHost: a\n\n"), 404)
 	}
-	add(crlf("GET /sse?channel=news&token="+token+" HTTP/1.1\nHost: a\n\n"), 200)
+	add(wiretest.CRLF("GET /sse?channel=news&token="+token+" HTTP/1.1\nHost: a\n\n"), 200)
 	w := g.dial(t)
-	w.send(all.String())
+	w.Send(all.String())
 	for i, want := range statuses[:len(statuses)-1] {
-		if res, body := w.answer("GET"); res.StatusCode != want {
+		if res, body := w.Answer("GET"); res.StatusCode != want {
 			t.Fatalf("answer %d: %d %s, want %d", i, res.StatusCode, body, want)
 		}
 	}
-	if res := w.head(); res.StatusCode != 200 || !strings.HasPrefix(w.block(), "retry:") {
+	if res := w.Response(); res.StatusCode != 200 || !strings.HasPrefix(w.Block(), "retry:") {
 		t.Errorf("the stream at the end: %d", res.StatusCode)
 	}
 }
@@ -372,15 +373,15 @@ func TestHalfClosedPipelineIsAnsweredWhole(t *testing.T) {
 	g := start(t, withSecret)
 	w := g.dial(t)
 	for range 4 {
-		w.send(postHead("Authorization: Bearer "+mint(t, auth.MintClaims{Publish: []string{"news"}})+"\n", len(publishBody)) + publishBody)
+		w.Send(postHead("Authorization: Bearer "+mint(t, auth.MintClaims{Publish: []string{"news"}})+"\n", len(publishBody)) + publishBody)
 	}
 	_ = w.Conn.(*net.TCPConn).CloseWrite()
 	for i := range 4 {
-		if res, body := w.answer("POST"); res.StatusCode != 200 {
+		if res, body := w.Answer("POST"); res.StatusCode != 200 {
 			t.Fatalf("answer %d: %d %s", i, res.StatusCode, body)
 		}
 	}
-	if !w.closed() {
+	if !w.Closed() {
 		t.Error("the connection stays open")
 	}
 }
@@ -391,10 +392,10 @@ func TestSlowRequestsAreCut(t *testing.T) {
 		c.Downstream.BodyTimeout = hub.Duration(300 * time.Millisecond)
 		c.Downstream.KeepAlive = hub.Duration(300 * time.Millisecond)
 	})
-	drip := func(first, piece string, every time.Duration) (*http.Response, []byte) {
+	drip := func(first, piece string, every time.Duration) (*http.Response, string) {
 		t.Helper()
 		w := g.dial(t)
-		w.send(first)
+		w.Send(first)
 		done := make(chan struct{})
 		defer func() { <-done }()
 		stop := make(chan struct{})
@@ -414,13 +415,13 @@ func TestSlowRequestsAreCut(t *testing.T) {
 				}
 			}
 		}()
-		return w.answer("POST")
+		return w.Answer("POST")
 	}
 	res, body := drip("GET /healthz HTTP/1.1\r\nHost: a\r\n", "X: y\r\n", 50*time.Millisecond)
 	wantError(t, "a head line by line", res, body, 408)
 	res, body = drip(postHead(keyField, 1000), " ", 50*time.Millisecond)
 	wantError(t, "a body byte by byte", res, body, 408)
-	res, body = drip(crlf("POST /api/publish HTTP/1.1\nHost: a\n"+keyField+"Transfer-Encoding: chunked\n\n"), "1\r\n \r\n", 50*time.Millisecond)
+	res, body = drip(wiretest.CRLF("POST /api/publish HTTP/1.1\nHost: a\n"+keyField+"Transfer-Encoding: chunked\n\n"), "1\r\n \r\n", 50*time.Millisecond)
 	wantError(t, "a body chunk by chunk", res, body, 408)
 	// Faster than a KiB per second takes longer than the timeout and is served.
 	pad := 40 << 10
@@ -429,41 +430,41 @@ func TestSlowRequestsAreCut(t *testing.T) {
 		t.Errorf("a steady body: %d %s", res.StatusCode, body)
 	}
 	w := g.dial(t)
-	if !w.closed() {
+	if !w.Closed() {
 		t.Error("a silent connection stays open")
 	}
 	w = g.dial(t)
-	w.send(crlf("GET /healthz HTTP/1.1\nHost: a\n\n"))
-	if w.answer("GET"); !w.closed() {
+	w.Send(wiretest.CRLF("GET /healthz HTTP/1.1\nHost: a\n\n"))
+	if w.Answer("GET"); !w.Closed() {
 		t.Error("an idle connection stays open")
 	}
 }
 
 func TestWebSocketCloseCodes(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Push.MaxClientMessage = 1 << 10 })
-	f := func(what string, code int, say func(w *rawConn)) {
+	f := func(what string, code int, say func(w *wiretest.Conn)) {
 		t.Helper()
 		w := g.ws(t, "channel=a", "")
 		say(w)
-		if got := w.closeCode(); got != code {
+		if got := w.CloseCode(); got != code {
 			t.Errorf("%s: %d, want %d", what, got, code)
 		}
 	}
-	f("close 1000", 1000, func(w *rawConn) { w.say(websocket.OpClose, "\x03\xe8bye") })
-	f("close 4000", 4000, func(w *rawConn) { w.say(websocket.OpClose, "\x0f\xa0") })
-	f("empty close", 1005, func(w *rawConn) { w.say(websocket.OpClose, "") })
-	f("unmasked frame", 1002, func(w *rawConn) { w.send("\x81\x01x") })
-	f("reserved opcode", 1002, func(w *rawConn) { w.say(3, "x") })
-	f("binary", 1003, func(w *rawConn) { w.say(websocket.OpBinary, "x") })
-	f("bad UTF-8", 1007, func(w *rawConn) { w.say(websocket.OpText, "\xff") })
-	f("too big", 1009, func(w *rawConn) { w.say(websocket.OpText, strings.Repeat("x", 2000)) })
+	f("close 1000", 1000, func(w *wiretest.Conn) { w.SendFrame(websocket.OpClose, "\x03\xe8bye") })
+	f("close 4000", 4000, func(w *wiretest.Conn) { w.SendFrame(websocket.OpClose, "\x0f\xa0") })
+	f("empty close", 1005, func(w *wiretest.Conn) { w.SendFrame(websocket.OpClose, "") })
+	f("unmasked frame", 1002, func(w *wiretest.Conn) { w.Send("\x81\x01x") })
+	f("reserved opcode", 1002, func(w *wiretest.Conn) { w.SendFrame(3, "x") })
+	f("binary", 1003, func(w *wiretest.Conn) { w.SendFrame(websocket.OpBinary, "x") })
+	f("bad UTF-8", 1007, func(w *wiretest.Conn) { w.SendFrame(websocket.OpText, "\xff") })
+	f("too big", 1009, func(w *wiretest.Conn) { w.SendFrame(websocket.OpText, strings.Repeat("x", 2000)) })
 	w := g.ws(t, "channel=a", "")
-	w.say(websocket.OpText, `{"type":"ping"}`)
-	if op, b := w.frame(); op != websocket.OpText || string(b) != `{"type":"pong"}` {
+	w.SendFrame(websocket.OpText, `{"type":"ping"}`)
+	if op, b := w.Frame(); op != websocket.OpText || string(b) != `{"type":"pong"}` {
 		t.Errorf("ping: %v %s", op, b)
 	}
-	w.say(websocket.OpPing, "hello")
-	if op, b := w.frame(); op != websocket.OpPong || string(b) != "hello" {
+	w.SendFrame(websocket.OpPing, "hello")
+	if op, b := w.Frame(); op != websocket.OpPong || string(b) != "hello" {
 		t.Errorf("ping frame: %v %s", op, b)
 	}
 }
@@ -473,12 +474,12 @@ func TestFramesBehindTheHandshakeAreRead(t *testing.T) {
 	token := mint(t, auth.MintClaims{Subscribe: []string{"**"}})
 	for range 2 { // verified, then from the cache
 		w := g.dial(t)
-		w.send(crlf("GET /ws?channel=private:a HTTP/1.1\nHost: a\nAuthorization: Bearer "+token+"\n"+upgradeFields+"\n") +
+		w.Send(wiretest.CRLF("GET /ws?channel=private:a HTTP/1.1\nHost: a\nAuthorization: Bearer "+token+"\n"+wiretest.UpgradeFields+"\n") +
 			string(websocket.AppendMaskedFrame(nil, websocket.OpPing, []byte("early"), [4]byte{1})))
-		if res := w.head(); res.StatusCode != 101 {
+		if res := w.Response(); res.StatusCode != 101 {
 			t.Fatalf("%d, want 101", res.StatusCode)
 		}
-		if op, b := w.frame(); op != websocket.OpPong || string(b) != "early" {
+		if op, b := w.Frame(); op != websocket.OpPong || string(b) != "early" {
 			t.Errorf("%v %s, want the pong", op, b)
 		}
 	}
@@ -487,8 +488,8 @@ func TestFramesBehindTheHandshakeAreRead(t *testing.T) {
 func TestUnknownQueryParametersAreIgnored(t *testing.T) {
 	g := start(t, nil)
 	w := g.dial(t)
-	w.send(crlf("GET /sse?x=1&channel=a&y&_=%20 HTTP/1.1\nHost: a\n\n"))
-	if res := w.head(); res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
+	w.Send(wiretest.CRLF("GET /sse?x=1&channel=a&y&_=%20 HTTP/1.1\nHost: a\n\n"))
+	if res := w.Response(); res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("%d %v", res.StatusCode, res.Header)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -36,12 +37,12 @@ func TestResumeFromAnyPosition(t *testing.T) {
 		s := g.sse(t, "channel=news", since)
 		s.block()
 		w := g.ws(t, "hello=1&channel=news&since="+since, "")
-		w.frame()
+		w.Frame()
 		if gap != "" {
 			if b := s.block(); !strings.HasPrefix(b, "event: gap\nid: "+epoch+"-") || !strings.Contains(b, `"reason":"`+gap+`"`) {
 				t.Errorf("since %q: %q, want a gap of %s", since, b, gap)
 			}
-			if _, b := w.frame(); !bytes.Contains(b, []byte(`{"type":"gap"`)) || !bytes.Contains(b, []byte(gap)) {
+			if _, b := w.Frame(); !bytes.Contains(b, []byte(`{"type":"gap"`)) || !bytes.Contains(b, []byte(gap)) {
 				t.Errorf("ws since %q: %s, want a gap of %s", since, b, gap)
 			}
 		}
@@ -49,18 +50,18 @@ func TestResumeFromAnyPosition(t *testing.T) {
 			if b := s.block(); b != fmt.Sprintf("id: %s\ndata: %d\n", at[i], i) {
 				t.Fatalf("since %q: %q, want %d", since, b, i)
 			}
-			if _, b := w.frame(); !bytes.Contains(b, fmt.Appendf(nil, `"data":%d}`, i)) {
+			if _, b := w.Frame(); !bytes.Contains(b, fmt.Appendf(nil, `"data":%d}`, i)) {
 				t.Fatalf("ws since %q: %s, want %d", since, b, i)
 			}
 		}
 		live := g.dial(t) // marks the end: what comes next is live
-		live.send(postHead(keyField, 32) + `{"channel":"news","data":"live"}`)
-		live.answer("POST")
+		live.Send(postHead(keyField, 32) + `{"channel":"news","data":"live"}`)
+		live.Answer("POST")
 		at = append(at, hub.Position{Epoch: epoch, Offset: at[len(at)-1].Offset + 1})
 		if b := s.block(); !strings.HasSuffix(b, "data: \"live\"\n") {
 			t.Errorf("since %q: %q, want the live one", since, b)
 		}
-		if _, b := w.frame(); !bytes.Contains(b, []byte(`"data":"live"`)) {
+		if _, b := w.Frame(); !bytes.Contains(b, []byte(`"data":"live"`)) {
 			t.Errorf("ws since %q: %s, want the live one", since, b)
 		}
 		s.res.Body.Close()
@@ -199,7 +200,7 @@ func TestLargeMessagesAreReplayed(t *testing.T) {
 		if b := s.block(); !strings.Contains(b, fmt.Sprintf(`"data":"%d x`, i)) {
 			t.Fatalf("several: %.120q, want %d", b, i)
 		}
-		if op, b := w.frame(); op != websocket.OpText || !bytes.Contains(b, fmt.Appendf(nil, `"data":"%d x`, i)) {
+		if op, b := w.Frame(); op != websocket.OpText || !bytes.Contains(b, fmt.Appendf(nil, `"data":"%d x`, i)) {
 			t.Fatalf("WebSocket: %v %.90s, want %d", op, b, i)
 		}
 	}
@@ -222,8 +223,8 @@ func TestNamespacesOfAStreamAreBounded(t *testing.T) {
 		}
 	})
 	w := g.dial(t)
-	w.send(crlf("GET /sse?" + query + " HTTP/1.1\nHost: a\n\n"))
-	res, body := w.answer("GET")
+	w.Send(wiretest.CRLF("GET /sse?" + query + " HTTP/1.1\nHost: a\n\n"))
+	res, body := w.Answer("GET")
 	wantError(t, "17 namespaces", res, body, 400)
 	s := g.sse(t, query[:strings.LastIndexByte(query, '&')], "")
 	last := idOf(t, s.block())

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // sse2 opens a stream over HTTP/2.
@@ -60,7 +61,7 @@ func TestStreamsOverHTTP2AreListedAmongTheOthers(t *testing.T) {
 	for range 2500 { // more than a window of 4 MiB takes
 		g.put(t, "bulk", `"`+strings.Repeat("x", 3000)+`"`)
 	}
-	eventually(t, "messages that wait", func() bool { return g.http2.push.Stats().Held > 200 })
+	trial.Eventually(t, "messages that wait", func() bool { return g.http2.push.Stats().Held > 200 })
 	for _, sort := range []string{"lag", "bytes", "age", "messages"} {
 		v := g.listed(t, "?limit=1&sort="+sort)
 		if v.Total != 3 || len(v.Connections) != 1 {
@@ -98,7 +99,7 @@ func TestStreamsOverHTTP2AreListedAmongTheOthers(t *testing.T) {
 			break
 		}
 	}
-	eventually(t, "the stream off the list", func() bool { return g.listed(t, "").Total == 2 })
+	trial.Eventually(t, "the stream off the list", func() bool { return g.listed(t, "").Total == 2 })
 	g.order(t, "/api/connections/"+all[other].ID+"/disconnect", http.StatusNotFound)
 }
 
@@ -129,13 +130,13 @@ func TestSessionsOfProtocolsOverHTTP2AreListed(t *testing.T) {
 	if res.StatusCode != http.StatusOK {
 		t.Fatal(res.StatusCode)
 	}
-	eventually(t, "the stream on the list", func() bool { return g.listed(t, "").Total == 1 })
+	trial.Eventually(t, "the stream on the list", func() bool { return g.listed(t, "").Total == 1 })
 	v := g.listed(t, "").Connections[0]
 	if !v.HTTP2 || v.Protocol != "mercure" || len(v.Channels) != 1 {
 		t.Errorf("%+v", v)
 	}
 	cancel()
-	eventually(t, "the stream off the list", func() bool { return g.listed(t, "").Total == 0 })
+	trial.Eventually(t, "the stream off the list", func() bool { return g.listed(t, "").Total == 0 })
 }
 
 func TestHistoryOverHTTP2RestsWithTheGuard(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // watched is a gateway whose governor judges a window in a fifth of its time.
@@ -27,16 +28,10 @@ func watched(t *testing.T) *gateway {
 	})
 }
 
-// until waits for ok, and says what else there was.
+// until waits for ok, for longer than trial.Eventually: windows must pass.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.Now().Add(60 * time.Second); !ok(); <-tick.C {
-		if time.Now().After(late) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
+	trial.Within(t, time.Minute, what, ok)
 }
 
 // causeNow is the cause by its name in what the dashboard reads, nil if it is not there.

@@ -23,6 +23,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -156,7 +157,7 @@ func TestAPublishIsTraced(t *testing.T) {
 			t.Errorf("with message_tag %v the message is %q", tag, b)
 		}
 		var spans map[string]*tracepb.Span
-		eventually(t, "three spans arrive", func() bool { spans = c.of(traceID); return len(spans) == 3 })
+		trial.Eventually(t, "three spans arrive", func() bool { spans = c.of(traceID); return len(spans) == 3 })
 		all, store, fan := spans["publish default"], spans["store"], spans["fan-out"]
 		if all == nil || store == nil || fan == nil {
 			t.Fatalf("%v", spans)
@@ -187,12 +188,12 @@ func TestPublishesAreTracedInPart(t *testing.T) {
 		cfg.Telemetry.Endpoint, cfg.Telemetry.NoMetrics, cfg.Telemetry.Sample = c.URL, true, 1
 	})
 	g.publish(t, "news", "1") // nobody subscribes
-	eventually(t, "it is traced", func() bool {
+	trial.Eventually(t, "it is traced", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.spans) == 2 && len(c.spans[0].TraceId) == 16 && len(c.spans[0].ParentSpanId) == 0
 	})
-	eventually(t, "both spans are counted", func() bool { return g.telemetry.Stats().Exported == 2 })
+	trial.Eventually(t, "both spans are counted", func() bool { return g.telemetry.Stats().Exported == 2 })
 }
 
 func TestARequestIsTracedThroughTheProxy(t *testing.T) {
@@ -226,7 +227,7 @@ func TestARequestIsTracedThroughTheProxy(t *testing.T) {
 	}
 	h := ask("/cart/7", "00-"+traceID+"-"+callerID+"-01")
 	var span *tracepb.Span
-	eventually(t, "its span arrives", func() bool { span = c.of(traceID)["POST shop"]; return span != nil })
+	trial.Eventually(t, "its span arrives", func() bool { span = c.of(traceID)["POST shop"]; return span != nil })
 	if want := "00-" + traceID + "-" + hex.EncodeToString(span.SpanId) + "-01"; h.Get("traceparent") != want || h.Get("tracestate") != "vendor=x" {
 		t.Errorf("the backend gets %q and %q, want %q", h.Get("traceparent"), h.Get("tracestate"), want)
 	}
@@ -237,14 +238,14 @@ func TestARequestIsTracedThroughTheProxy(t *testing.T) {
 	}
 	other := strings.Repeat("1", 32)
 	ask("/bad", "00-"+other+"-"+callerID+"-01")
-	eventually(t, "one that fails says so", func() bool {
+	trial.Eventually(t, "one that fails says so", func() bool {
 		return c.of(other)["POST shop"].GetStatus().GetCode() == tracepb.Status_STATUS_CODE_ERROR
 	})
 	ask("/a", "00-"+strings.Repeat("2", 32)+"-"+callerID+"-00")
 	if h := ask("/a", ""); !strings.HasSuffix(h.Get("traceparent"), "-02") && !strings.HasSuffix(h.Get("traceparent"), "-00") {
 		t.Errorf("one that began here is marked as sampled: %q", h.Get("traceparent"))
 	}
-	eventually(t, "all is sent", func() bool { return g.telemetry.Stats().Exported == 2 })
+	trial.Eventually(t, "all is sent", func() bool { return g.telemetry.Stats().Exported == 2 })
 }
 
 func TestMetricsAreSentToACollector(t *testing.T) {
@@ -254,7 +255,7 @@ func TestMetricsAreSentToACollector(t *testing.T) {
 	})
 	g.subscribers(t, 2, "")
 	g.publish(t, "news", "1")
-	eventually(t, "they say what happened", func() bool {
+	trial.Eventually(t, "they say what happened", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		m := c.metrics["weir_messages_delivered_total"].GetSum()

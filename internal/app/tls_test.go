@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/tlsterm"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -84,7 +85,7 @@ func TestTheWholeGatewaySpeaksTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.CloseNow()
-	eventually(t, "both subscribed", func() bool { st := g.push.Stats(); return st.SSE == 1 && st.WebSocket == 1 })
+	trial.Eventually(t, "both subscribed", func() bool { st := g.push.Stats(); return st.SSE == 1 && st.WebSocket == 1 })
 	for _, size := range []int{1, 40_000} { // less and more than a record
 		data := `"` + strings.Repeat("x", size) + `"`
 		req, _ := http.NewRequest(http.MethodPost, g.URL()+"/api/publish", strings.NewReader(fmt.Sprintf(`{"channel":"news","data":%s}`, data)))

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
 
 func TestRequestsOfARouteWaitForTheirTurn(t *testing.T) {
@@ -21,18 +22,18 @@ func TestRequestsOfARouteWaitForTheirTurn(t *testing.T) {
 		c.Routes = []policy.RouteConfig{{Path: "/trade/*", Cluster: "b", Class: "order"}, {Path: "/*", Cluster: "b"}}
 	})
 	const n = 12
-	var clients []*rawConn
+	var clients []*wiretest.Conn
 	for range n {
 		w := g.dial(t)
-		w.ask("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+		ask(w, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
 		clients = append(clients, w)
 	}
 	release := g.blocked(t)
 	for i, w := range clients {
 		if i%2 == 0 {
-			w.send(fmt.Sprintf("GET /trade/%d?x=1 HTTP/1.1\r\nHost: a\r\n\r\nGET /other/%d HTTP/1.1\r\nHost: a\r\n\r\n", i, i))
+			w.Send(fmt.Sprintf("GET /trade/%d?x=1 HTTP/1.1\r\nHost: a\r\n\r\nGET /other/%d HTTP/1.1\r\nHost: a\r\n\r\n", i, i))
 		} else {
-			w.send(fmt.Sprintf("POST /trade/%d HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbodyGET /other/%d HTTP/1.1\r\nHost: a\r\n\r\n", i, i))
+			w.Send(fmt.Sprintf("POST /trade/%d HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbodyGET /other/%d HTTP/1.1\r\nHost: a\r\n\r\n", i, i))
 		}
 	}
 	release()
@@ -41,10 +42,10 @@ func TestRequestsOfARouteWaitForTheirTurn(t *testing.T) {
 		if i%2 == 1 {
 			method, want = "POST", fmt.Sprintf("b POST /trade/%d body", i)
 		}
-		if res, body := w.answer(method); res.StatusCode != http.StatusOK || string(body) != want {
+		if res, body := w.Answer(method); res.StatusCode != http.StatusOK || string(body) != want {
 			t.Errorf("%d: %d %q, want %q", i, res.StatusCode, body, want)
 		}
-		if res, body := w.answer("GET"); res.StatusCode != http.StatusOK || string(body) != fmt.Sprintf("b GET /other/%d ", i) {
+		if res, body := w.Answer("GET"); res.StatusCode != http.StatusOK || string(body) != fmt.Sprintf("b GET /other/%d ", i) {
 			t.Errorf("%d, what follows: %d %q", i, res.StatusCode, body)
 		}
 	}
@@ -60,26 +61,26 @@ func TestRequestsOfARouteAreRefusedBeyondTheQueue(t *testing.T) {
 		c.Clusters = []upstream.Config{b}
 		c.Routes = []policy.RouteConfig{{Path: "/*", Cluster: "b", Class: "account"}}
 	})
-	var clients []*rawConn
+	var clients []*wiretest.Conn
 	for range 20 {
 		w := g.dial(t)
-		w.ask("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+		ask(w, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
 		clients = append(clients, w)
 	}
 	release := g.blocked(t)
 	for _, w := range clients {
-		w.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbodyGET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+		w.Send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbodyGET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
 	}
 	release()
 	refused := 0
 	for i, w := range clients {
-		switch res, body := w.answer("POST"); {
+		switch res, body := w.Answer("POST"); {
 		case res.StatusCode == http.StatusServiceUnavailable && res.Header.Get("Retry-After") != "":
 			refused++
 		case res.StatusCode != http.StatusOK || string(body) != "b POST /x body":
 			t.Errorf("%d: %d %q", i, res.StatusCode, body)
 		}
-		if res, _ := w.answer("GET"); res.StatusCode != http.StatusOK {
+		if res, _ := w.Answer("GET"); res.StatusCode != http.StatusOK {
 			t.Errorf("%d, what follows: %d", i, res.StatusCode)
 		}
 	}

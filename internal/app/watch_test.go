@@ -19,6 +19,7 @@ import (
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // do sends one request to the admin listener; fields are "Name: value".
@@ -66,9 +67,9 @@ func TestSnapshotShowsWhatHappens(t *testing.T) {
 	for i := range 20 {
 		g.publish(t, "news", fmt.Sprint(i))
 	}
-	eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 120 })
+	trial.Eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 120 })
 	var s admin.Snapshot
-	eventually(t, "a snapshot shows it", func() bool {
+	trial.Eventually(t, "a snapshot shows it", func() bool {
 		s = get[admin.Snapshot](t, g, "/api/snapshot")
 		return s.Traffic.Delivered == 120
 	})
@@ -115,9 +116,9 @@ func TestRatesAreSinceTheSnapshotBefore(t *testing.T) {
 	for i := range 50 {
 		g.publish(t, "news", fmt.Sprint(i))
 	}
-	eventually(t, "delivered", func() bool { return g.hub.Stats().Delivered == 100 })
+	trial.Eventually(t, "delivered", func() bool { return g.hub.Stats().Delivered == 100 })
 	var s admin.Snapshot
-	eventually(t, "another snapshot", func() bool {
+	trial.Eventually(t, "another snapshot", func() bool {
 		s = get[admin.Snapshot](t, g, "/api/snapshot")
 		return s.Time.After(first.Time)
 	})
@@ -185,7 +186,7 @@ func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
 			last = v
 		}
 		s.res.Body.Close()
-		eventually(t, "nobody listens", func() bool { return g.snapshots.listeners.Load() == 0 })
+		trial.Eventually(t, "nobody listens", func() bool { return g.snapshots.listeners.Load() == 0 })
 		made, quiet := g.snapshots.events.Load(), 0
 		tick := time.NewTicker(300 * time.Millisecond) // more than a period
 		for range 20 {
@@ -211,7 +212,7 @@ func TestAConnectionIsDescribedAndDisconnected(t *testing.T) {
 	s := g.sse(t, "channel=a&channel=b&token="+token, "")
 	s.block()
 	w := g.ws(t, "channel=news&token="+token, "")
-	eventually(t, "both are there", func() bool { return g.push.Stats().SSE == 1 && g.push.Stats().WebSocket == 1 })
+	trial.Eventually(t, "both are there", func() bool { return g.push.Stats().SSE == 1 && g.push.Stats().WebSocket == 1 })
 	all := get[admin.Connections](t, g, "/api/connections")
 	if all.Total != 2 {
 		t.Fatalf("%+v", all)
@@ -235,10 +236,10 @@ func TestAConnectionIsDescribedAndDisconnected(t *testing.T) {
 	if b := s.block(); !strings.Contains(b, "event: end") || !strings.Contains(b, `{"code":1012,"reason":"disconnected by the operator"}`) {
 		t.Errorf("the stream ends with %q", b)
 	}
-	if code := w.closeCode(); code != 1012 {
+	if code := w.CloseCode(); code != 1012 {
 		t.Errorf("the socket ends with %d", code)
 	}
-	eventually(t, "both are gone", func() bool { return g.push.Stats().SSE == 0 && g.push.Stats().WebSocket == 0 })
+	trial.Eventually(t, "both are gone", func() bool { return g.push.Stats().SSE == 0 && g.push.Stats().WebSocket == 0 })
 	if _, body := g.ask(t, "/metrics"); !bytes.Contains(body, []byte(`weir_subscribers_closed_total{reason="operator"} 2`)) {
 		t.Error("it is not counted")
 	}
@@ -438,13 +439,13 @@ func TestDeliveriesAreSampled(t *testing.T) {
 	g := start(t, nil)
 	g.subscribers(t, 5, "")
 	var n uint64
-	eventually(t, "some are followed to the sockets", func() bool {
+	trial.Eventually(t, "some are followed to the sockets", func() bool {
 		g.publish(t, "news", "1")
 		d, s := g.deliveries(), g.stores()
 		n = d.Total()
 		return n >= 20 && s.Total() >= 10
 	})
-	eventually(t, "nothing is left under way", func() bool { return g.probe.airborne.Load() == 0 })
+	trial.Eventually(t, "nothing is left under way", func() bool { return g.probe.airborne.Load() == 0 })
 	if d := g.deliveries(); d.Quantile(0.5) <= 0 || d.Quantile(0.999) > 30 {
 		t.Errorf("median %v s, nearly all below %v s", d.Quantile(0.5), d.Quantile(0.999))
 	}
@@ -463,8 +464,8 @@ func TestManyPublishersAreFollowedWithoutLoss(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 4*each*10 })
-	eventually(t, "nothing is left under way", func() bool { return g.probe.airborne.Load() == 0 })
+	trial.Eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 4*each*10 })
+	trial.Eventually(t, "nothing is left under way", func() bool { return g.probe.airborne.Load() == 0 })
 	if d := g.deliveries(); d.Total() == 0 {
 		t.Error("none was followed")
 	}
@@ -517,7 +518,7 @@ func TestScrapesWhileAThousandConnectionsAreBusy(t *testing.T) {
 	}
 	close(stop)
 	publisher.Wait()
-	eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == published*1000 })
+	trial.Eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == published*1000 })
 	_, body := g.ask(t, "/metrics")
 	if v := value(t, body, "weir_messages_delivered_total"); v != float64(published*1000) {
 		t.Errorf("%v delivered of %d to 1,000", v, published)

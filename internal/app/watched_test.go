@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 func TestHistogramsAreNativeWhereAskedFor(t *testing.T) {
@@ -23,7 +24,7 @@ func TestHistogramsAreNativeWhereAskedFor(t *testing.T) {
 		t.Helper()
 		g := start(t, func(c *config.Config) { c.Metrics.NativeHistograms = native })
 		g.subscribers(t, 1, "")
-		eventually(t, "a delivery is timed", func() bool {
+		trial.Eventually(t, "a delivery is timed", func() bool {
 			g.publish(t, "news", "1")
 			d := g.deliveries()
 			return d.Total() > 3
@@ -72,7 +73,7 @@ func TestTheGovernorSeesWhatHappens(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Governor.Enabled, c.Governor.Evidence.Dir = &on, t.TempDir() })
 	g.subscribers(t, 10, "")
 	var s admin.Snapshot
-	eventually(t, "it has seen connections, deliveries and the broker", func() bool {
+	trial.Eventually(t, "it has seen connections, deliveries and the broker", func() bool {
 		g.publish(t, "news", "1")
 		s = get[admin.Snapshot](t, g, "/api/snapshot")
 		v := s.Governor
@@ -110,9 +111,9 @@ func TestAStoppedReaderShows(t *testing.T) {
 		c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes = 100_000, 64<<20
 	})
 	slow := g.slowDial(t, "GET /sse?channel=bulk HTTP/1.1\nHost: a\n\n")
-	slow.head()
+	slow.Response()
 	id := ""
-	eventually(t, "it waits for its reader's window", func() bool {
+	trial.Eventually(t, "it waits for its reader's window", func() bool {
 		for range 20 {
 			g.put(t, "bulk", `"`+strings.Repeat("x", 3000)+`"`)
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -202,7 +203,7 @@ func TestAChangedFileIsApplied(t *testing.T) {
 		t.Errorf("a broken file changed the answer to %q", got)
 	}
 	write("routes: [{path: /x, reply: {status: 200, body: another}}]\n")
-	eventually(t, "the new answer", func() bool { _, got := g.get(t, "/x"); return got == "another" })
+	trial.Eventually(t, "the new answer", func() bool { _, got := g.get(t, "/x"); return got == "another" })
 }
 
 // TestAThousandReloadsCloseNothing holds connections of every kind through 1,000
@@ -334,7 +335,7 @@ func TestMetricsAndViewOfUpstreams(t *testing.T) {
 		return res.StatusCode, string(body)
 	}
 	// The loops publish what they count once a tick.
-	eventually(t, "three replies in the metrics", func() bool {
+	trial.Eventually(t, "three replies in the metrics", func() bool {
 		_, body := admin(http.MethodGet, "/metrics")
 		return strings.Contains(body, `weir_upstream_requests_total{cluster="b",code="2xx"} 3`) &&
 			strings.Contains(body, `weir_split_chosen_total{cluster="b",split="s"} 3`) && strings.Contains(body, `weir_upstream_peers{cluster="b",state="up"} 1`)
