@@ -41,7 +41,7 @@ clean: ## what was built; .cache stays (rm -r .cache to have it all again)
 SCENARIOS ?= default
 RUNS ?= 5
 N ?= 0
-PEERS ?= nchan uwebsockets centrifugo
+PEERS ?= nchan uwebsockets centrifugo limit-batch
 
 .PHONY: bench-peers
 bench-peers: build ## weir against the C limit and installed peers: SCENARIOS=, RUNS=, PEERS=, N=
