@@ -80,6 +80,7 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 	g.proxy, err = proxy.New(s.proxy, g.loops.Loops(), n.Log)
 	n.Must(err)
 	g.front.UseProxy(g.proxy)
+	n.OnStop(g.proxy.Close)
 	g.recorder = record.New(record.Options{Hub: n.Hub, Alone: true, Log: n.Log})
 	g.front.UseRecorder(g.recorder)
 	n.OnStop(g.recorder.Close)

@@ -124,10 +124,7 @@ func (x *Exchange) setHost(peer *upstream.Peer) {
 		return
 	}
 	i += len(field)
-	host := peer.Name()
-	if peer.Address().IsUnix() {
-		host = "localhost" // a path is no host
-	}
+	host := peer.Host()
 	if n := bytes.IndexByte(x.Head[i:], '\r'); n >= 0 {
 		x.Head = slices.Replace(x.Head, i, i+n, []byte(host)...)
 	}
@@ -173,13 +170,13 @@ func (x *Exchange) Body(b []byte) {
 	if x.Chunked {
 		line := http1.AppendChunkSize(x.lane.line[:0], len(b))
 		x.lane.line = line
-		u.c.Write(line)
+		u.write(line)
 	}
 	if u.x == x { // a send that fails ends the attempt
-		u.c.Write(b)
+		u.write(b)
 	}
 	if u.x == x && x.Chunked {
-		u.c.Write(crlf)
+		u.write(crlf)
 	}
 }
 
@@ -221,7 +218,7 @@ func (x *Exchange) End() {
 	}
 	if u := x.up; u != nil {
 		if x.Chunked {
-			u.c.Write(lastChunk)
+			u.write(lastChunk)
 		}
 		if u.x == x {
 			u.requestSent()
@@ -235,7 +232,7 @@ func (x *Exchange) Full() bool {
 	if x.up == nil {
 		x.wantRoom = len(x.Head) > x.lane.proxy.cfg.Replay
 	} else {
-		x.wantRoom = x.up.c.Unsent() > x.lane.proxy.cfg.Buffer
+		x.wantRoom = x.up.backlog() > x.lane.proxy.cfg.Buffer
 		if x.wantRoom && !x.answered {
 			x.up.writeIn()
 		}

@@ -58,8 +58,14 @@ func (p *pool) serve(x *Exchange) {
 // connection returns a connection for x: one that is there, or one that is being
 // made; nil if neither may be had now.
 func (p *pool) connection(x *Exchange) *upConn {
-	if n := len(p.idle); n > 0 {
+	for n := len(p.idle); n > 0; n = len(p.idle) {
 		u := p.idle[n-1]
+		if !u.current() {
+			p.open++ // so that the pool stays
+			u.c.Close(nil)
+			p.open--
+			continue
+		}
 		p.remove(u)
 		x.tally.hits.Add(1)
 		return u
@@ -79,6 +85,11 @@ func (p *pool) dial(x *Exchange) *upConn {
 	l.gauges.open.Add(1)
 	cfg := x.Cluster.Config()
 	a := p.key.peer.Address()
+	if a.TLS {
+		u.secure = p.key.peer.TLS()
+		u.line = x.tally.lineOf(l.proxy)
+		u.shakeBy = l.loop.Now() + x.times.connect
+	}
 	u.c = l.loop.Dial(eventloop.Endpoint{Addr: a.IP, Path: a.Unix}, eventloop.DialOptions{Timeout: time.Duration(x.times.connect)}, u)
 	if u.c.Closing() { // the loop ends: nobody will wait for this
 		u.gone()
@@ -96,7 +107,7 @@ func (p *pool) dial(x *Exchange) *upConn {
 // put takes back a connection after an exchange, or gives it to who waits.
 func (p *pool) put(u *upConn, cfg *upstream.Config) {
 	pc := &cfg.Pool
-	if pc.MaxRequests > 0 && u.served >= pc.MaxRequests || p.key.peer.Draining() {
+	if pc.MaxRequests > 0 && u.served >= pc.MaxRequests || p.key.peer.Draining() || !u.current() {
 		u.c.Close(nil)
 		return
 	}

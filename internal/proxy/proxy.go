@@ -13,6 +13,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -83,6 +84,7 @@ type Proxy struct {
 	limits http1.Limits
 	log    *slog.Logger
 	lanes  []*Lane
+	tls    *tlsterm.Client
 
 	// Any goroutine.
 	upgraded atomic.Int64 // tunnels open
@@ -100,7 +102,7 @@ func New(cfg Config, loops []*eventloop.Loop, log *slog.Logger) (*Proxy, error) 
 		log = slog.New(slog.DiscardHandler)
 	}
 	cfg = cfg.WithDefaults()
-	p := &Proxy{cfg: cfg, log: log, limits: http1.Limits{MaxLine: min(cfg.MaxHead, 8<<10), MaxHead: cfg.MaxHead, MaxFields: cfg.MaxFields}}
+	p := &Proxy{cfg: cfg, log: log, tls: tlsterm.NewClient(len(loops)), limits: http1.Limits{MaxLine: min(cfg.MaxHead, 8<<10), MaxHead: cfg.MaxHead, MaxFields: cfg.MaxFields}}
 	for _, l := range loops {
 		lane := &Lane{proxy: p, loop: l, pools: map[poolKey]*pool{}, tallies: map[*upstream.Cluster]*tally{}}
 		lane.serve = lane.serveWaiting
@@ -108,6 +110,10 @@ func New(cfg Config, loops []*eventloop.Loop, log *slog.Logger) (*Proxy, error) 
 	}
 	return p, nil
 }
+
+// Close ends TLS handshakes under way and waits for their goroutines. The loops must
+// have ended.
+func (p *Proxy) Close() { p.tls.Close() }
 
 // Clock returns the loops' clock for upstream.Options.Now. Any goroutine may call it.
 func Clock(l *eventloop.Loop) func() int64 {

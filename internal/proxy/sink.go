@@ -43,6 +43,8 @@ const (
 	PendingTimeout              // no connection became free in time
 	ConnectFailed               // refused, unreachable, or out of descriptors
 	ConnectTimeout              //
+	TLSFailed                   // the TLS handshake failed, or the peer refuses what it was shown
+	TLSTimeout                  // it was not over in time
 	Reset                       // the connection ended before the head was whole
 	BadReply                    // what came is no HTTP, or may be read in two ways
 	WriteTimeout                // the peer took nothing of the request
@@ -54,7 +56,7 @@ const (
 	causes
 )
 
-var causeNames = [causes]string{"no_peers", "overloaded", "pending_full", "pending_timeout", "connect", "connect_timeout", "reset",
+var causeNames = [causes]string{"no_peers", "overloaded", "pending_full", "pending_timeout", "connect", "connect_timeout", "tls", "tls_timeout", "reset",
 	"bad_reply", "write_timeout", "first_byte_timeout", "idle_timeout", "total_timeout", "truncated", "stopped"}
 
 // String is the cause's name in metrics.
@@ -79,6 +81,8 @@ var failures = [causes]*Error{
 	PendingTimeout: {PendingTimeout, http.StatusServiceUnavailable, "the backends are overloaded, try again later"},
 	ConnectFailed:  {ConnectFailed, http.StatusBadGateway, "the backend cannot be reached"},
 	ConnectTimeout: {ConnectTimeout, http.StatusGatewayTimeout, "the backend cannot be reached in time"},
+	TLSFailed:      {TLSFailed, http.StatusBadGateway, "the backend cannot be reached securely"},
+	TLSTimeout:     {TLSTimeout, http.StatusGatewayTimeout, "the backend cannot be reached securely in time"},
 	Reset:          {Reset, http.StatusBadGateway, "the backend closed the connection"},
 	BadReply:       {BadReply, http.StatusBadGateway, "the backend's answer is not valid HTTP"},
 	WriteTimeout:   {WriteTimeout, http.StatusGatewayTimeout, "the backend does not take the request"},

@@ -3,6 +3,7 @@ package proxy
 import (
 	"sync/atomic"
 
+	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -12,6 +13,16 @@ type tally struct {
 	codes                                           [6]atomic.Uint64 // by class: codes[2] is 2xx
 	failed                                          [causes]atomic.Uint64
 	retries, hedges, hits, misses, waited, canceled atomic.Uint64
+
+	line *tlsterm.Line // of TLS handshakes; the lane's, nil before the first
+}
+
+// lineOf returns the line of t's handshakes.
+func (t *tally) lineOf(p *Proxy) *tlsterm.Line {
+	if t.line == nil {
+		t.line = p.tls.Line()
+	}
+	return t.line
 }
 
 // gauges are of one lane.

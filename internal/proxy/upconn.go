@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -14,6 +15,11 @@ type upConn struct {
 	lane *Lane
 	pool *pool
 	c    *eventloop.Conn
+
+	// secure is how it is spoken over TLS, line the handshakes that its own is one of;
+	// nil: plaintext.
+	secure *upstream.TLS
+	line   *tlsterm.Line
 
 	x     *Exchange // nil when idle, or of no more use
 	at    int       // its place in pool.idle
@@ -27,13 +33,18 @@ type upConn struct {
 	keep    bool // the reply lets the connection live on
 	paused  bool // the sink takes no more for now
 	got     bool // some of the reply has come
-	stood   bool // it was connected
+	stood   bool // it was connected, and secure
+	reached bool // it was connected
 	closed  bool
 	served  int
 	// deadline is when Timer acts, armed when it comes at the latest; 0: never.
 	deadline, armed int64
 	firstByteBy     int64
 	unsent          int // of the request when its time to be taken began
+
+	shake   *tlsterm.Shake // nil: there is none under way
+	shakeBy int64          // when it has to be over
+	early   []byte         // what waits for it
 }
 
 type phase uint8
@@ -66,20 +77,23 @@ func (u *upConn) begin(x *Exchange) {
 	} else {
 		u.noDeadline()
 	}
-	u.c.Write(x.Head)
+	u.write(x.Head)
 }
 
 // noDeadline leaves the exchange's own.
 func (u *upConn) noDeadline() {
 	u.deadline = 0
-	if x := u.x; x != nil && x.deadline > 0 {
+	switch x := u.x; {
+	case u.shaking():
+		u.deadlineIn(u.shakeBy - u.lane.loop.Now())
+	case x != nil && x.deadline > 0:
 		u.deadlineIn(x.deadline - u.lane.loop.Now())
 	}
 }
 
 // writeIn begins the time in which the peer has to take some of the request.
 func (u *upConn) writeIn() {
-	u.unsent = u.c.Unsent()
+	u.unsent = u.backlog()
 	u.deadlineIn(int64(u.x.Cluster.Config().Timeouts.Write))
 }
 
@@ -100,6 +114,9 @@ func (u *upConn) deadlineIn(d int64) {
 	if x := u.x; x != nil && x.deadline > 0 {
 		at = min(at, x.deadline)
 	}
+	if u.shaking() {
+		at = min(at, u.shakeBy)
+	}
 	u.deadline = at
 	if u.armed == 0 || at < u.armed {
 		u.armed = at
@@ -108,10 +125,21 @@ func (u *upConn) deadlineIn(d int64) {
 }
 
 // Connected implements eventloop.Connector: what was written goes out by itself.
-func (u *upConn) Connected(*eventloop.Conn) { u.stood = true }
+func (u *upConn) Connected(*eventloop.Conn) {
+	u.reached = true
+	if u.secure != nil {
+		u.beginTLS()
+		return
+	}
+	u.stood = true
+}
 
 // Data implements eventloop.Handler.
 func (u *upConn) Data(c *eventloop.Conn, b []byte) int {
+	if u.shake != nil {
+		u.shake.Data(b)
+		return len(b)
+	}
 	x := u.x
 	if x == nil {
 		// Nobody asked: what it would answer cannot be known (RFC 9112 §9.2).
@@ -272,7 +300,7 @@ func (u *upConn) chunks(x *Exchange, b []byte) int {
 func (u *upConn) finish(x *Exchange, trailer []byte, more bool) {
 	u.free(x)
 	x.done(upstream.OK)
-	if u.keep && !more && x.complete && u.c.Unsent() == 0 && !u.closed {
+	if u.keep && !more && x.complete && u.backlog() == 0 && !u.closed {
 		u.pool.put(u, x.Cluster.Config())
 	} else {
 		u.c.Close(nil)
@@ -295,6 +323,10 @@ func (u *upConn) part() {
 
 // EndOfStream implements eventloop.Handler: the peer is done.
 func (u *upConn) EndOfStream(c *eventloop.Conn) bool {
+	if u.shake != nil {
+		u.shake.End()
+		return true
+	}
 	if x := u.x; x != nil && u.phase == readingRest {
 		u.keep = false
 		u.finish(x, nil, false)
@@ -306,6 +338,7 @@ func (u *upConn) EndOfStream(c *eventloop.Conn) bool {
 
 // Closed implements eventloop.Handler.
 func (u *upConn) Closed(_ *eventloop.Conn, err error) {
+	u.endTLS()
 	if !u.closed {
 		u.gone()
 	}
@@ -331,8 +364,12 @@ func (u *upConn) lost(x *Exchange, err error) {
 		x.fail(failures[Stopped])
 	case errors.Is(err, eventloop.ErrDialTimeout):
 		x.broken(u, upstream.ConnectError, ConnectTimeout)
+	case u.shaking() && u.reached:
+		u.shakeFailed(x, err)
 	case !u.stood:
 		x.broken(u, upstream.ConnectError, ConnectFailed)
+	case u.refused(err):
+		u.shakeFailed(x, refusal(err))
 	case errors.Is(err, eventloop.ErrStalled):
 		x.broken(u, upstream.Timeout, WriteTimeout)
 	case u.phase != readingHead:
@@ -359,6 +396,8 @@ func (u *upConn) Timer(c *eventloop.Conn, now int64) {
 	switch {
 	case u.deadline == 0:
 		return
+	case x != nil && u.shaking() && now >= u.shakeBy:
+		u.shakeFailed(x, upstream.ErrHandshakeTimeout)
 	case now < u.deadline:
 		u.deadlineIn(u.deadline - now)
 		return
@@ -371,7 +410,7 @@ func (u *upConn) Timer(c *eventloop.Conn, now int64) {
 		u.noDeadline()
 	case u.phase != readingHead:
 		x.broken(u, upstream.Timeout, IdleTimeout)
-	case !x.complete && u.c.Unsent() < u.unsent:
+	case !x.complete && u.backlog() < u.unsent:
 		u.writeIn()
 	case !x.complete:
 		x.broken(u, upstream.Timeout, WriteTimeout)

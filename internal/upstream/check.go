@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -38,10 +39,29 @@ func (Checker) Check(ctx context.Context, a Address, h HealthConfig) error {
 	if err := greet(conn, h.ProxyProtocol); err != nil {
 		return err
 	}
+	if a.TLS {
+		secure := tls.Client(conn, h.tls(a))
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return fmt.Errorf("TLS handshake: %w", err)
+		}
+		defer secure.Close()
+		conn = secure
+	}
 	if h.Check == CheckTCP {
 		return nil
 	}
 	return get(conn, a, h)
+}
+
+// tls is what the handshake of a check goes by: always a full one, so that a
+// certificate that has become bad shows.
+func (h *HealthConfig) tls(a Address) *tls.Config {
+	if h.TLS == nil {
+		return &tls.Config{ServerName: a.Server, MinVersion: tls.VersionTLS12}
+	}
+	cfg := h.TLS.Config(a)
+	cfg.ClientSessionCache = nil
+	return cfg
 }
 
 // greet sends the PROXY header of who speaks for itself: UNKNOWN in version 1 and
@@ -65,10 +85,8 @@ func greet(conn net.Conn, version int) error {
 func get(conn net.Conn, a Address, h HealthConfig) error {
 	host := h.Host
 	if host == "" {
-		host = a.String()
-		if a.IsUnix() {
-			host = "localhost"
-		}
+		host = a.host()
+
 	}
 	request := "GET " + h.Path + " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: weir-health\r\nAccept: */*\r\nConnection: close\r\n\r\n"
 	if _, err := conn.Write([]byte(request)); err != nil {

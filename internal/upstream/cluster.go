@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"errors"
+	"log/slog"
 	"sync/atomic"
 )
 
@@ -18,6 +19,7 @@ var (
 // It stays the same through reloads as long as its name is configured.
 type Cluster struct {
 	name string
+	log  *slog.Logger
 	view atomic.Pointer[view]
 
 	// Any goroutine.
@@ -32,8 +34,10 @@ type Cluster struct {
 	refused  [6]atomic.Uint64
 	retries  retryBudget
 	hedges   hedging
+	shakes   shakes
 
-	members members // Set's, under its lock
+	members members  // Set's, under its lock
+	shelved [32]byte // the files of certificates as Run last tried them; Run's
 }
 
 // Name is the configured name.

@@ -10,8 +10,12 @@ import (
 type Config struct {
 	// Name is how routes and splits name the cluster. It must not be empty.
 	Name string `json:"name"`
-	// Peers are the backends. At least one.
+	// Peers are the backends. At least one, unless there is an srv.
 	Peers []PeerConfig `json:"peers"`
+	// SRV is the name of SRV records to take the backends from in place of peers, like
+	// "_http._tcp.example.internal". Those of the lowest priority that can be asked
+	// are, by their weights (RFC 2782). Empty: peers are written down.
+	SRV string `json:"srv"`
 	// Balance is "round_robin" (smooth, weighted), "least_connections", "ewma"
 	// (the faster of two, by peak EWMA of the time to the first byte times
 	// requests in flight) or "consistent_hash". Empty means round_robin.
@@ -45,15 +49,19 @@ type Config struct {
 	Pool PoolConfig `json:"pool"`
 	// DNS is how host names of peers become addresses.
 	DNS DNSConfig `json:"dns"`
+	// TLS is how peers are spoken to over TLS.
+	TLS TLSConfig `json:"tls"`
 	// ProxyProtocol is the version of the PROXY protocol header sent to peers,
-	// 1 or 2. 0 sends none.
+	// before TLS if there is any, 1 or 2. 0 sends none.
 	ProxyProtocol int `json:"proxy_protocol"`
 }
 
 // PeerConfig is one backend, or one host name that stands for several.
 type PeerConfig struct {
-	// Address is "host:port", "ip:port", "[ip6]:port" or "unix:/path". Each
-	// address that a host name resolves to is a peer of its own, of this weight.
+	// Address is "host:port", "ip:port", "[ip6]:port" or "unix:/path"; with https://
+	// before a host the peer is spoken to over TLS, and its port is 443 if it is left
+	// out. Each address that a host name resolves to is a peer of its own, of this
+	// weight.
 	Address string `json:"address"`
 	// Weight is the peer's share relative to the others, 1 to 1000. 0 means 1.
 	Weight int `json:"weight"`
@@ -65,7 +73,8 @@ type PeerConfig struct {
 type HealthConfig struct {
 	// Check is "none", "http" (a GET of path) or "tcp" (a connection, nothing
 	// sent). Empty means http if there is a path, otherwise none. Either works
-	// over Unix sockets too.
+	// over Unix sockets too, and ends a TLS handshake first where the peer is spoken to
+	// over TLS.
 	Check string `json:"check"`
 	// Path of the http check; empty means /.
 	Path string `json:"path"`
@@ -90,6 +99,8 @@ type HealthConfig struct {
 	PanicBelow float64 `json:"panic_below"`
 	// ProxyProtocol is the cluster's; checks say by it that they are nobody's.
 	ProxyProtocol int `json:"-"`
+	// TLS is the cluster's, for peers that are spoken to over it.
+	TLS *TLS `json:"-"`
 }
 
 // OutlierConfig is ejection by what requests show.
@@ -165,7 +176,7 @@ type HedgeConfig struct {
 
 // TimeoutConfig is how long things may take.
 type TimeoutConfig struct {
-	// Connect bounds dialling. 0 means 2s.
+	// Connect bounds dialling, a TLS handshake included. 0 means 2s.
 	Connect hub.Duration `json:"connect"`
 	// Write bounds the time a peer may take nothing of the request. 0 means 30s.
 	Write hub.Duration `json:"write"`

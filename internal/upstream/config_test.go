@@ -131,6 +131,17 @@ func TestParseTarget(t *testing.T) {
 	f("unix:", "error:absolute")
 	f("unix:/"+strings.Repeat("x", 107), "error:at most 107 bytes")
 	f("http://10.0.0.1:80", "error:without a scheme")
+	f("https://10.0.0.1:8443", "10.0.0.1:8443")
+	f("https://10.0.0.1", "10.0.0.1:443")
+	f("https://[fd00::1]", "[fd00::1]:443")
+	f("https://App.example", "app.example")
+	f("https://app.example/", "error:nothing behind")
+	f("https://u@app.example", "error:nothing behind")
+	f("https://unix:/run/app.sock", "error:nothing behind")
+	f("https://https://a", "error:nothing behind")
+	f("https://:443", "error:no host")
+	f("https://", "error:no host")
+	f("https://fd00::1", "error:https://host")
 	f("10.0.0.1", "error:write host:port")
 	f("fd00::1:80", "error:write host:port")
 	f(":80", "error:no host")
@@ -146,7 +157,7 @@ func TestParseTarget(t *testing.T) {
 
 // What is read can be written and read again.
 func FuzzParseTarget(f *testing.F) {
-	for _, s := range []string{"10.0.0.1:80", "[fd00::1]:80", "app.example:80", "unix:/run/app.sock", "[fe80::1%eth0]:1", "a:1:2", ":80", "[::ffff:1.2.3.4]:5"} {
+	for _, s := range []string{"10.0.0.1:80", "[fd00::1]:80", "app.example:80", "unix:/run/app.sock", "[fe80::1%eth0]:1", "a:1:2", ":80", "[::ffff:1.2.3.4]:5", "https://10.0.0.1", "https://[fd00::1]:1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -154,7 +165,12 @@ func FuzzParseTarget(f *testing.F) {
 		if err != nil || x.host != "" {
 			return
 		}
-		if again, err := parseTarget(x.addr.String()); err != nil || again != x {
+		text := x.addr.String()
+		if x.tls {
+			text = "https://" + text
+		}
+		again, err := parseTarget(text)
+		if again.name, x.name = "", ""; err != nil || again != x {
 			t.Errorf("%q is %v, which is %v, %v", s, x, again, err)
 		}
 	})

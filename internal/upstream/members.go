@@ -11,6 +11,7 @@ import (
 // members are a cluster's peers as the Set sees them. Its lock guards all.
 type members struct {
 	config  Config
+	tls     *TLS     // nil: no peer is spoken to over TLS
 	targets []target // of config.Peers
 	// addrs are the addresses of host names, as last resolved.
 	addrs map[string][]netip.Addr
@@ -46,11 +47,11 @@ const remember = 5 * time.Minute
 
 // configure takes the configuration, with defaults, and addresses of new names. It
 // reports whether anything is different.
-func (m *members) configure(cfg Config, found lookups) bool {
+func (m *members) configure(cfg Config, tls *TLS, found lookups) bool {
 	family := m.config.DNS.Family == cfg.DNS.Family
 	addrs := map[string][]netip.Addr{}
 	targets := make([]target, len(cfg.Peers))
-	different := !reflect.DeepEqual(m.config, cfg)
+	different := m.tls != tls || !reflect.DeepEqual(m.config, cfg)
 	for i, p := range cfg.Peers {
 		t, _ := parseTarget(p.Address) // validated
 		targets[i] = t
@@ -63,7 +64,7 @@ func (m *members) configure(cfg Config, found lookups) bool {
 		}
 		addrs[t.host] = known
 	}
-	m.config, m.targets, m.addrs = cfg, targets, addrs
+	m.config, m.tls, m.targets, m.addrs = cfg, tls, targets, addrs
 	return different
 }
 
@@ -86,19 +87,20 @@ func (s *Set) rebuild(c *Cluster) {
 	wanted := map[Address]bool{}
 	var entries []entry
 	var drain []*member
-	add := func(a Address, cfg PeerConfig) {
+	add := func(a Address, name string, cfg PeerConfig) {
 		if wanted[a] || len(wanted) >= maxPeers {
 			return
 		}
 		wanted[a] = true
 		mb := m.known[a]
 		if mb == nil {
-			mb = &member{peer: newPeer(a, cfg.Address)}
+			mb = &member{peer: newPeer(a, name)}
 			m.known[a] = mb
 		}
 		mb.gone, mb.drained = 0, false
 		p := mb.peer
-		p.name.Store(&cfg.Address)
+		p.name.Store(&name)
+		p.tls.Store(m.tls)
 		p.maxConns.Store(int64(m.config.Pool.MaxPerPeer))
 		p.leakAfter.Store(int64(m.config.Pool.LeakAfter))
 		if cfg.Drain {
@@ -110,15 +112,15 @@ func (s *Set) rebuild(c *Cluster) {
 	}
 	for i, t := range m.targets {
 		if t.host == "" {
-			add(t.addr, m.config.Peers[i])
+			add(t.at(netip.Addr{}, &m.config.TLS), t.name, m.config.Peers[i])
 		}
 		for _, ip := range m.addrs[t.host] {
-			add(Address{IP: netip.AddrPortFrom(ip, t.port)}, m.config.Peers[i])
+			add(t.at(ip, &m.config.TLS), t.name, m.config.Peers[i])
 		}
 	}
 	// The view first: a moment in which the old peers drain and the new ones are
 	// not seen would have none.
-	c.view.Store(newView(m.config, entries))
+	c.view.Store(newView(m.config, m.tls, entries))
 	for _, mb := range drain {
 		mb.peer.draining.Store(true)
 	}
@@ -162,6 +164,9 @@ func (s *Set) tend(c *Cluster) {
 func (s *Set) tendChecking(c *Cluster, mb *member) {
 	h := c.members.config.Health
 	h.ProxyProtocol = c.members.config.ProxyProtocol
+	if mb.peer.address.TLS {
+		h.TLS = c.members.tls
+	}
 	if mb.gone != 0 || h.Check == CheckNone {
 		s.uncheck(c, mb)
 		return
@@ -192,8 +197,8 @@ func (s *Set) check(ctx context.Context, c *Cluster, p *Peer, h HealthConfig) {
 	passed, failed := 0, 0
 	for {
 		attempt := h
-		if attempt.Host == "" && !p.address.IsUnix() {
-			attempt.Host = p.Name()
+		if attempt.Host == "" {
+			attempt.Host = p.Host()
 		}
 		checking, cancel := context.WithTimeout(ctx, time.Duration(h.Timeout))
 		err := s.opts.Check(checking, p.address, attempt)

@@ -25,6 +25,8 @@ type Peer struct {
 
 	// Written by Set under its lock, read by any goroutine.
 	name      atomic.Pointer[string]
+	tls       atomic.Pointer[TLS]    // nil: it is not spoken to over TLS
+	shakeErr  atomic.Pointer[string] // why the last TLS handshake failed; nil: it did not
 	maxConns  atomic.Int64
 	leakAfter atomic.Int64
 	draining  atomic.Bool
@@ -70,8 +72,21 @@ func newPeer(a Address, name string) *Peer {
 // Address is where to connect.
 func (p *Peer) Address() Address { return p.address }
 
-// Name is the address as configured: the host name, if it was one.
+// Name is the address as configured: the host name, if it was one. https:// and
+// the port that goes with it are left out.
 func (p *Peer) Name() string { return *p.name.Load() }
+
+// TLS returns how the peer is spoken to over TLS. It is not nil where its Address
+// says so, and another one when what it was made from has changed.
+func (p *Peer) TLS() *TLS { return p.tls.Load() }
+
+// Host is what a request's Host says when it is to name the peer.
+func (p *Peer) Host() string {
+	if p.address.IsUnix() {
+		return "localhost" // a path is no host
+	}
+	return p.Name()
+}
 
 // Draining reports that the peer gets no new requests: it was removed, or is
 // configured so. Its idle connections may be closed.

@@ -87,9 +87,13 @@ func New(clusters []Config, splits []SplitConfig, o Options) (*Set, error) {
 	if err := validateAll(clusters, splits); err != nil {
 		return nil, err
 	}
+	shelf, err := s.shelve(clusters)
+	if err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.apply(clusters, splits, nil)
+	s.apply(clusters, splits, shelf, nil)
 	return s, nil
 }
 
@@ -156,18 +160,21 @@ func (s *Set) Run(ctx context.Context) error {
 
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 			s.keepHouse(s.opts.Now())
+			if n%renewEvery == 0 {
+				s.renew()
+			}
 		}
 	}
 }
 
 // Replace applies a new configuration: validated first, nothing changes on an
-// error. Peers that stay keep their state, clusters that stay keep their identity,
+// error. The files of certificates are read anew. Peers that stay keep their state, clusters that stay keep their identity,
 // and a canary whose configuration stays goes on where it was. Host names not
 // known yet are resolved first, within ctx and their DNS timeout; one that does
 // not resolve is tried again later and fails nothing here.
@@ -180,10 +187,14 @@ func (s *Set) Replace(ctx context.Context, clusters []Config, splits []SplitConf
 	}
 	s.replacing.Lock()
 	defer s.replacing.Unlock()
+	shelf, err := s.shelve(clusters)
+	if err != nil {
+		return err
+	}
 	found := s.resolveAhead(ctx, clusters)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.apply(clusters, splits, found)
+	s.apply(clusters, splits, shelf, found)
 	return nil
 }
 
@@ -215,18 +226,18 @@ func validateAll(clusters []Config, splits []SplitConfig) error {
 }
 
 // apply swaps the tables. The caller holds mu; found are addresses of new names.
-func (s *Set) apply(clusters []Config, splits []SplitConfig, found lookups) {
+func (s *Set) apply(clusters []Config, splits []SplitConfig, shelf map[string]*TLS, found lookups) {
 	old := s.current.Load()
 	next := &tables{clusters: make(map[string]*Cluster, len(clusters)), splits: make(map[string]*Split, len(splits))}
 	for _, cfg := range clusters {
 		cfg = cfg.WithDefaults()
 		c := old.clusters[cfg.Name]
 		if c == nil {
-			c = &Cluster{name: cfg.Name}
+			c = &Cluster{name: cfg.Name, log: s.opts.Log}
 			c.seed.Store(mix(s.opts.Seed ^ HashString(cfg.Name)))
 			c.members.known = map[Address]*member{}
 		}
-		if c.members.configure(cfg, found) {
+		if c.members.configure(cfg, shelf[cfg.Name], found) {
 			s.rebuild(c)
 		}
 		next.clusters[cfg.Name] = c

@@ -18,6 +18,9 @@ type ClusterStats struct {
 	RetriesRefused uint64        `json:"retries_refused"` // for want of budget
 	Hedges         uint64        `json:"hedges"`
 	HedgeAfter     time.Duration `json:"hedge_after"`
+	// Handshakes are TLS handshakes for requests, by how they ended: full, resumed, or
+	// what went wrong. Empty: there were none.
+	Handshakes map[string]uint64 `json:"tls_handshakes,omitempty"`
 }
 
 // RefusedStats are the requests without a peer.
@@ -58,6 +61,8 @@ type PeerStats struct {
 	ChecksFailed  uint64        `json:"checks_failed"`
 	PoolFull      uint64        `json:"pool_full"` // connections refused by Reserve
 	Leaked        uint64        `json:"leaked"`    // reported by Leases
+	// TLSError is why the last TLS handshake failed; empty: it did not.
+	TLSError string `json:"tls_error,omitempty"`
 }
 
 // SplitStats is a split at one moment.
@@ -123,6 +128,14 @@ func (c *Cluster) stats(now int64) ClusterStats {
 		Retries: c.retries.made.Load(), RetriesRefused: c.retries.refused.Load(),
 		Hedges: c.hedges.made.Load(), HedgeAfter: c.HedgeAfter(),
 	}
+	for i := range c.shakes.results {
+		if n := c.shakes.results[i].Load(); n > 0 {
+			if st.Handshakes == nil {
+				st.Handshakes = map[string]uint64{}
+			}
+			st.Handshakes[shakeNames[i]] = n
+		}
+	}
 	for _, mb := range c.members.known {
 		if mb.gone == 0 || !mb.drained {
 			st.Peers = append(st.Peers, mb.peer.stats(now, &v.policy))
@@ -144,6 +157,9 @@ func (p *Peer) stats(now int64, pol *policy) PeerStats {
 		EWMA:      time.Duration(p.latency.value(now, pol.ewmaDecay)),
 		Ejections: n.ejected.Load(), BreakerOpened: p.breaker.opens.Load(),
 		Checks: n.checks.Load(), ChecksFailed: n.failed.Load(), PoolFull: n.full.Load(), Leaked: n.leaked.Load(),
+	}
+	if e := p.shakeErr.Load(); e != nil {
+		st.TLSError = *e
 	}
 	for i := range st.Classes {
 		st.Classes[i] = n.classes[i].Load()

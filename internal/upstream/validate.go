@@ -51,6 +51,7 @@ func (c Config) Validate() error {
 	p := &problems{where: "cluster " + strconv.Quote(c.Name)}
 	p.check(c.Name != "", "no name; routes name it by one")
 	d.validatePeers(p)
+	d.validateTLS(p)
 	p.check(slices.Contains([]string{RoundRobin, LeastConnections, EWMA, ConsistentHash}, d.Balance),
 		"balance: %q is none of round_robin, least_connections, ewma, consistent_hash", d.Balance)
 	if _, err := parseKeySource(d.HashKey); err != nil {
@@ -91,6 +92,9 @@ func (c Config) validatePeers(p *problems) {
 		id := t.addr.String()
 		if t.host != "" {
 			id = t.host + ":" + strconv.Itoa(int(t.port))
+		}
+		if t.tls || c.TLS.Enabled {
+			id = "https://" + id
 		}
 		p.check(!seen[id], "peers: %s stands twice; give it a weight instead", peer.Address)
 		seen[id] = true

@@ -12,6 +12,7 @@ import (
 type view struct {
 	config  Config
 	policy  policy
+	tls     *TLS // nil: no peer is spoken to over TLS
 	entries []entry
 	// schedule has each entry's index as often as its weight says, spread evenly.
 	schedule []uint16
@@ -100,8 +101,8 @@ func compile(c Config) policy {
 // maxPeers bounds a cluster's peers, resolved addresses included.
 const maxPeers = 10000
 
-func newView(c Config, entries []entry) *view {
-	v := &view{config: c, policy: compile(c), entries: entries}
+func newView(c Config, tls *TLS, entries []entry) *view {
+	v := &view{config: c, policy: compile(c), tls: tls, entries: entries}
 	for _, e := range entries {
 		v.totalWeight += e.weight
 	}
