@@ -31,6 +31,7 @@ type adapter struct {
 	Publish []string          `json:"publish"`
 	Batch   []string          `json:"batch"`
 	Replay  bool              `json:"replay"` // understands Last-Event-ID, history as {history}
+	Only    []string          `json:"only"`   // the scenarios it is for; absent: all
 
 	path, module, folder string
 }
@@ -143,6 +144,11 @@ func (a *adapter) write(p place, sc *scenario) error {
 		}
 	}
 	return nil
+}
+
+// isFor reports whether a has something to say about sc.
+func (a *adapter) isFor(sc *scenario) bool {
+	return len(a.Only) == 0 || slices.Contains(a.Only, sc.Name)
 }
 
 // errCannot is a scenario that a server has no options for.

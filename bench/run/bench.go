@@ -101,6 +101,9 @@ func (b *bench) round(ctx context.Context, sc *scenario, r *result) (round, erro
 		return got, nil
 	}
 	for _, p := range b.peers {
+		if !p.isFor(sc) {
+			continue
+		}
 		m, err := b.once(ctx, p, sc, r.rate, true, true)
 		if err != nil {
 			if ctx.Err() != nil {
