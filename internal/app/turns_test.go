@@ -42,10 +42,10 @@ func TestRequestsOfARouteWaitForTheirTurn(t *testing.T) {
 		if i%2 == 1 {
 			method, want = "POST", fmt.Sprintf("b POST /trade/%d body", i)
 		}
-		if res, body := w.Answer(method); res.StatusCode != http.StatusOK || string(body) != want {
+		if res, body := w.Answer(method); res.StatusCode != http.StatusOK || body != want {
 			t.Errorf("%d: %d %q, want %q", i, res.StatusCode, body, want)
 		}
-		if res, body := w.Answer("GET"); res.StatusCode != http.StatusOK || string(body) != fmt.Sprintf("b GET /other/%d ", i) {
+		if res, body := w.Answer("GET"); res.StatusCode != http.StatusOK || body != fmt.Sprintf("b GET /other/%d ", i) {
 			t.Errorf("%d, what follows: %d %q", i, res.StatusCode, body)
 		}
 	}
@@ -77,7 +77,7 @@ func TestRequestsOfARouteAreRefusedBeyondTheQueue(t *testing.T) {
 		switch res, body := w.Answer("POST"); {
 		case res.StatusCode == http.StatusServiceUnavailable && res.Header.Get("Retry-After") != "":
 			refused++
-		case res.StatusCode != http.StatusOK || string(body) != "b POST /x body":
+		case res.StatusCode != http.StatusOK || body != "b POST /x body":
 			t.Errorf("%d: %d %q", i, res.StatusCode, body)
 		}
 		if res, _ := w.Answer("GET"); res.StatusCode != http.StatusOK {
