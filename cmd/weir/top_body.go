@@ -35,6 +35,7 @@ func (v *topView) body() []topLine {
 	}
 	left := height - len(v.head()) - 1
 	out := v.loops(min(len(s.Loops), 8))
+	out = append(out, v.admitted()...)
 	left -= len(out)
 	// Half of what is left for who is slow, the rest for channels and backends.
 	backs := v.backends(4)
@@ -91,7 +92,7 @@ func (v *topView) slowest(order string, rows []admin.Connection, n int) []topLin
 	}
 	for i := range min(n, len(rows)) {
 		c := &rows[i]
-		who := legible(c.Transport + " " + c.Peer)
+		who := legible(kindOf(c) + " " + c.Peer)
 		if c.Subject != "" {
 			who += " " + legible(c.Subject)
 		}
@@ -108,6 +109,52 @@ func (v *topView) slowest(order string, rows []admin.Connection, n int) []topLin
 		out = append(out, topLine{
 			{pad(who, 33+wide/2) + " " + pad(legible(strings.Join(c.Channels, ",")), 13+wide-wide/2) + " ", plain},
 			{pad(draw.Bytes.Format(float64(c.Bytes)), -9) + pad(draw.Number.Format(float64(c.Messages)), -7) + pad(draw.Bytes.Format(float64(c.Kernel)), -9) + pad(age, -7), tone},
+		})
+	}
+	return out
+}
+
+// kindOf is what a client speaks: a protocol on a transport, which HTTP/2 may carry.
+func kindOf(c *admin.Connection) string {
+	kind := c.Transport
+	if c.Protocol != "" {
+		kind = c.Protocol + " " + kind
+	}
+	if c.HTTP2 {
+		kind += " h2"
+	}
+	return kind
+}
+
+// admitted are the classes of which something was asked for; none without.
+func (v *topView) admitted() []topLine {
+	var out []topLine
+	for i := range v.snapshot.Admission {
+		c := &v.snapshot.Admission[i]
+		if c.Offered == 0 {
+			continue
+		}
+		if out == nil {
+			out = append(out, dimLine("%-8s %11s %11s %10s  %10s %10s %9s %9s", "CLASS", "OFFERED/S", "ADMITTED/S", "REFUSED/S", "", "WAIT P50", "P95", "P99"))
+		}
+		const columns = 10
+		share := 0.0
+		if c.OfferedRate > 0 {
+			share = c.RejectedRate / c.OfferedRate
+		}
+		full, tone := min(max(int(share*columns+0.5), 0), columns), plain
+		if c.RejectedRate > 0 {
+			tone = draw.Warn
+			full = max(full, 1)
+			if c.Class == "order" || c.Class == "control" {
+				tone = draw.Bad
+			}
+		}
+		n := draw.Number.Format
+		out = append(out, topLine{
+			{fmt.Sprintf("%-8s %11s %11s ", legible(c.Class), n(c.OfferedRate), n(c.AdmittedRate)), plain},
+			{fmt.Sprintf("%10s  %s", n(c.RejectedRate), strings.Repeat("█", full)), tone}, {strings.Repeat("·", columns-full), draw.Unknown},
+			{fmt.Sprintf(" %10s %9s %9s", secs(c.DelayP50), secs(c.DelayP95), secs(c.DelayP99)), plain},
 		})
 	}
 	return out

@@ -28,6 +28,9 @@ func topSample() *topSnapshot {
 		s.Slowest = append(s.Slowest, admin.Connection{Peer: hostile, Transport: "sse", Subject: hostile, Channels: []string{hostile, "漢字漢字漢字漢字"}, Bytes: 1 << 20, Messages: 9, Age: 2})
 		s.Channels.Top = append(s.Channels.Top, admin.Channel{Name: hostile + strings.Repeat("漢", 60), Rate: 1e6, Subscribers: 15_000, Messages: 1e12})
 	}
+	s.Slowest[0].Protocol, s.Slowest[0].HTTP2, s.Slowest[0].Loop = "mercure", true, -1
+	s.Admission = []admin.Admission{{Class: "control"}, {Class: "order", Offered: 9, OfferedRate: 300, AdmittedRate: 300, DelayP99: 0.0001},
+		{Class: "market" + hostile, Offered: 1e12, OfferedRate: 1.13e4, AdmittedRate: 7.15e3, RejectedRate: 4.27e3, DelayP50: 0.005, DelayP95: 0.015, DelayP99: 0.025}}
 	s.Governor = &governor.Snapshot{Enabled: true, State: governor.State{
 		Now: stat.Inflection, Since: s.Time.Add(-time.Minute), Causes: []governor.Cause{{Name: "loop-stuck", Text: "loop 3 stuck for 2 s" + hostile, State: stat.Inflection, Loop: 3}},
 	}}
@@ -104,7 +107,7 @@ func TestTopShowsWhatMatters(t *testing.T) {
 			}
 		}
 	}
-	f("overview", "INFLECTION for 1m0s", "loop 3 stuck for 2 s", "sse 2  websocket 1", "SLOWEST CONSUMERS", "CHANNELS", "BACKENDS")
+	f("overview", "CLASS", "4.27k", "mercure sse h2", "INFLECTION for 1m0s", "loop 3 stuck for 2 s", "sse 2  websocket 1", "SLOWEST CONSUMERS", "CHANNELS", "BACKENDS")
 	f("loops", "97 %", "200 ms")
 	f("consumers", "CONSUMERS BY LAG", "1 MiB")
 	f("channels", "15,000")

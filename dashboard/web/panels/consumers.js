@@ -56,9 +56,12 @@ function slowest(v) {
   list(body, rows, (c) => c.id, makeRow, fillRow, "No subscribers.");
 }
 
+// What a client speaks: a protocol on a transport, which HTTP/2 may carry.
+const kind = (c) => [c.protocol, c.transport].filter(Boolean).join(" ") + (c.http2 ? " h2" : "");
+
 function makeRow(c) {
   const row = cells("", "long", "n", "n", "n", "n", "acts");
-  const who = `${c.transport} ${c.peer}`;
+  const who = `${kind(c)} ${c.peer}`;
   row.cells[6].append(
     el("button", { type: "button", class: "small", "aria-label": `Inspect ${who}`, onclick: () => inspect(c.id) }, "Inspect"),
     el("button", { type: "button", class: "small danger", "aria-label": `Disconnect ${who}`, onclick: () => disconnect(c.id, who) }, "Disconnect"));
@@ -67,7 +70,7 @@ function makeRow(c) {
 
 function fillRow(row, c) {
   const [who, channels, here, messages, kernel, behind] = row.cells;
-  text(who, `${c.transport} ${c.peer}${c.subject ? ` · ${c.subject}` : ""}`);
+  text(who, `${kind(c)} ${c.peer}${c.subject ? ` · ${c.subject}` : ""}`);
   text(channels, (c.channels ?? []).slice(0, 4).join(", ") + (c.channels?.length > 4 ? ` and ${c.channels.length - 4} more` : ""));
   text(here, bytes(c.lag_bytes));
   text(messages, count(c.lag_messages));
@@ -125,7 +128,7 @@ async function look1() {
 }
 
 function showDetail(c) {
-  const who = `${c.transport} ${c.peer}`;
+  const who = `${kind(c)} ${c.peer}`;
   text($("inspect-title"), who);
   const end = $("inspect-end");
   end.disabled = false;
