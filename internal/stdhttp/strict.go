@@ -17,6 +17,9 @@ import (
 type strict struct {
 	net.Conn
 	limits http1.Limits
+	// refused turns an error of the first read into that of a handshake, if it is one;
+	// nil: there was none.
+	refused func(error) error
 
 	mu sync.Mutex // guards what is below; not held while the socket is waited for
 	// The request whose reply is read.
@@ -107,9 +110,13 @@ func (c *strict) more(want int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n > 0 {
+		c.refused = nil
 		c.in = append(c.in, buf[:n]...)
 		c.judge()
 		return nil
+	}
+	if err != nil && c.refused != nil {
+		err = c.refused(err)
 	}
 	if err == nil {
 		err = io.ErrNoProgress

@@ -118,7 +118,7 @@ func idempotent(method string) bool {
 func kindOf(ctx context.Context, err error) upstream.Kind {
 	var op *net.OpError
 	switch {
-	case errors.As(err, &op) && op.Op == "dial":
+	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, errInsecure):
 		return upstream.ConnectError
 	case errors.Is(context.Cause(ctx), errBusy):
 		return upstream.Canceled // nothing was asked of the peer
@@ -197,7 +197,7 @@ func (a *attempts) slow() { a.cancel(errSlow) }
 // request is what a peer is sent: the head that policy writes, read back by net/http.
 func (a *attempts) request(ctx context.Context, peer *upstream.Peer, trace *httptrace.ClientTrace) (*http.Request, error) {
 	x := a.x
-	f := policy.Framing{Length: -1, Host: peer.Address().String()}
+	f := policy.Framing{Length: -1, Host: peer.Host()}
 	switch {
 	case x.r.ContentLength > 0 || x.Length == 0:
 		f.Length = x.r.ContentLength
@@ -291,11 +291,13 @@ type destination struct {
 	// 0: none. Such a connection carries no one else's requests.
 	proxy         int
 	client, local netip.AddrPort
+	cluster       *upstream.Cluster
+	front         *Front
 }
 
 func (a *attempts) destination(peer *upstream.Peer) destination {
 	x := a.x
-	d := destination{peer: peer, proxy: a.choice.Cluster.Config().ProxyProtocol}
+	d := destination{peer: peer, proxy: a.choice.Cluster.Config().ProxyProtocol, cluster: a.choice.Cluster, front: x.f}
 	if d.proxy != 0 {
 		d.client = netip.AddrPortFrom(x.Client, x.Peer.Port())
 		if l, ok := x.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
@@ -322,6 +324,8 @@ func (d destination) dial(ctx context.Context, by *net.Dialer) (net.Conn, error)
 	if at.IsUnix() {
 		network, address = "unix", at.Unix
 	}
+	ctx, cancel := context.WithTimeout(ctx, by.Timeout)
+	defer cancel()
 	nc, err := by.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -333,13 +337,13 @@ func (d destination) dial(ctx context.Context, by *net.Dialer) (net.Conn, error)
 	case 2:
 		head = limit.AppendProxyV2(nil, d.client, d.local)
 	default:
-		return nc, nil
+		return d.secure(ctx, nc)
 	}
 	if _, err := nc.Write(head); err != nil {
 		_ = nc.Close()
 		return nil, err
 	}
-	return nc, nil
+	return d.secure(ctx, nc)
 }
 
 // A transport is the connections to a cluster, as it was configured when they were made.
@@ -348,17 +352,18 @@ type transport struct {
 	pool     upstream.PoolConfig
 	timeouts upstream.TimeoutConfig
 	proxy    int
+	tls      *upstream.TLS
 }
 
-func (t *transport) fits(cfg *upstream.Config) bool {
-	return t.pool == cfg.Pool && t.timeouts == cfg.Timeouts && t.proxy == cfg.ProxyProtocol
+func (t *transport) fits(cfg *upstream.Config, tls *upstream.TLS) bool {
+	return t.pool == cfg.Pool && t.timeouts == cfg.Timeouts && t.proxy == cfg.ProxyProtocol && t.tls == tls
 }
 
 // transport returns the connections to c.
 func (f *Front) transport(c *upstream.Cluster) *http.Transport {
-	cfg := c.Config()
+	cfg, secure := c.Config(), c.TLS()
 	old, there := f.transports.Load(c)
-	if t, _ := old.(*transport); there && t.fits(cfg) {
+	if t, _ := old.(*transport); there && t.fits(cfg, secure) {
 		return t.Transport
 	}
 	d := &net.Dialer{Timeout: time.Duration(cfg.Timeouts.Connect)}
@@ -372,7 +377,11 @@ func (f *Front) transport(c *upstream.Cluster) *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			return &strict{Conn: nc, limits: f.cfg.Reply}, nil
+			s := &strict{Conn: nc, limits: f.cfg.Reply}
+			if to.peer.Address().TLS {
+				s.refused = to.refused
+			}
+			return s, nil
 		},
 		DisableCompression: true, ResponseHeaderTimeout: time.Duration(cfg.Timeouts.FirstByte), IdleConnTimeout: time.Duration(cfg.Pool.IdleTimeout),
 		MaxIdleConnsPerHost: max(cfg.Pool.MaxIdle, 1), MaxConnsPerHost: cfg.Pool.MaxPerPeer, DisableKeepAlives: cfg.Pool.MaxIdle < 0,
@@ -381,7 +390,7 @@ func (f *Front) transport(c *upstream.Cluster) *http.Transport {
 	if cfg.ProxyProtocol != 0 { // a client's are kept apart, and its end is not told
 		t.MaxIdleConns = cfg.Pool.MaxPerPeer
 	}
-	made := &transport{t, cfg.Pool, cfg.Timeouts, cfg.ProxyProtocol}
+	made := &transport{t, cfg.Pool, cfg.Timeouts, cfg.ProxyProtocol, secure}
 	if !there {
 		got, _ := f.transports.LoadOrStore(c, made)
 		return got.(*transport).Transport //nolint:forcetypeassert // nothing else is stored
