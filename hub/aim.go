@@ -56,6 +56,21 @@ func (h *Hub) aimAll(pubs []Publication) {
 	}
 }
 
+// aimOne is Aim for one: what is needed in the end comes while the way there is gone.
+func (h *Hub) aimOne(p *Publication) {
+	hash := h.table.hash(p.Channel)
+	if ch := h.table.guess(hash); ch != nil {
+		prefetch.Object(ch)
+	}
+	if h.aim(p, hash); p.to == nil {
+		return
+	}
+	p.to.near()
+	if n, ok := p.Handle.(Near); ok {
+		n.Near(0)
+	}
+}
+
 // aim looks up where p goes.
 func (h *Hub) aim(p *Publication, hash uint64) {
 	p.Handle = nil

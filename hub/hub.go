@@ -226,7 +226,7 @@ func (h *Hub) publish(p Publication, done func(Position, error)) {
 	var n *namespace
 	var err error
 	if p.to == nil {
-		h.aim(&p, h.table.hash(p.Channel))
+		h.aimOne(&p)
 	}
 	if p.to != nil && !p.to.whole { // its name is in order then
 		n = p.to.ns
