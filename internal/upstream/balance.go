@@ -82,6 +82,14 @@ func (s *search) anyFrom(start int) int {
 	return -1
 }
 
+// anyFromStart is the first entry that is usable, or -1.
+func (s *search) anyFromStart() int {
+	if len(s.v.entries) == 0 {
+		return -1
+	}
+	return s.anyFrom(0)
+}
+
 // weight is entry i's, less in slow start.
 func (s *search) weight(i int) float64 {
 	e := &s.v.entries[i]

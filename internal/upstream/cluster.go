@@ -66,20 +66,46 @@ const takes = 4
 func (c *Cluster) Pick(now int64, key uint64, tried *Tried) (*Peer, error) {
 	s := search{c: c, now: now, key: key, tried: tried}
 	var p *Peer
+	var v *view
 	for range takes {
-		s.v = c.view.Load()
-		if p = s.pick(); p != nil || s.v == c.view.Load() {
+		v = c.view.Load()
+		if p = s.pickFrom(v); p != nil || v == c.view.Load() {
 			break
 		}
 		// The peers were replaced while we looked.
 	}
 	if p == nil {
-		return nil, s.refuse()
+		return nil, s.refuse(v)
 	}
 	if tried != nil {
 		tried.Add(p)
 	}
 	return p, nil
+}
+
+// pickFrom looks for a peer in the tiers that begin with v: a regular one first, in
+// the order of their priorities (RFC 2782), then under the rules that are less strict.
+func (s *search) pickFrom(v *view) *Peer {
+	if s.v = v; v.next == nil {
+		return s.pick()
+	}
+	s.again, s.panicking = false, false
+	for t := v; t != nil; t = t.next {
+		s.v = t
+		if s.anyFromStart() < 0 {
+			continue // and its turn is nobody's: the tiers share the schedule's place
+		}
+		if p := s.find(); p != nil {
+			return p
+		}
+	}
+	for t := v; t != nil; t = t.next {
+		s.v = t
+		if p := s.pick(); p != nil {
+			return p
+		}
+	}
+	return nil
 }
 
 // pick looks for a peer under each rule, the strictest first.
@@ -118,11 +144,11 @@ func (s *search) find() *Peer {
 }
 
 // refuse is why there was no peer: what would have to change first comes first.
-func (s *search) refuse() error {
+func (s *search) refuse(v *view) error {
 	var seen [bars]bool
-	for i := range s.v.entries {
-		p := s.v.entries[i].peer
-		why := p.barred(s.now, &s.v.policy, s.panicking)
+	for e := range v.all() {
+		p := e.peer
+		why := p.barred(s.now, &v.policy, s.panicking)
 		if why == barNone && s.tried.Has(p) {
 			why = barTried
 		}

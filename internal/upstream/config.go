@@ -214,12 +214,14 @@ type PoolConfig struct {
 	LeakAfter hub.Duration `json:"leak_after"`
 }
 
-// DNSConfig is the resolution of host names.
+// DNSConfig is the resolution of host names and of SRV records.
 type DNSConfig struct {
 	// Interval between two resolutions. 0 means 30s.
 	Interval hub.Duration `json:"interval"`
 	// Timeout of one. 0 means 5s. When it fails the addresses known stay.
 	Timeout hub.Duration `json:"timeout"`
+	// Server is the DNS server to ask, like 10.0.0.2:53. Empty means the system's.
+	Server string `json:"server"`
 	// Family is "auto" (IPv4 if the name has such addresses, otherwise IPv6),
 	// "ipv4", "ipv6" or "all". Empty means auto.
 	Family string `json:"family"`

@@ -2,9 +2,13 @@ package upstream
 
 import (
 	"context"
+	"maps"
+	"net"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -12,8 +16,12 @@ import (
 type members struct {
 	config  Config
 	tls     *TLS     // nil: no peer is spoken to over TLS
-	targets []target // of config.Peers
-	// addrs are the addresses of host names, as last resolved.
+	sources []source // of config.Peers, or of records
+	// records are those of config.SRV as last resolved, if recorded.
+	records  []SRV
+	recorded bool
+	// addrs are the addresses of host names, as last resolved; nil for those that are
+	// not known.
 	addrs map[string][]netip.Addr
 	// known has the peers of the cluster and those that were, for a while.
 	known map[Address]*member
@@ -24,8 +32,35 @@ type members struct {
 // resolving is the goroutine that resolves again.
 type resolving struct {
 	stop  context.CancelFunc // nil: there is none
-	hosts []string
+	names []string
 	dns   DNSConfig
+}
+
+// A source is where peers come from: a configured address, or an SRV record.
+type source struct {
+	target
+	weight float64
+	drain  bool
+	tier   uint16 // priority: those of a higher one are asked when no other can be
+}
+
+// sourcesOf are the sources of cfg, in the order of their tiers. records are those of
+// its SRV.
+func sourcesOf(cfg *Config, records []SRV) []source {
+	var all []source
+	for _, p := range cfg.Peers {
+		t, _ := parseTarget(p.Address) // validated
+		all = append(all, source{target: t, weight: float64(p.Weight), drain: p.Drain})
+	}
+	for _, r := range records {
+		t := target{host: r.Target, port: r.Port, name: net.JoinHostPort(r.Target, strconv.Itoa(int(r.Port)))}
+		if cfg.TLS.Enabled {
+			t.name = strings.TrimSuffix(t.name, ":443")
+		}
+		// A weight of 0 means a very small chance beside others (RFC 2782).
+		all = append(all, source{target: t, weight: max(float64(r.Weight)*100, 1), tier: r.Priority})
+	}
+	return all
 }
 
 type member struct {
@@ -45,39 +80,45 @@ type member struct {
 // part of the addresses each time must not reset those they left out.
 const remember = 5 * time.Minute
 
-// configure takes the configuration, with defaults, and addresses of new names. It
+// configure takes the configuration, with defaults, and answers for new names. It
 // reports whether anything is different.
 func (m *members) configure(cfg Config, tls *TLS, found lookups) bool {
-	family := m.config.DNS.Family == cfg.DNS.Family
-	addrs := map[string][]netip.Addr{}
-	targets := make([]target, len(cfg.Peers))
 	different := m.tls != tls || !reflect.DeepEqual(m.config, cfg)
-	for i, p := range cfg.Peers {
-		t, _ := parseTarget(p.Address) // validated
-		targets[i] = t
-		if t.host == "" {
-			continue
-		}
-		known, fresh := m.addrs[t.host], found[lookup{t.host, cfg.DNS}]
-		if len(fresh) > 0 && (len(known) == 0 || !family) {
-			known, different = fresh, true
-		}
-		addrs[t.host] = known
+	family := m.config.DNS.Family == cfg.DNS.Family
+	if m.config.SRV != cfg.SRV {
+		m.records, m.recorded = nil, false
 	}
-	m.config, m.tls, m.targets, m.addrs = cfg, tls, targets, addrs
+	if a, ok := found[lookup{cfg.SRV, true, cfg.DNS}]; ok && !m.recorded {
+		m.records, m.recorded, different = a.srv, true, true
+	}
+	m.config, m.tls = cfg, tls
+	m.arrange()
+	for host, known := range m.addrs {
+		if fresh := found[lookup{host, false, cfg.DNS}].addrs; len(fresh) > 0 && (len(known) == 0 || !family) {
+			m.addrs[host], different = fresh, true
+		}
+	}
 	return different
 }
 
-// hosts are the names that need resolving, each once.
-func (m *members) hosts() []string {
-	var all []string
-	for _, t := range m.targets {
-		if t.host != "" {
-			all = append(all, t.host)
+// arrange lists the sources anew, and keeps the addresses of their hosts.
+func (m *members) arrange() {
+	m.sources = sourcesOf(&m.config, m.records)
+	addrs := map[string][]netip.Addr{}
+	for _, src := range m.sources {
+		if src.host != "" {
+			addrs[src.host] = m.addrs[src.host]
 		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	m.addrs = addrs
+}
+
+// names are what needs resolving, each once; with SRV the hosts come from that.
+func (m *members) names() []string {
+	if m.config.SRV != "" {
+		return []string{m.config.SRV}
+	}
+	return slices.Sorted(maps.Keys(m.addrs))
 }
 
 // rebuild brings peers and view in line with configuration and addresses. The
@@ -85,42 +126,47 @@ func (m *members) hosts() []string {
 func (s *Set) rebuild(c *Cluster) {
 	m, now := &c.members, s.opts.Now()
 	wanted := map[Address]bool{}
-	var entries []entry
+	var tiers []tier
 	var drain []*member
-	add := func(a Address, name string, cfg PeerConfig) {
+	add := func(a Address, src *source) {
 		if wanted[a] || len(wanted) >= maxPeers {
 			return
 		}
 		wanted[a] = true
 		mb := m.known[a]
 		if mb == nil {
-			mb = &member{peer: newPeer(a, name)}
+			mb = &member{peer: newPeer(a, src.name)}
 			m.known[a] = mb
 		}
 		mb.gone, mb.drained = 0, false
 		p := mb.peer
-		p.name.Store(&name)
+		p.name.Store(&src.name)
 		p.tls.Store(m.tls)
 		p.maxConns.Store(int64(m.config.Pool.MaxPerPeer))
 		p.leakAfter.Store(int64(m.config.Pool.LeakAfter))
-		if cfg.Drain {
+		if src.drain {
 			drain = append(drain, mb)
 			return
 		}
 		p.draining.Store(false)
-		entries = append(entries, entry{p, float64(cfg.Weight)})
-	}
-	for i, t := range m.targets {
-		if t.host == "" {
-			add(t.at(netip.Addr{}, &m.config.TLS), t.name, m.config.Peers[i])
+		if n := len(tiers); n == 0 || tiers[n-1].priority != src.tier {
+			tiers = append(tiers, tier{priority: src.tier})
 		}
-		for _, ip := range m.addrs[t.host] {
-			add(t.at(ip, &m.config.TLS), t.name, m.config.Peers[i])
+		last := &tiers[len(tiers)-1]
+		last.entries = append(last.entries, entry{p, src.weight})
+	}
+	for i := range m.sources {
+		src := &m.sources[i]
+		if src.host == "" {
+			add(src.at(netip.Addr{}, &m.config.TLS), src)
+		}
+		for _, ip := range m.addrs[src.host] {
+			add(src.at(ip, &m.config.TLS), src)
 		}
 	}
 	// The view first: a moment in which the old peers drain and the new ones are
 	// not seen would have none.
-	c.view.Store(newView(m.config, m.tls, entries))
+	c.view.Store(newViews(m.config, m.tls, tiers))
 	for _, mb := range drain {
 		mb.peer.draining.Store(true)
 	}

@@ -256,16 +256,17 @@ func (c *Cluster) maybeEject(v *view, p *Peer, failures, unreached int32, now in
 
 // mayEject reports whether one more peer may be out by ejection.
 func (v *view) mayEject(now int64) bool {
-	if len(v.entries) < 2 {
+	if !v.several() {
 		return false
 	}
-	out := 1
-	for i := range v.entries {
-		if v.entries[i].peer.ejectedUntil.Load() > now {
+	out, all := 1, 0
+	for e := range v.all() {
+		all++
+		if e.peer.ejectedUntil.Load() > now {
 			out++
 		}
 	}
-	return out <= max(1, int(v.policy.outlier.share*float64(len(v.entries))))
+	return out <= max(1, int(v.policy.outlier.share*float64(all)))
 }
 
 // checked applies what a check showed: up or down, by streaks kept by the checker.

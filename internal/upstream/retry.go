@@ -45,8 +45,8 @@ type hedgePolicy struct {
 
 // requests counts the attempts of the budget's window that ended.
 func (v *view) requests(now int64) (n int) {
-	for i := range v.entries {
-		total, _ := v.entries[i].peer.traffic.sum(now, budgetWindow, 0)
+	for e := range v.all() {
+		total, _ := e.peer.traffic.sum(now, budgetWindow, 0)
 		n += total
 	}
 	return n
@@ -118,7 +118,7 @@ func (c *Cluster) HedgeAfter() time.Duration {
 func (c *Cluster) MayHedge(now int64, a Attempt) bool {
 	v := c.view.Load()
 	h := &v.policy.hedge
-	if h.after == 0 && h.percentile == 0 || len(v.entries) < 2 {
+	if h.after == 0 && h.percentile == 0 || !v.several() {
 		return false
 	}
 	if a.Made != 1 || a.Started || !a.Replayable || !a.Idempotent {

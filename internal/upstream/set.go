@@ -19,6 +19,8 @@ import (
 type Options struct {
 	// Resolve returns the addresses of host. nil means net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// ResolveSRV returns the SRV records of name. nil means net.DefaultResolver.
+	ResolveSRV func(ctx context.Context, name string) ([]SRV, error)
 	// Check tells whether a peer is healthy. nil means Checker.Check.
 	Check func(ctx context.Context, a Address, h HealthConfig) error
 	// Now is the clock that the loops' now comes from: time.Since(loop.Time(0)).
@@ -37,6 +39,11 @@ func (o Options) withDefaults() Options {
 	if o.Resolve == nil {
 		o.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
+	if o.ResolveSRV == nil {
+		o.ResolveSRV = func(ctx context.Context, name string) ([]SRV, error) {
+			return lookupSRV(ctx, net.DefaultResolver, name)
 		}
 	}
 	if o.Check == nil {

@@ -14,12 +14,15 @@ import (
 // bubble runs f in fake time with a running Set of the clusters.
 func bubble(t *testing.T, w *world, clusters []Config, f func(t *testing.T, s *Set)) {
 	t.Helper()
+	bubbleWith(t, Options{Resolve: w.resolve, Check: w.check}, clusters, f)
+}
+
+func bubbleWith(t *testing.T, o Options, clusters []Config, f func(t *testing.T, s *Set)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		s := newTestSet(t, Options{
-			Now:     func() int64 { return int64(time.Since(start)) + sec },
-			Resolve: w.resolve, Check: w.check,
-		}, clusters...)
+		o.Now = func() int64 { return int64(time.Since(start)) + sec }
+		s := newTestSet(t, o, clusters...)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()

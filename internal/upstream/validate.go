@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,12 +77,21 @@ func (c Config) Validate() error {
 	p.check(d.Pool.MaxIdle >= -1, "pool.max_idle: %d; write 1 or more, or -1 for none", d.Pool.MaxIdle)
 	p.check(d.Pool.MaxPending >= -1, "pool.max_pending: %d; write 1 or more, or -1 for none", d.Pool.MaxPending)
 	p.check(slices.Contains([]string{"auto", "ipv4", "ipv6", "all"}, d.DNS.Family), "dns.family: %q is none of auto, ipv4, ipv6, all", d.DNS.Family)
+	if _, err := netip.ParseAddrPort(d.DNS.Server); d.DNS.Server != "" && err != nil {
+		p.add("dns.server: %.100q; write an address and a port, like 10.0.0.2:53", d.DNS.Server)
+	}
 	p.check(d.DNS.Interval >= hub.Duration(time.Second) || d.DNS.Interval < 0, "dns.interval: %s; write 1s or more", d.DNS.Interval)
 	return errors.Join(p.errs...)
 }
 
 func (c Config) validatePeers(p *problems) {
-	p.check(len(c.Peers) > 0, "no peers; write at least one address")
+	p.check(len(c.Peers) > 0 || c.SRV != "", "no peers; write at least one address, or srv")
+	p.check(len(c.Peers) == 0 || c.SRV == "", "srv: there are peers, too; write one of the two")
+	if c.SRV != "" {
+		if err := checkHost(c.SRV); err != nil {
+			p.add("srv: %.300q: %v; write a name like _http._tcp.example.internal", c.SRV, err)
+		}
+	}
 	seen := map[string]bool{}
 	for _, peer := range c.Peers {
 		t, err := parseTarget(peer.Address)

@@ -3,6 +3,7 @@ package upstream
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -19,7 +20,44 @@ type view struct {
 	// ring is for consistent hashing only.
 	ring        []point
 	totalWeight float64
+	// next has the peers of the next higher priority, asked when none of these can be;
+	// nil: there are no more.
+	next *view
 }
+
+// A tier is the entries of one priority.
+type tier struct {
+	priority uint16
+	entries  []entry
+}
+
+// newViews makes a view of each tier, and returns the first.
+func newViews(c Config, tls *TLS, tiers []tier) *view {
+	if len(tiers) == 0 {
+		return newView(c, tls, nil)
+	}
+	v := newView(c, tls, tiers[0].entries)
+	if len(tiers) > 1 {
+		v.next = newViews(c, tls, tiers[1:])
+	}
+	return v
+}
+
+// all are the entries of v and of those that follow.
+func (v *view) all() iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
+		for ; v != nil; v = v.next {
+			for i := range v.entries {
+				if !yield(&v.entries[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// several reports whether there are two peers or more.
+func (v *view) several() bool { return len(v.entries) > 1 || v.next != nil && len(v.entries) > 0 }
 
 // An entry is a peer that may be picked.
 type entry struct {
