@@ -160,3 +160,20 @@ func TestHistoryOverHTTP2RestsWithTheGuard(t *testing.T) {
 		}
 	}
 }
+
+func TestConnectionsOfHTTP2CountForTheirAddress(t *testing.T) {
+	g := start(t, func(c *config.Config) { c.Limits.PerAddress.Connections = 2 })
+	one, two, three := overHTTP2(t, nil), overHTTP2(t, nil), overHTTP2(t, nil)
+	get := func(c *http.Client) error {
+		res, err := c.Get(g.url + "/healthz") //nolint:noctx // bounded by the client
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		return err
+	}
+	if get(one) != nil || get(two) != nil || get(three) == nil {
+		t.Error("want two connections, and no third")
+	}
+	one.CloseIdleConnections()
+	trial.Eventually(t, "room for another", func() bool { return get(three) == nil })
+}

@@ -30,7 +30,7 @@ type FrontConfig struct {
 // AddressLimits are bounds for one address.
 type AddressLimits struct {
 	// Connections is how many may be open at a time, one more is closed at accept; 0
-	// means no limit. Those that speak HTTP/2 are not counted.
+	// means no limit.
 	Connections int `json:"connections"`
 	// ConnectRate bounds new connections; more are closed at accept. Zero: no limit.
 	ConnectRate Rate `json:"connect_rate"`
