@@ -44,7 +44,8 @@ type Namespace struct {
 	// its queue: "disconnect" (it is closed and resumes from the log),
 	// "drop-oldest" (the oldest waiting messages are dropped and a gap is told) or
 	// "conflate" (of the waiting messages with the same key only the newest is
-	// kept; at the bound as drop-oldest). Empty means disconnect.
+	// kept, except that a key which is replaced all the time has its turn; at the
+	// bound as drop-oldest). Empty means disconnect.
 	Policy Policy `json:"policy"`
 	// MaxRate bounds the messages per second that one subscriber is sent; what is
 	// more waits in its queue, under the policy. 0 means no bound.

@@ -3,6 +3,7 @@
 package backlog
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,12 +29,19 @@ type Queue struct {
 	// dropped are the gaps that overflow made, one per namespace, and those that
 	// were among what was dropped. They are older than what waits of their namespace.
 	dropped []hub.Gap
-	// newest is where the newest message of a key waits, in messages plus moved;
-	// nil without conflation.
-	newest map[conflationKey]int
+	// newest is where the newest message of a key waits; nil without conflation.
+	newest map[conflationKey]place
+	// sent is behind the message that was popped last, in messages plus moved.
+	sent int
 }
 
 type conflationKey struct{ channel, key string }
+
+// place is where a message waits, and where the first of its key that it replaced
+// did: both in messages plus moved. When what came after that place has been sent,
+// the key's turn is over, and its message is not replaced any more: a key that
+// changes faster than the queue moves would never be sent.
+type place struct{ at, turn int }
 
 // space is what waits of one namespace, history apart.
 type space struct {
@@ -81,14 +89,19 @@ func (q *Queue) space(name string) *space {
 	return &q.spaces[len(q.spaces)-1]
 }
 
-// push appends m. A queue that never runs empty does not grow by what has left it.
-func (q *Queue) push(m *hub.Message) {
+// tidy comes before a message is kept: a queue that never runs empty does not grow by
+// what has left it.
+func (q *Queue) tidy() {
 	switch n := len(q.messages); {
 	case n-q.head > 64 && n-q.head > 2*q.waiting:
 		q.compact()
 	case q.head > 64 && q.head > n/2:
 		q.slide()
 	}
+}
+
+// push appends m.
+func (q *Queue) push(m *hub.Message) {
 	q.messages = append(q.messages, m)
 	q.waiting++
 	q.bytes += len(m.Data)
@@ -110,6 +123,7 @@ func (q *Queue) slide() {
 // for every message that was replaced, and its oldest may stay.
 func (q *Queue) compact() {
 	n, live, gap := 0, 0, 0
+	var kept []int // where they were
 	for i, m := range q.messages {
 		for ; gap < len(q.gaps) && q.gaps[gap].before <= i; gap++ {
 			q.gaps[gap].before = n
@@ -120,9 +134,14 @@ func (q *Queue) compact() {
 		if i+q.moved < q.live {
 			live = n + 1
 		}
-		if k := (conflationKey{m.Channel, m.Key}); m.Key != "" && q.newest != nil {
-			if at, ok := q.newest[k]; ok && at == i+q.moved {
-				q.newest[k] = n + q.moved // n is never more than i: no other's place is met again
+		if q.newest != nil {
+			kept = append(kept, i+q.moved)
+			if k := (conflationKey{m.Channel, m.Key}); m.Key != "" && q.newest[k].at == i+q.moved {
+				turn := -1 // over
+				if was := q.newest[k].turn; was >= q.sent {
+					turn, _ = slices.BinarySearch(kept, was)
+				}
+				q.newest[k] = place{n + q.moved, turn + q.moved} // n is never more than i: no other's place is met again
 			}
 		}
 		q.messages[n] = m
@@ -132,7 +151,7 @@ func (q *Queue) compact() {
 		q.gaps[gap].before = n
 	}
 	clear(q.messages[n:])
-	q.messages, q.head, q.live = q.messages[:n], 0, live+q.moved
+	q.messages, q.head, q.live, q.sent = q.messages[:n], 0, live+q.moved, q.moved
 	for i := range q.spaces {
 		q.spaces[i].from = q.moved
 	}
@@ -155,7 +174,7 @@ func (q *Queue) remove(i int) *hub.Message {
 		q.count(m, -1)
 	}
 	if m.Key != "" && q.newest != nil {
-		if k := (conflationKey{m.Channel, m.Key}); q.newest[k] == i+q.moved {
+		if k := (conflationKey{m.Channel, m.Key}); q.newest[k].at == i+q.moved {
 			delete(q.newest, k)
 		}
 	}
@@ -167,17 +186,8 @@ func (q *Queue) pop() *hub.Message {
 	q.skip()
 	m := q.remove(q.head)
 	q.head++
+	q.sent = q.head + q.moved
 	return m
-}
-
-// conflate takes out the waiting message with m's key, which m replaces, and
-// returns it, or nil.
-func (q *Queue) conflate(m *hub.Message) *hub.Message {
-	at, ok := q.newest[conflationKey{m.Channel, m.Key}]
-	if !ok {
-		return nil
-	}
-	return q.remove(at - q.moved)
 }
 
 // drop takes the oldest message of a namespace out, history included, and adds it to
@@ -241,31 +251,55 @@ func (c *Counts) held(m *hub.Message, by int64) {
 // Push keeps a live message. At the bound of ns's queue its policy decides; with
 // "disconnect" that is the end of the subscriber, and Push returns false.
 func (q *Queue) Push(m *hub.Message, ns *hub.Namespace, c *Counts) bool {
-	if ns.Policy == hub.Conflate && m.Key != "" {
-		if old := q.conflate(m); old != nil {
-			c.held(old, -1)
-			c.Conflated.Add(1)
-		}
+	q.tidy()
+	replaces := ns.Policy == hub.Conflate && m.Key != ""
+	if replaces {
+		q.conflate(m, c)
 	}
 	if !q.makeRoom(ns, m, c) {
+		delete(q.newest, conflationKey{m.Channel, m.Key})
 		return false
 	}
 	q.push(m)
 	q.count(m, 1)
-	if ns.Policy == hub.Conflate && m.Key != "" {
-		if q.newest == nil {
-			q.newest = map[conflationKey]int{}
+	if replaces {
+		k := conflationKey{m.Channel, m.Key}
+		p, was := q.newest[k]
+		if p.at = len(q.messages) - 1 + q.moved; !was {
+			p.turn = p.at
 		}
-		q.newest[conflationKey{m.Channel, m.Key}] = len(q.messages) - 1 + q.moved
+		q.newest[k] = p
 	}
 	c.held(m, 1)
 	return true
+}
+
+// conflate takes out the waiting message that m replaces, if there is one, and
+// leaves its turn to m.
+func (q *Queue) conflate(m *hub.Message, c *Counts) {
+	if q.newest == nil {
+		q.newest = map[conflationKey]place{}
+	}
+	k := conflationKey{m.Channel, m.Key}
+	p, ok := q.newest[k]
+	if !ok {
+		return
+	}
+	delete(q.newest, k)
+	if p.turn < q.sent {
+		return // it is sent next
+	}
+	old := q.remove(p.at - q.moved)
+	c.held(old, -1)
+	c.Conflated.Add(1)
+	q.newest[k] = place{at: -1, turn: p.turn}
 }
 
 // PushReplay keeps a message of history, which has no bound here: the hub hands
 // over one page of them and then waits. They come before live ones; one that does
 // not counts as such.
 func (q *Queue) PushReplay(m *hub.Message, c *Counts) {
+	q.tidy()
 	ahead := q.waiting > 0 && q.anyLive()
 	q.push(m)
 	if ahead {
