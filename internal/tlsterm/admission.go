@@ -10,12 +10,14 @@ import (
 // at a bounded rate. The others wait in the order they came, and when too many
 // wait, one more is turned away. Any goroutine.
 //
-// Most of a handshake's time is spent waiting for the peer. One whose peer says
-// nothing keeps its place as long as nobody else wants it; when all places are
+// Most of a handshake's time is spent waiting for the peer. Those that do not are
+// as many as have a processor, and what has begun goes first: if all began at
+// once all would end at once, too late. One whose peer says nothing keeps its place as long as nobody else wants it; when all places are
 // taken and others wait, it is ended after patience.
 type admission struct {
 	// Fixed at New.
 	maxRunning, maxWaiting int
+	maxComputing           int     // of those that run; 0: no bound
 	rate                   float64 // per second; 0: no bound
 	burst                  float64
 	patience               time.Duration
@@ -25,8 +27,9 @@ type admission struct {
 	running int
 	single  bool      // one at a time: the process is short of processors
 	waiting list.List // of *place
-	hung    list.List // of *place: they run and wait for their peers, the longest first
-	leaving int       // of those that run, how many were ended
+	hung    list.List // of *place: they run and have not got all that they wait for, the longest first
+	silent  int       // of those that run, how many have nothing to do
+	leaving int       // and how many were ended
 	tokens  float64
 	filled  time.Time   // when tokens was right
 	timer   *time.Timer // nil until something first waited
@@ -34,8 +37,8 @@ type admission struct {
 	idle    sync.WaitGroup
 }
 
-// hangPatience is longer than the way to any client and back.
-const hangPatience = time.Second
+// hangPatience is longer than the way to any client and back, with one packet lost.
+const hangPatience = 2 * time.Second
 
 // A place is one handshake's in the line.
 type place struct {
@@ -43,16 +46,17 @@ type place struct {
 	end func(error) // makes run return soon
 
 	// With admission.mu held.
-	item  *list.Element // of waiting; nil once it runs, or was given up
-	hung  *list.Element // of hung
-	since time.Time     // when it began to hang
-	ended bool
+	item   *list.Element // of waiting; nil once it runs, or was given up
+	hung   *list.Element // of hung
+	since  time.Time     // when it began to hang
+	silent bool
+	ended  bool
 }
 
 func newAdmission(cfg Config) *admission {
 	rate := float64(cfg.HandshakeRate)
 	a := &admission{
-		maxRunning: cfg.MaxHandshakes, maxWaiting: cfg.MaxWaiting, rate: rate, burst: max(rate/10, 1), patience: hangPatience, now: time.Now,
+		maxRunning: cfg.MaxHandshakes, maxWaiting: cfg.MaxWaiting, maxComputing: cfg.HandshakeCPUs, rate: rate, burst: max(rate/10, 1), patience: hangPatience, now: time.Now,
 	}
 	a.tokens, a.filled = a.burst, a.now()
 	return a
@@ -108,21 +112,37 @@ func (a *admission) inLine(p *place) bool {
 func (a *admission) hangs(p *place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if p.ended {
-		return
+	p.silent = true
+	a.silent++
+	if p.hung == nil && !p.ended {
+		p.since = a.now()
+		p.hung = a.hung.PushBack(p)
 	}
-	p.since = a.now()
-	p.hung = a.hung.PushBack(p)
 	if a.waiting.Len() > 0 {
 		a.advance()
 	}
 }
 
-// goesOn says that p does not wait for its peer any more.
+// goesOn says that p has something to do. What it waited for may not be whole yet.
 func (a *admission) goesOn(p *place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.speaks(p)
+}
+
+// answers says that p has got what it waited for.
+func (a *admission) answers(p *place) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.unhang(p)
+}
+
+// speaks takes p from those that have nothing to do. With mu held.
+func (a *admission) speaks(p *place) {
+	if p.silent {
+		p.silent = false
+		a.silent--
+	}
 }
 
 // unhang takes p off the list of those that hang. With mu held.
@@ -161,9 +181,14 @@ func (a *admission) ready() bool {
 	return a.tokens >= 1
 }
 
-// busy reports whether one runs where only one may, not counting those that wait for
-// their peers. With mu held.
-func (a *admission) busy() bool { return a.single && a.running > a.hung.Len() }
+// busy reports whether as many compute as may, or go on sooner than one begins. With mu held.
+func (a *admission) busy() bool {
+	most := a.maxComputing
+	if a.single {
+		most = 1
+	}
+	return most > 0 && a.running-a.silent >= most
+}
 
 // start runs p. With mu held.
 func (a *admission) start(p *place) {
@@ -178,6 +203,7 @@ func (a *admission) start(p *place) {
 func (a *admission) finished(p *place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.speaks(p)
 	a.unhang(p)
 	a.running--
 	if p.ended {
@@ -204,8 +230,7 @@ func (a *admission) advance() {
 	if a.closed {
 		return
 	}
-	for a.crowded() && a.now().Sub(a.longest().since) >= a.patience {
-		p := a.longest()
+	for p := a.stuck(); p != nil && a.now().Sub(p.since) >= a.patience; p = a.stuck() {
 		a.unhang(p)
 		p.ended = true
 		a.leaving++
@@ -214,22 +239,27 @@ func (a *admission) advance() {
 	a.arm()
 }
 
-// crowded reports whether somebody waits for the place of one that hangs. With mu held.
-func (a *admission) crowded() bool {
-	return a.running >= a.maxRunning && a.waiting.Len() > a.leaving && a.hung.Len() > 0
+// stuck returns the one that hangs longest, if somebody waits for its place. With mu held.
+func (a *admission) stuck() *place {
+	if a.running < a.maxRunning || a.waiting.Len() <= a.leaving {
+		return nil
+	}
+	for e := a.hung.Front(); e != nil; e = e.Next() {
+		if p := e.Value.(*place); p.silent {
+			return p
+		}
+	}
+	return nil
 }
-
-// longest is the one that hangs longest. With mu held.
-func (a *admission) longest() *place { return a.hung.Front().Value.(*place) }
 
 // arm sets the timer for when time alone lets somebody begin. With mu held.
 func (a *admission) arm() {
 	var wait time.Duration
-	switch {
+	switch p := a.stuck(); {
 	case a.waiting.Len() == 0:
 		return
-	case a.crowded():
-		wait = a.longest().since.Add(a.patience).Sub(a.now())
+	case p != nil:
+		wait = p.since.Add(a.patience).Sub(a.now())
 	case a.rate == 0, a.running >= a.maxRunning, a.busy():
 		return // somebody has to finish first
 	default:

@@ -46,7 +46,7 @@ type Config struct {
 	// ReloadInterval is how often the files are looked at for changes; 0 means 5s.
 	ReloadInterval hub.Duration `json:"reload_interval"`
 	// MaxHandshakes bounds the handshakes under way; 0 means 1,024. More wait. One
-	// whose client says nothing for a second gives way when others wait.
+	// whose client says nothing for two seconds gives way when others wait.
 	MaxHandshakes int `json:"max_handshakes"`
 	// HandshakeCPUs bounds how many of them compute at a time, so that a storm
 	// leaves processors to the event loops; 0 means half of the CPUs, at least 1.

@@ -381,10 +381,10 @@ func TestPlainHTTPIsToldToUseTLS(t *testing.T) {
 	}
 	f("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n")
 	f("SSH-2.0-x\r\n", "\x15\x03\x01\x00\x02\x02\x0a")
-	f("\x16\x03\x01\x00\x00", "\x15")                             // an empty record
-	f("\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00", "\x15")         // a ServerHello
-	f("\x16\x03\x01\x00\x05\x01\xff\xff\xff\x00", "\x15")         // 16 MB of ClientHello
-	f("\x16\x03\x01\x40\x01\x01", "\x15\x03\x01\x00\x02\x02\x16") // a record of 16,385 bytes
+	f("\x16\x03\x01\x00\x00", "\x15")                                             // an empty record
+	f("\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00", "\x15")                         // a ServerHello
+	f("\x16\x03\x01\x00\x05\x01\xff\xff\xff\x00", "\x15\x03\x01\x00\x02\x02\x32") // 16 MB of ClientHello
+	f("\x16\x03\x01\x40\x01\x01", "\x15\x03\x01\x00\x02\x02\x16")                 // a record of 16,385 bytes
 	if n := s.Stats().NotTLS; n != 6 {
 		t.Errorf("%d were counted, want 6", n)
 	}

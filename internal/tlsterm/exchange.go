@@ -164,6 +164,9 @@ func (x *exchange) tryRead(b []byte) (int, error) {
 
 // Write implements net.Conn for the handshake. crypto/tls writes whole records.
 func (x *exchange) Write(b []byte) (int, error) {
+	if x.place != nil {
+		x.line.answers(x.place)
+	}
 	x.remember(b)
 	x.mu.Lock()
 	err := x.err

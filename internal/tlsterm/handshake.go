@@ -147,7 +147,7 @@ func (r *helloReader) add(part []byte) (whole bool, err error) {
 	}
 	size := int(binary.BigEndian.Uint32(r.start[:]) & 0xffffff)
 	if size < len(r.start)-4 || size > maxHello {
-		return false, ErrNotTLS
+		return false, &recordError{alertDecodeError, fmt.Sprintf("a ClientHello of %d bytes", size)}
 	}
 	return got >= 4+size, nil
 }

@@ -90,7 +90,7 @@ func TestThoseThatHangStayAsLongAsNobodyWaits(t *testing.T) {
 		wants("the first is not any more", 4, 0, 1, 2, 3)
 		a.mu.Lock()
 		for a.hung.Len() > 0 {
-			p := a.longest()
+			p := a.hung.Front().Value.(*place)
 			a.unhang(p)
 			p.end(nil)
 		}
@@ -109,6 +109,35 @@ func TestWhileThrottledNobodyWaitsForOneThatHangs(t *testing.T) {
 		mute(t, s)
 	}
 	roundTrip(t, dial(t, s, nil), []byte("its turn"))
+}
+
+// A byte now and then does not make a handshake go on.
+func TestAHandshakeThatTricklesMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdmission(Config{MaxHandshakes: 1, MaxWaiting: 10})
+		gone := make(chan error)
+		p := &place{end: func(err error) { close(gone) }}
+		p.run = func() {
+			for {
+				a.hangs(p)
+				select {
+				case <-gone:
+					return
+				case <-time.After(hangPatience * 2 / 3):
+					a.goesOn(p)
+				}
+			}
+		}
+		a.admit(p)
+		time.Sleep(10 * hangPatience)
+		begun := false
+		a.enter(func() { begun = true })
+		time.Sleep(hangPatience)
+		a.close()
+		if !begun {
+			t.Error("the one that waited did not begin")
+		}
+	})
 }
 
 // Who has ended its side before it saw anything of ours will not end a handshake.
@@ -142,7 +171,7 @@ func TestWhoWouldBeginTooLateIsNotBegun(t *testing.T) {
 	if n, err := io.Copy(io.Discard, second); n != 0 || isTimeout(err) {
 		t.Errorf("the second got %d bytes and %v", n, err)
 	}
-	if st := s.Stats(); st.Running != 1 || st.Timeouts != 1 || st.Waiting != 0 {
+	if st := s.Stats(); st.Running != 1 || st.Timeouts != 1 {
 		t.Errorf("when the second was given up: %+v", st)
 	}
 	_ = first.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -180,4 +209,48 @@ func TestNobodyWaitsBeforeAClosedDoor(t *testing.T) {
 	}
 	close(hold)
 	<-closed
+}
+
+// What has begun is not held up by what begins: of many that come at once, few are under
+// way as long as nobody waits for a client.
+func TestFewBeginBeforeTheFirstEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdmission(Config{MaxHandshakes: 100, MaxWaiting: 100, HandshakeCPUs: 2})
+		step := make(chan struct{})
+		for range 50 {
+			p := new(place)
+			p.run = func() {
+				<-step // computes
+				a.hangs(p)
+				time.Sleep(time.Second)
+				a.goesOn(p)
+				<-step // computes
+			}
+			a.admit(p)
+		}
+		wants := func(what string, running, waiting int) {
+			t.Helper()
+			synctest.Wait()
+			if a.runs() != running || a.waits() != waiting {
+				t.Errorf("%s: %d run and %d wait, want %d and %d", what, a.runs(), a.waits(), running, waiting)
+			}
+		}
+		wants("at first", 2, 48)
+		for range 5 {
+			step <- struct{}{}
+		}
+		wants("five wait for their clients", 7, 43)
+		time.Sleep(2 * time.Second)
+		for range 5 { // some of them, or some of the two that compute
+			step <- struct{}{}
+			synctest.Wait()
+		}
+		if n := a.runs(); n > 7 {
+			t.Errorf("%d run after five went on", n)
+		}
+		close(step)
+		time.Sleep(time.Minute)
+		wants("in the end", 0, 0)
+		a.close()
+	})
 }
