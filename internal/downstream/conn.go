@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/socket"
 )
 
 // conn is a connection while it speaks HTTP/1.1: one request after the other,
@@ -118,11 +119,8 @@ func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte
 	r.method, r.minor, r.keepAlive, r.head = methodName(req.Method), req.Minor, req.KeepAlive, req
 	seq := r.seq
 	var used int
-	ep := srv.endpoints[string(req.Path)]
-	if ep == nil && len(srv.prefixes) > 0 {
-		ep = srv.below(req.Path)
-	}
-	if ep != nil && len(srv.cfg.BuiltinHosts) > 0 && !srv.builtin(req.Host) {
+	ep, _ := srv.endpoints.Find(req.Path)
+	if ep != nil && !socket.BuiltinHost(srv.cfg.BuiltinHosts, req.Host) {
 		ep = nil
 	}
 	if t := srv.routes.Load(); ep == nil && t != nil {
@@ -177,19 +175,6 @@ var (
 	notFoundEndpoint   = &endpoint{serve: (*request).notFound}
 	notAllowedEndpoint = &endpoint{serve: (*request).methodNotAllowed}
 )
-
-// builtin reports whether Weir's own paths are served on host.
-func (s *Server) builtin(host []byte) bool {
-	if i := bytes.LastIndexByte(host, ':'); i >= 0 && host[len(host)-1] != ']' {
-		host = host[:i]
-	}
-	for _, h := range s.cfg.BuiltinHosts {
-		if http1.EqualFold(host, h) {
-			return true
-		}
-	}
-	return false
-}
 
 // allowed reports whether method is one of methods, a list like "GET, HEAD".
 func allowed(methods, method string) bool {

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/record"
+	"github.com/weir-gateway/weir/internal/socket"
 )
 
 // A Static is a reply that never changes.
@@ -40,8 +41,7 @@ type Server struct {
 	push      *push.Push
 	auth      *auth.Authenticator
 	log       *slog.Logger
-	endpoints map[string]*endpoint
-	prefixes  []prefix                 // the longest first
+	endpoints socket.Table[*endpoint]
 	proxy     *proxy.Proxy             // nil: nothing is forwarded
 	traces    func(*push.Call, []byte) // UseTraces; nil: none
 	recorder  *record.Recorder         // nil: nothing is recorded
@@ -87,7 +87,7 @@ func New(cfg Config, p *push.Push, a *auth.Authenticator, loops int, log *slog.L
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg.WithDefaults(), push: p, auth: a, log: log, endpoints: map[string]*endpoint{},
+		cfg: cfg.WithDefaults(), push: p, auth: a, log: log,
 		limits: http1.Limits{MaxLine: cfg.MaxLine, MaxHead: cfg.MaxHead, MaxFields: cfg.MaxFields},
 	}
 	s.bounds.head, s.bounds.body, s.bounds.idle = int64(s.cfg.HeadTimeout), int64(s.cfg.BodyTimeout), int64(s.cfg.KeepAlive)
@@ -96,14 +96,14 @@ func New(cfg Config, p *push.Push, a *auth.Authenticator, loops int, log *slog.L
 		s.lanes = append(s.lanes, &lane{srv: s})
 	}
 	p.UseWorkers(s.work)
-	s.endpoints["/sse"] = &endpoint{methods: "GET", serve: (*request).sse, stream: true}
-	s.endpoints["/ws"] = &endpoint{methods: "GET", serve: (*request).websocket}
-	s.endpoints["/api/publish"] = &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).publish}
-	s.endpoints["/api/broadcast"] = &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).broadcast}
-	s.endpoints["/healthz"] = &endpoint{methods: "GET, HEAD", serve: (*request).healthz}
-	s.endpoints["/readyz"] = &endpoint{methods: "GET, HEAD", serve: (*request).readyz}
+	s.endpoints.Own("/sse", &endpoint{methods: "GET", serve: (*request).sse, stream: true})
+	s.endpoints.Own("/ws", &endpoint{methods: "GET", serve: (*request).websocket})
+	s.endpoints.Own("/api/publish", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).publish})
+	s.endpoints.Own("/api/broadcast", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).broadcast})
+	s.endpoints.Own("/healthz", &endpoint{methods: "GET, HEAD", serve: (*request).healthz})
+	s.endpoints.Own("/readyz", &endpoint{methods: "GET, HEAD", serve: (*request).readyz})
 	if p.Config().Echo {
-		s.endpoints["/echo"] = &endpoint{methods: "GET", serve: (*request).echo}
+		s.endpoints.Own("/echo", &endpoint{methods: "GET", serve: (*request).echo})
 	}
 	return s, nil
 }
@@ -111,9 +111,9 @@ func New(cfg Config, p *push.Push, a *auth.Authenticator, loops int, log *slog.L
 // Handle adds static replies by path. Before the loops run only.
 func (s *Server) Handle(files map[string]Static) {
 	for path, f := range files {
-		s.endpoints[path] = &endpoint{methods: "GET, HEAD", serve: func(r *request) {
+		s.endpoints.Own(path, &endpoint{methods: "GET, HEAD", serve: func(r *request) {
 			r.answer(http.StatusOK, f.ContentType, f.Body, staticFields)
-		}}
+		}})
 	}
 }
 

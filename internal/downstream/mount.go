@@ -5,80 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/socket"
 )
 
-// maxEndpointBody bounds what an endpoint may want of a body.
-const maxEndpointBody = 64 << 20
-
-// prefix is an endpoint that serves all paths that begin with path.
-type prefix struct {
-	path string
-	ep   *endpoint
-}
-
 // Mount serves the endpoints of protocols, beside Weir's own and under the same rules:
 // builtin_hosts, methods, CORS. A path that is taken already, by one of Weir's own or by
 // a configured route, is an error. Before the loops run only.
 func (s *Server) Mount(endpoints []socket.Endpoint) error {
-	var errs []error
-	for _, e := range endpoints {
-		if err := s.mount(e); err != nil {
-			errs = append(errs, fmt.Errorf("endpoint %s (%s): %w", e.Path, e.Protocol, err))
-		}
-	}
-	slices.SortStableFunc(s.prefixes, func(a, b prefix) int { return len(b.path) - len(a.path) })
+	err := s.endpoints.Mount(endpoints, func(e *socket.Endpoint) *endpoint {
+		ep := &endpoint{methods: e.Methods, maxBody: e.MaxBody, stream: e.Stream, mounted: true, protocol: s.push.Protocol(e.Protocol)}
+		ep.serve = func(r *request) { serveMounted(r, ep, e.Serve) }
+		return ep
+	})
 	if t := s.routes.Load(); t != nil {
-		errs = append(errs, s.routesCollide(t))
+		err = errors.Join(err, s.routesCollide(t))
 	}
-	return errors.Join(errs...)
-}
-
-func (s *Server) mount(e socket.Endpoint) error {
-	path, all := strings.CutSuffix(e.Path, "*")
-	switch {
-	case !strings.HasPrefix(path, "/"), all && !strings.HasSuffix(path, "/"), strings.ContainsAny(path, "*?# "):
-		return errors.New(`a path is "/a", or "/a/*" for everything below`)
-	case e.Methods == "" || e.Serve == nil:
-		return errors.New("it serves no method")
-	case e.MaxBody < 0 || e.MaxBody > maxEndpointBody:
-		return fmt.Errorf("a body of %d bytes is not within 0..%d", e.MaxBody, maxEndpointBody)
-	}
-	ep := &endpoint{methods: e.Methods, maxBody: e.MaxBody, stream: e.Stream, mounted: true}
-	ep.protocol = s.push.Protocol(e.Protocol)
-	ep.serve = func(r *request) { serveMounted(r, ep, e.Serve) }
-	if !all {
-		if s.endpoints[path] != nil {
-			return errors.New("the path is taken")
-		}
-		s.endpoints[path] = ep
-		return nil
-	}
-	for taken, other := range s.endpoints {
-		if strings.HasPrefix(taken, path) && !other.mounted {
-			return fmt.Errorf("%s is below it, and one of Weir's own", taken)
-		}
-	}
-	if slices.ContainsFunc(s.prefixes, func(p prefix) bool { return p.path == path }) {
-		return errors.New("the path is taken")
-	}
-	s.prefixes = append(s.prefixes, prefix{path, ep})
-	return nil
-}
-
-// below finds the endpoint that serves what is below its path.
-func (s *Server) below(path []byte) *endpoint {
-	for i := range s.prefixes {
-		if p := &s.prefixes[i]; len(path) >= len(p.path) && string(path[:len(p.path)]) == p.path {
-			return p.ep
-		}
-	}
-	return nil
+	return err
 }
 
 // routesCollide reports routes that no request would come to.
@@ -88,18 +33,7 @@ func (s *Server) routesCollide(t *table) error {
 	}
 	var errs []error
 	for route := range t.targets {
-		path := route.Config().Path
-		ep := s.endpoints[path]
-		if below, all := strings.CutSuffix(path, "*"); all {
-			for _, p := range s.prefixes {
-				if p.path == below {
-					ep = p.ep
-				}
-			}
-		}
-		if ep != nil && ep.mounted {
-			errs = append(errs, fmt.Errorf("route %q: %s is an endpoint of a protocol's: give one of them another path, or list builtin_hosts", route.Name(), path))
-		}
+		errs = append(errs, s.endpoints.Hides(route.Name(), route.Config().Path))
 	}
 	return errors.Join(errs...)
 }

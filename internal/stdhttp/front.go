@@ -20,6 +20,7 @@ import (
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/pushhttp"
+	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -80,9 +81,8 @@ type Front struct {
 	log    *slog.Logger
 	server *http.Server
 	conns  *handedOver
-	// Of protocols, fixed before requests come; the longest prefix first.
-	mounted  map[string]endpoint
-	prefixes []prefix
+	// Weir's own, and before requests come those of protocols.
+	endpoints socket.Table[endpoint]
 	// UseTurns's. classes is nil while nothing has a class.
 	classes classes
 	push    any
@@ -121,7 +121,13 @@ func New(cfg Config, deps Deps) *Front {
 		base := time.Now()
 		deps.Now = func() int64 { return int64(time.Since(base)) }
 	}
-	f := &Front{cfg: cfg, deps: deps, log: deps.Log, conns: newHandedOver(), mounted: map[string]endpoint{}, mirrors: make(chan struct{}, maxMirrors)}
+	f := &Front{cfg: cfg, deps: deps, log: deps.Log, conns: newHandedOver(), mirrors: make(chan struct{}, maxMirrors)}
+	for path, ep := range endpoints {
+		f.endpoints.Own(path, ep)
+	}
+	for path, file := range deps.Files {
+		f.endpoints.Own(path, endpoint{"GET, HEAD", func(_ *Front, w http.ResponseWriter, _ *http.Request) { file.serve(w) }})
+	}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -191,6 +197,7 @@ type endpoint struct {
 	serve   func(*Front, http.ResponseWriter, *http.Request)
 }
 
+// endpoints are Weir's own.
 var endpoints = map[string]endpoint{
 	"/sse":           {"GET", (*Front).sse},
 	"/ws":            {"GET", (*Front).webSocket},
@@ -203,8 +210,8 @@ var endpoints = map[string]endpoint{
 // ServeHTTP implements http.Handler. What is built in comes before routes, as on
 // the loops.
 func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ep, known := f.find(rawPath(r))
-	known = known && f.builtin(r.Host)
+	ep, known := f.endpoints.Find([]byte(rawPath(r)))
+	known = known && socket.BuiltinHost(f.cfg.BuiltinHosts, []byte(r.Host))
 	set := f.routes.Load()
 	switch {
 	case !f.understood(w, r):
