@@ -34,7 +34,8 @@ func newConfigCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Say everything that is wrong, or ok",
 		Long: `Check reads all sources as serve would and says everything that is wrong with
-them. The status is 0 if serve would accept them, 1 otherwise.`,
+them, and warns of what is allowed and may not be meant. The status is 0 if serve
+would accept them, 1 otherwise.`,
 		Example: `  weir config check --config weir.yaml`,
 		Args:    cobra.NoArgs,
 	}
@@ -50,6 +51,9 @@ them. The status is 0 if serve would accept them, 1 otherwise.`,
 		}
 		if err := app.Check(cfg); err != nil {
 			return err
+		}
+		for _, w := range cfg.Warnings() {
+			fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %s\nhint: %s\n", w.Text, w.Hint)
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), "ok")
 		return nil

@@ -68,6 +68,9 @@ func serve(ctx context.Context, cfg config.Config, opt app.Options, out, log io.
 		fmt.Fprint(log, "weir: note: without keys nobody can publish, and only anonymous namespaces can be read\n"+
 			"hint: set auth.api_keys or auth.hmac_secret; weir config docs auth\n")
 	}
+	for _, w := range cfg.Warnings() {
+		logger.Warn(w.Text, "hint", w.Hint)
+	}
 	hard, stop := secondSignal(ctx)
 	defer stop()
 	defer onHangup(func() {

@@ -181,10 +181,6 @@ func (s *Server) newApp(c App) (*app, error) {
 		}
 	}
 	a.users.init()
-	if ns.Anonymous {
-		s.log.Warn("what other APIs publish on private channels can be read by everybody, as their namespace is anonymous",
-			"app", c.ID, "namespace", c.Namespace)
-	}
 	return a, nil
 }
 
