@@ -30,21 +30,14 @@ type table struct {
 
 // A target is where a route's requests go.
 type target struct {
-	cluster *upstream.Cluster // nil: split or arms
+	cluster *upstream.Cluster // nil: split
 	split   *upstream.Split
-	arms    []arm
-	total   int // the weights of arms
 
 	timeouts *proxy.Timeouts // nil: the cluster's
 	attempts int
 	validate *policy.Validator // nil: nothing is validated
 	record   policy.Record     // as record.Recorder.Check returned it
 	perPeer  bool              // the Host is the peer's
-}
-
-type arm struct {
-	cluster *upstream.Cluster
-	weight  int
 }
 
 // SetRoutes makes set serve what is not Weir's own, from the next request on; nil
@@ -94,50 +87,27 @@ func (s *Server) newTarget(r *policy.Route, clusters *upstream.Set) (*target, er
 			return nil, err
 		}
 	}
-	if cfg.Cluster == "" && len(cfg.Split) == 0 {
+	if cfg.Cluster == "" {
 		return t, nil // it answers by itself
 	}
 	if s.proxy == nil || clusters == nil {
 		return nil, errors.New("leads to a cluster, and there are none")
 	}
-	if cfg.Cluster != "" {
-		if t.split = clusters.Split(cfg.Cluster); t.split != nil {
-			return t, nil
-		}
-		if t.cluster = clusters.Cluster(cfg.Cluster); t.cluster == nil {
-			return nil, fmt.Errorf("there is no cluster %q; add it to clusters", cfg.Cluster)
-		}
+	if t.split = clusters.Split(cfg.Cluster); t.split != nil {
 		return t, nil
 	}
-	for _, a := range cfg.Split {
-		c := clusters.Cluster(a.Cluster)
-		if c == nil {
-			return nil, fmt.Errorf("there is no cluster %q; add it to clusters", a.Cluster)
-		}
-		t.arms = append(t.arms, arm{c, a.Weight})
-		t.total += a.Weight
-	}
-	if t.total <= 0 {
-		return nil, errors.New("the weights of its split add up to nothing")
+	if t.cluster = clusters.Cluster(cfg.Cluster); t.cluster == nil {
+		return nil, fmt.Errorf("there is no cluster %q; add it to clusters", cfg.Cluster)
 	}
 	return t, nil
 }
 
 // choose returns where r goes.
 func (t *target) choose(r *request) upstream.Choice {
-	switch {
-	case t.cluster != nil:
-		return upstream.Choice{Cluster: t.cluster}
-	case t.split != nil:
+	if t.split != nil {
 		return t.split.Choose(r, rand.Uint64())
 	}
-	n := rand.IntN(t.total)
-	for i := range t.arms {
-		if n -= t.arms[i].weight; n < 0 {
-			return upstream.Choice{Cluster: t.arms[i].cluster}
-		}
-	}
-	panic("a random number is beyond its bound")
+	return upstream.Choice{Cluster: t.cluster}
 }
 
 var _ upstream.Request = (*request)(nil)

@@ -329,8 +329,6 @@ func TestABadRouteSaysWhatToWrite(t *testing.T) {
 	f(`route "a": leads nowhere`, `{"name": "a"}`)
 	f(`route "/*": has cluster and reply: give it one`, `{"cluster": "c", "reply": {"status": 200}}`)
 	f(`there is no cluster "d"`, `{"cluster": "d"}`)
-	f(`there is no cluster "d"`, `{"split": [{"cluster": "c", "weight": 1}, {"cluster": "d", "weight": 1}]}`)
-	f(`all weights are 0`, `{"split": [{"cluster": "c"}]}`)
 	f(`another route has the same name`, `{"name": "a", "path": "/a", "cluster": "c"}`, `{"name": "a", "path": "/b", "cluster": "c"}`)
 	f(`rules "a" and "b" conflict`, `{"name": "a", "path": "/a", "cluster": "c"}`, `{"name": "b", "path": "/a", "cluster": "c"}`)
 	f(`rewrite.path`, `{"path": "/{a}", "cluster": "c", "rewrite": {"path": "/{b}"}}`)

@@ -20,11 +20,9 @@ type RouteConfig struct {
 	// Methods it is for; GET includes HEAD. Empty means any.
 	Methods []string `json:"methods"`
 
-	// Cluster is the upstream that requests go to. A route has exactly one of
-	// cluster, split, redirect and reply.
+	// Cluster is the upstream that requests go to, or the split that divides them among
+	// several. A route has exactly one of cluster, redirect and reply.
 	Cluster string `json:"cluster"`
-	// Split divides requests among clusters by weight.
-	Split []SplitTarget `json:"split"`
 	// Redirect answers with another place.
 	Redirect Redirect `json:"redirect"`
 	// Reply answers by itself.
@@ -84,14 +82,6 @@ type RouteConfig struct {
 	// log stood when the request came: who subscribes from there misses nothing. It needs
 	// mercure.enabled.
 	Mercure bool `json:"mercure"`
-}
-
-// A SplitTarget is one of the clusters that a route divides its requests among.
-type SplitTarget struct {
-	// Cluster is the upstream.
-	Cluster string `json:"cluster"`
-	// Weight is its share, out of the sum of all; 0 means none but by a rule.
-	Weight int `json:"weight"`
 }
 
 // Redirect answers with another place.

@@ -191,16 +191,12 @@ func (r *Route) Name() string { return r.cfg.Name }
 // Class returns how important its requests are.
 func (r *Route) Class() limit.Class { return r.class }
 
-// Clusters returns the clusters it may lead to; none if it answers by itself.
+// Clusters returns the cluster, or split, it leads to; none if it answers by itself.
 func (r *Route) Clusters() []string {
 	if r.cfg.Cluster != "" {
 		return []string{r.cfg.Cluster}
 	}
-	var names []string
-	for _, t := range r.cfg.Split {
-		names = append(names, t.Cluster)
-	}
-	return names
+	return nil
 }
 
 // MaxBody returns the bound of request bodies; negative: none. Admit refuses a

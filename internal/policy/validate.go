@@ -58,7 +58,7 @@ func (c RouteConfig) Validate() error {
 	c = c.WithDefaults()
 	errs := []error{c.validateAction(), c.validateRewrite(), c.RequestHeaders.validate("request_headers"), c.ResponseHeaders.validate("response_headers"),
 		c.Record.validate(), c.Hold.validate()}
-	if (c.Record.Enabled() || len(c.Hold.Channels) > 0) && c.Cluster == "" && len(c.Split) == 0 {
+	if (c.Record.Enabled() || len(c.Hold.Channels) > 0) && c.Cluster == "" {
 		errs = append(errs, errors.New("record and hold are for routes that lead to a cluster"))
 	}
 	say := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -113,7 +113,7 @@ func (c RouteConfig) Validate() error {
 func (c *RouteConfig) validateAction() error {
 	var has []string
 	for name, set := range map[string]bool{
-		"cluster": c.Cluster != "", "split": len(c.Split) > 0, "redirect": c.Redirect.To != "", "reply": c.Reply.Status != 0,
+		"cluster": c.Cluster != "", "redirect": c.Redirect.To != "", "reply": c.Reply.Status != 0,
 	} {
 		if set {
 			has = append(has, name)
@@ -122,24 +122,11 @@ func (c *RouteConfig) validateAction() error {
 	slices.Sort(has)
 	switch {
 	case len(has) == 0:
-		return errors.New("leads nowhere: give it a cluster, split, redirect or reply")
+		return errors.New("leads nowhere: give it a cluster, redirect or reply")
 	case len(has) > 1:
 		return fmt.Errorf("has %s: give it one", strings.Join(has, " and "))
 	}
 	var errs []error
-	sum := 0
-	for i, t := range c.Split {
-		if t.Cluster == "" {
-			errs = append(errs, fmt.Errorf("split[%d]: names no cluster", i))
-		}
-		if t.Weight < 0 {
-			errs = append(errs, fmt.Errorf("split[%d].weight: %d is negative", i, t.Weight))
-		}
-		sum += max(0, t.Weight)
-	}
-	if len(c.Split) > 0 && sum == 0 {
-		errs = append(errs, errors.New("split: all weights are 0"))
-	}
 	if c.Redirect.To != "" && !slices.Contains([]int{301, 302, 303, 307, 308}, c.Redirect.Status) {
 		errs = append(errs, fmt.Errorf("redirect.status: %d is none of 301, 302, 303, 307, 308", c.Redirect.Status))
 	}
@@ -179,7 +166,7 @@ func (c *RouteConfig) validateRewrite() error {
 	if h := rw.Host; h != "" && h != "$upstream" && !validHost([]byte(h)) {
 		errs = append(errs, fmt.Errorf("rewrite.host: %q is no host", h))
 	}
-	if (rw != Rewrite{}) && c.Cluster == "" && len(c.Split) == 0 {
+	if (rw != Rewrite{}) && c.Cluster == "" {
 		errs = append(errs, errors.New("rewrite: nothing goes to an upstream here"))
 	}
 	return errors.Join(errs...)

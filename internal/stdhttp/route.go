@@ -171,21 +171,10 @@ func (x *exchange) choose() upstream.Choice {
 	if x.f.deps.Upstreams == nil {
 		return upstream.Choice{}
 	}
-	name, total := cfg.Cluster, 0
-	for _, arm := range cfg.Split {
-		total += arm.Weight
-	}
-	n := rand.IntN(max(total, 1))
-	for _, arm := range cfg.Split {
-		if n -= arm.Weight; n < 0 {
-			name = arm.Cluster
-			break
-		}
-	}
-	if s := x.f.deps.Upstreams.Split(name); s != nil {
+	if s := x.f.deps.Upstreams.Split(cfg.Cluster); s != nil {
 		return s.Choose(&request{x}, rand.Uint64())
 	}
-	return upstream.Choice{Cluster: x.f.deps.Upstreams.Cluster(name)}
+	return upstream.Choice{Cluster: x.f.deps.Upstreams.Cluster(cfg.Cluster)}
 }
 
 // forward asks an upstream.
