@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"runtime"
+	"strconv"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -127,32 +128,42 @@ const (
 // String is the value of Content-Encoding.
 func (c Coding) String() string { return [...]string{"identity", "gzip", "zstd"}[c] }
 
-// ChooseCoding picks the best of ours that an Accept-Encoding allows
-// (RFC 9110 §12.5.3): zstd, which costs less, before Gzip.
+// ChooseCoding picks what an Accept-Encoding prefers of ours (RFC 9110 §12.5.3); of
+// what it likes alike zstd, which costs less, before Gzip, and either before nothing.
 func ChooseCoding(accept []byte) Coding {
-	best := Plain
+	best, most := Plain, 0
 	for item := range bytes.SplitSeq(accept, []byte(",")) {
 		name, params, _ := bytes.Cut(item, []byte(";"))
-		if refused(params) {
-			continue
-		}
+		c := Plain
 		switch string(bytes.ToLower(bytes.TrimSpace(name))) {
 		case "zstd":
-			best = Zstd
+			c = Zstd
 		case "gzip", "x-gzip":
-			best = max(best, Gzip)
+			c = Gzip
+		case "identity":
+		default:
+			continue
+		}
+		if w := weight(params); w > most || w == most && w > 0 && c > best {
+			best, most = c, w
 		}
 	}
 	return best
 }
 
-// refused reports whether the weight among params is zero.
-func refused(params []byte) bool {
+// weight returns the weight among params in thousandths: 1000 if there is none, 0 for
+// one that is malformed.
+func weight(params []byte) int {
 	for param := range bytes.SplitSeq(params, []byte(";")) {
 		name, q, ok := bytes.Cut(param, []byte("="))
-		if ok && bytes.EqualFold(bytes.TrimSpace(name), []byte("q")) {
-			return len(bytes.Trim(bytes.TrimSpace(q), "0.")) == 0
+		if !ok || !bytes.EqualFold(bytes.TrimSpace(name), []byte("q")) {
+			continue
 		}
+		w, err := strconv.ParseFloat(string(bytes.TrimSpace(q)), 64)
+		if err != nil || !(w >= 0 && w <= 1) {
+			return 0
+		}
+		return int(w*1000 + 0.5)
 	}
-	return false
+	return 1000
 }
