@@ -258,8 +258,10 @@ func (h *conn) Drained(*eventloop.Conn) {
 }
 
 // Timer implements eventloop.Handler: the client is too slow, or idle.
-func (h *conn) Timer(c *eventloop.Conn, _ int64) {
+func (h *conn) Timer(c *eventloop.Conn, now int64) {
 	switch {
+	case h.leaves(c, now):
+		return
 	case h.state == answering, c.Closing():
 		return
 	case h.state == readingHead && h.seen == 0:

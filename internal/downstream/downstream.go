@@ -71,6 +71,8 @@ type lane struct {
 	// date is the Date field of the second dateAt of the loop's clock.
 	date   []byte
 	dateAt int64
+	// drainEnd is when event streams of backends have to be over; 0: nothing drains.
+	drainEnd int64
 
 	// Any goroutine.
 	counters counters

@@ -36,6 +36,7 @@ type forwarding struct {
 	recording              *recording // nil: the reply is not recorded
 	stream                 *hold      // what a held connection follows; nil: it is none
 	resume                 string     // the client's Last-Event-ID, on routes that hold
+	events                 *events    // of an event stream; nil: it is none
 	cookie                 string     // of a split that is sticky, to be set to fresh
 	fresh                  uint64
 }
@@ -191,6 +192,9 @@ func (r *request) relayed() {
 	h := r.h
 	h.state, r.unread = answering, false
 	r.c.SetTimer(0)
+	if e := r.events; e != nil && e.leaveAt > 0 { // the reply came first
+		r.c.SetTimer(max(e.leaveAt-r.c.Loop().Now(), 1))
+	}
 	if m := r.mirror; m != nil {
 		m.end()
 	}
@@ -307,6 +311,9 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	f.Date = lane.dateLine(r.c.Loop())
 	r.writeHead(res, f)
 	r.began, r.status = true, res.Status
+	if r.chunkedOut || r.untilClose {
+		r.followEvents(res)
+	}
 }
 
 func (r *request) writeHead(res *http1.Response, f policy.Framing) {
@@ -328,7 +335,12 @@ func (r *request) stickyCookie() []byte {
 // Body implements proxy.Sink.
 func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 	r := h.pending
-	c := r.c
+	c, ends := r.c, false
+	if r.events != nil {
+		var n int
+		n, ends = r.events.take(b)
+		b = b[:n]
+	}
 	r.sent += int64(len(b))
 	if r.reply != nil && r.keepReply(b) {
 		return false
@@ -344,6 +356,10 @@ func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 		c.Write(http1.AppendChunkSize(size[:0], len(b)))
 		c.Write(b)
 		c.Write(crlf)
+	}
+	if ends && !c.Closing() {
+		r.endEvents()
+		return false
 	}
 	return c.Unsent() > h.lane.srv.proxy.Config().Buffer
 }

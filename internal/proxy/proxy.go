@@ -155,6 +155,8 @@ type Lane struct {
 	serve           func()
 	posted, ticking bool
 
+	drainEnd int64 // when tunnels have to be over; 0: nothing drains
+
 	tallies     map[*upstream.Cluster]*tally
 	lastCluster *upstream.Cluster
 	lastTally   *tally

@@ -16,6 +16,12 @@ type tunnel struct {
 	deadline int64   // of silence; 0: none
 	idle     int64
 	over     bool
+	// frames follow a WebSocket, from the client and from the peer; nil: it is none.
+	frames *[2]frames
+	// When t leaves by itself, and when at the latest; 0: not. leaving: it waits for the
+	// end of a frame of the peer's.
+	leaveAt, cutAt int64
+	leaving        bool
 	// What the cluster is told when it ends.
 	cluster *upstream.Cluster
 	peer    *upstream.Peer
@@ -53,6 +59,9 @@ func (u *upConn) upgrade(x *Exchange, res *http1.Response) {
 	x.peer = nil // Done is the tunnel's now
 	u.free(x)
 	u.closed = true // its end is the tunnel's to count
+	if http1.EqualFold(res.Upgrade, "websocket") {
+		t.frames = &[2]frames{}
+	}
 	a, b := &t.sides[0], &t.sides[1]
 	*a, *b = side{t: t, c: client, other: b}, side{t: t, c: u.c, other: a}
 	p.upgraded.Add(1)
@@ -61,6 +70,9 @@ func (u *upConn) upgrade(x *Exchange, res *http1.Response) {
 	client.SetTimer(0)
 	x.lane.recycle(x)
 	t.alive()
+	if t.lane.drainEnd > 0 {
+		t.leaveWithin()
+	}
 	client.SetHandler(a)
 	client.ResumeReading()
 	client.Again()
@@ -72,16 +84,28 @@ func (t *tunnel) alive() {
 		first := t.deadline == 0
 		t.deadline = t.lane.loop.Now() + t.idle
 		if first {
-			t.sides[1].c.SetTimer(t.idle)
+			t.arm(t.lane.loop.Now())
 		}
 	}
 }
 
 // Data implements eventloop.Handler.
 func (s *side) Data(c *eventloop.Conn, b []byte) int {
-	s.t.alive()
-	if s == &s.t.sides[1] {
-		s.t.outcome.Bytes += int64(len(b))
+	t := s.t
+	t.alive()
+	peers := s == &t.sides[1]
+	if peers {
+		t.outcome.Bytes += int64(len(b))
+	}
+	if t.frames != nil && !peers {
+		t.frames[0].take(b, false)
+	} else if t.frames != nil {
+		n := t.frames[1].take(b, t.leaving)
+		if f := &t.frames[1]; t.leaving && f.between() {
+			s.other.c.Write(b[:n])
+			t.leave()
+			return len(b)
+		}
 	}
 	s.other.c.Write(b)
 	if s.other.c.Unsent() > s.t.lane.proxy.cfg.Buffer {
@@ -108,12 +132,17 @@ func (s *side) Drained(*eventloop.Conn) {
 
 // Timer implements eventloop.Handler.
 func (s *side) Timer(c *eventloop.Conn, now int64) {
-	if now < s.t.deadline {
-		c.SetTimer(s.t.deadline - now)
-		return
+	t := s.t
+	switch {
+	case c.Closing():
+	case t.cutAt > 0 && now >= t.cutAt, t.deadline > 0 && now >= t.deadline:
+		t.end()
+	case t.leaveAt > 0 && now >= t.leaveAt:
+		t.leave()
+		fallthrough
+	default:
+		t.arm(now)
 	}
-	c.CloseAfterFlush()
-	s.other.c.CloseAfterFlush()
 }
 
 // Closed implements eventloop.Handler: when one side is gone the other ends, after
