@@ -43,7 +43,15 @@ func (d Deflate) Fits(n int) bool {
 // A server_max_window_bits of the offer is kept and answered (see Fits); a
 // client_max_window_bits needs no answer, because any window can be inflated.
 // Unknown, repeated or malformed parameters decline that offer (§7.1).
-func NegotiateDeflate(offers []byte) (d Deflate, ok bool) {
+func NegotiateDeflate(offers []byte) (d Deflate, ok bool) { return negotiate(offers, 0) }
+
+// NegotiateSharedDeflate is NegotiateDeflate for a server that compresses messages of
+// up to n bytes once for all clients: an offer with a window that such a message does
+// not fit (see Fits) is passed over for the next.
+func NegotiateSharedDeflate(offers []byte, n int) (d Deflate, ok bool) { return negotiate(offers, n) }
+
+// negotiate picks the first offer that messages of up to n bytes fit.
+func negotiate(offers []byte, n int) (d Deflate, ok bool) {
 	for offers != nil {
 		var offer []byte
 		offer, offers = cut(offers, ',')
@@ -52,7 +60,9 @@ func NegotiateDeflate(offers []byte) (d Deflate, ok bool) {
 			continue
 		}
 		if p, sound := parseDeflate(params, true); sound {
-			return Deflate{WindowBits: p.serverBits}, true
+			if d := (Deflate{WindowBits: p.serverBits}); d.Fits(n) {
+				return d, true
+			}
 		}
 	}
 	return Deflate{}, false

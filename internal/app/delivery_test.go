@@ -46,3 +46,23 @@ func TestABurstForSeveralChannelsIsUnderThePolicy(t *testing.T) {
 		}
 	}
 }
+
+// Messages are compressed once with the whole window: an offer that asks for a smaller
+// one is passed over for the next, which is why clients make several (RFC 7692 §7.1).
+func TestTheFirstOfferThatCanBeKeptIsTaken(t *testing.T) {
+	g := start(t, func(c *config.Config) { c.Namespaces[0].Compress = true })
+	f := func(want bool, offers string) {
+		t.Helper()
+		w := g.dial(t)
+		w.Send(wiretest.CRLF("GET /ws?channel=news HTTP/1.1\nHost: a\nConnection: Upgrade\nUpgrade: websocket\n" +
+			"Sec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n" + offers + "\n"))
+		if got := w.Response().Header.Get("Sec-WebSocket-Extensions"); (got != "") != want || strings.Contains(got, "window") {
+			t.Errorf("%q is answered %q", offers, got)
+		}
+	}
+	f(true, "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=10, permessage-deflate\n")
+	f(true, "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=10\nSec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\n")
+	f(true, "Sec-WebSocket-Extensions: permessage-deflate; unknown, permessage-deflate; server_max_window_bits=9, x, permessage-deflate\n")
+	f(false, "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=14\n")
+	f(false, "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=16, permessage-deflate; server_max_window_bits\n")
+}

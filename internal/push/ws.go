@@ -41,7 +41,7 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	extensions := ""
 	if p.compresses(r.Channels) {
 		// A window smaller than what messages were compressed with cannot be kept.
-		if d, ok := websocket.NegotiateDeflate(r.Accept); ok && d.Fits(maxWindow) {
+		if d, ok := websocket.NegotiateSharedDeflate(r.Accept, maxWindow); ok {
 			s.format, extensions = wire.WebSocketDeflate, d.String()
 		}
 	}
