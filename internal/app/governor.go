@@ -13,7 +13,6 @@ import (
 	"github.com/weir-gateway/weir/internal/capacity"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/governor"
-	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/push"
 )
 
@@ -54,21 +53,11 @@ func (a *App) evidenceDir() string {
 	}
 }
 
-// histogramOf is c in the form of the governor's, whose buckets are the same.
-func histogramOf(c *metrics.Counts) governor.Histogram {
-	return governor.Histogram{Counts: c.N, Sum: time.Duration(c.SumNanos)}
-}
-
-// countsOf is the way back.
-func countsOf(h *governor.Histogram) metrics.Counts {
-	return metrics.Counts{N: h.Counts, SumNanos: uint64(max(h.Sum, 0))}
-}
-
 func (a *App) loopSamples(dst []governor.LoopSample) []governor.LoopSample {
 	for _, l := range a.loops.Loops() {
 		s, t := l.Stats(), l.Ticks()
 		dst = append(dst, governor.LoopSample{
-			ID: l.ID(), Ticks: s.Ticks, Tick: histogramOf(&t.Times), LastTick: t.Last, Busy: t.Busy, Working: t.Current,
+			ID: l.ID(), Ticks: s.Ticks, Tick: t.Times, LastTick: t.Last, Busy: t.Busy, Working: t.Current,
 			Inbox: t.Inbox, Stalled: int(s.Waiting), Conns: int(s.Open), Reads: s.Reads, BytesIn: s.BytesIn, Sends: s.Sends, BytesOut: s.BytesOut, Stalls: s.Stalls,
 		})
 	}

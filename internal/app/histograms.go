@@ -6,23 +6,20 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/metrics"
 )
 
 // deliveries are the times from a publish to the sockets, of the publications that were
 // followed, one for each loop that delivered.
-func (a *App) deliveries() metrics.Counts {
-	var h governor.Histogram
-	a.probe.delivery.AddTo(&h)
-	return countsOf(&h)
+func (a *App) deliveries() (c metrics.Counts) {
+	a.probe.delivery.AddTo(&c)
+	return c
 }
 
 // stores are the times from a publish to the broker's answer.
-func (a *App) stores() metrics.Counts {
-	var h governor.Histogram
-	a.probe.store.AddTo(&h)
-	return countsOf(&h)
+func (a *App) stores() (c metrics.Counts) {
+	a.probe.store.AddTo(&c)
+	return c
 }
 
 // constHistogram is c as a metric: classic buckets, or a native histogram.
@@ -36,7 +33,7 @@ func constHistogram(d *prometheus.Desc, c *metrics.Counts, bounds []float64, nat
 	for i, n := range c.Cumulative(bounds) {
 		buckets[bounds[i]] = n
 	}
-	return prometheus.MustNewConstHistogram(d, c.Total(), c.Sum(), buckets)
+	return prometheus.MustNewConstHistogram(d, c.Total(), c.Sum.Seconds(), buckets)
 }
 
 // nativeSchema is the resolution of native histograms: four buckets to a doubling, as in
@@ -59,7 +56,7 @@ func nativeHistogram(d *prometheus.Desc, c *metrics.Counts, since time.Time) (pr
 		positive[int(math.Ceil(math.Log2((lo+hi)/2)*(1<<nativeSchema)))] += int64(n)
 	}
 	zeroBelow, _ := metrics.Bounds(1)
-	return prometheus.NewConstNativeHistogram(d, c.Total(), c.Sum(), positive, nil, zero, nativeSchema, zeroBelow, since)
+	return prometheus.NewConstNativeHistogram(d, c.Total(), c.Sum.Seconds(), positive, nil, zero, nativeSchema, zeroBelow, since)
 }
 
 // histograms shows how long things took.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/telemetry"
 )
@@ -37,8 +37,8 @@ type probe struct {
 	wanted   atomic.Int32 // len(wants)
 	lost     atomic.Uint64
 	failed   atomic.Uint64
-	delivery governor.SharedHistogram
-	store    governor.SharedHistogram
+	delivery metrics.Shared
+	store    metrics.Shared
 
 	// telemetry gets the spans of those that are traced; nil: none are. Fixed before Start.
 	telemetry *telemetry.Telemetry

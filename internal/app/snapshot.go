@@ -284,10 +284,7 @@ func (s *snapshots) channels(ctx context.Context, sort string, limit int) (*admi
 func (a *App) ticksOf() (all metrics.Counts) {
 	for _, l := range a.loops.Loops() {
 		t := l.Ticks()
-		for i, n := range t.Times.N {
-			all.N[i] += n
-		}
-		all.SumNanos += t.Times.SumNanos
+		all.Add(&t.Times)
 	}
 	return all
 }

@@ -50,7 +50,7 @@ func (a *accumulator) window(s *sampler, now time.Time) *window {
 	sched, delivery := s.cur.sched.Since(&s.window.sched), s.cur.delivery.Since(&s.window.delivery)
 	d := s.cur.at.Sub(s.window.at)
 	w := &window{
-		procs: v.Sched.Procs, sched: sched.Quantiles(), delivery: delivery.Quantiles(),
+		procs: v.Sched.Procs, sched: quantiles(&sched), delivery: quantiles(&delivery),
 		goroutines: a.goroutines, other: a.other, conns: v.Traffic.Connections,
 		stalls: s.stalls.latest(now), broker: v.Broker, gc: v.Collector,
 		locks: rate(s.cur.lockWait-s.window.lockWait, d), netpoll: v.Canaries.NetpollP90,
@@ -74,7 +74,7 @@ func (a *accumulator) window(s *sampler, now time.Time) *window {
 		now := &s.cur.loops[i]
 		was := before(s.window.loops, i, now)
 		tick := now.Tick.Since(&was.Tick)
-		l := loopWindow{id: now.ID, busy: busy(now, was, d), tick: tick.Quantiles(), conns: now.Conns}
+		l := loopWindow{id: now.ID, busy: busy(now, was, d), tick: quantiles(&tick), conns: now.Conns}
 		if i < len(a.loops) {
 			l.inbox, l.stalled = a.loops[i].inbox, a.loops[i].stalled
 		}

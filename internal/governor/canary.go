@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/sys"
 )
 
@@ -20,7 +21,7 @@ type canaries struct {
 	tick chan int64
 	w, r *os.File
 
-	goroutine, socket, timer SharedHistogram
+	goroutine, socket, timer metrics.Shared
 
 	// Owned by the sampler.
 	lost    uint64

@@ -1,12 +1,16 @@
 package governor
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/weir-gateway/weir/internal/metrics"
+)
 
 const (
 	heatColumns = 120
 	// heatFold is how many buckets of a histogram make a row.
 	heatFold = 2
-	heatRows = (Buckets + heatFold - 1) / heatFold
+	heatRows = (metrics.Buckets + heatFold - 1) / heatFold
 )
 
 // A HeatMap shows how a duration was distributed over time.
@@ -37,14 +41,14 @@ type heat struct {
 }
 
 // add writes the next column. It does not allocate.
-func (h *heat) add(second int64, d *Histogram) {
+func (h *heat) add(second int64, d *metrics.Counts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := &h.cols[h.n%heatColumns]
 	h.n++
 	c.time = second
 	c.counts = [heatRows]uint32{}
-	for i, n := range d.Counts {
+	for i, n := range d.N {
 		row := &c.counts[i/heatFold]
 		*row = uint32(min(uint64(*row)+n, 1<<32-1))
 	}
@@ -54,7 +58,7 @@ func (h *heat) add(second int64, d *Histogram) {
 func (h *heat) read(columns int) HeatMap {
 	out := HeatMap{Name: h.name, Tops: make([]float64, heatRows), Columns: []Column{}}
 	for i := range out.Tops {
-		out.Tops[i] = BucketTop(min(i*heatFold+heatFold-1, Buckets-1)).Seconds()
+		out.Tops[i] = metrics.BucketTop(min(i*heatFold+heatFold-1, metrics.Buckets-1)).Seconds()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

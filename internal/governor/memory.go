@@ -3,7 +3,7 @@ package governor
 import (
 	"os"
 	"runtime/debug"
-	"runtime/metrics"
+	runtimemetrics "runtime/metrics"
 	"sync/atomic"
 	"time"
 
@@ -224,8 +224,8 @@ func (p *pacer) phase(r *runtimeReader, activity uint64, known bool) {
 
 // currentPercent is GOGC as the runtime has it.
 func currentPercent() int {
-	s := []metrics.Sample{{Name: runtimeNames[rtPercent]}}
-	metrics.Read(s)
+	s := []runtimemetrics.Sample{{Name: runtimeNames[rtPercent]}}
+	runtimemetrics.Read(s)
 	r := runtimeReader{}
 	r.samples[rtPercent] = s[0]
 	return r.percent()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/sys"
 )
 
@@ -69,7 +70,7 @@ func pacingRound(policy string, percent int, limit uint64, live []*connection, w
 	debug.FreeOSMemory()
 	r.read()
 	gc, idleMark, cycles, cpu := r.f(rtCPUGC), r.f(rtCPUMarkIdle), r.u(rtCycles), sys.CPUTime()
-	var h SharedHistogram
+	var h metrics.Shared
 	var out pacingRun
 	var activity uint64
 	looks := 0.0
@@ -115,9 +116,9 @@ func pacingRound(policy string, percent int, limit uint64, live []*connection, w
 	out.cycles = float64(r.u(rtCycles) - cycles - 1)
 	out.gc = max(r.f(rtCPUGC)-gc-(r.f(rtCPUMarkIdle)-idleMark), 0) / max(used, 1e-9)
 	out.busyRSS /= max(looks, 1) * (1 << 20)
-	var all Histogram
+	var all metrics.Counts
 	h.AddTo(&all)
-	out.p99, out.p999 = all.Quantile(0.99).Seconds()*1e6, all.Quantile(0.999).Seconds()*1e6
+	out.p99, out.p999 = all.Top(0.99).Seconds()*1e6, all.Top(0.999).Seconds()*1e6
 	runtime.KeepAlive(slots)
 	return out
 }

@@ -2,8 +2,10 @@ package governor
 
 import (
 	"math"
-	"runtime/metrics"
+	runtimemetrics "runtime/metrics"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/metrics"
 )
 
 // The runtime's metrics that are read, by their place in runtimeReader.samples.
@@ -63,7 +65,7 @@ var runtimeNames = [rtMetrics]string{
 // A runtimeReader reads the runtime's metrics without stopping the world and without
 // allocating. One goroutine.
 type runtimeReader struct {
-	samples [rtMetrics]metrics.Sample
+	samples [rtMetrics]runtimemetrics.Sample
 	// The histograms that the runtime keeps, in our buckets, as of the last read.
 	sched, pause, stop runtimeHistogram
 }
@@ -72,7 +74,7 @@ type runtimeReader struct {
 type runtimeHistogram struct {
 	place []uint8 // our bucket for each of the runtime's
 	mid   []time.Duration
-	now   Histogram
+	now   metrics.Counts
 }
 
 func newRuntimeReader() *runtimeReader {
@@ -84,24 +86,24 @@ func newRuntimeReader() *runtimeReader {
 }
 
 func (r *runtimeReader) read() {
-	metrics.Read(r.samples[:])
+	runtimemetrics.Read(r.samples[:])
 	r.sched.take(&r.samples[rtSchedLatency])
 	r.pause.take(&r.samples[rtPause])
 	r.stop.take(&r.samples[rtStop])
 }
 
-func (h *runtimeHistogram) take(s *metrics.Sample) {
-	if s.Value.Kind() != metrics.KindFloat64Histogram {
+func (h *runtimeHistogram) take(s *runtimemetrics.Sample) {
+	if s.Value.Kind() != runtimemetrics.KindFloat64Histogram {
 		return // an older runtime: stays empty
 	}
 	f := s.Value.Float64Histogram()
 	if len(h.place) != len(f.Counts) {
 		h.learn(f.Buckets)
 	}
-	h.now = Histogram{}
+	h.now = metrics.Counts{}
 	for i, n := range f.Counts {
 		if n != 0 {
-			h.now.Counts[h.place[i]] += n
+			h.now.N[h.place[i]] += n
 			h.now.Sum += time.Duration(n) * h.mid[i]
 		}
 	}
@@ -120,16 +122,16 @@ func (h *runtimeHistogram) learn(bounds []float64) {
 			mid = max(hi, 0) / 2
 		}
 		h.mid[i] = time.Duration(min(mid*1e9, 1e18))
-		h.place[i] = uint8(Bucket(h.mid[i]))
+		h.place[i] = uint8(metrics.Bucket(h.mid[i]))
 	}
 }
 
 // u is a counter or gauge as an integer, f as seconds; 0 when the runtime has none.
 func (r *runtimeReader) u(i int) uint64 {
 	switch v := r.samples[i].Value; v.Kind() {
-	case metrics.KindUint64:
+	case runtimemetrics.KindUint64:
 		return v.Uint64()
-	case metrics.KindFloat64:
+	case runtimemetrics.KindFloat64:
 		return uint64(v.Float64())
 	}
 	return 0
@@ -137,9 +139,9 @@ func (r *runtimeReader) u(i int) uint64 {
 
 func (r *runtimeReader) f(i int) float64 {
 	switch v := r.samples[i].Value; v.Kind() {
-	case metrics.KindUint64:
+	case runtimemetrics.KindUint64:
 		return float64(v.Uint64())
-	case metrics.KindFloat64:
+	case runtimemetrics.KindFloat64:
 		return v.Float64()
 	}
 	return 0

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/stat"
 	"github.com/weir-gateway/weir/internal/sys"
 )
@@ -16,11 +17,11 @@ type totals struct {
 	created, allocs              uint64
 	lockWait                     float64
 	cpu                          time.Duration
-	sched, pause, stop, delivery Histogram
+	sched, pause, stop, delivery metrics.Counts
 	delivered, published         uint64
 	broker                       BrokerSample
 	slow                         slowReading
-	canary                       [3]Histogram
+	canary                       [3]metrics.Counts
 	loops                        []LoopSample
 }
 
@@ -49,7 +50,7 @@ type sampler struct {
 	pacer               *pacer
 	view                Snapshot // what the next snapshot is copied from
 	cur, second, window totals
-	lastSched           Histogram
+	lastSched           metrics.Counts
 	collector           collectorWatch
 	slope               slopeWatch
 	minute              [6]pauses // the minute's pauses, in steps of ten seconds
@@ -67,13 +68,13 @@ type sampler struct {
 	wg                   sync.WaitGroup
 }
 
-type pauses struct{ pause, stop Histogram }
+type pauses struct{ pause, stop metrics.Counts }
 
 // A ringSlot is what the canaries and the broker had counted, a second long; ten of
 // them make "the last ten seconds".
 type ringSlot struct {
-	canary [3]Histogram
-	store  Histogram
+	canary [3]metrics.Counts
+	store  metrics.Counts
 }
 
 // secondAccumulator gathers what is averaged over a second.
@@ -215,8 +216,8 @@ func (s *sampler) strip() {
 	recent := r.sched.now.Since(&s.lastSched)
 	s.lastSched = r.sched.now
 	p99 := time.Duration(0)
-	if recent.N() >= 50 {
-		p99 = recent.Quantile(0.99)
+	if recent.Total() >= 50 {
+		p99 = recent.Top(0.99)
 	}
 	s.g.schedP99.Store(int64(p99))
 }
@@ -270,7 +271,7 @@ func (s *sampler) gather(now time.Time) {
 	c.created, c.allocs, c.lockWait, c.cpu = r.u(rtCreated), r.u(rtAllocs), r.f(rtLockWait), sys.CPUTime()
 	c.sched, c.pause, c.stop = r.sched.now, r.pause.now, r.stop.now
 	if src.Delivery != nil {
-		c.delivery = Histogram{}
+		c.delivery = metrics.Counts{}
 		src.Delivery(&c.delivery)
 	}
 	if src.Delivered != nil {
@@ -283,8 +284,8 @@ func (s *sampler) gather(now time.Time) {
 		c.broker = src.Broker()
 	}
 	if s.canaries != nil {
-		for i, h := range [...]*SharedHistogram{&s.canaries.goroutine, &s.canaries.socket, &s.canaries.timer} {
-			c.canary[i] = Histogram{}
+		for i, h := range [...]*metrics.Shared{&s.canaries.goroutine, &s.canaries.socket, &s.canaries.timer} {
+			c.canary[i] = metrics.Counts{}
 			h.AddTo(&c.canary[i])
 		}
 	}

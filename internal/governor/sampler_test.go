@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/stat"
 )
 
 // script are sources that a test moves by hand.
 type script struct {
 	loops     []LoopSample
-	delivery  Histogram
+	delivery  metrics.Counts
 	delivered uint64
 	published uint64
 	broker    BrokerSample
@@ -30,7 +31,7 @@ type script struct {
 func (s *script) sources() Sources {
 	return Sources{
 		Loops:     func(dst []LoopSample) []LoopSample { return append(dst, s.loops...) },
-		Delivery:  func(h *Histogram) { h.Add(&s.delivery) },
+		Delivery:  func(h *metrics.Counts) { h.Add(&s.delivery) },
 		Delivered: func() uint64 { return s.delivered },
 		Published: func() uint64 { return s.published },
 		Broker:    func() BrokerSample { return s.broker },
@@ -160,7 +161,7 @@ func TestRatesAreOfTheLastSecond(t *testing.T) {
 		for i := range sc.loops {
 			l := &sc.loops[i]
 			l.Ticks, l.Sends, l.BytesOut, l.Busy = l.Ticks+3, l.Sends+20, l.BytesOut+4000, l.Busy+time.Duration(i+1)*30*time.Millisecond
-			l.Conns, l.Tick.Counts[Bucket(10*time.Millisecond)] = 10*(i+1), l.Ticks
+			l.Conns, l.Tick.N[metrics.Bucket(10*time.Millisecond)] = 10*(i+1), l.Ticks
 			l.LastTick = 10 * time.Millisecond
 		}
 		sc.delivery.Observe(3 * time.Millisecond)
@@ -207,7 +208,7 @@ func TestRatesAreOfTheLastSecond(t *testing.T) {
 
 func TestTheHeatMapKeepsTwoMinutes(t *testing.T) {
 	h := &heat{name: "x"}
-	var d Histogram
+	var d metrics.Counts
 	d.Observe(time.Millisecond)
 	for i := range 500 {
 		h.add(int64(i), &d)

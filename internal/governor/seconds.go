@@ -3,6 +3,7 @@ package governor
 import (
 	"time"
 
+	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/stat"
 )
 
@@ -17,7 +18,7 @@ func (s *sampler) endSecond(now time.Time) {
 		v.Self.Sample = s.sec.cost.Seconds() / float64(s.sec.n)
 	}
 	sched := b.sched.Since(&a.sched)
-	v.Sched.Latency = sched.Quantiles()
+	v.Sched.Latency = quantiles(&sched)
 	v.Self.Slow, v.Self.Late = b.slow.took.Seconds(), s.sec.late
 	v.Self.Share = rate(s.sec.cost.Seconds()+b.slow.took.Seconds(), d)
 	v.Locks = Locks{Wait: rate(b.lockWait-a.lockWait, d), Total: b.lockWait}
@@ -47,7 +48,7 @@ func (s *sampler) endSecond(now time.Time) {
 }
 
 // processor tells whose queue it was.
-func (s *sampler) processor(a, b *totals, d time.Duration, sched *Histogram) {
+func (s *sampler) processor(a, b *totals, d time.Duration, sched *metrics.Counts) {
 	v, h := &s.view, &s.view.Host
 	procs := float64(max(v.Sched.Procs, 1))
 	v.CPU.Used = rate((b.cpu - a.cpu).Seconds(), d)
@@ -99,7 +100,7 @@ func (s *sampler) collectorSecond(now time.Time, a, b *totals, d time.Duration) 
 		oldest = &s.minute[0]
 	}
 	pause, stop := b.pause.Since(&oldest.pause), b.stop.Since(&oldest.stop)
-	v.Pause, v.Stop = pause.Quantiles(), stop.Quantiles()
+	v.Pause, v.Stop = quantiles(&pause), quantiles(&stop)
 	cycles := r.u(rtCycles)
 	if v.LimiterAt = r.u(rtLimiter); cycles == c.cycles {
 		return
@@ -164,7 +165,7 @@ func (s *sampler) traffic(a, b *totals, d time.Duration) {
 		v, now := &s.view.Loops[i], &b.loops[i]
 		was := before(a.loops, i, now)
 		tick := now.Tick.Since(&was.Tick)
-		v.Tick = tick.Quantiles()
+		v.Tick = quantiles(&tick)
 		v.Busy = busy(now, was, d)
 		v.Ticks, v.Sends = rate(float64(now.Ticks-was.Ticks), d), rate(float64(now.Sends-was.Sends), d)
 		v.BytesIn, v.BytesOut = rate(float64(now.BytesIn-was.BytesIn), d), rate(float64(now.BytesOut-was.BytesOut), d)
@@ -186,7 +187,7 @@ func (s *sampler) traffic(a, b *totals, d time.Duration) {
 		t.SendsPerMessage = t.Sends / t.Delivered
 	}
 	second := b.delivery.Since(&a.delivery)
-	s.view.Delivery.Second = second.Quantiles()
+	s.view.Delivery.Second = quantiles(&second)
 }
 
 // noLoop is what a loop that was not there before is compared with.
@@ -217,7 +218,7 @@ func (s *sampler) ringSecond(a, b *totals, d time.Duration) {
 	c := &s.view.Canaries
 	for i, q := range [...]*Quantiles{&c.Goroutine, &c.Socket, &c.Timer} {
 		h := b.canary[i].Since(&old.canary[i])
-		*q = h.Quantiles()
+		*q = quantiles(&h)
 	}
 	c.NetpollP50, c.NetpollP90 = max(c.Socket.P50-c.Goroutine.P50, 0), max(c.Socket.P90-c.Goroutine.P90, 0)
 	c.NetpollP99 = max(c.Socket.P99-c.Goroutine.P99, 0)
@@ -226,7 +227,7 @@ func (s *sampler) ringSecond(a, b *totals, d time.Duration) {
 	}
 	store := b.broker.Store.Since(&old.store)
 	s.view.Broker = BrokerView{
-		Store: store.Quantiles(), Waiting: b.broker.Waiting, Oldest: b.broker.Oldest.Seconds(),
+		Store: quantiles(&store), Waiting: b.broker.Waiting, Oldest: b.broker.Oldest.Seconds(),
 		Failed: rate(float64(b.broker.Failed-min(a.broker.Failed, b.broker.Failed)), d),
 	}
 	*slot = ringSlot{canary: b.canary, store: b.broker.Store}
@@ -286,14 +287,14 @@ func (s *sampler) distance(now time.Time) {
 }
 
 // heat writes the second's columns.
-func (s *sampler) heat(now time.Time, a, b *totals, sched *Histogram) {
+func (s *sampler) heat(now time.Time, a, b *totals, sched *metrics.Counts) {
 	second := now.Unix()
 	h := &s.g.heats
 	h[heatSched].add(second, sched)
 	delivery, pause := b.delivery.Since(&a.delivery), b.pause.Since(&a.pause)
 	h[heatDelivery].add(second, &delivery)
 	h[heatPause].add(second, &pause)
-	var ticks Histogram
+	var ticks metrics.Counts
 	for i := range b.loops {
 		tick := b.loops[i].Tick.Since(&before(a.loops, i, &b.loops[i]).Tick)
 		ticks.Add(&tick)

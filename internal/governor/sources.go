@@ -3,6 +3,7 @@ package governor
 import (
 	"time"
 
+	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/sys"
 )
 
@@ -15,7 +16,7 @@ type Sources struct {
 	// Loops appends every event loop's numbers to dst.
 	Loops func(dst []LoopSample) []LoopSample
 	// Delivery adds to h the latencies from publish to socket, counted since the start.
-	Delivery func(h *Histogram)
+	Delivery func(h *metrics.Counts)
 	// Delivered is how many messages were written to subscribers since the start:
 	// the load that the distance to the knee is measured on.
 	Delivered func() uint64
@@ -51,7 +52,7 @@ type LoopSample struct {
 	ID int
 	// Ticks ended. Tick is how long each worked, from the poller's return to its end.
 	Ticks uint64
-	Tick  Histogram
+	Tick  metrics.Counts
 	// LastTick is how long the last one worked, Busy how long all did, the one that has
 	// not ended included.
 	LastTick time.Duration
@@ -88,7 +89,7 @@ type RoleCount struct {
 // A BrokerSample tells how storing messages goes.
 type BrokerSample struct {
 	// Store counts how long publishers waited for the broker, since the start.
-	Store Histogram
+	Store metrics.Counts
 	// Waiting is how many publishes are not answered, Oldest how long the first of
 	// them has waited.
 	Waiting int

@@ -1,5 +1,6 @@
-// Package metrics are the counters that a hot path can afford: a histogram of fixed
-// size with one writer, and a bounded ring between one writer and one reader.
+// Package metrics are the counters that a hot path can afford: histograms of fixed
+// size, with one writer or with many, and a bounded ring between one writer and one
+// reader.
 // Neither locks nor allocates, and what reads them never makes the writer wait.
 package metrics
 
@@ -21,56 +22,111 @@ const (
 	Buckets = parts*(top-bottom) + 2
 )
 
-// A Histogram counts durations in fixed buckets from a microsecond to two minutes. One goroutine observes, any reads. The zero value is empty.
+// A Histogram counts durations in fixed buckets from a microsecond to two minutes. One
+// goroutine observes, any reads. The zero value is empty.
 type Histogram struct {
 	counts [Buckets]atomic.Uint64
-	sum    atomic.Uint64 // nanoseconds
+	sum    atomic.Int64 // nanoseconds
 }
 
 // Observe counts d; negative durations are zero. Its owner only.
 func (h *Histogram) Observe(d time.Duration) {
-	n := uint64(max(d, 0))
-	c := &h.counts[bucketOf(n)]
+	d = max(d, 0)
+	c := &h.counts[Bucket(d)]
 	c.Store(c.Load() + 1) // one writer: no locked instruction is needed
-	h.sum.Store(h.sum.Load() + n)
+	h.sum.Store(h.sum.Load() + int64(d))
 }
 
 // AddTo adds what was counted to c. Any goroutine; what is observed meanwhile is in
 // or not.
-func (h *Histogram) AddTo(c *Counts) {
-	for i := range h.counts {
-		c.N[i] += h.counts[i].Load()
-	}
-	c.SumNanos += h.sum.Load()
+func (h *Histogram) AddTo(c *Counts) { c.load(&h.counts, &h.sum) }
+
+// A Shared is a Histogram that any goroutine may count into. The zero value is empty.
+// Counting is two atomic additions and no allocation.
+type Shared struct {
+	counts [Buckets]atomic.Uint64
+	sum    atomic.Int64
 }
 
-// bucketOf returns the bucket of n nanoseconds.
-func bucketOf(n uint64) int {
-	octave := bits.Len64(n) - 1
-	switch {
-	case n < 1<<bottom:
+// Observe counts d; negative durations are zero.
+func (s *Shared) Observe(d time.Duration) {
+	d = max(d, 0)
+	s.counts[Bucket(d)].Add(1)
+	s.sum.Add(int64(d))
+}
+
+// AddTo adds what was counted so far to c.
+func (s *Shared) AddTo(c *Counts) { c.load(&s.counts, &s.sum) }
+
+// Bucket is where a duration counts.
+func Bucket(d time.Duration) int {
+	if d < 1<<bottom {
 		return 0
-	case octave >= top:
+	}
+	octave := bits.Len64(uint64(d)) - 1
+	if octave >= top {
 		return Buckets - 1
 	}
-	return 1 + (octave-bottom)*parts + int(n>>(octave-2))%parts
+	return 1 + (octave-bottom)*parts + int(uint64(d)>>(octave-2))%parts
 }
 
-// lower returns where bucket i begins, upper where it ends, in nanoseconds. The last
-// has no end: where it begins is taken for it.
-func lower(i int) float64 {
-	if i == 0 {
+// begins is where bucket i begins.
+func begins(i int) time.Duration {
+	if i <= 0 {
 		return 0
 	}
-	return math.Ldexp(float64(parts+(i-1)%parts), bottom+(i-1)/parts-2)
+	return time.Duration(parts+(i-1)%parts) << (bottom + (i-1)/parts - 2)
 }
 
-func upper(i int) float64 { return lower(min(i+1, Buckets-1)) }
+// BucketTop is where bucket i ends; of the last, which has no end, where it begins.
+func BucketTop(i int) time.Duration { return begins(min(max(i, 0)+1, Buckets-1)) }
 
-// Counts are what histograms counted, summed; or the difference of two such sums.
+// Bounds returns where bucket i begins and ends, in seconds; the last has no end, and
+// where it begins is returned for that too.
+func Bounds(i int) (lo, hi float64) { return begins(i).Seconds(), BucketTop(i).Seconds() }
+
+// Counts are what histograms counted, summed; or the difference of two such sums. It is
+// a plain value: one goroutine at a time.
 type Counts struct {
-	N        [Buckets]uint64
-	SumNanos uint64
+	N [Buckets]uint64
+	// Sum is of all durations.
+	Sum time.Duration
+}
+
+// Observe counts d; negative durations are zero.
+func (c *Counts) Observe(d time.Duration) {
+	d = max(d, 0)
+	c.N[Bucket(d)]++
+	c.Sum += d
+}
+
+// Add counts what o has.
+func (c *Counts) Add(o *Counts) {
+	for i, n := range o.N {
+		c.N[i] += n
+	}
+	c.Sum += o.Sum
+}
+
+func (c *Counts) load(counts *[Buckets]atomic.Uint64, sum *atomic.Int64) {
+	for i := range counts {
+		c.N[i] += counts[i].Load()
+	}
+	c.Sum += time.Duration(sum.Load())
+}
+
+// Since returns what c has more than an earlier state of the same histograms. A bucket
+// that shrank, as after a restart of its source, counts as it stands.
+func (c *Counts) Since(earlier *Counts) (d Counts) {
+	for i, n := range c.N {
+		if d.N[i] = n - earlier.N[i]; n < earlier.N[i] {
+			d.N[i] = n
+		}
+	}
+	if d.Sum = c.Sum - earlier.Sum; d.Sum < 0 {
+		d.Sum = c.Sum
+	}
+	return d
 }
 
 // Total returns how many durations were counted.
@@ -81,20 +137,25 @@ func (c *Counts) Total() (n uint64) {
 	return n
 }
 
-// Sum returns all durations together, in seconds.
-func (c *Counts) Sum() float64 { return float64(c.SumNanos) / 1e9 }
-
-// Since returns what c has more than an earlier state of the same histograms.
-func (c *Counts) Since(earlier *Counts) (d Counts) {
-	for i := range c.N {
-		d.N[i] = c.N[i] - earlier.N[i]
+// Top is the end of the bucket in which the q-quantile lies: no less than that was. 0
+// when nothing was counted.
+func (c *Counts) Top(q float64) time.Duration {
+	n := c.Total()
+	if n == 0 {
+		return 0
 	}
-	d.SumNanos = c.SumNanos - earlier.SumNanos
-	return d
+	rank := max(uint64(math.Ceil(min(max(q, 0), 1)*float64(n))), 1)
+	for i, v := range c.N {
+		if rank <= v {
+			return BucketTop(i)
+		}
+		rank -= v
+	}
+	return BucketTop(Buckets - 1)
 }
 
-// Quantile returns a duration that the share q of all did not exceed, in seconds,
-// within the width of its bucket; 0 when nothing was counted.
+// Quantile is about what the share q of all did not exceed, in seconds: as if all of a
+// bucket were spread over it evenly; 0 when nothing was counted.
 func (c *Counts) Quantile(q float64) float64 {
 	total := c.Total()
 	if total == 0 {
@@ -107,12 +168,12 @@ func (c *Counts) Quantile(q float64) float64 {
 			continue
 		}
 		if below+float64(v) >= rank {
-			part := max(rank-below, 0) / float64(v)
-			return (lower(i) + part*(upper(i)-lower(i))) / 1e9
+			lo, hi := Bounds(i)
+			return lo + max(rank-below, 0)/float64(v)*(hi-lo)
 		}
 		below += float64(v)
 	}
-	return upper(Buckets-1) / 1e9 // not reached
+	return BucketTop(Buckets - 1).Seconds() // not reached
 }
 
 // Cumulative returns how many did not exceed each bound, in seconds and rising. A
@@ -121,9 +182,11 @@ func (c *Counts) Cumulative(bounds []float64) []uint64 {
 	out := make([]uint64, len(bounds))
 	n, i := uint64(0), 0
 	for b, bound := range bounds {
-		for i < Buckets && (lower(i)+upper(i))/2 <= bound*1e9 {
+		for ; i < Buckets; i++ {
+			if lo, hi := Bounds(i); (lo+hi)/2 > bound {
+				break
+			}
 			n += c.N[i]
-			i++
 		}
 		out[b] = n
 	}
@@ -139,7 +202,3 @@ func (c *Counts) Between(bounds []float64) []uint64 {
 	}
 	return out
 }
-
-// Bounds returns where bucket i begins and ends, in seconds; the last has no end, and
-// where it begins is returned for that too.
-func Bounds(i int) (lo, hi float64) { return lower(i) / 1e9, upper(i) / 1e9 }

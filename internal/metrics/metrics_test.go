@@ -9,23 +9,31 @@ import (
 	"time"
 )
 
-func TestBucketsFollowOneAnother(t *testing.T) {
-	for i := range Buckets - 1 {
-		if got := bucketOf(uint64(lower(i))); got != i {
-			t.Fatalf("bucket %d begins with %v, which falls into %d", i, lower(i), got)
+func TestABucketHoldsWhatIsBelowItsTop(t *testing.T) {
+	f := func(d time.Duration) {
+		t.Helper()
+		i := Bucket(d)
+		if i < 0 || i >= Buckets {
+			t.Fatalf("Bucket(%v) = %d, want 0 to %d", d, i, Buckets-1)
 		}
-		if got := bucketOf(uint64(upper(i)) - 1); got != i {
-			t.Fatalf("bucket %d ends before %v, but %v falls into %d", i, upper(i), upper(i)-1, got)
+		if i < Buckets-1 && d >= BucketTop(i) {
+			t.Errorf("%v counts in bucket %d, which ends at %v", d, i, BucketTop(i))
 		}
-		if i > 0 && (upper(i)-lower(i))/lower(i) > 0.25 {
-			t.Errorf("bucket %d is %v wide at %v", i, upper(i)-lower(i), lower(i))
+		if i > 0 && d < BucketTop(i-1) {
+			t.Errorf("%v counts in bucket %d, but the one before ends only at %v", d, i, BucketTop(i-1))
 		}
 	}
-	if got := bucketOf(math.MaxUint64); got != Buckets-1 {
-		t.Errorf("the longest falls into %d of %d", got, Buckets)
+	for _, d := range []time.Duration{math.MinInt64, -1, 0, 1, 1023, 1024, 1025, 1279, 1280, time.Microsecond, time.Millisecond,
+		1<<37 - 1, 1 << 37, 1<<37 + 1, time.Hour, math.MaxInt64} {
+		f(d)
 	}
-	if lower(Buckets-1) < 60e9 {
-		t.Errorf("all from %v s on is one bucket", lower(Buckets-1)/1e9)
+	for d := time.Duration(1); d < 1<<40; d += d/7 + 1 {
+		f(d)
+	}
+	for i := 1; i < Buckets-1; i++ {
+		if w := float64(BucketTop(i)) / float64(BucketTop(i-1)); w > 1.26 {
+			t.Errorf("bucket %d is %.2f times its beginning wide", i, w)
+		}
 	}
 }
 
@@ -54,8 +62,8 @@ func TestQuantilesAreWithinABucket(t *testing.T) {
 	for _, v := range all {
 		sum += v
 	}
-	if math.Abs(c.Sum()-sum)/sum > 0.001 {
-		t.Errorf("sum %v, want %v", c.Sum(), sum)
+	if math.Abs(c.Sum.Seconds()-sum)/sum > 0.001 {
+		t.Errorf("sum %v, want %v", c.Sum, sum)
 	}
 }
 
@@ -78,11 +86,71 @@ func TestCumulativeAndBetweenAgree(t *testing.T) {
 	var now Counts
 	h.AddTo(&now)
 	d := now.Since(&earlier)
-	if d.Total() != 1 || d.Sum() != 0.5 {
-		t.Errorf("since: %d, %v s", d.Total(), d.Sum())
+	if d.Total() != 1 || d.Sum != time.Second/2 {
+		t.Errorf("since: %d, %v", d.Total(), d.Sum)
 	}
 	if q := (&Counts{}).Quantile(0.5); q != 0 {
 		t.Errorf("of nothing: %v", q)
+	}
+}
+
+func TestTopsAreThoseOfTheBucketsOfQuantiles(t *testing.T) {
+	var h Counts
+	if h.Top(0.99) != 0 || h.Total() != 0 {
+		t.Error("nothing counted has a quantile")
+	}
+	for i := range 1000 {
+		h.Observe(time.Duration(i+1) * time.Microsecond)
+	}
+	f := func(q float64, want time.Duration) {
+		t.Helper()
+		if got := h.Top(q); got < want || float64(got) > 1.26*float64(want) {
+			t.Errorf("Top(%v) = %v, want %v to a quarter more", q, got, want)
+		}
+	}
+	f(0, time.Microsecond)
+	f(0.5, 500*time.Microsecond)
+	f(0.99, 990*time.Microsecond)
+	f(1, time.Millisecond)
+	f(7, time.Millisecond)
+	if h.Sum != 500500*time.Microsecond {
+		t.Errorf("Sum = %v", h.Sum)
+	}
+}
+
+func TestAWindowIsWhatAHistogramHasGained(t *testing.T) {
+	var was, h Counts
+	was.Observe(time.Millisecond)
+	h.Add(&was)
+	h.Observe(time.Second)
+	if d := h.Since(&was); d.Total() != 1 || d.Sum != time.Second || d.N[Bucket(time.Second)] != 1 {
+		t.Errorf("the window has %d, %v", d.Total(), d.Sum)
+	}
+	var anew Counts // its source began again
+	anew.Observe(time.Minute)
+	if d := anew.Since(&h); d.Total() != 1 {
+		t.Errorf("after a restart the window has %d, want what was counted since", d.Total())
+	}
+}
+
+func TestManyGoroutinesCountIntoAShared(t *testing.T) {
+	var s Shared
+	done := make(chan struct{})
+	for range 4 {
+		go func() {
+			for range 1000 {
+				s.Observe(time.Millisecond)
+			}
+			done <- struct{}{}
+		}()
+	}
+	for range 4 {
+		<-done
+	}
+	var h Counts
+	s.AddTo(&h)
+	if h.Total() != 4000 || h.Sum != 4*time.Second {
+		t.Errorf("4 times 1000 observations are %d, %v", h.Total(), h.Sum)
 	}
 }
 
