@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"crypto/tls"
 	"io"
+	"net"
 	"testing"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
 )
@@ -90,5 +92,38 @@ func TestAKeyUpdateBeforeTheEndIsAnswered(t *testing.T) {
 	p.expect("words")
 	if p.r.in.key == before {
 		t.Error("the server's key stayed the same")
+	}
+}
+
+// ponders answers some time after the peer's side has ended.
+type ponders struct{ echo }
+
+func (ponders) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
+func (ponders) EndOfStream(c *eventloop.Conn) bool {
+	c.SetTimer(int64(300 * time.Millisecond))
+	return true
+}
+func (ponders) Timer(c *eventloop.Conn, _ int64) {
+	c.Write([]byte("after some thought"))
+	c.CloseAfterFlush()
+}
+
+// A client may end its side, the stream's and the socket's, and still wait for its
+// answer: at once, as everything comes in one segment, or one end after the other.
+func TestWhoHasEndedItsSideStillGetsItsAnswer(t *testing.T) {
+	s := serve(t, Config{DisableTickets: true}, func(*eventloop.Conn) eventloop.Handler { return ponders{} })
+	for _, v := range bothVersions {
+		for _, pause := range []time.Duration{0, 50 * time.Millisecond} {
+			p := meet(t, s, v)
+			p.send(append(p.data("a question"), p.r.Close(nil)...))
+			time.Sleep(pause)
+			if err := p.raw.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			p.expect("after some thought")
+			if p.read(1); p.err != io.EOF {
+				t.Errorf("%x: the end was %v", v, p.err)
+			}
+		}
 	}
 }
