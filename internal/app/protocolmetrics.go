@@ -52,6 +52,7 @@ func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
 		event("mercure", "published", t.Published)
 		event("mercure", "refused", t.Refused)
 		event("mercure", "event_lost", t.EventsLost)
+		event("mercure", "unlisted", t.Unlisted)
 	}
 	if p.centrifuge != nil {
 		t := p.centrifuge.Stats()

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // endpoint is what a path of Weir's own leads to.
@@ -137,7 +138,7 @@ func (r *request) fields() []byte {
 		return nil
 	}
 	b := append([]byte("Access-Control-Allow-Origin: "), r.origin...)
-	b = append(b, "\r\nAccess-Control-Expose-Headers: Retry-After\r\nVary: Origin\r\n"...)
+	b = append(b, "\r\nAccess-Control-Expose-Headers: "+wire.ExposedFields+"\r\nVary: Origin\r\n"...)
 	if r.access == auth.OriginTrusted {
 		b = append(b, "Access-Control-Allow-Credentials: true\r\n"...)
 	}

@@ -86,7 +86,7 @@ func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialec
 	if d == protocol.Draft08 {
 		a.contentType = "application/json"
 		l := protocol.Link{Hub: cmp.Or(s.cfg.PublicURL, s.cfg.Path), LastID: lastID, Type: protocol.EventType, ContentType: "application/json"}
-		a.fields = append(a.fields, socket.Field{Name: "Link", Value: l.String()}, socket.Field{Name: "Access-Control-Expose-Headers", Value: "Link"})
+		a.fields = append(a.fields, socket.Field{Name: "Link", Value: l.String()})
 	}
 	return a
 }

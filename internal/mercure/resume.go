@@ -29,7 +29,7 @@ func (f start) fields(d protocol.Dialect) []socket.Field {
 	if d == protocol.Draft08 {
 		name = "Mercure-Last-Event-ID"
 	}
-	return []socket.Field{{Name: name, Value: f.header}, {Name: "Access-Control-Expose-Headers", Value: name}}
+	return []socket.Field{{Name: name, Value: f.header}}
 }
 
 // resolve finds the place of an id in the log. An id may be a position or what a

@@ -64,11 +64,14 @@ type Server struct {
 	// Any goroutine.
 	cursor atomic.Pointer[hub.Position] // of the top of the log, a moment ago
 	counts counters
+	// saidUnlisted is when it was last logged, in Unix nanoseconds; 0: never.
+	saidUnlisted atomic.Int64
 }
 
 type counters struct {
 	subscribers                                                          atomic.Int64
 	subscribed, resumed, unknown, denied, published, refused, eventsLost atomic.Uint64
+	unlisted                                                             atomic.Uint64
 }
 
 // Stats are counters since New and gauges.
@@ -81,6 +84,7 @@ type Stats struct {
 	Published   uint64 // updates that were stored
 	Refused     uint64 // updates that were not
 	EventsLost  uint64 // subscription events that could not be published
+	Unlisted    uint64 // subscriptions that presence did not take
 	Patterns    int64  // bytes that compiled patterns take, about
 }
 
@@ -90,7 +94,7 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Subscribers: c.subscribers.Load(), Subscribed: c.subscribed.Load(), Resumed: c.resumed.Load(),
 		UnknownIDs: c.unknown.Load(), Denied: c.denied.Load(), Published: c.published.Load(),
-		Refused: c.refused.Load(), EventsLost: c.eventsLost.Load(), Patterns: s.selectors.used.Load(),
+		Refused: c.refused.Load(), EventsLost: c.eventsLost.Load(), Unlisted: c.unlisted.Load(), Patterns: s.selectors.used.Load(),
 	}
 }
 

@@ -170,11 +170,27 @@ func (t *tracked) join() {
 			err = t.s.deps.Presence.Join(crowd(sub.Dialect, sub.Selector), presence.Member{Client: t.subscriber, Info: info})
 		}
 		if err != nil {
-			t.s.log.Warn("a subscription is not listed", "err", err)
+			t.s.unlisted(err)
 		}
 		t.s.tell(sub, true)
 	}
 }
+
+// unlisted counts a subscription that presence does not take, and says so now and then:
+// one request may have a thousand of them.
+func (s *Server) unlisted(err error) {
+	n := s.counts.unlisted.Add(1)
+	now := time.Now().UnixNano()
+	last := s.saidUnlisted.Load()
+	if now-last < int64(unlistedEvery) && last != 0 || !s.saidUnlisted.CompareAndSwap(last, now) {
+		s.log.Debug("a subscription is not listed", "err", err)
+		return
+	}
+	s.log.Warn("subscriptions are not listed", "so_far", n, "err", err)
+}
+
+// unlistedEvery is how often it is said.
+const unlistedEvery = time.Minute
 
 func (t *tracked) leave() {
 	for i := range t.list {

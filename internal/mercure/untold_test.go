@@ -1,7 +1,13 @@
 package mercure
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
 )
@@ -34,4 +40,25 @@ func TestChangesWaitInOrderAndWithinABound(t *testing.T) {
 	if c, ok := s.untold.next(); ok || s.untold.full() || s.untold.size != 0 {
 		t.Errorf("%+v, %v, %d: want nothing", c, ok, s.untold.size)
 	}
+}
+
+func TestUnlistedSubscriptionsAreSaidNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		s := &Server{log: slog.New(slog.NewTextHandler(&out, nil))}
+		f := func(lines, counted int) {
+			t.Helper()
+			if got := strings.Count(out.String(), "\n"); got != lines || s.counts.unlisted.Load() != uint64(counted) {
+				t.Errorf("%d lines, %d counted, want %d and %d: %s", got, s.counts.unlisted.Load(), lines, counted, out.String())
+			}
+		}
+		for range 1000 {
+			s.unlisted(errors.New("full"))
+		}
+		f(1, 1000)
+		time.Sleep(unlistedEvery)
+		s.unlisted(errors.New("full"))
+		s.unlisted(errors.New("full"))
+		f(2, 1002)
+	})
 }

@@ -158,7 +158,12 @@ func (r *Route) AppendCORS(dst []byte, x *Exchange) []byte {
 	}
 	if c.allows(x.origin) {
 		dst = c.appendFields(dst, x.origin)
-		if c.expose != "" {
+		switch {
+		case x.link != "" && c.expose != "":
+			dst = http1.AppendField(dst, "Access-Control-Expose-Headers", c.expose+", Link")
+		case x.link != "": // by which a page finds the hub
+			dst = append(dst, "Access-Control-Expose-Headers: Link\r\n"...)
+		case c.expose != "":
 			dst = http1.AppendField(dst, "Access-Control-Expose-Headers", c.expose)
 		}
 	}

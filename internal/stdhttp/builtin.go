@@ -29,7 +29,7 @@ func (f *Front) cors(w http.ResponseWriter, r *http.Request) {
 	}
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Expose-Headers", "Retry-After")
+	h.Set("Access-Control-Expose-Headers", wire.ExposedFields)
 	if !slices.Contains(h.Values("Vary"), "Origin") { // it may have been said already
 		h.Add("Vary", "Origin")
 	}

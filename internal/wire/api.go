@@ -24,6 +24,11 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
+// ExposedFields are the header fields of answers that pages of other origins may read
+// besides those that CORS gives them anyway (Fetch §4.9): when to come again, why a
+// token is refused, and how Mercure's clients find the hub, resume and look again.
+const ExposedFields = "ETag, Last-Event-ID, Link, Mercure-Last-Event-ID, Retry-After, WWW-Authenticate"
+
 // MaxBroadcast bounds the channels of one broadcast.
 const MaxBroadcast = 1000
 

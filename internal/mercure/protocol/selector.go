@@ -114,9 +114,11 @@ type Compiled struct {
 	Selector
 	all      bool
 	template *regexp.Regexp
-	// head and tail are how a topic must begin and end that the template expands to;
-	// most topics are told apart by them.
+	// head and tail are how a topic must begin and end that the template expands to,
+	// inner is what must stand between them in this order: nearly all topics are told
+	// apart by them, at a hundredth of what the expression takes.
 	head, tail string
+	inner      []string
 	pattern    *urlpattern.URLPattern
 	base       string
 	last       atomic.Pointer[memo]
@@ -136,7 +138,7 @@ func Compile(s Selector, hubURL string) (*Compiled, error) {
 	case c.all || s.Kind == Exact:
 	case s.Kind == Template:
 		if c.template = compileTemplate(s.Text); c.template != nil {
-			c.head, c.tail = literals(s.Text)
+			c.head, c.inner, c.tail = literals(s.Text)
 		}
 	default:
 		if repeats(s.Text) > maxRepeats {
@@ -173,17 +175,50 @@ func compileTemplate(text string) *regexp.Regexp {
 	return t.Regexp()
 }
 
-// literals are the texts before the first expression of a template and after the last,
-// as far as they stand for themselves.
-func literals(template string) (head, tail string) {
-	head, tail = template[:strings.IndexByte(template, '{')], template[strings.LastIndexByte(template, '}')+1:]
+// literals are the texts before the first expression of a template, after each and
+// after the last, as far as they stand for themselves.
+func literals(template string) (head string, inner []string, tail string) {
+	at, end := strings.IndexByte(template, '{'), strings.LastIndexByte(template, '}')
+	head, tail = template[:at], template[end+1:]
 	if i := strings.IndexFunc(head, special); i >= 0 {
 		head = head[:i]
 	}
 	if i := strings.LastIndexFunc(tail, special); i >= 0 {
 		tail = ""
 	}
-	return head, tail
+	for rest := template[at : end+1]; ; {
+		_, after, _ := strings.Cut(rest, "}")
+		text, _, more := strings.Cut(after, "{")
+		if !more {
+			return head, inner, tail
+		}
+		longest := ""
+		for _, run := range strings.FieldsFunc(text, special) {
+			if len(run) > len(longest) {
+				longest = run
+			}
+		}
+		if longest != "" {
+			inner = append(inner, longest)
+		}
+		rest = after[len(text):]
+	}
+}
+
+// mayExpandTo reports whether topic has the template's literals, each where it may be.
+func (c *Compiled) mayExpandTo(topic string) bool {
+	if len(topic) < len(c.head)+len(c.tail) || !strings.HasPrefix(topic, c.head) || !strings.HasSuffix(topic, c.tail) {
+		return false
+	}
+	rest := topic[len(c.head) : len(topic)-len(c.tail)]
+	for _, text := range c.inner {
+		i := strings.Index(rest, text)
+		if i < 0 {
+			return false
+		}
+		rest = rest[i+len(text):]
+	}
+	return true
 }
 
 func special(r rune) bool {
@@ -205,7 +240,7 @@ func (c *Compiled) Match(topic string) bool {
 		return true
 	case c.template == nil && c.pattern == nil:
 		return false
-	case c.template != nil && (!strings.HasPrefix(topic, c.head) || !strings.HasSuffix(topic, c.tail)):
+	case c.template != nil && !c.mayExpandTo(topic):
 		return false
 	}
 	if m := c.last.Load(); m != nil && m.topic == topic {
