@@ -284,20 +284,23 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	return nil
 }
 
-// drain sends the subscribers away, spread over the configured time, and waits
-// for them and for requests under way. Until then the listener stays: who asks
-// is told to come back, and whoever balances load sees that it is not ready.
+// drain sends the subscribers away and ends the streams of backends, spread over
+// the configured time, and waits for them and for requests under way. Until then
+// the listener stays: who asks is told to come back, and whoever balances load
+// sees that it is not ready.
 func (a *App) drain(hard context.Context) {
 	over := time.Duration(a.cfg.Shutdown.Drain)
 	a.log.Info("draining", "over", over, "connections", a.loops.Open())
 	a.push.Drain(over)
 	a.drainHTTP2(over)
+	a.front.Drain(a.loops.Loops(), over)
+	a.wing.proxy.Drain(over)
 	deadline := time.NewTimer(over + drainGrace)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if st := a.push.Stats(); st.SSE+st.WebSocket == 0 && a.front.Waiting() == 0 && a.http2.idle() {
+		if st := a.push.Stats(); st.SSE+st.WebSocket == 0 && a.front.Waiting() == 0 && a.wing.proxy.Stats().Tunnels == 0 && a.http2.idle() {
 			return
 		}
 		select {

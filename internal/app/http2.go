@@ -99,6 +99,7 @@ func (a *App) runHTTP2(parts *group, ctx context.Context) { //nolint:revive // t
 func (a *App) drainHTTP2(over time.Duration) {
 	if a.http2.push != nil {
 		a.http2.push.Drain(over)
+		a.http2.front.Drain(over)
 	}
 }
 
@@ -113,5 +114,5 @@ func (h *http2) stats() pushhttp.Stats {
 // idle reports whether no stream is left.
 func (h *http2) idle() bool {
 	s := h.stats()
-	return s.SSE+s.WebSocket == 0
+	return s.SSE+s.WebSocket == 0 && (h.front == nil || h.front.Streams() == 0)
 }

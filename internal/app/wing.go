@@ -112,6 +112,7 @@ func (w *wing) openAccessLog(cfg config.AccessLog, log *slog.Logger) error {
 }
 
 func (w *wing) close() error {
+	w.proxy.Close()
 	if w.file == nil {
 		return nil
 	}
@@ -149,12 +150,13 @@ func (a *App) Reload(ctx context.Context) (Reloaded, error) {
 		}
 	}
 	done.Applied, done.Waiting = config.Changed(a.cfg, cfg)
+	// Clusters first: the new routes must find theirs. Those that are gone go on
+	// serving the old routes until these are. Where nothing was written anew the files
+	// of their certificates may have been.
+	if err := a.wing.upstreams.Replace(ctx, cfg.Clusters, cfg.Splits); err != nil {
+		return Reloaded{}, err
+	}
 	if len(done.Applied) > 0 {
-		// Clusters first: the new routes must find theirs. Those that are gone go on
-		// serving the old routes until these are.
-		if err := a.wing.upstreams.Replace(ctx, cfg.Clusters, cfg.Splits); err != nil {
-			return Reloaded{}, err
-		}
 		set.Watch(a.wing.upstreams)
 		if err := a.setRoutes(set); err != nil {
 			return Reloaded{}, errors.Join(err, a.wing.upstreams.Replace(ctx, a.cfg.Clusters, a.cfg.Splits))

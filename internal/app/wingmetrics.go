@@ -16,7 +16,7 @@ import (
 type wingMetrics struct {
 	app                                            *App
 	requests, failed, retries, connections, pool   *prometheus.Desc
-	attempts                                       *prometheus.Desc
+	attempts, handshakes                           *prometheus.Desc
 	peers, inFlight, ejections, opened, arms       *prometheus.Desc
 	limited, buckets, accessLog, reloads, canceled *prometheus.Desc
 }
@@ -38,6 +38,7 @@ func newWingMetrics(a *App, c *catalog) *wingMetrics {
 		inFlight:    d("weir_upstream_in_flight_requests", "Requests under way at a peer.", "cluster", "peer"),
 		ejections:   d("weir_upstream_ejections_total", "Times peers were taken out for what they failed.", "cluster"),
 		opened:      d("weir_upstream_breaker_opened_total", "Times breakers of peers opened.", "cluster"),
+		handshakes:  d("weir_upstream_tls_handshakes_total", "TLS handshakes with peers for requests, by how they ended.", "cluster", "result"),
 		arms:        d("weir_split_chosen_total", "Requests that a split sent to a cluster.", "split", "cluster"),
 		limited:     d("weir_requests_limited_total", "Requests that found no token, by whose bucket.", "scope"),
 		buckets:     d("weir_limit_buckets", "Token buckets that are not full.", "scope"),
@@ -49,7 +50,7 @@ func newWingMetrics(a *App, c *catalog) *wingMetrics {
 // Describe implements prometheus.Collector.
 func (m *wingMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.attempts, m.failed, m.retries, m.canceled, m.pool, m.connections, m.peers, m.inFlight, m.ejections,
-		m.opened, m.arms, m.limited, m.buckets, m.accessLog, m.reloads} {
+		m.opened, m.handshakes, m.arms, m.limited, m.buckets, m.accessLog, m.reloads} {
 		ch <- d
 	}
 }
@@ -134,6 +135,9 @@ func (m *wingMetrics) cluster(emit func(*prometheus.Desc, prometheus.ValueType, 
 	}
 	for state, n := range states {
 		emit(m.peers, gauge, float64(n), c.Name, state)
+	}
+	for result, n := range c.Handshakes {
+		emit(m.handshakes, counter, float64(n), c.Name, result)
 	}
 	emit(m.ejections, counter, float64(ejections), c.Name)
 	emit(m.opened, counter, float64(opened), c.Name)

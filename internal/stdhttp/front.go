@@ -92,6 +92,7 @@ type Front struct {
 	transports sync.Map // *upstream.Cluster → *transport
 	mirrors    chan struct{}
 	atWork     atomic.Int64
+	streams    streams // of upstreams
 }
 
 var _ http.Handler = (*Front)(nil)

@@ -138,6 +138,7 @@ func isTimeout(err error) bool {
 var (
 	errSlow = errors.New("the upstream is too slow")
 	errBusy = errors.New("no connection became free in time")
+	errAway = errors.New("the stream is ended by a drain")
 )
 
 // failed answers a request that no peer has answered.
@@ -486,7 +487,7 @@ func (a *attempts) head(res *http.Response) bool {
 // known: that is a stream.
 func (a *attempts) copy(ctx context.Context, res *http.Response, o *upstream.Outcome) upstream.Kind {
 	rc := http.NewResponseController(a.x.w)
-	stream := res.ContentLength < 0
+	endless := res.ContentLength < 0
 	idle := time.Duration(a.choice.Cluster.Config().Timeouts.Idle)
 	if d := time.Duration(a.x.Route.Config().Timeouts.Idle); d > 0 {
 		idle = d
@@ -501,9 +502,15 @@ func (a *attempts) copy(ctx context.Context, res *http.Response, o *upstream.Out
 		}
 		_ = rc.SetWriteDeadline(by) // not every writer has one
 	}
+	var follow *stream
+	if endless {
+		follow = a.follow(res)
+		defer a.x.f.streams.leave(follow)
+	}
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := res.Body.Read(buf)
+		n, ends := follow.take(buf[:n])
 		o.Bytes += int64(n)
 		a.x.out.BytesOut += int64(n)
 		if n > 0 {
@@ -512,12 +519,14 @@ func (a *attempts) copy(ctx context.Context, res *http.Response, o *upstream.Out
 			if _, werr := a.x.w.Write(buf[:n]); werr != nil {
 				return upstream.Canceled
 			}
-			if stream && rc.Flush() != nil {
+			if endless && rc.Flush() != nil {
 				return upstream.Canceled
 			}
 			bound(0)
 		}
 		switch {
+		case ends, errors.Is(context.Cause(ctx), errAway):
+			return upstream.Canceled
 		case errors.Is(err, io.EOF):
 			bound(a.x.f.cfg.WriteStall) // for what net/http still holds
 			return upstream.OK
