@@ -146,7 +146,14 @@ func (r *request) subscribed(w *waitingSubscription) {
 }
 
 // publish serves POST /api/publish.
-func (r *request) publish() { r.call(r.h.lane.srv.push.ParsePublish) }
+func (r *request) publish() {
+	p := r.h.lane.srv.push
+	if p.Sheds(r.c, r.body) {
+		r.failWith(push.ShedAnswer())
+		return
+	}
+	r.call(p.ParsePublish)
+}
 
 // broadcast serves POST /api/broadcast.
 func (r *request) broadcast() { r.call(r.h.lane.srv.push.ParseBroadcast) }

@@ -91,9 +91,9 @@ func (r *request) Serve() {
 // Shed implements push.Job.
 func (r *request) Shed(expired bool) {
 	r.h.unwait()
-	e := errShed
+	body := shedBody
 	if expired {
-		e = errExpired
+		body = expiredBody
 	}
 	if r.waits != nil && r.endpoint.stream {
 		c, h := r.c, r.h
@@ -102,12 +102,13 @@ func (r *request) Shed(expired bool) {
 		r.release()
 		return
 	}
-	r.fail(e)
+	r.failWith(http.StatusServiceUnavailable, body)
 }
 
+// What is shed is answered: made once.
 var (
-	errShed    = &push.APIError{Status: http.StatusServiceUnavailable, Message: "overloaded, try again later"}
-	errExpired = &push.APIError{Status: http.StatusServiceUnavailable, Message: "expired, not executed", Hint: "it waited for too long; try again later"}
+	_, shedBody = push.ShedAnswer()
+	expiredBody = push.AppendError(nil, &push.APIError{Status: http.StatusServiceUnavailable, Message: "expired, not executed", Hint: "it waited for too long; try again later"})
 )
 
 // Gone implements push.Job.
@@ -176,8 +177,10 @@ func (r *request) maySubscribe(client netip.Addr, id *auth.Identity) bool {
 // tooOften refuses until wait has passed.
 func (r *request) tooOften(wait time.Duration) {
 	r.h.lane.counters.refused.Add(1)
-	r.answer(http.StatusTooManyRequests, "application/json", tooOftenBody,
-		answerFields+"Retry-After: "+strconv.FormatInt(min(limit.RetryAfter(wait), 3600), 10)+"\r\n")
+	var line [64]byte // without CORS that is room for all
+	fields := strconv.AppendInt(append(line[:0], "Retry-After: "...), min(limit.RetryAfter(wait), 3600), 10)
+	fields = append(append(fields, "\r\n"...), r.fields()...)
+	r.answerWith(http.StatusTooManyRequests, "application/json", tooOftenBody, answerFields, fields)
 }
 
 var tooOftenBody = push.AppendError(nil, &push.APIError{Status: http.StatusTooManyRequests, Message: "too many requests", Hint: "wait as long as Retry-After says"})

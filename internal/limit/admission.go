@@ -217,6 +217,18 @@ func (a *Admission[T]) Offer(c Class, key Key, now, spent int64, item T) (v Verd
 	return Wait, old
 }
 
+// Sheds reports whether a request of class c is refused whatever else it says, and counts
+// it then. Otherwise nothing has happened, and it is for Offer.
+func (a *Admission[T]) Sheds(c Class) bool {
+	if a.queued == 0 && !(c == Replay && a.paused) || (a.queued < a.max || c == Control) && a.fits(c) {
+		return false
+	}
+	s := &a.stats[c]
+	s.offered.Add(1)
+	s.refused.Add(1)
+	return true
+}
+
 // fits reports whether what waits before a request of class c leaves it its budget.
 func (a *Admission[T]) fits(c Class) bool {
 	budget := float64(a.budget[c])
