@@ -12,7 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // start builds and runs an example on a free port, and returns its address once it
@@ -47,16 +48,14 @@ func start(t *testing.T, name string) string {
 	if !bufio.NewScanner(out).Scan() {
 		t.Fatalf("%s said nothing", name)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	trial.Eventually(t, name+" accepts", func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			_ = c.Close()
-			return addr
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err == nil
+	})
+	return addr
 }
 
 // follow reads a stream until a line begins with want.

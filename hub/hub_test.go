@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -376,13 +377,7 @@ func TestIdleChannelsAreGivenUp(t *testing.T) {
 	s := newSink()
 	subscribe(t, o, s, hub.SubscribeOptions{Channels: []string{"a"}})
 	o.do(func() { o.shard.Unsubscribe(&s.sub) })
-	end := time.Now().Add(10 * time.Second)
-	for h.Stats().Channels != 0 {
-		if time.Now().After(end) {
-			t.Fatal("the channel is still there")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	trial.Eventually(t, "the channel is given up", func() bool { return h.Stats().Channels == 0 })
 	s = newSink()
 	subscribe(t, o, s, hub.SubscribeOptions{Channels: []string{"a"}})
 	publish(t, h, "a", "1")

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // plainBroker answers at once and counts; the log is given.
@@ -212,9 +214,7 @@ func TestCloseFreesADeliveryThatWaitsForRoom(t *testing.T) {
 				b.deliver(&Message{Channel: "a", Epoch: "e", Offset: i + 1})
 			}
 		}()
-		for s.depth.Load() <= publishers {
-			time.Sleep(0)
-		}
+		trial.Eventually(t, "there is no room", func() bool { return s.depth.Load() > publishers })
 		if err := h.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // A Recorder is the deliver function of a test: it keeps what arrives and fails
@@ -101,13 +102,5 @@ func (r *Recorder) Wait(patience time.Duration, what string, ok func() bool) {
 // Until polls ok, for what no delivery announces, and fails the test after patience.
 func Until(t *testing.T, patience time.Duration, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v for %s", patience, what)
-		}
-		<-tick.C
-	}
+	trial.Within(t, patience, what, ok)
 }

@@ -179,7 +179,7 @@ func descriptors(t *testing.T) int {
 func settled() int {
 	n := runtime.NumGoroutine()
 	for same := 0; same < 10; same++ {
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // for something to start or end: that nothing does has no sign
 		if now := runtime.NumGoroutine(); now != n {
 			n, same = now, 0
 		}

@@ -96,7 +96,7 @@ func TestAPrefaceInPieces(t *testing.T) {
 		if _, err := c.Write([]byte{preface[i]}); err != nil {
 			t.Fatalf("byte %d: %v", i, err)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // so that the pieces come apart
 	}
 	_ = c.SetReadDeadline(time.Now().Add(trial.Patience))
 	head := make([]byte, 9)

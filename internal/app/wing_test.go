@@ -182,9 +182,13 @@ func TestAChangedFileIsApplied(t *testing.T) {
 		}
 	}
 	write("routes: [{path: /x, reply: {status: 200, body: one}}]\n")
+	var refused atomic.Int64
 	load := func() (config.Config, error) {
 		c, err := config.Load(config.Sources{File: file})
 		c.Listen = "127.0.0.1:0"
+		if err != nil {
+			refused.Add(1)
+		}
 		return c, err
 	}
 	g := startApp(t, func(c *config.Config) {
@@ -198,7 +202,9 @@ func TestAChangedFileIsApplied(t *testing.T) {
 		t.Fatalf("got %q", got)
 	}
 	write("routes: [{path: /x, reply: {status: 200, body: broken")
-	time.Sleep(100 * time.Millisecond) // a look or two: nothing may come of it
+	trial.Eventually(t, "the broken file is looked at", func() bool { return refused.Load() > 0 })
+	g.reloading.Lock() // it is over when this is had
+	g.reloading.Unlock()
 	if _, got := g.get(t, "/x"); got != "one" {
 		t.Errorf("a broken file changed the answer to %q", got)
 	}

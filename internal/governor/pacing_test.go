@@ -106,7 +106,7 @@ func pacingRound(policy string, percent int, limit uint64, live []*connection, w
 		tick()
 	}
 	for time.Since(begin) < work+idle {
-		time.Sleep(pacingTick / 5)
+		time.Sleep(pacingTick / 5) // the idle time itself
 		tick()
 	}
 	out.idleRSS = resident() / (1 << 20)

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -263,7 +264,7 @@ func TestCentrifugeStreamsRecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.kick()
-	until(t, "the streams to come back", func() bool { return w.connected() == 4 })
+	trial.Eventually(t, "the streams to come back", func() bool { return w.connected() == 4 })
 	win, err := g.Measure(context.Background(), loadgen.Load{Rate: 100}, 100*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)

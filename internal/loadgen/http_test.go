@@ -82,7 +82,7 @@ func faultless(t *testing.T, w *loadgen.Window, offered uint64) {
 func hello(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }
 
 func TestEveryArrivalIsAccountedFor(t *testing.T) {
-	url := serve(t, func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) })
+	url := serve(t, func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) }) // the service itself
 	w := measure(t, loadgen.Spec{Kind: loadgen.HTTP, Target: url, Conns: 40, Arrival: loadgen.Uniform}, loadgen.Load{Rate: 500}, time.Second)
 	faultless(t, w, 500)
 	if n := w.Response.TotalCount(); n != 500 {
@@ -257,7 +257,7 @@ func TestAStallShowsInResponseAndNotInService(t *testing.T) {
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		gate <- struct{}{} // one at a time
 		if n.Add(1) == 300 {
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond) // the stall itself
 		}
 		<-gate
 	})
@@ -327,7 +327,7 @@ func TestClosedLoopKeepsItsConcurrency(t *testing.T) {
 		if n := now.Add(1); n > most.Load() {
 			most.Store(n)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // the service itself
 		now.Add(-1)
 	})
 	w := measure(t, loadgen.Spec{Kind: loadgen.HTTP, Target: url, Conns: 20}, loadgen.Load{Concurrency: 7}, 500*time.Millisecond)
@@ -368,7 +368,7 @@ func TestHTTP2HasExactlyItsStreams(t *testing.T) {
 			if n := now.Add(1); n > most.Load() {
 				most.Store(n)
 			}
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // the service itself
 			now.Add(-1)
 		}))
 		s.Config.Protocols = new(http.Protocols)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 func TestRunMakesItsWindowsAndTheirTotal(t *testing.T) {
@@ -101,7 +102,7 @@ func TestARampOfConnectionsLeavesTheRateAlone(t *testing.T) {
 	if n := opened.Load(); n < 18 || n > 20 {
 		t.Errorf("%d connections were opened on the way from 2 to 20 and to 5", n)
 	}
-	until(t, "five to six connections", func() bool { return open.Load() <= 6 && open.Load() >= 5 })
+	trial.Eventually(t, "five to six connections", func() bool { return open.Load() <= 6 && open.Load() >= 5 })
 }
 
 func TestMeasureChangesConnections(t *testing.T) {
@@ -117,7 +118,7 @@ func TestMeasureChangesConnections(t *testing.T) {
 		if w.Load.Conns != conns {
 			t.Errorf("conns %d, want %d", w.Load.Conns, conns)
 		}
-		until(t, "the connections", func() bool { return open.Load() == int64(conns) && opened.Load() == wantOpened })
+		trial.Eventually(t, "the connections", func() bool { return open.Load() == int64(conns) && opened.Load() == wantOpened })
 	}
 	f(2, 2)
 	f(8, 8)
@@ -183,7 +184,7 @@ func TestSnapshotFollowsTheRun(t *testing.T) {
 	if _, err := g.Run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the last phase", func() bool { return g.Snapshot().Phase == "done" })
+	trial.Eventually(t, "the last phase", func() bool { return g.Snapshot().Phase == "done" })
 	close(stop)
 	wg.Wait()
 	if !rate || !p99 || !slices.Contains(phases, "measuring") {
@@ -199,7 +200,7 @@ func TestOneAtATime(t *testing.T) {
 		_, err := g.Run(ctx)
 		done <- err
 	}()
-	until(t, "the run", func() bool { return g.Snapshot().Phase != "connecting" })
+	trial.Eventually(t, "the run", func() bool { return g.Snapshot().Phase != "connecting" })
 	if _, err := g.Measure(ctx, loadgen.Load{Rate: 1}, time.Second); err == nil || !strings.Contains(err.Error(), "at work") {
 		t.Errorf("Measure during a run: %v", err)
 	}
@@ -248,7 +249,7 @@ func TestAConnectionCostsUnder2KB(t *testing.T) {
 		if err := g.Connect(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "all of them", func() bool { mu.Lock(); defer mu.Unlock(); return len(held) == n })
+		trial.Eventually(t, "all of them", func() bool { mu.Lock(); defer mu.Unlock(); return len(held) == n })
 		each := (int64(heap()) - int64(before)) / n
 		t.Logf("%s: %d bytes per connection, of which the test's own server has %d", kind, each, control)
 		if each -= control; each > 2048 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -22,7 +23,7 @@ func TestStreamsAreHeldAndTheirMessagesCounted(t *testing.T) {
 		if err := g.Connect(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "20 streams", func() bool { return w.connected() == 20 })
+		trial.Eventually(t, "20 streams", func() bool { return w.connected() == 20 })
 		go func() {
 			for range 10 {
 				w.mu.Lock()
@@ -39,7 +40,7 @@ func TestStreamsAreHeldAndTheirMessagesCounted(t *testing.T) {
 			t.Errorf("%s: %d messages on %.1f streams, %d connects, errors %v", kind, n, win.Conns, win.Connect.TotalCount(), win.Errors)
 		}
 		_ = g.Close()
-		until(t, "the streams to end", func() bool { return w.connected() == 0 })
+		trial.Eventually(t, "the streams to end", func() bool { return w.connected() == 0 })
 	}
 }
 

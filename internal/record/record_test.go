@@ -17,6 +17,7 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
@@ -191,26 +192,12 @@ func TestTwoNodesThatBeginAtOnceMakeOneRecording(t *testing.T) {
 		}
 		starter = <-started
 		p.onLoop(func() { starter.tape.Head(nil, events()) })
-		eventually(t, func() bool { return follows.Load() == 3 })
+		trial.Eventually(t, "three follow", func() bool { return follows.Load() == 3 })
 		p.onLoop(func() { starter.tape.End(nil, nil) })
-		eventually(t, func() bool { return nodes[0].Stats().Whole+nodes[1].Stats().Whole == 1 })
+		trial.Eventually(t, "the recording is whole", func() bool { return nodes[0].Stats().Whole+nodes[1].Stats().Whole == 1 })
 		for _, a := range all {
 			a.Leave()
 			a.Leave()
-		}
-	}
-}
-
-func eventually(t *testing.T, ok func() bool) {
-	t.Helper()
-	deadline := time.After(20 * time.Second)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("not within 20s")
 		}
 	}
 }
@@ -230,7 +217,7 @@ func TestVoidLetsTheNextBegin(t *testing.T) {
 	}
 	p.onLoop(second.tape.Void)
 	second.Leave()
-	eventually(t, func() bool { return r.Stats().Running == 0 })
+	trial.Eventually(t, "nothing is being recorded", func() bool { return r.Stats().Running == 0 })
 }
 
 func TestClaimerThatLeavesHandsOver(t *testing.T) {
@@ -251,7 +238,7 @@ func TestClaimerThatLeavesHandsOver(t *testing.T) {
 		}
 		p.onLoop(b.tape.Void)
 		b.Leave()
-		eventually(t, func() bool { return r.Stats().Running == 0 })
+		trial.Eventually(t, "nothing is being recorded", func() bool { return r.Stats().Running == 0 })
 	}
 }
 
@@ -266,7 +253,7 @@ func TestRecordingOfADeadNodeIsEnded(t *testing.T) {
 		a.tape.Head(nil, events())
 		a.tape.Body(nil, []byte("data: 1\n\n"))
 	})
-	eventually(t, func() bool { return dead.Stats().Events == 1 })
+	trial.Eventually(t, "the event is recorded", func() bool { return dead.Stats().Events == 1 })
 	dead.cancel() // as if the process were gone: nothing is ended
 	dead.clerk.Wait()
 	dead.writers.Wait()
@@ -310,8 +297,8 @@ func TestTapeReadsAtTheLogsPace(t *testing.T) {
 	if !full {
 		t.Error("a queue at its bound takes more")
 	}
-	eventually(t, func() bool { return r.Stats().Events == maxQueueEvents+1 })
+	trial.Eventually(t, "the queue is written", func() bool { return r.Stats().Events == maxQueueEvents+1 })
 	p.onLoop(func() { a.tape.End(nil, nil) })
-	eventually(t, func() bool { return r.Stats().Running == 0 && r.Stats().Whole == 1 })
+	trial.Eventually(t, "the recording is whole", func() bool { return r.Stats().Running == 0 && r.Stats().Whole == 1 })
 	a.Leave()
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -77,15 +78,6 @@ func (c *collector) got() []*tracepb.Span {
 	return c.spans
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 20s: %s", what)
-		}
-	}
-}
-
 func run(t *testing.T, t2 interface{ Run(context.Context) error }) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -113,7 +105,7 @@ func TestSpansArriveAsTheyWereMade(t *testing.T) {
 		Attrs: []Attr{{Name: "s", Text: "t"}, {Name: "n", N: 7}}, Events: []Event{{Name: "e", At: start.Add(time.Millisecond)}},
 	})
 	x.PutAny(&Span{Trace: [16]byte{1}, ID: [8]byte{4}, Kind: Producer, Name: "publish", Start: start})
-	eventually(t, "both are there", func() bool { return len(c.got()) == 2 })
+	trial.Eventually(t, "both are there", func() bool { return len(c.got()) == 2 })
 	s := c.got()[0]
 	if s.Name != "GET a" || s.TraceId[0] != 1 || s.SpanId[0] != 2 || s.ParentSpanId[0] != 3 || s.Kind != tracepb.Span_SPAN_KIND_SERVER ||
 		s.StartTimeUnixNano != uint64(start.UnixNano()) || s.EndTimeUnixNano-s.StartTimeUnixNano != 1e9 ||
@@ -127,7 +119,7 @@ func TestSpansArriveAsTheyWereMade(t *testing.T) {
 	if len(c.got()[1].ParentSpanId) != 0 {
 		t.Errorf("%v has a parent", c.got()[1])
 	}
-	eventually(t, "both are counted", func() bool { return x.Stats() == Stats{Exported: 2} })
+	trial.Eventually(t, "both are counted", func() bool { return x.Stats() == Stats{Exported: 2} })
 }
 
 func TestWhatIsLeftGoesAtTheEnd(t *testing.T) {
@@ -157,7 +149,7 @@ func TestQueuesAreBoundedAndCountDrops(t *testing.T) {
 	c.status = 400 // final: it is not tried again
 	c.mu.Unlock()
 	stop := run(t, x)
-	eventually(t, "what the collector refuses is dropped too", func() bool { return x.Stats().Dropped == 200 })
+	trial.Eventually(t, "what the collector refuses is dropped too", func() bool { return x.Stats().Dropped == 200 })
 	stop()
 	if st := x.Stats(); st.Exported != 0 {
 		t.Errorf("%+v", st)

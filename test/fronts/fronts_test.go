@@ -32,6 +32,7 @@ import (
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/pushhttp"
 	"github.com/weir-gateway/weir/internal/stdhttp"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/test/judge"
@@ -191,18 +192,20 @@ http {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
+			t.Logf("nginx: %s", log)
+		}
+	})
+	trial.Eventually(t, "nginx accepts", func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			_ = c.Close()
-			return addr
 		}
-		if time.Now().After(deadline) {
-			log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
-			t.Fatalf("nginx: %v %s", err, log)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return err == nil
+	})
+	return addr
 }
 
 // reply is what a client got.
