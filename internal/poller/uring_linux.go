@@ -164,6 +164,9 @@ func newUring(conns, entries, results int) (_ *Uring, err error) {
 	}()
 	if op, ok := p.ring.Supports(sys.OpPollAdd, sys.OpAccept, sys.OpAsyncCancel, sys.OpConnect, sys.OpClose,
 		sys.OpFilesUpdate, sys.OpSend, sys.OpRecv, sys.OpShutdown, sys.OpSendZC); !ok {
+		if op == 0 {
+			return nil, errors.New("io_uring_register is refused: a seccomp filter or a security module forbids it")
+		}
 		return nil, fmt.Errorf("io_uring of this kernel lacks operation %d: Linux 6.0 is needed", op)
 	}
 	_, p.reads = p.ring.Supports(sys.OpReadMultishot)
@@ -182,17 +185,40 @@ func newUring(conns, entries, results int) (_ *Uring, err error) {
 
 // ProbeUring returns nil when NewUring would work, and otherwise why it would not.
 func ProbeUring() error {
-	p, err := NewUring(1)
+	p, err := tryUring()
 	if err == nil {
 		p.Release()
 	}
 	return err
 }
 
+// tryUring opens a ring and waits on it once: each of its system calls may be forbidden,
+// and a loop that found out would end the process.
+func tryUring() (*Uring, error) {
+	p, err := NewUring(1)
+	if err != nil {
+		return nil, err
+	}
+	err = p.Wait(0, nobody{})
+	if err == nil {
+		return p, nil
+	}
+	p.Release()
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENOSYS) {
+		err = fmt.Errorf("%w: a seccomp filter or a security module forbids it", err)
+	}
+	return nil, err
+}
+
+// nobody is the Handler of a ring that has nothing to tell but that it woke.
+type nobody struct{ Handler }
+
+func (nobody) Woke() {}
+
 // PreferUring returns nil when NewUring would work and cost less than epoll: from
 // Linux 6.7 on, where a waiting receive is small and buffers can be given back.
 func PreferUring() error {
-	p, err := NewUring(1)
+	p, err := tryUring()
 	if err != nil {
 		return err
 	}

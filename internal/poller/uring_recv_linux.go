@@ -173,6 +173,7 @@ func (p *Uring) release(idx uint32, h Handler) {
 		n := min(len(b), ReadBuffer)
 		in.b = b[n:]
 		h.Received(c.key, b[:n], 0)
+		c = &p.conns[idx] // a handler that dials may have moved it
 	}
 	switch {
 	case c.state&connOpen == 0, c.state&connReading == 0:
