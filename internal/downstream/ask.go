@@ -231,7 +231,11 @@ func (a *ask) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) s
 		*o.Chosen = chosen
 	}
 	a.take(func(c *eventloop.Conn) {
-		r.h.lane.srv.push.ServeSocket(c, &push.SocketOptions{Key: key, Subprotocol: chosen, Fields: r.fields(), Protocol: a.ep.protocol, MaxMessage: o.MaxMessage}, open)
+		so := &push.SocketOptions{
+			Key: key, Subprotocol: chosen, Fields: r.fields(), Protocol: a.ep.protocol, MaxMessage: o.MaxMessage,
+			AwayCode: o.AwayCode, AwayReason: o.AwayReason,
+		}
+		r.h.lane.srv.push.ServeSocket(c, so, open)
 	})
 }
 

@@ -75,16 +75,16 @@ type SocketOptions struct {
 	Protocol uint8
 	// MaxMessage bounds what the client may send at a time; 0 means the configured bound.
 	MaxMessage int
+	// AwayCode and AwayReason are socket.WebSocketOptions'.
+	AwayCode   int
+	AwayReason string
 }
 
 // ServeSocket completes a handshake and makes c speak what open returns.
 func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket.Transport) socket.Session) {
-	if p.draining.Load() {
-		p.refuse(c, o.Fields, codeRestart, "draining")
-		return
-	}
-	if p.refusing.Load() {
-		p.refuse(c, o.Fields, codeTryLater, "overloaded, try again later")
+	code, reason := p.sendsAway()
+	if code != 0 && o.AwayCode == 0 {
+		p.refuse(c, o.Fields, code, reason)
 		return
 	}
 	l := p.Lane(c)
@@ -93,10 +93,30 @@ func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket
 		b = append(b[:len(b)-2], o.Fields...)
 		b = append(b, "\r\n"...)
 	}
-	l.head = b
-	c.Write(b)
+	if l.head = b; code != 0 {
+		p.countAway(code)
+		l.head = websocket.AppendClose(b, uint16(o.AwayCode), o.AwayReason)
+	}
+	c.Write(l.head)
+	if code != 0 {
+		c.SetTimer(sessionPartingTime)
+		c.CloseAfterFlush()
+		return
+	}
 	t := &transport{conn: c, flags: isSocket, protocol: o.Protocol, limits: l.lentFor(o.MaxMessage)}
 	t.start(open)
+}
+
+// sendsAway says why new clients are not taken at this moment; code 0 means that they
+// are.
+func (p *Push) sendsAway() (code int, reason string) {
+	switch {
+	case p.draining.Load():
+		return codeRestart, "draining"
+	case p.refusing.Load():
+		return codeTryLater, "overloaded, try again later"
+	}
+	return 0, ""
 }
 
 // StreamOptions say how a request is answered with a body that stays open.
@@ -111,12 +131,8 @@ type StreamOptions struct {
 // ServeStream answers 200 and makes c speak what open returns. The body ends with the
 // connection (RFC 9112 §6.3 rule 8), so that what is sent needs no frame of its own.
 func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket.Transport) socket.Session) {
-	if p.draining.Load() {
-		p.away(c, o.ContentType, o.Fields, codeRestart, "draining")
-		return
-	}
-	if p.refusing.Load() {
-		p.away(c, o.ContentType, o.Fields, codeTryLater, "overloaded, try again later")
+	if code, reason := p.sendsAway(); code != 0 {
+		p.away(c, o.ContentType, o.Fields, code, reason)
 		return
 	}
 	l := p.Lane(c)

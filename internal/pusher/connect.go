@@ -23,7 +23,9 @@ func (s *Server) connect(r socket.Request) {
 	}
 	code, reason := s.refusal(r, key)
 	a := s.byKey[key]
-	r.WebSocket(socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.maxMessage()}, func(t socket.Transport) socket.Session {
+	// A handshake that fails makes pusher-js wait for 15 seconds and more, a code for one.
+	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.maxMessage(), AwayCode: protocol.CloseCapacity, AwayReason: "The server takes no connections now, please come back"}
+	r.WebSocket(o, func(t socket.Transport) socket.Session {
 		c := &session{s: s, app: a, t: t}
 		if code == 0 {
 			c.open()

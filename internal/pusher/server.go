@@ -89,7 +89,7 @@ type Stats struct {
 	Webhooks        uint64 // webhook requests that were taken
 	WebhooksRetried uint64 // webhook requests that were tried again
 	WebhooksFailed  uint64 // webhook requests given up
-	WebhooksDropped uint64 // events dropped at the bound of a webhook's queue
+	WebhooksDropped uint64 // events dropped at the bound of a webhook's queue, or at the end of the process
 	Waiting         int64  // messages that wait for slow clients
 	Dropped         uint64 // messages dropped for slow clients
 	Conflated       uint64 // messages replaced by newer ones for slow clients

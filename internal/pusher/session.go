@@ -155,9 +155,16 @@ func (c *session) arm(now int64) {
 	c.t.SetTimer(time.Duration(max(next-now, int64(time.Millisecond))))
 }
 
-// Drain sends the client away: pusher-js comes back at once, and does not take the
-// end for a reason to give WebSocket up.
-func (c *session) Drain() { c.close(protocol.CloseReconnect, "The server restarts, please reconnect") }
+// Drain sends the client away, in a way that pusher-js does not take for a reason to
+// give WebSocket up: it comes back at once if there is another node to go to, otherwise
+// after a second, until the next process is there.
+func (c *session) Drain() {
+	code := protocol.CloseReconnect
+	if len(c.s.deps.Cluster.Nodes()) < 2 {
+		code = protocol.CloseCapacity
+	}
+	c.close(code, "The server restarts, please reconnect")
+}
 
 // Closed is the end.
 func (c *session) Closed() {

@@ -82,25 +82,65 @@ func (h *hook) taken(e hookEvent) hookEvent {
 	return e
 }
 
-// run sends what is queued, in order, until ctx ends.
+// lastWords is how long the end of ctx leaves for what is queued then.
+const lastWords = 5 * time.Second
+
+// run sends what is queued, in order, until ctx ends, and then what is there, within a
+// bound on time.
 func (h *hook) run(ctx context.Context) {
+	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(lastWords):
+			cancel()
+		case <-last.Done():
+		}
+	})()
 	for {
 		events := h.gather(ctx)
 		if len(events) == 0 {
 			return
 		}
-		h.send(ctx, events)
+		if last.Err() != nil {
+			h.lose(len(events) + h.discard())
+			return
+		}
+		if !h.send(last, events) && last.Err() != nil {
+			h.lose(len(events) + h.discard())
+			return
+		}
 	}
 }
 
-// gather waits for an event, and a moment for more.
+// discard empties the queue and returns how many there were.
+func (h *hook) discard() (n int) {
+	for {
+		select {
+		case e := <-h.queue:
+			h.taken(e)
+			n++
+		default:
+			return n
+		}
+	}
+}
+
+// lose counts events that the end has no time for.
+func (h *hook) lose(n int) {
+	h.s.counts.hooksD.Add(uint64(n))
+	h.s.log.Warn("webhook events are lost: they were not taken before the end", "app", h.app.ID, "url", h.URL, "events", n)
+}
+
+// gather waits for an event, and a moment for more. When ctx has ended it waits for
+// nothing; nil says then that nothing is left.
 func (h *hook) gather(ctx context.Context) []hookEvent {
 	var events []hookEvent
 	select {
 	case e := <-h.queue:
 		events = append(events, h.taken(e))
 	case <-ctx.Done():
-		return nil
+		return h.more(events)
 	}
 	window := time.NewTimer(time.Duration(h.s.cfg.WebhookWindow))
 	defer window.Stop()
@@ -111,24 +151,38 @@ func (h *hook) gather(ctx context.Context) []hookEvent {
 		case <-window.C:
 			return events
 		case <-ctx.Done():
-			return nil
+			return h.more(events)
 		}
 	}
 	return events
 }
 
-// send posts events until they are taken, or the time for that is over.
-func (h *hook) send(ctx context.Context, events []hookEvent) {
+// more appends what is queued at this moment, up to a request of them.
+func (h *hook) more(events []hookEvent) []hookEvent {
+	for len(events) < hookBatch {
+		select {
+		case e := <-h.queue:
+			events = append(events, h.taken(e))
+		default:
+			return events
+		}
+	}
+	return events
+}
+
+// send posts events until they are taken, or the time for that is over: then it reports
+// false.
+func (h *hook) send(ctx context.Context, events []hookEvent) bool {
 	body, err := json.Marshal(hookBody{time.Now().UnixMilli(), events})
 	if err != nil {
 		h.s.log.Error("encode a webhook", "app", h.app.ID, "err", err)
-		return
+		return false
 	}
 	end := time.Now().Add(time.Duration(h.s.cfg.WebhookRetry))
 	for wait := firstHookRetry; ; wait = min(2*wait, lastHookRetry) {
 		if err = h.post(ctx, body); err == nil {
 			h.s.counts.hooksSent.Add(1)
-			return
+			return true
 		}
 		pause := wait/2 + rand.N(wait/2)
 		if ctx.Err() != nil || time.Now().Add(pause).After(end) {
@@ -139,11 +193,11 @@ func (h *hook) send(ctx context.Context, events []hookEvent) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return
 		}
 	}
 	h.s.counts.hooksFailed.Add(1)
 	h.s.log.Warn("webhook given up", "app", h.app.ID, "url", h.URL, "events", len(events), "err", err)
+	return false
 }
 
 // post sends one request.

@@ -109,6 +109,9 @@ type SocketOptions struct {
 	MaxMessage int
 	// Early is what was read behind the handshake already.
 	Early []byte
+	// AwayCode and AwayReason are socket.WebSocketOptions'; code 0: this front's own.
+	AwayCode   int
+	AwayReason string
 }
 
 // ServeSocket makes nc, a WebSocket whose handshake is done, speak what open returns. It
@@ -116,6 +119,9 @@ type SocketOptions struct {
 func (s *Server) ServeSocket(ctx context.Context, nc net.Conn, o SocketOptions, open func(socket.Transport) socket.Session) {
 	defer nc.Close()
 	if f := s.turnedAway(); f != nil {
+		if o.AwayCode != 0 {
+			f = &farewell{o.AwayCode, o.AwayReason}
+		}
 		_ = nc.SetWriteDeadline(time.Now().Add(s.cfg.WriteStall))
 		_, _ = nc.Write(websocket.AppendClose(nil, uint16(f.code), f.reason)) // it is over either way
 		return

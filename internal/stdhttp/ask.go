@@ -272,7 +272,7 @@ func (a *ask) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) s
 	if o.Chosen != nil {
 		*o.Chosen = chosen
 	}
-	if !isExtendedConnect(a.r) && a.f.deps.Push.Draining() {
+	if !isExtendedConnect(a.r) && a.f.deps.Push.Draining() && o.AwayCode == 0 {
 		a.Fail(&wire.Error{Status: http.StatusServiceUnavailable, Message: "draining", Hint: "connect again after Retry-After seconds"})
 		return
 	}
@@ -280,7 +280,9 @@ func (a *ask) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) s
 	a.taken = func() {
 		nc, early, ok := a.upgrade(key, chosen)
 		if ok {
-			so := pushhttp.SocketOptions{Peer: a.Peer(), Protocol: a.protocol, MaxMessage: o.MaxMessage, Early: early}
+			so := pushhttp.SocketOptions{
+				Peer: a.Peer(), Protocol: a.protocol, MaxMessage: o.MaxMessage, Early: early, AwayCode: o.AwayCode, AwayReason: o.AwayReason,
+			}
 			a.f.deps.Push.ServeSocket(a.r.Context(), nc, so, open)
 		}
 	}
