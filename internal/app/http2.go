@@ -28,12 +28,13 @@ func (a *App) speaksHTTP2() bool {
 	return on == nil || *on
 }
 
-// protocols are what ALPN may agree on.
+// protocols are what ALPN may agree on, the preferred one first.
 func (a *App) protocols() []string {
+	list := []string{"http/1.1", "http/1.0"} // both are answered, and who offers the old one alone would be refused
 	if a.speaksHTTP2() {
-		return []string{"h2", "http/1.1"}
+		return append([]string{"h2"}, list...)
 	}
-	return []string{"http/1.1"}
+	return list
 }
 
 // buildHTTP2 makes the second front beside the first.

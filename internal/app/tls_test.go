@@ -131,6 +131,37 @@ func TestSameOriginOverTLSIsHTTPS(t *testing.T) {
 	f("http://", http.StatusForbidden)
 }
 
+// A client that offers HTTP/1.0 alone is answered, as it is without TLS.
+func TestWhatALPNAgreesOn(t *testing.T) {
+	g, client, _ := secure(t)
+	f := func(want string, offered ...string) {
+		t.Helper()
+		cfg := client.Transport.(*http.Transport).TLSClientConfig.Clone()
+		cfg.NextProtos = offered
+		c, err := tls.Dial("tcp", g.Addr().String(), cfg)
+		if err != nil {
+			t.Errorf("offered %v: %v", offered, err)
+			return
+		}
+		defer c.Close()
+		if got := c.ConnectionState().NegotiatedProtocol; got != want {
+			t.Errorf("offered %v: agreed on %q, want %q", offered, got, want)
+		}
+		if want == "h2" {
+			return
+		}
+		_ = c.SetDeadline(time.Now().Add(trial.Patience))
+		_, _ = io.WriteString(c, "GET /healthz HTTP/1.0\r\n\r\n")
+		if b, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(b), "\r\n\r\nok\n") {
+			t.Errorf("offered %v: %.100q and %v", offered, b, err)
+		}
+	}
+	f("")
+	f("http/1.0", "http/1.0")
+	f("http/1.1", "http/1.0", "http/1.1")
+	f("h2", "http/1.0", "http/1.1", "h2")
+}
+
 func TestReloadTakesTheNewCertificateOrSaysWhyNot(t *testing.T) {
 	g, client, dir := secure(t)
 	serial := func() int64 {
