@@ -203,9 +203,10 @@ func TestAChangedFileIsApplied(t *testing.T) {
 	}
 	write("routes: [{path: /x, reply: {status: 200, body: broken")
 	trial.Eventually(t, "the broken file is looked at", func() bool { return refused.Load() > 0 })
-	g.reloading.Lock() // it is over when this is had
+	g.reloading.Lock() // had when that reload is over
+	_, got := g.get(t, "/x")
 	g.reloading.Unlock()
-	if _, got := g.get(t, "/x"); got != "one" {
+	if got != "one" {
 		t.Errorf("a broken file changed the answer to %q", got)
 	}
 	write("routes: [{path: /x, reply: {status: 200, body: another}}]\n")

@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,26 +16,11 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
-// testEngine names the engine for all tests on real sockets; empty means the default.
-const testEngine = "WEIR_TEST_ENGINE"
-
-// Every test here must hold with every engine: this one runs them all again, in
-// a process of its own.
 func TestEverythingHoldsWithEpoll(t *testing.T) {
-	if os.Getenv(testEngine) != "" {
-		return // this is that process
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), exe, fmt.Sprintf("-test.short=%v", testing.Short()), "-test.skip=^TestEngines")
-	cmd.Env = append(os.Environ(), testEngine+"="+engineEpoll)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	trial.Again(t, trial.Engine, engineEpoll, "-test.skip=^TestEngines")
 }
 
 // real is a Group on real sockets.

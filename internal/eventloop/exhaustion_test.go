@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 const (
@@ -94,7 +96,7 @@ func TestOutOfDescriptorsAcceptsRestAndRecover(t *testing.T) {
 		clients = append(clients, dial(t, addr))
 	}
 	var ticks, failures, open uint64
-	waitFor(t, "5 failed accepts", func() bool {
+	trial.Eventually(t, "5 failed accepts", func() bool {
 		ticks, failures, open = stats()
 		return failures >= 5
 	})
@@ -115,7 +117,7 @@ func TestOutOfDescriptorsAcceptsRestAndRecover(t *testing.T) {
 		}
 		clients = clients[n:]
 	}
-	waitFor(t, "all to be gone", func() bool { _, _, open := stats(); return open == 0 })
+	trial.Eventually(t, "all to be gone", func() bool { _, _, open := stats(); return open == 0 })
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -13,13 +13,14 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/poller"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 func newDigest() hash.Hash64 { return fnv.New64a() }
 
 func newEcho(t *testing.T, loops int) *Group {
 	t.Helper()
-	g, err := New(Config{Loops: loops, Engine: os.Getenv(testEngine)}, func(*Conn) Handler { return echoer{} }, nil)
+	g, err := New(Config{Loops: loops, Engine: os.Getenv(trial.Engine)}, func(*Conn) Handler { return echoer{} }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

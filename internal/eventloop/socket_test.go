@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/poller"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // echoer sends back what it gets.
@@ -32,7 +33,7 @@ func (echoer) EndOfStream(*Conn) bool { return false }
 func serve(t *testing.T, cfg Config, accept func(*Conn) Handler) (*Group, string) {
 	t.Helper()
 	if cfg.Engine == "" {
-		cfg.Engine = os.Getenv(testEngine)
+		cfg.Engine = os.Getenv(trial.Engine)
 	}
 	g, err := New(cfg, accept, nil)
 	if err != nil {
@@ -95,18 +96,6 @@ func wantEnd(t *testing.T, c net.Conn) {
 	t.Helper()
 	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
 		t.Errorf("read %q, %v; want the end", b, err)
-	}
-}
-
-// waitFor polls a condition that another process or goroutine makes true.
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("waited a minute for %s", what)
-		}
 	}
 }
 
@@ -175,7 +164,7 @@ func TestThousandConnections(t *testing.T) {
 			wantRead(t, c, string(frame))
 			c.Close()
 		}
-		waitFor(t, "all to be closed", func() bool { return g.Open() == 0 })
+		trial.Eventually(t, "all to be closed", func() bool { return g.Open() == 0 })
 	})
 	if got := descriptors(t); got != files {
 		t.Errorf("%d descriptors, %d at first", got, files)
@@ -327,7 +316,7 @@ func TestSlowReaderGetsEveryByte(t *testing.T) {
 		if _, err := io.WriteString(c, "go"); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "a stall", func() bool { return l.Stats().Stalls > 0 })
+		trial.Eventually(t, "a stall", func() bool { return l.Stats().Stalls > 0 })
 		before := drains.Load()
 		got, want := newDigest(), newDigest()
 		r := rand.New(rand.NewPCG(seed, 9))
@@ -373,7 +362,7 @@ func TestReaderThatTakesNothingIsClosed(t *testing.T) {
 	if err := <-closed; err != ErrStalled {
 		t.Errorf("closed with %v", err)
 	}
-	waitFor(t, "the counter", func() bool {
+	trial.Eventually(t, "the counter", func() bool {
 		var n uint64
 		for _, l := range g.Loops() {
 			n += l.Stats().StallCloses
@@ -478,7 +467,7 @@ func TestAnswerSurvivesUnreadInput(t *testing.T) {
 		wantEnd(t, c)
 		c.Close()
 	}
-	waitFor(t, "all to be closed", func() bool { return g.Open() == 0 })
+	trial.Eventually(t, "all to be closed", func() bool { return g.Open() == 0 })
 }
 
 func TestBrokenConnectionIsTold(t *testing.T) {
@@ -487,7 +476,7 @@ func TestBrokenConnectionIsTold(t *testing.T) {
 		return &script{data: func(c *Conn, b []byte) int { c.PauseReading(); return 0 }, closed: func(_ *Conn, err error) { closed <- err }}
 	})
 	c := dial(t, addr)
-	wait := func() { waitFor(t, "the input", func() bool { return g.Loops()[0].Stats().BytesIn > 0 }) }
+	wait := func() { trial.Eventually(t, "the input", func() bool { return g.Loops()[0].Stats().BytesIn > 0 }) }
 	if _, err := io.WriteString(c, "x"); err != nil {
 		t.Fatal(err)
 	}
@@ -507,9 +496,9 @@ func TestMaxConnsOnRealSockets(t *testing.T) {
 	wantEcho(t, a, "a")
 	wantEcho(t, b, "b")
 	wantEnd(t, dial(t, addr))
-	waitFor(t, "the counter", func() bool { return g.Loops()[0].Stats().Refused == 1 })
+	trial.Eventually(t, "the counter", func() bool { return g.Loops()[0].Stats().Refused == 1 })
 	a.Close()
-	waitFor(t, "room", func() bool { return g.Open() == 1 })
+	trial.Eventually(t, "room", func() bool { return g.Open() == 1 })
 	wantEcho(t, dial(t, addr), "c")
 }
 

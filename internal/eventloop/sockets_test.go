@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/sys"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // logged is a log that a test reads while others write.
@@ -243,7 +244,7 @@ func TestKeepAliveRunsOnBothEngines(t *testing.T) {
 				wantEcho(t, r.dial(), "hello")
 			}
 			// Until an answer is acknowledged another timer runs.
-			waitFor(t, "keep-alive timers", func() bool { n, all := timers(r); return n == want && all == 3 })
+			trial.Eventually(t, "keep-alive timers", func() bool { n, all := timers(r); return n == want && all == 3 })
 		})
 	}
 	f(KeepAlive{Idle: hub.Duration(40 * time.Second)}, 3)
@@ -382,7 +383,7 @@ func TestConnectionsGoToTheLoopOfTheirCPU(t *testing.T) {
 		}
 	}
 	for i, l := range r.Loops() {
-		waitFor(t, fmt.Sprintf("the connections of loop %d", i), func() bool { return l.Stats().Open == each })
+		trial.Eventually(t, fmt.Sprintf("the connections of loop %d", i), func() bool { return l.Stats().Open == each })
 		on(t, l, func() {
 			if on, err := sys.CPUs(); err != nil || len(on) != 1 || on[0] != i {
 				t.Errorf("loop %d runs on %v, %v", i, on, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
@@ -36,23 +37,6 @@ func TestSessionsAreSmall(t *testing.T) {
 	}
 	f("SSE", unsafe.Sizeof(sseSession{}), 96)
 	f("WebSocket", unsafe.Sizeof(wsSession{}), 112)
-}
-
-const patience = 20 * time.Second
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
 }
 
 // scripted is a broker without a log of its own: a test says what it delivers,
@@ -207,7 +191,7 @@ func (s *stage) client(kind string) (*net.TCPConn, *bufio.Reader) {
 	}
 	s.t.Cleanup(func() { c.Close() })
 	tcp := c.(*net.TCPConn)
-	_ = tcp.SetDeadline(time.Now().Add(patience))
+	_ = tcp.SetDeadline(time.Now().Add(trial.Patience))
 	_ = tcp.SetReadBuffer(128 << 10)
 	if _, err := io.WriteString(c, kind); err != nil {
 		s.t.Fatal(err)
@@ -295,7 +279,7 @@ func TestASubscriptionThatDoesNotComeAboutIsAnswered(t *testing.T) {
 		c1, stream := s.client("s")
 		c2, socket := s.client("w")
 		if also != nil {
-			eventually(t, "both wait", func() bool { st := s.Stats(); return b.asked() && st.SSE+st.WebSocket == 2 })
+			trial.Eventually(t, "both wait", func() bool { st := s.Stats(); return b.asked() && st.SSE+st.WebSocket == 2 })
 			also(s)
 		}
 		if got := s.rest(stream); !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") || !strings.Contains(got, sse) || !strings.Contains(got, "\nretry: ") && !strings.Contains(got, "\r\nretry: ") || !strings.Contains(got, "X-Test: yes\r\n") {
@@ -306,7 +290,7 @@ func TestASubscriptionThatDoesNotComeAboutIsAnswered(t *testing.T) {
 		}
 		c1.Close()
 		c2.Close()
-		eventually(t, "nobody is left", func() bool { st := s.Stats(); return st.SSE+st.WebSocket == 0 })
+		trial.Eventually(t, "nobody is left", func() bool { st := s.Stats(); return st.SSE+st.WebSocket == 0 })
 	}
 	f("never answered", forever, `"code":1013`, "HTTP/1.1 503 ", nil)
 	f("unavailable", refuse(hub.ErrUnavailable), `"code":1013`, "HTTP/1.1 503 ", nil)
@@ -320,7 +304,7 @@ func TestAStreamThatBeginsDuringADrainEndsWithIt(t *testing.T) {
 	gate := make(chan struct{})
 	s := play(t, &scripted{subscribed: func(context.Context) error { <-gate; return nil }}, hub.Namespace{})
 	_, stream := s.client("s")
-	eventually(t, "it waits", func() bool { return s.Stats().SSE == 1 })
+	trial.Eventually(t, "it waits", func() bool { return s.Stats().SSE == 1 })
 	s.Drain(time.Second)
 	close(gate)
 	begin := time.Now()
@@ -342,14 +326,14 @@ func TestClientsThatGoWhileAChannelIsActivated(t *testing.T) {
 		all = append(all, c)
 	}
 	_, stays := s.client("s")
-	eventually(t, "all wait", func() bool { st := s.Stats(); return st.SSE+st.WebSocket == 21 })
+	trial.Eventually(t, "all wait", func() bool { st := s.Stats(); return st.SSE+st.WebSocket == 21 })
 	for i, c := range all {
 		if i%3 == 0 {
 			_ = c.SetLinger(0)
 		}
 		c.Close()
 	}
-	eventually(t, "one is left", func() bool { st := s.Stats(); return st.SSE+st.WebSocket == 1 })
+	trial.Eventually(t, "one is left", func() bool { st := s.Stats(); return st.SSE+st.WebSocket == 1 })
 	close(gate)
 	until(t, stays, "\n\n")
 	b.deliver(&hub.Message{Channel: "a", Epoch: "e1", Offset: 1, Data: []byte("1")})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // An idle client of a protocol has a connection of the loop's, this, and what the
@@ -92,7 +93,7 @@ func TestTimersGoOnDuringADrain(t *testing.T) {
 	}
 	t.Logf("%d timers during the drain", timers)
 	c.Close()
-	eventually(t, "it has heard of its end", func() bool {
+	trial.Eventually(t, "it has heard of its end", func() bool {
 		select {
 		case got := <-told:
 			return got == "closed"

@@ -48,10 +48,10 @@ func Run(t *testing.T, name string, router func(h *hubhttp.Handler) http.Handler
 		t.Cleanup(func() { _ = res.Body.Close() })
 		return res
 	}
-	if res := ask("GET", "/events/sse?channel=a", ""); res.StatusCode != http.StatusUnauthorized {
+	if res := ask("GET", "/events/sse?channel=a", ""); res.StatusCode != http.StatusUnauthorized { //nolint:bodyclose // ask does
 		t.Errorf("the middleware was passed: %d", res.StatusCode)
 	}
-	res := ask("GET", "/events/sse?channel=a&let=me", "")
+	res := ask("GET", "/events/sse?channel=a&let=me", "") //nolint:bodyclose // ask does
 	if res.Header.Get("X-Program") != name {
 		t.Error("the middleware's field is lost")
 	}
@@ -78,7 +78,7 @@ func Run(t *testing.T, name string, router func(h *hubhttp.Handler) http.Handler
 	if st := h.Stats(); st.OnLoops != 2 || st.OnGoroutines != 0 {
 		t.Errorf("%+v, want both streams on loops", st)
 	}
-	if ans := ask("POST", "/events/publish?let=me", `{"channel":"a","data":{"n":1}}`); ans.StatusCode != http.StatusOK {
+	if ans := ask("POST", "/events/publish?let=me", `{"channel":"a","data":{"n":1}}`); ans.StatusCode != http.StatusOK { //nolint:bodyclose // ask does
 		t.Fatalf("publish: %d", ans.StatusCode)
 	}
 	if got := until("data: "); got != `data: {"n":1}` {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -213,7 +214,7 @@ func requests(t *testing.T, f *Front) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(trial.Patience))
 	fmt.Fprintf(c, "GET /test/ask?latepanic HTTP/1.1\r\nHost: a.example\r\n\r\n")
 	if b, err := io.ReadAll(c); len(b) > 0 {
 		t.Errorf("after a panic: %q, %v", b, err)
@@ -238,7 +239,7 @@ func pipeline(t *testing.T, f *Front) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(trial.Patience))
 	const host = " HTTP/1.1\r\nHost: a.example\r\n"
 	for _, piece := range []string{
 		"GET /test/ask?do=1" + host + "\r\nGET /test/ask?n=2" + host + "\r\nPOST /test/ask?do=3" + host + "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -33,8 +34,6 @@ type Front struct {
 	Counts func() (sockets, streams int64)
 }
 
-const patience = 20 * time.Second
-
 // Run runs the suite. start makes a front of its own for each test.
 func Run(t *testing.T, start func(t *testing.T) *Front) {
 	for _, x := range []struct {
@@ -52,25 +51,10 @@ func Run(t *testing.T, start func(t *testing.T) *Front) {
 	}
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
 // Gone waits until every session has heard of its end.
 func (f *Front) Gone(t *testing.T) {
 	t.Helper()
-	eventually(t, "every session has ended", func() bool {
+	trial.Eventually(t, "every session has ended", func() bool {
 		sockets, streams := f.Counts()
 		return f.closed.Load() == f.opened.Load() && sockets+streams == 0 && f.began.Load() == f.ended.Load()
 	})
@@ -84,7 +68,7 @@ type client struct {
 
 func (f *Front) dial(t *testing.T, query string, subprotocols ...string) *client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), trial.Patience)
 	defer cancel()
 	c, _, err := websocket.Dial(ctx, "ws://"+f.Addr+"/test/socket?"+query, websocket.DialOptions{Subprotocols: subprotocols,
 		Config: websocket.Config{MaxMessage: 16 << 20}})
@@ -103,7 +87,7 @@ func (c *client) say(text string) {
 }
 
 func (c *client) read() (string, error) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), trial.Patience)
 	defer cancel()
 	_, b, err := c.Read(ctx)
 	return string(b), err
@@ -182,7 +166,7 @@ func (f *Front) raw(t *testing.T, path string) (net.Conn, *bufio.Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(trial.Patience))
 	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", path)
 	r := bufio.NewReader(c)
@@ -333,7 +317,7 @@ func panics(t *testing.T, f *Front) {
 	if n := f.Panics(); n != 2 {
 		t.Errorf("%d panics counted", n)
 	}
-	eventually(t, "two have ended", func() bool { return f.closed.Load() == 2 })
+	trial.Eventually(t, "two have ended", func() bool { return f.closed.Load() == 2 })
 }
 
 func ends(t *testing.T, f *Front) {
@@ -367,7 +351,7 @@ func slowReaders(t *testing.T, f *Front) {
 		}
 	}
 	c.ask("hello", "hello")
-	eventually(t, "the session has heard that all was taken", func() bool { return f.drained.Load() > 0 })
+	trial.Eventually(t, "the session has heard that all was taken", func() bool { return f.drained.Load() > 0 })
 	c.say("flood 2000") // more than may wait, and nobody reads
 	f.Gone(t)
 }
@@ -385,7 +369,7 @@ func greedy(t *testing.T, f *Front) {
 		}
 		sent <- err
 	}()
-	eventually(t, "answers wait", func() bool { return f.unsent.Load() > 32<<10 })
+	trial.Eventually(t, "answers wait", func() bool { return f.unsent.Load() > 32<<10 })
 	want := websocket.AppendFrame(nil, websocket.OpText, payload)
 	got := make([]byte, len(want))
 	for i := range n {
