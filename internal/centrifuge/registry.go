@@ -16,8 +16,49 @@ type registry struct {
 // are spread by their number.
 type registryPart struct {
 	mu     sync.Mutex
-	nobody []*session
+	nobody crowd
 	users  map[string][]*session
+}
+
+// crowd is a list without order. It grows by pieces: one that doubles would take twice
+// what there is of it, and that for every client.
+type crowd struct {
+	pieces []*[crowdPiece]*session
+	n      int
+}
+
+const crowdPiece = 32
+
+func (c *crowd) at(i uint32) **session { return &c.pieces[i/crowdPiece][i%crowdPiece] }
+
+// add returns the place of s.
+func (c *crowd) add(s *session) uint32 {
+	if c.n == len(c.pieces)*crowdPiece {
+		c.pieces = append(c.pieces, new([crowdPiece]*session))
+	}
+	i := uint32(c.n)
+	c.n++
+	*c.at(i) = s
+	return i
+}
+
+// remove takes out what is at i, where the last is put.
+func (c *crowd) remove(i uint32) {
+	last := c.at(uint32(c.n - 1))
+	moved := *last
+	*c.at(i), moved.place = moved, i
+	*last = nil
+	if c.n--; c.n%crowdPiece == 0 {
+		c.pieces[len(c.pieces)-1] = nil
+		c.pieces = c.pieces[:len(c.pieces)-1]
+	}
+}
+
+func (c *crowd) appendTo(list []*session) []*session {
+	for i := range c.n {
+		list = append(list, *c.at(uint32(i)))
+	}
+	return list
 }
 
 func newRegistry() *registry {
@@ -44,8 +85,7 @@ func (r *registry) add(s *session, limit int) bool {
 	defer p.mu.Unlock()
 	switch {
 	case user == "":
-		s.place = uint32(len(p.nobody))
-		p.nobody = append(p.nobody, s)
+		s.place = p.nobody.add(s)
 	case limit > 0 && len(p.users[user]) >= limit:
 		return false
 	default:
@@ -61,11 +101,7 @@ func (r *registry) remove(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if user == "" {
-		last := len(p.nobody) - 1
-		p.nobody[s.place] = p.nobody[last]
-		p.nobody[s.place].place = s.place
-		p.nobody[last] = nil
-		p.nobody = p.nobody[:last]
+		p.nobody.remove(s.place)
 		return
 	}
 	list := slices.DeleteFunc(p.users[user], func(x *session) bool { return x == s })
@@ -88,7 +124,7 @@ func (r *registry) of(user string) []*session {
 	for i := range r.parts {
 		p := &r.parts[i]
 		p.mu.Lock()
-		list = append(list, p.nobody...)
+		list = p.nobody.appendTo(list)
 		p.mu.Unlock()
 	}
 	return list
@@ -99,7 +135,7 @@ func (r *registry) count() (clients, users int) {
 	for i := range r.parts {
 		p := &r.parts[i]
 		p.mu.Lock()
-		clients += len(p.nobody)
+		clients += p.nobody.n
 		users += len(p.users)
 		for _, u := range p.users {
 			clients += len(u)
