@@ -1,22 +1,26 @@
 package push
 
-// pace is a token bucket: rate messages a second, and as many at once as come
-// in one tick of the loop's timers.
+// pace is a token bucket that never lets more than rate messages go in a second:
+// what may go at once is taken off what comes back, so that who has enough waiting
+// gets a tenth less.
 type pace struct {
 	rate   int
 	tokens int64 // in billionths of a message
 	at     int64 // when they were counted, on the loop's clock
 }
 
-const (
-	oneMessage = int64(1e9)
-	paceTick   = int64(100e6) // what the loop's timers are exact to
-)
+const oneMessage = int64(1e9)
+
+// burst is how many may go at once: those of the 100 ms that the loop's timers are
+// exact to, and one.
+func (p *pace) burst() int64 { return int64(1 + (p.rate+5)/10) }
+
+// refill is how many come back in a second.
+func (p *pace) refill() int64 { return int64(p.rate) + 1 - p.burst() }
 
 // take takes one message's token at time now, if there is one.
 func (p *pace) take(now int64) bool {
-	burst := max(oneMessage, int64(p.rate)*paceTick)
-	p.tokens = min(burst, p.tokens+min(now-p.at, int64(1e9))*int64(p.rate))
+	p.tokens = min(p.burst()*oneMessage, p.tokens+min(now-p.at, int64(1e9))*p.refill())
 	p.at = now
 	if p.tokens < oneMessage {
 		return false
@@ -26,7 +30,9 @@ func (p *pace) take(now int64) bool {
 }
 
 // wait is how long it takes until there is a token again.
-func (p *pace) wait() int64 { return max((oneMessage-p.tokens)/int64(p.rate), 1) }
+func (p *pace) wait() int64 {
+	return max((oneMessage-p.tokens+p.refill()-1)/p.refill(), 1)
+}
 
 // rate returns the lowest maximum rate among the channels' namespaces, 0 for none.
 func (p *Push) rate(channels []string) int {

@@ -184,7 +184,7 @@ func (s *session) armTimer(next int64) {
 	if id := s.identity(); id != nil && !id.Expires.IsZero() {
 		next = min(next, int64(time.Until(id.Expires)))
 	}
-	if s.flags&paced != 0 && s.backlog != nil {
+	if s.flags&paced != 0 && s.backlog != nil && !s.conn.Stalled() { // else the socket says when
 		next = min(next, s.rare.pace.wait())
 	}
 	if c := s.custom(); c != nil && c.ends != 0 {
