@@ -17,6 +17,8 @@ var (
 	ErrTimeout = errors.New("tls: the handshake took too long")
 	ErrBusy    = errors.New("tls: too many handshakes wait")
 	ErrNotTLS  = errors.New("tls: the connection does not begin with a ClientHello")
+
+	errEarly = errors.New("tls: the client does not wait for an answer to its ClientHello")
 )
 
 const (
@@ -25,6 +27,12 @@ const (
 	// maxEarly bounds what is taken in while the handshake runs; then the socket's
 	// window holds the client back.
 	maxEarly = 64 << 10
+	// maxWire bounds what a ClientHello takes with the heads of its records, which may
+	// be many.
+	maxWire = 2 * maxHello
+	// maxBehind bounds what may stand behind a ClientHello before it is answered. There
+	// is nothing to say: data that early is for servers that have offered to take it.
+	maxBehind = 1 << 10
 )
 
 // Accept returns a loops' accept function: it ends TLS on each connection and
@@ -79,7 +87,11 @@ func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
 			h.refuse(c, b, err)
 			return len(b)
 		}
-		if random == nil {
+		switch {
+		case random == nil && len(b) > maxWire:
+			h.refuse(c, b, &recordError{alertDecodeError, "a ClientHello in too many records"})
+			return len(b)
+		case random == nil:
 			return 0
 		}
 		h.begin(c, random)
@@ -87,7 +99,11 @@ func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
 			return len(b)
 		}
 	}
-	if h.x.feed(b) > maxEarly {
+	switch n := h.x.feed(b); {
+	case n > h.hello.end+maxBehind && h.t.admission.inLine(h.place):
+		h.t.counters.failed.Add(1)
+		c.Close(errEarly)
+	case n > maxEarly:
 		c.PauseReading()
 	}
 	return len(b)
@@ -98,6 +114,7 @@ func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
 type helloReader struct {
 	at    int // where the first record begins that is not seen whole
 	got   int // of the message, in the records before
+	end   int // of the record in which the message ends; 0 before it does
 	start [4 + 2 + randomLen]byte
 }
 
@@ -121,6 +138,7 @@ func (r *helloReader) read(b []byte) (random []byte, err error) {
 		}
 		part := rec[headerLen:min(len(rec), headerLen+n)]
 		if whole, err := r.add(part); whole || err != nil {
+			r.end = r.at + headerLen + len(part)
 			return r.start[len(r.start)-randomLen:], err
 		}
 		if len(part) < n {

@@ -254,3 +254,49 @@ func TestFewBeginBeforeTheFirstEnd(t *testing.T) {
 		a.close()
 	})
 }
+
+// Those that wait in line hold a ClientHello each and nothing else, however much they send.
+func TestThoseThatWaitHoldNoMoreThanTheirHello(t *testing.T) {
+	s := serve(t, Config{MaxHandshakes: 1, HandshakeTimeout: seconds(300)}, echoes)
+	s.admission.mu.Lock()
+	s.admission.patience = time.Hour
+	s.admission.mu.Unlock()
+	mute(t, s)
+	eventually(t, "one that runs", func() bool { return s.Stats().Running == 1 })
+	quiet := mute(t, s)
+	loud := mute(t, s)
+	eventually(t, "two that wait", func() bool { return s.Stats().Waiting == 2 })
+	_, _ = loud.Write(make([]byte, 64<<10))
+	eventually(t, "one that waits", func() bool { return s.Stats().Waiting == 1 })
+	c, err := net.Dial("tcp", s.addr) // and so when it all comes at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = c.Write(append(hello(t), make([]byte, 64<<10)...))
+	eventually(t, "it refused", func() bool { return s.Stats().Failed == 2 })
+	_ = quiet.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := quiet.Read(make([]byte, 1)); !isTimeout(err) {
+		t.Errorf("the quiet one got %v", err)
+	}
+}
+
+func TestAClientHelloInTooManyRecordsIsRefused(t *testing.T) {
+	s := serve(t, Config{}, echoes)
+	c, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	message := append([]byte{clientHello, 0, byte(maxHello >> 8), 0}, make([]byte, maxHello/2)...)
+	var wire []byte
+	for _, b := range message {
+		wire = append(wire, typeHandshake, 3, 1, 0, 1, b)
+	}
+	_, _ = c.Write(wire)
+	got := make([]byte, 7)
+	if _, err := io.ReadFull(c, got); err != nil || got[6] != alertDecodeError {
+		t.Errorf("got %x and %v, want alert %d", got, err, alertDecodeError)
+	}
+}
