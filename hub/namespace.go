@@ -221,7 +221,7 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := time.ParseDuration(string(b))
 	if err != nil {
-		return fmt.Errorf("%q is no duration; write for example 30s, 5m or 24h", b)
+		return fmt.Errorf("%.40q is no duration; write for example 30s, 5m or 24h", b)
 	}
 	*d = Duration(v)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/trial"
@@ -19,7 +20,7 @@ const secret = "a-secret-of-at-least-thirty-two-bytes"
 
 func withSecret(c *config.Config) {
 	c.Auth.HMACSecret = secret
-	c.Auth.Leeway = auth.Duration(time.Millisecond)
+	c.Auth.Leeway = hub.Duration(time.Millisecond)
 }
 
 var minted atomic.Uint64

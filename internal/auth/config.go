@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-gateway/weir/hub"
 )
 
 // Config says who is let in. Its zero value lets nobody in: no keys, same-origin
@@ -31,12 +33,12 @@ type Config struct {
 	// http on loopback. Empty: none.
 	JWKSURL string `json:"jwks_url"`
 	// JWKSRefreshInterval is how often the keys are fetched anew; 0 means 10m.
-	JWKSRefreshInterval Duration `json:"jwks_refresh_interval"`
+	JWKSRefreshInterval hub.Duration `json:"jwks_refresh_interval"`
 	// JWKSMinRefetchInterval is the least time between fetches that tokens with an
 	// unknown key id cause; 0 means 10s.
-	JWKSMinRefetchInterval Duration `json:"jwks_min_refetch_interval"`
+	JWKSMinRefetchInterval hub.Duration `json:"jwks_min_refetch_interval"`
 	// JWKSTimeout bounds one fetch; 0 means 5s.
-	JWKSTimeout Duration `json:"jwks_timeout"`
+	JWKSTimeout hub.Duration `json:"jwks_timeout"`
 	// Algorithms narrows what the keys may verify. Empty: all that suit the keys;
 	// "none" never.
 	Algorithms []string `json:"algorithms"`
@@ -48,7 +50,7 @@ type Config struct {
 	// Leeway is how far exp, nbf and iat may be off, at most 5m. 0 means 5s: clocks
 	// under NTP differ by less than one second, and the rest lets a token that was
 	// minted a moment ago be used at once, while adding little to its life.
-	Leeway Duration `json:"leeway"`
+	Leeway hub.Duration `json:"leeway"`
 	// AllowNoExpiry accepts tokens without exp. False: exp is required, for a token
 	// without it cannot be taken back but by changing keys.
 	AllowNoExpiry bool `json:"allow_no_expiry"`
@@ -104,10 +106,10 @@ type APIKey struct {
 
 // Defaults of Config.
 const (
-	defaultRefresh       = Duration(10 * time.Minute)
-	defaultMinRefetch    = Duration(10 * time.Second)
-	defaultTimeout       = Duration(5 * time.Second)
-	defaultLeeway        = Duration(5 * time.Second)
+	defaultRefresh       = hub.Duration(10 * time.Minute)
+	defaultMinRefetch    = hub.Duration(10 * time.Second)
+	defaultTimeout       = hub.Duration(5 * time.Second)
+	defaultLeeway        = hub.Duration(5 * time.Second)
 	defaultCookie        = "weir_token"
 	defaultMaxTokenBytes = 8 << 10
 	defaultTokenCache    = 1 << 16
@@ -115,7 +117,7 @@ const (
 	minSecretBytes = 32 // RFC 7518 §3.2: no shorter than the hash
 	shortKeyBytes  = 16
 	maxAPIKeyBytes = 1 << 10
-	maxLeeway      = Duration(5 * time.Minute)
+	maxLeeway      = hub.Duration(5 * time.Minute)
 
 	secretHint = "make one with: head -c 48 /dev/urandom | base64 -w0"
 )
@@ -229,14 +231,14 @@ func (c Config) checkLimits(p *problems) {
 }
 
 func (c Config) checkJWKS(p *problems) {
-	within := func(key string, d, lo, hi Duration) {
+	within := func(key string, d, lo, hi hub.Duration) {
 		if d < lo || d > hi {
 			p.add(key, "", "%v is not within %v..%v", d, lo, hi)
 		}
 	}
-	within("jwks_refresh_interval", c.JWKSRefreshInterval, Duration(time.Second), Duration(7*24*time.Hour))
-	within("jwks_min_refetch_interval", c.JWKSMinRefetchInterval, Duration(time.Second), Duration(time.Hour))
-	within("jwks_timeout", c.JWKSTimeout, Duration(10*time.Millisecond), Duration(time.Minute))
+	within("jwks_refresh_interval", c.JWKSRefreshInterval, hub.Duration(time.Second), hub.Duration(7*24*time.Hour))
+	within("jwks_min_refetch_interval", c.JWKSMinRefetchInterval, hub.Duration(time.Second), hub.Duration(time.Hour))
+	within("jwks_timeout", c.JWKSTimeout, hub.Duration(10*time.Millisecond), hub.Duration(time.Minute))
 	if c.JWKSURL == "" {
 		return
 	}
@@ -315,24 +317,5 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // UnmarshalText takes b as it is.
 func (s *Secret) UnmarshalText(b []byte) error {
 	*s = Secret(b)
-	return nil
-}
-
-// Duration is a time.Duration that reads and writes as text ("30s", "10m").
-type Duration time.Duration
-
-// String returns d as time.Duration does.
-func (d Duration) String() string { return time.Duration(d).String() }
-
-// MarshalText writes d as text.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText reads what time.ParseDuration reads.
-func (d *Duration) UnmarshalText(b []byte) error {
-	v, err := time.ParseDuration(string(b))
-	if err != nil {
-		return fmt.Errorf("%.40q is no duration; write for example 30s, 5m or 24h", b)
-	}
-	*d = Duration(v)
 	return nil
 }

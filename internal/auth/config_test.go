@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/hub"
 )
 
 func sha256Hex(s string) string {
@@ -95,7 +97,7 @@ func TestValidate(t *testing.T) {
 	f(Config{JWKSURL: "http://u:" + secret + "@issuer.example/"}, "want https")
 	f(Config{JWKSRefreshInterval: 1}, "auth.jwks_refresh_interval")
 	f(Config{JWKSMinRefetchInterval: -1}, "auth.jwks_min_refetch_interval")
-	f(Config{JWKSTimeout: Duration(time.Hour)}, "auth.jwks_timeout")
+	f(Config{JWKSTimeout: hub.Duration(time.Hour)}, "auth.jwks_timeout")
 	// Algorithms.
 	f(Config{HMACSecret: secret, Algorithms: []string{"HS256"}})
 	f(Config{HMACSecret: secret, Algorithms: []string{"none"}}, "auth.algorithms[0]", "never allowed")
@@ -136,7 +138,7 @@ func TestValidate(t *testing.T) {
 	f(og(""), "is no origin")
 	// Limits.
 	f(Config{Leeway: -1}, "auth.leeway")
-	f(Config{Leeway: Duration(time.Hour)}, "auth.leeway")
+	f(Config{Leeway: hub.Duration(time.Hour)}, "auth.leeway")
 	f(Config{MaxTokenBytes: 10}, "auth.max_token_bytes")
 	f(Config{MaxTokenBytes: 1 << 20}, "auth.max_token_bytes")
 	f(Config{TokenCache: 1 << 30}, "auth.token_cache")
@@ -172,7 +174,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 func TestConfigReadsFromJSON(t *testing.T) {
 	var c Config
 	err := json.Unmarshal([]byte(`{"hmac_secret":"`+secret+`","leeway":"7s","audience":["a"],"api_keys":[{"name":"n","key":"0123456789abcdef"}]}`), &c)
-	if err != nil || c.HMACSecret != secret || c.Leeway != Duration(7*time.Second) || c.APIKeys[0].Key != "0123456789abcdef" {
+	if err != nil || c.HMACSecret != secret || c.Leeway != hub.Duration(7*time.Second) || c.APIKeys[0].Key != "0123456789abcdef" {
 		t.Errorf("read %v, %v", c, err)
 	}
 	if err := json.Unmarshal([]byte(`{"leeway":"soon"}`), &c); err == nil || !strings.Contains(err.Error(), "is no duration") {

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/MicahParks/jwkset"
+
+	"github.com/weir-gateway/weir/hub"
 )
 
 // An issuer publishes a key set over real HTTP.
@@ -343,7 +345,7 @@ func TestSlowIssuerIsGivenUp(t *testing.T) {
 	release := make(chan struct{})
 	i.handle(func(_ http.ResponseWriter, r *http.Request) { <-release })
 	defer close(release)
-	a := newAuth(t, Config{JWKSURL: i.URL, JWKSTimeout: Duration(20 * time.Millisecond)})
+	a := newAuth(t, Config{JWKSURL: i.URL, JWKSTimeout: hub.Duration(20 * time.Millisecond)})
 	judge(t, a)(sign(t, "EdDSA", edKey(), nil, claims(nil)), ErrKeysUnavailable)
 }
 

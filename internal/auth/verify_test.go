@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/weir-gateway/weir/hub"
 )
 
 // judge returns a helper that checks one token for one outcome.
@@ -188,8 +190,8 @@ func TestNoExpiryOnlyWhereAllowed(t *testing.T) {
 
 func TestLeewayIsAsConfigured(t *testing.T) {
 	late := hs(t, claims(jwt.MapClaims{"exp": now.Add(-30 * time.Second).Unix()}))
-	judge(t, newAuth(t, Config{HMACSecret: secret, Leeway: Duration(time.Minute)}))(late, nil)
-	judge(t, newAuth(t, Config{HMACSecret: secret, Leeway: Duration(time.Millisecond)}))(late, ErrExpired)
+	judge(t, newAuth(t, Config{HMACSecret: secret, Leeway: hub.Duration(time.Minute)}))(late, nil)
+	judge(t, newAuth(t, Config{HMACSecret: secret, Leeway: hub.Duration(time.Millisecond)}))(late, ErrExpired)
 }
 
 func TestForm(t *testing.T) {
