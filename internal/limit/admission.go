@@ -121,6 +121,7 @@ type Admission[T any] struct {
 	gone   func(T) bool         // nil: nobody leaves
 	scale  float64              // of the budgets of Market and Replay, 0 to 1
 	paused bool                 // Replay rests
+	works  int64                // how long the loop works at a time, at least slice
 	far    [Classes]atomic.Bool // there is no time for a request of the class; any goroutine
 
 	began   int64 // the loop's time when the queue was last empty, or looked at
@@ -167,7 +168,7 @@ func WaitBounds() []float64 {
 // NewAdmission returns an Admission for one loop.
 func NewAdmission[T any](cfg AdmissionConfig) *Admission[T] {
 	cfg = cfg.WithDefaults()
-	a := &Admission[T]{slice: int64(cfg.Slice), floor: int64(cfg.Floor), max: cfg.MaxQueued, share: 1, scale: 1}
+	a := &Admission[T]{slice: int64(cfg.Slice), floor: int64(cfg.Floor), max: cfg.MaxQueued, share: 1, scale: 1, works: int64(cfg.Slice)}
 	a.budget = [Classes]int64{
 		Order: int64(cfg.OrderDelay), Account: int64(cfg.AccountDelay), Market: int64(cfg.MarketDelay), Replay: int64(cfg.ReplayDelay),
 	}
@@ -180,6 +181,12 @@ func (a *Admission[T]) LetGo(gone func(T) bool) { a.gone = gone }
 
 // Slice is how long the loop may work on requests at a time, in nanoseconds.
 func (a *Admission[T]) Slice() int64 { return a.slice }
+
+// Slices tells that the loop works for longer than a slice at a time: of a channel that
+// many follow the first publication is the dear one. The market is admitted to what is
+// served in one go however small its budget has become: with fewer at a time each would
+// cost more, and still fewer be admitted.
+func (a *Admission[T]) Slices(works int64) { a.works = max(works, a.slice) }
 
 // Len is how many requests wait.
 func (a *Admission[T]) Len() int { return a.queued }
@@ -240,6 +247,9 @@ func (a *Admission[T]) fits(c Class) bool {
 	}
 	if c == Replay && a.paused {
 		return false
+	}
+	if c == Market { // what is served in one go is cheaper the more it is
+		budget = max(budget, float64(a.works))
 	}
 	return a.Expected(c) <= time.Duration(budget)
 }

@@ -223,6 +223,7 @@ func (a *admission) work(now int64) int64 {
 		took[c] += end - now + owes
 		now = end
 	}
+	a.queue.Slices(2 * a.batch.most)
 	for c := range n {
 		if n[c] > 0 {
 			a.queue.Served(limit.Class(c), int(n[c]), took[c], now)
