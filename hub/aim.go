@@ -1,6 +1,9 @@
 package hub
 
 import (
+	"context"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/prefetch"
@@ -93,5 +96,59 @@ func (ch *channel) near() {
 	}
 	if n := len(ch.ring) - ch.start; n > 0 && n >= ch.ns.Recent {
 		prefetch.Object(ch.ring[ch.start])
+	}
+}
+
+// An Outcome is the answer to a publication.
+type Outcome struct {
+	At  Position
+	Err error
+}
+
+// PublishAll publishes pubs in order, without waiting for one before the next, and returns
+// what each was answered. When ctx ends, those that have no answer yet are
+// ErrUnavailable: they may or may not have been stored. It waits, so it is not for the
+// goroutine of a shard.
+func (h *Hub) PublishAll(ctx context.Context, pubs []Publication) []Outcome {
+	if len(pubs) == 0 {
+		return nil
+	}
+	h.Aim(pubs)
+	a := &answers{left: len(pubs), outcomes: make([]Outcome, len(pubs)), all: make(chan struct{})}
+	late := fmt.Errorf("%w: no answer in time", ErrUnavailable)
+	for i := range pubs {
+		a.outcomes[i].Err = late
+	}
+	for i := range pubs {
+		h.Publish(pubs[i], func(at Position, err error) { a.take(i, Outcome{at, err}) })
+	}
+	select {
+	case <-a.all:
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	outcomes := a.outcomes
+	a.outcomes = nil
+	return outcomes
+}
+
+// answers gathers those of PublishAll, from any goroutine.
+type answers struct {
+	all chan struct{} // closed with the last
+
+	mu       sync.Mutex
+	left     int
+	outcomes []Outcome // nil: nobody waits any more
+}
+
+func (a *answers) take(i int, o Outcome) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.outcomes != nil {
+		a.outcomes[i] = o
+	}
+	if a.left--; a.left == 0 {
+		close(a.all)
 	}
 }

@@ -69,33 +69,12 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 	return p, nil
 }
 
-// publishAndWait publishes p.
-func (s *Server) publishAndWait(ctx context.Context, p hub.Publication) (hub.Position, error) {
-	type outcome struct {
-		at  hub.Position
-		err error
-	}
-	got := make(chan outcome, 1)
-	s.deps.Hub.Publish(p, func(at hub.Position, err error) { got <- outcome{at, err} })
-	select {
-	case o := <-got:
-		return o.at, o.err
-	case <-ctx.Done():
-		return hub.Position{}, ctx.Err()
-	}
-}
-
 func (s *Server) apiPublish(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	p, e := s.publication(c, c.Channel)
 	if e != nil {
 		return nil, e
 	}
-	at, err := s.publishAndWait(ctx, p)
-	if err != nil {
-		e := errorOf(err)
-		return nil, &e
-	}
-	return positionJSON(at), nil
+	return published(s.deps.Hub.PublishAll(ctx, []hub.Publication{p})[0])
 }
 
 func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
@@ -105,21 +84,42 @@ func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protoco
 	if c.room < smallAnswer*len(c.Channels) {
 		return nil, s.tooLarge() // before anything is published
 	}
+	refused := make([]*protocol.Error, len(c.Channels))
+	pubs := make([]hub.Publication, 0, len(c.Channels))
 	key := c.IdempotencyKey
-	out := []byte(`{"responses":[`)
 	for i, ch := range c.Channels {
-		if i > 0 {
-			out = append(out, ',')
-		}
 		if in, _ := hubName(ch); key != "" { // each channel's copy is a publication of its own, as in Weir's API
 			c.IdempotencyKey = "\x00" + in + "\x00" + key
 		}
-		c.Channel = ch
-		result, e := s.apiPublish(ctx, c)
+		p, e := s.publication(c, ch)
+		if refused[i] = e; e == nil {
+			pubs = append(pubs, p)
+		}
+	}
+	outcomes := s.deps.Hub.PublishAll(ctx, pubs)
+	out := []byte(`{"responses":[`)
+	for i, e := range refused {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		var result []byte
+		if e == nil {
+			result, e = published(outcomes[0])
+			outcomes = outcomes[1:]
+		}
 		text, _ := apiAnswer(result, e, false)
 		out = append(out, text...)
 	}
 	return append(out, ']', '}'), nil
+}
+
+// published is the answer to a publication.
+func published(o hub.Outcome) ([]byte, *protocol.Error) {
+	if o.Err != nil {
+		e := errorOf(o.Err)
+		return nil, &e
+	}
+	return positionJSON(o.At), nil
 }
 
 // done is the answer of methods that have no result.

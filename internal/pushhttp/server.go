@@ -173,41 +173,41 @@ func (s *Server) turnedAway() *farewell {
 
 // Publish carries out call for who, and returns the answer's status and body.
 func (s *Server) Publish(ctx context.Context, call *wire.Call, who *auth.Identity) (status int, body []byte) {
+	refused := make([]*wire.Error, len(call.Channels))
+	pubs := make([]hub.Publication, 0, len(call.Channels))
+	for i, ch := range call.Channels {
+		if refused[i] = wire.MayPublish(who, ch); refused[i] == nil {
+			pubs = append(pubs, call.For(i))
+		}
+	}
+	outcomes := s.hub.PublishAll(ctx, pubs)
 	if !call.Broadcast {
-		body, bad := s.publishOne(ctx, nil, call, 0, who)
+		body, bad := s.outcome(nil, refused[0], &outcomes)
 		if bad != nil {
 			return bad.Status, body
 		}
 		return 200, body
 	}
 	b := []byte(`{"result":{"responses":[`)
-	for i := range call.Channels {
+	for i, bad := range refused {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b, _ = s.publishOne(ctx, b, call, i, who)
+		b, _ = s.outcome(b, bad, &outcomes)
 		b = b[:len(b)-1] // its newline
 	}
 	return 200, append(b, "]}}\n"...)
 }
 
-func (s *Server) publishOne(ctx context.Context, b []byte, call *wire.Call, i int, who *auth.Identity) ([]byte, *wire.Error) {
-	bad := wire.MayPublish(who, call.Channels[i])
+// outcome appends what became of a publication that was refused as bad says, or else is the
+// next of outcomes.
+func (s *Server) outcome(b []byte, bad *wire.Error, outcomes *[]hub.Outcome) ([]byte, *wire.Error) {
 	var at hub.Position
 	if bad == nil {
-		type outcome struct {
-			at  hub.Position
-			err error
-		}
-		done := make(chan outcome, 1)
-		s.hub.Publish(call.For(i), func(at hub.Position, err error) { done <- outcome{at, err} })
-		select {
-		case o := <-done:
-			if at = o.at; o.err != nil {
-				bad = wire.ErrorOf(o.err)
-			}
-		case <-ctx.Done():
-			bad = wire.ErrorOf(hub.ErrUnavailable)
+		o := (*outcomes)[0]
+		*outcomes = (*outcomes)[1:]
+		if at = o.At; o.Err != nil {
+			bad = wire.ErrorOf(o.Err)
 		}
 	}
 	if bad != nil {
