@@ -44,7 +44,7 @@ func (Checker) Check(ctx context.Context, a Address, h HealthConfig) error {
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return fmt.Errorf("TLS handshake: %w", err)
 		}
-		defer secure.Close()
+		defer func() { _ = secure.Close() }() // says goodbye, if it may
 		conn = secure
 	}
 	if h.Check == CheckTCP {
