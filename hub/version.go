@@ -13,6 +13,7 @@ type versions struct {
 	mu      sync.Mutex
 	queues  map[string][]versioned // the first of each is at work
 	waiting int
+	bytes   int // of what waits
 }
 
 type versioned struct {
@@ -21,8 +22,9 @@ type versioned struct {
 }
 
 const (
-	maxVersioned    = 10_000 // that wait at a node
-	versionAttempts = 50     // at a channel on which other nodes publish as well
+	maxVersioned    = 10_000   // that wait at a node
+	maxVersionBytes = 32 << 20 // of them, but at least one
+	versionAttempts = 50       // at a channel on which other nodes publish as well
 )
 
 // publishNewer is publish for a publication with a version, in a namespace that keeps
@@ -30,10 +32,10 @@ const (
 func (h *Hub) publishNewer(n *namespace, p Publication, done func(Position, error)) {
 	v := &h.versions
 	v.mu.Lock()
-	if v.waiting >= maxVersioned {
+	if n := v.waiting; n >= maxVersioned || n > 0 && v.bytes+p.size() > maxVersionBytes {
 		v.mu.Unlock()
 		h.stats.refused.Add(1)
-		done(Position{}, fmt.Errorf("%w: %d publications with a version wait", ErrOverloaded, maxVersioned))
+		done(Position{}, fmt.Errorf("%w: %d publications with a version wait", ErrOverloaded, n))
 		return
 	}
 	if v.queues == nil {
@@ -42,12 +44,16 @@ func (h *Hub) publishNewer(n *namespace, p Publication, done func(Position, erro
 	first := len(v.queues[p.Channel]) == 0
 	v.queues[p.Channel] = append(v.queues[p.Channel], versioned{p, done})
 	v.waiting++
+	v.bytes += p.size()
 	v.mu.Unlock()
 	if first {
 		channel := p.Channel
 		h.goBroker(func(ctx context.Context) { h.publishVersions(ctx, n, channel) })
 	}
 }
+
+// size is what p counts for in the bound of a queue.
+func (p *Publication) size() int { return len(p.Data) + p.Attributes.Size() }
 
 // publishVersions publishes what waits for channel, until nothing does.
 func (h *Hub) publishVersions(ctx context.Context, n *namespace, channel string) {
@@ -59,6 +65,7 @@ func (h *Hub) publishVersions(ctx context.Context, n *namespace, channel string)
 		one.done(h.publishVersion(ctx, n, one.p))
 		v.mu.Lock()
 		v.waiting--
+		v.bytes -= one.p.size()
 		rest := v.queues[channel][1:]
 		v.queues[channel] = rest
 		if len(rest) == 0 {
