@@ -44,11 +44,18 @@ func (n *nameserver) questions() int {
 
 func serveNames(t *testing.T) *nameserver {
 	t.Helper()
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	var udp net.PacketConn
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	for range 20 { // until both have the port
+		must(t, err)
+		if udp, err = net.ListenPacket("udp", tcp.Addr().String()); err == nil {
+			break
+		}
+		_ = tcp.Close()
+		tcp, err = net.Listen("tcp", "127.0.0.1:0")
+	}
 	must(t, err)
-	n := &nameserver{addr: udp.LocalAddr().String()}
-	tcp, err := net.Listen("tcp", n.addr)
-	must(t, err)
+	n := &nameserver{addr: tcp.Addr().String()}
 	var done sync.WaitGroup
 	done.Go(func() {
 		b := make([]byte, 1500)
