@@ -8,7 +8,9 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
+	"github.com/weir-gateway/weir/websocket"
 )
 
 // What comes for a stream of several channels in one turn of its loop may be more than
@@ -65,4 +67,59 @@ func TestTheFirstOfferThatCanBeKeptIsTaken(t *testing.T) {
 	f(true, "Sec-WebSocket-Extensions: permessage-deflate; unknown, permessage-deflate; server_max_window_bits=9, x, permessage-deflate\n")
 	f(false, "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=14\n")
 	f(false, "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=16, permessage-deflate; server_max_window_bits\n")
+}
+
+// Answers and the end have room of their own, however full the queue is, and nothing
+// comes after the end.
+func TestControlFramesPassAFullQueue(t *testing.T) {
+	g := start(t, func(c *config.Config) {
+		small(c)
+		c.Namespaces[0].Policy = hub.DropOldest
+	})
+	w := g.slowDial(t, "")
+	w.Upgrade("/ws?channel=news", "")
+	payload := `"` + strings.Repeat("x", 3000) + `"`
+	n := 0
+	publish := func() {
+		if n++; n > 20_000 {
+			t.Fatal("the reader takes everything")
+		}
+		g.put(t, "news", payload)
+	}
+	for g.push.Stats().Dropped == 0 {
+		publish()
+	}
+	read := g.total(func(s eventloop.Stats) uint64 { return s.Reads })
+	w.SendFrame(websocket.OpPing, "are you there")
+	w.SendFrame(websocket.OpText, `{"type":"ping"}`)
+	trial.Eventually(t, "a ping is read", func() bool {
+		return g.total(func(s eventloop.Stats) uint64 { return s.Reads }) > read
+	})
+	for range 200 {
+		publish()
+	}
+	w.SendFrame(websocket.OpClose, "\x03\xe8")
+	trial.Eventually(t, "the subscriber has left", func() bool { return g.push.Stats().Held == 0 })
+	for range 50 {
+		g.put(t, "news", payload)
+	}
+	hurry(w)
+	pong, answer := false, false
+	for {
+		op, b, err := w.ReadFrame()
+		if err != nil {
+			t.Fatalf("it ends without a close frame: %v", err)
+		}
+		pong = pong || op == websocket.OpPong && string(b) == "are you there"
+		answer = answer || op == websocket.OpText && string(b) == `{"type":"pong"}`
+		if op == websocket.OpClose {
+			break
+		}
+	}
+	if !pong || !answer {
+		t.Errorf("the ping was answered: %v, the message: %v", pong, answer)
+	}
+	if _, _, err := w.ReadFrame(); err == nil {
+		t.Error("a frame comes after the end")
+	}
 }
