@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"net/netip"
 	"net/textproto"
 	"strconv"
 	"strings"
@@ -20,7 +19,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/weir-gateway/weir/internal/http1"
-	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -283,68 +281,6 @@ func ofThisHop(name string) bool {
 		return true
 	}
 	return false
-}
-
-// A destination is what a connection is made for.
-type destination struct {
-	peer *upstream.Peer
-	// proxy is the version of the PROXY header that tells the peer client and local,
-	// 0: none. Such a connection carries no one else's requests.
-	proxy         int
-	client, local netip.AddrPort
-	cluster       *upstream.Cluster
-	front         *Front
-}
-
-func (a *attempts) destination(peer *upstream.Peer) destination {
-	x := a.x
-	d := destination{peer: peer, proxy: a.choice.Cluster.Config().ProxyProtocol, cluster: a.choice.Cluster, front: x.f}
-	if d.proxy != 0 {
-		d.client = netip.AddrPortFrom(x.Client, x.Peer.Port())
-		if l, ok := x.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-			d.local, _ = netip.ParseAddrPort(l.String()) // a Unix socket has none
-		}
-	}
-	return d
-}
-
-// label is a host name that stands for d, so that connections to different peers,
-// or for different clients, are never mixed up.
-func (d destination) label() string {
-	name := "p" + strconv.FormatUint(upstream.HashString(d.peer.Address().String()), 36)
-	if d.proxy != 0 {
-		name += ".c" + strconv.FormatUint(upstream.HashString(d.client.String()+d.local.String()), 36)
-	}
-	return name + ".invalid"
-}
-
-// dial connects to d.
-func (d destination) dial(ctx context.Context, by *net.Dialer) (net.Conn, error) {
-	at := d.peer.Address()
-	network, address := "tcp", at.IP.String()
-	if at.IsUnix() {
-		network, address = "unix", at.Unix
-	}
-	ctx, cancel := context.WithTimeout(ctx, by.Timeout)
-	defer cancel()
-	nc, err := by.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	var head []byte
-	switch d.proxy {
-	case 1:
-		head = limit.AppendProxyV1(nil, d.client, d.local)
-	case 2:
-		head = limit.AppendProxyV2(nil, d.client, d.local)
-	default:
-		return d.secure(ctx, nc)
-	}
-	if _, err := nc.Write(head); err != nil {
-		_ = nc.Close()
-		return nil, err
-	}
-	return d.secure(ctx, nc)
 }
 
 // A transport is the connections to a cluster, as it was configured when they were made.
