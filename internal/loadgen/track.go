@@ -3,8 +3,6 @@ package loadgen
 import (
 	"math/bits"
 	"slices"
-	"sync"
-	"sync/atomic"
 )
 
 // A track is what a subscriber knows of one publisher's sequence on its channel:
@@ -104,73 +102,6 @@ func (t *track) missing(last uint64) (n uint64) {
 	n = uint64(bits.OnesCount64(^t.mask))
 	if last > t.high {
 		n += last - t.high
-	}
-	return n
-}
-
-// flows are all publishers' sequences: one per publisher and channel. Any goroutine.
-type flows struct {
-	publishers, channels int
-	last                 []atomic.Uint64 // sent so far, by publisher and channel
-	standing             []atomic.Int64  // subscribers, by channel
-
-	// What was sent and not acknowledged may have come or not: it is not expected.
-	failures atomic.Int64
-	mu       sync.Mutex
-	failed   map[int][]span
-}
-
-type span struct{ lo, hi uint64 }
-
-const maxFailed = 1 << 16
-
-func newFlows(publishers, channels int) *flows {
-	return &flows{
-		publishers: publishers, channels: channels, last: make([]atomic.Uint64, publishers*channels),
-		standing: make([]atomic.Int64, channels), failed: make(map[int][]span),
-	}
-}
-
-func (f *flows) index(publisher, channel int) int { return channel*f.publishers + publisher }
-
-// fail notes that seq was not acknowledged. What does not fit is forgotten, and
-// then counts as lost where it did not come.
-func (f *flows) fail(flow int, seq uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	spans := f.failed[flow]
-	for i := range spans {
-		switch s := &spans[i]; {
-		case seq >= s.lo && seq <= s.hi:
-			return
-		case seq == s.hi+1:
-			s.hi = seq
-			f.failures.Add(1)
-			return
-		case seq+1 == s.lo:
-			s.lo = seq
-			f.failures.Add(1)
-			return
-		}
-	}
-	if f.failures.Load() < maxFailed {
-		f.failed[flow] = append(spans, span{seq, seq})
-		f.failures.Add(1)
-	}
-}
-
-// acknowledged is how many of lo..hi were.
-func (f *flows) acknowledged(flow int, lo, hi uint64) uint64 {
-	n := hi - lo + 1
-	if f.failures.Load() == 0 {
-		return n
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, s := range f.failed[flow] {
-		if a, b := max(lo, s.lo), min(hi, s.hi); a <= b {
-			n -= b - a + 1
-		}
 	}
 	return n
 }

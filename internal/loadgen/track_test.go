@@ -102,6 +102,36 @@ func TestUnacknowledgedIsNotLost(t *testing.T) {
 	check(0, 1, 10, 10)
 }
 
+// TestRefusalsWithoutEndAreNotLost refuses every other one of many, and compares ranges with
+// a count of each.
+func TestRefusalsWithoutEndAreNotLost(t *testing.T) {
+	const many = 1_000_000
+	f := newFlows(1, 2)
+	refused := func(seq uint64) bool { return seq%2 == 0 || seq%4099 == 0 }
+	for seq := uint64(1); seq <= many; seq++ {
+		if refused(seq) {
+			f.fail(1, seq)
+		}
+	}
+	r := rand.New(rand.NewPCG(3, 1))
+	for range 300 {
+		lo := 1 + r.Uint64N(many)
+		hi := lo + r.Uint64N(min(20_000, many-lo+1))
+		want := uint64(0)
+		for seq := lo; seq <= hi; seq++ {
+			if !refused(seq) {
+				want++
+			}
+		}
+		if got := f.acknowledged(1, lo, hi); got != want {
+			t.Fatalf("%d to %d: %d acknowledged, want %d", lo, hi, got, want)
+		}
+	}
+	if got := f.acknowledged(0, 1, many); got != many {
+		t.Errorf("of another flow: %d acknowledged, want %d", got, many)
+	}
+}
+
 func TestWorstFindsTheMessageMostMissed(t *testing.T) {
 	got := worst([]miss{{1, 1, 10}, {1, 5, 6}, {1, 6, 20}, {1, 11, 12}, {2, 1, 1}, {2, 2, 2}})
 	if got[1] != 3 || got[2] != 1 || len(got) != 2 {
