@@ -38,8 +38,10 @@ func (b *Batch) Once(f Format) (w []byte, ok bool) {
 		w = b.hub.encoders[f](w, m)
 	}
 	b.hub.stats.encoded.Add(uint64(len(b.Messages)))
-	if *b.scratch = w; cap(w) > maxBatchBytes {
+	if cap(w) > maxBatchBytes {
 		*b.scratch = nil
+	} else if cap(w) > cap(*b.scratch) { // else w may be a part of it that begins later
+		*b.scratch = w
 	}
 	return w, true
 }

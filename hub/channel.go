@@ -403,9 +403,15 @@ func (ch *channel) remember(m *Message) {
 		ch.ring, ch.start = ch.ring[:n], 0
 	}
 	m.enter()
+	if ch.ring == nil { // few channels have one message only, and growing from one costs four times
+		ch.ring = make([]*Message, 0, min(ch.ns.Recent, firstRing))
+	}
 	ch.ring = append(ch.ring, m)
 	ch.ringBytes += m.size()
 }
+
+// firstRing is the room of a ring that gets its first message.
+const firstRing = 8
 
 // dropOldest takes the oldest message out of the ring.
 func (ch *channel) dropOldest() {

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -44,8 +45,8 @@ func (l *log) channel(name string) *channel {
 	if c == nil {
 		// A forgotten channel may have lost messages up to l.forgot, and its last
 		// offset is not known any more: Prev is then 0, as the interface allows.
-		c = &channel{log: l, name: name, removed: l.forgot}
-		l.channels[name] = c
+		c = &channel{log: l, name: strings.Clone(name), removed: l.forgot}
+		l.channels[c.name] = c
 		l.empty++
 	}
 	return c
@@ -83,7 +84,7 @@ func (r *ring) at(i int) *entry { return r.buf[(r.head+i)&(len(r.buf)-1)] }
 
 func (r *ring) push(e *entry) {
 	if r.n == len(r.buf) {
-		buf := make([]*entry, max(4, 2*len(r.buf)))
+		buf := make([]*entry, max(8, 2*len(r.buf)))
 		for i := range r.n {
 			buf[i] = r.at(i)
 		}

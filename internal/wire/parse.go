@@ -275,7 +275,7 @@ func (s *scanner) pairs() (map[string]string, string) {
 	}
 }
 
-// texts reads a list of strings.
+// texts reads a list of strings. They share their memory: who keeps one for long copies it.
 func (s *scanner) texts() ([]string, string) {
 	if !s.take('[') {
 		return nil, s.bad("a list")
@@ -283,16 +283,27 @@ func (s *scanner) texts() ([]string, string) {
 	if s.take(']') {
 		return nil, ""
 	}
-	rest := s.b[s.i:]
+	start, rest := s.i, s.b[s.i:]
 	if i := bytes.IndexByte(rest, ']'); i >= 0 {
 		rest = rest[:i]
 	}
+	all := string(rest[:min(len(rest), maxShared)])
 	list := make([]string, 0, min(bytes.Count(rest, []byte(","))+1, MaxBroadcast+1))
 	for {
 		s.space()
-		t, msg := s.text("text")
+		from := s.i
+		escaped, msg := s.skipString("text")
 		if msg != "" {
 			return nil, msg
+		}
+		t := ""
+		if to := s.i - 1 - start; !escaped && to <= len(all) {
+			t = all[from+1-start : to]
+		} else {
+			s.i = from
+			if t, msg = s.text("text"); msg != "" {
+				return nil, msg
+			}
 		}
 		if len(list) > MaxBroadcast { // one too many is enough to refuse it
 			list = list[:MaxBroadcast]
@@ -307,6 +318,9 @@ func (s *scanner) texts() ([]string, string) {
 		}
 	}
 }
+
+// maxShared bounds what the strings of a list share, in bytes.
+const maxShared = 64 << 10
 
 // text reads a string and decodes it.
 func (s *scanner) text(want string) (string, string) {
