@@ -108,7 +108,7 @@ func (s *screen) keys(ctx context.Context, on chan<- byte) {
 	}
 }
 
-// interactive draws until q, ^C or a signal, and leaves the terminal as it was.
+// interactive draws until q, ^C, a signal or the end of the terminal, and leaves that as it was.
 func (f *topFlags) interactive(ctx context.Context, src *topSource, s *screen) error {
 	defer s.close()
 	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGHUP, syscall.SIGQUIT)
@@ -118,7 +118,10 @@ func (f *topFlags) interactive(ctx context.Context, src *topSource, s *screen) e
 	defer signal.Stop(resized)
 	keys := make(chan byte, 16)
 	var wg sync.WaitGroup
-	wg.Go(func() { s.keys(ctx, keys) })
+	wg.Go(func() {
+		s.keys(ctx, keys)
+		cancel() // without a terminal nobody looks, and not everywhere a signal tells of it
+	})
 	defer wg.Wait() // after close, which ends the read
 	defer s.close()
 	defer cancel()

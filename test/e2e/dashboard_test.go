@@ -346,7 +346,9 @@ func traces(t *testing.T, p *tab) {
 	if loops == 0 || len(rows) < 4 {
 		t.Errorf("the waterfall is %v", rows)
 	}
-	if note := p.text(t, "#trace-note"); !strings.HasPrefix(note, "20 deliveries in ") {
+	var n int // with what else came in the same turn of a loop
+	note := p.text(t, "#trace-note")
+	if _, err := fmt.Sscanf(note, "%d deliveries in ", &n); err != nil || n < 20 {
 		t.Errorf("it says %q; 20 subscribers follow news", note)
 	}
 }

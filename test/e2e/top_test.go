@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -23,6 +24,7 @@ type terminal struct {
 	dir   string
 	stdin io.WriteCloser
 	done  chan error
+	cmd   *exec.Cmd
 
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -56,6 +58,7 @@ func newTerminal(t *testing.T, admin string, env ...string) *terminal {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	x.cmd = cmd
 	go func() { x.done <- cmd.Wait() }()
 	t.Cleanup(func() { x.stdin.Close(); _ = cmd.Process.Kill() })
 	return x
@@ -132,6 +135,24 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 			x.restored()
 		})
 	}
+}
+
+// The terminal goes away without a word, and with it who watched.
+func TestTopEndsWithItsTerminal(t *testing.T) {
+	s, _ := watched(t, nil)
+	x := newTerminal(t, s.Admin)
+	x.eventually("LOOP   CONNS")
+	pid, err := strconv.Atoi(x.read("pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	judge.Eventually(t, 30*time.Second, "top has ended", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || bytes.Contains(stat, []byte(") Z ")) // nobody need have asked for its status
+	})
 }
 
 // The server goes away and comes back under a terminal that watches it.
