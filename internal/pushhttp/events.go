@@ -21,6 +21,7 @@ func (s *Server) ServeEvents(w http.ResponseWriter, r *http.Request, sub *socket
 		s.away(w, true)
 		return
 	}
+	defer s.streams.Done()
 	t := &sseStream{srv: s, w: w, rc: http.NewResponseController(w), custom: sub}
 	format := sub.Format
 	if s.compresses(sub.Options.Channels) {

@@ -54,13 +54,11 @@ func (s *Server) enter(isSocket bool, protocol int) (leave func()) {
 	if isSocket {
 		kind, own = &s.counters.ws, s.protocols[protocol].sockets
 	}
-	s.streams.Add(1)
 	kind.Add(1)
 	own.Add(1)
 	return func() {
 		own.Add(-1)
 		kind.Add(-1)
-		s.streams.Done()
 	}
 }
 
@@ -126,6 +124,7 @@ func (s *Server) ServeSocket(ctx context.Context, nc net.Conn, o SocketOptions, 
 		_, _ = nc.Write(websocket.AppendClose(nil, uint16(f.code), f.reason)) // it is over either way
 		return
 	}
+	defer s.streams.Done()
 	defer s.enter(true, o.Protocol)()
 	l := s.newLink(s.list(ctx, o.Peer.String(), "websocket", o.Protocol), o.Peer, true)
 	l.open(open)
@@ -332,6 +331,7 @@ func (s *Server) ServeStream(w http.ResponseWriter, r *http.Request, o StreamOpt
 		s.away(w, strings.HasPrefix(strings.ToLower(o.ContentType), eventStream))
 		return
 	}
+	defer s.streams.Done()
 	defer s.enter(false, o.Protocol)()
 	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
 	l := s.newLink(s.list(r.Context(), r.RemoteAddr, "stream", o.Protocol), peer, false)

@@ -69,7 +69,11 @@ type Server struct {
 	over     atomic.Int64 // Drain's
 	counters counters
 	waiting  backlog.Counts
-	streams  sync.WaitGroup
+	// streams are taken by turnedAway, under gate; Run, which has ended then, sets closed
+	// before it waits for them.
+	streams sync.WaitGroup
+	gate    sync.RWMutex
+	closed  bool
 	ids      atomic.Uint64
 	// The work of sessions: ctx ends with Run.
 	ctx     context.Context
@@ -140,6 +144,9 @@ func (s *Server) Run(ctx context.Context) {
 	<-ctx.Done()
 	s.Drain(0)
 	s.cancel()
+	s.gate.Lock()
+	s.closed = true
+	s.gate.Unlock()
 	s.streams.Wait()
 	s.working.Wait()
 	stop()
@@ -158,16 +165,20 @@ func (s *Server) Drain(over time.Duration) {
 // Refuse makes new streams be sent away, or served again. Those there are stay.
 func (s *Server) Refuse(on bool) { s.refusing.Store(on) }
 
-// turnedAway says why somebody new is not served, and counts that; nil: it is.
+// turnedAway says why somebody new is not served, and counts that; nil: it is, and who
+// asked calls streams.Done when that is over.
 func (s *Server) turnedAway() *farewell {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
 	switch {
-	case s.draining.Load():
+	case s.draining.Load(), s.closed:
 		s.counters.sentAway.Add(1)
 		return &farewell{codeRestart, "draining"}
 	case s.refusing.Load():
 		s.counters.overloaded.Add(1)
 		return failure(hub.ErrOverloaded)
 	}
+	s.streams.Add(1)
 	return nil
 }
 

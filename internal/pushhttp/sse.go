@@ -40,6 +40,7 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 		t.close(f, false)
 		return
 	}
+	defer s.streams.Done()
 	format := wire.SSE
 	if sub.Envelope || len(sub.Channels) > 1 {
 		format = wire.SSEEnvelope
@@ -48,12 +49,8 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 		t.coding = wire.ChooseCoding([]byte(r.Header.Get("Accept-Encoding")))
 		format = t.coding.In(format)
 	}
-	s.streams.Add(1)
 	s.counters.sse.Add(1)
-	defer func() {
-		s.counters.sse.Add(-1)
-		s.streams.Done()
-	}()
+	defer s.counters.sse.Add(-1)
 	st, err := s.subscribe(s.list(r.Context(), r.RemoteAddr, "sse", 0), sub.Options(), id, format, !wire.Granted(id, sub.Channels))
 	if err != nil {
 		s.counters.failed.Add(1)

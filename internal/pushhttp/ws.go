@@ -32,12 +32,9 @@ func (s *Server) ServeWebSocket(ctx context.Context, c *websocket.Conn, sub *wir
 		_ = c.Close(uint16(f.code), f.reason) // it is over either way
 		return
 	}
-	s.streams.Add(1)
+	defer s.streams.Done()
 	s.counters.ws.Add(1)
-	defer func() {
-		s.counters.ws.Add(-1)
-		s.streams.Done()
-	}()
+	defer s.counters.ws.Add(-1)
 	st, err := s.subscribe(s.list(ctx, c.NetConn().RemoteAddr().String(), "websocket", 0), sub.Options(), id, wire.WebSocket, !wire.Granted(id, sub.Channels))
 	if err != nil {
 		s.counters.failed.Add(1)

@@ -29,13 +29,14 @@ func (Checker) Check(ctx context.Context, a Address, h HealthConfig) error {
 		network, address = "unix", a.Unix
 	}
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, address)
+	plain, err := d.DialContext(ctx, network, address)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer plain.Close()
 	// A check that is called off must not wait for its peer.
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(ctx, func() { _ = plain.SetDeadline(time.Unix(1, 0)) })()
+	conn := plain
 	if err := greet(conn, h.ProxyProtocol); err != nil {
 		return err
 	}
