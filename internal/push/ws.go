@@ -214,8 +214,9 @@ func (s *wsSession) putParser(p *websocket.Parser) {
 	}
 }
 
-// maxReplies is how many bytes may wait for a client that goes on asking.
-const maxReplies = 64 << 10
+// maxReplies is how many bytes may wait for a client that goes on asking, besides what
+// one batch of messages may have left: who is only slow to read is heard.
+const maxReplies = 144 << 10
 
 func protocolCode(err error) (int, string) {
 	if p, ok := errors.AsType[*websocket.ProtocolError](err); ok {
