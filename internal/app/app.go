@@ -281,6 +281,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		return nil
 	}
 	a.drain(hard)
+	a.http2.end()
 	return nil
 }
 

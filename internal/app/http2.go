@@ -90,11 +90,20 @@ func (a *App) runHTTP2(parts *group, ctx context.Context) { //nolint:revive // t
 	})
 	parts.run(func() error {
 		<-ctx.Done()
-		last, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = h.front.Close(last) // what is left then is cut
+		h.end()
 		return nil
 	})
+}
+
+// end closes the connections over HTTP/2. What they were sent last goes through the loops,
+// which therefore end later.
+func (h *http2) end() {
+	if h.front == nil {
+		return
+	}
+	last, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = h.front.Close(last) // what is left then is cut
 }
 
 func (a *App) drainHTTP2(over time.Duration) {
