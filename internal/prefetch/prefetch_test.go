@@ -31,8 +31,8 @@ func TestAskingAllocatesNothing(t *testing.T) {
 // BenchmarkScattered adds up objects that are in no cache, asked for and not.
 func BenchmarkScattered(b *testing.B) {
 	type object struct {
-		n    int
-		rest [312]byte
+		n int
+		_ [312]byte
 	}
 	const objects, batch = 1 << 18, 64
 	all := make([]*object, objects)
