@@ -74,7 +74,7 @@ type Server struct {
 	streams sync.WaitGroup
 	gate    sync.RWMutex
 	closed  bool
-	ids      atomic.Uint64
+	ids     atomic.Uint64
 	// The work of sessions: ctx ends with Run.
 	ctx     context.Context
 	cancel  context.CancelFunc
