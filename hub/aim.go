@@ -113,13 +113,15 @@ func (h *Hub) PublishAll(ctx context.Context, pubs []Publication) []Outcome {
 	if len(pubs) == 0 {
 		return nil
 	}
-	h.Aim(pubs)
 	a := &answers{left: len(pubs), outcomes: make([]Outcome, len(pubs)), all: make(chan struct{})}
 	late := fmt.Errorf("%w: no answer in time", ErrUnavailable)
 	for i := range pubs {
 		a.outcomes[i].Err = late
 	}
 	for i := range pubs {
+		if i%aimed == 0 {
+			h.aimAll(pubs[i:min(i+aimed, len(pubs))])
+		}
 		h.Publish(pubs[i], func(at Position, err error) { a.take(i, Outcome{at, err}) })
 	}
 	select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 )
@@ -110,5 +111,37 @@ func TestAimingAllocatesNothing(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(10, func() { h.Aim(pubs) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestWhatWasAimedMayBeRenamed publishes on another channel than what was aimed.
+func TestWhatWasAimedMayBeRenamed(t *testing.T) {
+	b := &pausing{handle: "h", pause: func() {}}
+	h, err := New(Config{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	s := h.NewShard(func() {})
+	sinks := map[string]*counting{"x": {}, "y": {}}
+	for name, c := range sinks {
+		if err := s.Subscribe(new(Subscriber), c, SubscribeOptions{Channels: []string{name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for sinks["x"].started+sinks["y"].started < 2 {
+		s.Run()
+		runtime.Gosched()
+	}
+	p := []Publication{{Channel: "x"}}
+	h.Aim(p)
+	p[0].Channel = "y"
+	h.Publish(p[0], func(Position, error) {})
+	s.Run()
+	if sinks["x"].got != 0 || sinks["y"].got != 1 {
+		t.Errorf("x got %d and y %d, want none and one", sinks["x"].got, sinks["y"].got)
 	}
 }

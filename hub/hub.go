@@ -225,7 +225,7 @@ func (h *Hub) Publish(p Publication, done func(Position, error)) {
 func (h *Hub) publish(p Publication, done func(Position, error)) {
 	var n *namespace
 	var err error
-	if p.to == nil {
+	if p.to == nil || p.to.name != p.Channel { // it was not aimed, or is another by now
 		h.aimOne(&p)
 	}
 	if p.to != nil && !p.to.whole { // its name is in order then

@@ -62,7 +62,7 @@ func (h *Hub) firstOf(topics []string, p Publication) (Publication, error) {
 		return p, fmt.Errorf("%w: topics: %d, want 1 to %d", ErrBadAttributes, len(topics), MaxTopics)
 	}
 	a.Topics = dedupe(slices.Clone(topics))
-	p.Channel, p.Attributes, p.to = a.Topics[0], &a, nil
+	p.Channel, p.Attributes = a.Topics[0], &a
 	if err := a.Validate(); err != nil {
 		return p, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/weir-gateway/weir/hub"
 )
@@ -60,42 +59,19 @@ func (l *log) lookup(id string) (hub.Position, error) {
 
 // publishAfter is publish with a condition, in a namespace that keeps a log.
 func (l *log) publishAfter(p *hub.Publication, newest uint64) (hub.Position, error) {
-	switch {
-	case p.Channel == "" || hub.IsWhole(p.Channel):
-		return hub.Position{}, fmt.Errorf("%w: %q is no name of a channel", hub.ErrBadChannel, p.Channel)
-	case len(p.Data) > l.ns.MaxMessageBytes:
-		return hub.Position{}, fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), l.ns.MaxMessageBytes, l.ns.Name)
-	case l.ns.Durability == hub.None:
+	if l.ns.Durability == hub.None {
 		return hub.Position{}, fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, l.ns.Name)
 	}
-	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed != nil {
-		return hub.Position{}, l.closed
-	}
-	age := now.Sub(l.born)
-	l.expireTo(age)
-	if offset, seen := l.keys.offset(p.IdempotencyKey); seen && p.IdempotencyKey != "" {
-		return hub.Position{Epoch: l.epoch, Offset: offset}, nil
-	}
-	c := l.channel(p.Channel)
-	at := uint64(0)
-	if c.ring.n > 0 {
-		at = c.ring.at(c.ring.n - 1).msg.Offset
-	}
-	if at != newest {
-		return hub.Position{}, fmt.Errorf("%w: %d, not %d, is the newest of %.60q", hub.ErrConflict, at, newest, p.Channel)
-	}
-	e := l.append(p, c, now.UnixMilli(), age)
-	if p.IdempotencyKey != "" {
-		l.keys.add(p.IdempotencyKey, e.msg.Offset, age, l.maxKeys)
-	}
-	l.trim(c)
-	if c.subscribed || l.whole {
-		l.deliver(&e.msg)
-	}
-	return l.top(), nil
+	return l.store(p, nil, func(c *channel) error {
+		at := uint64(0)
+		if c.ring.n > 0 {
+			at = c.ring.at(c.ring.n - 1).msg.Offset
+		}
+		if at != newest {
+			return fmt.Errorf("%w: %d, not %d, is the newest of %.60q", hub.ErrConflict, at, newest, p.Channel)
+		}
+		return nil
+	})
 }
 
 func (l *log) removeAll(name string) error {

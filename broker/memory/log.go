@@ -59,6 +59,11 @@ func (l *log) top() hub.Position { return hub.Position{Epoch: l.epoch, Offset: l
 // publish stores p. known is the channel if the hub had it, which may have been
 // forgotten since.
 func (l *log) publish(p *hub.Publication, known *channel) (hub.Position, error) {
+	return l.store(p, known, nil)
+}
+
+// store is publish on condition that may, if it is not nil, returns nil of the channel.
+func (l *log) store(p *hub.Publication, known *channel, may func(*channel) error) (hub.Position, error) {
 	switch {
 	case p.Channel == "" || hub.IsWhole(p.Channel):
 		return hub.Position{}, fmt.Errorf("%w: %q is no name of a channel", hub.ErrBadChannel, p.Channel)
@@ -87,6 +92,11 @@ func (l *log) publish(p *hub.Publication, known *channel) (hub.Position, error) 
 	}
 	if known == nil {
 		known = l.channel(p.Channel)
+	}
+	if may != nil {
+		if err := may(known); err != nil {
+			return hub.Position{}, err
+		}
 	}
 	e := l.append(p, known, now.UnixMilli(), age)
 	if p.IdempotencyKey != "" {
