@@ -442,7 +442,7 @@ func TestALargeUploadWaitsForTheHandshake(t *testing.T) {
 	}()
 	last := int64(-1)
 	trial.Eventually(t, "the client is held back", func() bool {
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // that nothing moves has no sign
 		now := sent.Load()
 		held := now == last && now > 0
 		last = now
