@@ -12,17 +12,45 @@
 #   gcc           Debian's package: the race detector links with it
 #
 # Each part does nothing when it is already there. What could not be installed is
-# said in one line, and the status is the number of such parts.
+# reported in one line, and the status is the number of such parts.
+#
+# Of this machine only Debian's programs and the configured registries are used: no
+# other Python or Node that PATH names, no package of the user's, no option from the
+# environment. What is downloaded stays in .cache/download.
 set -u
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=$root/.cache
-mkdir -p "$cache"
+mkdir -p "$cache/home" "$cache/download"
 
 # Two test binaries may ask at the same moment.
 exec 9>"$cache/install.lock"
 flock 9
 
 say() { echo "install: $*" >&2; }
+
+# clean runs a command in an environment of its own, with this machine's proxy,
+# certificates and npm registry in it.
+clean() {
+  local name kept=()
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS; do
+    [ -z "${!name:-}" ] || kept+=("$name=${!name}")
+  done
+  env -i PATH="$PATH" HOME="$cache/home" LANG=C.UTF-8 "${kept[@]}" PYTHONNOUSERSITE=1 \
+    NPM_CONFIG_USERCONFIG="${NPM_CONFIG_USERCONFIG:-$HOME/.npmrc}" NPM_CONFIG_CACHE="$cache/download/npm" "$@"
+}
+
+# pip runs a command that is a pip with this machine's package index, and with none
+# of its other options.
+pip() {
+  local setting key value index=()
+  while IFS= read -r setting; do
+    key=${setting%%=*} value=${setting#*=\'} value=${value%\'}
+    index+=("PIP_$(tr a-z- A-Z_ <<<"${key##*.}")=${value//\\n/ }")
+  done < <(pip3 config list 2>/dev/null | awk -F= '$1 !~ /\.(index-url|extra-index-url|trusted-host|cert|proxy|timeout|default-timeout)$/ { next }
+    /^:env:/ { env = env $0 "\n"; next } { print } END { printf "%s", env }')
+  clean "${index[@]}" PIP_CONFIG_FILE=/dev/null PIP_CACHE_DIR="$cache/download/pip" PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 "$@"
+}
 
 # deb installs Debian packages unless command $1 is there.
 deb() {
@@ -67,21 +95,23 @@ python27() {
   "$dir/python" -c 'import ssl, ctypes, zlib' 2>>"$log" || { say "python2.7: $(tail -n 1 "$log")"; return 1; }
 }
 
+# Several of the suite's packages come as sources only, so that setuptools and wheel
+# are there before them; python27 knows no package but those on PYTHONPATH.
 autobahn() {
-  local dir=$cache/autobahn want=$root/test/conformance/autobahn/requirements.txt log=$cache/autobahn.log
-  cmp -s "$want" "$dir/requirements.txt" && return 0
+  local dir=$cache/autobahn want=$root/test/conformance/autobahn log=$cache/autobahn.log include=$cache/python2.7/usr/include
+  cat "$want/build.txt" "$want/requirements.txt" | cmp -s - "$dir/installed.txt" && return 0
   deb gcc gcc libc6-dev || return 1 # one of its packages is compiled here
   python27 || return 1
-  deb pip3 python3-pip || return 1 # only to download the last pip that knows Python 2.7
-  local cert=()
-  [ -f /etc/ssl/certs/ca-certificates.crt ] && cert=(--cert /etc/ssl/certs/ca-certificates.crt)
+  deb pip3 python3-pip || return 1 # only to download the pip that knows Python 2.7
   rm -rf "$dir"
-  mkdir -p "$dir/wheel"
+  mkdir -p "$dir/build" "$dir/wheel"
   {
-    pip3 download -q --no-deps --only-binary :all: -d "$dir/wheel" pip==20.3.4 &&
-      "$cache/python2.7/python" "$(echo "$dir"/wheel/pip-*.whl)/pip" install -q "${cert[@]}" --no-input --no-deps --no-compile \
-        --disable-pip-version-check --target "$dir/site" -r "$want" &&
-      cp "$want" "$dir/requirements.txt"
+    pip pip3 download -q --no-deps --only-binary :all: --implementation py --abi none --platform any --python-version 27 \
+      -d "$dir/wheel" -r "$want/build.txt" &&
+      (cd "$dir/build" && for wheel in "$dir"/wheel/*.whl; do clean /usr/bin/python3 -m zipfile -e "$wheel" . || exit 1; done) &&
+      pip PYTHONPATH="$dir/build" TMPDIR="$dir/build" CFLAGS="-I$include/python2.7 -I$include" "$cache/python2.7/python" -m pip install -q --no-deps --no-compile --no-build-isolation \
+        --target "$dir/site" -r "$want/requirements.txt" &&
+      rm -rf "$dir/build" "$dir/wheel" && cat "$want/build.txt" "$want/requirements.txt" >"$dir/installed.txt"
   } >"$log" 2>&1 </dev/null || { say "autobahn: $(grep -v '^DEPRECATION' "$log" | tail -n 1)"; return 1; }
 }
 
@@ -91,7 +121,7 @@ npm_clients() {
   cmp -s "$dir/package-lock.json" "$dir/node_modules/.installed" && return 0
   deb node nodejs npm || return 1
   deb npm npm || return 1
-  (cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund && cp package-lock.json node_modules/.installed) >"$log" 2>&1 </dev/null ||
+  (cd "$dir" && clean npm ci --ignore-scripts --no-audit --no-fund && cp package-lock.json node_modules/.installed) >"$log" 2>&1 </dev/null ||
     { say "npm: $(grep -m 1 -i 'err' "$log")"; return 1; }
 }
 
@@ -103,7 +133,7 @@ python_clients() {
   rm -rf "$dir"
   mkdir -p "$dir"
   {
-    pip3 install -q --no-deps --no-compile --no-input --disable-pip-version-check --only-binary :all: --target "$dir/site" -r "$want" &&
+    pip pip3 install -q --no-deps --no-compile --only-binary :all: --target "$dir/site" -r "$want" &&
       cp "$want" "$dir/requirements.txt"
   } >"$log" 2>&1 </dev/null || { say "python: $(grep -v '^WARNING' "$log" | tail -n 1)"; return 1; }
 }
