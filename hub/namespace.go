@@ -3,6 +3,7 @@ package hub
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -208,7 +209,7 @@ func CheckChannel(channel string) error {
 	return nil
 }
 
-// Duration is a time.Duration that reads and writes as text ("30s", "24h").
+// Duration is a time.Duration that reads and writes as text ("30s", "24h", "7d").
 type Duration time.Duration
 
 // String returns d as time.Duration does.
@@ -217,12 +218,42 @@ func (d Duration) String() string { return time.Duration(d).String() }
 // MarshalText writes d as text.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads what time.ParseDuration reads.
+// UnmarshalText reads what time.ParseDuration reads, and a number of days before it:
+// "7d", "1d12h", "-0.5d". A day is 24 hours.
 func (d *Duration) UnmarshalText(b []byte) error {
-	v, err := time.ParseDuration(string(b))
+	v, err := parseDuration(string(b))
 	if err != nil {
-		return fmt.Errorf("%.40q is no duration; write for example 30s, 5m or 24h", b)
+		return fmt.Errorf("invalid duration %.40q: want for example 30s, 5m, 24h or 7d", b)
 	}
 	*d = Duration(v)
 	return nil
+}
+
+func parseDuration(s string) (time.Duration, error) {
+	number, rest, ok := strings.Cut(s, "d")
+	if !ok {
+		return time.ParseDuration(s)
+	}
+	days, err := time.ParseDuration(number + "h") // a day is 24 of these
+	if err != nil {
+		return 0, err
+	}
+	if days > math.MaxInt64/24 || days < math.MinInt64/24 {
+		return 0, errors.New("out of range")
+	}
+	days *= 24
+	if rest == "" {
+		return days, nil
+	}
+	v, err := time.ParseDuration(rest)
+	switch {
+	case err != nil || rest[0] == '-' || rest[0] == '+':
+		return 0, errors.New("want days, then smaller units")
+	case strings.HasPrefix(number, "-"):
+		v = -v
+	}
+	if sum := days + v; (sum < days) == (v < 0) {
+		return sum, nil
+	}
+	return 0, errors.New("out of range")
 }

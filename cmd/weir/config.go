@@ -45,11 +45,8 @@ would accept them, 1 otherwise.`,
 		if err != nil {
 			return err
 		}
-		cfg, err := config.Load(src)
+		cfg, err := config.Load(src, app.Check)
 		if err != nil {
-			return err
-		}
-		if err := app.Check(cfg); err != nil {
 			return err
 		}
 		for _, w := range cfg.Warnings() {
@@ -98,18 +95,19 @@ every value that is no default. Secrets are not shown.`,
 		if _, err := fmt.Fprint(cmd.OutOrStdout(), c.Effective(origins)); err != nil {
 			return err
 		}
-		return origins.Locate(c.Validate())
+		return c.Locate(origins, c.Validate())
 	}
 	return cmd
 }
 
 func newConfigDocs() *cobra.Command {
 	return &cobra.Command{
-		Use:   "docs [KEY]",
-		Short: "Explain all keys, or one and what is under it",
+		Use:   "docs [KEY|WORD]",
+		Short: "Explain all keys, one and what is under it, or those about a word",
 		Example: `  weir config docs
   weir config docs namespaces
-  weir config docs log.level`,
+  weir config docs log.level
+  weir config docs durability`,
 		Args: cobra.MaximumNArgs(1),
 
 		DisableFlagsInUseLine: true,

@@ -164,7 +164,7 @@ func document(t *testing.T, b *bytes.Buffer, cmd *cobra.Command) {
 func TestVersionLine(t *testing.T) {
 	f := func(version string, main string, settings []debug.BuildSetting, want string) {
 		t.Helper()
-		got := versionLine(version, &debug.BuildInfo{Main: debug.Module{Version: main}, Settings: settings})
+		got := buildOf(version, &debug.BuildInfo{Main: debug.Module{Version: main}, Settings: settings}).String()
 		if !strings.HasPrefix(got, want+" go") {
 			t.Errorf("%q, want %q", got, want)
 		}

@@ -80,7 +80,11 @@ func hintFor(err error) string {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return "no interface of this machine has that address"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nothing listens there; start a server with: weir serve"
+		// Only what Weir listens on by default is known to be missing a `weir serve`.
+		if text := err.Error(); strings.Contains(text, "127.0.0.1:800") || strings.Contains(text, "localhost:800") {
+			return "nothing listens there; start a server with: weir serve"
+		}
+		return "nothing listens at that address: check host and port, and that the server runs"
 	case errors.Is(err, syscall.EMFILE):
 		return "raise the limit of open files: ulimit -n 1048576"
 	case errors.Is(err, syscall.ENOSPC):

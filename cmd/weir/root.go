@@ -40,6 +40,8 @@ are stored, so a client that comes back continues where it was.`,
 		newConfig(),
 		newVersion(),
 	)
+	root.Version = buildOf(version, buildInfo()).String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd("completion")
 	for _, c := range root.Commands() {

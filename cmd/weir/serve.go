@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"sync"
 	"syscall"
 
@@ -136,11 +135,7 @@ func onHangup(f func()) (stop func()) {
 
 // currentVersion is what `weir version` says first.
 func currentVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		info = &debug.BuildInfo{}
-	}
-	return versionOf(version, info)
+	return versionOf(version, buildInfo())
 }
 
 // newLog makes the program's log. The configuration is valid.

@@ -2,10 +2,12 @@ package main
 
 import (
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 )
 
@@ -58,6 +60,13 @@ func (s *sourceFlags) sources(fs *pflag.FlagSet) (config.Sources, error) {
 	}
 	return src, nil
 }
+
+// A durationFlag is a flag's value in the notation of the configuration: "30s", "24h", "7d".
+type durationFlag time.Duration
+
+func (d *durationFlag) String() string     { return time.Duration(*d).String() }
+func (d *durationFlag) Set(s string) error { return (*hub.Duration)(d).UnmarshalText([]byte(s)) }
+func (d *durationFlag) Type() string       { return "duration" }
 
 // flagOrEnv returns the flag if it was given, else the variable, else what the
 // flag has by default.

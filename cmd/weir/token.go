@@ -35,7 +35,8 @@ one or more of any bytes.`,
 	fs.StringVar(&claims.Subject, "sub", "", "`subject` the token names")
 	fs.StringSliceVar(&claims.Subscribe, "subscribe", nil, "channel `patterns` it may subscribe to, repeatable")
 	fs.StringSliceVar(&claims.Publish, "publish", nil, "channel `patterns` it may publish to, repeatable")
-	fs.DurationVar(&claims.TTL, "ttl", time.Hour, "how long it is valid")
+	claims.TTL = time.Hour
+	fs.Var((*durationFlag)(&claims.TTL), "ttl", "how long it is valid, such as 15m or 30d")
 	fs.BoolVar(&claims.NoExpiry, "no-expiry", false, "valid for ever; the server must have auth.allow_no_expiry")
 	fs.StringVar(&keyFile, "private-key", "", "PEM `file` of the key to sign with (default: auth.hmac_secret)")
 	fs.StringVar(&claims.KeyID, "kid", "", "key `id` in the token's header")

@@ -177,7 +177,7 @@ func TestConfigReadsFromJSON(t *testing.T) {
 	if err != nil || c.HMACSecret != secret || c.Leeway != hub.Duration(7*time.Second) || c.APIKeys[0].Key != "0123456789abcdef" {
 		t.Errorf("read %v, %v", c, err)
 	}
-	if err := json.Unmarshal([]byte(`{"leeway":"soon"}`), &c); err == nil || !strings.Contains(err.Error(), "is no duration") {
+	if err := json.Unmarshal([]byte(`{"leeway":"soon"}`), &c); err == nil || !strings.Contains(err.Error(), "invalid duration") {
 		t.Errorf("bad duration: %v", err)
 	}
 	if got := toJSON(Config{}.WithDefaults()); !strings.Contains(got, `"jwks_refresh_interval":"10m0s"`) || !strings.Contains(got, `"cookie":"weir_token"`) {

@@ -9,9 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weir-gateway/weir/hub"
 )
 
 // A KeyError says what is wrong with one key and where it was written.
@@ -201,10 +202,8 @@ func (d *decoder) scalar(n *yaml.Node, path string, f field, v reflect.Value) {
 	var err error
 	switch {
 	case t == durationType:
-		var x time.Duration
-		if x, err = time.ParseDuration(n.Value); err != nil {
-			err = fmt.Errorf("%.40q is no duration; write for example 30s, 5m or 24h", n.Value)
-		}
+		var x hub.Duration
+		err = x.UnmarshalText([]byte(n.Value))
 		v.SetInt(int64(x))
 	case isText(t):
 		err = v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(n.Value))

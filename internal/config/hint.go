@@ -1,6 +1,9 @@
 package config
 
-import "errors"
+import (
+	"errors"
+	"strings"
+)
 
 // hinted is implemented by errors that know what their reader can do about
 // them. Any package may have such a type without importing this one.
@@ -37,18 +40,27 @@ func HintOf(err error) string {
 }
 
 // Problems returns the single errors that err joins, in order: each is worth a
-// line of its own. A nil err has none.
+// line of its own. Where several are joined behind a common start, each gets that
+// start. A nil err has none.
 func Problems(err error) []error {
 	if err == nil {
 		return nil
 	}
-	j, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range j.Unwrap() {
+			all = append(all, Problems(e)...)
+		}
+		return all
 	}
-	var all []error
-	for _, e := range j.Unwrap() {
-		all = append(all, Problems(e)...)
+	if inner := errors.Unwrap(err); inner != nil {
+		start, ok := strings.CutSuffix(err.Error(), inner.Error())
+		if all := Problems(inner); ok && len(all) > 1 {
+			for i, e := range all {
+				all[i] = &reworded{e, start + e.Error()}
+			}
+			return all
+		}
 	}
-	return all
+	return []error{err}
 }

@@ -46,39 +46,16 @@ func ParseSet(s string) (Override, error) {
 // flag. What is not in it is a default.
 type Origins map[string]string
 
-// Locate leads each part of an error of Validate with the place where the value
-// was written, as far as it is known.
-func (o Origins) Locate(err error) error {
-	var all []error
-	for _, p := range Problems(err) {
-		if place := o.find(p.Error()); place != "" {
-			p = fmt.Errorf("%s: %w", place, p)
+// at leads an error about the key at path with the place where that key, or the
+// nearest section around it, was written. What has no known place stays as it is.
+func (o Origins) at(path string, err error) error {
+	for path != "" {
+		if place := o[path]; place != "" {
+			return fmt.Errorf("%s: %w", place, err)
 		}
-		all = append(all, p)
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
 	}
-	return errors.Join(all...)
-}
-
-// find follows the keys that a message begins with ("log: level: …") as deep as
-// something was written.
-func (o Origins) find(msg string) (place string) {
-	path := ""
-	for {
-		head, rest, ok := strings.Cut(msg, ": ")
-		if !ok {
-			return place
-		}
-		msg = rest
-		if strings.HasPrefix(head, "namespace ") {
-			continue // the package's own words for what the path has said
-		}
-		path = join(path, head)
-		if p := o[path]; p != "" {
-			place = p
-		} else if strings.ContainsAny(head, " \"") {
-			return place
-		}
-	}
+	return err
 }
 
 // set notes the place of a value that replaces whatever stood at path.
@@ -96,26 +73,38 @@ func (o Origins) forget(path string) {
 }
 
 // Load reads, completes and validates a configuration. The error joins all that
-// is wrong (see Problems); its parts carry hints.
-func Load(s Sources) (Config, error) {
-	c, origins, err := Read(s)
-	if err != nil {
-		return Config{}, err
+// is wrong (see Problems), each part with its place and perhaps a hint: keys that
+// cannot be read, then what Validate and each of checks find in the rest. A check is
+// called for configurations that are not valid, too. Problems that only follow from a
+// key that could not be read are left out, and so are repetitions.
+func Load(s Sources, checks ...func(Config) error) (Config, error) {
+	c, origins, err := lay(s)
+	f := findings{cfg: c, origins: origins}
+	f.unread(err)
+	for _, check := range append([]func(Config) error{Config.Validate}, checks...) {
+		f.add(check(c))
 	}
-	return c, origins.Locate(c.Validate())
+	return c, errors.Join(f.all...)
 }
 
 // Read is Load without Validate: the error covers only what cannot be
 // understood. It also says where every value came from.
 func Read(s Sources) (Config, Origins, error) {
-	var c Config
-	origins := Origins{}
-	err := read(s, reflect.ValueOf(&c).Elem(), origins)
+	c, origins, err := lay(s)
 	if err != nil {
 		return Config{}, nil, err
 	}
-	complete(reflect.ValueOf(&c).Elem())
 	return c, origins, nil
+}
+
+// lay reads all sources into a completed configuration. The error joins the keys that
+// could not be read; they have their defaults in it.
+func lay(s Sources) (Config, Origins, error) {
+	var c Config
+	origins := Origins{}
+	err := read(s, reflect.ValueOf(&c).Elem(), origins)
+	complete(reflect.ValueOf(&c).Elem())
+	return c, origins, err
 }
 
 // read lays the sources over v, a section, in order.

@@ -2,10 +2,12 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -481,4 +483,44 @@ func TestShortKeysStayOnLoopback(t *testing.T) {
 	f("127.0.0.1:8000", "k", true)
 	f("0.0.0.0:8000", "k", false)
 	f("0.0.0.0:8000", "0123456789abcdef", true)
+}
+
+// One run of check names everything: keys that cannot be read, values that are not
+// valid and what only building the parts finds, each with its line, once.
+func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "weir.yaml")
+	file := "lisen: x\nlog:\n  level: loud\nshutdown:\n  drain: 3 days\nnamespaces:\n- name: a\n  replicas: 9\n" +
+		"clusters:\n- name: up\n  peers:\n  - adress: 127.0.0.1:1\n- name: down\n  balance: foo\n  peers:\n  - address: 127.0.0.1:1\n"
+	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := func(Config) error {
+		return fmt.Errorf("cluster %q: %w", "down", errors.Join(errors.New("first"), WithHint(errors.New("second"), "do so")))
+	}
+	_, err := Load(Sources{File: name}, Config.Validate, check)
+	var got []string
+	for _, p := range Problems(err) {
+		got = append(got, strings.TrimPrefix(p.Error(), name+":"))
+	}
+	want := []string{
+		"1: lisen: unknown key",
+		`5: shutdown.drain: invalid duration "3 days": `,
+		"12: clusters[0].peers[0].adress: unknown key",
+		`3: log: level: "loud"`,
+		`8: namespaces[0]: namespace "a": replicas: `,
+		`14: clusters[1]: cluster "down": balance: `,
+		`13: cluster "down": first`,
+		`13: cluster "down": second`,
+	}
+	for i, w := range want {
+		if i >= len(got) || !slices.ContainsFunc(got, func(g string) bool { return strings.HasPrefix(g, w) }) {
+			t.Errorf("no problem begins with %q", w)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d problems, want %d:\n%s", len(got), len(want), strings.Join(got, "\n"))
+	}
+	if all := Problems(err); HintOf(all[len(all)-1]) != "do so" {
+		t.Errorf("the last problem lost its hint: %v", all[len(all)-1])
+	}
 }

@@ -73,17 +73,27 @@ func wrap(text string, width int) []string {
 	return lines
 }
 
-// Reference explains all keys as plain text, or those at and under path. An
-// unknown path is an error with a suggestion.
-func Reference(path string) (string, error) {
+// Reference explains keys as plain text: all of them for an empty query, else those
+// at and under the path that query is, else those with a part of that name
+// ("durability"), else those whose name or explanation contains it. If there are none,
+// the error suggests a key.
+func Reference(query string) (string, error) {
 	docs, def := fieldDocs(), reflect.ValueOf(Default())
-	var b strings.Builder
-	var paths []string
-	for _, k := range keysOf(def.Type()) {
-		paths = append(paths, k.path)
-		if path != "" && k.path != path && !strings.HasPrefix(k.path, path+".") && !strings.HasPrefix(k.path, path+"[") {
-			continue
+	all := keysOf(def.Type())
+	found := matching(all, query, docs)
+	if len(found) == 0 {
+		var paths []string
+		for _, k := range all {
+			paths = append(paths, k.path)
 		}
+		err := fmt.Errorf("%s: unknown key", query)
+		if s := nearest(query, paths); s != "" {
+			return "", WithHint(err, "did you mean "+s+"?")
+		}
+		return "", WithHint(err, "weir config docs lists all keys")
+	}
+	var b strings.Builder
+	for _, k := range found {
 		fmt.Fprintf(&b, "%s  (%s%s)\n", k.path, kindOf(k), defaultText(k, def))
 		for _, line := range wrap(keyed(docs[docKey(k.field)], k.field), 76) {
 			b.WriteString(strings.TrimRight("    "+line, " ") + "\n")
@@ -93,14 +103,33 @@ func Reference(path string) (string, error) {
 		}
 		b.WriteByte('\n')
 	}
-	if b.Len() == 0 {
-		err := fmt.Errorf("%s: unknown key", path)
-		if s := nearest(path, paths); s != "" {
-			return "", WithHint(err, "did you mean "+s+"?")
-		}
-		return "", WithHint(err, "weir config docs lists all keys")
-	}
 	return b.String(), nil
+}
+
+// matching returns the keys that Reference explains.
+func matching(all []key, query string, docs map[string]string) []key {
+	word := strings.ToLower(query)
+	rules := []func(k key) bool{
+		func(k key) bool { return query == "" || within(k.path, query) },
+		func(k key) bool {
+			return slices.Contains(strings.FieldsFunc(k.path, func(r rune) bool { return strings.ContainsRune(".[]*", r) }), word)
+		},
+		func(k key) bool {
+			return len(word) > 2 && (strings.Contains(k.path, word) || strings.Contains(strings.ToLower(docs[docKey(k.field)]), word))
+		},
+	}
+	for _, rule := range rules {
+		var found []key
+		for _, k := range all {
+			if rule(k) {
+				found = append(found, k)
+			}
+		}
+		if len(found) > 0 {
+			return found
+		}
+	}
+	return nil
 }
 
 // Markdown is docs/reference/config.md.
@@ -115,7 +144,7 @@ Values are read from a YAML file (` + "`--config`" + `), then from environment v
 (` + "`--set key.path=value`" + `); a later source overrides an earlier one. Sections are merged key by key, lists are
 replaced whole. Unknown keys and variables are errors.
 
-- **Durations** are text: ` + "`500ms`, `30s`, `24h`" + `.
+- **Durations** are text: ` + "`500ms`, `30s`, `24h`, `7d`" + `.
 - **Sizes** are integers or text with a unit: ` + "`65536`, `64KiB`, `1GiB`" + `.
 - **Lists** in a variable or flag are separated by commas; lists of sections are written as JSON:
   ` + "`WEIR_NAMESPACES='[{\"name\":\"default\",\"anonymous\":true}]'`" + `.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/mercure"
 )
@@ -333,17 +334,12 @@ func (t *translation) span1(in *node, name string) (time.Duration, *node) {
 	if at == nil {
 		return 0, nil
 	}
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		if n, err := strconv.ParseFloat(days, 64); err == nil && n >= 0 && n < 10_000 {
-			return time.Duration(n * 24 * float64(time.Hour)), at
-		}
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
+	var d hub.Duration
+	if err := d.UnmarshalText([]byte(s)); err != nil {
 		t.note(Untaken, at, fmt.Sprintf("%.40q is no duration", s), "")
 		return 0, nil
 	}
-	return d, at
+	return time.Duration(d), at
 }
 
 var sizeUnits = regexp.MustCompile(`^([0-9]{1,12})\s*([kKmM]?)(i?)[bB]?$`)
