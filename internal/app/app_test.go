@@ -61,7 +61,10 @@ func startApp(t *testing.T, change func(*config.Config), opt Options) *gateway {
 	if change != nil {
 		change(&cfg)
 	}
-	opt.Version, opt.Log = "test", trial.Log(t)
+	opt.Version = "test"
+	if opt.Log == nil {
+		opt.Log = trial.Log(t)
+	}
 	a, err := New(cfg, opt)
 	if err != nil {
 		t.Fatal(err)

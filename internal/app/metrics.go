@@ -80,6 +80,7 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 		emit(float64(s.CacheHits), "known")
 		emit(float64(s.Refused), "refused")
 	})
+	one("weir_origins_refused_total", "Requests refused because of the origin of their web page.", counter, func() float64 { return float64(a.auth.Stats().Origins) })
 	family("weir_jwks_fetches_total", "Fetches of the issuer's keys, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
 		s := a.auth.Stats()
 		emit(float64(s.KeyFetches-s.KeyFetchErrs), "ok")

@@ -57,9 +57,10 @@ type Authenticator struct {
 
 	// Any goroutine.
 	cache     *cache
+	pages     refusedPages
 	done      chan struct{}
 	closeOnce sync.Once
-	counts    struct{ verified, hits, refused atomic.Uint64 }
+	counts    struct{ verified, hits, refused, origins atomic.Uint64 }
 }
 
 // New reads the key files that cfg names and checks all of it; it fetches
@@ -207,6 +208,7 @@ type Stats struct {
 	Verified     uint64 // tokens whose signature and claims were checked and held
 	CacheHits    uint64 // tokens answered from the cache
 	Refused      uint64 // tokens refused, expired ones included
+	Origins      uint64 // requests refused for the origin of their page
 	KeyFetches   uint64 // JWKS requests made
 	KeyFetchErrs uint64 // of these, those that brought no key set
 	Keys         int    // keys of the JWKS in use now
@@ -218,6 +220,7 @@ func (a *Authenticator) Stats() Stats {
 		Verified:  a.counts.verified.Load(),
 		CacheHits: a.counts.hits.Load(),
 		Refused:   a.counts.refused.Load(),
+		Origins:   a.counts.origins.Load(),
 	}
 	if a.jwks != nil {
 		s.KeyFetches, s.KeyFetchErrs = a.jwks.fetches.Load(), a.jwks.failures.Load()

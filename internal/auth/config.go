@@ -69,9 +69,12 @@ type Config struct {
 	APIKeys []APIKey `json:"api_keys"`
 	// AllowedOrigins are web pages of other origins that may connect:
 	// "https://app.example.com", "https://*.example.com" (any subdomain), "null"
-	// (sandboxed pages) and "*" (any). What only "*" or "null" lets in is not
-	// allowed credentials. Empty: same origin only. Requests without Origin are not
-	// from a web page and pass.
+	// (pages opened from a file, and sandboxed frames of any site) and "*" (any).
+	// Pages of the same origin always may; without TLS, so may pages of localhost,
+	// 127.0.0.1 and [::1] on any port that connect over loopback to one of these
+	// names, without a proxy in between. What only "*", "null" or loopback lets in is
+	// not allowed cookies. Empty: no others. Requests without Origin are not from a
+	// web page and pass.
 	AllowedOrigins []string `json:"allowed_origins"`
 }
 

@@ -3,6 +3,7 @@ package auth
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"strings"
 )
 
@@ -14,8 +15,8 @@ const (
 	// OriginRefused: the page may not connect (403).
 	OriginRefused Access = iota
 	// OriginOpen: it may connect, but what the browser adds by itself (cookies)
-	// must not count, and CORS must not allow credentials: only "*" or "null" let
-	// it in.
+	// must not count, and CORS must not allow credentials: only "*", "null" or the
+	// default for loopback let it in.
 	OriginOpen
 	// OriginTrusted: same origin, listed by name, or no web page.
 	OriginTrusted
@@ -37,34 +38,68 @@ type origins struct {
 	sub       []origin // host is the suffix with its dot, ".example.com"
 }
 
-// OriginAllowed reports whether a request with this Origin may connect. host is
-// the Host header, tls whether the request came over TLS here: together the
-// request's own origin, which is always allowed. No Origin means that no web
-// page made the request. It never waits.
-func (a *Authenticator) OriginAllowed(origin, host []byte, tls bool) bool {
-	return a.OriginAccess(origin, host, tls) != OriginRefused
+// A Page is what is known of the web page that makes a request. Its slices are read
+// during the call only.
+type Page struct {
+	// Origin and Host are the request's header fields. No Origin means that no web
+	// page made the request, or one of the same origin with a simple GET.
+	Origin, Host []byte
+	// TLS reports whether the request came over TLS here.
+	TLS bool
+	// Peer is the other end of the connection. The zero Addr is not loopback.
+	Peer netip.Addr
+	// Forwarded reports whether a proxy added fields of its own (ForwardingFields):
+	// then Peer is the proxy.
+	Forwarded bool
 }
 
-// OriginAccess is OriginAllowed that also says whether credentials count.
+// ForwardingFields are the header fields by which a request shows that it came
+// through a proxy.
+var ForwardingFields = [...]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via"}
+
+// OriginAccess returns what the page may do. Its own origin, made of Host and TLS, is
+// always trusted. It never waits and allocates nothing.
 //
-// Behind something that ends TLS, list the public origin: the request's own
-// scheme is not known here, and headers that claim it are not believed.
-func (a *Authenticator) OriginAccess(origin, host []byte, tls bool) Access {
-	if len(origin) == 0 {
+// Behind a proxy that terminates TLS, list the public origin: the request's own
+// scheme is not known here, and headers that claim it are not trusted.
+func (a *Authenticator) OriginAccess(p Page) Access {
+	if len(p.Origin) == 0 {
 		return OriginTrusted
 	}
-	o, ok := parseOrigin(origin)
+	o, ok := parseOrigin(p.Origin)
 	switch {
-	case !ok && string(origin) == "null" && (a.origins.null || a.origins.any):
+	case !ok && string(p.Origin) == "null" && (a.origins.null || a.origins.any):
 		return OriginOpen
 	case !ok:
 		return OriginRefused
-	case o.sameAs(host, tls) || a.origins.lists(o):
+	case o.sameAs(p.Host, p.TLS) || a.origins.lists(o):
 		return OriginTrusted
-	case a.origins.any:
+	case a.origins.any || o.isLoopback() && p.onLoopback():
 		return OriginOpen
 	}
 	return OriginRefused
+}
+
+// onLoopback reports whether a browser on this machine made the request, and asked for
+// this machine by a name that only ever means itself. A page whose own name was made to
+// resolve to 127.0.0.1 (DNS rebinding) shows that name in Host.
+func (p *Page) onLoopback() bool {
+	if p.TLS || p.Forwarded || !p.Peer.Unmap().IsLoopback() {
+		return false
+	}
+	host, _, ok := parseHost(p.Host)
+	return ok && isLoopbackName(host)
+}
+
+// isLoopback reports whether o is a page of a web server on the user's own machine.
+func (o origin) isLoopback() bool {
+	return (equalFold(o.scheme, []byte("http")) || equalFold(o.scheme, []byte("https"))) && isLoopbackName(o.host)
+}
+
+// isLoopbackName reports whether host is localhost, 127.0.0.1 or [::1]. Other names and
+// addresses of the loopback network can be listed.
+func isLoopbackName(host []byte) bool {
+	return equalFold(host, []byte("localhost")) || string(host) == "127.0.0.1" || string(host) == "[::1]"
 }
 
 // lists reports whether o is listed by name or as a subdomain.

@@ -143,7 +143,7 @@ func (s *session) uniMessage(b []byte) {
 
 // trusted answers a request of a page that may not connect.
 func (s *Server) trusted(r socket.Request) bool {
-	if _, access := r.Origin(); access == auth.OriginRefused {
+	if !r.AdmitPage() {
 		r.Fail(&wire.Error{Status: http.StatusForbidden, Message: "origin not allowed", Hint: "add the page's origin to auth.allowed_origins"})
 		return false
 	}

@@ -102,6 +102,14 @@ func (a *ask) Host() string { return string(a.r.head.Host) }
 // Origin implements socket.Request.
 func (a *ask) Origin() (string, auth.Access) { return string(a.r.origin), a.r.access }
 
+// AdmitPage implements socket.Request.
+func (a *ask) AdmitPage() bool { return a.r.admitPage() }
+
+// LogRefusedOrigin implements socket.Request.
+func (a *ask) LogRefusedOrigin(hint string) {
+	a.r.h.lane.srv.auth.LogRefusedOrigin(a.r.page(), a.r.head.Path, hint)
+}
+
 // Peer implements socket.Request.
 func (a *ask) Peer() netip.AddrPort { return a.r.c.Peer() }
 

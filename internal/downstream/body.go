@@ -27,7 +27,7 @@ func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
 	r.expect = req.Expect100 && len(rest) == 0
 	h.expectBody(r, n)
 	seq := r.seq
-	if r.access == auth.OriginRefused {
+	if !r.admitPage() {
 		r.fail(errOrigin)
 		return h.skipped(n, whole, rest)
 	}

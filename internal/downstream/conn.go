@@ -141,7 +141,7 @@ func (r *request) builtin(ep *endpoint, head, rest []byte) int {
 		r.origin = append(r.origin[:0], o...)
 	}
 	r.cors = true
-	r.access = r.h.lane.srv.auth.OriginAccess(r.origin, req.Host, r.c.Filtered())
+	r.access = r.h.lane.srv.auth.OriginAccess(r.page())
 	switch {
 	case r.method == "OPTIONS" && ep != nil && len(req.Get("Access-Control-Request-Method")) > 0:
 		r.allow, ep = ep.methods, preflightEndpoint

@@ -191,7 +191,7 @@ func (r *request) recordingAgain() {
 	query, _ := http1.QueryValue(r.head.Query, "id")
 	id, ok := record.ParseID(string(query))
 	switch {
-	case r.access == auth.OriginRefused:
+	case !r.admitPage():
 		r.fail(errOrigin)
 		return
 	case !ok:

@@ -86,6 +86,26 @@ const (
 	keepBytes     = 4 << 10
 )
 
+// page is what is known of the web page that makes the request. Its head must be there.
+func (r *request) page() auth.Page {
+	p := auth.Page{Origin: r.origin, Host: r.head.Host, TLS: r.c.Filtered(), Peer: r.c.Peer().Addr()}
+	if len(p.Origin) > 0 {
+		for _, name := range auth.ForwardingFields {
+			p.Forwarded = p.Forwarded || r.head.Get(name) != nil
+		}
+	}
+	return p
+}
+
+// admitPage reports whether the page may connect at all; a refusal is logged.
+func (r *request) admitPage() bool {
+	if r.access != auth.OriginRefused {
+		return true
+	}
+	r.h.lane.srv.auth.LogRefusedOrigin(r.page(), r.head.Path, "")
+	return false
+}
+
 // release gives r back after its answer. Nobody may hold it any more.
 func (r *request) release() {
 	r.over()
@@ -269,7 +289,7 @@ func (r *request) methodNotAllowed() {
 // preflight answers CORS from the edge. Native EventSource sends none; clients
 // built on fetch do, because they set headers.
 func (r *request) preflight() {
-	if r.access == auth.OriginRefused {
+	if !r.admitPage() {
 		r.fail(errOrigin)
 		return
 	}

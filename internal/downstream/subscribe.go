@@ -64,7 +64,7 @@ func (r *request) upgrade() (key []byte, bad *push.APIError) { return r.handshak
 
 // handshake is upgrade for pages of any origin, if they all may.
 func (r *request) handshake(anyOrigin bool) (key []byte, bad *push.APIError) {
-	if r.access == auth.OriginRefused && !anyOrigin {
+	if !anyOrigin && !r.admitPage() {
 		return nil, errOrigin
 	}
 	if r.unread {
@@ -95,7 +95,7 @@ func (r *request) header(name string) []byte {
 // subscription reads the query of /sse and /ws.
 func (r *request) subscription() (*push.Subscription, *push.APIError) {
 	srv := r.h.lane.srv
-	if r.access == auth.OriginRefused {
+	if !r.admitPage() {
 		return nil, errOrigin
 	}
 	sub, bad := wire.ParseSubscription(srv.push.Hub(), r.head.Query, srv.push.Config().MaxChannels)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
 	"github.com/weir-gateway/weir/internal/socket"
 )
@@ -15,7 +14,7 @@ import (
 // serveSubscriptions lists who subscribes, on all nodes.
 func (s *Server) serveSubscriptions(r socket.Request) {
 	d := s.defaultDialect()
-	if _, access := r.Origin(); access == auth.OriginRefused {
+	if !r.AdmitPage() {
 		s.refuse(r, d, badOrigin)
 		return
 	}

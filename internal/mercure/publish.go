@@ -8,7 +8,6 @@ import (
 	"net/http"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -17,7 +16,7 @@ import (
 // servePublish finds out who publishes.
 func (s *Server) servePublish(r socket.Request) {
 	d := s.defaultDialect()
-	if _, access := r.Origin(); access == auth.OriginRefused {
+	if !r.AdmitPage() {
 		s.refuse(r, d, badOrigin)
 		return
 	}

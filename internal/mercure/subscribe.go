@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -53,7 +52,7 @@ func (s *Server) serveSubscribe(r socket.Request) {
 		s.refuse(r, ask.Dialect, why)
 		return
 	}
-	if _, access := r.Origin(); access == auth.OriginRefused {
+	if !r.AdmitPage() {
 		s.refuse(r, ask.Dialect, badOrigin)
 		return
 	}

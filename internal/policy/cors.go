@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/http1"
 )
 
@@ -132,6 +133,19 @@ func (c *cors) preflight(x *Exchange) Verdict {
 	b = append(b, "Vary: Access-Control-Request-Method, Access-Control-Request-Headers\r\n"...)
 	x.lines = b
 	return Verdict{Action: Respond, Status: 204, Fields: b}
+}
+
+// logRefusedOrigin logs that a page of another origin will not be able to read the answer.
+func (x *Exchange) logRefusedOrigin() {
+	r := x.Route
+	if r.cors == nil || len(x.origin) == 0 || r.deps.Auth == nil || r.cors.allows(x.origin) {
+		return
+	}
+	if _, host, _ := bytes.Cut(x.origin, []byte("://")); len(host) == len(x.Host) && http1.EqualFold(host, string(x.Host)) {
+		return // the route's own page: a proxy in front may have ended its TLS
+	}
+	p := auth.Page{Origin: x.origin, Host: x.Host, TLS: x.TLS, Peer: x.Peer.Addr()}
+	r.deps.Auth.LogRefusedOrigin(p, x.Path, "add it to cors.allowed_origins of the route "+strconv.Quote(r.Name()))
 }
 
 // appendFields appends what lets an allowed origin read an answer.

@@ -157,6 +157,7 @@ func (x *Exchange) begin() {
 	x.presented, x.Identity = byNothing, nil
 	if r.cors != nil || r.identify {
 		x.origin = http1get(x.Fields, "Origin")
+		x.logRefusedOrigin()
 	}
 	x.logged = r.logged && r.sample > 0 && (r.sample == math.MaxUint32 || rand.Uint32() <= r.sample)
 }

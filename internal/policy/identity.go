@@ -52,7 +52,7 @@ func (r *Route) identity(x *Exchange, now int64) Verdict {
 		x.presented = byQuery
 	case auth.FromCookie:
 		// The browser added it by itself: whichever page asked must be one that may.
-		if a.OriginAccess(x.origin, x.Host, x.TLS) == auth.OriginTrusted || r.cors.trusts(x.origin) {
+		if a.OriginAccess(auth.Page{Origin: x.origin, Host: x.Host, TLS: x.TLS}) == auth.OriginTrusted || r.cors.trusts(x.origin) {
 			x.presented = byCookie
 		}
 	}

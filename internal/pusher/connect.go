@@ -63,6 +63,7 @@ func (s *Server) refusal(r socket.Request, key string) (code int, reason string)
 	case a.Disabled:
 		return protocol.CloseDisabled, "The app is disabled"
 	case !a.allows(origin):
+		r.LogRefusedOrigin("add its host to allowed_origins of the app " + strconv.Quote(a.ID) + " in pusher.apps")
 		return protocol.CloseUnauthorized, "Origin not allowed"
 	case a.MaxConnections > 0 && s.deps.Presence.Subscriptions(a.crowd, presence.Pusher) >= a.MaxConnections:
 		return protocol.CloseQuota, "The app is over its connection quota"

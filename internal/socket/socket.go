@@ -128,6 +128,12 @@ type Request interface {
 	// Origin is the page's origin as the client said it ("" for none), and what auth
 	// thinks of it.
 	Origin() (string, auth.Access)
+	// AdmitPage reports whether a page of that origin may connect at all. If not, that is
+	// logged, with the line of the configuration that would allow it.
+	AdmitPage() bool
+	// LogRefusedOrigin logs that a rule of the protocol's refused the page's origin; hint
+	// names what to configure.
+	LogRefusedOrigin(hint string)
 	// Peer is the client's address.
 	Peer() netip.AddrPort
 	// Identify finds out who asks, by Weir's own rules (API key, bearer token, cookie,

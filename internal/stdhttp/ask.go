@@ -111,6 +111,14 @@ func (a *ask) Host() string { return a.r.Host }
 // Origin implements socket.Request.
 func (a *ask) Origin() (string, auth.Access) { return a.r.Header.Get("Origin"), a.f.access(a.r) }
 
+// AdmitPage implements socket.Request.
+func (a *ask) AdmitPage() bool { return a.f.admitPage(a.r) }
+
+// LogRefusedOrigin implements socket.Request.
+func (a *ask) LogRefusedOrigin(hint string) {
+	a.f.deps.Auth.LogRefusedOrigin(pageOf(a.r), []byte(rawPath(a.r)), hint)
+}
+
 // Peer implements socket.Request.
 func (a *ask) Peer() netip.AddrPort {
 	peer, _ := netip.ParseAddrPort(a.r.RemoteAddr)
@@ -290,7 +298,7 @@ func (a *ask) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) s
 
 // handshake judges the request of a WebSocket.
 func (a *ask) handshake(anyOrigin bool, header func(string) []byte) (key []byte, bad *wire.Error) {
-	if !anyOrigin && a.f.access(a.r) == auth.OriginRefused {
+	if !anyOrigin && !a.f.admitPage(a.r) {
 		return nil, errOrigin
 	}
 	if isExtendedConnect(a.r) {

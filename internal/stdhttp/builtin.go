@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +19,33 @@ import (
 
 // access judges the page that asks, if a browser says which.
 func (f *Front) access(r *http.Request) auth.Access {
-	return f.deps.Auth.OriginAccess([]byte(r.Header.Get("Origin")), []byte(r.Host), encrypted(r))
+	return f.deps.Auth.OriginAccess(pageOf(r))
+}
+
+// pageOf is what is known of the web page that makes r.
+func pageOf(r *http.Request) auth.Page {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return auth.Page{}
+	}
+	p := auth.Page{Origin: []byte(origin), Host: []byte(r.Host), TLS: encrypted(r)}
+	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		p.Peer = peer.Addr()
+	}
+	for _, name := range auth.ForwardingFields {
+		p.Forwarded = p.Forwarded || len(r.Header.Values(name)) > 0
+	}
+	return p
+}
+
+// admitPage reports whether the page may connect at all; a refusal is logged.
+func (f *Front) admitPage(r *http.Request) bool {
+	p := pageOf(r)
+	if f.deps.Auth.OriginAccess(p) != auth.OriginRefused {
+		return true
+	}
+	f.deps.Auth.LogRefusedOrigin(p, []byte(rawPath(r)), "")
+	return false
 }
 
 // cors adds the fields that let a page of another origin read the answer.
@@ -42,7 +69,7 @@ var errOrigin = &wire.Error{Status: http.StatusForbidden, Message: "this origin 
 
 // preflight answers CORS; methods are the endpoint's.
 func (f *Front) preflight(w http.ResponseWriter, r *http.Request, methods string) {
-	if f.access(r) == auth.OriginRefused {
+	if !f.admitPage(r) {
 		f.fail(w, r, errOrigin)
 		return
 	}
@@ -127,7 +154,7 @@ func (f *Front) tokenRefused(w http.ResponseWriter, r *http.Request, err error) 
 
 // subscription judges a request to subscribe; it has answered when it returns nil.
 func (f *Front) subscription(w http.ResponseWriter, r *http.Request) (*wire.Subscription, *auth.Identity) {
-	if f.access(r) == auth.OriginRefused {
+	if !f.admitPage(r) {
 		f.fail(w, r, errOrigin)
 		return nil, nil
 	}
@@ -191,7 +218,7 @@ func (f *Front) webSocket(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *Front) publish(w http.ResponseWriter, r *http.Request) {
-	if f.access(r) == auth.OriginRefused {
+	if !f.admitPage(r) {
 		f.fail(w, r, errOrigin)
 		return
 	}
