@@ -15,7 +15,8 @@
 //	"weir": {"subscribe": ["orders.*"], "publish": ["orders.**"]}
 //
 // No weir claim means no grants of its own. exp is required unless
-// Config.AllowNoExpiry. Match says how patterns read.
+// Config.AllowNoExpiry. Match says how patterns read. A token that has the claims of
+// another protocol in place of weir is for that protocol alone: see Purpose.
 //
 // # What decides which key verifies
 //
@@ -128,28 +129,12 @@ func (a *Authenticator) HasKeys() bool {
 	return len(a.static) > 0 || a.jwks != nil || len(a.apiKeys) > 0
 }
 
-// Cached returns the identity of a token that was verified before and still
-// holds. It never waits, so a loop may call it; on false the loop hands the
-// token to a goroutine that calls Verify.
-func (a *Authenticator) Cached(token string) (*Identity, bool) { return a.CachedBytes([]byte(token)) }
-
-// CachedBytes is Cached for a token that TokenBytes returned. It allocates nothing.
-func (a *Authenticator) CachedBytes(token []byte) (*Identity, bool) {
-	if len(token) == 0 || len(token) > a.cfg.MaxTokenBytes {
-		return nil, false
-	}
-	id, ok := a.cache.get(sha256.Sum256(token), a.now())
-	if ok {
-		a.counts.hits.Add(1)
-	}
-	return id, ok
-}
-
-// Verify returns the identity that token proves at time now. The error is an
-// *Error of kind ErrNoToken, ErrBadToken, ErrExpired or ErrKeysUnavailable.
+// VerifyFor returns the identity that token proves at time now, if the token has one of
+// the purposes want. The error is an *Error of kind ErrNoToken, ErrBadToken, ErrExpired
+// or ErrKeysUnavailable; a token for another purpose is an ErrBadToken.
 //
 // It may wait for the JWKS, at most jwks_timeout, so a loop must not call it.
-func (a *Authenticator) Verify(ctx context.Context, token string, now time.Time) (*Identity, error) {
+func (a *Authenticator) VerifyFor(ctx context.Context, want Purpose, token string, now time.Time) (*Identity, error) {
 	if token == "" {
 		return nil, ErrNoToken
 	}
@@ -158,6 +143,9 @@ func (a *Authenticator) Verify(ctx context.Context, token string, now time.Time)
 	}
 	sum := sha256.Sum256([]byte(token))
 	if id, ok := a.cache.get(sum, now); ok {
+		if err := checkPurpose(id.purpose, want); err != nil {
+			return nil, a.refuse(err)
+		}
 		a.counts.hits.Add(1)
 		return id, nil
 	}
@@ -175,6 +163,9 @@ func (a *Authenticator) Verify(ctx context.Context, token string, now time.Time)
 	}
 	a.counts.verified.Add(1)
 	a.cache.put(sum, &entry{id: id, key: k, notBefore: notBefore})
+	if err := checkPurpose(id.purpose, want); err != nil {
+		return nil, a.refuse(err)
+	}
 	return id, nil
 }
 

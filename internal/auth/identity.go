@@ -25,6 +25,7 @@ type Identity struct {
 	// to be closed then. Zero: never.
 	Expires time.Time
 
+	purpose   Purpose // of a token
 	subscribe Patterns
 	publish   Patterns
 	scopes    []string

@@ -183,6 +183,7 @@ func (a *Authenticator) identity(c jwt.MapClaims, now time.Time) (id *Identity, 
 		return nil, notBefore, err
 	}
 	id.keepClaims(c)
+	id.purpose = purposeOf(c)
 	switch exp, state := date(c, "exp"); {
 	case state == dateBad:
 		return nil, notBefore, bad("exp is no date")

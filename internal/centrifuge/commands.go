@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
 )
 
@@ -106,7 +107,8 @@ func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
 
 // subscribeByToken subscribes who has a token for the channel.
 func (s *session) subscribeByToken(w want, channel, token string) {
-	s.withClaims(s.srv().subTokens, token, s.ordered(w.id), func(got *claims, err error) {
+	// isFor refuses tokens without the channel, in the way that SDKs expect.
+	s.withClaims(s.srv().subTokens, auth.ForAny, token, s.ordered(w.id), func(got *claims, err error) {
 		switch {
 		case err != nil:
 			e, _ := verdict(err)

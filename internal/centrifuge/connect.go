@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
 )
 
@@ -48,8 +49,8 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 }
 
 func (s *session) connectByToken(c *connect) {
-	s.withClaims(s.srv().tokens, c.req.Token, s.work, func(got *claims, err error) {
-		if err = got.forConnection(err); err != nil {
+	s.withClaims(s.srv().tokens, auth.ForClient, c.req.Token, s.work, func(got *claims, err error) {
+		if err != nil {
 			e, d := verdict(err)
 			s.refuse(c, e, d)
 			return

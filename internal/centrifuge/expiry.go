@@ -3,6 +3,7 @@ package centrifuge
 import (
 	"time"
 
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
 )
 
@@ -89,8 +90,8 @@ func (s *session) refresh(id uint32, token string) {
 		return
 	}
 	srv := s.srv()
-	s.withClaims(srv.tokens, token, s.ordered(id), func(got *claims, err error) {
-		if err = got.forConnection(err); err != nil {
+	s.withClaims(srv.tokens, auth.ForClient, token, s.ordered(id), func(got *claims, err error) {
+		if err != nil {
 			switch e, d := verdict(err); {
 			case d != nil:
 				s.disconnect(*d)
@@ -137,7 +138,7 @@ func (s *session) subRefresh(c *protocol.Command) {
 		s.fail(id, protocol.ErrorPermissionDenied)
 		return
 	}
-	s.withClaims(srv.subTokens, c.Sub.Token, s.ordered(id), func(got *claims, err error) {
+	s.withClaims(srv.subTokens, auth.ForAny, c.Sub.Token, s.ordered(id), func(got *claims, err error) {
 		x := s.find(in)
 		switch {
 		case err != nil:

@@ -88,16 +88,17 @@ func (o *override) apply(w *want) {
 }
 
 // withClaims reads a token and goes on with then: at once for one that is signed with
-// a secret, otherwise by run, which is one of the session's ways to have work done.
-func (s *session) withClaims(keys *auth.Authenticator, token string, run func(work func(context.Context), then func()), then func(*claims, error)) {
+// a secret, otherwise by run, which is one of the session's ways to have work done. A
+// token that has none of the purposes want is refused.
+func (s *session) withClaims(keys *auth.Authenticator, want auth.Purpose, token string, run func(work func(context.Context), then func()), then func(*claims, error)) {
 	srv := s.srv()
-	if payload, expires, ok, err := keys.PayloadNow(token, srv.now()); ok {
+	if payload, expires, ok, err := keys.PayloadNow(want, token, srv.now()); ok {
 		then(readClaims(payload, expires, err))
 		return
 	}
 	var got *claims
 	var err error
-	run(func(ctx context.Context) { got, err = readClaims(keys.Payload(ctx, token, srv.now())) }, func() { then(got, err) })
+	run(func(ctx context.Context) { got, err = readClaims(keys.Payload(ctx, want, token, srv.now())) }, func() { then(got, err) })
 }
 
 // readClaims reads the payload of a token that holds.
@@ -127,15 +128,6 @@ func readClaims(payload []byte, expires time.Time, err error) (*claims, error) {
 		c.subscribe, c.publish = &sub, &pub
 	}
 	return c, nil
-}
-
-// forConnection returns err, or why c is no token to connect with: one for a channel is
-// given away more easily, and says less.
-func (c *claims) forConnection(err error) error {
-	if err == nil && c.Channel != "" {
-		return fmt.Errorf("%w: it is for a channel", auth.ErrBadToken)
-	}
-	return err
 }
 
 // unixTime is the time of a claim; 0 means never.

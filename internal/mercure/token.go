@@ -122,7 +122,7 @@ func (s *Server) cached(token string, as role) (*grant, bool) {
 	if g == nil {
 		return nil, false
 	}
-	id, ok := a.Cached(token)
+	id, ok := a.CachedFor(auth.ForAny, []byte(token)) // read has checked what it is for
 	if !ok || id != g.identity {
 		return nil, false
 	}
@@ -143,7 +143,11 @@ func (s *Server) verify(ctx context.Context, token string, as role) (*grant, *re
 	if !ok {
 		return nil, badToken
 	}
-	id, err := a.Verify(ctx, token, time.Now())
+	want := auth.ForMercure
+	if d == protocol.Draft08 {
+		want = auth.ForAny // its aud decides: read
+	}
+	id, err := a.VerifyFor(ctx, want, token, time.Now())
 	switch {
 	case errors.Is(err, auth.ErrKeysUnavailable):
 		return nil, unreachable

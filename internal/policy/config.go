@@ -137,7 +137,8 @@ type HeaderRules struct {
 
 // Auth says who may come through a route. Keys and issuers are in the auth section.
 type Auth struct {
-	// Required refuses requests without a valid token or key with 401. False: a
+	// Required refuses requests without a valid token or key with 401. The token must
+	// name a subject (sub), and be for clients, not for Mercure or one channel. False: a
 	// request without one passes; a wrong one is refused only where identities are
 	// looked at, which is with required, forward, scopes or claims.
 	Required bool `json:"required"`

@@ -96,6 +96,9 @@ func (r *Route) entitled(x *Exchange) (Verdict, bool) {
 	if r.required && x.Identity.By == "" {
 		return x.with(r.refuse(x, 401, "a token is required", "send Authorization: Bearer"), challenge), false
 	}
+	if r.required && x.Identity.Subject == "" {
+		return x.with(r.refuse(x, 401, "the token names no subject", "get a token with sub"), challengeToken), false
+	}
 	for _, scope := range r.cfg.Auth.Scopes {
 		if !x.Identity.HasScope(scope) {
 			return x.with(r.refuse(x, 403, "the token lacks a scope", "the route asks for "+scope), challengeScope), false
