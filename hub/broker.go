@@ -44,7 +44,10 @@ type Broker interface {
 	// exactly once, from any goroutine, possibly before Publish returns.
 	// At a full queue done gets ErrOverloaded, without storage ErrUnavailable,
 	// when the disk is full ErrStorageFull. After an error the message may or may
-	// not have been stored: an idempotency key makes the retry safe.
+	// not have been stored: an idempotency key makes the retry safe. Keys are looked up
+	// by Publication.KeyID. Whether the message that has the key is the same is judged
+	// by Publication.ContentID while that message is retained, on every node and after
+	// a restart; one that retention has removed may be taken to be the same.
 	Publish(ns *Namespace, p Publication, done func(Position, error))
 
 	// Subscribe makes every message of channel stored after the returned
@@ -133,6 +136,9 @@ func IsWhole(name string) bool {
 	return len(name) > 1 && strings.IndexByte(name, ':') == len(name)-1
 }
 
+// Never is the newest offset of no channel: see Archive.PublishAfter.
+const Never = 1 << 62
+
 // An Archive is the part of a Broker that protocols need beyond publish and resume.
 type Archive interface {
 	// Lookup returns the position of the earliest retained message of the namespace
@@ -143,7 +149,8 @@ type Archive interface {
 	Remove(ctx context.Context, ns *Namespace, channel string) error
 	// PublishAfter is Broker.Publish for a publication that is stored only if newest is
 	// the offset of the newest retained message of its channel, 0 if there is none;
-	// otherwise done gets ErrConflict. It is for namespaces that keep a log.
+	// otherwise done gets ErrConflict. It is for namespaces that keep a log. With Never
+	// nothing is stored: done gets what p.IdempotencyKey says, or ErrConflict if it is new.
 	PublishAfter(ns *Namespace, p Publication, newest uint64, done func(Position, error))
 	// Bus connects the nodes; never nil once started.
 	Bus() Bus

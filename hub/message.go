@@ -153,9 +153,14 @@ type Publication struct {
 	// Attributes are what else there is to say; nil means nothing. Kept, not copied.
 	Attributes *Attributes
 	// IdempotencyKey makes a retry harmless: within the namespace's window a
-	// second publication with the same key stores nothing and is answered with
-	// the first one's position. Empty means none.
+	// second publication with the same Publisher, Channel and key stores nothing. It
+	// is answered with the first one's position if it is the same message, otherwise
+	// with a *KeyReusedError. Empty means none.
 	IdempotencyKey string
+	// Publisher is in whose name IdempotencyKey counts, as <kind>:<name>: publishers
+	// never meet each other's keys. Weir's servers set it to who was authenticated;
+	// the kind "weir" is for what Weir itself publishes. Empty is the embedding program.
+	Publisher string
 	// Handle is the Snapshot.Handle of the channel, if this node has it subscribed
 	// and its broker gave one. The hub fills it in.
 	Handle any

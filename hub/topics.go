@@ -3,7 +3,6 @@ package hub
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 )
 
@@ -40,10 +39,7 @@ func (h *Hub) PublishTopics(topics []string, p Publication, done func(Position, 
 			if a.ID == "" && at.Offset != 0 {
 				a.ID = at.String()
 			}
-			q := Publication{Channel: topics[i], Key: p.Key, Data: p.Data, Attributes: &a}
-			if p.IdempotencyKey != "" {
-				q.IdempotencyKey = p.IdempotencyKey + "\x00" + strconv.Itoa(i)
-			}
+			q := Publication{Channel: topics[i], Key: p.Key, Data: p.Data, Attributes: &a, IdempotencyKey: p.IdempotencyKey, Publisher: p.Publisher}
 			h.publish(q, c.answered)
 		}
 	})

@@ -87,6 +87,9 @@ func (h *Hub) publishVersion(ctx context.Context, n *namespace, p Publication) (
 	}
 	for try := range versionAttempts {
 		top, newest, err := h.newestVersion(ctx, n, p, try > 0)
+		if err == nil && top.Offset != 0 && p.IdempotencyKey != "" {
+			return h.publishStale(ctx, a, n, p, top)
+		}
 		if err != nil || top.Offset != 0 {
 			return top, err
 		}
@@ -96,6 +99,16 @@ func (h *Hub) publishVersion(ctx context.Context, n *namespace, p Publication) (
 		}
 	}
 	return Position{}, fmt.Errorf("%w: channel %.60q: others publish on it all the time", ErrOverloaded, p.Channel)
+}
+
+// publishStale answers p, which is not newer than what its channel has: with what its
+// idempotency key says if that is known, otherwise with top.
+func (h *Hub) publishStale(ctx context.Context, a Archive, n *namespace, p Publication, top Position) (Position, error) {
+	at, err := h.publishAfter(ctx, a, n, p, Never)
+	if errors.Is(err, ErrConflict) {
+		return top, nil
+	}
+	return at, err
 }
 
 // newestVersion looks for what p must be newer than. If p is not, top is the end of

@@ -120,30 +120,31 @@ func (r *ring) messages(from, to int) []*hub.Message {
 
 // keys remembers idempotency keys in the order they came.
 type keys struct {
-	offsets map[string]uint64
-	queue   []key // from head on
-	head    int
+	used  map[hub.KeyID]use
+	queue []key // from head on
+	head  int
+}
+
+// A use is the message that has a key.
+type use struct {
+	offset  uint64
+	content hub.ContentID
 }
 
 type key struct {
-	name string
-	at   time.Duration
+	id hub.KeyID
+	at time.Duration
 }
 
-func (k *keys) offset(name string) (uint64, bool) {
-	o, ok := k.offsets[name]
-	return o, ok
-}
-
-func (k *keys) add(name string, offset uint64, at time.Duration, bound int) {
-	if k.offsets == nil {
-		k.offsets = map[string]uint64{}
+func (k *keys) add(id hub.KeyID, u use, at time.Duration, bound int) {
+	if k.used == nil {
+		k.used = map[hub.KeyID]use{}
 	}
-	for len(k.offsets) >= bound {
+	for len(k.used) >= bound {
 		k.pop()
 	}
-	k.offsets[name] = offset
-	k.queue = append(k.queue, key{name, at})
+	k.used[id] = u
+	k.queue = append(k.queue, key{id, at})
 }
 
 // expire forgets the keys that came before age.
@@ -154,7 +155,7 @@ func (k *keys) expire(before time.Duration) {
 }
 
 func (k *keys) pop() {
-	delete(k.offsets, k.queue[k.head].name)
+	delete(k.used, k.queue[k.head].id)
 	k.queue[k.head] = key{}
 	k.head++
 	switch {

@@ -71,6 +71,11 @@ func (l *log) store(p *hub.Publication, known *channel, may func(*channel) error
 		return hub.Position{}, fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), l.ns.MaxMessageBytes, l.ns.Name)
 	}
 	now := p.Time()
+	var id hub.KeyID
+	var content hub.ContentID
+	if p.IdempotencyKey != "" && l.ns.Durability != hub.None {
+		id, content = p.KeyID(), p.ContentID() // may take a while: not under the lock
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed != nil {
@@ -86,8 +91,12 @@ func (l *log) store(p *hub.Publication, known *channel, may func(*channel) error
 	age := now.Sub(l.born)
 	l.expireTo(age)
 	if p.IdempotencyKey != "" {
-		if offset, seen := l.keys.offset(p.IdempotencyKey); seen {
-			return hub.Position{Epoch: l.epoch, Offset: offset}, nil
+		if first, seen := l.keys.used[id]; seen {
+			at := hub.Position{Epoch: l.epoch, Offset: first.offset}
+			if first.content != content {
+				return hub.Position{}, &hub.KeyReusedError{At: at, Channel: p.Channel}
+			}
+			return at, nil
 		}
 	}
 	if known == nil {
@@ -100,7 +109,7 @@ func (l *log) store(p *hub.Publication, known *channel, may func(*channel) error
 	}
 	e := l.append(p, known, now.UnixMilli(), age)
 	if p.IdempotencyKey != "" {
-		l.keys.add(p.IdempotencyKey, e.msg.Offset, age, l.maxKeys)
+		l.keys.add(id, use{e.msg.Offset, content}, age, l.maxKeys)
 	}
 	l.trim(e.ch)
 	if e.ch.subscribed || l.whole {

@@ -76,8 +76,8 @@ func TestIdleLogIsLetGo(t *testing.T) {
 		}
 		time.Sleep(12 * time.Second) // fake time
 		l.mu.Lock()
-		if len(l.keys.offsets) != 0 || l.order.oldest() == nil {
-			t.Errorf("after 12s: %d keys", len(l.keys.offsets))
+		if len(l.keys.used) != 0 || l.order.oldest() == nil {
+			t.Errorf("after 12s: %d keys", len(l.keys.used))
 		}
 		l.mu.Unlock()
 		time.Sleep(50 * time.Second)
@@ -96,7 +96,7 @@ func TestKeysAreBounded(t *testing.T) {
 	for i := range 5000 {
 		publish(t, b, &ns, "a:x", fmt.Sprint(i))
 	}
-	if n, q := len(l.keys.offsets), len(l.keys.queue); n != 10 || q > 4096 {
+	if n, q := len(l.keys.used), len(l.keys.queue); n != 10 || q > 4096 {
 		t.Errorf("%d keys, queue %d", n, q)
 	}
 	if at := publish(t, b, &ns, "a:x", "4999"); at.Offset != 5000 {

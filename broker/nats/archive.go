@@ -239,25 +239,10 @@ func (x *index) read(ctx context.Context, r reader, upTo uint64) error {
 }
 
 // attributesAt returns those of the message at seq; ok is false if it was removed.
-// The leader is asked: a replica may not know either of the message or of its end.
 func (s *stream) attributesAt(ctx context.Context, seq uint64) (a *hub.Attributes, ok bool, err error) {
-	var answer struct {
-		Message struct {
-			Headers []byte `json:"hdrs"`
-			Data    []byte `json:"data"`
-		} `json:"message"`
-	}
-	err = s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]uint64{"seq": seq}, &answer)
-	if isCode(err, codeNoMessage) {
-		return nil, false, nil
-	}
-	if err != nil || len(answer.Message.Headers) == 0 {
-		return nil, err == nil, err
-	}
-	m := natsgo.NewMsg("")
-	m.Data = answer.Message.Data
-	if m.Header, err = natsgo.DecodeHeadersMsg(answer.Message.Headers); err != nil {
-		return nil, false, fmt.Errorf("%w: headers of message %d: %w", hub.ErrUnavailable, seq, err)
+	m, err := s.messageAt(ctx, seq)
+	if err != nil || m == nil {
+		return nil, false, err
 	}
 	_, b := unpack(m)
 	return s.attributes(b), true, nil

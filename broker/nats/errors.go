@@ -36,6 +36,7 @@ const (
 	codeNotForAccount    = 10039
 	codeNoPeers          = 10005
 	codeKeyInProcess     = 10158
+	codeNotTheLastID     = 10070
 	codeNotTheLast       = 10071
 	codeNotTheLastFixed  = 10164
 )
@@ -47,7 +48,7 @@ func (e *apiError) sentinel() error {
 		return fmt.Errorf("%w: %w", hub.ErrStorageFull, e)
 	case codeMessageTooLarge, codeHeaderTooLarge:
 		return fmt.Errorf("%w: %w", hub.ErrTooLarge, e)
-	case codeNotTheLast, codeNotTheLastFixed:
+	case codeNotTheLastID, codeNotTheLast, codeNotTheLastFixed:
 		return fmt.Errorf("%w: %w", hub.ErrConflict, e)
 	case codeTooMany:
 		return fmt.Errorf("%w: %w", hub.ErrOverloaded, e)

@@ -258,13 +258,20 @@ func (o *outbox) sendOne(p *pending) {
 			if m.Header == nil {
 				m.Header = natsgo.Header{}
 			}
-			m.Header[natsgo.MsgIdHdr] = []string{quote(p.p.IdempotencyKey)}
+			m.Header[natsgo.MsgIdHdr] = []string{messageID(&p.p)}
 		}
 		if p.newest != nil {
 			if m.Header == nil {
 				m.Header = natsgo.Header{}
 			}
-			m.Header[natsgo.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(*p.newest, 10)}
+			if *p.newest == hub.Never && p.s.ns.Replicas < 2 {
+				// Of one replica the stream looks at the message id after the condition on
+				// the subject and before this one. Of several it must not be this one: what
+				// fails it has been proposed, and its message id stays in process.
+				m.Header[natsgo.ExpectedLastMsgIdHdr] = []string{"never"}
+			} else {
+				m.Header[natsgo.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(*p.newest, 10)}
+			}
 		}
 	} else {
 		if m.Header == nil {
@@ -316,6 +323,9 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	seq, duplicate, ackErr := parseAck(m.Data)
 	if isCode(ackErr, codeKeyInProcess) {
 		o.again(id)
+		return
+	}
+	if duplicate && o.compare(id, seq) {
 		return
 	}
 	p := o.take(id)

@@ -47,6 +47,20 @@ func (i *Identity) Expired(now time.Time) bool {
 	return !i.Expires.IsZero() && !now.Before(i.Expires)
 }
 
+// Publisher is in whose name the identity's idempotency keys count: see
+// hub.Publication. The issuer is part of a token's, since two issuers may name the same
+// subject; tokens of one issuer without a subject are one publisher, and so is everyone
+// without credentials.
+func (i *Identity) Publisher() string {
+	switch i.By {
+	case "":
+		return "anonymous:"
+	case ByToken:
+		return i.By + ":" + i.Claim("iss") + "\x00" + i.Subject
+	}
+	return i.By + ":" + i.Subject
+}
+
 // LogValue names the subject, not the grants.
 func (i *Identity) LogValue() slog.Value {
 	if i.By == "" {

@@ -55,12 +55,22 @@ type apiCall struct {
 	Commands commands `json:"commands"`
 	// room is how many bytes the result may take.
 	room int
+	// publisher is in whose name idempotency keys count.
+	publisher string
 }
 
 // A caller is who calls the server API.
 type caller struct {
 	all bool           // has the key of this API
 	who *auth.Identity // otherwise: has one of Weir's
+}
+
+// publisher is in whose name the caller's idempotency keys count.
+func (who caller) publisher() string {
+	if who.all {
+		return "centrifuge:api_key"
+	}
+	return who.who.Publisher()
 }
 
 // apiMethod is a method of the server API: it returns the JSON of its result. It may
@@ -197,6 +207,7 @@ func (s *Server) call(ctx context.Context, who caller, name string, c *apiCall) 
 	case c.room < smallAnswer:
 		return nil, s.tooLarge()
 	}
+	c.publisher = who.publisher()
 	out, e := f(s, ctx, c)
 	if e == nil && len(out) > c.room {
 		return nil, s.tooLarge()
@@ -225,6 +236,7 @@ func (s *Server) publishFor(r socket.Request, who caller, c *apiCall, transport 
 		answer(nil, &protocol.ErrorPermissionDenied)
 		return
 	}
+	c.publisher = who.publisher()
 	p, e := s.publication(c, c.Channel)
 	if e != nil {
 		answer(nil, e)

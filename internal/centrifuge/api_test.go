@@ -19,7 +19,7 @@ func TestAPIPublishes(t *testing.T) {
 	c.subscribe(`{"channel":"news"}`)
 	n.wantAPI("publish", `{"channel":"news","data":{"x":1},"tags":{"lang":"en"},"idempotency_key":"k1"}`, `{"result":{"offset":1,"epoch":"?"}}`)
 	c.expect(`{"push":{"channel":"news","pub":{"data":{"x":1},"offset":1,"tags":{"lang":"en"}}}}`)
-	n.wantAPI("publish", `{"channel":"news","data":{"x":1},"idempotency_key":"k1"}`, `{"result":{"offset":1,"epoch":"?"}}`)
+	n.wantAPI("publish", `{"channel":"news","data":{"x":1},"tags":{"lang":"en"},"idempotency_key":"k1"}`, `{"result":{"offset":1,"epoch":"?"}}`)
 	n.wantAPI("publish", `{"channel":"news","b64data":"`+base64.StdEncoding.EncodeToString([]byte(`{"y":2}`))+`"}`, `{"result":{"offset":2,"epoch":"?"}}`)
 	c.expect(`{"push":{"channel":"news","pub":{"data":{"y":2},"offset":2}}}`)
 	n.wantAPI("publish", `{"channel":"nowhere:x","data":1}`, `{"error":{"code":102,"message":"unknown channel"}}`)

@@ -25,8 +25,8 @@ const (
 // askTime bounds a question to all nodes.
 const askTime = 3 * time.Second
 
-// maxIdempotencyKey has room for the channel of a broadcast.
-const maxIdempotencyKey = 128 + hub.MaxChannelName + 2
+// maxIdempotencyKey bounds what clients of Centrifugo send, where keys have no bound.
+const maxIdempotencyKey = 512
 
 func positionJSON(at hub.Position) []byte {
 	b := append([]byte(`{"offset":`), strconv.FormatUint(at.Offset, 10)...)
@@ -43,7 +43,7 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 	case len(c.IdempotencyKey) > maxIdempotencyKey:
 		return hub.Publication{}, &protocol.ErrorBadRequest
 	}
-	p := hub.Publication{Channel: in, IdempotencyKey: c.IdempotencyKey}
+	p := hub.Publication{Channel: in, IdempotencyKey: c.IdempotencyKey, Publisher: c.publisher}
 	a := hub.Attributes{Tags: c.Tags, Private: guarded(in, ns)}
 	if a.SkipHistory = c.SkipHistory && ns.log; ns.log && !c.SkipHistory {
 		a.Version, a.VersionEpoch = c.Version, c.VersionEpoch
@@ -86,11 +86,7 @@ func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protoco
 	}
 	refused := make([]*protocol.Error, len(c.Channels))
 	pubs := make([]hub.Publication, 0, len(c.Channels))
-	key := c.IdempotencyKey
 	for i, ch := range c.Channels {
-		if in, _ := hubName(ch); key != "" { // each channel's copy is a publication of its own, as in Weir's API
-			c.IdempotencyKey = "\x00" + in + "\x00" + key
-		}
 		p, e := s.publication(c, ch)
 		if refused[i] = e; e == nil {
 			pubs = append(pubs, p)

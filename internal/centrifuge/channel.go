@@ -131,6 +131,8 @@ func errorOf(err error) protocol.Error {
 		return protocol.ErrorLimit
 	case errors.Is(err, hub.ErrOverloaded):
 		return protocol.ErrorTooManyRequests
+	case errors.Is(err, hub.ErrKeyReused):
+		return protocol.ErrorConflict
 	case errors.Is(err, hub.ErrBadEpoch):
 		return protocol.ErrorUnrecoverable
 	case errors.Is(err, errors.ErrUnsupported):

@@ -386,7 +386,7 @@ func (s *session) publishByProxy(id uint32, channel string, ns *namespace, data 
 		if r.data != nil {
 			data, a.Payload = r.data, payloadKind(r.data, protocol.Protobuf) // nobody has checked it
 		}
-		s.publishNow(id, hub.Publication{Channel: channel, Data: data, IdempotencyKey: r.IdempotencyKey}, a)
+		s.publishNow(id, hub.Publication{Channel: channel, Data: data, IdempotencyKey: r.IdempotencyKey, Publisher: "centrifuge:proxy:" + s.account.user}, a)
 	})
 }
 

@@ -48,7 +48,7 @@ func (p *Push) Publish(c *eventloop.Conn, call *Call, who *auth.Identity, answer
 	}
 	x := p.Lane(c).publication(c, call.Channels[0])
 	x.answer = answer
-	x.offer(call.For(0), nil)
+	x.offer(call.For(0, who), nil)
 }
 
 // publication is one call of the hub under way.
@@ -265,7 +265,7 @@ func (b *broadcast) publishSome(call *Call, from, to int, who *auth.Identity) {
 	pubs := l.pubs[:0]
 	l.pubs = nil // a call of the hub may come back here
 	for i := from; i < to; i++ {
-		pubs = append(pubs, call.For(i))
+		pubs = append(pubs, call.For(i, who))
 	}
 	l.push.hub.Aim(pubs)
 	for i, pub := range pubs {

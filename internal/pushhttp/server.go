@@ -188,7 +188,7 @@ func (s *Server) Publish(ctx context.Context, call *wire.Call, who *auth.Identit
 	pubs := make([]hub.Publication, 0, len(call.Channels))
 	for i, ch := range call.Channels {
 		if refused[i] = wire.MayPublish(who, ch); refused[i] == nil {
-			pubs = append(pubs, call.For(i))
+			pubs = append(pubs, call.For(i, who))
 		}
 	}
 	outcomes := s.hub.PublishAll(ctx, pubs)

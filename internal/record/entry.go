@@ -315,11 +315,12 @@ func (e *entry) begins(v *Viewer) bool {
 
 func (e *entry) sendClaim() {
 	r, c := e.r, e.claim
-	p := hub.Publication{Channel: e.index, Data: c.note.bytes(), IdempotencyKey: "start#" + e.index + "#" + strconv.Itoa(c.note.Number)}
+	p := hub.Publication{Channel: e.index, Data: c.note.bytes(), Publisher: publisher, IdempotencyKey: "start#" + e.index + "#" + strconv.Itoa(c.note.Number)}
 	if c.plain {
 		p.IdempotencyKey = "start#" + c.note.Nonce
 	}
 	r.hub.Publish(p, func(at hub.Position, err error) {
+		at, err = firstCame(at, err)
 		r.post(func() { e.claimStored(c, at, err) })
 	})
 }

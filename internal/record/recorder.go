@@ -313,6 +313,18 @@ func (r *Recorder) Close() {
 	r.writers.Wait()
 }
 
+// publisher is in whose name the recorder's idempotency keys count: no client's.
+const publisher = "weir:recordings"
+
+// firstCame takes another note under the same key for ours, with its position: who comes
+// first has the key, and everyone reads in the log what that was.
+func firstCame(at hub.Position, err error) (hub.Position, error) {
+	if reused, ok := errors.AsType[*hub.KeyReusedError](err); ok {
+		return reused.At, nil
+	}
+	return at, err
+}
+
 // publish hands p to the hub and waits for the answer, again and again if the broker
 // cannot be had, until ctx ends.
 func (r *Recorder) publish(ctx context.Context, p hub.Publication) (hub.Position, error) {
@@ -320,6 +332,7 @@ func (r *Recorder) publish(ctx context.Context, p hub.Publication) (hub.Position
 		at  hub.Position
 		err error
 	}
+	p.Publisher = publisher
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		got := make(chan answer, 1)
 		r.hub.Publish(p, func(at hub.Position, err error) { got <- answer{at, err} })
@@ -329,7 +342,7 @@ func (r *Recorder) publish(ctx context.Context, p hub.Publication) (hub.Position
 		case <-ctx.Done():
 			return hub.Position{}, ctx.Err()
 		}
-		if a.err == nil || !errors.Is(a.err, hub.ErrOverloaded) && !errors.Is(a.err, hub.ErrUnavailable) {
+		if a.at, a.err = firstCame(a.at, a.err); a.err == nil || !errors.Is(a.err, hub.ErrOverloaded) && !errors.Is(a.err, hub.ErrUnavailable) {
 			return a.at, a.err
 		}
 		pause := time.NewTimer(wait)

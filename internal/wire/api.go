@@ -130,14 +130,12 @@ func (in *Body) attributes() (*hub.Attributes, *Error) {
 	return a, nil
 }
 
-// For returns the call's publication to its i-th channel. In a broadcast each
-// channel's copy has an idempotency key of its own: neither part can hold the
-// separator, and no single publication's key can begin with it.
-func (c *Call) For(i int) hub.Publication {
+// For returns the call's publication to its i-th channel, in the name of who.
+func (c *Call) For(i int, who *auth.Identity) hub.Publication {
 	p := c.Publication
 	p.Channel = c.Channels[i]
-	if c.Broadcast && p.IdempotencyKey != "" {
-		p.IdempotencyKey = "\x00" + p.Channel + "\x00" + p.IdempotencyKey
+	if p.IdempotencyKey != "" {
+		p.Publisher = who.Publisher()
 	}
 	return p
 }
@@ -152,6 +150,8 @@ func ErrorOf(err error) *Error {
 		return &Error{http.StatusBadRequest, err.Error(), ""}
 	case is(hub.ErrTooLarge):
 		return &Error{http.StatusRequestEntityTooLarge, err.Error(), "raise max_message_bytes of the namespace"}
+	case is(hub.ErrKeyReused):
+		return &Error{http.StatusConflict, hub.ErrKeyReused.Error(), "nothing was stored: send another idempotency_key, or the same message as the first time"}
 	case is(hub.ErrStorageFull):
 		return &Error{http.StatusInsufficientStorage, "the broker's storage is full", "free space, or lower history_bytes"}
 	case is(hub.ErrOverloaded):

@@ -1,0 +1,93 @@
+package nats
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// messageID is what the stream tells duplicates by: two publications have the same if
+// publisher, channel and idempotency key are.
+func messageID(p *hub.Publication) string {
+	id := p.KeyID()
+	return base64.RawURLEncoding.EncodeToString(id[:])
+}
+
+// compare answers the publish called id, whose idempotency key the message at seq has:
+// the stream does not look at what duplicates contain. It reports false if the publish
+// has no key or no longer waits; otherwise the publish keeps its place in the outbox,
+// and so its deadline, until the message was read.
+func (o *outbox) compare(id, seq uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.waiting[id]
+	if p == nil || p.p.IdempotencyKey == "" || o.closed != nil {
+		return false
+	}
+	o.b.wg.Go(func() { // before close returns, hence before Close waits
+		first, ok, err := p.s.readOne(o.b.ctx, seq)
+		if p := o.take(id); p != nil {
+			p.done(p.duplicateOf(first, ok, seq, err))
+		}
+	})
+	return true
+}
+
+// duplicateOf is the answer to p when the message at seq has its key. If that one is
+// gone it is taken to be the same.
+func (p *pending) duplicateOf(first hub.Publication, ok bool, seq uint64, err error) (hub.Position, error) {
+	if err != nil {
+		return hub.Position{}, fmt.Errorf("%w: the message that has the idempotency key cannot be read: %w", hub.ErrUnavailable, err)
+	}
+	at, err := p.s.acknowledged(seq, true)
+	if err == nil && ok && first.ContentID() != p.p.ContentID() {
+		return hub.Position{}, &hub.KeyReusedError{At: at, Channel: p.p.Channel}
+	}
+	return at, err
+}
+
+// readOne returns the content of the message at seq; ok is false if it was removed. Any
+// replica may answer, but only the leader knows that there is no such message.
+func (s *stream) readOne(ctx context.Context, seq uint64) (p hub.Publication, ok bool, err error) {
+	pg, err := s.b.reads.get(ctx, s.name(), query{Seq: seq})
+	if err == nil && len(pg.messages) > 0 {
+		m := pg.messages[0]
+		return hub.Publication{Key: m.key, Data: m.data, Attributes: s.attributes(m.attributes)}, true, nil
+	}
+	m, err := s.messageAt(ctx, seq)
+	if err != nil || m == nil {
+		return p, false, err
+	}
+	data, attributes := unpack(m)
+	return hub.Publication{Key: unquote(m.Header.Get(headerKey)), Data: data, Attributes: s.attributes(attributes)}, true, nil
+}
+
+// messageAt asks the leader for the message at seq; nil if it was removed. A replica
+// may not know either of the message or of its end.
+func (s *stream) messageAt(ctx context.Context, seq uint64) (*natsgo.Msg, error) {
+	var answer struct {
+		Message struct {
+			Headers []byte `json:"hdrs"`
+			Data    []byte `json:"data"`
+		} `json:"message"`
+	}
+	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]uint64{"seq": seq}, &answer)
+	switch {
+	case isCode(err, codeNoMessage):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	m := natsgo.NewMsg("")
+	m.Data = answer.Message.Data
+	if len(answer.Message.Headers) > 0 {
+		if m.Header, err = natsgo.DecodeHeadersMsg(answer.Message.Headers); err != nil {
+			return nil, fmt.Errorf("%w: headers of message %d: %w", hub.ErrUnavailable, seq, err)
+		}
+	}
+	return m, nil
+}
