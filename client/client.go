@@ -44,7 +44,8 @@ type Config struct {
 	// Token is a JWT for subscribing and publishing; empty means none.
 	Token string
 	// TokenFunc, if not nil, is asked for a token before each connection and each
-	// publish, in place of Token: that is how a stream outlives its token.
+	// publish, in place of Token: that is how a stream outlives its token. Without it
+	// a stream ends with its token.
 	TokenFunc func(ctx context.Context) (string, error)
 	// APIKey is sent with publications; empty means none.
 	APIKey string

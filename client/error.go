@@ -71,6 +71,16 @@ func (e *Error) Final() bool {
 	return e.Status >= 400 && e.Status < 500
 }
 
+// expired reports whether err says that the token has expired: at the end of a stream, or
+// in the answer to a request.
+func expired(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && (e.Code == CodeTokenExpired || e.Status == http.StatusUnauthorized && e.Message == tokenExpired)
+}
+
+// tokenExpired is the message of a 401 for a token that was good once.
+const tokenExpired = "token expired"
+
 // final reports whether err makes any further attempt useless.
 func final(err error) bool {
 	e, ok := errors.AsType[*Error](err)

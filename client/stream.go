@@ -215,7 +215,7 @@ func (s *Stream) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			s.err = context.Cause(ctx)
 			return
-		case final(err):
+		case s.final(err):
 			s.err = err
 			return
 		}
@@ -224,6 +224,15 @@ func (s *Stream) run(ctx context.Context) {
 			_ = sleep(ctx, wait) // the next turn sees the end of ctx
 		}
 	}
+}
+
+// final reports whether err ends the stream. A token that has expired does only where
+// there is no TokenFunc to ask for another.
+func (s *Stream) final(err error) bool {
+	if expired(err) {
+		return s.c.cfg.TokenFunc == nil
+	}
+	return final(err)
 }
 
 // follow makes one connection and reads it to its end.
@@ -263,6 +272,9 @@ func (s *Stream) follow(ctx context.Context) error {
 func (s *Stream) wait(err error) time.Duration {
 	if s.lasting {
 		s.back.failed = 0
+	}
+	if expired(err) {
+		return s.back.next(0, false) // the server's wait is for clients without another token
 	}
 	e, _ := errors.AsType[*Error](err)
 	if e != nil && e.Code == codeTryLater {

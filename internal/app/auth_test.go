@@ -1,6 +1,8 @@
 package app
 
 import (
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -98,6 +100,52 @@ func TestExpiryEndsStreams(t *testing.T) {
 	}
 }
 
+// TestAnEventSourceIsToldThatItsTokenHasExpired asks as browsers do: after a 401 they
+// would never come back, and their pages not learn why.
+func TestAnEventSourceIsToldThatItsTokenHasExpired(t *testing.T) {
+	for _, version := range []string{"HTTP/1.1", "HTTP/2"} {
+		g := start(t, func(c *config.Config) {
+			withSecret(c)
+			c.Auth.AllowedOrigins = []string{"https://app.example"}
+		})
+		p := paged{g, &http.Client{Transport: &http.Transport{}, Timeout: trial.Patience}}
+		if version == "HTTP/2" {
+			p.client = overHTTP2(t, nil)
+		}
+		token := mint(t, auth.MintClaims{Subscribe: []string{"**"}, TTL: time.Second, Now: time.Now().Add(-time.Minute)})
+		const accept, origin = "text/event-stream", "https://app.example"
+		for range 2 {
+			req, _ := http.NewRequestWithContext(t.Context(), "GET", g.url+"/sse?channel=private:a&token="+token, nil)
+			req.Header.Set("Accept", accept)
+			req.Header.Set("Origin", origin)
+			res, err := p.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(res.Body) // it ends by itself
+			_ = res.Body.Close()
+			var retry int
+			n, _ := fmt.Sscanf(string(body), "retry: %d\nevent: end\ndata: {\"code\":4401,\"reason\":\"token expired\"}\n\n", &retry)
+			if err != nil || n != 1 || retry < 30_000 || retry > 60_000 {
+				t.Errorf("%s: %q, %v", version, body, err)
+			}
+			if h := res.Header; res.StatusCode != 200 || h.Get("Content-Type") != accept || h.Get("Access-Control-Allow-Origin") != origin || h.Get("WWW-Authenticate") != "" {
+				t.Errorf("%s: %d %v", version, res.StatusCode, h)
+			}
+		}
+		f := func(method, path, token, accept string) {
+			t.Helper()
+			if res := p.ask(t, method, path+token, "{}", "", origin, "Accept", accept); res.StatusCode != 401 {
+				t.Errorf("%s %s %s with %s: %d, want 401", version, method, path, accept, res.StatusCode)
+			}
+		}
+		f("GET", "/sse?channel=private:a&token=", token, "*/*")
+		f("GET", "/sse?channel=private:a&token=", token+"x", accept) // not a token of ours
+		f("GET", "/sse?channel=private:a", "", accept)               // no token
+		f("POST", "/api/publish?token=", token, accept)
+	}
+}
+
 func TestKeysThatCannotBeFetchedAreNotTheClientsFault(t *testing.T) {
 	down := httptest.NewServer(http.NotFoundHandler())
 	down.Close()
@@ -113,4 +161,19 @@ func TestKeysThatCannotBeFetchedAreNotTheClientsFault(t *testing.T) {
 	f("GET /sse?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n\n")
 	f("GET /ws?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n" + wiretest.UpgradeFields + "\n")
 	f("POST /api/publish?token=" + token + " HTTP/1.1\nHost: a\nContent-Length: 100\n\n{")
+	// An EventSource comes back after a while.
+	for _, c := range []*http.Client{{Transport: &http.Transport{}}, overHTTP2(t, nil)} {
+		req, _ := http.NewRequestWithContext(t.Context(), "GET", g.url+"/sse?channel=private:a&token="+token, nil)
+		req.Header.Set("Accept", "text/event-stream")
+		res, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		c.CloseIdleConnections()
+		if res.StatusCode != 200 || !strings.Contains(string(body), `"code":1013`) {
+			t.Errorf("%s: %d %q", res.Proto, res.StatusCode, body)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // conn is a connection while it speaks HTTP/1.1: one request after the other,
@@ -151,6 +152,7 @@ func (r *request) builtin(ep *endpoint, head, rest []byte) int {
 		r.allow, ep = ep.methods, notAllowedEndpoint
 	}
 	r.endpoint = ep
+	r.eventful = ep.stream && !ep.mounted && wire.AcceptsEvents(r.header("Accept"))
 	if ep.mounted {
 		return r.h.beginMounted(r, head, rest)
 	}

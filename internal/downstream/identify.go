@@ -59,6 +59,9 @@ func (r *request) verify(token string, then func(*request, *auth.Identity)) {
 			return
 		}
 		r.h.dropBody()
+		if r.eventful && r.refuseEvents(err) {
+			return
+		}
 		e := tokenError(err)
 		r.refused = e.Status == http.StatusUnauthorized
 		r.fail(e)
@@ -99,6 +102,22 @@ func (r *request) overloaded() {
 		return
 	}
 	r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "too many tokens to verify, try again later"})
+}
+
+// refuseEvents answers a client of events whose token cannot be accepted now, in a way
+// that keeps a browser's EventSource trying.
+func (r *request) refuseEvents(err error) bool {
+	switch {
+	case errors.Is(err, auth.ErrExpired):
+		r.h.lane.counters.refused.Add(1)
+		r.h.lane.srv.push.SendExpiredSSE(r.c, r.fields())
+	case errors.Is(err, auth.ErrKeysUnavailable):
+		r.h.lane.srv.push.SendAwaySSE(r.c, r.fields())
+	default:
+		return false
+	}
+	r.release()
+	return true
 }
 
 func tokenError(err error) *push.APIError {

@@ -54,6 +54,7 @@ type perRequest struct {
 	allow     string
 	expect    bool // the client waits for 100 (Continue)
 	refused   bool // its token was not accepted
+	eventful  bool // it is for a stream of events, of Weir's own, from a client that expects one
 	paid      int64
 	waits     *waitingSubscription // until its turn; nil otherwise
 	identity  *auth.Identity       // set before the body is read

@@ -1,14 +1,12 @@
 package push
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/wire"
-	"github.com/weir-gateway/weir/sse"
 )
 
 // sseSession is a subscriber over server-sent events. The body is delimited by
@@ -73,6 +71,13 @@ func (p *Push) SendAwaySSE(c *eventloop.Conn, fields []byte) {
 	p.sendAway(c, fields, codeTryLater, "overloaded, try again later")
 }
 
+// SendExpiredSSE answers a client whose token has expired. Its EventSource would give up
+// for good after a 401, and its page would not learn why.
+func (p *Push) SendExpiredSSE(c *eventloop.Conn, fields []byte) {
+	c.Write(wire.AppendEnd(appendSSEHead(nil, fields, wire.Plain), wire.ExpiredRetryMillis(), codeTokenExpired, "token expired"))
+	c.CloseAfterFlush()
+}
+
 // sendAway answers a client that cannot be served now in a way that keeps a
 // browser's EventSource trying: it gives up for good on any status but 200.
 func (p *Push) sendAway(c *eventloop.Conn, fields []byte, code int, reason string) {
@@ -91,13 +96,7 @@ func (p *Push) countAway(code int) {
 
 // appendEnd writes the last words of a stream.
 func (p *Push) appendEnd(b []byte, code int, reason string) []byte {
-	b = sse.AppendRetry(b, p.awayMillis())
-	b = sse.AppendType(b, "end")
-	b = append(b, `data: {"code":`...)
-	b = strconv.AppendInt(b, int64(code), 10)
-	b = append(b, `,"reason":`...)
-	b = wire.AppendJSONString(b, reason)
-	return append(b, "}\n\n"...)
+	return wire.AppendEnd(b, p.awayMillis(), code, reason)
 }
 
 // Start implements hub.Sink: it writes the head and where the stream stands, so

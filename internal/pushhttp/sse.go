@@ -72,6 +72,13 @@ func (s *Server) SendAwaySSE(w http.ResponseWriter) {
 	t.close(&farewell{codeTryLater, "overloaded, try again later"}, false)
 }
 
+// SendExpiredSSE answers a client of /sse whose token has expired. Its EventSource would
+// give up for good after a 401, and its page would not learn why.
+func (s *Server) SendExpiredSSE(w http.ResponseWriter) {
+	streamHead(w, eventStream)
+	_, _ = w.Write(wire.AppendEnd(nil, wire.ExpiredRetryMillis(), codeTokenExpired, "token expired")) // the client may be gone
+}
+
 // Fail answers with an error of the API.
 func Fail(w http.ResponseWriter, e *wire.Error) {
 	Respond(w, e.Status, wire.AppendError(nil, e))
@@ -226,13 +233,7 @@ func (t *sseStream) close(f *farewell, opened bool) {
 		t.customClose(f)
 		return
 	}
-	b := sse.AppendRetry(nil, t.srv.retryMillis(true))
-	b = sse.AppendType(b, "end")
-	b = append(b, `data: {"code":`...)
-	b = strconv.AppendInt(b, int64(f.code), 10)
-	b = append(b, `,"reason":`...)
-	b = wire.AppendJSONString(b, f.reason)
-	if t.own(append(b, "}\n\n"...)) == nil {
+	if t.own(wire.AppendEnd(nil, t.srv.retryMillis(true), f.code, f.reason)) == nil {
 		_ = t.rc.Flush() // the client may be gone: then there is nobody to tell
 	}
 }

@@ -21,7 +21,7 @@ const (
 	codeInternal     = 1011
 	codeRestart      = 1012
 	codeTryLater     = 1013
-	codeTokenExpired = 4401
+	codeTokenExpired = wire.CodeTokenExpired
 	codeTooSlow      = 4408
 )
 

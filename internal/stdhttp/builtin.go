@@ -139,6 +139,9 @@ func bytesOrNil(s string) []byte {
 
 func (f *Front) tokenRefused(w http.ResponseWriter, r *http.Request, err error) {
 	const hint = "get a new token and connect with that"
+	if f.refuseEvents(w, r, err) {
+		return
+	}
 	switch {
 	case errors.Is(err, auth.ErrKeysUnavailable), errors.Is(err, context.Canceled):
 		f.fail(w, r, &wire.Error{Status: http.StatusServiceUnavailable, Message: "the keys to verify tokens are not available, try again later"})
@@ -150,6 +153,23 @@ func (f *Front) tokenRefused(w http.ResponseWriter, r *http.Request, err error) 
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
 	f.fail(w, r, &wire.Error{Status: http.StatusUnauthorized, Message: err.Error(), Hint: hint})
+}
+
+// refuseEvents answers a client of events whose token cannot be accepted now, in a way
+// that keeps a browser's EventSource trying.
+func (f *Front) refuseEvents(w http.ResponseWriter, r *http.Request, err error) bool {
+	if rawPath(r) != "/sse" || !wire.AcceptsEvents([]byte(strings.Join(r.Header.Values("Accept"), ","))) {
+		return false
+	}
+	switch {
+	case errors.Is(err, auth.ErrExpired):
+		f.deps.Push.SendExpiredSSE(w)
+	case errors.Is(err, auth.ErrKeysUnavailable):
+		f.deps.Push.SendAwaySSE(w)
+	default:
+		return false
+	}
+	return true
 }
 
 // subscription judges a request to subscribe; it has answered when it returns nil.
