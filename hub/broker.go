@@ -31,7 +31,8 @@ type Broker interface {
 	// For one namespace, deliver is called by one goroutine at a time and with
 	// rising offsets; it does not keep its caller waiting beyond a bounded queue.
 	// A message that was found missing may come late, after later ones of other
-	// channels, but not after one of its own.
+	// channels, but not after one of its own. What cannot be delivered is reported:
+	// by the Prev of the next message of the channel, or by a Message with Missing.
 	//
 	// When the log begins anew, with a new epoch, every message of the new epoch
 	// arrives on the channels that are subscribed. An epoch that is over never

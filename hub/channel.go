@@ -177,9 +177,10 @@ func (ch *channel) begin(snap Snapshot) bool {
 	}
 	var flow []*Message // of a namespace without log
 	for _, m := range early {
-		if m.Offset == 0 {
+		switch {
+		case m.Offset == 0:
 			flow = append(flow, m)
-		} else {
+		case !ch.misses(m) || !m.Missing:
 			ch.take(m)
 		}
 	}
@@ -296,10 +297,16 @@ func (ch *channel) keepEarly(m *Message) {
 // deliverLocked queues m for every shard, unless it was delivered before.
 // Queueing under the lock is what keeps the order of the log in each shard.
 func (ch *channel) deliverLocked(m *Message, late, also bool) {
-	doubt := false
+	doubt, hole := false, false
 	if m.Offset != 0 {
 		fresh := false
-		if ch.whole && late {
+		hole = ch.misses(m)
+		if m.Missing && !hole {
+			return
+		}
+		if m.Missing {
+			fresh = true
+		} else if ch.whole && late {
 			fresh, doubt = ch.insert(m)
 		} else {
 			fresh = ch.take(m)
@@ -311,9 +318,11 @@ func (ch *channel) deliverLocked(m *Message, late, also bool) {
 			ch.ns.cameLate(m)
 		}
 	}
-	ch.messages++
-	ch.bytes += uint64(len(m.Data))
-	it := item{m: m, late: late, doubt: doubt, shared: also || len(ch.locals) > 1}
+	it := item{m: m, late: late, doubt: doubt, hole: hole, shared: also || len(ch.locals) > 1}
+	if !m.Missing {
+		ch.messages++
+		ch.bytes += uint64(len(m.Data))
+	}
 	if it.shared {
 		m.await(len(ch.locals))
 	}
@@ -321,6 +330,24 @@ func (ch *channel) deliverLocked(m *Message, late, also bool) {
 		it.l = l
 		l.shard.postMessage(it)
 	}
+}
+
+// misses reports whether messages before m were not delivered. What the ring has is
+// not all there is then: who resumes from before the hole is served from the log.
+func (ch *channel) misses(m *Message) bool {
+	upTo := m.Prev
+	if m.Missing {
+		upTo = m.Offset
+	}
+	if upTo <= ch.last || m.Epoch != ch.epoch || ch.whole && !m.Missing {
+		return false
+	}
+	ch.forget()
+	ch.floor = max(ch.floor, upTo)
+	if m.Missing {
+		ch.last = upTo
+	}
+	return true
 }
 
 // take makes m the newest message and returns true, unless it is not new.

@@ -299,6 +299,12 @@ func (h *Hub) deliver(m *Message) {
 		s.awaitRoom()
 	}
 	late := false
+	if m.Missing {
+		if ch := h.lookup(m.Channel); ch != nil {
+			ch.deliver(m, false, false)
+		}
+		return
+	}
 	if m.Offset != 0 {
 		ok, began := n.accept(m, &late)
 		if !ok {

@@ -33,10 +33,13 @@ type Message struct {
 	// Offset is the message's place in the namespace's log, from 1; 0 means the
 	// namespace keeps no log (durability none) and the message cannot be resumed from.
 	Offset uint64
-	// Prev is the offset of the channel's previous message. 0 means there is
-	// none or it is not known; otherwise a receiver that has not seen Prev has
-	// missed something.
+	// Prev is the offset of the channel's previous message in the same epoch. 0 means
+	// there is none or it is not known; otherwise a receiver that has not seen Prev
+	// has missed something, and the hub sends its subscribers a gap.
 	Prev uint64
+	// Missing means that this is not a message: the broker could not deliver what
+	// Channel, which may be a Whole, has up to Offset. Only a Broker sets it.
+	Missing bool
 
 	// Written once per format by whichever shard needs it first, kept while the
 	// message is in a ring and the hub's budget allows.

@@ -58,6 +58,8 @@ type item struct {
 	late bool
 	// doubt says that m may have come before: it is not handed on, but told.
 	doubt bool
+	// hole says that messages before m were not delivered and will not be.
+	hole bool
 }
 
 // local is a shard's side of a channel.
@@ -225,6 +227,11 @@ func (s *Shard) process(it *item) {
 		if m.Epoch != l.epoch {
 			return // of a log that was lost: that was told already
 		}
+		if it.hole {
+			if l.missed(it); m.Missing {
+				return
+			}
+		}
 		l.last = max(l.last, m.Offset) // of a whole namespace, one that comes late is older
 		if it.late {
 			if l.late(it); it.doubt {
@@ -273,6 +280,33 @@ func (l *local) late(it *item) {
 	}
 	for _, e := range l.filtered {
 		if e.s != nil && it.m.Offset > e.s.more.members[e.index].after {
+			s.gap(e.s.sink, g)
+		}
+	}
+	l.walked()
+}
+
+// missed sends a gap to all subscribers of l that have not passed it.m: messages of
+// l before it are missing. The streams go on behind everything that is before it.m.
+func (l *local) missed(it *item) {
+	l.flush()
+	s, m := l.shard, it.m
+	from, at := Position{Epoch: l.epoch, Offset: l.last}, Position{Epoch: l.epoch, Offset: m.Offset}
+	if m.Missing {
+		l.last = max(l.last, m.Offset)
+	} else {
+		at.Offset--
+	}
+	at.Offset = max(at.Offset, from.Offset)
+	g := Gap{Namespace: l.ch.ns.Name, From: from.String(), To: at, At: at, Reason: GapUnknown}
+	l.walk()
+	for _, sub := range l.single {
+		if sub != nil && sub.sink != nil {
+			s.gap(sub.sink, g)
+		}
+	}
+	for _, e := range l.filtered {
+		if e.s != nil && m.Offset > e.s.more.members[e.index].after {
 			s.gap(e.s.sink, g)
 		}
 	}

@@ -1,0 +1,88 @@
+package hub_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/weir-gateway/weir/broker/memory"
+	"github.com/weir-gateway/weir/hub"
+)
+
+// leaky is a broker that loses messages on their way to the hub. What f returns for
+// a message is delivered in its place.
+type leaky struct {
+	hub.Broker
+	f func(*hub.Message) *hub.Message
+}
+
+func (l *leaky) Start(ctx context.Context, namespaces []hub.Namespace, deliver func(*hub.Message)) error {
+	return l.Broker.Start(ctx, namespaces, func(m *hub.Message) {
+		if m = l.f(m); m != nil {
+			deliver(m)
+		}
+	})
+}
+
+// What a broker lost shows as a gap before the next message: by the predecessor that
+// it names, or because the broker reports it. Who resumes from before it gets all.
+func TestLostMessagesAreAGap(t *testing.T) {
+	reported := func(channel string) func(*hub.Message) *hub.Message {
+		return func(m *hub.Message) *hub.Message {
+			if text := string(m.Data); text != "3" && text != "4" {
+				return m
+			}
+			return &hub.Message{Channel: channel, Epoch: m.Epoch, Offset: m.Offset, Missing: true}
+		}
+	}
+	f := func(name, channel string, channels []string, lose func(*hub.Message) *hub.Message, gaps int) {
+		t.Run(name, func(t *testing.T) {
+			b, err := memory.New(memory.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := hub.New(hub.Config{
+				Namespaces: []hub.Namespace{{Name: "a"}},
+				Encoders:   []hub.Encoder{func(dst []byte, m *hub.Message) []byte { return append(dst, m.Data...) }},
+			}, &leaky{Broker: b, f: lose})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := h.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { h.Close() })
+			o := newOwner(t, h)
+			live := newSink()
+			subscribe(t, o, live, hub.SubscribeOptions{Channels: channels})
+			var at []hub.Position
+			for i := range 6 {
+				at = append(at, publish(t, h, channel, fmt.Sprint(i+1)))
+			}
+			live.wait(t, "the last message", func() bool { return len(live.got) == 4 })
+			if len(live.gaps) != gaps {
+				t.Fatalf("%d gaps, want %d: %+v", len(live.gaps), gaps, live.gaps)
+			}
+			first, last := live.gaps[0], live.gaps[gaps-1]
+			if first.From != at[1].String() || last.To != at[3] || last.At != at[3] || string(live.got[1].Data) != "2" || string(live.got[2].Data) != "5" {
+				t.Errorf("gaps %+v; messages after it begin with %s", live.gaps, live.got[2].Data)
+			}
+			back := newSink()
+			subscribe(t, o, back, hub.SubscribeOptions{Channels: channels, Since: hub.Positions{at[0]}})
+			back.wait(t, "all since the first", func() bool { return len(back.got) == 5 })
+			if len(back.gaps) > 0 || string(back.got[1].Data) != "3" {
+				t.Errorf("resumed: gaps %+v, second message %s", back.gaps, back.got[1].Data)
+			}
+		})
+	}
+	lose := func(m *hub.Message) *hub.Message {
+		if text := string(m.Data); text == "3" || text == "4" {
+			return nil
+		}
+		return m
+	}
+	f("a predecessor that did not come", "a:x", []string{"a:x"}, lose, 1)
+	f("the same of several channels", "a:x", []string{"a:x", "a:y"}, lose, 1)
+	f("reported", "a:x", []string{"a:x"}, reported("a:x"), 2)
+	f("reported of the whole namespace", "a:x", []string{"a:"}, reported("a:"), 2)
+}
