@@ -39,6 +39,8 @@ type natsChild struct {
 	Sync              bool
 	MaxStore          int64
 	MaxControlLine    int32 // 0 is the server's own
+	// Advertise is where clients are sent to, if not to Port.
+	Advertise string
 }
 
 func child(role string) int {
@@ -73,6 +75,9 @@ func serveNATS() error {
 	}
 	if c.ClusterPort != 0 {
 		o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: c.ClusterPort}
+		if c.Advertise != "" { // routes as well as clients go through relays, and are told of no other way
+			o.ClientAdvertise, o.Cluster.Advertise = c.Advertise, "127.0.0.1:1"
+		}
 		for _, r := range c.Routes {
 			o.Routes = append(o.Routes, &url.URL{Scheme: "nats-route", Host: r})
 		}

@@ -87,10 +87,12 @@ func (b *Broker) options() []natsgo.Option {
 		natsgo.ReconnectWait(100 * time.Millisecond),
 		natsgo.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		natsgo.ReconnectBufSize(-1), // nothing waits for a connection: it is answered at once
-		natsgo.PingInterval(time.Second),
+		// A server that is suspended or cut off closes nothing. It is left after three
+		// pings without an answer, and one that accepts and says nothing is passed over.
+		natsgo.PingInterval(500 * time.Millisecond),
 		natsgo.MaxPingsOutstanding(2),
-		natsgo.FlusherTimeout(3 * time.Second),
-		natsgo.Timeout(2 * time.Second),
+		natsgo.FlusherTimeout(time.Second),
+		natsgo.Timeout(time.Second),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) { b.disconnected(err) }),
 		natsgo.ReconnectHandler(func(nc *natsgo.Conn) { b.reconnected(nc) }),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {

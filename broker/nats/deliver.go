@@ -36,16 +36,16 @@ type stream struct {
 	}
 
 	// Owned by run.
-	before  ending             // where the log ended some time ago
-	now     ending             // where it ended after that
 	suspect time.Time          // since when the log seems to end too early; zero if it does not
 	heard   map[string]*uint64 // with durability none, since anyToken was subscribed: the last number of each node
 
 	// checked is the connection generation in which the log was last verified.
 	checked atomic.Uint64
+	repairs repairs
 
 	mu       sync.Mutex
 	epoch    string
+	base     uint64              // the log's end when epoch began
 	former   map[string]bool     // epochs that are over
 	high     uint64              // the highest sequence seen in epoch
 	acked    uint64              // the highest sequence acknowledged to us in epoch
@@ -64,6 +64,9 @@ type channel struct {
 	// last is such that everything up to it was delivered, or is covered by the
 	// snapshot. prev is the channel's newest message that we know, 0 if none.
 	last, prev uint64
+	// checked is such that the log has nothing of the channel after last and up to it,
+	// as its leader saw it. It only spares reading: it is no proof of a delivery.
+	checked uint64
 	// before is the predecessor of the first message that came before joined.
 	before uint64
 	// quiet says that nothing came since the last check of the quiet channels.
@@ -144,9 +147,9 @@ func (s *stream) adopt(in info) {
 		s.b.log.Warn("log has a new epoch", "namespace", s.ns.Name, "epoch", in.epoch, "base", in.base)
 		s.faults++
 	}
-	s.epoch, s.high, s.acked = in.epoch, in.last, in.base
+	s.epoch, s.base, s.high, s.acked = in.epoch, in.base, in.last, in.base
 	for _, c := range s.channels {
-		c.last, c.prev = in.base, 0
+		c.last, c.prev, c.checked = in.base, 0, in.base
 	}
 }
 
@@ -207,6 +210,7 @@ func (s *stream) run() {
 		case <-sweep.C:
 			if s.durable() {
 				s.heal(false)
+				s.reportRepairs()
 			}
 		case m := <-s.in:
 			// Only this goroutine empties the queue: if it was full just before m
@@ -354,8 +358,12 @@ func (s *stream) hand(st stored, prev, since uint64, live bool) bool {
 			return true
 		}
 		if whole == nil || !whole.joined || st.seq <= whole.last+1 || since <= whole.last {
+			gone := s.skip(whole, st.seq-1)
 			m := s.claim(c, whole, st, tok, prev)
 			s.mu.Unlock()
+			if gone != nil {
+				s.deliver(gone)
+			}
 			if m != nil {
 				s.deliver(m)
 			}
@@ -401,6 +409,9 @@ func (s *stream) claim(c, whole *channel, st stored, tok string, prev uint64) *h
 	if !ok {
 		return nil
 	}
+	if prev <= s.base { // of another epoch
+		prev = 0
+	}
 	return s.message(name, st, s.epoch, prev)
 }
 
@@ -415,94 +426,6 @@ func (s *stream) message(channel string, st stored, epoch string, prev uint64) *
 	return &hub.Message{
 		Channel: channel, Key: st.key, Data: st.data, Attributes: s.attributes(st.attributes),
 		Time: st.time, Epoch: epoch, Offset: st.seq, Prev: prev,
-	}
-}
-
-// fill delivers what is missing on c up to and including the message at upTo,
-// or as much of it as retention left. It reports false when the connection was
-// lost: then all will be checked anyway.
-func (s *stream) fill(tok string, c *channel, upTo uint64) bool {
-	for try := 0; s.b.ctx.Err() == nil && s.verified(); try++ {
-		s.mu.Lock()
-		since := c.last
-		s.mu.Unlock()
-		var err error
-		for since < upTo {
-			var p page
-			p, err = s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, NextFor: s.log + tok, Batch: readBatch})
-			if err != nil || len(p.messages) == 0 {
-				break
-			}
-			for _, st := range p.messages {
-				if since = st.seq; st.seq <= upTo {
-					s.hand(st, 0, st.seq-1, false)
-				}
-			}
-		}
-		if since >= upTo {
-			return true
-		}
-		if err == nil && (s.ns.Replicas <= 1 || try >= 20) {
-			return true // the copies that there are do not have it
-		}
-		s.pause(time.Duration(min(try, 20)) * 5 * time.Millisecond)
-	}
-	return false
-}
-
-// fillWhole delivers what is missing up to upTo on the whole namespace: a sequence
-// that the log does not have was removed, or was no message. The one after upTo
-// was stored. It reports false when the connection was lost: then all will be
-// checked anyway.
-func (s *stream) fillWhole(upTo uint64) bool {
-	for try := 0; s.b.ctx.Err() == nil && s.verified(); {
-		s.mu.Lock()
-		c := s.channels[anyToken]
-		if c == nil || !c.joined || c.last >= upTo {
-			s.mu.Unlock()
-			return true
-		}
-		since := c.last
-		s.mu.Unlock()
-		p, err := s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, Batch: readBatch})
-		for _, st := range p.messages {
-			if st.seq > upTo {
-				s.passed(since, upTo)
-				break
-			}
-			if !s.hand(st, 0, since, false) {
-				return false
-			}
-			s.passed(since, st.seq)
-			since = st.seq
-		}
-		switch {
-		case err == nil && p.pending > 0 && len(p.messages) > 0:
-		case err == nil && (s.ns.Replicas <= 1 || try >= 20):
-			s.passed(since, upTo) // the copies that there are do not have it
-		default:
-			s.pause(time.Duration(min(try, 20)) * 5 * time.Millisecond)
-			try++
-		}
-	}
-	return false
-}
-
-// passed notes that nothing after since and up to seq is left to be delivered for
-// the whole namespace, if it has got everything up to since.
-func (s *stream) passed(since, seq uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.channels[anyToken]; c != nil && c.joined && c.last >= since {
-		c.last = max(c.last, seq)
-	}
-}
-
-// pause waits for d or the end.
-func (s *stream) pause(d time.Duration) {
-	select {
-	case <-s.b.ctx.Done():
-	case <-time.After(d):
 	}
 }
 

@@ -2,8 +2,11 @@ package nats
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/weir-gateway/weir/hub"
 )
 
 // heal compares what was delivered with the stream and delivers what is missing,
@@ -52,30 +55,8 @@ func (s *stream) drop() {
 var (
 	errSuspect = errors.New("the log ends before messages that were seen")
 	errMissing = errors.New("a quiet channel misses a message")
+	errBehind  = fmt.Errorf("%w: the replicas that answer are behind", hub.ErrUnavailable)
 )
-
-// An ending is where a log ended and when.
-type ending struct {
-	last uint64
-	at   time.Time
-}
-
-// settled is how old an ending must be that every replica is trusted to have reached.
-const settled = 2 * time.Second
-
-// believed returns up to where the silence of whoever answers a direct read is
-// believed. A single copy says the truth up to its end. A replica may be behind:
-// of it only what is older is believed.
-func (s *stream) believed(last uint64) uint64 {
-	if s.ns.Replicas <= 1 {
-		return last
-	}
-	now := time.Now()
-	if s.now.at.IsZero() || now.Sub(s.now.at) > settled {
-		s.before, s.now = s.now, ending{last, now}
-	}
-	return min(s.before.last, last)
-}
 
 // suspicions is how long a log may seem to end too early before that is
 // believed. A new leader of a replicated stream may not have applied yet what
@@ -104,7 +85,7 @@ func (s *stream) compare(all bool) error {
 		return err
 	}
 	s.suspect = time.Time{}
-	return s.catchUp(in, s.believed(in.last), all)
+	return s.catchUp(in, all)
 }
 
 // regressed deals with a log that ends before high, which was seen.
@@ -120,65 +101,105 @@ func (s *stream) regressed(in info, high uint64) (info, error) {
 	s.b.log.Error("log lost messages; it begins a new epoch", "namespace", s.ns.Name, "last", in.last, "seen", high)
 	in, err := s.newEpoch(s.b.ctx, in)
 	if err == nil {
-		s.before, s.now = ending{}, ending{}
 		s.adopt(in)
 	}
 	return in, err
 }
 
 // catchUp delivers what the channels miss up to the log's end. When it returns
-// nil they miss nothing up to believed.
-func (s *stream) catchUp(in info, believed uint64, all bool) error {
-	upTo := in.last
-	s.mu.Lock()
-	var tokens []string
-	since := uint64(1<<64 - 1)
-	whole := s.channels[anyToken]
-	asked := whole != nil && whole.joined && (all || whole.quiet) && whole.last < upTo
-	var wholeSince uint64
-	if asked {
-		wholeSince = whole.last
-	}
-	for tok, c := range s.channels {
-		if tok != anyToken && c.joined && (all || c.quiet) && c.last < upTo {
-			tokens = append(tokens, tok)
-			since = min(since, c.last)
+// nil they miss nothing up to there, or their subscribers got a gap.
+func (s *stream) catchUp(in info, all bool) error {
+	end := ending{seq: in.last}
+	if s.ns.Replicas > 1 {
+		// Direct reads are answered by any replica, and one that was cut off or
+		// suspended may be behind by any time. Only what the leader has says that an
+		// answer reaches far enough.
+		var err error
+		if end, err = s.leaderMessage(s.b.ctx, map[string]any{"last_by_subj": s.log + ">"}); err != nil {
+			return err
 		}
-		c.quiet = true
 	}
-	s.mu.Unlock()
-	missing, from, err := s.missing(tokens, since, upTo)
+	if all {
+		s.declareRemoved(in)
+	}
+	l := s.laggards(end.seq, all)
+	missing, unsure, from, err := s.missing(l, end, all)
 	lacks := len(missing) > 0
-	if err == nil && asked {
-		var p page
-		p, err = s.b.reads.get(s.b.ctx, s.name(), query{Seq: wholeSince + 1, Batch: 1})
-		if len(p.messages) > 0 && p.messages[0].seq <= upTo {
-			lacks = true
-		}
-		from = min(from, wholeSince)
+	if err == nil && l.whole {
+		lacks = lacks || l.wholeSince < end.seq
+		from = min(from, l.wholeSince)
 	}
 	if err == nil && lacks {
 		if !all {
 			return errMissing
 		}
+		s.repairs.holes.Add(1)
 		if err = s.tellGaps(in, missing); err == nil {
-			err = s.scan(from, upTo)
+			err = s.scan(from, end.seq)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if asked {
-		tokens = append(tokens, anyToken)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, tok := range tokens {
-		if c := s.channels[tok]; c != nil && c.joined {
-			c.last = max(c.last, min(believed, upTo))
+	for _, tok := range l.tokens {
+		if c := s.channels[tok]; c != nil && c.joined && !slices.Contains(unsure, tok) {
+			c.checked = max(c.checked, end.seq)
 		}
 	}
 	return nil
+}
+
+// laggards are the channels that may miss something.
+type laggards struct {
+	tokens     []string
+	since      uint64 // the least of what they are known to have
+	whole      bool   // the whole namespace is one of them
+	wholeSince uint64
+}
+
+// laggards returns those that are not known to have everything up to upTo: with all
+// of all channels, otherwise of those on which nothing came lately.
+func (s *stream) laggards(upTo uint64, all bool) laggards {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := laggards{since: 1<<64 - 1}
+	for tok, c := range s.channels {
+		if since := c.known(); c.joined && (all || c.quiet) && since < upTo {
+			if tok == anyToken {
+				l.whole, l.wholeSince = true, c.last
+			} else {
+				l.tokens = append(l.tokens, tok)
+				l.since = min(l.since, since)
+			}
+		}
+		c.quiet = true
+	}
+	return l
+}
+
+// known returns up to where the channel misses nothing.
+func (c *channel) known() uint64 { return max(c.last, c.checked) }
+
+// declareRemoved reports a gap on the channels of which retention may have removed
+// something that was not delivered: all that is older than the log's first message.
+func (s *stream) declareRemoved(in info) {
+	var ms []*hub.Message
+	s.mu.Lock()
+	for tok, c := range s.channels {
+		if tok != anyToken && c.joined && in.epoch == s.epoch && c.known()+1 < in.first {
+			c.last = in.first - 1
+			ms = append(ms, s.missingUpTo(c, c.last))
+		}
+	}
+	s.mu.Unlock()
+	for _, m := range ms {
+		s.deliver(m)
+	}
+	if in.epoch == s.epochNow() && in.first > 1 {
+		s.skipTo(in.first - 1)
+	}
 }
 
 // perQuestion bounds the channels asked for at once; the server's bound is 1,024.
@@ -215,27 +236,33 @@ func (s *stream) tellGaps(in info, tokens []string) error {
 	return nil
 }
 
-// missing asks for the newest messages of the channels called tokens that came
-// after since. It returns the channels that miss one, and from where on.
-func (s *stream) missing(tokens []string, since, upTo uint64) (found []string, from uint64, err error) {
-	from = upTo
-	for len(tokens) > 0 {
+// missing asks for the newest messages of l's channels. It returns the channels
+// that miss one, and from where on. On those in unsure something came after end:
+// whether they miss anything before that is not known. With all it counts as missing.
+func (s *stream) missing(l laggards, end ending, all bool) (found, unsure []string, from uint64, err error) {
+	from = end.seq
+	for tokens := l.tokens; len(tokens) > 0; {
 		subjects, size := make([]string, 0, perQuestion), 0
 		for len(subjects) < len(tokens) && len(subjects) < perQuestion && size < perQuestionBytes {
 			subjects = append(subjects, s.log+tokens[len(subjects)])
 			size += len(subjects[len(subjects)-1])
 		}
-		rest := tokens[len(subjects):]
+		tokens = tokens[len(subjects):]
 		for len(subjects) > 0 {
-			p, err := s.b.reads.get(s.b.ctx, s.name(), query{MultiLast: subjects, Seq: since + 1, UpToSeq: upTo})
+			p, err := s.newestOf(subjects, l.since, end)
 			if err != nil {
-				return nil, 0, err
+				return nil, nil, 0, err
 			}
 			s.mu.Lock()
 			for _, st := range p.messages {
 				tok := lastToken(st.subject)
-				if c := s.channels[tok]; c != nil && c.joined && st.seq > c.last {
-					found, from = append(found, tok), min(from, c.last)
+				c := s.channels[tok]
+				switch {
+				case c == nil || !c.joined || st.seq <= c.last || !slices.Contains(subjects, st.subject):
+				case st.seq > end.seq && !all:
+					unsure = append(unsure, tok)
+				default:
+					found, from = append(found, tok), min(from, c.known())
 				}
 			}
 			s.mu.Unlock()
@@ -247,14 +274,38 @@ func (s *stream) missing(tokens []string, since, upTo uint64) (found []string, f
 				return slices.ContainsFunc(p.messages, func(st stored) bool { return st.subject == subject })
 			})
 		}
-		tokens = rest
 	}
-	return found, from, nil
+	return found, unsure, from, nil
 }
 
-// scan reads the log from since to upTo and delivers what the joined channels miss.
+// newestOf asks for the newest message of each of subjects that came after since,
+// until somebody answers who has the log up to end. So that there is always
+// something to answer, end's own subject is asked for as well.
+func (s *stream) newestOf(subjects []string, since uint64, end ending) (page, error) {
+	if s.ns.Replicas <= 1 {
+		return s.b.reads.get(s.b.ctx, s.name(), query{MultiLast: subjects, Seq: since + 1, UpToSeq: end.seq})
+	}
+	if !slices.Contains(subjects, end.subject) {
+		subjects = append(subjects[:len(subjects):len(subjects)], end.subject)
+	}
+	for try := 1; try <= maxTries; try++ {
+		p, err := s.b.reads.get(s.b.ctx, s.name(), query{MultiLast: subjects, Seq: since + 1})
+		if err != nil || p.upTo >= end.seq {
+			return p, err
+		}
+		s.pause(time.Duration(try) * time.Millisecond)
+	}
+	return page{}, errBehind
+}
+
+// maxTries bounds how often replicas are asked that turn out to be behind. Each
+// time another one may answer.
+const maxTries = 20
+
+// scan reads the log from since to upTo, where there is a message, and delivers
+// what the joined channels miss.
 func (s *stream) scan(since, upTo uint64) error {
-	for since < upTo {
+	for try := 1; since < upTo; {
 		p, err := s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, Batch: readBatch})
 		if err != nil {
 			return err
@@ -268,10 +319,19 @@ func (s *stream) scan(since, upTo uint64) error {
 			} else if !s.hand(st, 0, since, false) {
 				return errDisconnected
 			}
+			s.repairs.filled.Add(1)
 			since = st.seq
 		}
-		if len(p.messages) == 0 || p.pending == 0 {
+		switch {
+		case len(p.messages) > 0 && p.pending > 0:
+			try = 1
+		case s.ns.Replicas <= 1:
 			return nil
+		case since < upTo:
+			if try++; try > maxTries {
+				return errBehind
+			}
+			s.pause(time.Duration(try) * time.Millisecond)
 		}
 	}
 	return nil

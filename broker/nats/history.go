@@ -112,17 +112,14 @@ func (s *stream) firstOfAll(ctx context.Context, in info, ms []stored, since, co
 // firstRetained says from where on the channel is whole. It must be asked after
 // the messages were read, or what retention removed in between would go unsaid.
 func (s *stream) firstRetained(ctx context.Context, r reader, in info, since uint64) (uint64, error) {
-	p, err := s.b.reads.get(ctx, s.name(), query{Seq: 1, NextFor: r.subject, Batch: 1})
+	oldest, count, err := s.oldest(ctx, r, since)
 	if err != nil {
 		return 0, err
 	}
-	if n := len(p.messages); n > 0 {
-		oldest := p.messages[0].seq
-		// The bound on the channel removes its oldest when it is reached; so may
-		// have a smaller bound that it had before.
-		if oldest <= since+1 || int(p.pending)+n >= min(in.least, s.ns.HistorySize) {
-			return oldest, nil
-		}
+	// The bound on the channel removes its oldest when it is reached; so may have a
+	// smaller bound that it had before.
+	if oldest > 0 && (oldest <= since+1 || count >= min(in.least, s.ns.HistorySize)) {
+		return oldest, nil
 	}
 	// What age and bytes remove is older than all that is retained.
 	if !in.whole {
@@ -141,4 +138,28 @@ func (s *stream) firstRetained(ctx context.Context, r reader, in info, since uin
 		return 1, nil
 	}
 	return in.first, nil
+}
+
+// oldest returns the channel's oldest retained message, 0 if there is none, and how
+// many there are, which counts only if the oldest comes later than next after since. A
+// replica that is behind may have what the log has not any more: its leader is asked.
+func (s *stream) oldest(ctx context.Context, r reader, since uint64) (seq uint64, count int, err error) {
+	if s.ns.Replicas <= 1 {
+		p, err := s.b.reads.get(ctx, s.name(), query{Seq: 1, NextFor: r.subject, Batch: 1})
+		if err != nil || len(p.messages) == 0 {
+			return 0, 0, err
+		}
+		return p.messages[0].seq, int(p.pending) + len(p.messages), nil
+	}
+	first, err := s.leaderMessage(ctx, map[string]any{"seq": 1, "next_by_subj": r.subject})
+	if err != nil || first.seq <= since+1 {
+		return first.seq, 0, err
+	}
+	var a struct {
+		State struct {
+			Subjects map[string]int `json:"subjects"`
+		} `json:"state"`
+	}
+	err = s.b.request(ctx, "STREAM.INFO."+s.name(), map[string]string{"subjects_filter": r.subject}, &a)
+	return first.seq, a.State.Subjects[r.subject], err
 }

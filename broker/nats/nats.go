@@ -62,6 +62,8 @@ type Broker struct {
 	connected  atomic.Bool
 	link       atomic.Pointer[link]
 
+	retriedReads atomic.Uint64 // reads made again because no replica answered
+
 	ctx  context.Context // ends with Close; bounds all goroutines
 	stop context.CancelFunc
 	wg   sync.WaitGroup

@@ -26,12 +26,12 @@ type reads struct {
 	waiting map[uint64]*read
 }
 
-// A read is one request under way. The reply subscription's goroutine owns it
-// until done is closed.
+// A read is one request under way. Its page and error are r.mu's until it is sent
+// to answers, which has room for it.
 type read struct {
-	done chan struct{}
-	page page
-	err  error
+	answers chan<- *read
+	page    page
+	err     error
 }
 
 // A page is what one request brought.
@@ -103,23 +103,53 @@ func (r *reads) get(ctx context.Context, stream string, q query) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	rd := &read{done: make(chan struct{})}
+	answers := make(chan *read, maxReadTries)
+	var ids [maxReadTries]uint64
+	tries, came := 0, 0
+	defer func() { r.forget(ids[:tries]) }()
+	wait := time.NewTimer(firstTry)
+	defer wait.Stop()
+	for again := true; ; {
+		if again && tries < maxReadTries {
+			ids[tries] = r.begin(answers)
+			tries++
+			err = r.b.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, r.prefix+strconv.FormatUint(ids[tries-1], 36), body)
+			if err != nil {
+				return page{}, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, stream, err)
+			}
+		}
+		select {
+		case rd := <-answers:
+			return rd.page, rd.err
+		case <-ctx.Done():
+			return page{}, r.late(ctx)
+		case <-wait.C:
+			before := came
+			came = r.arrived(ids[:tries])
+			if again = came == before; again {
+				r.b.retriedReads.Add(1)
+			}
+			wait.Reset(laterTry)
+		}
+	}
+}
+
+// Of a replicated stream any replica may get a read, also one that is suspended or
+// cut off and will not answer. Then the read is made again while the first waits,
+// and whoever answers first is believed.
+const (
+	maxReadTries = 8
+	firstTry     = 250 * time.Millisecond
+	laterTry     = 500 * time.Millisecond
+)
+
+// begin registers a read whose answer goes to answers, and returns its id.
+func (r *reads) begin(answers chan<- *read) uint64 {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.nextID++
-	id := r.nextID
-	r.waiting[id] = rd
-	r.mu.Unlock()
-	defer r.forget(id)
-	err = r.b.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, r.prefix+strconv.FormatUint(id, 36), body)
-	if err != nil {
-		return page{}, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, stream, err)
-	}
-	select {
-	case <-rd.done:
-		return rd.page, rd.err
-	case <-ctx.Done():
-		return page{}, r.late(ctx)
-	}
+	r.waiting[r.nextID] = &read{answers: answers}
+	return r.nextID
 }
 
 // late tells the caller's own end from ours.
@@ -135,10 +165,24 @@ func (r *reads) late(ctx context.Context) error {
 	}
 }
 
-func (r *reads) forget(id uint64) {
+// arrived counts the messages that have come for the reads called ids.
+func (r *reads) arrived(ids []uint64) (n int) {
 	r.mu.Lock()
-	delete(r.waiting, id)
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		if rd := r.waiting[id]; rd != nil {
+			n += len(rd.page.messages)
+		}
+	}
+	return n
+}
+
+func (r *reads) forget(ids []uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		delete(r.waiting, id)
+	}
 }
 
 // fail answers all reads under way with err.
@@ -149,7 +193,7 @@ func (r *reads) fail(err error) {
 	r.mu.Unlock()
 	for _, rd := range all {
 		rd.err = err
-		close(rd.done)
+		rd.answers <- rd
 	}
 }
 
@@ -187,7 +231,7 @@ func (r *reads) receive(m *natsgo.Msg) {
 		rd.err = fmt.Errorf("%w: read: %s %s", hub.ErrUnavailable, status, m.Header.Get("Description"))
 	}
 	delete(r.waiting, id)
-	close(rd.done)
+	rd.answers <- rd
 }
 
 // parseStored reads the headers of a direct read or of a republished message.
@@ -222,17 +266,20 @@ func (b *Broker) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, func() { stop(); cancel(); lost(nil) }
 }
 
-// askEvery is how long one try of a request may take: who has just lost its
-// leader or its way to it may never answer.
-const askEvery = time.Second
+// How long one try of a request may take: who has just lost its leader or its way
+// to it may never answer.
+const (
+	firstAsk = 250 * time.Millisecond
+	lastAsk  = time.Second
+)
 
 // ask makes a request that may be made again, until it is answered or ctx ends.
 func (b *Broker) ask(ctx context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
-	for {
+	for wait := firstAsk; ; wait = min(2*wait, lastAsk) {
 		if b.nc.Status() != natsgo.CONNECTED {
 			return nil, errDisconnected
 		}
-		try, cancel := context.WithTimeout(ctx, askEvery)
+		try, cancel := context.WithTimeout(ctx, wait)
 		answer, err := b.nc.RequestMsgWithContext(try, m)
 		cancel()
 		switch {

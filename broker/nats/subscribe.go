@@ -208,20 +208,12 @@ func (s *stream) reader(ctx context.Context, tok string) (reader, error) {
 
 // askLeader sets what a replica must have.
 func (r *reader) askLeader(ctx context.Context) error {
-	var a struct {
-		Message struct {
-			Seq uint64 `json:"seq"`
-		} `json:"message"`
-	}
 	subject := r.subject
 	if subject == "" {
 		subject = r.s.log + ">"
 	}
-	err := r.s.b.request(ctx, "STREAM.MSG.GET."+r.s.name(), map[string]string{"last_by_subj": subject}, &a)
-	if isCode(err, codeNoMessage) {
-		err = nil
-	}
-	r.least = a.Message.Seq
+	newest, err := r.s.leaderMessage(ctx, map[string]any{"last_by_subj": subject})
+	r.least = newest.seq
 	return err
 }
 

@@ -1,0 +1,198 @@
+package nats
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// repairs counts what was missing on the way here, and what became of it.
+type repairs struct {
+	holes, filled, gaps atomic.Uint64
+
+	// Owned by run: what reportRepairs has logged.
+	loggedHoles, loggedFilled, loggedGaps uint64
+}
+
+// reportRepairs logs what was missing since it was called before.
+func (s *stream) reportRepairs() {
+	r := &s.repairs
+	holes, filled, gaps := r.holes.Load(), r.filled.Load(), r.gaps.Load()
+	if holes == r.loggedHoles && gaps == r.loggedGaps {
+		return
+	}
+	s.b.log.Warn("messages were missing on the way from NATS", "namespace", s.ns.Name,
+		"holes", holes-r.loggedHoles, "fetched", filled-r.loggedFilled, "gaps", gaps-r.loggedGaps)
+	r.loggedHoles, r.loggedFilled, r.loggedGaps = holes, filled, gaps
+}
+
+// fillPatience is how long a hole keeps later messages waiting. One that cannot be
+// filled by then becomes a gap.
+const fillPatience = 3 * time.Second
+
+// fill delivers what is missing on c up to and including the message at upTo,
+// or as much of it as the log still has. What it cannot deliver becomes a gap: the
+// next message names a predecessor that did not come. It reports false when the
+// connection was lost: then all will be checked anyway.
+func (s *stream) fill(tok string, c *channel, upTo uint64) bool {
+	s.repairs.holes.Add(1)
+	began := time.Now()
+	for try := 1; s.b.ctx.Err() == nil && s.verified(); try++ {
+		s.mu.Lock()
+		since := c.last
+		s.mu.Unlock()
+		var err error
+		for since < upTo {
+			var p page
+			p, err = s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, NextFor: s.log + tok, Batch: readBatch})
+			if err != nil || len(p.messages) == 0 {
+				break
+			}
+			for _, st := range p.messages {
+				if since = st.seq; st.seq <= upTo && s.hand(st, 0, st.seq-1, false) {
+					s.repairs.filled.Add(1)
+				}
+			}
+		}
+		if since >= upTo || err == nil && s.gone(tok, since, upTo, try) || time.Since(began) > fillPatience {
+			s.mu.Lock()
+			if c.joined && c.last < upTo && c.prev < upTo {
+				s.repairs.gaps.Add(1)
+			}
+			s.mu.Unlock()
+			return true
+		}
+		s.pause(time.Duration(min(try, 20)) * 5 * time.Millisecond)
+	}
+	return false
+}
+
+// gone reports whether the log has nothing of the channel called tok after since
+// and up to upTo, though it had. A single copy has said so already; of a replicated
+// stream any copy may be behind by any time, so its leader is asked now and then.
+func (s *stream) gone(tok string, since, upTo uint64, try int) bool {
+	if s.ns.Replicas <= 1 {
+		return true
+	}
+	if try%4 != 0 {
+		return false
+	}
+	next, err := s.leaderMessage(s.b.ctx, map[string]any{"seq": since + 1, "next_by_subj": s.log + tok})
+	return err == nil && (next.seq == 0 || next.seq > upTo)
+}
+
+// An ending is the newest message that a log has; the zero value is none.
+type ending struct {
+	seq     uint64
+	subject string
+}
+
+// leaderMessage asks the stream's leader for a message, of which it returns the
+// place; none is no error.
+func (s *stream) leaderMessage(ctx context.Context, query map[string]any) (ending, error) {
+	var a struct {
+		Message struct {
+			Seq     uint64 `json:"seq"`
+			Subject string `json:"subject"`
+		} `json:"message"`
+	}
+	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), query, &a)
+	if isCode(err, codeNoMessage) {
+		err = nil
+	}
+	return ending{a.Message.Seq, a.Message.Subject}, err
+}
+
+// fillWhole delivers what is missing up to upTo on the whole namespace. A sequence
+// that the log does not have was removed before it was delivered, and becomes a
+// gap. The one after upTo was stored. It reports false when the connection was
+// lost: then all will be checked anyway.
+func (s *stream) fillWhole(upTo uint64) bool {
+	s.repairs.holes.Add(1)
+	began := time.Now()
+	for try := 1; s.b.ctx.Err() == nil && s.verified(); {
+		s.mu.Lock()
+		c := s.channels[anyToken]
+		if c == nil || !c.joined || c.last >= upTo {
+			s.mu.Unlock()
+			return true
+		}
+		since := c.last
+		s.mu.Unlock()
+		p, err := s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, Batch: readBatch})
+		for _, st := range p.messages {
+			if st.seq > upTo {
+				s.skipTo(upTo)
+				break
+			}
+			if !s.hand(st, 0, since, false) {
+				return false
+			}
+			s.repairs.filled.Add(1)
+			s.passed(since, st.seq)
+			since = st.seq
+		}
+		switch {
+		case err == nil && p.pending > 0 && len(p.messages) > 0:
+		case err == nil && s.ns.Replicas <= 1, time.Since(began) > fillPatience:
+			s.skipTo(upTo)
+		default:
+			s.pause(time.Duration(min(try, 20)) * 5 * time.Millisecond)
+			try++
+		}
+	}
+	return false
+}
+
+// skip moves the mark of whole, which may be nil, to upTo and returns what tells the
+// hub that the messages in between will not come; nil if there are none. s.mu is held.
+func (s *stream) skip(whole *channel, upTo uint64) *hub.Message {
+	if whole == nil || !whole.joined || whole.last >= upTo {
+		return nil
+	}
+	whole.last = upTo
+	return s.missingUpTo(whole, upTo)
+}
+
+// missingUpTo returns what tells the hub that messages of c up to upTo are missing.
+// s.mu is held.
+func (s *stream) missingUpTo(c *channel, upTo uint64) *hub.Message {
+	s.repairs.gaps.Add(1)
+	return &hub.Message{Channel: c.name, Epoch: s.epoch, Offset: upTo, Missing: true}
+}
+
+// skipTo is skip for who does not hold s.mu.
+func (s *stream) skipTo(upTo uint64) {
+	s.mu.Lock()
+	m := s.skip(s.channels[anyToken], upTo)
+	s.mu.Unlock()
+	if m != nil {
+		s.deliver(m)
+	}
+}
+
+// passed notes that the message at seq, the next one after since that the log has,
+// needs no more delivery for the whole namespace, if that has got everything up to since.
+func (s *stream) passed(since, seq uint64) {
+	s.mu.Lock()
+	c := s.channels[anyToken]
+	var m *hub.Message
+	if c != nil && c.joined && c.last >= since && c.last < seq {
+		m = s.skip(c, seq-1)
+		c.last = seq
+	}
+	s.mu.Unlock()
+	if m != nil {
+		s.deliver(m)
+	}
+}
+
+// pause waits for d or the end.
+func (s *stream) pause(d time.Duration) {
+	select {
+	case <-s.b.ctx.Done():
+	case <-time.After(d):
+	}
+}

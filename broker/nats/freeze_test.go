@@ -1,0 +1,371 @@
+package nats
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/hub/hubtest"
+	judging "github.com/weir-gateway/weir/internal/history"
+)
+
+// A world is three NATS servers that replicate one log, with relays on all ways to
+// and between them, and a node on each; publishers at all nodes, and subscribers
+// whose histories are judged.
+type world struct {
+	t       *testing.T
+	servers []natsChild
+	ps      []*process
+	clients []*relay   // the way of clients to each server
+	routes  [][]*relay // from one server to another; nil to itself
+	nodes   []*worldNode
+	checker *judging.Checker
+	names   []string
+
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex
+	answered int
+	refused  int
+	slowest  time.Duration // between two answers, over all nodes
+	latest   time.Time
+}
+
+// A worldNode is a hub with its shard on a goroutine.
+type worldNode struct {
+	*hub.Hub
+	b     *Broker
+	shard *hub.Shard
+	wake  chan struct{}
+	calls chan func() // run by the shard's goroutine
+	subs  []*worldSub
+}
+
+func (n *worldNode) do(f func()) { n.calls <- f }
+
+// A worldSub is a subscriber. Its fields are the shard's.
+type worldSub struct {
+	hub.Subscriber
+	w        *world
+	name     string
+	channels []string
+	stream   *judging.Stream
+	ready    chan struct{}
+	last     map[string]string // newest id by channel
+	silent   time.Duration     // the longest time without a message
+	at       time.Time
+	failed   error
+}
+
+func (s *worldSub) Start(at hub.Positions) {
+	from := map[string]judging.Position{}
+	for _, p := range at {
+		from["a"] = judging.Position(p)
+	}
+	s.stream = s.w.checker.Stream(s.name, s.channels, from)
+	s.at = time.Now()
+	close(s.ready)
+}
+func (s *worldSub) Room() bool       { return true }
+func (s *worldSub) Failed(err error) { s.failed = err }
+func (s *worldSub) Gap(g hub.Gap) {
+	from, _ := hub.ParsePosition(g.From)
+	s.stream.Gap(g.Namespace, judging.Position(from), judging.Position(g.To))
+}
+func (s *worldSub) Deliver(b *hub.Batch) {
+	now := time.Now()
+	s.silent = max(s.silent, now.Sub(s.at))
+	s.at = now
+	for _, m := range b.Messages {
+		s.stream.Received(m.Channel, judging.Position(m.Position()), string(m.Data))
+		s.last[m.Channel] = string(m.Data)
+	}
+}
+
+const worldChannels = 5
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, servers: cluster(t), checker: judging.New(judging.Options{}), stop: make(chan struct{})}
+	for i := range worldChannels {
+		w.names = append(w.names, fmt.Sprint("a:", i))
+	}
+	w.routes = make([][]*relay, len(w.servers))
+	for i := range w.servers {
+		w.clients = append(w.clients, startRelay(t, fmt.Sprintf("127.0.0.1:%d", w.servers[i].Port)))
+		w.servers[i].Advertise = w.clients[i].addr
+		w.servers[i].Routes = nil
+		for j := range w.servers {
+			var r *relay
+			if j != i {
+				r = startRelay(t, fmt.Sprintf("127.0.0.1:%d", w.servers[j].ClusterPort))
+				w.servers[i].Routes = append(w.servers[i].Routes, r.addr)
+			}
+			w.routes[i] = append(w.routes[i], r)
+		}
+	}
+	w.ps = spawnAll(t, w.servers)
+	ns := hub.Namespace{Name: "a", HistorySize: 1_000_000, Replicas: 3}
+	for i := range w.servers {
+		w.startNode(i, ns)
+	}
+	return w
+}
+
+// startNode starts a node that is connected to server i first.
+func (w *world) startNode(i int, ns hub.Namespace) {
+	w.t.Helper()
+	b := newBroker(w.t, Config{URL: "nats://" + w.clients[i].addr})
+	h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{ns}}, b)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := h.Start(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	n := &worldNode{Hub: h, b: b, wake: make(chan struct{}, 1), calls: make(chan func())}
+	n.shard = h.NewShard(func() {
+		select {
+		case n.wake <- struct{}{}:
+		default:
+		}
+	})
+	w.nodes = append(w.nodes, n)
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-n.wake:
+				n.shard.Run()
+			case f := <-n.calls:
+				f()
+			case <-over:
+				return
+			}
+		}
+	})
+	w.t.Cleanup(func() {
+		close(over)
+		wg.Wait()
+		h.Close()
+	})
+	for _, name := range w.names {
+		w.subscribe(n, fmt.Sprint("node ", i, " ", name), name)
+	}
+	w.subscribe(n, fmt.Sprint("node ", i, " two"), w.names[0], w.names[1])
+}
+
+func (w *world) subscribe(n *worldNode, name string, channels ...string) {
+	w.t.Helper()
+	s := &worldSub{w: w, name: name, channels: channels, ready: make(chan struct{}), last: map[string]string{}}
+	failed := make(chan error, 1)
+	n.do(func() { failed <- n.shard.Subscribe(&s.Subscriber, s, hub.SubscribeOptions{Channels: channels}) })
+	if err := <-failed; err != nil {
+		w.t.Fatal(err)
+	}
+	select {
+	case <-s.ready:
+	case <-time.After(patience):
+		w.t.Fatalf("%s does not begin", name)
+	}
+	n.subs = append(n.subs, s)
+}
+
+// publish publishes at rate per second, over all nodes and channels.
+func (w *world) publish(rate int) {
+	const step = 5 * time.Millisecond
+	w.latest = time.Now()
+	w.wg.Go(func() {
+		tick := time.NewTicker(step)
+		defer tick.Stop()
+		began, sent := time.Now(), 0
+		for {
+			select {
+			case <-w.stop:
+				return
+			case <-tick.C:
+			}
+			for ; sent < int(time.Since(began).Seconds()*float64(rate)); sent++ {
+				w.one(w.nodes[sent%len(w.nodes)], w.names[sent/len(w.nodes)%len(w.names)], strconv.Itoa(sent), nil)
+			}
+		}
+	})
+}
+
+func (w *world) one(n *worldNode, channel, id string, done chan<- error) {
+	n.Publish(hub.Publication{Channel: channel, Data: []byte(id)}, func(at hub.Position, err error) {
+		if err == nil {
+			w.checker.Published(channel, judging.Position(at), id)
+		} else {
+			w.checker.Unanswered(channel, id)
+		}
+		now := time.Now()
+		w.mu.Lock()
+		if err == nil {
+			w.answered++
+			w.slowest = max(w.slowest, now.Sub(w.latest))
+			w.latest = now
+		} else {
+			w.refused++
+		}
+		w.mu.Unlock()
+		if done != nil {
+			done <- err
+		}
+	})
+}
+
+// leader returns which server leads the log.
+func (w *world) leader() int {
+	w.t.Helper()
+	at := -1
+	hubtest.Until(w.t, patience, "a leader", func() bool {
+		var a struct {
+			Cluster struct{ Leader string } `json:"cluster"`
+		}
+		if w.nodes[0].b.request(w.t.Context(), "STREAM.INFO.weir_a", nil, &a) != nil {
+			return false
+		}
+		for i, c := range w.servers {
+			if c.Name == a.Cluster.Leader {
+				at = i
+			}
+		}
+		return at >= 0
+	})
+	return at
+}
+
+// isolate cuts server i off from the others, or ends that. Its clients stay.
+func (w *world) isolate(i int, cut bool) {
+	for j := range w.servers {
+		if j != i {
+			w.routes[i][j].hold(cut)
+			w.routes[j][i].hold(cut)
+		}
+	}
+}
+
+// finish ends the load, waits until everything has come to rest and returns the verdict.
+func (w *world) finish() *judging.Report {
+	w.t.Helper()
+	close(w.stop)
+	w.wg.Wait()
+	for i, name := range w.names {
+		id := fmt.Sprint("last ", i)
+		hubtest.Until(w.t, 2*patience, "the last message on "+name+" to be stored", func() bool {
+			done := make(chan error, 1)
+			w.one(w.nodes[0], name, id, done)
+			return <-done == nil
+		})
+		for _, n := range w.nodes {
+			hubtest.Until(w.t, 2*patience, "the last message on "+name, func() bool { return n.has(name, id) })
+		}
+	}
+	return w.checker.Report()
+}
+
+// has reports whether all subscribers of name have got id.
+func (n *worldNode) has(name, id string) bool {
+	got := make(chan bool, 1)
+	n.do(func() {
+		ok := true
+		for _, s := range n.subs {
+			for _, c := range s.channels {
+				ok = ok && (c != name || s.last[c] == id)
+			}
+		}
+		got <- ok
+	})
+	return <-got
+}
+
+// silence returns how long the subscribers that waited longest got nothing.
+func (w *world) silence() string {
+	var text string
+	for _, n := range w.nodes {
+		longest := time.Duration(0)
+		for _, s := range n.subs {
+			longest = max(longest, s.silent)
+		}
+		text += fmt.Sprintf("%.1fs ", longest.Seconds())
+	}
+	return text
+}
+
+// freeze runs one fault for a while under load and judges it.
+func freeze(t *testing.T, rate int, leader, partition bool, during time.Duration) {
+	w := newWorld(t)
+	w.publish(rate)
+	w.more(2 * rate)
+	i := w.leader()
+	if !leader {
+		i = (i + 1) % len(w.servers)
+	}
+	fault := func(on bool) {
+		switch {
+		case partition:
+			w.isolate(i, on)
+		case on:
+			w.ps[i].cmd.Process.Signal(stopSignal)
+		default:
+			w.ps[i].cmd.Process.Signal(continueSignal)
+		}
+	}
+	fault(true)
+	<-time.After(during)
+	fault(false)
+	w.more(4 * rate)
+	r := w.finish()
+	t.Logf("%d answered, %d refused, longest without an answer %.1fs, silent %s; lost %d in %d holes, %d gaps excuse %d, repeated %d, reordered %d, unanswered and stored %d",
+		w.answered, w.refused, w.slowest.Seconds(), w.silence(), r.Count(judging.Lost), r.Count(judging.Hole), r.Gaps, r.Excused,
+		r.Count(judging.Repeated), r.Count(judging.Reordered), r.Stored)
+	if !r.OK() {
+		t.Error(r)
+	}
+}
+
+// more waits until n more publications were answered.
+func (w *world) more(n int) {
+	w.t.Helper()
+	answered := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.answered
+	}
+	n += answered()
+	hubtest.Until(w.t, 2*patience, "answers", func() bool { return answered() >= n })
+}
+
+// Each row stops one of three servers for a while, or cuts it off from the others:
+// no subscriber misses a message without a gap. With WEIR_FREEZE_RUNS it runs as
+// often, for 20 s each, at WEIR_FREEZE_RATE publications per second.
+func TestFrozenServerLosesNothing(t *testing.T) {
+	runs, _ := strconv.Atoi(os.Getenv("WEIR_FREEZE_RUNS"))
+	rate, _ := strconv.Atoi(os.Getenv("WEIR_FREEZE_RATE"))
+	rate = cmp.Or(rate, 200)
+	during, short := 20*time.Second, runs == 0
+	if short {
+		runs, during, rate = 1, 12*time.Second, 500
+	}
+	f := func(name string, leader, partition bool) {
+		for run := range runs {
+			t.Run(fmt.Sprint(name, "/", run), func(t *testing.T) {
+				if short {
+					t.Parallel()
+				}
+				freeze(t, rate, leader, partition, during)
+			})
+		}
+	}
+	f("stopped leader", true, false)
+	f("stopped follower", false, false)
+	f("isolated leader", true, true)
+	f("isolated follower", false, true)
+}
