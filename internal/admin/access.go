@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -13,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/limit"
 )
 
@@ -32,12 +33,13 @@ type access struct {
 }
 
 const (
-	cookieName  = "weir_admin"
+	cookieName  = auth.AdminCookie
 	sessionTime = 12 * time.Hour
 	maxSessions = 256
-	// maxGuesses may come from an address at once, and so many a minute in the long run:
-	// beyond that no token that it shows is looked at, the right one included. Of IPv6 the
-	// first 64 bits count.
+	// maxGuesses wrong tokens may come from an address at once, and so many a minute in the
+	// long run: beyond that it is answered 429 until it waits. A right token always passes,
+	// or any program on the operator's machine could lock the operator out; tokens have at
+	// least 128 bits, which no rate of guesses finds. Of IPv6 the first 64 bits count.
 	maxGuesses = 30
 	// maxGuessers is how many addresses are remembered.
 	maxGuessers = 4096
@@ -53,22 +55,6 @@ func newAccess(token, read string) *access {
 	}
 }
 
-// proven is what a connection has shown last that was right. Its requests come one after
-// the other.
-type proven struct {
-	digest [sha256.Size]byte
-	length int
-	as     role
-}
-
-type provenKey struct{}
-
-// remember gives every connection its proven: who was let in goes on while others guess
-// from the same address.
-func remember(ctx context.Context, _ net.Conn) context.Context {
-	return context.WithValue(ctx, provenKey{}, &proven{})
-}
-
 // A role is what one may do.
 type role int
 
@@ -78,8 +64,7 @@ const (
 	operator
 )
 
-// roleOf returns what the sender of r may do. With wait, it has guessed too often, and
-// what it shows is not looked at until then.
+// roleOf returns what the sender of r may do. With wait, it has sent too many wrong tokens.
 func (a *access) roleOf(r *http.Request, now time.Time) (as role, wait time.Duration) {
 	if !a.asks {
 		return operator, 0
@@ -97,46 +82,32 @@ func (a *access) roleOf(r *http.Request, now time.Time) (as role, wait time.Dura
 	return a.tried(r, shown)
 }
 
-// tried judges what r shows, unless its address has guessed too often.
+// tried returns what the token that r shows allows. Wrong ones are counted by address.
 func (a *access) tried(r *http.Request, shown string) (as role, wait time.Duration) {
-	p, _ := r.Context().Value(provenKey{}).(*proven)
-	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
-	key := a.guesses.KeyAddr(0, peer.Addr(), 0)
-	// The token is taken before it is known whether it is needed: many guesses at a time
-	// are not more guesses.
-	if wait, ok := a.guesses.Take(key, a.quota, int64(time.Since(a.base))); !ok {
-		if p != nil && p.as != stranger && p.length == len(shown) {
-			if d := sha256.Sum256([]byte(shown)); subtle.ConstantTimeCompare(d[:], p.digest[:]) == 1 {
-				return p.as, 0
-			}
+	if len(shown) <= maxToken {
+		if as := a.judge(shown); as != stranger {
+			return as, 0
 		}
+	}
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+	if wait, ok := a.guesses.Take(a.guesses.KeyAddr(0, peer.Addr(), 0), a.quota, int64(time.Since(a.base))); !ok {
 		return stranger, wait
 	}
-	if len(shown) > maxToken {
-		return stranger, 0
-	}
-	as, digest := a.judge(shown)
-	if as != stranger {
-		a.guesses.Give(key, a.quota)
-		if p != nil {
-			*p = proven{digest, len(shown), as}
-		}
-	}
-	return as, 0
+	return stranger, 0
 }
 
 // judge tells what a token allows, in a time that does not depend on it.
-func (a *access) judge(shown string) (as role, d [sha256.Size]byte) {
-	d = sha256.Sum256([]byte(shown))
+func (a *access) judge(shown string) role {
+	d := sha256.Sum256([]byte(shown))
 	all := subtle.ConstantTimeCompare(d[:], a.token[:])
 	some := subtle.ConstantTimeCompare(d[:], a.read[:])
 	switch {
 	case all == 1:
-		return operator, d
+		return operator
 	case some == 1 && a.reads:
-		return reader, d
+		return reader
 	}
-	return stranger, d
+	return stranger
 }
 
 // cookieLength is that of rand.Text.
@@ -214,7 +185,7 @@ func (a *access) guard(next http.Handler) http.Handler {
 	})
 }
 
-// tooMany answers who has guessed too often: with what is there already, for they are many.
+// tooMany refuses a wrong token after many: with a body that is there already.
 func tooMany(w http.ResponseWriter, wait time.Duration) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -224,7 +195,7 @@ func tooMany(w http.ResponseWriter, wait time.Duration) {
 	_, _ = w.Write(tooManyBody) // the client may be gone
 }
 
-var tooManyBody = []byte(`{"error":{"code":429,"message":"too many wrong tokens from this address: tokens are not looked at before Retry-After"}}` + "\n")
+var tooManyBody = []byte(`{"error":{"code":429,"message":"too many wrong tokens from this address: wait as long as Retry-After says, or send the right one"}}` + "\n")
 
 const loginPage = `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -293,7 +264,9 @@ func (a *access) sameOrigin(next http.Handler) http.Handler {
 		if r.ContentLength != 0 { // who sends a body may not take for ever
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.bodyTime)) // every connection here has one
 		}
-		switch {
+		switch name := http1.RepeatedIn(r.Header); {
+		case name != "":
+			writeError(w, http.StatusBadRequest, "repeated field: "+name)
 		case !hostFits(r):
 			writeError(w, http.StatusForbidden, "reach it as localhost or by its address: the name in Host could be anyone's")
 		case !ownPage(r):

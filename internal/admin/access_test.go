@@ -132,9 +132,9 @@ func (s *site) do(c *http.Client, method, path, body string, fields ...string) (
 
 func bearer(token string) string { return "Authorization: Bearer " + token }
 
-func TestGuessesStopBeingLookedAt(t *testing.T) {
+func TestWrongTokensAreLimitedAndRightOnesAreNot(t *testing.T) {
 	s := serve(t, rightToken, "")
-	before, c := s.client("127.0.0.1"), s.client("127.0.0.1")
+	c := s.client("127.0.0.1")
 	f := func(who string, c *http.Client, token string, want int) *http.Response {
 		t.Helper()
 		res, _ := s.do(c, "GET", "/api/info", "", bearer(token))
@@ -143,21 +143,46 @@ func TestGuessesStopBeingLookedAt(t *testing.T) {
 		}
 		return res
 	}
-	f("who was let in before", before, rightToken, 200)
 	for range maxGuesses {
 		f("a guess", c, "guess", 401)
 	}
-	res := f("one guess too many", c, "guess", 429)
-	if after := res.Header.Get("Retry-After"); after == "" || after == "0" {
-		t.Errorf("it may come back after %q", after)
+	for range 3 * maxGuesses {
+		res := f("one guess too many", c, "guess", 429)
+		if after := res.Header.Get("Retry-After"); after == "" || after == "0" {
+			t.Errorf("it may come back after %q", after)
+		}
 	}
-	f("the right one among them", c, rightToken, 429)
-	f("the right one on a connection of its own", s.client("127.0.0.1"), rightToken, 429)
-	f("who was let in before", before, rightToken, 200)
-	f("who was let in before, with the other token", before, readToken, 429)
-	f("somebody else", s.client("127.0.0.2"), rightToken, 200)
-	if res, _ := s.do(c, "POST", "/login", url.Values{"token": {rightToken}}.Encode(), "Content-Type: application/x-www-form-urlencoded"); res.StatusCode != 429 || len(res.Cookies()) != 0 {
-		t.Errorf("by the form: %d", res.StatusCode)
+	f("the right one among them", c, rightToken, 200)
+	f("the right one on a connection of its own", s.client("127.0.0.1"), rightToken, 200)
+	f("the token for reading", s.client("127.0.0.1"), readToken, 200)
+	f("a guess after the right one", c, "guess", 429)
+	f("another address", s.client("127.0.0.2"), "guess", 401)
+	form := "Content-Type: application/x-www-form-urlencoded"
+	if res, _ := s.do(c, "POST", "/login", url.Values{"token": {"guess"}}.Encode(), form); res.StatusCode != 429 || len(res.Cookies()) != 0 {
+		t.Errorf("a guess by the form: %d", res.StatusCode)
+	}
+	if res, _ := s.do(c, "POST", "/login", url.Values{"token": {rightToken}}.Encode(), form); res.StatusCode != 303 || len(res.Cookies()) != 1 {
+		t.Errorf("the right one by the form: %d", res.StatusCode)
+	}
+}
+
+func TestRepeatedCredentialsAreRefused(t *testing.T) {
+	s := serve(t, rightToken, "")
+	for _, fields := range []string{
+		"Authorization: Bearer " + rightToken + "\r\nAuthorization: Bearer x", "Origin: http://" + s.addr + "\r\nOrigin: http://evil.example",
+		"Sec-Fetch-Site: same-origin\r\nSec-Fetch-Site: cross-site", "Cookie: a=b\r\nCookie: c=d",
+	} {
+		conn, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		fmt.Fprintf(conn, "GET /api/info HTTP/1.1\r\nHost: localhost\r\n%s\r\nConnection: close\r\n\r\n", fields)
+		b, _ := io.ReadAll(conn)
+		_ = conn.Close()
+		if !bytes.HasPrefix(b, []byte("HTTP/1.1 400")) {
+			t.Errorf("%q: %.100s", fields, b)
+		}
 	}
 }
 

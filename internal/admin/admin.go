@@ -102,8 +102,8 @@ func Listen(cfg Config, src Sources, log *slog.Logger) (*Server, error) {
 	streams, stop := context.WithCancel(context.Background())
 	return &Server{listener: l, stop: stop, access: a, http: &http.Server{
 		Handler: handler(src, a), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
-		BaseContext: func(net.Listener) context.Context { return streams }, ConnContext: remember,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return streams },
+		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
 }
 

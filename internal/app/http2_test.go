@@ -84,6 +84,43 @@ func TestHTTP2CanBeSwitchedOff(t *testing.T) {
 	}
 }
 
+// TestWhatALPNAgreedOnIsSpoken: an intermediary that has seen the agreement reads on by it.
+func TestWhatALPNAgreedOnIsSpoken(t *testing.T) {
+	b := backend(t, "b")
+	cert, pool := selfSigned(t, t.TempDir(), 1)
+	g := start(t, func(c *config.Config) {
+		c.Clusters, c.Routes = []upstream.Config{b}, []policy.RouteConfig{{Path: "/*", Cluster: "b"}}
+		c.TLS.Certificates = []tlsterm.Certificate{cert}
+	})
+	const preface, request = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", "GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
+	f := func(sent, want string, protocols ...string) {
+		t.Helper()
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			c, err := tls.Dial("tcp", g.Addr().String(), &tls.Config{RootCAs: pool, NextProtos: protocols, MinVersion: version, MaxVersion: version})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(trial.Patience))
+			if _, err := io.WriteString(c, sent); err != nil {
+				t.Fatal(err)
+			}
+			head := make([]byte, 12)
+			n, _ := io.ReadFull(c, head)
+			if got := string(head[:n]); got != want && !(want == "SETTINGS" && n == 12 && head[3] == 4) {
+				t.Errorf("after %q, to %.20q: %q, want %q", protocols, sent, got, want)
+			}
+		}
+	}
+	f(preface, "SETTINGS", "h2")
+	f(preface, "SETTINGS", "h2", "http/1.1")
+	f(preface, "HTTP/1.1 505", "http/1.1")
+	f(preface, "HTTP/1.1 505") // RFC 9113 §3.3: TLS without ALPN is HTTP/1.1
+	f(request, "HTTP/1.1 200", "http/1.1")
+	f(request, "HTTP/1.1 200")
+	f(request, "HTTP/1.1 400", "h2")
+}
+
 func TestAPrefaceInPieces(t *testing.T) {
 	g := start(t, nil)
 	c, err := net.Dial("tcp", g.Addr().String())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/socket"
@@ -118,6 +119,9 @@ func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte
 	srv := h.lane.srv
 	r := h.lane.newRequest(h, c)
 	r.method, r.minor, r.keepAlive, r.head = methodName(req.Method), req.Minor, req.KeepAlive, req
+	if used, done := r.answered(rest); done {
+		return used
+	}
 	seq := r.seq
 	var used int
 	ep, _ := srv.endpoints.Find(req.Path)
@@ -133,6 +137,29 @@ func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte
 		r.head = nil // its bytes are gone with this call
 	}
 	return used
+}
+
+// answered answers what is the same on every path: requests of two readings, and
+// OPTIONS *. It returns how much of rest that used.
+func (r *request) answered(rest []byte) (used int, done bool) {
+	req := r.head
+	if name := http1.Repeated(req.Fields); name != "" {
+		r.h.lane.counters.bad.Add(1)
+		r.broken(&http1.Error{Status: http.StatusBadRequest, Reason: "repeated field: " + name})
+		return len(rest), true
+	}
+	if !r.h.later && !r.h.speaksAgreed(r.c, false) {
+		r.h.lane.counters.bad.Add(1)
+		r.broken(&http1.Error{Status: http.StatusBadRequest, Reason: "HTTP/1.1 where the TLS handshake agreed on HTTP/2"})
+		return len(rest), true
+	}
+	if len(req.Path) != 1 || req.Path[0] != '*' {
+		return 0, false
+	}
+	r.unread = req.Chunked || req.ContentLength > 0
+	used = r.skip(rest)
+	r.answer(http.StatusNoContent, "", nil, "Allow: "+policy.UsualMethods+"\r\n")
+	return used, true
 }
 
 // builtin serves what is Weir's own, or a protocol's.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/tlsterm"
 )
 
 // TakeHTTP2 takes over a connection whose client speaks HTTP/2. early is what came
@@ -22,7 +23,7 @@ var preface = []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 // speaksHTTP2 hands c over if what it began with is the preface.
 func (h *conn) speaksHTTP2(c *eventloop.Conn, b []byte) bool {
 	srv := h.lane.srv
-	if srv.http2 == nil || h.later || !bytes.HasPrefix(preface, b[:min(len(b), len(preface))]) {
+	if srv.http2 == nil || h.later || !h.speaksAgreed(c, true) || !bytes.HasPrefix(preface, b[:min(len(b), len(preface))]) {
 		return false
 	}
 	local := netip.AddrPort{}
@@ -31,4 +32,12 @@ func (h *conn) speaksHTTP2(c *eventloop.Conn, b []byte) bool {
 	}
 	srv.http2(c, b, local)
 	return true
+}
+
+// speaksAgreed reports whether the client speaks what its TLS handshake agreed on. HTTP/2
+// over TLS needs ALPN (RFC 9113 §3.3); without an agreement there is HTTP/1.1. Without TLS
+// either is fine.
+func (h *conn) speaksAgreed(c *eventloop.Conn, http2 bool) bool {
+	peer := tlsterm.PeerOf(c)
+	return peer == nil || http2 == (peer.Protocol == "h2")
 }

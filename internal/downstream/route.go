@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -154,6 +155,9 @@ func (r *request) route(t *table, head, rest []byte) int {
 	x.Method, x.Path, x.Query, x.Host, x.Fields = req.Method, req.Path, req.Query, req.Host, req.Fields
 	x.Minor, x.Length, x.TLS, x.Peer = req.Minor, req.ContentLength, r.c.Filtered(), r.c.Peer()
 	x.Loop = r.c.Loop().ID() + 1
+	if peer := tlsterm.PeerOf(r.c); peer != nil {
+		x.Certificate = peer.Certificate
+	}
 	r.table, r.start = t, now
 	r.expect = req.Expect100 && len(rest) == 0
 	r.unread = req.Chunked || req.ContentLength > 0

@@ -75,6 +75,15 @@ func (c *Conn) SetFilter(f Filter, early []byte) {
 // Filtered reports whether there is a filter: whether c is TLS.
 func (c *Conn) Filtered() bool { return c.filter() != nil }
 
+// Filter returns the filter, or nil. Loop only.
+func (c *Conn) Filter() Filter {
+	f := c.filter()
+	if e, ok := f.(endedFilter); ok {
+		return e.Filter
+	}
+	return f
+}
+
 func (c *Conn) filter() Filter {
 	h := c.handler
 	if p, ok := h.(*parting); ok {

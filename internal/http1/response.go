@@ -18,6 +18,10 @@ const (
 	BodyTunnel
 )
 
+// MaxInterim bounds the 1xx replies before the final one to a request. Each is passed on,
+// so that without a bound a backend keeps clients busy, and us, for as long as it likes.
+const MaxInterim = 32
+
 // A Response is the head of a response. All slices point into the parsed input,
 // as in Request, and it is reused in the same way.
 type Response struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/weir-gateway/weir/internal/http1"
 )
@@ -19,6 +20,12 @@ type Trusted struct {
 	// Only this one is read, since a proxy that writes one lets the client's other
 	// pass. Empty means x-forwarded-for.
 	Header string `json:"header"`
+	// Pass are further fields about the client that these proxies write, and that
+	// backends get from them: "CF-Connecting-IP", "True-Client-IP",
+	// "X-Forwarded-Client-Cert". Such fields are removed from all other requests. Name
+	// only what each of the proxies replaces: what it lets through, a client can forge.
+	// Empty: none.
+	Pass []string `json:"pass"`
 }
 
 // The fields that Trusted.Header can name.
@@ -37,6 +44,7 @@ func (t Trusted) Validate() error {
 type Trust struct {
 	proxies   *Addresses
 	forwarded bool
+	pass      []string // in lower case
 }
 
 // NewTrust compiles t; nil if it names no proxy.
@@ -55,6 +63,21 @@ func NewTrust(t Trusted) (*Trust, error) {
 		}
 		out.proxies.add(p, true)
 	}
+	for _, name := range t.Pass {
+		name = strings.ToLower(name)
+		switch name {
+		case "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded":
+			errs = append(errs, fmt.Errorf("pass: %s is written by Weir itself, see routes[].forwarding", name))
+		default:
+			if !http1.ValidName(name) {
+				errs = append(errs, fmt.Errorf("pass: invalid field name %q: want a name such as CF-Connecting-IP", name))
+			}
+		}
+		out.pass = append(out.pass, name)
+	}
+	if len(t.Pass) > 0 && len(t.Proxies) == 0 {
+		errs = append(errs, errors.New("pass: there are no proxies that are trusted: list them in proxies"))
+	}
 	if err := errors.Join(errs...); err != nil || len(t.Proxies) == 0 {
 		return nil, err
 	}
@@ -64,6 +87,14 @@ func NewTrust(t Trusted) (*Trust, error) {
 // Trusts reports whether addr is a trusted proxy.
 func (t *Trust) Trusts(addr netip.Addr) bool {
 	return t != nil && t.proxies.Allowed(addr)
+}
+
+// Pass returns the names of Trusted.Pass in lower case.
+func (t *Trust) Pass() []string {
+	if t == nil {
+		return nil
+	}
+	return t.pass
 }
 
 // Client returns the address of who made the request that came from peer with

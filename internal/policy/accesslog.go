@@ -20,7 +20,7 @@ import (
 //	trace_id, span_id    as the upstream got them; absent if the request got not so far
 //	client       address of who made it, by the trusted proxies' words
 //	sub, auth    who it was and what proved it; absent for nobody
-//	method, host, path, query   path normalised; secrets in the query are "(redacted)"
+//	method, host, path, query   path normalised; secrets in the query are "[redacted]"
 //	headers      what the route asks for; of credentials only that they were there
 //
 // Loops never wait for it: lines gather in a bounded buffer that one goroutine

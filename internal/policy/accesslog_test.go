@@ -60,7 +60,7 @@ func TestAnAccessLogLine(t *testing.T) {
 	f("method", "POST")
 	f("host", "H.example")
 	f("path", "/a/b")
-	f("query", "q=1&token=(redacted)&a%50i_key=(redacted)&mine=(redacted)&(redacted)")
+	f("query", "q=1&token=[redacted]&a%50i_key=[redacted]&mine=[redacted]&[redacted]")
 	f("status", 201.0)
 	f("duration_ms", 1.235)
 	f("bytes_in", 3.0)
@@ -72,7 +72,7 @@ func TestAnAccessLogLine(t *testing.T) {
 	f("sub", "backend")
 	f("auth", "api_key")
 	h := lines[0]["headers"].(map[string]any)
-	if h["user-agent"] != "\"cu\trl\"\ufffd" || h["authorization"] != "(redacted)" || h["cookie"] != "(redacted)" || len(h) != 3 {
+	if h["user-agent"] != "\"cu\trl\"\ufffd" || h["authorization"] != "[redacted]" || h["cookie"] != "[redacted]" || len(h) != 3 {
 		t.Errorf("headers %q", h)
 	}
 	if strings.Contains(text, "s3cret") || strings.Contains(text, "a-key-of") {
@@ -102,7 +102,7 @@ func TestWhatIsLogged(t *testing.T) {
 	if want := "/all/all /never/never /nothing /../x"; strings.Join(got, " ") != want {
 		t.Errorf("logged %q", got)
 	}
-	if lines[2]["query"] != "(redacted)" {
+	if lines[2]["query"] != "[redacted]" {
 		t.Errorf("the query of an unknown path is %v", lines[2]["query"])
 	}
 }

@@ -22,8 +22,9 @@ type Exchange struct {
 	Minor                     uint8 // of HTTP/1; 2 stands for HTTP/2
 	Length                    int64 // of the body; -1: not known, or none
 	TLS                       bool
-	Peer                      netip.AddrPort // of the connection, or what a trusted PROXY header says
-	Loop                      int            // 1 + the number of the event loop that it is on; 0: on none
+	Peer                      netip.AddrPort    // of the connection, or what a trusted PROXY header says
+	Certificate               *auth.Certificate // the client's, verified; nil: none
+	Loop                      int               // 1 + the number of the event loop that it is on; 0: on none
 
 	// Set by Match.
 	Route *Route
@@ -40,6 +41,7 @@ type Exchange struct {
 	origin    []byte // the Origin field
 	preflight bool
 	presented presented
+	hopsLeft  int16  // what the upstream gets as Max-Forwards; -1: as it came
 	counted   bool   // holds a place of MaxConcurrent
 	logged    bool   // its line is wanted whatever its status
 	detached  bool   // Retain was called

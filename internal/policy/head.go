@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/redact"
 	"github.com/weir-gateway/weir/internal/router"
 )
 
@@ -73,11 +75,15 @@ func (r *Route) rewritten(x *Exchange) bool {
 func (r *Route) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 	dst = append(append(dst, x.Method...), ' ')
 	dst = append(dst, x.out...)
+	trace := string(x.Method) == "TRACE"
 	if x.Query != nil {
 		dst = append(dst, '?')
-		if r.cfg.Auth.Forward && x.presented == byQuery {
+		switch {
+		case trace: // the answer shows what the backend got
+			dst = appendQuery(dst, redact.AppendQuery(nil, x.Query, r.redact))
+		case r.cfg.Auth.Forward && x.presented == byQuery:
 			dst = appendWithoutToken(dst, x.Query)
-		} else {
+		default:
 			dst = appendQuery(dst, x.Query)
 		}
 	}
@@ -91,16 +97,19 @@ func (r *Route) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 		dst = appendHost(dst, x.Host)
 	}
 	dst = append(dst, "\r\n"...)
-	perHop := listsNames(x.Fields)
+	perHop, drop := listsNames(x.Fields), &r.request.drop
+	if r.deps.Trust.Trusts(x.Peer.Addr()) {
+		drop = &r.fromProxy.drop
+	}
 	for i := range x.Fields {
 		fl := &x.Fields[i]
 		if !plainName(fl.Name) || r.takenOut(fl.Name, x) || perHop && listed(x.Fields, fl.Name) {
 			continue
 		}
-		if r.request.drop.has(fl.Name) && !f.announces(fl.Name) {
+		if drop.has(fl.Name) && !f.announces(fl.Name) || trace && redact.Name(fl.Name) {
 			continue
 		}
-		dst = http1.AppendField(dst, fl.Name, fl.Value)
+		dst = appendPassed(dst, fl, x)
 	}
 	dst = append(dst, r.request.lines...)
 	dst = r.appendOwn(dst, x)
@@ -110,6 +119,27 @@ func (r *Route) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 	}
 	return append(dst, "\r\n"...)
 }
+
+// appendPassed appends a field that goes on: without the cookie of our own admin listener,
+// which browsers send to every port, and with one hop less left.
+func appendPassed(dst []byte, fl *http1.Field, x *Exchange) []byte {
+	switch len(fl.Name) {
+	case len("Cookie"):
+		if http1.EqualFold(fl.Name, "cookie") && bytes.Contains(fl.Value, adminCookie) {
+			if rest := http1.AppendWithoutCookie(nil, fl.Value, auth.AdminCookie); len(rest) > 0 {
+				dst = http1.AppendField(dst, fl.Name, rest)
+			}
+			return dst
+		}
+	case len("Max-Forwards"):
+		if x.hopsLeft >= 0 && http1.EqualFold(fl.Name, "max-forwards") {
+			return http1.AppendIntField(dst, "Max-Forwards", int64(x.hopsLeft))
+		}
+	}
+	return http1.AppendField(dst, fl.Name, fl.Value)
+}
+
+var adminCookie = []byte(auth.AdminCookie)
 
 // takenOut reports whether a field proved the identity that the upstream is told.
 func (r *Route) takenOut(name []byte, x *Exchange) bool {
@@ -227,6 +257,17 @@ func appendIdentity(dst []byte, id *auth.Identity) []byte {
 	return dst
 }
 
+// setsAdminCookie reports whether a backend would replace the operator's session.
+func setsAdminCookie(fl *http1.Field) bool {
+	if len(fl.Name) != len("Set-Cookie") || !http1.EqualFold(fl.Name, "set-cookie") {
+		return false
+	}
+	name, _, _ := bytes.Cut(fl.Value, equals)
+	return http1.EqualFold(bytes.Trim(name, " \t\""), auth.AdminCookie)
+}
+
+var equals = []byte("=")
+
 // announces reports whether a field is the Trailer of a message that has trailers.
 func (f *Framing) announces(name []byte) bool {
 	return f.Trailers && f.Chunked && http1.EqualFold(name, "trailer")
@@ -260,6 +301,9 @@ func (r *Route) AppendResponseHead(dst []byte, x *Exchange, status int, fields [
 	for i := range fields {
 		fl := &fields[i]
 		if perHop && listed(fields, fl.Name) || r.response.drop.has(fl.Name) && !f.announces(fl.Name) {
+			continue
+		}
+		if setsAdminCookie(fl) {
 			continue
 		}
 		dated = dated || len(fl.Name) == len("Date") && http1.EqualFold(fl.Name, "date")

@@ -7,13 +7,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/redact"
 )
-
-const redacted = "(redacted)"
-
-// credentials are fields of which the log never gets the value.
-var credentials = []string{"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
 
 // wantsLine reports whether x may get a line: sampled, or only if it fails.
 func (x *Exchange) wantsLine() bool {
@@ -33,22 +28,20 @@ func (x *Exchange) describe() {
 	b = append(b, `,"host":`...)
 	b = appendJSON(b, x.Host)
 	b = append(b, `,"path":`...)
-	if x.path != nil {
-		b = appendJSON(b, x.path)
-	} else {
-		b = appendJSON(b, x.Path)
+	path := x.path
+	if path == nil {
+		path = x.Path
 	}
+	x.lines = redact.AppendPath(x.lines[:0], path)
+	b = appendJSON(b, x.lines)
 	if x.Query != nil {
 		b = append(b, `,"query":`...)
-		var buf []byte
 		if x.Route != nil {
-			buf = appendRedacted(x.lines[:0], x.Query, x.Route.redact)
-			x.lines = buf
+			x.lines = redact.AppendQuery(x.lines[:0], x.Query, x.Route.redact)
 		} else {
-			buf = append(x.lines[:0], redacted...) // nobody has said what is secret
-			x.lines = buf
+			x.lines = append(x.lines[:0], redact.Mark...) // no route says what else is secret
 		}
-		b = appendJSON(b, buf)
+		b = appendJSON(b, x.lines)
 	}
 	if x.Route != nil && len(x.Route.cfg.AccessLog.Headers) > 0 {
 		b = x.describeHeaders(b)
@@ -69,22 +62,13 @@ func (x *Exchange) describeHeaders(b []byte) []byte {
 		}
 		first = false
 		b = append(strconv.AppendQuote(b, strings.ToLower(name)), ':')
-		if isCredential(name) {
-			b = append(b, `"`+redacted+`"`...)
+		if redact.Name(name) {
+			b = append(b, `"`+redact.Mark+`"`...)
 		} else {
-			b = appendJSON(b, v)
+			b = appendJSON(b, redact.Text(string(v)))
 		}
 	}
 	return append(b, '}')
-}
-
-func isCredential(name string) bool {
-	for _, c := range credentials {
-		if strings.EqualFold(name, c) {
-			return true
-		}
-	}
-	return false
 }
 
 // writeLine hands the finished line to the log.
@@ -128,45 +112,6 @@ func (x *Exchange) writeLine(o *Outcome) {
 	b = append(append(b, x.line...), "}\n"...)
 	x.lines = b
 	x.set.deps.AccessLog.add(b)
-}
-
-// appendRedacted appends a query in which the values of secrets are replaced. A
-// pair that cannot be decoded is no pair of a known name: it goes as a whole.
-func appendRedacted(dst, query []byte, secrets []string) []byte {
-	for rest := query; rest != nil; {
-		var pair []byte
-		pair, rest = cutPair(rest)
-		for p, err := range http1.Query(pair) {
-			switch {
-			case err != nil:
-				dst = append(dst, redacted...)
-			case isSecret(p.Name, secrets):
-				name := pair
-				for i, c := range pair {
-					if c == '=' {
-						name = pair[:i]
-						break
-					}
-				}
-				dst = append(append(append(dst, name...), '='), redacted...)
-			default:
-				dst = append(dst, pair...)
-			}
-		}
-		if rest != nil {
-			dst = append(dst, '&')
-		}
-	}
-	return dst
-}
-
-func isSecret(name []byte, secrets []string) bool {
-	for _, s := range secrets {
-		if http1.EqualFold(name, s) {
-			return true
-		}
-	}
-	return false
 }
 
 // appendJSON appends s as a JSON string. What is no UTF-8 becomes U+FFFD.

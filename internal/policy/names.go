@@ -17,15 +17,28 @@ var (
 		"proxy-authenticate", "proxy-authorization", "http2-settings",
 	}
 	requestNames = append([]string{
-		"host", "expect", "traceparent", "tracestate", "forwarded",
-		// What backends read as the client's address or as another target.
-		"x-real-ip", "x-client-ip", "true-client-ip", "x-cluster-client-ip", "x-original-url", "x-rewrite-url",
+		"host", "expect", "traceparent", "tracestate",
+		// What backends read as another target.
+		"x-original-url", "x-rewrite-url", "x-original-host", "x-host", "x-http-host-override", "x-original-uri",
+		// And as the certificate of the client.
+		"client-cert", "client-cert-chain", "x-client-cert", "x-client-dn", "x-client-verify", "x-arr-clientcert",
 		// CGI makes HTTP_PROXY of it.
 		"proxy",
 	}, hopNames...)
+	// addressNames are what CDNs, load balancers and meshes tell backends of the client, its
+	// address above all. They go on only from trusted proxies, and only those that
+	// trusted.pass names: a proxy that writes one lets a client's others through.
+	addressNames = []string{
+		"forwarded", "x-real-ip", "x-client-ip", "x-clientip", "client-ip", "true-client-ip", "x-true-client-ip", "x-remote-ip", "x-remote-addr", "x-originating-ip", "x-original-forwarded-for",
+		"x-cluster-client-ip", "x-envoy-external-address", "x-proxyuser-ip", "x-appengine-user-ip", "x-forwarded", "forwarded-for", "x-coming-from", "remote-addr",
+		"cf-connecting-ip", "cf-connecting-ipv6", "cf-connecting-o2o", "cf-pseudo-ipv4", "cf-ipcountry", "fastly-client-ip", "fly-client-ip", "do-connecting-ip", "ali-cdn-real-ip", "cdn-src-ip", "x-cdn-src-ip", "incap-client-ip",
+		"x-sucuri-clientip", "x-nf-client-connection-ip", "x-vercel-forwarded-for", "x-vercel-proxied-for", "x-azure-clientip", "x-azure-socketip", "x-arr-clientip",
+		"cloudfront-viewer-address", "x-akamai-edgescape", "x-client-geo-location",
+	}
+	addressPrefixes = []string{"x-forwarded-", "x-envoy-"}
 	// overrideNames let a client have another method than the one it was matched by.
 	overrideNames    = []string{"x-http-method-override", "x-http-method", "x-method-override"}
-	requestPrefixes  = []string{"x-weir-", "x-forwarded-", "weir-", "grip-"}
+	requestPrefixes  = []string{"x-weir-", "weir-", "grip-", "x-ssl-", "ssl-client-", "x-amzn-mtls-"}
 	responseNames    = hopNames
 	responsePrefixes = []string{"x-weir-", "weir-", "grip-"}
 	// untouchable cannot stand in header rules.
@@ -37,6 +50,7 @@ type nameSet struct {
 	byLen    [32][]string
 	longer   []string
 	prefixes []string
+	passed   []string // of what the prefixes cover these are not in the set
 }
 
 func (s *nameSet) add(name string) {
@@ -62,7 +76,7 @@ func (s *nameSet) has(name []byte) bool {
 	}
 	for _, p := range s.prefixes {
 		if len(name) >= len(p) && name[0]|0x20 == p[0] && http1.EqualFold(name[:len(p)], p) {
-			return true
+			return !slices.ContainsFunc(s.passed, func(n string) bool { return http1.EqualFold(name, n) })
 		}
 	}
 	return false
@@ -93,6 +107,20 @@ func newRules(cfg HeaderRules, names, prefixes []string) rules {
 		r.lines = http1.AppendField(r.lines, n, cfg.Add[n])
 	}
 	return r
+}
+
+// requestRules compiles the rules of requests: for those of clients, and for those of
+// trusted proxies, which may send the fields called pass, in lower case.
+func requestRules(cfg HeaderRules, pass []string) (fromClients, fromProxies rules) {
+	names, prefixes := slices.Concat(requestNames, addressNames), slices.Concat(requestPrefixes, addressPrefixes)
+	fromClients = newRules(cfg, names, prefixes)
+	if len(pass) == 0 {
+		return fromClients, fromClients
+	}
+	names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(addressNames, n) && slices.Contains(pass, n) })
+	fromProxies = newRules(cfg, names, prefixes)
+	fromProxies.drop.passed = pass
+	return fromClients, fromProxies
 }
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/auth"
@@ -32,7 +33,8 @@ type Route struct {
 	routeKey                        uint64
 	cors                            *cors
 	request, response               rules
-	dated                           bool // a rule sets Date
+	fromProxy                       rules // request, for those of trusted proxies
+	dated                           bool  // a rule sets Date
 	own                             ownFields
 	rewrite, redirect               template
 	replyFields                     []byte
@@ -45,6 +47,8 @@ type Route struct {
 	sample                          uint32 // of 1<<32-1: how many requests are logged
 	traceSample                     uint32
 	redact                          []string
+	allow                           string // the methods, for Allow
+	allowsTrace                     bool
 	drift                           *upstream.Drift // nil: not watched; set by Watch
 	hold                            auth.Patterns   // what the upstream may hold connections on
 
@@ -104,14 +108,18 @@ func (r *Route) compile() {
 	}
 	r.perAddress, r.perRoute = cfg.Limits.PerAddress.Quota(), cfg.Limits.PerRoute.Quota()
 	r.routeKey = r.deps.State.Tenants.KeyString(r.scope, "route")
-	r.request = newRules(cfg.RequestHeaders, requestNames, requestPrefixes)
+	r.request, r.fromProxy = requestRules(cfg.RequestHeaders, r.deps.Trust.Pass())
+	drop := func(name string) {
+		r.request.drop.add(name)
+		r.fromProxy.drop.add(name)
+	}
 	if !cfg.MethodOverride {
 		for _, name := range overrideNames {
-			r.request.drop.add(name)
+			drop(name)
 		}
 	}
 	if cfg.Record.Enabled() {
-		r.request.drop.add("accept-encoding") // events are read, and written in their own coding
+		drop("accept-encoding") // events are read, and written in their own coding
 	}
 	r.hold, _ = auth.CompilePatterns(cfg.Hold.Channels) // Validate has judged them
 	r.response = newRules(cfg.ResponseHeaders, responseNames, responsePrefixes)
@@ -129,8 +137,8 @@ func (r *Route) compile() {
 	r.logged = r.deps.AccessLog != nil && !cfg.AccessLog.Off
 	r.forwards = len(r.Clusters()) > 0
 	r.sample, r.traceSample = part(cfg.AccessLog.Sample), part(cfg.TraceSample)
-	r.redact = append([]string{"token", "access_token", "id_token", "refresh_token", "api_key", "apikey", "key", "password", "secret", "signature", "code"},
-		cfg.AccessLog.Redact...)
+	r.redact = cfg.AccessLog.Redact
+	r.allow, r.allowsTrace = allowOf(cfg.Methods), slices.Contains(cfg.Methods, "TRACE")
 	if cfg.Reply.Status != 0 {
 		r.replyBody, r.replyType = []byte(cfg.Reply.Body), cfg.Reply.ContentType
 		for _, name := range sortedKeys(cfg.Reply.Headers) {
@@ -219,6 +227,9 @@ func (r *Route) Validator() *Validator { return r.validator }
 // must be verified: call AdmitIdentity with what came of it.
 func (r *Route) Admit(x *Exchange, now int64) Verdict {
 	x.begin()
+	if v, refused := r.traced(x); refused {
+		return v
+	}
 	if !r.addresses.Allowed(x.Client) {
 		return r.refuse(x, 403, "this address may not come here", "")
 	}
@@ -276,6 +287,9 @@ func (r *Route) admitted(x *Exchange, now int64) Verdict {
 		x.lines = append(x.lines[:0], r.replyFields...)
 		x.lines = r.AppendCORS(x.lines, x)
 		return Verdict{Action: Respond, Status: r.cfg.Reply.Status, Fields: x.lines, ContentType: r.replyType, Body: r.replyBody}
+	}
+	if v, last := r.hops(x); last {
+		return v
 	}
 	if !r.rewritten(x) {
 		return r.refuse(x, 400, "the path cannot be rewritten", "its parts make a path of several readings")

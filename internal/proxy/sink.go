@@ -53,11 +53,12 @@ const (
 	TotalTimeout                // the exchange took too long
 	Truncated                   // the connection ended within the body
 	Stopped                     // the loop ends
+	Interims                    // more than http1.MaxInterim 1xx replies before the final one
 	causes
 )
 
 var causeNames = [causes]string{"no_peers", "overloaded", "pending_full", "pending_timeout", "connect", "connect_timeout", "tls", "tls_timeout", "reset",
-	"bad_reply", "write_timeout", "first_byte_timeout", "idle_timeout", "total_timeout", "truncated", "stopped"}
+	"bad_reply", "write_timeout", "first_byte_timeout", "idle_timeout", "total_timeout", "truncated", "stopped", "interim_replies"}
 
 // String is the cause's name in metrics.
 func (c Cause) String() string { return causeNames[c] }
@@ -91,4 +92,5 @@ var failures = [causes]*Error{
 	TotalTimeout:   {TotalTimeout, http.StatusGatewayTimeout, "the request took too long"},
 	Truncated:      {Truncated, http.StatusBadGateway, "the backend's answer is not whole"},
 	Stopped:        {Stopped, http.StatusServiceUnavailable, "the gateway is stopping"},
+	Interims:       {Interims, http.StatusBadGateway, "the backend sent too many interim answers"},
 }

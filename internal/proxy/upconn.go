@@ -33,10 +33,12 @@ type upConn struct {
 	keep    bool // the reply lets the connection live on
 	paused  bool // the sink takes no more for now
 	got     bool // some of the reply has come
-	stood   bool // it was connected, and secure
-	reached bool // it was connected
-	closed  bool
-	served  int
+
+	interims uint8 // 1xx replies to the request under way
+	stood    bool  // it was connected, and secure
+	reached  bool  // it was connected
+	closed   bool
+	served   int
 	// deadline is when Timer acts, armed when it comes at the latest; 0: never.
 	deadline, armed int64
 	firstByteBy     int64
@@ -67,7 +69,7 @@ func (u *upConn) take(x *Exchange) {
 // begin sends x on u, as far as it is there.
 func (u *upConn) begin(x *Exchange) {
 	u.x = x
-	u.phase, u.seen, u.got, u.paused = readingHead, 0, false, false
+	u.phase, u.seen, u.got, u.paused, u.interims = readingHead, 0, false, false, 0
 	u.served++
 	now := u.lane.loop.Now()
 	u.lane.checkLeases(now)
@@ -223,6 +225,11 @@ func (u *upConn) head(x *Exchange, b []byte) int {
 
 // interim takes a 1xx. Another head follows it, but after 101.
 func (u *upConn) interim(x *Exchange, res *http1.Response, n int, more bool) int {
+	if u.interims++; u.interims > http1.MaxInterim {
+		u.lane.proxy.log.Debug("too many interim replies", "upstream", u.pool.key.peer.Name())
+		x.broken(u, upstream.Reset, Interims)
+		return n
+	}
 	switch res.Status {
 	case 101:
 		if x.Upgrade == "" || !http1.EqualFold(res.Upgrade, x.Upgrade) || !x.complete {

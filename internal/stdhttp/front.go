@@ -135,6 +135,8 @@ func New(cfg Config, deps Deps) *Front {
 	protocols.SetUnencryptedHTTP2(true)
 	f.server = &http.Server{
 		Handler: f, Protocols: &protocols, ReadHeaderTimeout: cfg.HeadTimeout, IdleTimeout: cfg.KeepAlive, MaxHeaderBytes: cfg.MaxHead,
+		DisableGeneralOptionsHandler: true, // OPTIONS * is answered with Allow
+
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: cfg.MaxStreams, WriteByteTimeout: 30 * time.Second, SendPingTimeout: 30 * time.Second},
 		ErrorLog: slog.NewLogLogger(debugOnly{f.log.Handler()}, slog.LevelDebug),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -190,6 +192,17 @@ func encrypted(r *http.Request) bool {
 	return ok && c.Encrypted()
 }
 
+// certificate returns the client's, verified by us or by the loop before us, or nil.
+func certificate(r *http.Request) *auth.Certificate {
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return auth.NewCertificate(r.TLS.PeerCertificates[0])
+	}
+	if c, ok := r.Context().Value(connKey{}).(interface{ Certificate() *auth.Certificate }); ok {
+		return c.Certificate()
+	}
+	return nil
+}
+
 const builtinPaths = "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"
 
 // endpoint is what a path leads to.
@@ -216,6 +229,8 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	set := f.routes.Load()
 	switch {
 	case !f.understood(w, r):
+	case r.RequestURI == "*":
+		f.asterisk(w, r)
 	case strings.Contains(r.RequestURI, "#"): // RFC 9112 §3.2: no form of target has one
 		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "bad request target"})
 	case !known && set != nil:
@@ -245,12 +260,34 @@ func (f *Front) understood(w http.ResponseWriter, r *http.Request) bool {
 		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "bad request"})
 	case len(r.Method) > maxMethod || !http1.ValidName(r.Method):
 		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "bad method"})
+	case http1.RepeatedIn(r.Header) != "":
+		w.Header().Set("Connection", "close")
+		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "repeated field: " + http1.RepeatedIn(r.Header)})
+	case r.ProtoMajor == 2 && !oneHost(r):
+		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "Host and :authority differ"})
 	case r.Method == http.MethodConnect && !isExtendedConnect(r):
 		f.fail(w, r, &wire.Error{Status: http.StatusNotImplemented, Message: "CONNECT is not supported"})
 	default:
 		return true
 	}
 	return false
+}
+
+// oneHost reports whether the Host fields that an HTTP/2 request may have besides
+// :authority name the same (RFC 9113 §8.3.1).
+func oneHost(r *http.Request) bool {
+	hosts := r.Header["Host"]
+	return len(hosts) == 0 || len(hosts) == 1 && strings.EqualFold(hosts[0], r.Host)
+}
+
+// asterisk answers for the server as a whole (RFC 9110 §9.3.7).
+func (f *Front) asterisk(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodOptions {
+		f.fail(w, r, &wire.Error{Status: http.StatusBadRequest, Message: "request target * is for OPTIONS only"})
+		return
+	}
+	w.Header().Set("Allow", policy.UsualMethods)
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // maxMethod is how long a method may be, as on the loops.

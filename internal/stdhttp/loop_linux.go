@@ -8,8 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/tlsterm"
 )
 
 // TakeFromLoop serves c, a connection of an event loop, from now on: what its
@@ -18,6 +20,9 @@ import (
 // is the address that the client connected to.
 func (f *Front) TakeFromLoop(c *eventloop.Conn, early []byte, local netip.AddrPort) {
 	lc := &loopConn{c: c, loop: c.Loop(), peer: c.Peer(), local: local, encrypted: c.Filtered(), in: append([]byte(nil), early...)}
+	if p := tlsterm.PeerOf(c); p != nil {
+		lc.certificate = p.Certificate
+	}
 	lc.changed = sync.NewCond(&lc.mu)
 	lc.push, _ = f.push.(*push.Push) // UseTurns's; nothing else is stored
 	c.SetTimer(0)
@@ -32,7 +37,8 @@ type loopConn struct {
 	loop        *eventloop.Loop
 	peer, local netip.AddrPort
 	encrypted   bool
-	push        *push.Push // nil: nothing waits for its turn
+	certificate *auth.Certificate // the client's; nil: none
+	push        *push.Push        // nil: nothing waits for its turn
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -59,6 +65,9 @@ var (
 
 // Encrypted reports whether the client speaks TLS to the loop.
 func (l *loopConn) Encrypted() bool { return l.encrypted }
+
+// Certificate returns what the client's TLS handshake with the loop has proven.
+func (l *loopConn) Certificate() *auth.Certificate { return l.certificate }
 
 // OnlyHTTP2 says that the loops hand over nothing but HTTP/2.
 func (l *loopConn) OnlyHTTP2() bool { return true }

@@ -86,6 +86,7 @@ func (x *exchange) fill() {
 		x.Query = []byte{} // a "?" with nothing behind it
 	}
 	x.Peer, _ = netip.ParseAddrPort(r.RemoteAddr)
+	x.Certificate = certificate(r)
 	x.Fields = fieldsOf(r.Header)
 }
 

@@ -25,6 +25,7 @@ type strict struct {
 	// The request whose reply is read.
 	method, upgrade string
 	phase           replyPhase
+	interims        int   // 1xx heads of that reply
 	left            int64 // of a body with a length
 	chunked         http1.Chunked
 	in              []byte // read from the socket
@@ -51,7 +52,7 @@ func (c *strict) ask(method, upgrade string) {
 	defer c.mu.Unlock()
 	switch {
 	case c.phase == nobodyAsked && len(c.in) == 0, c.phase == replyHead && len(c.in) == 0: // the latter was never sent
-		c.method, c.upgrade, c.phase = method, upgrade, replyHead
+		c.method, c.upgrade, c.phase, c.interims = method, upgrade, replyHead, 0
 	default:
 		c.fail(errUnasked)
 	}
@@ -169,12 +170,16 @@ func (c *strict) head(b []byte) bool {
 	case res.Status == 101 && (c.upgrade == "" || !http1.EqualFold(res.Upgrade, c.upgrade)):
 		c.fail(errors.New("the upstream switches to a protocol that nobody asked for"))
 		return true
+	case res.Status < 200 && c.interims == http1.MaxInterim:
+		c.fail(errors.New("the upstream sent too many interim replies"))
+		return true
 	}
 	c.passed += n
 	switch {
 	case res.Status == 101:
 		c.phase = replyRest
 	case res.Status < 200: // another head follows
+		c.interims++
 	case res.Body == http1.BodyNone, res.Body == http1.BodyLength && res.ContentLength == 0:
 		c.phase = nobodyAsked
 	case res.Body == http1.BodyLength:

@@ -36,6 +36,7 @@ type attempts struct {
 	tried   upstream.Tried
 	cancel  context.CancelCauseFunc
 	begun   bool // the reply's head was written
+	hinted  bool // an interim reply was passed on: there is no other attempt
 	gone    bool // the client left while an interim reply was written: see interim
 }
 
@@ -95,7 +96,7 @@ func (a *attempts) again(o *upstream.Outcome, made, status int, kind upstream.Ki
 	if n := a.x.Route.Config().Retry.Attempts; n != 0 {
 		max = n + 1
 	}
-	if made >= max || kind == upstream.Canceled || status != 0 && status < 500 {
+	if made >= max || a.hinted || kind == upstream.Canceled || status != 0 && status < 500 {
 		return false
 	}
 	failed := *o
@@ -177,7 +178,9 @@ func (a *attempts) ask(ctx context.Context, peer *upstream.Peer) (*http.Response
 		defer late.Stop()
 	}
 	res, err := a.x.f.transport(a.choice.Cluster).RoundTrip(out)
-	if a.gone = i.end(); a.gone && err == nil {
+	a.gone = i.end()
+	a.hinted = a.hinted || i.passed
+	if a.gone && err == nil {
 		_ = res.Body.Close() // for nobody
 		return nil, context.Canceled
 	}
@@ -238,6 +241,8 @@ type interim struct {
 
 	mu   sync.Mutex // guards what is below, and the answer's header until over
 	over bool
+	// passed: at least one went to the client.
+	passed bool
 	// gone: the client left while a reply was written. HTTP/2 may be reading the
 	// header still, on a goroutine that nobody waits for: it must not be touched again.
 	gone bool
@@ -256,6 +261,7 @@ func (i *interim) pass(code int, h textproto.MIMEHeader) error {
 	if i.over || i.gone || code == http.StatusContinue { // net/http's own server sends that when the body is read
 		return nil
 	}
+	i.passed = true
 	own := i.a.x.w.Header()
 	before := own.Clone()
 	clear(own)

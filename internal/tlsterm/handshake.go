@@ -257,6 +257,9 @@ func (h *handshake) shake(x *exchange) *result {
 	}
 	state := conn.ConnectionState()
 	r, err := x.finish(&state, h.lane)
+	if err == nil {
+		r.peer = newPeer(&state)
+	}
 	return &result{records: r, resumed: state.DidResume, err: err}
 }
 

@@ -102,6 +102,7 @@ type records struct {
 	failed     bool
 	ended      bool    // the peer sent close_notify
 	dialed     *dialed // nil: the server's side
+	peer       *Peer   // what the handshake found out; nil: the client's side
 }
 
 // Open takes b from the socket and returns the plaintext in it, which lies in b

@@ -157,8 +157,8 @@ func malformed() []question {
 		{name: "chunk longer than said", raw: post("Transfer-Encoding: chunked\n", "4\r\nhello\r\n0\r\n\r\n")},
 		{name: "upgrade to h2c", raw: get("/", "Connection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\n"), nginx: "nginx passes on what Connection names"},
 		{name: "CONNECT", raw: crlf("CONNECT site.example:443 HTTP/1.1\nHost: site.example:443\n\n"), method: "CONNECT"},
-		{name: "TRACE", raw: crlf("TRACE / HTTP/1.1\nHost: site.example\n\n"), nginx: "nginx refuses TRACE"},
-		{name: "asterisk", raw: crlf("OPTIONS * HTTP/1.1\nHost: site.example\n\n"), std: "net/http answers it by itself"},
+		{name: "TRACE", raw: crlf("TRACE / HTTP/1.1\nHost: site.example\n\n")},
+		{name: "asterisk", raw: crlf("OPTIONS * HTTP/1.1\nHost: site.example\n\n"), nginx: "nginx does not know this form"},
 		{name: "garbage", raw: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", std: silent},
 		{name: "a very long line", raw: get("/"+strings.Repeat("a", 40000), "")},
 	}
