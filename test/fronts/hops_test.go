@@ -334,4 +334,3 @@ func TestAddressesOfClientsAreForProxiesToTell(t *testing.T) {
 	f(limit.Trusted{Proxies: []string{"127.0.0.1"}, Pass: []string{"CF-Connecting-IP", "x-forwarded-client-cert"}}, []string{"CF-Connecting-IP", "X-Forwarded-Client-Cert"})
 	f(limit.Trusted{Proxies: []string{"192.0.2.1"}, Pass: []string{"CF-Connecting-IP"}}, nil)
 }
-
