@@ -91,7 +91,7 @@ func judgeRun(r *loadgen.Result, thresholds []threshold) judgement {
 func (j *judgement) disturbances(r *loadgen.Result, limited, stolen int) {
 	all := float64(len(r.Windows))
 	if limited > 0 {
-		j.Why = append(j.Why, fmt.Sprintf("the generator was the limit in %d of %d windows: %s", limited, len(r.Windows), whyLimited(r)))
+		j.Why = append(j.Why, fmt.Sprintf("the %s was the limit in %d of %d windows: %s", limiting(r), limited, len(r.Windows), whyLimited(r)))
 	}
 	if stolen > 0 {
 		j.Why = append(j.Why, fmt.Sprintf("other machines took the processors in %d of %d windows", stolen, len(r.Windows)))
@@ -126,6 +126,19 @@ func (j *judgement) broke(metrics ...string) bool {
 		}
 	}
 	return false
+}
+
+// limiting names what kept a generator from measuring: itself, or the machine.
+func limiting(r *loadgen.Result) string {
+	for _, w := range r.Windows {
+		if w.Generator.Limited && w.Generator.Why != "" {
+			if w.Generator.Crowded {
+				return "host"
+			}
+			break
+		}
+	}
+	return "generator"
 }
 
 func whyLimited(r *loadgen.Result) string {

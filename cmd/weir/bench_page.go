@@ -71,7 +71,7 @@ func benchFacts(t *loadgen.Window) draw.Facts {
 	f := draw.Facts{}
 	secs := max(t.Length.Seconds(), 1e-9)
 	if t.Offered > 0 {
-		f = append(f, draw.Fact{Name: "completed", Value: draw.PerSec.Format(float64(t.Completed) / secs),
+		f = append(f, draw.Fact{Name: "completed", Value: draw.PerSec.Format(float64(t.Answered()) / secs),
 			Note: draw.Share.Format(float64(t.Completed+t.Drained)/float64(t.Offered)) + " of what was offered"})
 	}
 	if d := t.Delivery; d != nil {
@@ -79,7 +79,7 @@ func benchFacts(t *loadgen.Window) draw.Facts {
 		if d.Lost+d.Repeated+d.Reordered > 0 {
 			state = draw.Bad
 		}
-		f = append(f, draw.Fact{Name: "received", Value: draw.PerSec.Format(float64(d.Received) / secs), Note: "reach " + draw.Share.Format(d.Reach)},
+		f = append(f, draw.Fact{Name: "received", Value: draw.PerSec.Format(float64(d.Received) / secs), Note: "the worst message reached " + draw.Share.Format(d.Reach) + " of its subscribers"},
 			draw.Fact{Name: "lost, repeated, reordered", Value: fmt.Sprintf("%s, %s, %s", draw.Grouped(d.Lost), draw.Grouped(d.Repeated), draw.Grouped(d.Reordered)), State: state})
 	}
 	if h := t.Response; h != nil && h.TotalCount() > 0 {
@@ -212,7 +212,7 @@ func overTime(r *loadgen.Result) []draw.Figure {
 	if r.Total.Offered > 0 {
 		rates.Series = append(rates.Series,
 			line("offered", rate(func(w *loadgen.Window) uint64 { return w.Offered })),
-			line("completed", rate(func(w *loadgen.Window) uint64 { return w.Completed })))
+			line("completed", rate((*loadgen.Window).Answered)))
 	}
 	if r.Total.Delivery != nil {
 		rates.Series = append(rates.Series, line("received", rate(func(w *loadgen.Window) uint64 {

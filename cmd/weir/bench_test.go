@@ -171,6 +171,11 @@ func TestRunsAreJudged(t *testing.T) {
 			r.Windows[i].Host.Steal = 0.05
 		}
 	}), "p99<2ms", fail, inconclusive)
+	f("crowded", with(steady(), func(r *loadgen.Result) {
+		for i := range 3 {
+			r.Windows[i].Generator = loadgen.GeneratorState{Limited: true, Crowded: true, Why: "this machine was busy"}
+		}
+	}), "p99<5ms", pass, invalid)
 	f("partial", with(steady(), func(r *loadgen.Result) { r.Partial = true }), "p99<5ms", pass, inconclusive)
 	f("nothing", with(steady(), func(r *loadgen.Result) { r.Total.Completed = 0 }), "", "", fail)
 

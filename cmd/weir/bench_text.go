@@ -157,6 +157,9 @@ func countsTable(r *loadgen.Result) *draw.Table {
 	add("sent", t.Sent, exchanges)
 	add("completed", t.Completed, exchanges)
 	add("drained", t.Drained, false)
+	if t.Carried > 0 {
+		add("answered, with the warm-up's", t.Answered(), true)
+	}
 	add("dropped", t.Dropped, exchanges)
 	add("errors", errorCount(t), true)
 	if t.Delivery != nil {
@@ -230,7 +233,7 @@ func deliveryLines(d *loadgen.Delivery) []string {
 	if d == nil {
 		return nil
 	}
-	lines := []string{fmt.Sprintf("published %s, expected %s, received %s, reach %s",
+	lines := []string{fmt.Sprintf("published %s, expected %s, received %s, worst message reached %s of its subscribers",
 		draw.Grouped(d.Published), draw.Grouped(d.Expected), draw.Grouped(d.Received), draw.Share.Format(d.Reach))}
 	lines = append(lines, fmt.Sprintf("lost %s, repeated %s, reordered %s, late %s, gaps told %s",
 		draw.Grouped(d.Lost), draw.Grouped(d.Repeated), draw.Grouped(d.Reordered), draw.Grouped(d.Late), draw.Grouped(d.Gaps)))

@@ -204,8 +204,9 @@ func (t *threshold) read(w *loadgen.Window) reading {
 		if w.Length <= 0 {
 			return reading{few: true}
 		}
-		r := exact(float64(w.Completed)/w.Length.Seconds(), w.Completed)
-		noise := stat.NormalQuantile(0.5+confidence/2) * math.Sqrt(float64(w.Completed)) / w.Length.Seconds()
+		n := w.Answered()
+		r := exact(float64(n)/w.Length.Seconds(), n)
+		noise := stat.NormalQuantile(0.5+confidence/2) * math.Sqrt(float64(n)) / w.Length.Seconds()
 		r.Lo, r.Hi = r.Point-noise, r.Point+noise // of random arrivals
 		return r
 	case "lost", "repeated", "reordered", "late", "gaps", "reach":

@@ -124,7 +124,8 @@ func (s *hostSample) since(before *hostSample, w *Window) {
 
 // judge says whether the generator was the limit of w: its own lag was not small
 // beside what was measured, or in a closed loop it had no time left. Of fewer than
-// a hundred arrivals one alone proves nothing, so the second latest counts.
+// a hundred arrivals one alone proves nothing, so the second latest counts. Where
+// other programs kept the processors from it, Why names the machine.
 func (g *Generator) judge(w *Window) {
 	if w.Lag != nil && w.Lag.TotalCount() > 1 && w.Response != nil {
 		n := float64(w.Lag.TotalCount())
@@ -133,6 +134,7 @@ func (g *Generator) judge(w *Window) {
 		if lag > max(time.Millisecond, response/10) {
 			w.Generator.Limited = true
 			w.Generator.Why = fmt.Sprintf("its lag P99 of %v is more than 1ms and a tenth of the response P99 of %v", lag, response)
+			w.Generator.crowded(w.Host, runtime.NumCPU())
 		}
 	}
 	cores := float64(min(len(g.shards), runtime.NumCPU()))
@@ -140,4 +142,18 @@ func (g *Generator) judge(w *Window) {
 		w.Generator.Limited = true
 		w.Generator.Why = fmt.Sprintf("it used %.2f of the %.0f cores its loops can use", w.Generator.CPU, cores)
 	}
+}
+
+// crowded adds to Why that the machine was busy with other programs, where that is
+// what delayed a generator: they used more of its n processors than the generator
+// did, and less than a quarter of a processor was idle.
+func (s *GeneratorState) crowded(h Host, n int) {
+	used := h.Busy * float64(n)
+	others := used - s.CPU
+	if float64(n)-used > 0.25 || others <= s.CPU {
+		return
+	}
+	s.Crowded = true
+	s.Why = fmt.Sprintf("this machine was busy: other programs (the server too, if it runs here) used %.1f of its %d processors, "+
+		"the generator %.1f, and %s; run it on another machine, or with less load", others, n, s.CPU, s.Why)
 }

@@ -72,6 +72,7 @@ func (w *Window) Merge(o *Window) {
 	w.Sent += o.Sent
 	w.Completed += o.Completed
 	w.Drained += o.Drained
+	w.Carried += o.Carried
 	w.Dropped += o.Dropped
 	w.Waited += o.Waited
 	w.Reconnects += o.Reconnects
@@ -206,7 +207,7 @@ func (s *GeneratorState) merge(o GeneratorState) {
 	if !o.Limited {
 		return
 	}
-	s.Limited = true
+	s.Limited, s.Crowded = true, s.Crowded || o.Crowded
 	switch {
 	case s.Why == "":
 		s.Why = o.Why

@@ -10,7 +10,7 @@ import (
 // A piece is what one shard saw in a piece of time: plain counters and histograms
 // that only the shard's loop writes. The collector exchanges it for an empty one.
 type piece struct {
-	offered, sent, completed, drained, dropped, waited, reconnects uint64
+	offered, sent, completed, drained, carried, dropped, waited, reconnects uint64
 
 	errors map[string]uint64
 
@@ -71,7 +71,7 @@ func (p *piece) reset() {
 // forget drops what does not count for the window that begins now: all that is not
 // told apart by when it was intended, but for how connections came about.
 func (p *piece) forget() {
-	p.busy, p.open, p.reconnects = 0, 0, 0
+	p.busy, p.open, p.reconnects, p.carried = 0, 0, 0, 0
 	d := p.delivery
 	p.delivery = Delivery{Published: d.Published, Expected: d.Expected, Received: d.Received}
 	p.lost, p.misses, p.missed = 0, p.misses[:0], false
@@ -88,6 +88,7 @@ func (p *piece) add(o *piece) {
 	p.sent += o.sent
 	p.completed += o.completed
 	p.drained += o.drained
+	p.carried += o.carried
 	p.dropped += o.dropped
 	p.waited += o.waited
 	p.reconnects += o.reconnects
@@ -117,7 +118,7 @@ func kept(h *hdrhistogram.Histogram) *hdrhistogram.Histogram {
 
 // into moves what p counted to w. p's histograms are w's from then on.
 func (p *piece) into(w *Window) {
-	w.Offered, w.Sent, w.Completed, w.Drained = p.offered, p.sent, p.completed, p.drained
+	w.Offered, w.Sent, w.Completed, w.Drained, w.Carried = p.offered, p.sent, p.completed, p.drained, p.carried
 	w.Dropped, w.Waited, w.Reconnects = p.dropped, p.waited, p.reconnects
 	w.Errors = maps.Clone(p.errors)
 	w.Response, w.Service, w.Lag = kept(p.response), kept(p.service), kept(p.lag)

@@ -152,3 +152,20 @@ func TestLagMakesAWindowInvalid(t *testing.T) {
 	late(10, 1000, false)
 	late(11, 1000, true)
 }
+
+// A generator that other programs kept from the processors does not take the blame.
+func TestALateGeneratorNamesABusyMachine(t *testing.T) {
+	f := func(busy, cpu float64, want bool) {
+		t.Helper()
+		s := GeneratorState{CPU: cpu, Limited: true, Why: "its lag is great"}
+		s.crowded(Host{Busy: busy}, 2)
+		if s.Crowded != want || strings.Contains(s.Why, "other programs") != want || !strings.Contains(s.Why, "its lag is great") {
+			t.Errorf("busy %v, own use %v: %v %q", busy, cpu, s.Crowded, s.Why)
+		}
+	}
+	f(1, 0.1, true)
+	f(0.95, 0.9, true)
+	f(0.95, 1.0, false) // it used more than all others
+	f(0.5, 0.1, false)  // there was a processor to be had
+	f(1, 1.9, false)
+}

@@ -63,6 +63,7 @@ type windowJSON struct {
 	Sent       uint64            `json:"sent"`
 	Completed  uint64            `json:"completed"`
 	Drained    uint64            `json:"drained"`
+	Carried    uint64            `json:"carried,omitempty"`
 	Dropped    uint64            `json:"dropped"`
 	Waited     uint64            `json:"waited"`
 	Reconnects uint64            `json:"reconnects"`
@@ -115,7 +116,7 @@ type deliveryJSON struct {
 func (w Window) MarshalJSON() ([]byte, error) {
 	j := windowJSON{
 		Start: w.Start, Seconds: w.Length.Seconds(), Load: loadJSON(w.Load), Conns: w.Conns,
-		Offered: w.Offered, Sent: w.Sent, Completed: w.Completed, Drained: w.Drained, Dropped: w.Dropped,
+		Offered: w.Offered, Sent: w.Sent, Completed: w.Completed, Drained: w.Drained, Carried: w.Carried, Dropped: w.Dropped,
 		Waited: w.Waited, Reconnects: w.Reconnects, Errors: w.Errors, InFlight: w.InFlight,
 		BytesIn: w.BytesIn, BytesOut: w.BytesOut, Generator: w.Generator, Host: w.Host,
 	}
@@ -146,7 +147,7 @@ func (w *Window) UnmarshalJSON(b []byte) error {
 	}
 	*w = Window{
 		Start: j.Start, Length: time.Duration(j.Seconds*1e9 + 0.5), Load: Load(j.Load), Conns: j.Conns,
-		Offered: j.Offered, Sent: j.Sent, Completed: j.Completed, Drained: j.Drained, Dropped: j.Dropped,
+		Offered: j.Offered, Sent: j.Sent, Completed: j.Completed, Drained: j.Drained, Carried: j.Carried, Dropped: j.Dropped,
 		Waited: j.Waited, Reconnects: j.Reconnects, Errors: j.Errors, InFlight: j.InFlight,
 		BytesIn: j.BytesIn, BytesOut: j.BytesOut, Generator: j.Generator, Host: j.Host,
 	}

@@ -172,10 +172,10 @@ func (s *session) carryOut(ctx context.Context, warmup, window time.Duration) (w
 	}
 	whole = s.wait(ctx, counts)
 	if whole {
-		g.view.set("measuring", time.Now(), s.rate.length()-warmup)
 		if warmup > 0 {
 			s.start(counts)
 		}
+		g.view.set("measuring", time.Now(), s.rate.length()-warmup)
 		whole = s.windows(ctx, counts, end, window)
 	}
 	stop.Store(!whole)
@@ -288,7 +288,7 @@ func (s *session) piece() {
 // batch notes the difference to what was before.
 func (s *session) batch(before *piece) {
 	a := s.acc
-	b := Batch{Completed: a.completed - before.completed}
+	b := Batch{Completed: a.completed + a.carried - before.completed - before.carried}
 	if n := a.responses - before.responses; n > 0 {
 		b.MeanResponse = (a.responseSum - before.responseSum) / float64(n)
 	}

@@ -55,6 +55,38 @@ func TestRunMakesItsWindowsAndTheirTotal(t *testing.T) {
 	}
 }
 
+// A server under overload answers the arrivals of the warm-up first. They belong to
+// what it carries in the window, though not to what was offered in it.
+func TestWhatTheWarmupLeftCountsAsThroughput(t *testing.T) {
+	gate := make(chan struct{})
+	var g *loadgen.Generator
+	g = generator(t, loadgen.Spec{
+		Kind: loadgen.HTTP, Target: serve(t, func(w http.ResponseWriter, r *http.Request) { <-gate; hello(w, r) }), Conns: 4, Rate: 100,
+		Arrival: loadgen.Uniform, Warmup: 200 * time.Millisecond, Duration: time.Second, Window: time.Second,
+	})
+	var opening sync.WaitGroup
+	opening.Go(func() {
+		trial.Eventually(t, "the window to begin", func() bool { return g.Snapshot().Phase == "measuring" })
+		close(gate)
+	})
+	r, err := g.Run(context.Background())
+	opening.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	addsUp(t, &r.Total)
+	if w := &r.Total; w.Offered != 100 || w.Carried != 20 || w.Answered() != w.Completed+20 {
+		t.Errorf("offered %d, carried %d, completed %d, answered %d; want 100 offered and the 20 of the warm-up carried", w.Offered, w.Carried, w.Completed, w.Answered())
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := loadgen.ReadResult(bytes.NewReader(b)); err != nil || back.Total.Carried != 20 {
+		t.Errorf("read again: carried %d, %v", back.Total.Carried, err)
+	}
+}
+
 // counter counts connections of a server.
 func counter(t *testing.T, h http.HandlerFunc) (url string, opened, open *atomic.Int64) {
 	opened, open = new(atomic.Int64), new(atomic.Int64)

@@ -264,6 +264,9 @@ func (s *shard) complete(ex exchange, now int64) {
 	}
 	s.sum.completed++
 	if ex.intended < s.since {
+		if !s.draining {
+			s.rec.carried++
+		}
 		return
 	}
 	if s.draining {

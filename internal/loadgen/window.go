@@ -29,6 +29,10 @@ type Window struct {
 	// Drained are those that were answered in order after the window's end, when no
 	// more were sent. Their times are in the histograms.
 	Drained uint64
+	// Carried were intended before the first window, in the warm-up, and answered in
+	// this one. They are not in Offered, Sent or Completed, and their times are in no
+	// histogram; a target under overload answers them first.
+	Carried uint64
 	// Dropped were never sent: MaxInFlight was reached, or no connection was free
 	// for as long as Timeout.
 	Dropped uint64
@@ -63,6 +67,10 @@ type Window struct {
 	// Host is what the machine did meanwhile.
 	Host Host
 }
+
+// Answered is how many exchanges the target answered in order within the window,
+// whenever they were intended. Divided by Length it is the target's throughput.
+func (w *Window) Answered() uint64 { return w.Completed + w.Carried }
 
 // A Batch is one second of a Window.
 type Batch struct {
@@ -110,6 +118,9 @@ type GeneratorState struct {
 	// window is no measurement of the target.
 	Limited bool   `json:"limited"`
 	Why     string `json:"why,omitempty"`
+	// Crowded says that the generator was late because other programs used the
+	// machine's processors.
+	Crowded bool `json:"crowded,omitempty"`
 }
 
 // Host are the covariates of a measurement: what others did to the machine.
