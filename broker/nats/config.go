@@ -33,7 +33,7 @@ type Config struct {
 	// Token for an external NATS; empty means none.
 	Token string `json:"token"`
 	// Credentials is a .creds file (JWT and seed) for an external NATS; empty means none.
-	Credentials string `json:"credentials"`
+	Credentials string `json:"credentials" secret:"false"`
 	// TLS to an external NATS. The zero value uses TLS only where the URL says tls://.
 	TLS TLS `json:"tls"`
 

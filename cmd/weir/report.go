@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/client"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // A usageError is a command that was written wrongly: exit status 2.
@@ -50,9 +51,9 @@ func report(w io.Writer, cmd *cobra.Command, err error) int {
 			hint = cmd.CommandPath() + " --help"
 		}
 		// Some errors also say their hint in brackets, for readers of logs.
-		fmt.Fprintf(w, "weir: %s\n", strings.TrimSuffix(p.Error(), " ("+hint+")"))
+		fmt.Fprintf(w, "weir: %s\n", redact.Text(strings.TrimSuffix(p.Error(), " ("+hint+")")))
 		if hint != "" {
-			fmt.Fprintf(w, "hint: %s\n", hint)
+			fmt.Fprintf(w, "hint: %s\n", redact.Text(hint))
 		}
 	}
 	switch {

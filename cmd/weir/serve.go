@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/app"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 func newServe() *cobra.Command {
@@ -150,5 +151,5 @@ func newLog(w io.Writer, c config.Log) *slog.Logger {
 	if c.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
-	return slog.New(slog.NewTextHandler(w, opts))
+	return slog.New(redact.Handler(slog.NewTextHandler(w, opts)))
 }

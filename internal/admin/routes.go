@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // An endpoint is one thing the listener answers; docs/reference/admin-api.md is made of
@@ -34,7 +36,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /metrics", metrics.ServeHTTP, "Prometheus metrics: text, or protobuf with native histograms where these are on.", nil},
 		{"GET /debug/vars", src.vars, "The snapshot and memory, in the form of Go's expvar.", nil},
 		{"GET /debug/pprof/", timed(pprof.Index), "Profiles: `?seconds=` for the difference over them, at most 300.", nil},
-		{"GET /debug/pprof/cmdline", pprof.Cmdline, "The command line.", nil},
+		{"GET /debug/pprof/cmdline", commandLine, "The command line, without secrets.", nil},
 		{"GET /debug/pprof/profile", timed(pprof.Profile), "A processor profile: `?seconds=`, at most 300.", nil},
 		{"GET /debug/pprof/symbol", pprof.Symbol, "Names of program counters.", nil},
 		{"POST /debug/pprof/symbol", pprof.Symbol, "The same, with the counters in the body.", nil},
@@ -342,9 +344,15 @@ func fail(w http.ResponseWriter, err error) {
 	writeError(w, status, err.Error())
 }
 
+// commandLine is pprof.Cmdline without secrets, which flags such as --set may hold.
+func commandLine(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, strings.Join(redact.Args(os.Args), "\x00")) // the client may be gone
+}
+
 func writeError(w http.ResponseWriter, status int, msg string) {
 	var e Error
-	e.Error.Code, e.Error.Message = status, msg
+	e.Error.Code, e.Error.Message = status, redact.Text(msg)
 	writeJSON(w, status, e)
 }
 

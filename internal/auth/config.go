@@ -56,7 +56,7 @@ type Config struct {
 	AllowNoExpiry bool `json:"allow_no_expiry"`
 	// Cookie is the name of the cookie that may carry a token; empty means
 	// "weir_token".
-	Cookie string `json:"cookie"`
+	Cookie string `json:"cookie" secret:"false"`
 	// DisableQueryToken refuses tokens in the query parameter "token". False: they
 	// are accepted, since EventSource and WebSocket in browsers can set no header.
 	DisableQueryToken bool `json:"disable_query_token"`

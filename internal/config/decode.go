@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // A KeyError says what is wrong with one key and where it was written.
@@ -34,11 +35,11 @@ func (e *KeyError) Error() string {
 	if e.Key != "" {
 		b.WriteString(": " + e.Key)
 	}
-	return b.String() + ": " + e.Problem
+	return b.String() + ": " + redact.Text(e.Problem)
 }
 
 // Hint says what to write instead; it may be empty.
-func (e *KeyError) Hint() string { return e.hint }
+func (e *KeyError) Hint() string { return redact.Text(e.hint) }
 
 // A decoder writes one source over a configuration. It goes on after a problem,
 // so that all of them are told at once.
@@ -308,7 +309,7 @@ func (d *decoder) refuse(n *yaml.Node, path string, f field, err error) {
 		d.problem(n, path, "", "the value cannot be read (it is a secret and not shown)")
 		return
 	}
-	d.problem(n, path, HintOf(err), "%s", err)
+	d.problem(n, path, redact.Text(HintOf(err)), "%s", redact.Text(err.Error()))
 }
 
 func (d *decoder) mismatch(n *yaml.Node, path string, f field, t reflect.Type) {

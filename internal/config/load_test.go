@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // sample has one key of each shape, so that the cases do not change whenever a
@@ -322,7 +323,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	if string(c.Auth.HMACSecret) != secret || string(c.Auth.APIKeys[0].Key) != secret {
 		t.Fatalf("not read: %#v", c.Auth)
 	}
-	if s := c.Effective(origins); strings.Contains(s, "hush") || strings.Count(s, redacted) != 3 {
+	if s := c.Effective(origins); strings.Contains(s, "hush") || strings.Count(s, redact.Mark) != 3 {
 		t.Errorf("effective shows secrets:\n%s", s)
 	}
 	_, _, err = Read(Sources{Flags: []Override{{"--set", "auth.api_keys", `[{"key":["` + secret + `"]},{"key":12345678}]`}}})

@@ -3,7 +3,6 @@ package config
 import (
 	"encoding"
 	"fmt"
-	"net/url"
 	"reflect"
 	"regexp"
 	"slices"
@@ -12,13 +11,12 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
-// redacted stands for a secret that is set.
-const redacted = "[redacted]"
-
-// Effective returns c as YAML. Secrets are shown as "[redacted]" and passwords
-// in URLs as "redacted"; with origins, a value that is no default says at the
+// Effective returns c as YAML. Secrets are shown as "[redacted]", wherever they are: in
+// fields and header maps of their own, in URLs, in data source names. With origins, a value that is no default says at the
 // end of its line where it came from.
 func (c Config) Effective(origins Origins) string {
 	r := renderer{origins: origins, redact: true}
@@ -87,7 +85,9 @@ func (r *renderer) value(v reflect.Value, path string, f field, indent int) {
 		defer func() { r.origins = origins }()
 		for _, k := range sortedKeys(v) {
 			r.b.WriteString(strings.Repeat(" ", indent+indentStep) + quote(k.String()) + ":")
-			r.value(v.MapIndex(k), join(path, k.String()), f, indent+indentStep)
+			entry := f
+			entry.secret = f.secret || holdsHeaders(path) || redact.Name(k.String()) && v.Type().Elem().Kind() == reflect.String
+			r.value(v.MapIndex(k), join(path, k.String()), entry, indent+indentStep)
 		}
 	default:
 		r.b.WriteString(" " + r.inline(v, f))
@@ -140,9 +140,9 @@ func (r *renderer) inline(v reflect.Value, f field) string {
 		return "[" + strings.Join(items, ", ") + "]"
 	}
 	if r.redact && f.secret && !v.IsZero() {
-		return quote(redacted)
+		return quote(redact.Mark)
 	}
-	if f.secret && v.Kind() == reflect.String {
+	if v.Kind() == reflect.String && v.Type().Name() == "Secret" || f.secret && v.Kind() == reflect.String {
 		return quote(v.String()) // a Secret's own text would hide it
 	}
 	switch t := v.Type(); {
@@ -172,19 +172,8 @@ func (r *renderer) inline(v reflect.Value, f field) string {
 }
 
 func (r *renderer) text(s string) string {
-	if r.redact && strings.Contains(s, "@") && strings.Contains(s, "://") {
-		u, err := url.Parse(s)
-		if err != nil {
-			return quote(redacted) // it may hold a password that we cannot find
-		}
-		if u.User != nil {
-			if _, has := u.User.Password(); has {
-				u.User = url.UserPassword(u.User.Username(), "redacted")
-			} else {
-				u.User = url.User("redacted") // nats://token@host
-			}
-			s = u.String()
-		}
+	if r.redact {
+		s = redact.Text(s)
 	}
 	return quote(s)
 }

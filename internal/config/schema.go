@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // shape is how a Go type is written in a file.
@@ -87,23 +89,34 @@ func fieldsOf(t reflect.Type) []field {
 			key: key, name: sf.Name, owner: t, typ: sf.Type, index: []int{i},
 			size:   isSize(key) || sf.Tag.Get("unit") == "bytes",
 			signed: sf.Tag.Get("min") == "-1",
-			secret: sf.Tag.Get("secret") == "true" || isSecret(key, deref(sf.Type)),
+			secret: isSecret(key, sf),
 		})
 	}
 	return all
 }
 
-// isSecret recognises what must not be shown even where a tag was forgotten: by
-// a type called Secret, or text under a name that says it.
-func isSecret(key string, t reflect.Type) bool {
-	if t.Name() == "Secret" {
+// isSecret recognises what must not be shown even where a tag was forgotten: by a type
+// called Secret, alone or in a list or map, or text under a name of a secret. What has such
+// a name and is none says secret:"false": the name of a cookie, the path of a file.
+func isSecret(key string, sf reflect.StructField) bool {
+	switch sf.Tag.Get("secret") {
+	case "true":
 		return true
-	}
-	if t.Kind() != reflect.String {
+	case "false":
 		return false
 	}
-	last := key[strings.LastIndexByte(key, '_')+1:]
-	return last == "password" || last == "token" || last == "secret"
+	t := deref(sf.Type)
+	for t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		t = deref(t.Elem())
+	}
+	return t.Name() == "Secret" || t.Kind() == reflect.String && redact.Name(key)
+}
+
+// holdsHeaders reports whether the map of strings at path is header fields whose values
+// are not to be shown. Those of answers go to every client: only those under the name of a
+// secret are hidden.
+func holdsHeaders(path string) bool {
+	return strings.Contains(path, "headers") && !strings.Contains(path, "response_headers") && !strings.Contains(path, "reply.headers")
 }
 
 // A key is one place in the whole configuration that a value can be given to.

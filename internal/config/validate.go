@@ -14,6 +14,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // Validate returns everything that is wrong with c, joined, each part led by
@@ -78,7 +79,7 @@ type reworded struct {
 	text string
 }
 
-func (e *reworded) Error() string { return e.text }
+func (e *reworded) Error() string { return redact.Text(e.text) }
 func (e *reworded) Unwrap() error { return e.error }
 
 // oneOf reports a value that is none of the allowed ones.

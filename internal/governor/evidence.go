@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/redact"
 	"github.com/weir-gateway/weir/internal/stat"
 )
 
@@ -268,6 +269,7 @@ func (r *recorder) request(ctx context.Context, now time.Time, reason string) (B
 
 // capture writes bundle id, which writing names already.
 func (r *recorder) capture(ctx context.Context, id string, now time.Time, reason string) (Bundle, error) {
+	reason = redact.Text(reason)
 	r.op.Lock()
 	defer r.op.Unlock()
 	defer func() {

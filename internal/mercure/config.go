@@ -50,9 +50,9 @@ type Config struct {
 	// "https://example.com", or "*" for any. Empty: none. A token in a header needs none.
 	PublishOrigins []string `json:"publish_origins"`
 	// Cookie may carry a token of draft 07; empty means "mercureAuthorization".
-	Cookie string `json:"cookie"`
+	Cookie string `json:"cookie" secret:"false"`
 	// Cookie08 may carry one of draft 08; empty means "__Secure-mercure_access_token".
-	Cookie08 string `json:"cookie_08"`
+	Cookie08 string `json:"cookie_08" secret:"false"`
 	// DisableQueryToken refuses tokens of draft 07 in the query ("authorization").
 	DisableQueryToken bool `json:"disable_query_token"`
 	// RequireExpiry refuses tokens of draft 07 without exp, which most deployed

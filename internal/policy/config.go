@@ -36,6 +36,8 @@ type RouteConfig struct {
 	ResponseHeaders HeaderRules `json:"response_headers"`
 	// Auth says who may come.
 	Auth Auth `json:"auth"`
+	// ClientCertificate admits clients by their certificates.
+	ClientCertificate ClientCertificate `json:"client_certificate"`
 	// Limits bound how often, how many and how much.
 	Limits Limits `json:"limits"`
 	// Addresses says from where one may come.

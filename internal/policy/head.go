@@ -183,6 +183,9 @@ func (r *Route) appendOwn(dst []byte, x *Exchange) []byte {
 	if r.cfg.Auth.Forward && x.Identity.By != "" {
 		dst = appendIdentity(dst, x.Identity)
 	}
+	if x.Certificate != nil {
+		dst = r.appendCertificate(dst, x.Certificate)
+	}
 	return dst
 }
 

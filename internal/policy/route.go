@@ -49,6 +49,7 @@ type Route struct {
 	redact                          []string
 	allow                           string // the methods, for Allow
 	allowsTrace                     bool
+	certificates                    []certRule
 	drift                           *upstream.Drift // nil: not watched; set by Watch
 	hold                            auth.Patterns   // what the upstream may hold connections on
 
@@ -136,6 +137,10 @@ func (r *Route) compile() {
 	}
 	r.logged = r.deps.AccessLog != nil && !cfg.AccessLog.Off
 	r.forwards = len(r.Clusters()) > 0
+	for _, a := range cfg.ClientCertificate.Allow {
+		rule, _ := parseCertRule(a) // Validate has accepted it
+		r.certificates = append(r.certificates, rule)
+	}
 	r.sample, r.traceSample = part(cfg.AccessLog.Sample), part(cfg.TraceSample)
 	r.redact = cfg.AccessLog.Redact
 	r.allow, r.allowsTrace = allowOf(cfg.Methods), slices.Contains(cfg.Methods, "TRACE")
@@ -235,6 +240,9 @@ func (r *Route) Admit(x *Exchange, now int64) Verdict {
 	}
 	if x.preflight {
 		return r.cors.preflight(x)
+	}
+	if v, refused := r.certified(x); refused {
+		return v
 	}
 	if r.perAddress.Limited() {
 		t := r.deps.State.Addresses

@@ -30,6 +30,19 @@ func Text(s string) string {
 	}
 }
 
+// Args returns the arguments of a command line without secrets: those in Text, and what
+// follows a flag with the name of a secret.
+func Args(args []string) []string {
+	out := make([]string, len(args))
+	for i, a := range args {
+		out[i] = Text(a)
+		if i > 0 && strings.HasPrefix(args[i-1], "-") && !strings.Contains(args[i-1], "=") && !strings.HasPrefix(a, "-") && Name(args[i-1]) {
+			out[i] = Mark
+		}
+	}
+	return out
+}
+
 const invalidPort = `invalid port "`
 
 // mayHold reports whether s has any byte that a secret is recognised by.

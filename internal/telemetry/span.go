@@ -9,6 +9,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // A Kind is a span's part in a call.
@@ -68,7 +70,7 @@ func (t *Telemetry) snapshots(spans []*Span) []sdktrace.ReadOnlySpan {
 			stub.Parent = trace.NewSpanContext(trace.SpanContextConfig{TraceID: s.Trace, SpanID: s.Parent, TraceFlags: trace.TraceFlags(s.Flags), Remote: s.Remote})
 		}
 		if s.Failed != "" {
-			stub.Status = sdktrace.Status{Code: codes.Error, Description: s.Failed}
+			stub.Status = sdktrace.Status{Code: codes.Error, Description: redact.Text(s.Failed)}
 		}
 		for _, e := range s.Events {
 			stub.Events = append(stub.Events, sdktrace.Event{Name: e.Name, Time: e.At, Attributes: attributes(e.Attrs)})
@@ -84,7 +86,11 @@ func attributes(attrs []Attr) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, len(attrs))
 	for i, a := range attrs {
 		if out[i] = attribute.Int64(a.Name, a.N); a.Text != "" {
-			out[i] = attribute.String(a.Name, a.Text)
+			text := redact.Text(a.Text)
+			if redact.Name(a.Name) {
+				text = redact.Mark
+			}
+			out[i] = attribute.String(a.Name, text)
 		}
 	}
 	return out

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/asn1"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -175,21 +176,26 @@ func usableFor(c *cert, hello *tls.ClientHelloInfo) bool {
 
 // loadCAs reads the authorities of client certificates. digest tells them from
 // others.
-func loadCAs(files []string) (pool *x509.CertPool, digest []byte, err error) {
+func loadCAs(files []string) (pool *x509.CertPool, cas []*x509.Certificate, digest []byte, err error) {
 	if len(files) == 0 {
-		return nil, nil, nil
+		return nil, nil, nil, nil
 	}
 	pool = x509.NewCertPool()
 	sum := sha256.New()
 	for i, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
-			return nil, nil, fmt.Errorf("client_ca_files[%d]: %w", i, err)
+			return nil, nil, nil, fmt.Errorf("client_ca_files[%d]: %w", i, err)
 		}
 		if !pool.AppendCertsFromPEM(b) {
-			return nil, nil, fmt.Errorf("client_ca_files[%d]: %s: no certificate in it", i, f)
+			return nil, nil, nil, fmt.Errorf("client_ca_files[%d]: %s: no certificate in it", i, f)
 		}
 		sum.Write(b)
+		for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+			if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+				cas = append(cas, c)
+			}
+		}
 	}
-	return pool, sum.Sum(nil), nil
+	return pool, cas, sum.Sum(nil), nil
 }

@@ -27,6 +27,16 @@ type Config struct {
 	// ClientCAFiles are PEM files with the authorities of client certificates.
 	// Needed unless client_auth is none.
 	ClientCAFiles []string `json:"client_ca_files"`
+	// ClientCRLFiles are certificate revocation lists, PEM or DER, looked at for changes
+	// like the certificates. A list of an authority of client_ca_files must be signed by
+	// it. They count for full and for resumed handshakes; connections that are established
+	// stay. Empty: nothing is revoked.
+	ClientCRLFiles []string `json:"client_crl_files"`
+	// ClientCRLPolicy says what becomes of a client's certificate whose issuer has no list
+	// that is in date: "require" refuses it, "allow" lets it in unless a list that is out
+	// of date revokes it. Each certificate below the authority needs a list of its issuer.
+	// Empty means require.
+	ClientCRLPolicy string `json:"client_crl_policy"`
 	// DisableTickets makes every handshake a full one. False: sessions resume.
 	DisableTickets bool `json:"disable_tickets"`
 	// TicketSecret is what the keys of session tickets are derived from, at least
@@ -140,6 +150,12 @@ func (c Config) Validate() error {
 		bad("client_auth: %.40q is none of none, request, require", c.ClientAuth)
 	} else if c.ClientAuth != ClientAuthNone && len(c.ClientCAFiles) == 0 {
 		bad("client_ca_files: client_auth %s needs an authority to verify with", c.ClientAuth)
+	}
+	if !slices.Contains([]string{"", "require", "allow"}, c.ClientCRLPolicy) {
+		bad("client_crl_policy: invalid value %.40q: want require or allow", c.ClientCRLPolicy)
+	}
+	if len(c.ClientCRLFiles) > 0 && c.ClientAuth == ClientAuthNone {
+		bad("client_crl_files: client_auth is none: set it to request or require")
 	}
 	if c.TicketSecret != "" && len(c.TicketSecret) < minTicketSecret {
 		bad("ticket_secret: %d bytes, at least %d are needed", len(c.TicketSecret), minTicketSecret)

@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,6 +60,8 @@ type service struct {
 	config *tls.Config
 	secret []byte
 	scope  string
+
+	revoked *revocations // nil: no lists are configured
 }
 
 // New reads the certificates. cfg must be Enabled. Run does the work in the
@@ -104,7 +107,11 @@ func (t *Terminator) load() (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, digest, err := loadCAs(t.cfg.ClientCAFiles)
+	pool, cas, digest, err := loadCAs(t.cfg.ClientCAFiles)
+	if err != nil {
+		return nil, err
+	}
+	revoked, err := loadRevocations(t.cfg.ClientCRLFiles, cas, t.cfg.ClientCRLPolicy == "allow")
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +140,16 @@ func (t *Terminator) load() (*service, error) {
 		s.config.ClientAuth = tls.VerifyClientCertIfGiven
 	case ClientAuthRequire:
 		s.config.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	if revoked != nil {
+		s.revoked = revoked
+		s.config.VerifyConnection = func(state tls.ConnectionState) error {
+			err := revoked.verify(state, time.Now())
+			if err != nil {
+				t.counters.revoked.Add(1)
+			}
+			return err
+		}
 	}
 	t.rotate(s, time.Now())
 	return s, nil
@@ -221,7 +238,7 @@ func (t *Terminator) filesDigest() (sum [32]byte) {
 		add(c.CertFile)
 		add(c.KeyFile)
 	}
-	for _, f := range t.cfg.ClientCAFiles {
+	for _, f := range slices.Concat(t.cfg.ClientCAFiles, t.cfg.ClientCRLFiles) {
 		add(f)
 	}
 	add(t.cfg.TicketSecretFile)
@@ -240,6 +257,7 @@ func (t *Terminator) Run(ctx context.Context) error {
 	rotation := time.Duration(t.cfg.TicketRotation)
 	period := time.NewTimer(untilNextPeriod(time.Now(), rotation))
 	defer period.Stop()
+	outdated := t.tellOutdated(0)
 	for {
 		select {
 		case <-ctx.Done():
@@ -248,6 +266,7 @@ func (t *Terminator) Run(ctx context.Context) error {
 			keepers.follow(ctx, t.current.Load().shelf)
 		case <-poll.C:
 			t.poll(ctx)
+			outdated = t.tellOutdated(outdated)
 		case <-period.C:
 			now := time.Now()
 			t.mu.Lock()
@@ -256,6 +275,16 @@ func (t *Terminator) Run(ctx context.Context) error {
 			period.Reset(untilNextPeriod(now, rotation))
 		}
 	}
+}
+
+// tellOutdated logs when revocation lists in service have run out: with client_crl_policy
+// require the clients of their issuers are refused then. It returns how many have.
+func (t *Terminator) tellOutdated(before int) int {
+	files := t.current.Load().revoked.expired(time.Now())
+	if len(files) > before {
+		t.log.Error("certificate revocation lists are out of date", "files", files, "policy", t.cfg.ClientCRLPolicy)
+	}
+	return len(files)
 }
 
 // poll reloads when a file has changed.
@@ -331,7 +360,7 @@ func (t *Terminator) Close() error {
 }
 
 type counters struct {
-	full, resumed, failed, timeouts, shed, notTLS                 atomic.Uint64
+	full, resumed, failed, timeouts, shed, notTLS, revoked        atomic.Uint64
 	reloads, reloadFailures, ocspFetches, ocspFailures, unstapled atomic.Uint64
 }
 
@@ -343,6 +372,7 @@ type Stats struct {
 	Timeouts       uint64 // connections closed for being too slow, or waiting too long
 	Shed           uint64 // connections closed because too many waited
 	NotTLS         uint64 // connections that did not begin with a ClientHello
+	Revoked        uint64 // of Failed: the client's certificate is revoked, or no list is in date
 	Running        int    // handshakes under way now
 	Waiting        int    // connections that wait for theirs now
 	Reloads        uint64 // certificates put in service anew
@@ -361,7 +391,7 @@ func (t *Terminator) Stats() Stats {
 	c := &t.counters
 	return Stats{
 		Full: c.full.Load(), Resumed: c.resumed.Load(), Failed: c.failed.Load(), Timeouts: c.timeouts.Load(),
-		Shed: c.shed.Load(), NotTLS: c.notTLS.Load(), Running: t.admission.runs(), Waiting: t.admission.waits(),
+		Shed: c.shed.Load(), NotTLS: c.notTLS.Load(), Revoked: c.revoked.Load(), Running: t.admission.runs(), Waiting: t.admission.waits(),
 		Reloads: c.reloads.Load(), ReloadFailures: c.reloadFailures.Load(),
 		OCSPFetches: c.ocspFetches.Load(), OCSPFailures: c.ocspFailures.Load(), Unstapled: c.unstapled.Load(),
 	}

@@ -48,7 +48,7 @@ type RuleConfig struct {
 	// Header is the name of the header looked at. Empty: see cookie.
 	Header string `json:"header"`
 	// Cookie is the name of the cookie looked at instead.
-	Cookie string `json:"cookie"`
+	Cookie string `json:"cookie" secret:"false"`
 	// Value is what it must be. Empty: it must be there.
 	Value string `json:"value"`
 	// Prefix makes value what it must begin with. False: the whole.
