@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // An Address is where a peer is reached.
@@ -79,7 +81,7 @@ func parseTarget(s string) (target, error) {
 		return target{addr: Address{Unix: path}, name: s}, nil
 	}
 	if strings.Contains(s, "://") {
-		return target{}, fmt.Errorf("address %q: write host:port without a scheme, or https:// before it", s)
+		return target{}, fmt.Errorf("address %q: write host:port without a scheme, or https:// before it", redact.Text(s))
 	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
