@@ -4,10 +4,10 @@ LINT    := $(CACHE)/bin/golangci-lint-v2.15.0
 FUZZTIME ?= 10s
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help build test-go test lint fuzz bench clean
+.PHONY: help build test-go test test-fresh lint fuzz bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/weir, a static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/weir ./cmd/weir
@@ -18,6 +18,9 @@ test-go: ## the quick part: vet, the floors, unit tests with the race detector
 
 test: ## everything: installs what the judges need, unit tests, real clients, outside suites, lint
 	bash test/all.sh
+
+test-fresh: ## everything again, in a minimal Debian root of its own (as root)
+	bash test/fresh.sh
 
 lint: $(LINT) ## golangci-lint
 	$(LINT) run ./...

@@ -1,6 +1,9 @@
 #!/bin/bash
-# Everything: what the judges need, both builds, the unit tests, the judges, lint.
-# Called by `make test`. The last line is "N passed, N failed".
+# Everything: what the judges need, both builds, the unit tests, the judges, lint:
+# bash test/all.sh [setup]; with setup, only the installing and the build. Called by
+# `make test` and test/fresh.sh. The last line is "N passed, N failed".
+#
+# In continuous integration the set-up also runs in a Debian of its own, meanwhile.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 cache=$PWD/.cache
@@ -26,6 +29,23 @@ formatted() {
   [ -z "$files" ] || { echo "gofmt: $files"; return 1; }
 }
 
+# finish prints the count and ends.
+finish() {
+  echo "after $((SECONDS - begin))s"
+  echo "$passed passed, $failed failed" | tee "$cache/count"
+  [ "$failed" = 0 ]
+  exit
+}
+
+# fresh_setup waits for the set-up in a root of its own and shows what it printed.
+fresh_setup() {
+  local status
+  wait "$fresh"
+  status=$?
+  sed 's/^/      fresh: /' "$cache/fresh.log"
+  return "$status"
+}
+
 # gotest runs go test and counts its tests; test/tally says what counts how. The
 # first argument is tally's.
 gotest() {
@@ -38,15 +58,24 @@ gotest() {
 
 command -v go >/dev/null || { echo "make test: Go 1.26 is needed"; echo "0 passed, 1 failed"; exit 1; }
 
-for part in autobahn npm protocols chromium slowhttptest nginx wrk h2load prometheus; do
+fresh=
+if [ "${CI:-}" = true ] && [ "${FRESH:-}" != true ]; then
+  bash test/fresh.sh setup >"$cache/fresh.log" 2>&1 </dev/null &
+  fresh=$!
+  trap 'kill "$fresh" 2>/dev/null' EXIT
+fi
+
+for part in autobahn npm protocols chromium slowhttptest nginx wrk h2load prometheus tools; do
   step "install $part" bash test/install.sh "$part"
 done
 step "race detector's compiler" bash test/install.sh gcc
 step "build" make --no-print-directory build
+[ "${1:-}" != setup ] || finish
 step "go vet" go vet ./...
 step "gofmt" formatted
 # The front on net/http, the embedded hub and the clients are for other systems too.
 step "portable to macOS" env GOOS=darwin go vet ./hub/... ./client/... ./sse/... ./websocket/... ./internal/stdhttp/...
+[ -z "$fresh" ] || step "set-up in a Debian of its own" fresh_setup
 
 go build -o "$cache/bin/tally" ./test/tally
 # shellcheck disable=SC2046 # the list is words
@@ -62,6 +91,4 @@ gotest -v -race -count=1 -p 1 -timeout 15m ./test/...
 
 step "golangci-lint" make --no-print-directory lint
 
-echo "after $((SECONDS - begin))s"
-echo "$passed passed, $failed failed" | tee "$cache/count"
-[ "$failed" = 0 ]
+finish

@@ -10,6 +10,10 @@
 #   wrk, h2load   Debian's packages wrk and nghttp2-client: other load generators
 #   prometheus    Prometheus and promtool from Debian's package, under .cache/: nothing is installed or started
 #   gcc           Debian's package: the race detector links with it
+#   tools         Debian's curl, openssl, iproute2 and e2fsprogs
+#   debootstrap   Debian's package: test/fresh.sh makes a root with it
+#
+# --pip-index prints this machine's package index, as variables for pip.
 #
 # Each part does nothing when it is already there. What could not be installed is
 # reported in one line, and the status is the number of such parts.
@@ -40,15 +44,24 @@ clean() {
     NPM_CONFIG_USERCONFIG="${NPM_CONFIG_USERCONFIG:-$HOME/.npmrc}" NPM_CONFIG_CACHE="$cache/download/npm" "$@"
 }
 
-# pip runs a command that is a pip with this machine's package index, and with none
-# of its other options.
+# pip_index prints this machine's package index and how to reach it, as variables. The
+# certificates are Debian's where none are configured: those within the pip for Python
+# 2.7 are of 2021.
+pip_index() {
+  local bundle=/etc/ssl/certs/ca-certificates.crt
+  pip3 config list 2>/dev/null | awk -F= -v bundle="$bundle" '
+    $1 !~ /\.(index-url|extra-index-url|trusted-host|cert|proxy|timeout|default-timeout)$/ { next }
+    { key = $1; sub(/.*\./, "", key); gsub(/-/, "_", key); value = substr($0, index($0, "=") + 2); sub(/.$/, "", value); gsub(/\\n/, " ", value) }
+    /^:env:/ { env[key] = value; next }
+    { file[key] = value }
+    END { for (key in env) file[key] = env[key]; if (!("cert" in file)) file["cert"] = bundle
+      for (key in file) print "PIP_" toupper(key) "=" file[key] }'
+}
+
+# pip runs a command that is a pip with that index and none of this machine's other options.
 pip() {
-  local setting key value index=()
-  while IFS= read -r setting; do
-    key=${setting%%=*} value=${setting#*=\'} value=${value%\'}
-    index+=("PIP_$(tr a-z- A-Z_ <<<"${key##*.}")=${value//\\n/ }")
-  done < <(pip3 config list 2>/dev/null | awk -F= '$1 !~ /\.(index-url|extra-index-url|trusted-host|cert|proxy|timeout|default-timeout)$/ { next }
-    /^:env:/ { env = env $0 "\n"; next } { print } END { printf "%s", env }')
+  local index
+  mapfile -t index < <(pip_index)
   clean "${index[@]}" PIP_CONFIG_FILE=/dev/null PIP_CACHE_DIR="$cache/download/pip" PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 "$@"
 }
 
@@ -151,7 +164,8 @@ prometheus() {
 }
 
 failed=0
-[ $# -gt 0 ] || set -- autobahn npm protocols chromium slowhttptest wrk h2load prometheus
+[ "${1:-}" != --pip-index ] || { pip_index; exit; }
+[ $# -gt 0 ] || set -- autobahn npm protocols chromium slowhttptest wrk h2load prometheus tools
 for part in "$@"; do
   case $part in
     autobahn) autobahn ;;
@@ -164,6 +178,8 @@ for part in "$@"; do
     h2load) deb h2load nghttp2-client ;;
     prometheus) prometheus ;;
     gcc) deb gcc gcc libc6-dev ;;
+    tools) deb curl curl && deb openssl openssl && deb ip iproute2 && deb mkfs.ext4 e2fsprogs ;;
+    debootstrap) deb debootstrap debootstrap ;;
     *) say "there is no part $part" && false ;;
   esac || failed=$((failed + 1))
 done
