@@ -17,12 +17,13 @@ type namespace struct {
 	name  string
 	regex *regexp.Regexp // nil: any name
 	log   bool           // it keeps one
+	size  int            // history_size: what a channel keeps of it
 	all   bool           // it is open to everybody by itself
 	rate  int            // messages per second for a client; 0: no bound
 }
 
 func newNamespace(n hub.Namespace, options Namespace) (*namespace, error) {
-	x := &namespace{Namespace: options, name: n.Name, log: n.WithDefaults().Durability != hub.None, all: n.Anonymous, rate: n.MaxRate}
+	x := &namespace{Namespace: options, name: n.Name, log: n.WithDefaults().Durability != hub.None, size: n.WithDefaults().HistorySize, all: n.Anonymous, rate: n.MaxRate}
 	if options.ChannelRegex != "" {
 		var err error
 		if x.regex, err = regexp.Compile(options.ChannelRegex); err != nil {

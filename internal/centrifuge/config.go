@@ -30,9 +30,9 @@ type Config struct {
 	// SubscriptionToken holds other keys for subscription tokens. Without any key
 	// those of connection tokens are used.
 	SubscriptionToken auth.Config `json:"subscription_token"`
-	// APIPrefix is where the server API stands; empty means "/centrifugo/api". With
-	// "/api" publish and broadcast are those of Weir's own API: they answer alike, but
-	// errors have a status other than 200, and the key must be one of auth.api_keys.
+	// APIPrefix is the path that the methods of the server API are below; empty means
+	// "/centrifugo/api". With "/api" they replace Weir's own publish and broadcast there:
+	// bodies and answers are those of Centrifugo.
 	APIPrefix string `json:"api_prefix"`
 	// APIKey is the key of the server API, for all of its methods. Weir's own API
 	// keys serve as well, for publish, broadcast, history and presence of the

@@ -15,8 +15,8 @@ import (
 // maxAPIBody bounds a call of the server API.
 const maxAPIBody = 4 << 20
 
-// ownAPI is where Weir's own API stands: publish and broadcast are its own there, and
-// answer alike.
+// ownAPI is the prefix of Weir's own API. There the endpoints are mounted one by one,
+// beside what else is below it, and replace Weir's publish and broadcast.
 const ownAPI = "/api"
 
 // apiNames are the methods of the server API.
@@ -49,9 +49,7 @@ func (s *Server) Endpoints() []socket.Endpoint {
 		list = append(list, socket.Endpoint{Path: s.cfg.APIPrefix + "/*", Methods: "POST", MaxBody: maxAPIBody, Serve: s.serveAPI})
 	} else {
 		for _, name := range apiNames {
-			if name != "publish" && name != "broadcast" {
-				list = append(list, socket.Endpoint{Path: ownAPI + "/" + name, Methods: "POST", MaxBody: maxAPIBody, Serve: s.serveAPI})
-			}
+			list = append(list, socket.Endpoint{Path: ownAPI + "/" + name, Methods: "POST", MaxBody: maxAPIBody, Replaces: true, Serve: s.serveAPI})
 		}
 	}
 	for i := range list {
@@ -168,7 +166,7 @@ func (s *Server) stream(r socket.Request, k *kind, contentType string, said []by
 			c.extra().resume = resume
 		}
 		if k.sse {
-			t.Write([]byte("\r\n"))
+			t.Write([]byte("\n")) // eventsource 2.0.2 loses what comes in one read with an empty line that ends in CR LF
 		}
 		t.Post(func() {
 			if k.uni {

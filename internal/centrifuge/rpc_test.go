@@ -53,8 +53,15 @@ func TestServerAPIBesideWeirsOwn(t *testing.T) {
 		n.Must(err)
 		return string(b)
 	}
-	if got := call("publish", ownKey, `{"channel":"own.x","data":1}`); !strings.Contains(got, `"offset":1`) {
+	// Fields that Weir's own API refuses, its keys, and errors with status 200.
+	if got := call("publish", ownKey, `{"channel":"own.x","data":1,"more":true}`); !strings.HasPrefix(got, `{"result":{"offset":1,`) {
 		t.Errorf("publish: %s", got)
+	}
+	if got := call("publish", apiKey, `{"channel":"nowhere:x","data":1}`); got != `{"error":{"code":102,"message":"unknown channel"}}` {
+		t.Errorf("publish to an unknown channel: %s", got)
+	}
+	if got := call("broadcast", apiKey, `{"channels":["own.x"],"data":1}`); !strings.HasPrefix(got, `{"result":{"responses":[{"result":{"offset":2,`) {
+		t.Errorf("broadcast: %s", got)
 	}
 	if got := call("history", apiKey, `{"channel":"own.x","limit":1}`); !strings.Contains(got, `"publications":[{"data":1,"offset":1}]`) {
 		t.Errorf("history: %s", got)

@@ -154,8 +154,8 @@ func TestAnExpiredTokenIsAnError(t *testing.T) {
 
 func TestRecovery(t *testing.T) {
 	n := start(t, settings{
-		cfg:    centrifuge.Config{RecoveryLimit: 5, Namespaces: map[string]centrifuge.Namespace{"default": open, "short": open}, AnonymousConnect: true},
-		spaces: []hub.Namespace{{Name: "default"}, {Name: "short", HistorySize: 3, Recent: 1}},
+		cfg:    centrifuge.Config{RecoveryLimit: 5, Namespaces: map[string]centrifuge.Namespace{"default": open, "short": open, "recent": open}, AnonymousConnect: true},
+		spaces: []hub.Namespace{{Name: "default"}, {Name: "short", HistorySize: 3, Recent: 1}, {Name: "recent", HistorySize: 2}},
 	})
 	first := n.publish("news", "1")
 	n.publish("other", "2") // an offset that this channel does not have
@@ -209,6 +209,20 @@ func TestRecovery(t *testing.T) {
 	c.expect(fmt.Sprintf(`{"id":5,"subscribe":{%s,"epoch":%q,"offset":1,"recovered":true,"was_recovering":true}}`, ok, ep))
 	n.publish("short:x", "9")
 	c.expect(`{"push":{"channel":"short:x","pub":{"data":9,"offset":7}}}`)
+
+	// The hub remembers more, since somebody listens, than the namespace keeps.
+	listener := n.connect("{}")
+	listener.say(`{"id":2,"subscribe":{"channel":"recent:x"}}`)
+	listener.next()
+	for i := range 4 {
+		ep = n.publish("recent:x", fmt.Sprint(i)).Epoch
+	}
+	f(fmt.Sprintf(`{"channel":"recent:x","recover":true,"epoch":%q,"offset":1}`, ep),
+		fmt.Sprintf(`{"id":5,"subscribe":{%s,"epoch":%q,"offset":4,"was_recovering":true}}`, ok, ep))
+	f(fmt.Sprintf(`{"channel":"recent:x","recover":true,"epoch":%q,"offset":1,"flag":2}`, ep),
+		`{"id":5,"error":{"code":112,"message":"unrecoverable position"}}`)
+	f(fmt.Sprintf(`{"channel":"recent:x","recover":true,"epoch":%q,"offset":2}`, ep),
+		fmt.Sprintf(`{"id":5,"subscribe":{%s,"epoch":%q,"offset":2,"recovered":true,"was_recovering":true,"publications":[{"data":2,"offset":3},{"data":3,"offset":4}]}}`, ok, ep))
 }
 
 func TestCacheRecoveryBringsTheNewest(t *testing.T) {

@@ -60,6 +60,7 @@ type pending struct {
 	at       hub.Position // where it begins; zero without a log
 	got      []*hub.Message
 	bytes    int  // of got
+	replayed int  // messages that the hub has replayed, wanted or not
 	ready    bool // all is there; only the connect command's answer is missing
 	watching bool
 	failed   bool   // it cannot be recovered
@@ -317,6 +318,13 @@ func (x *subscription) encode(m *hub.Message) []byte {
 
 // collect keeps what comes before the client was answered.
 func (x *subscription) collect(p *pending, messages []*hub.Message) {
+	if p.recover && !p.cache && !p.ready && !x.sub.Live() {
+		// The hub may remember more than the namespace promises to keep.
+		if p.replayed += len(messages); p.replayed > p.ns.size {
+			x.unrecovered(p)
+			return
+		}
+	}
 	for _, m := range messages {
 		if x.wants(m) {
 			p.got = append(p.got, m)
@@ -343,7 +351,7 @@ func (x *subscription) collect(p *pending, messages []*hub.Message) {
 func (x *subscription) unrecovered(p *pending) {
 	x.s.srv().counters.unrecovered.Add(1)
 	p.count(-p.bytes)
-	p.got, p.failed = nil, true
+	p.got, p.replayed, p.failed = nil, 0, true
 	if p.reject && p.connect == nil {
 		s := x.s
 		s.drop(x)

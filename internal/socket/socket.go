@@ -240,5 +240,8 @@ type Endpoint struct {
 	MaxBody int
 	// Stream says that its clients give up for good after a status other than 200.
 	Stream bool
-	Serve  Handler
+	// Replaces lets it take the place of one of Weir's own endpoints at Path; false: a
+	// path of Weir's own is an error.
+	Replaces bool
+	Serve    Handler
 }

@@ -73,6 +73,7 @@ func TestPathsThatCannotBeMounted(t *testing.T) {
 	}
 	serve := func(Request) {}
 	f("the path is taken", Endpoint{Path: "/sse", Methods: "GET", Serve: serve})
+	f("the path is taken", Endpoint{Path: "/a", Methods: "GET", Serve: serve, Replaces: true}) // of another protocol
 	f("the path is taken", Endpoint{Path: "/a", Methods: "GET", Serve: serve})
 	f("the path is taken", Endpoint{Path: "/b/*", Methods: "GET", Serve: serve})
 	f("/api/publish is below it", Endpoint{Path: "/api/*", Methods: "GET", Serve: serve})

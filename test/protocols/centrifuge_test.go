@@ -31,6 +31,7 @@ func transports(addr string) []transport {
 		{name: "sse", kind: "Centrifuge", transports: one("sse", "http", "sse")},
 		{name: "http_stream", kind: "Centrifuge", transports: one("http_stream", "http", "http_stream")},
 		{name: "http_stream protobuf", kind: "CentrifugeProtobuf", transports: one("http_stream", "http", "http_stream"), binary: true},
+		{name: "sse eventsource 2", kind: "CentrifugeEventSource2", transports: one("sse", "http", "sse")},
 	}
 }
 

@@ -21,6 +21,7 @@ import { createRequire } from 'node:module';
 import { Centrifuge } from 'centrifuge';
 import { Centrifuge as CentrifugeProtobuf } from 'centrifuge/build/protobuf';
 import { EventSource } from 'eventsource';
+import EventSource2 from 'eventsource2';
 import Echo from 'laravel-echo';
 import PusherServer from 'pusher';
 import { WebSocket } from 'ws';
@@ -73,6 +74,8 @@ const pusher = (Class) => (key, options, server, user) => new Class(key, {
 
 const makers = {
   Centrifuge: (endpoint, options) => new Centrifuge(endpoint, node(options)),
+  // With the EventSource that the SDK itself is tested with.
+  CentrifugeEventSource2: (endpoint, options) => new Centrifuge(endpoint, { ...node(options), eventsource: EventSource2 }),
   CentrifugeProtobuf: (endpoint, options) => new CentrifugeProtobuf(endpoint, node(options)),
   PusherServer: (options) => new PusherServer(options),
   Pusher: pusher(Pusher),
