@@ -146,7 +146,8 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 				}
 				c.CloseIdleConnections()
 				trial.Eventually(t, "the streams to be gone", func() bool {
-					return g.streams() == 0
+					s := g.push.Stats()
+					return s.SSE+s.WebSocket == 0 && g.http2.idle()
 				})
 				counters[i] = g.counted()
 			}

@@ -27,6 +27,10 @@ type Config struct {
 	HMACPreviousSecret Secret `json:"hmac_previous_secret"`
 	// HMACPreviousSecretFile holds the previous secret instead. Empty: none.
 	HMACPreviousSecretFile string `json:"hmac_previous_secret_file"`
+	// AllowWeakSecrets accepts HMAC secrets under 32 bytes or with fewer than 8
+	// different bytes, for HS256, HS384 and HS512, with a warning at start: for tokens
+	// that another server already issues with one. False: they are errors.
+	AllowWeakSecrets bool `json:"allow_weak_secrets"`
 	// PublicKeys verify RS*, PS*, ES* and EdDSA tokens. Empty: none.
 	PublicKeys []PublicKey `json:"public_keys"`
 	// JWKSURL is where the issuer publishes its public keys (RFC 7517); https, or
@@ -136,6 +140,18 @@ func (c Config) ShortKeys() []string {
 		}
 	}
 	return short
+}
+
+// WeakSecrets says what is wrong with each HMAC secret that can be guessed, as "hmac_secret:
+// 6 bytes can be guessed". Without AllowWeakSecrets there is none in a valid c.
+func (c Config) WeakSecrets() []string {
+	var weak []string
+	for _, s := range c.secrets(&problems{}) {
+		if msg, guessable := weakSecret(s.bytes); guessable {
+			weak = append(weak, s.from+": "+msg)
+		}
+	}
+	return weak
 }
 
 // WithDefaults returns c with every zero replaced by what it means.

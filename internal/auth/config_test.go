@@ -185,6 +185,27 @@ func TestConfigReadsFromJSON(t *testing.T) {
 	}
 }
 
+func TestWeakSecretsAreAcceptedWhenAllowed(t *testing.T) {
+	f := func(secret, refused string) {
+		t.Helper()
+		c := Config{HMACSecret: Secret(secret)}
+		if err := c.Validate(); err == nil {
+			t.Errorf("%q is accepted without allow_weak_secrets", secret)
+		}
+		c.AllowWeakSecrets = true
+		err := c.Validate()
+		if (err == nil) != (refused == "") || err != nil && !strings.Contains(err.Error(), refused) {
+			t.Errorf("%q: %v, want %q", secret, err, refused)
+		}
+		if weak := c.WeakSecrets(); (len(weak) == 1) != (refused == "") {
+			t.Errorf("%q: weak %v", secret, weak)
+		}
+	}
+	f("secret", "")
+	f(strings.Repeat("ab", 40), "")
+	f("-----BEGIN PUBLIC KEY-----", "PEM") // with a public key as the secret everybody can sign
+}
+
 func TestShortKeysAreNamed(t *testing.T) {
 	c := Config{APIKeys: []APIKey{{Name: "a", Key: "short"}, {Name: "b", Key: "0123456789abcdef"}}}
 	if err := c.Validate(); err != nil {

@@ -116,19 +116,35 @@ func (k *key) fits(alg, kid string) bool {
 }
 
 func (c Config) loadSecrets(l *loaded, p *problems) {
-	one := func(name string, inline Secret, file string) {
-		secret, from := readSecret(name, inline, file, p)
-		if secret == nil {
-			return
+	for _, s := range c.secrets(p) {
+		msg, guessable := weakSecret(s.bytes)
+		switch {
+		case guessable && c.AllowWeakSecrets:
+			l.keys = append(l.keys, &key{algs: symmetricAlgs, material: s.bytes})
+		case msg != "":
+			p.add(s.from, secretHint, "%s", msg)
+		default:
+			l.keys = append(l.keys, newSecretKey(s.bytes))
 		}
-		if msg := weakSecret(secret); msg != "" {
-			p.add(from, secretHint, "%s", msg)
-			return
-		}
-		l.keys = append(l.keys, newSecretKey(secret))
 	}
-	one("hmac_secret", c.HMACSecret, c.HMACSecretFile)
-	one("hmac_previous_secret", c.HMACPreviousSecret, c.HMACPreviousSecretFile)
+}
+
+// An hmacSecret is a secret and the key path that it came from.
+type hmacSecret struct {
+	from  string
+	bytes []byte
+}
+
+// secrets are the HMAC secrets of c that can be read.
+func (c Config) secrets(p *problems) (all []hmacSecret) {
+	add := func(name string, inline Secret, file string) {
+		if b, from := readSecret(name, inline, file, p); b != nil {
+			all = append(all, hmacSecret{from, b})
+		}
+	}
+	add("hmac_secret", c.HMACSecret, c.HMACSecretFile)
+	add("hmac_previous_secret", c.HMACPreviousSecret, c.HMACPreviousSecretFile)
+	return all
 }
 
 // readSecret returns the secret and the key path it came from; nil if there is
@@ -151,18 +167,19 @@ func readSecret(name string, inline Secret, file string, p *problems) (secret []
 	return nil, ""
 }
 
-// weakSecret says what is wrong with a secret; empty if nothing. A PEM is
-// refused because a public key used as a secret lets everyone sign.
-func weakSecret(secret []byte) string {
+// weakSecret says what is wrong with a secret, empty if nothing, and whether it is only
+// that it can be guessed. A PEM is refused because a public key used as a secret lets
+// everyone sign.
+func weakSecret(secret []byte) (msg string, guessable bool) {
 	switch {
-	case len(secret) < minSecretBytes:
-		return fmt.Sprintf("%d bytes can be guessed; want at least %d", len(secret), minSecretBytes)
 	case bytes.Contains(secret, []byte("-----BEGIN")):
-		return "is a PEM key, not a secret; public keys belong in public_keys"
+		return "is a PEM key, not a secret; public keys belong in public_keys", false
+	case len(secret) < minSecretBytes:
+		return fmt.Sprintf("%d bytes can be guessed; want at least %d", len(secret), minSecretBytes), len(secret) > 0
 	case distinct(secret) < 8:
-		return "has fewer than 8 different bytes and can be guessed"
+		return "has fewer than 8 different bytes and can be guessed", true
 	}
-	return ""
+	return "", false
 }
 
 func distinct(b []byte) (n int) {

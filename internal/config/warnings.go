@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
 )
 
 // A Warning is something that is allowed and may not be meant.
@@ -13,6 +14,14 @@ type Warning struct{ Text, Hint string }
 // Warnings returns what of c is likely to surprise. It expects c to be valid.
 func (c Config) Warnings() []Warning {
 	var all []Warning
+	for _, s := range []struct {
+		at   string
+		auth auth.Config
+	}{{"auth", c.Auth}, {"centrifuge.token", c.Centrifuge.Token}, {"centrifuge.subscription_token", c.Centrifuge.SubscriptionToken}} {
+		for _, weak := range s.auth.WeakSecrets() {
+			all = append(all, Warning{s.at + "." + weak + ", and allow_weak_secrets accepts it: whoever guesses it can be any user", "issue tokens with a secret made with: head -c 48 /dev/urandom | base64 -w0"})
+		}
+	}
 	if c.Pusher.Enabled {
 		for i, app := range c.Pusher.Apps {
 			ns := app.Namespace

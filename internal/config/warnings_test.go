@@ -34,6 +34,9 @@ func TestWhatMayBeReadPastPushersSignaturesIsWarnedOf(t *testing.T) {
 	const closed = "namespaces: [{name: default, anonymous: true}, {name: p}]\n"
 	const open = "namespaces: [{name: default}, {name: p, anonymous: true}]\n"
 	f(app + closed)
+	f("auth: {allow_weak_secrets: true, hmac_secret: secret}\n", "auth.hmac_secret: 6 bytes can be guessed")
+	f("centrifuge: {enabled: true, token: {allow_weak_secrets: true, hmac_secret: "+strings.Repeat("ab", 30)+"}}\n", "centrifuge.token.hmac_secret: has fewer than 8 different bytes")
+	f("auth: {allow_weak_secrets: true, hmac_secret: 0123456789abcdef0123456789abcdef}\n")
 	f("pusher: {enabled: false, apps: [{id: a, key: k, secret: s-0123456789abcdef, namespace: p}]}\n" + open)
 	f(app+open, "pusher.apps[0]", `"p"`, "/sse and /ws")
 	f("pusher: {enabled: true, apps: [{id: a, key: k, secret: s-0123456789abcdef}]}\n"+closed, `"default"`, "/sse and /ws")

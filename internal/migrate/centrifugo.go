@@ -52,33 +52,6 @@ func (t *translation) place(path string, v *node) {
 	}
 }
 
-// envOf6 lays variables over what the file has: they count more.
-func (t *translation) envOf6(env *node, file string) {
-	for _, m := range env.fields {
-		name, ok := strings.CutPrefix(m.key, "CENTRIFUGO_")
-		if !ok {
-			m.value.take()
-			t.note(Unknown, m.value, "not a variable of Centrifugo", "")
-			continue
-		}
-		v := m.value
-		if s := strings.TrimSpace(v.value); strings.HasPrefix(s, "[") || strings.HasPrefix(s, "{") {
-			if j, err := parseJSONValue(file, s); err == nil {
-				j.name(v.where)
-				setLines(j, v.line)
-				v = j
-			}
-		}
-		path := canonicalEnv6(name)
-		if parent, key := t.root.above(path); parent != nil && parent.child(key) != nil {
-			parent.child(key).take()
-			parent.replace(key, v)
-			continue
-		}
-		t.place(path, v)
-	}
-}
-
 func parseJSONValue(file, s string) (*node, error) {
 	if strings.HasPrefix(s, "{") {
 		return parseJSON(file, []byte(s))
@@ -264,17 +237,16 @@ func (t *translation) centrifugoAPI() {
 		return
 	}
 	t.secret(c, "api_key", key, at, "")
-	if err := (auth.Config{APIKeys: []auth.APIKey{{Name: "centrifugo", Key: auth.Secret(key)}}}).Validate(); err != nil || len(key) < minAPIKey {
-		says := fmt.Sprintf("a key of %d bytes is none for Weir's own API, which has /api; the calls of Centrifugo are at /centrifugo/api", len(key))
-		c.set("api_prefix", "/centrifugo/api", says)
-		t.changed(at, "%s", says)
-		return
-	}
 	if prefix == "/api" {
-		c.set("api_prefix", prefix, "as in Centrifugo; publish and broadcast there answer errors with a status of their own")
-		t.changed(at, "at /api publish and broadcast are Weir's own: they answer alike, but errors have a status other than 200")
+		c.set("api_prefix", prefix, "as in Centrifugo, instead of Weir's own publish and broadcast")
+		t.changed(at, "at /api the calls of Centrifugo replace Weir's own publish and broadcast")
 	} else {
 		c.set("api_prefix", prefix, "")
+	}
+	if err := (auth.Config{APIKeys: []auth.APIKey{{Name: "centrifugo", Key: auth.Secret(key)}}}).Validate(); err != nil || len(key) < minAPIKey {
+		t.note(Security, at, fmt.Sprintf("a key of %d bytes can be guessed: it is accepted for the calls of Centrifugo, and not for Weir's own API", len(key)),
+			"a new centrifuge.api_key, made with: head -c 24 /dev/urandom | base64 -w0")
+		return
 	}
 	t.apiKey("centrifugo", key, at, nil)
 }
@@ -366,7 +338,7 @@ func (t *translation) pings(in *node, c *section) {
 func (t *translation) centrifugoRest() {
 	t.logLevel(t.root, "log.level")
 	if d, at := t.span(t.root, "shutdown.timeout", time.Nanosecond); at != nil && d > 0 {
-		t.out.at("shutdown").set("drain", hubDuration(d), "the longest that a drain takes")
+		t.out.at("shutdown").set("drain", hubDuration(d), "the closes are spread over it")
 		t.changed(at, "clients are closed one after the other over that time, not all at once")
 	}
 	if name, at := t.text(t.root, "node.name"); at != nil {

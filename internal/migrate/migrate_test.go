@@ -261,8 +261,10 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 		}
 	}
 	c := func(text string, want ...string) { t.Helper(); f(Centrifugo, "c.json", text, want...) }
-	c(`{"token_hmac_secret_key":"short"}`, "left out: 5 bytes can be guessed", "listen: \":8000\"")
-	c(`{"api_key":"short"}`, "calls of Centrifugo are at /centrifugo/api")
+	c(`{"token_hmac_secret_key":"short"}`, "accepted as before: 5 bytes can be guessed")
+	c(`{"token_hmac_secret_key":"`+strings.Repeat("ab", 20)+`"}`, "accepted as before: has fewer than 8 different bytes")
+	c(`{"token_hmac_secret_key":"-----BEGIN PUBLIC KEY-----"}`, "left out: is a PEM key", "listen: \":8000\"")
+	c(`{"api_key":"short"}`, "a key of 5 bytes can be guessed", "listen: \":8000\"")
 	c(`{"client":{"token":{"rsa_public_key":"no"}}}`, "left out: ")
 	c(`{"client":{"token":{"jwks_public_endpoint":"http://keys.example/jwks"}}}`, "left out: ")
 	c(`{"client":{"ping_interval":"5s","pong_timeout":"8s"}}`, "each answered before the next")

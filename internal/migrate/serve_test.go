@@ -142,13 +142,21 @@ func post(t *testing.T, address, contentType, body string, header ...string) (in
 // before meet on a channel of the translated namespace.
 func TestCentrifugoClientsAreServed(t *testing.T) {
 	const secret, key = "8f2b6c0d-4f6e-4a35-9e1a-2f5d3c7b9a10", "a-key-of-the-backend-0123456789"
+	const weak, short = "secret", "api_key"
 	for _, c := range []struct{ file, text string }{
+		{".env", "CENTRIFUGO_CLIENT_TOKEN_HMAC_SECRET_KEY=" + weak + "\nCENTRIFUGO_HTTP_API_KEY=" + short + "\nCENTRIFUGO_HTTP_SERVER_ADDRESS=127.0.0.1\n" +
+			"CENTRIFUGO_CHANNEL_NAMESPACES_CHAT_ALLOW_SUBSCRIBE_FOR_CLIENT=true\nCENTRIFUGO_CHANNEL_NAMESPACES_CHAT_HISTORY_SIZE=10\n" +
+			"CENTRIFUGO_CHANNEL_NAMESPACES_CHAT_HISTORY_TTL=60s\nCENTRIFUGO_CHANNEL_NAMESPACES_CHAT_FORCE_RECOVERY=true\nCENTRIFUGO_CHANNEL_NAMESPACES=chat chat-old\n"},
 		{"6.json", `{"client":{"token":{"hmac_secret_key":"` + secret + `"}},"http_api":{"key":"` + key + `"},"channel":{"namespaces":[
 			{"name":"chat","allow_subscribe_for_client":true,"history_size":10,"history_ttl":"60s","force_recovery":true}]}}`},
 		{"5.toml", "token_hmac_secret_key = \"" + secret + "\"\napi_key = \"" + key + "\"\n[[namespaces]]\nname = \"chat\"\nallow_subscribe_for_client = true\n" +
 			"history_size = 10\nhistory_ttl = \"60s\"\nforce_recovery = true\n"},
 	} {
 		t.Run(c.file, func(t *testing.T) {
+			secret, key := secret, key
+			if c.file == ".env" {
+				secret, key = weak, short
+			}
 			addr := serve(t, migrate.Centrifugo, c.file, c.text)
 			s := dial(t, "ws://"+addr+"/connection/websocket")
 			s.send(`{"id":1,"connect":{"token":"` + sign(t, secret, jwt.MapClaims{"sub": "u1"}) + `"}}`)
@@ -162,6 +170,12 @@ func TestCentrifugoClientsAreServed(t *testing.T) {
 				t.Errorf("publish: %d %s", status, body)
 			}
 			s.until(`{"n":1}`)
+			for _, method := range []string{"publish", "broadcast"} { // errors are those of Centrifugo, too
+				status, body := post(t, "http://"+addr+"/api/"+method, "application/json", `{"channel":"no such:1","channels":["no such:1"],"data":1,"more":true}`, "X-API-Key", key)
+				if status != http.StatusOK || !strings.Contains(body, `"code":102`) {
+					t.Errorf("%s to an unknown namespace: %d %s", method, status, body)
+				}
+			}
 
 			bad := dial(t, "ws://"+addr+"/connection/websocket")
 			bad.send(`{"id":1,"connect":{"token":"` + sign(t, "another secret that nobody has given", jwt.MapClaims{"sub": "u1"}) + `"}}`)

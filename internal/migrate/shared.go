@@ -105,7 +105,15 @@ func (t *translation) tokenKeys(in *node, to *section) (some bool) {
 
 // hmac sets a secret if Weir takes it.
 func (t *translation) hmac(to *section, key, secret string, at *node) bool {
-	if err := (auth.Config{HMACSecret: auth.Secret(secret)}).Validate(); err != nil {
+	in := auth.Config{HMACSecret: auth.Secret(secret)}
+	if weak := in.WeakSecrets(); len(weak) > 0 && t.kind == Centrifugo {
+		_, says, _ := strings.Cut(weak[0], ": ")
+		to.set("allow_weak_secrets", true, "as before: "+key+" can be guessed")
+		t.note(Security, at, "accepted as before: "+says, "make a new one with: head -c 48 /dev/urandom | base64 -w0; give it to who signs, and take allow_weak_secrets out")
+		t.secret(to, key, secret, at, "")
+		return true
+	}
+	if err := in.Validate(); err != nil {
 		t.note(Security, at, "left out: "+reasonOf(err),
 			"make a new one with: head -c 48 /dev/urandom | base64 -w0; give it to who signs first, if they can sign by both")
 		return false

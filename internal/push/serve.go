@@ -12,6 +12,7 @@ import (
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/websocket"
 )
 
 // protocol is one that endpoints speak, with its connections.
@@ -81,18 +82,27 @@ type SocketOptions struct {
 
 // ServeSocket completes a handshake and makes c speak what open returns.
 func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket.Transport) socket.Session) {
-	if code, reason := p.sendsAway(); code != 0 {
-		head := appendHandshake(nil, o.Key, "", o.Subprotocol, o.Fields)
-		if o.AwayCode != 0 { // the code itself tells the client to wait
-			p.refuseSocketAs(c, head, code, o.AwayCode, o.AwayReason)
-		} else {
-			p.refuseSocket(c, head, code, reason)
-		}
+	code, reason := p.sendsAway()
+	if code != 0 && o.AwayCode == 0 {
+		p.refuse(c, o.Fields, code, reason)
 		return
 	}
 	l := p.Lane(c)
-	l.head = appendHandshake(l.head[:0], o.Key, "", o.Subprotocol, o.Fields)
+	b := websocket.AppendHandshakeResponse(l.head[:0], o.Key, "", o.Subprotocol)
+	if len(o.Fields) > 0 {
+		b = append(b[:len(b)-2], o.Fields...)
+		b = append(b, "\r\n"...)
+	}
+	if l.head = b; code != 0 {
+		p.countAway(code)
+		l.head = websocket.AppendClose(b, uint16(o.AwayCode), o.AwayReason)
+	}
 	c.Write(l.head)
+	if code != 0 {
+		c.SetTimer(sessionPartingTime)
+		c.CloseAfterFlush()
+		return
+	}
 	t := &transport{conn: c, flags: isSocket, protocol: o.Protocol, limits: l.lentFor(o.MaxMessage)}
 	t.start(open)
 }
@@ -101,7 +111,7 @@ func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket
 // are.
 func (p *Push) sendsAway() (code int, reason string) {
 	switch {
-	case p.Draining():
+	case p.draining.Load():
 		return codeRestart, "draining"
 	case p.refusing.Load():
 		return codeTryLater, "overloaded, try again later"
@@ -136,7 +146,7 @@ func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket
 // browser's EventSource trying.
 func (p *Push) Away(c *eventloop.Conn, fields []byte) {
 	p.countAway(codeTryLater)
-	c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain), codeTryLater, true))
+	c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain)))
 	c.CloseAfterFlush()
 }
 
@@ -144,7 +154,7 @@ func (p *Push) Away(c *eventloop.Conn, fields []byte) {
 func (p *Push) away(c *eventloop.Conn, contentType string, fields []byte, code int, reason string) {
 	if isEventStream(contentType) {
 		p.countAway(code)
-		c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain), code, true))
+		c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain)))
 		c.CloseAfterFlush()
 		return
 	}
