@@ -32,8 +32,9 @@ func (c *cursor) set(token string) {
 	c.parts, _ = hub.ParsePositions(token) // nil for "", "0" and what only the server understands
 }
 
-// move takes in that everything of the namespace up to p has been seen.
-func (c *cursor) move(namespace string, p hub.Position) {
+// move takes in that everything of the namespace up to p has been seen. With back p
+// may be before what was seen: a gap says that the log has begun anew from there.
+func (c *cursor) move(namespace string, p hub.Position, back bool) {
 	if p.IsZero() {
 		return
 	}
@@ -44,10 +45,11 @@ func (c *cursor) move(namespace string, p hub.Position) {
 	}
 	c.names[namespace] = p.Epoch
 	i := slices.IndexFunc(c.parts, func(q hub.Position) bool { return q.Epoch == p.Epoch })
-	if i < 0 {
+	switch {
+	case i < 0:
 		c.parts = append(c.parts, p)
-	} else {
-		c.parts[i].Offset = max(c.parts[i].Offset, p.Offset)
+	case back || p.Offset > c.parts[i].Offset:
+		c.parts[i] = p
 	}
 	c.token = string(c.parts.AppendTo(nil))
 }

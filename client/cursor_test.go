@@ -16,7 +16,7 @@ func TestCursorPutsEachNamespaceInItsPlace(t *testing.T) {
 	c := newCursor("")
 	f := func(ns, epoch string, offset uint64, want string) {
 		t.Helper()
-		c.move(ns, hub.Position{Epoch: epoch, Offset: offset})
+		c.move(ns, hub.Position{Epoch: epoch, Offset: offset}, false)
 		if c.token != want {
 			t.Errorf("stands at %q, want %q", c.token, want)
 		}
@@ -38,7 +38,7 @@ func TestTokenOfAnotherKindIsKeptUntilAPositionComes(t *testing.T) {
 	if c.token != "0" {
 		t.Errorf("stands at %q", c.token)
 	}
-	c.move("default", hub.Position{Epoch: "d1", Offset: 1})
+	c.move("default", hub.Position{Epoch: "d1", Offset: 1}, false)
 	if c.token != "d1-1" {
 		t.Errorf("stands at %q", c.token)
 	}

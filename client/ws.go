@@ -75,7 +75,7 @@ func (l *wsLink) event(e *envelope) (Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.s.at.move(hub.NamespaceOf(m.Channel), m.Position)
+		l.s.at.move(hub.NamespaceOf(m.Channel), m.Position, false)
 		return m, nil
 	case "subscribed":
 		if e.ID != "" {
@@ -104,9 +104,9 @@ func (l *wsLink) pass(e *envelope, g *Gap) {
 		at.names[g.Namespace] = from.Epoch
 	}
 	if len(ps) == 1 {
-		at.move(g.Namespace, ps[0])
+		at.move(g.Namespace, ps[0], true)
 	} else {
-		at.move(g.Namespace, g.To)
+		at.move(g.Namespace, g.To, true)
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 // HistoryOptions say what to read of a channel.
 type HistoryOptions struct {
 	// Since is where to read on from, the message there not included. A zero epoch
-	// means the current one; with another one History answers ErrBadEpoch. A zero
+	// means the current one; with another one, or with a check that is not that of
+	// the log, History answers ErrBadEpoch. A zero
 	// Since means from the beginning, or from the end if Reverse.
 	Since Position
 	// Limit is how many messages are wanted: 0 means none, but the top of the log; -1
@@ -59,6 +60,16 @@ func (h *Hub) History(ctx context.Context, channel string, opt HistoryOptions) (
 	}
 	if opt.Limit < 0 || opt.Limit > MaxHistory {
 		opt.Limit = MaxHistory
+	}
+	if opt.Since.Check != 0 {
+		ok, err := h.proves(ctx, n, channel, opt.Since)
+		if err != nil {
+			return History{}, err
+		}
+		if !ok {
+			h.stats.refuted.Add(1)
+			return History{Top: top}, fmt.Errorf("%w: what the log of namespace %q has at %v is another message", ErrBadEpoch, n.Name, opt.Since)
+		}
 	}
 	r := &reader{h: h, n: n, channel: channel, top: top, limit: opt.Limit}
 	switch {
@@ -234,6 +245,28 @@ func (h *Hub) topOf(ctx context.Context, n *namespace) (Position, error) {
 		return a.at, a.err
 	case <-ctx.Done():
 		return Position{}, ctx.Err()
+	}
+}
+
+// proves reports whether p, which has a check, is a place in the log, for a caller
+// that waits and reads channel.
+func (h *Hub) proves(ctx context.Context, n *namespace, channel string, p Position) (bool, error) {
+	if ch := h.lookup(channel); ch != nil {
+		if c, known := ch.check(p.Epoch, p.Offset); known {
+			return c == p.Check, nil
+		}
+	}
+	type answer struct {
+		check Check
+		err   error
+	}
+	got := make(chan answer, 1)
+	h.prove(n, p, func(c Check, err error) { got <- answer{c, err} })
+	select {
+	case a := <-got:
+		return a.check == p.Check, a.err
+	case <-ctx.Done():
+		return false, ctx.Err()
 	}
 }
 

@@ -156,7 +156,7 @@ func TestALateMessageReachesAWholeNamespace(t *testing.T) {
 		send(1, 3, 9)
 		sub(&joined, SubscribeOptions{Select: func(*Message) bool { return true }})
 		send(4, 9, 3, 4, 12) // 4 was missing, the others come again
-		sub(&asks, SubscribeOptions{Since: Positions{{"e", 7}}})
+		sub(&asks, SubscribeOptions{Since: Positions{{Epoch: "e", Offset: 7}}})
 		f := func(what string, x *tape, gaps int, want ...uint64) {
 			t.Helper()
 			if !slices.Equal(x.got, want) || len(x.gaps) != gaps {
@@ -168,7 +168,7 @@ func TestALateMessageReachesAWholeNamespace(t *testing.T) {
 		f("joined after it should have come", &joined, 1, 12)
 		f("resumed from between", &asks, 1, 9, 12)
 		var replay tape
-		sub(&replay, SubscribeOptions{Since: Positions{{"e", 1}}})
+		sub(&replay, SubscribeOptions{Since: Positions{{Epoch: "e", Offset: 1}}})
 		f("replay", &replay, 0, 3, 4, 9, 12)
 		for o := range uint64(maxSeen) {
 			send(100 + o)

@@ -69,6 +69,12 @@ type Broker interface {
 	// first. Here, in Top and in Subscribe the answer is taken after the call began.
 	History(ctx context.Context, ns *Namespace, channel string, since uint64, limit int) (Page, error)
 
+	// Prove returns the check of the message at p.Offset, the same that it is or was
+	// delivered with. Of one that was removed it returns p.Check, unless a message
+	// that is retained up to there was stored after it. It returns 0 for another epoch,
+	// past the end of the log, and if the broker's messages have no checks.
+	Prove(ctx context.Context, ns *Namespace, p Position) (Check, error)
+
 	// Top returns the namespace's current epoch and last offset.
 	Top(ctx context.Context, ns *Namespace) (Position, error)
 
@@ -83,7 +89,8 @@ type Broker interface {
 // A Snapshot is a channel at the moment its delivery began.
 type Snapshot struct {
 	// Top is the namespace's position at that moment. Top.Offset is 0 for an
-	// empty log and for a namespace without one (then Epoch is empty too).
+	// empty log and for a namespace without one (then Epoch is empty too). Its Check
+	// is that of the message there, if the broker knows it.
 	Top Position
 	// Messages are the channel's newest, oldest first, all with Offset <= Top.Offset.
 	Messages []*Message

@@ -53,7 +53,9 @@ type channel struct {
 	// firstRetained is how far back the log reached at the snapshot, 0 if not known.
 	firstRetained uint64
 	// joined is the top of the snapshot: up to there the channel is complete.
+	// proof is its check.
 	joined uint64
+	proof  Check
 	// seen are the newest offsets that came, rising, for a whole namespace: which of
 	// the late ones are repeats is told by them.
 	seen []uint64
@@ -163,7 +165,7 @@ func (ch *channel) begin(snap Snapshot) bool {
 		return false
 	}
 	ch.epoch, ch.last, ch.joined = snap.Top.Epoch, snap.Top.Offset, snap.Top.Offset
-	ch.messages, ch.bytes, ch.seen = 0, 0, nil
+	ch.proof, ch.messages, ch.bytes, ch.seen = snap.Top.Check, 0, 0, nil
 	ch.floor, ch.firstRetained = snap.Floor, snap.FirstRetained
 	if snap.FirstRetained == 0 { // whether something is missing before the first is not known
 		first := snap.Top.Offset
@@ -411,7 +413,7 @@ func (ch *channel) see(i int, offset uint64) {
 
 // restart begins a new epoch: the log was lost, and every subscriber is told.
 func (ch *channel) restart(epoch string) {
-	ch.epoch, ch.last, ch.floor, ch.firstRetained, ch.joined = epoch, 0, 0, 1, 0
+	ch.epoch, ch.last, ch.floor, ch.firstRetained, ch.joined, ch.proof = epoch, 0, 0, 1, 0, 0
 	ch.pages, ch.seen = nil, nil
 	ch.forget()
 	for _, l := range ch.locals {
@@ -467,16 +469,7 @@ func (ch *channel) recent(dst []*Message, epoch string, since, upto uint64, limi
 	if epoch != ch.epoch || since < ch.floor {
 		return dst, 0, false
 	}
-	ring := ch.ring[ch.start:]
-	lo, hi := 0, len(ring)
-	for lo < hi {
-		if mid := int(uint(lo+hi) >> 1); ring[mid].Offset > since {
-			hi = mid
-		} else {
-			lo = mid + 1
-		}
-	}
-	for _, m := range ring[lo:] {
+	for _, m := range ch.ring[ch.after(since):] {
 		if m.Offset > upto || limit == 0 {
 			break
 		}
@@ -484,4 +477,32 @@ func (ch *channel) recent(dst []*Message, epoch string, since, upto uint64, limi
 		limit--
 	}
 	return dst, ch.firstRetained, true
+}
+
+// after returns where in the ring the messages after offset begin. ch.mu is held.
+func (ch *channel) after(offset uint64) int {
+	lo, hi := ch.start, len(ch.ring)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); ch.ring[mid].Offset > offset {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return lo
+}
+
+// check returns the check of the message at offset in epoch, if it is one of those
+// that the channel has here. Of the end of the snapshot it may be known as well,
+// which may be a message of another channel.
+func (ch *channel) check(epoch string, offset uint64) (c Check, known bool) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if epoch != ch.epoch {
+		return 0, false
+	}
+	if i := ch.after(offset); i > ch.start && ch.ring[i-1].Offset == offset {
+		return ch.ring[i-1].Check, true
+	}
+	return ch.proof, offset == ch.joined && ch.proof != 0
 }

@@ -248,11 +248,44 @@ func (h *Hub) publish(p Publication, done func(Position, error)) {
 		return
 	}
 	h.stats.published.Add(1)
+	if p.Checked {
+		done = h.checked(n, p.Channel, done)
+	}
 	if a := p.Attributes; a != nil && (a.SkipHistory || a.Version != 0) && n.Durability != None && len(a.Topics) == 0 {
 		h.publishSpecial(n, p, done)
 		return
 	}
 	h.broker.Publish(&n.Namespace, p, done)
+}
+
+// checked returns a done that adds the check to the position of a message of channel.
+// Without an answer of the broker the position goes without.
+func (h *Hub) checked(n *namespace, channel string, done func(Position, error)) func(Position, error) {
+	return func(at Position, err error) {
+		if err != nil || at.Check != 0 || at.Offset == 0 {
+			done(at, err)
+			return
+		}
+		if _, err := h.begin(channel); err != nil {
+			done(at, nil)
+			return
+		}
+		defer h.work.Done()
+		if ch := h.lookup(channel); ch != nil {
+			if c, known := ch.check(at.Epoch, at.Offset); known {
+				at.Check = c
+				done(at, nil)
+				return
+			}
+		}
+		h.prove(n, at, func(c Check, err error) {
+			if err != nil {
+				h.log.Debug("position without its check", "channel", channel, "err", err)
+			}
+			at.Check = c
+			done(at, nil)
+		})
+	}
 }
 
 // publishSpecial is publish for what the broker alone does not do.
@@ -356,20 +389,21 @@ type Stats struct {
 	Replayed           uint64 // of those, replayed rather than live
 	Encoded            uint64 // times an Encoder ran
 	Gaps               uint64 // gaps declared to subscribers
+	Refuted            uint64 // positions whose check is not that of the log
 	Channels           int64  // channels with interest
 	QueueDepth         int64  // messages that wait for the shards
 	WireBytes          int64  // bytes of wire forms kept with recent messages
 }
 
 type hubCounters struct {
-	published, refused, encoded, gaps atomic.Uint64
+	published, refused, encoded, gaps, refuted atomic.Uint64
 }
 
 // Stats may be called from any goroutine.
 func (h *Hub) Stats() Stats {
 	st := Stats{
 		Published: h.stats.published.Load(), Refused: h.stats.refused.Load(),
-		Encoded: h.stats.encoded.Load(), Gaps: h.stats.gaps.Load(), Channels: h.channels.Load(), WireBytes: h.wire.Load(),
+		Encoded: h.stats.encoded.Load(), Gaps: h.stats.gaps.Load(), Refuted: h.stats.refuted.Load(), Channels: h.channels.Load(), WireBytes: h.wire.Load(),
 	}
 	for _, s := range *h.shards.Load() {
 		st.Delivered += s.delivered.Load()

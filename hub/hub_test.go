@@ -529,6 +529,7 @@ func TestPositionTokens(t *testing.T) {
 	f("e-0", true)
 	f("a.b_C-18446744073709551615", true)
 	f("e-1~f-2", true)
+	f("e-1.a0B9zZ~f-2", true)
 	f("", false)
 	f("-1", false)
 	f("e-", false)
@@ -542,7 +543,7 @@ func TestPositionTokens(t *testing.T) {
 }
 
 func FuzzParsePositions(f *testing.F) {
-	for _, s := range []string{"e-1", "e-1~f-2", "a-b-3", "~", "-", "x-99999999999999999999"} {
+	for _, s := range []string{"e-1", "e-1~f-2", "e-7.a0B9zZ", "a-b-3", "~", "-", "x-99999999999999999999"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -39,6 +39,8 @@ type joinSpace struct {
 	cur uint64
 	// since is what the subscriber had, as it is named in a gap; empty without one.
 	since string
+	// refuted is a position asked for that is not a place in the log: its check is wrong.
+	refuted Position
 	// all says that whatever is retained was asked for: the first step may find
 	// the beginning gone, to where skipped says. told is up to where missing
 	// messages were told.
@@ -149,7 +151,7 @@ func (j *join) begin() {
 		}
 	}
 	if len(ask) == 0 {
-		j.start()
+		j.prove()
 		return
 	}
 	j.fetching = len(ask)
@@ -163,6 +165,53 @@ func (j *join) begin() {
 				case err != nil:
 					j.fail(err)
 				case j.fetching == 0:
+					j.prove()
+				}
+			})
+		})
+	}
+}
+
+// prove compares the checks of the positions asked for with the messages that are
+// there. Of those that are not in the rings the broker is asked.
+func (j *join) prove() {
+	type question struct {
+		sp  *joinSpace
+		pos Position
+	}
+	var ask []question
+	for i := range j.spaces {
+		sp := &j.spaces[i]
+		pos, ok := j.wanted(sp.locals[0].epoch)
+		if !ok || pos.Check == 0 || !sp.reached(pos) {
+			continue
+		}
+		switch c, known := sp.check(pos.Epoch, pos.Offset); {
+		case !known:
+			ask = append(ask, question{sp, pos})
+		case c != pos.Check:
+			j.shard.hub.stats.refuted.Add(1)
+			sp.refuted = pos
+		}
+	}
+	if j.fetching = len(ask); j.fetching == 0 {
+		j.start()
+	}
+	for _, q := range ask {
+		j.shard.hub.prove(q.sp.ns, q.pos, func(c Check, err error) {
+			j.shard.post(func() {
+				j.fetching--
+				switch {
+				case j.dead:
+					return
+				case err != nil:
+					j.fail(err)
+					return
+				case c != q.pos.Check:
+					j.shard.hub.stats.refuted.Add(1)
+					q.sp.refuted = q.pos
+				}
+				if j.fetching == 0 {
 					j.start()
 				}
 			})
@@ -214,10 +263,15 @@ func (j *join) start() {
 		if sp.epoch == "" {
 			continue // keeps no log
 		}
-		if from, why := j.place(sp); why != "" {
+		from, why := j.place(sp)
+		if why != "" {
 			gaps = append(gaps, sp.gap(from, sp.cur, why))
 		}
-		at = append(at, Position{Epoch: sp.epoch, Offset: sp.cur})
+		begin := sp.at(sp.cur)
+		if pos, ok := j.wanted(sp.epoch); ok && why == "" && begin.Check == 0 {
+			begin.Check = pos.Check // it was proved
+		}
+		at = append(at, begin)
 	}
 	j.started = true
 	sink := j.s.sink
@@ -243,6 +297,8 @@ func (j *join) place(sp *joinSpace) (from string, why GapReason) {
 		sp.cur, sp.all = 0, true
 	case j.opt.Unknown != "":
 		return j.opt.Unknown, GapUnknown
+	case ok && pos == sp.refuted:
+		return pos.String(), GapEpoch
 	case ok && sp.reached(pos):
 		sp.cur, sp.since = pos.Offset, pos.String()
 		if sp.ns.doubtful(pos, sp.locals) {
@@ -283,8 +339,24 @@ func (j *join) orphan() (Position, bool) {
 	return Position{}, false
 }
 
+// check returns the check of the message at offset, if it is here.
+func (sp *joinSpace) check(epoch string, offset uint64) (c Check, known bool) {
+	for _, l := range sp.locals {
+		if c, known = l.ch.check(epoch, offset); known {
+			return c, true
+		}
+	}
+	return 0, false
+}
+
+// at returns the position of offset in sp.
+func (sp *joinSpace) at(offset uint64) Position {
+	c, _ := sp.check(sp.epoch, offset)
+	return Position{sp.epoch, offset, c}
+}
+
 func (sp *joinSpace) gap(from string, to uint64, why GapReason) Gap {
-	p := Position{Epoch: sp.epoch, Offset: to}
+	p := sp.at(to)
 	return Gap{Namespace: sp.ns.Name, From: from, To: p, At: p, Reason: why}
 }
 
@@ -387,7 +459,9 @@ func (j *join) tellMissing(sp *joinSpace, first, cut, next uint64) bool {
 		from = Position{Epoch: sp.epoch, Offset: sp.cur}.String()
 	}
 	g := sp.gap(from, to, GapRetention)
-	g.At.Offset = min(g.To.Offset, next)
+	if next < to {
+		g.At = sp.at(next)
+	}
 	sp.since = ""
 	j.shard.gap(j.s.sink, g)
 	return !j.dead

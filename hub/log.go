@@ -30,6 +30,10 @@ type namespace struct {
 	// looking says that Top is under way, asking who waits for the next answer.
 	looking bool
 	asking  []func(Position, error)
+	// proven are positions of this epoch that the broker has proved, up to maxProven.
+	// proving are those that it was asked about, and who waits for the answer.
+	proven  map[Position]bool
+	proving map[Position][]func(Check, error)
 }
 
 // lateMessage is one that came when upto had been delivered on other channels: a
@@ -42,6 +46,8 @@ type lateMessage struct {
 const (
 	maxOver = 64 // epochs remembered as over
 	maxLate = 64 // late messages remembered per epoch
+
+	maxProven = 1024 // proved positions remembered
 )
 
 // learn takes note of at, which the broker answered to a question asked when the
@@ -87,7 +93,7 @@ func (n *namespace) begin(at Position) (again bool) {
 		}
 		n.over = append(n.over, n.top.Epoch)
 	}
-	n.top, n.delivered, n.late = at, 0, nil
+	n.top, n.delivered, n.late, n.proven = at, 0, nil, nil
 	return again
 }
 

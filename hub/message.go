@@ -40,21 +40,23 @@ type Message struct {
 	// Missing means that this is not a message: the broker could not deliver what
 	// Channel, which may be a Whole, has up to Offset. Only a Broker sets it.
 	Missing bool
+	// Check proves the message's position; see Check.
+	Check Check
 
 	// Written once per format by whichever shard needs it first, kept while the
 	// message is in a ring and the hub's budget allows.
 	// Most messages of channels that live on one shard never have any.
 	forms   forms
 	mu      sync.Mutex
-	kept    int64 // bytes of them in the hub's budget
-	pending int32 // deliveries by shards that are yet to come
-	rings   int32 // that hold it: its channel's, and the one of the whole namespace
+	kept    int32 // bytes of them in the hub's budget
+	pending int16 // deliveries by shards that are yet to come
+	rings   int16 // that hold it: its channel's, and the one of the whole namespace
 	// to is where deliver will look for the channel first; nil when it must find it.
 	to *channel
 }
 
 // Position returns the message's place in its log.
-func (m *Message) Position() Position { return Position{Epoch: m.Epoch, Offset: m.Offset} }
+func (m *Message) Position() Position { return Position{m.Epoch, m.Offset, m.Check} }
 
 // ID returns what the message goes by: the publisher's own id, or the token of its
 // position, or "" if it has neither.
@@ -98,7 +100,7 @@ func (m *Message) encode(f Format, enc Encoder, budget *atomic.Int64, limit int6
 	b = enc(nil, m)
 	switch {
 	case m.rings > 0 && budget.Load() < limit:
-		m.kept += int64(len(b))
+		m.kept += int32(len(b))
 		budget.Add(int64(len(b)))
 		m.forms.add(f, b, true)
 	case m.pending > 0:
@@ -119,7 +121,7 @@ func (m *Message) enter() {
 func (m *Message) evict(budget *atomic.Int64) {
 	m.mu.Lock()
 	if m.rings--; m.rings == 0 {
-		budget.Add(-m.kept)
+		budget.Add(-int64(m.kept))
 		m.kept = 0
 		m.forget()
 	}
@@ -129,7 +131,7 @@ func (m *Message) evict(budget *atomic.Int64) {
 // await notes that so many shards more will deliver m; sent, that one has.
 func (m *Message) await(shards int) {
 	m.mu.Lock()
-	m.pending += int32(shards)
+	m.pending += int16(shards)
 	m.mu.Unlock()
 }
 
@@ -167,6 +169,9 @@ type Publication struct {
 	// Handle is the Snapshot.Handle of the channel, if this node has it subscribed
 	// and its broker gave one. The hub fills it in.
 	Handle any
+	// Checked has the publisher answered with the position's check, so that the answer
+	// reads as the message's ID does. It may cost a read.
+	Checked bool
 	// Now is when it was handed in, for brokers that store here; the zero Time means that
 	// they look at the clock. Hub.Aim fills it in for many at once.
 	Now time.Time

@@ -9,10 +9,12 @@ import (
 
 // A Position is a place in a namespace's log: everything up to and including
 // Offset has been seen. The epoch changes when the log was lost, so that a new
-// log never looks like the continuation of an old one.
+// log never looks like the continuation of an old one. The check finds out where
+// that went unnoticed; see Check.
 type Position struct {
 	Epoch  string
 	Offset uint64
+	Check  Check // 0 means that there is none
 }
 
 // ErrBadPosition is returned for a token that is no position.
@@ -21,32 +23,40 @@ var ErrBadPosition = errors.New("bad position")
 // IsZero reports whether p names no place at all.
 func (p Position) IsZero() bool { return p.Epoch == "" && p.Offset == 0 }
 
-// String returns the wire token "<epoch>-<offset>".
+// Same reports whether p and q name the same place, whatever proves it.
+func (p Position) Same(q Position) bool { return p.Epoch == q.Epoch && p.Offset == q.Offset }
+
+// String returns the wire token, "<epoch>-<offset>.<check>" or "<epoch>-<offset>".
 func (p Position) String() string { return string(p.AppendTo(nil)) }
 
 // AppendTo appends the wire token of p to dst.
 func (p Position) AppendTo(dst []byte) []byte {
 	dst = append(dst, p.Epoch...)
 	dst = append(dst, '-')
-	return strconv.AppendUint(dst, p.Offset, 10)
+	dst = strconv.AppendUint(dst, p.Offset, 10)
+	if p.Check == 0 {
+		return dst
+	}
+	return p.Check.appendTo(append(dst, '.'))
 }
 
 // maxEpoch bounds an epoch's length: brokers make short ones.
 const maxEpoch = 32
 
-// ParsePosition reads "<epoch>-<offset>". The epoch is 1 to 32 bytes of
-// A-Za-z0-9._ and the offset a decimal without sign or leading zero.
+// ParsePosition reads "<epoch>-<offset>.<check>", where "." and the check may be
+// missing. The epoch is 1 to 32 bytes of A-Za-z0-9._, the offset a decimal without
+// sign or leading zero, the check 6 bytes of 0-9A-Za-z.
 func ParsePosition(s string) (Position, error) {
-	i := strings.LastIndexByte(s, '-')
-	if i < 1 || i > maxEpoch {
-		return Position{}, fmt.Errorf("%w: %.40q: want <epoch>-<offset>", ErrBadPosition, s)
+	epoch, rest, ok := strings.Cut(s, "-")
+	if !ok || epoch == "" || len(epoch) > maxEpoch {
+		return Position{}, fmt.Errorf("%w: %.40q: want <epoch>-<offset>.<check>", ErrBadPosition, s)
 	}
-	epoch, digits := s[:i], s[i+1:]
 	for j := range len(epoch) {
 		if !epochByte(epoch[j]) {
 			return Position{}, fmt.Errorf("%w: %.40q: byte %q in the epoch", ErrBadPosition, s, epoch[j])
 		}
 	}
+	digits, check, checked := strings.Cut(rest, ".")
 	if digits == "" || digits[0] == '+' || (digits[0] == '0' && len(digits) > 1) {
 		return Position{}, fmt.Errorf("%w: %.40q: bad offset", ErrBadPosition, s)
 	}
@@ -54,7 +64,13 @@ func ParsePosition(s string) (Position, error) {
 	if err != nil {
 		return Position{}, fmt.Errorf("%w: %.40q: bad offset", ErrBadPosition, s)
 	}
-	return Position{Epoch: epoch, Offset: n}, nil
+	p := Position{Epoch: epoch, Offset: n}
+	if checked {
+		if p.Check, ok = parseCheck(check); !ok {
+			return Position{}, fmt.Errorf("%w: %.40q: bad check", ErrBadPosition, s)
+		}
+	}
+	return p, nil
 }
 
 func epochByte(b byte) bool {

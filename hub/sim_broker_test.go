@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 )
 
 // simBroker is a small Broker whose every answer and delivery waits until the
@@ -44,7 +45,10 @@ type simLog struct {
 
 func (l *simLog) epoch() string { return l.epochs[len(l.epochs)-1] }
 
-func (l *simLog) top() Position { return Position{l.epoch(), l.last} }
+func (l *simLog) top() Position { return Position{Epoch: l.epoch(), Offset: l.last} }
+
+// check returns what proves p, of whatever epoch.
+func check(p Position) Check { return NewCheck(p.Offset, time.Unix(int64(p.Epoch[1])<<20, 0)) }
 
 // channel returns what is retained of a channel and the newest removed offset.
 func (l *simLog) channel(name string) (kept []*Message, removed uint64) {
@@ -60,12 +64,19 @@ func (l *simLog) channel(name string) (kept []*Message, removed uint64) {
 	return kept, removed
 }
 
+// refuted reports whether p cannot be proved: it has the check of another message, or
+// it is of an epoch that is over, which the hub may not know yet.
+func (l *simLog) refuted(p Position) bool {
+	return p.Check != 0 && (p.Check != check(p) || p.Epoch != l.epoch())
+}
+
 func (l *simLog) publish(channel string, data string, a *Attributes) *Message {
 	wanted := l.subscribed[channel] || l.subscribed[Whole(l.ns.Name)]
 	m := &Message{Channel: channel, Data: []byte(data), Attributes: a}
 	if l.ns.Durability != None {
 		l.last++
 		m.Epoch, m.Offset = l.epoch(), l.last
+		m.Check = check(m.Position())
 		l.stored[m.Epoch] = append(l.stored[m.Epoch], m)
 		for kept, _ := l.channel(channel); len(kept) > l.keep; kept = kept[1:] {
 			l.gone[kept[0]] = true
@@ -152,7 +163,7 @@ func (b *simBroker) hand(l *simLog) {
 // copy returns a message as it is delivered: each time another, or the log's own.
 func (b *simBroker) copy(m *Message) *Message {
 	if !b.shared && m.Offset != 0 {
-		m = &Message{Channel: m.Channel, Data: m.Data, Attributes: m.Attributes, Epoch: m.Epoch, Offset: m.Offset}
+		m = &Message{Channel: m.Channel, Data: m.Data, Attributes: m.Attributes, Epoch: m.Epoch, Offset: m.Offset, Check: m.Check}
 	}
 	b.sim.messages[m] = true
 	return m
@@ -238,6 +249,17 @@ func (b *simBroker) Top(ctx context.Context, ns *Namespace) (p Position, err err
 	l := b.logs[ns.Name]
 	err = b.ask(ctx, "top "+ns.Name, func() error { p = l.top(); return nil })
 	return p, err
+}
+
+func (b *simBroker) Prove(ctx context.Context, ns *Namespace, p Position) (c Check, err error) {
+	l := b.logs[ns.Name]
+	err = b.ask(ctx, fmt.Sprint("prove ", p), func() error {
+		if p.Epoch == l.epoch() && p.Offset <= l.last {
+			c = check(p)
+		}
+		return nil
+	})
+	return c, err
 }
 
 func (b *simBroker) Ready() error { return nil }

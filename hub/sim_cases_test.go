@@ -19,6 +19,7 @@ type plainBroker struct {
 	log       []*Message
 	reads     atomic.Int64
 	tops      atomic.Int64
+	checks    atomic.Int64
 	now, most atomic.Int64 // calls under way
 	slow      time.Duration
 }
@@ -31,7 +32,7 @@ func (b *plainBroker) enter() func() {
 	return func() { b.now.Add(-1) }
 }
 
-func (b *plainBroker) top() Position { return Position{"e", uint64(len(b.log))} }
+func (b *plainBroker) top() Position { return Position{Epoch: "e", Offset: uint64(len(b.log))} }
 
 func (b *plainBroker) Subscribe(_ context.Context, _ *Namespace, _ string, tail int) (Snapshot, error) {
 	defer b.enter()()
@@ -52,6 +53,15 @@ func (b *plainBroker) Top(context.Context, *Namespace) (Position, error) {
 	b.tops.Add(1)
 	defer b.enter()()
 	return b.top(), nil
+}
+
+func (b *plainBroker) Prove(_ context.Context, _ *Namespace, p Position) (Check, error) {
+	b.checks.Add(1)
+	defer b.enter()()
+	if p.Epoch != "e" || p.Offset > uint64(len(b.log)) {
+		return 0, nil
+	}
+	return b.log[p.Offset-1].Check, nil
 }
 
 func plain(n int) *plainBroker {
@@ -116,7 +126,7 @@ func TestManyWhoResumeFromOnePlaceCostOneReadPerPage(t *testing.T) {
 			shards := []*Shard{h.NewShard(func() {}), h.NewShard(func() {})}
 			sinks := make([]tape, 10_000)
 			for i := range sinks {
-				o := SubscribeOptions{Channels: []string{"a"}, Since: Positions{{"e", since}}}
+				o := SubscribeOptions{Channels: []string{"a"}, Since: Positions{{Epoch: "e", Offset: since}}}
 				if err := shards[i%2].Subscribe(&sinks[i].sub, &sinks[i], o); err != nil {
 					t.Fatal(err)
 				}
@@ -151,7 +161,7 @@ func TestManyInTheFutureShareTheLooksAtTheTop(t *testing.T) {
 		s := h.NewShard(func() {})
 		sinks := make([]tape, 5000)
 		for i := range sinks {
-			o := SubscribeOptions{Channels: []string{"a"}, Since: Positions{{"e", 1 << 40}}}
+			o := SubscribeOptions{Channels: []string{"a"}, Since: Positions{{Epoch: "e", Offset: 1 << 40}}}
 			if err := s.Subscribe(&sinks[i].sub, &sinks[i], o); err != nil {
 				t.Fatal(err)
 			}
@@ -233,7 +243,7 @@ func TestALateMessageIsDeliveredAndDoubtIsTold(t *testing.T) {
 			t.Helper()
 			o := SubscribeOptions{Channels: channels}
 			if since > 0 {
-				o.Since = Positions{{"e", since}}
+				o.Since = Positions{{Epoch: "e", Offset: since}}
 			}
 			if err := s.Subscribe(&x.sub, x, o); err != nil {
 				t.Fatal(err)
@@ -362,7 +372,7 @@ func BenchmarkReplay(b *testing.B) {
 	for !keep.sub.Live() {
 		s.Run()
 	}
-	o := SubscribeOptions{Channels: []string{"a"}, Since: Positions{{"e", 900}}}
+	o := SubscribeOptions{Channels: []string{"a"}, Since: Positions{{Epoch: "e", Offset: 900}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := s.Subscribe(&x.sub, &x, o); err != nil {

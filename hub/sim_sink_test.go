@@ -111,7 +111,7 @@ func (s *simSink) Start(at Positions) {
 		}
 		for _, since := range s.opt.Since {
 			known := slices.ContainsFunc(s.tops, func(t Position) bool { return t.Epoch == since.Epoch && t.Offset >= since.Offset })
-			if since.Epoch == p.Epoch && known && !s.opt.All && s.opt.Unknown == "" && p.Offset != since.Offset {
+			if since.Epoch == p.Epoch && known && !l.refuted(since) && !s.opt.All && s.opt.Unknown == "" && p.Offset != since.Offset {
 				s.fail("starts at %v", at)
 			}
 		}
@@ -228,7 +228,7 @@ func (s *simSink) Gap(g Gap) {
 		s.retention(st, l, g, from)
 	case GapEpoch:
 		switch {
-		case first && g.To == st.start && slices.Contains(s.opt.Since, from) && from.Epoch != g.To.Epoch:
+		case first && g.To == st.start && slices.Contains(s.opt.Since, from) && (from.Epoch != g.To.Epoch || l.refuted(from)):
 		case slices.Index(l.epochs, g.To.Epoch) > slices.Index(l.epochs, st.Epoch) && g.To.Offset == 0 && from.Epoch == st.Epoch && from.Offset >= st.Offset:
 			*st = simStand{Position: g.At, start: g.At, gaps: st.gaps}
 		default:

@@ -254,15 +254,21 @@ func (s *sim) positions() Positions {
 	var ps Positions
 	for _, ns := range []string{"default", "o"} {
 		l := s.b.logs[ns]
-		p := Position{l.epochs[len(l.epochs)-1-s.r.IntN(min(2, len(l.epochs)))], uint64(s.r.IntN(int(l.last) + 1))}
+		p := Position{Epoch: l.epochs[len(l.epochs)-1-s.r.IntN(min(2, len(l.epochs)))], Offset: uint64(s.r.IntN(int(l.last) + 1))}
 		if n := len(s.stands); n > 0 && s.r.IntN(2) == 0 {
 			if q := s.stands[s.r.IntN(n)]; s.logOf(q.Epoch) == l {
 				p = q
 			}
 		}
-		if s.r.IntN(4) > 0 {
-			ps = append(ps, p)
+		switch s.r.IntN(8) {
+		case 0, 1:
+			continue
+		case 2:
+			p.Check = check(p) % 7 // of another message
+		case 3, 4, 5:
+			p.Check = check(p)
 		}
+		ps = append(ps, p)
 	}
 	return ps
 }
@@ -271,7 +277,7 @@ func (s *sim) positions() Positions {
 func (s *sim) watch() {
 	var kept int64
 	for m := range s.messages {
-		kept += m.kept
+		kept += int64(m.kept)
 		if m.pending < 0 || m.kept > 0 && m.rings == 0 || m.kept < 0 {
 			s.fail("%v: kept %d pending %d rings %d", m.Position(), m.kept, m.pending, m.rings)
 		}
@@ -279,7 +285,7 @@ func (s *sim) watch() {
 	if got := s.h.Stats().WireBytes; got != kept {
 		s.fail("%d bytes of wire forms, counted %d", kept, got)
 	}
-	rings := map[*Message]int32{}
+	rings := map[*Message]int16{}
 	for i := range s.h.table.parts {
 		for _, ch := range s.h.table.parts[i].all() {
 			if len(ch.early) > s.h.maxEarly || len(ch.ring)-ch.start > ch.ns.Recent || len(ch.pages) > maxPages {

@@ -122,7 +122,7 @@ func TestLongestChannelName(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", where, err)
 		}
-		if m := n.Await(&ns, name, 1)[0]; m.Position() != p {
+		if m := n.Await(&ns, name, 1)[0]; !m.Position().Same(p) {
 			t.Errorf("%s: delivered at %v, published at %v", where, m.Position(), p)
 		}
 		if page := n.Page(&ns, name, 0, 10); len(page.Messages) != 1 {

@@ -64,7 +64,7 @@ func TestEmbeddedServersMakeACluster(t *testing.T) {
 	nodes[1].Await(&ns, "x", 4)
 	back := startOn(t, cfgs[2], ns)
 	snap := back.Sub(&ns, "x", 10)
-	if snap.Top != last || len(snap.Messages) != 4 {
+	if !snap.Top.Same(last) || len(snap.Messages) != 4 {
 		t.Errorf("the node that came back sees %d messages at %v, want 4 at %v", len(snap.Messages), snap.Top, last)
 	}
 	if at := publish(back, "from n2"); at.Epoch != last.Epoch {

@@ -425,7 +425,7 @@ func (s *stream) tokenOf(subject string) (string, bool) {
 func (s *stream) message(channel string, st stored, epoch string, prev uint64) *hub.Message {
 	return &hub.Message{
 		Channel: channel, Key: st.key, Data: st.data, Attributes: s.attributes(st.attributes),
-		Time: st.time, Epoch: epoch, Offset: st.seq, Prev: prev,
+		Time: st.time, Epoch: epoch, Offset: st.seq, Prev: prev, Check: st.check,
 	}
 }
 

@@ -66,7 +66,7 @@ type worldSub struct {
 func (s *worldSub) Start(at hub.Positions) {
 	from := map[string]judging.Position{}
 	for _, p := range at {
-		from["a"] = judging.Position(p)
+		from["a"] = judging.Position{Epoch: p.Epoch, Offset: p.Offset}
 	}
 	s.stream = s.w.checker.Stream(s.name, s.channels, from)
 	s.at = time.Now()
@@ -76,14 +76,14 @@ func (s *worldSub) Room() bool       { return true }
 func (s *worldSub) Failed(err error) { s.failed = err }
 func (s *worldSub) Gap(g hub.Gap) {
 	from, _ := hub.ParsePosition(g.From)
-	s.stream.Gap(g.Namespace, judging.Position(from), judging.Position(g.To))
+	s.stream.Gap(g.Namespace, judging.Position{Epoch: from.Epoch, Offset: from.Offset}, judging.Position{Epoch: g.To.Epoch, Offset: g.To.Offset})
 }
 func (s *worldSub) Deliver(b *hub.Batch) {
 	now := time.Now()
 	s.silent = max(s.silent, now.Sub(s.at))
 	s.at = now
 	for _, m := range b.Messages {
-		s.stream.Received(m.Channel, judging.Position(m.Position()), string(m.Data))
+		s.stream.Received(m.Channel, judging.Position{Epoch: m.Epoch, Offset: m.Offset}, string(m.Data))
 		s.last[m.Channel] = string(m.Data)
 	}
 }
@@ -201,7 +201,7 @@ func (w *world) publish(rate int) {
 func (w *world) one(n *worldNode, channel, id string, done chan<- error) {
 	n.Publish(hub.Publication{Channel: channel, Data: []byte(id)}, func(at hub.Position, err error) {
 		if err == nil {
-			w.checker.Published(channel, judging.Position(at), id)
+			w.checker.Published(channel, judging.Position{Epoch: at.Epoch, Offset: at.Offset}, id)
 		} else {
 			w.checker.Unanswered(channel, id)
 		}

@@ -256,7 +256,7 @@ func (b *Broker) Top(ctx context.Context, ns *hub.Namespace) (hub.Position, erro
 		return hub.Position{}, err
 	}
 	in, err := s.info(ctx)
-	return hub.Position{Epoch: in.epoch, Offset: in.last}, err
+	return in.top(), err
 }
 
 // Close answers what is pending with hub.ErrClosed, ends delivery, and shuts the

@@ -48,6 +48,7 @@ type stored struct {
 	seq     uint64
 	subject string
 	time    int64 // Unix milliseconds
+	check   hub.Check
 	key     string
 	data    []byte
 	// attributes are as they were written; hub.ParseAttributes reads them.
@@ -58,6 +59,7 @@ type stored struct {
 type query struct {
 	Seq       uint64   `json:"seq,omitempty"`
 	NextFor   string   `json:"next_by_subj,omitempty"`
+	StartTime string   `json:"start_time,omitempty"` // RFC 3339; instead of Seq
 	MultiLast []string `json:"multi_last,omitempty"`
 	UpToSeq   uint64   `json:"up_to_seq,omitempty"`
 	Batch     int      `json:"batch,omitempty"`
@@ -246,7 +248,7 @@ func parseStored(m *natsgo.Msg) (stored, error) {
 	if err != nil {
 		return st, fmt.Errorf("%w: message on %q: %w", hub.ErrUnavailable, m.Subject, err)
 	}
-	st.seq, st.time = seq, at.UnixMilli()
+	st.seq, st.time, st.check = seq, at.UnixMilli(), hub.NewCheck(seq, at)
 	st.key = unquote(m.Header.Get(headerKey))
 	if st.data == nil {
 		st.data = []byte{}

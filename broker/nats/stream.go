@@ -27,7 +27,8 @@ type info struct {
 	base  uint64 // the end of the log when the epoch began
 	first uint64 // the oldest retained sequence; last+1 if there is none
 	last  uint64
-	least int // the smallest history_size the stream ever had
+	check hub.Check // of the message at last; 0 if there is none
+	least int       // the smallest history_size the stream ever had
 	// messages is how many there are, deleted how many between first and last are not.
 	messages, deleted uint64
 	gone              bool // something was removed by hand
@@ -35,6 +36,11 @@ type info struct {
 	// gone, that they cannot have since the last Remove.
 	whole  bool
 	config jetstream.StreamConfig
+}
+
+// top is the log's end.
+func (in info) top() hub.Position {
+	return hub.Position{Epoch: in.epoch, Offset: in.last, Check: in.check}
 }
 
 // prefixed returns the name of the stream; names allow no dots.
@@ -98,6 +104,9 @@ func (s *stream) look(ctx context.Context) (info, error) {
 		return info{}, fmt.Errorf("stream %s exists and is not one of ours; remove it, or set another prefix", s.name())
 	}
 	in.base, in.least, in.gone = base, least, m[metaGone] != ""
+	if !a.State.LastTime.IsZero() && in.last > 0 {
+		in.check = hub.NewCheck(in.last, a.State.LastTime)
+	}
 	in.messages, in.deleted = a.State.Msgs, uint64(a.State.NumDeleted)
 	in.whole = a.TimeStamp.Sub(a.Created) < a.Config.MaxAge-10*time.Second &&
 		a.Config.MaxBytes >= 64<<20 && int64(a.State.Bytes) < a.Config.MaxBytes/2

@@ -121,7 +121,7 @@ func (s *stream) join(ctx context.Context, c *channel, tok string, tail int) (hu
 		if err != nil {
 			return hub.Snapshot{}, err
 		}
-		snap := hub.Snapshot{Top: hub.Position{Epoch: in.epoch, Offset: in.last}, Floor: in.last}
+		snap := hub.Snapshot{Top: in.top(), Floor: in.last}
 		var ms []stored
 		if tail > 0 && in.last > 0 {
 			if ms, snap.Floor, err = s.tail(ctx, tok, in, tail); err != nil {

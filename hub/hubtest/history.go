@@ -117,7 +117,7 @@ func ageRemovesMessages(s *suite) {
 	if p.FirstRetained <= a.Offset || p.Covered < a.Offset {
 		s.Errorf("first retained %d, covered %d after offset %d expired", p.FirstRetained, p.Covered, a.Offset)
 	}
-	if top := n.End(&ns); top != a {
+	if top := n.End(&ns); !top.Same(a) {
 		s.Errorf("top %v of the expired log, want %v", top, a)
 	}
 	if b := n.Pub(&ns, "x", "b"); b.Epoch != a.Epoch || b.Offset != a.Offset+1 {

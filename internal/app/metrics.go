@@ -59,6 +59,7 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 	})
 	one("weir_wire_cache_bytes", "Bytes of wire forms kept with recent messages.", gauge, func() float64 { return float64(a.hub.Stats().WireBytes) })
 	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Gaps + a.push.Stats().Gaps + a.http2.stats().Gaps) })
+	one("weir_positions_refuted_total", "Positions of clients whose check is not that of the log: it lost messages or was restored from a backup.", counter, func() float64 { return float64(a.hub.Stats().Refuted) })
 	one("weir_hub_queue_messages", "Messages that wait for the loops.", gauge, func() float64 { return float64(a.hub.Stats().QueueDepth) })
 	one("weir_subscribers_lagging_messages", "Messages that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().Held + a.http2.stats().Held) })
 	one("weir_subscribers_lagging_bytes", "Payload bytes that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().HeldBytes + a.http2.stats().HeldBytes) })

@@ -359,7 +359,7 @@ func (p *probe) match(m *hub.Message) *flight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range p.flights {
-		if !f.matched && !f.over && f.channel == m.Channel && (!f.answered || f.at == m.Position()) && bytes.Equal(f.data, m.Data) {
+		if !f.matched && !f.over && f.channel == m.Channel && (!f.answered || f.at.Same(m.Position())) && bytes.Equal(f.data, m.Data) {
 			f.matched, f.came, f.arrived = true, m.Position(), time.Since(f.accepted)
 			return f
 		}

@@ -125,7 +125,9 @@ next:
 	for _, p := range ps {
 		for i := range h.since {
 			if s := &h.since[i]; s.Epoch == p.Epoch {
-				s.Offset = min(s.Offset, p.Offset)
+				if p.Offset < s.Offset {
+					*s = p
+				}
 				continue next
 			}
 		}

@@ -17,8 +17,7 @@ import (
 	"sync"
 )
 
-// A Position is a place in a namespace's log. It has the fields of the hub's
-// Position, so that one converts to the other.
+// A Position is a place in a namespace's log.
 type Position struct {
 	Epoch  string
 	Offset uint64

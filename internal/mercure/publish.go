@@ -124,7 +124,7 @@ func (s *Server) publication(u *protocol.Update) (channels []string, p hub.Publi
 	if a.ID == "" && s.ns.Durability == hub.None {
 		a.ID = newURN() // there is no position to go by
 	}
-	return channels, hub.Publication{Data: data, Attributes: a}
+	return channels, hub.Publication{Data: data, Attributes: a, Checked: a.ID == ""}
 }
 
 // newURN returns a random UUID (RFC 9562 §5.4) as a URN.

@@ -85,7 +85,7 @@ func (s *Server) last(ctx context.Context, top hub.Position, read *protocol.Set)
 	m := h.Messages[0]
 	v := &view{ns: s.cfg.Namespace}
 	switch a := m.Attributes; {
-	case m.Position() != top:
+	case !m.Position().Same(top):
 		return ""
 	case a == nil:
 	case a.Private && !v.means(m, read):

@@ -86,6 +86,10 @@ func (b *scripted) History(context.Context, *hub.Namespace, string, uint64, int)
 	return hub.Page{}, hub.ErrUnavailable
 }
 
+func (b *scripted) Prove(context.Context, *hub.Namespace, hub.Position) (hub.Check, error) {
+	return 0, nil
+}
+
 func (b *scripted) Top(context.Context, *hub.Namespace) (hub.Position, error) {
 	return hub.Position{Epoch: "e1"}, nil
 }

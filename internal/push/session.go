@@ -298,10 +298,10 @@ func (s *session) ownID(m *hub.Message) []byte {
 	stands := s.stands()
 	for i := range stands {
 		if stands[i].Epoch == m.Epoch {
-			stands[i].Offset = m.Offset
+			stands[i] = m.Position()
 		}
 	}
-	line := append(make([]byte, 0, 16+24*len(stands)), "id: "...)
+	line := append(make([]byte, 0, 16+32*len(stands)), "id: "...)
 	return s.coded(append(stands.AppendTo(line), '\n'))
 }
 

@@ -162,7 +162,7 @@ func (t *sseStream) message(m *hub.Message) error {
 	if t.stands != nil && m.Offset != 0 {
 		for i := range t.stands {
 			if t.stands[i].Epoch == m.Epoch {
-				t.stands[i].Offset = m.Offset
+				t.stands[i] = m.Position()
 			}
 		}
 		if err := t.own(append(t.stands.AppendTo([]byte("id: ")), '\n')); err != nil {

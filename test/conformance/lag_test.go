@@ -60,9 +60,11 @@ func (r *reader) on(e judge.Event) {
 	}
 }
 
-// offsetOf reads the offset of "<epoch>-<offset>", -1 if it has none.
+// offsetOf reads the offset of "<epoch>-<offset>.<check>", -1 if it has none.
 func offsetOf(token string) int {
-	n, err := strconv.Atoi(token[strings.LastIndexByte(token, '-')+1:])
+	_, rest, _ := strings.Cut(token, "-")
+	offset, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(offset)
 	if err != nil {
 		return -1
 	}

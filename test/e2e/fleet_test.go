@@ -15,14 +15,15 @@ import (
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-// position reads the wire form "<epoch>-<offset>".
+// position reads the wire form "<epoch>-<offset>.<check>".
 func position(token string) (p history.Position, ok bool) {
-	i := strings.LastIndexByte(token, '-')
-	if i < 1 {
+	epoch, rest, ok := strings.Cut(token, "-")
+	if !ok || epoch == "" {
 		return p, false
 	}
-	n, err := strconv.ParseUint(token[i+1:], 10, 64)
-	return history.Position{Epoch: token[:i], Offset: n}, err == nil
+	offset, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.ParseUint(offset, 10, 64)
+	return history.Position{Epoch: epoch, Offset: n}, err == nil
 }
 
 // A member is one subscriber of a fleet and its side of the history.

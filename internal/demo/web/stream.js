@@ -74,7 +74,7 @@ export class Continuity {
 
     // Offsets rise along a namespace's log, over all its channels.
     if (m.id) {
-      const epoch = m.id.slice(0, m.id.lastIndexOf("-"));
+      const epoch = m.id.slice(0, m.id.indexOf("-"));
       if (m.offset <= (this.#offset.get(epoch) ?? 0)) this.disordered++;
       this.#offset.set(epoch, m.offset);
     }

@@ -1,0 +1,230 @@
+package nats
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// A store is a NATS whose directory can be damaged between two runs.
+type store struct {
+	t    *testing.T
+	dir  string
+	ns   hub.Namespace
+	out  *natsChild // nil for an embedded server
+	proc *process
+	node *hubNode
+	// lives are the ids published on each channel, in order.
+	published map[string][]string
+	count     int
+}
+
+func newStore(t *testing.T, outside bool, ns hub.Namespace) *store {
+	s := &store{t: t, dir: t.TempDir(), ns: ns, published: map[string][]string{}}
+	if outside {
+		c := external(t)
+		s.out, s.dir = &c, c.Dir
+	}
+	s.start()
+	return s
+}
+
+func (s *store) start() {
+	s.t.Helper()
+	cfg := Config{Dir: s.dir}
+	if s.out != nil {
+		s.proc = s.out.spawn(s.t)
+		cfg = Config{URL: s.out.url()}
+	}
+	s.node = startHub(s.t, cfg, s.ns)
+}
+
+func (s *store) stop() {
+	s.t.Helper()
+	if err := s.node.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+	if s.out != nil {
+		s.proc.stop()
+	}
+}
+
+// fill publishes n messages, turn and turn about on the channels x, y and z.
+func (s *store) fill(n int) {
+	s.t.Helper()
+	done := make(chan error, n)
+	for range n {
+		s.count++
+		id, ch := fmt.Sprint("m", s.count), "a:"+string('x'+rune(s.count%3))
+		s.node.Publish(hub.Publication{Channel: ch, Data: make([]byte, 400), Attributes: &hub.Attributes{ID: id}}, func(_ hub.Position, err error) { done <- err })
+		s.published[ch] = append(s.published[ch], id)
+	}
+	for range n {
+		if err := <-done; err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// positions returns where a client may stand: at each message of channel x.
+func (s *store) positions() (at []hub.Position) {
+	s.t.Helper()
+	h, err := s.node.History(s.t.Context(), "a:x", hub.HistoryOptions{Limit: -1})
+	if err != nil || len(h.Messages) != len(s.published["a:x"]) {
+		s.t.Fatalf("%d messages of %d: %v", len(h.Messages), len(s.published["a:x"]), err)
+	}
+	for _, m := range h.Messages {
+		if m.Check == 0 {
+			s.t.Fatalf("%v has no check", m.Position())
+		}
+		at = append(at, m.Position())
+	}
+	return at
+}
+
+// resume has a client go on from the message that was x's i-th, which has check p, and
+// reports whether it got everything since then, or else was told a gap.
+func (s *store) resume(what string, i int, p hub.Position) (gap bool) {
+	s.t.Helper()
+	r := s.node.subscribe(hub.SubscribeOptions{Channels: []string{"a:x"}, Since: hub.Positions{p}})
+	s.count++
+	last := fmt.Sprint("m", s.count)
+	s.node.publish("a:x", last)
+	s.published["a:x"] = append(s.published["a:x"], last)
+	s.node.until("the newest message", func() bool { return len(r.ids) > 0 && r.ids[len(r.ids)-1] == last || r.bad != "" })
+	if want := s.published["a:x"][i+1:]; len(r.gaps) == 0 && !slices.Equal(r.ids, want) || r.bad != "" {
+		s.t.Errorf("%s: after message %d of x came %d messages of %d without a gap: %s", what, i+1, len(r.ids), len(want), r.bad)
+	}
+	return len(r.gaps) > 0
+}
+
+// blocks returns the files of the stream's messages, oldest first.
+func (s *store) blocks() []string {
+	s.t.Helper()
+	var files []string
+	err := filepath.WalkDir(s.dir, func(name string, d fs.DirEntry, err error) error {
+		if filepath.Ext(name) == ".blk" && filepath.Base(filepath.Dir(filepath.Dir(name))) == "weir_a" {
+			files = append(files, name)
+		}
+		return err
+	})
+	if err != nil || len(files) == 0 {
+		s.t.Fatalf("no blocks below %s: %v", s.dir, err)
+	}
+	slices.SortFunc(files, func(a, b string) int { return len(a)*1000 - len(b)*1000 + slices.Compare([]byte(a), []byte(b)) })
+	return files
+}
+
+// edit changes the content of a file.
+func edit(t *testing.T, name string, change func([]byte) []byte) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err == nil {
+		err = os.WriteFile(name, change(b), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func both(t *testing.T, f func(t *testing.T, outside bool)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) { f(t, false) })
+	t.Run("external", func(t *testing.T) { f(t, true) })
+}
+
+// Without damage a restart is no gap, whatever a client has seen.
+func TestUndamagedLogContinues(t *testing.T) {
+	both(t, func(t *testing.T, outside bool) {
+		s := newStore(t, outside, hub.Namespace{Name: "a"}.WithDefaults())
+		s.fill(600)
+		at := s.positions()
+		s.stop()
+		s.start()
+		s.fill(300)
+		for _, i := range []int{0, 100, len(at) - 1} {
+			if s.resume("undamaged", i, at[i]) {
+				t.Errorf("a gap after message %d of x", i+1)
+			}
+		}
+	})
+}
+
+// A copy of the directory is put back: what was stored after it was made is gone, and
+// its offsets go to other messages.
+func TestRestoredBackupIsAGap(t *testing.T) {
+	both(t, func(t *testing.T, outside bool) {
+		for _, running := range []bool{false, true} {
+			s := newStore(t, outside, hub.Namespace{Name: "a"}.WithDefaults())
+			backup := filepath.Join(t.TempDir(), "backup")
+			s.fill(300)
+			before, published := s.positions(), maps.Clone(s.published)
+			if !running {
+				s.stop()
+			}
+			if err := os.CopyFS(backup, os.DirFS(s.dir)); err != nil {
+				t.Fatal(err)
+			}
+			if !running {
+				s.start()
+			}
+			s.fill(300)
+			at := s.positions()
+			s.stop()
+			if err := os.RemoveAll(s.dir); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(s.dir, os.DirFS(backup)); err != nil {
+				t.Fatal(err)
+			}
+			s.published = published // whoever is no further than the backup has seen nothing else
+			s.start()
+			s.fill(900)
+			for i := range at {
+				if i%20 != 19 && i != len(at)-1 {
+					continue
+				}
+				if gap := s.resume(fmt.Sprintf("restored, running %v", running), i, at[i]); gap != (i >= len(before)) {
+					t.Errorf("running %v: of %d messages of x the backup has %d, a client that stood at %d: gap %v", running, len(at), len(before), i+1, gap)
+				}
+			}
+		}
+	})
+}
+
+// Of a message that was removed there is nothing to compare: what tells is whether
+// later ones took the offsets before it.
+func TestRemovedMessageIsProvedByItsNeighbours(t *testing.T) {
+	n := startOn(t, Config{Dir: t.TempDir()}, hub.Namespace{Name: "a", HistorySize: 2}.WithDefaults())
+	ns := hub.Namespace{Name: "a", HistorySize: 2}.WithDefaults()
+	n.Sub(&ns, "x", 0)
+	n.Pub(&ns, "y", "before")
+	at := n.Pub(&ns, "x", "removed")
+	n.Pub(&ns, "x", "1")
+	n.Pub(&ns, "x", "2")
+	old := n.Await(&ns, "x", 1)[0].Position()
+	f := func(what string, p hub.Position, want hub.Check) {
+		t.Helper()
+		if c, err := n.Prove(t.Context(), &ns, p); err != nil || c != want {
+			t.Errorf("%s: %v has check %d, %v, want %d", what, p, c, err, want)
+		}
+	}
+	bare := at
+	f("no check", bare, 0)
+	f("its own", old, old.Check)
+	early := old
+	early.Check = hub.NewCheck(old.Offset, time.Now().Add(-time.Hour))
+	f("stored an hour before its predecessor", early, 0)
+	kept := n.Await(&ns, "x", 3)[2].Position()
+	f("a kept one", hub.Position{Epoch: kept.Epoch, Offset: kept.Offset}, kept.Check)
+	f("another in its place", hub.Position{Epoch: kept.Epoch, Offset: kept.Offset, Check: 5}, kept.Check)
+	f("past the end", hub.Position{Epoch: kept.Epoch, Offset: 99, Check: 5}, 0)
+	f("another epoch", hub.Position{Epoch: "other", Offset: kept.Offset, Check: kept.Check}, 0)
+}

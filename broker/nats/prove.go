@@ -1,0 +1,88 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// Prove returns the check of the message at p.Offset: made of its stored time, which
+// also comes with every republished message. One read, of the leader if there are
+// replicas: any other may be behind.
+func (b *Broker) Prove(ctx context.Context, ns *hub.Namespace, p hub.Position) (hub.Check, error) {
+	s, err := b.stream(ns)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil || !s.durable() || s.epochNow() != p.Epoch {
+		return 0, err
+	}
+	c, err := s.prove(ctx, p)
+	if err != nil {
+		return 0, fmt.Errorf("prove %v: %w", p, err)
+	}
+	if s.epochNow() != p.Epoch {
+		return 0, nil
+	}
+	return c, nil
+}
+
+func (s *stream) prove(ctx context.Context, p hub.Position) (hub.Check, error) {
+	at, err := s.storedAt(ctx, p.Offset)
+	switch {
+	case err != nil:
+		return 0, err
+	case !at.IsZero():
+		return hub.NewCheck(p.Offset, at), nil
+	case p.Check == 0:
+		return 0, nil
+	}
+	return s.proveRemoved(ctx, p)
+}
+
+// skew is how far the clocks of servers that lead one after the other may differ.
+const skew = 2 * time.Second
+
+// proveRemoved judges the check of a message that is not there any more: nothing
+// that was stored later may have a lower offset.
+func (s *stream) proveRemoved(ctx context.Context, p hub.Position) (hub.Check, error) {
+	in, err := s.info(ctx)
+	if err != nil || p.Offset > in.last || in.epoch != p.Epoch {
+		return 0, err
+	}
+	next := time.Now()
+	r, err := s.reader(ctx, anyToken)
+	if err != nil {
+		return 0, err
+	}
+	after, _, err := r.next(ctx, p.Offset, 1)
+	if err != nil {
+		return 0, err
+	}
+	if len(after) > 0 {
+		next = time.UnixMilli(after[0].time)
+	}
+	from := p.Check.Latest(next).Add(skew)
+	q := query{StartTime: from.UTC().Format(time.RFC3339Nano), Batch: 1}
+	later, err := s.b.reads.get(ctx, s.name(), q)
+	if err != nil || len(later.messages) > 0 && later.messages[0].seq <= p.Offset {
+		return 0, err
+	}
+	return p.Check, nil
+}
+
+// storedAt returns when the message at seq was stored; the zero Time if it is not there.
+func (s *stream) storedAt(ctx context.Context, seq uint64) (time.Time, error) {
+	var a struct {
+		Message struct {
+			Time time.Time `json:"time"`
+		} `json:"message"`
+	}
+	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]uint64{"seq": seq}, &a)
+	if isCode(err, codeNoMessage) {
+		return time.Time{}, nil
+	}
+	return a.Message.Time, err
+}
