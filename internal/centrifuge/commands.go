@@ -161,7 +161,7 @@ func (s *session) unsubscribeCommand(id uint32, channel string) {
 // publish answers a publish command.
 func (s *session) publish(c *protocol.Command) {
 	srv := s.srv()
-	if c.Sub.Channel == "" || len(c.Sub.Data) == 0 {
+	if c.Sub.Channel == "" || len(c.Sub.Data) == 0 && c.Type == 0 { // a removal from a map has no data
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return
 	}

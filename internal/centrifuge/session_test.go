@@ -72,6 +72,10 @@ func TestRefusalsOfSubscribe(t *testing.T) {
 	f(`{"channel":"$private"}`, `"error":{"code":103,"message":"permission denied"}`)
 	f(`{"channel":"closed:x#7,8"}`, `"error":{"code":103,"message":"permission denied"}`)
 	f(`{"channel":"map","type":1}`, `"error":{"code":108,"message":"not available"}`)
+	for _, publish := range []string{`{"channel":"map","type":1,"key":"k","data":1}`, `{"channel":"map","type":1,"key":"k","removed":true}`} {
+		c.say(`{"id":6,"publish":` + publish + `}`)
+		c.expect(`{"id":6,"error":{"code":108,"message":"not available"}}`)
+	}
 	f(`{"channel":"x","tf":{"op":"what"}}`, `"error":{"code":107,"message":"bad request"}`)
 	f(`{"channel":"closed:x#7,42"}`, `"subscribe":{}`)
 	f(`{"channel":"closed:x#7,42"}`, `"error":{"code":105,"message":"already subscribed"}`)
