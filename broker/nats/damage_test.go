@@ -24,6 +24,7 @@ type store struct {
 	// lives are the ids published on each channel, in order.
 	published map[string][]string
 	count     int
+	size      int // of a payload, in bytes
 }
 
 func newStore(t *testing.T, outside bool, ns hub.Namespace) *store {
@@ -63,7 +64,7 @@ func (s *store) fill(n int) {
 	for range n {
 		s.count++
 		id, ch := fmt.Sprint("m", s.count), "a:"+string('x'+rune(s.count%3))
-		s.node.Publish(hub.Publication{Channel: ch, Data: make([]byte, 400), Attributes: &hub.Attributes{ID: id}}, func(_ hub.Position, err error) { done <- err })
+		s.node.Publish(hub.Publication{Channel: ch, Data: make([]byte, s.size), Attributes: &hub.Attributes{ID: id}}, func(_ hub.Position, err error) { done <- err })
 		s.published[ch] = append(s.published[ch], id)
 	}
 	for range n {
@@ -132,6 +133,15 @@ func edit(t *testing.T, name string, change func([]byte) []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// flip changes a bit in each of three messages, one after the other.
+func flip(b []byte, at int) []byte {
+	for range 3 {
+		b[at] ^= 0x40
+		at -= 12500
+	}
+	return b
 }
 
 func both(t *testing.T, f func(t *testing.T, outside bool)) {
@@ -227,4 +237,73 @@ func TestRemovedMessageIsProvedByItsNeighbours(t *testing.T) {
 	f("another in its place", hub.Position{Epoch: kept.Epoch, Offset: kept.Offset, Check: 5}, kept.Check)
 	f("past the end", hub.Position{Epoch: kept.Epoch, Offset: 99, Check: 5}, 0)
 	f("another epoch", hub.Position{Epoch: "other", Offset: kept.Offset, Check: kept.Check}, 0)
+}
+
+// Whatever the files of a log lost while nothing served it, a client gets what is
+// missing for it or a gap.
+func TestDamagedLogIsAGap(t *testing.T) {
+	type damage struct {
+		name   string
+		change func(s *store)
+	}
+	each := func(change func([]byte) []byte) func(*store) {
+		return func(s *store) {
+			for _, f := range s.blocks() {
+				edit(s.t, f, change)
+			}
+		}
+	}
+	one := func(change func(s *store, files []string)) func(*store) {
+		return func(s *store) { change(s, s.blocks()) }
+	}
+	damages := []damage{
+		{"empty files", each(func(b []byte) []byte { return nil })},
+		{"zero bytes", each(func(b []byte) []byte { return make([]byte, len(b)) })},
+		{"half of the last file", one(func(s *store, files []string) {
+			edit(s.t, files[len(files)-1], func(b []byte) []byte { return b[:len(b)/2] })
+		})},
+		{"half of a file between", one(func(s *store, files []string) {
+			edit(s.t, files[1], func(b []byte) []byte { return b[:len(b)/2] })
+		})},
+		{"a file between removed", one(func(s *store, files []string) {
+			if err := os.Remove(files[1]); err != nil {
+				s.t.Fatal(err)
+			}
+		})},
+		{"the last file removed", one(func(s *store, files []string) {
+			if err := os.Remove(files[len(files)-1]); err != nil {
+				s.t.Fatal(err)
+			}
+		})},
+		{"a flipped byte", one(func(s *store, files []string) {
+			edit(s.t, files[1], func(b []byte) []byte { return flip(b, len(b)/2) })
+		})},
+		{"a flipped byte in the last file", one(func(s *store, files []string) {
+			edit(s.t, files[len(files)-1], func(b []byte) []byte { return flip(b, len(b)-20<<10) })
+		})},
+	}
+	both(t, func(t *testing.T, outside bool) {
+		for _, d := range damages {
+			t.Run(d.name, func(t *testing.T) {
+				s := newStore(t, outside, hub.Namespace{Name: "a", HistorySize: 100_000, HistoryBytes: 1 << 30}.WithDefaults())
+				s.size = 12 << 10
+				s.fill(1500)
+				at := s.positions()
+				s.stop()
+				if n := len(s.blocks()); n < 3 {
+					t.Fatalf("%d files", n)
+				}
+				d.change(s)
+				s.start()
+				s.fill(1800)
+				gaps := 0
+				for _, i := range []int{len(at) - 1, len(at) - 60, len(at) * 3 / 4, len(at) / 2, 150, 5} {
+					if s.resume(d.name, i, at[i]) {
+						gaps++
+					}
+				}
+				t.Logf("%d gaps of 6", gaps)
+			})
+		}
+	})
 }

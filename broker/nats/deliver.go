@@ -49,6 +49,7 @@ type stream struct {
 	former   map[string]bool     // epochs that are over
 	high     uint64              // the highest sequence seen in epoch
 	acked    uint64              // the highest sequence acknowledged to us in epoch
+	counted  count               // the log when it was last looked at
 	faults   uint64              // counts the times that messages may have been lost on the way here
 	channels map[string]*channel // by token; the whole namespace at anyToken
 }
@@ -131,7 +132,7 @@ func (s *stream) epochNow() string {
 func (s *stream) mark() mark {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return mark{Epoch: s.epoch, Last: s.high}
+	return mark{Epoch: s.epoch, Last: s.high, Count: s.counted}
 }
 
 // adopt makes in's epoch the current one. What is delivered next is what was
@@ -148,6 +149,7 @@ func (s *stream) adopt(in info) {
 		s.faults++
 	}
 	s.epoch, s.base, s.high, s.acked = in.epoch, in.base, in.last, in.base
+	s.count(in)
 	for _, c := range s.channels {
 		c.last, c.prev, c.checked = in.base, 0, in.base
 	}
@@ -159,6 +161,7 @@ func (s *stream) seen(in info) {
 	defer s.mu.Unlock()
 	if in.epoch == s.epoch {
 		s.high = max(s.high, in.last)
+		s.count(in)
 	}
 }
 

@@ -425,7 +425,7 @@ func TestRegressedDirectoryBeginsANewEpoch(t *testing.T) {
 	f("a killed process", func(m *marks) { m.Clean = false }, true)
 	f("an orderly restart of the machine", func(m *marks) { m.Boot = "another" }, true)
 	f("a power failure", func(m *marks) { m.Boot, m.Clean = "another", false }, false)
-	f("a log that ends too early", func(m *marks) { m.Logs["a"] = mark{m.Logs["a"].Epoch, old.Offset + 1} }, false)
+	f("a log that ends too early", func(m *marks) { m.Logs["a"] = mark{Epoch: m.Logs["a"].Epoch, Last: old.Offset + 1} }, false)
 	f("a directory without its marks", func(m *marks) { m.Logs = nil }, false)
 	f("an orderly restart", func(*marks) {}, true)
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/weir-gateway/weir/hub"
 )
 
 // A highWater remembers, beside the embedded server's files but synced about
@@ -35,6 +37,19 @@ type marks struct {
 type mark struct {
 	Epoch string `json:"epoch"`
 	Last  uint64 `json:"last"`
+	// Count is the log when it was last counted, a moment before; zero for never.
+	Count count `json:"count,omitzero"`
+}
+
+// A count is what was between the ends of a log, with the check of its last message.
+type count struct {
+	First    uint64    `json:"first"`
+	Last     uint64    `json:"last"`
+	Messages uint64    `json:"messages"`
+	Check    hub.Check `json:"check"`
+	// When the first and the last were stored, in Unix milliseconds.
+	FirstAt int64 `json:"first_at"`
+	LastAt  int64 `json:"last_at"`
 }
 
 // openHighWater reads dir's file. One that cannot be read counts as an unclean
@@ -60,16 +75,9 @@ func openHighWater(dir string) (*highWater, error) {
 	return h, nil
 }
 
-// survived reports whether the log of ns, found in epoch with last as its end,
-// holds all it ever held. A log without a mark was made by nobody or copied
-// here without its marks.
-func (h *highWater) survived(ns, epoch string, last uint64, synced bool) bool {
-	m, ok := h.last.Logs[ns]
-	if !ok || m.Epoch != epoch {
-		return false
-	}
-	return last >= m.Last && (synced || h.last.Clean || h.last.Boot == h.boot)
-}
+// safe reports whether what was written to the files is there: they were synced, or
+// the machine has not been started anew since.
+func (h *highWater) safe(synced bool) bool { return synced || h.last.Clean || h.last.Boot == h.boot }
 
 // write replaces the file, synced, if logs or clean differ from what it says.
 func (h *highWater) write(logs map[string]mark, clean bool) error {

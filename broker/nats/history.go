@@ -59,8 +59,12 @@ func (s *stream) history(ctx context.Context, channel string, since uint64, limi
 	if n := len(ms); n > 0 {
 		page.Covered = max(page.Covered, ms[n-1].seq) // stored since the end was asked for
 	}
-	if s.epochNow() != in.epoch {
-		return hub.Page{}, fmt.Errorf("%w: the log was replaced meanwhile", hub.ErrUnavailable)
+	holed, err := r.holed(ctx, in)
+	if err != nil {
+		return hub.Page{}, err
+	}
+	if err := s.verifyRead(ctx, in); err != nil {
+		return hub.Page{}, err
 	}
 	if tok == anyToken {
 		page.FirstRetained, err = s.firstOfAll(ctx, in, ms, since, page.Covered)
@@ -76,6 +80,9 @@ func (s *stream) history(ctx context.Context, channel string, since uint64, limi
 	}
 	page.Messages = s.messages(tok, ms, in.epoch)
 	page.FirstRetained, err = s.firstRetained(ctx, r, in, since)
+	if holed {
+		page.FirstRetained = page.Covered + 1
+	}
 	if last.upTo > 0 {
 		page.FirstRetained = max(page.FirstRetained, last.upTo+1)
 	}

@@ -52,6 +52,7 @@ type Broker struct {
 	nc      *natsgo.Conn
 	server  *embedded          // nil with an external NATS
 	marks   *highWater         // nil with an external NATS; keep's, then Close's
+	outside map[string]mark    // the marks that an external NATS has; as marks
 	streams map[string]*stream // by namespace
 	out     *outbox
 	reads   *reads
@@ -84,7 +85,7 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	b := &Broker{cfg: cfg.withDefaults(), log: log, streams: map[string]*stream{}}
+	b := &Broker{cfg: cfg.withDefaults(), log: log, streams: map[string]*stream{}, outside: map[string]mark{}}
 	b.bus = newBus(b)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.setState(errNotStarted)
@@ -200,19 +201,19 @@ func (b *Broker) keep() {
 	}
 }
 
-// mark writes the high-water marks of the embedded server's logs.
+// mark writes the high-water marks of the logs.
 func (b *Broker) mark(clean bool) error {
-	if b.marks == nil {
-		return nil
-	}
-	logs := maps.Clone(b.marks.last.Logs) // also of namespaces that are not served now
-	if logs == nil {
-		logs = map[string]mark{}
+	logs := map[string]mark{}
+	if b.marks != nil {
+		maps.Copy(logs, b.marks.last.Logs) // also of namespaces that are not served now
 	}
 	for name, s := range b.streams {
 		if s.durable() {
 			logs[name] = s.mark()
 		}
+	}
+	if b.marks == nil {
+		return b.markOutside(logs)
 	}
 	return b.marks.write(logs, clean)
 }
@@ -272,6 +273,25 @@ func (b *Broker) Close() error {
 	return b.shut()
 }
 
+// lastMarks counts the logs once more and tells external servers.
+func (b *Broker) lastMarks() {
+	for _, s := range b.streams {
+		if s.durable() {
+			s.recount()
+		}
+	}
+	if b.server != nil {
+		return // its file is written when it has ended
+	}
+	err := b.mark(true)
+	if err == nil {
+		err = b.nc.FlushTimeout(time.Second)
+	}
+	if err != nil {
+		b.log.Warn("high-water marks cannot be written", "err", err)
+	}
+}
+
 // shut undoes start, or as much of it as was done. b.mu is held.
 func (b *Broker) shut() error {
 	closed := fmt.Errorf("nats broker: %w", hub.ErrClosed)
@@ -283,6 +303,9 @@ func (b *Broker) shut() error {
 	b.stop()
 	b.bus.mu.Unlock()
 	b.wg.Wait()
+	if b.started && b.connected.Load() {
+		b.lastMarks()
+	}
 	if b.nc != nil {
 		b.nc.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,7 +32,9 @@ type info struct {
 	least int       // the smallest history_size the stream ever had
 	// messages is how many there are, deleted how many between first and last are not.
 	messages, deleted uint64
-	gone              bool // something was removed by hand
+	firstAt, lastAt   time.Time // when they were stored
+	lost              uint64    // the newest that the server found damaged; 0 for none
+	gone              bool      // something was removed by hand
 	// whole says that neither age nor bytes can have removed a message so far; if
 	// gone, that they cannot have since the last Remove.
 	whole  bool
@@ -90,9 +93,20 @@ func same(have, want jetstream.StreamConfig) bool {
 		have.Metadata[metaSizes] == want.Metadata[metaSizes] && have.Metadata[metaGone] == want.Metadata[metaGone]
 }
 
+// A streamAnswer has more of the state than the client library reads.
+type streamAnswer struct {
+	jetstream.StreamInfo
+	State struct {
+		jetstream.StreamState
+		Lost *struct {
+			Msgs []uint64 `json:"msgs"`
+		} `json:"lost"`
+	} `json:"state"`
+}
+
 // look asks the stream's leader how it stands.
 func (s *stream) look(ctx context.Context) (info, error) {
-	var a jetstream.StreamInfo
+	var a streamAnswer
 	if err := s.b.request(ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil {
 		return info{}, err
 	}
@@ -107,6 +121,10 @@ func (s *stream) look(ctx context.Context) (info, error) {
 	if !a.State.LastTime.IsZero() && in.last > 0 {
 		in.check = hub.NewCheck(in.last, a.State.LastTime)
 	}
+	in.firstAt, in.lastAt = a.State.FirstTime, a.State.LastTime
+	if l := a.State.Lost; l != nil && len(l.Msgs) > 0 {
+		in.lost = slices.Max(l.Msgs)
+	}
 	in.messages, in.deleted = a.State.Msgs, uint64(a.State.NumDeleted)
 	in.whole = a.TimeStamp.Sub(a.Created) < a.Config.MaxAge-10*time.Second &&
 		a.Config.MaxBytes >= 64<<20 && int64(a.State.Bytes) < a.Config.MaxBytes/2
@@ -119,12 +137,22 @@ const retryEvery = 100 * time.Millisecond
 // prepare makes the stream exist with our configuration and sets the epoch. It
 // waits for servers that are not ready.
 func (s *stream) prepare(ctx context.Context) error {
+	var renewed string // the epoch that began here
+	began := time.Now()
 	for {
-		in, err := s.ensure(ctx)
+		damage, err := s.damage(ctx, renewed) // before the configuration removes anything
+		if damage != "" && time.Since(began) < s.suspicions() && s.ns.Replicas > 1 {
+			err = fmt.Errorf("%w: %s", errSuspect, damage) // a new leader may be behind
+		}
+		var in info
 		if err == nil {
-			if in.last > 0 && !s.survived(in) {
-				s.b.log.Warn("log may have lost messages; it begins a new epoch", "namespace", s.ns.Name, "last", in.last)
+			in, err = s.ensure(ctx)
+		}
+		if err == nil {
+			if damage != "" {
+				s.b.log.Warn("log may have lost messages; it begins a new epoch", "namespace", s.ns.Name, "last", in.last, "why", damage)
 				in, err = s.newEpoch(ctx, in)
+				renewed = in.epoch
 			}
 			if err == nil {
 				err = s.fence(ctx) // publishing works only when the way to the leader is known
@@ -135,7 +163,7 @@ func (s *stream) prepare(ctx context.Context) error {
 				return nil
 			}
 		}
-		if hopeless(err) {
+		if !errors.Is(err, errSuspect) && hopeless(err) {
 			return fmt.Errorf("namespace %q: %w", s.ns.Name, err)
 		}
 		select {
@@ -143,21 +171,6 @@ func (s *stream) prepare(ctx context.Context) error {
 			return fmt.Errorf("namespace %q: %w", s.ns.Name, errors.Join(ctx.Err(), err))
 		case <-time.After(retryEvery):
 		}
-	}
-}
-
-// survived reports whether the log that the embedded server found holds all it
-// ever held. In a cluster the other nodes may have gone on, and know better than
-// this one's marks what the log is.
-func (s *stream) survived(in info) bool {
-	switch {
-	case s.b.marks == nil:
-		return true
-	case s.b.cfg.Cluster.Name != "":
-		m, ok := s.b.marks.last.Logs[s.ns.Name]
-		return !ok || m.Epoch != in.epoch || in.last >= m.Last
-	default:
-		return s.b.marks.survived(s.ns.Name, in.epoch, in.last, s.ns.Durability == hub.Synced)
 	}
 }
 

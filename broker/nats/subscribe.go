@@ -127,6 +127,11 @@ func (s *stream) join(ctx context.Context, c *channel, tok string, tail int) (hu
 			if ms, snap.Floor, err = s.tail(ctx, tok, in, tail); err != nil {
 				return hub.Snapshot{}, err
 			}
+			if err := s.verifyRead(ctx, in); err != nil && s.epochNow() == in.epoch {
+				return hub.Snapshot{}, err
+			} else if err != nil {
+				continue // in its new epoch
+			}
 		}
 		if in.gone && s.ns.Replicas > 1 && tok != anyToken { // a replica may have it still
 			last, err := s.lastGone(ctx, tok)
@@ -190,6 +195,13 @@ type reader struct {
 	s       *stream
 	subject string // empty for the whole log
 	least   uint64 // what a replica must have before its silence is believed; 0 is nothing
+	// end is how far it has read, left what the server said is left after that, and
+	// skipped that there was less: the server leaves out what it cannot read.
+	end     uint64
+	left    uint64
+	skipped bool
+	// got is how many messages it has read since begin.
+	begin, got uint64
 }
 
 // reader returns one for the channel called tok. From a replicated stream any
@@ -229,6 +241,7 @@ func (r *reader) next(ctx context.Context, since uint64, limit int) ([]stored, u
 			end = p.messages[n-1].seq
 		}
 		if len(p.messages) > 0 && p.pending > 0 || end >= r.least {
+			r.note(since, end, len(p.messages), p.pending)
 			return p.messages, p.pending, nil
 		}
 		if try == 50 {
@@ -275,6 +288,9 @@ func (s *stream) tail(ctx context.Context, tok string, in info, n int) ([]stored
 		if ms, err = r.rest(ctx, ms, ms[len(ms)-1].seq, in.last, n); err != nil {
 			return nil, 0, err
 		}
+	}
+	if holed, err := r.holed(ctx, in); err != nil || holed {
+		return nil, in.last, err // who needs them is told by History
 	}
 	upTo, _ := slices.BinarySearchFunc(ms, in.last+1, func(st stored, seq uint64) int { return cmpSeq(st.seq, seq) })
 	ms = ms[:upTo]
