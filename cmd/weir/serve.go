@@ -22,8 +22,10 @@ func newServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Run a server",
 		Long: `Serve listens for subscribers and publishers until SIGTERM or SIGINT. Then it
-sends its clients away, spread over shutdown.drain, and ends; a second signal
-makes it hurry.
+finishes the requests under way, within shutdown.drain, and closes the streams:
+at the rate at which other nodes take their clients on, or, on the only node,
+last and at once, with a reconnect delay of about the time of a restart. A second
+signal ends it at once.
 
 With tls.certificates it speaks https and wss. Changed certificate files are
 noticed within tls.reload_interval.

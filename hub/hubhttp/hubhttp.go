@@ -153,8 +153,15 @@ func (h *Handler) Publish(ctx context.Context, p hub.Publication) (hub.Position,
 // time of its own, and sends new ones away. It returns at once. Call it before the
 // program's own shutdown, so that clients go to another node.
 func (h *Handler) Drain(over time.Duration) {
-	h.threads.Drain(over)
-	h.loops.drain(over)
+	// Whether another node takes them is not known here: they return as after a
+	// connection that was cut, if no sooner than this process refuses them.
+	retry := h.cfg.Retry
+	if retry == 0 {
+		retry = 2 * time.Second
+	}
+	plan := wire.DrainPlan{Over: over, Spread: retry}
+	h.threads.Drain(plan)
+	h.loops.drain(plan)
 }
 
 // Stats are a Handler's gauges.

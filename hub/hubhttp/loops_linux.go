@@ -62,7 +62,7 @@ func (l *loops) run(ctx context.Context) error {
 	case err := <-ended:
 		return err
 	}
-	l.push.Drain(0)
+	l.push.Drain(wire.DrainPlan{Spread: time.Duration(l.push.Config().Retry)})
 	// Last words go out before the loops end; who does not take them is cut.
 	patience, look := time.NewTimer(time.Second), time.NewTicker(5*time.Millisecond)
 	defer patience.Stop()
@@ -86,9 +86,9 @@ func (l *loops) release() {
 	}
 }
 
-func (l *loops) drain(over time.Duration) {
+func (l *loops) drain(plan wire.DrainPlan) {
 	if l != nil {
-		l.push.Drain(over)
+		l.push.Drain(plan)
 	}
 }
 

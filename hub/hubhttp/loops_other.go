@@ -5,7 +5,6 @@ package hubhttp
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
@@ -20,7 +19,7 @@ func newLoops(Config, *wire.Formats, *hub.Hub, *pushhttp.Server) (*loops, error)
 
 func (*loops) run(ctx context.Context) error { <-ctx.Done(); return nil }
 func (*loops) release()                      {}
-func (*loops) drain(time.Duration)           {}
+func (*loops) drain(wire.DrainPlan)          {}
 func (*loops) streams() int64                { return 0 }
 
 func (*loops) takeSSE(http.ResponseWriter, *http.Request, *wire.Subscription, *auth.Identity) bool {

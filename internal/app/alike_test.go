@@ -146,8 +146,7 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 				}
 				c.CloseIdleConnections()
 				trial.Eventually(t, "the streams to be gone", func() bool {
-					s := g.push.Stats()
-					return s.SSE+s.WebSocket == 0 && g.http2.idle()
+					return g.streams() == 0
 				})
 				counters[i] = g.counted()
 			}

@@ -61,6 +61,7 @@ type App struct {
 	accept    func(*eventloop.Conn) eventloop.Handler
 	admin     *admin.Server
 	addr      netip.AddrPort
+	kept      bool // the service manager keeps the listening sockets while no process has them
 	started   time.Time
 	wing      wing
 	protocol  protocols
@@ -80,7 +81,9 @@ type App struct {
 	live      *live // nil: no admin listener
 
 	// Any goroutine.
-	reloading sync.Mutex // one at a time; guards cfg's sections that a reload changes
+	reloading sync.Mutex   // one at a time; guards cfg's sections that a reload changes
+	leaving   atomic.Bool  // a drain has begun
+	startTook atomic.Int64 // nanoseconds from New to ready
 	reloads   atomic.Uint64
 	byHand    atomic.Uint64 // subscribers that the operator disconnected
 }
@@ -272,6 +275,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	if a.wing.access != nil {
 		parts.run(func() error { return a.wing.access.Run(background) })
 	}
+	a.startTook.Store(int64(time.Since(a.started)))
 	if ready != nil {
 		ready()
 	}
@@ -284,38 +288,6 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	a.http2.end()
 	return nil
 }
-
-// drain sends the subscribers away and ends the streams of backends, spread over
-// the configured time, and waits for them and for requests under way. Until then
-// the listener stays: who asks is told to come back, and whoever balances load
-// sees that it is not ready.
-func (a *App) drain(hard context.Context) {
-	over := time.Duration(a.cfg.Shutdown.Drain)
-	a.log.Info("draining", "over", over, "connections", a.loops.Open())
-	a.push.Drain(over)
-	a.drainHTTP2(over)
-	a.front.Drain(a.loops.Loops(), over)
-	a.wing.proxy.Drain(over)
-	deadline := time.NewTimer(over + drainGrace)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if st := a.push.Stats(); st.SSE+st.WebSocket == 0 && a.front.Waiting() == 0 && a.wing.proxy.Stats().Tunnels == 0 && a.http2.idle() {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			return
-		case <-hard.Done():
-			return
-		}
-	}
-}
-
-// drainGrace is for last words that are still being sent.
-const drainGrace = 3 * time.Second
 
 func (a *App) close() error {
 	a.front.Close()

@@ -17,19 +17,20 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
 	"github.com/weir-gateway/weir/websocket"
 )
 
 func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
 	const over = time.Second
-	g := start(t, func(c *config.Config) { c.Shutdown.Drain = hub.Duration(over) })
+	g := start(t, func(*config.Config) {})
 	streams, sockets := g.subscribers(t, 30, "")
 	idle := g.dial(t)
 	idle.Send(wiretest.CRLF("GET /healthz HTTP/1.1\nHost: a\n\n"))
 	idle.Answer("GET")
-	g.stop()
-	trial.Eventually(t, "it drains", g.push.Draining)
+	g.push.Leave()
+	g.startDrain(wire.DrainPlan{Over: over, Away: 2 * over, Spread: over / 2}, true)
 
 	// While it drains, the listener says so in everyone's language.
 	idle.Send(wiretest.CRLF("GET /readyz HTTP/1.1\nHost: a\n\n"))
@@ -46,11 +47,9 @@ func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
 	if b := s.Block(); !strings.HasPrefix(b, "retry: ") || !strings.Contains(b, `"code":1012`) || !s.Closed() {
 		t.Errorf("a new stream: %q, want end 1012", b)
 	}
-	w := g.dial(t)
-	w.Send(wiretest.CRLF("GET /ws?channel=news HTTP/1.1\nHost: a\n" + wiretest.UpgradeFields + "\n"))
-	res, body = w.Answer("GET")
-	wantError(t, "a new WebSocket", res, body, 503)
-
+	// A refused WebSocket is open for as long as its client should wait.
+	w := g.ws(t, "channel=news", "")
+	began := time.Now()
 	var mu sync.Mutex
 	var ends []time.Duration
 	retries := map[string]bool{}
@@ -75,6 +74,9 @@ func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	if got := w.CloseCode(); got != 1012 || time.Since(began) < leastRefusalHeld {
+		t.Errorf("a new WebSocket: closed with %d after %v", got, time.Since(began))
+	}
 	spread := map[int]bool{}
 	for _, d := range ends {
 		spread[int(d/(over/5))] = true
@@ -88,6 +90,7 @@ func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
 	for _, s := range streams {
 		s.Close()
 	}
+	g.stop()
 	err := <-g.done
 	g.done <- err
 	if err != nil {
@@ -97,6 +100,8 @@ func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
 		t.Error("the listener is still open")
 	}
 }
+
+const leastRefusalHeld = 200 * time.Millisecond
 
 func TestDrainCanBeCutShort(t *testing.T) {
 	cfg := config.Default()

@@ -106,10 +106,10 @@ func (h *http2) end() {
 	_ = h.front.Close(last) // what is left then is cut
 }
 
-func (a *App) drainHTTP2(over time.Duration) {
+func (a *App) drainHTTP2(plan wire.DrainPlan) {
 	if a.http2.push != nil {
-		a.http2.push.Drain(over)
-		a.http2.front.Drain(over)
+		a.http2.push.Drain(plan)
+		a.http2.front.Drain(plan)
 	}
 }
 
@@ -119,10 +119,4 @@ func (h *http2) stats() pushhttp.Stats {
 		return pushhttp.Stats{}
 	}
 	return h.push.Stats()
-}
-
-// idle reports whether no stream is left.
-func (h *http2) idle() bool {
-	s := h.stats()
-	return s.SSE+s.WebSocket == 0 && (h.front == nil || h.front.Streams() == 0)
 }

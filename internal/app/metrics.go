@@ -69,6 +69,7 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 		emit(float64(s.TooSlow+h.TooSlow), "too_slow")
 		emit(float64(s.Expired+h.Expired), "token_expired")
 		emit(float64(s.SentAway+h.SentAway), "drain")
+		emit(float64(s.RefusedDrain+h.RefusedDrain), "drain_refused")
 		emit(float64(s.ClientErrors+h.ClientErrors), "protocol_error")
 		emit(float64(s.Panics), "panic")
 		emit(float64(s.Overloaded+h.Overloaded), "overloaded")

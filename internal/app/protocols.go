@@ -8,6 +8,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/centrifuge"
 	"github.com/weir-gateway/weir/internal/cluster"
+	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/mercure"
 	"github.com/weir-gateway/weir/internal/presence"
 	"github.com/weir-gateway/weir/internal/pusher"
@@ -49,13 +50,19 @@ func (a *App) addFormats(f *wire.Formats) {
 // the loops have not: nobody is served yet.
 func (a *App) startProtocols(parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
 	cfg, p := a.cfg, &a.protocol
-	if !cfg.Centrifuge.Enabled && !cfg.Pusher.Enabled && !cfg.Mercure.Enabled {
-		return nil
+	spoken := cfg.Centrifuge.Enabled || cfg.Pusher.Enabled || cfg.Mercure.Enabled
+	if !spoken && (cfg.Broker.Kind != config.BrokerNATS || cfg.Broker.NATS.URL == "") {
+		return nil // there can be no other node, and nothing that needs to know
 	}
 	cfg.Cluster.Version = a.opt.Version
 	var err error
 	if p.cluster, err = cluster.New(cfg.Cluster, a.hub.Bus(), a.log); err != nil {
 		return fmt.Errorf("cluster: %w", err)
+	}
+	p.cluster.Describe(a.describeRoom)
+	if !spoken {
+		parts.run(func() error { return p.cluster.Run(ctx) })
+		return nil
 	}
 	if p.presence, err = presence.New(cfg.Presence, p.cluster, a.hub.Bus(), a.log); err != nil {
 		return fmt.Errorf("presence: %w", err)

@@ -18,6 +18,7 @@ type wingMetrics struct {
 	requests, failed, retries, connections, pool   *prometheus.Desc
 	attempts, handshakes                           *prometheus.Desc
 	peers, inFlight, ejections, opened, arms       *prometheus.Desc
+	panicking, panicked                            *prometheus.Desc
 	limited, buckets, accessLog, reloads, canceled *prometheus.Desc
 }
 
@@ -38,6 +39,8 @@ func newWingMetrics(a *App, c *catalog) *wingMetrics {
 		inFlight:    d("weir_upstream_in_flight_requests", "Requests under way at a peer.", "cluster", "peer"),
 		ejections:   d("weir_upstream_ejections_total", "Times peers were taken out for what they failed.", "cluster"),
 		opened:      d("weir_upstream_breaker_opened_total", "Times breakers of peers opened.", "cluster"),
+		panicking:   d("weir_upstream_panic", "1 while so few peers of the cluster are usable that health checks and ejection are ignored (health.panic_below), otherwise 0.", "cluster"),
+		panicked:    d("weir_upstream_panic_requests_total", "Attempts for which health checks and ejection were ignored.", "cluster"),
 		handshakes:  d("weir_upstream_tls_handshakes_total", "TLS handshakes with peers for requests, by how they ended.", "cluster", "result"),
 		arms:        d("weir_split_chosen_total", "Requests that a split sent to a cluster.", "split", "cluster"),
 		limited:     d("weir_requests_limited_total", "Requests that found no token, by whose bucket.", "scope"),
@@ -50,7 +53,7 @@ func newWingMetrics(a *App, c *catalog) *wingMetrics {
 // Describe implements prometheus.Collector.
 func (m *wingMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.attempts, m.failed, m.retries, m.canceled, m.pool, m.connections, m.peers, m.inFlight, m.ejections,
-		m.opened, m.handshakes, m.arms, m.limited, m.buckets, m.accessLog, m.reloads} {
+		m.opened, m.panicking, m.panicked, m.handshakes, m.arms, m.limited, m.buckets, m.accessLog, m.reloads} {
 		ch <- d
 	}
 }
@@ -107,6 +110,12 @@ func (m *wingMetrics) Collect(ch chan<- prometheus.Metric) {
 // cluster shows one cluster's peers.
 func (m *wingMetrics) cluster(emit func(*prometheus.Desc, prometheus.ValueType, float64, ...string), c *upstream.ClusterStats) {
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
+	panicking := 0.0
+	if c.Panicking {
+		panicking = 1
+	}
+	emit(m.panicking, gauge, panicking, c.Name)
+	emit(m.panicked, counter, float64(c.Panicked), c.Name)
 	states := map[string]int{}
 	var ejections, opened uint64
 	var classes [6]uint64

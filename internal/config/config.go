@@ -140,8 +140,9 @@ type Log struct {
 
 // Shutdown configures the end.
 type Shutdown struct {
-	// Drain is how long clients are given to go elsewhere: closes are spread over
-	// it. 0 means 10s. A second signal ends at once.
+	// Drain bounds the time after SIGTERM: for requests under way, and for closing the
+	// streams at the rate at which other nodes can take them on. It ends as soon as
+	// nothing is left. 0 means 10s. A second signal ends at once.
 	Drain hub.Duration `json:"drain"`
 }
 

@@ -34,6 +34,7 @@ type conn struct {
 	later   bool // a request was answered: the next head's time begins with its first byte
 	ended   bool // the peer sends no more: close after the answer
 	waiting bool // counted in lane.waiting
+	late    bool // and in lane.late
 	held    bool // reading is paused because the upstream takes no more for now
 	// private is the client as upstreams were told, which may keep connections for
 	// it alone; nil: none was told.
@@ -230,6 +231,9 @@ func (h *conn) wait(c *eventloop.Conn) {
 func (h *conn) count() {
 	if !h.waiting {
 		h.waiting = true
+		if h.late = h.lane.marked; h.late {
+			h.lane.late.Add(1)
+		}
 		h.lane.waiting.Add(1)
 	}
 }
@@ -239,6 +243,9 @@ func (h *conn) unwait() {
 	if h.waiting {
 		h.waiting = false
 		h.lane.waiting.Add(-1)
+		if h.late {
+			h.lane.late.Add(-1)
+		}
 	}
 	if h.state == answering {
 		h.state = readingHead

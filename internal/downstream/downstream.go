@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
@@ -25,6 +26,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/record"
 	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // A Static is a reply that never changes.
@@ -72,11 +74,16 @@ type lane struct {
 	date   []byte
 	dateAt int64
 	// drainEnd is when event streams of backends have to be over; 0: nothing drains.
-	drainEnd int64
+	drainEnd  int64
+	marked    bool // MarkRequests was called
+	drainPlan wire.DrainPlan
+	drainAt   time.Time
 
 	// Any goroutine.
 	counters counters
 	waiting  atomic.Int64 // requests whose answer is waited for
+	late     atomic.Int64 // of those, the ones that came after MarkRequests or have no end
+	streams  atomic.Int64 // event streams of backends
 	_        [64]byte     // the next lane's counters are another processor's
 }
 
@@ -138,6 +145,31 @@ func (s *Server) Listening(addrs ...netip.AddrPort) { s.local = addrs }
 func (s *Server) Accept(c *eventloop.Conn) eventloop.Handler {
 	c.SetTimer(s.bounds.head)
 	return &conn{lane: s.lanes[c.Loop().ID()]}
+}
+
+// MarkRequests separates the requests under way from those that come later, for
+// Unfinished. Any goroutine; it returns at once.
+func (s *Server) MarkRequests(loops []*eventloop.Loop) {
+	for _, l := range loops {
+		lane := s.lanes[l.ID()]
+		l.Post(func() { lane.marked = true })
+	}
+}
+
+// Unfinished is Waiting without the requests that came after MarkRequests.
+func (s *Server) Unfinished() (n int64) {
+	for _, l := range s.lanes {
+		n += l.waiting.Load() - l.late.Load()
+	}
+	return n
+}
+
+// Streams returns how many event streams of backends are followed. Any goroutine.
+func (s *Server) Streams() (n int64) {
+	for _, l := range s.lanes {
+		n += l.streams.Load()
+	}
+	return n
 }
 
 // Waiting returns how many requests wait for a broker, for keys or for a backend.

@@ -7,19 +7,24 @@ import (
 
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/sse"
 )
 
-// Drain ends the event streams of backends that clients follow through routes, spread
-// over the given time: behind an event, as if the backend had ended them. Other replies
-// have that time to come to their own end. Any goroutine; it returns at once.
-func (s *Server) Drain(loops []*eventloop.Loop, over time.Duration) {
+// Drain ends the event streams of backends that clients follow through routes, as plan
+// says: behind an event, as if the backend had ended them, with the time after which
+// the client is to reconnect. Other replies come to their own end. Any goroutine; it
+// returns at once.
+func (s *Server) Drain(loops []*eventloop.Loop, plan wire.DrainPlan) {
+	at := time.Now()
 	for _, l := range loops {
 		lane := s.lanes[l.ID()]
 		l.Post(func() {
 			if lane.drainEnd != 0 {
 				return
 			}
-			lane.drainEnd = l.Now() + max(int64(over), 1)
+			lane.drainEnd = l.Now() + max(int64(plan.Over), 1)
+			lane.drainPlan, lane.drainAt = plan, at
 			l.Conns(func(c *eventloop.Conn) bool {
 				if h, ok := c.Handler().(*conn); ok && h.pending != nil && h.pending.events != nil && !c.Closing() {
 					h.leaveWithin(c)
@@ -35,6 +40,7 @@ type events struct {
 	last    [3]byte // the last bytes of the body, the newest last
 	leaveAt int64   // when it ends by itself; 0: not
 	leaving bool    // it is time, behind the event on its way
+	coded   bool    // the body has a content coding: nothing can be added
 }
 
 // followEvents begins to follow a reply if it is an event stream of no known end.
@@ -43,7 +49,12 @@ func (r *request) followEvents(res *http1.Response) {
 	if r.reply != nil || r.stream != nil || !http1.EqualFold(bytes.TrimSpace(kind), "text/event-stream") {
 		return
 	}
-	r.events = &events{last: [3]byte{'\n', '\n', '\n'}}
+	r.h.lane.streams.Add(1)
+	r.events = &events{coded: len(res.Get("Content-Encoding")) > 0, last: [3]byte{'\n', '\n', '\n'}}
+	if h := r.h; h.waiting && !h.late { // it has no end to wait for
+		h.late = true
+		h.lane.late.Add(1)
+	}
 	if r.h.lane.drainEnd > 0 {
 		r.h.leaveWithin(r.c)
 	}
@@ -93,6 +104,7 @@ func (e *events) take(b []byte) (n int, ends bool) {
 			}
 		}
 		if n > 0 {
+			e.last = [3]byte{'\n', '\n', '\n'}
 			return n, true
 		}
 	}
@@ -102,10 +114,20 @@ func (e *events) take(b []byte) (n int, ends bool) {
 	return len(b), e.leaving && e.between()
 }
 
-// endEvents ends the stream as if the backend had: EventSource comes back by itself.
+// endEvents ends the stream as if the backend had: EventSource comes back by itself,
+// after the time that it is given here.
 func (r *request) endEvents() {
 	h, c := r.h, r.c
 	h.abandon()
+	if e := r.events; e != nil && !e.coded && e.between() {
+		last := sse.AppendEnd(sse.AppendRetry(nil, h.lane.drainPlan.RetryMillis(time.Since(h.lane.drainAt), false)))
+		r.sent += int64(len(last))
+		if r.chunkedOut {
+			c.Write(append(append(http1.AppendChunkSize(nil, len(last)), last...), crlf...))
+		} else {
+			c.Write(last)
+		}
+	}
 	if r.chunkedOut {
 		c.Write(lastChunk)
 	}

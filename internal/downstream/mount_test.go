@@ -32,7 +32,7 @@ func mounted(t *testing.T, s settings) *sockettest.Front {
 		s.routes = []policy.RouteConfig{{Path: "/routed", Reply: policy.Reply{Status: 200}}}
 	}
 	g := start(t, s)
-	f.Addr, f.Hub, f.Drain = g.Addr, g.Hub, g.push.Drain
+	f.Addr, f.Hub, f.Drain = g.Addr, g.Hub, func(over time.Duration) { g.push.Drain(wire.DrainPlan{Over: over}) }
 	f.Panics = func() uint64 { return g.push.Stats().Panics }
 	f.Counts = func() (sockets, streams int64) {
 		for _, p := range g.push.Protocols() {

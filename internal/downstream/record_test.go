@@ -230,6 +230,24 @@ func TestIdempotencyKeyWins(t *testing.T) {
 	}
 }
 
+// Two clients behind one address have nothing that tells them apart: one's answer must
+// not go to the other, who sent another body under the same key.
+func TestIdempotencyKeysDoNotJoinClientsOfOneAddress(t *testing.T) {
+	l, g := tellerAndGateway(t)
+	a := g.ask("POST", "/chat", "my secret", "Idempotency-Key", "k1")
+	l.tell(0, 2)
+	a.wants(0, 2)
+	b := g.ask("POST", "/chat", "another question", "Idempotency-Key", "k1")
+	b.status(200)
+	if n := l.calls.Load(); n != 2 {
+		t.Errorf("%d calls for two questions", n)
+	}
+	g.ask("POST", "/chat", "my secret", "Idempotency-Key", "k1").wants(0, 2)
+	if n := l.calls.Load(); n != 2 {
+		t.Errorf("%d calls, want 2: the same question was asked again", n)
+	}
+}
+
 func TestManyIdenticalRequestsMakeOneCall(t *testing.T) {
 	l, g := tellerAndGateway(t)
 	var wg sync.WaitGroup

@@ -111,6 +111,9 @@ func (r *request) admitPage() bool {
 func (r *request) release() {
 	r.over()
 	l := r.h.lane
+	if r.events != nil {
+		l.streams.Add(-1)
+	}
 	r.perRequest = perRequest{}
 	r.seq++
 	r.origin = r.origin[:0]

@@ -308,6 +308,16 @@ func (g *Group) StopAccepting() {
 	}
 }
 
+// PaceAccepting bounds how many connections are accepted per second, over all loops and
+// about evenly; more wait in the kernel. 0 means no bound. Any goroutine.
+func (g *Group) PaceAccepting(perSecond int) {
+	windows := int(int64(time.Second) / paceWindow * int64(len(g.loops)))
+	each := (perSecond + windows - 1) / windows
+	for _, l := range g.loops {
+		l.Post(func() { l.pace.each = each })
+	}
+}
+
 // Release frees what New opened, for a group that will not Run. On one that runs
 // or ran it does nothing: its loops free what they have when they end.
 func (g *Group) Release() {

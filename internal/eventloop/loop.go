@@ -80,6 +80,7 @@ type Loop struct {
 	dispatching []*Conn
 	paused      []pausedListener
 	deaf        bool // StopAccepting was called
+	pace        acceptPace
 	failures    []failure
 	n           counts
 	stopping    bool
@@ -358,6 +359,9 @@ func (l *Loop) Accepted(listener, fd int, peer netip.AddrPort) {
 		return
 	}
 	l.n.accepted++
+	if l.pace.each > 0 && l.pace.spent(l.now) {
+		l.pauseListener(listener, l.pace.at+paceWindow)
+	}
 	var h Handler
 	l.guard(c, func() { h = l.accept(c) })
 	if h != nil {
@@ -400,14 +404,36 @@ func (l *Loop) release(c *Conn) {
 // listener rests for a moment instead of spinning; connections wait in the kernel.
 func (l *Loop) AcceptFailed(listener int, err syscall.Errno) {
 	l.n.acceptErrors++
-	l.poller.SetAccepting(listener, false)
 	if l.n.acceptErrors == 1 || l.n.acceptErrors%100 == 0 {
 		l.log.Warn("accept", "err", err, "failures", l.n.acceptErrors, "limit", sys.MaxFiles())
 	}
+	l.pauseListener(listener, l.now+acceptPause)
+}
+
+// pauseListener lets connections wait in the kernel until then.
+func (l *Loop) pauseListener(listener int, until int64) {
+	l.poller.SetAccepting(listener, false)
 	if l.deaf || slices.ContainsFunc(l.paused, func(p pausedListener) bool { return p.index == listener }) {
 		return
 	}
-	l.paused = append(l.paused, pausedListener{index: listener, until: l.now + acceptPause})
+	l.paused = append(l.paused, pausedListener{index: listener, until: until})
+}
+
+// acceptPace bounds how many connections a loop accepts in a window of time.
+type acceptPace struct {
+	each, n int // in a window; 0 means no bound
+	at      int64
+}
+
+const paceWindow = int64(100 * time.Millisecond)
+
+// spent counts a connection, and reports whether the window has no more.
+func (p *acceptPace) spent(now int64) bool {
+	if now-p.at >= paceWindow {
+		p.at, p.n = now, 0
+	}
+	p.n++
+	return p.n >= p.each
 }
 
 // stopAccepting pauses the first n listeners for good.

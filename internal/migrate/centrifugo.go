@@ -338,7 +338,7 @@ func (t *translation) pings(in *node, c *section) {
 func (t *translation) centrifugoRest() {
 	t.logLevel(t.root, "log.level")
 	if d, at := t.span(t.root, "shutdown.timeout", time.Nanosecond); at != nil && d > 0 {
-		t.out.at("shutdown").set("drain", hubDuration(d), "the closes are spread over it")
+		t.out.at("shutdown").set("drain", hubDuration(d), "the longest that a drain takes")
 		t.changed(at, "clients are closed one after the other over that time, not all at once")
 	}
 	if name, at := t.text(t.root, "node.name"); at != nil {

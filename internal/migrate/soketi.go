@@ -378,7 +378,7 @@ func (t *translation) soketiLimits() {
 		t.out.at("log").set("level", "debug", "")
 	}
 	if d, at := t.span(t.root, "shutdownGracePeriod", time.Millisecond); at != nil && d > 0 {
-		t.out.at("shutdown").set("drain", hubDuration(d), "the closes are spread over it")
+		t.out.at("shutdown").set("drain", hubDuration(d), "the longest that a drain takes")
 		t.changed(at, "clients are closed one after the other over that time")
 	}
 }

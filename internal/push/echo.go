@@ -95,7 +95,7 @@ func (e *echo) Timer(c *eventloop.Conn, now int64) {
 	case e.ending:
 		c.Close(eventloop.ErrStalled)
 		return
-	case e.push.draining.Load():
+	case e.push.Draining():
 		e.drain(c)
 		return
 	}

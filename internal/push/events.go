@@ -39,7 +39,7 @@ func (s *session) custom() *custom {
 
 // ServeEvents is ServeSSE for r.Custom.
 func (p *Push) ServeEvents(c *eventloop.Conn, r *Subscription) error {
-	if p.draining.Load() {
+	if p.Draining() {
 		p.away(c, eventStream, r.Fields, codeRestart, "draining")
 		return nil
 	}
@@ -60,7 +60,7 @@ func (p *Push) ServeEvents(c *eventloop.Conn, r *Subscription) error {
 	s.tally(p, r.Protocol, -1)
 	if code, _ := failure(err); code == codeTryLater {
 		p.countAway(code)
-		c.Write(p.appendRetry(appendSSEHead(nil, r.Fields, wire.Plain)))
+		c.Write(p.appendRetry(appendSSEHead(nil, r.Fields, wire.Plain), code, true))
 		c.CloseAfterFlush()
 		return nil
 	}
@@ -75,9 +75,9 @@ func (s *sseSession) tally(p *Push, protocol uint8, n int64) {
 	}
 }
 
-// appendRetry appends a block that is no event and spreads those who come back.
-func (p *Push) appendRetry(b []byte) []byte {
-	return sse.AppendEnd(sse.AppendRetry(b, p.awayMillis()))
+// appendRetry appends a block that is no event and says when to come back.
+func (p *Push) appendRetry(b []byte, code int, refused bool) []byte {
+	return sse.AppendEnd(sse.AppendRetry(b, int(p.reconnect(code, refused).Milliseconds())))
 }
 
 // appendFirst writes what a stream begins with.
@@ -97,11 +97,11 @@ func (s *sseSession) appendFirst(b []byte, o *opening, at hub.Positions) []byte 
 func (s *sseSession) appendLast(b []byte, code int, reason string) []byte {
 	switch {
 	case s.custom() == nil:
-		return s.lane.push.appendEnd(b, code, reason)
+		return s.lane.push.appendEnd(b, code, reason, s.opening() != nil)
 	case code == codeTokenExpired || code == codeNormal:
 		return b // it may come back at once
 	}
-	return s.lane.push.appendRetry(b)
+	return s.lane.push.appendRetry(b, code, s.opening() != nil)
 }
 
 // beat is how long a silence may be.

@@ -43,7 +43,7 @@ func (p *Push) ServeHeld(c *eventloop.Conn, r *Subscription, k KeepAlive) {
 	if r.Envelope || len(r.Channels) > 1 {
 		s.format = wire.SSEEnvelope
 	}
-	if p.draining.Load() {
+	if p.Draining() {
 		p.partWith(c, codeRestart, "draining")
 		return
 	}
@@ -62,7 +62,7 @@ func (p *Push) ServeHeld(c *eventloop.Conn, r *Subscription, k KeepAlive) {
 // partWith ends a stream that did not come to be.
 func (p *Push) partWith(c *eventloop.Conn, code int, reason string) {
 	p.countAway(code)
-	c.Write(p.appendEnd(nil, code, reason))
+	c.Write(p.appendEnd(nil, code, reason, true))
 	c.SetTimer(partingTime)
 	c.CloseAfterFlush()
 }
@@ -110,7 +110,7 @@ func (s *heldSession) Timer(c *eventloop.Conn, now int64) {
 	case s.flags&ending != 0, s.expired(), c.Stalled(), s.flags&paced != 0 && s.backlog != nil:
 		s.sseSession.Timer(c, now)
 		return
-	case s.lane.push.draining.Load():
+	case s.lane.push.Draining():
 		s.drain(c)
 		return
 	case s.opening() != nil:

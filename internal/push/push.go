@@ -101,10 +101,11 @@ type Push struct {
 	front     *limit.Front // UseFront's
 
 	// Any goroutine.
-	draining atomic.Bool
-	refusing atomic.Bool  // new subscriptions are sent away: there is too little of something
-	guarded  atomic.Bool  // the process is short of processors
-	starving atomic.Int32 // lanes that are starved
+	draining atomic.Pointer[drain] // nil: none
+	leaving  atomic.Bool           // Leave was called
+	refusing atomic.Bool           // new subscriptions are sent away: there is too little of something
+	guarded  atomic.Bool           // the process is short of processors
+	starving atomic.Int32          // lanes that are starved
 	// admitting says that there was a request of a class: until then loops look at no
 	// clock for it.
 	admitting atomic.Bool
@@ -140,6 +141,8 @@ type Lane struct {
 	// drainEnd is when the last client is to be gone, on the loop's clock; 0
 	// without a drain.
 	drainEnd int64
+	// refused counts the refused WebSockets that are still open.
+	refused int
 }
 
 // enter comes before every call that makes the hub call sinks, exit after it.
@@ -207,50 +210,14 @@ func (p *Push) Hub() *hub.Hub { return p.hub }
 
 // Ready returns why the process should get no new clients, or nil. Any goroutine.
 func (p *Push) Ready() error {
-	if p.draining.Load() {
+	if p.leaving.Load() || p.Draining() {
 		return errors.New("draining")
 	}
 	return p.hub.Ready()
 }
 
-// Draining reports whether Drain was called. Any goroutine.
-func (p *Push) Draining() bool { return p.draining.Load() }
-
 // Lane returns the lane of a connection's loop.
 func (p *Push) Lane(c *eventloop.Conn) *Lane { return p.lanes[c.Loop().ID()] }
-
-// Drain makes new subscriptions be sent away, and those there are closed,
-// spread over the given time. Any goroutine; it returns at once.
-func (p *Push) Drain(over time.Duration) {
-	if p.draining.Swap(true) {
-		return
-	}
-	for _, lane := range p.lanes {
-		lane.loop.Post(func() { lane.drain(over) })
-	}
-}
-
-// drainer is a handler that can send its client away.
-type drainer interface{ drain(c *eventloop.Conn) }
-
-// drain gives every subscriber its own moment within over.
-func (l *Lane) drain(over time.Duration) {
-	l.drainEnd = l.loop.Now() + max(int64(over), 1)
-	l.loop.Conns(func(c *eventloop.Conn) bool {
-		switch d, ok := c.Handler().(drainer); {
-		case !ok || c.Closing():
-		case over <= 0:
-			d.drain(c)
-		default:
-			if t, ok := d.(*transport); ok {
-				t.drainWithin()
-			} else {
-				c.SetTimer(rand.Int64N(int64(over)) + 1)
-			}
-		}
-		return true
-	})
-}
 
 // retryMillis is a client's own reconnection time, so that those who are cut
 // together do not come back together.
@@ -259,16 +226,10 @@ func (p *Push) retryMillis() int {
 	return int(base/2 + rand.Int64N(base+1))
 }
 
-// awayMillis is the reconnection time of a client that was sent away: spread
-// wider, for many are sent away together.
-func (p *Push) awayMillis() int {
-	base := time.Duration(p.cfg.Retry).Milliseconds()
-	return int(base/2 + rand.Int64N(4*base+1))
-}
-
 type counters struct {
 	sse, ws                    atomic.Int64
 	tooSlow, expired, sentAway atomic.Uint64
+	refusedDrain               atomic.Uint64
 	clientErrors, lagged       atomic.Uint64
 	published, publishErrors   atomic.Uint64
 	storing                    atomic.Int64
@@ -281,7 +242,8 @@ type Stats struct {
 	SSE, WebSocket  int64  // subscribers now
 	TooSlow         uint64 // closed at the bound of their queue
 	Expired         uint64 // closed because their token ended
-	SentAway        uint64 // closed or refused by drain
+	SentAway        uint64 // closed by a drain
+	RefusedDrain    uint64 // refused because of a drain
 	Overloaded      uint64 // refused because the broker or the hub could not take them
 	Failed          uint64 // whose subscription could not be had or kept
 	ClientErrors    uint64 // closed for breaking the protocol
@@ -301,7 +263,7 @@ func (p *Push) Stats() Stats {
 	c, w := &p.counters, &p.waiting
 	return Stats{
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
-		SentAway: c.sentAway.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
+		SentAway: c.sentAway.Load(), RefusedDrain: c.refusedDrain.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Storing: c.storing.Load(),
 		Panics: c.panics.Load(), Gaps: w.Gaps.Load(), Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(),
 		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),

@@ -273,7 +273,7 @@ func TestASubscriptionThatDoesNotComeAboutIsAnswered(t *testing.T) {
 	refuse := func(err error) func(context.Context) error {
 		return func(context.Context) error { return err }
 	}
-	f := func(what string, subscribed func(context.Context) error, sse, ws string, also func(*stage)) {
+	f := func(what string, subscribed func(context.Context) error, sse, ws, last string, also func(*stage)) {
 		t.Helper()
 		b := &scripted{subscribed: subscribed, patience: 200 * time.Millisecond}
 		if also != nil {
@@ -289,18 +289,18 @@ func TestASubscriptionThatDoesNotComeAboutIsAnswered(t *testing.T) {
 		if got := s.rest(stream); !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") || !strings.Contains(got, sse) || !strings.Contains(got, "\nretry: ") && !strings.Contains(got, "\r\nretry: ") || !strings.Contains(got, "X-Test: yes\r\n") {
 			t.Errorf("%s: SSE %q, want %q", what, got, sse)
 		}
-		if got := s.rest(socket); !strings.HasPrefix(got, ws) || !strings.Contains(got, `{"error":{"code":`) || !strings.Contains(got, "X-Test: yes\r\n") {
+		if got := s.rest(socket); !strings.HasPrefix(got, ws) || !strings.Contains(got, last) || !strings.Contains(got, "X-Test: yes\r\n") {
 			t.Errorf("%s: WebSocket %q, want %q", what, got, ws)
 		}
 		c1.Close()
 		c2.Close()
 		trial.Eventually(t, "nobody is left", func() bool { st := s.Stats(); return st.SSE+st.WebSocket == 0 })
 	}
-	f("never answered", forever, `"code":1013`, "HTTP/1.1 503 ", nil)
-	f("unavailable", refuse(hub.ErrUnavailable), `"code":1013`, "HTTP/1.1 503 ", nil)
-	f("broken", refuse(errors.New("broken")), `"code":1011`, "HTTP/1.1 500 ", nil)
-	f("drained while waiting", forever, `"code":1012`, "HTTP/1.1 503 ", func(s *stage) { s.Drain(50 * time.Millisecond) })
-	f("drained at once", forever, `"code":1012`, "HTTP/1.1 503 ", func(s *stage) { s.Drain(0) })
+	f("never answered", forever, `"code":1013`, "HTTP/1.1 101 ", "\x03\xf5", nil)
+	f("unavailable", refuse(hub.ErrUnavailable), `"code":1013`, "HTTP/1.1 101 ", "\x03\xf5", nil)
+	f("broken", refuse(errors.New("broken")), `"code":1011`, "HTTP/1.1 500 ", `{"error":{"code":`, nil)
+	f("drained while waiting", forever, `"code":1012`, "HTTP/1.1 101 ", "\x03\xf4", func(s *stage) { s.Drain(wire.DrainPlan{Over: 50 * time.Millisecond}) })
+	f("drained at once", forever, `"code":1012`, "HTTP/1.1 101 ", "\x03\xf4", func(s *stage) { s.Drain(wire.DrainPlan{}) })
 }
 
 // A stream that begins in the middle of a drain ends with it, not a heartbeat later.
@@ -309,7 +309,7 @@ func TestAStreamThatBeginsDuringADrainEndsWithIt(t *testing.T) {
 	s := play(t, &scripted{subscribed: func(context.Context) error { <-gate; return nil }}, hub.Namespace{})
 	_, stream := s.client("s")
 	trial.Eventually(t, "it waits", func() bool { return s.Stats().SSE == 1 })
-	s.Drain(time.Second)
+	s.Drain(wire.DrainPlan{Over: time.Second})
 	close(gate)
 	begin := time.Now()
 	if got := s.rest(stream); !strings.Contains(got, `"code":1012`) {

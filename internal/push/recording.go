@@ -29,7 +29,7 @@ var (
 // is called once, when the client is gone, and not after an error: that means that
 // nothing was begun and c is as before.
 func (p *Push) ServeRecording(c *eventloop.Conn, r *Subscription, left func()) error {
-	if p.draining.Load() {
+	if p.Draining() {
 		p.sendAway(c, r.Fields, codeRestart, "draining")
 		left()
 		return nil

@@ -12,7 +12,6 @@ import (
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
-	"github.com/weir-gateway/weir/websocket"
 )
 
 // protocol is one that endpoints speak, with its connections.
@@ -82,27 +81,18 @@ type SocketOptions struct {
 
 // ServeSocket completes a handshake and makes c speak what open returns.
 func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket.Transport) socket.Session) {
-	code, reason := p.sendsAway()
-	if code != 0 && o.AwayCode == 0 {
-		p.refuse(c, o.Fields, code, reason)
+	if code, reason := p.sendsAway(); code != 0 {
+		head := appendHandshake(nil, o.Key, "", o.Subprotocol, o.Fields)
+		if o.AwayCode != 0 { // the code itself tells the client to wait
+			p.refuseSocketAs(c, head, code, o.AwayCode, o.AwayReason)
+		} else {
+			p.refuseSocket(c, head, code, reason)
+		}
 		return
 	}
 	l := p.Lane(c)
-	b := websocket.AppendHandshakeResponse(l.head[:0], o.Key, "", o.Subprotocol)
-	if len(o.Fields) > 0 {
-		b = append(b[:len(b)-2], o.Fields...)
-		b = append(b, "\r\n"...)
-	}
-	if l.head = b; code != 0 {
-		p.countAway(code)
-		l.head = websocket.AppendClose(b, uint16(o.AwayCode), o.AwayReason)
-	}
+	l.head = appendHandshake(l.head[:0], o.Key, "", o.Subprotocol, o.Fields)
 	c.Write(l.head)
-	if code != 0 {
-		c.SetTimer(sessionPartingTime)
-		c.CloseAfterFlush()
-		return
-	}
 	t := &transport{conn: c, flags: isSocket, protocol: o.Protocol, limits: l.lentFor(o.MaxMessage)}
 	t.start(open)
 }
@@ -111,7 +101,7 @@ func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket
 // are.
 func (p *Push) sendsAway() (code int, reason string) {
 	switch {
-	case p.draining.Load():
+	case p.Draining():
 		return codeRestart, "draining"
 	case p.refusing.Load():
 		return codeTryLater, "overloaded, try again later"
@@ -146,7 +136,7 @@ func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket
 // browser's EventSource trying.
 func (p *Push) Away(c *eventloop.Conn, fields []byte) {
 	p.countAway(codeTryLater)
-	c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain)))
+	c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain), codeTryLater, true))
 	c.CloseAfterFlush()
 }
 
@@ -154,7 +144,7 @@ func (p *Push) Away(c *eventloop.Conn, fields []byte) {
 func (p *Push) away(c *eventloop.Conn, contentType string, fields []byte, code int, reason string) {
 	if isEventStream(contentType) {
 		p.countAway(code)
-		c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain)))
+		c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain), code, true))
 		c.CloseAfterFlush()
 		return
 	}

@@ -37,7 +37,7 @@ func appendSSEHead(b, fields []byte, c wire.Coding) []byte {
 // ServeSSE turns c into a subscriber. The answer goes out when the subscription
 // stands. An error means that nothing was begun and c is as before.
 func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
-	if p.draining.Load() {
+	if p.Draining() {
 		p.sendAway(c, r.Fields, codeRestart, "draining")
 		return nil
 	}
@@ -82,21 +82,13 @@ func (p *Push) SendExpiredSSE(c *eventloop.Conn, fields []byte) {
 // browser's EventSource trying: it gives up for good on any status but 200.
 func (p *Push) sendAway(c *eventloop.Conn, fields []byte, code int, reason string) {
 	p.countAway(code)
-	c.Write(p.appendEnd(appendSSEHead(nil, fields, wire.Plain), code, reason))
+	c.Write(p.appendEnd(appendSSEHead(nil, fields, wire.Plain), code, reason, true))
 	c.CloseAfterFlush()
 }
 
-func (p *Push) countAway(code int) {
-	if code == codeRestart {
-		p.counters.sentAway.Add(1)
-	} else {
-		p.counters.overloaded.Add(1)
-	}
-}
-
 // appendEnd writes the last words of a stream.
-func (p *Push) appendEnd(b []byte, code int, reason string) []byte {
-	return wire.AppendEnd(b, p.awayMillis(), code, reason)
+func (p *Push) appendEnd(b []byte, code int, reason string, refused bool) []byte {
+	return wire.AppendEnd(b, int(p.reconnect(code, refused).Milliseconds()), code, reason)
 }
 
 // Start implements hub.Sink: it writes the head and where the stream stands, so
@@ -198,7 +190,7 @@ func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
 	case s.flags&ending != 0:
 		c.Close(eventloop.ErrStalled) // the last words had their time
 		return
-	case s.lane.push.draining.Load():
+	case s.lane.push.Draining():
 		s.drain(c)
 		return
 	case s.opening() != nil:

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // An idle client of a protocol has a connection of the loop's, this, and what the
@@ -81,7 +82,7 @@ func TestTimersGoOnDuringADrain(t *testing.T) {
 	if got := <-told; got != "timer" {
 		t.Fatal(got)
 	}
-	s.Drain(2 * time.Second)
+	s.Drain(wire.DrainPlan{Over: 2 * time.Second})
 	timers := 0
 	for got := range told {
 		if got == "drain" {
@@ -119,7 +120,7 @@ func TestDrainComesWithoutATimer(t *testing.T) {
 	if l.Total != 1 || len(l.Worst) != 1 || l.Worst[0].Transport != "websocket" || l.Worst[0].Protocol != "restless" || l.Worst[0].Subject != "me" {
 		t.Errorf("lags: %+v", l)
 	}
-	s.Drain(300 * time.Millisecond)
+	s.Drain(wire.DrainPlan{Over: 300 * time.Millisecond})
 	if got := <-told; got != "drain" {
 		t.Errorf("told %q", got)
 	}

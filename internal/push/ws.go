@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
-	"net/http"
-	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
@@ -32,8 +29,8 @@ var (
 // ServeWebSocket turns c into a subscriber. The handshake is answered when the
 // subscription stands. An error means that nothing was begun and c is as before.
 func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
-	if p.draining.Load() {
-		p.refuse(c, r.Fields, codeRestart, "draining")
+	if p.Draining() {
+		p.refuseSocket(c, appendHandshake(nil, r.Key, "", "", r.Fields), codeRestart, "draining")
 		return nil
 	}
 	s := &wsSession{lastRecv: c.Loop().Now()}
@@ -51,34 +48,20 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	p.counters.ws.Add(1)
 	r.extensions = extensions
 	err := s.begin(p.Lane(c), c, r, s)
-	if err != nil {
-		c.SetHandler(old)
-		p.counters.ws.Add(-1)
+	if err == nil {
+		return nil
+	}
+	c.SetHandler(old)
+	p.counters.ws.Add(-1)
+	if code, reason := failure(err); code == codeTryLater {
+		p.refuseSocket(c, appendHandshake(nil, r.Key, "", "", r.Fields), code, reason)
+		return nil
 	}
 	return err
 }
 
 // maxWindow is the window of deflate.
 const maxWindow = 1 << 15
-
-// refuse answers a handshake that cannot be completed now.
-func (p *Push) refuse(c *eventloop.Conn, fields []byte, code int, reason string) {
-	p.countAway(code)
-	e := &APIError{Status: http.StatusServiceUnavailable, Message: reason, Hint: "connect again after Retry-After seconds"}
-	if code == codeInternal {
-		e = &APIError{Status: http.StatusInternalServerError, Message: reason}
-	}
-	body := AppendError(nil, e)
-	b := http1.AppendStatusLine(nil, e.Status)
-	b = http1.AppendDate(b, time.Now())
-	b = http1.AppendField(b, "Content-Type", "application/json")
-	b = http1.AppendIntField(b, "Content-Length", int64(len(body)))
-	b = http1.AppendIntField(b, "Retry-After", RetryAfter())
-	b = append(b, "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"...)
-	b = append(b, fields...)
-	c.Write(append(http1.AppendEnd(b), body...))
-	c.CloseAfterFlush()
-}
 
 // RetryAfter is how many seconds a client that was refused is asked to wait:
 // not the same for all of them.
@@ -88,11 +71,7 @@ func RetryAfter() int64 { return 1 + rand.Int64N(4) }
 func (s *wsSession) Start(at hub.Positions) {
 	defer s.recovered()
 	o := s.opening()
-	b := websocket.AppendHandshakeResponse(s.lane.head[:0], o.key, o.extensions, "")
-	if len(o.fields) > 0 {
-		b = append(b[:len(b)-2], o.fields...)
-		b = append(b, "\r\n"...)
-	}
+	b := appendHandshake(s.lane.head[:0], o.key, o.extensions, "", o.fields)
 	if o.hello {
 		hello := append([]byte(`{"type":"subscribed","id":"`), at.AppendTo(nil)...)
 		b = websocket.AppendFrame(b, websocket.OpText, append(hello, `"}`...))
@@ -137,11 +116,16 @@ func (s *wsSession) end(code int, reason string) {
 		return
 	}
 	s.leave()
+	var b []byte
 	if o := s.opening(); o != nil {
-		s.lane.push.refuse(s.conn, o.fields, code, reason)
-		return
+		if code == codeInternal {
+			s.lane.push.refuse(s.conn, o.fields, code, reason)
+			return
+		}
+		s.lane.push.countAway(code)
+		b = appendHandshake(nil, o.key, "", "", o.fields)
 	}
-	s.conn.Write(websocket.AppendClose(nil, uint16(code), reason))
+	s.conn.Write(websocket.AppendClose(b, uint16(code), reason))
 	s.part()
 }
 
@@ -275,7 +259,7 @@ func (s *wsSession) Timer(c *eventloop.Conn, now int64) {
 	case s.flags&ending != 0:
 		c.Close(eventloop.ErrStalled) // the last words had their time
 		return
-	case s.lane.push.draining.Load():
+	case s.lane.push.Draining():
 		s.drain(c)
 		return
 	case s.opening() != nil:

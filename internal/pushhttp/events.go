@@ -17,8 +17,8 @@ const never = 1 << 60 * time.Nanosecond
 // ServeEvents is ServeSSE for a protocol's stream of events, of which protocol is the
 // number. Its fields are on w already.
 func (s *Server) ServeEvents(w http.ResponseWriter, r *http.Request, sub *socket.Subscription, protocol int) {
-	if s.turnedAway() != nil {
-		s.away(w, true)
+	if f := s.turnedAway(); f != nil {
+		s.away(w, true, f)
 		return
 	}
 	defer s.streams.Done()
@@ -71,7 +71,7 @@ func (t *sseStream) appendFirst(b []byte, at hub.Positions) []byte {
 	if t.custom != nil {
 		return append(b, t.custom.Preamble...)
 	}
-	b = sse.AppendRetry(b, t.srv.retryMillis(false))
+	b = sse.AppendRetry(b, t.srv.retryMillis())
 	if len(at) > 0 {
 		b = append(at.AppendTo(append(b, "id: "...)), '\n')
 	}
@@ -88,11 +88,11 @@ func (t *sseStream) customGap(g hub.Gap) error {
 
 // customClose is close for a protocol's stream: who is to stay away for a while is told
 // so by a field that is no event.
-func (t *sseStream) customClose(f *farewell) {
+func (t *sseStream) customClose(f *farewell, opened bool) {
 	if f.code == codeTokenExpired || f.code == codeNormal {
 		return
 	}
-	if t.own(sse.AppendEnd(sse.AppendRetry(nil, t.srv.retryMillis(true)))) == nil {
+	if t.own(sse.AppendEnd(sse.AppendRetry(nil, int(t.srv.reconnect(f.code, !opened).Milliseconds())))) == nil {
 		_ = t.rc.Flush() // the client may be gone: then there is nobody to tell
 	}
 }

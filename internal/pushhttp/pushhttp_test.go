@@ -262,7 +262,7 @@ func TestDrainSendsStreamsAway(t *testing.T) {
 	w := newWorld(t, pushhttp.Config{}, hub.Namespace{Name: "default"})
 	r, _, end := w.sse("channel=a", "")
 	defer end()
-	w.srv.Drain(0)
+	w.srv.Drain(wire.DrainPlan{})
 	if got := w.block(r); !strings.Contains(got, "event: end\n") || !strings.Contains(got, "1012") {
 		t.Errorf("got %q", got)
 	}

@@ -2,15 +2,16 @@ package pushhttp
 
 import (
 	"context"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
@@ -95,9 +96,6 @@ func (s *Server) CountPublished(err error) {
 // now is a monotonic clock.
 func (s *Server) now() int64 { return int64(time.Since(s.base)) }
 
-// Draining reports whether Drain was called.
-func (s *Server) Draining() bool { return s.draining.Load() }
-
 // SocketOptions say what a WebSocket of a protocol's is.
 type SocketOptions struct {
 	Peer netip.AddrPort
@@ -117,8 +115,10 @@ type SocketOptions struct {
 func (s *Server) ServeSocket(ctx context.Context, nc net.Conn, o SocketOptions, open func(socket.Transport) socket.Session) {
 	defer nc.Close()
 	if f := s.turnedAway(); f != nil {
-		if o.AwayCode != 0 {
+		if o.AwayCode != 0 { // the code itself tells the client to wait
 			f = &farewell{o.AwayCode, o.AwayReason}
+		} else {
+			s.hold(ctx, f.code)
 		}
 		_ = nc.SetWriteDeadline(time.Now().Add(s.cfg.WriteStall))
 		_, _ = nc.Write(websocket.AppendClose(nil, uint16(f.code), f.reason)) // it is over either way
@@ -183,7 +183,7 @@ func (s *Server) pumpLink(ctx context.Context, l *link, write func([]byte) error
 		case <-l.ready:
 		case <-drained:
 			drained = nil
-			leaving = time.After(time.Duration(rand.Int64N(max(s.over.Load(), 1))))
+			leaving = s.leaveAfter()
 		case <-leaving:
 			l.lane.post(l.goAway)
 		}
@@ -327,8 +327,8 @@ type StreamOptions struct {
 // ServeStream answers r with a body that speaks what open returns, and returns when that
 // has ended. Header fields of the caller's may be set on w already.
 func (s *Server) ServeStream(w http.ResponseWriter, r *http.Request, o StreamOptions, open func(socket.Transport) socket.Session) {
-	if s.turnedAway() != nil {
-		s.away(w, strings.HasPrefix(strings.ToLower(o.ContentType), eventStream))
+	if f := s.turnedAway(); f != nil {
+		s.away(w, strings.HasPrefix(strings.ToLower(o.ContentType), eventStream), f)
 		return
 	}
 	defer s.streams.Done()
@@ -375,14 +375,20 @@ func (s *Server) Away(w http.ResponseWriter, stream bool) {
 	if stream {
 		s.counters.overloaded.Add(1)
 	}
-	s.away(w, stream)
+	s.away(w, stream, failure(hub.ErrOverloaded))
 }
 
-func (s *Server) away(w http.ResponseWriter, stream bool) {
+func (s *Server) away(w http.ResponseWriter, stream bool, f *farewell) {
+	wait := s.reconnect(f.code, true)
 	if !stream {
+		if f.code == codeRestart {
+			w.Header().Set("Retry-After", strconv.FormatInt(int64(max(wait.Round(time.Second)/time.Second, 1)), 10))
+			Fail(w, &wire.Error{Status: http.StatusServiceUnavailable, Message: f.reason, Hint: "connect again after Retry-After seconds"})
+			return
+		}
 		Fail(w, errAway)
 		return
 	}
 	streamHead(w, eventStream)
-	_, _ = w.Write(sse.AppendEnd(sse.AppendRetry(nil, s.retryMillis(true)))) // the client may be gone
+	_, _ = w.Write(sse.AppendEnd(sse.AppendRetry(nil, int(wait.Milliseconds())))) // the client may be gone
 }

@@ -63,10 +63,12 @@ type Server struct {
 	// Any goroutine.
 	next     atomic.Uint32 // the lane of the next stream
 	drained  chan struct{} // closed by Drain
-	draining atomic.Bool
+	draining atomic.Pointer[drain]
+	ending   chan struct{} // closed by EndRefused
+	endOnce  sync.Once
+	held     atomic.Int64 // refused WebSockets that are still open
 	refusing atomic.Bool  // new streams are sent away: there is too little of something
 	resting  atomic.Bool  // Rest's
-	over     atomic.Int64 // Drain's
 	counters counters
 	waiting  backlog.Counts
 	// streams are taken by turnedAway, under gate; Run, which has ended then, sets closed
@@ -85,6 +87,7 @@ type Server struct {
 type counters struct {
 	sse, ws                        atomic.Int64
 	tooSlow, expired, sentAway     atomic.Uint64
+	refusedDrain                   atomic.Uint64
 	overloaded, failed, clientErrs atomic.Uint64
 	published, publishErrors       atomic.Uint64
 	panics                         atomic.Uint64
@@ -95,7 +98,8 @@ type Stats struct {
 	SSE, WebSocket           int64  // streams now
 	TooSlow                  uint64 // ended at the bound of their queue
 	Expired                  uint64 // ended because their token did
-	SentAway                 uint64 // ended or refused by a drain
+	SentAway                 uint64 // ended by a drain
+	RefusedDrain             uint64 // refused because of a drain
 	Overloaded               uint64 // refused because the broker or the hub could not take them
 	Failed                   uint64 // whose subscription could not be had or kept
 	ClientErrors             uint64 // closed for breaking the protocol
@@ -110,7 +114,7 @@ func (s *Server) Stats() Stats {
 	c, w := &s.counters, &s.waiting
 	return Stats{
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
-		SentAway: c.sentAway.Load(), Overloaded: c.overloaded.Load(), Failed: c.failed.Load(), ClientErrors: c.clientErrs.Load(),
+		SentAway: c.sentAway.Load(), RefusedDrain: c.refusedDrain.Load(), Overloaded: c.overloaded.Load(), Failed: c.failed.Load(), ClientErrors: c.clientErrs.Load(),
 		Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(), Gaps: w.Gaps.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Panics: c.panics.Load(),
 	}
@@ -122,7 +126,7 @@ func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg.withDefaults(), formats: f, hub: h, log: log, drained: make(chan struct{}), base: time.Now()}
+	s := &Server{cfg: cfg.withDefaults(), formats: f, hub: h, log: log, drained: make(chan struct{}), ending: make(chan struct{}), base: time.Now()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.Protocol("")
 	for range s.cfg.Shards {
@@ -142,7 +146,8 @@ func (s *Server) Run(ctx context.Context) {
 		lanes.Go(func() { l.run(live) })
 	}
 	<-ctx.Done()
-	s.Drain(0)
+	s.Drain(wire.DrainPlan{Spread: s.cfg.Retry})
+	s.EndRefused()
 	s.cancel()
 	s.gate.Lock()
 	s.closed = true
@@ -151,15 +156,6 @@ func (s *Server) Run(ctx context.Context) {
 	s.working.Wait()
 	stop()
 	lanes.Wait()
-}
-
-// Drain makes new streams be sent away, and those there are end, spread over the
-// given time. It returns at once.
-func (s *Server) Drain(over time.Duration) {
-	if !s.draining.Swap(true) {
-		s.over.Store(int64(over))
-		close(s.drained)
-	}
 }
 
 // Refuse makes new streams be sent away, or served again. Those there are stay.
@@ -171,8 +167,8 @@ func (s *Server) turnedAway() *farewell {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	switch {
-	case s.draining.Load(), s.closed:
-		s.counters.sentAway.Add(1)
+	case s.Draining(), s.closed:
+		s.counters.refusedDrain.Add(1)
 		return &farewell{codeRestart, "draining"}
 	case s.refusing.Load():
 		s.counters.overloaded.Add(1)
@@ -230,12 +226,9 @@ func (s *Server) outcome(b []byte, bad *wire.Error, outcomes *[]hub.Outcome) ([]
 }
 
 // retryMillis is a client's own reconnection time, so that those who are cut
-// together do not come back together; spread wider for those sent away.
-func (s *Server) retryMillis(away bool) int {
+// together do not come back together.
+func (s *Server) retryMillis() int {
 	base := s.cfg.Retry.Milliseconds()
-	if away {
-		return int(base/2 + rand.Int64N(4*base+1))
-	}
 	return int(base/2 + rand.Int64N(base+1))
 }
 

@@ -230,10 +230,10 @@ func (t *sseStream) close(f *farewell, opened bool) {
 		}
 	}
 	if t.custom != nil {
-		t.customClose(f)
+		t.customClose(f, opened)
 		return
 	}
-	if t.own(wire.AppendEnd(nil, t.srv.retryMillis(true), f.code, f.reason)) == nil {
+	if t.own(wire.AppendEnd(nil, int(t.srv.reconnect(f.code, !opened).Milliseconds()), f.code, f.reason)) == nil {
 		_ = t.rc.Flush() // the client may be gone: then there is nobody to tell
 	}
 }

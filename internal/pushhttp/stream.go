@@ -3,7 +3,6 @@ package pushhttp
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -278,7 +277,7 @@ func (s *Server) pump(ctx context.Context, st *stream, t transport) *farewell {
 			return &farewell{code: codeNormal}
 		case <-drained:
 			drained = nil
-			leaving = time.After(time.Duration(rand.Int64N(max(s.over.Load(), 1))))
+			leaving = s.leaveAfter()
 		case <-leaving:
 			s.counters.sentAway.Add(1)
 			return &farewell{codeRestart, "draining"}

@@ -29,6 +29,7 @@ var _ transport = (*wsStream)(nil)
 func (s *Server) ServeWebSocket(ctx context.Context, c *websocket.Conn, sub *wire.Subscription, id *auth.Identity) {
 	defer c.CloseNow()
 	if f := s.turnedAway(); f != nil {
+		s.hold(ctx, f.code)
 		_ = c.Close(uint16(f.code), f.reason) // it is over either way
 		return
 	}

@@ -67,17 +67,18 @@ func (id *ID) NeedsIdentity() bool { return id.kind == 'i' }
 // A Request is what makes two requests the same.
 type Request struct {
 	Route, Method, Path, Query string
-	// Idempotency is the client's Idempotency-Key; with one the body does not count,
-	// and for who has an identity the query neither.
+	// Idempotency is the client's Idempotency-Key. With one the body does not count for
+	// clients with credentials, and for those with an identity the query neither.
 	Idempotency string
 	Body        []byte
 }
 
-// Key returns the key of q asked by o.
+// Key returns the key of q asked by o. Everything counts for clients that are known by
+// their address: others are behind it, and their idempotency keys may be the same.
 func (q *Request) Key(o Owner) string {
-	if q.Idempotency == "" {
+	if q.Idempotency == "" || strings.HasPrefix(o.digest, "a") {
 		body := sha256.Sum256(q.Body)
-		return sum("request", q.Route, o.digest, q.Method, q.Path, q.Query, string(body[:]))
+		return sum("request", q.Route, o.digest, q.Method, q.Path, q.Query, q.Idempotency, string(body[:]))
 	}
 	query := q.Query
 	if strings.HasPrefix(o.digest, "i") {

@@ -53,7 +53,10 @@ func TestRequestsOfOneKeyAreAlike(t *testing.T) {
 	f(false, anon, base, anon, change(func(q *Request) { q.Body = []byte("c") }))
 	f(false, anon, base, anon, change(func(q *Request) { q.Idempotency = "b" }))
 	idem := change(func(q *Request) { q.Idempotency = "k" })
-	f(true, anon, idem, anon, change(func(q *Request) { q.Idempotency, q.Body = "k", nil }))
+	f(true, anon, idem, anon, idem)
+	f(false, anon, idem, anon, change(func(q *Request) { q.Idempotency, q.Body = "k", nil })) // others are behind the address
+	session := who{auth.Anonymous, nil, bearer("x"), here}
+	f(true, session, idem, session, change(func(q *Request) { q.Idempotency, q.Body = "k", nil }))
 	f(false, anon, idem, anon, change(func(q *Request) { q.Idempotency, q.Query = "k", "token=x" }))
 	f(false, who{auth.Anonymous, nil, bearer("x"), here}, idem, who{auth.Anonymous, nil, bearer("y"), here}, idem)
 	f(true, who{auth.Anonymous, nil, bearer("x"), here}, idem, who{auth.Anonymous, nil, bearer("x"), there}, idem)

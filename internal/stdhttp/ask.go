@@ -280,10 +280,6 @@ func (a *ask) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) s
 	if o.Chosen != nil {
 		*o.Chosen = chosen
 	}
-	if !isExtendedConnect(a.r) && a.f.deps.Push.Draining() && o.AwayCode == 0 {
-		a.Fail(&wire.Error{Status: http.StatusServiceUnavailable, Message: "draining", Hint: "connect again after Retry-After seconds"})
-		return
-	}
 	a.done = true
 	a.taken = func() {
 		nc, early, ok := a.upgrade(key, chosen)

@@ -7,22 +7,30 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/sse"
 )
 
-// Drain ends the event streams of upstreams, spread over the given time: behind an
-// event, as if the upstream had ended them. It returns at once.
-func (f *Front) Drain(over time.Duration) {
+// Drain ends the event streams of upstreams, as plan says: behind an event, as if the
+// upstream had ended them, with the time after which the client is to reconnect. It
+// returns at once.
+func (f *Front) Drain(plan wire.DrainPlan) {
 	s := &f.streams
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.end.IsZero() {
 		return
 	}
-	s.end = time.Now().Add(over)
+	s.at, s.plan = time.Now(), plan
+	s.end = s.at.Add(plan.Over)
 	for one := range s.all {
 		s.schedule(one)
 	}
 }
+
+// Unfinished returns how many proxied requests are under way, without event streams.
+func (f *Front) Unfinished() int64 { return f.exchanges.Load() - int64(f.Streams()) }
 
 // Streams returns how many event streams of upstreams are followed.
 func (f *Front) Streams() int {
@@ -36,11 +44,15 @@ type streams struct {
 	mu  sync.Mutex
 	all map[*stream]struct{}
 	end time.Time // of the drain; zero: there is none
+	at  time.Time // its start
+	// plan is the drain's.
+	plan wire.DrainPlan
 }
 
 // A stream is one of them.
 type stream struct {
 	cancel      func()
+	coded       bool        // the body has a content coding: nothing can be added
 	timer, last *time.Timer // of the drain; nil before
 
 	mu      sync.Mutex
@@ -53,7 +65,7 @@ func (a *attempts) follow(res *http.Response) *stream {
 	if kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
 		return nil
 	}
-	one := &stream{cancel: func() { a.cancel(errAway) }, tail: [3]byte{'\n', '\n', '\n'}}
+	one := &stream{coded: res.Header.Get("Content-Encoding") != "", cancel: func() { a.cancel(errAway) }, tail: [3]byte{'\n', '\n', '\n'}}
 	s := &a.x.f.streams
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,6 +110,22 @@ func (o *stream) leave() {
 	}
 }
 
+// last is what o's client is sent at the end of the drain.
+func (s *streams) last(o *stream) []byte {
+	s.mu.Lock()
+	plan, at := s.plan, s.at
+	s.mu.Unlock()
+	if o == nil || o.coded {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.between() {
+		return nil
+	}
+	return sse.AppendEnd(sse.AppendRetry(nil, plan.RetryMillis(time.Since(at), false)))
+}
+
 // between reports whether no event is on its way. With mu held.
 func (o *stream) between() bool {
 	a, b, c := o.tail[0], o.tail[1], o.tail[2]
@@ -119,6 +147,7 @@ func (o *stream) take(b []byte) (n int, ends bool) {
 			}
 		}
 		if n > 0 {
+			o.tail = [3]byte{'\n', '\n', '\n'}
 			return n, true
 		}
 	}

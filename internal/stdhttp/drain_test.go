@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 func TestDrainEndsEventStreamsBehindAnEvent(t *testing.T) {
@@ -40,7 +42,8 @@ func TestDrainEndsEventStreamsBehindAnEvent(t *testing.T) {
 		}
 		all.Go(func() {
 			defer res.Body.Close()
-			if b, err := io.ReadAll(res.Body); err != nil || string(b) != want {
+			b, err := io.ReadAll(res.Body)
+			if events, last, _ := strings.Cut(string(b), "retry: "); err != nil || events != want || !strings.HasSuffix(last, "\n\n") {
 				t.Errorf("%s: %q, %v, want %q", path, b, err, want)
 			}
 		})
@@ -52,7 +55,7 @@ func TestDrainEndsEventStreamsBehindAnEvent(t *testing.T) {
 	if n := s.front.Streams(); n != 8 {
 		t.Errorf("%d streams", n)
 	}
-	s.front.Drain(3 * time.Second)
+	s.front.Drain(wire.DrainPlan{Over: 3 * time.Second})
 	trial.Eventually(t, "some leave", func() bool { return s.front.Streams() <= 6 })
 	close(half)
 	all.Wait()

@@ -92,6 +92,7 @@ type Front struct {
 	transports sync.Map // *upstream.Cluster → *transport
 	mirrors    chan struct{}
 	atWork     atomic.Int64
+	exchanges  atomic.Int64
 	streams    streams // of upstreams
 }
 
@@ -227,6 +228,9 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ep, known := f.endpoints.Find([]byte(rawPath(r)))
 	known = known && socket.BuiltinHost(f.cfg.BuiltinHosts, []byte(r.Host))
 	set := f.routes.Load()
+	if f.deps.Push.Draining() {
+		w.Header().Set("Connection", "close") // on HTTP/2 the connection's GOAWAY
+	}
 	switch {
 	case !f.understood(w, r):
 	case r.RequestURI == "*":

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -72,7 +73,7 @@ func mountedOn(t *testing.T, cfg stdhttp.Config, start func(*httptest.Server)) (
 		must(a.Close())
 	})
 	return &sockettest.Front{
-		Protocol: p, Addr: ts.Listener.Addr().String(), Hub: h, Key: key, Subject: "me", Drain: push.Drain,
+		Protocol: p, Addr: ts.Listener.Addr().String(), Hub: h, Key: key, Subject: "me", Drain: func(over time.Duration) { push.Drain(wire.DrainPlan{Over: over}) },
 		Panics: func() uint64 { return push.Stats().Panics },
 		Counts: func() (sockets, streams int64) {
 			for _, x := range push.Protocols() {

@@ -38,6 +38,8 @@ func (f *Front) route(set *policy.Set, w http.ResponseWriter, r *http.Request) {
 		f.fail(w, r, &wire.Error{Status: http.StatusNotImplemented, Message: "no WebSocket over HTTP/2 on this path"})
 		return
 	}
+	f.exchanges.Add(1)
+	defer f.exchanges.Add(-1)
 	x := &exchange{f: f, w: w, r: r}
 	r.Body = &watched{ReadCloser: r.Body}
 	x.fill()

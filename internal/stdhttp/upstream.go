@@ -468,6 +468,10 @@ func (a *attempts) copy(ctx context.Context, res *http.Response, o *upstream.Out
 		}
 		switch {
 		case ends, errors.Is(context.Cause(ctx), errAway):
+			if last := a.x.f.streams.last(follow); last != nil {
+				bound(a.x.f.cfg.WriteStall)
+				_, _ = a.x.w.Write(last) // the client may be gone
+			}
 			return upstream.Canceled
 		case errors.Is(err, io.EOF):
 			bound(a.x.f.cfg.WriteStall) // for what net/http still holds

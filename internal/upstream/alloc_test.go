@@ -45,7 +45,7 @@ func TestTheHotPathAllocatesNothing(t *testing.T) {
 				c.HedgeAfter()
 				c.Config()
 			})
-			c = newTestCluster(t, Config{Balance: balance, Peers: equal(n)})
+			c = newTestCluster(t, Config{Balance: balance, Peers: equal(n), Health: HealthConfig{PanicBelow: -1}})
 			for _, e := range c.view.Load().entries {
 				e.peer.health.Store(uint32(HealthDown))
 			}

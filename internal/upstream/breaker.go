@@ -24,6 +24,7 @@ func (s BreakerState) String() string {
 //	open      ─ open time over, next request ────→ half-open
 //	half-open ─ probes succeeded ────────────────→ closed
 //	half-open ─ one failed ──────────────────────→ open
+//	open      ─ a check passed ──────────────────→ half-open
 //	half-open ─ no verdict for the open time ────→ half-open, with new probes
 //
 // A verdict on a request that began before the state did changes nothing: what a
@@ -109,6 +110,16 @@ func (b *breaker) enter(now int64, pol *breakerPolicy) (ok, began bool) {
 		}
 		if b.word.CompareAndSwap(w, next) {
 			return true, stateOf(w) == BreakerOpen
+		}
+	}
+}
+
+// retry makes an open breaker half-open: something else has shown that the peer answers.
+func (b *breaker) retry(now int64) {
+	for {
+		w := b.word.Load()
+		if stateOf(w) != BreakerOpen || b.word.CompareAndSwap(w, breakerWord(BreakerHalfOpen, 0, 0, now)) {
+			return
 		}
 	}
 }

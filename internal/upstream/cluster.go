@@ -32,6 +32,7 @@ type Cluster struct {
 	pending  atomic.Int64
 	waited   atomic.Uint64 // refused by EnterPending
 	refused  [6]atomic.Uint64
+	panicked atomic.Uint64 // picks that ignored health and ejection
 	retries  retryBudget
 	hedges   hedging
 	shakes   shakes
@@ -77,6 +78,9 @@ func (c *Cluster) Pick(now int64, key uint64, tried *Tried) (*Peer, error) {
 	if p == nil {
 		return nil, s.refuse(v)
 	}
+	if s.panicking {
+		c.panicked.Add(1)
+	}
 	if tried != nil {
 		tried.Add(p)
 	}
@@ -113,8 +117,7 @@ func (s *search) pick() *Peer {
 	if len(s.v.entries) == 0 {
 		return nil
 	}
-	below := s.v.policy.panicBelow
-	s.panicking = below > 0 && s.v.usableShare(s.now) < below
+	s.panicking = s.v.panics(s.now)
 	s.again = false
 	p := s.find()
 	if p == nil && s.tried.Len() > 0 && !s.tried.Strict {
@@ -167,6 +170,22 @@ func (s *search) refuse(v *view) error {
 	}
 	s.c.refused[why].Add(1)
 	return err
+}
+
+// panics reports whether so few peers are usable that health and ejection are ignored.
+func (v *view) panics(now int64) bool {
+	switch below := v.policy.panicBelow; {
+	case len(v.entries) == 0 || below < 0:
+		return false
+	case below > 0:
+		return v.usableShare(now) < below
+	}
+	for i := range v.entries {
+		if !v.entries[i].peer.out(now) {
+			return false
+		}
+	}
+	return true
 }
 
 // usableShare is the share of peers that are neither down nor ejected.

@@ -82,10 +82,14 @@ type HealthConfig struct {
 	// as configured.
 	Host string `json:"host"`
 	// Interval between two checks of a peer, ±10 % so that they spread. 0 means 5s.
+	// While no peer of the cluster passes its checks they come faster: after 100ms, 200ms,
+	// 400ms and then every 500ms, but not more than 200 a second to the whole cluster.
 	Interval hub.Duration `json:"interval"`
 	// Timeout of one check. 0 means 2s.
 	Timeout hub.Duration `json:"timeout"`
-	// Healthy is how many checks in a row a peer that was down must pass. 0 means 2.
+	// Healthy is how many checks in a row a peer that was down must pass. 0 means 2. One
+	// is enough for a peer that has never passed one, and while no peer of the cluster
+	// passes its checks.
 	Healthy int `json:"healthy"`
 	// Unhealthy is how many checks in a row a peer must fail to be down. 0 means 3.
 	// A peer that has never passed one is down at its first failure.
@@ -93,9 +97,12 @@ type HealthConfig struct {
 	// Status is which replies pass: codes and ranges like "200-299,401". Empty
 	// means 200-399.
 	Status string `json:"status"`
-	// PanicBelow is the share of usable peers under which health and ejection are
-	// ignored, as then the checks are likelier wrong than the peers. 0 means never:
-	// with no usable peer Pick answers ErrAllUnhealthy.
+	// PanicBelow is the share of usable peers below which health and ejection are
+	// ignored and all peers are asked (Envoy's panic threshold), since the checks are then
+	// likelier wrong than the peers, and the few that are left would be overloaded. 0 means
+	// that this happens only when no peer is usable: a request is then tried rather than
+	// refused. Otherwise up to 1, as 0.5, Envoy's default; -1 never ignores them, and
+	// requests without a usable peer are answered 503.
 	PanicBelow float64 `json:"panic_below"`
 	// ProxyProtocol is the cluster's; checks say by it that they are nobody's.
 	ProxyProtocol int `json:"-"`
@@ -138,7 +145,8 @@ type BreakerConfig struct {
 	MinRequests int `json:"min_requests"`
 	// Window of the ratio. 0 means 10s.
 	Window hub.Duration `json:"window"`
-	// OpenTime is how long an open breaker lets nothing through. 0 means 5s.
+	// OpenTime is how long an open breaker lets nothing through. 0 means 5s. It is
+	// over when the peer passes its checks again after it was down by them.
 	OpenTime hub.Duration `json:"open_time"`
 	// Probes is how many requests at a time try a half-open peer, and how many
 	// must succeed to close the breaker. 0 means 3.

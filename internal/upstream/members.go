@@ -27,6 +27,10 @@ type members struct {
 	known map[Address]*member
 
 	resolving resolving
+
+	// hopeless is closed when the last peer that passed its checks is down; nil while
+	// none does.
+	hopeless chan struct{}
 }
 
 // resolving is the goroutine that resolves again.
@@ -241,6 +245,8 @@ func (s *Set) uncheck(c *Cluster, mb *member) {
 func (s *Set) check(ctx context.Context, c *Cluster, p *Peer, h HealthConfig) {
 	rng := mix(p.hash ^ s.opts.Seed)
 	passed, failed := 0, 0
+	hurried := 0    // checks since none of the cluster's peers passes
+	everUp := false // p has passed one
 	for {
 		attempt := h
 		if attempt.Host == "" {
@@ -259,41 +265,79 @@ func (s *Set) check(ctx context.Context, c *Cluster, p *Peer, h HealthConfig) {
 		was := Health(p.health.Load())
 		next := was
 		switch {
-		case passed > 0 && (was == HealthUnknown || passed >= h.Healthy):
+		case passed > 0 && (was == HealthUnknown || passed >= h.Healthy || hurried > 0 || !everUp):
 			next = HealthUp
 		case failed > 0 && (was == HealthUnknown || failed >= h.Unhealthy):
 			next = HealthDown
 		}
-		s.learn(ctx, c, p, next, err)
+		everUp = everUp || next == HealthUp
+		wake, others := s.learn(ctx, c, p, next, err)
+		pause := time.Duration(h.Interval)
+		if wake == nil {
+			hurried++
+			pause = min(pause, hurry(hurried, others))
+		} else {
+			hurried = 0
+		}
 		rng += golden
 		jitter := 0.9 + 0.2*unit(mix(rng))
-		if !sleep(ctx, time.Duration(float64(h.Interval)*jitter)) {
+		if !sleep(ctx, time.Duration(float64(pause)*jitter), wake) {
 			return
 		}
 	}
 }
 
-// learn applies what a check showed unless the checker was stopped meanwhile.
-func (s *Set) learn(ctx context.Context, c *Cluster, p *Peer, h Health, err error) {
+// learn applies what a check showed unless the checker was stopped meanwhile. wake is
+// closed when no peer of the cluster passes its checks any more; nil if none does now, of
+// so many.
+func (s *Set) learn(ctx context.Context, c *Cluster, p *Peer, h Health, err error) (wake chan struct{}, peers int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ctx.Err() != nil || !p.checked(h, s.opts.Now(), &c.view.Load().policy) {
-		return
+	if ctx.Err() == nil && p.checked(h, s.opts.Now(), &c.view.Load().policy) {
+		if h == HealthDown {
+			s.opts.Log.Warn("peer down", "cluster", c.name, "peer", p.address.String(), "err", err)
+		} else {
+			s.opts.Log.Info("peer up", "cluster", c.name, "peer", p.address.String())
+		}
 	}
-	if h == HealthDown {
-		s.opts.Log.Warn("peer down", "cluster", c.name, "peer", p.address.String(), "err", err)
-		return
+	m, hope := &c.members, false
+	for _, mb := range m.known {
+		if mb.gone == 0 && !mb.peer.draining.Load() {
+			peers++
+			hope = hope || Health(mb.peer.health.Load()) != HealthDown
+		}
 	}
-	s.opts.Log.Info("peer up", "cluster", c.name, "peer", p.address.String())
+	switch {
+	case hope && m.hopeless == nil:
+		m.hopeless = make(chan struct{})
+	case !hope && m.hopeless != nil:
+		close(m.hopeless)
+		m.hopeless = nil
+	}
+	return m.hopeless, peers
 }
 
-// sleep waits for d, or returns false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// While no peer of a cluster passes, checks of each come so fast.
+const (
+	hurriedFirst = 100 * time.Millisecond
+	hurriedMost  = 500 * time.Millisecond
+	hurriedEach  = 5 * time.Millisecond // times the peers, at least
+)
+
+// hurry is the pause after the n-th check of a peer since none of so many passes.
+func hurry(n, peers int) time.Duration {
+	return max(min(hurriedFirst<<min(n-1, 3), hurriedMost), time.Duration(peers)*hurriedEach)
+}
+
+// sleep waits for d or until wake is closed, or returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
+	case <-wake:
+		return true
 	case <-t.C:
 		return true
 	}

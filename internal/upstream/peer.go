@@ -276,6 +276,7 @@ func (p *Peer) checked(h Health, now int64, pol *policy) (changed bool) {
 		return false
 	}
 	if old == HealthDown {
+		p.breaker.retry(now)
 		p.ejectedUntil.Store(min(p.ejectedUntil.Load(), now))
 		p.since.Store(now)
 		p.comeBack(now, pol)

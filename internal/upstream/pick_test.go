@@ -35,7 +35,7 @@ func TestARetryGoesElsewhere(t *testing.T) {
 }
 
 func TestPickSaysWhyThereIsNoPeer(t *testing.T) {
-	base := Config{Peers: equal(2), Pool: PoolConfig{MaxInFlight: 1}}
+	base := Config{Peers: equal(2), Pool: PoolConfig{MaxInFlight: 1}, Health: HealthConfig{PanicBelow: -1}}
 	f := func(prepare func(c *Cluster, a, b *Peer), want error) {
 		t.Helper()
 		c := newTestCluster(t, base)
@@ -76,6 +76,23 @@ func TestPanicAsksTheUnhealthy(t *testing.T) {
 	peerAt(t, c, "10.0.0.3:80").ejectedUntil.Store(1)
 	if m := tally(t, c, 400); m["10.0.0.1:80"] != 100 || m["10.0.0.4:80"] != 100 {
 		t.Errorf("with a quarter of them usable: %v, want all", m)
+	}
+}
+
+// A request for which no peer is usable is tried: nobody knows whether a peer has come
+// back since the last check.
+func TestWithoutAUsablePeerARequestIsTried(t *testing.T) {
+	c := newTestCluster(t, Config{Peers: equal(3)})
+	a, b := peerAt(t, c, "10.0.0.1:80"), peerAt(t, c, "10.0.0.2:80")
+	third := peerAt(t, c, "10.0.0.3:80")
+	a.health.Store(uint32(HealthDown))
+	b.health.Store(uint32(HealthDown))
+	if m := tally(t, c, 30); m["10.0.0.3:80"] != 30 || c.stats(0).Panicking || c.stats(0).Panicked != 0 {
+		t.Errorf("one peer is usable: %v, %+v", m, c.stats(0))
+	}
+	third.ejectedUntil.Store(sec)
+	if m := tally(t, c, 30); m["10.0.0.1:80"] != 10 || m["10.0.0.2:80"] != 10 || !c.stats(0).Panicking || c.stats(0).Panicked != 30 {
+		t.Errorf("none is usable: %v, %+v", m, c.stats(0))
 	}
 }
 

@@ -316,7 +316,7 @@ func (s *Set) tendResolving(c *Cluster) {
 				again = min(again, interval)
 				wait = again
 			}
-			if !sleep(ctx, wait) {
+			if !sleep(ctx, wait, nil) {
 				return
 			}
 			known = s.resolveCluster(ctx, c, false)

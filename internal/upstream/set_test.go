@@ -68,8 +68,8 @@ func TestHealthFollowsItsThresholds(t *testing.T) {
 		f(0, false, "up")
 		f(11*time.Second, true, "up")       // two checks failed
 		f(11*time.Second, true, "down")     // four
-		f(6*time.Second, false, "down")     // one passed
-		f(6*time.Second, false, "up")       // two
+		f(time.Second, false, "up")         // one passed, and there is no other peer
+		f(11*time.Second, false, "up")      // and more
 		f(11*time.Second, true, "up")       // two failed
 		f(6*time.Second, false, "up")       // one passed between
 		f(11*time.Second, true, "up")       // two again: the row began anew
@@ -100,7 +100,7 @@ func TestFlappingIsDampedByTheThresholds(t *testing.T) {
 func TestAPeerThatNeverPassedIsDownAtOnce(t *testing.T) {
 	w := &world{}
 	w.down.Store(true)
-	cfg := Config{Name: "test", Peers: equal(1), Health: HealthConfig{Check: CheckTCP}}
+	cfg := Config{Name: "test", Peers: equal(1), Health: HealthConfig{Check: CheckTCP, PanicBelow: -1}}
 	bubble(t, w, []Config{cfg}, func(t *testing.T, s *Set) {
 		if _, err := s.Cluster("test").Pick(0, 0, nil); !errors.Is(err, ErrAllUnhealthy) {
 			t.Errorf("got %v, want ErrAllUnhealthy", err)

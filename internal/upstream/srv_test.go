@@ -88,8 +88,8 @@ func TestAHigherPriorityIsAskedWhenNobodyElseCanBe(t *testing.T) {
 		for _, mb := range c.members.known {
 			mb.peer.health.Store(uint32(HealthDown))
 		}
-		if _, err := c.Pick(0, 0, nil); !errors.Is(err, ErrAllUnhealthy) {
-			t.Errorf("with all down: %v", err)
+		if got := tally(t, c, 100); got["10.0.0.1:80"]+got["10.0.0.2:81"] != 100 {
+			t.Errorf("with all down: %v, want the first", got)
 		}
 	})
 }

@@ -12,6 +12,10 @@ type ClusterStats struct {
 	Balance string      `json:"balance"`
 	Peers   []PeerStats `json:"peers"` // those that drain too
 	Pending int         `json:"pending"`
+	// Panicking says that health and ejection are ignored now, Panicked counts the
+	// requests for which they were: see HealthConfig.PanicBelow.
+	Panicking bool   `json:"panicking"`
+	Panicked  uint64 `json:"panicked"`
 	// Refused counts what Pick and EnterPending refused, by reason.
 	Refused        RefusedStats  `json:"refused"`
 	Retries        uint64        `json:"retries"`
@@ -121,6 +125,7 @@ func (c *Cluster) stats(now int64) ClusterStats {
 	v := c.view.Load()
 	st := ClusterStats{
 		Name: c.name, Balance: v.config.Balance, Pending: int(c.pending.Load()),
+		Panicking: v.panics(now), Panicked: c.panicked.Load(),
 		Refused: RefusedStats{
 			NoPeers: c.refused[barDraining].Load(), Unhealthy: c.refused[barUnhealthy].Load(), BreakerOpen: c.refused[barBreaker].Load(),
 			Overloaded: c.refused[barFull].Load(), Tried: c.refused[barTried].Load(), Pending: c.waited.Load(),

@@ -123,7 +123,7 @@ func (h HealthConfig) validate(p *problems) {
 	if _, err := parseStatusRanges(h.Status); err != nil {
 		p.add("health.status: %v", err)
 	}
-	p.share("health.panic_below", h.PanicBelow)
+	p.check(h.PanicBelow == -1 || h.PanicBelow >= 0 && h.PanicBelow <= 1, "health.panic_below: %v is no share; write 0 to 1, or -1 for never", h.PanicBelow)
 }
 
 func (c Config) validatePassive(p *problems) {

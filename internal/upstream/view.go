@@ -77,7 +77,7 @@ type policy struct {
 	hashLoad    float64
 	ewmaDecay   int64
 	slowStart   int64
-	panicBelow  float64
+	panicBelow  float64 // below 0: never
 	maxInFlight int64
 	maxPending  int64
 	breaker     breakerPolicy

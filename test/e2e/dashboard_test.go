@@ -31,7 +31,10 @@ type tab struct {
 	out   *bufio.Scanner
 }
 
-func newTab(t testing.TB) *tab {
+func newTab(t testing.TB) *tab { return driven(t, "dashboard.mjs") }
+
+// driven starts a script of test/e2e/npm that drives Chromium by lines.
+func driven(t testing.TB, script string) *tab {
 	t.Helper()
 	judge.Need(t, "npm", "chromium")
 	executable, err := exec.LookPath("chromium")
@@ -42,7 +45,7 @@ func newTab(t testing.TB) *tab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("node", "dashboard.mjs", string(arg))
+	cmd := exec.Command("node", script, string(arg))
 	cmd.Dir = judge.Path("test", "e2e", "npm")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdin, err := cmd.StdinPipe()
@@ -62,7 +65,7 @@ func newTab(t testing.TB) *tab {
 		_ = stdin.Close() // its sign to end
 		late := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
 		if err := cmd.Wait(); err != nil || !late.Stop() {
-			t.Errorf("dashboard.mjs: %v\n%s", err, stderr.Bytes())
+			t.Errorf("%s: %v\n%s", script, err, stderr.Bytes())
 		}
 	})
 	sc := bufio.NewScanner(stdout)

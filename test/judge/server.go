@@ -107,6 +107,20 @@ func (s *Server) Kill() {
 	<-s.done
 }
 
+// Terminate ends the process with SIGTERM and waits for its end.
+func (s *Server) Terminate() {
+	s.t.Helper()
+	s.Signal(syscall.SIGTERM)
+	select {
+	case <-s.done:
+	case <-time.After(60 * time.Second):
+		s.t.Fatalf("weir did not end within 60s of SIGTERM:\n%s", tail(s.Log()))
+	}
+	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
+		s.t.Fatalf("weir ended with status %d:\n%s", code, tail(s.Log()))
+	}
+}
+
 // Pid returns the process's number.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 

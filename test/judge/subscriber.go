@@ -13,6 +13,7 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -47,10 +48,27 @@ type Subscriber struct {
 	On func(Event)
 	// Up, if set, is called when a session is accepted.
 	Up func(session int)
+	// Served, if set, is called when a session has shown that it is served: the stream
+	// has a position, or the socket is subscribed.
+	Served func(session int)
+	// Patient has it wait before it reconnects as an EventSource does: for as long as the
+	// server's last retry field asks.
+	Patient bool
 	// Dial makes its connections; nil means plain ones.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
 	session int
+	served  int           // the last session for which Served was called
+	retry   time.Duration // what the server asked for
+}
+
+func (s *Subscriber) serves() {
+	if s.served != s.session {
+		s.served = s.session
+		if s.Served != nil {
+			s.Served(s.session)
+		}
+	}
 }
 
 // errEnd is how a session ends that the server ended in words.
@@ -66,9 +84,13 @@ func (s *Subscriber) Run(ctx context.Context) error {
 		if errors.As(err, &final) {
 			return err
 		}
+		pause := 30*time.Millisecond + mathrand.N(60*time.Millisecond)
+		if s.Patient && s.retry > 0 {
+			pause = s.retry
+		}
 		select { // not a wait for anything: the pace of reconnecting
 		case <-ctx.Done():
-		case <-time.After(30*time.Millisecond + mathrand.N(60*time.Millisecond)):
+		case <-time.After(pause):
 		}
 	}
 	return nil
@@ -183,6 +205,9 @@ func (s *Subscriber) readEvents(r *bufio.Reader) error {
 		value = strings.TrimPrefix(value, " ")
 		switch {
 		case line == "":
+			if id != "" && kind == "" {
+				s.serves()
+			}
 			s.Last = id
 			if data != nil {
 				if err := s.event(kind, id, []byte(strings.Join(data, "\n"))); err != nil {
@@ -198,6 +223,9 @@ func (s *Subscriber) readEvents(r *bufio.Reader) error {
 		case field == "data":
 			data = append(data, value)
 		case field == "retry":
+			if n, err := strconv.Atoi(value); err == nil {
+				s.retry = time.Duration(n) * time.Millisecond
+			}
 		default:
 			return broke("event stream: line %q", line)
 		}
@@ -281,6 +309,7 @@ func (s *Subscriber) readFrames(conn net.Conn, r *bufio.Reader) error {
 				e.Kind, e.Data = "gap", payload
 				s.On(e)
 			case "subscribed":
+				s.serves()
 			default:
 				return broke("frame of type %q", env.Type)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/stdhttp"
 	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // LoopConfig of a front on event loops. The zero value has two, with the engine that
@@ -60,7 +61,7 @@ func (n *Node) Loops(cfg LoopConfig) *Loops {
 	n.Must(err)
 	l.Front, err = downstream.New(cfg.Front, l.Push, n.Auth, len(l.Group.Loops()), n.Log)
 	n.Must(err)
-	n.Drain = l.Push.Drain
+	n.Drain = func(over time.Duration) { l.Push.Drain(wire.DrainPlan{Over: over}) }
 	n.Run("front", l.Run)
 	n.OnStop(func() {
 		l.Front.Close()
@@ -93,7 +94,7 @@ func (n *Node) serveNetHTTP(endpoints []socket.Endpoint) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	n.Must(err)
 	n.Addr = l.Addr().String()
-	n.Drain = func(over time.Duration) { p.Drain(over) }
+	n.Drain = func(over time.Duration) { p.Drain(wire.DrainPlan{Over: over}) }
 	n.Run("front", func(ctx context.Context) error { p.Run(ctx); return nil })
 	served := make(chan error, 1)
 	go func() { served <- front.Serve(l) }()
