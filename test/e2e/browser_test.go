@@ -113,7 +113,7 @@ func (b *tabs) wait(name, code string) {
 	defer func() {
 		if b.t.Failed() {
 			var log string
-			b.eval(name, "JSON.stringify(window.log.slice(-50))", &log)
+			b.eval(name, "JSON.stringify((window.log ?? []).slice(-50))", &log)
 			b.t.Log(log)
 		}
 	}()

@@ -15,7 +15,7 @@ const does = {
   // init runs in the page before its own scripts.
   async open({ name, url, init }) {
     const page = await context.newPage();
-    page.setDefaultTimeout(25_000);
+    page.setDefaultTimeout(60_000);
     page.on('pageerror', (e) => process.stderr.write(`${name}: ${e}\n`));
     page.on('console', (m) => process.stderr.write(`${name}: ${m.type()}: ${m.text()}\n`));
     if (init) await page.addInitScript(init);
