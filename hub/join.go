@@ -172,53 +172,6 @@ func (j *join) begin() {
 	}
 }
 
-// prove compares the checks of the positions asked for with the messages that are
-// there. Of those that are not in the rings the broker is asked.
-func (j *join) prove() {
-	type question struct {
-		sp  *joinSpace
-		pos Position
-	}
-	var ask []question
-	for i := range j.spaces {
-		sp := &j.spaces[i]
-		pos, ok := j.wanted(sp.locals[0].epoch)
-		if !ok || pos.Check == 0 || !sp.reached(pos) {
-			continue
-		}
-		switch c, known := sp.check(pos.Epoch, pos.Offset); {
-		case !known:
-			ask = append(ask, question{sp, pos})
-		case c != pos.Check:
-			j.shard.hub.stats.refuted.Add(1)
-			sp.refuted = pos
-		}
-	}
-	if j.fetching = len(ask); j.fetching == 0 {
-		j.start()
-	}
-	for _, q := range ask {
-		j.shard.hub.prove(q.sp.ns, q.pos, func(c Check, err error) {
-			j.shard.post(func() {
-				j.fetching--
-				switch {
-				case j.dead:
-					return
-				case err != nil:
-					j.fail(err)
-					return
-				case c != q.pos.Check:
-					j.shard.hub.stats.refuted.Add(1)
-					q.sp.refuted = q.pos
-				}
-				if j.fetching == 0 {
-					j.start()
-				}
-			})
-		})
-	}
-}
-
 // judged reports whether what was asked for in sp can be judged without a look
 // at the end of the log.
 func (j *join) judged(sp *joinSpace) bool {
@@ -337,22 +290,6 @@ func (j *join) orphan() (Position, bool) {
 		}
 	}
 	return Position{}, false
-}
-
-// check returns the check of the message at offset, if it is here.
-func (sp *joinSpace) check(epoch string, offset uint64) (c Check, known bool) {
-	for _, l := range sp.locals {
-		if c, known = l.ch.check(epoch, offset); known {
-			return c, true
-		}
-	}
-	return 0, false
-}
-
-// at returns the position of offset in sp.
-func (sp *joinSpace) at(offset uint64) Position {
-	c, _ := sp.check(sp.epoch, offset)
-	return Position{sp.epoch, offset, c}
 }
 
 func (sp *joinSpace) gap(from string, to uint64, why GapReason) Gap {

@@ -112,44 +112,6 @@ func (h *Hub) readTop(ctx context.Context, n *namespace) (Position, error) {
 	return Position{}, fmt.Errorf("%w: the log of namespace %q changes all the time", ErrUnavailable, n.Name)
 }
 
-// prove looks up the check of the message at p, as Broker.Prove does. Callers that
-// come with the same position share one answer, and later ones a good one.
-func (h *Hub) prove(n *namespace, p Position, got func(Check, error)) {
-	n.mu.Lock()
-	if n.proven[p] {
-		n.mu.Unlock()
-		got(p.Check, nil)
-		return
-	}
-	defer n.mu.Unlock()
-	if n.proving == nil {
-		n.proving = map[Position][]func(Check, error){}
-	}
-	n.proving[p] = append(n.proving[p], got)
-	if len(n.proving[p]) > 1 {
-		return
-	}
-	h.goBroker(func(ctx context.Context) {
-		c, err := h.broker.Prove(ctx, &n.Namespace, p)
-		if err != nil {
-			err = fmt.Errorf("look up position %v of namespace %q: %w", p, n.Name, err)
-		}
-		n.mu.Lock()
-		waiting := n.proving[p]
-		delete(n.proving, p)
-		if p.Check != 0 && c == p.Check && err == nil && p.Epoch == n.top.Epoch {
-			if n.proven == nil || len(n.proven) >= maxProven {
-				n.proven = map[Position]bool{}
-			}
-			n.proven[p] = true
-		}
-		n.mu.Unlock()
-		for _, f := range waiting {
-			f(c, err)
-		}
-	})
-}
-
 // keepPage keeps page for the next reader. ch.mu is held.
 func (ch *channel) keepPage(since uint64, page Page) {
 	c := cachedPage{since: since, page: page}
