@@ -18,6 +18,7 @@ variables, then from flags; later sources win. Unknown keys are errors.`,
 		Example: `  weir config default > weir.yaml
   weir config check --config weir.yaml
   weir config docs namespaces
+  weir config access --config weir.yaml
   weir config import centrifugo config.json > weir.yaml`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
@@ -25,7 +26,7 @@ variables, then from flags; later sources win. Unknown keys are errors.`,
 		SuggestionsMinimumDistance: 2,
 		DisableFlagsInUseLine:      true,
 	}
-	cmd.AddCommand(newConfigCheck(), newConfigDefault(), newConfigEffective(), newConfigDocs(), newConfigAlerts(), newConfigImport())
+	cmd.AddCommand(newConfigCheck(), newConfigDefault(), newConfigEffective(), newConfigDocs(), newConfigAlerts(), newConfigImport(), newConfigAccess())
 	return cmd
 }
 

@@ -228,7 +228,7 @@ func (h *Handler) subscription(w http.ResponseWriter, r *http.Request) (*wire.Su
 	if id == nil {
 		return nil, nil
 	}
-	if bad := wire.MayRead(h.hub, id, sub.Channels); bad != nil {
+	if bad := h.threads.Access().MayRead(id, sub.Channels); bad != nil {
 		pushhttp.Fail(w, bad)
 		return nil, nil
 	}

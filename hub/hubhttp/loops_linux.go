@@ -45,6 +45,7 @@ func newLoops(cfg Config, f *wire.Formats, h *hub.Hub, threads *pushhttp.Server)
 		g.Release()
 		return nil, err
 	}
+	p.UseAccess(threads.Access())
 	return &loops{group: g, push: p, threads: threads, checkOrigin: cfg.CheckOrigin}, nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
@@ -54,6 +55,7 @@ type App struct {
 	log       *slog.Logger
 	auth      *auth.Authenticator
 	hub       *hub.Hub
+	access    *access.Model
 	loops     *eventloop.Group
 	push      *push.Push
 	front     *downstream.Server
@@ -139,6 +141,8 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if a.push, err = push.New(cfg.Push, formats, a.hub, a.loops.Loops(), a.log); err != nil {
 		return nil, err
 	}
+	a.access = access.New(a.hub.Namespace, cfg.Access())
+	a.push.UseAccess(a.access)
 	a.probe.attach(a.loops.Loops(), a.push.Shards())
 	if a.front, err = downstream.New(cfg.Downstream, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {
 		return nil, err

@@ -51,6 +51,7 @@ func (a *App) buildHTTP2(f *wire.Formats) {
 		Heartbeat: time.Duration(cfg.Push.Heartbeat), Retry: time.Duration(cfg.Push.Retry), WriteStall: time.Duration(cfg.EventLoop.WriteStall),
 		Shards: len(a.loops.Loops()),
 	}, f, a.hub, a.log)
+	h.push.UseAccess(a.access)
 	var traces func(*wire.Call, []byte)
 	if a.telemetry.Traces() {
 		traces = a.tracePublish

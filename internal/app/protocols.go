@@ -85,7 +85,7 @@ func (a *App) startMercure(parts *group, ctx context.Context) error { //nolint:r
 	if !a.cfg.Mercure.Enabled {
 		return nil
 	}
-	s, err := mercure.New(a.cfg.Mercure, mercure.Deps{Hub: a.hub, Auth: a.auth, Cluster: a.protocol.cluster, Presence: a.protocol.presence, Log: a.log})
+	s, err := mercure.New(a.cfg.Mercure, mercure.Deps{Hub: a.hub, Auth: a.auth, Access: a.access, Cluster: a.protocol.cluster, Presence: a.protocol.presence, Log: a.log})
 	if err != nil {
 		return fmt.Errorf("mercure: %w", err)
 	}
@@ -99,7 +99,7 @@ func (a *App) startCentrifuge(parts *group, ctx context.Context) error { //nolin
 		return nil
 	}
 	s, err := centrifuge.New(a.cfg.Centrifuge, centrifuge.Deps{
-		Hub: a.hub, Formats: a.protocol.centrifugeFormats, Auth: a.auth, Presence: a.protocol.presence, Cluster: a.protocol.cluster,
+		Hub: a.hub, Formats: a.protocol.centrifugeFormats, Auth: a.auth, Access: a.access, Presence: a.protocol.presence, Cluster: a.protocol.cluster,
 		Version: a.opt.Version, Name: a.cfg.Cluster.Name, Request: a.protocol.request, Log: a.log,
 	})
 	if err != nil {
@@ -118,7 +118,7 @@ func (a *App) startPusher(parts *group, ctx context.Context) error { //nolint:re
 		return nil
 	}
 	s, err := pusher.New(a.cfg.Pusher, pusher.Deps{
-		Hub: a.hub, Format: a.protocol.pusherFormat, Cluster: a.protocol.cluster, Presence: a.protocol.presence, Log: a.log,
+		Hub: a.hub, Format: a.protocol.pusherFormat, Access: a.access, Cluster: a.protocol.cluster, Presence: a.protocol.presence, Log: a.log,
 	})
 	if err != nil {
 		return fmt.Errorf("pusher: %w", err)

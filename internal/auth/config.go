@@ -129,6 +129,12 @@ const (
 	secretHint = "make one with: head -c 48 /dev/urandom | base64 -w0"
 )
 
+// HasTokenKeys reports whether c names any key that verifies tokens.
+func (c Config) HasTokenKeys() bool {
+	return c.HMACSecret != "" || c.HMACSecretFile != "" || c.HMACPreviousSecret != "" || c.HMACPreviousSecretFile != "" ||
+		len(c.PublicKeys) > 0 || c.JWKSURL != ""
+}
+
 // ShortKeys names the API keys under 16 bytes: someone who can reach the server
 // could guess them. Keys that cannot be read are not among them.
 func (c Config) ShortKeys() []string {

@@ -42,6 +42,30 @@ func (i *Identity) CanSubscribe(channel string) bool { return i.subscribe.Match(
 // CanPublish reports whether the identity's own grants cover channel.
 func (i *Identity) CanPublish(channel string) bool { return i.publish.Match(channel) }
 
+// CanSubscribeFrom is CanSubscribe with patterns that spell out the first literal bytes of
+// channel: their first wildcard comes later. With 0 it is CanSubscribe.
+func (i *Identity) CanSubscribeFrom(channel string, literal int) bool {
+	return i.subscribe.matchFrom(channel, literal)
+}
+
+// CanPublishFrom is CanSubscribeFrom for publishing.
+func (i *Identity) CanPublishFrom(channel string, literal int) bool {
+	return i.publish.matchFrom(channel, literal)
+}
+
+// Client is the identity of a client that another protocol has verified a token of. Nil
+// patterns cover nothing.
+func Client(subject string, subscribe, publish *Patterns) Identity {
+	id := Identity{Subject: subject, By: ByToken}
+	if subscribe != nil {
+		id.subscribe = *subscribe
+	}
+	if publish != nil {
+		id.publish = *publish
+	}
+	return id
+}
+
 // Expired reports whether the identity has ended at now.
 func (i *Identity) Expired(now time.Time) bool {
 	return !i.Expires.IsZero() && !now.Before(i.Expires)

@@ -171,12 +171,15 @@ func checkPattern(text string) error {
 }
 
 // Match reports whether any of the patterns covers channel. It allocates nothing.
-func (ps *Patterns) Match(channel string) bool {
+func (ps *Patterns) Match(channel string) bool { return ps.matchFrom(channel, 0) }
+
+// matchFrom is Match with patterns that have no wildcard among the first literal bytes.
+func (ps *Patterns) matchFrom(channel string, literal int) bool {
 	if _, ok := ps.exact[channel]; ok {
 		return true
 	}
 	for i := range ps.wild {
-		if ps.wild[i].match(channel) {
+		if len(ps.wild[i].prefix) >= literal && ps.wild[i].match(channel) {
 			return true
 		}
 	}

@@ -174,35 +174,13 @@ func (s *Server) caller(r socket.Request) (caller, bool) {
 	return caller{who: who}, ok
 }
 
-// may reports whether who may call a method of the server API.
-func (who caller) may(name string, c *apiCall) bool {
-	if who.all {
-		return true
-	}
-	channel, _ := hubName(c.Channel)
-	switch name {
-	case "publish":
-		return who.who.CanPublish(channel)
-	case "broadcast":
-		for _, ch := range c.Channels {
-			if in, _ := hubName(ch); !who.who.CanPublish(in) {
-				return false
-			}
-		}
-		return true
-	case "history", "presence", "presence_stats":
-		return who.who.CanSubscribe(channel)
-	}
-	return false
-}
-
 // call runs one method.
 func (s *Server) call(ctx context.Context, who caller, name string, c *apiCall) ([]byte, *protocol.Error) {
 	f := method(name)
 	switch {
 	case f == nil:
 		return nil, &protocol.ErrorMethodNotFound
-	case !who.may(name, c):
+	case !s.may(who, name, c):
 		return nil, &protocol.ErrorPermissionDenied
 	case c.room < smallAnswer:
 		return nil, s.tooLarge()
@@ -232,7 +210,7 @@ func (s *Server) publishFor(r socket.Request, who caller, c *apiCall, transport 
 		text, status := apiAnswer(out, e, transport)
 		r.Answer(status, "application/json", text)
 	}
-	if !who.may("publish", c) {
+	if !s.may(who, "publish", c) {
 		answer(nil, &protocol.ErrorPermissionDenied)
 		return
 	}

@@ -44,7 +44,7 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 		return hub.Publication{}, &protocol.ErrorBadRequest
 	}
 	p := hub.Publication{Channel: in, IdempotencyKey: c.IdempotencyKey, Publisher: c.publisher}
-	a := hub.Attributes{Tags: c.Tags, Private: guarded(in, ns)}
+	a := hub.Attributes{Tags: c.Tags, Private: s.guarded(in)}
 	if a.SkipHistory = c.SkipHistory && ns.log; ns.log && !c.SkipHistory {
 		a.Version, a.VersionEpoch = c.Version, c.VersionEpoch
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/weir-gateway/weir/hub"
@@ -18,12 +17,11 @@ type namespace struct {
 	regex *regexp.Regexp // nil: any name
 	log   bool           // it keeps one
 	size  int            // history_size: what a channel keeps of it
-	all   bool           // it is open to everybody by itself
 	rate  int            // messages per second for a client; 0: no bound
 }
 
 func newNamespace(n hub.Namespace, options Namespace) (*namespace, error) {
-	x := &namespace{Namespace: options, name: n.Name, log: n.WithDefaults().Durability != hub.None, size: n.WithDefaults().HistorySize, all: n.Anonymous, rate: n.MaxRate}
+	x := &namespace{Namespace: options, name: n.Name, log: n.WithDefaults().Durability != hub.None, size: n.WithDefaults().HistorySize, rate: n.MaxRate}
 	if options.ChannelRegex != "" {
 		var err error
 		if x.regex, err = regexp.Compile(options.ChannelRegex); err != nil {
@@ -55,31 +53,6 @@ func wireName(channel string) string {
 		return "$" + channel[:i+1] + channel[i+2:]
 	}
 	return channel
-}
-
-// isPrivate reports whether a client needs a token for the channel.
-func isPrivate(channel string) bool {
-	_, name, ok := strings.Cut(channel, ":")
-	if !ok {
-		name = channel
-	}
-	return strings.HasPrefix(name, "$")
-}
-
-// usersOf returns the users that a channel is limited to: those after "#".
-func usersOf(channel string) (users []string, limited bool) {
-	_, list, ok := strings.Cut(channel, "#")
-	if !ok {
-		return nil, false
-	}
-	return strings.Split(list, ","), true
-}
-
-// guarded reports whether a subscription needs more than that the namespace is open.
-// What is published there is private for other protocols.
-func guarded(channel string, n *namespace) bool {
-	_, limited := usersOf(channel)
-	return isPrivate(channel) || limited && n.AllowUserLimited
 }
 
 // channel checks a channel of a client's and returns its name in the hub.
@@ -141,47 +114,6 @@ func errorOf(err error) protocol.Error {
 	default:
 		return protocol.ErrorInternal
 	}
-}
-
-// A right is something that namespaces allow clients.
-type right struct{ client, subscriber, anonymous bool }
-
-// may judges a right on a channel.
-func (s *session) may(r right, channel string) bool {
-	known := s.account.user != "" || r.anonymous
-	if s.srv().cfg.Insecure || r.client && known {
-		return true
-	}
-	return r.subscriber && known && s.find(channel) != nil
-}
-
-func (n *namespace) publishRight() right {
-	return right{n.AllowPublishForClient, n.AllowPublishForSubscriber, n.AllowPublishForAnonymous}
-}
-
-func (n *namespace) presenceRight() right {
-	return right{n.AllowPresenceForClient, n.AllowPresenceForSubscriber, n.AllowPresenceForAnonymous}
-}
-
-func (n *namespace) historyRight() right {
-	return right{n.AllowHistoryForClient, n.AllowHistoryForSubscriber, n.AllowHistoryForAnonymous}
-}
-
-// mayRead reports whether the client may subscribe: granted, because it is meant, or
-// open, because the namespace is open to clients like it.
-func (s *session) mayRead(channel string, n *namespace) (granted, open bool) {
-	a := s.account
-	if users, limited := usersOf(channel); limited && n.AllowUserLimited {
-		return a.user != "" && slices.Contains(users, a.user), false
-	}
-	switch {
-	case a.subscribe != nil && a.subscribe.Match(channel):
-		return true, false
-	case isPrivate(channel):
-		return false, false
-	}
-	open = n.all || n.AllowSubscribeForClient && (a.user != "" || n.AllowSubscribeForAnonymous) || s.srv().cfg.Insecure
-	return false, open
 }
 
 // options gives w what namespace and client want together.

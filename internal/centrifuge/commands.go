@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
 )
@@ -82,26 +83,19 @@ func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
 	}
 	w := want{channel: in, ns: ns, id: id, filter: r.Filter}
 	w.options(r)
-	granted, open := s.mayRead(in, ns)
-	_, limited := usersOf(in)
-	limited = limited && ns.AllowUserLimited
+	verdict := s.decide(access.Read, in)
 	switch {
 	case r.Token != "":
 		s.subscribeByToken(w, r.Channel, r.Token)
-	case granted:
-		s.attach(w)
-	case limited:
-		s.fail(id, protocol.ErrorPermissionDenied)
-	case ns.SubscribeProxy:
+	case ns.SubscribeProxy && !s.granted(in) && srv.deps.Access.ClassOf(in) != access.Users:
 		s.subscribeByProxy(w, slices.Clone(r.Data))
-	case open:
-		w.flags |= public
-		if srv.cfg.Insecure {
-			w.flags &^= public
+	case verdict == access.Refused:
+		s.fail(id, protocol.ErrorPermissionDenied)
+	default:
+		if verdict == access.Public {
+			w.flags |= public
 		}
 		s.attach(w)
-	default:
-		s.fail(id, protocol.ErrorPermissionDenied)
 	}
 }
 
@@ -170,7 +164,7 @@ func (s *session) publish(c *protocol.Command) {
 	case e != nil:
 	case c.Type != 0:
 		e = &protocol.ErrorNotAvailable
-	case !ns.PublishProxy && !s.mayPublish(in, ns):
+	case !ns.PublishProxy && s.decide(access.Publish, in) == access.Refused:
 		e = &protocol.ErrorPermissionDenied
 	case !ns.takes(c.Sub.Data):
 		e = &protocol.ErrorBadRequest
@@ -184,12 +178,7 @@ func (s *session) publish(c *protocol.Command) {
 		s.publishByProxy(c.ID, in, ns, data)
 		return
 	}
-	s.publishNow(c.ID, hub.Publication{Channel: in, Data: data}, &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Private: guarded(in, ns)})
-}
-
-func (s *session) mayPublish(channel string, ns *namespace) bool {
-	a := s.account
-	return a.publish != nil && a.publish.Match(channel) || s.may(ns.publishRight(), channel)
+	s.publishNow(c.ID, hub.Publication{Channel: in, Data: data}, &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Private: srv.guarded(in)})
 }
 
 // takes reports whether clients may publish data in n.
@@ -229,7 +218,7 @@ func (s *session) publishNow(id uint32, p hub.Publication, a *hub.Attributes) {
 
 // presence answers a presence or presence_stats command.
 func (s *session) presence(c *protocol.Command) {
-	in, _, e := s.asked(c, func(n *namespace) bool { return n.Presence }, (*namespace).presenceRight)
+	in, _, e := s.asked(c, access.Presence, func(n *namespace) bool { return n.Presence })
 	if e != nil {
 		s.fail(c.ID, *e)
 		return
@@ -253,7 +242,7 @@ func (s *session) presence(c *protocol.Command) {
 }
 
 // asked checks a question about a channel.
-func (s *session) asked(c *protocol.Command, has func(*namespace) bool, r func(*namespace) right) (string, *namespace, *protocol.Error) {
+func (s *session) asked(c *protocol.Command, op access.Op, has func(*namespace) bool) (string, *namespace, *protocol.Error) {
 	if c.Sub.Channel == "" {
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return "", nil, &protocol.ErrorBadRequest
@@ -264,20 +253,10 @@ func (s *session) asked(c *protocol.Command, has func(*namespace) bool, r func(*
 		return "", nil, e
 	case !has(ns):
 		return "", nil, &protocol.ErrorNotAvailable
-	case !s.may(r(ns), in) || !s.mayAsk(in, ns):
+	case s.decide(op, in) == access.Refused:
 		return "", nil, &protocol.ErrorPermissionDenied
 	}
 	return in, ns, nil
-}
-
-// mayAsk keeps channels that are meant for few from those who are not among them: what
-// a namespace allows everybody does not count there.
-func (s *session) mayAsk(channel string, n *namespace) bool {
-	if !guarded(channel, n) || s.srv().cfg.Insecure || s.find(channel) != nil {
-		return true
-	}
-	granted, _ := s.mayRead(channel, n)
-	return granted
 }
 
 // presenceOf returns who is on a channel; false if that would take more than most bytes.
@@ -302,7 +281,7 @@ const maxPresence = 10_000
 
 // history answers a history command.
 func (s *session) history(c *protocol.Command) {
-	in, ns, e := s.asked(c, func(n *namespace) bool { return n.log }, (*namespace).historyRight)
+	in, _, e := s.asked(c, access.History, func(n *namespace) bool { return n.log })
 	if e != nil {
 		s.fail(c.ID, *e)
 		return
@@ -316,9 +295,8 @@ func (s *session) history(c *protocol.Command) {
 			s.fail(id, errorOf(err))
 			return
 		}
-		granted, _ := s.mayRead(in, ns)
 		x := s.find(in)
-		private := granted || x != nil && x.plan.Value().flags&public == 0 || srv.cfg.Insecure
+		private := x != nil && x.plan.Value().flags&public == 0 || s.decide(access.History, in) == access.Full
 		s.reply(id, historyOf(&h, enc, private, srv.cfg.MaxQueue))
 	})
 }

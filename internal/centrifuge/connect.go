@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
 )
@@ -206,8 +207,8 @@ func (s *session) uniSubs(c *connect) ([]want, *protocol.Error) {
 		if e != nil {
 			return nil, e
 		}
-		granted, open := s.mayRead(in, ns)
-		if !granted && (!open || ns.SubscribeProxy) { // the proxy decides, which only commands ask
+		v := s.decide(access.Read, in)
+		if v == access.Refused || ns.SubscribeProxy && !s.granted(in) { // the proxy decides, which only commands ask
 			return nil, &protocol.ErrorPermissionDenied
 		}
 		w := want{channel: in, ns: ns, connect: c}
@@ -215,7 +216,7 @@ func (s *session) uniSubs(c *connect) ([]want, *protocol.Error) {
 		w.options(r)
 		w.delta = false
 		w.flags |= serverSide
-		if !granted {
+		if v == access.Public {
 			w.flags |= public
 		}
 		wants = append(wants, w)

@@ -24,7 +24,8 @@ func TestTokensForChannelsDoNotConnect(t *testing.T) {
 
 func TestWhatIsPublishedOnGuardedChannelsIsPrivateElsewhere(t *testing.T) {
 	n := start(t, settings{cfg: centrifuge.Config{Namespaces: map[string]centrifuge.Namespace{"default": open}}})
-	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}`)
+	grants := map[string]any{"publish": []string{"$news"}}
+	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "42", "weir": grants}) + `"}`)
 	private := func(channel string) bool {
 		t.Helper()
 		m, err := n.Hub.Latest(t.Context(), channel)
@@ -46,6 +47,11 @@ func TestWhatIsPublishedOnGuardedChannelsIsPrivateElsewhere(t *testing.T) {
 	f("news", false)
 	f("$news", true)
 	f("news#42", true)
+	other := n.connect(`{"token":"` + token(t, map[string]any{"sub": "7"}) + `"}`)
+	for _, channel := range []string{"$news", "news#42"} { // what everyone may does not count there
+		other.say(`{"id":2,"publish":{"channel":"` + channel + `","data":2}}`)
+		other.expect(`{"id":2,"error":{"code":103,"message":"permission denied"}}`)
+	}
 	c.subscribe(`{"channel":"news#42"}`)
 	n.wantAPI("publish", `{"channel":"news#42","data":3}`, `{"result":"?"}`)
 	for !strings.Contains(c.next(), `"data":3`) { // what comes before it is the client's own coming

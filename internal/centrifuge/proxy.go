@@ -381,7 +381,7 @@ func (s *session) publishByProxy(id uint32, channel string, ns *namespace, data 
 			return
 		}
 		a := &hub.Attributes{
-			Payload: payloadKind(data, s.kind().enc), Tags: r.Tags, Private: guarded(channel, ns), SkipHistory: r.SkipHistory && ns.log,
+			Payload: payloadKind(data, s.kind().enc), Tags: r.Tags, Private: srv.guarded(channel), SkipHistory: r.SkipHistory && ns.log,
 		}
 		if r.data != nil {
 			data, a.Payload = r.data, payloadKind(r.data, protocol.Protobuf) // nobody has checked it

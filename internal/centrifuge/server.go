@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
@@ -37,6 +38,8 @@ type Deps struct {
 	Bus hub.Bus
 	// Cluster asks the other nodes. Nil: there are none.
 	Cluster *cluster.Cluster
+	// Access decides who may do what; nil means a model of Config alone.
+	Access *access.Model
 	// Version is told to clients; empty means "weir".
 	Version string
 	// Name is what people call this node; empty means the host's name.
@@ -108,6 +111,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	if s.deps.Name == "" {
 		s.deps.Name, _ = os.Hostname()
+	}
+	if s.deps.Access == nil {
+		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Centrifuge: s.cfg.Access()})
 	}
 	var err error
 	if s.names, err = newNames(); err != nil {

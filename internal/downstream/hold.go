@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
@@ -58,7 +59,7 @@ func (r *request) mayHold(held *hold) error {
 		if _, err := srv.push.Hub().Namespace(ch); err != nil {
 			return err
 		}
-		if !route.MayHoldOn(ch) {
+		if srv.push.Access().Decide(access.Hold, access.Read, ch, access.Caller{Proof: route.MayHoldOn(ch)}) == access.Refused {
 			return fmt.Errorf("channel %q is not among the route's hold.channels", ch)
 		}
 	}

@@ -111,7 +111,7 @@ func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, 
 	sub.Fields = r.fields()
 	client := r.client()
 	r.identify(func(r *request, id *auth.Identity) {
-		if bad := wire.MayRead(r.h.lane.srv.push.Hub(), id, sub.Channels); bad != nil {
+		if bad := r.h.lane.srv.push.Access().MayRead(id, sub.Channels); bad != nil {
 			r.fail(bad)
 			return
 		}

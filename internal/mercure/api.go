@@ -58,7 +58,7 @@ func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialec
 		return listing{why: why}
 	}
 	place, ok := protocol.ParsePlace(path, s.cfg.Path, d)
-	if !g.read.Match(path) && !(ok && g.read.Match(s.canonical(place, d))) {
+	if !s.mayList(g, path) && !(ok && s.mayList(g, s.canonical(place, d))) {
 		return listing{why: notGranted}
 	}
 	if !ok {

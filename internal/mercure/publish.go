@@ -76,7 +76,7 @@ func (s *Server) publish(r socket.Request, g *grant) {
 		return
 	}
 	for _, t := range u.Topics {
-		if !g.publish.Match(t) {
+		if !s.mayPublish(g, t) {
 			s.counts.refused.Add(1)
 			s.refuse(r, d, notGranted)
 			return

@@ -83,13 +83,13 @@ func (s *Server) last(ctx context.Context, top hub.Position, read *protocol.Set)
 		return ""
 	}
 	m := h.Messages[0]
-	v := &view{ns: s.cfg.Namespace}
+	v := &view{ns: s.cfg.Namespace, read: read, access: s.deps.Access}
 	switch a := m.Attributes; {
 	case !m.Position().Same(top):
 		return ""
-	case a == nil:
-	case a.Private && !v.means(m, read):
+	case v.hidden(m):
 		return ""
+	case a == nil:
 	case a.ID != "":
 		return a.ID
 	}

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
@@ -37,6 +38,8 @@ type Deps struct {
 	Hub *hub.Hub
 	// Auth verifies the tokens for which Config has no keys. Required.
 	Auth *auth.Authenticator
+	// Access decides who may do what; nil means a model of Config alone.
+	Access *access.Model
 	// Cluster says which nodes live, and Presence keeps the subscriptions of all of
 	// them. Presence does not run yet. Both are needed with Config.Subscriptions.
 	Cluster  *cluster.Cluster
@@ -112,6 +115,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s := &Server{cfg: cfg.WithDefaults(), deps: deps, log: deps.Log, issuers: make(map[string]*auth.Authenticator)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.deps.Access == nil {
+		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Mercure: s.cfg.Access()})
 	}
 	ns, err := deps.Hub.Namespace(s.cfg.Namespace + ":x")
 	if err != nil {

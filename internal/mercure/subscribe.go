@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -41,7 +43,7 @@ func (s *Server) serveSubscribe(r socket.Request) {
 	ask, perr := protocol.ParseRequest(r.Query(), body, r.Header("Last-Event-ID"), serve)
 	if perr != nil {
 		d := dialectOfQuery(r, serve)
-		if !s.cfg.Anonymous && !s.credential(r, queryToken(r), d, true).has {
+		if !s.isOpen() && !s.credential(r, queryToken(r), d, true).has {
 			s.refuse(r, d, noToken) // who may not ask is not told how to
 			return
 		}
@@ -57,7 +59,7 @@ func (s *Server) serveSubscribe(r socket.Request) {
 		return
 	}
 	o := &opening{ask: ask, cred: s.credential(r, ask.Token, ask.Dialect, true)}
-	if !o.cred.has && !s.cfg.Anonymous {
+	if !o.cred.has && !s.isOpen() {
 		s.refuse(r, ask.Dialect, noToken)
 		return
 	}
@@ -213,13 +215,14 @@ func (s *Server) life() time.Duration {
 // or all of the namespace and what is wanted of it.
 func (s *Server) options(o *opening) hub.SubscribeOptions {
 	opt := o.from.options
-	v := &view{ns: s.cfg.Namespace, set: o.set, read: o.grant.read}
+	v := &view{ns: s.cfg.Namespace, set: o.set, read: o.grant.read, access: s.deps.Access, who: o.grant.identity}
 	topics, exact := o.set.Exact()
 	if exact && len(topics) <= hub.MaxSubscriberChannels {
 		v.channels = make(map[string]struct{}, len(topics))
 		for _, t := range topics {
 			ch, _ := channelOf(s.cfg.Namespace, t)
 			v.channels[ch] = struct{}{}
+			v.guarded = v.guarded || s.deps.Access.Guarded(ch)
 			opt.Channels = append(opt.Channels, ch)
 		}
 		slices.Sort(opt.Channels)
@@ -227,7 +230,7 @@ func (s *Server) options(o *opening) hub.SubscribeOptions {
 		opt.Channels = []string{hub.Whole(s.cfg.Namespace)}
 	}
 	opt.Public = v.read.Empty()
-	if v.channels == nil || !opt.Public {
+	if v.channels == nil || !opt.Public || v.guarded {
 		opt.Select = v.wants
 	}
 	return opt
@@ -239,12 +242,18 @@ type view struct {
 	set      *protocol.Set
 	read     *protocol.Set       // of private ones
 	channels map[string]struct{} // nil: it follows the whole namespace
+	guarded  bool                // some of channels are for callers that are meant alone
+	access   *access.Model
+	who      *auth.Identity
 }
 
 // wants judges a message of a channel that is followed. An update on several topics is
 // a message on each: one of them is wanted if the subscriber means any of its topics.
 func (v *view) wants(m *hub.Message) bool {
 	a := m.Attributes
+	if v.hidden(m) {
+		return false
+	}
 	if a == nil {
 		return v.channels != nil || v.set.Match(topicOf(v.ns, m.Channel, nil))
 	}
@@ -262,13 +271,33 @@ func (v *view) wants(m *hub.Message) bool {
 			}
 		}
 	}
-	return !a.Private || v.means(m, v.read)
+	return true
+}
+
+// hidden reports whether m is not for the subscriber: private, or on a channel that is
+// guarded, and not among the topics that the token grants.
+func (v *view) hidden(m *hub.Message) bool {
+	private := m.Attributes != nil && m.Attributes.Private
+	if !private && !v.access.Guarded(m.Channel) {
+		return false
+	}
+	c := access.Caller{Identity: v.who, Proof: v.means(m, v.read)}
+	switch v.access.Decide(access.Mercure, access.Read, m.Channel, c) {
+	case access.Full:
+		return false
+	case access.Public:
+		return private
+	}
+	return true
 }
 
 // means reports whether one of the topics of m is in set.
 func (v *view) means(m *hub.Message, set *protocol.Set) bool {
 	a := m.Attributes
-	if len(a.Topics) == 0 {
+	switch {
+	case a == nil:
+		return set.Match(topicOf(v.ns, m.Channel, nil))
+	case len(a.Topics) == 0:
 		return set.Match(topicOf(v.ns, m.Channel, a.Tags))
 	}
 	return slices.ContainsFunc(a.Topics, func(ch string) bool { return set.Match(topicOf(v.ns, ch, a.Tags)) })

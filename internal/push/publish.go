@@ -41,7 +41,7 @@ func (p *Push) Publish(c *eventloop.Conn, call *Call, who *auth.Identity, answer
 		p.broadcast(c, call, who, answer)
 		return
 	}
-	if bad := wire.MayPublish(who, call.Channels[0]); bad != nil {
+	if bad := p.access.MayPublish(who, call.Channels[0]); bad != nil {
 		p.counters.publishErrors.Add(1)
 		answer(bad.Status, wire.AppendError(nil, bad))
 		return
@@ -270,7 +270,7 @@ func (b *broadcast) publishSome(call *Call, from, to int, who *auth.Identity) {
 	l.push.hub.Aim(pubs)
 	for i, pub := range pubs {
 		x := b.all[from+i]
-		if bad := wire.MayPublish(who, x.channel); bad != nil {
+		if bad := l.push.access.MayPublish(who, x.channel); bad != nil {
 			x.refused(bad)
 			continue
 		}

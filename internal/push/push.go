@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/limit"
@@ -88,6 +89,7 @@ type Push struct {
 	cfg     Config
 	formats *wire.Formats
 	hub     *hub.Hub
+	access  *access.Model // replaced before clients come
 	log     *slog.Logger
 	limits  websocket.Limits
 	lanes   []*Lane
@@ -187,7 +189,7 @@ func New(cfg Config, f *wire.Formats, h *hub.Hub, loops []*eventloop.Loop, log *
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p := &Push{cfg: cfg.WithDefaults(), formats: f, hub: h, log: log, openingTime: openingTime}
+	p := &Push{cfg: cfg.WithDefaults(), formats: f, hub: h, access: access.New(h.Namespace, access.Config{}), log: log, openingTime: openingTime}
 	p.Protocol("")
 	p.do = func(func(context.Context), func()) bool { return false }
 	p.limits = websocket.Limits{MaxMessage: p.cfg.MaxClientMessage}
@@ -204,6 +206,13 @@ func New(cfg Config, f *wire.Formats, h *hub.Hub, loops []*eventloop.Loop, log *
 
 // Config returns the configuration with its defaults filled in.
 func (p *Push) Config() Config { return p.cfg }
+
+// UseAccess has m decide who may read and publish; without, only namespaces and grants
+// count. Call it before clients come.
+func (p *Push) UseAccess(m *access.Model) { p.access = m }
+
+// Access decides who may read and publish.
+func (p *Push) Access() *access.Model { return p.access }
 
 // Hub returns the hub.
 func (p *Push) Hub() *hub.Hub { return p.hub }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
@@ -243,7 +244,7 @@ func (s *session) hides(b *hub.Batch) bool {
 		return false
 	}
 	for _, m := range b.Messages {
-		if m.Attributes != nil && wire.Hidden(m, s.identity()) {
+		if m.Attributes != nil && s.lane.push.access.Hidden(m, s.identity()) {
 			return true
 		}
 	}
@@ -254,7 +255,7 @@ func (s *session) hides(b *hub.Batch) bool {
 func (s *session) sendVisible(b *hub.Batch) bool {
 	visible := &hub.Batch{Replay: b.Replay}
 	for _, m := range b.Messages {
-		if !wire.Hidden(m, s.identity()) {
+		if !s.lane.push.access.Hidden(m, s.identity()) {
 			visible.Messages = append(visible.Messages, m)
 		}
 	}
@@ -267,8 +268,8 @@ func (s *session) sendVisible(b *hub.Batch) bool {
 }
 
 // openTo notes that s reads what r's identity has no grant for.
-func (s *session) openTo(r *Subscription) {
-	if !wire.Granted(r.Identity, r.Channels) {
+func (s *session) openTo(m *access.Model, r *Subscription) {
+	if !m.Granted(r.Identity, r.Channels) {
 		s.flags |= open
 	}
 }

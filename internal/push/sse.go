@@ -49,7 +49,7 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	if p.compresses(r.Channels) {
 		s.format = wire.ChooseCoding(r.Accept).In(s.format)
 	}
-	s.openTo(r)
+	s.openTo(p.access, r)
 	old := c.Handler()
 	c.SetHandler(s)
 	p.counters.sse.Add(1)

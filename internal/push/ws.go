@@ -42,7 +42,7 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 			s.format, extensions = wire.WebSocketDeflate, d.String()
 		}
 	}
-	s.openTo(r)
+	s.openTo(p.access, r)
 	old := c.Handler()
 	c.SetHandler(s)
 	p.counters.ws.Add(1)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -18,7 +19,7 @@ func (c *session) clientEvent(f protocol.Frame) {
 		why = "To send client events, you must enable this feature: client_events of the app"
 	case sub == nil || !sub.stands:
 		why = "Client event rejected: the connection is not subscribed to the channel"
-	case !sub.kind.Talks():
+	case !sub.kind.Talks() || !c.s.may(access.Publish, sub.hubName(), true):
 		why = "Client event rejected: only supported on private and presence channels, not encrypted ones"
 	case protocol.CheckEvent(f.Event) != nil:
 		why = "Client event rejected: " + protocol.CheckEvent(f.Event).Error()

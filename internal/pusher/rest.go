@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/presence"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/socket"
@@ -218,6 +219,10 @@ func (s *Server) channel(c *call, name string) {
 	}
 	if err != nil {
 		fail(c.r, http.StatusBadRequest, err.Error(), "")
+		return
+	}
+	if !s.mayCall(access.Presence, c.app.channel(name)) {
+		fail(c.r, http.StatusForbidden, "the channel is not for this API", "")
 		return
 	}
 	f := s.facts(c.app, name, w)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/presence"
@@ -32,6 +33,8 @@ type Deps struct {
 	// Presence counts subscribers and knows the members of presence channels over all
 	// nodes. It does not run yet. Required.
 	Presence *presence.Presence
+	// Access decides who may do what; nil means a model of Config alone.
+	Access *access.Model
 	// Bus connects the nodes; nil means the hub's.
 	Bus hub.Bus
 	// Client sends webhooks; nil means one that follows no redirects.
@@ -139,6 +142,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.deps.Access == nil {
+		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Pusher: s.cfg.Access()})
 	}
 	if s.deps.Bus == nil {
 		s.deps.Bus = deps.Hub.Bus()

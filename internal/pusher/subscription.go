@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/presence"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -87,15 +88,19 @@ func (c *session) refuse(channel, kind, why string, status int) {
 func (sub *subscription) authorize(in *protocol.Subscribe) (kind, why string, status int) {
 	c := sub.c
 	if sub.kind.Is(protocol.User) {
-		if user, _ := protocol.UserOf(sub.name); c.user == nil || c.user.ID != user {
+		if !c.s.may(access.Read, sub.hubName(), sub.signedIn()) {
 			return "AuthError", "only the user who has signed in may subscribe to the user's channel", http.StatusUnauthorized
 		}
 		return "", "", 0
 	}
 	if !sub.kind.Is(protocol.Private) {
+		if !c.s.may(access.Read, sub.hubName(), false) {
+			return "AuthError", "the channel is not for clients of this protocol", http.StatusForbidden
+		}
 		return "", "", 0
 	}
-	if !protocol.Equal(in.Auth, protocol.SignSubscription(c.app.Key, c.app.secret, c.id, in.Channel, in.ChannelData)) {
+	signed := protocol.Equal(in.Auth, protocol.SignSubscription(c.app.Key, c.app.secret, c.id, in.Channel, in.ChannelData))
+	if !c.s.may(access.Read, sub.hubName(), signed) {
 		what := "socket_id:channel"
 		if in.ChannelData != "" {
 			what += ":channel_data"

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -71,6 +72,9 @@ func (t *trigger) check(s *Server, a *app) ([]hub.Publication, *wire.Error) {
 		}
 		if slices.Contains(t.Channels[:i], ch) {
 			continue
+		}
+		if !s.mayCall(access.Publish, a.channel(ch)) {
+			return nil, &wire.Error{Status: http.StatusForbidden, Message: fmt.Sprintf("channel %q is not for this API", ch)}
 		}
 		p := hub.Publication{Channel: a.channel(ch), Data: text, Attributes: &attr}
 		if protocol.KindOf(ch).Guarded() {

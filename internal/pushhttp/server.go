@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -54,6 +55,7 @@ type Server struct {
 	cfg     Config
 	formats *wire.Formats
 	hub     *hub.Hub
+	access  *access.Model // replaced before clients come
 	log     *slog.Logger
 	lanes   []*lane
 	base    time.Time
@@ -120,13 +122,20 @@ func (s *Server) Stats() Stats {
 	}
 }
 
+// UseAccess has m decide who may read and publish; without, only namespaces and grants
+// count. Call it before clients come.
+func (s *Server) UseAccess(m *access.Model) { s.access = m }
+
+// Access decides who may read and publish.
+func (s *Server) Access() *access.Model { return s.access }
+
 // New returns a Server over h, whose encoders are f's. Run must be running while
 // it serves.
 func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg.withDefaults(), formats: f, hub: h, log: log, drained: make(chan struct{}), ending: make(chan struct{}), base: time.Now()}
+	s := &Server{cfg: cfg.withDefaults(), formats: f, hub: h, access: access.New(h.Namespace, access.Config{}), log: log, drained: make(chan struct{}), ending: make(chan struct{}), base: time.Now()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.Protocol("")
 	for range s.cfg.Shards {
@@ -183,7 +192,7 @@ func (s *Server) Publish(ctx context.Context, call *wire.Call, who *auth.Identit
 	refused := make([]*wire.Error, len(call.Channels))
 	pubs := make([]hub.Publication, 0, len(call.Channels))
 	for i, ch := range call.Channels {
-		if refused[i] = wire.MayPublish(who, ch); refused[i] == nil {
+		if refused[i] = s.access.MayPublish(who, ch); refused[i] == nil {
 			pubs = append(pubs, call.For(i, who))
 		}
 	}

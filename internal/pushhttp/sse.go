@@ -51,7 +51,7 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 	}
 	s.counters.sse.Add(1)
 	defer s.counters.sse.Add(-1)
-	st, err := s.subscribe(s.list(r.Context(), r.RemoteAddr, "sse", 0), sub.Options(), id, format, !wire.Granted(id, sub.Channels))
+	st, err := s.subscribe(s.list(r.Context(), r.RemoteAddr, "sse", 0), sub.Options(), id, format, !s.access.Granted(id, sub.Channels))
 	if err != nil {
 		s.counters.failed.Add(1)
 		if f := failure(err); f.code == codeTryLater {

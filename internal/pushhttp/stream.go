@@ -10,7 +10,6 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/backlog"
-	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // Codes of an end, as in internal/push.
@@ -85,7 +84,7 @@ func (st *stream) Deliver(b *hub.Batch) {
 		if !ok {
 			break
 		}
-		if st.open && wire.Hidden(m, st.identity) {
+		if st.open && st.srv.access.Hidden(m, st.identity) {
 			continue
 		}
 		if b.Replay {

@@ -187,7 +187,7 @@ func (f *Front) subscription(w http.ResponseWriter, r *http.Request) (*wire.Subs
 	if id == nil {
 		return nil, nil
 	}
-	if bad := wire.MayRead(f.deps.Hub, id, sub.Channels); bad != nil {
+	if bad := f.deps.Push.Access().MayRead(id, sub.Channels); bad != nil {
 		f.fail(w, r, bad)
 		return nil, nil
 	}

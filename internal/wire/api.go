@@ -11,7 +11,6 @@ import (
 	"unicode"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
 )
 
 // An Error is an answer to an API call that is not a success.
@@ -160,17 +159,6 @@ func ErrorOf(err error) *Error {
 		return &Error{http.StatusServiceUnavailable, "the broker is not available, try again later", ""}
 	}
 	return &Error{http.StatusInternalServerError, "internal error", ""}
-}
-
-// MayPublish returns why who may not publish to channel, or nil.
-func MayPublish(who *auth.Identity, channel string) *Error {
-	if who.CanPublish(channel) {
-		return nil
-	}
-	if who == auth.Anonymous {
-		return &Error{http.StatusUnauthorized, "publishing needs a key or a token", "send X-API-Key, or Authorization: Bearer with publish grants"}
-	}
-	return &Error{http.StatusForbidden, fmt.Sprintf("publishing to %q is not granted", Printable(channel, 80)), ""}
 }
 
 // AppendResult appends the answer to a publish.

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/http1"
 )
 
@@ -98,41 +97,3 @@ func Namespaces(channels []string) int {
 }
 
 func truthy(b []byte) bool { return len(b) > 0 && string(b) != "0" && string(b) != "false" }
-
-// MayRead judges the channels one by one: by the identity's grants, or because
-// the namespace is open to everyone. nil means that all may be read.
-func MayRead(h *hub.Hub, id *auth.Identity, channels []string) *Error {
-	for _, ch := range channels {
-		if id.CanSubscribe(ch) {
-			continue
-		}
-		ns, err := h.Namespace(ch)
-		switch {
-		case err != nil:
-			return ErrorOf(err)
-		case ns.Anonymous:
-		case id == auth.Anonymous:
-			return &Error{Status: http.StatusUnauthorized, Message: "a token is needed to read " + quoted(ch),
-				Hint: "send Authorization: Bearer, the cookie, or ?token="}
-		default:
-			return &Error{Status: http.StatusForbidden, Message: "reading " + quoted(ch) + " is not granted",
-				Hint: "the token's weir.subscribe must match the channel"}
-		}
-	}
-	return nil
-}
-
-// Granted reports whether id's grants cover all channels. Who reads some of them only
-// because their namespace is open does not get private messages: see Hidden. A nil id is
-// nobody.
-func Granted(id *auth.Identity, channels []string) bool {
-	return id != nil && !slices.ContainsFunc(channels, func(ch string) bool { return !id.CanSubscribe(ch) })
-}
-
-// Hidden reports whether m is private and id's grants do not cover it. A nil id is nobody.
-func Hidden(m *hub.Message, id *auth.Identity) bool {
-	return m.Attributes != nil && m.Attributes.Private &&
-		(id == nil || !id.CanSubscribe(m.Channel) && !slices.ContainsFunc(m.Attributes.Topics, id.CanSubscribe))
-}
-
-func quoted(s string) string { return fmt.Sprintf("%q", s[:min(len(s), 80)]) }

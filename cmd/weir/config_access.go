@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-gateway/weir/internal/access"
+	"github.com/weir-gateway/weir/internal/config"
+)
+
+func newConfigAccess() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "access",
+		Short: "Show who may read, publish and see presence, by every protocol",
+		Long: `Access asks the access model, which also decides at run time, about an example of
+every class of channels in every namespace, and prints the least that a caller needs.
+"(public)" means that private messages are not included; protocols by which no
+caller may are left out.
+
+  anyone         a client without credentials
+  any user       a client with a token that grants nothing
+  its users      the users that the channel's name has
+  grant of **    a token with a grant that is a wildcard
+  grant by name  a token with a grant that spells the channel out
+  subscribers    a client that is subscribed to the channel
+  proof          a client with a subscription token, an application's signature, a
+                 Mercure claim or a backend's permission for this channel
+  API key        one of auth.api_keys, for the patterns that it has
+  server key     centrifuge.api_key, or a request signed by the application`,
+		Example: `  weir config access --config weir.yaml
+  weir config access --config weir.yaml --json`,
+		Args: cobra.NoArgs,
+	}
+	asJSON := cmd.Flags().Bool("json", false, "print a JSON array with the verdict for each kind of caller")
+	s := addSources(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		src, err := s.sources(cmd.Flags())
+		if err != nil {
+			return err
+		}
+		cfg, err := config.Load(src)
+		if err != nil {
+			return err
+		}
+		rows := cfg.AccessModel().Table(cfg.Namespaces)
+		if *asJSON {
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", "  ")
+			return e.Encode(rows)
+		}
+		return access.Write(cmd.OutOrStdout(), rows)
+	}
+	return cmd
+}
