@@ -74,11 +74,8 @@ type App struct {
 	// Secret signs subscriptions, REST calls and webhooks. Required.
 	Secret auth.Secret `json:"secret"`
 	// Namespace holds the app's channels, and no other app's; empty means "default".
-	// If others than the app's clients may subscribe there by other protocols, for
-	// instance because it is anonymous, or open to clients in the section centrifuge, or
-	// Mercure's, they see what other APIs publish on private channels without private:
-	// true, which config check warns of; of the app's own events there those alone whose
-	// grants cover the channel.
+	// What others may do there, by whichever protocol, weir config access shows: private-
+	// and presence- channels need the app's signature, or a grant.
 	Namespace string `json:"namespace"`
 	// Disabled turns clients (4003) and REST calls (403) away.
 	Disabled bool `json:"disabled"`

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/backlog"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // Codes of an end, as in internal/push.

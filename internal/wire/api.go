@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
 )
 
 // An Error is an answer to an API call that is not a success.
