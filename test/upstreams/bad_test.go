@@ -158,7 +158,7 @@ func sicknesses() []sickness {
 					return
 				}
 			}
-		}, 504, "", "first_byte_timeout"},
+		}, 502, "", "interim_replies"},
 		{"switches unasked", silent("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\n\n"), 502, "", "bad_reply"},
 		{"more than it said", keeps(head + "1234567890HTTP/1.1 200 OK\nContent-Length: 4\n\nevil"), 200, "1234567890", ""},
 		{"slow bytes", dribbles(head+"1234567890", 2*time.Millisecond), 200, "1234567890", ""},
