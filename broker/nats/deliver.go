@@ -432,12 +432,17 @@ func (s *stream) message(channel string, st stored, epoch string, prev uint64) *
 	}
 }
 
-// refused publishes what the stream's leader must refuse and waits for that.
-func (s *stream) refused(ctx context.Context) error {
-	m := &natsgo.Msg{
+// fenceMessage returns what the stream's leader must refuse.
+func (s *stream) fenceMessage() *natsgo.Msg {
+	return &natsgo.Msg{
 		Subject: s.b.cfg.Prefix + ".log." + s.ns.Name + ".fence",
 		Header:  natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}},
 	}
+}
+
+// refused publishes what the stream's leader must refuse and waits for that.
+func (s *stream) refused(ctx context.Context) error {
+	m := s.fenceMessage()
 	ctx, cancel := s.b.bound(ctx)
 	defer cancel()
 	for {

@@ -28,6 +28,29 @@ func (s *stream) reportRepairs() {
 	r.loggedHoles, r.loggedFilled, r.loggedGaps = holes, filled, gaps
 }
 
+// Stats are counters since New.
+type Stats struct {
+	Holes        uint64 // times that messages were missing on the way to this node
+	Filled       uint64 // messages read from the log for that
+	Gaps         uint64 // holes that could not be filled, per channel
+	RetriedReads uint64 // reads made again because no replica had answered
+	ServersLeft  uint64 // servers left because they seemed to be cut off from their cluster
+}
+
+// Stats returns the counters. Any goroutine.
+func (b *Broker) Stats() Stats {
+	st := Stats{RetriedReads: b.retriedReads.Load(), ServersLeft: b.serversLeft.Load()}
+	if b.stateErr() != nil {
+		return st // starting, or closed
+	}
+	for _, s := range b.streams {
+		st.Holes += s.repairs.holes.Load()
+		st.Filled += s.repairs.filled.Load()
+		st.Gaps += s.repairs.gaps.Load()
+	}
+	return st
+}
+
 // fillPatience is how long a hole keeps later messages waiting. One that cannot be
 // filled by then becomes a gap.
 const fillPatience = 3 * time.Second

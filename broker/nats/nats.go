@@ -56,7 +56,8 @@ type Broker struct {
 	streams map[string]*stream // by namespace
 	out     *outbox
 	reads   *reads
-	room    *room // nil with an external NATS
+	room    *room  // nil with an external NATS
+	pulse   *pulse // nil without a cluster of external servers
 
 	// The connection, written by its callbacks.
 	generation atomic.Uint64 // counts the connections made, before each is used
@@ -64,6 +65,7 @@ type Broker struct {
 	link       atomic.Pointer[link]
 
 	retriedReads atomic.Uint64 // reads made again because no replica answered
+	serversLeft  atomic.Uint64 // servers left because they seemed to be cut off
 
 	ctx  context.Context // ends with Close; bounds all goroutines
 	stop context.CancelFunc
@@ -154,6 +156,12 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 			return err
 		}
 		b.wg.Go(s.run)
+	}
+	if b.pulse = newPulse(b); b.pulse != nil {
+		if err := b.pulse.listen(); err != nil {
+			return err
+		}
+		b.wg.Go(b.pulse.run)
 	}
 	b.wg.Go(b.out.send)
 	b.wg.Go(b.bus.send)

@@ -143,6 +143,18 @@ func (o *outbox) pendingBytes() int64 {
 	return int64(o.bytes + o.count*overhead)
 }
 
+// oldest returns for how long the first publish without an answer has waited for one.
+func (o *outbox) oldest(now time.Time) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.order {
+		if !p.answered {
+			return now.Sub(p.deadline) + time.Duration(o.b.cfg.AckTimeout)
+		}
+	}
+	return 0
+}
+
 // take removes the publish called id, if it has no answer yet.
 func (o *outbox) take(id uint64) *pending {
 	o.mu.Lock()

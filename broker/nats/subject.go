@@ -17,6 +17,7 @@ import (
 //	<p>.log.<ns>.gone.<c>   in the same log: that something of <c> was removed
 //	<p>.bus.<t>             what nodes tell each other on topic <t>
 //	<p>.bus.<t>.<node>      the same for one node
+//	<p>.pulse               heartbeats of the nodes
 //
 // A channel name of 1,024 bytes has a token of up to 3,072. With all that comes
 // besides, the line that names it stays under the 4,096 bytes that NATS servers

@@ -59,6 +59,7 @@ type App struct {
 	loops     *eventloop.Group
 	push      *push.Push
 	front     *downstream.Server
+	nats      *nats.Broker        // nil with another broker
 	tls       *tlsterm.Terminator // nil: plaintext
 	accept    func(*eventloop.Conn) eventloop.Handler
 	admin     *admin.Server
@@ -119,7 +120,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	}
 	a.addFormats(formats)
 	if n, ok := broker.(*nats.Broker); ok {
-		a.protocol.request = n.Request
+		a.nats, a.protocol.request = n, n.Request
 	}
 	a.probe, broker = newProbe(broker)
 	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: formats.Encoders(), Log: a.log}, broker)

@@ -32,7 +32,7 @@ func TestMetricsReferenceIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var c catalog
-	(&App{governor: g}).collectors(&c, true)
+	(&App{governor: g}).collectors(&c, true, true)
 	seen := map[string]bool{}
 	for _, m := range c.list {
 		if seen[m.name] {

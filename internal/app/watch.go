@@ -37,7 +37,7 @@ func (a *App) buildWatch(formats *wire.Formats) (err error) {
 	if err = a.buildGovernor(); err != nil {
 		return err
 	}
-	for _, c := range a.collectors(&catalog{}, a.tls != nil) {
+	for _, c := range a.collectors(&catalog{}, a.tls != nil, a.nats != nil) {
 		if err = a.registry.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
@@ -51,12 +51,16 @@ func (a *App) buildWatch(formats *wire.Formats) (err error) {
 }
 
 // collectors are all metrics there are; c gets to know those of our own.
-func (a *App) collectors(c *catalog, withTLS bool) []prometheus.Collector {
-	return []prometheus.Collector{
+func (a *App) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Collector {
+	list := []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newMetrics(a, c, withTLS), newHistograms(a, c, a.cfg.Metrics.NativeHistograms), newLagMetrics(a, c), newWingMetrics(a, c), newRecordMetrics(a, c),
 		newGovernorMetrics(c, a.governor), newAdmissionMetrics(a, c), newProtocolMetrics(a, c),
 	}
+	if withNATS {
+		list = append(list, newBrokerMetrics(a, c))
+	}
+	return list
 }
 
 // runWatch runs it until ctx is done.

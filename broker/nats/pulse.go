@@ -1,0 +1,164 @@
+package nats
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+)
+
+// A pulse finds out whether the NATS server that the node is connected to still
+// reaches the rest of its cluster. One that was cut off from it serves its clients as
+// before: they get nothing, and no error. The node then connects to another server.
+// Only an external cluster has others.
+//
+// Each node publishes a heartbeat and listens to those of the others, and asks the
+// leaders of the log and of JetStream for an answer.
+type pulse struct {
+	// Fixed.
+	b       *Broker
+	subject string
+	s       *stream // a replicated one
+
+	// Owned by run.
+	left  time.Time // when a server was left before
+	tried bool      // that was because of publishes, and none was answered since
+
+	mu       sync.Mutex
+	peers    map[string]time.Time // when each was heard, those of the last forgetPeer
+	answered time.Time            // when a leader answered
+}
+
+const (
+	pulseEvery = 500 * time.Millisecond
+	// pulseSilence is how long there may be silence from the other nodes, or from both
+	// leaders, before the server counts as cut off.
+	pulseSilence = 1500 * time.Millisecond
+	// pulsePublish is how long a publish may be without an answer before it does.
+	pulsePublish = 2500 * time.Millisecond
+	// pulseLeave is how long a server is kept at least.
+	pulseLeave = 3 * time.Second
+	forgetPeer = 10 * time.Second
+	maxPeers   = 1024
+)
+
+// newPulse returns nil if there is nothing to find out.
+func newPulse(b *Broker) *pulse {
+	if b.server != nil {
+		return nil
+	}
+	for _, s := range b.streams {
+		if s.durable() && s.ns.Replicas > 1 {
+			return &pulse{b: b, s: s, subject: b.cfg.Prefix + ".pulse", peers: map[string]time.Time{}, answered: time.Now()}
+		}
+	}
+	return nil
+}
+
+func (p *pulse) listen() error {
+	_, err := p.b.nc.Subscribe(p.subject, p.heard)
+	return err
+}
+
+// heard notes a heartbeat. One with data is a node's last.
+func (p *pulse) heard(m *natsgo.Msg) {
+	node := m.Header.Get(headerFrom)
+	if node == p.b.bus.node {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(m.Data) > 0 {
+		delete(p.peers, node)
+	} else if len(p.peers) < maxPeers {
+		p.peers[node] = time.Now()
+	}
+}
+
+// beat publishes a heartbeat.
+func (p *pulse) beat(last bool) {
+	m := &natsgo.Msg{Subject: p.subject, Header: natsgo.Header{headerFrom: {p.b.bus.node}}}
+	if last {
+		m.Data = []byte("over")
+	}
+	_ = p.b.nc.PublishMsg(m) // without a connection there is no heartbeat
+}
+
+// run is the pulse's goroutine.
+func (p *pulse) run() {
+	t := time.NewTicker(pulseEvery)
+	defer t.Stop()
+	defer p.b.nc.FlushTimeout(pulseEvery) //nolint:errcheck // without a connection there is no server to say it to
+	defer p.beat(true)
+	for {
+		select {
+		case <-p.b.ctx.Done():
+			return
+		case <-t.C:
+		}
+		if !p.b.connected.Load() {
+			p.left = time.Now()
+			continue
+		}
+		p.beat(false)
+		p.ask()
+		if why := p.lost(time.Now()); why != "" && len(p.b.nc.Servers()) > 1 {
+			p.left = time.Now()
+			p.b.serversLeft.Add(1)
+			p.b.log.Warn("the NATS server seems to be cut off from its cluster; connecting to another",
+				"url", p.b.nc.ConnectedUrlRedacted(), "reason", why)
+			if err := p.b.nc.ForceReconnect(); err != nil {
+				p.b.log.Debug("connect to another NATS server", "err", err)
+			}
+		}
+	}
+}
+
+// ask asks both leaders. It waits until one has answered or the next heartbeat is due.
+func (p *pulse) ask() {
+	ctx, cancel := context.WithTimeout(p.b.ctx, pulseEvery)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, m := range []*natsgo.Msg{p.s.fenceMessage(), {Subject: "$JS.API.INFO"}} {
+		wg.Go(func() {
+			if _, err := p.b.nc.RequestMsgWithContext(ctx, m); err == nil {
+				p.mu.Lock()
+				p.answered = time.Now()
+				p.mu.Unlock()
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// lost returns why the server counts as cut off, or "".
+func (p *pulse) lost(now time.Time) string {
+	waits := p.b.out.oldest(now)
+	if waits < pulsePublish {
+		p.tried = false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	newest := time.Time{}
+	for node, at := range p.peers {
+		if now.Sub(at) > forgetPeer {
+			delete(p.peers, node)
+		} else if at.After(newest) {
+			newest = at
+		}
+	}
+	switch {
+	case now.Sub(p.left) < pulseLeave:
+		return ""
+	case now.Sub(p.answered) > pulseSilence:
+		return "no leader answers"
+	case len(p.peers) > 0 && now.Sub(newest) > pulseSilence:
+		return "the other nodes are silent"
+	case waits >= pulsePublish && !p.tried:
+		p.tried = true
+		return "publishes are not answered"
+	}
+	return ""
+}

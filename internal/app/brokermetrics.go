@@ -1,0 +1,25 @@
+package app
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-gateway/weir/broker/nats"
+)
+
+// newBrokerMetrics reads the counters of the NATS broker.
+func newBrokerMetrics(a *App, c *catalog) *coreMetrics {
+	m := &coreMetrics{app: a}
+	c.when = "With the NATS broker."
+	defer func() { c.when = "" }()
+	one := func(name, help string, v func(s nats.Stats) uint64) {
+		m.list = append(m.list, metric{c.desc(name, help), prometheus.CounterValue, func(emit func(float64, ...string)) {
+			emit(float64(v(a.nats.Stats())))
+		}})
+	}
+	one("weir_broker_holes_total", "Times that messages were missing on the way from NATS to this node.", func(s nats.Stats) uint64 { return s.Holes })
+	one("weir_broker_holes_filled_messages_total", "Messages read from the log to fill holes.", func(s nats.Stats) uint64 { return s.Filled })
+	one("weir_broker_holes_gaps_total", "Holes that could not be filled, per channel: its subscribers got a gap.", func(s nats.Stats) uint64 { return s.Gaps })
+	one("weir_broker_reads_retried_total", "Reads of a log made again because no replica had answered.", func(s nats.Stats) uint64 { return s.RetriedReads })
+	one("weir_broker_servers_left_total", "NATS servers left because they seemed to be cut off from their cluster.", func(s nats.Stats) uint64 { return s.ServersLeft })
+	return m
+}
