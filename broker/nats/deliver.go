@@ -42,6 +42,9 @@ type stream struct {
 	// checked is the connection generation in which the log was last verified.
 	checked atomic.Uint64
 	repairs repairs
+	// doubted is since when the log seems to end too early, in Unix nanoseconds; 0 if
+	// it does not.
+	doubted atomic.Int64
 
 	mu       sync.Mutex
 	epoch    string

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -57,7 +59,7 @@ type worldSub struct {
 	channels []string
 	stream   *judging.Stream
 	ready    chan struct{}
-	last     map[string]string // newest id by channel
+	ends     map[string]bool   // the last messages that came
 	silent   time.Duration     // the longest time without a message
 	at       time.Time
 	failed   error
@@ -84,7 +86,9 @@ func (s *worldSub) Deliver(b *hub.Batch) {
 	s.at = now
 	for _, m := range b.Messages {
 		s.stream.Received(m.Channel, judging.Position{Epoch: m.Epoch, Offset: m.Offset}, string(m.Data))
-		s.last[m.Channel] = string(m.Data)
+		if id := string(m.Data); strings.HasPrefix(id, "last") {
+			s.ends[id] = true
+		}
 	}
 }
 
@@ -163,7 +167,7 @@ func (w *world) startNode(i int, ns hub.Namespace) {
 
 func (w *world) subscribe(n *worldNode, name string, channels ...string) {
 	w.t.Helper()
-	s := &worldSub{w: w, name: name, channels: channels, ready: make(chan struct{}), last: map[string]string{}}
+	s := &worldSub{w: w, name: name, channels: channels, ready: make(chan struct{}), ends: map[string]bool{}}
 	failed := make(chan error, 1)
 	n.do(func() { failed <- n.shard.Subscribe(&s.Subscriber, s, hub.SubscribeOptions{Channels: channels}) })
 	if err := <-failed; err != nil {
@@ -264,24 +268,30 @@ func (w *world) finish() *judging.Report {
 			w.one(w.nodes[0], name, id, done)
 			return <-done == nil
 		})
+		late := time.Now().Add(2 * patience)
 		for _, n := range w.nodes {
-			hubtest.Until(w.t, 2*patience, "the last message on "+name, func() bool { return n.has(name, id) })
+			for n.lacks(name, id) != "" {
+				if time.Now().After(late) {
+					w.t.Fatalf("the last message on %s did not come to %s", name, n.lacks(name, id))
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
 		}
 	}
 	return w.checker.Report()
 }
 
-// has reports whether all subscribers of name have got id.
-func (n *worldNode) has(name, id string) bool {
-	got := make(chan bool, 1)
+// lacks returns which subscribers of channel have not got id.
+func (n *worldNode) lacks(channel, id string) string {
+	got := make(chan string, 1)
 	n.do(func() {
-		ok := true
+		var names []string
 		for _, s := range n.subs {
-			for _, c := range s.channels {
-				ok = ok && (c != name || s.last[c] == id)
+			if slices.Contains(s.channels, channel) && !s.ends[id] {
+				names = append(names, fmt.Sprint(s.name, " ", s.failed))
 			}
 		}
-		got <- ok
+		got <- strings.Join(names, ", ")
 	})
 	return <-got
 }

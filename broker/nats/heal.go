@@ -58,12 +58,12 @@ var (
 	errBehind  = fmt.Errorf("%w: the replicas that answer are behind", hub.ErrUnavailable)
 )
 
-// suspicions is how long a log may seem to end too early before that is
-// believed. A new leader of a replicated stream may not have applied yet what
-// was committed before.
+// suspicions is how long a log may seem to end too early before that counts. A new
+// leader of a replicated stream may not have applied yet what was committed before,
+// and one that was cut off answers as a leader for another ten seconds.
 func (s *stream) suspicions() time.Duration {
 	if s.ns.Replicas > 1 {
-		return 3 * time.Second
+		return 15 * time.Second
 	}
 	return 200 * time.Millisecond
 }
@@ -85,6 +85,7 @@ func (s *stream) compare(all bool) error {
 		return err
 	}
 	s.suspect = time.Time{}
+	s.doubted.Store(0)
 	return s.catchUp(in, all)
 }
 
@@ -93,6 +94,7 @@ func (s *stream) regressed(in info, high uint64) (info, error) {
 	now := time.Now()
 	if s.suspect.IsZero() {
 		s.suspect = now
+		s.doubted.Store(now.UnixNano())
 	}
 	if now.Sub(s.suspect) < s.suspicions() {
 		s.checked.Store(0)
@@ -101,6 +103,7 @@ func (s *stream) regressed(in info, high uint64) (info, error) {
 	s.b.log.Error("log lost messages; it begins a new epoch", "namespace", s.ns.Name, "last", in.last, "seen", high)
 	in, err := s.newEpoch(s.b.ctx, in)
 	if err == nil {
+		s.doubted.Store(0)
 		s.adopt(in)
 	}
 	return in, err

@@ -154,6 +154,8 @@ func (p *pulse) lost(now time.Time) string {
 		return ""
 	case now.Sub(p.answered) > pulseSilence:
 		return "no leader answers"
+	case p.doubts(now):
+		return "its log ends before messages that were seen"
 	case len(p.peers) > 0 && now.Sub(newest) > pulseSilence:
 		return "the other nodes are silent"
 	case waits >= pulsePublish && !p.tried:
@@ -161,4 +163,14 @@ func (p *pulse) lost(now time.Time) string {
 		return "publishes are not answered"
 	}
 	return ""
+}
+
+// doubts reports whether some log seems to end too early for longer than a new leader needs.
+func (p *pulse) doubts(now time.Time) bool {
+	for _, s := range p.b.streams {
+		if since := s.doubted.Load(); since != 0 && now.UnixNano()-since > int64(pulseSilence) {
+			return true
+		}
+	}
+	return false
 }
