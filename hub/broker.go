@@ -21,6 +21,23 @@ var (
 	ErrConflict         = errors.New("another message came first")
 )
 
+// An UncertainError is the answer to a publish of which it is not known whether the
+// message is stored. All other errors mean that it is not.
+type UncertainError struct {
+	// Key makes a retry harmless, as Publication.IdempotencyKey with the same Publisher:
+	// the publication's own one, or one that the broker gave it. Empty means none.
+	Key string
+	Err error
+}
+
+// Error returns the cause.
+func (e *UncertainError) Error() string {
+	return "it is not known whether the message is stored: " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *UncertainError) Unwrap() error { return e.Err }
+
 // A Broker stores messages, numbers them and brings them to every node.
 // Implementations stand in broker/; hub/hubtest is the suite they pass.
 //
@@ -44,8 +61,9 @@ type Broker interface {
 	// Publish stores p as the namespace's durability promises and then calls done
 	// exactly once, from any goroutine, possibly before Publish returns.
 	// At a full queue done gets ErrOverloaded, without storage ErrUnavailable,
-	// when the disk is full ErrStorageFull. After an error the message may or may
-	// not have been stored: an idempotency key makes the retry safe. Keys are looked up
+	// when the disk is full ErrStorageFull. After an UncertainError the message
+	// may or may not have been stored: an idempotency key makes the retry safe. After
+	// any other it was not. Keys are looked up
 	// by Publication.KeyID. Whether the message that has the key is the same is judged
 	// by Publication.ContentID while that message is retained, on every node and after
 	// a restart; one that retention has removed may be taken to be the same.

@@ -46,7 +46,8 @@ type Config struct {
 	MaxPending int `json:"max_pending"`
 	// MaxPendingBytes bounds the same in bytes of payload. 0 means 64 MiB.
 	MaxPendingBytes int `json:"max_pending_bytes"`
-	// AckTimeout is how long a publish waits for NATS; 0 means 5s.
+	// AckTimeout is how long a publish waits for NATS; 0 means 10s. With replicas a
+	// cluster needs 4 to 9 seconds to elect another leader for a log.
 	AckTimeout hub.Duration `json:"ack_timeout"`
 	// ReadTimeout is how long one read of a log waits; 0 means 5s.
 	ReadTimeout hub.Duration `json:"read_timeout"`
@@ -91,7 +92,7 @@ func (c Config) withDefaults() Config {
 		c.MaxPendingBytes = 64 << 20
 	}
 	if c.AckTimeout == 0 {
-		c.AckTimeout = hub.Duration(5 * time.Second)
+		c.AckTimeout = hub.Duration(10 * time.Second)
 	}
 	if c.ReadTimeout == 0 {
 		c.ReadTimeout = hub.Duration(5 * time.Second)

@@ -151,7 +151,7 @@ func (b *Broker) disconnected(err error) {
 		return
 	}
 	b.log.Warn("connection to NATS lost", "err", err)
-	b.out.fail(errDisconnected)
+	b.out.disconnected()
 	b.reads.fail(errDisconnected)
 }
 

@@ -42,6 +42,7 @@ type stream struct {
 	// checked is the connection generation in which the log was last verified.
 	checked atomic.Uint64
 	repairs repairs
+	bridge  bridge
 	// doubted is since when the log seems to end too early, in Unix nanoseconds; 0 if
 	// it does not.
 	doubted atomic.Int64
@@ -228,6 +229,7 @@ func (s *stream) run() {
 			case !s.verified():
 				// m may be of the new connection, and something before it missing.
 			case strings.HasPrefix(m.Subject, leaderChanged):
+				s.b.out.resend(s)
 				s.heal(true)
 			default:
 				s.receive(m)

@@ -41,7 +41,7 @@ func (o *outbox) compare(id, seq uint64) bool {
 // gone it is taken to be the same.
 func (p *pending) duplicateOf(first hub.Publication, ok bool, seq uint64, err error) (hub.Position, error) {
 	if err != nil {
-		return hub.Position{}, fmt.Errorf("%w: the message that has the idempotency key cannot be read: %w", hub.ErrUnavailable, err)
+		return hub.Position{}, p.failed(fmt.Errorf("%w: the message that has the idempotency key cannot be read: %w", hub.ErrUnavailable, err))
 	}
 	at, err := p.s.acknowledged(seq, true)
 	if err == nil && ok && first.ContentID() != p.p.ContentID() {

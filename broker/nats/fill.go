@@ -35,11 +35,12 @@ type Stats struct {
 	Gaps         uint64 // holes that could not be filled, per channel
 	RetriedReads uint64 // reads made again because no replica had answered
 	ServersLeft  uint64 // servers left because they seemed to be cut off from their cluster
+	Bridged      uint64 // times that a publish was kept to be sent again
 }
 
 // Stats returns the counters. Any goroutine.
 func (b *Broker) Stats() Stats {
-	st := Stats{RetriedReads: b.retriedReads.Load(), ServersLeft: b.serversLeft.Load()}
+	st := Stats{RetriedReads: b.retriedReads.Load(), ServersLeft: b.serversLeft.Load(), Bridged: b.bridgedPublishes.Load()}
 	if b.stateErr() != nil {
 		return st // starting, or closed
 	}

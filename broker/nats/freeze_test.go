@@ -59,8 +59,8 @@ type worldSub struct {
 	channels []string
 	stream   *judging.Stream
 	ready    chan struct{}
-	ends     map[string]bool   // the last messages that came
-	silent   time.Duration     // the longest time without a message
+	ends     map[string]bool // the last messages that came
+	silent   time.Duration   // the longest time without a message
 	at       time.Time
 	failed   error
 }
@@ -378,4 +378,50 @@ func TestFrozenServerLosesNothing(t *testing.T) {
 	f("stopped follower", false, false)
 	f("isolated leader", true, true)
 	f("isolated follower", false, true)
+}
+
+// While the log elects another leader, publishes wait and are then stored once and in
+// order; none is refused.
+func TestPublishesWaitForTheNextLeader(t *testing.T) {
+	w := newWorld(t)
+	ch := w.names[0]
+	type answer struct {
+		id   int
+		at   hub.Position
+		err  error
+		took time.Duration
+	}
+	const count = 600
+	answers := make(chan answer, count)
+	n := w.nodes[(w.leader()+1)%len(w.nodes)]
+	tick := time.NewTicker(20 * time.Millisecond) // longer than an election altogether
+	defer tick.Stop()
+	for i := range count {
+		if i == 50 {
+			w.ps[w.leader()].kill()
+		}
+		<-tick.C
+		began := time.Now()
+		n.Publish(hub.Publication{Channel: ch, Data: fmt.Append(nil, i)}, func(at hub.Position, err error) {
+			answers <- answer{i, at, err, time.Since(began)}
+		})
+	}
+	at := make([]uint64, count)
+	var slowest time.Duration
+	for range count {
+		a := <-answers
+		if a.err != nil {
+			t.Errorf("publish %d after %v: %v", a.id, a.took, a.err)
+		}
+		at[a.id] = a.at.Offset
+		slowest = max(slowest, a.took)
+	}
+	if !slices.IsSorted(at) {
+		t.Error("stored in another order than published")
+	}
+	p, err := n.b.History(t.Context(), &hub.Namespace{Name: "a"}, ch, 0, count+100)
+	if err != nil || len(p.Messages) != count {
+		t.Errorf("%d messages are stored, %v, want %d", len(p.Messages), err, count)
+	}
+	t.Logf("slowest answer after %v", slowest)
 }

@@ -66,6 +66,8 @@ type Broker struct {
 
 	retriedReads atomic.Uint64 // reads made again because no replica answered
 	serversLeft  atomic.Uint64 // servers left because they seemed to be cut off
+	// bridgedPublishes counts the times that a publish was kept to be sent again.
+	bridgedPublishes atomic.Uint64
 
 	ctx  context.Context // ends with Close; bounds all goroutines
 	stop context.CancelFunc

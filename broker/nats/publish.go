@@ -2,9 +2,11 @@ package nats
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -39,6 +41,8 @@ type outbox struct {
 	nextID  uint64
 	count   int
 	bytes   int
+	// unsorted says that publishes were put back into queue, which is by id otherwise.
+	unsorted bool
 }
 
 // A pending is one publish without an answer. Its fields are the outbox's.
@@ -51,6 +55,8 @@ type pending struct {
 	done     func(hub.Position, error)
 	deadline time.Time
 	answered bool
+	queued   bool // in queue
+	sent     int  // how often it was sent and may have been stored
 }
 
 func (p *pending) size() int { return len(p.p.Data) + len(p.extra) }
@@ -94,11 +100,11 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), s.ns.MaxMessageBytes, s.ns.Name)
 	case newest != nil && !s.durable():
 		err = fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, s.ns.Name)
-	case !b.connected.Load():
+	case !b.connected.Load() && !s.bridged():
 		if err = b.stateErr(); err == nil { // it may have been closed since
 			err = errDisconnected
 		}
-	case !s.verified():
+	case !s.verified() && !s.bridged():
 		err = fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.ns.Name)
 	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+p.Attributes.Size()+overhead)):
 		err = fmt.Errorf("%w: the disk of %s is at its limit", hub.ErrStorageFull, b.cfg.Dir)
@@ -126,14 +132,21 @@ func (o *outbox) add(p *pending) error {
 	p.id = o.nextID
 	o.count++
 	o.bytes += p.size()
+	p.s.addKey(p)
+	p.queued = true
 	o.queue = append(o.queue, p)
 	o.order = append(o.order, p)
 	o.waiting[p.id] = p
+	o.nudge()
+	return nil
+}
+
+// nudge wakes send.
+func (o *outbox) nudge() {
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // pendingBytes returns what the disk may still have to take.
@@ -199,28 +212,26 @@ func (o *outbox) expire(now time.Time) {
 	}
 	o.mu.Unlock()
 	for _, p := range late {
-		p.done(hub.Position{}, fmt.Errorf("%w: no answer from NATS within %v", hub.ErrUnavailable, o.b.cfg.AckTimeout))
+		p.done(hub.Position{}, p.failed(fmt.Errorf("%w: no answer from NATS within %v", hub.ErrUnavailable, o.b.cfg.AckTimeout)))
 	}
 }
 
-// fail answers everything with err.
-func (o *outbox) fail(err error) {
+// fail answers with err everything that keep, if it is not nil, does not want kept.
+// o.mu is held while it is called.
+func (o *outbox) fail(err error, keep func(*pending) bool) {
+	var all []*pending
 	o.mu.Lock()
-	all := o.order
-	o.queue, o.order = nil, nil
-	clear(o.waiting)
-	o.count, o.bytes = 0, 0
-	n := 0
-	for _, p := range all {
-		if !p.answered {
-			p.answered = true
-			all[n] = p
-			n++
+	for _, p := range o.order {
+		if !p.answered && (keep == nil || !keep(p)) {
+			all = append(all, p)
 		}
 	}
+	for _, p := range all {
+		o.remove(p)
+	}
 	o.mu.Unlock()
-	for _, p := range all[:n] {
-		p.done(hub.Position{}, err)
+	for _, p := range all {
+		p.done(hub.Position{}, p.failed(err))
 	}
 }
 
@@ -228,19 +239,26 @@ func (o *outbox) close(err error) {
 	o.mu.Lock()
 	o.closed = err
 	o.mu.Unlock()
-	o.fail(err)
+	o.fail(err, nil)
 }
 
 // send is the goroutine that writes to the connection.
 func (o *outbox) send() {
 	var batch []*pending
+	again := time.NewTicker(bridgeEvery)
+	defer again.Stop()
 	for {
 		select {
 		case <-o.b.ctx.Done():
 			return
 		case <-o.wake:
+		case <-again.C: // for those that were kept
 		}
 		o.mu.Lock()
+		if o.unsorted {
+			slices.SortFunc(o.queue, func(a, b *pending) int { return cmp.Compare(a.id, b.id) })
+			o.unsorted = false
+		}
 		batch, o.queue = o.queue, batch[:0]
 		o.mu.Unlock()
 		for i, p := range batch {
@@ -252,7 +270,14 @@ func (o *outbox) send() {
 
 func (o *outbox) sendOne(p *pending) {
 	o.mu.Lock()
+	p.queued = false
+	if !p.answered && !o.ready(p.s) {
+		o.keep(p)
+		o.mu.Unlock()
+		return
+	}
 	answered := p.answered
+	p.sent++
 	o.mu.Unlock()
 	if answered {
 		return
@@ -299,6 +324,16 @@ func (o *outbox) sendOne(p *pending) {
 	case err == nil && p.s.durable():
 		return // until the acknowledgement
 	case err != nil:
+		o.mu.Lock()
+		p.sent--
+		kept := p.s.bridged() && !errors.Is(err, natsgo.ErrMaxPayload) && !p.answered
+		if kept {
+			o.keep(p)
+		}
+		o.mu.Unlock()
+		if kept {
+			return
+		}
 		err = publishError(err)
 	}
 	if o.take(p.id) != nil {
@@ -337,6 +372,10 @@ func (o *outbox) ack(m *natsgo.Msg) {
 		o.again(id)
 		return
 	}
+	if len(m.Data) == 0 && o.refused(id) {
+		return
+	}
+	o.found(id)
 	if duplicate && o.compare(id, seq) {
 		return
 	}
@@ -353,7 +392,11 @@ func (o *outbox) ack(m *natsgo.Msg) {
 		p.done(hub.Position{}, ackErr)
 		return
 	}
-	p.done(p.s.acknowledged(seq, duplicate))
+	at, err := p.s.acknowledged(seq, duplicate)
+	if err != nil {
+		err = p.failed(err)
+	}
+	p.done(at, err)
 }
 
 // again sends the publish called id once more, a little later: a replicated
@@ -364,11 +407,8 @@ func (o *outbox) again(id uint64) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if p := o.waiting[id]; p != nil {
-			o.queue = append(o.queue, p)
-			select {
-			case o.wake <- struct{}{}:
-			default:
-			}
+			o.keep(p)
+			o.nudge()
 		}
 	})
 }

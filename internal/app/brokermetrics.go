@@ -21,5 +21,6 @@ func newBrokerMetrics(a *App, c *catalog) *coreMetrics {
 	one("weir_broker_holes_gaps_total", "Holes that could not be filled, per channel: its subscribers got a gap.", func(s nats.Stats) uint64 { return s.Gaps })
 	one("weir_broker_reads_retried_total", "Reads of a log made again because no replica had answered.", func(s nats.Stats) uint64 { return s.RetriedReads })
 	one("weir_broker_servers_left_total", "NATS servers left because they seemed to be cut off from their cluster.", func(s nats.Stats) uint64 { return s.ServersLeft })
+	one("weir_broker_publishes_bridged_total", "Publishes kept to be sent again, because the log had no leader or the connection was lost.", func(s nats.Stats) uint64 { return s.Bridged })
 	return m
 }

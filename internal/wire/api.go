@@ -134,9 +134,7 @@ func (in *Body) attributes() (*hub.Attributes, *Error) {
 func (c *Call) For(i int, who *auth.Identity) hub.Publication {
 	p := c.Publication
 	p.Channel = c.Channels[i]
-	if p.IdempotencyKey != "" {
-		p.Publisher = who.Publisher()
-	}
+	p.Publisher = who.Publisher() // also without a key: the broker may give one, which a retry carries
 	return p
 }
 
@@ -155,11 +153,23 @@ func ErrorOf(err error) *Error {
 	case is(hub.ErrStorageFull):
 		return &Error{http.StatusInsufficientStorage, "the broker's storage is full", "free space, or lower history_bytes"}
 	case is(hub.ErrOverloaded):
-		return &Error{http.StatusServiceUnavailable, "overloaded, try again later", ""}
+		return &Error{http.StatusServiceUnavailable, "overloaded, try again later", "nothing was stored"}
 	case is(hub.ErrUnavailable), is(hub.ErrClosed):
-		return &Error{http.StatusServiceUnavailable, "the broker is not available, try again later", ""}
+		return unavailable(err)
 	}
 	return &Error{http.StatusInternalServerError, "internal error", ""}
+}
+
+// unavailable says whether a publication may have been stored.
+func unavailable(err error) *Error {
+	e := &Error{http.StatusServiceUnavailable, "the broker is not available, try again later", "nothing was stored"}
+	if u, ok := errors.AsType[*hub.UncertainError](err); ok {
+		e.Message, e.Hint = "the broker did not answer: it is not known whether the message is stored", "a retry may store it twice"
+		if u.Key != "" {
+			e.Hint = "retry with idempotency_key " + strconv.Quote(u.Key) + ": then it is stored once"
+		}
+	}
+	return e
 }
 
 // AppendResult appends the answer to a publish.
