@@ -34,7 +34,7 @@ func (f *Front) carrierOf(r *http.Request) carrier {
 }
 
 var (
-	errShed    = &wire.Error{Status: http.StatusServiceUnavailable, Message: "overloaded, try again later"}
+	errShed    = &wire.Error{Status: http.StatusServiceUnavailable, Message: "overloaded, try again later", Hint: "nothing was stored"}
 	errExpired = &wire.Error{Status: http.StatusServiceUnavailable, Message: "expired, not executed", Hint: "it waited for too long; try again later"}
 )
 
