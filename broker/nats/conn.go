@@ -18,8 +18,7 @@ var errDisconnected = fmt.Errorf("%w: not connected to NATS", hub.ErrUnavailable
 
 // connect makes the one connection. It tries until ctx ends.
 func (b *Broker) connect(ctx context.Context) error {
-	warned := false
-	for {
+	for n := 0; ; n++ {
 		nc, err := natsgo.Connect(b.cfg.URL, b.options()...)
 		if err == nil {
 			b.nc = nc
@@ -29,14 +28,11 @@ func (b *Broker) connect(ctx context.Context) error {
 		if errors.Is(err, natsgo.ErrAuthorization) || !netError(err) {
 			return fmt.Errorf("connect to %s: %w", b.cfg.URL, err)
 		}
-		if !warned {
-			b.log.Warn("NATS does not answer yet", "url", b.cfg.URL, "err", err)
-			warned = true
-		}
+		b.waits("connect", err)
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: connect to %s: %w; is the server running there?", hub.ErrUnavailable, b.cfg.URL, err)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(retryAfter(n)):
 		}
 	}
 	// Batched direct reads came with 2.11.

@@ -75,8 +75,10 @@ type Broker struct {
 
 	mu       sync.Mutex // serialises Start and Close
 	starting bool
-	started  bool
-	state    atomic.Pointer[error] // why nothing works; points to nil while started
+	// waitBegan and waitLogged are for what is logged while Start waits.
+	waitBegan, waitLogged time.Time
+	started               bool
+	state                 atomic.Pointer[error] // why nothing works; points to nil while started
 }
 
 var errNotStarted = fmt.Errorf("%w: not started", hub.ErrUnavailable)
@@ -97,6 +99,21 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 }
 
 func (b *Broker) setState(err error) { b.state.Store(&err) }
+
+// waitLogEvery is how often it is logged what Start waits for.
+const waitLogEvery = 10 * time.Second
+
+// waits makes err what Ready reports while Start waits, and logs it now and then.
+func (b *Broker) waits(what string, err error) {
+	b.setState(fmt.Errorf("%w: starting, %s: %w", hub.ErrUnavailable, what, err))
+	if now := time.Now(); now.Sub(b.waitLogged) >= waitLogEvery {
+		b.waitLogged = now
+		b.log.Warn("waiting for NATS", "for", what, "url", b.cfg.URL, "err", err, "since", now.Sub(b.waitBegan).Round(time.Second))
+	}
+}
+
+// retryAfter is how long to wait before the next try, after n of them: 0.1 to 1 s.
+func retryAfter(n int) time.Duration { return min(retryEvery<<min(n/4, 4), time.Second) }
 func (b *Broker) stateErr() error    { return *b.state.Load() }
 
 // Start starts the embedded server or connects to the external one, creates or
@@ -114,7 +131,7 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	if err := b.cfg.check(namespaces); err != nil {
 		return fmt.Errorf("start nats broker: %w", err)
 	}
-	b.starting = true
+	b.starting, b.waitBegan = true, time.Now()
 	if err := b.start(ctx, namespaces, deliver); err != nil {
 		return errors.Join(fmt.Errorf("start nats broker: %w", err), b.shut())
 	}

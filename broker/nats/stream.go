@@ -139,7 +139,7 @@ const retryEvery = 100 * time.Millisecond
 func (s *stream) prepare(ctx context.Context) error {
 	var renewed string // the epoch that began here
 	began := time.Now()
-	for {
+	for n := 0; ; n++ {
 		damage, err := s.damage(ctx, renewed) // before the configuration removes anything
 		if damage != "" && time.Since(began) < s.suspicions() && s.ns.Replicas > 1 {
 			err = fmt.Errorf("%w: %s", errSuspect, damage) // a new leader may be behind
@@ -166,10 +166,13 @@ func (s *stream) prepare(ctx context.Context) error {
 		if !errors.Is(err, errSuspect) && hopeless(err) {
 			return fmt.Errorf("namespace %q: %w", s.ns.Name, err)
 		}
+		if ctx.Err() == nil && n > 0 { // the first answer of a server that has just started is often that
+			s.b.waits("log of namespace "+strconv.Quote(s.ns.Name), err)
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("namespace %q: %w", s.ns.Name, errors.Join(ctx.Err(), err))
-		case <-time.After(retryEvery):
+		case <-time.After(retryAfter(n)):
 		}
 	}
 }

@@ -33,6 +33,12 @@ var (
 // Sources is what the admin listener shows and does. All functions may be called by any
 // goroutine; the package above provides them.
 type Sources struct {
+	// Ready returns why the process should get no new clients, nil if it should; nil
+	// means always.
+	Ready func() error
+	// Starting reports whether the process still waits for its broker: then only health,
+	// metrics and /api/info are answered. nil means never.
+	Starting func() bool
 	// Metrics are what /metrics shows, all of it.
 	Metrics prometheus.Gatherer
 	// Info is what /api/info answers.

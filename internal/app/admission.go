@@ -40,6 +40,10 @@ func (a *App) buildAdmission() (err error) {
 	return nil
 }
 
+// reserved is how many of n connections are kept from subscribers: a sixteenth, 8 to
+// 1,024, but no more than a half.
+func reserved(n int) int { return min(max(n/16, 8), 1024, n/2) }
+
 // fenced is an accept function that lets in whom the budgets and the limits per address
 // allow, and counts them out when they go.
 func (a *App) fenced(next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {

@@ -144,6 +144,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	}
 	a.access = access.New(a.hub.Namespace, cfg.Access())
 	a.push.UseAccess(a.access)
+	a.push.LimitSubscribers(a.loops.MaxConns() - reserved(a.loops.MaxConns()))
 	a.probe.attach(a.loops.Loops(), a.push.Shards())
 	if a.front, err = downstream.New(cfg.Downstream, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {
 		return nil, err
@@ -261,7 +262,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	if a.tls != nil {
 		parts.run(func() error { return a.tls.Run(background) })
 	}
-	if err := a.hub.Start(ctx); err != nil {
+	if err := a.startBroker(parts, ctx, background); err != nil {
 		a.loops.Release()
 		return fmt.Errorf("start the broker: %w", err)
 	}

@@ -31,6 +31,8 @@ import (
 // sources is what the admin listener shows of this process, and does to it.
 func (a *App) sources() admin.Sources {
 	return admin.Sources{
+		Ready:        a.push.Ready,
+		Starting:     func() bool { return a.startTook.Load() == 0 },
 		Metrics:      a.registry,
 		Info:         a.info,
 		Snapshot:     func(ctx context.Context) *admin.Snapshot { return a.snapshots.get(ctx, 0) },

@@ -76,11 +76,7 @@ func (a *App) runWatch(parts *group, ctx context.Context) error { //nolint:reviv
 	if a.admin == nil {
 		return nil
 	}
-	if err := a.live.run(ctx, parts); err != nil {
-		return err
-	}
-	parts.run(func() error { return a.admin.Run(ctx) })
-	return nil
+	return a.live.run(ctx, parts)
 }
 
 func (a *App) closeWatch() error {

@@ -126,10 +126,12 @@ type Group struct {
 	counters groupCounters
 	mu       sync.Mutex
 	listens  int
-	started  bool
-	released bool
-	done     sync.WaitGroup
-	failed   atomic.Pointer[error]
+	// listeners are the sockets of Listen, which the pollers own.
+	listeners []int
+	started   bool
+	released  bool
+	done      sync.WaitGroup
+	failed    atomic.Pointer[error]
 }
 
 type groupCounters struct {
@@ -224,7 +226,24 @@ func (g *Group) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
 		}
 	}
 	g.listens++
+	g.listeners = append(g.listeners, fds...)
 	return bound, nil
+}
+
+// Listeners returns descriptors of the listening sockets that the caller closes. Before
+// Run only.
+func (g *Group) Listeners() (fds []int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, fd := range g.listeners {
+		d, err := sys.Dup(fd)
+		if err != nil {
+			closeAll(fds)
+			return nil, fmt.Errorf("duplicate a listening socket: %w", err)
+		}
+		fds = append(fds, d)
+	}
+	return fds, nil
 }
 
 // openListeners opens a socket per loop. The first claims the port: otherwise a

@@ -81,10 +81,12 @@ type Loop struct {
 	paused      []pausedListener
 	deaf        bool // StopAccepting was called
 	pace        acceptPace
-	failures    []failure
-	n           counts
-	stopping    bool
-	ended       bool
+	// refusedLogged is when a refused connection was last logged.
+	refusedLogged int64
+	failures      []failure
+	n             counts
+	stopping      bool
+	ended         bool
 }
 
 type pausedListener struct {
@@ -98,6 +100,8 @@ const (
 	gatherLimit = 64 << 10
 	burstLimit  = 16 << 10
 	keepInbox   = 1 << 12
+	// refusedLogEvery bounds how often refused connections are logged.
+	refusedLogEvery = int64(10 * time.Second)
 )
 
 func newLoop(id int, p poller.Poller, g *Group) *Loop {
@@ -343,7 +347,10 @@ func (l *Loop) conn(k poller.Key) *Conn {
 func (l *Loop) Accepted(listener, fd int, peer netip.AddrPort) {
 	if l.shared.open.Add(1) > l.limits.maxConns {
 		l.shared.open.Add(-1)
-		l.n.refused++
+		if l.n.refused++; l.refusedLogged == 0 || l.now-l.refusedLogged >= refusedLogEvery {
+			l.refusedLogged = l.now
+			l.log.Warn("connections are refused: as many are open as may be", "max_conns", l.limits.maxConns, "refused", l.n.refused, "descriptors", sys.MaxFiles())
+		}
 		l.poller.Close(0, fd)
 		return
 	}

@@ -125,8 +125,11 @@ func (p *Push) refuseSocketAs(c *eventloop.Conn, head []byte, why, code int, rea
 func (p *Push) refuseSocket(c *eventloop.Conn, head []byte, code int, reason string) {
 	l := p.Lane(c)
 	bound := maxHeldBusy
-	if p.Draining() {
+	switch {
+	case p.Draining():
 		bound = maxHeldDrain
+	case p.full(0):
+		bound = 0 // it would take the place of somebody who is served
 	}
 	if l.refused >= bound {
 		p.refuseSocketAs(c, head, code, code, reason)

@@ -101,13 +101,16 @@ type Push struct {
 	do        func(work func(context.Context), then func()) bool
 	classes   *classes     // UseAdmission's
 	front     *limit.Front // UseFront's
+	// maxSubscribers is LimitSubscribers's; 0: no bound.
+	maxSubscribers int64
 
 	// Any goroutine.
-	draining atomic.Pointer[drain] // nil: none
-	leaving  atomic.Bool           // Leave was called
-	refusing atomic.Bool           // new subscriptions are sent away: there is too little of something
-	guarded  atomic.Bool           // the process is short of processors
-	starving atomic.Int32          // lanes that are starved
+	draining   atomic.Pointer[drain] // nil: none
+	leaving    atomic.Bool           // Leave was called
+	fullLogged atomic.Int64          // when it was last logged that there is no room, in Unix seconds
+	refusing   atomic.Bool           // new subscriptions are sent away: there is too little of something
+	guarded    atomic.Bool           // the process is short of processors
+	starving   atomic.Int32          // lanes that are starved
 	// admitting says that there was a request of a class: until then loops look at no
 	// clock for it.
 	admitting atomic.Bool

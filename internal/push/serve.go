@@ -103,7 +103,7 @@ func (p *Push) sendsAway() (code int, reason string) {
 	switch {
 	case p.Draining():
 		return codeRestart, "draining"
-	case p.refusing.Load():
+	case p.refusing.Load(), p.full(0):
 		return codeTryLater, "overloaded, try again later"
 	}
 	return 0, ""

@@ -142,7 +142,7 @@ const (
 
 // begin is the part of both transports that comes before the answer.
 func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Sink) error {
-	if l.push.refusing.Load() {
+	if l.push.refusing.Load() || l.push.full(1) { // it is counted already
 		return hub.ErrOverloaded
 	}
 	s.lane, s.conn = l, c

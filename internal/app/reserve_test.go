@@ -1,0 +1,52 @@
+package app
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// Subscribers take no more than their part of the connections: publishers and health
+// checks get in, and one log line says so.
+func TestConnectionsAreReservedForPublishers(t *testing.T) {
+	var text loggedText
+	g := startApp(t, func(c *config.Config) {
+		c.EventLoop.MaxConns = 32
+		c.Namespaces = []hub.Namespace{{Name: "default", Anonymous: true}}
+		c.Auth.APIKeys = []auth.APIKey{{Name: "test", Key: testKey}}
+	}, Options{Log: slog.New(slog.NewTextHandler(&text, nil))})
+	served, refused := 0, 0
+	for i := range 60 {
+		if i%2 == 0 {
+			if s := g.sse(t, "channel=a", ""); strings.Contains(s.block(), `"code":1013`) {
+				refused++
+				s.res.Body.Close()
+				continue
+			}
+		} else {
+			w := g.ws(t, "channel=a&hello=1", "")
+			if op, _ := w.Frame(); op == websocket.OpClose {
+				refused++
+				w.Close()
+				continue
+			}
+		}
+		served++
+	}
+	if served != 24 || refused != 36 {
+		t.Errorf("%d served, %d refused; want 24 of 32 connections for subscribers", served, refused)
+	}
+	for range 20 {
+		g.publish(t, "a", "1")
+	}
+	if n := strings.Count(text.String(), "new subscribers are refused"); n != 1 {
+		t.Errorf("%d lines in the log, want 1", n)
+	}
+	trial.Eventually(t, "none is left of the refused", func() bool { return g.loops.Open() <= 25 })
+}

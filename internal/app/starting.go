@@ -1,0 +1,147 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/sse"
+)
+
+// startPatience is how long connections wait in the kernel for a start before they are
+// answered that it takes longer: less would refuse clients that wait for a restart.
+const startPatience = time.Second
+
+// startBroker starts the hub, which waits for servers that are not there yet. Meanwhile
+// the admin listener serves, and after a moment the public one says what it waits for.
+func (a *App) startBroker(parts *group, ctx, background context.Context) error { //nolint:revive // background is the parts'
+	if a.admin != nil {
+		parts.run(func() error { return a.admin.Run(background) })
+	}
+	waiting, stop := context.WithCancel(background)
+	var room sync.WaitGroup
+	defer room.Wait()
+	defer stop()
+	room.Go(func() { a.waitingRoom(waiting) })
+	return a.hub.Start(ctx)
+}
+
+// waitingRoom answers on the public listener until ctx is done: that the process lives,
+// that it is not ready and why. TLS and the PROXY protocol are the loops' matter, which
+// do not run yet: there clients wait, and the admin listener answers.
+func (a *App) waitingRoom(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(startPatience):
+	}
+	a.log.Warn("start takes longer: the broker is not ready", "err", a.hub.Ready())
+	if a.tls != nil || a.cfg.ProxyProtocol {
+		return
+	}
+	fds, err := a.loops.Listeners()
+	if err != nil {
+		a.log.Warn("public listener is silent during the start", "err", err)
+		return
+	}
+	server := &http.Server{
+		Handler: http.HandlerFunc(a.answerWhileStarting), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		MaxHeaderBytes: 32 << 10,
+	}
+	server.SetKeepAlivesEnabled(false)
+	slots := make(chan struct{}, startSlots)
+	var serving sync.WaitGroup
+	for _, fd := range fds {
+		l, err := listenerOf(fd)
+		if err != nil {
+			a.log.Warn("public listener is silent during the start", "err", err)
+			continue
+		}
+		serving.Go(func() {
+			if err := server.Serve(&fewAtATime{l, slots, ctx.Done()}); !errors.Is(err, http.ErrServerClosed) && ctx.Err() == nil {
+				a.log.Warn("public listener during the start", "err", err)
+			}
+		})
+	}
+	<-ctx.Done()
+	_ = server.Close()
+	serving.Wait()
+}
+
+// startSlots bounds the connections that are answered at a time.
+const startSlots = 64
+
+// listenerOf makes a listener of fd, which it takes.
+func listenerOf(fd int) (net.Listener, error) {
+	f := os.NewFile(uintptr(fd), "listener")
+	defer f.Close()
+	return net.FileListener(f)
+}
+
+// fewAtATime accepts no more than slots hold.
+type fewAtATime struct {
+	net.Listener
+	slots chan struct{}
+	done  <-chan struct{}
+}
+
+// Accept implements net.Listener.
+func (l *fewAtATime) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &slotConn{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+type slotConn struct {
+	net.Conn
+	free func()
+}
+
+// Close implements net.Conn.
+func (c *slotConn) Close() error {
+	defer c.free()
+	return c.Conn.Close()
+}
+
+// answerWhileStarting serves health, and asks everything else to come back.
+func (a *App) answerWhileStarting(w http.ResponseWriter, r *http.Request) {
+	reason := "starting"
+	if err := a.push.Ready(); err != nil {
+		reason = err.Error()
+	}
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	switch {
+	case r.URL.Path == "/healthz":
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "ok\n")
+	case r.URL.Path != "/readyz" && strings.Contains(r.Header.Get("Accept"), "text/event-stream"):
+		// EventSource gives up for good on any other status.
+		h.Set("Content-Type", "text/event-stream")
+		_, _ = w.Write(sse.AppendEnd(sse.AppendRetry(nil, int(startRetry.Milliseconds()))))
+	default:
+		h.Set("Content-Type", "application/json")
+		h.Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write(wire.AppendError(nil, &wire.Error{Status: http.StatusServiceUnavailable, Message: reason, Hint: "try again after Retry-After seconds"}))
+	}
+}
+
+// startRetry is what streams are asked to wait.
+const startRetry = time.Second
