@@ -12,8 +12,11 @@ import (
 
 	"github.com/weir-gateway/weir/internal/capacity"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/downstream"
+	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/pushhttp"
 )
 
 // buildGovernor makes what watches the process, and tells it where to look.
@@ -33,6 +36,7 @@ func (a *App) buildGovernor() (err error) {
 		Roles:       a.roles,
 		Activity:    a.activity,
 		Broker:      a.brokerSample,
+		Owners:      a.memoryOwners,
 		Knee:        func() (governor.KneeReport, bool) { return knee, knee.Knee > 0 },
 		Sockets:     a.socketSamples,
 		Consumers:   a.consumers,
@@ -82,6 +86,21 @@ func (a *App) brokerSample() governor.BrokerSample {
 	b.Waiting = max(b.Waiting, int(s.Storing))
 	b.Oldest = max(b.Oldest, a.silence.look(s.Storing, s.Published+s.PublishErrors, time.Now()))
 	return b
+}
+
+// memoryOwners is what connections, backlogs and wire forms take.
+func (a *App) memoryOwners() (o governor.MemoryOwners) {
+	for _, l := range a.loops.Loops() {
+		s := l.Stats()
+		o.Connections += s.Open*uint64(eventloop.ConnBytes) + s.Queued
+	}
+	p, h := a.push.Stats(), a.http2.stats()
+	subscribers := uint64(max(p.SSE+p.WebSocket, 0))
+	others := uint64(max(int64(a.loops.Open())-p.SSE-p.WebSocket, 0))
+	o.Connections += subscribers*uint64(push.SessionBytes) + others*uint64(downstream.ConnBytes) + uint64(max(h.SSE+h.WebSocket, 0))*uint64(pushhttp.StreamBytes)
+	o.Backlogs = uint64(max(p.HeldBytes+h.HeldBytes, 0))
+	o.WireForms = uint64(max(a.hub.Stats().WireBytes, 0))
+	return o
 }
 
 // silence is how long the broker has said nothing to those who wait for it. Only some

@@ -50,3 +50,16 @@ func TestConnectionsAreReservedForPublishers(t *testing.T) {
 	}
 	trial.Eventually(t, "none is left of the refused", func() bool { return g.loops.Open() <= 25 })
 }
+
+// What a connection owns is a matter of hundreds of bytes, whatever the process takes.
+func TestMemoryPerConnectionIsWhatConnectionsOwn(t *testing.T) {
+	g := start(t, governed(1<<40, 0.9, 0.99))
+	streams, _ := g.subscribers(t, 50, "")
+	trial.Eventually(t, "the subscribers are accounted for", func() bool {
+		m := g.governor.Snapshot().Memory
+		return m.PerConnection > 100 && m.PerConnection < 2048 && m.Owners.Other > m.Owners.Connections
+	})
+	for _, s := range streams {
+		s.Close()
+	}
+}

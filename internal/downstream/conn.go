@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"unsafe"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/http1"
@@ -226,6 +227,9 @@ func (h *conn) wait(c *eventloop.Conn) {
 	}
 	c.SetTimer(0) // who is waited for has bounds of its own
 }
+
+// ConnBytes is what a connection between two requests takes, without the loop's part.
+const ConnBytes = int(unsafe.Sizeof(conn{}))
 
 // count counts the request as one whose answer is waited for.
 func (h *conn) count() {

@@ -1,23 +1,26 @@
 package eventloop
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // counts are a loop's plain counters; only its goroutine touches them.
 type counts struct {
 	ticks, accepted, closed, refused, acceptErrors uint64
 	reads, bytesIn, sends, bytesOut                uint64
 	stalls, stallCloses, queueFull, panics, open   uint64
-	dialed, dialFailed, adopted, waiting           uint64
+	dialed, dialFailed, adopted, waiting, queued   uint64
 }
 
-func (c *counts) fields() [18]*uint64 {
+func (c *counts) fields() [19]*uint64 {
 	return [...]*uint64{&c.ticks, &c.accepted, &c.closed, &c.refused, &c.acceptErrors, &c.reads, &c.bytesIn,
 		&c.sends, &c.bytesOut, &c.stalls, &c.stallCloses, &c.queueFull, &c.panics, &c.open,
-		&c.dialed, &c.dialFailed, &c.adopted, &c.waiting}
+		&c.dialed, &c.dialFailed, &c.adopted, &c.waiting, &c.queued}
 }
 
 // published is a copy that any goroutine may read, as of the end of a tick.
-type published [18]atomic.Uint64
+type published [19]atomic.Uint64
 
 func (p *published) publish(c *counts) {
 	for i, f := range c.fields() {
@@ -47,7 +50,11 @@ type Stats struct {
 	DialFailed   uint64 // and that it or Adopt did not, for any reason; not in Closed
 	Adopted      uint64
 	Waiting      uint64 // connections whose socket takes nothing now
+	Queued       uint64 // bytes that wait for those, as of the last look: once a second at least
 }
+
+// ConnBytes is what an open connection takes without its handler and what waits for it.
+const ConnBytes = int(unsafe.Sizeof(Conn{}))
 
 // Stats may be called from any goroutine.
 func (l *Loop) Stats() Stats {
@@ -59,6 +66,6 @@ func (l *Loop) Stats() Stats {
 		Ticks: c.ticks, Accepted: c.accepted, Closed: c.closed, Refused: c.refused, AcceptErrors: c.acceptErrors,
 		Reads: c.reads, BytesIn: c.bytesIn, Sends: c.sends, BytesOut: c.bytesOut, Stalls: c.stalls,
 		StallCloses: c.stallCloses, QueueFull: c.queueFull, Panics: c.panics, Open: c.open,
-		Dialed: c.dialed, DialFailed: c.dialFailed, Adopted: c.adopted, Waiting: c.waiting,
+		Dialed: c.dialed, DialFailed: c.dialFailed, Adopted: c.adopted, Waiting: c.waiting, Queued: c.queued,
 	}
 }

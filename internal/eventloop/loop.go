@@ -245,7 +245,10 @@ func (l *Loop) runOnTick() (err error) {
 // endTick looks after what stalls and then writes what was queued during the
 // tick; what is queued meanwhile is for the next one, which follows at once.
 func (l *Loop) endTick() {
-	if len(l.stalled) > 0 && l.now-l.swept >= l.sweepEvery {
+	switch {
+	case len(l.stalled) == 0:
+		l.n.queued = 0
+	case l.now-l.swept >= l.sweepEvery:
 		l.sweepStalled()
 	}
 	l.resumeListeners()

@@ -19,6 +19,11 @@ func (c *Conn) stall() {
 // moves in only what was looked at already.
 func (l *Loop) sweepStalled() {
 	l.swept = l.now
+	var queued uint64
+	for _, c := range l.stalled {
+		queued += uint64(c.Unsent())
+	}
+	l.n.queued = queued
 	for i := len(l.stalled) - 1; i >= 0; i-- {
 		if i < len(l.stalled) {
 			l.stalled[i].checkProgress()

@@ -149,10 +149,14 @@ func (w *slopeWatch) slope() float64 {
 func (s *sampler) memorySecond() {
 	r, m, slow := s.rt, &s.view.Memory, &s.cur.slow
 	m.RSS, m.Kernel, m.Heap, m.Stacks = slow.rss, slow.kernel, r.u(rtObjects), r.u(rtStacks)
-	m.PerConnection, m.HeapPerConnection, m.StackPerConnection = 0, 0, 0
+	m.PerConnection = 0
+	if f := s.g.src.Owners; f != nil {
+		m.Owners = f()
+	}
+	o := &m.Owners
+	o.Other = m.RSS - min(m.RSS, o.Connections+o.Backlogs+o.WireForms)
 	if conns := float64(s.view.Traffic.Connections); conns > 0 {
-		m.PerConnection = float64(m.RSS+m.Kernel) / conns
-		m.HeapPerConnection, m.StackPerConnection = float64(r.u(rtLive))/conns, float64(m.Stacks)/conns
+		m.PerConnection = float64(o.Connections) / conns
 	}
 }
 

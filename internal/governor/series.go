@@ -127,7 +127,16 @@ func (e *emitter) memory(s *Snapshot) {
 	e.gauge("weir_memory_used_bytes", "Memory that counts against the limit.", float64(m.Budget.Used))
 	e.gauge("weir_memory_limit_bytes", "The memory limit; 0 is none.", float64(m.Budget.Limit))
 	e.gauge("weir_memory_used_ratio", "Share of the memory limit in use.", m.Budget.Fraction)
-	e.gauge("weir_memory_per_connection_bytes", "Resident and kernel TCP memory per connection.", m.PerConnection)
+	e.gauge("weir_memory_per_connection_bytes", "Bytes that a connection owns in this process: its struct, its session and what waits in its write queue.", m.PerConnection)
+	for _, o := range []struct {
+		owner string
+		bytes uint64
+	}{{"connections", m.Owners.Connections}, {"backlogs", m.Owners.Backlogs}, {"wire_forms", m.Owners.WireForms}, {"other", m.Owners.Other}} {
+		e.put(Series{
+			Name: "weir_memory_owned_bytes", Help: "Resident memory by what it is used for, as the owners count it; other is the rest.",
+			Label: "owner", Value: o.owner, Number: float64(o.bytes),
+		})
+	}
 	e.gauge("weir_descriptors_open", "Open file descriptors.", float64(s.Files.Open))
 	e.gauge("weir_descriptors_used_ratio", "Share of the descriptor limit in use.", s.Files.Budget.Fraction)
 }

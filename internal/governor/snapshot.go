@@ -216,6 +216,19 @@ type Collector struct {
 	Allocated float64 `json:"allocated"`
 }
 
+// MemoryOwners are bytes by what they are used for, as the owners count them.
+type MemoryOwners struct {
+	// Connections: their structs, sessions and write queues.
+	Connections uint64 `json:"connections"`
+	// Backlogs: messages that wait for slow subscribers.
+	Backlogs uint64 `json:"backlogs"`
+	// WireForms: encoded messages that are kept with the recent ones.
+	WireForms uint64 `json:"wire_forms"`
+	// Other is the rest of the resident memory: the broker's caches, messages in rings,
+	// the runtime, the program.
+	Other uint64 `json:"other"`
+}
+
 // Memory is what the process takes.
 type Memory struct {
 	RSS uint64 `json:"rss"`
@@ -223,11 +236,11 @@ type Memory struct {
 	Kernel uint64 `json:"kernel_tcp"`
 	Heap   uint64 `json:"heap"`
 	Stacks uint64 `json:"stacks"`
-	// PerConnection is (RSS + Kernel)/connections, HeapPerConnection the live heap's
-	// part, StackPerConnection the stacks'; 0 without connections.
-	PerConnection      float64 `json:"per_connection"`
-	HeapPerConnection  float64 `json:"heap_per_connection"`
-	StackPerConnection float64 `json:"stack_per_connection"`
+	// PerConnection is Owners.Connections by their number: what a connection owns, not its
+	// share of the process. 0 without connections.
+	PerConnection float64 `json:"per_connection"`
+	// Owners says what the memory is used for.
+	Owners MemoryOwners `json:"owners"`
 	// Slope is how many bytes another connection costs by what was seen so far.
 	Slope  float64 `json:"slope"`
 	Budget Budget  `json:"budget"`

@@ -31,6 +31,9 @@ type Sources struct {
 	// Activity rises with everything that allocates, and stands still when the
 	// program is idle. Nil means that the collector's phase policy never finds it idle.
 	Activity func() uint64
+	// Owners are the bytes that the program accounts for; Other is not looked at. Nil
+	// means that none are.
+	Owners func() MemoryOwners
 	// Broker tells how storing goes.
 	Broker func() BrokerSample
 	// Knee is the last capacity report, and false when there is none.

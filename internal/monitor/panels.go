@@ -165,7 +165,7 @@ func memoryPanels(t *governor.Thresholds) []panel {
 	return []panel{
 		row("Memory and the collector"),
 		line("Memory", "percentunit", "Share of the memory limit in use.", query{"weir_memory_used_ratio{@}", each}).within(t.Soft, t.Hard),
-		line("Memory per connection", "bytes", "Resident and kernel TCP memory.", query{"weir_memory_per_connection_bytes{@}", each}),
+		line("Memory per connection", "bytes", "What a connection owns: struct, session, write queue.", query{"weir_memory_per_connection_bytes{@}", each}),
 		line("Descriptors", "percentunit", "Share of the descriptor limit in use.", query{"weir_descriptors_used_ratio{@}", each}).within(t.Soft, t.Hard),
 		line("Collector", "percentunit", "Share of processor time in the last cycle, and the part that allocating goroutines paid.",
 			query{"weir_gc_cpu_ratio{@}", "collector " + each}, query{"weir_gc_assist_ratio{@}", "assists " + each}).within(t.Assist, t.Collector),

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/access"
@@ -237,6 +238,9 @@ func (p *Push) retryMillis() int {
 	base := time.Duration(p.cfg.Retry).Milliseconds()
 	return int(base/2 + rand.Int64N(base+1))
 }
+
+// SessionBytes is what a subscriber takes in the common case, without what waits for it.
+const SessionBytes = int(unsafe.Sizeof(wsSession{}))
 
 type counters struct {
 	sse, ws                    atomic.Int64

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
@@ -23,6 +24,10 @@ const (
 	codeTokenExpired = wire.CodeTokenExpired
 	codeTooSlow      = 4408
 )
+
+// StreamBytes is what a stream takes, without what waits for it: two goroutines with
+// stacks of 4 KiB besides its struct.
+const StreamBytes = int(unsafe.Sizeof(stream{})) + 2*4<<10
 
 // farewell is why a stream ends.
 type farewell struct {
