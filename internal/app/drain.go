@@ -20,8 +20,8 @@ type nodeRoom struct {
 }
 
 const (
-	// A processor completes that many handshakes and subscriptions per second beside
-	// its other work: measured 6,000 in plain text and 1,400 with TLS, less a margin.
+	// A processor is expected to complete that many handshakes and subscriptions per
+	// second beside its other work. Assumed with caution, not measured.
 	reconnectsPlain, reconnectsTLS = 2000, 500
 	// unknownRate is of a node that does not report one.
 	unknownRate = 500
@@ -99,7 +99,7 @@ func (a *App) holdsListener(n float64) bool {
 // streams are the connections that a drain ends.
 func (a *App) streams() int64 {
 	p, h := a.push.Stats(), a.http2.stats()
-	n := p.SSE + p.WebSocket + h.SSE + h.WebSocket + int64(a.wing.proxy.Stats().Tunnels)
+	n := p.SSE + p.WebSocket + h.SSE + h.WebSocket + a.wing.proxy.Stats().Tunnels
 	if a.http2.front != nil {
 		n += int64(a.http2.front.Streams())
 	}

@@ -491,7 +491,7 @@ func TestShortKeysStayOnLoopback(t *testing.T) {
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "weir.yaml")
 	file := "lisen: x\nlog:\n  level: loud\nshutdown:\n  drain: 3 days\nnamespaces:\n- name: a\n  replicas: 9\n" +
-		"clusters:\n- name: up\n  peers:\n  - adress: 127.0.0.1:1\n- name: down\n  balance: foo\n  peers:\n  - address: 127.0.0.1:1\n"
+		"clusters:\n- name: up\n  peers:\n  - addr: 127.0.0.1:1\n- name: down\n  balance: foo\n  peers:\n  - address: 127.0.0.1:1\n"
 	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -506,7 +506,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	want := []string{
 		"1: lisen: unknown key",
 		`5: shutdown.drain: invalid duration "3 days": `,
-		"12: clusters[0].peers[0].adress: unknown key",
+		"12: clusters[0].peers[0].addr: unknown key",
 		`3: log: level: "loud"`,
 		`8: namespaces[0]: namespace "a": replicas: `,
 		`14: clusters[1]: cluster "down": balance: `,

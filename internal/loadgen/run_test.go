@@ -59,8 +59,7 @@ func TestRunMakesItsWindowsAndTheirTotal(t *testing.T) {
 // what it carries in the window, though not to what was offered in it.
 func TestWhatTheWarmupLeftCountsAsThroughput(t *testing.T) {
 	gate := make(chan struct{})
-	var g *loadgen.Generator
-	g = generator(t, loadgen.Spec{
+	g := generator(t, loadgen.Spec{
 		Kind: loadgen.HTTP, Target: serve(t, func(w http.ResponseWriter, r *http.Request) { <-gate; hello(w, r) }), Conns: 4, Rate: 100,
 		Arrival: loadgen.Uniform, Warmup: 200 * time.Millisecond, Duration: time.Second, Window: time.Second,
 	})
