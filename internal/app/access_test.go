@@ -122,8 +122,9 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 	if !slowed {
 		t.Error("a hundred guesses were answered")
 	}
-	if res, _ := g.do(t, "GET", "/api/info", "", "Authorization: Bearer "+adminToken); res.StatusCode != 429 {
-		t.Errorf("the token is looked at among guesses: %d", res.StatusCode)
+	// Whoever guesses from the same address does not lock the operator out.
+	if res, _ := g.do(t, "GET", "/api/info", "", "Authorization: Bearer "+adminToken); res.StatusCode != 200 {
+		t.Errorf("the right token after wrong ones: %d", res.StatusCode)
 	}
 }
 
