@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/auth"
@@ -10,8 +11,9 @@ import (
 // A Warning is something that is allowed and may not be meant.
 type Warning struct{ Text, Hint string }
 
-// Warnings returns what of c is likely to surprise: secrets that can be guessed, and
-// where the access model lets callers in who are not meant. It expects c to be valid.
+// Warnings returns what of c is likely to surprise: secrets that can be guessed, where
+// the access model lets callers in who are not meant, and routes whose requests Weir
+// answers itself. It expects c to be valid.
 func (c Config) Warnings() []Warning {
 	var all []Warning
 	for _, s := range []struct {
@@ -32,6 +34,31 @@ func (c Config) Warnings() []Warning {
 			fmt.Sprintf("namespaces.%s: %s", f.Namespace, f),
 			"leave centrifuge.insecure out; weir config access shows who may do what",
 		})
+	}
+	return append(all, c.shadowedRoutes()...)
+}
+
+// shadowedRoutes warns of routes that name paths of Weir's own, which are never routed
+// unless downstream.builtin_hosts says on which hosts they are Weir's. A route of every
+// path ("/*") is not meant for them.
+func (c Config) shadowedRoutes() []Warning {
+	if len(c.Downstream.BuiltinHosts) > 0 {
+		return nil
+	}
+	var all []Warning
+	for i, r := range c.Routes {
+		var hidden []string
+		for _, own := range ownPaths {
+			if prefix, ok := strings.CutSuffix(r.Path, "*"); r.Path == own || ok && prefix != "/" && strings.HasPrefix(own, prefix) {
+				hidden = append(hidden, own)
+			}
+		}
+		if len(hidden) > 0 {
+			all = append(all, Warning{
+				fmt.Sprintf("routes[%d]: path: requests for %s are answered by Weir itself and never reach this route", i, strings.Join(hidden, ", ")),
+				"list the hosts on which these paths are Weir's own: downstream: {builtin_hosts: [push.example.com]}",
+			})
+		}
 	}
 	return all
 }

@@ -51,3 +51,26 @@ func TestGuardedChannelsThatCallersReachWhoAreNotMeantAreWarnedOf(t *testing.T) 
 	f(app + closed + key + ", namespace: p}\n")
 	f(app+closed+"centrifuge: {enabled: true, insecure: true}\n", "namespaces.default: clients without a token can ", "namespaces.p: clients without a token can ")
 }
+
+func TestRoutesBehindPathsOfWeirAreWarnedOf(t *testing.T) {
+	f := func(path, more, want string) {
+		t.Helper()
+		got := load(t, "clusters: [{name: a, peers: [{address: \"127.0.0.1:1\"}]}]\nroutes: [{path: \""+path+"\", cluster: a}]\n"+more).Warnings()
+		if want == "" {
+			if len(got) > 0 {
+				t.Errorf("%s: %v", path, got)
+			}
+			return
+		}
+		if len(got) != 1 || !strings.HasPrefix(got[0].Text, "routes[0]: path: requests for "+want+" are") || !strings.Contains(got[0].Hint, "builtin_hosts") {
+			t.Errorf("%s: %v, want one of %s", path, got, want)
+		}
+	}
+	f("/healthz", "", "/healthz")
+	f("/api/*", "", "/api/publish, /api/broadcast")
+	f("/ws", "", "/ws")
+	f("/*", "", "")
+	f("/shop/*", "", "")
+	f("/api/orders", "", "")
+	f("/api/*", "downstream: {builtin_hosts: [push.example.com]}\n", "")
+}
