@@ -209,6 +209,38 @@ func TestRestoredBackupIsAGap(t *testing.T) {
 	})
 }
 
+// What a kill -9 leaves, taken less than a second after the last publish, so that no
+// mark knows of it yet, loses the second half of its last file: the offsets of what was
+// answered go to other messages.
+func TestKilledLogThatLostItsTailIsAGap(t *testing.T) {
+	both(t, func(t *testing.T, outside bool) {
+		s := newStore(t, outside, hub.Namespace{Name: "a"}.WithDefaults())
+		image := filepath.Join(t.TempDir(), "image")
+		s.size = 1 << 10
+		s.fill(600)
+		if err := os.CopyFS(image, os.DirFS(s.dir)); err != nil {
+			t.Fatal(err)
+		}
+		at := s.positions()
+		s.stop()
+		if err := os.RemoveAll(s.dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.CopyFS(s.dir, os.DirFS(image)); err != nil {
+			t.Fatal(err)
+		}
+		files := s.blocks()
+		edit(t, files[len(files)-1], func(b []byte) []byte { return b[:len(b)/2] })
+		s.start()
+		s.fill(900)
+		for _, i := range []int{len(at) - 1, len(at) - 2, len(at) * 3 / 4} {
+			if !s.resume("the tail is lost", i, at[i]) {
+				t.Errorf("no gap after message %d of %d, which is lost", i+1, len(at))
+			}
+		}
+	})
+}
+
 // Of a message that was removed there is nothing to compare: what tells is whether
 // later ones took the offsets before it.
 func TestRemovedMessageIsProvedByItsNeighbours(t *testing.T) {
