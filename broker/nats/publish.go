@@ -276,12 +276,12 @@ func (o *outbox) sendOne(p *pending) {
 		o.mu.Unlock()
 		return
 	}
-	answered := p.answered
-	p.sent++
-	o.mu.Unlock()
-	if answered {
+	if p.answered { // whoever answers it reads sent without the lock
+		o.mu.Unlock()
 		return
 	}
+	p.sent++
+	o.mu.Unlock()
 	m := &natsgo.Msg{Subject: p.s.subject(p.p.Channel), Data: p.p.Data}
 	if p.p.Key != "" {
 		m.Header = natsgo.Header{headerKey: {quote(p.p.Key)}}
@@ -325,7 +325,9 @@ func (o *outbox) sendOne(p *pending) {
 		return // until the acknowledgement
 	case err != nil:
 		o.mu.Lock()
-		p.sent--
+		if !p.answered {
+			p.sent--
+		}
 		kept := p.s.bridged() && !errors.Is(err, natsgo.ErrMaxPayload) && !p.answered
 		if kept {
 			o.keep(p)
