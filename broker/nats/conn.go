@@ -84,10 +84,12 @@ func (b *Broker) options() []natsgo.Option {
 		natsgo.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		natsgo.ReconnectBufSize(-1), // nothing waits for a connection: it is answered at once
 		// A server that is suspended or cut off closes nothing. It is left after three
-		// pings without an answer, and one that accepts and says nothing is passed over.
-		natsgo.PingInterval(500 * time.Millisecond),
+		// pings without an answer, at the latest: of a cluster the pulse leaves it before.
+		// Shorter times would also leave servers on machines that are only busy. One
+		// that accepts and says nothing is passed over.
+		natsgo.PingInterval(time.Second),
 		natsgo.MaxPingsOutstanding(2),
-		natsgo.FlusherTimeout(time.Second),
+		natsgo.FlusherTimeout(3 * time.Second),
 		natsgo.Timeout(time.Second),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) { b.disconnected(err) }),
 		natsgo.ReconnectHandler(func(nc *natsgo.Conn) { b.reconnected(nc) }),

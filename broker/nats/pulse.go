@@ -91,14 +91,18 @@ func (p *pulse) run() {
 	defer t.Stop()
 	defer p.b.nc.FlushTimeout(pulseEvery) //nolint:errcheck // without a connection there is no server to say it to
 	defer p.beat(true)
-	for {
+	for last := time.Now(); ; {
 		select {
 		case <-p.b.ctx.Done():
 			return
 		case <-t.C:
 		}
-		if !p.b.connected.Load() {
-			p.left = time.Now()
+		// Who was held up itself, by a busy machine or a suspension, cannot blame a server.
+		now := time.Now()
+		heldUp := now.Sub(last) > pulseSilence
+		last = now
+		if heldUp || !p.b.connected.Load() {
+			p.left = now
 			continue
 		}
 		p.beat(false)
