@@ -74,6 +74,7 @@ func (l *live) run(ctx context.Context, parts *group) error {
 func (l *live) publish(ctx context.Context) {
 	tick := time.NewTicker(l.every)
 	defer tick.Stop()
+	var last time.Time
 	for l.app.snapshots.listeners.Load() > 0 {
 		select {
 		case <-ctx.Done():
@@ -81,7 +82,12 @@ func (l *live) publish(ctx context.Context) {
 		case <-tick.C:
 		}
 		s := l.app.snapshots
-		b, err := json.Marshal(s.get(ctx, 3))
+		v := s.get(ctx, 3)
+		if v.Time.Equal(last) {
+			continue // a late tick, and the next one right behind it
+		}
+		last = v.Time
+		b, err := json.Marshal(v)
 		if err != nil {
 			l.app.log.Error("snapshot", "err", err)
 			return
