@@ -196,7 +196,9 @@ func TestBrowserClientResumesThroughKillsAndRenewsItsToken(t *testing.T) {
 		b.eval(tab, "of('gap').length", &gaps)
 		b.eval(tab, "of('error').length", &errors)
 		b.eval(tab, "of('open').length", &opens)
-		if gaps+errors != 0 || opens < 5 {
+		// One at first and one after each kill; a token that expired meanwhile is renewed
+		// by one of those, or by one of its own.
+		if gaps+errors != 0 || opens < 4 {
 			t.Errorf("%s: %d gaps, %d errors, %d connections", tab, gaps, errors, opens)
 		}
 	}
