@@ -271,7 +271,7 @@ func openEnvelope(text []byte) (envelope, error) {
 	if err := json.Unmarshal(text, &env); err != nil {
 		return env, broke("envelope %.80q: %v", text, err)
 	}
-	if env.Type == "" && !strings.HasSuffix(env.ID, fmt.Sprintf("-%d", env.Offset)) {
+	if place, _, _ := strings.Cut(env.ID, "."); env.Type == "" && !strings.HasSuffix(place, fmt.Sprintf("-%d", env.Offset)) {
 		return env, broke("envelope with offset %d and id %q", env.Offset, env.ID)
 	}
 	return env, nil
