@@ -107,7 +107,7 @@ type Outcome struct {
 
 // PublishAll publishes pubs in order, without waiting for one before the next, and returns
 // what each was answered. When ctx ends, those that have no answer yet are
-// ErrUnavailable: they may or may not have been stored. It waits, so it is not for the
+// ErrUnavailable in an UncertainError: they may or may not have been stored. It waits, so it is not for the
 // goroutine of a shard.
 func (h *Hub) PublishAll(ctx context.Context, pubs []Publication) []Outcome {
 	if len(pubs) == 0 {
@@ -116,7 +116,7 @@ func (h *Hub) PublishAll(ctx context.Context, pubs []Publication) []Outcome {
 	a := &answers{left: len(pubs), outcomes: make([]Outcome, len(pubs)), all: make(chan struct{})}
 	late := fmt.Errorf("%w: no answer in time", ErrUnavailable)
 	for i := range pubs {
-		a.outcomes[i].Err = late
+		a.outcomes[i].Err = &UncertainError{Key: pubs[i].IdempotencyKey, Err: late}
 	}
 	for i := range pubs {
 		if i%aimed == 0 {

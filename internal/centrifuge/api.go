@@ -222,7 +222,7 @@ func (s *Server) publishFor(r socket.Request, who caller, c *apiCall, transport 
 	}
 	r.Publish(p, func(at hub.Position, err error) {
 		if err != nil {
-			e := errorOf(err)
+			e := refusalOf(err, true)
 			answer(nil, &e)
 			return
 		}

@@ -112,7 +112,7 @@ func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protoco
 // published is the answer to a publication.
 func published(o hub.Outcome) ([]byte, *protocol.Error) {
 	if o.Err != nil {
-		e := errorOf(o.Err)
+		e := refusalOf(o.Err, true)
 		return nil, &e
 	}
 	return positionJSON(o.At), nil

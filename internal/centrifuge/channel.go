@@ -3,11 +3,13 @@ package centrifuge
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/wire"
 )
 
 // namespace is what is known of a namespace of the hub.
@@ -114,6 +116,21 @@ func errorOf(err error) protocol.Error {
 	default:
 		return protocol.ErrorInternal
 	}
+}
+
+// refusalOf is errorOf for a publication. Where a retry may help, the message specifies
+// whether the publication may be stored. With keys it also names the idempotency key of
+// a safe retry: the server API takes one, the commands of clients do not.
+func refusalOf(err error, keys bool) protocol.Error {
+	e := errorOf(err)
+	if u, ok := errors.AsType[*hub.UncertainError](err); ok && !keys {
+		err = &hub.UncertainError{Err: u.Err}
+	}
+	switch w := wire.ErrorOf(err); w.Status {
+	case http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage:
+		e.Message = w.Text()
+	}
+	return e
 }
 
 // options gives w what namespace and client want together.

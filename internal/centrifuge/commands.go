@@ -209,7 +209,7 @@ func (s *session) publishNow(id uint32, p hub.Publication, a *hub.Attributes) {
 		case s.flags&ended != 0:
 		case err != nil:
 			s.srv().log.Debug("publish", "channel", p.Channel, "err", err)
-			s.fail(id, errorOf(err))
+			s.fail(id, refusalOf(err, false))
 		default:
 			s.reply(id, protocol.EmptyResult{Kind: protocol.Publish})
 		}

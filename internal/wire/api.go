@@ -24,6 +24,14 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
+// Text returns message and hint in one line, for protocols whose errors have one text.
+func (e *Error) Text() string {
+	if e.Hint == "" {
+		return e.Message
+	}
+	return e.Message + "; " + e.Hint
+}
+
 // ExposedFields are the header fields of answers that pages of other origins may read
 // besides those that CORS gives them anyway (Fetch §4.9): when to come again, why a
 // token is refused, and how Mercure's clients find the hub, resume and look again.
@@ -151,23 +159,29 @@ func ErrorOf(err error) *Error {
 	case is(hub.ErrKeyReused):
 		return &Error{http.StatusConflict, hub.ErrKeyReused.Error(), "nothing was stored: send another idempotency_key, or the same message as the first time"}
 	case is(hub.ErrStorageFull):
-		return &Error{http.StatusInsufficientStorage, "the broker's storage is full", "free space, or lower history_bytes"}
+		return uncertain(err, &Error{http.StatusInsufficientStorage, "the broker's storage is full", "nothing was stored: free space, or lower history_bytes"})
 	case is(hub.ErrOverloaded):
 		return &Error{http.StatusServiceUnavailable, "overloaded, try again later", "nothing was stored"}
 	case is(hub.ErrUnavailable), is(hub.ErrClosed):
-		return unavailable(err)
+		return uncertain(err, &Error{http.StatusServiceUnavailable, "the broker is not available, try again later", "nothing was stored"})
 	}
 	return &Error{http.StatusInternalServerError, "internal error", ""}
 }
 
-// unavailable says whether a publication may have been stored.
-func unavailable(err error) *Error {
-	e := &Error{http.StatusServiceUnavailable, "the broker is not available, try again later", "nothing was stored"}
-	if u, ok := errors.AsType[*hub.UncertainError](err); ok {
-		e.Message, e.Hint = "the broker did not answer: it is not known whether the message is stored", "a retry may store it twice"
-		if u.Key != "" {
-			e.Hint = "retry with idempotency_key " + strconv.Quote(u.Key) + ": then it is stored once"
-		}
+// uncertain returns e, which says that nothing was stored, unless err says that this is
+// not known: then with that, and how to retry.
+func uncertain(err error, e *Error) *Error {
+	u, ok := errors.AsType[*hub.UncertainError](err)
+	if !ok {
+		return e
+	}
+	if e.Status == http.StatusServiceUnavailable {
+		e.Message = "the broker did not answer"
+	}
+	e.Message += ": it is not known whether the message is stored"
+	e.Hint = "a retry may store it twice"
+	if u.Key != "" {
+		e.Hint = "retry with idempotency_key " + strconv.Quote(u.Key) + ": then it is stored once"
 	}
 	return e
 }
