@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -38,7 +39,8 @@ type natsChild struct {
 	Routes            []string
 	Sync              bool
 	MaxStore          int64
-	MaxControlLine    int32 // 0 is the server's own
+	MaxControlLine    int32  // 0 is the server's own
+	MaxFile           uint64 // files fail to grow past it; 0 for no bound
 	// Advertise is where clients are sent to, if not to Port.
 	Advertise string
 }
@@ -64,6 +66,12 @@ func serveNATS() error {
 	var c natsChild
 	if err := json.Unmarshal([]byte(os.Getenv("WEIR_TEST_CONFIG")), &c); err != nil {
 		return err
+	}
+	if c.MaxFile > 0 {
+		signal.Ignore(syscall.SIGXFSZ)
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: c.MaxFile, Max: c.MaxFile}); err != nil {
+			return err
+		}
 	}
 	o := &server.Options{
 		Host: "127.0.0.1", Port: c.Port, ServerName: c.Name, NoSigs: true, NoLog: true, MaxPayload: 2 << 20,

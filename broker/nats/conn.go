@@ -174,6 +174,7 @@ func (b *Broker) reconnected(nc *natsgo.Conn) {
 		return // still starting: streams is not ours to read
 	}
 	for _, s := range b.streams {
+		s.storesAgain()
 		s.nudge()
 	}
 }

@@ -43,6 +43,7 @@ type stream struct {
 	checked atomic.Uint64
 	repairs repairs
 	bridge  bridge
+	storage storage
 	// doubted is since when the log seems to end too early, in Unix nanoseconds; 0 if
 	// it does not.
 	doubted atomic.Int64

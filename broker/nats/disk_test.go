@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/hub/hubtest"
@@ -80,6 +81,56 @@ func TestFullDiskRefusesAndRecovers(t *testing.T) {
 		return err == nil
 	})
 	n.Await(&ns, "x", answered+1)
+}
+
+// An external server on a full disk leaves publishes without an answer. They are refused
+// as storage full long before AckTimeout, later ones without being sent; what is stored
+// can be read, and a server that was started again with room is used.
+func TestFullDiskOfAnExternalServerRefuses(t *testing.T) {
+	c := external(t)
+	small := c
+	small.Dir = t.TempDir()
+	if err := syscall.Mount("tmpfs", small.Dir, "tmpfs", 0, "size=16m"); err == nil {
+		t.Cleanup(func() { syscall.Unmount(small.Dir, syscall.MNT_DETACH) })
+	} else { // not root: let writes to large files fail
+		small.MaxFile = 2 << 20
+	}
+	p := small.spawn(t)
+	ns := hub.Namespace{Name: "a", HistorySize: 100_000}.WithDefaults()
+	n := startOn(t, Config{URL: c.url(), AckTimeout: hub.Duration(time.Hour)}, ns)
+	n.Sub(&ns, "x", 0)
+	pub := hub.Publication{Channel: "a:x", Data: []byte(strings.Repeat("d", 32<<10))}
+	answered := 0
+	var last error
+	for range 2000 {
+		if _, last = n.Try(&ns, pub); last != nil {
+			break
+		}
+		answered++
+	}
+	if !errors.Is(last, hub.ErrStorageFull) || !errors.As(last, new(*hub.UncertainError)) || answered < 20 {
+		t.Fatalf("after %d messages: %v, want ErrStorageFull and that it is uncertain", answered, last)
+	}
+	hubtest.Until(t, patience, "a refusal of what was not sent", func() bool {
+		_, err := n.Try(&ns, pub)
+		return errors.Is(err, hub.ErrStorageFull) && !errors.As(err, new(*hub.UncertainError))
+	})
+	if err := n.Ready(); !errors.Is(err, hub.ErrStorageFull) {
+		t.Errorf("ready on a full disk: %v", err)
+	}
+	n.Await(&ns, "x", answered)
+	if got := len(history(t, n, &ns, "x")); got != answered {
+		t.Errorf("%d answered, %d in the log", answered, got)
+	}
+	p.stop()
+	c.spawn(t)
+	hubtest.Until(t, patience, "room again", func() bool {
+		_, err := n.Try(&ns, pub)
+		return err == nil
+	})
+	if err := n.Ready(); err != nil {
+		t.Errorf("ready with room again: %v", err)
+	}
 }
 
 func TestServerAtItsStoreLimitIsStorageFull(t *testing.T) {

@@ -186,6 +186,7 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	b.wg.Go(b.bus.send)
 	b.wg.Go(b.bus.dispatch)
 	b.wg.Go(b.keep)
+	b.wg.Go(b.watchStorage)
 	b.started = true
 	return nil
 }
@@ -270,6 +271,9 @@ func (b *Broker) Ready() error {
 		return hub.ErrStorageFull
 	}
 	for _, s := range b.streams {
+		if s.storage.full.Load() {
+			return s.errStorage()
+		}
 		if !s.verified() {
 			return fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.ns.Name)
 		}

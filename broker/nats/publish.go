@@ -55,8 +55,9 @@ type pending struct {
 	done     func(hub.Position, error)
 	deadline time.Time
 	answered bool
-	queued   bool // in queue
-	sent     int  // how often it was sent and may have been stored
+	queued   bool      // in queue
+	sent     int       // how often it was sent and may have been stored
+	sentAt   time.Time // when it was sent last
 }
 
 func (p *pending) size() int { return len(p.p.Data) + len(p.extra) }
@@ -106,6 +107,8 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 		}
 	case !s.verified() && !s.bridged():
 		err = fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.ns.Name)
+	case s.storage.refusesNow(time.Now()):
+		err = s.errStorage()
 	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+p.Attributes.Size()+overhead)):
 		err = fmt.Errorf("%w: the disk of %s is at its limit", hub.ErrStorageFull, b.cfg.Dir)
 	default:
@@ -281,6 +284,7 @@ func (o *outbox) sendOne(p *pending) {
 		return
 	}
 	p.sent++
+	p.sentAt = time.Now()
 	o.mu.Unlock()
 	m := &natsgo.Msg{Subject: p.s.subject(p.p.Channel), Data: p.p.Data}
 	if p.p.Key != "" {
@@ -393,6 +397,9 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	if ackErr != nil {
 		p.done(hub.Position{}, ackErr)
 		return
+	}
+	if !duplicate {
+		p.s.storesAgain()
 	}
 	at, err := p.s.acknowledged(seq, duplicate)
 	if err != nil {
