@@ -17,6 +17,7 @@ func newConfig() *cobra.Command {
 variables, then from flags; later sources win. Unknown keys are errors.`,
 		Example: `  weir config default > weir.yaml
   weir config check --config weir.yaml
+  weir config diff weir.yaml
   weir config docs namespaces
   weir config access --config weir.yaml
   weir config import centrifugo config.json > weir.yaml`,
@@ -26,7 +27,7 @@ variables, then from flags; later sources win. Unknown keys are errors.`,
 		SuggestionsMinimumDistance: 2,
 		DisableFlagsInUseLine:      true,
 	}
-	cmd.AddCommand(newConfigCheck(), newConfigDefault(), newConfigEffective(), newConfigDocs(), newConfigAlerts(), newConfigImport(), newConfigAccess())
+	cmd.AddCommand(newConfigCheck(), newConfigDiff(), newConfigDefault(), newConfigEffective(), newConfigDocs(), newConfigAlerts(), newConfigImport(), newConfigAccess())
 	return cmd
 }
 
@@ -36,11 +37,14 @@ func newConfigCheck() *cobra.Command {
 		Short: "Say everything that is wrong, or ok",
 		Long: `Check reads all sources as serve would and says everything that is wrong with
 them, and warns of what is allowed and may not be meant. The status is 0 if serve
-would accept them, 1 otherwise.`,
-		Example: `  weir config check --config weir.yaml`,
-		Args:    cobra.NoArgs,
+would accept them, 1 otherwise. With --against it names the keys whose change waits
+for a restart, of a running node or of a node that runs with another file.`,
+		Example: `  weir config check --config weir.yaml
+  weir config check --config weir.yaml --against http://127.0.0.1:8001`,
+		Args: cobra.NoArgs,
 	}
 	s := addSources(cmd)
+	against := addAgainst(cmd, "`file`, or admin address of a node, to compare with")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		src, err := s.sources(cmd.Flags())
 		if err != nil {
@@ -54,6 +58,18 @@ would accept them, 1 otherwise.`,
 			fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %s\nhint: %s\n", w.Text, w.Hint)
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), "ok")
+		if *against == "" {
+			return nil
+		}
+		p, err := preview(cmd, src, *against)
+		if err != nil {
+			return err
+		}
+		for _, c := range p.Changes {
+			if c.Class == config.OnRestart {
+				fmt.Fprintf(cmd.OutOrStdout(), "waits for a restart: %s (%s -> %s)\n", c.Key, clipValue(c.Old), clipValue(c.New))
+			}
+		}
 		return nil
 	}
 	return cmd

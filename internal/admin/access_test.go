@@ -78,6 +78,7 @@ func serve(t *testing.T, token auth.Secret, evidence string, change ...func(*Ser
 		Upstreams:   func() any { return nil },
 		SteerCanary: func(string, string) error { did("steer"); return nil },
 		Reload:      func(context.Context) (any, error) { did("reload"); return "ok", nil },
+		Diff:        func(context.Context, []byte) (any, error) { did("diff"); return "ok", nil },
 		Sorts:       []string{"lag", "bytes"}, ChannelSorts: []string{"rate"},
 		Page: fstest.MapFS{"index.html": {Data: []byte("<!doctype html>")}},
 	}, slog.New(slog.DiscardHandler))

@@ -74,6 +74,8 @@ type Sources struct {
 	SteerCanary func(split, action string) error
 	// Reload reads the configuration again and says what took effect.
 	Reload func(ctx context.Context) (any, error)
+	// Diff says what a reload of the configuration in text, YAML, would change.
+	Diff func(ctx context.Context, text []byte) (any, error)
 	// Sorts are the values sort may have; the first is the default.
 	Sorts, ChannelSorts []string
 	// Page is the dashboard; nil: a list of what there is.

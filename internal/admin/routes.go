@@ -61,6 +61,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) }, "Clusters, peers, splits and drift monitors.", nil},
 		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
 		{"POST /api/reload", src.reload, "Reads the configuration again and says what took effect.", nil},
+		{"POST /api/config/diff", src.diff, "Says what a reload of the configuration in the body, YAML, would change, and applies nothing. 422 if it is not valid.", nil},
 		{"GET /login", a.login, "The login page, for browsers.", nil},
 		{"POST /login", a.login, "The form `token`; answers with a cookie, SameSite=Strict.", nil},
 		{"POST /logout", a.logout, "Ends the session.", nil},
@@ -312,6 +313,23 @@ func (src *Sources) steer(w http.ResponseWriter, r *http.Request) {
 
 func (src *Sources) reload(w http.ResponseWriter, r *http.Request) {
 	v, err := src.Reload(r.Context())
+	if err != nil {
+		writeError(w, http.StatusUnprocessableEntity, err.Error())
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
+// maxConfig bounds the body of a configuration.
+const maxConfig = 16 << 20
+
+func (src *Sources) diff(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxConfig))
+	if err != nil {
+		writeError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("read the configuration, at most %d bytes: %v", maxConfig, err))
+		return
+	}
+	v, err := src.Diff(r.Context(), text)
 	if err != nil {
 		writeError(w, http.StatusUnprocessableEntity, err.Error())
 		return

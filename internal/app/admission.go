@@ -185,9 +185,7 @@ func (a *App) classed() bool {
 			return true
 		}
 	}
-	a.reloading.Lock()
-	defer a.reloading.Unlock()
-	for _, r := range a.cfg.Routes {
+	for _, r := range a.inForce().Routes {
 		if r.Class != "" {
 			return true
 		}

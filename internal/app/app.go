@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,7 +49,7 @@ type Options struct {
 // An App is a gateway that is ready to run.
 type App struct {
 	// Fixed at New.
-	cfg       config.Config
+	cfg       config.Config // as it was at New; see inForce
 	opt       Options
 	log       *slog.Logger
 	auth      *auth.Authenticator
@@ -84,10 +83,9 @@ type App struct {
 	live      *live // nil: no admin listener
 
 	// Any goroutine.
-	reloading sync.Mutex   // one at a time; guards cfg's sections that a reload changes
+	reload    reloads
 	leaving   atomic.Bool  // a drain has begun
 	startTook atomic.Int64 // nanoseconds from New to ready
-	reloads   atomic.Uint64
 	byHand    atomic.Uint64 // subscribers that the operator disconnected
 }
 
@@ -98,6 +96,8 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	a := &App{cfg: cfg, opt: opt, log: opt.Log, started: time.Now()}
+	a.reload.inForce.Store(&cfg)
+	a.reload.waiting.Store(&[]string{})
 	var undo []func()
 	defer func() {
 		if err != nil {

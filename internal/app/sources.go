@@ -52,6 +52,7 @@ func (a *App) sources() admin.Sources {
 		Upstreams:    a.upstreamsView,
 		SteerCanary:  a.steerCanary,
 		Reload:       func(ctx context.Context) (any, error) { return a.Reload(ctx) },
+		Diff:         func(ctx context.Context, text []byte) (any, error) { return a.Preview(ctx, text) },
 		Sorts:        []string{"lag", "bytes", "age", "messages"},
 		ChannelSorts: channelSorts,
 		Page:         page(),
@@ -74,6 +75,8 @@ type info struct {
 	WebSocket   int64     `json:"websocket"`
 	Channels    int64     `json:"channels"`
 	Namespaces  []string  `json:"namespaces"`
+	// RestartNeeded are the configuration keys whose newest value waits for a restart.
+	RestartNeeded []string `json:"restart_needed"`
 	// Sockets are the kernel's options of the public listener, asked and had.
 	Sockets []eventloop.SocketOption `json:"sockets"`
 }
@@ -89,7 +92,8 @@ func (a *App) info() any {
 	if err := a.push.Ready(); err != nil {
 		v.Ready = err.Error()
 	}
-	for _, n := range a.cfg.Namespaces {
+	v.RestartNeeded = a.waitingForRestart()
+	for _, n := range a.inForce().Namespaces {
 		v.Namespaces = append(v.Namespaces, n.Name)
 	}
 	return v

@@ -1,14 +1,11 @@
 package app
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/limit"
@@ -117,99 +114,4 @@ func (w *wing) close() error {
 		return nil
 	}
 	return w.file.Close()
-}
-
-// Reloaded says what a reload did.
-type Reloaded struct {
-	// Applied are the sections that took effect, Waiting those that changed and
-	// wait for a restart.
-	Applied []string `json:"applied"`
-	Waiting []string `json:"waiting_for_restart"`
-}
-
-// Reload reads the configuration and the certificates again and applies what can be
-// applied to a running server, without touching a connection. After an error
-// everything is as it was. Any goroutine.
-func (a *App) Reload(ctx context.Context) (Reloaded, error) {
-	a.reloading.Lock()
-	defer a.reloading.Unlock()
-	var done Reloaded
-	cfg, err := a.cfg, error(nil)
-	if a.opt.Load != nil {
-		if cfg, err = a.opt.Load(); err != nil {
-			return done, err
-		}
-	}
-	set, err := a.routes(cfg)
-	if err != nil {
-		return done, err
-	}
-	if a.tls != nil {
-		if err := a.tls.Reload(); err != nil {
-			return done, fmt.Errorf("tls: %w", err)
-		}
-	}
-	done.Applied, done.Waiting = config.Changed(a.cfg, cfg)
-	// Clusters first: the new routes must find theirs. Those that are gone go on
-	// serving the old routes until these are. Where nothing was written anew the files
-	// of their certificates may have been.
-	if err := a.wing.upstreams.Replace(ctx, cfg.Clusters, cfg.Splits); err != nil {
-		return Reloaded{}, err
-	}
-	if len(done.Applied) > 0 {
-		set.Watch(a.wing.upstreams)
-		if err := a.setRoutes(set); err != nil {
-			return Reloaded{}, errors.Join(err, a.wing.upstreams.Replace(ctx, a.cfg.Clusters, a.cfg.Splits))
-		}
-		// What waits is compared with what runs, every time.
-		a.cfg.Routes, a.cfg.Clusters, a.cfg.Splits = cfg.Routes, cfg.Clusters, cfg.Splits
-	}
-	a.reloads.Add(1)
-	a.log.Info("configuration reloaded", "applied", done.Applied, "waiting_for_restart", done.Waiting)
-	return done, nil
-}
-
-// watch reloads when the configuration's file has changed and then rests for a
-// look: a file that is being written is not read half.
-func (a *App) watch(ctx context.Context) error {
-	every := time.Duration(a.cfg.Reload.Watch)
-	if a.opt.File == "" || every < 0 {
-		return nil
-	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	applied := stampOf(a.opt.File)
-	seen := applied
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		now := stampOf(a.opt.File)
-		settled := now == seen
-		seen = now
-		if !settled || now == applied || now == (stamp{}) {
-			continue
-		}
-		applied = now
-		if _, err := a.Reload(ctx); err != nil {
-			a.log.Error("the changed configuration is not applied, everything stays as it was", "file", a.opt.File, "err", err)
-		}
-	}
-}
-
-// stamp tells one state of a file from another.
-type stamp struct {
-	modified time.Time
-	size     int64
-}
-
-// stampOf follows links: a mounted configuration is replaced by turning one.
-func stampOf(path string) stamp {
-	fi, err := os.Stat(path)
-	if err != nil {
-		return stamp{} // being replaced: there will be another look
-	}
-	return stamp{fi.ModTime(), fi.Size()}
 }

@@ -114,7 +114,7 @@ func TestReloadAppliesRoutesAndKeepsWhatIsWrongOut(t *testing.T) {
 	want("a")
 	src.set(func(c *config.Config) { c.Clusters, c.Routes[0].Cluster = []upstream.Config{b}, "b" })
 	done, err := g.Reload(t.Context())
-	if err != nil || !slices.Equal(done.Applied, []string{"routes", "clusters"}) || len(done.Waiting) != 0 {
+	if err != nil || !slices.Equal(done.Applied, []string{"routes[r].cluster", "clusters[a]", "clusters[b]"}) || len(done.Waiting) != 0 {
 		t.Errorf("%+v %v", done, err)
 	}
 	want("b")
@@ -140,7 +140,7 @@ func TestReloadAppliesRoutesAndKeepsWhatIsWrongOut(t *testing.T) {
 	want("b")
 
 	src.set(func(c *config.Config) { c.Log.Level = "debug" })
-	if done, err := g.Reload(t.Context()); err != nil || len(done.Applied) != 0 || !slices.Equal(done.Waiting, []string{"log"}) {
+	if done, err := g.Reload(t.Context()); err != nil || len(done.Applied) != 0 || !slices.Equal(done.Waiting, []string{"log.level"}) {
 		t.Errorf("%+v %v, want log to wait for a restart", done, err)
 	}
 }
@@ -203,9 +203,9 @@ func TestAChangedFileIsApplied(t *testing.T) {
 	}
 	write("routes: [{path: /x, reply: {status: 200, body: broken")
 	trial.Eventually(t, "the broken file is looked at", func() bool { return refused.Load() > 0 })
-	g.reloading.Lock() // had when that reload is over
+	g.reload.Lock() // had when that reload is over
 	_, got := g.get(t, "/x")
-	g.reloading.Unlock()
+	g.reload.Unlock()
 	if got != "one" {
 		t.Errorf("a broken file changed the answer to %q", got)
 	}

@@ -19,7 +19,8 @@ type wingMetrics struct {
 	attempts, handshakes                           *prometheus.Desc
 	peers, inFlight, ejections, opened, arms       *prometheus.Desc
 	panicking, panicked                            *prometheus.Desc
-	limited, buckets, accessLog, reloads, canceled *prometheus.Desc
+	limited, buckets, accessLog, canceled           *prometheus.Desc
+	reloads, restart                               *prometheus.Desc
 }
 
 const maxPeerSeries = 8
@@ -47,13 +48,14 @@ func newWingMetrics(a *App, c *catalog) *wingMetrics {
 		buckets:     d("weir_limit_buckets", "Token buckets that are not full.", "scope"),
 		accessLog:   d("weir_access_log_lines_total", "Lines of the access log, by what became of them.", "outcome"),
 		reloads:     d("weir_reloads_total", "Configurations applied while running."),
+		restart:     d("weir_config_restart_needed", "Configuration keys whose newest value waits for a restart: see restart_needed of /api/info."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *wingMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.attempts, m.failed, m.retries, m.canceled, m.pool, m.connections, m.peers, m.inFlight, m.ejections,
-		m.opened, m.panicking, m.panicked, m.handshakes, m.arms, m.limited, m.buckets, m.accessLog, m.reloads} {
+		m.opened, m.panicking, m.panicked, m.handshakes, m.arms, m.limited, m.buckets, m.accessLog, m.reloads, m.restart} {
 		ch <- d
 	}
 }
@@ -64,7 +66,8 @@ func (m *wingMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
 	}
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
-	emit(m.reloads, counter, float64(m.app.reloads.Load()))
+	emit(m.restart, prometheus.GaugeValue, float64(len(m.app.waitingForRestart())))
+	emit(m.reloads, counter, float64(m.app.reload.done.Load()))
 	w := &m.app.wing
 	stats := w.proxy.Stats()
 	for name, c := range stats.Clusters {

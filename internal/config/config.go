@@ -31,71 +31,71 @@ type Config struct {
 	// Listen is the address of the public listener, "host:port". Empty means
 	// 127.0.0.1:8000; port 0 picks a free one. Without keys in the auth section
 	// only loopback addresses are accepted.
-	Listen string `json:"listen"`
+	Listen string `json:"listen" reload:"restart"`
 	// ProxyProtocol expects a PROXY header (version 1 or 2) before anything else on
 	// each connection of the public listener, and only from trusted.proxies; others
 	// are closed.
-	ProxyProtocol bool `json:"proxy_protocol"`
+	ProxyProtocol bool `json:"proxy_protocol" reload:"restart"`
 	// TLS makes the public listener speak TLS: https and wss instead of http and
 	// ws. Without certificates it does not.
-	TLS tlsterm.Config `json:"tls"`
+	TLS tlsterm.Config `json:"tls" reload:"restart"`
 	// Admin is the listener for the dashboard, metrics, profiles and inspection.
-	Admin admin.Config `json:"admin"`
+	Admin admin.Config `json:"admin" reload:"restart"`
 	// Governor watches the process: the state of the load, evidence, memory.
-	Governor governor.Config `json:"governor"`
+	Governor governor.Config `json:"governor" reload:"restart"`
 	// Metrics are how numbers are given away, besides /metrics of the admin listener.
-	Metrics telemetry.MetricsConfig `json:"metrics"`
+	Metrics telemetry.MetricsConfig `json:"metrics" reload:"restart"`
 	// Telemetry sends traces and metrics by OpenTelemetry.
-	Telemetry telemetry.Config `json:"telemetry"`
+	Telemetry telemetry.Config `json:"telemetry" reload:"restart"`
 	// Namespaces are the channels' options, one entry per namespace. Empty means
 	// one namespace called "default", which holds every channel without a prefix.
-	Namespaces []hub.Namespace `json:"namespaces"`
+	Namespaces []hub.Namespace `json:"namespaces" reload:"restart"`
 	// Auth says who may subscribe and publish.
-	Auth auth.Config `json:"auth"`
+	Auth auth.Config `json:"auth" reload:"restart"`
 	// Broker stores messages and brings them to every node.
-	Broker Broker `json:"broker"`
+	Broker Broker `json:"broker" reload:"restart"`
 	// Push is what subscribers get besides messages, and what they may ask for.
-	Push push.Config `json:"push"`
+	Push push.Config `json:"push" reload:"restart"`
 	// Downstream is what an HTTP client may take in time and size.
-	Downstream downstream.Config `json:"downstream"`
+	Downstream downstream.Config `json:"downstream" reload:"restart"`
 	// Mercure speaks the Mercure protocol.
-	Mercure mercure.Config `json:"mercure"`
+	Mercure mercure.Config `json:"mercure" reload:"restart"`
 	// Centrifuge speaks the Centrifuge client protocol, for the SDKs of Centrifugo.
-	Centrifuge centrifuge.Config `json:"centrifuge"`
+	Centrifuge centrifuge.Config `json:"centrifuge" reload:"restart"`
 	// Pusher speaks the Pusher Channels protocol, for pusher-js and Laravel Echo.
-	Pusher pusher.Config `json:"pusher"`
+	Pusher pusher.Config `json:"pusher" reload:"restart"`
 	// Presence is who is on a channel, over all nodes, for the protocols that ask.
-	Presence presence.Config `json:"presence"`
+	Presence presence.Config `json:"presence" reload:"restart"`
 	// Cluster is how the nodes that share a broker know each other.
-	Cluster cluster.Config `json:"cluster"`
+	Cluster cluster.Config `json:"cluster" reload:"restart"`
 	// Routes lead what is not Weir's own to backends, or answer it themselves.
-	Routes []policy.RouteConfig `json:"routes"`
+	Routes []policy.RouteConfig `json:"routes" reload:"live"`
 	// Clusters are the backends that routes lead to, by name.
-	Clusters []upstream.Config `json:"clusters"`
+	Clusters []upstream.Config `json:"clusters" reload:"live"`
 	// Splits divide requests among clusters: releases, canaries, mirrors. A route
 	// names one in place of a cluster.
-	Splits []upstream.SplitConfig `json:"splits"`
+	Splits []upstream.SplitConfig `json:"splits" reload:"live"`
 	// Proxy is what passing requests on may take.
-	Proxy proxy.Config `json:"proxy"`
+	Proxy proxy.Config `json:"proxy" reload:"restart"`
 	// Admission is how long requests of a class (namespaces, routes) may wait when there
 	// is more to do than can be done.
-	Admission limit.AdmissionConfig `json:"admission"`
+	Admission limit.AdmissionConfig `json:"admission" reload:"restart"`
 	// Limits bound what one client may take of Weir's own endpoints, and of connections.
 	// Routes have limits of their own.
-	Limits limit.FrontConfig `json:"limits"`
+	Limits limit.FrontConfig `json:"limits" reload:"restart"`
 	// Trusted are the proxies in front of Weir whose word about a client's address
 	// is taken.
-	Trusted limit.Trusted `json:"trusted"`
+	Trusted limit.Trusted `json:"trusted" reload:"restart"`
 	// AccessLog is one line per request of a route.
-	AccessLog AccessLog `json:"access_log"`
+	AccessLog AccessLog `json:"access_log" reload:"restart"`
 	// Reload is what happens when this file changes.
-	Reload Reload `json:"reload"`
+	Reload Reload `json:"reload" reload:"restart"`
 	// EventLoop is what moves the bytes, and the bounds of every connection.
-	EventLoop eventloop.Config `json:"eventloop"`
+	EventLoop eventloop.Config `json:"eventloop" reload:"restart"`
 	// Log is what the program writes about itself, on standard error.
-	Log Log `json:"log"`
+	Log Log `json:"log" reload:"restart"`
 	// Shutdown is what happens at SIGTERM and SIGINT.
-	Shutdown Shutdown `json:"shutdown"`
+	Shutdown Shutdown `json:"shutdown" reload:"restart"`
 }
 
 // Broker chooses the implementation of the log.

@@ -19,6 +19,8 @@ type Sources struct {
 	// File is the path of a YAML (or JSON) file; empty means none. No place is
 	// searched for one.
 	File string
+	// Text is read in place of File, which then only names it in messages. Nil: File is read.
+	Text []byte
 	// Env is os.Environ(): variables that begin with WEIR_ are read. An empty
 	// variable counts as not set.
 	Env []string
@@ -110,8 +112,11 @@ func lay(s Sources) (Config, Origins, error) {
 // read lays the sources over v, a section, in order.
 func read(s Sources, v reflect.Value, origins Origins) error {
 	var problems []error
-	if s.File != "" {
-		b, err := os.ReadFile(s.File)
+	if s.Text != nil || s.File != "" {
+		b, err := s.Text, error(nil)
+		if b == nil {
+			b, err = os.ReadFile(s.File)
+		}
 		if err != nil {
 			return WithHint(fmt.Errorf("read config: %w", err), "write one with: weir config default > "+s.File)
 		}

@@ -98,6 +98,9 @@ func Reference(query string) (string, error) {
 		for _, line := range wrap(keyed(docs[docKey(k.field)], k.field), 76) {
 			b.WriteString(strings.TrimRight("    "+line, " ") + "\n")
 		}
+		if k.shape != section {
+			b.WriteString("    reload: " + string(k.class) + "\n")
+		}
 		if k.env != "" {
 			b.WriteString("    env: " + k.env + "\n")
 		}
@@ -148,6 +151,9 @@ replaced whole. Unknown keys and variables are errors.
 - **Sizes** are integers or text with a unit: ` + "`65536`, `64KiB`, `1GiB`" + `.
 - **Lists** in a variable or flag are separated by commas; lists of sections are written as JSON:
   ` + "`WEIR_NAMESPACES='[{\"name\":\"default\",\"anonymous\":true}]'`" + `.
+- **reload** says when a change takes effect in a running server: ` + "`live`" + ` at once, also for open connections;
+  ` + "`connection`" + ` at once for new connections and requests; ` + "`restart`" + ` at the next start. ` + "`weir config diff`" + ` shows what a
+  reload would change. An entry of a list that is added or removed goes by the class of the list.
 - An empty variable counts as not set. What Kubernetes sets for a Service called weir
   (` + "`WEIR_SERVICE_HOST`, `WEIR_PORT`" + ` …) is ignored.
 
@@ -171,6 +177,9 @@ Variables read by commands in place of a flag:
 			b.WriteString(strings.Join(wrap(keyed(doc, k.field), 112), "\n") + "\n\n")
 		}
 		fmt.Fprintf(&b, "%s%s", kindOf(k), defaultText(k, def))
+		if k.shape != section {
+			b.WriteString(" · reload: " + string(k.class))
+		}
 		if k.env != "" {
 			fmt.Fprintf(&b, " · `%s`", k.env)
 		}

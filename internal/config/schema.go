@@ -66,6 +66,7 @@ type field struct {
 	size   bool  // counts bytes: "_bytes" ends its key, or tagged unit:"bytes"
 	signed bool  // a size that may be -1: tagged min:"-1"
 	secret bool  // never printed: tagged secret:"true", or see isSecret
+	class  Class // tagged reload:"…"; empty: that of the section around it
 }
 
 // fieldsOf returns the keys of section t in the order of its source. A field
@@ -90,6 +91,7 @@ func fieldsOf(t reflect.Type) []field {
 			size:   isSize(key) || sf.Tag.Get("unit") == "bytes",
 			signed: sf.Tag.Get("min") == "-1",
 			secret: isSecret(key, sf),
+			class:  Class(sf.Tag.Get("reload")),
 		})
 	}
 	return all
@@ -128,10 +130,15 @@ type key struct {
 }
 
 // keysOf returns every key under t, sections before what they hold.
-func keysOf(t reflect.Type) []key { return appendKeys(nil, t, "", true) }
+// The class of a key is its own or that of the section around it, never empty below a
+// section that has one.
+func keysOf(t reflect.Type) []key { return appendKeys(nil, t, "", "", true) }
 
-func appendKeys(ks []key, t reflect.Type, prefix string, env bool) []key {
+func appendKeys(ks []key, t reflect.Type, prefix string, around Class, env bool) []key {
 	for _, f := range fieldsOf(t) {
+		if f.class == "" {
+			f.class = around
+		}
 		k := key{field: f, path: join(prefix, f.key), shape: shapeOf(f.typ)}
 		if env && k.shape != section {
 			k.env = envName(k.path)
@@ -140,14 +147,14 @@ func appendKeys(ks []key, t reflect.Type, prefix string, env bool) []key {
 		e := deref(f.typ)
 		switch k.shape {
 		case section:
-			ks = appendKeys(ks, e, k.path, env)
+			ks = appendKeys(ks, e, k.path, f.class, env)
 		case list:
 			if e = deref(e.Elem()); shapeOf(e) == section {
-				ks = appendKeys(ks, e, k.path+"[]", false)
+				ks = appendKeys(ks, e, k.path+"[]", f.class, false)
 			}
 		case mapping:
 			if e = deref(e.Elem()); shapeOf(e) == section {
-				ks = appendKeys(ks, e, k.path+".*", false)
+				ks = appendKeys(ks, e, k.path+".*", f.class, false)
 			}
 		}
 	}

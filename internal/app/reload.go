@@ -1,0 +1,153 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/config"
+)
+
+// reloads is what reading the configuration again needs and has done.
+type reloads struct {
+	sync.Mutex // one reload at a time
+
+	// Any goroutine.
+	inForce atomic.Pointer[config.Config] // what runs: the newest, but for keys that wait for a restart
+	waiting atomic.Pointer[[]string]      // the keys that wait
+	done    atomic.Uint64
+}
+
+// inForce is the configuration that runs now. It must not be changed. Any goroutine.
+func (a *App) inForce() *config.Config { return a.reload.inForce.Load() }
+
+// waitingForRestart are the keys whose newest value waits for a restart. Any goroutine.
+func (a *App) waitingForRestart() []string { return *a.reload.waiting.Load() }
+
+// Reloaded says what a reload did.
+type Reloaded struct {
+	// Applied are the keys that took effect, Waiting those that differ from what runs and
+	// wait for a restart.
+	Applied []string `json:"applied"`
+	Waiting []string `json:"waiting_for_restart"`
+}
+
+// Reload reads the configuration and the certificates again and applies what can be
+// applied to a running server, without touching a connection. After an error
+// everything is as it was. Any goroutine.
+func (a *App) Reload(ctx context.Context) (Reloaded, error) {
+	a.reload.Lock()
+	defer a.reload.Unlock()
+	was := a.inForce()
+	wanted := *was
+	if a.opt.Load != nil {
+		var err error
+		if wanted, err = a.opt.Load(); err != nil {
+			return Reloaded{}, err
+		}
+	}
+	changes := config.Diff(*was, wanted)
+	next := config.Merge(*was, wanted)
+	done := Reloaded{Applied: config.Applied(changes), Waiting: config.Waiting(changes)}
+	if len(done.Waiting) > 0 {
+		if err := next.Validate(); err != nil {
+			return Reloaded{}, fmt.Errorf("it needs keys that wait for a restart (%v): %w", done.Waiting, err)
+		}
+	}
+	if err := a.apply(ctx, was, &next, len(done.Applied) > 0); err != nil {
+		return Reloaded{}, err
+	}
+	a.reload.inForce.Store(&next)
+	a.reload.waiting.Store(&done.Waiting)
+	a.reload.done.Add(1)
+	a.log.Info("configuration reloaded", "applied", done.Applied, "waiting_for_restart", done.Waiting)
+	return done, nil
+}
+
+// Preview says what a reload of the configuration in text would change. Any goroutine.
+func (a *App) Preview(_ context.Context, text []byte) (config.Preview, error) {
+	if text == nil {
+		text = []byte{}
+	}
+	wanted, err := config.Load(config.Sources{File: "configuration", Text: text}, Check)
+	if err != nil {
+		return config.Preview{}, err
+	}
+	return config.NewPreview(*a.inForce(), wanted), nil
+}
+
+// apply puts next in force, in which something differs from was if changed. After an error
+// was is in force.
+func (a *App) apply(ctx context.Context, was, next *config.Config, changed bool) error {
+	set, err := a.routes(*next)
+	if err != nil {
+		return err
+	}
+	if a.tls != nil {
+		if err := a.tls.Reload(); err != nil {
+			return fmt.Errorf("tls: %w", err)
+		}
+	}
+	// Clusters first: the new routes must find theirs. Those that are gone go on
+	// serving the old routes until these are. Where nothing was written anew the files
+	// of their certificates may have been.
+	if err := a.wing.upstreams.Replace(ctx, next.Clusters, next.Splits); err != nil {
+		return err
+	}
+	if changed {
+		set.Watch(a.wing.upstreams)
+		if err := a.setRoutes(set); err != nil {
+			return errors.Join(err, a.wing.upstreams.Replace(ctx, was.Clusters, was.Splits))
+		}
+	}
+	return nil
+}
+
+// watch reloads when the configuration's file has changed and then rests for a
+// look: a file that is being written is not read half.
+func (a *App) watch(ctx context.Context) error {
+	every := time.Duration(a.cfg.Reload.Watch)
+	if a.opt.File == "" || every < 0 {
+		return nil
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	applied := stampOf(a.opt.File)
+	seen := applied
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now := stampOf(a.opt.File)
+		settled := now == seen
+		seen = now
+		if !settled || now == applied || now == (stamp{}) {
+			continue
+		}
+		applied = now
+		if _, err := a.Reload(ctx); err != nil {
+			a.log.Error("the changed configuration is not applied, everything stays as it was", "file", a.opt.File, "err", err)
+		}
+	}
+}
+
+// stamp tells one state of a file from another.
+type stamp struct {
+	modified time.Time
+	size     int64
+}
+
+// stampOf follows links: a mounted configuration is replaced by turning one.
+func stampOf(path string) stamp {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return stamp{} // being replaced: there will be another look
+	}
+	return stamp{fi.ModTime(), fi.Size()}
+}
