@@ -84,8 +84,8 @@ type App struct {
 
 	// Any goroutine.
 	reload    reloads
-	leaving   atomic.Bool  // a drain has begun
-	startTook atomic.Int64 // nanoseconds from New to ready
+	leaving   atomic.Bool   // a drain has begun
+	startTook atomic.Int64  // nanoseconds from New to ready
 	byHand    atomic.Uint64 // subscribers that the operator disconnected
 }
 

@@ -14,13 +14,13 @@ import (
 // clients: code classes and causes are few, and peers beyond maxPeerSeries of a
 // cluster are summed as "others".
 type wingMetrics struct {
-	app                                            *App
-	requests, failed, retries, connections, pool   *prometheus.Desc
-	attempts, handshakes                           *prometheus.Desc
-	peers, inFlight, ejections, opened, arms       *prometheus.Desc
-	panicking, panicked                            *prometheus.Desc
-	limited, buckets, accessLog, canceled           *prometheus.Desc
-	reloads, restart                               *prometheus.Desc
+	app                                          *App
+	requests, failed, retries, connections, pool *prometheus.Desc
+	attempts, handshakes                         *prometheus.Desc
+	peers, inFlight, ejections, opened, arms     *prometheus.Desc
+	panicking, panicked                          *prometheus.Desc
+	limited, buckets, accessLog, canceled        *prometheus.Desc
+	reloads, restart                             *prometheus.Desc
 }
 
 const maxPeerSeries = 8
