@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -143,6 +144,7 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 func (b *Broker) disconnected(err error) {
 	b.connected.Store(false)
 	if l := b.link.Load(); l != nil {
+		l.lost.CompareAndSwap(0, time.Now().UnixNano())
 		l.cancel()
 	}
 	if b.ctx.Err() != nil {
@@ -157,11 +159,12 @@ func (b *Broker) disconnected(err error) {
 type link struct {
 	ctx    context.Context
 	cancel context.CancelFunc
+	lost   atomic.Int64 // Unix nanoseconds when it ended; 0 before
 }
 
 func (b *Broker) up() {
 	ctx, cancel := context.WithCancel(b.ctx)
-	if before := b.link.Swap(&link{ctx, cancel}); before != nil {
+	if before := b.link.Swap(&link{ctx: ctx, cancel: cancel}); before != nil {
 		before.cancel()
 	}
 	b.connected.Store(true)

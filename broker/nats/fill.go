@@ -116,6 +116,10 @@ type ending struct {
 // leaderMessage asks the stream's leader for a message, of which it returns the
 // place; none is no error.
 func (s *stream) leaderMessage(ctx context.Context, query map[string]any) (ending, error) {
+	if err := s.b.reads.enter(ctx); err != nil {
+		return ending{}, err
+	}
+	defer s.b.reads.leave()
 	var a struct {
 		Message struct {
 			Seq     uint64 `json:"seq"`

@@ -24,7 +24,11 @@ func (b *Broker) History(ctx context.Context, ns *hub.Namespace, channel string,
 	if err != nil || !s.durable() {
 		return hub.Page{}, err
 	}
-	p, err := s.history(ctx, channel, since, limit)
+	var p hub.Page
+	err = b.again(ctx, func() (err error) {
+		p, err = s.history(ctx, channel, since, limit)
+		return err
+	})
 	if err != nil {
 		return hub.Page{}, fmt.Errorf("history of %q: %w", channel, err)
 	}

@@ -287,7 +287,11 @@ func (b *Broker) Top(ctx context.Context, ns *hub.Namespace) (hub.Position, erro
 	if err != nil || !s.durable() {
 		return hub.Position{}, err
 	}
-	in, err := s.info(ctx)
+	var in info
+	err = b.again(ctx, func() (err error) {
+		in, err = s.info(ctx)
+		return err
+	})
 	return in.top(), err
 }
 

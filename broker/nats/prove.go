@@ -19,7 +19,11 @@ func (b *Broker) Prove(ctx context.Context, ns *hub.Namespace, p hub.Position) (
 	if err != nil || !s.durable() || s.epochNow() != p.Epoch {
 		return 0, err
 	}
-	c, err := s.prove(ctx, p)
+	var c hub.Check
+	err = b.again(ctx, func() (err error) {
+		c, err = s.prove(ctx, p)
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("prove %v: %w", p, err)
 	}

@@ -22,12 +22,17 @@ type pulse struct {
 	s       *stream // a replicated one
 
 	// Owned by run.
-	left  time.Time // when a server was left before
-	tried bool      // that was because of publishes, and none was answered since
+	left   time.Time // when a server was left before
+	inVain uint      // servers left since a leader answered
+	tried  bool      // that was because of publishes, and none was answered since
 
 	mu       sync.Mutex
 	peers    map[string]time.Time // when each was heard, those of the last forgetPeer
 	answered time.Time            // when a leader answered
+	beats    []time.Time          // when heartbeats were sent that have not come back
+	// slow is how late heartbeats come back and timers fire: the worst, less of it with
+	// each heartbeat. A machine that is only busy has it too.
+	slow time.Duration
 }
 
 const (
@@ -37,10 +42,16 @@ const (
 	pulseSilence = 1500 * time.Millisecond
 	// pulsePublish is how long a publish may be without an answer before it does.
 	pulsePublish = 2500 * time.Millisecond
-	// pulseLeave is how long a server is kept at least.
+	// pulseSlow is how much longer it waits for each unit of slow, up to pulseSlowest.
+	pulseSlow    = 10
+	pulseSlowest = 8 * time.Second
+	// pulseLeave is how long a server is kept at least, twice as long after each that
+	// was left in vain, up to maxInVain times.
 	pulseLeave = 3 * time.Second
+	maxInVain  = 3
 	forgetPeer = 10 * time.Second
 	maxPeers   = 1024
+	maxBeats   = 64
 )
 
 // newPulse returns nil if there is nothing to find out.
@@ -64,11 +75,15 @@ func (p *pulse) listen() error {
 // heard notes a heartbeat. One with data is a node's last.
 func (p *pulse) heard(m *natsgo.Msg) {
 	node := m.Header.Get(headerFrom)
-	if node == p.b.bus.node {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if node == p.b.bus.node {
+		if len(p.beats) > 0 {
+			p.slow = max(p.slow, time.Since(p.beats[0]))
+			p.beats = p.beats[1:]
+		}
+		return
+	}
 	if len(m.Data) > 0 {
 		delete(p.peers, node)
 	} else if len(p.peers) < maxPeers {
@@ -82,6 +97,12 @@ func (p *pulse) beat(last bool) {
 	if last {
 		m.Data = []byte("over")
 	}
+	p.mu.Lock()
+	p.slow = p.slow * 9 / 10
+	if len(p.beats) < maxBeats {
+		p.beats = append(p.beats, time.Now())
+	}
+	p.mu.Unlock()
 	_ = p.b.nc.PublishMsg(m) // without a connection there is no heartbeat
 }
 
@@ -99,16 +120,20 @@ func (p *pulse) run() {
 		}
 		// Who was held up itself, by a busy machine or a suspension, cannot blame a server.
 		now := time.Now()
-		heldUp := now.Sub(last) > pulseSilence
+		late := now.Sub(last) - pulseEvery
+		heldUp := late > pulseSilence-pulseEvery
 		last = now
-		if heldUp || !p.b.connected.Load() {
+		p.isLate(late)
+		if heldUp || !p.b.connected.Load() || !p.b.nc.IsConnected() {
 			p.left = now
+			p.forgetBeats()
 			continue
 		}
 		p.beat(false)
 		p.ask()
 		if why := p.lost(time.Now()); why != "" && len(p.b.nc.Servers()) > 1 {
 			p.left = time.Now()
+			p.inVain = min(p.inVain+1, maxInVain)
 			p.b.serversLeft.Add(1)
 			p.b.log.Warn("the NATS server seems to be cut off from its cluster; connecting to another",
 				"url", p.b.nc.ConnectedUrlRedacted(), "reason", why)
@@ -117,6 +142,20 @@ func (p *pulse) run() {
 			}
 		}
 	}
+}
+
+// isLate notes how late run is.
+func (p *pulse) isLate(late time.Duration) {
+	p.mu.Lock()
+	p.slow = max(p.slow, late)
+	p.mu.Unlock()
+}
+
+// forgetBeats takes the heartbeats as lost that have not come back.
+func (p *pulse) forgetBeats() {
+	p.mu.Lock()
+	p.beats = p.beats[:0]
+	p.mu.Unlock()
 }
 
 // ask asks both leaders. It waits until one has answered or the next heartbeat is due.
@@ -140,11 +179,15 @@ func (p *pulse) ask() {
 // lost returns why the server counts as cut off, or "".
 func (p *pulse) lost(now time.Time) string {
 	waits := p.b.out.oldest(now)
-	if waits < pulsePublish {
-		p.tried = false
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	more := min(pulseSlow*p.slow, pulseSlowest)
+	if waits < pulsePublish+more {
+		p.tried = false
+	}
+	if p.answered.After(p.left) {
+		p.inVain = 0
+	}
 	newest := time.Time{}
 	for node, at := range p.peers {
 		if now.Sub(at) > forgetPeer {
@@ -154,25 +197,26 @@ func (p *pulse) lost(now time.Time) string {
 		}
 	}
 	switch {
-	case now.Sub(p.left) < pulseLeave:
+	case now.Sub(p.left) < max(pulseLeave<<max(p.inVain, 1)>>1, more):
 		return ""
-	case now.Sub(p.answered) > pulseSilence:
+	case now.Sub(p.answered) > pulseSilence+more:
 		return "no leader answers"
-	case p.doubts(now):
+	case p.doubts(now, pulseSilence+more):
 		return "its log ends before messages that were seen"
-	case len(p.peers) > 0 && now.Sub(newest) > pulseSilence:
+	case len(p.peers) > 0 && now.Sub(newest) > pulseSilence+more:
 		return "the other nodes are silent"
-	case waits >= pulsePublish && !p.tried:
+	case waits >= pulsePublish+more && !p.tried:
 		p.tried = true
 		return "publishes are not answered"
 	}
 	return ""
 }
 
-// doubts reports whether some log seems to end too early for longer than a new leader needs.
-func (p *pulse) doubts(now time.Time) bool {
+// doubts reports whether some log seems to end too early for longer than a new leader
+// needs, which is patience.
+func (p *pulse) doubts(now time.Time, patience time.Duration) bool {
 	for _, s := range p.b.streams {
-		if since := s.doubted.Load(); since != 0 && now.UnixNano()-since > int64(pulseSilence) {
+		if since := s.doubted.Load(); since != 0 && now.UnixNano()-since > int64(patience) {
 			return true
 		}
 	}

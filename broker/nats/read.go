@@ -19,17 +19,22 @@ import (
 type reads struct {
 	b      *Broker
 	prefix string        // of the reply subjects, ends with a dot
-	slots  chan struct{} // bounds the reads under way
+	slots  chan struct{} // bounds the reads under way, and the questions to leaders about messages
 
 	mu      sync.Mutex
 	nextID  uint64
 	waiting map[uint64]*read
+	// spare is how many reads may be made again now.
+	spare float64
+	// took is the mean time of an answered read, of about the last eight.
+	took time.Duration
 }
 
 // A read is one request under way. Its page and error are r.mu's until it is sent
 // to answers, which has room for it.
 type read struct {
 	answers chan<- *read
+	began   time.Time
 	page    page
 	err     error
 }
@@ -73,7 +78,8 @@ const (
 )
 
 func newReads(b *Broker) *reads {
-	return &reads{b: b, prefix: natsgo.NewInbox() + ".", slots: make(chan struct{}, maxReads), waiting: map[uint64]*read{}}
+	return &reads{b: b, prefix: natsgo.NewInbox() + ".", slots: make(chan struct{}, maxReads),
+		waiting: map[uint64]*read{}, spare: maxSpare}
 }
 
 // listen subscribes to the answers.
@@ -87,14 +93,12 @@ func (r *reads) listen() error {
 
 // get asks stream and waits for the whole answer.
 func (r *reads) get(ctx context.Context, stream string, q query) (page, error) {
+	if err := r.enter(ctx); err != nil {
+		return page{}, err
+	}
+	defer r.leave()
 	ctx, cancel := r.b.bound(ctx)
 	defer cancel()
-	select {
-	case r.slots <- struct{}{}:
-		defer func() { <-r.slots }()
-	case <-ctx.Done():
-		return page{}, r.late(ctx)
-	}
 	if !r.b.connected.Load() {
 		return page{}, errDisconnected
 	}
@@ -109,10 +113,10 @@ func (r *reads) get(ctx context.Context, stream string, q query) (page, error) {
 	var ids [maxReadTries]uint64
 	tries, came := 0, 0
 	defer func() { r.forget(ids[:tries]) }()
-	wait := time.NewTimer(firstTry)
+	wait := time.NewTimer(r.patience(firstTry))
 	defer wait.Stop()
 	for again := true; ; {
-		if again && tries < maxReadTries {
+		if again {
 			ids[tries] = r.begin(answers)
 			tries++
 			err = r.b.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, r.prefix+strconv.FormatUint(ids[tries-1], 36), body)
@@ -122,35 +126,86 @@ func (r *reads) get(ctx context.Context, stream string, q query) (page, error) {
 		}
 		select {
 		case rd := <-answers:
+			if rd.err == nil {
+				r.answered(time.Since(rd.began))
+			}
 			return rd.page, rd.err
 		case <-ctx.Done():
 			return page{}, r.late(ctx)
 		case <-wait.C:
 			before := came
 			came = r.arrived(ids[:tries])
-			if again = came == before; again {
+			if again = came == before && tries < maxReadTries && r.mayRepeat(); again {
 				r.b.retriedReads.Add(1)
 			}
-			wait.Reset(laterTry)
+			wait.Reset(r.patience(laterTry))
 		}
 	}
 }
 
+// enter waits until one more request may be under way, as long as a read may take;
+// leave ends it.
+func (r *reads) enter(ctx context.Context) error {
+	ctx, cancel := r.b.bound(ctx)
+	defer cancel()
+	select {
+	case r.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return r.late(ctx)
+	}
+}
+
+func (r *reads) leave() { <-r.slots }
+
 // Of a replicated stream any replica may get a read, also one that is suspended or
 // cut off and will not answer. Then the read is made again while the first waits,
-// and whoever answers first is believed.
+// and whoever answers first is believed (Dean and Barroso, The Tail at Scale, 2013).
+//
+// Servers that are only busy must not get more of it for that: the wait grows with
+// the time that answers take, and the reads that are answered allow the repeated ones.
 const (
 	maxReadTries = 8
 	firstTry     = 250 * time.Millisecond
 	laterTry     = 500 * time.Millisecond
+	slowerTry    = 4 // how many times as long as an answer takes
+	// A suspended one of three replicas gets a third of the reads, and of the repeated ones.
+	sparePerRead = 0.5
+	maxSpare     = 2 * maxReads
 )
+
+// patience is how long a read waits before it is made again, at least least.
+func (r *reads) patience(least time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return max(least, min(slowerTry*r.took, 4*least))
+}
+
+// answered notes that a read was answered after took.
+func (r *reads) answered(took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.spare = min(r.spare+sparePerRead, maxSpare)
+	r.took += (took - r.took) / 8
+}
+
+// mayRepeat reports whether a read may be made again now.
+func (r *reads) mayRepeat() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.spare < 1 {
+		return false
+	}
+	r.spare--
+	return true
+}
 
 // begin registers a read whose answer goes to answers, and returns its id.
 func (r *reads) begin(answers chan<- *read) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.nextID++
-	r.waiting[r.nextID] = &read{answers: answers}
+	r.waiting[r.nextID] = &read{answers: answers, began: time.Now()}
 	return r.nextID
 }
 
@@ -268,8 +323,8 @@ func (b *Broker) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, func() { stop(); cancel(); lost(nil) }
 }
 
-// How long one try of a request may take: who has just lost its leader or its way
-// to it may never answer.
+// How long one try of a request may take, if answers do not take long themselves:
+// who has just lost its leader or its way to it may never answer.
 const (
 	firstAsk = 250 * time.Millisecond
 	lastAsk  = time.Second
@@ -277,15 +332,17 @@ const (
 
 // ask makes a request that may be made again, until it is answered or ctx ends.
 func (b *Broker) ask(ctx context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
-	for wait := firstAsk; ; wait = min(2*wait, lastAsk) {
+	for wait := b.reads.patience(firstAsk); ; wait = max(wait, min(2*wait, lastAsk)) {
 		if b.nc.Status() != natsgo.CONNECTED {
 			return nil, errDisconnected
 		}
 		try, cancel := context.WithTimeout(ctx, wait)
+		began := time.Now()
 		answer, err := b.nc.RequestMsgWithContext(try, m)
 		cancel()
 		switch {
 		case err == nil:
+			b.reads.answered(time.Since(began))
 			return answer, nil
 		case ctx.Err() != nil:
 			return nil, b.reads.late(ctx)

@@ -23,6 +23,15 @@ func (b *Broker) Subscribe(ctx context.Context, ns *hub.Namespace, channel strin
 	if err != nil {
 		return hub.Snapshot{}, err
 	}
+	var snap hub.Snapshot
+	err = b.again(ctx, func() (err error) {
+		snap, err = s.subscribe(ctx, channel, tail)
+		return err
+	})
+	return snap, err
+}
+
+func (s *stream) subscribe(ctx context.Context, channel string, tail int) (hub.Snapshot, error) {
 	c, tok, err := s.open(channel)
 	if err != nil {
 		return hub.Snapshot{}, err
