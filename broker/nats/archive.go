@@ -265,6 +265,9 @@ func (b *Broker) Remove(ctx context.Context, ns *hub.Namespace, channel string) 
 	if err != nil || !s.durable() {
 		return err
 	}
+	if b.room != nil && b.room.shut.Load() {
+		return b.room.refusal()
+	}
 	if err := s.remove(ctx, token(s.ns.Name, channel)); err != nil {
 		return fmt.Errorf("remove %q: %w", channel, err)
 	}

@@ -127,7 +127,7 @@ type inProcess struct{ b *Broker }
 
 func (p inProcess) InProcessConn() (net.Conn, error) {
 	p.b.generation.Add(1)
-	return p.b.server.srv.InProcessConn()
+	return p.b.server.srv.Load().InProcessConn()
 }
 
 type dialer struct{ b *Broker }

@@ -44,6 +44,8 @@ type stream struct {
 	repairs repairs
 	bridge  bridge
 	storage storage
+	// unwritten is set while the disk is too full to write the log's epoch.
+	unwritten atomic.Pointer[unwritten]
 	// doubted is since when the log seems to end too early, in Unix nanoseconds; 0 if
 	// it does not.
 	doubted atomic.Int64

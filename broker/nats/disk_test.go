@@ -18,7 +18,7 @@ func TestSyncedSyncsEveryWrite(t *testing.T) {
 	f := func(d hub.Durability, want bool) {
 		t.Helper()
 		n := startOn(t, Config{Dir: t.TempDir()}, hub.Namespace{Name: "a", Durability: d})
-		cfg := n.Broker.(*Broker).server.srv.JetStreamConfig()
+		cfg := n.Broker.(*Broker).server.srv.Load().JetStreamConfig()
 		if cfg == nil || cfg.SyncAlways != want {
 			t.Errorf("durability %s: sync always is %v", d, cfg)
 		}

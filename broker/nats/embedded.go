@@ -21,9 +21,10 @@ import (
 
 // An embedded is a NATS server in this process and its directory.
 type embedded struct {
-	dir  string
 	lock *os.File
-	srv  *server.Server
+	opts func() (*server.Options, error)
+	log  *slog.Logger
+	srv  atomic.Pointer[server.Server] // replaced by restart; nil before the first
 }
 
 // bootTimeout bounds how long the embedded server may take to recover its files.
@@ -39,23 +40,46 @@ func startEmbedded(cfg Config, namespaces []hub.Namespace, log *slog.Logger) (*e
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{dir: cfg.Dir, lock: lock}
-	opts, err := e.options(cfg, namespaces)
-	if err == nil {
-		e.srv, err = server.NewServer(opts)
+	e := &embedded{
+		lock: lock, log: log.With("component", "nats-server"),
+		opts: func() (*server.Options, error) { return options(cfg, namespaces) },
 	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("embedded NATS server: %w", err), e.stop())
-	}
-	e.srv.SetLoggerV2(serverLog{log.With("component", "nats-server")}, false, false, false)
-	e.srv.Start()
-	if !e.srv.ReadyForConnections(bootTimeout) {
-		return nil, errors.Join(fmt.Errorf("embedded NATS server on %s: not ready after %v", cfg.Dir, bootTimeout), e.stop())
+	if err := e.boot(); err != nil {
+		return nil, errors.Join(fmt.Errorf("embedded NATS server on %s: %w", cfg.Dir, err), e.stop())
 	}
 	return e, nil
 }
 
-func (e *embedded) options(cfg Config, namespaces []hub.Namespace) (*server.Options, error) {
+// boot starts the server and waits until it has recovered its files.
+func (e *embedded) boot() error {
+	opts, err := e.opts()
+	if err != nil {
+		return err
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return err
+	}
+	e.srv.Store(srv)
+	var fatal atomic.Pointer[string]
+	srv.SetLoggerV2(serverLog{e.log, &fatal}, false, false, false)
+	srv.Start()
+	if why := fatal.Load(); why != nil {
+		return errors.New(*why)
+	}
+	if !srv.ReadyForConnections(bootTimeout) {
+		return fmt.Errorf("not ready after %v", bootTimeout)
+	}
+	return nil
+}
+
+// restart ends the server and starts another one on the same files.
+func (e *embedded) restart() error {
+	e.stopServer()
+	return e.boot()
+}
+
+func options(cfg Config, namespaces []hub.Namespace) (*server.Options, error) {
 	o := &server.Options{
 		ServerName: "weir",
 		DontListen: true,
@@ -98,11 +122,12 @@ func (e *embedded) options(cfg Config, namespaces []hub.Namespace) (*server.Opti
 // stopServer ends the server and waits until its files are synced and closed.
 // It reports whether there was one.
 func (e *embedded) stopServer() bool {
-	if e.srv == nil {
+	srv := e.srv.Load()
+	if srv == nil {
 		return false
 	}
-	e.srv.Shutdown()
-	e.srv.WaitForShutdown()
+	srv.Shutdown()
+	srv.WaitForShutdown()
 	return true
 }
 
@@ -128,71 +153,25 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("the store directory %s is in use by process %s; give each process a directory of its own, "+
 			"or let several share one NATS by its url", dir, strings.TrimSpace(string(owner)))
 	}
-	if err = f.Truncate(0); err == nil {
-		_, err = f.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
+	// In this order a file that is there keeps its space on a full disk. The number is
+	// only for people; without space for it the lock works all the same.
+	pid := fmt.Appendln(nil, os.Getpid())
+	if _, err = f.WriteAt(pid, 0); err == nil {
+		err = f.Truncate(int64(len(pid)))
 	}
-	if err != nil {
+	if err != nil && !noSpace(err) {
 		f.Close()
 		return nil, fmt.Errorf("write %s: %w", name, err)
 	}
 	return f, nil
 }
 
-// free returns how many bytes may still be written to dir before minFree is reached.
-func free(dir string, minFree int64) (int64, error) {
-	var s syscall.Statfs_t
-	if err := syscall.Statfs(dir, &s); err != nil {
-		return 0, fmt.Errorf("look at the disk of %s: %w", dir, err)
-	}
-	if minFree == 0 {
-		minFree = min(64<<20, int64(s.Blocks)*s.Bsize/8)
-	}
-	return int64(s.Bavail)*s.Bsize - minFree, nil
-}
-
-// A room is what may still be written to the embedded server's disk. Publishes
-// take from it what they will need; it is measured anew several times a second
-// and when it has been used up. The server itself would meet a full disk in the
-// middle of a write and then stop the stream until it is started again.
-type room struct {
-	dir     string
-	minFree int64
-	left    atomic.Int64
-	kick    chan struct{} // holds a token when left was used up
-}
-
-func newRoom(cfg Config) (*room, error) {
-	r := &room{dir: cfg.Dir, minFree: cfg.MinFree, kick: make(chan struct{}, 1)}
-	return r, r.look(0)
-}
-
-// look measures. Pending is what was taken and is not written yet.
-func (r *room) look(pending int64) error {
-	left, err := free(r.dir, r.minFree)
-	if err == nil {
-		r.left.Store(left - pending)
-	}
-	return err
-}
-
-// take reports whether n bytes may be written.
-func (r *room) take(n int64) bool {
-	if r.left.Add(-n) >= 0 {
-		return true
-	}
-	select {
-	case r.kick <- struct{}{}:
-	default:
-	}
-	return false
-}
-
-// full reports whether a message of usual size would be refused.
-func (r *room) full() bool { return r.left.Load() < 64<<10 }
-
 // serverLog writes the server's own words to our log, one level down: what the
 // server calls an error is for us a reason to say so ourselves.
-type serverLog struct{ log *slog.Logger }
+type serverLog struct {
+	log   *slog.Logger
+	fatal *atomic.Pointer[string] // why it cannot start
+}
 
 func (l serverLog) Noticef(f string, a ...any) {
 	l.log.Debug("nats server", "text", fmt.Sprintf(f, a...))
@@ -202,7 +181,8 @@ func (l serverLog) Errorf(f string, a ...any) {
 	l.log.Warn("nats server", "text", fmt.Sprintf(f, a...))
 }
 func (l serverLog) Fatalf(f string, a ...any) {
-	l.log.Error("nats server", "text", fmt.Sprintf(f, a...))
+	text := fmt.Sprintf(f, a...)
+	l.fatal.Store(&text)
 }
 func (l serverLog) Debugf(string, ...any) {}
 func (l serverLog) Tracef(string, ...any) {}

@@ -43,7 +43,12 @@ type hubNode struct {
 
 func startHub(t *testing.T, cfg Config, ns ...hub.Namespace) *hubNode {
 	t.Helper()
-	h, err := hub.New(hub.Config{Namespaces: ns}, newBroker(t, cfg))
+	return startHubOn(t, newBroker(t, cfg), ns...)
+}
+
+func startHubOn(t *testing.T, b *Broker, ns ...hub.Namespace) *hubNode {
+	t.Helper()
+	h, err := hub.New(hub.Config{Namespaces: ns}, b)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -141,13 +141,7 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 
 func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver func(*hub.Message)) (err error) {
 	if b.cfg.URL == "" {
-		if b.server, err = startEmbedded(b.cfg, namespaces, b.log); err != nil {
-			return err
-		}
-		if b.marks, err = openHighWater(b.cfg.Dir); err != nil {
-			return err
-		}
-		if b.room, err = newRoom(b.cfg); err != nil {
+		if err := b.startServer(ctx, namespaces); err != nil {
 			return err
 		}
 	}
@@ -167,8 +161,10 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 		}
 		b.streams[n.Name] = s
 	}
-	if err := b.mark(false); err != nil {
-		return err
+	if !b.readOnly() {
+		if err := b.mark(false); err != nil {
+			return err
+		}
 	}
 	for _, s := range b.streams {
 		if err := s.listen(); err != nil {
@@ -191,6 +187,33 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	return nil
 }
 
+// startServer starts the embedded server. It waits for space for files that it cannot
+// do without; with those it also starts on a full disk, and only reads.
+func (b *Broker) startServer(ctx context.Context, namespaces []hub.Namespace) (err error) {
+	for n := 0; ; n++ {
+		if b.server, err = startEmbedded(b.cfg, namespaces, b.log); err == nil {
+			break
+		}
+		if d, derr := spaceOf(b.cfg.Dir); !noSpace(err) && (derr != nil || !d.full) {
+			return err
+		}
+		b.waits("space in the data directory", err)
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(retryAfter(n)):
+		}
+	}
+	if b.marks, err = openHighWater(b.cfg.Dir); err != nil {
+		return err
+	}
+	if b.room, err = newRoom(b.cfg); err != nil {
+		return err
+	}
+	b.reportRoom(time.Now())
+	return nil
+}
+
 // keepEvery is how often timeouts, the disk and the high-water marks are looked at.
 const (
 	keepEvery = 100 * time.Millisecond
@@ -204,23 +227,24 @@ func (b *Broker) keep() {
 	marked := time.Now()
 	for {
 		var kick <-chan struct{}
+		var reopened <-chan error
 		if b.room != nil {
-			kick = b.room.kick
+			kick, reopened = b.room.kick, b.room.reopened
 		}
 		select {
 		case <-b.ctx.Done():
 			return
+		case err := <-reopened:
+			b.reopenedWith(err)
 		case <-kick:
 		case <-t.C:
 		}
 		now := time.Now()
 		b.out.expire(now)
 		if b.room != nil {
-			if err := b.room.look(b.out.pendingBytes()); err != nil {
-				b.log.Error("disk cannot be looked at", "err", err)
-			}
+			b.keepRoom(now)
 		}
-		if now.Sub(marked) >= markEvery {
+		if now.Sub(marked) >= markEvery && !b.readOnly() {
 			marked = now
 			if err := b.mark(false); err != nil {
 				b.log.Error("high-water marks cannot be written", "err", err)
@@ -264,11 +288,11 @@ func (b *Broker) Ready() error {
 	if err := b.stateErr(); err != nil {
 		return err
 	}
+	if b.room != nil && b.room.full() {
+		return b.room.refusal()
+	}
 	if !b.connected.Load() {
 		return errDisconnected
-	}
-	if b.room != nil && b.room.full() {
-		return hub.ErrStorageFull
 	}
 	for _, s := range b.streams {
 		if s.storage.full.Load() {
@@ -352,7 +376,10 @@ func (b *Broker) shut() error {
 	}
 	var err error
 	if b.server.stopServer() && b.started {
-		err = b.mark(true)
+		if err = b.mark(true); noSpace(err) { // it started without, and can again
+			b.log.Warn("high-water marks cannot be written", "err", err)
+			err = nil
+		}
 	}
 	return errors.Join(err, b.server.lock.Close())
 }

@@ -101,6 +101,8 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), s.ns.MaxMessageBytes, s.ns.Name)
 	case newest != nil && !s.durable():
 		err = fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, s.ns.Name)
+	case s.durable() && b.room != nil && b.room.shut.Load():
+		err = b.room.refusal()
 	case !b.connected.Load() && !s.bridged():
 		if err = b.stateErr(); err == nil { // it may have been closed since
 			err = errDisconnected
@@ -110,7 +112,7 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 	case s.storage.refusesNow(time.Now()):
 		err = s.errStorage()
 	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+p.Attributes.Size()+overhead)):
-		err = fmt.Errorf("%w: the disk of %s is at its limit", hub.ErrStorageFull, b.cfg.Dir)
+		err = b.room.refusal()
 	default:
 		err = b.out.add(&pending{s: s, p: p, extra: p.Attributes.AppendTo(nil), newest: newest, done: done})
 	}

@@ -106,6 +106,14 @@ type streamAnswer struct {
 
 // look asks the stream's leader how it stands.
 func (s *stream) look(ctx context.Context) (info, error) {
+	in, err := s.lookStored(ctx)
+	if u := s.unwritten.Load(); u != nil {
+		return u.over(s, in, err)
+	}
+	return in, err
+}
+
+func (s *stream) lookStored(ctx context.Context) (info, error) {
 	var a streamAnswer
 	if err := s.b.request(ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil {
 		return info{}, err
@@ -124,6 +132,9 @@ func (s *stream) look(ctx context.Context) (info, error) {
 	in.firstAt, in.lastAt = a.State.FirstTime, a.State.LastTime
 	if l := a.State.Lost; l != nil && len(l.Msgs) > 0 {
 		in.lost = slices.Max(l.Msgs)
+	}
+	if a.State.Msgs == 0 { // after a failed write the server may still name its last one
+		in.first = in.last + 1
 	}
 	in.messages, in.deleted = a.State.Msgs, uint64(a.State.NumDeleted)
 	in.whole = a.TimeStamp.Sub(a.Created) < a.Config.MaxAge-10*time.Second &&
@@ -194,6 +205,9 @@ func hopeless(err error) bool {
 func (s *stream) ensure(ctx context.Context) (info, error) {
 	in, err := s.look(ctx)
 	switch {
+	case isCode(err, codeStreamNotFound) && s.b.readOnly():
+		s.unwritten.Store(&unwritten{epoch: newEpoch()})
+		return s.look(ctx)
 	case isCode(err, codeStreamNotFound):
 		s.b.log.Info("creating log", "namespace", s.ns.Name, "stream", s.name())
 		err = s.put(ctx, "CREATE", s.config(newEpoch(), 0, s.ns.HistorySize, false))
@@ -207,7 +221,7 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 		return info{}, err
 	}
 	want := s.config(in.epoch, in.base, min(in.least, s.ns.HistorySize), in.gone)
-	if same(in.config, want) {
+	if same(in.config, want) || s.b.readOnly() {
 		return in, nil
 	}
 	if err := s.put(ctx, "UPDATE", want); err != nil {
@@ -217,6 +231,9 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 }
 
 func (s *stream) put(ctx context.Context, verb string, cfg jetstream.StreamConfig) error {
+	if s.b.readOnly() {
+		return s.b.room.refusal()
+	}
 	var a jetstream.StreamInfo
 	err := s.b.request(ctx, "STREAM."+verb+"."+cfg.Name, cfg, &a)
 	if isCode(err, codeReplicas) {
@@ -231,6 +248,10 @@ func (s *stream) newEpoch(ctx context.Context, in info) (info, error) {
 	now, err := s.look(ctx)
 	if err != nil || now.epoch != in.epoch {
 		return now, err
+	}
+	if s.b.readOnly() {
+		s.unwritten.Store(&unwritten{epoch: newEpoch(), base: now.last})
+		return s.look(ctx)
 	}
 	if err := s.put(ctx, "UPDATE", s.config(newEpoch(), now.last, now.least, now.gone)); err != nil {
 		return info{}, err

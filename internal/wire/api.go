@@ -159,7 +159,7 @@ func ErrorOf(err error) *Error {
 	case is(hub.ErrKeyReused):
 		return &Error{http.StatusConflict, hub.ErrKeyReused.Error(), "nothing was stored: send another idempotency_key, or the same message as the first time"}
 	case is(hub.ErrStorageFull):
-		return uncertain(err, &Error{http.StatusInsufficientStorage, "the broker's storage is full", "nothing was stored: free space, or lower history_bytes"})
+		return uncertain(err, &Error{http.StatusInsufficientStorage, "the broker's storage is full", "nothing was stored, reading works: free space on its disk, or lower history_bytes; publishing resumes by itself"})
 	case is(hub.ErrOverloaded):
 		return &Error{http.StatusServiceUnavailable, "overloaded, try again later", "nothing was stored"}
 	case is(hub.ErrUnavailable), is(hub.ErrClosed):

@@ -65,6 +65,12 @@ func New(t testing.TB, o Options) *Server {
 // Start starts the process and returns when it is ready.
 func (s *Server) Start() {
 	s.t.Helper()
+	s.StartUntil("/readyz")
+}
+
+// StartUntil starts the process and returns when path is answered with 200.
+func (s *Server) StartUntil(path string) {
+	s.t.Helper()
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		s.t.Fatal(err)
@@ -90,7 +96,7 @@ func (s *Server) Start() {
 			s.t.Fatalf("weir ended at start (%s):\n%s", s.cmd.ProcessState, s.Log())
 		default:
 		}
-		status, _, err := get("http://" + s.Public + "/readyz")
+		status, _, err := get("http://" + s.Public + path)
 		return err == nil && status == http.StatusOK
 	})
 }
