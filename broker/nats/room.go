@@ -176,6 +176,11 @@ func (b *Broker) keepRoom(now time.Time) {
 		b.log.Error("disk cannot be looked at", "err", err)
 		return
 	}
+	for _, s := range b.streams {
+		if s.storage.full.Load() { // the disk was full between two looks
+			r.shut.Store(true)
+		}
+	}
 	b.reportRoom(now)
 	if !r.shut.Load() || r.reopening || r.disk.Load() < 2*leastBytes || r.bare.Load() || now.Before(r.next) {
 		return
