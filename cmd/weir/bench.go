@@ -25,6 +25,7 @@ type benchFlags struct {
 	thresholds       []string
 	json, hdr, html  string
 	pushgateway      string
+	probe            string
 	quiet            bool
 	worker           bool
 	duration, warmup time.Duration
@@ -88,6 +89,7 @@ Ctrl+C ends the run early and reports what was measured so far.
 	fs.BoolVar(&f.closed, "closed", false, "closed loop: ask again when the answer has come")
 	fs.IntVar(&f.concurrency, "concurrency", 0, "`N` exchanges at a time in the closed loop (default: one per connection)")
 	f.add(fs)
+	fs.StringVar(&f.probe, "runtime", "", "`where` the target shows CPU, GC and memory: pid:N, the URL of its metrics, or both")
 	fs.IntVar(&f.processes, "processes", 1, "share the load out to `N` processes")
 	fs.StringArrayVarP(&f.thresholds, "threshold", "t", nil, "`condition` for the verdict; may be repeated")
 	addOutputs(fs, &f.json, &f.html)
@@ -143,6 +145,10 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 	if f.conditions, err = parseThresholds(f.thresholds); err != nil {
 		return err
 	}
+	source, err := runtimeSource(ctx, f.probe)
+	if err != nil {
+		return err
+	}
 	files, err := openOutputs(f.stdout, f.json, f.hdr, f.html)
 	if err != nil {
 		return err
@@ -150,8 +156,11 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 	defer files.close()
 	f.log = slog.New(slog.DiscardHandler)
 	live := newBenchLive(f.stderr, spec, f.quiet)
-	r, died, err := f.measure(ctx, spec, live)
+	var feed benchFeed
+	uses := feed.watchTarget(ctx, source)
+	r, died, err := f.measure(ctx, spec, live, &feed)
 	live.end()
+	used := uses()
 	if err != nil {
 		if limit, ok := errors.AsType[*loadgen.LimitError](err); ok {
 			return &exitError{exitInvalid, fmt.Errorf("bench: %w", limit)}
@@ -161,6 +170,7 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 		}
 		return fmt.Errorf("bench: %w", err)
 	}
+	r.Uses = used
 	j := judgeRun(r, f.conditions)
 	if died != nil {
 		j.Verdict = worse(j.Verdict, invalid)
@@ -179,15 +189,19 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 
 // measure makes the load, here or in several processes. died names processes that
 // did not come back with a result; r is then of the others.
-func (f *benchFlags) measure(ctx context.Context, spec loadgen.Spec, live *benchLive) (r *loadgen.Result, died, err error) {
+func (f *benchFlags) measure(ctx context.Context, spec loadgen.Spec, live *benchLive, feed *benchFeed) (r *loadgen.Result, died, err error) {
 	if f.processes > 1 {
-		return runWorkers(ctx, spec, f.processes, live.show)
+		return runWorkers(ctx, spec, f.processes, func(s loadgen.Snapshot) {
+			feed.set(s)
+			live.show(s)
+		})
 	}
 	g, err := loadgen.New(spec, f.log)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer closeGenerator(g)
+	feed.follow(g.Snapshot)
 	stop := live.follow(g.Snapshot)
 	defer stop()
 	r, err = g.Run(ctx)

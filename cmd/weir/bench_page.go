@@ -288,6 +288,9 @@ func validity(r *loadgen.Result) []draw.Block {
 	}
 	table := &draw.Table{Columns: []draw.Column{{Name: "", Left: true}, {Name: "", Left: true}}}
 	table.Add("generator", generatorLine(&r.Total))
+	if line := useLine(r); line != "" {
+		table.Add("target", line)
+	}
 	table.Add("machine", machineLine(r.Machine))
 	table.Add("meanwhile", hostLine(r.Total.Host))
 	limits := make([]string, 0, len(r.Machine.Limits))

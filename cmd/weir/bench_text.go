@@ -50,6 +50,9 @@ func benchText(w io.Writer, r *loadgen.Result, j judgement) error {
 		fmt.Fprintf(&b, "  delivery   %s\n", l)
 	}
 	fmt.Fprintf(&b, "  generator  %s\n", generatorLine(t))
+	if line := useLine(r); line != "" {
+		fmt.Fprintf(&b, "  target     %s\n", line)
+	}
 	fmt.Fprintf(&b, "  machine    %s\n", machineLine(r.Machine))
 	fmt.Fprintf(&b, "  meanwhile  %s\n", hostLine(t.Host))
 	b.WriteString("\n")
@@ -273,6 +276,22 @@ func machineLine(m loadgen.Machine) string {
 		parts = append(parts, draw.Bytes.Format(float64(m.MemoryMB)*(1<<20)))
 	}
 	return strings.Join(append(parts, strings.TrimSpace(m.OS+" "+m.Kernel), m.Go, "weir "+m.Weir), ", ")
+}
+
+// useLine is what the target used, where it was looked into.
+func useLine(r *loadgen.Result) string {
+	u := totalUse(r.Uses)
+	var parts []string
+	if cost := cpuCost(r); cost > 0 {
+		parts = append(parts, fmt.Sprintf("%.2f cores, %s of processor time per answer", u.cpu/u.seconds, draw.Seconds.Format(cost)))
+	}
+	if u.gcOf > 0 {
+		parts = append(parts, draw.Share.Format(u.gc/u.gcOf)+" of its processors for the collector")
+	}
+	if len(u.rss) > 0 {
+		parts = append(parts, draw.Bytes.Format(stat.Median(u.rss))+" resident")
+	}
+	return strings.Join(parts, ", ")
 }
 
 func hostLine(h loadgen.Host) string {

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,46 +15,62 @@ import (
 
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/loadgen"
-	draw "github.com/weir-gateway/weir/internal/report"
-	"github.com/weir-gateway/weir/internal/stat"
 )
 
+// exitNotCompared is compare's status when it has no answer: usage errors included,
+// so that a pipeline has to tell three cases apart and not four.
+const exitNotCompared = 2
+
 func newCompare() *cobra.Command {
-	var html string
+	var html, jsonFile string
 	var force bool
-	cmd := measures(&cobra.Command{
-		Use:   "compare A.json B.json",
-		Short: "Say how much two runs of bench differ, and how sure that is",
-		Long: `Compare sets two results of bench --json beside each other. A and B are medians
-over the windows of a run, joined until each has the samples that the number
-needs; B/A is the ratio of their geometric means with its 95 % interval, from how
-windows scatter. An interval that holds 1 shows no difference.
+	var tolerances []string
+	cmd := &cobra.Command{
+		Use:   "compare OLD NEW",
+		Short: "Check a new version's runs of bench against an old one's",
+		Long: `Compare is a regression gate. OLD and NEW are results of bench --json: a file, or
+several runs of the same load as a list with commas or a quoted pattern. For each
+quantity it gives the change from old to new with its 95 % interval, and a verdict:
 
-Runs of different load are refused. That the target, its adapter or its headers
-differ is what one compares for, and is said.
+  better           changed for the better by more than the tolerance
+  same             the change is within the tolerance
+  worse            changed for the worse by more than the tolerance
+  not comparable   measured on one side only, on another machine, or the runs
+                   scatter more than the tolerance
 
-Two runs one after the other also differ by what the machine did meanwhile, which
-no interval of theirs knows: run A, B, B, A before you believe a small difference.
+The quantities with their default tolerances:
 
-Exit status: 0, 1 when they cannot be compared, 64 wrong usage.`,
-		Example: `  weir bench http://127.0.0.1:8080/ --rate 2k --json before.json
-  weir bench http://127.0.0.1:8080/ --rate 2k --json after.json
-  weir bench compare before.json after.json`,
+` + toleranceHelp() + `
+The interval is from how the runs of a side differ from each other, when there are
+two or more on both sides; three to five, in the order old, new, new, old …, give
+a gate that noise does not trip. With one run it is from the run's own windows,
+which do not show what differs between runs. "worse" and "better" need an interval
+without "no change" in it.
+
+CPU, GC and memory are the target's: run bench with --runtime. Runs of different
+load are not comparable, nor are runs on different processors; errors always are.
+
+Exit status: 0 pass, 1 worse, 2 not comparable or wrong usage.`,
+		Example: `  weir bench http://127.0.0.1:8080/ --rate 2k --runtime pid:4711 --json old-1.json
+  weir bench compare old.json new.json
+  weir bench compare 'old-*.json' 'new-*.json' --tolerance p99=5% --tolerance memory=off
+  weir bench compare old-1.json,old-2.json new-1.json,new-2.json --json gate.json`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := readRun(args[0])
-			if err != nil {
+			c := comparison{force: force}
+			var err error
+			if c.tolerances, err = parseTolerances(tolerances); err != nil {
 				return err
 			}
-			b, err := readRun(args[1])
-			if err != nil {
+			for i, s := range []*side{&c.old, &c.new} {
+				if *s, err = readSide([]string{"old", "new"}[i], args[i]); err != nil {
+					return err
+				}
+			}
+			if err := c.check(); err != nil {
 				return err
 			}
-			c := comparison{nameA: args[0], nameB: args[1], a: a, b: b}
-			if err := c.check(force); err != nil {
-				return err
-			}
-			files, err := openOutputs(cmd.OutOrStdout(), html)
+			files, err := openOutputs(cmd.OutOrStdout(), jsonFile, html)
 			if err != nil {
 				return err
 			}
@@ -64,18 +80,58 @@ Exit status: 0, 1 when they cannot be compared, 64 wrong usage.`,
 			if files.tookStdout {
 				text = cmd.ErrOrStderr()
 			}
-			return errors.Join(c.text(text), files.write(html, c.page().HTML))
+			err = errors.Join(c.text(text), files.write(html, c.page().HTML), files.write(jsonFile, func(w io.Writer) error {
+				return json.NewEncoder(w).Encode(c.report())
+			}))
+			if err != nil {
+				return err
+			}
+			return exitWith(c.verdict().exit())
 		},
-	})
-	cmd.Flags().StringVar(&html, "html", "", "write the comparison to this `file`, one page that needs nothing but itself")
-	cmd.Flags().BoolVar(&force, "force", false, "compare runs of different load too")
+	}
+	cmd.Flags().StringArrayVar(&tolerances, "tolerance", nil, "`change` that is allowed: p99=10%, errors=0.1%, cpu=off; may be repeated")
+	addOutputs(cmd.Flags(), &jsonFile, &html)
+	cmd.Flags().BoolVar(&force, "force", false, "compare runs of different load or from different machines too")
 	return cmd
+}
+
+// A side is the runs of one version.
+type side struct {
+	name  string // "old" or "new"
+	files []string
+	runs  []*loadgen.Result
+}
+
+// readSide reads what an argument names: files and patterns with commas between.
+func readSide(name, arg string) (side, error) {
+	s := side{name: name}
+	for part := range strings.SplitSeq(arg, ",") {
+		files := []string{part}
+		if _, err := os.Stat(part); err != nil {
+			found, bad := filepath.Glob(part)
+			if bad != nil || len(found) == 0 {
+				return s, usage("name results of weir bench --json", "%s runs: %w", name, err)
+			}
+			files = found // sorted
+		}
+		for _, file := range files {
+			if slices.Contains(s.files, file) {
+				return s, usage("give each run once: a run compared with itself has no spread", "%s runs: %s is named twice", name, file)
+			}
+			r, err := readRun(file)
+			if err != nil {
+				return s, err
+			}
+			s.files, s.runs = append(s.files, file), append(s.runs, r)
+		}
+	}
+	return s, nil
 }
 
 func readRun(name string) (*loadgen.Result, error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return nil, usage("", "%w", err)
 	}
 	defer file.Close()
 	r, err := loadgen.ReadResult(file)
@@ -85,232 +141,100 @@ func readRun(name string) (*loadgen.Result, error) {
 	return r, nil
 }
 
-// A comparison is two runs beside each other.
+// A comparison is the runs of two versions beside each other.
 type comparison struct {
-	nameA, nameB string
-	a, b         *loadgen.Result
-	notes        []string
-	ratios       []ratio
-}
+	old, new   side
+	force      bool
+	tolerances []tolerance
 
-// A ratio is one number of both runs.
-type ratio struct {
-	Name string
-	Unit draw.Unit
-	A, B float64
-	// B/A over windows.
-	stat.Interval
-	// Better: less of it is.
-	less bool
-	few  bool
+	notes []string
+	// host is how the two sides' machines differ where that forbids a comparison.
+	host string
+	// quantities are what the gate is about, ratios the further percentiles.
+	quantities, ratios []quantity
 }
 
 // free are the fields of a Spec that two runs may differ in.
 var free = []string{"Target", "Adapter", "Headers", "Insecure", "Publish", "Seed", "Sources", "Engine", "Loops"}
 
-// check refuses runs of different load, by naming what differs.
-func (c *comparison) check(force bool) error {
+// check refuses runs of different load, by naming what differs, and notes the rest.
+func (c *comparison) check() error {
+	first := c.old.runs[0]
 	var differ []string
-	a, b := reflect.ValueOf(c.a.Spec.WithDefaults()), reflect.ValueOf(c.b.Spec.WithDefaults())
-	for i := range a.NumField() {
-		field := a.Type().Field(i)
-		x, y := a.Field(i).Interface(), b.Field(i).Interface()
-		if reflect.DeepEqual(x, y) || fmt.Sprint(x) == fmt.Sprint(y) {
-			continue
-		}
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		text := fmt.Sprintf("%s: %v against %v", name, x, y)
-		switch {
-		case field.Name == "Seed":
-		case slices.Contains(free, field.Name) || force:
-			c.notes = append(c.notes, text)
-		default:
-			differ = append(differ, text)
+	for _, s := range []*side{&c.old, &c.new} {
+		for i, r := range s.runs {
+			loads, other := specsDiffer(first, r)
+			for _, text := range loads {
+				if c.force {
+					c.note("%s", text)
+				} else if text = s.files[i] + ": " + text; !slices.Contains(differ, text) {
+					differ = append(differ, text)
+				}
+			}
+			for _, text := range other {
+				c.note("%s", text)
+			}
+			if a, b := processors(first), processors(r); a != b && c.host == "" {
+				c.host = a + " against " + b
+				c.note("another machine: %s", c.host)
+			} else if a, b := machineLine(first.Machine), machineLine(r.Machine); a != b {
+				c.note("machine: %s against %s", a, b)
+			}
+			if r.Partial {
+				c.note("%s was ended early", s.files[i])
+			}
+			if r.Total.Generator.Limited {
+				c.note("%s: the generator was the limit at times; such windows are left out", s.files[i])
+			}
 		}
 	}
-	if ma, mb := machineLine(c.a.Machine), machineLine(c.b.Machine); ma != mb {
-		c.notes = append(c.notes, "machine: "+ma+" against "+mb)
-	}
-	for _, r := range []struct {
-		name string
-		r    *loadgen.Result
-	}{{c.nameA, c.a}, {c.nameB, c.b}} {
-		if r.r.Partial {
-			c.notes = append(c.notes, r.name+" was ended early")
-		}
-		if r.r.Total.Generator.Limited {
-			c.notes = append(c.notes, r.name+": the generator was the limit at times; such windows are left out")
-		}
+	if c.force {
+		c.host = ""
 	}
 	if len(differ) > 0 {
-		err := fmt.Errorf("bench compare: these are runs of different load: %s", strings.Join(differ, "; "))
-		return &exitError{exitFail, config.WithHint(err, "--force compares them all the same")}
+		err := fmt.Errorf("bench compare: these are runs of different load than %s: %s", c.old.files[0], strings.Join(differ, "; "))
+		return &exitError{exitNotCompared, config.WithHint(err, "--force compares them all the same")}
+	}
+	if !c.paired() {
+		c.note("one run on a side: how much runs differ from each other is not known, only windows within a run")
 	}
 	return nil
 }
 
-// measure fills the ratios, from windows in which the generator was not the limit.
-func (c *comparison) measure() {
-	add := func(name string, u draw.Unit, metric string, less bool) {
-		t := threshold{metric: metric, share: u == draw.Share}
-		va, fewA := c.values(c.a, t)
-		vb, fewB := c.values(c.b, t)
-		r := ratio{Name: name, Unit: u, less: less, few: fewA || fewB}
-		ra, rb := t.read(&c.a.Total), t.read(&c.b.Total)
-		if ra.n == 0 || rb.n == 0 || ra.absent || rb.absent {
-			return
-		}
-		r.Interval = ratioInterval(va, vb)
-		r.A, r.B = stat.Median(va), stat.Median(vb)
-		if r.few {
-			r.A, r.B = ra.Point, rb.Point
-			r.Point = r.B / r.A
-		}
-		c.ratios = append(c.ratios, r)
-	}
-	add("completed", draw.PerSec, "throughput", false)
-	for _, from := range []string{"response", "service", "publish"} {
-		add(from+" mean", draw.Seconds, from+".mean", true)
-		for _, q := range []string{"p50", "p90", "p99", "p99.9"} {
-			add(from+" "+strings.ToUpper(q[:1])+q[1:], draw.Seconds, from+"."+q, true)
-		}
+// note keeps a note once.
+func (c *comparison) note(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(c.notes, text) {
+		c.notes = append(c.notes, text)
 	}
 }
 
-// values are a metric by window, windows joined until each carries it.
-func (c *comparison) values(r *loadgen.Result, t threshold) (values []float64, few bool) {
-	var quiet []loadgen.Window
-	for _, w := range r.Windows {
-		if !w.Generator.Limited && w.Host.Steal <= stealLimit {
-			quiet = append(quiet, w)
+// paired reports whether both sides have runs enough to differ from each other.
+func (c *comparison) paired() bool { return min(len(c.old.runs), len(c.new.runs)) > 1 }
+
+func processors(r *loadgen.Result) string {
+	return fmt.Sprintf("%d × %s, %s", r.Machine.CPUs, r.Machine.CPU, r.Machine.OS)
+}
+
+// specsDiffer lists what two specs differ in: what makes another load, and what may differ.
+func specsDiffer(first, r *loadgen.Result) (loads, other []string) {
+	a, b := reflect.ValueOf(first.Spec.WithDefaults()), reflect.ValueOf(r.Spec.WithDefaults())
+	for i := range a.NumField() {
+		field := a.Type().Field(i)
+		x, y := a.Field(i).Interface(), b.Field(i).Interface()
+		if field.Name == "Seed" || reflect.DeepEqual(x, y) || fmt.Sprint(x) == fmt.Sprint(y) {
+			continue
 		}
-	}
-	for _, w := range joined(quiet, t) {
-		if v := t.read(&w); v.Point > 0 {
-			values = append(values, v.Point)
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Name == "Headers" { // they may hold credentials
+			other = append(other, "headers differ")
+			continue
+		}
+		text := fmt.Sprintf("%s: %v against %v", name, x, y)
+		if slices.Contains(free, field.Name) {
+			other = append(other, text)
+		} else {
+			loads = append(loads, text)
 		}
 	}
-	return values, len(values) < 3
-}
-
-// ratioInterval is mean(log b) − mean(log a) with Welch's interval, as a ratio.
-func ratioInterval(a, b []float64) stat.Interval {
-	var ma, mb stat.Moments
-	for _, v := range a {
-		ma.Add(math.Log(v))
-	}
-	for _, v := range b {
-		mb.Add(math.Log(v))
-	}
-	iv := stat.Interval{Point: math.NaN(), Lo: 0, Hi: math.Inf(1), N: min(ma.N, mb.N)}
-	if iv.N == 0 {
-		return iv
-	}
-	d := mb.Mean - ma.Mean
-	iv.Point = math.Exp(d)
-	if iv.N < 3 {
-		return iv
-	}
-	_, df, _ := stat.WelchT(mb, ma)
-	se := math.Sqrt(ma.Var()/float64(ma.N) + mb.Var()/float64(mb.N))
-	w := stat.StudentQuantile(0.5+confidence/2, max(df, 1)) * se
-	iv.Lo, iv.Hi = math.Exp(d-w), math.Exp(d+w)
-	return iv
-}
-
-// says is a ratio in words, with its colour.
-func (r *ratio) says() (string, draw.State) {
-	switch {
-	case r.few:
-		return "too few windows to tell", draw.Unknown
-	case r.Lo <= 1 && r.Hi >= 1:
-		return "no difference shown", ""
-	case (r.Hi < 1) == r.less:
-		return "B is better", draw.Good
-	}
-	return "B is worse", draw.Bad
-}
-
-func (r *ratio) value(v float64) string {
-	if r.Unit == draw.PerSec {
-		return perSecond(v)
-	}
-	return r.Unit.Format(v)
-}
-
-func (r *ratio) interval() string {
-	if r.few {
-		return "–"
-	}
-	return draw.Times.Format(r.Lo) + " … " + draw.Times.Format(r.Hi)
-}
-
-func (c *comparison) table() *draw.Table {
-	t := &draw.Table{Columns: []draw.Column{{Name: "", Left: true}, {Name: "A"}, {Name: "B"}, {Name: "B/A"}, {Name: "95 % interval"}, {Name: "windows"}, {Name: "", Left: true}}}
-	for _, r := range c.ratios {
-		text, state := r.says()
-		row := draw.Cells(r.Name, r.value(r.A), r.value(r.B), draw.Times.Format(r.Point), r.interval(), fmt.Sprint(r.N), text)
-		row[6].State = state
-		t.Rows = append(t.Rows, row)
-	}
-	return t
-}
-
-// counts are what is counted and not compared as a ratio.
-func (c *comparison) counts() *draw.Table {
-	t := &draw.Table{Columns: []draw.Column{{Name: "", Left: true}, {Name: "A"}, {Name: "B"}}}
-	add := func(name string, n func(*loadgen.Window) uint64) {
-		t.Add(name, draw.Grouped(n(&c.a.Total)), draw.Grouped(n(&c.b.Total)))
-	}
-	add("offered", func(w *loadgen.Window) uint64 { return w.Offered })
-	add("errors", errorCount)
-	add("dropped", func(w *loadgen.Window) uint64 { return w.Dropped })
-	if c.a.Total.Delivery != nil && c.b.Total.Delivery != nil {
-		add("lost", func(w *loadgen.Window) uint64 { return w.Delivery.Lost })
-		add("repeated", func(w *loadgen.Window) uint64 { return w.Delivery.Repeated })
-		add("reordered", func(w *loadgen.Window) uint64 { return w.Delivery.Reordered })
-	}
-	return t
-}
-
-func (c *comparison) text(w io.Writer) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "A  %s  %s\nB  %s  %s\n   %s\n\n", c.nameA, c.a.Spec.Target, c.nameB, c.b.Spec.Target, describe(c.a.Spec))
-	if err := errors.Join(c.table().Text(&b, "  "), c.counts().Text(&b, "  ")); err != nil {
-		return err
-	}
-	for _, n := range c.notes {
-		fmt.Fprintf(&b, "note: %s\n", n)
-	}
-	_, err := w.Write(b.Bytes())
-	return err
-}
-
-// page is the comparison as a page.
-func (c *comparison) page() *draw.Page {
-	bars := &draw.Bars{Title: "B against A", X: draw.Axis{Label: "B/A", Unit: draw.Times, Scale: draw.Log}, Reference: 1, ReferenceLabel: "the same"}
-	for _, r := range c.ratios {
-		_, state := r.says()
-		p := draw.Point{Y: r.Point, State: state, Label: r.Name + ": " + r.interval()}
-		if !r.few {
-			p.Lo, p.Hi = r.Lo, r.Hi
-		}
-		bars.Groups = append(bars.Groups, draw.Group{Name: r.Name, Bars: []draw.Point{p}})
-	}
-	a, b := percentilePoints(c.a.Total.Response), percentilePoints(c.b.Total.Response)
-	pg := &draw.Page{
-		Title: "Two runs", Lead: "A is " + c.nameA + " (" + c.a.Spec.Target + "), B is " + c.nameB + " (" + c.b.Spec.Target + "). " + describe(c.a.Spec) + ".",
-		Footer: "Made by weir bench compare.",
-		Blocks: []draw.Block{
-			c.table(),
-			draw.Figure{Drawing: bars, Caption: "The bars are ratios, the black lines their 95 % intervals from how windows scatter."},
-			draw.Figure{Drawing: &draw.Plot{Title: "Response by percentile", X: draw.Axis{Label: "percentile", Scale: draw.Percentile},
-				Y: draw.Axis{Unit: draw.Seconds, Scale: draw.Log}, Series: []draw.Series{{Name: "A", Points: a}, {Name: "B", Points: b}}}},
-			c.counts(),
-		},
-	}
-	for _, n := range c.notes {
-		pg.Blocks = append(pg.Blocks, draw.Text("Note: "+n+"."))
-	}
-	return pg
+	return loads, other
 }

@@ -237,7 +237,7 @@ func parseMetrics(b []byte) Sample {
 			s.RSS = uint64(max(v, 0))
 		case "process_cpu_seconds_total":
 			s.CPU = v
-		case "go_memstats_gc_cpu_fraction":
+		case "go_memstats_gc_cpu_fraction", "weir_gc_cpu_ratio":
 			s.GCFraction = v
 		case "go_cpu_classes_gc_total_cpu_seconds_total":
 			s.GC = v

@@ -372,6 +372,22 @@ type Result struct {
 	// that there are never more than 1,024.
 	Windows []Window
 	Total   Window
+	// Uses is what the target used of its machine while it was measured, piece by
+	// piece. Run leaves it empty: a caller that can look into the target adds it.
+	Uses []Use
+}
+
+// A Use is what a target used of its machine in a piece of the measured time.
+type Use struct {
+	Seconds float64 `json:"seconds"` // the piece's length
+	// CPU is its processor time in seconds; 0 means unknown.
+	CPU float64 `json:"cpu_s,omitempty"`
+	// GC is the collector's processor time of GCOf, which is all that the runtime had
+	// at its disposal, in seconds. GCOf of 0: unknown, or no collection in the piece.
+	GC   float64 `json:"gc_s,omitempty"`
+	GCOf float64 `json:"gc_of_s,omitempty"`
+	// RSS is its resident memory in bytes at the end of the piece; 0 means unknown.
+	RSS uint64 `json:"rss_bytes,omitempty"`
 }
 
 // Machine is where a measurement was made.

@@ -182,12 +182,13 @@ type resultJSON struct {
 	Machine Machine   `json:"machine"`
 	Total   Window    `json:"total"`
 	Windows []Window  `json:"windows"`
+	Uses    []Use     `json:"target,omitempty"`
 }
 
 // MarshalJSON writes r in the form of Version.
 func (r Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(resultJSON{
-		Version: r.Version, Spec: r.Spec, Started: r.Started, Partial: r.Partial, Machine: r.Machine, Total: r.Total, Windows: r.Windows,
+		Version: r.Version, Spec: r.Spec, Started: r.Started, Partial: r.Partial, Machine: r.Machine, Total: r.Total, Windows: r.Windows, Uses: r.Uses,
 	})
 }
 
@@ -210,7 +211,7 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	*r = Result{
-		Version: j.Version, Spec: j.Spec, Started: j.Started, Partial: j.Partial, Machine: j.Machine, Total: j.Total, Windows: j.Windows,
+		Version: j.Version, Spec: j.Spec, Started: j.Started, Partial: j.Partial, Machine: j.Machine, Total: j.Total, Windows: j.Windows, Uses: j.Uses,
 	}
 	return nil
 }
