@@ -94,7 +94,7 @@ Ctrl+C ends the run early and reports what was measured so far.
 	fs.StringArrayVarP(&f.thresholds, "threshold", "t", nil, "`condition` for the verdict; may be repeated")
 	addOutputs(fs, &f.json, &f.html)
 	fs.StringVar(&f.hdr, "hdr", "", "write the histograms to this `file` as an HdrHistogram log")
-	fs.StringVar(&f.pushgateway, "pushgateway", "", "leave the result at this Prometheus push gateway (`URL`)")
+	fs.StringVar(&f.pushgateway, "pushgateway", "", "keep this Prometheus push gateway (`URL`) informed every second, and leave the result there")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "show nothing while it runs")
 	fs.BoolVar(&f.worker, "worker", false, "be one of several processes")
 	cobra.CheckErr(fs.MarkHidden("worker"))
@@ -149,6 +149,10 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
+	pusher, err := newBenchPusher(f.pushgateway, target)
+	if err != nil {
+		return err
+	}
 	files, err := openOutputs(f.stdout, f.json, f.hdr, f.html)
 	if err != nil {
 		return err
@@ -158,6 +162,8 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 	live := newBenchLive(f.stderr, spec, f.quiet)
 	var feed benchFeed
 	uses := feed.watchTarget(ctx, source)
+	pusher.start(ctx, &feed)
+	defer pusher.end()
 	r, died, err := f.measure(ctx, spec, live, &feed)
 	live.end()
 	used := uses()
@@ -179,10 +185,8 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 	if err := f.write(files, r, j); err != nil {
 		return err
 	}
-	if f.pushgateway != "" {
-		if err := pushResult(ctx, f.pushgateway, r, j); err != nil {
-			return err
-		}
+	if line := pusher.finish(ctx, r, j); line != "" {
+		_, _ = fmt.Fprintln(f.stderr, line) // standard error takes it or nothing can be said
 	}
 	return exitWith(j.Verdict.exit())
 }

@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -12,32 +16,194 @@ import (
 	"github.com/weir-gateway/weir/internal/loadgen"
 )
 
-// pushPatience is how long a push gateway may take for a result.
-const pushPatience = 10 * time.Second
+const (
+	// pushEvery is the time between two pushes while a run goes on.
+	pushEvery = time.Second
+	// pushTimeout bounds one of them, and finalPushTimeout that of the result.
+	pushTimeout      = 2 * time.Second
+	finalPushTimeout = 10 * time.Second
+)
 
-// pushResult leaves a result at a push gateway, as a run ends before anybody could
-// scrape it. What the last run of the same target left there is replaced.
-func pushResult(ctx context.Context, url string, r *loadgen.Result, j judgement) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pushPatience)
+// A benchPusher keeps a push gateway informed of a run: a snapshot every second, and
+// the result in place of them at the end. At most one push is under way, and none
+// of them changes the run or its verdict: what fails is counted and reported in one
+// line. The zero value pushes nothing.
+type benchPusher struct {
+	url, target string
+	client      *http.Client
+
+	stop func() // ends the pushes of a run; nil before start
+	// Of the pushes while the run went on: done, failed, and left out since the one
+	// before took too long. err is the last failure.
+	sent, failed, skipped uint64
+	err                   error
+}
+
+// newBenchPusher checks the address; an empty one is no gateway.
+func newBenchPusher(address, target string) (*benchPusher, error) {
+	if address == "" {
+		return &benchPusher{}, nil
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, usage("write it as http://gateway:9091", "--pushgateway: not a URL of a push gateway")
+	}
+	return &benchPusher{url: address, target: target, client: &http.Client{}}, nil
+}
+
+// start pushes the feed's snapshots until finish.
+func (p *benchPusher) start(ctx context.Context, feed *benchFeed) {
+	if p.url == "" {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	p.stop = func() { cancel(); <-done }
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(pushEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			s := feed.snapshot()
+			if s.Phase == "" {
+				continue // nothing to report yet
+			}
+			began := time.Now()
+			err := p.put(ctx, pushTimeout, liveMetrics{s, p})
+			switch {
+			case err == nil:
+				p.sent++
+			case ctx.Err() != nil:
+				return // the run has ended meanwhile
+			default:
+				p.failed++
+				p.err = err
+			}
+			if n := uint64(time.Since(began) / pushEvery); n > 1 {
+				p.skipped += n - 1 // the ticker keeps one
+			}
+		}
+	}()
+}
+
+// end waits for the pusher's goroutine. It may be called again.
+func (p *benchPusher) end() {
+	if p.stop != nil {
+		p.stop()
+		p.stop = nil
+	}
+}
+
+// finish pushes the result in place of the snapshots, since a run ends before it can
+// be scraped, and returns a line on what failed; empty when nothing did.
+func (p *benchPusher) finish(ctx context.Context, r *loadgen.Result, j judgement) string {
+	if p.url == "" {
+		return ""
+	}
+	p.end()
+	err := p.put(context.WithoutCancel(ctx), finalPushTimeout, benchMetrics{r, j, p})
+	switch {
+	case err != nil:
+		return fmt.Sprintf("pushgateway: the result was not pushed: %v (of the pushes before, %d worked, %d failed, %d were left out)", err, p.sent, p.failed, p.skipped)
+	case p.failed+p.skipped > 0:
+		text := fmt.Sprintf("pushgateway: of the pushes while the run went on %d worked, %d failed, %d were left out", p.sent, p.failed, p.skipped)
+		if p.err != nil {
+			text += ": " + p.err.Error()
+		}
+		return text
+	}
+	return ""
+}
+
+// put replaces what the gateway has of this target.
+func (p *benchPusher) put(ctx context.Context, timeout time.Duration, c prometheus.Collector) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(benchMetrics{r, j})
-	if err := push.New(url, "weir_bench").Grouping("target", r.Spec.Target).Gatherer(reg).PushContext(ctx); err != nil {
-		return fmt.Errorf("--pushgateway %s: %w", url, err)
+	if err := reg.Register(c); err != nil {
+		return err
+	}
+	err := push.New(p.url, "weir_bench").Client(p.client).Grouping("target", p.target).Gatherer(reg).PushContext(ctx)
+	if err != nil { // what a gateway answers may have several lines
+		return errors.New(strings.Join(strings.Fields(err.Error()), " "))
 	}
 	return nil
+}
+
+// liveMetrics is a snapshot as metrics.
+type liveMetrics struct {
+	s loadgen.Snapshot
+	p *benchPusher
+}
+
+var (
+	benchRunning = prometheus.NewDesc("weir_bench_running", "1 while the run goes on, 0 with its result.", []string{"phase"}, nil)
+	benchRates   = prometheus.NewDesc("weir_bench_rate", "Per second, while the run goes on.", []string{"of"}, nil)
+	benchNow     = prometheus.NewDesc("weir_bench_under_way", "Exchanges under way and open connections, while the run goes on.", []string{"of"}, nil)
+	benchPushes  = prometheus.NewDesc("weir_bench_pushes", "Pushes to this gateway while the run went on, by outcome.", []string{"outcome"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m liveMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{benchRunning, benchRates, benchNow, benchPushes, benchLatency, benchArrivals, benchMessages} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m liveMetrics) Collect(ch chan<- prometheus.Metric) {
+	gauge := gaugeTo(ch)
+	s := &m.s
+	gauge(benchRunning, 1, s.Phase)
+	m.p.collect(ch)
+	for of, v := range map[string]float64{"offered": s.OfferedRate, "sent": s.SentRate, "completed": s.CompletedRate, "errors": s.ErrorRate, "received": s.ReceivedRate} {
+		gauge(benchRates, v, of)
+	}
+	gauge(benchNow, float64(s.InFlight), "exchanges")
+	gauge(benchNow, float64(s.Conns), "connections")
+	gauge(benchArrivals, float64(s.Dropped), "dropped")
+	gauge(benchArrivals, float64(s.Errors), "failed")
+	for _, l := range []struct {
+		of, quantile string
+		v            time.Duration
+	}{{"response", "0.5", s.P50}, {"response", "0.95", s.P95}, {"response", "0.99", s.P99}, {"service", "0.99", s.ServiceP99}, {"lag", "0.99", s.LagP99}} {
+		if l.v > 0 {
+			gauge(benchLatency, l.v.Seconds(), l.of, l.quantile)
+		}
+	}
+	collectDelivery(ch, s.Delivery)
+}
+
+// collect are the counts of pushes; called from the pusher's goroutine, or after it.
+func (p *benchPusher) collect(ch chan<- prometheus.Metric) {
+	gauge := gaugeTo(ch)
+	gauge(benchPushes, float64(p.sent), "ok")
+	gauge(benchPushes, float64(p.failed), "failed")
+	gauge(benchPushes, float64(p.skipped), "skipped")
+}
+
+func gaugeTo(ch chan<- prometheus.Metric) func(d *prometheus.Desc, v float64, labels ...string) {
+	return func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
 }
 
 // benchMetrics is a result as metrics.
 type benchMetrics struct {
 	r *loadgen.Result
 	j judgement
+	p *benchPusher
 }
 
 var (
 	benchArrivals = prometheus.NewDesc("weir_bench_arrivals", "Exchanges by what became of them.", []string{"fate"}, nil)
 	benchErrors   = prometheus.NewDesc("weir_bench_errors", "Errors by reason.", []string{"reason"}, nil)
-	benchLatency  = prometheus.NewDesc("weir_bench_latency_seconds", "Response counts from the intended instant, service from the real send, lag is the generator's.", []string{"of", "quantile"}, nil)
+	benchLatency  = prometheus.NewDesc("weir_bench_latency_seconds", "Response counts from the intended instant, service from the real send, lag is the generator's; of the last seconds while the run goes on.", []string{"of", "quantile"}, nil)
 	benchMessages = prometheus.NewDesc("weir_bench_messages", "Messages by what became of them.", []string{"fate"}, nil)
 	benchSeconds  = prometheus.NewDesc("weir_bench_duration_seconds", "Measured time.", nil, nil)
 	benchEnd      = prometheus.NewDesc("weir_bench_start_time_seconds", "When the run began.", nil, nil)
@@ -46,17 +212,17 @@ var (
 
 // Describe implements prometheus.Collector.
 func (m benchMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{benchArrivals, benchErrors, benchLatency, benchMessages, benchSeconds, benchEnd, benchVerdict} {
+	for _, d := range []*prometheus.Desc{benchArrivals, benchErrors, benchLatency, benchMessages, benchSeconds, benchEnd, benchVerdict, benchRunning, benchPushes} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m benchMetrics) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
+	gauge := gaugeTo(ch)
 	w := &m.r.Total
+	gauge(benchRunning, 0, "done")
+	m.p.collect(ch)
 	gauge(benchSeconds, w.Length.Seconds())
 	gauge(benchEnd, float64(m.r.Started.UnixMilli())/1e3)
 	gauge(benchVerdict, 1, string(m.j.Verdict))
@@ -74,9 +240,15 @@ func (m benchMetrics) Collect(ch chan<- prometheus.Metric) {
 			gauge(benchLatency, float64(h.ValueAtQuantile(q))/1e6, of, name)
 		}
 	}
-	if d := w.Delivery; d != nil {
-		for fate, n := range map[string]uint64{"published": d.Published, "expected": d.Expected, "received": d.Received, "lost": d.Lost, "repeated": d.Repeated, "reordered": d.Reordered, "late": d.Late} {
-			gauge(benchMessages, float64(n), fate)
-		}
+	collectDelivery(ch, w.Delivery)
+}
+
+func collectDelivery(ch chan<- prometheus.Metric, d *loadgen.Delivery) {
+	if d == nil {
+		return
+	}
+	gauge := gaugeTo(ch)
+	for fate, n := range map[string]uint64{"published": d.Published, "expected": d.Expected, "received": d.Received, "lost": d.Lost, "repeated": d.Repeated, "reordered": d.Reordered, "late": d.Late} {
+		gauge(benchMessages, float64(n), fate)
 	}
 }
