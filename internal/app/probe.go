@@ -184,9 +184,7 @@ func (p *probe) takeoff(pub *hub.Publication) *flight {
 	if w == nil && tr == nil && !sample {
 		return nil
 	}
-	if len(p.flights) >= maxFlights {
-		p.dropUnseen(now)
-	}
+	p.dropUnseen(now)
 	if len(p.flights) >= maxFlights && (w == nil || w.done == nil) {
 		p.lost.Add(1)
 		if tr != nil {
@@ -269,7 +267,8 @@ func (p *probe) drop(w *want) {
 	p.mu.Unlock()
 }
 
-// dropUnseen ends the flights that were stored and did not come. p.mu is held.
+// dropUnseen ends the flights that were stored and did not come, since nobody here has
+// subscribed them or since another of the same bytes was taken for them. p.mu is held.
 func (p *probe) dropUnseen(now time.Time) {
 	for i := len(p.flights) - 1; i >= 0; i-- {
 		if f := p.flights[i]; f.answered && !f.matched && now.Sub(f.accepted)-f.stored > unseenAfter {
@@ -358,6 +357,7 @@ func (p *probe) deliver(m *hub.Message, deliver func(*hub.Message)) {
 func (p *probe) match(m *hub.Message) *flight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.dropUnseen(time.Now())
 	for _, f := range p.flights {
 		if !f.matched && !f.over && f.channel == m.Channel && (!f.answered || f.at.Same(m.Position())) && bytes.Equal(f.data, m.Data) {
 			f.matched, f.came, f.arrived = true, m.Position(), time.Since(f.accepted)
