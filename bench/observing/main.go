@@ -127,9 +127,9 @@ admin: {listen: %q}
 broker: {kind: memory}
 eventloop: {loops: %d}
 auth: {api_keys: [{name: bench, key: %s, publish: ["**"]}]}
-governor: {enabled: %v, evidence: {dir: %q, no_recorder: %v}}
+governor: {enabled: %v, evidence: {dir: %q, flight_recorder: %v}}
 namespaces: [{name: default, durability: none, anonymous: true}]
-`, public, admin, o.loops, key, on, filepath.Join(dir, "evidence"), !o.recorder)
+`, public, admin, o.loops, key, on, filepath.Join(dir, "evidence"), o.recorder)
 	file := filepath.Join(dir, "weir.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return s, err

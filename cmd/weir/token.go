@@ -37,7 +37,7 @@ one or more of any bytes.`,
 	fs.StringSliceVar(&claims.Publish, "publish", nil, "channel `patterns` it may publish to, repeatable")
 	claims.TTL = time.Hour
 	fs.Var((*durationFlag)(&claims.TTL), "ttl", "how long it is valid, such as 15m or 30d")
-	fs.BoolVar(&claims.NoExpiry, "no-expiry", false, "valid for ever; the server must have auth.allow_no_expiry")
+	fs.BoolVar(&claims.NoExpiry, "no-expiry", false, "valid for ever; the server must have auth.require_expiry: false")
 	fs.StringVar(&keyFile, "private-key", "", "PEM `file` of the key to sign with (default: auth.hmac_secret)")
 	fs.StringVar(&claims.KeyID, "kid", "", "key `id` in the token's header")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

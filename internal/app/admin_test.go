@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 )
 
@@ -51,8 +52,7 @@ func TestMetricsParseAndAreFew(t *testing.T) {
 
 func metricsParseAndAreFew(t *testing.T, loops int) {
 	t.Helper()
-	on := true
-	g := start(t, func(c *config.Config) { c.EventLoop.Loops, c.Governor.Enabled = loops, &on })
+	g := start(t, func(c *config.Config) { c.EventLoop.Loops, c.Governor.Enabled = loops, setting.On })
 	g.subscribers(t, 2, "")
 	g.publish(t, "news", "1")
 	trial.Eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 4 })

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
@@ -337,8 +338,7 @@ func TestTheGuardHalvesAtOnceAndGivesBackByTenths(t *testing.T) {
 // governed turns the governor on with a memory limit.
 func governed(limit int64, soft, hard float64) func(*config.Config) {
 	return func(c *config.Config) {
-		on := true
-		c.Governor.Enabled, c.Governor.NoCanaries = &on, true
+		c.Governor.Enabled, c.Governor.Probes = setting.On, setting.Off
 		c.Governor.Interval, c.Governor.Window = hub.Duration(20*time.Millisecond), hub.Duration(time.Second)
 		c.Governor.Memory.Limit, c.Governor.Thresholds.Soft, c.Governor.Thresholds.Hard = limit, soft, hard
 	}

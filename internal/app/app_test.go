@@ -19,6 +19,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/downstream"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
@@ -57,7 +58,7 @@ func startApp(t *testing.T, change func(*config.Config), opt Options) *gateway {
 	cfg.Namespaces = []hub.Namespace{{Name: "default", Anonymous: true}, {Name: "orders", Anonymous: true}, {Name: "private"}}
 	cfg.Auth.APIKeys = []auth.APIKey{{Name: "test", Key: testKey}}
 	cfg.Shutdown.Drain = hub.Duration(100 * time.Millisecond)
-	cfg.Governor.Enabled = new(bool) // tests count goroutines, descriptors and allocations; those of it turn it on
+	cfg.Governor.Enabled = setting.Off // tests count goroutines, descriptors and allocations; those of it turn it on
 	if change != nil {
 		change(&cfg)
 	}

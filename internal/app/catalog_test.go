@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 var update = flag.Bool("update", false, "write the generated files instead of comparing them")
@@ -27,7 +28,7 @@ func golden(t *testing.T, name string, got []byte) {
 
 // The names are checked where the reference is made, so that one without a sample is too.
 func TestMetricsReferenceIsCurrent(t *testing.T) {
-	g, err := governor.New(governor.Config{Enabled: new(bool)}, governor.Sources{}, nil)
+	g, err := governor.New(governor.Config{Enabled: setting.Off}, governor.Sources{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,7 @@ type http2 struct {
 
 // speaksHTTP2 reports whether HTTP/2 is served.
 func (a *App) speaksHTTP2() bool {
-	on := a.cfg.Downstream.HTTP2
-	return on == nil || *on
+	return a.cfg.Downstream.HTTP2.On()
 }
 
 // protocols are what ALPN may agree on, the preferred one first.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
@@ -75,8 +76,7 @@ func TestHTTP2WithAndWithoutTLS(t *testing.T) {
 }
 
 func TestHTTP2CanBeSwitchedOff(t *testing.T) {
-	off := false
-	g := start(t, func(c *config.Config) { c.Downstream.HTTP2 = &off })
+	g := start(t, func(c *config.Config) { c.Downstream.HTTP2 = setting.Off })
 	w := g.dial(t)
 	w.Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	if res, _ := w.Answer("GET"); res.StatusCode < 400 || !w.Closed() {

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 )
 
@@ -47,8 +48,7 @@ func TestPlantedSecretsComeOutNowhere(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "access.log")
 	g := start(t, func(c *config.Config) {
-		on := true
-		c.Governor.Enabled, c.Governor.Evidence.Dir = &on, filepath.Join(dir, "evidence")
+		c.Governor.Enabled, c.Governor.Evidence.Dir = setting.On, filepath.Join(dir, "evidence")
 		c.Governor.Evidence.Profile = hub.Duration(1e7)
 		c.AccessLog.File = log
 		c.Clusters, c.Routes = append(c.Clusters, b), []policy.RouteConfig{{

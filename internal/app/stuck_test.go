@@ -15,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 )
 
@@ -22,8 +23,7 @@ import (
 func watched(t *testing.T) *gateway {
 	t.Helper()
 	return start(t, func(c *config.Config) {
-		on := true
-		c.Governor = governor.Config{Enabled: &on, Interval: hub.Duration(50 * time.Millisecond), Window: hub.Duration(time.Second)}
+		c.Governor = governor.Config{Enabled: setting.On, Interval: hub.Duration(50 * time.Millisecond), Window: hub.Duration(time.Second)}
 		c.Governor.Evidence = governor.EvidenceConfig{Dir: t.TempDir(), Profile: hub.Duration(100 * time.Millisecond)}
 	})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
@@ -142,7 +143,7 @@ func TestAPublishIsTraced(t *testing.T) {
 	for _, tag := range []bool{false, true} {
 		c := newCollector(t)
 		g := start(t, func(cfg *config.Config) {
-			cfg.Telemetry.Endpoint, cfg.Telemetry.NoMetrics, cfg.Telemetry.MessageTag, cfg.Telemetry.Service = c.URL, true, tag, "edge"
+			cfg.Telemetry.Endpoint, cfg.Telemetry.Metrics, cfg.Telemetry.MessageTag, cfg.Telemetry.Service = c.URL, setting.Off, tag, "edge"
 		})
 		g.subscribers(t, 4, "")
 		s := g.sse(t, "channel=news&envelope=1", "")
@@ -185,7 +186,7 @@ func TestAPublishIsTraced(t *testing.T) {
 func TestPublishesAreTracedInPart(t *testing.T) {
 	c := newCollector(t)
 	g := start(t, func(cfg *config.Config) {
-		cfg.Telemetry.Endpoint, cfg.Telemetry.NoMetrics, cfg.Telemetry.Sample = c.URL, true, 1
+		cfg.Telemetry.Endpoint, cfg.Telemetry.Metrics, cfg.Telemetry.Sample = c.URL, setting.Off, 1
 	})
 	g.publish(t, "news", "1") // nobody subscribes
 	trial.Eventually(t, "it is traced", func() bool {
@@ -207,7 +208,7 @@ func TestARequestIsTracedThroughTheProxy(t *testing.T) {
 	defer backend.Close()
 	c := newCollector(t)
 	g := start(t, func(cfg *config.Config) {
-		cfg.Telemetry.Endpoint, cfg.Telemetry.NoMetrics = c.URL, true
+		cfg.Telemetry.Endpoint, cfg.Telemetry.Metrics = c.URL, setting.Off
 		cfg.Clusters = []upstream.Config{{Name: "b", Peers: []upstream.PeerConfig{{Address: strings.TrimPrefix(backend.URL, "http://")}}}}
 		cfg.Routes = []policy.RouteConfig{{Name: "shop", Path: "/*", Cluster: "b", TraceSample: -1}}
 	})
@@ -251,7 +252,7 @@ func TestARequestIsTracedThroughTheProxy(t *testing.T) {
 func TestMetricsAreSentToACollector(t *testing.T) {
 	c := newCollector(t)
 	g := start(t, func(cfg *config.Config) {
-		cfg.Telemetry.Endpoint, cfg.Telemetry.NoTraces, cfg.Telemetry.Interval = c.URL, true, hub.Duration(time.Second)
+		cfg.Telemetry.Endpoint, cfg.Telemetry.Traces, cfg.Telemetry.Interval = c.URL, setting.Off, hub.Duration(time.Second)
 	})
 	g.subscribers(t, 2, "")
 	g.publish(t, "news", "1")

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 )
 
@@ -479,8 +480,7 @@ func TestManyPublishersAreFollowedWithoutLoss(t *testing.T) {
 
 // The scrapes go on while a thousand clients are written to, and what they say adds up.
 func TestScrapesWhileAThousandConnectionsAreBusy(t *testing.T) {
-	on := true
-	g := start(t, func(c *config.Config) { c.Governor.Enabled = &on })
+	g := start(t, func(c *config.Config) { c.Governor.Enabled = setting.On })
 	streams, sockets := g.subscribers(t, 500, "")
 	var readers sync.WaitGroup
 	for _, c := range slices.Concat(streams, sockets) {

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 )
 
@@ -69,8 +70,7 @@ func TestHistogramsAreNativeWhereAskedFor(t *testing.T) {
 }
 
 func TestTheGovernorSeesWhatHappens(t *testing.T) {
-	on := true
-	g := start(t, func(c *config.Config) { c.Governor.Enabled, c.Governor.Evidence.Dir = &on, t.TempDir() })
+	g := start(t, func(c *config.Config) { c.Governor.Enabled, c.Governor.Evidence.Dir = setting.On, t.TempDir() })
 	g.subscribers(t, 10, "")
 	var s admin.Snapshot
 	trial.Eventually(t, "it has seen connections, deliveries and the broker", func() bool {
@@ -104,10 +104,9 @@ func TestTheGovernorSeesWhatHappens(t *testing.T) {
 
 // Whatever the engine, the kernel is asked about sockets: a reader that has stopped shows.
 func TestAStoppedReaderShows(t *testing.T) {
-	on := true
 	g := start(t, func(c *config.Config) {
 		small(c)
-		c.Governor.Enabled = &on
+		c.Governor.Enabled = setting.On
 		c.Namespaces[0].QueueMessages, c.Namespaces[0].QueueBytes = 100_000, 64<<20
 	})
 	slow := g.slowDial(t, "GET /sse?channel=bulk HTTP/1.1\nHost: a\n\n")

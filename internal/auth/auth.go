@@ -15,7 +15,7 @@
 //	"weir": {"subscribe": ["orders.*"], "publish": ["orders.**"]}
 //
 // No weir claim means no grants of its own. exp is required unless
-// Config.AllowNoExpiry. Match says how patterns read. A token that has the claims of
+// Config.RequireExpiry is off. Match says how patterns read. A token that has the claims of
 // another protocol in place of weir is for that protocol alone: see Purpose.
 //
 // # What decides which key verifies

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // Config says who is let in. Its zero value lets nobody in: no keys, same-origin
@@ -55,15 +56,15 @@ type Config struct {
 	// under NTP differ by less than one second, and the rest lets a token that was
 	// minted a moment ago be used at once, while adding little to its life.
 	Leeway hub.Duration `json:"leeway"`
-	// AllowNoExpiry accepts tokens without exp. False: exp is required, for a token
-	// without it cannot be taken back but by changing keys.
-	AllowNoExpiry bool `json:"allow_no_expiry"`
+	// RequireExpiry refuses tokens without exp: such a token can only be revoked by
+	// changing keys.
+	RequireExpiry setting.Switch `json:"require_expiry"`
 	// Cookie is the name of the cookie that may carry a token; empty means
 	// "weir_token".
 	Cookie string `json:"cookie" secret:"false"`
-	// DisableQueryToken refuses tokens in the query parameter "token". False: they
-	// are accepted, since EventSource and WebSocket in browsers can set no header.
-	DisableQueryToken bool `json:"disable_query_token"`
+	// QueryToken accepts tokens in the query parameter "token", since EventSource and
+	// WebSocket in browsers cannot set header fields.
+	QueryToken setting.Switch `json:"query_token"`
 	// MaxTokenBytes bounds a token; 0 means 8 KiB.
 	MaxTokenBytes int `json:"max_token_bytes"`
 	// TokenCache is how many verified tokens are remembered; 0 means 65,536,

@@ -22,7 +22,7 @@ type MintClaims struct {
 	Subject string
 	// TTL is the life of the token; 0 means 1h.
 	TTL time.Duration
-	// NoExpiry leaves exp out; the verifier must have AllowNoExpiry.
+	// NoExpiry leaves exp out; the verifier must not have RequireExpiry.
 	NoExpiry bool
 	// Subscribe and Publish are channel patterns; empty means no such right.
 	Subscribe, Publish []string
@@ -44,8 +44,8 @@ func Mint(cfg Config, c MintClaims) (string, error) {
 	if !validSubject(c.Subject) {
 		return "", fmt.Errorf("subject: want at most %d bytes without control characters", maxSubjectBytes)
 	}
-	if c.NoExpiry && !cfg.AllowNoExpiry {
-		return "", errors.New("auth.allow_no_expiry is off: a token without expiry would be refused")
+	if c.NoExpiry && cfg.RequireExpiry.On() {
+		return "", errors.New("auth.require_expiry is true: a token without expiry would be refused")
 	}
 	if c.NoExpiry && c.TTL != 0 {
 		return "", errors.New("a ttl and no expiry exclude each other")

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 func TestMintedTokenIsAccepted(t *testing.T) {
@@ -61,9 +63,9 @@ func TestMintRefuses(t *testing.T) {
 	f(Config{}, MintClaims{}, "auth.hmac_secret: is not set")
 	f(Config{HMACSecret: "x"}, MintClaims{}, "auth.hmac_secret: 1 bytes")
 	f(ok, MintClaims{TTL: -1}, "negative")
-	f(ok, MintClaims{NoExpiry: true}, "allow_no_expiry")
-	f(Config{HMACSecret: secret, AllowNoExpiry: true}, MintClaims{NoExpiry: true}, "")
-	f(Config{HMACSecret: secret, AllowNoExpiry: true}, MintClaims{NoExpiry: true, TTL: 1}, "exclude each other")
+	f(ok, MintClaims{NoExpiry: true}, "require_expiry")
+	f(Config{HMACSecret: secret, RequireExpiry: setting.Off}, MintClaims{NoExpiry: true}, "")
+	f(Config{HMACSecret: secret, RequireExpiry: setting.Off}, MintClaims{NoExpiry: true, TTL: 1}, "exclude each other")
 	f(ok, MintClaims{Subject: "a\n"}, "subject")
 	f(ok, MintClaims{Subscribe: []string{""}}, "subscribe: a pattern is empty")
 	f(ok, MintClaims{Publish: []string{"a b"}}, "publish: a pattern has a space")
@@ -75,7 +77,7 @@ func TestMintRefuses(t *testing.T) {
 
 func TestMintedTokenLivesAsLongAsAsked(t *testing.T) {
 	at := now.Add(999 * time.Millisecond)
-	cfg := Config{HMACSecret: secret, AllowNoExpiry: true, Leeway: 1}
+	cfg := Config{HMACSecret: secret, RequireExpiry: setting.Off, Leeway: 1}
 	token := must(Mint(cfg, MintClaims{Now: at, TTL: time.Second}))
 	a := newAuth(t, cfg)
 	judge(t, a)(token, nil)

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 func TestPayloadIsWhatTheIssuerWrote(t *testing.T) {
 	const secret = "0123456789abcdef0123456789abcdef"
-	a, err := New(Config{HMACSecret: secret, AllowNoExpiry: true}, nil)
+	a, err := New(Config{HMACSecret: secret, RequireExpiry: setting.Off}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func (a *Authenticator) TokenBytes(authorization, cookie, query []byte) ([]byte,
 	if t, ok := bearer(authorization); ok {
 		return t, FromHeader
 	}
-	if len(query) > 0 && !a.cfg.DisableQueryToken {
+	if len(query) > 0 && a.cfg.QueryToken.On() {
 		return query, FromQuery
 	}
 	if t := cookieValue(cookie, a.cfg.Cookie); len(t) > 0 {

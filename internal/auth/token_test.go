@@ -1,5 +1,7 @@
 package auth
 
+import "github.com/weir-gateway/weir/internal/setting"
+
 import "testing"
 
 func TestTokenOfRequest(t *testing.T) {
@@ -34,7 +36,7 @@ func TestTokenOfRequest(t *testing.T) {
 	f("", `a="; weir_token=c"`, "", `c"`, FromCookie) // cookies have no quoting; Verify refuses it
 	f("", "weir_token=first; weir_token=second", "", "first", FromCookie)
 
-	a = newAuth(t, Config{DisableQueryToken: true, Cookie: "t"})
+	a = newAuth(t, Config{QueryToken: setting.Off, Cookie: "t"})
 	f("", "weir_token=c", "q", "", NoToken)
 	f("", "t=c", "q", "c", FromCookie)
 }

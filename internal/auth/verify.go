@@ -189,7 +189,7 @@ func (a *Authenticator) identity(c jwt.MapClaims, now time.Time) (id *Identity, 
 		return nil, notBefore, bad("exp is no date")
 	case state == dateSet:
 		id.Expires = exp.Add(leeway)
-	case !a.cfg.AllowNoExpiry:
+	case a.cfg.RequireExpiry.On():
 		return nil, notBefore, bad("exp is missing")
 	}
 	if id.Expired(now) {

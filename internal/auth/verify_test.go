@@ -18,6 +18,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // judge returns a helper that checks one token for one outcome.
@@ -178,7 +179,7 @@ func TestNoWeirClaimMeansNoGrants(t *testing.T) {
 func TestNoExpiryOnlyWhereAllowed(t *testing.T) {
 	c := claims(jwt.MapClaims{"exp": nil})
 	judge(t, newAuth(t, Config{HMACSecret: secret}))(hs(t, c), ErrBadToken)
-	a := newAuth(t, Config{HMACSecret: secret, AllowNoExpiry: true})
+	a := newAuth(t, Config{HMACSecret: secret, RequireExpiry: setting.Off})
 	if id := judge(t, a)(hs(t, c), nil); !id.Expires.IsZero() || id.Expired(now.AddDate(100, 0, 0)) {
 		t.Errorf("expires %v, want never", id.Expires)
 	}

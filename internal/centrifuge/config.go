@@ -25,7 +25,7 @@ type Config struct {
 	// default: they are turned away with 3501.
 	AnonymousConnect bool `json:"anonymous_connect"`
 	// Token holds the keys of connection and subscription tokens. Without any key
-	// those of the section "auth" are used. Tokens without exp need allow_no_expiry.
+	// those of the section "auth" are used. Tokens without exp need require_expiry: false.
 	Token auth.Config `json:"token"`
 	// SubscriptionToken holds other keys for subscription tokens. Without any key
 	// those of connection tokens are used.

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/centrifuge"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/socket/nodetest"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -70,7 +71,7 @@ func start(t *testing.T, s settings) *node {
 	var numbers centrifuge.Formats
 	n := &node{Node: nodetest.New(t, nodetest.Config{
 		Auth: auth.Config{
-			HMACSecret: secret, AllowNoExpiry: true,
+			HMACSecret: secret, RequireExpiry: setting.Off,
 			APIKeys: []auth.APIKey{{Name: "own", Key: ownKey, Publish: []string{"own.*"}}},
 		},
 		Namespaces: s.spaces, Broker: s.broker,

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -118,7 +119,7 @@ func newBench(t testing.TB, cfg Config) *bench {
 			t.Fatal(err)
 		}
 	}
-	a, err := auth.New(auth.Config{HMACSecret: "0123456789abcdef0123456789abcdef", AllowNoExpiry: true}, nil)
+	a, err := auth.New(auth.Config{HMACSecret: "0123456789abcdef0123456789abcdef", RequireExpiry: setting.Off}, nil)
 	must(err)
 	broker, err := memory.New(memory.Config{})
 	must(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/redact"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // A KeyError says what is wrong with one key and where it was written.
@@ -111,7 +112,7 @@ func (d *decoder) section(n *yaml.Node, path string, v reflect.Value) {
 		seen[kn.Value] = kn.Line
 		j := slices.IndexFunc(fields, func(f field) bool { return f.key == kn.Value })
 		if j < 0 {
-			d.problem(kn, full, d.suggest(path, kn.Value, fields), "unknown key")
+			d.unknown(kn, full, d.suggest(path, kn.Value, fields))
 			continue
 		}
 		d.value(vn, full, fields[j], v.FieldByIndex(fields[j].index))
@@ -206,6 +207,12 @@ func (d *decoder) scalar(n *yaml.Node, path string, f field, v reflect.Value) {
 		var x hub.Duration
 		err = x.UnmarshalText([]byte(n.Value))
 		v.SetInt(int64(x))
+	case t == switchType:
+		var on bool
+		if !d.basic(n, path, f, reflect.ValueOf(&on).Elem()) {
+			return
+		}
+		v.Set(reflect.ValueOf(setting.Of(on)))
 	case isText(t):
 		err = v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(n.Value))
 	case reflect.PointerTo(t).Implements(jsonType):

@@ -45,7 +45,11 @@ func readEnv(env []string, keys []key, v reflect.Value, origins Origins) []error
 		case i >= 0:
 			d.plain(value, keys[i], v)
 		case !isCommandEnv(name) && !orchestratorEnv.MatchString(name):
-			d.problem(nil, "", suggestEnv(name, keys), "unknown variable")
+			hint := suggestEnv(name, keys)
+			if now := renamedEnv(name); now != "" {
+				hint = now
+			}
+			d.problem(nil, "", hint, "unknown variable")
 		}
 		problems = append(problems, d.problems...)
 	}

@@ -191,7 +191,7 @@ func (d *decoder) override(o Override, keys []key, v reflect.Value) {
 			}
 		}
 	}
-	d.problem(nil, o.Key, hint, "unknown key")
+	d.unknown(nil, o.Key, hint)
 }
 
 func inList(path string) bool { return strings.Contains(path, "[]") || strings.Contains(path, ".*") }

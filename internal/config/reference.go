@@ -87,6 +87,9 @@ func Reference(query string) (string, error) {
 			paths = append(paths, k.path)
 		}
 		err := fmt.Errorf("%s: unknown key", query)
+		if now := renamedKey(query); now != "" {
+			return "", WithHint(err, now)
+		}
 		if s := nearest(query, paths); s != "" {
 			return "", WithHint(err, "did you mean "+s+"?")
 		}
@@ -210,6 +213,9 @@ func kindOf(k key) string {
 func defaultText(k key, def reflect.Value) string {
 	if k.shape != scalar && k.shape != list || k.secret {
 		return ""
+	}
+	if k.typ == switchType {
+		return ", default true" // also in lists, which have no element to look at
 	}
 	v, ok := valueAt(def, k.path)
 	if ok && v.Kind() == reflect.Pointer {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/redact"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // shape is how a Go type is written in a file.
@@ -24,6 +25,7 @@ var (
 	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
 	jsonType     = reflect.TypeFor[json.Unmarshaler]()
 	durationType = reflect.TypeFor[time.Duration]()
+	switchType   = reflect.TypeFor[setting.Switch]()
 )
 
 func shapeOf(t reflect.Type) shape {
@@ -187,6 +189,8 @@ func wants(f field, t reflect.Type) string {
 	switch {
 	case isDuration(t):
 		return "a duration"
+	case t == switchType:
+		return "true or false"
 	case isText(t):
 		return "text"
 	}

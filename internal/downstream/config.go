@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // Config of a Server: what an HTTP client may take in time and size. The zero
@@ -37,8 +38,7 @@ type Config struct {
 	HalfClose bool `json:"half_close"`
 	// HTTP2 serves HTTP/2 as well: agreed on in the TLS handshake, or by prior
 	// knowledge without TLS. Its requests cost a goroutine each, HTTP/1.1's none.
-	// Empty means true.
-	HTTP2 *bool `json:"http2"`
+	HTTP2 setting.Switch `json:"http2"`
 	// MaxVerifying bounds the tokens that are being verified at a time; at the
 	// bound clients are asked to come back. 0 means 1,024.
 	MaxVerifying int `json:"max_verifying"`

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
@@ -155,7 +156,7 @@ func TestPlacesAreGivenBackHoweverItEnds(t *testing.T) {
 			w.Say("HTTP/1.1 200 OK\nContent-Length: 5\n\nab")
 		}
 	})
-	g := start(t, settings{cluster: upstream.Config{Outlier: upstream.OutlierConfig{Disabled: true}, Breaker: upstream.BreakerConfig{Disabled: true}},
+	g := start(t, settings{cluster: upstream.Config{Outlier: upstream.OutlierConfig{Enabled: setting.Off}, Breaker: upstream.BreakerConfig{Enabled: setting.Off}},
 		routes: []policy.RouteConfig{
 			{Path: "/reply", Reply: policy.Reply{Status: 200}, Limits: policy.Limits{MaxConcurrent: 1}},
 			{Cluster: "main", Limits: policy.Limits{MaxConcurrent: 1, MaxBody: 10}},
@@ -322,7 +323,7 @@ func TestRepliesAreHeldAgainstADocument(t *testing.T) {
 			w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Type: %s\nContent-Length: %d\n\n", kind, len(wiretest.CRLF(body))) + body)
 		}
 	})
-	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", OpenAPI: policy.OpenAPI{File: file, SkipRequests: true, ValidateResponses: true, MaxBody: 1000}}}}, peer)
+	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", OpenAPI: policy.OpenAPI{File: file, ValidateRequests: setting.Off, ValidateResponses: true, MaxBody: 1000}}}}, peer)
 	w := g.dial()
 	f := func(path string, status int, want string) {
 		t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
@@ -266,8 +267,8 @@ func TestBadRepliesAre502(t *testing.T) {
 			w.Say(reply)
 		}
 	})
-	g := start(t, settings{cluster: upstream.Config{Retry: upstream.RetryConfig{Attempts: 1}, Outlier: upstream.OutlierConfig{Disabled: true},
-		Breaker: upstream.BreakerConfig{Disabled: true}}}, peer)
+	g := start(t, settings{cluster: upstream.Config{Retry: upstream.RetryConfig{Attempts: 1}, Outlier: upstream.OutlierConfig{Enabled: setting.Off},
+		Breaker: upstream.BreakerConfig{Enabled: setting.Off}}}, peer)
 	f := func(says string) {
 		t.Helper()
 		reply = says

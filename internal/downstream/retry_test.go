@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
@@ -30,7 +31,7 @@ func TestAStaleConnectionIsReplaced(t *testing.T) {
 			_, _, _ = w.Request()
 		}
 	})
-	g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{Outlier: upstream.OutlierConfig{Disabled: true}, Breaker: upstream.BreakerConfig{Disabled: true}}}, peer)
+	g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{Outlier: upstream.OutlierConfig{Enabled: setting.Off}, Breaker: upstream.BreakerConfig{Enabled: setting.Off}}}, peer)
 	w := g.dial()
 	f := func(method, body string, status int) {
 		t.Helper()

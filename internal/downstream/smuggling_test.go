@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
 )
@@ -55,7 +56,7 @@ const hidden = "GET /hidden HTTP/1.1\r\nHost: hidden\r\n\r\n"
 
 func TestNothingIsSmuggledToABackend(t *testing.T) {
 	var peer recorder
-	g := start(t, settings{cluster: upstream.Config{Outlier: upstream.OutlierConfig{Disabled: true}, Breaker: upstream.BreakerConfig{Disabled: true}}}, peer.start(t))
+	g := start(t, settings{cluster: upstream.Config{Outlier: upstream.OutlierConfig{Enabled: setting.Off}, Breaker: upstream.BreakerConfig{Enabled: setting.Off}}}, peer.start(t))
 	f := func(head, payload string) {
 		t.Helper()
 		for _, split := range []bool{false, true} {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
@@ -76,7 +77,7 @@ func pieces(w *wiretest.Conn, s string, cut int) {
 // whole is the right one, and nothing is left over.
 func TestAStormMixesNothingUp(t *testing.T) {
 	g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{
-		Outlier: upstream.OutlierConfig{Disabled: true}, Breaker: upstream.BreakerConfig{Disabled: true},
+		Outlier: upstream.OutlierConfig{Enabled: setting.Off}, Breaker: upstream.BreakerConfig{Enabled: setting.Off},
 		Pool:  upstream.PoolConfig{MaxPerPeer: 6, MaxIdle: 3, PendingTimeout: 5e9},
 		Retry: upstream.RetryConfig{Attempts: 3, Budget: 1, MinPerSecond: 1e6},
 	}}, stormPeer(t), stormPeer(t))

@@ -27,6 +27,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
@@ -117,8 +118,8 @@ func secureBackend(t *testing.T, cfg *tls.Config, h http.HandlerFunc) string {
 
 // quick is a cluster that neither ejects nor tries again.
 func quick(tls upstream.TLSConfig) upstream.Config {
-	return upstream.Config{TLS: tls, Retry: upstream.RetryConfig{Attempts: 1}, Outlier: upstream.OutlierConfig{Disabled: true},
-		Breaker: upstream.BreakerConfig{Disabled: true}, Timeouts: upstream.TimeoutConfig{Connect: hub.Duration(trial.Patience / 2)}}
+	return upstream.Config{TLS: tls, Retry: upstream.RetryConfig{Attempts: 1}, Outlier: upstream.OutlierConfig{Enabled: setting.Off},
+		Breaker: upstream.BreakerConfig{Enabled: setting.Off}, Timeouts: upstream.TimeoutConfig{Connect: hub.Duration(trial.Patience / 2)}}
 }
 
 // shakes returns how the handshakes of cluster "main" ended.
@@ -236,7 +237,7 @@ func TestBackendsThatAreNotWhoTheyShouldBe(t *testing.T) {
 	f("an unknown authority", certs(other.leaf(t, nil, "127.0.0.1")), upstream.TLSConfig{CAFiles: ca}, 502, "unknown_authority")
 	f("the system's authorities", certs(good), upstream.TLSConfig{}, 502, "unknown_authority")
 	f("expired", certs(a.leaf(t, expired, "127.0.0.1")), upstream.TLSConfig{CAFiles: ca}, 502, "expired")
-	f("nothing is verified", certs(other.leaf(t, expired, "x")), upstream.TLSConfig{InsecureSkipVerify: true}, 200, "full")
+	f("nothing is verified", certs(other.leaf(t, expired, "x")), upstream.TLSConfig{Verify: setting.Off}, 200, "full")
 	mutual := certs(good)
 	mutual.ClientAuth, mutual.ClientCAs = tls.RequireAndVerifyClientCert, a.pool()
 	f("a client certificate is wanted", mutual, upstream.TLSConfig{CAFiles: ca}, 502, "refused")

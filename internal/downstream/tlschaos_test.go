@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 	"github.com/weir-gateway/weir/internal/wire/wiretest"
@@ -58,7 +59,7 @@ func TestBackendsThatBreakOffAnywhereOverTLS(t *testing.T) {
 			}
 		})(n, c)
 	})
-	g := start(t, settings{cluster: upstream.Config{TLS: upstream.TLSConfig{CAFiles: []string{a.file}}, Breaker: upstream.BreakerConfig{Disabled: true}}}, "https://"+peer)
+	g := start(t, settings{cluster: upstream.Config{TLS: upstream.TLSConfig{CAFiles: []string{a.file}}, Breaker: upstream.BreakerConfig{Enabled: setting.Off}}}, "https://"+peer)
 	var mu sync.Mutex
 	outcomes := map[string]int{}
 	var all sync.WaitGroup

@@ -94,7 +94,6 @@ func (c Config) WithDefaults() Config {
 	if c.UserTimeout == 0 {
 		c.UserTimeout = hub.Duration(defaultStall)
 	}
-	c.Sockets = c.Sockets.WithDefaults()
 	return c
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/sys"
 )
 
@@ -25,8 +26,8 @@ type SocketConfig struct {
 	// user_timeout find dead peers without it.
 	KeepAlive KeepAlive `json:"keep_alive"`
 	// NoDelay sends small writes at once (TCP_NODELAY); they are gathered here
-	// already. Empty means true.
-	NoDelay *bool `json:"no_delay"`
+	// already.
+	NoDelay setting.Switch `json:"no_delay"`
 	// DSCP marks outgoing packets for the network, 0 to 63 (RFC 2474; IP_TOS and
 	// IPV6_TCLASS). 0 leaves them unmarked.
 	DSCP int `json:"dscp"`
@@ -66,15 +67,6 @@ type KeepAlive struct {
 	// set, which it is here: a probe and that much silence. 0 leaves it to
 	// net.ipv4.tcp_keepalive_probes.
 	Count int `json:"count"`
-}
-
-// WithDefaults returns c with zeros replaced by what they mean here; what is left
-// to the kernel stays zero.
-func (c SocketConfig) WithDefaults() SocketConfig {
-	if c.NoDelay == nil {
-		c.NoDelay = new(true)
-	}
-	return c
 }
 
 // Validate returns all that is wrong with c, joined. What the kernel makes of it
@@ -152,7 +144,7 @@ func wantedBy(cfg Config) (list []wanted) {
 	set := func(key string, o sys.SocketOption, v int, unit string) *wanted { return add(v != 0, key, o, v, unit) }
 	set("sockets.receive_buffer", sys.ReceiveBuffer, s.ReceiveBuffer, "bytes")
 	set("sockets.send_buffer", sys.SendBuffer, s.SendBuffer, "bytes")
-	add(true, "sockets.no_delay", sys.NoDelay, truth(*s.NoDelay), "").usual = *s.NoDelay
+	add(true, "sockets.no_delay", sys.NoDelay, truth(s.NoDelay.On()), "").usual = s.NoDelay.On()
 	set("user_timeout", sys.UserTimeout, milliseconds(cfg.UserTimeout), "ms").usual = cfg.UserTimeout == usual.UserTimeout
 	set("notsent_lowat", sys.NotSentLowat, cfg.NotSentLowat, "bytes").usual = cfg.NotSentLowat == usual.NotSentLowat
 	if k := s.KeepAlive; k.Idle != 0 {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/sys"
 	"github.com/weir-gateway/weir/internal/trial"
 )
@@ -93,7 +94,7 @@ func every() Config {
 		Sockets: SocketConfig{
 			ReceiveBuffer: 64 << 10, SendBuffer: 96 << 10,
 			KeepAlive: KeepAlive{Idle: hub.Duration(40 * time.Second), Interval: hub.Duration(7 * time.Second), Count: 3},
-			NoDelay:   new(false), DSCP: 46, Priority: 4, Congestion: "reno", DeferAccept: hub.Duration(time.Second),
+			NoDelay:   setting.Off, DSCP: 46, Priority: 4, Congestion: "reno", DeferAccept: hub.Duration(time.Second),
 		},
 	}
 }
@@ -421,7 +422,7 @@ func TestSocketConfigIsJudged(t *testing.T) {
 	}
 	s := func(d time.Duration) hub.Duration { return hub.Duration(d) }
 	f(SocketConfig{}, "<nil>")
-	f(SocketConfig{}.WithDefaults(), "<nil>")
+	f(SocketConfig{}, "<nil>")
 	f(every().Sockets, "<nil>")
 	f(SocketConfig{ReceiveBuffer: 1}, "sockets: receive_buffer: 1 is not within 4096..1073741824")
 	f(SocketConfig{SendBuffer: -1}, "sockets: send_buffer: -1 is not within 4096..1073741824")

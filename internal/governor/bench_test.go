@@ -8,13 +8,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // BenchmarkSample is what one look costs, nine in ten; ends of seconds and windows are
 // in BenchmarkSecond.
 func BenchmarkSample(b *testing.B) {
 	sc := &script{loops: make([]LoopSample, 8)}
-	g, err := New(Config{NoCanaries: true}, sc.sources(), nil)
+	g, err := New(Config{Probes: setting.Off}, sc.sources(), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -34,7 +36,7 @@ func BenchmarkSample(b *testing.B) {
 // BenchmarkSecond is a sample that ends a second.
 func BenchmarkSecond(b *testing.B) {
 	sc := &script{loops: make([]LoopSample, 8)}
-	g, err := New(Config{NoCanaries: true}, sc.sources(), nil)
+	g, err := New(Config{Probes: setting.Off}, sc.sources(), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -111,9 +113,9 @@ func BenchmarkOnOff(b *testing.B) {
 	const turn = 300 * time.Millisecond
 	b.Run("nothing", func(b *testing.B) { onOff(b, turn, func() func() { return func() {} }) }) // what the machine itself does
 	b.Run("sampler", func(b *testing.B) { onOff(b, turn, func() func() { return governed(b, Config{}) }) })
-	b.Run("no-canaries", func(b *testing.B) { onOff(b, turn, func() func() { return governed(b, Config{NoCanaries: true}) }) })
+	b.Run("no-canaries", func(b *testing.B) { onOff(b, turn, func() func() { return governed(b, Config{Probes: setting.Off}) }) })
 	b.Run("profiles", func(b *testing.B) {
-		onOff(b, turn, func() func() { return armed(EvidenceConfig{NoRecorder: true}) })
+		onOff(b, turn, func() func() { return armed(EvidenceConfig{FlightRecorder: setting.Off}) })
 	})
 	b.Run("recorder-and-profiles", func(b *testing.B) { onOff(b, turn, func() func() { return armed(EvidenceConfig{}) }) })
 }

@@ -7,20 +7,19 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // Config says how the process watches itself.
 type Config struct {
 	// Enabled turns the governor on: sampling, states, evidence and the memory limit.
-	// Absent means true.
-	Enabled *bool `json:"enabled"`
+	Enabled setting.Switch `json:"enabled"`
 	// Interval is the time between two samples. 0 means 100ms; at least 10ms, at most 1s.
 	Interval hub.Duration `json:"interval"`
 	// Window is the time that one judgement spans. 0 means 5s; at least ten intervals.
 	Window hub.Duration `json:"window"`
-	// NoCanaries leaves out the errands that measure how late goroutines, sockets and
-	// timers wake.
-	NoCanaries bool `json:"no_canaries"`
+	// Probes measure how late goroutines, sockets and timers wake.
+	Probes setting.Switch `json:"probes"`
 	// Thresholds are what states and alerts are judged by.
 	Thresholds Thresholds `json:"thresholds"`
 	// Evidence is what is recorded when something is wrong.
@@ -43,9 +42,9 @@ type EvidenceConfig struct {
 	MaxBytes int64 `json:"max_bytes"`
 	// Profile is how long the processor profile of a bundle runs. 0 means 2s.
 	Profile hub.Duration `json:"profile"`
-	// NoRecorder leaves the flight recorder off: it takes some of a busy server's
-	// throughput while it is armed.
-	NoRecorder bool `json:"no_recorder"`
+	// FlightRecorder records the runtime's traces for bundles. It takes some of a busy
+	// server's throughput while it is armed.
+	FlightRecorder setting.Switch `json:"flight_recorder"`
 }
 
 // MemoryConfig is about the memory limit and the collector.
@@ -70,7 +69,7 @@ const (
 )
 
 // On says whether the governor is enabled.
-func (c Config) On() bool { return c.Enabled == nil || *c.Enabled }
+func (c Config) On() bool { return c.Enabled.On() }
 
 // WithDefaults is c with every zero value replaced by what it means.
 func (c Config) WithDefaults() Config {
@@ -78,10 +77,6 @@ func (c Config) WithDefaults() Config {
 		if *d == 0 {
 			*d = hub.Duration(v)
 		}
-	}
-	if c.Enabled == nil {
-		on := true
-		c.Enabled = &on
 	}
 	or(&c.Interval, 100*time.Millisecond)
 	or(&c.Window, 5*time.Second)

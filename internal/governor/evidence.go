@@ -218,7 +218,7 @@ func (r *recorder) armLocked() {
 	if was {
 		return
 	}
-	if !r.cfg.NoRecorder {
+	if r.cfg.FlightRecorder.On() {
 		r.flight = trace.NewFlightRecorder(trace.FlightRecorderConfig{MinAge: recorderAge, MaxBytes: recorderBytes})
 		if err := r.flight.Start(); err != nil { // another has it
 			r.log.Warn("no flight recorder", "err", err)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/stat"
 )
 
@@ -165,7 +166,7 @@ func TestABundleOpensWithOrdinaryTools(t *testing.T) {
 // newTestRecorder writes small bundles.
 func newTestRecorder(cfg EvidenceConfig) *recorder {
 	c := Config{Evidence: cfg}.WithDefaults().Evidence
-	c.Profile, c.NoRecorder = hub.Duration(time.Millisecond), true
+	c.Profile, c.FlightRecorder = hub.Duration(time.Millisecond), setting.Off
 	return newRecorder(c, slog.New(slog.DiscardHandler), func() []part { return nil })
 }
 

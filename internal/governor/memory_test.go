@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 func TestABudgetRefusesFromItsSharesOn(t *testing.T) {
@@ -74,7 +76,7 @@ func TestTheLimitIsToldToTheRuntimeAndTakenBack(t *testing.T) {
 		if env != "" {
 			t.Setenv("GOMEMLIMIT", env)
 		}
-		g, err := New(Config{Memory: cfg, NoCanaries: true}, Sources{}, nil)
+		g, err := New(Config{Memory: cfg, Probes: setting.Off}, Sources{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +178,7 @@ func TestPhasePacesByWhatHappens(t *testing.T) {
 
 func TestGOGCIsTakenBack(t *testing.T) {
 	was := currentPercent()
-	g, err := New(Config{Memory: MemoryConfig{Percent: 321}, NoCanaries: true}, Sources{}, nil)
+	g, err := New(Config{Memory: MemoryConfig{Percent: 321}, Probes: setting.Off}, Sources{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +193,7 @@ func TestGOGCIsTakenBack(t *testing.T) {
 }
 
 func TestTwoRunsAtOnceAreAnError(t *testing.T) {
-	g, err := New(short(func(c *Config) { c.NoCanaries = true }), Sources{}, nil)
+	g, err := New(short(func(c *Config) { c.Probes = setting.Off }), Sources{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,7 +120,7 @@ func (s *sampler) start() {
 			}
 		})
 	}
-	if !s.g.cfg.NoCanaries {
+	if s.g.cfg.Probes.On() {
 		c, err := startCanaries()
 		if err != nil {
 			s.g.log.Warn("no canaries", "err", err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/metrics"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/stat"
 )
 
@@ -46,7 +47,7 @@ func (s *script) sources() Sources {
 // still is a sampler whose time the test passes; nothing runs beside it.
 func still(t *testing.T, cfg Config, src Sources) *sampler {
 	t.Helper()
-	cfg.NoCanaries = true
+	cfg.Probes = setting.Off
 	g, err := New(cfg, src, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +278,7 @@ func TestAStuckLoopIsFoundWithItsStack(t *testing.T) {
 			}
 			return append(dst, l)
 		}}
-		g, err := New(Config{NoCanaries: true, Evidence: EvidenceConfig{NoRecorder: true}}, src, nil) // the recorder has goroutines of its own
+		g, err := New(Config{Probes: setting.Off, Evidence: EvidenceConfig{FlightRecorder: setting.Off}}, src, nil) // the recorder has goroutines of its own
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -357,8 +358,7 @@ func TestAfterASleepOfItsOwnNothingIsCalledStuck(t *testing.T) {
 }
 
 func TestADisabledGovernorOnlyWaits(t *testing.T) {
-	off := false
-	g, err := New(Config{Enabled: &off}, Sources{}, nil)
+	g, err := New(Config{Enabled: setting.Off}, Sources{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -519,7 +519,7 @@ func TestHostsAreReadFromTheirFiles(t *testing.T) {
 		"cg/a/cpu.max":                "100000 100000\n",
 		"cg/a/cpu.stat":               "throttled_usec 0\n",
 	})
-	g, err := New(Config{NoCanaries: true}, Sources{}, nil)
+	g, err := New(Config{Probes: setting.Off}, Sources{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

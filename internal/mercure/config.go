@@ -12,6 +12,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // Config of a Server: the section "mercure". The zero value serves nothing.
@@ -53,10 +54,10 @@ type Config struct {
 	Cookie string `json:"cookie" secret:"false"`
 	// Cookie08 may carry one of draft 08; empty means "__Secure-mercure_access_token".
 	Cookie08 string `json:"cookie_08" secret:"false"`
-	// DisableQueryToken refuses tokens of draft 07 in the query ("authorization").
-	DisableQueryToken bool `json:"disable_query_token"`
+	// QueryToken accepts tokens of draft 07 in the query parameter "authorization".
+	QueryToken setting.Switch `json:"query_token"`
 	// RequireExpiry refuses tokens of draft 07 without exp, which most deployed
-	// publishers have. Draft 08 always wants one. Keys of auth go by auth.allow_no_expiry.
+	// publishers have. Draft 08 always wants one. Keys of auth go by auth.require_expiry.
 	RequireExpiry bool `json:"require_expiry"`
 	// Heartbeat is how often a comment is sent in silence; 0 means 40s.
 	Heartbeat hub.Duration `json:"heartbeat"`
@@ -107,7 +108,7 @@ func (k Keys) empty() bool {
 func (k Keys) config(requireExpiry bool) auth.Config {
 	return auth.Config{
 		HMACSecret: k.Secret, HMACSecretFile: k.SecretFile, PublicKeys: k.PublicKeys,
-		JWKSURL: k.JWKSURL, Algorithms: k.Algorithms, AllowNoExpiry: !requireExpiry,
+		JWKSURL: k.JWKSURL, Algorithms: k.Algorithms, RequireExpiry: setting.Of(requireExpiry),
 	}
 }
 

@@ -54,7 +54,7 @@ func (s *Server) credential(r socket.Request, queryToken string, d protocol.Dial
 		token, _ := protocol.Bearer(h)
 		return credential{token: token, has: true}
 	}
-	if queryToken != "" && !s.cfg.DisableQueryToken && s.serve.Draft07 && (!known || d == protocol.Draft07) {
+	if queryToken != "" && s.cfg.QueryToken.On() && s.serve.Draft07 && (!known || d == protocol.Draft07) {
 		return credential{token: queryToken, has: true}
 	}
 	field := r.Header("Cookie")

@@ -269,13 +269,13 @@ func (t *translation) apiKey(name, key string, at *node, publish []string) {
 func (t *translation) centrifugoClient() {
 	in, c := t.root.at("client"), t.out.at("centrifuge")
 	if t.tokenKeys(in.at("token"), t.out.at("auth")) {
-		t.out.at("auth").set("allow_no_expiry", true, "as in Centrifugo: a token without exp does not end")
+		t.out.at("auth").set("require_expiry", false, "as in Centrifugo: a token without exp does not end")
 	}
 	sub, subAt := t.flag(in, "subscription_token.enabled")
 	if sub {
 		to := c.at("subscription_token")
 		if t.tokenKeys(in.at("subscription_token"), to) {
-			to.set("allow_no_expiry", true, "as in Centrifugo")
+			to.set("require_expiry", false, "as in Centrifugo")
 		} else {
 			t.note(Security, subAt, "subscription tokens have no keys of their own now: those of connection tokens verify them", "centrifuge.subscription_token")
 		}

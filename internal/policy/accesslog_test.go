@@ -94,7 +94,7 @@ func TestWhatIsLogged(t *testing.T) {
 		f("GET /nothing?secret=x", 404)
 		f("GET /../x", 400)
 		new(Exchange).Done(Outcome{Status: 400}) // nothing was matched
-	}, `{"path": "/all", "cluster": "c"}`, `{"path": "/never", "cluster": "c", "access_log": {"sample": -1}}`, `{"path": "/off", "cluster": "c", "access_log": {"off": true}}`)
+	}, `{"path": "/all", "cluster": "c"}`, `{"path": "/never", "cluster": "c", "access_log": {"sample": -1}}`, `{"path": "/off", "cluster": "c", "access_log": {"enabled": false}}`)
 	var got []string
 	for _, l := range lines {
 		got = append(got, l["route"].(string)+l["path"].(string))

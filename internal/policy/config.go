@@ -3,6 +3,7 @@ package policy
 import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -209,8 +210,8 @@ type Paths struct {
 type OpenAPI struct {
 	// File is the document, YAML or JSON. Empty means no validation.
 	File string `json:"file"`
-	// SkipRequests leaves requests alone. False: they are validated.
-	SkipRequests bool `json:"skip_requests"`
+	// ValidateRequests validates requests (400 if they do not hold).
+	ValidateRequests setting.Switch `json:"validate_requests"`
 	// ValidateResponses validates what the upstream answers (502 if it does not
 	// hold). False: responses pass as they come.
 	ValidateResponses bool `json:"validate_responses"`
@@ -243,8 +244,8 @@ type AccessLogRule struct {
 	// Sample is the part of the requests that is logged, 0 to 1; 0 means all, negative none.
 	// Answers of status 500 and above are always logged.
 	Sample float64 `json:"sample"`
-	// Off leaves the route out of the log.
-	Off bool `json:"off"`
+	// Enabled writes the route's requests to the access log.
+	Enabled setting.Switch `json:"enabled"`
 	// Redact are further query parameters whose values are not written, besides
 	// token, access_token, api_key and the like.
 	Redact []string `json:"redact"`

@@ -76,7 +76,7 @@ func newValidator(cfg OpenAPI) (*Validator, error) {
 		return nil, fmt.Errorf("%s: %w", cfg.File, err)
 	}
 	return &Validator{
-		router: rt, sum: sha256.Sum256(text), maxBody: cfg.MaxBody, skip: cfg.SkipRequests, answers: cfg.ValidateResponses,
+		router: rt, sum: sha256.Sum256(text), maxBody: cfg.MaxBody, skip: !cfg.ValidateRequests.On(), answers: cfg.ValidateResponses,
 		options: openapi3filter.Options{
 			AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, SkipSettingDefaults: true, IncludeResponseStatus: true,
 		},

@@ -135,7 +135,7 @@ func (r *Route) compile() {
 	if v := r.validator; v != nil && !v.skip && (r.maxBody < 0 || r.maxBody > v.maxBody) {
 		r.maxBody = v.maxBody // it is held for validation
 	}
-	r.logged = r.deps.AccessLog != nil && !cfg.AccessLog.Off
+	r.logged = r.deps.AccessLog != nil && cfg.AccessLog.Enabled.On()
 	r.forwards = len(r.Clusters()) > 0
 	for _, a := range cfg.ClientCertificate.Allow {
 		rule, _ := parseCertRule(a) // Validate has accepted it

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // Config of a Server: the section "pusher". The zero value serves nothing.
@@ -77,8 +78,8 @@ type App struct {
 	// What others may do there, by whichever protocol, weir config access shows: private-
 	// and presence- channels need the app's signature, or a grant.
 	Namespace string `json:"namespace"`
-	// Disabled turns clients (4003) and REST calls (403) away.
-	Disabled bool `json:"disabled"`
+	// Enabled serves the app. False answers clients 4003 and REST calls 403.
+	Enabled setting.Switch `json:"enabled"`
 	// ClientEvents lets clients send client- events on private and presence channels.
 	// Off by default.
 	ClientEvents bool `json:"client_events"`

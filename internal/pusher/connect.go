@@ -60,7 +60,7 @@ func (s *Server) refusal(r socket.Request, key string) (code int, reason string)
 		return protocol.CloseProtocol, "Unsupported protocol version"
 	case a == nil:
 		return protocol.CloseUnknownApp, "App key " + wire.Printable(key, 40) + " does not exist"
-	case a.Disabled:
+	case !a.Enabled.On():
 		return protocol.CloseDisabled, "The app is disabled"
 	case !a.allows(origin):
 		r.LogRefusedOrigin("add its host to allowed_origins of the app " + strconv.Quote(a.ID) + " in pusher.apps")

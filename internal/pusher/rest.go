@@ -65,7 +65,7 @@ func (s *Server) checked(c *call, parts []string, err error) {
 		fail(c.r, http.StatusUnauthorized, "authentication: "+err.Error(), "the signature is over METHOD, path and sorted query, with the app's secret")
 		return
 	}
-	if c.app.Disabled {
+	if !c.app.Enabled.On() {
 		fail(c.r, http.StatusForbidden, "the app is disabled", "")
 		return
 	}

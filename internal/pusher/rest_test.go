@@ -10,13 +10,14 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 )
 
 const events = "/apps/" + appID + "/events"
 
 func TestUnsignedCallsAreRefused(t *testing.T) {
-	n := start(t, settings{apps: []pusher.App{{ID: "8", Key: "off", Secret: "x", Namespace: "other", Disabled: true}}})
+	n := start(t, settings{apps: []pusher.App{{ID: "8", Key: "off", Secret: "x", Namespace: "other", Enabled: setting.Off}}})
 	now := time.Now()
 	const body = `{"name":"e","channel":"c","data":"1"}`
 	sign := func(method, path, body, key, secret string, at time.Time) string {

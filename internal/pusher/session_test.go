@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/pusher"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
@@ -83,7 +84,7 @@ func TestTheOneWhoTriggersCanBeLeftOut(t *testing.T) {
 func TestConnectionsThatCannotBeAreClosedWithACode(t *testing.T) {
 	n := start(t, settings{
 		app:  pusher.App{MaxConnections: 1},
-		apps: []pusher.App{{ID: "8", Key: "off", Secret: "x", Namespace: "other", Disabled: true}},
+		apps: []pusher.App{{ID: "8", Key: "off", Secret: "x", Namespace: "other", Enabled: setting.Off}},
 	})
 	f := func(path string, code int) {
 		t.Helper()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -112,7 +113,7 @@ func TestRequestOfACutReplyIsCountedOut(t *testing.T) {
 		return false
 	})
 	cluster.Pool.MaxInFlight = 1
-	cluster.Outlier.Disabled, cluster.Breaker.Disabled = true, true
+	cluster.Outlier.Enabled, cluster.Breaker.Enabled = setting.Off, setting.Off
 	s := newSite(t, toB("/*"), []upstream.Config{cluster}, nil, overHTTP2)
 	for n := range 5 {
 		res, err := s.c.Get(s.url) //nolint:noctx // it ends

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -42,7 +43,7 @@ func secureSite(t *testing.T, addr string, how upstream.TLSConfig, start func(*h
 	t.Helper()
 	return newSite(t, []policy.RouteConfig{{Cluster: "main"}}, []upstream.Config{{Name: "main", TLS: how, Peers: []upstream.PeerConfig{{Address: addr}},
 		Retry: upstream.RetryConfig{Attempts: 1}, Timeouts: upstream.TimeoutConfig{Connect: hub.Duration(10 * time.Second)},
-		Outlier: upstream.OutlierConfig{Disabled: true}, Breaker: upstream.BreakerConfig{Disabled: true}}}, nil, start)
+		Outlier: upstream.OutlierConfig{Enabled: setting.Off}, Breaker: upstream.BreakerConfig{Enabled: setting.Off}}}, nil, start)
 }
 
 func TestBackendsAreAskedOverTLS(t *testing.T) {
@@ -92,7 +93,7 @@ func TestBackendsThatAreNotWhoTheyShouldBe(t *testing.T) {
 	f("its other name", nil, upstream.TLSConfig{ServerName: "example.com"}, true, 200, "full")
 	f("a wrong name", nil, upstream.TLSConfig{ServerName: "other.example"}, true, 502, "wrong_name")
 	f("the system's authorities", nil, upstream.TLSConfig{}, false, 502, "unknown_authority")
-	f("nothing is verified", nil, upstream.TLSConfig{InsecureSkipVerify: true}, false, 200, "full")
+	f("nothing is verified", nil, upstream.TLSConfig{Verify: setting.Off}, false, 200, "full")
 	f("too old", &tls.Config{MaxVersion: tls.VersionTLS12}, upstream.TLSConfig{MinVersion: "1.3"}, true, 502, "refused")
 	f("a client certificate is wanted, TLS 1.2", &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: tls.VersionTLS12}, upstream.TLSConfig{}, true, 502, "refused")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // Config of OpenTelemetry. The zero value sends nothing and costs nothing.
@@ -26,10 +27,10 @@ type Config struct {
 	// MessageTag gives a message the traceparent of its publish as a tag of that name, for
 	// subscribers that go on with the trace.
 	MessageTag bool `json:"message_tag"`
-	// NoTraces sends no spans, NoMetrics no metrics.
-	NoTraces bool `json:"no_traces"`
-	// NoMetrics sends no metrics: where Prometheus scrapes them already.
-	NoMetrics bool `json:"no_metrics"`
+	// Traces sends spans.
+	Traces setting.Switch `json:"traces"`
+	// Metrics sends metrics; set it to false where Prometheus scrapes them already.
+	Metrics setting.Switch `json:"metrics"`
 	// Interval is the time between two deliveries of metrics; 0 means 15s.
 	Interval hub.Duration `json:"interval"`
 	// Queue bounds the spans that wait on one loop to be sent; more are dropped and
@@ -38,7 +39,7 @@ type Config struct {
 }
 
 // On reports whether anything is sent.
-func (c Config) On() bool { return c.Endpoint != "" && !(c.NoTraces && c.NoMetrics) }
+func (c Config) On() bool { return c.Endpoint != "" && (c.Traces.On() || c.Metrics.On()) }
 
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c Config) WithDefaults() Config {

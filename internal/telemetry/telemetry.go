@@ -70,7 +70,7 @@ func New(cfg Config, p Process, g prometheus.Gatherer, log *slog.Logger) (*Telem
 }
 
 // Traces reports whether spans are wanted.
-func (t *Telemetry) Traces() bool { return t != nil && !t.cfg.NoTraces }
+func (t *Telemetry) Traces() bool { return t != nil && t.cfg.Traces.On() }
 
 // Put hands over a span of a loop, or drops and counts it. Only that loop's goroutine
 // may call it; it does not wait.
@@ -154,14 +154,14 @@ func (t *Telemetry) Run(ctx context.Context) error {
 		return nil
 	}
 	var parts sync.WaitGroup
-	if !t.cfg.NoTraces {
+	if t.cfg.Traces.On() {
 		e, err := otlptracehttp.New(context.WithoutCancel(ctx), otlptracehttp.WithEndpointURL(t.url("/v1/traces")), otlptracehttp.WithHeaders(t.headers()), otlptracehttp.WithTimeout(sendTime))
 		if err != nil {
 			return fmt.Errorf("telemetry: %w", err)
 		}
 		parts.Go(func() { t.sendSpans(ctx, e) })
 	}
-	if !t.cfg.NoMetrics {
+	if t.cfg.Metrics.On() {
 		e, err := otlpmetrichttp.New(context.WithoutCancel(ctx), otlpmetrichttp.WithEndpointURL(t.url("/v1/metrics")), otlpmetrichttp.WithHeaders(t.headers()), otlpmetrichttp.WithTimeout(sendTime))
 		if err != nil {
 			return fmt.Errorf("telemetry: %w", err)

@@ -15,14 +15,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
-	"go.uber.org/goleak"
-
 	coltrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/trial"
 )
 
@@ -93,7 +93,7 @@ func run(t *testing.T, t2 interface{ Run(context.Context) error }) (stop func())
 
 func TestSpansArriveAsTheyWereMade(t *testing.T) {
 	c := newCollector(t)
-	x, err := New(Config{Endpoint: c.URL + "/", Headers: map[string]auth.Secret{"X-Key": "k"}, NoMetrics: true}, Process{Version: "1", Loops: 2}, nil, slog.New(slog.DiscardHandler))
+	x, err := New(Config{Endpoint: c.URL + "/", Headers: map[string]auth.Secret{"X-Key": "k"}, Metrics: setting.Off}, Process{Version: "1", Loops: 2}, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestSpansArriveAsTheyWereMade(t *testing.T) {
 
 func TestWhatIsLeftGoesAtTheEnd(t *testing.T) {
 	c := newCollector(t)
-	x, _ := New(Config{Endpoint: c.URL, NoMetrics: true}, Process{Loops: 1}, nil, slog.New(slog.DiscardHandler))
+	x, _ := New(Config{Endpoint: c.URL, Metrics: setting.Off}, Process{Loops: 1}, nil, slog.New(slog.DiscardHandler))
 	stop := run(t, x)
 	for range 1000 {
 		x.PutAny(&Span{Trace: [16]byte{1}, ID: [8]byte{1}, Name: "a", Start: time.Now()})
@@ -137,7 +137,7 @@ func TestWhatIsLeftGoesAtTheEnd(t *testing.T) {
 
 func TestQueuesAreBoundedAndCountDrops(t *testing.T) {
 	c := newCollector(t)
-	x, _ := New(Config{Endpoint: c.URL, NoMetrics: true, Queue: 16}, Process{Loops: 1}, nil, slog.New(slog.DiscardHandler))
+	x, _ := New(Config{Endpoint: c.URL, Metrics: setting.Off, Queue: 16}, Process{Loops: 1}, nil, slog.New(slog.DiscardHandler))
 	for range 100 { // nobody sends
 		x.Put(0, &Span{})
 		x.PutAny(&Span{})
@@ -157,7 +157,7 @@ func TestQueuesAreBoundedAndCountDrops(t *testing.T) {
 }
 
 func TestOffIsNothing(t *testing.T) {
-	for _, cfg := range []Config{{}, {Endpoint: "http://127.0.0.1:1", NoMetrics: true, NoTraces: true}} {
+	for _, cfg := range []Config{{}, {Endpoint: "http://127.0.0.1:1", Metrics: setting.Off, Traces: setting.Off}} {
 		x, err := New(cfg, Process{}, nil, nil)
 		if err != nil || x != nil {
 			t.Errorf("%+v: %v, %v", cfg, x, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // Config of a Terminator. The zero value means no TLS.
@@ -37,8 +38,9 @@ type Config struct {
 	// of date revokes it. Each certificate below the authority needs a list of its issuer.
 	// Empty means require.
 	ClientCRLPolicy string `json:"client_crl_policy"`
-	// DisableTickets makes every handshake a full one. False: sessions resume.
-	DisableTickets bool `json:"disable_tickets"`
+	// Tickets lets clients resume sessions by tickets. False: every handshake is a full
+	// one.
+	Tickets setting.Switch `json:"tickets"`
 	// TicketSecret is what the keys of session tickets are derived from, at least
 	// 32 bytes, the same on all nodes: then a session begun on one resumes on
 	// another. Who has it can read recorded TLS 1.2 sessions that resumed. Empty:
@@ -50,9 +52,9 @@ type Config struct {
 	// TicketRotation is how long one ticket key encrypts; it decrypts for two
 	// such periods more. 0 means 8h. The same on all nodes.
 	TicketRotation hub.Duration `json:"ticket_rotation"`
-	// DisableOCSP staples nothing. False: a certificate that names a responder
-	// has its answer fetched, kept fresh and stapled.
-	DisableOCSP bool `json:"disable_ocsp"`
+	// OCSPStapling fetches, keeps fresh and staples the answer of the OCSP responder that
+	// a certificate names.
+	OCSPStapling setting.Switch `json:"ocsp_stapling"`
 	// ReloadInterval is how often the files are looked at for changes; 0 means 5s.
 	ReloadInterval hub.Duration `json:"reload_interval"`
 	// MaxHandshakes bounds the handshakes under way; 0 means 1,024. More wait. One

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ocsp"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // A responder is an OCSP responder whose answers a test chooses.
@@ -219,7 +221,7 @@ func TestMustStapleIsNotPutInServiceWithout(t *testing.T) {
 
 func TestDisabledOCSPAsksNobody(t *testing.T) {
 	r := newResponder(t, good)
-	s := serve(t, Config{DisableOCSP: true, Certificates: []Certificate{save(t, t.TempDir(), "a", ca().leaf(t, withOCSP(r.URL, false), "localhost"))}}, echoes)
+	s := serve(t, Config{OCSPStapling: setting.Off, Certificates: []Certificate{save(t, t.TempDir(), "a", ca().leaf(t, withOCSP(r.URL, false), "localhost"))}}, echoes)
 	if b := stapledTo(t, s); len(b) > 0 || r.questions() > 0 {
 		t.Errorf("%d bytes stapled, %d questions", len(b), r.questions())
 	}

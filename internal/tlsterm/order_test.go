@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // What was written before a request to update the key was read is sealed with the old
@@ -47,7 +48,7 @@ func (pours) EndOfStream(*eventloop.Conn) bool { return true }
 // A side that has ended, but has not sent everything, still says when it changes its key.
 func TestAKeyUpdateIsAnsweredWhileTheLastBytesWait(t *testing.T) {
 	shared := text(1 << 20)
-	s := serve(t, Config{DisableTickets: true}, func(*eventloop.Conn) eventloop.Handler { return pours{b: shared} })
+	s := serve(t, Config{Tickets: setting.Off}, func(*eventloop.Conn) eventloop.Handler { return pours{b: shared} })
 	stalls, reads := sum(s, func(l eventloop.Stats) uint64 { return l.Stalls }), sum(s, func(l eventloop.Stats) uint64 { return l.Reads })
 	p := meet(t, s, tls.VersionTLS13)
 	p.send(p.data("go"))
@@ -85,7 +86,7 @@ func (hears) EndOfStream(c *eventloop.Conn) bool {
 // A request to update the key is answered before the next data (RFC 8446 §4.6.3), also
 // when the one who asked has ended its side right behind it.
 func TestAKeyUpdateBeforeTheEndIsAnswered(t *testing.T) {
-	s := serve(t, Config{DisableTickets: true}, func(*eventloop.Conn) eventloop.Handler { return hears{} })
+	s := serve(t, Config{Tickets: setting.Off}, func(*eventloop.Conn) eventloop.Handler { return hears{} })
 	p := meet(t, s, tls.VersionTLS13)
 	before := p.r.in.key
 	p.send(append(p.update(updateRequested), p.r.Close(nil)...))
@@ -111,7 +112,7 @@ func (ponders) Timer(c *eventloop.Conn, _ int64) {
 // A client may end its side, the stream's and the socket's, and still wait for its
 // answer: at once, as everything comes in one segment, or one end after the other.
 func TestWhoHasEndedItsSideStillGetsItsAnswer(t *testing.T) {
-	s := serve(t, Config{DisableTickets: true}, func(*eventloop.Conn) eventloop.Handler { return ponders{} })
+	s := serve(t, Config{Tickets: setting.Off}, func(*eventloop.Conn) eventloop.Handler { return ponders{} })
 	for _, v := range bothVersions {
 		for _, pause := range []time.Duration{0, 50 * time.Millisecond} {
 			p := meet(t, s, v)

@@ -9,6 +9,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // A peer is a client that speaks records by hand, once crypto/tls has done its
@@ -141,7 +143,7 @@ func (p *peer) update(kind byte) []byte {
 }
 
 // byHand runs a server that sends no tickets.
-func byHand(t testing.TB) *server { return serve(t, Config{DisableTickets: true}, echoes) }
+func byHand(t testing.TB) *server { return serve(t, Config{Tickets: setting.Off}, echoes) }
 
 func TestKeysMayBeUpdatedByBothSides(t *testing.T) {
 	p := meet(t, byHand(t), tls.VersionTLS13)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 const sharedSecret = Secret("0123456789abcdef0123456789abcdef-shared")
@@ -30,7 +31,7 @@ func TestSessionsResumeOnEveryNodeWithTheSecret(t *testing.T) {
 	two := serve(t, Config{TicketSecret: sharedSecret}, echoes)
 	stranger := serve(t, Config{TicketSecret: sharedSecret + "x"}, echoes)
 	without := serve(t, Config{}, echoes)
-	off := serve(t, Config{TicketSecret: sharedSecret, DisableTickets: true}, echoes)
+	off := serve(t, Config{TicketSecret: sharedSecret, Tickets: setting.Off}, echoes)
 	f := func(what string, from, to *server, want bool) {
 		t.Helper()
 		for _, v := range bothVersions {

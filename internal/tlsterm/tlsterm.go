@@ -125,7 +125,7 @@ func (t *Terminator) load() (*service, error) {
 	s.config = &tls.Config{
 		MinVersion: version(t.cfg.MinVersion), MaxVersion: version(t.cfg.MaxVersion),
 		CipherSuites: suites12, NextProtos: t.protocols,
-		ClientCAs: pool, SessionTicketsDisabled: t.cfg.DisableTickets,
+		ClientCAs: pool, SessionTicketsDisabled: !t.cfg.Tickets.On(),
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			now := time.Now()
 			c := shelf.pick(hello, now)
@@ -157,7 +157,7 @@ func (t *Terminator) load() (*service, error) {
 
 // rotate sets the ticket keys of a time.
 func (t *Terminator) rotate(s *service, now time.Time) {
-	if !t.cfg.DisableTickets {
+	if t.cfg.Tickets.On() {
 		s.config.SetSessionTicketKeys(ticketKeys(s.secret, s.scope, time.Duration(t.cfg.TicketRotation), now))
 	}
 }
@@ -202,7 +202,7 @@ func (t *Terminator) stapleNew(ctx context.Context, s *service) error {
 		if o := old[c.id]; o != nil {
 			c.stapled.Store(o.stapled.Load())
 		}
-		if c.complete(time.Now()) || t.cfg.DisableOCSP || old[c.id] != nil {
+		if c.complete(time.Now()) || !t.cfg.OCSPStapling.On() || old[c.id] != nil {
 			continue
 		}
 		if !c.wantsStaple() {
@@ -318,7 +318,7 @@ func (k *keepers) follow(ctx context.Context, s *shelf) {
 		cancel()
 	}
 	clear(k.stop)
-	if k.t.cfg.DisableOCSP {
+	if !k.t.cfg.OCSPStapling.On() {
 		return
 	}
 	for _, c := range s.certs {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 func TestRoundRobinIsExactAndSmooth(t *testing.T) {
@@ -168,7 +170,7 @@ func TestEWMAGivesANewPeerOneRequest(t *testing.T) {
 }
 
 func TestAFastFailureIsNotFast(t *testing.T) {
-	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2), Outlier: OutlierConfig{Disabled: true}, Breaker: BreakerConfig{Disabled: true}})
+	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2), Outlier: OutlierConfig{Enabled: setting.Off}, Breaker: BreakerConfig{Enabled: setting.Off}})
 	bad := peerAt(t, c, "10.0.0.1:80")
 	n := 0
 	for i := range 2000 {

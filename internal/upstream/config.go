@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // Config of one cluster: peers that serve the same thing.
@@ -112,8 +113,8 @@ type HealthConfig struct {
 
 // OutlierConfig is ejection by what requests show.
 type OutlierConfig struct {
-	// Disabled ejects nothing. False: peers are ejected.
-	Disabled bool `json:"disabled"`
+	// Enabled ejects peers by what follows.
+	Enabled setting.Switch `json:"enabled"`
 	// Consecutive5xx ejects after that many failures of any kind in a row: replies
 	// of 500 and above, resets, timeouts, connect errors. 0 means 5.
 	Consecutive5xx int `json:"consecutive_5xx"`
@@ -137,8 +138,8 @@ type OutlierConfig struct {
 
 // BreakerConfig is the circuit breaker that each peer has.
 type BreakerConfig struct {
-	// Disabled has no breakers. False: there are.
-	Disabled bool `json:"disabled"`
+	// Enabled gives each peer a breaker.
+	Enabled setting.Switch `json:"enabled"`
 	// FailureRatio opens the breaker at this share of failures. 0 means 0.5.
 	FailureRatio float64 `json:"failure_ratio"`
 	// MinRequests in the window before the ratio is looked at. 0 means 20.

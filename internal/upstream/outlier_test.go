@@ -3,6 +3,8 @@ package upstream
 import (
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // failAt makes requests until p failed n of them in a row.
@@ -50,7 +52,7 @@ func TestASuccessEndsTheRow(t *testing.T) {
 }
 
 func TestEjectionByRate(t *testing.T) {
-	c := newTestCluster(t, Config{Peers: equal(4), Breaker: BreakerConfig{Disabled: true}})
+	c := newTestCluster(t, Config{Peers: equal(4), Breaker: BreakerConfig{Enabled: setting.Off}})
 	p := peerAt(t, c, "10.0.0.1:80")
 	n := 0
 	for !p.out(sec+1) && n < 200 {
@@ -93,7 +95,7 @@ func TestEjectionLeavesEnoughPeers(t *testing.T) {
 }
 
 func TestEjectionsGrowToTheirBoundAndAreForgotten(t *testing.T) {
-	c := newTestCluster(t, Config{Peers: equal(2), Breaker: BreakerConfig{Disabled: true}})
+	c := newTestCluster(t, Config{Peers: equal(2), Breaker: BreakerConfig{Enabled: setting.Off}})
 	p := peerAt(t, c, "10.0.0.1:80")
 	now := sec
 	for i, want := range []int64{5, 10, 15, 20, 20, 20} {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 func TestARetryGoesElsewhere(t *testing.T) {
@@ -204,7 +206,7 @@ func TestAConfiguredDrainEndsPicksOnly(t *testing.T) {
 }
 
 func TestAPeerThatComesBackIsAsNew(t *testing.T) {
-	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2), Outlier: OutlierConfig{Disabled: true}, EWMADecay: d(time.Hour)})
+	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2), Outlier: OutlierConfig{Enabled: setting.Off}, EWMADecay: d(time.Hour)})
 	p := peerAt(t, c, "10.0.0.1:80")
 	now := sec
 	for p.breaker.state() == BreakerClosed {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // A backend that fails for some time and then works again is back in service
@@ -33,8 +35,8 @@ func TestRecoveredPeerIsBackWithin30s(t *testing.T) {
 				if options&1 != 0 {
 					cfg.Health.Check = CheckTCP
 				}
-				cfg.Outlier.Disabled = options&2 != 0
-				cfg.Breaker.Disabled = options&4 != 0
+				cfg.Outlier.Enabled = setting.Of(options&2 == 0)
+				cfg.Breaker.Enabled = setting.Of(options&4 == 0)
 				if options&8 != 0 {
 					cfg.SlowStart = d(10 * time.Second)
 				}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 func TestWhatIsRetried(t *testing.T) {
@@ -59,7 +61,7 @@ func TestWhatIsRetried(t *testing.T) {
 
 func TestRetriesKeepToTheirBudget(t *testing.T) {
 	c := newTestCluster(t, Config{
-		Peers: equal(3), Outlier: OutlierConfig{Disabled: true}, Breaker: BreakerConfig{Disabled: true},
+		Peers: equal(3), Outlier: OutlierConfig{Enabled: setting.Off}, Breaker: BreakerConfig{Enabled: setting.Off},
 		Retry: RetryConfig{MinPerSecond: 1},
 	})
 	// 100 requests a second, all of which fail, for a minute.

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // zone is the SRV records of every name; nil: the server does not answer.
@@ -55,7 +57,7 @@ func TestAHigherPriorityIsAskedWhenNobodyElseCanBe(t *testing.T) {
 	w, z := &world{}, &zone{}
 	w.hosts()
 	z.say(service3...)
-	served(t, w, z, Config{Name: "test", SRV: service, Outlier: OutlierConfig{Disabled: true}, Breaker: BreakerConfig{Disabled: true}}, func(t *testing.T, s *Set) {
+	served(t, w, z, Config{Name: "test", SRV: service, Outlier: OutlierConfig{Enabled: setting.Off}, Breaker: BreakerConfig{Enabled: setting.Off}}, func(t *testing.T, s *Set) {
 		c := s.Cluster("test")
 		// A request that failed at both of the first goes on to the next ones, and
 		// only then to the first again.

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 // TLSConfig is how peers are spoken to over TLS: HTTP/1.1 alone is offered (ALPN).
@@ -39,11 +41,11 @@ type TLSConfig struct {
 	KeyFile string `json:"key_file"`
 	// MinVersion is "1.2" or "1.3"; empty means 1.2.
 	MinVersion string `json:"min_version"`
-	// InsecureSkipVerify takes any certificate, also an attacker's. It is warned of at
-	// every start. False: certificates are verified.
-	InsecureSkipVerify bool `json:"insecure_skip_verify"`
-	// DisableSessions makes every handshake a full one. False: sessions resume.
-	DisableSessions bool `json:"disable_sessions"`
+	// Verify checks the certificates of peers. False accepts any, also an attacker's, with
+	// a warning at every start.
+	Verify setting.Switch `json:"verify"`
+	// Sessions resumes TLS sessions. False: every handshake is a full one.
+	Sessions setting.Switch `json:"sessions"`
 }
 
 // fromTarget is the ServerName that stands for what an SRV record says.
@@ -52,7 +54,7 @@ const fromTarget = "$target"
 // set reports whether c says anything.
 func (c *TLSConfig) set() bool {
 	return c.Enabled || len(c.CAFiles) > 0 || c.ServerName != "" || c.CertFile != "" || c.KeyFile != "" || c.MinVersion != "" ||
-		c.InsecureSkipVerify || c.DisableSessions
+		!c.Verify.On() || !c.Sessions.On()
 }
 
 // speaksTLS reports whether any peer is spoken to over TLS.
@@ -75,7 +77,7 @@ func (c *Config) validateTLS(p *problems) {
 	for i, f := range t.CAFiles {
 		p.check(f != "", "tls.ca_files[%d]: is empty", i)
 	}
-	p.check(!t.InsecureSkipVerify || len(t.CAFiles) == 0, "tls.insecure_skip_verify: nothing is verified, so leave ca_files out")
+	p.check(t.Verify.On() || len(t.CAFiles) == 0, "tls.verify: false verifies nothing, so leave ca_files out")
 	if !c.speaksTLS() {
 		p.check(!t.set(), "tls: no peer is spoken to over TLS; write enabled: true, or https:// before addresses")
 		return
@@ -90,10 +92,10 @@ func (c *Config) validateTLS(p *problems) {
 		}
 	}
 	p.check(t.ServerName != fromTarget || c.SRV != "", "tls.server_name: %s is for srv", fromTarget)
-	p.check(t.ServerName != "" || c.SRV == "" || t.InsecureSkipVerify,
+	p.check(t.ServerName != "" || c.SRV == "" || !t.Verify.On(),
 		"tls.server_name: say whose certificate to expect, as SRV records do not say it securely; %s takes the names in them all the same", fromTarget)
 	for _, peer := range c.Peers {
-		if t.ServerName == "" && !t.InsecureSkipVerify && strings.HasPrefix(peer.Address, "unix:") {
+		if t.ServerName == "" && t.Verify.On() && strings.HasPrefix(peer.Address, "unix:") {
 			p.add("tls.server_name: %s has no host name to verify; write one", peer.Address)
 			return
 		}
@@ -112,12 +114,12 @@ type TLS struct {
 // load reads the files.
 func (c TLSConfig) load() (*TLS, error) {
 	t := &TLS{cfg: c, digest: c.filesDigest(), base: &tls.Config{
-		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, InsecureSkipVerify: c.InsecureSkipVerify, //nolint:gosec // asked for, and warned of
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, InsecureSkipVerify: !c.Verify.On(), //nolint:gosec // asked for, and warned of
 	}}
 	if c.MinVersion == "1.3" {
 		t.base.MinVersion = tls.VersionTLS13
 	}
-	if !c.DisableSessions {
+	if c.Sessions.On() {
 		t.base.ClientSessionCache = tls.NewLRUClientSessionCache(maxSessions)
 	}
 	for i, f := range c.CAFiles {
@@ -185,7 +187,7 @@ func (t *TLS) same(c *TLSConfig) bool {
 	}
 	a, b := t.cfg, *c
 	return a.ServerName == b.ServerName && a.CertFile == b.CertFile && a.KeyFile == b.KeyFile && a.MinVersion == b.MinVersion &&
-		a.InsecureSkipVerify == b.InsecureSkipVerify && a.DisableSessions == b.DisableSessions && t.digest == c.filesDigest()
+		a.Verify == b.Verify && a.Sessions == b.Sessions && t.digest == c.filesDigest()
 }
 
 // Config returns what a handshake with the peer at a goes by; it is the caller's.
@@ -338,7 +340,7 @@ func (s *Set) shelve(clusters []Config) (map[string]*TLS, error) {
 
 // warn tells what is to be known of t before it is used.
 func (s *Set) warn(cluster string, t *TLS) {
-	if t.cfg.InsecureSkipVerify {
+	if !t.cfg.Verify.On() {
 		s.opts.Log.Warn("certificates of upstreams are not verified: anyone between can read and change what is sent", "cluster", cluster)
 	}
 	if end := t.expires(); !end.IsZero() && time.Now().After(end) {

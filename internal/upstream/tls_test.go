@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/weir-gateway/weir/internal/setting"
 )
 
 func TestTLSConfigsThatMakeNoSense(t *testing.T) {
@@ -31,11 +33,11 @@ func TestTLSConfigsThatMakeNoSense(t *testing.T) {
 	f("", Config{Peers: secure, TLS: TLSConfig{MinVersion: "1.3", ServerName: "10.0.0.1", CAFiles: []string{"a"}, CertFile: "b", KeyFile: "c"}})
 	f("", Config{Peers: plain, TLS: TLSConfig{Enabled: true}})
 	f("tls: no peer is spoken to over TLS", Config{Peers: plain, TLS: TLSConfig{CAFiles: []string{"a"}}})
-	f("tls: no peer is spoken to over TLS", Config{Peers: plain, TLS: TLSConfig{InsecureSkipVerify: true}})
+	f("tls: no peer is spoken to over TLS", Config{Peers: plain, TLS: TLSConfig{Verify: setting.Off}})
 	f(`tls.min_version: "1.1"`, Config{Peers: secure, TLS: TLSConfig{MinVersion: "1.1"}})
 	f("tls.key_file: there is no cert_file", Config{Peers: secure, TLS: TLSConfig{KeyFile: "a"}})
 	f("tls.ca_files[0]: is empty", Config{Peers: secure, TLS: TLSConfig{CAFiles: []string{""}}})
-	f("tls.insecure_skip_verify: nothing is verified", Config{Peers: secure, TLS: TLSConfig{CAFiles: []string{"a"}, InsecureSkipVerify: true}})
+	f("tls.verify: false verifies nothing", Config{Peers: secure, TLS: TLSConfig{CAFiles: []string{"a"}, Verify: setting.Off}})
 	f("tls.server_name:", Config{Peers: secure, TLS: TLSConfig{ServerName: "a b"}})
 	f("$target is for srv", Config{Peers: secure, TLS: TLSConfig{ServerName: "$target"}})
 	f("unix:/run/app.sock has no host name", Config{Peers: peers("unix:/run/app.sock"), TLS: TLSConfig{Enabled: true}})
@@ -73,7 +75,7 @@ func TestFilesOfCertificatesThatCannotBeUsed(t *testing.T) {
 func TestWhoIsNotVerifiedIsWarnedOf(t *testing.T) {
 	var b bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&b, nil))
-	_, err := New([]Config{{Name: "shop", Peers: peers("https://app.example"), TLS: TLSConfig{InsecureSkipVerify: true}}}, nil, Options{Log: log})
+	_, err := New([]Config{{Name: "shop", Peers: peers("https://app.example"), TLS: TLSConfig{Verify: setting.Off}}}, nil, Options{Log: log})
 	if err != nil || !strings.Contains(b.String(), "level=WARN") || !strings.Contains(b.String(), "not verified") || !strings.Contains(b.String(), "cluster=shop") {
 		t.Errorf("%v, %q", err, b.String())
 	}

@@ -194,10 +194,10 @@ func (c Config) RecoveryBound() time.Duration {
 		// One check of the bad time may just have begun.
 		active = h.Timeout + hub.Duration(h.Healthy)*(h.Interval+h.Interval/10)
 	}
-	if !d.Outlier.Disabled {
+	if d.Outlier.Enabled.On() {
 		ejected = d.Outlier.MaxEjection
 	}
-	if !d.Breaker.Disabled {
+	if d.Breaker.Enabled.On() {
 		open = d.Breaker.OpenTime
 	}
 	stale := hub.Duration(0)

@@ -115,11 +115,11 @@ func compile(c Config) policy {
 		maxInFlight: int64(c.Pool.MaxInFlight),
 		maxPending:  max(int64(c.Pool.MaxPending), 0),
 		breaker: breakerPolicy{
-			disabled: c.Breaker.Disabled, openTime: int64(c.Breaker.OpenTime), window: int64(c.Breaker.Window),
+			disabled: !c.Breaker.Enabled.On(), openTime: int64(c.Breaker.OpenTime), window: int64(c.Breaker.Window),
 			min: c.Breaker.MinRequests, ratio: c.Breaker.FailureRatio, probes: uint64(c.Breaker.Probes),
 		},
 		outlier: outlierPolicy{
-			disabled: c.Outlier.Disabled, consecutive: int32(c.Outlier.Consecutive5xx), connect: int32(c.Outlier.ConsecutiveConnect),
+			disabled: !c.Outlier.Enabled.On(), consecutive: int32(c.Outlier.Consecutive5xx), connect: int32(c.Outlier.ConsecutiveConnect),
 			rate: c.Outlier.ErrorRate, min: c.Outlier.MinRequests, window: int64(c.Outlier.Window),
 			base: int64(c.Outlier.BaseEjection), max: int64(c.Outlier.MaxEjection), forget: int64(c.Outlier.MaxEjection),
 			share: c.Outlier.MaxEjected,
