@@ -159,6 +159,7 @@ func (m *coreMetrics) tls(
 		emit(float64(s.Full), "full")
 		emit(float64(s.Resumed), "resumed")
 		emit(float64(s.Failed), "failed")
+		emit(float64(s.Revoked), "revoked")
 		emit(float64(s.Timeouts), "too_slow")
 		emit(float64(s.Shed), "shed")
 		emit(float64(s.NotTLS), "not_tls")
@@ -175,6 +176,7 @@ func (m *coreMetrics) tls(
 		emit(float64(s.OCSPFetches), "ok")
 		emit(float64(s.OCSPFailures), "error")
 	})
+	one("weir_tls_revoked_closes_total", "Established connections closed because a reloaded list revokes their client's certificate.", counter, func() float64 { return float64(stats().RevokedOpen) })
 	one("weir_tls_unstapled_total", "Handshakes with a must-staple certificate and no staple.", counter, func() float64 { return float64(stats().Unstapled) })
 }
 

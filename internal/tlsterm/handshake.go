@@ -3,6 +3,7 @@ package tlsterm
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -69,6 +70,7 @@ type handshake struct {
 
 type result struct {
 	records *records
+	chains  [][]*x509.Certificate // of the client's certificate, verified
 	resumed bool
 	err     error
 }
@@ -260,7 +262,7 @@ func (h *handshake) shake(x *exchange) *result {
 	if err == nil {
 		r.peer = newPeer(&state)
 	}
-	return &result{records: r, resumed: state.DidResume, err: err}
+	return &result{records: r, chains: state.VerifiedChains, resumed: state.DidResume, err: err}
 }
 
 // configFor is the current configuration, with a way to the secrets of one
@@ -315,9 +317,12 @@ func (h *handshake) step() {
 	c.SetTimer(0)
 	res := h.result
 	if res.err != nil {
-		if errors.Is(res.err, errHung) {
+		switch {
+		case errors.Is(res.err, errHung):
 			h.t.counters.timeouts.Add(1)
-		} else {
+		case errors.Is(res.err, errClientRevoked), errors.Is(res.err, errNoList):
+			h.t.counters.revoked.Add(1)
+		default:
 			h.t.counters.failed.Add(1)
 		}
 		h.t.log.Debug("handshake", "conn", c.ID(), "peer", c.Peer(), "err", res.err)
@@ -329,12 +334,12 @@ func (h *handshake) step() {
 	} else {
 		h.t.counters.full.Add(1)
 	}
-	h.establish(c, res.records)
+	h.establish(c, res)
 }
 
 // establish gives the connection to the handler, with what came right behind
 // the handshake.
-func (h *handshake) establish(c *eventloop.Conn, r *records) {
+func (h *handshake) establish(c *eventloop.Conn, res *result) {
 	defer func() {
 		if p := recover(); p != nil { // in a post the loop does not know whose it is
 			c.Close(fmt.Errorf("panic: %v", p))
@@ -348,7 +353,8 @@ func (h *handshake) establish(c *eventloop.Conn, r *records) {
 	}
 	c.SetHandler(next)
 	c.ResumeReading()
-	c.SetFilter(r, h.x.rest())
+	res.records.forget = h.t.certify(c, res.chains)
+	c.SetFilter(res.records, h.x.rest())
 }
 
 // EndOfStream implements eventloop.Handler: what the peer sent before may be a

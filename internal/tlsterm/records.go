@@ -103,6 +103,7 @@ type records struct {
 	ended      bool    // the peer sent close_notify
 	dialed     *dialed // nil: the server's side
 	peer       *Peer   // what the handshake found out; nil: the client's side
+	forget     func()  // called when the connection is closed; nil: nothing is to be done
 }
 
 // Open takes b from the socket and returns the plaintext in it, which lies in b
@@ -374,6 +375,9 @@ func (r *records) Release() {
 	r.partial = nil
 	r.lane.read.dismiss(&r.in)
 	r.lane.write.dismiss(&r.out)
+	if r.forget != nil {
+		r.forget()
+	}
 }
 
 // Close appends close_notify to dst.

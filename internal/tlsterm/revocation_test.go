@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/trial"
 )
 
 // revokes makes a list of a's that is good until a time.
@@ -97,4 +99,65 @@ func TestRevokedClientsAreRefused(t *testing.T) {
 	if s.current.Load().revoked.expired(time.Now().Add(2*time.Hour)) == nil || s.current.Load().revoked.expired(time.Now()) != nil {
 		t.Error("lists that have run out are not told from others")
 	}
+}
+
+// A connection that is open when its client's certificate is revoked is closed; others
+// stay, also when there is no list in date any more.
+func TestARevokedClientIsDisconnected(t *testing.T) {
+	dir := t.TempDir()
+	a := newCRLAuthority("of clients")
+	caFile := save(t, dir, "clients", tls.Certificate{Certificate: [][]byte{a.cert.Raw}, PrivateKey: a.key}).CertFile
+	crl := filepath.Join(dir, "crl.pem")
+	hour := time.Now().Add(time.Hour)
+	replace(t, crl, a.revokes(hour))
+	s := serve(t, Config{ClientAuth: "request", ClientCAFiles: []string{caFile}, ClientCRLFiles: []string{crl}}, echoes)
+	good, bad := a.leaf(t, nil), a.leaf(t, nil)
+	var open []*tls.Conn
+	for _, show := range [][]tls.Certificate{{good}, {bad}, nil} {
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			c, err := tls.Dial("tcp", s.addr, client(func(c *tls.Config) { c.MinVersion, c.MaxVersion, c.Certificates = version, version, show }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			roundTrip(t, c, []byte("x"))
+			open = append(open, c)
+		}
+	}
+	check := func(what string, closed ...int) {
+		t.Helper()
+		if err := s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range closed {
+			if n, err := open[i].Read(make([]byte, 1)); err == nil {
+				t.Errorf("%s: connection %d reads %d bytes", what, i, n)
+			}
+			open[i] = nil
+		}
+		for _, c := range open {
+			if c != nil {
+				roundTrip(t, c, []byte("x"))
+			}
+		}
+	}
+	check("the same list")
+	replace(t, crl, a.revokes(hour, bad))
+	check("revoked", 2, 3)
+	replace(t, crl, a.revokes(time.Now().Add(-time.Minute), bad))
+	check("a list that has run out")
+	if n := s.Stats().RevokedOpen; n != 2 {
+		t.Errorf("%d connections were counted, want 2", n)
+	}
+	for _, c := range open {
+		if c != nil {
+			c.Close()
+		}
+	}
+	trial.Eventually(t, "none is watched", func() bool {
+		s.certified.mu.Lock()
+		defer s.certified.mu.Unlock()
+		return len(s.certified.conns) == 0
+	})
 }

@@ -50,6 +50,8 @@ type Terminator struct {
 	seen   [32]byte   // what the files held at the last attempt
 	failed bool       // and it could not be used for a reason outside of them
 
+	certified certified
+
 	liveMu sync.Mutex
 	live   map[*exchange]struct{} // nil once closed
 }
@@ -86,7 +88,7 @@ func New(cfg Config, log *slog.Logger, protocols ...string) (*Terminator, error)
 		cfg: cfg, log: log, retryMin: ocspRetryMin, ownSecret: make([]byte, minTicketSecret),
 		gate: make(chan struct{}, cfg.HandshakeCPUs), admission: newAdmission(cfg), changed: make(chan struct{}, 1),
 		client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}},
-		live:   map[*exchange]struct{}{}, protocols: protocols,
+		live:   map[*exchange]struct{}{}, protocols: protocols, certified: certified{conns: map[*certifiedConn]struct{}{}},
 	}
 	if len(protocols) == 0 {
 		t.protocols = []string{"http/1.1"}
@@ -144,11 +146,7 @@ func (t *Terminator) load() (*service, error) {
 	if revoked != nil {
 		s.revoked = revoked
 		s.config.VerifyConnection = func(state tls.ConnectionState) error {
-			err := revoked.verify(state, time.Now())
-			if err != nil {
-				t.counters.revoked.Add(1)
-			}
-			return err
+			return revoked.verify(state, time.Now())
 		}
 	}
 	t.rotate(s, time.Now())
@@ -164,7 +162,7 @@ func (t *Terminator) rotate(s *service, now time.Time) {
 
 // Reload reads the files again. What is not valid as a whole changes nothing: the
 // certificates in service stay, and the error says why. Established connections
-// are never touched.
+// stay, but for those whose client's certificate is revoked now.
 func (t *Terminator) Reload() error { return t.reload(context.Background()) }
 
 func (t *Terminator) reload(ctx context.Context) error {
@@ -181,6 +179,7 @@ func (t *Terminator) reload(ctx context.Context) error {
 		return fmt.Errorf("reload: %w", err)
 	}
 	t.current.Store(s)
+	t.revokeOpen(s)
 	t.counters.reloads.Add(1)
 	select {
 	case t.changed <- struct{}{}:
@@ -360,7 +359,8 @@ func (t *Terminator) Close() error {
 }
 
 type counters struct {
-	full, resumed, failed, timeouts, shed, notTLS, revoked        atomic.Uint64
+	full, resumed, failed, timeouts, shed, notTLS                 atomic.Uint64
+	revoked, revokedOpen                                          atomic.Uint64
 	reloads, reloadFailures, ocspFetches, ocspFailures, unstapled atomic.Uint64
 }
 
@@ -372,7 +372,8 @@ type Stats struct {
 	Timeouts       uint64 // connections closed for being too slow, or waiting too long
 	Shed           uint64 // connections closed because too many waited
 	NotTLS         uint64 // connections that did not begin with a ClientHello
-	Revoked        uint64 // of Failed: the client's certificate is revoked, or no list is in date
+	Revoked        uint64 // handshakes refused: the client's certificate is revoked, or no list is in date
+	RevokedOpen    uint64 // connections closed because a list that came later revokes the client's certificate
 	Running        int    // handshakes under way now
 	Waiting        int    // connections that wait for theirs now
 	Reloads        uint64 // certificates put in service anew
@@ -391,7 +392,7 @@ func (t *Terminator) Stats() Stats {
 	c := &t.counters
 	return Stats{
 		Full: c.full.Load(), Resumed: c.resumed.Load(), Failed: c.failed.Load(), Timeouts: c.timeouts.Load(),
-		Shed: c.shed.Load(), NotTLS: c.notTLS.Load(), Revoked: c.revoked.Load(), Running: t.admission.runs(), Waiting: t.admission.waits(),
+		Shed: c.shed.Load(), NotTLS: c.notTLS.Load(), Revoked: c.revoked.Load(), RevokedOpen: c.revokedOpen.Load(), Running: t.admission.runs(), Waiting: t.admission.waits(),
 		Reloads: c.reloads.Load(), ReloadFailures: c.reloadFailures.Load(),
 		OCSPFetches: c.ocspFetches.Load(), OCSPFailures: c.ocspFailures.Load(), Unstapled: c.unstapled.Load(),
 	}
