@@ -15,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/app"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/redact"
+	"github.com/weir-gateway/weir/internal/systemd"
 )
 
 func newServe() *cobra.Command {
@@ -61,7 +62,11 @@ could tell its clients apart.`,
 
 func serve(ctx context.Context, cfg config.Config, opt app.Options, out, log io.Writer) error {
 	logger := newLog(log, cfg.Log)
-	opt.Version, opt.Log = currentVersion(), logger
+	service, err := systemd.FromEnvironment()
+	if err != nil {
+		return err
+	}
+	opt.Version, opt.Log, opt.Service = currentVersion(), logger, service
 	a, err := app.New(cfg, opt)
 	if err != nil {
 		return err
@@ -76,9 +81,11 @@ func serve(ctx context.Context, cfg config.Config, opt app.Options, out, log io.
 	hard, stop := secondSignal(ctx)
 	defer stop()
 	defer onHangup(func() {
-		if _, err := a.Reload(ctx); err != nil {
-			logger.Error("the configuration is not reloaded, everything stays as it was", "err", err)
-		}
+		a.Reloading(func() {
+			if _, err := a.Reload(ctx); err != nil {
+				logger.Error("the configuration is not reloaded, everything stays as it was", "err", err)
+			}
+		})
 	})()
 	return a.Run(ctx, hard, func() { fmt.Fprintln(out, startLine(a, cfg)) })
 }

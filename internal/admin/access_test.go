@@ -49,7 +49,11 @@ func serve(t *testing.T, token auth.Secret, evidence string, change ...func(*Ser
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv, err := Listen(cfg, Sources{
+	l, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := New(cfg, l, Sources{
 		Metrics:  prometheus.NewRegistry(),
 		Info:     func() any { return map[string]string{"version": "test"} },
 		Snapshot: func(context.Context) *Snapshot { return &Snapshot{} },

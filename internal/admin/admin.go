@@ -90,21 +90,26 @@ type Server struct {
 	access   *access
 }
 
-// Listen opens cfg.Listen and prepares to serve src there.
-func Listen(cfg Config, src Sources, log *slog.Logger) (*Server, error) {
+// Open opens cfg.Listen.
+func Open(cfg Config) (net.Listener, error) {
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(context.Background(), "tcp", cfg.WithDefaults().Listen)
+	if err != nil {
+		return nil, fmt.Errorf("admin listener: %w", err)
+	}
+	return l, nil
+}
+
+// New prepares to serve src on l, which is the server's unless there is an error.
+func New(cfg Config, l net.Listener, src Sources, log *slog.Logger) (*Server, error) {
 	cfg = cfg.WithDefaults()
 	token, err := cfg.token()
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
-	if token == "" && !Loopback(cfg.Listen) {
-		return nil, fmt.Errorf("admin: listen %s: it can be reached from other machines and there is no token", cfg.Listen)
-	}
-	var lc net.ListenConfig
-	lc.SetMultipathTCP(false)
-	l, err := lc.Listen(context.Background(), "tcp", cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("admin listener: %w", err)
+	if token == "" && !Loopback(l.Addr().String()) {
+		return nil, fmt.Errorf("admin: listen %s: it can be reached from other machines and there is no token", l.Addr())
 	}
 	a := newAccess(token, string(cfg.ReadToken))
 	streams, stop := context.WithCancel(context.Background())

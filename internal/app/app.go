@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/systemd"
 	"github.com/weir-gateway/weir/internal/telemetry"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -42,6 +42,8 @@ type Options struct {
 	Load func() (config.Config, error)
 	// File is watched for changes (config.Reload); empty means none.
 	File string
+	// Service is the process as a service manager sees it; nil means that there is none.
+	Service *systemd.Service
 	// Log gets everything; nil discards.
 	Log *slog.Logger
 }
@@ -63,7 +65,7 @@ type App struct {
 	accept    func(*eventloop.Conn) eventloop.Handler
 	admin     *admin.Server
 	addr      netip.AddrPort
-	kept      bool // the service manager keeps the listening sockets while no process has them
+	kept      int // listening sockets of addr that the service manager keeps while no process has them
 	started   time.Time
 	wing      wing
 	protocol  protocols
@@ -184,48 +186,6 @@ func newBroker(cfg config.Broker, log *slog.Logger) (hub.Broker, error) {
 	return nats.New(cfg.NATS, log)
 }
 
-func (a *App) listen() error {
-	addr, err := resolve(a.cfg.Listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	if !a.auth.HasKeys() && !addr.Addr().IsLoopback() {
-		return config.WithHint(fmt.Errorf("listen %s: without keys only loopback addresses are served", a.cfg.Listen),
-			"set auth.hmac_secret, auth.public_keys, auth.jwks_url or auth.api_keys, or listen on 127.0.0.1:"+strconv.Itoa(int(addr.Port())))
-	}
-	if a.addr, err = a.loops.Listen(addr); err != nil {
-		return err
-	}
-	a.front.Listening(a.addr)
-	if a.cfg.Admin.Enabled() {
-		a.admin, err = admin.Listen(a.cfg.Admin, a.sources(), a.log)
-	}
-	return err
-}
-
-// resolve turns "host:port" into an address; an empty host means all of them.
-func resolve(s string) (netip.AddrPort, error) {
-	host, port, err := net.SplitHostPort(s)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	n, err := net.LookupPort("tcp", port)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	if host == "" {
-		return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(n)), nil
-	}
-	if ip, err := netip.ParseAddr(host); err == nil {
-		return netip.AddrPortFrom(ip, uint16(n)), nil
-	}
-	ips, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip", host)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	return netip.AddrPortFrom(ips[0].Unmap(), uint16(n)), nil
-}
-
 // Addr is the public listener's address.
 func (a *App) Addr() netip.AddrPort { return a.addr }
 
@@ -282,6 +242,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		parts.run(func() error { return a.wing.access.Run(background) })
 	}
 	a.startTook.Store(int64(time.Since(a.started)))
+	a.notifyReady(parts, background)
 	if ready != nil {
 		ready()
 	}

@@ -91,9 +91,9 @@ func (a *App) drainPlan(limit time.Duration) (plan wire.DrainPlan, alone bool) {
 }
 
 // holdsListener reports whether n clients can wait in the kernel for the next process:
-// the service manager keeps the listening sockets.
+// the service manager keeps the listening sockets, and their backlogs are large enough.
 func (a *App) holdsListener(n float64) bool {
-	return a.kept && n < float64(a.cfg.EventLoop.WithDefaults().Backlog)/2
+	return n < float64(a.kept*a.loops.Backlog())/2
 }
 
 // streams are the connections that a drain ends.
@@ -125,11 +125,12 @@ func (a *App) drain(hard context.Context) {
 	limit := time.Duration(a.cfg.Shutdown.Drain)
 	end := time.Now().Add(limit)
 	a.leaving.Store(true)
+	a.notified(a.opt.Service.Stopping("draining"))
 	a.push.Leave()
 	a.front.MarkRequests(a.loops.Loops())
 	plan, alone := a.drainPlan(limit)
 	a.log.Info("draining", "limit", limit, "connections", a.loops.Open(), "streams", a.streams(), "other_nodes", !alone,
-		"over", plan.Over, "away", plan.Away, "spread", plan.Spread, "listener_kept", a.kept)
+		"over", plan.Over, "away", plan.Away, "spread", plan.Spread, "listener_kept", a.kept > 0)
 	if alone {
 		await(hard, time.Until(end)-plan.Over, func() bool { return a.unfinished() == 0 })
 	}

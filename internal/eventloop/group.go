@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"runtime"
 	"runtime/pprof"
 	"slices"
@@ -197,83 +196,6 @@ func (g *Group) MaxConns() int { return int(g.limits.maxConns) }
 // Open returns how many connections are open. Any goroutine.
 func (g *Group) Open() int { return int(g.counters.open.Load()) }
 
-// Listen makes every loop accept on addr, each with a socket of its own
-// (SO_REUSEPORT). With port 0 all of them share the port the first one got,
-// which is returned. "::" takes IPv4 too. Before Run; after an error nothing
-// more is open than before.
-func (g *Group) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.started:
-		return addr, errors.New("listen: the loops are running")
-	case g.released:
-		return addr, errReleased
-	case g.listens >= noListener:
-		return addr, errors.New("listen: too many addresses")
-	}
-	fds, bound, err := g.openListeners(addr)
-	if err != nil {
-		return addr, g.socks.explain(err)
-	}
-	for i, l := range g.loops {
-		if err := l.poller.Listen(g.listens, fds[i]); err != nil {
-			// Only for want of kernel memory. What the pollers have is theirs.
-			closeAll(fds[i:])
-			g.release()
-			return addr, err
-		}
-	}
-	g.listens++
-	g.listeners = append(g.listeners, fds...)
-	return bound, nil
-}
-
-// Listeners returns descriptors of the listening sockets that the caller closes. Before
-// Run only.
-func (g *Group) Listeners() (fds []int, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, fd := range g.listeners {
-		d, err := sys.Dup(fd)
-		if err != nil {
-			closeAll(fds)
-			return nil, fmt.Errorf("duplicate a listening socket: %w", err)
-		}
-		fds = append(fds, d)
-	}
-	return fds, nil
-}
-
-// openListeners opens a socket per loop. The first claims the port: otherwise a
-// second process could share it by SO_REUSEPORT and silently take half of the
-// connections.
-func (g *Group) openListeners(addr netip.AddrPort) (fds []int, bound netip.AddrPort, err error) {
-	opts := g.opts
-	opts.Claim = true
-	bound = addr
-	for range g.loops {
-		var fd int
-		if fd, bound, err = sys.Listen(bound, opts); err != nil {
-			closeAll(fds)
-			return nil, addr, err
-		}
-		fds = append(fds, fd)
-		opts.Claim = false
-	}
-	if err := g.prepareSockets(fds, bound); err != nil {
-		closeAll(fds)
-		return nil, addr, err
-	}
-	return fds, bound, nil
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		sys.Close(fd)
-	}
-}
-
 // Run runs the loops until ctx is done, then closes what is still open. When a
 // loop fails the others end too. It is called once.
 func (g *Group) Run(ctx context.Context) error {
@@ -314,26 +236,6 @@ func (g *Group) Run(ctx context.Context) error {
 		return *err
 	}
 	return nil
-}
-
-// StopAccepting closes no connection, but takes no new one. Any goroutine.
-func (g *Group) StopAccepting() {
-	g.mu.Lock()
-	n := g.listens
-	g.mu.Unlock()
-	for _, l := range g.loops {
-		l.Post(func() { l.stopAccepting(n) })
-	}
-}
-
-// PaceAccepting bounds how many connections are accepted per second, over all loops and
-// about evenly; more wait in the kernel. 0 means no bound. Any goroutine.
-func (g *Group) PaceAccepting(perSecond int) {
-	windows := int(int64(time.Second) / paceWindow * int64(len(g.loops)))
-	each := (perSecond + windows - 1) / windows
-	for _, l := range g.loops {
-		l.Post(func() { l.pace.each = each })
-	}
 }
 
 // Release frees what New opened, for a group that will not Run. On one that runs

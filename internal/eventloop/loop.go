@@ -78,6 +78,7 @@ type Loop struct {
 	flushed int // of gathers
 	// dispatching are the connections whose Data call is running: one, mostly.
 	dispatching []*Conn
+	addresses   []uint8 // by index of the poller's listener: of its address. Fixed before Run
 	paused      []pausedListener
 	deaf        bool // StopAccepting was called
 	pace        acceptPace
@@ -357,7 +358,7 @@ func (l *Loop) Accepted(listener, fd int, peer netip.AddrPort) {
 		l.poller.Close(0, fd)
 		return
 	}
-	c := &Conn{loop: l, fd: int32(fd), listener: uint8(listener), peerIP: peer.Addr().As16(), peerPort: peer.Port(), accepted: l.now}
+	c := &Conn{loop: l, fd: int32(fd), listener: l.addresses[listener], peerIP: peer.Addr().As16(), peerPort: peer.Port(), accepted: l.now}
 	c.timer.Owner = c
 	c.key = l.take(c)
 	if err := l.poller.Add(c.key, fd); err != nil {

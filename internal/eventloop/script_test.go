@@ -210,6 +210,7 @@ func newStage(t *testing.T, cfg Config) *stage {
 		t.Fatal(err)
 	}
 	s.g, s.Loop = g, g.loops[0]
+	s.addresses = []uint8{0, 1, 2, 3}
 	return s
 }
 

@@ -100,11 +100,7 @@ func bindAndListen(fd, family int, addr netip.AddrPort, opt ListenOptions) (boun
 			return bound, err
 		}
 	}
-	backlog := opt.Backlog
-	if backlog <= 0 {
-		backlog = 4096
-	}
-	if err := unix.Listen(fd, backlog); err != nil {
+	if err := listenOn(fd, opt.Backlog); err != nil {
 		return bound, fmt.Errorf("listen %s: %w", addr, err)
 	}
 	if sa, err = unix.Getsockname(fd); err != nil {
@@ -112,6 +108,48 @@ func bindAndListen(fd, family int, addr netip.AddrPort, opt ListenOptions) (boun
 	}
 	bound = fromSockaddr(sa)
 	return netip.AddrPortFrom(bound.Addr().WithZone(addr.Addr().Zone()), bound.Port()), nil
+}
+
+// ListenerAddr returns the address on which fd, a descriptor of any kind, listens for TCP.
+func ListenerAddr(fd int) (netip.AddrPort, error) {
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("not a socket: %w", err)
+	}
+	listens, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if err != nil || kind != unix.IPPROTO_TCP || listens == 0 {
+		return netip.AddrPort{}, errors.New("not a listening TCP socket")
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("getsockname: %w", err)
+	}
+	return fromSockaddr(sa), nil
+}
+
+// Adopt prepares fd, which listens already, as Listen does a socket of its own. What is
+// in its backlog stays there.
+func Adopt(fd int, opt ListenOptions) error {
+	family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return fmt.Errorf("SO_DOMAIN: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return fmt.Errorf("O_NONBLOCK: %w", err)
+	}
+	opt.ReusePort = false // as it was opened: there is no joining a group later
+	if err := setListenOptions(fd, family, opt); err != nil {
+		return err
+	}
+	return listenOn(fd, opt.Backlog)
+}
+
+// listenOn also changes the backlog of a socket that listens.
+func listenOn(fd, backlog int) error {
+	if backlog <= 0 {
+		backlog = 4096
+	}
+	return unix.Listen(fd, backlog)
 }
 
 func setInt(fd, level, name, value int, what string) error {

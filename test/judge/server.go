@@ -32,6 +32,7 @@ type Server struct {
 	binary  string
 	config  string
 	log     string
+	manager *manager // nil: none
 	cmd     *exec.Cmd
 	done    chan struct{} // closed when cmd has ended
 }
@@ -41,6 +42,8 @@ type Options struct {
 	Build Build
 	// Memory takes the memory broker instead of the embedded NATS.
 	Memory bool
+	// Keeper is what keeps the listening sockets while no process runs.
+	Keeper Keeper
 	// Config is laid over the base configuration, section by section.
 	Config map[string]any
 }
@@ -57,6 +60,9 @@ func New(t testing.TB, o Options) *Server {
 		data: filepath.Join(dir, "data"), config: filepath.Join(dir, "weir.yaml"), log: filepath.Join(dir, "weir.log"),
 	}
 	s.Configure(o.Config)
+	if o.Keeper != KeepsNothing {
+		s.manager = newManager(t, o.Keeper, s.Public, s.Admin)
+	}
 	t.Cleanup(s.finish)
 	s.Start()
 	return s
@@ -77,9 +83,13 @@ func (s *Server) StartUntil(path string) {
 	}
 	defer log.Close()
 	s.cmd = exec.Command(s.binary, "serve", "--config", s.config)
-	s.cmd.Stdout, s.cmd.Stderr = log, log
 	// The file is all of its configuration.
-	s.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
+	s.cmd.Env = env
+	if s.manager != nil {
+		s.cmd = s.manager.command(env, s.cmd.Args)
+	}
+	s.cmd.Stdout, s.cmd.Stderr = log, log
 	// Whatever happens to the test, its server ends with it.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {

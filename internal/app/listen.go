@@ -1,0 +1,263 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/sys"
+)
+
+// Names under which the service manager keeps the sockets that this process opened. Its own
+// sockets have the name of their unit: weir.socket.
+const (
+	keptPrefix = "kept-by-weir-"
+	keptPublic = keptPrefix + "public-" // and a loop's number
+	keptAdmin  = keptPrefix + "admin"
+)
+
+// A passedSocket is a listening socket from the service manager.
+type passedSocket struct {
+	file *os.File
+	addr netip.AddrPort
+}
+
+// ours reports whether an earlier process of this service opened the socket, as opposed to
+// the manager (a .socket unit).
+func (p *passedSocket) ours() bool { return strings.HasPrefix(p.file.Name(), keptPrefix) }
+
+// serves reports whether the socket is one of a listener on addr. "::" is 0.0.0.0 where
+// there is no IPv6.
+func (p *passedSocket) serves(addr netip.AddrPort) bool {
+	return p.addr == addr || p.addr.Port() == addr.Port() && addr.Addr() == netip.IPv6Unspecified() && p.addr.Addr() == netip.IPv4Unspecified()
+}
+
+// listen opens the listeners. Sockets that the service manager passes are used where they
+// are on the configured address, and the manager is given those that are opened here, so
+// that connections wait in them while this service has no process.
+func (a *App) listen() error {
+	addr, err := resolve(a.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if !a.auth.HasKeys() && !addr.Addr().IsLoopback() {
+		return config.WithHint(fmt.Errorf("listen %s: without keys only loopback addresses are served", a.cfg.Listen),
+			"set auth.hmac_secret, auth.public_keys, auth.jwks_url or auth.api_keys, or listen on 127.0.0.1:"+strconv.Itoa(int(addr.Port())))
+	}
+	adminAddr := netip.AddrPort{}
+	if a.cfg.Admin.Enabled() {
+		if adminAddr, err = resolve(a.cfg.Admin.WithDefaults().Listen); err != nil {
+			return fmt.Errorf("admin: listen: %w", err)
+		}
+	}
+	passed, err := a.passedSockets()
+	defer closePassed(passed)
+	if err != nil {
+		return err
+	}
+	if err := a.unusedSockets(passed, addr, adminAddr); err != nil {
+		return err
+	}
+	if err := a.listenPublic(addr, passed); err != nil {
+		return err
+	}
+	a.front.Listening(a.addr)
+	if a.cfg.Admin.Enabled() {
+		return a.listenAdmin(adminAddr, passed)
+	}
+	return nil
+}
+
+// passedSockets are what the service manager passed, in the order in which they were
+// opened. The caller closes them.
+func (a *App) passedSockets() (list []*passedSocket, err error) {
+	for _, f := range a.opt.Service.Files() {
+		p := &passedSocket{file: f}
+		list = append(list, p)
+		raw, e := f.SyscallConn()
+		if e == nil {
+			if e2 := raw.Control(func(fd uintptr) { p.addr, e = sys.ListenerAddr(int(fd)) }); e2 != nil {
+				e = e2
+			}
+		}
+		if e != nil && err == nil {
+			err = config.WithHint(fmt.Errorf("descriptor %q from the service manager: %w", f.Name(), e), "pass sockets of ListenStream= alone")
+		}
+	}
+	// The manager passes what it keeps in no certain order.
+	slices.SortStableFunc(list, func(p, q *passedSocket) int { return p.loop() - q.loop() })
+	return list, err
+}
+
+// loop is the number of the loop that opened the socket, or -1.
+func (p *passedSocket) loop() int {
+	if n, err := strconv.Atoi(strings.TrimPrefix(p.file.Name(), keptPublic)); err == nil {
+		return n
+	}
+	return -1
+}
+
+func closePassed(list []*passedSocket) {
+	for _, p := range list {
+		_ = p.file.Close()
+	}
+}
+
+// duplicates of those in list that listen on addr.
+func duplicates(list []*passedSocket, addr netip.AddrPort) (fds []int, err error) {
+	for _, p := range list {
+		if !p.serves(addr) {
+			continue
+		}
+		raw, err := p.file.SyscallConn()
+		if err != nil {
+			return fds, err
+		}
+		var fd int
+		if e := raw.Control(func(from uintptr) { fd, err = sys.Dup(int(from)) }); e != nil || err != nil {
+			return fds, fmt.Errorf("duplicate the listening socket %s: %w", p.file.Name(), errors.Join(e, err))
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+func (a *App) listenPublic(addr netip.AddrPort, passed []*passedSocket) error {
+	fds, err := duplicates(passed, addr)
+	if err != nil {
+		return err
+	}
+	if len(fds) > 0 {
+		if a.addr, err = a.loops.ListenOn(fds); err != nil {
+			return fmt.Errorf("listen %s on the sockets of the service manager: %w", a.cfg.Listen, err)
+		}
+		a.kept = len(fds)
+		a.log.Info("listening on sockets of the service manager", "listen", a.addr, "sockets", len(fds), "loops", len(a.loops.Loops()))
+		return nil
+	}
+	if a.addr, err = a.loops.Listen(addr); err != nil {
+		return err
+	}
+	return a.keepPublic()
+}
+
+// keepPublic gives the service manager duplicates of the public listener's sockets.
+func (a *App) keepPublic() error {
+	n := len(a.loops.Loops())
+	room, known := a.opt.Service.Room()
+	switch {
+	case known && room == 0:
+		return nil
+	case known && room <= n:
+		a.log.Warn("the service manager does not keep the listening sockets: no room for all of them", "FileDescriptorStoreMax", room, "needed", n+1)
+		return nil
+	}
+	fds, err := a.loops.Listeners()
+	if err != nil {
+		return err
+	}
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), keptPublic+strconv.Itoa(i))
+		err = errors.Join(err, a.opt.Service.Keep(f.Name(), f), f.Close())
+	}
+	if err != nil {
+		a.log.Warn("the service manager does not keep the listening sockets", "err", err)
+		return nil
+	}
+	if known {
+		a.kept = n
+	}
+	return nil
+}
+
+func (a *App) listenAdmin(addr netip.AddrPort, passed []*passedSocket) error {
+	fds, err := duplicates(passed, addr)
+	if err != nil {
+		return err
+	}
+	var l net.Listener
+	for _, fd := range fds {
+		if l != nil {
+			_ = l.Close()
+		}
+		if l, err = listenerOf(fd); err != nil {
+			return fmt.Errorf("admin listener: %w", err)
+		}
+	}
+	if l == nil {
+		if l, err = admin.Open(a.cfg.Admin); err != nil {
+			return err
+		}
+		a.keepAdmin(l)
+	}
+	if a.admin, err = admin.New(a.cfg.Admin, l, a.sources(), a.log); err != nil {
+		_ = l.Close()
+	}
+	return err
+}
+
+func (a *App) keepAdmin(l net.Listener) {
+	room, known := a.opt.Service.Room()
+	tcp, ok := l.(*net.TCPListener)
+	if !ok || known && room <= len(a.loops.Loops()) {
+		return
+	}
+	f, err := tcp.File()
+	if err == nil {
+		err = errors.Join(a.opt.Service.Keep(keptAdmin, f), f.Close())
+	}
+	if err != nil {
+		a.log.Warn("the service manager does not keep the admin listener's socket", "err", err)
+	}
+}
+
+// unusedSockets has the manager close those that an earlier process opened on an address
+// that is not configured any more, before others are kept by the same name. Clients that
+// other sockets accept would not be served: then it returns an error.
+func (a *App) unusedSockets(passed []*passedSocket, public, adminAddr netip.AddrPort) error {
+	for _, p := range passed {
+		switch {
+		case p.serves(public), adminAddr.IsValid() && p.serves(adminAddr):
+		case p.ours():
+			a.log.Info("the service manager closes a socket whose address is not configured any more", "listen", p.addr)
+			if err := a.opt.Service.Forget(p.file.Name()); err != nil {
+				a.log.Warn("a socket whose address is not configured any more stays open", "listen", p.addr, "err", err)
+			}
+		default:
+			return config.WithHint(fmt.Errorf("socket %q from the service manager listens on %s, which is neither listen (%s) nor admin.listen (%s)",
+				p.file.Name(), p.addr, public, a.cfg.Admin.WithDefaults().Listen), "use the address of ListenStream= in the configuration")
+		}
+	}
+	return nil
+}
+
+// resolve turns "host:port" into an address; an empty host means all of them.
+func resolve(s string) (netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	n, err := net.LookupPort("tcp", port)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if host == "" {
+		return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(n)), nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return netip.AddrPortFrom(ip, uint16(n)), nil
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(ips[0].Unmap(), uint16(n)), nil
+}
