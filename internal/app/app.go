@@ -73,16 +73,17 @@ type App struct {
 	admission admission
 
 	// What watches.
-	probe     *probe
-	governor  *governor.Governor
-	silence   silence
-	telemetry *telemetry.Telemetry // nil: none
-	pusher    *telemetry.Pusher    // nil: none
-	registry  *prometheus.Registry
-	snapshots *snapshots
-	sockets   socketInfo
-	tracer    *tracer
-	live      *live // nil: no admin listener
+	probe      *probe
+	governor   *governor.Governor
+	silence    silence
+	reconnects reconnectCost
+	telemetry  *telemetry.Telemetry // nil: none
+	pusher     *telemetry.Pusher    // nil: none
+	registry   *prometheus.Registry
+	snapshots  *snapshots
+	sockets    socketInfo
+	tracer     *tracer
+	live       *live // nil: no admin listener
 
 	// Any goroutine.
 	reload    reloads

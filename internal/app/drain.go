@@ -2,29 +2,12 @@ package app
 
 import (
 	"context"
-	"encoding/json"
-	"runtime"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
-// A nodeRoom is what a node tells the others about what it can take on.
-type nodeRoom struct {
-	// Rate is in reconnections per second.
-	Rate float64 `json:"rate"`
-	// Free is the number of connections that it has room for.
-	Free int `json:"free"`
-	// Draining nodes take nothing on.
-	Draining bool `json:"draining,omitempty"`
-}
-
 const (
-	// A processor is expected to complete that many handshakes and subscriptions per
-	// second beside its other work. Assumed with caution, not measured.
-	reconnectsPlain, reconnectsTLS = 2000, 500
-	// unknownRate is of a node that does not report one.
-	unknownRate = 500
 	// closesPerSecond is the rate at which streams are closed when no other node has to
 	// take their clients: a matter of this process alone.
 	closesPerSecond = 20_000
@@ -34,46 +17,6 @@ const (
 	// stopTime is for what follows the last client's end: the loops and the broker stop.
 	stopTime = 200 * time.Millisecond
 )
-
-// reconnectRate is what share of the processors can take on per second.
-func (a *App) reconnectRate(share float64) float64 {
-	each := reconnectsPlain
-	if a.tls != nil {
-		each = reconnectsTLS
-	}
-	return float64(runtime.GOMAXPROCS(0)*each) * max(share, 0.1)
-}
-
-// describeRoom is what the other nodes are told.
-func (a *App) describeRoom() []byte {
-	used := 0.0
-	if s := a.governor.Snapshot(); s != nil {
-		used = s.CPU.Share
-	}
-	b, err := json.Marshal(nodeRoom{Rate: a.reconnectRate(1 - used), Free: max(a.loops.MaxConns()-a.loops.Open(), 0), Draining: a.leaving.Load()})
-	if err != nil {
-		return nil
-	}
-	return b
-}
-
-// othersRate is how many clients per second the other nodes take on, 0 if there is none.
-func (a *App) othersRate() (rate float64) {
-	if a.protocol.cluster == nil {
-		return 0
-	}
-	for _, n := range a.protocol.cluster.Nodes() {
-		room := nodeRoom{Rate: unknownRate, Free: 1}
-		switch {
-		case n.Self:
-			continue
-		case len(n.Stats) > 0 && json.Unmarshal(n.Stats, &room) != nil, room.Draining, room.Free <= 0:
-			continue
-		}
-		rate += room.Rate
-	}
-	return rate
-}
 
 // drainPlan is how this node's clients leave. alone: no other node takes them, so that
 // they come back to the next process of this one.
@@ -130,7 +73,7 @@ func (a *App) drain(hard context.Context) {
 	a.front.MarkRequests(a.loops.Loops())
 	plan, alone := a.drainPlan(limit)
 	a.log.Info("draining", "limit", limit, "connections", a.loops.Open(), "streams", a.streams(), "other_nodes", !alone,
-		"over", plan.Over, "away", plan.Away, "spread", plan.Spread, "listener_kept", a.kept > 0)
+		"others_rate", a.othersRate(), "over", plan.Over, "away", plan.Away, "spread", plan.Spread, "listener_kept", a.kept > 0)
 	if alone {
 		await(hard, time.Until(end)-plan.Over, func() bool { return a.unfinished() == 0 })
 	}

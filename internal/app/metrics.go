@@ -36,6 +36,15 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 		}
 	})
 	one("weir_connections_max", "Bound on open connections.", gauge, func() float64 { return float64(a.loops.MaxConns()) })
+	one("weir_reconnect_rate", "Clients per second that this node takes on from one that drains, as it tells the others: half of its idle processor time by the cost of one.", gauge, func() float64 { return a.reconnectRate(a.idle()) })
+	family("weir_reconnect_cost_seconds", "Processor time of a new connection until it is served, measured over the last 2,000 or, before there were 100, assumed.", "source", gauge, func(emit func(float64, ...string)) {
+		cost, measured := a.reconnectCost()
+		if measured {
+			emit(cost.Seconds(), "measured")
+		} else {
+			emit(cost.Seconds(), "assumed")
+		}
+	})
 	one("weir_channels", "Channels with subscribers on this node.", gauge, func() float64 { return float64(a.hub.Stats().Channels) })
 	one("weir_http_requests_total", "Requests understood on the public listener.", counter, func() float64 { return float64(a.front.Stats().Requests) })
 	family("weir_http_refused_total", "Requests refused, by reason.", "reason", counter, func(emit func(float64, ...string)) {

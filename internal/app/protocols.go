@@ -51,7 +51,7 @@ func (a *App) addFormats(f *wire.Formats) {
 func (a *App) startProtocols(parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
 	cfg, p := a.cfg, &a.protocol
 	spoken := cfg.Centrifuge.Enabled || cfg.Pusher.Enabled || cfg.Mercure.Enabled
-	if !spoken && (cfg.Broker.Kind != config.BrokerNATS || cfg.Broker.NATS.URL == "") {
+	if !spoken && !sharesBroker(cfg.Broker) {
 		return nil // there can be no other node, and nothing that needs to know
 	}
 	cfg.Cluster.Version = a.opt.Version
@@ -79,6 +79,12 @@ func (a *App) startProtocols(parts *group, ctx context.Context) error { //nolint
 	}
 	p.started.Store(true)
 	return nil
+}
+
+// sharesBroker reports whether there can be other nodes: on an external NATS, or embedded
+// ones that are a cluster.
+func sharesBroker(b config.Broker) bool {
+	return b.Kind == config.BrokerNATS && (b.NATS.URL != "" || b.NATS.Cluster.Name != "")
 }
 
 func (a *App) startMercure(parts *group, ctx context.Context) error { //nolint:revive // see startProtocols

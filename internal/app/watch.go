@@ -67,6 +67,7 @@ func (a *App) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Collec
 func (a *App) runWatch(parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
 	parts.run(func() error { return a.governor.Run(ctx) })
 	parts.run(func() error { return a.guard(ctx) })
+	parts.run(func() error { a.measureReconnects(ctx); return nil })
 	if a.telemetry != nil {
 		parts.run(func() error { return a.telemetry.Run(ctx) })
 	}
