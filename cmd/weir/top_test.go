@@ -115,6 +115,27 @@ func TestTopShowsWhatMatters(t *testing.T) {
 	f("timeline", "alert")
 }
 
+// Every cause can be read, however narrow the screen is.
+func TestTopShowsEveryCause(t *testing.T) {
+	for _, width := range []int{40, 80, 200} {
+		s := topSample()
+		s.Governor.State.Causes = nil
+		for _, text := range []string{"CPU starved: others run, we wait 0.42 s/s per P", "readers stopped: 12 of 300", "gc assists 9 % of cpu"} {
+			s.Governor.State.Causes = append(s.Governor.State.Causes, governor.Cause{Text: text, State: stat.Alert})
+		}
+		v := topView{full: true, width: width, height: 24, snapshot: s}
+		var b strings.Builder
+		for _, l := range v.lines() {
+			b.WriteString(l.render(width, false))
+		}
+		for _, c := range s.Governor.State.Causes {
+			if !strings.Contains(b.String(), c.Text) {
+				t.Errorf("%d columns do not say %q:\n%s", width, c.Text, b.String())
+			}
+		}
+	}
+}
+
 // What is down stands above what is up: a short screen must not hide it.
 func TestTopShowsBrokenPeersFirst(t *testing.T) {
 	v := topView{width: 80, snapshot: topSample()}

@@ -218,7 +218,7 @@ func (v *topView) head() []topLine {
 	case v.held:
 		first = append(first, topPiece{"  HELD", draw.Warn})
 	}
-	out := []topLine{first, v.state(), v.causes()}
+	out := append([]topLine{first, v.state()}, v.causes()...)
 	out = append(out,
 		topLine{{fmt.Sprintf("in %-8s out %-8s requests %-8s bytes out %-10s in %s", draw.PerSec.Format(t.PublishedRate), draw.PerSec.Format(t.DeliveredRate),
 			draw.PerSec.Format(t.RequestRate), draw.Bytes.Format(t.OutRate)+"/s", draw.Bytes.Format(t.InRate)+"/s"), plain}},
@@ -283,20 +283,48 @@ func (v *topView) state() topLine {
 	return l
 }
 
-// causes are what speaks for the state, the worst first: a line that is empty while all
-// is well.
-func (v *topView) causes() (l topLine) {
+// maxCauseLines bounds the lines that causes take.
+const maxCauseLines = 4
+
+// causes are what speaks for the state, the worst first, in as many lines as they need:
+// one that is empty while all is well.
+func (v *topView) causes() []topLine {
 	g := v.snapshot.Governor
 	if g == nil || !g.Enabled {
-		return nil
+		return []topLine{nil}
 	}
-	for i, c := range causeTexts(g.State.Causes) {
-		if i > 0 {
-			c = ", " + c
+	out := []topLine{nil}
+	used := 0
+	texts := causeTexts(g.State.Causes)
+	for i, rest := range texts {
+		tone := toneOf(g.State.Causes[i].State)
+		if i < len(texts)-1 {
+			rest += ","
 		}
-		l = append(l, topPiece{c, toneOf(g.State.Causes[i].State)})
+		_, wide := cutTo(rest, 1<<20)
+		switch {
+		case used == 0:
+		case used+1+wide <= v.width:
+			rest = " " + rest
+		default:
+			out, used = append(out, nil), 0
+		}
+		for rest != "" {
+			part, columns := cutTo(rest, max(v.width-used, 1))
+			if part == "" { // a wide letter on the narrowest screen
+				break
+			}
+			out[len(out)-1] = append(out[len(out)-1], topPiece{part, tone})
+			used += columns
+			if rest = rest[len(part):]; rest != "" {
+				out, used = append(out, nil), 0
+			}
+		}
+		if left := len(texts) - i - 1; len(out) > maxCauseLines {
+			return append(out[:maxCauseLines-1], dimLine("+%d more: timeline", left+1))
+		}
 	}
-	return l
+	return out
 }
 
 func causeTexts(causes []governor.Cause) []string {

@@ -21,12 +21,28 @@ const bound = [...document.querySelectorAll("[data-v]")].map((e) => {
   const [path, how = "plain"] = e.dataset.v.split("|");
   return { e, path: path.split("."), how: format[how] };
 });
+// Panels of which nothing can be said yet show their title only. data-filled names the
+// numbers or lists of the snapshot of which one must not be empty.
+const folding = [...document.querySelectorAll("[data-filled]")].map((e) => ({ e, paths: e.dataset.filled.split(" ").map((p) => p.split(".")) }));
 const caused = [...document.querySelectorAll("[data-cause]")].map((e) => ({ e, causes: e.dataset.cause.split(" ") }));
 
 const find = (v, path) => {
   for (const p of path) v = v?.[p];
   return v;
 };
+
+const empty = (v) => v === undefined || v === null || v === false || v === 0 || Array.isArray(v) && v.length === 0;
+
+// fold shows or hides what a panel has below its title. One that was filled stays open:
+// the page does not jump when numbers come and go.
+function fold(e, nothing) {
+  if (!nothing) e.dataset.once = "";
+  const folded = nothing && !("once" in e.dataset) && !e.contains(document.activeElement);
+  if (e.classList.contains("folded") !== folded) {
+    e.classList.toggle("folded", folded);
+    for (const c of canvases) c.dirty = true;
+  }
+}
 
 const series = Object.fromEntries(["in", "out", "requests", "bytes", "conns", "p99", "runnable", "running"].map((n) => [n, new Series()]));
 const heats = new Map();
@@ -117,6 +133,7 @@ function frame() {
       const value = find(v, b.path);
       text(b.e, value === undefined || value === null ? "–" : b.how(value));
     }
+    for (const f of folding) fold(f.e, f.paths.every((p) => empty(find(v, p))));
     level(v.governor?.state?.causes ?? []);
     showState(v);
     showConsumers(v);

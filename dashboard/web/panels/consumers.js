@@ -64,7 +64,7 @@ function makeRow(c) {
   const who = `${kind(c)} ${c.peer}`;
   row.cells[6].append(
     el("button", { type: "button", class: "small", "aria-label": `Inspect ${who}`, onclick: () => inspect(c.id) }, "Inspect"),
-    el("button", { type: "button", class: "small danger", "aria-label": `Disconnect ${who}`, onclick: () => disconnect(c.id, who) }, "Disconnect"));
+    el("button", { type: "button", class: "small", "aria-label": `Disconnect ${who}`, onclick: () => disconnect(c.id, who) }, "Disconnect"));
   return row;
 }
 
@@ -78,6 +78,7 @@ function fillRow(row, c) {
   text(behind, c.lag_seconds > 0 ? time(c.lag_seconds) : "–");
   const cls = c.away ? "gone" : c.lag_bytes || c.lag_messages || c.kernel_bytes ? "" : "zero";
   if (row.className !== cls) row.className = cls;
+  row.cells[6].lastChild.classList.toggle("danger", c.lag_bytes > 0 || c.lag_messages > 0); // only who is behind
 }
 
 export function focusConsumers() {

@@ -41,15 +41,24 @@ export function showState(v) {
   showKnee(g);
 }
 
-// estimate is what there is without a report: how full the processors would be.
+// used is how much of the processors nobody can have any more: what we use, what others
+// on the machine use, what the hypervisor takes and what a quota keeps back.
+export function used(g) {
+  const own = g?.cpu?.share ?? 0, h = g?.host ?? {};
+  const all = Math.min(1, Math.max(own, h.busy ?? 0, own + (h.steal ?? 0), own + (h.throttled ?? 0)));
+  return { own, all, others: Math.max(0, all - own) };
+}
+
+// estimate is what there is without a report: how full the processors are.
 function estimate(g, meter) {
-  const full = g?.cpu?.share ?? 0, p = g?.knee?.projected ?? 0;
+  const { own, all, others } = used(g), p = g?.knee?.projected ?? 0;
   text($("knee-label"), "Processors left, no capacity report");
-  text($("knee-big"), g?.enabled ? `${percent(Math.max(0, 1 - full))}` : "–");
-  look(meter.firstElementChild, "--w", `${Math.min(100, full * 100).toFixed(1)}%`);
-  look(meter.firstElementChild, "--tone", "var(--water)");
-  attr(meter, "aria-label", `Processors in use: ${percent(full)}`);
-  text($("knee-text"), `${p > 0 ? `By what a delivery costs now they are full at ${rate(p)}/s. ` : ""}For the knee: weir knee --json, admin.capacity_report`);
+  text($("knee-big"), g?.enabled ? `${percent(1 - all)}` : "–");
+  look(meter.firstElementChild, "--w", `${(all * 100).toFixed(1)}%`);
+  look(meter.firstElementChild, "--tone", others > own && all > 0.8 ? "var(--warn)" : "var(--water)");
+  attr(meter, "aria-label", `Processors in use: ${percent(all)}, ${percent(own)} by this process`);
+  const whose = g?.enabled ? `This process uses ${percent(own)}, others ${percent(others)}. ` : "";
+  text($("knee-text"), `${whose}${p > 0 && others <= own ? `By what a delivery costs now they are full at ${rate(p)}/s. ` : ""}For the knee: weir knee --json, admin.capacity_report`);
 }
 
 function showKnee(g) {
