@@ -20,6 +20,7 @@ type benchFlags struct {
 	targetFlags
 	rate, stages     string
 	closed           bool
+	requests         int
 	concurrency      int
 	processes        int
 	thresholds       []string
@@ -60,6 +61,7 @@ Ctrl+C ends the run early and reports what was measured so far.
 ` + exitStatuses,
 		Example: `  weir bench http://127.0.0.1:8080/ --rate 1000
   weir bench http://127.0.0.1:8080/ --rate 5k --threshold 'p99<5ms,errors<0.1%' --html report.html
+  weir bench http://127.0.0.1:8080/ -n 10000 -c 50
   weir bench http://127.0.0.1:8080/ --stages 30s:1000,30s:4000 --json run.json
   weir bench ws://127.0.0.1:9000/echo --kind echo --conns 1000 --rate 2k
   weir bench http://127.0.0.1:8000/sse --adapter weir --conns 1000 --rate 50 -H 'X-API-Key: KEY'`,
@@ -84,6 +86,7 @@ Ctrl+C ends the run early and reports what was measured so far.
 	fs.SortFlags = false
 	fs.StringVarP(&f.rate, "rate", "r", "", "`arrivals` per second: 1000, 2.5k, 90/m (default 100)")
 	fs.DurationVarP(&f.duration, "duration", "d", 0, "measured `time` (default 10s)")
+	fs.IntVarP(&f.requests, "requests", "n", 0, "exactly `N` requests (publishes), or until --duration; a closed loop unless there is a rate")
 	fs.DurationVar(&f.warmup, "warmup", 0, "`time` before that, not counted (default 1s)")
 	fs.StringVar(&f.stages, "stages", "", "a `ramp` in place of rate and duration: 30s:1000,1m:2k:500 (time:rate[:conns])")
 	fs.BoolVar(&f.closed, "closed", false, "closed loop: ask again when the answer has come")
@@ -104,7 +107,7 @@ Ctrl+C ends the run early and reports what was measured so far.
 
 // spec is what the flags ask for.
 func (f *benchFlags) spec(target string) (loadgen.Spec, error) {
-	s, err := f.specFor(target, f.rate != "" || f.closed || f.stages != "")
+	s, err := f.specFor(target, f.rate != "" || f.closed || f.requests > 0 || f.stages != "")
 	if err != nil {
 		return s, err
 	}
@@ -115,7 +118,7 @@ func (f *benchFlags) spec(target string) (loadgen.Spec, error) {
 	switch {
 	case f.closed && f.rate != "":
 		return s, usage("leave one away", "--closed and --rate: a closed loop has no rate of its own")
-	case f.concurrency != 0 && !f.closed:
+	case f.concurrency != 0 && !f.closed && (f.requests == 0 || f.rate != ""):
 		return s, usage("add --closed, or leave it away", "--concurrency is of the closed loop")
 	case len(s.Stages) > 0 && (f.rate != "" || f.duration != 0):
 		return s, usage("leave --rate and --duration away", "--stages say rate and duration themselves")
@@ -123,11 +126,13 @@ func (f *benchFlags) spec(target string) (loadgen.Spec, error) {
 		if s.Rate, err = parseRate(f.rate); err != nil {
 			return s, err
 		}
+	case f.requests > 0 && !f.closed && len(s.Stages) == 0:
+		s.Closed = true // as tools with such an option do
 	case sends && !f.closed && len(s.Stages) == 0:
 		s.Rate = 100
 	}
-	s.Closed, s.Concurrency = f.closed, f.concurrency
-	s.Duration, s.Warmup = f.duration, f.warmup
+	s.Closed, s.Concurrency = s.Closed || f.closed, f.concurrency
+	s.Duration, s.Warmup, s.Requests = f.duration, f.warmup, f.requests
 	if err := s.Validate(); err != nil {
 		return s, specErrors(err)
 	}

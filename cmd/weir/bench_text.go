@@ -96,6 +96,13 @@ func describe(s loadgen.Spec) string {
 		}
 	}
 	parts = append(parts, plural(s.Conns, "connection"))
+	length := s.Duration.String()
+	if s.Requests > 0 {
+		length = draw.Grouped(uint64(s.Requests)) + " requests"
+		if s.Duration < 24*time.Hour {
+			length += " or " + s.Duration.String()
+		}
+	}
 	switch {
 	case len(s.Stages) > 0:
 		var st []string
@@ -104,15 +111,18 @@ func describe(s loadgen.Spec) string {
 		}
 		parts = append(parts, "stages "+strings.Join(st, ", "))
 	case s.Closed:
-		parts = append(parts, fmt.Sprintf("closed loop of %d", s.Concurrency), s.Duration.String())
+		parts = append(parts, fmt.Sprintf("closed loop of %d", s.Concurrency), length)
 	case s.Rate > 0:
 		arrival := string(s.Arrival)
 		if s.Arrival == loadgen.Burst {
 			arrival = fmt.Sprintf("bursts of %d", s.Burst)
 		}
-		parts = append(parts, "open model "+draw.PerSec.Format(s.Rate)+" "+arrival, s.Duration.String())
+		parts = append(parts, "open model "+draw.PerSec.Format(s.Rate)+" "+arrival, length)
 	default:
-		parts = append(parts, s.Duration.String())
+		parts = append(parts, length)
+	}
+	if s.Warmup == 0 {
+		return strings.Join(parts, ", ")
 	}
 	return strings.Join(parts, ", ") + " after " + s.Warmup.String()
 }

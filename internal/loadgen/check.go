@@ -42,7 +42,11 @@ func (s Spec) WithDefaults() Spec {
 	orInt(&s.Channels, 1)
 	orInt(&s.Publishers, 4)
 	orTime(&s.Timeout, 10*time.Second)
-	orTime(&s.Warmup, time.Second)
+	if s.Requests > 0 {
+		orTime(&s.Duration, 24*time.Hour)
+	} else {
+		orTime(&s.Warmup, time.Second)
+	}
 	orTime(&s.Duration, 10*time.Second)
 	orTime(&s.Window, time.Second)
 	if s.Version == "" {
@@ -152,13 +156,16 @@ func (s *Spec) checkNumbers(bad func(hint, format string, args ...any)) {
 	}{
 		{"conns", float64(s.Conns)}, {"connect_rate", s.ConnectRate}, {"concurrency", float64(s.Concurrency)}, {"rate", s.Rate},
 		{"burst", float64(s.Burst)}, {"max_in_flight", float64(s.MaxInFlight)}, {"timeout", float64(s.Timeout)},
-		{"pipeline", float64(s.Pipeline)}, {"channels", float64(s.Channels)}, {"publishers", float64(s.Publishers)},
+		{"pipeline", float64(s.Pipeline)}, {"channels", float64(s.Channels)}, {"publishers", float64(s.Publishers)}, {"requests", float64(s.Requests)},
 		{"first_conn", float64(s.FirstConn)}, {"first_channel", float64(s.FirstChannel)},
 		{"warmup", float64(s.Warmup)}, {"duration", float64(s.Duration)}, {"window", float64(s.Window)}, {"loops", float64(s.Loops)},
 	} {
 		if n.v < 0 || math.IsNaN(n.v) || math.IsInf(n.v, 0) {
 			bad("", "%s must not be %v", n.name, n.v)
 		}
+	}
+	if s.Requests > 0 && s.Warmup > 0 {
+		bad("leave the warm-up out: each request of a number counts", "%d requests and a warm-up of %v", s.Requests, s.Warmup)
 	}
 	if s.Publishers > maxPublishers {
 		bad("", "%d publishers: at most %d", s.Publishers, maxPublishers)
@@ -172,7 +179,7 @@ func (s *Spec) checkNumbers(bad func(hint, format string, args ...any)) {
 	if s.Window > 0 && s.Window < 100*time.Millisecond {
 		bad("", "window %v: at least 100ms", s.Window)
 	}
-	if !s.exchanges() && (s.Rate > 0 || s.Closed) {
+	if !s.exchanges() && (s.Rate > 0 || s.Closed || s.Requests > 0) {
 		bad("use pubsub, echo or http for a rate", "%s only holds streams open: it sends nothing", s.Kind)
 	}
 	for i, st := range s.Stages {

@@ -53,6 +53,7 @@ type Generator struct {
 	broken  atomic.Pointer[error] // why the loops ended before Close
 	work    sync.WaitGroup
 	waiter  waiter
+	quota   quota
 	view    view
 	stop    context.CancelFunc
 	once    sync.Once

@@ -27,7 +27,7 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 // generator makes a generator and closes it with the test.
 func generator(t *testing.T, spec loadgen.Spec) *loadgen.Generator {
 	t.Helper()
-	if spec.Warmup == 0 {
+	if spec.Warmup == 0 && spec.Requests == 0 {
 		spec.Warmup = time.Millisecond
 	}
 	g, err := loadgen.New(spec, nil)

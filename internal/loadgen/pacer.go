@@ -34,13 +34,13 @@ func (c *threadClock) now() int64          { return c.g.now() }
 func (c *threadClock) sleepUntil(at int64) { sys.SleepUntil(at + c.offset) }
 
 // pace hands out what sch has, from begin on, when it is due. It never skips: what
-// it is late for goes out at once.
-func pace(c clock, sch *schedule, begin int64, stop *atomic.Bool, hand func(at int64), flush func()) {
+// it is late for goes out at once. It ends when take allows no more.
+func pace(c clock, sch *schedule, begin int64, stop *atomic.Bool, take func() bool, hand func(at int64), flush func()) {
 	now := c.now()
 	n := 0
 	for !stop.Load() {
 		at, ok := sch.next()
-		if !ok {
+		if !ok || !take() {
 			break
 		}
 		due := begin + int64(at)
@@ -92,7 +92,7 @@ func (g *Generator) startPacer(sch *schedule, begin int64, stop *atomic.Bool) (d
 				}
 			}
 		}
-		pace(c, sch, begin, stop, hand, flush)
+		pace(c, sch, begin, stop, g.quota.take, hand, flush)
 	})
 	return ch
 }

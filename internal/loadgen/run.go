@@ -38,6 +38,9 @@ type session struct {
 	batches   []Batch
 	from      int64 // the window's beginning; 0 during the warm-up
 	lastBatch int64
+	over      bool // the quota is used up
+	ended     uint64
+	endedAt   int64 // when ended last changed
 	before    hostSample
 	done      func(Window)
 }
@@ -59,6 +62,7 @@ func (g *Generator) Run(ctx context.Context) (*Result, error) {
 	}
 	defer g.tuneRuntime()()
 	rate, conns := g.spec.curves()
+	g.quota.reset(g.spec.Requests)
 	s := &session{g: g, rate: rate, conns: conns, open: g.spec.exchanges() && !g.spec.Closed, ramp: len(g.spec.Stages) > 0}
 	if g.spec.Closed {
 		s.load.Concurrency = g.spec.Concurrency
@@ -96,6 +100,7 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 	}
 	defer g.tuneRuntime()()
 	n := float64(len(g.links))
+	g.quota.reset(0)
 	s := &session{
 		g: g, rate: curve{{d, load.Rate, load.Rate}}, conns: curve{{d, n, n}}, load: load,
 		open: g.spec.exchanges() && load.Concurrency <= 0,
@@ -175,7 +180,7 @@ func (s *session) carryOut(ctx context.Context, warmup, window time.Duration) (w
 		if warmup > 0 {
 			s.start(counts)
 		}
-		g.view.set("measuring", time.Now(), s.rate.length()-warmup)
+		g.view.set("measuring", time.Now(), s.expected()-warmup)
 		whole = s.windows(ctx, counts, end, window)
 	}
 	stop.Store(!whole)
@@ -185,6 +190,20 @@ func (s *session) carryOut(ctx context.Context, warmup, window time.Duration) (w
 	g.view.set("draining", time.Now(), 0)
 	s.wind(ctx, whole)
 	return whole
+}
+
+// expected is how long the load lasts, warm-up included; 0 means unknown.
+func (s *session) expected() time.Duration {
+	n := float64(s.g.spec.Requests)
+	switch d := s.rate.length(); {
+	case n == 0:
+		return d
+	case s.open && s.rate.integral(d) > n && len(s.g.spec.Stages) == 0:
+		return time.Duration(n / s.rate.at(0) * float64(time.Second))
+	case s.open, d < 24*time.Hour:
+		return d
+	}
+	return 0
 }
 
 // setUp prepares the shards: arrivals from counts on are counted, and in a closed
@@ -232,7 +251,7 @@ func (s *session) wait(ctx context.Context, at int64) bool {
 	defer timer.Stop()
 	for {
 		now := g.now()
-		if now >= at {
+		if now >= at || s.over {
 			return ctx.Err() == nil
 		}
 		d := time.Duration(at - now)
@@ -248,6 +267,8 @@ func (s *session) wait(ctx context.Context, at int64) bool {
 		select {
 		case <-ctx.Done():
 			return false
+		case <-g.quota.done:
+			s.over = true
 		case <-timer.C:
 		}
 	}
@@ -264,8 +285,11 @@ func (s *session) windows(ctx context.Context, from, end int64, window time.Dura
 		if !s.wait(ctx, at) {
 			return false
 		}
-		if at == end {
+		if at == end || s.over {
 			return true
+		}
+		if s.stuck() {
+			return false
 		}
 		s.piece()
 		if k%pieces == 0 {
@@ -273,6 +297,21 @@ func (s *session) windows(ctx context.Context, from, end int64, window time.Dura
 		}
 	}
 	return true
+}
+
+// stuck reports that a run of a number of requests will not come to its end: in the
+// closed loop nothing has ended for twice the time that an exchange may take, as when
+// the target does not accept connections any more.
+func (s *session) stuck() bool {
+	q := &s.g.quota
+	if q.limit.Load() == 0 || s.open {
+		return false
+	}
+	now := s.g.now()
+	if n := q.ended.Load(); n != s.ended || s.endedAt == 0 {
+		s.ended, s.endedAt = n, now
+	}
+	return now-s.endedAt > 2*int64(s.g.spec.Timeout)
 }
 
 // piece collects what the shards have counted.

@@ -138,7 +138,7 @@ func TestPacerKeepsTheScheduleWhateverTheClockDoes(t *testing.T) {
 		t.Helper()
 		var got []time.Duration
 		var held int
-		pace(clock, newSchedule(Poisson, 0, c, random(9)), 1000, new(atomic.Bool), func(at int64) {
+		pace(clock, newSchedule(Poisson, 0, c, random(9)), 1000, new(atomic.Bool), always, func(at int64) {
 			if at > clock.t {
 				t.Errorf("%s: handed out %d ns early", name, at-clock.t)
 			}
@@ -170,7 +170,7 @@ func TestPacerKeepsTheScheduleWhateverTheClockDoes(t *testing.T) {
 func TestPacerCoalesces(t *testing.T) {
 	clock := &fakeClock{}
 	n := 0
-	pace(clock, newSchedule(Uniform, 0, curve{{time.Second, 100_000, 100_000}}, nil), 0, new(atomic.Bool), func(int64) { n++ }, func() {})
+	pace(clock, newSchedule(Uniform, 0, curve{{time.Second, 100_000, 100_000}}, nil), 0, new(atomic.Bool), always, func(int64) { n++ }, func() {})
 	if n != 100_000 || clock.sleeps > 10_000 {
 		t.Errorf("%d arrivals with %d sleeps; want 100,000 with at most 10,000", n, clock.sleeps)
 	}
@@ -180,7 +180,7 @@ func TestPacerStops(t *testing.T) {
 	clock := &fakeClock{}
 	var stop atomic.Bool
 	n := 0
-	pace(clock, newSchedule(Uniform, 0, curve{{time.Hour, 10, 10}}, nil), 0, &stop, func(int64) {
+	pace(clock, newSchedule(Uniform, 0, curve{{time.Hour, 10, 10}}, nil), 0, &stop, always, func(int64) {
 		if n++; n == 5 {
 			stop.Store(true)
 		}
@@ -189,3 +189,5 @@ func TestPacerStops(t *testing.T) {
 		t.Errorf("%d arrivals after a stop at 5", n)
 	}
 }
+
+func always() bool { return true }

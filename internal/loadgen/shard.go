@@ -161,6 +161,7 @@ func (s *shard) drop(intended int64) {
 		s.rec.dropped++
 	}
 	s.sum.dropped++
+	s.g.quota.end()
 }
 
 func (s *shard) begin(intended, now int64) {
@@ -235,6 +236,10 @@ func (s *shard) serve() {
 		if !ok {
 			return
 		}
+		if !s.g.quota.take() {
+			s.offerLane(h)
+			return
+		}
 		if s.now >= s.since {
 			s.rec.offered++
 		}
@@ -263,6 +268,7 @@ func (s *shard) complete(ex exchange, now int64) {
 		s.acknowledged(ex, now)
 	}
 	s.sum.completed++
+	s.g.quota.end()
 	if ex.intended < s.since {
 		if !s.draining {
 			s.rec.carried++
@@ -288,6 +294,7 @@ func (s *shard) fail(ex exchange, why string, now int64) {
 		s.g.flows.fail(int(ex.flow), ex.seq)
 	}
 	s.sum.errors++
+	s.g.quota.end()
 	if ex.intended >= s.since {
 		s.rec.fail(why)
 	}

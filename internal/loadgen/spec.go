@@ -108,6 +108,11 @@ type Spec struct {
 	// Warmup is not counted; 0 means 1s. Duration is counted; 0 means 10s.
 	Warmup   time.Duration `json:"warmup,omitempty"`
 	Duration time.Duration `json:"duration,omitempty"`
+	// Requests ends the run after so many exchanges (messages published, with pubsub)
+	// over all connections, or after Duration, whichever comes first; exactly so many
+	// are offered then. There is no warm-up. 0 means that Duration alone ends it. With
+	// Requests a Duration of 0 means a day.
+	Requests int `json:"requests,omitempty"`
 	// Stages, when there are any, replace Rate and Duration: rate and connections
 	// go linearly to each stage's over its time, each without touching the other.
 	Stages []Stage `json:"stages,omitempty"`

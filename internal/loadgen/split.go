@@ -24,6 +24,8 @@ func (s Spec) Split(n int) ([]Spec, error) {
 			"each process publishes to channels of its own: use at least as many channels as processes, or one process")
 	case s.Kind == PubSub && s.Publishers < n:
 		return nil, hinted(fmt.Errorf("split: %d publishers among %d processes", s.Publishers, n), "use at least as many publishers as processes")
+	case s.Requests > 0 && s.Requests < n:
+		return nil, hinted(fmt.Errorf("split: %d requests among %d processes", s.Requests, n), "use at most as many processes as requests")
 	}
 	parts := make([]Spec, n)
 	share := func(total, i int) int { return total*(i+1)/n - total*i/n }
@@ -41,6 +43,7 @@ func (s Spec) Split(n int) ([]Spec, error) {
 		p.Conns = share(s.Conns, i)
 		p.FirstConn = s.FirstConn + s.Conns*i/n
 		p.Rate = s.Rate * f
+		p.Requests = share(s.Requests, i)
 		p.ConnectRate = s.ConnectRate / float64(n)
 		if s.Concurrency > 0 {
 			p.Concurrency = max(share(s.Concurrency, i), 1)
@@ -74,6 +77,7 @@ func (s *Spec) join(o Spec) {
 	s.FirstChannel = min(s.FirstChannel, o.FirstChannel)
 	s.ConnectRate += o.ConnectRate
 	s.Rate += o.Rate
+	s.Requests += o.Requests
 	s.Concurrency += o.Concurrency
 	s.MaxInFlight += o.MaxInFlight
 	s.Seed = min(s.Seed, o.Seed)

@@ -33,7 +33,7 @@ func (v *view) set(phase string, began time.Time, total time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.phase = phase
-	if total > 0 || phase == "connecting" {
+	if total > 0 || phase == "connecting" || phase == "measuring" {
 		v.began, v.total = began, total
 	}
 }
