@@ -193,7 +193,7 @@ func (ch *channel) purge(r removal) {
 		ch.dropOldest()
 	}
 	ch.floor = max(ch.floor, min(ch.last, r.Offset))
-	ch.pages = nil
+	ch.forgetPages()
 	ch.purges++
 	for _, l := range ch.locals {
 		l.shard.post(func() { l.memo = replayMemo{} })

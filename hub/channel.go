@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // channel is one channel with interest on this node: its ring of recent
@@ -61,6 +62,9 @@ type channel struct {
 	seen []uint64
 	// purges counts the removals, so that a page read before one is not kept.
 	purges int
+	// readAt is when the ring was read last, or the channel became active, in Unix
+	// milliseconds.
+	readAt int64
 }
 
 type chanState uint8
@@ -174,6 +178,7 @@ func (ch *channel) begin(snap Snapshot) bool {
 		}
 		ch.floor = max(ch.floor, first)
 	}
+	ch.readAt = time.Now().UnixMilli()
 	for _, m := range snap.Messages {
 		ch.remember(m)
 	}
@@ -252,6 +257,7 @@ func (ch *channel) deactivate(ctx context.Context) {
 	ch.mu.Lock()
 	again := len(ch.waiting) > 0
 	ch.forget()
+	ch.forgetPages()
 	ch.state = chanNew
 	if !again {
 		ch.takeOut(t)
@@ -389,13 +395,14 @@ func (ch *channel) insert(m *Message) (fresh, doubt bool) {
 		return true, true
 	}
 	ch.see(at, m.Offset)
-	ch.pages = nil
+	ch.forgetPages()
 	if m.Offset > ch.floor {
 		ring := ch.ring[ch.start:]
 		i, _ := slices.BinarySearchFunc(ring, m.Offset, func(x *Message, o uint64) int { return cmp.Compare(x.Offset, o) })
 		m.enter()
 		ch.ring = slices.Insert(ch.ring, ch.start+i, m)
 		ch.ringBytes += m.size()
+		ch.hub.recent.add(m.cost())
 		for len(ch.ring)-ch.start > ch.ns.Recent {
 			ch.dropOldest()
 		}
@@ -414,7 +421,8 @@ func (ch *channel) see(i int, offset uint64) {
 // restart begins a new epoch: the log was lost, and every subscriber is told.
 func (ch *channel) restart(epoch string) {
 	ch.epoch, ch.last, ch.floor, ch.firstRetained, ch.joined, ch.proof = epoch, 0, 0, 1, 0, 0
-	ch.pages, ch.seen = nil, nil
+	ch.seen = nil
+	ch.forgetPages()
 	ch.forget()
 	for _, l := range ch.locals {
 		l.shard.post(func() { l.shard.moveTo(ch.ns, epoch) })
@@ -426,12 +434,17 @@ func (ch *channel) remember(m *Message) {
 	for len(ch.ring)-ch.start > 0 && (len(ch.ring)-ch.start >= ch.ns.Recent || ch.ringBytes+m.size() > maxRingBytes) {
 		ch.dropOldest()
 	}
+	for len(ch.ring)-ch.start > 0 && ch.hub.recent.exceeded(m.cost()) { // faster than rarely used channels are found
+		ch.dropOldest()
+		ch.hub.recent.evicted.Add(1)
+	}
 	if ch.start > 16 && ch.start > len(ch.ring)/2 { // slide down: amortised one copy per message
 		n := copy(ch.ring, ch.ring[ch.start:])
 		clear(ch.ring[n:])
 		ch.ring, ch.start = ch.ring[:n], 0
 	}
 	m.enter()
+	ch.hub.recent.add(m.cost())
 	if ch.ring == nil { // few channels have one message only, and growing from one costs four times
 		ch.ring = make([]*Message, 0, min(ch.ns.Recent, firstRing))
 	}
@@ -449,12 +462,14 @@ func (ch *channel) dropOldest() {
 	ch.start++
 	ch.floor = max(ch.floor, old.Offset)
 	ch.ringBytes -= old.size()
+	ch.hub.recent.add(-old.cost())
 	old.evict(&ch.hub.wire)
 }
 
 // forget empties the ring.
 func (ch *channel) forget() {
 	for _, m := range ch.ring[ch.start:] {
+		ch.hub.recent.add(-m.cost())
 		m.evict(&ch.hub.wire)
 	}
 	ch.ring, ch.start, ch.ringBytes = nil, 0, 0
@@ -466,6 +481,7 @@ func (ch *channel) forget() {
 func (ch *channel) recent(dst []*Message, epoch string, since, upto uint64, limit int) (msgs []*Message, first uint64, ok bool) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
+	ch.readAt = time.Now().UnixMilli()
 	if epoch != ch.epoch || since < ch.floor {
 		return dst, 0, false
 	}

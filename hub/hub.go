@@ -40,6 +40,11 @@ type Config struct {
 	// that shards and replays share them; past it they are written again when
 	// needed. 0 means 64 MiB.
 	WireBudget int64
+	// RecentBudget bounds the bytes of recent messages that all channels keep in memory,
+	// each with messageBytes besides its payload, and of pages that were read from the
+	// broker's log. At the bound those of the channels that were used longest ago go;
+	// who resumes there is served from the log. 0 means 256 MiB.
+	RecentBudget int64
 	// Log gets lifecycle lines; nil discards them.
 	Log *slog.Logger
 }
@@ -58,8 +63,8 @@ func (c Config) Validate() error {
 	if len(c.Encoders) > MaxFormats {
 		errs = append(errs, fmt.Errorf("%d encoders, at most %d", len(c.Encoders), MaxFormats))
 	}
-	if c.Linger < 0 || c.ShardQueue < 0 || c.MaxChannels < 0 || c.WireBudget < 0 {
-		errs = append(errs, errors.New("linger, shard queue, max channels and wire budget must not be negative"))
+	if c.Linger < 0 || c.ShardQueue < 0 || c.MaxChannels < 0 || c.WireBudget < 0 || c.RecentBudget < 0 {
+		errs = append(errs, errors.New("linger, shard queue, max channels and the budgets must not be negative"))
 	}
 	return errors.Join(errs...)
 }
@@ -88,6 +93,7 @@ type Hub struct {
 	shardsMu sync.Mutex
 	channels atomic.Int64
 	wire     atomic.Int64 // bytes of wire forms kept in rings
+	recent   recent
 	closed   atomic.Bool
 	versions versions
 	gate     sync.RWMutex // held by Close while it sets closed, or a call would begin after it
@@ -116,6 +122,7 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	def(&h.shardQueue, 1<<16)
 	def(&h.maxChans, 1_000_000)
 	def(&h.wireBudget, 64<<20)
+	h.recent.init(cfg.RecentBudget)
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -151,6 +158,7 @@ func (h *Hub) Start(ctx context.Context) error {
 		}
 	}
 	h.work.Go(h.sweep)
+	h.work.Go(h.trimRecent)
 	return nil
 }
 
@@ -393,6 +401,9 @@ type Stats struct {
 	Channels           int64  // channels with interest
 	QueueDepth         int64  // messages that wait for the shards
 	WireBytes          int64  // bytes of wire forms kept with recent messages
+	RingBytes          int64  // bytes of recent messages in memory
+	PageBytes          int64  // bytes of pages that were read from the broker's log and are kept
+	Evicted            uint64 // messages of these dropped at RecentBudget
 }
 
 type hubCounters struct {
@@ -404,6 +415,7 @@ func (h *Hub) Stats() Stats {
 	st := Stats{
 		Published: h.stats.published.Load(), Refused: h.stats.refused.Load(),
 		Encoded: h.stats.encoded.Load(), Gaps: h.stats.gaps.Load(), Refuted: h.stats.refuted.Load(), Channels: h.channels.Load(), WireBytes: h.wire.Load(),
+		RingBytes: h.recent.rings.Load(), PageBytes: h.recent.pages.Load(), Evicted: h.recent.evicted.Load(),
 	}
 	for _, s := range *h.shards.Load() {
 		st.Delivered += s.delivered.Load()

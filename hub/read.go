@@ -12,6 +12,7 @@ import (
 type cachedPage struct {
 	since uint64
 	bytes int
+	cost  int64
 	page  Page
 }
 
@@ -117,12 +118,20 @@ func (ch *channel) keepPage(since uint64, page Page) {
 	c := cachedPage{since: since, page: page}
 	for _, m := range page.Messages {
 		c.bytes += m.size()
+		c.cost += m.cost()
 	}
+	if ch.hub.recent.exceeded(c.cost) {
+		return
+	}
+	ch.hub.recent.addPage(c.cost)
 	ch.pages = append(ch.pages, c)
 	total := 0
 	for i := len(ch.pages) - 1; i >= 0; i-- {
 		total += ch.pages[i].bytes
 		if n := len(ch.pages) - i; n > 1 && (n > maxPages || total > maxPageBytes) {
+			for _, old := range ch.pages[:i+1] {
+				ch.hub.recent.addPage(-old.cost)
+			}
 			ch.pages = slices.Delete(ch.pages, 0, i+1)
 			return
 		}
@@ -144,6 +153,6 @@ func (ch *channel) page(epoch string, since uint64) (Page, bool) {
 // dropPages lets the kept pages go.
 func (ch *channel) dropPages() {
 	ch.mu.Lock()
-	ch.pages = nil
+	ch.forgetPages()
 	ch.mu.Unlock()
 }

@@ -79,7 +79,7 @@ func simulate(t *testing.T, seed uint64) {
 			known: map[string]bool{}, subscribed: map[string]bool{}, keep: 2 + r.IntN(20), firsts: r.IntN(2) == 0,
 		}
 	}
-	h, err := New(Config{Namespaces: names, Encoders: []Encoder{simEncode, simEncode}, WireBudget: int64(1 + r.IntN(60))}, s.b)
+	h, err := New(Config{Namespaces: names, Encoders: []Encoder{simEncode, simEncode}, WireBudget: int64(1 + r.IntN(60)), RecentBudget: int64(r.IntN(2) * r.IntN(5000))}, s.b)
 	if err != nil {
 		t.Fatal(err)
 	}

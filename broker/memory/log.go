@@ -14,6 +14,7 @@ type log struct {
 	ns      hub.Namespace
 	epoch   string // empty with durability none
 	maxKeys int
+	budget  *budget
 	deliver func(*hub.Message)
 	born    time.Time // entries count their age from here, so clock jumps do not expire them
 
@@ -45,8 +46,8 @@ func (e *entry) size() int64 {
 	return int64(len(e.msg.Data)) + int64(len(e.msg.Key)) + int64(e.msg.Attributes.Size()) + perMessage
 }
 
-func newLog(ns hub.Namespace, maxKeys int, deliver func(*hub.Message)) *log {
-	l := &log{ns: ns, maxKeys: maxKeys, deliver: deliver, born: time.Now(), channels: map[string]*channel{}, ids: ids{}}
+func newLog(ns hub.Namespace, maxKeys int, b *budget, deliver func(*hub.Message)) *log {
+	l := &log{ns: ns, maxKeys: maxKeys, budget: b, deliver: deliver, born: time.Now(), channels: map[string]*channel{}, ids: ids{}}
 	if ns.Durability != hub.None {
 		l.epoch = newEpoch()
 	}
@@ -150,6 +151,7 @@ func (l *log) append(p *hub.Publication, c *channel, unixMilli int64, age time.D
 		l.ids.add(m.Attributes.ID, m.Offset)
 	}
 	l.bytes += e.size()
+	l.budget.used.Add(e.size())
 	c.last = l.last
 	c.ring.push(e)
 	return e
@@ -164,6 +166,10 @@ func (l *log) trim(c *channel) {
 	for l.bytes > l.ns.HistoryBytes && l.order.live > 1 {
 		l.remove(l.order.oldest())
 	}
+	for l.budget.exceeded() && l.order.live > 1 {
+		l.remove(l.order.oldest())
+		l.budget.evicted.Add(1)
+	}
 }
 
 // remove takes the oldest entry of a channel out of the log. l.mu is held.
@@ -174,6 +180,7 @@ func (l *log) remove(e *entry) {
 	}
 	l.removed = max(l.removed, e.msg.Offset)
 	l.bytes -= e.size()
+	l.budget.used.Add(-e.size())
 	e.ch.ring.pop()
 	e.ch.removed = e.msg.Offset
 	if e.ch.idle() {
@@ -276,5 +283,7 @@ func (l *log) close(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = err
+	l.budget.used.Add(-l.bytes)
+	l.bytes = 0
 	l.order, l.ids, l.channels, l.keys = order{}, ids{}, nil, keys{}
 }

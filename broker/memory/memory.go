@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -26,12 +27,19 @@ type Config struct {
 	// IdempotencyKeys bounds the remembered keys per namespace; at the bound the
 	// oldest are forgotten before their window ends. 0 means 1,000,000.
 	IdempotencyKeys int `json:"idempotency_keys"`
+	// Bytes bounds what all namespaces keep together; each is also bounded by its
+	// history_bytes. At the bound the oldest messages of the namespace that is published
+	// to go, but for its newest. 0 means no bound.
+	Bytes int64 `json:"bytes"`
 }
 
 // Validate returns what is wrong with c.
 func (c Config) Validate() error {
 	if c.IdempotencyKeys < 0 {
 		return fmt.Errorf("memory broker: idempotency_keys: %d is negative", c.IdempotencyKeys)
+	}
+	if c.Bytes < 0 {
+		return fmt.Errorf("memory broker: bytes: %d is negative", c.Bytes)
 	}
 	return nil
 }
@@ -44,6 +52,7 @@ type Broker struct {
 	// Fixed by New.
 	maxKeys int
 	bus     *hub.LocalBus
+	budget  *budget
 
 	// The state: logs is written once, by Start, and read only after state says so.
 	mu    sync.RWMutex
@@ -51,6 +60,21 @@ type Broker struct {
 	logs  map[string]*log
 	stop  chan struct{}
 	wg    sync.WaitGroup
+}
+
+// A budget is what all logs keep together.
+type budget struct {
+	bytes   int64 // 0: no bound
+	used    atomic.Int64
+	evicted atomic.Uint64
+}
+
+func (b *budget) exceeded() bool { return b.bytes > 0 && b.used.Load() > b.bytes }
+
+// Memory returns the bytes that all logs keep, and how many messages have been removed
+// because of Config.Bytes.
+func (b *Broker) Memory() (bytes int64, evicted uint64) {
+	return b.budget.used.Load(), b.budget.evicted.Load()
 }
 
 var errNotStarted = fmt.Errorf("%w: not started", hub.ErrUnavailable)
@@ -63,7 +87,7 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.IdempotencyKeys == 0 {
 		cfg.IdempotencyKeys = 1_000_000
 	}
-	return &Broker{maxKeys: cfg.IdempotencyKeys, bus: hub.NewLocalBus(), state: errNotStarted, stop: make(chan struct{})}, nil
+	return &Broker{maxKeys: cfg.IdempotencyKeys, bus: hub.NewLocalBus(), budget: &budget{bytes: cfg.Bytes}, state: errNotStarted, stop: make(chan struct{})}, nil
 }
 
 // Start creates an empty log per namespace. It refuses a synced namespace:
@@ -87,7 +111,7 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 		if logs[n.Name] != nil {
 			return fmt.Errorf("start memory broker: namespace %q is given twice", n.Name)
 		}
-		logs[n.Name] = newLog(n, b.maxKeys, deliver)
+		logs[n.Name] = newLog(n, b.maxKeys, b.budget, deliver)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

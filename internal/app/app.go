@@ -61,6 +61,7 @@ type App struct {
 	push      *push.Push
 	front     *downstream.Server
 	nats      *nats.Broker        // nil with another broker
+	memory    *memory.Broker      // nil with another broker
 	tls       *tlsterm.Terminator // nil: plaintext
 	accept    func(*eventloop.Conn) eventloop.Handler
 	admin     *admin.Server
@@ -113,7 +114,8 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = a.auth.Close() })
-	broker, err := newBroker(cfg.Broker, a.log)
+	limit := int64(min(governor.MemoryLimit(cfg.Governor.Memory), 1<<50))
+	broker, err := newBroker(cfg.Broker, limit/2, a.log)
 	if err != nil {
 		return nil, err
 	}
@@ -125,8 +127,9 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if n, ok := broker.(*nats.Broker); ok {
 		a.nats, a.protocol.request = n, n.Request
 	}
+	a.memory, _ = broker.(*memory.Broker)
 	a.probe, broker = newProbe(broker)
-	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: formats.Encoders(), Log: a.log}, broker)
+	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: formats.Encoders(), RecentBudget: limit / 4, Log: a.log}, broker)
 	if err != nil {
 		return nil, err
 	}
@@ -180,9 +183,9 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	return a, nil
 }
 
-func newBroker(cfg config.Broker, log *slog.Logger) (hub.Broker, error) {
+func newBroker(cfg config.Broker, bytes int64, log *slog.Logger) (hub.Broker, error) {
 	if cfg.Kind == config.BrokerMemory {
-		return memory.New(memory.Config{})
+		return memory.New(memory.Config{Bytes: bytes})
 	}
 	return nats.New(cfg.NATS, log)
 }

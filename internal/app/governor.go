@@ -88,7 +88,7 @@ func (a *App) brokerSample() governor.BrokerSample {
 	return b
 }
 
-// memoryOwners is what connections, backlogs and wire forms take.
+// memoryOwners is what connections, backlogs, wire forms and messages take.
 func (a *App) memoryOwners() (o governor.MemoryOwners) {
 	for _, l := range a.loops.Loops() {
 		s := l.Stats()
@@ -99,7 +99,12 @@ func (a *App) memoryOwners() (o governor.MemoryOwners) {
 	others := uint64(max(int64(a.loops.Open())-p.SSE-p.WebSocket, 0))
 	o.Connections += subscribers*uint64(push.SessionBytes) + others*uint64(downstream.ConnBytes) + uint64(max(h.SSE+h.WebSocket, 0))*uint64(pushhttp.StreamBytes)
 	o.Backlogs = uint64(max(p.HeldBytes+h.HeldBytes, 0))
-	o.WireForms = uint64(max(a.hub.Stats().WireBytes, 0))
+	s := a.hub.Stats()
+	o.WireForms, o.Rings, o.LogCache = uint64(max(s.WireBytes, 0)), uint64(max(s.RingBytes, 0)), uint64(max(s.PageBytes, 0))
+	if a.memory != nil { // the rings hold messages of this log
+		log, _ := a.memory.Memory()
+		o.LogCache += uint64(max(log-s.RingBytes, 0))
+	}
 	return o
 }
 

@@ -67,6 +67,14 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 		emit(float64(s.Conflated+h.Conflated), "conflated")
 	})
 	one("weir_wire_cache_bytes", "Bytes of wire forms kept with recent messages.", gauge, func() float64 { return float64(a.hub.Stats().WireBytes) })
+	family("weir_memory_evicted_messages_total", "Messages dropped from memory at its budget, by owner.", "owner", counter, func(emit func(float64, ...string)) {
+		emit(float64(a.hub.Stats().Evicted), "rings")
+		evicted := uint64(0)
+		if a.memory != nil {
+			_, evicted = a.memory.Memory()
+		}
+		emit(float64(evicted), "log_cache")
+	})
 	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Gaps + a.push.Stats().Gaps + a.http2.stats().Gaps) })
 	one("weir_positions_refuted_total", "Positions of clients whose check is not that of the log: it lost messages or was restored from a backup.", counter, func() float64 { return float64(a.hub.Stats().Refuted) })
 	one("weir_hub_queue_messages", "Messages that wait for the loops.", gauge, func() float64 { return float64(a.hub.Stats().QueueDepth) })

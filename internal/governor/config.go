@@ -50,7 +50,9 @@ type EvidenceConfig struct {
 // MemoryConfig is about the memory limit and the collector.
 type MemoryConfig struct {
 	// Limit is what the process may take, in bytes. 0 means what the cgroup grants, or
-	// the machine's memory when it grants all.
+	// the machine's memory when it grants all. A quarter of it bounds the recent messages
+	// that channels keep in memory, half the log of the memory broker; a limit that is not
+	// the machine's also bounds the collector's headroom (nine tenths).
 	Limit int64 `json:"limit" unit:"bytes"`
 	// Policy paces the collector: "fixed" leaves GOGC as it is; "headroom" raises it
 	// while memory is far from its limit and lowers it near; "phase" raises it under

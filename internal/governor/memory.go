@@ -113,6 +113,13 @@ func memoryLimit(cfg MemoryConfig, c cgroup, root string) (uint64, string) {
 	return 0, ""
 }
 
+// MemoryLimit is what a process with cfg may take: what cfg says, else the cgroup, else
+// the machine. 0 when it is not known.
+func MemoryLimit(cfg MemoryConfig) uint64 {
+	limit, _ := memoryLimit(cfg, findCgroup(""), "")
+	return limit
+}
+
 // softLimit is the share of the limit that the runtime is told: what it does not know
 // of (kernel memory, memory of C) needs the rest.
 const softLimit = 0.9

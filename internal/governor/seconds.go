@@ -154,7 +154,7 @@ func (s *sampler) memorySecond() {
 		m.Owners = f()
 	}
 	o := &m.Owners
-	o.Other = m.RSS - min(m.RSS, o.Connections+o.Backlogs+o.WireForms)
+	o.Other = m.RSS - min(m.RSS, o.Connections+o.Backlogs+o.WireForms+o.Rings+o.LogCache)
 	if conns := float64(s.view.Traffic.Connections); conns > 0 {
 		m.PerConnection = float64(o.Connections) / conns
 	}

@@ -131,7 +131,8 @@ func (e *emitter) memory(s *Snapshot) {
 	for _, o := range []struct {
 		owner string
 		bytes uint64
-	}{{"connections", m.Owners.Connections}, {"backlogs", m.Owners.Backlogs}, {"wire_forms", m.Owners.WireForms}, {"other", m.Owners.Other}} {
+	}{{"connections", m.Owners.Connections}, {"backlogs", m.Owners.Backlogs}, {"wire_forms", m.Owners.WireForms},
+		{"rings", m.Owners.Rings}, {"log_cache", m.Owners.LogCache}, {"other", m.Owners.Other}} {
 		e.put(Series{
 			Name: "weir_memory_owned_bytes", Help: "Resident memory by what it is used for, as the owners count it; other is the rest.",
 			Label: "owner", Value: o.owner, Number: float64(o.bytes),

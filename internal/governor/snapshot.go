@@ -224,8 +224,13 @@ type MemoryOwners struct {
 	Backlogs uint64 `json:"backlogs"`
 	// WireForms: encoded messages that are kept with the recent ones.
 	WireForms uint64 `json:"wire_forms"`
-	// Other is the rest of the resident memory: the broker's caches, messages in rings,
-	// the runtime, the program.
+	// Rings: recent messages of channels with subscribers.
+	Rings uint64 `json:"rings"`
+	// LogCache: pages that were read from the log and are kept; of the memory broker the
+	// log, but for what the rings hold of it.
+	LogCache uint64 `json:"log_cache"`
+	// Other is the rest of the resident memory: the embedded NATS server's caches, the
+	// collector's headroom, the runtime, the program.
 	Other uint64 `json:"other"`
 }
 
