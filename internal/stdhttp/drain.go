@@ -13,9 +13,11 @@ import (
 )
 
 // Drain ends the event streams of upstreams, as plan says: behind an event, as if the
-// upstream had ended them, with the time after which the client is to reconnect. It
+// upstream had ended them, with the time after which the client is to reconnect. All
+// connections of HTTP/2 get a GOAWAY, so that their clients reconnect by new ones. It
 // returns at once.
 func (f *Front) Drain(plan wire.DrainPlan) {
+	f.goAway.announce()
 	s := &f.streams
 	s.mu.Lock()
 	defer s.mu.Unlock()

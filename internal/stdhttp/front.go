@@ -80,6 +80,7 @@ type Front struct {
 	deps   Deps
 	log    *slog.Logger
 	server *http.Server
+	goAway *goAway
 	conns  *handedOver
 	// Weir's own, and before requests come those of protocols.
 	endpoints socket.Table[endpoint]
@@ -147,6 +148,7 @@ func New(cfg Config, deps Deps) *Front {
 			return context.WithValue(ctx, connKey{}, c)
 		},
 	}
+	f.goAway = announceBy(f.server)
 	return f
 }
 
@@ -168,6 +170,7 @@ func (f *Front) ServeTaken() error { return f.server.Serve(f.conns) }
 
 // Close waits for requests under way until ctx is done, and ends what is left.
 func (f *Front) Close(ctx context.Context) error {
+	f.goAway.announce()
 	err := f.server.Shutdown(ctx)
 	if err != nil {
 		err = f.server.Close()
