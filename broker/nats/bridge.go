@@ -39,7 +39,7 @@ func (s *stream) addKey(p *pending) {
 		s.bridge.named, s.bridge.namedAt = 0, now
 	}
 	if s.bridge.named++; s.bridge.named <= maxNamed {
-		p.p.IdempotencyKey = "weir-" + rand.Text()
+		p.p.IdempotencyKey, p.named = "weir-"+rand.Text(), true
 	}
 }
 

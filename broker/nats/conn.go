@@ -136,8 +136,17 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 	c, err := net.DialTimeout(network, address, 2*time.Second)
 	if err == nil {
 		d.b.generation.Add(1)
+		d.b.socket.Store(&c)
 	}
 	return c, err
+}
+
+// leave has the client library connect to another server. Its own ForceReconnect first
+// writes what is buffered, for seconds if the server reads nothing any more.
+func (b *Broker) leave() {
+	if c := b.socket.Load(); c != nil {
+		(*c).Close()
+	}
 }
 
 // disconnected answers what waits: nobody can say whether it was stored.

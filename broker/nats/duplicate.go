@@ -19,17 +19,21 @@ func messageID(p *hub.Publication) string {
 
 // compare answers the publish called id, whose idempotency key the message at seq has:
 // the stream does not look at what duplicates contain. It reports false if the publish
-// has no key or no longer waits; otherwise the publish keeps its place in the outbox,
+// has no key, has one that no other publish can have, or no longer waits; otherwise the publish keeps its place in the outbox,
 // and so its deadline, until the message was read.
 func (o *outbox) compare(id, seq uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.waiting[id]
-	if p == nil || p.p.IdempotencyKey == "" || o.closed != nil {
+	if p == nil || p.p.IdempotencyKey == "" || p.named || o.closed != nil {
 		return false
 	}
 	o.b.wg.Go(func() { // before close returns, hence before Close waits
 		first, ok, err := p.s.readOne(o.b.ctx, seq)
+		if err != nil && p.s.bridged() && p.repeatable() {
+			o.again(id, bridgeEvery) // until its deadline
+			return
+		}
 		if p := o.take(id); p != nil {
 			p.done(p.duplicateOf(first, ok, seq, err))
 		}

@@ -29,8 +29,9 @@ type world struct {
 	checker *judging.Checker
 	names   []string
 
-	stop chan struct{}
-	wg   sync.WaitGroup
+	stop  chan struct{}
+	wg    sync.WaitGroup
+	began time.Time // when the fault began
 
 	mu       sync.Mutex
 	answered int
@@ -60,7 +61,8 @@ type worldSub struct {
 	stream   *judging.Stream
 	ready    chan struct{}
 	ends     map[string]bool // the last messages that came
-	silent   time.Duration   // the longest time without a message
+	silent   time.Duration   // the longest time without a message, which ended at silentTo
+	silentTo time.Time
 	at       time.Time
 	failed   error
 }
@@ -82,7 +84,9 @@ func (s *worldSub) Gap(g hub.Gap) {
 }
 func (s *worldSub) Deliver(b *hub.Batch) {
 	now := time.Now()
-	s.silent = max(s.silent, now.Sub(s.at))
+	if d := now.Sub(s.at); d > s.silent {
+		s.silent, s.silentTo = d, now
+	}
 	s.at = now
 	for _, m := range b.Messages {
 		s.stream.Received(m.Channel, judging.Position{Epoch: m.Epoch, Offset: m.Offset}, string(m.Data))
@@ -203,6 +207,7 @@ func (w *world) publish(rate int) {
 }
 
 func (w *world) one(n *worldNode, channel, id string, done chan<- error) {
+	w.wg.Add(1)
 	n.Publish(hub.Publication{Channel: channel, Data: []byte(id)}, func(at hub.Position, err error) {
 		if err == nil {
 			w.checker.Published(channel, judging.Position{Epoch: at.Epoch, Offset: at.Offset}, id)
@@ -219,6 +224,7 @@ func (w *world) one(n *worldNode, channel, id string, done chan<- error) {
 			w.refused++
 		}
 		w.mu.Unlock()
+		w.wg.Done()
 		if done != nil {
 			done <- err
 		}
@@ -256,7 +262,7 @@ func (w *world) isolate(i int, cut bool) {
 	}
 }
 
-// finish ends the load, waits until everything has come to rest and returns the verdict.
+// finish ends the load, waits until every publish is answered and everything has come to rest and returns the verdict.
 func (w *world) finish() *judging.Report {
 	w.t.Helper()
 	close(w.stop)
@@ -300,11 +306,13 @@ func (n *worldNode) lacks(channel, id string) string {
 func (w *world) silence() string {
 	var text string
 	for _, n := range w.nodes {
-		longest := time.Duration(0)
+		longest := n.subs[0]
 		for _, s := range n.subs {
-			longest = max(longest, s.silent)
+			if s.silent > longest.silent {
+				longest = s
+			}
 		}
-		text += fmt.Sprintf("%.1fs ", longest.Seconds())
+		text += fmt.Sprintf("%.1fs to %.1f ", longest.silent.Seconds(), longest.silentTo.Sub(w.began).Seconds())
 	}
 	return text
 }
@@ -328,6 +336,7 @@ func freeze(t *testing.T, rate int, leader, partition bool, during time.Duration
 			w.ps[i].cmd.Process.Signal(continueSignal)
 		}
 	}
+	w.began = time.Now()
 	fault(true)
 	<-time.After(during)
 	fault(false)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -42,13 +43,19 @@ func (s *stream) heal(all bool) {
 }
 
 // drop empties the queue: whatever is in it is in the stream as well, and what
-// comes after it may not be. Subscribes under way notice it by faults.
+// comes after it may not be. Subscribes under way notice it by faults. That there is
+// another leader is still noted.
 func (s *stream) drop() {
 	s.mu.Lock()
 	s.faults++
 	s.mu.Unlock()
+	elected := false
 	for range len(s.in) {
-		<-s.in
+		m := <-s.in
+		elected = elected || strings.HasPrefix(m.Subject, leaderChanged)
+	}
+	if elected {
+		s.b.out.resend(s)
 	}
 }
 

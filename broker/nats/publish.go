@@ -56,6 +56,7 @@ type pending struct {
 	deadline time.Time
 	answered bool
 	queued   bool      // in queue
+	named    bool      // its idempotency key was given to it here
 	sent     int       // how often it was sent and may have been stored
 	sentAt   time.Time // when it was sent last
 }
@@ -377,7 +378,7 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	}
 	seq, duplicate, ackErr := parseAck(m.Data)
 	if isCode(ackErr, codeKeyInProcess) {
-		o.again(id)
+		o.again(id, 5*time.Millisecond)
 		return
 	}
 	if len(m.Data) == 0 && o.refused(id) {
@@ -412,9 +413,9 @@ func (o *outbox) ack(m *natsgo.Msg) {
 
 // again sends the publish called id once more, a little later: a replicated
 // stream is just storing the first one with its idempotency key, and cannot say
-// yet where.
-func (o *outbox) again(id uint64) {
-	time.AfterFunc(5*time.Millisecond, func() {
+// yet where, or the first one cannot be read.
+func (o *outbox) again(id uint64, after time.Duration) {
+	time.AfterFunc(after, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if p := o.waiting[id]; p != nil {

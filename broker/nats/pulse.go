@@ -23,6 +23,7 @@ type pulse struct {
 
 	// Owned by run.
 	left   time.Time // when a server was left before
+	fresh  time.Time // when there was no connection last, or the node was held up
 	inVain uint      // servers left since a leader answered
 	tried  bool      // that was because of publishes, and none was answered since
 
@@ -125,7 +126,7 @@ func (p *pulse) run() {
 		last = now
 		p.isLate(late)
 		if heldUp || !p.b.connected.Load() || !p.b.nc.IsConnected() {
-			p.left = now
+			p.fresh = now
 			p.forgetBeats()
 			continue
 		}
@@ -137,9 +138,7 @@ func (p *pulse) run() {
 			p.b.serversLeft.Add(1)
 			p.b.log.Warn("the NATS server seems to be cut off from its cluster; connecting to another",
 				"url", p.b.nc.ConnectedUrlRedacted(), "reason", why)
-			if err := p.b.nc.ForceReconnect(); err != nil {
-				p.b.log.Debug("connect to another NATS server", "err", err)
-			}
+			p.b.leave()
 		}
 	}
 }
@@ -197,7 +196,7 @@ func (p *pulse) lost(now time.Time) string {
 		}
 	}
 	switch {
-	case now.Sub(p.left) < max(pulseLeave<<max(p.inVain, 1)>>1, more):
+	case now.Sub(p.left) < max(pulseLeave<<max(p.inVain, 1)>>1, more), now.Sub(p.fresh) < pulseSilence+more:
 		return ""
 	case now.Sub(p.answered) > pulseSilence+more:
 		return "no leader answers"

@@ -323,32 +323,64 @@ func (b *Broker) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, func() { stop(); cancel(); lost(nil) }
 }
 
-// How long one try of a request may take, if answers do not take long themselves:
-// who has just lost its leader or its way to it may never answer.
+// How long after the first tries of a request the next one is made, if answers do not take
+// long themselves: who has just lost its leader, or its way to it, never answers. Earlier
+// ones keep waiting, because a busy server may answer late. maxAsks bounds them.
 const (
 	firstAsk = 250 * time.Millisecond
-	lastAsk  = time.Second
+	lastAsk  = 500 * time.Millisecond
+	fastAsks = 4 // after firstAsk each
+	maxAsks  = 16
 )
 
 // ask makes a request that may be made again, until it is answered or ctx ends.
-func (b *Broker) ask(ctx context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
-	for wait := b.reads.patience(firstAsk); ; wait = max(wait, min(2*wait, lastAsk)) {
+func (b *Broker) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
+	type answer struct {
+		m   *natsgo.Msg
+		err error
+	}
+	ctx, cancel := context.WithCancel(caller)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	answers := make(chan answer, maxAsks)
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for tries := 0; ; {
+		select {
+		case a := <-answers:
+			switch {
+			case a.err == nil:
+				return a.m, nil
+			case caller.Err() != nil:
+				return nil, b.reads.late(caller)
+			}
+			return nil, fmt.Errorf("%w: ask NATS: %w", hub.ErrUnavailable, a.err)
+		case <-caller.Done():
+			return nil, b.reads.late(caller)
+		case <-wait.C:
+		}
 		if b.nc.Status() != natsgo.CONNECTED {
 			return nil, errDisconnected
 		}
-		try, cancel := context.WithTimeout(ctx, wait)
-		began := time.Now()
-		answer, err := b.nc.RequestMsgWithContext(try, m)
-		cancel()
-		switch {
-		case err == nil:
-			b.reads.answered(time.Since(began))
-			return answer, nil
-		case ctx.Err() != nil:
-			return nil, b.reads.late(ctx)
-		case !errors.Is(err, context.DeadlineExceeded):
-			return nil, fmt.Errorf("%w: ask NATS: %w", hub.ErrUnavailable, err)
+		next := b.reads.patience(firstAsk)
+		if tries >= fastAsks {
+			next = max(next, lastAsk)
 		}
+		wait.Reset(next)
+		if tries == maxAsks {
+			continue
+		}
+		tries++
+		q := &natsgo.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}
+		asking.Go(func() {
+			began := time.Now()
+			m, err := b.nc.RequestMsgWithContext(ctx, q)
+			if err == nil {
+				b.reads.answered(time.Since(began))
+			}
+			answers <- answer{m, err}
+		})
 	}
 }
 
