@@ -7,7 +7,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 .PHONY: help build test-go test test-fresh lint fuzz bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/weir, a static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/weir ./cmd/weir
@@ -28,6 +28,16 @@ lint: $(LINT) ## golangci-lint
 $(LINT):
 	GOBIN=$(CACHE)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 	mv $(CACHE)/bin/golangci-lint $@
+
+FREEZE_RUNS ?= 10
+FREEZE_RATES ?= 200 2000
+
+.PHONY: test-freeze
+test-freeze: ## frozen and cut-off NATS servers, the long form (as root): FREEZE_RUNS= of each, FREEZE_RATES=
+	@set -e; for rate in $(FREEZE_RATES); do \
+		echo "$$rate publications per second"; \
+		WEIR_FREEZE_RUNS=$(FREEZE_RUNS) WEIR_FREEZE_RATE=$$rate go test ./broker/nats -run TestFrozenServerLosesNothing -count 1 -timeout 3h -v; \
+	done
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	@set -e; for pkg in $$(go list ./...); do \

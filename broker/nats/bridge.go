@@ -25,6 +25,9 @@ type bridge struct {
 	until   time.Time // no publish is sent before; zero while a leader answers
 	named   int       // keys given since namedAt
 	namedAt time.Time
+	kept    uint64    // the last round of send in which one was kept: all after it are
+	held    bool      // new publishes wait for older ones
+	looked  time.Time // when that was found
 }
 
 // bridged reports whether publishes wait for a leader: there may be another one soon.
@@ -58,24 +61,57 @@ func (p *pending) failed(err error) error {
 	return &hub.UncertainError{Key: key, Err: err}
 }
 
-// ready reports whether a publish of s can be sent. While no leader has answered one
-// at a time is. o.mu is held.
-func (o *outbox) ready(s *stream) bool {
+// holdAfter is how long the oldest publish that was sent is without an answer before new
+// ones wait for it. The next leader would store them first if they were sent: it knows of
+// the old ones only when they are sent again. No group elects a leader sooner.
+const holdAfter = time.Second
+
+// resendAfter is how long it is without an answer before all are sent again though no
+// election was heard of.
+const resendAfter = 3 * time.Second
+
+// ready reports whether p can be sent. While no leader has answered one at a time is.
+// o.mu is held.
+func (o *outbox) ready(p *pending) bool {
+	s := p.s
 	if !s.bridged() {
 		return true
 	}
 	if !o.b.connected.Load() || !s.verified() {
 		return false
 	}
+	now := time.Now()
+	if p.sent == 0 && o.holds(s, now) {
+		return false
+	}
 	if s.bridge.until.IsZero() {
 		return true
 	}
-	now := time.Now()
 	if now.Before(s.bridge.until) {
 		return false
 	}
 	s.bridge.until = now.Add(bridgeEvery)
 	return true
+}
+
+// holds reports whether new publishes of s wait for older ones. It looks at them every
+// bridgeEvery. o.mu is held.
+func (o *outbox) holds(s *stream, now time.Time) bool {
+	if now.Sub(s.bridge.looked) < bridgeEvery {
+		return s.bridge.held
+	}
+	s.bridge.looked, s.bridge.held = now, false
+	for _, p := range o.order {
+		if p.s == s && !p.answered && p.sent > 0 && p.repeatable() {
+			waits := now.Sub(p.sentAt)
+			s.bridge.held = waits > holdAfter
+			if waits > resendAfter {
+				o.keepSent(s)
+			}
+			break
+		}
+	}
+	return s.bridge.held
 }
 
 // keep puts p back into the queue. o.mu is held.
@@ -102,6 +138,7 @@ func (o *outbox) refused(id uint64) bool {
 	}
 	if p.s.bridge.until.IsZero() {
 		p.s.nudge()
+		o.keepSent(p.s) // in order, before p
 	}
 	p.s.bridge.until = time.Now().Add(bridgeEvery)
 	o.b.bridgedPublishes.Add(1)
@@ -119,21 +156,28 @@ func (o *outbox) found(id uint64) {
 	}
 }
 
-// resend sends again what s has not answered: there is a new leader.
+// resend sends again what s has not answered: there is a new leader. The news of it may be
+// here before the way to it: of many publishes sent at once the first ones might be refused
+// and later ones stored. So the first one goes alone.
 func (o *outbox) resend(s *stream) {
 	if !s.bridged() {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.keepSent(s)
+	s.bridge.until = time.Now()
+	o.nudge()
+}
+
+// keepSent keeps what was sent of s and is not answered. o.mu is held.
+func (o *outbox) keepSent(s *stream) {
 	for _, p := range o.order {
 		if p.s == s && !p.answered && !p.queued && p.repeatable() {
 			o.b.bridgedPublishes.Add(1)
 			o.keep(p)
 		}
 	}
-	s.bridge.until = time.Time{}
-	o.nudge()
 }
 
 // disconnected answers what cannot be sent again, and keeps the rest.

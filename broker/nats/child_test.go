@@ -2,6 +2,7 @@ package nats
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -41,6 +42,11 @@ type natsChild struct {
 	MaxStore          int64
 	MaxControlLine    int32  // 0 is the server's own
 	MaxFile           uint64 // files fail to grow past it; 0 for no bound
+	// Host and ClusterHost are the addresses to listen on, empty for 127.0.0.1, in the
+	// network namespace Space, empty for the test's.
+	Host, ClusterHost, Space string
+	// Quick has it elect leaders as the servers inside Weir do.
+	Quick bool
 	// Advertise is where clients are sent to, if not to Port.
 	Advertise string
 }
@@ -73,8 +79,11 @@ func serveNATS() error {
 			return err
 		}
 	}
+	if c.Quick {
+		quickElections()
+	}
 	o := &server.Options{
-		Host: "127.0.0.1", Port: c.Port, ServerName: c.Name, NoSigs: true, NoLog: true, MaxPayload: 2 << 20,
+		Host: cmp.Or(c.Host, "127.0.0.1"), Port: c.Port, ServerName: c.Name, NoSigs: true, NoLog: true, MaxPayload: 2 << 20,
 		JetStream: true, StoreDir: c.Dir, SyncAlways: c.Sync, JetStreamMaxStore: max(c.MaxStore, 1<<20),
 		MaxControlLine: c.MaxControlLine,
 	}
@@ -82,7 +91,7 @@ func serveNATS() error {
 		o.JetStreamMaxStore = 1 << 40
 	}
 	if c.ClusterPort != 0 {
-		o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: c.ClusterPort}
+		o.Cluster = server.ClusterOpts{Name: "test", Host: cmp.Or(c.ClusterHost, "127.0.0.1"), Port: c.ClusterPort}
 		if c.Advertise != "" { // routes as well as clients go through relays, and are told of no other way
 			o.ClientAdvertise, o.Cluster.Advertise = c.Advertise, "127.0.0.1:1"
 		}
@@ -148,7 +157,11 @@ type process struct {
 // spawn starts a child and waits until it is ready.
 func spawn(t *testing.T, role, config string) *process {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
+	return spawnIn(t, exec.Command(os.Args[0]), role, config)
+}
+
+func spawnIn(t *testing.T, cmd *exec.Cmd, role, config string) *process {
+	t.Helper()
 	cmd.Env = append(os.Environ(), "WEIR_TEST_ROLE="+role, "WEIR_TEST_CONFIG="+config)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -209,10 +222,15 @@ func (c natsChild) spawn(t *testing.T) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c.Space != "" {
+		return spawnIn(t, exec.Command("ip", "netns", "exec", c.Space, os.Args[0]), "nats", string(config))
+	}
 	return spawn(t, "nats", string(config))
 }
 
-func (c natsChild) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", c.Port) }
+func (c natsChild) url() string {
+	return fmt.Sprintf("nats://%s:%d", cmp.Or(c.Host, "127.0.0.1"), c.Port)
+}
 
 // external returns the options of one NATS server outside.
 func external(t *testing.T) natsChild {

@@ -46,8 +46,9 @@ type Config struct {
 	MaxPending int `json:"max_pending"`
 	// MaxPendingBytes bounds the same in bytes of payload. 0 means 64 MiB.
 	MaxPendingBytes int `json:"max_pending_bytes"`
-	// AckTimeout is how long a publish waits for NATS; 0 means 10s. With replicas a
-	// cluster needs 4 to 9 seconds to elect another leader for a log.
+	// AckTimeout is how long a publish waits for NATS; 0 means 10s. With replicas
+	// external servers need 4 to 9 seconds to elect another leader for a log, embedded
+	// ones about 2.
 	AckTimeout hub.Duration `json:"ack_timeout"`
 	// ReadTimeout is how long one read of a log waits; 0 means 5s.
 	ReadTimeout hub.Duration `json:"read_timeout"`

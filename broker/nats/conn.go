@@ -77,12 +77,15 @@ func older(version string, major, minor int) bool {
 	return ma < major || ma == major && mi < minor
 }
 
+// reconnectWait is how long to wait after all servers were tried, and as much again at random.
+const reconnectWait = 100 * time.Millisecond
+
 func (b *Broker) options() []natsgo.Option {
 	o := []natsgo.Option{
 		natsgo.Name("weir"),
 		natsgo.MaxReconnects(-1),
-		natsgo.ReconnectWait(100 * time.Millisecond),
-		natsgo.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
+		natsgo.ReconnectWait(reconnectWait),
+		natsgo.ReconnectJitter(reconnectWait, reconnectWait),
 		natsgo.ReconnectBufSize(-1), // nothing waits for a connection: it is answered at once
 		// A server that is suspended or cut off closes nothing. It is left after three
 		// pings without an answer, at the latest: of a cluster the pulse leaves it before.
@@ -102,7 +105,10 @@ func (b *Broker) options() []natsgo.Option {
 		return append(o, natsgo.InProcessServer(inProcess{b}))
 	}
 	c := b.cfg
-	o = append(o, natsgo.SetCustomDialer(dialer{b}))
+	o = append(o, natsgo.SetCustomDialer(dialer{b}),
+		natsgo.ReconnectToServer(func(servers []natsgo.Server, _ natsgo.ServerInfo) (*natsgo.Server, time.Duration) {
+			return b.departures.next(servers, time.Now())
+		}))
 	if c.User != "" || c.Password != "" {
 		o = append(o, natsgo.UserInfo(c.User, c.Password))
 	}
@@ -139,14 +145,6 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 		d.b.socket.Store(&c)
 	}
 	return c, err
-}
-
-// leave has the client library connect to another server. Its own ForceReconnect first
-// writes what is buffered, for seconds if the server reads nothing any more.
-func (b *Broker) leave() {
-	if c := b.socket.Load(); c != nil {
-		(*c).Close()
-	}
 }
 
 // disconnected answers what waits: nobody can say whether it was stored.

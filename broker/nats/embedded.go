@@ -98,6 +98,7 @@ func options(cfg Config, namespaces []hub.Namespace) (*server.Options, error) {
 	if c.Name == "" {
 		return o, nil
 	}
+	quickElections()
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return nil, err

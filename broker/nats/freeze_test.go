@@ -16,13 +16,14 @@ import (
 	judging "github.com/weir-gateway/weir/internal/history"
 )
 
-// A world is three NATS servers that replicate one log, with relays on all ways to
-// and between them, and a node on each; publishers at all nodes, and subscribers
-// whose histories are judged.
+// A world is three NATS servers that replicate one log, and a node on each; publishers
+// at all nodes, and subscribers whose histories are judged. Between the servers there
+// are relays or, with spaces, links between network namespaces.
 type world struct {
 	t       *testing.T
 	servers []natsChild
 	ps      []*process
+	spaces  *spaces
 	clients []*relay   // the way of clients to each server
 	routes  [][]*relay // from one server to another; nil to itself
 	nodes   []*worldNode
@@ -37,6 +38,7 @@ type world struct {
 	answered int
 	refused  int
 	slowest  time.Duration // between two answers, over all nodes
+	waited   time.Duration // the longest that a publish waited for its answer
 	latest   time.Time
 }
 
@@ -98,11 +100,38 @@ func (s *worldSub) Deliver(b *hub.Batch) {
 
 const worldChannels = 5
 
-func newWorld(t *testing.T) *world {
-	w := &world{t: t, servers: cluster(t), checker: judging.New(judging.Options{}), stop: make(chan struct{})}
+func newWorld(t *testing.T, in *spaces, quick bool) *world {
+	w := &world{t: t, servers: cluster(t), spaces: in, checker: judging.New(judging.Options{}), stop: make(chan struct{})}
 	for i := range worldChannels {
 		w.names = append(w.names, fmt.Sprint("a:", i))
 	}
+	for i := range w.servers {
+		w.servers[i].Quick = quick
+	}
+	if in != nil {
+		var routes []string
+		for i := range w.servers {
+			c := &w.servers[i]
+			c.Space, c.Host, c.ClusterHost = in.namespace(i), in.clientHost(i), in.serverHost(i)
+			routes = append(routes, fmt.Sprintf("%s:%d", c.ClusterHost, c.ClusterPort))
+		}
+		for i := range w.servers {
+			w.servers[i].Routes = routes
+		}
+	} else {
+		w.relays()
+	}
+	w.ps = spawnAll(t, w.servers)
+	ns := hub.Namespace{Name: "a", HistorySize: 1_000_000, Replicas: 3}
+	for i := range w.servers {
+		w.startNode(i, ns)
+	}
+	return w
+}
+
+// relays puts them between the servers and before their clients.
+func (w *world) relays() {
+	t := w.t
 	w.routes = make([][]*relay, len(w.servers))
 	for i := range w.servers {
 		w.clients = append(w.clients, startRelay(t, fmt.Sprintf("127.0.0.1:%d", w.servers[i].Port)))
@@ -117,18 +146,20 @@ func newWorld(t *testing.T) *world {
 			w.routes[i] = append(w.routes[i], r)
 		}
 	}
-	w.ps = spawnAll(t, w.servers)
-	ns := hub.Namespace{Name: "a", HistorySize: 1_000_000, Replicas: 3}
-	for i := range w.servers {
-		w.startNode(i, ns)
+}
+
+// url is where clients reach server i.
+func (w *world) url(i int) string {
+	if w.spaces != nil {
+		return w.servers[i].url()
 	}
-	return w
+	return "nats://" + w.clients[i].addr
 }
 
 // startNode starts a node that is connected to server i first.
 func (w *world) startNode(i int, ns hub.Namespace) {
 	w.t.Helper()
-	b := newBroker(w.t, Config{URL: "nats://" + w.clients[i].addr})
+	b := newBroker(w.t, Config{URL: w.url(i)})
 	h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{ns}}, b)
 	if err != nil {
 		w.t.Fatal(err)
@@ -208,6 +239,7 @@ func (w *world) publish(rate int) {
 
 func (w *world) one(n *worldNode, channel, id string, done chan<- error) {
 	w.wg.Add(1)
+	began := time.Now()
 	n.Publish(hub.Publication{Channel: channel, Data: []byte(id)}, func(at hub.Position, err error) {
 		if err == nil {
 			w.checker.Published(channel, judging.Position{Epoch: at.Epoch, Offset: at.Offset}, id)
@@ -216,6 +248,7 @@ func (w *world) one(n *worldNode, channel, id string, done chan<- error) {
 		}
 		now := time.Now()
 		w.mu.Lock()
+		w.waited = max(w.waited, now.Sub(began))
 		if err == nil {
 			w.answered++
 			w.slowest = max(w.slowest, now.Sub(w.latest))
@@ -254,6 +287,12 @@ func (w *world) leader() int {
 
 // isolate cuts server i off from the others, or ends that. Its clients stay.
 func (w *world) isolate(i int, cut bool) {
+	if w.spaces != nil {
+		if err := w.spaces.cut(i, cut); err != nil {
+			w.t.Fatal(err)
+		}
+		return
+	}
 	for j := range w.servers {
 		if j != i {
 			w.routes[i][j].hold(cut)
@@ -317,10 +356,28 @@ func (w *world) silence() string {
 	return text
 }
 
+// A row is a fault: of the log's leader or another server, which is stopped or, with
+// partition, cut off from the other servers, by relays or by network namespaces. With
+// quick the servers elect leaders as those inside Weir do.
+type row struct {
+	name                      string
+	leader, partition, spaces bool
+	quick                     bool
+}
+
 // freeze runs one fault for a while under load and judges it.
-func freeze(t *testing.T, rate int, leader, partition bool, during time.Duration) {
-	w := newWorld(t)
+func freeze(t *testing.T, r row, rate int, during time.Duration, beside bool) {
+	var in *spaces
+	if r.spaces {
+		in = newSpaces(t, 3) // without them relays do
+	}
+	leader, partition := r.leader, r.partition
+	w := newWorld(t, in, r.quick)
 	w.publish(rate)
+	var others []*bystander
+	if beside {
+		others = w.startBystanders()
+	}
 	w.more(2 * rate)
 	i := w.leader()
 	if !leader {
@@ -341,12 +398,15 @@ func freeze(t *testing.T, rate int, leader, partition bool, during time.Duration
 	<-time.After(during)
 	fault(false)
 	w.more(4 * rate)
-	r := w.finish()
-	t.Logf("%d answered, %d refused, longest without an answer %.1fs, silent %s; lost %d in %d holes, %d gaps excuse %d, repeated %d, reordered %d, unanswered and stored %d",
-		w.answered, w.refused, w.slowest.Seconds(), w.silence(), r.Count(judging.Lost), r.Count(judging.Hole), r.Gaps, r.Excused,
-		r.Count(judging.Repeated), r.Count(judging.Reordered), r.Stored)
-	if !r.OK() {
-		t.Error(r)
+	v := w.finish()
+	if beside {
+		logBystanders(t, others)
+	}
+	t.Logf("%d answered, %d refused, longest without an answer %.1fs, a publish waited at most %.1fs, silent %s; lost %d in %d holes, %d gaps excuse %d, repeated %d, reordered %d, unanswered and stored %d",
+		w.answered, w.refused, w.slowest.Seconds(), w.waited.Seconds(), w.silence(), v.Count(judging.Lost), v.Count(judging.Hole), v.Gaps, v.Excused,
+		v.Count(judging.Repeated), v.Count(judging.Reordered), v.Stored)
+	if !v.OK() {
+		t.Error(v)
 	}
 }
 
@@ -371,28 +431,48 @@ func TestFrozenServerLosesNothing(t *testing.T) {
 	rate = cmp.Or(rate, 200)
 	during, short := 20*time.Second, runs == 0
 	if short {
-		runs, during, rate = 1, 12*time.Second, 500
+		runs, during, rate = 1, 12*time.Second, 300
 	}
-	f := func(name string, leader, partition bool) {
+	rows := []row{
+		{name: "stopped leader", leader: true},
+		{name: "stopped follower"},
+		{name: "isolated leader", leader: true, partition: true},
+		{name: "isolated follower", partition: true},
+		{name: "leader without a link", leader: true, partition: true, spaces: true},
+		{name: "follower without a link", partition: true, spaces: true},
+		{name: "stopped leader, quick elections", leader: true, quick: true},
+	}
+	have := newSpaces(t, 1) != nil
+	for _, r := range rows {
+		if short && (r.quick || r.partition && r.spaces != have) {
+			continue // relays where there are no namespaces
+		}
 		for run := range runs {
-			t.Run(fmt.Sprint(name, "/", run), func(t *testing.T) {
+			t.Run(fmt.Sprint(r.name, "/", run), func(t *testing.T) {
 				if short {
 					t.Parallel()
 				}
-				freeze(t, rate, leader, partition, during)
+				freeze(t, r, rate, during, !short)
 			})
 		}
 	}
-	f("stopped leader", true, false)
-	f("stopped follower", false, false)
-	f("isolated leader", true, true)
-	f("isolated follower", false, true)
 }
 
 // While the log elects another leader, publishes wait and are then stored once and in
 // order; none is refused.
 func TestPublishesWaitForTheNextLeader(t *testing.T) {
-	w := newWorld(t)
+	f := func(name string, quick bool) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			publishesWait(t, quick)
+		})
+	}
+	f("external", false)
+	f("as inside Weir", true)
+}
+
+func publishesWait(t *testing.T, quick bool) {
+	w := newWorld(t, nil, quick)
 	ch := w.names[0]
 	type answer struct {
 		id   int

@@ -64,6 +64,7 @@ type Broker struct {
 	generation atomic.Uint64 // counts the connections made, before each is used
 	connected  atomic.Bool
 	link       atomic.Pointer[link]
+	departures departures
 	socket     atomic.Pointer[net.Conn] // of the last connection to an external server
 
 	retriedReads atomic.Uint64 // reads made again because no replica answered

@@ -43,6 +43,7 @@ type outbox struct {
 	bytes   int
 	// unsorted says that publishes were put back into queue, which is by id otherwise.
 	unsorted bool
+	round    uint64 // counts what send takes from queue together
 }
 
 // A pending is one publish without an answer. Its fields are the outbox's.
@@ -266,6 +267,7 @@ func (o *outbox) send() {
 			o.unsorted = false
 		}
 		batch, o.queue = o.queue, batch[:0]
+		o.round++
 		o.mu.Unlock()
 		for i, p := range batch {
 			o.sendOne(p)
@@ -277,7 +279,8 @@ func (o *outbox) send() {
 func (o *outbox) sendOne(p *pending) {
 	o.mu.Lock()
 	p.queued = false
-	if !p.answered && !o.ready(p.s) {
+	if !p.answered && (p.s.bridge.kept == o.round || !o.ready(p)) {
+		p.s.bridge.kept = o.round
 		o.keep(p)
 		o.mu.Unlock()
 		return
@@ -337,6 +340,7 @@ func (o *outbox) sendOne(p *pending) {
 		}
 		kept := p.s.bridged() && !errors.Is(err, natsgo.ErrMaxPayload) && !p.answered
 		if kept {
+			p.s.bridge.kept = o.round
 			o.keep(p)
 		}
 		o.mu.Unlock()

@@ -30,7 +30,9 @@ type pulse struct {
 	mu       sync.Mutex
 	peers    map[string]time.Time // when each was heard, those of the last forgetPeer
 	answered time.Time            // when a leader answered
-	beats    []time.Time          // when heartbeats were sent that have not come back
+	// elsewhere is when a node was heard that is connected to another server.
+	elsewhere time.Time
+	beats     []time.Time // when heartbeats were sent that have not come back
 	// slow is how late heartbeats come back and timers fire: the worst, less of it with
 	// each heartbeat. A machine that is only busy has it too.
 	slow time.Duration
@@ -50,9 +52,13 @@ const (
 	// was left in vain, up to maxInVain times.
 	pulseLeave = 3 * time.Second
 	maxInVain  = 3
-	forgetPeer = 10 * time.Second
-	maxPeers   = 1024
-	maxBeats   = 64
+	// pulseElection is how long publishes and leaders may be without an answer while nodes
+	// are heard that are connected to other servers: then there is an election, and to
+	// leave the server would not help, unless both are on the smaller side of a partition.
+	pulseElection = 10 * time.Second
+	forgetPeer    = 10 * time.Second
+	maxPeers      = 1024
+	maxBeats      = 64
 )
 
 // newPulse returns nil if there is nothing to find out.
@@ -67,6 +73,9 @@ func newPulse(b *Broker) *pulse {
 	}
 	return nil
 }
+
+// headerServer is the server that the node of a heartbeat is connected to.
+const headerServer = "Weir-Server"
 
 func (p *pulse) listen() error {
 	_, err := p.b.nc.Subscribe(p.subject, p.heard)
@@ -85,6 +94,9 @@ func (p *pulse) heard(m *natsgo.Msg) {
 		}
 		return
 	}
+	if at := m.Header.Get(headerServer); at != "" && at != p.b.nc.ConnectedServerId() {
+		p.elsewhere = time.Now()
+	}
 	if len(m.Data) > 0 {
 		delete(p.peers, node)
 	} else if len(p.peers) < maxPeers {
@@ -94,7 +106,7 @@ func (p *pulse) heard(m *natsgo.Msg) {
 
 // beat publishes a heartbeat.
 func (p *pulse) beat(last bool) {
-	m := &natsgo.Msg{Subject: p.subject, Header: natsgo.Header{headerFrom: {p.b.bus.node}}}
+	m := &natsgo.Msg{Subject: p.subject, Header: natsgo.Header{headerFrom: {p.b.bus.node}, headerServer: {p.b.nc.ConnectedServerId()}}}
 	if last {
 		m.Data = []byte("over")
 	}
@@ -181,7 +193,11 @@ func (p *pulse) lost(now time.Time) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	more := min(pulseSlow*p.slow, pulseSlowest)
-	if waits < pulsePublish+more {
+	leaders, publishes := pulseSilence+more, pulsePublish+more
+	if now.Sub(p.elsewhere) < pulseSilence+more {
+		leaders, publishes = max(leaders, pulseElection), max(publishes, pulseElection)
+	}
+	if waits < publishes {
 		p.tried = false
 	}
 	if p.answered.After(p.left) {
@@ -198,13 +214,13 @@ func (p *pulse) lost(now time.Time) string {
 	switch {
 	case now.Sub(p.left) < max(pulseLeave<<max(p.inVain, 1)>>1, more), now.Sub(p.fresh) < pulseSilence+more:
 		return ""
-	case now.Sub(p.answered) > pulseSilence+more:
+	case now.Sub(p.answered) > leaders:
 		return "no leader answers"
 	case p.doubts(now, pulseSilence+more):
 		return "its log ends before messages that were seen"
 	case len(p.peers) > 0 && now.Sub(newest) > pulseSilence+more:
 		return "the other nodes are silent"
-	case waits >= pulsePublish+more && !p.tried:
+	case waits >= publishes && !p.tried:
 		p.tried = true
 		return "publishes are not answered"
 	}

@@ -323,14 +323,12 @@ func (b *Broker) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, func() { stop(); cancel(); lost(nil) }
 }
 
-// How long after the first tries of a request the next one is made, if answers do not take
-// long themselves: who has just lost its leader, or its way to it, never answers. Earlier
-// ones keep waiting, because a busy server may answer late. maxAsks bounds them.
+// askEvery is how long after a try of a request the next one is made, if answers do not
+// take long themselves: who has just lost its leader, or its way to it, never answers.
+// Earlier ones keep waiting, because a busy server may answer late. maxAsks bounds them.
 const (
-	firstAsk = 250 * time.Millisecond
-	lastAsk  = 500 * time.Millisecond
-	fastAsks = 4 // after firstAsk each
-	maxAsks  = 16
+	askEvery = 250 * time.Millisecond
+	maxAsks  = 24
 )
 
 // ask makes a request that may be made again, until it is answered or ctx ends.
@@ -346,11 +344,13 @@ func (b *Broker) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error)
 	answers := make(chan answer, maxAsks)
 	wait := time.NewTimer(0)
 	defer wait.Stop()
+	began := time.Now() // the last try: earlier ones may have waited for a leader
 	for tries := 0; ; {
 		select {
 		case a := <-answers:
 			switch {
 			case a.err == nil:
+				b.reads.answered(time.Since(began))
 				return a.m, nil
 			case caller.Err() != nil:
 				return nil, b.reads.late(caller)
@@ -363,22 +363,15 @@ func (b *Broker) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error)
 		if b.nc.Status() != natsgo.CONNECTED {
 			return nil, errDisconnected
 		}
-		next := b.reads.patience(firstAsk)
-		if tries >= fastAsks {
-			next = max(next, lastAsk)
-		}
-		wait.Reset(next)
+		wait.Reset(b.reads.patience(askEvery))
 		if tries == maxAsks {
 			continue
 		}
 		tries++
+		began = time.Now()
 		q := &natsgo.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}
 		asking.Go(func() {
-			began := time.Now()
 			m, err := b.nc.RequestMsgWithContext(ctx, q)
-			if err == nil {
-				b.reads.answered(time.Since(began))
-			}
 			answers <- answer{m, err}
 		})
 	}

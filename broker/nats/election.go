@@ -1,0 +1,41 @@
+package nats
+
+import (
+	"sync"
+	"time"
+	_ "unsafe" // for go:linkname
+)
+
+// A group of replicas elects another leader when it has received nothing from its leader
+// for 4 to 9 seconds: constants of nats-server, which has no option for them. Servers
+// inside Weir, which form clusters among themselves only, need less. A follower still
+// waits longer than the second between the heartbeats of nodes with the usual times.
+//
+// docs/design/frozen-servers.md says why this reaches into the server, and what it brings.
+const (
+	electionMin = 1500 * time.Millisecond
+	electionMax = 2500 * time.Millisecond
+	heartbeat   = 400 * time.Millisecond
+)
+
+// If an update of nats-server removes one of these, the program does not link; the test
+// fails if their values change.
+//
+//go:linkname raftElectionMin github.com/nats-io/nats-server/v2/server.minElectionTimeout
+var raftElectionMin time.Duration
+
+//go:linkname raftElectionMax github.com/nats-io/nats-server/v2/server.maxElectionTimeout
+var raftElectionMax time.Duration
+
+//go:linkname raftHeartbeat github.com/nats-io/nats-server/v2/server.hbInterval
+var raftHeartbeat time.Duration
+
+// usualElection are the server's own times, from quickElections on.
+var usualElection [3]time.Duration
+
+// quickElections sets the times, for all servers of this process. It is called before the
+// first one starts that has a cluster: only those read them.
+var quickElections = sync.OnceFunc(func() {
+	usualElection = [...]time.Duration{raftElectionMin, raftElectionMax, raftHeartbeat}
+	raftElectionMin, raftElectionMax, raftHeartbeat = electionMin, electionMax, heartbeat
+})
