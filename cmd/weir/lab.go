@@ -77,10 +77,22 @@ was measured so far.`,
 		if err != nil {
 			return err
 		}
-		o.Version, o.Progress = strings.TrimPrefix(currentVersion(), "weir "), cmd.ErrOrStderr()
+		o.Version, o.Progress = labVersion(buildOf(version, buildInfo())), cmd.ErrOrStderr()
 		return runLab(cmd.Context(), ladders, o, out, cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+// labVersion names the build on a page: what was measured must be found again.
+func labVersion(b build) string {
+	switch {
+	case b.Commit == "":
+		return b.Version + " of an unknown commit"
+	case b.Modified:
+		return b.Version + " of commit " + b.Commit + " with changes"
+	default:
+		return b.Version + " of commit " + b.Commit
+	}
 }
 
 // laddersNamed finds the ladders, each once.

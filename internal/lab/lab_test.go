@@ -2,14 +2,18 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -65,7 +69,7 @@ func tiny() Ladder {
 		Name: "tiny", Title: "T. A ladder for tests", Claim: "1 → 10", Built: "Nothing.",
 		Experiments: []Experiment{{
 			Name: "one", Title: "First", How: "Somehow.",
-			Arms: []Arm{{Name: "slow", Title: "T0: slow"}, {Name: "fast", Title: "T1: fast"}, {Name: "odd", Title: "Something odd"}},
+			Arms: []Arm{{Name: "slow", Title: "T0: slow", Server: "t/slow"}, {Name: "fast", Title: "T1: fast"}, {Name: "odd", Title: "Something odd"}},
 			Metrics: []Metric{
 				{Key: "cpu", Name: "CPU per event", Unit: report.Seconds}, {Key: "rate", Name: "Rate", Unit: report.PerSec, More: true}, {Key: "never", Name: "Never seen"},
 			},
@@ -326,13 +330,139 @@ func TestDoubtsAreSettledByNumbers(t *testing.T) {
 		r := reading(t, l, Options{Rounds: 4, Measure: even})
 		for _, d := range l.Doubts {
 			got := r.settle(d)
-			if d.Settle != nil && !strings.HasPrefix(got, "upheld") && !strings.HasPrefix(got, "not upheld") {
+			if d.Settle != nil && !strings.HasPrefix(got, "upheld") && !strings.HasPrefix(got, "not upheld") && !strings.HasPrefix(got, "not settled") {
 				t.Errorf("%s, %s: %q", l.Name, d.About, got)
 			}
 		}
 		if strings.Contains(r.Markdown(), "NaN") {
 			t.Errorf("%s:\n%s", l.Name, r.Markdown())
 		}
+	}
+}
+
+// Whatever the numbers are, no doubt says the same of all of them; and numbers that
+// differ from round to round settle none.
+func TestDoubtsFollowTheNumbers(t *testing.T) {
+	for _, l := range Ladders() {
+		for _, e := range l.Experiments {
+			e.Needs = nil
+		}
+		for i, d := range l.Doubts {
+			if d.Settle == nil {
+				continue
+			}
+			said := map[string]bool{}
+			for seed := range uint64(150) {
+				dice := rand.New(rand.NewPCG(seed, 1))
+				arms := map[string]float64{} // the same in every round, so that verdicts are sure
+				r := reading(t, ladderNamed(t, l.Name), Options{Rounds: 4, Measure: func(_ context.Context, _ *Ladder, e *Experiment, a Arm, _ int) (Values, error) {
+					v := Values{"tw_recycle": float64(seed % 2)}
+					for _, m := range e.Metrics {
+						key := e.Name + " " + a.Name + " " + m.Key
+						if arms[key] = cmp.Or(arms[key], 1); seed%10 > 0 && arms[key] == 1 { // every tenth: all alike
+							arms[key] = math.Pow(10, dice.Float64()*8-4)
+						}
+						v[m.Key] = arms[key]
+					}
+					return v, nil
+				}})
+				outcome, _, _ := strings.Cut(r.settle(r.Ladder.Doubts[i]), ":")
+				outcome, _, _ = strings.Cut(outcome, ",")
+				said[outcome] = true
+			}
+			if !said["upheld"] || !said["not upheld"] {
+				t.Errorf("%s, %s: 150 results are judged %v only", l.Name, d.About, slices.Sorted(maps.Keys(said)))
+			}
+			r := reading(t, ladderNamed(t, l.Name), Options{Rounds: 11, Measure: func(_ context.Context, _ *Ladder, e *Experiment, a Arm, round int) (Values, error) {
+				v := Values{"tw_recycle": float64(round % 2)}
+				arm := slices.IndexFunc(e.Arms, func(b Arm) bool { return b.Name == a.Name })
+				for k, m := range e.Metrics { // between any two arms the ratio goes up and down, and by a lot
+					v[m.Key] = math.Pow(10, float64((round+1)*(arm+1)*7%11+k%2)-5)
+				}
+				v["formula"] = 1 // is no measurement
+				return v, nil
+			}})
+			if got := r.settle(r.Ladder.Doubts[i]); !strings.HasPrefix(got, "not settled") {
+				t.Errorf("%s, %s: rounds that contradict each other settle it: %q", l.Name, d.About, got)
+			}
+		}
+	}
+}
+
+// ladderNamed is a ladder whose experiments need nothing.
+func ladderNamed(t *testing.T, name string) Ladder {
+	t.Helper()
+	l, ok := Find(name)
+	if !ok {
+		t.Fatalf("there is no ladder %q", name)
+	}
+	for i := range l.Experiments {
+		l.Experiments[i].Needs = nil
+	}
+	return l
+}
+
+// What stands for a ladder, and what is held against a claim, is the claim's own
+// quantity: a rate is not judged by something else.
+func TestClaimsAreJudgedByTheirQuantity(t *testing.T) {
+	for _, l := range Ladders() {
+		for _, e := range l.Experiments {
+			for _, s := range e.Steps {
+				m := e.metric(s.Metric)
+				perSecond := strings.Contains(s.Claimed, "/s") && !strings.Contains(s.Claimed, "MB/s")
+				if s.Claim > 0 && perSecond && m.Unit.Format(1) != report.PerSec.Format(1) {
+					t.Errorf("%s/%s: the claim %q is judged by %q", l.Name, e.Name, s.Claimed, m.Name)
+				}
+			}
+		}
+	}
+}
+
+// A quick run's page speaks of the numbers of a quick run.
+func TestQuickPagesHaveTheirOwnNumbers(t *testing.T) {
+	l := ladderNamed(t, "a")
+	some := func(context.Context, *Ladder, *Experiment, Arm, int) (Values, error) { return Values{"cpu": 1e-6}, nil }
+	for quick, want := range map[bool][]string{
+		false: {"One event to 500 subscribers", "carries the same 20,000 deliveries"},
+		true:  {"One event to 125 subscribers", "carries the same 5,000 deliveries"},
+	} {
+		md := reading(t, l, Options{Quick: quick, Measure: some}).Markdown()
+		for _, w := range want {
+			if !strings.Contains(md, w) {
+				t.Errorf("quick %v: the page does not say %q", quick, w)
+			}
+		}
+		if scaledNumber.MatchString(md) {
+			t.Errorf("quick %v: the page has %q", quick, scaledNumber.FindString(md))
+		}
+	}
+}
+
+// A crowd that finds no room in the queue is seen in the overflows.
+func TestACrowdOverflowsAShortQueue(t *testing.T) {
+	if why := needsNamespace(); why != "" {
+		t.Skip(why)
+	}
+	short := kernelArm("short", "", "c/stock", map[string]string{"net.core.somaxconn": "1", "crowd": "500"})
+	r := reading(t, Ladder{Name: "short", Experiments: []Experiment{{
+		Name: "short", Arms: []Arm{short}, Metrics: kernelTables, Measure: inNamespace,
+	}}}, Options{Rounds: 1, Duration: 20 * time.Millisecond})
+	if v := r.Value("short", "short", "overflows"); !(v.Point > 0) {
+		t.Errorf("500 clients at once at a queue of one: %v overflows; %+v", v.Point, r.Result.Experiments)
+	}
+	if v := r.Value("short", "short", "server_cpus"); int(v.Point) != runtime.NumCPU() {
+		t.Errorf("the server had %v processors of %d", v.Point, runtime.NumCPU())
+	}
+}
+
+// A page says what its servers said of themselves.
+func TestProcessorsAreWhatServersHad(t *testing.T) {
+	r := reading(t, ladderNamed(t, "e4"), Options{Rounds: 2, Measure: func(context.Context, *Ladder, *Experiment, Arm, int) (Values, error) {
+		return Values{"connections_per_second": 1000, "server_cpus": 7}, nil
+	}})
+	r.Result.ServerCPUs = 1
+	if md := r.Markdown(); !strings.Contains(md, "GOMAXPROCS=7") || strings.Contains(md, "GOMAXPROCS=1;") {
+		t.Errorf("the page does not say that the servers had 7:\n%s", md)
 	}
 }
 

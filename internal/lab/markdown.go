@@ -2,8 +2,11 @@ package lab
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/report"
@@ -39,7 +42,7 @@ func (r *Reading) Markdown() string {
 
 // experiment writes one experiment: how, the numbers, and the sentences.
 func (r *Reading) experiment(b *strings.Builder, e *Experiment) {
-	fmt.Fprintf(b, "## %s\n\n%s\n\n", e.Title, e.How)
+	fmt.Fprintf(b, "## %s\n\n%s\n\n", r.numbers(e.Title), r.numbers(e.How))
 	x := r.experience(e.Name)
 	switch {
 	case x == nil:
@@ -65,6 +68,20 @@ func (r *Reading) experiment(b *strings.Builder, e *Experiment) {
 			fmt.Fprintf(b, "%d of %d rounds of %s failed, the first with: %s\n\n", len(a.Errors), r.Result.Rounds, inline(e.arm(a.Name).Title), oneLine(a.Errors[0]))
 		}
 	}
+}
+
+var scaledNumber = regexp.MustCompile(`\{[0-9,]+\}`)
+
+// numbers writes the numbers that a quick run divides, which stand in braces, as they
+// were in this run.
+func (r *Reading) numbers(text string) string {
+	return scaledNumber.ReplaceAllStringFunc(text, func(s string) string {
+		n, err := strconv.Atoi(strings.ReplaceAll(strings.Trim(s, "{}"), ",", ""))
+		if err != nil {
+			return s
+		}
+		return report.Grouped(uint64(scaled(n, r.Result.Quick)))
+	})
 }
 
 // limited counts the measurements, and those in which the load was the limit.
@@ -153,8 +170,8 @@ func (r *Reading) conditions(b *strings.Builder) {
 	res := r.Result
 	m := res.Machine
 	fmt.Fprintf(b, "## Conditions\n\n%s of %.3g s each, every arm in a process of its own, all arms in every round; the table has medians with least and "+
-		"greatest, a sentence the median ratio within a round with its 95 %% interval. Servers ran with GOMAXPROCS=%d; load and server shared the machine, so rates are "+
-		"those of both together, and server CPU is the number to go by.", plural(res.Rounds, "round"), res.Seconds, res.ServerCPUs)
+		"greatest, a sentence the median ratio within a round with its 95 %% interval. %sload and server shared the machine, so rates are "+
+		"those of both together, and server CPU is the number to go by.", plural(res.Rounds, "round"), res.Seconds, r.processors())
 	if res.Quick {
 		b.WriteString(" This was a quick run, with fewer rounds and a quarter of the connections: for trying out, not for quoting.")
 	}
@@ -164,6 +181,38 @@ func (r *Reading) conditions(b *strings.Builder) {
 		fmt.Fprintf(b, " Meanwhile the hypervisor took %.1f %% of the processors' time, and in %.0f %% of the time something waited for one.", 100*steal, 100*pressure)
 	}
 	b.WriteString("\n")
+}
+
+// processors says with how many the servers ran: what they said themselves, or what
+// they were started with.
+func (r *Reading) processors() string {
+	by := map[int][]string{}
+	for i := range r.Ladder.Experiments {
+		e := &r.Ladder.Experiments[i]
+		n := 0
+		for _, a := range e.Arms {
+			if v := r.Value(e.Name, a.Name, "server_cpus"); v.N > 0 {
+				n = int(v.Point)
+			} else if a.Server != "" {
+				n = r.Result.ServerCPUs
+			}
+		}
+		if n > 0 {
+			by[n] = append(by[n], "\""+r.numbers(e.Title)+"\"")
+		}
+	}
+	switch counts := slices.Sorted(maps.Keys(by)); len(counts) {
+	case 0:
+		return "No server ran, or it was part of what was measured; where there was one, "
+	case 1:
+		return fmt.Sprintf("Servers ran with GOMAXPROCS=%d; ", counts[0])
+	default:
+		var parts []string
+		for _, n := range counts {
+			parts = append(parts, fmt.Sprintf("GOMAXPROCS=%d in %s", n, strings.Join(by[n], ", ")))
+		}
+		return "Servers ran with " + strings.Join(parts, " and with ") + "; "
+	}
 }
 
 // noise is the greatest of what the experiments saw of others.

@@ -60,8 +60,10 @@ type Bench struct {
 }
 
 // scaled is n, or a quarter of it with Quick.
-func (b *Bench) scaled(n int) int {
-	if b.opt.Quick {
+func (b *Bench) scaled(n int) int { return scaled(n, b.opt.Quick) }
+
+func scaled(n int, quick bool) int {
+	if quick {
 		return max(n/4, 1)
 	}
 	return n

@@ -192,7 +192,7 @@ func settleWorth(ref Ref) func(*Reading) string {
 			}
 			return "not upheld: " + measured(v)
 		case Same:
-			if v.Hi > 3*v.Lo {
+			if v.Hi > tolerance || v.Lo < 1/tolerance {
 				return "not settled: " + measured(v) + " is too unsure"
 			}
 			return "upheld: no difference within noise, " + measured(v)
@@ -203,5 +203,24 @@ func settleWorth(ref Ref) func(*Reading) string {
 		}
 	}
 }
+
+// outcome is a doubt's verdict: upheld, not upheld, or not settled where the numbers
+// allow both.
+func outcome(upheld, denied bool) string {
+	switch {
+	case upheld && !denied:
+		return "upheld"
+	case denied && !upheld:
+		return "not upheld"
+	default:
+		return "not settled, the rounds disagree"
+	}
+}
+
+// away is how far x is from the range of v; 0 inside it.
+func away(v stat.Interval, x float64) float64 { return max(v.Lo-x, x-v.Hi, 0) }
+
+// farthest is how far x is from the end of v's range that is farthest from it.
+func farthest(v stat.Interval, x float64) float64 { return max(math.Abs(v.Lo-x), math.Abs(v.Hi-x)) }
 
 func measured(v stat.Interval) string { return fmt.Sprintf("%s (%s)", times(v.Point), span(v)) }

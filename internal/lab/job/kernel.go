@@ -45,9 +45,14 @@ func kernel(ctx context.Context, p Params) (Values, error) {
 	defer s.stop()
 	v := Values{}
 	at := s.line.Addr
+	v["server_cpus"] = float64(s.line.CPUs)
+	v["tw_recycle"] = 0
+	if _, err := os.Stat("/proc/sys/net/ipv4/tcp_tw_recycle"); err == nil {
+		v["tw_recycle"] = 1
+	}
+	before := overflows() // before the crowd, which is what overflows a queue
 	slow, failed := crowd(ctx, at, int(p.number("crowd", 2000)))
 	v["crowd_slow"], v["crowd_failed"] = slow, failed
-	before := overflows()
 	used := s.cpu()
 	n, errs, times := shortConnections(ctx, at, 64, p.Duration)
 	v["cpu_seconds"] = (s.cpu() - used).Seconds() / max(n, 1)

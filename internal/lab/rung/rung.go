@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"slices"
 	"time"
 )
@@ -52,6 +53,8 @@ func Names() []string { return slices.Sorted(maps.Keys(servers())) }
 type Line struct {
 	Addr  string `json:"addr"`
 	Stats string `json:"stats"`
+	// CPUs is the server's GOMAXPROCS.
+	CPUs int `json:"cpus"`
 }
 
 // Serve runs the named rung and its side port until ctx ends, and prints a Line
@@ -74,7 +77,7 @@ func Serve(ctx context.Context, name, listen string, set map[string]string, out 
 	defer func() { _ = stats.Close() }()
 	go func() { _ = stats.Serve(side) }() // ends with Close
 	env.Ready = func(at string) {
-		_ = json.NewEncoder(out).Encode(Line{Addr: at, Stats: side.Addr().String()})
+		_ = json.NewEncoder(out).Encode(Line{Addr: at, Stats: side.Addr().String(), CPUs: runtime.GOMAXPROCS(0)})
 	}
 	return serve(ctx, env)
 }
