@@ -105,7 +105,10 @@ func (c *crew) on(m *member) func(line) {
 
 // throughKills publishes while the server is killed and restarted three times,
 // waiting each time until every member is back, and judges the history.
-func (c *crew) throughKills(s *judge.Server) {
+func (c *crew) throughKills(s *judge.Server) { c.through(s, s.Kill) }
+
+// through is throughKills with ends of the kind of end.
+func (c *crew) through(s *judge.Server, end func()) {
 	t := c.t.(*testing.T)
 	p := &judge.Publisher{Addr: s.Public}
 	stop := publishing(t, p, 200)
@@ -114,9 +117,14 @@ func (c *crew) throughKills(s *judge.Server) {
 		judge.Eventually(t, 60*time.Second, "every client is connected", func() bool { return c.connected(before) == len(c.members) })
 		n := len(p.Acked())
 		judge.Eventually(t, 10*time.Second, "100 more messages are published", func() bool { return len(p.Acked()) >= n+100 })
-		s.Kill()
 		before = c.sessions()
+		begin := time.Now()
+		end()
 		s.Start()
+		for i, m := range c.members {
+			judge.Eventually(t, 60*time.Second, m.name+" is connected anew", func() bool { return m.ups.Load() > before[i] })
+		}
+		t.Logf("every client is back after %s", time.Since(begin).Round(time.Millisecond))
 	}
 	judge.Eventually(t, 60*time.Second, "every client is connected again", func() bool { return c.connected(before) == len(c.members) })
 	stop()
@@ -139,12 +147,34 @@ func TestNpmClientsResumeThroughKills(t *testing.T) {
 	judge.Need(t, "npm")
 	s := judge.New(t, judge.Options{Build: judge.Race})
 	c := newCrew(t)
+	c.npmClients(t, s)
+	c.throughKills(s)
+}
+
+// A planned restart ends each library's streams in a way that has it come back by itself,
+// with its own waits, whether connections are refused meanwhile or wait in a kept socket.
+func TestNpmClientsResumeThroughPlannedRestarts(t *testing.T) {
+	judge.Need(t, "npm")
+	f := func(name string, keeper judge.Keeper) {
+		t.Run(name, func(t *testing.T) {
+			s := judge.New(t, judge.Options{Build: judge.Plain, Keeper: keeper})
+			c := newCrew(t)
+			c.npmClients(t, s)
+			c.through(s, s.Terminate)
+		})
+	}
+	f("nothing kept", judge.KeepsNothing)
+	f("sockets kept", judge.DescriptorStore)
+}
+
+// npmClients follows with each library, a channel each.
+func (c *crew) npmClients(t *testing.T, s *judge.Server) {
+	t.Helper()
 	for i, library := range []string{"eventsource", "undici EventSource", "ws", "undici WebSocket"} {
 		channel := channels[i]
 		m := c.member(library, []string{channel})
 		script(t, "client.mjs", map[string]any{"library": library, "url": "http://" + s.Public, "channel": channel}, c.on(m))
 	}
-	c.throughKills(s)
 }
 
 func TestChromiumResumesThroughKills(t *testing.T) {

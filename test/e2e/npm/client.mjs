@@ -76,8 +76,14 @@ function frames(WebSocket) {
       const data = kind === 'message' ? JSON.stringify(frame.data) : e.data;
       say({ kind, session, coding: socket.extensions, id: frame.id, data });
     });
-    socket.addEventListener('error', () => {});
-    socket.addEventListener('close', () => setTimeout(connect, 100));
+    // undici 6 has no close event for a connection that failed.
+    let ended = false;
+    const again = () => {
+      if (!ended) setTimeout(connect, 100);
+      ended = true;
+    };
+    socket.addEventListener('error', again);
+    socket.addEventListener('close', again);
   };
   connect();
 }
