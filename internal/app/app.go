@@ -55,6 +55,7 @@ type App struct {
 	opt       Options
 	log       *slog.Logger
 	auth      *auth.Authenticator
+	keySets   auth.KeySets // further keys, for protocols that name them
 	hub       *hub.Hub
 	access    *access.Model
 	loops     *eventloop.Group
@@ -114,6 +115,10 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = a.auth.Close() })
+	if a.keySets, err = auth.NewKeySets(cfg.Auth, cfg.KeySets, a.log); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = a.keySets.Close() })
 	limit := int64(min(governor.MemoryLimit(cfg.Governor.Memory), 1<<50))
 	broker, err := newBroker(cfg.Broker, limit/2, a.log)
 	if err != nil {
@@ -223,6 +228,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		err = errors.Join(err, parts.wait(), a.close())
 	}()
 	parts.run(func() error { return a.auth.Run(background) })
+	parts.run(func() error { return a.keySets.Run(background) })
 	if a.tls != nil {
 		parts.run(func() error { return a.tls.Run(background) })
 	}
@@ -270,5 +276,5 @@ func (a *App) close() error {
 	if a.tls != nil {
 		_ = a.tls.Close()
 	}
-	return errors.Join(err, a.auth.Close(), a.wing.close(), a.closeWatch())
+	return errors.Join(err, a.auth.Close(), a.keySets.Close(), a.wing.close(), a.closeWatch())
 }

@@ -31,7 +31,7 @@ var minted atomic.Uint64
 func mint(t *testing.T, c auth.MintClaims) string {
 	t.Helper()
 	c.Subject += "/" + strconv.FormatUint(minted.Add(1), 10)
-	token, err := auth.Mint(auth.Config{HMACSecret: secret}, c)
+	token, err := auth.Mint(auth.Config{KeySet: auth.KeySet{HMACSecret: secret}}, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func Check(cfg config.Config) error {
 	if a.auth, err = auth.New(cfg.Auth, log); err != nil {
 		errs = append(errs, fmt.Errorf("auth: %w", err))
 		// Routes that require a token are checked as if the keys were all right.
-		if a.auth, err = auth.New(auth.Config{HMACSecret: auth.Secret(rand.Text() + rand.Text())}, log); err != nil {
+		if a.auth, err = auth.New(auth.Config{KeySet: auth.KeySet{HMACSecret: auth.Secret(rand.Text() + rand.Text())}}, log); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 	}

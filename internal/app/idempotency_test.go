@@ -192,7 +192,7 @@ func (k keyed) ownKeys(retry keyed) {
 
 func (k keyed) token(sub string) string {
 	k.t.Helper()
-	text, err := auth.Mint(auth.Config{HMACSecret: idemSecret}, auth.MintClaims{Subject: sub, Publish: []string{"**"}})
+	text, err := auth.Mint(auth.Config{KeySet: auth.KeySet{HMACSecret: idemSecret}}, auth.MintClaims{Subject: sub, Publish: []string{"**"}})
 	if err != nil {
 		k.t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func (a *App) startMercure(parts *group, ctx context.Context) error { //nolint:r
 	if !a.cfg.Mercure.Enabled {
 		return nil
 	}
-	s, err := mercure.New(a.cfg.Mercure, mercure.Deps{Hub: a.hub, Auth: a.auth, Access: a.access, Cluster: a.protocol.cluster, Presence: a.protocol.presence, Log: a.log})
+	s, err := mercure.New(a.cfg.Mercure, mercure.Deps{Hub: a.hub, Auth: a.auth, KeySets: a.keySets, Access: a.access, Cluster: a.protocol.cluster, Presence: a.protocol.presence, Log: a.log})
 	if err != nil {
 		return fmt.Errorf("mercure: %w", err)
 	}
@@ -100,12 +100,12 @@ func (a *App) startMercure(parts *group, ctx context.Context) error { //nolint:r
 	return a.mount(s.Endpoints())
 }
 
-func (a *App) startCentrifuge(parts *group, ctx context.Context) error { //nolint:revive // see startProtocols
+func (a *App) startCentrifuge(*group, context.Context) error {
 	if !a.cfg.Centrifuge.Enabled {
 		return nil
 	}
 	s, err := centrifuge.New(a.cfg.Centrifuge, centrifuge.Deps{
-		Hub: a.hub, Formats: a.protocol.centrifugeFormats, Auth: a.auth, Access: a.access, Presence: a.protocol.presence, Cluster: a.protocol.cluster,
+		Hub: a.hub, Formats: a.protocol.centrifugeFormats, Auth: a.auth, KeySets: a.keySets, Access: a.access, Presence: a.protocol.presence, Cluster: a.protocol.cluster,
 		Version: a.opt.Version, Name: a.cfg.Cluster.Name, Request: a.protocol.request, Log: a.log,
 	})
 	if err != nil {
@@ -115,7 +115,6 @@ func (a *App) startCentrifuge(parts *group, ctx context.Context) error { //nolin
 	if err := s.Start(); err != nil {
 		return fmt.Errorf("centrifuge: %w", err)
 	}
-	parts.run(func() error { return s.Run(ctx) })
 	return a.mount(s.Endpoints())
 }
 

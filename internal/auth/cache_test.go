@@ -11,7 +11,7 @@ import (
 )
 
 func TestCachedOnlyAfterVerify(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	token := hs(t, claims(nil))
 	if _, ok := a.Cached(token); ok {
 		t.Error("cached before it was verified")
@@ -37,7 +37,7 @@ func TestCachedOnlyAfterVerify(t *testing.T) {
 }
 
 func TestCachedTokenStillExpires(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	token := hs(t, claims(jwt.MapClaims{"exp": now.Add(time.Minute).Unix(), "nbf": now.Add(-time.Minute).Unix(), "iat": nil}))
 	judge(t, a)(token, nil)
 	f := func(d time.Duration, want error) {
@@ -92,7 +92,7 @@ func TestCacheIsBounded(t *testing.T) {
 }
 
 func TestCacheCanBeOff(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret, TokenCache: -1})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}, TokenCache: -1})
 	token := hs(t, claims(nil))
 	judge(t, a)(token, nil)
 	if _, ok := a.Cached(token); ok {
@@ -101,7 +101,7 @@ func TestCacheCanBeOff(t *testing.T) {
 }
 
 func TestCacheReadsDoNotWaitForWriters(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret, TokenCache: 2})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}, TokenCache: 2})
 	one, two := hs(t, claims(nil)), hs(t, claims(jwt.MapClaims{"sub": "bob"}))
 	judge(t, a)(one, nil)
 	judge(t, a)(two, nil) // one is in the old generation now

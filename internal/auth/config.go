@@ -16,6 +16,36 @@ import (
 // Config says who is let in. Its zero value lets nobody in: no keys, same-origin
 // browsers only.
 type Config struct {
+	// KeySet are the keys of clients' tokens. Protocols use it, too, unless they name
+	// another of key_sets.
+	KeySet
+	// Cookie is the name of the cookie that may carry a token; empty means
+	// "weir_token".
+	Cookie string `json:"cookie" secret:"false"`
+	// QueryToken accepts tokens in the query parameter "token", since EventSource and
+	// WebSocket in browsers cannot set header fields.
+	QueryToken setting.Switch `json:"query_token"`
+	// MaxTokenBytes bounds a token; 0 means 8 KiB.
+	MaxTokenBytes int `json:"max_token_bytes"`
+	// TokenCache is how many verified tokens are remembered; 0 means 65,536,
+	// negative none.
+	TokenCache int `json:"token_cache"`
+	// APIKeys let backends publish. Empty: none.
+	APIKeys []APIKey `json:"api_keys"`
+	// AllowedOrigins are web pages of other origins that may connect:
+	// "https://app.example.com", "https://*.example.com" (any subdomain), "null"
+	// (pages opened from a file, and sandboxed frames of any site) and "*" (any).
+	// Pages of the same origin always may; without TLS, so may pages of localhost,
+	// 127.0.0.1 and [::1] on any port that connect over loopback to one of these
+	// names, without a proxy in between. What only "*", "null" or loopback lets in is
+	// not allowed cookies. Empty: no others. Requests without Origin are not from a
+	// web page and pass.
+	AllowedOrigins []string `json:"allowed_origins"`
+}
+
+// A KeySet has the keys that verify tokens, and what tokens must have besides a good
+// signature. Its zero value has no keys.
+type KeySet struct {
 	// HMACSecret signs and verifies HS256 tokens (HS384 and HS512 if it is long
 	// enough), taken as the bytes it is written with. At least 32 bytes. Empty:
 	// none.
@@ -59,28 +89,6 @@ type Config struct {
 	// RequireExpiry refuses tokens without exp: such a token can only be revoked by
 	// changing keys.
 	RequireExpiry setting.Switch `json:"require_expiry"`
-	// Cookie is the name of the cookie that may carry a token; empty means
-	// "weir_token".
-	Cookie string `json:"cookie" secret:"false"`
-	// QueryToken accepts tokens in the query parameter "token", since EventSource and
-	// WebSocket in browsers cannot set header fields.
-	QueryToken setting.Switch `json:"query_token"`
-	// MaxTokenBytes bounds a token; 0 means 8 KiB.
-	MaxTokenBytes int `json:"max_token_bytes"`
-	// TokenCache is how many verified tokens are remembered; 0 means 65,536,
-	// negative none.
-	TokenCache int `json:"token_cache"`
-	// APIKeys let backends publish. Empty: none.
-	APIKeys []APIKey `json:"api_keys"`
-	// AllowedOrigins are web pages of other origins that may connect:
-	// "https://app.example.com", "https://*.example.com" (any subdomain), "null"
-	// (pages opened from a file, and sandboxed frames of any site) and "*" (any).
-	// Pages of the same origin always may; without TLS, so may pages of localhost,
-	// 127.0.0.1 and [::1] on any port that connect over loopback to one of these
-	// names, without a proxy in between. What only "*", "null" or loopback lets in is
-	// not allowed cookies. Empty: no others. Requests without Origin are not from a
-	// web page and pass.
-	AllowedOrigins []string `json:"allowed_origins"`
 }
 
 // A PublicKey verifies tokens.
@@ -131,7 +139,7 @@ const (
 )
 
 // HasTokenKeys reports whether c names any key that verifies tokens.
-func (c Config) HasTokenKeys() bool {
+func (c KeySet) HasTokenKeys() bool {
 	return c.HMACSecret != "" || c.HMACSecretFile != "" || c.HMACPreviousSecret != "" || c.HMACPreviousSecretFile != "" ||
 		len(c.PublicKeys) > 0 || c.JWKSURL != ""
 }
@@ -149,9 +157,42 @@ func (c Config) ShortKeys() []string {
 	return short
 }
 
+// Validate returns all that is wrong with c, joined *ConfigErrors, as Config.Validate
+// does. A set without keys is wrong, too.
+func (c KeySet) Validate() error {
+	if !c.HasTokenKeys() {
+		return &ConfigError{Msg: "there are no keys", Fix: "set hmac_secret, public_keys or jwks_url"}
+	}
+	_, err := Config{KeySet: c}.WithDefaults().load()
+	var p problems
+	for _, err := range unjoin(err) {
+		if e, ok := errors.AsType[*ConfigError](err); ok {
+			err = &ConfigError{Key: strings.TrimPrefix(e.Key, "auth."), Msg: e.Msg, Fix: e.Fix}
+		}
+		p.list = append(p.list, err)
+	}
+	return p.err()
+}
+
+func unjoin(err error) []error {
+	if j, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of load alone
+		return j.Unwrap()
+	}
+	return nil
+}
+
+// WithDefaults returns c with every zero replaced by what it means.
+func (c KeySet) WithDefaults() KeySet {
+	def(&c.JWKSRefreshInterval, defaultRefresh)
+	def(&c.JWKSMinRefetchInterval, defaultMinRefetch)
+	def(&c.JWKSTimeout, defaultTimeout)
+	def(&c.Leeway, defaultLeeway)
+	return c
+}
+
 // WeakSecrets says what is wrong with each HMAC secret that can be guessed, as "hmac_secret:
 // 6 bytes can be guessed". Without AllowWeakSecrets there is none in a valid c.
-func (c Config) WeakSecrets() []string {
+func (c KeySet) WeakSecrets() []string {
 	var weak []string
 	for _, s := range c.secrets(&problems{}) {
 		if msg, guessable := weakSecret(s.bytes); guessable {
@@ -163,10 +204,7 @@ func (c Config) WeakSecrets() []string {
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {
-	def(&c.JWKSRefreshInterval, defaultRefresh)
-	def(&c.JWKSMinRefetchInterval, defaultMinRefetch)
-	def(&c.JWKSTimeout, defaultTimeout)
-	def(&c.Leeway, defaultLeeway)
+	c.KeySet = c.KeySet.WithDefaults()
 	def(&c.Cookie, defaultCookie)
 	def(&c.MaxTokenBytes, defaultMaxTokenBytes)
 	def(&c.TokenCache, defaultTokenCache)
@@ -189,17 +227,21 @@ func (c Config) Validate() error {
 
 // A ConfigError is one thing wrong with a Config.
 type ConfigError struct {
-	Key string // path of the key, as in "auth.hmac_secret"
+	Key string // path of the key, as in "auth.hmac_secret"; empty: the section as a whole
 	Msg string
 	Fix string // what to do about it; may be empty
 }
 
 // Error returns key, message and fix in one line.
 func (e *ConfigError) Error() string {
-	if e.Fix == "" {
-		return e.Key + ": " + e.Msg
+	text := e.Msg
+	if e.Key != "" {
+		text = e.Key + ": " + text
 	}
-	return e.Key + ": " + e.Msg + " (" + e.Fix + ")"
+	if e.Fix != "" {
+		text += " (" + e.Fix + ")"
+	}
+	return text
 }
 
 // Hint returns what to do about it; may be empty.
@@ -256,7 +298,7 @@ func (c Config) checkLimits(p *problems) {
 	}
 }
 
-func (c Config) checkJWKS(p *problems) {
+func (c KeySet) checkJWKS(p *problems) {
 	within := func(key string, d, lo, hi hub.Duration) {
 		if d < lo || d > hi {
 			p.add(key, "", "%v is not within %v..%v", d, lo, hi)
@@ -288,7 +330,7 @@ func safeKeyURL(u *url.URL) bool {
 }
 
 // algorithms returns what may be verified at all.
-func (c Config) algorithms(keys []*key, p *problems) map[string]bool {
+func (c KeySet) algorithms(keys []*key, p *problems) map[string]bool {
 	implied := make(map[string]bool)
 	for _, k := range keys {
 		for _, alg := range k.algs {

@@ -56,22 +56,22 @@ func TestValidate(t *testing.T) {
 	}
 	f(Config{})
 	// Secrets.
-	f(Config{HMACSecret: secret})
-	f(Config{HMACSecret: Secret(secret[:32])})
-	f(Config{HMACSecret: Secret(secret[:31])}, "auth.hmac_secret: 31 bytes", "at least 32", "head -c 48 /dev/urandom")
-	f(Config{HMACSecret: "secret"}, "auth.hmac_secret: 6 bytes")
-	f(Config{HMACSecret: Secret(strings.Repeat("ab", 30))}, "different bytes")
-	f(Config{HMACSecret: Secret(publicPEM(edKey()))}, "auth.hmac_secret: is a PEM key")
-	f(Config{HMACPreviousSecret: "short"}, "auth.hmac_previous_secret: 5 bytes")
-	f(Config{HMACSecret: secret, HMACSecretFile: "x"}, "auth.hmac_secret: set this or hmac_secret_file")
-	f(Config{HMACSecretFile: file("s1", secret+"\n")})
-	f(Config{HMACSecretFile: file("s2", "short\n")}, "auth.hmac_secret_file: 5 bytes")
-	f(Config{HMACSecretFile: file("s3", "")}, "auth.hmac_secret_file: 0 bytes")
-	f(Config{HMACSecretFile: file("s4", publicPEM(edKey()))}, "auth.hmac_secret_file: is a PEM key")
-	f(Config{HMACSecretFile: filepath.Join(dir, "none")}, "auth.hmac_secret_file: open", "no such file")
-	f(Config{HMACSecretFile: file("s5", strings.Repeat(secret, 40000))}, "auth.hmac_secret_file", "over 1048576 bytes")
+	f(Config{KeySet: KeySet{HMACSecret: secret}})
+	f(Config{KeySet: KeySet{HMACSecret: Secret(secret[:32])}})
+	f(Config{KeySet: KeySet{HMACSecret: Secret(secret[:31])}}, "auth.hmac_secret: 31 bytes", "at least 32", "head -c 48 /dev/urandom")
+	f(Config{KeySet: KeySet{HMACSecret: "secret"}}, "auth.hmac_secret: 6 bytes")
+	f(Config{KeySet: KeySet{HMACSecret: Secret(strings.Repeat("ab", 30))}}, "different bytes")
+	f(Config{KeySet: KeySet{HMACSecret: Secret(publicPEM(edKey()))}}, "auth.hmac_secret: is a PEM key")
+	f(Config{KeySet: KeySet{HMACPreviousSecret: "short"}}, "auth.hmac_previous_secret: 5 bytes")
+	f(Config{KeySet: KeySet{HMACSecret: secret, HMACSecretFile: "x"}}, "auth.hmac_secret: set this or hmac_secret_file")
+	f(Config{KeySet: KeySet{HMACSecretFile: file("s1", secret+"\n")}})
+	f(Config{KeySet: KeySet{HMACSecretFile: file("s2", "short\n")}}, "auth.hmac_secret_file: 5 bytes")
+	f(Config{KeySet: KeySet{HMACSecretFile: file("s3", "")}}, "auth.hmac_secret_file: 0 bytes")
+	f(Config{KeySet: KeySet{HMACSecretFile: file("s4", publicPEM(edKey()))}}, "auth.hmac_secret_file: is a PEM key")
+	f(Config{KeySet: KeySet{HMACSecretFile: filepath.Join(dir, "none")}}, "auth.hmac_secret_file: open", "no such file")
+	f(Config{KeySet: KeySet{HMACSecretFile: file("s5", strings.Repeat(secret, 40000))}}, "auth.hmac_secret_file", "over 1048576 bytes")
 	// Public keys.
-	pk := func(k PublicKey) Config { return Config{PublicKeys: []PublicKey{k}} }
+	pk := func(k PublicKey) Config { return Config{KeySet: KeySet{PublicKeys: []PublicKey{k}}} }
 	f(pk(PublicKey{PEM: publicPEM(rsaKey())}))
 	f(pk(PublicKey{File: file("p1", "a comment\n"+publicPEM(rsaKey())+publicPEM(edKey()))}))
 	f(pk(PublicKey{PEM: string(pem.EncodeToMemory(&pem.Block{Type: "RSA PUBLIC KEY", Bytes: x509.MarshalPKCS1PublicKey(&rsaKey().PublicKey)}))}))
@@ -86,27 +86,27 @@ func TestValidate(t *testing.T) {
 	f(pk(PublicKey{PEM: "-----BEGIN THING-----\nAAAA\n-----END THING-----\n"}), `PEM block "THING"`)
 	f(pk(PublicKey{PEM: smallRSA}), "RSA key of 1024 bits")
 	// JWKS.
-	f(Config{JWKSURL: "https://issuer.example/jwks"})
-	f(Config{JWKSURL: "http://127.0.0.1:8080/jwks"})
-	f(Config{JWKSURL: "http://localhost/jwks"})
-	f(Config{JWKSURL: "http://[::1]/jwks"})
-	f(Config{JWKSURL: "http://issuer.example/jwks"}, "auth.jwks_url: ", "want https")
-	f(Config{JWKSURL: "http://127.0.0.1.evil.example/jwks"}, "want https")
-	f(Config{JWKSURL: "file:///etc/passwd"}, "auth.jwks_url")
-	f(Config{JWKSURL: "issuer.example"}, "is no absolute URL")
-	f(Config{JWKSURL: "http://u:" + secret + "@issuer.example/"}, "want https")
-	f(Config{JWKSRefreshInterval: 1}, "auth.jwks_refresh_interval")
-	f(Config{JWKSMinRefetchInterval: -1}, "auth.jwks_min_refetch_interval")
-	f(Config{JWKSTimeout: hub.Duration(time.Hour)}, "auth.jwks_timeout")
+	f(Config{KeySet: KeySet{JWKSURL: "https://issuer.example/jwks"}})
+	f(Config{KeySet: KeySet{JWKSURL: "http://127.0.0.1:8080/jwks"}})
+	f(Config{KeySet: KeySet{JWKSURL: "http://localhost/jwks"}})
+	f(Config{KeySet: KeySet{JWKSURL: "http://[::1]/jwks"}})
+	f(Config{KeySet: KeySet{JWKSURL: "http://issuer.example/jwks"}}, "auth.jwks_url: ", "want https")
+	f(Config{KeySet: KeySet{JWKSURL: "http://127.0.0.1.evil.example/jwks"}}, "want https")
+	f(Config{KeySet: KeySet{JWKSURL: "file:///etc/passwd"}}, "auth.jwks_url")
+	f(Config{KeySet: KeySet{JWKSURL: "issuer.example"}}, "is no absolute URL")
+	f(Config{KeySet: KeySet{JWKSURL: "http://u:" + secret + "@issuer.example/"}}, "want https")
+	f(Config{KeySet: KeySet{JWKSRefreshInterval: 1}}, "auth.jwks_refresh_interval")
+	f(Config{KeySet: KeySet{JWKSMinRefetchInterval: -1}}, "auth.jwks_min_refetch_interval")
+	f(Config{KeySet: KeySet{JWKSTimeout: hub.Duration(time.Hour)}}, "auth.jwks_timeout")
 	// Algorithms.
-	f(Config{HMACSecret: secret, Algorithms: []string{"HS256"}})
-	f(Config{HMACSecret: secret, Algorithms: []string{"none"}}, "auth.algorithms[0]", "never allowed")
-	f(Config{HMACSecret: secret, Algorithms: []string{"HS256", "NONE"}}, "auth.algorithms[1]", "never allowed")
-	f(Config{HMACSecret: secret, Algorithms: []string{"hs256"}}, "is none of HS256")
-	f(Config{HMACSecret: secret, Algorithms: []string{"RS256"}}, "no configured key can verify RS256")
-	f(Config{HMACSecret: secret, Algorithms: []string{"HS512"}}, "no configured key can verify HS512")
-	f(Config{JWKSURL: "https://i.example/", Algorithms: []string{"ES256"}})
-	f(Config{JWKSURL: "https://i.example/", Algorithms: []string{"HS256"}}, "no configured key can verify HS256")
+	f(Config{KeySet: KeySet{HMACSecret: secret, Algorithms: []string{"HS256"}}})
+	f(Config{KeySet: KeySet{HMACSecret: secret, Algorithms: []string{"none"}}}, "auth.algorithms[0]", "never allowed")
+	f(Config{KeySet: KeySet{HMACSecret: secret, Algorithms: []string{"HS256", "NONE"}}}, "auth.algorithms[1]", "never allowed")
+	f(Config{KeySet: KeySet{HMACSecret: secret, Algorithms: []string{"hs256"}}}, "is none of HS256")
+	f(Config{KeySet: KeySet{HMACSecret: secret, Algorithms: []string{"RS256"}}}, "no configured key can verify RS256")
+	f(Config{KeySet: KeySet{HMACSecret: secret, Algorithms: []string{"HS512"}}}, "no configured key can verify HS512")
+	f(Config{KeySet: KeySet{JWKSURL: "https://i.example/", Algorithms: []string{"ES256"}}})
+	f(Config{KeySet: KeySet{JWKSURL: "https://i.example/", Algorithms: []string{"HS256"}}}, "no configured key can verify HS256")
 	// API keys.
 	ak := func(k ...APIKey) Config { return Config{APIKeys: k} }
 	f(ak(APIKey{Name: "a", Key: "0123456789abcdef"}, APIKey{Name: "b", KeyFile: file("k1", "0123456789abcdefg\n")}))
@@ -137,26 +137,26 @@ func TestValidate(t *testing.T) {
 	f(og("*://a.example.com"), "is no origin")
 	f(og(""), "is no origin")
 	// Limits.
-	f(Config{Leeway: -1}, "auth.leeway")
-	f(Config{Leeway: hub.Duration(time.Hour)}, "auth.leeway")
+	f(Config{KeySet: KeySet{Leeway: -1}}, "auth.leeway")
+	f(Config{KeySet: KeySet{Leeway: hub.Duration(time.Hour)}}, "auth.leeway")
 	f(Config{MaxTokenBytes: 10}, "auth.max_token_bytes")
 	f(Config{MaxTokenBytes: 1 << 20}, "auth.max_token_bytes")
 	f(Config{TokenCache: 1 << 30}, "auth.token_cache")
 	f(Config{Cookie: "a b"}, "auth.cookie")
-	f(Config{Audience: []string{""}}, "auth.audience")
+	f(Config{KeySet: KeySet{Audience: []string{""}}}, "auth.audience")
 	// All that is wrong is said at once.
-	f(Config{HMACSecret: "x", Leeway: -1, AllowedOrigins: []string{"x"}}, "auth.hmac_secret", "auth.leeway", "auth.allowed_origins[0]")
+	f(Config{KeySet: KeySet{HMACSecret: "x", Leeway: -1}, AllowedOrigins: []string{"x"}}, "auth.hmac_secret", "auth.leeway", "auth.allowed_origins[0]")
 }
 
 func TestConfigErrorHasAHint(t *testing.T) {
-	e, ok := errors.AsType[*ConfigError](Config{HMACSecret: "x"}.Validate())
+	e, ok := errors.AsType[*ConfigError](Config{KeySet: KeySet{HMACSecret: "x"}}.Validate())
 	if !ok || e.Key != "auth.hmac_secret" || !strings.Contains(e.Hint(), "/dev/urandom") {
 		t.Errorf("error %#v", e)
 	}
 }
 
 func TestSecretsAreNotShown(t *testing.T) {
-	c := Config{HMACSecret: secret, APIKeys: []APIKey{{Name: "a", Key: secret}}}
+	c := Config{KeySet: KeySet{HMACSecret: secret}, APIKeys: []APIKey{{Name: "a", Key: secret}}}
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "secret", c.HMACSecret, "config", c)
 	for _, s := range []string{
@@ -188,7 +188,7 @@ func TestConfigReadsFromJSON(t *testing.T) {
 func TestWeakSecretsAreAcceptedWhenAllowed(t *testing.T) {
 	f := func(secret, refused string) {
 		t.Helper()
-		c := Config{HMACSecret: Secret(secret)}
+		c := Config{KeySet: KeySet{HMACSecret: Secret(secret)}}
 		if err := c.Validate(); err == nil {
 			t.Errorf("%q is accepted without allow_weak_secrets", secret)
 		}

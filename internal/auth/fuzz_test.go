@@ -10,7 +10,7 @@ import (
 // FuzzVerify changes good tokens. Whatever comes out must not panic, and must
 // not pass unless it is one of them.
 func FuzzVerify(f *testing.F) {
-	cfg := Config{HMACSecret: secret, PublicKeys: []PublicKey{{ID: "ed", PEM: publicPEM(edKey())}, {PEM: publicPEM(rsaKey())}}}
+	cfg := Config{KeySet: KeySet{HMACSecret: secret, PublicKeys: []PublicKey{{ID: "ed", PEM: publicPEM(edKey())}, {PEM: publicPEM(rsaKey())}}}}
 	a := newAuth(f, cfg)
 	good := map[string]bool{}
 	for _, token := range []string{
@@ -40,7 +40,7 @@ func FuzzVerify(f *testing.F) {
 
 // FuzzClaims signs any header and claims, as a careless issuer would.
 func FuzzClaims(f *testing.F) {
-	a := newAuth(f, Config{HMACSecret: secret})
+	a := newAuth(f, Config{KeySet: KeySet{HMACSecret: secret}})
 	f.Add(`{"alg":"HS256"}`, toJSON(claims(nil)))
 	f.Add(`{"alg":"HS256","kid":"x","typ":"JWT"}`, `{"exp":1900000000,"weir":{"subscribe":["*"]}}`)
 	f.Add(`{"alg":"HS256"}`, `null`)
@@ -57,7 +57,7 @@ func FuzzClaims(f *testing.F) {
 // Every bit of a token counts: no other spelling of it passes.
 func TestEveryBitOfATokenCounts(t *testing.T) {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-	a := newAuth(t, Config{HMACSecret: secret, PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}}})
 	for _, token := range []string{hs(t, claims(nil)), sign(t, "EdDSA", edKey(), nil, claims(nil))} {
 		judge(t, a)(token, nil)
 		for i := range len(token) {

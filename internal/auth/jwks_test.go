@@ -79,7 +79,7 @@ func jwk(k crypto.Signer, kid string, changes map[string]any) map[string]any {
 // newJWKSAuth also returns the clock that paces fetches, and a helper for one
 // EdDSA token by key and kid.
 func newJWKSAuth(t *testing.T, i *issuer) (a *Authenticator, pass func(time.Duration), f func(k crypto.Signer, kid string, want error)) {
-	a = newAuth(t, Config{JWKSURL: i.URL})
+	a = newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL}})
 	var skipped atomic.Int64
 	a.jwks.now = func() time.Time { return now.Add(time.Duration(skipped.Load())) }
 	pass = func(d time.Duration) { skipped.Add(int64(d)) }
@@ -231,7 +231,7 @@ func TestWhichKeysOfASetAreUsed(t *testing.T) {
 	f := func(want error, alg string, signer crypto.Signer, key any) {
 		t.Helper()
 		i := newIssuer(t, key)
-		a := newAuth(t, Config{JWKSURL: i.URL})
+		a := newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL}})
 		judge(t, a)(sign(t, alg, signer, map[string]any{"kid": "k"}, claims(nil)), want)
 	}
 	type with = map[string]any
@@ -291,7 +291,7 @@ func TestSymmetricKeyOfAJWKSIsRefused(t *testing.T) {
 		judge(t, a)(rawHS(secret, toJSON(map[string]string{"alg": "HS256", "kid": kid}), toJSON(claims(nil))), ErrBadToken)
 	}
 	// Nor does it when HS256 is allowed for a secret of ours.
-	a = newAuth(t, Config{JWKSURL: i.URL, HMACSecret: Secret(strings.ToUpper(secret))})
+	a = newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL, HMACSecret: Secret(strings.ToUpper(secret))}})
 	judge(t, a)(rawHS(secret, `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), ErrBadToken)
 	i.wasAsked(t, 1) // HS256 never asks the issuer
 	judge(t, a)(rawHS(strings.ToUpper(secret), `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), nil)
@@ -345,7 +345,7 @@ func TestSlowIssuerIsGivenUp(t *testing.T) {
 	release := make(chan struct{})
 	i.handle(func(_ http.ResponseWriter, r *http.Request) { <-release })
 	defer close(release)
-	a := newAuth(t, Config{JWKSURL: i.URL, JWKSTimeout: hub.Duration(20 * time.Millisecond)})
+	a := newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL, JWKSTimeout: hub.Duration(20 * time.Millisecond)}})
 	judge(t, a)(sign(t, "EdDSA", edKey(), nil, claims(nil)), ErrKeysUnavailable)
 }
 
@@ -379,7 +379,7 @@ func TestRunFetchesAtOnceAgainAndAfterFailure(t *testing.T) {
 		}
 	})
 	var logged bytes.Buffer
-	a, err := New(Config{JWKSURL: i.URL}, slog.New(slog.NewTextHandler(&logged, nil)))
+	a, err := New(Config{KeySet: KeySet{JWKSURL: i.URL}}, slog.New(slog.NewTextHandler(&logged, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -456,7 +456,7 @@ func TestKeysOfASetAreBounded(t *testing.T) {
 }
 
 func TestKeysAreNotFetchedInTheClear(t *testing.T) {
-	a := newAuth(t, Config{JWKSURL: "https://issuer.example/"})
+	a := newAuth(t, Config{KeySet: KeySet{JWKSURL: "https://issuer.example/"}})
 	f := func(to string, hops int, ok bool) {
 		t.Helper()
 		r := httptest.NewRequest("GET", to, nil)

@@ -115,7 +115,7 @@ func (k *key) fits(alg, kid string) bool {
 	return slices.Contains(k.algs, alg) && (k.id == "" || kid == "" || k.id == kid)
 }
 
-func (c Config) loadSecrets(l *loaded, p *problems) {
+func (c KeySet) loadSecrets(l *loaded, p *problems) {
 	for _, s := range c.secrets(p) {
 		msg, guessable := weakSecret(s.bytes)
 		switch {
@@ -136,7 +136,7 @@ type hmacSecret struct {
 }
 
 // secrets are the HMAC secrets of c that can be read.
-func (c Config) secrets(p *problems) (all []hmacSecret) {
+func (c KeySet) secrets(p *problems) (all []hmacSecret) {
 	add := func(name string, inline Secret, file string) {
 		if b, from := readSecret(name, inline, file, p); b != nil {
 			all = append(all, hmacSecret{from, b})
@@ -206,7 +206,7 @@ func readFile(name string) ([]byte, error) {
 	return b, err
 }
 
-func (c Config) loadPublicKeys(l *loaded, p *problems) {
+func (c KeySet) loadPublicKeys(l *loaded, p *problems) {
 	for i, pk := range c.PublicKeys {
 		at, text := fmt.Sprintf("public_keys[%d]", i), []byte(pk.PEM)
 		if (pk.PEM == "") == (pk.File == "") {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMintedTokenIsAccepted(t *testing.T) {
-	cfg := Config{HMACSecret: secret, Issuer: "https://i", Audience: []string{"weir", "b"}}
+	cfg := Config{KeySet: KeySet{HMACSecret: secret, Issuer: "https://i", Audience: []string{"weir", "b"}}}
 	token, err := Mint(cfg, MintClaims{Subject: "ada", Now: now, Subscribe: []string{"orders.*"}, Publish: []string{"news"}})
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestMintedTokenIsAccepted(t *testing.T) {
 	if want := now.Add(time.Hour + 5*time.Second); !id.Expires.Equal(want) {
 		t.Errorf("expires %v, want %v", id.Expires, want)
 	}
-	judge(t, newAuth(t, Config{HMACSecret: secret, Audience: []string{"c"}}))(token, ErrBadToken)
+	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Audience: []string{"c"}}}))(token, ErrBadToken)
 }
 
 func TestMintWithPrivateKeys(t *testing.T) {
@@ -37,9 +37,9 @@ func TestMintWithPrivateKeys(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		judge(t, newAuth(t, Config{PublicKeys: []PublicKey{{ID: "k", PEM: publicPEM(k)}}}))(token, nil)
-		judge(t, newAuth(t, Config{PublicKeys: []PublicKey{{ID: "x", PEM: publicPEM(k)}}}))(token, ErrBadToken)
-		judge(t, newAuth(t, Config{PublicKeys: []PublicKey{{PEM: publicPEM(otherKey())}}}))(token, ErrBadToken)
+		judge(t, newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{ID: "k", PEM: publicPEM(k)}}}}))(token, nil)
+		judge(t, newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{ID: "x", PEM: publicPEM(k)}}}}))(token, ErrBadToken)
+		judge(t, newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(otherKey())}}}}))(token, ErrBadToken)
 	}
 	f(rsaKey(), privatePEM(rsaKey()))
 	f(p256Key(), privatePEM(p256Key()))
@@ -51,7 +51,7 @@ func TestMintWithPrivateKeys(t *testing.T) {
 }
 
 func TestMintRefuses(t *testing.T) {
-	ok := Config{HMACSecret: secret}
+	ok := Config{KeySet: KeySet{HMACSecret: secret}}
 	f := func(cfg Config, c MintClaims, want string) {
 		t.Helper()
 		token, err := Mint(cfg, c)
@@ -61,11 +61,11 @@ func TestMintRefuses(t *testing.T) {
 	}
 	f(ok, MintClaims{}, "")
 	f(Config{}, MintClaims{}, "auth.hmac_secret: is not set")
-	f(Config{HMACSecret: "x"}, MintClaims{}, "auth.hmac_secret: 1 bytes")
+	f(Config{KeySet: KeySet{HMACSecret: "x"}}, MintClaims{}, "auth.hmac_secret: 1 bytes")
 	f(ok, MintClaims{TTL: -1}, "negative")
 	f(ok, MintClaims{NoExpiry: true}, "require_expiry")
-	f(Config{HMACSecret: secret, RequireExpiry: setting.Off}, MintClaims{NoExpiry: true}, "")
-	f(Config{HMACSecret: secret, RequireExpiry: setting.Off}, MintClaims{NoExpiry: true, TTL: 1}, "exclude each other")
+	f(Config{KeySet: KeySet{HMACSecret: secret, RequireExpiry: setting.Off}}, MintClaims{NoExpiry: true}, "")
+	f(Config{KeySet: KeySet{HMACSecret: secret, RequireExpiry: setting.Off}}, MintClaims{NoExpiry: true, TTL: 1}, "exclude each other")
 	f(ok, MintClaims{Subject: "a\n"}, "subject")
 	f(ok, MintClaims{Subscribe: []string{""}}, "subscribe: a pattern is empty")
 	f(ok, MintClaims{Publish: []string{"a b"}}, "publish: a pattern has a space")
@@ -77,7 +77,7 @@ func TestMintRefuses(t *testing.T) {
 
 func TestMintedTokenLivesAsLongAsAsked(t *testing.T) {
 	at := now.Add(999 * time.Millisecond)
-	cfg := Config{HMACSecret: secret, RequireExpiry: setting.Off, Leeway: 1}
+	cfg := Config{KeySet: KeySet{HMACSecret: secret, RequireExpiry: setting.Off, Leeway: 1}}
 	token := must(Mint(cfg, MintClaims{Now: at, TTL: time.Second}))
 	a := newAuth(t, cfg)
 	judge(t, a)(token, nil)

@@ -67,6 +67,3 @@ func (a *Authenticator) payload(t *parsed, want Purpose, now time.Time) (claims 
 	a.counts.verified.Add(1)
 	return claims, expires, nil
 }
-
-// CanVerify reports whether any key is configured that tokens can be verified with.
-func (a *Authenticator) CanVerify() bool { return len(a.static) > 0 || a.jwks != nil }

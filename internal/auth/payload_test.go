@@ -13,7 +13,7 @@ import (
 
 func TestPayloadIsWhatTheIssuerWrote(t *testing.T) {
 	const secret = "0123456789abcdef0123456789abcdef"
-	a, err := New(Config{HMACSecret: secret, RequireExpiry: setting.Off}, nil)
+	a, err := New(Config{KeySet: KeySet{HMACSecret: secret, RequireExpiry: setting.Off}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 func TestATokenIsAcceptedForItsPurposesOnly(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	details := func(kind string) []any { return []any{map[string]any{"type": kind, "actions": []string{"publish"}}} }
 	none := map[string]any{}
 	f := func(what string, changes jwt.MapClaims, want Purpose) {

@@ -91,8 +91,8 @@ func TestHasKeys(t *testing.T) {
 	}
 	f(Config{}, false)
 	f(Config{AllowedOrigins: []string{"*"}}, false)
-	f(Config{HMACSecret: secret}, true)
-	f(Config{PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}}, true)
-	f(Config{JWKSURL: "https://127.0.0.1:1/"}, true)
+	f(Config{KeySet: KeySet{HMACSecret: secret}}, true)
+	f(Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}}}, true)
+	f(Config{KeySet: KeySet{JWKSURL: "https://127.0.0.1:1/"}}, true)
 	f(Config{APIKeys: []APIKey{{Name: "a", Key: "0123456789abcdef"}}}, true)
 }

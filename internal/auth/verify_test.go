@@ -64,7 +64,7 @@ func checkNoLeak(t *testing.T, token string, err error) {
 }
 
 func TestGoodTokenGivesIdentity(t *testing.T) {
-	id := judge(t, newAuth(t, Config{HMACSecret: secret}))(hs(t, claims(nil)), nil)
+	id := judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, claims(nil)), nil)
 	if id.Subject != "ada" || id.By != ByToken {
 		t.Errorf("identity %+v", id)
 	}
@@ -87,7 +87,7 @@ func TestGoodTokenGivesIdentity(t *testing.T) {
 }
 
 func TestClaims(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret, Issuer: "https://issuer", Audience: []string{"weir", "push"}})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Issuer: "https://issuer", Audience: []string{"weir", "push"}}})
 	f := func(want error, changes jwt.MapClaims) {
 		t.Helper()
 		c := claims(jwt.MapClaims{"iss": "https://issuer", "aud": "weir"})
@@ -163,7 +163,7 @@ func TestClaims(t *testing.T) {
 }
 
 func TestNoWeirClaimMeansNoGrants(t *testing.T) {
-	verify := judge(t, newAuth(t, Config{HMACSecret: secret}))
+	verify := judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))
 	f := func(c jwt.MapClaims) {
 		t.Helper()
 		if id := verify(hs(t, c), nil); id.CanSubscribe("orders.1") || id.CanPublish("orders.1") {
@@ -178,8 +178,8 @@ func TestNoWeirClaimMeansNoGrants(t *testing.T) {
 
 func TestNoExpiryOnlyWhereAllowed(t *testing.T) {
 	c := claims(jwt.MapClaims{"exp": nil})
-	judge(t, newAuth(t, Config{HMACSecret: secret}))(hs(t, c), ErrBadToken)
-	a := newAuth(t, Config{HMACSecret: secret, RequireExpiry: setting.Off})
+	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, c), ErrBadToken)
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, RequireExpiry: setting.Off}})
 	if id := judge(t, a)(hs(t, c), nil); !id.Expires.IsZero() || id.Expired(now.AddDate(100, 0, 0)) {
 		t.Errorf("expires %v, want never", id.Expires)
 	}
@@ -191,12 +191,12 @@ func TestNoExpiryOnlyWhereAllowed(t *testing.T) {
 
 func TestLeewayIsAsConfigured(t *testing.T) {
 	late := hs(t, claims(jwt.MapClaims{"exp": now.Add(-30 * time.Second).Unix()}))
-	judge(t, newAuth(t, Config{HMACSecret: secret, Leeway: hub.Duration(time.Minute)}))(late, nil)
-	judge(t, newAuth(t, Config{HMACSecret: secret, Leeway: hub.Duration(time.Millisecond)}))(late, ErrExpired)
+	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Leeway: hub.Duration(time.Minute)}}))(late, nil)
+	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Leeway: hub.Duration(time.Millisecond)}}))(late, ErrExpired)
 }
 
 func TestForm(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	f := judge(t, a)
 	good := hs(t, claims(nil))
 	s := strings.Split(good, ".")
@@ -271,10 +271,10 @@ func looseBits(token string) string {
 
 func TestHugeTokenIsRefused(t *testing.T) {
 	c := claims(jwt.MapClaims{"pad": strings.Repeat("x", 3000)})
-	judge(t, newAuth(t, Config{HMACSecret: secret}))(hs(t, c), nil)
-	judge(t, newAuth(t, Config{HMACSecret: secret, MaxTokenBytes: 1024}))(hs(t, c), ErrBadToken)
+	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, c), nil)
+	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}, MaxTokenBytes: 1024}))(hs(t, c), ErrBadToken)
 	c["pad"] = strings.Repeat("x", 8192)
-	a := newAuth(t, Config{HMACSecret: secret})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	judge(t, a)(hs(t, c), ErrBadToken)
 	if _, ok := a.Cached(strings.Repeat("x", 100<<20)); ok {
 		t.Error("a huge token is cached")
@@ -284,8 +284,8 @@ func TestHugeTokenIsRefused(t *testing.T) {
 func TestUnsignedTokenIsRefused(t *testing.T) {
 	body := toJSON(claims(nil))
 	for name, cfg := range map[string]Config{
-		"secret": {HMACSecret: secret},
-		"public": {PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}},
+		"secret": {KeySet: KeySet{HMACSecret: secret}},
+		"public": {KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}}},
 		"none":   {},
 	} {
 		f := judge(t, newAuth(t, cfg))
@@ -299,14 +299,14 @@ func TestUnsignedTokenIsRefused(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	judge(t, newAuth(t, Config{HMACSecret: secret}))(hs(t, claims(nil)), nil)
+	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, claims(nil)), nil)
 }
 
 // A public key is known to all. If it could be an HMAC secret, all could sign.
 func TestPublicKeyIsNeverASecret(t *testing.T) {
 	for name, k := range map[string]crypto.Signer{"RSA": rsaKey(), "EC": p256Key(), "Ed25519": edKey()} {
 		text := publicPEM(k)
-		a := newAuth(t, Config{HMACSecret: secret, PublicKeys: []PublicKey{{ID: "k", PEM: text}}})
+		a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, PublicKeys: []PublicKey{{ID: "k", PEM: text}}}})
 		f := judge(t, a)
 		body := toJSON(claims(nil))
 		for _, s := range []string{text, strings.TrimSpace(text), strings.ReplaceAll(text, "\n", ""), string(a.static[1].print[:])} {
@@ -324,7 +324,7 @@ func TestPublicKeyIsNeverASecret(t *testing.T) {
 func TestEveryAlgorithm(t *testing.T) {
 	f := func(alg string, signer any, pub string, want error) {
 		t.Helper()
-		a := newAuth(t, Config{PublicKeys: []PublicKey{{PEM: pub}}})
+		a := newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: pub}}}})
 		judge(t, a)(sign(t, alg, signer, nil, claims(nil)), want)
 	}
 	rsaPub, ecPub, edPub := publicPEM(rsaKey()), publicPEM(p256Key()), publicPEM(edKey())
@@ -341,12 +341,12 @@ func TestEveryAlgorithm(t *testing.T) {
 	f("EdDSA", edKey(), rsaPub, ErrBadToken)
 	f("ES256", p256Key(), publicPEM(p384Key()), ErrBadToken)
 
-	a := newAuth(t, Config{HMACSecret: secret + secret}) // 80 bytes suit all three
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret + secret}}) // 80 bytes suit all three
 	for _, alg := range symmetricAlgs {
 		judge(t, a)(sign(t, alg, []byte(secret+secret), nil, claims(nil)), nil)
 	}
 	// A secret shorter than the hash does not verify it (RFC 7518 §3.2).
-	a = newAuth(t, Config{HMACSecret: secret})
+	a = newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	judge(t, a)(sign(t, "HS512", []byte(secret), nil, claims(nil)), ErrBadToken)
 	judge(t, a)(sign(t, "HS256", []byte(secret+"x"), nil, claims(nil)), ErrBadToken)
 }
@@ -358,7 +358,7 @@ func TestCurveBelongsToTheAlgorithm(t *testing.T) {
 	text := b64(`{"alg":"ES256"}`) + "." + b64(toJSON(claims(nil)))
 	r, s := ecdsaSign(t, text, k)
 	sig := append(fit(r, 32), fit(s, 32)...)
-	a := newAuth(t, Config{PublicKeys: []PublicKey{{PEM: publicPEM(k)}}})
+	a := newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(k)}}}})
 	judge(t, a)(text+"."+base64.RawURLEncoding.EncodeToString(sig), ErrBadToken)
 	if a.algs["ES256"] || !a.algs["ES384"] || len(a.static[0].algs) != 1 {
 		t.Errorf("a P-384 key implies %v", a.algs)
@@ -373,7 +373,7 @@ func fit(n *big.Int, size int) []byte {
 
 func TestAlgorithmsNarrow(t *testing.T) {
 	pub := []PublicKey{{PEM: publicPEM(rsaKey())}}
-	a := newAuth(t, Config{PublicKeys: pub, Algorithms: []string{"PS256"}})
+	a := newAuth(t, Config{KeySet: KeySet{PublicKeys: pub, Algorithms: []string{"PS256"}}})
 	judge(t, a)(sign(t, "PS256", rsaKey(), nil, claims(nil)), nil)
 	judge(t, a)(sign(t, "RS256", rsaKey(), nil, claims(nil)), ErrBadToken)
 }
@@ -385,10 +385,10 @@ func TestKidIsOnlyAName(t *testing.T) {
 	if err := os.WriteFile(zero, []byte(secret), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := newAuth(t, Config{PublicKeys: []PublicKey{
+	a := newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{
 		{ID: "k1", PEM: publicPEM(edKey())},
 		{ID: "../k2", PEM: publicPEM(p256Key())},
-	}})
+	}}})
 	f := judge(t, a)
 	g := func(kid string, want error) {
 		t.Helper()
@@ -413,7 +413,7 @@ func TestKidIsOnlyAName(t *testing.T) {
 
 // A token that brings its own key proves nothing.
 func TestKeysInTheHeaderAreNotRead(t *testing.T) {
-	a := newAuth(t, Config{PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}})
+	a := newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}}})
 	jwk := map[string]any{
 		"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA",
 		"x": base64.RawURLEncoding.EncodeToString(otherKey()[32:]),
@@ -430,7 +430,7 @@ func TestKeysInTheHeaderAreNotRead(t *testing.T) {
 }
 
 func TestExpiredForgeryIsNotCalledExpired(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	c := claims(jwt.MapClaims{"exp": now.Add(-time.Hour).Unix()})
 	judge(t, a)(sign(t, "HS256", []byte(secret+"x"), nil, c), ErrBadToken)
 	judge(t, a)(hs(t, c), ErrExpired)
@@ -438,19 +438,19 @@ func TestExpiredForgeryIsNotCalledExpired(t *testing.T) {
 
 func TestPreviousSecretVerifiesButDoesNotSign(t *testing.T) {
 	old := strings.ToUpper(secret)
-	cfg := Config{HMACSecret: secret, HMACPreviousSecret: Secret(old)}
+	cfg := Config{KeySet: KeySet{HMACSecret: secret, HMACPreviousSecret: Secret(old)}}
 	a := newAuth(t, cfg)
 	judge(t, a)(sign(t, "HS256", []byte(old), nil, claims(nil)), nil)
 	token, err := Mint(cfg, MintClaims{Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge(t, newAuth(t, Config{HMACSecret: secret}))(token, nil)
-	judge(t, newAuth(t, Config{HMACSecret: Secret(old)}))(token, ErrBadToken)
+	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(token, nil)
+	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: Secret(old)}}))(token, ErrBadToken)
 }
 
 func TestConcurrentVerify(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret, TokenCache: 8, PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}}, TokenCache: 8})
 	tokens := make([]string, 32)
 	for i := range tokens {
 		c := claims(jwt.MapClaims{"sub": fmt.Sprint(i)})
@@ -485,7 +485,7 @@ func TestConcurrentVerify(t *testing.T) {
 }
 
 func TestLogsSayWhyAndWhoButNoToken(t *testing.T) {
-	a := newAuth(t, Config{HMACSecret: secret})
+	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	var log strings.Builder
 	l := slog.New(slog.NewTextHandler(&log, nil))
 	token := hs(t, claims(jwt.MapClaims{"nbf": now.Add(time.Hour).Unix()}))

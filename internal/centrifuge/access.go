@@ -13,7 +13,7 @@ func (c Config) Access() *access.CentrifugeConfig {
 	c = c.WithDefaults()
 	a := &access.CentrifugeConfig{
 		Insecure: c.Insecure, Anonymous: c.Insecure || c.AnonymousConnect || c.Proxies.Connect.Endpoint != "",
-		SharedUsers: !c.Token.HasTokenKeys(), Namespaces: map[string]access.Rules{},
+		SharedUsers: c.Keys == "", Namespaces: map[string]access.Rules{},
 	}
 	if c.UserPersonalChannel {
 		a.Personal = c.PersonalNamespace

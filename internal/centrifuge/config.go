@@ -24,12 +24,12 @@ type Config struct {
 	// AnonymousConnect lets clients without a token in as the user "". Off by
 	// default: they are turned away with 3501.
 	AnonymousConnect bool `json:"anonymous_connect"`
-	// Token holds the keys of connection and subscription tokens. Without any key
-	// those of the section "auth" are used. Tokens without exp need require_expiry: false.
-	Token auth.Config `json:"token"`
-	// SubscriptionToken holds other keys for subscription tokens. Without any key
-	// those of connection tokens are used.
-	SubscriptionToken auth.Config `json:"subscription_token"`
+	// Keys names the key set of connection and subscription tokens. Empty: the keys of
+	// auth.
+	Keys string `json:"keys" secret:"false"`
+	// SubscriptionKeys names another key set for subscription tokens. Empty: that of
+	// connection tokens.
+	SubscriptionKeys string `json:"subscription_keys" secret:"false"`
 	// APIPrefix is the path that the methods of the server API are below; empty means
 	// "/centrifugo/api". With "/api" they replace Weir's own publish and broadcast there:
 	// bodies and answers are those of Centrifugo.
@@ -254,11 +254,6 @@ func (c Config) Validate() error {
 	if c.EventsChannel != "" {
 		if err := hub.CheckChannel(c.EventsChannel); err != nil {
 			bad("events_channel: %w", err)
-		}
-	}
-	for key, a := range map[string]auth.Config{"token": c.Token, "subscription_token": c.SubscriptionToken} {
-		if err := a.Validate(); err != nil {
-			bad("%s: %w", key, err)
 		}
 	}
 	for name, n := range c.Namespaces {

@@ -71,7 +71,7 @@ func start(t *testing.T, s settings) *node {
 	var numbers centrifuge.Formats
 	n := &node{Node: nodetest.New(t, nodetest.Config{
 		Auth: auth.Config{
-			HMACSecret: secret, RequireExpiry: setting.Off,
+			KeySet:  auth.KeySet{HMACSecret: secret, RequireExpiry: setting.Off},
 			APIKeys: []auth.APIKey{{Name: "own", Key: ownKey, Publish: []string{"own.*"}}},
 		},
 		Namespaces: s.spaces, Broker: s.broker,
@@ -86,7 +86,6 @@ func start(t *testing.T, s settings) *node {
 	n.server, err = centrifuge.New(s.cfg, deps)
 	n.Must(err)
 	n.Must(n.server.Start())
-	n.Run("centrifuge", n.server.Run)
 	n.OnStop(func() { _ = n.server.Close() })
 	n.Serve(n.server.Endpoints())
 	return n

@@ -119,7 +119,7 @@ func newBench(t testing.TB, cfg Config) *bench {
 			t.Fatal(err)
 		}
 	}
-	a, err := auth.New(auth.Config{HMACSecret: "0123456789abcdef0123456789abcdef", RequireExpiry: setting.Off}, nil)
+	a, err := auth.New(auth.Config{KeySet: auth.KeySet{HMACSecret: "0123456789abcdef0123456789abcdef", RequireExpiry: setting.Off}}, nil)
 	must(err)
 	broker, err := memory.New(memory.Config{})
 	must(err)

@@ -28,9 +28,11 @@ type Deps struct {
 	Hub *hub.Hub
 	// Formats are what AddFormats returned for the hub's encoders. Required.
 	Formats Formats
-	// Auth verifies tokens where Config names no keys, and Weir's own API keys.
+	// Auth verifies tokens where Config names no key set, and Weir's own API keys.
 	// Required.
 	Auth *auth.Authenticator
+	// KeySets are those that Config may name.
+	KeySets auth.KeySets
 	// Presence knows who is on a channel, over all nodes. Nil: no namespace may have
 	// presence or join_leave.
 	Presence *presence.Presence
@@ -63,7 +65,6 @@ type Server struct {
 	names     *names
 	tokens    *auth.Authenticator // of connections
 	subTokens *auth.Authenticator // of subscriptions
-	own       []*auth.Authenticator
 	apiKey    [sha256.Size]byte
 	hasKey    bool
 	proxies   proxies
@@ -172,25 +173,12 @@ func (s *Server) checkNamespaces() error {
 
 // loadKeys reads the keys of tokens and of the server API.
 func (s *Server) loadKeys() error {
-	s.tokens = s.deps.Auth
-	for _, x := range []struct {
-		name string
-		cfg  auth.Config
-		to   **auth.Authenticator
-	}{{"token", s.cfg.Token, &s.tokens}, {"subscription_token", s.cfg.SubscriptionToken, &s.subTokens}} {
-		a, err := auth.New(x.cfg, s.log)
-		if err != nil {
-			return fmt.Errorf("%s: %w", x.name, err)
-		}
-		if !a.CanVerify() {
-			_ = a.Close()
-			continue
-		}
-		s.own = append(s.own, a)
-		*x.to = a
+	var err error
+	if s.tokens, err = s.deps.KeySets.Get(s.cfg.Keys, s.deps.Auth); err != nil {
+		return fmt.Errorf("keys: %w", err)
 	}
-	if s.subTokens == nil {
-		s.subTokens = s.tokens
+	if s.subTokens, err = s.deps.KeySets.Get(s.cfg.SubscriptionKeys, s.tokens); err != nil {
+		return fmt.Errorf("subscription_keys: %w", err)
 	}
 	key := string(s.cfg.APIKey)
 	if s.cfg.APIKeyFile != "" {
@@ -252,17 +240,6 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Run keeps the keys of tokens fresh until ctx ends.
-func (s *Server) Run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	for _, a := range s.own {
-		wg.Go(func() { _ = a.Run(ctx) })
-	}
-	wg.Wait()
-	<-ctx.Done()
-	return nil
-}
-
 // Close ends what Start and New began. Clients are the fronts' to end, before.
 func (s *Server) Close() error {
 	s.mu.Lock()
@@ -277,11 +254,7 @@ func (s *Server) Close() error {
 		c.Handle(topicChannels, nil)
 	}
 	s.proxies.close()
-	var errs []error
-	for _, a := range s.own {
-		errs = append(errs, a.Close())
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // node is this node's id.

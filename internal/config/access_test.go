@@ -49,7 +49,7 @@ Made from the code; do not edit. One model decides for every protocol and both f
 
 - What a namespace allows every client opens plain channels only, whichever protocol is used. In the other classes the rights of Centrifuge clients (` + "`allow_publish_for_…`, `allow_presence_for_…`, `allow_history_for_…`" + `) count for clients that are subscribed or meant.
 - The ` + "`weir`" + ` claim of a token counts as a grant in Weir's own protocols and in Centrifuge's. A wildcard in a token does not reach users' channels or recordings: ` + "`**`" + ` does not cover ` + "`#42`, `#*`" + ` does. Patterns of API keys and of embedding programs (` + "`hub/hubhttp`" + `) count as they are.
-- ` + "`/sse?channel=%2342`" + ` is open to the token of user 42 if connection tokens are verified with the keys of ` + "`auth`" + `; with keys of their own in ` + "`centrifuge.token`" + ` users are others, and need a grant.
+- ` + "`/sse?channel=%2342`" + ` is open to the token of user 42 if connection tokens are verified with the keys of ` + "`auth`" + `; with a key set of their own in ` + "`centrifuge.keys`" + ` users are others, and need a grant.
 - "public" means without messages that were published as private. A stream that a backend holds (GRIP) is one of those; the backend decides on the channel, within ` + "`hold.channels`" + `.
 - Mercure: an update is delivered if the token grants one of its topics, or if it is public and on a plain channel. The list of subscriptions needs a grant for its path.
 - Resuming is a part of reading. The admin listener, with the message tracer and the table of connections, is for holders of the admin token alone.

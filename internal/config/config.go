@@ -50,6 +50,9 @@ type Config struct {
 	// Namespaces are the channels' options, one entry per namespace. Empty means
 	// one namespace called "default", which holds every channel without a prefix.
 	Namespaces []hub.Namespace `json:"namespaces" reload:"restart"`
+	// KeySets are further keys that verify tokens, by name, for protocols whose tokens are
+	// signed by others than those of auth: mercure and centrifuge name them.
+	KeySets map[string]auth.KeySet `json:"key_sets" reload:"restart"`
 	// Auth says who may subscribe and publish.
 	Auth auth.Config `json:"auth" reload:"restart"`
 	// Broker stores messages and brings them to every node.

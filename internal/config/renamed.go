@@ -18,6 +18,11 @@ var renamed = map[string]string{
 	"auth.disable_query_token":            "auth.query_token: false",
 	"auth.allow_no_expiry":                "auth.require_expiry: false",
 	"mercure.disable_query_token":         "mercure.query_token: false",
+	"mercure.publisher":                   "mercure.publisher_keys: NAME, with the keys in key_sets.NAME",
+	"mercure.subscriber":                  "mercure.subscriber_keys: NAME, with the keys in key_sets.NAME",
+	"mercure.require_expiry":              "key_sets.*.require_expiry: for each of the sets that mercure names",
+	"centrifuge.token":                    "centrifuge.keys: NAME, with the keys in key_sets.NAME",
+	"centrifuge.subscription_token":       "centrifuge.subscription_keys: NAME, with the keys in key_sets.NAME",
 	"pusher.apps[].disabled":              "enabled: false",
 	"routes[].openapi.skip_requests":      "validate_requests: false",
 	"routes[].access_log.off":             "enabled: false",
@@ -43,7 +48,7 @@ func renamedKey(path string) string {
 // renamedEnv returns a hint for the variable of a key of an earlier version, or "".
 func renamedEnv(name string) string {
 	for old := range renamed {
-		if envName(old) == name {
+		if e := envName(old); e == name || strings.HasPrefix(name, e+"_") {
 			return renamedKey(old)
 		}
 	}

@@ -122,10 +122,10 @@ func Loopback(addr string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// HasKeys reports whether anything in the auth section can let someone in.
+// HasKeys reports whether anything in auth or key_sets can let someone in.
 func (c Config) HasKeys() bool {
 	a := c.Auth
-	return a.HMACSecret != "" || a.HMACSecretFile != "" || a.JWKSURL != "" ||
+	return len(c.KeySets) > 0 || a.HMACSecret != "" || a.HMACSecretFile != "" || a.JWKSURL != "" ||
 		len(a.PublicKeys) > 0 || len(a.APIKeys) > 0
 }
 
@@ -215,6 +215,7 @@ func (c Config) checkProtocols() error {
 			want(fmt.Sprintf("pusher.apps[%d].namespace", i), app.Namespace)
 		}
 	}
+	all = append(all, c.checkKeySets())
 	if c.Centrifuge.Enabled {
 		for _, name := range slices.Sorted(maps.Keys(c.Centrifuge.Namespaces)) {
 			want("centrifuge.namespaces."+name, name)
@@ -237,6 +238,30 @@ func (c Config) checkProtocols() error {
 		if r.Mercure && !c.Mercure.Enabled {
 			all = append(all, WithHint(fmt.Errorf("routes[%d].mercure: there is no Mercure hub to announce", i), "set mercure.enabled: true"))
 		}
+	}
+	return errors.Join(all...)
+}
+
+// checkKeySets wants the key sets that protocols name.
+func (c Config) checkKeySets() error {
+	var all []error
+	want := func(key, name string) {
+		if _, ok := c.KeySets[name]; name == "" || ok {
+			return
+		}
+		err, names := fmt.Errorf("%s: there is no key set %.40q", key, name), slices.Sorted(maps.Keys(c.KeySets))
+		if s := nearest(name, names); s != "" {
+			all = append(all, WithHint(err, "did you mean "+s+"?"))
+			return
+		}
+		all = append(all, WithHint(err, fmt.Sprintf("add it: key_sets: {%s: {hmac_secret_file: …}}; or leave %s out for the keys of auth", name, key)))
+	}
+	want("centrifuge.keys", c.Centrifuge.Keys)
+	want("centrifuge.subscription_keys", c.Centrifuge.SubscriptionKeys)
+	want("mercure.publisher_keys", c.Mercure.PublisherKeys)
+	want("mercure.subscriber_keys", c.Mercure.SubscriberKeys)
+	for i, iss := range c.Mercure.Issuers {
+		want(fmt.Sprintf("mercure.issuers[%d].keys", i), iss.Keys)
 	}
 	return errors.Join(all...)
 }

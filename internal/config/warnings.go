@@ -2,6 +2,8 @@ package config
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/access"
@@ -16,12 +18,13 @@ type Warning struct{ Text, Hint string }
 // answers itself. It expects c to be valid.
 func (c Config) Warnings() []Warning {
 	var all []Warning
-	for _, s := range []struct {
-		at   string
-		auth auth.Config
-	}{{"auth", c.Auth}, {"centrifuge.token", c.Centrifuge.Token}, {"centrifuge.subscription_token", c.Centrifuge.SubscriptionToken}} {
-		for _, weak := range s.auth.WeakSecrets() {
-			all = append(all, Warning{s.at + "." + weak + ", and allow_weak_secrets accepts it: whoever guesses it can be any user", "issue tokens with a secret made with: head -c 48 /dev/urandom | base64 -w0"})
+	sets := map[string]auth.KeySet{"auth": c.Auth.KeySet}
+	for name, set := range c.KeySets {
+		sets["key_sets."+name] = set
+	}
+	for _, at := range slices.Sorted(maps.Keys(sets)) {
+		for _, weak := range sets[at].WeakSecrets() {
+			all = append(all, Warning{at + "." + weak + ", and allow_weak_secrets accepts it: whoever guesses it can be any user", "issue tokens with a secret made with: head -c 48 /dev/urandom | base64 -w0"})
 		}
 	}
 	warned := map[string]bool{} // by namespace

@@ -42,9 +42,9 @@ func TestGuardedChannelsThatCallersReachWhoAreNotMeantAreWarnedOf(t *testing.T) 
 	const everything = "allow_subscribe_for_client: true, allow_subscribe_for_anonymous: true, allow_publish_for_client: true, allow_publish_for_anonymous: true, " +
 		"allow_presence_for_client: true, allow_presence_for_anonymous: true, allow_history_for_client: true, allow_history_for_anonymous: true, allow_user_limited_channels: true"
 	f("auth: {allow_weak_secrets: true, hmac_secret: secret}\n", "auth.hmac_secret: 6 bytes can be guessed")
-	f("centrifuge: {enabled: true, token: {allow_weak_secrets: true, hmac_secret: "+strings.Repeat("ab", 30)+"}}\n", "centrifuge.token.hmac_secret: has fewer than 8 different bytes")
+	f("key_sets: {own: {allow_weak_secrets: true, hmac_secret: "+strings.Repeat("ab", 30)+"}}\ncentrifuge: {enabled: true, keys: own}\n", "key_sets.own.hmac_secret: has fewer than 8 different bytes")
 	f("auth: {allow_weak_secrets: true, hmac_secret: 0123456789abcdef0123456789abcdef}\n")
-	const key = "mercure: {enabled: true, anonymous: true, publisher: {secret: 0123456789abcdef0123456789abcdef}, subscriber: {secret: 0123456789abcdef0123456789abcdef}"
+	const key = "key_sets: {own: {hmac_secret: 0123456789abcdef0123456789abcdef}}\nmercure: {enabled: true, anonymous: true, publisher_keys: own, subscriber_keys: own"
 	f(app + closed)
 	f(app + open)
 	f(app + open + "centrifuge: {enabled: true, anonymous_connect: true, user_personal_channel: true, personal_namespace: p, namespaces: {p: {" + everything + "}}}\n")

@@ -65,7 +65,7 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 	t.Helper()
 	var endpoints []socket.Endpoint
 	n := nodetest.New(t, nodetest.Config{
-		Auth:       auth.Config{APIKeys: []auth.APIKey{{Name: "test", Key: testKey, Publish: []string{"**"}, Subscribe: []string{"**"}}}, HMACSecret: testSecret},
+		Auth:       auth.Config{APIKeys: []auth.APIKey{{Name: "test", Key: testKey, Publish: []string{"**"}, Subscribe: []string{"**"}}}, KeySet: auth.KeySet{HMACSecret: testSecret}},
 		Namespaces: []hub.Namespace{{Name: "default", Anonymous: true}, {Name: "llm", HistorySize: 400}},
 		Formats: func(f *wire.Formats) {
 			if s.endpoints != nil {

@@ -13,7 +13,7 @@ import (
 
 func userToken(t *testing.T, sub string) string {
 	t.Helper()
-	tok, err := auth.Mint(auth.Config{HMACSecret: testSecret}, auth.MintClaims{Subject: sub, TTL: time.Hour})
+	tok, err := auth.Mint(auth.Config{KeySet: auth.KeySet{HMACSecret: testSecret}}, auth.MintClaims{Subject: sub, TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

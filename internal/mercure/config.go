@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
 	"github.com/weir-gateway/weir/internal/setting"
 )
@@ -32,15 +31,15 @@ type Config struct {
 	// Draft is what is served: "both", "07" (hubs of versions 0.x: what deployed clients
 	// speak) or "08" (version 1.0). Empty means both, by what each request says.
 	Draft string `json:"draft"`
-	// Publisher has the keys of publishers' tokens, Subscriber those of subscribers'.
-	// Without any, those of auth count.
-	Publisher  Keys `json:"publisher"`
-	Subscriber Keys `json:"subscriber"`
+	// PublisherKeys names the key set of publishers' tokens, SubscriberKeys that of
+	// subscribers'. Empty: the keys of auth.
+	PublisherKeys  string `json:"publisher_keys" secret:"false"`
+	SubscriberKeys string `json:"subscriber_keys" secret:"false"`
 	// Resource is the hub's resource identifier, which tokens of draft 08 must have in
 	// their aud; empty means PublicURL. Without either they are refused.
 	Resource string `json:"resource"`
-	// Issuers are those whose tokens of draft 08 are accepted, each with keys of its
-	// own. Empty: any, by the keys above.
+	// Issuers are those whose tokens of draft 08 are accepted, each with a key set
+	// of its own. Empty: any, by the keys above.
 	Issuers []Issuer `json:"issuers"`
 	// Anonymous lets clients without a token subscribe to public updates.
 	Anonymous bool `json:"anonymous"`
@@ -56,9 +55,6 @@ type Config struct {
 	Cookie08 string `json:"cookie_08" secret:"false"`
 	// QueryToken accepts tokens of draft 07 in the query parameter "authorization".
 	QueryToken setting.Switch `json:"query_token"`
-	// RequireExpiry refuses tokens of draft 07 without exp, which most deployed
-	// publishers have. Draft 08 always wants one. Keys of auth go by auth.require_expiry.
-	RequireExpiry bool `json:"require_expiry"`
 	// Heartbeat is how often a comment is sent in silence; 0 means 40s.
 	Heartbeat hub.Duration `json:"heartbeat"`
 	// ConnectionLife is after how long a subscriber is to connect anew: at random
@@ -77,39 +73,12 @@ type Config struct {
 	MaxBody int `json:"max_body" unit:"bytes"`
 }
 
-// Keys verify tokens. The zero value has none.
-type Keys struct {
-	// Secret verifies HS256 tokens (HS384 and HS512 if it is long enough), at least 32
-	// bytes; empty: none.
-	Secret auth.Secret `json:"secret"`
-	// SecretFile holds the secret instead; a newline at its end is not part of it.
-	SecretFile string `json:"secret_file"`
-	// PublicKeys verify RS*, PS*, ES* and EdDSA tokens. Empty: none.
-	PublicKeys []auth.PublicKey `json:"public_keys"`
-	// JWKSURL is where the keys are published (RFC 7517). Empty: nowhere.
-	JWKSURL string `json:"jwks_url"`
-	// Algorithms narrows what the keys may verify. Empty: all that suit them.
-	Algorithms []string `json:"algorithms"`
-}
-
 // An Issuer is an authorization server.
 type Issuer struct {
 	// Issuer is its identifier: the token's iss. Required.
 	Issuer string `json:"issuer"`
-	// Keys are the issuer's. At least one.
-	Keys Keys `json:"keys"`
-}
-
-func (k Keys) empty() bool {
-	return k.Secret == "" && k.SecretFile == "" && len(k.PublicKeys) == 0 && k.JWKSURL == ""
-}
-
-// config is what auth needs to know to verify with k.
-func (k Keys) config(requireExpiry bool) auth.Config {
-	return auth.Config{
-		HMACSecret: k.Secret, HMACSecretFile: k.SecretFile, PublicKeys: k.PublicKeys,
-		JWKSURL: k.JWKSURL, Algorithms: k.Algorithms, RequireExpiry: setting.Of(requireExpiry),
-	}
+	// Keys names the issuer's key set. Required.
+	Keys string `json:"keys" secret:"false"`
 }
 
 // Defaults of Config.
@@ -193,17 +162,10 @@ func (c Config) Validate() error {
 			add("%s: %d is not within 1..%d", name, n.v, n.most)
 		}
 	}
-	return errors.Join(append(errs, c.validateKeys()...)...)
+	return errors.Join(append(errs, c.validateIssuers()...)...)
 }
 
-func (c Config) validateKeys() (errs []error) {
-	check := func(name string, k Keys) {
-		if err := k.config(false).Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-		}
-	}
-	check("publisher", c.Publisher)
-	check("subscriber", c.Subscriber)
+func (c Config) validateIssuers() (errs []error) {
 	seen := map[string]bool{}
 	for i, iss := range c.Issuers {
 		name := fmt.Sprintf("issuers[%d]", i)
@@ -211,10 +173,9 @@ func (c Config) validateKeys() (errs []error) {
 			errs = append(errs, fmt.Errorf("%s: issuer %q is empty or there twice", name, iss.Issuer))
 		}
 		seen[iss.Issuer] = true
-		if iss.Keys.empty() {
-			errs = append(errs, fmt.Errorf("%s: no keys: give secret, public_keys or jwks_url", name))
+		if iss.Keys == "" {
+			errs = append(errs, fmt.Errorf("%s.keys: name one of key_sets", name))
 		}
-		check(name, iss.Keys)
 	}
 	return errs
 }

@@ -111,7 +111,7 @@ func TestPrivateUpdatesNeedAGrant(t *testing.T) {
 func TestNobodySubscribesWithoutATokenUnlessAnybodyMay(t *testing.T) {
 	both(t, func(t *testing.T, s settings) {
 		s.strict = true
-		s.cfg.PublicURL, s.cfg.Publisher.Secret, s.cfg.Subscriber.Secret = publicURL, pubSecret, subSecret
+		s.cfg.PublicURL, s.cfg.PublisherKeys, s.cfg.SubscriberKeys = publicURL, "publishers", "subscribers"
 		n := start(t, s)
 		f := func(query string, status int, challenge string, header ...string) {
 			t.Helper()
@@ -296,7 +296,7 @@ func TestPagesOfOtherOriginsNeedToBeListed(t *testing.T) {
 }
 
 func TestMetadata(t *testing.T) {
-	n := start(t, settings{cfg: mercure.Config{Issuers: []mercure.Issuer{{Issuer: "https://as.example", Keys: mercure.Keys{Secret: subSecret}}}}})
+	n := start(t, settings{cfg: mercure.Config{Issuers: []mercure.Issuer{{Issuer: "https://as.example", Keys: "subscribers"}}}})
 	status, h, text := n.request("GET", "/.well-known/oauth-protected-resource"+hubPath, "")
 	expect(t, "status", fmt.Sprint(status, " ", h.Get("Content-Type")), "200 application/json")
 	expect(t, "metadata", text, `{"resource":"`+publicURL+`","authorization_servers":["https://as.example"],"bearer_methods_supported":["header"],"mercure_cookie":true,"mercure_matcher_types_supported":["exact","urlpattern"],"mercure_subscriptions":true}`)
@@ -422,7 +422,6 @@ func TestConfigSaysWhatIsWrong(t *testing.T) {
 	f(mercure.Config{MaxTopics: 1001}, "max_topics")
 	f(mercure.Config{MaxMatchers: -1}, "max_matchers")
 	f(mercure.Config{MaxBody: -1}, "max_body")
-	f(mercure.Config{Publisher: mercure.Keys{Secret: "short"}}, "publisher")
 	f(mercure.Config{Issuers: []mercure.Issuer{{Issuer: "a"}}}, "issuers[0]")
 	if _, err := mercure.New(mercure.Config{}, mercure.Deps{}); err == nil {
 		t.Error("a server without a hub")

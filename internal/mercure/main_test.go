@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/mercure"
 	"github.com/weir-gateway/weir/internal/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/socket/nodetest"
 	"github.com/weir-gateway/weir/sse"
 )
@@ -62,7 +63,7 @@ func (s *settings) complete() {
 	}
 	s.cfg.PublicURL = publicURL
 	s.cfg.Anonymous, s.cfg.Subscriptions = true, !s.quiet
-	s.cfg.Publisher.Secret, s.cfg.Subscriber.Secret = pubSecret, subSecret
+	s.cfg.PublisherKeys, s.cfg.SubscriberKeys = "publishers", "subscribers"
 	s.cfg.PublishOrigins = []string{appOrigin}
 }
 
@@ -70,13 +71,18 @@ func start(t *testing.T, s settings) *node {
 	t.Helper()
 	s.complete()
 	n := &node{Node: nodetest.New(t, nodetest.Config{
-		Auth:       auth.Config{HMACSecret: subSecret, AllowedOrigins: []string{appOrigin}},
+		Auth:       auth.Config{KeySet: auth.KeySet{HMACSecret: subSecret}, AllowedOrigins: []string{appOrigin}},
 		Namespaces: []hub.Namespace{{Name: "default", Anonymous: true}, s.space},
 		Broker:     s.broker, NetHTTP: s.netHTTP,
 	})}
 	n.Join(s.bus, 20*time.Millisecond)
-	var err error
-	n.server, err = mercure.New(s.cfg, mercure.Deps{Hub: n.Hub, Auth: n.Auth, Cluster: n.Cluster, Presence: n.Presence, Log: n.Log})
+	sets, err := auth.NewKeySets(auth.Config{}, map[string]auth.KeySet{
+		"publishers":  {HMACSecret: pubSecret, RequireExpiry: setting.Off},
+		"subscribers": {HMACSecret: subSecret, RequireExpiry: setting.Off},
+	}, n.Log)
+	n.Must(err)
+	n.Run("key sets", sets.Run)
+	n.server, err = mercure.New(s.cfg, mercure.Deps{Hub: n.Hub, Auth: n.Auth, KeySets: sets, Cluster: n.Cluster, Presence: n.Presence, Log: n.Log})
 	n.Must(err)
 	n.Run("mercure", n.server.Run)
 	n.Serve(n.server.Endpoints())

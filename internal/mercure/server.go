@@ -36,8 +36,10 @@ import (
 type Deps struct {
 	// Hub carries the updates; it has been started. Required.
 	Hub *hub.Hub
-	// Auth verifies the tokens for which Config has no keys. Required.
+	// Auth verifies the tokens for which Config names no key set. Required.
 	Auth *auth.Authenticator
+	// KeySets are those that Config may name.
+	KeySets auth.KeySets
 	// Access decides who may do what; nil means a model of Config alone.
 	Access *access.Model
 	// Cluster says which nodes live, and Presence keeps the subscriptions of all of
@@ -59,7 +61,6 @@ type Server struct {
 	base      string
 	keys      [roles]*auth.Authenticator
 	issuers   map[string]*auth.Authenticator
-	own       []*auth.Authenticator // those of keys and issuers that are not deps.Auth
 	selectors selectorCache
 	grants    grantCache
 	untold    untold
@@ -126,7 +127,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.ns, s.serve, s.base = ns, s.cfg.served(), s.cfg.base()
 	s.selectors.most = s.cfg.MaxPatternBytes
 	s.untold.wake = make(chan struct{}, 1)
-	if err := s.openKeys(); err != nil {
+	if err := s.findKeys(); err != nil {
 		return nil, err
 	}
 	if s.serve.Draft08 && s.cfg.Resource == "" {
@@ -141,48 +142,25 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// openKeys makes what verifies tokens.
-func (s *Server) openKeys() error {
-	open := func(name string, k Keys) (*auth.Authenticator, error) {
-		a, err := auth.New(k.config(s.cfg.RequireExpiry), s.log)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+// findKeys finds what verifies tokens.
+func (s *Server) findKeys() (err error) {
+	for r, name := range [roles]string{s.cfg.PublisherKeys, s.cfg.SubscriberKeys} {
+		if s.keys[r], err = s.deps.KeySets.Get(name, s.deps.Auth); err != nil {
+			return fmt.Errorf("%s: %w", [roles]string{"publisher_keys", "subscriber_keys"}[r], err)
 		}
-		s.own = append(s.own, a)
-		return a, nil
-	}
-	s.keys = [roles]*auth.Authenticator{s.deps.Auth, s.deps.Auth}
-	for r, k := range [roles]Keys{s.cfg.Publisher, s.cfg.Subscriber} {
-		if k.empty() {
-			continue
-		}
-		a, err := open([roles]string{"publisher", "subscriber"}[r], k)
-		if err != nil {
-			return err
-		}
-		s.keys[r] = a
 	}
 	for _, iss := range s.cfg.Issuers {
-		a, err := open("issuer "+iss.Issuer, iss.Keys)
-		if err != nil {
-			return err
+		if s.issuers[iss.Issuer], err = s.deps.KeySets.Get(iss.Keys, nil); err != nil {
+			return fmt.Errorf("issuer %s: %w", iss.Issuer, err)
 		}
-		s.issuers[iss.Issuer] = a
 	}
 	return nil
 }
 
-// Run keeps keys fresh, and the cursor of Link, and tells of subscriptions, until ctx
+// Run keeps the cursor of Link fresh and tells of subscriptions, until ctx
 // ends. Only one call.
 func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	for _, a := range s.own {
-		wg.Go(func() {
-			if err := a.Run(ctx); err != nil && ctx.Err() == nil {
-				s.log.Error("keys of mercure are not kept fresh", "err", err)
-			}
-		})
-	}
 	wg.Go(func() { s.tellAll(ctx) })
 	ticker := time.NewTicker(cursorEvery)
 	defer ticker.Stop()
@@ -191,9 +169,6 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			wg.Wait()
-			for _, a := range s.own {
-				_ = a.Close() // it only waits for a fetch
-			}
 			return nil
 		case <-ticker.C:
 		}

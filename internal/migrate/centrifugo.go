@@ -273,11 +273,13 @@ func (t *translation) centrifugoClient() {
 	}
 	sub, subAt := t.flag(in, "subscription_token.enabled")
 	if sub {
-		to := c.at("subscription_token")
-		if t.tokenKeys(in.at("subscription_token"), to) {
-			to.set("require_expiry", false, "as in Centrifugo")
+		set := &section{}
+		if t.tokenKeys(in.at("subscription_token"), set) {
+			set.set("require_expiry", false, "as in Centrifugo")
+			t.keySet("subscriptions", set)
+			c.set("subscription_keys", "subscriptions", "")
 		} else {
-			t.note(Security, subAt, "subscription tokens have no keys of their own now: those of connection tokens verify them", "centrifuge.subscription_token")
+			t.note(Security, subAt, "subscription tokens have no keys of their own now: those of connection tokens verify them", "a set in key_sets, named in centrifuge.subscription_keys")
 		}
 	} else if tok := in.at("subscription_token"); tok != nil {
 		tok.take() // off there as well

@@ -10,28 +10,41 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 )
 
-// hubKeys translates what verifies tokens.
+// hubKeys translates what verifies tokens, to key sets that the section mercure names.
 func (t *translation) hubKeys(in *node, m *section) {
-	a := t.out.at("auth")
+	sets := map[string]*section{"publisher": {}, "subscriber": {}}
 	for _, role := range []string{"publisher", "subscriber"} {
-		to := m.at(role)
 		words, at := t.words(in, role+"_jwt")
-		if t.hubKey(role, words, at, to) && role == "publisher" {
-			t.sameKeys(to, a)
-		}
+		t.hubKey(role, words, at, sets[role])
 		if urls, at := t.texts(in, role+"_jwks_url"); len(urls) > 0 {
-			if t.jwks(to, urls[0], at) && role == "publisher" {
-				t.sameKeys(to, a)
-			}
+			t.jwks(sets[role], urls[0], at)
+		}
+	}
+	same := !sets["publisher"].empty() && string(sets["publisher"].yaml("")) == string(sets["subscriber"].yaml(""))
+	if same && sets["publisher"].get("hmac_secret") != nil {
+		t.secrets-- // it is written once
+	}
+	for _, role := range []string{"publisher", "subscriber"} {
+		name := role
+		if same {
+			name = "mercure"
+		}
+		if set := sets[role]; !set.empty() {
+			set.set("require_expiry", false, "as there: tokens without exp are accepted")
+			t.keySet(name, set)
+			m.set(role+"_keys", name, "")
 		}
 	}
 	for _, i := range itemsOf(in.at("issuer")) {
-		t.issuer(i, m, a)
+		t.issuer(i, m)
 	}
-	if m.get("issuers") == nil && m.at("publisher").empty() {
-		t.note(Security, in.at("issuer"), "there are no keys: nobody can publish", "mercure.publisher")
+	if m.get("issuers") == nil && sets["publisher"].empty() {
+		t.note(Security, in.at("issuer"), "there are no keys: nobody can publish", "a set in key_sets, named in mercure.publisher_keys")
 	}
 }
+
+// keySet adds a key set to the output; a name that is taken already is the same set.
+func (t *translation) keySet(name string, set *section) { t.out.at("key_sets").set(name, set, "") }
 
 // words takes a directive's words as they are.
 func (t *translation) words(in *node, name string) (words []string, at *node) {
@@ -59,27 +72,27 @@ func (t *translation) hubKey(role string, words []string, at *node, to *section)
 		alg = words[1]
 	}
 	if file, ok := strings.CutPrefix(key, "{file."); ok {
-		to.set("secret_file", strings.TrimSuffix(file, "}"), "a secret; a PEM belongs in public_keys, with file")
-		t.changed(at, "the file is taken for a secret; if it is a PEM, it belongs in mercure.%s.public_keys, with file", role)
+		to.set("hmac_secret_file", strings.TrimSuffix(file, "}"), "a secret; a PEM belongs in public_keys, with file")
+		t.changed(at, "the file is taken for a secret; if it is a PEM, it belongs in public_keys of the key set, with file")
 		return true
 	}
 	if strings.HasPrefix(key, "{env.") || strings.HasPrefix(key, "{$") {
 		t.note(Security, at, fmt.Sprintf("left out: %.60s is not known here", key),
-			"name the file that has it with --env FILE, or set WEIR_MERCURE_"+strings.ToUpper(role)+"_SECRET where Weir runs")
+			"name the file that has it with --env FILE, or put it into a file and name that in key_sets."+role+".hmac_secret_file")
 		return false
 	}
 	if strings.Contains(key, "-----BEGIN") {
 		if !t.publicKey(to, key, at) {
 			return false
 		}
-		if err := (auth.Config{PublicKeys: []auth.PublicKey{{PEM: key}}, Algorithms: []string{alg}}).Validate(); alg != "" && err == nil {
+		if err := (auth.Config{KeySet: auth.KeySet{PublicKeys: []auth.PublicKey{{PEM: key}}, Algorithms: []string{alg}}}).Validate(); alg != "" && err == nil {
 			to.set("algorithms", []string{alg}, "")
 		}
 		return true
 	}
 	if alg != "" {
-		err := (auth.Config{HMACSecret: auth.Secret(key), Algorithms: []string{alg}}).Validate()
-		if err != nil && (auth.Config{HMACSecret: auth.Secret(key)}).Validate() == nil {
+		err := (auth.Config{KeySet: auth.KeySet{HMACSecret: auth.Secret(key), Algorithms: []string{alg}}}).Validate()
+		if err != nil && (auth.Config{KeySet: auth.KeySet{HMACSecret: auth.Secret(key)}}).Validate() == nil {
 			t.note(Security, at, "left out: "+reasonOf(err), "a secret as long as the hash: 48 bytes for HS384, 64 for HS512")
 			return false
 		}
@@ -87,7 +100,7 @@ func (t *translation) hubKey(role string, words []string, at *node, to *section)
 			to.set("algorithms", []string{alg}, "")
 		}
 	}
-	if !t.hmac(to, "secret", key, at) {
+	if !t.hmac(to, "hmac_secret", key, at) {
 		to.drop("algorithms")
 		return false
 	}
@@ -104,28 +117,8 @@ func (s *section) drop(key string) {
 	}
 }
 
-// sameKeys gives the section auth the keys of from: without any there, Weir serves this
-// machine alone.
-func (t *translation) sameKeys(from, a *section) {
-	if t.hasKeys() {
-		return
-	}
-	const says = "the publisher's: with a key here Weir serves other machines; for its own endpoints tokens need a claim weir"
-	switch {
-	case from.get("secret") != nil:
-		a.set("hmac_secret", from.get("secret"), says)
-		t.secrets++
-	case from.get("secret_file") != nil:
-		a.set("hmac_secret_file", from.get("secret_file"), says)
-	case from.get("public_keys") != nil:
-		a.set("public_keys", from.get("public_keys"), says)
-	case from.get("jwks_url") != nil:
-		a.set("jwks_url", from.get("jwks_url"), says)
-	}
-}
-
 // issuer translates one of 1.0: Weir has the same keys for both roles of it.
-func (t *translation) issuer(in *node, m, a *section) {
+func (t *translation) issuer(in *node, m *section) {
 	id, at := t.text(in, "id")
 	if at == nil {
 		t.untaken(in, "an issuer without a name", "mercure.issuers")
@@ -142,7 +135,7 @@ func (t *translation) issuer(in *node, m, a *section) {
 		words, wordsAt := t.words(in, role+".jwt")
 		t.hubKey(role, words, wordsAt, keys[role])
 		if u, uAt := t.texts(in, role+".jwks_uri"); len(u) > 0 && t.jwks(keys[role], u[0], uAt) && len(u) > 1 {
-			if (auth.Config{JWKSURL: u[0], Algorithms: u[1:]}).Validate() == nil {
+			if (auth.Config{KeySet: auth.KeySet{JWKSURL: u[0], Algorithms: u[1:]}}).Validate() == nil {
 				keys[role].set("algorithms", u[1:], "")
 			}
 		}
@@ -163,10 +156,14 @@ func (t *translation) issuer(in *node, m, a *section) {
 			"sign tokens of subscribers with the key of publishers, or as another issuer")
 	}
 	item := &section{}
+	name := "issuer"
+	if n := len(issuersOf(m)); n > 0 {
+		name += strconv.Itoa(n + 1)
+	}
+	t.keySet(name, use)
 	item.set("issuer", id, "")
-	item.set("keys", use, "")
+	item.set("keys", name, "")
 	m.add("issuers", item)
-	t.sameKeys(use, a)
 }
 
 func issuersOf(m *section) []*section {

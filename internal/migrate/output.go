@@ -74,7 +74,7 @@ func (s *section) empty() bool {
 
 // order is that of the sections of a configuration file.
 var order = []string{
-	"listen", "tls", "admin", "namespaces", "auth", "broker", "mercure", "centrifuge", "pusher", "cluster", "eventloop", "log", "shutdown",
+	"listen", "tls", "admin", "namespaces", "key_sets", "auth", "broker", "mercure", "centrifuge", "pusher", "cluster", "eventloop", "log", "shutdown",
 }
 
 // yaml writes s as a file that begins with head, a comment.

@@ -42,8 +42,11 @@ func (t *translation) listen(addr string, at *node, tls tlsState) {
 	}
 }
 
-// hasKeys reports whether the output's section auth lets anybody in.
+// hasKeys reports whether the output has keys, in auth or in key_sets.
 func (t *translation) hasKeys() bool {
+	if sets, ok := t.out.get("key_sets").(*section); ok && !sets.empty() {
+		return true
+	}
 	a := t.out.at("auth")
 	for _, key := range []string{"hmac_secret", "hmac_secret_file", "public_keys", "jwks_url", "api_keys"} {
 		if a.get(key) != nil {
@@ -105,7 +108,7 @@ func (t *translation) tokenKeys(in *node, to *section) (some bool) {
 
 // hmac sets a secret if Weir takes it.
 func (t *translation) hmac(to *section, key, secret string, at *node) bool {
-	in := auth.Config{HMACSecret: auth.Secret(secret)}
+	in := auth.Config{KeySet: auth.KeySet{HMACSecret: auth.Secret(secret)}}
 	if weak := in.WeakSecrets(); len(weak) > 0 && t.kind == Centrifugo {
 		_, says, _ := strings.Cut(weak[0], ": ")
 		to.set("allow_weak_secrets", true, "as before: "+key+" can be guessed")
@@ -146,7 +149,7 @@ func reasonOf(err error) string {
 }
 
 func (t *translation) publicKey(to *section, pem string, at *node) bool {
-	if err := (auth.Config{PublicKeys: []auth.PublicKey{{PEM: pem}}}).Validate(); err != nil {
+	if err := (auth.Config{KeySet: auth.KeySet{PublicKeys: []auth.PublicKey{{PEM: pem}}}}).Validate(); err != nil {
 		t.note(Security, at, "left out: "+reasonOf(err), "a PEM in auth.public_keys")
 		return false
 	}
@@ -157,7 +160,7 @@ func (t *translation) publicKey(to *section, pem string, at *node) bool {
 }
 
 func (t *translation) jwks(to *section, url string, at *node) bool {
-	if err := (auth.Config{JWKSURL: url}).Validate(); err != nil || strings.ContainsAny(url, "{}") {
+	if err := (auth.Config{KeySet: auth.KeySet{JWKSURL: url}}).Validate(); err != nil || strings.ContainsAny(url, "{}") {
 		why := "its parts are not taken from the issuer"
 		if err != nil {
 			why = reasonOf(err)

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const hmacSecret = "0123456789abcdef0123456789abcdef"
 
 var authConfig = auth.Config{
-	HMACSecret: hmacSecret,
-	APIKeys:    []auth.APIKey{{Name: "backend", Key: "a-key-of-sixteen-bytes"}},
+	KeySet:  auth.KeySet{HMACSecret: hmacSecret},
+	APIKeys: []auth.APIKey{{Name: "backend", Key: "a-key-of-sixteen-bytes"}},
 }
 
 // deps returns what a set needs; trusted names proxies.
