@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -118,27 +119,30 @@ every value that is no default. Secrets are not shown.`,
 }
 
 func newConfigDocs() *cobra.Command {
-	return &cobra.Command{
+	var all bool
+	cmd := &cobra.Command{
 		Use:   "docs [KEY|WORD]",
-		Short: "Explain all keys, one and what is under it, or those about a word",
+		Short: "Explain the keys you need, one and what is under it, or those about a word",
+		Long: `Docs explains the keys that most installations set; with --all every key, with an
+argument that key and what is under it, or all keys about that word.`,
 		Example: `  weir config docs
+  weir config docs --all
   weir config docs namespaces
   weir config docs log.level
   weir config docs durability`,
 		Args: cobra.MaximumNArgs(1),
-
-		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path := ""
-			if len(args) > 0 {
-				path = args[0]
+			text := config.Essentials()
+			if all || len(args) > 0 {
+				var err error
+				if text, err = config.Reference(strings.Join(args, "")); err != nil {
+					return err
+				}
 			}
-			text, err := config.Reference(path)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+			_, err := fmt.Fprint(cmd.OutOrStdout(), text)
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&all, "all", false, "explain every key")
+	return cmd
 }

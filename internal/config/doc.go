@@ -14,4 +14,4 @@
 // Only cmd/weir and internal/app import this package.
 package config
 
-//go:generate go test -run ^TestReferenceIsCurrent$ . -update
+//go:generate go test -run ^(TestReferenceIsCurrent|TestEssentialKeysAreFewAndKnown)$ . -update

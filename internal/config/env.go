@@ -84,5 +84,5 @@ func suggestEnv(name string, keys []key) string {
 	if s := nearest(name, names); s != "" {
 		return "did you mean " + envPrefix + s + "?"
 	}
-	return "unset it; weir config docs lists all variables"
+	return "unset it; weir config docs --all lists all variables"
 }

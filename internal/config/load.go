@@ -179,7 +179,7 @@ func (d *decoder) override(o Override, keys []key, v reflect.Value) {
 			paths = append(paths, k.path)
 		}
 	}
-	hint := "weir config docs lists all keys"
+	hint := "weir config docs --all lists all keys"
 	if s := nearest(o.Key, paths); s != "" {
 		hint = "did you mean " + s + "?"
 	} else if i := strings.IndexAny(o.Key, "[*"); i > 0 {

@@ -93,7 +93,7 @@ func Reference(query string) (string, error) {
 		if s := nearest(query, paths); s != "" {
 			return "", WithHint(err, "did you mean "+s+"?")
 		}
-		return "", WithHint(err, "weir config docs lists all keys")
+		return "", WithHint(err, "weir config docs --all lists all keys")
 	}
 	var b strings.Builder
 	for _, k := range found {
@@ -142,13 +142,14 @@ func matching(all []key, query string, docs map[string]string) []key {
 func Markdown() string {
 	docs, def := fieldDocs(), reflect.ValueOf(Default())
 	var b strings.Builder
-	b.WriteString(`# Configuration
+	b.WriteString(`# Configuration: all keys
 
 <!-- Generated from the Go source by go generate ./internal/config. Do not edit. -->
 
 Values are read from a YAML file (` + "`--config`" + `), then from environment variables, then from flags
 (` + "`--set key.path=value`" + `); a later source overrides an earlier one. Sections are merged key by key, lists are
-replaced whole. Unknown keys and variables are errors.
+replaced whole. Unknown keys and variables are errors. Most installations set [less than 25 keys](keys.md); the rest is for
+special cases.
 
 - **Durations** are text: ` + "`500ms`, `30s`, `24h`, `7d`" + `.
 - **Sizes** are integers or text with a unit: ` + "`65536`, `64KiB`, `1GiB`" + `.
