@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // Config of a Server: the section "centrifuge". The zero value serves nothing.
@@ -164,7 +165,7 @@ type Proxies struct {
 // A Proxy is a backend that is asked by HTTP POST.
 type Proxy struct {
 	// Endpoint is its URL; empty means that nobody is asked.
-	Endpoint string `json:"endpoint"`
+	Endpoint string `json:"endpoint" secret:"path"`
 	// Timeout bounds a call; 0 means 1s.
 	Timeout hub.Duration `json:"timeout"`
 	// HTTPHeaders are the fields of the client's request that are passed on; a
@@ -317,7 +318,7 @@ func (p *Proxy) validate(name string) error {
 	case err != nil:
 		return fmt.Errorf("proxies.%s.endpoint: %w", name, err)
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
-		return fmt.Errorf("proxies.%s.endpoint: %q is no http or https URL", name, p.Endpoint)
+		return fmt.Errorf("proxies.%s.endpoint: %q is no http or https URL", name, redact.Endpoint(p.Endpoint))
 	case p.Timeout < 0:
 		return fmt.Errorf("proxies.%s.timeout: %v is negative", name, p.Timeout)
 	}

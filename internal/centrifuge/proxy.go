@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -162,6 +163,9 @@ func (b *backend) ask(ctx context.Context, q *question) (*answer, error) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	res, err := b.client.Do(req)
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err // without the URL, whose path may be a secret
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBackend, err)
 	}

@@ -40,6 +40,8 @@ func (p *planter) fill(v reflect.Value, path string, key string) {
 		switch secret := t.Name() == "Secret" || looksSecret.MatchString(key) && !notSecret.MatchString(key); {
 		case secret:
 			v.SetString(p.canary(path))
+		case strings.HasSuffix(path, "webhooks[].url"), strings.Contains(path, "centrifuge") && strings.HasSuffix(path, ".endpoint"):
+			v.SetString("https://h/services/" + p.canary(path))
 		case !isText(t):
 			v.SetString("nats://u:" + p.canary(path) + "@h:4222/x?q=1&X-Amz-Signature=" + p.canary(path) + " password=" + p.canary(path))
 		}

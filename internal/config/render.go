@@ -145,6 +145,9 @@ func (r *renderer) inline(v reflect.Value, f field) string {
 	if v.Kind() == reflect.String && v.Type().Name() == "Secret" || f.secret && v.Kind() == reflect.String {
 		return quote(v.String()) // a Secret's own text would hide it
 	}
+	if r.redact && f.endpoint && v.Kind() == reflect.String {
+		return quote(redact.Endpoint(v.String()))
+	}
 	switch t := v.Type(); {
 	case t == durationType:
 		return formatDuration(time.Duration(v.Int()))

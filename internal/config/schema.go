@@ -68,7 +68,9 @@ type field struct {
 	size   bool  // counts bytes: "_bytes" ends its key, or tagged unit:"bytes"
 	signed bool  // a size that may be -1: tagged min:"-1"
 	secret bool  // never printed: tagged secret:"true", or see isSecret
-	class  Class // tagged reload:"…"; empty: that of the section around it
+	// endpoint is a URL of which only scheme and host are shown: tagged secret:"path".
+	endpoint bool
+	class    Class // tagged reload:"…"; empty: that of the section around it
 }
 
 // fieldsOf returns the keys of section t in the order of its source. A field
@@ -92,7 +94,7 @@ func fieldsOf(t reflect.Type) []field {
 			key: key, name: sf.Name, owner: t, typ: sf.Type, index: []int{i},
 			size:   isSize(key) || sf.Tag.Get("unit") == "bytes",
 			signed: sf.Tag.Get("min") == "-1",
-			secret: isSecret(key, sf),
+			secret: isSecret(key, sf), endpoint: sf.Tag.Get("secret") == "path",
 			class:  Class(sf.Tag.Get("reload")),
 		})
 	}
@@ -106,7 +108,7 @@ func isSecret(key string, sf reflect.StructField) bool {
 	switch sf.Tag.Get("secret") {
 	case "true":
 		return true
-	case "false":
+	case "false", "path":
 		return false
 	}
 	t := deref(sf.Type)

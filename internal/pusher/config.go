@@ -11,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/redact"
 	"github.com/weir-gateway/weir/internal/setting"
 )
 
@@ -105,7 +106,7 @@ type App struct {
 // A Webhook is an address that is told what happens.
 type Webhook struct {
 	// URL is where events are posted. Required.
-	URL string `json:"url"`
+	URL string `json:"url" secret:"path"`
 	// Events are those wanted: channel_occupied, channel_vacated, member_added,
 	// member_removed, client_event, cache_miss, subscription_count. Empty means all but
 	// the last.
@@ -277,7 +278,7 @@ func (a App) validate() (errs []error) {
 	for i, w := range a.Webhooks {
 		u, err := url.Parse(w.URL)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			bad("webhooks[%d].url: %q is no http or https address", i, w.URL)
+			bad("webhooks[%d].url: %q is no http or https address", i, redact.Endpoint(w.URL))
 		}
 		for _, e := range w.Events {
 			if !slices.Contains(hookEvents, e) {

@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/redact"
 )
 
 // hookEvent is an event of a webhook.
@@ -57,7 +60,7 @@ func (a *app) hook(e hookEvent) {
 			continue
 		}
 		if !h.offer(e) && h.s.counts.hooksD.Add(1) == 1 {
-			h.s.log.Warn("webhook events are dropped: more wait than webhook_queue, or 16 MiB", "app", a.ID, "url", h.URL)
+			h.s.log.Warn("webhook events are dropped: more wait than webhook_queue, or 16 MiB", "app", a.ID, "url", redact.Endpoint(h.URL))
 		}
 	}
 }
@@ -129,7 +132,7 @@ func (h *hook) discard() (n int) {
 // lose counts events that the end has no time for.
 func (h *hook) lose(n int) {
 	h.s.counts.hooksD.Add(uint64(n))
-	h.s.log.Warn("webhook events are lost: they were not taken before the end", "app", h.app.ID, "url", h.URL, "events", n)
+	h.s.log.Warn("webhook events are lost: they were not taken before the end", "app", h.app.ID, "url", redact.Endpoint(h.URL), "events", n)
 }
 
 // gather waits for an event, and a moment for more. When ctx has ended it waits for
@@ -189,14 +192,14 @@ func (h *hook) send(ctx context.Context, events []hookEvent) bool {
 			break
 		}
 		h.s.counts.hooksRetried.Add(1)
-		h.s.log.Debug("webhook", "app", h.app.ID, "url", h.URL, "again_in", pause, "err", err)
+		h.s.log.Debug("webhook", "app", h.app.ID, "url", redact.Endpoint(h.URL), "again_in", pause, "err", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
 	h.s.counts.hooksFailed.Add(1)
-	h.s.log.Warn("webhook given up", "app", h.app.ID, "url", h.URL, "events", len(events), "err", err)
+	h.s.log.Warn("webhook given up", "app", h.app.ID, "url", redact.Endpoint(h.URL), "events", len(events), "err", err)
 	return false
 }
 
@@ -216,6 +219,9 @@ func (h *hook) post(ctx context.Context, body []byte) error {
 	req.Header.Set("X-Pusher-Key", h.app.Key)
 	req.Header.Set("X-Pusher-Signature", protocol.Sign(h.app.secret, string(body)))
 	res, err := h.s.deps.Client.Do(req)
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Err // without the URL, whose path may be a secret
+	}
 	if err != nil {
 		return err
 	}
