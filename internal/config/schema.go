@@ -95,7 +95,7 @@ func fieldsOf(t reflect.Type) []field {
 			size:   isSize(key) || sf.Tag.Get("unit") == "bytes",
 			signed: sf.Tag.Get("min") == "-1",
 			secret: isSecret(key, sf), endpoint: sf.Tag.Get("secret") == "path",
-			class:  Class(sf.Tag.Get("reload")),
+			class: Class(sf.Tag.Get("reload")),
 		})
 	}
 	return all
