@@ -40,8 +40,9 @@ bracket and how sure it is:
 
 It measures each level several times with the low load between them, comes down
 again, closes in by bisection, and confirms: just below the knee nothing may
-break, just above it must. Where the machine was too noisy to tell, the answer is
-"inconclusive" and no number.
+break, just above it must. Where the machine is too noisy to tell, the search ends
+within seconds, with the reason and what to do; with --bounded it goes on and says
+between which rates the limit is, with low confidence.
 
 With --runtime it also looks into the target: the two-condition rule (P99 at 2.5
 and goroutines at 3 times the level before), scheduler, collector, processor time
@@ -80,6 +81,7 @@ Ctrl+C ends the search early and reports what was found so far.
 	fs.StringVar(&f.start, "start", "", "`rate` of the first probe (default: a twentieth of what the generator can make)")
 	fs.StringVar(&f.maxRate, "max-rate", "", "`rate` that is never exceeded (default: half of what the generator can make)")
 	fs.DurationVar(&f.opt.MaxDuration, "max-duration", 0, "`time` of the whole search (default 2m, 12m or 40m)")
+	fs.BoolVar(&f.opt.Bounded, "bounded", false, "on a machine too noisy for an answer search all the same, and give bounds")
 	fs.Float64Var(&f.opt.Kappa, "kappa", 0, "`growth` of latency over low load that is the knee (default 2.5)")
 	f.add(fs)
 	addOutputs(fs, &f.json, &f.html)

@@ -74,6 +74,8 @@ func limitsTable(r *capacity.Report) *draw.Table {
 	} {
 		switch {
 		case !l.show:
+		case l.l.Between != [2]float64{}:
+			t.Add(l.name, "between", bracket(l.l.Between), bracket(l.l.Bracket), "low", l.what)
 		case !l.l.Known:
 			t.Add(l.name, "unknown", "–", bracket(l.l.Bracket), "", l.l.By)
 		default:

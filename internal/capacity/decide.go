@@ -25,11 +25,27 @@ func (s *search) used(index []int) []*Window {
 	return out
 }
 
+// sloQuantile is what an objective is about, whatever quantile the knee is judged by.
+const sloQuantile = 0.99
+
+// sloSamples is what a window must have for its P99 to be one of several that an
+// objective is decided on together. How they scatter says how sure that is.
+const sloSamples = 300
+
+// enough reports whether n samples of a window carry a quantile.
+func enough(n int, q float64) bool {
+	return stat.Enough(n, q) || q == sloQuantile && n >= sloSamples
+}
+
 // latencies are the judged quantile of each window that has the samples for it.
 func (s *search) latencies(ws []*Window) []float64 {
+	return latenciesAt(ws, s.rep.Quantile, stat.Enough)
+}
+
+func latenciesAt(ws []*Window, q float64, enough func(n int, q float64) bool) []float64 {
 	var out []float64
 	for _, w := range ws {
-		if v := w.Obs.Response.At(s.rep.Quantile); stat.Enough(v.N, s.rep.Quantile) && v.Point > 0 {
+		if v := w.Obs.Response.At(q); enough(v.N, q) && v.Point > 0 {
 			out = append(out, v.Point)
 		}
 	}
@@ -39,13 +55,17 @@ func (s *search) latencies(ws []*Window) []float64 {
 // latency is the interval over windows: t on the logarithms, but never narrower than
 // the order statistics of that many windows allow.
 func (s *search) latency(ws []*Window) stat.Interval {
-	v := stat.LogT(s.latencies(ws), confidence)
+	return intervalOf(ws, s.latencies(ws), s.rep.Quantile)
+}
+
+func intervalOf(ws []*Window, latencies []float64, quantile float64) stat.Interval {
+	v := stat.LogT(latencies, confidence)
 	if v.N < 2 {
 		return v
 	}
 	var floor []float64
 	for _, w := range ws {
-		q := w.Obs.Response.At(s.rep.Quantile)
+		q := w.Obs.Response.At(quantile)
 		if q.Lo > 0 && !math.IsInf(q.Hi, 1) {
 			floor = append(floor, math.Log(q.Hi/q.Lo)/2)
 		}
@@ -62,6 +82,10 @@ func (s *search) latency(ws []*Window) stat.Interval {
 // for one reset connection is not a knee. Two windows decide only when both are
 // clearly to one side (t with one degree of freedom never would).
 func (s *search) decide(ws []*Window, threshold float64, strict bool) (Decision, string) {
+	quantile, carries := s.rep.Quantile, stat.Enough
+	if strict {
+		quantile, carries = sloQuantile, enough
+	}
 	faults := map[string]int{}
 	count := 0
 	for _, w := range ws {
@@ -84,8 +108,8 @@ func (s *search) decide(ws []*Window, threshold float64, strict bool) (Decision,
 	below, above := 0, 0
 	n := 0
 	for _, w := range ws {
-		v := w.Obs.Response.At(s.rep.Quantile)
-		if !stat.Enough(v.N, s.rep.Quantile) {
+		v := w.Obs.Response.At(quantile)
+		if !carries(v.N, quantile) {
 			continue
 		}
 		n++
@@ -96,7 +120,7 @@ func (s *search) decide(ws []*Window, threshold float64, strict bool) (Decision,
 			above++
 		}
 	}
-	switch v := s.latency(ws); {
+	switch v := intervalOf(ws, latenciesAt(ws, quantile, carries), quantile); {
 	case n < 2:
 		return Undecided, ""
 	case below == n:

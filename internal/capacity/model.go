@@ -101,12 +101,18 @@ func (s *search) model() {
 	s.sumBaseline()
 	m := &s.rep.Model
 	var points []stat.Throughput
+	edge := 0.0
 	for i := range s.rep.Windows {
 		if w := &s.rep.Windows[i]; w.Void == "" && len(w.Discard) == 0 && overload(w) {
 			points = append(points, stat.Throughput{Offered: w.Obs.offeredRate(), Completed: w.Obs.completedRate()})
+			edge = math.Max(edge, 1/math.Max(float64(w.Obs.Completed), 1))
 		}
 	}
 	m.Plateau = stat.Plateau(points, confidence)
+	if edge > 0 { // an answer more or less at each end of a window
+		m.Plateau.Lo *= 1 - edge
+		m.Plateau.Hi *= 1 + edge
+	}
 	all := s.levelLatencies(s.levels)
 	m.Crossing = s.crossing(all)
 	m.Up, m.Down = s.crossing(s.levelLatencies(s.levels, "up")), s.crossing(s.levelLatencies(s.downs))

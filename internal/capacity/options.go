@@ -43,6 +43,11 @@ type Options struct {
 	// in the modes standard and thorough.
 	ClosedLoop bool `json:"closed_loop,omitempty"`
 
+	// Bounded searches on a machine that is too noisy for an answer too, and names bounds
+	// in place of one (Limit.Between): windows that the noise disturbed count, and the
+	// verdict stays inconclusive. Otherwise such a machine ends the search at once.
+	Bounded bool `json:"bounded,omitempty"`
+
 	// Caps. MaxDuration of the whole search: 0 means the mode's (110 s, 12
 	// or 40 minutes). MaxRate: 0 means half the generator's ceiling, or 10 million/s.
 	// MaxRequests: 0 means a thousand million. MaxRSS of the target in bytes: 0

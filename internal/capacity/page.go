@@ -3,6 +3,7 @@ package capacity
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,27 +24,54 @@ func (r *Report) Page(title, made string) *report.Page {
 	for _, n := range r.Notes {
 		pg.Blocks = append(pg.Blocks, report.Text(n))
 	}
-	if len(r.Levels) > 0 {
-		pg.Blocks = append(pg.Blocks, report.Heading("Load and what came of it"),
-			report.Figure{Drawing: r.throughputPlot(), Caption: "Completed against offered. The stripe is where the knee lies; above the diagonal's end the rest queues or is refused."},
-			report.Figure{Drawing: r.latencyPlot(), Caption: fmt.Sprintf("Response time from the intended instant. The knee is where P%s is %.3g times its value at low load.", quantileName(r.Quantile), r.Options.Kappa)})
-		if p := r.goroutinePlot(); p != nil {
-			pg.Blocks = append(pg.Blocks, report.Figure{Drawing: p, Caption: "The target's goroutines: all, those that its connections do not explain, and those that wait for a processor."})
+	figure := func(p *report.Plot, caption string) {
+		if p = withData(p); p != nil {
+			pg.Blocks = append(pg.Blocks, report.Figure{Drawing: p, Caption: caption})
 		}
+	}
+	if len(r.Levels) > 0 {
+		pg.Blocks = append(pg.Blocks, report.Heading("Load and what came of it"))
+		figure(r.throughputPlot(), "Completed against offered. The stripe is where the knee lies; above the diagonal's end the rest queues or is refused.")
+		figure(r.latencyPlot(), fmt.Sprintf("Response time from the intended instant. The knee is where P%s is %.3g times its value at low load.", quantileName(r.Quantile), r.Options.Kappa))
+		figure(r.goroutinePlot(), "The target's goroutines: all, those that its connections do not explain, and those that wait for a processor.")
 		pg.Blocks = append(pg.Blocks, r.levelTable())
 	}
 	if len(r.Windows) > 0 {
 		pg.Blocks = append(pg.Blocks, report.Heading("How it went"),
-			report.Figure{Drawing: r.timeline(), Caption: "Every window in order. Discarded ones are grey: for what the machine did, never for what was measured."},
-			report.Figure{Drawing: r.noisePlot(), Caption: "What else the machine did meanwhile."},
-			report.Figure{Drawing: r.cpuPlot(), Caption: "Processors used by the generator and, where it is known, by the target."})
+			report.Figure{Drawing: r.timeline(), Caption: "Every window in order. Discarded ones are grey: for what the machine did, never for what was measured."})
+		figure(r.noisePlot(), "What else the machine did meanwhile.")
+		figure(r.cpuPlot(), "Processors used by the generator and, where it is known, by the target.")
 	}
-	pg.Blocks = append(pg.Blocks, report.Heading("Models"))
-	if len(r.Model.ScalePoints) > 0 {
-		pg.Blocks = append(pg.Blocks, report.Figure{Drawing: r.scalingPlot(), Caption: r.scalingText()})
+	if len(r.Model.ScalePoints) > 0 || len(r.Model.Agreement) > 0 || len(r.Levels) > 0 {
+		pg.Blocks = append(pg.Blocks, report.Heading("Models"))
+		figure(r.scalingPlot(), r.scalingText())
 	}
-	pg.Blocks = append(pg.Blocks, r.agreementTable(), r.ruleText(), r.machineFacts())
+	if len(r.Model.Agreement) > 0 {
+		pg.Blocks = append(pg.Blocks, r.agreementTable())
+	}
+	if len(r.Levels) > 0 {
+		pg.Blocks = append(pg.Blocks, r.ruleText())
+	}
+	pg.Blocks = append(pg.Blocks, r.machineFacts())
 	return pg
+}
+
+// withData is p without the series that hold nothing to draw; nil when none is left
+// that was measured.
+func withData(p *report.Plot) *report.Plot {
+	if p == nil {
+		return nil
+	}
+	measured := false
+	p.Series = slices.DeleteFunc(p.Series, func(s report.Series) bool {
+		some := slices.ContainsFunc(s.Points, func(pt report.Point) bool { return pt.Y > 0 && !math.IsInf(pt.Y, 1) })
+		measured = measured || some && !s.Dashed
+		return !some
+	})
+	if !measured {
+		return nil
+	}
+	return p
 }
 
 func quantileName(q float64) string { return strconv.FormatFloat(100*q, 'g', 4, 64) }
@@ -70,12 +98,18 @@ func (r *Report) facts() report.Facts {
 			f.Value = report.PerSec.Format(l.Rate.Point)
 			f.Note = strings.TrimPrefix(betweenEnds(l.Rate)+", confidence "+l.Confidence+", limited by "+l.By, ", ")
 		} else if l.Known {
-			f.Note = "not told: about " + betweenEnds(l.Rate)
+			f.Note = "not certain: about " + betweenEnds(l.Rate)
+		}
+		if b := l.Between; b[0] > 0 && b[1] > 0 {
+			f.Note = "between " + report.PerSec.Format(b[0]) + " and " + report.PerSec.Format(b[1]) + ", confidence low"
 		}
 		return f
 	}
-	out := report.Facts{one("λ_knee", r.Knee), one("λ_slo", r.SLO), one("λ_max", r.Max)}
-	rec := report.Fact{Name: "recommended", Value: "–", Note: "min(0.7·λ_max, what the objective or the knee allows)"}
+	out := report.Facts{one("λ knee", r.Knee), one("λ max", r.Max)}
+	if r.Options.SLO > 0 {
+		out = slices.Insert(out, 1, one("λ SLO", r.SLO))
+	}
+	rec := report.Fact{Name: "recommended", Value: "–", Note: "0.7 of λ max, or less where the objective or the knee asks for it"}
 	if r.Recommended > 0 {
 		rec.Value = report.PerSec.Format(r.Recommended)
 	}
@@ -108,7 +142,7 @@ func (r *Report) kneeMarks() []report.Mark {
 		out = append(out, report.Mark{At: k.Rate.Lo, To: k.Rate.Hi, Label: "knee", State: report.Warn})
 	}
 	if r.SLO.Known {
-		out = append(out, report.Mark{At: r.SLO.Rate.Point, Label: "λ_slo"})
+		out = append(out, report.Mark{At: r.SLO.Rate.Point, Label: "λ SLO"})
 	}
 	return out
 }
@@ -132,7 +166,7 @@ func (r *Report) throughputPlot() *report.Plot {
 	}
 	p.Series = append(p.Series, s, report.Series{Name: "all of it", Dashed: true, Thin: true, Points: []report.Point{{}, {X: top, Y: top}}})
 	if r.Max.Known {
-		p.Marks = append(p.Marks, report.Mark{OnY: true, At: r.Max.Rate.Point, Label: "λ_max"})
+		p.Marks = append(p.Marks, report.Mark{OnY: true, At: r.Max.Rate.Point, Label: "λ max"})
 	}
 	return p
 }

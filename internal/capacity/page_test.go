@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/report"
 )
 
 func html(t *testing.T, r *Report) string {
@@ -22,7 +24,7 @@ func TestPageTellsWhatTheReportHolds(t *testing.T) {
 	q.exposed = true
 	r := find(t, q.seeded(1), Options{Mode: Quick, SLO: 6 * time.Millisecond})
 	got := html(t, r)
-	for _, want := range []string{"A queue", "λ_knee", "λ_slo", "Throughput", "Response time", "Goroutines", "Windows", "Scalability", "Do the estimates agree?", "made by a test"} {
+	for _, want := range []string{"A queue", "λ knee", "λ SLO", "λ max", "Throughput", "Response time", "Goroutines", "Windows", "Scalability", "Do the estimates agree?", "made by a test"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -52,7 +54,7 @@ func TestInconclusivePageHasNoHeadlineNumber(t *testing.T) {
 	q := ordinary
 	q.stallEvery, q.stallFor = 2, 0.15
 	r := find(t, q.seeded(1), Options{Mode: Quick})
-	for _, f := range r.facts()[:4] {
+	for _, f := range r.facts()[:3] {
 		if f.Value != "–" {
 			t.Errorf("%s = %s though %s", f.Name, f.Value, r.Verdict)
 		}
@@ -70,4 +72,22 @@ func TestPageOfNothingIsAPage(t *testing.T) {
 		t.Error("the page does not say why it is empty")
 	}
 	_ = html(t, &Report{})
+}
+
+// A figure without data is left out, and names are written as in the text.
+func TestThePageHasNoEmptyFigures(t *testing.T) {
+	q := ordinary.seeded(1)
+	r, err := Find(context.Background(), q, Options{Mode: Quick, Now: q.clock, FixedWork: evenWork, MaxRequests: 300})
+	if err != nil || len(r.Windows) == 0 || len(r.Levels) > 0 {
+		t.Fatalf("%v, %d windows, %d levels", err, len(r.Windows), len(r.Levels))
+	}
+	got := html(t, r)
+	for _, no := range []string{"λ_", "Scalability", "Models", "Do the estimates agree", "Throughput", "Response time"} {
+		if strings.Contains(got[:strings.Index(got, "application/json")], no) {
+			t.Errorf("the page of a search without levels has %q", no)
+		}
+	}
+	if plot := withData(&report.Plot{Series: []report.Series{{Points: []report.Point{{X: 1}, {X: 2}}}}}); plot != nil {
+		t.Error("a plot of zeros is drawn")
+	}
 }

@@ -1,6 +1,7 @@
 package capacity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,15 @@ func (s *search) qualify(ctx context.Context) error {
 	s.tell(Load{}, 0, nil, "fixed work, to see how even the machine is")
 	q.FixedWork = s.opt.FixedWork(ctx, s.plan.fixedWork)
 	q.HostCV = stat.CV(q.FixedWork)
+	if q.HostCV > maxHostCV && ctx.Err() == nil {
+		// A moment's disturbance is over by now.
+		q.FixedWork = s.opt.FixedWork(ctx, s.plan.fixedWork)
+		q.HostCV = stat.CV(q.FixedWork)
+	}
+	if q.HostCV > maxHostCV && !s.opt.Bounded {
+		return &stopError{Inconclusive, fmt.Sprintf("this machine is too noisy to measure on: the same work took times that differ by %.0f %% (at most %.0f %% is accepted); %s",
+			100*q.HostCV, 100*maxHostCV, quieter)}
+	}
 	q.MaxRate = s.opt.MaxRate
 	if q.MaxRate == 0 {
 		q.MaxRate = 1e7
@@ -51,6 +61,30 @@ func (s *search) qualify(ctx context.Context) error {
 	}
 	return s.firstLight(ctx, math.Min(rate, s.top))
 }
+
+// quieter is what to do about a noisy machine.
+const quieter = "stop what else runs here, use a machine of your own or another one for the generator, or take bounds instead (--bounded)"
+
+// tooNoisy ends a search that cannot have an answer any more: more than half of its
+// windows were disturbed.
+func (s *search) tooNoisy() error {
+	n, disturbed := len(s.rep.Windows), 0
+	if s.opt.Bounded || n < minNoisy {
+		return nil
+	}
+	for i := range s.rep.Windows {
+		if len(s.rep.Windows[i].Discard) > 0 {
+			disturbed++
+		}
+	}
+	if 2*disturbed <= n {
+		return nil
+	}
+	return &stopError{Inconclusive, fmt.Sprintf("this machine is too noisy to measure on: %d of the first %d windows were disturbed (%s); %s", disturbed, n, s.discardReasons(), quieter)}
+}
+
+// minNoisy is how many windows it takes to call a machine noisy.
+const minNoisy = 6
 
 // firstLight finds a rate at which the target answers well, going down from rate.
 func (s *search) firstLight(ctx context.Context, rate float64) error {
@@ -282,6 +316,24 @@ func (s *search) stairs(ctx context.Context) error {
 		}
 		levels = slices.Concat([]float64{lower, lower * step}, levels)
 	}
+	up := s.ascend(ctx, levels)
+	if up != nil && !errors.Is(up, errTime) {
+		return up
+	}
+	// A few short windows, which have a number of their own: not to be left out when
+	// the levels took longer than planned.
+	until := s.until
+	s.until += s.opt.MaxDuration / 10
+	err := s.plateau(ctx)
+	s.until = until
+	if err != nil || up != nil {
+		return cmp.Or(err, up)
+	}
+	return s.down(ctx, levels)
+}
+
+// ascend measures the levels, the baseline between every three.
+func (s *search) ascend(ctx context.Context, levels []float64) error {
 	for i, rate := range levels {
 		if len(s.levels[rate]) > 0 {
 			continue
@@ -299,10 +351,7 @@ func (s *search) stairs(ctx context.Context) error {
 			break
 		}
 	}
-	if err := s.plateau(ctx); err != nil {
-		return err
-	}
-	return s.down(ctx, levels)
+	return nil
 }
 
 // again is the baseline between levels, once.
@@ -364,7 +413,11 @@ func (s *search) level(ctx context.Context, pass string, rate float64, repeats, 
 
 // levelWindow is long enough for the samples that the judged quantile needs.
 func (s *search) levelWindow(rate float64) time.Duration {
-	need := time.Duration(11.5 / (1 - s.rep.Quantile) / rate * float64(time.Second))
+	samples := 11.5 / (1 - s.rep.Quantile)
+	if s.opt.SLO > 0 {
+		samples = math.Max(samples, 2*sloSamples)
+	}
+	need := time.Duration(samples / rate * float64(time.Second))
 	return min(max(need, s.plan.window), s.plan.baseMax)
 }
 

@@ -100,6 +100,10 @@ type Limit struct {
 	// Bracket is the highest level that passed and the lowest that failed; 0 means
 	// none did.
 	Bracket [2]float64 `json:"bracket"`
+	// Between are bounds where a noisy machine allows no number (Options.Bounded): most
+	// windows passed up to the first, none from the second on. 0 means open; both 0,
+	// that there are none. Their confidence is low.
+	Between [2]float64 `json:"between,omitzero"`
 	// Confidence is "high", "medium" or "low"; empty when not known.
 	Confidence string `json:"confidence,omitempty"`
 	// By is what was the limit ("latency", "errors: …", "backlog"), or why nothing is known.

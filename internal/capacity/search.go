@@ -109,7 +109,10 @@ func (s *search) measure(ctx context.Context, pass string, load Load, repeat int
 	s.rep.Windows = append(s.rep.Windows, w)
 	kept := &s.rep.Windows[len(s.rep.Windows)-1]
 	s.tell(load, repeat, kept, "")
-	return kept, s.stopCondition(&o)
+	if err := s.stopCondition(&o); err != nil {
+		return kept, err
+	}
+	return kept, s.tooNoisy()
 }
 
 // put is target.Measure with the caps counted and the target's failures named.
@@ -174,14 +177,30 @@ func (s *search) warm(ctx context.Context, rate float64) error {
 		}
 	}
 	load := s.load(rate)
-	if err := s.allowed(ctx, load, s.plan.warm); err != nil {
+	d := s.settleTime(rate)
+	if err := s.allowed(ctx, load, d); err != nil {
 		return err
 	}
-	o, err := s.put(ctx, load, s.plan.warm)
+	o, err := s.put(ctx, load, d)
 	if err != nil {
 		return err
 	}
 	return s.stopCondition(&o)
+}
+
+// settleTime is how long a rate is put on before it is measured: the plan's, and near
+// saturation three relaxation times of a queue, 1/(C·(1−√ρ)²) (Cohen, The Single Server
+// Queue, 1982, for M/M/1; shorter for more even service), up to a window. From an empty
+// queue a window would see less than the steady state. C is known as what failed.
+func (s *search) settleTime(rate float64) time.Duration {
+	d := s.plan.warm
+	// A quick search has no time for it.
+	if s.opt.Mode != Quick && s.hi > 0 && rate > s.rep.Base.Rate {
+		gap := 1 - math.Sqrt(math.Min(rate/s.hi, 0.95))
+		tau := time.Duration(float64(time.Second) / (s.hi * gap * gap))
+		d = max(d, min(3*tau, s.plan.window))
+	}
+	return d
 }
 
 // stopCondition ends the search where going on would do harm or tell nothing.
@@ -243,7 +262,7 @@ func (s *search) judge(pass string, o Observation) Window {
 	case !w.Little.OK:
 		w.Void = fmt.Sprintf("accounting: in-flight and throughput × response differ by %.0f %%", 100*w.Little.Gap)
 	}
-	w.Used = len(w.Discard) == 0 && w.Void == ""
+	w.Used = (len(w.Discard) == 0 || s.opt.Bounded) && (w.Void == "" || s.opt.Bounded && !w.Limited)
 	w.Fault = fault(&o, w.Trend)
 	return w
 }
