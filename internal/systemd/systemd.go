@@ -106,7 +106,7 @@ func (s *Service) Keep(name string, f *os.File) error {
 	if err != nil {
 		return fmt.Errorf("notify the service manager: %w", err)
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	// The manager need not watch whether a listening socket breaks.
 	if err := sendFile(c, "FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", f); err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
