@@ -98,6 +98,7 @@ func (b *Broker) options() []natsgo.Option {
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) { b.disconnected(err) }),
 		natsgo.ReconnectHandler(func(nc *natsgo.Conn) { b.reconnected(nc) }),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
+			b.noteDenial(err)
 			b.log.Debug("nats client", "err", err) // a full queue is seen and healed by the stream
 		}),
 	}

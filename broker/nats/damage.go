@@ -2,12 +2,8 @@ package nats
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
-
-	natsgo "github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weir-gateway/weir/hub"
 )
@@ -110,65 +106,13 @@ func (s *stream) recount() {
 	}
 }
 
-// External servers keep the marks of their logs themselves, in a stream beside them:
-// the newest per namespace. No namespace has a name with capitals.
-func (b *Broker) marksStream() string          { return b.cfg.Prefix + "_MARKS" }
-func (b *Broker) markSubject(ns string) string { return b.cfg.Prefix + ".mark." + ns }
-
 // lastMark returns the mark of the log that was written last.
 func (s *stream) lastMark(ctx context.Context) (m mark, known bool, err error) {
-	b := s.b
-	if b.marks != nil {
-		m, known = b.marks.last.Logs[s.ns.Name]
-		return m, known, nil
+	if o := s.b.outside; o != nil {
+		return o.last(ctx, s.ns.Name)
 	}
-	var a struct {
-		Message struct {
-			Data []byte `json:"data"`
-		} `json:"message"`
-	}
-	err = b.request(ctx, "STREAM.MSG.GET."+b.marksStream(), map[string]string{"last_by_subj": b.markSubject(s.ns.Name)}, &a)
-	switch {
-	case isCode(err, codeNoMessage):
-		return mark{}, false, nil
-	case isCode(err, codeStreamNotFound):
-		return mark{}, false, s.makeMarks(ctx)
-	case err != nil:
-		return mark{}, false, err
-	}
-	return m, json.Unmarshal(a.Message.Data, &m) == nil, nil
-}
-
-func (s *stream) makeMarks(ctx context.Context) error {
-	name := s.b.marksStream()
-	err := s.put(ctx, "CREATE", jetstream.StreamConfig{
-		Name: name, Description: "how far the logs of weir had come", Subjects: []string{s.b.markSubject("*")},
-		Storage: jetstream.FileStorage, MaxMsgsPerSubject: 1, MaxConsumers: -1, MaxMsgs: -1, MaxMsgSize: -1, MaxBytes: -1,
-		Replicas: s.ns.Replicas, Discard: jetstream.DiscardOld,
-	})
-	if isCode(err, codeNameInUse) { // another node was faster
-		return nil
-	}
-	return err
-}
-
-// markOutside writes the marks that have changed to the external servers. It does
-// not wait: the next mark follows.
-func (b *Broker) markOutside(logs map[string]mark) error {
-	for ns, m := range logs {
-		if b.outside[ns] == m {
-			continue
-		}
-		body, err := json.Marshal(m)
-		if err == nil {
-			err = b.nc.PublishMsg(&natsgo.Msg{Subject: b.markSubject(ns), Data: body})
-		}
-		if err != nil {
-			return err
-		}
-		b.outside[ns] = m
-	}
-	return nil
+	m, known = s.b.marks.last.Logs[s.ns.Name]
+	return m, known, nil
 }
 
 // note compares a page, read from since to end, with what was said to be left.

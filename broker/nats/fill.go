@@ -36,6 +36,9 @@ type Stats struct {
 	RetriedReads uint64 // reads made again because no replica had answered
 	ServersLeft  uint64 // servers left because they seemed to be cut off from their cluster
 	Bridged      uint64 // times that a publish was kept to be sent again
+	// Unmarked is the number of logs of which external servers keep no mark: they may
+	// not have the stream for it.
+	Unmarked uint64
 }
 
 // Stats returns the counters. Any goroutine.
@@ -43,6 +46,9 @@ func (b *Broker) Stats() Stats {
 	st := Stats{RetriedReads: b.retriedReads.Load(), ServersLeft: b.serversLeft.Load(), Bridged: b.bridgedPublishes.Load()}
 	if b.stateErr() != nil {
 		return st // starting, or closed
+	}
+	if o := b.outside; o != nil && o.missing() != nil {
+		st.Unmarked = uint64(len(o.logs))
 	}
 	for _, s := range b.streams {
 		st.Holes += s.repairs.holes.Load()

@@ -53,7 +53,7 @@ type Broker struct {
 	nc      *natsgo.Conn
 	server  *embedded          // nil with an external NATS
 	marks   *highWater         // nil with an external NATS; keep's, then Close's
-	outside map[string]mark    // the marks that an external NATS has; as marks
+	outside *outsideMarks      // nil with a server in this process, and without logs
 	streams map[string]*stream // by namespace
 	out     *outbox
 	reads   *reads
@@ -69,6 +69,7 @@ type Broker struct {
 
 	retriedReads atomic.Uint64 // reads made again because no replica answered
 	serversLeft  atomic.Uint64 // servers left because they seemed to be cut off
+	denials      sync.Map      // subjects that may not be published to, of the account's permissions
 	// bridgedPublishes counts the times that a publish was kept to be sent again.
 	bridgedPublishes atomic.Uint64
 
@@ -94,7 +95,7 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	b := &Broker{cfg: cfg.withDefaults(), log: log, streams: map[string]*stream{}, outside: map[string]mark{}}
+	b := &Broker{cfg: cfg.withDefaults(), log: log, streams: map[string]*stream{}}
 	b.bus = newBus(b)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.setState(errNotStarted)
@@ -155,6 +156,9 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	if err := errors.Join(b.out.listen(), b.reads.listen()); err != nil {
 		return err
 	}
+	if err := b.prepareMarks(ctx, namespaces); err != nil {
+		return err
+	}
 	for _, n := range namespaces {
 		s := newStream(b, n.WithDefaults(), deliver)
 		if s.durable() {
@@ -163,6 +167,9 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 			}
 		}
 		b.streams[n.Name] = s
+	}
+	if b.outside != nil {
+		b.outside.create(ctx)
 	}
 	if !b.readOnly() {
 		if err := b.mark(false); err != nil {
@@ -180,6 +187,9 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 			return err
 		}
 		b.wg.Go(b.pulse.run)
+	}
+	if b.outside != nil {
+		b.wg.Go(b.outside.run)
 	}
 	b.wg.Go(b.out.send)
 	b.wg.Go(b.bus.send)
@@ -267,10 +277,13 @@ func (b *Broker) mark(clean bool) error {
 			logs[name] = s.mark()
 		}
 	}
-	if b.marks == nil {
-		return b.markOutside(logs)
+	switch {
+	case b.marks != nil:
+		return b.marks.write(logs, clean)
+	case b.outside != nil:
+		return b.outside.write(logs)
 	}
-	return b.marks.write(logs, clean)
+	return nil
 }
 
 // stream returns the started stream of ns.

@@ -337,6 +337,7 @@ func (b *Broker) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error)
 		m   *natsgo.Msg
 		err error
 	}
+	b.denials.Delete(m.Subject)
 	ctx, cancel := context.WithCancel(caller)
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -359,6 +360,9 @@ func (b *Broker) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error)
 		case <-caller.Done():
 			return nil, b.reads.late(caller)
 		case <-wait.C:
+		}
+		if err := b.denied(m.Subject); err != nil {
+			return nil, err
 		}
 		if b.nc.Status() != natsgo.CONNECTED {
 			return nil, errDisconnected

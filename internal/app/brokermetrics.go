@@ -22,5 +22,8 @@ func newBrokerMetrics(a *App, c *catalog) *coreMetrics {
 	one("weir_broker_reads_retried_total", "Reads of a log made again because no replica had answered.", func(s nats.Stats) uint64 { return s.RetriedReads })
 	one("weir_broker_servers_left_total", "NATS servers left because they seemed to be cut off from their cluster.", func(s nats.Stats) uint64 { return s.ServersLeft })
 	one("weir_broker_publishes_bridged_total", "Publishes kept to be sent again, because the log had no leader or the connection was lost.", func(s nats.Stats) uint64 { return s.Bridged })
+	m.list = append(m.list, metric{c.desc("weir_broker_logs_unmarked", "Logs of which the NATS servers keep no mark: one that loses its end while no node is connected is not found out."), prometheus.GaugeValue, func(emit func(float64, ...string)) {
+		emit(float64(a.nats.Stats().Unmarked))
+	}})
 	return m
 }
