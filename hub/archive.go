@@ -252,8 +252,8 @@ func (h *Hub) topOf(ctx context.Context, n *namespace) (Position, error) {
 // that waits and reads channel.
 func (h *Hub) proves(ctx context.Context, n *namespace, channel string, p Position) (bool, error) {
 	if ch := h.lookup(channel); ch != nil {
-		if c, known := ch.check(p.Epoch, p.Offset); known {
-			return c == p.Check, nil
+		if ok, known := ch.proves(p); known {
+			return ok, nil
 		}
 	}
 	type answer struct {

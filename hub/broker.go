@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 )
 
 // Errors a Broker or a Hub answers with. Test with errors.Is.
@@ -87,10 +88,11 @@ type Broker interface {
 	// first. Here, in Top and in Subscribe the answer is taken after the call began.
 	History(ctx context.Context, ns *Namespace, channel string, since uint64, limit int) (Page, error)
 
-	// Prove returns the check of the message at p.Offset, the same that it is or was
-	// delivered with. Of one that was removed it returns p.Check, unless a message
-	// that is retained up to there was stored after it. It returns 0 for another epoch,
-	// past the end of the log, and if the broker's messages have no checks.
+	// Prove returns p.Check if it is one of the message at p.Offset, of whichever kind,
+	// and otherwise the check that the message is delivered with. Of one that was removed
+	// it returns p.Check, unless a message that is retained up to there was stored after
+	// it. It returns 0 for another epoch, past the end of the log, and if the broker's
+	// messages have no checks.
 	Prove(ctx context.Context, ns *Namespace, p Position) (Check, error)
 
 	// Top returns the namespace's current epoch and last offset.
@@ -102,6 +104,14 @@ type Broker interface {
 	// Close stops delivery, answers what is pending with ErrClosed and releases
 	// everything. It is idempotent.
 	Close() error
+}
+
+// An Opener is a Broker that may be the only one to serve its logs.
+type Opener interface {
+	// Opened returns when the broker opened logs that are older and that no other process
+	// serves meanwhile: whatever was seen of them by clients of an earlier process was
+	// stored before. The zero Time means that nothing is known of that.
+	Opened() time.Time
 }
 
 // A Snapshot is a channel at the moment its delivery began.

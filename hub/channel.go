@@ -522,3 +522,17 @@ func (ch *channel) check(epoch string, offset uint64) (c Check, known bool) {
 	}
 	return ch.proof, offset == ch.joined && ch.proof != 0
 }
+
+// proves reports whether p's check is that of the message there; known is false if the
+// channel does not have it here.
+func (ch *channel) proves(p Position) (ok, known bool) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if p.Epoch != ch.epoch {
+		return false, false
+	}
+	if i := ch.after(p.Offset); i > ch.start && ch.ring[i-1].Offset == p.Offset {
+		return ch.ring[i-1].proves(p.Check), true
+	}
+	return ch.proof == p.Check, p.Offset == ch.joined && ch.proof != 0 && p.Check.Exact()
+}

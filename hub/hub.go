@@ -211,6 +211,15 @@ func (h *Hub) namespaceOf(channel string) (*namespace, error) {
 	return n, nil
 }
 
+// Opened returns Broker's Opened, or the zero Time if the broker is no Opener. It is for
+// protocols whose positions have no room for a check: see NewBeforeCheck.
+func (h *Hub) Opened() time.Time {
+	if o, ok := h.broker.(Opener); ok {
+		return o.Opened()
+	}
+	return time.Time{}
+}
+
 // Publish hands p to the broker and calls done exactly once with its position
 // or the reason it was not accepted, from any goroutine, possibly before
 // Publish returns. Any goroutine may call it; it does not block.
@@ -266,11 +275,11 @@ func (h *Hub) publish(p Publication, done func(Position, error)) {
 	h.broker.Publish(&n.Namespace, p, done)
 }
 
-// checked returns a done that adds the check to the position of a message of channel.
-// Without an answer of the broker the position goes without.
+// checked returns a done that gives the position of a message of channel the check that
+// the message has. Without an answer of the broker it stays as it is.
 func (h *Hub) checked(n *namespace, channel string, done func(Position, error)) func(Position, error) {
 	return func(at Position, err error) {
-		if err != nil || at.Check != 0 || at.Offset == 0 {
+		if err != nil || at.Check.Exact() || at.Offset == 0 {
 			done(at, err)
 			return
 		}
@@ -286,11 +295,13 @@ func (h *Hub) checked(n *namespace, channel string, done func(Position, error)) 
 				return
 			}
 		}
-		h.prove(n, at, func(c Check, err error) {
+		h.prove(n, Position{Epoch: at.Epoch, Offset: at.Offset}, func(c Check, err error) {
 			if err != nil {
-				h.log.Debug("position without its check", "channel", channel, "err", err)
+				h.log.Debug("position without the message's check", "channel", channel, "err", err)
 			}
-			at.Check = c
+			if c != 0 {
+				at.Check = c
+			}
 			done(at, nil)
 		})
 	}

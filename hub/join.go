@@ -221,7 +221,7 @@ func (j *join) start() {
 			gaps = append(gaps, sp.gap(from, sp.cur, why))
 		}
 		begin := sp.at(sp.cur)
-		if pos, ok := j.wanted(sp.epoch); ok && why == "" && begin.Check == 0 {
+		if pos, ok := j.wanted(sp.epoch); ok && why == "" && begin.Check == 0 && pos.Check.onWire() {
 			begin.Check = pos.Check // it was proved
 		}
 		at = append(at, begin)

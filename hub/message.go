@@ -58,6 +58,14 @@ type Message struct {
 // Position returns the message's place in its log.
 func (m *Message) Position() Position { return Position{m.Epoch, m.Offset, m.Check} }
 
+// proves reports whether c is a check of m.
+func (m *Message) proves(c Check) bool {
+	if m.Check == 0 || c.Exact() {
+		return m.Check == c
+	}
+	return c.Proves(m.Offset, m.At(), m.Key, m.Data)
+}
+
 // ID returns what the message goes by: the publisher's own id, or the token of its
 // position, or "" if it has neither.
 func (m *Message) ID() string {
@@ -169,8 +177,8 @@ type Publication struct {
 	// Handle is the Snapshot.Handle of the channel, if this node has it subscribed
 	// and its broker gave one. The hub fills it in.
 	Handle any
-	// Checked has the publisher answered with the position's check, so that the answer
-	// reads as the message's ID does. It may cost a read.
+	// Checked has the publisher answered with the check that the message has, so that the
+	// answer reads as the message's ID does. It may cost a read.
 	Checked bool
 	// Now is when it was handed in, for brokers that store here; the zero Time means that
 	// they look at the clock. Hub.Aim fills it in for many at once.

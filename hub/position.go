@@ -34,7 +34,7 @@ func (p Position) AppendTo(dst []byte) []byte {
 	dst = append(dst, p.Epoch...)
 	dst = append(dst, '-')
 	dst = strconv.AppendUint(dst, p.Offset, 10)
-	if p.Check == 0 {
+	if !p.Check.onWire() {
 		return dst
 	}
 	return p.Check.appendTo(append(dst, '.'))
@@ -45,7 +45,7 @@ const maxEpoch = 32
 
 // ParsePosition reads "<epoch>-<offset>.<check>", where "." and the check may be
 // missing. The epoch is 1 to 32 bytes of A-Za-z0-9._, the offset a decimal without
-// sign or leading zero, the check 6 bytes of 0-9A-Za-z.
+// sign or leading zero, the check 6 bytes of 0-9A-Za-z, or 7 of which the first is 1.
 func ParsePosition(s string) (Position, error) {
 	epoch, rest, ok := strings.Cut(s, "-")
 	if !ok || epoch == "" || len(epoch) > maxEpoch {

@@ -19,10 +19,10 @@ func (j *join) prove() {
 		if !ok || pos.Check == 0 || !sp.reached(pos) {
 			continue
 		}
-		switch c, known := sp.check(pos.Epoch, pos.Offset); {
+		switch ok, known := sp.proves(pos); {
 		case !known:
 			ask = append(ask, question{sp, pos})
-		case c != pos.Check:
+		case !ok:
 			j.shard.hub.stats.refuted.Add(1)
 			sp.refuted = pos
 		}
@@ -60,6 +60,16 @@ func (sp *joinSpace) check(epoch string, offset uint64) (c Check, known bool) {
 		}
 	}
 	return 0, false
+}
+
+// proves is channel.proves for whichever of the channels knows.
+func (sp *joinSpace) proves(p Position) (ok, known bool) {
+	for _, l := range sp.locals {
+		if ok, known = l.ch.proves(p); known {
+			return ok, true
+		}
+	}
+	return false, false
 }
 
 // at returns the position of offset in sp.

@@ -240,7 +240,7 @@ func (x *index) read(ctx context.Context, r reader, upTo uint64) error {
 
 // attributesAt returns those of the message at seq; ok is false if it was removed.
 func (s *stream) attributesAt(ctx context.Context, seq uint64) (a *hub.Attributes, ok bool, err error) {
-	m, err := s.messageAt(ctx, seq)
+	m, _, err := s.messageAt(ctx, seq)
 	if err != nil || m == nil {
 		return nil, false, err
 	}

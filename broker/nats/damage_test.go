@@ -258,8 +258,10 @@ func TestRemovedMessageIsProvedByItsNeighbours(t *testing.T) {
 			t.Errorf("%s: %v has check %d, %v, want %d", what, p, c, err, want)
 		}
 	}
-	bare := at
-	f("no check", bare, 0)
+	f("no check", hub.Position{Epoch: at.Epoch, Offset: at.Offset}, 0)
+	f("its publisher's", at, at.Check)
+	f("its publisher's, of another day", hub.Position{Epoch: at.Epoch, Offset: at.Offset,
+		Check: hub.NewContentCheck(at.Offset, time.Now().Add(-24*time.Hour), "", []byte("removed"))}, 0)
 	f("its own", old, old.Check)
 	early := old
 	early.Check = hub.NewCheck(old.Offset, time.Now().Add(-time.Hour))

@@ -41,6 +41,7 @@ type stream struct {
 
 	// checked is the connection generation in which the log was last verified.
 	checked atomic.Uint64
+	clock   atomic.Int64 // how much the clock of the log's leader is ahead, in ns
 	repairs repairs
 	bridge  bridge
 	storage storage

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 
@@ -29,69 +30,76 @@ func (o *outbox) compare(id, seq uint64) bool {
 		return false
 	}
 	o.b.wg.Go(func() { // before close returns, hence before Close waits
-		first, ok, err := p.s.readOne(o.b.ctx, seq)
+		first, check, err := p.s.readOne(o.b.ctx, seq)
 		if err != nil && p.s.bridged() && p.repeatable() {
 			o.again(id, bridgeEvery) // until its deadline
 			return
 		}
 		if p := o.take(id); p != nil {
-			p.done(p.duplicateOf(first, ok, seq, err))
+			p.done(p.duplicateOf(first, check, seq, err))
 		}
 	})
 	return true
 }
 
-// duplicateOf is the answer to p when the message at seq has its key. If that one is
-// gone it is taken to be the same.
-func (p *pending) duplicateOf(first hub.Publication, ok bool, seq uint64, err error) (hub.Position, error) {
+// duplicateOf is the answer to p when the message at seq, which has check, has its key. If
+// that one is gone, and check 0, it is taken to be the same.
+func (p *pending) duplicateOf(first hub.Publication, check hub.Check, seq uint64, err error) (hub.Position, error) {
 	if err != nil {
 		return hub.Position{}, p.failed(fmt.Errorf("%w: the message that has the idempotency key cannot be read: %w", hub.ErrUnavailable, err))
 	}
 	at, err := p.s.acknowledged(seq, true)
-	if err == nil && ok && first.ContentID() != p.p.ContentID() {
+	if err != nil {
+		return at, err
+	}
+	at.Check = check
+	if check != 0 && first.ContentID() != p.p.ContentID() {
 		return hub.Position{}, &hub.KeyReusedError{At: at, Channel: p.p.Channel}
 	}
-	return at, err
+	return at, nil
 }
 
-// readOne returns the content of the message at seq; ok is false if it was removed. Any
-// replica may answer, but only the leader knows that there is no such message.
-func (s *stream) readOne(ctx context.Context, seq uint64) (p hub.Publication, ok bool, err error) {
+// readOne returns the content and the check of the message at seq; the check is 0 if it
+// was removed. Any replica may answer, but only the leader knows that there is no such
+// message.
+func (s *stream) readOne(ctx context.Context, seq uint64) (p hub.Publication, check hub.Check, err error) {
 	pg, err := s.b.reads.get(ctx, s.name(), query{Seq: seq})
 	if err == nil && len(pg.messages) > 0 {
 		m := pg.messages[0]
-		return hub.Publication{Key: m.key, Data: m.data, Attributes: s.attributes(m.attributes)}, true, nil
+		return hub.Publication{Key: m.key, Data: m.data, Attributes: s.attributes(m.attributes)}, m.check, nil
 	}
-	m, err := s.messageAt(ctx, seq)
+	m, at, err := s.messageAt(ctx, seq)
 	if err != nil || m == nil {
-		return p, false, err
+		return p, 0, err
 	}
 	data, attributes := unpack(m)
-	return hub.Publication{Key: unquote(m.Header.Get(headerKey)), Data: data, Attributes: s.attributes(attributes)}, true, nil
+	p = hub.Publication{Key: unquote(m.Header.Get(headerKey)), Data: data, Attributes: s.attributes(attributes)}
+	return p, hub.NewCheck(seq, at), nil
 }
 
-// messageAt asks the leader for the message at seq; nil if it was removed. A replica
-// may not know either of the message or of its end.
-func (s *stream) messageAt(ctx context.Context, seq uint64) (*natsgo.Msg, error) {
+// messageAt asks the leader for the message at seq and when it was stored; nil if it was
+// removed. A replica may not know either of the message or of its end.
+func (s *stream) messageAt(ctx context.Context, seq uint64) (*natsgo.Msg, time.Time, error) {
 	var answer struct {
 		Message struct {
-			Headers []byte `json:"hdrs"`
-			Data    []byte `json:"data"`
+			Headers []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
 	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]uint64{"seq": seq}, &answer)
 	switch {
 	case isCode(err, codeNoMessage):
-		return nil, nil
+		return nil, time.Time{}, nil
 	case err != nil:
-		return nil, err
+		return nil, time.Time{}, err
 	}
 	m := natsgo.NewMsg("")
 	m.Data = answer.Message.Data
 	if len(answer.Message.Headers) > 0 {
 		if m.Header, err = natsgo.DecodeHeadersMsg(answer.Message.Headers); err != nil {
-			return nil, fmt.Errorf("%w: headers of message %d: %w", hub.ErrUnavailable, seq, err)
+			return nil, time.Time{}, fmt.Errorf("%w: headers of message %d: %w", hub.ErrUnavailable, seq, err)
 		}
 	}
-	return m, nil
+	return m, answer.Message.Time, nil
 }

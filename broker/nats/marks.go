@@ -68,7 +68,7 @@ func (o *outsideMarks) prepare(ctx context.Context) error {
 			return nil
 		}
 		if n > 0 {
-			o.b.waits("marks of the logs", err)
+			o.b.waits(fmt.Sprintf("mark of the log of namespace %q", o.logs[0]), err)
 		}
 		select {
 		case <-ctx.Done():

@@ -40,7 +40,10 @@ import (
 	"github.com/weir-gateway/weir/hub"
 )
 
-var _ hub.Broker = (*Broker)(nil)
+var (
+	_ hub.Broker = (*Broker)(nil)
+	_ hub.Opener = (*Broker)(nil)
+)
 
 // Broker is a hub.Broker on NATS. The zero value is not usable: see New.
 type Broker struct {
@@ -69,6 +72,7 @@ type Broker struct {
 
 	retriedReads atomic.Uint64 // reads made again because no replica answered
 	serversLeft  atomic.Uint64 // servers left because they seemed to be cut off
+	opened       atomic.Int64  // see Opened, in Unix milliseconds; 0 for the zero Time
 	denials      sync.Map      // subjects that may not be published to, of the account's permissions
 	// bridgedPublishes counts the times that a publish was kept to be sent again.
 	bridgedPublishes atomic.Uint64
@@ -136,6 +140,9 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 		return fmt.Errorf("start nats broker: %w", err)
 	}
 	b.starting, b.waitBegan = true, time.Now()
+	if b.cfg.URL == "" && b.cfg.Cluster.Name == "" {
+		b.opened.Store(b.waitBegan.UnixMilli())
+	}
 	if err := b.start(ctx, namespaces, deliver); err != nil {
 		return errors.Join(fmt.Errorf("start nats broker: %w", err), b.shut())
 	}
@@ -319,6 +326,15 @@ func (b *Broker) Ready() error {
 		}
 	}
 	return nil
+}
+
+// Opened returns when Start was called on a server in this process that is not part of
+// a cluster: its directory is locked.
+func (b *Broker) Opened() time.Time {
+	if ms := b.opened.Load(); ms != 0 {
+		return time.UnixMilli(ms)
+	}
+	return time.Time{}
 }
 
 // Top returns the end of the namespace's log.

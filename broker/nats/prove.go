@@ -8,9 +8,9 @@ import (
 	"github.com/weir-gateway/weir/hub"
 )
 
-// Prove returns the check of the message at p.Offset: made of its stored time, which
-// also comes with every republished message. One read, of the leader if there are
-// replicas: any other may be behind.
+// Prove compares p.Check with the message at p.Offset: with its stored time, which also
+// comes with every republished message, or its content. One read, of the leader if there
+// are replicas: any other may be behind.
 func (b *Broker) Prove(ctx context.Context, ns *hub.Namespace, p hub.Position) (hub.Check, error) {
 	s, err := b.stream(ns)
 	if err == nil {
@@ -34,11 +34,15 @@ func (b *Broker) Prove(ctx context.Context, ns *hub.Namespace, p hub.Position) (
 }
 
 func (s *stream) prove(ctx context.Context, p hub.Position) (hub.Check, error) {
-	at, err := s.storedAt(ctx, p.Offset)
+	m, at, err := s.messageAt(ctx, p.Offset)
 	switch {
 	case err != nil:
 		return 0, err
-	case !at.IsZero():
+	case m != nil:
+		data, _ := unpack(m)
+		if p.Check.Proves(p.Offset, at, unquote(m.Header.Get(headerKey)), data) {
+			return p.Check, nil
+		}
 		return hub.NewCheck(p.Offset, at), nil
 	case p.Check == 0:
 		return 0, nil
@@ -79,14 +83,6 @@ func (s *stream) proveRemoved(ctx context.Context, p hub.Position) (hub.Check, e
 
 // storedAt returns when the message at seq was stored; the zero Time if it is not there.
 func (s *stream) storedAt(ctx context.Context, seq uint64) (time.Time, error) {
-	var a struct {
-		Message struct {
-			Time time.Time `json:"time"`
-		} `json:"message"`
-	}
-	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]uint64{"seq": seq}, &a)
-	if isCode(err, codeNoMessage) {
-		return time.Time{}, nil
-	}
-	return a.Message.Time, err
+	_, at, err := s.messageAt(ctx, seq)
+	return at, err
 }

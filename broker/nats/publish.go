@@ -411,8 +411,16 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	at, err := p.s.acknowledged(seq, duplicate)
 	if err != nil {
 		err = p.failed(err)
+	} else if !duplicate {
+		at.Check = hub.NewContentCheck(seq, p.s.serverTime(), p.p.Key, p.p.Data)
 	}
 	p.done(at, err)
+}
+
+// serverTime returns the time that the clock of the stream's leader shows, as far as it
+// is known.
+func (s *stream) serverTime() time.Time {
+	return time.Now().Add(time.Duration(s.clock.Load()))
 }
 
 // again sends the publish called id once more, a little later: a replicated

@@ -118,6 +118,9 @@ func (s *stream) lookStored(ctx context.Context) (info, error) {
 	if err := s.b.request(ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil {
 		return info{}, err
 	}
+	if !a.TimeStamp.IsZero() {
+		s.clock.Store(int64(time.Until(a.TimeStamp)))
+	}
 	m := a.Config.Metadata
 	in := info{epoch: m[metaEpoch], first: a.State.FirstSeq, last: a.State.LastSeq, config: a.Config}
 	base, err := strconv.ParseUint(m[metaBase], 10, 64)

@@ -77,6 +77,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"BusReachesOtherNodes", busReachesOtherNodes},
 		{"ConditionsAreJudgedAtTheEnd", conditionsAreJudgedAtTheEnd},
 		{"OneOfManyConditionsHolds", oneOfManyConditionsHolds},
+		{"ForeignPositionsAreGaps", foreignPositionsAreGaps},
 		{"ClosedArchiveSaysSo", closedArchiveSaysSo},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -226,7 +226,7 @@ func (s *Server) publishFor(r socket.Request, who caller, c *apiCall, transport 
 			answer(nil, &e)
 			return
 		}
-		answer(positionJSON(at), nil)
+		answer(s.positionJSON(at), nil)
 	})
 }
 

@@ -28,9 +28,9 @@ const askTime = 3 * time.Second
 // maxIdempotencyKey bounds what clients of Centrifugo send, where keys have no bound.
 const maxIdempotencyKey = 512
 
-func positionJSON(at hub.Position) []byte {
+func (s *Server) positionJSON(at hub.Position) []byte {
 	b := append([]byte(`{"offset":`), strconv.FormatUint(at.Offset, 10)...)
-	b = protocol.AppendString(append(b, `,"epoch":`...), at.Epoch)
+	b = protocol.AppendString(append(b, `,"epoch":`...), s.epoch(at.Epoch))
 	return append(b, '}')
 }
 
@@ -74,7 +74,7 @@ func (s *Server) apiPublish(ctx context.Context, c *apiCall) ([]byte, *protocol.
 	if e != nil {
 		return nil, e
 	}
-	return published(s.deps.Hub.PublishAll(ctx, []hub.Publication{p})[0])
+	return s.published(s.deps.Hub.PublishAll(ctx, []hub.Publication{p})[0])
 }
 
 func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
@@ -100,7 +100,7 @@ func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protoco
 		}
 		var result []byte
 		if e == nil {
-			result, e = published(outcomes[0])
+			result, e = s.published(outcomes[0])
 			outcomes = outcomes[1:]
 		}
 		text, _ := apiAnswer(result, e, false)
@@ -110,12 +110,12 @@ func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protoco
 }
 
 // published is the answer to a publication.
-func published(o hub.Outcome) ([]byte, *protocol.Error) {
+func (s *Server) published(o hub.Outcome) ([]byte, *protocol.Error) {
 	if o.Err != nil {
 		e := refusalOf(o.Err, true)
 		return nil, &e
 	}
-	return positionJSON(o.At), nil
+	return s.positionJSON(o.At), nil
 }
 
 // done is the answer of methods that have no result.
@@ -206,14 +206,14 @@ func (s *Server) apiHistory(ctx context.Context, c *apiCall) ([]byte, *protocol.
 	}
 	opt := hub.HistoryOptions{Limit: c.Limit, Reverse: c.Reverse}
 	if c.Since != nil {
-		opt.Since = hub.Position{Epoch: c.Since.Epoch, Offset: c.Since.Offset}
+		opt.Since = s.position(protocol.Position(*c.Since))
 	}
 	h, err := s.deps.Hub.History(ctx, in, opt)
 	if err != nil {
 		e := errorOf(err)
 		return nil, &e
 	}
-	return historyOf(&h, protocol.JSON, true, c.room).AppendBody(nil), nil
+	return s.historyOf(&h, protocol.JSON, true, c.room).AppendBody(nil), nil
 }
 
 func (s *Server) apiHistoryRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {

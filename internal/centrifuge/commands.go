@@ -297,7 +297,7 @@ func (s *session) history(c *protocol.Command) {
 		}
 		x := s.find(in)
 		private := x != nil && x.plan.Value().flags&public == 0 || s.decide(access.History, in) == access.Full
-		s.reply(id, historyOf(&h, enc, private, srv.cfg.MaxQueue))
+		s.reply(id, srv.historyOf(&h, enc, private, srv.cfg.MaxQueue))
 	})
 }
 
@@ -308,15 +308,15 @@ func (s *Server) historyOptions(limit int, hasSince bool, since protocol.Positio
 	}
 	opt := hub.HistoryOptions{Limit: limit, Reverse: reverse}
 	if hasSince {
-		opt.Since = hub.Position{Epoch: since.Epoch, Offset: since.Offset}
+		opt.Since = s.position(since)
 	}
 	return opt
 }
 
 // historyOf returns an answer of up to most bytes, but with at least one publication.
 // Who wants more asks for what is behind.
-func historyOf(h *hub.History, enc protocol.Encoding, private bool, most int) *protocol.HistoryResult {
-	r := &protocol.HistoryResult{Position: protocol.Position{Offset: h.Top.Offset, Epoch: h.Top.Epoch}}
+func (s *Server) historyOf(h *hub.History, enc protocol.Encoding, private bool, most int) *protocol.HistoryResult {
+	r := &protocol.HistoryResult{Position: protocol.Position{Offset: h.Top.Offset, Epoch: s.epoch(h.Top.Epoch)}}
 	most -= historyRoom
 	for _, m := range h.Messages {
 		if !private && m.Attributes != nil && m.Attributes.Private {

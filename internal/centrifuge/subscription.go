@@ -83,6 +83,7 @@ type want struct {
 	// recover asks for what came after since; cache only for the newest message.
 	recover, cache bool
 	since          protocol.Position
+	check          hub.Check // of since, if it came with one
 	// reject asks for an error if it cannot be recovered.
 	reject  bool
 	delta   bool
@@ -129,7 +130,11 @@ func (x *subscription) begin(p *pending) {
 		if len(p.since.Epoch) > maxEpoch {
 			p.failed = true
 		} else {
-			opt.Since = hub.Positions{{Epoch: p.since.Epoch, Offset: p.since.Offset}}
+			at := x.s.srv().position(p.since)
+			if p.check != 0 {
+				at.Check = p.check
+			}
+			opt.Since = hub.Positions{at}
 		}
 	}
 	if err := x.s.t.Subscribe(&x.sub, x, opt); err != nil {
@@ -201,7 +206,7 @@ func (x *subscription) Start(at hub.Positions) {
 	case p.failed && p.recover:
 		x.unrecovered(p)
 	case p.recover && p.since.Epoch == "":
-		p.since.Epoch = p.at.Epoch
+		p.since.Epoch = x.s.srv().epoch(p.at.Epoch)
 		x.again(p)
 	case p.recover && !p.failed:
 		x.watch(p)
@@ -359,7 +364,7 @@ func (x *subscription) unrecovered(p *pending) {
 		p.answered()
 		return
 	}
-	p.since = protocol.Position{}
+	p.since, p.check = protocol.Position{}, 0
 	p.want.recover = false
 	p.want.cache = false
 	x.again(p)
@@ -379,7 +384,7 @@ func (x *subscription) readLatest(p *pending) {
 		case errors.Is(err, hub.ErrNoMessage):
 		case err != nil:
 			p.failed = true
-		case len(p.got) == 0 && x.wants(m) && (p.since.Epoch != m.Epoch || p.since.Offset < m.Offset):
+		case len(p.got) == 0 && x.wants(m) && (srv.position(p.since).Epoch != m.Epoch || p.since.Offset < m.Offset):
 			p.got = append(p.got, m)
 		}
 		x.stands(p)
@@ -486,7 +491,7 @@ func (x *subscription) finish(p *pending) (r *protocol.SubscribeResult, rest []*
 	}
 	if p.at.Epoch != "" && f&(positioned|recoverable) != 0 {
 		r.Recoverable, r.Positioned = f&recoverable != 0, f&(positioned|recoverable) != 0
-		r.Epoch, r.Offset = p.at.Epoch, p.at.Offset
+		r.Epoch, r.Offset = s.srv().epoch(p.at.Epoch), p.at.Offset
 	}
 	if !p.expires.IsZero() && !p.byProxy {
 		r.Expires, r.TTL = true, s.srv().ttl(p.expires)

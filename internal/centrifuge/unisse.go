@@ -101,7 +101,7 @@ func resumeFrom(id string, wants []want) {
 		if err != nil {
 			at = hub.Position{Epoch: unknownEpoch} // what was seen is not known: not recovered
 		}
-		w.since = protocol.Position{Epoch: at.Epoch, Offset: at.Offset}
+		w.since, w.check = protocol.Position{Epoch: at.Epoch, Offset: at.Offset}, at.Check
 	}
 }
 

@@ -1,0 +1,183 @@
+package hubtest
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// A resumed is what a subscriber that resumes is sent.
+type resumed struct {
+	started bool
+	gaps    []hub.Gap
+	early   int // messages before the first gap, or without one
+	got     []uint64
+	err     error
+}
+
+func (r *resumed) Start(hub.Positions) { r.started = true }
+func (r *resumed) Room() bool          { return true }
+func (r *resumed) Gap(g hub.Gap)       { r.gaps = append(r.gaps, g) }
+func (r *resumed) Failed(err error)    { r.err = err }
+func (r *resumed) Deliver(b *hub.Batch) {
+	for _, m := range b.Messages {
+		if len(r.gaps) == 0 {
+			r.early++
+		}
+		r.got = append(r.got, m.Offset)
+	}
+}
+
+// A hubOn is a hub with one shard, run by the test.
+type hubOn struct {
+	*hub.Hub
+	s     *suite
+	shard *hub.Shard
+	wake  chan struct{}
+}
+
+func (s *suite) hub(namespaces ...hub.Namespace) *hubOn {
+	s.Helper()
+	h, err := hub.New(hub.Config{Namespaces: namespaces}, s.h.New(s.T))
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := h.Start(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = h.Close() })
+	n := &hubOn{Hub: h, s: s, wake: make(chan struct{}, 1)}
+	n.shard = h.NewShard(func() {
+		select {
+		case n.wake <- struct{}{}:
+		default:
+		}
+	})
+	return n
+}
+
+func (n *hubOn) until(what string, ok func() bool) {
+	n.s.Helper()
+	late := time.After(n.s.h.Patience)
+	for n.shard.Run(); !ok(); n.shard.Run() {
+		select {
+		case <-n.wake:
+		case <-late:
+			n.s.Fatalf("waited %v for %s", n.s.h.Patience, what)
+		}
+	}
+}
+
+func (n *hubOn) publish(channel, data string) hub.Position {
+	n.s.Helper()
+	got := make(chan Result, 1)
+	n.Publish(hub.Publication{Channel: channel, Data: []byte(data)}, func(at hub.Position, err error) { got <- Result{at, err} })
+	select {
+	case r := <-got:
+		if r.Err != nil {
+			n.s.Fatal(r.Err)
+		}
+		return r.Position
+	case <-time.After(n.s.h.Patience):
+		n.s.Fatalf("publish to %q: no answer", channel)
+		panic("unreachable")
+	}
+}
+
+// resume subscribes from p until as many messages as want have come, or a gap.
+func (n *hubOn) resume(channel string, p hub.Position, want int) *resumed {
+	n.s.Helper()
+	r := &resumed{}
+	sub := new(hub.Subscriber)
+	if err := n.shard.Subscribe(sub, r, hub.SubscribeOptions{Channels: []string{channel}, Since: hub.Positions{p}}); err != nil {
+		n.s.Fatal(err)
+	}
+	n.until(fmt.Sprintf("%d messages or a gap after %v", want, p), func() bool {
+		return r.err != nil || len(r.gaps) > 0 || r.started && len(r.got) >= want
+	})
+	if r.err != nil {
+		n.s.Errorf("resume from %v: %v", p, r.err)
+	}
+	n.shard.Unsubscribe(sub)
+	return r
+}
+
+// foreignPositionsAreGaps: a position that is not a place in the log, as clients have it
+// after the log was damaged, restored or replaced, is a gap and never a continuation; all
+// that the broker gave out itself, with and without a check, is a continuation.
+func foreignPositionsAreGaps(s *suite) {
+	ns, other := s.namespace("a"), s.namespace("b")
+	ns.Recent = 4
+	n := s.hub(ns, other)
+	x := Channel(&ns, "x")
+	var answers []hub.Position
+	const count = 12
+	for i := range count {
+		answers = append(answers, n.publish(x, fmt.Sprint(i%2)))
+		n.publish(Channel(&ns, "y"), fmt.Sprint(i%2))
+	}
+	elsewhere := n.publish(Channel(&other, "x"), "0")
+	anchor := &resumed{}
+	if err := n.shard.Subscribe(new(hub.Subscriber), anchor, hub.SubscribeOptions{Channels: []string{x}}); err != nil {
+		s.Fatal(err)
+	}
+	n.until("a subscription", func() bool { return anchor.started })
+	h, err := n.History(s.Context(), x, hub.HistoryOptions{Limit: -1})
+	if err != nil || len(h.Messages) != count {
+		s.Fatalf("%d messages of %d: %v", len(h.Messages), count, err)
+	}
+	for i, m := range h.Messages {
+		p, left := m.Position(), count-1-i
+		bare := hub.Position{Epoch: p.Epoch, Offset: p.Offset}
+		for what, right := range map[string]hub.Position{"a message's": p, "a publisher's": answers[i], "the short": bare} {
+			if q, err := hub.ParsePosition(right.String()); err != nil || q != right {
+				s.Errorf("%v reads as %v, %v", right, q, err)
+			}
+			if r := n.resume(x, right, left); len(r.gaps) > 0 || len(r.got) != left {
+				s.Errorf("%s position %v: %d messages of %d, gaps %v", what, right, len(r.got), left, r.gaps)
+			}
+		}
+		for what, check := range wrongChecks(m, h.Messages[(i+1)%count]) {
+			if check == p.Check || check == answers[i].Check {
+				continue
+			}
+			wrong := hub.Position{Epoch: p.Epoch, Offset: p.Offset, Check: check}
+			n.mustGap(x, what, wrong)
+		}
+	}
+	n.mustGap(x, "of another namespace", elsewhere)
+	n.mustGap(x, "of another epoch", hub.Position{Epoch: "another", Offset: answers[2].Offset, Check: answers[2].Check})
+	for _, past := range []uint64{h.Top.Offset + 1, h.Top.Offset + 1<<20, 1<<63 - 1, math.MaxUint64 - 1, math.MaxUint64} {
+		for _, check := range []hub.Check{0, answers[2].Check, hub.NewCheck(past, time.Now())} {
+			n.mustGap(x, "past the end", hub.Position{Epoch: h.Top.Epoch, Offset: past, Check: check})
+		}
+	}
+}
+
+func (n *hubOn) mustGap(channel, what string, p hub.Position) {
+	n.s.Helper()
+	if r := n.resume(channel, p, 1); len(r.gaps) != 1 || r.early > 0 {
+		n.s.Errorf("position %v, %s: %d messages without a gap, gaps %v", p, what, r.early, r.gaps)
+	}
+}
+
+// wrongChecks are those of messages that were at m's offset before the log was changed.
+func wrongChecks(m, neighbour *hub.Message) map[string]hub.Check {
+	at, now := m.At(), time.Now()
+	return map[string]hub.Check{
+		"stored an hour before":         hub.NewCheck(m.Offset, at.Add(-time.Hour)),
+		"stored a moment before":        hub.NewCheck(m.Offset, at.Add(-50*time.Millisecond)),
+		"of the neighbour":              neighbour.Check,
+		"the least":                     1,
+		"the greatest":                  56800235583,
+		"of another content":            hub.NewContentCheck(m.Offset, now, m.Key, []byte("another")),
+		"of another key":                hub.NewContentCheck(m.Offset, now, "k", m.Data),
+		"of this content at another":    hub.NewContentCheck(m.Offset+1, now, m.Key, m.Data),
+		"of this content an hour ago":   hub.NewContentCheck(m.Offset, now.Add(-time.Hour), m.Key, m.Data),
+		"seen before it was stored":     hub.NewBeforeCheck(at),
+		"seen an hour before":           hub.NewBeforeCheck(at.Add(-time.Hour)),
+		"the greatest of a publisher's": 2*56800235584 - 1,
+	}
+}
