@@ -80,26 +80,49 @@ func (s *stream) readOne(ctx context.Context, seq uint64) (p hub.Publication, ch
 // messageAt asks the leader for the message at seq and when it was stored; nil if it was
 // removed. A replica may not know either of the message or of its end.
 func (s *stream) messageAt(ctx context.Context, seq uint64) (*natsgo.Msg, time.Time, error) {
+	m, _, at, err := s.leaderRead(ctx, map[string]any{"seq": seq})
+	return m, at, err
+}
+
+// leaderNext asks the leader for the first message of subject after since.
+func (s *stream) leaderNext(ctx context.Context, since uint64, subject string) (st stored, ok bool, err error) {
+	m, seq, at, err := s.leaderRead(ctx, map[string]any{"seq": since + 1, "next_by_subj": subject})
+	if err != nil || m == nil {
+		return st, false, err
+	}
+	st = stored{seq: seq, subject: m.Subject, time: at.UnixMilli(), check: hub.NewCheck(seq, at), key: unquote(m.Header.Get(headerKey))}
+	st.data, st.attributes = unpack(m)
+	if st.data == nil {
+		st.data = []byte{}
+	}
+	return st, true, nil
+}
+
+// leaderRead asks the leader for one message, with its place and time; nil if it has none.
+func (s *stream) leaderRead(ctx context.Context, query map[string]any) (*natsgo.Msg, uint64, time.Time, error) {
 	var answer struct {
 		Message struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
 			Headers []byte    `json:"hdrs"`
 			Data    []byte    `json:"data"`
 			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
-	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]uint64{"seq": seq}, &answer)
+	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), query, &answer)
 	switch {
 	case isCode(err, codeNoMessage):
-		return nil, time.Time{}, nil
+		return nil, 0, time.Time{}, nil
 	case err != nil:
-		return nil, time.Time{}, err
+		return nil, 0, time.Time{}, err
 	}
-	m := natsgo.NewMsg("")
-	m.Data = answer.Message.Data
-	if len(answer.Message.Headers) > 0 {
-		if m.Header, err = natsgo.DecodeHeadersMsg(answer.Message.Headers); err != nil {
-			return nil, time.Time{}, fmt.Errorf("%w: headers of message %d: %w", hub.ErrUnavailable, seq, err)
+	a := &answer.Message
+	m := natsgo.NewMsg(a.Subject)
+	m.Data = a.Data
+	if len(a.Headers) > 0 {
+		if m.Header, err = natsgo.DecodeHeadersMsg(a.Headers); err != nil {
+			return nil, 0, time.Time{}, fmt.Errorf("%w: headers of message %d: %w", hub.ErrUnavailable, a.Seq, err)
 		}
 	}
-	return m, answer.Message.Time, nil
+	return m, a.Seq, a.Time, nil
 }

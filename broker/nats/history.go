@@ -63,9 +63,13 @@ func (s *stream) history(ctx context.Context, channel string, since uint64, limi
 	if n := len(ms); n > 0 {
 		page.Covered = max(page.Covered, ms[n-1].seq) // stored since the end was asked for
 	}
-	holed, err := r.holed(ctx, in)
+	ms, holed, err := r.complete(ctx, ms)
 	if err != nil {
 		return hub.Page{}, err
+	}
+	if len(ms) > limit {
+		ms = ms[:limit]
+		page.Covered = ms[limit-1].seq
 	}
 	if err := s.verifyRead(ctx, in); err != nil {
 		return hub.Page{}, err

@@ -204,13 +204,9 @@ type reader struct {
 	s       *stream
 	subject string // empty for the whole log
 	least   uint64 // what a replica must have before its silence is believed; 0 is nothing
-	// end is how far it has read, left what the server said is left after that, and
-	// skipped that there was less: the server leaves out what it cannot read.
-	end     uint64
-	left    uint64
-	skipped bool
-	// got is how many messages it has read since begin.
-	begin, got uint64
+	// begin and end are from where and how far it has read without a break, got is how
+	// many messages that was.
+	begin, end, got uint64
 }
 
 // reader returns one for the channel called tok. From a replicated stream any
@@ -250,7 +246,11 @@ func (r *reader) next(ctx context.Context, since uint64, limit int) ([]stored, u
 			end = p.messages[n-1].seq
 		}
 		if len(p.messages) > 0 && p.pending > 0 || end >= r.least {
-			r.note(since, end, len(p.messages), p.pending)
+			if since != r.end || r.got == 0 {
+				r.begin, r.got = since, 0
+			}
+			r.end = end
+			r.got += uint64(len(p.messages))
 			return p.messages, p.pending, nil
 		}
 		if try == 50 {
@@ -298,7 +298,7 @@ func (s *stream) tail(ctx context.Context, tok string, in info, n int) ([]stored
 			return nil, 0, err
 		}
 	}
-	if holed, err := r.holed(ctx, in); err != nil || holed {
+	if _, most, err := r.lacks(ctx); err != nil || most > 0 {
 		return nil, in.last, err // who needs them is told by History
 	}
 	upTo, _ := slices.BinarySearchFunc(ms, in.last+1, func(st stored, seq uint64) int { return cmpSeq(st.seq, seq) })

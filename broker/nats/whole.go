@@ -1,0 +1,193 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// A server leaves out messages whose bytes on the disk are not those that were written,
+// without a word. But it counts them: what a replay reads is compared with the count.
+
+const (
+	maxCounts     = 20                   // rounds of comparisons while publishes come between
+	countPause    = 2 * time.Millisecond // between them, growing
+	leaderReads   = 4 * readBatch        // messages read from the leader alone
+	leaderVerdict = 3                    // comparisons with its count
+)
+
+// lacks returns how many messages between r.begin and r.end were left out, at least and
+// at most. A count after each of the two is exact only at one moment, so they are made
+// right after each other, in turn: what is published on the channel in between shows in
+// the difference of the counts before and after. Where that happens each time, on a
+// channel with thousands of publishes per second, the two bounds differ.
+func (r *reader) lacks(ctx context.Context) (least, most uint64, err error) {
+	if r.subject == "" { // whoever reads the whole log sees what is missing
+		return 0, 0, nil
+	}
+	if r.got == 0 {
+		n, err := r.emptied(ctx)
+		return n, n, err
+	}
+	first := query{Seq: r.begin + 1, NextFor: r.subject, Batch: 1}
+	after := query{Seq: r.end + 1, NextFor: r.subject, Batch: 1}
+	most = ^uint64(0)
+	for try := range maxCounts {
+		queries := []query{first, after, first}
+		if try > 0 {
+			queries = slices.Concat(slices.Repeat([]query{first, after}, 8), queries[:1])
+		}
+		p, err := r.s.b.reads.getAll(ctx, r.s.name(), queries)
+		if err != nil {
+			return 0, 0, err
+		}
+		for i := 1; i < len(p); i += 2 {
+			have := p[i].count() + r.got
+			least = max(least, p[i-1].count()-min(p[i-1].count(), have))
+			most = min(most, p[i+1].count()-min(p[i+1].count(), have))
+		}
+		if most <= least {
+			return most, most, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, 0, r.s.b.reads.late(ctx)
+		case <-time.After(time.Duration(try) * countPause):
+		}
+	}
+	return least, most, nil
+}
+
+// count returns how many messages the server counts from the first one on.
+func (p *page) count() uint64 { return p.pending + uint64(len(p.messages)) }
+
+// emptied is lacks for a channel on which nothing came after r.begin: its newest message
+// is not there, though the server counts messages.
+func (r *reader) emptied(ctx context.Context) (uint64, error) {
+	newest, err := r.s.leaderMessage(ctx, map[string]any{"last_by_subj": r.subject})
+	if err != nil || newest.seq > 0 {
+		return 0, err
+	}
+	n, err := r.leaderCount(ctx)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	newest, err = r.s.leaderMessage(ctx, map[string]any{"last_by_subj": r.subject}) // or it has just come
+	if err != nil || newest.seq > 0 {
+		return 0, err
+	}
+	return n, nil
+}
+
+// leaderCount returns how many messages of the channel the leader counts.
+func (r *reader) leaderCount(ctx context.Context) (uint64, error) {
+	var a struct {
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}
+	err := r.s.b.request(ctx, "STREAM.INFO."+r.s.name(), map[string]string{"subjects_filter": r.subject}, &a)
+	return a.State.Subjects[r.subject], err
+}
+
+// complete returns what r has read, ms, with what was left out if another copy of the
+// log has it. holed reports that something is missing all the same, or may be.
+func (r *reader) complete(ctx context.Context, ms []stored) (all []stored, holed bool, err error) {
+	least, most, err := r.lacks(ctx)
+	if err != nil || r.subject == "" {
+		return ms, false, err
+	}
+	if r.s.ns.Replicas <= 1 {
+		return ms, most > 0, nil
+	}
+	if most == 0 {
+		if short, err := r.short(ctx); err != nil || !short {
+			return ms, false, err
+		}
+	}
+	all, err = r.fromLeader(ctx)
+	if err != nil || len(all) < len(ms) {
+		return ms, least > 0, err
+	}
+	if n := len(all) - len(ms); n > 0 {
+		r.s.repairs.filled.Add(uint64(n))
+		r.s.b.log.Warn("a replica has lost messages; they were read from another", "namespace", r.s.ns.Name, "messages", n, "after", r.begin, "until", r.end)
+	}
+	return all, uint64(len(all)) < uint64(len(ms))+least, nil
+}
+
+// short reports whether the replica that answers counts fewer messages of the channel
+// than the leader does, time after time. It may only be behind.
+func (r *reader) short(ctx context.Context) (bool, error) {
+	for try := range leaderVerdict {
+		leader, err := r.leaderCount(ctx)
+		if err != nil {
+			return false, err
+		}
+		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: 1, NextFor: r.subject, Batch: 1})
+		if err != nil || p.count() >= leader {
+			return false, err
+		}
+		r.s.pause(time.Duration(try+1) * countPause)
+	}
+	return true, nil
+}
+
+// fromLeader reads what is between r.begin and r.end from the leader, one by one.
+func (r *reader) fromLeader(ctx context.Context) (ms []stored, err error) {
+	for at := r.begin; at < r.end; {
+		st, ok, err := r.s.leaderNext(ctx, at, r.subject)
+		if err != nil || !ok || st.seq > r.end {
+			return ms, err
+		}
+		if ms = append(ms, st); len(ms) > leaderReads {
+			return nil, fmt.Errorf("%w: more than %d messages to read from the leader of %s", hub.ErrUnavailable, leaderReads, r.s.name())
+		}
+		at = st.seq
+	}
+	return ms, nil
+}
+
+// getAll sends queries together, so that one server answers them one right after the
+// other, and waits for all answers.
+func (r *reads) getAll(ctx context.Context, stream string, queries []query) ([]page, error) {
+	if err := r.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer r.leave()
+	ctx, cancel := r.b.bound(ctx)
+	defer cancel()
+	if !r.b.connected.Load() {
+		return nil, errDisconnected
+	}
+	answers, ids := make([]chan *read, len(queries)), make([]uint64, len(queries))
+	defer func() { r.forget(ids) }()
+	for i, q := range queries {
+		answers[i] = make(chan *read, 1)
+		ids[i] = r.begin(answers[i])
+		body, err := json.Marshal(q)
+		if err == nil {
+			err = r.b.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, r.prefix+strconv.FormatUint(ids[i], 36), body)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, stream, err)
+		}
+	}
+	pages := make([]page, len(queries))
+	for i, c := range answers {
+		select {
+		case rd := <-c:
+			if pages[i] = rd.page; rd.err != nil {
+				return nil, rd.err
+			}
+		case <-ctx.Done():
+			return nil, r.late(ctx)
+		}
+	}
+	return pages, nil
+}
