@@ -14,7 +14,8 @@ import (
 //	<epoch>.<time>
 //
 // A client that comes with another time has seen what it has seen before that: a message
-// at its offset that was stored later is another one. For clients the epoch is opaque.
+// at its offset that was stored later is another one. One that comes without a time has
+// the position of another protocol, or of an older version, and proves nothing.
 
 // run returns what ends the epochs of this process; empty if it is not alone.
 func (s *Server) run() string {
@@ -38,7 +39,7 @@ func (s *Server) position(p protocol.Position) hub.Position {
 	at := hub.Position{Offset: p.Offset}
 	var run string
 	at.Epoch, run, _ = strings.Cut(p.Epoch, ".")
-	if mine := s.run(); mine != "" && run != mine && p.Offset > 0 {
+	if mine := s.run(); mine != "" && run != "" && run != mine && p.Offset > 0 {
 		at.Check = hub.NewBeforeCheck(s.deps.Hub.Opened())
 	}
 	return at

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -67,6 +68,7 @@ func (c *crew) member(name, channel string) *member {
 
 // begins is called when m is subscribed for the first time, at a position.
 func (c *crew) begins(m *member, at history.Position) {
+	at.Epoch, _, _ = strings.Cut(at.Epoch, ".") // what follows is the process that it is from
 	m.epoch = at.Epoch
 	m.stream = c.checker.Stream(m.name, []string{m.channel}, map[string]history.Position{"default": at})
 }
