@@ -115,3 +115,37 @@ func TestCheckOfAnotherMessageIsAGap(t *testing.T) {
 	f("another one at the broker", 100, wrong(10), GapEpoch, 1)
 	f("the old form", 100, Position{Epoch: "e", Offset: 10}, "", 0)
 }
+
+// A publisher's check accepts the clock to two minutes, and nothing else.
+func TestContentCheckTellsMessagesApart(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	equal := 0
+	for range 300_000 {
+		offset, stored := 1+r.Uint64N(1<<40), time.Unix(1900000000+r.Int64N(1<<25), r.Int64N(1e9))
+		data := []byte(fmt.Sprint(r.Uint64()))
+		off := time.Duration(r.Int64N(int64(4*time.Minute))) - 2*time.Minute
+		c := NewContentCheck(offset, stored.Add(off), "k", data)
+		if p, ok := parseCheck(string(c.appendTo(nil))); !ok || p != c || c.Exact() {
+			t.Fatalf("%d reads as %d, %v", c, p, ok)
+		}
+		if !c.Proves(offset, stored, "k", data) {
+			t.Fatalf("the clock %v off: not proved", off)
+		}
+		for _, away := range []time.Duration{-8 * time.Minute, 8 * time.Minute, -25 * 24 * time.Hour, 25 * 24 * time.Hour} {
+			if c.Proves(offset, stored.Add(away), "k", data) {
+				t.Fatalf("the same %v away is proved", away)
+			}
+		}
+		if end := c.Latest(stored.Add(time.Hour)); end.Before(stored) || end.Sub(stored) > 8*time.Minute {
+			t.Fatalf("stored at %v, at the latest %v", stored, end)
+		}
+		for _, other := range []bool{c.Proves(offset+1, stored, "k", data), c.Proves(offset, stored, "", data), c.Proves(offset, stored, "k", append(data, 'x'))} {
+			if other {
+				equal++
+			}
+		}
+	}
+	if equal > 5 { // 0.3 are expected
+		t.Errorf("%d equal checks of 900,000", equal)
+	}
+}

@@ -147,7 +147,7 @@ func TestHubsShareAWholeNamespace(t *testing.T) {
 	f("one channel", one, 1, 3, 0)
 
 	found, err := b.Lookup(t.Context(), "m", "urn:20")
-	if err != nil || found != at[20] {
+	if err != nil || !found.Same(at[20]) {
 		t.Fatalf("looked up at %v, %v, want %v", found, err, at[20])
 	}
 	behind := b.subscribe(hub.SubscribeOptions{Channels: []string{hub.Whole("m")}, Since: hub.Positions{found}})

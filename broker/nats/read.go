@@ -44,6 +44,8 @@ type page struct {
 	messages []stored
 	// pending is how many messages that match are left after the last one.
 	pending uint64
+	// counted is how many there were, from the first one on, before it was sent.
+	counted uint64
 	// upTo is the end of the log where the answer was given; 0 is unknown.
 	upTo uint64
 }
@@ -273,6 +275,10 @@ func (r *reads) receive(m *natsgo.Msg) {
 			rd.err = err
 		}
 		rd.page.messages = append(rd.page.messages, st)
+		if len(rd.page.messages) == 1 {
+			left, _ := strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64)
+			rd.page.counted = left + 1
+		}
 		if len(rd.page.messages) > 1 || m.Header.Get("Nats-Num-Pending") != "" {
 			return // more is to come, or the end mark
 		}

@@ -204,9 +204,11 @@ type reader struct {
 	s       *stream
 	subject string // empty for the whole log
 	least   uint64 // what a replica must have before its silence is believed; 0 is nothing
-	// begin and end are from where and how far it has read without a break, got is how
-	// many messages that was.
-	begin, end, got uint64
+	// begin and end are from where and how far it has read without a break, all is how
+	// many messages that was. The pages that were cut end at cut and had got messages;
+	// the last one, which ended with the log, lacked as many as found says.
+	begin, end, all uint64
+	cut, got, found uint64
 }
 
 // reader returns one for the channel called tok. From a replicated stream any
@@ -246,11 +248,7 @@ func (r *reader) next(ctx context.Context, since uint64, limit int) ([]stored, u
 			end = p.messages[n-1].seq
 		}
 		if len(p.messages) > 0 && p.pending > 0 || end >= r.least {
-			if since != r.end || r.got == 0 {
-				r.begin, r.got = since, 0
-			}
-			r.end = end
-			r.got += uint64(len(p.messages))
+			r.note(since, end, &p)
 			return p.messages, p.pending, nil
 		}
 		if try == 50 {
@@ -298,7 +296,7 @@ func (s *stream) tail(ctx context.Context, tok string, in info, n int) ([]stored
 			return nil, 0, err
 		}
 	}
-	if _, most, err := r.lacks(ctx); err != nil || most > 0 {
+	if _, most, err := r.lacks(ctx); err != nil || most > 0 { // of those that are there
 		return nil, in.last, err // who needs them is told by History
 	}
 	upTo, _ := slices.BinarySearchFunc(ms, in.last+1, func(st stored, seq uint64) int { return cmpSeq(st.seq, seq) })

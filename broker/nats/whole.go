@@ -21,8 +21,23 @@ const (
 	leaderVerdict = 3                    // comparisons with its count
 )
 
+// note keeps what p, read from since to end, says of how many messages there are. On a
+// page that ended with the log it is as many as were counted at its beginning.
+func (r *reader) note(since, end uint64, p *page) {
+	if since != r.end || r.all == 0 {
+		r.begin, r.all, r.got, r.found = since, 0, 0, 0
+	}
+	n := uint64(len(p.messages))
+	r.end, r.all = end, r.all+n
+	if p.pending == 0 {
+		r.found += p.counted - min(p.counted, n)
+	} else {
+		r.cut, r.got = end, r.got+n
+	}
+}
+
 // lacks returns how many messages between r.begin and r.end were left out, at least and
-// at most. A count after each of the two is exact only at one moment, so they are made
+// at most. Those of pages that were cut have to be counted: a count after each of the two ends is exact only at one moment, so they are made
 // right after each other, in turn: what is published on the channel in between shows in
 // the difference of the counts before and after. Where that happens each time, on a
 // channel with thousands of publishes per second, the two bounds differ.
@@ -31,11 +46,10 @@ func (r *reader) lacks(ctx context.Context) (least, most uint64, err error) {
 		return 0, 0, nil
 	}
 	if r.got == 0 {
-		n, err := r.emptied(ctx)
-		return n, n, err
+		return r.found, r.found, nil
 	}
 	first := query{Seq: r.begin + 1, NextFor: r.subject, Batch: 1}
-	after := query{Seq: r.end + 1, NextFor: r.subject, Batch: 1}
+	after := query{Seq: r.cut + 1, NextFor: r.subject, Batch: 1}
 	most = ^uint64(0)
 	for try := range maxCounts {
 		queries := []query{first, after, first}
@@ -52,7 +66,7 @@ func (r *reader) lacks(ctx context.Context) (least, most uint64, err error) {
 			most = min(most, p[i+1].count()-min(p[i+1].count(), have))
 		}
 		if most <= least {
-			return most, most, nil
+			return most + r.found, most + r.found, nil
 		}
 		select {
 		case <-ctx.Done():
@@ -60,13 +74,13 @@ func (r *reader) lacks(ctx context.Context) (least, most uint64, err error) {
 		case <-time.After(time.Duration(try) * countPause):
 		}
 	}
-	return least, most, nil
+	return least + r.found, most + r.found, nil
 }
 
 // count returns how many messages the server counts from the first one on.
 func (p *page) count() uint64 { return p.pending + uint64(len(p.messages)) }
 
-// emptied is lacks for a channel on which nothing came after r.begin: its newest message
+// emptied is lacks for a page without messages: its newest message
 // is not there, though the server counts messages.
 func (r *reader) emptied(ctx context.Context) (uint64, error) {
 	newest, err := r.s.leaderMessage(ctx, map[string]any{"last_by_subj": r.subject})
@@ -99,6 +113,10 @@ func (r *reader) leaderCount(ctx context.Context) (uint64, error) {
 // log has it. holed reports that something is missing all the same, or may be.
 func (r *reader) complete(ctx context.Context, ms []stored) (all []stored, holed bool, err error) {
 	least, most, err := r.lacks(ctx)
+	if err == nil && r.all == 0 && r.subject != "" {
+		most, err = r.emptied(ctx)
+		least = most
+	}
 	if err != nil || r.subject == "" {
 		return ms, false, err
 	}

@@ -45,7 +45,7 @@ func conditionsAreJudgedAtTheEnd(s *suite) {
 	other := n.Pub(&ns, "y", "0")
 	f("x", "no", "", other.Offset, hub.ErrConflict)
 	second := f("x", "2", "k", first.Offset, nil)
-	if again := f("x", "2", "k", second.Offset, nil); again != second {
+	if again := f("x", "2", "k", second.Offset, nil); !again.Same(second) {
 		s.Errorf("the same key: at %v, want %v", again, second)
 	}
 	third := n.Pub(&ns, "x", "3") // the first is not retained any more
