@@ -156,7 +156,7 @@ func (b *Broker) probe(ctx context.Context, subject string) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	for n := 1; ; n++ {
-		_, err := b.ask(ctx, &natsgo.Msg{Subject: subject, Header: natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}}})
+		_, err := b.ask(ctx, refusedOn(subject))
 		if !errors.Is(err, natsgo.ErrNoResponders) || ctx.Err() != nil || n > 20 {
 			return err
 		}
@@ -285,6 +285,23 @@ func (o *outsideMarks) write(logs map[string]mark) error {
 		}
 	}
 	return nil
+}
+
+// settle waits until the marks that were written are stored: what the stream refuses
+// after them is answered then.
+func (o *outsideMarks) settle() error {
+	if o.missing() != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err := o.b.nc.RequestMsgWithContext(ctx, refusedOn(o.b.markSubject(o.logs[0])))
+	return err
+}
+
+// refusedOn returns what a stream that listens on subject must refuse.
+func refusedOn(subject string) *natsgo.Msg {
+	return &natsgo.Msg{Subject: subject, Header: natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}}}
 }
 
 // noteDenial remembers the subject that err, which the client library reports aside,

@@ -375,8 +375,8 @@ func (b *Broker) lastMarks() {
 		return // its file is written when it has ended
 	}
 	err := b.mark(true)
-	if err == nil {
-		err = b.nc.FlushTimeout(time.Second)
+	if err == nil && b.outside != nil {
+		err = b.outside.settle()
 	}
 	if err != nil {
 		b.log.Warn("high-water marks cannot be written", "err", err)
