@@ -154,6 +154,7 @@ func (m *coreMetrics) sums(one func(name, help string, kind prometheus.ValueType
 	sum("weir_loop_ticks_total", "Ticks of the loops.", counter, func(s eventloop.Stats) uint64 { return s.Ticks })
 	sum("weir_accepted_total", "Connections accepted.", counter, func(s eventloop.Stats) uint64 { return s.Accepted })
 	sum("weir_accept_refused_total", "Connections closed at accept by max_conns.", counter, func(s eventloop.Stats) uint64 { return s.Refused })
+	sum("weir_accept_pauses_total", "Times a listener let new connections wait in the kernel, at most a second, because nearly max_conns were open.", counter, func(s eventloop.Stats) uint64 { return s.AcceptPauses })
 	sum("weir_accept_errors_total", "Accepts that failed for want of descriptors or memory.", counter, func(s eventloop.Stats) uint64 { return s.AcceptErrors })
 	sum("weir_read_bytes_total", "Bytes received.", counter, func(s eventloop.Stats) uint64 { return s.BytesIn })
 	sum("weir_sends_total", "Send system calls.", counter, func(s eventloop.Stats) uint64 { return s.Sends })

@@ -7,20 +7,20 @@ import (
 
 // counts are a loop's plain counters; only its goroutine touches them.
 type counts struct {
-	ticks, accepted, closed, refused, acceptErrors uint64
-	reads, bytesIn, sends, bytesOut                uint64
-	stalls, stallCloses, queueFull, panics, open   uint64
-	dialed, dialFailed, adopted, waiting, queued   uint64
+	ticks, accepted, closed, refused, acceptErrors, acceptPauses uint64
+	reads, bytesIn, sends, bytesOut                              uint64
+	stalls, stallCloses, queueFull, panics, open                 uint64
+	dialed, dialFailed, adopted, waiting, queued                 uint64
 }
 
-func (c *counts) fields() [19]*uint64 {
-	return [...]*uint64{&c.ticks, &c.accepted, &c.closed, &c.refused, &c.acceptErrors, &c.reads, &c.bytesIn,
+func (c *counts) fields() [20]*uint64 {
+	return [...]*uint64{&c.ticks, &c.accepted, &c.closed, &c.refused, &c.acceptErrors, &c.acceptPauses, &c.reads, &c.bytesIn,
 		&c.sends, &c.bytesOut, &c.stalls, &c.stallCloses, &c.queueFull, &c.panics, &c.open,
 		&c.dialed, &c.dialFailed, &c.adopted, &c.waiting, &c.queued}
 }
 
 // published is a copy that any goroutine may read, as of the end of a tick.
-type published [19]atomic.Uint64
+type published [20]atomic.Uint64
 
 func (p *published) publish(c *counts) {
 	for i, f := range c.fields() {
@@ -37,6 +37,7 @@ type Stats struct {
 	Closed       uint64
 	Refused      uint64 // closed at accept, not dialed or not adopted: Config.MaxConns
 	AcceptErrors uint64 // out of descriptors or memory
+	AcceptPauses uint64 // times a listener waited for room: nearly Config.MaxConns were open
 	Reads        uint64 // receives that brought bytes
 	BytesIn      uint64
 	Sends        uint64 // send system calls or submissions
@@ -63,7 +64,7 @@ func (l *Loop) Stats() Stats {
 		*f = l.counters[i].Load()
 	}
 	return Stats{
-		Ticks: c.ticks, Accepted: c.accepted, Closed: c.closed, Refused: c.refused, AcceptErrors: c.acceptErrors,
+		Ticks: c.ticks, Accepted: c.accepted, Closed: c.closed, Refused: c.refused, AcceptErrors: c.acceptErrors, AcceptPauses: c.acceptPauses,
 		Reads: c.reads, BytesIn: c.bytesIn, Sends: c.sends, BytesOut: c.bytesOut, Stalls: c.stalls,
 		StallCloses: c.stallCloses, QueueFull: c.queueFull, Panics: c.panics, Open: c.open,
 		Dialed: c.dialed, DialFailed: c.dialFailed, Adopted: c.adopted, Waiting: c.waiting, Queued: c.queued,

@@ -28,7 +28,8 @@ type Config struct {
 	Engine string `json:"engine"`
 	// Loops is the number of event loops, 1 to 255; 0 means one per CPU.
 	Loops int `json:"loops"`
-	// MaxConns bounds the open connections; one more is closed at accept. 0 means
+	// MaxConns bounds the open connections. When nearly as many are open, new ones wait in
+	// the kernel, up to a second; without room by then one more is closed at accept. 0 means
 	// the descriptor limit less 256, with io_uring that per loop.
 	MaxConns int `json:"max_conns"`
 	// Backlog bounds the connections that wait to be accepted; 0 means 4,096.
@@ -97,7 +98,13 @@ func (c Config) WithDefaults() Config {
 }
 
 type limits struct {
-	maxConns   int64
+	maxConns int64
+	// pauseAt is how many may be open while more are accepted without waiting for room.
+	pauseAt int64
+	// burst is how many more than maxConns there may be for a moment: the accepts that
+	// were under way when the listeners were paused. The descriptors kept for other
+	// things have room for them.
+	burst      int64
 	maxQueue   int
 	maxParked  int
 	writeStall int64
@@ -166,12 +173,15 @@ func newGroup(cfg Config, accept func(*Conn) Handler, log *slog.Logger, open fun
 	}
 	g := &Group{
 		log: log, base: time.Now(), socks: newSockets(cfg),
-		limits: limits{maxConns: int64(cfg.MaxConns), maxQueue: cfg.MaxQueue, maxParked: maxParked, writeStall: int64(cfg.WriteStall)},
+		limits: limits{maxConns: int64(cfg.MaxConns), pauseAt: int64(cfg.MaxConns - min(max(cfg.MaxConns/32, 4), 32, cfg.MaxConns/4)), maxQueue: cfg.MaxQueue, maxParked: maxParked, writeStall: int64(cfg.WriteStall)},
 	}
 	g.opts = sys.ListenOptions{Backlog: cfg.Backlog, ReusePort: true, Settings: g.socks.settings()}
 	g.accept = func(c *Conn) Handler {
 		g.acceptedSocket(c)
 		return accept(c)
+	}
+	if cfg.MaxConns >= spareFiles/8 {
+		g.limits.burst = int64(min(32*cfg.Loops, spareFiles/2))
 	}
 	for i := range cfg.Loops {
 		p, err := open()

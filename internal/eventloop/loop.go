@@ -82,6 +82,8 @@ type Loop struct {
 	paused      []pausedListener
 	deaf        bool // StopAccepting was called
 	pace        acceptPace
+	// fullSince is since when there has been no room for more connections; 0 means there is.
+	fullSince int64
 	// refusedLogged is when a refused connection was last logged.
 	refusedLogged int64
 	failures      []failure
@@ -93,14 +95,19 @@ type Loop struct {
 type pausedListener struct {
 	index int
 	until int64
+	room  bool // waits for room
 }
 
 const (
 	timerTick   = 100 * time.Millisecond
 	acceptPause = int64(200 * time.Millisecond)
-	gatherLimit = 64 << 10
-	burstLimit  = 16 << 10
-	keepInbox   = 1 << 12
+	// roomPause is how often a listener that waits for room looks for it, roomPatience
+	// how long it waits.
+	roomPause    = int64(5 * time.Millisecond)
+	roomPatience = int64(time.Second)
+	gatherLimit  = 64 << 10
+	burstLimit   = 16 << 10
+	keepInbox    = 1 << 12
 	// refusedLogEvery bounds how often refused connections are logged.
 	refusedLogEvery = int64(10 * time.Second)
 )
@@ -281,9 +288,13 @@ func (l *Loop) flushDirty() {
 
 func (l *Loop) resumeListeners() {
 	for i := len(l.paused) - 1; i >= 0; i-- {
-		if p := l.paused[i]; l.now >= p.until {
-			l.paused = slices.Delete(l.paused, i, i+1)
+		switch p := &l.paused[i]; {
+		case l.now < p.until:
+		case p.room && l.shared.open.Load() >= l.limits.pauseAt && !l.waitedForRoom():
+			p.until = l.now + roomPause
+		default:
 			l.poller.SetAccepting(p.index, true)
+			l.paused = slices.Delete(l.paused, i, i+1)
 		}
 	}
 }
@@ -349,7 +360,7 @@ func (l *Loop) conn(k poller.Key) *Conn {
 
 // Accepted implements poller.Handler.
 func (l *Loop) Accepted(listener, fd int, peer netip.AddrPort) {
-	if l.shared.open.Add(1) > l.limits.maxConns {
+	if open := l.shared.open.Add(1); open > l.limits.maxConns && (open > l.limits.maxConns+l.limits.burst || l.waitedForRoom()) {
 		l.shared.open.Add(-1)
 		if l.n.refused++; l.refusedLogged == 0 || l.now-l.refusedLogged >= refusedLogEvery {
 			l.refusedLogged = l.now
@@ -371,8 +382,9 @@ func (l *Loop) Accepted(listener, fd int, peer netip.AddrPort) {
 	}
 	l.n.accepted++
 	if l.pace.each > 0 && l.pace.spent(l.now) {
-		l.pauseListener(listener, l.pace.at+paceWindow)
+		l.pauseListener(listener, l.pace.at+paceWindow, false)
 	}
+	l.waitForRoom(listener)
 	var h Handler
 	l.guard(c, func() { h = l.accept(c) })
 	if h != nil {
@@ -418,16 +430,36 @@ func (l *Loop) AcceptFailed(listener int, err syscall.Errno) {
 	if l.n.acceptErrors == 1 || l.n.acceptErrors%100 == 0 {
 		l.log.Warn("accept", "err", err, "failures", l.n.acceptErrors, "limit", sys.MaxFiles())
 	}
-	l.pauseListener(listener, l.now+acceptPause)
+	l.pauseListener(listener, l.now+acceptPause, false)
 }
 
 // pauseListener lets connections wait in the kernel until then.
-func (l *Loop) pauseListener(listener int, until int64) {
+func (l *Loop) pauseListener(listener int, until int64, room bool) {
 	l.poller.SetAccepting(listener, false)
 	if l.deaf || slices.ContainsFunc(l.paused, func(p pausedListener) bool { return p.index == listener }) {
 		return
 	}
-	l.paused = append(l.paused, pausedListener{index: listener, until: until})
+	l.paused = append(l.paused, pausedListener{index: listener, until: until, room: room})
+}
+
+// waitedForRoom reports whether there has been no room for long.
+func (l *Loop) waitedForRoom() bool { return l.fullSince != 0 && l.now-l.fullSince >= roomPatience }
+
+// waitForRoom lets connections wait in the kernel while nearly as many are open as may
+// be: those that are answered or refused make room in a moment. Where none has become
+// free within roomPatience, one connection too many is closed at accept.
+func (l *Loop) waitForRoom(listener int) {
+	switch {
+	case l.shared.open.Load() < l.limits.pauseAt:
+		l.fullSince = 0
+		return
+	case l.fullSince == 0:
+		l.fullSince = max(l.now, 1)
+	}
+	if !l.waitedForRoom() {
+		l.n.acceptPauses++
+		l.pauseListener(listener, l.now+roomPause, true)
+	}
 }
 
 // acceptPace bounds how many connections a loop accepts in a window of time.

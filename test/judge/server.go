@@ -42,6 +42,8 @@ type Options struct {
 	Build Build
 	// Memory takes the memory broker instead of the embedded NATS.
 	Memory bool
+	// Files is the process's limit of open descriptors; 0 is the test's own.
+	Files int
 	// Keeper is what keeps the listening sockets while no process runs.
 	Keeper Keeper
 	// Config is laid over the base configuration, section by section.
@@ -83,6 +85,9 @@ func (s *Server) StartUntil(path string) {
 	}
 	defer log.Close()
 	s.cmd = exec.Command(s.binary, "serve", "--config", s.config)
+	if n := s.options.Files; n > 0 {
+		s.cmd = exec.Command("sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, n), s.binary, "serve", "--config", s.config)
+	}
 	// The file is all of its configuration.
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
 	s.cmd.Env = env
