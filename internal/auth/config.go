@@ -175,7 +175,7 @@ func (c KeySet) Validate() error {
 }
 
 func unjoin(err error) []error {
-	if j, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of load alone
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
 		return j.Unwrap()
 	}
 	return nil

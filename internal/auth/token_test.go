@@ -1,8 +1,10 @@
 package auth
 
-import "github.com/weir-gateway/weir/internal/setting"
+import (
+	"testing"
 
-import "testing"
+	"github.com/weir-gateway/weir/internal/setting"
+)
 
 func TestTokenOfRequest(t *testing.T) {
 	a := newAuth(t, Config{})
