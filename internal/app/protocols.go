@@ -100,7 +100,7 @@ func (a *App) startMercure(parts *group, ctx context.Context) error { //nolint:r
 	return a.mount(s.Endpoints())
 }
 
-func (a *App) startCentrifuge(*group, context.Context) error {
+func (a *App) startCentrifuge(*group, context.Context) error { //nolint:revive // see startProtocols
 	if !a.cfg.Centrifuge.Enabled {
 		return nil
 	}
