@@ -15,6 +15,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/weir-gateway/weir/broker/nats/natstest"
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/centrifuge"
@@ -35,7 +36,7 @@ const (
 
 // modelled is a node that allows everyone all that can be allowed, with all protocols on
 // one namespace, and a backend that holds streams on the channel that is asked for.
-func modelled(t *testing.T, anonymous bool) *gateway {
+func modelled(t *testing.T, broker config.Broker, anonymous bool) *gateway {
 	t.Helper()
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -49,6 +50,7 @@ func modelled(t *testing.T, anonymous bool) *gateway {
 	}
 	return start(t, func(c *config.Config) {
 		withSecret(c)
+		c.Broker = broker
 		c.Namespaces = []hub.Namespace{{Name: "default", Anonymous: anonymous, HistorySize: 1000}, {Name: "shop", Anonymous: anonymous, HistorySize: 1000}}
 		c.Auth.APIKeys[0].Subscribe = []string{"**"}
 		rules := centrifuge.Namespace{
@@ -79,10 +81,22 @@ type prober struct {
 
 // TestTheAccessTableIsWhatSocketsAnswer compares every row of the table with what a
 // running node does: every class of channels, operation, protocol and kind of caller, on
-// both fronts.
+// both fronts and every broker.
 func TestTheAccessTableIsWhatSocketsAnswer(t *testing.T) {
+	external, embedded := config.Broker{Kind: config.BrokerNATS}, config.Broker{Kind: config.BrokerNATS}
+	external.NATS.URL, embedded.NATS.Dir = natstest.Server(t), t.TempDir()
+	for name, broker := range map[string]config.Broker{"memory": {Kind: config.BrokerMemory}, "embedded": embedded, "external": external} {
+		t.Run(name, func(t *testing.T) { answersAsTheTable(t, broker) })
+	}
+}
+
+func answersAsTheTable(t *testing.T, broker config.Broker) {
 	for _, anonymous := range []bool{true, false} {
-		g := modelled(t, anonymous)
+		if broker.NATS.Dir != "" {
+			broker.NATS.Dir = t.TempDir()
+		}
+		broker.NATS.Prefix = fmt.Sprintf("weir%v", anonymous)
+		g := modelled(t, broker, anonymous)
 		rows := g.access.Table(g.cfg.Namespaces)
 		for _, ns := range g.cfg.Namespaces {
 			for _, ch := range g.access.Examples(ns.Name) {
