@@ -25,6 +25,7 @@ import (
 	pusherprotocol "github.com/weir-gateway/weir/internal/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/wire/wiretest"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -261,11 +262,43 @@ func verdictOf(text string) access.Verdict {
 func (p *prober) native() (access.Verdict, bool) {
 	switch p.row.Op {
 	case access.Read:
-		return p.until(p.do("GET", "/sse?since=0&channel="+url.QueryEscape(p.row.Channel), "", ""), `"open"`), true
+		v := p.until(p.do("GET", "/sse?since=0&channel="+url.QueryEscape(p.row.Channel), "", ""), `"open"`)
+		if p.client.Transport.(*http.Transport).Protocols == nil {
+			if w := p.socket(); w != v {
+				p.t.Errorf("%s %s: an event stream says %s, a WebSocket %s", p.kind, p.row.Channel, v, w)
+			}
+		}
+		return v, true
 	case access.Publish:
 		return allowed(p.do("POST", "/api/publish", "application/json", fmt.Sprintf(`{"channel":%q,"data":1}`, p.row.Channel)))
 	}
 	return 0, false
+}
+
+// socket is native's reading by a WebSocket.
+func (p *prober) socket() access.Verdict {
+	fields := ""
+	if p.token != "" {
+		fields += "Authorization: Bearer " + p.token + "\n"
+	}
+	if p.key != "" {
+		fields += "X-API-Key: " + p.key + "\n"
+	}
+	w := p.g.dial(p.t)
+	defer w.Close()
+	w.Send(wiretest.CRLF("GET /ws?since=0&channel=" + url.QueryEscape(p.row.Channel) + " HTTP/1.1\nHost: " + p.g.addr.String() + "\n" + wiretest.UpgradeFields + fields + "\n"))
+	if res := w.Response(); res.StatusCode != http.StatusSwitchingProtocols { //nolint:bodyclose // it ends with the connection
+		return access.Refused
+	}
+	var all strings.Builder
+	for !strings.Contains(all.String(), `"open"`) {
+		op, b := w.Frame()
+		if op == websocket.OpClose {
+			return access.Refused
+		}
+		all.Write(b)
+	}
+	return verdictOf(all.String())
 }
 
 func (p *prober) hold() (access.Verdict, bool) {
