@@ -485,6 +485,7 @@ func TestDeliveryToOneAllocatesTheMessageAlone(t *testing.T) {
 			t.Fatal("nothing delivered")
 		}
 	}
+	s.got, s.shared = 0, 0 // those that came while it was becoming active may have come together
 	if allocs := testing.AllocsPerRun(100, send); allocs > 1 || s.shared > 0 {
 		t.Errorf("%.1f allocations per message, %d of %d batches are not for one alone", allocs, s.shared, s.got)
 	}
