@@ -124,7 +124,7 @@ func rawHead(r *bufio.Reader) (string, error) {
 func forwardAll(addr string, more map[string]any) map[string]any {
 	c := map[string]any{
 		"routes":   []any{map[string]any{"path": "/*", "cluster": "b"}},
-		"clusters": []any{map[string]any{"name": "b", "peers": []any{map[string]any{"address": addr}}, "outlier": map[string]any{"disabled": true}, "breaker": map[string]any{"disabled": true}}},
+		"clusters": []any{map[string]any{"name": "b", "peers": []any{map[string]any{"address": addr}}, "outlier": map[string]any{"enabled": false}, "breaker": map[string]any{"enabled": false}}},
 	}
 	for k, v := range more {
 		c[k] = v

@@ -179,7 +179,7 @@ func TestWhatAClientSeesOfABadBackend(t *testing.T) {
 		routes = append(routes, map[string]any{"path": fmt.Sprint("/", i), "cluster": name})
 		clusters = append(clusters, map[string]any{
 			"name": name, "peers": []any{map[string]any{"address": stageScript(t, s.script)}},
-			"outlier": map[string]any{"disabled": true}, "breaker": map[string]any{"disabled": true},
+			"outlier": map[string]any{"enabled": false}, "breaker": map[string]any{"enabled": false},
 			"retry":    map[string]any{"attempts": 1},
 			"timeouts": map[string]any{"first_byte": "2s", "idle": "2s", "total": "10s"},
 		})
