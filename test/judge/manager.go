@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"bytes"
 	"net"
 	"os"
 	"os/exec"
@@ -158,6 +159,16 @@ func (m *manager) command(env, args []string) *exec.Cmd {
 	return cmd
 }
 
+// start starts cmd, while no descriptor that it is passed is closed.
+func (m *manager) start(cmd *exec.Cmd) error {
+	if m == nil {
+		return cmd.Start()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return cmd.Start()
+}
+
 // Notified returns what the process notified its manager of so far, over all its lives.
 func (s *Server) Notified() []string {
 	s.manager.mu.Lock()
@@ -183,11 +194,15 @@ func (s *Server) RefusesToStart() string {
 	if s.manager != nil {
 		cmd = s.manager.command(os.Environ(), cmd.Args)
 	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := s.manager.start(cmd); err != nil {
+		s.t.Fatal(err)
+	}
 	limit := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	defer limit.Stop()
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		s.t.Errorf("weir started:\n%s", out)
+	if err := cmd.Wait(); err == nil {
+		s.t.Errorf("weir started:\n%s", out.Bytes())
 	}
-	return string(out)
+	return out.String()
 }

@@ -97,7 +97,7 @@ func (s *Server) StartUntil(path string) {
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	// Whatever happens to the test, its server ends with it.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.cmd.Start(); err != nil {
+	if err := s.manager.start(s.cmd); err != nil {
 		s.t.Fatal(err)
 	}
 	s.done = make(chan struct{})
