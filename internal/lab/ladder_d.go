@@ -22,7 +22,7 @@ func ladderD() Ladder {
 					return ""
 				}
 				return fmt.Sprintf("%s: with the same capacity of 4,096, bursts of 20,000 lose %s and bursts of 2,000 lose %s",
-					outcome(small.Hi < large.Lo, small.Lo >= large.Hi), report.Share.Format(small.Point), report.Share.Format(large.Point))
+					outcome(small.Lo > large.Hi, small.Hi <= large.Lo), report.Share.Format(small.Point), report.Share.Format(large.Point))
 			}},
 			{"D1", "A second goroutine costs something wherever nobody is slow.", func(r *Reading) string {
 				s, ok := r.step(Ref{"echo", "writer", "one", "cpu"})
