@@ -77,7 +77,7 @@ func killedOn(t *testing.T, dir string) (at []hub.Position) {
 	return at
 }
 
-// logText keeps what is logged.
+// A logText is a log that is read while it is written.
 type logText struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -89,11 +89,13 @@ func (l *logText) Write(b []byte) (int, error) {
 	return l.b.Write(b)
 }
 
-func (l *logText) count(s string) int {
+func (l *logText) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), s)
+	return l.b.String()
 }
+
+func (l *logText) count(s string) int { return strings.Count(l.String(), s) }
 
 func (n *hubNode) tryPublish(channel string) (hub.Position, error) {
 	type answer struct {

@@ -1,11 +1,9 @@
 package nats
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,24 +13,6 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/hub/hubtest"
 )
-
-// A lockedBuffer is a log that is read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // serverIn starts a NATS server in this process whose one user may not publish to deny.
 func serverIn(t *testing.T, deny ...string) *server.Server {
@@ -55,9 +35,9 @@ func serverIn(t *testing.T, deny ...string) *server.Server {
 }
 
 // startLogged starts a broker that is the only user of s, within a few seconds.
-func startLogged(t *testing.T, s *server.Server, ns hub.Namespace) (*hubtest.Node, *lockedBuffer) {
+func startLogged(t *testing.T, s *server.Server, ns hub.Namespace) (*hubtest.Node, *logText) {
 	t.Helper()
-	var out lockedBuffer
+	var out logText
 	b, err := New(Config{URL: s.ClientURL(), User: "weir", Password: "p"}, slog.New(slog.NewTextHandler(&out, nil)))
 	if err != nil {
 		t.Fatal(err)

@@ -41,9 +41,9 @@ export function showState(v) {
   showKnee(g);
 }
 
-// used is how much of the processors nobody can have any more: what we use, what others
+// used is how much of the processors is taken: what we use, what others
 // on the machine use, what the hypervisor takes and what a quota keeps back.
-export function used(g) {
+function used(g) {
   const own = g?.cpu?.share ?? 0, h = g?.host ?? {};
   const all = Math.min(1, Math.max(own, h.busy ?? 0, own + (h.steal ?? 0), own + (h.throttled ?? 0)));
   return { own, all, others: Math.max(0, all - own) };
