@@ -96,7 +96,8 @@ func runDemo(ctx context.Context, f demoFlags, out, log io.Writer) error {
 			fmt.Fprintf(log, "weir: note: %s stays behind: %v\n", dir, err)
 		}
 	}()
-	apiKey, logger := rand.Text(), newLog(log, config.Log{Level: "warn"})
+	apiKey := rand.Text()
+	logger, _ := newLog(log, config.Log{Level: "warn"})
 	srv, err := startDemo(demoConfig(dir, f.addr, apiKey), logger)
 	if errors.Is(err, syscall.EADDRINUSE) && !f.asked {
 		fmt.Fprintf(log, "weir: note: %s is taken, using a free port\n", f.addr)

@@ -31,10 +31,11 @@ signal ends it at once.
 With tls.certificates it speaks https and wss. Changed certificate files are
 noticed within tls.reload_interval.
 
-A changed configuration file is applied while it runs as far as routes, clusters
-and splits go, without touching a connection; SIGHUP, or POST /api/reload on the
-admin listener, has it and the certificates read at once. What is wrong in it
-changes nothing and is logged; what else changed waits for a restart.
+A changed configuration file is applied while it runs; SIGHUP, or POST /api/reload
+on the admin listener, has it and the certificates read at once. No connection is
+closed whose rights stay. If anything in the file is wrong, nothing changes and the
+error is logged; keys that wait for a restart are named, and weir config diff shows
+them before.
 
 Without a configuration it listens on 127.0.0.1:8000 and stores in ./weir-data.
 It refuses to listen beyond loopback as long as there are no keys by which it
@@ -61,12 +62,12 @@ could tell its clients apart.`,
 }
 
 func serve(ctx context.Context, cfg config.Config, opt app.Options, out, log io.Writer) error {
-	logger := newLog(log, cfg.Log)
+	logger, level := newLog(log, cfg.Log)
 	service, err := systemd.FromEnvironment()
 	if err != nil {
 		return err
 	}
-	opt.Version, opt.Log, opt.Service = currentVersion(), logger, service
+	opt.Version, opt.Log, opt.Level, opt.Service = currentVersion(), logger, level, service
 	a, err := app.New(cfg, opt)
 	if err != nil {
 		return err
@@ -148,15 +149,13 @@ func currentVersion() string {
 	return versionOf(version, buildInfo())
 }
 
-// newLog makes the program's log. The configuration is valid.
-func newLog(w io.Writer, c config.Log) *slog.Logger {
-	var level slog.Level
-	if level.UnmarshalText([]byte(c.Level)) != nil {
-		level = slog.LevelInfo
-	}
+// newLog makes the program's log and what sets its level. The configuration is valid.
+func newLog(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar) {
+	level := &slog.LevelVar{}
+	level.Set(c.Slog())
 	opts := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
+		return slog.New(slog.NewJSONHandler(w, opts)), level
 	}
-	return slog.New(redact.Handler(slog.NewTextHandler(w, opts)))
+	return slog.New(redact.Handler(slog.NewTextHandler(w, opts))), level
 }

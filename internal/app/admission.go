@@ -16,7 +16,9 @@ import (
 
 // admission is what the process does about more load than it can carry.
 type admission struct {
-	front *limit.Front // nil: nobody is held to limits
+	front *limit.Front
+	// counted are the connections that front counts, by loop; each is its loop's.
+	counted []map[uint64]struct{}
 
 	// Any goroutine.
 	full    atomic.Bool // a budget is used up: nobody new is let in
@@ -35,6 +37,16 @@ func (a *App) buildAdmission() (err error) {
 	if d.front, err = limit.NewFront(a.cfg.Limits, a.wing.trust); err != nil {
 		return fmt.Errorf("limits: %w", err)
 	}
+	d.counted = make([]map[uint64]struct{}, len(a.loops.Loops()))
+	for i, l := range a.loops.Loops() {
+		d.counted[i] = map[uint64]struct{}{}
+		l.OnRelease(func(c *eventloop.Conn) {
+			if _, ok := d.counted[i][c.ID()]; ok {
+				delete(d.counted[i], c.ID())
+				d.front.Disconnect(c.Peer().Addr())
+			}
+		})
+	}
 	a.push.UseFront(d.front)
 	a.front.UseFront(d.front)
 	return nil
@@ -47,25 +59,7 @@ func reserved(n int) int { return min(max(n/16, 8), 1024, n/2) }
 // fenced is an accept function that lets in whom the budgets and the limits per address
 // allow, and counts them out when they go.
 func (a *App) fenced(next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
-	d, loops := &a.admission, a.loops.Loops()
-	if d.front == nil {
-		return func(c *eventloop.Conn) eventloop.Handler {
-			if d.full.Load() && a.refuses() {
-				return nil
-			}
-			return next(c)
-		}
-	}
-	counted := make([]map[uint64]struct{}, len(loops)) // each its loop's
-	for i, l := range loops {
-		counted[i] = map[uint64]struct{}{}
-		l.OnRelease(func(c *eventloop.Conn) {
-			if _, ok := counted[i][c.ID()]; ok {
-				delete(counted[i], c.ID())
-				d.front.Disconnect(c.Peer().Addr())
-			}
-		})
-	}
+	d := &a.admission
 	return func(c *eventloop.Conn) eventloop.Handler {
 		if d.full.Load() && a.refuses() {
 			return nil
@@ -75,9 +69,24 @@ func (a *App) fenced(next func(*eventloop.Conn) eventloop.Handler) func(*eventlo
 			return nil
 		}
 		if in {
-			counted[c.Loop().ID()][c.ID()] = struct{}{}
+			d.counted[c.Loop().ID()][c.ID()] = struct{}{}
 		}
 		return next(c)
+	}
+}
+
+// countOpen counts the connections in that were let in while nothing was counted.
+func (a *App) countOpen() {
+	d := &a.admission
+	for i, l := range a.loops.Loops() {
+		l.Post(func() {
+			l.Conns(func(c *eventloop.Conn) bool {
+				if _, ok := d.counted[i][c.ID()]; !ok && c.Listener() >= 0 && d.front.Connected(c.Peer().Addr()) {
+					d.counted[i][c.ID()] = struct{}{}
+				}
+				return true
+			})
+		})
 	}
 }
 
@@ -180,7 +189,7 @@ func (g *guard) look(p99 time.Duration) bool {
 
 // classed reports whether anything has a class: otherwise there is nothing to show.
 func (a *App) classed() bool {
-	for _, ns := range a.cfg.Namespaces {
+	for _, ns := range a.inForce().Namespaces {
 		if ns.Class != "" {
 			return true
 		}
@@ -254,7 +263,7 @@ func (m *admissionMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	emit(m.level, prometheus.GaugeValue, float64(a.governor.MemoryBudget().Level), "memory")
 	emit(m.level, prometheus.GaugeValue, float64(a.governor.DescriptorBudget().Level), "descriptors")
-	if a.admission.front != nil {
+	if a.admission.front.Limits() {
 		emit(m.rates, prometheus.CounterValue, float64(f.Publish), "publish")
 		emit(m.rates, prometheus.CounterValue, float64(f.Subscribe), "subscribe")
 	}

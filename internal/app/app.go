@@ -46,6 +46,8 @@ type Options struct {
 	Service *systemd.Service
 	// Log gets everything; nil discards.
 	Log *slog.Logger
+	// Level is the lowest level that Log writes, which a reload sets; nil: it cannot be.
+	Level *slog.LevelVar
 }
 
 // An App is a gateway that is ready to run.
@@ -248,9 +250,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	if err := a.runWatch(parts, background); err != nil {
 		return err
 	}
-	if a.wing.access != nil {
-		parts.run(func() error { return a.wing.access.Run(background) })
-	}
+	parts.run(func() error { return a.wing.access.Run(background) })
 	a.startTook.Store(int64(time.Since(a.started)))
 	a.notifyReady(parts, background)
 	if ready != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/policy"
 )
 
 // reloads is what reading the configuration again needs and has done.
@@ -87,6 +88,21 @@ func (a *App) apply(ctx context.Context, was, next *config.Config, changed bool)
 	if err != nil {
 		return err
 	}
+	c, err := a.prepare(was, next)
+	if err != nil {
+		return err
+	}
+	if err := a.replaceRoutes(ctx, was, next, set, changed); err != nil {
+		c.drop()
+		return err
+	}
+	c.commit()
+	return nil
+}
+
+// replaceRoutes puts routes, the clusters that they lead to and certificates in force. After
+// an error those of was are.
+func (a *App) replaceRoutes(ctx context.Context, was, next *config.Config, set *policy.Set, changed bool) error {
 	if a.tls != nil {
 		if err := a.tls.Reload(); err != nil {
 			return fmt.Errorf("tls: %w", err)

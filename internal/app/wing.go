@@ -3,7 +3,6 @@ package app
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"slices"
 
@@ -22,9 +21,9 @@ type wing struct {
 	proxy     *proxy.Proxy
 	state     *policy.State
 	trust     *limit.Trust
-	access    *policy.AccessLog // nil: none
+	access    *policy.AccessLog
 	recorder  *record.Recorder
-	file      io.Closer // the access log's own; nil: none
+	logs      accessFile // where access goes
 }
 
 // buildWing makes the parts that stay through reloads and sets the first routes.
@@ -33,9 +32,10 @@ func (a *App) buildWing() (err error) {
 	if w.trust, err = limit.NewTrust(a.cfg.Trusted); err != nil {
 		return fmt.Errorf("trusted: %w", err)
 	}
-	if err = w.openAccessLog(a.cfg.AccessLog, a.log); err != nil {
+	if w.logs, err = openAccessFile(a.cfg.AccessLog); err != nil {
 		return err
 	}
+	w.access = policy.NewAccessLog(w.logs.w, 0, a.log)
 	w.state = policy.NewState(0)
 	w.clock = proxy.Clock(a.loops.Loops()[0])
 	w.upstreams, err = upstream.New(a.cfg.Clusters, a.cfg.Splits, upstream.Options{Now: w.clock, Log: a.log})
@@ -83,35 +83,43 @@ func (a *App) routes(cfg config.Config) (*policy.Set, error) {
 	if a.telemetry.Traces() {
 		span = a.proxySpan
 	}
-	return policy.New(cfg.Routes, policy.Deps{
-		Link: a.mercureLink, Span: span, State: a.wing.state, Auth: a.auth, Trust: a.wing.trust, Cluster: known, AccessLog: a.wing.access, Log: a.log,
-	})
+	deps := policy.Deps{Link: a.mercureLink, Span: span, State: a.wing.state, Auth: a.auth, Trust: a.wing.trust, Cluster: known, Log: a.log}
+	if cfg.AccessLog.File != "" {
+		deps.AccessLog = a.wing.access
+	}
+	return policy.New(cfg.Routes, deps)
 }
 
-func (w *wing) openAccessLog(cfg config.AccessLog, log *slog.Logger) error {
-	var to io.Writer
+// An accessFile is what the access log is written to. The zero value is nothing.
+type accessFile struct {
+	w    io.Writer
+	file io.Closer // opened here; nil: none
+}
+
+func openAccessFile(cfg config.AccessLog) (accessFile, error) {
 	switch cfg.File {
 	case "":
-		return nil
+		return accessFile{}, nil
 	case "stdout":
-		to = os.Stdout
+		return accessFile{w: os.Stdout}, nil
 	case "stderr":
-		to = os.Stderr
-	default:
-		f, err := os.OpenFile(cfg.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
-		if err != nil {
-			return config.WithHint(fmt.Errorf("access log: %w", err), "name a file in a directory that exists and may be written to")
-		}
-		to, w.file = f, f
+		return accessFile{w: os.Stderr}, nil
 	}
-	w.access = policy.NewAccessLog(to, 0, log)
-	return nil
+	f, err := os.OpenFile(cfg.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	if err != nil {
+		return accessFile{}, config.WithHint(fmt.Errorf("access log: %w", err), "name a file in a directory that exists and may be written to")
+	}
+	return accessFile{f, f}, nil
+}
+
+func (f accessFile) close() error {
+	if f.file == nil {
+		return nil
+	}
+	return f.file.Close()
 }
 
 func (w *wing) close() error {
 	w.proxy.Close()
-	if w.file == nil {
-		return nil
-	}
-	return w.file.Close()
+	return w.logs.close()
 }

@@ -139,8 +139,8 @@ func TestReloadAppliesRoutesAndKeepsWhatIsWrongOut(t *testing.T) {
 	src.err = nil
 	want("b")
 
-	src.set(func(c *config.Config) { c.Log.Level = "debug" })
-	if done, err := g.Reload(t.Context()); err != nil || len(done.Applied) != 0 || !slices.Equal(done.Waiting, []string{"log.level"}) {
+	src.set(func(c *config.Config) { c.Log.Format = "json" })
+	if done, err := g.Reload(t.Context()); err != nil || len(done.Applied) != 0 || !slices.Equal(done.Waiting, []string{"log.format"}) {
 		t.Errorf("%+v %v, want log to wait for a restart", done, err)
 	}
 }

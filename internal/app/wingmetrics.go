@@ -102,7 +102,7 @@ func (m *wingMetrics) Collect(ch chan<- prometheus.Metric) {
 		emit(m.limited, counter, float64(s.Refused), scope)
 		emit(m.buckets, gauge, float64(s.Used), scope)
 	}
-	if w.access != nil {
+	if m.app.inForce().AccessLog.File != "" {
 		s := w.access.Stats()
 		emit(m.accessLog, counter, float64(s.Lines), "written")
 		emit(m.accessLog, counter, float64(s.Dropped), "dropped")

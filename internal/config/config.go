@@ -1,6 +1,7 @@
 package config
 
 import (
+	"log/slog"
 	"reflect"
 	"slices"
 	"time"
@@ -85,7 +86,7 @@ type Config struct {
 	Admission limit.AdmissionConfig `json:"admission" reload:"restart"`
 	// Limits bound what one client may take of Weir's own endpoints, and of connections.
 	// Routes have limits of their own.
-	Limits limit.FrontConfig `json:"limits" reload:"restart"`
+	Limits limit.FrontConfig `json:"limits" reload:"live"`
 	// Trusted are the proxies in front of Weir whose word about a client's address
 	// is taken.
 	Trusted limit.Trusted `json:"trusted" reload:"restart"`
@@ -120,14 +121,14 @@ const (
 // AccessLog says where the access log goes.
 type AccessLog struct {
 	// File gets a JSON object per line: "stdout", "stderr", or a path that is
-	// appended to. Empty means that there is none.
-	File string `json:"file"`
+	// appended to; a reload opens it again, so that it may be rotated. Empty means that
+	// there is none.
+	File string `json:"file" reload:"live"`
 }
 
 // Reload says when the configuration is read again. Always at SIGHUP, and at POST
-// /api/reload on the admin listener. What is wrong changes nothing and is logged.
-// Routes, clusters, splits and certificates take effect at once and close no
-// connection; a change elsewhere is logged as waiting for a restart.
+// /api/reload on the admin listener. If anything is wrong, nothing changes, and the error
+// is logged. Keys that a reload does not apply are logged as waiting for a restart.
 type Reload struct {
 	// Watch is how often the file is looked at. 0 means 1s, negative never.
 	Watch hub.Duration `json:"watch"`
@@ -136,9 +137,18 @@ type Reload struct {
 // Log configures the program's log.
 type Log struct {
 	// Level is the lowest level written: debug, info, warn or error. Empty means info.
-	Level string `json:"level"`
+	Level string `json:"level" reload:"live"`
 	// Format is "text" or "json", one line per record. Empty means text.
 	Format string `json:"format"`
+}
+
+// Slog returns the level as slog has it.
+func (l Log) Slog() slog.Level {
+	var level slog.Level
+	if level.UnmarshalText([]byte(l.Level)) != nil {
+		return slog.LevelInfo
+	}
+	return level
 }
 
 // Shutdown configures the end.

@@ -3,6 +3,8 @@ package limit
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -81,20 +83,29 @@ func (c FrontConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// A Front holds clients to FrontConfig. All methods are for any goroutine. A nil Front
-// lets everybody through.
+// A Front holds clients to FrontConfig, which may be replaced while it runs. All methods are
+// for any goroutine. A nil Front lets everybody through.
 type Front struct {
 	// Fixed.
-	connections                           int
-	connect                               Quota
-	addrPublish, addrSubscribe            Quota
-	idPublish, idSubscribe                Quota
-	exempt                                *Addresses
-	trust                                 *Trust
-	table                                 *Table
+	trust *Trust
+	seed  maphash.Seed // of open
+
+	// Any goroutine.
+	bounds                                atomic.Pointer[bounds] // nil: there are none
 	byRate, byNumber, publish, subscribed atomic.Uint64
 
 	open [64]openConns
+}
+
+// bounds are a compiled FrontConfig. Immutable.
+type bounds struct {
+	connections                int
+	connect                    Quota
+	addrPublish, addrSubscribe Quota
+	idPublish, idSubscribe     Quota
+	exempt                     *Addresses
+	size                       int // FrontConfig.Buckets
+	table                      *Table
 }
 
 // openConns are the open connections of some addresses.
@@ -112,69 +123,112 @@ const (
 	scopeIDSubscribe
 )
 
-// NewFront compiles c; nil if it limits nothing.
+// NewFront returns a Front with the bounds of c.
 func NewFront(c FrontConfig, trust *Trust) (*Front, error) {
+	f := &Front{trust: trust, seed: maphash.MakeSeed()}
+	for i := range f.open {
+		f.open[i].n = map[netip.Addr]int{}
+	}
+	replace, err := f.Prepare(c)
+	if err != nil {
+		return nil, err
+	}
+	replace()
+	return f, nil
+}
+
+// Prepare compiles c and returns what puts it in place of the bounds until now. What clients
+// have used of their rates stays used, unless c has another number of buckets.
+func (f *Front) Prepare(c FrontConfig) (replace func(), err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 	a, id := c.PerAddress, c.PerIdentity
-	f := &Front{
+	b := &bounds{
 		connections: a.Connections, connect: a.ConnectRate.Quota(), addrPublish: a.PublishRate.Quota(), addrSubscribe: a.SubscribeRate.Quota(),
-		idPublish: id.PublishRate.Quota(), idSubscribe: id.SubscribeRate.Quota(), trust: trust,
+		idPublish: id.PublishRate.Quota(), idSubscribe: id.SubscribeRate.Quota(), size: c.Buckets,
 	}
-	if f.connections == 0 && !f.connect.Limited() && !f.addrPublish.Limited() && !f.addrSubscribe.Limited() && !f.idPublish.Limited() && !f.idSubscribe.Limited() {
-		return nil, nil
+	if b.connections == 0 && !b.connect.Limited() && !b.addrPublish.Limited() && !b.addrSubscribe.Limited() && !b.idPublish.Limited() && !b.idSubscribe.Limited() {
+		return func() { f.bounds.Store(nil) }, nil
 	}
 	if len(c.Exempt) > 0 {
-		f.exempt = &Addresses{}
+		b.exempt = &Addresses{}
 		for _, text := range c.Exempt {
 			p, err := ParseNetwork(text)
 			if err != nil {
 				return nil, err
 			}
-			f.exempt.add(p, true)
+			b.exempt.add(p, true)
 		}
 	}
-	f.table = NewTable(c.Buckets)
-	for i := range f.open {
-		f.open[i].n = map[netip.Addr]int{}
+	if was := f.bounds.Load(); was != nil && was.size == b.size {
+		b.table = was.table
+	} else {
+		b.table = NewTable(b.size)
 	}
-	return f, nil
+	return func() { f.bounds.Store(b) }, nil
+}
+
+// Limits reports whether there are bounds at all.
+func (f *Front) Limits() bool { return f.current() != nil }
+
+// current are the bounds now; nil: none.
+func (f *Front) current() *bounds {
+	if f == nil {
+		return nil
+	}
+	return f.bounds.Load()
 }
 
 // free reports whether addr has no limits of its own.
-func (f *Front) free(addr netip.Addr) bool {
-	return !addr.IsValid() || f.exempt != nil && f.exempt.Allowed(addr)
+func (b *bounds) free(addr netip.Addr) bool {
+	return !addr.IsValid() || b.exempt != nil && b.exempt.Allowed(addr)
 }
 
 // Connect counts a new connection of addr in, unless there may be no more. Each that
 // was counted is for Disconnect once; counted is false for those without limits too.
 func (f *Front) Connect(addr netip.Addr, now int64) (counted, ok bool) {
-	if f == nil || f.trust.Trusts(addr) || f.free(addr) {
+	b := f.current()
+	if b == nil || f.trust.Trusts(addr) || b.free(addr) {
 		return false, true
 	}
-	if f.connect.Limited() {
-		if _, ok := f.table.Take(f.table.KeyAddr(scopeConnect, addr, 0), f.connect, now); !ok {
+	if b.connect.Limited() {
+		if _, ok := b.table.Take(b.table.KeyAddr(scopeConnect, addr, 0), b.connect, now); !ok {
 			f.byRate.Add(1)
 			return false, false
 		}
 	}
-	if f.connections == 0 {
+	if b.connections == 0 {
 		return false, true
 	}
+	if !f.count(addr, b.connections) {
+		f.byNumber.Add(1)
+		return false, false
+	}
+	return true, true
+}
+
+// Connected counts a connection that was let in before there was a bound, and reports
+// whether it counts. If it does, it is for Disconnect once.
+func (f *Front) Connected(addr netip.Addr) (counted bool) {
+	b := f.current()
+	return b != nil && b.connections > 0 && !f.trust.Trusts(addr) && !b.free(addr) && f.count(addr, math.MaxInt)
+}
+
+// count counts a connection in if there are fewer than most.
+func (f *Front) count(addr netip.Addr, most int) bool {
 	addr = Network(addr, 0)
 	o := f.openOf(addr)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.n[addr] >= f.connections {
-		f.byNumber.Add(1)
-		return false, false
+	if o.n[addr] >= most {
+		return false
 	}
 	o.n[addr]++
-	return true, true
+	return true
 }
 
-// Disconnect counts a connection that Connect has counted out.
+// Disconnect counts a connection that Connect or Connected has counted out.
 func (f *Front) Disconnect(addr netip.Addr) {
 	addr = Network(addr, 0)
 	o := f.openOf(addr)
@@ -186,13 +240,14 @@ func (f *Front) Disconnect(addr netip.Addr) {
 }
 
 func (f *Front) openOf(addr netip.Addr) *openConns {
-	return &f.open[f.table.KeyAddr(0, addr, 0)%uint64(len(f.open))]
+	b := addr.As16()
+	return &f.open[maphash.Bytes(f.seed, b[:])%uint64(len(f.open))]
 }
 
 // Client is who asks: peer, or whom it speaks for if it is a trusted proxy. The zero
 // address is nobody's.
 func (f *Front) Client(peer netip.Addr, fields []http1.Field) netip.Addr {
-	if f == nil {
+	if !f.Limits() {
 		return netip.Addr{}
 	}
 	return f.trust.Client(peer, fields)
@@ -200,7 +255,7 @@ func (f *Front) Client(peer netip.Addr, fields []http1.Field) netip.Addr {
 
 // Peer is Client where there are no fields: a proxy speaks for nobody then.
 func (f *Front) Peer(peer netip.Addr) netip.Addr {
-	if f == nil || f.trust.Trusts(peer.Unmap()) {
+	if !f.Limits() || f.trust.Trusts(peer.Unmap()) {
 		return netip.Addr{}
 	}
 	return peer
@@ -209,10 +264,11 @@ func (f *Front) Peer(peer netip.Addr) netip.Addr {
 // Publish takes what a publication costs. identity "" is nobody's. If there is too
 // little, wait is how long until there is enough.
 func (f *Front) Publish(client netip.Addr, identity string, now int64) (wait time.Duration, ok bool) {
-	if f == nil {
+	b := f.current()
+	if b == nil {
 		return 0, true
 	}
-	if wait, ok = f.take(client, f.addrPublish, scopeAddrPublish, identity, f.idPublish, scopeIDPublish, now); !ok {
+	if wait, ok = b.take(client, b.addrPublish, scopeAddrPublish, identity, b.idPublish, scopeIDPublish, now); !ok {
 		f.publish.Add(1)
 	}
 	return wait, ok
@@ -220,23 +276,24 @@ func (f *Front) Publish(client netip.Addr, identity string, now int64) (wait tim
 
 // Subscribe is Publish for a subscription.
 func (f *Front) Subscribe(client netip.Addr, identity string, now int64) (wait time.Duration, ok bool) {
-	if f == nil {
+	b := f.current()
+	if b == nil {
 		return 0, true
 	}
-	if wait, ok = f.take(client, f.addrSubscribe, scopeAddrSubscribe, identity, f.idSubscribe, scopeIDSubscribe, now); !ok {
+	if wait, ok = b.take(client, b.addrSubscribe, scopeAddrSubscribe, identity, b.idSubscribe, scopeIDSubscribe, now); !ok {
 		f.subscribed.Add(1)
 	}
 	return wait, ok
 }
 
-func (f *Front) take(client netip.Addr, byAddr Quota, addrScope uint64, identity string, byID Quota, idScope uint64, now int64) (time.Duration, bool) {
-	if byAddr.Limited() && !f.free(client) {
-		if wait, ok := f.table.Take(f.table.KeyAddr(addrScope, client, 0), byAddr, now); !ok {
+func (b *bounds) take(client netip.Addr, byAddr Quota, addrScope uint64, identity string, byID Quota, idScope uint64, now int64) (time.Duration, bool) {
+	if byAddr.Limited() && !b.free(client) {
+		if wait, ok := b.table.Take(b.table.KeyAddr(addrScope, client, 0), byAddr, now); !ok {
 			return wait, false
 		}
 	}
 	if identity != "" {
-		return f.table.Take(f.table.KeyString(idScope, identity), byID, now)
+		return b.table.Take(b.table.KeyString(idScope, identity), byID, now)
 	}
 	return 0, true
 }

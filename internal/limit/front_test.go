@@ -43,7 +43,7 @@ func TestAnAddressIsHeldToItsConnections(t *testing.T) {
 
 func TestAFrontWithoutLimitsIsNone(t *testing.T) {
 	f, err := NewFront(FrontConfig{Exempt: []string{"10.0.0.0/8"}}, nil)
-	if f != nil || err != nil {
+	if err != nil || f.Limits() {
 		t.Fatal(f, err)
 	}
 	if counted, ok := f.Connect(netip.Addr{}, 0); counted || !ok {
@@ -55,6 +55,64 @@ func TestAFrontWithoutLimitsIsNone(t *testing.T) {
 	if f.Stats() != (FrontStats{}) {
 		t.Error("something was counted")
 	}
+}
+
+func TestBoundsAreReplacedAndKeepWhatWasUsed(t *testing.T) {
+	f, err := NewFront(FrontConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(c FrontConfig) {
+		t.Helper()
+		replace, err := f.Prepare(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		replace()
+	}
+	publish := func(want bool) {
+		t.Helper()
+		if _, ok := f.Publish(netip.Addr{}, "ann", 0); ok != want {
+			t.Errorf("a publication: %v, want %v", ok, want)
+		}
+	}
+	addr := netip.MustParseAddr("192.0.2.1")
+	connect := func(wantCounted, wantOK bool) {
+		t.Helper()
+		if counted, ok := f.Connect(addr, 0); counted != wantCounted || ok != wantOK {
+			t.Errorf("counted %v, ok %v; want %v, %v", counted, ok, wantCounted, wantOK)
+		}
+	}
+	publish(true)
+	connect(false, true)
+	tight := FrontConfig{PerIdentity: IdentityLimits{PublishRate: Rate{PerSecond: 1, Burst: 1}}, PerAddress: AddressLimits{Connections: 2}}
+	set(tight)
+	if !f.Connected(addr) {
+		t.Error("the connection from before does not count")
+	}
+	publish(true)
+	publish(false)
+	set(tight)
+	publish(false) // what was used stays used
+	if _, err := f.Prepare(FrontConfig{Buckets: -1}); err == nil {
+		t.Error("an invalid number of buckets is accepted")
+	}
+	publish(false)
+	connect(true, true)
+	connect(false, false)
+	tight.Exempt = []string{"192.0.2.0/24"}
+	set(tight)
+	connect(false, true)
+	if f.Connected(addr) {
+		t.Error("a connection of an exempt address counts")
+	}
+	set(FrontConfig{})
+	publish(true)
+	f.Disconnect(addr)
+	tight.Exempt = nil
+	set(tight)
+	connect(true, true) // one of the two from before is left
+	connect(false, false)
 }
 
 func TestAnIdentityIsHeldToItsRate(t *testing.T) {

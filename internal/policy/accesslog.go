@@ -27,13 +27,15 @@ import (
 // writes out. A line that finds it full is dropped and counted.
 type AccessLog struct {
 	// Fixed at NewAccessLog.
-	w     io.Writer
 	log   *slog.Logger
 	bound int
 	wake  chan struct{}
 
 	mu    sync.Mutex // guards lines; held for a copy
 	lines []byte
+
+	writing sync.Mutex // guards w; held for a write
+	w       io.Writer  // nil: lines are discarded
 
 	// Any goroutine.
 	written, dropped, failed atomic.Uint64
@@ -42,7 +44,7 @@ type AccessLog struct {
 // DefaultAccessLogBytes is the bound of the buffer when 0 is asked for.
 const DefaultAccessLogBytes = 1 << 20
 
-// NewAccessLog returns an AccessLog that writes to w, holding at most bound bytes
+// NewAccessLog returns an AccessLog that writes to w, nil discards, holding at most bound bytes
 // that are not written yet; 0 means DefaultAccessLogBytes. The owner starts Run. A nil
 // log discards.
 func NewAccessLog(w io.Writer, bound int, log *slog.Logger) *AccessLog {
@@ -53,6 +55,24 @@ func NewAccessLog(w io.Writer, bound int, log *slog.Logger) *AccessLog {
 		log = slog.New(slog.DiscardHandler)
 	}
 	return &AccessLog{w: w, log: log, bound: bound, wake: make(chan struct{}, 1)}
+}
+
+// Redirect writes further lines to w in place of the writer until now; nil discards them. It
+// waits for a write under way: afterwards the writer until now is not used any more.
+func (a *AccessLog) Redirect(w io.Writer) {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	a.w = w
+}
+
+func (a *AccessLog) write(b []byte) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if a.w == nil {
+		return nil
+	}
+	_, err := a.w.Write(b)
+	return err
 }
 
 // add queues a line. It never waits for the writer.
@@ -92,7 +112,7 @@ func (a *AccessLog) Run(ctx context.Context) error {
 		out, a.lines = a.lines, out[:0]
 		a.mu.Unlock()
 		if len(out) > 0 {
-			_, err := a.w.Write(out)
+			err := a.write(out)
 			if err != nil {
 				a.failed.Add(1)
 			}

@@ -34,6 +34,30 @@ func logged(t *testing.T, play func(s *Set, d Deps), routes ...string) (lines []
 	return lines, out.String()
 }
 
+func TestAnAccessLogGoesToAnotherWriter(t *testing.T) {
+	var first, second bytes.Buffer
+	a := NewAccessLog(&first, 0, nil)
+	flush := func() {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := a.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.add([]byte("one\n"))
+	flush()
+	a.Redirect(&second)
+	a.add([]byte("two\n"))
+	flush()
+	a.Redirect(nil)
+	a.add([]byte("three\n"))
+	flush()
+	if first.String() != "one\n" || second.String() != "two\n" {
+		t.Errorf("%q and %q", first.String(), second.String())
+	}
+}
+
 func TestAnAccessLogLine(t *testing.T) {
 	lines, text := logged(t, func(s *Set, d Deps) {
 		x := exchange(t, "POST /%61/b?q=1&token=s3cret&a%50i_key=s3cret&mine=s3cret&x=%zz\nHost: H.example\nX-API-Key: a-key-of-sixteen-bytes\n"+

@@ -104,7 +104,7 @@ func (p *Push) PublishForElsewhere(conn *eventloop.Conn, topics []string, pub hu
 	if len(topics) > 0 {
 		channel = topics[0]
 	}
-	if p.front == nil && p.ClassOf(channel) == limit.Unclassed {
+	if !p.front.Limits() && p.ClassOf(channel) == limit.Unclassed {
 		return false
 	}
 	if !conn.Loop().Post(func() { p.publishFor(conn, topics, pub, done) }) {

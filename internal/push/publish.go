@@ -181,12 +181,10 @@ func (p *Push) PublishTopicsFor(c *eventloop.Conn, topics []string, pub hub.Publ
 }
 
 func (p *Push) publishFor(c *eventloop.Conn, topics []string, pub hub.Publication, done func(hub.Position, error)) {
-	if p.front != nil {
-		if _, ok := p.front.Publish(p.front.Peer(c.Peer().Addr()), "", c.Loop().Now()); !ok {
-			p.counters.publishErrors.Add(1)
-			done(hub.Position{}, errTooOften)
-			return
-		}
+	if _, ok := p.front.Publish(p.front.Peer(c.Peer().Addr()), "", c.Loop().Now()); !ok {
+		p.counters.publishErrors.Add(1)
+		done(hub.Position{}, errTooOften)
+		return
 	}
 	if topics != nil {
 		pub.Channel = ""

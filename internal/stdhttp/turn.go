@@ -93,7 +93,7 @@ func (f *Front) client(r *http.Request) netip.Addr {
 
 // mayPublish takes what a publication costs its client and identity, or answers.
 func (f *Front) mayPublish(w http.ResponseWriter, r *http.Request, id *auth.Identity) bool {
-	if f.deps.Limits == nil {
+	if !f.deps.Limits.Limits() {
 		return true
 	}
 	wait, ok := f.deps.Limits.Publish(f.client(r), id.Subject, f.deps.Now())
@@ -106,7 +106,7 @@ func (f *Front) mayPublish(w http.ResponseWriter, r *http.Request, id *auth.Iden
 // maySubscribe is mayPublish for a subscription. A browser's EventSource would give up
 // for good after another status than 200.
 func (f *Front) maySubscribe(w http.ResponseWriter, r *http.Request, id *auth.Identity) bool {
-	if f.deps.Limits == nil {
+	if !f.deps.Limits.Limits() {
 		return true
 	}
 	wait, ok := f.deps.Limits.Subscribe(f.client(r), id.Subject, f.deps.Now())
