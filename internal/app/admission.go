@@ -75,6 +75,26 @@ func (a *App) fenced(next func(*eventloop.Conn) eventloop.Handler) func(*eventlo
 	}
 }
 
+// counted is an accept function for streams of HTTP/2: what a connection has besides its
+// first stream counts as connections of its client's address. The rate of connections is
+// not theirs.
+func (a *App) counted(next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
+	d := &a.admission
+	return func(c *eventloop.Conn) eventloop.Handler {
+		if s, ok := c.CarriedBy().(interface{ Alone() bool }); ok && s.Alone() {
+			return next(c)
+		}
+		in, ok := d.front.Join(c.Peer().Addr())
+		if !ok {
+			return nil
+		}
+		if in {
+			d.counted[c.Loop().ID()][c.ID()] = struct{}{}
+		}
+		return next(c)
+	}
+}
+
 // countOpen counts the connections in that were let in while nothing was counted.
 func (a *App) countOpen() {
 	d := &a.admission
@@ -123,9 +143,6 @@ func (a *App) guard(ctx context.Context) error {
 		if g.look(p99) {
 			a.admission.scale.Store(int64(1000 * g.scale))
 			a.push.Guard(g.scale, g.rest)
-			if h := a.http2.push; h != nil {
-				h.Rest(g.rest)
-			}
 			if a.tls != nil {
 				a.tls.Throttle(g.rest)
 			}
@@ -141,9 +158,6 @@ func (a *App) guard(ctx context.Context) error {
 // from soft on, new connections from hard on. Who is there stays.
 func (a *App) budget(was, now governor.BudgetLevel) {
 	a.push.Refuse(now >= governor.BudgetSoft)
-	if a.http2.push != nil {
-		a.http2.push.Refuse(now >= governor.BudgetSoft)
-	}
 	a.admission.full.Store(now >= governor.BudgetHard)
 	m, f := a.governor.MemoryBudget(), a.governor.DescriptorBudget()
 	log := a.log.Warn

@@ -33,7 +33,7 @@ type outcome struct {
 // differing are header fields in which HTTP/1.1 and HTTP/2 differ, and those of which
 // only the presence is compared.
 var (
-	differing = []string{"Connection", "Date", "Keep-Alive", "Transfer-Encoding", "Content-Length"}
+	differing = []string{"Connection", "Date", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Upgrade"}
 	present   = []string{"Retry-After"}
 )
 
@@ -99,10 +99,10 @@ func randomless(body string) string {
 
 // counted are the counters of a gateway that both fronts share, by name.
 func (g *gateway) counted() map[string]uint64 {
-	p, h, f := g.push.Stats(), g.http2.stats(), g.admission.front.Stats()
+	p, f := g.push.Stats(), g.admission.front.Stats()
 	all := map[string]uint64{
-		"published": p.Published + h.Published, "publish errors": p.PublishErrors + h.PublishErrors, "overloaded": p.Overloaded + h.Overloaded,
-		"sent away": p.SentAway + h.SentAway, "limited publish": f.Publish, "limited subscribe": f.Subscribe, "too slow": p.TooSlow + h.TooSlow,
+		"published": p.Published, "publish errors": p.PublishErrors, "overloaded": p.Overloaded,
+		"sent away": p.SentAway, "limited publish": f.Publish, "limited subscribe": f.Subscribe, "too slow": p.TooSlow,
 	}
 	for _, s := range g.admissionStats() {
 		name := s.Class.String()
@@ -152,12 +152,12 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 			}
 			for k, p := range requests {
 				if a, b := fmt.Sprintf("%+v", answers[0][k]), fmt.Sprintf("%+v", answers[1][k]); a != b {
-					t.Errorf("%s %s %.60s\nthe loops: %s\nnet/http:  %s", p.method, p.path, p.body, a, b)
+					t.Errorf("%s %s %.60s\nHTTP/1.1: %s\nHTTP/2:   %s", p.method, p.path, p.body, a, b)
 				}
 			}
 			for _, name := range slices.Sorted(maps.Keys(counters[0])) {
 				if a, b := counters[0][name], counters[1][name]; a != b {
-					t.Errorf("%s: %d by the loops, %d by net/http", name, a, b)
+					t.Errorf("%s: %d over HTTP/1.1, %d over HTTP/2", name, a, b)
 				}
 			}
 			if t.Failed() {
@@ -179,7 +179,6 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 		played{"GET", "/healthz", "", ""}, played{"GET", "/readyz", "", ""}, played{"GET", "/none", "", ""}, played{"GET", "/ws?channel=a", "", ""})
 	rest := func(g *gateway) {
 		g.push.Guard(0.05, true)
-		g.http2.push.Rest(true)
 		for _, l := range g.loops.Loops() { // it is told by a post
 			done := make(chan struct{})
 			l.Post(func() { close(done) })
@@ -198,7 +197,7 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 	f("with limits by identity", func(c *config.Config) {
 		c.Limits.PerIdentity.PublishRate = limit.Rate{PerSecond: 0.01, Burst: 1}
 	}, nil, publish("orders:a", ""), publish("a", ""))
-	f("with too little memory", nil, func(g *gateway) { g.push.Refuse(true); g.http2.push.Refuse(true) },
+	f("with too little memory", nil, func(g *gateway) { g.push.Refuse(true) },
 		sse("channel=a", ""), sse("channel=history:a", "Last-Event-ID: 0"), publish("orders:a", ""), played{"GET", "/.well-known/mercure?topic=a", "", ""})
 }
 

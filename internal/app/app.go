@@ -25,6 +25,7 @@ import (
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/h2"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/systemd"
 	"github.com/weir-gateway/weir/internal/telemetry"
@@ -73,7 +74,7 @@ type App struct {
 	started   time.Time
 	wing      wing
 	protocol  protocols
-	http2     http2
+	http2     *h2.Server // nil: HTTP/1 only
 	admission admission
 
 	// What watches.
@@ -180,7 +181,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if cfg.ProxyProtocol {
 		a.accept = a.front.Announced(a.wing.trust, a.accept)
 	}
-	a.buildHTTP2(formats)
+	a.buildHTTP2()
 	if err = a.buildWatch(formats); err != nil {
 		return nil, err
 	}
@@ -246,7 +247,6 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	parts.run(func() error { return newTrimmer(a.activity).run(background) })
 	parts.run(func() error { return a.wing.upstreams.Run(background) })
 	parts.run(func() error { return a.watch(background) })
-	a.runHTTP2(parts, background)
 	if err := a.runWatch(parts, background); err != nil {
 		return err
 	}
@@ -262,7 +262,6 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		return nil
 	}
 	a.drain(hard)
-	a.http2.end()
 	return nil
 }
 

@@ -41,21 +41,13 @@ func (a *App) holdsListener(n float64) bool {
 
 // streams are the connections that a drain ends.
 func (a *App) streams() int64 {
-	p, h := a.push.Stats(), a.http2.stats()
-	n := p.SSE + p.WebSocket + h.SSE + h.WebSocket + a.wing.proxy.Stats().Tunnels
-	if a.http2.front != nil {
-		n += int64(a.http2.front.Streams())
-	}
-	return n + a.front.Streams()
+	p := a.push.Stats()
+	return p.SSE + p.WebSocket + a.wing.proxy.Stats().Tunnels + a.front.Streams()
 }
 
 // unfinished are the requests under way that were there when the drain began.
 func (a *App) unfinished() int64 {
-	n := a.front.Unfinished()
-	if a.http2.front != nil {
-		n += a.http2.front.Unfinished()
-	}
-	return n
+	return a.front.Unfinished()
 }
 
 // drain ends the clients' connections and returns when the process can end.
@@ -84,9 +76,6 @@ func (a *App) drain(hard context.Context) {
 	// socket, and for its reset otherwise.
 	a.loops.StopAccepting()
 	a.push.EndRefused()
-	if a.http2.push != nil {
-		a.http2.push.EndRefused()
-	}
 	await(hard, drainGrace, func() bool { return a.front.Waiting() == 0 && a.streams() == 0 })
 }
 
@@ -96,8 +85,10 @@ func (a *App) startDrain(plan wire.DrainPlan, alone bool) {
 	} else {
 		a.loops.PaceAccepting(refusalsPerSecond)
 	}
+	if a.http2 != nil { // first, so that no client puts its next request on a connection that ends
+		a.http2.Drain(a.loops.Loops())
+	}
 	a.push.Drain(plan)
-	a.drainHTTP2(plan)
 	a.front.Drain(a.loops.Loops(), plan)
 	a.wing.proxy.Drain(plan.Over)
 }

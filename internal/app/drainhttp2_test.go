@@ -3,8 +3,6 @@ package app
 import (
 	"bytes"
 	"net"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -91,17 +89,8 @@ func (f *frames) until(what string, done func() bool) (ended bool) {
 
 // A drain announces to clients of HTTP/2 which requests are the last of their connection,
 // closes streams and WebSockets as over HTTP/1.1, and then the connection: clients come
-// back by a new one, and find another node or the next process. It runs itself again with
-// what net/http needs to offer WebSockets over HTTP/2.
+// back by a new one, and find another node or the next process.
 func TestDrainOverHTTP2(t *testing.T) {
-	if !strings.Contains(os.Getenv("GODEBUG"), "http2xconnect=1") {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestDrainOverHTTP2$", "-test.v")
-		cmd.Env = append(os.Environ(), "GODEBUG=http2xconnect=1")
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		return
-	}
 	for _, engine := range []string{"epoll", "io_uring"} {
 		g := start(t, func(c *config.Config) { c.EventLoop.Engine = engine })
 		f := dialFrames(t, g)

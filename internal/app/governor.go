@@ -16,7 +16,6 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/push"
-	"github.com/weir-gateway/weir/internal/pushhttp"
 )
 
 // buildGovernor makes what watches the process, and tells it where to look.
@@ -32,7 +31,7 @@ func (a *App) buildGovernor() (err error) {
 		Delivery:    a.probe.delivery.AddTo,
 		Delivered:   func() uint64 { return a.hub.Stats().Delivered },
 		Published:   func() uint64 { return a.hub.Stats().Published },
-		Connections: func() int { s := a.http2.stats(); return a.loops.Open() + int(s.SSE+s.WebSocket) },
+		Connections: a.loops.Open,
 		Roles:       a.roles,
 		Activity:    a.activity,
 		Broker:      a.brokerSample,
@@ -68,19 +67,14 @@ func (a *App) loopSamples(dst []governor.LoopSample) []governor.LoopSample {
 	return dst
 }
 
-// roles are the goroutines that the program knows of: loops, and those of HTTP/2, where
-// a stream has one and its connection another.
+// roles are the goroutines that the program knows of.
 func (a *App) roles(dst []governor.RoleCount) []governor.RoleCount {
-	h := a.http2.stats()
-	return append(dst,
-		governor.RoleCount{Role: "loop", N: len(a.loops.Loops())},
-		governor.RoleCount{Role: "http2-stream", N: int(h.SSE + h.WebSocket)},
-	)
+	return append(dst, governor.RoleCount{Role: "loop", N: len(a.loops.Loops())})
 }
 
 func (a *App) brokerSample() governor.BrokerSample {
-	s, h := a.push.Stats(), a.http2.stats()
-	b := governor.BrokerSample{Failed: s.PublishErrors + h.PublishErrors}
+	s := a.push.Stats()
+	b := governor.BrokerSample{Failed: s.PublishErrors}
 	a.probe.store.AddTo(&b.Store)
 	b.Waiting, b.Oldest = a.probe.waiting(time.Now())
 	b.Waiting = max(b.Waiting, int(s.Storing))
@@ -94,11 +88,11 @@ func (a *App) memoryOwners() (o governor.MemoryOwners) {
 		s := l.Stats()
 		o.Connections += s.Open*uint64(eventloop.ConnBytes) + s.Queued
 	}
-	p, h := a.push.Stats(), a.http2.stats()
+	p := a.push.Stats()
 	subscribers := uint64(max(p.SSE+p.WebSocket, 0))
 	others := uint64(max(int64(a.loops.Open())-p.SSE-p.WebSocket, 0))
-	o.Connections += subscribers*uint64(push.SessionBytes) + others*uint64(downstream.ConnBytes) + uint64(max(h.SSE+h.WebSocket, 0))*uint64(pushhttp.StreamBytes)
-	o.Backlogs = uint64(max(p.HeldBytes+h.HeldBytes, 0))
+	o.Connections += subscribers*uint64(push.SessionBytes) + others*uint64(downstream.ConnBytes)
+	o.Backlogs = uint64(max(p.HeldBytes, 0))
 	s := a.hub.Stats()
 	o.WireForms, o.Rings, o.LogCache = uint64(max(s.WireBytes, 0)), uint64(max(s.RingBytes, 0)), uint64(max(s.PageBytes, 0))
 	if a.memory != nil { // the rings hold messages of this log
@@ -169,14 +163,14 @@ func readKnee(file string) (k governor.KneeReport, err error) {
 
 // byTransport is who is connected, by transport.
 func (a *App) byTransport() map[string]int64 {
-	p, h := a.push.Stats(), a.http2.stats()
+	p := a.push.Stats()
 	return map[string]int64{
-		"sse": p.SSE, "websocket": p.WebSocket, "http2_sse": h.SSE, "http2_websocket": h.WebSocket,
+		"sse": p.SSE - p.SSEOverHTTP2, "websocket": p.WebSocket - p.WebSocketOverHTTP2, "http2_sse": p.SSEOverHTTP2, "http2_websocket": p.WebSocketOverHTTP2,
 		"http": max(int64(a.loops.Open())-p.SSE-p.WebSocket, 0),
 	}
 }
 
-// lagHistograms asks every loop, and what serves HTTP/2, how its subscribers lag; one that does not answer in time
+// lagHistograms asks every loop how its subscribers lag; one that does not answer in time
 // is missing from the counts.
 func (a *App) lagHistograms() (all push.LagHistograms) {
 	n := a.push.Loops()
@@ -184,9 +178,6 @@ func (a *App) lagHistograms() (all push.LagHistograms) {
 	a.push.Histograms(func(h push.LagHistograms) { answers <- h })
 	ctx, cancel := context.WithTimeout(context.Background(), lagPatience)
 	defer cancel()
-	if h := a.http2.push; h != nil {
-		h.Lags(ctx, all.Add)
-	}
 	for waiting := n; waiting > 0; waiting-- {
 		select {
 		case h := <-answers:

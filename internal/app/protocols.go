@@ -133,16 +133,8 @@ func (a *App) startPusher(parts *group, ctx context.Context) error { //nolint:re
 	return a.mount(s.Endpoints())
 }
 
-// mount serves the endpoints on both fronts.
-func (a *App) mount(e []socket.Endpoint) error {
-	if err := a.front.Mount(e); err != nil {
-		return err
-	}
-	if a.http2.front != nil {
-		return a.http2.front.Mount(e)
-	}
-	return nil
-}
+// mount serves the endpoints.
+func (a *App) mount(e []socket.Endpoint) error { return a.front.Mount(e) }
 
 // mercureLink is the Link field of routes that announce the hub. Any goroutine.
 func (a *App) mercureLink() string {

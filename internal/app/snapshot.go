@@ -111,12 +111,12 @@ func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
 func (a *App) read(now time.Time) reading {
 	r := reading{at: now, classes: a.admissionStats()}
 	t := &r.traffic
-	h, p, h2 := a.hub.Stats(), a.push.Stats(), a.http2.stats()
-	t.Published, t.PublishErrors = h.Published, p.PublishErrors+h2.PublishErrors
-	t.Delivered, t.Replayed, t.Encoded, t.Gaps = h.Delivered, h.Replayed, h.Encoded, h.Gaps+p.Gaps+h2.Gaps
+	h, p := a.hub.Stats(), a.push.Stats()
+	t.Published, t.PublishErrors = h.Published, p.PublishErrors
+	t.Delivered, t.Replayed, t.Encoded, t.Gaps = h.Delivered, h.Replayed, h.Encoded, h.Gaps+p.Gaps
 	t.Requests = a.front.Stats().Requests
-	t.Dropped, t.Conflated = p.Dropped+h2.Dropped, p.Conflated+h2.Conflated
-	t.Disconnected = p.TooSlow + p.Expired + p.SentAway + p.ClientErrors + p.Panics + p.Failed + h2.TooSlow + h2.Expired + h2.SentAway + a.byHand.Load()
+	t.Dropped, t.Conflated = p.Dropped, p.Conflated
+	t.Disconnected = p.TooSlow + p.Expired + p.SentAway + p.ClientErrors + p.Panics + p.Failed + a.byHand.Load()
 	shards := a.push.Shards()
 	for i, l := range a.loops.Loops() {
 		lr := loopReading{stats: l.Stats(), ticks: l.Ticks(), delivered: shards[i].Delivered(), depth: shards[i].Depth()}

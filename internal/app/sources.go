@@ -23,7 +23,6 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/push"
-	"github.com/weir-gateway/weir/internal/pushhttp"
 	"github.com/weir-gateway/weir/internal/sys"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -128,22 +127,11 @@ func (a *App) connections(ctx context.Context, sort string, limit int) (*admin.C
 	if len(missing) == n {
 		return nil, errors.New("no loop answered in time")
 	}
-	if h := a.http2.push; h != nil {
-		n, streams := h.Subscribers(ctx, limit, func(s *pushhttp.Subscriber) float64 {
-			l := lagOf(s)
-			return by(&l)
-		})
-		total += n
-		for i := range streams {
-			worst = append(worst, lagOf(&streams[i]))
-		}
-	}
 	slices.SortStableFunc(worst, func(x, y push.Lag) int { return cmp.Compare(by(&y), by(&x)) })
 	worst = worst[:min(limit, len(worst))]
 	out := &admin.Connections{Total: total, Sort: sort, Missing: slices.Sorted(maps.Keys(missing)), Connections: make([]admin.Connection, len(worst))}
 	for i := range worst {
 		out.Connections[i] = connectionOf(&worst[i])
-		out.Connections[i].HTTP2 = a.overHTTP2(worst[i].Conn)
 	}
 	return out, nil
 }
@@ -151,20 +139,9 @@ func (a *App) connections(ctx context.Context, sort string, limit int) (*admin.C
 func connectionOf(l *push.Lag) admin.Connection {
 	return admin.Connection{
 		ID: strconv.FormatUint(l.Conn, 10), Conn: l.Conn, Loop: l.Loop, Peer: l.Peer, Transport: l.Transport, Subject: l.Subject, Channels: l.Channels,
-		Since: l.Since, Messages: l.Messages, Bytes: l.Bytes, Kernel: l.Kernel, Age: l.Age, Protocol: l.Protocol,
+		Since: l.Since, Messages: l.Messages, Bytes: l.Bytes, Kernel: l.Kernel, Age: l.Age, Protocol: l.Protocol, HTTP2: l.HTTP2,
 	}
 }
-
-// lagOf is a stream of HTTP/2 in the form of the loops' subscribers.
-func lagOf(s *pushhttp.Subscriber) push.Lag {
-	return push.Lag{
-		Conn: s.ID, Loop: s.Loop, Peer: s.Peer, Transport: s.Transport, Protocol: s.Protocol, Subject: s.Subject, Channels: s.Channels,
-		Since: s.Since, Messages: s.Messages, Bytes: s.Bytes, Kernel: s.Kernel, Age: s.Age,
-	}
-}
-
-// overHTTP2 reports whether an ID is a stream's of HTTP/2: no loop has that number.
-func (a *App) overHTTP2(id uint64) bool { return id>>56 == 0xff && a.http2.push != nil }
 
 // rank is what connections are sorted by. "lag" counts what the kernel holds too,
 // "bytes" only what waits here.
@@ -211,9 +188,6 @@ func (a *App) onConnection(ctx context.Context, id uint64, f func(*eventloop.Con
 
 // connection is what /api/connections/{id} answers.
 func (a *App) connection(ctx context.Context, id uint64) (*admin.ConnectionDetail, error) {
-	if a.overHTTP2(id) {
-		return a.streamOf(ctx, id)
-	}
 	out := make(chan admin.ConnectionDetail, 1)
 	var peer netip.AddrPort
 	err := a.onConnection(ctx, id, func(c *eventloop.Conn) bool {
@@ -237,30 +211,6 @@ func (a *App) connection(ctx context.Context, id uint64) (*admin.ConnectionDetai
 	return &d, nil
 }
 
-// streamOf is connection for a stream of HTTP/2.
-func (a *App) streamOf(ctx context.Context, id uint64) (*admin.ConnectionDetail, error) {
-	ctx, cancel := context.WithTimeout(ctx, loopPatience)
-	defer cancel()
-	s, err := a.http2.push.Subscriber(ctx, id)
-	if err != nil {
-		return nil, noStream(id, err)
-	}
-	l := lagOf(&s)
-	d := admin.ConnectionDetail{Connection: connectionOf(&l), Open: time.Since(s.Since).Seconds(), Stalled: s.Bytes > 0}
-	d.HTTP2 = true
-	if peer, err := netip.ParseAddrPort(s.Peer); err == nil {
-		d.TCP = tcpOf(a.sockets.of(a.addr, peer))
-	}
-	return &d, nil
-}
-
-func noStream(id uint64, err error) error {
-	if errors.Is(err, pushhttp.ErrNoStream) {
-		return fmt.Errorf("%w: no subscriber has connection %d, or no longer", admin.ErrNotFound, id)
-	}
-	return fmt.Errorf("the streams of HTTP/2 did not answer in time: %w", err)
-}
-
 // tcpOf is t as it is shown; nil if there is none.
 func tcpOf(t sys.TCPInfo, ok bool) *admin.TCP {
 	if !ok {
@@ -275,16 +225,7 @@ func tcpOf(t sys.TCPInfo, ok bool) *admin.TCP {
 // disconnect ends a subscriber's connection.
 func (a *App) disconnect(ctx context.Context, id uint64) error {
 	const why = "disconnected by the operator"
-	var err error
-	if a.overHTTP2(id) {
-		ctx, cancel := context.WithTimeout(ctx, loopPatience)
-		defer cancel()
-		if err = a.http2.push.Disconnect(ctx, id, why); err != nil {
-			err = noStream(id, err)
-		}
-	} else {
-		err = a.onConnection(ctx, id, func(c *eventloop.Conn) bool { return a.push.Disconnect(c, why) })
-	}
+	err := a.onConnection(ctx, id, func(c *eventloop.Conn) bool { return a.push.Disconnect(c, why) })
 	if err == nil {
 		a.byHand.Add(1)
 		a.log.Info("disconnected by hand", "conn", id)

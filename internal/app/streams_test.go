@@ -61,7 +61,7 @@ func TestStreamsOverHTTP2AreListedAmongTheOthers(t *testing.T) {
 	for range 2500 { // more than a window of 4 MiB takes
 		g.put(t, "bulk", `"`+strings.Repeat("x", 3000)+`"`)
 	}
-	trial.Eventually(t, "messages that wait", func() bool { return g.http2.push.Stats().Held > 200 })
+	trial.Eventually(t, "messages that wait", func() bool { return g.push.Stats().Held > 200 })
 	for _, sort := range []string{"lag", "bytes", "age", "messages"} {
 		v := g.listed(t, "?limit=1&sort="+sort)
 		if v.Total != 3 || len(v.Connections) != 1 {
@@ -148,12 +148,14 @@ func TestHistoryOverHTTP2RestsWithTheGuard(t *testing.T) {
 		g.publish(t, "a", "1")
 	}
 	c := overHTTP2(t, nil)
-	g.http2.push.Rest(true)
+	g.push.Guard(1, true)
 	s := g.sse2(t, c, "channel=a", "0")
-	if b := s.block(); !strings.Contains(b, "retry:") {
-		t.Fatalf("%q", b)
+	if b := s.block(); !strings.Contains(b, "retry:") || !strings.Contains(b, `"code":1013`) {
+		t.Fatalf("%q, want to be sent away for now", b)
 	}
-	g.http2.push.Rest(false)
+	g.push.Guard(1, false)
+	s = g.sse2(t, c, "channel=a", "0")
+	s.block()
 	for range 3 {
 		if b := s.block(); !strings.Contains(b, "data: 1") {
 			t.Errorf("%q", b)

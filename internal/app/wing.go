@@ -56,14 +56,8 @@ func (a *App) buildWing() (err error) {
 	return a.setRoutes(set)
 }
 
-// setRoutes gives the routes to both fronts.
-func (a *App) setRoutes(set *policy.Set) error {
-	if err := a.front.SetRoutes(set, a.wing.upstreams); err != nil {
-		return err
-	}
-	a.http2.routes(set)
-	return nil
-}
+// setRoutes gives the routes to the front.
+func (a *App) setRoutes(set *policy.Set) error { return a.front.SetRoutes(set, a.wing.upstreams) }
 
 // alone reports whether no other node can write into the logs.
 func alone(b config.Broker) bool {

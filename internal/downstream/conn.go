@@ -78,8 +78,8 @@ func (h *conn) readHead(c *eventloop.Conn, b []byte) int {
 	}
 	n, err := http1.ParseRequest(&lane.req, b, srv.limits)
 	if err != nil {
-		if h.speaksHTTP2(c, b) {
-			return len(b)
+		if n, yes := h.speaksHTTP2(c, b); yes {
+			return n
 		}
 		h.bad(c, err)
 		return len(b)
@@ -120,7 +120,7 @@ func (r *request) broken(err error) {
 func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte) int {
 	srv := h.lane.srv
 	r := h.lane.newRequest(h, c)
-	r.method, r.minor, r.keepAlive, r.head = methodName(req.Method), req.Minor, req.KeepAlive, req
+	r.method, r.minor, r.keepAlive, r.head = methodName(req.Method), req.Minor, req.KeepAlive && !c.Shared(), req
 	if used, done := r.answered(rest); done {
 		return used
 	}
@@ -150,7 +150,7 @@ func (r *request) answered(rest []byte) (used int, done bool) {
 		r.broken(&http1.Error{Status: http.StatusBadRequest, Reason: "repeated field: " + name})
 		return len(rest), true
 	}
-	if !r.h.later && !r.h.speaksAgreed(r.c, false) {
+	if !r.h.later && !r.c.Shared() && !r.h.speaksAgreed(r.c, false) {
 		r.h.lane.counters.bad.Add(1)
 		r.broken(&http1.Error{Status: http.StatusBadRequest, Reason: "HTTP/1.1 where the TLS handshake agreed on HTTP/2"})
 		return len(rest), true

@@ -143,7 +143,16 @@ func (s *Server) Listening(addrs ...netip.AddrPort) { s.local = addrs }
 
 // Accept is the loops' accept function: it gives a new connection its handler.
 func (s *Server) Accept(c *eventloop.Conn) eventloop.Handler {
+	if s.http2 != nil && agreedOnHTTP2(c) {
+		s.http2(c, 0)
+		return c.Handler()
+	}
 	c.SetTimer(s.bounds.head)
+	return &conn{lane: s.lanes[c.Loop().ID()]}
+}
+
+// AcceptStream is Accept for a stream of HTTP/2, which is a connection with one request.
+func (s *Server) AcceptStream(c *eventloop.Conn) eventloop.Handler {
 	return &conn{lane: s.lanes[c.Loop().ID()]}
 }
 

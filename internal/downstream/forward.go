@@ -222,7 +222,7 @@ var errCut = errors.New("the reply is not whole")
 func (r *request) cut() {
 	h, c, untilClose := r.h, r.c, r.untilClose
 	r.release()
-	if untilClose {
+	if untilClose || c.Shared() {
 		h.unwait()
 		h.pending = nil
 		c.Abort(errCut)
@@ -301,7 +301,7 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	case http1.BodyLength:
 		f.Length = res.ContentLength
 	default:
-		if r.minor == 1 {
+		if r.minor == 1 && !r.c.Shared() {
 			r.chunkedOut, f.Chunked = true, true
 		} else {
 			r.untilClose, r.keepAlive = true, false
@@ -379,7 +379,10 @@ func (h *conn) End(_ *proxy.Exchange, trailer []byte) {
 		r.beginHold()
 		return
 	}
-	if r.chunkedOut {
+	switch {
+	case c.Shared():
+		r.sendsTrailer(trailer)
+	case r.chunkedOut:
 		b := append(h.lane.buf[:0], "0\r\n"...)
 		b = append(b, trailer...)
 		h.lane.buf = append(b, "\r\n"...)

@@ -2,42 +2,51 @@ package downstream
 
 import (
 	"bytes"
-	"net/netip"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/h2"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 )
 
-// TakeHTTP2 takes over a connection whose client speaks HTTP/2. early is what came
-// so far, from the preface on; it is valid until the call returns. Loop only.
-type TakeHTTP2 func(c *eventloop.Conn, early []byte, local netip.AddrPort)
+// TakeHTTP2 makes a connection speak HTTP/2 from now on. seen is how much of the preface
+// came already. Each of its streams comes to AcceptStream. Loop only.
+type TakeHTTP2 func(c *eventloop.Conn, seen int)
 
-// UseHTTP2 makes connections that begin with HTTP/2's preface go to take: with TLS
-// after ALPN, without it by prior knowledge. Before the loops run only.
+// UseHTTP2 makes connections that speak HTTP/2 go to take: with TLS after ALPN, without it
+// by prior knowledge, which is told by the preface. Before the loops run only.
 func (s *Server) UseHTTP2(take TakeHTTP2) { s.http2 = take }
 
-// preface begins every HTTP/2 connection (RFC 9113 §3.4). It is made so that a
-// parser of HTTP/1 refuses it, so it is looked for only then.
-var preface = []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+// preface is made so that a parser of HTTP/1 refuses it, so it is looked for only then.
+var preface = []byte(h2.Preface)
 
-// speaksHTTP2 hands c over if what it began with is the preface.
-func (h *conn) speaksHTTP2(c *eventloop.Conn, b []byte) bool {
+// speaksHTTP2 hands c over if what it began with is the preface. It returns how much of b
+// that is.
+func (h *conn) speaksHTTP2(c *eventloop.Conn, b []byte) (seen int, yes bool) {
 	srv := h.lane.srv
-	if srv.http2 == nil || h.later || !h.speaksAgreed(c, true) || !bytes.HasPrefix(preface, b[:min(len(b), len(preface))]) {
-		return false
+	seen = min(len(b), len(preface))
+	if srv.http2 == nil || h.later || c.Shared() || !h.speaksAgreed(c, true) || !bytes.HasPrefix(preface, b[:seen]) {
+		return 0, false
 	}
-	local := netip.AddrPort{}
-	if l := c.Listener(); l < len(srv.local) {
-		local = srv.local[l]
-	}
-	srv.http2(c, b, local)
-	return true
+	srv.http2(c, seen)
+	return seen, true
 }
 
 // speaksAgreed reports whether the client speaks what its TLS handshake agreed on. HTTP/2
 // over TLS needs ALPN (RFC 9113 §3.3); without an agreement there is HTTP/1.1. Without TLS
 // either is fine.
 func (h *conn) speaksAgreed(c *eventloop.Conn, http2 bool) bool {
+	return tlsterm.PeerOf(c) == nil || http2 == agreedOnHTTP2(c)
+}
+
+// agreedOnHTTP2 reports whether the client's TLS handshake has agreed on HTTP/2.
+func agreedOnHTTP2(c *eventloop.Conn) bool {
 	peer := tlsterm.PeerOf(c)
-	return peer == nil || http2 == (peer.Protocol == "h2")
+	return peer != nil && peer.Protocol == "h2"
+}
+
+// sendsTrailer gives the fields behind a body to a connection that frames the body itself.
+func (r *request) sendsTrailer(lines []byte) {
+	if c, ok := r.c.CarriedBy().(interface{ Trailer(lines []byte) }); ok {
+		c.Trailer(lines)
+	}
 }

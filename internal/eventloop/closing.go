@@ -53,7 +53,7 @@ func (c *Conn) allTaken() {
 	case c.flags&flagTold != 0:
 		c.Close(nil)
 	default:
-		c.loop.poller.Shutdown(c.key, int(c.fd))
+		c.shutdown()
 		c.flags |= flagShut
 	}
 }
@@ -70,11 +70,15 @@ func (c *Conn) linger() {
 		return
 	}
 	if c.flags&flagShut == 0 {
-		c.loop.poller.Shutdown(c.key, int(c.fd))
+		c.shutdown()
+	}
+	if c.fd == carried { // no reset of the socket takes away what was sent
+		c.Close(nil)
+		return
 	}
 	if c.flags&flagNoRead != 0 {
 		c.flags &^= flagNoRead
-		c.loop.poller.SetReading(c.key, int(c.fd), true)
+		c.setReading(true)
 	}
 	c.loop.timers.Schedule(&c.timer, c.loop.now+lingerTime)
 	c.flags |= flagShut
@@ -130,6 +134,8 @@ func (c *Conn) end(err error, reset bool) {
 	c.lastWords(orderly)
 	l.timers.Stop(&c.timer)
 	switch {
+	case c.fd == carried:
+		c.carrying().carrier.Close(err, orderly && c.out == nil)
 	case c.fd < 0: // it never had one
 	case reset:
 		l.poller.Abort(c.key, int(c.fd))

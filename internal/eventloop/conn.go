@@ -167,9 +167,10 @@ func (c *Conn) Unsent() int {
 	return c.out.bytes
 }
 
-// UnsentKernel returns the bytes that wait in the socket. It is a system call.
+// UnsentKernel returns the bytes that wait in the socket, 0 where several connections share
+// it. It is a system call.
 func (c *Conn) UnsentKernel() int {
-	if c.isClosed() || c.Connecting() {
+	if c.isClosed() || c.Connecting() || c.fd == carried {
 		return 0
 	}
 	return c.loop.poller.Unsent(c.key, int(c.fd))

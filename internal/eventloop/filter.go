@@ -72,12 +72,12 @@ func (c *Conn) SetFilter(f Filter, early []byte) {
 	c.sendGathered()
 }
 
-// Filtered reports whether there is a filter: whether c is TLS.
-func (c *Conn) Filtered() bool { return c.filter() != nil }
+// Filtered reports whether there is a filter on c's socket: whether c is TLS.
+func (c *Conn) Filtered() bool { return c.Socket().filter() != nil }
 
-// Filter returns the filter, or nil. Loop only.
+// Filter returns the filter of c's socket, or nil. Loop only.
 func (c *Conn) Filter() Filter {
-	f := c.filter()
+	f := c.Socket().filter()
 	if e, ok := f.(endedFilter); ok {
 		return e.Filter
 	}

@@ -72,7 +72,7 @@ func (c *Conn) sendGatheredAt(i int) {
 		c.sendSealed(l.seal(f, b))
 		return
 	}
-	n, err := l.poller.SendCopy(c.key, int(c.fd), b)
+	n, err := c.send(b, false)
 	var rest []byte
 	if err == 0 && n < len(b) {
 		rest = bytes.Clone(b[n:]) // before any handler writes

@@ -24,7 +24,7 @@ func (c *Conn) pause() {
 	if c.flags&flagNoRead == 0 && c.flags&flagEOF == 0 {
 		c.flags |= flagNoRead
 		if !c.Connecting() {
-			c.loop.poller.SetReading(c.key, int(c.fd), false)
+			c.setReading(false)
 		}
 	}
 }
@@ -36,7 +36,7 @@ func (c *Conn) ResumeReading() {
 	}
 	c.flags &^= flagNoRead
 	if c.flags&flagEOF == 0 && !c.Connecting() {
-		c.loop.poller.SetReading(c.key, int(c.fd), true)
+		c.setReading(true)
 	}
 	if c.dispatching() {
 		return // received goes on from here
@@ -120,7 +120,7 @@ func (c *Conn) endOfStream() {
 		return
 	}
 	c.flags |= flagEOF
-	c.loop.poller.SetReading(c.key, int(c.fd), false)
+	c.setReading(false)
 	c.tellEndOfStream()
 }
 

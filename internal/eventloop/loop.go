@@ -76,6 +76,8 @@ type Loop struct {
 	gather  []byte // what Write took in this tick and is not sent yet
 	gathers []gathered
 	flushed int // of gathers
+	// flushers wait for the end of the tick.
+	flushers []Flusher
 	// dispatching are the connections whose Data call is running: one, mostly.
 	dispatching []*Conn
 	addresses   []uint8 // by index of the poller's listener: of its address. Fixed before Run
@@ -208,7 +210,7 @@ func (l *Loop) tick() error {
 
 // timeout is how long the loop may sleep.
 func (l *Loop) timeout() time.Duration {
-	if len(l.dirty) > 0 || len(l.failures) > 0 || len(l.gathers) > 0 {
+	if len(l.dirty) > 0 || len(l.failures) > 0 || len(l.gathers) > 0 || len(l.flushers) > 0 {
 		return 0
 	}
 	wait := l.maxSleep
@@ -263,6 +265,7 @@ func (l *Loop) endTick() {
 	l.tellFailures()
 	l.flushDirty()
 	l.flushGather()
+	l.runFlushers()
 	l.poller.Flush()
 	l.n.ticks++
 	l.n.open, l.n.waiting = uint64(l.open), uint64(len(l.stalled))
@@ -530,6 +533,7 @@ func (l *Loop) shutDown() {
 	}
 	l.flushDirty()
 	l.flushGather()
+	l.runFlushers()
 	l.ended = true
 	for _, c := range l.conns {
 		if c != nil {

@@ -79,6 +79,7 @@ func (l *Loop) Clock() int64 { return int64(time.Since(l.base)) }
 // as of sockets that are no TCP, and of those of io_uring, which no system call names.
 // Loop only.
 func (c *Conn) TCPInfo() (sys.TCPInfo, bool) {
+	c = c.Socket()
 	const named = 1 << 30 // a descriptor from there on is an entry of a ring's own table
 	if c.isClosed() || c.Connecting() || c.fd >= named || c.peerPort == 0 {
 		return sys.TCPInfo{}, false

@@ -92,6 +92,10 @@ func (c *Conn) Send(b []byte) {
 		c.sendFiltered(f.filter, b)
 		return
 	}
+	if c.fd == carried {
+		c.sendCarried(b)
+		return
+	}
 	n, err := l.poller.Send(c.key, int(c.fd), b)
 	if n == len(b) { // the whole of what one delivery costs
 		l.n.sends++
@@ -192,8 +196,10 @@ func (c *Conn) hasRoom(n int) bool {
 
 // sent counts one send and reports whether c goes on: a send that failed closes it.
 func (c *Conn) sent(n int, err syscall.Errno) bool {
-	c.loop.n.sends++
-	c.loop.n.bytesOut += uint64(n)
+	if c.fd != carried { // the carrier's own sends are counted
+		c.loop.n.sends++
+		c.loop.n.bytesOut += uint64(n)
+	}
 	if err != 0 {
 		c.Close(err)
 		return false
@@ -207,7 +213,7 @@ func (c *Conn) sendCopy(b []byte) {
 		c.sendSealed(c.loop.seal(f, b))
 		return
 	}
-	n, err := c.loop.poller.SendCopy(c.key, int(c.fd), b)
+	n, err := c.send(b, false)
 	if c.sent(n, err) && n < len(b) {
 		c.enqueueCopy(b[n:])
 		c.stall()
@@ -241,11 +247,11 @@ func (c *Conn) push() bool {
 		var err syscall.Errno
 		if first := q.segs[q.head]; len(q.segs)-q.head == 1 || len(first) >= gatherLimit/2 {
 			want = len(first)
-			n, err = l.poller.Send(c.key, int(c.fd), first)
+			n, err = c.send(first, true)
 		} else {
 			b := l.merge(q, gatherLimit)
 			want = len(b)
-			n, err = l.poller.SendCopy(c.key, int(c.fd), b)
+			n, err = c.send(b, false)
 		}
 		if !c.sent(n, err) {
 			return false
@@ -310,5 +316,13 @@ func (c *Conn) dropOut() {
 		clear(q.segs)
 		*q = outQueue{segs: q.segs[:0], stalled: -1}
 		l.spare = append(l.spare, q)
+	}
+}
+
+// sendCarried is Send for a connection without a socket of its own.
+func (c *Conn) sendCarried(b []byte) {
+	if n := c.carrying().carrier.Send(b); n < len(b) && !c.isClosed() {
+		c.enqueue(b[n:])
+		c.stall()
 	}
 }

@@ -208,6 +208,20 @@ func (f *Front) Connect(addr netip.Addr, now int64) (counted, ok bool) {
 	return true, true
 }
 
+// Join is Connect for what shares a connection that is open: a stream of HTTP/2. It counts
+// as one connection more, and not for the rate of connections.
+func (f *Front) Join(addr netip.Addr) (counted, ok bool) {
+	b := f.current()
+	if b == nil || b.connections == 0 || f.trust.Trusts(addr) || b.free(addr) {
+		return false, true
+	}
+	if !f.count(addr, b.connections) {
+		f.byNumber.Add(1)
+		return false, false
+	}
+	return true, true
+}
+
 // Connected counts a connection that was let in before there was a bound, and reports
 // whether it counts. If it does, it is for Disconnect once.
 func (f *Front) Connected(addr netip.Addr) (counted bool) {

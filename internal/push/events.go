@@ -51,13 +51,13 @@ func (p *Push) ServeEvents(c *eventloop.Conn, r *Subscription) error {
 	}
 	old := c.Handler()
 	c.SetHandler(s)
-	s.tally(p, r.Protocol, 1)
+	s.tally(c, p, r.Protocol, 1)
 	err := s.begin(p.Lane(c), c, r, s)
 	if err == nil {
 		return nil
 	}
 	c.SetHandler(old)
-	s.tally(p, r.Protocol, -1)
+	s.tally(c, p, r.Protocol, -1)
 	if code, _ := failure(err); code == codeTryLater {
 		p.countAway(code)
 		c.Write(p.appendRetry(appendSSEHead(nil, r.Fields, wire.Plain), code, true))
@@ -68,8 +68,8 @@ func (p *Push) ServeEvents(c *eventloop.Conn, r *Subscription) error {
 }
 
 // tally counts the client in, or out.
-func (s *sseSession) tally(p *Push, protocol uint8, n int64) {
-	p.counters.sse.Add(n)
+func (s *sseSession) tally(c *eventloop.Conn, p *Push, protocol uint8, n int64) {
+	p.tally(c, false, n)
 	if protocol != 0 {
 		p.protocols[protocol].streams.Add(n)
 	}

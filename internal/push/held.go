@@ -49,10 +49,10 @@ func (p *Push) ServeHeld(c *eventloop.Conn, r *Subscription, k KeepAlive) {
 	}
 	old := c.Handler()
 	c.SetHandler(s)
-	p.counters.sse.Add(1)
+	p.tally(c, false, 1)
 	if err := s.begin(p.Lane(c), c, r, s); err != nil {
 		c.SetHandler(old)
-		p.counters.sse.Add(-1)
+		p.tally(c, false, -1)
 		code, reason := failure(err)
 		p.log.Warn("hold", "conn", c.ID(), "peer", c.Peer(), "err", err)
 		p.partWith(c, code, reason)

@@ -15,6 +15,7 @@ type Lag struct {
 	Peer      string    `json:"peer"`
 	Transport string    `json:"transport"`
 	Protocol  string    `json:"protocol,omitempty"` // of an endpoint's; empty: Weir's own
+	HTTP2     bool      `json:"http2,omitempty"`    // its connection is a stream of HTTP/2
 	Subject   string    `json:"subject,omitempty"`
 	Channels  []string  `json:"channels"`
 	Since     time.Time `json:"connected_at"`
@@ -124,7 +125,7 @@ func (a *lagScan) next() {
 
 // numbers implements lagging.
 func (s *session) numbers() Lag {
-	g := Lag{Transport: "sse", Bytes: s.conn.Unsent(), Kernel: s.conn.UnsentKernel()}
+	g := Lag{Transport: "sse", HTTP2: s.conn.Shared(), Bytes: s.conn.Unsent(), Kernel: s.conn.UnsentKernel()}
 	if wire.IsFrame(s.format) {
 		g.Transport = "websocket"
 	}

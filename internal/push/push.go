@@ -244,6 +244,7 @@ const SessionBytes = int(unsafe.Sizeof(wsSession{}))
 
 type counters struct {
 	sse, ws                    atomic.Int64
+	sharedSSE, sharedWS        atomic.Int64 // of those, the ones over HTTP/2
 	tooSlow, expired, sentAway atomic.Uint64
 	refusedDrain               atomic.Uint64
 	clientErrors, lagged       atomic.Uint64
@@ -255,30 +256,44 @@ type counters struct {
 
 // Stats are gauges and counters since New.
 type Stats struct {
-	SSE, WebSocket  int64  // subscribers now
-	TooSlow         uint64 // closed at the bound of their queue
-	Expired         uint64 // closed because their token ended
-	SentAway        uint64 // closed by a drain
-	RefusedDrain    uint64 // refused because of a drain
-	Overloaded      uint64 // refused because the broker or the hub could not take them
-	Failed          uint64 // whose subscription could not be had or kept
-	ClientErrors    uint64 // closed for breaking the protocol
-	Panics          uint64 // subscribers closed because their code panicked
-	Gaps            uint64 // gaps told for dropped messages
-	Dropped         uint64 // messages dropped for slow subscribers, told as gaps
-	Conflated       uint64 // messages replaced by a newer one of their key
-	Lagged          uint64 // times a subscriber fell behind its socket
-	Published       uint64 // publications answered with a position
-	PublishErrors   uint64 // publications answered with an error
-	Storing         int64  // publications that the broker has not answered
-	Held, HeldBytes int64  // messages that wait for slow subscribers now
+	SSE, WebSocket int64 // subscribers now
+	// SSEOverHTTP2 and WebSocketOverHTTP2 are those among them whose connection is a stream.
+	SSEOverHTTP2, WebSocketOverHTTP2 int64
+	TooSlow                          uint64 // closed at the bound of their queue
+	Expired                          uint64 // closed because their token ended
+	SentAway                         uint64 // closed by a drain
+	RefusedDrain                     uint64 // refused because of a drain
+	Overloaded                       uint64 // refused because the broker or the hub could not take them
+	Failed                           uint64 // whose subscription could not be had or kept
+	ClientErrors                     uint64 // closed for breaking the protocol
+	Panics                           uint64 // subscribers closed because their code panicked
+	Gaps                             uint64 // gaps told for dropped messages
+	Dropped                          uint64 // messages dropped for slow subscribers, told as gaps
+	Conflated                        uint64 // messages replaced by a newer one of their key
+	Lagged                           uint64 // times a subscriber fell behind its socket
+	Published                        uint64 // publications answered with a position
+	PublishErrors                    uint64 // publications answered with an error
+	Storing                          int64  // publications that the broker has not answered
+	Held, HeldBytes                  int64  // messages that wait for slow subscribers now
+}
+
+// tally counts subscribers on c in, or out.
+func (p *Push) tally(c *eventloop.Conn, socket bool, n int64) {
+	all, shared := &p.counters.sse, &p.counters.sharedSSE
+	if socket {
+		all, shared = &p.counters.ws, &p.counters.sharedWS
+	}
+	all.Add(n)
+	if c.Shared() {
+		shared.Add(n)
+	}
 }
 
 // Stats may be called from any goroutine.
 func (p *Push) Stats() Stats {
 	c, w := &p.counters, &p.waiting
 	return Stats{
-		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
+		SSE: c.sse.Load(), WebSocket: c.ws.Load(), SSEOverHTTP2: c.sharedSSE.Load(), WebSocketOverHTTP2: c.sharedWS.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
 		SentAway: c.sentAway.Load(), RefusedDrain: c.refusedDrain.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Storing: c.storing.Load(),
 		Panics: c.panics.Load(), Gaps: w.Gaps.Load(), Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(),

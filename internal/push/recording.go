@@ -38,13 +38,13 @@ func (p *Push) ServeRecording(c *eventloop.Conn, r *Subscription, left func()) e
 	s.format = wire.Recorded
 	old := c.Handler()
 	c.SetHandler(s)
-	p.counters.sse.Add(1)
+	p.tally(c, false, 1)
 	err := s.begin(p.Lane(c), c, r, s)
 	if err == nil {
 		return nil
 	}
 	c.SetHandler(old)
-	p.counters.sse.Add(-1)
+	p.tally(c, false, -1)
 	if code, reason := failure(err); code == codeTryLater {
 		p.sendAway(c, r.Fields, code, reason)
 		left()

@@ -52,13 +52,13 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	s.openTo(p.access, r)
 	old := c.Handler()
 	c.SetHandler(s)
-	p.counters.sse.Add(1)
+	p.tally(c, false, 1)
 	err := s.begin(p.Lane(c), c, r, s)
 	if err == nil {
 		return nil
 	}
 	c.SetHandler(old)
-	p.counters.sse.Add(-1)
+	p.tally(c, false, -1)
 	if code, reason := failure(err); code == codeTryLater {
 		p.sendAway(c, r.Fields, code, reason)
 		return nil
@@ -220,9 +220,9 @@ func (s *sseSession) Closed(_ *eventloop.Conn, err error) {
 	s.closed()
 	x := s.custom()
 	if x == nil {
-		s.tally(s.lane.push, 0, -1)
+		s.tally(s.conn, s.lane.push, 0, -1)
 		return
 	}
-	s.tally(s.lane.push, x.protocol, -1)
+	s.tally(s.conn, s.lane.push, x.protocol, -1)
 	s.tell(x.ended)
 }

@@ -174,11 +174,7 @@ func (t *transport) start(open func(socket.Transport) socket.Session) {
 func (t *transport) tally(n int64) {
 	p := t.lane().push
 	p.protocols[t.protocol].gauge(t.flags&isSocket != 0).Add(n)
-	if t.flags&isSocket != 0 {
-		p.counters.ws.Add(n)
-	} else {
-		p.counters.sse.Add(n)
-	}
+	p.tally(t.conn, t.flags&isSocket != 0, n)
 }
 
 // Send implements socket.Transport. What a client of several subscriptions gets in one

@@ -45,14 +45,14 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	s.openTo(p.access, r)
 	old := c.Handler()
 	c.SetHandler(s)
-	p.counters.ws.Add(1)
+	p.tally(c, true, 1)
 	r.extensions = extensions
 	err := s.begin(p.Lane(c), c, r, s)
 	if err == nil {
 		return nil
 	}
 	c.SetHandler(old)
-	p.counters.ws.Add(-1)
+	p.tally(c, true, -1)
 	if code, reason := failure(err); code == codeTryLater {
 		p.refuseSocket(c, appendHandshake(nil, r.Key, "", "", r.Fields), code, reason)
 		return nil
@@ -298,5 +298,5 @@ func (s *wsSession) Closed(_ *eventloop.Conn, err error) {
 	if s.parser != nil {
 		s.parser.Reset()
 	}
-	s.lane.push.counters.ws.Add(-1)
+	s.lane.push.tally(s.conn, true, -1)
 }

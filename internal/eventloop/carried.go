@@ -1,0 +1,161 @@
+package eventloop
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// A Carrier moves the bytes of connections that have no socket of their own: HTTP/2 does,
+// for its streams. There is one for each such connection. Its methods are called on the
+// loop's goroutine.
+type Carrier interface {
+	// Send takes as much of b as may leave now and returns how much that is. It does not
+	// keep b. When it takes less than all, it calls Carried.Writable once there is room.
+	Send(b []byte) int
+	// Reading says whether input is wanted. While it is not, what comes is kept, up to the
+	// bound of unconsumed input: the carrier is to hold the peer back before that.
+	Reading(on bool)
+	// Shutdown says that nothing is sent after what Send took. All input until Close is
+	// still wanted.
+	Shutdown()
+	// Close is the last call. orderly says that the peer may take what it got for whole: all
+	// was sent, and nothing went wrong.
+	Close(err error, orderly bool)
+}
+
+// A Carried is a connection that shares the socket of another one. To whoever handles it,
+// it is a Conn like any: it has its timer, its queue with bounds and the policy for slow
+// readers, and it is counted among the connections of its loop.
+//
+// It is the first field of what its carrier keeps for it, so that both are one allocation.
+type Carried struct {
+	Conn
+
+	// Fixed by Carry.
+	carrier Carrier
+	socket  *Conn
+}
+
+// carried is Conn.fd of a Carried.
+const carried = -2
+
+// Carry makes v a connection on on's loop, which speaks for on's peer. carrier moves its
+// bytes and h handles them. It returns false when as many connections are open as may be;
+// h is told nothing then. Loop only.
+func Carry(v *Carried, on *Conn, carrier Carrier, h Handler) bool {
+	l := on.loop
+	if l.ended || on.isClosed() {
+		return false
+	}
+	if l.shared.open.Add(1) > l.limits.maxConns+l.limits.burst {
+		l.shared.open.Add(-1)
+		l.n.refused++
+		return false
+	}
+	v.Conn = Conn{loop: l, fd: carried, listener: on.listener, peerIP: on.peerIP, peerPort: on.peerPort, accepted: l.now, handler: h}
+	v.carrier, v.socket = carrier, on
+	v.timer.Owner = &v.Conn
+	v.key = l.take(&v.Conn)
+	l.n.carried++
+	return true
+}
+
+// Arrived shows b, which the carrier got for v, to the handler. b is valid until Arrived
+// returns and may be changed in place.
+func (v *Carried) Arrived(b []byte) {
+	if !v.isClosed() && len(b) > 0 {
+		v.received(b)
+	}
+}
+
+// Ended says that v's peer sends no more.
+func (v *Carried) Ended() {
+	if v.flags&(flagClosed|flagEOF) == 0 {
+		v.endOfStream()
+	}
+}
+
+// Writable says that Send may take more.
+func (v *Carried) Writable() { v.flush() }
+
+// Unread returns how many bytes of input wait for the handler.
+func (v *Carried) Unread() int {
+	if v.parked == nil {
+		return 0
+	}
+	return len(v.parked.b)
+}
+
+// carrying returns c as what it is if it has no socket of its own, or nil.
+func (c *Conn) carrying() *Carried {
+	if c.fd != carried {
+		return nil
+	}
+	return (*Carried)(unsafe.Pointer(c)) // c is its first field, and of no other is fd carried
+}
+
+// Socket returns the connection whose socket carries c: c itself, mostly.
+func (c *Conn) Socket() *Conn {
+	if v := c.carrying(); v != nil {
+		return v.socket
+	}
+	return c
+}
+
+// Shared reports whether c is one of several connections on one socket.
+func (c *Conn) Shared() bool { return c.fd == carried }
+
+// CarriedBy returns what moves c's bytes where c has no socket of its own, or nil.
+func (c *Conn) CarriedBy() Carrier {
+	if v := c.carrying(); v != nil {
+		return v.carrier
+	}
+	return nil
+}
+
+// send gives b to whatever carries c's bytes. It returns how much of it was taken. keeps
+// says that b never changes, so that it may be referred to for longer than the call.
+func (c *Conn) send(b []byte, keeps bool) (int, syscall.Errno) {
+	switch {
+	case c.fd == carried:
+		return c.carrying().carrier.Send(b), 0
+	case keeps:
+		return c.loop.poller.Send(c.key, int(c.fd), b)
+	}
+	return c.loop.poller.SendCopy(c.key, int(c.fd), b)
+}
+
+// setReading tells whatever carries c's bytes whether input is wanted.
+func (c *Conn) setReading(on bool) {
+	if v := c.carrying(); v != nil {
+		v.carrier.Reading(on)
+		return
+	}
+	c.loop.poller.SetReading(c.key, int(c.fd), on)
+}
+
+// shutdown ends the sending side.
+func (c *Conn) shutdown() {
+	if v := c.carrying(); v != nil {
+		v.carrier.Shutdown()
+		return
+	}
+	c.loop.poller.Shutdown(c.key, int(c.fd))
+}
+
+// A Flusher has something to do at the end of a tick.
+type Flusher interface{ Flush() }
+
+// FlushLater has f called at the end of the tick, after everything that connections wrote
+// has gone to what carries it and before the loop sleeps. Loop only.
+func (l *Loop) FlushLater(f Flusher) { l.flushers = append(l.flushers, f) }
+
+// runFlushers calls what waits for the end of the tick. What they write leaves with it.
+func (l *Loop) runFlushers() {
+	for i := 0; i < len(l.flushers); i++ {
+		f := l.flushers[i]
+		l.flushers[i] = nil
+		l.guard(nil, f.Flush)
+	}
+	l.flushers = l.flushers[:0]
+}

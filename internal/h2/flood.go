@@ -1,0 +1,116 @@
+package h2
+
+// A flood is something of which a client may send only so much. Each kind has a budget of
+// its own, which fills up with time and with what the connection is for: streams that came
+// to their end.
+type flood uint8
+
+const (
+	floodReset        flood = iota // streams that the client begins and takes back (CVE-2023-44487)
+	floodMadeReset                 // streams that its mistakes make us reset (CVE-2025-8671)
+	floodPing                      // PING
+	floodSettings                  // SETTINGS
+	floodWindow                    // WINDOW_UPDATE
+	floodPriority                  // PRIORITY and PRIORITY_UPDATE
+	floodEmpty                     // DATA without bytes that does not end its stream
+	floodContinuation              // header blocks in too many or too large pieces (CVE-2024-27316)
+	floodHeaders                   // header blocks that say too much
+	floodStreams                   // streams beyond those allowed at a time
+	floodUnknown                   // frames of unknown types
+	floodZeroWindow                // streams closed because their window stayed shut
+	floods
+)
+
+var floodNames = [floods]string{
+	"rapid_reset", "made_you_reset", "ping", "settings", "window_update", "priority", "empty_data", "continuation", "header_list", "streams", "unknown_frame", "zero_window",
+}
+
+// String returns the kind's name as metrics have it.
+func (f flood) String() string { return floodNames[f] }
+
+// A budget is what is left of each kind, in what one costs.
+type budget struct {
+	left [floods]uint16
+	at   int64 // when they were filled up last, on the loop's clock; 0: never
+}
+
+// Of each kind a client may send budgetMost at once and budgetRate a second.
+const (
+	budgetMost = 500
+	budgetRate = 50
+)
+
+// refill adds what the time since the last call has earned.
+func (b *budget) refill(now int64) {
+	if b.at == 0 {
+		b.at = now
+		for f := range floods {
+			b.left[f] = budgetMost
+		}
+		return
+	}
+	earned := (now - b.at) / (1e9 / budgetRate)
+	if earned == 0 {
+		return
+	}
+	b.at += earned * (1e9 / budgetRate)
+	for f := range floods {
+		b.left[f] = uint16(min(int64(b.left[f])+min(earned, budgetMost), budgetMost))
+	}
+}
+
+// spend takes one of f and reports whether there was one.
+func (b *budget) spend(f flood) bool {
+	if b.left[f] == 0 {
+		return false
+	}
+	b.left[f]--
+	return true
+}
+
+// earn gives back one of the kinds that go with requests, for one that was served.
+func (b *budget) earn() {
+	for _, f := range [...]flood{floodReset, floodMadeReset, floodHeaders, floodPriority} {
+		b.left[f] = min(b.left[f]+1, budgetMost)
+	}
+}
+
+// answered tells that a stream of the connection was served.
+func (h *conn) answered() {
+	if h.budget != nil {
+		h.budget.earn()
+	}
+}
+
+// moved tells that a piece of a body went one way or the other. What clients say about
+// that, updates of windows and measurements of the path, is no flood.
+func (h *conn) moved() { h.allowance = min(h.allowance+allowanceEach, allowanceMost) }
+
+const (
+	allowanceEach = 4
+	allowanceMost = 10_000
+)
+
+// tolerateMoved is tolerate for what bodies that move account for.
+func (h *conn) tolerateMoved(f flood) bool {
+	if h.allowance > 0 {
+		h.allowance--
+		return true
+	}
+	return h.tolerate(f)
+}
+
+// tolerate takes one of f from the connection's budget. Without one it ends the connection
+// and returns false.
+func (h *conn) tolerate(f flood) bool {
+	if h.budget == nil {
+		h.budget = &budget{}
+	}
+	h.budget.refill(h.sock.Loop().Now())
+	if h.budget.spend(f) {
+		return true
+	}
+	h.lane.counters.floods[f].Add(1)
+	h.fail(EnhanceYourCalm, "too much of "+f.String())
+	return false
+}
