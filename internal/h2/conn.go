@@ -21,6 +21,7 @@ type conn struct {
 	blocked []*stream      // have bytes that wait for the connection's window or its socket
 	settle  []*stream      // whose handler took input out of turn
 	closed  []closedStream // the last that were closed, the newest last
+	linger  []*stream      // answered, while their requests are not whole; see linger.go
 	out     []byte         // the frames of this tick; nil between ticks
 	decoder *hpack.Decoder // nil until the first head, and while its table is not used
 	block   []byte         // of a header block that is not whole; nil mostly
@@ -243,6 +244,7 @@ func (h *conn) reset(f header, p []byte) {
 		return
 	}
 	s.flags |= theirEnd | ourEnd
+	h.unlinger(s, false)
 	s.Conn.Close(&StreamError{Code: Code(binary.BigEndian.Uint32(p)), Peer: true})
 }
 
@@ -268,7 +270,7 @@ func (h *conn) find(id uint32) *stream {
 	if i, ok := h.index(id); ok {
 		return h.streams[i]
 	}
-	return nil
+	return h.lingering(id)
 }
 
 func (h *conn) index(id uint32) (int, bool) {

@@ -99,7 +99,7 @@ func (h *conn) endData() {
 
 // drop gives back credit for what nobody takes: padding, and what comes for a closed stream.
 func (h *conn) drop(n int32) {
-	if s := h.data.stream; s != nil {
+	if s := h.data.stream; s != nil && s.flags&gone == 0 {
 		s.give(n)
 	}
 	h.owe(n)
@@ -120,10 +120,14 @@ func (s *stream) body(b []byte) {
 	n := int32(len(b))
 	if s.flags&measured != 0 {
 		if s.left -= int64(n); s.left < 0 { // §8.1.1
-			s.unread += n
+			s.conn.owe(n)
 			s.malformed()
 			return
 		}
+	}
+	if s.flags&gone != 0 {
+		s.more(n)
+		return
 	}
 	s.unread += n
 	if s.flags&chunked != 0 {
@@ -166,6 +170,8 @@ func (s *stream) ended(trailer []byte) {
 	switch {
 	case s.flags&measured != 0 && s.left != 0:
 		s.malformed()
+	case s.flags&gone != 0:
+		s.conn.unlinger(s, false)
 	case s.flags&tunnel != 0:
 		s.Ended()
 	case s.flags&chunked != 0:

@@ -34,6 +34,7 @@ const (
 	waits                            // it is in conn.blocked
 	settles                          // it is in conn.settle
 	gone                             // Close was called
+	wasReset                         // by us
 )
 
 var _ eventloop.Carrier = (*stream)(nil)
@@ -85,10 +86,12 @@ func (h *conn) begin(id uint32, r *fields, ends bool) {
 		return
 	}
 	s.SetHandler(handler)
+	if ends {
+		s.flags |= theirEnd
+	}
 	s.Arrived(head)
-	if ends && s.flags&gone == 0 {
-		s.flags &^= chunked // there is no body
-		s.ended(nil)
+	if ends && s.flags&(gone|tunnel) == tunnel {
+		s.Ended()
 	}
 }
 
@@ -126,19 +129,18 @@ func (s *stream) malformed() {
 
 // abort ends a stream for what the client did to it (§5.4.2).
 func (s *stream) abort(code Code) {
-	if s.flags&gone != 0 || !s.conn.tolerate(floodMadeReset) {
+	if !s.conn.tolerate(floodMadeReset) {
 		return
 	}
 	s.reset(code)
+	s.conn.unlinger(s, true)
 	s.flags |= theirEnd
 	s.Conn.Close(&StreamError{Code: code})
 }
 
 // reset says that the stream is over.
 func (s *stream) reset(code Code) {
-	if s.flags&ourEnd == 0 {
-		s.flags |= ourEnd
-	}
+	s.flags |= ourEnd | wasReset
 	s.conn.control(appendReset(nil, s.id, code))
 }
 
@@ -196,7 +198,7 @@ func (s *stream) Close(err error, orderly bool) {
 	}
 	s.flags |= gone
 	h := s.conn
-	reset := false
+	reset := s.flags&wasReset != 0
 	switch {
 	case h.flags&failed != 0:
 	case s.flags&ourEnd != 0:
@@ -206,9 +208,8 @@ func (s *stream) Close(err error, orderly bool) {
 		reset = true
 		s.reset(s.codeOf(err))
 	}
-	if s.flags&(theirEnd|ourEnd) == ourEnd && !reset && h.flags&failed == 0 {
-		reset = true
-		h.control(appendReset(nil, s.id, NoError)) // §8.1: the rest of the request is not needed
+	if s.flags&theirEnd == 0 && !reset && h.flags&failed == 0 {
+		h.await(s)
 	}
 	h.answered()
 	h.forget(s, reset)

@@ -1,0 +1,67 @@
+package h2
+
+import "slices"
+
+// A stream may be answered before its request is whole. The client is not reset then: it
+// reads why, ends its request in order, and what it does wrong meanwhile is told it, all
+// within bounds. Past those it is told to stop (RFC 9113 §8.1).
+
+const (
+	// lingerMost is how many such streams a connection has.
+	lingerMost = 16
+	// lingerBytes is how much more of a request may come.
+	lingerBytes = 32 << 10
+)
+
+// lingering returns the stream of that number if it was answered already, or nil.
+func (h *conn) lingering(id uint32) *stream {
+	for _, s := range h.linger {
+		if s.id == id {
+			return s
+		}
+	}
+	return nil
+}
+
+// await keeps s, which was answered, until its request is whole.
+func (h *conn) await(s *stream) {
+	if len(h.linger) == lingerMost {
+		h.stop(h.linger[0])
+	}
+	s.owed = 0
+	h.linger = append(h.linger, s)
+}
+
+// stop tells the client that the rest of a request is not needed.
+func (h *conn) stop(s *stream) {
+	h.control(appendReset(nil, s.id, NoError))
+	h.unlinger(s, true)
+}
+
+// unlinger forgets s if it was kept. reset: the client was told to stop.
+func (h *conn) unlinger(s *stream, reset bool) {
+	i := slices.Index(h.linger, s)
+	if i < 0 {
+		return
+	}
+	if h.linger = slices.Delete(h.linger, i, i+1); len(h.linger) == 0 {
+		h.linger = nil
+	}
+	if h.data.stream == s {
+		h.data.stream = nil
+	}
+	for k := range h.closed {
+		if h.closed[k].id == s.id {
+			h.closed[k].reset = reset
+		}
+	}
+}
+
+// more takes a piece of the body of a request that was answered.
+func (s *stream) more(n int32) {
+	h := s.conn
+	h.owe(n)
+	if s.owed += n; s.owed > lingerBytes {
+		h.stop(s)
+	}
+}
