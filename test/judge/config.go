@@ -25,6 +25,9 @@ func (s *Server) compose(o Options, dir string) map[string]any {
 			"api_keys":    []any{map[string]any{"name": "judge", "key": APIKey}},
 		},
 	}
+	if s.Authority != "" {
+		base["tls"] = map[string]any{"certificates": []any{map[string]any{"cert_file": s.Authority, "key_file": s.key}}}
+	}
 	return overlay(base, o.Config)
 }
 

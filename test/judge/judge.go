@@ -103,13 +103,17 @@ func Descriptors(t testing.TB, n uint64) {
 	}
 }
 
-// Cleanup removes what Binary built. Call it at the end of TestMain.
+// Cleanup removes what Binary and Tool built. Call it at the end of TestMain.
 func Cleanup() {
 	for i := range builds {
 		if builds[i].path != "" {
 			_ = os.Remove(builds[i].path)
 		}
 	}
+	tools.Range(func(_, b any) bool {
+		_ = os.Remove(b.(*tool).path)
+		return true
+	})
 }
 
 // Eventually waits until ok holds and fails the test with what after the bound.

@@ -25,6 +25,8 @@ import (
 type Server struct {
 	// Public and Admin are the listeners' addresses, the same after a restart.
 	Public, Admin string
+	// Authority is the file with the certificate to trust, with Options.TLS.
+	Authority string
 
 	t       testing.TB
 	options Options
@@ -32,6 +34,7 @@ type Server struct {
 	binary  string
 	config  string
 	log     string
+	key     string   // file with the private key of Authority
 	manager *manager // nil: none
 	cmd     *exec.Cmd
 	done    chan struct{} // closed when cmd has ended
@@ -44,6 +47,8 @@ type Options struct {
 	Memory bool
 	// Files is the process's limit of open descriptors; 0 is the test's own.
 	Files int
+	// TLS has the public listener speak TLS alone, with a certificate of its own.
+	TLS bool
 	// Keeper is what keeps the listening sockets while no process runs.
 	Keeper Keeper
 	// Config is laid over the base configuration, section by section.
@@ -60,6 +65,9 @@ func New(t testing.TB, o Options) *Server {
 		t: t, options: o, binary: Binary(t, o.Build),
 		Public: FreeAddr(t), Admin: FreeAddr(t),
 		data: filepath.Join(dir, "data"), config: filepath.Join(dir, "weir.yaml"), log: filepath.Join(dir, "weir.log"),
+	}
+	if o.TLS {
+		s.Authority, s.key = Certificate(t, dir)
 	}
 	s.Configure(o.Config)
 	if o.Keeper != KeepsNothing {
@@ -100,6 +108,10 @@ func (s *Server) StartUntil(path string) {
 	if err := s.manager.start(s.cmd); err != nil {
 		s.t.Fatal(err)
 	}
+	health := "http://" + s.Public + path
+	if s.Authority != "" {
+		health = "http://" + s.Admin + path // the same answer, without TLS
+	}
 	s.done = make(chan struct{})
 	go func(cmd *exec.Cmd, done chan struct{}) {
 		_ = cmd.Wait() // the status is in cmd.ProcessState
@@ -111,7 +123,7 @@ func (s *Server) StartUntil(path string) {
 			s.t.Fatalf("weir ended at start (%s):\n%s", s.cmd.ProcessState, s.Log())
 		default:
 		}
-		status, _, err := get("http://" + s.Public + path)
+		status, _, err := get(health)
 		return err == nil && status == http.StatusOK
 	})
 }
