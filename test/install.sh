@@ -2,6 +2,8 @@
 # Installs what the judges need: bash test/install.sh [part ...]
 #
 #   autobahn      the Autobahn test suite on a Python 2.7 of its own, under .cache/
+#   grpc          the gRPC client of PyPI, under .cache/
+#   interop       the HTTP/2 client of PyPI, under .cache/
 #   npm           the npm clients of test/e2e/npm
 #   protocols     the official clients of test/protocols: npm and PyPI
 #   chromium      Debian's package
@@ -138,9 +140,10 @@ npm_clients() {
     { say "npm: $(grep -m 1 -i 'err' "$log")"; return 1; }
 }
 
-# The packages are unpacked under .cache, so that no virtual environment is needed.
+# python_clients unpacks the packages of test/$2 under .cache/$1-python, so that no virtual
+# environment is needed.
 python_clients() {
-  local dir=$cache/centrifuge-python want=$root/test/protocols/requirements.txt log=$cache/centrifuge-python.log
+  local dir=$cache/$1-python want=$root/test/$2 log=$cache/$1-python.log
   cmp -s "$want" "$dir/requirements.txt" && return 0
   deb pip3 python3-pip || return 1
   rm -rf "$dir"
@@ -165,12 +168,14 @@ prometheus() {
 
 failed=0
 [ "${1:-}" != --pip-index ] || { pip_index; exit; }
-[ $# -gt 0 ] || set -- autobahn npm protocols chromium slowhttptest wrk h2load prometheus tools
+[ $# -gt 0 ] || set -- autobahn npm protocols grpc interop chromium slowhttptest wrk h2load prometheus tools
 for part in "$@"; do
   case $part in
     autobahn) autobahn ;;
     npm) npm_clients e2e/npm ;;
-    protocols) npm_clients protocols/npm && python_clients ;;
+    protocols) npm_clients protocols/npm && python_clients centrifuge protocols/requirements.txt ;;
+    grpc) python_clients grpc grpc/requirements.txt ;;
+    interop) python_clients interop e2e/requirements.txt ;;
     chromium) deb chromium chromium ;;
     slowhttptest) deb slowhttptest slowhttptest ;;
     nginx) deb nginx nginx-light ;;
