@@ -33,15 +33,16 @@ type tab struct {
 
 func newTab(t testing.TB) *tab { return driven(t, "dashboard.mjs") }
 
-// driven starts a script of test/e2e/npm that drives Chromium by lines.
-func driven(t testing.TB, script string) *tab {
+// driven starts a script of test/e2e/npm that drives Chromium by lines. flags are
+// Chromium's, besides those of the script.
+func driven(t testing.TB, script string, flags ...string) *tab {
 	t.Helper()
 	judge.Need(t, "npm", "chromium")
 	executable, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Fatal(err)
 	}
-	arg, err := json.Marshal(map[string]string{"executable": executable, "profile": t.TempDir()})
+	arg, err := json.Marshal(map[string]any{"executable": executable, "profile": t.TempDir(), "flags": append([]string{}, flags...)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,14 +1,14 @@
-// Drives the tabs of one Chromium: node tabs.mjs '{"executable","profile"}'. Every line of its standard input
+// Drives the tabs of one Chromium: node tabs.mjs '{"executable","profile","flags"}'. Every line of its standard input
 // is {"do","arg"}, every line of its output the answer, {"result"} or {"error"}.
 import { createInterface } from 'node:readline';
 import { chromium } from 'playwright-core';
 
-const { executable, profile } = JSON.parse(process.argv[2]);
+const { executable, profile, flags } = JSON.parse(process.argv[2]);
 const context = await chromium.launchPersistentContext(profile, {
   executablePath: executable,
   headless: true,
   chromiumSandbox: false,
-  args: ['--disable-gpu', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-first-run', '--disable-dev-shm-usage'],
+  args: ['--disable-gpu', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-first-run', '--disable-dev-shm-usage', ...flags],
 });
 const tabs = new Map();
 const does = {
