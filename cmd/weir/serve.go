@@ -39,7 +39,8 @@ them before.
 
 Without a configuration it listens on 127.0.0.1:8000 and stores in ./weir-data.
 It refuses to listen beyond loopback as long as there are no keys by which it
-could tell its clients apart.`,
+could tell its clients apart. With routes and nothing about channels in the
+configuration it starts no broker, stores nothing and needs no keys.`,
 		Example: `  weir serve --config /etc/weir/weir.yaml
   weir serve --listen 127.0.0.1:9000 --data-dir /var/lib/weir --set log.level=debug
   WEIR_AUTH_API_KEYS='[{"name":"me","key":"at-least-16-bytes"}]' weir serve`,
@@ -72,7 +73,7 @@ func serve(ctx context.Context, cfg config.Config, opt app.Options, out, log io.
 	if err != nil {
 		return err
 	}
-	if !cfg.HasKeys() {
+	if cfg.Pushes() && !cfg.HasKeys() {
 		fmt.Fprint(log, "weir: note: without keys nobody can publish, and only anonymous namespaces can be read\n"+
 			"hint: set auth.api_keys or auth.hmac_secret; weir config docs auth\n")
 	}
@@ -98,6 +99,8 @@ func startLine(a *app.App, cfg config.Config) string {
 		line += ", admin on http://" + admin.String()
 	}
 	switch {
+	case !cfg.Pushes():
+		return line + ", routes only"
 	case cfg.Broker.Kind == config.BrokerMemory:
 		return line + ", stores in memory"
 	case cfg.Broker.NATS.URL != "":

@@ -137,7 +137,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	}
 	a.memory, _ = broker.(*memory.Broker)
 	a.probe, broker = newProbe(broker)
-	a.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: formats.Encoders(), RecentBudget: limit / 4, Log: a.log}, broker)
+	a.hub, err = hub.New(hub.Config{Namespaces: namespaces(cfg), Encoders: formats.Encoders(), RecentBudget: limit / 4, Log: a.log}, broker)
 	if err != nil {
 		return nil, err
 	}
@@ -160,6 +160,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	a.push.UseAccess(a.access)
 	a.push.LimitSubscribers(a.loops.MaxConns() - reserved(a.loops.MaxConns()))
 	a.probe.attach(a.loops.Loops(), a.push.Shards())
+	cfg.Downstream.RoutesOnly = !cfg.Pushes()
 	if a.front, err = downstream.New(cfg.Downstream, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {
 		return nil, err
 	}
@@ -192,10 +193,19 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 }
 
 func newBroker(cfg config.Broker, bytes int64, log *slog.Logger) (hub.Broker, error) {
-	if cfg.Kind == config.BrokerMemory {
-		return memory.New(memory.Config{Bytes: bytes})
+	if cfg.Kind == config.BrokerNATS {
+		return nats.New(cfg.NATS, log)
 	}
-	return nats.New(cfg.NATS, log)
+	return memory.New(memory.Config{Bytes: bytes})
+}
+
+// namespaces are those of the hub. Where there are only routes it has the one that it cannot
+// do without: nothing is published there, and nothing would be kept.
+func namespaces(cfg config.Config) []hub.Namespace {
+	if cfg.Pushes() {
+		return cfg.Namespaces
+	}
+	return []hub.Namespace{{Name: hub.DefaultNamespace, Durability: hub.None}}
 }
 
 // Addr is the public listener's address.

@@ -48,7 +48,7 @@ func (a *App) listen() error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	if !a.auth.HasKeys() && !addr.Addr().IsLoopback() {
+	if a.cfg.Pushes() && !a.auth.HasKeys() && !addr.Addr().IsLoopback() {
 		return config.WithHint(fmt.Errorf("listen %s: without keys only loopback addresses are served", a.cfg.Listen),
 			"set auth.hmac_secret, auth.public_keys, auth.jwks_url or auth.api_keys, or listen on 127.0.0.1:"+strconv.Itoa(int(addr.Port())))
 	}

@@ -289,6 +289,10 @@ func messageOf(m *hub.Message) admin.Message {
 
 // publishByHand publishes what the operator wrote.
 func (a *App) publishByHand(ctx context.Context, body []byte) (int, []byte) {
+	if !a.cfg.Pushes() {
+		bad := &wire.Error{Status: http.StatusConflict, Message: "there are no channels: this server only serves routes", Hint: "set broker.kind to nats or memory"}
+		return bad.Status, wire.AppendError(nil, bad)
+	}
 	call, bad := wire.ParsePublish(a.hub, body)
 	if bad != nil {
 		return bad.Status, wire.AppendError(nil, bad)

@@ -127,11 +127,12 @@ func (a *App) answerWhileStarting(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
+	prefix := a.cfg.Downstream.BuiltinPrefix
 	switch {
-	case r.URL.Path == "/healthz":
+	case r.URL.Path == prefix+"/healthz":
 		h.Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "ok\n")
-	case r.URL.Path != "/readyz" && strings.Contains(r.Header.Get("Accept"), "text/event-stream"):
+	case r.URL.Path != prefix+"/readyz" && strings.Contains(r.Header.Get("Accept"), "text/event-stream"):
 		// EventSource gives up for good on any other status.
 		h.Set("Content-Type", "text/event-stream")
 		_, _ = w.Write(sse.AppendEnd(sse.AppendRetry(nil, int(startRetry.Milliseconds()))))

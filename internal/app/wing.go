@@ -46,7 +46,7 @@ func (a *App) buildWing() (err error) {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	a.front.UseProxy(w.proxy)
-	w.recorder = record.New(record.Options{Hub: a.hub, Alone: alone(a.cfg.Broker), Log: a.log})
+	w.recorder = record.New(record.Options{Hub: a.hub, Prefix: a.cfg.Downstream.BuiltinPrefix, Alone: alone(a.cfg.Broker), Log: a.log})
 	a.front.UseRecorder(w.recorder)
 	set, err := a.routes(a.cfg)
 	if err != nil {
@@ -61,7 +61,7 @@ func (a *App) setRoutes(set *policy.Set) error { return a.front.SetRoutes(set, a
 
 // alone reports whether no other node can write into the logs.
 func alone(b config.Broker) bool {
-	return b.Kind == config.BrokerMemory || b.NATS.URL == "" && b.NATS.Cluster.Name == ""
+	return b.Kind != config.BrokerNATS || b.NATS.URL == "" && b.NATS.Cluster.Name == ""
 }
 
 // routes compiles the routes of cfg, or returns nil if there are none.

@@ -31,7 +31,7 @@ import (
 type Config struct {
 	// Listen is the address of the public listener, "host:port". Empty means
 	// 127.0.0.1:8000; port 0 picks a free one. Without keys in the auth section
-	// only loopback addresses are accepted.
+	// only loopback addresses are accepted, unless broker.kind is none.
 	Listen string `json:"listen" reload:"restart"`
 	// ProxyProtocol expects a PROXY header (version 1 or 2) before anything else on
 	// each connection of the public listener, and only from trusted.proxies; others
@@ -49,7 +49,8 @@ type Config struct {
 	// Telemetry sends traces and metrics by OpenTelemetry.
 	Telemetry telemetry.Config `json:"telemetry" reload:"restart"`
 	// Namespaces are the channels' options, one entry per namespace. Empty means
-	// one namespace called "default", which holds every channel without a prefix.
+	// one namespace called "default", which holds every channel without a prefix, or
+	// none if broker.kind is none.
 	Namespaces []hub.Namespace `json:"namespaces" reload:"restart"`
 	// KeySets are further keys that verify tokens, by name, for protocols whose tokens are
 	// signed by others than those of auth: mercure and centrifuge name them.
@@ -104,8 +105,12 @@ type Config struct {
 
 // Broker chooses the implementation of the log.
 type Broker struct {
-	// Kind is "nats" (JetStream, embedded or external) or "memory" (nothing
-	// survives the process, one node only). Empty means nats.
+	// Kind is "nats" (JetStream, embedded or external), "memory" (nothing survives
+	// the process, one node only) or "none": there are no channels, Weir only serves
+	// routes, and /sse, /ws and /api/ are a route's paths. Empty means nats, or none
+	// if there are routes and nothing about channels: no namespaces, key_sets, auth,
+	// broker, push, mercure, centrifuge, pusher, presence or cluster, and no route that
+	// records or holds.
 	Kind string `json:"kind"`
 	// NATS is the nats broker. Without url and dir the server in this process
 	// stores in weir-data, below the working directory.
@@ -171,6 +176,12 @@ func Default() Config {
 // packages' sections are completed by their own WithDefaults.
 func (c Config) WithDefaults() Config {
 	def(&c.Listen, "127.0.0.1:8000")
+	if c.routesOnly() {
+		c.Broker.Kind = BrokerNone
+	}
+	if !c.Pushes() {
+		return c
+	}
 	if len(c.Namespaces) == 0 {
 		c.Namespaces = []hub.Namespace{{Name: hub.DefaultNamespace}}
 	}

@@ -25,7 +25,12 @@ func (c Config) Validate() error {
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		all = append(all, validate(f.key, reflect.ValueOf(c).FieldByIndex(f.index))...)
 	}
-	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkProtocols(), c.checkExposure(), c.checkAdmin())
+	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkExposure(), c.checkAdmin())
+	if c.Pushes() {
+		all = append(all, c.checkProtocols(), c.checkPaths())
+	} else {
+		all = append(all, c.checkPushes(), c.checkKeySets())
+	}
 	return errors.Join(all...)
 }
 
@@ -129,7 +134,8 @@ func (c Config) HasKeys() bool {
 		len(a.PublicKeys) > 0 || len(a.APIKeys) > 0
 }
 
-// checkExposure keeps a server that cannot tell its clients apart on this machine.
+// checkExposure keeps a server that cannot tell its clients apart on this machine, unless
+// it has no channels: what routes let through is said there.
 func (c Config) checkExposure() error {
 	if Loopback(c.Listen) || checkListen("listen", c.Listen) != nil {
 		return nil
@@ -138,7 +144,7 @@ func (c Config) checkExposure() error {
 		return WithHint(fmt.Errorf("%s: under 16 bytes, and listen: %s can be reached from other machines", strings.Join(short, ", "), c.Listen),
 			"make a key with: head -c 24 /dev/urandom | base64 -w0; or listen on 127.0.0.1")
 	}
-	if c.HasKeys() {
+	if c.HasKeys() || !c.Pushes() {
 		return nil
 	}
 	return WithHint(
@@ -199,9 +205,6 @@ func (c Config) checkNamespaces() error {
 	return errors.Join(all...)
 }
 
-// ownPaths are those that nothing else may have.
-var ownPaths = []string{"/sse", "/ws", "/echo", "/api/publish", "/api/broadcast", "/healthz", "/readyz"}
-
 // checkProtocols is about namespaces that the sections of protocols name.
 func (c Config) checkProtocols() error {
 	var all []error
@@ -227,9 +230,6 @@ func (c Config) checkProtocols() error {
 		if ch := c.Centrifuge.EventsChannel; ch != "" {
 			want("centrifuge.events_channel", hub.NamespaceOf(ch))
 		}
-	}
-	if path := c.Mercure.WithDefaults().Path; c.Mercure.Enabled && slices.Contains(ownPaths, path) {
-		all = append(all, fmt.Errorf("mercure.path: %s is Weir's own", path))
 	}
 	if prefix := strings.TrimSuffix(c.Centrifuge.APIPrefix, "/"); c.Centrifuge.Enabled && c.Pusher.Enabled && (prefix == "/apps" || prefix == "/app") {
 		all = append(all, fmt.Errorf("centrifuge.api_prefix: %s is Pusher's", prefix))
@@ -268,7 +268,7 @@ func (c Config) checkKeySets() error {
 
 // Validate wants a known kind and what that kind needs.
 func (b Broker) Validate() error {
-	all := []error{oneOf("kind", b.Kind, BrokerNATS, BrokerMemory)}
+	all := []error{oneOf("kind", b.Kind, BrokerNATS, BrokerMemory, BrokerNone)}
 	if b.Kind == BrokerNATS {
 		for _, err := range Problems(b.NATS.Validate()) {
 			all = append(all, at("nats", without("nats broker: ", err)))

@@ -42,8 +42,8 @@ func (c Config) Warnings() []Warning {
 }
 
 // shadowedRoutes warns of routes that name paths of Weir's own, which are never routed
-// unless downstream.builtin_hosts says on which hosts they are Weir's. A route of every
-// path ("/*") is not meant for them.
+// unless downstream.builtin_hosts says on which hosts they are Weir's, or builtin_prefix
+// below which path. A route of every path ("/*") is not meant for them.
 func (c Config) shadowedRoutes() []Warning {
 	if len(c.Downstream.BuiltinHosts) > 0 {
 		return nil
@@ -51,7 +51,7 @@ func (c Config) shadowedRoutes() []Warning {
 	var all []Warning
 	for i, r := range c.Routes {
 		var hidden []string
-		for _, own := range ownPaths {
+		for _, own := range c.ownPaths() {
 			if prefix, ok := strings.CutSuffix(r.Path, "*"); r.Path == own || ok && prefix != "/" && strings.HasPrefix(own, prefix) {
 				hidden = append(hidden, own)
 			}
@@ -59,7 +59,7 @@ func (c Config) shadowedRoutes() []Warning {
 		if len(hidden) > 0 {
 			all = append(all, Warning{
 				fmt.Sprintf("routes[%d]: path: requests for %s are answered by Weir itself and never reach this route", i, strings.Join(hidden, ", ")),
-				"list the hosts on which these paths are Weir's own: downstream: {builtin_hosts: [push.example.com]}",
+				"move Weir's own paths below a prefix: downstream: {builtin_prefix: /weir}; or list the hosts on which they are Weir's: downstream: {builtin_hosts: [push.example.com]}",
 			})
 		}
 	}

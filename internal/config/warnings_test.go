@@ -53,6 +53,7 @@ func TestGuardedChannelsThatCallersReachWhoAreNotMeantAreWarnedOf(t *testing.T) 
 }
 
 func TestRoutesBehindPathsOfWeirAreWarnedOf(t *testing.T) {
+	const pushes = "namespaces: [{name: default}]\n"
 	f := func(path, more, want string) {
 		t.Helper()
 		got := load(t, "clusters: [{name: a, peers: [{address: \"127.0.0.1:1\"}]}]\nroutes: [{path: \""+path+"\", cluster: a}]\n"+more).Warnings()
@@ -62,15 +63,26 @@ func TestRoutesBehindPathsOfWeirAreWarnedOf(t *testing.T) {
 			}
 			return
 		}
-		if len(got) != 1 || !strings.HasPrefix(got[0].Text, "routes[0]: path: requests for "+want+" are") || !strings.Contains(got[0].Hint, "builtin_hosts") {
+		if len(got) != 1 || !strings.HasPrefix(got[0].Text, "routes[0]: path: requests for "+want+" are") ||
+			!strings.Contains(got[0].Hint, "builtin_hosts") || !strings.Contains(got[0].Hint, "builtin_prefix") {
 			t.Errorf("%s: %v, want one of %s", path, got, want)
 		}
 	}
+	f("/healthz", pushes, "/healthz")
+	f("/api/*", pushes, "/api/publish, /api/broadcast, /api/recording")
+	f("/ws", pushes, "/ws")
+	f("/*", pushes, "")
+	f("/shop/*", pushes, "")
+	f("/api/orders", pushes, "")
+	f("/api/*", pushes+"downstream: {builtin_hosts: [push.example.com]}\n", "")
+	// Below a prefix other paths are Weir's.
+	const prefix = pushes + "downstream: {builtin_prefix: /weir}\n"
+	f("/api/*", prefix, "")
+	f("/healthz", prefix, "")
+	f("/weir/ws", prefix, "/weir/ws")
+	// Where there are only routes no other path than those of health is Weir's.
+	f("/ws", "", "")
+	f("/api/*", "", "")
 	f("/healthz", "", "/healthz")
-	f("/api/*", "", "/api/publish, /api/broadcast")
-	f("/ws", "", "/ws")
-	f("/*", "", "")
-	f("/shop/*", "", "")
-	f("/api/orders", "", "")
-	f("/api/*", "downstream: {builtin_hosts: [push.example.com]}\n", "")
+	f("/healthz", "downstream: {builtin_prefix: /weir}\n", "")
 }

@@ -20,8 +20,9 @@ func page(t *testing.T) map[string]File {
 	return files
 }
 
-// What a page loads stands in its HTML, its modules' imports and its fetches.
-var loads = regexp.MustCompile(`(?:href|src)="(/[^"]*)"|from "(/[^"]+)"|"(/data/[^"]+)"`)
+// What a page loads stands in its HTML, its modules' imports and its fetches, beside the
+// page: the server may have a prefix in front of all.
+var loads = regexp.MustCompile(`(?:href|src)="([^"#][^"]*)"|from "([^"]+)"|"(data/[^"]+)"`)
 
 func TestPageLoadsNothingButItsFiles(t *testing.T) {
 	files := page(t)
@@ -31,7 +32,7 @@ func TestPageLoadsNothingButItsFiles(t *testing.T) {
 			continue
 		}
 		for _, m := range loads.FindAllStringSubmatch(string(f.Body), -1) {
-			target := m[1] + m[2] + m[3]
+			target := "/" + strings.TrimPrefix(m[1]+m[2]+m[3], "./")
 			used[target] = true
 			if _, ok := files[target]; !ok {
 				t.Errorf("%s loads %s, which is not there", path, target)

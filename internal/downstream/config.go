@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/setting"
+	"github.com/weir-gateway/weir/internal/socket"
 )
 
 // Config of a Server: what an HTTP client may take in time and size. The zero
@@ -28,10 +29,18 @@ type Config struct {
 	// MaxFields bounds the header fields; 0 means 100. Beyond: 431.
 	MaxFields int `json:"max_fields"`
 	// BuiltinHosts are the hosts whose paths /sse, /ws, /api/publish, /api/broadcast,
-	// /healthz, /readyz and so on are Weir's own, without ports. Empty means every
-	// host: then these paths are never a route's. On other hosts than those listed
+	// /healthz, /readyz and so on (below builtin_prefix) are Weir's own, without ports.
+	// Empty means every host: then these paths are never a route's. On other hosts than those listed
 	// every path is.
 	BuiltinHosts []string `json:"builtin_hosts"`
+	// BuiltinPrefix stands in front of Weir's own paths: with "/weir" they are
+	// /weir/sse, /weir/ws, /weir/api/publish, /weir/healthz and so on, and all other
+	// paths are for routes. Clients have it in their URL: https://example.com/weir. The
+	// paths of protocols stay where they are. Empty means no prefix.
+	BuiltinPrefix string `json:"builtin_prefix"`
+	// RoutesOnly leaves /healthz and /readyz as Weir's own paths, and no others: there
+	// is nothing to subscribe to.
+	RoutesOnly bool `json:"-"`
 	// HalfClose lets a client that ended its sending side have the answer to a
 	// request that was proxied. False, as a client that closes looks the same: its
 	// upstream request is cancelled. Weir's own paths always answer.
@@ -63,6 +72,9 @@ func (c Config) Validate() error {
 		if strings.ContainsAny(h, ":/* ") || h == "" {
 			errs = append(errs, fmt.Errorf("builtin_hosts: %q is no host name; write it without port", h))
 		}
+	}
+	if err := socket.CheckPrefix(c.BuiltinPrefix); err != nil {
+		errs = append(errs, fmt.Errorf("builtin_prefix: %w", err))
 	}
 	return errors.Join(errs...)
 }

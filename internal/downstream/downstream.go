@@ -44,6 +44,7 @@ type Server struct {
 	auth      *auth.Authenticator
 	log       *slog.Logger
 	endpoints socket.Table[*endpoint]
+	paths     string                   // Weir's own, for hints
 	proxy     *proxy.Proxy             // nil: nothing is forwarded
 	traces    func(*push.Call, []byte) // UseTraces; nil: none
 	recorder  *record.Recorder         // nil: nothing is recorded
@@ -96,7 +97,7 @@ func New(cfg Config, p *push.Push, a *auth.Authenticator, loops int, log *slog.L
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg.WithDefaults(), push: p, auth: a, log: log,
+		cfg: cfg.WithDefaults(), push: p, auth: a, log: log, paths: socket.OwnPaths(cfg.BuiltinPrefix, !cfg.RoutesOnly),
 		limits: http1.Limits{MaxLine: cfg.MaxLine, MaxHead: cfg.MaxHead, MaxFields: cfg.MaxFields},
 	}
 	s.bounds.head, s.bounds.body, s.bounds.idle = int64(s.cfg.HeadTimeout), int64(s.cfg.BodyTimeout), int64(s.cfg.KeepAlive)
@@ -105,22 +106,28 @@ func New(cfg Config, p *push.Push, a *auth.Authenticator, loops int, log *slog.L
 		s.lanes = append(s.lanes, &lane{srv: s})
 	}
 	p.UseWorkers(s.work)
-	s.endpoints.Own("/sse", &endpoint{methods: "GET", serve: (*request).sse, stream: true})
-	s.endpoints.Own("/ws", &endpoint{methods: "GET", serve: (*request).websocket})
-	s.endpoints.Own("/api/publish", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).publish})
-	s.endpoints.Own("/api/broadcast", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).broadcast})
-	s.endpoints.Own("/healthz", &endpoint{methods: "GET, HEAD", serve: (*request).healthz})
-	s.endpoints.Own("/readyz", &endpoint{methods: "GET, HEAD", serve: (*request).readyz})
+	s.own("/healthz", &endpoint{methods: "GET, HEAD", serve: (*request).healthz})
+	s.own("/readyz", &endpoint{methods: "GET, HEAD", serve: (*request).readyz})
+	if cfg.RoutesOnly {
+		return s, nil
+	}
+	s.own("/sse", &endpoint{methods: "GET", serve: (*request).sse, stream: true})
+	s.own("/ws", &endpoint{methods: "GET", serve: (*request).websocket})
+	s.own("/api/publish", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).publish})
+	s.own("/api/broadcast", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).broadcast})
 	if p.Config().Echo {
-		s.endpoints.Own("/echo", &endpoint{methods: "GET", serve: (*request).echo})
+		s.own("/echo", &endpoint{methods: "GET", serve: (*request).echo})
 	}
 	return s, nil
 }
 
-// Handle adds static replies by path. Before the loops run only.
+// own serves a path of Weir's own, below the prefix.
+func (s *Server) own(path string, e *endpoint) { s.endpoints.Own(s.cfg.BuiltinPrefix+path, e) }
+
+// Handle adds static replies by path, below the prefix. Before the loops run only.
 func (s *Server) Handle(files map[string]Static) {
 	for path, f := range files {
-		s.endpoints.Own(path, &endpoint{methods: "GET, HEAD", serve: func(r *request) {
+		s.own(path, &endpoint{methods: "GET, HEAD", serve: func(r *request) {
 			r.answer(http.StatusOK, f.ContentType, f.Body, staticFields)
 		}})
 	}

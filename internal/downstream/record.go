@@ -29,7 +29,10 @@ var _ record.Client = (*conn)(nil)
 // and the loops only.
 func (s *Server) UseRecorder(rec *record.Recorder) {
 	s.recorder = rec
-	s.endpoints.Own(record.Path, &endpoint{methods: "GET", serve: (*request).recordingAgain, stream: true})
+	if s.cfg.RoutesOnly {
+		return
+	}
+	s.own(record.Path, &endpoint{methods: "GET", serve: (*request).recordingAgain, stream: true})
 }
 
 // mayRecord prepares for a reply that will be recorded if it is an event stream.

@@ -281,10 +281,8 @@ func (r *request) tooLarge() {
 }
 
 func (r *request) notFound() {
-	r.fail(&push.APIError{Status: http.StatusNotFound, Message: "no such path", Hint: builtinPaths + "; other paths need a route"})
+	r.fail(&push.APIError{Status: http.StatusNotFound, Message: "no such path", Hint: r.h.lane.srv.paths + "; other paths need a route"})
 }
-
-const builtinPaths = "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"
 
 func (r *request) methodNotAllowed() {
 	r.fail(&push.APIError{Status: http.StatusMethodNotAllowed, Message: "method not allowed", Hint: "use " + r.allow})

@@ -208,7 +208,7 @@ func (r *request) refuse(v *policy.Verdict) {
 	r.h.lane.counters.refused.Add(1)
 	e := &push.APIError{Status: v.Status, Message: v.Message, Hint: v.Hint}
 	if v.Status == http.StatusNotFound {
-		e.Hint = builtinPaths + ", and " + strconv.Itoa(len(r.table.targets)) + " configured routes"
+		e.Hint = r.h.lane.srv.paths + ", and " + strconv.Itoa(len(r.table.targets)) + " configured routes"
 	}
 	if v.Status == http.StatusRequestEntityTooLarge {
 		r.keepAlive = r.keepAlive && !r.unread

@@ -39,7 +39,7 @@ func newAdapter(spec *Spec, target, publish *target) *adapter {
 		a.checkpoint, a.control = true, true
 		param = "channel"
 		target.defaultPath("/" + spec.streamTransport())
-		publish.defaultPath("/api/publish")
+		publish.defaultPath(target.prefix() + "/api/publish")
 	case "mercure":
 		param = "topic"
 		if strings.Contains(target.path, "match=") {
@@ -93,6 +93,18 @@ func (t *target) defaultPath(path string) {
 	} else if t != nil && strings.HasPrefix(t.path, "/?") {
 		t.path = path + t.path[1:]
 	}
+}
+
+// prefix is what stands in front of Weir's own paths (downstream.builtin_prefix), if the
+// target is one of them.
+func (t *target) prefix() string {
+	path, _, _ := strings.Cut(t.path, "?")
+	for _, own := range []string{"/sse", "/ws"} {
+		if prefix, ok := strings.CutSuffix(path, own); ok {
+			return prefix
+		}
+	}
+	return ""
 }
 
 // queryValue is a parameter of the path, as a template.

@@ -285,7 +285,7 @@ func (e *entry) follow(v *Viewer, g *generation, since hub.Position) *Follow {
 	} else {
 		id.key = v.ask.Key
 	}
-	return &Follow{Channel: id.channel(), Since: since.String(), URL: Path + "?id=" + id.String()}
+	return &Follow{Channel: id.channel(), Since: since.String(), URL: e.r.prefix + Path + "?id=" + id.String()}
 }
 
 // begins claims the next recording for v, unless that is being done for another.

@@ -112,7 +112,7 @@ type ID struct {
 	kind                  byte
 }
 
-// Path is where recordings are read again.
+// Path is where recordings are read again, behind Options.Prefix.
 const Path = "/api/recording"
 
 // String returns <namespace>.<key>.<kind><nonce>.

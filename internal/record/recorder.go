@@ -18,6 +18,8 @@ import (
 // Options of a Recorder.
 type Options struct {
 	Hub *hub.Hub
+	// Prefix stands in front of Path, as in downstream.Config.
+	Prefix string
 	// Alone says that no other node writes into the log: then a recording without an
 	// end that is not ours has ended with the process that wrote it. Otherwise that is
 	// known when it has given no sign of life for a while.
@@ -40,6 +42,7 @@ const (
 type Recorder struct {
 	// Fixed at New.
 	hub      *hub.Hub
+	prefix   string
 	alone    bool
 	log      *slog.Logger
 	instance string
@@ -70,7 +73,7 @@ func New(o Options) *Recorder {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Recorder{hub: o.Hub, alone: o.Alone, log: o.Log, instance: newNonce(), wake: make(chan struct{}, 1),
+	r := &Recorder{hub: o.Hub, prefix: o.Prefix, alone: o.Alone, log: o.Log, instance: newNonce(), wake: make(chan struct{}, 1),
 		entries: map[string]*entry{}, changed: map[*entry]bool{}, running: map[string]int{}}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r

@@ -153,7 +153,7 @@ func (t *Tape) Head(x *proxy.Exchange, res *http1.Response) {
 	t.r.writers.Go(t.write)
 	if c := t.client; c != nil {
 		t.client = nil
-		c.Follow(&Follow{Channel: t.channel, Since: t.start.String(), URL: Path + "?id=" + t.id.String()})
+		c.Follow(&Follow{Channel: t.channel, Since: t.start.String(), URL: t.r.prefix + Path + "?id=" + t.id.String()})
 	}
 }
 

@@ -135,3 +135,32 @@ func BuiltinHost(hosts []string, host []byte) bool {
 	}
 	return slices.ContainsFunc(hosts, func(h string) bool { return http1.EqualFold(host, h) })
 }
+
+// OwnPaths says, for hints, which paths are Weir's own: below prefix, and those of push
+// if it is there.
+func OwnPaths(prefix string, push bool) string {
+	health := prefix + "/healthz and " + prefix + "/readyz"
+	if !push {
+		return "there are " + health
+	}
+	return "there are " + prefix + "/sse, " + prefix + "/ws, " + prefix + "/api/publish, " + prefix + "/api/broadcast, " + health
+}
+
+// CheckPrefix returns what is wrong with a prefix of Weir's own paths. Requests have to
+// spell it as it is: nothing in it may be written in two ways.
+func CheckPrefix(prefix string) error {
+	if prefix == "" {
+		return nil
+	}
+	segments := strings.Split(prefix, "/")
+	plain := func(c rune) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-._~", c)
+	}
+	bad := func(s string) bool {
+		return s == "" || s == "." || s == ".." || strings.ContainsFunc(s, func(c rune) bool { return !plain(c) })
+	}
+	if segments[0] != "" || slices.ContainsFunc(segments[1:], bad) {
+		return fmt.Errorf("%q is not a prefix of paths: want \"/\" and segments of A-Z, a-z, 0-9, -, ., _ and ~, such as /weir", prefix)
+	}
+	return nil
+}

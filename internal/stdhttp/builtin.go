@@ -158,7 +158,7 @@ func (f *Front) tokenRefused(w http.ResponseWriter, r *http.Request, err error) 
 // refuseEvents answers a client of events whose token cannot be accepted now, in a way
 // that keeps a browser's EventSource trying.
 func (f *Front) refuseEvents(w http.ResponseWriter, r *http.Request, err error) bool {
-	if rawPath(r) != "/sse" || !wire.AcceptsEvents([]byte(strings.Join(r.Header.Values("Accept"), ","))) {
+	if f.ownPath(r) != "/sse" || !wire.AcceptsEvents([]byte(strings.Join(r.Header.Values("Accept"), ","))) {
 		return false
 	}
 	switch {
@@ -264,7 +264,7 @@ func (f *Front) publish(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	parse := func(b []byte) (*wire.Call, *wire.Error) { return wire.ParsePublish(f.deps.Hub, b) }
-	if rawPath(r) == "/api/broadcast" {
+	if f.ownPath(r) == "/api/broadcast" {
 		parse = wire.ParseBroadcast
 	}
 	call, bad := parse(body)

@@ -33,8 +33,10 @@ type Config struct {
 	KeepAlive time.Duration
 	// MaxHead bounds a head in bytes; 0 means 32 KiB.
 	MaxHead int
-	// BuiltinHosts are as in downstream.Config.
-	BuiltinHosts []string
+	// BuiltinHosts, BuiltinPrefix and RoutesOnly are as in downstream.Config.
+	BuiltinHosts  []string
+	BuiltinPrefix string
+	RoutesOnly    bool
 	// MaxChannels bounds the channels of one stream; 0 means 32.
 	MaxChannels int
 	// MaxStreams bounds the requests at a time of one HTTP/2 connection; 0 means 250.
@@ -84,6 +86,7 @@ type Front struct {
 	conns  *handedOver
 	// Weir's own, and before requests come those of protocols.
 	endpoints socket.Table[endpoint]
+	paths     string // Weir's own, for hints
 	// UseTurns's. classes is nil while nothing has a class.
 	classes classes
 	push    any
@@ -125,11 +128,14 @@ func New(cfg Config, deps Deps) *Front {
 		deps.Now = func() int64 { return int64(time.Since(base)) }
 	}
 	f := &Front{cfg: cfg, deps: deps, log: deps.Log, conns: newHandedOver(), mirrors: make(chan struct{}, maxMirrors)}
+	f.paths = socket.OwnPaths(cfg.BuiltinPrefix, !cfg.RoutesOnly)
 	for path, ep := range endpoints {
-		f.endpoints.Own(path, ep)
+		if !cfg.RoutesOnly || !ep.push {
+			f.endpoints.Own(cfg.BuiltinPrefix+path, ep)
+		}
 	}
 	for path, file := range deps.Files {
-		f.endpoints.Own(path, endpoint{"GET, HEAD", func(_ *Front, w http.ResponseWriter, _ *http.Request) { file.serve(w) }})
+		f.endpoints.Own(cfg.BuiltinPrefix+path, endpoint{methods: "GET, HEAD", serve: func(_ *Front, w http.ResponseWriter, _ *http.Request) { file.serve(w) }})
 	}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -207,22 +213,21 @@ func certificate(r *http.Request) *auth.Certificate {
 	return nil
 }
 
-const builtinPaths = "there are /sse, /ws, /api/publish, /api/broadcast, /healthz and /readyz"
-
 // endpoint is what a path leads to.
 type endpoint struct {
 	methods string
 	serve   func(*Front, http.ResponseWriter, *http.Request)
+	push    bool // it is not there where only routes are served
 }
 
 // endpoints are Weir's own.
 var endpoints = map[string]endpoint{
-	"/sse":           {"GET", (*Front).sse},
-	"/ws":            {"GET", (*Front).webSocket},
-	"/api/publish":   {"POST", (*Front).publish},
-	"/api/broadcast": {"POST", (*Front).publish},
-	"/healthz":       {"GET, HEAD", (*Front).healthz},
-	"/readyz":        {"GET, HEAD", (*Front).readyz},
+	"/sse":           {"GET", (*Front).sse, true},
+	"/ws":            {"GET", (*Front).webSocket, true},
+	"/api/publish":   {"POST", (*Front).publish, true},
+	"/api/broadcast": {"POST", (*Front).publish, true},
+	"/healthz":       {"GET, HEAD", (*Front).healthz, false},
+	"/readyz":        {"GET, HEAD", (*Front).readyz, false},
 }
 
 // ServeHTTP implements http.Handler. What is built in comes before routes, as on
@@ -244,7 +249,7 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.route(set, w, r)
 	case !known:
 		f.fail(w, r, &wire.Error{Status: http.StatusNotFound, Message: "no such path",
-			Hint: builtinPaths})
+			Hint: f.paths})
 	case r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "":
 		f.preflight(w, r, ep.methods)
 	case !allowed(ep.methods, r):
@@ -306,6 +311,11 @@ func rawPath(r *http.Request) string {
 		return p
 	}
 	return r.URL.EscapedPath()
+}
+
+// ownPath is the path of a request for one of Weir's own, without the prefix.
+func (f *Front) ownPath(r *http.Request) string {
+	return strings.TrimPrefix(rawPath(r), f.cfg.BuiltinPrefix)
 }
 
 func allowed(methods string, r *http.Request) bool {

@@ -14,7 +14,7 @@ import (
 func (f *Front) Mount(endpoints []socket.Endpoint) error {
 	err := f.endpoints.Mount(endpoints, func(e *socket.Endpoint) endpoint {
 		protocol := f.deps.Push.Protocol(e.Protocol)
-		return endpoint{e.Methods, func(f *Front, w http.ResponseWriter, r *http.Request) { f.serveMounted(w, r, e, protocol) }}
+		return endpoint{methods: e.Methods, serve: func(f *Front, w http.ResponseWriter, r *http.Request) { f.serveMounted(w, r, e, protocol) }}
 	})
 	if set := f.routes.Load(); set != nil && len(f.cfg.BuiltinHosts) == 0 {
 		for _, route := range set.Routes() {

@@ -124,7 +124,7 @@ func (x *exchange) refuse(v policy.Verdict, routes int) {
 		x.w.Header().Set("Retry-After", strconv.FormatInt(v.RetryAfter, 10))
 	}
 	if v.Status == http.StatusNotFound {
-		v.Hint = builtinPaths + ", and " + strconv.Itoa(routes) + " configured routes"
+		v.Hint = x.f.paths + ", and " + strconv.Itoa(routes) + " configured routes"
 	}
 	x.fail(&wire.Error{Status: v.Status, Message: v.Message, Hint: v.Hint})
 }

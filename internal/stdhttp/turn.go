@@ -74,7 +74,7 @@ func (f *Front) replays(w http.ResponseWriter, r *http.Request, sub *wire.Subscr
 	switch {
 	case bad == nil:
 		return true
-	case rawPath(r) == "/sse":
+	case f.ownPath(r) == "/sse":
 		f.deps.Push.SendAwaySSE(w)
 	default:
 		f.fail(w, r, bad)
@@ -112,7 +112,7 @@ func (f *Front) maySubscribe(w http.ResponseWriter, r *http.Request, id *auth.Id
 	wait, ok := f.deps.Limits.Subscribe(f.client(r), id.Subject, f.deps.Now())
 	switch {
 	case ok:
-	case rawPath(r) == "/sse":
+	case f.ownPath(r) == "/sse":
 		f.deps.Push.SendAwaySSE(w)
 	default:
 		f.tooOften(w, r, wait)

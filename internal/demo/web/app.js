@@ -1,18 +1,18 @@
 // The page: it opens the stream, hands each message to the map or to the market,
 // and shows what can be counted.
 
-import { Chart, line } from "/draw.js";
-import { ShipmentMap } from "/map.js";
-import { Market } from "/market.js";
-import { Latency, Rate, bucket, clock, edge } from "/stats.js";
-import { Continuity, openStream } from "/stream.js";
+import { Chart, line } from "./draw.js";
+import { ShipmentMap } from "./map.js";
+import { Market } from "./market.js";
+import { Latency, Rate, bucket, clock, edge } from "./stats.js";
+import { Continuity, openStream } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const cutFor = 5000;
 
-const [demo, land] = await Promise.all(["/data/demo.json", "/data/map.json"].map(async (path) => (await fetch(path)).json()));
+const [demo, land] = await Promise.all(["data/demo.json", "data/map.json"].map(async (path) => (await fetch(path)).json()));
 
 const map = new ShipmentMap($("map"), land, demo.airports, still.matches);
 const market = new Market(

@@ -1,7 +1,7 @@
 // The map: an Albers equal-area conic projection, the states, and shipments that
 // move along great circles.
 
-import { fit, ink } from "/draw.js";
+import { fit, ink } from "./draw.js";
 
 const rad = Math.PI / 180;
 

@@ -1,6 +1,6 @@
 // The market: the index as a chart with its scale, the shares as rows.
 
-import { Chart, line } from "/draw.js";
+import { Chart, line } from "./draw.js";
 
 const indexRoom = 252; // trading days of a year
 const shareRoom = 24; // months

@@ -12,7 +12,7 @@ export function openStream(channels, on) {
   function open() {
     clearTimeout(timer);
     timer = 0;
-    source = new EventSource("/sse?" + query + (position ? "&lastEventId=" + encodeURIComponent(position) : ""));
+    source = new EventSource("sse?" + query + (position ? "&lastEventId=" + encodeURIComponent(position) : ""));
     source.onopen = () => {
       failures = 0;
       on.open(position);
