@@ -20,6 +20,7 @@ package access
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
@@ -138,8 +139,11 @@ type Caller struct {
 	Server bool
 }
 
-// A Model decides. It is immutable; all its methods may be called by any goroutine.
-type Model struct {
+// A Model decides. All its methods may be called by any goroutine.
+type Model struct{ rules atomic.Pointer[rules] }
+
+// rules are what a Model decides by at a time. Immutable.
+type rules struct {
 	namespace func(channel string) (*hub.Namespace, error)
 	cfg       Config
 }
@@ -147,18 +151,31 @@ type Model struct {
 // New returns a Model of the namespaces that namespace finds, for example those of
 // hub.Hub.Namespace.
 func New(namespace func(channel string) (*hub.Namespace, error), cfg Config) *Model {
-	return &Model{namespace: namespace, cfg: cfg}
+	m := &Model{}
+	m.rules.Store(&rules{namespace: namespace, cfg: cfg})
+	return m
+}
+
+// Replace makes m decide as other does.
+func (m *Model) Replace(other *Model) { m.rules.Store(other.rules.Load()) }
+
+// Clone returns a Model that decides as m does now.
+func (m *Model) Clone() *Model {
+	c := &Model{}
+	c.Replace(m)
+	return c
 }
 
 // Decide returns what c may do with channel. A channel of an unknown namespace is
 // refused.
 func (m *Model) Decide(by Protocol, op Op, channel string, c Caller) Verdict {
-	ns, err := m.namespace(channel)
+	r := m.rules.Load()
+	ns, err := r.namespace(channel)
 	if err != nil {
 		return Refused
 	}
-	q := question{m: m, by: by, ns: ns, channel: channel, Caller: c}
-	q.class, q.literal = m.classify(ns.Name, channel)
+	q := question{m: r, by: by, ns: ns, channel: channel, Caller: c}
+	q.class, q.literal = r.classify(ns.Name, channel)
 	if q.Identity == nil {
 		q.Identity = auth.Anonymous
 	}
@@ -176,25 +193,26 @@ func (m *Model) Decide(by Protocol, op Op, channel string, c Caller) Verdict {
 // Meant reports whether channel names the caller, or a grant of the caller's covers it:
 // nothing else needs to be asked.
 func (m *Model) Meant(by Protocol, channel string, c Caller) bool {
-	ns, err := m.namespace(channel)
+	r := m.rules.Load()
+	ns, err := r.namespace(channel)
 	if err != nil || c.Identity == nil {
 		return false
 	}
-	q := question{m: m, by: by, ns: ns, channel: channel, Caller: c}
-	q.class, q.literal = m.classify(ns.Name, channel)
+	q := question{m: r, by: by, ns: ns, channel: channel, Caller: c}
+	q.class, q.literal = r.classify(ns.Name, channel)
 	return q.meant()
 }
 
 // Guarded reports whether only callers that are meant may read channel. Protocols
 // publish there as private.
 func (m *Model) Guarded(channel string) bool {
-	class, _ := m.classify(hub.NamespaceOf(channel), channel)
+	class, _ := m.rules.Load().classify(hub.NamespaceOf(channel), channel)
 	return class != Plain
 }
 
 // ClassOf returns the class of a channel.
 func (m *Model) ClassOf(channel string) Class {
-	class, _ := m.classify(hub.NamespaceOf(channel), channel)
+	class, _ := m.rules.Load().classify(hub.NamespaceOf(channel), channel)
 	return class
 }
 
@@ -207,7 +225,7 @@ const (
 // classify returns the class of a channel and how many bytes of its name a token's
 // pattern has to spell out to cover it: a wildcard that was meant for the plain channels
 // of a namespace does not reach the channels of users, or recordings.
-func (m *Model) classify(ns, channel string) (class Class, literal int) {
+func (m *rules) classify(ns, channel string) (class Class, literal int) {
 	name := channel
 	if i := strings.IndexByte(channel, ':'); i >= 0 {
 		name = channel[i+1:]
@@ -246,7 +264,7 @@ func isRecording(name string) bool {
 }
 
 // names reports whether a channel of users names user.
-func (m *Model) names(ns, channel, user string) bool {
+func (m *rules) names(ns, channel, user string) bool {
 	_, list, ok := strings.Cut(channel, "#")
 	if !ok || user == "" {
 		return false
@@ -260,7 +278,7 @@ func (m *Model) names(ns, channel, user string) bool {
 // A question is a call of Decide.
 type question struct {
 	Caller
-	m       *Model
+	m       *rules
 	by      Protocol
 	ns      *hub.Namespace
 	channel string
@@ -360,7 +378,7 @@ func (q *question) open() Verdict {
 	return Refused
 }
 
-func (m *Model) isMercures(ns *hub.Namespace) bool {
+func (m *rules) isMercures(ns *hub.Namespace) bool {
 	return m.cfg.Mercure != nil && m.cfg.Mercure.Namespace == ns.Name
 }
 

@@ -98,7 +98,7 @@ func TestWhatIsOpenToEveryoneIsPlain(t *testing.T) {
 
 func TestInsecureIsFound(t *testing.T) {
 	m := generous()
-	m.cfg.Centrifuge.Insecure = true
+	m.rules.Load().cfg.Centrifuge.Insecure = true
 	found := Findings(m.Table([]hub.Namespace{{Name: "default"}}))
 	if len(found) == 0 || !strings.Contains(fmt.Sprint(found), `channels such as "#42" by centrifuge`) {
 		t.Errorf("%v", found)
@@ -167,10 +167,10 @@ func TestWhoIsMeant(t *testing.T) {
 	f(Pusher, Read, "shop:"+recorded, Caller{}, Refused)
 	f(Hold, Read, "#42", Caller{Proof: true}, Public)
 	f(Hold, Read, "news", Caller{}, Refused)
-	m.cfg.Centrifuge.SharedUsers = false
+	m.rules.Load().cfg.Centrifuge.SharedUsers = false
 	f(Native, Read, "#42", client("42"), Refused) // user 42 of another issuer
 	f(Centrifuge, Read, "#42", client("42"), Full)
-	m.cfg.Centrifuge.Namespaces["default"] = Rules{}
+	m.rules.Load().cfg.Centrifuge.Namespaces["default"] = Rules{}
 	f(Centrifuge, Read, "#a,b", client("a"), Refused) // a personal channel has one user
 	f(Centrifuge, Read, "#a,b", client("a,b"), Full)
 }

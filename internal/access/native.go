@@ -17,7 +17,7 @@ func (m *Model) MayRead(id *auth.Identity, channels []string) *wire.Error {
 		if m.Decide(Native, Read, ch, Caller{Identity: id}) != Refused {
 			continue
 		}
-		switch _, err := m.namespace(ch); {
+		switch _, err := m.Namespace(ch); {
 		case err != nil:
 			return wire.ErrorOf(err)
 		case id == auth.Anonymous:
@@ -43,7 +43,7 @@ func (m *Model) MayPublish(who *auth.Identity, channel string) *wire.Error {
 	case who == auth.Anonymous:
 		return &wire.Error{Status: http.StatusUnauthorized, Message: "publishing needs a key or a token", Hint: "send X-API-Key, or Authorization: Bearer with publish grants"}
 	}
-	if _, err := m.namespace(channel); err != nil && who.CanPublish(channel) {
+	if _, err := m.Namespace(channel); err != nil && who.CanPublish(channel) {
 		return nil // the hub refuses it, in its words
 	}
 	return &wire.Error{Status: http.StatusForbidden, Message: fmt.Sprintf("publishing to %q is not granted", wire.Printable(channel, 80))}

@@ -117,11 +117,11 @@ func (m *Model) serves(by Protocol, namespace string, op Op) bool {
 	}
 	switch by {
 	case Centrifuge, CentrifugeAPI:
-		return m.cfg.Centrifuge != nil
+		return m.rules.Load().cfg.Centrifuge != nil
 	case Mercure:
-		return m.cfg.Mercure != nil && m.cfg.Mercure.Namespace == namespace
+		return m.rules.Load().cfg.Mercure != nil && m.rules.Load().cfg.Mercure.Namespace == namespace
 	case Pusher, PusherAPI:
-		return m.cfg.Pusher[namespace]
+		return m.rules.Load().cfg.Pusher[namespace]
 	default:
 		return true
 	}
@@ -159,7 +159,7 @@ func (m *Model) row(kinds []Kind, namespace, channel string, op Op, by Protocol)
 
 // connects reports whether a caller can come by the protocol at all.
 func (m *Model) connects(by Protocol, k Kind) bool {
-	return by != Centrifuge || k.Name != "anonymous" || m.cfg.Centrifuge.Anonymous
+	return by != Centrifuge || k.Name != "anonymous" || m.rules.Load().cfg.Centrifuge.Anonymous
 }
 
 // weaker are the kinds whose right implies that of another: anyone's is everybody's.

@@ -58,7 +58,6 @@ type App struct {
 	opt       Options
 	log       *slog.Logger
 	auth      *auth.Authenticator
-	keySets   auth.KeySets // further keys, for protocols that name them
 	hub       *hub.Hub
 	access    *access.Model
 	loops     *eventloop.Group
@@ -89,6 +88,10 @@ type App struct {
 	sockets    socketInfo
 	tracer     *tracer
 	live       *live // nil: no admin listener
+
+	// Owned by the start, and by reloads from then on.
+	keySets  auth.KeySets // further keys, for protocols that name them
+	runLater func(run func(context.Context) error)
 
 	// Any goroutine.
 	reload    reloads
@@ -241,7 +244,10 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		err = errors.Join(err, parts.wait(), a.close())
 	}()
 	parts.run(func() error { return a.auth.Run(background) })
-	parts.run(func() error { return a.keySets.Run(background) })
+	a.runLater = func(run func(context.Context) error) { parts.run(func() error { return run(background) }) }
+	for _, k := range a.keySets {
+		a.runLater(k.Run)
+	}
 	if a.tls != nil {
 		parts.run(func() error { return a.tls.Run(background) })
 	}
@@ -256,12 +262,12 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	parts.run(func() error { return a.loops.Run(background) })
 	parts.run(func() error { return newTrimmer(a.activity).run(background) })
 	parts.run(func() error { return a.wing.upstreams.Run(background) })
-	parts.run(func() error { return a.watch(background) })
 	if err := a.runWatch(parts, background); err != nil {
 		return err
 	}
 	parts.run(func() error { return a.wing.access.Run(background) })
 	a.startTook.Store(int64(time.Since(a.started)))
+	parts.run(func() error { return a.watch(background) })
 	a.notifyReady(parts, background)
 	if ready != nil {
 		ready()

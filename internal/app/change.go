@@ -1,14 +1,20 @@
 package app
 
 import (
+	"context"
 	"fmt"
 
+	"github.com/weir-gateway/weir/internal/access"
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
 )
 
 // A change is a reload of the parts that can prepare theirs: what is wrong shows while they
 // do, and nothing has changed yet.
 type change struct {
+	auth  *auth.Change
+	rules *access.Model // who may do what, afterwards
+
 	commits []func() // put in force what was prepared; none of them fails
 	drops   []func() // release what was prepared, if something else was wrong
 	after   []func() // what follows from the commits
@@ -28,11 +34,21 @@ func (c *change) drop() {
 	}
 }
 
+// A preparer has a part compile its section of next.
+type preparer func(ctx context.Context, c *change, next *config.Config) error
+
 // prepare has every part compile its section of next.
-func (a *App) prepare(was, next *config.Config) (*change, error) {
-	c := &change{}
-	for _, part := range []func(c *change, was, next *config.Config) error{a.prepareLog, a.prepareAccessLog, a.prepareLimits} {
-		if err := part(c, was, next); err != nil {
+func (a *App) prepare(ctx context.Context, next *config.Config) (*change, error) {
+	return a.prepareParts(ctx, next, append(a.rights(), a.prepareLog, a.prepareAccessLog, a.prepareLimits))
+}
+
+// rights are the parts that decide who may do what.
+func (a *App) rights() []preparer { return []preparer{a.prepareAuth} }
+
+func (a *App) prepareParts(ctx context.Context, next *config.Config, parts []preparer) (*change, error) {
+	c := &change{auth: auth.NewChange(), rules: a.access.Clone()}
+	for _, part := range parts {
+		if err := part(ctx, c, next); err != nil {
 			c.drop()
 			return nil, err
 		}
@@ -40,7 +56,37 @@ func (a *App) prepare(was, next *config.Config) (*change, error) {
 	return c, nil
 }
 
-func (a *App) prepareLog(c *change, _, next *config.Config) error {
+// prepareAuth comes first: its Commit is what others may ask for.
+func (a *App) prepareAuth(ctx context.Context, c *change, next *config.Config) error {
+	c.drops = append(c.drops, c.auth.Drop)
+	if err := c.auth.Set(ctx, a.auth, next.Auth); err != nil {
+		return err
+	}
+	was := a.keySets
+	now, added, err := c.auth.KeysOf(ctx, was, next.Auth, next.KeySets, func(cfg auth.Config) (*auth.Authenticator, error) { return auth.New(cfg, a.log) })
+	c.drops = append(c.drops, func() {
+		for _, k := range added {
+			_ = k.Close()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	c.commits = append(c.commits, c.auth.Commit, func() { a.keySets = now })
+	c.after = append(c.after, func() {
+		for _, k := range added {
+			a.runLater(k.Run)
+		}
+		for name, k := range was {
+			if now[name] == nil {
+				_ = k.Close()
+			}
+		}
+	})
+	return nil
+}
+
+func (a *App) prepareLog(_ context.Context, c *change, next *config.Config) error {
 	if a.opt.Level != nil {
 		level := next.Log.Slog()
 		c.commits = append(c.commits, func() { a.opt.Level.Set(level) })
@@ -50,7 +96,7 @@ func (a *App) prepareLog(c *change, _, next *config.Config) error {
 
 // prepareAccessLog opens the file again even if it has the same name: it may have been
 // moved away.
-func (a *App) prepareAccessLog(c *change, _, next *config.Config) error {
+func (a *App) prepareAccessLog(_ context.Context, c *change, next *config.Config) error {
 	f, err := openAccessFile(next.AccessLog)
 	if err != nil {
 		return err
@@ -68,7 +114,7 @@ func (a *App) prepareAccessLog(c *change, _, next *config.Config) error {
 	return nil
 }
 
-func (a *App) prepareLimits(c *change, _, next *config.Config) error {
+func (a *App) prepareLimits(_ context.Context, c *change, next *config.Config) error {
 	replace, err := a.admission.front.Prepare(next.Limits)
 	if err != nil {
 		return fmt.Errorf("limits: %w", err)

@@ -85,6 +85,7 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 		s := a.push.Stats()
 		emit(float64(s.TooSlow), "too_slow")
 		emit(float64(s.Expired), "token_expired")
+		emit(float64(s.Revoked), "revoked")
 		emit(float64(s.SentAway), "drain")
 		emit(float64(s.RefusedDrain), "drain_refused")
 		emit(float64(s.ClientErrors), "protocol_error")

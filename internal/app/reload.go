@@ -35,14 +35,19 @@ type Reloaded struct {
 	// wait for a restart.
 	Applied []string `json:"applied"`
 	Waiting []string `json:"waiting_for_restart"`
+	// Closed counts the connections whose rights were taken away.
+	Closed config.Closing `json:"closed"`
 }
 
 // Reload reads the configuration and the certificates again and applies what can be
-// applied to a running server, without touching a connection. After an error
-// everything is as it was. Any goroutine.
+// applied to a running server. It closes no connection but those whose rights are taken
+// away. After an error everything is as it was. Any goroutine.
 func (a *App) Reload(ctx context.Context) (Reloaded, error) {
 	a.reload.Lock()
 	defer a.reload.Unlock()
+	if a.startTook.Load() == 0 {
+		return Reloaded{}, errors.New("the server has not started yet: reload it then")
+	}
 	was := a.inForce()
 	wanted := *was
 	if a.opt.Load != nil {
@@ -54,23 +59,24 @@ func (a *App) Reload(ctx context.Context) (Reloaded, error) {
 	changes := config.Diff(*was, wanted)
 	next := config.Merge(*was, wanted)
 	done := Reloaded{Applied: config.Applied(changes), Waiting: config.Waiting(changes)}
-	if len(done.Waiting) > 0 {
-		if err := next.Validate(); err != nil {
-			return Reloaded{}, fmt.Errorf("it needs keys that wait for a restart (%v): %w", done.Waiting, err)
+	if err := next.Validate(); err != nil {
+		if len(done.Waiting) > 0 && wanted.Validate() == nil {
+			err = fmt.Errorf("it needs keys that wait for a restart (%v): %w", done.Waiting, err)
 		}
+		return Reloaded{}, err
 	}
-	if err := a.apply(ctx, was, &next, len(done.Applied) > 0); err != nil {
+	if err := a.apply(ctx, was, &next, len(done.Applied) > 0, &done.Closed); err != nil {
 		return Reloaded{}, err
 	}
 	a.reload.inForce.Store(&next)
 	a.reload.waiting.Store(&done.Waiting)
 	a.reload.done.Add(1)
-	a.log.Info("configuration reloaded", "applied", done.Applied, "waiting_for_restart", done.Waiting)
+	a.log.Info("configuration reloaded", "applied", done.Applied, "waiting_for_restart", done.Waiting, "closed", done.Closed.Connections)
 	return done, nil
 }
 
 // Preview says what a reload of the configuration in text would change. Any goroutine.
-func (a *App) Preview(_ context.Context, text []byte) (config.Preview, error) {
+func (a *App) Preview(ctx context.Context, text []byte) (config.Preview, error) {
 	if text == nil {
 		text = []byte{}
 	}
@@ -78,17 +84,37 @@ func (a *App) Preview(_ context.Context, text []byte) (config.Preview, error) {
 	if err != nil {
 		return config.Preview{}, err
 	}
-	return config.NewPreview(*a.inForce(), wanted), nil
+	a.reload.Lock()
+	defer a.reload.Unlock()
+	was := a.inForce()
+	p := config.NewPreview(*was, wanted)
+	if a.startTook.Load() == 0 {
+		return p, nil
+	}
+	p.Closing = &config.Closing{Protocols: map[string]int{}}
+	if len(p.Applied) == 0 {
+		return p, nil
+	}
+	next := config.Merge(*was, wanted)
+	c, err := a.prepareParts(ctx, &next, a.rights())
+	if err != nil {
+		return config.Preview{}, err
+	}
+	defer c.drop()
+	r := a.reviewOf(c)
+	r.Dry = true
+	*p.Closing = a.review(ctx, r)
+	return p, nil
 }
 
 // apply puts next in force, in which something differs from was if changed. After an error
-// was is in force.
-func (a *App) apply(ctx context.Context, was, next *config.Config, changed bool) error {
+// was is in force. It says how many connections it has closed.
+func (a *App) apply(ctx context.Context, was, next *config.Config, changed bool, closed *config.Closing) error {
 	set, err := a.routes(*next)
 	if err != nil {
 		return err
 	}
-	c, err := a.prepare(was, next)
+	c, err := a.prepare(ctx, next)
 	if err != nil {
 		return err
 	}
@@ -96,7 +122,9 @@ func (a *App) apply(ctx context.Context, was, next *config.Config, changed bool)
 		c.drop()
 		return err
 	}
+	r := a.reviewOf(c)
 	c.commit()
+	*closed = a.review(ctx, r)
 	return nil
 }
 

@@ -38,30 +38,40 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// An Authenticator verifies. All its methods may be called by any goroutine;
-// only Verify and Run wait.
+// An Authenticator verifies. Its configuration may be replaced: see Change. All its
+// methods may be called by any goroutine; only Verify and Run wait.
 type Authenticator struct {
 	// Fixed by New.
+	parser *jwt.Parser
+	log    *slog.Logger
+	now    func() time.Time
+
+	// Any goroutine.
+	rules     atomic.Pointer[rules]
+	replaced  chan struct{} // holds one: Run is to look at rules again
+	pages     refusedPages
+	done      chan struct{}
+	closeOnce sync.Once
+	counts    struct{ verified, hits, refused, origins, fetches, failures atomic.Uint64 }
+}
+
+// rules are a compiled Config. Each call of an Authenticator uses one of them throughout.
+type rules struct {
+	// Immutable.
 	cfg     Config // with defaults
 	algs    map[string]bool
 	static  []*key
 	apiKeys []apiKey
 	origins origins
-	parser  *jwt.Parser
 	jwks    *jwks // nil without jwks_url
-	log     *slog.Logger
-	now     func() time.Time
 
 	// Any goroutine.
-	cache     *cache
-	pages     refusedPages
-	done      chan struct{}
-	closeOnce sync.Once
-	counts    struct{ verified, hits, refused, origins atomic.Uint64 }
+	cache *cache
 }
 
 // New reads the key files that cfg names and checks all of it; it fetches
@@ -77,38 +87,50 @@ func New(cfg Config, log *slog.Logger) (*Authenticator, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	a := &Authenticator{
-		cfg:     cfg,
-		algs:    l.algs,
-		static:  l.keys,
-		apiKeys: l.apiKeys,
-		origins: l.origins,
-		parser:  jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation()),
-		log:     log,
-		now:     time.Now,
-		cache:   newCache(cfg.TokenCache),
-		done:    make(chan struct{}),
+		parser:   jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation()),
+		log:      log,
+		now:      time.Now,
+		replaced: make(chan struct{}, 1),
+		done:     make(chan struct{}),
 	}
+	r := &rules{cfg: cfg, algs: l.algs, static: l.keys, apiKeys: l.apiKeys, origins: l.origins, cache: newCache(cfg.TokenCache)}
 	if cfg.JWKSURL != "" {
-		a.jwks = newJWKS(cfg, log)
-		if len(cfg.Audience) == 0 {
-			log.Warn("jwks_url without audience: tokens the issuer made for other services are accepted too")
-		}
+		r.jwks = newJWKS(cfg, log)
+		r.warn(log)
 	}
+	a.own(r)
+	a.rules.Store(r)
 	return a, nil
+}
+
+// own makes the API keys of r those of a.
+func (a *Authenticator) own(r *rules) {
+	for i := range r.apiKeys {
+		r.apiKeys[i].id.proof = unique.Make(proof{by: a, sum: r.apiKeys[i].sum})
+	}
+}
+
+func (r *rules) warn(log *slog.Logger) {
+	if r.cfg.JWKSURL != "" && len(r.cfg.Audience) == 0 {
+		log.Warn("jwks_url without audience: tokens the issuer made for other services are accepted too")
+	}
 }
 
 // Run keeps the JWKS fresh until ctx ends or Close is called. Without a JWKS it
 // only waits. One call at a time.
 func (a *Authenticator) Run(ctx context.Context) error {
-	if a.jwks != nil {
-		a.jwks.run(ctx, a.done)
-		return nil
+	for {
+		if j := a.rules.Load().jwks; j != nil {
+			j.run(ctx, a.done)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.done:
+			return nil
+		case <-a.replaced:
+		}
 	}
-	select {
-	case <-ctx.Done():
-	case <-a.done:
-	}
-	return nil
 }
 
 // Close ends Run and any fetch, and waits for the fetch. What is in the caches
@@ -116,9 +138,7 @@ func (a *Authenticator) Run(ctx context.Context) error {
 func (a *Authenticator) Close() error {
 	a.closeOnce.Do(func() {
 		close(a.done)
-		if a.jwks != nil {
-			a.jwks.close()
-		}
+		a.rules.Load().close()
 	})
 	return nil
 }
@@ -126,7 +146,8 @@ func (a *Authenticator) Close() error {
 // HasKeys reports whether anything configured can let someone in. Without, only
 // anonymous namespaces are reachable and nobody may publish.
 func (a *Authenticator) HasKeys() bool {
-	return len(a.static) > 0 || a.jwks != nil || len(a.apiKeys) > 0
+	r := a.rules.Load()
+	return len(r.static) > 0 || r.jwks != nil || len(r.apiKeys) > 0
 }
 
 // VerifyFor returns the identity that token proves at time now, if the token has one of
@@ -138,35 +159,52 @@ func (a *Authenticator) VerifyFor(ctx context.Context, want Purpose, token strin
 	if token == "" {
 		return nil, ErrNoToken
 	}
-	if len(token) > a.cfg.MaxTokenBytes {
+	r := a.rules.Load()
+	if len(token) > r.cfg.MaxTokenBytes {
 		return nil, a.refuse(bad("longer than max_token_bytes"))
 	}
 	sum := sha256.Sum256([]byte(token))
-	if id, ok := a.cache.get(sum, now); ok {
+	if id, ok := r.cache.get(sum, now); ok {
 		if err := checkPurpose(id.purpose, want); err != nil {
 			return nil, a.refuse(err)
 		}
 		a.counts.hits.Add(1)
 		return id, nil
 	}
-	t, err := a.parse(token)
+	t, err := a.parse(r, token)
 	if err != nil {
 		return nil, a.refuse(err)
 	}
-	k, err := a.signer(ctx, t)
+	r, k, err := a.signedBy(ctx, r, t)
 	if err != nil {
 		return nil, a.refuse(err)
 	}
-	id, notBefore, err := a.identity(t.claims, now)
+	id, notBefore, err := r.identity(t.claims, now)
 	if err != nil {
 		return nil, a.refuse(err)
 	}
+	id.proof = a.proofOf(k, t)
 	a.counts.verified.Add(1)
-	a.cache.put(sum, &entry{id: id, key: k, notBefore: notBefore})
+	r.cache.put(sum, &entry{id: id, key: k, notBefore: notBefore})
 	if err := checkPurpose(id.purpose, want); err != nil {
 		return nil, a.refuse(err)
 	}
 	return id, nil
+}
+
+// signedBy returns the key that signed t, and the rules by which: they may have been
+// replaced while it waited for keys.
+func (a *Authenticator) signedBy(ctx context.Context, r *rules, t *parsed) (*rules, *key, error) {
+	k, err := r.signer(ctx, t)
+	latest := a.rules.Load()
+	if latest == r {
+		return r, k, err
+	}
+	if !latest.algs[t.alg] {
+		return latest, nil, bad("alg " + t.alg + " is not allowed")
+	}
+	k, err = latest.signer(ctx, t)
+	return latest, k, err
 }
 
 func (a *Authenticator) refuse(err error) error {
@@ -183,15 +221,15 @@ func (a *Authenticator) APIKey(key []byte) (*Identity, bool) {
 		return nil, false
 	}
 	sum := sha256.Sum256(key)
-	found := -1
-	for i := range a.apiKeys {
-		eq := subtle.ConstantTimeCompare(sum[:], a.apiKeys[i].sum[:])
+	r, found := a.rules.Load(), -1
+	for i := range r.apiKeys {
+		eq := subtle.ConstantTimeCompare(sum[:], r.apiKeys[i].sum[:])
 		found = subtle.ConstantTimeSelect(eq, i, found)
 	}
 	if found < 0 {
 		return nil, false
 	}
-	return a.apiKeys[found].id, true
+	return r.apiKeys[found].id, true
 }
 
 // Stats are running totals, for metrics.
@@ -213,9 +251,10 @@ func (a *Authenticator) Stats() Stats {
 		Refused:   a.counts.refused.Load(),
 		Origins:   a.counts.origins.Load(),
 	}
-	if a.jwks != nil {
-		s.KeyFetches, s.KeyFetchErrs = a.jwks.fetches.Load(), a.jwks.failures.Load()
-		if set := a.jwks.current.Load(); set != nil {
+	s.KeyFetches, s.KeyFetchErrs = a.counts.fetches.Load(), a.counts.failures.Load()
+	if j := a.rules.Load().jwks; j != nil {
+		s.KeyFetches, s.KeyFetchErrs = s.KeyFetches+j.fetches.Load(), s.KeyFetchErrs+j.failures.Load()
+		if set := j.current.Load(); set != nil {
 			s.Keys = len(set.all)
 		}
 	}

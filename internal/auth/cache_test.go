@@ -104,9 +104,9 @@ func TestCacheReadsDoNotWaitForWriters(t *testing.T) {
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}, TokenCache: 2})
 	one, two := hs(t, claims(nil)), hs(t, claims(jwt.MapClaims{"sub": "bob"}))
 	judge(t, a)(one, nil)
-	judge(t, a)(two, nil) // one is in the old generation now
-	a.cache.mu.Lock()     // a writer that never ends
-	defer a.cache.mu.Unlock()
+	judge(t, a)(two, nil)          // one is in the old generation now
+	a.rules.Load().cache.mu.Lock() // a writer that never ends
+	defer a.rules.Load().cache.mu.Unlock()
 	for _, token := range []string{one, two} {
 		if _, ok := a.Cached(token); !ok {
 			t.Error("not cached")

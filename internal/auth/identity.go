@@ -26,6 +26,7 @@ type Identity struct {
 	Expires time.Time
 
 	purpose   Purpose // of a token
+	proof     Proof   // zero: it rests on nothing that could go
 	subscribe Patterns
 	publish   Patterns
 	scopes    []string
@@ -91,6 +92,12 @@ func (i *Identity) LogValue() slog.Value {
 		return slog.StringValue("anonymous")
 	}
 	return slog.StringValue(i.By + ":" + i.Subject)
+}
+
+// Until is who id is towards those who need to know no more than when it ends: without
+// grants, and gone at end or with what proved id.
+func (i *Identity) Until(end time.Time) *Identity {
+	return &Identity{Subject: i.Subject, By: ByProgram, Expires: end, proof: i.proof}
 }
 
 // Granted is who a program has vouched for by itself, with channel patterns as in

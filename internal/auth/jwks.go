@@ -67,6 +67,10 @@ type jwks struct {
 	life       context.Context // ends with close; fetches outlive the Verify that began them
 	end        context.CancelFunc
 
+	// known are keys at hand before the first fetch: those among them that it brings stay
+	// the same keys. Fixed before the first fetch.
+	known []*key
+
 	// Any goroutine.
 	current           atomic.Pointer[keySet] // nil until the first fetch succeeded
 	fetches, failures atomic.Uint64
@@ -147,6 +151,7 @@ func (j *jwks) run(ctx context.Context, done <-chan struct{}) {
 		case <-timer.C:
 		case <-ctx.Done():
 		case <-done:
+		case <-j.life.Done():
 		}
 		timer.Stop()
 	}
@@ -206,9 +211,14 @@ func (j *jwks) land(f *flight) {
 // that what it verified stays cached; one that is no longer there is gone.
 func (j *jwks) adopt(keys []*key) {
 	old := make(map[[sha256.Size]byte]*key)
-	if set := j.current.Load(); set != nil {
+	set := j.current.Load()
+	if set != nil {
 		for _, k := range set.all {
 			old[k.print] = k
+		}
+	} else {
+		for i, k := range keys {
+			keys[i] = sameKey(j.known, k)
 		}
 	}
 	for i, k := range keys {

@@ -81,7 +81,7 @@ func jwk(k crypto.Signer, kid string, changes map[string]any) map[string]any {
 func newJWKSAuth(t *testing.T, i *issuer) (a *Authenticator, pass func(time.Duration), f func(k crypto.Signer, kid string, want error)) {
 	a = newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL}})
 	var skipped atomic.Int64
-	a.jwks.now = func() time.Time { return now.Add(time.Duration(skipped.Load())) }
+	a.rules.Load().jwks.now = func() time.Time { return now.Add(time.Duration(skipped.Load())) }
 	pass = func(d time.Duration) { skipped.Add(int64(d)) }
 	n := 0
 	f = func(k crypto.Signer, kid string, want error) {
@@ -145,7 +145,7 @@ func TestKeyReplacedUnderItsName(t *testing.T) {
 	token := sign(t, "EdDSA", edKey(), map[string]any{"kid": "k"}, claims(nil))
 	judge(t, a)(token, nil)
 	i.publish(jwk(otherKey(), "k", nil))
-	if err := a.jwks.get(context.Background(), true); err != nil {
+	if err := a.rules.Load().jwks.get(context.Background(), true); err != nil {
 		t.Fatal(err)
 	}
 	judge(t, a)(token, ErrBadToken)
@@ -384,7 +384,7 @@ func TestRunFetchesAtOnceAgainAndAfterFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	a.jwks.refresh = 5 * time.Millisecond
+	a.rules.Load().jwks.refresh = 5 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
 	go func() { ran <- a.Run(ctx) }()
@@ -443,7 +443,7 @@ func TestKeysOfASetAreBounded(t *testing.T) {
 	f(edKey(), "64", ErrBadToken)
 	// Without kid, a forged token costs few signatures.
 	tries := 0
-	for _, k := range a.jwks.current.Load().all {
+	for _, k := range a.rules.Load().jwks.current.Load().all {
 		if k.fits("EdDSA", "") {
 			tries++
 		}
@@ -460,7 +460,7 @@ func TestKeysAreNotFetchedInTheClear(t *testing.T) {
 	f := func(to string, hops int, ok bool) {
 		t.Helper()
 		r := httptest.NewRequest("GET", to, nil)
-		if err := a.jwks.client.CheckRedirect(r, make([]*http.Request, hops)); (err == nil) != ok {
+		if err := a.rules.Load().jwks.client.CheckRedirect(r, make([]*http.Request, hops)); (err == nil) != ok {
 			t.Errorf("redirect %d to %s: %v, want ok %v", hops, to, err, ok)
 		}
 	}

@@ -67,14 +67,15 @@ func (a *Authenticator) OriginAccess(p Page) Access {
 		return OriginTrusted
 	}
 	o, ok := parseOrigin(p.Origin)
+	origins := &a.rules.Load().origins
 	switch {
-	case !ok && string(p.Origin) == "null" && (a.origins.null || a.origins.any):
+	case !ok && string(p.Origin) == "null" && (origins.null || origins.any):
 		return OriginOpen
 	case !ok:
 		return OriginRefused
-	case o.sameAs(p.Host, p.TLS) || a.origins.lists(o):
+	case o.sameAs(p.Host, p.TLS) || origins.lists(o):
 		return OriginTrusted
-	case a.origins.any || o.isLoopback() && p.onLoopback():
+	case origins.any || o.isLoopback() && p.onLoopback():
 		return OriginOpen
 	}
 	return OriginRefused

@@ -29,15 +29,16 @@ func TestPayloadIsWhatTheIssuerWrote(t *testing.T) {
 	}
 	f := func(token, want string, expires int64, wantErr error) {
 		t.Helper()
-		got, exp, err := a.Payload(t.Context(), ForClient, token, now)
+		p, err := a.Payload(t.Context(), ForClient, token, now)
+		got, exp := p.Claims, p.Expires
 		if !errors.Is(err, wantErr) || string(got) != want {
 			t.Errorf("%s, %v; want %s, %v", got, err, want, wantErr)
 		}
 		if expires != 0 && exp.Unix() != expires || expires == 0 && !exp.IsZero() {
 			t.Errorf("expires %v, want %d", exp, expires)
 		}
-		if again, at, ok, err := a.PayloadNow(ForClient, token, now); ok && (string(again) != want || !at.Equal(exp) || !errors.Is(err, wantErr)) {
-			t.Errorf("at once: %s, %v, %v", again, at, err)
+		if again, ok, err := a.PayloadNow(ForClient, token, now); ok && (string(again.Claims) != want || !again.Expires.Equal(exp) || again.Proof != p.Proof || !errors.Is(err, wantErr)) {
+			t.Errorf("at once: %+v, %v", again, err)
 		} else if ok != (strings.Count(token, ".") == 2 && len(token) > 9) {
 			t.Errorf("at once: %v", ok)
 		}

@@ -91,10 +91,11 @@ func (a *Authenticator) CachedBytes(token []byte) (*Identity, bool) {
 
 // CachedFor is CachedBytes for a token that is accepted if it has one of the purposes want.
 func (a *Authenticator) CachedFor(want Purpose, token []byte) (*Identity, bool) {
-	if len(token) == 0 || len(token) > a.cfg.MaxTokenBytes {
+	r := a.rules.Load()
+	if len(token) == 0 || len(token) > r.cfg.MaxTokenBytes {
 		return nil, false
 	}
-	id, ok := a.cache.get(sha256.Sum256(token), a.now())
+	id, ok := r.cache.get(sha256.Sum256(token), a.now())
 	if !ok || id.purpose&want == 0 {
 		return nil, false
 	}

@@ -21,8 +21,8 @@ func TestATokenIsAcceptedForItsPurposesOnly(t *testing.T) {
 			for _, p := range []Purpose{ForClient, ForSubscription, ForMercure} {
 				id, err := a.VerifyFor(t.Context(), p, token, now)
 				_, cached := a.CachedFor(p, []byte(token))
-				_, _, payloadErr := a.Payload(t.Context(), p, token, now)
-				_, _, done, nowErr := a.PayloadNow(p, token, now)
+				_, payloadErr := a.Payload(t.Context(), p, token, now)
+				_, done, nowErr := a.PayloadNow(p, token, now)
 				ok := want&p != 0
 				if ok != (err == nil) || ok != (id != nil) || ok != cached || ok != (payloadErr == nil) || !done || ok != (nowErr == nil) {
 					t.Errorf("%s: for %d: %v, cached %v, payload %v, %v; want accepted: %v", what, p, err, cached, payloadErr, nowErr, ok)

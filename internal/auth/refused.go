@@ -61,12 +61,13 @@ func (a *Authenticator) LogRefusedOrigin(p Page, path []byte, hint string) {
 		return
 	}
 	_, valid := parseOrigin(p.Origin)
+	allowed := a.rules.Load().cfg.AllowedOrigins
 	switch {
 	case hint != "":
 	case origin == "null":
-		hint = allowLine(a.cfg.AllowedOrigins, origin) + " lets in pages opened from a file, and sandboxed frames of any site"
+		hint = allowLine(allowed, origin) + " lets in pages opened from a file, and sandboxed frames of any site"
 	case valid:
-		hint = allowLine(a.cfg.AllowedOrigins, origin)
+		hint = allowLine(allowed, origin)
 	default:
 		hint = "it is not an origin and cannot be allowed"
 	}

@@ -31,10 +31,11 @@ func (a *Authenticator) TokenBytes(authorization, cookie, query []byte) ([]byte,
 	if t, ok := bearer(authorization); ok {
 		return t, FromHeader
 	}
-	if len(query) > 0 && a.cfg.QueryToken.On() {
+	cfg := &a.rules.Load().cfg
+	if len(query) > 0 && cfg.QueryToken.On() {
 		return query, FromQuery
 	}
-	if t := cookieValue(cookie, a.cfg.Cookie); len(t) > 0 {
+	if t := cookieValue(cookie, cfg.Cookie); len(t) > 0 {
 		return t, FromCookie
 	}
 	return nil, NoToken

@@ -32,7 +32,7 @@ type parsed struct {
 }
 
 // parse reads the form of a token and refuses what no key could make good.
-func (a *Authenticator) parse(token string) (*parsed, error) {
+func (a *Authenticator) parse(r *rules, token string) (*parsed, error) {
 	if !compactForm(token) {
 		return nil, bad("not three base64url segments")
 	}
@@ -51,7 +51,7 @@ func (a *Authenticator) parse(token string) (*parsed, error) {
 		signature: t.Signature,
 		claims:    t.Claims.(jwt.MapClaims),
 	}
-	if !a.algs[p.alg] {
+	if !r.algs[p.alg] {
 		return nil, bad("alg " + p.alg + " is not allowed")
 	}
 	if _, ok := t.Header["crit"]; ok {
@@ -102,21 +102,21 @@ func accessTokenType(v any) bool {
 
 // signer returns the key that signed t. Keys at hand come first; a kid that
 // nobody has heard of makes the JWKS be fetched, if it was not just now.
-func (a *Authenticator) signer(ctx context.Context, t *parsed) (*key, error) {
+func (r *rules) signer(ctx context.Context, t *parsed) (*key, error) {
 	var set *keySet
-	if a.jwks != nil {
-		set = a.jwks.current.Load()
+	if r.jwks != nil {
+		set = r.jwks.current.Load()
 	}
-	k, err := a.try(t, set)
-	if k != nil || a.jwks == nil || strings.HasPrefix(t.alg, "HS") {
+	k, err := r.try(t, set)
+	if k != nil || r.jwks == nil || strings.HasPrefix(t.alg, "HS") {
 		return k, err
 	}
 	if set != nil && (t.kid == "" || set.knows(t.kid)) {
 		return nil, err
 	}
-	fetchErr := a.jwks.refetch(ctx)
-	if now := a.jwks.current.Load(); now != set {
-		if k, err := a.try(t, now); k != nil || t.kid == "" || now.knows(t.kid) {
+	fetchErr := r.jwks.refetch(ctx)
+	if now := r.jwks.current.Load(); now != set {
+		if k, err := r.try(t, now); k != nil || t.kid == "" || now.knows(t.kid) {
 			return k, err
 		}
 	}
@@ -127,7 +127,7 @@ func (a *Authenticator) signer(ctx context.Context, t *parsed) (*key, error) {
 }
 
 // try returns the key among the static ones and set that signed t.
-func (a *Authenticator) try(t *parsed, set *keySet) (*key, error) {
+func (r *rules) try(t *parsed, set *keySet) (*key, error) {
 	tries := 0
 	attempt := func(keys []*key) *key {
 		for _, k := range keys {
@@ -141,7 +141,7 @@ func (a *Authenticator) try(t *parsed, set *keySet) (*key, error) {
 		}
 		return nil
 	}
-	k := attempt(a.static)
+	k := attempt(r.static)
 	if k == nil && set != nil {
 		k = attempt(set.candidates(t.kid))
 	}
@@ -158,17 +158,17 @@ func (a *Authenticator) try(t *parsed, set *keySet) (*key, error) {
 
 // identity reads proved claims. Expiry comes last, so that ErrExpired is said
 // only of a token that was good once. notBefore is when the token begins.
-func (a *Authenticator) identity(c jwt.MapClaims, now time.Time) (id *Identity, notBefore time.Time, err error) {
+func (r *rules) identity(c jwt.MapClaims, now time.Time) (id *Identity, notBefore time.Time, err error) {
 	if len(c) == 0 {
 		return nil, notBefore, bad("claims are no object, or an empty one")
 	}
-	if a.cfg.Issuer != "" && c["iss"] != any(a.cfg.Issuer) {
+	if r.cfg.Issuer != "" && c["iss"] != any(r.cfg.Issuer) {
 		return nil, notBefore, bad("iss is not the issuer")
 	}
-	if len(a.cfg.Audience) > 0 && !a.forUs(c["aud"]) {
+	if len(r.cfg.Audience) > 0 && !r.forUs(c["aud"]) {
 		return nil, notBefore, bad("aud names someone else")
 	}
-	leeway := time.Duration(a.cfg.Leeway)
+	leeway := time.Duration(r.cfg.Leeway)
 	for _, name := range []string{"nbf", "iat"} {
 		switch at, state := date(c, name); {
 		case state == dateBad:
@@ -189,7 +189,7 @@ func (a *Authenticator) identity(c jwt.MapClaims, now time.Time) (id *Identity, 
 		return nil, notBefore, bad("exp is no date")
 	case state == dateSet:
 		id.Expires = exp.Add(leeway)
-	case a.cfg.RequireExpiry.On():
+	case r.cfg.RequireExpiry.On():
 		return nil, notBefore, bad("exp is missing")
 	}
 	if id.Expired(now) {
@@ -200,12 +200,12 @@ func (a *Authenticator) identity(c jwt.MapClaims, now time.Time) (id *Identity, 
 
 // forUs reports whether aud, a string or a list of strings (RFC 7519 §4.1.3),
 // names one of the configured audiences.
-func (a *Authenticator) forUs(aud any) bool {
+func (r *rules) forUs(aud any) bool {
 	if s, ok := aud.(string); ok {
-		return slices.Contains(a.cfg.Audience, s)
+		return slices.Contains(r.cfg.Audience, s)
 	}
 	list, ok := stringList(aud)
-	return ok && slices.ContainsFunc(list, func(s string) bool { return slices.Contains(a.cfg.Audience, s) })
+	return ok && slices.ContainsFunc(list, func(s string) bool { return slices.Contains(r.cfg.Audience, s) })
 }
 
 // grants reads sub and the weir claim. A pattern that cannot be right refuses the

@@ -309,7 +309,7 @@ func TestPublicKeyIsNeverASecret(t *testing.T) {
 		a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, PublicKeys: []PublicKey{{ID: "k", PEM: text}}}})
 		f := judge(t, a)
 		body := toJSON(claims(nil))
-		for _, s := range []string{text, strings.TrimSpace(text), strings.ReplaceAll(text, "\n", ""), string(a.static[1].print[:])} {
+		for _, s := range []string{text, strings.TrimSpace(text), strings.ReplaceAll(text, "\n", ""), string(a.rules.Load().static[1].print[:])} {
 			f(rawHS(s, `{"alg":"HS256"}`, body), ErrBadToken)
 			f(rawHS(s, `{"alg":"HS256","kid":"k"}`, body), ErrBadToken)
 		}
@@ -360,8 +360,8 @@ func TestCurveBelongsToTheAlgorithm(t *testing.T) {
 	sig := append(fit(r, 32), fit(s, 32)...)
 	a := newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(k)}}}})
 	judge(t, a)(text+"."+base64.RawURLEncoding.EncodeToString(sig), ErrBadToken)
-	if a.algs["ES256"] || !a.algs["ES384"] || len(a.static[0].algs) != 1 {
-		t.Errorf("a P-384 key implies %v", a.algs)
+	if a.rules.Load().algs["ES256"] || !a.rules.Load().algs["ES384"] || len(a.rules.Load().static[0].algs) != 1 {
+		t.Errorf("a P-384 key implies %v", a.rules.Load().algs)
 	}
 	judge(t, a)(sign(t, "ES384", k, nil, claims(nil)), nil)
 }

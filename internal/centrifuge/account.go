@@ -25,6 +25,8 @@ type account struct {
 	byProxy bool
 	// subscribe and publish are Weir's own grants; nil without a weir claim.
 	subscribe, publish *auth.Patterns
+	// proof is what the client's token holds by; zero without one.
+	proof auth.Proof
 	// rare is what most clients do not have; nil then.
 	rare *rare
 }
@@ -32,7 +34,7 @@ type account struct {
 // isNobody reports whether nothing was said about the client.
 func (a *account) isNobody() bool {
 	return a.user == "" && a.info == nil && a.meta == nil && a.expires.IsZero() && !a.byProxy &&
-		a.subscribe == nil && a.publish == nil && a.rare == nil
+		a.subscribe == nil && a.publish == nil && a.proof == (auth.Proof{}) && a.rare == nil
 }
 
 // mayChange returns the account of s, of its own.

@@ -114,8 +114,11 @@ func (s *session) subscribeByToken(w want, channel, token string) {
 		case !s.isFor(got, channel):
 			s.disconnect(protocol.DisconnectedInvalidToken)
 			return
+		case !auth.Holds(got.proof): // its key went meanwhile
+			s.fail(w.id, protocol.ErrorPermissionDenied)
+			return
 		}
-		w.info, w.expires = safe(got.Info), got.expires
+		w.info, w.expires, w.proof = safe(got.Info), got.expires, got.proof
 		w.byProxy = !got.expires.IsZero() && w.ns.SubRefreshProxy
 		got.Override.apply(&w)
 		s.attach(w)

@@ -51,6 +51,9 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 
 func (s *session) connectByToken(c *connect) {
 	s.withClaims(s.srv().tokens, auth.ForClient, c.req.Token, s.work, func(got *claims, err error) {
+		if err == nil && !auth.Holds(got.proof) { // its key went meanwhile
+			err = auth.ErrBadToken
+		}
 		if err != nil {
 			e, d := verdict(err)
 			s.refuse(c, e, d)
@@ -58,7 +61,7 @@ func (s *session) connectByToken(c *connect) {
 		}
 		a := s.mayChange()
 		a.user, a.info, a.meta, a.expires = got.Sub, safe(got.Info), got.Meta, got.expires
-		a.subscribe, a.publish = got.subscribe, got.publish
+		a.subscribe, a.publish, a.proof = got.subscribe, got.publish, got.proof
 		for _, ch := range got.Channels {
 			c.subs[ch] = subClaims{}
 		}

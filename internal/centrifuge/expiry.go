@@ -2,6 +2,7 @@ package centrifuge
 
 import (
 	"time"
+	"unique"
 
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
@@ -108,7 +109,7 @@ func (s *session) refresh(id uint32, token string) {
 		}
 		s.renew(got.expires)
 		a := s.account
-		a.info, a.meta, a.subscribe, a.publish = safe(got.Info), got.Meta, got.subscribe, got.publish
+		a.info, a.meta, a.subscribe, a.publish, a.proof = safe(got.Info), got.Meta, got.subscribe, got.publish, got.proof
 		r := &protocol.RefreshResult{Client: s.clientID(), Version: srv.version}
 		if !got.expires.IsZero() {
 			r.Expires, r.TTL = true, srv.ttl(got.expires)
@@ -159,6 +160,9 @@ func (s *session) subRefresh(c *protocol.Command) {
 			return
 		}
 		x.renew(got.expires, safe(got.Info))
+		pl := x.plan.Value()
+		pl.proof = got.proof
+		x.plan = unique.Make(pl)
 		r := &protocol.SubRefreshResult{}
 		if !got.expires.IsZero() {
 			r.Expires, r.TTL = true, srv.ttl(got.expires)

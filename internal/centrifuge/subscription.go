@@ -7,6 +7,7 @@ import (
 	"unique"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
 	"github.com/weir-gateway/weir/internal/presence"
 )
@@ -30,6 +31,7 @@ type plan struct {
 	ns    *namespace
 	name  string
 	flags planFlags
+	proof auth.Proof // of a subscription token; zero: it came by another way
 }
 
 type planFlags uint8
@@ -90,8 +92,9 @@ type want struct {
 	filter  *protocol.Filter
 	expires time.Time
 	byProxy bool
-	info    []byte // for others
-	data    []byte // for the client
+	proof   auth.Proof // of a subscription token
+	info    []byte     // for others
+	data    []byte     // for the client
 	// id is the command to answer; connect the one that it is a part of; announce has
 	// the client told by a push.
 	id       uint32
@@ -105,7 +108,7 @@ const maxEpoch = 64
 func (s *session) attach(w want) {
 	x := s.newSubscription()
 	x.s = s
-	x.plan = unique.Make(plan{ns: w.ns, name: w.channel, flags: w.flags})
+	x.plan = unique.Make(plan{ns: w.ns, name: w.channel, flags: w.flags, proof: w.proof})
 	p := &pending{want: w}
 	o := &own{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter}
 	if w.delta {

@@ -31,6 +31,7 @@ type claims struct {
 	Override *override `json:"override"`
 
 	expires            time.Time
+	proof              auth.Proof
 	subscribe, publish *auth.Patterns
 }
 
@@ -92,8 +93,8 @@ func (o *override) apply(w *want) {
 // token that has none of the purposes want is refused.
 func (s *session) withClaims(keys *auth.Authenticator, want auth.Purpose, token string, run func(work func(context.Context), then func()), then func(*claims, error)) {
 	srv := s.srv()
-	if payload, expires, ok, err := keys.PayloadNow(want, token, srv.now()); ok {
-		then(readClaims(payload, expires, err))
+	if payload, ok, err := keys.PayloadNow(want, token, srv.now()); ok {
+		then(readClaims(payload, err))
 		return
 	}
 	var got *claims
@@ -102,12 +103,12 @@ func (s *session) withClaims(keys *auth.Authenticator, want auth.Purpose, token 
 }
 
 // readClaims reads the payload of a token that holds.
-func readClaims(payload []byte, expires time.Time, err error) (*claims, error) {
+func readClaims(payload auth.Payload, err error) (*claims, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &claims{expires: expires}
-	if err := json.Unmarshal(payload, c); err != nil {
+	c := &claims{expires: payload.Expires, proof: payload.Proof}
+	if err := json.Unmarshal(payload.Claims, c); err != nil {
 		return nil, fmt.Errorf("%w: %w", auth.ErrBadToken, err)
 	}
 	if c.Info, err = jsonOr64(c.Info, c.B64Info); err != nil {

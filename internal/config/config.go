@@ -54,9 +54,9 @@ type Config struct {
 	Namespaces []hub.Namespace `json:"namespaces" reload:"restart"`
 	// KeySets are further keys that verify tokens, by name, for protocols whose tokens are
 	// signed by others than those of auth: mercure and centrifuge name them.
-	KeySets map[string]auth.KeySet `json:"key_sets" reload:"restart"`
+	KeySets map[string]auth.KeySet `json:"key_sets" reload:"live"`
 	// Auth says who may subscribe and publish.
-	Auth auth.Config `json:"auth" reload:"restart"`
+	Auth auth.Config `json:"auth" reload:"live"`
 	// Broker stores messages and brings them to every node.
 	Broker Broker `json:"broker" reload:"restart"`
 	// Push is what subscribers get besides messages, and what they may ask for.

@@ -2,6 +2,7 @@ package push
 
 import (
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
@@ -10,6 +11,7 @@ import (
 // custom is what a protocol's stream of events does otherwise than Weir's own.
 type custom struct {
 	gap      func(hub.Gap) []byte
+	review   func(*access.Review) bool
 	ended    func() // to be called at the end; nil: it did not begin, or nobody cares
 	beat     int64
 	ends     int64 // when it does, on the loop's clock; 0: never
@@ -20,7 +22,7 @@ type custom struct {
 const never = int64(1) << 60
 
 func newCustom(r *Subscription, now int64) *custom {
-	c := &custom{gap: r.Custom.Gap, beat: int64(r.Custom.Heartbeat), protocol: r.Protocol}
+	c := &custom{gap: r.Custom.Gap, beat: int64(r.Custom.Heartbeat), review: r.Custom.Review, protocol: r.Protocol}
 	if c.beat < 0 {
 		c.beat = never
 	}
@@ -98,7 +100,7 @@ func (s *sseSession) appendLast(b []byte, code int, reason string) []byte {
 	switch {
 	case s.custom() == nil:
 		return s.lane.push.appendEnd(b, code, reason, s.opening() != nil)
-	case code == codeTokenExpired || code == codeNormal:
+	case code == codeTokenExpired || code == codeRevoked || code == codeNormal:
 		return b // it may come back at once
 	}
 	return s.lane.push.appendRetry(b, code, s.opening() != nil)

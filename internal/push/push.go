@@ -246,6 +246,7 @@ type counters struct {
 	sse, ws                    atomic.Int64
 	sharedSSE, sharedWS        atomic.Int64 // of those, the ones over HTTP/2
 	tooSlow, expired, sentAway atomic.Uint64
+	revoked                    atomic.Uint64
 	refusedDrain               atomic.Uint64
 	clientErrors, lagged       atomic.Uint64
 	published, publishErrors   atomic.Uint64
@@ -261,6 +262,7 @@ type Stats struct {
 	SSEOverHTTP2, WebSocketOverHTTP2 int64
 	TooSlow                          uint64 // closed at the bound of their queue
 	Expired                          uint64 // closed because their token ended
+	Revoked                          uint64 // closed because a reload took their rights away
 	SentAway                         uint64 // closed by a drain
 	RefusedDrain                     uint64 // refused because of a drain
 	Overloaded                       uint64 // refused because the broker or the hub could not take them
@@ -293,7 +295,7 @@ func (p *Push) tally(c *eventloop.Conn, socket bool, n int64) {
 func (p *Push) Stats() Stats {
 	c, w := &p.counters, &p.waiting
 	return Stats{
-		SSE: c.sse.Load(), WebSocket: c.ws.Load(), SSEOverHTTP2: c.sharedSSE.Load(), WebSocketOverHTTP2: c.sharedWS.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
+		SSE: c.sse.Load(), WebSocket: c.ws.Load(), SSEOverHTTP2: c.sharedSSE.Load(), WebSocketOverHTTP2: c.sharedWS.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(), Revoked: c.revoked.Load(),
 		SentAway: c.sentAway.Load(), RefusedDrain: c.refusedDrain.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Storing: c.storing.Load(),
 		Panics: c.panics.Load(), Gaps: w.Gaps.Load(), Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(),

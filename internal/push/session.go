@@ -145,6 +145,9 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 	if l.push.refusing.Load() || l.push.full(1) { // it is counted already
 		return hub.ErrOverloaded
 	}
+	if r.Identity != nil && gone(r.Identity) {
+		return hub.ErrUnavailable // it comes back, and is refused
+	}
 	s.lane, s.conn = l, c
 	s.lastSend = l.loop.Now()
 	s.rare = &rare{opening: &opening{fields: r.Fields, key: r.Key, hello: r.Hello, extensions: r.extensions}}

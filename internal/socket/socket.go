@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -220,6 +221,9 @@ type Subscription struct {
 	// Life ends the stream in order after that long; 0 means never. There is no event of
 	// Weir's at any end: who is to stay away for a while is told so by a retry field.
 	Life time.Duration
+	// Review is access.Reviewed's for the stream; the identity has been looked at before.
+	// nil: nothing else can be taken away.
+	Review func(*access.Review) bool
 	// Began is called when the subscription stands, Ended when the client has gone and
 	// only then; nil: nobody cares.
 	Began, Ended func()

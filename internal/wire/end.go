@@ -23,6 +23,9 @@ func AppendEnd(b []byte, retryMillis, code int, reason string) []byte {
 // stream that is opened with such a token.
 const CodeTokenExpired = 4401
 
+// CodeAccessRevoked ends a stream whose client may not read its channels any more.
+const CodeAccessRevoked = 4403
+
 // ExpiredRetryMillis is the reconnection time of an event stream that was opened with an
 // expired token, 30 to 60 s: a browser's EventSource comes back with the same URL, which
 // helps only once its page has renewed a cookie.

@@ -1,0 +1,41 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/access"
+	"github.com/weir-gateway/weir/internal/config"
+)
+
+// reviewPatience bounds how long a reload waits for the loops: they end the clients that
+// lose their rights also after that.
+const reviewPatience = 10 * time.Second
+
+// reviewOf is what clients are asked about a change. It is made before the commit.
+func (a *App) reviewOf(c *change) *access.Review {
+	return &access.Review{Was: a.access.Clone(), Now: c.rules, Identity: c.auth.Identity, Holds: c.auth.Holds}
+}
+
+// review asks all clients, and returns how many lose their rights.
+func (a *App) review(ctx context.Context, r *access.Review) config.Closing {
+	ctx, cancel := context.WithTimeout(ctx, reviewPatience)
+	defer cancel()
+	n := a.push.Loops()
+	got := make(chan map[string]int, n)
+	a.push.Review(r, func(lost map[string]int) { got <- lost })
+	out := config.Closing{Protocols: map[string]int{}}
+	for range n {
+		select {
+		case lost := <-got:
+			for name, k := range lost {
+				out.Protocols[name] += k
+				out.Connections += k
+			}
+		case <-ctx.Done():
+			a.log.Warn("not all clients were asked in time whether they keep their rights", "err", ctx.Err())
+			return out
+		}
+	}
+	return out
+}

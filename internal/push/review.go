@@ -1,0 +1,158 @@
+package push
+
+import (
+	"github.com/weir-gateway/weir/internal/access"
+	"github.com/weir-gateway/weir/internal/auth"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+// Review has every loop ask its clients whether they keep their rights in a reload, and
+// calls f once for each loop, on its goroutine, with how many do not, by what they speak.
+// It returns at once; f is called Loops times.
+func (p *Push) Review(r *access.Review, f func(lost map[string]int)) {
+	for _, lane := range p.lanes {
+		s := &reviewScan{lane: lane, r: r, f: f, lost: map[string]int{}}
+		if !lane.loop.Post(s.begin) {
+			f(nil)
+		}
+	}
+}
+
+// reviewed is a handler whose client has rights.
+type reviewed interface {
+	// review reports what the client speaks, and whether it may stay; see access.Reviewed.
+	review(r *access.Review) (protocol string, stays bool)
+}
+
+var _, _, _, _, _ reviewed = (*sseSession)(nil), (*wsSession)(nil), (*heldSession)(nil), (*recordedSession)(nil), (*transport)(nil)
+
+// reviewScan is a walk over one loop's clients.
+type reviewScan struct {
+	lane *Lane
+	r    *access.Review
+	f    func(map[string]int)
+	left []*eventloop.Conn
+	lost map[string]int
+}
+
+func (a *reviewScan) begin() {
+	a.lane.loop.Conns(func(c *eventloop.Conn) bool {
+		if _, ok := c.Handler().(reviewed); ok {
+			a.left = append(a.left, c)
+		}
+		return true
+	})
+	a.next()
+}
+
+// next asks some clients and posts itself for the rest.
+func (a *reviewScan) next() {
+	n := min(len(a.left), lagChunk)
+	for _, c := range a.left[:n] {
+		h, ok := c.Handler().(reviewed) // it may have gone meanwhile
+		if !ok || c.Closing() {
+			continue
+		}
+		if protocol, stays := h.review(a.r); !stays {
+			a.lost[protocol]++
+		}
+	}
+	if a.left = a.left[n:]; len(a.left) > 0 && a.lane.loop.Post(a.next) {
+		return
+	}
+	a.f(a.lost)
+}
+
+// judge returns why the client may not stay; code 0 means that it may. by is how it came
+// to read its channels: with a proof that the configuration does not know of, or natively.
+func (s *session) judge(r *access.Review, by access.Protocol) (code int, reason string) {
+	was := s.identity()
+	now, ok := r.Identity(was)
+	if !ok {
+		return codeTokenExpired, "credentials revoked"
+	}
+	channels := s.sub.Channels()
+	switch c := s.custom(); {
+	case c != nil:
+		if c.review != nil && !c.review(r) {
+			return codeRevoked, "access revoked"
+		}
+	case by == access.Native:
+		for _, ch := range channels {
+			if r.Lost(by, access.Read, ch, access.Caller{Identity: was}, access.Caller{Identity: now}) {
+				return codeRevoked, "access revoked"
+			}
+		}
+	default:
+		for _, ch := range channels {
+			if !r.Known(ch) {
+				return codeRevoked, "access revoked"
+			}
+		}
+	}
+	if r.Dry {
+		return 0, ""
+	}
+	if was != now {
+		s.rare.identity = now
+	}
+	if s.custom() == nil && by == access.Native && !r.Now.Granted(now, channels) {
+		s.flags |= open
+	}
+	return 0, ""
+}
+
+// reviewAs is review for a session that end ends.
+func (s *session) reviewAs(r *access.Review, by access.Protocol, protocol string, end func(int, string)) (string, bool) {
+	if s.flags&ending != 0 {
+		return "", true
+	}
+	if c := s.custom(); c != nil {
+		protocol = s.lane.push.protocols[c.protocol].name
+	}
+	code, reason := s.judge(r, by)
+	if code != 0 && !r.Dry {
+		s.lane.push.counters.revoked.Add(1)
+		end(code, reason)
+	}
+	return protocol, code == 0
+}
+
+func (s *sseSession) review(r *access.Review) (string, bool) {
+	return s.reviewAs(r, access.Native, "sse", s.end)
+}
+
+func (s *wsSession) review(r *access.Review) (string, bool) {
+	return s.reviewAs(r, access.Native, "websocket", s.end)
+}
+
+func (s *heldSession) review(r *access.Review) (string, bool) {
+	return s.reviewAs(r, access.Hold, "sse", s.end)
+}
+
+func (s *recordedSession) review(r *access.Review) (string, bool) {
+	return s.reviewAs(r, access.Hold, "sse", s.end)
+}
+
+func (t *transport) review(r *access.Review) (string, bool) {
+	x, ok := t.session.(access.Reviewed)
+	if !ok || t.deaf() {
+		return "", true
+	}
+	t.enter()
+	defer t.exit()
+	stays := x.Review(r)
+	if !stays && !r.Dry {
+		t.lane().push.counters.revoked.Add(1)
+	}
+	return t.lane().push.protocols[t.protocol].name, stays
+}
+
+// gone reports whether what proved an identity went while its client's request was served.
+func gone(id *auth.Identity) bool {
+	_, ok := id.Current()
+	return !ok
+}
+
+const codeRevoked = wire.CodeAccessRevoked
