@@ -94,7 +94,7 @@ func (ch *channel) near() {
 	if n := len(ch.ring); n < cap(ch.ring) {
 		prefetch.Object(&ch.ring[:n+1][n])
 	}
-	if n := len(ch.ring) - ch.start; n > 0 && n >= ch.ns.Recent {
+	if n := len(ch.ring) - ch.start; n > 0 && n >= ch.ns.options().Recent {
 		prefetch.Object(ch.ring[ch.start])
 	}
 }

@@ -56,7 +56,7 @@ func (h *Hub) History(ctx context.Context, channel string, opt HistoryOptions) (
 		return History{}, err
 	}
 	if e := opt.Since.Epoch; e != "" && e != top.Epoch {
-		return History{Top: top}, fmt.Errorf("%w: %q, the log of namespace %q is in %q", ErrBadEpoch, e, n.Name, top.Epoch)
+		return History{Top: top}, fmt.Errorf("%w: %q, the log of namespace %q is in %q", ErrBadEpoch, e, n.name, top.Epoch)
 	}
 	if opt.Limit < 0 || opt.Limit > MaxHistory {
 		opt.Limit = MaxHistory
@@ -68,7 +68,7 @@ func (h *Hub) History(ctx context.Context, channel string, opt HistoryOptions) (
 		}
 		if !ok {
 			h.stats.refuted.Add(1)
-			return History{Top: top}, fmt.Errorf("%w: what the log of namespace %q has at %v is another message", ErrBadEpoch, n.Name, opt.Since)
+			return History{Top: top}, fmt.Errorf("%w: what the log of namespace %q has at %v is another message", ErrBadEpoch, n.name, opt.Since)
 		}
 	}
 	r := &reader{h: h, n: n, channel: channel, top: top, limit: opt.Limit}
@@ -116,7 +116,7 @@ func (h *Hub) Lookup(ctx context.Context, namespace, id string) (Position, error
 	if err != nil {
 		return Position{}, err
 	}
-	return a.Lookup(ctx, &n.Namespace, id)
+	return a.Lookup(ctx, n.options(), id)
 }
 
 // removedTopic is where nodes tell each other what Remove removed.
@@ -148,7 +148,7 @@ func (h *Hub) Remove(ctx context.Context, channel string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Remove(ctx, &n.Namespace, channel); err != nil {
+	if err := a.Remove(ctx, n.options(), channel); err != nil {
 		return err
 	}
 	r := removal{channel, top.Epoch, top.Offset}
@@ -384,7 +384,7 @@ func (r *reader) page(ctx context.Context, since, upto uint64) (Page, error) {
 			}
 		}
 	}
-	p, err := r.h.broker.History(ctx, &r.n.Namespace, r.channel, since, r.h.page)
+	p, err := r.h.broker.History(ctx, r.n.options(), r.channel, since, r.h.page)
 	switch {
 	case err != nil:
 		return Page{}, fmt.Errorf("history of %.60q: %w", r.channel, err)

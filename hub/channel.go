@@ -126,7 +126,7 @@ func (h *Hub) attach(name string, ns *namespace, l *local) (active bool, at Posi
 func (ch *channel) activate(ctx context.Context) {
 	for range maxSnapshots {
 		before := ch.ns.position().Epoch
-		snap, err := ch.hub.broker.Subscribe(ctx, &ch.ns.Namespace, ch.name, ch.ns.Recent)
+		snap, err := ch.hub.broker.Subscribe(ctx, ch.ns.options(), ch.name, ch.ns.options().Recent)
 		if err != nil {
 			ch.fail(err)
 			return
@@ -139,7 +139,7 @@ func (ch *channel) activate(ctx context.Context) {
 			ch.setHandle(snap.Handle)
 			return
 		}
-		ch.hub.broker.Unsubscribe(&ch.ns.Namespace, ch.name)
+		ch.hub.broker.Unsubscribe(ch.ns.options(), ch.name)
 	}
 	ch.fail(fmt.Errorf("%w: subscribe %q: its log changes all the time", ErrUnavailable, ch.name))
 }
@@ -251,7 +251,7 @@ func (ch *channel) detach(l *local) {
 func (ch *channel) deactivate(ctx context.Context) {
 	h := ch.hub
 	ch.setHandle(nil)
-	h.broker.Unsubscribe(&ch.ns.Namespace, ch.name)
+	h.broker.Unsubscribe(ch.ns.options(), ch.name)
 	t := h.table.part(h.table.hash(ch.name))
 	t.mu.Lock()
 	ch.mu.Lock()
@@ -403,7 +403,7 @@ func (ch *channel) insert(m *Message) (fresh, doubt bool) {
 		ch.ring = slices.Insert(ch.ring, ch.start+i, m)
 		ch.ringBytes += m.size()
 		ch.hub.recent.add(m.cost())
-		for len(ch.ring)-ch.start > ch.ns.Recent {
+		for len(ch.ring)-ch.start > ch.ns.options().Recent {
 			ch.dropOldest()
 		}
 	}
@@ -431,7 +431,7 @@ func (ch *channel) restart(epoch string) {
 
 // remember appends m to the ring; what no longer fits moves the floor.
 func (ch *channel) remember(m *Message) {
-	for len(ch.ring)-ch.start > 0 && (len(ch.ring)-ch.start >= ch.ns.Recent || ch.ringBytes+m.size() > maxRingBytes) {
+	for len(ch.ring)-ch.start > 0 && (len(ch.ring)-ch.start >= ch.ns.options().Recent || ch.ringBytes+m.size() > maxRingBytes) {
 		ch.dropOldest()
 	}
 	for len(ch.ring)-ch.start > 0 && ch.hub.recent.exceeded(m.cost()) { // faster than rarely used channels are found
@@ -446,7 +446,7 @@ func (ch *channel) remember(m *Message) {
 	m.enter()
 	ch.hub.recent.add(m.cost())
 	if ch.ring == nil { // few channels have one message only, and growing from one costs four times
-		ch.ring = make([]*Message, 0, min(ch.ns.Recent, firstRing))
+		ch.ring = make([]*Message, 0, min(ch.ns.options().Recent, firstRing))
 	}
 	ch.ring = append(ch.ring, m)
 	ch.ringBytes += m.size()

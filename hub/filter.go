@@ -52,7 +52,7 @@ func (f *filter) skips(m *Message) bool {
 
 // covers reports whether l has the messages of channel.
 func (l *local) covers(channel string) bool {
-	return l.name == channel || l.whole && l.ch.ns.Name == NamespaceOf(channel)
+	return l.name == channel || l.whole && l.ch.ns.name == NamespaceOf(channel)
 }
 
 // wants reports whether m is for the subscriber.

@@ -74,7 +74,6 @@ type Hub struct {
 	// Fixed at New.
 	broker     Broker
 	encoders   []Encoder
-	namespaces map[string]*namespace
 	linger     time.Duration
 	shardQueue int
 	maxChans   int64
@@ -88,6 +87,10 @@ type Hub struct {
 	own *LocalBus // bus, if the broker has none
 
 	// Any goroutine.
+	// spaces are the namespaces that there were since the start, by name; visible are the
+	// options of those that there are now. See Change.
+	spaces   atomic.Pointer[map[string]*namespace]
+	visible  atomic.Pointer[map[string]*Namespace]
 	table    *table
 	shards   atomic.Pointer[[]*Shard] // replaced under shardsMu
 	shardsMu sync.Mutex
@@ -114,7 +117,7 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 		return nil, err
 	}
 	h := &Hub{
-		broker: broker, encoders: cfg.Encoders, namespaces: map[string]*namespace{},
+		broker: broker, encoders: cfg.Encoders,
 		linger: cfg.Linger, shardQueue: cfg.ShardQueue, maxChans: int64(cfg.MaxChannels), wireBudget: cfg.WireBudget,
 		log: cfg.Log, table: newTable(), page: replayPage, maxEarly: maxEarly, slots: make(chan struct{}, brokerCalls),
 	}
@@ -129,9 +132,13 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	if len(cfg.Namespaces) == 0 {
 		cfg.Namespaces = []Namespace{{Name: DefaultNamespace}}
 	}
+	spaces, visible := map[string]*namespace{}, map[string]*Namespace{}
 	for _, n := range cfg.Namespaces {
-		h.namespaces[n.Name] = &namespace{Namespace: n.WithDefaults()}
+		ns := newNamespace(n.WithDefaults())
+		spaces[n.Name], visible[n.Name] = ns, ns.options()
 	}
+	h.spaces.Store(&spaces)
+	h.visible.Store(&visible)
 	h.shards.Store(&[]*Shard{})
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h, nil
@@ -139,9 +146,9 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 
 // Start starts the broker; deliveries begin. It returns once publishing works.
 func (h *Hub) Start(ctx context.Context) error {
-	list := make([]Namespace, 0, len(h.namespaces))
-	for _, n := range h.namespaces {
-		list = append(list, n.Namespace)
+	var list []Namespace
+	for _, n := range *h.visible.Load() {
+		list = append(list, *n)
 	}
 	if err := h.broker.Start(ctx, list, h.deliver); err != nil {
 		return err
@@ -195,20 +202,17 @@ func (h *Hub) Ready() error {
 
 // Namespace returns the namespace of channel, or ErrUnknownNamespace. Any goroutine.
 func (h *Hub) Namespace(channel string) (*Namespace, error) {
-	n, err := h.namespaceOf(channel)
-	if err != nil {
-		return nil, err
-	}
-	return &n.Namespace, nil
+	return lookIn(*h.visible.Load(), channel)
 }
 
+// space returns the namespace of that name, also if it was removed; nil if there was none.
+func (h *Hub) space(name string) *namespace { return (*h.spaces.Load())[name] }
+
 func (h *Hub) namespaceOf(channel string) (*namespace, error) {
-	name := NamespaceOf(channel)
-	n := h.namespaces[name]
-	if n == nil {
-		return nil, fmt.Errorf("%w: %.40q", ErrUnknownNamespace, name)
+	if _, err := h.Namespace(channel); err != nil {
+		return nil, err
 	}
-	return n, nil
+	return h.space(NamespaceOf(channel)), nil
 }
 
 // Opened returns Broker's Opened, or the zero Time if the broker is no Opener. It is for
@@ -246,16 +250,22 @@ func (h *Hub) publish(p Publication, done func(Position, error)) {
 		h.aimOne(&p)
 	}
 	if p.to != nil && !p.to.whole { // its name is in order then
-		n = p.to.ns
+		if n = p.to.ns; (*h.visible.Load())[n.name] == nil { // the channel outlives its namespace by a moment
+			n, err = h.namespaceOf(p.Channel)
+		}
 	} else if n, err = h.namespaceOf(p.Channel); err == nil {
 		err = CheckChannel(p.Channel)
+	}
+	var opts *Namespace
+	if err == nil {
+		opts = n.options()
 	}
 	switch {
 	case err != nil:
 	case h.closed.Load():
 		err = ErrClosed
-	case len(p.Data) > n.MaxMessageBytes || p.Attributes != nil && len(p.Data)+p.Attributes.Size() > n.MaxMessageBytes:
-		err = fmt.Errorf("%w: %d bytes, namespace %q takes at most %d", ErrTooLarge, len(p.Data)+p.Attributes.Size(), n.Name, n.MaxMessageBytes)
+	case len(p.Data) > opts.MaxMessageBytes || p.Attributes != nil && len(p.Data)+p.Attributes.Size() > opts.MaxMessageBytes:
+		err = fmt.Errorf("%w: %d bytes, namespace %q takes at most %d", ErrTooLarge, len(p.Data)+p.Attributes.Size(), n.name, opts.MaxMessageBytes)
 	case h.overloaded():
 		err = fmt.Errorf("%w: a shard's queue is full", ErrOverloaded)
 	}
@@ -268,11 +278,11 @@ func (h *Hub) publish(p Publication, done func(Position, error)) {
 	if p.Checked {
 		done = h.checked(n, p.Channel, done)
 	}
-	if a := p.Attributes; a != nil && (a.SkipHistory || a.Version != 0) && n.Durability != None && len(a.Topics) == 0 {
+	if a := p.Attributes; a != nil && (a.SkipHistory || a.Version != 0) && opts.Durability != None && len(a.Topics) == 0 {
 		h.publishSpecial(n, p, done)
 		return
 	}
-	h.broker.Publish(&n.Namespace, p, done)
+	h.broker.Publish(opts, p, done)
 }
 
 // checked returns a done that gives the position of a message of channel the check that
@@ -344,7 +354,7 @@ func (h *Hub) deliver(m *Message) {
 	if to != nil {
 		n = to.ns
 		m.to = nil // the channel may end before the message
-	} else if n, _ = h.namespaceOf(m.Channel); n == nil {
+	} else if n = h.space(NamespaceOf(m.Channel)); n == nil {
 		return
 	}
 	for _, s := range *h.shards.Load() {

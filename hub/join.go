@@ -68,7 +68,7 @@ func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
 	s.join = j
 	sh.joins = append(sh.joins, j)
 	for i, name := range opt.Channels {
-		ns, _ := sh.hub.namespaceOf(name)
+		ns := sh.hub.space(NamespaceOf(name)) // it may have been removed meanwhile
 		l, err := sh.local(name, ns)
 		if j.dead { // another's sink was called, and sent s away
 			return nil
@@ -294,7 +294,7 @@ func (j *join) orphan() (Position, bool) {
 
 func (sp *joinSpace) gap(from string, to uint64, why GapReason) Gap {
 	p := sp.at(to)
-	return Gap{Namespace: sp.ns.Name, From: from, To: p, At: p, Reason: why}
+	return Gap{Namespace: sp.ns.name, From: from, To: p, At: p, Reason: why}
 }
 
 // cut returns the newest offset the shard has processed on the channels of sp.
@@ -518,7 +518,7 @@ func (j *join) lateFor(l *local, m *Message) {
 		sp := &j.spaces[i]
 		if j.started && sp.epoch == m.Epoch && m.Offset <= sp.cur && slices.Contains(sp.locals, l) {
 			at := Position{Epoch: sp.epoch, Offset: sp.cur}
-			j.shard.gap(j.s.sink, Gap{Namespace: sp.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown})
+			j.shard.gap(j.s.sink, Gap{Namespace: sp.ns.name, From: at.String(), To: at, At: at, Reason: GapUnknown})
 			return
 		}
 	}

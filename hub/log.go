@@ -8,7 +8,9 @@ import (
 
 // namespace is a Namespace in use, with what this node knows of its log.
 type namespace struct {
-	Namespace // immutable
+	name string // immutable
+	// opts are its options now; immutable.
+	opts atomic.Pointer[Namespace]
 
 	// whole is the channel of everything while somebody here wants it, nil otherwise.
 	// Changed under the lock of its part of the table.
@@ -35,6 +37,15 @@ type namespace struct {
 	proven  map[Position]bool
 	proving map[Position][]func(Check, error)
 }
+
+func newNamespace(opts Namespace) *namespace {
+	n := &namespace{name: opts.Name}
+	n.opts.Store(&opts)
+	return n
+}
+
+// options are the namespace's options now.
+func (n *namespace) options() *Namespace { return n.opts.Load() }
 
 // lateMessage is one that came when upto had been delivered on other channels: a
 // stream that stood between offset and upto claims it without having had it.

@@ -96,9 +96,9 @@ func (h *Hub) prove(n *namespace, p Position, got func(Check, error)) {
 		return
 	}
 	h.goBroker(func(ctx context.Context) {
-		c, err := h.broker.Prove(ctx, &n.Namespace, p)
+		c, err := h.broker.Prove(ctx, n.options(), p)
 		if err != nil {
-			err = fmt.Errorf("look up position %v of namespace %q: %w", p, n.Name, err)
+			err = fmt.Errorf("look up position %v of namespace %q: %w", p, n.name, err)
 		}
 		n.mu.Lock()
 		waiting := n.proving[p]

@@ -51,7 +51,7 @@ func (ch *channel) history(since uint64, got func(Page, error)) {
 func (ch *channel) read(ctx context.Context, since uint64) (Page, error) {
 	for range maxReads {
 		before := ch.ns.position().Epoch
-		page, err := ch.hub.broker.History(ctx, &ch.ns.Namespace, ch.name, since, ch.hub.page)
+		page, err := ch.hub.broker.History(ctx, ch.ns.options(), ch.name, since, ch.hub.page)
 		if err != nil {
 			return Page{}, err
 		}
@@ -98,9 +98,9 @@ func (h *Hub) top(n *namespace, got func(Position, error)) {
 func (h *Hub) readTop(ctx context.Context, n *namespace) (Position, error) {
 	for range maxReads {
 		before := n.position().Epoch
-		top, err := h.broker.Top(ctx, &n.Namespace)
+		top, err := h.broker.Top(ctx, n.options())
 		if err != nil {
-			return Position{}, fmt.Errorf("look up the top of namespace %q: %w", n.Name, err)
+			return Position{}, fmt.Errorf("look up the top of namespace %q: %w", n.name, err)
 		}
 		known, began := n.learn(before, top)
 		if began {
@@ -110,7 +110,7 @@ func (h *Hub) readTop(ctx context.Context, n *namespace) (Position, error) {
 			return top, nil
 		}
 	}
-	return Position{}, fmt.Errorf("%w: the log of namespace %q changes all the time", ErrUnavailable, n.Name)
+	return Position{}, fmt.Errorf("%w: the log of namespace %q changes all the time", ErrUnavailable, n.name)
 }
 
 // keepPage keeps page for the next reader. ch.mu is held.

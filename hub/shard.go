@@ -271,7 +271,7 @@ func (l *local) late(it *item) {
 	}
 	l.flush()
 	at := Position{Epoch: l.epoch, Offset: l.last}
-	g := Gap{Namespace: l.ch.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown}
+	g := Gap{Namespace: l.ch.ns.name, From: at.String(), To: at, At: at, Reason: GapUnknown}
 	l.walk()
 	for _, sub := range l.single {
 		if sub != nil && sub.sink != nil {
@@ -298,7 +298,7 @@ func (l *local) missed(it *item) {
 		at.Offset--
 	}
 	at.Offset = max(at.Offset, from.Offset)
-	g := Gap{Namespace: l.ch.ns.Name, From: from.String(), To: at, At: at, Reason: GapUnknown}
+	g := Gap{Namespace: l.ch.ns.name, From: from.String(), To: at, At: at, Reason: GapUnknown}
 	l.walk()
 	for _, sub := range l.single {
 		if sub != nil && sub.sink != nil {
@@ -412,7 +412,7 @@ func (l *local) deliverFiltered(m *Message, it *item) {
 		if after := e.s.more.members[e.index].after; m.Offset != 0 && m.Offset <= after {
 			if it.late {
 				at := Position{Epoch: l.epoch, Offset: after}
-				s.gap(e.s.sink, Gap{Namespace: l.ch.ns.Name, From: at.String(), To: at, At: at, Reason: GapUnknown})
+				s.gap(e.s.sink, Gap{Namespace: l.ch.ns.name, From: at.String(), To: at, At: at, Reason: GapUnknown})
 			}
 			continue
 		}
@@ -507,7 +507,7 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 	for _, sub := range order {
 		if sub.sink != nil { // it may have left during one of these calls
 			from := Position{Epoch: old, Offset: stood[sub]}
-			s.gap(sub.sink, Gap{Namespace: ns.Name, From: from.String(), To: to, At: to, Reason: GapEpoch})
+			s.gap(sub.sink, Gap{Namespace: ns.name, From: from.String(), To: to, At: to, Reason: GapEpoch})
 		}
 	}
 	s.busy--

@@ -288,7 +288,7 @@ func (s *sim) watch() {
 	rings := map[*Message]int16{}
 	for i := range s.h.table.parts {
 		for _, ch := range s.h.table.parts[i].all() {
-			if len(ch.early) > s.h.maxEarly || len(ch.ring)-ch.start > ch.ns.Recent || len(ch.pages) > maxPages {
+			if len(ch.early) > s.h.maxEarly || len(ch.ring)-ch.start > ch.ns.options().Recent || len(ch.pages) > maxPages {
 				s.fail("%s: %d early, %d in its ring, %d pages", ch.name, len(ch.early), len(ch.ring)-ch.start, len(ch.pages))
 			}
 			for _, m := range ch.ring[ch.start:] {

@@ -139,7 +139,7 @@ func (h *Hub) newestVersion(ctx context.Context, n *namespace, p Publication, su
 		opt.Limit = -1
 	}
 	if sure && newest != 0 {
-		page, err := h.broker.History(ctx, &n.Namespace, p.Channel, newest-1, 1)
+		page, err := h.broker.History(ctx, n.options(), p.Channel, newest-1, 1)
 		if err != nil {
 			return Position{}, 0, err
 		}
@@ -163,7 +163,7 @@ func (h *Hub) publishAfter(ctx context.Context, a Archive, n *namespace, p Publi
 		err error
 	}
 	got := make(chan answer, 1)
-	a.PublishAfter(&n.Namespace, p, newest, func(at Position, err error) { got <- answer{at, err} })
+	a.PublishAfter(n.options(), p, newest, func(at Position, err error) { got <- answer{at, err} })
 	select {
 	case x := <-got:
 		return x.at, x.err

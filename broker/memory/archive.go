@@ -54,13 +54,13 @@ func (l *log) lookup(id string) (hub.Position, error) {
 	if at := l.ids.earliest(id, &l.order); id != "" && at != 0 {
 		return hub.Position{Epoch: l.epoch, Offset: at}, nil
 	}
-	return hub.Position{}, fmt.Errorf("%w: id %.80q in namespace %q", hub.ErrNoMessage, id, l.ns.Name)
+	return hub.Position{}, fmt.Errorf("%w: id %.80q in namespace %q", hub.ErrNoMessage, id, l.opts.Load().Name)
 }
 
 // publishAfter is publish with a condition, in a namespace that keeps a log.
 func (l *log) publishAfter(p *hub.Publication, newest uint64) (hub.Position, error) {
-	if l.ns.Durability == hub.None {
-		return hub.Position{}, fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, l.ns.Name)
+	if l.opts.Load().Durability == hub.None {
+		return hub.Position{}, fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, l.opts.Load().Name)
 	}
 	return l.store(p, nil, func(c *channel) error {
 		at := uint64(0)

@@ -31,7 +31,7 @@ func (c *channel) Near(step int) {
 	if r.n < len(r.buf) {
 		prefetch.Object(&r.buf[(r.head+r.n)&(len(r.buf)-1)])
 	}
-	if r.n > 0 && r.n >= c.log.ns.HistorySize {
+	if r.n > 0 && r.n >= c.log.opts.Load().HistorySize {
 		prefetch.Object(r.at(0))
 	}
 }

@@ -3,6 +3,7 @@ package memory
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -11,12 +12,13 @@ import (
 // A log is one namespace: its messages in order, and its channels' shares of them.
 type log struct {
 	// Fixed.
-	ns      hub.Namespace
 	epoch   string // empty with durability none
 	maxKeys int
 	budget  *budget
 	deliver func(*hub.Message)
 	born    time.Time // entries count their age from here, so clock jumps do not expire them
+
+	opts atomic.Pointer[hub.Namespace] // of now; changed under mu
 
 	mu       sync.Mutex
 	closed   error // not nil after close
@@ -47,7 +49,8 @@ func (e *entry) size() int64 {
 }
 
 func newLog(ns hub.Namespace, maxKeys int, b *budget, deliver func(*hub.Message)) *log {
-	l := &log{ns: ns, maxKeys: maxKeys, budget: b, deliver: deliver, born: time.Now(), channels: map[string]*channel{}, ids: ids{}}
+	l := &log{maxKeys: maxKeys, budget: b, deliver: deliver, born: time.Now(), channels: map[string]*channel{}, ids: ids{}}
+	l.opts.Store(&ns)
 	if ns.Durability != hub.None {
 		l.epoch = newEpoch()
 	}
@@ -68,13 +71,13 @@ func (l *log) store(p *hub.Publication, known *channel, may func(*channel) error
 	switch {
 	case p.Channel == "" || hub.IsWhole(p.Channel):
 		return hub.Position{}, fmt.Errorf("%w: %q is no name of a channel", hub.ErrBadChannel, p.Channel)
-	case len(p.Data) > l.ns.MaxMessageBytes:
-		return hub.Position{}, fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), l.ns.MaxMessageBytes, l.ns.Name)
+	case len(p.Data) > l.opts.Load().MaxMessageBytes:
+		return hub.Position{}, fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), l.opts.Load().MaxMessageBytes, l.opts.Load().Name)
 	}
 	now := p.Time()
 	var id hub.KeyID
 	var content hub.ContentID
-	if p.IdempotencyKey != "" && l.ns.Durability != hub.None {
+	if p.IdempotencyKey != "" && l.opts.Load().Durability != hub.None {
 		id, content = p.KeyID(), p.ContentID() // may take a while: not under the lock
 	}
 	l.mu.Lock()
@@ -85,7 +88,7 @@ func (l *log) store(p *hub.Publication, known *channel, may func(*channel) error
 	if known != nil && !known.subscribed {
 		known = nil // only what is subscribed is in channels for certain
 	}
-	if l.ns.Durability == hub.None {
+	if l.opts.Load().Durability == hub.None {
 		l.pass(p, known, now)
 		return hub.Position{}, nil
 	}
@@ -160,16 +163,34 @@ func (l *log) append(p *hub.Publication, c *channel, unixMilli int64, age time.D
 // trim applies the bounds of size after a message was added to c. The newest
 // message always stays. l.mu is held.
 func (l *log) trim(c *channel) {
-	for c.ring.n > l.ns.HistorySize {
+	for c.ring.n > l.opts.Load().HistorySize {
 		l.remove(c.ring.at(0))
 	}
-	for l.bytes > l.ns.HistoryBytes && l.order.live > 1 {
+	for l.bytes > l.opts.Load().HistoryBytes && l.order.live > 1 {
 		l.remove(l.order.oldest())
 	}
 	for l.budget.exceeded() && l.order.live > 1 {
 		l.remove(l.order.oldest())
 		l.budget.evicted.Add(1)
 	}
+}
+
+// change gives the log other options, and removes what they retain no longer.
+func (l *log) change(ns hub.Namespace) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed != nil:
+		return l.closed
+	case ns.Durability != l.opts.Load().Durability:
+		return fmt.Errorf("memory broker: namespace %q: durability cannot change", ns.Name)
+	}
+	l.opts.Store(&ns)
+	l.expireTo(l.age())
+	for _, c := range l.channels {
+		l.trim(c)
+	}
+	return nil
 }
 
 // remove takes the oldest entry of a channel out of the log. l.mu is held.
@@ -199,12 +220,12 @@ func (l *log) expire() {
 
 // expireTo removes what is too old at age. l.mu is held.
 func (l *log) expireTo(age time.Duration) {
-	if before := age - time.Duration(l.ns.HistoryTTL); before > 0 {
+	if before := age - time.Duration(l.opts.Load().HistoryTTL); before > 0 {
 		for e := l.order.oldest(); e != nil && e.at < before; e = l.order.oldest() {
 			l.remove(e)
 		}
 	}
-	l.keys.expire(age - time.Duration(l.ns.IdempotencyWindow))
+	l.keys.expire(age - time.Duration(l.opts.Load().IdempotencyWindow))
 	l.forget()
 }
 

@@ -13,6 +13,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +22,10 @@ import (
 	"github.com/weir-gateway/weir/hub"
 )
 
-var _ hub.Broker = (*Broker)(nil)
+var (
+	_ hub.Broker  = (*Broker)(nil)
+	_ hub.Changer = (*Broker)(nil)
+)
 
 // Config of a Broker. The zero value works.
 type Config struct {
@@ -54,7 +59,9 @@ type Broker struct {
 	bus     *hub.LocalBus
 	budget  *budget
 
-	// The state: logs is written once, by Start, and read only after state says so.
+	deliver func(*hub.Message) // fixed by Start
+
+	// The state: logs is read only after state says so.
 	mu    sync.RWMutex
 	state error // why nothing works, nil while started
 	logs  map[string]*log
@@ -101,13 +108,10 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	}
 	logs := make(map[string]*log, len(namespaces))
 	for _, n := range namespaces {
-		if err := n.Validate(); err != nil {
+		if err := check(n); err != nil {
 			return fmt.Errorf("start memory broker: %w", err)
 		}
 		n = n.WithDefaults()
-		if n.Durability == hub.Synced {
-			return fmt.Errorf("start memory broker: namespace %q wants durability synced, which memory cannot give; use stored, none or the nats broker", n.Name)
-		}
 		if logs[n.Name] != nil {
 			return fmt.Errorf("start memory broker: namespace %q is given twice", n.Name)
 		}
@@ -121,9 +125,56 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	case b.state == nil:
 		return errors.New("start memory broker: it is started already")
 	}
-	b.logs, b.state = logs, nil
+	b.logs, b.deliver, b.state = logs, deliver, nil
 	b.wg.Go(b.sweep)
 	return nil
+}
+
+// check returns what of a namespace memory cannot give.
+func check(n hub.Namespace) error {
+	if err := n.Validate(); err != nil {
+		return err
+	}
+	if n.WithDefaults().Durability == hub.Synced {
+		return fmt.Errorf("namespace %q wants durability synced, which memory cannot give; use stored, none or the nats broker", n.Name)
+	}
+	return nil
+}
+
+// Add implements hub.Changer.
+func (b *Broker) Add(_ context.Context, n hub.Namespace) error {
+	if err := check(n); err != nil {
+		return fmt.Errorf("memory broker: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.state != nil:
+		return b.state
+	case b.logs[n.Name] != nil:
+		return fmt.Errorf("memory broker: namespace %q is there already", n.Name)
+	}
+	b.logs[n.Name] = newLog(n.WithDefaults(), b.maxKeys, b.budget, b.deliver)
+	return nil
+}
+
+// Change implements hub.Changer.
+func (b *Broker) Change(_ context.Context, n hub.Namespace) error {
+	if err := check(n); err != nil {
+		return fmt.Errorf("memory broker: %w", err)
+	}
+	l, err := b.log(&n)
+	if err != nil {
+		return err
+	}
+	return l.change(n.WithDefaults())
+}
+
+// all returns the logs that there are now.
+func (b *Broker) all() []*log {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return slices.Collect(maps.Values(b.logs))
 }
 
 // sweep lets go of what expired while nobody published or read.
@@ -135,7 +186,7 @@ func (b *Broker) sweep() {
 		case <-b.stop:
 			return
 		case <-t.C:
-			for _, l := range b.logs {
+			for _, l := range b.all() {
 				l.expire()
 			}
 		}
@@ -242,7 +293,7 @@ func (b *Broker) Close() error {
 	b.mu.Unlock()
 	b.wg.Wait()
 	b.bus.Close()
-	for _, l := range b.logs {
+	for _, l := range b.all() {
 		l.close(b.state)
 	}
 	return nil

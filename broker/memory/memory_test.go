@@ -29,6 +29,10 @@ func TestBrokerConforms(t *testing.T) {
 	hubtest.Run(t, func(*testing.T) hubtest.Harness { return hubtest.Harness{New: newBroker, Alone: true} })
 }
 
+func TestBrokerConformsWithAddedNamespaces(t *testing.T) {
+	hubtest.Run(t, func(*testing.T) hubtest.Harness { return hubtest.Harness{New: newBroker, Alone: true, Late: true} })
+}
+
 func TestSyncedIsRefused(t *testing.T) {
 	b := newBroker(t)
 	err := b.Start(context.Background(), []hub.Namespace{{Name: "a", Durability: hub.Synced}}, nil)

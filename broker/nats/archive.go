@@ -198,7 +198,7 @@ func (x *index) update(ctx context.Context, s *stream, in info) error {
 		return nil
 	}
 	r := reader{s: s}
-	if s.ns.Replicas > 1 {
+	if s.opts.Load().Replicas > 1 {
 		if err := r.askLeader(ctx); err != nil {
 			return err
 		}
@@ -268,7 +268,7 @@ func (b *Broker) Remove(ctx context.Context, ns *hub.Namespace, channel string) 
 	if b.room != nil && b.room.shut.Load() {
 		return b.room.refusal()
 	}
-	if err := s.remove(ctx, token(s.ns.Name, channel)); err != nil {
+	if err := s.remove(ctx, token(s.opts.Load().Name, channel)); err != nil {
 		return fmt.Errorf("remove %q: %w", channel, err)
 	}
 	return nil

@@ -73,7 +73,7 @@ func TestLookupIsExactAfterAKill(t *testing.T) {
 	isAt(t, n, &ns, "", hub.Position{})
 	isAt(t, n, &ns, "later", hub.Position{})
 	isAt(t, n, &ns, "later", pubID(t, n, &ns, "x", "later"))
-	x := &n.Broker.(*Broker).streams["a"].index
+	x := &n.Broker.(*Broker).all()["a"].index
 	if x.count < len(answered) || x.count > len(answered)+256+1 || len(x.more) > 1 {
 		t.Errorf("%d of %d ids in the index, %d with more than one place", x.count, len(answered), len(x.more))
 	}
@@ -180,7 +180,7 @@ func TestIndexForgetsWhatIsNoMore(t *testing.T) {
 			isAt(t, n, &ns, fmt.Sprint(round, ".", 1), hub.Position{})
 			isAt(t, n, &ns, "kept", kept)
 		}
-		if x := &n.Broker.(*Broker).streams["a"].index; x.count > 200+slack || x.count != len(x.first) {
+		if x := &n.Broker.(*Broker).all()["a"].index; x.count > 200+slack || x.count != len(x.first) {
 			t.Errorf("%s: %d ids in the index, in %d places", what, x.count, len(x.first))
 		}
 	}
@@ -330,7 +330,7 @@ func BenchmarkFirstLookup(b *testing.B) {
 		room <- struct{}{}
 	}
 	for b.Loop() {
-		br.streams["a"].index.reset("")
+		br.all()["a"].index.reset("")
 		if _, err := br.Lookup(b.Context(), &ns, "urn:uuid:99999"); err != nil {
 			b.Fatal(err)
 		}

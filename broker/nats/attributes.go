@@ -52,7 +52,7 @@ func (s *stream) attributes(b []byte) *hub.Attributes {
 	}
 	a, err := hub.ParseAttributes(b)
 	if err != nil {
-		s.b.log.Warn("message with bad attributes", "namespace", s.ns.Name, "err", err)
+		s.b.log.Warn("message with bad attributes", "namespace", s.opts.Load().Name, "err", err)
 	}
 	return a
 }

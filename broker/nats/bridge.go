@@ -31,14 +31,14 @@ type bridge struct {
 }
 
 // bridged reports whether publishes wait for a leader: there may be another one soon.
-func (s *stream) bridged() bool { return s.durable() && s.ns.Replicas > 1 }
+func (s *stream) bridged() bool { return s.durable() && s.opts.Load().Replicas > 1 }
 
 // addKey gives p an idempotency key if it needs one. The outbox's lock is held.
 func (s *stream) addKey(p *pending) {
 	if !s.bridged() || p.p.IdempotencyKey != "" || p.newest != nil {
 		return
 	}
-	if now := time.Now(); now.Sub(s.bridge.namedAt) > time.Duration(s.ns.IdempotencyWindow) {
+	if now := time.Now(); now.Sub(s.bridge.namedAt) > time.Duration(s.opts.Load().IdempotencyWindow) {
 		s.bridge.named, s.bridge.namedAt = 0, now
 	}
 	if s.bridge.named++; s.bridge.named <= maxNamed {

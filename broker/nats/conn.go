@@ -184,7 +184,7 @@ func (b *Broker) reconnected(nc *natsgo.Conn) {
 	if b.stateErr() != nil {
 		return // still starting: streams is not ours to read
 	}
-	for _, s := range b.streams {
+	for _, s := range b.all() {
 		s.storesAgain()
 		s.nudge()
 	}

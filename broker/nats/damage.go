@@ -30,7 +30,7 @@ func (s *stream) damage(ctx context.Context, renewed string) (string, error) {
 			return "", nil
 		case !known || m.Epoch != in.epoch:
 			return "it has no mark", nil
-		case !s.b.marks.safe(s.ns.Durability == hub.Synced):
+		case !s.b.marks.safe(s.opts.Load().Durability == hub.Synced):
 			return "the machine ended before the files were synced", nil
 		}
 	}
@@ -89,7 +89,7 @@ func (s *stream) verifyRead(ctx context.Context, in info) error {
 	case now.lost <= in.base && (now.messages >= left || now.gone):
 		return nil
 	}
-	s.b.log.Error("log has damaged messages; it begins a new epoch", "namespace", s.ns.Name, "last", now.last, "lost", now.lost)
+	s.b.log.Error("log has damaged messages; it begins a new epoch", "namespace", s.opts.Load().Name, "last", now.last, "lost", now.lost)
 	if in, err = s.newEpoch(ctx, now); err != nil {
 		return err
 	}
@@ -108,9 +108,9 @@ func (s *stream) recount() {
 
 // lastMark returns the mark of the log that was written last.
 func (s *stream) lastMark(ctx context.Context) (m mark, known bool, err error) {
-	if o := s.b.outside; o != nil {
-		return o.last(ctx, s.ns.Name)
+	if o := s.b.outside.Load(); o != nil {
+		return o.last(ctx, s.opts.Load().Name)
 	}
-	m, known = s.b.marks.last.Logs[s.ns.Name]
+	m, known = s.b.marks.start.Logs[s.opts.Load().Name]
 	return m, known, nil
 }

@@ -19,8 +19,8 @@ import (
 type stream struct {
 	// Fixed.
 	b       *Broker
-	ns      hub.Namespace
-	log     string // what the subjects in the log begin with; ends with a dot
+	opts    atomic.Pointer[hub.Namespace] // replaced by Change, but for name and durability
+	log     string                        // what the subjects in the log begin with; ends with a dot
 	deliver func(*hub.Message)
 	index   index
 	in      chan *natsgo.Msg // all subscriptions of the namespace
@@ -83,17 +83,19 @@ type channel struct {
 }
 
 func newStream(b *Broker, ns hub.Namespace, deliver func(*hub.Message)) *stream {
-	return &stream{
-		b: b, ns: ns, deliver: deliver, log: b.cfg.Prefix + ".log." + ns.Name + ".",
+	s := &stream{
+		b: b, deliver: deliver, log: b.cfg.Prefix + ".log." + ns.Name + ".",
 		index:    newIndex(),
 		in:       make(chan *natsgo.Msg, min(max(256<<20/ns.MaxMessageBytes, 2048), 16384)),
 		wake:     make(chan struct{}, 1),
 		former:   map[string]bool{},
 		channels: map[string]*channel{},
 	}
+	s.opts.Store(&ns)
+	return s
 }
 
-func (s *stream) durable() bool { return s.ns.Durability != hub.None }
+func (s *stream) durable() bool { return s.opts.Load().Durability != hub.None }
 
 // verified reports whether the log was checked since the last reconnect.
 func (s *stream) verified() bool {
@@ -111,13 +113,13 @@ func (s *stream) nudge() {
 // subject returns where a message of channel is published.
 func (s *stream) subject(channel string) string {
 	if s.durable() {
-		return s.log + token(s.ns.Name, channel)
+		return s.log + token(s.opts.Load().Name, channel)
 	}
-	return s.live(noEpoch, token(s.ns.Name, channel))
+	return s.live(noEpoch, token(s.opts.Load().Name, channel))
 }
 
 func (s *stream) live(epoch, token string) string {
-	return s.b.cfg.Prefix + ".live." + s.ns.Name + "." + epoch + "." + token
+	return s.b.cfg.Prefix + ".live." + s.opts.Load().Name + "." + epoch + "." + token
 }
 
 // listen subscribes to the news of the stream itself.
@@ -153,7 +155,7 @@ func (s *stream) adopt(in info) {
 	}
 	if s.epoch != "" {
 		s.former[s.epoch] = true
-		s.b.log.Warn("log has a new epoch", "namespace", s.ns.Name, "epoch", in.epoch, "base", in.base)
+		s.b.log.Warn("log has a new epoch", "namespace", s.opts.Load().Name, "epoch", in.epoch, "base", in.base)
 		s.faults++
 	}
 	s.epoch, s.base, s.high, s.acked = in.epoch, in.base, in.last, in.base
@@ -187,7 +189,7 @@ func (s *stream) acknowledged(seq uint64, duplicate bool) (hub.Position, error) 
 	case !duplicate:
 		s.checked.Store(0)
 		s.nudge()
-		return hub.Position{}, fmt.Errorf("%w: the log of namespace %q was replaced", hub.ErrUnavailable, s.ns.Name)
+		return hub.Position{}, fmt.Errorf("%w: the log of namespace %q was replaced", hub.ErrUnavailable, s.opts.Load().Name)
 	}
 	return hub.Position{Epoch: s.epoch, Offset: seq}, nil
 }
@@ -247,7 +249,7 @@ func (s *stream) run() {
 
 // overflow deals with a queue that was full.
 func (s *stream) overflow() {
-	s.b.log.Debug("delivery fell behind", "namespace", s.ns.Name)
+	s.b.log.Debug("delivery fell behind", "namespace", s.opts.Load().Name)
 	if s.durable() {
 		s.heal(true)
 	}
@@ -277,7 +279,7 @@ func (s *stream) forward(m *natsgo.Msg) {
 		return
 	default:
 		var ok bool
-		if name, ok = channelOf(s.ns.Name, tok); !ok {
+		if name, ok = channelOf(s.opts.Load().Name, tok); !ok {
 			return
 		}
 	}
@@ -312,7 +314,7 @@ func (s *stream) hears(node string, n uint64) bool {
 func (s *stream) receive(m *natsgo.Msg) {
 	st, err := parseStored(m)
 	if err != nil {
-		s.b.log.Warn("message without its place", "namespace", s.ns.Name, "err", err)
+		s.b.log.Warn("message without its place", "namespace", s.opts.Load().Name, "err", err)
 		return
 	}
 	if epoch := epochOf(m.Subject); epoch != s.epochNow() {
@@ -399,7 +401,7 @@ func (s *stream) claim(c, whole *channel, st stored, tok string, prev uint64) *h
 	if c != nil {
 		name = c.name
 	} else {
-		name, ok = channelOf(s.ns.Name, tok)
+		name, ok = channelOf(s.opts.Load().Name, tok)
 	}
 	if whole != nil && st.seq > whole.last {
 		switch {
@@ -444,7 +446,7 @@ func (s *stream) message(channel string, st stored, epoch string, prev uint64) *
 // fenceMessage returns what the stream's leader must refuse.
 func (s *stream) fenceMessage() *natsgo.Msg {
 	return &natsgo.Msg{
-		Subject: s.b.cfg.Prefix + ".log." + s.ns.Name + ".fence",
+		Subject: s.b.cfg.Prefix + ".log." + s.opts.Load().Name + ".fence",
 		Header:  natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}},
 	}
 }

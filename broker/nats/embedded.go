@@ -25,6 +25,9 @@ type embedded struct {
 	opts func() (*server.Options, error)
 	log  *slog.Logger
 	srv  atomic.Pointer[server.Server] // replaced by restart; nil before the first
+	// syncs says that files are synced with each write, for a namespace that there was at the
+	// start asked for it.
+	syncs bool
 }
 
 // bootTimeout bounds how long the embedded server may take to recover its files.
@@ -43,6 +46,9 @@ func startEmbedded(cfg Config, namespaces []hub.Namespace, log *slog.Logger) (*e
 	e := &embedded{
 		lock: lock, log: log.With("component", "nats-server"),
 		opts: func() (*server.Options, error) { return options(cfg, namespaces) },
+	}
+	for _, n := range namespaces {
+		e.syncs = e.syncs || n.Durability == hub.Synced
 	}
 	if err := e.boot(); err != nil {
 		return nil, errors.Join(fmt.Errorf("embedded NATS server on %s: %w", cfg.Dir, err), e.stop())

@@ -477,7 +477,7 @@ func TestSlowDeliveryLosesNothing(t *testing.T) {
 func lose(t *testing.T, n *hubtest.Node, f func()) {
 	t.Helper()
 	b := n.Broker.(*Broker)
-	s := b.streams["a"]
+	s := b.all()["a"]
 	s.mu.Lock()
 	c := s.channels["x"]
 	s.mu.Unlock()

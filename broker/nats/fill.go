@@ -23,7 +23,7 @@ func (s *stream) reportRepairs() {
 	if holes == r.loggedHoles && gaps == r.loggedGaps {
 		return
 	}
-	s.b.log.Warn("messages were missing on the way from NATS", "namespace", s.ns.Name,
+	s.b.log.Warn("messages were missing on the way from NATS", "namespace", s.opts.Load().Name,
 		"holes", holes-r.loggedHoles, "fetched", filled-r.loggedFilled, "gaps", gaps-r.loggedGaps)
 	r.loggedHoles, r.loggedFilled, r.loggedGaps = holes, filled, gaps
 }
@@ -47,10 +47,10 @@ func (b *Broker) Stats() Stats {
 	if b.stateErr() != nil {
 		return st // starting, or closed
 	}
-	if o := b.outside; o != nil && o.missing() != nil {
-		st.Unmarked = uint64(len(o.logs))
+	if o := b.outside.Load(); o != nil && o.missing() != nil {
+		st.Unmarked = uint64(o.count())
 	}
-	for _, s := range b.streams {
+	for _, s := range b.all() {
 		st.Holes += s.repairs.holes.Load()
 		st.Filled += s.repairs.filled.Load()
 		st.Gaps += s.repairs.gaps.Load()
@@ -103,7 +103,7 @@ func (s *stream) fill(tok string, c *channel, upTo uint64) bool {
 // and up to upTo, though it had. A single copy has said so already; of a replicated
 // stream any copy may be behind by any time, so its leader is asked now and then.
 func (s *stream) gone(tok string, since, upTo uint64, try int) bool {
-	if s.ns.Replicas <= 1 {
+	if s.opts.Load().Replicas <= 1 {
 		return true
 	}
 	if try%4 != 0 {
@@ -170,7 +170,7 @@ func (s *stream) fillWhole(upTo uint64) bool {
 		}
 		switch {
 		case err == nil && p.pending > 0 && len(p.messages) > 0:
-		case err == nil && s.ns.Replicas <= 1, time.Since(began) > fillPatience:
+		case err == nil && s.opts.Load().Replicas <= 1, time.Since(began) > fillPatience:
 			s.skipTo(upTo)
 		default:
 			s.pause(time.Duration(min(try, 20)) * 5 * time.Millisecond)

@@ -172,7 +172,7 @@ func TestAFullDiskIsReadOnly(t *testing.T) {
 	if len(r.gaps)+len(fresh.gaps) != 0 {
 		t.Errorf("gaps %v, %v", r.gaps, fresh.gaps)
 	}
-	s := b.streams["a"]
+	s := b.all()["a"]
 	if in, err := s.lookStored(t.Context()); err != nil || in.config.MaxMsgsPerSubject != 900_000 {
 		t.Errorf("the log's configuration: %+v, %v", in.config, err)
 	}

@@ -32,7 +32,7 @@ func (s *stream) heal(all bool) {
 		if !all && !errors.Is(err, errSuspect) {
 			return
 		}
-		s.b.log.Debug("log cannot be checked yet", "namespace", s.ns.Name, "err", err)
+		s.b.log.Debug("log cannot be checked yet", "namespace", s.opts.Load().Name, "err", err)
 		all = true
 		select {
 		case <-s.b.ctx.Done():
@@ -69,7 +69,7 @@ var (
 // leader of a replicated stream may not have applied yet what was committed before,
 // and one that was cut off answers as a leader for another ten seconds.
 func (s *stream) suspicions() time.Duration {
-	if s.ns.Replicas > 1 {
+	if s.opts.Load().Replicas > 1 {
 		return 15 * time.Second
 	}
 	return 200 * time.Millisecond
@@ -107,7 +107,7 @@ func (s *stream) regressed(in info, high uint64) (info, error) {
 		s.checked.Store(0)
 		return in, errSuspect
 	}
-	s.b.log.Error("log lost messages; it begins a new epoch", "namespace", s.ns.Name, "last", in.last, "seen", high)
+	s.b.log.Error("log lost messages; it begins a new epoch", "namespace", s.opts.Load().Name, "last", in.last, "seen", high)
 	in, err := s.newEpoch(s.b.ctx, in)
 	if err == nil {
 		s.doubted.Store(0)
@@ -120,7 +120,7 @@ func (s *stream) regressed(in info, high uint64) (info, error) {
 // nil they miss nothing up to there, or their subscribers got a gap.
 func (s *stream) catchUp(in info, all bool) error {
 	end := ending{seq: in.last}
-	if s.ns.Replicas > 1 {
+	if s.opts.Load().Replicas > 1 {
 		// Direct reads are answered by any replica, and one that was cut off or
 		// suspended may be behind by any time. Only what the leader has says that an
 		// answer reaches far enough.
@@ -292,7 +292,7 @@ func (s *stream) missing(l laggards, end ending, all bool) (found, unsure []stri
 // until somebody answers who has the log up to end. So that there is always
 // something to answer, end's own subject is asked for as well.
 func (s *stream) newestOf(subjects []string, since uint64, end ending) (page, error) {
-	if s.ns.Replicas <= 1 {
+	if s.opts.Load().Replicas <= 1 {
 		return s.b.reads.get(s.b.ctx, s.name(), query{MultiLast: subjects, Seq: since + 1, UpToSeq: end.seq})
 	}
 	if !slices.Contains(subjects, end.subject) {
@@ -335,7 +335,7 @@ func (s *stream) scan(since, upTo uint64) error {
 		switch {
 		case len(p.messages) > 0 && p.pending > 0:
 			try = 1
-		case s.ns.Replicas <= 1:
+		case s.opts.Load().Replicas <= 1:
 			return nil
 		case since < upTo:
 			if try++; try > maxTries {

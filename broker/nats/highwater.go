@@ -23,6 +23,9 @@ type highWater struct {
 	path string
 	boot string
 	last marks // what is on disk
+	// start is what was there when this process began. A log that is not served before, for
+	// its namespace is added later, is compared with that.
+	start marks
 }
 
 type marks struct {
@@ -72,12 +75,13 @@ func openHighWater(dir string) (*highWater, error) {
 			h.last = marks{}
 		}
 	}
+	h.start = h.last
 	return h, nil
 }
 
 // safe reports whether what was written to the files is there: they were synced, or
 // the machine has not been started anew since.
-func (h *highWater) safe(synced bool) bool { return synced || h.last.Clean || h.last.Boot == h.boot }
+func (h *highWater) safe(synced bool) bool { return synced || h.start.Clean || h.start.Boot == h.boot }
 
 // write replaces the file, synced, if logs or clean differ from what it says.
 func (h *highWater) write(logs map[string]mark, clean bool) error {

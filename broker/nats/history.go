@@ -40,7 +40,7 @@ func (s *stream) history(ctx context.Context, channel string, since uint64, limi
 	if err != nil {
 		return hub.Page{}, err
 	}
-	tok := token(s.ns.Name, channel)
+	tok := token(s.opts.Load().Name, channel)
 	r, err := s.reader(ctx, tok)
 	if err != nil {
 		return hub.Page{}, err
@@ -133,7 +133,7 @@ func (s *stream) firstRetained(ctx context.Context, r reader, in info, since uin
 	}
 	// The bound on the channel removes its oldest when it is reached; so may have a
 	// smaller bound that it had before.
-	if oldest > 0 && (oldest <= since+1 || count >= min(in.least, s.ns.HistorySize)) {
+	if oldest > 0 && (oldest <= since+1 || count >= min(in.least, s.opts.Load().HistorySize)) {
 		return oldest, nil
 	}
 	// What age and bytes remove is older than all that is retained.
@@ -159,7 +159,7 @@ func (s *stream) firstRetained(ctx context.Context, r reader, in info, since uin
 // many there are, which counts only if the oldest comes later than next after since. A
 // replica that is behind may have what the log has not any more: its leader is asked.
 func (s *stream) oldest(ctx context.Context, r reader, since uint64) (seq uint64, count int, err error) {
-	if s.ns.Replicas <= 1 {
+	if s.opts.Load().Replicas <= 1 {
 		p, err := s.b.reads.get(ctx, s.name(), query{Seq: 1, NextFor: r.subject, Batch: 1})
 		if err != nil || len(p.messages) == 0 {
 			return 0, 0, err

@@ -20,15 +20,16 @@ import (
 // logs, the newest per namespace. An account that may not have that stream is served
 // without marks, with a warning, and the stream is tried again.
 type outsideMarks struct {
-	b        *Broker
-	replicas int      // the most that a namespace here has
-	logs     []string // namespaces that have a log
+	b     *Broker
+	first string // a namespace that has a log
 
-	mu      sync.Mutex
-	written map[string]mark
-	why     error  // why no marks are kept; nil while they are
-	logged  string // what was logged of it
-	weak    bool   // the stream has fewer replicas than it should
+	mu       sync.Mutex
+	replicas int             // the most that a namespace here has
+	logs     map[string]bool // the namespaces that have a log
+	written  map[string]mark
+	why      error  // why no marks are kept; nil while they are
+	logged   string // what was logged of it
+	weak     bool   // the stream has fewer replicas than it should
 }
 
 // marksRetry is how often marks that cannot be kept are tried again.
@@ -45,17 +46,49 @@ func (b *Broker) prepareMarks(ctx context.Context, namespaces []hub.Namespace) e
 	if b.server != nil {
 		return nil
 	}
-	o := &outsideMarks{b: b, written: map[string]mark{}}
+	o := &outsideMarks{b: b, written: map[string]mark{}, logs: map[string]bool{}}
 	for _, n := range namespaces {
-		if n = n.WithDefaults(); n.Durability != hub.None {
-			o.logs, o.replicas = append(o.logs, n.Name), max(o.replicas, n.Replicas)
-		}
+		o.admit(n)
 	}
 	if len(o.logs) == 0 {
 		return nil
 	}
-	b.outside = o
-	return o.prepare(ctx)
+	if err := o.prepare(ctx); err != nil {
+		return err
+	}
+	b.outside.Store(o)
+	return nil
+}
+
+// admit counts a namespace in, and reports whether the stream should have more replicas
+// for it.
+func (o *outsideMarks) admit(n hub.Namespace) (more bool) {
+	if n = n.WithDefaults(); n.Durability == hub.None {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.logs) == 0 {
+		o.first = n.Name
+	}
+	o.logs[n.Name] = true
+	more = n.Replicas > o.replicas
+	o.replicas = max(o.replicas, n.Replicas)
+	return more
+}
+
+// count returns how many namespaces have a log.
+func (o *outsideMarks) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.logs)
+}
+
+// wants returns how many replicas the stream should have.
+func (o *outsideMarks) wants() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.replicas
 }
 
 // prepare finds the stream, before the logs are compared with it. It waits while one
@@ -68,7 +101,7 @@ func (o *outsideMarks) prepare(ctx context.Context) error {
 			return nil
 		}
 		if n > 0 {
-			o.b.waits(fmt.Sprintf("mark of the log of namespace %q", o.logs[0]), err)
+			o.b.waits(fmt.Sprintf("mark of the log of namespace %q", o.first), err)
 		}
 		select {
 		case <-ctx.Done():
@@ -96,7 +129,7 @@ func (o *outsideMarks) mayCome(ctx context.Context, err error) bool {
 	case errors.Is(err, natsgo.ErrNoResponders): // is there no JetStream yet, or is it another account's, who exports but the logs?
 		var a jetstream.StreamInfo
 		var refused *apiError
-		err := o.b.request(ctx, "STREAM.INFO."+o.b.cfg.Prefix+"_"+o.logs[0], nil, &a)
+		err := o.b.request(ctx, "STREAM.INFO."+o.b.cfg.Prefix+"_"+o.first, nil, &a)
 		return err != nil && (!errors.As(err, &refused) || !hopeless(err) && !isCode(err, codeStreamNotFound))
 	}
 	return true
@@ -115,7 +148,7 @@ func (o *outsideMarks) ensure(ctx context.Context, create bool) error {
 		err = o.put(ctx, "CREATE", jetstream.StreamConfig{
 			Name: name, Description: "how far the logs of weir had come", Subjects: subjects,
 			Storage: jetstream.FileStorage, MaxMsgsPerSubject: 1, MaxConsumers: -1, MaxMsgs: -1, MaxMsgSize: -1, MaxBytes: -1,
-			Replicas: o.replicas, Discard: jetstream.DiscardOld,
+			Replicas: o.wants(), Discard: jetstream.DiscardOld,
 		})
 		if err != nil && !isCode(err, codeNameInUse) { // another node was faster
 			return fmt.Errorf("create it: %w", err)
@@ -124,14 +157,14 @@ func (o *outsideMarks) ensure(ctx context.Context, create bool) error {
 		return err
 	case !slices.Equal(have.Config.Subjects, subjects):
 		return fmt.Errorf("stream %s has the subjects %q, not %q: it is not one of ours; remove it, or set another prefix", name, have.Config.Subjects, subjects)
-	case have.Config.Replicas < o.replicas:
-		have.Config.Replicas = o.replicas
+	case have.Config.Replicas < o.wants():
+		have.Config.Replicas = o.wants()
 		o.raised(o.put(ctx, "UPDATE", have.Config))
 	}
-	if err := o.b.probe(ctx, o.b.markSubject(o.logs[0])); err != nil {
+	if err := o.b.probe(ctx, o.b.markSubject(o.first)); err != nil {
 		return err
 	}
-	_, _, err = o.read(ctx, o.logs[0])
+	_, _, err = o.read(ctx, o.first)
 	return err
 }
 
@@ -295,7 +328,7 @@ func (o *outsideMarks) settle() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_, err := o.b.nc.RequestMsgWithContext(ctx, refusedOn(o.b.markSubject(o.logs[0])))
+	_, err := o.b.nc.RequestMsgWithContext(ctx, refusedOn(o.b.markSubject(o.first)))
 	return err
 }
 

@@ -91,7 +91,7 @@ func TestMarksAreKeptWhenTheyCanBe(t *testing.T) {
 	limit()
 	hubtest.Until(t, 3*marksRetry, "marks are kept", func() bool { return b.Stats().Unmarked == 0 })
 	hubtest.Until(t, patience, "a mark is written", func() bool {
-		m, known, err := b.outside.last(t.Context(), "a")
+		m, known, err := b.outside.Load().last(t.Context(), "a")
 		return err == nil && known && m.Last == 1
 	})
 }

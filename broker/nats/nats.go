@@ -53,15 +53,22 @@ type Broker struct {
 	bus *bus
 
 	// Fixed by Start, before state says that it started.
-	nc      *natsgo.Conn
-	server  *embedded          // nil with an external NATS
-	marks   *highWater         // nil with an external NATS; keep's, then Close's
-	outside *outsideMarks      // nil with a server in this process, and without logs
-	streams map[string]*stream // by namespace
-	out     *outbox
-	reads   *reads
-	room    *room  // nil with an external NATS
-	pulse   *pulse // nil without a cluster of external servers
+	nc     *natsgo.Conn
+	server *embedded  // nil with an external NATS
+	marks  *highWater // nil with an external NATS; keep's, then Close's
+	out    *outbox
+	reads  *reads
+	room   *room // nil with an external NATS
+
+	deliver func(*hub.Message) // Start's
+
+	// Written by Start and Add.
+	outside atomic.Pointer[outsideMarks]       // nil with a server in this process, and without logs
+	streams atomic.Pointer[map[string]*stream] // by namespace; replaced, not changed
+	pulse   atomic.Pointer[pulse]              // nil without a cluster of external servers
+	// changes lets one Add or Change run at a time; marking asks keep for the marks.
+	changes sync.Mutex
+	marking chan chan<- error
 
 	// The connection, written by its callbacks.
 	generation atomic.Uint64 // counts the connections made, before each is used
@@ -99,7 +106,8 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	b := &Broker{cfg: cfg.withDefaults(), log: log, streams: map[string]*stream{}}
+	b := &Broker{cfg: cfg.withDefaults(), log: log, marking: make(chan chan<- error)}
+	b.streams.Store(&map[string]*stream{})
 	b.bus = newBus(b)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.setState(errNotStarted)
@@ -111,9 +119,12 @@ func (b *Broker) setState(err error) { b.state.Store(&err) }
 // waitLogEvery is how often it is logged what Start waits for.
 const waitLogEvery = 10 * time.Second
 
-// waits makes err what Ready reports while Start waits, and logs it now and then.
+// waits makes err what Ready reports while Start waits, and logs it now and then. Add waits
+// as well, without that.
 func (b *Broker) waits(what string, err error) {
-	b.setState(fmt.Errorf("%w: starting, %s: %w", hub.ErrUnavailable, what, err))
+	if was := b.stateErr(); was != nil && !errors.Is(was, hub.ErrClosed) { // not for a namespace that is added: the others work
+		b.setState(fmt.Errorf("%w: starting, %s: %w", hub.ErrUnavailable, what, err))
+	}
 	if now := time.Now(); now.Sub(b.waitLogged) >= waitLogEvery {
 		b.waitLogged = now
 		b.log.Warn("waiting for NATS", "for", what, "url", b.cfg.URL, "err", err, "since", now.Sub(b.waitBegan).Round(time.Second))
@@ -166,37 +177,33 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	if err := b.prepareMarks(ctx, namespaces); err != nil {
 		return err
 	}
+	b.deliver = deliver
 	for _, n := range namespaces {
-		s := newStream(b, n.WithDefaults(), deliver)
-		if s.durable() {
-			if err := s.prepare(ctx); err != nil {
-				return err
-			}
+		s, err := b.newLog(ctx, n)
+		if err != nil {
+			return err
 		}
-		b.streams[n.Name] = s
+		b.include(s)
 	}
-	if b.outside != nil {
-		b.outside.create(ctx)
+	if o := b.outside.Load(); o != nil {
+		o.create(ctx)
 	}
 	if !b.readOnly() {
 		if err := b.mark(false); err != nil {
 			return err
 		}
 	}
-	for _, s := range b.streams {
+	for _, s := range b.all() {
 		if err := s.listen(); err != nil {
 			return err
 		}
 		b.wg.Go(s.run)
 	}
-	if b.pulse = newPulse(b); b.pulse != nil {
-		if err := b.pulse.listen(); err != nil {
-			return err
-		}
-		b.wg.Go(b.pulse.run)
+	if err := b.startPulse(); err != nil {
+		return err
 	}
-	if b.outside != nil {
-		b.wg.Go(b.outside.run)
+	if o := b.outside.Load(); o != nil {
+		b.wg.Go(o.run)
 	}
 	b.wg.Go(b.out.send)
 	b.wg.Go(b.bus.send)
@@ -204,6 +211,42 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	b.wg.Go(b.keep)
 	b.wg.Go(b.watchStorage)
 	b.started = true
+	return nil
+}
+
+// newLog makes the stream of a namespace and its log. Marks of logs were prepared before.
+func (b *Broker) newLog(ctx context.Context, n hub.Namespace) (*stream, error) {
+	s := newStream(b, n.WithDefaults(), b.deliver)
+	if !s.durable() {
+		return s, nil
+	}
+	return s, s.prepare(ctx)
+}
+
+// all are the streams by namespace; they must not be changed.
+func (b *Broker) all() map[string]*stream { return *b.streams.Load() }
+
+// include adds a stream to all.
+func (b *Broker) include(s *stream) {
+	more := maps.Clone(b.all())
+	more[s.opts.Load().Name] = s
+	b.streams.Store(&more)
+}
+
+// startPulse looks whether the server is cut off, from the first replicated log on.
+func (b *Broker) startPulse() error {
+	if b.pulse.Load() != nil {
+		return nil
+	}
+	p := newPulse(b)
+	if p == nil {
+		return nil
+	}
+	if err := p.listen(); err != nil {
+		return err
+	}
+	b.pulse.Store(p)
+	b.wg.Go(p.run)
 	return nil
 }
 
@@ -256,6 +299,13 @@ func (b *Broker) keep() {
 			return
 		case err := <-reopened:
 			b.reopenedWith(err)
+		case told := <-b.marking:
+			err := error(nil)
+			if !b.readOnly() {
+				err = b.mark(false)
+			}
+			told <- err
+			continue
 		case <-kick:
 		case <-t.C:
 		}
@@ -279,16 +329,16 @@ func (b *Broker) mark(clean bool) error {
 	if b.marks != nil {
 		maps.Copy(logs, b.marks.last.Logs) // also of namespaces that are not served now
 	}
-	for name, s := range b.streams {
+	for name, s := range b.all() {
 		if s.durable() {
 			logs[name] = s.mark()
 		}
 	}
-	switch {
-	case b.marks != nil:
+	if b.marks != nil {
 		return b.marks.write(logs, clean)
-	case b.outside != nil:
-		return b.outside.write(logs)
+	}
+	if o := b.outside.Load(); o != nil {
+		return o.write(logs)
 	}
 	return nil
 }
@@ -298,7 +348,7 @@ func (b *Broker) stream(ns *hub.Namespace) (*stream, error) {
 	if err := b.stateErr(); err != nil {
 		return nil, err
 	}
-	s := b.streams[ns.Name]
+	s := b.all()[ns.Name]
 	if s == nil {
 		return nil, fmt.Errorf("%w: %q", hub.ErrUnknownNamespace, ns.Name)
 	}
@@ -317,12 +367,12 @@ func (b *Broker) Ready() error {
 	if !b.connected.Load() {
 		return errDisconnected
 	}
-	for _, s := range b.streams {
+	for _, s := range b.all() {
 		if s.storage.full.Load() {
 			return s.errStorage()
 		}
 		if !s.verified() {
-			return fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.ns.Name)
+			return fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.opts.Load().Name)
 		}
 	}
 	return nil
@@ -366,7 +416,7 @@ func (b *Broker) Close() error {
 
 // lastMarks counts the logs once more and tells external servers.
 func (b *Broker) lastMarks() {
-	for _, s := range b.streams {
+	for _, s := range b.all() {
 		if s.durable() {
 			s.recount()
 		}
@@ -375,8 +425,8 @@ func (b *Broker) lastMarks() {
 		return // its file is written when it has ended
 	}
 	err := b.mark(true)
-	if err == nil && b.outside != nil {
-		err = b.outside.settle()
+	if o := b.outside.Load(); err == nil && o != nil {
+		err = o.settle()
 	}
 	if err != nil {
 		b.log.Warn("high-water marks cannot be written", "err", err)

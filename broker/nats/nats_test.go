@@ -85,3 +85,20 @@ func spawnAll(t *testing.T, cs []natsChild) []*process {
 	wg.Wait()
 	return ps
 }
+
+// Namespaces that are added to a running broker pass what those of its start do.
+func TestEmbeddedConformsWithAddedNamespaces(t *testing.T) {
+	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
+		return hubtest.Harness{Alone: true, Late: true, New: func(t *testing.T) hub.Broker {
+			return newBroker(t, Config{Dir: t.TempDir()})
+		}}
+	})
+}
+
+func TestExternalConformsWithAddedNamespaces(t *testing.T) {
+	c := external(t)
+	c.spawn(t)
+	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
+		return hubtest.Harness{Late: true, New: func(t *testing.T) hub.Broker { return newBroker(t, Config{URL: c.url()}) }}
+	})
+}

@@ -99,10 +99,10 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 	case err != nil:
 	case p.Channel == "" || hub.IsWhole(p.Channel):
 		err = fmt.Errorf("%w: %q is none", hub.ErrBadChannel, p.Channel)
-	case len(p.Data) > s.ns.MaxMessageBytes:
-		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), s.ns.MaxMessageBytes, s.ns.Name)
+	case len(p.Data) > s.opts.Load().MaxMessageBytes:
+		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), s.opts.Load().MaxMessageBytes, s.opts.Load().Name)
 	case newest != nil && !s.durable():
-		err = fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, s.ns.Name)
+		err = fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, s.opts.Load().Name)
 	case s.durable() && b.room != nil && b.room.shut.Load():
 		err = b.room.refusal()
 	case !b.connected.Load() && !s.bridged():
@@ -110,7 +110,7 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 			err = errDisconnected
 		}
 	case !s.verified() && !s.bridged():
-		err = fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.ns.Name)
+		err = fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.opts.Load().Name)
 	case s.storage.refusesNow(time.Now()):
 		err = s.errStorage()
 	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+p.Attributes.Size()+overhead)):
@@ -311,7 +311,7 @@ func (o *outbox) sendOne(p *pending) {
 			if m.Header == nil {
 				m.Header = natsgo.Header{}
 			}
-			if *p.newest == hub.Never && p.s.ns.Replicas < 2 {
+			if *p.newest == hub.Never && p.s.opts.Load().Replicas < 2 {
 				// Of one replica the stream looks at the message id after the condition on
 				// the subject and before this one. Of several it must not be this one: what
 				// fails it has been proposed, and its message id stays in process.
@@ -398,7 +398,7 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	}
 	if len(m.Data) == 0 { // nobody listens on the stream's subject: there is no stream or no leader
 		p.s.nudge()
-		p.done(hub.Position{}, fmt.Errorf("%w: NATS has no stream for namespace %q", hub.ErrUnavailable, p.s.ns.Name))
+		p.done(hub.Position{}, fmt.Errorf("%w: NATS has no stream for namespace %q", hub.ErrUnavailable, p.s.opts.Load().Name))
 		return
 	}
 	if ackErr != nil {

@@ -66,8 +66,8 @@ func newPulse(b *Broker) *pulse {
 	if b.server != nil {
 		return nil
 	}
-	for _, s := range b.streams {
-		if s.durable() && s.ns.Replicas > 1 {
+	for _, s := range b.all() {
+		if s.durable() && s.opts.Load().Replicas > 1 {
 			return &pulse{b: b, s: s, subject: b.cfg.Prefix + ".pulse", peers: map[string]time.Time{}, answered: time.Now()}
 		}
 	}
@@ -230,7 +230,7 @@ func (p *pulse) lost(now time.Time) string {
 // doubts reports whether some log seems to end too early for longer than a new leader
 // needs, which is patience.
 func (p *pulse) doubts(now time.Time, patience time.Duration) bool {
-	for _, s := range p.b.streams {
+	for _, s := range p.b.all() {
 		if since := s.doubted.Load(); since != 0 && now.UnixNano()-since > int64(patience) {
 			return true
 		}

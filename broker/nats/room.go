@@ -150,10 +150,10 @@ func (b *Broker) reopen(ctx context.Context) error {
 			return fmt.Errorf("start the embedded NATS server again: %w", err)
 		}
 	}
-	for _, s := range b.streams {
+	for _, s := range b.all() {
 		for err := s.write(ctx); err != nil; err = s.write(ctx) {
 			if hopeless(err) || ctx.Err() != nil {
-				return fmt.Errorf("namespace %q: %w", s.ns.Name, err)
+				return fmt.Errorf("namespace %q: %w", s.opts.Load().Name, err)
 			}
 			select {
 			case <-ctx.Done():
@@ -176,7 +176,7 @@ func (b *Broker) keepRoom(now time.Time) {
 		b.log.Error("disk cannot be looked at", "err", err)
 		return
 	}
-	for _, s := range b.streams {
+	for _, s := range b.all() {
 		if s.storage.full.Load() { // the disk was full between two looks
 			r.shut.Store(true)
 		}
@@ -207,7 +207,7 @@ func (b *Broker) reopenedWith(err error) {
 		return
 	}
 	r.shut.Store(r.bare.Load())
-	for _, s := range b.streams {
+	for _, s := range b.all() {
 		s.nudge()
 	}
 }
@@ -225,7 +225,7 @@ func (u *unwritten) over(s *stream, in info, err error) (info, error) {
 	case u.epoch == "":
 		return in, err
 	case isCode(err, codeStreamNotFound):
-		return info{epoch: u.epoch, first: 1, least: s.ns.HistorySize, config: s.config(u.epoch, 0, s.ns.HistorySize, false)}, nil
+		return info{epoch: u.epoch, first: 1, least: s.opts.Load().HistorySize, config: s.config(u.epoch, 0, s.opts.Load().HistorySize, false)}, nil
 	case err == nil:
 		in.epoch, in.base = u.epoch, u.base
 	}
@@ -241,7 +241,7 @@ func (s *stream) write(ctx context.Context) error {
 		in, err := s.lookStored(ctx)
 		switch {
 		case isCode(err, codeStreamNotFound):
-			err = s.put(ctx, "CREATE", s.config(u.epoch, 0, s.ns.HistorySize, false))
+			err = s.put(ctx, "CREATE", s.config(u.epoch, 0, s.opts.Load().HistorySize, false))
 		case err == nil && in.epoch != u.epoch:
 			err = s.put(ctx, "UPDATE", s.config(u.epoch, u.base, in.least, in.gone))
 		}

@@ -40,7 +40,7 @@ type storage struct {
 // errStorage returns why publishes are refused.
 func (s *stream) errStorage() error {
 	return fmt.Errorf("%w: the NATS server does not store what is published in namespace %q, though it answers: its disk is full or failing",
-		hub.ErrStorageFull, s.ns.Name)
+		hub.ErrStorageFull, s.opts.Load().Name)
 }
 
 // refusesNow reports whether a publish is to be refused because the log counts as full.
@@ -68,7 +68,7 @@ func (b *Broker) watchStorage() {
 			return
 		case <-t.C:
 		}
-		for _, s := range b.streams {
+		for _, s := range b.all() {
 			if s.durable() && !s.bridged() && b.connected.Load() {
 				s.lookAtStorage(time.Now())
 			}
@@ -99,7 +99,7 @@ func (s *stream) lookAtStorage(now time.Time) {
 	case time.Since(w.since) >= storageStuck:
 		if !w.full.Swap(true) {
 			s.b.log.Error("the NATS server answers, and stores nothing: its disk is full or failing; publishes are refused until it stores again",
-				"namespace", s.ns.Name)
+				"namespace", s.opts.Load().Name)
 		}
 		s.b.out.fail(s.errStorage(), func(p *pending) bool { return p.s != s })
 		w.since = time.Time{}
@@ -110,7 +110,7 @@ func (s *stream) lookAtStorage(now time.Time) {
 // is another one.
 func (s *stream) storesAgain() {
 	if s.storage.full.Swap(false) {
-		s.b.log.Info("the log counts as full no longer", "namespace", s.ns.Name)
+		s.b.log.Info("the log counts as full no longer", "namespace", s.opts.Load().Name)
 	}
 }
 

@@ -47,11 +47,11 @@ func (in info) top() hub.Position {
 }
 
 // prefixed returns the name of the stream; names allow no dots.
-func (s *stream) name() string { return s.b.cfg.Prefix + "_" + s.ns.Name }
+func (s *stream) name() string { return s.b.cfg.Prefix + "_" + s.opts.Load().Name }
 
 // config returns the stream's configuration in epoch.
 func (s *stream) config(epoch string, base uint64, least int, gone bool) jetstream.StreamConfig {
-	p, ns := s.b.cfg.Prefix, s.ns.Name
+	p, ns := s.b.cfg.Prefix, s.opts.Load().Name
 	cfg := jetstream.StreamConfig{
 		Name:              s.name(),
 		Description:       "log of the weir namespace " + ns,
@@ -62,11 +62,11 @@ func (s *stream) config(epoch string, base uint64, least int, gone bool) jetstre
 		MaxConsumers:      -1,
 		MaxMsgs:           -1,
 		MaxMsgSize:        -1,
-		MaxMsgsPerSubject: int64(s.ns.HistorySize),
-		MaxBytes:          s.ns.HistoryBytes,
-		MaxAge:            time.Duration(s.ns.HistoryTTL),
-		Duplicates:        time.Duration(s.ns.IdempotencyWindow),
-		Replicas:          s.ns.Replicas,
+		MaxMsgsPerSubject: int64(s.opts.Load().HistorySize),
+		MaxBytes:          s.opts.Load().HistoryBytes,
+		MaxAge:            time.Duration(s.opts.Load().HistoryTTL),
+		Duplicates:        time.Duration(s.opts.Load().IdempotencyWindow),
+		Replicas:          s.opts.Load().Replicas,
 		AllowDirect:       true,
 		RePublish: &jetstream.RePublish{
 			Source: p + ".log." + ns + ".>", Destination: p + ".live." + ns + "." + epoch + ".>",
@@ -155,7 +155,7 @@ func (s *stream) prepare(ctx context.Context) error {
 	began := time.Now()
 	for n := 0; ; n++ {
 		damage, err := s.damage(ctx, renewed) // before the configuration removes anything
-		if damage != "" && time.Since(began) < s.suspicions() && s.ns.Replicas > 1 {
+		if damage != "" && time.Since(began) < s.suspicions() && s.opts.Load().Replicas > 1 {
 			err = fmt.Errorf("%w: %s", errSuspect, damage) // a new leader may be behind
 		}
 		var in info
@@ -164,7 +164,7 @@ func (s *stream) prepare(ctx context.Context) error {
 		}
 		if err == nil {
 			if damage != "" {
-				s.b.log.Warn("log may have lost messages; it begins a new epoch", "namespace", s.ns.Name, "last", in.last, "why", damage)
+				s.b.log.Warn("log may have lost messages; it begins a new epoch", "namespace", s.opts.Load().Name, "last", in.last, "why", damage)
 				in, err = s.newEpoch(ctx, in)
 				renewed = in.epoch
 			}
@@ -178,14 +178,14 @@ func (s *stream) prepare(ctx context.Context) error {
 			}
 		}
 		if !errors.Is(err, errSuspect) && hopeless(err) {
-			return fmt.Errorf("namespace %q: %w", s.ns.Name, err)
+			return fmt.Errorf("namespace %q: %w", s.opts.Load().Name, err)
 		}
 		if ctx.Err() == nil && n > 0 { // the first answer of a server that has just started is often that
-			s.b.waits("log of namespace "+strconv.Quote(s.ns.Name), err)
+			s.b.waits("log of namespace "+strconv.Quote(s.opts.Load().Name), err)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("namespace %q: %w", s.ns.Name, errors.Join(ctx.Err(), err))
+			return fmt.Errorf("namespace %q: %w", s.opts.Load().Name, errors.Join(ctx.Err(), err))
 		case <-time.After(retryAfter(n)):
 		}
 	}
@@ -212,8 +212,8 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 		s.unwritten.Store(&unwritten{epoch: newEpoch()})
 		return s.look(ctx)
 	case isCode(err, codeStreamNotFound):
-		s.b.log.Info("creating log", "namespace", s.ns.Name, "stream", s.name())
-		err = s.put(ctx, "CREATE", s.config(newEpoch(), 0, s.ns.HistorySize, false))
+		s.b.log.Info("creating log", "namespace", s.opts.Load().Name, "stream", s.name())
+		err = s.put(ctx, "CREATE", s.config(newEpoch(), 0, s.opts.Load().HistorySize, false))
 		if err != nil && !isCode(err, codeNameInUse) { // another node was faster
 			return info{}, err
 		}
@@ -223,7 +223,7 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 	case err != nil:
 		return info{}, err
 	}
-	want := s.config(in.epoch, in.base, min(in.least, s.ns.HistorySize), in.gone)
+	want := s.config(in.epoch, in.base, min(in.least, s.opts.Load().HistorySize), in.gone)
 	if same(in.config, want) || s.b.readOnly() {
 		return in, nil
 	}

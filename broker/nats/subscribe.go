@@ -51,7 +51,7 @@ func (s *stream) subscribe(ctx context.Context, channel string, tail int) (hub.S
 
 // open makes the subscription.
 func (s *stream) open(name string) (*channel, string, error) {
-	tok := token(s.ns.Name, name)
+	tok := token(s.opts.Load().Name, name)
 	epoch := "*"
 	if !s.durable() {
 		epoch = noEpoch
@@ -95,7 +95,7 @@ func (b *Broker) Unsubscribe(ns *hub.Namespace, channel string) {
 	if err != nil {
 		return
 	}
-	tok := token(s.ns.Name, channel)
+	tok := token(s.opts.Load().Name, channel)
 	s.mu.Lock()
 	c := s.channels[tok]
 	s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *stream) join(ctx context.Context, c *channel, tok string, tail int) (hu
 				continue // in its new epoch
 			}
 		}
-		if in.gone && s.ns.Replicas > 1 && tok != anyToken { // a replica may have it still
+		if in.gone && s.opts.Load().Replicas > 1 && tok != anyToken { // a replica may have it still
 			last, err := s.lastGone(ctx, tok)
 			if err != nil {
 				return hub.Snapshot{}, err
@@ -185,11 +185,11 @@ func (s *stream) messages(tok string, ms []stored, epoch string) []*hub.Message 
 		case !ok:
 			continue
 		case tok == anyToken:
-			if name, ok = channelOf(s.ns.Name, own); !ok {
+			if name, ok = channelOf(s.opts.Load().Name, own); !ok {
 				continue
 			}
 		case name == "":
-			name, _ = channelOf(s.ns.Name, tok)
+			name, _ = channelOf(s.opts.Load().Name, tok)
 		}
 		out = append(out, s.message(name, st, epoch, prev))
 		if tok != anyToken { // where the predecessors of so many channels are is not known
@@ -219,7 +219,7 @@ func (s *stream) reader(ctx context.Context, tok string) (reader, error) {
 	if tok != anyToken {
 		r.subject = s.log + tok
 	}
-	if s.ns.Replicas <= 1 {
+	if s.opts.Load().Replicas <= 1 {
 		return r, nil
 	}
 	return r, r.askLeader(ctx)

@@ -115,7 +115,7 @@ func TestWholeWithoutLogDeliversOnce(t *testing.T) {
 func loseWhole(t *testing.T, n *hubtest.Node, f func()) {
 	t.Helper()
 	b := n.Broker.(*Broker)
-	s := b.streams["a"]
+	s := b.all()["a"]
 	s.mu.Lock()
 	c := s.channels[anyToken]
 	s.mu.Unlock()

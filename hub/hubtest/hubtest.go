@@ -25,6 +25,8 @@ type Harness struct {
 	Durability hub.Durability
 	// Replicas of the logs in this run; 0 means 1.
 	Replicas int
+	// Late has the namespaces added to the started broker, which is a hub.Changer.
+	Late bool
 	// Patience is how long something that must happen may take; 0 means 15s.
 	Patience time.Duration
 }
@@ -65,6 +67,9 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"SecondNodeSeesTheSame", secondNodeSeesTheSame},
 		{"CloseAnswersEveryPublish", closeAnswersEveryPublish},
 		{"StateIsTold", stateIsTold},
+		{"NamespacesCanBeAdded", namespacesCanBeAdded},
+		{"NamespacesCanBeChanged", namespacesCanBeChanged},
+		{"AnAddedNamespaceIsTheSameOnEveryNode", addedOnEveryNode},
 		{"AttributesArriveVerbatim", attributesArriveVerbatim},
 		{"IDsAreFoundExactly", idsAreFoundExactly},
 		{"IDsExpireWithTheirMessages", idsExpireWithTheirMessages},
@@ -105,7 +110,42 @@ func (s *suite) namespace(name string) hub.Namespace {
 // start starts a broker on namespaces and closes it with the test.
 func (s *suite) start(namespaces ...hub.Namespace) *Node {
 	s.Helper()
-	return Start(s.T, s.h.New(s.T), s.h.Patience, namespaces...)
+	if !s.h.Late {
+		return Start(s.T, s.h.New(s.T), s.h.Patience, namespaces...)
+	}
+	n := Start(s.T, s.h.New(s.T), s.h.Patience, hub.Namespace{Name: s.prefix + "-there", Durability: hub.None})
+	for _, ns := range namespaces {
+		if err := n.Add(ns); err != nil {
+			s.Fatalf("add %q: %v", ns.Name, err)
+		}
+	}
+	return n
+}
+
+// changer is the broker as one whose namespaces change.
+func (n *Node) changer() hub.Changer {
+	n.t.Helper()
+	c, ok := n.Broker.(hub.Changer)
+	if !ok {
+		n.t.Fatal("the broker is no hub.Changer")
+	}
+	return c
+}
+
+// Add adds a namespace.
+func (n *Node) Add(ns hub.Namespace) error {
+	n.t.Helper()
+	ctx, cancel := n.context()
+	defer cancel()
+	return n.changer().Add(ctx, ns)
+}
+
+// Change gives a namespace other options.
+func (n *Node) Change(ns hub.Namespace) error {
+	n.t.Helper()
+	ctx, cancel := n.context()
+	defer cancel()
+	return n.changer().Change(ctx, ns)
 }
 
 // A Node is a started broker with what it delivered.
