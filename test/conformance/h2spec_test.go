@@ -43,14 +43,6 @@ var h2specExceptions = []exception{
 	{"http2/3.5: Sends invalid connection preface", nil,
 		`Bytes that are no preface are read as HTTP/1.1 and answered with 400 and a close: the connection is terminated as RFC 9113 §3.4
 asks, but h2spec takes an answer in HTTP/1.1 for a failure.`},
-	{"http2/4.2: Sends a large size HEADERS frame that exceeds the SETTINGS_MAX_FRAME_SIZE", nil,
-		"h2spec sends 20,000 bytes whatever was advertised; SETTINGS_MAX_FRAME_SIZE is 1 MiB here, which they do not exceed (RFC 9113 §4.2)."},
-	{"http2/6.5.3: Sends multiple values of SETTINGS_INITIAL_WINDOW_SIZE", nil,
-		"net/http refuses a SETTINGS frame that names a parameter twice. RFC 9113 §6.5.3 has them processed in order: a fault, of no harm to clients that exist."},
-	{"http2/8.1.2.2: Sends a HEADERS frame that contains the connection-specific header field", nil,
-		"The request is answered with 400 in place of RST_STREAM: RFC 9113 §8.1.1 lets a server do so, h2spec does not."},
-	{`http2/8.1.2.2: Sends a HEADERS frame that contains the TE header field with any value other than "trailers"`, nil,
-		"As above: 400, RFC 9113 §8.1.1."},
 }
 
 // A junit is h2spec's report.

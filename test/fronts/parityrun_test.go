@@ -131,7 +131,7 @@ func fails(target string) func(*client) string {
 // framing are fields in which the versions differ by what they are, and those that say
 // when; of others only the presence counts.
 var (
-	framing  = []string{"Connection", "Date", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Trailer"}
+	framing  = []string{"Connection", "Date", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Trailer", "Upgrade"}
 	presence = []string{"Retry-After", "Last-Event-Id", "Traceparent"}
 )
 
