@@ -39,20 +39,20 @@ type node struct {
 
 // settings of a node. The zero value is alone, with everything on.
 type settings struct {
-	cfg     mercure.Config
-	space   hub.Namespace
-	bus     hub.Bus
-	broker  hub.Broker // nil: in memory
-	netHTTP bool
-	strict  bool // cfg as it is
-	quiet   bool // without subscription events
+	cfg    mercure.Config
+	space  hub.Namespace
+	bus    hub.Bus
+	broker hub.Broker // nil: in memory
+	http2  bool
+	strict bool // cfg as it is
+	quiet  bool // without subscription events
 }
 
 // both runs f on both fronts.
 func both(t *testing.T, f func(t *testing.T, s settings)) {
 	t.Helper()
 	t.Run("loops", func(t *testing.T) { f(t, settings{}) })
-	t.Run("net/http", func(t *testing.T) { f(t, settings{netHTTP: true}) })
+	t.Run("http2", func(t *testing.T) { f(t, settings{http2: true}) })
 }
 
 func (s *settings) complete() {
@@ -73,7 +73,7 @@ func start(t *testing.T, s settings) *node {
 	n := &node{Node: nodetest.New(t, nodetest.Config{
 		Auth:       auth.Config{KeySet: auth.KeySet{HMACSecret: subSecret}, AllowedOrigins: []string{appOrigin}},
 		Namespaces: []hub.Namespace{{Name: "default", Anonymous: true}, s.space},
-		Broker:     s.broker, NetHTTP: s.netHTTP,
+		Broker:     s.broker, HTTP2: s.http2,
 	})}
 	n.Join(s.bus, 20*time.Millisecond)
 	sets, err := auth.NewKeySets(auth.Config{}, map[string]auth.KeySet{

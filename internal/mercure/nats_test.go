@@ -16,12 +16,12 @@ import (
 // publishers gave and from positions, and nothing is missing or told twice.
 func TestClientsMoveBetweenNodes(t *testing.T) {
 	url := natstest.Server(t)
-	join := func(netHTTP bool) *node {
+	join := func(http2 bool) *node {
 		b, err := nats.New(nats.Config{URL: url}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return start(t, settings{broker: b, netHTTP: netHTTP, space: hub.Namespace{HistorySize: 20_000}})
+		return start(t, settings{broker: b, http2: http2, space: hub.Namespace{HistorySize: 20_000}})
 	}
 	a, b := join(false), join(true)
 	const count = 4_000

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestEverythingHoldsOnNetHTTP(t *testing.T) { trial.Again(t, nodetest.Front, "net/http") }
+func TestEverythingHoldsOverHTTP2(t *testing.T) { trial.Again(t, nodetest.Front, "http2") }
 
 const (
 	appID     = "7"

@@ -1,6 +1,6 @@
-// Package fronts plays one corpus of requests at both of Weir's fronts and at nginx,
-// all before the same backend, and compares what the backend saw and what the client
-// got.
+// Package fronts plays one corpus of requests at Weir, over HTTP/1.1 and HTTP/2, and at
+// nginx, all before the same backend, and compares what the backend saw and what the
+// client got.
 package fronts
 
 import (
@@ -24,18 +24,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/broker/memory"
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app"
-	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/pushhttp"
-	"github.com/weir-gateway/weir/internal/stdhttp"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
-	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/test/judge"
 )
 
@@ -123,56 +116,6 @@ func loopsWith(t *testing.T, change func(*config.Config)) string {
 		}
 	})
 	return a.Addr().String()
-}
-
-// std starts the front on net/http.
-func std(t *testing.T, to string) string {
-	t.Helper()
-	var cfg config.Config
-	cfg.Routes, cfg.Clusters = routes(to)
-	return stdWith(t, cfg)
-}
-
-// stdWith takes routes, clusters and trusted proxies of cfg.
-func stdWith(t *testing.T, cfg config.Config) string {
-	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	broker, err := memory.New(memory.Config{})
-	must(err)
-	formats, err := wire.NewFormats(nil)
-	must(err)
-	h, err := hub.New(hub.Config{Encoders: formats.Encoders()}, broker)
-	must(err)
-	a, err := auth.New(auth.Config{}, nil)
-	must(err)
-	ups, err := upstream.New(cfg.Clusters, nil, upstream.Options{})
-	must(err)
-	trust, err := limit.NewTrust(cfg.Trusted)
-	must(err)
-	set, err := policy.New(cfg.Routes, policy.Deps{Auth: a, Trust: trust})
-	must(err)
-	f := stdhttp.New(stdhttp.Config{}, stdhttp.Deps{Hub: h, Push: pushhttp.New(pushhttp.Config{}, formats, h, nil), Auth: a, Upstreams: ups, Ready: h.Ready})
-	f.SetRoutes(set)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- ups.Run(ctx) }()
-	go func() { _ = f.Serve(l) }()
-	<-ups.Ready()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-		_ = f.Close(ctx)
-		must(h.Close())
-		must(a.Close())
-	})
-	return l.Addr().String()
 }
 
 // nginx starts Debian's.
@@ -311,32 +254,33 @@ func same(a, b []reply) bool {
 
 func TestOneCorpusAtEveryFront(t *testing.T) {
 	to := backend(t)
-	ours, theirs, third := loops(t, to), std(t, to), nginx(t, to)
+	ours, theirs := loops(t, to), nginx(t, to)
 	var all sync.WaitGroup
 	defer all.Wait()
 	for _, q := range corpus() {
-		all.Go(func() { compare(t, q, ours, theirs, third) })
+		all.Go(func() { compare(t, q, ours, theirs) })
 	}
 }
 
-// compare plays q at all three.
-func compare(t *testing.T, q question, ours, theirs, third string) {
+// compare plays q over both versions and at nginx.
+func compare(t *testing.T, q question, ours, theirs string) {
 	mine := ask(t, ours, q)
-	f := func(who, addr, reason string) {
+	f := func(who string, other []reply, reason string) {
 		t.Helper()
-		other := ask(t, addr, q)
 		switch equal := same(mine, other); {
 		case !equal && reason == "":
-			t.Errorf("%s:\n  loops %v\n  %s %v", q.name, mine, who, other)
+			t.Errorf("%s:\n  HTTP/1.1 %v\n  %s %v", q.name, mine, who, other)
 		case equal && reason != "":
-			t.Errorf("%s: %s answers like the loops, though it is said that %q", q.name, who, reason)
+			t.Errorf("%s: %s answers like HTTP/1.1, though it is said that %q", q.name, who, reason)
 		}
 	}
-	f("net/http", theirs, q.std)
-	f("nginx", third, q.nginx)
+	if other, ok := askHTTP2(t, ours, q); ok {
+		f("HTTP/2", other, q.http2)
+	}
+	f("nginx", ask(t, theirs, q), q.nginx)
 }
 
-// TestMalformedRequestsReachNoBackend is about the two fronts alone.
+// TestMalformedRequestsReachNoBackend is about Weir alone.
 func TestMalformedRequestsReachNoBackend(t *testing.T) {
 	to := backend(t)
 	ours := loops(t, to)

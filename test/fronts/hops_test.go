@@ -24,21 +24,21 @@ import (
 	"github.com/weir-gateway/weir/internal/trial"
 )
 
-// A way is one front and the version of HTTP that it is spoken to in.
+// A way is a version of HTTP in which a gateway is spoken to.
 type way struct {
 	name string
 	addr string
 	h2   bool
 }
 
-// ways starts both fronts with cfg: the loops, for both versions, and net/http's.
+// ways starts a gateway with cfg, for both versions.
 func ways(t *testing.T, cfg config.Config) []way {
 	t.Helper()
 	ours := loopsWith(t, func(c *config.Config) {
 		c.Routes, c.Clusters, c.Trusted = cfg.Routes, cfg.Clusters, cfg.Trusted
 		c.Namespaces[0].Anonymous = true
 	})
-	return []way{{"loops, HTTP/1.1", ours, false}, {"loops, HTTP/2", ours, true}, {"net/http, HTTP/1.1", stdWith(t, cfg), false}}
+	return []way{{"HTTP/1.1", ours, false}, {"HTTP/2", ours, true}}
 }
 
 // an answer to send.

@@ -1,20 +1,14 @@
 package nodetest
 
 import (
-	"context"
-	"errors"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/h2"
 	"github.com/weir-gateway/weir/internal/push"
-	"github.com/weir-gateway/weir/internal/pushhttp"
-	"github.com/weir-gateway/weir/internal/socket"
-	"github.com/weir-gateway/weir/internal/stdhttp"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -61,6 +55,8 @@ func (n *Node) Loops(cfg LoopConfig) *Loops {
 	n.Must(err)
 	l.Front, err = downstream.New(cfg.Front, l.Push, n.Auth, len(l.Group.Loops()), n.Log)
 	n.Must(err)
+	streams := h2.New(h2.Config{}, l.Front.AcceptStream, len(l.Group.Loops()), n.Log)
+	l.Front.UseHTTP2(streams.Take)
 	n.Drain = func(over time.Duration) { l.Push.Drain(wire.DrainPlan{Over: over}) }
 	n.Run("front", l.Run)
 	n.OnStop(func() {
@@ -83,27 +79,4 @@ func (l *Loops) Listen() {
 	l.n.Must(err)
 	l.n.Addr = at.String()
 	l.Front.Listening(at)
-}
-
-// serveNetHTTP has net/http serve n, from now on.
-func (n *Node) serveNetHTTP(endpoints []socket.Endpoint) {
-	n.T.Helper()
-	p := pushhttp.New(pushhttp.Config{}, n.Formats, n.Hub, n.Log)
-	front := stdhttp.New(stdhttp.Config{}, stdhttp.Deps{Hub: n.Hub, Push: p, Auth: n.Auth, Ready: n.Hub.Ready, Log: n.Log})
-	n.Must(front.Mount(endpoints))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	n.Must(err)
-	n.Addr = l.Addr().String()
-	n.Drain = func(over time.Duration) { p.Drain(wire.DrainPlan{Over: over}) }
-	n.Run("front", func(ctx context.Context) error { p.Run(ctx); return nil })
-	served := make(chan error, 1)
-	go func() { served <- front.Serve(l) }()
-	n.OnStop(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), trial.Patience)
-		defer cancel()
-		_ = front.Close(ctx)
-		if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
-			n.T.Errorf("serve: %v", err)
-		}
-	})
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
-// Front is the setting that has net/http serve all nodes; empty means the event loops,
-// where a Config says nothing else.
+// Front is the setting that has clients of all nodes come over HTTP/2; empty means
+// HTTP/1.1, where a Config says nothing else.
 const Front = "WEIR_TEST_FRONT"
 
 // Config of a node. The zero value is alone, stores in memory and has the namespace
@@ -36,8 +36,8 @@ type Config struct {
 	Broker hub.Broker
 	// Formats may add some, before the hub is made.
 	Formats func(*wire.Formats)
-	// NetHTTP has net/http serve, whatever Front says.
-	NetHTTP bool
+	// HTTP2 has clients come over HTTP/2, whatever Front says.
+	HTTP2 bool
 }
 
 // A Node is built in steps, so that a test can put its own parts between them: New, then
@@ -61,7 +61,7 @@ type Node struct {
 	Cluster  *cluster.Cluster
 	Presence *presence.Presence
 
-	netHTTP bool
+	http2   bool
 	runs    map[string]func(context.Context) error
 	closers []func()
 	ctx     context.Context
@@ -73,7 +73,7 @@ func New(t *testing.T, cfg Config) *Node {
 	t.Helper()
 	n := &Node{
 		T: t, Log: trial.Log(t), Client: &http.Client{Transport: &http.Transport{}},
-		netHTTP: cfg.NetHTTP || os.Getenv(Front) != "", runs: map[string]func(context.Context) error{},
+		http2: cfg.HTTP2 || os.Getenv(Front) != "", runs: map[string]func(context.Context) error{},
 	}
 	var err error
 	n.Auth, err = auth.New(cfg.Auth, n.Log)
@@ -179,12 +179,11 @@ func Meet(nodes ...*Node) {
 // Serve mounts endpoints on a front, listens and starts all that is to run.
 func (n *Node) Serve(endpoints []socket.Endpoint) {
 	n.T.Helper()
-	if n.netHTTP {
-		n.serveNetHTTP(endpoints)
-	} else {
-		l := n.Loops(LoopConfig{})
-		n.Must(l.Front.Mount(endpoints))
-		l.Listen()
-	}
+	l := n.Loops(LoopConfig{})
+	n.Must(l.Front.Mount(endpoints))
+	l.Listen()
 	n.Start()
+	if n.http2 {
+		n.Addr = n.bridge()
+	}
 }

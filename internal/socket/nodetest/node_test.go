@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestEverythingHoldsOnNetHTTP(t *testing.T) { trial.Again(t, nodetest.Front, "net/http") }
+func TestEverythingHoldsOverHTTP2(t *testing.T) { trial.Again(t, nodetest.Front, "http2") }
 
 // start serves the test protocol of package sockettest.
 func start(t *testing.T, bus hub.Bus) (*sockettest.Protocol, *nodetest.Node) {
