@@ -13,7 +13,7 @@
 // channels only, whichever protocol is used. The other classes are guarded: a caller
 // needs to be meant, by name, by a grant, or by a proof of the class's own protocol.
 //
-// Every protocol and both fronts call Decide. Table and Findings, which the command
+// Every protocol and the front call Decide. Table and Findings, which the command
 // line prints, call it too.
 package access
 

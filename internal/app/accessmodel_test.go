@@ -82,7 +82,7 @@ type prober struct {
 
 // TestTheAccessTableIsWhatSocketsAnswer compares every row of the table with what a
 // running node does: every class of channels, operation, protocol and kind of caller, on
-// both fronts and every broker.
+// both versions of HTTP and every broker.
 func TestTheAccessTableIsWhatSocketsAnswer(t *testing.T) {
 	external, embedded := config.Broker{Kind: config.BrokerNATS}, config.Broker{Kind: config.BrokerNATS}
 	external.NATS.URL, embedded.NATS.Dir = natstest.Server(t), t.TempDir()

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
-// A played request is asked on both fronts, and answered alike.
+// A played request is asked over both versions of HTTP, and answered alike.
 type played struct {
 	method, path, fields, body string // fields: "Name: value", one a line
 }
@@ -97,7 +97,7 @@ func randomless(body string) string {
 	return strings.TrimSpace(strings.Join(kept, ""))
 }
 
-// counted are the counters of a gateway that both fronts share, by name.
+// counted are the counters of a gateway that both versions share, by name.
 func (g *gateway) counted() map[string]uint64 {
 	p, f := g.push.Stats(), g.admission.front.Stats()
 	all := map[string]uint64{

@@ -16,7 +16,7 @@ import (
 )
 
 // TestABackendThatStartsLateIsAskedAtOnce: with all peers down by their checks, the first
-// request after a backend has started is answered by it, over both fronts and however
+// request after a backend has started is answered by it, over both versions of HTTP and however
 // long the interval of the checks is.
 func TestABackendThatStartsLateIsAskedAtOnce(t *testing.T) {
 	for name, client := range map[string]*http.Client{"h1": http.DefaultClient, "h2": overHTTP2(t, nil)} {

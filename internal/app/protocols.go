@@ -46,7 +46,7 @@ func (a *App) addFormats(f *wire.Formats) {
 	}
 }
 
-// startProtocols makes both fronts speak what is configured. The hub has started, and
+// startProtocols makes the front speak what is configured. The hub has started, and
 // the loops have not: nobody is served yet.
 func (a *App) startProtocols(parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
 	cfg, p := a.cfg, &a.protocol

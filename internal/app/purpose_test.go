@@ -61,7 +61,7 @@ func answerOf(t *testing.T, client *http.Client, req *http.Request, skip int) st
 }
 
 // TestEveryEndpointAcceptsTokensForItsPurposeOnly has each kind of token at each
-// endpoint of a node where one key signs them all, over both fronts.
+// endpoint of a node where one key signs them all, over both versions of HTTP.
 func TestEveryEndpointAcceptsTokensForItsPurposeOnly(t *testing.T) {
 	const resource = "https://hub.example/.well-known/mercure"
 	b := backend(t, "b")

@@ -30,7 +30,7 @@ func newWingMetrics(a *App, c *catalog) *wingMetrics {
 	return &wingMetrics{
 		app:         a,
 		requests:    d("weir_upstream_requests_total", "Replies of clusters to clients on the loops, by class of status.", "cluster", "code"),
-		attempts:    d("weir_upstream_attempts_total", "Replies of peers on both fronts, those tried again included, by class of status.", "cluster", "code"),
+		attempts:    d("weir_upstream_attempts_total", "Replies of peers, those tried again included, by class of status.", "cluster", "code"),
 		failed:      d("weir_upstream_failed_total", "Exchanges without a whole reply, by cause.", "cluster", "cause"),
 		retries:     d("weir_upstream_retries_total", "Attempts after the first.", "cluster"),
 		canceled:    d("weir_upstream_canceled_total", "Exchanges whose client left.", "cluster"),

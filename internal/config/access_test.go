@@ -35,7 +35,7 @@ pusher:
 
 const accessIntro = `# Who may read, publish and see presence
 
-Made from the code; do not edit. One model decides for every protocol and both fronts, and
+Made from the code; do not edit. One model decides for every protocol and both versions of HTTP, and
 ` + "`weir config access`" + ` prints its decisions for your configuration (` + "`--json`" + ` for programs); ` + "`weir config check`" + ` warns where callers reach channels that are not meant for them.
 
 | class | channels | who reads them |

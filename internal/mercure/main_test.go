@@ -48,7 +48,7 @@ type settings struct {
 	quiet  bool // without subscription events
 }
 
-// both runs f on both fronts.
+// both runs f over both versions of HTTP.
 func both(t *testing.T, f func(t *testing.T, s settings)) {
 	t.Helper()
 	t.Run("loops", func(t *testing.T) { f(t, settings{}) })

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/router"
 )
 
-// An Exchange is one request and what becomes of it, as both fronts see it. A
+// An Exchange is one request and what becomes of it, as the front sees it. A
 // front keeps one per request under way and reuses it: Reset, fill in the first
 // block, Set.Match, Route.Admit, Route.AppendRequestHead, Route.AppendResponseHead,
 // Done. It belongs to one goroutine at a time.

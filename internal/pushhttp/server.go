@@ -1,6 +1,6 @@
-// Package pushhttp serves the hub over net/http: a goroutine per stream, for what
-// event loops cannot carry (HTTP/2, a listener that belongs to somebody else,
-// systems without epoll). What clients see is the same as from internal/push.
+// Package pushhttp serves the hub over net/http: a goroutine per stream, for what no event
+// loop of ours carries: a listener that belongs to somebody else, systems without epoll.
+// What clients see is the same as from internal/push.
 package pushhttp
 
 import (
@@ -59,8 +59,6 @@ type Server struct {
 	log     *slog.Logger
 	lanes   []*lane
 	base    time.Time
-	// protocols are those of endpoints; the first is none. Fixed before requests come.
-	protocols []protocol
 
 	// Any goroutine.
 	next     atomic.Uint32 // the lane of the next stream
@@ -69,8 +67,6 @@ type Server struct {
 	ending   chan struct{} // closed by EndRefused
 	endOnce  sync.Once
 	held     atomic.Int64 // refused WebSockets that are still open
-	refusing atomic.Bool  // new streams are sent away: there is too little of something
-	resting  atomic.Bool  // Rest's
 	counters counters
 	waiting  backlog.Counts
 	// streams are taken by turnedAway, under gate; Run, which has ended then, sets closed
@@ -78,12 +74,6 @@ type Server struct {
 	streams sync.WaitGroup
 	gate    sync.RWMutex
 	closed  bool
-	ids     atomic.Uint64
-	// The work of sessions: ctx ends with Run.
-	ctx     context.Context
-	cancel  context.CancelFunc
-	working sync.WaitGroup
-	atWork  atomic.Int64
 }
 
 type counters struct {
@@ -92,7 +82,6 @@ type counters struct {
 	refusedDrain                   atomic.Uint64
 	overloaded, failed, clientErrs atomic.Uint64
 	published, publishErrors       atomic.Uint64
-	panics                         atomic.Uint64
 }
 
 // Stats are gauges and counters since New.
@@ -108,7 +97,6 @@ type Stats struct {
 	Dropped, Conflated, Gaps uint64 // as the namespaces' policies asked
 	Held, HeldBytes          int64  // messages that wait for slow clients now
 	Published, PublishErrors uint64
-	Panics                   uint64 // calls of protocols' sessions that panicked
 }
 
 // Stats may be called from any goroutine.
@@ -118,7 +106,7 @@ func (s *Server) Stats() Stats {
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
 		SentAway: c.sentAway.Load(), RefusedDrain: c.refusedDrain.Load(), Overloaded: c.overloaded.Load(), Failed: c.failed.Load(), ClientErrors: c.clientErrs.Load(),
 		Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(), Gaps: w.Gaps.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),
-		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Panics: c.panics.Load(),
+		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
 	}
 }
 
@@ -136,10 +124,8 @@ func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) *Server {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: cfg.withDefaults(), formats: f, hub: h, access: access.New(h.Namespace, access.Config{}), log: log, drained: make(chan struct{}), ending: make(chan struct{}), base: time.Now()}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.Protocol("")
 	for range s.cfg.Shards {
-		l := &lane{wake: make(chan struct{}, 1), streams: map[uint64]listed{}}
+		l := &lane{wake: make(chan struct{}, 1)}
 		l.shard = h.NewShard(l.rouse)
 		s.lanes = append(s.lanes, l)
 	}
@@ -157,31 +143,22 @@ func (s *Server) Run(ctx context.Context) {
 	<-ctx.Done()
 	s.Drain(wire.DrainPlan{Spread: s.cfg.Retry})
 	s.EndRefused()
-	s.cancel()
 	s.gate.Lock()
 	s.closed = true
 	s.gate.Unlock()
 	s.streams.Wait()
-	s.working.Wait()
 	stop()
 	lanes.Wait()
 }
-
-// Refuse makes new streams be sent away, or served again. Those there are stay.
-func (s *Server) Refuse(on bool) { s.refusing.Store(on) }
 
 // turnedAway says why somebody new is not served, and counts that; nil: it is, and who
 // asked calls streams.Done when that is over.
 func (s *Server) turnedAway() *farewell {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
-	switch {
-	case s.Draining(), s.closed:
+	if s.Draining() || s.closed {
 		s.counters.refusedDrain.Add(1)
 		return &farewell{codeRestart, "draining"}
-	case s.refusing.Load():
-		s.counters.overloaded.Add(1)
-		return failure(hub.ErrOverloaded)
 	}
 	s.streams.Add(1)
 	return nil
@@ -245,9 +222,6 @@ func (s *Server) retryMillis() int {
 type lane struct {
 	shard *hub.Shard
 	wake  chan struct{} // holds one: there is something to do
-
-	// Owned by the lane's goroutine.
-	streams map[uint64]listed
 
 	mu    sync.Mutex
 	inbox []func() // at most one per stream and call of it

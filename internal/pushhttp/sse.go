@@ -8,7 +8,6 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
 )
@@ -22,9 +21,6 @@ type sseStream struct {
 	coding wire.Coding
 	// stands is where a stream of several namespaces is, whose id lines are its own.
 	stands hub.Positions
-	// custom is what a protocol's stream does otherwise; nil for Weir's own.
-	custom *socket.Subscription
-	began  bool
 	// counted: that it was sent away is counted already.
 	counted bool
 }
@@ -45,13 +41,13 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 	if sub.Envelope || len(sub.Channels) > 1 {
 		format = wire.SSEEnvelope
 	}
-	if s.compresses(sub.Channels) {
+	if s.formats.Compresses(sub.Channels) {
 		t.coding = wire.ChooseCoding([]byte(r.Header.Get("Accept-Encoding")))
 		format = t.coding.In(format)
 	}
 	s.counters.sse.Add(1)
 	defer s.counters.sse.Add(-1)
-	st, err := s.subscribe(s.list(r.Context(), r.RemoteAddr, "sse", 0), sub.Options(), id, format, !s.access.Granted(id, sub.Channels))
+	st, err := s.subscribe(sub.Options(), id, format, !s.access.Granted(id, sub.Channels))
 	if err != nil {
 		s.counters.failed.Add(1)
 		if f := failure(err); f.code == codeTryLater {
@@ -64,19 +60,6 @@ func (s *Server) ServeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subs
 	defer st.leave()
 	t.st = st
 	s.serve(r.Context(), st, t)
-}
-
-// SendAwaySSE answers a client of /sse that would be served if there were less to do.
-func (s *Server) SendAwaySSE(w http.ResponseWriter) {
-	t := &sseStream{srv: s, w: w, rc: http.NewResponseController(w)}
-	t.close(&farewell{codeTryLater, "overloaded, try again later"}, false)
-}
-
-// SendExpiredSSE answers a client of /sse whose token has expired. Its EventSource would
-// give up for good after a 401, and its page would not learn why.
-func (s *Server) SendExpiredSSE(w http.ResponseWriter) {
-	streamHead(w, eventStream)
-	_, _ = w.Write(wire.AppendEnd(nil, wire.ExpiredRetryMillis(), codeTokenExpired, "token expired")) // the client may be gone
 }
 
 // Fail answers with an error of the API.
@@ -136,7 +119,7 @@ func (t *sseStream) own(text []byte) error {
 }
 
 func (t *sseStream) open(at hub.Positions) error {
-	if len(at) > 1 && t.custom == nil {
+	if len(at) > 1 {
 		t.stands = append(hub.Positions(nil), at...)
 		t.st.format = t.coding.In(wire.SSEData)
 	}
@@ -146,15 +129,13 @@ func (t *sseStream) open(at hub.Positions) error {
 			return err
 		}
 	}
-	if b := t.appendFirst(nil, at); len(b) > 0 {
-		if err := t.own(b); err != nil {
-			return err
-		}
+	first := sse.AppendRetry(nil, t.srv.retryMillis())
+	if len(at) > 0 {
+		first = append(at.AppendTo(append(first, "id: "...)), '\n')
 	}
-	if t.custom != nil && t.custom.Began != nil {
-		t.custom.Began()
+	if err := t.own(append(first, '\n')); err != nil {
+		return err
 	}
-	t.began = true
 	return t.flush()
 }
 
@@ -173,9 +154,6 @@ func (t *sseStream) message(m *hub.Message) error {
 }
 
 func (t *sseStream) gap(g hub.Gap) error {
-	if t.custom != nil && t.custom.Gap != nil {
-		return t.customGap(g)
-	}
 	b := sse.AppendType(nil, "gap")
 	if !g.At.IsZero() {
 		b = append(b, "id: "...)
@@ -228,10 +206,6 @@ func (t *sseStream) close(f *farewell, opened bool) {
 		if f.code == codeTryLater && !t.counted {
 			t.srv.counters.overloaded.Add(1)
 		}
-	}
-	if t.custom != nil {
-		t.customClose(f, opened)
-		return
 	}
 	if t.own(wire.AppendEnd(nil, int(t.srv.reconnect(f.code, !opened).Milliseconds()), f.code, f.reason)) == nil {
 		_ = t.rc.Flush() // the client may be gone: then there is nobody to tell

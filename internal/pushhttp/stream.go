@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/auth"
@@ -16,18 +15,12 @@ import (
 
 // Codes of an end, as in internal/push.
 const (
-	codeNormal       = 1000
-	codeGoingAway    = 1001
 	codeInternal     = 1011
 	codeRestart      = 1012
 	codeTryLater     = 1013
 	codeTokenExpired = wire.CodeTokenExpired
 	codeTooSlow      = 4408
 )
-
-// StreamBytes is what a stream takes, without what waits for it: two goroutines with
-// stacks of 4 KiB besides its struct.
-const StreamBytes = int(unsafe.Sizeof(stream{})) + 2*4<<10
 
 // farewell is why a stream ends.
 type farewell struct {
@@ -47,9 +40,6 @@ type stream struct {
 	// open: some channels are read only because everybody may, which does not go for
 	// private messages.
 	open bool
-	// beat and life are a protocol's; 0 means those of the configuration.
-	beat, life time.Duration
-	listing
 
 	sub hub.Subscriber // the lane's
 
@@ -130,7 +120,7 @@ func (st *stream) Failed(err error) {
 func (st *stream) Room() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.hungry = !st.queue.Empty() || st.srv.resting.Load()
+	st.hungry = !st.queue.Empty()
 	return st.end == nil && !st.hungry
 }
 
@@ -156,16 +146,12 @@ func failure(err error) *farewell {
 }
 
 // subscribe begins a stream. It must be left.
-func (s *Server) subscribe(as listing, opt hub.SubscribeOptions, id *auth.Identity, format hub.Format, open bool) (*stream, error) {
-	st := &stream{srv: s, identity: id, format: format, ready: make(chan struct{}, 1), rate: s.rate(opt.Channels), open: open, listing: as}
+func (s *Server) subscribe(opt hub.SubscribeOptions, id *auth.Identity, format hub.Format, open bool) (*stream, error) {
+	st := &stream{srv: s, identity: id, format: format, ready: make(chan struct{}, 1), rate: s.rate(opt.Channels), open: open}
 	st.lane = s.lanes[int(s.next.Add(1))%len(s.lanes)]
 	done := make(chan error, 1)
 	st.lane.post(func() {
-		err := st.lane.shard.Subscribe(&st.sub, st, opt)
-		if err == nil {
-			st.lane.streams[st.id] = st
-		}
-		done <- err
+		done <- st.lane.shard.Subscribe(&st.sub, st, opt)
 	})
 	return st, <-done
 }
@@ -179,10 +165,7 @@ func (st *stream) leave() {
 	st.queue.Forget(&st.srv.waiting)
 	st.queue = backlog.Queue{}
 	st.mu.Unlock()
-	st.lane.post(func() {
-		delete(st.lane.streams, st.id)
-		st.lane.shard.Unsubscribe(&st.sub)
-	})
+	st.lane.post(func() { st.lane.shard.Unsubscribe(&st.sub) })
 }
 
 // rate returns the lowest maximum rate among the channels' namespaces, 0 for none.
@@ -241,26 +224,13 @@ func (s *Server) serve(ctx context.Context, st *stream, t transport) {
 // pump passes messages on. It returns why the stream ends, or nil when the
 // client is gone.
 func (s *Server) pump(ctx context.Context, st *stream, t transport) *farewell {
-	every := s.cfg.Heartbeat
-	switch {
-	case st.beat < 0:
-		every = never
-	case st.beat > 0:
-		every = st.beat
-	}
-	beat := time.NewTicker(every)
+	beat := time.NewTicker(s.cfg.Heartbeat)
 	defer beat.Stop()
 	pace := newPace(st.rate)
 	defer pace.stop()
 	expiry := st.expiry()
 	defer expiry.Stop()
 	drained, leaving := s.drained, (<-chan time.Time)(nil)
-	var over <-chan time.Time
-	if st.life > 0 {
-		end := time.NewTimer(st.life)
-		defer end.Stop()
-		over = end.C
-	}
 	st.signal()
 	for {
 		select {
@@ -278,8 +248,6 @@ func (s *Server) pump(ctx context.Context, st *stream, t transport) *farewell {
 				return &farewell{codeTokenExpired, "token expired"}
 			}
 			expiry.Reset(time.Until(st.identity.Expires) + time.Millisecond)
-		case <-over:
-			return &farewell{code: codeNormal}
 		case <-drained:
 			drained = nil
 			leaving = s.leaveAfter()

@@ -36,7 +36,7 @@ func (s *Server) ServeWebSocket(ctx context.Context, c *websocket.Conn, sub *wir
 	defer s.streams.Done()
 	s.counters.ws.Add(1)
 	defer s.counters.ws.Add(-1)
-	st, err := s.subscribe(s.list(ctx, c.NetConn().RemoteAddr().String(), "websocket", 0), sub.Options(), id, wire.WebSocket, !s.access.Granted(id, sub.Channels))
+	st, err := s.subscribe(sub.Options(), id, wire.WebSocket, !s.access.Granted(id, sub.Channels))
 	if err != nil {
 		s.counters.failed.Add(1)
 		f := failure(err)

@@ -1,6 +1,6 @@
 // Package socket is what a protocol needs of a client's connection, whatever
-// carries it: an event loop (internal/push) or net/http (internal/pushhttp). A
-// protocol is written once, against these interfaces.
+// carries it: a socket of its own or a stream of HTTP/2. A protocol is written once,
+// against these interfaces; internal/push implements them.
 package socket
 
 import (

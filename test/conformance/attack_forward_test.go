@@ -309,7 +309,7 @@ func lax(target string) string {
 }
 
 // TestProtectedPathHasNoOtherSpelling asks for /admin/x in spellings that backends
-// take for it, at both fronts.
+// take for it, over both versions.
 func TestProtectedPathHasNoOtherSpelling(t *testing.T) {
 	rec := newRecorder(t, nil)
 	route := func(p string, more map[string]any) map[string]any {

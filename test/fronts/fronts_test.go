@@ -240,7 +240,7 @@ func ask(t *testing.T, addr string, q question) (got []reply) {
 	return got
 }
 
-// same reports whether two fronts treated a request alike.
+// same reports whether two servers treated a request alike.
 func same(a, b []reply) bool {
 	return slices.EqualFunc(a, b, func(x, y reply) bool {
 		if x.class() != y.class() || x.cookies != y.cookies || (x.seen == nil) != (y.seen == nil) {
