@@ -106,21 +106,19 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 		emit(float64(s.KeyFetches-s.KeyFetchErrs), "ok")
 		emit(float64(s.KeyFetchErrs), "error")
 	})
-	if a.http2 != nil {
-		family("weir_http2_streams_total", "Requests over HTTP/2, by outcome of their beginning.", "outcome", counter, func(emit func(float64, ...string)) {
-			s := a.http2.Stats()
-			emit(float64(s.Streams-s.Refused-min(s.Malformed, s.Streams-s.Refused)), "begun")
-			emit(float64(s.Refused), "refused")
-			emit(float64(s.Malformed), "malformed")
-		})
-		one("weir_http2_connections", "Open connections that speak HTTP/2.", gauge, func() float64 { return float64(a.http2.Stats().Open) })
-		one("weir_http2_streams", "Open streams of HTTP/2.", gauge, func() float64 { return float64(a.http2.Stats().OpenStreams) })
-		family("weir_http2_floods_total", "Connections closed for too much of something, and streams for a window that stayed shut, by kind.", "kind", counter, func(emit func(float64, ...string)) {
-			for kind, n := range a.http2.Stats().Floods {
-				emit(float64(n), kind)
-			}
-		})
-	}
+	family("weir_http2_streams_total", "Requests over HTTP/2, by outcome of their beginning.", "outcome", counter, func(emit func(float64, ...string)) {
+		s := a.http2.Stats()
+		emit(float64(s.Streams-s.Refused-min(s.Malformed, s.Streams-s.Refused)), "begun")
+		emit(float64(s.Refused), "refused")
+		emit(float64(s.Malformed), "malformed")
+	})
+	one("weir_http2_connections", "Open connections that speak HTTP/2.", gauge, func() float64 { return float64(a.http2.Stats().Open) })
+	one("weir_http2_streams", "Open streams of HTTP/2.", gauge, func() float64 { return float64(a.http2.Stats().OpenStreams) })
+	family("weir_http2_floods_total", "Connections closed for too much of something, and streams for a window that stayed shut, by kind.", "kind", counter, func(emit func(float64, ...string)) {
+		for kind, n := range a.http2.Stats().Floods {
+			emit(float64(n), kind)
+		}
+	})
 	one("weir_requests_waiting", "Requests that wait for the broker or for keys.", gauge, func() float64 { return float64(a.front.Waiting()) })
 	m.sums(one)
 	one("weir_delivery_samples_lost_total", "Publications that were to be followed to the sockets and were not.", counter, func() float64 { return float64(a.probe.lost.Load()) })

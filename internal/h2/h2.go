@@ -177,9 +177,12 @@ type Stats struct {
 	Floods map[string]uint64
 }
 
-// Stats may be called from any goroutine.
+// Stats may be called from any goroutine. A nil Server has served nothing.
 func (s *Server) Stats() Stats {
 	t := Stats{Floods: map[string]uint64{}}
+	if s == nil {
+		return t
+	}
 	for _, l := range s.lanes {
 		c := &l.counters
 		t.Connections += c.conns.Load()
