@@ -178,12 +178,7 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 		played{"GET", "/.well-known/mercure", "", ""}, played{"POST", "/.well-known/mercure", "Content-Type: application/x-www-form-urlencoded", "topic=a&data=1"},
 		played{"GET", "/healthz", "", ""}, played{"GET", "/readyz", "", ""}, played{"GET", "/none", "", ""}, played{"GET", "/ws?channel=a", "", ""})
 	rest := func(g *gateway) {
-		g.push.Guard(0.05, true)
-		for _, l := range g.loops.Loops() { // it is told by a post
-			done := make(chan struct{})
-			l.Post(func() { close(done) })
-			<-done
-		}
+		g.guard(0.05, true)
 	}
 	f("while history rests", nil, rest,
 		publish("orders:a", ""), publish("market:a", ""), sse("channel=history:a", "Last-Event-ID: 0"), sse("channel=history:a&lastEventId=0", "Origin: https://a.example"),

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/admin"
@@ -47,6 +48,16 @@ func (g *gateway) listed(t *testing.T, query string) *admin.Connections {
 	return v
 }
 
+// guard tells the loops what the guard does, and waits until they know.
+func (g *gateway) guard(scale float64, rest bool) {
+	g.push.Guard(scale, rest)
+	for _, l := range g.loops.Loops() { // it is told by a post
+		done := make(chan struct{})
+		l.Post(func() { close(done) })
+		<-done
+	}
+}
+
 func TestStreamsOverHTTP2AreListedAmongTheOthers(t *testing.T) {
 	g := start(t, func(c *config.Config) {
 		withSecret(c)
@@ -61,7 +72,14 @@ func TestStreamsOverHTTP2AreListedAmongTheOthers(t *testing.T) {
 	for range 2500 { // more than a window of 4 MiB takes
 		g.put(t, "bulk", `"`+strings.Repeat("x", 3000)+`"`)
 	}
-	trial.Eventually(t, "messages that wait", func() bool { return g.push.Stats().Held > 200 })
+	was := int64(-1)
+	trial.Eventually(t, "messages that wait, and no more that go", func() bool {
+		time.Sleep(20 * time.Millisecond)
+		now := g.push.Stats().Held
+		steady := now > 200 && now == was
+		was = now
+		return steady
+	})
 	for _, sort := range []string{"lag", "bytes", "age", "messages"} {
 		v := g.listed(t, "?limit=1&sort="+sort)
 		if v.Total != 3 || len(v.Connections) != 1 {
@@ -148,12 +166,12 @@ func TestHistoryOverHTTP2RestsWithTheGuard(t *testing.T) {
 		g.publish(t, "a", "1")
 	}
 	c := overHTTP2(t, nil)
-	g.push.Guard(1, true)
+	g.guard(1, true)
 	s := g.sse2(t, c, "channel=a", "0")
 	if b := s.block(); !strings.Contains(b, "retry:") || !strings.Contains(b, `"code":1013`) {
 		t.Fatalf("%q, want to be sent away for now", b)
 	}
-	g.push.Guard(1, false)
+	g.guard(1, false)
 	s = g.sse2(t, c, "channel=a", "0")
 	s.block()
 	for range 3 {
