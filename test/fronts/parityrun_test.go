@@ -431,7 +431,7 @@ func (c *client) counted() map[string]float64 {
 
 var (
 	counters   = regexp.MustCompile(`(_total|_count)$|^weir_upstream_in_flight_requests$|^weir_recordings$`)
-	uncounted  = regexp.MustCompile(`^weir_(accept|loop|cpu|gc|governor|lock|broker|sched|subscriber_lag|subscribers_lagged|spans|sends|sent_bytes|read_bytes|write_|delivery_|jwks|evidence|upstream_pool|messages_encoded)|seconds_total$`)
+	uncounted  = regexp.MustCompile(`^weir_(accept|loop|cpu|gc|governor|lock|broker|sched|subscriber_lag|subscribers_lagged|spans|sends|sent_bytes|read_bytes|write_|delivery_|jwks|evidence|upstream_pool|messages_encoded|http2_)|seconds_total$`)
 	sameLabels = strings.NewReplacer(`"http2_`, `"`)
 )
 
