@@ -57,8 +57,9 @@ async def main():
         report["echoes"] = [r.text for r in await asyncio.gather(*(client.get(url + f"/backend/echo?n={i}") for i in range(50)))]
         report["refused"] = str((await client.get(url + "/nowhere")).status_code)
         try:
-            report["limited"] = str((await client.post(url + "/limited", content=body[:200000])).status_code)
-        except httpx.HTTPError as e:
+            limited = await asyncio.wait_for(client.post(url + "/limited", content=body[:200000]), 10)
+            report["limited"] = str(limited.status_code)
+        except (httpx.HTTPError, asyncio.TimeoutError) as e:
             report["limited"] = repr(e)
         report["afterwards"] = str((await client.get(url + "/backend/echo?n=1")).status_code)
     print(json.dumps(report))

@@ -60,7 +60,7 @@ const downloaded = (await ask({ ':path': `/backend/download?n=${size}` })).body;
 report.downloaded = `${downloaded.length} ${sum(downloaded)}`;
 const head = (await ask({ ':method': 'HEAD', ':path': '/backend/download?n=100' })).headers;
 report.head = `${head[':status']} ${head['content-length']}`;
-report.trailer = (await ask({ ':path': '/backend/trailers' })).trailers?.['x-sum'];
+report.trailer = (await ask({ ':path': '/backend/trailers', te: 'trailers' })).trailers?.['x-sum'];
 report.echoes = await Promise.all(Array.from({ length: 50 }, async (_, i) => String((await ask({ ':path': `/backend/echo?n=${i}` })).body)));
 report.refused = String((await ask({ ':path': '/nowhere' })).headers[':status']);
 report.limited = String((await ask({ ':method': 'POST', ':path': '/limited' }, pattern.subarray(0, 200000))).headers[':status']);
