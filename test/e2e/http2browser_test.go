@@ -125,8 +125,9 @@ func TestChromiumOverHTTP2(t *testing.T) {
 	if got.Page != "h2" || !slices.Equal(got.Protocols, []string{"h2"}) {
 		t.Errorf("the page came by %s, the rest by %q, want h2", got.Page, got.Protocols)
 	}
-	if n := s.Series("weir_connections", `sse"}`); n != 21 {
-		t.Errorf("%v streams are counted, want 21", n)
+	// The WebSocket is a stream of the same connection too (RFC 8441).
+	if c, n := s.Series("weir_http2_connections"), s.Series("weir_http2_streams"); c != 1 || n != 22 {
+		t.Errorf("%v connections with %v streams are counted, want 1 with 22", c, n)
 	}
 }
 
