@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,11 @@ func subscribe(ctx context.Context, addr string, w way, n int) (*subscribers, er
 		})
 	}
 	all.Wait()
-	return s, errors.Join(errs...)
+	failed := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(failed) == 0 {
+		return s, nil
+	}
+	return s, fmt.Errorf("%d of %d connections: the first: %w", len(failed), len(s.conns), failed[0])
 }
 
 func (s *subscribers) reset() {
