@@ -19,9 +19,12 @@ type Changer interface {
 	Change(ctx context.Context, ns Namespace) error
 }
 
-// A Change is another list of namespaces, prepared: what is new exists at the broker, and
-// is not seen by anyone. Apply has the broker change the others, which Undo takes back,
-// and Commit shows all of it.
+// A Change is another list of namespaces, which takes effect in steps.
+//
+//	c, err := h.Plan(namespaces)   // is it possible? nothing is done
+//	err = c.Add(ctx)               // the broker gets those that are new; nobody sees them
+//	err = c.Apply(ctx)             // the broker changes the others; Undo takes that back
+//	c.Commit()                     // all of it is seen
 //
 // A namespace that is removed keeps its log, and is as it was when it comes back. Its
 // subscribers are for the caller to end.
@@ -29,13 +32,13 @@ type Change struct {
 	h       *Hub
 	was     map[string]*Namespace
 	next    map[string]*Namespace
-	changed []string // other options than the broker knows, by name
+	added   []string // not known to the broker yet
+	changed []string // other options than the broker knows
 	applied []string
 }
 
-// Prepare prepares that namespaces are all that there are. It may wait for the broker. One
-// change at a time.
-func (h *Hub) Prepare(ctx context.Context, namespaces []Namespace) (*Change, error) {
+// Plan returns the change after which namespaces are all that there are. One at a time.
+func (h *Hub) Plan(namespaces []Namespace) (*Change, error) {
 	if len(namespaces) == 0 {
 		namespaces = []Namespace{{Name: DefaultNamespace}}
 	}
@@ -43,14 +46,13 @@ func (h *Hub) Prepare(ctx context.Context, namespaces []Namespace) (*Change, err
 		return nil, err
 	}
 	c := &Change{h: h, was: *h.visible.Load(), next: map[string]*Namespace{}}
-	var added []Namespace
 	for _, n := range namespaces {
 		n = n.WithDefaults()
 		c.next[n.Name] = &n
 		has := h.space(n.Name)
 		switch {
 		case has == nil:
-			added = append(added, n)
+			c.added = append(c.added, n.Name)
 		case has.options().Durability != n.Durability:
 			return nil, fmt.Errorf("namespace %q: durability: %s cannot become %s in a running process: restart it", n.Name, has.options().Durability, n.Durability)
 		case *has.options() != n:
@@ -59,20 +61,27 @@ func (h *Hub) Prepare(ctx context.Context, namespaces []Namespace) (*Change, err
 			c.next[n.Name] = has.options()
 		}
 	}
-	b, ok := h.broker.(Changer)
-	if !ok && len(added)+len(c.changed) > 0 {
+	if _, ok := h.broker.(Changer); !ok && len(c.added)+len(c.changed) > 0 {
 		return nil, errors.New("the broker cannot change its namespaces while it runs")
 	}
-	for _, n := range added {
-		if err := b.Add(ctx, n); err != nil {
-			return nil, fmt.Errorf("add namespace %q: %w", n.Name, err)
-		}
-		spaces := maps.Clone(*h.spaces.Load())
-		spaces[n.Name] = newNamespace(n)
-		h.spaces.Store(&spaces)
-	}
+	slices.Sort(c.added)
 	slices.Sort(c.changed)
 	return c, nil
+}
+
+// Add has the broker make the namespaces that are new. It may wait. Those that were made
+// before an error stay, unseen.
+func (c *Change) Add(ctx context.Context) error {
+	for _, name := range c.added {
+		n := *c.next[name]
+		if err := c.h.broker.(Changer).Add(ctx, n); err != nil {
+			return fmt.Errorf("add namespace %q: %w", name, err)
+		}
+		spaces := maps.Clone(*c.h.spaces.Load())
+		spaces[name] = newNamespace(n)
+		c.h.spaces.Store(&spaces)
+	}
+	return nil
 }
 
 // Namespace returns the namespace of channel after the change.

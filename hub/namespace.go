@@ -23,7 +23,7 @@ type Namespace struct {
 	// Durability of an answered publish; empty means "stored". The memory broker
 	// keeps "stored" and "synced" for the life of the process only and refuses
 	// to start with "synced".
-	Durability Durability `json:"durability"`
+	Durability Durability `json:"durability" reload:"restart"`
 	// HistorySize bounds the retained messages per channel; 0 means 1,000.
 	// Ignored with durability none.
 	HistorySize int `json:"history_size"`
@@ -35,7 +35,7 @@ type Namespace struct {
 	// while the channel has subscribers; 0 means 128.
 	Recent int `json:"recent"`
 	// Replicas of the log in a NATS cluster, 1 to 5; 0 means 1.
-	Replicas int `json:"replicas"`
+	Replicas int `json:"replicas" reload:"restart"`
 	// MaxMessageBytes bounds a payload; 0 means 64 KiB, at most 1 MiB.
 	MaxMessageBytes int `json:"max_message_bytes"`
 	// IdempotencyWindow is how long a publisher's idempotency key is remembered;
@@ -50,11 +50,11 @@ type Namespace struct {
 	Policy Policy `json:"policy"`
 	// MaxRate bounds the messages per second that one subscriber is sent; what is
 	// more waits in its queue, under the policy. 0 means no bound.
-	MaxRate int `json:"max_rate"`
+	MaxRate int `json:"max_rate" reload:"connection"`
 	// Compress lets clients that ask for it have messages compressed (WebSocket
 	// permessage-deflate, SSE gzip and zstd). Each message is compressed once and
 	// the bytes are shared. Off by default.
-	Compress bool `json:"compress"`
+	Compress bool `json:"compress" reload:"connection"`
 	// CompressMinBytes is the payload size from which on compressing is tried; 0
 	// means 256.
 	CompressMinBytes int `json:"compress_min_bytes"`

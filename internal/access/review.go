@@ -33,6 +33,13 @@ func (r *Review) Lost(by Protocol, op Op, channel string, was, now Caller) bool 
 	return r.Now.Decide(by, op, channel, now) == Refused && r.Was.Decide(by, op, channel, was) != Refused
 }
 
+// ClosesAnonymous reports whether clients without a token could connect by the Centrifuge
+// protocol, and cannot any more.
+func (r *Review) ClosesAnonymous() bool {
+	was, now := r.Was.rules.Load().cfg.Centrifuge, r.Now.rules.Load().cfg.Centrifuge
+	return was != nil && was.Anonymous && (now == nil || !now.Anonymous)
+}
+
 // Known reports whether the channel's namespace is there after the reload.
 func (r *Review) Known(channel string) bool {
 	_, err := r.Now.rules.Load().namespace(channel)

@@ -59,6 +59,7 @@ type App struct {
 	log       *slog.Logger
 	auth      *auth.Authenticator
 	hub       *hub.Hub
+	formats   *wire.Formats
 	access    *access.Model
 	loops     *eventloop.Group
 	push      *push.Push
@@ -134,6 +135,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.formats = formats
 	a.addFormats(formats)
 	if n, ok := broker.(*nats.Broker); ok {
 		a.nats, a.protocol.request = n, n.Request

@@ -3,7 +3,9 @@ package app
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/access"
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
@@ -12,8 +14,11 @@ import (
 // A change is a reload of the parts that can prepare theirs: what is wrong shows while they
 // do, and nothing has changed yet.
 type change struct {
-	auth  *auth.Change
-	rules *access.Model // who may do what, afterwards
+	auth       *auth.Change
+	sets       auth.KeySets // afterwards
+	namespaces *hub.Change
+	was, rules *access.Model // who may do what, before and afterwards
+	dry        bool          // there will be no commit
 
 	commits []func() // put in force what was prepared; none of them fails
 	drops   []func() // release what was prepared, if something else was wrong
@@ -39,14 +44,21 @@ type preparer func(ctx context.Context, c *change, next *config.Config) error
 
 // prepare has every part compile its section of next.
 func (a *App) prepare(ctx context.Context, next *config.Config) (*change, error) {
-	return a.prepareParts(ctx, next, append(a.rights(), a.prepareLog, a.prepareAccessLog, a.prepareLimits))
+	return a.prepareParts(ctx, &change{}, next, append(a.rights(), a.prepareLog, a.prepareAccessLog, a.prepareLimits))
+}
+
+// prepareDry has the parts say what would be that decide who may do what.
+func (a *App) prepareDry(ctx context.Context, next *config.Config) (*change, error) {
+	return a.prepareParts(ctx, &change{dry: true}, next, a.rights())
 }
 
 // rights are the parts that decide who may do what.
-func (a *App) rights() []preparer { return []preparer{a.prepareAuth} }
+func (a *App) rights() []preparer {
+	return []preparer{a.prepareAuth, a.prepareNamespaces, a.prepareProtocols, a.prepareAccess}
+}
 
-func (a *App) prepareParts(ctx context.Context, next *config.Config, parts []preparer) (*change, error) {
-	c := &change{auth: auth.NewChange(), rules: a.access.Clone()}
+func (a *App) prepareParts(ctx context.Context, c *change, next *config.Config, parts []preparer) (*change, error) {
+	c.auth = auth.NewChange()
 	for _, part := range parts {
 		if err := part(ctx, c, next); err != nil {
 			c.drop()
@@ -72,6 +84,7 @@ func (a *App) prepareAuth(ctx context.Context, c *change, next *config.Config) e
 	if err != nil {
 		return err
 	}
+	c.sets = now
 	c.commits = append(c.commits, c.auth.Commit, func() { a.keySets = now })
 	c.after = append(c.after, func() {
 		for _, k := range added {
@@ -83,6 +96,58 @@ func (a *App) prepareAuth(ctx context.Context, c *change, next *config.Config) e
 			}
 		}
 	})
+	return nil
+}
+
+// namespacePatience bounds how long a reload waits for the broker.
+const namespacePatience = 30 * time.Second
+
+func (a *App) prepareNamespaces(ctx context.Context, c *change, next *config.Config) error {
+	classes, err := a.push.PrepareClasses(next.Namespaces)
+	if err != nil {
+		return err
+	}
+	if c.namespaces, err = a.hub.Plan(namespaces(*next)); err != nil || c.dry {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, namespacePatience)
+	defer cancel()
+	c.commits = append(c.commits, c.namespaces.Commit, classes, func() { a.formats.SetNamespaces(next.Namespaces) })
+	return c.namespaces.Add(ctx)
+}
+
+func (a *App) prepareProtocols(_ context.Context, c *change, next *config.Config) error {
+	p, find := &a.protocol, c.namespaces.Namespace
+	commit := func(name string, replace func(), err error) error {
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		c.commits = append(c.commits, replace)
+		return nil
+	}
+	if s := p.mercure.Load(); s != nil {
+		replace, err := s.Prepare(next.Mercure, c.sets, find)
+		if err := commit("mercure", replace, err); err != nil {
+			return err
+		}
+	}
+	if s := p.centrifuge; s != nil {
+		replace, err := s.Prepare(next.Centrifuge, c.sets, find)
+		if err := commit("centrifuge", replace, err); err != nil {
+			return err
+		}
+	}
+	if s := p.pusher; s != nil {
+		replace, err := s.Prepare(next.Pusher, find)
+		return commit("pusher", replace, err)
+	}
+	return nil
+}
+
+func (a *App) prepareAccess(_ context.Context, c *change, next *config.Config) error {
+	cfg := next.Access()
+	c.was, c.rules = access.New(c.namespaces.Before, a.inForce().Access()), access.New(c.namespaces.Namespace, cfg)
+	c.commits = append(c.commits, func() { a.access.Replace(access.New(a.hub.Namespace, cfg)) })
 	return nil
 }
 

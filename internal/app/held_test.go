@@ -2,6 +2,7 @@ package app
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	pusherprotocol "github.com/weir-gateway/weir/internal/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
@@ -22,6 +24,7 @@ import (
 type held struct {
 	kind, who string
 	done      chan struct{}
+	answer    func(b []byte) string // what the client says to b; nil: nothing
 
 	mu   sync.Mutex
 	last string // what came last
@@ -37,6 +40,8 @@ type holder struct {
 	g      *gateway
 	h1, h2 *http.Client
 	ctx    context.Context
+	// pusherKey is the key of the app; empty means app-key.
+	pusherKey string
 }
 
 func newHolder(t *testing.T, g *gateway) *holder {
@@ -75,7 +80,7 @@ func (h *holder) open(kind, ns, token string) *held {
 		h.socket(c, "/connection/websocket", "", `"id":2`,
 			fmt.Sprintf(`{"id":1,"connect":{"token":%q}}`, token), fmt.Sprintf(`{"id":2,"subscribe":{"channel":%q}}`, channel))
 	case "pusher":
-		h.socket(c, "/app/app-key?protocol=7", "", "subscription_succeeded", `{"event":"pusher:subscribe","data":{"channel":"a"}}`)
+		h.pusher(c, token)
 	default:
 		h.t.Fatal(kind)
 	}
@@ -163,6 +168,11 @@ func (h *holder) socket(c *held, path, token, ready string, say ...string) {
 				_ = conn.Write(websocket.OpText, b) // a ping
 			}
 			c.heard(string(b))
+			if c.answer != nil {
+				if say := c.answer(b); say != "" {
+					_ = conn.Write(websocket.OpText, []byte(say))
+				}
+			}
 			if strings.Contains(string(b), ready) {
 				first()
 			}
@@ -173,6 +183,28 @@ func (h *holder) socket(c *held, path, token, ready string, say ...string) {
 	case <-ctx.Done():
 		h.t.Fatalf("%s: no %s, but %s", c.kind, ready, c.said())
 	}
+}
+
+// pusher connects to an app, to the channel a, or private-a with the app's secret.
+func (h *holder) pusher(c *held, secret string) {
+	h.t.Helper()
+	path := "/app/" + cmp.Or(h.pusherKey, "app-key") + "?protocol=7"
+	if secret == "" {
+		h.socket(c, path, "", "subscription_succeeded", `{"event":"pusher:subscribe","data":{"channel":"a"}}`)
+		return
+	}
+	c.answer = func(b []byte) string {
+		var f struct{ Event, Data string }
+		var hello struct {
+			ID string `json:"socket_id"`
+		}
+		if json.Unmarshal(b, &f) != nil || f.Event != "pusher:connection_established" || json.Unmarshal([]byte(f.Data), &hello) != nil {
+			return ""
+		}
+		sign := pusherprotocol.SignSubscription(cmp.Or(h.pusherKey, "app-key"), secret, hello.ID, "private-a", "")
+		return fmt.Sprintf(`{"event":"pusher:subscribe","data":{"channel":"private-a","auth":%q}}`, sign)
+	}
+	h.socket(c, path, "", "subscription_succeeded")
 }
 
 func (c *held) heard(text string) {

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -76,6 +77,26 @@ func newProbe(b hub.Broker) (*probe, hub.Broker) {
 	}
 	return p, p
 }
+
+// Add implements hub.Changer.
+func (p *probe) Add(ctx context.Context, n hub.Namespace) error {
+	c, ok := p.Broker.(hub.Changer)
+	if !ok {
+		return errFixedNamespaces
+	}
+	return c.Add(ctx, n)
+}
+
+// Change implements hub.Changer.
+func (p *probe) Change(ctx context.Context, n hub.Namespace) error {
+	c, ok := p.Broker.(hub.Changer)
+	if !ok {
+		return errFixedNamespaces
+	}
+	return c.Change(ctx, n)
+}
+
+var errFixedNamespaces = errors.New("the broker cannot change its namespaces while it runs")
 
 // attach makes the loops report. Before they run.
 func (p *probe) attach(loops []*eventloop.Loop, shards []*hub.Shard) {

@@ -96,7 +96,7 @@ func (a *App) Preview(ctx context.Context, text []byte) (config.Preview, error) 
 		return p, nil
 	}
 	next := config.Merge(*was, wanted)
-	c, err := a.prepareParts(ctx, &next, a.rights())
+	c, err := a.prepareDry(ctx, &next)
 	if err != nil {
 		return config.Preview{}, err
 	}
@@ -120,6 +120,14 @@ func (a *App) apply(ctx context.Context, was, next *config.Config, changed bool,
 	}
 	if err := a.replaceRoutes(ctx, was, next, set, changed); err != nil {
 		c.drop()
+		return err
+	}
+	if err := c.namespaces.Apply(ctx); err != nil {
+		c.drop()
+		if before, again := a.routes(*was); again == nil {
+			again = a.replaceRoutes(ctx, next, was, before, changed)
+			err = errors.Join(err, again)
+		}
 		return err
 	}
 	r := a.reviewOf(c)

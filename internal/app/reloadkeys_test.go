@@ -41,6 +41,18 @@ func tokenBy(t *testing.T, secret, user string) string {
 	return s
 }
 
+// publisherBy is the token of a publisher of updates.
+func publisherBy(t *testing.T, secret string) string {
+	t.Helper()
+	s, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		"exp": time.Now().Add(time.Hour).Unix(), "mercure": map[string]any{"publish": []string{"*"}},
+	}).SignedString([]byte(secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // TestSessionsEndWithTheKeyOfTheirToken rotates the secret: with the old one as previous
 // nobody notices, and when that goes its sessions end in their protocol's words.
 func TestSessionsEndWithTheKeyOfTheirToken(t *testing.T) {

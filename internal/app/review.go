@@ -14,7 +14,7 @@ const reviewPatience = 10 * time.Second
 
 // reviewOf is what clients are asked about a change. It is made before the commit.
 func (a *App) reviewOf(c *change) *access.Review {
-	return &access.Review{Was: a.access.Clone(), Now: c.rules, Identity: c.auth.Identity, Holds: c.auth.Holds}
+	return &access.Review{Was: c.was, Now: c.rules, Identity: c.auth.Identity, Holds: c.auth.Holds}
 }
 
 // review asks all clients, and returns how many lose their rights.

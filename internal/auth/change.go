@@ -277,6 +277,14 @@ func (c *Change) Drop() {
 	}
 }
 
+// By returns what verified the token or key of p; nil for the zero value.
+func By(p Proof) *Authenticator {
+	if p == (Proof{}) {
+		return nil
+	}
+	return p.Value().by
+}
+
 // Holds reports whether p holds now.
 func Holds(p Proof) bool { return (&Change{}).Holds(p) }
 

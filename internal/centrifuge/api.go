@@ -118,8 +118,8 @@ func (s *Server) serveAPI(r socket.Request) {
 		r.Fail(&wire.Error{Status: http.StatusUnauthorized, Message: "no or wrong key", Hint: "send the key of centrifuge.api_key in X-API-Key"})
 		return
 	}
-	name := strings.TrimPrefix(r.Path(), s.cfg.APIPrefix+"/")
-	transport := s.cfg.APIErrorMode == "transport" || strings.EqualFold(r.Header("X-Centrifugo-Error-Mode"), "transport")
+	name := strings.TrimPrefix(r.Path(), s.conf().cfg.APIPrefix+"/")
+	transport := s.conf().cfg.APIErrorMode == "transport" || strings.EqualFold(r.Header("X-Centrifugo-Error-Mode"), "transport")
 	body := r.Body()
 	switch {
 	case name != "batch" && method(name) == nil:
@@ -129,7 +129,7 @@ func (s *Server) serveAPI(r socket.Request) {
 		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is not UTF-8"})
 		return
 	}
-	c := &apiCall{room: s.cfg.APIMaxAnswer}
+	c := &apiCall{room: s.conf().cfg.APIMaxAnswer}
 	if len(body) > 0 {
 		if err := json.Unmarshal(body, c); err != nil {
 			r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is no JSON object of the method", Hint: err.Error()})
@@ -167,7 +167,7 @@ func (s *Server) caller(r socket.Request) (caller, bool) {
 		return caller{}, false
 	}
 	sum := sha256.Sum256([]byte(key))
-	if s.hasKey && subtle.ConstantTimeCompare(sum[:], s.apiKey[:]) == 1 {
+	if s.conf().hasKey && subtle.ConstantTimeCompare(sum[:], s.conf().apiKey[:]) == 1 {
 		return caller{all: true}, true
 	}
 	who, ok := s.deps.Auth.APIKey([]byte(key))
@@ -200,7 +200,7 @@ const smallAnswer = 512
 // tooLarge is the error of an answer past the bound.
 func (s *Server) tooLarge() *protocol.Error {
 	e := protocol.ErrorLimit
-	e.Message += fmt.Sprintf(": the answer takes more than api_max_answer, %d bytes", s.cfg.APIMaxAnswer)
+	e.Message += fmt.Sprintf(": the answer takes more than api_max_answer, %d bytes", s.conf().cfg.APIMaxAnswer)
 	return &e
 }
 
@@ -327,7 +327,7 @@ func (s *Server) batched(ctx context.Context, who caller, one map[string]json.Ra
 		return fail(&protocol.ErrorBadRequest)
 	}
 	for name, params := range one {
-		c := &apiCall{room: s.cfg.APIMaxAnswer - written}
+		c := &apiCall{room: s.conf().cfg.APIMaxAnswer - written}
 		if err := json.Unmarshal(params, c); err != nil {
 			return fail(&protocol.ErrorBadRequest)
 		}

@@ -288,7 +288,7 @@ const tooMany = ""
 func (s *Server) localChannels(pattern string) []byte {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
-	most := min(s.cfg.APIMaxAnswer, cluster.MaxAnswer-64)
+	most := min(s.conf().cfg.APIMaxAnswer, cluster.MaxAnswer-64)
 	out := []byte{'{'}
 	err := s.deps.Hub.Channels(ctx, func(st hub.ChannelStats) bool {
 		name := wireName(st.Name)

@@ -85,14 +85,15 @@ func (s *Server) channel(name string) (string, *namespace, *protocol.Error) {
 
 // namespace returns the options of a namespace of the hub.
 func (s *Server) namespace(ns *hub.Namespace) *namespace {
-	if n, ok := s.namespaces.Load(ns.Name); ok {
+	x := s.conf()
+	if n, ok := x.namespaces.Load(ns.Name); ok {
 		return n.(*namespace)
 	}
-	n, err := newNamespace(*ns, s.cfg.Namespaces[ns.Name])
-	if err != nil { // New has compiled them all
+	n, err := newNamespace(*ns, x.cfg.Namespaces[ns.Name])
+	if err != nil { // compile has compiled them all
 		n = &namespace{name: ns.Name}
 	}
-	got, _ := s.namespaces.LoadOrStore(ns.Name, n)
+	got, _ := x.namespaces.LoadOrStore(ns.Name, n)
 	return got.(*namespace)
 }
 

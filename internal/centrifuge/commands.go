@@ -72,7 +72,7 @@ func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
 		e = &protocol.ErrorNotAvailable
 	case s.find(in) != nil:
 		e = &protocol.ErrorSubscribed
-	case s.countSubscriptions() >= srv.cfg.ChannelLimit:
+	case s.countSubscriptions() >= srv.conf().cfg.ChannelLimit:
 		e = &protocol.ErrorLimit
 	case r.Filter != nil && (!ns.AllowTagsFilter || r.Delta != "" || r.Filter.Check() != nil):
 		e = &protocol.ErrorBadRequest
@@ -102,7 +102,7 @@ func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
 // subscribeByToken subscribes who has a token for the channel.
 func (s *session) subscribeByToken(w want, channel, token string) {
 	// isFor refuses tokens without the channel, in the way that SDKs expect.
-	s.withClaims(s.srv().subTokens, auth.ForAny, token, s.ordered(w.id), func(got *claims, err error) {
+	s.withClaims(s.srv().conf().subTokens, auth.ForAny, token, s.ordered(w.id), func(got *claims, err error) {
 		switch {
 		case err != nil:
 			e, _ := verdict(err)
@@ -235,7 +235,7 @@ func (s *session) presence(c *protocol.Command) {
 	enc := s.kind().enc
 	var r *protocol.PresenceResult
 	var fits bool
-	s.aside(id, func(context.Context) { r, fits = srv.presenceOf(in, enc, srv.cfg.MaxQueue) }, func() {
+	s.aside(id, func(context.Context) { r, fits = srv.presenceOf(in, enc, srv.conf().cfg.MaxQueue) }, func() {
 		if !fits {
 			s.fail(id, protocol.ErrorLimit)
 			return
@@ -300,14 +300,14 @@ func (s *session) history(c *protocol.Command) {
 		}
 		x := s.find(in)
 		private := x != nil && x.plan.Value().flags&public == 0 || s.decide(access.History, in) == access.Full
-		s.reply(id, srv.historyOf(&h, enc, private, srv.cfg.MaxQueue))
+		s.reply(id, srv.historyOf(&h, enc, private, srv.conf().cfg.MaxQueue))
 	})
 }
 
 // historyOptions returns what the hub is asked.
 func (s *Server) historyOptions(limit int, hasSince bool, since protocol.Position, reverse bool) hub.HistoryOptions {
-	if limit < 0 || limit > s.cfg.HistoryLimit {
-		limit = s.cfg.HistoryLimit
+	if limit < 0 || limit > s.conf().cfg.HistoryLimit {
+		limit = s.conf().cfg.HistoryLimit
 	}
 	opt := hub.HistoryOptions{Limit: limit, Reverse: reverse}
 	if hasSince {
@@ -341,9 +341,9 @@ const historyRoom = 256
 func (s *session) rpc(c *protocol.Command) {
 	srv, id := s.srv(), c.ID
 	switch {
-	case srv.proxies.rpc != nil:
+	case srv.conf().proxies.rpc != nil:
 		s.rpcByProxy(id, c.Method, slices.Clone(c.Sub.Data))
-	case srv.cfg.RPCSubject != "" && srv.deps.Request != nil:
+	case srv.conf().cfg.RPCSubject != "" && srv.deps.Request != nil:
 		s.rpcBySubject(id, c.Method, slices.Clone(c.Sub.Data))
 	default:
 		s.fail(id, protocol.ErrorNotAvailable)
@@ -357,7 +357,7 @@ func (s *session) rpcBySubject(id uint32, method string, data []byte) {
 		s.fail(id, protocol.ErrorMethodNotFound)
 		return
 	}
-	subject := srv.cfg.RPCSubject
+	subject := srv.conf().cfg.RPCSubject
 	if method != "" {
 		subject += "." + method
 	}

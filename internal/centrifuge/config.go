@@ -18,7 +18,7 @@ import (
 // Config of a Server: the section "centrifuge". The zero value serves nothing.
 type Config struct {
 	// Enabled serves the endpoints of the protocol. Off by default.
-	Enabled bool `json:"enabled"`
+	Enabled bool `json:"enabled" reload:"restart"`
 	// Insecure lets clients in without a token and allows them whatever the
 	// namespace has. A token that is sent must still be good. For development only.
 	Insecure bool `json:"insecure"`
@@ -34,7 +34,7 @@ type Config struct {
 	// APIPrefix is the path that the methods of the server API are below; empty means
 	// "/centrifugo/api". With "/api" they replace Weir's own publish and broadcast there:
 	// bodies and answers are those of Centrifugo.
-	APIPrefix string `json:"api_prefix"`
+	APIPrefix string `json:"api_prefix" reload:"restart"`
 	// APIKey is the key of the server API, for all of its methods. Weir's own API
 	// keys serve as well, for publish, broadcast, history and presence of the
 	// channels that they cover. Empty: only those.
@@ -60,7 +60,7 @@ type Config struct {
 	// ChannelLimit bounds the subscriptions of a client; 0 means 128.
 	ChannelLimit int `json:"channel_limit"`
 	// MaxCommand bounds in bytes what a client may send at a time; 0 means 64 KiB.
-	MaxCommand int `json:"max_command" unit:"bytes"`
+	MaxCommand int `json:"max_command" reload:"restart" unit:"bytes"`
 	// MaxQueue bounds in bytes what waits for a client that reads too slowly; past it
 	// the client is disconnected with 3008. It also bounds the payloads of one answer: a
 	// history ends there, and what takes more is not recovered. 0 means 1 MiB.

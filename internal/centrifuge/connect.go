@@ -40,9 +40,9 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 	switch {
 	case r.Token != "":
 		s.connectByToken(c)
-	case srv.proxies.connect != nil:
+	case srv.conf().proxies.connect != nil:
 		s.connectByProxy(c)
-	case srv.cfg.Insecure || srv.cfg.AnonymousConnect:
+	case srv.conf().cfg.Insecure || srv.conf().cfg.AnonymousConnect:
 		s.admit(c)
 	default:
 		s.disconnect(protocol.DisconnectedBadRequest)
@@ -50,7 +50,7 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 }
 
 func (s *session) connectByToken(c *connect) {
-	s.withClaims(s.srv().tokens, auth.ForClient, c.req.Token, s.work, func(got *claims, err error) {
+	s.withClaims(s.srv().conf().tokens, auth.ForClient, c.req.Token, s.work, func(got *claims, err error) {
 		if err == nil && !auth.Holds(got.proof) { // its key went meanwhile
 			err = auth.ErrBadToken
 		}
@@ -111,13 +111,13 @@ func (c *connect) failed(s *session, e protocol.Error) {
 // admit takes in a client that is known now, and subscribes it to what it is to have.
 func (s *session) admit(c *connect) {
 	srv := s.srv()
-	if !srv.registry.add(s, srv.cfg.UserConnectionLimit) {
+	if !srv.registry.add(s, srv.conf().cfg.UserConnectionLimit) {
 		s.disconnect(protocol.DisconnectedConnectionLimit)
 		return
 	}
-	if srv.cfg.UserPersonalChannel && s.account.user != "" {
+	if srv.conf().cfg.UserPersonalChannel && s.account.user != "" {
 		name := "#" + s.account.user
-		if ns := srv.cfg.PersonalNamespace; ns != hub.DefaultNamespace {
+		if ns := srv.conf().cfg.PersonalNamespace; ns != hub.DefaultNamespace {
 			name = ns + ":" + name
 		}
 		if _, ok := c.subs[name]; !ok {
@@ -134,7 +134,7 @@ func (s *session) admit(c *connect) {
 	case e != nil:
 		s.refuse(c, e, nil)
 		return
-	case len(wants) > srv.cfg.ChannelLimit:
+	case len(wants) > srv.conf().cfg.ChannelLimit:
 		s.disconnect(protocol.DisconnectedChannelLimit)
 		return
 	}
@@ -258,7 +258,7 @@ func (s *session) connected(c *connect) {
 	srv, k, a := s.srv(), s.kind(), s.account
 	r := &protocol.ConnectResult{
 		Client: s.clientID(), Version: srv.version, Data: s.fit(c.data),
-		Ping: uint32(time.Duration(srv.cfg.PingInterval) / time.Second), Pong: !k.uni,
+		Ping: uint32(time.Duration(srv.conf().cfg.PingInterval) / time.Second), Pong: !k.uni,
 	}
 	if !a.expires.IsZero() && !a.byProxy {
 		r.Expires, r.TTL = true, srv.ttl(a.expires)

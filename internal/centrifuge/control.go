@@ -102,7 +102,7 @@ func (s *session) subscribeByServer(c *control) {
 	if e != nil || c.Sub == nil || s.find(in) != nil {
 		return
 	}
-	if s.countSubscriptions() >= s.srv().cfg.ChannelLimit {
+	if s.countSubscriptions() >= s.srv().conf().cfg.ChannelLimit {
 		s.disconnect(protocol.DisconnectedChannelLimit)
 		return
 	}

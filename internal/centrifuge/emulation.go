@@ -55,7 +55,7 @@ func (s *Server) serveEmulation(r socket.Request) {
 	}
 	e, err := protocol.ParseEmulation(r.Body(), enc)
 	switch {
-	case err != nil, len(e.Data) > s.cfg.MaxCommand:
+	case err != nil, len(e.Data) > s.conf().cfg.MaxCommand:
 		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "bad emulation request", Hint: "want session, node and data"})
 		return
 	case e.Node == s.node():

@@ -32,10 +32,10 @@ const (
 
 // Endpoints are the paths it serves, for the fronts; none unless enabled.
 func (s *Server) Endpoints() []socket.Endpoint {
-	if !s.cfg.Enabled {
+	if !s.conf().cfg.Enabled {
 		return nil
 	}
-	body := s.cfg.MaxCommand
+	body := s.conf().cfg.MaxCommand
 	list := []socket.Endpoint{
 		{Path: pathConnection + "websocket", Methods: "GET", Serve: s.serveWebSocket},
 		{Path: pathConnection + "sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.serveSSE},
@@ -45,8 +45,8 @@ func (s *Server) Endpoints() []socket.Endpoint {
 		{Path: pathConnection + "uni_sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.serveUniSSE},
 		{Path: pathConnection + "uni_http_stream", Methods: "POST", MaxBody: body, Serve: s.serveUniHTTPStream},
 	}
-	if s.cfg.APIPrefix != ownAPI {
-		list = append(list, socket.Endpoint{Path: s.cfg.APIPrefix + "/*", Methods: "POST", MaxBody: maxAPIBody, Serve: s.serveAPI})
+	if s.conf().cfg.APIPrefix != ownAPI {
+		list = append(list, socket.Endpoint{Path: s.conf().cfg.APIPrefix + "/*", Methods: "POST", MaxBody: maxAPIBody, Serve: s.serveAPI})
 	} else {
 		for _, name := range apiNames {
 			list = append(list, socket.Endpoint{Path: ownAPI + "/" + name, Methods: "POST", MaxBody: maxAPIBody, Replaces: true, Serve: s.serveAPI})
@@ -82,7 +82,7 @@ func isBinary(r socket.Request) bool {
 func (s *Server) captured(r socket.Request) map[string]string {
 	var m map[string]string
 	_, access := r.Origin()
-	for _, name := range s.forwarded {
+	for _, name := range s.conf().forwarded {
 		if access != auth.OriginTrusted && (name == "cookie" || name == "authorization") {
 			continue // the browser adds them by itself, whatever page asks
 		}
@@ -101,7 +101,7 @@ func (s *Server) serveWebSocket(r socket.Request) {
 	headers := s.captured(r)
 	var chosen string
 	r.WebSocket(socket.WebSocketOptions{
-		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, MaxMessage: s.cfg.MaxCommand,
+		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, MaxMessage: s.conf().cfg.MaxCommand,
 	}, func(t socket.Transport) socket.Session {
 		switch chosen {
 		case "centrifuge-protobuf":
@@ -116,7 +116,7 @@ func (s *Server) serveWebSocket(r socket.Request) {
 func (s *Server) serveUniWebSocket(r socket.Request) {
 	headers := s.captured(r)
 	first := query(r).Get("cf_connect")
-	r.WebSocket(socket.WebSocketOptions{MaxMessage: s.cfg.MaxCommand}, func(t socket.Transport) socket.Session {
+	r.WebSocket(socket.WebSocketOptions{MaxMessage: s.conf().cfg.MaxCommand}, func(t socket.Transport) socket.Session {
 		c := s.begin(s.kinds.uniWS, t, headers)
 		if first != "" {
 			t.Post(func() { c.uniMessage([]byte(first)) })

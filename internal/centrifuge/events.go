@@ -93,7 +93,7 @@ func (s *Server) tellUnsubscribed(c *session, channel string, why protocol.Unsub
 // tell publishes an event, if anybody wants to know. The hub's queue is its bound:
 // what that refuses is counted.
 func (s *Server) tell(c *session, e sessionEvent) {
-	if s.cfg.EventsChannel == "" {
+	if s.conf().cfg.EventsChannel == "" {
 		return
 	}
 	k := c.kind()
@@ -103,7 +103,7 @@ func (s *Server) tell(c *session, e sessionEvent) {
 	if err != nil {
 		return
 	}
-	s.deps.Hub.Publish(hub.Publication{Channel: s.cfg.EventsChannel, Data: b}, func(_ hub.Position, err error) {
+	s.deps.Hub.Publish(hub.Publication{Channel: s.conf().cfg.EventsChannel, Data: b}, func(_ hub.Position, err error) {
 		if err != nil {
 			s.counters.eventsLost.Add(1)
 		}

@@ -36,7 +36,7 @@ func (s *session) endOf(at time.Time, byProxy bool) time.Time {
 	if byProxy {
 		return at
 	}
-	return at.Add(time.Duration(s.srv().cfg.ExpiredCloseDelay))
+	return at.Add(time.Duration(s.srv().conf().cfg.ExpiredCloseDelay))
 }
 
 func (s *session) isOver(at time.Time, byProxy bool) bool {
@@ -91,7 +91,7 @@ func (s *session) refresh(id uint32, token string) {
 		return
 	}
 	srv := s.srv()
-	s.withClaims(srv.tokens, auth.ForClient, token, s.ordered(id), func(got *claims, err error) {
+	s.withClaims(srv.conf().tokens, auth.ForClient, token, s.ordered(id), func(got *claims, err error) {
 		if err != nil {
 			switch e, d := verdict(err); {
 			case d != nil:
@@ -139,7 +139,7 @@ func (s *session) subRefresh(c *protocol.Command) {
 		s.fail(id, protocol.ErrorPermissionDenied)
 		return
 	}
-	s.withClaims(srv.subTokens, auth.ForAny, c.Sub.Token, s.ordered(id), func(got *claims, err error) {
+	s.withClaims(srv.conf().subTokens, auth.ForAny, c.Sub.Token, s.ordered(id), func(got *claims, err error) {
 		x := s.find(in)
 		switch {
 		case err != nil:

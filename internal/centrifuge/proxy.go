@@ -75,7 +75,7 @@ func (p *proxies) close() {
 }
 
 // forwards reports whether some backend is sent the header field.
-func (s *Server) forwards(name string) bool { return slices.Contains(s.forwarded, name) }
+func (s *Server) forwards(name string) bool { return slices.Contains(s.conf().forwarded, name) }
 
 // question is what a backend is asked.
 type question struct {
@@ -140,6 +140,9 @@ var errBackend = errors.New("backend")
 
 // ask puts a question. It waits.
 func (b *backend) ask(ctx context.Context, q *question) (*answer, error) {
+	if b == nil { // a reload has taken it out meanwhile
+		return nil, fmt.Errorf("%w: there is none any more", errBackend)
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(b.cfg.Timeout))
 	defer cancel()
 	if !b.cfg.IncludeMeta {
@@ -276,14 +279,14 @@ func (s *session) connectByProxy(c *connect) {
 	}
 	var a *answer
 	var err error
-	s.work(func(ctx context.Context) { a, err = srv.proxies.connect.ask(ctx, q) }, func() {
+	s.work(func(ctx context.Context) { a, err = srv.conf().proxies.connect.ask(ctx, q) }, func() {
 		r, ok := s.judge(a, err, func(e protocol.Error) { s.refuse(c, &e, nil) })
 		if !ok {
 			return
 		}
 		x := s.mayChange()
 		x.user, x.info, x.meta, x.expires = r.User, safe(r.info), r.Meta, unixTime(r.ExpireAt)
-		x.byProxy = !x.expires.IsZero() && srv.proxies.refresh != nil
+		x.byProxy = !x.expires.IsZero() && srv.conf().proxies.refresh != nil
 		c.data = r.data
 		for _, ch := range r.Channels {
 			c.subs[ch] = subClaims{}
@@ -299,10 +302,10 @@ func (s *session) connectByProxy(c *connect) {
 func (s *session) refreshByProxy() {
 	srv := s.srv()
 	q := s.question()
-	s.account.expires = srv.now().Add(time.Duration(srv.cfg.ExpiredCloseDelay)) // not asked again until then
+	s.account.expires = srv.now().Add(time.Duration(srv.conf().cfg.ExpiredCloseDelay)) // not asked again until then
 	var a *answer
 	var err error
-	ok := s.do(func(ctx context.Context) { a, err = srv.proxies.refresh.ask(ctx, q) }, func() {
+	ok := s.do(func(ctx context.Context) { a, err = srv.conf().proxies.refresh.ask(ctx, q) }, func() {
 		r, ok := s.judge(a, err, func(protocol.Error) {})
 		switch {
 		case !ok: // a backend that is away ends nobody at once
@@ -330,10 +333,10 @@ func (s *session) subRefreshByProxy(x *subscription) {
 	o := x.owned()
 	q := s.question()
 	q.Channel = wireName(pl.name)
-	o.expires = srv.now().Add(time.Duration(srv.cfg.ExpiredCloseDelay))
+	o.expires = srv.now().Add(time.Duration(srv.conf().cfg.ExpiredCloseDelay))
 	var a *answer
 	var err error
-	ok := s.do(func(ctx context.Context) { a, err = srv.proxies.subRefresh.ask(ctx, q) }, func() {
+	ok := s.do(func(ctx context.Context) { a, err = srv.conf().proxies.subRefresh.ask(ctx, q) }, func() {
 		if x.s != s || x.owned() != o {
 			return
 		}
@@ -359,7 +362,7 @@ func (s *session) subscribeByProxy(w want, data []byte) {
 	q.carry(data)
 	var a *answer
 	var err error
-	s.inOrder(w.id, func(ctx context.Context) { a, err = srv.proxies.subscribe.ask(ctx, q) }, func() {
+	s.inOrder(w.id, func(ctx context.Context) { a, err = srv.conf().proxies.subscribe.ask(ctx, q) }, func() {
 		r, ok := s.judge(a, err, func(e protocol.Error) { s.fail(w.id, e) })
 		if !ok {
 			return
@@ -379,7 +382,7 @@ func (s *session) publishByProxy(id uint32, channel string, ns *namespace, data 
 	q.carry(data)
 	var a *answer
 	var err error
-	s.inOrder(id, func(ctx context.Context) { a, err = srv.proxies.publish.ask(ctx, q) }, func() {
+	s.inOrder(id, func(ctx context.Context) { a, err = srv.conf().proxies.publish.ask(ctx, q) }, func() {
 		r, ok := s.judge(a, err, func(e protocol.Error) { s.fail(id, e) })
 		if !ok {
 			return
@@ -402,7 +405,7 @@ func (s *session) rpcByProxy(id uint32, method string, data []byte) {
 	q.carry(data)
 	var a *answer
 	var err error
-	s.aside(id, func(ctx context.Context) { a, err = srv.proxies.rpc.ask(ctx, q) }, func() {
+	s.aside(id, func(ctx context.Context) { a, err = srv.conf().proxies.rpc.ask(ctx, q) }, func() {
 		if r, ok := s.judge(a, err, func(e protocol.Error) { s.fail(id, e) }); ok {
 			s.reply(id, &protocol.RPCResult{Data: s.fit(r.data)})
 		}

@@ -16,9 +16,17 @@ func (s *session) Review(r *access.Review) (stays bool) {
 	if s.flags&(ended|refused) != 0 {
 		return true
 	}
-	if !r.Holds(s.account.proof) {
+	keys := s.srv().conf()
+	proof := s.account.proof
+	switch {
+	case !r.Holds(proof), proof != (auth.Proof{}) && auth.By(proof) != keys.tokens:
 		if !r.Dry {
 			s.disconnect(protocol.DisconnectedInvalidToken)
+		}
+		return false
+	case proof == (auth.Proof{}) && s.account.user == "" && s.flags&connected != 0 && r.ClosesAnonymous():
+		if !r.Dry {
+			s.disconnect(protocol.DisconnectedPermissionDenied)
 		}
 		return false
 	}
@@ -58,8 +66,14 @@ func (s *session) Review(r *access.Review) (stays bool) {
 // whatever the namespace allows.
 func (s *session) loses(r *access.Review, x *subscription, id *auth.Identity) bool {
 	pl := x.plan.Value()
-	if !r.Known(pl.name) || !r.Holds(pl.proof) {
+	if !r.Known(pl.name) || !r.Holds(pl.proof) || pl.proof != (auth.Proof{}) && auth.By(pl.proof) != s.srv().conf().subTokens {
 		return true
+	}
+	if !r.Dry { // its options may be others now
+		if ns, err := r.Now.Namespace(pl.name); err == nil {
+			pl.ns = s.srv().namespace(ns)
+			x.plan = unique.Make(pl)
+		}
 	}
 	if pl.proof != (auth.Proof{}) || pl.flags&serverSide != 0 {
 		return false

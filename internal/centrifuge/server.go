@@ -2,13 +2,10 @@ package centrifuge
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,29 +53,22 @@ type Deps struct {
 // A Server speaks the protocol with the clients of a process.
 type Server struct {
 	// Fixed at New.
-	cfg       Config
-	deps      Deps
-	log       *slog.Logger
-	version   string
-	now       func() time.Time // the wall clock; tests have their own
-	started   time.Time
-	names     *names
-	tokens    *auth.Authenticator // of connections
-	subTokens *auth.Authenticator // of subscriptions
-	apiKey    [sha256.Size]byte
-	hasKey    bool
-	proxies   proxies
-	forwarded []string // header fields that some proxy is sent
-	kinds     kinds
+	deps    Deps
+	log     *slog.Logger
+	version string
+	now     func() time.Time // the wall clock; tests have their own
+	started time.Time
+	names   *names
+	kinds   kinds
 
 	// Any goroutine.
-	nodeID     atomic.Pointer[string]
-	namespaces sync.Map // name → *namespace
-	registry   *registry
-	emulated   emulatedClients
-	deltas     deltas
-	counters   counters
-	waiting    backlog.Counts
+	settings atomic.Pointer[settings]
+	nodeID   atomic.Pointer[string]
+	registry *registry
+	emulated emulatedClients
+	deltas   deltas
+	counters counters
+	waiting  backlog.Counts
 
 	mu    sync.Mutex // guards stops
 	stops []func()
@@ -102,10 +92,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, errors.New("hub, auth and formats are required")
 	}
 	s := &Server{
-		cfg: cfg.WithDefaults(), deps: deps, log: deps.Log, version: deps.Version, now: time.Now,
+		deps: deps, log: deps.Log, version: deps.Version, now: time.Now,
 		started: time.Now(), registry: newRegistry(),
 	}
-	s.proxies = newProxies(&s.cfg.Proxies)
+	cfg = cfg.WithDefaults()
 	def(&s.version, "weir")
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -114,84 +104,25 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		s.deps.Name, _ = os.Hostname()
 	}
 	if s.deps.Access == nil {
-		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Centrifuge: s.cfg.Access()})
+		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Centrifuge: cfg.Access()})
 	}
 	var err error
 	if s.names, err = newNames(); err != nil {
 		return nil, err
 	}
-	if err := s.loadKeys(); err != nil {
+	x, err := s.compile(cfg, deps.KeySets, deps.Hub.Namespace)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.checkNamespaces(); err != nil {
-		return nil, err
-	}
-	for _, b := range s.proxies.all() {
-		s.forwarded = append(s.forwarded, b.headers...)
-	}
-	slices.Sort(s.forwarded)
-	s.forwarded = slices.Compact(s.forwarded)
+	s.settings.Store(x)
 	s.makeKinds()
-	if s.cfg.Enabled && s.cfg.Insecure {
+	if cfg.Enabled && cfg.Insecure {
 		s.log.Warn("centrifuge.insecure: everybody may subscribe and publish")
 	}
 	if deps.Presence != nil {
 		deps.Presence.Watch(s.presenceChanged)
 	}
 	return s, nil
-}
-
-// checkNamespaces makes the namespaces that are configured, and says which cannot be.
-func (s *Server) checkNamespaces() error {
-	var errs []error
-	for name, o := range s.cfg.Namespaces {
-		ns, err := s.deps.Hub.Namespace(name + ":x")
-		if name == hub.DefaultNamespace {
-			ns, err = s.deps.Hub.Namespace("x")
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("namespaces.%s: the hub has no such namespace; add it to hub.namespaces", name))
-			continue
-		}
-		if (o.Presence || o.JoinLeave) && s.deps.Presence == nil {
-			errs = append(errs, fmt.Errorf("namespaces.%s: presence and join_leave are not available here", name))
-		}
-		n, err := newNamespace(*ns, o)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		s.namespaces.Store(name, n)
-	}
-	if ch := s.cfg.EventsChannel; ch != "" {
-		if _, err := s.deps.Hub.Namespace(ch); err != nil {
-			errs = append(errs, fmt.Errorf("events_channel: %w", err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// loadKeys reads the keys of tokens and of the server API.
-func (s *Server) loadKeys() error {
-	var err error
-	if s.tokens, err = s.deps.KeySets.Get(s.cfg.Keys, s.deps.Auth); err != nil {
-		return fmt.Errorf("keys: %w", err)
-	}
-	if s.subTokens, err = s.deps.KeySets.Get(s.cfg.SubscriptionKeys, s.tokens); err != nil {
-		return fmt.Errorf("subscription_keys: %w", err)
-	}
-	key := string(s.cfg.APIKey)
-	if s.cfg.APIKeyFile != "" {
-		b, err := os.ReadFile(s.cfg.APIKeyFile)
-		if err != nil {
-			return fmt.Errorf("api_key_file: %w", err)
-		}
-		key = strings.TrimRight(string(b), "\r\n")
-	}
-	if s.hasKey = key != ""; s.hasKey {
-		s.apiKey = sha256.Sum256([]byte(key))
-	}
-	return nil
 }
 
 func (s *Server) makeKinds() {
@@ -253,7 +184,7 @@ func (s *Server) Close() error {
 		c.Handle(topicInfo, nil)
 		c.Handle(topicChannels, nil)
 	}
-	s.proxies.close()
+	s.conf().proxies.close()
 	return nil
 }
 

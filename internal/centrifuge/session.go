@@ -95,7 +95,7 @@ func (s *Server) begin(k *kind, t socket.Transport, headers map[string]string) *
 		c.extra().headers = headers
 	}
 	s.counters.clients.Add(1)
-	t.SetTimer(time.Duration(s.cfg.StaleTimeout))
+	t.SetTimer(time.Duration(s.conf().cfg.StaleTimeout))
 	return c
 }
 
@@ -147,7 +147,7 @@ func (s *session) hold(b []byte) {
 		return
 	}
 	r := s.extra()
-	if len(r.held)+len(b) > 4*s.srv().cfg.MaxCommand {
+	if len(r.held)+len(b) > 4*s.srv().conf().cfg.MaxCommand {
 		s.disconnect(protocol.DisconnectedTooManyRequests)
 		return
 	}
@@ -258,7 +258,7 @@ func (s *session) room() bool {
 	if s.flags&ended != 0 {
 		return false
 	}
-	if s.t.Stalled() && s.t.Unsent() > s.srv().cfg.MaxQueue {
+	if s.t.Stalled() && s.t.Unsent() > s.srv().conf().cfg.MaxQueue {
 		s.disconnect(protocol.DisconnectedSlow)
 		return false
 	}
@@ -314,7 +314,7 @@ func (s *session) now() uint16 { return uint16(s.t.Now() / int64(tick)) }
 // startPings sets the first ping to a moment of its own, so that those who connect
 // together are not pinged together.
 func (s *session) startPings() {
-	every := time.Duration(s.srv().cfg.PingInterval)
+	every := time.Duration(s.srv().conf().cfg.PingInterval)
 	s.due = s.now() + uint16((every/2+rand.N(every/2+1))/tick)
 	s.schedule()
 }
@@ -372,7 +372,7 @@ func (s *session) Timer() {
 // pingOrPong is called when one of them is due. After a ping the pong is due, after a
 // pong the next ping.
 func (s *session) pingOrPong() {
-	cfg := &s.srv().cfg
+	cfg := &s.srv().conf().cfg
 	ping, pong := uint16(time.Duration(cfg.PingInterval)/tick), uint16(time.Duration(cfg.PongTimeout)/tick)
 	if s.flags&awaitsPong == 0 {
 		s.ping()
@@ -395,7 +395,7 @@ func (s *session) pingOrPong() {
 func (s *session) ping() {
 	k := s.kind()
 	if k.uni && k.socket {
-		if s.t.Now()-s.t.LastRead() > int64(s.srv().cfg.PingInterval+s.srv().cfg.PongTimeout)*2 {
+		if s.t.Now()-s.t.LastRead() > int64(s.srv().conf().cfg.PingInterval+s.srv().conf().cfg.PongTimeout)*2 {
 			s.disconnect(protocol.DisconnectedNoPong)
 			return
 		}

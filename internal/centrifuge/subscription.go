@@ -339,7 +339,7 @@ func (x *subscription) collect(p *pending, messages []*hub.Message) {
 			p.count(len(m.Data))
 		}
 	}
-	cfg := &x.s.srv().cfg
+	cfg := &x.s.srv().conf().cfg
 	limit := cfg.RecoveryLimit
 	switch {
 	case p.cache:

@@ -51,7 +51,7 @@ type Config struct {
 	// Namespaces are the channels' options, one entry per namespace. Empty means
 	// one namespace called "default", which holds every channel without a prefix, or
 	// none if broker.kind is none.
-	Namespaces []hub.Namespace `json:"namespaces" reload:"restart"`
+	Namespaces []hub.Namespace `json:"namespaces" reload:"live"`
 	// KeySets are further keys that verify tokens, by name, for protocols whose tokens are
 	// signed by others than those of auth: mercure and centrifuge name them.
 	KeySets map[string]auth.KeySet `json:"key_sets" reload:"live"`
@@ -64,11 +64,11 @@ type Config struct {
 	// Downstream is what an HTTP client may take in time and size.
 	Downstream downstream.Config `json:"downstream" reload:"restart"`
 	// Mercure speaks the Mercure protocol.
-	Mercure mercure.Config `json:"mercure" reload:"restart"`
+	Mercure mercure.Config `json:"mercure" reload:"live"`
 	// Centrifuge speaks the Centrifuge client protocol, for the SDKs of Centrifugo.
-	Centrifuge centrifuge.Config `json:"centrifuge" reload:"restart"`
+	Centrifuge centrifuge.Config `json:"centrifuge" reload:"live"`
 	// Pusher speaks the Pusher Channels protocol, for pusher-js and Laravel Echo.
-	Pusher pusher.Config `json:"pusher" reload:"restart"`
+	Pusher pusher.Config `json:"pusher" reload:"live"`
 	// Presence is who is on a channel, over all nodes, for the protocols that ask.
 	Presence presence.Config `json:"presence" reload:"restart"`
 	// Cluster is how the nodes that share a broker know each other.

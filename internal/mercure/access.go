@@ -12,18 +12,18 @@ func (c Config) Access() *access.MercureConfig {
 
 // isOpen reports whether clients without a token may subscribe.
 func (s *Server) isOpen() bool {
-	channel, _ := channelOf(s.cfg.Namespace, "x")
+	channel, _ := channelOf(s.conf().cfg.Namespace, "x")
 	return s.deps.Access.Decide(access.Mercure, access.Read, channel, access.Caller{}) != access.Refused
 }
 
 // mayList reports whether g may see the subscriptions at a place, by its path.
 func (s *Server) mayList(g *grant, path string) bool {
-	channel, _ := channelOf(s.cfg.Namespace, path)
+	channel, _ := channelOf(s.conf().cfg.Namespace, path)
 	return s.deps.Access.Decide(access.Mercure, access.Presence, channel, access.Caller{Identity: g.identity, Proof: g.read.Match(path)}) != access.Refused
 }
 
 // mayPublish reports whether g may publish to a topic.
 func (s *Server) mayPublish(g *grant, topic string) bool {
-	channel, _ := channelOf(s.cfg.Namespace, topic)
+	channel, _ := channelOf(s.conf().cfg.Namespace, topic)
 	return s.deps.Access.Decide(access.Mercure, access.Publish, channel, access.Caller{Identity: g.identity, Proof: g.publish.Match(topic)}) != access.Refused
 }

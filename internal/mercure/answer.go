@@ -71,10 +71,10 @@ func (s *Server) challenge(why *refusal) string {
 
 // metadataURL is where clients find the metadata; "" if nobody said where we are.
 func (s *Server) metadataURL() string {
-	if s.cfg.PublicURL == "" {
+	if s.conf().cfg.PublicURL == "" {
 		return ""
 	}
-	return origin(s.cfg.PublicURL) + metadataPath + s.cfg.Path
+	return origin(s.conf().cfg.PublicURL) + metadataPath + s.conf().cfg.Path
 }
 
 // serveMetadata is RFC 9728's.
@@ -87,10 +87,10 @@ func (s *Server) serveMetadata(r socket.Request) {
 		Matchers   []string `json:"mercure_matcher_types_supported"`
 		Subscribed bool     `json:"mercure_subscriptions"`
 	}{
-		Resource: s.cfg.Resource, Bearer: []string{"header"}, Cookie: true,
-		Matchers: []string{protocol.Exact.String(), protocol.URLPattern.String()}, Subscribed: s.cfg.Subscriptions,
+		Resource: s.conf().cfg.Resource, Bearer: []string{"header"}, Cookie: true,
+		Matchers: []string{protocol.Exact.String(), protocol.URLPattern.String()}, Subscribed: s.conf().cfg.Subscriptions,
 	}
-	for _, iss := range s.cfg.Issuers {
+	for _, iss := range s.conf().cfg.Issuers {
 		doc.Servers = append(doc.Servers, iss.Issuer)
 	}
 	if doc.Resource == "" {

@@ -57,7 +57,7 @@ func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialec
 	if why != nil {
 		return listing{why: why}
 	}
-	place, ok := protocol.ParsePlace(path, s.cfg.Path, d)
+	place, ok := protocol.ParsePlace(path, s.conf().cfg.Path, d)
 	if !s.mayList(g, path) && !(ok && s.mayList(g, s.canonical(place, d))) {
 		return listing{why: notGranted}
 	}
@@ -66,7 +66,7 @@ func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialec
 	}
 	// The cursor is read before the list: who resumes from it may see an event twice,
 	// but misses none.
-	top, err := s.deps.Hub.Top(ctx, s.cfg.Namespace)
+	top, err := s.deps.Hub.Top(ctx, s.conf().cfg.Namespace)
 	if err != nil {
 		return listing{why: unreachable}
 	}
@@ -75,16 +75,16 @@ func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialec
 	a := listing{contentType: "application/ld+json", tag: `"` + lastID + `"`}
 	switch {
 	case place.Subscriber == "":
-		a.body = protocol.Documents(d, path, lastID, s.cfg.Path, subs)
+		a.body = protocol.Documents(d, path, lastID, s.conf().cfg.Path, subs)
 	case len(subs) == 0:
 		return listing{why: &refusal{status: http.StatusNotFound}}
 	default:
-		a.body = subs[0].Document(s.cfg.Path, lastID)
+		a.body = subs[0].Document(s.conf().cfg.Path, lastID)
 	}
 	a.fields = []socket.Field{{Name: "ETag", Value: a.tag}, {Name: "Cache-Control", Value: "private, must-revalidate"}}
 	if d == protocol.Draft08 {
 		a.contentType = "application/json"
-		l := protocol.Link{Hub: cmp.Or(s.cfg.PublicURL, s.cfg.Path), LastID: lastID, Type: protocol.EventType, ContentType: "application/json"}
+		l := protocol.Link{Hub: cmp.Or(s.conf().cfg.PublicURL, s.conf().cfg.Path), LastID: lastID, Type: protocol.EventType, ContentType: "application/json"}
 		a.fields = append(a.fields, socket.Field{Name: "Link", Value: l.String()})
 	}
 	return a
@@ -92,7 +92,7 @@ func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialec
 
 // canonical is the one spelling of a place, in which its events are published.
 func (s *Server) canonical(p protocol.Place, d protocol.Dialect) string {
-	path := s.cfg.Path + "/subscriptions"
+	path := s.conf().cfg.Path + "/subscriptions"
 	if p.Selector == nil {
 		return path
 	}

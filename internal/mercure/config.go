@@ -17,20 +17,20 @@ import (
 // Config of a Server: the section "mercure". The zero value serves nothing.
 type Config struct {
 	// Enabled serves the protocol. Off by default.
-	Enabled bool `json:"enabled"`
+	Enabled bool `json:"enabled" reload:"restart"`
 	// Path is where the hub is; empty means "/.well-known/mercure", which is where the
 	// protocol wants it.
-	Path string `json:"path"`
+	Path string `json:"path" reload:"restart"`
 	// Namespace holds the hub's topics as channels; empty means "mercure". It must be
 	// among the namespaces.
-	Namespace string `json:"namespace"`
+	Namespace string `json:"namespace" reload:"restart"`
 	// PublicURL is the hub's URL as clients know it, as "https://example.com/.well-known/mercure".
 	// Relative URL patterns, and relative topics for them, stand beside it. Empty: they
 	// match each other only, and links are relative.
-	PublicURL string `json:"public_url"`
+	PublicURL string `json:"public_url" reload:"restart"`
 	// Draft is what is served: "both", "07" (hubs of versions 0.x: what deployed clients
 	// speak) or "08" (version 1.0). Empty means both, by what each request says.
-	Draft string `json:"draft"`
+	Draft string `json:"draft" reload:"restart"`
 	// PublisherKeys names the key set of publishers' tokens, SubscriberKeys that of
 	// subscribers'. Empty: the keys of auth.
 	PublisherKeys  string `json:"publisher_keys" secret:"false"`
@@ -45,7 +45,7 @@ type Config struct {
 	Anonymous bool `json:"anonymous"`
 	// Subscriptions publishes an update when a subscription begins and when it ends, one
 	// for each selector, and serves the list of them. Off by default.
-	Subscriptions bool `json:"subscriptions"`
+	Subscriptions bool `json:"subscriptions" reload:"restart"`
 	// PublishOrigins are the origins whose pages may publish with a cookie, as
 	// "https://example.com", or "*" for any. Empty: none. A token in a header needs none.
 	PublishOrigins []string `json:"publish_origins"`
@@ -56,10 +56,10 @@ type Config struct {
 	// QueryToken accepts tokens of draft 07 in the query parameter "authorization".
 	QueryToken setting.Switch `json:"query_token"`
 	// Heartbeat is how often a comment is sent in silence; 0 means 40s.
-	Heartbeat hub.Duration `json:"heartbeat"`
+	Heartbeat hub.Duration `json:"heartbeat" reload:"connection"`
 	// ConnectionLife is after how long a subscriber is to connect anew: at random
 	// between 80 and 100 % of it. 0 means 10m, negative never.
-	ConnectionLife hub.Duration `json:"connection_life"`
+	ConnectionLife hub.Duration `json:"connection_life" reload:"connection"`
 	// MaxTopics bounds the topics of a subscription of draft 07; 0 means 1,000, the most.
 	MaxTopics int `json:"max_topics"`
 	// MaxMatchers bounds the matchers of a subscription of draft 08; 0 means 100, the most.
@@ -67,10 +67,10 @@ type Config struct {
 	// MaxPatternBytes bounds what URI templates and URL patterns of subscribers and
 	// tokens take together, each once; who comes with more is told to come later. 0
 	// means 256 MiB.
-	MaxPatternBytes int64 `json:"max_pattern_bytes" unit:"bytes"`
+	MaxPatternBytes int64 `json:"max_pattern_bytes" reload:"restart" unit:"bytes"`
 	// MaxBody bounds the form of a publication in bytes; 0 means 4 MiB. The payload is
 	// bounded by the namespace as well.
-	MaxBody int `json:"max_body" unit:"bytes"`
+	MaxBody int `json:"max_body" reload:"restart" unit:"bytes"`
 }
 
 // An Issuer is an authorization server.

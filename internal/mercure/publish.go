@@ -69,7 +69,7 @@ func (s *Server) publish(r socket.Request, g *grant) {
 		s.refuse(r, d, why)
 		return
 	}
-	u, perr := protocol.ParseUpdate(string(r.Body()), d, s.cfg.Path)
+	u, perr := protocol.ParseUpdate(string(r.Body()), d, s.conf().cfg.Path)
 	if perr != nil {
 		s.counts.refused.Add(1)
 		s.refuse(r, d, malformed(perr))
@@ -108,7 +108,7 @@ func (s *Server) publish(r socket.Request, g *grant) {
 func (s *Server) publication(u *protocol.Update) (channels []string, p hub.Publication) {
 	a := &hub.Attributes{ID: u.ID, Event: u.Type, Retry: u.Retry, Private: u.Private, Payload: hub.Text}
 	for _, t := range u.Topics {
-		ch, long := channelOf(s.cfg.Namespace, t)
+		ch, long := channelOf(s.conf().cfg.Namespace, t)
 		channels = append(channels, ch)
 		if long != "" {
 			if a.Tags == nil {
@@ -121,7 +121,7 @@ func (s *Server) publication(u *protocol.Update) (channels []string, p hub.Publi
 	if json.Valid(data) {
 		a.Payload = hub.JSON // so that other protocols need not wrap it
 	}
-	if a.ID == "" && s.ns.Durability == hub.None {
+	if a.ID == "" && s.durability() == hub.None {
 		a.ID = newURN() // there is no position to go by
 	}
 	return channels, hub.Publication{Data: data, Attributes: a, Checked: a.ID == ""}

@@ -40,7 +40,7 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect, rea
 	if f, ok := s.resolveAtOnce(id); ok {
 		return f, nil
 	}
-	top, err := s.deps.Hub.Top(ctx, s.cfg.Namespace)
+	top, err := s.deps.Hub.Top(ctx, s.conf().cfg.Namespace)
 	if err != nil {
 		return start{}, err
 	}
@@ -57,7 +57,7 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect, rea
 	if f, ok := startAt(id, top); ok {
 		return f, nil
 	}
-	at, err := s.deps.Hub.Lookup(ctx, s.cfg.Namespace, id)
+	at, err := s.deps.Hub.Lookup(ctx, s.conf().cfg.Namespace, id)
 	switch {
 	case err == nil:
 		return start{options: hub.SubscribeOptions{Since: hub.Positions{at}, SkipID: id}, header: id}, nil
@@ -78,12 +78,12 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect, rea
 // last returns the id of the update that top is the place of; "" if it is not for who
 // may read no more than read.
 func (s *Server) last(ctx context.Context, top hub.Position, read *protocol.Set) string {
-	h, err := s.deps.Hub.History(ctx, hub.Whole(s.cfg.Namespace), hub.HistoryOptions{Limit: 1, Reverse: true})
+	h, err := s.deps.Hub.History(ctx, hub.Whole(s.conf().cfg.Namespace), hub.HistoryOptions{Limit: 1, Reverse: true})
 	if err != nil || len(h.Messages) == 0 {
 		return ""
 	}
 	m := h.Messages[0]
-	v := &view{ns: s.cfg.Namespace, read: read, access: s.deps.Access}
+	v := &view{ns: s.conf().cfg.Namespace, read: read, access: s.deps.Access}
 	switch a := m.Attributes; {
 	case !m.Position().Same(top):
 		return ""
@@ -161,7 +161,7 @@ const cursorEvery = time.Second
 func (s *Server) readCursor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*cursorEvery)
 	defer cancel()
-	if top, err := s.deps.Hub.Top(ctx, s.cfg.Namespace); err == nil {
+	if top, err := s.deps.Hub.Top(ctx, s.conf().cfg.Namespace); err == nil {
 		s.cursor.Store(&top)
 	}
 }
@@ -172,9 +172,9 @@ func (s *Server) readCursor(ctx context.Context) {
 // update that the answer has already, but misses none. contentType is that of the
 // updates, "" to leave it out.
 func (s *Server) Link(contentType string) string {
-	l := protocol.Link{Hub: s.cfg.PublicURL, ContentType: contentType}
+	l := protocol.Link{Hub: s.conf().cfg.PublicURL, ContentType: contentType}
 	if l.Hub == "" {
-		l.Hub = s.cfg.Path
+		l.Hub = s.conf().cfg.Path
 	}
 	if at := s.cursor.Load(); at != nil {
 		l.LastID = cursorOf(*at)

@@ -14,7 +14,6 @@ package mercure
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -53,21 +52,17 @@ type Deps struct {
 // A Server is a Mercure hub. All methods may be called from any goroutine.
 type Server struct {
 	// Fixed in New.
-	cfg       Config
 	deps      Deps
 	log       *slog.Logger
-	ns        *hub.Namespace
 	serve     protocol.Dialects
 	base      string
-	keys      [roles]*auth.Authenticator
-	issuers   map[string]*auth.Authenticator
 	selectors selectorCache
-	grants    grantCache
 	untold    untold
 
 	// Any goroutine.
-	cursor atomic.Pointer[hub.Position] // of the top of the log, a moment ago
-	counts counters
+	settings atomic.Pointer[settings]
+	cursor   atomic.Pointer[hub.Position] // of the top of the log, a moment ago
+	counts   counters
 	// saidUnlisted is when it was last logged, in Unix nanoseconds; 0: never.
 	saidUnlisted atomic.Int64
 }
@@ -113,48 +108,32 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if cfg.Subscriptions && (deps.Cluster == nil || deps.Presence == nil) {
 		return nil, errors.New("subscriptions: cluster and presence are needed")
 	}
-	s := &Server{cfg: cfg.WithDefaults(), deps: deps, log: deps.Log, issuers: make(map[string]*auth.Authenticator)}
+	cfg = cfg.WithDefaults()
+	s := &Server{deps: deps, log: deps.Log}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	if s.deps.Access == nil {
-		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Mercure: s.cfg.Access()})
+		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Mercure: cfg.Access()})
 	}
-	ns, err := deps.Hub.Namespace(s.cfg.Namespace + ":x")
+	x, err := compile(cfg, deps.KeySets, deps.Auth, deps.Hub.Namespace)
 	if err != nil {
-		return nil, fmt.Errorf("namespace %q: %w; add it to namespaces", s.cfg.Namespace, err)
-	}
-	s.ns, s.serve, s.base = ns, s.cfg.served(), s.cfg.base()
-	s.selectors.most = s.cfg.MaxPatternBytes
-	s.untold.wake = make(chan struct{}, 1)
-	if err := s.findKeys(); err != nil {
 		return nil, err
 	}
-	if s.serve.Draft08 && s.cfg.Resource == "" {
+	s.settings.Store(x)
+	s.serve, s.base = cfg.served(), cfg.base()
+	s.selectors.most = cfg.MaxPatternBytes
+	s.untold.wake = make(chan struct{}, 1)
+	if s.serve.Draft08 && s.conf().cfg.Resource == "" {
 		s.log.Warn("tokens of draft 08 are refused: mercure.public_url or mercure.resource is to say whom they are for")
 	}
-	if slices.Contains(s.cfg.PublishOrigins, "*") {
+	if slices.Contains(s.conf().cfg.PublishOrigins, "*") {
 		s.log.Warn("every page that a publisher looks at may publish in its name: mercure.publish_origins has *")
 	}
-	if s.cfg.Subscriptions {
+	if s.conf().cfg.Subscriptions {
 		deps.Presence.Watch(s.watch)
 	}
 	return s, nil
-}
-
-// findKeys finds what verifies tokens.
-func (s *Server) findKeys() (err error) {
-	for r, name := range [roles]string{s.cfg.PublisherKeys, s.cfg.SubscriberKeys} {
-		if s.keys[r], err = s.deps.KeySets.Get(name, s.deps.Auth); err != nil {
-			return fmt.Errorf("%s: %w", [roles]string{"publisher_keys", "subscriber_keys"}[r], err)
-		}
-	}
-	for _, iss := range s.cfg.Issuers {
-		if s.issuers[iss.Issuer], err = s.deps.KeySets.Get(iss.Keys, nil); err != nil {
-			return fmt.Errorf("issuer %s: %w", iss.Issuer, err)
-		}
-	}
-	return nil
 }
 
 // Run keeps the cursor of Link fresh and tells of subscriptions, until ctx
@@ -178,19 +157,19 @@ func (s *Server) Run(ctx context.Context) error {
 // Endpoints are to be mounted on every front.
 func (s *Server) Endpoints() []socket.Endpoint {
 	main := socket.Endpoint{
-		Path: s.cfg.Path, Protocol: "mercure", Methods: "GET, HEAD, POST", MaxBody: s.cfg.MaxBody, Stream: true, Serve: s.serveHub,
+		Path: s.conf().cfg.Path, Protocol: "mercure", Methods: "GET, HEAD, POST", MaxBody: s.conf().cfg.MaxBody, Stream: true, Serve: s.serveHub,
 	}
 	if s.serve.Draft08 {
 		main.Methods += ", QUERY"
 	}
 	list := []socket.Endpoint{main}
-	if s.cfg.Subscriptions {
+	if s.conf().cfg.Subscriptions {
 		for _, p := range []string{"/subscriptions", "/subscriptions/*"} {
-			list = append(list, socket.Endpoint{Path: s.cfg.Path + p, Protocol: "mercure", Methods: "GET, HEAD", Serve: s.serveSubscriptions})
+			list = append(list, socket.Endpoint{Path: s.conf().cfg.Path + p, Protocol: "mercure", Methods: "GET, HEAD", Serve: s.serveSubscriptions})
 		}
 	}
 	if s.serve.Draft08 {
-		list = append(list, socket.Endpoint{Path: metadataPath + s.cfg.Path, Protocol: "mercure", Methods: "GET, HEAD", Serve: s.serveMetadata})
+		list = append(list, socket.Endpoint{Path: metadataPath + s.conf().cfg.Path, Protocol: "mercure", Methods: "GET, HEAD", Serve: s.serveMetadata})
 	}
 	return list
 }

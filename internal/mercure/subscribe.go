@@ -95,9 +95,9 @@ func dialectOfQuery(r socket.Request, serve protocol.Dialects) protocol.Dialect 
 }
 
 func (s *Server) tooMany(ask *protocol.Request) *refusal {
-	most := s.cfg.MaxTopics
+	most := s.conf().cfg.MaxTopics
 	if ask.Dialect == protocol.Draft08 {
-		most = s.cfg.MaxMatchers
+		most = s.conf().cfg.MaxMatchers
 	}
 	if len(ask.Selectors) > most {
 		return &refusal{http.StatusBadRequest, "invalid_request", "too many topics"}
@@ -168,7 +168,7 @@ func (s *Server) open(r socket.Request, o *opening) {
 		s.refuse(r, o.ask.Dialect, o.why)
 		return
 	}
-	if s.cfg.Subscriptions && s.untold.full() {
+	if s.conf().cfg.Subscriptions && s.untold.full() {
 		s.refuse(r, o.ask.Dialect, unreachable)
 		return
 	}
@@ -179,11 +179,12 @@ func (s *Server) open(r socket.Request, o *opening) {
 		Fields:    o.from.fields(o.ask.Dialect),
 		Preamble:  []byte(":\n"),
 		Gap:       appendGap,
-		Heartbeat: time.Duration(s.cfg.Heartbeat),
+		Heartbeat: time.Duration(s.conf().cfg.Heartbeat),
 		Life:      s.life(),
+		Review:    s.review(o.grant),
 	}
 	var tr *tracked
-	if s.cfg.Subscriptions {
+	if s.conf().cfg.Subscriptions {
 		tr = s.track(o)
 	}
 	sub.Began = func() {
@@ -204,7 +205,7 @@ func (s *Server) open(r socket.Request, o *opening) {
 // life is how long a stream lives: spread, so that those who came together do not
 // come again together.
 func (s *Server) life() time.Duration {
-	most := time.Duration(s.cfg.ConnectionLife)
+	most := time.Duration(s.conf().cfg.ConnectionLife)
 	if most < 0 {
 		return 0
 	}
@@ -215,19 +216,19 @@ func (s *Server) life() time.Duration {
 // or all of the namespace and what is wanted of it.
 func (s *Server) options(o *opening) hub.SubscribeOptions {
 	opt := o.from.options
-	v := &view{ns: s.cfg.Namespace, set: o.set, read: o.grant.read, access: s.deps.Access, who: o.grant.identity}
+	v := &view{ns: s.conf().cfg.Namespace, set: o.set, read: o.grant.read, access: s.deps.Access, who: o.grant.identity}
 	topics, exact := o.set.Exact()
 	if exact && len(topics) <= hub.MaxSubscriberChannels {
 		v.channels = make(map[string]struct{}, len(topics))
 		for _, t := range topics {
-			ch, _ := channelOf(s.cfg.Namespace, t)
+			ch, _ := channelOf(s.conf().cfg.Namespace, t)
 			v.channels[ch] = struct{}{}
 			v.guarded = v.guarded || s.deps.Access.Guarded(ch)
 			opt.Channels = append(opt.Channels, ch)
 		}
 		slices.Sort(opt.Channels)
 	} else {
-		opt.Channels = []string{hub.Whole(s.cfg.Namespace)}
+		opt.Channels = []string{hub.Whole(s.conf().cfg.Namespace)}
 	}
 	opt.Public = v.read.Empty()
 	if v.channels == nil || !opt.Public || v.guarded {

@@ -54,19 +54,19 @@ func (s *Server) credential(r socket.Request, queryToken string, d protocol.Dial
 		token, _ := protocol.Bearer(h)
 		return credential{token: token, has: true}
 	}
-	if queryToken != "" && s.cfg.QueryToken.On() && s.serve.Draft07 && (!known || d == protocol.Draft07) {
+	if queryToken != "" && s.conf().cfg.QueryToken.On() && s.serve.Draft07 && (!known || d == protocol.Draft07) {
 		return credential{token: queryToken, has: true}
 	}
 	field := r.Header("Cookie")
 	if _, access := r.Origin(); field == "" || access != auth.OriginTrusted {
 		return credential{} // what a browser adds by itself counts for pages that are trusted
 	}
-	names := []string{s.cfg.Cookie08, s.cfg.Cookie}
+	names := []string{s.conf().cfg.Cookie08, s.conf().cfg.Cookie}
 	if known && d == protocol.Draft07 {
 		slices.Reverse(names)
 	}
 	for _, name := range names {
-		if (name == s.cfg.Cookie08 && !s.serve.Draft08) || (name == s.cfg.Cookie && !s.serve.Draft07) {
+		if (name == s.conf().cfg.Cookie08 && !s.serve.Draft08) || (name == s.conf().cfg.Cookie && !s.serve.Draft07) {
 			continue
 		}
 		if token := protocol.Cookie(field, name); token != "" {
@@ -83,7 +83,7 @@ func (s *Server) mayPublishFrom(r socket.Request) bool {
 	if from == "" {
 		from = origin(r.Header("Referer"))
 	}
-	return from != "" && (slices.Contains(s.cfg.PublishOrigins, from) || slices.Contains(s.cfg.PublishOrigins, "*"))
+	return from != "" && (slices.Contains(s.conf().cfg.PublishOrigins, from) || slices.Contains(s.conf().cfg.PublishOrigins, "*"))
 }
 
 // origin returns the origin of a URL; "" if it has none.
@@ -109,16 +109,16 @@ func (s *Server) dialect(header []byte) (protocol.Dialect, bool) {
 
 // authenticator returns whose keys are to prove a token.
 func (s *Server) authenticator(d protocol.Dialect, claims []byte, as role) (*auth.Authenticator, bool) {
-	if d == protocol.Draft08 && len(s.issuers) > 0 {
-		a, ok := s.issuers[protocol.Issuer(claims)]
+	if d == protocol.Draft08 && len(s.conf().issuers) > 0 {
+		a, ok := s.conf().issuers[protocol.Issuer(claims)]
 		return a, ok
 	}
-	return s.keys[as], true
+	return s.conf().keys[as], true
 }
 
 // cached returns what a token allows if that was found out before. It never waits.
 func (s *Server) cached(token string, as role) (*grant, bool) {
-	g, a := s.grants.get(grantKey{token, as})
+	g, a := s.conf().grants.get(grantKey{token, as})
 	if g == nil {
 		return nil, false
 	}
@@ -163,7 +163,7 @@ func (s *Server) verify(ctx context.Context, token string, as role) (*grant, *re
 		s.log.Debug("token refused", "err", err)
 		return nil, badToken
 	}
-	s.grants.put(grantKey{token, as}, g, a)
+	s.conf().grants.put(grantKey{token, as}, g, a)
 	return g, nil
 }
 
@@ -177,7 +177,7 @@ func (s *Server) read(id *auth.Identity, claims []byte, d protocol.Dialect) (*gr
 		switch {
 		case c.Expires.IsZero():
 			return nil, errors.New("exp is missing")
-		case s.cfg.Resource == "" || !slices.Contains(c.Audience, s.cfg.Resource):
+		case s.conf().cfg.Resource == "" || !slices.Contains(c.Audience, s.conf().cfg.Resource):
 			return nil, errors.New("aud does not name this hub")
 		}
 	}

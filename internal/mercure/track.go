@@ -204,7 +204,7 @@ func (t *tracked) leave() {
 func (s *Server) tell(sub *protocol.Subscription, active bool) {
 	v := *sub
 	v.Active = active
-	u := &protocol.Update{Topics: []string{v.Path(s.cfg.Path)}, Data: string(v.Event(s.cfg.Path)), Private: true}
+	u := &protocol.Update{Topics: []string{v.Path(s.conf().cfg.Path)}, Data: string(v.Event(s.conf().cfg.Path)), Private: true}
 	if v.Dialect == protocol.Draft08 {
 		u.Type = protocol.EventType
 	}

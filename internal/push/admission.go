@@ -31,9 +31,39 @@ type Job interface {
 
 // classes are what the namespaces say of admission; nil: nothing has a class.
 type classes struct {
-	cfg       limit.AdmissionConfig
-	of        map[string]limit.Class // by namespace
-	conflates map[string]bool        // namespaces whose waiting publications replace each other
+	cfg limit.AdmissionConfig
+	of  atomic.Pointer[namespaceClasses]
+}
+
+// namespaceClasses are by namespace. Immutable.
+type namespaceClasses struct {
+	class     map[string]limit.Class
+	conflates map[string]bool // namespaces whose waiting publications replace each other
+}
+
+func newNamespaceClasses(namespaces []hub.Namespace) (*namespaceClasses, error) {
+	n := &namespaceClasses{class: map[string]limit.Class{}, conflates: map[string]bool{}}
+	for _, ns := range namespaces {
+		var class limit.Class
+		if err := class.UnmarshalText([]byte(ns.Class)); err != nil {
+			return nil, fmt.Errorf("namespace %q: class: %w", ns.Name, err)
+		}
+		if class != limit.Unclassed {
+			n.class[ns.Name] = class
+			n.conflates[ns.Name] = ns.Policy == hub.Conflate
+		}
+	}
+	return n, nil
+}
+
+// PrepareClasses returns what makes the classes of namespaces count from then on. It needs
+// UseAdmission.
+func (p *Push) PrepareClasses(namespaces []hub.Namespace) (replace func(), err error) {
+	n, err := newNamespaceClasses(namespaces)
+	if err != nil {
+		return nil, err
+	}
+	return func() { p.classes.of.Store(n) }, nil
 }
 
 // UseAdmission makes publications, and what else is offered to a lane, wait for their
@@ -43,17 +73,12 @@ func (p *Push) UseAdmission(cfg limit.AdmissionConfig, namespaces []hub.Namespac
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	c := &classes{cfg: cfg, of: map[string]limit.Class{}, conflates: map[string]bool{}}
-	for _, ns := range namespaces {
-		var class limit.Class
-		if err := class.UnmarshalText([]byte(ns.Class)); err != nil {
-			return fmt.Errorf("namespace %q: class: %w", ns.Name, err)
-		}
-		if class != limit.Unclassed {
-			c.of[ns.Name] = class
-			c.conflates[ns.Name] = ns.Policy == hub.Conflate
-		}
+	n, err := newNamespaceClasses(namespaces)
+	if err != nil {
+		return err
 	}
+	c := &classes{cfg: cfg}
+	c.of.Store(n)
 	p.classes = c
 	for _, l := range p.lanes {
 		a := &admission{lane: l, slice: int64(cfg.Slice), direct: l.loop.Engine() == "epoll", fanout: newFanout()}
@@ -69,10 +94,14 @@ func (p *Push) Admits() bool { return p.classes != nil }
 
 // ClassOf is the class of a channel's publications.
 func (p *Push) ClassOf(channel string) limit.Class {
-	if p.classes == nil || len(p.classes.of) == 0 {
+	if p.classes == nil {
 		return limit.Unclassed
 	}
-	return p.classes.of[hub.NamespaceOf(channel)]
+	of := p.classes.of.Load().class
+	if len(of) == 0 {
+		return limit.Unclassed
+	}
+	return of[hub.NamespaceOf(channel)]
 }
 
 // LeastOf is the least important class of those that the channels have.
@@ -93,7 +122,7 @@ func (p *Push) ReplayClass(channels []string) limit.Class {
 
 // key is what a publication is the newest word about.
 func (p *Push) key(channel, key string) (k limit.Key) {
-	if key != "" && p.classes.conflates[hub.NamespaceOf(channel)] {
+	if key != "" && p.classes.of.Load().conflates[hub.NamespaceOf(channel)] {
 		k = limit.Key{Channel: channel, Key: key}
 	}
 	return k

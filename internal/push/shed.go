@@ -23,8 +23,9 @@ func (p *Push) Sheds(c *eventloop.Conn, body []byte) bool {
 	if !ok {
 		return false
 	}
-	class := p.classes.of[string(ns)]
-	if class == limit.Unclassed || p.classes.conflates[string(ns)] && bytes.Contains(body, keyMember) {
+	of := p.classes.of.Load()
+	class := of.class[string(ns)]
+	if class == limit.Unclassed || of.conflates[string(ns)] && bytes.Contains(body, keyMember) {
 		return false // one with a key may take another's place
 	}
 	if !a.queue.Sheds(class) {

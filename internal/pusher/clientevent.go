@@ -23,9 +23,9 @@ func (c *session) clientEvent(f protocol.Frame) {
 		why = "Client event rejected: only supported on private and presence channels, not encrypted ones"
 	case protocol.CheckEvent(f.Event) != nil:
 		why = "Client event rejected: " + protocol.CheckEvent(f.Event).Error()
-	case len(text) > c.s.cfg.MaxEventData:
+	case len(text) > c.s.conf().cfg.MaxEventData:
 		why = "Client event rejected: the data is longer than max_event_data"
-	case !c.events.take(c.t.Now(), c.s.cfg.ClientEventRate, c.s.cfg.ClientEventRate):
+	case !c.events.take(c.t.Now(), c.s.conf().cfg.ClientEventRate, c.s.conf().cfg.ClientEventRate):
 		c.s.counts.limited.Add(1)
 		why = "Client event rejected: the rate limit was exceeded"
 	}

@@ -18,23 +18,23 @@ import (
 // Config of a Server: the section "pusher". The zero value serves nothing.
 type Config struct {
 	// Enabled serves /app and /apps. Off by default.
-	Enabled bool `json:"enabled"`
+	Enabled bool `json:"enabled" reload:"restart"`
 	// Apps are the applications, each with keys and a namespace of its own. At least one.
 	Apps []App `json:"apps"`
 	// DefaultEvent is the event name of messages that were published through other APIs
 	// without one; empty means "message".
-	DefaultEvent string `json:"default_event"`
+	DefaultEvent string `json:"default_event" reload:"restart"`
 	// ActivityTimeout is after how much silence a client pings, and is told so; 0 means 2m.
 	ActivityTimeout hub.Duration `json:"activity_timeout"`
 	// PongTimeout is how long a client may take to answer a ping before it is closed
 	// with 4201; 0 means 30s.
 	PongTimeout hub.Duration `json:"pong_timeout"`
 	// MaxEventData bounds the data of an event in bytes; 0 means 10 KiB.
-	MaxEventData int `json:"max_event_data" unit:"bytes"`
+	MaxEventData int `json:"max_event_data" reload:"restart" unit:"bytes"`
 	// MaxChannels bounds the channels of one trigger; 0 means 100.
-	MaxChannels int `json:"max_channels"`
+	MaxChannels int `json:"max_channels" reload:"restart"`
 	// MaxBatch bounds the events of one batch; 0 means 10.
-	MaxBatch int `json:"max_batch"`
+	MaxBatch int `json:"max_batch" reload:"restart"`
 	// MaxSubscriptions bounds the channels of a connection; 0 means 1,000.
 	MaxSubscriptions int `json:"max_subscriptions"`
 	// ClientEventRate bounds the client events per second of a connection; 0 means 10.
@@ -52,9 +52,9 @@ type Config struct {
 	// VacatedDelay is how long a channel must be without subscribers before
 	// channel_vacated is sent, and a user gone for the webhook member_removed and for
 	// those who watch the user, so that a page that is reloaded is no news; 0 means 3s.
-	VacatedDelay hub.Duration `json:"vacated_delay"`
+	VacatedDelay hub.Duration `json:"vacated_delay" reload:"restart"`
 	// CountInterval is how often a channel's subscription_count is sent at most; 0 means 1s.
-	CountInterval hub.Duration `json:"count_interval"`
+	CountInterval hub.Duration `json:"count_interval" reload:"restart"`
 	// WebhookWindow is how long events are gathered for one webhook request; 0 means 100ms.
 	WebhookWindow hub.Duration `json:"webhook_window"`
 	// WebhookTimeout bounds one webhook request; 0 means 10s.
@@ -64,7 +64,7 @@ type Config struct {
 	WebhookRetry hub.Duration `json:"webhook_retry"`
 	// WebhookQueue bounds the events that wait for one webhook, besides 16 MiB of data of
 	// client events; what is more is dropped and counted. 0 means 10,000.
-	WebhookQueue int `json:"webhook_queue"`
+	WebhookQueue int `json:"webhook_queue" reload:"restart"`
 }
 
 // An App is one application.
@@ -78,7 +78,7 @@ type App struct {
 	// Namespace holds the app's channels, and no other app's; empty means "default".
 	// What others may do there, by whichever protocol, weir config access shows: private-
 	// and presence- channels need the app's signature, or a grant.
-	Namespace string `json:"namespace"`
+	Namespace string `json:"namespace" reload:"restart"`
 	// Enabled serves the app. False answers clients 4003 and REST calls 403.
 	Enabled setting.Switch `json:"enabled"`
 	// ClientEvents lets clients send client- events on private and presence channels.

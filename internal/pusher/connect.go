@@ -21,8 +21,8 @@ func (s *Server) connect(r socket.Request) {
 		r.Fail(&wire.Error{Status: http.StatusNotFound, Message: "no such path", Hint: "clients connect to /app/<key>"})
 		return
 	}
-	code, reason := s.refusal(r, key)
-	a := s.byKey[key]
+	a := s.conf().byKey[key]
+	code, reason := s.refusal(r, key, a)
 	// A handshake that fails makes pusher-js wait for 15 seconds and more, a code for one.
 	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.maxMessage(), AwayCode: protocol.CloseCapacity, AwayReason: "The server takes no connections now, please come back"}
 	r.WebSocket(o, func(t socket.Transport) socket.Session {
@@ -39,17 +39,18 @@ func (s *Server) connect(r socket.Request) {
 
 // maxMessage bounds what a client sends: a client event, or a subscription with its
 // channel_data, all of it escaped.
-func (s *Server) maxMessage() int { return 2*max(s.cfg.MaxEventData, 2*s.cfg.MaxMemberData) + 4<<10 }
+func (s *Server) maxMessage() int {
+	return 2*max(s.conf().cfg.MaxEventData, 2*s.conf().cfg.MaxMemberData) + 4<<10
+}
 
 // refusal says why a client may not connect; code 0 means that it may.
-func (s *Server) refusal(r socket.Request, key string) (code int, reason string) {
+func (s *Server) refusal(r socket.Request, key string, a *app) (code int, reason string) {
 	params, err := protocol.Params(r.Query())
 	if err != nil {
 		return protocol.CloseProtocolForm, err.Error()
 	}
 	version := protocol.Get(params, "protocol")
 	n, err := strconv.Atoi(version)
-	a := s.byKey[key]
 	origin, _ := r.Origin()
 	switch {
 	case version == "":
@@ -99,9 +100,9 @@ func (c *session) open() {
 	s.counts.connected.Add(1)
 	s.deps.Presence.Add(c.app.crowd, presence.Pusher, 1)
 	c.opened = c.t.Now()
-	c.events = bucket{float64(s.cfg.ClientEventRate), c.opened}
-	c.messages = bucket{float64(s.cfg.burst()), c.opened}
-	c.pace = bucket{float64(c.app.ns.MaxRate), c.opened}
-	c.send(protocol.AppendEstablished(nil, c.id, int(time.Duration(s.cfg.ActivityTimeout)/time.Second)))
+	c.events = bucket{float64(s.conf().cfg.ClientEventRate), c.opened}
+	c.messages = bucket{float64(s.conf().cfg.burst()), c.opened}
+	c.pace = bucket{float64(c.namespace().MaxRate), c.opened}
+	c.send(protocol.AppendEstablished(nil, c.id, int(time.Duration(s.conf().cfg.ActivityTimeout)/time.Second)))
 	c.arm(c.opened)
 }

@@ -31,8 +31,10 @@ func (f taker) RoundTrip(r *http.Request) (*http.Response, error) {
 func ending(t *testing.T, queued int, f taker) (s *Server, log string, took time.Duration) {
 	t.Helper()
 	var out bytes.Buffer
-	s = &Server{cfg: Config{}.WithDefaults(), log: slog.New(slog.NewTextHandler(&out, nil)), deps: Deps{Client: &http.Client{Transport: f}}}
-	h := &hook{Webhook: Webhook{URL: "http://app.example/"}, app: &app{}, s: s, queue: make(chan hookEvent, queued)}
+	s = &Server{log: slog.New(slog.NewTextHandler(&out, nil)), deps: Deps{Client: &http.Client{Transport: f}}}
+	h := &hook{Webhook: Webhook{URL: "http://app.example/"}, s: s, queue: make(chan hookEvent, queued)}
+	s.settings.Store(&settings{cfg: Config{}.WithDefaults()})
+	h.app.Store(&app{})
 	for i := range queued {
 		if !h.offer(hookEvent{Name: hookClientEvent, Data: strconv.Itoa(i)}) {
 			t.Fatal("no room")

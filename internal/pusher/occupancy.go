@@ -58,7 +58,7 @@ func memberOf(m presence.Member) protocol.Member {
 // watch hears from presence what happened on a channel, on any node. Every node hears
 // the same: each tells its own subscribers, and one of them the webhooks.
 func (s *Server) watch(channel string, events []presence.Event) {
-	if a := s.byLobby[channel]; a != nil {
+	if a := s.conf().byLobby[channel]; a != nil {
 		s.watchUsers(a, events)
 		return
 	}
@@ -234,7 +234,7 @@ func (s *Server) hookTwice(a *app, k flap, left bool) {
 
 // gone hears that something went and stayed away.
 func (s *Server) gone(k flap) {
-	if a := s.byLobby[k.channel]; a != nil {
+	if a := s.conf().byLobby[k.channel]; a != nil {
 		s.tellWatchers(a, k.user, "offline")
 		return
 	}
@@ -281,7 +281,7 @@ func (s *Server) onCounts(from string, data []byte) {
 
 // countLoop tells subscribers how many they are, where that changed.
 func (s *Server) countLoop(ctx context.Context) {
-	tick := time.NewTicker(time.Duration(s.cfg.CountInterval))
+	tick := time.NewTicker(time.Duration(s.conf().cfg.CountInterval))
 	defer tick.Stop()
 	for {
 		select {

@@ -40,7 +40,7 @@ func (s *Server) rest(r socket.Request) {
 		}
 		parts[i] = plain
 	}
-	a := s.byID[parts[0]]
+	a := s.conf().byID[parts[0]]
 	if a == nil {
 		fail(r, http.StatusNotFound, fmt.Sprintf("there is no app with id %q", wire.Printable(parts[0], 40)), "see pusher.apps in the configuration")
 		return
@@ -249,10 +249,10 @@ func (s *Server) channel(c *call, name string) {
 // cacheOf is what is said of the last event.
 func (s *Server) cacheOf(a *app, m *hub.Message) *cache {
 	var e struct{ Event, Data string }
-	if json.Unmarshal(appendEvent(nil, m, s.cfg.DefaultEvent), &e) != nil {
+	if json.Unmarshal(appendEvent(nil, m, s.conf().cfg.DefaultEvent), &e) != nil {
 		return nil
 	}
-	left := time.Duration(a.ns.HistoryTTL) - time.Since(m.At())
+	left := time.Duration(s.namespaceOf(a).HistoryTTL) - time.Since(m.At())
 	return &cache{Event: e.Event, Data: e.Data, TTL: int64(max(0, left) / time.Second)}
 }
 

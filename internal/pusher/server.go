@@ -46,21 +46,19 @@ type Deps struct {
 // A Server speaks the protocol with the clients of a process.
 type Server struct {
 	// Fixed in New.
-	cfg   Config
-	deps  Deps
-	log   *slog.Logger
-	byKey map[string]*app
-	byID  map[string]*app
-	byNS  map[string]*app
-	// byLobby has the apps with watchlists.
-	byLobby map[string]*app
+	deps Deps
+	log  *slog.Logger
 
 	// Any goroutine.
-	lag     backlog.Counts
-	counts  counters
-	notices chan notice
-	told    *flaps
-	dirty   dirtyCounts
+	settings atomic.Pointer[settings]
+	lag      backlog.Counts
+	counts   counters
+	notices  chan notice
+	told     *flaps
+	dirty    dirtyCounts
+
+	mu    sync.Mutex  // guards start
+	start func(*hook) // runs a webhook; nil before Run, and after it
 }
 
 // counters are the totals of Stats.
@@ -115,7 +113,7 @@ func (s *Server) Stats() Stats {
 type app struct {
 	App
 	secret string
-	ns     *hub.Namespace
+	inside string // a name in its namespace
 	prefix string // of the names of its channels in the hub
 	hooks  []*hook
 	// hooked are the events that some webhook wants.
@@ -124,7 +122,7 @@ type app struct {
 	crowd string
 	// lobby is the name under which presence knows who has signed in.
 	lobby string
-	users users
+	users *users
 }
 
 // New returns a Server. Run must run beside it. Call it before Presence runs.
@@ -135,16 +133,13 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Hub == nil || deps.Cluster == nil || deps.Presence == nil {
 		return nil, errors.New("hub, cluster and presence are needed")
 	}
-	s := &Server{
-		cfg: cfg.WithDefaults(), deps: deps, log: deps.Log,
-		byKey: map[string]*app{}, byID: map[string]*app{}, byNS: map[string]*app{}, byLobby: map[string]*app{},
-		notices: make(chan notice, 4096),
-	}
+	cfg = cfg.WithDefaults()
+	s := &Server{deps: deps, log: deps.Log, notices: make(chan notice, 4096)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	if s.deps.Access == nil {
-		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Pusher: s.cfg.Access()})
+		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Pusher: cfg.Access()})
 	}
 	if s.deps.Bus == nil {
 		s.deps.Bus = deps.Hub.Bus()
@@ -152,42 +147,15 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if s.deps.Client == nil {
 		s.deps.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
-	for i, c := range s.cfg.Apps {
-		a, err := s.newApp(c)
-		if err != nil {
-			return nil, fmt.Errorf("apps[%d]: %w", i, err)
-		}
-		s.byKey[a.Key], s.byID[a.ID], s.byNS[a.Namespace] = a, a, a
-		if a.Watchlists {
-			s.byLobby[a.lobby] = a
-		}
+	x, err := s.compile(cfg, nil, deps.Hub.Namespace)
+	if err != nil {
+		return nil, err
 	}
-	s.told = newFlaps(time.Duration(s.cfg.VacatedDelay), s.gone)
+	s.settings.Store(x)
+	s.told = newFlaps(time.Duration(s.conf().cfg.VacatedDelay), s.gone)
 	s.dirty.channels = map[string]bool{}
 	deps.Presence.Watch(s.watch)
 	return s, nil
-}
-
-func (s *Server) newApp(c App) (*app, error) {
-	ns, err := s.deps.Hub.Namespace(c.Namespace + ":x")
-	if err != nil {
-		return nil, fmt.Errorf("namespace %q: %w; add it to namespaces", c.Namespace, err)
-	}
-	a := &app{App: c, secret: string(c.Secret), ns: ns, crowd: "\x00pusher connections " + c.ID, lobby: "\x00pusher users " + c.ID, hooked: map[string]bool{}}
-	if c.Namespace != "default" {
-		a.prefix = c.Namespace + ":"
-	}
-	for _, w := range c.Webhooks {
-		h := &hook{Webhook: w, app: a, s: s, queue: make(chan hookEvent, s.cfg.WebhookQueue)}
-		a.hooks = append(a.hooks, h)
-		for _, e := range hookEvents {
-			if len(w.Events) == 0 && e != hookCount || w.wants(e, w.ChannelPrefix+w.ChannelSuffix) {
-				a.hooked[e] = true
-			}
-		}
-	}
-	a.users.init()
-	return a, nil
 }
 
 // channel returns the name in the hub of one of a's channels.
@@ -200,7 +168,7 @@ func (s *Server) split(channel string) (*app, string) {
 	if i := strings.IndexByte(channel, ':'); i >= 0 {
 		ns = channel[:i]
 	}
-	return s.byNS[ns], channelOf(channel)
+	return s.conf().byNS[ns], channelOf(channel)
 }
 
 // Run does what is to be done beside the connections until ctx ends: webhooks, what
@@ -216,11 +184,8 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.told.stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, a := range s.byID {
-		for _, h := range a.hooks {
-			wg.Go(func() { h.run(ctx) })
-		}
-	}
+	s.startHooks(ctx, &wg)
+	defer s.endHooks()
 	wg.Go(func() { s.tell(ctx) })
 	wg.Go(func() { s.countLoop(ctx) })
 	<-ctx.Done()
@@ -229,13 +194,13 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Endpoints are what the fronts are to serve; none if the protocol is not enabled.
 func (s *Server) Endpoints() []socket.Endpoint {
-	if !s.cfg.Enabled {
+	if !s.conf().cfg.Enabled {
 		return nil
 	}
-	one := 4*s.cfg.MaxEventData + s.cfg.MaxChannels*(protocol.MaxChannel+8) + 8<<10
+	one := 4*s.conf().cfg.MaxEventData + s.conf().cfg.MaxChannels*(protocol.MaxChannel+8) + 8<<10
 	return []socket.Endpoint{
 		{Path: "/app/*", Protocol: "pusher", Methods: "GET", Serve: s.connect},
-		{Path: "/apps/*", Protocol: "pusher", Methods: "GET, POST", MaxBody: min(one*s.cfg.MaxBatch, 64<<20), Serve: s.rest},
+		{Path: "/apps/*", Protocol: "pusher", Methods: "GET, POST", MaxBody: min(one*s.conf().cfg.MaxBatch, 64<<20), Serve: s.rest},
 	}
 }
 

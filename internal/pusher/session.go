@@ -69,7 +69,7 @@ func (c *session) Message(b []byte, binary bool) {
 	if c.gone {
 		return
 	}
-	if !c.messages.take(c.t.Now(), c.s.cfg.MessageRate, c.s.cfg.burst()) {
+	if !c.messages.take(c.t.Now(), c.s.conf().cfg.MessageRate, c.s.conf().cfg.burst()) {
 		c.s.counts.flooded.Add(1)
 		c.close(protocol.CloseCapacity, "The client sends more than it may")
 		return
@@ -122,7 +122,7 @@ func (c *session) Timer() {
 		c.pinged = 0
 	}
 	switch {
-	case c.pinged != 0 && now-c.pinged >= int64(c.s.cfg.PongTimeout):
+	case c.pinged != 0 && now-c.pinged >= int64(c.s.conf().cfg.PongTimeout):
 		c.s.counts.unanswered.Add(1)
 		c.close(protocol.CloseNoPong, "Pong reply not received")
 		return
@@ -138,18 +138,18 @@ func (c *session) Timer() {
 
 // silence is how long a client may be silent before it is pinged: somewhat longer than
 // until its own ping, which usually comes first.
-func (c *session) silence() int64 { return int64(c.s.cfg.ActivityTimeout) * 9 / 8 }
+func (c *session) silence() int64 { return int64(c.s.conf().cfg.ActivityTimeout) * 9 / 8 }
 
 // arm sets the timer for what comes first.
 func (c *session) arm(now int64) {
 	next := c.t.LastRead() + c.silence()
 	if c.pinged != 0 {
-		next = c.pinged + int64(c.s.cfg.PongTimeout)
+		next = c.pinged + int64(c.s.conf().cfg.PongTimeout)
 	}
 	if within := int64(c.app.AuthorizeWithin); within > 0 && !c.authorized {
 		next = min(next, c.opened+within)
 	}
-	if rate := c.app.ns.MaxRate; rate > 0 && c.queue != nil {
+	if rate := c.namespace().MaxRate; rate > 0 && c.queue != nil {
 		next = min(next, now+int64(time.Second)/int64(rate))
 	}
 	c.t.SetTimer(time.Duration(max(next-now, int64(time.Millisecond))))
@@ -217,19 +217,19 @@ func (c *session) deliver(m *hub.Message) {
 	if c.queue == nil {
 		c.queue = &backlog.Queue{}
 	}
-	if !c.queue.Push(m, c.app.ns, &c.s.lag) {
+	if !c.queue.Push(m, c.namespace(), &c.s.lag) {
 		c.s.counts.slow.Add(1)
 		c.close(protocol.CloseCapacity, "The client reads too slowly")
 		return
 	}
-	if c.app.ns.MaxRate > 0 {
+	if c.namespace().MaxRate > 0 {
 		c.arm(c.t.Now())
 	}
 }
 
 // inTime reports whether a further message is within the namespace's maximum rate.
 func (c *session) inTime() bool {
-	rate := c.app.ns.MaxRate
+	rate := c.namespace().MaxRate
 	return rate == 0 || c.pace.take(c.t.Now(), rate, rate)
 }
 

@@ -60,7 +60,7 @@ func (c *session) subscribe(data []byte) {
 	case c.subs[in.Channel] != nil:
 		c.complain(0, in.Channel, "Existing subscription to channel "+in.Channel)
 		return
-	case len(c.subs) >= c.s.cfg.MaxSubscriptions:
+	case len(c.subs) >= c.s.conf().cfg.MaxSubscriptions:
 		c.refuse(in.Channel, "LimitReached", "this connection has as many channels as it may", protocol.CloseQuota)
 		return
 	}
@@ -113,7 +113,7 @@ func (sub *subscription) authorize(in *protocol.Subscribe) (kind, why string, st
 	var m protocol.Member
 	var err error
 	switch {
-	case len(in.ChannelData) > c.s.cfg.MaxMemberData:
+	case len(in.ChannelData) > c.s.conf().cfg.MaxMemberData:
 		return "LimitReached", "channel_data is longer than max_member_data", http.StatusRequestEntityTooLarge
 	case in.ChannelData != "":
 		m, err = protocol.ParseMember(in.ChannelData)
@@ -132,7 +132,7 @@ func (sub *subscription) authorize(in *protocol.Subscribe) (kind, why string, st
 // full refuses a further user where there are as many as there may be.
 func (sub *subscription) full() (kind, why string, status int) {
 	p, ch := sub.c.s.deps.Presence, sub.hubName()
-	if _, users := p.Count(ch); users >= sub.c.s.cfg.MaxMembers && !p.Has(ch, sub.rare.member.ID) {
+	if _, users := p.Count(ch); users >= sub.c.s.conf().cfg.MaxMembers && !p.Has(ch, sub.rare.member.ID) {
 		return "LimitReached", "the presence channel has as many members as it may", protocol.CloseQuota
 	}
 	return "", "", 0
@@ -235,7 +235,7 @@ func (sub *subscription) Deliver(b *hub.Batch) {
 		return
 	}
 	sub.fresh = true
-	if c.queue == nil && c.app.ns.MaxRate == 0 && sub.wantsAll(b.Messages) && !c.t.Stalled() {
+	if c.queue == nil && c.namespace().MaxRate == 0 && sub.wantsAll(b.Messages) && !c.t.Stalled() {
 		if w, ok := b.Once(c.s.deps.Format); ok {
 			c.t.Write(w)
 		} else {

@@ -43,16 +43,16 @@ func (t *trigger) check(s *Server, a *app) ([]hub.Publication, *wire.Error) {
 		return bad("name: %s", protocol.CheckEvent(t.Name))
 	case t.Data == nil:
 		return bad("data is missing")
-	case len(text) > s.cfg.MaxEventData:
+	case len(text) > s.conf().cfg.MaxEventData:
 		return nil, &wire.Error{
 			Status:  http.StatusRequestEntityTooLarge,
-			Message: fmt.Sprintf("the data of event %q has %d bytes, at most %d are allowed", wire.Printable(t.Name, 80), len(text), s.cfg.MaxEventData),
+			Message: fmt.Sprintf("the data of event %q has %d bytes, at most %d are allowed", wire.Printable(t.Name, 80), len(text), s.conf().cfg.MaxEventData),
 			Hint:    "raise pusher.max_event_data",
 		}
 	case len(t.Channels) == 0:
 		return bad("channels is missing or empty")
-	case len(t.Channels) > s.cfg.MaxChannels:
-		return bad("%d channels, at most %d are allowed at a time", len(t.Channels), s.cfg.MaxChannels)
+	case len(t.Channels) > s.conf().cfg.MaxChannels:
+		return bad("%d channels, at most %d are allowed at a time", len(t.Channels), s.conf().cfg.MaxChannels)
 	case t.SocketID != "" && protocol.CheckSocketID(t.SocketID) != nil:
 		return bad("%s", protocol.CheckSocketID(t.SocketID))
 	}
@@ -121,8 +121,8 @@ func (s *Server) batch(c *call) {
 	case len(in.Batch) == 0:
 		fail(c.r, http.StatusBadRequest, "batch is missing or empty", "")
 		return
-	case len(in.Batch) > s.cfg.MaxBatch:
-		fail(c.r, http.StatusBadRequest, fmt.Sprintf("%d events, at most %d are allowed in a batch", len(in.Batch), s.cfg.MaxBatch), "raise pusher.max_batch")
+	case len(in.Batch) > s.conf().cfg.MaxBatch:
+		fail(c.r, http.StatusBadRequest, fmt.Sprintf("%d events, at most %d are allowed in a batch", len(in.Batch), s.conf().cfg.MaxBatch), "raise pusher.max_batch")
 		return
 	}
 	var all []hub.Publication

@@ -90,10 +90,14 @@ func (s *Server) terminate(a *app, user string) error {
 
 func (s *Server) onTerminate(_ string, data []byte) {
 	var t termination
-	if json.Unmarshal(data, &t) != nil || s.byID[t.App] == nil {
+	if json.Unmarshal(data, &t) != nil {
 		return
 	}
-	for _, c := range s.byID[t.App].users.sessions(t.User, false) {
+	a := s.conf().byID[t.App]
+	if a == nil {
+		return
+	}
+	for _, c := range a.users.sessions(t.User, false) {
 		c.t.Post(func() {
 			if !c.gone && c.user != nil && c.user.ID == t.User {
 				s.counts.terminated.Add(1)
@@ -119,14 +123,14 @@ func (c *session) signin(data []byte) {
 	case err != nil:
 		c.deny(protocol.CloseUnauthorized, "pusher:signin: "+err.Error())
 		return
-	case len(in.UserData) > c.s.cfg.MaxMemberData || protocol.CheckChannel(protocol.UserPrefix+user.ID) != nil:
+	case len(in.UserData) > c.s.conf().cfg.MaxMemberData || protocol.CheckChannel(protocol.UserPrefix+user.ID) != nil:
 		c.deny(protocol.CloseUnauthorized, "pusher:signin: user_data is too long")
 		return
 	}
 	if !c.app.Watchlists {
 		user.Watchlist = nil
 	}
-	if len(user.Watchlist) > c.s.cfg.MaxWatchlist {
+	if len(user.Watchlist) > c.s.conf().cfg.MaxWatchlist {
 		c.deny(protocol.CloseUnauthorized, "pusher:signin: the watchlist has more users than max_watchlist")
 		return
 	}

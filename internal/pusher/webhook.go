@@ -37,10 +37,11 @@ type hookBody struct {
 // hook is a webhook at work.
 type hook struct {
 	Webhook
-	app   *app
+	app   atomic.Pointer[app] // the newest
 	s     *Server
 	queue chan hookEvent
-	bytes atomic.Int64 // of the data of what is queued
+	bytes atomic.Int64       // of the data of what is queued
+	stop  context.CancelFunc // ends run; nil before it; guarded by Server.mu
 }
 
 const (
@@ -132,7 +133,7 @@ func (h *hook) discard() (n int) {
 // lose counts events that the end has no time for.
 func (h *hook) lose(n int) {
 	h.s.counts.hooksD.Add(uint64(n))
-	h.s.log.Warn("webhook events are lost: they were not taken before the end", "app", h.app.ID, "url", redact.Endpoint(h.URL), "events", n)
+	h.s.log.Warn("webhook events are lost: they were not taken before the end", "app", h.app.Load().ID, "url", redact.Endpoint(h.URL), "events", n)
 }
 
 // gather waits for an event, and a moment for more. When ctx has ended it waits for
@@ -145,7 +146,7 @@ func (h *hook) gather(ctx context.Context) []hookEvent {
 	case <-ctx.Done():
 		return h.more(events)
 	}
-	window := time.NewTimer(time.Duration(h.s.cfg.WebhookWindow))
+	window := time.NewTimer(time.Duration(h.s.conf().cfg.WebhookWindow))
 	defer window.Stop()
 	for len(events) < hookBatch {
 		select {
@@ -178,10 +179,10 @@ func (h *hook) more(events []hookEvent) []hookEvent {
 func (h *hook) send(ctx context.Context, events []hookEvent) bool {
 	body, err := json.Marshal(hookBody{time.Now().UnixMilli(), events})
 	if err != nil {
-		h.s.log.Error("encode a webhook", "app", h.app.ID, "err", err)
+		h.s.log.Error("encode a webhook", "app", h.app.Load().ID, "err", err)
 		return false
 	}
-	end := time.Now().Add(time.Duration(h.s.cfg.WebhookRetry))
+	end := time.Now().Add(time.Duration(h.s.conf().cfg.WebhookRetry))
 	for wait := firstHookRetry; ; wait = min(2*wait, lastHookRetry) {
 		if err = h.post(ctx, body); err == nil {
 			h.s.counts.hooksSent.Add(1)
@@ -192,20 +193,20 @@ func (h *hook) send(ctx context.Context, events []hookEvent) bool {
 			break
 		}
 		h.s.counts.hooksRetried.Add(1)
-		h.s.log.Debug("webhook", "app", h.app.ID, "url", redact.Endpoint(h.URL), "again_in", pause, "err", err)
+		h.s.log.Debug("webhook", "app", h.app.Load().ID, "url", redact.Endpoint(h.URL), "again_in", pause, "err", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
 	h.s.counts.hooksFailed.Add(1)
-	h.s.log.Warn("webhook given up", "app", h.app.ID, "url", redact.Endpoint(h.URL), "events", len(events), "err", err)
+	h.s.log.Warn("webhook given up", "app", h.app.Load().ID, "url", redact.Endpoint(h.URL), "events", len(events), "err", err)
 	return false
 }
 
 // post sends one request.
 func (h *hook) post(ctx context.Context, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(h.s.cfg.WebhookTimeout))
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(h.s.conf().cfg.WebhookTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL, bytes.NewReader(body))
 	if err != nil {
@@ -216,8 +217,8 @@ func (h *hook) post(ctx context.Context, body []byte) error {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "weir")
-	req.Header.Set("X-Pusher-Key", h.app.Key)
-	req.Header.Set("X-Pusher-Signature", protocol.Sign(h.app.secret, string(body)))
+	req.Header.Set("X-Pusher-Key", h.app.Load().Key)
+	req.Header.Set("X-Pusher-Signature", protocol.Sign(h.app.Load().secret, string(body)))
 	res, err := h.s.deps.Client.Do(req)
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err // without the URL, whose path may be a secret

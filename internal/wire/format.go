@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/sse"
@@ -58,7 +59,7 @@ type Formats struct {
 	compressor *compressor
 	// compressFrom is the payload size from which on a namespace's messages are
 	// compressed, for those that are at all.
-	compressFrom map[string]int
+	compressFrom atomic.Pointer[map[string]int]
 	// added are further encoders, whose formats follow ownFormats.
 	added []hub.Encoder
 }
@@ -69,19 +70,28 @@ func NewFormats(namespaces []hub.Namespace) (*Formats, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zstd: %w", err)
 	}
-	f := &Formats{compressor: c, compressFrom: map[string]int{}}
+	f := &Formats{compressor: c}
+	f.SetNamespaces(namespaces)
+	return f, nil
+}
+
+// SetNamespaces makes the options of namespaces count from now on. Streams that were opened
+// compressed stay in that coding. Any goroutine.
+func (f *Formats) SetNamespaces(namespaces []hub.Namespace) {
+	from := map[string]int{}
 	for _, n := range namespaces {
 		if n = n.WithDefaults(); n.Compress {
-			f.compressFrom[n.Name] = n.CompressMinBytes
+			from[n.Name] = n.CompressMinBytes
 		}
 	}
-	return f, nil
+	f.compressFrom.Store(&from)
 }
 
 // Compresses reports whether clients of all channels may have them compressed.
 func (f *Formats) Compresses(channels []string) bool {
+	compressed := *f.compressFrom.Load()
 	for _, ch := range channels {
-		if _, ok := f.compressFrom[hub.NamespaceOf(ch)]; !ok {
+		if _, ok := compressed[hub.NamespaceOf(ch)]; !ok {
 			return false
 		}
 	}
@@ -90,7 +100,7 @@ func (f *Formats) Compresses(channels []string) bool {
 
 // worth reports whether m is large enough to be compressed.
 func (f *Formats) worth(m *hub.Message) bool {
-	from, ok := f.compressFrom[hub.NamespaceOf(m.Channel)]
+	from, ok := (*f.compressFrom.Load())[hub.NamespaceOf(m.Channel)]
 	return ok && len(m.Data) >= from
 }
 
