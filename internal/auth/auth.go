@@ -116,6 +116,9 @@ func (r *rules) warn(log *slog.Logger) {
 	}
 }
 
+// Config returns the configuration now, with defaults.
+func (a *Authenticator) Config() Config { return a.rules.Load().cfg }
+
 // Run keeps the JWKS fresh until ctx ends or Close is called. Without a JWKS it
 // only waits. One call at a time.
 func (a *Authenticator) Run(ctx context.Context) error {

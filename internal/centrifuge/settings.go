@@ -29,6 +29,9 @@ type settings struct {
 // conf are the settings now. What belongs together is read from one of them.
 func (s *Server) conf() *settings { return s.settings.Load() }
 
+// Config returns the configuration now, with defaults.
+func (s *Server) Config() Config { return s.conf().cfg }
+
 // A Finder returns the namespace of a channel, as hub.Hub.Namespace does.
 type Finder func(channel string) (*hub.Namespace, error)
 

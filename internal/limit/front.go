@@ -99,6 +99,7 @@ type Front struct {
 
 // bounds are a compiled FrontConfig. Immutable.
 type bounds struct {
+	cfg                        FrontConfig
 	connections                int
 	connect                    Quota
 	addrPublish, addrSubscribe Quota
@@ -145,7 +146,7 @@ func (f *Front) Prepare(c FrontConfig) (replace func(), err error) {
 	}
 	a, id := c.PerAddress, c.PerIdentity
 	b := &bounds{
-		connections: a.Connections, connect: a.ConnectRate.Quota(), addrPublish: a.PublishRate.Quota(), addrSubscribe: a.SubscribeRate.Quota(),
+		cfg: c, connections: a.Connections, connect: a.ConnectRate.Quota(), addrPublish: a.PublishRate.Quota(), addrSubscribe: a.SubscribeRate.Quota(),
 		idPublish: id.PublishRate.Quota(), idSubscribe: id.SubscribeRate.Quota(), size: c.Buckets,
 	}
 	if b.connections == 0 && !b.connect.Limited() && !b.addrPublish.Limited() && !b.addrSubscribe.Limited() && !b.idPublish.Limited() && !b.idSubscribe.Limited() {
@@ -167,6 +168,14 @@ func (f *Front) Prepare(c FrontConfig) (replace func(), err error) {
 		b.table = NewTable(b.size)
 	}
 	return func() { f.bounds.Store(b) }, nil
+}
+
+// Config returns the bounds now; zero if nothing is bounded.
+func (f *Front) Config() FrontConfig {
+	if b := f.current(); b != nil {
+		return b.cfg
+	}
+	return FrontConfig{}
 }
 
 // Limits reports whether there are bounds at all.
