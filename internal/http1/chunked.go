@@ -19,7 +19,7 @@ const (
 	// and twice its data; beyond that a body is more extension than data.
 	maxChunkExcess = 8 << 10
 	// maxTrailer bounds the trailer section.
-	maxTrailer = 4 << 10
+	maxTrailer = 16 << 10
 	// maxChunkSize keeps four more bits from overflowing.
 	maxChunkSize = 1<<59 - 1
 )
@@ -70,7 +70,7 @@ func (c *Chunked) Decode(b []byte) (data []byte, n int, done bool, err error) {
 
 // DecodeTrailer is Decode that also appends the bytes of the trailer section to
 // trailer, unless that is nil: field lines that were checked like those of a head,
-// and the empty line at the end. They are at most 4 KiB. Who passes them on must
+// and the empty line at the end. They are at most 16 KiB. Who passes them on must
 // leave out what may not stand in a trailer (RFC 9110 §6.5.1).
 func (c *Chunked) DecodeTrailer(b []byte, trailer *[]byte) (data []byte, n int, done bool, err error) {
 	if c.state == chunkedBad {

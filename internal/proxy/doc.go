@@ -1,6 +1,7 @@
 // Package proxy is the wing that asks backends: one exchange per request, on the
 // loop of the client's connection, over connections that each loop keeps open to
-// each peer. It knows HTTP/1.1 and nothing of routes, credentials or pushing: who
+// each peer. It knows HTTP/1.1, and HTTP/2 as connections of many streams on each of
+// which HTTP/1.1 is spoken (link.go). It knows nothing of routes, credentials or pushing: who
 // asks composes the request head, and gets the reply decoded, through a [Sink].
 //
 //	x := lane.Exchange(sink)        // reused, nothing is allocated

@@ -23,6 +23,10 @@ type pool struct {
 	key  poolKey
 	idle []*upConn // the one used last is used first
 	open int
+	// links carry many exchanges each: HTTP/2. The first with room is used.
+	links []*link
+	// http1At is when the peer chose HTTP/1.1 where HTTP/2 was offered; 0: it did not.
+	http1At int64
 	// queue waits for a connection, first come first served; head is the first.
 	queue []*Exchange
 	head  int
@@ -58,6 +62,9 @@ func (p *pool) serve(x *Exchange) {
 // connection returns a connection for x: one that is there, or one that is being
 // made; nil if neither may be had now.
 func (p *pool) connection(x *Exchange) *upConn {
+	if p.shares(x) {
+		return p.stream(x)
+	}
 	for n := len(p.idle); n > 0; n = len(p.idle) {
 		u := p.idle[n-1]
 		if !u.current() {
@@ -125,6 +132,11 @@ func (p *pool) put(u *upConn, cfg *upstream.Config) {
 		}
 		idle = min(idle, excessIdle)
 	}
+	p.keep(u, idle)
+}
+
+// keep makes u idle for that long at most.
+func (p *pool) keep(u *upConn, idle int64) {
 	u.at = len(p.idle)
 	p.idle = append(p.idle, u)
 	p.lane.gauges.idle.Add(1)
@@ -268,11 +280,25 @@ func (l *Lane) serveWaiting() {
 
 func (p *pool) serveQueue() {
 	now := p.lane.loop.Now()
-	for p.waiting() > 0 && p.key.peer.Reserve() {
+	for p.waiting() > 0 {
+		shared := p.shares(p.queue[p.head])
+		var u *upConn
+		if shared {
+			u = p.onLink(p.queue[p.head])
+		}
+		if u == nil && (shared && !p.mayLink() || !p.key.peer.Reserve()) {
+			break
+		}
 		p.open++ // so that the pool stays while its queue empties
 		x := p.next()
 		p.open--
-		u := p.dial(x)
+		switch {
+		case u != nil:
+		case shared:
+			u = p.dialLink(x)
+		default:
+			u = p.dial(x)
+		}
 		if u == nil {
 			x.leave(upstream.Canceled)
 			x.fail(failures[Stopped])

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/h2"
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/upstream"
@@ -104,7 +105,7 @@ func New(cfg Config, loops []*eventloop.Loop, log *slog.Logger) (*Proxy, error) 
 	cfg = cfg.WithDefaults()
 	p := &Proxy{cfg: cfg, log: log, tls: tlsterm.NewClient(len(loops)), limits: http1.Limits{MaxLine: min(cfg.MaxHead, 8<<10), MaxHead: cfg.MaxHead, MaxFields: cfg.MaxFields}}
 	for _, l := range loops {
-		lane := &Lane{proxy: p, loop: l, pools: map[poolKey]*pool{}, tallies: map[*upstream.Cluster]*tally{}}
+		lane := &Lane{proxy: p, loop: l, pools: map[poolKey]*pool{}, tallies: map[*upstream.Cluster]*tally{}, caller: h2.NewCaller(p.limits, log)}
 		lane.serve = lane.serveWaiting
 		p.lanes = append(p.lanes, lane)
 	}
@@ -148,6 +149,7 @@ type Lane struct {
 	pools   map[poolKey]*pool
 	last    *pool // where the last request went
 	waiting []*pool
+	caller  *h2.Caller // of HTTP/2
 	leases  upstream.Leases
 	checked int64 // when leases were looked at
 	// serve is serveWaiting, made once; posted says that it is in the inbox, ticking

@@ -12,8 +12,9 @@ import (
 // TLS to a peer: what is written waits until the handshake is over, which counts as
 // part of connecting, and its failures as failures to connect.
 
-// shaking reports whether u waits for its handshake, or for the connection before.
-func (u *upConn) shaking() bool { return u.secure != nil && !u.stood }
+// shaking reports whether u waits for its handshake, for the connection before, or for its
+// link to stand.
+func (u *upConn) shaking() bool { return (u.secure != nil || u.link != nil) && !u.stood }
 
 // current reports whether u was connected under what holds for its peer now.
 func (u *upConn) current() bool { return u.secure == nil || u.secure == u.pool.key.peer.TLS() }
@@ -60,6 +61,11 @@ func (u *upConn) shook(err error) {
 	x.Cluster.Shook(u.pool.key.peer, s.Resumed())
 	u.stood = true
 	s.Install() // what was there right behind the handshake may end x
+	u.established(x)
+}
+
+// established sends what waited until the connection stood.
+func (u *upConn) established(x *Exchange) {
 	early := u.early
 	u.early = nil
 	u.c.Write(early)

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/h2"
 	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/upstream"
@@ -20,6 +21,8 @@ type upConn struct {
 	// nil: plaintext.
 	secure *upstream.TLS
 	line   *tlsterm.Line
+	// link is what carries it besides others; nil: it has a socket of its own.
+	link *link
 
 	x     *Exchange // nil when idle, or of no more use
 	at    int       // its place in pool.idle
@@ -129,7 +132,14 @@ func (u *upConn) deadlineIn(d int64) {
 // Connected implements eventloop.Connector: what was written goes out by itself.
 func (u *upConn) Connected(*eventloop.Conn) {
 	u.reached = true
-	if u.secure != nil {
+	switch {
+	case u.link != nil:
+		u.stood = true
+		if x := u.x; x != nil {
+			u.established(x)
+		}
+		return
+	case u.secure != nil:
 		u.beginTLS()
 		return
 	}
@@ -212,10 +222,12 @@ func (u *upConn) head(x *Exchange, b []byte) int {
 		x.headed = true
 		x.Cluster.Head(x.peer, x.began, x.firstByte, x.status)
 	}
+	empty := res.Body == http1.BodyNone || res.Body == http1.BodyLength && res.ContentLength == 0
+	u.sayLength(res)
 	x.sink.Head(x, res)
 	switch {
 	case u.x != x: // the client went
-	case res.Body == http1.BodyNone, res.Body == http1.BodyLength && res.ContentLength == 0:
+	case empty:
 		u.finish(x, nil, len(b) > n)
 	case !whole:
 		u.deadlineIn(x.times.idle)
@@ -307,7 +319,7 @@ func (u *upConn) chunks(x *Exchange, b []byte) int {
 func (u *upConn) finish(x *Exchange, trailer []byte, more bool) {
 	u.free(x)
 	x.done(upstream.OK)
-	if u.keep && !more && x.complete && u.backlog() == 0 && !u.closed {
+	if u.link == nil && u.keep && !more && x.complete && u.backlog() == 0 && !u.closed {
 		u.pool.put(u, x.Cluster.Config())
 	} else {
 		u.c.Close(nil)
@@ -345,11 +357,17 @@ func (u *upConn) EndOfStream(c *eventloop.Conn) bool {
 
 // Closed implements eventloop.Handler.
 func (u *upConn) Closed(_ *eventloop.Conn, err error) {
+	x := u.x
+	if x != nil && errors.Is(err, h2.ErrElsewhere) {
+		u.closed = true
+		u.rehome(x)
+		return
+	}
 	u.endTLS()
 	if !u.closed {
 		u.gone()
 	}
-	if x := u.x; x != nil {
+	if x != nil {
 		u.lost(x, err)
 	}
 }
@@ -357,6 +375,9 @@ func (u *upConn) Closed(_ *eventloop.Conn, err error) {
 // gone takes u out of the books.
 func (u *upConn) gone() {
 	u.closed = true
+	if u.link != nil {
+		return // the link is counted
+	}
 	if u.x == nil && u.at < len(u.pool.idle) && u.at >= 0 && u.pool.idle[u.at] == u {
 		u.pool.remove(u)
 	}
@@ -366,6 +387,7 @@ func (u *upConn) gone() {
 // lost ends x's attempt, whose connection ended too early.
 func (u *upConn) lost(x *Exchange, err error) {
 	switch {
+	case u.link != nil && u.lostOnLink(x, err):
 	case errors.Is(err, eventloop.ErrStopped):
 		x.leave(upstream.Canceled)
 		x.fail(failures[Stopped])
@@ -403,6 +425,8 @@ func (u *upConn) Timer(c *eventloop.Conn, now int64) {
 	switch {
 	case u.deadline == 0:
 		return
+	case x != nil && u.shaking() && now >= u.shakeBy && u.link != nil:
+		x.broken(u, upstream.ConnectError, ConnectTimeout)
 	case x != nil && u.shaking() && now >= u.shakeBy:
 		u.shakeFailed(x, upstream.ErrHandshakeTimeout)
 	case now < u.deadline:

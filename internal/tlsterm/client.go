@@ -150,7 +150,7 @@ func (s *Shake) shake(cfg *tls.Config) *result {
 	if err == nil && state.Version == tls.VersionTLS13 && cfg.ClientSessionCache != nil {
 		r.dialed.conn, r.dialed.x = conn, s.x
 	}
-	return &result{records: r, resumed: state.DidResume, err: err}
+	return &result{records: r, resumed: state.DidResume, protocol: state.NegotiatedProtocol, err: err}
 }
 
 // step sends what the handshake has to say, and takes its result. Loop only.
@@ -193,6 +193,14 @@ func (s *Shake) Cancel() {
 	s.line.admission.leave(s.place)
 	s.x.cancel(errGone)
 	s.client.withdraw(s)
+}
+
+// Protocol is what ALPN agreed on; empty: nothing.
+func (s *Shake) Protocol() string {
+	if s.result == nil {
+		return ""
+	}
+	return s.result.protocol
 }
 
 // Resumed reports whether the handshake resumed a session.

@@ -72,7 +72,9 @@ type result struct {
 	records *records
 	chains  [][]*x509.Certificate // of the client's certificate, verified
 	resumed bool
-	err     error
+	// protocol is what ALPN agreed on, on the client's side.
+	protocol string
+	err      error
 }
 
 var _ eventloop.Handler = (*handshake)(nil)

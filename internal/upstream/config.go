@@ -52,6 +52,12 @@ type Config struct {
 	DNS DNSConfig `json:"dns"`
 	// TLS is how peers are spoken to over TLS.
 	TLS TLSConfig `json:"tls"`
+	// Protocol is what is spoken to peers: "http1" (HTTP/1.1), "http2", or "auto", which is
+	// HTTP/2 where a peer agrees on it in the TLS handshake (ALPN) and HTTP/1.1 otherwise.
+	// http2 needs that agreement over TLS; without TLS it is spoken by prior knowledge, as
+	// gRPC servers expect. Requests to switch protocols (WebSocket) go over HTTP/1.1 all the
+	// same. Empty means http1.
+	Protocol string `json:"protocol"`
 	// ProxyProtocol is the version of the PROXY protocol header sent to peers,
 	// before TLS if there is any, 1 or 2. 0 sends none.
 	ProxyProtocol int `json:"proxy_protocol"`
@@ -244,9 +250,17 @@ const (
 	ConsistentHash   = "consistent_hash"
 )
 
+// The values of Config.Protocol.
+const (
+	HTTP1        = "http1"
+	HTTP2        = "http2"
+	AutoProtocol = "auto"
+)
+
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c Config) WithDefaults() Config {
 	def(&c.Balance, RoundRobin)
+	def(&c.Protocol, HTTP1)
 	def(&c.HashKey, "address")
 	def(&c.EWMADecay, hub.Duration(10*time.Second))
 	c.Health = c.Health.withDefaults()

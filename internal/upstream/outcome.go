@@ -18,6 +18,10 @@ const (
 	// Stale: a pooled connection was closed by the peer before any byte of a reply.
 	// That is a race both may lose, and says nothing of the peer.
 	Stale
+	// Refused: the peer said that it has not processed the request (REFUSED_STREAM, or a
+	// GOAWAY of HTTP/2), so that any may be sent again.
+	Refused
+	kinds
 )
 
 // An Outcome is what Done is told. Times are 0 where there is none.

@@ -53,7 +53,7 @@ type Peer struct {
 
 type counters struct {
 	classes  [6]atomic.Uint64 // by hundreds of the status; 0: no head came
-	kinds    [6]atomic.Uint64
+	kinds    [kinds]atomic.Uint64
 	bytes    atomic.Uint64
 	ejected  atomic.Uint64
 	checks   atomic.Uint64

@@ -64,7 +64,7 @@ func (c *Cluster) MayRetry(now int64, a Attempt) bool {
 	if a.Started || !a.Replayable || a.Made >= r.attempts || !r.covers(a) {
 		return false
 	}
-	if !r.nonIdempotent && !a.Idempotent && a.Outcome.Kind != ConnectError {
+	if !r.nonIdempotent && !a.Idempotent && a.Outcome.Kind != ConnectError && a.Outcome.Kind != Refused {
 		return false
 	}
 	if a.Outcome.Kind == Stale {
@@ -91,7 +91,7 @@ func (r *retryPolicy) covers(a Attempt) bool {
 		return r.on.reset && a.Outcome.FirstByte == 0
 	case Timeout:
 		return r.on.timeout && a.Outcome.FirstByte == 0
-	case Stale:
+	case Stale, Refused:
 		return true
 	case OK:
 		return r.on.has(a.Outcome.Status)

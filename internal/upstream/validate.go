@@ -55,6 +55,7 @@ func (c Config) Validate() error {
 	d.validateTLS(p)
 	p.check(slices.Contains([]string{RoundRobin, LeastConnections, EWMA, ConsistentHash}, d.Balance),
 		"balance: %q is none of round_robin, least_connections, ewma, consistent_hash", d.Balance)
+	p.check(slices.Contains([]string{HTTP1, HTTP2, AutoProtocol}, d.Protocol), "protocol: %q is none of http1, http2, auto", d.Protocol)
 	if _, err := parseKeySource(d.HashKey); err != nil {
 		p.add("hash_key: %v", err)
 	}
