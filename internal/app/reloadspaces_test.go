@@ -238,3 +238,37 @@ func TestPusherAppsComeChangeAndGo(t *testing.T) {
 	g.publish(t, "shop:a", `"z"`)
 	stays.wantOpen(t, `\"z\"`)
 }
+
+// TestNamespacesComeAndChangeOnNATS does with an embedded broker what the broker's own suite
+// does with each kind: here through all that stands between it and a request.
+func TestNamespacesComeAndChangeOnNATS(t *testing.T) {
+	g := startLive(t, func(c *config.Config) {
+		c.Broker = config.Broker{Kind: config.BrokerNATS}
+		c.Broker.NATS.Dir = t.TempDir()
+	}, Options{})
+	g.change(t, func(c *config.Config) {
+		c.Namespaces = append(c.Namespaces, hub.Namespace{Name: "later", Anonymous: true}, hub.Namespace{Name: "plain", Anonymous: true, Durability: hub.None})
+	})
+	plain := g.sse(t, "channel=plain:a", "")
+	plain.block()
+	g.publish(t, "plain:a", `"p"`)
+	if got := plain.block(); !strings.Contains(got, `"p"`) {
+		t.Errorf("without a log: %q", got)
+	}
+	first := g.publish(t, "later:a", "0")
+	for range 5 {
+		g.publish(t, "later:a", "1")
+	}
+	g.change(t, func(c *config.Config) { space(c, "later").HistorySize = 2 })
+	s := g.sse(t, "channel=later:a", first.String())
+	s.block()
+	if got := s.block(); !strings.Contains(got, "event: gap") {
+		t.Errorf("%q, want the gap of what the smaller history has removed", got)
+	}
+	g.refused(t, "durability synced", func(c *config.Config) {
+		c.Namespaces = append(c.Namespaces, hub.Namespace{Name: "safe", Durability: hub.Synced})
+	})
+	if last := g.publish(t, "later:a", "2"); last.Epoch != first.Epoch {
+		t.Errorf("%v and %v: another log", first, last)
+	}
+}
