@@ -29,6 +29,15 @@ $(LINT):
 	GOBIN=$(CACHE)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 	mv $(CACHE)/bin/golangci-lint $@
 
+.PHONY: knee-coverage knee-sockets
+knee-coverage: ## the table of docs/design/knee.md: hundreds of searches of simulated queues of known answer, a quarter of an hour
+	go test ./internal/capacity -run TestCoverageTable -coverage-table -count 1 -timeout 3h -v
+
+KNEE_SEARCHES ?= 10
+
+knee-sockets: ## KNEE_SEARCHES searches of an HTTP server of known law on loopback, 80 s each; on a quiet machine
+	go test ./internal/capacity -run TestCoverageOnSockets -coverage-sockets $(KNEE_SEARCHES) -count 1 -timeout 3h -v
+
 FREEZE_RUNS ?= 10
 FREEZE_RATES ?= 200 2000
 

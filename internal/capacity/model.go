@@ -81,10 +81,32 @@ func (s *search) levelLatencies(levels map[float64][]int, passes ...string) []st
 			}
 		}
 		if len(l.Latencies) > 0 {
+			l.Least = s.leastScatter(rate, s.used(levels[rate]), s.rep.Quantile)
 			out = append(out, l)
 		}
 	}
 	return out
+}
+
+// leastScatter is the standard deviation that the logarithm of a level's quantile has at least,
+// however alike its windows came out. Slow answers come in bursts: in M/M/1 a stay beyond a
+// level lasts 1/(C−λ) on average, exponentially distributed, so that in T seconds there are
+// k = T·(1−q)·(C−λ) of them, the share of time beyond varies by √(2/k), and the quantile of
+// an exponential tail by that over ln(1/(1−q)). There are no more of them than answers.
+func (s *search) leastScatter(rate float64, ws []*Window, q float64) float64 {
+	c := s.rep.Model.Plateau.Point
+	if !(c > 0) {
+		c = s.hi
+	}
+	seconds, answers := 0.0, 0.0
+	for _, w := range ws {
+		seconds, answers = seconds+w.Obs.seconds(), answers+float64(w.Obs.Completed)
+	}
+	bursts := (1 - q) * math.Min(seconds*math.Max(c-rate, 0.02*c), answers)
+	if !(bursts > 0) {
+		return 0
+	}
+	return math.Min(math.Sqrt(2/bursts)/-math.Log(1-q), 1)
 }
 
 // backlogged: the window was overload, not chance.
@@ -101,17 +123,19 @@ func (s *search) model() {
 	s.sumBaseline()
 	m := &s.rep.Model
 	var points []stat.Throughput
+	var lengths []float64
 	edge := 0.0
 	for i := range s.rep.Windows {
 		if w := &s.rep.Windows[i]; w.Void == "" && len(w.Discard) == 0 && overload(w) {
-			points = append(points, stat.Throughput{Offered: w.Obs.offeredRate(), Completed: w.Obs.completedRate()})
+			lengths = append(lengths, w.Obs.seconds())
+			points = append(points, stat.Throughput{Offered: w.Obs.Load.Rate, Completed: w.Obs.completedRate()})
 			edge = math.Max(edge, 1/math.Max(float64(w.Obs.Completed), 1))
 		}
 	}
-	m.Plateau = stat.Plateau(points, confidence)
+	m.Plateau = stat.Plateau(surelyAbove(points), plateauConfidence)
 	if edge > 0 { // an answer more or less at each end of a window
 		m.Plateau.Lo *= 1 - edge
-		m.Plateau.Hi *= 1 + edge
+		m.Plateau.Hi *= 1 + edge + idleShare(points, lengths, m.Plateau.Point)
 	}
 	all := s.levelLatencies(s.levels)
 	m.Crossing = s.crossing(all)
@@ -133,6 +157,37 @@ func (s *search) model() {
 	}
 	s.cpuCost()
 	s.sumLevels()
+}
+
+// idleShare is the part of overloaded windows for which a queue that begins empty has nothing
+// to do yet: 1/(λ−C) seconds of each in M/M/1. A window that follows another has none; which
+// do is not known to all targets, so it widens the interval upwards only.
+func idleShare(points []stat.Throughput, lengths []float64, c float64) float64 {
+	sum, n := 0.0, 0
+	for i, p := range points {
+		if p.Offered >= 1.1*c {
+			sum, n = sum+1/((p.Offered-c)*lengths[i]), n+1
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return sum / float64(n)
+}
+
+// plateauConfidence is more than what is promised: the windows of a plateau follow each other.
+const plateauConfidence = 0.97
+
+// surelyAbove are the windows that were offered a tenth more than the capacity that all of them
+// show. Those nearer to it count as overloaded when they happened to complete little, and
+// not otherwise, which makes the capacity too small.
+func surelyAbove(points []stat.Throughput) []stat.Throughput {
+	c := stat.Plateau(points, confidence).Point
+	kept := slices.DeleteFunc(slices.Clone(points), func(p stat.Throughput) bool { return p.Offered < 1.1*c })
+	if len(kept) < 2 {
+		return points
+	}
+	return kept
 }
 
 // ruleLines runs the two-condition rule up the stairs.
@@ -275,13 +330,14 @@ func (s *search) agree() {
 		add("model", math.Abs(x/c-1) <= 0.15, m.ScaleAxis == "in flight", "%s: %.4g/s, plateau %.4g/s", m.Scaling.Model, x, c)
 	}
 	if up, down := m.Up.Load, m.Down.Load; up.Point > 0 && down.Point > 0 {
-		// One window a level on the way down: apart only when the intervals are too.
-		apart := up.Point/down.Point > 1.15 && (math.IsInf(down.Hi, 1) || up.Lo > down.Hi)
+		// Apart only when the intervals are too. One window a level on the way down does not
+		// make that surer than going up was, and has the rest of a backlog in it.
+		apart := up.Point/down.Point > 1.15+0.1/float64(s.plan.downRepeats) && up.Lo > math.Max(down.Hi, down.Point*up.Point/up.Lo)
 		add("hysteresis", !apart, false, "knee %.4g/s going up, %.4g/s going down", up.Point, down.Point)
 	}
 	if up := m.Up.Load.Point; m.Down.Below && up > 0 {
 		lowest := slices.Min(slices.Collect(maps.Keys(s.downs)))
-		add("hysteresis", up/lowest <= 1.15, false, "knee %.4g/s going up; going down it is lost still at %.4g/s", up, lowest)
+		add("hysteresis", up/lowest <= 1.15 && !s.lostGoingDown(lowest), false, "knee %.4g/s going up; going down it is lost still at %.4g/s", up, lowest)
 	}
 	if m.Down.Above && m.Up.Load.Point > 0 {
 		add("hysteresis", true, false, "what was borne going up was borne going down")
@@ -291,6 +347,12 @@ func (s *search) agree() {
 		// Processors to spare at the plateau tell of a lock, a system call or the network.
 		add("cpu", ratio > 0.7 && ratio < 1.3, ratio >= 1.3, "the processors would carry %.4g/s, plateau %.4g/s", m.CPUCapacity, c)
 	}
+}
+
+// lostGoingDown: every window at a rate was overload going down, and none going up.
+func (s *search) lostGoingDown(rate float64) bool {
+	up, down := s.used(s.levels[rate]), s.used(s.downs[rate])
+	return len(up) > 0 && len(down) > 0 && !slices.ContainsFunc(up, overload) && !slices.ContainsFunc(down, func(w *Window) bool { return !overload(w) })
 }
 
 // sumLevels makes the level table.

@@ -77,6 +77,9 @@ func (s *search) tooNoisy() error {
 			disturbed++
 		}
 	}
+	if limited := s.limitedWindows(); 2*limited > n {
+		return &stopError{s.generatorVerdict(), fmt.Sprintf("the generator was the limit in %d of the first %d windows", limited, n)}
+	}
 	if 2*disturbed <= n {
 		return nil
 	}
@@ -299,7 +302,7 @@ func (s *search) stairs(ctx context.Context) error {
 	if s.hi == 0 {
 		to = s.lo
 	}
-	const step = 1.25
+	step, repeats := s.stairSteps(from, to)
 	var levels []float64
 	for r := from; r <= to*1.0001; r *= step {
 		levels = append(levels, r)
@@ -307,7 +310,7 @@ func (s *search) stairs(ctx context.Context) error {
 	s.rep.Rule.Step = step
 	// The bracket was rough: the lowest level has to pass.
 	for range 3 {
-		if err := s.level(ctx, "up", levels[0], s.plan.repeats, s.plan.repeats); err != nil {
+		if err := s.level(ctx, "up", levels[0], repeats, repeats); err != nil {
 			return err
 		}
 		lower := levels[0] / step / step
@@ -316,7 +319,7 @@ func (s *search) stairs(ctx context.Context) error {
 		}
 		levels = slices.Concat([]float64{lower, lower * step}, levels)
 	}
-	up := s.ascend(ctx, levels)
+	up := s.ascend(ctx, levels, repeats)
 	if up != nil && !errors.Is(up, errTime) {
 		return up
 	}
@@ -332,8 +335,34 @@ func (s *search) stairs(ctx context.Context) error {
 	return s.down(ctx, levels)
 }
 
+// stairSteps is how far apart the levels from one rate to another are, and how often each
+// is measured: 1.25 and the plan's repeats, if there is time for all of them. On a slow
+// target, whose windows are long, two repeats, and then wider steps: levels that are not
+// reached would leave the knee without an upper bound.
+func (s *search) stairSteps(from, to float64) (step float64, repeats int) {
+	step, repeats = 1.25, s.plan.repeats
+	left := (s.until-s.elapsed())*9/10 - 6*s.plan.probe // some windows are repeated; and the plateau
+	for {
+		need := time.Duration(0)
+		for i, r := 0, from; r <= to*1.0001; i, r = i+1, r*step {
+			need += s.plan.warm + time.Duration(repeats)*s.levelWindow(r)
+			if i > 0 && i%3 == 0 {
+				need += s.plan.warm + s.baseWindow()
+			}
+		}
+		switch {
+		case need <= left || step >= 1.5:
+			return step, repeats
+		case repeats > 2:
+			repeats--
+		default:
+			step *= 1.06
+		}
+	}
+}
+
 // ascend measures the levels, the baseline between every three.
-func (s *search) ascend(ctx context.Context, levels []float64) error {
+func (s *search) ascend(ctx context.Context, levels []float64, repeats int) error {
 	for i, rate := range levels {
 		if len(s.levels[rate]) > 0 {
 			continue
@@ -343,7 +372,7 @@ func (s *search) ascend(ctx context.Context, levels []float64) error {
 				return err
 			}
 		}
-		if err := s.level(ctx, "up", rate, s.plan.repeats, s.plan.repeats); err != nil {
+		if err := s.level(ctx, "up", rate, repeats, repeats); err != nil {
 			return err
 		}
 		// Twice beyond, the next levels would only hurt.
@@ -428,25 +457,20 @@ func (s *search) plateau(ctx context.Context) error {
 	if len(rates) == 0 || s.hi == 0 {
 		return nil
 	}
-	rate := rates[len(rates)-1]
-	for range 6 {
-		rate = math.Min(rate*1.2, s.top)
-		if rate <= rates[len(rates)-1] {
-			return nil
-		}
-		w, err := s.measure(ctx, "plateau", s.load(rate), 1, s.plan.probe)
-		if err != nil {
+	top := rates[len(rates)-1]
+	rate := math.Min(1.2*math.Max(top, s.hi), s.top)
+	for n, steps := 0, 0; n < s.plan.plateauWindows && steps < 6 && rate > top; {
+		// Long enough for what is not completed to be more than chance (overload).
+		d := max(s.plan.probe, min(time.Duration(500/rate*float64(time.Second)), s.plan.window))
+		w, err := s.measure(ctx, "plateau", s.load(rate), n+1, d)
+		switch {
+		case err != nil:
 			return err
+		case overload(w):
+			n++
+		default: // also after one that was overloaded by chance
+			rate, steps = math.Min(rate*1.2, s.top), steps+1
 		}
-		if !overload(w) {
-			continue
-		}
-		for r := 1; r < s.plan.plateauWindows; r++ {
-			if _, err := s.measure(ctx, "plateau", s.load(rate), r+1, s.plan.probe); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
 	return nil
 }

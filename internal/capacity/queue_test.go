@@ -209,13 +209,14 @@ type curve struct {
 	q     queue
 	p     float64
 	known map[float64]float64
+	runs  int // requests
 }
 
 const truthRun = 200_000
 
 func newCurve(q queue, p float64) *curve {
 	q.stallEvery, q.errorsAbove, q.generatorMax = 0, 0, 0
-	return &curve{q: q, p: p, known: map[float64]float64{}}
+	return &curve{q: q, p: p, known: map[float64]float64{}, runs: truthRun}
 }
 
 // at runs the server at one rate.
@@ -224,9 +225,9 @@ func (c *curve) at(rate float64) float64 {
 		return v
 	}
 	q := c.q.seeded(4242)
-	times := make([]float64, 0, truthRun)
+	times := make([]float64, 0, c.runs)
 	t := 0.0
-	for i := range truthRun + 5000 {
+	for i := range c.runs + 5000 {
 		t += q.r.ExpFloat64() / rate
 		if v := q.serve(t) - t; i >= 5000 {
 			times = append(times, v)

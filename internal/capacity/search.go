@@ -194,8 +194,7 @@ func (s *search) warm(ctx context.Context, rate float64) error {
 // queue a window would see less than the steady state. C is known as what failed.
 func (s *search) settleTime(rate float64) time.Duration {
 	d := s.plan.warm
-	// A quick search has no time for it.
-	if s.opt.Mode != Quick && s.hi > 0 && rate > s.rep.Base.Rate {
+	if s.hi > 0 && rate > s.rep.Base.Rate {
 		gap := 1 - math.Sqrt(math.Min(rate/s.hi, 0.95))
 		tau := time.Duration(float64(time.Second) / (s.hi * gap * gap))
 		d = max(d, min(3*tau, s.plan.window))

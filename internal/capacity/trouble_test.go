@@ -88,6 +88,31 @@ func TestLateGeneratorOnADisturbedMachineIsInconclusive(t *testing.T) {
 	}
 }
 
+// A generator that falls behind for good ends the search: what follows would not be used.
+func TestSearchEndsWhenTheGeneratorIsTheLimitOfMostWindows(t *testing.T) {
+	search := func(late bool) *Report {
+		q := ordinary.seeded(1)
+		n := 0
+		target := breaking{q, 0, func(o *Observation) {
+			if n++; late && n > 8 {
+				o.Generator.LagP99 = 0.02
+			}
+		}}
+		r, err := Find(context.Background(), target, Options{Mode: Quick, Now: q.clock, FixedWork: evenWork})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	whole, r := search(false), search(true)
+	if r.Verdict != Invalid || !r.Partial || !strings.Contains(strings.Join(r.Reasons, " "), "the generator was the limit in") || r.Elapsed > whole.Elapsed*2/3 {
+		t.Errorf("ended after %v, a whole search after %v: %s", r.Elapsed, whole.Elapsed, line(r, math.NaN()))
+	}
+	if whole.Verdict == Invalid {
+		t.Errorf("the whole search: %s", line(whole, math.NaN()))
+	}
+}
+
 func TestErrorsAreALimit(t *testing.T) {
 	for seed := range uint64(5) {
 		q := queue{cores: 8, service: exponential(8 / perSec), errorsAbove: 2500}

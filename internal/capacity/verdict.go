@@ -118,14 +118,9 @@ func (s *search) fault(v Verdict, format string, args ...any) {
 
 // validity: was it the target that was measured?
 func (s *search) validity() {
-	limited, void, n := 0, 0, 0
+	limited, void, n := s.limitedWindows(), 0, len(s.rep.Windows)
 	for i := range s.rep.Windows {
-		w := &s.rep.Windows[i]
-		n++
-		switch {
-		case w.Limited && !overload(w):
-			limited++
-		case w.Void != "" && !w.Limited:
+		if w := &s.rep.Windows[i]; w.Void != "" && !w.Limited {
 			void++
 		}
 	}
@@ -141,6 +136,16 @@ func (s *search) validity() {
 		}
 		s.fault(v, "the accounting does not add up in %d of %d windows (Little's law)", void, n)
 	}
+}
+
+// limitedWindows counts those in which the generator was the limit before the target was.
+func (s *search) limitedWindows() (n int) {
+	for i := range s.rep.Windows {
+		if w := &s.rep.Windows[i]; w.Limited && !overload(w) {
+			n++
+		}
+	}
+	return n
 }
 
 // generatorVerdict is what a generator that was too slow means: on a quiet machine
@@ -281,11 +286,11 @@ func (s *search) kneeLimit() {
 		return
 	}
 	if math.IsNaN(c.Load.Point) {
-		k.By = "the growth was not crossed by the levels measured"
-		s.fault(Inconclusive, "the knee is not bracketed: %s", k.By)
+		s.kneeBetween()
 		return
 	}
-	k.Rate = widened(k.Rate, 1.5)
+	k.Rate = widened(k.Rate)
+	k.Rate.Lo = math.Max(k.Rate.Lo, s.rep.Base.Rate) // there the growth is 1
 	if inverted {
 		s.note("some level passed above one that failed")
 	}
@@ -298,6 +303,26 @@ func (s *search) kneeLimit() {
 	}
 	k.Known = true
 	k.Confidence = confidenceOf(k.Rate.Ratio())
+}
+
+// kneeBetween is the knee where the levels that there was time for did not cross it: above
+// what they allow, and below the rate that is completed under overload, if that is known.
+// The confidence in it is low, and the verdict inconclusive.
+func (s *search) kneeBetween() {
+	k, c := &s.rep.Knee, s.rep.Model.Crossing
+	rates := s.rates()
+	lo, hi := math.Min(c.Load.Lo, rates[len(rates)-1]), math.Inf(1)
+	if p := s.rep.Model.Plateau; p.N >= 2 {
+		hi = p.Hi
+	}
+	if !c.Above || !(lo > s.rep.Base.Rate) || hi <= lo {
+		k.By = "the growth was not crossed by the levels measured"
+		s.fault(Inconclusive, "the knee is not bracketed: %s", k.By)
+		return
+	}
+	k.Known, k.By, k.Confidence = true, "latency; above the last level that there was time for", "low"
+	k.Rate = widened(stat.Interval{Point: rates[len(rates)-1], Lo: lo, Hi: hi, N: c.Load.N})
+	s.fault(Inconclusive, "the knee is not bracketed: it is above the last level that there was time for, %.4g/s", rates[len(rates)-1])
 }
 
 func confidenceOf(ratio float64) string {
@@ -334,15 +359,21 @@ func (s *search) sloLimit() {
 	c := s.sloCrossing()
 	base := s.latency(s.used(s.base))
 	switch {
-	case c.Load.Point > 0:
+	case c.Load.Point > 0 && c.Load.Lo > 0:
 		l.Known, l.By = true, "latency"
-		l.Rate = widened(c.Load, 2)
+		l.Rate = widened(c.Load)
 		if f := s.faultAt(hi); hi > 0 && strings.HasPrefix(f, "errors") { // they may come first
 			l.By = f
 			l.Rate.Lo, l.Rate.Hi = math.Min(l.Rate.Lo, lo), math.Min(l.Rate.Hi, hi)
 		}
 		l.Rate.Point = l.Rate.Lo // what is promised is what is surely met
 		l.Confidence = confidenceOf(l.Rate.Ratio())
+	case c.Above && c.Load.Lo > 0:
+		// Every level that there was time for met it.
+		rates := s.rates()
+		l.Known, l.Confidence, l.By = true, "low", "nothing that was tried missed the objective"
+		l.Rate = widened(stat.Interval{Lo: math.Min(c.Load.Lo, rates[len(rates)-1]), Hi: math.Inf(1), N: c.Load.N})
+		l.Rate.Point = l.Rate.Lo
 	case lo > 0:
 		l.Known = true
 		// Too few windows for a crossing: what passed is believed with a margin.
@@ -362,42 +393,40 @@ func (s *search) sloLimit() {
 	}
 }
 
-// widened is a crossing's interval with what the bootstrap over a handful of windows
-// leaves out: requests of a window wait for the same queue, so the windows' own
-// scatter is known from few, and the levels are a grid of a curve that is not straight
-// between them. Both were measured on queues of known answer (docs/design/knee.md).
-func widened(v stat.Interval, factor float64) stat.Interval {
-	const grid = 0.03
-	if !(v.Point > 0) {
-		return v
-	}
-	if v.Lo > 0 {
-		v.Lo = v.Point * math.Exp(-factor*math.Log(v.Point/v.Lo)-grid)
-	}
-	if !math.IsInf(v.Hi, 1) {
-		v.Hi = v.Point * math.Exp(factor*math.Log(v.Hi/v.Point)+grid)
-	}
+// widened is a crossing's interval with what the scatter between windows leaves out: the
+// levels are a grid of a curve that is not straight between them.
+func widened(v stat.Interval) stat.Interval {
+	const grid = 1.03
+	v.Lo, v.Hi = v.Lo/grid, v.Hi*grid
 	return v
 }
 
-// sloCrossing is where the P99 crosses the objective.
+// sloCrossing is where the P99 crosses the objective. A level's P99 is that of all its
+// windows' answers together: near saturation a window holds a few bursts of slow answers,
+// and the median over such windows promises too much (see pooledTail).
 func (s *search) sloCrossing() stat.Crossing {
-	var levels []stat.LevelLatency
-	for _, rate := range s.rates() {
-		l := stat.LevelLatency{Load: rate}
-		for _, w := range s.used(s.levels[rate]) {
-			for _, v := range latenciesAt([]*Window{w}, sloQuantile, enough) {
-				if backlogged(w) {
-					v = math.Max(v, 2*s.opt.SLO.Seconds())
-				}
-				l.Latencies = append(l.Latencies, v)
+	var levels []stat.LevelSample
+	limit := s.opt.SLO.Seconds()
+	add := func(rate float64, ws []*Window, samples int) {
+		var tails []tail
+		for _, w := range ws {
+			if v := w.Obs.Response.At(sloQuantile); v.N >= samples && v.Point > 0 {
+				tails = append(tails, tailOf(w, limit))
 			}
 		}
-		if len(l.Latencies) > 0 {
-			levels = append(levels, l)
+		if len(tails) > 0 {
+			levels = append(levels, stat.LevelSample{Load: rate, Windows: len(tails), Least: s.leastScatter(rate, ws, sloQuantile), Latency: func(windows []int) float64 {
+				return pooledTail(tails, windows, 1-sloQuantile)
+			}})
 		}
 	}
-	return stat.InflationCrossing(levels, []float64{s.opt.SLO.Seconds()}, 1, s.opt.Seed, s.plan.resamples, confidence)
+	if base := s.used(s.base); len(base) >= 3 { // its windows may be small, but there are several
+		add(s.rep.Base.Rate, base, sloSamples/len(base))
+	}
+	for _, rate := range s.rates() {
+		add(rate, s.used(s.levels[rate]), sloSamples)
+	}
+	return stat.SampledCrossing(levels, []float64{limit}, 1, s.opt.Seed, s.plan.resamples, confidence)
 }
 
 // maxLimit is the plateau, or, where errors come first, the highest level without.

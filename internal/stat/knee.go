@@ -3,6 +3,7 @@ package stat
 import (
 	"cmp"
 	"math"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -31,6 +32,19 @@ func Plateau(windows []Throughput, confidence float64) Interval {
 type LevelLatency struct {
 	Load      float64
 	Latencies []float64
+	// Least is as in LevelSample.
+	Least float64
+}
+
+// A LevelSample is a load whose latency is estimated over windows.
+type LevelSample struct {
+	Load float64
+	// Windows is how many there are, Latency the estimate over some of them, by their
+	// indexes, which may repeat.
+	Windows int
+	Latency func(windows []int) float64
+	// Least is what the standard deviation of the logarithm of the estimate is at least.
+	Least float64
 }
 
 // A Crossing is where the latency has grown by a factor over its baseline.
@@ -49,64 +63,122 @@ type Crossing struct {
 // levels, on the medians over repeats, made monotone first (a level that came
 // out lower than one before it is pooled with it: Ayer et al., "An empirical
 // distribution function for sampling with incomplete information", 1955) so that
-// there is one crossing. The interval is the bootstrap over repeats of levels
-// and baseline. For M/M/1 and κ = 2.5 it is a utilisation of about 0.62 whatever
+// there is one crossing. The interval is a parametric bootstrap: levels and baseline are
+// drawn with the scatter between windows, which is pooled over the levels near the
+// crossing, and with what is not known of it (Student's t). For M/M/1 and κ = 2.5 it is a utilisation of about 0.62 whatever
 // the levels are.
 func InflationCrossing(levels []LevelLatency, baseline []float64, kappa float64, seed uint64, resamples int, confidence float64) Crossing {
-	ls := slices.DeleteFunc(slices.Clone(levels), func(l LevelLatency) bool {
-		return !(l.Load > 0) || len(l.Latencies) == 0
-	})
-	slices.SortFunc(ls, func(a, b LevelLatency) int { return cmp.Compare(a.Load, b.Load) })
-	logLoad, logMed := make([]float64, len(ls)), make([]float64, len(ls))
-	weight := make([]float64, len(ls))
-	logs := make([][]float64, len(ls))
+	var samples []LevelSample
+	for _, l := range levels {
+		logs := logsOf(l.Latencies)
+		if !(l.Load > 0) || len(logs) == 0 {
+			continue
+		}
+		buf := make([]float64, 0, len(logs))
+		samples = append(samples, LevelSample{Load: l.Load, Windows: len(logs), Least: l.Least, Latency: func(windows []int) float64 {
+			buf = buf[:0]
+			for _, w := range windows {
+				buf = append(buf, logs[w])
+			}
+			slices.Sort(buf)
+			return math.Exp(medianSorted(buf))
+		}})
+	}
+	return SampledCrossing(samples, baseline, kappa, seed, resamples, confidence)
+}
+
+// SampledCrossing is InflationCrossing for latencies that are estimated otherwise than by
+// the median over windows.
+func SampledCrossing(levels []LevelSample, baseline []float64, kappa float64, seed uint64, resamples int, confidence float64) Crossing {
+	ls := slices.Clone(levels)
+	slices.SortFunc(ls, func(a, b LevelSample) int { return cmp.Compare(a.Load, b.Load) })
+	logLoad, logs, weight := make([]float64, len(ls)), make([]float64, len(ls)), make([]float64, len(ls))
 	total := 0
 	for i, l := range ls {
-		logLoad[i], weight[i] = math.Log(l.Load), float64(len(l.Latencies))
-		logs[i] = logsOf(l.Latencies)
-		logMed[i] = Median(logs[i])
-		total += len(l.Latencies)
+		all := make([]int, l.Windows)
+		for w := range all {
+			all[w] = w
+		}
+		logLoad[i], logs[i], weight[i] = math.Log(l.Load), math.Log(l.Latency(all)), float64(l.Windows)
+		total += l.Windows
 	}
 	base := logsOf(baseline)
-	unknown := Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1), N: total}
+	c := Crossing{Load: Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1), N: total}}
 	if len(ls) == 0 || len(base) == 0 {
-		return Crossing{Load: unknown}
+		return c
 	}
-	at, side := crossing(logLoad, logMed, weight, Median(base)+math.Log(kappa))
-	c := Crossing{Load: unknown, Above: side > 0, Below: side < 0}
+	level := Median(base) + math.Log(kappa)
+	at, side := crossing(logLoad, logs, weight, level)
+	c.Above, c.Below = side > 0, side < 0
 	if side == 0 {
 		c.Load.Point = math.Exp(at)
 	}
-	if resamples < 1 {
-		resamples = 1000
+	near := 0 // the first level beyond, or the last
+	for near < len(ls)-1 && (side > 0 || logLoad[near] < at) {
+		near++
+	}
+	scatter, freedom := pooledScatter(ls[max(0, near-2):min(len(ls), near+2)])
+	baseScatter := 0.0
+	if len(base) > 1 {
+		baseScatter = medianScatter * MomentsOf(base).Std() / math.Sqrt(float64(len(base)))
 	}
 	r := NewRand(seed)
-	draw := make([]float64, resamples)
-	buf := make([]float64, 0, 16)
-	resample := func(xs []float64) float64 {
-		buf = buf[:0]
-		for range xs {
-			buf = append(buf, xs[r.IntN(len(xs))])
+	found, drawn := make([]float64, max(resamples, 200)), make([]float64, len(ls))
+	for k := range found {
+		// One scale for all levels: their scatter is known from freedom degrees alone.
+		scale := scatter * math.Sqrt(float64(freedom)/chiSquare(r, freedom))
+		for i := range drawn {
+			drawn[i] = logs[i] + math.Max(scale*medianScatter/math.Sqrt(weight[i]), ls[i].Least)*r.NormFloat64()
 		}
-		slices.Sort(buf)
-		return medianSorted(buf)
-	}
-	for k := range draw {
-		for i := range logs {
-			logMed[i] = resample(logs[i])
-		}
-		at, side := crossing(logLoad, logMed, weight, resample(base)+math.Log(kappa))
-		switch {
+		switch at, side := crossing(logLoad, drawn, weight, level+baseScatter*r.NormFloat64()); {
 		case side > 0:
-			draw[k] = math.Inf(1)
+			found[k] = math.Inf(1)
 		case side < 0:
-			draw[k] = 0
+			found[k] = 0
 		default:
-			draw[k] = math.Exp(at)
+			found[k] = math.Exp(at)
 		}
 	}
-	c.Load.Lo, c.Load.Hi = percentiles(draw, confidence)
+	c.Load.Lo, c.Load.Hi = percentiles(found, confidence)
 	return c
+}
+
+// medianScatter is the standard deviation of a median of normal values over that of their
+// mean, at most (Kenney and Keeping, Mathematics of Statistics, §13.13).
+const medianScatter = 1.2533
+
+// pooledScatter is the standard deviation of the logarithm of one window's latency, pooled
+// over levels, with its degrees of freedom. A level has two to five windows, which alone say
+// little of it. Without any it is a factor of two, known as if from one window.
+// Without repeats of any level it is what LevelSample.Least says.
+func pooledScatter(levels []LevelSample) (scatter float64, freedom int) {
+	sum, least := 0.0, true
+	for _, l := range levels {
+		least = least && l.Least > 0
+		var m Moments
+		for w := range l.Windows {
+			m.Add(math.Log(l.Latency([]int{w})))
+		}
+		if l.Windows > 1 {
+			sum, freedom = sum+m.M2, freedom+l.Windows-1
+		}
+	}
+	switch {
+	case freedom > 0:
+		return math.Sqrt(sum / float64(freedom)), freedom
+	case least:
+		return 0, 1
+	}
+	return math.Ln2, 1
+}
+
+// chiSquare draws from the distribution of that many degrees of freedom.
+func chiSquare(r *rand.Rand, freedom int) (x float64) {
+	for range freedom {
+		z := r.NormFloat64()
+		x += z * z
+	}
+	return x
 }
 
 func logsOf(xs []float64) []float64 {

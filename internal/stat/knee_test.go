@@ -25,7 +25,7 @@ func TestCrossingOfMM1IsWhereTheoryPutsIt(t *testing.T) {
 	for _, step := range []float64{1.05, 1.1, 1.25} {
 		var levels []LevelLatency
 		for l := 100.0; l < 980; l *= step {
-			levels = append(levels, LevelLatency{l, []float64{mm1(mu, l)}})
+			levels = append(levels, LevelLatency{Load: l, Latencies: []float64{mm1(mu, l)}})
 		}
 		c := InflationCrossing(levels, []float64{mm1(mu, 50)}, 2.5, 1, 10, 0.95)
 		near(t, "crossing", c.Load.Point, truth, 0.012)
@@ -47,7 +47,7 @@ func TestCrossingIntervalCoversTheTruth(t *testing.T) {
 	for k := range trials {
 		var levels []LevelLatency
 		for l := 300.0; l < 900; l *= 1.15 {
-			levels = append(levels, LevelLatency{l, noisy(mm1(mu, l), 5)})
+			levels = append(levels, LevelLatency{Load: l, Latencies: noisy(mm1(mu, l), 5)})
 		}
 		c := InflationCrossing(levels, noisy(mm1(mu, 50), 9), 2.5, uint64(k), 200, 0.95)
 		if c.Load.Lo <= truth && truth <= c.Load.Hi {
@@ -66,11 +66,11 @@ func TestCrossingIntervalCoversTheTruth(t *testing.T) {
 }
 
 func TestCrossingSaysWhenThereIsNone(t *testing.T) {
-	flat := []LevelLatency{{100, []float64{1, 1.1}}, {200, []float64{1.2, 1.1}}}
+	flat := []LevelLatency{{Load: 100, Latencies: []float64{1, 1.1}}, {Load: 200, Latencies: []float64{1.2, 1.1}}}
 	if c := InflationCrossing(flat, []float64{1}, 2.5, 1, 50, 0.95); !c.Above || !math.IsNaN(c.Load.Point) || !math.IsInf(c.Load.Hi, 1) {
 		t.Errorf("flat: %+v", c)
 	}
-	high := []LevelLatency{{100, []float64{5}}, {200, []float64{7}}}
+	high := []LevelLatency{{Load: 100, Latencies: []float64{5}}, {Load: 200, Latencies: []float64{7}}}
 	if c := InflationCrossing(high, []float64{1}, 2.5, 1, 50, 0.95); !c.Below {
 		t.Errorf("beyond from the first level: %+v", c)
 	}
