@@ -34,26 +34,29 @@ type Carried struct {
 	// Fixed by Carry.
 	carrier Carrier
 	socket  *Conn
+	// first: its socket, which counts, carried no other when it began.
+	first bool
 }
 
 // carried is Conn.fd of a Carried.
 const carried = -2
 
 // Carry makes v a connection on on's loop, which speaks for on's peer. carrier moves its
-// bytes and h handles them. It returns false when as many connections are open as may be;
-// h is told nothing then. Loop only.
-func Carry(v *Carried, on *Conn, carrier Carrier, h Handler) bool {
+// bytes and h handles them. first says that on carries no other: a connection and its first
+// stream count as one. It returns false when as many connections are open as may be; h is
+// told nothing then. Loop only.
+func Carry(v *Carried, on *Conn, carrier Carrier, h Handler, first bool) bool {
 	l := on.loop
 	if l.ended || on.isClosed() {
 		return false
 	}
-	if l.shared.open.Add(1) > l.limits.maxConns+l.limits.burst {
+	if !first && l.shared.open.Add(1) > l.limits.maxConns+l.limits.burst {
 		l.shared.open.Add(-1)
 		l.n.refused++
 		return false
 	}
 	v.Conn = Conn{loop: l, fd: carried, listener: on.listener, peerIP: on.peerIP, peerPort: on.peerPort, accepted: l.now, handler: h}
-	v.carrier, v.socket = carrier, on
+	v.carrier, v.socket, v.first = carrier, on, first
 	v.timer.Owner = &v.Conn
 	v.key = l.take(&v.Conn)
 	l.n.carried++
@@ -152,10 +155,15 @@ func (l *Loop) FlushLater(f Flusher) { l.flushers = append(l.flushers, f) }
 
 // runFlushers calls what waits for the end of the tick. What they write leaves with it.
 func (l *Loop) runFlushers() {
-	for i := 0; i < len(l.flushers); i++ {
-		f := l.flushers[i]
-		l.flushers[i] = nil
-		l.guard(nil, f.Flush)
+	for i := 0; i < len(l.flushers); {
+		l.guard(nil, func() { // again after a panic only
+			for i < len(l.flushers) {
+				f := l.flushers[i]
+				l.flushers[i] = nil
+				i++
+				f.Flush()
+			}
+		})
 	}
 	l.flushers = l.flushers[:0]
 }

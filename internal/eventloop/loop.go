@@ -423,7 +423,9 @@ func (l *Loop) release(c *Conn) {
 	l.gens[slot] = (l.gens[slot] + 1) & (1<<30 - 1)
 	l.free = append(l.free, slot)
 	l.open--
-	l.shared.open.Add(-1)
+	if v := c.carrying(); v == nil || !v.first {
+		l.shared.open.Add(-1)
+	}
 }
 
 // AcceptFailed implements poller.Handler. Out of descriptors or memory, the

@@ -16,33 +16,32 @@ type conn struct {
 	lane *lane
 	sock *eventloop.Conn
 
-	// Owned by the loop's goroutine. No lock.
-	streams []*stream      // open, in the order of their numbers
+	// Owned by the loop's goroutine. No lock. What a delivery touches stands first.
+	streams []*stream // open, in the order of their numbers
+	out     []byte    // the frames of this tick; nil between ticks
+	// window is what may be sent over all streams, theirWindow what a new stream may be sent.
+	window, theirWindow int32
+	maxFrame            int32 // of the client
+	allowance           int32 // see moved
+	flags               connFlags
+	blockFlags          uint8
+	pieces              uint8 // of a header block that is not whole
+	preface             uint8 // bytes of it that came
+	lastAt              int32 // where in out the last frame of a stream begins
+	lastOf              uint32
+	credit              int32  // what the client may send over all streams
+	owed                int32  // what was taken of it and not given back
+	last                uint32 // the highest number of a stream that the client has begun
+	opened              uint32 // the stream whose header block is not whole; 0: none
+
 	blocked []*stream      // have bytes that wait for the connection's window or its socket
 	settle  []*stream      // whose handler took input out of turn
 	closed  []closedStream // the last that were closed, the newest last
 	linger  []*stream      // answered, while their requests are not whole; see linger.go
-	out     []byte         // the frames of this tick; nil between ticks
-	decoder *hpack.Decoder // nil until the first head, and while its table is not used
+	decoder *hpack.Decoder // nil until the first head
 	block   []byte         // of a header block that is not whole; nil mostly
 	budget  *budget        // nil until something is charged to it
-
-	data data // of a DATA frame that is not whole
-
-	last   uint32 // the highest number of a stream that the client has begun
-	opened uint32 // the stream whose header block is not whole; 0: none
-	// window is what may be sent over all streams, theirWindow what a new stream may be sent.
-	window, theirWindow int32
-	maxFrame            int32 // of the client
-	credit              int32 // what the client may send over all streams
-	owed                int32 // what was taken of it and not given back
-	allowance           int32 // see moved
-	lastAt              int32 // where in out the last frame of a stream begins
-	lastOf              uint32
-	blockFlags          uint8
-	pieces              uint8 // of a header block that is not whole
-	preface             uint8 // bytes of it that came
-	flags               connFlags
+	data    data           // of a DATA frame that is not whole
 }
 
 // data is what is left of a DATA frame.

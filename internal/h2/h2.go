@@ -65,7 +65,7 @@ type lane struct {
 	srv     *Server
 	head    []byte         // of a request, while it is made
 	req     fields         // what its header block says
-	chunk   []byte         // a piece of a body with its frame
+	chunk   []byte         // a piece of a body with its frame, either way
 	res     http1.Response // of an answer, while it is translated
 	name    []byte         // a field's name in small letters
 	block   bytes.Buffer   // a header block of ours

@@ -32,6 +32,9 @@ func (s *stream) Send(b []byte) (taken int) {
 			return taken + len(b)
 		}
 	}
+	if len(h.streams) == 1 && len(h.out) == 0 && s.sendAlone(b) {
+		return taken + len(b)
+	}
 	for len(b) > 0 {
 		if s.window <= 0 {
 			return taken // until the client widens it
@@ -50,6 +53,24 @@ func (s *stream) Send(b []byte) (taken int) {
 		b = b[n:]
 	}
 	return taken
+}
+
+// sendAlone sends b at once where there is no other stream to wait for, as on a connection
+// of HTTP/1.1. It returns false, and has done nothing, if b is more than one frame may be
+// now.
+func (s *stream) sendAlone(b []byte) bool {
+	h := s.conn
+	n := int32(len(b))
+	if len(b) > sendMost || n == 0 || n > s.window || n > h.window || n > h.maxFrame || h.sock.Unsent() > 0 {
+		return false
+	}
+	s.window -= n
+	h.window -= n
+	h.moved()
+	l := h.lane
+	l.chunk = append(appendHeader(l.chunk[:0], int(n), frameData, 0, s.id), b...)
+	h.sock.SendCopy(l.chunk)
+	return true
 }
 
 // frameOf notes that a frame of s comes next.

@@ -66,7 +66,7 @@ func (h *conn) begin(id uint32, r *fields, ends bool) {
 		h.resetStream(id, ProtocolError)
 		return
 	}
-	if !eventloop.Carry(&s.Carried, h.sock, s, nil) {
+	if !eventloop.Carry(&s.Carried, h.sock, s, nil, len(h.streams) == 0) {
 		h.refuse(id)
 		return
 	}
