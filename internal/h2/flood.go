@@ -68,9 +68,9 @@ func (b *budget) spend(f flood) bool {
 	return true
 }
 
-// earn gives back one of the kinds that go with requests, for one that was served.
+// earn gives back one of the kinds that go with requests, for one that was answered.
 func (b *budget) earn() {
-	for _, f := range [...]flood{floodReset, floodMadeReset, floodHeaders, floodPriority} {
+	for _, f := range [...]flood{floodReset, floodMadeReset, floodPriority} {
 		b.left[f] = min(b.left[f]+1, budgetMost)
 	}
 }

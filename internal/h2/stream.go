@@ -211,7 +211,6 @@ func (s *stream) Close(err error, orderly bool) {
 	if s.flags&theirEnd == 0 && !reset && h.flags&failed == 0 {
 		h.await(s)
 	}
-	h.answered()
 	h.forget(s, reset)
 }
 
