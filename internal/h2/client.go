@@ -222,7 +222,7 @@ func (s *Session) Open(h eventloop.Connector) *eventloop.Conn {
 		return nil
 	}
 	c := &call{session: s, credit: replyWindow}
-	if !eventloop.Carry(&c.Carried, s.sock, c, h) {
+	if !eventloop.Carry(&c.Carried, s.sock, c, h, s.Calls() == 0) {
 		return nil
 	}
 	s.fresh = append(s.fresh, c)
