@@ -2,6 +2,7 @@
 # Installs what the judges need: bash test/install.sh [part ...]
 #
 #   autobahn      the Autobahn test suite on a Python 2.7 of its own, under .cache/
+#   grpc          the gRPC client of PyPI, under .cache/
 #   interop       the HTTP/2 client of PyPI, under .cache/
 #   npm           the npm clients of test/e2e/npm
 #   protocols     the official clients of test/protocols: npm and PyPI
@@ -167,12 +168,13 @@ prometheus() {
 
 failed=0
 [ "${1:-}" != --pip-index ] || { pip_index; exit; }
-[ $# -gt 0 ] || set -- autobahn npm protocols interop chromium slowhttptest wrk h2load prometheus tools
+[ $# -gt 0 ] || set -- autobahn npm protocols grpc interop chromium slowhttptest wrk h2load prometheus tools
 for part in "$@"; do
   case $part in
     autobahn) autobahn ;;
     npm) npm_clients e2e/npm ;;
     protocols) npm_clients protocols/npm && python_clients centrifuge protocols/requirements.txt ;;
+    grpc) python_clients grpc grpc/requirements.txt ;;
     interop) python_clients interop e2e/requirements.txt ;;
     chromium) deb chromium chromium ;;
     slowhttptest) deb slowhttptest slowhttptest ;;
