@@ -331,6 +331,9 @@ func (h *conn) Timer(c *eventloop.Conn, now int64) {
 // gets the time that what came has earned. While the upstream takes no more, the
 // client is not late.
 func (h *conn) bodyLate(c *eventloop.Conn) bool {
+	if h.paces(c) {
+		return false
+	}
 	r := h.pending
 	if h.held {
 		c.SetTimer(h.lane.srv.bounds.body)

@@ -98,6 +98,9 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 		}
 	}
 	f := policy.Framing{Length: req.ContentLength, Chunked: req.Chunked}
+	if r.grpc {
+		e.GRPC, e.Within = true, grpcTimeout(req.Get("grpc-timeout"))
+	}
 	if req.Expect100 && !r.collects(tg) {
 		e.Expect, f.Expect = true, true
 	}
@@ -161,6 +164,9 @@ func (h *conn) relay(c *eventloop.Conn, b []byte) int {
 			return len(b)
 		case r.limit >= 0 && h.got > r.limit:
 			h.abandon()
+			if r.began && r.cutGRPC(http.StatusRequestEntityTooLarge, "the body is too large") {
+				return len(b)
+			}
 			r.stop(r.tooLong)
 			return len(b)
 		}
@@ -309,6 +315,7 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	}
 	f.Close, f.KeepAlive = !r.keepAlive, r.keepAlive && r.minor == 0
 	f.Date = lane.dateLine(r.c.Loop())
+	r.notes(res.Get("grpc-status"))
 	r.writeHead(res, f)
 	r.began, r.status = true, res.Status
 	if r.chunkedOut || r.untilClose {
@@ -379,6 +386,7 @@ func (h *conn) End(_ *proxy.Exchange, trailer []byte) {
 		r.beginHold()
 		return
 	}
+	r.notes(trailerField(trailer, "grpc-status"))
 	switch {
 	case c.Shared():
 		r.sendsTrailer(trailer)
@@ -398,7 +406,9 @@ func (h *conn) Fail(e *proxy.Exchange, err *proxy.Error) {
 	h.x = nil
 	r.upstream, r.retries = e.Last()
 	if r.began {
-		r.cut()
+		if !r.cutGRPC(err.Status, err.Message) {
+			r.cut()
+		}
 		return
 	}
 	r.fail(&push.APIError{Status: err.Status, Message: err.Message})

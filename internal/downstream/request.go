@@ -56,6 +56,9 @@ type perRequest struct {
 	refused   bool // its token was not accepted
 	eventful  bool // it is for a stream of events, of Weir's own, from a client that expects one
 	paid      int64
+	grpc      bool // it is a call of gRPC
+	grpcCode  int  // how that ended; -1: not known
+	reason    string
 	waits     *waitingSubscription // until its turn; nil otherwise
 	identity  *auth.Identity       // set before the body is read
 	trace     []byte               // of a call of the API whose trace somebody wants to know
@@ -135,7 +138,7 @@ func (r *request) over() {
 	}
 	r.matched = false
 	r.policy.Done(policy.Outcome{Status: r.status, BytesIn: r.h.got, BytesOut: r.sent, DurationNS: r.c.Loop().Now() - r.start, FirstByteNS: r.firstByte,
-		Upstream: r.upstream, Retries: r.retries})
+		Upstream: r.upstream, Retries: r.retries, GRPC: r.grpc && r.grpcCode >= 0, GRPCStatus: r.grpcCode})
 }
 
 // methodName avoids a copy for the usual ones.
@@ -180,6 +183,10 @@ func (r *request) answer(status int, contentType string, body []byte, extra stri
 
 // answerWith is answer with further header lines.
 func (r *request) answerWith(status int, contentType string, body []byte, extra string, fields []byte) {
+	if r.grpc && status != http.StatusOK {
+		r.answerGRPC(status, fields)
+		return
+	}
 	lane := r.h.lane
 	if r.unread || lane.srv.push.Draining() {
 		r.keepAlive = false
@@ -248,6 +255,7 @@ func (r *request) fail(e *push.APIError) {
 	case http.StatusRequestEntityTooLarge, http.StatusLengthRequired, http.StatusRequestTimeout:
 		r.keepAlive = false // what follows in the input may be the rest of this request
 	}
+	r.reason = e.Message
 	r.failWith(e.Status, push.AppendError(nil, e))
 }
 

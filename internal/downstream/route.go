@@ -162,6 +162,7 @@ func (r *request) route(t *table, head, rest []byte) int {
 		x.Certificate = peer.Certificate
 	}
 	r.table, r.start = t, now
+	r.grpc, r.grpcCode = speaksGRPC(req), -1
 	r.expect = req.Expect100 && len(rest) == 0
 	r.unread = req.Chunked || req.ContentLength > 0
 	if r.unread {
@@ -206,6 +207,7 @@ func (r *request) decide(v *policy.Verdict, rest []byte) int {
 // refuse answers what a route does not let through.
 func (r *request) refuse(v *policy.Verdict) {
 	r.h.lane.counters.refused.Add(1)
+	r.reason = v.Message
 	e := &push.APIError{Status: v.Status, Message: v.Message, Hint: v.Hint}
 	if v.Status == http.StatusNotFound {
 		e.Hint = r.h.lane.srv.paths + ", and " + strconv.Itoa(len(r.table.targets)) + " configured routes"

@@ -122,6 +122,8 @@ type Outcome struct {
 	FirstByteNS       int64  // to the head of the reply; 0: DurationNS is taken for it
 	Upstream          string // the peer that answered; empty: none
 	Retries           int
+	GRPC              bool // GRPCStatus is how a call of gRPC ended
+	GRPCStatus        int
 }
 
 // Reset makes x ready for another request, and keeps its buffers.

@@ -89,6 +89,9 @@ func (x *Exchange) writeLine(o *Outcome) {
 	b = strconv.AppendFloat(append(b, `,"duration_ms":`...), float64(o.DurationNS)/1e6, 'f', 3, 64)
 	b = strconv.AppendInt(append(b, `,"bytes_in":`...), o.BytesIn, 10)
 	b = strconv.AppendInt(append(b, `,"bytes_out":`...), o.BytesOut, 10)
+	if o.GRPC {
+		b = strconv.AppendInt(append(b, `,"grpc_status":`...), int64(o.GRPCStatus), 10)
+	}
 	if o.Upstream != "" {
 		b = appendJSON(append(b, `,"upstream":`...), o.Upstream)
 	}

@@ -39,6 +39,11 @@ type Call struct {
 	Trailers bool
 	// Upgrade is the protocol to switch to (see Proxy.MayUpgrade), mostly empty.
 	Upgrade string
+	// GRPC: it is a call of gRPC, whose status counts in place of HTTP's 200.
+	GRPC bool
+	// Within is the client's own bound (grpc-timeout); 0: none. It takes the place of the
+	// waits for the head and within the reply where it is longer.
+	Within time.Duration
 	// Client and Local are the two ends of the client's connection, for clusters
 	// that are told in a PROXY header.
 	Client, Local netip.AddrPort
@@ -61,8 +66,10 @@ type run struct {
 	// began and firstByte are of the current attempt, started of the exchange.
 	started, began, firstByte int64
 	deadline                  int64 // 0: none
+	clientsBound              bool  // deadline is Within's
 	waitUntil                 int64
 	given                     int64 // bytes of the request's body
+	givenAt                   int64 // when the last of them came
 	bytes                     int64 // of the reply's
 	made                      int
 	// lost: Head does not hold the whole request any more.
@@ -101,6 +108,12 @@ func (x *Exchange) Start() {
 		or(&x.times.firstByte, o.FirstByte)
 		or(&x.times.idle, o.Idle)
 		or(&total, o.Total)
+	}
+	if w := int64(x.Within); w > 0 {
+		x.times.firstByte, x.times.idle = max(x.times.firstByte, w), max(x.times.idle, w)
+		if total == 0 || w < total {
+			total, x.clientsBound = w, true
+		}
 	}
 	if total > 0 {
 		x.deadline = x.started + total
@@ -167,6 +180,7 @@ func (x *Exchange) Body(b []byte) {
 	if u == nil {
 		return
 	}
+	x.givenAt = x.lane.loop.Now()
 	if x.Chunked {
 		line := http1.AppendChunkSize(x.lane.line[:0], len(b))
 		x.lane.line = line
@@ -336,11 +350,26 @@ func (x *Exchange) broken(u *upConn, kind upstream.Kind, cause Cause) {
 		x.giveUp(u, kind)
 		return
 	}
+	if x.clientsBound && x.lane.loop.Now() >= x.deadline { // the peer goes by it as well
+		x.late()
+		return
+	}
 	if x.retry(kind) {
 		return
 	}
 	x.leave(kind)
 	x.fail(failures[cause])
+}
+
+// late ends x, whose deadline has passed. Where the client chose it, that says nothing of the
+// peer.
+func (x *Exchange) late() {
+	kind := upstream.Timeout
+	if x.clientsBound {
+		kind = upstream.Canceled
+	}
+	x.leave(kind)
+	x.fail(failures[TotalTimeout])
 }
 
 // fail ends x.

@@ -203,12 +203,15 @@ func (u *upConn) head(x *Exchange, b []byte) int {
 		return u.interim(x, res, n, len(b) > n)
 	}
 	x.status, x.firstByte = res.Status, lane.loop.Now()
-	if res.Status >= 400 && x.retry(upstream.OK) {
+	x.grpcHead(res)
+	if x.status >= 400 && x.mayTryAgain(res) && x.retry(upstream.OK) {
 		return len(b)
 	}
 	x.answered, u.keep = true, res.KeepAlive
 	x.forget()
-	x.tally.codes[min(res.Status/100, 5)].Add(1)
+	if !x.GRPC {
+		x.tally.codes[min(res.Status/100, 5)].Add(1)
+	}
 	switch res.Body {
 	case http1.BodyLength:
 		u.phase, u.left = readingLength, res.ContentLength
@@ -218,7 +221,7 @@ func (u *upConn) head(x *Exchange, b []byte) int {
 		u.phase = readingRest
 	}
 	whole := res.Body == http1.BodyNone || res.Body == http1.BodyLength && int64(len(b)-n) >= res.ContentLength
-	if !whole {
+	if !whole && !x.GRPC { // how a call of gRPC went is known at its end
 		x.headed = true
 		x.Cluster.Head(x.peer, x.began, x.firstByte, x.status)
 	}
@@ -318,6 +321,7 @@ func (u *upConn) chunks(x *Exchange, b []byte) int {
 // finish ends x, whose reply is whole. more says that something came after it.
 func (u *upConn) finish(x *Exchange, trailer []byte, more bool) {
 	u.free(x)
+	x.grpcEnd(trailer)
 	x.done(upstream.OK)
 	if u.link == nil && u.keep && !more && x.complete && u.backlog() == 0 && !u.closed {
 		u.pool.put(u, x.Cluster.Config())
@@ -435,10 +439,11 @@ func (u *upConn) Timer(c *eventloop.Conn, now int64) {
 	case x == nil:
 		c.Close(nil) // idle for long enough
 	case x.deadline > 0 && now >= x.deadline:
-		x.leave(upstream.Timeout)
-		x.fail(failures[TotalTimeout])
+		x.late()
 	case u.paused: // it is the client who is slow
 		u.noDeadline()
+	case u.phase != readingHead && !x.complete && now-x.givenAt < x.times.idle: // the request still moves
+		u.deadlineIn(x.givenAt + x.times.idle - now)
 	case u.phase != readingHead:
 		x.broken(u, upstream.Timeout, IdleTimeout)
 	case !x.complete && u.backlog() < u.unsent:

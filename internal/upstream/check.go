@@ -16,6 +16,7 @@ const (
 	CheckNone = "none"
 	CheckHTTP = "http"
 	CheckTCP  = "tcp"
+	CheckGRPC = "grpc"
 )
 
 // Checker is the default of Options.Check. Its zero value is ready.
@@ -41,7 +42,11 @@ func (Checker) Check(ctx context.Context, a Address, h HealthConfig) error {
 		return err
 	}
 	if a.TLS {
-		secure := tls.Client(conn, h.tls(a))
+		cfg := h.tls(a)
+		if h.Check == CheckGRPC {
+			cfg.NextProtos = []string{"h2"}
+		}
+		secure := tls.Client(conn, cfg)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return fmt.Errorf("TLS handshake: %w", err)
 		}
@@ -50,6 +55,9 @@ func (Checker) Check(ctx context.Context, a Address, h HealthConfig) error {
 	}
 	if h.Check == CheckTCP {
 		return nil
+	}
+	if h.Check == CheckGRPC {
+		return checkGRPC(ctx, conn, a, h)
 	}
 	return get(conn, a, h)
 }

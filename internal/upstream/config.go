@@ -78,14 +78,17 @@ type PeerConfig struct {
 
 // HealthConfig is active checking.
 type HealthConfig struct {
-	// Check is "none", "http" (a GET of path) or "tcp" (a connection, nothing
+	// Check is "none", "http" (a GET of path, over HTTP/1.1), "grpc" (a call of
+	// grpc.health.v1.Health/Check, over HTTP/2) or "tcp" (a connection, nothing
 	// sent). Empty means http if there is a path, otherwise none. Either works
 	// over Unix sockets too, and ends a TLS handshake first where the peer is spoken to
 	// over TLS.
 	Check string `json:"check"`
 	// Path of the http check; empty means /.
 	Path string `json:"path"`
-	// Host is sent as the Host of the http check; empty means the peer's address
+	// Service is what the grpc check asks about; empty means the whole server.
+	Service string `json:"service"`
+	// Host is sent as the Host of the http and grpc checks; empty means the peer's address
 	// as configured.
 	Host string `json:"host"`
 	// Interval between two checks of a peer, ±10 % so that they spread. 0 means 5s.

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-gateway/weir/internal/setting"
 )
 
-// TLSConfig is how peers are spoken to over TLS: HTTP/1.1 alone is offered (ALPN).
+// TLSConfig is how peers are spoken to over TLS. What is offered (ALPN) follows from protocol.
 // The zero value verifies a peer's certificate for the host of its address, with
 // the system's authorities.
 type TLSConfig struct {

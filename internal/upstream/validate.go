@@ -114,8 +114,9 @@ func (c Config) validatePeers(p *problems) {
 }
 
 func (h HealthConfig) validate(p *problems) {
-	p.check(slices.Contains([]string{CheckNone, CheckHTTP, CheckTCP}, h.Check), "health.check: %q is none of none, http, tcp", h.Check)
+	p.check(slices.Contains([]string{CheckNone, CheckHTTP, CheckTCP, CheckGRPC}, h.Check), "health.check: %q is none of none, http, tcp, grpc", h.Check)
 	p.check(strings.HasPrefix(h.Path, "/") && !strings.ContainsAny(h.Path, " \r\n\x00"), "health.path: %q; write a path like /healthz", h.Path)
+	p.check(h.Service == "" || h.Check == CheckGRPC, "health.service: is for check: grpc")
 	p.check(!strings.ContainsAny(h.Host, " /\r\n\x00"), "health.host: %q is no host", h.Host)
 	p.durations("health.interval", h.Interval, "health.timeout", h.Timeout)
 	p.check(h.Interval >= hub.Duration(10*time.Millisecond) || h.Interval < 0, "health.interval: %s; write 10ms or more", h.Interval)
