@@ -325,6 +325,9 @@ func (l *Lane) Forget(client netip.AddrPort) {
 			for len(p.idle) > 0 {
 				p.idle[len(p.idle)-1].c.Close(nil)
 			}
+			for _, link := range slices.Clone(p.links) {
+				link.session.Leave()
+			}
 		}
 	}
 }
