@@ -145,6 +145,7 @@ type client struct {
 	away          *http2.GoAwayFrame
 	aways         int
 	acks, pongs   int
+	updated       map[uint32]int // WINDOW_UPDATE frames
 	settings      map[http2.SettingID]uint32
 }
 
@@ -244,6 +245,11 @@ func (c *client) step() bool {
 		if _, ok := c.reset[fr.StreamID]; !ok {
 			c.reset[fr.StreamID] = fr.ErrCode
 		}
+	case *http2.WindowUpdateFrame:
+		if c.updated == nil {
+			c.updated = map[uint32]int{}
+		}
+		c.updated[fr.StreamID]++
 	case *http2.PingFrame:
 		if fr.IsAck() {
 			c.pongs++

@@ -171,6 +171,7 @@ func (r *fields) reset(lim http1.Limits) {
 	if r.count == 0 {
 		r.count = 1 << 10
 	}
+	r.count += 2 // the parser is to see that they are too many
 	if r.take == nil {
 		r.take = r.add
 	}
@@ -181,9 +182,12 @@ func (r *fields) add(f hpack.HeaderField) {
 	if r.bad != "" || r.over {
 		return
 	}
-	if r.room -= len(f.Name) + len(f.Value) + 4; r.room < 0 || r.count <= 0 {
+	if r.room -= len(f.Name) + len(f.Value) + 4; r.room < 0 {
 		r.over = true
 		return
+	}
+	if r.count == 0 {
+		return // the parser refuses what there is
 	}
 	if !http1.ValidValue(f.Value) || trimmedValue(f.Value) {
 		r.bad = "a field value of " + strconv.Quote(f.Name)

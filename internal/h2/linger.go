@@ -10,7 +10,7 @@ const (
 	// lingerMost is how many such streams a connection has.
 	lingerMost = 16
 	// lingerBytes is how much more of a request may come.
-	lingerBytes = 32 << 10
+	lingerBytes = 1 << 20
 )
 
 // lingering returns the stream of that number if it was answered already, or nil.
@@ -28,7 +28,10 @@ func (h *conn) await(s *stream) {
 	if len(h.linger) == lingerMost {
 		h.stop(h.linger[0])
 	}
-	s.owed = 0
+	if held := streamWindow - s.credit; held > 0 { // what was held back may come now
+		h.control(appendWindowUpdate(nil, s.id, uint32(held)))
+	}
+	s.credit, s.owed, s.unread = streamWindow, 0, 0
 	h.linger = append(h.linger, s)
 }
 
@@ -57,11 +60,18 @@ func (h *conn) unlinger(s *stream, reset bool) {
 	}
 }
 
-// more takes a piece of the body of a request that was answered.
+// more takes a piece of the body of a request that was answered. Its client may be one
+// that reads the answer only when all of its body has left.
 func (s *stream) more(n int32) {
 	h := s.conn
 	h.owe(n)
 	if s.owed += n; s.owed > lingerBytes {
 		h.stop(s)
+		return
+	}
+	if s.unread += n; s.unread >= streamWindow/2 {
+		h.control(appendWindowUpdate(nil, s.id, uint32(s.unread)))
+		s.credit += s.unread
+		s.unread = 0
 	}
 }

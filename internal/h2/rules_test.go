@@ -323,3 +323,37 @@ func FuzzFrames(f *testing.F) {
 		}
 	})
 }
+
+// A client that is answered before its body has left may send on for a while, and a later
+// stream is served as ever.
+func TestARequestThatWasAnsweredMayEnd(t *testing.T) {
+	f := serving(t, "epoll", Config{}, func(*eventloop.Conn) eventloop.Handler { return &hasty{} })
+	c := f.dial()
+	c.open(1, false, post("/", "content-length", "600000")...)
+	c.until("an early answer", func() bool { return c.ended[1] })
+	for sent := 0; sent < 600_000; {
+		n := min(600_000-sent, 16_000)
+		if sent%48_000 == 0 && sent > 0 {
+			was := c.updated[1]
+			c.until("room for more", func() bool { return c.updated[1] > was })
+		}
+		c.do(c.WriteData(1, sent+n == 600_000, make([]byte, n)))
+		sent += n
+	}
+	c.open(3, true, get("/")...)
+	if got := c.answer(3); !strings.HasPrefix(got, ":status: 413\n") {
+		t.Errorf("the next stream: %q", got)
+	}
+	if code, ok := c.reset[1]; ok {
+		t.Errorf("the first was reset: %v", code)
+	}
+}
+
+// hasty answers every head at once.
+type hasty struct{ exchange }
+
+func (h *hasty) Data(c *eventloop.Conn, b []byte) int {
+	c.Write([]byte("HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+	c.CloseAfterFlush()
+	return len(b)
+}

@@ -131,12 +131,14 @@ var answerLimits = http1.Limits{MaxLine: 64 << 10, MaxHead: 1 << 20, MaxFields: 
 func (s *stream) answer(res *http1.Response) {
 	h, l := s.conn, s.conn.lane
 	status := res.Status
-	if status == 101 {
-		if s.flags&tunnel == 0 {
-			s.reset(InternalError)
-			return
-		}
+	switch {
+	case status == 101 && s.flags&tunnel == 0:
+		s.reset(InternalError)
+		return
+	case status == 101:
 		status = 200 // RFC 8441 §5
+	case s.flags&tunnel != 0 && status/100 == 2: // there it would say that the tunnel stands
+		status = 502
 	}
 	if status >= 200 {
 		s.flags |= headSent

@@ -95,10 +95,7 @@ func (h *conn) begin(id uint32, r *fields, ends bool) {
 	}
 }
 
-var (
-	errRefused   = errors.New("the stream is refused: a bound is reached")
-	errMalformed = &StreamError{Code: ProtocolError}
-)
+var errRefused = errors.New("the stream is refused: a bound is reached")
 
 // appendTooLarge appends the beginning of a head that no parser takes for small enough.
 func appendTooLarge(b []byte, limit int) []byte {
@@ -208,10 +205,12 @@ func (s *stream) Close(err error, orderly bool) {
 		reset = true
 		s.reset(s.codeOf(err))
 	}
+	piece := h.data.stream
+	h.forget(s, reset)
 	if s.flags&theirEnd == 0 && !reset && h.flags&failed == 0 {
 		h.await(s)
+		h.data.stream = piece
 	}
-	h.forget(s, reset)
 }
 
 // codeOf says to the client why its stream ends.

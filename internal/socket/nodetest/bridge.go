@@ -23,7 +23,7 @@ func (n *Node) bridge() string {
 	to := n.Addr
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	n.Must(err)
-	streams := &http2.Transport{AllowHTTP: true, DisableCompression: true, DialTLSContext: func(ctx context.Context, network, _ string, _ *tls.Config) (net.Conn, error) {
+	streams := &http2.Transport{AllowHTTP: true, DisableCompression: true, DialTLSContext: func(ctx context.Context, network, _ string, _ *tls.Config) (net.Conn, error) { //nolint:staticcheck // net/http's own opens no WebSocket (RFC 8441)
 		return (&net.Dialer{}).DialContext(ctx, network, to)
 	}}
 	proxy := &httputil.ReverseProxy{
@@ -43,7 +43,7 @@ func (n *Node) bridge() string {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	n.OnStop(func() {
-		streams.CloseIdleConnections()
+		streams.CloseIdleConnections() //nolint:staticcheck // as above
 		_ = server.Close()
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			n.T.Errorf("bridge: %v", err)
@@ -53,7 +53,7 @@ func (n *Node) bridge() string {
 }
 
 // bridgeSocket is bridge for a WebSocket.
-func (n *Node) bridgeSocket(streams *http2.Transport, to string, w http.ResponseWriter, r *http.Request) {
+func (n *Node) bridgeSocket(streams http.RoundTripper, to string, w http.ResponseWriter, r *http.Request) {
 	in, out := io.Pipe()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
