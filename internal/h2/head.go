@@ -65,7 +65,12 @@ func (h *conn) continuation(f header, p []byte) {
 	}
 	block, id := h.block, h.opened
 	h.block, h.opened = nil, 0
-	h.sock.SetTimer(0)
+	if h.flags&leaving == 0 {
+		h.sock.SetTimer(0)
+	}
+	if len(h.streams) == 0 {
+		h.rest() // unless a stream begins
+	}
 	h.head(id, block)
 }
 

@@ -263,12 +263,16 @@ func TestDrainEndsConnectionsAfterTheirStreams(t *testing.T) {
 
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	f := serving(t, "epoll", Config{KeepAlive: 200 * time.Millisecond, HeadTimeout: 300 * time.Millisecond}, answering(reply("ok")))
-	silent, used := f.dial(), f.dial()
+	silent, used, wrong := f.dial(), f.dial(), f.dial()
+	b := block(get("/", "connection", "close")...)
+	wrong.do(wrong.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: b[:2], EndStream: true}))
+	wrong.do(wrong.WriteContinuation(1, true, b[2:]))
+	wrong.end()
 	used.open(1, true, get("/")...)
 	used.answer(1)
 	used.end()
 	silent.end()
-	if used.away == nil || used.away.ErrCode != http2.ErrCodeNo || silent.away == nil || silent.away.ErrCode != http2.ErrCodeNo {
+	if used.away == nil || used.away.ErrCode != http2.ErrCodeNo || silent.away == nil || silent.away.ErrCode != http2.ErrCodeNo || wrong.away == nil {
 		t.Errorf("GOAWAY %v and %v", used.away, silent.away)
 	}
 }
