@@ -85,10 +85,12 @@ func (h *conn) Data(c *eventloop.Conn, b []byte) int {
 	for !c.Closing() && h.flags&failed == 0 {
 		n := h.take(b[used:])
 		if n == 0 {
+			h.lane.deliver()
 			return used
 		}
 		used += n
 	}
+	h.lane.deliver()
 	return len(b)
 }
 
@@ -112,6 +114,7 @@ func (h *conn) take(b []byte) int {
 	if len(b) < frameHead+f.length {
 		return 0
 	}
+	h.lane.deliver() // what follows comes after it
 	h.frame(f, b[frameHead:frameHead+f.length])
 	return frameHead + f.length
 }

@@ -70,7 +70,7 @@ func (h *conn) takeData(b []byte) int {
 		n := min(int(d.left), len(b))
 		d.left -= int32(n)
 		if d.stream != nil {
-			d.stream.body(b[:n])
+			h.lane.gather(d.stream, b[:n])
 		} else {
 			h.drop(int32(n))
 		}
@@ -89,12 +89,37 @@ func (h *conn) takeData(b []byte) int {
 
 // endData is the end of a DATA frame.
 func (h *conn) endData() {
+	if h.data.ends {
+		h.lane.deliver()
+	}
 	s, ends := h.data.stream, h.data.ends
 	h.data = data{}
 	h.moved()
 	if s != nil && ends {
 		s.ended(nil)
 	}
+}
+
+// gather puts p, a piece of the body of s, behind the last one in the input that both are
+// in, so that what came in one read goes on as one piece. Nothing that was not taken yet is
+// written over: p moves towards the beginning.
+func (l *lane) gather(s *stream, p []byte) {
+	if l.gathers != s {
+		l.deliver()
+		l.gathers, l.gathered = s, p
+		return
+	}
+	l.gathered = append(l.gathered, p...)
+}
+
+// deliver gives what was gathered to its stream.
+func (l *lane) deliver() {
+	s, b := l.gathers, l.gathered
+	if s == nil {
+		return
+	}
+	l.gathers, l.gathered = nil, nil
+	s.body(b)
 }
 
 // drop gives back credit for what nobody takes: padding, and what comes for a closed stream.

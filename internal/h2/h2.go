@@ -62,15 +62,18 @@ type Server struct {
 
 // lane is the server's part on one loop.
 type lane struct {
-	srv     *Server
-	head    []byte         // of a request, while it is made
-	req     fields         // what its header block says
-	chunk   []byte         // a piece of a body with its frame, either way
-	res     http1.Response // of an answer, while it is translated
-	name    []byte         // a field's name in small letters
-	block   bytes.Buffer   // a header block of ours
-	encoder *hpack.Encoder // into block, without a table: it fits every connection
-	spare   [][]byte       // buffers for the next ticks
+	srv   *Server
+	head  []byte         // of a request, while it is made
+	req   fields         // what its header block says
+	chunk []byte         // a piece of a body with its frame, either way
+	res   http1.Response // of an answer, while it is translated
+	name  []byte         // a field's name in small letters
+	// gathered is a piece of a body in the input that is looked at, for gathers; see gather.
+	gathers  *stream
+	gathered []byte
+	block    bytes.Buffer   // a header block of ours
+	encoder  *hpack.Encoder // into block, without a table: it fits every connection
+	spare    [][]byte       // buffers for the next ticks
 	// What few streams have: a part of an answer's head, and the fields behind its body.
 	partial map[*stream][]byte
 	trailer map[*stream][]byte
