@@ -28,7 +28,7 @@ func hostileRoute(addr, engine string) map[string]any {
 		"clusters": []any{map[string]any{
 			"name": "b", "peers": []any{map[string]any{"address": addr}},
 			"outlier": map[string]any{"enabled": false}, "breaker": map[string]any{"enabled": false},
-			"pool":     map[string]any{"max_per_peer": 6, "max_pending": 1000, "pending_timeout": "5s"},
+			"pool":     map[string]any{"max_per_peer": 12, "max_pending": 1000, "pending_timeout": "5s"},
 			"timeouts": map[string]any{"first_byte": "500ms", "idle": "500ms"},
 		}},
 	}
