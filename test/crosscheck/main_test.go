@@ -3,10 +3,20 @@
 package crosscheck
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-func TestMain(m *testing.M) { os.Exit(judge.Main(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asServer) != "" {
+		if err := serveForever(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(judge.Main(m))
+}
