@@ -97,15 +97,6 @@ func (s *stream) verifyRead(ctx context.Context, in info) error {
 	return fmt.Errorf("%w: the log has damaged messages", hub.ErrUnavailable)
 }
 
-// recount counts the log for the last mark.
-func (s *stream) recount() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if in, err := s.look(ctx); err == nil {
-		s.seen(in)
-	}
-}
-
 // lastMark returns the mark of the log that was written last.
 func (s *stream) lastMark(ctx context.Context) (m mark, known bool, err error) {
 	if o := s.b.outside.Load(); o != nil {

@@ -414,13 +414,23 @@ func (b *Broker) Close() error {
 	return b.shut()
 }
 
-// lastMarks counts the logs once more and tells external servers.
-func (b *Broker) lastMarks() {
+// recount counts the logs for their last marks, as far as a second allows. It reads, so
+// it comes before the context of reads ends.
+func (b *Broker) recount() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
 	for _, s := range b.all() {
-		if s.durable() {
-			s.recount()
+		if !s.durable() {
+			continue
+		}
+		if in, err := s.look(ctx); err == nil {
+			s.seen(in)
 		}
 	}
+}
+
+// writeLastMarks sends the last marks to external servers.
+func (b *Broker) writeLastMarks() {
 	if b.server != nil {
 		return // its file is written when it has ended
 	}
@@ -440,12 +450,15 @@ func (b *Broker) shut() error {
 	if b.out != nil {
 		b.out.close(closed)
 	}
+	if b.started && b.connected.Load() {
+		b.recount()
+	}
 	b.bus.mu.Lock() // a listener is added before this, or not at all
 	b.stop()
 	b.bus.mu.Unlock()
 	b.wg.Wait()
 	if b.started && b.connected.Load() {
-		b.lastMarks()
+		b.writeLastMarks()
 	}
 	if b.nc != nil {
 		b.nc.Close()
