@@ -45,6 +45,7 @@ type counting struct{ started, got int }
 
 func (c *counting) Start(Positions)  { c.started++ }
 func (c *counting) Deliver(b *Batch) { c.got += len(b.Messages) }
+func (c *counting) Live()            {}
 func (c *counting) Gap(Gap)          {}
 func (c *counting) Failed(error)     {}
 func (c *counting) Room() bool       { return true }

@@ -567,7 +567,7 @@ func (j *join) fetched(sp *joinSpace, l *local, since Position, page Page, err e
 	j.run()
 }
 
-// enterLive puts the subscriber into the live lists of its channels.
+// enterLive puts the subscriber into the live lists of its channels and notifies its sink.
 func (j *join) enterLive() {
 	spaces := j.spaces
 	alone := len(spaces) == 1 && len(spaces[0].locals) == 1 && j.filter == nil
@@ -579,16 +579,16 @@ func (j *join) enterLive() {
 	s := j.s
 	s.join = nil
 	j.cancel()
-	if sp := &spaces[0]; alone {
-		if l := sp.locals[0]; sp.cur > l.last {
-			s.enterFiltered(sp.locals, sp.cur, nil)
-			l.ahead++
-		} else {
-			s.enterSingle(l)
+	switch l := spaces[0].locals[0]; {
+	case !alone:
+		for i := range spaces {
+			s.enterFiltered(spaces[i].locals, spaces[i].cur, j.filter)
 		}
-		return
+	case spaces[0].cur > l.last:
+		s.enterFiltered(spaces[0].locals, spaces[0].cur, nil)
+		l.ahead++
+	default:
+		s.enterSingle(l)
 	}
-	for i := range spaces {
-		s.enterFiltered(spaces[i].locals, spaces[i].cur, j.filter)
-	}
+	s.announceLive()
 }

@@ -48,7 +48,7 @@ func live(t *testing.T, o *owner, opt hub.SubscribeOptions) *sink {
 	s := newSink()
 	subscribe(t, o, s, opt)
 	for end, done := time.Now().Add(10*time.Second), false; !done; {
-		o.do(func() { done = s.sub.Live() || s.failed != nil })
+		o.do(func() { done = s.live || s.failed != nil })
 		if time.Now().After(end) {
 			t.Fatalf("%+v is not live", opt)
 		}
@@ -399,7 +399,7 @@ func TestEventsReachThoseWhoListen(t *testing.T) {
 			}
 		})
 		for up := false; !up; {
-			o.do(func() { up = l.sub.Live() })
+			o.do(func() { up = l.live })
 		}
 		ls = append(ls, l)
 		if i == 0 { // a sink that does not care is passed over
@@ -442,7 +442,7 @@ func TestEventsAreBounded(t *testing.T) {
 	l := &listener{sink: newSink()}
 	o.do(func() { _ = o.shard.Subscribe(&l.sub, l, hub.SubscribeOptions{Channels: []string{"a"}}) })
 	for up := false; !up; {
-		o.do(func() { up = l.sub.Live() })
+		o.do(func() { up = l.live })
 	}
 	told := 0
 	o.do(func() { // the shard does not run meanwhile

@@ -92,9 +92,12 @@ type tape struct {
 	got  []uint64
 	gaps []Gap
 	err  error
+	// lives counts calls of Live; before is how much had come at the last.
+	lives, before int
 }
 
 func (s *tape) Start(at Positions) { s.at = at }
+func (s *tape) Live()              { s.lives++; s.before = len(s.got) + len(s.gaps) }
 func (s *tape) Gap(g Gap)          { s.gaps = append(s.gaps, g) }
 func (s *tape) Failed(err error)   { s.err = err }
 func (s *tape) Room() bool         { return true }
@@ -136,7 +139,7 @@ func TestManyWhoResumeFromOnePlaceCostOneReadPerPage(t *testing.T) {
 			}
 			settleShards(shards...)
 			for i := range sinks {
-				if got := sinks[i].got; len(got) != n-int(since) || len(got) > 0 && got[0] != since+1 || !sinks[i].sub.Live() {
+				if got := sinks[i].got; len(got) != n-int(since) || len(got) > 0 && got[0] != since+1 || !sinks[i].sub.isLive() {
 					t.Fatalf("sink %d got %d messages, want %d", i, len(got), n-int(since))
 				}
 			}
@@ -194,7 +197,7 @@ func TestTenThousandChannelsAtOnceAskTheBrokerInTurn(t *testing.T) {
 		time.Sleep(time.Minute)
 		settleShards(s)
 		for i := range sinks {
-			if !sinks[i].sub.Live() {
+			if !sinks[i].sub.isLive() {
 				t.Fatalf("sink %d is not live: %v", i, sinks[i].err)
 			}
 		}
@@ -214,7 +217,7 @@ func TestCloseFreesADeliveryThatWaitsForRoom(t *testing.T) {
 		if err := s.Subscribe(&x.sub, &x, SubscribeOptions{Channels: []string{"a"}}); err != nil {
 			t.Fatal(err)
 		}
-		for !x.sub.Live() {
+		for !x.sub.isLive() {
 			s.Run()
 		}
 		done := make(chan struct{})
@@ -326,6 +329,67 @@ func TestAChannelInUseByAJoinIsKept(t *testing.T) {
 	})
 }
 
+// rejoining is a sink that leaves in Start, the first time, and subscribes once more.
+type rejoining struct {
+	tape
+	shard  *Shard
+	again  SubscribeOptions
+	starts int
+}
+
+func (r *rejoining) Start(Positions) {
+	if r.starts++; r.starts > 1 {
+		return
+	}
+	r.shard.Unsubscribe(&r.sub)
+	r.err = r.shard.Subscribe(&r.sub, r, r.again)
+}
+
+// TestLiveComesOncePerSubscription: for one that begins live, that replays, and that ends
+// in Start because its sink begins another.
+func TestLiveComesOncePerSubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := plain(10)
+		h := broker.hub(t, Namespace{})
+		defer h.Close()
+		s := h.NewShard(func() {})
+		f := func(what string, sink Sink, x *tape, opt SubscribeOptions, before int) {
+			t.Helper()
+			if err := s.Subscribe(&x.sub, sink, opt); err != nil {
+				t.Fatal(err)
+			}
+			settleShards(s)
+			if x.lives != 1 || x.before != before || x.err != nil {
+				t.Errorf("%s: %d times live after %d calls, want once after %d; %v", what, x.lives, x.before, before, x.err)
+			}
+		}
+		live := SubscribeOptions{Channels: []string{"a"}}
+		all := SubscribeOptions{Channels: []string{"a"}, All: true}
+		one := func(what string, opt SubscribeOptions, before int) {
+			t.Helper()
+			x := &tape{}
+			f(what, x, x, opt, before)
+		}
+		one("a cold channel", live, 0)
+		one("a warm channel", live, 0)
+		one("all of it", all, 10)
+		one("a part of it", SubscribeOptions{Channels: []string{"a"}, Since: Positions{{Epoch: "e", Offset: 4}}}, 6)
+		one("an unknown position", SubscribeOptions{Channels: []string{"a"}, Unknown: "?"}, 1)
+		again := func(what string, first, then SubscribeOptions, before int) {
+			t.Helper()
+			x := &rejoining{shard: s, again: then}
+			f(what, x, &x.tape, first, before)
+			if x.starts != 2 {
+				t.Errorf("%s: %d starts", what, x.starts)
+			}
+		}
+		again("live, then live", live, live, 0)
+		again("live, then all", live, all, 10)
+		again("live, then a cold channel", live, SubscribeOptions{Channels: []string{"c"}}, 0)
+		again("all, then live", all, live, 0)
+	})
+}
+
 type slowTape struct {
 	tape
 	room bool
@@ -344,7 +408,7 @@ func BenchmarkDeliver1000(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	for !sinks[999].sub.Live() {
+	for !sinks[999].sub.isLive() {
 		s.Run()
 	}
 	data := []byte("0123456789")
@@ -369,7 +433,7 @@ func BenchmarkReplay(b *testing.B) {
 	if err := s.Subscribe(&keep.sub, &keep, SubscribeOptions{Channels: []string{"a"}}); err != nil {
 		b.Fatal(err)
 	}
-	for !keep.sub.Live() {
+	for !keep.sub.isLive() {
 		s.Run()
 	}
 	o := SubscribeOptions{Channels: []string{"a"}, Since: Positions{{Epoch: "e", Offset: 900}}}
@@ -391,6 +455,7 @@ type drain struct {
 }
 
 func (d *drain) Start(Positions)  {}
+func (d *drain) Live()            {}
 func (d *drain) Gap(Gap)          {}
 func (d *drain) Failed(error)     {}
 func (d *drain) Room() bool       { return true }

@@ -23,10 +23,11 @@ type simSink struct {
 	// meddles: it sends others away and calls others in, in the middle of things.
 	meddles bool
 
-	started, gone bool
-	at            map[string]*simStand // by namespace
-	flow          []*Message           // without a log
-	owed          []*Message           // of these, what must come
+	started, live, gone bool
+
+	at   map[string]*simStand // by namespace
+	flow []*Message           // without a log
+	owed []*Message           // of these, what must come
 }
 
 // simStand is where a stream stands in one namespace.
@@ -51,6 +52,9 @@ func (s *simSink) enter(what string) {
 	}
 	if s.started == (what == "Start") && what != "Failed" {
 		s.fail("%s, started %v", what, s.started)
+	}
+	if s.live && what == "Live" {
+		s.fail("is live once more")
 	}
 }
 
@@ -124,6 +128,26 @@ func (s *simSink) Start(at Positions) {
 	s.perhapsLeave()
 }
 
+// Live implements Sink: what its shard has processed was delivered, or reported missing.
+func (s *simSink) Live() {
+	s.enter("Live")
+	s.live = true
+	if !s.sub.isLive() {
+		s.fail("is notified before it is live: %+v", s.sub.join)
+	}
+	cut := map[*simStand]uint64{}
+	for _, name := range dedupe(s.opt.Channels) {
+		l := s.sim.shards[s.shard].locals[name]
+		if st := s.at[l.ch.ns.name]; st != nil && st.Epoch == l.epoch {
+			cut[st] = max(cut[st], l.last)
+		}
+	}
+	for st, upto := range cut {
+		s.missing(st, upto, "before it is live")
+	}
+	s.perhapsLeave()
+}
+
 // Room implements Sink.
 func (s *simSink) Room() bool { return s.credit > 0 }
 
@@ -131,6 +155,9 @@ func (s *simSink) Room() bool { return s.credit > 0 }
 func (s *simSink) Deliver(b *Batch) {
 	s.enter("Deliver")
 	s.sim.delivered += len(b.Messages)
+	if b.Replay == s.live {
+		s.fail("a batch of replay %v, live %v", b.Replay, s.live)
+	}
 	if b.Replay {
 		s.sim.replayed += len(b.Messages)
 		s.credit--
@@ -286,7 +313,7 @@ func (s *simSink) settled() {
 	if s.gone {
 		return
 	}
-	if !s.started || !s.sub.Live() {
+	if !s.started || !s.live || !s.sub.isLive() {
 		s.fail("is not live in the end: started %v, %+v", s.started, s.sub.join)
 		return
 	}

@@ -195,7 +195,7 @@ func (s *sim) delivering(m *Message) {
 		return
 	}
 	for _, x := range s.sinks {
-		if !x.gone && x.wants(m) && x.sub.Live() {
+		if !x.gone && x.wants(m) && x.sub.isLive() {
 			x.owed = append(x.owed, m)
 		}
 	}

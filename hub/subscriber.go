@@ -15,6 +15,11 @@ type Sink interface {
 	// Start comes once, before all else: what follows comes after at, one
 	// position per namespace that keeps a log.
 	Start(at Positions)
+	// Live comes once, after Start, when the replay is complete: everything asked for
+	// that the log had when the subscriber joined was delivered, or a Gap reported it
+	// missing. What follows is delivered as it is published. Without a replay it comes
+	// right after Start. A log that begins anew later does not repeat it.
+	Live()
 	// Deliver hands over messages in order. It must not block. The batch is valid
 	// until it returns; its messages, and what Bytes gave, stay so.
 	Deliver(b *Batch)
@@ -57,6 +62,8 @@ type Subscriber struct {
 	// local and pos are set while it is in local.single.
 	local *local
 	pos   int32
+	// starting is set from Subscribe until Sink.Live is called.
+	starting bool
 	// more is set while it is in the filtered lists of its channels: a pointer,
 	// since most subscribers follow one channel.
 	more *following
@@ -128,7 +135,7 @@ func (sh *Shard) Subscribe(s *Subscriber, sink Sink, opt SubscribeOptions) error
 			return err
 		}
 	}
-	s.sink = sink
+	s.sink, s.starting = sink, true
 	if len(opt.Channels) == 1 && opt.live() && opt.filter() == nil {
 		// The common case without a join: the channel is warm already.
 		if l := sh.locals[opt.Channels[0]]; l != nil && l.active {
@@ -138,6 +145,7 @@ func (sh *Shard) Subscribe(s *Subscriber, sink Sink, opt SubscribeOptions) error
 			}
 			s.enterSingle(l)
 			sink.Start(l.positions())
+			s.announceLive()
 			return nil
 		}
 	}
@@ -163,7 +171,7 @@ func (sh *Shard) Unsubscribe(s *Subscriber) {
 		s.join = nil
 	}
 	s.leave()
-	s.sink, s.more = nil, nil
+	s.sink, s.more, s.starting = nil, nil, false
 	sh.subs--
 }
 
@@ -190,8 +198,17 @@ func (s *Subscriber) Channels() []string {
 	return names
 }
 
-// Live reports whether the subscriber has caught up with its channels.
-func (s *Subscriber) Live() bool { return s.sink != nil && s.join == nil }
+// isLive reports whether the subscriber has caught up with its channels.
+func (s *Subscriber) isLive() bool { return s.sink != nil && s.join == nil }
+
+// announceLive calls Sink.Live if the subscription is live and its sink was not
+// notified yet: Start may have ended it, and begun another.
+func (s *Subscriber) announceLive() {
+	if s.starting && s.isLive() {
+		s.starting = false
+		s.sink.Live()
+	}
+}
 
 // enterSingle puts s on the straight path of l. What waited there was older than s
 // and has been flushed.

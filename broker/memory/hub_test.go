@@ -18,6 +18,7 @@ func (s *sink) Deliver(b *hub.Batch) {
 	s.got += len(b.Messages)
 	b.Once(0)
 }
+func (s *sink) Live()               {}
 func (s *sink) Gap(hub.Gap)         {}
 func (s *sink) Room() bool          { return true }
 func (s *sink) Start(hub.Positions) { s.started++ }

@@ -78,6 +78,7 @@ func (s *worldSub) Start(at hub.Positions) {
 	s.at = time.Now()
 	close(s.ready)
 }
+func (s *worldSub) Live()            {}
 func (s *worldSub) Room() bool       { return true }
 func (s *worldSub) Failed(err error) { s.failed = err }
 func (s *worldSub) Gap(g hub.Gap) {

@@ -19,6 +19,7 @@ type streamReader struct {
 }
 
 func (r *streamReader) Start(at hub.Positions) { r.started = true }
+func (r *streamReader) Live()                  {}
 func (r *streamReader) Room() bool             { return true }
 func (r *streamReader) Gap(g hub.Gap)          { r.gaps = append(r.gaps, g) }
 func (r *streamReader) Failed(err error)       { r.bad = err.Error() }

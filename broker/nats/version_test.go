@@ -59,6 +59,7 @@ func TestHubsAgreeOnVersions(t *testing.T) {
 type passingReader struct{ m *hub.Message }
 
 func (r *passingReader) Start(hub.Positions)  {}
+func (r *passingReader) Live()                {}
 func (r *passingReader) Room() bool           { return true }
 func (r *passingReader) Gap(hub.Gap)          {}
 func (r *passingReader) Failed(error)         {}

@@ -83,6 +83,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"ConditionsAreJudgedAtTheEnd", conditionsAreJudgedAtTheEnd},
 		{"OneOfManyConditionsHolds", oneOfManyConditionsHolds},
 		{"ForeignPositionsAreGaps", foreignPositionsAreGaps},
+		{"LiveFollowsTheReplay", liveFollowsTheReplay},
 		{"ClosedArchiveSaysSo", closedArchiveSaysSo},
 	} {
 		t.Run(c.name, func(t *testing.T) {

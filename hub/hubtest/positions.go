@@ -11,6 +11,8 @@ import (
 // A resumed is what a subscriber that resumes is sent.
 type resumed struct {
 	started bool
+	live    bool // it came after Start, and once
+	atLive  int  // messages before it
 	gaps    []hub.Gap
 	early   int // messages before the first gap, or without one
 	got     []uint64
@@ -18,6 +20,7 @@ type resumed struct {
 }
 
 func (r *resumed) Start(hub.Positions) { r.started = true }
+func (r *resumed) Live()               { r.live, r.atLive = r.started && !r.live, len(r.got) }
 func (r *resumed) Room() bool          { return true }
 func (r *resumed) Gap(g hub.Gap)       { r.gaps = append(r.gaps, g) }
 func (r *resumed) Failed(err error)    { r.err = err }
@@ -95,7 +98,7 @@ func (n *hubOn) resume(channel string, p hub.Position, want int) *resumed {
 		n.s.Fatal(err)
 	}
 	n.until(fmt.Sprintf("%d messages or a gap after %v", want, p), func() bool {
-		return r.err != nil || len(r.gaps) > 0 || r.started && len(r.got) >= want
+		return r.err != nil || r.live && (len(r.gaps) > 0 || len(r.got) >= want)
 	})
 	if r.err != nil {
 		n.s.Errorf("resume from %v: %v", p, r.err)
@@ -123,7 +126,7 @@ func foreignPositionsAreGaps(s *suite) {
 	if err := n.shard.Subscribe(new(hub.Subscriber), anchor, hub.SubscribeOptions{Channels: []string{x}}); err != nil {
 		s.Fatal(err)
 	}
-	n.until("a subscription", func() bool { return anchor.started })
+	n.until("a subscription", func() bool { return anchor.live })
 	h, err := n.History(s.Context(), x, hub.HistoryOptions{Limit: -1})
 	if err != nil || len(h.Messages) != count {
 		s.Fatalf("%d messages of %d: %v", len(h.Messages), count, err)
@@ -153,6 +156,41 @@ func foreignPositionsAreGaps(s *suite) {
 		for _, check := range []hub.Check{0, answers[2].Check, hub.NewCheck(past, time.Now())} {
 			n.mustGap(x, "past the end", hub.Position{Epoch: h.Top.Epoch, Offset: past, Check: check})
 		}
+	}
+}
+
+// liveFollowsTheReplay: a subscriber is notified that it is live after all that its shard
+// has of what it asked for, from the ring and from the log, and before anything newer.
+func liveFollowsTheReplay(s *suite) {
+	ns := s.namespace("a")
+	ns.Recent = 4
+	n := s.hub(ns)
+	x := Channel(&ns, "x")
+	const count = 12
+	anchor := &resumed{}
+	if err := n.shard.Subscribe(new(hub.Subscriber), anchor, hub.SubscribeOptions{Channels: []string{x}}); err != nil {
+		s.Fatal(err)
+	}
+	n.until("a subscription", func() bool { return anchor.live })
+	at := []hub.Position{}
+	for i := range count {
+		at = append(at, n.publish(x, fmt.Sprint(i)))
+	}
+	n.until("all messages", func() bool { return len(anchor.got) == count })
+	for i, p := range at {
+		if r := n.resume(x, p, count-1-i); r.atLive != count-1-i || len(r.gaps) > 0 {
+			s.Errorf("live after %d messages of %d, gaps %v", r.atLive, count-1-i, r.gaps)
+		}
+	}
+	r := &resumed{}
+	if err := n.shard.Subscribe(new(hub.Subscriber), r, hub.SubscribeOptions{Channels: []string{x}, All: true}); err != nil {
+		s.Fatal(err)
+	}
+	n.until("a replay of all", func() bool { return r.live })
+	n.publish(x, "newer")
+	n.until("a newer message", func() bool { return len(r.got) > count })
+	if r.atLive != count {
+		s.Errorf("live after %d messages of %d", r.atLive, count)
 	}
 }
 

@@ -61,12 +61,10 @@ type pending struct {
 	want
 	at       hub.Position // where it begins; zero without a log
 	got      []*hub.Message
-	bytes    int  // of got
-	replayed int  // messages that the hub has replayed, wanted or not
-	ready    bool // all is there; only the connect command's answer is missing
-	watching bool
+	bytes    int    // of got
+	replayed int    // messages that the hub has replayed, wanted or not
+	ready    bool   // all is there; only the connect command's answer is missing
 	failed   bool   // it cannot be recovered
-	latest   bool   // the newest message is being read
 	then     func() // what waits for the answer; nil: nothing
 }
 
@@ -211,35 +209,21 @@ func (x *subscription) Start(at hub.Positions) {
 	case p.recover && p.since.Epoch == "":
 		p.since.Epoch = x.s.srv().epoch(p.at.Epoch)
 		x.again(p)
-	case p.recover && !p.failed:
-		x.watch(p)
+	case p.recover && !p.failed: // Live answers
 	default:
 		x.stands(p)
 	}
 }
 
-// watch looks, after the hub's call, whether all was replayed: the hub does not say so,
-// but it asks for room before each step and the last one ends in the same call.
-func (x *subscription) watch(p *pending) {
-	if p.watching {
-		return
+// Live implements hub.Sink: what was to be recovered is there.
+func (x *subscription) Live() {
+	if p := x.pending(); p != nil && p.recover && !p.cache && !p.ready && x.s.flags&ended == 0 {
+		x.stands(p)
 	}
-	p.watching = true
-	x.s.t.Post(func() {
-		p.watching = false
-		if x.pending() == p && !p.ready && x.s.flags&ended == 0 && x.sub.Live() {
-			x.stands(p)
-		}
-	})
 }
 
 // Room implements hub.Sink.
-func (x *subscription) Room() bool {
-	if p := x.pending(); p != nil {
-		x.watch(p)
-	}
-	return true
-}
+func (x *subscription) Room() bool { return true }
 
 // Deliver implements hub.Sink. The first case is what one delivery costs.
 func (x *subscription) Deliver(b *hub.Batch) {
@@ -326,7 +310,7 @@ func (x *subscription) encode(m *hub.Message) []byte {
 
 // collect keeps what comes before the client was answered.
 func (x *subscription) collect(p *pending, messages []*hub.Message) {
-	if p.recover && !p.cache && !p.ready && !x.sub.Live() {
+	if p.recover && !p.cache && !p.ready {
 		// The hub may remember more than the namespace promises to keep.
 		if p.replayed += len(messages); p.replayed > p.ns.size {
 			x.unrecovered(p)
@@ -375,7 +359,6 @@ func (x *subscription) unrecovered(p *pending) {
 
 // readLatest reads the newest message.
 func (x *subscription) readLatest(p *pending) {
-	p.latest = true
 	var m *hub.Message
 	var err error
 	srv := x.s.srv()
@@ -449,11 +432,8 @@ func (x *subscription) Event(e *hub.Event) {
 	if e.Kind != eventKind || x.s.flags&ended != 0 || x.plan.Value().flags&joinLeave == 0 {
 		return
 	}
-	if p := x.pending(); p != nil {
-		if p.connect != nil || p.latest {
-			return
-		}
-		x.stands(p) // it is live
+	if x.pending() != nil {
+		return // the client does not know of the subscription yet
 	}
 	k := x.s.account.kind
 	if b := e.Encode(k.format, k.appendEvents); len(b) > 0 && x.s != nil {

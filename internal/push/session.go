@@ -374,6 +374,9 @@ func (s *session) gap(g hub.Gap) bool {
 // Near implements hub.Near.
 func (s *session) Near(int) { prefetch.Object(s.conn) }
 
+// Live implements hub.Sink: the client reads on alike.
+func (s *session) Live() {}
+
 // Room implements hub.Sink.
 func (s *session) Room() bool {
 	return s.flags&ending == 0 && s.backlog == nil && s.conn.Unsent() < replayAhead && !s.conn.Closing() && !s.lane.rests()

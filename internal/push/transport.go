@@ -373,6 +373,14 @@ func (t *transport) tellStart(sink hub.Sink, at hub.Positions) {
 	}
 }
 
+func (t *transport) tellLive(sink hub.Sink) {
+	if t.tells(sink) {
+		t.enter()
+		defer t.exit()
+		sink.Live()
+	}
+}
+
 func (t *transport) tellBatch(sink hub.Sink, b *hub.Batch) {
 	if t.tells(sink) {
 		t.enter()
@@ -417,6 +425,7 @@ func (t *transport) askRoom(sink hub.Sink) (ok bool) {
 // The methods of hub.Sink and hub.EventSink.
 
 func (f *first) Start(at hub.Positions) { (*transport)(f).tellStart(f.sink, at) }
+func (f *first) Live()                  { (*transport)(f).tellLive(f.sink) }
 func (f *first) Deliver(b *hub.Batch)   { (*transport)(f).tellBatch(f.sink, b) }
 func (f *first) Gap(gap hub.Gap)        { (*transport)(f).tellGap(f.sink, gap) }
 func (f *first) Failed(err error)       { (*transport)(f).tellFailed(f.sink, err) }
@@ -424,6 +433,7 @@ func (f *first) Event(e *hub.Event)     { (*transport)(f).tellEvent(f.sink, e) }
 func (f *first) Room() bool             { return (*transport)(f).askRoom(f.sink) }
 
 func (g *subscription) Start(at hub.Positions) { g.t.tellStart(g.sink, at) }
+func (g *subscription) Live()                  { g.t.tellLive(g.sink) }
 func (g *subscription) Deliver(b *hub.Batch)   { g.t.tellBatch(g.sink, b) }
 func (g *subscription) Gap(gap hub.Gap)        { g.t.tellGap(g.sink, gap) }
 func (g *subscription) Failed(err error)       { g.t.tellFailed(g.sink, err) }

@@ -228,6 +228,9 @@ func (sub *subscription) greet() {
 	}
 }
 
+// Live implements hub.Sink: nothing is replayed.
+func (sub *subscription) Live() {}
+
 // Deliver sends messages that come.
 func (sub *subscription) Deliver(b *hub.Batch) {
 	c := sub.c

@@ -72,6 +72,9 @@ func (st *stream) Start(at hub.Positions) {
 	st.signal()
 }
 
+// Live implements hub.Sink: the client reads on alike.
+func (st *stream) Live() {}
+
 // Deliver implements hub.Sink.
 func (st *stream) Deliver(b *hub.Batch) {
 	st.mu.Lock()

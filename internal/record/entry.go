@@ -17,6 +17,7 @@ type entry struct {
 	r     *Recorder
 	index string
 	sub   hub.Subscriber
+	live  bool         // all of the channel was read
 	begin hub.Position // where the log stood when it was looked at
 	gens  []*generation
 
@@ -55,6 +56,12 @@ func (e *entry) Start(at hub.Positions) {
 	e.r.changed[e] = true
 }
 
+// Live implements hub.Sink.
+func (e *entry) Live() {
+	e.live = true
+	e.r.changed[e] = true
+}
+
 // Deliver implements hub.Sink.
 func (e *entry) Deliver(b *hub.Batch) {
 	for _, m := range b.Messages {
@@ -76,7 +83,7 @@ func (e *entry) Gap(g hub.Gap) {
 func (e *entry) Failed(err error) {
 	e.r.log.Warn("look for a recording", "channel", e.index, "err", err)
 	e.fail(wire.ErrorOf(err))
-	e.sub = hub.Subscriber{}
+	e.sub, e.live = hub.Subscriber{}, false
 	e.over = true
 	e.drop()
 }
@@ -113,7 +120,7 @@ func (e *entry) decide(now time.Time) {
 	waiting := e.waiting
 	e.waiting = nil
 	for _, v := range waiting {
-		if !e.sub.Live() || !e.serve(v) {
+		if !e.live || !e.serve(v) {
 			e.waiting = append(e.waiting, v)
 		}
 	}
@@ -170,7 +177,7 @@ const statusClientGone = 499
 // dead reports whether g will never be finished by who records it.
 func (e *entry) dead(g *generation, now time.Time) bool {
 	switch {
-	case g.finished() || g.burying || !e.sub.Live():
+	case g.finished() || g.burying || !e.live:
 		return false
 	case e.tape != nil && e.tape.id.nonce == g.nonce, e.claim != nil && e.claim.note.Nonce == g.nonce:
 		return false
@@ -385,7 +392,7 @@ func (v *Viewer) detach(e *entry) {
 
 // tick sees to what comes with time.
 func (e *entry) tick(now time.Time) {
-	if !e.sub.Live() {
+	if !e.live {
 		for _, v := range slices.Clone(e.waiting) {
 			if now.Sub(v.since) > lookTime {
 				e.waiting = slices.DeleteFunc(e.waiting, func(x *Viewer) bool { return x == v })

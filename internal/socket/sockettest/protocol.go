@@ -127,6 +127,8 @@ func (s *session) Message(b []byte, binary bool) {
 	case "sub", "subpanic":
 		s.subscribe(rest)
 		s.subs[rest].panics = word == "subpanic"
+	case "all": // what the channel has, and where it ends
+		s.follow(&follower{s: s, channel: rest, all: true})
 	case "unsub":
 		s.t.Unsubscribe(&s.subs[rest].sub)
 		delete(s.subs, rest)
@@ -180,9 +182,12 @@ func (s *session) Closed()  { s.calls++; s.p.closed.Add(1) }
 func (s *session) Subject() string { return "somebody" }
 
 func (s *session) subscribe(channel string) {
-	f := &follower{s: s, channel: channel}
-	s.subs[channel] = f
-	if err := s.t.Subscribe(&f.sub, f, hub.SubscribeOptions{Channels: []string{channel}}); err != nil {
+	s.follow(&follower{s: s, channel: channel})
+}
+
+func (s *session) follow(f *follower) {
+	s.subs[f.channel] = f
+	if err := s.t.Subscribe(&f.sub, f, hub.SubscribeOptions{Channels: []string{f.channel}, All: f.all}); err != nil {
 		s.say("refused %v", err)
 	}
 }
@@ -193,9 +198,17 @@ type follower struct {
 	channel string
 	sub     hub.Subscriber
 	panics  bool
+	all     bool // the client is notified when it is live
 }
 
 func (f *follower) Start(hub.Positions) { f.s.note(); f.s.say("subscribed %s", f.channel) }
+
+func (f *follower) Live() {
+	f.s.note()
+	if f.all {
+		f.s.say("live %s", f.channel)
+	}
+}
 
 func (f *follower) Deliver(b *hub.Batch) {
 	f.s.note()

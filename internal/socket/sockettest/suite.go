@@ -224,6 +224,23 @@ func subscriptions(t *testing.T, f *Front) {
 		a.want(fmt.Sprint(i))
 		b.want(fmt.Sprint(i))
 	}
+	c := f.dial(t, "")
+	for _, channel := range []string{"two", "one"} { // its first subscription, and another
+		c.ask("all "+channel, "subscribed "+channel)
+		for s := ""; s != "live "+channel; {
+			last := s
+			var err error
+			if s, err = c.read(); err != nil {
+				t.Fatal(err)
+			}
+			if want := map[string]string{"two": "fourth", "one": "199"}[channel]; s == "live "+channel && last != want {
+				t.Errorf("%s after %q, want it after %q", s, last, want)
+			}
+		}
+		f.publish(t, channel, "newer", hub.Attributes{})
+		c.want("newer")
+	}
+	c.CloseNow()
 	a.CloseNow()
 	b.CloseNow()
 	f.Gone(t)
