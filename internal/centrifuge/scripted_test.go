@@ -61,6 +61,14 @@ func (s *scripted) SetTimer(d time.Duration) {
 func (s *scripted) Subscribe(x *hub.Subscriber, sink hub.Sink, opt hub.SubscribeOptions) error {
 	return s.shard.Subscribe(x, sink, opt)
 }
+
+func (s *scripted) Deliver(b *hub.Batch, f hub.Format) {
+	if w, ok := b.Once(f); ok {
+		s.Write(w)
+	} else {
+		s.Send(b.Bytes(f))
+	}
+}
 func (s *scripted) Unsubscribe(x *hub.Subscriber) { s.shard.Unsubscribe(x) }
 func (s *scripted) Publish(p hub.Publication, done func(hub.Position, error)) {
 	s.hub.Publish(p, func(at hub.Position, err error) { s.Post(func() { done(at, err) }) })

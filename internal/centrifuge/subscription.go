@@ -230,12 +230,7 @@ func (x *subscription) Deliver(b *hub.Batch) {
 	s := x.s
 	r := s.account.rare
 	if (r == nil || r.plain() && x.owned() == nil) && s.flags&ended == 0 && !s.t.Stalled() && !x.withheld(b) {
-		format := s.account.kind.format
-		if w, ok := b.Once(format); ok {
-			s.t.Write(w)
-		} else {
-			s.t.Send(b.Bytes(format))
-		}
+		s.t.Deliver(b, s.account.kind.format)
 		return
 	}
 	x.deliver(b)

@@ -259,7 +259,7 @@ func (a *ask) Stream(o socket.StreamOptions, open func(socket.Transport) socket.
 	}
 	fields := append(r.fields(), fieldLines(o.Fields)...)
 	a.take(func(c *eventloop.Conn) {
-		r.h.lane.srv.push.ServeStream(c, &push.StreamOptions{ContentType: o.ContentType, Fields: fields, Protocol: a.ep.protocol}, open)
+		r.h.lane.srv.push.ServeStream(c, &push.StreamOptions{ContentType: o.ContentType, Fields: fields, Protocol: a.ep.protocol, Chunked: r.chunks()}, open)
 	})
 }
 
@@ -274,7 +274,7 @@ func (a *ask) Subscribe(s *socket.Subscription) {
 		return
 	}
 	sub := &push.Subscription{Identity: s.Identity, Fields: append(r.fields(), fieldLines(s.Fields)...), Accept: r.header("Accept-Encoding"),
-		Custom: s, Protocol: a.ep.protocol}
+		Custom: s, Protocol: a.ep.protocol, Chunked: r.chunks()}
 	if r.h.ended {
 		r.c.Close(nil) // the client went meanwhile
 		return

@@ -122,11 +122,7 @@ func (r *request) endEvents() {
 	if e := r.events; e != nil && !e.coded && e.between() {
 		last := sse.AppendEnd(sse.AppendRetry(nil, h.lane.drainPlan.RetryMillis(time.Since(h.lane.drainAt), false)))
 		r.sent += int64(len(last))
-		if r.chunkedOut {
-			c.Write(append(append(http1.AppendChunkSize(nil, len(last)), last...), crlf...))
-		} else {
-			c.Write(last)
-		}
+		r.writeBody(last)
 	}
 	if r.chunkedOut {
 		c.Write(lastChunk)

@@ -307,7 +307,7 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	case http1.BodyLength:
 		f.Length = res.ContentLength
 	default:
-		if r.minor == 1 && !r.c.Shared() {
+		if r.chunks() {
 			r.chunkedOut, f.Chunked = true, true
 		} else {
 			r.untilClose, r.keepAlive = true, false
@@ -356,19 +356,28 @@ func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 		r.cutHold()
 		return false
 	}
-	if !r.chunkedOut {
-		c.Write(b)
-	} else {
-		var size [18]byte
-		c.Write(http1.AppendChunkSize(size[:0], len(b)))
-		c.Write(b)
-		c.Write(crlf)
-	}
+	r.writeBody(b)
 	if ends && !c.Closing() {
 		r.endEvents()
 		return false
 	}
 	return c.Unsent() > h.lane.srv.proxy.Config().Buffer
+}
+
+// chunks reports whether a body without a known length goes in chunks: to clients of
+// HTTP/1.1. To others it ends with the connection.
+func (r *request) chunks() bool { return r.minor == 1 && !r.c.Shared() }
+
+// writeBody writes a piece of the reply's body.
+func (r *request) writeBody(b []byte) {
+	if !r.chunkedOut {
+		r.c.Write(b)
+		return
+	}
+	var size [18]byte
+	r.c.Write(http1.AppendChunkSize(size[:0], len(b)))
+	r.c.Write(b)
+	r.c.Write(crlf)
 }
 
 var crlf = []byte("\r\n")

@@ -30,8 +30,10 @@ func (r *request) holdHead(e *proxy.Exchange, res *http1.Response) {
 		return
 	}
 	lane.counters.held.Add(1)
-	r.stream, r.untilClose, r.keepAlive = held, true, false
-	f := policy.Framing{Length: -1, Close: true, Date: lane.dateLine(r.c.Loop())}
+	r.stream, r.keepAlive = held, false
+	r.chunkedOut = r.chunks()
+	r.untilClose = !r.chunkedOut
+	f := policy.Framing{Length: -1, Chunked: r.chunkedOut, Close: true, Date: lane.dateLine(r.c.Loop())}
 	head := *res
 	head.Status = held.status
 	for _, own := range [...][2]string{
@@ -93,9 +95,9 @@ func (r *request) beginHold() {
 		return
 	}
 	if r.sent > 0 {
-		c.Write(blankLines)
+		r.writeBody(blankLines)
 	}
-	sub := &push.Subscription{Subscription: wire.Subscription{Channels: held.channels}, Identity: r.policy.Identity}
+	sub := &push.Subscription{Subscription: wire.Subscription{Channels: held.channels}, Identity: r.policy.Identity, Chunked: r.chunkedOut}
 	if len(held.since) > 0 {
 		sub.Since = string(held.since.AppendTo(nil))
 	} else if _, err := hub.ParsePositions(r.resume); err == nil {

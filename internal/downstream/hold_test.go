@@ -203,7 +203,12 @@ func TestBeginningOfAHeldStreamIsBounded(t *testing.T) {
 		answers(t, ":"+strings.Repeat("x", 100<<10)+"\n", "Grip-Hold", "stream", "Grip-Channel", "news", "Content-Type", "text/event-stream"))
 	w := g.dial()
 	w.Send(wiretest.CRLF("GET / HTTP/1.1\nHost: x\n\n"))
-	if _, err := io.ReadAll(w.R); err == nil {
+	res, err := http.ReadResponse(w.R, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if _, err := io.ReadAll(res.Body); err == nil {
 		t.Error("the stream looks whole")
 	}
 	if n := g.front.Stats().HoldsRefused; n != 1 {

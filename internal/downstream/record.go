@@ -151,7 +151,7 @@ func (r *request) follow(f *record.Follow) {
 		return
 	}
 	fields := http1.AppendField(r.streamFields(), "Weir-Recording", f.URL)
-	sub := &push.Subscription{Subscription: wire.Subscription{Channels: []string{f.Channel}, Since: f.Since}, Identity: rec.who, Fields: fields}
+	sub := &push.Subscription{Subscription: wire.Subscription{Channels: []string{f.Channel}, Since: f.Since}, Identity: rec.who, Fields: fields, Chunked: r.chunks()}
 	h.unwait()
 	if err := h.lane.srv.push.ServeRecording(c, sub, rec.viewer.Leave); err != nil {
 		rec.viewer.Leave()

@@ -102,7 +102,7 @@ func (r *request) subscription() (*push.Subscription, *push.APIError) {
 	if bad != nil {
 		return nil, bad
 	}
-	return &push.Subscription{Subscription: *sub}, nil
+	return &push.Subscription{Subscription: *sub, Chunked: r.chunks()}, nil
 }
 
 // subscribe finds out who asks, whether that one may, and hands the connection

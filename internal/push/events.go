@@ -51,6 +51,9 @@ func (p *Push) ServeEvents(c *eventloop.Conn, r *Subscription) error {
 	if p.compresses(r.Channels) {
 		s.format = wire.ChooseCoding(r.Accept).In(s.format)
 	}
+	if r.Chunked {
+		s.format = wire.InChunks(s.format)
+	}
 	old := c.Handler()
 	c.SetHandler(s)
 	s.tally(c, p, r.Protocol, 1)
@@ -62,7 +65,7 @@ func (p *Push) ServeEvents(c *eventloop.Conn, r *Subscription) error {
 	s.tally(c, p, r.Protocol, -1)
 	if code, _ := failure(err); code == codeTryLater {
 		p.countAway(code)
-		c.Write(p.appendRetry(appendSSEHead(nil, r.Fields, wire.Plain), code, true))
+		c.Write(appendSSEAnswer(nil, r.Fields, p.appendRetry(nil, code, true)))
 		c.CloseAfterFlush()
 		return nil
 	}

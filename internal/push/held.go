@@ -43,8 +43,12 @@ func (p *Push) ServeHeld(c *eventloop.Conn, r *Subscription, k KeepAlive) {
 	if r.Envelope || len(r.Channels) > 1 {
 		s.format = wire.SSEEnvelope
 	}
+	if r.Chunked {
+		s.format = wire.InChunks(s.format)
+	}
+	s.alive.Text = s.framed(s.alive.Text)
 	if p.Draining() {
-		p.partWith(c, codeRestart, "draining")
+		s.partWith(p, c, codeRestart, "draining")
 		return
 	}
 	old := c.Handler()
@@ -55,24 +59,23 @@ func (p *Push) ServeHeld(c *eventloop.Conn, r *Subscription, k KeepAlive) {
 		p.tally(c, false, -1)
 		code, reason := failure(err)
 		p.log.Warn("hold", "conn", c.ID(), "peer", c.Peer(), "err", err)
-		p.partWith(c, code, reason)
+		s.partWith(p, c, code, reason)
 	}
 }
 
 // partWith ends a stream that did not come to be.
-func (p *Push) partWith(c *eventloop.Conn, code int, reason string) {
+func (s *heldSession) partWith(p *Push, c *eventloop.Conn, code int, reason string) {
 	p.countAway(code)
-	c.Write(p.appendEnd(nil, code, reason, true))
-	c.SetTimer(partingTime)
-	c.CloseAfterFlush()
+	s.conn = c
+	c.Write(s.framed(p.appendEnd(nil, code, reason, true)))
+	s.part()
 }
 
 // Start implements hub.Sink: the head is out already.
 func (s *heldSession) Start(at hub.Positions) {
 	defer s.recovered()
 	if len(at) > 1 {
-		s.rare.stands = append(hub.Positions(nil), at...)
-		s.format = wire.SSEData
+		s.keepsStands(at)
 	}
 	b := sse.AppendRetry(nil, s.lane.push.retryMillis())
 	if len(at) > 0 {
@@ -80,7 +83,7 @@ func (s *heldSession) Start(at hub.Positions) {
 		b = append(b, '\n')
 	}
 	s.opened()
-	s.conn.Write(append(b, '\n'))
+	s.conn.Write(s.framed(append(b, '\n')))
 	s.lastSend = s.lane.loop.Now()
 	s.armTimer(int64(s.alive.Every))
 }

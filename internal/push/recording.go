@@ -35,7 +35,9 @@ func (p *Push) ServeRecording(c *eventloop.Conn, r *Subscription, left func()) e
 		return nil
 	}
 	s := &recordedSession{left: left}
-	s.format = wire.Recorded
+	if s.format = wire.Recorded; r.Chunked {
+		s.format = wire.InChunks(s.format)
+	}
 	old := c.Handler()
 	c.SetHandler(s)
 	p.tally(c, false, 1)

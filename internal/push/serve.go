@@ -116,19 +116,23 @@ type StreamOptions struct {
 	Fields []byte
 	// Protocol is Push.Protocol's.
 	Protocol uint8
+	// Chunked is Subscription.Chunked.
+	Chunked bool
 }
 
-// ServeStream answers 200 and makes c speak what open returns. The body ends with the
-// connection (RFC 9112 §6.3 rule 8), so that what is sent needs no frame of its own.
+// ServeStream answers 200 and makes c speak what open returns.
 func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket.Transport) socket.Session) {
 	if code, reason := p.sendsAway(); code != 0 {
 		p.away(c, o.ContentType, o.Fields, code, reason)
 		return
 	}
 	l := p.Lane(c)
-	l.head = appendStreamHead(l.head[:0], o.ContentType, o.Fields)
+	l.head = appendStreamHead(l.head[:0], o)
 	c.Write(l.head)
 	t := &transport{conn: c, protocol: o.Protocol}
+	if o.Chunked {
+		t.flags |= inChunks
+	}
 	t.start(open)
 }
 
@@ -136,7 +140,7 @@ func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket
 // browser's EventSource trying.
 func (p *Push) Away(c *eventloop.Conn, fields []byte) {
 	p.countAway(codeTryLater)
-	c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain), codeTryLater, true))
+	c.Write(appendSSEAnswer(nil, fields, p.appendRetry(nil, codeTryLater, true)))
 	c.CloseAfterFlush()
 }
 
@@ -144,7 +148,7 @@ func (p *Push) Away(c *eventloop.Conn, fields []byte) {
 func (p *Push) away(c *eventloop.Conn, contentType string, fields []byte, code int, reason string) {
 	if isEventStream(contentType) {
 		p.countAway(code)
-		c.Write(p.appendRetry(appendSSEHead(nil, fields, wire.Plain), code, true))
+		c.Write(appendSSEAnswer(nil, fields, p.appendRetry(nil, code, true)))
 		c.CloseAfterFlush()
 		return
 	}
@@ -155,16 +159,23 @@ func isEventStream(contentType string) bool {
 	return strings.HasPrefix(strings.ToLower(contentType), "text/event-stream")
 }
 
-func appendStreamHead(b []byte, contentType string, fields []byte) []byte {
-	if isEventStream(contentType) {
-		return appendSSEHead(b, fields, wire.Plain)
+func appendStreamHead(b []byte, o *StreamOptions) []byte {
+	if isEventStream(o.ContentType) {
+		f := wire.SSE
+		if o.Chunked {
+			f = wire.InChunks(f)
+		}
+		return appendSSEHead(b, o.Fields, f)
 	}
 	b = http1.AppendStatusLine(b, http.StatusOK)
-	if contentType != "" {
-		b = http1.AppendField(b, "Content-Type", contentType)
+	if o.ContentType != "" {
+		b = http1.AppendField(b, "Content-Type", o.ContentType)
+	}
+	if o.Chunked {
+		b = append(b, chunkedField...)
 	}
 	b = append(b, "Cache-Control: no-cache, no-transform\r\nX-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"...)
 	b = http1.AppendDate(b, time.Now())
-	b = append(b, fields...)
+	b = append(b, o.Fields...)
 	return append(b, "\r\n"...)
 }

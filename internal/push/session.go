@@ -12,6 +12,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/prefetch"
 	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -36,6 +37,9 @@ type Subscription struct {
 	Custom *socket.Subscription
 	// Protocol is Push.Protocol's.
 	Protocol uint8
+	// Chunked says that a body without a known length goes in chunks: the client speaks
+	// HTTP/1.1.
+	Chunked bool
 
 	extensions string // agreed by ServeWebSocket
 }
@@ -309,12 +313,31 @@ func (s *session) ownID(m *hub.Message) []byte {
 	return s.coded(append(stands.AppendTo(line), '\n'))
 }
 
-// coded returns text of the subscriber's own in the coding of its stream.
+// coded returns text of the subscriber's own as its stream has it: in its coding, and
+// framed.
 func (s *session) coded(text []byte) []byte {
 	if c := wire.CodingOf(s.format); c != wire.Plain {
-		return s.lane.push.formats.Encode(c, nil, text, false)
+		text = s.lane.push.formats.Encode(c, nil, text, false)
 	}
-	return text
+	return s.framed(text)
+}
+
+// framed returns bytes of the body as a chunk, if the body is chunked.
+func (s *session) framed(b []byte) []byte {
+	if len(b) > 0 && wire.IsChunked(s.format) {
+		return http1.AppendChunk(make([]byte, 0, len(b)+16), b)
+	}
+	return b
+}
+
+// keepsStands makes the id lines of a stream of several namespaces its own.
+func (s *session) keepsStands(at hub.Positions) {
+	s.rare.stands = append(hub.Positions(nil), at...)
+	f := wire.CodingOf(s.format).In(wire.SSEData)
+	if wire.IsChunked(s.format) {
+		f = wire.InChunks(f)
+	}
+	s.format = f
 }
 
 // moveStands takes a gap into the stream's own position and returns its token.
@@ -405,6 +428,9 @@ func (s *session) leave() {
 
 // part gives the last words a time in which they must be gone, and closes.
 func (s *session) part() {
+	if wire.IsChunked(s.format) {
+		s.conn.Write(lastChunk)
+	}
 	s.conn.SetTimer(partingTime)
 	s.conn.CloseAfterFlush()
 }
@@ -427,6 +453,9 @@ func (s *session) recovered() {
 		s.conn.Close(fmt.Errorf("panic: %v", r))
 	}
 }
+
+// lastChunk ends a chunked body in order.
+var lastChunk = http1.AppendLastChunk(nil)
 
 // failure is how the hub's refusal is told to a client.
 func failure(err error) (code int, reason string) {

@@ -9,10 +9,11 @@ import (
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
-// sseSession is a subscriber over server-sent events. The body is delimited by
-// the end of the connection (RFC 9112 §6.3 rule 8): frames need no chunk of
-// their own, so all subscribers share the same bytes, and an orderly end is a
-// clean one.
+// sseSession is a subscriber over server-sent events. To clients of HTTP/1.1 the body is
+// chunked (RFC 9112 §7.1): many of their libraries hand out a chunk as it comes, but a body
+// of no known length only when a buffer is full. A chunk's head is a part of the message's
+// frame, which all subscribers share. To others the body ends with the connection (§6.3
+// rule 8), or its stream of HTTP/2. The last chunk is sent at an orderly end only.
 type sseSession struct{ session }
 
 var (
@@ -23,8 +24,15 @@ var (
 const sseHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n" +
 	"X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"
 
-func appendSSEHead(b, fields []byte, c wire.Coding) []byte {
+const chunkedField = "Transfer-Encoding: chunked\r\n"
+
+// appendSSEHead appends the head of a stream in format f.
+func appendSSEHead(b, fields []byte, f hub.Format) []byte {
 	b = append(b, sseHead...)
+	if wire.IsChunked(f) {
+		b = append(b, chunkedField...)
+	}
+	c := wire.CodingOf(f)
 	if c != wire.Plain {
 		b = http1.AppendField(b, "Content-Encoding", c.String())
 		b = http1.AppendField(b, "Vary", "Accept-Encoding")
@@ -32,6 +40,15 @@ func appendSSEHead(b, fields []byte, c wire.Coding) []byte {
 	b = http1.AppendDate(b, time.Now())
 	b = append(b, fields...)
 	return append(b, "\r\n"...)
+}
+
+// appendSSEAnswer appends a whole answer of events, whose end is known.
+func appendSSEAnswer(b, fields, body []byte) []byte {
+	b = append(b, sseHead...)
+	b = http1.AppendIntField(b, "Content-Length", int64(len(body)))
+	b = http1.AppendDate(b, time.Now())
+	b = append(b, fields...)
+	return append(append(b, "\r\n"...), body...)
 }
 
 // ServeSSE turns c into a subscriber. The answer goes out when the subscription
@@ -48,6 +65,9 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	}
 	if p.compresses(r.Channels) {
 		s.format = wire.ChooseCoding(r.Accept).In(s.format)
+	}
+	if r.Chunked {
+		s.format = wire.InChunks(s.format)
 	}
 	s.openTo(p.access, r)
 	old := c.Handler()
@@ -74,7 +94,7 @@ func (p *Push) SendAwaySSE(c *eventloop.Conn, fields []byte) {
 // SendExpiredSSE answers a client whose token has expired. Its EventSource would give up
 // for good after a 401, and its page would not learn why.
 func (p *Push) SendExpiredSSE(c *eventloop.Conn, fields []byte) {
-	c.Write(wire.AppendEnd(appendSSEHead(nil, fields, wire.Plain), wire.ExpiredRetryMillis(), codeTokenExpired, "token expired"))
+	c.Write(appendSSEAnswer(nil, fields, wire.AppendEnd(nil, wire.ExpiredRetryMillis(), codeTokenExpired, "token expired")))
 	c.CloseAfterFlush()
 }
 
@@ -82,7 +102,7 @@ func (p *Push) SendExpiredSSE(c *eventloop.Conn, fields []byte) {
 // browser's EventSource trying: it gives up for good on any status but 200.
 func (p *Push) sendAway(c *eventloop.Conn, fields []byte, code int, reason string) {
 	p.countAway(code)
-	c.Write(p.appendEnd(appendSSEHead(nil, fields, wire.Plain), code, reason, true))
+	c.Write(appendSSEAnswer(nil, fields, p.appendEnd(nil, code, reason, true)))
 	c.CloseAfterFlush()
 }
 
@@ -95,15 +115,13 @@ func (p *Push) appendEnd(b []byte, code int, reason string, refused bool) []byte
 // that a client that is cut before the first message resumes exactly.
 func (s *sseSession) Start(at hub.Positions) {
 	defer s.recovered()
-	c := wire.CodingOf(s.format)
 	o := s.opening()
 	if len(at) > 1 && s.custom() == nil {
-		s.rare.stands = append(hub.Positions(nil), at...)
-		s.format = c.In(wire.SSEData)
+		s.keepsStands(at)
 	}
-	b := appendSSEHead(s.lane.head[:0], o.fields, c)
-	if c == wire.Gzip {
-		b = append(b, wire.GzipHeader...)
+	b := appendSSEHead(s.lane.head[:0], o.fields, s.format)
+	if wire.CodingOf(s.format) == wire.Gzip {
+		b = append(b, s.framed(wire.GzipHeader)...)
 	}
 	if first := s.appendFirst(nil, o, at); len(first) > 0 {
 		b = append(b, s.coded(first)...)
@@ -154,7 +172,7 @@ func (s *sseSession) end(code int, reason string) {
 	s.leave()
 	if o := s.opening(); o != nil {
 		s.lane.push.countAway(code)
-		s.conn.Write(s.appendLast(appendSSEHead(nil, o.fields, wire.Plain), code, reason))
+		s.conn.Write(appendSSEAnswer(nil, o.fields, s.appendLast(nil, code, reason)))
 		s.conn.CloseAfterFlush()
 		return
 	}
@@ -181,7 +199,19 @@ func (s *sseSession) EndOfStream(*eventloop.Conn) bool { return false }
 // Drained implements eventloop.Handler.
 func (s *sseSession) Drained(*eventloop.Conn) { s.drained() }
 
-var heartbeat = []byte(":\n\n")
+var (
+	heartbeat      = []byte(":\n\n")
+	heartbeatChunk = http1.AppendChunk(nil, heartbeat)
+	plainChunks    = [...]hub.Format{wire.InChunks(wire.SSE), wire.InChunks(wire.SSEEnvelope)}
+)
+
+// heartbeat is what fills a silence.
+func (s *sseSession) heartbeat() []byte {
+	if s.format == plainChunks[0] || s.format == plainChunks[1] {
+		return heartbeatChunk // of all that are usual
+	}
+	return s.coded(heartbeat)
+}
 
 // Timer implements eventloop.Handler.
 func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
@@ -209,7 +239,7 @@ func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
 		s.drained()
 	case now-s.lastSend >= beat:
 		s.lastSend = now
-		c.Send(s.coded(heartbeat))
+		c.Send(s.heartbeat())
 	}
 	s.armTimer(s.lastSend + beat - now)
 }

@@ -10,7 +10,9 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -94,6 +96,7 @@ const (
 	isOver                                 // and the session knows
 	askedToGo                              // Session.Drain was called
 	drainsNext                             // the timer is that of the drain
+	inChunks                               // a body of HTTP/1.1
 )
 
 var (
@@ -178,8 +181,20 @@ func (t *transport) tally(n int64) {
 }
 
 // Send implements socket.Transport. What a client of several subscriptions gets in one
-// tick leaves together.
+// tick leaves together. As a chunk b is copied: what many get is for Deliver.
 func (t *transport) Send(b []byte) {
+	switch {
+	case t.flags&inChunks == 0:
+		t.send(b)
+	case t.subs() != nil:
+		t.Write(b)
+	default:
+		t.conn.SendCopy(t.chunk(b))
+	}
+}
+
+// send sends b, a part of the body as it is framed.
+func (t *transport) send(b []byte) {
 	if t.subs() != nil {
 		t.conn.Queue(b)
 		return
@@ -188,7 +203,40 @@ func (t *transport) Send(b []byte) {
 }
 
 // Write implements socket.Transport.
-func (t *transport) Write(b []byte) { t.conn.Write(b) }
+func (t *transport) Write(b []byte) {
+	if t.flags&inChunks != 0 {
+		b = t.chunk(b)
+	}
+	t.conn.Write(b)
+}
+
+// Deliver implements socket.Transport.
+func (t *transport) Deliver(b *hub.Batch, f hub.Format) {
+	if t.flags&inChunks != 0 {
+		f = wire.InChunks(f)
+	}
+	if w, ok := b.Once(f); ok {
+		t.conn.Write(w)
+	} else {
+		t.send(b.Bytes(f))
+	}
+}
+
+// chunk returns b as a chunk, in memory that is used again.
+func (t *transport) chunk(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	l := t.lane()
+	w := http1.AppendChunk(l.head[:0], b)
+	if cap(w) <= maxScratch {
+		l.head = w
+	}
+	return w
+}
+
+// maxScratch bounds what a lane keeps for the next use.
+const maxScratch = 64 << 10
 
 // Ping implements socket.Transport.
 func (t *transport) Ping() {
@@ -209,8 +257,11 @@ func (t *transport) Close(code int, reason string) {
 		return
 	}
 	t.flags |= saidGoodbye
-	if t.flags&isSocket != 0 {
+	switch {
+	case t.flags&isSocket != 0:
 		t.conn.Write(websocket.AppendClose(nil, uint16(code), reason))
+	case t.flags&inChunks != 0:
+		t.conn.Write(lastChunk)
 	}
 	t.conn.SetTimer(sessionPartingTime)
 	t.conn.CloseAfterFlush()

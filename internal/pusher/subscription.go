@@ -239,11 +239,7 @@ func (sub *subscription) Deliver(b *hub.Batch) {
 	}
 	sub.fresh = true
 	if c.queue == nil && c.namespace().MaxRate == 0 && sub.wantsAll(b.Messages) && !c.t.Stalled() {
-		if w, ok := b.Once(c.s.deps.Format); ok {
-			c.t.Write(w)
-		} else {
-			c.t.Send(b.Bytes(c.s.deps.Format))
-		}
+		c.t.Deliver(b, c.s.deps.Format)
 		return
 	}
 	for _, m := range b.Messages {

@@ -34,6 +34,9 @@ type Transport interface {
 	// Write is Send for bytes that the caller will use again. What is written while the
 	// owner works leaves together, when it is done with that.
 	Write(b []byte)
+	// Deliver sends what b holds in format f, in bytes that all clients of the format
+	// share. It is for a call of hub.Sink.Deliver.
+	Deliver(b *hub.Batch, f hub.Format)
 	// Ping sends a WebSocket ping. The answer counts for LastRead and is told by
 	// Session.Pong. For a stream it does nothing.
 	Ping()

@@ -43,9 +43,9 @@ func (c Coding) In(f hub.Format) hub.Format {
 	return f + rowLength*hub.Format(c)
 }
 
-// CodingOf returns the coding of an SSE format.
+// CodingOf returns the coding of an SSE format, in chunks or not.
 func CodingOf(f hub.Format) Coding {
-	if f >= Recorded {
+	if f &^= chunked; f >= Recorded {
 		return Plain
 	}
 	return Coding(f / rowLength)
@@ -105,8 +105,8 @@ func (f *Formats) worth(m *hub.Message) bool {
 }
 
 // Add makes enc one of the encoders and returns its format. It is for protocols whose
-// frames or events are not Weir's, and comes before Encoders. There may be
-// hub.MaxFormats in all: hub.New refuses more.
+// frames or events are not Weir's, and comes before Encoders. There may be half of
+// hub.MaxFormats in all, for each has its twin in chunks.
 func (f *Formats) Add(enc hub.Encoder) hub.Format {
 	f.added = append(f.added, enc)
 	return ownFormats + hub.Format(len(f.added)-1)
@@ -114,7 +114,10 @@ func (f *Formats) Add(enc hub.Encoder) hub.Format {
 
 // Encoders returns the functions for hub.Config.
 func (f *Formats) Encoders() []hub.Encoder {
-	list := make([]hub.Encoder, ownFormats, int(ownFormats)+len(f.added))
+	if n := int(ownFormats) + len(f.added); n > int(chunked) {
+		panic(fmt.Sprintf("%d wire formats, at most %d", n, chunked))
+	}
+	list := make([]hub.Encoder, ownFormats, hub.MaxFormats)
 	for i, enc := range []hub.Encoder{appendSSE, appendSSEEnvelope, appendSSEData, appendMercure} {
 		list[i] = enc
 		list[Gzip.In(hub.Format(i))] = func(dst []byte, m *hub.Message) []byte {
@@ -131,8 +134,20 @@ func (f *Formats) Encoders() []hub.Encoder {
 		}
 		return appendDeflateFrame(dst, appendEnvelope(nil, m))
 	}
-	return append(list, f.added...)
+	list = append(list, f.added...)
+	whole := len(list)
+	list = list[:int(chunked)+whole]
+	for i, enc := range list[:whole] {
+		list[InChunks(hub.Format(i))] = inChunks(enc)
+	}
+	for i := whole; i < int(chunked); i++ {
+		list[i] = appendNothing
+	}
+	return list
 }
+
+// appendNothing stands where there is no format.
+func appendNothing(dst []byte, _ *hub.Message) []byte { return dst }
 
 // Encode appends text in coding c, compressed if that is worth it.
 func (f *Formats) Encode(c Coding, dst, text []byte, compress bool) []byte {

@@ -219,7 +219,7 @@ func (f *follower) Deliver(b *hub.Batch) {
 	if f.s.stream {
 		format = f.s.p.line
 	}
-	f.s.t.Send(b.Bytes(format))
+	f.s.t.Deliver(b, format)
 }
 
 func (f *follower) Gap(hub.Gap)      { f.s.say("gap") }

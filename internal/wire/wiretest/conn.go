@@ -112,12 +112,16 @@ func (c *Conn) Answer(method string) (*http.Response, string) {
 	return res, string(body)
 }
 
-// Response reads a response up to its body, which may go on for ever.
+// Response reads a response up to its body, which may go on for ever. Of the last one of
+// a connection the body is what c reads from then on, whether it comes in chunks or not.
 func (c *Conn) Response() *http.Response {
 	c.T.Helper()
 	res, err := http.ReadResponse(c.R, nil)
 	if err != nil {
 		c.T.Fatalf("read the head: %v", err)
+	}
+	if res.Close && len(res.TransferEncoding) > 0 {
+		c.R = bufio.NewReader(io.MultiReader(res.Body, c.R))
 	}
 	return res
 }
