@@ -133,7 +133,7 @@ func (h *conn) readBody(c *eventloop.Conn, b []byte) int {
 // piece decodes the next piece of a body at the start of b, of which it uses n bytes.
 func (h *conn) piece(b []byte) (data []byte, n int, done bool, err error) {
 	if h.left < 0 {
-		data, n, done, err = h.chunked.Decode(b)
+		data, n, done, err = h.chunked.DecodeTrailer(b, &h.pending.trailer)
 	} else {
 		data = b[:min(int64(len(b)), h.left)]
 		n = len(data)

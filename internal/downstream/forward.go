@@ -21,7 +21,7 @@ type forwarding struct {
 	began   bool  // the head of the reply was written
 	// How the reply's body is framed for the client.
 	chunkedOut, untilClose bool
-	trailers               bool // the client takes them
+	takesTrailers          bool // the client does
 	status                 int
 	sent                   int64 // bytes of the reply's body
 	limit                  int64 // of the request's body; negative: none
@@ -97,7 +97,7 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 			e.Local = srv.local[l]
 		}
 	}
-	f := policy.Framing{Length: req.ContentLength, Chunked: req.Chunked}
+	f := policy.Framing{Length: req.ContentLength, Chunked: req.Chunked, Trailers: true}
 	if r.grpc {
 		e.GRPC, e.Within = true, grpcTimeout(req.Get("grpc-timeout"))
 	}
@@ -105,7 +105,7 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 		e.Expect, f.Expect = true, true
 	}
 	if te := req.Get("TE"); te != nil && r.minor == 1 && req.Upgrade == nil && http1.HasToken(te, "trailers") {
-		r.trailers, e.Trailers, f.Extra = true, true, wantTrailers
+		r.takesTrailers, e.Trailers, f.Extra = true, true, wantTrailers
 	}
 	if req.Upgrade != nil && !r.unread {
 		if name, ok := srv.proxy.MayUpgrade(req.Upgrade); ok {
@@ -201,10 +201,20 @@ func (r *request) relayed() {
 	if e := r.events; e != nil && e.leaveAt > 0 { // the reply came first
 		r.c.SetTimer(max(e.leaveAt-r.c.Loop().Now(), 1))
 	}
+	trailer := r.trailers()
 	if m := r.mirror; m != nil {
-		m.end()
+		m.end(trailer)
 	}
-	h.x.End()
+	h.x.End(trailer)
+}
+
+// trailers are the fields behind the request's body that its route lets pass, as lines. It is
+// called once, since it makes them in place.
+func (r *request) trailers() []byte {
+	if len(r.trailer) <= len(crlf) {
+		return nil
+	}
+	return r.policy.Route.RequestTrailers(r.trailer)
 }
 
 func (r *request) tooLong() {
@@ -298,7 +308,7 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	if r.unread || lane.srv.push.Draining() {
 		r.keepAlive = false
 	}
-	f := policy.Framing{Length: -1, Trailers: r.trailers}
+	f := policy.Framing{Length: -1, Trailers: r.takesTrailers}
 	switch res.Body {
 	case http1.BodyNone:
 		if res.Status != http.StatusNoContent { // what HEAD and 304 say of a body that is not sent

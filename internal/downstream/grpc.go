@@ -116,7 +116,7 @@ func (r *request) answerGRPC(status int, fields []byte) {
 // trailers. It reports whether it could.
 func (r *request) cutGRPC(status int, message string) bool {
 	h, c := r.h, r.c
-	if !r.grpc || !r.trailers || !c.Shared() && !r.chunkedOut || c.Closing() {
+	if !r.grpc || !r.takesTrailers || !c.Shared() && !r.chunkedOut || c.Closing() {
 		return false
 	}
 	r.grpcCode = grpcStatus(status)
@@ -133,7 +133,10 @@ func (r *request) cutGRPC(status int, message string) bool {
 
 // notes keeps the status of gRPC that a reply ends with, in its head or its trailers.
 func (r *request) notes(status []byte) {
-	if n, err := strconv.ParseUint(string(status), 10, 8); r.grpc && err == nil {
+	if !r.grpc {
+		return
+	}
+	if n, err := strconv.ParseUint(string(status), 10, 8); err == nil {
 		r.grpcCode = int(n)
 	}
 }

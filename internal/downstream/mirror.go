@@ -37,10 +37,10 @@ func (m *mirror) body(b []byte) {
 	}
 }
 
-func (m *mirror) end() {
+func (m *mirror) end(trailer []byte) {
 	m.whole = true
 	if m.x != nil {
-		m.x.End()
+		m.x.End(trailer)
 	}
 }
 

@@ -110,11 +110,12 @@ func (r *request) recorded(a record.Answer) {
 func (r *request) startRecorded() {
 	rec, e, tape, m := r.recording, r.ready, r.recording.ask.Tape, r.mirrorTo
 	body := rec.request.Body
+	trailer := r.trailers()
 	r.ready, r.h.state = nil, answering
 	if m != nil {
 		r.startMirror(m, e)
 		r.mirror.body(body)
-		r.mirror.end()
+		r.mirror.end(trailer)
 	}
 	tape.Begin(e, r.h)
 	e.Start()
@@ -122,7 +123,7 @@ func (r *request) startRecorded() {
 		e.Body(body)
 	}
 	if tape.Active() {
-		e.End()
+		e.End(trailer)
 	}
 }
 

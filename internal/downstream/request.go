@@ -34,6 +34,7 @@ type request struct {
 	seq       uint32
 	origin    []byte
 	held      []byte                        // a head that is needed for longer than it is in the input
+	trailer   []byte                        // the fields behind the body, as far as they have come
 	own       http1.Request                 // what held says
 	policy    policy.Exchange               // what routes make of it
 	published func(status int, body []byte) // answers a call of the API
@@ -119,7 +120,10 @@ func (r *request) release() {
 	}
 	r.perRequest = perRequest{}
 	r.seq++
-	r.origin = r.origin[:0]
+	r.origin, r.trailer = r.origin[:0], r.trailer[:0]
+	if cap(r.trailer) > keepBytes {
+		r.trailer = nil
+	}
 	if cap(r.held) > keepBytes {
 		r.held, r.own = nil, http1.Request{}
 	}

@@ -142,6 +142,7 @@ func TestWhatIsForwardedHasOneForm(t *testing.T) {
 	f("POST /%61 HTTP/1.1\nHost: a\nContent-Length: 5\n\n", "hello", length)
 	f("POST /b/../a HTTP/1.1\nHost: a\nContent-Length: 5\n\n", "hello", length)
 	f("POST /a HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\n\n", "5\r\nhello\r\n0\r\n\r\n", chunked)
-	f("POST /a HTTP/1.1\nHost: a\nTRANSFER-ENCODING: CHUNKED\n\n", "0005;a=\"b\"\r\nhello\r\n000;x\r\nX: y\r\n\r\n", chunked)
+	f("POST /a HTTP/1.1\nHost: a\nTRANSFER-ENCODING: CHUNKED\n\n", "0005;a=\"b\"\r\nhello\r\n000;x\r\nX: y\r\nContent-Length: 1\r\n\r\n",
+		`POST /a host a length -1 chunked true body "5\r\nhello\r\n0\r\nX: y\r\n\r\n"`)
 	f("POST /a HTTP/1.1\nHost: a\nConnection: Transfer-Encoding, Content-Length\nContent-Length: 5\n\n", "hello", length)
 }

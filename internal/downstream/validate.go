@@ -108,19 +108,19 @@ func (r *request) validated(err error) {
 		return
 	}
 	r.ready = nil
-	seq := r.seq
+	seq, trailer := r.seq, r.trailers()
 	h.pending, h.x, h.state = r, e, answering
 	h.count()
 	if r.mirrorTo != nil {
 		r.startMirror(r.mirrorTo, e)
 		r.mirror.body(v.body)
-		r.mirror.end()
+		r.mirror.end(trailer)
 	}
 	e.Start()
 	if r.seq == seq && !c.Closing() && len(v.body) > 0 {
 		e.Body(v.body)
 	}
 	if r.seq == seq && !c.Closing() {
-		e.End()
+		e.End(trailer)
 	}
 }

@@ -33,6 +33,9 @@ type Caller struct {
 	block   bytes.Buffer  // a header block of ours
 	encoder *hpack.Encoder
 	spare   [][]byte // buffers for the next ticks
+	trailer []byte   // the fields behind a request's body
+	// cut are the beginnings of such fields that are not whole.
+	cut map[*call][]byte
 
 	// Any goroutine.
 	counters callerCounters
@@ -49,7 +52,7 @@ func NewCaller(limits http1.Limits, log *slog.Logger) *Caller {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	l := &Caller{limits: limits, log: log}
+	l := &Caller{limits: limits, log: log, cut: map[*call][]byte{}}
 	if l.limits.MaxHead == 0 {
 		l.limits.MaxHead = 32 << 10
 	}
@@ -367,6 +370,7 @@ func (s *Session) forget(c *call) {
 		s.calls = slices.Delete(s.calls, i, i+1)
 	}
 	s.caller.counters.openCalls.Add(-1)
+	delete(s.caller.cut, c)
 	if s.data.call == c {
 		s.data.call = nil
 	}

@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"slices"
 	"unsafe"
 
@@ -81,11 +82,7 @@ func (c *call) request(req *http1.Request) {
 	l.counters.calls.Add(1)
 	c.id, c.window = s.next, s.callWindow
 	s.next += 2
-	l.block.Reset()
-	if s.flags&sNoTable != 0 {
-		s.flags &^= sNoTable
-		l.block.WriteByte(0x20) // RFC 7541 §6.3: the table's size is 0
-	}
+	s.beginBlock()
 	scheme := "http"
 	if s.sock.Filtered() {
 		scheme = "https"
@@ -113,6 +110,27 @@ func (c *call) request(req *http1.Request) {
 		s.flags &^= sLastOpen
 	}
 	s.out = appendBlock(s.out, l.block.Bytes(), c.id, c.flags&requestEnded != 0, int(s.maxFrame))
+}
+
+// beginBlock begins a header block for s.
+func (s *Session) beginBlock() {
+	b := &s.caller.block
+	b.Reset()
+	if s.flags&sNoTable != 0 {
+		s.flags &^= sNoTable
+		b.WriteByte(0x20) // RFC 7541 §6.3: the table's size is 0
+	}
+}
+
+// trailerBlock is a header block of lines.
+func (s *Session) trailerBlock(lines []byte) []byte {
+	s.beginBlock()
+	for line := range bytes.Lines(lines) {
+		if name, value, ok := bytes.Cut(line, []byte(":")); ok {
+			s.caller.requestField(&http1.Field{Name: name, Value: bytes.TrimSpace(value)})
+		}
+	}
+	return s.caller.block.Bytes()
 }
 
 // requestField adds a field, unless it is about a connection of HTTP/1.1 (§8.2.2).
@@ -151,12 +169,14 @@ func (c *call) sendBody(b []byte) (used int, more bool) {
 		n := min(len(b), int(min(c.toSend, 1<<30)))
 		n = c.sendData(b[:n])
 		if c.toSend -= int64(n); c.toSend == 0 {
-			c.sendEnd()
+			c.sendEnd(nil)
 		}
 		return n, n > 0
 	}
+	l := s.caller
+	l.trailer = append(l.trailer[:0], l.cut[c]...)
 	chunks := c.chunks // to be tried: only so much is decoded as may leave
-	data, n, done, err := chunks.Decode(b)
+	data, n, done, err := chunks.DecodeTrailer(b, &l.trailer)
 	switch {
 	case err != nil:
 		s.caller.log.Error("a request's chunks are none", "conn", c.Conn.ID(), "err", err)
@@ -172,11 +192,17 @@ func (c *call) sendBody(b []byte) (used int, more bool) {
 		return n, sent > 0
 	}
 	c.chunks = chunks
-	if done {
-		c.sendEnd()
+	switch {
+	case done:
+		delete(l.cut, c)
+		c.sendEnd(bytes.TrimSuffix(l.trailer, crlf))
+	case len(l.trailer) > 0:
+		l.cut[c] = bytes.Clone(l.trailer)
 	}
 	return n, n > 0
 }
+
+var crlf = []byte("\r\n")
 
 // sendData sends as much of b as the windows and the socket take.
 func (c *call) sendData(b []byte) (sent int) {
@@ -201,10 +227,17 @@ func (c *call) sendData(b []byte) (sent int) {
 	return sent
 }
 
-// sendEnd ends the request: by its last frame, if that is still here.
-func (c *call) sendEnd() {
+// sendEnd ends the request: by trailer, lines as HTTP/1.1 has them, or by its last frame, if
+// that is still here.
+func (c *call) sendEnd(trailer []byte) {
 	s := c.session
 	c.flags |= requestEnded
+	if len(trailer) > 0 {
+		s.buffer()
+		s.out = appendBlock(s.out, s.trailerBlock(trailer), c.id, true, int(s.maxFrame))
+		s.flags &^= sLastOpen
+		return
+	}
 	if s.flags&sLastOpen != 0 && s.lastOf == c.id {
 		s.out[s.lastAt+4] |= flagEndStream
 		return

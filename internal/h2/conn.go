@@ -34,9 +34,9 @@ type conn struct {
 	last                uint32 // the highest number of a stream that the client has begun
 	opened              uint32 // the stream whose header block is not whole; 0: none
 
-	blocked []*stream      // have bytes that wait for the connection's window or its socket
-	settle  []*stream      // whose handler took input out of turn
-	closed  []closedStream // the last that were closed, the newest last
+	blocked []*stream // have bytes that wait for the connection's window or its socket
+	settle  []*stream // whose handler took input out of turn
+	closed  closedStreams
 	linger  []*stream      // answered, while their requests are not whole; see linger.go
 	decoder *hpack.Decoder // nil until the first head
 	block   []byte         // of a header block that is not whole; nil mostly
@@ -63,16 +63,6 @@ const (
 	lastOpen                          // lastAt and lastOf are valid
 	idle                              // the timer is that of a connection without streams
 )
-
-// A closedStream is one of those that were closed lately.
-type closedStream struct {
-	id uint32
-	// reset: by us, so that what the client sent before it knew is ignored (§5.1).
-	reset bool
-}
-
-// closedMost is how many closed streams are remembered.
-const closedMost = 32
 
 var (
 	_ eventloop.Handler = (*conn)(nil)
@@ -191,8 +181,9 @@ func (h *conn) priorityUpdate(f header, p []byte) {
 	switch {
 	case f.stream != 0 || len(p) < 4:
 		h.fail(ProtocolError, "PRIORITY_UPDATE on a stream, or too short")
-	case !h.tolerate(floodPriority):
-	default:
+	case binary.BigEndian.Uint32(p)&maxStreamID == 0:
+		h.fail(ProtocolError, "PRIORITY_UPDATE of no stream")
+	case h.tolerate(floodPriority):
 		if s := h.find(binary.BigEndian.Uint32(p) & maxStreamID); s != nil {
 			s.urgency = urgencyOf(p[4:])
 		}
@@ -279,16 +270,6 @@ func (h *conn) index(id uint32) (int, bool) {
 	return slices.BinarySearchFunc(h.streams, id, func(s *stream, id uint32) int { return int(s.id) - int(id) })
 }
 
-// wasClosed returns what is known of a stream that is not open any more.
-func (h *conn) wasClosed(id uint32) (c closedStream, known bool) {
-	for i := len(h.closed) - 1; i >= 0; i-- {
-		if h.closed[i].id == id {
-			return h.closed[i], true
-		}
-	}
-	return closedStream{}, false
-}
-
 // forget takes s off the list of open streams.
 func (h *conn) forget(s *stream, reset bool) {
 	i, ok := h.index(s.id)
@@ -296,10 +277,7 @@ func (h *conn) forget(s *stream, reset bool) {
 		return
 	}
 	h.streams = slices.Delete(h.streams, i, i+1)
-	if len(h.closed) == closedMost {
-		h.closed = slices.Delete(h.closed, 0, 1)
-	}
-	h.closed = append(h.closed, closedStream{s.id, reset})
+	h.closed.add(s.id, reset)
 	h.lane.counters.openStreams.Add(-1)
 	if h.data.stream == s {
 		h.data.stream = nil
@@ -313,7 +291,8 @@ func (h *conn) forget(s *stream, reset bool) {
 
 // rest is called when no stream is open.
 func (h *conn) rest() {
-	h.streams, h.closed, h.blocked = nil, trimmed(h.closed), nil
+	h.streams, h.blocked = nil, nil
+	h.closed.trim()
 	switch {
 	case h.sock.Closing():
 	case h.flags&left != 0:
@@ -324,9 +303,6 @@ func (h *conn) rest() {
 		h.sock.SetTimer(int64(h.lane.srv.cfg.KeepAlive))
 	}
 }
-
-// trimmed is list with no more room than it needs.
-func trimmed(list []closedStream) []closedStream { return append([]closedStream(nil), list...) }
 
 // EndOfStream implements eventloop.Handler: nobody is there to be answered.
 func (h *conn) EndOfStream(*eventloop.Conn) bool { return false }

@@ -36,7 +36,7 @@ func (h *conn) beginData(f header, b []byte) int {
 	h.credit -= int32(f.length)
 	switch {
 	case s == nil:
-		if c, known := h.wasClosed(f.stream); !known || !c.reset { // §5.1
+		if stopped, _ := h.closed.find(f.stream); !stopped {
 			h.resetStream(f.stream, StreamClosed)
 		}
 	case s.flags&theirEnd != 0:

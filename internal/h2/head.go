@@ -91,9 +91,9 @@ func (h *conn) head(id uint32, block []byte) {
 		return
 	}
 	if id <= h.last {
-		switch c, known := h.wasClosed(id); {
-		case known && c.reset: // it did not know yet (§5.1)
-		case known:
+		switch stopped, ended := h.closed.find(id); {
+		case stopped: // the client did not know yet
+		case ended:
 			h.fail(StreamClosed, "HEADERS for a closed stream")
 		default:
 			h.fail(ProtocolError, "stream numbers do not rise")
@@ -103,13 +103,9 @@ func (h *conn) head(id uint32, block []byte) {
 	h.last = id
 	h.lane.counters.streams.Add(1)
 	switch {
-	case h.flags&left != 0:
-		h.refuse(id) // it may be sent again elsewhere
-		return
-	case len(h.streams) >= h.lane.srv.cfg.MaxStreams:
-		if h.refuse(id); !h.tolerate(floodStreams) {
-			return
-		}
+	case h.flags&left != 0, len(h.streams) >= h.lane.srv.cfg.MaxStreams: // it may be sent again elsewhere
+		h.refuse(id)
+		h.tolerate(floodStreams)
 		return
 	case h.blockFlags&selfDependent != 0, r.bad != "":
 		h.lane.srv.log.Debug("malformed request", "conn", h.sock.ID(), "peer", h.sock.Peer(), "stream", id, "err", r.bad)
@@ -125,7 +121,7 @@ func (h *conn) head(id uint32, block []byte) {
 func (h *conn) refuse(id uint32) {
 	h.lane.counters.refused.Add(1)
 	h.control(appendReset(nil, id, RefusedStream))
-	h.remember(id)
+	h.closed.add(id, true)
 }
 
 // decode decodes a header block into r.
@@ -307,6 +303,9 @@ func (r *fields) appendHead(b []byte, ends bool) ([]byte, bool) {
 	if r.seen&need != need || r.seen&seenProtocol != 0 && (!connect || r.seen&seenAuthority == 0) {
 		return b, false
 	}
+	if r.seen&seenScheme != 0 && !validScheme(r.scheme) {
+		return b, false
+	}
 	webSocket := connect && r.protocol == "websocket"
 	method := r.method
 	switch {
@@ -356,6 +355,18 @@ const upgradeLines = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket
 func visible(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] == 0x7f {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// validScheme reports whether s is the scheme of a URI (RFC 3986 §3.1).
+func validScheme(s string) bool {
+	for i := range len(s) {
+		c := s[i] | 0x20
+		letter := 'a' <= c && c <= 'z'
+		if !letter && (i == 0 || (s[i] < '0' || s[i] > '9') && s[i] != '+' && s[i] != '-' && s[i] != '.') {
 			return false
 		}
 	}

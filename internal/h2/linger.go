@@ -53,10 +53,8 @@ func (h *conn) unlinger(s *stream, reset bool) {
 	if h.data.stream == s {
 		h.data.stream = nil
 	}
-	for k := range h.closed {
-		if h.closed[k].id == s.id {
-			h.closed[k].reset = reset
-		}
+	if reset {
+		h.closed.add(s.id, true)
 	}
 }
 

@@ -152,18 +152,9 @@ func (h *conn) resetStream(id uint32, code Code) {
 		return
 	}
 	h.control(appendReset(nil, id, code))
-	h.remember(id)
-}
-
-// remember notes that a stream was closed by us before it was open.
-func (h *conn) remember(id uint32) {
-	if id > h.last {
-		return
+	if id <= h.last {
+		h.closed.add(id, true)
 	}
-	if len(h.closed) == closedMost {
-		h.closed = h.closed[:copy(h.closed, h.closed[1:])]
-	}
-	h.closed = append(h.closed, closedStream{id, true})
 }
 
 // Reading implements eventloop.Carrier. What was left unread is taken right after this

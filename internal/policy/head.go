@@ -120,6 +120,20 @@ func (r *Route) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 	return append(dst, "\r\n"...)
 }
 
+// RequestTrailers returns those of lines, the fields behind a request's body, that the
+// upstream may get, in their place: what a client may not say in the head it may not say
+// behind the body either, and keys are read from heads alone.
+func (r *Route) RequestTrailers(lines []byte) []byte {
+	out := lines[:0]
+	for line := range bytes.Lines(lines) {
+		name, _, ok := bytes.Cut(line, []byte(":"))
+		if ok && plainName(name) && !r.request.drop.has(name) && !http1.EqualFold(name, "x-api-key") {
+			out = append(out, line...)
+		}
+	}
+	return out
+}
+
 // appendPassed appends a field that goes on: without the cookie of our own admin listener,
 // which browsers send to every port, and with one hop less left.
 func appendPassed(dst []byte, fl *http1.Field, x *Exchange) []byte {

@@ -7,7 +7,7 @@
 //	x := lane.Exchange(sink)        // reused, nothing is allocated
 //	x.Head = append(x.Head, …)      // the whole request head
 //	x.Start()                       // Pick → a pooled connection, or dial → the head is sent
-//	x.Body(b); x.End()              // the request's body as it comes; mind Full
+//	x.Body(b); x.End(nil)           // the request's body as it comes; mind Full
 //	sink.Head, sink.Body, sink.End  // the reply as it comes
 //
 // # What passes and what does not

@@ -194,10 +194,7 @@ func (x *Exchange) Body(b []byte) {
 	}
 }
 
-var (
-	crlf      = []byte("\r\n")
-	lastChunk = []byte("0\r\n\r\n")
-)
+var crlf = []byte("\r\n")
 
 // keep adds a piece of the body to what an attempt sends, as long as that is within
 // the bound or there is no connection yet.
@@ -221,18 +218,26 @@ func (x *Exchange) forget() {
 	}
 }
 
-// End says that the request's body is complete.
-func (x *Exchange) End() {
+// End says that the request's body is complete. trailer are the fields behind it, as
+// lines that were validated; those that may not stand there are left out, and all of them
+// where the body is not Chunked. It may be reused when End returns.
+func (x *Exchange) End(trailer []byte) {
 	if x.complete {
 		return
 	}
 	x.complete = true
-	if x.Chunked && !x.lost {
-		x.Head = append(x.Head, lastChunk...)
+	var last []byte
+	if x.Chunked {
+		last = append(x.lane.line[:0], "0\r\n"...)
+		last = append(appendTrailers(last, trailer), "\r\n"...)
+		x.lane.line = last
+	}
+	if !x.lost {
+		x.Head = append(x.Head, last...)
 	}
 	if u := x.up; u != nil {
 		if x.Chunked {
-			u.write(lastChunk)
+			u.write(last)
 		}
 		if u.x == x {
 			u.requestSent()

@@ -17,10 +17,12 @@ var notInTrailers = []string{
 	"strict-transport-security", "access-control-allow-origin", "access-control-allow-credentials",
 }
 
-// allowedTrailers returns the field lines of a trailer section that may be passed
-// on, in place of the others. The section was checked line by line when it was read.
-func allowedTrailers(b []byte) []byte {
-	out := b[:0]
+// allowedTrailers is appendTrailers in place of b.
+func allowedTrailers(b []byte) []byte { return appendTrailers(b[:0], b) }
+
+// appendTrailers appends those field lines of a trailer section that may be passed on.
+// The section was checked line by line when it was read.
+func appendTrailers(out, b []byte) []byte {
 	for len(b) > 0 {
 		end := bytes.Index(b, crlf)
 		if end <= 0 {
