@@ -23,7 +23,8 @@ func (l *Loop) Adopt(fd int, peer netip.AddrPort, early []byte, h Handler) bool 
 }
 
 func (l *Loop) adopt(fd int, peer netip.AddrPort, early []byte, h Handler) {
-	c := l.outgoing(peer, h, &dialing{})
+	d := &dialing{}
+	c := l.outgoing(peer, h, d)
 	if c.isClosed() {
 		sys.Close(fd)
 		return
@@ -38,13 +39,13 @@ func (l *Loop) adopt(fd int, peer netip.AddrPort, early []byte, h Handler) {
 	if err != nil {
 		sys.Close(fd)
 	} else {
-		err = l.own(c, fd)
+		err = d.own(fd)
 	}
 	if err != nil {
 		c.Close(err)
 		return
 	}
-	c.stand(&l.n.adopted)
+	d.established(&l.n.adopted)
 	if len(early) > 0 && !c.isClosed() {
 		l.n.bytesIn += uint64(len(early))
 		c.arrived(early)

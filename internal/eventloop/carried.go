@@ -1,10 +1,5 @@
 package eventloop
 
-import (
-	"syscall"
-	"unsafe"
-)
-
 // A Carrier moves the bytes of connections that have no socket of their own: HTTP/2 does,
 // for its streams. There is one for each such connection. Its methods are called on the
 // loop's goroutine.
@@ -38,9 +33,6 @@ type Carried struct {
 	first bool
 }
 
-// carried is Conn.fd of a Carried.
-const carried = -2
-
 // Carry makes v a connection on on's loop, which speaks for on's peer. carrier moves its
 // bytes and h handles them. first says that on carries no other: a connection and its first
 // stream count as one. It returns false when as many connections are open as may be; h is
@@ -55,10 +47,13 @@ func Carry(v *Carried, on *Conn, carrier Carrier, h Handler, first bool) bool {
 		l.n.refused++
 		return false
 	}
-	v.Conn = Conn{loop: l, fd: carried, listener: on.listener, peerIP: on.peerIP, peerPort: on.peerPort, accepted: l.now, handler: h}
+	v.Conn = Conn{
+		socket:   socket{loop: l, fd: carried, listener: on.listener, peerIP: on.peerIP, peerPort: on.peerPort},
+		accepted: l.now, handler: h,
+	}
 	v.carrier, v.socket, v.first = carrier, on, first
 	v.timer.Owner = &v.Conn
-	v.key = l.take(&v.Conn)
+	v.key = l.table.add(&v.Conn)
 	l.n.carried++
 	return true
 }
@@ -89,61 +84,12 @@ func (v *Carried) Unread() int {
 	return len(v.parked.b)
 }
 
-// carrying returns c as what it is if it has no socket of its own, or nil.
-func (c *Conn) carrying() *Carried {
-	if c.fd != carried {
-		return nil
-	}
-	return (*Carried)(unsafe.Pointer(c)) // c is its first field, and of no other is fd carried
-}
-
 // Socket returns the connection whose socket carries c: c itself, mostly.
 func (c *Conn) Socket() *Conn {
 	if v := c.carrying(); v != nil {
 		return v.socket
 	}
 	return c
-}
-
-// Shared reports whether c is one of several connections on one socket.
-func (c *Conn) Shared() bool { return c.fd == carried }
-
-// CarriedBy returns what moves c's bytes where c has no socket of its own, or nil.
-func (c *Conn) CarriedBy() Carrier {
-	if v := c.carrying(); v != nil {
-		return v.carrier
-	}
-	return nil
-}
-
-// send gives b to whatever carries c's bytes. It returns how much of it was taken. keeps
-// says that b never changes, so that it may be referred to for longer than the call.
-func (c *Conn) send(b []byte, keeps bool) (int, syscall.Errno) {
-	switch {
-	case c.fd == carried:
-		return c.carrying().carrier.Send(b), 0
-	case keeps:
-		return c.loop.poller.Send(c.key, int(c.fd), b)
-	}
-	return c.loop.poller.SendCopy(c.key, int(c.fd), b)
-}
-
-// setReading tells whatever carries c's bytes whether input is wanted.
-func (c *Conn) setReading(on bool) {
-	if v := c.carrying(); v != nil {
-		v.carrier.Reading(on)
-		return
-	}
-	c.loop.poller.SetReading(c.key, int(c.fd), on)
-}
-
-// shutdown ends the sending side.
-func (c *Conn) shutdown() {
-	if v := c.carrying(); v != nil {
-		v.carrier.Shutdown()
-		return
-	}
-	c.loop.poller.Shutdown(c.key, int(c.fd))
 }
 
 // A Flusher has something to do at the end of a tick.

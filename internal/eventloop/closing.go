@@ -12,15 +12,16 @@ func (c *Conn) CloseAfterFlush() {
 	if c.Closing() {
 		return
 	}
-	c.sendGathered()
+	c.loop.gather.send(c)
 	if c.Closing() {
 		return
 	}
 	c.flags |= flagClosing
-	c.handler = &parting{last: c.handler}
+	p := &parting{last: c.handler}
+	c.handler = p
 	c.parked = nil
 	if c.out == nil {
-		c.linger()
+		p.linger(c)
 		return
 	}
 	c.pause()
@@ -33,7 +34,7 @@ func (c *Conn) CloseWrite() {
 	if c.mute() {
 		return
 	}
-	c.sendGathered()
+	c.loop.gather.send(c)
 	if c.mute() {
 		return
 	}
@@ -48,8 +49,8 @@ func (c *Conn) allTaken() {
 	switch {
 	case c.flags&(flagClosed|flagShut) != 0:
 	case c.flags&flagClosing != 0:
-		c.linger()
-	case c.flags&flagHalf == 0 || !c.endFilter():
+		c.handler.(*parting).linger(c)
+	case c.flags&flagHalf == 0 || !c.filtered().end(c):
 	case c.flags&flagTold != 0:
 		c.Close(nil)
 	default:
@@ -58,11 +59,18 @@ func (c *Conn) allTaken() {
 	}
 }
 
+// parting is the handler of a connection that closes. It discards input; after
+// the last byte was sent, until the peer closes, sends too much or takes too long.
+type parting struct {
+	last  Handler // nil if c closes before it had one
+	bytes int
+}
+
 // linger ends the sending side and reads on for a moment: closing with unread
 // input would reset the connection and could take the answer with it
 // (RFC 9112 §9.6).
-func (c *Conn) linger() {
-	if !c.goodbye() {
+func (h *parting) linger(c *Conn) {
+	if !c.filtered().goodbye(c) {
 		return
 	}
 	if c.flags&flagEOF != 0 {
@@ -82,13 +90,6 @@ func (c *Conn) linger() {
 	}
 	c.loop.timers.Schedule(&c.timer, c.loop.now+lingerTime)
 	c.flags |= flagShut
-}
-
-// parting is the handler of a connection that closes. It discards input; after
-// the last byte was sent, until the peer closes, sends too much or takes too long.
-type parting struct {
-	last  Handler // nil if c closes before it had one
-	bytes int
 }
 
 func (h *parting) Data(c *Conn, b []byte) int {
@@ -129,19 +130,11 @@ func (c *Conn) end(err error, reset bool) {
 	}
 	l := c.loop
 	orderly := err == nil && !reset && c.flags&flagGathered == 0
-	c.dropGathered()
+	l.gather.drop(c)
 	c.flags |= flagClosed
-	c.lastWords(orderly)
+	c.filtered().lastWords(c, orderly)
 	l.timers.Stop(&c.timer)
-	switch {
-	case c.fd == carried:
-		c.carrying().carrier.Close(err, orderly && c.out == nil)
-	case c.fd < 0: // it never had one
-	case reset:
-		l.poller.Abort(c.key, int(c.fd))
-	default:
-		l.poller.Close(c.key, int(c.fd))
-	}
+	c.close(err, orderly && c.out == nil, reset)
 	l.release(c)
 	if c.Connecting() {
 		l.n.dialFailed++
@@ -149,7 +142,9 @@ func (c *Conn) end(err error, reset bool) {
 		l.n.closed++
 	}
 	c.parked = nil
-	c.dropOut()
+	if c.out != nil {
+		c.out.release()
+	}
 	if c.handler != nil {
 		l.guard(nil, func() { c.handler.Closed(c, err) })
 	}

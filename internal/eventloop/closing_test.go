@@ -213,7 +213,7 @@ func TestGenerationsStayWithinTheirBits(t *testing.T) {
 	s := newStage(t, Config{})
 	c, _ := s.connect(&script{})
 	c.Close(nil)
-	s.gens[0] = 1<<30 - 1
+	s.table.gens[0] = 1<<30 - 1
 	c, _ = s.connect(&script{})
 	if c.key>>62 != 0 {
 		t.Errorf("key %x has one of the poller's bits", c.key)
@@ -223,8 +223,8 @@ func TestGenerationsStayWithinTheirBits(t *testing.T) {
 		t.Errorf("ID %x", c.ID())
 	}
 	c.Close(nil)
-	if s.gens[0] != 0 {
-		t.Errorf("generation %d after the last one", s.gens[0])
+	if s.table.gens[0] != 0 {
+		t.Errorf("generation %d after the last one", s.table.gens[0])
 	}
 }
 

@@ -2,9 +2,7 @@ package eventloop
 
 import (
 	"errors"
-	"net/netip"
 
-	"github.com/weir-gateway/weir/internal/poller"
 	"github.com/weir-gateway/weir/internal/timerwheel"
 )
 
@@ -44,60 +42,18 @@ type Handler interface {
 // It has 112 bytes, which is a size class of the allocator: an idle connection
 // has nothing else here.
 type Conn struct {
-	// Fixed at accept.
-	loop     *Loop
-	key      poller.Key
+	socket
+
+	// Fixed at accept, or when it was dialled.
 	accepted int64
-	peerIP   [16]byte // IPv4 as mapped
-	fd       int32
-	peerPort uint16
-	listener uint8
 
 	// Owned by loop's goroutine. No lock.
-	flags   flags
 	handler Handler
 	// parked is input that the handler did not consume; nil when there is none.
 	parked *parkedInput
 	// out is what waits to be sent; nil when there is nothing.
 	out   *outQueue
 	timer timerwheel.Timer[*Conn]
-}
-
-type flags uint8
-
-const (
-	flagClosed   flags = 1 << iota
-	flagClosing        // CloseAfterFlush was called: handler is a *parting
-	flagShut           // after that or CloseWrite: everything was sent, and the peer told so
-	flagHalf           // CloseWrite was called
-	flagNoRead         // reading is paused
-	flagEOF            // the peer sends no more
-	flagTold           // and the handler knows
-	flagGathered       // bytes of it are in loop.gather
-)
-
-// Loop returns the loop that owns c. Any goroutine.
-func (c *Conn) Loop() *Loop { return c.loop }
-
-// Peer returns the other side's address; the zero AddrPort of a Unix socket. Any
-// goroutine.
-func (c *Conn) Peer() netip.AddrPort {
-	if c.peerPort == 0 {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(netip.AddrFrom16(c.peerIP).Unmap(), c.peerPort)
-}
-
-// ID is unique among the open connections of the process. Any goroutine.
-func (c *Conn) ID() uint64 { return uint64(c.loop.id)<<56 | uint64(c.key)&(1<<56-1) }
-
-// Listener is the index of the listener that accepted c, or -1 when Dial or Adopt
-// made it. Any goroutine.
-func (c *Conn) Listener() int {
-	if c.listener == noListener {
-		return -1
-	}
-	return int(c.listener)
 }
 
 // Accepted is when c was accepted, adopted or connected, on the loop's clock. Any
@@ -136,7 +92,7 @@ func (c *Conn) SetTimer(d int64) {
 		if d > 0 {
 			dial.timer = c.loop.now + d
 		}
-		c.waitForDial(dial)
+		dial.schedule()
 	case d <= 0:
 		c.loop.timers.Stop(&c.timer)
 	default:
@@ -149,15 +105,7 @@ func (c *Conn) SetTimer(d int64) {
 func (c *Conn) TimerIn() int64 { return int64(c.loop.timers.Until(&c.timer, c.loop.now)) }
 
 // Stalled reports whether c waits for its socket to take more, or to stand.
-func (c *Conn) Stalled() bool { return c.out != nil && (c.out.stalled >= 0 || c.out.dial != nil) }
-
-func (c *Conn) isClosed() bool { return c.flags&flagClosed != 0 }
-
-// Closing reports whether c is closed or about to be: nothing more is sent.
-func (c *Conn) Closing() bool { return c.flags&(flagClosed|flagClosing) != 0 }
-
-// mute reports whether nothing may be written any more.
-func (c *Conn) mute() bool { return c.flags&(flagClosed|flagClosing|flagHalf) != 0 }
+func (c *Conn) Stalled() bool { return c.out != nil && c.out.waits() }
 
 // Unsent returns the bytes that wait for the socket in this process.
 func (c *Conn) Unsent() int {

@@ -3,10 +3,8 @@ package eventloop
 import (
 	"errors"
 	"net/netip"
-	"syscall"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/poller"
 	"github.com/weir-gateway/weir/internal/sys"
 )
 
@@ -64,6 +62,7 @@ const (
 // dialing is the state of a connection that does not stand yet. It is found in
 // its queue, which it has as long: what is written waits there.
 type dialing struct {
+	c        *Conn
 	to       sys.Address
 	deadline int64
 	timer    int64 // when the handler wants its Timer; 0: not
@@ -93,30 +92,35 @@ func (l *Loop) Dial(to Endpoint, opt DialOptions, h Connector) *Conn {
 	if c.isClosed() {
 		return c
 	}
-	if err := l.beginDial(c, d, to, opt); err != nil {
-		l.fail(c, err)
+	if err := d.open(to, opt); err != nil {
+		l.failures.add(c, err)
 		return c
 	}
-	l.connect(c, d)
+	d.connect()
 	return c
 }
 
 // outgoing makes a connection that no listener accepted. It has no descriptor yet.
 func (l *Loop) outgoing(peer netip.AddrPort, h Handler, d *dialing) *Conn {
-	c := &Conn{loop: l, fd: -1, listener: noListener, peerIP: peer.Addr().As16(), peerPort: peer.Port(), accepted: l.now, handler: h}
+	c := &Conn{
+		socket:   socket{loop: l, fd: -1, listener: noListener, peerIP: peer.Addr().As16(), peerPort: peer.Port()},
+		accepted: l.now, handler: h,
+	}
 	c.timer.Owner = c
 	if l.ended {
 		c.flags |= flagClosed
 		return c
 	}
 	l.shared.open.Add(1)
-	c.key = l.take(c)
-	c.out = l.newQueue()
-	c.out.dial = d
+	c.key = l.table.add(c)
+	c.out = l.queues.get(c)
+	c.out.dial, d.c = d, c
 	return c
 }
 
-func (l *Loop) beginDial(c *Conn, d *dialing, to Endpoint, opt DialOptions) (err error) {
+// open opens the socket that is to connect.
+func (d *dialing) open(to Endpoint, opt DialOptions) (err error) {
+	l := d.c.loop
 	if l.shared.open.Load() > l.limits.maxConns {
 		l.n.refused++
 		return ErrTooManyConns
@@ -133,45 +137,51 @@ func (l *Loop) beginDial(c *Conn, d *dialing, to Endpoint, opt DialOptions) (err
 	if err != nil {
 		return err
 	}
-	return l.own(c, fd)
+	return d.own(fd)
 }
 
-// own gives c its descriptor.
-func (l *Loop) own(c *Conn, fd int) error {
-	fd, err := l.poller.Adopt(fd)
+// own gives the connection its descriptor.
+func (d *dialing) own(fd int) error {
+	fd, err := d.c.loop.poller.Adopt(fd)
 	if err == nil {
-		c.fd = int32(fd)
+		d.c.fd = int32(fd)
 	}
 	return err
 }
 
-// connect makes the poller connect c.
-func (l *Loop) connect(c *Conn, d *dialing) {
+// connect makes the poller connect it.
+func (d *dialing) connect() {
+	c, l := d.c, d.c.loop
 	d.retry = 0
 	switch e := l.poller.Connect(c.key, int(c.fd), &d.to); {
 	case e == sys.EAGAIN && d.to.Unix():
 		d.retry = l.now + dialRetry
 	case e != 0:
-		l.fail(c, e)
+		l.failures.add(c, e)
 		return
 	}
-	c.waitForDial(d)
+	d.schedule()
 }
 
-// fail closes c with err in this tick or the next.
-func (l *Loop) fail(c *Conn, err error) { l.failures = append(l.failures, failure{c, err}) }
+// failureList is a loop's connections that could not be begun and whose handlers do not
+// know it yet.
+type failureList []failure
 
-// tellFailures closes what could not be begun. What its handlers begin anew and
-// fails at once is for the next tick.
-func (l *Loop) tellFailures() {
-	n := len(l.failures)
+// add has c closed with err in this tick or the next.
+func (f *failureList) add(c *Conn, err error) { *f = append(*f, failure{c, err}) }
+
+// report closes what could not be begun. What its handlers begin anew and fails at once
+// is for the next tick.
+func (f *failureList) report() {
+	n := len(*f)
 	for i := range n {
-		l.failures[i].c.Close(l.failures[i].err)
+		x := (*f)[i]
+		x.c.Close(x.err)
 	}
-	k := copy(l.failures, l.failures[n:])
-	clear(l.failures[k:])
-	if l.failures = l.failures[:k]; k == 0 && cap(l.failures) > keepInbox {
-		l.failures = nil
+	k := copy(*f, (*f)[n:])
+	clear((*f)[k:])
+	if *f = (*f)[:k]; k == 0 && cap(*f) > keepInbox {
+		*f = nil
 	}
 }
 
@@ -186,8 +196,8 @@ func (c *Conn) dialing() *dialing {
 // Connecting reports whether c was dialed and does not stand yet.
 func (c *Conn) Connecting() bool { return c.dialing() != nil }
 
-// waitForDial sets c's timer to what comes next while it is connecting.
-func (c *Conn) waitForDial(d *dialing) {
+// schedule sets the timer to what comes next while it is connecting.
+func (d *dialing) schedule() {
 	at := d.deadline
 	if d.timer != 0 {
 		at = min(at, d.timer)
@@ -195,59 +205,41 @@ func (c *Conn) waitForDial(d *dialing) {
 	if d.retry != 0 {
 		at = min(at, d.retry)
 	}
-	c.loop.timers.Schedule(&c.timer, at)
+	d.c.loop.timers.Schedule(&d.c.timer, at)
 }
 
-func (c *Conn) dialTimer(d *dialing) {
-	l := c.loop
+// due does what the timer was set for.
+func (d *dialing) due() {
+	c, l := d.c, d.c.loop
 	switch {
 	case l.now >= d.deadline:
 		c.Close(ErrDialTimeout)
 		return
 	case d.retry != 0 && l.now >= d.retry:
-		l.connect(c, d)
+		d.connect()
 		return
 	case d.timer != 0 && l.now >= d.timer:
 		d.timer = 0
 		l.guard(c, func() { c.handler.Timer(c, l.now) })
 	}
 	if c.dialing() == d {
-		c.waitForDial(d)
+		d.schedule()
 	}
 }
 
-// Connected implements poller.Handler.
-func (l *Loop) Connected(k poller.Key, err syscall.Errno) {
-	c := l.conn(k)
-	if c == nil {
-		return
-	}
-	if d := c.dialing(); err == sys.EAGAIN && d != nil && d.to.Unix() {
-		d.retry = l.now + dialRetry // the listener's backlog is full
-		c.waitForDial(d)
-		return
-	}
-	if err != 0 {
-		c.Close(err)
-		return
-	}
-	c.stand(&l.n.dialed)
-}
-
-// stand makes an ordinary connection of c, whose socket is connected, and counts
+// established makes an ordinary connection of one whose socket is connected, and counts
 // it.
-func (c *Conn) stand(count *uint64) {
-	l, q := c.loop, c.out
+func (d *dialing) established(count *uint64) {
+	c, l, q := d.c, d.c.loop, d.c.out
 	if err := l.poller.Add(c.key, int(c.fd)); err != nil {
 		c.Close(err)
 		return
 	}
 	*count++
-	timer := q.dial.timer
 	q.dial = nil
 	l.timers.Stop(&c.timer)
-	if timer != 0 {
-		l.timers.Schedule(&c.timer, timer)
+	if d.timer != 0 {
+		l.timers.Schedule(&c.timer, d.timer)
 	}
 	c.accepted = l.now
 	if c.flags&flagNoRead != 0 {
@@ -262,6 +254,6 @@ func (c *Conn) stand(count *uint64) {
 	if c.out == nil {
 		c.allTaken() // which the handler may have waited for
 	} else if c.out == q {
-		c.markDirty()
+		q.markDirty()
 	}
 }

@@ -330,7 +330,7 @@ func TestWhatWasReadBeforeTheAdoptionComesFirst(t *testing.T) {
 		if n := s.Stats(); n.Adopted != 1 || n.Open != 1 || n.BytesIn != 5 {
 			t.Errorf("counters %+v", n)
 		}
-		if got := s.Loop.conns[0].Peer(); got != peer {
+		if got := s.table.conns[0].Peer(); got != peer {
 			t.Errorf("peer %v, want %v", got, peer)
 		}
 	}

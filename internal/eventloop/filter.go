@@ -48,67 +48,56 @@ func (c *Conn) SetFilter(f Filter, early []byte) {
 		f.Release()
 		return
 	}
-	c.sendGathered() // it was not meant for f
+	c.loop.gather.send(c) // it was not meant for f
 	if c.Closing() {
 		f.Release()
 		return
 	}
-	c.handler = &filtered{Handler: c.handler, filter: f}
-	if q := c.out; q != nil {
-		for _, s := range q.segs[q.head:] {
-			q.sealed = append(q.sealed, s...)
-		}
-		clear(q.segs)
-		q.segs, q.head, q.private = q.segs[:0], 0, false
+	h := &filtered{Handler: c.handler, filter: f}
+	c.handler = h
+	if c.out != nil {
+		c.out.sealAll()
 	}
 	ended := c.flags&flagEOF != 0 // the socket's stream, not f's
 	c.flags &^= flagEOF | flagTold
 	if len(early) > 0 {
-		c.open(f, early)
+		h.open(c, early)
 	}
 	if ended && !c.Closing() && c.flags&flagEOF == 0 {
 		c.Close(ErrTruncated)
 	}
-	c.sendGathered()
+	c.loop.gather.send(c)
 }
 
 // Filtered reports whether there is a filter on c's socket: whether c is TLS.
-func (c *Conn) Filtered() bool { return c.Socket().filter() != nil }
+func (c *Conn) Filtered() bool { return c.Socket().filtered() != nil }
 
 // Filter returns the filter of c's socket, or nil. Loop only.
 func (c *Conn) Filter() Filter {
-	f := c.Socket().filter()
-	if e, ok := f.(endedFilter); ok {
+	h := c.Socket().filtered()
+	if h == nil {
+		return nil
+	}
+	if e, ok := h.filter.(endedFilter); ok {
 		return e.Filter
 	}
-	return f
+	return h.filter
 }
 
-func (c *Conn) filter() Filter {
+// filtered returns what puts a filter before c's handler, or nil.
+func (c *Conn) filtered() *filtered {
 	h := c.handler
 	if p, ok := h.(*parting); ok {
 		h = p.last
 	}
-	if f, ok := h.(*filtered); ok {
-		return f.filter
-	}
-	return nil
-}
-
-// dropFilter takes the filter away. Loop only.
-func (c *Conn) dropFilter(f Filter) {
-	if p, ok := c.handler.(*parting); ok {
-		p.last = p.last.(*filtered).Handler
-	} else {
-		c.handler = c.handler.(*filtered).Handler
-	}
-	f.Release()
+	f, _ := h.(*filtered)
+	return f
 }
 
 // arrived takes what the socket brought.
 func (c *Conn) arrived(b []byte) {
 	if f, ok := c.handler.(*filtered); ok {
-		c.open(f.filter, b)
+		f.open(c, b)
 		return
 	}
 	c.received(b)
@@ -125,12 +114,12 @@ func (c *Conn) endOfSocket() {
 }
 
 // open shows what is in b, from the socket, to the handler.
-func (c *Conn) open(f Filter, b []byte) {
-	if c.sendGathered(); c.isClosed() { // f may seal its reply, and all after it, in another way
+func (h *filtered) open(c *Conn, b []byte) {
+	if c.loop.gather.send(c); c.isClosed() { // the filter may seal its reply, and all after it, in another way
 		return
 	}
-	plain, reply, err := f.Open(b)
-	if _, ended := f.(endedFilter); !ended && len(reply) > 0 {
+	plain, reply, err := h.filter.Open(b)
+	if _, ended := h.filter.(endedFilter); !ended && len(reply) > 0 {
 		c.sendSealed(reply)
 	}
 	if len(plain) > 0 && !c.Closing() {
@@ -148,32 +137,31 @@ func (c *Conn) open(f Filter, b []byte) {
 // sendSealed sends b, which the socket carries as it is, and keeps a copy of
 // what is not taken.
 func (c *Conn) sendSealed(b []byte) {
-	c.sendGathered()
+	c.loop.gather.send(c)
 	switch {
 	case c.isClosed(), len(b) == 0:
 	case c.out != nil:
-		if c.hasRoom(len(b)) {
-			c.out.sealed = append(c.out.sealed, b...)
-			c.markDirty()
+		if c.enqueueSealed(b); c.out != nil {
+			c.out.markDirty()
 		}
 	default:
 		n, err := c.loop.poller.SendCopy(c.key, int(c.fd), b)
-		if c.sent(n, err) && n < len(b) && c.hasRoom(len(b)-n) {
-			c.out.sealed = append(c.out.sealed, b[n:]...)
+		if c.sent(n, err) && n < len(b) {
+			c.enqueueSealed(b[n:])
 			c.stall()
 		}
 	}
 }
 
-// sendFiltered is Send through f.
-func (c *Conn) sendFiltered(f Filter, b []byte) {
+// send is Conn.Send through the filter.
+func (h *filtered) send(c *Conn, b []byte) {
 	if len(b) <= sealLimit {
-		c.sendSealed(c.loop.seal(f, b))
+		c.sendSealed(c.loop.seal(h.filter, b))
 		return
 	}
 	c.enqueue(b)
 	if c.out != nil {
-		c.push()
+		c.out.push()
 	}
 }
 
@@ -186,41 +174,25 @@ func (l *Loop) seal(f Filter, b []byte) []byte {
 	return l.sealed
 }
 
-// pushSealed sends what is sealed, or seals and sends the next piece of the
-// queue. It reports whether the socket took all of it.
-func (c *Conn) pushSealed(f Filter) bool {
-	l, q := c.loop, c.out
-	raw := q.sealed
-	if len(raw) == 0 {
-		b := l.merge(q, sealLimit)
-		raw = l.seal(f, b)
-		q.skip(len(b))
-		q.bytes += len(raw) - len(b)
+// drop takes the filter away.
+func (h *filtered) drop(c *Conn) {
+	if p, ok := c.handler.(*parting); ok {
+		p.last = h.Handler
+	} else {
+		c.handler = h.Handler
 	}
-	n, err := l.poller.SendCopy(c.key, int(c.fd), raw)
-	if !c.sent(n, err) {
-		return false
-	}
-	q.bytes -= n
-	q.moved += n
-	if n < len(raw) {
-		q.sealed = append(q.sealed[:0], raw[n:]...)
-		c.stall()
-		return false
-	}
-	q.sealed = nil
-	return true
+	h.filter.Release()
 }
 
 // goodbye lets the filter end its side and takes it away. It reports whether
-// that is sent; if not, it waits for the socket like anything else.
-func (c *Conn) goodbye() bool {
-	f := c.filter()
-	if f == nil {
+// that is sent; if not, it waits for the socket like anything else. Without a filter
+// there is nothing to send.
+func (h *filtered) goodbye(c *Conn) bool {
+	if h == nil {
 		return true
 	}
-	c.loop.sealed = f.Close(c.loop.sealed[:0])
-	c.dropFilter(f)
+	c.loop.sealed = h.filter.Close(c.loop.sealed[:0])
+	h.drop(c)
 	c.sendSealed(c.loop.sealed)
 	return c.out == nil && !c.isClosed()
 }
@@ -231,30 +203,28 @@ type endedFilter struct{ Filter }
 func (endedFilter) Seal(dst, _ []byte) []byte { return dst }
 func (endedFilter) Close(dst []byte) []byte   { return dst }
 
-// endFilter lets the filter, if there is one, end its side, and reports whether
-// that is sent. It still opens what comes.
-func (c *Conn) endFilter() bool {
-	f, ok := c.handler.(*filtered)
-	if !ok {
+// end lets the filter, if there is one, end its side, and reports whether that is sent.
+// It still opens what comes.
+func (h *filtered) end(c *Conn) bool {
+	if h == nil {
 		return true
 	}
-	if _, ended := f.filter.(endedFilter); !ended {
-		c.loop.sealed = f.filter.Close(c.loop.sealed[:0])
-		f.filter = endedFilter{f.filter}
+	if _, ended := h.filter.(endedFilter); !ended {
+		c.loop.sealed = h.filter.Close(c.loop.sealed[:0])
+		h.filter = endedFilter{h.filter}
 		c.sendSealed(c.loop.sealed)
 	}
 	return c.out == nil && !c.isClosed()
 }
 
 // lastWords is goodbye for a connection that closes at once.
-func (c *Conn) lastWords(orderly bool) {
-	f := c.filter()
-	if f == nil {
+func (h *filtered) lastWords(c *Conn, orderly bool) {
+	if h == nil {
 		return
 	}
 	if orderly && c.out == nil && c.flags&flagShut == 0 {
-		c.loop.sealed = f.Close(c.loop.sealed[:0])
+		c.loop.sealed = h.filter.Close(c.loop.sealed[:0])
 		c.loop.poller.SendCopy(c.key, int(c.fd), c.loop.sealed) //nolint:errcheck // nothing hangs on it
 	}
-	f.Release()
+	h.filter.Release()
 }

@@ -2,74 +2,89 @@ package eventloop
 
 import "bytes"
 
-// gathered says where in Loop.gather the bytes of a connection are.
+// A gatherer keeps what connections write in a tick until its end: all of one
+// connection's leaves in one system call. What one has here follows one place in list;
+// only the last can grow.
+type gatherer struct {
+	b       []byte
+	list    []gathered
+	flushed int // of list
+}
+
+// gathered says where in gatherer.b the bytes of a connection are.
 type gathered struct {
 	c        *Conn // nil when they were sent or dropped
 	from, to int
 }
 
-// gather keeps a copy of b until the end of the tick.
-func (c *Conn) gather(b []byte) {
-	l := c.loop
-	last := len(l.gathers) - 1
-	if c.flags&flagGathered != 0 && l.gathers[last].c != c {
+// add keeps a copy of b, for c.
+func (g *gatherer) add(c *Conn, b []byte) {
+	last := len(g.list) - 1
+	if c.flags&flagGathered != 0 && g.list[last].c != c {
 		// It is not the last one, which alone can grow.
-		c.sendGathered()
+		g.send(c)
 		if c.mute() || c.out != nil {
 			c.Write(b)
 			return
 		}
-		last = len(l.gathers) - 1
+		last = len(g.list) - 1
 	}
 	if c.flags&flagGathered == 0 {
 		c.flags |= flagGathered
-		l.gathers = append(l.gathers, gathered{c: c, from: len(l.gather)})
+		g.list = append(g.list, gathered{c: c, from: len(g.b)})
 		last++
 	}
-	l.gather = append(l.gather, b...)
-	l.gathers[last].to = len(l.gather)
-	if len(l.gather) >= burstLimit {
-		l.flushGather()
+	g.b = append(g.b, b...)
+	g.list[last].to = len(g.b)
+	if len(g.b) >= burstLimit {
+		g.flush()
 	}
 }
 
-// flushGather sends what was gathered, in the order in which it was written.
+// flush sends what was gathered, in the order in which it was written.
 // Handlers that hear of a failure may write meanwhile, and come here again.
-func (l *Loop) flushGather() {
-	for l.flushed < len(l.gathers) {
-		i := l.flushed
-		l.flushed++
-		if c := l.gathers[i].c; c != nil {
-			c.sendGatheredAt(i)
+func (g *gatherer) flush() {
+	for g.flushed < len(g.list) {
+		i := g.flushed
+		g.flushed++
+		if g.list[i].c != nil {
+			g.sendAt(i)
 		}
 	}
-	l.gather, l.gathers, l.flushed = l.gather[:0], l.gathers[:0], 0
+	g.b, g.list, g.flushed = g.b[:0], g.list[:0], 0
 }
 
-// sendGathered sends what was gathered for c, if there is any.
-func (c *Conn) sendGathered() {
+// send sends what was gathered for c, if there is any.
+func (g *gatherer) send(c *Conn) {
 	if c.flags&flagGathered != 0 {
-		c.sendGatheredAt(c.gatheredAt())
+		g.sendAt(g.find(c))
 	}
 }
 
-// gatheredAt finds c in loop.gathers, where it is the last one mostly.
-func (c *Conn) gatheredAt() int {
-	i := len(c.loop.gathers) - 1
-	for c.loop.gathers[i].c != c {
+// drop gives up what was gathered for c.
+func (g *gatherer) drop(c *Conn) {
+	if c.flags&flagGathered != 0 {
+		g.list[g.find(c)].c = nil
+		c.flags &^= flagGathered
+	}
+}
+
+// find returns the place of c, which is the last one mostly.
+func (g *gatherer) find(c *Conn) int {
+	i := len(g.list) - 1
+	for g.list[i].c != c {
 		i--
 	}
 	return i
 }
 
-func (c *Conn) sendGatheredAt(i int) {
-	l := c.loop
-	g := l.gathers[i]
-	b := l.gather[g.from:g.to]
-	l.gathers[i].c = nil
+func (g *gatherer) sendAt(i int) {
+	at := g.list[i]
+	c, b := at.c, g.b[at.from:at.to]
+	g.list[i].c = nil
 	c.flags &^= flagGathered
-	if f := c.filter(); f != nil {
-		c.sendSealed(l.seal(f, b))
+	if f := c.filtered(); f != nil {
+		c.sendSealed(c.loop.seal(f.filter, b))
 		return
 	}
 	n, err := c.send(b, false)
@@ -81,15 +96,7 @@ func (c *Conn) sendGatheredAt(i int) {
 		c.enqueue(rest)
 		if c.out != nil {
 			c.out.private = true
+			c.out.stall()
 		}
-		c.stall()
-	}
-}
-
-// dropGathered gives up what was gathered for c.
-func (c *Conn) dropGathered() {
-	if c.flags&flagGathered != 0 {
-		c.loop.gathers[c.gatheredAt()].c = nil
-		c.flags &^= flagGathered
 	}
 }

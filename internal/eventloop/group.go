@@ -177,9 +177,10 @@ func newGroup(cfg Config, accept func(*Conn) Handler, log *slog.Logger, open fun
 	}
 	g.opts = sys.ListenOptions{Backlog: cfg.Backlog, ReusePort: true, Settings: g.socks.settings()}
 	g.accept = func(c *Conn) Handler {
-		g.acceptedSocket(c)
+		g.socks.accepted(c)
 		return accept(c)
 	}
+	g.socks.log, g.socks.work = log, &g.done
 	if cfg.MaxConns >= spareFiles/8 {
 		g.limits.burst = int64(min(32*cfg.Loops, spareFiles/2))
 	}
@@ -191,6 +192,7 @@ func newGroup(cfg Config, accept func(*Conn) Handler, log *slog.Logger, open fun
 		}
 		g.loops = append(g.loops, newLoop(i, p, g))
 	}
+	g.socks.loops = g.loops
 	return g, nil
 }
 
@@ -225,7 +227,7 @@ func (g *Group) Run(ctx context.Context) error {
 		g.done.Go(func() {
 			// Profiles and dumps of goroutines say whose loop it is.
 			pprof.Do(ctx, pprof.Labels("loop", strconv.Itoa(l.id)), func(context.Context) {
-				g.bindLoop(l)
+				g.socks.bindLoop(l)
 				if err := l.run(); err != nil {
 					g.failed.CompareAndSwap(nil, &err)
 					cancel()
@@ -262,7 +264,7 @@ func (g *Group) release() {
 	}
 	g.released = true
 	for _, l := range g.loops {
-		l.refuse()
+		l.inbox.refuse()
 		l.poller.Release()
 	}
 }

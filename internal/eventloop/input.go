@@ -138,7 +138,7 @@ func (c *Conn) tellEndOfStream() {
 	case c.flags&(flagHalf|flagClosing) == flagHalf && c.out != nil:
 		return // allTaken follows
 	}
-	c.sendGathered()
+	c.loop.gather.send(c)
 	if c.flags&flagClosing == 0 || c.flags&flagShut != 0 {
 		c.Close(nil)
 	}

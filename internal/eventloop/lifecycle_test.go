@@ -33,8 +33,8 @@ func TestPanicEndsOnlyItsConnection(t *testing.T) {
 		if !k.closed || told == nil || !strings.Contains(told.Error(), "boom") {
 			t.Errorf("%s: closed %v, told %v", name, k.closed, told)
 		}
-		if kn.closed || s.n.panics != 1 || s.open != 1 {
-			t.Errorf("%s: neighbour closed %v, %d panics, %d open", name, kn.closed, s.n.panics, s.open)
+		if kn.closed || s.n.panics != 1 || s.table.open != 1 {
+			t.Errorf("%s: neighbour closed %v, %d panics, %d open", name, kn.closed, s.n.panics, s.table.open)
 		}
 		neighbour.wants(t)
 	}
@@ -60,8 +60,8 @@ func TestPanicAtAcceptClosesTheConnection(t *testing.T) {
 	s := newStage(t, Config{})
 	s.accept = func(*Conn) Handler { panic("boom") }
 	s.Accepted(0, 77, netip.AddrPort{})
-	if s.open != 0 || s.g.Open() != 0 || s.n.panics != 1 {
-		t.Errorf("%d open, %d panics", s.open, s.n.panics)
+	if s.table.open != 0 || s.g.Open() != 0 || s.n.panics != 1 {
+		t.Errorf("%d open, %d panics", s.table.open, s.n.panics)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestAcceptMayAnswerAndClose(t *testing.T) {
 	}
 	_, k = f(func(c *Conn) Handler { c.Close(nil); return h })
 	h.wants(t)
-	if !k.closed || s.open != 0 || s.g.Open() != 0 {
+	if !k.closed || s.table.open != 0 || s.g.Open() != 0 {
 		t.Errorf("closed %v, %d open", k.closed, s.g.Open())
 	}
 }
@@ -153,8 +153,8 @@ func TestConnectionThatCannotBeWatchedIsClosed(t *testing.T) {
 	if c, _ := s.connect(&script{}); c != nil {
 		t.Error("it has a handler")
 	}
-	if s.open != 0 || s.g.Open() != 0 {
-		t.Errorf("%d open", s.open)
+	if s.table.open != 0 || s.g.Open() != 0 {
+		t.Errorf("%d open", s.table.open)
 	}
 	for _, k := range s.p.socks {
 		if !k.closed {
@@ -175,7 +175,7 @@ func TestFailedAcceptPausesTheListener(t *testing.T) {
 		t.Error("resumed early")
 	}
 	s.at(200 * ms)
-	if s.p.deaf[1] || len(s.paused) != 0 {
+	if s.p.deaf[1] || len(s.accepting.paused) != 0 {
 		t.Error("not resumed")
 	}
 	s.at(201*ms, fail)
@@ -184,7 +184,7 @@ func TestFailedAcceptPausesTheListener(t *testing.T) {
 	s.at(300*ms, fail)
 	s.at(time.Hour, fail)
 	s.at(2 * time.Hour)
-	if !s.p.deaf[0] || !s.p.deaf[1] || len(s.paused) != 0 {
+	if !s.p.deaf[0] || !s.p.deaf[1] || len(s.accepting.paused) != 0 {
 		t.Error("accepting after StopAccepting")
 	}
 }

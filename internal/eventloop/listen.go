@@ -58,7 +58,7 @@ func (g *Group) ListenOn(sockets []int) (addr netip.AddrPort, err error) {
 			return addr, g.socks.explain(err)
 		}
 	}
-	if err := g.prepareSockets(sockets, addr); err != nil {
+	if err := g.socks.prepare(sockets, addr); err != nil {
 		return addr, err
 	}
 	for round := range rounds {
@@ -112,7 +112,7 @@ func (g *Group) watchListeners(address int, fds []int) error {
 	}
 	g.listens++
 	for _, l := range g.loops {
-		l.addresses = append(l.addresses, uint8(address))
+		l.accepting.addresses = append(l.accepting.addresses, uint8(address))
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (g *Group) openListeners(addr netip.AddrPort) (fds []int, bound netip.AddrP
 		fds = append(fds, fd)
 		opts.Claim = false
 	}
-	if err := g.prepareSockets(fds, bound); err != nil {
+	if err := g.socks.prepare(fds, bound); err != nil {
 		closeAll(fds)
 		return nil, addr, err
 	}
@@ -178,7 +178,7 @@ func (g *Group) StopAccepting() {
 	n := g.listens
 	g.mu.Unlock()
 	for _, l := range g.loops {
-		l.Post(func() { l.stopAccepting(n) })
+		l.Post(func() { l.accepting.stop(n) })
 	}
 }
 
@@ -188,6 +188,6 @@ func (g *Group) PaceAccepting(perSecond int) {
 	windows := int(int64(time.Second) / paceWindow * int64(len(g.loops)))
 	each := (perSecond + windows - 1) / windows
 	for _, l := range g.loops {
-		l.Post(func() { l.pace.each = each })
+		l.Post(func() { l.accepting.pace.each = each })
 	}
 }

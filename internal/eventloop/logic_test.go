@@ -270,7 +270,7 @@ func TestStalledConnectionDrainsWhenTheSocketTakesMore(t *testing.T) {
 	c, k := s.connect(h)
 	k.room = 2
 	c.Send([]byte("abcd"))
-	if !c.Stalled() || c.Unsent() != 2 || len(s.stalled) != 1 {
+	if !c.Stalled() || c.Unsent() != 2 || len(s.stalled.conns) != 1 {
 		t.Fatal("a socket that took too little does not stall its connection")
 	}
 	c.Send([]byte("e"))
@@ -284,7 +284,7 @@ func TestStalledConnectionDrainsWhenTheSocketTakesMore(t *testing.T) {
 	s.at(3*ms, func() { s.takes(c, -1) })
 	wantText(t, k, "fg")
 	h.wants(t, "drained")
-	if c.Stalled() || len(s.stalled) != 0 || s.n.stalls != 1 {
+	if c.Stalled() || len(s.stalled.conns) != 0 || s.n.stalls != 1 {
 		t.Error("still stalled after everything has left")
 	}
 	c.Queue([]byte("h")) // right after a drain: nothing waits for the socket
@@ -414,7 +414,7 @@ func TestATicksWritesLeaveInABurst(t *testing.T) {
 		if n := ka.sends + kb.sends; n != sends {
 			t.Errorf("%s: %d sends, want %d", name, n, sends)
 		}
-		if len(s.gathers)+len(s.gather)+s.flushed > 0 {
+		if len(s.gather.list)+len(s.gather.b)+s.gather.flushed > 0 {
 			t.Errorf("%s: something is left", name)
 		}
 	}
@@ -444,8 +444,8 @@ func TestMuchIsNotGathered(t *testing.T) {
 	for range burstLimit {
 		b.Write([]byte("b"))
 	}
-	if len(ka.got) != 1 || len(kb.got) == 0 || cap(s.gather) > 2*burstLimit {
-		t.Errorf("%d and %d bytes were sent, %d are kept", len(ka.got), len(kb.got), cap(s.gather))
+	if len(ka.got) != 1 || len(kb.got) == 0 || cap(s.gather.b) > 2*burstLimit {
+		t.Errorf("%d and %d bytes were sent, %d are kept", len(ka.got), len(kb.got), cap(s.gather.b))
 	}
 }
 
@@ -483,8 +483,8 @@ func TestFullQueueCloses(t *testing.T) {
 			t.Error("open over the bound")
 		}
 	}
-	if s.n.queueFull != 3 || len(s.stalled) != 0 {
-		t.Errorf("counted %d, %d still stalled", s.n.queueFull, len(s.stalled))
+	if s.n.queueFull != 3 || len(s.stalled.conns) != 0 {
+		t.Errorf("counted %d, %d still stalled", s.n.queueFull, len(s.stalled.conns))
 	}
 }
 
@@ -505,8 +505,8 @@ func TestStalledPeerIsClosed(t *testing.T) {
 	}
 	dead.wants(t, "closed write stalled")
 	slow.wants(t)
-	if s.n.stallCloses != 1 || len(s.stalled) != 1 {
-		t.Errorf("%d closed, %d stalled", s.n.stallCloses, len(s.stalled))
+	if s.n.stallCloses != 1 || len(s.stalled.conns) != 1 {
+		t.Errorf("%d closed, %d stalled", s.n.stallCloses, len(s.stalled.conns))
 	}
 	if wait := s.timeout(); wait > time.Second {
 		t.Errorf("the loop would sleep for %v with a stalled connection", wait)
@@ -532,8 +532,8 @@ func TestSweepSurvivesHandlersThatCloseOthers(t *testing.T) {
 		for i := range 12 {
 			s.at(time.Duration(i) * 300 * ms)
 		}
-		if closed != len(conns) || len(s.stalled) != 0 || s.open != 0 {
-			t.Fatalf("seed %d: %d of %d closed, %d stalled", seed, closed, len(conns), len(s.stalled))
+		if closed != len(conns) || len(s.stalled.conns) != 0 || s.table.open != 0 {
+			t.Fatalf("seed %d: %d of %d closed, %d stalled", seed, closed, len(conns), len(s.stalled.conns))
 		}
 	}
 }

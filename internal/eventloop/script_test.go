@@ -194,6 +194,7 @@ func (h *script) wants(t *testing.T, want ...string) {
 type stage struct {
 	t *testing.T
 	*Loop
+	pollEvents
 	p      *scripted
 	g      *Group
 	fd     int
@@ -210,7 +211,8 @@ func newStage(t *testing.T, cfg Config) *stage {
 		t.Fatal(err)
 	}
 	s.g, s.Loop = g, g.loops[0]
-	s.addresses = []uint8{0, 1, 2, 3}
+	s.pollEvents = pollEvents{s.Loop}
+	s.accepting.addresses = []uint8{0, 1, 2, 3}
 	return s
 }
 

@@ -276,7 +276,7 @@ func (h *source) more(c *Conn) {
 		switch h.r.IntN(3) {
 		case 0:
 			c.Write(b)
-			c.loop.flushGather()
+			c.loop.gather.flush()
 		case 1:
 			c.Send(b)
 		case 2:

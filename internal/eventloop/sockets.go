@@ -46,6 +46,9 @@ type sockets struct {
 	cfg    SocketConfig
 	wanted []wanted
 	each   []sys.Setting // set on every accepted connection
+	loops  []*Loop
+	log    *slog.Logger
+	work   *sync.WaitGroup // of the group
 
 	// Appended to by Listen, before the loops run; read by them.
 	listeners []*listenerSockets
@@ -99,18 +102,18 @@ func (g *Group) Sockets() []SocketOption {
 	return list
 }
 
-// prepareSockets does what is not a plain option of the listening sockets, and
+// prepare does what is not a plain option of the listening sockets, and
 // reads back what became of those that are.
-func (g *Group) prepareSockets(fds []int, bound netip.AddrPort) error {
-	cfg := g.socks.cfg
+func (s *sockets) prepare(fds []int, bound netip.AddrPort) error {
+	cfg := s.cfg
 	l := &listenerSockets{}
-	if len(g.socks.each) > 0 && !g.allEpoll() {
+	if len(s.each) > 0 && !s.allEpoll() {
 		return &socketError{
 			errors.New("sockets.priority: accepted sockets do not inherit SO_PRIORITY, and those of io_uring cannot be given it"),
 			"set eventloop.engine to epoll, or use sockets.dscp",
 		}
 	}
-	for _, w := range g.socks.wanted {
+	for _, w := range s.wanted {
 		if w.Option == sys.TrafficClass && !bound.Addr().Is6() {
 			continue
 		}
@@ -119,17 +122,17 @@ func (g *Group) prepareSockets(fds []int, bound netip.AddrPort) error {
 			return err
 		}
 		l.options = append(l.options, o)
-		g.logSocket(w, o, warn)
+		s.logOption(w, o, warn)
 	}
 	if cfg.BusyPoll != 0 {
-		o, err := g.busyPoll(bound.String())
+		o, err := s.busyPoll(bound.String())
 		if err != nil {
 			return err
 		}
 		l.options = append(l.options, o)
 	}
 	if cfg.IncomingCPU {
-		if err := g.steer(fds[0]); err != nil {
+		if err := s.steer(fds[0]); err != nil {
 			return err
 		}
 		l.options = append(l.options, SocketOption{
@@ -137,19 +140,19 @@ func (g *Group) prepareSockets(fds []int, bound netip.AddrPort) error {
 			Note: "taken by the kernel, which does not show it",
 		})
 	}
-	g.socks.listeners = append(g.socks.listeners, l)
+	s.listeners = append(s.listeners, l)
 	return nil
 }
 
-func (g *Group) allEpoll() bool {
-	return !slices.ContainsFunc(g.loops, func(l *Loop) bool { return l.poller.Name() != engineEpoll })
+func (s *sockets) allEpoll() bool {
+	return !slices.ContainsFunc(s.loops, func(l *Loop) bool { return l.poller.Name() != engineEpoll })
 }
 
 // busyPoll has every loop's wait poll.
-func (g *Group) busyPoll(listener string) (SocketOption, error) {
-	d, prefer := time.Duration(g.socks.cfg.BusyPoll), g.socks.cfg.PreferBusyPoll
+func (s *sockets) busyPoll(listener string) (SocketOption, error) {
+	d, prefer := time.Duration(s.cfg.BusyPoll), s.cfg.PreferBusyPoll
 	o := SocketOption{Listener: listener, Option: "EPIOCSPARAMS", Asked: int(d.Microseconds()), Unit: "us", From: fromListener}
-	for _, l := range g.loops {
+	for _, l := range s.loops {
 		p, ok := l.poller.(interface {
 			SetBusyPoll(d time.Duration, prefer bool) (time.Duration, error)
 		})
@@ -165,17 +168,17 @@ func (g *Group) busyPoll(listener string) (SocketOption, error) {
 		}
 		o.Effective = int(effective.Microseconds())
 	}
-	g.log.Info("socket option", "option", o.Option, "asked", o.Asked, "effective", o.Effective)
+	s.log.Info("socket option", "option", o.Option, "asked", o.Asked, "effective", o.Effective)
 	return o, nil
 }
 
 // steer gives each CPU's connections to its loop.
-func (g *Group) steer(fd int) error {
+func (s *sockets) steer(fd int) error {
 	cpus, err := sys.CPUs()
 	if err != nil {
 		return fmt.Errorf("sockets.incoming_cpu: %w", err)
 	}
-	if n := len(g.loops); len(cpus) != n || cpus[n-1] != n-1 {
+	if n := len(s.loops); len(cpus) != n || cpus[n-1] != n-1 {
 		return &socketError{
 			fmt.Errorf("sockets.incoming_cpu: there are %d loops for the CPUs %v, want loop i for CPU i", n, cpus),
 			"set eventloop.loops to the number of CPUs, and let the process use all of them",
@@ -189,20 +192,19 @@ func (g *Group) steer(fd int) error {
 
 // bindLoop keeps the calling goroutine, which will be l's, on l's CPU if
 // connections are steered there. Its thread ends with it.
-func (g *Group) bindLoop(l *Loop) {
-	if !g.socks.cfg.IncomingCPU {
+func (s *sockets) bindLoop(l *Loop) {
+	if !s.cfg.IncomingCPU {
 		return
 	}
 	runtime.LockOSThread()
 	if err := sys.BindThread(l.id); err != nil {
-		g.log.Warn("a loop is not on the CPU of its connections", "loop", l.id, "err", err)
+		s.log.Warn("a loop is not on the CPU of its connections", "loop", l.id, "err", err)
 	}
 }
 
-// acceptedSocket sets what c did not inherit, and reads the first connection of
+// accepted sets what c did not inherit, and reads the first connection of
 // each listener. On a loop. Connections of io_uring are no descriptors.
-func (g *Group) acceptedSocket(c *Conn) {
-	s := g.socks
+func (s *sockets) accepted(c *Conn) {
 	if c.loop.poller.Name() != engineEpoll || int(c.listener) >= len(s.listeners) {
 		return
 	}
@@ -211,13 +213,13 @@ func (g *Group) acceptedSocket(c *Conn) {
 	}
 	l := s.listeners[c.listener]
 	if !l.seen.Load() && l.seen.CompareAndSwap(false, true) {
-		g.readConnection(l, int(c.fd))
+		s.readConnection(l, int(c.fd))
 	}
 }
 
 // readConnection puts what an accepted connection has in place of what its
 // listener has, and says so where they differ.
-func (g *Group) readConnection(l *listenerSockets, fd int) {
+func (s *sockets) readConnection(l *listenerSockets, fd int) {
 	type difference struct {
 		w    wanted
 		o    SocketOption
@@ -227,11 +229,11 @@ func (g *Group) readConnection(l *listenerSockets, fd int) {
 	l.mu.Lock()
 	for i := range l.options {
 		have := &l.options[i]
-		j := slices.IndexFunc(g.socks.wanted, func(w wanted) bool { return w.Option.String() == have.Option })
-		if j < 0 || g.socks.wanted[j].listening {
+		j := slices.IndexFunc(s.wanted, func(w wanted) bool { return w.Option.String() == have.Option })
+		if j < 0 || s.wanted[j].listening {
 			continue
 		}
-		w := g.socks.wanted[j]
+		w := s.wanted[j]
 		o, warn, err := readBack(w, fd, have.Listener, fromConnection)
 		if err != nil {
 			continue // an option that exists on a listener and not on its connections
@@ -243,17 +245,17 @@ func (g *Group) readConnection(l *listenerSockets, fd int) {
 	}
 	l.mu.Unlock()
 	if len(differ) > 0 {
-		g.done.Go(func() { // a log may block, a loop not
+		s.work.Go(func() { // a log may block, a loop not
 			for _, d := range differ {
-				g.logSocket(d.w, d.o, d.warn)
+				s.logOption(d.w, d.o, d.warn)
 			}
 		})
 	}
 }
 
-// logSocket tells what became of an option: loudly what is far from what was
+// logOption tells what became of an option: loudly what is far from what was
 // asked, and quietly what nobody asked for.
-func (g *Group) logSocket(w wanted, o SocketOption, warn string) {
+func (s *sockets) logOption(w wanted, o SocketOption, warn string) {
 	level := slog.LevelInfo
 	attrs := []any{"option", o.Option, "asked", o.Asked, "effective", o.Effective}
 	if o.Unit != "" {
@@ -270,7 +272,7 @@ func (g *Group) logSocket(w wanted, o SocketOption, warn string) {
 	case w.usual && o.Asked == o.Effective:
 		level = slog.LevelDebug
 	}
-	g.log.Log(context.Background(), level, "socket option", attrs...)
+	s.log.Log(context.Background(), level, "socket option", attrs...)
 }
 
 // readBack reads what fd has of w. warn is a hint, and not empty where the kernel

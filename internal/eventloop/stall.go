@@ -1,40 +1,66 @@
 package eventloop
 
+// A stallList is the connections that wait for their socket to take more, in no order. A
+// queue knows its place in it.
+type stallList struct {
+	conns []*Conn
+	every int64 // between looks at their progress
+	swept int64
+}
+
 // minProgress is what a peer must take within Config.WriteStall to be kept.
 const minProgress = 4 << 10
 
-// stall notes that c waits for its socket.
-func (c *Conn) stall() {
-	l := c.loop
-	if c.out == nil || c.out.stalled >= 0 {
-		return
-	}
-	c.out.stalled = len(l.stalled)
-	l.stalled = append(l.stalled, c)
-	l.n.stalls++
+func (s *stallList) add(q *outQueue) {
+	q.stalled = int32(len(s.conns))
+	s.conns = append(s.conns, q.c)
 }
 
-// sweepStalled closes connections whose peer takes nothing, or next to nothing.
-// Handlers it tells may close others: the walk runs from the end, where removal
-// moves in only what was looked at already.
-func (l *Loop) sweepStalled() {
-	l.swept = l.now
-	var queued uint64
-	for _, c := range l.stalled {
+func (s *stallList) remove(q *outQueue) {
+	i := q.stalled
+	if i < 0 {
+		return
+	}
+	last := s.conns[len(s.conns)-1]
+	s.conns[i] = last
+	if last != q.c {
+		last.out.stalled = i
+	}
+	s.conns[len(s.conns)-1] = nil
+	s.conns = s.conns[:len(s.conns)-1]
+	q.stalled = -1
+}
+
+// sweep closes connections whose peer takes nothing, or next to nothing, and returns how
+// many bytes wait for all of them. Handlers it tells may close others: the walk runs from
+// the end, where removal moves in only what was looked at already.
+func (s *stallList) sweep(now int64) (queued uint64) {
+	s.swept = now
+	for _, c := range s.conns {
 		queued += uint64(c.Unsent())
 	}
-	l.n.queued = queued
-	for i := len(l.stalled) - 1; i >= 0; i-- {
-		if i < len(l.stalled) {
-			l.stalled[i].checkProgress()
+	for i := len(s.conns) - 1; i >= 0; i-- {
+		if i < len(s.conns) {
+			s.conns[i].out.checkProgress()
 		}
 	}
+	return queued
+}
+
+// stall notes that q waits for its socket.
+func (q *outQueue) stall() {
+	if q.stalled >= 0 {
+		return
+	}
+	l := q.c.loop
+	l.stalled.add(q)
+	l.n.stalls++
 }
 
 // checkProgress judges by what the peer acknowledged: the kernel asks for more
 // only in large pieces, so that a slow reader may seem to take nothing for long.
-func (c *Conn) checkProgress() {
-	q, l := c.out, c.loop
+func (q *outQueue) checkProgress() {
+	c, l := q.c, q.c.loop
 	if q.measured && l.now-q.since < l.limits.writeStall {
 		return
 	}

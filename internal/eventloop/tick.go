@@ -17,31 +17,26 @@ type tickTimes struct {
 	busy, last, began atomic.Int64
 }
 
+// begin is called when the poller has something.
+func (t *tickTimes) begin(now int64) {
+	if t.began.Load() == 0 {
+		t.began.Store(max(now, 1))
+	}
+}
+
+// end is called when all that it brought was worked on.
+func (t *tickTimes) end(now int64) {
+	if began := t.began.Load(); began != 0 {
+		t.times.Observe(time.Duration(now - began))
+		t.last.Store(now - began)
+		t.busy.Store(t.busy.Load() + now - began)
+		t.began.Store(0)
+	}
+}
+
 // OnEnd sets f to run at the end of every tick, when what was queued has been handed to
 // the kernel, with the loop's clock read anew. Before Run only. It must be quick.
 func (l *Loop) OnEnd(f func(now int64)) { l.onEnd = f }
-
-// tickBegins is called when the poller has something.
-func (l *Loop) tickBegins() {
-	if l.ticking.began.Load() == 0 {
-		l.ticking.began.Store(max(l.now, 1))
-	}
-}
-
-// tickEnds looks at the clock once more: how long the tick took can be known in no
-// other way.
-func (l *Loop) tickEnds() {
-	now := int64(time.Since(l.base))
-	if began := l.ticking.began.Load(); began != 0 {
-		l.ticking.times.Observe(time.Duration(now - began))
-		l.ticking.last.Store(now - began)
-		l.ticking.busy.Store(l.ticking.busy.Load() + now - began)
-		l.ticking.began.Store(0)
-	}
-	if l.onEnd != nil {
-		l.onEnd(now)
-	}
-}
 
 // Ticks are how a loop spent its time.
 type Ticks struct {
@@ -66,9 +61,7 @@ func (l *Loop) Ticks() (t Ticks) {
 		t.Current = max(time.Since(l.base)-time.Duration(began), 0)
 		t.Busy += t.Current
 	}
-	l.mu.Lock()
-	t.Inbox = len(l.inbox)
-	l.mu.Unlock()
+	t.Inbox = l.inbox.length()
 	return t
 }
 

@@ -10,8 +10,8 @@ func TestTicksAreMeasured(t *testing.T) {
 	var ended []int64
 	l.OnEnd(func(now int64) { ended = append(ended, now) })
 	l.now = l.Clock() - int64(100*time.Millisecond) // what began a while ago
-	l.tickBegins()
-	l.tickBegins() // more from the poller in the same tick
+	l.ticking.begin(l.now)
+	l.ticking.begin(l.now) // more from the poller in the same tick
 	if got := l.Ticks(); got.Current < 100*time.Millisecond || got.Busy < got.Current || got.Times.Total() != 0 {
 		t.Errorf("in the tick: %v, busy %v, %d ended", got.Current, got.Busy, got.Times.Total())
 	}
@@ -23,7 +23,7 @@ func TestTicksAreMeasured(t *testing.T) {
 	if len(ended) != 1 || ended[0] <= l.now {
 		t.Errorf("told of ends %v", ended)
 	}
-	l.inbox = append(l.inbox, func() {}, func() {})
+	l.queue = append(l.queue, func() {}, func() {})
 	if got := l.Ticks().Inbox; got != 2 {
 		t.Errorf("inbox %d", got)
 	}

@@ -1,58 +1,6 @@
 package eventloop
 
-import (
-	"bytes"
-	"syscall"
-)
-
-// outQueue is what a socket did not take yet: references to shared frames and
-// private copies, in order. Empty ones are kept by the loop for the next use.
-type outQueue struct {
-	// sealed is what a filter made and goes as it is, before segs; nil mostly.
-	sealed []byte
-	segs   [][]byte
-	head   int
-	bytes  int
-	// private says that the last segment is a copy that may grow.
-	private bool
-	// dirty says that the connection is in loop.dirty.
-	dirty bool
-	// measured says that the last block of fields is valid.
-	measured bool
-	// dial is nil when the connection stands.
-	dial *dialing
-	// stalled is the place in loop.stalled; -1: the socket is not waited for.
-	stalled int
-	// Progress while stalled, from the first sweep on: what was sent since, and
-	// what the kernel had at that time.
-	since           int64
-	moved, inKernel int
-}
-
-func (q *outQueue) advance(n int) {
-	q.bytes -= n
-	q.moved += n
-	q.skip(n)
-}
-
-// skip takes n bytes off the head.
-func (q *outQueue) skip(n int) {
-	for n > 0 {
-		s := q.segs[q.head]
-		if n < len(s) {
-			q.segs[q.head] = s[n:]
-			return
-		}
-		n -= len(s)
-		q.segs[q.head] = nil
-		q.head++
-	}
-	if q.head > 32 && q.head > len(q.segs)/2 {
-		k := copy(q.segs, q.segs[q.head:])
-		clear(q.segs[k:])
-		q.segs, q.head = q.segs[:k], 0
-	}
-}
+import "syscall"
 
 // Write copies b and sends it at the end of the tick: everything written to c
 // until then leaves in one system call, and a loop under load sends in bursts,
@@ -67,7 +15,7 @@ func (c *Conn) Write(b []byte) {
 	case !gathered && len(b) >= gatherLimit:
 		c.sendCopy(b)
 	default:
-		c.gather(b)
+		c.loop.gather.add(c, b)
 	}
 }
 
@@ -79,7 +27,7 @@ func (c *Conn) Send(b []byte) {
 	}
 	l := c.loop
 	if c.flags&flagGathered != 0 {
-		c.sendGathered()
+		l.gather.send(c)
 		if c.mute() {
 			return
 		}
@@ -89,7 +37,7 @@ func (c *Conn) Send(b []byte) {
 		return
 	}
 	if f, ok := c.handler.(*filtered); ok {
-		c.sendFiltered(f.filter, b)
+		f.send(c, b)
 		return
 	}
 	if c.fd == carried {
@@ -113,7 +61,7 @@ func (c *Conn) SendCopy(b []byte) {
 	if c.mute() || len(b) == 0 {
 		return
 	}
-	c.sendGathered()
+	c.loop.gather.send(c)
 	switch {
 	case c.mute():
 	case c.out != nil:
@@ -131,50 +79,40 @@ func (c *Conn) Queue(b []byte) {
 	if c.mute() || len(b) == 0 {
 		return
 	}
-	c.sendGathered()
+	c.loop.gather.send(c)
 	if c.mute() {
 		return
 	}
-	if q := c.out; q != nil && q.stalled < 0 && q.dial == nil && q.bytes+len(b) > gatherLimit {
-		if c.push(); c.mute() {
+	if q := c.out; q != nil && !q.waits() && q.bytes+len(b) > gatherLimit {
+		if q.push(); c.mute() {
 			return
 		}
 	}
 	c.enqueue(b)
-	c.markDirty()
-}
-
-// markDirty sees to it that out is sent, if nothing else does.
-func (c *Conn) markDirty() {
-	if q := c.out; q != nil && q.stalled < 0 && q.dial == nil && !q.dirty {
-		q.dirty = true
-		c.loop.dirty = append(c.loop.dirty, c)
+	if c.out != nil {
+		c.out.markDirty()
 	}
 }
 
 // enqueue appends a reference to b; over the bound the connection is closed.
 func (c *Conn) enqueue(b []byte) {
 	if c.hasRoom(len(b)) {
-		c.out.segs = append(c.out.segs, b)
-		c.out.private = false
+		c.out.append(b)
 	}
 }
 
-const privateLimit = 16 << 10
-
-// enqueueCopy appends a copy of b. Small ones share a segment, so that what they
-// take here is in proportion to their bytes, which are what is bounded.
+// enqueueCopy appends a copy of b.
 func (c *Conn) enqueueCopy(b []byte) {
-	if !c.hasRoom(len(b)) {
-		return
+	if c.hasRoom(len(b)) {
+		c.out.appendCopy(b)
 	}
-	q := c.out
-	if last := len(q.segs) - 1; q.private && last >= q.head && len(q.segs[last])+len(b) <= privateLimit {
-		q.segs[last] = append(q.segs[last], b...)
-		return
+}
+
+// enqueueSealed appends a copy of b, which the socket carries as it is.
+func (c *Conn) enqueueSealed(b []byte) {
+	if c.hasRoom(len(b)) {
+		c.out.sealed = append(c.out.sealed, b...)
 	}
-	q.segs = append(q.segs, bytes.Clone(b))
-	q.private = true
 }
 
 // hasRoom counts n bytes into out if they fit its bound, and closes c if not.
@@ -184,7 +122,7 @@ func (c *Conn) hasRoom(n int) bool {
 	}
 	l := c.loop
 	if c.out == nil {
-		c.out = l.newQueue()
+		c.out = l.queues.get(c)
 	}
 	if c.out.bytes += n; c.out.bytes <= l.limits.maxQueue {
 		return true
@@ -209,8 +147,8 @@ func (c *Conn) sent(n int, err syscall.Errno) bool {
 
 // sendCopy sends b, which is the caller's, and keeps a copy of what is not taken.
 func (c *Conn) sendCopy(b []byte) {
-	if f := c.filter(); f != nil {
-		c.sendSealed(c.loop.seal(f, b))
+	if f := c.filtered(); f != nil {
+		c.sendSealed(c.loop.seal(f.filter, b))
 		return
 	}
 	n, err := c.send(b, false)
@@ -220,9 +158,16 @@ func (c *Conn) sendCopy(b []byte) {
 	}
 }
 
+// stall notes that what waits for c waits for its socket.
+func (c *Conn) stall() {
+	if c.out != nil {
+		c.out.stall()
+	}
+}
+
 // flush writes what waits in out and goes on from there.
 func (c *Conn) flush() {
-	if c.out == nil || c.out.dial != nil || c.isClosed() || !c.push() {
+	if c.out == nil || c.out.dial != nil || c.isClosed() || !c.out.push() {
 		return
 	}
 	if c.flags&(flagClosing|flagHalf) != 0 {
@@ -230,93 +175,6 @@ func (c *Conn) flush() {
 		return
 	}
 	c.loop.guard(c, func() { c.handler.Drained(c) })
-}
-
-// push writes what waits in out, gathered into as few sends as possible, and
-// reports whether all of it was taken.
-func (c *Conn) push() bool {
-	l, q, f := c.loop, c.out, c.filter()
-	for q.bytes > 0 {
-		if f != nil || len(q.sealed) > 0 {
-			if !c.pushSealed(f) {
-				return false
-			}
-			continue
-		}
-		var n, want int
-		var err syscall.Errno
-		if first := q.segs[q.head]; len(q.segs)-q.head == 1 || len(first) >= gatherLimit/2 {
-			want = len(first)
-			n, err = c.send(first, true)
-		} else {
-			b := l.merge(q, gatherLimit)
-			want = len(b)
-			n, err = c.send(b, false)
-		}
-		if !c.sent(n, err) {
-			return false
-		}
-		q.advance(n)
-		if n < want {
-			c.stall()
-			return false
-		}
-	}
-	c.dropOut()
-	return true
-}
-
-// merge copies the head of q into the loop's scratch, up to limit. One
-// contiguous send is cheaper than a vector of small ones.
-func (l *Loop) merge(q *outQueue, limit int) []byte {
-	b := l.scratch[:0]
-	for _, s := range q.segs[q.head:] {
-		if room := limit - len(b); len(s) > room {
-			b = append(b, s[:room]...)
-			break
-		}
-		b = append(b, s...)
-	}
-	l.scratch = b
-	return b
-}
-
-const (
-	spareQueues   = 4096
-	spareSegments = 16
-)
-
-func (l *Loop) newQueue() *outQueue {
-	if n := len(l.spare); n > 0 {
-		q := l.spare[n-1]
-		l.spare[n-1] = nil
-		l.spare = l.spare[:n-1]
-		return q
-	}
-	return &outQueue{stalled: -1}
-}
-
-// dropOut gives up out, sent or not.
-func (c *Conn) dropOut() {
-	q, l := c.out, c.loop
-	if q == nil {
-		return
-	}
-	c.out = nil
-	if i := q.stalled; i >= 0 {
-		last := l.stalled[len(l.stalled)-1]
-		l.stalled[i] = last
-		if last != c {
-			last.out.stalled = i
-		}
-		l.stalled[len(l.stalled)-1] = nil
-		l.stalled = l.stalled[:len(l.stalled)-1]
-	}
-	if len(l.spare) < spareQueues && cap(q.segs) <= spareSegments {
-		clear(q.segs)
-		*q = outQueue{segs: q.segs[:0], stalled: -1}
-		l.spare = append(l.spare, q)
-	}
 }
 
 // sendCarried is Send for a connection without a socket of its own.
