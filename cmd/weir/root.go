@@ -37,6 +37,7 @@ are stored, so a client that comes back continues where it was.`,
 		newKnee(),
 		newLab(),
 		newTop(),
+		newTune(),
 		newConfig(),
 		newVersion(),
 	)
