@@ -9,6 +9,7 @@ import { showRuntime } from "./panels/runtime.js";
 import { showUpstreams } from "./panels/upstreams.js";
 import { showChannels, startChannels } from "./panels/channels.js";
 import { startTools } from "./panels/tools.js";
+import { startTune } from "./panels/tune.js";
 import { showEvidence, startEvidence } from "./panels/evidence.js";
 
 let newest = null; // the snapshot to show
@@ -241,6 +242,7 @@ startConsumers();
 startChannels();
 startTools();
 startEvidence();
+startTune();
 // A listener that asks for no token has nothing to log out of.
 fetch("/api/info", { credentials: "omit" }).then((r) => { $("logout").hidden = r.status !== 401; }, () => {});
 new Feed(take, onMode).start();

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/tune"
 )
 
 // Errors that a source may answer with. Test with errors.Is.
@@ -72,6 +73,8 @@ type Sources struct {
 	Upstreams func() any
 	// SteerCanary does "roll-back" or "restart" to a split's canary.
 	SteerCanary func(split, action string) error
+	// Tune compares the machine with a profile.
+	Tune func(p tune.Profile) (*tune.Report, error)
 	// Reload reads the configuration again and says what took effect.
 	Reload func(ctx context.Context) (any, error)
 	// Diff says what a reload of the configuration in text, YAML, would change.

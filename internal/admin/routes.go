@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/redact"
+	"github.com/weir-gateway/weir/internal/tune"
 )
 
 // An endpoint is one thing the listener answers; docs/reference/admin-api.md is made of
@@ -60,6 +61,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /api/bundles/{id}", src.bundle, "A bundle: a gzipped tar.", nil},
 		{"GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) }, "Clusters, peers, splits and drift monitors.", nil},
 		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
+		{"GET /api/tune", src.tune, "The kernel's settings, network card, limits and cgroup compared with a profile, as `weir tune check --json` prints them: `?profile=gateway|low-latency|bench`. Nothing is changed.", tune.Report{}},
 		{"POST /api/reload", src.reload, "Reads the configuration again and says what took effect.", nil},
 		{"POST /api/config/diff", src.diff, "Says what a reload of the configuration in the body, YAML, would change, and applies nothing. 422 if it is not valid.", nil},
 		{"GET /login", a.login, "The login page, for browsers.", nil},
@@ -309,6 +311,15 @@ func (src *Sources) steer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+func (src *Sources) tune(w http.ResponseWriter, r *http.Request) {
+	p, err := tune.ParseProfile(r.URL.Query().Get("profile"))
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	answer(w, http.StatusOK)(src.Tune(p))
 }
 
 func (src *Sources) reload(w http.ResponseWriter, r *http.Request) {

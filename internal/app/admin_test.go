@@ -184,6 +184,11 @@ func TestAdminShowsWhatRuns(t *testing.T) {
 	f("/api/info", `"version": "test"`)
 	f("/api/info", `"ready": "yes"`)
 	f("/api/info", fmt.Sprintf(`"listen": %q`, g.Addr()))
+	f("/api/tune", `"profile": "gateway"`)
+	f("/api/tune?profile=bench", `"knob": "net.core.somaxconn"`)
+	if res, body := g.ask(t, "/api/tune?profile=fast"); res.StatusCode != 400 || !strings.Contains(string(body), "low-latency") {
+		t.Errorf("/api/tune?profile=fast: %d %s, want 400 with the profiles", res.StatusCode, body)
+	}
 	f("/debug/pprof/", "goroutine")
 	f("/debug/pprof/goroutine?debug=1", "goroutine profile")
 	if _, body := g.ask(t, "/api/info"); strings.Contains(string(body), testKey) {

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/sys"
+	"github.com/weir-gateway/weir/internal/tune"
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
@@ -50,12 +51,20 @@ func (a *App) sources() admin.Sources {
 		OpenBundle:   func(id string) (io.ReadCloser, error) { return a.governor.Open(id) },
 		Upstreams:    a.upstreamsView,
 		SteerCanary:  a.steerCanary,
+		Tune:         a.tuned,
 		Reload:       func(ctx context.Context) (any, error) { return a.Reload(ctx) },
 		Diff:         func(ctx context.Context, text []byte) (any, error) { return a.Preview(ctx, text) },
 		Sorts:        []string{"lag", "bytes", "age", "messages"},
 		ChannelSorts: channelSorts,
 		Page:         page(),
 	}
+}
+
+// tuned compares the machine with a profile. Ports are those of the public listener.
+func (a *App) tuned(p tune.Profile) (*tune.Report, error) {
+	m := tune.Local("/")
+	m.Listen = []int{int(a.addr.Port())}
+	return tune.Run(m, p)
 }
 
 type info struct {
