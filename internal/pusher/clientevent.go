@@ -34,8 +34,15 @@ func (c *session) clientEvent(f protocol.Frame) {
 		return
 	}
 	from := info{Client: c.id}
-	if sub.rare != nil {
-		from.User = sub.rare.member.ID
+	if r := sub.rare; r != nil {
+		from.User = r.member.ID
+		switch {
+		case r.came == 0:
+		case c.t.Now()-r.came > int64(newsTime):
+			r.came = 0
+		default:
+			from.Member = protocol.AppendMember(nil, r.member, false)
+		}
 	}
 	who, err := json.Marshal(from)
 	if err != nil {

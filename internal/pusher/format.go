@@ -63,6 +63,8 @@ func channelOf(channel string) string {
 type info struct {
 	User   string `json:"user"`
 	Client string `json:"client"`
+	// Member is who that is, as member_added says it, of one who has just come.
+	Member json.RawMessage `json:"member,omitempty"`
 }
 
 func publisher(b []byte) string {

@@ -3,32 +3,16 @@ package pusher
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/presence"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
-	"github.com/weir-gateway/weir/websocket"
 )
-
-// channelNews is what subscribers of a channel are told by Hub.Notify.
-type channelNews struct {
-	frame []byte
-	user  string // who came or left, empty for other news
-	left  bool
-}
-
-// notice is channelNews on its way.
-type notice struct {
-	channel string
-	news    *channelNews
-}
 
 // membersOf returns the users among clients, each once, in order of their ids. Who
 // is nobody by name is left out.
@@ -74,55 +58,12 @@ func (s *Server) watch(channel string, events []presence.Event) {
 				continue
 			}
 			left := e.Type == presence.UserLeave
-			s.notify(channel, memberNews(name, memberOf(e.Member), left))
+			s.news.notify(channel, memberNews(name, memberOf(e.Member), left))
 			s.hookTwice(a, flap{channel: channel, user: user}, left)
 		case presence.Occupied, presence.Vacated:
 			if e.Kind == presence.Pusher {
 				s.hookTwice(a, flap{channel: channel}, e.Type == presence.Vacated)
 			}
-		}
-	}
-}
-
-// memberNews is member_added or member_removed.
-func memberNews(channel string, m protocol.Member, left bool) *channelNews {
-	event := protocol.EventMemberAdded
-	if left {
-		event = protocol.EventMemberRemoved
-	}
-	text := protocol.AppendEvent(nil, event, channel, protocol.AppendMember(nil, m, left), "")
-	return &channelNews{frame: websocket.AppendFrame(nil, websocket.OpText, text), user: m.ID, left: left}
-}
-
-// notify has the subscribers on this node told. It does not block.
-func (s *Server) notify(channel string, n *channelNews) {
-	select {
-	case s.notices <- notice{channel, n}:
-	default:
-		s.counts.noticesLost.Add(1)
-	}
-}
-
-// tell brings notices to the hub, and tries again while its queues are full.
-func (s *Server) tell(ctx context.Context) {
-	for {
-		var n notice
-		select {
-		case n = <-s.notices:
-		case <-ctx.Done():
-			return
-		}
-		err := s.deps.Hub.Notify(n.channel, &hub.Event{Kind: "pusher", Data: n.news})
-		for wait := time.Millisecond; errors.Is(err, hub.ErrOverloaded) && wait < time.Second; wait *= 2 {
-			select {
-			case <-time.After(wait):
-			case <-ctx.Done():
-				return
-			}
-			err = s.deps.Hub.Notify(n.channel, &hub.Event{Kind: "pusher", Data: n.news})
-		}
-		if err != nil {
-			s.counts.noticesLost.Add(1)
 		}
 	}
 }
@@ -313,8 +254,7 @@ func (s *Server) tellCounts() {
 		}
 		n := s.deps.Presence.Subscriptions(channel, presence.Pusher)
 		if a.tellsCount(protocol.KindOf(name)) {
-			text := protocol.AppendEvent(nil, protocol.EventCount, name, protocol.AppendCount(nil, n), "")
-			s.notify(channel, &channelNews{frame: websocket.AppendFrame(nil, websocket.OpText, text)})
+			s.news.notify(channel, &channelNews{frame: frameOf(protocol.EventCount, name, protocol.AppendCount(nil, n))})
 		}
 		if a.hooked[hookCount] && s.owns(channel) {
 			a.hook(hookEvent{Name: hookCount, Channel: name, SubscriptionCount: &n})

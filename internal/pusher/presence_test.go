@@ -172,3 +172,60 @@ func TestUsersAreToldWhomTheyWatch(t *testing.T) {
 	signin(c, `{"id":"c","watchlist":["a","b","c"]}`)
 	c.wantClose(4009)
 }
+
+// What a new member says is never heard of before the member, whatever node the others are
+// on; and nobody is told of a member twice.
+func TestNewMembersEventsComeBehindTheirArrival(t *testing.T) {
+	f := func(t *testing.T, here, there *node) {
+		t.Helper()
+		t.Parallel()
+		a := here.connect()
+		a.enter("presence-a", member("a", "A"))
+		trial.Eventually(t, "the other node knows", func() bool { return there.Presence.Has("presence-a", "a") })
+		for i := range 20 {
+			id := fmt.Sprint("b", i)
+			b := there.connect()
+			b.ask("presence-a", member(id, "B"))
+			for b.Next().Event != "pusher_internal:subscription_succeeded" {
+			}
+			b.sayEvent("client-hi", "presence-a", "1")
+			b.sayEvent("client-hi", "presence-a", "2")
+			a.want("pusher_internal:member_added", "presence-a", fmt.Sprintf(`{"user_id":%q,"user_info":{"name":"B"}}`, id))
+			a.want("client-hi", "presence-a", "1")
+			a.want("client-hi", "presence-a", "2")
+			if i == 0 { // presence may say nothing of this one
+				b.conn.CloseNow()
+				a.want("pusher_internal:member_removed", "presence-a", fmt.Sprintf(`{"user_id":%q}`, id))
+			}
+		}
+		// One who comes again is told of again, and one who has come twice once.
+		for range 2 {
+			b := there.connect()
+			b.ask("presence-a", member("c", "C"))
+			for b.Next().Event != "pusher_internal:subscription_succeeded" {
+			}
+			b.sayEvent("client-hi", "presence-a", "1")
+			a.want("pusher_internal:member_added", "presence-a", `{"user_id":"c","user_info":{"name":"C"}}`)
+			a.want("client-hi", "presence-a", "1")
+			b2 := there.connect()
+			b2.ask("presence-a", member("c", "C"))
+			for b2.Next().Event != "pusher_internal:subscription_succeeded" {
+			}
+			b2.sayEvent("client-hi", "presence-a", "2")
+			a.want("client-hi", "presence-a", "2")
+			a.silent()
+			b.conn.CloseNow()
+			b2.conn.CloseNow()
+			a.want("pusher_internal:member_removed", "presence-a", `{"user_id":"c"}`)
+		}
+	}
+	s := settings{app: pusher.App{ClientEvents: true}}
+	t.Run("one node", func(t *testing.T) {
+		n := start(t, s)
+		f(t, n, n)
+	})
+	t.Run("two nodes", func(t *testing.T) {
+		n, m := share(t, s)
+		f(t, n, m)
+	})
+}

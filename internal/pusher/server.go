@@ -53,7 +53,7 @@ type Server struct {
 	settings atomic.Pointer[settings]
 	lag      backlog.Counts
 	counts   counters
-	notices  chan notice
+	news     *newsDesk
 	told     *flaps
 	dirty    dirtyCounts
 
@@ -134,7 +134,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, errors.New("hub, cluster and presence are needed")
 	}
 	cfg = cfg.WithDefaults()
-	s := &Server{deps: deps, log: deps.Log, notices: make(chan notice, 4096)}
+	s := &Server{deps: deps, log: deps.Log}
+	s.news = newNewsDesk(deps.Hub, deps.Presence.Has, &s.counts.noticesLost)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -186,7 +187,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer wg.Wait()
 	s.startHooks(ctx, &wg)
 	defer s.endHooks()
-	wg.Go(func() { s.tell(ctx) })
+	wg.Go(func() { s.news.run(ctx) })
 	wg.Go(func() { s.countLoop(ctx) })
 	<-ctx.Done()
 	return nil

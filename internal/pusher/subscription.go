@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/access"
@@ -28,22 +27,10 @@ type subscription struct {
 	rare *membership
 }
 
-// membership is a subscription's part in a presence channel.
-type membership struct {
-	member protocol.Member
-	// known are the users that the client was told of when it came, until news of
-	// them is not on its way any more.
-	known map[string]bool
-	until int64
-}
-
 var (
 	_ hub.Sink      = (*subscription)(nil)
 	_ hub.EventSink = (*subscription)(nil)
 )
-
-// newsTime is how long the news that somebody came may take from node to node.
-const newsTime = 10 * time.Second
 
 // subscribe takes pusher:subscribe.
 func (c *session) subscribe(data []byte) {
@@ -182,6 +169,9 @@ func (sub *subscription) enter() (kind, why string, status int) {
 		return kind, why, status
 	}
 	m := &sub.rare.member
+	if !sub.c.s.deps.Presence.Has(sub.hubName(), m.ID) {
+		sub.rare.came = sub.c.t.Now()
+	}
 	err := sub.c.s.deps.Presence.Join(sub.hubName(), presence.Member{Client: sub.c.id, User: m.ID, ChanInfo: m.Info})
 	switch {
 	case errors.Is(err, presence.ErrTooLarge):
@@ -244,14 +234,18 @@ func (sub *subscription) Deliver(b *hub.Batch) {
 	}
 	for _, m := range b.Messages {
 		if sub.wants(m) && !c.gone {
+			if sub.rare != nil {
+				sub.introduce(m)
+			}
 			c.deliver(m)
 		}
 	}
 }
 
+// wantsAll reports whether messages go to the client as they are, with nothing between.
 func (sub *subscription) wantsAll(messages []*hub.Message) bool {
 	for _, m := range messages {
-		if m.Attributes != nil && !sub.wants(m) {
+		if m.Attributes != nil && (!sub.wants(m) || sub.rare != nil && m.Attributes.Origin != "") {
 			return false
 		}
 	}
@@ -271,20 +265,8 @@ func (sub *subscription) Event(e *hub.Event) {
 	if !ok || sub.c.gone || !sub.stands {
 		return
 	}
-	if r := sub.rare; r != nil && n.user != "" {
-		if n.user == r.member.ID {
-			return
-		}
-		if r.known != nil {
-			switch now := sub.c.t.Now(); {
-			case now > r.until:
-				r.known = nil
-			case n.left:
-				delete(r.known, n.user)
-			case r.known[n.user]:
-				return
-			}
-		}
+	if r := sub.rare; r != nil && n.user != "" && !r.hears(n, sub.c.t.Now()) {
+		return
 	}
 	sub.c.t.Send(n.frame)
 }
