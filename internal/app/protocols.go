@@ -123,7 +123,7 @@ func (a *App) startPusher(parts *group, ctx context.Context) error { //nolint:re
 		return nil
 	}
 	s, err := pusher.New(a.cfg.Pusher, pusher.Deps{
-		Hub: a.hub, Format: a.protocol.pusherFormat, Access: a.access, Cluster: a.protocol.cluster, Presence: a.protocol.presence, Log: a.log,
+		Hub: a.hub, Format: a.protocol.pusherFormat, Access: a.access, Cluster: a.protocol.cluster, Presence: a.protocol.presence, Ready: a.push.Ready, Log: a.log,
 	})
 	if err != nil {
 		return fmt.Errorf("pusher: %w", err)

@@ -24,7 +24,7 @@ func (s *Server) may(op access.Op, channel string, proof bool) bool {
 }
 
 // mayCall reports whether a call of the REST API may do op on a channel of the hub.
-func (s *Server) mayCall(op access.Op, channel string) bool {
+func (s restAPI) mayCall(op access.Op, channel string) bool {
 	return s.deps.Access.Decide(access.PusherAPI, op, channel, access.Caller{Server: true}) != access.Refused
 }
 

@@ -21,6 +21,10 @@ type Config struct {
 	Enabled bool `json:"enabled" reload:"restart"`
 	// Apps are the applications, each with keys and a namespace of its own. At least one.
 	Apps []App `json:"apps"`
+	// HealthPaths are paths that answer load balancers as soketi does (/ and /ready: OK) and
+	// Reverb (/up), and with 503 while the process drains. Empty means none: /healthz and
+	// /readyz are there anyway.
+	HealthPaths []string `json:"health_paths" reload:"restart"`
 	// DefaultEvent is the event name of messages that were published through other APIs
 	// without one; empty means "message".
 	DefaultEvent string `json:"default_event" reload:"restart"`
@@ -177,6 +181,11 @@ func (c Config) Validate() error {
 		bad("apps: there is none; add one with id, key and secret")
 	}
 	errs = append(errs, c.beyond()...)
+	for i, p := range c.HealthPaths {
+		if !strings.HasPrefix(p, "/") || strings.ContainsAny(p, "*?#% ") {
+			bad("health_paths[%d]: %q is not a path such as / or /ready", i, p)
+		}
+	}
 	d := c.WithDefaults()
 	if d.ActivityTimeout < hub.Duration(time.Second) {
 		bad("activity_timeout: %s is less than 1s, the unit in which clients are told", d.ActivityTimeout)
@@ -304,3 +313,7 @@ func (w *Webhook) wants(event, channel string) bool {
 	}
 	return strings.HasPrefix(channel, w.ChannelPrefix) && strings.HasSuffix(channel, w.ChannelSuffix)
 }
+
+// silence is how long a client may be silent before it is pinged: somewhat longer than
+// until its own ping, which usually comes first.
+func (c *Config) silence() int64 { return int64(c.ActivityTimeout) * 9 / 8 }

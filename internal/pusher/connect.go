@@ -102,7 +102,7 @@ func (c *session) open() {
 	c.opened = c.t.Now()
 	c.events = bucket{float64(s.conf().cfg.ClientEventRate), c.opened}
 	c.messages = bucket{float64(s.conf().cfg.burst()), c.opened}
-	c.pace = bucket{float64(c.namespace().MaxRate), c.opened}
+	c.out.pace = bucket{float64(c.namespace().MaxRate), c.opened}
 	c.send(protocol.AppendEstablished(nil, c.id, int(time.Duration(s.conf().cfg.ActivityTimeout)/time.Second)))
 	c.arm(c.opened)
 }

@@ -3,6 +3,7 @@ package pusher_test
 import (
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ const (
 type node struct {
 	*nodetest.Node
 	server *pusher.Server
+	ready  atomic.Bool
 }
 
 // settings of a node. The zero value is alone, with an app that has everything on.
@@ -78,7 +80,14 @@ func start(t *testing.T, s settings) *node {
 		Formats: func(f *wire.Formats) { format = pusher.AddFormat(f, s.cfg) },
 	})}
 	n.Join(s.bus, 20*time.Millisecond)
-	n.server, err = pusher.New(s.cfg, pusher.Deps{Hub: n.Hub, Format: format, Cluster: n.Cluster, Presence: n.Presence, Bus: n.Bus, Log: n.Log})
+	n.ready.Store(true)
+	ready := func() error {
+		if !n.ready.Load() {
+			return errors.New("draining")
+		}
+		return nil
+	}
+	n.server, err = pusher.New(s.cfg, pusher.Deps{Ready: ready, Hub: n.Hub, Format: format, Cluster: n.Cluster, Presence: n.Presence, Bus: n.Bus, Log: n.Log})
 	n.Must(err)
 	n.Run("pusher", n.server.Run)
 	n.Serve(n.server.Endpoints())

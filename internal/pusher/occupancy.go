@@ -1,7 +1,6 @@
 package pusher
 
 import (
-	"context"
 	"encoding/json"
 	"hash/fnv"
 	"slices"
@@ -188,81 +187,4 @@ func (s *Server) gone(k flap) {
 		e.Name, e.UserID = hookMemberRemoved, k.user
 	}
 	a.hook(e)
-}
-
-// topicCounts is where nodes tell each other whose counts changed.
-const topicCounts = "pusher.counts"
-
-// dirtyCounts are the channels whose subscribers changed in number.
-type dirtyCounts struct {
-	mu       sync.Mutex
-	channels map[string]bool // true: here; false: on another node, as it said
-}
-
-// countChanged notes that a channel of this node has more subscribers, or fewer.
-func (s *Server) countChanged(channel string) {
-	s.dirty.mu.Lock()
-	s.dirty.channels[channel] = true
-	s.dirty.mu.Unlock()
-}
-
-func (s *Server) onCounts(from string, data []byte) {
-	var names []string
-	if from == s.deps.Cluster.Self() || json.Unmarshal(data, &names) != nil {
-		return
-	}
-	s.dirty.mu.Lock()
-	defer s.dirty.mu.Unlock()
-	for _, n := range names {
-		if _, there := s.dirty.channels[n]; !there && len(s.dirty.channels) < 1<<20 {
-			s.dirty.channels[n] = false
-		}
-	}
-}
-
-// countLoop tells subscribers how many they are, where that changed.
-func (s *Server) countLoop(ctx context.Context) {
-	tick := time.NewTicker(time.Duration(s.conf().cfg.CountInterval))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			s.tellCounts()
-		}
-	}
-}
-
-func (s *Server) tellCounts() {
-	s.dirty.mu.Lock()
-	dirty := s.dirty.channels
-	if len(dirty) == 0 {
-		s.dirty.mu.Unlock()
-		return
-	}
-	s.dirty.channels = map[string]bool{}
-	s.dirty.mu.Unlock()
-	var own []string
-	for channel, here := range dirty {
-		if here {
-			own = append(own, channel)
-		}
-		a, name := s.split(channel)
-		if a == nil {
-			continue
-		}
-		n := s.deps.Presence.Subscriptions(channel, presence.Pusher)
-		if a.tellsCount(protocol.KindOf(name)) {
-			s.news.notify(channel, &channelNews{frame: frameOf(protocol.EventCount, name, protocol.AppendCount(nil, n))})
-		}
-		if a.hooked[hookCount] && s.owns(channel) {
-			a.hook(hookEvent{Name: hookCount, Channel: name, SubscriptionCount: &n})
-		}
-	}
-	for part := range slices.Chunk(own, 1000) {
-		if b, err := json.Marshal(part); err == nil {
-			_ = s.deps.Bus.Tell(topicCounts, b) // lost, the next change tells
-		}
-	}
 }

@@ -29,8 +29,11 @@ type call struct {
 	params []protocol.Param
 }
 
-// rest serves /apps/{id}/….
-func (s *Server) rest(r socket.Request) {
+// restAPI are the calls of the applications, below /apps.
+type restAPI struct{ *Server }
+
+// serve serves /apps/{id}/….
+func (s restAPI) serve(r socket.Request) {
 	parts := strings.Split(strings.TrimPrefix(r.Path(), "/apps/"), "/")
 	for i, p := range parts {
 		plain, err := url.PathUnescape(p)
@@ -59,7 +62,7 @@ func (s *Server) rest(r socket.Request) {
 }
 
 // checked goes on with a call when its signature was judged.
-func (s *Server) checked(c *call, parts []string, err error) {
+func (s restAPI) checked(c *call, parts []string, err error) {
 	if err != nil {
 		s.counts.refused.Add(1)
 		fail(c.r, http.StatusUnauthorized, "authentication: "+err.Error(), "the signature is over METHOD, path and sorted query, with the app's secret")
@@ -92,6 +95,8 @@ func (s *Server) checked(c *call, parts []string, err error) {
 		s.channel(c, parts[1])
 	case at(get, "channels", "*", "users"):
 		s.users(c, parts[1])
+	case at(post, "users", "*", "events"):
+		s.userEvent(c, parts[1])
 	case at(post, "users", "*", "terminate_connections"):
 		if err := s.terminate(c.app, parts[1]); err != nil {
 			c.r.Fail(wire.ErrorOf(err))
@@ -99,7 +104,7 @@ func (s *Server) checked(c *call, parts []string, err error) {
 		}
 		c.answer([]byte("{}"))
 	default:
-		fail(c.r, http.StatusNotFound, "there is no such call", "POST events, batch_events, users/<id>/terminate_connections; GET channels, channels/<name>, channels/<name>/users")
+		fail(c.r, http.StatusNotFound, "there is no such call", "POST events, batch_events, users/<id>/events, users/<id>/terminate_connections; GET channels, channels/<name>, channels/<name>/users")
 	}
 }
 
@@ -154,7 +159,7 @@ func parseInfo(list string) (w wanted, err error) {
 }
 
 // facts gathers what is wanted about a channel, without its cache.
-func (s *Server) facts(a *app, name string, w wanted) facts {
+func (s restAPI) facts(a *app, name string, w wanted) facts {
 	var f facts
 	p, ch := s.deps.Presence, a.channel(name)
 	if w.users && protocol.KindOf(name).Is(protocol.Presence) {
@@ -169,7 +174,7 @@ func (s *Server) facts(a *app, name string, w wanted) facts {
 }
 
 // channels serves GET /apps/{id}/channels.
-func (s *Server) channels(c *call) {
+func (s restAPI) channels(c *call) {
 	prefix := protocol.Get(c.params, "filter_by_prefix")
 	w, err := parseInfo(protocol.Get(c.params, "info"))
 	switch {
@@ -204,7 +209,7 @@ func (s *Server) channels(c *call) {
 }
 
 // channel serves GET /apps/{id}/channels/{name}.
-func (s *Server) channel(c *call, name string) {
+func (s restAPI) channel(c *call, name string) {
 	w, err := parseInfo(protocol.Get(c.params, "info"))
 	if err == nil {
 		err = protocol.CheckChannel(name)
@@ -247,7 +252,7 @@ func (s *Server) channel(c *call, name string) {
 }
 
 // cacheOf is what is said of the last event.
-func (s *Server) cacheOf(a *app, m *hub.Message) *cache {
+func (s restAPI) cacheOf(a *app, m *hub.Message) *cache {
 	var e struct{ Event, Data string }
 	if json.Unmarshal(appendEvent(nil, m, s.conf().cfg.DefaultEvent), &e) != nil {
 		return nil
@@ -257,7 +262,7 @@ func (s *Server) cacheOf(a *app, m *hub.Message) *cache {
 }
 
 // users serves GET /apps/{id}/channels/{name}/users.
-func (s *Server) users(c *call, name string) {
+func (s restAPI) users(c *call, name string) {
 	if protocol.CheckChannel(name) != nil || !protocol.KindOf(name).Is(protocol.Presence) {
 		fail(c.r, http.StatusBadRequest, "only presence channels have users", "")
 		return

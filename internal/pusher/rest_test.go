@@ -194,3 +194,46 @@ func TestAppsAreApart(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestUserEventsReachTheUserAlone(t *testing.T) {
+	n := start(t, settings{})
+	a, b := n.connect(), n.connect()
+	for id, c := range map[string]*client{"1": a, "2": b} {
+		user := fmt.Sprintf(`{"id":%q}`, id)
+		c.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
+		c.Next()
+		c.join("#server-to-user-" + id)
+	}
+	f := func(user, body string, want int, says string) {
+		t.Helper()
+		if status, answer := n.call("POST", "/apps/"+appID+"/users/"+user+"/events", "", body); status != want || !strings.Contains(answer, says) {
+			t.Errorf("%s %s: %d %s, want %d %s", user, body, status, answer, want, says)
+		}
+	}
+	f("1", `{"name":"e","data":"x"}`, 200, "{}")
+	f("1", `{"name":"e","data":"x","channel":"c"}`, 400, "no channel")
+	f("1", `{"name":"pusher:e","data":"x"}`, 400, "reserved")
+	f(strings.Repeat("u", 300), `{"name":"e","data":"x"}`, 400, "channel")
+	a.want("e", "#server-to-user-1", "x")
+	a.silent()
+	b.silent()
+}
+
+func TestHealthPaths(t *testing.T) {
+	n := start(t, settings{cfg: pusher.Config{HealthPaths: []string{"/", "/ready", "/up"}}})
+	f := func(path string, want int, body string) {
+		t.Helper()
+		if status, answer := n.http("GET", path, ""); status != want || answer != body {
+			t.Errorf("%s: %d %q, want %d %q", path, status, answer, want, body)
+		}
+	}
+	f("/", 200, "OK")
+	f("/ready?x=1", 200, "OK")
+	f("/up", 200, `{"health":"OK"}`)
+	n.ready.Store(false)
+	f("/", 503, "Service Unavailable")
+	f("/up", 503, "Service Unavailable")
+	if err := (pusher.Config{HealthPaths: []string{"up"}}).Validate(); err == nil || !strings.Contains(err.Error(), `health_paths[0]: "up"`) {
+		t.Error(err)
+	}
+}

@@ -39,6 +39,9 @@ type Deps struct {
 	Bus hub.Bus
 	// Client sends webhooks; nil means one that follows no redirects.
 	Client *http.Client
+	// Ready returns why the process should get no new clients, or nil; a nil Ready means that
+	// it always should.
+	Ready func() error
 	// Log gets what a human may want to know; nil discards.
 	Log *slog.Logger
 }
@@ -55,10 +58,8 @@ type Server struct {
 	counts   counters
 	news     *newsDesk
 	told     *flaps
-	dirty    dirtyCounts
-
-	mu    sync.Mutex  // guards start
-	start func(*hook) // runs a webhook; nil before Run, and after it
+	totals   countDesk
+	hooks    hookRunner
 }
 
 // counters are the totals of Stats.
@@ -154,7 +155,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.settings.Store(x)
 	s.told = newFlaps(time.Duration(s.conf().cfg.VacatedDelay), s.gone)
-	s.dirty.channels = map[string]bool{}
+	s.totals = countDesk{s: s, channels: map[string]bool{}}
 	deps.Presence.Watch(s.watch)
 	return s, nil
 }
@@ -175,7 +176,7 @@ func (s *Server) split(channel string) (*app, string) {
 // Run does what is to be done beside the connections until ctx ends: webhooks, what
 // members are told, and what other nodes say. Only one call.
 func (s *Server) Run(ctx context.Context) error {
-	for topic, f := range map[string]func(string, []byte){topicTerminate: s.onTerminate, topicCounts: s.onCounts} {
+	for topic, f := range map[string]func(string, []byte){topicTerminate: s.onTerminate, topicCounts: s.totals.heard} {
 		stop, err := s.deps.Bus.Listen(topic, f)
 		if err != nil {
 			return fmt.Errorf("listen to other nodes: %w", err)
@@ -185,10 +186,10 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.told.stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	s.startHooks(ctx, &wg)
-	defer s.endHooks()
+	s.hooks.run(ctx, &wg, s.conf().hooks())
+	defer s.hooks.end()
 	wg.Go(func() { s.news.run(ctx) })
-	wg.Go(func() { s.countLoop(ctx) })
+	wg.Go(func() { s.totals.run(ctx) })
 	<-ctx.Done()
 	return nil
 }
@@ -199,9 +200,28 @@ func (s *Server) Endpoints() []socket.Endpoint {
 		return nil
 	}
 	one := 4*s.conf().cfg.MaxEventData + s.conf().cfg.MaxChannels*(protocol.MaxChannel+8) + 8<<10
-	return []socket.Endpoint{
-		{Path: "/app/*", Protocol: "pusher", Methods: "GET", Serve: s.connect},
-		{Path: "/apps/*", Protocol: "pusher", Methods: "GET, POST", MaxBody: min(one*s.conf().cfg.MaxBatch, 64<<20), Serve: s.rest},
+	list := []socket.Endpoint{
+		{Path: "/app/*", Methods: "GET", Serve: s.connect},
+		{Path: "/apps/*", Methods: "GET, POST", MaxBody: min(one*s.conf().cfg.MaxBatch, 64<<20), Serve: restAPI{s}.serve},
+	}
+	for _, path := range s.conf().cfg.HealthPaths {
+		list = append(list, socket.Endpoint{Path: path, Methods: "GET, HEAD", Serve: s.health})
+	}
+	for i := range list {
+		list[i].Protocol = "pusher"
+	}
+	return list
+}
+
+// health answers a balancer as soketi does at / and /ready, and Reverb at /up.
+func (s *Server) health(r socket.Request) {
+	switch {
+	case s.deps.Ready != nil && s.deps.Ready() != nil:
+		r.Answer(http.StatusServiceUnavailable, "text/plain; charset=utf-8", []byte("Service Unavailable"))
+	case r.Path() == "/up":
+		r.Answer(http.StatusOK, "application/json", []byte(`{"health":"OK"}`))
+	default:
+		r.Answer(http.StatusOK, "text/plain; charset=utf-8", []byte("OK"))
 	}
 }
 

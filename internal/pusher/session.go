@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/presence"
 	"github.com/weir-gateway/weir/internal/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/socket"
@@ -25,10 +24,9 @@ type session struct {
 	subs       map[string]*subscription // by the protocol's name
 	user       *protocol.SignedIn       // nil until it signs in
 	online     map[string]bool          // those whom the user watches, as the client was told; nil if nobody
-	queue      *backlog.Queue           // what the client is too slow for; nil if there is nothing
+	out        outbox                   // messages for it
 	events     bucket                   // of client events
 	messages   bucket                   // of all that the client says
-	pace       bucket                   // of messages to the client, if the namespace has a maximum rate
 	pinged     int64                    // when a ping was sent that was not answered yet; 0: none
 	authorized bool                     // signed in, or showed a signature for a channel
 	gone       bool                     // closing, or closed
@@ -126,30 +124,26 @@ func (c *session) Timer() {
 		c.s.counts.unanswered.Add(1)
 		c.close(protocol.CloseNoPong, "Pong reply not received")
 		return
-	case c.pinged == 0 && now-heard >= c.silence():
+	case c.pinged == 0 && now-heard >= c.s.conf().cfg.silence():
 		c.pinged = now
 		c.send([]byte(`{"event":"pusher:ping","data":"{}"}`))
 	}
-	c.catchUp()
+	c.Drained()
 	if !c.gone {
 		c.arm(now)
 	}
 }
 
-// silence is how long a client may be silent before it is pinged: somewhat longer than
-// until its own ping, which usually comes first.
-func (c *session) silence() int64 { return int64(c.s.conf().cfg.ActivityTimeout) * 9 / 8 }
-
 // arm sets the timer for what comes first.
 func (c *session) arm(now int64) {
-	next := c.t.LastRead() + c.silence()
+	next := c.t.LastRead() + c.s.conf().cfg.silence()
 	if c.pinged != 0 {
 		next = c.pinged + int64(c.s.conf().cfg.PongTimeout)
 	}
 	if within := int64(c.app.AuthorizeWithin); within > 0 && !c.authorized {
 		next = min(next, c.opened+within)
 	}
-	if rate := c.namespace().MaxRate; rate > 0 && c.queue != nil {
+	if rate := c.namespace().MaxRate; rate > 0 && c.out.queue != nil {
 		next = min(next, now+int64(time.Second)/int64(rate))
 	}
 	c.t.SetTimer(time.Duration(max(next-now, int64(time.Millisecond))))
@@ -177,8 +171,8 @@ func (c *session) Closed() {
 	}
 	c.subs = nil
 	c.signout()
-	if c.queue != nil {
-		c.queue.Forget(&c.s.lag)
+	if c.out.queue != nil {
+		c.out.queue.Forget(&c.s.lag)
 	}
 	c.s.deps.Presence.Add(c.app.crowd, presence.Pusher, -1)
 	c.s.counts.connections.Add(-1)
@@ -207,62 +201,6 @@ func (c *session) event(name, channel string, data []byte) {
 
 // send sends text as a frame of its own.
 func (c *session) send(text []byte) { c.t.Send(websocket.AppendFrame(nil, websocket.OpText, text)) }
-
-// deliver sends a message, or keeps it for a client that is slow.
-func (c *session) deliver(m *hub.Message) {
-	if c.queue == nil && !c.t.Stalled() && c.inTime() {
-		c.t.Send(c.s.deps.Hub.Encode(m, c.s.deps.Format))
-		return
-	}
-	if c.queue == nil {
-		c.queue = &backlog.Queue{}
-	}
-	if !c.queue.Push(m, c.namespace(), &c.s.lag) {
-		c.s.counts.slow.Add(1)
-		c.close(protocol.CloseCapacity, "The client reads too slowly")
-		return
-	}
-	if c.namespace().MaxRate > 0 {
-		c.arm(c.t.Now())
-	}
-}
-
-// inTime reports whether a further message is within the namespace's maximum rate.
-func (c *session) inTime() bool {
-	rate := c.namespace().MaxRate
-	return rate == 0 || c.pace.take(c.t.Now(), rate, rate)
-}
-
-// Drained says that the client can take more.
-func (c *session) Drained() { c.catchUp() }
-
-// catchUp sends what waited.
-func (c *session) catchUp() {
-	if c.gone || c.queue == nil {
-		return
-	}
-	q := c.queue
-	for _, g := range q.TakeDropped(&c.s.lag) {
-		c.gap("", g)
-	}
-	for !c.t.Stalled() && !c.gone {
-		if g, ok := q.TakeGap(); ok {
-			c.gap("", g)
-			continue
-		}
-		if q.Len() == 0 {
-			c.queue = nil
-			return
-		}
-		if !c.inTime() {
-			c.arm(c.t.Now())
-			return
-		}
-		if m := q.Pop(&c.s.lag); c.subs[channelOf(m.Channel)] != nil {
-			c.t.Send(c.s.deps.Hub.Encode(m, c.s.deps.Format))
-		}
-	}
-}
 
 // gap tells that messages may be missing. The protocol has no word for it; clients
 // pass over events that nobody has bound to.

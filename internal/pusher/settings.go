@@ -1,10 +1,8 @@
 package pusher
 
 import (
-	"context"
 	"fmt"
 	"reflect"
-	"sync"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/access"
@@ -49,7 +47,7 @@ func (s *Server) Prepare(cfg Config, namespaces Finder) (replace func(), err err
 	}
 	return func() {
 		s.settings.Store(next)
-		s.turnHooks(before, next)
+		s.hooks.turn(before, next)
 	}, nil
 }
 
@@ -119,46 +117,6 @@ func sameHook(hooks []*hook, w Webhook) *hook {
 	return nil
 }
 
-// startHooks runs all webhooks, and those that a reload adds, until ctx ends.
-func (s *Server) startHooks(ctx context.Context, wg *sync.WaitGroup) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.start = func(h *hook) {
-		own, stop := context.WithCancel(ctx)
-		h.stop = stop
-		wg.Go(func() { h.run(own) })
-	}
-	for h := range s.conf().hooks() {
-		s.start(h)
-	}
-}
-
-// endHooks lets no more begin.
-func (s *Server) endHooks() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.start = nil
-}
-
-// turnHooks begins the webhooks that are new, and ends those that are gone after what waits
-// in them.
-func (s *Server) turnHooks(before, next *settings) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	had, has := before.hooks(), next.hooks()
-	for h, a := range has {
-		h.app.Store(a) // its secret may be another
-		if had[h] == nil && s.start != nil {
-			s.start(h)
-		}
-	}
-	for h := range had {
-		if has[h] == nil && h.stop != nil {
-			h.stop()
-		}
-	}
-}
-
 // hooks are the webhooks of all apps.
 func (x *settings) hooks() map[*hook]*app {
 	all := map[*hook]*app{}
@@ -213,7 +171,7 @@ func (c *session) loses(r *access.Review) (code int, reason string) {
 		return protocol.CloseUnknownApp, "The app or its key was removed"
 	case !now.Enabled.On():
 		return protocol.CloseDisabled, "The app is disabled"
-	case now.secret != c.app.secret && (c.user != nil || c.signed()):
+	case now.secret != c.app.secret && (c.user != nil || signed(c.subs)):
 		return protocol.CloseReconnect, "The secret of the app has changed"
 	}
 	for _, sub := range c.subs {
@@ -225,9 +183,9 @@ func (c *session) loses(r *access.Review) (code int, reason string) {
 	return 0, ""
 }
 
-// signed reports whether the client follows a channel for which the app has signed.
-func (c *session) signed() bool {
-	for _, sub := range c.subs {
+// signed reports whether the app has signed for one of the channels.
+func signed(subs map[string]*subscription) bool {
+	for _, sub := range subs {
 		if sub.kind.Is(protocol.Private) {
 			return true
 		}

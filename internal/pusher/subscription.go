@@ -205,7 +205,7 @@ func (sub *subscription) greet() {
 		case c.gone || c.subs[sub.name] != sub || sub.fresh:
 		case err == nil && m.Offset > sub.at: // it is on its way
 		case err == nil:
-			c.deliver(m)
+			c.out.deliver(c, m)
 		default:
 			c.event(protocol.EventCacheMiss, sub.name, nil)
 			if errors.Is(err, hub.ErrNoMessage) {
@@ -228,7 +228,7 @@ func (sub *subscription) Deliver(b *hub.Batch) {
 		return
 	}
 	sub.fresh = true
-	if c.queue == nil && c.namespace().MaxRate == 0 && sub.wantsAll(b.Messages) && !c.t.Stalled() {
+	if c.out.queue == nil && c.namespace().MaxRate == 0 && sub.wantsAll(b.Messages) && !c.t.Stalled() {
 		c.t.Deliver(b, c.s.deps.Format)
 		return
 	}
@@ -237,7 +237,7 @@ func (sub *subscription) Deliver(b *hub.Batch) {
 			if sub.rare != nil {
 				sub.introduce(m)
 			}
-			c.deliver(m)
+			c.out.deliver(c, m)
 		}
 	}
 }
@@ -327,6 +327,6 @@ func (a *app) tellsCount(k protocol.Kind) bool {
 // countChanged notes that the channel has one subscriber more, or less.
 func (sub *subscription) countChanged() {
 	if a := sub.c.app; a.tellsCount(sub.kind) || a.hooked[hookCount] && !sub.kind.Is(protocol.User) {
-		sub.c.s.countChanged(sub.hubName())
+		sub.c.s.totals.changed(sub.hubName())
 	}
 }

@@ -26,7 +26,7 @@ type trigger struct {
 }
 
 // check reads what is to be published out of t.
-func (t *trigger) check(s *Server, a *app) ([]hub.Publication, *wire.Error) {
+func (t *trigger) check(s restAPI, a *app) ([]hub.Publication, *wire.Error) {
 	bad := func(format string, x ...any) ([]hub.Publication, *wire.Error) {
 		return nil, &wire.Error{Status: http.StatusBadRequest, Message: fmt.Sprintf(format, x...)}
 	}
@@ -86,7 +86,7 @@ func (t *trigger) check(s *Server, a *app) ([]hub.Publication, *wire.Error) {
 }
 
 // events serves POST /apps/{id}/events.
-func (s *Server) events(c *call) {
+func (s restAPI) events(c *call) {
 	var t trigger
 	if !c.read(&t) {
 		return
@@ -109,8 +109,28 @@ func (s *Server) events(c *call) {
 	})
 }
 
+// userEvent serves POST /apps/{id}/users/{user}/events: an event for one who has signed in,
+// as SDKs send it to the user's channel.
+func (s restAPI) userEvent(c *call, user string) {
+	var t trigger
+	if !c.read(&t) {
+		return
+	}
+	if t.Channel != "" || len(t.Channels) > 0 {
+		fail(c.r, http.StatusBadRequest, "an event for a user has no channel", "trigger on channels by POST events")
+		return
+	}
+	t.Channel, t.Info = protocol.UserPrefix+user, ""
+	pubs, bad := t.check(s, c.app)
+	if bad != nil {
+		c.r.Fail(bad)
+		return
+	}
+	s.publish(c, pubs, func() { c.answer([]byte("{}")) })
+}
+
 // batch serves POST /apps/{id}/batch_events.
-func (s *Server) batch(c *call) {
+func (s restAPI) batch(c *call) {
 	var in struct {
 		Batch []trigger `json:"batch"`
 	}
@@ -166,7 +186,7 @@ func (c *call) read(v any) bool {
 
 // publish publishes and goes on with then when everything is stored. If something
 // was not, the call fails with the first reason.
-func (s *Server) publish(c *call, pubs []hub.Publication, then func()) {
+func (s restAPI) publish(c *call, pubs []hub.Publication, then func()) {
 	var failed error
 	open := len(pubs)
 	done := func(_ hub.Position, err error) {

@@ -41,7 +41,7 @@ type hook struct {
 	s     *Server
 	queue chan hookEvent
 	bytes atomic.Int64       // of the data of what is queued
-	stop  context.CancelFunc // ends run; nil before it; guarded by Server.mu
+	stop  context.CancelFunc // ends run; nil before it; guarded by hookRunner.mu
 }
 
 const (
