@@ -43,7 +43,7 @@ func serve(ctx context.Context, listen, peer, engine string) error {
 	if err != nil {
 		return err
 	}
-	ph, err := push.New(push.Config{}, formats, h, group.Loops(), log)
+	ph, err := push.New(push.Config{}, push.Deps{Formats: formats, Hub: h, Loops: group.Loops(), Log: log})
 	if err != nil {
 		return err
 	}

@@ -40,12 +40,13 @@ func newLoops(cfg Config, f *wire.Formats, h *hub.Hub, threads *pushhttp.Server)
 	if err != nil {
 		return nil, err
 	}
-	p, err := push.New(push.Config{Heartbeat: hub.Duration(cfg.Heartbeat), Retry: hub.Duration(cfg.Retry)}, f, h, g.Loops(), cfg.Log)
+	p, err := push.New(push.Config{Heartbeat: hub.Duration(cfg.Heartbeat), Retry: hub.Duration(cfg.Retry)}, push.Deps{
+		Formats: f, Hub: h, Loops: g.Loops(), Access: threads.Access(), Log: cfg.Log,
+	})
 	if err != nil {
 		g.Release()
 		return nil, err
 	}
-	p.UseAccess(threads.Access())
 	return &loops{group: g, push: p, threads: threads, checkOrigin: cfg.CheckOrigin}, nil
 }
 

@@ -26,11 +26,10 @@ type admission struct {
 	refused struct{ memory, files atomic.Uint64 }
 }
 
-// buildAdmission makes classes wait for their turn, and holds clients to limits. Comes
-// after the wing, whose trust it shares.
+// buildAdmission holds clients to limits.
 func (a *App) buildAdmission() (err error) {
-	if err = a.push.UseAdmission(a.cfg.Admission, a.cfg.Namespaces); err != nil {
-		return fmt.Errorf("admission: %w", err)
+	if a.wing.trust, err = limit.NewTrust(a.cfg.Trusted); err != nil {
+		return fmt.Errorf("trusted: %w", err)
 	}
 	d := &a.admission
 	d.scale.Store(1000)
@@ -47,8 +46,6 @@ func (a *App) buildAdmission() (err error) {
 			}
 		})
 	}
-	a.push.UseFront(d.front)
-	a.front.UseFront(d.front)
 	return nil
 }
 

@@ -158,12 +158,17 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	undo = append(undo, a.loops.Release)
-	if a.push, err = push.New(cfg.Push, formats, a.hub, a.loops.Loops(), a.log); err != nil {
+	a.access = access.New(a.hub.Namespace, cfg.Access())
+	if err = a.buildAdmission(); err != nil {
 		return nil, err
 	}
-	a.access = access.New(a.hub.Namespace, cfg.Access())
-	a.push.UseAccess(a.access)
-	a.push.LimitSubscribers(a.loops.MaxConns() - reserved(a.loops.MaxConns()))
+	a.push, err = push.New(cfg.Push, push.Deps{
+		Formats: formats, Hub: a.hub, Loops: a.loops.Loops(), Access: a.access, Admission: &cfg.Admission, Namespaces: cfg.Namespaces,
+		Front: a.admission.front, MaxSubscribers: a.loops.MaxConns() - reserved(a.loops.MaxConns()), Log: a.log,
+	})
+	if err != nil {
+		return nil, err
+	}
 	a.probe.attach(a.loops.Loops(), a.push.Shards())
 	cfg.Downstream.RoutesOnly = !cfg.Pushes()
 	if a.front, err = downstream.New(cfg.Downstream, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {
@@ -177,9 +182,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = a.wing.close() })
-	if err = a.buildAdmission(); err != nil {
-		return nil, err
-	}
+	a.front.UseFront(a.admission.front)
 	if a.accept = a.front.Accept; a.tls != nil {
 		a.accept = a.tls.Accept(len(a.loops.Loops()), a.front.Accept)
 	}

@@ -29,9 +29,6 @@ type wing struct {
 // buildWing makes the parts that stay through reloads and sets the first routes.
 func (a *App) buildWing() (err error) {
 	w := &a.wing
-	if w.trust, err = limit.NewTrust(a.cfg.Trusted); err != nil {
-		return fmt.Errorf("trusted: %w", err)
-	}
 	if w.logs, err = openAccessFile(a.cfg.AccessLog); err != nil {
 		return err
 	}

@@ -141,7 +141,7 @@ func (a *ask) Do(work func(ctx context.Context), then func()) {
 	}
 	a.later()
 	loop := a.r.c.Loop()
-	if !a.r.h.lane.srv.work(work, func() { loop.Post(func() { a.resume(then) }) }) {
+	if !a.r.h.lane.srv.push.Workers().Do(work, func() { loop.Post(func() { a.resume(then) }) }) {
 		a.Away(a.ep.stream)
 	}
 }

@@ -58,7 +58,6 @@ type Server struct {
 	cancel   context.CancelFunc
 	working  sync.WaitGroup
 	inFlight atomic.Int64
-	atWork   atomic.Int64
 	routes   atomic.Pointer[table] // nil: none are configured
 
 	lanes []*lane
@@ -105,7 +104,6 @@ func New(cfg Config, p *push.Push, a *auth.Authenticator, loops int, log *slog.L
 	for range loops {
 		s.lanes = append(s.lanes, &lane{srv: s})
 	}
-	p.UseWorkers(s.work)
 	s.own("/healthz", &endpoint{methods: "GET, HEAD", serve: (*request).healthz})
 	s.own("/readyz", &endpoint{methods: "GET, HEAD", serve: (*request).readyz})
 	if cfg.RoutesOnly {
@@ -201,6 +199,7 @@ func (s *Server) Waiting() (n int64) {
 func (s *Server) Close() {
 	s.cancel()
 	s.working.Wait()
+	s.push.Close()
 }
 
 type counters struct {

@@ -1,9 +1,7 @@
 package downstream
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/weir-gateway/weir/internal/http1"
@@ -77,28 +75,6 @@ func (r *request) keepHead(head []byte) {
 		panic("a head that was understood is not understood again: " + err.Error())
 	}
 	r.head = &r.own
-}
-
-// maxWork bounds the work of protocols that is under way on goroutines.
-const maxWork = 1024
-
-// work runs work on a goroutine and calls then from it, unless there is too much.
-func (s *Server) work(work func(context.Context), then func()) bool {
-	if s.atWork.Add(1) > maxWork {
-		s.atWork.Add(-1)
-		return false
-	}
-	s.working.Go(func() {
-		defer then()
-		defer s.atWork.Add(-1)
-		defer func() {
-			if r := recover(); r != nil {
-				s.log.Error("panic in the work of a protocol", "panic", fmt.Sprint(r))
-			}
-		}()
-		work(s.ctx)
-	})
-	return true
 }
 
 var errTooMuchWork = &push.APIError{Status: http.StatusServiceUnavailable, Message: "overloaded, try again later"}

@@ -58,17 +58,16 @@ func newNamespaceClasses(namespaces []hub.Namespace) (*namespaceClasses, error) 
 
 // PrepareClasses returns what makes the classes of namespaces count from then on. It needs
 // UseAdmission.
-func (p *Push) PrepareClasses(namespaces []hub.Namespace) (replace func(), err error) {
+func (s *classes) PrepareClasses(namespaces []hub.Namespace) (replace func(), err error) {
 	n, err := newNamespaceClasses(namespaces)
 	if err != nil {
 		return nil, err
 	}
-	return func() { p.classes.of.Store(n) }, nil
+	return func() { s.of.Store(n) }, nil
 }
 
-// UseAdmission makes publications, and what else is offered to a lane, wait for their
-// turn by class. Before the loops run only.
-func (p *Push) UseAdmission(cfg limit.AdmissionConfig, namespaces []hub.Namespace) error {
+// admit has requests queued by class.
+func (p *Push) admit(cfg limit.AdmissionConfig, namespaces []hub.Namespace) error {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -90,14 +89,14 @@ func (p *Push) UseAdmission(cfg limit.AdmissionConfig, namespaces []hub.Namespac
 }
 
 // Admits reports whether there are classes at all.
-func (p *Push) Admits() bool { return p.classes != nil }
+func (s *classes) Admits() bool { return s != nil }
 
 // ClassOf is the class of a channel's publications.
-func (p *Push) ClassOf(channel string) limit.Class {
-	if p.classes == nil {
+func (s *classes) ClassOf(channel string) limit.Class {
+	if s == nil {
 		return limit.Unclassed
 	}
-	of := p.classes.of.Load().class
+	of := s.of.Load().class
 	if len(of) == 0 {
 		return limit.Unclassed
 	}
@@ -105,24 +104,24 @@ func (p *Push) ClassOf(channel string) limit.Class {
 }
 
 // LeastOf is the least important class of those that the channels have.
-func (p *Push) LeastOf(channels []string) (c limit.Class) {
+func (s *classes) LeastOf(channels []string) (c limit.Class) {
 	for _, ch := range channels {
-		c = max(c, p.ClassOf(ch))
+		c = max(c, s.ClassOf(ch))
 	}
 	return c
 }
 
 // ReplayClass is Replay if asking for the history of channels is part of admission.
-func (p *Push) ReplayClass(channels []string) limit.Class {
-	if p.LeastOf(channels) == limit.Unclassed {
+func (s *classes) ReplayClass(channels []string) limit.Class {
+	if s.LeastOf(channels) == limit.Unclassed {
 		return limit.Unclassed
 	}
 	return limit.Replay
 }
 
 // key is what a publication is the newest word about.
-func (p *Push) key(channel, key string) (k limit.Key) {
-	if key != "" && p.classes.of.Load().conflates[hub.NamespaceOf(channel)] {
+func (s *classes) key(channel, key string) (k limit.Key) {
+	if key != "" && s.of.Load().conflates[hub.NamespaceOf(channel)] {
 		k = limit.Key{Channel: channel, Key: key}
 	}
 	return k
@@ -425,24 +424,24 @@ func (p *Push) turnsAway(l *Lane, opt *hub.SubscribeOptions) bool {
 
 // Refuse makes new subscriptions be sent away, or served again. Those there are stay.
 // Any goroutine.
-func (p *Push) Refuse(on bool) { p.refusing.Store(on) }
+func (r *refusals) Refuse(on bool) { r.refusing.Store(on) }
 
 // AdmissionStats are the sums over all lanes, by class; nil without classes. Any goroutine.
-func (p *Push) AdmissionStats() []limit.ClassStats {
-	if p.classes == nil {
+func (all lanes) AdmissionStats() []limit.ClassStats {
+	if len(all) == 0 || all[0].admission == nil {
 		return nil
 	}
-	var all []limit.ClassStats
-	for i, l := range p.lanes {
+	var sum []limit.ClassStats
+	for i, l := range all {
 		if s := l.admission.queue.Stats(); i == 0 {
-			all = s
+			sum = s
 		} else {
-			for k := range all {
-				all[k].Add(&s[k])
+			for k := range sum {
+				sum[k].Add(&s[k])
 			}
 		}
 	}
-	return all
+	return sum
 }
 
 // errExpired answers a call that waited for too long.

@@ -18,7 +18,7 @@ type drain struct {
 }
 
 // Draining reports whether Drain was called. Any goroutine.
-func (p *Push) Draining() bool { return p.draining.Load() != nil }
+func (r *refusals) Draining() bool { return r.draining.Load() != nil }
 
 // Drain refuses new subscriptions and closes those there are, as plan says. Any
 // goroutine; it returns at once, and only the first call counts.
@@ -32,12 +32,12 @@ func (p *Push) Drain(plan wire.DrainPlan) {
 }
 
 // Leave makes Ready report the drain that follows. Clients are served as before.
-func (p *Push) Leave() { p.leaving.Store(true) }
+func (r *refusals) Leave() { r.leaving.Store(true) }
 
 // EndRefused closes the WebSockets that were refused and are still open: the process
 // ends. Any goroutine.
-func (p *Push) EndRefused() {
-	for _, lane := range p.lanes {
+func (all lanes) EndRefused() {
+	for _, lane := range all {
 		lane.loop.Post(func() {
 			lane.loop.Conns(func(c *eventloop.Conn) bool {
 				if r, ok := c.Handler().(*refusedSocket); ok {
@@ -72,21 +72,21 @@ func (l *Lane) drain(over time.Duration) {
 }
 
 // reconnect is how long a client should wait that is closed or refused with code.
-func (p *Push) reconnect(code int, refused bool) time.Duration {
-	if d := p.draining.Load(); d != nil && code == codeRestart {
+func (r *refusals) reconnect(code int, refused bool) time.Duration {
+	if d := r.draining.Load(); d != nil && code == codeRestart {
 		return d.plan.Reconnect(time.Since(d.at), refused)
 	}
 	// There is too little of something here: spread wider than retryMillis, for many
 	// are sent away together.
-	base := time.Duration(p.cfg.Retry)
+	base := r.retry
 	return base/2 + rand.N(4*base+1)
 }
 
-func (p *Push) countAway(code int) {
+func (r *refusals) countAway(code int) {
 	if code == codeRestart {
-		p.counters.refusedDrain.Add(1)
+		r.count.refusedDrain.Add(1)
 	} else {
-		p.counters.overloaded.Add(1)
+		r.count.overloaded.Add(1)
 	}
 }
 
@@ -113,8 +113,8 @@ const (
 
 // refuseSocketAs completes a handshake, whose answer is head, and closes the WebSocket
 // at once with the code of a protocol that has a wait in it.
-func (p *Push) refuseSocketAs(c *eventloop.Conn, head []byte, why, code int, reason string) {
-	p.countAway(why)
+func (r *refusals) refuseSocketAs(c *eventloop.Conn, head []byte, why, code int, reason string) {
+	r.countAway(why)
 	c.Write(websocket.AppendClose(head, uint16(code), reason))
 	c.SetTimer(sessionPartingTime)
 	c.CloseAfterFlush()
@@ -122,24 +122,24 @@ func (p *Push) refuseSocketAs(c *eventloop.Conn, head []byte, why, code int, rea
 
 // refuseSocket completes a handshake, whose answer is head, for a client that is to
 // come back later.
-func (p *Push) refuseSocket(c *eventloop.Conn, head []byte, code int, reason string) {
-	l := p.Lane(c)
+func (r *refusals) refuseSocket(c *eventloop.Conn, head []byte, code int, reason string) {
+	l := c.Loop().Local.(*Lane)
 	bound := maxHeldBusy
 	switch {
-	case p.Draining():
+	case r.Draining():
 		bound = maxHeldDrain
-	case p.full(0):
+	case r.full(0):
 		bound = 0 // it would take the place of somebody who is served
 	}
 	if l.refused >= bound {
-		p.refuseSocketAs(c, head, code, code, reason)
+		r.refuseSocketAs(c, head, code, code, reason)
 		return
 	}
-	p.countAway(code)
+	r.countAway(code)
 	l.refused++
 	c.Write(head)
 	c.SetHandler(&refusedSocket{lane: l, code: code, reason: reason})
-	c.SetTimer(int64(min(max(p.reconnect(code, true), leastHeld), mostHeld)))
+	c.SetTimer(int64(min(max(r.reconnect(code, true), leastHeld), mostHeld)))
 }
 
 // Data implements eventloop.Handler.
@@ -184,8 +184,8 @@ func appendHandshake(b, key []byte, extensions, subprotocol string, fields []byt
 }
 
 // refuse answers a request that cannot be served now.
-func (p *Push) refuse(c *eventloop.Conn, fields []byte, code int, reason string) {
-	p.countAway(code)
+func (r *refusals) refuse(c *eventloop.Conn, fields []byte, code int, reason string) {
+	r.countAway(code)
 	e := &APIError{Status: http.StatusServiceUnavailable, Message: reason, Hint: "connect again after Retry-After seconds"}
 	if code == codeInternal {
 		e = &APIError{Status: http.StatusInternalServerError, Message: reason}
@@ -195,7 +195,7 @@ func (p *Push) refuse(c *eventloop.Conn, fields []byte, code int, reason string)
 	b = http1.AppendDate(b, time.Now())
 	b = http1.AppendField(b, "Content-Type", "application/json")
 	b = http1.AppendIntField(b, "Content-Length", int64(len(body)))
-	b = http1.AppendIntField(b, "Retry-After", p.retryAfter(code))
+	b = http1.AppendIntField(b, "Retry-After", r.retryAfter(code))
 	b = append(b, "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"...)
 	b = append(b, fields...)
 	c.Write(append(http1.AppendEnd(b), body...))
@@ -203,9 +203,9 @@ func (p *Push) refuse(c *eventloop.Conn, fields []byte, code int, reason string)
 }
 
 // retryAfter is what the field of that name says, in seconds.
-func (p *Push) retryAfter(code int) int64 {
+func (r *refusals) retryAfter(code int) int64 {
 	if code == codeRestart {
-		return int64(max(p.reconnect(code, true).Round(time.Second)/time.Second, 1))
+		return int64(max(r.reconnect(code, true).Round(time.Second)/time.Second, 1))
 	}
 	return RetryAfter()
 }

@@ -81,8 +81,8 @@ func (s *sseSession) tally(c *eventloop.Conn, p *Push, protocol uint8, n int64) 
 }
 
 // appendRetry appends a block that is no event and says when to come back.
-func (p *Push) appendRetry(b []byte, code int, refused bool) []byte {
-	return sse.AppendEnd(sse.AppendRetry(b, int(p.reconnect(code, refused).Milliseconds())))
+func (r *refusals) appendRetry(b []byte, code int, refused bool) []byte {
+	return sse.AppendEnd(sse.AppendRetry(b, int(r.reconnect(code, refused).Milliseconds())))
 }
 
 // appendFirst writes what a stream begins with.

@@ -53,8 +53,8 @@ func (h *LagHistograms) Add(messages, bytes int, age float64) {
 
 // Histograms makes every loop look at its subscribers and call f, on its
 // goroutine, once. It returns at once; a loop that has ended calls f with nothing.
-func (p *Push) Histograms(f func(LagHistograms)) {
-	for _, lane := range p.lanes {
+func (all lanes) Histograms(f func(LagHistograms)) {
+	for _, lane := range all {
 		ok := lane.loop.Post(func() {
 			var h LagHistograms
 			now := time.Now()

@@ -6,12 +6,12 @@ import (
 )
 
 // Shards returns the hub's shards, by loop. Any goroutine may read their numbers.
-func (p *Push) Shards() []*hub.Shard {
-	all := make([]*hub.Shard, len(p.lanes))
-	for i, l := range p.lanes {
-		all[i] = l.shard
+func (all lanes) Shards() []*hub.Shard {
+	shards := make([]*hub.Shard, len(all))
+	for i, l := range all {
+		shards[i] = l.shard
 	}
-	return all
+	return shards
 }
 
 // inspected is a handler that can be described.

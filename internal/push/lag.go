@@ -52,8 +52,8 @@ const lagChunk = 256
 // Lags makes every loop look at its subscribers and call f, on its goroutine,
 // with the limit of them whose rank is highest. rank sees only the numbers. It
 // returns at once; f is called Loops times, if the loops run.
-func (p *Push) Lags(limit int, rank func(*Lag) float64, f func(Lags)) {
-	for _, lane := range p.lanes {
+func (all lanes) Lags(limit int, rank func(*Lag) float64, f func(Lags)) {
+	for _, lane := range all {
 		s := &lagScan{lane: lane, limit: limit, rank: rank, f: f}
 		if !lane.loop.Post(s.begin) {
 			f(Lags{Loop: lane.loop.ID(), Ended: true})
@@ -158,4 +158,4 @@ func (s *session) describe(g Lag) Lag {
 }
 
 // Loops returns how many loops Lags will answer for.
-func (p *Push) Loops() int { return len(p.lanes) }
+func (all lanes) Loops() int { return len(all) }

@@ -4,7 +4,6 @@
 package push
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/socket"
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
@@ -84,40 +84,59 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
+// Deps are what a Push works with.
+type Deps struct {
+	Formats *wire.Formats
+	Hub     *hub.Hub
+	// Loops run the clients' connections: each gets a lane, and is the hub's shard. They
+	// must not run yet.
+	Loops []*eventloop.Loop
+	// Access decides who may read and publish; nil: namespaces and grants alone.
+	Access *access.Model
+	// Admission has publications, and what else is offered to a lane, queued by class;
+	// nil: nothing has a class. Namespaces say which class their channels have.
+	Admission  *limit.AdmissionConfig
+	Namespaces []hub.Namespace
+	// Front holds what protocols publish to the limits per address; nil: no limits.
+	Front *limit.Front
+	// MaxSubscribers bounds the subscribers of all loops, so that connections are left for
+	// publishers and health checks; 0: no bound.
+	MaxSubscribers int
+	// Log gets failures; nil discards them.
+	Log *slog.Logger
+}
+
 // A Push serves the subscribers and publishers of a process.
 type Push struct {
+	refusals
+	lanes
+	protocols // of endpoints. Fixed before the loops run
+	*classes  // nil: nothing has a class
+
 	// Fixed at New.
 	cfg     Config
 	formats *wire.Formats
 	hub     *hub.Hub
-	access  *access.Model // replaced before clients come
+	access  *access.Model
 	log     *slog.Logger
 	limits  websocket.Limits
-	lanes   []*Lane
+	front   *limit.Front // nil: no limits
+	workers *socket.Workers
 	// openingTime is the constant of that name; tests shorten it.
 	openingTime int64
-	// protocols are those of endpoints; the first is none. do is UseWorkers's. Fixed
-	// before the loops run.
-	protocols []protocol
-	do        func(work func(context.Context), then func()) bool
-	classes   *classes     // UseAdmission's
-	front     *limit.Front // UseFront's
-	// maxSubscribers is LimitSubscribers's; 0: no bound.
-	maxSubscribers int64
 
 	// Any goroutine.
-	draining   atomic.Pointer[drain] // nil: none
-	leaving    atomic.Bool           // Leave was called
-	fullLogged atomic.Int64          // when it was last logged that there is no room, in Unix seconds
-	refusing   atomic.Bool           // new subscriptions are sent away: there is too little of something
-	guarded    atomic.Bool           // the process is short of processors
-	starving   atomic.Int32          // lanes that are starved
+	guarded  atomic.Bool  // the process is short of processors
+	starving atomic.Int32 // lanes that are starved
 	// admitting says that there was a request of a class: until then loops look at no
 	// clock for it.
 	admitting atomic.Bool
-	counters  counters
-	waiting   backlog.Counts
+	counters
+	waiting backlog.Counts
 }
+
+// lanes are those of all loops, by the loop's number.
+type lanes []*Lane
 
 // A Lane is Push on one loop: the loop and the hub's shard on it. It belongs to
 // the loop's goroutine.
@@ -186,34 +205,48 @@ func (l *Lane) run() {
 }
 
 // New makes one lane per loop and attaches the hub's shards to the loops.
-func New(cfg Config, f *wire.Formats, h *hub.Hub, loops []*eventloop.Loop, log *slog.Logger) (*Push, error) {
+func New(cfg Config, d Deps) (*Push, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Push{cfg: cfg.WithDefaults(), formats: f, hub: h, access: access.New(h.Namespace, access.Config{}), log: log, openingTime: openingTime}
+	if d.Access == nil {
+		d.Access = access.New(d.Hub.Namespace, access.Config{})
+	}
+	cfg = cfg.WithDefaults()
+	p := &Push{
+		cfg: cfg, formats: d.Formats, hub: d.Hub, access: d.Access, log: d.Log, front: d.Front, workers: socket.NewWorkers(d.Log), openingTime: openingTime,
+		limits: websocket.Limits{MaxMessage: cfg.MaxClientMessage},
+	}
+	p.refusals = refusals{retry: time.Duration(cfg.Retry), maxSubscribers: int64(d.MaxSubscribers), log: d.Log, count: &p.counters}
 	p.Protocol("")
-	p.do = func(func(context.Context), func()) bool { return false }
-	p.limits = websocket.Limits{MaxMessage: p.cfg.MaxClientMessage}
-	for _, l := range loops {
-		lane := &Lane{push: p, loop: l, shard: h.NewShard(l.Wake)}
+	for _, l := range d.Loops {
+		lane := &Lane{push: p, loop: l, shard: d.Hub.NewShard(l.Wake)}
 		lane.parser.Init(websocket.ParserOptions{Limits: &p.limits})
 		lane.deflateParser.Init(websocket.ParserOptions{Limits: &p.limits, Deflate: true})
 		l.Local = lane
 		l.OnTick(lane.run)
 		p.lanes = append(p.lanes, lane)
 	}
+	if d.Admission == nil {
+		return p, nil
+	}
+	if err := p.admit(*d.Admission, d.Namespaces); err != nil {
+		return nil, fmt.Errorf("admission: %w", err)
+	}
 	return p, nil
 }
 
+// Workers runs the work of protocols that may block.
+func (p *Push) Workers() *socket.Workers { return p.workers }
+
+// Close waits for the work of protocols that is under way. The loops must have ended.
+func (p *Push) Close() { p.workers.Close() }
+
 // Config returns the configuration with its defaults filled in.
 func (p *Push) Config() Config { return p.cfg }
-
-// UseAccess has m decide who may read and publish; without, only namespaces and grants
-// count. Call it before clients come.
-func (p *Push) UseAccess(m *access.Model) { p.access = m }
 
 // Access decides who may read and publish.
 func (p *Push) Access() *access.Model { return p.access }
@@ -230,12 +263,12 @@ func (p *Push) Ready() error {
 }
 
 // Lane returns the lane of a connection's loop.
-func (p *Push) Lane(c *eventloop.Conn) *Lane { return p.lanes[c.Loop().ID()] }
+func (all lanes) Lane(c *eventloop.Conn) *Lane { return all[c.Loop().ID()] }
 
 // retryMillis is a client's own reconnection time, so that those who are cut
 // together do not come back together.
-func (p *Push) retryMillis() int {
-	base := time.Duration(p.cfg.Retry).Milliseconds()
+func (r *refusals) retryMillis() int {
+	base := time.Duration(r.retry).Milliseconds()
 	return int(base/2 + rand.Int64N(base+1))
 }
 
@@ -280,10 +313,10 @@ type Stats struct {
 }
 
 // tally counts subscribers on c in, or out.
-func (p *Push) tally(c *eventloop.Conn, socket bool, n int64) {
-	all, shared := &p.counters.sse, &p.counters.sharedSSE
+func (t *counters) tally(c *eventloop.Conn, socket bool, n int64) {
+	all, shared := &t.sse, &t.sharedSSE
 	if socket {
-		all, shared = &p.counters.ws, &p.counters.sharedWS
+		all, shared = &t.ws, &t.sharedWS
 	}
 	all.Add(n)
 	if c.Shared() {

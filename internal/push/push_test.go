@@ -158,7 +158,7 @@ func play(t *testing.T, b *scripted, ns hub.Namespace) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Push, err = New(Config{}, formats, h, loops.Loops(), nil); err != nil {
+	if s.Push, err = New(Config{}, Deps{Formats: formats, Hub: h, Loops: loops.Loops()}); err != nil {
 		t.Fatal(err)
 	}
 	s.Protocol("restless")

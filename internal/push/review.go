@@ -10,8 +10,8 @@ import (
 // Review has every loop ask its clients whether they keep their rights in a reload, and
 // calls f once for each loop, on its goroutine, with how many do not, by what they speak.
 // It returns at once; f is called Loops times.
-func (p *Push) Review(r *access.Review, f func(lost map[string]int)) {
-	for _, lane := range p.lanes {
+func (all lanes) Review(r *access.Review, f func(lost map[string]int)) {
+	for _, lane := range all {
 		s := &reviewScan{lane: lane, r: r, f: f, lost: map[string]int{}}
 		if !lane.loop.Post(s.begin) {
 			f(nil)

@@ -1,7 +1,6 @@
 package push
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,20 +26,23 @@ func (p *protocol) gauge(socket bool) *atomic.Int64 {
 	return p.streams
 }
 
+// protocols are those of a process, by their number; the first is none.
+type protocols []protocol
+
 // maxProtocols bounds the protocols of a process.
 const maxProtocols = 255
 
 // Protocol returns the number of a protocol by its name. Before the loops run only.
-func (p *Push) Protocol(name string) uint8 {
-	i := slices.IndexFunc(p.protocols, func(x protocol) bool { return x.name == name })
+func (p *protocols) Protocol(name string) uint8 {
+	i := slices.IndexFunc(*p, func(x protocol) bool { return x.name == name })
 	switch {
 	case i >= 0:
 		return uint8(i)
-	case len(p.protocols) == maxProtocols:
+	case len(*p) == maxProtocols:
 		return 0
 	}
-	p.protocols = append(p.protocols, protocol{name, new(atomic.Int64), new(atomic.Int64)})
-	return uint8(len(p.protocols) - 1)
+	*p = append(*p, protocol{name, new(atomic.Int64), new(atomic.Int64)})
+	return uint8(len(*p) - 1)
 }
 
 // ProtocolStats are the connections of one protocol now. They are not among those of
@@ -51,18 +53,13 @@ type ProtocolStats struct {
 }
 
 // Protocols returns what there is of each protocol. Any goroutine.
-func (p *Push) Protocols() []ProtocolStats {
+func (p protocols) Protocols() []ProtocolStats {
 	var list []ProtocolStats
-	for _, x := range p.protocols[1:] {
+	for _, x := range p[1:] {
 		list = append(list, ProtocolStats{x.name, x.sockets.Load(), x.streams.Load()})
 	}
 	return list
 }
-
-// UseWorkers gives sessions what runs their work on goroutines, a bounded number at a
-// time, and calls then from any goroutine. It reports false at the bound. Before the
-// loops run only; without it there is no goroutine for anybody.
-func (p *Push) UseWorkers(do func(work func(context.Context), then func()) bool) { p.do = do }
 
 // SocketOptions say how a WebSocket handshake is answered.
 type SocketOptions struct {
@@ -99,11 +96,11 @@ func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket
 
 // sendsAway says why new clients are not taken at this moment; code 0 means that they
 // are.
-func (p *Push) sendsAway() (code int, reason string) {
+func (r *refusals) sendsAway() (code int, reason string) {
 	switch {
-	case p.Draining():
+	case r.Draining():
 		return codeRestart, "draining"
-	case p.refusing.Load(), p.full(0):
+	case r.refusing.Load(), r.full(0):
 		return codeTryLater, "overloaded, try again later"
 	}
 	return 0, ""
@@ -138,21 +135,21 @@ func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket
 
 // Away answers a client of events that is to come back later, in a way that keeps a
 // browser's EventSource trying.
-func (p *Push) Away(c *eventloop.Conn, fields []byte) {
-	p.countAway(codeTryLater)
-	c.Write(appendSSEAnswer(nil, fields, p.appendRetry(nil, codeTryLater, true)))
+func (r *refusals) Away(c *eventloop.Conn, fields []byte) {
+	r.countAway(codeTryLater)
+	c.Write(appendSSEAnswer(nil, fields, r.appendRetry(nil, codeTryLater, true)))
 	c.CloseAfterFlush()
 }
 
 // away answers a client of a stream that is not taken now.
-func (p *Push) away(c *eventloop.Conn, contentType string, fields []byte, code int, reason string) {
+func (r *refusals) away(c *eventloop.Conn, contentType string, fields []byte, code int, reason string) {
 	if isEventStream(contentType) {
-		p.countAway(code)
-		c.Write(appendSSEAnswer(nil, fields, p.appendRetry(nil, code, true)))
+		r.countAway(code)
+		c.Write(appendSSEAnswer(nil, fields, r.appendRetry(nil, code, true)))
 		c.CloseAfterFlush()
 		return
 	}
-	p.refuse(c, fields, code, reason)
+	r.refuse(c, fields, code, reason)
 }
 
 func isEventStream(contentType string) bool {

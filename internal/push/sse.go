@@ -87,28 +87,28 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 }
 
 // SendAwaySSE answers a client that would be served if there were less to do.
-func (p *Push) SendAwaySSE(c *eventloop.Conn, fields []byte) {
-	p.sendAway(c, fields, codeTryLater, "overloaded, try again later")
+func (r *refusals) SendAwaySSE(c *eventloop.Conn, fields []byte) {
+	r.sendAway(c, fields, codeTryLater, "overloaded, try again later")
 }
 
 // SendExpiredSSE answers a client whose token has expired. Its EventSource would give up
 // for good after a 401, and its page would not learn why.
-func (p *Push) SendExpiredSSE(c *eventloop.Conn, fields []byte) {
+func (r *refusals) SendExpiredSSE(c *eventloop.Conn, fields []byte) {
 	c.Write(appendSSEAnswer(nil, fields, wire.AppendEnd(nil, wire.ExpiredRetryMillis(), codeTokenExpired, "token expired")))
 	c.CloseAfterFlush()
 }
 
 // sendAway answers a client that cannot be served now in a way that keeps a
 // browser's EventSource trying: it gives up for good on any status but 200.
-func (p *Push) sendAway(c *eventloop.Conn, fields []byte, code int, reason string) {
-	p.countAway(code)
-	c.Write(appendSSEAnswer(nil, fields, p.appendEnd(nil, code, reason, true)))
+func (r *refusals) sendAway(c *eventloop.Conn, fields []byte, code int, reason string) {
+	r.countAway(code)
+	c.Write(appendSSEAnswer(nil, fields, r.appendEnd(nil, code, reason, true)))
 	c.CloseAfterFlush()
 }
 
 // appendEnd writes the last words of a stream.
-func (p *Push) appendEnd(b []byte, code int, reason string, refused bool) []byte {
-	return wire.AppendEnd(b, int(p.reconnect(code, refused).Milliseconds()), code, reason)
+func (r *refusals) appendEnd(b []byte, code int, reason string, refused bool) []byte {
+	return wire.AppendEnd(b, int(r.reconnect(code, refused).Milliseconds()), code, reason)
 }
 
 // Start implements hub.Sink: it writes the head and where the stream stands, so

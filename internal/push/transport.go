@@ -106,24 +106,6 @@ var (
 	_ lagging           = (*transport)(nil)
 )
 
-// subscription is a sink of the session's, after the first.
-type subscription struct {
-	t    *transport
-	sub  *hub.Subscriber
-	sink hub.Sink // nil: it has ended
-	next *subscription
-}
-
-// first is a transport as its own first subscription, which costs nothing that way.
-type first transport
-
-var (
-	_ hub.Sink      = (*subscription)(nil)
-	_ hub.EventSink = (*subscription)(nil)
-	_ hub.Sink      = (*first)(nil)
-	_ hub.EventSink = (*first)(nil)
-)
-
 // enter comes before every call of the session, exit is deferred. A panic ends this
 // client. A connection that is closed during a call is told of after it.
 func (t *transport) enter() { t.calls++ }
@@ -314,7 +296,7 @@ func (t *transport) Do(work func(ctx context.Context), then func()) bool {
 	if t.flags&(saidGoodbye|isGone) != 0 {
 		return true // nobody waits for it
 	}
-	return t.lane().push.do(work, func() {
+	return t.lane().push.workers.Do(work, func() {
 		t.lane().loop.Post(func() {
 			if t.flags&(saidGoodbye|isGone) != 0 {
 				return
@@ -362,131 +344,3 @@ func (t *transport) Unsubscribe(s *hub.Subscriber) {
 		t.lane().shard.Unsubscribe(s)
 	}
 }
-
-// link makes the subscription of s and returns the sink for the hub.
-func (t *transport) link(s *hub.Subscriber, sink hub.Sink) hub.Sink {
-	if t.sub == nil {
-		t.sub, t.sink = s, sink
-		return (*first)(t)
-	}
-	g := &subscription{t: t, sub: s, sink: sink, next: t.subs()}
-	t.extra().subs = g
-	return g
-}
-
-// unlink takes s off the list and mutes its sink. It reports whether it was there.
-func (t *transport) unlink(s *hub.Subscriber) bool {
-	if t.sub == s {
-		t.sub, t.sink = nil, nil
-		return true
-	}
-	if t.more == nil {
-		return false
-	}
-	for at := &t.more.subs; *at != nil; at = &(*at).next {
-		if g := *at; g.sub == s {
-			*at, g.sink = g.next, nil
-			t.tidy()
-			return true
-		}
-	}
-	return false
-}
-
-func (t *transport) endSubscriptions() {
-	shard := t.lane().shard
-	if sub := t.sub; sub != nil {
-		t.sub, t.sink = nil, nil
-		shard.Unsubscribe(sub)
-	}
-	for g := t.subs(); g != nil; g = g.next {
-		g.sink = nil
-		shard.Unsubscribe(g.sub)
-	}
-	if t.more != nil {
-		t.more.subs = nil
-		t.tidy()
-	}
-}
-
-// What follows keeps a panic from the hub, and messages from who was told goodbye.
-
-// tells reports whether a sink is called; nil has ended.
-func (t *transport) tells(sink hub.Sink) bool {
-	return sink != nil && t.flags&(saidGoodbye|isGone) == 0
-}
-
-func (t *transport) tellStart(sink hub.Sink, at hub.Positions) {
-	if t.tells(sink) {
-		t.enter()
-		defer t.exit()
-		sink.Start(at)
-	}
-}
-
-func (t *transport) tellLive(sink hub.Sink) {
-	if t.tells(sink) {
-		t.enter()
-		defer t.exit()
-		sink.Live()
-	}
-}
-
-func (t *transport) tellBatch(sink hub.Sink, b *hub.Batch) {
-	if t.tells(sink) {
-		t.enter()
-		defer t.exit()
-		sink.Deliver(b)
-	}
-}
-
-func (t *transport) tellGap(sink hub.Sink, gap hub.Gap) {
-	if t.tells(sink) {
-		t.enter()
-		defer t.exit()
-		sink.Gap(gap)
-	}
-}
-
-func (t *transport) tellFailed(sink hub.Sink, err error) {
-	if t.tells(sink) {
-		t.enter()
-		defer t.exit()
-		sink.Failed(err)
-	}
-}
-
-func (t *transport) tellEvent(sink hub.Sink, e *hub.Event) {
-	if x, ok := sink.(hub.EventSink); ok && t.tells(sink) {
-		t.enter()
-		defer t.exit()
-		x.Event(e)
-	}
-}
-
-func (t *transport) askRoom(sink hub.Sink) (ok bool) {
-	if t.tells(sink) {
-		t.enter()
-		defer t.exit()
-		ok = !t.lane().rests() && sink.Room()
-	}
-	return ok
-}
-
-// The methods of hub.Sink and hub.EventSink.
-
-func (f *first) Start(at hub.Positions) { (*transport)(f).tellStart(f.sink, at) }
-func (f *first) Live()                  { (*transport)(f).tellLive(f.sink) }
-func (f *first) Deliver(b *hub.Batch)   { (*transport)(f).tellBatch(f.sink, b) }
-func (f *first) Gap(gap hub.Gap)        { (*transport)(f).tellGap(f.sink, gap) }
-func (f *first) Failed(err error)       { (*transport)(f).tellFailed(f.sink, err) }
-func (f *first) Event(e *hub.Event)     { (*transport)(f).tellEvent(f.sink, e) }
-func (f *first) Room() bool             { return (*transport)(f).askRoom(f.sink) }
-
-func (g *subscription) Start(at hub.Positions) { g.t.tellStart(g.sink, at) }
-func (g *subscription) Live()                  { g.t.tellLive(g.sink) }
-func (g *subscription) Deliver(b *hub.Batch)   { g.t.tellBatch(g.sink, b) }
-func (g *subscription) Gap(gap hub.Gap)        { g.t.tellGap(g.sink, gap) }
-func (g *subscription) Failed(err error)       { g.t.tellFailed(g.sink, err) }
-func (g *subscription) Event(e *hub.Event)     { g.t.tellEvent(g.sink, e) }
-func (g *subscription) Room() bool             { return g.t.askRoom(g.sink) }

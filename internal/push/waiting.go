@@ -11,10 +11,6 @@ import (
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
-// UseFront holds what protocols publish to the limits per address. Before the loops run
-// only.
-func (p *Push) UseFront(f *limit.Front) { p.front = f }
-
 var (
 	errTooOften   = fmt.Errorf("%w: too many publications from this address", hub.ErrOverloaded)
 	errTimePassed = fmt.Errorf("%w: expired, not executed", hub.ErrOverloaded)

@@ -51,7 +51,7 @@ func (n *Node) Loops(cfg LoopConfig) *Loops {
 	var err error
 	l.Group, err = eventloop.New(cfg.Loops, accept, n.Log)
 	n.Must(err)
-	l.Push, err = push.New(cfg.Push, n.Formats, n.Hub, l.Group.Loops(), n.Log)
+	l.Push, err = push.New(cfg.Push, push.Deps{Formats: n.Formats, Hub: n.Hub, Loops: l.Group.Loops(), Log: n.Log})
 	n.Must(err)
 	l.Front, err = downstream.New(cfg.Front, l.Push, n.Auth, len(l.Group.Loops()), n.Log)
 	n.Must(err)
