@@ -2,7 +2,7 @@
 # Installs what the judges need: bash test/install.sh [part ...]
 #
 #   autobahn      the Autobahn test suite on a Python 2.7 of its own, under .cache/
-#   grpc          the gRPC client of PyPI, under .cache/
+#   grpc          the gRPC clients: PyPI's, under .cache/, and npm's for browsers
 #   interop       the HTTP/2 client of PyPI, under .cache/
 #   npm           the npm clients of test/e2e/npm
 #   protocols     the official clients of test/protocols: npm and PyPI
@@ -174,7 +174,7 @@ for part in "$@"; do
     autobahn) autobahn ;;
     npm) npm_clients e2e/npm ;;
     protocols) npm_clients protocols/npm && python_clients centrifuge protocols/requirements.txt ;;
-    grpc) python_clients grpc grpc/requirements.txt ;;
+    grpc) python_clients grpc grpc/requirements.txt && npm_clients grpc/npm ;;
     interop) python_clients interop e2e/requirements.txt ;;
     chromium) deb chromium chromium ;;
     slowhttptest) deb slowhttptest slowhttptest ;;

@@ -107,6 +107,9 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 	if te := req.Get("TE"); te != nil && r.minor == 1 && req.Upgrade == nil && http1.HasToken(te, "trailers") {
 		r.takesTrailers, e.Trailers, f.Extra = true, true, wantTrailers
 	}
+	if r.web != nil {
+		r.composeWeb(e, &f)
+	}
 	if req.Upgrade != nil && !r.unread {
 		if name, ok := srv.proxy.MayUpgrade(req.Upgrade); ok {
 			e.Upgrade, f.Upgrade = name, req.Upgrade
@@ -169,6 +172,15 @@ func (h *conn) relay(c *eventloop.Conn, b []byte) int {
 			}
 			r.stop(r.tooLong)
 			return len(b)
+		}
+		if w := r.web; w != nil {
+			if data, err = w.decode(data); err == nil && done {
+				err = w.whole()
+			}
+			if err != nil {
+				r.notWhole(err)
+				return len(b)
+			}
 		}
 		h.x.Body(data)
 		if r.seq != seq || c.Closing() {
@@ -309,7 +321,11 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 		r.keepAlive = false
 	}
 	f := policy.Framing{Length: -1, Trailers: r.takesTrailers}
-	switch res.Body {
+	body := res.Body
+	if r.web != nil && r.web.head(res) {
+		f.Trailers, body = false, http1.BodyChunked
+	}
+	switch body {
 	case http1.BodyNone:
 		if res.Status != http.StatusNoContent { // what HEAD and 304 say of a body that is not sent
 			f.Length = res.ContentLength
@@ -366,6 +382,9 @@ func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 		r.cutHold()
 		return false
 	}
+	if r.web != nil && r.web.answered {
+		b = r.web.encode(b)
+	}
 	r.writeBody(b)
 	if ends && !c.Closing() {
 		r.endEvents()
@@ -407,6 +426,8 @@ func (h *conn) End(_ *proxy.Exchange, trailer []byte) {
 	}
 	r.notes(trailerField(trailer, "grpc-status"))
 	switch {
+	case r.web != nil && r.web.answered:
+		r.endWeb(trailer)
 	case c.Shared():
 		r.sendsTrailer(trailer)
 	case r.chunkedOut:

@@ -98,13 +98,20 @@ func (r *request) answerGRPC(status int, fields []byte) {
 	}
 	b := appendStatus(lane.buf[:0], http.StatusOK)
 	b = lane.appendDate(b, r.c.Loop())
-	b = append(b, "Content-Type: application/grpc\r\nContent-Length: 0\r\n"...)
-	b = appendGRPCStatus(b, code, message)
+	var body []byte
+	if r.web == nil {
+		b = append(b, "Content-Type: application/grpc\r\nContent-Length: 0\r\n"...)
+		b = appendGRPCStatus(b, code, message)
+	} else {
+		body = r.web.trailers(appendGRPCStatus(nil, code, message))
+		b = http1.AppendField(b, "Content-Type", r.web.contentType())
+		b = http1.AppendIntField(b, "Content-Length", int64(len(body)))
+	}
 	b = append(b, fields...)
 	if !r.keepAlive {
 		b = append(b, "Connection: close\r\n"...)
 	}
-	lane.buf = append(b, "\r\n"...)
+	lane.buf = append(append(b, "\r\n"...), body...)
 	h, c, keepAlive := r.h, r.c, r.keepAlive
 	c.Write(lane.buf)
 	r.status, r.grpcCode = status, code
@@ -116,14 +123,17 @@ func (r *request) answerGRPC(status int, fields []byte) {
 // trailers. It reports whether it could.
 func (r *request) cutGRPC(status int, message string) bool {
 	h, c := r.h, r.c
-	if !r.grpc || !r.takesTrailers || !c.Shared() && !r.chunkedOut || c.Closing() {
+	if !r.grpc || !r.takesTrailers || r.web != nil && !r.web.answered || r.web == nil && !c.Shared() && !r.chunkedOut || c.Closing() {
 		return false
 	}
 	r.grpcCode = grpcStatus(status)
 	lines := appendGRPCStatus(nil, r.grpcCode, message)
-	if c.Shared() {
+	switch {
+	case r.web != nil:
+		r.endWeb(lines)
+	case c.Shared():
 		r.sendsTrailer(lines)
-	} else {
+	default:
 		c.Write(append(append([]byte("0\r\n"), lines...), "\r\n"...))
 	}
 	r.release()

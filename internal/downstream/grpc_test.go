@@ -23,7 +23,6 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/h2"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
@@ -56,13 +55,6 @@ func grpcServer(t *testing.T, serve func(method string, s grpc.ServerStream) err
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	t.Cleanup(func() { srv.Stop(); <-done })
 	return l.Addr().String(), hs, srv.GracefulStop
-}
-
-// speaking makes the front of a test speak HTTP/2 too.
-func speaking(front *downstream.Server) func(*eventloop.Conn) eventloop.Handler {
-	server := h2.New(h2.Config{}, front.AcceptStream, 2, nil)
-	front.UseHTTP2(server.Take)
-	return front.Accept
 }
 
 func (g *gateway) grpc(t *testing.T) *grpc.ClientConn {
@@ -101,7 +93,6 @@ var bidi = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 
 func grpcGateway(t *testing.T, s settings, peers ...string) *gateway {
 	t.Helper()
-	s.accept = speaking
 	s.cluster.Protocol = "http2"
 	return start(t, s, peers...)
 }

@@ -57,8 +57,9 @@ type perRequest struct {
 	refused   bool // its token was not accepted
 	eventful  bool // it is for a stream of events, of Weir's own, from a client that expects one
 	paid      int64
-	grpc      bool // it is a call of gRPC
-	grpcCode  int  // how that ended; -1: not known
+	grpc      bool     // it is a call of gRPC
+	web       *grpcWeb // that came as gRPC-Web; nil: it did not
+	grpcCode  int      // how that ended; -1: not known
 	reason    string
 	waits     *waitingSubscription // until its turn; nil otherwise
 	identity  *auth.Identity       // set before the body is read

@@ -173,6 +173,9 @@ func (r *request) route(t *table, head, rest []byte) int {
 	v := t.set.Match(x)
 	r.matched = true
 	if v.Action == policy.Forward {
+		if x.Route.SpeaksGRPCWeb() {
+			r.beginWeb(req)
+		}
 		v = x.Route.Admit(x, now)
 	}
 	return r.decide(&v, rest)

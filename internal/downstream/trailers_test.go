@@ -27,7 +27,7 @@ func TestRequestTrailersReachTheBackend(t *testing.T) {
 	for _, engine := range []string{"epoll", "io_uring"} {
 		for backendSpeaks, addr := range backends {
 			route := policy.RouteConfig{Cluster: "main", RequestHeaders: policy.HeaderRules{Remove: []string{"X-Removed"}}}
-			g := start(t, settings{accept: speaking, routes: []policy.RouteConfig{route}, loops: eventloop.Config{Loops: 1, Engine: engine},
+			g := start(t, settings{routes: []policy.RouteConfig{route}, loops: eventloop.Config{Loops: 1, Engine: engine},
 				cluster: upstream.Config{Protocol: fmt.Sprintf("http%d", backendSpeaks)}}, addr)
 			for clientSpeaks := 1; clientSpeaks <= 2; clientSpeaks++ {
 				tr := &http.Transport{Protocols: new(http.Protocols)}

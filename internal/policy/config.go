@@ -46,6 +46,11 @@ type RouteConfig struct {
 	// CORS lets web pages of other origins in; it is answered here, the upstream's
 	// own CORS fields are replaced. Without allowed_origins CORS is the upstream's.
 	CORS CORS `json:"cors"`
+	// GRPCWeb serves browsers that speak gRPC-Web, in its binary and its text form: their
+	// calls go to the upstream as gRPC, and the replies are turned back. With cors, pages may
+	// send what such clients send and read what they need. False: such requests are passed on
+	// as they are. Not with record, hold and openapi.
+	GRPCWeb bool `json:"grpc_web"`
 	// Paths lets spellings of a path pass that are refused otherwise.
 	Paths Paths `json:"paths"`
 	// OpenAPI validates requests and responses against a document.

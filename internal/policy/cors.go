@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -58,6 +59,25 @@ func newCORS(cfg CORS, routeMethods []string) (*cors, error) {
 	}
 	c.methods, c.headers, c.expose = strings.Join(methods, ", "), strings.Join(cfg.Headers, ", "), strings.Join(cfg.ExposeHeaders, ", ")
 	return c, errors.Join(errs...)
+}
+
+// What clients of gRPC-Web send, and what they read of a reply that is a head alone.
+var (
+	webRequestNames  = []string{"content-type", "x-grpc-web", "x-user-agent", "grpc-timeout"}
+	webResponseNames = []string{"grpc-status", "grpc-message", "grpc-status-details-bin"}
+)
+
+// allCORS is CORS with what GRPCWeb needs.
+func (c *RouteConfig) allCORS() CORS {
+	all := c.CORS
+	if !c.GRPCWeb || len(all.AllowedOrigins) == 0 {
+		return all
+	}
+	all.ExposeHeaders = slices.Concat(all.ExposeHeaders, webResponseNames)
+	if len(all.Headers) > 0 {
+		all.Headers = slices.Concat(all.Headers, webRequestNames)
+	}
+	return all
 }
 
 func (c *cors) allow(o string) error {

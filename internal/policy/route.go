@@ -81,7 +81,7 @@ func newRoute(cfg RouteConfig, deps *Deps) (*Route, error) {
 	if r.addresses, err = limit.NewAddresses(cfg.Addresses); err != nil {
 		errs = append(errs, err) // Validate has said so already
 	}
-	if r.cors, err = newCORS(cfg.CORS, cfg.Methods); err != nil {
+	if r.cors, err = newCORS(cfg.allCORS(), cfg.Methods); err != nil {
 		errs = append(errs, err)
 	}
 	if cfg.OpenAPI.File != "" {

@@ -112,6 +112,9 @@ func (h *Hold) validate() error {
 	return err
 }
 
+// SpeaksGRPCWeb reports whether calls of gRPC-Web are turned into those of gRPC.
+func (r *Route) SpeaksGRPCWeb() bool { return r.cfg.GRPCWeb }
+
 // MayHold reports whether the upstream may hold connections at all.
 func (r *Route) MayHold() bool { return len(r.cfg.Hold.Channels) > 0 }
 

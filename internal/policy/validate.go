@@ -62,7 +62,10 @@ func (c RouteConfig) Validate() error {
 		errs = append(errs, errors.New("record and hold are for routes that lead to a cluster"))
 	}
 	say := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if _, err := newCORS(c.CORS, c.Methods); err != nil {
+	if c.GRPCWeb && (c.Cluster == "" || c.Record.Enabled() || len(c.Hold.Channels) > 0 || c.OpenAPI.File != "") {
+		say("grpc_web: it is for routes that lead to a cluster, without record, hold and openapi")
+	}
+	if _, err := newCORS(c.allCORS(), c.Methods); err != nil {
 		errs = append(errs, err)
 	}
 	if err := c.Addresses.Validate(); err != nil {
