@@ -114,7 +114,7 @@ func (v *topView) slowest(order string, rows []admin.Connection, n int) []topLin
 	return out
 }
 
-// kindOf is what a client speaks: a protocol on a transport, which HTTP/2 may carry.
+// kindOf is what a client speaks: a protocol on a transport, which HTTP/2 or HTTP/3 may carry.
 func kindOf(c *admin.Connection) string {
 	kind := c.Transport
 	if c.Protocol != "" {
@@ -122,6 +122,9 @@ func kindOf(c *admin.Connection) string {
 	}
 	if c.HTTP2 {
 		kind += " h2"
+	}
+	if c.HTTP3 {
+		kind += " h3"
 	}
 	return kind
 }

@@ -196,7 +196,9 @@ type Connection struct {
 	Transport string `json:"transport"`
 	Protocol  string `json:"protocol,omitempty"`
 	// HTTP2: it is a stream of HTTP/2. Several of them may share a connection.
-	HTTP2    bool      `json:"http2,omitempty"`
+	HTTP2 bool `json:"http2,omitempty"`
+	// HTTP3: it is a stream of HTTP/3.
+	HTTP3    bool      `json:"http3,omitempty"`
 	Subject  string    `json:"subject,omitempty"`
 	Channels []string  `json:"channels"`
 	Since    time.Time `json:"connected_at"`

@@ -98,7 +98,7 @@ func (a *App) countOpen() {
 	for i, l := range a.loops.Loops() {
 		l.Post(func() {
 			l.Conns(func(c *eventloop.Conn) bool {
-				if _, ok := d.counted[i][c.ID()]; !ok && c.Listener() >= 0 && !c.Shared() && d.front.Connected(c.Peer().Addr()) {
+				if _, ok := d.counted[i][c.ID()]; !ok && c.Listener() >= 0 && c.Socket() == c && d.front.Connected(c.Peer().Addr()) {
 					d.counted[i][c.ID()] = struct{}{}
 				}
 				return true

@@ -14,11 +14,12 @@ import (
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
-// A played request is asked over both versions of HTTP, and answered alike.
+// A played request is asked over all versions of HTTP, and answered alike.
 type played struct {
 	method, path, fields, body string // fields: "Name: value", one a line
 }
@@ -30,10 +31,10 @@ type outcome struct {
 	Body    string // of an answer that ends; of a stream its end, if it is sent away
 }
 
-// differing are header fields in which HTTP/1.1 and HTTP/2 differ, and those of which
+// differing are header fields in which the versions differ, and those of which
 // only the presence is compared.
 var (
-	differing = []string{"Connection", "Date", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Upgrade"}
+	differing = []string{"Connection", "Date", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Upgrade", "Alt-Svc"}
 	present   = []string{"Retry-After"}
 )
 
@@ -97,7 +98,7 @@ func randomless(body string) string {
 	return strings.TrimSpace(strings.Join(kept, ""))
 }
 
-// counted are the counters of a gateway that both versions share, by name.
+// counted are the counters of a gateway that all versions share, by name.
 func (g *gateway) counted() map[string]uint64 {
 	p, f := g.push.Stats(), g.admission.front.Stats()
 	all := map[string]uint64{
@@ -112,16 +113,18 @@ func (g *gateway) counted() map[string]uint64 {
 	return all
 }
 
-func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
+func TestAllVersionsAnswerAndCountAlike(t *testing.T) {
 	b := backend(t, "b")
+	cert, pool := selfSigned(t, t.TempDir(), 1)
 	const key = "X-API-Key: " + testKey
 	publish := func(channel, more string) played {
 		return played{"POST", "/api/publish", key, `{"channel":"` + channel + `","data":1` + more + `}`}
 	}
 	f := func(what string, change func(*config.Config), ready func(*gateway), requests ...played) {
 		t.Run(what, func(t *testing.T) {
-			var answers [2][]outcome
-			var counters [2]map[string]uint64
+			versions := [...]string{"HTTP/1.1", "HTTP/2", "HTTP/3"}
+			var answers [len(versions)][]outcome
+			var counters [len(versions)]map[string]uint64
 			for i := range answers {
 				g := start(t, func(c *config.Config) {
 					withClasses(c)
@@ -130,6 +133,9 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 					c.Clusters = []upstream.Config{b}
 					c.Routes = []policy.RouteConfig{{Path: "/trade/*", Cluster: "b", Class: "order"}, {Path: "/late/*", Cluster: "b", Class: "replay"},
 						{Path: "/free/*", Cluster: "b"}}
+					if i == 2 {
+						c.TLS.Certificates, c.Downstream.HTTP3 = []tlsterm.Certificate{cert}, true
+					}
 					if change != nil {
 						change(c)
 					}
@@ -138,11 +144,14 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 					ready(g)
 				}
 				c := &http.Client{Transport: &http.Transport{}, Timeout: trial.Patience}
-				if i == 1 {
+				switch i {
+				case 1:
 					c = overHTTP2(t, nil)
+				case 2:
+					c = overHTTP3(t, pool)
 				}
 				for _, p := range requests {
-					answers[i] = append(answers[i], p.ask(t, c, g.url))
+					answers[i] = append(answers[i], p.ask(t, c, g.URL()))
 				}
 				c.CloseIdleConnections()
 				trial.Eventually(t, "the streams to be gone", func() bool {
@@ -150,14 +159,16 @@ func TestBothFrontsAnswerAndCountAlike(t *testing.T) {
 				})
 				counters[i] = g.counted()
 			}
-			for k, p := range requests {
-				if a, b := fmt.Sprintf("%+v", answers[0][k]), fmt.Sprintf("%+v", answers[1][k]); a != b {
-					t.Errorf("%s %s %.60s\nHTTP/1.1: %s\nHTTP/2:   %s", p.method, p.path, p.body, a, b)
+			for i := 1; i < len(versions); i++ {
+				for k, p := range requests {
+					if a, b := fmt.Sprintf("%+v", answers[0][k]), fmt.Sprintf("%+v", answers[i][k]); a != b {
+						t.Errorf("%s %s %.60s\n%s: %s\n%s: %s", p.method, p.path, p.body, versions[0], a, versions[i], b)
+					}
 				}
-			}
-			for _, name := range slices.Sorted(maps.Keys(counters[0])) {
-				if a, b := counters[0][name], counters[1][name]; a != b {
-					t.Errorf("%s: %d over HTTP/1.1, %d over HTTP/2", name, a, b)
+				for _, name := range slices.Sorted(maps.Keys(counters[0])) {
+					if a, b := counters[0][name], counters[i][name]; a != b {
+						t.Errorf("%s: %d over %s, %d over %s", name, a, versions[0], b, versions[i])
+					}
 				}
 			}
 			if t.Failed() {

@@ -26,6 +26,7 @@ import (
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/h2"
+	"github.com/weir-gateway/weir/internal/h3"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/systemd"
 	"github.com/weir-gateway/weir/internal/telemetry"
@@ -75,6 +76,7 @@ type App struct {
 	wing      wing
 	protocol  protocols
 	http2     *h2.Server // nil: HTTP/1 only
+	http3     *h3.Server // nil: no HTTP/3
 	admission admission
 
 	// What watches.
@@ -191,10 +193,15 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		a.accept = a.front.Announced(a.wing.trust, a.accept)
 	}
 	a.buildHTTP2()
+	a.buildHTTP3()
+	undo = append(undo, func() { _ = a.closeHTTP3() })
 	if err = a.buildWatch(formats); err != nil {
 		return nil, err
 	}
 	if err = a.listen(); err != nil {
+		return nil, err
+	}
+	if err = a.listenHTTP3(); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -265,6 +272,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		return err
 	}
 	parts.run(func() error { return a.loops.Run(background) })
+	a.runHTTP3(parts, background)
 	parts.run(func() error { return newTrimmer(a.activity).run(background) })
 	parts.run(func() error { return a.wing.upstreams.Run(background) })
 	if err := a.runWatch(parts, background); err != nil {
@@ -287,9 +295,10 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 }
 
 func (a *App) close() error {
+	ended := a.closeHTTP3()
 	a.front.Close()
 	a.wing.recorder.Close()
-	err := errors.Join(a.closeProtocols(), a.hub.Close())
+	err := errors.Join(ended, a.closeProtocols(), a.hub.Close())
 	if a.admin != nil {
 		_ = a.admin.Close()
 	}

@@ -88,6 +88,9 @@ func (a *App) startDrain(plan wire.DrainPlan, alone bool) {
 	if a.http2 != nil { // first, so that no client puts its next request on a connection that ends
 		a.http2.Drain(a.loops.Loops())
 	}
+	if a.http3 != nil {
+		a.http3.Drain()
+	}
 	a.push.Drain(plan)
 	a.front.Drain(a.loops.Loops(), plan)
 	a.wing.proxy.Drain(plan.Over)

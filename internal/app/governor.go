@@ -164,10 +164,14 @@ func readKnee(file string) (k governor.KneeReport, err error) {
 // byTransport is who is connected, by transport.
 func (a *App) byTransport() map[string]int64 {
 	p := a.push.Stats()
-	return map[string]int64{
-		"sse": p.SSE - p.SSEOverHTTP2, "websocket": p.WebSocket - p.WebSocketOverHTTP2, "http2_sse": p.SSEOverHTTP2, "http2_websocket": p.WebSocketOverHTTP2,
-		"http": max(int64(a.loops.Open())-p.SSE-p.WebSocket, 0),
+	all := map[string]int64{
+		"sse": p.SSE - p.SSEOverHTTP2 - p.SSEOverHTTP3, "websocket": p.WebSocket - p.WebSocketOverHTTP2 - p.WebSocketOverHTTP3,
+		"http2_sse": p.SSEOverHTTP2, "http2_websocket": p.WebSocketOverHTTP2, "http": max(int64(a.loops.Open())-p.SSE-p.WebSocket, 0),
 	}
+	if a.http3 != nil {
+		all["http3_sse"], all["http3_websocket"] = p.SSEOverHTTP3, p.WebSocketOverHTTP3
+	}
+	return all
 }
 
 // lagHistograms asks every loop how its subscribers lag; one that does not answer in time

@@ -131,6 +131,7 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 	if withTLS {
 		c.when = "With TLS."
 		m.tls(one, family)
+		m.http3(c, one, family)
 		c.when = ""
 	}
 	return m

@@ -148,7 +148,7 @@ func (a *App) connections(ctx context.Context, sort string, limit int) (*admin.C
 func connectionOf(l *push.Lag) admin.Connection {
 	return admin.Connection{
 		ID: strconv.FormatUint(l.Conn, 10), Conn: l.Conn, Loop: l.Loop, Peer: l.Peer, Transport: l.Transport, Subject: l.Subject, Channels: l.Channels,
-		Since: l.Since, Messages: l.Messages, Bytes: l.Bytes, Kernel: l.Kernel, Age: l.Age, Protocol: l.Protocol, HTTP2: l.HTTP2,
+		Since: l.Since, Messages: l.Messages, Bytes: l.Bytes, Kernel: l.Kernel, Age: l.Age, Protocol: l.Protocol, HTTP2: l.HTTP2, HTTP3: l.HTTP3,
 	}
 }
 

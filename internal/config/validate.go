@@ -25,7 +25,7 @@ func (c Config) Validate() error {
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		all = append(all, validate(f.key, reflect.ValueOf(c).FieldByIndex(f.index))...)
 	}
-	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkExposure(), c.checkAdmin())
+	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkExposure(), c.checkHTTP3(), c.checkAdmin())
 	if c.Pushes() {
 		all = append(all, c.checkProtocols(), c.checkPaths())
 	} else {
@@ -150,6 +150,19 @@ func (c Config) checkExposure() error {
 	return WithHint(
 		fmt.Errorf("listen: %s can be reached from other machines and there are no keys", c.Listen),
 		"set auth.hmac_secret (WEIR_AUTH_HMAC_SECRET), auth.public_keys, auth.jwks_url or auth.api_keys; or listen on 127.0.0.1")
+}
+
+// checkHTTP3 wants TLS for HTTP/3, which has no other form.
+func (c Config) checkHTTP3() error {
+	switch {
+	case !c.Downstream.HTTP3:
+		return nil
+	case !c.TLS.Enabled():
+		return WithHint(errors.New("downstream: http3: there is no TLS"), "set tls.certificates, or downstream.http3 to false")
+	case c.TLS.MaxVersion == "1.2":
+		return WithHint(errors.New("downstream: http3: it needs TLS 1.3, and tls.max_version is 1.2"), "leave tls.max_version out")
+	}
+	return nil
 }
 
 // checkAdmin wants an address, and keeps a listener that asks for nothing on this machine.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/http1"
 	"github.com/weir-gateway/weir/internal/setting"
 	"github.com/weir-gateway/weir/internal/socket"
 )
@@ -46,8 +47,15 @@ type Config struct {
 	// upstream request is cancelled. Weir's own paths always answer.
 	HalfClose bool `json:"half_close"`
 	// HTTP2 serves HTTP/2 as well: agreed on in the TLS handshake, or by prior
-	// knowledge without TLS. Its requests cost a goroutine each, HTTP/1.1's none.
+	// knowledge without TLS.
 	HTTP2 setting.Switch `json:"http2"`
+	// HTTP3 serves HTTP/3 as well, on the UDP port of the same number as the listener's.
+	// It needs TLS. Answers over the other versions tell clients of it by Alt-Svc.
+	HTTP3 bool `json:"http3"`
+	// AltSvc is the value of Alt-Svc (RFC 7838) in answers while there is HTTP/3, for where
+	// clients see another port than the listener's: h3=":443"; ma=3600. Empty means the
+	// listener's port, for a day.
+	AltSvc string `json:"alt_svc"`
 	// MaxVerifying bounds the tokens that are being verified at a time; at the
 	// bound clients are asked to come back. 0 means 1,024.
 	MaxVerifying int `json:"max_verifying"`
@@ -72,6 +80,9 @@ func (c Config) Validate() error {
 		if strings.ContainsAny(h, ":/* ") || h == "" {
 			errs = append(errs, fmt.Errorf("builtin_hosts: %q is no host name; write it without port", h))
 		}
+	}
+	if !http1.ValidValue(c.AltSvc) {
+		errs = append(errs, fmt.Errorf("alt_svc: %.40q cannot be a field's value: want the likes of h3=\":443\"; ma=3600", c.AltSvc))
 	}
 	if err := socket.CheckPrefix(c.BuiltinPrefix); err != nil {
 		errs = append(errs, fmt.Errorf("builtin_prefix: %w", err))

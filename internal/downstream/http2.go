@@ -5,6 +5,8 @@ import (
 
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/h2"
+	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 )
 
@@ -42,6 +44,21 @@ func (h *conn) speaksAgreed(c *eventloop.Conn, http2 bool) bool {
 func agreedOnHTTP2(c *eventloop.Conn) bool {
 	peer := tlsterm.PeerOf(c)
 	return peer != nil && peer.Protocol == "h2"
+}
+
+// Advertise has every answer but those that push makes itself say where else the same
+// origin is served (RFC 7838): altSvc is the field's value. Before the loops run only.
+func (s *Server) Advertise(altSvc string) {
+	s.altSvc = string(http1.AppendField(nil, "Alt-Svc", altSvc))
+}
+
+// versionOf is the minor version of HTTP/1 that c speaks, or the version of HTTP where c is
+// one of several on a socket.
+func versionOf(c *eventloop.Conn, minor uint8) uint8 {
+	if c.Shared() {
+		return push.HTTPVersion(c)
+	}
+	return minor
 }
 
 // sendsTrailer gives the fields behind a body to a connection that frames the body itself.

@@ -249,7 +249,7 @@ func (l *lane) appendDate(b []byte, loop *eventloop.Loop) []byte {
 
 func (l *lane) dateLine(loop *eventloop.Loop) []byte {
 	if now := loop.Now() / 1e9; len(l.date) == 0 || now != l.dateAt {
-		l.date, l.dateAt = http1.AppendDate(l.date[:0], time.Now()), now
+		l.date, l.dateAt = append(http1.AppendDate(l.date[:0], time.Now()), l.srv.altSvc...), now
 	}
 	return l.date
 }

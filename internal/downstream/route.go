@@ -153,10 +153,7 @@ func (r *request) route(t *table, head, rest []byte) int {
 	req, x, now := r.head, &r.policy, r.c.Loop().Now()
 	x.Reset()
 	x.Method, x.Path, x.Query, x.Host, x.Fields = req.Method, req.Path, req.Query, req.Host, req.Fields
-	x.Minor, x.Length, x.TLS, x.Peer = req.Minor, req.ContentLength, r.c.Filtered(), r.c.Peer()
-	if r.c.Shared() {
-		x.Minor = 2
-	}
+	x.Minor, x.Length, x.TLS, x.Peer = versionOf(r.c, req.Minor), req.ContentLength, r.c.Filtered(), r.c.Peer()
 	x.Loop = r.c.Loop().ID() + 1
 	if peer := tlsterm.PeerOf(r.c); peer != nil {
 		x.Certificate = peer.Certificate

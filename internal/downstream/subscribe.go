@@ -108,7 +108,7 @@ func (r *request) subscription() (*push.Subscription, *push.APIError) {
 // subscribe finds out who asks, whether that one may, and hands the connection
 // to the wing.
 func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
-	sub.Fields = r.fields()
+	sub.Fields = append(r.fields(), r.h.lane.srv.altSvc...)
 	client := r.client()
 	r.identify(func(r *request, id *auth.Identity) {
 		if bad := r.h.lane.srv.push.Access().MayRead(id, sub.Channels); bad != nil {

@@ -1,7 +1,9 @@
 package eventloop
 
-// A Carrier moves the bytes of connections that have no socket of their own: HTTP/2 does,
-// for its streams. There is one for each such connection. Its methods are called on the
+import "net/netip"
+
+// A Carrier moves the bytes of connections that have no socket of their own: HTTP/2 and
+// HTTP/3 do, for their streams. There is one for each such connection. Its methods are called on the
 // loop's goroutine.
 type Carrier interface {
 	// Send takes as much of b as may leave now and returns how much that is. It does not
@@ -38,24 +40,57 @@ type Carried struct {
 // stream count as one. It returns false when as many connections are open as may be; h is
 // told nothing then. Loop only.
 func Carry(v *Carried, on *Conn, carrier Carrier, h Handler, first bool) bool {
-	l := on.loop
-	if l.ended || on.isClosed() {
+	return CarryFrom(v, on, on.Peer(), carrier, h, first)
+}
+
+// CarryFrom is Carry for a peer that may have another address now than when on was
+// accepted: QUIC lets clients move.
+func CarryFrom(v *Carried, on *Conn, peer netip.AddrPort, carrier Carrier, h Handler, first bool) bool {
+	if on.isClosed() || !on.loop.carry(v, carrier, !first) {
 		return false
 	}
-	if !first && l.shared.open.Add(1) > l.limits.maxConns+l.limits.burst {
+	v.Conn = Conn{
+		socket:   socket{loop: on.loop, fd: carried, listener: on.listener, peerIP: peer.Addr().As16(), peerPort: peer.Port()},
+		accepted: on.loop.now, handler: h,
+	}
+	v.socket, v.first = on, first
+	v.enter()
+	on.loop.n.carried++
+	return true
+}
+
+// CarryRoot makes v a connection on l whose socket is none of l's, and which carries others:
+// that of a client of QUIC. It is counted among the accepted ones, as the first listener's.
+// It returns false as Carry does. Loop only.
+func (l *Loop) CarryRoot(v *Carried, peer netip.AddrPort, carrier Carrier, h Handler) bool {
+	if !l.carry(v, carrier, true) {
+		return false
+	}
+	v.Conn = Conn{socket: socket{loop: l, fd: carried, peerIP: peer.Addr().As16(), peerPort: peer.Port()}, accepted: l.now, handler: h}
+	v.socket = &v.Conn
+	v.enter()
+	l.n.accepted++
+	return true
+}
+
+// carry finds out whether one more connection may be open, and counts it if counts.
+func (l *Loop) carry(v *Carried, carrier Carrier, counts bool) bool {
+	if l.ended {
+		return false
+	}
+	if counts && l.shared.open.Add(1) > l.limits.maxConns+l.limits.burst {
 		l.shared.open.Add(-1)
 		l.n.refused++
 		return false
 	}
-	v.Conn = Conn{
-		socket:   socket{loop: l, fd: carried, listener: on.listener, peerIP: on.peerIP, peerPort: on.peerPort},
-		accepted: l.now, handler: h,
-	}
-	v.carrier, v.socket, v.first = carrier, on, first
-	v.timer.Owner = &v.Conn
-	v.key = l.table.add(&v.Conn)
-	l.n.carried++
+	v.carrier = carrier
 	return true
+}
+
+// enter gives v its place on its loop.
+func (v *Carried) enter() {
+	v.timer.Owner = &v.Conn
+	v.key = v.loop.table.add(&v.Conn)
 }
 
 // Arrived shows b, which the carrier got for v, to the handler. b is valid until Arrived
@@ -84,7 +119,8 @@ func (v *Carried) Unread() int {
 	return len(v.parked.b)
 }
 
-// Socket returns the connection whose socket carries c: c itself, mostly.
+// Socket returns the connection whose socket carries c: c itself, mostly. It is c as well
+// where CarryRoot made it.
 func (c *Conn) Socket() *Conn {
 	if v := c.carrying(); v != nil {
 		return v.socket

@@ -222,7 +222,7 @@ func (h *filtered) lastWords(c *Conn, orderly bool) {
 	if h == nil {
 		return
 	}
-	if orderly && c.out == nil && c.flags&flagShut == 0 {
+	if orderly && c.out == nil && c.flags&flagShut == 0 && c.fd != carried {
 		c.loop.sealed = h.filter.Close(c.loop.sealed[:0])
 		c.loop.poller.SendCopy(c.key, int(c.fd), c.loop.sealed) //nolint:errcheck // nothing hangs on it
 	}

@@ -114,3 +114,30 @@ func (h *conn) tolerate(f flood) bool {
 	h.fail(EnhanceYourCalm, "too much of "+f.String())
 	return false
 }
+
+// A Flood is a kind of which clients may send only so much. Those here are HTTP/3's as well.
+type Flood = flood
+
+// Floods of HTTP/3.
+const (
+	FloodReset     = floodReset
+	FloodMadeReset = floodMadeReset
+	FloodEmpty     = floodEmpty
+	FloodHeaders   = floodHeaders
+	FloodUnknown   = floodUnknown
+	FloodPriority  = floodPriority
+	Floods         = int(floods)
+)
+
+// A Budget is what a connection may still send of each kind. The zero value is a full one.
+// One goroutine at a time may call its methods.
+type Budget struct{ left budget }
+
+// Spend takes one of f at a time, in nanoseconds above 0, and reports whether there was one.
+func (b *Budget) Spend(f Flood, now int64) bool {
+	b.left.refill(now)
+	return b.left.spend(f)
+}
+
+// Earn gives back one of the kinds that go with requests, for one that was answered.
+func (b *Budget) Earn() { b.left.earn() }

@@ -184,15 +184,8 @@ func (l *lane) status(status int) {
 
 // field adds a field of an answer, unless it is about a connection of HTTP/1.1 (§8.2.2).
 func (l *lane) field(name, value []byte) {
-	l.name = l.name[:0]
-	for _, c := range name {
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		l.name = append(l.name, c)
-	}
-	switch string(l.name) {
-	case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "sec-websocket-accept":
+	var sent bool
+	if l.name, sent = AppendFieldName(l.name[:0], name); !sent {
 		return
 	}
 	l.write(unsafe.String(unsafe.SliceData(l.name), len(l.name)), value)

@@ -19,7 +19,7 @@ type Exchange struct {
 	// as it is until Retain or Done.
 	Method, Path, Query, Host []byte // Path as sent, percent-encoded, without query
 	Fields                    []http1.Field
-	Minor                     uint8 // of HTTP/1; 2 stands for HTTP/2
+	Minor                     uint8 // of HTTP/1; 2 stands for HTTP/2, 3 for HTTP/3
 	Length                    int64 // of the body; -1: not known, or none
 	TLS                       bool
 	Peer                      netip.AddrPort    // of the connection, or what a trusted PROXY header says

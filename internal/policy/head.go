@@ -187,6 +187,8 @@ func (r *Route) appendOwn(dst []byte, x *Exchange) []byte {
 			dst = append(dst, "Via: 1.0 weir\r\n"...)
 		case 2:
 			dst = append(dst, "Via: 2.0 weir\r\n"...)
+		case 3:
+			dst = append(dst, "Via: 3.0 weir\r\n"...)
 		default:
 			dst = append(dst, "Via: 1.1 weir\r\n"...)
 		}

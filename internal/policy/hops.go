@@ -82,6 +82,8 @@ func appendEcho(dst []byte, x *Exchange) []byte {
 		version = " HTTP/1.0\r\n"
 	case 2:
 		version = " HTTP/2\r\n"
+	case 3:
+		version = " HTTP/3\r\n"
 	}
 	dst = append(dst, version...)
 	dst = http1.AppendField(dst, "Host", x.Host)

@@ -174,7 +174,7 @@ func (t *transport) Closed(c *eventloop.Conn, err error) {
 
 // numbers implements lagging.
 func (t *transport) numbers() Lag {
-	g := Lag{Transport: "stream", HTTP2: t.conn.Shared(), Protocol: t.lane().push.protocols[t.protocol].name, Bytes: t.conn.Unsent(), Kernel: t.conn.UnsentKernel()}
+	g := Lag{Transport: "stream", HTTP2: HTTPVersion(t.conn) == 2, HTTP3: HTTPVersion(t.conn) == 3, Protocol: t.lane().push.protocols[t.protocol].name, Bytes: t.conn.Unsent(), Kernel: t.conn.UnsentKernel()}
 	if t.flags&isSocket != 0 {
 		g.Transport = "websocket"
 	}

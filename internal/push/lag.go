@@ -16,6 +16,7 @@ type Lag struct {
 	Transport string    `json:"transport"`
 	Protocol  string    `json:"protocol,omitempty"` // of an endpoint's; empty: Weir's own
 	HTTP2     bool      `json:"http2,omitempty"`    // its connection is a stream of HTTP/2
+	HTTP3     bool      `json:"http3,omitempty"`    // of HTTP/3
 	Subject   string    `json:"subject,omitempty"`
 	Channels  []string  `json:"channels"`
 	Since     time.Time `json:"connected_at"`
@@ -125,7 +126,7 @@ func (a *lagScan) next() {
 
 // numbers implements lagging.
 func (s *session) numbers() Lag {
-	g := Lag{Transport: "sse", HTTP2: s.conn.Shared(), Bytes: s.conn.Unsent(), Kernel: s.conn.UnsentKernel()}
+	g := Lag{Transport: "sse", HTTP2: HTTPVersion(s.conn) == 2, HTTP3: HTTPVersion(s.conn) == 3, Bytes: s.conn.Unsent(), Kernel: s.conn.UnsentKernel()}
 	if wire.IsFrame(s.format) {
 		g.Transport = "websocket"
 	}

@@ -277,7 +277,7 @@ const SessionBytes = int(unsafe.Sizeof(wsSession{}))
 
 type counters struct {
 	sse, ws                    atomic.Int64
-	sharedSSE, sharedWS        atomic.Int64 // of those, the ones over HTTP/2
+	overHTTP2, overHTTP3       struct{ sse, ws atomic.Int64 } // of those, the ones on streams
 	tooSlow, expired, sentAway atomic.Uint64
 	revoked                    atomic.Uint64
 	refusedDrain               atomic.Uint64
@@ -291,44 +291,60 @@ type counters struct {
 // Stats are gauges and counters since New.
 type Stats struct {
 	SSE, WebSocket int64 // subscribers now
-	// SSEOverHTTP2 and WebSocketOverHTTP2 are those among them whose connection is a stream.
-	SSEOverHTTP2, WebSocketOverHTTP2 int64
-	TooSlow                          uint64 // closed at the bound of their queue
-	Expired                          uint64 // closed because their token ended
-	Revoked                          uint64 // closed because a reload took their rights away
-	SentAway                         uint64 // closed by a drain
-	RefusedDrain                     uint64 // refused because of a drain
-	Overloaded                       uint64 // refused because the broker or the hub could not take them
-	Failed                           uint64 // whose subscription could not be had or kept
-	ClientErrors                     uint64 // closed for breaking the protocol
-	Panics                           uint64 // subscribers closed because their code panicked
-	Gaps                             uint64 // gaps told for dropped messages
-	Dropped                          uint64 // messages dropped for slow subscribers, told as gaps
-	Conflated                        uint64 // messages replaced by a newer one of their key
-	Lagged                           uint64 // times a subscriber fell behind its socket
-	Published                        uint64 // publications answered with a position
-	PublishErrors                    uint64 // publications answered with an error
-	Storing                          int64  // publications that the broker has not answered
-	Held, HeldBytes                  int64  // messages that wait for slow subscribers now
+	// SSEOverHTTP2 and so on are those among them whose connection is a stream.
+	SSEOverHTTP2, WebSocketOverHTTP2, SSEOverHTTP3, WebSocketOverHTTP3 int64
+	TooSlow                                                            uint64 // closed at the bound of their queue
+	Expired                                                            uint64 // closed because their token ended
+	Revoked                                                            uint64 // closed because a reload took their rights away
+	SentAway                                                           uint64 // closed by a drain
+	RefusedDrain                                                       uint64 // refused because of a drain
+	Overloaded                                                         uint64 // refused because the broker or the hub could not take them
+	Failed                                                             uint64 // whose subscription could not be had or kept
+	ClientErrors                                                       uint64 // closed for breaking the protocol
+	Panics                                                             uint64 // subscribers closed because their code panicked
+	Gaps                                                               uint64 // gaps told for dropped messages
+	Dropped                                                            uint64 // messages dropped for slow subscribers, told as gaps
+	Conflated                                                          uint64 // messages replaced by a newer one of their key
+	Lagged                                                             uint64 // times a subscriber fell behind its socket
+	Published                                                          uint64 // publications answered with a position
+	PublishErrors                                                      uint64 // publications answered with an error
+	Storing                                                            int64  // publications that the broker has not answered
+	Held, HeldBytes                                                    int64  // messages that wait for slow subscribers now
 }
 
 // tally counts subscribers on c in, or out.
 func (t *counters) tally(c *eventloop.Conn, socket bool, n int64) {
-	all, shared := &t.sse, &t.sharedSSE
+	shared := &t.overHTTP2
+	if HTTPVersion(c) == 3 {
+		shared = &t.overHTTP3
+	}
+	all, streams := &t.sse, &shared.sse
 	if socket {
-		all, shared = &t.ws, &t.sharedWS
+		all, streams = &t.ws, &shared.ws
 	}
 	all.Add(n)
 	if c.Shared() {
-		shared.Add(n)
+		streams.Add(n)
 	}
+}
+
+// HTTPVersion is the major version of HTTP that c speaks. Loop only.
+func HTTPVersion(c *eventloop.Conn) uint8 {
+	switch v := c.CarriedBy().(type) {
+	case nil:
+		return 1
+	case interface{ Version() uint8 }:
+		return v.Version()
+	}
+	return 2
 }
 
 // Stats may be called from any goroutine.
 func (p *Push) Stats() Stats {
 	c, w := &p.counters, &p.waiting
 	return Stats{
-		SSE: c.sse.Load(), WebSocket: c.ws.Load(), SSEOverHTTP2: c.sharedSSE.Load(), WebSocketOverHTTP2: c.sharedWS.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(), Revoked: c.revoked.Load(),
+		SSE: c.sse.Load(), WebSocket: c.ws.Load(), SSEOverHTTP2: c.overHTTP2.sse.Load(), WebSocketOverHTTP2: c.overHTTP2.ws.Load(),
+		SSEOverHTTP3: c.overHTTP3.sse.Load(), WebSocketOverHTTP3: c.overHTTP3.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(), Revoked: c.revoked.Load(),
 		SentAway: c.sentAway.Load(), RefusedDrain: c.refusedDrain.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Storing: c.storing.Load(),
 		Panics: c.panics.Load(), Gaps: w.Gaps.Load(), Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(),

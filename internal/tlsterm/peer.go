@@ -17,8 +17,11 @@ type Peer struct {
 
 // PeerOf returns what the handshake of c found out, or nil without TLS. For c's loop.
 func PeerOf(c *eventloop.Conn) *Peer {
-	if r, ok := c.Filter().(*records); ok {
-		return r.peer
+	switch f := c.Filter().(type) {
+	case *records:
+		return f.peer
+	case *outside:
+		return f.peer
 	}
 	return nil
 }
