@@ -173,7 +173,7 @@ for part in "$@"; do
   case $part in
     autobahn) autobahn ;;
     npm) npm_clients e2e/npm ;;
-    protocols) npm_clients protocols/npm && python_clients centrifuge protocols/requirements.txt ;;
+    protocols) npm_clients protocols/npm && python_clients centrifuge protocols/requirements.txt && python_clients sse protocols/sse-requirements.txt ;;
     grpc) python_clients grpc grpc/requirements.txt && npm_clients grpc/npm ;;
     interop) python_clients interop e2e/requirements.txt ;;
     chromium) deb chromium chromium ;;
