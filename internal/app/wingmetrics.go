@@ -21,6 +21,7 @@ type wingMetrics struct {
 	panicking, panicked                          *prometheus.Desc
 	limited, buckets, accessLog, canceled        *prometheus.Desc
 	reloads, restart                             *prometheus.Desc
+	http2                                        http2Descs
 }
 
 const maxPeerSeries = 8
@@ -48,6 +49,7 @@ func newWingMetrics(a *App, c *catalog) *wingMetrics {
 		buckets:     d("weir_limit_buckets", "Token buckets that are not full.", "scope"),
 		accessLog:   d("weir_access_log_lines_total", "Lines of the access log, by what became of them.", "outcome"),
 		reloads:     d("weir_reloads_total", "Configurations applied while running."),
+		http2:       newHTTP2Descs(d),
 		restart:     d("weir_config_restart_needed", "Configuration keys whose newest value waits for a restart: see restart_needed of /api/info."),
 	}
 }
@@ -58,6 +60,7 @@ func (m *wingMetrics) Describe(ch chan<- *prometheus.Desc) {
 		m.opened, m.panicking, m.panicked, m.handshakes, m.arms, m.limited, m.buckets, m.accessLog, m.reloads, m.restart} {
 		ch <- d
 	}
+	m.http2.describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -82,6 +85,7 @@ func (m *wingMetrics) Collect(ch chan<- prometheus.Metric) {
 		emit(m.pool, counter, float64(c.PoolHits), name, "pool")
 		emit(m.pool, counter, float64(c.PoolMiss), name, "dialed")
 		emit(m.pool, counter, float64(c.Waited), name, "waited")
+		m.http2.collect(emit, name, &c.HTTP2)
 	}
 	if stats.Open > 0 || len(stats.Clusters) > 0 {
 		emit(m.connections, gauge, float64(stats.Open-stats.Idle-stats.Tunnels), "busy")

@@ -2,6 +2,7 @@ package downstream_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,8 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/h2"
+	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
 
@@ -110,6 +114,36 @@ func TestHTTP2ToBackends(t *testing.T) {
 	if n := b.conns.Load(); n != 1 {
 		t.Errorf("%d connections to the backend, want 1", n)
 	}
+	want := h2.CallStats{Sessions: 1, Calls: 6, Open: 1}
+	trial.Eventually(t, "what is counted", func() bool { return reflect.DeepEqual(g.proxy.Stats().Clusters["main"].HTTP2, want) })
+}
+
+// What becomes of streams to backends is counted by reason.
+func TestStreamsToBackendsAreCounted(t *testing.T) {
+	b := newBackend2(t, false, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/reset" {
+			panic(http.ErrAbortHandler)
+		}
+		<-r.Context().Done()
+	})
+	g := start(t, settings{cluster: upstream.Config{Protocol: "http2"}, loops: oneLoop}, b.addr())
+	if res, err := http.Post(g.url("/reset"), "text/plain", nil); err != nil { // not tried again
+		t.Error(err)
+	} else if res.Body.Close(); res.StatusCode != 502 {
+		t.Error(res.Status)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/hang"), nil)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _, _ = http.DefaultTransport.RoundTrip(req) }() // it is canceled
+	stats := func() h2.CallStats { return g.proxy.Stats().Clusters["main"].HTTP2 }
+	trial.Eventually(t, "the second call", func() bool { return stats().Calls == 2 })
+	cancel()
+	<-ended
+	want := h2.CallStats{Sessions: 1, Calls: 2, Resets: 1, Canceled: 1, Open: 1}
+	trial.Eventually(t, "what is counted", func() bool { return reflect.DeepEqual(stats(), want) })
+	b.Config.Shutdown(t.Context()) //nolint:errcheck // it says GOAWAY
+	trial.Eventually(t, "GOAWAY", func() bool { return stats().GoAways == 1 && stats().Open == 0 })
 }
 
 func TestManyRequestsShareOneConnection(t *testing.T) {

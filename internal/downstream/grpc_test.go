@@ -275,6 +275,57 @@ func TestGRPCCallsMayBeSilent(t *testing.T) {
 	}
 }
 
+// A backend's wish for a pause before the next attempt is followed, in bounds.
+func TestGRPCPushbackIsWaitedOut(t *testing.T) {
+	at := make(chan time.Time, 10)
+	var calls atomic.Int64
+	addr, _, _ := grpcServer(t, func(method string, s grpc.ServerStream) error {
+		at <- time.Now()
+		if n := calls.Add(1); method == "/a.B/Twice" && n == 2 {
+			return echoAll(method, s)
+		}
+		return status.Error(codes.Unavailable, "not now")
+	}, grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		wait := map[string]string{"/a.B/Twice": "300", "/a.B/Never": "-1", "/a.B/Odd": "soon", "/a.B/Beyond": "500", "/a.B/Left": "1000"}[info.FullMethod]
+		s.SetTrailer(metadata.Pairs("grpc-retry-pushback-ms", wait))
+		return next(srv, s)
+	}))
+	for _, engine := range []string{"epoll", "io_uring"} {
+		g := grpcGateway(t, settings{loops: eventloop.Config{Engine: engine},
+			cluster: upstream.Config{Retry: upstream.RetryConfig{NonIdempotent: true, Attempts: 2, MinPerSecond: 100}}}, addr)
+		cc := g.grpc(t)
+		call := func(method string, within time.Duration) (codes.Code, int64) {
+			t.Helper()
+			calls.Store(0)
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			in, out := []byte(strings.Repeat("x", 50_000)), []byte(nil) // less than is kept for another attempt
+			err := cc.Invoke(ctx, method, &in, &out, callRaw)
+			return status.Code(err), calls.Load()
+		}
+		if code, n := call("/a.B/Twice", time.Minute); code != codes.OK || n != 2 {
+			t.Errorf("%s: %v after %d calls, want OK after 2", engine, code, n)
+		} else if first, second := <-at, <-at; second.Sub(first) < 300*time.Millisecond {
+			t.Errorf("%s: the second call came after %v", engine, second.Sub(first))
+		}
+		for method, within := range map[string]time.Duration{"/a.B/Never": time.Minute, "/a.B/Odd": time.Minute, "/a.B/Beyond": 400 * time.Millisecond} {
+			if code, n := call(method, within); code != codes.Unavailable || n != 1 {
+				t.Errorf("%s, %s: %v after %d calls, want UNAVAILABLE after 1", engine, method, code, n)
+			}
+			<-at
+		}
+		// A client that leaves meanwhile leaves nothing behind.
+		calls.Store(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { <-at; cancel() }()
+		in, out := []byte("x"), []byte(nil)
+		if err := cc.Invoke(ctx, "/a.B/Left", &in, &out, callRaw); status.Code(err) != codes.Canceled {
+			t.Errorf("%s: %v", engine, err)
+		}
+		trial.Eventually(t, "the exchange ends", func() bool { return g.proxy.Stats().Clusters["main"].Canceled == 1 })
+	}
+}
+
 // What came of calls counts for a peer, though HTTP says 200; a pause that it asks for is kept.
 func TestGRPCStatusCounts(t *testing.T) {
 	var calls atomic.Int64

@@ -13,8 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/http1"
 )
 
-// A Caller is the client's side of HTTP/2 on one loop. It belongs to the loop's goroutine,
-// except Stats.
+// A Caller is the client's side of HTTP/2 on one loop. It belongs to the loop's goroutine.
 //
 // The other way round than a Server, it is the same trick: each stream of a Session is a
 // connection of its own, on which a request is written in the form of HTTP/1.1 and its reply
@@ -36,15 +35,14 @@ type Caller struct {
 	trailer []byte   // the fields behind a request's body
 	// cut are the beginnings of such fields that are not whole.
 	cut map[*call][]byte
-
-	// Any goroutine.
-	counters callerCounters
 }
 
-type callerCounters struct {
-	sessions, calls, unprocessed, malformed atomic.Uint64
-	open, openCalls                         atomic.Int64
-	floods                                  [floods]atomic.Uint64
+// CallCounters count what Sessions do, those of one cluster for instance. The zero value is
+// ready. The loop that has the Sessions adds, any goroutine reads.
+type CallCounters struct {
+	sessions, calls, unprocessed, resets, canceled, malformed, goaways atomic.Uint64
+	open, openCalls                                                    atomic.Int64
+	floods                                                             [floods]atomic.Uint64
 }
 
 // NewCaller returns a Caller whose replies' heads are bounded by limits.
@@ -62,32 +60,39 @@ func NewCaller(limits http1.Limits, log *slog.Logger) *Caller {
 	return l
 }
 
-// CallerStats are counters since NewCaller, and what is open now.
-type CallerStats struct {
+// CallStats are what CallCounters have counted since they were made, and what is open now.
+type CallStats struct {
 	Sessions    uint64 // connections that speak HTTP/2 to a backend
 	Calls       uint64 // requests sent on them
 	Unprocessed uint64 // of these, those that the backend said it did not process
+	Resets      uint64 // those that the backend reset otherwise
+	Canceled    uint64 // those that we reset, since nobody waited for them
 	Malformed   uint64 // replies that broke RFC 9113 in a way that concerns them alone
+	GoAways     uint64 // connections that the backend said it will end
 	Open        int64  // connections now
 	OpenCalls   int64
 	// Floods are the connections closed because the backend sent too much of something.
 	Floods map[string]uint64
 }
 
-// Add adds what l counted to t. Any goroutine.
-func (l *Caller) Add(t *CallerStats) {
-	c := &l.counters
+// Add adds what was counted to t. Any goroutine.
+func (c *CallCounters) Add(t *CallStats) {
 	t.Sessions += c.sessions.Load()
 	t.Calls += c.calls.Load()
 	t.Unprocessed += c.unprocessed.Load()
+	t.Resets += c.resets.Load()
+	t.Canceled += c.canceled.Load()
 	t.Malformed += c.malformed.Load()
+	t.GoAways += c.goaways.Load()
 	t.Open += c.open.Load()
 	t.OpenCalls += c.openCalls.Load()
-	if t.Floods == nil {
-		t.Floods = map[string]uint64{}
-	}
 	for i := range c.floods {
-		t.Floods[flood(i).String()] += c.floods[i].Load()
+		if n := c.floods[i].Load(); n > 0 {
+			if t.Floods == nil {
+				t.Floods = map[string]uint64{}
+			}
+			t.Floods[flood(i).String()] += n
+		}
 	}
 }
 
@@ -104,9 +109,10 @@ type Owner interface {
 // A Session is a connection of HTTP/2 to a backend. It belongs to its loop's goroutine.
 type Session struct {
 	// Fixed by Begin.
-	caller *Caller
-	sock   *eventloop.Conn
-	owner  Owner
+	caller   *Caller
+	sock     *eventloop.Conn
+	owner    Owner
+	counters *CallCounters
 
 	// Owned by the loop's goroutine. No lock.
 	calls   []*call // whose head was sent, in the order of their numbers
@@ -177,11 +183,11 @@ var (
 )
 
 // Begin returns a Session on c, which may be connecting still and has a handler of the
-// owner's until Start. Calls may be opened from now on; they wait.
-func (l *Caller) Begin(c *eventloop.Conn, owner Owner) *Session {
-	l.counters.sessions.Add(1)
-	l.counters.open.Add(1)
-	return &Session{caller: l, sock: c, owner: owner, next: 1, most: assumedCalls, window: firstWindow, callWindow: firstWindow, maxFrame: maxFrameSize,
+// owner's until Start. Calls may be opened from now on; they wait. It is counted in counters.
+func (l *Caller) Begin(c *eventloop.Conn, owner Owner, counters *CallCounters) *Session {
+	counters.sessions.Add(1)
+	counters.open.Add(1)
+	return &Session{caller: l, sock: c, owner: owner, counters: counters, next: 1, most: assumedCalls, window: firstWindow, callWindow: firstWindow, maxFrame: maxFrameSize,
 		credit: sessionWindow}
 }
 
@@ -229,7 +235,7 @@ func (s *Session) Open(h eventloop.Connector) *eventloop.Conn {
 		return nil
 	}
 	s.fresh = append(s.fresh, c)
-	s.caller.counters.openCalls.Add(1)
+	s.counters.openCalls.Add(1)
 	if s.Ready() {
 		s.sock.SetTimer(0)
 	}
@@ -255,7 +261,7 @@ func (s *Session) Fail(err error) {
 	}
 	s.fresh, s.calls, s.linger, s.blocked, s.settle = nil, nil, nil, nil, nil
 	s.decoder, s.block = nil, nil
-	s.caller.counters.open.Add(-1)
+	s.counters.open.Add(-1)
 	if s.out != nil {
 		s.caller.giveBack(s.out)
 		s.out = nil
@@ -369,7 +375,7 @@ func (s *Session) forget(c *call) {
 	} else if i, ok := s.index(c.id); ok {
 		s.calls = slices.Delete(s.calls, i, i+1)
 	}
-	s.caller.counters.openCalls.Add(-1)
+	s.counters.openCalls.Add(-1)
 	delete(s.caller.cut, c)
 	if s.data.call == c {
 		s.data.call = nil
@@ -413,7 +419,7 @@ func (s *Session) tolerate(f flood) bool {
 	if s.budget.spend(f) {
 		return true
 	}
-	s.caller.counters.floods[f].Add(1)
+	s.counters.floods[f].Add(1)
 	s.fail(EnhanceYourCalm, "too much of "+f.String())
 	return false
 }

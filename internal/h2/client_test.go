@@ -23,11 +23,12 @@ import (
 
 // A peer is a backend that reads and writes frames, and what our side makes of it.
 type peer struct {
-	*client // the frames that came, by stream, as a client keeps them
-	t       *testing.T
-	loop    *eventloop.Loop
-	caller  *Caller
-	session *Session
+	*client  // the frames that came, by stream, as a client keeps them
+	t        *testing.T
+	loop     *eventloop.Loop
+	caller   *Caller
+	counters CallCounters
+	session  *Session
 
 	mu      sync.Mutex
 	room    int
@@ -79,7 +80,7 @@ func calling(t *testing.T, engine string, settings ...http2.Setting) *peer {
 	d := &dialler{p, make(chan struct{})}
 	p.do(func() {
 		c := p.loop.Dial(eventloop.Endpoint{Addr: netip.MustParseAddrPort(l.Addr().String())}, eventloop.DialOptions{}, d)
-		p.session = p.caller.Begin(c, p)
+		p.session = p.caller.Begin(c, p, &p.counters)
 	})
 	conn, err := l.Accept()
 	if err != nil {
@@ -434,8 +435,8 @@ func TestHostilePeersLoseTheirConnection(t *testing.T) {
 		if flood == "" {
 			return
 		}
-		var st CallerStats
-		if p.caller.Add(&st); st.Floods[flood] != 1 || p.away.ErrCode != http2.ErrCodeEnhanceYourCalm {
+		var st CallStats
+		if p.counters.Add(&st); st.Floods[flood] != 1 || p.away.ErrCode != http2.ErrCodeEnhanceYourCalm {
 			t.Errorf("%s: %v, counted %v", what, p.away, st.Floods)
 		}
 	}

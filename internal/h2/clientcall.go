@@ -91,6 +91,9 @@ func (c *call) cancel(code Code) {
 	if c.flags&replyEnded == 0 {
 		s.stray = int32(min(int64(s.stray)+int64(c.credit), maxWindow))
 	}
+	if code == Cancel {
+		s.counters.canceled.Add(1)
+	}
 	c.flags |= requestEnded | replyEnded
 	s.control(appendReset(nil, c.id, code))
 }
@@ -100,7 +103,7 @@ func (c *call) abort(code Code) {
 	if c.flags&callGone != 0 {
 		return
 	}
-	c.session.caller.counters.malformed.Add(1)
+	c.session.counters.malformed.Add(1)
 	if c.flags&(requestEnded|replyEnded) != requestEnded|replyEnded {
 		c.cancel(code)
 	}

@@ -113,12 +113,15 @@ func (s *Session) goneAway(f header, p []byte) {
 	case s.flags&sLeaving != 0 && !s.tolerate(floodReset):
 		return
 	}
+	if s.flags&sLeaving == 0 {
+		s.counters.goaways.Add(1)
+	}
 	last, code := binary.BigEndian.Uint32(p)&maxStreamID, Code(binary.BigEndian.Uint32(p[4:]))
 	s.flags |= sLeaving
 	s.tellLeaving()
 	for _, c := range slices.Concat(s.fresh, s.calls) {
 		if c.flags&callGone == 0 && (c.id == 0 || c.id > last) {
-			s.caller.counters.unprocessed.Add(1)
+			s.counters.unprocessed.Add(1)
 			c.flags |= requestEnded | replyEnded
 			c.Conn.Close(&PeerError{Code: code, Unprocessed: true})
 		}
@@ -148,7 +151,9 @@ func (s *Session) reset(f header, p []byte) {
 	}
 	refused := code == RefusedStream && c.flags&gotHead == 0
 	if refused {
-		s.caller.counters.unprocessed.Add(1)
+		s.counters.unprocessed.Add(1)
+	} else {
+		s.counters.resets.Add(1)
 	}
 	c.Conn.Close(&PeerError{Code: code, Unprocessed: refused})
 }

@@ -45,7 +45,7 @@ func (s *Session) continuation(f header, p []byte) {
 	}
 	s.pieces++
 	if len(s.block)+len(p) > 2*s.caller.limits.MaxHead || s.pieces > maxPieces {
-		s.caller.counters.floods[floodContinuation].Add(1)
+		s.counters.floods[floodContinuation].Add(1)
 		s.fail(EnhanceYourCalm, "a header block is too long")
 		return
 	}

@@ -79,7 +79,7 @@ func (s *Session) number(c *call) {
 // request sends a head.
 func (c *call) request(req *http1.Request) {
 	s, l := c.session, c.session.caller
-	l.counters.calls.Add(1)
+	s.counters.calls.Add(1)
 	c.id, c.window = s.next, s.callWindow
 	s.next += 2
 	s.beginBlock()

@@ -68,6 +68,7 @@ type run struct {
 	deadline                  int64 // 0: none
 	clientsBound              bool  // deadline is Within's
 	waitUntil                 int64
+	pausedUntil               int64 // when the next attempt is made; 0: it does not wait for that
 	given                     int64 // bytes of the request's body
 	givenAt                   int64 // when the last of them came
 	bytes                     int64 // of the reply's
@@ -309,6 +310,9 @@ func (x *Exchange) leave(kind upstream.Kind) {
 	if x.pool != nil {
 		x.pool.forget(x)
 	}
+	if x.pausedUntil > 0 {
+		x.lane.unpause(x)
+	}
 	if s := x.second.up; s != nil {
 		x.giveUp(s, upstream.Canceled)
 	}
@@ -334,8 +338,9 @@ func (x *Exchange) outcome(kind upstream.Kind) upstream.Outcome {
 }
 
 // retry makes another attempt, if one may be made after one that ended in kind. The
-// attempt has its connection still, unless that is gone.
-func (x *Exchange) retry(kind upstream.Kind) bool {
+// attempt has its connection still, unless that is gone. The next one is made after wait
+// nanoseconds.
+func (x *Exchange) retry(kind upstream.Kind, wait int64) bool {
 	if x.answered || x.lost || x.Attempts < 0 || x.Attempts > 0 && x.made > x.Attempts {
 		return false
 	}
@@ -345,7 +350,11 @@ func (x *Exchange) retry(kind upstream.Kind) bool {
 	}
 	x.tally.retries.Add(1)
 	x.leave(kind)
-	x.attempt()
+	if wait > 0 {
+		x.pause(wait)
+	} else {
+		x.attempt()
+	}
 	return true
 }
 
@@ -359,7 +368,7 @@ func (x *Exchange) broken(u *upConn, kind upstream.Kind, cause Cause) {
 		x.late()
 		return
 	}
-	if x.retry(kind) {
+	if x.retry(kind, 0) {
 		return
 	}
 	x.leave(kind)

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/http1"
 )
@@ -35,11 +37,55 @@ func (x *Exchange) grpcHead(res *http1.Response) {
 	}
 }
 
-// mayTryAgain reports whether the peer lets another attempt be made now. One that asks for a
-// pause, or for none at all, is passed on to the client, which knows what to do.
-func (x *Exchange) mayTryAgain(res *http1.Response) bool {
+// maxPushback is how long a request waits here for its next attempt. A peer that asks for
+// more is passed on to the client.
+const maxPushback = 2 * time.Second
+
+// pushback reads what the peer says of another attempt in grpc-retry-pushback-ms: after which
+// time one may be made, in nanoseconds, and whether one may be made at all. It may not if the
+// value is negative or no number (gRFC A6), or beyond what is waited for.
+func (x *Exchange) pushback(res *http1.Response) (wait int64, may bool) {
 	v := res.Get("grpc-retry-pushback-ms")
-	return !x.GRPC || v == nil || string(v) == "0"
+	if !x.GRPC || v == nil {
+		return 0, true
+	}
+	n, err := strconv.ParseUint(string(v), 10, 31)
+	wait = int64(n) * int64(time.Millisecond)
+	return wait, err == nil && wait <= int64(maxPushback) && (x.deadline == 0 || x.lane.loop.Now()+wait < x.deadline)
+}
+
+// pause makes the next attempt after wait nanoseconds. Meanwhile x has no connection, as one
+// that waits for one in a pool.
+func (x *Exchange) pause(wait int64) {
+	l := x.lane
+	x.pausedUntil = l.loop.Now() + wait
+	l.paused = append(l.paused, x)
+	time.AfterFunc(time.Duration(wait), func() { l.loop.Post(l.resumePaused) })
+}
+
+// resumePaused makes the attempts whose time has come.
+func (l *Lane) resumePaused() {
+	now := l.loop.Now()
+	for i := 0; i < len(l.paused); {
+		x := l.paused[i]
+		if x.pausedUntil > now {
+			i++
+			continue
+		}
+		l.unpause(x)
+		if x.attempt(); x.up != nil {
+			x.room()
+		}
+		i = 0 // the list may be another one
+	}
+}
+
+// unpause takes x off the list of those that wait.
+func (l *Lane) unpause(x *Exchange) {
+	x.pausedUntil = 0
+	if i := slices.Index(l.paused, x); i >= 0 {
+		l.paused = slices.Delete(l.paused, i, i+1)
+	}
 }
 
 // grpcEnd looks for a status in the trailers, and counts the reply.

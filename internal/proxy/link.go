@@ -138,7 +138,7 @@ func (p *pool) dialLink(x *Exchange) *upConn {
 		l.c.Write(limit.AppendProxyV2(nil, x.Client, x.Local))
 	}
 	l.c.SetTimer(max(x.times.connect, 1))
-	l.session = lane.caller.Begin(l.c, l)
+	l.session = lane.caller.Begin(l.c, l, &x.tally.http2)
 	p.links = append(p.links, l)
 	u := l.carry(&upConn{lane: lane, pool: p}, x)
 	if u == nil {

@@ -149,7 +149,8 @@ type Lane struct {
 	pools   map[poolKey]*pool
 	last    *pool // where the last request went
 	waiting []*pool
-	caller  *h2.Caller // of HTTP/2
+	paused  []*Exchange // wait for the time of their next attempt
+	caller  *h2.Caller  // of HTTP/2
 	leases  upstream.Leases
 	checked int64 // when leases were looked at
 	// serve is serveWaiting, made once; posted says that it is in the inbox, ticking

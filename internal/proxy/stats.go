@@ -3,6 +3,7 @@ package proxy
 import (
 	"sync/atomic"
 
+	"github.com/weir-gateway/weir/internal/h2"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/upstream"
 )
@@ -13,6 +14,8 @@ type tally struct {
 	codes                                           [6]atomic.Uint64 // by class: codes[2] is 2xx
 	failed                                          [causes]atomic.Uint64
 	retries, hedges, hits, misses, waited, canceled atomic.Uint64
+
+	http2 h2.CallCounters
 
 	line *tlsterm.Line // of TLS handshakes; the lane's, nil before the first
 }
@@ -70,6 +73,7 @@ type ClusterStats struct {
 	PoolMiss uint64            // attempts that dialed
 	Waited   uint64            // attempts that waited for a connection
 	Canceled uint64            // exchanges whose client left
+	HTTP2    h2.CallStats      // of connections that speak HTTP/2
 }
 
 // Stats are totals since New, and what is there now.
@@ -115,6 +119,7 @@ func (p *Proxy) Stats() Stats {
 		c.PoolMiss += t.misses.Load()
 		c.Waited += t.waited.Load()
 		c.Canceled += t.canceled.Load()
+		t.http2.Add(&c.HTTP2)
 		s.Clusters[t.cluster] = c
 	}
 	return s

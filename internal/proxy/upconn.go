@@ -204,8 +204,10 @@ func (u *upConn) head(x *Exchange, b []byte) int {
 	}
 	x.status, x.firstByte = res.Status, lane.loop.Now()
 	x.grpcHead(res)
-	if x.status >= 400 && x.mayTryAgain(res) && x.retry(upstream.OK) {
-		return len(b)
+	if x.status >= 400 {
+		if wait, may := x.pushback(res); may && x.retry(upstream.OK, wait) {
+			return len(b)
+		}
 	}
 	x.answered, u.keep = true, res.KeepAlive
 	x.forget()
