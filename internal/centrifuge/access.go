@@ -36,6 +36,12 @@ func (s *session) decide(op access.Op, channel string) access.Verdict {
 	return s.srv().deps.Access.Decide(access.Centrifuge, op, channel, access.Caller{Identity: &id, Joined: s.find(channel) != nil})
 }
 
+// subscriberMay reports whether the client may do op with channel once it is subscribed.
+func (s *session) subscriberMay(op access.Op, channel string) bool {
+	id := auth.Client(s.account.user, s.account.subscribe, s.account.publish)
+	return s.srv().deps.Access.Decide(access.Centrifuge, op, channel, access.Caller{Identity: &id, Joined: true}) != access.Refused
+}
+
 // granted reports whether the client is meant by the channel's name or a grant: neither
 // token nor proxy is needed then.
 func (s *session) granted(channel string) bool {

@@ -134,18 +134,17 @@ func refusalOf(err error, keys bool) protocol.Error {
 	return e
 }
 
-// options gives w what namespace and client want together.
-func (w *want) options(r *protocol.SubscribeRequest) {
+// options gives w what namespace and client want together. history and presence report
+// whether the client may have them once it is subscribed: who may read the history may
+// also recover, as with Centrifugo.
+func (w *want) options(r *protocol.SubscribeRequest, history, presence bool) {
 	n := w.ns
 	if n.log {
-		if n.ForceRecovery || n.AllowRecovery && r.Recoverable {
-			w.flags |= recoverable
-		}
-		if n.ForcePositioning || n.AllowPositioning && r.Positioned {
-			w.flags |= positioned
-		}
+		w.flags |= flagsIf(n.ForceRecovery, recoverable) | flagsIf(n.ForcePositioning, positioned)
+		w.asked |= flagsIf(r.Recoverable && (n.AllowRecovery || history), recoverable)
+		w.asked |= flagsIf(r.Positioned && (n.AllowPositioning || history), positioned)
 	}
-	if n.JoinLeave && (n.ForcePushJoinLeave || r.JoinLeave) {
+	if n.JoinLeave && (n.ForcePushJoinLeave || r.JoinLeave && presence) {
 		w.flags |= joinLeave
 	}
 	if n.Presence || n.JoinLeave {
@@ -155,13 +154,25 @@ func (w *want) options(r *protocol.SubscribeRequest) {
 	w.recovery(r)
 }
 
+func flagsIf(ok bool, flags planFlags) planFlags {
+	if ok {
+		return flags
+	}
+	return 0
+}
+
 // recovery takes from r where the client stands.
 func (w *want) recovery(r *protocol.SubscribeRequest) {
-	if w.flags&recoverable == 0 {
-		return
-	}
-	w.recover = r.Recover
-	w.cache = w.ns.ForceRecoveryMode == "cache"
+	w.recovering = r.Recover
 	w.since = protocol.Position{Offset: r.Offset, Epoch: r.Epoch}
 	w.reject = r.Flag&protocol.FlagRejectUnrecovered != 0
+}
+
+// settle decides, when nothing overrides the options any more, whether w recovers.
+func (w *want) settle() {
+	w.flags |= w.asked
+	cache := w.flags&recoverable != 0 && w.ns.ForceRecoveryMode == "cache"
+	w.recovering = w.recovering || cache && w.ns.AutoCacheRecover
+	w.recover = w.recovering && w.flags&recoverable != 0
+	w.cache = w.recover && cache
 }

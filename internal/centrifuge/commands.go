@@ -82,7 +82,7 @@ func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
 		return
 	}
 	w := want{channel: in, ns: ns, id: id, filter: r.Filter}
-	w.options(r)
+	w.options(r, s.subscriberMay(access.History, in), s.subscriberMay(access.Presence, in))
 	verdict := s.decide(access.Read, in)
 	switch {
 	case r.Token != "":

@@ -96,7 +96,8 @@ type Config struct {
 type Namespace struct {
 	// Presence lets it be known who is subscribed. Off by default.
 	Presence bool `json:"presence"`
-	// JoinLeave sends join and leave events to subscribers that ask for them.
+	// JoinLeave sends join and leave events to subscribers that ask for them and may see
+	// the presence.
 	JoinLeave bool `json:"join_leave"`
 	// ForcePushJoinLeave sends them to all subscribers.
 	ForcePushJoinLeave bool `json:"force_push_join_leave"`
@@ -105,11 +106,16 @@ type Namespace struct {
 	// ForceRecoveryMode is "stream" (what was missed) or "cache" (only the newest);
 	// empty means stream.
 	ForceRecoveryMode string `json:"force_recovery_mode"`
+	// AutoCacheRecover sends the newest message with each subscription that recovers in
+	// cache mode, to clients that come without a position too. Off by default.
+	AutoCacheRecover bool `json:"auto_cache_recover"`
 	// ForcePositioning makes all subscriptions positioned: they hear of a gap.
 	ForcePositioning bool `json:"force_positioning"`
-	// AllowRecovery lets subscriptions ask to be recoverable.
+	// AllowRecovery lets subscriptions ask to be recoverable. Clients that may read the
+	// history, see AllowHistoryForClient, may ask without it.
 	AllowRecovery bool `json:"allow_recovery"`
-	// AllowPositioning lets subscriptions ask to be positioned.
+	// AllowPositioning lets subscriptions ask to be positioned; with the history's right
+	// they may ask without it.
 	AllowPositioning bool `json:"allow_positioning"`
 	// AllowSubscribeForClient lets clients with a user subscribe without a token for
 	// the channel; AllowSubscribeForAnonymous those without a user too.

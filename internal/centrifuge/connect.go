@@ -175,7 +175,7 @@ func (s *session) serverWant(name string, o subClaims) (want, *protocol.Error) {
 		return want{}, e
 	}
 	w := want{channel: in, ns: ns}
-	w.options(&protocol.SubscribeRequest{Recoverable: true, Positioned: true})
+	w.options(&protocol.SubscribeRequest{Recoverable: true, Positioned: true}, false, false)
 	w.flags |= serverSide
 	o.Override.apply(&w)
 	var err error
@@ -216,7 +216,7 @@ func (s *session) uniSubs(c *connect) ([]want, *protocol.Error) {
 		}
 		w := want{channel: in, ns: ns, connect: c}
 		r.Recoverable, r.Positioned = true, true
-		w.options(r)
+		w.options(r, false, false)
 		w.delta = false
 		w.flags |= serverSide
 		if v == access.Public {

@@ -237,9 +237,18 @@ func TestCacheRecoveryBringsTheNewest(t *testing.T) {
 	n.publish("news", "2")
 	c := n.connect("{}")
 	c.say(`{"id":5,"subscribe":{"channel":"news","recover":true}}`)
-	c.expect(`{"id":5,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":2,"recovered":true,"was_recovering":true,"publications":[{"data":2,"offset":2}]}}`)
+	c.expect(`{"id":5,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","recovered":true,"was_recovering":true,"publications":[{"data":2,"offset":2}]}}`)
 	c.say(`{"id":6,"subscribe":{"channel":"none","recover":true}}`)
-	c.expect(`{"id":6,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":"?","recovered":true,"was_recovering":true}}`)
+	c.expect(`{"id":6,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":2,"was_recovering":true}}`) // nothing is cached
+	c.say(`{"id":7,"subscribe":{"channel":"plain"}}`)
+	c.expect(`{"id":7,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":2}}`)
+
+	o.AutoCacheRecover = true // for clients that come without a position
+	n = start(t, settings{cfg: centrifuge.Config{Namespaces: map[string]centrifuge.Namespace{"default": o}, AnonymousConnect: true}})
+	n.publish("news", "1")
+	c = n.connect("{}")
+	c.say(`{"id":5,"subscribe":{"channel":"news"}}`)
+	c.expect(`{"id":5,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","recovered":true,"was_recovering":true,"publications":[{"data":1,"offset":1}]}}`)
 }
 
 func TestJoinsAndLeavesAreTold(t *testing.T) {

@@ -80,7 +80,12 @@ type want struct {
 	channel string
 	ns      *namespace
 	flags   planFlags
-	// recover asks for what came after since; cache only for the newest message.
+	// asked are flags that the client asks for and may have, whatever overrides the
+	// namespace's.
+	asked planFlags
+	// recovering says that the client comes with a position, since. recover gets what
+	// came after it, cache only the newest message.
+	recovering     bool
 	recover, cache bool
 	since          protocol.Position
 	check          hub.Check // of since, if it came with one
@@ -104,6 +109,7 @@ const maxEpoch = 64
 
 // attach begins a subscription.
 func (s *session) attach(w want) {
+	w.settle()
 	x := s.newSubscription()
 	x.s = s
 	x.plan = unique.Make(plan{ns: w.ns, name: w.channel, flags: w.flags, proof: w.proof})
@@ -362,7 +368,8 @@ func (x *subscription) readLatest(p *pending) {
 			return
 		}
 		switch {
-		case errors.Is(err, hub.ErrNoMessage):
+		case errors.Is(err, hub.ErrNoMessage): // recovered only if the client has seen the end
+			p.failed = p.since.Offset == 0 || srv.position(p.since).Epoch != p.at.Epoch || p.since.Offset != p.at.Offset
 		case err != nil:
 			p.failed = true
 		case len(p.got) == 0 && x.wants(m) && (srv.position(p.since).Epoch != m.Epoch || p.since.Offset < m.Offset):
@@ -465,7 +472,7 @@ func (x *subscription) finish(p *pending) (r *protocol.SubscribeResult, rest []*
 	enc := s.kind().enc
 	f := x.plan.Value().flags
 	r = &protocol.SubscribeResult{
-		Data: p.data, Delta: p.want.delta, WasRecovering: p.recover || p.failed,
+		Data: p.data, Delta: p.want.delta, WasRecovering: p.recovering,
 	}
 	if p.at.Epoch != "" && f&(positioned|recoverable) != 0 {
 		r.Recoverable, r.Positioned = f&recoverable != 0, f&(positioned|recoverable) != 0
@@ -478,9 +485,7 @@ func (x *subscription) finish(p *pending) (r *protocol.SubscribeResult, rest []*
 	case p.recover && !p.failed && !p.announce:
 		r.Recovered = true
 		s.srv().counters.recovered.Add(1)
-		if !p.cache {
-			r.Offset = p.since.Offset
-		}
+		r.Offset = p.since.Offset // publications take the client on from there
 		for _, m := range p.got {
 			r.Publications = append(r.Publications, x.publication(m, enc))
 		}

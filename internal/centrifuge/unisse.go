@@ -86,7 +86,7 @@ func resumeFrom(id string, wants []want) {
 	}
 	slices.SortFunc(order, func(a, b *want) int { return strings.Compare(a.channel, b.channel) })
 	for i, w := range order {
-		if w.flags&recoverable == 0 {
+		if (w.flags|w.asked)&recoverable == 0 {
 			continue
 		}
 		var at hub.Position
@@ -97,7 +97,7 @@ func resumeFrom(id string, wants []want) {
 			}
 			at, err = hub.ParsePosition(parts[i])
 		}
-		w.recover = true
+		w.recovering = true
 		if err != nil {
 			at = hub.Position{Epoch: unknownEpoch} // what was seen is not known: not recovered
 		}
