@@ -18,7 +18,7 @@ const MaxChannelName = 1024
 // A Namespace is a set of channels that share options and one log. Channel
 // "orders:42" belongs to namespace "orders", channel "news" to "default".
 type Namespace struct {
-	// Name is 1 to 32 bytes of a-z, 0-9, "_" and "-".
+	// Name is 1 to 32 bytes of A-Z, a-z, 0-9, "_" and "-"; case counts.
 	Name string `json:"name"`
 	// Durability of an answered publish; empty means "stored". The memory broker
 	// keeps "stored" and "synced" for the life of the process only and refuses
@@ -128,7 +128,7 @@ func (n Namespace) Validate() error {
 		errs = append(errs, fmt.Errorf("namespace %q: "+format, append([]any{n.Name}, a...)...))
 	}
 	if !validNamespaceName(n.Name) {
-		bad("name: want 1 to 32 bytes of a-z, 0-9, _ and -")
+		bad("name: want 1 to 32 bytes of A-Z, a-z, 0-9, _ and -")
 	}
 	d := n.WithDefaults()
 	switch d.Durability {
@@ -173,7 +173,7 @@ func validNamespaceName(s string) bool {
 	}
 	for i := range len(s) {
 		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '-') {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-') {
 			return false
 		}
 	}

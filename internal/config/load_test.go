@@ -224,7 +224,7 @@ func TestValidateNamesTheKey(t *testing.T) {
 	f("admin.listen=x", `admin: listen: "x" is no address`, "write host:port")
 	f("broker.kind=redis", `broker: kind: "redis" is none of nats, memory`, "")
 	f(`namespaces=[{"name":"a"},{"name":"a"}]`, `namespaces[1]: name: "a" is taken by namespaces[0]`, "")
-	f(`namespaces=[{"name":"Up"}]`, `namespaces[0]: namespace "Up": name:`, "")
+	f(`namespaces=[{"name":"a.b"}]`, `namespaces[0]: namespace "a.b": name:`, "")
 	f("broker.nats.url=4222", `broker: nats: url: "4222" is no address`, "")
 	f("broker.nats.prefix=a-b", `broker: nats: prefix: "a-b" is not`, "")
 	f("push.max_channels=1000", `push: max_channels: 1000 is not within`, "")
