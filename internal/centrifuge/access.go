@@ -54,32 +54,30 @@ func (s *session) granted(channel string) bool {
 func (s *Server) guarded(channel string) bool { return s.deps.Access.Guarded(channel) }
 
 // may reports whether who may call a method of the server API.
-func (s *Server) may(who caller, name string, c *apiCall) bool {
+func (a *api) may(who caller, name string, c *apiCall) bool {
 	may := func(op access.Op, channel string) bool {
 		in, _ := hubName(channel)
 		caller := access.Caller{Identity: who.who, Server: who.all}
-		return s.deps.Access.Decide(access.CentrifugeAPI, op, in, caller) != access.Refused
+		return a.srv.deps.Access.Decide(access.CentrifugeAPI, op, in, caller) != access.Refused
+	}
+	unknown := func(channel string) bool { // which the method says better
+		_, _, e := a.srv.lookup(channel)
+		return e != nil
 	}
 	switch name {
 	case "publish":
-		return s.unknown(c.Channel) || may(access.Publish, c.Channel)
+		return unknown(c.Channel) || may(access.Publish, c.Channel)
 	case "broadcast":
 		for _, ch := range c.Channels {
-			if !s.unknown(ch) && !may(access.Publish, ch) {
+			if !unknown(ch) && !may(access.Publish, ch) {
 				return false
 			}
 		}
 		return true
 	case "history":
-		return s.unknown(c.Channel) || may(access.History, c.Channel)
+		return unknown(c.Channel) || may(access.History, c.Channel)
 	case "presence", "presence_stats":
-		return s.unknown(c.Channel) || may(access.Presence, c.Channel)
+		return unknown(c.Channel) || may(access.Presence, c.Channel)
 	}
 	return who.all
-}
-
-// unknown reports whether there is no such channel, which the method says better.
-func (s *Server) unknown(channel string) bool {
-	_, _, e := s.channel(channel)
-	return e != nil
 }

@@ -73,53 +73,74 @@ func (who caller) publisher() string {
 	return who.who.Publisher()
 }
 
-// apiMethod is a method of the server API: it returns the JSON of its result. It may
-// wait.
-type apiMethod func(s *Server, ctx context.Context, c *apiCall) ([]byte, *protocol.Error)
+// An api is the server API of a Server, which backends call. Its methods may be called
+// from any goroutine.
+type api struct{ srv *Server }
 
-// method returns a method by its name.
+// apiMethod returns the JSON of its result. It may wait.
+type apiMethod func(a *api, ctx context.Context, c *apiCall) ([]byte, *protocol.Error)
+
+// apiMethods are the methods, in the order in which a command of a batch that has
+// several is searched. Batch is not one of them.
+var apiMethods = []struct {
+	name string
+	call apiMethod
+}{
+	{"publish", (*api).publish},
+	{"broadcast", (*api).broadcast},
+	{"subscribe", (*api).subscribe},
+	{"unsubscribe", (*api).unsubscribe},
+	{"disconnect", (*api).disconnect},
+	{"history", (*api).history},
+	{"history_remove", (*api).historyRemove},
+	{"presence", (*api).presence},
+	{"presence_stats", (*api).presenceStats},
+	{"info", (*api).info},
+	{"rpc", rpcExtension},
+	{"refresh", (*api).refresh},
+	{"channels", (*api).channels},
+	{"map_publish", (*api).notAvailable},
+	{"map_remove", (*api).notAvailable},
+	{"map_read_state", (*api).notAvailable},
+	{"map_read_stream", (*api).notAvailable},
+	{"map_stats", (*api).notAvailable},
+	{"map_clear", (*api).notAvailable},
+	{"shared_poll_publish", (*api).notAvailable},
+}
+
+// method returns a method by its name; nil if there is none.
 func method(name string) apiMethod {
-	switch name {
-	case "publish":
-		return (*Server).apiPublish
-	case "broadcast":
-		return (*Server).apiBroadcast
-	case "subscribe":
-		return (*Server).apiSubscribe
-	case "unsubscribe":
-		return (*Server).apiUnsubscribe
-	case "disconnect":
-		return (*Server).apiDisconnect
-	case "refresh":
-		return (*Server).apiRefresh
-	case "presence":
-		return (*Server).apiPresence
-	case "presence_stats":
-		return (*Server).apiPresenceStats
-	case "history":
-		return (*Server).apiHistory
-	case "history_remove":
-		return (*Server).apiHistoryRemove
-	case "channels":
-		return (*Server).apiChannels
-	case "info":
-		return (*Server).apiInfo
-	case "rpc":
-		return (*Server).apiRPC
+	for i := range apiMethods {
+		if apiMethods[i].name == name {
+			return apiMethods[i].call
+		}
 	}
 	return nil
 }
 
-// serveAPI answers a call of the server API.
-func (s *Server) serveAPI(r socket.Request) {
-	s.counters.apiCalls.Add(1)
-	who, ok := s.caller(r)
+// apiNames are all of them, batch too.
+func apiNames() []string {
+	names := []string{"batch"}
+	for i := range apiMethods {
+		names = append(names, apiMethods[i].name)
+	}
+	return names
+}
+
+// errorNotFound is the server API's word for a method that does not exist; clients are
+// sent another one.
+var errorNotFound = protocol.Error{Code: 104, Message: "not found"}
+
+// serve answers a call of the server API.
+func (a *api) serve(r socket.Request) {
+	a.srv.counters.apiCalls.Add(1)
+	who, ok := a.caller(r)
 	if !ok {
 		r.Fail(&wire.Error{Status: http.StatusUnauthorized, Message: "no or wrong key", Hint: "send the key of centrifuge.api_key in X-API-Key"})
 		return
 	}
-	name := strings.TrimPrefix(r.Path(), s.conf().cfg.APIPrefix+"/")
-	transport := s.conf().cfg.APIErrorMode == "transport" || strings.EqualFold(r.Header("X-Centrifugo-Error-Mode"), "transport")
+	name := strings.TrimPrefix(r.Path(), a.srv.conf().cfg.APIPrefix+"/")
+	transport := a.srv.conf().cfg.APIErrorMode == "transport" || strings.EqualFold(r.Header("X-Centrifugo-Error-Mode"), "transport")
 	body := r.Body()
 	switch {
 	case name != "batch" && method(name) == nil:
@@ -129,7 +150,7 @@ func (s *Server) serveAPI(r socket.Request) {
 		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is not UTF-8"})
 		return
 	}
-	c := &apiCall{room: s.conf().cfg.APIMaxAnswer}
+	c := &apiCall{room: a.srv.conf().cfg.APIMaxAnswer}
 	if len(body) > 0 {
 		if err := json.Unmarshal(body, c); err != nil {
 			r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is no JSON object of the method", Hint: err.Error()})
@@ -137,23 +158,23 @@ func (s *Server) serveAPI(r socket.Request) {
 		}
 	}
 	if name == "publish" {
-		s.publishFor(r, who, c, transport)
+		a.servePublish(r, who, c, transport)
 		return
 	}
 	var text []byte
 	status := http.StatusOK
 	r.Do(func(ctx context.Context) {
 		if name == "batch" {
-			text = s.batch(ctx, who, c)
+			text = a.batch(ctx, who, c)
 			return
 		}
-		out, e := s.call(ctx, who, name, c)
+		out, e := a.call(ctx, who, name, c)
 		text, status = apiAnswer(out, e, transport)
 	}, func() { r.Answer(status, "application/json", text) })
 }
 
 // caller finds out who calls.
-func (s *Server) caller(r socket.Request) (caller, bool) {
+func (a *api) caller(r socket.Request) (caller, bool) {
 	key := r.Header("X-API-Key")
 	if key == "" {
 		if scheme, v, ok := strings.Cut(r.Header("Authorization"), " "); ok && strings.EqualFold(scheme, "apikey") {
@@ -167,28 +188,28 @@ func (s *Server) caller(r socket.Request) (caller, bool) {
 		return caller{}, false
 	}
 	sum := sha256.Sum256([]byte(key))
-	if s.conf().hasKey && subtle.ConstantTimeCompare(sum[:], s.conf().apiKey[:]) == 1 {
+	if a.srv.conf().hasKey && subtle.ConstantTimeCompare(sum[:], a.srv.conf().apiKey[:]) == 1 {
 		return caller{all: true}, true
 	}
-	who, ok := s.deps.Auth.APIKey([]byte(key))
+	who, ok := a.srv.deps.Auth.APIKey([]byte(key))
 	return caller{who: who}, ok
 }
 
 // call runs one method.
-func (s *Server) call(ctx context.Context, who caller, name string, c *apiCall) ([]byte, *protocol.Error) {
+func (a *api) call(ctx context.Context, who caller, name string, c *apiCall) ([]byte, *protocol.Error) {
 	f := method(name)
 	switch {
 	case f == nil:
-		return nil, &protocol.ErrorMethodNotFound
-	case !s.may(who, name, c):
+		return nil, &errorNotFound
+	case !a.may(who, name, c):
 		return nil, &protocol.ErrorPermissionDenied
 	case c.room < smallAnswer:
-		return nil, s.tooLarge()
+		return nil, tooLarge(a.srv)
 	}
 	c.publisher = who.publisher()
-	out, e := f(s, ctx, c)
+	out, e := f(a, ctx, c)
 	if e == nil && len(out) > c.room {
-		return nil, s.tooLarge()
+		return nil, tooLarge(a.srv)
 	}
 	return out, e
 }
@@ -198,24 +219,24 @@ func (s *Server) call(ctx context.Context, who caller, name string, c *apiCall) 
 const smallAnswer = 512
 
 // tooLarge is the error of an answer past the bound.
-func (s *Server) tooLarge() *protocol.Error {
+func tooLarge(s *Server) *protocol.Error {
 	e := protocol.ErrorLimit
 	e.Message += fmt.Sprintf(": the answer takes more than api_max_answer, %d bytes", s.conf().cfg.APIMaxAnswer)
 	return &e
 }
 
-// publishFor answers a publish without a goroutine: it is the call that comes often.
-func (s *Server) publishFor(r socket.Request, who caller, c *apiCall, transport bool) {
+// servePublish answers a publish without a goroutine: it is the call that comes often.
+func (a *api) servePublish(r socket.Request, who caller, c *apiCall, transport bool) {
 	answer := func(out []byte, e *protocol.Error) {
 		text, status := apiAnswer(out, e, transport)
 		r.Answer(status, "application/json", text)
 	}
-	if !s.may(who, "publish", c) {
+	if !a.may(who, "publish", c) {
 		answer(nil, &protocol.ErrorPermissionDenied)
 		return
 	}
 	c.publisher = who.publisher()
-	p, e := s.publication(c, c.Channel)
+	p, e := a.publication(c, c.Channel)
 	if e != nil {
 		answer(nil, e)
 		return
@@ -226,7 +247,7 @@ func (s *Server) publishFor(r socket.Request, who caller, c *apiCall, transport 
 			answer(nil, &e)
 			return
 		}
-		answer(s.positionJSON(at), nil)
+		answer(positionJSON(a.srv, at), nil)
 	})
 }
 
@@ -235,11 +256,10 @@ func apiAnswer(out []byte, e *protocol.Error, transport bool) ([]byte, int) {
 	if e == nil {
 		return append(append([]byte(`{"result":`), out...), '}'), http.StatusOK
 	}
-	status := http.StatusOK
 	if transport {
-		status = statusOf(e.Code)
+		return errorJSON(e), statusOf(e.Code)
 	}
-	return append(append([]byte(`{"error":`), errorJSON(e)...), '}'), status
+	return append(append([]byte(`{"error":`), errorJSON(e)...), '}'), http.StatusOK
 }
 
 func errorJSON(e *protocol.Error) []byte {
@@ -308,35 +328,42 @@ func (list *commands) UnmarshalJSON(b []byte) error {
 
 // batch runs several commands in their order. Each has its own reply, in the room that
 // those before have left.
-func (s *Server) batch(ctx context.Context, who caller, c *apiCall) []byte {
+func (a *api) batch(ctx context.Context, who caller, c *apiCall) []byte {
+	if len(c.Commands) == 0 {
+		return []byte("{}")
+	}
 	out := []byte(`{"replies":[`)
 	for i, one := range c.Commands {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, s.batched(ctx, who, one, len(out))...)
+		name, result, e := a.batched(ctx, who, one, len(out))
+		if e != nil {
+			out = append(append(append(out, `{"error":`...), errorJSON(e)...), '}')
+			continue
+		}
+		out = append(protocol.AppendString(append(out, '{'), name), ':')
+		out = append(append(out, result...), '}')
 	}
 	return append(out, ']', '}')
 }
 
-func (s *Server) batched(ctx context.Context, who caller, one map[string]json.RawMessage, written int) []byte {
-	fail := func(e *protocol.Error) []byte {
-		return append(append([]byte(`{"error":`), errorJSON(e)...), '}')
+// batched runs one command: the first of the methods that it has.
+func (a *api) batched(ctx context.Context, who caller, one map[string]json.RawMessage, written int) (string, []byte, *protocol.Error) {
+	if one == nil {
+		return "", nil, &protocol.ErrorBadRequest
 	}
-	if len(one) != 1 {
-		return fail(&protocol.ErrorBadRequest)
-	}
-	for name, params := range one {
-		c := &apiCall{room: s.conf().cfg.APIMaxAnswer - written}
+	for _, m := range apiMethods {
+		params, ok := one[m.name]
+		if !ok || string(params) == "null" {
+			continue
+		}
+		c := &apiCall{room: a.srv.conf().cfg.APIMaxAnswer - written}
 		if err := json.Unmarshal(params, c); err != nil {
-			return fail(&protocol.ErrorBadRequest)
+			return "", nil, &protocol.ErrorBadRequest
 		}
-		out, e := s.call(ctx, who, name, c)
-		if e != nil {
-			return fail(e)
-		}
-		b := protocol.AppendString([]byte{'{'}, name)
-		return append(append(append(b, ':'), out...), '}')
+		out, e := a.call(ctx, who, m.name, c)
+		return m.name, out, e
 	}
-	return nil
+	return "", nil, &errorNotFound
 }

@@ -30,12 +30,12 @@ func TestAPIPublishes(t *testing.T) {
 		`{"result":{"responses":[{"result":{"offset":3,"epoch":"?"}},{"error":{"code":102,"message":"unknown channel"}}]}}`)
 	c.expect(`{"push":{"channel":"news","pub":{"data":3,"offset":3}}}`)
 	n.wantAPI("batch", `{"commands":[{"publish":{"channel":"news","data":4}},{"nothing":{}},{"history":{"channel":"news","limit":1,"reverse":true}}]}`,
-		`{"replies":[{"publish":{"offset":4,"epoch":"?"}},{"error":{"code":104,"message":"method not found"}},
+		`{"replies":[{"publish":{"offset":4,"epoch":"?"}},{"error":{"code":104,"message":"not found"}},
 			{"history":{"publications":[{"data":4,"offset":4}],"epoch":"?","offset":4}}]}`)
 	c.expect(`{"push":{"channel":"news","pub":{"data":4,"offset":4}}}`)
 	n.wantAPI("history_remove", `{"channel":"news"}`, `{"result":{}}`)
 	n.wantAPI("history", `{"channel":"news","limit":-1}`, `{"result":{"publications":[],"epoch":"?","offset":4}}`)
-	n.wantAPI("rpc", `{"method":"x"}`, `{"error":{"code":104,"message":"method not found"}}`)
+	n.wantAPI("rpc", `{"method":"x"}`, `{"error":{"code":104,"message":"not found"}}`)
 }
 
 func TestAPIKeys(t *testing.T) {

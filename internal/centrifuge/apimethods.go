@@ -7,36 +7,28 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/centrifuge/protocol"
-	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/wire"
 )
-
-// The topics of questions to all nodes.
-const (
-	topicInfo     = "centrifuge.info"
-	topicChannels = "centrifuge.channels"
-)
-
-// askTime bounds a question to all nodes.
-const askTime = 3 * time.Second
 
 // maxIdempotencyKey bounds what clients of Centrifugo send, where keys have no bound.
 const maxIdempotencyKey = 512
 
-func (s *Server) positionJSON(at hub.Position) []byte {
+// positionJSON is the result of a publication; one that is not stored has no position.
+func positionJSON(s *Server, at hub.Position) []byte {
+	if at.Offset == 0 && at.Epoch == "" {
+		return []byte("{}")
+	}
 	b := append([]byte(`{"offset":`), strconv.FormatUint(at.Offset, 10)...)
 	b = protocol.AppendString(append(b, `,"epoch":`...), s.epoch(at.Epoch))
 	return append(b, '}')
 }
 
 // publication is what a call publishes on a channel.
-func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *protocol.Error) {
-	in, ns, e := s.channel(channel)
+func (a *api) publication(c *apiCall, channel string) (hub.Publication, *protocol.Error) {
+	in, ns, e := a.srv.lookup(channel)
 	switch {
 	case e != nil:
 		return hub.Publication{}, e
@@ -44,9 +36,9 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 		return hub.Publication{}, &protocol.ErrorBadRequest
 	}
 	p := hub.Publication{Channel: in, IdempotencyKey: c.IdempotencyKey, Publisher: c.publisher}
-	a := hub.Attributes{Tags: c.Tags, Private: s.guarded(in)}
-	if a.SkipHistory = c.SkipHistory && ns.log; ns.log && !c.SkipHistory {
-		a.Version, a.VersionEpoch = c.Version, c.VersionEpoch
+	at := hub.Attributes{Tags: c.Tags, Private: a.srv.guarded(in)}
+	if at.SkipHistory = c.SkipHistory && ns.log; ns.log && !c.SkipHistory {
+		at.Version, at.VersionEpoch = c.Version, c.VersionEpoch
 	}
 	switch {
 	case c.B64Data != "":
@@ -54,45 +46,48 @@ func (s *Server) publication(c *apiCall, channel string) (hub.Publication, *prot
 		if err != nil {
 			return p, &protocol.ErrorBadRequest
 		}
-		p.Data, a.Payload = b, payloadKind(b, protocol.Protobuf)
+		p.Data, at.Payload = b, payloadKind(b, protocol.Protobuf)
 	case len(c.Data) == 0:
 		return p, &protocol.ErrorBadRequest
 	default:
 		p.Data = c.Data
 	}
-	if a.Tags != nil || a.Payload != hub.JSON || a.Private || a.SkipHistory || a.Version != 0 {
-		if a.Validate() != nil {
+	if !ns.takes(p.Data) {
+		return p, &protocol.ErrorBadRequest
+	}
+	if at.Tags != nil || at.Payload != hub.JSON || at.Private || at.SkipHistory || at.Version != 0 {
+		if at.Validate() != nil {
 			return p, &protocol.ErrorBadRequest
 		}
-		p.Attributes = &a
+		p.Attributes = &at
 	}
 	return p, nil
 }
 
-func (s *Server) apiPublish(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	p, e := s.publication(c, c.Channel)
+func (a *api) publish(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	p, e := a.publication(c, c.Channel)
 	if e != nil {
 		return nil, e
 	}
-	return s.published(s.deps.Hub.PublishAll(ctx, []hub.Publication{p})[0])
+	return published(a.srv, a.srv.deps.Hub.PublishAll(ctx, []hub.Publication{p})[0])
 }
 
-func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	if len(c.Channels) == 0 || len(c.Channels) > wire.MaxBroadcast {
+func (a *api) broadcast(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	if _, err := jsonOr64(nil, c.B64Data); err != nil || len(c.Channels) == 0 || len(c.Channels) > wire.MaxBroadcast {
 		return nil, &protocol.ErrorBadRequest
 	}
 	if c.room < smallAnswer*len(c.Channels) {
-		return nil, s.tooLarge() // before anything is published
+		return nil, tooLarge(a.srv) // before anything is published
 	}
 	refused := make([]*protocol.Error, len(c.Channels))
 	pubs := make([]hub.Publication, 0, len(c.Channels))
 	for i, ch := range c.Channels {
-		p, e := s.publication(c, ch)
+		p, e := a.publication(c, ch)
 		if refused[i] = e; e == nil {
 			pubs = append(pubs, p)
 		}
 	}
-	outcomes := s.deps.Hub.PublishAll(ctx, pubs)
+	outcomes := a.srv.deps.Hub.PublishAll(ctx, pubs)
 	out := []byte(`{"responses":[`)
 	for i, e := range refused {
 		if i > 0 {
@@ -100,7 +95,7 @@ func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protoco
 		}
 		var result []byte
 		if e == nil {
-			result, e = s.published(outcomes[0])
+			result, e = published(a.srv, outcomes[0])
 			outcomes = outcomes[1:]
 		}
 		text, _ := apiAnswer(result, e, false)
@@ -110,28 +105,33 @@ func (s *Server) apiBroadcast(ctx context.Context, c *apiCall) ([]byte, *protoco
 }
 
 // published is the answer to a publication.
-func (s *Server) published(o hub.Outcome) ([]byte, *protocol.Error) {
+func published(s *Server, o hub.Outcome) ([]byte, *protocol.Error) {
 	if o.Err != nil {
 		e := refusalOf(o.Err, true)
 		return nil, &e
 	}
-	return s.positionJSON(o.At), nil
+	return positionJSON(s, o.At), nil
 }
 
 // done is the answer of methods that have no result.
-func (s *Server) done(c *control) ([]byte, *protocol.Error) {
-	if err := s.command(c); err != nil {
-		s.log.Warn("server API", "do", c.Do, "err", err)
+func (a *api) done(c *control) ([]byte, *protocol.Error) {
+	if err := a.srv.command(c); err != nil {
+		a.srv.log.Warn("server API", "do", c.Do, "err", err)
 		return nil, &protocol.ErrorInternal
 	}
 	return []byte("{}"), nil
 }
 
-func (s *Server) apiSubscribe(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	if _, _, e := s.channel(c.Channel); e != nil {
+func (a *api) subscribe(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	if _, _, e := a.srv.lookup(c.Channel); e != nil {
 		return nil, e
 	}
-	return s.done(&control{
+	for _, b64 := range []string{c.B64Info, c.B64Data} {
+		if _, err := jsonOr64(nil, b64); err != nil {
+			return nil, &protocol.ErrorBadRequest
+		}
+	}
+	return a.done(&control{
 		Do: "subscribe", User: c.User, Client: c.Client, Session: c.Session, Channel: c.Channel,
 		Sub: &subClaims{
 			Info: c.Info, B64Info: c.B64Info, Data: c.Data, B64Data: c.B64Data,
@@ -140,16 +140,16 @@ func (s *Server) apiSubscribe(_ context.Context, c *apiCall) ([]byte, *protocol.
 	})
 }
 
-func (s *Server) apiUnsubscribe(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+func (a *api) unsubscribe(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	if c.Channel != "" {
-		if _, _, e := s.channel(c.Channel); e != nil {
+		if _, _, e := a.srv.lookup(c.Channel); e != nil {
 			return nil, e
 		}
 	}
-	return s.done(&control{Do: "unsubscribe", User: c.User, Client: c.Client, Session: c.Session, Channel: c.Channel})
+	return a.done(&control{Do: "unsubscribe", User: c.User, Client: c.Client, Session: c.Session, Channel: c.Channel})
 }
 
-func (s *Server) apiDisconnect(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+func (a *api) disconnect(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	x := &control{Do: "disconnect", User: c.User, Client: c.Client, Session: c.Session, Spare: c.Whitelist}
 	if d := c.Disconnect; d != nil {
 		if d.Code != 0 && (d.Code < 3000 || d.Code > 4999) {
@@ -157,47 +157,47 @@ func (s *Server) apiDisconnect(_ context.Context, c *apiCall) ([]byte, *protocol
 		}
 		x.Code, x.Reason = d.Code, d.Reason
 	}
-	return s.done(x)
+	return a.done(x)
 }
 
-func (s *Server) apiRefresh(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	return s.done(&control{
+func (a *api) refresh(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	return a.done(&control{
 		Do: "refresh", User: c.User, Client: c.Client, Session: c.Session,
 		Expired: c.Expired, ExpireAt: c.ExpireAt, Info: c.Info,
 	})
 }
 
-func (s *Server) apiPresence(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	in, e := s.withPresence(c)
+func (a *api) presence(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	in, e := a.withPresence(c)
 	if e != nil {
 		return nil, e
 	}
-	r, ok := s.presenceOf(in, protocol.JSON, c.room)
+	r, ok := a.srv.presenceOf(in, protocol.JSON, c.room)
 	if !ok {
-		return nil, s.tooLarge()
+		return nil, tooLarge(a.srv)
 	}
 	return r.AppendBody(nil), nil
 }
 
-func (s *Server) withPresence(c *apiCall) (string, *protocol.Error) {
-	in, ns, e := s.channel(c.Channel)
+func (a *api) withPresence(c *apiCall) (string, *protocol.Error) {
+	in, ns, e := a.srv.lookup(c.Channel)
 	if e == nil && !ns.Presence {
 		e = &protocol.ErrorNotAvailable
 	}
 	return in, e
 }
 
-func (s *Server) apiPresenceStats(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	in, e := s.withPresence(c)
+func (a *api) presenceStats(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	in, e := a.withPresence(c)
 	if e != nil {
 		return nil, e
 	}
-	clients, users := s.deps.Presence.Count(in)
+	clients, users := a.srv.deps.Presence.Count(in)
 	return (&protocol.PresenceStatsResult{Clients: uint32(clients), Users: uint32(users)}).AppendBody(nil), nil
 }
 
-func (s *Server) apiHistory(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	in, ns, e := s.channel(c.Channel)
+func (a *api) history(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	in, ns, e := a.srv.lookup(c.Channel)
 	switch {
 	case e != nil:
 		return nil, e
@@ -206,54 +206,51 @@ func (s *Server) apiHistory(ctx context.Context, c *apiCall) ([]byte, *protocol.
 	}
 	opt := hub.HistoryOptions{Limit: c.Limit, Reverse: c.Reverse}
 	if c.Since != nil {
-		opt.Since = s.position(protocol.Position(*c.Since))
+		opt.Since = a.srv.position(protocol.Position(*c.Since))
 	}
-	h, err := s.deps.Hub.History(ctx, in, opt)
+	h, err := a.srv.deps.Hub.History(ctx, in, opt)
 	if err != nil {
 		e := errorOf(err)
 		return nil, &e
 	}
-	return s.historyOf(&h, protocol.JSON, true, c.room).AppendBody(nil), nil
+	return a.srv.historyOf(&h, protocol.JSON, true, c.room).AppendBody(nil), nil
 }
 
-func (s *Server) apiHistoryRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	in, ns, e := s.channel(c.Channel)
+func (a *api) historyRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	in, ns, e := a.srv.lookup(c.Channel)
 	switch {
 	case e != nil:
 		return nil, e
 	case !ns.log:
 		return nil, &protocol.ErrorNotAvailable
 	}
-	if err := s.deps.Hub.Remove(ctx, in); err != nil {
+	if err := a.srv.deps.Hub.Remove(ctx, in); err != nil {
 		e := errorOf(err)
 		return nil, &e
 	}
 	return []byte("{}"), nil
 }
 
-// apiRPC is for extensions of the server that Weir has none of.
-func (s *Server) apiRPC(context.Context, *apiCall) ([]byte, *protocol.Error) {
-	return nil, &protocol.ErrorMethodNotFound
+// rpcExtension is for extensions of the server that Weir has none of.
+func rpcExtension(_ *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	if c.Method == "" {
+		return nil, &protocol.ErrorBadRequest
+	}
+	return nil, &errorNotFound
 }
 
-// ask puts a question to all nodes, this one included.
-func (s *Server) ask(ctx context.Context, topic string, data []byte, local func() []byte) map[string][]byte {
-	if s.deps.Cluster == nil {
-		return map[string][]byte{s.node(): local()}
+// notAvailable is for what only channels of other types have, which Weir has none of.
+func (a *api) notAvailable(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+	if _, _, e := a.srv.lookup(c.Channel); e != nil {
+		return nil, e
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	answers, missing, err := s.deps.Cluster.Ask(ctx, topic, data)
-	if err != nil || len(missing) > 0 {
-		s.log.Warn("ask all nodes", "topic", topic, "missing", missing, "err", err)
-	}
-	return answers
+	return nil, &protocol.ErrorNotAvailable
 }
 
-// apiChannels counts the subscribers of channels, those of other protocols too.
-func (s *Server) apiChannels(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
+// channels counts the subscribers of channels, those of other protocols too.
+func (a *api) channels(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	sum := map[string]int{}
-	for _, text := range s.ask(ctx, topicChannels, []byte(c.Pattern), func() []byte { return s.localChannels(c.Pattern) }) {
+	for _, text := range a.census().ask(ctx, topicChannels, []byte(c.Pattern), func() []byte { return a.census().channels(c.Pattern) }) {
 		var counts map[string]int
 		if json.Unmarshal(text, &counts) != nil {
 			continue
@@ -263,7 +260,7 @@ func (s *Server) apiChannels(ctx context.Context, c *apiCall) ([]byte, *protocol
 		}
 	}
 	if _, over := sum[tooMany]; over {
-		return nil, s.tooLarge()
+		return nil, tooLarge(a.srv)
 	}
 	out := []byte(`{"channels":{`)
 	for i, ch := range slices.Sorted(maps.Keys(sum)) {
@@ -274,89 +271,14 @@ func (s *Server) apiChannels(ctx context.Context, c *apiCall) ([]byte, *protocol
 		out = append(out, `:{"num_clients":`...)
 		out = strconv.AppendInt(out, int64(sum[ch]), 10)
 		if out = append(out, '}'); len(out) > c.room {
-			return nil, s.tooLarge()
+			return nil, tooLarge(a.srv)
 		}
 	}
 	return append(out, '}', '}'), nil
 }
 
-// tooMany is what a node counts that has more channels than fit into an answer. No
-// channel has that name.
-const tooMany = ""
-
-// localChannels counts the subscribers of this node's channels, as JSON.
-func (s *Server) localChannels(pattern string) []byte {
-	ctx, cancel := context.WithTimeout(context.Background(), askTime)
-	defer cancel()
-	most := min(s.conf().cfg.APIMaxAnswer, cluster.MaxAnswer-64)
-	out := []byte{'{'}
-	err := s.deps.Hub.Channels(ctx, func(st hub.ChannelStats) bool {
-		name := wireName(st.Name)
-		if st.Subscribers == 0 || hub.IsWhole(st.Name) || pattern != "" && !glob(pattern, name) {
-			return true
-		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(protocol.AppendString(out, name), ':')
-		out = strconv.AppendInt(out, int64(st.Subscribers), 10)
-		return len(out) <= most
-	})
-	if err != nil {
-		s.log.Warn("list channels", "err", err)
-	}
-	if len(out) > most {
-		return []byte(`{"` + tooMany + `":1}`)
-	}
-	return append(out, '}')
-}
-
-// glob reports whether name fits a pattern, in which "*" stands for any bytes and "?"
-// for one.
-func glob(pattern, name string) bool {
-	star, at := -1, 0 // the last star, and what it has swallowed up to
-	i, j := 0, 0
-	for j < len(name) {
-		switch {
-		case i < len(pattern) && pattern[i] == '*':
-			star, at = i, j
-			i++
-		case i < len(pattern) && (pattern[i] == '?' || pattern[i] == name[j]):
-			i, j = i+1, j+1
-		case star >= 0:
-			at++
-			i, j = star+1, at
-		default:
-			return false
-		}
-	}
-	return strings.Trim(pattern[i:], "*") == ""
-}
-
-// nodeInfo is what info says of a node.
-type nodeInfo struct {
-	UID      string `json:"uid"`
-	Name     string `json:"name"`
-	Version  string `json:"version"`
-	Clients  int    `json:"num_clients"`
-	Users    int    `json:"num_users"`
-	Channels int64  `json:"num_channels"`
-	Subs     int64  `json:"num_subs"`
-	Uptime   int64  `json:"uptime"`
-}
-
-func (s *Server) localInfo() []byte {
-	clients, users := s.registry.count()
-	b, _ := json.Marshal(nodeInfo{
-		UID: s.node(), Name: s.deps.Name, Version: s.version, Clients: clients, Users: users,
-		Channels: s.deps.Hub.Stats().Channels, Subs: s.counters.subscriptions.Load(),
-		Uptime: int64(time.Since(s.started) / time.Second),
-	})
-	return b
-}
-
-func (s *Server) apiInfo(ctx context.Context, _ *apiCall) ([]byte, *protocol.Error) {
-	answers := s.ask(ctx, topicInfo, nil, s.localInfo)
+func (a *api) info(ctx context.Context, _ *apiCall) ([]byte, *protocol.Error) {
+	answers := a.census().ask(ctx, topicInfo, nil, a.census().info)
 	nodes := make([]json.RawMessage, 0, len(answers))
 	for _, id := range slices.Sorted(maps.Keys(answers)) {
 		if json.Valid(answers[id]) {

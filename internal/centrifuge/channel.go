@@ -59,6 +59,21 @@ func wireName(channel string) string {
 
 // channel checks a channel of a client's and returns its name in the hub.
 func (s *Server) channel(name string) (string, *namespace, *protocol.Error) {
+	in, n, e := s.lookup(name)
+	if e == nil && n.regex != nil {
+		_, bare, ok := strings.Cut(in, ":")
+		if !ok {
+			bare = in
+		}
+		if !n.regex.MatchString(bare) {
+			e = &protocol.ErrorBadRequest
+		}
+	}
+	return in, n, e
+}
+
+// lookup is channel without the namespace's pattern of names, which is for clients.
+func (s *Server) lookup(name string) (string, *namespace, *protocol.Error) {
 	in, ok := hubName(name)
 	if name == "" || !ok {
 		return "", nil, &protocol.ErrorBadRequest
@@ -70,17 +85,7 @@ func (s *Server) channel(name string) (string, *namespace, *protocol.Error) {
 	if hub.CheckChannel(in) != nil {
 		return "", nil, &protocol.ErrorBadRequest
 	}
-	n := s.namespace(ns)
-	if n.regex != nil {
-		_, bare, ok := strings.Cut(in, ":")
-		if !ok {
-			bare = in
-		}
-		if !n.regex.MatchString(bare) {
-			return "", nil, &protocol.ErrorBadRequest
-		}
-	}
-	return in, n, nil
+	return in, s.namespace(ns), nil
 }
 
 // namespace returns the options of a namespace of the hub.

@@ -19,12 +19,6 @@ const maxAPIBody = 4 << 20
 // beside what else is below it, and replace Weir's publish and broadcast.
 const ownAPI = "/api"
 
-// apiNames are the methods of the server API.
-var apiNames = []string{
-	"publish", "broadcast", "subscribe", "unsubscribe", "disconnect", "refresh", "presence", "presence_stats",
-	"history", "history_remove", "channels", "info", "rpc", "batch",
-}
-
 const (
 	pathConnection = "/connection/"
 	word           = "centrifuge"
@@ -36,6 +30,7 @@ func (s *Server) Endpoints() []socket.Endpoint {
 		return nil
 	}
 	body := s.conf().cfg.MaxCommand
+	calls := &api{s}
 	list := []socket.Endpoint{
 		{Path: pathConnection + "websocket", Methods: "GET", Serve: s.serveWebSocket},
 		{Path: pathConnection + "sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.serveSSE},
@@ -46,10 +41,10 @@ func (s *Server) Endpoints() []socket.Endpoint {
 		{Path: pathConnection + "uni_http_stream", Methods: "POST", MaxBody: body, Serve: s.serveUniHTTPStream},
 	}
 	if s.conf().cfg.APIPrefix != ownAPI {
-		list = append(list, socket.Endpoint{Path: s.conf().cfg.APIPrefix + "/*", Methods: "POST", MaxBody: maxAPIBody, Serve: s.serveAPI})
+		list = append(list, socket.Endpoint{Path: s.conf().cfg.APIPrefix + "/*", Methods: "POST", MaxBody: maxAPIBody, Serve: calls.serve})
 	} else {
-		for _, name := range apiNames {
-			list = append(list, socket.Endpoint{Path: ownAPI + "/" + name, Methods: "POST", MaxBody: maxAPIBody, Replaces: true, Serve: s.serveAPI})
+		for _, name := range apiNames() {
+			list = append(list, socket.Endpoint{Path: ownAPI + "/" + name, Methods: "POST", MaxBody: maxAPIBody, Replaces: true, Serve: calls.serve})
 		}
 	}
 	for i := range list {

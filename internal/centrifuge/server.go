@@ -165,8 +165,8 @@ func (s *Server) Start() error {
 		s.mu.Unlock()
 	}
 	if c := s.deps.Cluster; c != nil {
-		c.Handle(topicInfo, func(string, []byte) []byte { return s.localInfo() })
-		c.Handle(topicChannels, func(_ string, pattern []byte) []byte { return s.localChannels(string(pattern)) })
+		c.Handle(topicInfo, func(string, []byte) []byte { return census{s}.info() })
+		c.Handle(topicChannels, func(_ string, pattern []byte) []byte { return census{s}.channels(string(pattern)) })
 	}
 	return nil
 }

@@ -273,6 +273,10 @@ func (s *session) disconnect(d protocol.Disconnection) {
 	s.flags |= ended
 	s.extra().end = d
 	s.srv().counters.disconnected(d)
+	if d.Code == protocol.DisconnectedNormal.Code { // nothing is said then: the connection is gone
+		s.t.Cut()
+		return
+	}
 	if k := s.kind(); !k.socket {
 		s.t.Send(k.appendPush(nil, "", d))
 	}

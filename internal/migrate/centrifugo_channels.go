@@ -112,7 +112,7 @@ func (t *translation) centrifugoNamespaces() {
 		case slices.Contains(names, name):
 			t.untaken(in, fmt.Sprintf("channels of %q are in the namespace that channels without one have in Weir, or it is there twice", name), "give it another name")
 		case !namespaceName(name):
-			t.note(Untaken, at, fmt.Sprintf("%.60q is no name: 1 to 32 of a-z, 0-9, _ and -; its channels are not served", name), "give it another name, and its channels")
+			t.note(Untaken, at, fmt.Sprintf("%.60q is not a name: want 1 to 32 bytes of A-Z, a-z, 0-9, _ and -; its channels are not served", name), "give it another name, and its channels")
 			in.take()
 		default:
 			names = append(names, name)
@@ -144,6 +144,11 @@ func (t *translation) namespace(name string, in *node) {
 		sizeAt = ttlAt
 	}
 	t.history(ns, size, ttl, sizeAt)
+	if size <= 0 || ttl <= 0 {
+		t.withoutHistory(in)
+	} else {
+		t.changed(nil, "offsets rise along a channel, but are not dense: the log is the namespace's; SDKs keep the newest, code that counts by offsets is to be changed")
+	}
 
 	to := &section{}
 	for _, key := range sameOptions {
@@ -173,6 +178,15 @@ func (t *translation) namespace(name string, in *node) {
 	t.eventProxies(name, in, to)
 	if !to.empty() {
 		t.out.at("centrifuge.namespaces").set(name, to, "")
+	}
+}
+
+// withoutHistory names the options that ask for recovery where nothing is kept.
+func (t *translation) withoutHistory(in *node) {
+	for _, key := range []string{"force_recovery", "allow_recovery", "force_positioning", "allow_positioning", "auto_cache_recover"} {
+		if on, at := t.flag(in, key); on {
+			t.changed(at, "without history_size and history_ttl subscriptions are neither recoverable nor positioned: Centrifugo grants both, and recovers nothing")
+		}
 	}
 }
 

@@ -85,7 +85,7 @@ var centrifugoOptions = slices.Concat(sameOptions, []string{
 })
 
 var sameOptions = []string{
-	"presence", "join_leave", "force_push_join_leave", "force_recovery", "force_positioning", "allow_recovery", "allow_positioning",
+	"presence", "join_leave", "force_push_join_leave", "force_recovery", "auto_cache_recover", "force_positioning", "allow_recovery", "allow_positioning",
 	"allow_subscribe_for_client", "allow_subscribe_for_anonymous",
 	"allow_publish_for_client", "allow_publish_for_subscriber", "allow_publish_for_anonymous",
 	"allow_presence_for_client", "allow_presence_for_subscriber", "allow_presence_for_anonymous",

@@ -115,7 +115,6 @@ var centrifugoReasons = []reason{
 var optionReasons = []reason{
 	{"history_meta_ttl", "a log's epoch lives as long as the log", "nothing"},
 	{"delta_publish", "differences are made for subscriptions that ask for them, whatever the publisher says", "nothing"},
-	{"auto_cache_recover", "clients ask to recover", "force_recovery with force_recovery_mode cache"},
 	{"map", "map subscriptions are not available: clients that ask are told so (108)", "subscribe to a channel with policy conflate and keys, or to one in cache recovery mode"},
 	{"subscription_type", "there are streams alone: clients that ask for others are told so (108)", "nothing"},
 	{"map_clients_presence_channel_prefix", "map subscriptions are not available", "presence"},

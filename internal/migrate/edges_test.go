@@ -101,3 +101,28 @@ func replaceLeaf(tree any, n *int, v any) string {
 	}
 	return ""
 }
+
+// What Centrifugo grants where nothing is kept is named, and names of namespaces with
+// capitals are kept.
+func TestRecoveryWithoutHistoryIsNamed(t *testing.T) {
+	r, err := Translate(Centrifugo, "config.json", []byte(`{"channel":{"namespaces":[
+		{"name":"Chat","history_size":10,"history_ttl":"60s","force_recovery":true},
+		{"name":"live","force_recovery":true,"allow_positioning":true,"allow_recovery":false}]}}`), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := load(t, r.YAML); err != nil || !strings.Contains(string(r.YAML), "- name: Chat") {
+		t.Errorf("%v\n%s", err, r.YAML)
+	}
+	var named []string
+	for _, n := range r.Notes {
+		if strings.Contains(n.Says, "neither recoverable nor positioned") {
+			for _, p := range n.Keys {
+				named = append(named, p.Key)
+			}
+		}
+	}
+	if want := []string{"channel.namespaces[1].force_recovery", "channel.namespaces[1].allow_positioning"}; !slices.Equal(named, want) {
+		t.Errorf("named %q, want %q", named, want)
+	}
+}
