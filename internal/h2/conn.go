@@ -284,6 +284,7 @@ func (h *conn) forget(s *stream, reset bool) {
 	}
 	delete(h.lane.partial, s)
 	delete(h.lane.trailer, s)
+	delete(h.lane.held, s)
 	if h.owe(s.unread); len(h.streams) == 0 {
 		h.rest()
 	}

@@ -1,6 +1,10 @@
 package h2
 
-import "github.com/weir-gateway/weir/internal/http1"
+import (
+	"bytes"
+
+	"github.com/weir-gateway/weir/internal/http1"
+)
 
 // beginData takes the head of a DATA frame, and the length of its padding (RFC 9113 §6.1).
 func (h *conn) beginData(f header, b []byte) int {
@@ -155,18 +159,81 @@ func (s *stream) body(b []byte) {
 		return
 	}
 	s.unread += n
-	if s.flags&chunked != 0 {
-		l := s.conn.lane
-		l.chunk = http1.AppendChunk(l.chunk[:0], b)
-		b = l.chunk
+	if s.flags&stopped != 0 || s.holds() != nil {
+		s.hold(b)
+	} else {
+		s.show(b)
 	}
-	s.Arrived(b)
 	s.taken()
+}
+
+// show shows a piece of the body to the handler, and keeps what comes after the handler has
+// stopped.
+func (s *stream) show(b []byte) {
+	for len(b) > 0 && s.flags&gone == 0 {
+		if s.flags&stopped != 0 {
+			s.hold(b)
+			return
+		}
+		piece := b[:min(len(b), showMost)]
+		b = b[len(piece):]
+		if s.flags&chunked != 0 {
+			l := s.conn.lane
+			l.chunk = http1.AppendChunk(l.chunk[:0], piece)
+			piece = l.chunk
+		}
+		s.Arrived(piece)
+	}
+}
+
+// A heldBody is what came of a body while the handler takes none: at most a window.
+type heldBody struct {
+	b       []byte
+	ends    bool // the request is complete
+	trailer []byte
+}
+
+// holds returns what is held of the body, or nil.
+func (s *stream) holds() *heldBody {
+	if l := s.conn.lane; len(l.held) > 0 {
+		return l.held[s]
+	}
+	return nil
+}
+
+func (s *stream) hold(b []byte) {
+	held := s.holds()
+	if held == nil {
+		held = &heldBody{}
+		s.conn.lane.held[s] = held
+	}
+	held.b = append(held.b, b...)
+}
+
+// resume shows what is held, if the handler takes input again.
+func (s *stream) resume() {
+	held := s.holds()
+	if held == nil || s.flags&(stopped|gone) != 0 {
+		return
+	}
+	delete(s.conn.lane.held, s)
+	s.show(held.b)
+	switch rest := s.holds(); {
+	case !held.ends || s.flags&gone != 0:
+	case rest != nil:
+		rest.ends, rest.trailer = true, held.trailer
+	default:
+		s.showEnd(held.trailer)
+	}
 }
 
 // taken gives credit for what the handler has taken of its input.
 func (s *stream) taken() {
-	n := s.unread - min(int32(s.Unread()), s.unread)
+	left := s.Unread()
+	if held := s.holds(); held != nil {
+		left += len(held.b)
+	}
+	n := s.unread - min(int32(left), s.unread)
 	if n == 0 || s.conn.find(s.id) != s {
 		return
 	}
@@ -178,11 +245,21 @@ func (s *stream) taken() {
 // give is owe for the stream's own window.
 func (s *stream) give(n int32) {
 	s.owed += n
-	if s.owed >= streamWindow/2 && s.flags&(theirEnd|ourEnd) == 0 {
-		s.conn.control(appendWindowUpdate(nil, s.id, uint32(s.owed)))
-		s.credit += s.owed
-		s.owed = 0
+	half := int32(streamWindow / 2)
+	if s.flags&wide != 0 {
+		half = wideWindow / 2
 	}
+	if s.owed < half || s.flags&(theirEnd|ourEnd) != 0 {
+		return
+	}
+	by := s.owed
+	if s.flags&wide == 0 && s.unread == 0 && len(s.conn.streams) <= wideMost {
+		s.flags |= wide
+		by += wideWindow - streamWindow
+	}
+	s.conn.control(appendWindowUpdate(nil, s.id, uint32(by)))
+	s.credit += by
+	s.owed = 0
 }
 
 // ended says that the request is complete. trailer are the fields behind its body, as
@@ -197,6 +274,17 @@ func (s *stream) ended(trailer []byte) {
 		s.malformed()
 	case s.flags&gone != 0:
 		s.conn.unlinger(s, false)
+	case s.holds() != nil:
+		held := s.holds()
+		held.ends, held.trailer = true, bytes.Clone(trailer)
+	default:
+		s.showEnd(trailer)
+	}
+}
+
+// showEnd shows the end of a body to the handler.
+func (s *stream) showEnd(trailer []byte) {
+	switch {
 	case s.flags&tunnel != 0:
 		s.Ended()
 	case s.flags&chunked != 0:

@@ -77,6 +77,7 @@ type lane struct {
 	// What few streams have: a part of an answer's head, and the fields behind its body.
 	partial map[*stream][]byte
 	trailer map[*stream][]byte
+	held    map[*stream]*heldBody
 
 	drains bool // no connection is to stay
 
@@ -100,7 +101,7 @@ func New(cfg Config, accept func(*eventloop.Conn) eventloop.Handler, loops int, 
 	}
 	s := &Server{cfg: cfg.withDefaults(), accept: accept, log: log}
 	for range loops {
-		l := &lane{srv: s, partial: map[*stream][]byte{}, trailer: map[*stream][]byte{}}
+		l := &lane{srv: s, partial: map[*stream][]byte{}, trailer: map[*stream][]byte{}, held: map[*stream]*heldBody{}}
 		l.encoder = hpack.NewEncoder(&l.block)
 		l.encoder.SetMaxDynamicTableSize(0)
 		_ = l.encoder.WriteField(hpack.HeaderField{Name: ":status", Value: "200"}) // says so, to nobody
@@ -127,9 +128,12 @@ func (s *Server) Take(c *eventloop.Conn, seen int) {
 const (
 	// connWindow is what the client may send before any of it was taken, over all streams.
 	connWindow = 1 << 20
-	// streamWindow is the same for one stream. The loops keep more than that of unconsumed
-	// input.
+	// streamWindow is the same for one stream, wideWindow for one that is taken as fast as it
+	// comes: each read of the socket brings more then. Few streams of a connection have it at a
+	// time, so that those whose handlers take nothing leave room for the others.
 	streamWindow = firstWindow
+	wideWindow   = 256 << 10
+	wideMost     = 2
 )
 
 // greeting is the server's preface (RFC 9113 §3.4).

@@ -31,7 +31,7 @@ func (h *conn) await(s *stream) {
 	if held := streamWindow - s.credit; held > 0 { // what was held back may come now
 		h.control(appendWindowUpdate(nil, s.id, uint32(held)))
 	}
-	s.credit, s.owed, s.unread = streamWindow, 0, 0
+	s.credit, s.owed, s.unread = max(s.credit, streamWindow), 0, 0
 	h.linger = append(h.linger, s)
 }
 

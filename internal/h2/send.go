@@ -264,6 +264,7 @@ func (h *conn) Flush() {
 	h.settle = nil
 	for _, s := range settle {
 		s.flags &^= settles
+		s.resume()
 		s.taken()
 	}
 	h.flushNow()

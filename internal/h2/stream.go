@@ -35,6 +35,8 @@ const (
 	settles                          // it is in conn.settle
 	gone                             // Close was called
 	wasReset                         // by us
+	stopped                          // the handler takes no input for now
+	wide                             // credit is of wideWindow
 )
 
 var _ eventloop.Carrier = (*stream)(nil)
@@ -160,6 +162,9 @@ func (h *conn) resetStream(id uint32, code Code) {
 // Reading implements eventloop.Carrier. What was left unread is taken right after this
 // call, which is looked at when the tick ends.
 func (s *stream) Reading(on bool) {
+	if s.flags |= stopped; on {
+		s.flags &^= stopped
+	}
 	if on && s.unread > 0 && s.flags&settles == 0 {
 		s.flags |= settles
 		s.conn.settle = append(s.conn.settle, s)
