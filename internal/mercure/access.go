@@ -17,9 +17,9 @@ func (s *Server) isOpen() bool {
 }
 
 // mayList reports whether g may see the subscriptions at a place, by its path.
-func (s *Server) mayList(g *grant, path string) bool {
-	channel, _ := channelOf(s.conf().cfg.Namespace, path)
-	return s.deps.Access.Decide(access.Mercure, access.Presence, channel, access.Caller{Identity: g.identity, Proof: g.read.Match(path)}) != access.Refused
+func (x *directory) mayList(g *grant, path string) bool {
+	channel, _ := channelOf(x.s.conf().cfg.Namespace, path)
+	return x.s.deps.Access.Decide(access.Mercure, access.Presence, channel, access.Caller{Identity: g.identity, Proof: g.read.Match(path)}) != access.Refused
 }
 
 // mayPublish reports whether g may publish to a topic.

@@ -1,6 +1,7 @@
 package mercure
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 
@@ -44,8 +45,9 @@ func (s *Server) refuse(r socket.Request, d protocol.Dialect, why *refusal) {
 	}
 	var fields []socket.Field
 	switch {
-	case d == protocol.Draft08 && (why == noToken || why.code != "" && status < http.StatusRequestEntityTooLarge):
-		fields = []socket.Field{{Name: "WWW-Authenticate", Value: s.challenge(why)}}
+	case d == protocol.Draft08 && (why == noToken || why.code != "" && status < http.StatusRequestEntityTooLarge),
+		s.serve.Draft08 && status == http.StatusUnauthorized: // no client of draft 07 minds
+		fields = []socket.Field{{Name: "WWW-Authenticate", Value: s.challenge(r, why)}}
 	case d == protocol.Draft07 && why == notGranted:
 		status = http.StatusUnauthorized
 	}
@@ -56,25 +58,35 @@ func (s *Server) refuse(r socket.Request, d protocol.Dialect, why *refusal) {
 	r.Answer(status, textPlain, []byte(text+"\n"), fields...)
 }
 
-func (s *Server) challenge(why *refusal) string {
+// challenge is the WWW-Authenticate of a refusal. Those that are about the token say where
+// the metadata is.
+func (s *Server) challenge(r socket.Request, why *refusal) string {
 	v := "Bearer"
 	sep := " "
 	if why.code != "" {
 		v += sep + `error="` + why.code + `"`
 		sep = ", "
 	}
-	if m := s.metadataURL(); m != "" && why.status == http.StatusUnauthorized {
+	if m := s.conf().metadataURL(r); m != "" && why.status != http.StatusBadRequest {
 		v += sep + `resource_metadata="` + m + `"`
 	}
 	return v
 }
 
-// metadataURL is where clients find the metadata; "" if nobody said where we are.
-func (s *Server) metadataURL() string {
-	if s.conf().cfg.PublicURL == "" {
+// metadataURL is where clients find the metadata: where the hub is, as the configuration
+// says or the client has found it. "" without metadata.
+func (x *settings) metadataURL(r socket.Request) string {
+	cfg := &x.cfg
+	if cfg.Resource == "" {
 		return ""
 	}
-	return origin(s.conf().cfg.PublicURL) + metadataPath + s.conf().cfg.Path
+	at := cmp.Or(origin(cfg.PublicURL), origin(cfg.Resource))
+	if at == "" {
+		if at = "http://" + r.Host(); r.Secure() {
+			at = "https://" + r.Host()
+		}
+	}
+	return at + metadataPath + cfg.Path
 }
 
 // serveMetadata is RFC 9728's.
@@ -82,12 +94,13 @@ func (s *Server) serveMetadata(r socket.Request) {
 	doc := struct {
 		Resource   string   `json:"resource"`
 		Servers    []string `json:"authorization_servers,omitempty"`
+		Details    []string `json:"authorization_details_types_supported"`
 		Bearer     []string `json:"bearer_methods_supported"`
-		Cookie     bool     `json:"mercure_cookie"`
+		Cookie     string   `json:"mercure_cookie"`
 		Matchers   []string `json:"mercure_matcher_types_supported"`
-		Subscribed bool     `json:"mercure_subscriptions"`
+		Subscribed bool     `json:"mercure_subscriptions,omitempty"`
 	}{
-		Resource: s.conf().cfg.Resource, Bearer: []string{"header"}, Cookie: true,
+		Resource: s.conf().cfg.Resource, Details: []string{protocol.DetailType}, Bearer: []string{"header"}, Cookie: s.conf().cfg.Cookie08,
 		Matchers: []string{protocol.Exact.String(), protocol.URLPattern.String()}, Subscribed: s.conf().cfg.Subscriptions,
 	}
 	for _, iss := range s.conf().cfg.Issuers {

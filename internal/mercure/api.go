@@ -12,28 +12,28 @@ import (
 )
 
 // serveSubscriptions lists who subscribes, on all nodes.
-func (s *Server) serveSubscriptions(r socket.Request) {
-	d := s.defaultDialect()
+func (x *directory) serveSubscriptions(r socket.Request) {
+	d := x.s.serve.Default()
 	if !r.AdmitPage() {
-		s.refuse(r, d, badOrigin)
+		x.s.refuse(r, d, badOrigin)
 		return
 	}
-	cred := s.credential(r, queryToken(r), d, false)
+	cred := x.s.tokens.credential(r, queryToken(r), d, false)
 	if !cred.has {
-		s.refuse(r, d, noToken)
+		x.s.refuse(r, d, noToken)
 		return
 	}
 	if header, _, ok := protocol.Split(cred.token); ok {
-		if of, ok := s.dialect(header); ok {
+		if of, ok := x.s.tokens.dialect(header); ok {
 			d = of
 		}
 	}
 	path, tag := r.Path(), r.Header("If-None-Match")
 	var a listing
-	r.Do(func(ctx context.Context) { a = s.list(ctx, cred.token, path, d) }, func() {
+	r.Do(func(ctx context.Context) { a = x.list(ctx, cred.token, path, d) }, func() {
 		switch {
 		case a.why != nil:
-			s.refuse(r, d, a.why)
+			x.s.refuse(r, d, a.why)
 		case strings.Contains(tag, a.tag) || tag == "*":
 			r.Answer(http.StatusNotModified, "", nil, a.fields...)
 		default:
@@ -52,13 +52,13 @@ type listing struct {
 }
 
 // list makes the answer for a path, as it came. It may wait.
-func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialect) listing {
-	g, why := s.verify(ctx, token, subscriber)
+func (x *directory) list(ctx context.Context, token, path string, d protocol.Dialect) listing {
+	g, why := x.s.tokens.verify(ctx, token, subscriber)
 	if why != nil {
 		return listing{why: why}
 	}
-	place, ok := protocol.ParsePlace(path, s.conf().cfg.Path, d)
-	if !s.mayList(g, path) && !(ok && s.mayList(g, s.canonical(place, d))) {
+	place, ok := protocol.ParsePlace(path, x.s.conf().cfg.Path, d)
+	if !x.mayList(g, path) && !(ok && x.mayList(g, x.canonical(place, d))) {
 		return listing{why: notGranted}
 	}
 	if !ok {
@@ -66,33 +66,33 @@ func (s *Server) list(ctx context.Context, token, path string, d protocol.Dialec
 	}
 	// The cursor is read before the list: who resumes from it may see an event twice,
 	// but misses none.
-	top, err := s.deps.Hub.Top(ctx, s.conf().cfg.Namespace)
+	top, err := x.s.deps.Hub.Top(ctx, x.s.conf().cfg.Namespace)
 	if err != nil {
 		return listing{why: unreachable}
 	}
 	lastID := cursorOf(top)
-	subs := s.subscriptions(place, d)
+	subs := x.subscriptions(place, d)
 	a := listing{contentType: "application/ld+json", tag: `"` + lastID + `"`}
 	switch {
 	case place.Subscriber == "":
-		a.body = protocol.Documents(d, path, lastID, s.conf().cfg.Path, subs)
+		a.body = protocol.Documents(d, path, lastID, x.s.conf().cfg.Path, subs)
 	case len(subs) == 0:
 		return listing{why: &refusal{status: http.StatusNotFound}}
 	default:
-		a.body = subs[0].Document(s.conf().cfg.Path, lastID)
+		a.body = subs[0].Document(x.s.conf().cfg.Path, lastID)
 	}
 	a.fields = []socket.Field{{Name: "ETag", Value: a.tag}, {Name: "Cache-Control", Value: "private, must-revalidate"}}
 	if d == protocol.Draft08 {
 		a.contentType = "application/json"
-		l := protocol.Link{Hub: cmp.Or(s.conf().cfg.PublicURL, s.conf().cfg.Path), LastID: lastID, Type: protocol.EventType, ContentType: "application/json"}
+		l := protocol.Link{Hub: cmp.Or(x.s.conf().cfg.PublicURL, x.s.conf().cfg.Path), LastID: lastID, Type: protocol.EventType, ContentType: "application/json"}
 		a.fields = append(a.fields, socket.Field{Name: "Link", Value: l.String()})
 	}
 	return a
 }
 
 // canonical is the one spelling of a place, in which its events are published.
-func (s *Server) canonical(p protocol.Place, d protocol.Dialect) string {
-	path := s.conf().cfg.Path + "/subscriptions"
+func (x *directory) canonical(p protocol.Place, d protocol.Dialect) string {
+	path := x.s.conf().cfg.Path + "/subscriptions"
 	if p.Selector == nil {
 		return path
 	}
@@ -107,9 +107,9 @@ func (s *Server) canonical(p protocol.Place, d protocol.Dialect) string {
 }
 
 // subscriptions returns those at a place, in a steady order.
-func (s *Server) subscriptions(p protocol.Place, d protocol.Dialect) (out []protocol.Subscription) {
+func (x *directory) subscriptions(p protocol.Place, d protocol.Dialect) (out []protocol.Subscription) {
 	take := func(channel string) {
-		for _, m := range s.deps.Presence.Members(channel, 0) {
+		for _, m := range x.s.deps.Presence.Members(channel, 0) {
 			if p.Subscriber != "" && m.Client != p.Subscriber {
 				continue
 			}
@@ -121,7 +121,7 @@ func (s *Server) subscriptions(p protocol.Place, d protocol.Dialect) (out []prot
 	if p.Selector != nil {
 		take(crowd(d, *p.Selector))
 	} else {
-		for _, c := range s.deps.Presence.Channels(func(ch string) bool { return strings.HasPrefix(ch, crowdPrefix) }) {
+		for _, c := range x.s.deps.Presence.Channels(func(ch string) bool { return strings.HasPrefix(ch, crowdPrefix) }) {
 			take(c.Channel)
 		}
 	}

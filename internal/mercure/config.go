@@ -25,8 +25,8 @@ type Config struct {
 	// among the namespaces.
 	Namespace string `json:"namespace" reload:"restart"`
 	// PublicURL is the hub's URL as clients know it, as "https://example.com/.well-known/mercure".
-	// Relative URL patterns, and relative topics for them, stand beside it. Empty: they
-	// match each other only, and links are relative.
+	// Relative URL patterns, and relative topics for them, stand beside it. Empty: Resource,
+	// where that is a URL; without either they match each other only, and links are relative.
 	PublicURL string `json:"public_url" reload:"restart"`
 	// Draft is what is served: "both", "07" (hubs of versions 0.x: what deployed clients
 	// speak) or "08" (version 1.0). Empty means both, by what each request says.
@@ -189,6 +189,9 @@ func (c Config) served() protocol.Dialects {
 func (c Config) base() string {
 	if c.PublicURL != "" {
 		return c.PublicURL
+	}
+	if u, err := url.Parse(c.Resource); err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http") {
+		return c.Resource
 	}
 	return unknownHub + c.Path
 }

@@ -121,12 +121,12 @@ func TestNobodySubscribesWithoutATokenUnlessAnybodyMay(t *testing.T) {
 			}
 		}
 		const meta = `resource_metadata="https://hub.example.com/.well-known/oauth-protected-resource/.well-known/mercure"`
-		f("topic=a", 401, "")
+		f("topic=a", 401, "Bearer "+meta)
 		f("match=a", 401, "Bearer "+meta)
-		f("", 401, "")
-		f("topic=a", 401, "", "Authorization", "Bearer x.y.z")
-		f("topic=a", 401, "", "Authorization", "Basic abc")
-		f("topic=a", 401, "", "Authorization", "Bearer "+token07(t, pubSecret, "subscribe", "*")) // of another role
+		f("", 401, "Bearer "+meta)
+		f("topic=a", 401, `Bearer error="invalid_token", `+meta, "Authorization", "Bearer x.y.z")
+		f("topic=a", 401, `Bearer error="invalid_token", `+meta, "Authorization", "Basic abc")
+		f("topic=a", 401, `Bearer error="invalid_token", `+meta, "Authorization", "Bearer "+token07(t, pubSecret, "subscribe", "*")) // of another role
 		f("match=a", 401, `Bearer error="invalid_token", `+meta, "Authorization", "Bearer x.y.z")
 		expired := claims08("subscribe", []any{map[string]any{"match": "*"}})
 		expired["exp"] = time.Now().Add(-time.Hour).Unix()
@@ -151,8 +151,8 @@ func TestNobodySubscribesWithoutATokenUnlessAnybodyMay(t *testing.T) {
 		c := claims08("subscribe", []any{map[string]any{"match": "*"}})
 		c["aud"] = []string{"x", publicURL}
 		n.subscribe("match=a", "Authorization", "Bearer "+sign(t, subSecret, "at+jwt", c))
-		f("topic=a", 401, "", "Authorization", "Bearer x", "Cookie", "mercureAuthorization="+good) // the header wins
-		f("match=a&authorization="+good, 401, "Bearer "+meta)                                      // draft 08 has no such parameter
+		f("topic=a", 401, `Bearer error="invalid_token", `+meta, "Authorization", "Bearer x", "Cookie", "mercureAuthorization="+good) // the header wins
+		f("match=a&authorization="+good, 401, "Bearer "+meta)                                                                         // draft 08 has no such parameter
 		// Cookies count for pages that are trusted only.
 		n.subscribe("topic=a", "Cookie", "mercureAuthorization="+good, "Origin", appOrigin)
 		f("topic=a", 403, "", "Cookie", "mercureAuthorization="+good, "Origin", "https://evil.example")
@@ -181,7 +181,7 @@ func TestPublishersNeedEveryTopic(t *testing.T) {
 		f(t7("a"), "topic=a&topic=b", 401, "")
 		f(t7(), "topic=a", 401, "")
 		f(token07(t, pubSecret, "subscribe", "*"), "topic=a", 401, "")
-		f(token07(t, subSecret, "publish", "*"), "topic=a", 401, "")
+		f(token07(t, subSecret, "publish", "*"), "topic=a", 401, `Bearer error="invalid_token"`)
 		f(t7("/x/{y}"), "topic=/x/1", 200, "")
 		f(t8("a"), "topic=a", 200, "")
 		f(t8("a"), "topic=a&topic=b", 403, `Bearer error="insufficient_scope"`)
@@ -299,7 +299,7 @@ func TestMetadata(t *testing.T) {
 	n := start(t, settings{cfg: mercure.Config{Issuers: []mercure.Issuer{{Issuer: "https://as.example", Keys: "subscribers"}}}})
 	status, h, text := n.request("GET", "/.well-known/oauth-protected-resource"+hubPath, "")
 	expect(t, "status", fmt.Sprint(status, " ", h.Get("Content-Type")), "200 application/json")
-	expect(t, "metadata", text, `{"resource":"`+publicURL+`","authorization_servers":["https://as.example"],"bearer_methods_supported":["header"],"mercure_cookie":true,"mercure_matcher_types_supported":["exact","urlpattern"],"mercure_subscriptions":true}`)
+	expect(t, "metadata", text, `{"resource":"`+publicURL+`","authorization_servers":["https://as.example"],"authorization_details_types_supported":["https://mercure.rocks/authorization-detail"],"bearer_methods_supported":["header"],"mercure_cookie":"__Secure-mercure_access_token","mercure_matcher_types_supported":["exact","urlpattern"],"mercure_subscriptions":true}`)
 	// The keys of an issuer are for its tokens, and no others.
 	c := claims08("subscribe", []any{map[string]any{"match": "*"}})
 	f := func(iss string, status int) {
@@ -438,4 +438,34 @@ func TestEveryTokenIsRefusedInEveryBrokenForm(t *testing.T) {
 			t.Errorf("%q: %d", token, status)
 		}
 	}
+}
+
+// Whoever knows only the resource identifier finds the metadata, and relative patterns stand
+// beside it.
+func TestAResourceIdentifierIsWhereTheHubIs(t *testing.T) {
+	both(t, func(t *testing.T, s settings) {
+		s.strict, s.cfg.Resource, s.cfg.Draft = true, publicURL, "08"
+		s.cfg.PublisherKeys, s.cfg.SubscriberKeys = "publishers", "subscribers"
+		n := start(t, s)
+		f := func(query string, status int, challenge string, header ...string) {
+			t.Helper()
+			got, h, text := n.request("GET", hubPath+"?"+query, "", header...)
+			if got != status || h.Get("WWW-Authenticate") != challenge {
+				t.Errorf("%s: %d %q %s, want %d %q", query, got, h.Get("WWW-Authenticate"), text, status, challenge)
+			}
+		}
+		const meta = `resource_metadata="https://hub.example.com/.well-known/oauth-protected-resource/.well-known/mercure"`
+		token := "Bearer " + token08(t, subSecret, "subscribe", "*")
+		f("match=a", 401, "Bearer "+meta)
+		f("topic=a&match=a", 400, `Bearer error="invalid_request"`, "Authorization", token)
+		f("topic=a", 400, `Bearer error="invalid_request"`, "Authorization", token)
+		status, h, _ := n.request("POST", hubPath, "topic=b", "Authorization", "Bearer "+token08(t, pubSecret, "publish", "a"))
+		expect(t, "not granted", fmt.Sprint(status, h.Get("WWW-Authenticate")), `403Bearer error="insufficient_scope", `+meta)
+		c := n.subscribe("match_urlpattern=/books/:id", "Authorization", token)
+		status, _, text := n.request("POST", hubPath, "topic=https://hub.example.com/books/1&data=x", "Authorization", "Bearer "+token08(t, pubSecret, "publish", "https://hub.example.com/books/1"))
+		expect(t, text, status, 200)
+		if e := c.Next(); e.data != "x" {
+			t.Errorf("%+v", e)
+		}
+	})
 }

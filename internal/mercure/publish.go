@@ -15,47 +15,38 @@ import (
 
 // servePublish finds out who publishes.
 func (s *Server) servePublish(r socket.Request) {
-	d := s.defaultDialect()
+	d := s.serve.Default()
 	if !r.AdmitPage() {
 		s.refuse(r, d, badOrigin)
 		return
 	}
-	cred := s.credential(r, queryToken(r), d, false)
+	cred := s.tokens.credential(r, queryToken(r), d, false)
 	if !cred.has {
 		s.refuse(r, d, noToken)
 		return
 	}
 	if header, _, ok := protocol.Split(cred.token); ok {
-		if of, ok := s.dialect(header); ok {
+		if of, ok := s.tokens.dialect(header); ok {
 			d = of
 		}
 	}
-	if cred.cookie && !s.mayPublishFrom(r) {
+	if cred.cookie && !s.tokens.mayPublishFrom(r) {
 		s.refuse(r, d, notGranted)
 		return
 	}
-	if g, ok := s.cached(cred.token, publisher); ok {
+	if g, ok := s.tokens.cached(cred.token, publisher); ok {
 		s.publish(r, g)
 		return
 	}
 	var g *grant
 	var why *refusal
-	r.Do(func(ctx context.Context) { g, why = s.verify(ctx, cred.token, publisher) }, func() {
+	r.Do(func(ctx context.Context) { g, why = s.tokens.verify(ctx, cred.token, publisher) }, func() {
 		if why != nil {
 			s.refuse(r, d, why)
 			return
 		}
 		s.publish(r, g)
 	})
-}
-
-// defaultDialect is in whose words a request is refused that shows none: draft 08's say
-// more, and no client of draft 07 minds.
-func (s *Server) defaultDialect() protocol.Dialect {
-	if s.serve.Draft08 {
-		return protocol.Draft08
-	}
-	return protocol.Draft07
 }
 
 // publish stores the update of who g is.

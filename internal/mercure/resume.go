@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -12,6 +13,12 @@ import (
 	"github.com/weir-gateway/weir/internal/wire"
 	"github.com/weir-gateway/weir/sse"
 )
+
+// A locator finds where in the log an id stands. Any goroutine.
+type locator struct {
+	s      *Server                      // fixed in New
+	cursor atomic.Pointer[hub.Position] // of the top of the log, a moment ago
+}
 
 // A start is where a stream begins.
 type start struct {
@@ -36,11 +43,11 @@ func (f start) fields(d protocol.Dialect) []socket.Field {
 // publisher gave; of one that was used again, the earliest use counts. One that is not
 // there gets live updates only, and the client sees it by what it is told: of draft 07
 // the id of the last update, if it is one that the client may see (read).
-func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect, read *protocol.Set) (start, error) {
-	if f, ok := s.resolveAtOnce(id); ok {
+func (l *locator) resolve(ctx context.Context, id string, d protocol.Dialect, read *protocol.Set) (start, error) {
+	if f, ok := l.resolveAtOnce(id); ok {
 		return f, nil
 	}
-	top, err := s.deps.Hub.Top(ctx, s.conf().cfg.Namespace)
+	top, err := l.s.deps.Hub.Top(ctx, l.s.conf().cfg.Namespace)
 	if err != nil {
 		return start{}, err
 	}
@@ -57,19 +64,19 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect, rea
 	if f, ok := startAt(id, top); ok {
 		return f, nil
 	}
-	at, err := s.deps.Hub.Lookup(ctx, s.conf().cfg.Namespace, id)
+	at, err := l.s.deps.Hub.Lookup(ctx, l.s.conf().cfg.Namespace, id)
 	switch {
 	case err == nil:
 		return start{options: hub.SubscribeOptions{Since: hub.Positions{at}, SkipID: id}, header: id}, nil
 	case !errors.Is(err, hub.ErrNoMessage) && !errors.Is(err, errors.ErrUnsupported):
 		return start{}, err
 	}
-	s.counts.unknown.Add(1)
+	l.s.counts.unknown.Add(1)
 	if d == protocol.Draft08 {
 		live.header = protocol.Earliest
 		return live, nil
 	}
-	if last := s.last(ctx, top, read); last != "" {
+	if last := l.last(ctx, top, read); last != "" {
 		live.header = last
 	}
 	return live, nil
@@ -77,13 +84,13 @@ func (s *Server) resolve(ctx context.Context, id string, d protocol.Dialect, rea
 
 // last returns the id of the update that top is the place of; "" if it is not for who
 // may read no more than read.
-func (s *Server) last(ctx context.Context, top hub.Position, read *protocol.Set) string {
-	h, err := s.deps.Hub.History(ctx, hub.Whole(s.conf().cfg.Namespace), hub.HistoryOptions{Limit: 1, Reverse: true})
+func (l *locator) last(ctx context.Context, top hub.Position, read *protocol.Set) string {
+	h, err := l.s.deps.Hub.History(ctx, hub.Whole(l.s.conf().cfg.Namespace), hub.HistoryOptions{Limit: 1, Reverse: true})
 	if err != nil || len(h.Messages) == 0 {
 		return ""
 	}
 	m := h.Messages[0]
-	v := &view{ns: s.conf().cfg.Namespace, read: read, access: s.deps.Access}
+	v := &view{ns: l.s.conf().cfg.Namespace, read: read, access: l.s.deps.Access}
 	switch a := m.Attributes; {
 	case !m.Position().Same(top):
 		return ""
@@ -116,11 +123,11 @@ func startAt(id string, top hub.Position) (f start, ok bool) {
 
 // resolveAtOnce is resolve for what needs no look into the log, which is most of a
 // storm of clients that come again.
-func (s *Server) resolveAtOnce(id string) (start, bool) {
+func (l *locator) resolveAtOnce(id string) (start, bool) {
 	if id == protocol.Earliest {
 		return start{options: hub.SubscribeOptions{All: true}, header: id}, true
 	}
-	top := s.cursor.Load()
+	top := l.cursor.Load()
 	if top == nil {
 		return start{}, false
 	}
@@ -158,11 +165,11 @@ func appendGap(g hub.Gap) []byte {
 const cursorEvery = time.Second
 
 // readCursor notes where the log stands.
-func (s *Server) readCursor(ctx context.Context) {
+func (l *locator) readCursor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*cursorEvery)
 	defer cancel()
-	if top, err := s.deps.Hub.Top(ctx, s.conf().cfg.Namespace); err == nil {
-		s.cursor.Store(&top)
+	if top, err := l.s.deps.Hub.Top(ctx, l.s.conf().cfg.Namespace); err == nil {
+		l.cursor.Store(&top)
 	}
 }
 
@@ -176,7 +183,7 @@ func (s *Server) Link(contentType string) string {
 	if l.Hub == "" {
 		l.Hub = s.conf().cfg.Path
 	}
-	if at := s.cursor.Load(); at != nil {
+	if at := s.ids.cursor.Load(); at != nil {
 		l.LastID = cursorOf(*at)
 	}
 	return l.String()

@@ -52,19 +52,16 @@ type Deps struct {
 // A Server is a Mercure hub. All methods may be called from any goroutine.
 type Server struct {
 	// Fixed in New.
-	deps      Deps
-	log       *slog.Logger
-	serve     protocol.Dialects
-	base      string
-	selectors selectorCache
-	untold    untold
+	deps  Deps
+	log   *slog.Logger
+	serve protocol.Dialects
 
 	// Any goroutine.
-	settings atomic.Pointer[settings]
-	cursor   atomic.Pointer[hub.Position] // of the top of the log, a moment ago
-	counts   counters
-	// saidUnlisted is when it was last logged, in Unix nanoseconds; 0: never.
-	saidUnlisted atomic.Int64
+	settings  atomic.Pointer[settings]
+	tokens    verifier
+	ids       locator
+	directory directory
+	counts    counters
 }
 
 type counters struct {
@@ -93,7 +90,7 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Subscribers: c.subscribers.Load(), Subscribed: c.subscribed.Load(), Resumed: c.resumed.Load(),
 		UnknownIDs: c.unknown.Load(), Denied: c.denied.Load(), Published: c.published.Load(),
-		Refused: c.refused.Load(), EventsLost: c.eventsLost.Load(), Unlisted: c.unlisted.Load(), Patterns: s.selectors.used.Load(),
+		Refused: c.refused.Load(), EventsLost: c.eventsLost.Load(), Unlisted: c.unlisted.Load(), Patterns: s.tokens.selectors.used.Load(),
 	}
 }
 
@@ -121,9 +118,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	s.settings.Store(x)
-	s.serve, s.base = cfg.served(), cfg.base()
-	s.selectors.most = cfg.MaxPatternBytes
-	s.untold.wake = make(chan struct{}, 1)
+	s.serve = cfg.served()
+	s.tokens.s, s.ids.s, s.directory.s = s, s, s
+	s.tokens.base = cfg.base()
+	s.tokens.selectors.most = cfg.MaxPatternBytes
+	s.directory.untold.wake = make(chan struct{}, 1)
 	if s.serve.Draft08 && s.conf().cfg.Resource == "" {
 		s.log.Warn("tokens of draft 08 are refused: mercure.public_url or mercure.resource is to say whom they are for")
 	}
@@ -131,7 +130,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		s.log.Warn("every page that a publisher looks at may publish in its name: mercure.publish_origins has *")
 	}
 	if s.conf().cfg.Subscriptions {
-		deps.Presence.Watch(s.watch)
+		deps.Presence.Watch(s.directory.watch)
 	}
 	return s, nil
 }
@@ -140,11 +139,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // ends. Only one call.
 func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { s.tellAll(ctx) })
+	wg.Go(func() { s.directory.tellAll(ctx) })
 	ticker := time.NewTicker(cursorEvery)
 	defer ticker.Stop()
 	for {
-		s.readCursor(ctx)
+		s.ids.readCursor(ctx)
 		select {
 		case <-ctx.Done():
 			wg.Wait()
@@ -165,7 +164,7 @@ func (s *Server) Endpoints() []socket.Endpoint {
 	list := []socket.Endpoint{main}
 	if s.conf().cfg.Subscriptions {
 		for _, p := range []string{"/subscriptions", "/subscriptions/*"} {
-			list = append(list, socket.Endpoint{Path: s.conf().cfg.Path + p, Protocol: "mercure", Methods: "GET, HEAD", Serve: s.serveSubscriptions})
+			list = append(list, socket.Endpoint{Path: s.conf().cfg.Path + p, Protocol: "mercure", Methods: "GET, HEAD", Serve: s.directory.serveSubscriptions})
 		}
 	}
 	if s.serve.Draft08 {

@@ -43,14 +43,14 @@ func (s *Server) serveSubscribe(r socket.Request) {
 	ask, perr := protocol.ParseRequest(r.Query(), body, r.Header("Last-Event-ID"), serve)
 	if perr != nil {
 		d := dialectOfQuery(r, serve)
-		if !s.isOpen() && !s.credential(r, queryToken(r), d, true).has {
+		if !s.isOpen() && !s.tokens.credential(r, queryToken(r), d, true).has {
 			s.refuse(r, d, noToken) // who may not ask is not told how to
 			return
 		}
 		s.refuse(r, d, malformed(perr))
 		return
 	}
-	if why := s.tooMany(ask); why != nil {
+	if why := s.conf().tooMany(ask); why != nil {
 		s.refuse(r, ask.Dialect, why)
 		return
 	}
@@ -58,7 +58,7 @@ func (s *Server) serveSubscribe(r socket.Request) {
 		s.refuse(r, ask.Dialect, badOrigin)
 		return
 	}
-	o := &opening{ask: ask, cred: s.credential(r, ask.Token, ask.Dialect, true)}
+	o := &opening{ask: ask, cred: s.tokens.credential(r, ask.Token, ask.Dialect, true)}
 	if !o.cred.has && !s.isOpen() {
 		s.refuse(r, ask.Dialect, noToken)
 		return
@@ -94,10 +94,10 @@ func dialectOfQuery(r socket.Request, serve protocol.Dialects) protocol.Dialect 
 	return protocol.Draft07
 }
 
-func (s *Server) tooMany(ask *protocol.Request) *refusal {
-	most := s.conf().cfg.MaxTopics
+func (x *settings) tooMany(ask *protocol.Request) *refusal {
+	most := x.cfg.MaxTopics
 	if ask.Dialect == protocol.Draft08 {
-		most = s.conf().cfg.MaxMatchers
+		most = x.cfg.MaxMatchers
 	}
 	if len(ask.Selectors) > most {
 		return &refusal{http.StatusBadRequest, "invalid_request", "too many topics"}
@@ -111,23 +111,23 @@ func (s *Server) tooMany(ask *protocol.Request) *refusal {
 func (s *Server) prepareAtOnce(o *opening) bool {
 	if o.ask.Resumes {
 		var ok bool
-		if o.from, ok = s.resolveAtOnce(o.ask.LastID); !ok {
+		if o.from, ok = s.ids.resolveAtOnce(o.ask.LastID); !ok {
 			return false
 		}
 	}
 	o.grant = nobody
 	if o.cred.has {
 		var ok bool
-		if o.grant, ok = s.cached(o.cred.token, subscriber); !ok {
+		if o.grant, ok = s.tokens.cached(o.cred.token, subscriber); !ok {
 			return false
 		}
 	}
 	for _, sel := range o.ask.Selectors {
-		if sel.Cost() > 0 && s.selectors.find(sel) == nil {
+		if sel.Cost() > 0 && s.tokens.selectors.find(sel) == nil {
 			return false
 		}
 	}
-	o.set, o.why = s.setOf(o.ask.Selectors)
+	o.set, o.why = s.tokens.setOf(o.ask.Selectors)
 	return true
 }
 
@@ -135,24 +135,24 @@ func (s *Server) prepareAtOnce(o *opening) bool {
 func (s *Server) prepare(ctx context.Context, o *opening) {
 	o.grant = nobody
 	if o.cred.has {
-		if o.grant, o.why = s.verify(ctx, o.cred.token, subscriber); o.why != nil {
+		if o.grant, o.why = s.tokens.verify(ctx, o.cred.token, subscriber); o.why != nil {
 			return
 		}
 	}
-	if o.set, o.why = s.setOf(o.ask.Selectors); o.why != nil {
+	if o.set, o.why = s.tokens.setOf(o.ask.Selectors); o.why != nil {
 		return
 	}
 	if o.ask.Resumes {
 		var err error
-		if o.from, err = s.resolve(ctx, o.ask.LastID, o.ask.Dialect, o.grant.read); err != nil {
+		if o.from, err = s.ids.resolve(ctx, o.ask.LastID, o.ask.Dialect, o.grant.read); err != nil {
 			s.log.Debug("position not found out", "err", err)
 			o.why = unreachable
 		}
 	}
 }
 
-func (s *Server) setOf(list []protocol.Selector) (*protocol.Set, *refusal) {
-	set, err := s.compileAll(list)
+func (v *verifier) setOf(list []protocol.Selector) (*protocol.Set, *refusal) {
+	set, err := v.compileAll(list)
 	switch {
 	case errors.Is(err, errPatterns):
 		return nil, unreachable
@@ -168,7 +168,7 @@ func (s *Server) open(r socket.Request, o *opening) {
 		s.refuse(r, o.ask.Dialect, o.why)
 		return
 	}
-	if s.conf().cfg.Subscriptions && s.untold.full() {
+	if s.conf().cfg.Subscriptions && s.directory.untold.full() {
 		s.refuse(r, o.ask.Dialect, unreachable)
 		return
 	}
@@ -180,12 +180,12 @@ func (s *Server) open(r socket.Request, o *opening) {
 		Preamble:  []byte(":\n"),
 		Gap:       appendGap,
 		Heartbeat: time.Duration(s.conf().cfg.Heartbeat),
-		Life:      s.life(),
+		Life:      s.conf().life(),
 		Review:    s.review(o.grant),
 	}
 	var tr *tracked
 	if s.conf().cfg.Subscriptions {
-		tr = s.track(o)
+		tr = s.directory.track(o)
 	}
 	sub.Began = func() {
 		s.counts.subscribers.Add(1)
@@ -204,8 +204,8 @@ func (s *Server) open(r socket.Request, o *opening) {
 
 // life is how long a stream lives: spread, so that those who came together do not
 // come again together.
-func (s *Server) life() time.Duration {
-	most := time.Duration(s.conf().cfg.ConnectionLife)
+func (x *settings) life() time.Duration {
+	most := time.Duration(x.cfg.ConnectionLife)
 	if most < 0 {
 		return 0
 	}

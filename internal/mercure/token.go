@@ -39,6 +39,15 @@ type grant struct {
 // nobody is who presented no token.
 var nobody = &grant{identity: auth.Anonymous, reader: auth.Anonymous, claims: &protocol.Claims{}}
 
+// A verifier finds out what a token allows. Any goroutine.
+type verifier struct {
+	// Fixed in New.
+	s    *Server
+	base string // that selectors are read beside
+
+	selectors selectorCache
+}
+
 // A credential is a token as it came.
 type credential struct {
 	token  string
@@ -49,24 +58,24 @@ type credential struct {
 // credential picks the one token of a request: the header wins over all, then draft
 // 07's query parameter, then the cookie. d is the dialect of the request; for a
 // publication it is not known before the token is.
-func (s *Server) credential(r socket.Request, queryToken string, d protocol.Dialect, known bool) credential {
+func (v *verifier) credential(r socket.Request, queryToken string, d protocol.Dialect, known bool) credential {
 	if h := r.Header("Authorization"); h != "" {
 		token, _ := protocol.Bearer(h)
 		return credential{token: token, has: true}
 	}
-	if queryToken != "" && s.conf().cfg.QueryToken.On() && s.serve.Draft07 && (!known || d == protocol.Draft07) {
+	if queryToken != "" && v.s.conf().cfg.QueryToken.On() && v.s.serve.Draft07 && (!known || d == protocol.Draft07) {
 		return credential{token: queryToken, has: true}
 	}
 	field := r.Header("Cookie")
 	if _, access := r.Origin(); field == "" || access != auth.OriginTrusted {
 		return credential{} // what a browser adds by itself counts for pages that are trusted
 	}
-	names := []string{s.conf().cfg.Cookie08, s.conf().cfg.Cookie}
+	names := []string{v.s.conf().cfg.Cookie08, v.s.conf().cfg.Cookie}
 	if known && d == protocol.Draft07 {
 		slices.Reverse(names)
 	}
 	for _, name := range names {
-		if (name == s.conf().cfg.Cookie08 && !s.serve.Draft08) || (name == s.conf().cfg.Cookie && !s.serve.Draft07) {
+		if (name == v.s.conf().cfg.Cookie08 && !v.s.serve.Draft08) || (name == v.s.conf().cfg.Cookie && !v.s.serve.Draft07) {
 			continue
 		}
 		if token := protocol.Cookie(field, name); token != "" {
@@ -78,12 +87,12 @@ func (s *Server) credential(r socket.Request, queryToken string, d protocol.Dial
 
 // mayPublishFrom reports whether a page that sent a cookie may publish: the browser
 // sends cookies for every page.
-func (s *Server) mayPublishFrom(r socket.Request) bool {
+func (v *verifier) mayPublishFrom(r socket.Request) bool {
 	from := r.Header("Origin")
 	if from == "" {
 		from = origin(r.Header("Referer"))
 	}
-	return from != "" && (slices.Contains(s.conf().cfg.PublishOrigins, from) || slices.Contains(s.conf().cfg.PublishOrigins, "*"))
+	return from != "" && (slices.Contains(v.s.conf().cfg.PublishOrigins, from) || slices.Contains(v.s.conf().cfg.PublishOrigins, "*"))
 }
 
 // origin returns the origin of a URL; "" if it has none.
@@ -96,29 +105,29 @@ func origin(s string) string {
 }
 
 // dialect is the token's, among those that are served.
-func (s *Server) dialect(header []byte) (protocol.Dialect, bool) {
+func (v *verifier) dialect(header []byte) (protocol.Dialect, bool) {
 	d := protocol.DialectOf(header)
 	switch {
-	case d == protocol.Draft08 && !s.serve.Draft08:
+	case d == protocol.Draft08 && !v.s.serve.Draft08:
 		return protocol.Draft07, true // such a type says nothing in draft 07
-	case d == protocol.Draft07 && !s.serve.Draft07:
+	case d == protocol.Draft07 && !v.s.serve.Draft07:
 		return d, false
 	}
 	return d, true
 }
 
 // authenticator returns whose keys are to prove a token.
-func (s *Server) authenticator(d protocol.Dialect, claims []byte, as role) (*auth.Authenticator, bool) {
-	if d == protocol.Draft08 && len(s.conf().issuers) > 0 {
-		a, ok := s.conf().issuers[protocol.Issuer(claims)]
+func (v *verifier) authenticator(d protocol.Dialect, claims []byte, as role) (*auth.Authenticator, bool) {
+	if d == protocol.Draft08 && len(v.s.conf().issuers) > 0 {
+		a, ok := v.s.conf().issuers[protocol.Issuer(claims)]
 		return a, ok
 	}
-	return s.conf().keys[as], true
+	return v.s.conf().keys[as], true
 }
 
 // cached returns what a token allows if that was found out before. It never waits.
-func (s *Server) cached(token string, as role) (*grant, bool) {
-	g, a := s.conf().grants.get(grantKey{token, as})
+func (v *verifier) cached(token string, as role) (*grant, bool) {
+	g, a := v.s.conf().grants.get(grantKey{token, as})
 	if g == nil {
 		return nil, false
 	}
@@ -130,16 +139,16 @@ func (s *Server) cached(token string, as role) (*grant, bool) {
 }
 
 // verify returns what a token allows. It may wait for keys.
-func (s *Server) verify(ctx context.Context, token string, as role) (*grant, *refusal) {
+func (v *verifier) verify(ctx context.Context, token string, as role) (*grant, *refusal) {
 	header, claims, ok := protocol.Split(token)
 	if !ok {
 		return nil, badToken
 	}
-	d, ok := s.dialect(header)
+	d, ok := v.dialect(header)
 	if !ok {
 		return nil, badToken
 	}
-	a, ok := s.authenticator(d, claims, as)
+	a, ok := v.authenticator(d, claims, as)
 	if !ok {
 		return nil, badToken
 	}
@@ -152,23 +161,23 @@ func (s *Server) verify(ctx context.Context, token string, as role) (*grant, *re
 	case errors.Is(err, auth.ErrKeysUnavailable):
 		return nil, unreachable
 	case err != nil:
-		s.log.Debug("token refused", "err", err)
+		v.s.log.Debug("token refused", "err", err)
 		return nil, badToken
 	}
-	g, err := s.read(id, claims, d)
+	g, err := v.read(id, claims, d)
 	switch {
 	case errors.Is(err, errPatterns):
 		return nil, unreachable
 	case err != nil:
-		s.log.Debug("token refused", "err", err)
+		v.s.log.Debug("token refused", "err", err)
 		return nil, badToken
 	}
-	s.conf().grants.put(grantKey{token, as}, g, a)
+	v.s.conf().grants.put(grantKey{token, as}, g, a)
 	return g, nil
 }
 
 // read makes a grant of claims that are proved.
-func (s *Server) read(id *auth.Identity, claims []byte, d protocol.Dialect) (*grant, error) {
+func (v *verifier) read(id *auth.Identity, claims []byte, d protocol.Dialect) (*grant, error) {
 	c, err := protocol.ParseClaims(claims, d)
 	if err != nil {
 		return nil, err
@@ -177,7 +186,7 @@ func (s *Server) read(id *auth.Identity, claims []byte, d protocol.Dialect) (*gr
 		switch {
 		case c.Expires.IsZero():
 			return nil, errors.New("exp is missing")
-		case s.conf().cfg.Resource == "" || !slices.Contains(c.Audience, s.conf().cfg.Resource):
+		case v.s.conf().cfg.Resource == "" || !slices.Contains(c.Audience, v.s.conf().cfg.Resource):
 			return nil, errors.New("aud does not name this hub")
 		}
 	}
@@ -185,23 +194,23 @@ func (s *Server) read(id *auth.Identity, claims []byte, d protocol.Dialect) (*gr
 	if time.Now().Before(c.Expires) {
 		g.reader = id.Until(c.Expires)
 	}
-	if g.publish, err = s.compileAll(c.Publish); err != nil {
+	if g.publish, err = v.compileAll(c.Publish); err != nil {
 		return nil, err
 	}
-	if g.read, err = s.compileAll(c.Subscribe); err != nil {
+	if g.read, err = v.compileAll(c.Subscribe); err != nil {
 		return nil, err
 	}
 	return g, nil
 }
 
-func (s *Server) compile(sel protocol.Selector) (*protocol.Compiled, error) {
-	return s.selectors.get(sel, s.base)
+func (v *verifier) compile(sel protocol.Selector) (*protocol.Compiled, error) {
+	return v.selectors.get(sel, v.base)
 }
 
-func (s *Server) compileAll(list []protocol.Selector) (*protocol.Set, error) {
+func (v *verifier) compileAll(list []protocol.Selector) (*protocol.Set, error) {
 	cs := make([]*protocol.Compiled, 0, len(list))
 	for _, sel := range list {
-		c, err := s.compile(sel)
+		c, err := v.compile(sel)
 		if err != nil {
 			return nil, err
 		}

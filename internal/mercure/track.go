@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
@@ -16,6 +17,15 @@ import (
 // Subscriptions are members in presence, so that every node knows all of them and
 // those of a node that died are gone. There is a presence channel for each selector,
 // under a name that no channel of the hub can have.
+
+// A directory knows the subscriptions of all nodes, and tells of those that begin and end.
+// Any goroutine.
+type directory struct {
+	s      *Server // fixed in New
+	untold untold
+	// saidUnlisted is when it was last logged, in Unix nanoseconds; 0: never.
+	saidUnlisted atomic.Int64
+}
 
 const crowdPrefix = "\x00mercure "
 
@@ -47,13 +57,13 @@ func subscriptionOf(m presence.Member) (protocol.Subscription, bool) {
 
 // tracked is the subscriptions of one stream; nil tracks nothing.
 type tracked struct {
-	s          *Server
+	in         *directory
 	subscriber string
 	list       []protocol.Subscription
 }
 
-func (s *Server) track(o *opening) *tracked {
-	t := &tracked{s: s, subscriber: newURN()}
+func (x *directory) track(o *opening) *tracked {
+	t := &tracked{in: x, subscriber: newURN()}
 	seen := make(map[protocol.Selector]bool, len(o.ask.Selectors))
 	for _, sel := range o.ask.Selectors {
 		if seen[sel] {
@@ -61,7 +71,7 @@ func (s *Server) track(o *opening) *tracked {
 		}
 		seen[sel] = true
 		t.list = append(t.list, protocol.Subscription{
-			Dialect: o.ask.Dialect, Selector: sel, Subscriber: t.subscriber, Active: true, Payload: o.grant.claims.Payload(sel, s.compile),
+			Dialect: o.ask.Dialect, Selector: sel, Subscriber: t.subscriber, Active: true, Payload: o.grant.claims.Payload(sel, x.s.tokens.compile),
 		})
 	}
 	return t
@@ -73,7 +83,7 @@ func (t *tracked) end()   { t.later(false) }
 
 func (t *tracked) later(active bool) {
 	if t != nil {
-		t.s.untold.add(change{t, active})
+		t.in.untold.add(change{t, active})
 	}
 }
 
@@ -132,13 +142,13 @@ func (u *untold) next() (c change, ok bool) {
 const lastWords = 5 * time.Second
 
 // tellAll tells of changes until ctx ends, and then of those that are there.
-func (s *Server) tellAll(ctx context.Context) {
+func (x *directory) tellAll(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-s.untold.wake:
+		case <-x.untold.wake:
 		}
-		for c, ok := s.untold.next(); ok; c, ok = s.untold.next() {
+		for c, ok := x.untold.next(); ok; c, ok = x.untold.next() {
 			c.tell()
 			if ctx.Err() != nil {
 				break
@@ -146,7 +156,7 @@ func (s *Server) tellAll(ctx context.Context) {
 		}
 	}
 	for end := time.Now().Add(lastWords); time.Now().Before(end); {
-		c, ok := s.untold.next()
+		c, ok := x.untold.next()
 		if !ok {
 			return
 		}
@@ -167,26 +177,26 @@ func (t *tracked) join() {
 		sub := &t.list[i]
 		info, err := json.Marshal(record{sub.Dialect, sub.Selector.Kind, sub.Selector.Text, sub.Payload})
 		if err == nil {
-			err = t.s.deps.Presence.Join(crowd(sub.Dialect, sub.Selector), presence.Member{Client: t.subscriber, Info: info})
+			err = t.in.s.deps.Presence.Join(crowd(sub.Dialect, sub.Selector), presence.Member{Client: t.subscriber, Info: info})
 		}
 		if err != nil {
-			t.s.unlisted(err)
+			t.in.unlisted(err)
 		}
-		t.s.tell(sub, true)
+		t.in.tell(sub, true)
 	}
 }
 
 // unlisted counts a subscription that presence does not take, and says so now and then:
 // one request may have a thousand of them.
-func (s *Server) unlisted(err error) {
-	n := s.counts.unlisted.Add(1)
+func (x *directory) unlisted(err error) {
+	n := x.s.counts.unlisted.Add(1)
 	now := time.Now().UnixNano()
-	last := s.saidUnlisted.Load()
-	if now-last < int64(unlistedEvery) && last != 0 || !s.saidUnlisted.CompareAndSwap(last, now) {
-		s.log.Debug("a subscription is not listed", "err", err)
+	last := x.saidUnlisted.Load()
+	if now-last < int64(unlistedEvery) && last != 0 || !x.saidUnlisted.CompareAndSwap(last, now) {
+		x.s.log.Debug("a subscription is not listed", "err", err)
 		return
 	}
-	s.log.Warn("subscriptions are not listed", "so_far", n, "err", err)
+	x.s.log.Warn("subscriptions are not listed", "so_far", n, "err", err)
 }
 
 // unlistedEvery is how often it is said.
@@ -195,41 +205,41 @@ const unlistedEvery = time.Minute
 func (t *tracked) leave() {
 	for i := range t.list {
 		sub := &t.list[i]
-		t.s.deps.Presence.Leave(crowd(sub.Dialect, sub.Selector), t.subscriber)
-		t.s.tell(sub, false)
+		t.in.s.deps.Presence.Leave(crowd(sub.Dialect, sub.Selector), t.subscriber)
+		t.in.tell(sub, false)
 	}
 }
 
 // tell publishes that a subscription began or ended. It does not wait.
-func (s *Server) tell(sub *protocol.Subscription, active bool) {
+func (x *directory) tell(sub *protocol.Subscription, active bool) {
 	v := *sub
 	v.Active = active
-	u := &protocol.Update{Topics: []string{v.Path(s.conf().cfg.Path)}, Data: string(v.Event(s.conf().cfg.Path)), Private: true}
+	u := &protocol.Update{Topics: []string{v.Path(x.s.conf().cfg.Path)}, Data: string(v.Event(x.s.conf().cfg.Path)), Private: true}
 	if v.Dialect == protocol.Draft08 {
 		u.Type = protocol.EventType
 	}
-	channels, p := s.publication(u)
+	channels, p := x.s.publication(u)
 	p.Channel = channels[0]
-	s.deps.Hub.Publish(p, func(_ hub.Position, err error) {
+	x.s.deps.Hub.Publish(p, func(_ hub.Position, err error) {
 		if err != nil {
-			s.counts.eventsLost.Add(1)
-			s.log.Debug("a subscription event was not published", "err", err)
+			x.s.counts.eventsLost.Add(1)
+			x.s.log.Debug("a subscription event was not published", "err", err)
 		}
 	})
 }
 
 // watch is called by presence. The subscriptions of a node that died end without it:
 // one of those that live says so.
-func (s *Server) watch(channel string, events []presence.Event) {
+func (x *directory) watch(channel string, events []presence.Event) {
 	if len(channel) < len(crowdPrefix) || channel[:len(crowdPrefix)] != crowdPrefix {
 		return
 	}
 	for _, e := range events {
-		if e.Type != presence.Leave || s.deps.Cluster.Alive(e.Member.Node) || !s.deps.Cluster.Owns(e.Member.Client) {
+		if e.Type != presence.Leave || x.s.deps.Cluster.Alive(e.Member.Node) || !x.s.deps.Cluster.Owns(e.Member.Client) {
 			continue
 		}
 		if sub, ok := subscriptionOf(e.Member); ok {
-			s.tell(&sub, false)
+			x.tell(&sub, false)
 		}
 	}
 }

@@ -13,11 +13,11 @@ import (
 )
 
 func TestChangesWaitInOrderAndWithinABound(t *testing.T) {
-	s := &Server{untold: untold{wake: make(chan struct{}, 1)}}
+	d := &directory{untold: untold{wake: make(chan struct{}, 1)}}
 	const each = 1000
 	var streams []*tracked
-	for !s.untold.full() {
-		x := &tracked{s: s, list: make([]protocol.Subscription, each)}
+	for !d.untold.full() {
+		x := &tracked{in: d, list: make([]protocol.Subscription, each)}
 		streams = append(streams, x)
 		x.begin() // it waits for nobody: nothing tells here
 		if len(streams) > maxUntold {
@@ -30,15 +30,15 @@ func TestChangesWaitInOrderAndWithinABound(t *testing.T) {
 	streams[0].end()
 	(*tracked)(nil).begin()
 	for _, x := range streams {
-		if c, ok := s.untold.next(); !ok || c.of != x || !c.active {
+		if c, ok := d.untold.next(); !ok || c.of != x || !c.active {
 			t.Fatalf("%+v, %v: want the next that began", c, ok)
 		}
 	}
-	if c, ok := s.untold.next(); !ok || c.of != streams[0] || c.active {
+	if c, ok := d.untold.next(); !ok || c.of != streams[0] || c.active {
 		t.Errorf("%+v, %v: want the end of the first", c, ok)
 	}
-	if c, ok := s.untold.next(); ok || s.untold.full() || s.untold.size != 0 {
-		t.Errorf("%+v, %v, %d: want nothing", c, ok, s.untold.size)
+	if c, ok := d.untold.next(); ok || d.untold.full() || d.untold.size != 0 {
+		t.Errorf("%+v, %v, %d: want nothing", c, ok, d.untold.size)
 	}
 }
 
@@ -46,6 +46,7 @@ func TestUnlistedSubscriptionsAreSaidNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		s := &Server{log: slog.New(slog.NewTextHandler(&out, nil))}
+		s.directory.s = s
 		f := func(lines, counted int) {
 			t.Helper()
 			if got := strings.Count(out.String(), "\n"); got != lines || s.counts.unlisted.Load() != uint64(counted) {
@@ -53,12 +54,12 @@ func TestUnlistedSubscriptionsAreSaidNowAndThen(t *testing.T) {
 			}
 		}
 		for range 1000 {
-			s.unlisted(errors.New("full"))
+			s.directory.unlisted(errors.New("full"))
 		}
 		f(1, 1000)
 		time.Sleep(unlistedEvery)
-		s.unlisted(errors.New("full"))
-		s.unlisted(errors.New("full"))
+		s.directory.unlisted(errors.New("full"))
+		s.directory.unlisted(errors.New("full"))
 		f(2, 1002)
 	})
 }

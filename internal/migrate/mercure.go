@@ -446,17 +446,22 @@ func (t *translation) hubDialect(in *node, m *section, public string) {
 			t.changed(in.at("public_urls"), "the hub has one URL: the first")
 		}
 	}
+	resource, at := t.first(in, "resource_identifier")
+	if strings.HasSuffix(resource, "/.well-known/mercure") && (mercure.Config{PublicURL: resource}).Validate() == nil {
+		public = resource // relative URL patterns stand beside it there
+	}
 	if public != "" {
 		m.set("public_url", public, "")
 	}
-	if s, at := t.first(in, "resource_identifier"); at != nil {
-		m.set("resource", s, "")
-	} else if in.at("issuer") != nil && public == "" {
+	switch {
+	case at != nil && resource != public:
+		m.set("resource", resource, "")
+	case at == nil && in.at("issuer") != nil && public == "":
 		t.note(Untaken, in.at("issuer"), "for whom a token is made is not known from each request", "mercure.public_url, which tokens must have in aud")
 	}
 	compat, compatAt := t.first(in, "protocol_version_compatibility")
 	switch {
-	case in.at("issuer") == nil && in.at("public_urls") == nil:
+	case in.at("issuer") == nil && in.at("public_urls") == nil && at == nil:
 		m.set("draft", "07", "what hubs of 0.x speak; both serves clients of 1.0, too")
 	case compatAt == nil:
 		m.set("draft", "08", "what hubs of 1.0 speak; both serves clients of 0.x, too")

@@ -23,7 +23,7 @@ var samples = []struct {
 	file, env string
 }{
 	{Centrifugo, "centrifugo6.json", ""}, {Centrifugo, "centrifugo5.toml", ""}, {Centrifugo, "centrifugo.env", ""}, {Centrifugo, "centrifugo6.yaml", ""},
-	{Mercure, "mercure07.Caddyfile", "mercure.env"}, {Mercure, "mercure08.Caddyfile", ""}, {Mercure, "mercure.env", ""}, {Mercure, "mercure-old.env", ""},
+	{Mercure, "mercure07.Caddyfile", "mercure.env"}, {Mercure, "mercure08.Caddyfile", ""}, {Mercure, "mercure-resource.Caddyfile", ""}, {Mercure, "mercure.env", ""}, {Mercure, "mercure-old.env", ""},
 	{Soketi, "soketi.json", ""}, {Soketi, "soketi.env", ""},
 }
 

@@ -26,6 +26,15 @@ type Request struct {
 // Dialects says which are served.
 type Dialects struct{ Draft07, Draft08 bool }
 
+// Default is in whose words a request is refused that shows none: draft 08's say more, and
+// no client of draft 07 minds.
+func (d Dialects) Default() Dialect {
+	if d.Draft08 {
+		return Draft08
+	}
+	return Draft07
+}
+
 // ParseRequest reads a subscription: the query, and for QUERY requests of draft 08 the
 // form in the body. lastEventID is the Last-Event-ID field, which wins.
 func ParseRequest(query, body, lastEventID string, serve Dialects) (*Request, *Error) {
@@ -60,12 +69,12 @@ func ParseRequest(query, body, lastEventID string, serve Dialects) (*Request, *E
 }
 
 // dialectOf tells by the parameters: topic is of draft 07, match and all that begins
-// so of draft 08.
+// so of draft 08. Hubs of draft 07 do not know match, and pass over it.
 func dialectOf(pairs []Pair, serve Dialects) (Dialect, *Error) {
 	var has Dialects
 	for _, p := range pairs {
 		switch {
-		case serve.Draft07 && p.Name == "topic":
+		case p.Name == "topic":
 			has.Draft07 = true
 		case serve.Draft08 && isMatch(p.Name):
 			has.Draft08 = true
@@ -74,6 +83,8 @@ func dialectOf(pairs []Pair, serve Dialects) (Dialect, *Error) {
 	switch {
 	case has.Draft07 && has.Draft08:
 		return Draft08, bad(`"topic" and "match" are of two drafts: use one of them.`)
+	case has.Draft07 && !serve.Draft07:
+		return Draft08, bad(`"topic" is of draft 07, which is not served here: use "match" or "match_urlpattern".`)
 	case has.Draft08 || !serve.Draft07:
 		return Draft08, nil
 	}
