@@ -39,6 +39,7 @@ are stored, so a client that comes back continues where it was.`,
 		newTop(),
 		newTune(),
 		newConfig(),
+		newHealth(),
 		newVersion(),
 	)
 	root.Version = buildOf(version, buildInfo()).String()
