@@ -66,9 +66,9 @@ func checkHealth(ctx context.Context, listen, path string, timeout time.Duration
 	if err != nil {
 		return fmt.Errorf("admin.listen: %w", err)
 	}
-	// A listener on every address is reached by loopback.
+	// A listener on every address is reached by loopback, also without /etc/hosts.
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		host = "localhost"
+		host = "127.0.0.1"
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
