@@ -7,7 +7,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 .PHONY: help build test-go test test-fresh lint fuzz bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/weir, a static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/weir ./cmd/weir
@@ -57,8 +57,17 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 bench: ## every benchmark, with allocations
 	go test -run '^$$' -bench . -benchmem $$(go list ./... | grep -v /test/)
 
+DIST ?= dist
+
+.PHONY: release check-release
+release: ## DIST (dist): archives, deb, rpm, SBOM and sums of the commit, for VERSION= or its tag
+	bash packaging/release.sh $(DIST)
+
+check-release: ## what has to hold before a release: reproducible, licenses, secrets, links, packages installed in a Debian (as root)
+	bash packaging/check.sh
+
 clean: ## what was built; .cache stays (rm -r .cache to have it all again)
-	rm -rf bin
+	rm -rf bin $(DIST)
 
 SCENARIOS ?= default
 RUNS ?= 5

@@ -1,7 +1,9 @@
 #!/bin/bash
-# Runs test/all.sh in a minimal Debian of its own: bash test/fresh.sh [setup]
+# Runs test/all.sh in a minimal Debian of its own: bash test/fresh.sh [setup|with COMMAND...]
 #
 # Without an argument it is the whole run, with setup only what comes before the tests.
+# With a command it runs that on this machine, in the namespaces; ROOT is then the Debian,
+# without the sources.
 # The root has what README asks of a bare machine: debootstrap's minbase, git, make,
 # this machine's Go toolchain (read-only) and a copy of the sources. Of this machine's
 # configuration it gets where the registries are (apt, Go, npm, pip, their proxies and
@@ -97,6 +99,11 @@ furnish() {
 # inside is the first process of the namespaces.
 inside() {
   base
+  if [ "${1:-}" = with ]; then
+    mount -t proc proc /proc || die "cannot mount"
+    registries
+    ROOT=$root exec "${@:2}"
+  fi
   furnish "$@"
   registries
   local kept=() name
@@ -115,6 +122,6 @@ inside() {
 
 case ${1:-} in
   --inside) shift && inside "$@" ;;
-  setup | "") outside "$@" ;;
-  *) die "there is no part $1: setup, or nothing for all of it" ;;
+  setup | with | "") outside "$@" ;;
+  *) die "there is no part $1: setup, with COMMAND, or nothing for all of it" ;;
 esac

@@ -1,0 +1,178 @@
+#!/bin/bash
+# Checks what has to hold before a release: bash packaging/check.sh [STEP...] (as root)
+#
+# It builds the release of the commit twice, in folders of different names, compares the
+# files byte for byte, and then checks those files. Every step prints one line; the last
+# line is "N passed, N failed". It takes about ten minutes and needs Debian's lintian, rpm,
+# rpmlint, man-db, systemd-container and bubblewrap, which it installs. The tests
+# themselves are `make test`.
+#
+# With steps it runs these alone: tree, build, packages, sbom, binaries, goreleaser,
+# vulnerabilities, image, deploy, install.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+src=$(cd "$here/.." && pwd)
+cd "$src" || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+goreleaser=github.com/goreleaser/goreleaser/v2@v2.15.1
+
+# check NAME COMMAND...: the command must succeed; its output is shown when it does not.
+check() {
+  local name=$1 from=$SECONDS
+  shift
+  if "$@" >"$work/out" 2>&1 </dev/null; then
+    passed=$((passed + 1))
+    echo "ok    $name ($((SECONDS - from))s)"
+  else
+    failed=$((failed + 1))
+    echo "FAIL  $name ($((SECONDS - from))s)"
+    tail -n 30 "$work/out" | sed 's/^/      /'
+  fi
+}
+
+# --- the tree ---
+
+clean() { [ -z "$(git status --porcelain)" ] || { git status --short; return 1; }; }
+
+# A release at a tag has its section in the changelog.
+changelog() {
+  local tag
+  tag=$(git describe --tags --exact-match 2>/dev/null) || return 0
+  grep -Eq "^## ${tag#v}( |$)" CHANGELOG.md || { echo "CHANGELOG.md has no section \"## ${tag#v}\""; return 1; }
+}
+
+tree() {
+  check "the tree is clean" clean
+  check "the changelog has the release" changelog
+  check "go.sum is what the modules are" go mod verify
+  check "go.mod is tidy" go mod tidy -diff
+  check "links, secrets, form of the changelog, both descriptions of the packages, three nodes" env GOFLAGS= go test -count 1 ./test/release ./packaging/...
+}
+
+# --- the files ---
+
+same() { diff -r "$work/a" "$work/b b"; }
+sums() (cd "$work/a" && sha256sum --quiet -c SHA256SUMS)
+
+build() {
+  check "make release" make --no-print-directory release DIST="$work/a"
+  check "again, elsewhere" env HOME="$work" TMPDIR="$work" GOMODCACHE="$(go env GOMODCACHE)" GOCACHE="$(go env GOCACHE)" bash packaging/release.sh "$work/b b"
+  check "both are equal byte for byte" same
+  check "SHA256SUMS" sums
+}
+
+pages() {
+  local page out
+  mkdir -p "$work/deb" && dpkg-deb -x "$work"/a/weir_*_amd64.deb "$work/deb" || return 1
+  for page in "$work"/deb/usr/share/man/man1/*.gz; do
+    out=$(MANWIDTH=100 man --warnings -E UTF-8 -l -Tutf8 -Z "$page" 2>&1 >/dev/null)
+    [ -z "$out" ] || { echo "$page: $out"; return 1; }
+  done
+}
+
+lintian_clean() {
+  local out
+  out=$(lintian --allow-root --pedantic --fail-on error,warning,info,pedantic "$@") || { echo "$out"; return 1; }
+}
+
+# The rpm is read as rpm reads it: its files are those that it says.
+rpm_readable() {
+  rpm -K --nosignature "$1" && rpm -qp --nosignature --requires --scripts "$1" && rpm -qpl --nosignature "$1" | grep -x /usr/bin/weir
+}
+
+packages() {
+  local file
+  for file in "$work"/a/*.deb; do check "lintian: $(basename "$file")" lintian_clean "$file"; done
+  for file in "$work"/a/*.rpm; do
+    check "rpm: $(basename "$file")" rpm_readable "$file"
+    check "rpmlint: $(basename "$file")" rpmlint --strict -c packaging/rpm/rpmlint.toml "$file"
+  done
+  check "the manual pages are right" pages
+}
+
+# Every module in the binary is in the bill of materials, and has a license there.
+bill() {
+  local arch=$1 file
+  file=$(echo "$work"/a/weir_*_linux_"$arch".cdx.json)
+  mkdir -p "$work/$arch" && tar -C "$work/$arch" --strip-components 1 -xzf "$work"/a/weir_*_linux_"$arch".tar.gz || return 1
+  python3 - "$file" <(go version -m "$work/$arch/weir" | awk '$1 == "dep" { print $2 "@" $3 }') <<'PY'
+import json, sys
+bom = json.load(open(sys.argv[1]))
+assert bom["bomFormat"] == "CycloneDX" and bom["specVersion"] >= "1.5", "not CycloneDX"
+have = {c["name"] + "@" + c["version"]: c for c in bom["components"] if c.get("purl", "").startswith("pkg:golang/")}
+want = {line.strip() for line in open(sys.argv[2])}
+missing = {w for w in want if w not in have and w.split("@")[0] not in {h.split("@")[0] for h in have}}
+assert want and not missing, "not in the SBOM: %s" % sorted(missing)
+print(len(have), "modules")
+PY
+}
+
+sbom() {
+  check "SBOM of amd64" bill amd64
+  check "SBOM of arm64" bill arm64
+}
+
+static() { ! readelf -d "$1" | grep NEEDED && [ "$(readelf -h "$1" | awk -F: '/Machine/ { gsub(/^ +/, "", $2); print $2 }')" = "$2" ]; }
+identified() { "$1" version --json | tee /dev/stderr | grep -F "\"commit\":\"$(git rev-parse HEAD)\",\"modified\":false"; }
+
+binaries() {
+  check "amd64 is static" static "$work/amd64/weir" "Advanced Micro Devices X86-64"
+  check "arm64 is static" static "$work/arm64/weir" AArch64
+  check "it names its commit" identified "$work/amd64/weir"
+  check "licenses of all that is linked in" grep -q "^github.com/nats-io/nats-server/v2 .*: Apache-2.0$" "$work/amd64/third-party-licenses.txt"
+}
+
+# goreleaser's packages have the files of ours.
+goreleaser_agrees() {
+  local bin=$src/.cache/bin
+  if [ ! -x "$bin/goreleaser-${goreleaser#*@}" ]; then
+    mkdir -p "$bin" && GOBIN=$work go install "$goreleaser" && mv "$work/goreleaser" "$bin/goreleaser-${goreleaser#*@}" || return 1
+  fi
+  "$bin/goreleaser-${goreleaser#*@}" check
+}
+
+# What govulncheck would look up is not had from module proxies alone: the versions that
+# were reviewed are pinned, and another one needs another look.
+reviewed() {
+  diff <(go version -m "$work/amd64/weir" | awk '$1 == "dep" { print $2, $3 }') packaging/reviewed.txt ||
+    { echo "read the changes and advisories of the modules above, then: go version -m bin/weir | awk '\$1 == \"dep\" { print \$2, \$3 }' >packaging/reviewed.txt"; return 1; }
+}
+
+tools() {
+  local missing=()
+  command -v lintian >/dev/null || missing+=(lintian)
+  command -v rpm >/dev/null || missing+=(rpm)
+  command -v rpmlint >/dev/null || missing+=(rpmlint)
+  command -v man >/dev/null || missing+=(man-db groff)
+  command -v readelf >/dev/null || missing+=(binutils)
+  command -v systemd-nspawn >/dev/null || missing+=(systemd-container)
+  command -v bwrap >/dev/null || missing+=(bubblewrap)
+  [ ${#missing[@]} = 0 ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}"; }
+}
+
+# older builds the deb of a version before this one, to upgrade from.
+older() { VERSION=v0.0.0-0 bash packaging/release.sh "$work/older"; }
+
+install() {
+  check "an older version" older
+  check "installed, upgraded, removed and purged in a Debian" bash packaging/installed.sh "$work"/older/weir_*_amd64.deb "$work"/a/weir_*_amd64.deb
+  grep -c '^ok' "$work/out" | sed 's/$/ checks in it/; s/^/      /'
+}
+
+steps=(tree build packages sbom binaries goreleaser vulnerabilities image deploy install)
+[ $# = 0 ] || steps=("$@")
+check "tools" tools
+for step in "${steps[@]}"; do
+  case $step in
+    tree | build | packages | sbom | binaries | install) $step ;;
+    goreleaser) check "goreleaser check" goreleaser_agrees ;;
+    vulnerabilities) check "the modules are those that were reviewed" reviewed ;;
+    image) check "the image's root serves, read-only and without rights" bash packaging/image.sh "$work/amd64/weir" ;;
+    deploy) check "Helm chart and compose files" env -C test/deploy GOFLAGS= WEIR="$work/amd64/weir" go test -count 1 ./... ;;
+    *) echo "check: there is no step $step" >&2; exit 2 ;;
+  esac
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
