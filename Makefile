@@ -48,6 +48,13 @@ test-freeze: ## frozen and cut-off NATS servers, the long form (as root): FREEZE
 		WEIR_FREEZE_RUNS=$(FREEZE_RUNS) WEIR_FREEZE_RATE=$$rate go test ./broker/nats -run TestFrozenServerLosesNothing -count 1 -timeout 3h -v; \
 	done
 
+.PHONY: observer
+observer: ## compile the eBPF programs of weir observe again (clang, llvm, libbpf-dev)
+	@cd internal/observer && for p in syscalls sched faults tcp; do \
+		GOPACKAGE=observer go run github.com/cilium/ebpf/cmd/bpf2go@v0.22.0 -go-package observer -target amd64,arm64 -output-dir . \
+			-cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/$$(uname -m)-linux-gnu" $$p bpf/$$p.c || exit 1; \
+	done; cat bpf/common.h bpf/syscalls.c bpf/sched.c bpf/faults.c bpf/tcp.c | sha256sum | cut -d ' ' -f 1 > bpf/sources.sha256
+
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	@set -e; for pkg in $$(go list ./...); do \
 		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \

@@ -19,6 +19,8 @@ type TCPInfo struct {
 	RTT             time.Duration
 	// Segments sent with data, and Retransmits of them, since the connection was made.
 	Segments, Retransmits uint32
+	// Acked are the bytes that the peer has acknowledged, Received those from it.
+	Acked, Received uint64
 }
 
 // ReadTCPInfo asks the kernel about a TCP socket. It costs about a microsecond.
@@ -38,6 +40,7 @@ func tcpInfoOf(i *unix.TCPInfo) TCPInfo {
 		Unsent:        i.Notsent_bytes, Unacked: i.Unacked,
 		RTT:      time.Duration(i.Rtt) * time.Microsecond,
 		Segments: i.Data_segs_out, Retransmits: i.Total_retrans,
+		Acked: i.Bytes_acked, Received: i.Bytes_received,
 	}
 }
 

@@ -88,7 +88,7 @@ func (Ethtool) get(command uint8, dev string, each func(*netlink.AttributeDecode
 	if err != nil {
 		return ethtoolError(dev, err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // everything has been read by then
 	family, err := conn.GetFamily("ethtool")
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("this kernel has no ethtool netlink (5.6 or later): %w", ErrUnsupported)

@@ -110,7 +110,7 @@ func (j *Journal) write() error {
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
-	defer os.Remove(f.Name()) // it has another name by then, unless something failed
+	defer func() { _ = os.Remove(f.Name()) }() // it has another name by then, unless something failed
 	_, err = f.Write(append(b, '\n'))
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("journal: %w", err)
