@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-gateway/weir/internal/observer"
+	draw "github.com/weir-gateway/weir/internal/report"
+)
+
+// exitFindings is the status of an observation that found something.
+const exitFindings = 3
+
+func newObserve() *cobra.Command {
+	var f observeFlags
+	cmd := &cobra.Command{
+		Use:   "observe PID",
+		Short: "See from the kernel what slows a process down",
+		Long: `Observe watches one process for some seconds and names what is wrong with it: slow
+flushes to the disk, threads that wait for the same lock, storms of page faults, readers
+that have stopped, threads that wait for a processor, segments sent again.
+
+It uses eBPF: the time of every system call, of waiting for a processor and for locks by
+address, page faults, TCP retransmissions, state changes, and bytes and life of
+connections. Each probe says what it cost while it ran. What is not allowed here, or not
+in this kernel, is named, and the rest still works. It needs root, or the capabilities
+CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_NET_ADMIN.
+
+With --pprof the process, if it is Weir or another Go program with net/http/pprof, gives
+an execution trace of the same window: goroutines and threads per processor, and how long
+goroutines wait to run after their network was ready.
+
+Exit status: 0 nothing found, 1 failure, 2 wrong usage, 3 findings.`,
+		Example: `  sudo weir observe $(pidof weir)
+  sudo weir observe 4711 --duration 30s --html observed.html
+  sudo weir observe $(pidof weir) --pprof http://127.0.0.1:8001 --token "$TOKEN"`,
+		Args: cobra.ExactArgs(1),
+
+		DisableFlagsInUseLine: true,
+	}
+	flags := cmd.Flags()
+	flags.DurationVar(&f.duration, "duration", 5*time.Second, "how long to watch, at most 5m")
+	flags.IntVar(&f.slices, "slices", 50, "columns of the heat maps, at most 500")
+	flags.IntVar(&f.windows, "windows", 1, "how many windows to watch, one after the other; 0 until interrupted")
+	flags.StringVar(&f.html, "html", "", "`file` for a page with the heat maps of the last window")
+	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
+	flags.StringVar(&f.pprof, "pprof", "", "`URL` of a Go program's pprof, such as Weir's admin listener")
+	flags.String("token", "", "admin `token` for --pprof (env WEIR_ADMIN_TOKEN)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.token = flagOrEnv(flags, "token", "WEIR_ADMIN_TOKEN")
+		return f.run(cmd, args[0])
+	}
+	return cmd
+}
+
+type observeFlags struct {
+	duration        time.Duration
+	slices, windows int
+	html, pprof     string
+	token           string
+	asJSON          bool
+}
+
+func (f *observeFlags) run(cmd *cobra.Command, arg string) error {
+	pid, err := strconv.Atoi(arg)
+	if err != nil {
+		return usage("pidof weir prints it", "observe: invalid process %q: want its number", arg)
+	}
+	o := observer.Options{PID: pid, Duration: f.duration, Slices: f.slices}
+	if err := o.Validate(); err != nil || f.duration == 0 || f.slices == 0 || f.windows < 0 {
+		if err == nil {
+			err = fmt.Errorf("--duration and --slices must be above 0, --windows at least 0")
+		}
+		return usage("", "observe: %w", err)
+	}
+	if f.pprof != "" {
+		u, err := url.Parse(f.pprof)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return usage("", "observe: invalid --pprof %q: want an address such as http://127.0.0.1:8001", f.pprof)
+		}
+		o.Trace = traceOf(strings.TrimSuffix(f.pprof, "/"), f.token)
+	}
+	live := draw.NewLive(cmd.ErrOrStderr())
+	o.Started = func() {
+		if live.On() {
+			live.Show(fmt.Sprintf("watching process %d for %v …", pid, f.duration))
+		}
+	}
+	found := false
+	for n := 0; f.windows == 0 || n < f.windows; n++ {
+		r, err := observer.Observe(cmd.Context(), o)
+		live.Clear()
+		if err != nil {
+			return fmt.Errorf("observe: %w", err)
+		}
+		found = found || len(r.Findings) > 0
+		if n > 0 && !f.asJSON {
+			fmt.Fprintln(cmd.OutOrStdout())
+		}
+		if err := f.show(cmd.OutOrStdout(), r); err != nil {
+			return err
+		}
+		if cmd.Context().Err() != nil {
+			break
+		}
+	}
+	if found {
+		return &exitError{status: exitFindings}
+	}
+	return nil
+}
+
+func (f *observeFlags) show(w io.Writer, r *observer.Report) error {
+	if f.html != "" {
+		file, err := os.Create(f.html)
+		if err != nil {
+			return err
+		}
+		if err := observePage(r).HTML(file); err != nil {
+			file.Close()
+			return err
+		}
+		if err := file.Close(); err != nil {
+			return err
+		}
+	}
+	if f.asJSON {
+		return json.NewEncoder(w).Encode(r)
+	}
+	writeObserved(w, r)
+	return nil
+}
+
+// traceOf requests execution traces from a program's pprof, whole seconds at least.
+func traceOf(base, token string) func(context.Context, time.Duration) (io.ReadCloser, error) {
+	client := &http.Client{Transport: &http.Transport{Proxy: nil}}
+	return func(ctx context.Context, d time.Duration) (io.ReadCloser, error) {
+		seconds := max(1, int(d.Round(time.Second)/time.Second))
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/debug/pprof/trace?seconds=%d", base, seconds), nil)
+		if err != nil {
+			return nil, err
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return nil, fmt.Errorf("the execution trace: %w", err)
+		}
+		if resp.StatusCode != http.StatusOK {
+			resp.Body.Close()
+			hint := ""
+			if resp.StatusCode == http.StatusUnauthorized {
+				hint = "; give the admin token with --token, or WEIR_ADMIN_TOKEN"
+			}
+			return nil, fmt.Errorf("the execution trace: %s answers %s%s", base, resp.Status, hint)
+		}
+		return resp.Body, nil
+	}
+}
