@@ -126,7 +126,7 @@ func goBlocks(r *observer.Report) []draw.Block {
 
 // callsTable has the n system calls with most time.
 func callsTable(r *observer.Report, n int) *draw.Table {
-	t := &draw.Table{Columns: []draw.Column{{Name: "call", Left: true}, {Name: "count"}, {Name: "P50"}, {Name: "P99"}, {Name: "most"}, {Name: "in all"}}}
+	t := &draw.Table{Columns: []draw.Column{{Name: "call", Left: true}, {Name: "count"}, {Name: "P50"}, {Name: "P99"}, {Name: "most"}, {Name: "in all"}, {Name: "under way"}}}
 	calls := slices.Clone(r.Syscalls)
 	slices.SortStableFunc(calls, func(a, b observer.Syscall) int { return cmp.Compare(b.Total, a.Total) })
 	for _, s := range calls[:min(len(calls), n)] {
@@ -134,9 +134,17 @@ func callsTable(r *observer.Report, n int) *draw.Table {
 		if idleCalls[name] {
 			name += " (idle)"
 		}
-		t.Add(name, draw.Grouped(s.Count), draw.Seconds.Format(s.P50), draw.Seconds.Format(s.P99), draw.Seconds.Format(s.Most), draw.Seconds.Format(s.Total))
+		t.Add(name, draw.Grouped(s.Count), draw.Seconds.Format(s.P50), draw.Seconds.Format(s.P99), draw.Seconds.Format(s.Most), draw.Seconds.Format(s.Total), underWay(s))
 	}
 	return t
+}
+
+// underWay are the calls that had not returned.
+func underWay(s observer.Syscall) string {
+	if s.UnderWay == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%d, %s", s.UnderWay, draw.Seconds.Format(s.Oldest))
 }
 
 func locksTable(r *observer.Report) *draw.Table {

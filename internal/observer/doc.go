@@ -101,6 +101,10 @@ type Series struct {
 type Syscall struct {
 	Name string `json:"name"`
 	Series
+	// UnderWay are calls that had not returned when the window ended, Oldest for how long
+	// the oldest of them had lasted.
+	UnderWay int     `json:"under_way"`
+	Oldest   float64 `json:"oldest_seconds"`
 }
 
 // A Lock is an address that threads waited for (futex(2)).

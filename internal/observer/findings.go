@@ -29,9 +29,9 @@ func findings(r *Report, overflows uint64) []Finding {
 	}
 	secs := max(r.Seconds, 1e-9)
 	for _, s := range r.Syscalls {
-		if slices.Contains(syncCalls, s.Name) && s.P99 >= slowSync {
+		if slices.Contains(syncCalls, s.Name) && max(s.P99, s.Oldest) >= slowSync {
 			add("slow-sync", "a faster disk, fewer flushes, or a weaker durability: namespaces of Weir choose it each",
-				"%s took up to %s at P99 (%d calls, %s in all)", s.Name, text(s.P99), s.Count, text(s.Total))
+				"%s took up to %s at P99 (%d calls, %s in all)%s", s.Name, text(s.P99), s.Count, text(s.Total), unended(s))
 		}
 	}
 	for _, l := range r.Locks {
@@ -73,6 +73,14 @@ func findings(r *Report, overflows uint64) []Finding {
 			"goroutines waited %s a second for sync.Mutex and the like", text(g.SyncWait/max(g.Seconds, 1e-9)))
 	}
 	return list
+}
+
+// unended is about a call that had not returned, "" without.
+func unended(s Syscall) string {
+	if s.UnderWay == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", and one had not returned after %s", text(s.Oldest))
 }
 
 func stopped(r *Report, secs float64, add func(name, do, format string, a ...any)) {

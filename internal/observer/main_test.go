@@ -190,9 +190,10 @@ func neverAccept() {
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", at.(*syscall.SockaddrInet4).Port)
 	ready()
-	for range 8 {
+	for i := range 8 {
 		go func() {
-			var queued []net.Conn // open, so that they stay in the queue
+			hold(time.Duration(i) * 150 * time.Millisecond) // not all in the same instant
+			var queued []net.Conn                           // open, so that they stay in the queue
 			for {
 				if c, err := net.DialTimeout("tcp4", address, 1500*time.Millisecond); err == nil {
 					queued = append(queued, c)

@@ -3,6 +3,7 @@
 package observer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -186,7 +187,10 @@ func (k *kernel) report(r *Report, n int) {
 	for _, call := range slices.Sorted(maps.Keys(k.calls)) {
 		r.Syscalls = append(r.Syscalls, Syscall{Name: sys.SyscallName(int(call)), Series: k.calls[call].series(n)})
 	}
-	slices.SortStableFunc(r.Syscalls, func(a, b Syscall) int { return int(b.Count>>1) - int(a.Count>>1) })
+	if p := k.probe("system calls"); p != nil {
+		r.Syscalls = underWay(r.Syscalls, p.coll.Maps["under_way"], n)
+	}
+	slices.SortStableFunc(r.Syscalls, func(a, b Syscall) int { return cmp.Compare(b.Count, a.Count) })
 	r.RunQueue = k.runQueue.series(n)
 	if p := k.probe("system calls"); p != nil {
 		r.Locks = locks(p.coll.Maps["waits"])
@@ -202,6 +206,24 @@ func (k *kernel) report(r *Report, n int) {
 	if p := k.probe("tcp"); p != nil {
 		connections(&r.TCP, p.coll)
 	}
+}
+
+// underWay adds the calls that have not returned, n slices of none for those that never did.
+func underWay(list []Syscall, m *ebpf.Map, n int) []Syscall {
+	now := uint64(sys.Monotonic())
+	var thread uint32
+	var b syscallsBegun
+	for it := m.Iterate(); it.Next(&thread, &b); {
+		name := sys.SyscallName(int(b.Call))
+		i := slices.IndexFunc(list, func(s Syscall) bool { return s.Name == name })
+		if i < 0 {
+			i = len(list)
+			list = append(list, Syscall{Name: name, Series: (&history{}).series(n)})
+		}
+		list[i].UnderWay++
+		list[i].Oldest = max(list[i].Oldest, float64(now-min(b.At, now))/1e9)
+	}
+	return list
 }
 
 // cost is the probe with what the kernel measured of its programs.
@@ -249,7 +271,7 @@ func locks(m *ebpf.Map) []Lock {
 		if (a.Threads > 1) != (b.Threads > 1) {
 			return b.Threads - a.Threads
 		}
-		return int(1e6 * (b.Seconds - a.Seconds))
+		return cmp.Compare(b.Seconds, a.Seconds)
 	})
 	return list[:min(len(list), 20)]
 }
