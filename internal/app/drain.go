@@ -76,7 +76,7 @@ func (a *App) drain(hard context.Context) {
 	// socket, and for its reset otherwise.
 	a.loops.StopAccepting()
 	a.push.EndRefused()
-	await(hard, drainGrace, func() bool { return a.front.Waiting() == 0 && a.streams() == 0 })
+	await(hard, drainGrace, func() bool { return a.front.Waiting() == 0 && a.streams() == 0 && a.http3.Stats().Open == 0 })
 }
 
 func (a *App) startDrain(plan wire.DrainPlan, alone bool) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
@@ -167,3 +169,242 @@ func TestAClientThatMovesKeepsItsStream(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 }
+
+// TestOtherVersionsTellOfHTTP3 has every kind of answer over HTTP/1.1 and HTTP/2 say where
+// HTTP/3 is, and none where there is no HTTP/3.
+func TestOtherVersionsTellOfHTTP3(t *testing.T) {
+	b := backend(t, "b")
+	routes := func(c *config.Config) {
+		c.Clusters, c.Routes = []upstream.Config{b}, []policy.RouteConfig{{Path: "/routed", Cluster: "b"}}
+	}
+	g, pool := http3Gateway(t, routes)
+	want := fmt.Sprintf(`h3=":%d"; ma=86400`, g.Addr().Port())
+	h1 := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+	defer h1.CloseIdleConnections()
+	for name, c := range map[string]*http.Client{"HTTP/1.1": {Transport: h1}, "HTTP/2": overHTTP2(t, &tls.Config{RootCAs: pool})} {
+		for _, path := range []string{"/healthz", "/routed", "/sse?channel=a", "/sse", "/none"} {
+			if got := send(t, c, "GET", g.URL()+path, "").Header.Values("Alt-Svc"); len(got) != 1 || got[0] != want {
+				t.Errorf("%s %s: %q, want %q", name, path, got, want)
+			}
+		}
+	}
+	own, pool := http3Gateway(t, func(c *config.Config) { c.Downstream.AltSvc = `h3=":443"` })
+	if got := send(t, overHTTP2(t, &tls.Config{RootCAs: pool}), "GET", own.URL()+"/healthz", "").Header.Get("Alt-Svc"); got != `h3=":443"` {
+		t.Errorf("got %q", got)
+	}
+	plain := start(t, routes)
+	if got := send(t, http.DefaultClient, "GET", plain.url+"/healthz", "").Header.Get("Alt-Svc"); got != "" {
+		t.Errorf("without HTTP/3: %q", got)
+	}
+}
+
+// dialHTTP3 is one connection of QUIC to g.
+func dialHTTP3(t *testing.T, g *gateway, pool *x509.CertPool) (*quic.Conn, *http3.ClientConn, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), trial.Patience)
+	defer cancel()
+	q, err := quic.DialAddr(ctx, g.Addr().String(), &tls.Config{RootCAs: pool, NextProtos: []string{"h3"}}, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.Cleanup(func() { _ = q.CloseWithError(0, "") })
+	return q, (&http3.Transport{}).NewClientConn(q), nil
+}
+
+// TestLimitsCountStreamsOfHTTP3 holds a client to its connections, of which a connection of
+// QUIC and its first stream are one.
+func TestLimitsCountStreamsOfHTTP3(t *testing.T) {
+	g, pool := http3Gateway(t, func(c *config.Config) { c.Limits.PerAddress.Connections = 3 })
+	_, h, err := dialHTTP3(t, g, pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &http.Client{Transport: h}
+	for range 3 {
+		send(t, c, "GET", g.URL()+"/sse?channel=a", "")
+	}
+	req, _ := http.NewRequestWithContext(t.Context(), "GET", g.URL()+"/healthz", nil)
+	if res, err := c.Do(req); err == nil {
+		res.Body.Close()
+		t.Error("a fourth stream is served")
+	}
+	if _, other, err := dialHTTP3(t, g, pool); err == nil {
+		if res, err := other.RoundTrip(req); err == nil {
+			res.Body.Close()
+			t.Error("another connection is served")
+		}
+	}
+	if s := g.http3.Stats(); s.Refused != 1 || s.Connections != 1 {
+		t.Errorf("%+v", s)
+	}
+	if p := g.push.Stats(); p.SSEOverHTTP3 != 3 || p.SSEOverHTTP2 != 0 || p.SSE != 3 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestMaxConnsCountsStreamsOfHTTP3(t *testing.T) {
+	g, pool := http3Gateway(t, func(c *config.Config) { c.EventLoop.MaxConns = 4 })
+	_, h, err := dialHTTP3(t, g, pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := 0
+	for range 8 {
+		req, _ := http.NewRequestWithContext(t.Context(), "GET", g.URL()+"/sse?channel=a", nil)
+		res, err := h.RoundTrip(req)
+		if err != nil {
+			break
+		}
+		defer res.Body.Close()
+		if res.Header.Get("Content-Type") == "text/event-stream" {
+			served++
+		}
+	}
+	if open := g.loops.Open(); open > 4 || served == 0 {
+		t.Errorf("%d connections and streams are open, %d served; 4 may be", open, served)
+	}
+}
+
+func TestWebSocketOverHTTP3(t *testing.T) {
+	g, pool := http3Gateway(t, nil)
+	_, h, err := dialHTTP3(t, g, pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := h.OpenRequestStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodConnect, g.URL()+"/ws?channel=a", nil)
+	req.Proto = "websocket"
+	req.Header.Set("Sec-WebSocket-Version", "13")
+	if err := s.SendRequestHeader(req); err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.ReadResponse()
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%v %v", res, err)
+	}
+	buf, got := make([]byte, 4<<10), ""
+	until := func(part string) {
+		t.Helper()
+		for !strings.Contains(got, part) {
+			n, err := s.Read(buf)
+			if got += string(buf[:n]); err != nil {
+				t.Fatalf("after %q: %v", got, err)
+			}
+		}
+	}
+	until("subscribed")
+	g.publish(t, "a", `{"n":7}`)
+	until(`"data":{"n":7}`)
+	if p := g.push.Stats(); p.WebSocketOverHTTP3 != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestHTTP3ShowsTheNewCertificate(t *testing.T) {
+	dir := t.TempDir()
+	f, _ := selfSigned(t, dir, 1)
+	g := start(t, func(c *config.Config) {
+		c.TLS.Certificates, c.Downstream.HTTP3 = []tlsterm.Certificate{f}, true
+	})
+	serial := func() int64 {
+		t.Helper()
+		q, err := quic.DialAddr(t.Context(), g.Addr().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h3"}}, nil) //nolint:gosec // only its number is read
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = q.CloseWithError(0, "") }()
+		return q.ConnectionState().TLS.PeerCertificates[0].SerialNumber.Int64()
+	}
+	if n := serial(); n != 1 {
+		t.Errorf("serial %d", n)
+	}
+	selfSigned(t, dir, 2)
+	if _, err := g.Reload(t.Context()); err != nil || serial() != 2 {
+		t.Errorf("%v, serial %d", err, serial())
+	}
+}
+
+// TestADrainEndsHTTP3InOrder has a subscriber get its last words and its connection end.
+func TestADrainEndsHTTP3InOrder(t *testing.T) {
+	g, pool := http3Gateway(t, nil)
+	q, h, err := dialHTTP3(t, g, pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sse := send(t, &http.Client{Transport: h}, "GET", g.URL()+"/sse?channel=a", "")
+	s := &stream{t, sse, bufio.NewReader(sse.Body)}
+	s.block()
+	ended := make(chan struct{})
+	go func() { defer close(ended); g.drain(context.Background()) }()
+	rest, err := io.ReadAll(s.r)
+	if err != nil || !strings.Contains(string(rest), "retry: ") || !strings.Contains(string(rest), "draining") {
+		t.Errorf("%q %v", rest, err)
+	}
+	<-ended
+	<-q.Context().Done()
+	if e, ok := errors.AsType[*quic.ApplicationError](context.Cause(q.Context())); !ok || e.ErrorCode != 0x100 {
+		t.Errorf("ended with %v", context.Cause(q.Context()))
+	}
+	if n := g.http3.Stats().Open; n != 0 {
+		t.Errorf("%d connections are open", n)
+	}
+}
+
+// TestTheNextProcessTellsClientsThatTheirConnectionIsGone kills nothing, but has another
+// gateway get the packets of a client: with the same ticket secret it answers with a
+// stateless reset, and the client does not wait for its own timeout.
+func TestTheNextProcessTellsClientsThatTheirConnectionIsGone(t *testing.T) {
+	secret := func(c *config.Config) { c.TLS.TicketSecret = "0123456789abcdef0123456789abcdef" }
+	first, pool := http3Gateway(t, secret)
+	second, _ := http3Gateway(t, secret)
+	udp, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn := &turning{UDPConn: udp, from: net.UDPAddrFromAddrPort(first.Addr()), to: net.UDPAddrFromAddrPort(second.Addr())}
+	tr := &quic.Transport{Conn: turn}
+	defer udp.Close()
+	defer tr.Close()
+	q, err := tr.Dial(t.Context(), turn.from, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{"h3"}}, &quic.Config{KeepAlivePeriod: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sse := send(t, &http.Client{Transport: (&http3.Transport{}).NewClientConn(q)}, "GET", first.URL()+"/sse?channel=a", "")
+	(&stream{t, sse, bufio.NewReader(sse.Body)}).block()
+	turn.turned.Store(true)
+	select {
+	case <-q.Context().Done():
+		if err, ok := errors.AsType[*quic.StatelessResetError](context.Cause(q.Context())); !ok {
+			t.Errorf("%v, want a stateless reset", err)
+		}
+	case <-time.After(trial.Patience):
+		t.Error("the client was told nothing")
+	}
+}
+
+// A turning socket sends what is for one address to another one, and says that the answers
+// came from the first.
+type turning struct {
+	*net.UDPConn
+	from, to *net.UDPAddr
+	turned   atomic.Bool
+}
+
+func (s *turning) WriteTo(b []byte, to net.Addr) (int, error) {
+	if s.turned.Load() {
+		to = s.to
+	}
+	return s.UDPConn.WriteTo(b, to)
+}
+
+func (s *turning) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, _, err := s.UDPConn.ReadFrom(b)
+	return n, s.from, err
+}
+
+// These would go past WriteTo and ReadFrom.
+func (s *turning) WriteMsgUDP() {}
+func (s *turning) ReadMsgUDP()  {}

@@ -34,6 +34,7 @@ type conn struct {
 	// Any goroutine.
 	mu      sync.Mutex
 	budget  h2.Budget
+	flooded bool
 	control *quic.SendStream // nil until it stands
 }
 
@@ -149,9 +150,11 @@ func (h *conn) fail(code Code, why string) {
 // and returns false. Any goroutine.
 func (h *conn) tolerate(f h2.Flood) bool {
 	h.mu.Lock()
-	ok := h.budget.Spend(f, time.Now().UnixNano())
+	ok := !h.flooded && h.budget.Spend(f, time.Now().UnixNano())
+	first := !ok && !h.flooded
+	h.flooded = !ok
 	h.mu.Unlock()
-	if !ok {
+	if first {
 		h.srv.counters.floods[f].Add(1)
 		h.fail(ExcessiveLoad, "too much of "+f.String())
 	}
@@ -181,7 +184,7 @@ func (h *conn) forget(s *stream) {
 	h.streams = nil
 	switch {
 	case h.flags&left != 0:
-		h.Conn.Close(nil)
+		h.SetTimer(lastTime)
 	case h.flags&leaving == 0:
 		h.SetTimer(int64(h.srv.cfg.KeepAlive))
 	}
@@ -201,6 +204,9 @@ func (h *conn) leave() {
 const (
 	lastStream = quic.StreamID(1<<62 - 4)
 	leaveTime  = int64(1e9)
+	// lastTime is for the last answers' way to the client: the end of a connection of QUIC
+	// takes away what is under way. Most clients end it themselves before that.
+	lastTime = int64(5e8)
 )
 
 // say writes to the control stream. What a client does not take of the few bytes there are
@@ -216,10 +222,10 @@ func (h *conn) say(b []byte) {
 // Timer implements eventloop.Handler.
 func (h *conn) Timer(*eventloop.Conn, int64) {
 	switch {
-	case h.flags&leaving != 0:
+	case h.flags&(leaving|left) == leaving:
 		h.flags |= left
 		if h.say(appendGoAway(nil, h.last)); len(h.streams) == 0 {
-			h.Conn.Close(nil)
+			h.SetTimer(lastTime)
 		}
 	case len(h.streams) == 0:
 		h.Conn.Close(nil)
