@@ -275,7 +275,7 @@ func TestWebSocketOverHTTP3(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, _ := http.NewRequestWithContext(t.Context(), http.MethodConnect, g.URL()+"/ws?channel=a", nil)
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodConnect, g.URL()+"/ws?channel=a&hello=1", nil)
 	req.Proto = "websocket"
 	req.Header.Set("Sec-WebSocket-Version", "13")
 	if err := s.SendRequestHeader(req); err != nil {
@@ -296,7 +296,9 @@ func TestWebSocketOverHTTP3(t *testing.T) {
 		}
 	}
 	until("subscribed")
-	g.publish(t, "a", `{"n":7}`)
+	if res := send(t, &http.Client{Transport: h}, "POST", g.URL()+"/api/publish", `{"channel":"a","data":{"n":7}}`); res.StatusCode != http.StatusOK {
+		t.Fatalf("publish: %d", res.StatusCode)
+	}
 	until(`"data":{"n":7}`)
 	if p := g.push.Stats(); p.WebSocketOverHTTP3 != 1 {
 		t.Errorf("%+v", p)

@@ -49,7 +49,7 @@ type Server struct {
 	traces    func(*push.Call, []byte) // UseTraces; nil: none
 	recorder  *record.Recorder         // nil: nothing is recorded
 	http2     TakeHTTP2                // nil: HTTP/1 only
-	altSvc    string                   // a line of every answer; empty: none
+	altSvc    []byte                   // a line of every answer; empty: none
 	front     *limit.Front             // nil: nobody is held to limits
 	local     []netip.AddrPort
 	bounds    struct{ head, body, idle int64 }
@@ -71,7 +71,7 @@ type lane struct {
 	buf  []byte        // scratch for answers
 	raw  []byte        // the head of the request that a protocol is about to serve
 	free []*request    // for the next requests
-	// date is the Date field of the second dateAt of the loop's clock, and Alt-Svc's.
+	// date is the Date field of the second dateAt of the loop's clock.
 	date   []byte
 	dateAt int64
 	// drainEnd is when event streams of backends have to be over; 0: nothing drains.

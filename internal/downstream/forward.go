@@ -351,11 +351,22 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 
 func (r *request) writeHead(res *http1.Response, f policy.Framing) {
 	lane := r.h.lane
-	if r.cookie != "" {
-		f.Extra = r.stickyCookie()
+	if f.Extra == nil {
+		f.Extra = r.ownFields()
+	} else {
+		f.Extra = append(f.Extra, r.ownFields()...)
 	}
 	lane.buf = r.policy.Route.AppendResponseHead(lane.buf[:0], &r.policy, res.Status, res.Fields, f)
 	r.c.Write(lane.buf)
+}
+
+// ownFields are the lines that an answer has besides its backend's.
+func (r *request) ownFields() []byte {
+	b := r.h.lane.srv.altSvc // a copy is made when something is appended
+	if r.cookie != "" {
+		b = append(b, r.stickyCookie()...)
+	}
+	return b
 }
 
 // stickyCookie is the Set-Cookie line that keeps a client on its arm.

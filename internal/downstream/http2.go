@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/h2"
@@ -46,10 +47,10 @@ func agreedOnHTTP2(c *eventloop.Conn) bool {
 	return peer != nil && peer.Protocol == "h2"
 }
 
-// Advertise has every answer but those that push makes itself say where else the same
+// Advertise has every answer say where else the same
 // origin is served (RFC 7838): altSvc is the field's value. Before the loops run only.
 func (s *Server) Advertise(altSvc string) {
-	s.altSvc = string(http1.AppendField(nil, "Alt-Svc", altSvc))
+	s.altSvc = slices.Clip(http1.AppendField(nil, "Alt-Svc", altSvc))
 }
 
 // versionOf is the minor version of HTTP/1 that c speaks, or the version of HTTP where c is

@@ -171,10 +171,7 @@ func (r *request) streamFields() []byte {
 	if !r.matched {
 		return r.recording.fields
 	}
-	f := policy.Framing{Length: -1}
-	if r.cookie != "" {
-		f.Extra = r.stickyCookie()
-	}
+	f := policy.Framing{Length: -1, Extra: r.ownFields()}
 	b := r.policy.Route.AppendResponseHead(nil, &r.policy, http.StatusOK, nil, f)
 	_, b, _ = bytes.Cut(b, crlf)
 	return b[:len(b)-len(crlf)]

@@ -242,14 +242,15 @@ func appendStatus(b []byte, status int) []byte {
 	return http1.AppendStatusLine(b, status)
 }
 
-// appendDate appends the Date field (RFC 9110 §6.6.1), written anew once a second.
+// appendDate appends the Date field (RFC 9110 §6.6.1), written anew once a second, and
+// Alt-Svc if there is one.
 func (l *lane) appendDate(b []byte, loop *eventloop.Loop) []byte {
-	return append(b, l.dateLine(loop)...)
+	return append(append(b, l.dateLine(loop)...), l.srv.altSvc...)
 }
 
 func (l *lane) dateLine(loop *eventloop.Loop) []byte {
 	if now := loop.Now() / 1e9; len(l.date) == 0 || now != l.dateAt {
-		l.date, l.dateAt = append(http1.AppendDate(l.date[:0], time.Now()), l.srv.altSvc...), now
+		l.date, l.dateAt = http1.AppendDate(l.date[:0], time.Now()), now
 	}
 	return l.date
 }
