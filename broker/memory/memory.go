@@ -67,6 +67,8 @@ type Broker struct {
 	logs  map[string]*log
 	stop  chan struct{}
 	wg    sync.WaitGroup
+
+	moving map[string]*importing // what Import took, until Start; nil: nothing
 }
 
 // A budget is what all logs keep together.
@@ -125,6 +127,14 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	case b.state == nil:
 		return errors.New("start memory broker: it is started already")
 	}
+	for name, in := range b.moving {
+		if l := logs[name]; l != nil {
+			if err := l.restore(in); err != nil {
+				return fmt.Errorf("start memory broker: %w", err)
+			}
+		}
+	}
+	b.moving = nil
 	b.logs, b.deliver, b.state = logs, deliver, nil
 	b.wg.Go(b.sweep)
 	return nil

@@ -138,6 +138,27 @@ func (e *embedded) stopServer() bool {
 	return true
 }
 
+// release lets the directory go to another process. The server has ended.
+func (e *embedded) release() error {
+	return syscall.Flock(int(e.lock.Fd()), syscall.LOCK_UN)
+}
+
+// lockAgain is how long resume waits for the other process to let the directory go.
+const lockAgain = 5 * time.Second
+
+// resume takes the directory back and starts a server on it.
+func (e *embedded) resume() error {
+	for end := time.Now().Add(lockAgain); ; time.Sleep(time.Millisecond) {
+		err := syscall.Flock(int(e.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return e.boot()
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
+			return fmt.Errorf("lock the store directory again: %w", err)
+		}
+	}
+}
+
 // stop ends the server and lets the directory go.
 func (e *embedded) stop() error {
 	e.stopServer()

@@ -69,6 +69,9 @@ type Broker struct {
 	// changes lets one Add or Change run at a time; marking asks keep for the marks.
 	changes sync.Mutex
 	marking chan chan<- error
+	onKeeps chan func()
+	// suspended says that another process has the directory, see Suspend.
+	suspended atomic.Bool
 
 	// The connection, written by its callbacks.
 	generation atomic.Uint64 // counts the connections made, before each is used
@@ -106,7 +109,7 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	b := &Broker{cfg: cfg.withDefaults(), log: log, marking: make(chan chan<- error)}
+	b := &Broker{cfg: cfg.withDefaults(), log: log, marking: make(chan chan<- error), onKeeps: make(chan func())}
 	b.streams.Store(&map[string]*stream{})
 	b.bus = newBus(b)
 	b.ctx, b.stop = context.WithCancel(context.Background())
@@ -306,11 +309,17 @@ func (b *Broker) keep() {
 			}
 			told <- err
 			continue
+		case f := <-b.onKeeps:
+			f()
+			continue
 		case <-kick:
 		case <-t.C:
 		}
 		now := time.Now()
 		b.out.expire(now)
+		if b.suspended.Load() {
+			continue
+		}
 		if b.room != nil {
 			b.keepRoom(now)
 		}
@@ -470,6 +479,9 @@ func (b *Broker) shut() error {
 		return nil
 	}
 	var err error
+	if b.suspended.Load() {
+		return b.server.lock.Close()
+	}
 	if b.server.stopServer() && b.started {
 		if err = b.mark(true); noSpace(err) { // it started without, and can again
 			b.log.Warn("high-water marks cannot be written", "err", err)

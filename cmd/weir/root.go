@@ -29,6 +29,7 @@ are stored, so a client that comes back continues where it was.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.AddCommand(
 		newServe(),
+		newUpgrade(),
 		newDemo(),
 		newPub(),
 		newSub(),

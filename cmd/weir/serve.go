@@ -6,7 +6,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/redact"
 	"github.com/weir-gateway/weir/internal/systemd"
+	"github.com/weir-gateway/weir/internal/takeover"
 )
 
 func newServe() *cobra.Command {
@@ -27,6 +30,8 @@ finishes the requests under way, within shutdown.drain, and closes the streams:
 at the rate at which other nodes take their clients on, or, on the only node,
 last and at once, with a reconnect delay of about the time of a restart. A second
 signal ends it at once.
+
+SIGUSR2 replaces the program without closing connections: see weir upgrade.
 
 With tls.certificates it speaks https and wss. Changed certificate files are
 noticed within tls.reload_interval.
@@ -48,18 +53,38 @@ configuration it starts no broker, stores nothing and needs no keys.`,
 	}
 	s := addSources(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := s.sources(cmd.Flags())
+		parent, err := takeover.FromEnvironment(currentVersion())
 		if err != nil {
 			return err
 		}
-		cfg, err := config.Load(src)
-		if err != nil {
-			return err
+		err = serveSources(cmd, s, parent)
+		if err != nil && parent != nil {
+			parent.Refuse(err) // before it serves: later nobody listens
 		}
-		opt := app.Options{Load: func() (config.Config, error) { return config.Load(src) }, File: src.File}
-		return serve(cmd.Context(), cfg, opt, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		return err
 	}
 	return cmd
+}
+
+// serveSources serves what flags, environment and file say, in place of parent if there is one.
+func serveSources(cmd *cobra.Command, s *sourceFlags, parent *takeover.Parent) error {
+	src, err := s.sources(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	cfg, err := config.Load(src)
+	if err != nil {
+		return err
+	}
+	opt := app.Options{Load: func() (config.Config, error) { return config.Load(src) }, File: src.File, Args: os.Args[1:], Takeover: parent}
+	// Its path, not its file: that is what an upgrade replaces.
+	if opt.Program, err = exec.LookPath(os.Args[0]); err == nil {
+		opt.Program, err = filepath.Abs(opt.Program)
+	}
+	if err != nil {
+		opt.Program = ""
+	}
+	return serve(cmd.Context(), cfg, opt, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
 func serve(ctx context.Context, cfg config.Config, opt app.Options, out, log io.Writer) error {
@@ -82,7 +107,8 @@ func serve(ctx context.Context, cfg config.Config, opt app.Options, out, log io.
 	}
 	hard, stop := secondSignal(ctx)
 	defer stop()
-	defer onHangup(func() {
+	defer onSignal(syscall.SIGUSR2, func() { _, _ = a.Upgrade(ctx) })() // it logs what came of it
+	defer onSignal(syscall.SIGHUP, func() {
 		a.Reloading(func() {
 			if _, err := a.Reload(ctx); err != nil {
 				logger.Error("the configuration is not reloaded, everything stays as it was", "err", err)
@@ -130,10 +156,10 @@ func secondSignal(ctx context.Context) (hard context.Context, stop func()) {
 	return hard, cancel
 }
 
-// onHangup calls f at every SIGHUP until stop is called.
-func onHangup(f func()) (stop func()) {
+// onSignal calls f at every one of s until stop is called.
+func onSignal(s os.Signal, f func()) (stop func()) {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP)
+	signal.Notify(signals, s)
 	var done sync.WaitGroup
 	done.Go(func() {
 		for range signals {

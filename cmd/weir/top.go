@@ -108,7 +108,7 @@ func (f *topFlags) frameOnce(ctx context.Context, src *topSource, out io.Writer)
 	defer cancel()
 	s, err := src.second(ctx)
 	if err != nil {
-		return topError(err)
+		return adminError("top", err)
 	}
 	return f.print(ctx, src, s, out)
 }
@@ -160,7 +160,7 @@ func (f *topFlags) frames(ctx context.Context, src *topSource, out, log io.Write
 		s, err := src.newest()
 		if err != nil {
 			if errors.Is(err, errTopRefused) {
-				return topError(err)
+				return adminError("top", err)
 			}
 			if told != err.Error() {
 				told = err.Error()
@@ -182,8 +182,8 @@ func (f *topFlags) frames(ctx context.Context, src *topSource, out, log io.Write
 	}
 }
 
-// topError says what to do about err.
-func topError(err error) error {
+// adminError says what to do about err.
+func adminError(command string, err error) error {
 	hint := ""
 	switch {
 	case errors.Is(err, errTopRefused):
@@ -191,5 +191,5 @@ func topError(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err):
 		hint = "is it the admin listener? Its address is admin.listen, 127.0.0.1:8001 if nothing is set"
 	}
-	return config.WithHint(fmt.Errorf("top: %w", err), hint)
+	return config.WithHint(fmt.Errorf("%s: %w", command, err), hint)
 }

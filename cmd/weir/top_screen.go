@@ -139,7 +139,7 @@ func (f *topFlags) interactive(ctx context.Context, src *topSource, s *screen) e
 	next := func() error {
 		sn, err := src.newest()
 		if err != nil && sn == nil && isRefused(err) {
-			return topError(err)
+			return adminError("top", err)
 		}
 		if v.problem = err; !v.held && sn != nil {
 			v.snapshot = sn

@@ -170,17 +170,23 @@ func (s *topSource) get(ctx context.Context, path string) (*http.Response, error
 		return r, nil
 	}
 	defer r.Body.Close()
-	if r.StatusCode == http.StatusUnauthorized {
-		return nil, fmt.Errorf("%s: %w", s.base, errTopRefused)
-	}
-	if r.StatusCode == http.StatusNotFound {
-		return nil, fmt.Errorf("%s: %s: is it the admin listener?", s.base, r.Status)
+	b, _ := io.ReadAll(io.LimitReader(r.Body, 1<<16))
+	return nil, s.refusal(r.StatusCode, r.Status, b)
+}
+
+// refusal is the error of an answer that is not what was asked for.
+func (s *topSource) refusal(code int, status string, body []byte) error {
+	switch code {
+	case http.StatusUnauthorized:
+		return fmt.Errorf("%s: %w", s.base, errTopRefused)
+	case http.StatusNotFound:
+		return fmt.Errorf("%s: %s: is it the admin listener?", s.base, status)
 	}
 	var e admin.Error
-	if json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&e) == nil && e.Error.Message != "" {
-		return nil, fmt.Errorf("%s: %s", s.base, legible(e.Error.Message))
+	if json.Unmarshal(body, &e) == nil && e.Error.Message != "" {
+		return fmt.Errorf("%s: %s", s.base, legible(e.Error.Message))
 	}
-	return nil, fmt.Errorf("%s: %s", s.base, r.Status)
+	return fmt.Errorf("%s: %s", s.base, status)
 }
 
 // connections are the subscribers with most of sort.

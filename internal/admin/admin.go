@@ -12,11 +12,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/sys"
 	"github.com/weir-gateway/weir/internal/tune"
 )
 
@@ -77,6 +79,10 @@ type Sources struct {
 	Tune func(p tune.Profile) (*tune.Report, error)
 	// Reload reads the configuration again and says what took effect.
 	Reload func(ctx context.Context) (any, error)
+	// Upgrade starts the program anew and hands everything over to that process, and
+	// UpgradeState says how far that has come.
+	Upgrade      func(ctx context.Context) (Upgrade, error)
+	UpgradeState func() Upgrade
 	// Diff says what a reload of the configuration in text, YAML, would change.
 	Diff func(ctx context.Context, text []byte) (any, error)
 	// Sorts are the values sort may have; the first is the default.
@@ -134,6 +140,34 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("admin listener: %w", err)
 	}
 	return nil
+}
+
+// Socket returns a duplicate of the listening socket, which the caller closes. It stays
+// non-blocking, as os.File.Fd would not leave it.
+func (s *Server) Socket() (fd int, err error) {
+	l, ok := s.listener.(syscall.Conn)
+	if !ok {
+		return -1, fmt.Errorf("admin listener: %s is not a socket of the system", s.listener.Addr())
+	}
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	var dup error
+	err = raw.Control(func(from uintptr) { fd, dup = sys.Dup(int(from)) })
+	return fd, errors.Join(err, dup)
+}
+
+// StopAccepting closes the listening socket. Requests under way go on.
+func (s *Server) StopAccepting() { _ = s.listener.Close() }
+
+// Finish ends Run and streams, and returns when other requests under way are answered, or
+// within has passed.
+func (s *Server) Finish(within time.Duration) {
+	s.stop()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	_ = s.http.Shutdown(ctx)
 }
 
 // Close ends Run and every request. It is idempotent.

@@ -63,6 +63,8 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
 		{"GET /api/tune", src.tune, "The kernel's settings, network card, limits and cgroup compared with a profile, as `weir tune check --json` prints them: `?profile=gateway|low-latency|bench`. Nothing is changed.", tune.Report{}},
 		{"POST /api/reload", src.reload, "Reads the configuration again and says what took effect.", nil},
+		{"GET /api/upgrade", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.UpgradeState()) }, "What the last upgrade did, or how far one under way has come.", Upgrade{}},
+		{"POST /api/upgrade", src.upgrade, "Starts the program anew, which takes over all connections, and answers when it serves, as `weir upgrade` does. 422 if it cannot: everything is as it was.", Upgrade{}},
 		{"POST /api/config/diff", src.diff, "Says what a reload of the configuration in the body, YAML, would change, and applies nothing. 422 if it is not valid.", nil},
 		{"GET /login", a.login, "The login page, for browsers.", nil},
 		{"POST /login", a.login, "The form `token`; answers with a cookie, SameSite=Strict.", nil},

@@ -29,6 +29,7 @@ import (
 	"github.com/weir-gateway/weir/internal/h3"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/systemd"
+	"github.com/weir-gateway/weir/internal/takeover"
 	"github.com/weir-gateway/weir/internal/telemetry"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/wire"
@@ -44,6 +45,11 @@ type Options struct {
 	Load func() (config.Config, error)
 	// File is watched for changes (config.Reload); empty means none.
 	File string
+	// Program and Args start this program anew, for Upgrade; empty: it cannot.
+	Program string
+	Args    []string
+	// Takeover is the process that this one takes over from; nil: none.
+	Takeover *takeover.Parent
 	// Service is the process as a service manager sees it; nil means that there is none.
 	Service *systemd.Service
 	// Log gets everything; nil discards.
@@ -93,11 +99,13 @@ type App struct {
 	live       *live // nil: no admin listener
 
 	// Owned by the start, and by reloads from then on.
-	keySets  auth.KeySets // further keys, for protocols that name them
-	runLater func(run func(context.Context) error)
+	keySets   auth.KeySets // further keys, for protocols that name them
+	runLater  func(run func(context.Context) error)
+	adminRuns bool
 
 	// Any goroutine.
 	reload    reloads
+	upgrade   upgrade
 	leaving   atomic.Bool   // a drain has begun
 	startTook atomic.Int64  // nanoseconds from New to ready
 	byHand    atomic.Uint64 // subscribers that the operator disconnected
@@ -110,6 +118,8 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	a := &App{cfg: cfg, opt: opt, log: opt.Log, started: time.Now()}
+	a.upgrade.over = make(chan struct{})
+	a.upgrade.state.Store(&admin.Upgrade{})
 	a.reload.inForce.Store(&cfg)
 	a.reload.waiting.Store(&[]string{})
 	var undo []func()
@@ -166,7 +176,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	}
 	a.push, err = push.New(cfg.Push, push.Deps{
 		Formats: formats, Hub: a.hub, Loops: a.loops.Loops(), Access: a.access, Admission: &cfg.Admission, Namespaces: cfg.Namespaces,
-		Front: a.admission.front, MaxSubscribers: a.loops.MaxConns() - reserved(a.loops.MaxConns()), Log: a.log,
+		Front: a.admission.front, MaxSubscribers: a.loops.MaxConns() - reserved(a.loops.MaxConns()), Prover: a.auth, Log: a.log,
 	})
 	if err != nil {
 		return nil, err
@@ -263,6 +273,11 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	if a.tls != nil {
 		parts.run(func() error { return a.tls.Run(background) })
 	}
+	defer a.endTakeover(background)()
+	if err := a.takeLog(); err != nil {
+		a.loops.Release()
+		return err
+	}
 	if err := a.startBroker(parts, ctx, background); err != nil {
 		a.loops.Release()
 		return fmt.Errorf("start the broker: %w", err)
@@ -272,6 +287,10 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		return err
 	}
 	parts.run(func() error { return a.loops.Run(background) })
+	if err := a.takeOver(parts); err != nil {
+		return err
+	}
+	a.runAdmin(parts, background)
 	a.runHTTP3(parts, background)
 	parts.run(func() error { return newTrimmer(a.activity).run(background) })
 	parts.run(func() error { return a.wing.upstreams.Run(background) })
@@ -287,6 +306,9 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	}
 	select {
 	case <-ctx.Done():
+	case <-a.upgrade.over:
+		a.follow(hard)
+		return nil
 	case <-background.Done(): // a part has failed
 		return nil
 	}

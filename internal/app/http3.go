@@ -45,8 +45,11 @@ func (a *App) listenHTTP3() error {
 	if a.http3 == nil {
 		return nil
 	}
-	if err := a.http3.Listen(a.addr, a.tls.QUICConfig(h3.Protocol)); err != nil {
-		return config.WithHint(fmt.Errorf("listen for HTTP/3: %w", err), "free the UDP port "+strconv.Itoa(int(a.addr.Port()))+", or set downstream.http3 to false")
+	// In a takeover the old process has the UDP port until its end: its clients come back.
+	if a.opt.Takeover == nil {
+		if err := a.http3.Listen(a.addr, a.tls.QUICConfig(h3.Protocol)); err != nil {
+			return config.WithHint(fmt.Errorf("listen for HTTP/3: %w", err), "free the UDP port "+strconv.Itoa(int(a.addr.Port()))+", or set downstream.http3 to false")
+		}
 	}
 	altSvc := a.cfg.Downstream.AltSvc
 	if altSvc == "" {
@@ -59,8 +62,34 @@ func (a *App) listenHTTP3() error {
 
 // runHTTP3 takes connections of HTTP/3 until ctx is done.
 func (a *App) runHTTP3(parts *group, ctx context.Context) {
-	if a.http3 != nil {
-		parts.run(func() error { return a.http3.Run(ctx) })
+	if a.http3 == nil {
+		return
+	}
+	parts.run(func() error {
+		if a.opt.Takeover != nil && !a.succeedHTTP3(ctx) {
+			return nil
+		}
+		return a.http3.Run(ctx)
+	})
+}
+
+// http3Again is how often a UDP port is tried that the old process has still.
+const http3Again = 20 * time.Millisecond
+
+// succeedHTTP3 opens the UDP socket as soon as the old process has closed its own. It reports
+// false when ctx is done first.
+func (a *App) succeedHTTP3(ctx context.Context) bool {
+	for began := time.Now(); ; {
+		err := a.http3.Listen(a.addr, a.tls.QUICConfig(h3.Protocol))
+		if err == nil {
+			return true
+		}
+		select {
+		case <-time.After(http3Again):
+		case <-ctx.Done():
+			a.log.Warn("HTTP/3 was not served", "err", err, "for", time.Since(began))
+			return false
+		}
 	}
 }
 

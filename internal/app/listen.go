@@ -69,6 +69,9 @@ func (a *App) listen() error {
 	if err := a.listenPublic(addr, passed); err != nil {
 		return err
 	}
+	if a.opt.Takeover != nil {
+		a.loops.HoldAccepting()
+	}
 	a.front.Listening(a.addr)
 	if a.cfg.Admin.Enabled() {
 		return a.listenAdmin(adminAddr, passed)
@@ -79,7 +82,11 @@ func (a *App) listen() error {
 // passedSockets are what the service manager passed, in the order in which they were
 // opened. The caller closes them.
 func (a *App) passedSockets() (list []*passedSocket, err error) {
-	for _, f := range a.opt.Service.Files() {
+	files := a.opt.Service.Files()
+	if t := a.opt.Takeover; t != nil {
+		files = append(files, t.Sockets...)
+	}
+	for _, f := range files {
 		p := &passedSocket{file: f}
 		list = append(list, p)
 		raw, e := f.SyscallConn()
@@ -139,8 +146,10 @@ func (a *App) listenPublic(addr netip.AddrPort, passed []*passedSocket) error {
 		if a.addr, err = a.loops.ListenOn(fds); err != nil {
 			return fmt.Errorf("listen %s on the sockets of the service manager: %w", a.cfg.Listen, err)
 		}
-		a.kept = len(fds)
-		a.log.Info("listening on sockets of the service manager", "listen", a.addr, "sockets", len(fds), "loops", len(a.loops.Loops()))
+		if a.kept = len(fds); a.opt.Takeover != nil {
+			a.kept = a.opt.Takeover.Kept
+		}
+		a.log.Info("listening on sockets that were passed", "listen", a.addr, "sockets", len(fds), "loops", len(a.loops.Loops()))
 		return nil
 	}
 	if a.addr, err = a.loops.Listen(addr); err != nil {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -45,6 +46,16 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 			emit(cost.Seconds(), "assumed")
 		}
 	})
+	family("weir_upgrades_total", "Times that this process started a new one to take over, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
+		emit(float64(a.upgrade.counts.done.Load()), "done")
+		emit(float64(a.upgrade.counts.failed.Load()), "failed")
+	})
+	family("weir_upgrade_connections_total", "Connections that moved in an upgrade: in, from the old process; out, to the new one; refused by this one.", "direction", counter, func(emit func(float64, ...string)) {
+		emit(float64(a.upgrade.counts.arrived.Load()), "in")
+		emit(float64(a.upgrade.counts.moved.Load()), "out")
+		emit(float64(a.upgrade.counts.refused.Load()), "refused")
+	})
+	one("weir_upgrade_pause_seconds", "How long clients waited in the last upgrade, as the process that took over saw it; 0: there was none.", gauge, func() float64 { return time.Duration(a.upgrade.paused.Load()).Seconds() })
 	one("weir_channels", "Channels with subscribers on this node.", gauge, func() float64 { return float64(a.hub.Stats().Channels) })
 	one("weir_http_requests_total", "Requests understood on the public listener.", counter, func() float64 { return float64(a.front.Stats().Requests) })
 	family("weir_http_refused_total", "Requests refused, by reason.", "reason", counter, func(emit func(float64, ...string)) {

@@ -53,6 +53,8 @@ func (a *App) sources() admin.Sources {
 		SteerCanary:  a.steerCanary,
 		Tune:         a.tuned,
 		Reload:       func(ctx context.Context) (any, error) { return a.Reload(ctx) },
+		Upgrade:      a.Upgrade,
+		UpgradeState: a.UpgradeState,
 		Diff:         func(ctx context.Context, text []byte) (any, error) { return a.Preview(ctx, text) },
 		Sorts:        []string{"lag", "bytes", "age", "messages"},
 		ChannelSorts: channelSorts,

@@ -22,15 +22,24 @@ const startPatience = time.Second
 // startBroker starts the hub, which waits for servers that are not there yet. Meanwhile
 // the admin listener serves, and after a moment the public one says what it waits for.
 func (a *App) startBroker(parts *group, ctx, background context.Context) error { //nolint:revive // background is the parts'
-	if a.admin != nil {
-		parts.run(func() error { return a.admin.Run(background) })
+	if a.opt.Takeover != nil { // the old process serves
+		return a.hub.Start(ctx)
 	}
+	a.runAdmin(parts, background)
 	waiting, stop := context.WithCancel(background)
 	var room sync.WaitGroup
 	defer room.Wait()
 	defer stop()
 	room.Go(func() { a.waitingRoom(waiting) })
 	return a.hub.Start(ctx)
+}
+
+// runAdmin serves the admin listener, once.
+func (a *App) runAdmin(parts *group, ctx context.Context) { //nolint:revive // the context is the parts', not this call's
+	if a.admin != nil && !a.adminRuns {
+		a.adminRuns = true
+		parts.run(func() error { return a.admin.Run(ctx) })
+	}
 }
 
 // waitingRoom answers on the public listener until ctx is done: that the process lives,

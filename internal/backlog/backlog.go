@@ -3,6 +3,7 @@
 package backlog
 
 import (
+	"iter"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -385,6 +386,62 @@ func (q *Queue) Pop(c *Counts) *hub.Message {
 	m := q.pop()
 	c.held(m, -1)
 	return m
+}
+
+// Messages are what waits, oldest first.
+func (q *Queue) Messages() iter.Seq[*hub.Message] {
+	return func(yield func(*hub.Message) bool) {
+		for _, m := range q.messages[q.head:] {
+			if m != nil && !yield(m) {
+				return
+			}
+		}
+	}
+}
+
+// Stands returns at, up to where the hub handed over everything, moved back to before what
+// waits and what was dropped: from there it can be had again. ok is false if that is of a
+// log that is over. Gaps of what is in no log are in Unlogged.
+func (q *Queue) Stands(at hub.Positions) (_ hub.Positions, ok bool) {
+	ok = true
+	back := func(p hub.Position) {
+		i := slices.IndexFunc(at, func(x hub.Position) bool { return x.Epoch == p.Epoch })
+		switch {
+		case i < 0:
+			ok = false
+		case p.Offset < at[i].Offset:
+			at[i] = p
+		}
+	}
+	for m := range q.Messages() {
+		if m.Offset != 0 {
+			back(hub.Position{Epoch: m.Epoch, Offset: m.Offset - 1})
+		}
+	}
+	gap := func(g hub.Gap) {
+		if p, err := hub.ParsePosition(g.From); err == nil {
+			back(p)
+		} else if !g.At.IsZero() {
+			ok = false
+		}
+	}
+	for _, g := range q.dropped {
+		gap(g)
+	}
+	for _, g := range q.gaps {
+		gap(g.gap)
+	}
+	return at, ok
+}
+
+// Unlogged returns the gaps of messages that were dropped and are in no log.
+func (q *Queue) Unlogged() (gaps []hub.Gap) {
+	for _, g := range q.dropped {
+		if g.At.IsZero() {
+			gaps = append(gaps, g)
+		}
+	}
+	return gaps
 }
 
 // Forget counts off what is thrown away with q.

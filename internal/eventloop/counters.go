@@ -11,16 +11,18 @@ type counts struct {
 	reads, bytesIn, sends, bytesOut                              uint64
 	stalls, stallCloses, queueFull, panics, open                 uint64
 	dialed, dialFailed, adopted, waiting, queued, carried        uint64
+	moved, arrived                                               uint64
 }
 
-func (c *counts) fields() [21]*uint64 {
+func (c *counts) fields() [23]*uint64 {
 	return [...]*uint64{&c.ticks, &c.accepted, &c.closed, &c.refused, &c.acceptErrors, &c.acceptPauses, &c.reads, &c.bytesIn,
 		&c.sends, &c.bytesOut, &c.stalls, &c.stallCloses, &c.queueFull, &c.panics, &c.open,
-		&c.dialed, &c.dialFailed, &c.adopted, &c.waiting, &c.queued, &c.carried}
+		&c.dialed, &c.dialFailed, &c.adopted, &c.waiting, &c.queued, &c.carried,
+		&c.moved, &c.arrived}
 }
 
 // published is a copy that any goroutine may read, as of the end of a tick.
-type published [21]atomic.Uint64
+type published [23]atomic.Uint64
 
 func (p *published) publish(c *counts) {
 	for i, f := range c.fields() {
@@ -50,6 +52,8 @@ type Stats struct {
 	Dialed       uint64 // connections that Dial made
 	DialFailed   uint64 // and that it or Adopt did not, for any reason; not in Closed
 	Adopted      uint64
+	Moved        uint64 // connections that went to another process, which are not in Closed
+	Arrived      uint64 // and that came from one
 	Carried      uint64 // connections on the socket of another one: streams of HTTP/2
 	Waiting      uint64 // connections whose socket takes nothing now
 	Queued       uint64 // bytes that wait for those, as of the last look: once a second at least
@@ -68,6 +72,6 @@ func (l *Loop) Stats() Stats {
 		Ticks: c.ticks, Accepted: c.accepted, Closed: c.closed, Refused: c.refused, AcceptErrors: c.acceptErrors, AcceptPauses: c.acceptPauses,
 		Reads: c.reads, BytesIn: c.bytesIn, Sends: c.sends, BytesOut: c.bytesOut, Stalls: c.stalls,
 		StallCloses: c.stallCloses, QueueFull: c.queueFull, Panics: c.panics, Open: c.open,
-		Dialed: c.dialed, DialFailed: c.dialFailed, Adopted: c.adopted, Waiting: c.waiting, Queued: c.queued, Carried: c.carried,
+		Dialed: c.dialed, DialFailed: c.dialFailed, Adopted: c.adopted, Waiting: c.waiting, Queued: c.queued, Carried: c.carried, Moved: c.moved, Arrived: c.arrived,
 	}
 }

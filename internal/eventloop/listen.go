@@ -127,8 +127,8 @@ func (g *Group) Backlog() int {
 	return n
 }
 
-// Listeners returns descriptors of the listening sockets that the caller closes. Before
-// Run only.
+// Listeners returns descriptors of the listening sockets that the caller closes. While the
+// loops have not ended only.
 func (g *Group) Listeners() (fds []int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -179,6 +179,31 @@ func (g *Group) StopAccepting() {
 	g.mu.Unlock()
 	for _, l := range g.loops {
 		l.Post(func() { l.accepting.stop(n) })
+	}
+}
+
+// HoldAccepting has the loops accept nothing from the start until ResumeAccepting. Before
+// Run only.
+func (g *Group) HoldAccepting() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.loops {
+		l.accepting.stop(g.listens)
+	}
+}
+
+// ResumeAccepting undoes StopAccepting and HoldAccepting. Any goroutine.
+func (g *Group) ResumeAccepting() {
+	g.mu.Lock()
+	n := g.listens
+	g.mu.Unlock()
+	for _, l := range g.loops {
+		l.Post(func() {
+			l.accepting.stopped = false
+			for i := range n {
+				l.poller.SetAccepting(i, true)
+			}
+		})
 	}
 }
 

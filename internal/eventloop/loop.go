@@ -67,6 +67,7 @@ type Loop struct {
 	failures    failureList
 	n           counts
 	stopping    bool
+	pause       *pausePoint // where to stand still after this tick; nil mostly
 	ended       bool
 }
 
@@ -122,6 +123,9 @@ func (l *Loop) run() error {
 		}
 		if err := l.tick(); err != nil {
 			return err
+		}
+		if l.pause != nil {
+			l.standStill()
 		}
 	}
 	return nil

@@ -109,8 +109,12 @@ func (p *scripted) Send(k poller.Key, fd int, b []byte) (int, syscall.Errno) {
 func (p *scripted) SendCopy(k poller.Key, fd int, b []byte) (int, syscall.Errno) {
 	return p.Send(k, fd, b)
 }
-func (p *scripted) Flush()                          {}
-func (p *scripted) Unsent(k poller.Key, fd int) int { return p.stands(k, fd).unsent }
+func (p *scripted) Flush()                                         {}
+func (p *scripted) Quiesce(poller.Handler, time.Duration)          {}
+func (p *scripted) Lend(_ poller.Key, fd int) (int, []byte, error) { return fd, nil, nil }
+func (p *scripted) Returned(int)                                   {}
+func (p *scripted) Leave(k poller.Key, fd int)                     { p.Close(k, fd) }
+func (p *scripted) Unsent(k poller.Key, fd int) int                { return p.stands(k, fd).unsent }
 func (p *scripted) Shutdown(k poller.Key, fd int) {
 	s := p.stands(k, fd)
 	if s.shut {

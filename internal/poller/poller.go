@@ -82,6 +82,17 @@ type Poller interface {
 	// Unsent returns how many bytes that Send took the peer has not acknowledged.
 	// It is a system call.
 	Unsent(k Key, fd int) int
+	// Quiesce returns when nothing is in flight for connections that are not read from, or
+	// after within. What broke meanwhile is told to h.
+	Quiesce(h Handler, within time.Duration)
+	// Lend returns a descriptor of the process for a connection that is not read from, until
+	// Returned, with what was received of it and not handed over, valid until then. The
+	// error says that it cannot be had: something is in flight, or the kernel is too old.
+	Lend(k Key, fd int) (file int, input []byte, err error)
+	// Returned ends a Lend.
+	Returned(file int)
+	// Leave is Close for a connection that is open in another process, too.
+	Leave(k Key, fd int)
 	// Wait dispatches events to h. It waits up to timeout for the first one;
 	// negative means for ever, 0 not at all.
 	Wait(timeout time.Duration, h Handler) error

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/access"
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/backlog"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/limit"
@@ -102,6 +103,9 @@ type Deps struct {
 	// MaxSubscribers bounds the subscribers of all loops, so that connections are left for
 	// publishers and health checks; 0: no bound.
 	MaxSubscribers int
+	// Prover writes and reads the identities of sessions that move to another process; nil:
+	// none does.
+	Prover *auth.Authenticator
 	// Log gets failures; nil discards them.
 	Log *slog.Logger
 }
@@ -120,7 +124,8 @@ type Push struct {
 	access  *access.Model
 	log     *slog.Logger
 	limits  websocket.Limits
-	front   *limit.Front // nil: no limits
+	front   *limit.Front        // nil: no limits
+	prover  *auth.Authenticator // nil: sessions do not move
 	workers *socket.Workers
 	// openingTime is the constant of that name; tests shorten it.
 	openingTime int64
@@ -217,7 +222,7 @@ func New(cfg Config, d Deps) (*Push, error) {
 	}
 	cfg = cfg.WithDefaults()
 	p := &Push{
-		cfg: cfg, formats: d.Formats, hub: d.Hub, access: d.Access, log: d.Log, front: d.Front, workers: socket.NewWorkers(d.Log), openingTime: openingTime,
+		cfg: cfg, formats: d.Formats, hub: d.Hub, access: d.Access, log: d.Log, front: d.Front, prover: d.Prover, workers: socket.NewWorkers(d.Log), openingTime: openingTime,
 		limits: websocket.Limits{MaxMessage: cfg.MaxClientMessage},
 	}
 	p.refusals = refusals{retry: time.Duration(cfg.Retry), maxSubscribers: int64(d.MaxSubscribers), log: d.Log, count: &p.counters}

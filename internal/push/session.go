@@ -129,6 +129,7 @@ type opening struct {
 	fields, key []byte
 	extensions  string // agreed in a WebSocket handshake
 	hello       bool
+	moved       bool // the answer went out from another process
 	// Of a protocol's stream.
 	preamble     []byte
 	began, ended func()
@@ -152,20 +153,7 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 	if r.Identity != nil && gone(r.Identity) {
 		return hub.ErrUnavailable // it comes back, and is refused
 	}
-	s.lane, s.conn = l, c
-	s.lastSend = l.loop.Now()
-	s.rare = &rare{opening: &opening{fields: r.Fields, key: r.Key, hello: r.Hello, extensions: r.extensions}}
-	if r.Identity != nil && r.Identity != auth.Anonymous {
-		s.rare.identity = r.Identity
-	}
-	if rate := l.push.rate(r.Channels); rate > 0 {
-		s.flags |= paced
-		s.rare.pace = pace{rate: rate, at: l.loop.Now()}
-	}
-	if len(r.Channels) > 1 {
-		s.flags |= several
-	}
-	c.SetTimer(l.push.openingTime) // Start sets another
+	s.prepare(l, c, r)
 	var opt hub.SubscribeOptions
 	if x := r.Custom; x != nil {
 		if opt = x.Options; x.Select != nil {
@@ -183,6 +171,24 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 	l.enter()
 	defer l.exit()
 	return l.shard.Subscribe(&s.sub, sink, opt)
+}
+
+// prepare gives s what it needs before it subscribes.
+func (s *session) prepare(l *Lane, c *eventloop.Conn, r *Subscription) {
+	s.lane, s.conn = l, c
+	s.lastSend = l.loop.Now()
+	s.rare = &rare{opening: &opening{fields: r.Fields, key: r.Key, hello: r.Hello, extensions: r.extensions}}
+	if r.Identity != nil && r.Identity != auth.Anonymous {
+		s.rare.identity = r.Identity
+	}
+	if rate := l.push.rate(r.Channels); rate > 0 {
+		s.flags |= paced
+		s.rare.pace = pace{rate: rate, at: l.loop.Now()}
+	}
+	if len(r.Channels) > 1 {
+		s.flags |= several
+	}
+	c.SetTimer(l.push.openingTime) // Start sets another
 }
 
 // armTimer makes the timer come after next, or at the token's expiry or the

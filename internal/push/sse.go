@@ -115,6 +115,10 @@ func (r *refusals) appendEnd(b []byte, code int, reason string, refused bool) []
 // that a client that is cut before the first message resumes exactly.
 func (s *sseSession) Start(at hub.Positions) {
 	defer s.recovered()
+	if s.goesOn(at) {
+		s.armTimer(s.lastSend + s.beat() - s.lane.loop.Now())
+		return
+	}
 	o := s.opening()
 	if len(at) > 1 && s.custom() == nil {
 		s.keepsStands(at)
@@ -170,7 +174,7 @@ func (s *sseSession) end(code int, reason string) {
 		return
 	}
 	s.leave()
-	if o := s.opening(); o != nil {
+	if o := s.opening(); o != nil && !o.moved {
 		s.lane.push.countAway(code)
 		s.conn.Write(appendSSEAnswer(nil, o.fields, s.appendLast(nil, code, reason)))
 		s.conn.CloseAfterFlush()

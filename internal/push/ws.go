@@ -70,6 +70,11 @@ func RetryAfter() int64 { return 1 + rand.Int64N(4) }
 // Start implements hub.Sink.
 func (s *wsSession) Start(at hub.Positions) {
 	defer s.recovered()
+	if s.goesOn(at) {
+		s.arm(s.lane.loop.Now())
+		s.conn.Again()
+		return
+	}
 	o := s.opening()
 	b := appendHandshake(s.lane.head[:0], o.key, o.extensions, "", o.fields)
 	if o.hello {
@@ -117,7 +122,7 @@ func (s *wsSession) end(code int, reason string) {
 	}
 	s.leave()
 	var b []byte
-	if o := s.opening(); o != nil {
+	if o := s.opening(); o != nil && !o.moved {
 		if code == codeInternal {
 			s.lane.push.refuse(s.conn, o.fields, code, reason)
 			return

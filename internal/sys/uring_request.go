@@ -32,6 +32,8 @@ const (
 	OpSendZC = 47
 	// OpReadMultishot came with Linux 6.7.
 	OpReadMultishot = 49
+	// OpFixedInstall came with Linux 6.8.
+	OpFixedInstall = 54
 )
 
 // Numbers of include/uapi/linux/io_uring.h.
@@ -125,6 +127,12 @@ func (s *SQE) PrepAccept(listener int, peer *PeerAddress) {
 func (s *SQE) PrepInstall(fd *int32) {
 	s.Opcode, s.FD, s.Len, s.Off = OpFilesUpdate, -1, 1, fileIndexAny
 	s.Addr = uint64(uintptr(unsafe.Pointer(fd)))
+}
+
+// PrepLend makes a descriptor of the process, close-on-exec, for a direct one; it is the
+// result (Linux 6.8).
+func (s *SQE) PrepLend(file uint32) {
+	s.Opcode, s.Flags, s.FD = OpFixedInstall, sqeFixedFile, int32(file)
 }
 
 // PrepConnect connects a direct descriptor.

@@ -90,6 +90,9 @@ func (s *Service) Stopping(status string) error {
 	return s.notify(daemon.SdNotifyStopping, "STATUS="+status)
 }
 
+// MainPID notifies that another process is the service's main one from now on.
+func (s *Service) MainPID(pid int) error { return s.notify("MAINPID=" + strconv.Itoa(pid)) }
+
 // Alive notifies that the process works.
 func (s *Service) Alive() error { return s.notify(daemon.SdNotifyWatchdog) }
 

@@ -43,6 +43,7 @@ func (t *Terminator) Accept(loops int, next func(*eventloop.Conn) eventloop.Hand
 	for i := range lanes {
 		lanes[i] = newLane()
 	}
+	t.lanes = lanes
 	return func(c *eventloop.Conn) eventloop.Handler {
 		c.SetTimer(int64(t.cfg.HelloTimeout))
 		return &handshake{t: t, c: c, lane: lanes[c.Loop().ID()], next: next}

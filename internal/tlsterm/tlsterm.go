@@ -40,6 +40,7 @@ type Terminator struct {
 	gate      chan struct{} // as many as may compute at a time
 	admission *admission
 	protocols []string
+	lanes     []*lane // fixed by Accept
 
 	counters counters
 	// changed tells Run that another service is current.

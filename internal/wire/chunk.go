@@ -12,6 +12,9 @@ const chunked hub.Format = hub.MaxFormats / 2
 // HTTP/1.1. The head of a chunk is made once per message, and shared as the message is.
 func InChunks(f hub.Format) hub.Format { return f | chunked }
 
+// OutOfChunks undoes InChunks.
+func OutOfChunks(f hub.Format) hub.Format { return f &^ chunked }
+
 // IsChunked reports whether f is one of InChunks.
 func IsChunked(f hub.Format) bool { return f&chunked != 0 }
 

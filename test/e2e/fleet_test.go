@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -85,6 +86,7 @@ type fleet struct {
 	members []*member
 	wg      sync.WaitGroup
 	cancel  context.CancelFunc
+	dial    func(ctx context.Context, addr string) (net.Conn, error) // nil: plain connections
 }
 
 func newFleet(t testing.TB) *fleet {
@@ -111,7 +113,7 @@ func (f *fleet) sail(addr string, n int, channels []string) {
 		m := f.member(fmt.Sprintf("%s %d", map[bool]string{false: "sse", true: "websocket"}[socket], i), mine)
 		s := &judge.Subscriber{
 			Addr: addr, Socket: socket, Envelope: i/2%10 == 1, Channels: mine, Last: "0",
-			On: m.on, Up: func(int) { m.ups.Add(1) },
+			On: m.on, Up: func(int) { m.ups.Add(1) }, Dial: f.dial,
 		}
 		f.wg.Go(func() {
 			if err := s.Run(ctx); err != nil {

@@ -9,4 +9,7 @@ import (
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-func TestMain(m *testing.M) { os.Exit(judge.Main(m)) }
+func TestMain(m *testing.M) {
+	dieInAnUpgrade()
+	os.Exit(judge.Main(m))
+}

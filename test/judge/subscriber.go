@@ -12,6 +12,7 @@ import (
 	"io"
 	mathrand "math/rand/v2"
 	"net"
+	"net/http/httputil"
 	"net/url"
 	"strconv"
 	"strings"
@@ -125,7 +126,7 @@ func (s *Subscriber) once(ctx context.Context) error {
 		return err
 	}
 	r := bufio.NewReaderSize(conn, 4<<10)
-	status, err := readHead(r)
+	status, chunked, err := readHead(r)
 	if err != nil {
 		return err
 	}
@@ -140,6 +141,9 @@ func (s *Subscriber) once(ctx context.Context) error {
 	}
 	if s.Socket {
 		return s.readFrames(conn, r)
+	}
+	if chunked {
+		r = bufio.NewReaderSize(httputil.NewChunkedReader(r), 4<<10)
 	}
 	return s.readEvents(r)
 }
@@ -169,23 +173,24 @@ func (s *Subscriber) request() string {
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + base64.StdEncoding.EncodeToString(nonce[:]) + "\r\n\r\n"
 }
 
-// readHead reads a response's head and returns its status.
-func readHead(r *bufio.Reader) (int, error) {
+// readHead reads a response's head and returns its status, and whether its body is chunked.
+func readHead(r *bufio.Reader) (status int, chunked bool, err error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	var status int
 	if _, err := fmt.Sscanf(line, "HTTP/1.1 %d", &status); err != nil {
-		return 0, broke("status line %q", line)
+		return 0, false, broke("status line %q", line)
 	}
 	for {
 		line, err := r.ReadString('\n')
-		if err != nil {
-			return 0, err
-		}
-		if line == "\r\n" {
-			return status, nil
+		switch {
+		case err != nil:
+			return 0, false, err
+		case line == "\r\n":
+			return status, chunked, nil
+		case strings.EqualFold(line, "Transfer-Encoding: chunked\r\n"):
+			chunked = true
 		}
 	}
 }

@@ -1,0 +1,123 @@
+package memory
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+// startedBroker is one with two namespaces; got are what it delivers.
+func startedBroker(t *testing.T, pieces [][]byte) *Broker {
+	t.Helper()
+	b, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pieces {
+		if err := b.Import(bytes.Clone(p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Start(t.Context(), []hub.Namespace{{Name: "default", HistorySize: 50}, {Name: "brief", Durability: hub.None}}, func(*hub.Message) {}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+func publishTo(t *testing.T, b *Broker, p hub.Publication) (at hub.Position, err error) {
+	t.Helper()
+	b.Publish(&hub.Namespace{Name: "default"}, p, func(pos hub.Position, e error) { at, err = pos, e })
+	return at, err
+}
+
+func TestALogMovesWhole(t *testing.T) {
+	old := startedBroker(t, nil)
+	for i := range 200 {
+		p := hub.Publication{Channel: fmt.Sprintf("c%d", i%3), Key: "k", Data: fmt.Appendf(nil, `%d`, i), IdempotencyKey: fmt.Sprint(i)}
+		if i%5 == 0 {
+			p.Attributes = &hub.Attributes{ID: fmt.Sprint("id", i), Event: "e", Tags: map[string]string{"a": "b"}}
+		}
+		if _, err := publishTo(t, old, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ns := &hub.Namespace{Name: "default"}
+	read := func(b *Broker) (all string) {
+		t.Helper()
+		for i := range 3 {
+			page, err := b.History(t.Context(), ns, fmt.Sprintf("c%d", i), 0, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all += fmt.Sprintf("%s %d %d\n", page.Epoch, page.Covered, page.FirstRetained)
+			for _, m := range page.Messages {
+				all += fmt.Sprintf("%s %s %s %d %d %d %s %+v\n", m.Channel, m.Key, m.Data, m.Time, m.Offset, m.Prev, m.Epoch, m.Attributes)
+			}
+		}
+		return all
+	}
+	want := read(old)
+	var pieces [][]byte
+	if err := old.Export(func(piece []byte) error { pieces = append(pieces, bytes.Clone(piece)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := publishTo(t, old, hub.Publication{Channel: "c0", Data: []byte("1")}); !errors.Is(err, hub.ErrUnavailable) {
+		t.Errorf("a publish to a log that is handed over: %v", err)
+	}
+	fresh := startedBroker(t, pieces)
+	if got := read(fresh); got != want {
+		t.Errorf("the log is\n%s\nand was\n%s", got, want)
+	}
+	// It goes on where it was, and knows the keys.
+	if at, err := publishTo(t, fresh, hub.Publication{Channel: "c1", Data: []byte("next")}); err != nil || at.Offset != 201 {
+		t.Errorf("the next publish: %v, %v", at, err)
+	}
+	if at, err := fresh.Lookup(t.Context(), ns, "id195"); err != nil || at.Offset != 196 {
+		t.Errorf("looked up: %v, %v", at, err)
+	}
+	// And back: the old one has it still.
+	if err := old.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if at, err := publishTo(t, old, hub.Publication{Channel: "c0", Data: []byte("1")}); err != nil || at.Offset != 201 {
+		t.Errorf("after a roll-back: %v, %v", at, err)
+	}
+}
+
+func TestRepeatedKeysAreKnownAfterTheMove(t *testing.T) {
+	old := startedBroker(t, nil)
+	p := hub.Publication{Channel: "c", Data: []byte("1"), IdempotencyKey: "key", Publisher: "p"}
+	first, err := publishTo(t, old, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pieces [][]byte
+	if err := old.Export(func(piece []byte) error { pieces = append(pieces, bytes.Clone(piece)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := publishTo(t, startedBroker(t, pieces), p); err != nil || again != first {
+		t.Errorf("%v, %v; want %v", again, err, first)
+	}
+}
+
+func FuzzImport(f *testing.F) {
+	old, _ := New(Config{})
+	_ = old.Start(f.Context(), []hub.Namespace{{Name: "default"}}, func(*hub.Message) {})
+	old.Publish(&hub.Namespace{Name: "default"}, hub.Publication{Channel: "c", Data: []byte("1"), IdempotencyKey: "k"}, func(hub.Position, error) {})
+	_ = old.Export(func(piece []byte) error { f.Add(bytes.Clone(piece)); return nil })
+	_ = old.Close()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		fresh, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer fresh.Close()
+		if fresh.Import(b) == nil {
+			_ = fresh.Start(t.Context(), []hub.Namespace{{Name: "default"}}, func(*hub.Message) {})
+		}
+	})
+}

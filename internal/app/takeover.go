@@ -1,0 +1,264 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/sys"
+	"github.com/weir-gateway/weir/internal/takeover"
+)
+
+// An arrival is a connection from the old process, understood and not touched yet.
+type arrival struct {
+	fd      int
+	conn    *eventloop.Moving
+	filter  eventloop.Filter // nil: it is not over TLS
+	session *push.Arriving   // nil: it is between two requests
+}
+
+// A succession is one takeover, on the new side.
+type succession struct {
+	app    *App
+	parent *takeover.Parent
+	list   []arrival
+}
+
+// logOutside reports whether the log is in no process of this node.
+func (a *App) logOutside() bool { return a.nats != nil && a.cfg.Broker.NATS.URL != "" }
+
+// takeLog is the first part of a takeover, for a log that lives in the process: it is had
+// before the broker starts.
+func (a *App) takeLog() error {
+	p := a.opt.Takeover
+	if p == nil || a.logOutside() {
+		return nil
+	}
+	if err := p.SendPrepared(false, ""); err != nil {
+		return err
+	}
+	return a.receiveLog(p)
+}
+
+// takeOver has this process, which has built and started everything and serves nobody yet,
+// take the connections of the old one. After an error the old one serves on.
+func (a *App) takeOver(parts *group) (err error) {
+	p := a.opt.Takeover
+	if p == nil {
+		return nil
+	}
+	s := &succession{app: a, parent: p}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if a.logOutside() {
+		if err = p.SendPrepared(true, a.cfg.Broker.NATS.URL); err != nil {
+			return err
+		}
+		if err = p.ReceiveLog(func([]byte) error { return nil }); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	refused, err := s.receive()
+	if err != nil {
+		return err
+	}
+	if err = p.SendReady(refused); err != nil {
+		return err
+	}
+	if err = p.AwaitCommit(); err != nil {
+		return err
+	}
+	n := s.arrive()
+	a.loops.ResumeAccepting()
+	a.upgrade.paused.Store(int64(time.Since(began)))
+	a.upgrade.counts.refused.Add(uint64(len(refused)))
+	if err = p.Send(takeover.Serving, nil); err != nil {
+		a.log.Warn("the old process has ended before its drain", "err", err)
+		err = nil
+	}
+	a.upgrade.state.Store(&admin.Upgrade{Step: "done", PID: os.Getpid(), From: p.Peer.Build, To: a.opt.Version, Moved: n, Refused: len(refused), PauseSeconds: time.Since(began).Seconds()})
+	a.log.Info("took over", "from_pid", p.Peer.PID, "from_version", p.Peer.Build, "connections", n, "refused", len(refused))
+	parts.run(func() error { s.follow(); return nil })
+	return nil
+}
+
+// receive reads the connections until the old process has sent all, and returns the numbers
+// of those that cannot go on here.
+func (s *succession) receive() (refused []int, err error) {
+	number := 0
+	for {
+		records, more, err := s.parent.ReceiveConns()
+		if err != nil || !more {
+			return refused, err
+		}
+		for _, r := range records {
+			x, err := s.app.understand(r)
+			if err != nil {
+				s.app.log.Warn("a connection stays with the old process", "err", err)
+				refused = append(refused, number)
+				closeFiles(r.Files)
+			} else {
+				s.list = append(s.list, x)
+			}
+			number++
+		}
+	}
+}
+
+func closeFiles(fds []int) {
+	for _, fd := range fds {
+		sys.Close(fd)
+	}
+}
+
+// understand reads the state of a connection.
+func (a *App) understand(r takeover.Record) (x arrival, err error) {
+	if len(r.Files) != 1 {
+		return x, fmt.Errorf("%w: %d descriptors for a connection", takeover.ErrState, len(r.Files))
+	}
+	x.fd = r.Files[0]
+	if x.conn, err = eventloop.Import(r.State); err != nil {
+		return x, err
+	}
+	if tls := len(x.conn.Filter) > 0; tls != (a.tls != nil) {
+		return x, fmt.Errorf("the listener speaks TLS: %v, and the connection: %v", a.tls != nil, tls)
+	} else if tls {
+		if x.filter, err = a.tls.Restore(x.conn.Loop%len(a.loops.Loops()), x.conn.Filter); err != nil {
+			return x, err
+		}
+	}
+	switch x.conn.Kind {
+	case push.KindSSE, push.KindWebSocket:
+		x.session, err = a.push.ReadState(x.conn.Kind, x.conn.State)
+	case push.KindHTTP1:
+	default:
+		err = fmt.Errorf("%w: a connection of kind %d is not known to this version", takeover.ErrState, x.conn.Kind)
+	}
+	return x, err
+}
+
+// arrive makes what was received this process's, on its loops, and returns how many
+// connections there are.
+func (s *succession) arrive() int {
+	loops := s.app.loops.Loops()
+	byLoop := make([][]arrival, len(loops))
+	for _, x := range s.list {
+		i := x.conn.Loop % len(loops)
+		byLoop[i] = append(byLoop[i], x)
+	}
+	s.list = nil
+	var n atomic.Int64
+	var done sync.WaitGroup
+	for i, list := range byLoop {
+		done.Add(1)
+		l := loops[i]
+		posted := l.Post(func() {
+			defer done.Done()
+			for _, x := range list {
+				if err := s.app.arriveOn(l, x); err != nil {
+					s.app.log.Warn("a connection of the old process is closed", "err", err)
+					continue
+				}
+				n.Add(1)
+			}
+		})
+		if !posted {
+			done.Done()
+		}
+	}
+	done.Wait()
+	s.app.upgrade.counts.arrived.Add(uint64(n.Load()))
+	return int(n.Load())
+}
+
+// arriveOn makes x a connection of l.
+func (a *App) arriveOn(l *eventloop.Loop, x arrival) error {
+	return l.Arrive(x.fd, x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
+		d := &a.admission
+		if d.front.Connected(c.Peer().Addr()) {
+			d.counted[l.ID()][c.ID()] = struct{}{}
+		}
+		if x.session == nil {
+			return a.front.Arrive(c, x.conn.State, x.conn.Timer)
+		}
+		return a.push.Arrive(c, x.session)
+	})
+}
+
+// follow takes connections as they become idle in the old process, until it ends.
+func (s *succession) follow() {
+	defer s.parent.Close()
+	for {
+		records, more, err := s.parent.ReceiveConns()
+		if err != nil || !more {
+			s.app.notified(s.app.opt.Service.Ready(s.app.serviceStatus()))
+			return
+		}
+		for _, r := range records {
+			x, err := s.app.understand(r)
+			if err != nil {
+				s.app.log.Warn("a connection of the old process is closed", "err", err)
+				closeFiles(r.Files)
+				continue
+			}
+			s.list = append(s.list, x)
+		}
+		s.arrive()
+	}
+}
+
+// close gives up what was received: the old process has all of it still.
+func (s *succession) close() {
+	for _, x := range s.list {
+		sys.Close(x.fd)
+	}
+	s.list = nil
+}
+
+// sendLog gives the new process the log, if it lives in this one. restore has this process
+// have it again.
+func (a *App) sendLog(c *takeover.Child) (restore func() error, err error) {
+	restore = func() error { return nil }
+	switch {
+	case a.memory != nil:
+		restore = a.memory.Resume
+		err = a.memory.Export(func(piece []byte) error { return c.Send(takeover.Log, piece) })
+	case !a.logOutside():
+		restore = a.nats.Resume
+		err = a.nats.Suspend()
+	}
+	if err != nil {
+		return restore, fmt.Errorf("hand the log over: %w", err)
+	}
+	return restore, c.Send(takeover.LogEnd, nil)
+}
+
+// receiveLog waits for the log of the old process.
+func (a *App) receiveLog(p *takeover.Parent) error {
+	return p.ReceiveLog(func(piece []byte) error {
+		if a.memory == nil {
+			return errors.New("the old process keeps its log in memory, this one does not")
+		}
+		return a.memory.Import(piece)
+	})
+}
+
+// endTakeover ends the link to the old process when ctx is done.
+func (a *App) endTakeover(ctx context.Context) (stop func()) {
+	if a.opt.Takeover == nil {
+		return func() {}
+	}
+	after := context.AfterFunc(ctx, a.opt.Takeover.Close)
+	return func() { after() }
+}

@@ -1,0 +1,348 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/takeover"
+	"github.com/weir-gateway/weir/internal/wire"
+)
+
+const (
+	// prepareTime bounds how long the new process may take to build everything.
+	prepareTime = time.Minute
+	// pauseTime bounds how long the loops may stand still, settleTime the part of it that
+	// waits for publishes under way.
+	pauseTime  = 10 * time.Second
+	settleTime = time.Second
+	// followEvery is how often connections that were busy are looked at, followTime how long
+	// subscribers may be.
+	followEvery = 10 * time.Millisecond
+	followTime  = time.Second
+)
+
+// An upgrade is what handing over to a new process needs and has done.
+type upgrade struct {
+	running sync.Mutex // one at a time
+
+	// Any goroutine.
+	state  atomic.Pointer[admin.Upgrade]
+	over   chan struct{} // closed at the commit
+	closed sync.Once
+	counts struct{ done, failed, moved, arrived, refused atomic.Uint64 }
+	paused atomic.Int64 // nanoseconds of the last pause, on either side
+
+	child *takeover.Child // fixed at the commit
+}
+
+// errPID1 is why a container's first process is not replaced.
+var errPID1 = config.WithHint(errors.New("this process is PID 1: its end would end the container, so no other process can take over"),
+	"roll out a new container instead: the drain moves clients without loss")
+
+// Upgrade starts the program anew and hands everything over to that process. When it returns
+// without an error the new process serves, and Run of this one ends soon. After an error
+// everything is as it was, and no connection was closed. Any goroutine.
+func (a *App) Upgrade(ctx context.Context) (admin.Upgrade, error) {
+	u := &a.upgrade
+	if !u.running.TryLock() {
+		return *u.state.Load(), fmt.Errorf("%w: %w", admin.ErrBusy, takeover.ErrUnderWay)
+	}
+	defer u.running.Unlock()
+	began := time.Now()
+	h := &handover{app: a, state: admin.Upgrade{Step: "starting", From: a.opt.Version}}
+	h.tell("starting")
+	err := a.mayUpgrade()
+	if err == nil {
+		err = h.run(ctx)
+	}
+	h.state.Seconds = time.Since(began).Seconds()
+	if err != nil {
+		h.state.Error, h.state.Hint = err.Error(), config.HintOf(err)
+		h.tell("failed")
+		u.counts.failed.Add(1)
+		a.log.Error("upgrade failed, everything is as it was", "err", err, "new_pid", h.state.PID)
+		return h.state, err
+	}
+	h.tell("done")
+	u.counts.done.Add(1)
+	u.counts.moved.Add(uint64(h.state.Moved))
+	a.log.Info("a new process serves", "pid", h.state.PID, "version", h.state.To, "moved", h.state.Moved, "left", h.state.Left, "pause", time.Duration(u.paused.Load()))
+	u.closed.Do(func() { close(u.over) })
+	return h.state, nil
+}
+
+func (a *App) mayUpgrade() error {
+	switch {
+	case os.Getpid() == 1:
+		return errPID1
+	case a.opt.Program == "":
+		return errors.New("this process was not started from a program that can be started again")
+	case a.startTook.Load() == 0:
+		return errors.New("the server has not started yet: upgrade it then")
+	case a.leaving.Load(), a.handedOver():
+		return errors.New("the process is ending")
+	}
+	return nil
+}
+
+// UpgradeState is what the last upgrade did, and what one under way does. Any goroutine.
+func (a *App) UpgradeState() admin.Upgrade { return *a.upgrade.state.Load() }
+
+// handedOver reports whether another process serves in place of this one.
+func (a *App) handedOver() bool {
+	select {
+	case <-a.upgrade.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// A handover is one upgrade, on the old side.
+type handover struct {
+	app   *App
+	child *takeover.Child
+	state admin.Upgrade
+
+	pause *eventloop.Pause
+	out   []*eventloop.Exported // by loop
+}
+
+func (h *handover) tell(step string) {
+	h.state.Step = step
+	s := h.state
+	h.app.upgrade.state.Store(&s)
+}
+
+func (h *handover) run(ctx context.Context) (err error) {
+	a := h.app
+	if h.child, err = takeover.Start(a.opt.Program, a.opt.Args, os.Environ(), a.opt.Version); err != nil {
+		return err
+	}
+	h.state.PID, h.state.To = h.child.Peer.PID, h.child.Peer.Build
+	defer func() {
+		if err != nil {
+			h.child.Refuse(err)
+		}
+	}()
+	h.tell("preparing")
+	stop := context.AfterFunc(ctx, h.child.Close)
+	defer stop()
+	if err = a.sendListeners(h.child); err != nil {
+		return err
+	}
+	outside, _, err := h.child.AwaitPrepared(prepareTime)
+	if err != nil {
+		return fmt.Errorf("the new process cannot serve: %w", err)
+	}
+	if outside != (a.nats != nil && a.cfg.Broker.NATS.URL != "") {
+		return config.WithHint(errors.New("the new process has its log elsewhere: broker.kind or broker.nats.url was changed"), "restart to change the broker")
+	}
+	h.tell("moving")
+	return h.move(outside)
+}
+
+// sendListeners gives the new process the listening sockets.
+func (a *App) sendListeners(c *takeover.Child) error {
+	fds, err := a.loops.Listeners()
+	if err != nil {
+		return err
+	}
+	defer func() { closeFiles(fds) }()
+	names := []string{}
+	for i := range fds {
+		names = append(names, keptPublic+strconv.Itoa(i))
+	}
+	if a.admin != nil {
+		fd, err := a.admin.Socket()
+		if err != nil {
+			return err
+		}
+		fds, names = append(fds, fd), append(names, keptAdmin)
+	}
+	return c.SendListeners(names, fds, a.kept)
+}
+
+// move is the part in which clients wait.
+func (h *handover) move(outside bool) (err error) {
+	a := h.app
+	began := time.Now()
+	h.child.SetDeadline(began.Add(pauseTime))
+	a.loops.StopAccepting()
+	ctx, cancel := context.WithTimeout(context.Background(), pauseTime)
+	defer cancel()
+	if h.pause, err = a.loops.Pause(ctx); err != nil {
+		a.loops.ResumeAccepting()
+		return err
+	}
+	defer h.pause.Resume()
+	defer func() {
+		if err != nil {
+			h.eachLoop(func(i int, _ *eventloop.Loop) { h.out[i].Keep(nil) })
+			a.loops.ResumeAccepting()
+		}
+	}()
+	h.out = make([]*eventloop.Exported, len(a.loops.Loops()))
+	for i := range h.out {
+		h.out[i] = &eventloop.Exported{}
+	}
+	if !outside && !h.pause.Settle(settleTime, func() bool { return a.push.Stats().Storing == 0 }) {
+		a.log.Warn("publishes are still under way: they are answered that it is not known whether they are stored")
+	}
+	restore, err := a.sendLog(h.child)
+	defer func() {
+		if err != nil {
+			h.child.Refuse(err) // so that nobody else has the log
+			err = errors.Join(err, restore())
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	if err = h.export(); err != nil {
+		return err
+	}
+	if err = h.child.Send(takeover.Frozen, nil); err != nil {
+		return err
+	}
+	refused, err := h.child.AwaitReady()
+	if err != nil {
+		return fmt.Errorf("the new process cannot take over: %w", err)
+	}
+	h.state.Refused = len(refused)
+	return h.commit(began, refused)
+}
+
+// eachLoop runs f on every loop while they stand still.
+func (h *handover) eachLoop(f func(int, *eventloop.Loop)) {
+	h.pause.Each(func(l *eventloop.Loop) { f(l.ID(), l) })
+}
+
+// export sends every connection that can move now.
+func (h *handover) export() error {
+	errs := make([]error, len(h.out))
+	h.eachLoop(func(i int, l *eventloop.Loop) { h.out[i], errs[i] = l.Export(true, h.child.SendConns) })
+	return errors.Join(errs...)
+}
+
+// commit makes the new process the server. From the moment in which that is sent, nothing here
+// can use a key of a connection that moved.
+func (h *handover) commit(began time.Time, refused map[int]bool) error {
+	a := h.app
+	if err := h.child.Alive(); err != nil {
+		return fmt.Errorf("the new process ended before it took over: %w", err)
+	}
+	h.eachLoop(func(i int, _ *eventloop.Loop) {
+		if len(refused) > 0 {
+			h.out[i].Keep(refused)
+		}
+		h.out[i].Wipe()
+	})
+	for i := range h.out {
+		h.state.Moved += h.out[i].Len()
+		h.state.Bytes += h.out[i].Bytes()
+	}
+	err := h.child.Send(takeover.Commit, nil)
+	if err == nil {
+		err = h.child.AwaitServing()
+	}
+	a.upgrade.paused.Store(int64(time.Since(began)))
+	h.eachLoop(func(i int, _ *eventloop.Loop) { h.out[i].Leave() })
+	if err != nil {
+		// It is not known what the new process has done with the connections that it had. They
+		// are closed, and their clients resume here.
+		return fmt.Errorf("the new process ended as it took over, %d connections are closed: %w", h.state.Moved, err)
+	}
+	h.state.PauseSeconds = time.Duration(a.upgrade.paused.Load()).Seconds()
+	h.state.Left = int(a.streams())
+	h.child.SetDeadline(time.Time{})
+	a.upgrade.child = h.child
+	a.notified(a.opt.Service.MainPID(h.child.Peer.PID))
+	if a.admin != nil {
+		a.admin.StopAccepting()
+	}
+	return nil
+}
+
+// follow moves what was busy as it becomes idle, and drains what cannot move. It returns when
+// the process can end.
+func (a *App) follow(hard context.Context) {
+	began := time.Now()
+	end := began.Add(time.Duration(a.cfg.Shutdown.Drain))
+	plan := wire.DrainPlan{Over: min(time.Duration(a.streams())*time.Second/closesPerSecond, time.Until(end)/2), Spread: 300 * time.Millisecond}
+	a.push.Leave()
+	a.front.MarkRequests(a.loops.Loops())
+	draining := false
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	for {
+		moved := a.moveMore()
+		if !draining && time.Since(began) >= followTime {
+			draining = true
+			if a.http2 != nil {
+				a.http2.Drain(a.loops.Loops())
+			}
+			if a.http3 != nil {
+				a.http3.Drain()
+			}
+			a.push.Drain(plan)
+			a.wing.proxy.Drain(plan.Over)
+		}
+		if busy := a.streams() > 0 || a.front.Waiting() > 0; moved == 0 && !busy || time.Now().After(end) {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-hard.Done():
+			return
+		}
+	}
+	a.log.Info("what could not move is drained", "connections", a.loops.Open(), "streams", a.streams())
+	a.push.Drain(plan)
+	a.front.Drain(a.loops.Loops(), plan)
+	a.push.EndRefused()
+	await(hard, drainGrace, func() bool { return a.front.Waiting() == 0 && a.streams() == 0 })
+	if a.admin != nil { // whoever asked for the upgrade is answered
+		a.admin.Finish(drainGrace)
+	}
+	c := a.upgrade.child
+	c.SetDeadline(time.Now().Add(time.Second))
+	_ = c.Send(takeover.Done, nil)
+}
+
+// moveMore moves the connections that can move at this moment: the new process serves, so
+// that each is its own at once. It returns how many.
+func (a *App) moveMore() int {
+	var moved atomic.Int64
+	var done sync.WaitGroup
+	c := a.upgrade.child
+	for _, l := range a.loops.Loops() {
+		done.Add(1)
+		posted := l.Post(func() {
+			defer done.Done()
+			// What is sent is not this process's any more, whatever comes of it.
+			out, err := l.Export(false, c.SendConns)
+			if err != nil {
+				a.log.Debug("connections were not moved", "err", err)
+			}
+			out.Wipe()
+			moved.Add(int64(out.Len()))
+			out.Leave()
+		})
+		if !posted {
+			done.Done()
+		}
+	}
+	done.Wait()
+	a.upgrade.counts.moved.Add(uint64(moved.Load()))
+	return int(moved.Load())
+}

@@ -1,0 +1,116 @@
+package takeover
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+)
+
+func pair(t *testing.T) (a, b *Link) {
+	t.Helper()
+	a, f, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = linkOf(f); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+func TestDescriptorsArriveWithTheirFrame(t *testing.T) {
+	a, b := pair(t)
+	const frames, files = 3, MaxFiles
+	go func() {
+		for i := range frames {
+			var fds []int
+			var open []*os.File
+			for j := range files {
+				f, err := os.CreateTemp(t.TempDir(), "")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = f.WriteString(strings.Repeat("x", i*files+j))
+				open, fds = append(open, f), append(fds, int(f.Fd()))
+			}
+			if err := a.Send(Conns, bytes.Repeat([]byte{byte(i)}, 1<<20), fds...); err != nil {
+				t.Error(err)
+			}
+			for _, f := range open {
+				_ = f.Close()
+			}
+		}
+		a.Close()
+	}()
+	for i := range frames {
+		f, err := b.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Type != Conns || len(f.Body) != 1<<20 || f.Body[0] != byte(i) || len(f.Files) != files {
+			t.Fatalf("frame %d: %v of %d bytes with %d descriptors", i, f.Type, len(f.Body), len(f.Files))
+		}
+		for j, fd := range f.Files {
+			file := os.NewFile(uintptr(fd), "")
+			if at, err := file.Seek(0, io.SeekEnd); err != nil || at != int64(i*files+j) {
+				t.Errorf("descriptor %d of frame %d: %d bytes, %v", j, i, at, err)
+			}
+			_ = file.Close()
+		}
+	}
+	if _, err := b.Receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestWhatIsNoFrameIsRefused(t *testing.T) {
+	f := func(text string) {
+		t.Helper()
+		a, b := pair(t)
+		if _, err := a.conn.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+		if x, err := b.Receive(); err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("%q: %v, %v", text, x, err)
+		}
+	}
+	f("\x01\x00\x00")                         // cut off
+	f("\x01\x00\x00\x00\x00\x00\x00\x05abc")  // its body, too
+	f("\x06\x00\x00\x01\x00\x00\x00\x00")     // a descriptor that did not come
+	f("\x01\x00\x00\x00\xff\xff\xff\xffabcd") // too long
+}
+
+func TestVersionsMeetAtTheHighestThatBothSpeak(t *testing.T) {
+	f := func(lowest, highest uint64, want int) {
+		t.Helper()
+		a, b := pair(t)
+		if err := a.Send(Hello, State{}.Uint(helloMin, lowest).Uint(helloMax, highest).String(helloBuild, "other").Uint(helloPID, 42)); err != nil {
+			t.Fatal(err)
+		}
+		p, err := b.peer()
+		if (err == nil) != (want > 0) || err == nil && (p.Version != want || p.Build != "other" || p.PID != 42) {
+			t.Errorf("%d to %d: %+v, %v; want version %d", lowest, highest, p, err, want)
+		}
+	}
+	f(Version, Version, Version)
+	f(1, Version+1, Version) // a newer one that speaks this, too
+	f(Version+1, Version+2, 0)
+	f(0, 0, 0)
+}
+
+func TestARefusalArrivesInWords(t *testing.T) {
+	a, b := pair(t)
+	if err := a.Send(Refused, []byte("the port is taken")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.expect(Prepared)
+	if e, ok := errors.AsType[*RefusedError](err); !ok || e.Reason != "the port is taken" {
+		t.Errorf("%v", err)
+	}
+}

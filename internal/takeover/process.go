@@ -1,0 +1,413 @@
+package takeover
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// Version is the protocol's: the frames, their order, and what the marked fields mean.
+	// MinVersion is the oldest that this build speaks too.
+	Version    = 1
+	MinVersion = 1
+
+	// environment names the variable that tells a process the descriptor of its end.
+	environment = "WEIR_TAKEOVER"
+	childFD     = 3
+	// helloTime bounds the start of the other process until its first frame.
+	helloTime = 20 * time.Second
+)
+
+// The fields of frames that are a State.
+const (
+	helloMin = iota + 1
+	helloMax
+	helloBuild
+	helloPID
+)
+
+const (
+	listenerNames = iota + 1 // of the sockets, each ended by a line feed
+	listenersKept
+)
+
+const (
+	preparedOutside = iota + 1
+	preparedURL
+)
+
+const readyRefused = 1 // numbers of connections, 4 bytes each
+
+// A Peer is the process at the other end.
+type Peer struct {
+	Build   string
+	PID     int
+	Version int // what both speak
+}
+
+// hello sends who this process is.
+func (l *Link) hello(build string) error {
+	var s State
+	return l.Send(Hello, s.Uint(helloMin, MinVersion).Uint(helloMax, Version).String(helloBuild, build).Uint(helloPID, uint64(os.Getpid())))
+}
+
+// expect returns the next frame, which must be of type t; a refusal becomes an error.
+func (l *Link) expect(t Type) (*Frame, error) {
+	f, err := l.Receive()
+	if err != nil {
+		return nil, fmt.Errorf("takeover: waiting for %v: %w", t, noEOF(err))
+	}
+	switch f.Type {
+	case t:
+		return f, nil
+	case Refused:
+		f.Close()
+		return nil, &RefusedError{string(f.Body)}
+	}
+	f.Close()
+	return nil, fmt.Errorf("takeover: got %v, want %v", f.Type, t)
+}
+
+// A RefusedError is why the other process refuses.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return e.Reason }
+
+// peer waits for the other process's hello.
+func (l *Link) peer() (p Peer, err error) {
+	f, err := l.expect(Hello)
+	if err != nil {
+		return p, err
+	}
+	defer f.Close()
+	var lowest, highest uint64
+	err = State(f.Body).Read(func(f Field) (bool, error) {
+		switch f.Tag {
+		case helloMin:
+			lowest = f.Uint
+		case helloMax:
+			highest = f.Uint
+		case helloBuild:
+			p.Build = string(f.Bytes)
+		case helloPID:
+			p.PID = int(f.Uint)
+		default:
+			return false, nil
+		}
+		return true, nil
+	})
+	if err != nil {
+		return p, err
+	}
+	if p.Version = int(min(highest, Version)); p.Version < MinVersion || uint64(p.Version) < lowest {
+		return p, fmt.Errorf("takeover: this build speaks versions %d to %d and the other (%s) %d to %d: restart instead", MinVersion, Version, p.Build, lowest, highest)
+	}
+	return p, nil
+}
+
+// A Child is the new process, as the old one sees it. Its methods are for one goroutine,
+// SendConns aside.
+type Child struct {
+	*Link
+	Peer Peer
+
+	cmd    *exec.Cmd
+	exited chan struct{}
+
+	conns sync.Mutex // makes the numbers those of the order in which connections are sent
+	sent  int
+}
+
+// SendConns sends connections, one for each descriptor, and returns the number of the first;
+// the others follow. Any goroutine.
+func (c *Child) SendConns(body []byte, fds []int) (first int, err error) {
+	c.conns.Lock()
+	defer c.conns.Unlock()
+	first = c.sent
+	c.sent += len(fds)
+	return first, c.Send(Conns, body, fds...)
+}
+
+// Start starts program with args and waits for its hello. environ is its environment; what
+// is for this process alone is taken out.
+func Start(program string, args, environ []string, build string) (*Child, error) {
+	l, other, err := Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = other.Close() }()
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{other} // descriptor 3
+	cmd.Env = append(without(environ, environment, "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"), environment+"="+strconv.Itoa(childFD))
+	if err := cmd.Start(); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("start the new process: %w", err)
+	}
+	c := &Child{Link: l, cmd: cmd, exited: make(chan struct{})}
+	go func() {
+		defer close(c.exited)
+		_ = cmd.Wait()
+	}()
+	_ = other.Close() // so that its end is seen
+	l.SetDeadline(time.Now().Add(helloTime))
+	defer l.SetDeadline(time.Time{})
+	if err = l.hello(build); err == nil {
+		c.Peer, err = l.peer()
+	}
+	if err != nil {
+		c.Kill()
+		return nil, err
+	}
+	return c, nil
+}
+
+// without returns the variables of environ but those named.
+func without(environ []string, names ...string) (list []string) {
+next:
+	for _, v := range environ {
+		for _, n := range names {
+			if strings.HasPrefix(v, n+"=") {
+				continue next
+			}
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+// Kill ends the new process, and waits for that.
+func (c *Child) Kill() {
+	c.Close()
+	_ = c.cmd.Process.Kill()
+	<-c.exited
+}
+
+// Refuse tells the new process why it is not needed, and ends it.
+func (c *Child) Refuse(why error) {
+	c.SetDeadline(time.Now().Add(time.Second))
+	_ = c.Send(Refused, []byte(why.Error()))
+	c.Kill()
+}
+
+// SendListeners sends the listening sockets by name. kept of them are also kept by a service
+// manager.
+func (c *Child) SendListeners(names []string, fds []int, kept int) error {
+	var s State
+	return c.Send(Listeners, s.String(listenerNames, strings.Join(names, "\n")).Uint(listenersKept, uint64(kept)), fds...)
+}
+
+// AwaitPrepared waits until the new process is ready to take over. outside reports whether
+// its log is outside both processes, and url where.
+func (c *Child) AwaitPrepared(within time.Duration) (outside bool, url string, err error) {
+	c.SetDeadline(time.Now().Add(within))
+	defer c.SetDeadline(time.Time{})
+	f, err := c.expect(Prepared)
+	if err != nil {
+		return false, "", err
+	}
+	defer f.Close()
+	err = State(f.Body).Read(func(f Field) (bool, error) {
+		switch f.Tag {
+		case preparedOutside:
+			outside = f.Uint != 0
+		case preparedURL:
+			url = string(f.Bytes)
+		default:
+			return false, nil
+		}
+		return true, nil
+	})
+	return outside, url, err
+}
+
+// AwaitReady waits until the new process has understood all connections, and returns the
+// numbers of those that it cannot take, in the order in which they were sent.
+func (c *Child) AwaitReady() (refused map[int]bool, err error) {
+	f, err := c.expect(Ready)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	refused = map[int]bool{}
+	err = State(f.Body).Read(func(f Field) (bool, error) {
+		if f.Tag != readyRefused {
+			return false, nil
+		}
+		for b := f.Bytes; len(b) >= 4; b = b[4:] {
+			refused[int(binary.BigEndian.Uint32(b))] = true
+		}
+		return true, nil
+	})
+	return refused, err
+}
+
+// AwaitServing waits for the new process to serve.
+func (c *Child) AwaitServing() error {
+	f, err := c.expect(Serving)
+	if err == nil {
+		f.Close()
+	}
+	return err
+}
+
+// A Parent is the old process, as the new one sees it.
+type Parent struct {
+	*Link
+	Peer Peer
+	// Sockets are its listening sockets. The caller closes them.
+	Sockets []*os.File
+	// Kept is how many of them a service manager keeps.
+	Kept int
+}
+
+// FromEnvironment returns the process that started this one to take over from it; nil: none
+// did. It takes the variable out of the environment, and waits for the listening sockets.
+func FromEnvironment(build string) (*Parent, error) {
+	v := os.Getenv(environment)
+	if v == "" {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	_ = os.Unsetenv(environment)
+	fd, err := strconv.Atoi(v)
+	if err != nil || fd < childFD {
+		return nil, fmt.Errorf("%s=%q in the environment is not a descriptor; it is set by weir upgrade alone", environment, v)
+	}
+	l, err := linkOf(os.NewFile(uintptr(fd), "takeover"))
+	if err != nil {
+		return nil, err
+	}
+	p := &Parent{Link: l}
+	l.SetDeadline(time.Now().Add(helloTime))
+	defer l.SetDeadline(time.Time{})
+	if err = l.hello(build); err == nil {
+		p.Peer, err = l.peer()
+	}
+	if err == nil {
+		err = p.receiveListeners()
+	}
+	if err != nil {
+		p.Refuse(err)
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Parent) receiveListeners() error {
+	f, err := p.expect(Listeners)
+	if err != nil {
+		return err
+	}
+	var names []string
+	err = State(f.Body).Read(func(f Field) (bool, error) {
+		switch f.Tag {
+		case listenerNames:
+			names = strings.Split(string(f.Bytes), "\n")
+		case listenersKept:
+			p.Kept = int(f.Uint)
+		default:
+			return false, nil
+		}
+		return true, nil
+	})
+	if err == nil && len(names) != len(f.Files) {
+		err = fmt.Errorf("%w: %d listening sockets with %d names", ErrState, len(f.Files), len(names))
+	}
+	if err != nil {
+		f.Close()
+		return err
+	}
+	for i, fd := range f.Files {
+		p.Sockets = append(p.Sockets, os.NewFile(uintptr(fd), names[i]))
+	}
+	return nil
+}
+
+// Refuse tells the old process why this one cannot take over.
+func (p *Parent) Refuse(why error) {
+	p.SetDeadline(time.Now().Add(time.Second))
+	_ = p.Send(Refused, []byte(why.Error()))
+	p.Close()
+}
+
+// SendPrepared says that everything is built. outside and url are AwaitPrepared's.
+func (p *Parent) SendPrepared(outside bool, url string) error {
+	var s State
+	if outside {
+		s = s.Uint(preparedOutside, 1)
+	}
+	return p.Send(Prepared, s.String(preparedURL, url))
+}
+
+// ReceiveLog calls piece with each piece of the log until the last. piece must not keep it.
+func (p *Parent) ReceiveLog(piece func([]byte) error) error {
+	for {
+		f, err := p.Receive()
+		if err != nil {
+			return fmt.Errorf("takeover: waiting for the log: %w", noEOF(err))
+		}
+		f.Close()
+		switch f.Type {
+		case Log:
+			if err := piece(f.Body); err != nil {
+				return err
+			}
+		case LogEnd:
+			return nil
+		case Refused:
+			return &RefusedError{string(f.Body)}
+		default:
+			return fmt.Errorf("takeover: got %v, want the log", f.Type)
+		}
+	}
+}
+
+// ReceiveConns returns connections as they come. more is false after Frozen and Done.
+func (p *Parent) ReceiveConns() (list []Record, more bool, err error) {
+	f, err := p.Receive()
+	if err != nil {
+		return nil, false, fmt.Errorf("takeover: waiting for connections: %w", noEOF(err))
+	}
+	switch f.Type {
+	case Conns:
+		list, err = f.Records()
+		return list, true, err
+	case Frozen, Done:
+		f.Close()
+		return nil, false, nil
+	case Refused:
+		f.Close()
+		return nil, false, &RefusedError{string(f.Body)}
+	}
+	f.Close()
+	return nil, false, fmt.Errorf("takeover: got %v, want connections", f.Type)
+}
+
+// SendReady says that everything was understood, but for the connections of these numbers.
+func (p *Parent) SendReady(refused []int) error {
+	var list []byte
+	for _, n := range refused {
+		list = binary.BigEndian.AppendUint32(list, uint32(n))
+	}
+	var s State
+	return p.Send(Ready, s.Bytes(readyRefused, list))
+}
+
+// AwaitCommit waits until this process is the server.
+func (p *Parent) AwaitCommit() error {
+	f, err := p.expect(Commit)
+	if err == nil {
+		f.Close()
+	}
+	return err
+}
+
+// ErrUnderWay says that a takeover is under way already.
+var ErrUnderWay = errors.New("an upgrade is under way already")

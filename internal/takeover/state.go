@@ -1,0 +1,109 @@
+package takeover
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// A State is what one thing that moves is made of: fields, each with a tag, a mark and a
+// number or bytes. Whoever reads it skips the unmarked fields that it does not know, and
+// refuses the marked ones: that is how two versions understand each other. Append only.
+//
+// On the wire a field is a uvarint of tag<<2 | mark<<1 | kind; then the number as a uvarint
+// (kind 0), or a uvarint of the length and the bytes (kind 1).
+type State []byte
+
+const (
+	kindBytes = 1 << 0
+	marked    = 1 << 1
+	tagShift  = 2
+	// MaxTag bounds a field's tag.
+	MaxTag = 1 << 16
+)
+
+// Uint appends a number. 0 is not written: it is what a missing field means.
+func (s State) Uint(tag int, v uint64) State { return s.uint(uint64(tag)<<tagShift, v) }
+
+// MustUint is Uint for a field without which the rest would be misunderstood.
+func (s State) MustUint(tag int, v uint64) State { return s.uint(uint64(tag)<<tagShift|marked, v) }
+
+func (s State) uint(key, v uint64) State {
+	if v == 0 {
+		return s
+	}
+	return binary.AppendUvarint(binary.AppendUvarint(s, key), v)
+}
+
+// Bytes appends bytes. None are not written.
+func (s State) Bytes(tag int, b []byte) State {
+	return appendBytes(s, uint64(tag)<<tagShift|kindBytes, b)
+}
+
+// MustBytes is Bytes for a field without which the rest would be misunderstood.
+func (s State) MustBytes(tag int, b []byte) State {
+	return appendBytes(s, uint64(tag)<<tagShift|marked|kindBytes, b)
+}
+
+// String is Bytes for text.
+func (s State) String(tag int, v string) State {
+	return appendBytes(s, uint64(tag)<<tagShift|kindBytes, v)
+}
+
+// MustString is MustBytes for text.
+func (s State) MustString(tag int, v string) State {
+	return appendBytes(s, uint64(tag)<<tagShift|marked|kindBytes, v)
+}
+
+func appendBytes[T []byte | string](s State, key uint64, b T) State {
+	if len(b) == 0 {
+		return s
+	}
+	s = binary.AppendUvarint(binary.AppendUvarint(s, key), uint64(len(b)))
+	return append(s, b...)
+}
+
+// A Field is one of a State. Uint is 0 for bytes, and Bytes nil for a number; Bytes lie in the
+// State.
+type Field struct {
+	Tag   int
+	Uint  uint64
+	Bytes []byte
+}
+
+// ErrState says that a State is not one, or has a field that must be understood and is not.
+var ErrState = errors.New("takeover: bad state")
+
+// Read calls known with each field in order. known reports whether it knows the field; its
+// error ends the reading.
+func (s State) Read(known func(Field) (bool, error)) error {
+	for rest := []byte(s); len(rest) > 0; {
+		key, n := binary.Uvarint(rest)
+		if n <= 0 || key>>tagShift > MaxTag {
+			return fmt.Errorf("%w: a field's tag at byte %d", ErrState, len(s)-len(rest))
+		}
+		rest = rest[n:]
+		f := Field{Tag: int(key >> tagShift)}
+		v, n := binary.Uvarint(rest)
+		if n <= 0 {
+			return fmt.Errorf("%w: field %d is cut off", ErrState, f.Tag)
+		}
+		rest = rest[n:]
+		if key&kindBytes == 0 {
+			f.Uint = v
+		} else {
+			if v > uint64(len(rest)) {
+				return fmt.Errorf("%w: field %d has %d bytes, and %d are there", ErrState, f.Tag, v, len(rest))
+			}
+			f.Bytes, rest = rest[:v:v], rest[v:]
+		}
+		ok, err := known(f)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: field %d: %w", ErrState, f.Tag, err)
+		case !ok && key&marked != 0:
+			return fmt.Errorf("%w: field %d is not known to this version", ErrState, f.Tag)
+		}
+	}
+	return nil
+}

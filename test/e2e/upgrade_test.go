@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-gateway/weir/broker/nats/natstest"
+	"github.com/weir-gateway/weir/internal/takeover"
+	"github.com/weir-gateway/weir/test/judge"
+)
+
+// A new process takes over from one that serves, several times, while messages come: nobody
+// is disconnected, and nothing is lost, repeated or out of order.
+func TestUpgradesDisconnectNobody(t *testing.T) {
+	external := map[string]any{"broker": map[string]any{"kind": "nats", "nats": map[string]any{"url": natstest.Server(t), "dir": nil}}}
+	f := func(name string, o judge.Options, engine string) {
+		t.Run(name+" "+engine, func(t *testing.T) {
+			o.Build = judge.Race
+			config := map[string]any{"eventloop": map[string]any{"engine": engine, "loops": 2}}
+			maps.Copy(config, o.Config)
+			o.Config = config
+			upgrades(t, o)
+		})
+	}
+	f("memory", judge.Options{Memory: true}, "io_uring")
+	f("memory TLS", judge.Options{Memory: true, TLS: true}, "epoll")
+	f("external NATS TLS", judge.Options{TLS: true, Config: external}, "io_uring")
+	f("embedded NATS", judge.Options{}, "epoll")
+}
+
+func upgrades(t *testing.T, o judge.Options) {
+	const times, clients = 3, 60
+	s := judge.New(t, o)
+	f := newFleet(t)
+	p := &judge.Publisher{Addr: s.Public}
+	if o.TLS {
+		f.dial = dialTLS(judge.Trust(t, s.Authority))
+		p.Addr = s.Admin
+	}
+	f.sail(s.Public, clients/2, channels)
+	stop := publishing(t, p, 300)
+	zero := make([]int64, len(f.members))
+	more := func() {
+		t.Helper()
+		n := len(p.Acked())
+		judge.Eventually(t, 30*time.Second, "more messages are published", func() bool { return len(p.Acked()) >= n+60 })
+	}
+	judge.Eventually(t, 30*time.Second, "every client is connected", func() bool { return f.connected(zero) == len(f.members) })
+	for i := range times {
+		more()
+		u := s.Upgrade()
+		if u.Step != "done" {
+			t.Fatalf("upgrade %d: %+v", i, u)
+		}
+		t.Logf("upgrade %d: %+v", i, u)
+		if u.Moved == 0 || u.Bytes/u.Moved > 512 {
+			t.Errorf("%d connections moved with %d bytes", u.Moved, u.Bytes)
+		}
+	}
+	more()
+	stop()
+	acked := p.Acked()
+	f.caughtUp(acked, 30*time.Second)
+	f.servedWithout(t)
+	f.land()
+	f.judge(acked)
+}
+
+// servedWithout checks that nobody was disconnected.
+func (f *fleet) servedWithout(t *testing.T) {
+	t.Helper()
+	for i, n := range f.sessions() {
+		if n != 1 {
+			t.Errorf("%s: %d sessions, want 1", f.members[i].name, n)
+		}
+	}
+}
+
+// dialTLS connects with TLS 1.2 and 1.3 in turn.
+func dialTLS(trust *tls.Config) func(context.Context, string) (net.Conn, error) {
+	var n atomic.Int64
+	return func(ctx context.Context, addr string) (net.Conn, error) {
+		cfg := trust.Clone()
+		if n.Add(1)%2 == 0 {
+			cfg.MaxVersion = tls.VersionTLS12
+		}
+		return (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", addr)
+	}
+}
+
+// dyingSteps are where a new process may die without anybody noticing.
+var dyingSteps = []string{"start", "hello", "prepared", "log", "connections", "all connections"}
+
+// dieInAnUpgrade makes this test binary a new process that takes over as far as the file
+// beside it says, and dies there. Without that file it does nothing.
+func dieInAnUpgrade() {
+	b, err := os.ReadFile(os.Args[0] + ".dies")
+	if err != nil {
+		return
+	}
+	at := func(step string) {
+		if string(b) == step {
+			p, _ := os.FindProcess(os.Getpid())
+			_ = p.Kill()
+			select {}
+		}
+	}
+	no := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "the dying process:", err)
+			os.Exit(1)
+		}
+	}
+	at("start")
+	p, err := takeover.FromEnvironment("dying")
+	no(err)
+	if string(b) == "refuses" {
+		p.Refuse(errors.New("this build is broken"))
+		os.Exit(1)
+	}
+	at("hello")
+	no(p.SendPrepared(false, ""))
+	at("prepared")
+	no(p.ReceiveLog(func([]byte) error { return nil }))
+	at("log")
+	for more := true; more; {
+		_, more, err = p.ReceiveConns()
+		no(err)
+		at("connections")
+	}
+	at("all connections")
+	no(p.SendReady(nil))
+	no(p.AwaitCommit())
+	at("commit")
+	os.Exit(1)
+}
+
+// A new process that dies, refuses or cannot be built changes nothing: the old one serves on
+// with every connection, and the next upgrade works.
+func TestAFailedUpgradeDisconnectsNobody(t *testing.T) {
+	t.Run("memory", func(t *testing.T) { failedUpgrades(t, judge.Options{Memory: true}, "epoll") })
+	t.Run("embedded NATS", func(t *testing.T) { failedUpgrades(t, judge.Options{}, "io_uring") })
+}
+
+func failedUpgrades(t *testing.T, o judge.Options, engine string) {
+	o.Build, o.Config = judge.Race, map[string]any{"eventloop": map[string]any{"engine": engine, "loops": 2}}
+	s := judge.New(t, o)
+	s.Terminate()
+	original := s.OwnProgram()
+	s.Start()
+	f := newFleet(t)
+	f.sail(s.Public, 20, channels)
+	p := &judge.Publisher{Addr: s.Public}
+	stop := publishing(t, p, 200)
+	zero := make([]int64, len(f.members))
+	more := func() {
+		t.Helper()
+		n := len(p.Acked())
+		judge.Eventually(t, 30*time.Second, "more messages are published", func() bool { return len(p.Acked()) >= n+30 })
+	}
+	judge.Eventually(t, 30*time.Second, "every client is connected", func() bool { return f.connected(zero) == len(f.members) })
+	pid := s.Pid()
+	this, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dies := func(step, want string) {
+		t.Helper()
+		s.Replace(this, step)
+		more()
+		if u := s.Upgrade(); u.Step != "failed" || !strings.Contains(u.Error, want) || s.Pid() != pid || !s.Alive() {
+			t.Errorf("new process that dies at %q: %+v", step, u)
+		}
+		more()
+	}
+	for _, step := range dyingSteps {
+		dies(step, "")
+	}
+	dies("refuses", "this build is broken")
+	f.servedWithout(t)
+	// Past the commit the new process is the server: if it dies there, clients resume.
+	dies("commit", "connections are closed")
+	s.Replace(original, "")
+	if u := s.Upgrade(); u.Step != "done" {
+		t.Errorf("after all of that: %+v", u)
+	}
+	more()
+	stop()
+	acked := p.Acked()
+	f.caughtUp(acked, 30*time.Second)
+	f.land()
+	f.judge(acked)
+}
