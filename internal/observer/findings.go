@@ -50,10 +50,10 @@ func findings(r *Report, overflows uint64) []Finding {
 	stopped(r, secs, add)
 	switch {
 	case r.RunQueue.Count >= fewEvents && r.RunQueue.P99 >= slowQueue:
-		add("run-queue", "more processors, fewer threads, or nobody else on this machine",
+		add("run-queue", "more processors, fewer threads, or fewer other processes on this machine",
 			"threads that could run waited up to %s for a processor at P99", text(r.RunQueue.P99))
 	case r.RunQueue.Count == 0 && r.RunDelay/secs >= queueShare:
-		add("run-queue", "more processors, fewer threads, or nobody else on this machine",
+		add("run-queue", "more processors, fewer threads, or fewer other processes on this machine",
 			"threads that could run waited %s a second for a processor", text(r.RunDelay/secs))
 	}
 	var repeated uint64

@@ -171,7 +171,7 @@ func neverRead() {
 	select {}
 }
 
-// neverAccept has clients connect to a listener that accepts nobody and holds one. Each
+// neverAccept has clients connect to a listener that accepts no connection and queues one. Each
 // sends its request again after a second.
 func neverAccept() {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)

@@ -7,7 +7,7 @@ func somaxconn() Check {
 			Threshold: "at least 4096; 16384 once the accept queue has overflowed (TcpExt ListenOverflows)",
 			Source:    "Documentation/networking/ip-sysctl.rst: somaxconn; listen(2)",
 			Since:     "2.4; 4096 by default since 5.4, 128 before",
-			Risk:      "none: a longer queue holds more handshakes that nobody has accepted. A listener reads it when it starts to listen: restart the server",
+			Risk:      "none: a longer queue holds more connections that are not accepted yet. A listener reads it when it starts to listen: restart the server",
 		},
 		Worth: Worth{Page: "c", Experiment: "settings", Arm: "queues", Against: "stock", Metric: "connections_per_second",
 			Seen: Seen{Arm: "old", Metric: "crowd_slow", Text: "with 128, the default before 5.4, %.0f %% of 2,000 clients that connected at once waited for a second"}},

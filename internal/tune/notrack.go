@@ -104,7 +104,7 @@ func addNotrack(c *nftables.Conn, table *nftables.Table, ports []int) {
 // NotrackText is the same rule for `nft -f`.
 func NotrackText(ports []int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "#!/usr/sbin/nft -f\n# Connections to these ports are not tracked.\ntable inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", notrackTable)
+	fmt.Fprintf(&b, "#!/usr/sbin/nft -f\n# Connections to these ports are not tracked. /etc/nftables.conf needs:\n# include \"/etc/nftables.d/*.nft\"\ntable inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", notrackTable)
 	for _, chain := range []string{"prerouting", "output"} {
 		fmt.Fprintf(&b, "\tchain %[1]s {\n\t\ttype filter hook %[1]s priority raw; policy accept;\n", chain)
 		for _, port := range ports {
