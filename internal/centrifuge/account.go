@@ -46,9 +46,10 @@ func (s *session) mayChange() *account {
 	return s.account
 }
 
-// ttl is how many seconds are left until at, at least one.
+// ttl is how many seconds are left until at, at least one and at most a year, as with
+// Centrifugo: timers of SDKs bear no more.
 func (s *Server) ttl(at time.Time) uint32 {
-	return uint32(min(max(at.Sub(s.now())/time.Second, 1), 1<<31))
+	return uint32(min(max(at.Sub(s.now())/time.Second, 1), 365*24*3600))
 }
 
 // The ids of clients and sessions are made of the transport's number by a secret

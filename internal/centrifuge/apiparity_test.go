@@ -109,3 +109,42 @@ func TestCode3000IsNotSaid(t *testing.T) {
 		}
 	}
 }
+
+// What Centrifugo 6.9 answered to the same commands, where an answer is easily another.
+func TestCommandsAreAnsweredAsByCentrifugo(t *testing.T) {
+	n := start(t, settings{})
+	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "1"}) + `"}`)
+	f := func(command, want string) {
+		t.Helper()
+		c.say(`{"id":2,` + command + `}`)
+		c.expect(`{"id":2,` + want + `}`)
+	}
+	f(`"publish":{"channel":"a"}`, `"error":{"code":107,"message":"bad request"}`)
+	f(`"subscribe":{"channel":"a","type":1}`, `"error":{"code":108,"message":"not available"}`)
+	f(`"subscribe":{"channel":"a","type":4}`, `"error":{"code":108,"message":"not available"}`)
+	f(`"publish":{"channel":"a","type":1,"key":"k"}`, `"error":{"code":108,"message":"not available"}`)
+	f(`"sub_refresh":{"channel":"a","type":1}`, `"error":{"code":108,"message":"not available"}`)
+	sub := token(t, map[string]any{"sub": "1", "channel": "a", "exp": 4_102_444_800})
+	f(`"subscribe":{"channel":"a","token":"`+sub+`"}`, `"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","expires":true,"ttl":31536000}`)
+	f(`"sub_refresh":{"channel":"a","token":""}`, `"error":{"code":107,"message":"bad request"}`)
+	f(`"sub_refresh":{"channel":"a","token":"`+sub+`"}`, `"sub_refresh":{"expires":true,"ttl":31536000}`)
+	f(`"refresh":{"token":"`+token(t, map[string]any{"sub": "1", "exp": 4_102_444_800})+`"}`, `"refresh":{"expires":true,"ttl":31536000}`)
+}
+
+// Proxies and browsers take the first of two Cache-Control fields, or the second.
+func TestStreamsSayOnceHowTheyAreCached(t *testing.T) {
+	n := start(t, settings{})
+	for _, path := range []string{"sse", "uni_sse"} {
+		req, err := http.NewRequest(http.MethodGet, "http://"+n.Addr+"/connection/"+path+"?cf_connect="+escape(`{"id":1,"connect":{}}`), http.NoBody)
+		n.Must(err)
+		res, err := http.DefaultClient.Do(req)
+		n.Must(err)
+		_ = res.Body.Close()
+		for _, name := range []string{"Cache-Control", "X-Accel-Buffering"} {
+			if got := res.Header.Values(name); len(got) != 1 {
+				t.Errorf("%s: %s: %q", path, name, got)
+			}
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}

@@ -158,7 +158,7 @@ func (s *session) unsubscribeCommand(id uint32, channel string) {
 // publish answers a publish command.
 func (s *session) publish(c *protocol.Command) {
 	srv := s.srv()
-	if c.Sub.Channel == "" || len(c.Sub.Data) == 0 && c.Type == 0 { // a removal from a map has no data
+	if c.Sub.Channel == "" {
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return
 	}
@@ -169,7 +169,7 @@ func (s *session) publish(c *protocol.Command) {
 		e = &protocol.ErrorNotAvailable
 	case !ns.PublishProxy && s.decide(access.Publish, in) == access.Refused:
 		e = &protocol.ErrorPermissionDenied
-	case !ns.takes(c.Sub.Data):
+	case len(c.Sub.Data) == 0 || !ns.takes(c.Sub.Data):
 		e = &protocol.ErrorBadRequest
 	}
 	if e != nil {

@@ -143,11 +143,6 @@ func (s *Server) trusted(r socket.Request) bool {
 	return true
 }
 
-var streamFields = []socket.Field{
-	{Name: "Cache-Control", Value: "private, no-cache, no-store, must-revalidate, max-age=0"},
-	{Name: "X-Accel-Buffering", Value: "no"},
-}
-
 // stream takes a connection that begins with what the client said in its request.
 func (s *Server) stream(r socket.Request, k *kind, contentType string, said []byte, resume string) {
 	if !s.trusted(r) {
@@ -155,7 +150,7 @@ func (s *Server) stream(r socket.Request, k *kind, contentType string, said []by
 	}
 	headers := s.captured(r)
 	said = slices.Clone(said)
-	r.Stream(socket.StreamOptions{ContentType: contentType, Fields: streamFields}, func(t socket.Transport) socket.Session {
+	r.Stream(socket.StreamOptions{ContentType: contentType}, func(t socket.Transport) socket.Session {
 		c := s.begin(k, t, headers)
 		if resume != "" {
 			c.extra().resume = resume

@@ -110,7 +110,7 @@ func (s *session) refresh(id uint32, token string) {
 		s.renew(got.expires)
 		a := s.account
 		a.info, a.meta, a.subscribe, a.publish, a.proof = safe(got.Info), got.Meta, got.subscribe, got.publish, got.proof
-		r := &protocol.RefreshResult{Client: s.clientID(), Version: srv.version}
+		r := &protocol.RefreshResult{}
 		if !got.expires.IsZero() {
 			r.Expires, r.TTL = true, srv.ttl(got.expires)
 		}
@@ -129,11 +129,14 @@ func (s *session) subRefresh(c *protocol.Command) {
 	srv, id, channel := s.srv(), c.ID, c.Sub.Channel
 	in, ok := hubName(channel)
 	switch {
-	case channel == "" || c.Sub.Token == "" && c.Type == 0:
+	case channel == "":
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return
 	case c.Type != 0:
 		s.fail(id, protocol.ErrorNotAvailable)
+		return
+	case c.Sub.Token == "":
+		s.fail(id, protocol.ErrorBadRequest)
 		return
 	case !ok || s.find(in) == nil:
 		s.fail(id, protocol.ErrorPermissionDenied)

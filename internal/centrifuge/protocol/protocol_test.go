@@ -125,7 +125,7 @@ func TestRepliesInJSON(t *testing.T) {
 	f(`{"push":{"message":{"data":{"hello":1}}}}`, AppendPush(nil, JSON, false, "", &Message{[]byte(`{"hello":1}`)}))
 	f(`{"disconnect":{"code":3005,"reason":"connection expired","reconnect":true}}`, AppendPush(nil, JSON, true, "", DisconnectedExpired))
 	f(`{"connect":{"client":"c","ping":25}}`, AppendPush(nil, JSON, true, "", (&ConnectResult{Client: "c", Ping: 25}).Push()))
-	f(`{"refresh":{"expires":true,"ttl":5}}`, AppendPush(nil, JSON, true, "", (&RefreshResult{Client: "c", Expires: true, TTL: 5}).Push()))
+	f(`{"refresh":{"expires":true,"ttl":5}}`, AppendPush(nil, JSON, true, "", (&RefreshResult{Expires: true, TTL: 5}).Push()))
 	f(`{"push":{"channel":"q","pub":{"data":"{\"bid\":1.08}","offset":1}}}`, AppendPush(nil, JSON, false, "q", &Publication{Data: []byte(`{"bid":1.08}`), Text: true, Offset: 1}))
 	f("{\"push\":{\"channel\":\"\\\"\\\\\\u0001\\n\u00e4\ufffd\",\"pub\":{}}}", AppendPush(nil, JSON, false, "\"\\\x01\nä\xff", &Publication{}))
 }
@@ -193,7 +193,7 @@ func TestRepliesInProtobufHaveTheirLengthAndFields(t *testing.T) {
 	f(body(AppendReply(nil, Protobuf, 1, &PresenceResult{map[string]*ClientInfo{"c": {User: "u"}}}), 9), m{1: {"\x0a\x01c\x12\x03\x0a\x01u"}})
 	f(body(AppendReply(nil, Protobuf, 1, &PresenceStatsResult{1, 2}), 10), m{1: {one}, 2: {uint64(2)}})
 	f(body(AppendReply(nil, Protobuf, 1, &RPCResult{[]byte("d")}), 13), m{1: {"d"}})
-	f(body(AppendReply(nil, Protobuf, 1, &RefreshResult{"c", "v", true, 4}), 14), m{1: {"c"}, 2: {"v"}, 3: {one}, 4: {uint64(4)}})
+	f(body(AppendReply(nil, Protobuf, 1, &RefreshResult{true, 4}), 14), m{3: {one}, 4: {uint64(4)}})
 	f(body(AppendReply(nil, Protobuf, 1, &SubRefreshResult{true, 4}), 15), m{1: {one}, 2: {uint64(4)}})
 }
 

@@ -311,8 +311,6 @@ func (r *RPCResult) appendProto(dst []byte) []byte { return appendText(dst, 1, r
 
 // A RefreshResult answers a refresh, and is the push of that name.
 type RefreshResult struct {
-	Client  string
-	Version string
 	Expires bool
 	TTL     uint32
 }
@@ -321,16 +319,12 @@ func (r *RefreshResult) kind() Kind { return Refresh }
 
 func (r *RefreshResult) appendJSON(dst []byte) []byte {
 	w := objectOf(dst)
-	w.str("client", r.Client)
-	w.str("version", r.Version)
 	w.boolean("expires", r.Expires)
 	w.uint("ttl", uint64(r.TTL))
 	return w.end()
 }
 
 func (r *RefreshResult) appendProto(dst []byte) []byte {
-	dst = appendText(dst, 1, r.Client)
-	dst = appendText(dst, 2, r.Version)
 	dst = appendBool(dst, 3, r.Expires)
 	return appendUint(dst, 4, uint64(r.TTL))
 }
