@@ -154,6 +154,17 @@ python_clients() {
   } >"$log" 2>&1 </dev/null || { say "python: $(grep -v '^WARNING' "$log" | tail -n 1)"; return 1; }
 }
 
+# python_sources unpacks the source distribution of a package of a part, with its tests.
+python_sources() {
+  local dir=$cache/$1-python log=$cache/$1-python.log pin
+  [ ! -d "$dir/source" ] || return 0
+  pin=$(grep "^$2==" "$dir/requirements.txt") || { say "python: $2 is not in $dir/requirements.txt"; return 1; }
+  {
+    rm -rf "$dir/sdist" && pip pip3 download -q --no-deps --no-binary :all: --dest "$dir/sdist" "$pin" &&
+      mkdir "$dir/unpacked" && tar -xzf "$dir"/sdist/*.tar.gz -C "$dir/unpacked" --strip-components 1 && mv "$dir/unpacked" "$dir/source"
+  } >"$log" 2>&1 </dev/null || { say "python: $(grep -v '^WARNING' "$log" | tail -n 1)"; return 1; }
+}
+
 prometheus() {
   local dir=$cache/prometheus log=$cache/prometheus.log
   "$dir/usr/bin/promtool" --version >/dev/null 2>&1 && return 0
@@ -173,7 +184,7 @@ for part in "$@"; do
   case $part in
     autobahn) autobahn ;;
     npm) npm_clients e2e/npm ;;
-    protocols) npm_clients protocols/npm && python_clients centrifuge protocols/requirements.txt && python_clients sse protocols/sse-requirements.txt ;;
+    protocols) npm_clients protocols/npm && python_clients centrifuge protocols/requirements.txt && python_sources centrifuge centrifuge-python && python_clients sse protocols/sse-requirements.txt ;;
     grpc) python_clients grpc grpc/requirements.txt && npm_clients grpc/npm ;;
     interop) python_clients interop e2e/requirements.txt ;;
     chromium) deb chromium chromium ;;
