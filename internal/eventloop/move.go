@@ -278,6 +278,9 @@ type Moving struct {
 	sealed, waiting []byte
 }
 
+// longest bounds what a state says of times, in nanoseconds: about 36 years.
+const longest = 1 << 60
+
 var errNoKind = errors.New("a connection without a handler")
 
 // Import reads the state of a connection.
@@ -298,13 +301,13 @@ func Import(s takeover.State) (*Moving, error) {
 		case connPort:
 			port = uint16(f.Uint)
 		case connAge:
-			m.age = int64(f.Uint)
+			m.age = int64(min(f.Uint, longest))
 		case connListener:
 			m.listener = uint8(f.Uint - 1)
 		case connLoop:
 			m.Loop = int(min(f.Uint-1, 255))
 		case connTimer:
-			m.Timer = int64(f.Uint)
+			m.Timer = int64(min(f.Uint, longest))
 		case connInput:
 			m.input = f.Bytes
 		case connRaw:

@@ -175,9 +175,9 @@ func (p *Push) ReadState(kind uint8, s takeover.State) (*Arriving, error) {
 		case sessionForm:
 			form = f.Uint
 		case sessionSent:
-			a.sent = int64(f.Uint)
+			a.sent = int64(min(f.Uint, uint64(never)))
 		case sessionHeard:
-			a.heard = int64(f.Uint)
+			a.heard = int64(min(f.Uint, uint64(never)))
 		case sessionUnlogged:
 			a.unlogged = f.Bytes
 		default:

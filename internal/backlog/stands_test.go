@@ -1,0 +1,49 @@
+package backlog
+
+import (
+	"testing"
+
+	"github.com/weir-gateway/weir/hub"
+)
+
+func TestAQueueStandsBeforeWhatWaits(t *testing.T) {
+	ns := &hub.Namespace{Name: "default", Policy: hub.DropOldest, QueueMessages: 3, QueueBytes: 1 << 20}
+	at := func() hub.Positions {
+		return hub.Positions{{Epoch: "edefault", Offset: 100}, {Epoch: "eother", Offset: 7}}
+	}
+	f := func(name string, want uint64, wantOK bool, fill func(q *Queue, c *Counts)) {
+		t.Helper()
+		q, c := &Queue{}, &Counts{}
+		fill(q, c)
+		got, ok := q.Stands(at())
+		if ok != wantOK || ok && (got[0].Offset != want || got[1].Offset != 7) {
+			t.Errorf("%s: %v, %v; want %d, %v", name, got, ok, want, wantOK)
+		}
+	}
+	f("nothing", 100, true, func(*Queue, *Counts) {})
+	f("messages", 90, true, func(q *Queue, c *Counts) {
+		q.Push(message("a", "", 91, 1), ns, c)
+		q.Push(message("a", "", 95, 1), ns, c)
+	})
+	f("what was sent", 94, true, func(q *Queue, c *Counts) {
+		q.Push(message("a", "", 91, 1), ns, c)
+		q.Push(message("a", "", 95, 1), ns, c)
+		q.Pop(c)
+	})
+	f("what was dropped", 80, true, func(q *Queue, c *Counts) {
+		for i := range uint64(10) {
+			q.Push(message("a", "", 81+i, 1), ns, c)
+		}
+	})
+	f("a gap of the log", 50, true, func(q *Queue, _ *Counts) {
+		q.PushGap(hub.Gap{Namespace: "default", From: "edefault-50", At: hub.Position{Epoch: "edefault", Offset: 60}})
+	})
+	f("a message of a log that is over", 0, false, func(q *Queue, c *Counts) {
+		m := message("a", "", 5, 1)
+		m.Epoch = "before"
+		q.Push(m, ns, c)
+	})
+	f("a message of no log", 100, true, func(q *Queue, c *Counts) {
+		q.Push(&hub.Message{Channel: "flow:a"}, &hub.Namespace{Name: "flow", QueueMessages: 3, QueueBytes: 1 << 20}, c)
+	})
+}
