@@ -401,7 +401,7 @@ func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 		r.endEvents()
 		return false
 	}
-	return c.Unsent() > h.lane.srv.proxy.Config().Buffer
+	return c.Unsent() > shareOf(c, h.lane.srv.proxy.Config().Buffer)
 }
 
 // chunks reports whether a body without a known length goes in chunks: to clients of

@@ -62,6 +62,15 @@ func versionOf(c *eventloop.Conn, minor uint8) uint8 {
 	return minor
 }
 
+// shareOf is how much of most may wait for c: all of it, unless c is one of several connections
+// on one socket.
+func shareOf(c *eventloop.Conn, most int) int {
+	if s, ok := c.CarriedBy().(interface{ Share(most int) int }); ok {
+		return s.Share(most)
+	}
+	return most
+}
+
 // sendsTrailer gives the fields behind a body to a connection that frames the body itself.
 func (r *request) sendsTrailer(lines []byte) {
 	if c, ok := r.c.CarriedBy().(interface{ Trailer(lines []byte) }); ok {

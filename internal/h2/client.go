@@ -170,7 +170,8 @@ const (
 	assumedCalls = 100
 	// ourMostCalls bounds what is made of a backend that allows any number.
 	ourMostCalls = 1000
-	// replyWindow is what a backend may send of a reply before any of it was taken.
+	// replyWindow is what a backend may send of a reply that is taken as it comes; the first
+	// window is firstWindow, so that replies nobody takes are not kept for long.
 	replyWindow = 256 << 10
 	// sessionWindow is the same over all streams. It is given back at once, so that a slow
 	// client holds up its own stream alone.
@@ -200,7 +201,6 @@ func (s *Session) Start(within, idle int64) {
 	s.sock.SetTimer(max(within, 1))
 	b := append([]byte(Preface), appendSettings(nil,
 		setting{settingEnablePush, 0},
-		setting{settingWindow, replyWindow},
 		setting{settingMaxHeaderList, uint32(s.caller.limits.MaxHead)},
 	)...)
 	s.control(appendWindowUpdate(b, 0, sessionWindow-firstWindow))
@@ -230,7 +230,7 @@ func (s *Session) Open(h eventloop.Connector) *eventloop.Conn {
 	if s.Free() <= 0 {
 		return nil
 	}
-	c := &call{session: s, credit: replyWindow}
+	c := &call{session: s, credit: firstWindow}
 	if !eventloop.Carry(&c.Carried, s.sock, c, h, s.Calls() == 0) {
 		return nil
 	}

@@ -43,6 +43,7 @@ const (
 	callSettles                        // it is in session.settle
 	callGone                           // Close was called
 	heldEnd                            // the end of the reply is held too
+	callWide                           // credit is of replyWindow
 )
 
 var _ eventloop.Carrier = (*call)(nil)
@@ -220,11 +221,21 @@ func (c *call) taken() {
 		return
 	}
 	c.unread -= n
-	if c.owed += n; c.owed >= replyWindow/2 && c.flags&replyEnded == 0 {
-		c.session.control(appendWindowUpdate(nil, c.id, uint32(c.owed)))
-		c.credit += c.owed
-		c.owed = 0
+	half := int32(firstWindow / 2)
+	if c.flags&callWide != 0 {
+		half = replyWindow / 2
 	}
+	if c.owed += n; c.owed < half || c.flags&replyEnded != 0 {
+		return
+	}
+	by := c.owed
+	if c.flags&callWide == 0 && c.unread == 0 {
+		c.flags |= callWide
+		by += replyWindow - firstWindow
+	}
+	c.session.control(appendWindowUpdate(nil, c.id, uint32(by)))
+	c.credit += by
+	c.owed = 0
 }
 
 // ended says that the reply is complete. trailer are the fields behind its body, as lines.

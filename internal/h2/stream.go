@@ -233,5 +233,17 @@ func (s *stream) Trailer(lines []byte) {
 	}
 }
 
+// Share is how many bytes may wait for s if one that has its connection to itself may have
+// most: what waits for all streams of a connection is bounded, however many a client opens
+// and does not read. Loop only.
+func (s *stream) Share(most int) int {
+	return min(most, max(shareMost/max(len(s.conn.streams), 1), shareLeast))
+}
+
+const (
+	shareMost  = 1 << 20
+	shareLeast = 8 << 10
+)
+
 // Alone reports whether no other stream of its connection is open. Loop only.
 func (s *stream) Alone() bool { return len(s.conn.streams) == 1 }
