@@ -11,14 +11,17 @@ import (
 	"github.com/weir-gateway/weir/internal/cluster"
 )
 
-// centrifugo translates a configuration of Centrifugo 5 or 6, file or environment.
-func (t *translation) centrifugo(data []byte) error {
+// centrifugo is a translation of a configuration of Centrifugo 5 or 6.
+type centrifugo struct{ *translation }
+
+// translate translates a file or an environment.
+func (t centrifugo) translate(data []byte) error {
 	in, f, err := parse(t.file, data)
 	if err != nil {
 		return err
 	}
 	if f == formatEnv {
-		t.envOf6(in, t.file)
+		environment{t.translation}.lay(in, t.file)
 	} else {
 		for _, m := range in.fields {
 			t.place(canonical6(m.key, m.value), m.value)
@@ -30,17 +33,17 @@ func (t *translation) centrifugo(data []byte) error {
 			return err
 		}
 		env.name("")
-		t.envOf6(env, t.o.EnvName)
+		environment{t.translation}.lay(env, t.o.EnvName)
 	}
 	t.modern()
 	t.out.at("centrifuge").set("enabled", true, "")
-	t.centrifugoBroker()
-	t.centrifugoAPI()
-	t.centrifugoClient()
-	t.centrifugoListeners() // after the keys: without any it stays on loopback
-	t.centrifugoNamespaces()
-	t.centrifugoProxies()
-	t.centrifugoRest()
+	t.broker()
+	t.api()
+	t.client()
+	t.listeners() // after the keys: without any it stays on loopback
+	t.namespaces()
+	t.proxies()
+	t.remaining()
 	return nil
 }
 
@@ -92,7 +95,7 @@ func (n *node) replace(key string, v *node) {
 }
 
 // modern gives namespaces and proxies of 5 the keys of 6.
-func (t *translation) modern() {
+func (t centrifugo) modern() {
 	for path, names := range map[string]map[string]string{
 		"channel.namespaces": optionsOf5, "rpc.namespaces": optionsOf5, "proxies": proxyKeysOf5,
 	} {
@@ -126,15 +129,15 @@ func (t *translation) modern() {
 	}
 }
 
-// centrifugoListeners translates where it listens, and TLS.
-func (t *translation) centrifugoListeners() {
+// listeners translates where it listens, and TLS.
+func (t centrifugo) listeners() {
 	h := t.root.at("http_server")
 	address, addressAt := t.text(h, "address")
 	port, at := t.text(h, "port")
 	if at == nil {
 		port, at = "8000", addressAt
 	}
-	t.listen(net.JoinHostPort(address, port), at, t.centrifugoTLS(h))
+	t.listen(net.JoinHostPort(address, port), at, t.tls(h))
 
 	admin := t.out.at("admin")
 	internalAddress, at := t.text(h, "internal_address")
@@ -166,7 +169,7 @@ const (
 	tlsLost // it was there, and could not be translated
 )
 
-func (t *translation) centrifugoTLS(h *node) tlsState {
+func (t centrifugo) tls(h *node) tlsState {
 	enabled, on := t.flag(h, "tls.enabled")
 	auto, autoAt := t.flag(h, "tls_autocert.enabled")
 	if auto {
@@ -216,8 +219,8 @@ func isPath(s string) bool {
 		!(len(s) > 100 && !strings.ContainsAny(s, "/."))
 }
 
-// centrifugoAPI translates the server API.
-func (t *translation) centrifugoAPI() {
+// api translates the server API.
+func (t centrifugo) api() {
 	c := t.out.at("centrifuge")
 	prefix, at := t.text(t.root, "http_api.handler_prefix")
 	if at == nil {
@@ -255,7 +258,7 @@ func (t *translation) centrifugoAPI() {
 const minAPIKey = 16
 
 // apiKey adds a key of Weir's own API.
-func (t *translation) apiKey(name, key string, at *node, publish []string) {
+func (t centrifugo) apiKey(name, key string, at *node, publish []string) {
 	item := &section{}
 	item.set("name", name, "")
 	t.secret(item, "key", key, at, "")
@@ -265,8 +268,8 @@ func (t *translation) apiKey(name, key string, at *node, publish []string) {
 	t.out.at("auth").add("api_keys", item)
 }
 
-// centrifugoClient translates who may connect, and the bounds of a client.
-func (t *translation) centrifugoClient() {
+// client translates who may connect, and the bounds of a client.
+func (t centrifugo) client() {
 	in, c := t.root.at("client"), t.out.at("centrifuge")
 	if t.tokenKeys(in.at("token"), t.out.at("auth")) {
 		t.out.at("auth").set("require_expiry", false, "as in Centrifugo: a token without exp does not end")
@@ -311,7 +314,7 @@ func (t *translation) centrifugoClient() {
 }
 
 // pings translates how often clients are pinged.
-func (t *translation) pings(in *node, c *section) {
+func (t centrifugo) pings(in *node, c *section) {
 	ping, pingAt := t.span(in, "ping_interval", time.Nanosecond)
 	pong, pongAt := t.span(in, "pong_timeout", time.Nanosecond)
 	if pingAt == nil {
@@ -336,8 +339,8 @@ func (t *translation) pings(in *node, c *section) {
 	}
 }
 
-// centrifugoRest translates what is about the process.
-func (t *translation) centrifugoRest() {
+// remaining translates what is about the process.
+func (t centrifugo) remaining() {
 	t.logLevel(t.root, "log.level")
 	if d, at := t.span(t.root, "shutdown.timeout", time.Nanosecond); at != nil && d > 0 {
 		t.out.at("shutdown").set("drain", hubDuration(d), "the longest that a drain takes")
@@ -390,7 +393,7 @@ func (t *translation) takeOff(n *node, path string) {
 }
 
 // takeDefaults takes what is as it is in Weir without being said.
-func (t *translation) takeDefaults() {
+func (t centrifugo) takeDefaults() {
 	for path, same := range map[string]string{
 		"channel.private_prefix": "$", "channel.namespace_boundary": ":", "channel.user_boundary": "#", "channel.user_separator": ",",
 		"rpc.namespace_boundary": ":", "websocket.handler_prefix": "/connection/websocket", "sse.handler_prefix": "/connection/sse",

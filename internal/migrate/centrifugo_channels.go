@@ -13,8 +13,8 @@ import (
 	"github.com/weir-gateway/weir/hub"
 )
 
-// centrifugoBroker translates the engine.
-func (t *translation) centrifugoBroker() {
+// broker translates the engine.
+func (t centrifugo) broker() {
 	b := t.out.at("broker")
 	kind, at := t.text(t.root, "engine.type")
 	if other, otherAt := t.text(t.root, "broker.type"); otherAt != nil {
@@ -43,7 +43,7 @@ func (t *translation) centrifugoBroker() {
 	}
 }
 
-func (t *translation) presenceManager() {
+func (t centrifugo) presenceManager() {
 	if kind, at := t.text(t.root, "presence_manager.type"); at != nil && kind != "memory" {
 		t.changed(at, "presence is kept by the nodes themselves, over the broker")
 	}
@@ -53,7 +53,7 @@ func (t *translation) presenceManager() {
 }
 
 // natsBroker translates where NATS is.
-func (t *translation) natsBroker(to *section, kind *node) {
+func (t centrifugo) natsBroker(to *section, kind *node) {
 	in := t.root.at("broker.nats")
 	address, at := t.text(in, "url")
 	if at == nil {
@@ -88,8 +88,8 @@ func (t *translation) natsPrefix(in *node, to *section) {
 	t.untaken(at, "a prefix is 1 to 32 letters, digits and _", "broker.nats.prefix")
 }
 
-// centrifugoNamespaces translates the options of channels.
-func (t *translation) centrifugoNamespaces() {
+// namespaces translates the options of channels.
+func (t centrifugo) namespaces() {
 	without := t.root.at("channel.without_namespace")
 	if without == nil {
 		without = &node{kind: object}
@@ -134,7 +134,7 @@ func itemsOf(n *node) []*node {
 }
 
 // namespace translates the options of one.
-func (t *translation) namespace(name string, in *node) {
+func (t centrifugo) namespace(name string, in *node) {
 	ns := &section{}
 	ns.set("name", name, "")
 	t.out.add("namespaces", ns)
@@ -182,7 +182,7 @@ func (t *translation) namespace(name string, in *node) {
 }
 
 // withoutHistory names the options that ask for recovery where nothing is kept.
-func (t *translation) withoutHistory(in *node) {
+func (t centrifugo) withoutHistory(in *node) {
 	for _, key := range []string{"force_recovery", "allow_recovery", "force_positioning", "allow_positioning", "auto_cache_recover"} {
 		if on, at := t.flag(in, key); on {
 			t.changed(at, "without history_size and history_ttl subscriptions are neither recoverable nor positioned: Centrifugo grants both, and recovers nothing")
@@ -190,7 +190,7 @@ func (t *translation) withoutHistory(in *node) {
 	}
 }
 
-func (t *translation) dataFormat(in *node, to *section) {
+func (t centrifugo) dataFormat(in *node, to *section) {
 	s, at := t.text(in, "publication_data_format")
 	if at == nil {
 		s, at = t.text(t.root, "channel.publication_data_format")
@@ -205,7 +205,7 @@ func (t *translation) dataFormat(in *node, to *section) {
 }
 
 // eventProxies translates for which events of a namespace's channels a backend is asked.
-func (t *translation) eventProxies(name string, in *node, to *section) {
+func (t centrifugo) eventProxies(name string, in *node, to *section) {
 	for _, event := range []string{"subscribe", "publish", "sub_refresh"} {
 		on, at := t.flag(in, event+"_proxy_enabled")
 		which, whichAt := t.text(in, event+"_proxy_name")
@@ -231,7 +231,7 @@ const defaultProxy = "default"
 
 // proxyAt returns the options of a proxy: of those with a name, or of the one beside
 // the event.
-func (t *translation) proxyAt(event, name string) *node {
+func (t centrifugo) proxyAt(event, name string) *node {
 	if name == defaultProxy {
 		if p := t.root.at(centrifugoProxies[event]); p.at("endpoint") != nil {
 			return p
@@ -248,7 +248,7 @@ func (t *translation) proxyAt(event, name string) *node {
 
 // useProxy makes a proxy the one that is asked for an event. There is one for each:
 // it reports false if it is another.
-func (t *translation) useProxy(event, name string, at *node) bool {
+func (t centrifugo) useProxy(event, name string, at *node) bool {
 	all := t.out.at("centrifuge.proxies")
 	p := t.proxyAt(event, name)
 	if p == nil {
@@ -281,7 +281,7 @@ func (t *translation) useProxy(event, name string, at *node) bool {
 	return true
 }
 
-func (t *translation) proxyOptions(p *node, to *section) {
+func (t centrifugo) proxyOptions(p *node, to *section) {
 	if d, at := t.span(p, "timeout", time.Nanosecond); at != nil && d > 0 {
 		to.set("timeout", hubDuration(d), "")
 	}
@@ -352,8 +352,8 @@ func (t *translation) staticHeaders(in *node, to *section) {
 	}
 }
 
-// centrifugoProxies translates the backends that are asked whatever the channel.
-func (t *translation) centrifugoProxies() {
+// proxies translates the backends that are asked whatever the channel.
+func (t centrifugo) proxies() {
 	for _, event := range []string{"connect", "refresh"} {
 		in := t.root.at(centrifugoProxies[event])
 		on, at := t.flag(in, "enabled")
@@ -379,7 +379,7 @@ func of5(endpoint *node) bool {
 	return strings.HasPrefix(strings.TrimPrefix(strings.ToLower(endpoint.where), "centrifugo_"), "proxy_")
 }
 
-func (t *translation) rpcProxy() {
+func (t centrifugo) rpcProxy() {
 	used := false
 	for _, in := range append([]*node{t.root.at("rpc.without_namespace")}, itemsOf(t.root.at("rpc.namespaces"))...) {
 		on, at := t.flag(in, "proxy_enabled")

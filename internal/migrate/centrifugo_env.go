@@ -6,8 +6,11 @@ import (
 	"strings"
 )
 
-// envOf6 lays variables over what the file has: they count more.
-func (t *translation) envOf6(env *node, file string) {
+// environment lays the variables of Centrifugo over a translation.
+type environment struct{ *translation }
+
+// lay lays variables over what the file has: they count more.
+func (t environment) lay(env *node, file string) {
 	for _, m := range env.fields { // the items that other variables are about
 		if path := envList6(m.key); path != "" {
 			t.envVariable6(path, envValue6(m.value, file))
@@ -42,7 +45,7 @@ func envValue6(v *node, file string) *node {
 }
 
 // envVariable6 puts the value of a variable at its path, instead of the file's.
-func (t *translation) envVariable6(path string, v *node) {
+func (t environment) envVariable6(path string, v *node) {
 	if slices.Contains(envLists6, path) && v.kind == text && !strings.ContainsAny(v.value, "[{") {
 		t.envNames6(path, v)
 		return
@@ -76,7 +79,7 @@ func envList6(name string) string {
 }
 
 // envNames6 adds the items that the variable v of a list names to those of the file.
-func (t *translation) envNames6(path string, v *node) {
+func (t environment) envNames6(path string, v *node) {
 	all := &node{kind: list, items: itemsOf(t.root.at(path)), line: v.line, where: v.where}
 	for name := range strings.FieldsSeq(v.value) {
 		if !slices.ContainsFunc(all.items, func(item *node) bool { n := item.at("name"); return n != nil && n.value == name }) {
@@ -94,7 +97,7 @@ func (t *translation) envNames6(path string, v *node) {
 
 // envItem6 lays the variable of one key of an item over the item. It reports whether
 // the variable is one.
-func (t *translation) envItem6(name string, v *node) bool {
+func (t environment) envItem6(name string, v *node) bool {
 	name = strings.ToLower(name)
 	for _, path := range envLists6 {
 		rest, ok := strings.CutPrefix(name, envName6(path)+"_")

@@ -58,7 +58,7 @@ func Translate(kind Kind, file string, data []byte, o Options) (*Result, error) 
 	var err error
 	switch kind {
 	case Centrifugo:
-		err = t.centrifugo(data)
+		err = centrifugo{t}.translate(data)
 	case Mercure:
 		err = t.mercure(data)
 	case Soketi:
