@@ -45,6 +45,7 @@ func TestAPIAnswersAsCentrifugo(t *testing.T) {
 	f("publish", `{"channel":"plain:a","data":1,"delta":true,"unknown":1}`, done)
 	f("publish", `{"channel":"object:a","data":[1]}`, bad)
 	f("publish", `{"channel":"object:a","b64data":"MQ=="}`, bad)
+	f("publish", `{"channel":"object:a","b64data":"\n"}`, bad)
 	f("publish", `{"channel":"a","b64data":"!!!"}`, bad)
 	f("publish", `{"channel":"","data":1}`, bad)
 	f("publish", `{"channel":"nowhere:a","data":1}`, unknown)

@@ -190,7 +190,7 @@ func (n *namespace) takes(data []byte) bool {
 	case "json":
 		return protocol.Valid(data)
 	case "json_object":
-		return data[0] == '{' && protocol.Valid(data)
+		return len(data) > 0 && data[0] == '{' && protocol.Valid(data)
 	}
 	return true
 }
