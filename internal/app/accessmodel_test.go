@@ -286,7 +286,7 @@ func (p *prober) socket() access.Verdict {
 	}
 	w := p.g.dial(p.t)
 	defer w.Close()
-	w.Send(wiretest.CRLF("GET /ws?since=0&channel=" + url.QueryEscape(p.row.Channel) + " HTTP/1.1\nHost: " + p.g.addr.String() + "\n" + wiretest.UpgradeFields + fields + "\n"))
+	w.Send(wiretest.CRLF("GET /ws?since=0&channel=" + url.QueryEscape(p.row.Channel) + " HTTP/1.1\nHost: " + p.g.Addr().String() + "\n" + wiretest.UpgradeFields + fields + "\n"))
 	if res := w.Response(); res.StatusCode != http.StatusSwitchingProtocols {
 		return access.Refused
 	}

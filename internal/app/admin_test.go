@@ -56,7 +56,7 @@ func metricsParseAndAreFew(t *testing.T, loops int) {
 	g.subscribers(t, 2, "")
 	g.publish(t, "news", "1")
 	trial.Eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 4 })
-	trial.Eventually(t, "the governor has looked", func() bool { return g.governor.Snapshot().Seq > 0 })
+	trial.Eventually(t, "the governor has looked", func() bool { return g.watching.watch.Governor.Snapshot().Seq > 0 })
 	res, body := g.ask(t, "/metrics")
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := p.TextToMetricFamilies(strings.NewReader(string(body)))

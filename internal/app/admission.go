@@ -3,41 +3,40 @@ package app
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/observe"
+	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/tlsterm"
 )
 
-// admission is what the process does about more load than it can carry.
+// admission lets connections in, as far as the budgets and the limits per address allow.
 type admission struct {
+	// Fixed at newAdmission.
 	front *limit.Front
+	loops []*eventloop.Loop
 	// counted are the connections that front counts, by loop; each is its loop's.
 	counted []map[uint64]struct{}
 
 	// Any goroutine.
-	full    atomic.Bool // a budget is used up: nobody new is let in
-	scale   atomic.Int64
-	refused struct{ memory, files atomic.Uint64 }
+	full     atomic.Pointer[governor.Governor] // a budget of it is used up: nobody new is let in; nil: there is room
+	refusals observe.Refusals
 }
 
-// buildAdmission holds clients to limits.
-func (a *App) buildAdmission() (err error) {
-	if a.wing.trust, err = limit.NewTrust(a.cfg.Trusted); err != nil {
-		return fmt.Errorf("trusted: %w", err)
+func newAdmission(cfg limit.FrontConfig, trust *limit.Trust, loops []*eventloop.Loop) (*admission, error) {
+	d := &admission{loops: loops, counted: make([]map[uint64]struct{}, len(loops))}
+	d.refusals.Scale.Store(1000)
+	var err error
+	if d.front, err = limit.NewFront(cfg, trust); err != nil {
+		return nil, fmt.Errorf("limits: %w", err)
 	}
-	d := &a.admission
-	d.scale.Store(1000)
-	if d.front, err = limit.NewFront(a.cfg.Limits, a.wing.trust); err != nil {
-		return fmt.Errorf("limits: %w", err)
-	}
-	d.counted = make([]map[uint64]struct{}, len(a.loops.Loops()))
-	for i, l := range a.loops.Loops() {
+	for i, l := range loops {
 		d.counted[i] = map[uint64]struct{}{}
 		l.OnRelease(func(c *eventloop.Conn) {
 			if _, ok := d.counted[i][c.ID()]; ok {
@@ -46,7 +45,7 @@ func (a *App) buildAdmission() (err error) {
 			}
 		})
 	}
-	return nil
+	return d, nil
 }
 
 // reserved is how many of n connections are kept from subscribers: a sixteenth, 8 to
@@ -55,10 +54,9 @@ func reserved(n int) int { return min(max(n/16, 8), 1024, n/2) }
 
 // fenced is an accept function that lets in whom the budgets and the limits per address
 // allow, and counts them out when they go.
-func (a *App) fenced(next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
-	d := &a.admission
+func (d *admission) fenced(next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
 	return func(c *eventloop.Conn) eventloop.Handler {
-		if d.full.Load() && a.refuses() {
+		if d.refuses() {
 			return nil
 		}
 		in, ok := d.front.Connect(c.Peer().Addr(), c.Loop().Now())
@@ -72,11 +70,10 @@ func (a *App) fenced(next func(*eventloop.Conn) eventloop.Handler) func(*eventlo
 	}
 }
 
-// counted is an accept function for streams of HTTP/2: what a connection has besides its
+// joined is an accept function for streams of HTTP/2: what a connection has besides its
 // first stream counts as connections of its client's address. The rate of connections is
 // not theirs.
-func (a *App) counted(next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
-	d := &a.admission
+func (d *admission) joined(next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
 	return func(c *eventloop.Conn) eventloop.Handler {
 		if s, ok := c.CarriedBy().(interface{ Alone() bool }); ok && s.Alone() {
 			return next(c)
@@ -93,9 +90,8 @@ func (a *App) counted(next func(*eventloop.Conn) eventloop.Handler) func(*eventl
 }
 
 // countOpen counts the connections in that were let in while nothing was counted.
-func (a *App) countOpen() {
-	d := &a.admission
-	for i, l := range a.loops.Loops() {
+func (d *admission) countOpen() {
+	for i, l := range d.loops {
 		l.Post(func() {
 			l.Conns(func(c *eventloop.Conn) bool {
 				if _, ok := d.counted[i][c.ID()]; !ok && c.Listener() >= 0 && c.Socket() == c && d.front.Connected(c.Peer().Addr()) {
@@ -107,25 +103,41 @@ func (a *App) countOpen() {
 	}
 }
 
-// refuses counts a connection that is refused for want of a budget.
-func (a *App) refuses() bool {
-	if a.governor.MemoryBudget().Level == governor.BudgetHard {
-		a.admission.refused.memory.Add(1)
-	} else {
-		a.admission.refused.files.Add(1)
+// refuses reports whether connections are refused for want of a budget, and counts one
+// that is.
+func (d *admission) refuses() bool {
+	g := d.full.Load()
+	switch {
+	case g == nil:
+		return false
+	case g.MemoryBudget().Level == governor.BudgetHard:
+		d.refusals.Memory.Add(1)
+	default:
+		d.refusals.Files.Add(1)
 	}
 	return true
 }
 
-// guard watches the processors and the budgets, at the governor's pace, until ctx is done.
-func (a *App) guard(ctx context.Context) error {
-	if !a.governor.Config().On() {
+// A warden watches the processors and the budgets, and takes from the least important
+// what there is too little of.
+type warden struct {
+	governor  *governor.Governor
+	push      *push.Push
+	tls       *tlsterm.Terminator // nil: plaintext
+	admission *admission
+	classed   func() bool // something has a class: otherwise it is not known who can wait
+	guard     guard
+	log       *slog.Logger
+}
+
+// run watches at the governor's pace until ctx is done.
+func (w *warden) run(ctx context.Context) error {
+	if !w.governor.Config().On() {
 		<-ctx.Done()
 		return nil
 	}
-	tick := time.NewTicker(time.Duration(a.governor.Config().Interval))
+	tick := time.NewTicker(time.Duration(w.governor.Config().Interval))
 	defer tick.Stop()
-	g := guard{bound: time.Duration(a.cfg.Admission.WithDefaults().Guard), scale: 1}
 	level := governor.BudgetOK
 	for {
 		select {
@@ -133,19 +145,19 @@ func (a *App) guard(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		p99 := a.governor.SchedP99()
-		if !a.classed() {
-			p99 = 0 // nobody said who can wait
+		p99 := w.governor.SchedP99()
+		if !w.classed() {
+			p99 = 0
 		}
-		if g.look(p99) {
-			a.admission.scale.Store(int64(1000 * g.scale))
-			a.push.Guard(g.scale, g.rest)
-			if a.tls != nil {
-				a.tls.Throttle(g.rest)
+		if g := &w.guard; g.look(p99) {
+			w.admission.refusals.Scale.Store(int64(1000 * g.scale))
+			w.push.Guard(g.scale, g.rest)
+			if w.tls != nil {
+				w.tls.Throttle(g.rest)
 			}
 		}
-		if now := max(a.governor.MemoryBudget().Level, a.governor.DescriptorBudget().Level); now != level {
-			a.budget(level, now)
+		if now := max(w.governor.MemoryBudget().Level, w.governor.DescriptorBudget().Level); now != level {
+			w.budget(level, now)
 			level = now
 		}
 	}
@@ -153,13 +165,17 @@ func (a *App) guard(ctx context.Context) error {
 
 // budget does what the level of the budgets asks for: new subscriptions are sent away
 // from soft on, new connections from hard on. Who is there stays.
-func (a *App) budget(was, now governor.BudgetLevel) {
-	a.push.Refuse(now >= governor.BudgetSoft)
-	a.admission.full.Store(now >= governor.BudgetHard)
-	m, f := a.governor.MemoryBudget(), a.governor.DescriptorBudget()
-	log := a.log.Warn
+func (w *warden) budget(was, now governor.BudgetLevel) {
+	w.push.Refuse(now >= governor.BudgetSoft)
+	if now >= governor.BudgetHard {
+		w.admission.full.Store(w.governor)
+	} else {
+		w.admission.full.Store(nil)
+	}
+	m, f := w.governor.MemoryBudget(), w.governor.DescriptorBudget()
+	log := w.log.Warn
 	if now == governor.BudgetOK {
-		log = a.log.Info
+		log = w.log.Info
 	}
 	log("budget", "was", was.String(), "now", now.String(), "memory", m.Fraction, "descriptors", f.Fraction)
 }
@@ -198,155 +214,17 @@ func (g *guard) look(p99 time.Duration) bool {
 	return g.scale != was.scale || g.rest != was.rest
 }
 
-// classed reports whether anything has a class: otherwise there is nothing to show.
-func (a *App) classed() bool {
-	for _, ns := range a.inForce().Namespaces {
+// classed reports whether anything in cfg has a class: otherwise there is nothing to show.
+func classed(cfg *config.Config) bool {
+	for _, ns := range cfg.Namespaces {
 		if ns.Class != "" {
 			return true
 		}
 	}
-	for _, r := range a.inForce().Routes {
+	for _, r := range cfg.Routes {
 		if r.Class != "" {
 			return true
 		}
 	}
 	return false
-}
-
-// admissionStats are those of every class, nil if there are none. Both fronts' requests
-// wait in the loops' queues.
-func (a *App) admissionStats() []limit.ClassStats {
-	if !a.classed() {
-		return nil
-	}
-	return a.push.AdmissionStats()
-}
-
-// admissionMetrics are the classes and the limits, at scrape time.
-type admissionMetrics struct {
-	app                              *App
-	requests, queued, wait           *prometheus.Desc
-	scale, connections, rates, level *prometheus.Desc
-}
-
-func newAdmissionMetrics(a *App, c *catalog) *admissionMetrics {
-	m := &admissionMetrics{app: a}
-	c.when = "With classes."
-	m.requests = c.desc("weir_admission_requests_total",
-		"Requests of a class, by what became of them: admitted, refused, expired, conflated, abandoned. Offered are all of them and those that wait.", "class", "outcome")
-	m.queued = c.desc("weir_admission_queued_requests", "Requests of a class that wait for their turn.", "class")
-	m.wait = c.histogram("weir_admission_wait_seconds", "How long the admitted requests of a class waited.", "class")
-	m.scale = c.desc("weir_admission_scale_ratio", "What is left of the budgets of market and replay while the process is short of processors.")
-	c.when = ""
-	m.connections = c.desc("weir_connections_refused_total", "Connections refused at accept, by what there was too much of.", "reason")
-	c.when = "With limits."
-	m.rates = c.desc("weir_limits_refused_total", "Requests refused by the limits of Weir's own endpoints.", "request")
-	c.when = ""
-	m.level = c.desc("weir_budget_level", "0 while there is enough, 1 when new subscriptions are sent away, 2 when new connections are refused.", "budget")
-	return m
-}
-
-// Describe implements prometheus.Collector.
-func (m *admissionMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.queued, m.wait, m.scale, m.connections, m.rates, m.level} {
-		ch <- d
-	}
-}
-
-// waitSteps are the bounds of the histogram that are shown: every other one.
-const waitSteps = 2
-
-// Collect implements prometheus.Collector.
-func (m *admissionMetrics) Collect(ch chan<- prometheus.Metric) {
-	a := m.app
-	emit := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
-	}
-	f := a.admission.front.Stats()
-	for _, r := range []struct {
-		reason string
-		n      uint64
-	}{
-		{"memory", a.admission.refused.memory.Load()}, {"descriptors", a.admission.refused.files.Load()},
-		{"rate", f.ConnectRate}, {"per_address", f.Connections},
-	} {
-		emit(m.connections, prometheus.CounterValue, float64(r.n), r.reason)
-	}
-	emit(m.level, prometheus.GaugeValue, float64(a.governor.MemoryBudget().Level), "memory")
-	emit(m.level, prometheus.GaugeValue, float64(a.governor.DescriptorBudget().Level), "descriptors")
-	if a.admission.front.Limits() {
-		emit(m.rates, prometheus.CounterValue, float64(f.Publish), "publish")
-		emit(m.rates, prometheus.CounterValue, float64(f.Subscribe), "subscribe")
-	}
-	all := a.admissionStats()
-	if all == nil {
-		return
-	}
-	emit(m.scale, prometheus.GaugeValue, float64(a.admission.scale.Load())/1000)
-	bounds := limit.WaitBounds()
-	for i := range all {
-		s := &all[i]
-		class := s.Class.String()
-		for _, o := range []struct {
-			outcome string
-			n       uint64
-		}{{"admitted", s.Admitted}, {"refused", s.Refused}, {"expired", s.Expired}, {"conflated", s.Conflated}, {"abandoned", s.Abandoned}} {
-			emit(m.requests, prometheus.CounterValue, float64(o.n), class, o.outcome)
-		}
-		emit(m.queued, prometheus.GaugeValue, float64(s.Queued), class)
-		buckets, sum := map[float64]uint64{}, uint64(0)
-		for k, n := range s.Waits {
-			if sum += n; k < len(bounds) && k%waitSteps == 1 {
-				buckets[bounds[k]] = sum
-			}
-		}
-		ch <- prometheus.MustNewConstHistogram(m.wait, sum, s.Waited.Seconds(), buckets, class)
-	}
-}
-
-// admissionView is what the snapshot says of the classes. was is the last reading.
-func (a *App) admissionView(now, was []limit.ClassStats, seconds float64) []admin.Admission {
-	views := []admin.Admission{}
-	for i := range now {
-		s := &now[i]
-		v := admin.Admission{Class: s.Class.String(), Offered: s.Offered, Admitted: s.Admitted, Rejected: s.Refused + s.Expired}
-		waits := s.Waits
-		if i < len(was) && seconds > 0 {
-			w := &was[i]
-			v.OfferedRate = float64(s.Offered-w.Offered) / seconds
-			v.AdmittedRate = float64(s.Admitted-w.Admitted) / seconds
-			v.RejectedRate = float64(s.Refused+s.Expired-w.Refused-w.Expired) / seconds
-			waits = make([]uint64, len(s.Waits))
-			for k := range waits {
-				waits[k] = s.Waits[k] - w.Waits[k]
-			}
-		}
-		v.DelayP50, v.DelayP95, v.DelayP99 = waited(waits, 0.5), waited(waits, 0.95), waited(waits, 0.99)
-		views = append(views, v)
-	}
-	return views
-}
-
-// waited is a quantile of a histogram of waits, in seconds: the bound below which it is.
-func waited(counts []uint64, q float64) float64 {
-	total := uint64(0)
-	for _, n := range counts {
-		total += n
-	}
-	if total == 0 {
-		return 0
-	}
-	bounds, sum := limit.WaitBounds(), uint64(0)
-	for i, n := range counts {
-		if sum += n; float64(sum) >= q*float64(total) {
-			switch {
-			case i == 0 && counts[0] > 0:
-				return bounds[0] * q * float64(total) / float64(counts[0])
-			case i < len(bounds):
-				return bounds[i]
-			}
-			break
-		}
-	}
-	return bounds[len(bounds)-1]
 }

@@ -39,7 +39,7 @@ func call(channel, more string) string {
 
 // class returns the counters of a class.
 func (g *gateway) class(c limit.Class) limit.ClassStats {
-	for _, s := range g.admissionStats() {
+	for _, s := range g.watching.watch.AdmissionStats() {
 		if s.Class == c {
 			return s
 		}
@@ -359,18 +359,18 @@ func TestWithoutMemoryNobodyNewIsLetInAndWhoIsThereStays(t *testing.T) {
 	g := start(t, nil)
 	there := g.dial(t)
 	ask(there, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
-	g.admission.full.Store(true)
+	g.admission.full.Store(g.watching.watch.Governor)
 	if w := g.dial(t); !w.Closed() {
 		t.Error("a new connection is served")
 	}
 	if res, _ := ask(there, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusOK {
 		t.Errorf("one that was there: %d", res.StatusCode)
 	}
-	g.admission.full.Store(false)
+	g.admission.full.Store(nil)
 	if res, _ := ask(g.dial(t), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusOK {
 		t.Errorf("afterwards: %d", res.StatusCode)
 	}
-	if a := &g.admission; a.refused.memory.Load()+a.refused.files.Load() != 1 {
+	if r := &g.admission.refusals; r.Memory.Load()+r.Files.Load() != 1 {
 		t.Error("it is not counted")
 	}
 }
@@ -388,7 +388,7 @@ func TestATinyMemoryLimitRefusesConnections(t *testing.T) {
 		n, _ := c.Read(make([]byte, 1))
 		return n == 0
 	})
-	if g.admission.refused.memory.Load() == 0 {
+	if g.admission.refusals.Memory.Load() == 0 {
 		t.Error("it is not counted")
 	}
 	res, err := http.Get("http://" + g.AdminAddr().String() + "/metrics")
@@ -474,12 +474,12 @@ func TestPublishersAndSubscribersAreHeldToTheirRates(t *testing.T) {
 func TestTheBoardShowsClasses(t *testing.T) {
 	g := start(t, withClasses)
 	g.publish(t, "orders:a", "1")
-	all := g.admissionView(g.admissionStats(), nil, 0)
+	all := g.watching.watch.Sources().Snapshot(t.Context()).Admission
 	if len(all) != int(limit.Classes)-1 || all[1].Class != "order" || all[1].Offered != 1 || all[1].Admitted != 1 {
 		t.Errorf("%+v", all)
 	}
 	plain := start(t, nil)
-	if all := plain.admissionView(plain.admissionStats(), nil, 0); len(all) != 0 {
+	if all := plain.watching.watch.Sources().Snapshot(t.Context()).Admission; len(all) != 0 {
 		t.Errorf("without classes: %+v", all)
 	}
 }

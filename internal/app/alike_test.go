@@ -105,7 +105,7 @@ func (g *gateway) counted() map[string]uint64 {
 		"published": p.Published, "publish errors": p.PublishErrors, "overloaded": p.Overloaded,
 		"sent away": p.SentAway, "limited publish": f.Publish, "limited subscribe": f.Subscribe, "too slow": p.TooSlow,
 	}
-	for _, s := range g.admissionStats() {
+	for _, s := range g.watching.watch.AdmissionStats() {
 		name := s.Class.String()
 		all[name+" offered"], all[name+" admitted"], all[name+" refused"], all[name+" expired"] = s.Offered, s.Admitted, s.Refused, s.Expired
 		all[name+" conflated"], all[name+" queued"] = s.Conflated, uint64(s.Queued)
@@ -155,7 +155,7 @@ func TestAllVersionsAnswerAndCountAlike(t *testing.T) {
 				}
 				c.CloseIdleConnections()
 				trial.Eventually(t, "the streams to be gone", func() bool {
-					return g.streams() == 0
+					return (&departure{App: g.App}).streams() == 0
 				})
 				counters[i] = g.counted()
 			}
@@ -251,7 +251,7 @@ func TestOverloadOverHTTP2IsAnsweredAndCounted(t *testing.T) {
 		}
 	}
 	var sum limit.ClassStats
-	for _, s := range g.admissionStats() {
+	for _, s := range g.watching.watch.AdmissionStats() {
 		sum.Offered, sum.Admitted, sum.Refused, sum.Expired = sum.Offered+s.Offered, sum.Admitted+s.Admitted, sum.Refused+s.Refused, sum.Expired+s.Expired
 		sum.Queued += s.Queued
 	}

@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/hub"
@@ -27,10 +25,11 @@ import (
 	"github.com/weir-gateway/weir/internal/governor"
 	"github.com/weir-gateway/weir/internal/h2"
 	"github.com/weir-gateway/weir/internal/h3"
+	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/observe"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/systemd"
 	"github.com/weir-gateway/weir/internal/takeover"
-	"github.com/weir-gateway/weir/internal/telemetry"
 	"github.com/weir-gateway/weir/internal/tlsterm"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -58,57 +57,55 @@ type Options struct {
 	Level *slog.LevelVar
 }
 
-// An App is a gateway that is ready to run.
+// An App is a gateway that is ready to run: all its parts, put together.
 type App struct {
 	// Fixed at New.
-	cfg       config.Config // as it was at New; see inForce
-	opt       Options
-	log       *slog.Logger
-	auth      *auth.Authenticator
-	hub       *hub.Hub
-	formats   *wire.Formats
-	access    *access.Model
-	loops     *eventloop.Group
-	push      *push.Push
-	front     *downstream.Server
-	nats      *nats.Broker        // nil with another broker
-	memory    *memory.Broker      // nil with another broker
-	tls       *tlsterm.Terminator // nil: plaintext
-	accept    func(*eventloop.Conn) eventloop.Handler
-	admin     *admin.Server
-	addr      netip.AddrPort
-	kept      int // listening sockets of addr that the service manager keeps while no process has them
-	started   time.Time
-	wing      wing
-	protocol  protocols
-	http2     *h2.Server // nil: HTTP/1 only
-	http3     *h3.Server // nil: no HTTP/3
-	admission admission
+	cfg      config.Config // as it was at New; see reloads.now
+	opt      Options
+	log      *slog.Logger
+	started  time.Time
+	auth     *auth.Authenticator
+	hub      *hub.Hub
+	formats  *wire.Formats
+	access   *access.Model
+	loops    *eventloop.Group
+	push     *push.Push
+	front    *downstream.Server
+	nats     *nats.Broker        // nil with another broker
+	memory   *memory.Broker      // nil with another broker
+	tls      *tlsterm.Terminator // nil: plaintext
+	http2    *h2.Server          // nil: HTTP/1 only
+	http3    *h3.Server          // nil: no HTTP/3
+	accept   func(*eventloop.Conn) eventloop.Handler
+	wing     wing
+	protocol protocols
 
-	// What watches.
-	probe      *probe
-	governor   *governor.Governor
-	silence    silence
-	reconnects reconnectCost
-	telemetry  *telemetry.Telemetry // nil: none
-	pusher     *telemetry.Pusher    // nil: none
-	registry   *prometheus.Registry
-	snapshots  *snapshots
-	sockets    socketInfo
-	tracer     *tracer
-	live       *live // nil: no admin listener
+	admission *admission
+	watching  watching
+	room      room
+	listeners listeners
+	service   notifier
 
 	// Owned by the start, and by reloads from then on.
-	keySets   auth.KeySets // further keys, for protocols that name them
-	runLater  func(run func(context.Context) error)
-	adminRuns bool
+	keySets  auth.KeySets // further keys, for protocols that name them
+	runLater func(run func(context.Context) error)
 
 	// Any goroutine.
 	reload    reloads
 	upgrade   upgrade
-	leaving   atomic.Bool   // a drain has begun
-	startTook atomic.Int64  // nanoseconds from New to ready
-	byHand    atomic.Uint64 // subscribers that the operator disconnected
+	leaving   atomic.Bool  // a drain has begun
+	startTook atomic.Int64 // nanoseconds from New to ready
+}
+
+// undo are what New has opened, to be closed after an error, the last first.
+type undo []func()
+
+func (u *undo) add(f func()) { *u = append(*u, f) }
+
+func (u *undo) all() {
+	for i := len(*u) - 1; i >= 0; i-- {
+		(*u)[i]()
+	}
 }
 
 // New builds the parts and opens the listeners; nothing runs yet and nobody is
@@ -118,103 +115,135 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	a := &App{cfg: cfg, opt: opt, log: opt.Log, started: time.Now()}
+	a.reload.app = a
 	a.upgrade.over = make(chan struct{})
 	a.upgrade.state.Store(&admin.Upgrade{})
 	a.reload.inForce.Store(&cfg)
 	a.reload.waiting.Store(&[]string{})
-	var undo []func()
+	var opened undo
 	defer func() {
 		if err != nil {
-			for i := len(undo) - 1; i >= 0; i-- {
-				undo[i]()
-			}
+			opened.all()
 		}
 	}()
-	if a.auth, err = auth.New(cfg.Auth, a.log); err != nil {
-		return nil, err
-	}
-	undo = append(undo, func() { _ = a.auth.Close() })
-	if a.keySets, err = auth.NewKeySets(cfg.Auth, cfg.KeySets, a.log); err != nil {
-		return nil, err
-	}
-	undo = append(undo, func() { _ = a.keySets.Close() })
-	limit := int64(min(governor.MemoryLimit(cfg.Governor.Memory), 1<<50))
-	broker, err := newBroker(cfg.Broker, limit/2, a.log)
-	if err != nil {
-		return nil, err
-	}
-	formats, err := wire.NewFormats(cfg.Namespaces)
-	if err != nil {
-		return nil, err
-	}
-	a.formats = formats
-	a.addFormats(formats)
-	if n, ok := broker.(*nats.Broker); ok {
-		a.nats, a.protocol.request = n, n.Request
-	}
-	a.memory, _ = broker.(*memory.Broker)
-	a.probe, broker = newProbe(broker)
-	a.hub, err = hub.New(hub.Config{Namespaces: namespaces(cfg), Encoders: formats.Encoders(), RecentBudget: limit / 4, Log: a.log}, broker)
-	if err != nil {
-		return nil, err
-	}
-	undo = append(undo, func() { _ = a.hub.Close() })
-	if cfg.TLS.Enabled() {
-		if a.tls, err = tlsterm.New(cfg.TLS, a.log, a.protocols()...); err != nil {
-			return nil, fmt.Errorf("tls: %w", err)
+	for _, build := range []func(*undo) error{a.buildKeys, a.buildHub, a.buildLoops, a.buildFront} {
+		if err := build(&opened); err != nil {
+			return nil, err
 		}
-		undo = append(undo, func() { _ = a.tls.Close() })
 	}
-	accept := func(c *eventloop.Conn) eventloop.Handler { return a.accept(c) }
-	if a.loops, err = eventloop.New(cfg.EventLoop, accept, a.log); err != nil {
+	if err = a.watching.build(a); err != nil {
 		return nil, err
 	}
-	undo = append(undo, a.loops.Release)
-	a.access = access.New(a.hub.Namespace, cfg.Access())
-	if err = a.buildAdmission(); err != nil {
-		return nil, err
-	}
-	a.push, err = push.New(cfg.Push, push.Deps{
-		Formats: formats, Hub: a.hub, Loops: a.loops.Loops(), Access: a.access, Admission: &cfg.Admission, Namespaces: cfg.Namespaces,
-		Front: a.admission.front, MaxSubscribers: a.loops.MaxConns() - reserved(a.loops.MaxConns()), Prover: a.auth, Log: a.log,
-	})
-	if err != nil {
-		return nil, err
-	}
-	a.probe.attach(a.loops.Loops(), a.push.Shards())
-	cfg.Downstream.RoutesOnly = !cfg.Pushes()
-	if a.front, err = downstream.New(cfg.Downstream, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {
-		return nil, err
-	}
-	a.front.Handle(opt.Files)
-	if err = a.buildTelemetry(); err != nil {
-		return nil, err
-	}
-	if err = a.buildWing(); err != nil {
-		return nil, err
-	}
-	undo = append(undo, func() { _ = a.wing.close() })
-	a.front.UseFront(a.admission.front)
-	if a.accept = a.front.Accept; a.tls != nil {
-		a.accept = a.tls.Accept(len(a.loops.Loops()), a.front.Accept)
-	}
-	a.accept = a.fenced(a.accept)
-	if cfg.ProxyProtocol {
-		a.accept = a.front.Announced(a.wing.trust, a.accept)
-	}
-	a.buildHTTP2()
-	a.buildHTTP3()
-	undo = append(undo, func() { _ = a.closeHTTP3() })
-	if err = a.buildWatch(formats); err != nil {
-		return nil, err
-	}
-	if err = a.listen(); err != nil {
+	if err = a.listeners.open(a); err != nil {
 		return nil, err
 	}
 	if err = a.listenHTTP3(); err != nil {
 		return nil, err
 	}
 	return a, nil
+}
+
+// buildKeys makes what tokens and addresses are checked by.
+func (a *App) buildKeys(opened *undo) (err error) {
+	if a.auth, err = auth.New(a.cfg.Auth, a.log); err != nil {
+		return err
+	}
+	opened.add(func() { _ = a.auth.Close() })
+	if a.keySets, err = auth.NewKeySets(a.cfg.Auth, a.cfg.KeySets, a.log); err != nil {
+		return err
+	}
+	opened.add(func() { _ = a.keySets.Close() })
+	if a.wing.trust, err = limit.NewTrust(a.cfg.Trusted); err != nil {
+		return fmt.Errorf("trusted: %w", err)
+	}
+	return nil
+}
+
+// buildHub makes the broker and the hub on it, with a probe between them.
+func (a *App) buildHub(opened *undo) error {
+	bytes := int64(min(governor.MemoryLimit(a.cfg.Governor.Memory), 1<<50))
+	broker, err := newBroker(a.cfg.Broker, bytes/2, a.log)
+	if err != nil {
+		return err
+	}
+	if a.formats, err = wire.NewFormats(a.cfg.Namespaces); err != nil {
+		return err
+	}
+	a.protocol.addFormats(&a.cfg, a.formats)
+	if n, ok := broker.(*nats.Broker); ok {
+		a.nats, a.protocol.request = n, n.Request
+	}
+	a.memory, _ = broker.(*memory.Broker)
+	a.watching.probe, broker = observe.NewProbe(broker)
+	a.hub, err = hub.New(hub.Config{Namespaces: namespaces(a.cfg), Encoders: a.formats.Encoders(), RecentBudget: bytes / 4, Log: a.log}, broker)
+	if err != nil {
+		return err
+	}
+	opened.add(func() { _ = a.hub.Close() })
+	a.access = access.New(a.hub.Namespace, a.cfg.Access())
+	return nil
+}
+
+// buildLoops makes the event loops, and the subscribers' part on them.
+func (a *App) buildLoops(opened *undo) (err error) {
+	if a.cfg.TLS.Enabled() {
+		if a.tls, err = tlsterm.New(a.cfg.TLS, a.log, a.alpn()...); err != nil {
+			return fmt.Errorf("tls: %w", err)
+		}
+		opened.add(func() { _ = a.tls.Close() })
+	}
+	accept := func(c *eventloop.Conn) eventloop.Handler { return a.accept(c) }
+	if a.loops, err = eventloop.New(a.cfg.EventLoop, accept, a.log); err != nil {
+		return err
+	}
+	opened.add(a.loops.Release)
+	a.service = notifier{service: a.opt.Service, loops: a.loops, log: a.log, url: a.URL}
+	a.room = room{assumed: assumedPlain, loops: a.loops, leaving: &a.leaving, idle: func() float64 { return a.watching.watch.Idle(leastIdle) }}
+	if a.tls != nil {
+		a.room.assumed = assumedTLS
+	}
+	if a.admission, err = newAdmission(a.cfg.Limits, a.wing.trust, a.loops.Loops()); err != nil {
+		return err
+	}
+	a.push, err = push.New(a.cfg.Push, push.Deps{
+		Formats: a.formats, Hub: a.hub, Loops: a.loops.Loops(), Access: a.access, Admission: &a.cfg.Admission, Namespaces: a.cfg.Namespaces,
+		Front: a.admission.front, MaxSubscribers: a.loops.MaxConns() - reserved(a.loops.MaxConns()), Prover: a.auth, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	return a.watching.buildTelemetry(a)
+}
+
+// buildFront makes what answers requests, and the wing behind it.
+func (a *App) buildFront(opened *undo) (err error) {
+	cfg := a.cfg.Downstream
+	cfg.RoutesOnly = !a.cfg.Pushes()
+	if a.front, err = downstream.New(cfg, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {
+		return err
+	}
+	a.front.Handle(a.opt.Files)
+	if a.watching.telemetry.Traces() {
+		spans := &observe.Spans{Telemetry: a.watching.telemetry, Probe: a.watching.probe}
+		a.front.UseTraces(spans.Publish)
+		a.wing.span = spans.Proxied
+	}
+	a.front.UseFront(a.admission.front)
+	if err = a.wing.build(a); err != nil {
+		return err
+	}
+	opened.add(func() { _ = a.wing.close() })
+	if a.accept = a.front.Accept; a.tls != nil {
+		a.accept = a.tls.Accept(len(a.loops.Loops()), a.front.Accept)
+	}
+	a.accept = a.admission.fenced(a.accept)
+	if a.cfg.ProxyProtocol {
+		a.accept = a.front.Announced(a.wing.trust, a.accept)
+	}
+	a.buildHTTP2()
+	a.buildHTTP3()
+	opened.add(func() { _ = a.closeHTTP3() })
+	return nil
 }
 
 func newBroker(cfg config.Broker, bytes int64, log *slog.Logger) (hub.Broker, error) {
@@ -234,22 +263,26 @@ func namespaces(cfg config.Config) []hub.Namespace {
 }
 
 // Addr is the public listener's address.
-func (a *App) Addr() netip.AddrPort { return a.addr }
+func (a *App) Addr() netip.AddrPort { return a.listeners.addr }
+
+// Reloading runs a reload that the service manager requested, and notifies it of the
+// beginning and the end.
+func (a *App) Reloading(reload func()) { a.service.Reloading(reload) }
 
 // URL is where clients find the public listener.
 func (a *App) URL() string {
 	if a.tls != nil {
-		return "https://" + a.addr.String()
+		return "https://" + a.listeners.addr.String()
 	}
-	return "http://" + a.addr.String()
+	return "http://" + a.listeners.addr.String()
 }
 
 // AdminAddr is the admin listener's address, or nil without one.
 func (a *App) AdminAddr() net.Addr {
-	if a.admin == nil {
+	if a.listeners.admin == nil {
 		return nil
 	}
-	return a.admin.Addr()
+	return a.listeners.admin.Addr()
 }
 
 // Run starts everything and serves until ctx is done; then it drains: clients
@@ -278,11 +311,11 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		a.loops.Release()
 		return err
 	}
-	if err := a.startBroker(parts, ctx, background); err != nil {
+	if err := (&waitingRoom{a}).start(parts, ctx, background); err != nil {
 		a.loops.Release()
 		return fmt.Errorf("start the broker: %w", err)
 	}
-	if err := a.startProtocols(parts, background); err != nil {
+	if err := a.protocol.start(a, parts, background); err != nil {
 		a.loops.Release()
 		return err
 	}
@@ -290,17 +323,18 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	if err := a.takeOver(parts); err != nil {
 		return err
 	}
-	a.runAdmin(parts, background)
+	a.listeners.run(parts, background)
 	a.runHTTP3(parts, background)
-	parts.run(func() error { return newTrimmer(a.activity).run(background) })
+	parts.run(func() error { return newTrimmer(a.watching.watch.Activity).run(background) })
 	parts.run(func() error { return a.wing.upstreams.Run(background) })
-	if err := a.runWatch(parts, background); err != nil {
+	if err := a.watching.run(parts, background); err != nil {
 		return err
 	}
 	parts.run(func() error { return a.wing.access.Run(background) })
+	parts.run(func() error { a.room.measure(background); return nil })
 	a.startTook.Store(int64(time.Since(a.started)))
-	parts.run(func() error { return a.watch(background) })
-	a.notifyReady(parts, background)
+	parts.run(func() error { return a.reload.watch(background) })
+	a.service.ready(parts, background)
 	if ready != nil {
 		ready()
 	}
@@ -312,7 +346,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	case <-background.Done(): // a part has failed
 		return nil
 	}
-	a.drain(hard)
+	(&departure{App: a, limit: time.Duration(a.cfg.Shutdown.Drain)}).run(hard)
 	return nil
 }
 
@@ -320,12 +354,12 @@ func (a *App) close() error {
 	ended := a.closeHTTP3()
 	a.front.Close()
 	a.wing.recorder.Close()
-	err := errors.Join(ended, a.closeProtocols(), a.hub.Close())
-	if a.admin != nil {
-		_ = a.admin.Close()
+	err := errors.Join(ended, a.protocol.close(), a.hub.Close())
+	if a.listeners.admin != nil {
+		_ = a.listeners.admin.Close()
 	}
 	if a.tls != nil {
 		_ = a.tls.Close()
 	}
-	return errors.Join(err, a.auth.Close(), a.keySets.Close(), a.wing.close(), a.closeWatch())
+	return errors.Join(err, a.auth.Close(), a.keySets.Close(), a.wing.close(), a.watching.close())
 }

@@ -217,3 +217,9 @@ func TestResumeReplaysWhatWasMissed(t *testing.T) {
 		t.Errorf("live after replay: %q", got)
 	}
 }
+
+// underWay is how many publications are followed to the sockets.
+func (g *gateway) underWay() int {
+	n, _ := g.watching.probe.UnderWay()
+	return n
+}

@@ -182,7 +182,7 @@ func TestAPrefixHoldsWhileTheServerStarts(t *testing.T) {
 	f := func(path string, status int) {
 		t.Helper()
 		w := httptest.NewRecorder()
-		g.answerWhileStarting(w, httptest.NewRequest(http.MethodGet, path, nil))
+		(&waitingRoom{g.App}).answer(w, httptest.NewRequest(http.MethodGet, path, nil))
 		if w.Code != status {
 			t.Errorf("%s: %d, want %d", path, w.Code, status)
 		}

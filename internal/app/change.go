@@ -43,21 +43,21 @@ func (c *change) drop() {
 type preparer func(ctx context.Context, c *change, next *config.Config) error
 
 // prepare has every part compile its section of next.
-func (a *App) prepare(ctx context.Context, next *config.Config) (*change, error) {
-	return a.prepareParts(ctx, &change{}, next, append(a.rights(), a.prepareLog, a.prepareAccessLog, a.prepareLimits))
+func (r *reloads) prepare(ctx context.Context, next *config.Config) (*change, error) {
+	return r.prepareParts(ctx, &change{}, next, append(r.rights(), r.prepareLog, r.prepareAccessLog, r.prepareLimits))
 }
 
 // prepareDry has the parts say what would be that decide who may do what.
-func (a *App) prepareDry(ctx context.Context, next *config.Config) (*change, error) {
-	return a.prepareParts(ctx, &change{dry: true}, next, a.rights())
+func (r *reloads) prepareDry(ctx context.Context, next *config.Config) (*change, error) {
+	return r.prepareParts(ctx, &change{dry: true}, next, r.rights())
 }
 
 // rights are the parts that decide who may do what.
-func (a *App) rights() []preparer {
-	return []preparer{a.prepareAuth, a.prepareNamespaces, a.prepareProtocols, a.prepareAccess}
+func (r *reloads) rights() []preparer {
+	return []preparer{r.prepareAuth, r.prepareNamespaces, r.prepareProtocols, r.prepareAccess}
 }
 
-func (a *App) prepareParts(ctx context.Context, c *change, next *config.Config, parts []preparer) (*change, error) {
+func (r *reloads) prepareParts(ctx context.Context, c *change, next *config.Config, parts []preparer) (*change, error) {
 	c.auth = auth.NewChange()
 	for _, part := range parts {
 		if err := part(ctx, c, next); err != nil {
@@ -69,7 +69,8 @@ func (a *App) prepareParts(ctx context.Context, c *change, next *config.Config, 
 }
 
 // prepareAuth comes first: its Commit is what others may ask for.
-func (a *App) prepareAuth(ctx context.Context, c *change, next *config.Config) error {
+func (r *reloads) prepareAuth(ctx context.Context, c *change, next *config.Config) error {
+	a := r.app
 	c.drops = append(c.drops, c.auth.Drop)
 	if err := c.auth.Set(ctx, a.auth, next.Auth); err != nil {
 		return err
@@ -102,7 +103,8 @@ func (a *App) prepareAuth(ctx context.Context, c *change, next *config.Config) e
 // namespacePatience bounds how long a reload waits for the broker.
 const namespacePatience = 30 * time.Second
 
-func (a *App) prepareNamespaces(ctx context.Context, c *change, next *config.Config) error {
+func (r *reloads) prepareNamespaces(ctx context.Context, c *change, next *config.Config) error {
+	a := r.app
 	classes, err := a.push.PrepareClasses(next.Namespaces)
 	if err != nil {
 		return err
@@ -116,7 +118,8 @@ func (a *App) prepareNamespaces(ctx context.Context, c *change, next *config.Con
 	return c.namespaces.Add(ctx)
 }
 
-func (a *App) prepareProtocols(_ context.Context, c *change, next *config.Config) error {
+func (r *reloads) prepareProtocols(_ context.Context, c *change, next *config.Config) error {
+	a := r.app
 	p, find := &a.protocol, c.namespaces.Namespace
 	commit := func(name string, replace func(), err error) error {
 		if err != nil {
@@ -125,33 +128,35 @@ func (a *App) prepareProtocols(_ context.Context, c *change, next *config.Config
 		c.commits = append(c.commits, replace)
 		return nil
 	}
-	if s := p.mercure.Load(); s != nil {
+	if s := p.Mercure.Load(); s != nil {
 		replace, err := s.Prepare(next.Mercure, c.sets, find)
 		if err := commit("mercure", replace, err); err != nil {
 			return err
 		}
 	}
-	if s := p.centrifuge; s != nil {
+	if s := p.Centrifuge; s != nil {
 		replace, err := s.Prepare(next.Centrifuge, c.sets, find)
 		if err := commit("centrifuge", replace, err); err != nil {
 			return err
 		}
 	}
-	if s := p.pusher; s != nil {
+	if s := p.Pusher; s != nil {
 		replace, err := s.Prepare(next.Pusher, find)
 		return commit("pusher", replace, err)
 	}
 	return nil
 }
 
-func (a *App) prepareAccess(_ context.Context, c *change, next *config.Config) error {
+func (r *reloads) prepareAccess(_ context.Context, c *change, next *config.Config) error {
+	a := r.app
 	cfg := next.Access()
-	c.was, c.rules = access.New(c.namespaces.Before, a.inForce().Access()), access.New(c.namespaces.Namespace, cfg)
+	c.was, c.rules = access.New(c.namespaces.Before, r.now().Access()), access.New(c.namespaces.Namespace, cfg)
 	c.commits = append(c.commits, func() { a.access.Replace(access.New(a.hub.Namespace, cfg)) })
 	return nil
 }
 
-func (a *App) prepareLog(_ context.Context, c *change, next *config.Config) error {
+func (r *reloads) prepareLog(_ context.Context, c *change, next *config.Config) error {
+	a := r.app
 	if a.opt.Level != nil {
 		level := next.Log.Slog()
 		c.commits = append(c.commits, func() { a.opt.Level.Set(level) })
@@ -161,7 +166,8 @@ func (a *App) prepareLog(_ context.Context, c *change, next *config.Config) erro
 
 // prepareAccessLog opens the file again even if it has the same name: it may have been
 // moved away.
-func (a *App) prepareAccessLog(_ context.Context, c *change, next *config.Config) error {
+func (r *reloads) prepareAccessLog(_ context.Context, c *change, next *config.Config) error {
+	a := r.app
 	f, err := openAccessFile(next.AccessLog)
 	if err != nil {
 		return err
@@ -179,12 +185,13 @@ func (a *App) prepareAccessLog(_ context.Context, c *change, next *config.Config
 	return nil
 }
 
-func (a *App) prepareLimits(_ context.Context, c *change, next *config.Config) error {
+func (r *reloads) prepareLimits(_ context.Context, c *change, next *config.Config) error {
+	a := r.app
 	replace, err := a.admission.front.Prepare(next.Limits)
 	if err != nil {
 		return fmt.Errorf("limits: %w", err)
 	}
 	c.commits = append(c.commits, replace)
-	c.after = append(c.after, a.countOpen)
+	c.after = append(c.after, a.admission.countOpen)
 	return nil
 }

@@ -18,17 +18,17 @@ import (
 // directory: files that are named, and names that sections use of each other.
 func Check(cfg config.Config) error {
 	log := slog.New(slog.DiscardHandler)
-	a := &App{cfg: cfg, log: log}
+	w := &wing{log: log, link: func() string { return "" }}
 	var errs []error
 	var err error
-	if a.auth, err = auth.New(cfg.Auth, log); err != nil {
+	if w.auth, err = auth.New(cfg.Auth, log); err != nil {
 		errs = append(errs, fmt.Errorf("auth: %w", err))
 		// Routes that require a token are checked as if the keys were all right.
-		if a.auth, err = auth.New(auth.Config{KeySet: auth.KeySet{HMACSecret: auth.Secret(rand.Text() + rand.Text())}}, log); err != nil {
+		if w.auth, err = auth.New(auth.Config{KeySet: auth.KeySet{HMACSecret: auth.Secret(rand.Text() + rand.Text())}}, log); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 	}
-	defer func() { _ = a.auth.Close() }()
+	defer func() { _ = w.auth.Close() }()
 	if cfg.TLS.Enabled() {
 		t, err := tlsterm.New(cfg.TLS, log)
 		if err == nil {
@@ -38,12 +38,12 @@ func Check(cfg config.Config) error {
 			errs = append(errs, fmt.Errorf("tls: %w", err))
 		}
 	}
-	if a.wing.trust, err = limit.NewTrust(cfg.Trusted); err != nil {
+	if w.trust, err = limit.NewTrust(cfg.Trusted); err != nil {
 		errs = append(errs, fmt.Errorf("trusted: %w", err))
 	}
-	a.wing.state = policy.NewState(1)
+	w.state = policy.NewState(1)
 	_, err = upstream.New(cfg.Clusters, cfg.Splits, upstream.Options{Log: log})
 	errs = append(errs, err)
-	_, err = a.routes(cfg)
+	_, err = w.routes(cfg)
 	return errors.Join(append(errs, err)...)
 }

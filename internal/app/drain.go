@@ -18,15 +18,21 @@ const (
 	stopTime = 200 * time.Millisecond
 )
 
-// drainPlan is how this node's clients leave. alone: no other node takes them, so that
+// departure is how this node's clients leave.
+type departure struct {
+	*App
+	limit time.Duration
+}
+
+// plan is how they leave. alone: no other node takes them, so that
 // they come back to the next process of this one.
-func (a *App) drainPlan(limit time.Duration) (plan wire.DrainPlan, alone bool) {
+func (a *departure) plan() (plan wire.DrainPlan, alone bool) {
 	n := float64(a.streams())
 	seconds := func(f float64) time.Duration { return time.Duration(f * float64(time.Second)) }
-	if rate := a.othersRate(); rate > 0 {
-		return wire.DrainPlan{Over: min(seconds(n/rate), limit), Spread: 100 * time.Millisecond}, false
+	if rate := othersRate(a.protocol.Cluster); rate > 0 {
+		return wire.DrainPlan{Over: min(seconds(n/rate), a.limit), Spread: 100 * time.Millisecond}, false
 	}
-	plan = wire.DrainPlan{Over: min(seconds(n/closesPerSecond), limit/2), Spread: max(300*time.Millisecond, seconds(n/a.reconnectRate(1)))}
+	plan = wire.DrainPlan{Over: min(seconds(n/closesPerSecond), a.limit/2), Spread: max(300*time.Millisecond, seconds(n/a.room.rate(1)))}
 	if !a.holdsListener(n) {
 		plan.Away = plan.Over + stopTime + max(200*time.Millisecond, time.Duration(a.startTook.Load())*3/2)
 	}
@@ -35,41 +41,40 @@ func (a *App) drainPlan(limit time.Duration) (plan wire.DrainPlan, alone bool) {
 
 // holdsListener reports whether n clients can wait in the kernel for the next process:
 // the service manager keeps the listening sockets, and their backlogs are large enough.
-func (a *App) holdsListener(n float64) bool {
-	return n < float64(a.kept*a.loops.Backlog())/2
+func (a *departure) holdsListener(n float64) bool {
+	return n < float64(a.listeners.kept*a.loops.Backlog())/2
 }
 
 // streams are the connections that a drain ends.
-func (a *App) streams() int64 {
+func (a *departure) streams() int64 {
 	p := a.push.Stats()
 	return p.SSE + p.WebSocket + a.wing.proxy.Stats().Tunnels + a.front.Streams()
 }
 
 // unfinished are the requests under way that were there when the drain began.
-func (a *App) unfinished() int64 {
+func (a *departure) unfinished() int64 {
 	return a.front.Unfinished()
 }
 
-// drain ends the clients' connections and returns when the process can end.
+// run ends the clients' connections and returns when the process can end.
 //
 // With other nodes the clients leave at the rate that those can take, while requests
 // under way are finished. On the only node the requests are finished first, while
 // everything is served as before: streams are interrupted last, for the time of a
 // restart alone.
-func (a *App) drain(hard context.Context) {
-	limit := time.Duration(a.cfg.Shutdown.Drain)
-	end := time.Now().Add(limit)
+func (a *departure) run(hard context.Context) {
+	end := time.Now().Add(a.limit)
 	a.leaving.Store(true)
-	a.notified(a.opt.Service.Stopping("draining"))
+	a.service.notified(a.opt.Service.Stopping("draining"))
 	a.push.Leave()
 	a.front.MarkRequests(a.loops.Loops())
-	plan, alone := a.drainPlan(limit)
-	a.log.Info("draining", "limit", limit, "connections", a.loops.Open(), "streams", a.streams(), "other_nodes", !alone,
-		"others_rate", a.othersRate(), "over", plan.Over, "away", plan.Away, "spread", plan.Spread, "listener_kept", a.kept > 0)
+	plan, alone := a.plan()
+	a.log.Info("draining", "limit", a.limit, "connections", a.loops.Open(), "streams", a.streams(), "other_nodes", !alone,
+		"others_rate", othersRate(a.protocol.Cluster), "over", plan.Over, "away", plan.Away, "spread", plan.Spread, "listener_kept", a.listeners.kept > 0)
 	if alone {
 		await(hard, time.Until(end)-plan.Over, func() bool { return a.unfinished() == 0 })
 	}
-	a.startDrain(plan, alone)
+	a.start(plan, alone)
 	await(hard, plan.Over+drainGrace, func() bool { return a.streams() == 0 })
 	await(hard, time.Until(end), func() bool { return a.unfinished() == 0 })
 	// What comes now waits in the kernel: for the next process if somebody keeps the
@@ -79,7 +84,7 @@ func (a *App) drain(hard context.Context) {
 	await(hard, drainGrace, func() bool { return a.front.Waiting() == 0 && a.streams() == 0 && a.http3.Stats().Open == 0 })
 }
 
-func (a *App) startDrain(plan wire.DrainPlan, alone bool) {
+func (a *departure) start(plan wire.DrainPlan, alone bool) {
 	if alone && a.holdsListener(float64(a.streams())) {
 		a.loops.StopAccepting()
 	} else {

@@ -30,7 +30,7 @@ func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
 	idle.Send(wiretest.CRLF("GET /healthz HTTP/1.1\nHost: a\n\n"))
 	idle.Answer("GET")
 	g.push.Leave()
-	g.startDrain(wire.DrainPlan{Over: over, Away: 2 * over, Spread: over / 2}, true)
+	(&departure{App: g.App}).start(wire.DrainPlan{Over: over, Away: 2 * over, Spread: over / 2}, true)
 
 	// While it drains, the listener says so in everyone's language.
 	idle.Send(wiretest.CRLF("GET /readyz HTTP/1.1\nHost: a\n\n"))

@@ -101,7 +101,7 @@ func TestDrainOverHTTP2(t *testing.T) {
 			return f.got[1].Len() > 0 && strings.Contains(f.got[3].String(), "subscribed") && f.over[5]
 		})
 		g.push.Leave()
-		g.startDrain(wire.DrainPlan{Spread: 100 * time.Millisecond}, false)
+		(&departure{App: g.App}).start(wire.DrainPlan{Spread: 100 * time.Millisecond}, false)
 		f.until(engine+": the streams end", func() bool { return f.over[1] && bytes.Contains(f.got[3].Bytes(), []byte{0x03, 0xf4}) })
 		if b := f.got[1].String(); !strings.Contains(b, "retry: ") || !strings.Contains(b, `event: end
 data: {"code":1012,"reason":"draining"}`) {

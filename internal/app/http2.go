@@ -13,8 +13,8 @@ func (a *App) speaksHTTP2() bool {
 	return a.cfg.Downstream.HTTP2.On()
 }
 
-// protocols are what ALPN may agree on, the preferred one first.
-func (a *App) protocols() []string {
+// alpn is what ALPN may agree on, the preferred one first.
+func (a *App) alpn() []string {
 	list := []string{"http/1.1", "http/1.0"} // both are answered, and who offers the old one alone would be refused
 	if a.speaksHTTP2() {
 		return append([]string{"h2"}, list...)
@@ -29,7 +29,7 @@ func (a *App) buildHTTP2() {
 		return
 	}
 	d := a.cfg.Downstream
-	accept := a.counted(func(c *eventloop.Conn) eventloop.Handler { return a.front.AcceptStream(c) })
+	accept := a.admission.joined(func(c *eventloop.Conn) eventloop.Handler { return a.front.AcceptStream(c) })
 	a.http2 = h2.New(h2.Config{
 		HeadTimeout: time.Duration(d.HeadTimeout), KeepAlive: time.Duration(d.KeepAlive),
 		Head: http1.Limits{MaxLine: d.MaxLine, MaxHead: d.MaxHead, MaxFields: d.MaxFields},

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/h3"
@@ -22,17 +20,17 @@ func (a *App) buildHTTP3() {
 	if !d.HTTP3 || a.tls == nil {
 		return
 	}
-	admit := a.fenced(func(c *eventloop.Conn) eventloop.Handler { return c.Handler() })
+	admit := a.admission.fenced(func(c *eventloop.Conn) eventloop.Handler { return c.Handler() })
 	a.http3 = h3.New(h3.Config{
 		HeadTimeout: time.Duration(d.HeadTimeout), KeepAlive: time.Duration(d.KeepAlive), WriteStall: time.Duration(a.cfg.EventLoop.WriteStall),
 		HandshakeTimeout: time.Duration(a.cfg.TLS.HandshakeTimeout), MaxHandshakes: a.cfg.TLS.MaxHandshakes,
 		Head: http1.Limits{MaxLine: d.MaxLine, MaxHead: d.MaxHead, MaxFields: d.MaxFields},
 		Key:  a.tls.SharedKey,
 	}, h3.Front{
-		Busy:        func() bool { return a.admission.full.Load() && a.refuses() },
+		Busy:        a.admission.refuses,
 		Admit:       func(c *eventloop.Conn) bool { return admit(c) != nil },
 		Established: func(c *eventloop.Conn, state *tls.ConnectionState) { a.tls.Established(c, state) },
-		Accept:      a.counted(func(c *eventloop.Conn) eventloop.Handler { return a.front.AcceptStream(c) }),
+		Accept:      a.admission.joined(func(c *eventloop.Conn) eventloop.Handler { return a.front.AcceptStream(c) }),
 		Failed:      a.tls.FailedElsewhere,
 	}, a.loops.Loops(), a.log)
 }
@@ -47,16 +45,16 @@ func (a *App) listenHTTP3() error {
 	}
 	// In a takeover the old process has the UDP port until its end: its clients come back.
 	if a.opt.Takeover == nil {
-		if err := a.http3.Listen(a.addr, a.tls.QUICConfig(h3.Protocol)); err != nil {
-			return config.WithHint(fmt.Errorf("listen for HTTP/3: %w", err), "free the UDP port "+strconv.Itoa(int(a.addr.Port()))+", or set downstream.http3 to false")
+		if err := a.http3.Listen(a.listeners.addr, a.tls.QUICConfig(h3.Protocol)); err != nil {
+			return config.WithHint(fmt.Errorf("listen for HTTP/3: %w", err), "free the UDP port "+strconv.Itoa(int(a.listeners.addr.Port()))+", or set downstream.http3 to false")
 		}
 	}
 	altSvc := a.cfg.Downstream.AltSvc
 	if altSvc == "" {
-		altSvc = fmt.Sprintf(`h3=":%d"; ma=%d`, a.addr.Port(), int(altSvcAge.Seconds()))
+		altSvc = fmt.Sprintf(`h3=":%d"; ma=%d`, a.listeners.addr.Port(), int(altSvcAge.Seconds()))
 	}
 	a.front.Advertise(altSvc)
-	a.log.Info("serving HTTP/3", "listen", a.addr, "alt_svc", altSvc)
+	a.log.Info("serving HTTP/3", "listen", a.listeners.addr, "alt_svc", altSvc)
 	return nil
 }
 
@@ -80,7 +78,7 @@ const http3Again = 20 * time.Millisecond
 // false when ctx is done first.
 func (a *App) succeedHTTP3(ctx context.Context) bool {
 	for began := time.Now(); ; {
-		err := a.http3.Listen(a.addr, a.tls.QUICConfig(h3.Protocol))
+		err := a.http3.Listen(a.listeners.addr, a.tls.QUICConfig(h3.Protocol))
 		if err == nil {
 			return true
 		}
@@ -98,38 +96,4 @@ func (a *App) closeHTTP3() error {
 		return nil
 	}
 	return a.http3.Close()
-}
-
-// http3 are the metrics of HTTP/3, where it is served.
-func (m *coreMetrics) http3(c *catalog, one func(name, help string, kind prometheus.ValueType, v func() float64),
-	family func(name, help, label string, kind prometheus.ValueType, read func(emit func(float64, ...string)))) {
-	a := m.app
-	if a.http3 == nil && a.hub != nil {
-		return
-	}
-	c.when = "With HTTP/3."
-	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
-	family("weir_http3_streams_total", "Requests over HTTP/3, by outcome of their beginning.", "outcome", counter, func(emit func(float64, ...string)) {
-		s := a.http3.Stats()
-		emit(float64(s.Streams-s.Refused-min(s.Malformed, s.Streams-s.Refused)), "begun")
-		emit(float64(s.Refused), "refused")
-		emit(float64(s.Malformed), "malformed")
-	})
-	family("weir_http3_connections_total", "Connections of QUIC, by what became of them: established, refused before the handshake, failed in it.", "outcome", counter, func(emit func(float64, ...string)) {
-		s := a.http3.Stats()
-		emit(float64(s.Connections), "established")
-		emit(float64(s.Shed), "refused")
-		emit(float64(s.Failed), "failed")
-	})
-	one("weir_http3_retries_total", "Clients of QUIC that had to prove their address before the handshake.", counter, func() float64 { return float64(a.http3.Stats().Retries) })
-	one("weir_http3_moves_total", "Changes of address of clients of QUIC, noticed at their next request or at their end.", counter, func() float64 { return float64(a.http3.Stats().Moved) })
-	one("weir_http3_connections", "Open connections that speak HTTP/3.", gauge, func() float64 { return float64(a.http3.Stats().Open) })
-	one("weir_http3_streams", "Open streams of HTTP/3.", gauge, func() float64 { return float64(a.http3.Stats().OpenStreams) })
-	family("weir_http3_floods_total", "Connections closed for too much of something, and streams for taking too little, by kind.", "kind", counter, func(emit func(float64, ...string)) {
-		s := a.http3.Stats()
-		for kind, n := range s.Floods {
-			emit(float64(n), kind)
-		}
-		emit(float64(s.Stalled), "stalled")
-	})
 }

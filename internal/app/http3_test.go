@@ -340,7 +340,10 @@ func TestADrainEndsHTTP3InOrder(t *testing.T) {
 	s := &stream{t, sse, bufio.NewReader(sse.Body)}
 	s.block()
 	ended := make(chan struct{})
-	go func() { defer close(ended); g.drain(context.Background()) }()
+	go func() {
+		defer close(ended)
+		(&departure{App: g.App, limit: time.Duration(g.cfg.Shutdown.Drain)}).run(context.Background())
+	}()
 	rest, err := io.ReadAll(s.r)
 	if err != nil || !strings.Contains(string(rest), "retry: ") || !strings.Contains(string(rest), "draining") {
 		t.Errorf("%q %v", rest, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -13,7 +14,10 @@ import (
 
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/sys"
+	"github.com/weir-gateway/weir/internal/systemd"
+	"github.com/weir-gateway/weir/internal/takeover"
 )
 
 // Names under which the service manager keeps the sockets that this process opened. Its own
@@ -40,10 +44,23 @@ func (p *passedSocket) serves(addr netip.AddrPort) bool {
 	return p.addr == addr || p.addr.Port() == addr.Port() && addr.Addr() == netip.IPv6Unspecified() && p.addr.Addr() == netip.IPv4Unspecified()
 }
 
-// listen opens the listeners. Sockets that the service manager passes are used where they
+// listeners are the sockets that clients and operators connect to.
+type listeners struct {
+	addr  netip.AddrPort
+	kept  int           // listening sockets of addr that the service manager keeps while no process has them
+	admin *admin.Server // nil: none
+	runs  bool          // the admin listener does
+
+	loops   *eventloop.Group
+	service *systemd.Service
+	from    *takeover.Parent // the process that this one takes over from; nil: none
+	log     *slog.Logger
+}
+
+// open opens the listeners. Sockets that the service manager passes are used where they
 // are on the configured address, and the manager is given those that are opened here, so
 // that connections wait in them while this service has no process.
-func (a *App) listen() error {
+func (l *listeners) open(a *App) error {
 	addr, err := resolve(a.cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -58,33 +75,42 @@ func (a *App) listen() error {
 			return fmt.Errorf("admin: listen: %w", err)
 		}
 	}
-	passed, err := a.passedSockets()
+	l.loops, l.service, l.from, l.log = a.loops, a.opt.Service, a.opt.Takeover, a.log
+	passed, err := l.passed()
 	defer closePassed(passed)
 	if err != nil {
 		return err
 	}
-	if err := a.unusedSockets(passed, addr, adminAddr); err != nil {
+	if err := l.unused(passed, addr, adminAddr, a.cfg.Admin.WithDefaults().Listen); err != nil {
 		return err
 	}
-	if err := a.listenPublic(addr, passed); err != nil {
+	if err := l.listenPublic(addr, a.cfg.Listen, passed); err != nil {
 		return err
 	}
-	if a.opt.Takeover != nil {
+	if l.from != nil {
 		a.loops.HoldAccepting()
 	}
-	a.front.Listening(a.addr)
+	a.front.Listening(l.addr)
 	if a.cfg.Admin.Enabled() {
-		return a.listenAdmin(adminAddr, passed)
+		return l.listenAdmin(adminAddr, a.cfg.Admin, a.watching.watch.Sources(), passed)
 	}
 	return nil
 }
 
-// passedSockets are what the service manager passed, in the order in which they were
+// run serves the admin listener, once.
+func (l *listeners) run(parts *group, ctx context.Context) { //nolint:revive // the context is the parts', not this call's
+	if l.admin != nil && !l.runs {
+		l.runs = true
+		parts.run(func() error { return l.admin.Run(ctx) })
+	}
+}
+
+// passed are what the service manager passed, in the order in which they were
 // opened. The caller closes them.
-func (a *App) passedSockets() (list []*passedSocket, err error) {
-	files := a.opt.Service.Files()
-	if t := a.opt.Takeover; t != nil {
-		files = append(files, t.Sockets...)
+func (l *listeners) passed() (list []*passedSocket, err error) {
+	files := l.service.Files()
+	if l.from != nil {
+		files = append(files, l.from.Sockets...)
 	}
 	for _, f := range files {
 		p := &passedSocket{file: f}
@@ -137,112 +163,112 @@ func duplicates(list []*passedSocket, addr netip.AddrPort) (fds []int, err error
 	return fds, nil
 }
 
-func (a *App) listenPublic(addr netip.AddrPort, passed []*passedSocket) error {
+func (l *listeners) listenPublic(addr netip.AddrPort, configured string, passed []*passedSocket) error {
 	fds, err := duplicates(passed, addr)
 	if err != nil {
 		return err
 	}
 	if len(fds) > 0 {
-		if a.addr, err = a.loops.ListenOn(fds); err != nil {
-			return fmt.Errorf("listen %s on the sockets of the service manager: %w", a.cfg.Listen, err)
+		if l.addr, err = l.loops.ListenOn(fds); err != nil {
+			return fmt.Errorf("listen %s on the sockets of the service manager: %w", configured, err)
 		}
-		if a.kept = len(fds); a.opt.Takeover != nil {
-			a.kept = a.opt.Takeover.Kept
+		if l.kept = len(fds); l.from != nil {
+			l.kept = l.from.Kept
 		}
-		a.log.Info("listening on sockets that were passed", "listen", a.addr, "sockets", len(fds), "loops", len(a.loops.Loops()))
+		l.log.Info("listening on sockets that were passed", "listen", l.addr, "sockets", len(fds), "loops", len(l.loops.Loops()))
 		return nil
 	}
-	if a.addr, err = a.loops.Listen(addr); err != nil {
+	if l.addr, err = l.loops.Listen(addr); err != nil {
 		return err
 	}
-	return a.keepPublic()
+	return l.keepPublic()
 }
 
 // keepPublic gives the service manager duplicates of the public listener's sockets.
-func (a *App) keepPublic() error {
-	n := len(a.loops.Loops())
-	room, known := a.opt.Service.Room()
+func (l *listeners) keepPublic() error {
+	n := len(l.loops.Loops())
+	room, known := l.service.Room()
 	switch {
 	case known && room == 0:
 		return nil
 	case known && room <= n:
-		a.log.Warn("the service manager does not keep the listening sockets: no room for all of them", "FileDescriptorStoreMax", room, "needed", n+1)
+		l.log.Warn("the service manager does not keep the listening sockets: no room for all of them", "FileDescriptorStoreMax", room, "needed", n+1)
 		return nil
 	}
-	fds, err := a.loops.Listeners()
+	fds, err := l.loops.Listeners()
 	if err != nil {
 		return err
 	}
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), keptPublic+strconv.Itoa(i))
-		err = errors.Join(err, a.opt.Service.Keep(f.Name(), f), f.Close())
+		err = errors.Join(err, l.service.Keep(f.Name(), f), f.Close())
 	}
 	if err != nil {
-		a.log.Warn("the service manager does not keep the listening sockets", "err", err)
+		l.log.Warn("the service manager does not keep the listening sockets", "err", err)
 		return nil
 	}
 	if known {
-		a.kept = n
+		l.kept = n
 	}
 	return nil
 }
 
-func (a *App) listenAdmin(addr netip.AddrPort, passed []*passedSocket) error {
+func (l *listeners) listenAdmin(addr netip.AddrPort, cfg admin.Config, sources admin.Sources, passed []*passedSocket) error {
 	fds, err := duplicates(passed, addr)
 	if err != nil {
 		return err
 	}
-	var l net.Listener
+	var open net.Listener
 	for _, fd := range fds {
-		if l != nil {
-			_ = l.Close()
+		if open != nil {
+			_ = open.Close()
 		}
-		if l, err = listenerOf(fd); err != nil {
+		if open, err = listenerOf(fd); err != nil {
 			return fmt.Errorf("admin listener: %w", err)
 		}
 	}
-	if l == nil {
-		if l, err = admin.Open(a.cfg.Admin); err != nil {
+	if open == nil {
+		if open, err = admin.Open(cfg); err != nil {
 			return err
 		}
-		a.keepAdmin(l)
+		l.keepAdmin(open)
 	}
-	if a.admin, err = admin.New(a.cfg.Admin, l, a.sources(), a.log); err != nil {
-		_ = l.Close()
+	if l.admin, err = admin.New(cfg, open, sources, l.log); err != nil {
+		_ = open.Close()
 	}
 	return err
 }
 
-func (a *App) keepAdmin(l net.Listener) {
-	room, known := a.opt.Service.Room()
-	tcp, ok := l.(*net.TCPListener)
-	if !ok || known && room <= len(a.loops.Loops()) {
+func (l *listeners) keepAdmin(open net.Listener) {
+	room, known := l.service.Room()
+	tcp, ok := open.(*net.TCPListener)
+	if !ok || known && room <= len(l.loops.Loops()) {
 		return
 	}
 	f, err := tcp.File()
 	if err == nil {
-		err = errors.Join(a.opt.Service.Keep(keptAdmin, f), f.Close())
+		err = errors.Join(l.service.Keep(keptAdmin, f), f.Close())
 	}
 	if err != nil {
-		a.log.Warn("the service manager does not keep the admin listener's socket", "err", err)
+		l.log.Warn("the service manager does not keep the admin listener's socket", "err", err)
 	}
 }
 
-// unusedSockets has the manager close those that an earlier process opened on an address
+// unused has the manager close those that an earlier process opened on an address
 // that is not configured any more, before others are kept by the same name. Clients that
 // other sockets accept would not be served: then it returns an error.
-func (a *App) unusedSockets(passed []*passedSocket, public, adminAddr netip.AddrPort) error {
+func (l *listeners) unused(passed []*passedSocket, public, adminAddr netip.AddrPort, adminListen string) error {
 	for _, p := range passed {
 		switch {
 		case p.serves(public), adminAddr.IsValid() && p.serves(adminAddr):
 		case p.ours():
-			a.log.Info("the service manager closes a socket whose address is not configured any more", "listen", p.addr)
-			if err := a.opt.Service.Forget(p.file.Name()); err != nil {
-				a.log.Warn("a socket whose address is not configured any more stays open", "listen", p.addr, "err", err)
+			l.log.Info("the service manager closes a socket whose address is not configured any more", "listen", p.addr)
+			if err := l.service.Forget(p.file.Name()); err != nil {
+				l.log.Warn("a socket whose address is not configured any more stays open", "listen", p.addr, "err", err)
 			}
 		default:
 			return config.WithHint(fmt.Errorf("socket %q from the service manager listens on %s, which is neither listen (%s) nor admin.listen (%s)",
-				p.file.Name(), p.addr, public, a.cfg.Admin.WithDefaults().Listen), "use the address of ListenStream= in the configuration")
+				p.file.Name(), p.addr, public, adminListen), "use the address of ListenStream= in the configuration")
 		}
 	}
 	return nil

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/cluster"
+	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/sys"
 )
 
@@ -46,7 +49,7 @@ type reconnectCost struct {
 	accepted uint64        // at the last observation
 	begun    bool
 	quiet    float64 // seconds of processor time per second without new connections, smoothed
-	cost     float64 // seconds of processor time per connection, over about the last costMemory
+	each     float64 // seconds of processor time per connection, over about the last costMemory
 	weight   float64 // connections in cost
 }
 
@@ -77,7 +80,7 @@ func (r *reconnectCost) observe(span, cpu time.Duration, accepted uint64) {
 		r.quiet += quietMemory * (rate - r.quiet)
 	default:
 		each := max(used-r.quiet*span.Seconds(), 0) / n
-		r.cost = (r.cost*r.weight + each*n) / (r.weight + n)
+		r.each = (r.each*r.weight + each*n) / (r.weight + n)
 		r.weight = min(r.weight+n, costMemory)
 	}
 }
@@ -89,17 +92,29 @@ func (r *reconnectCost) value(assumed time.Duration) (cost time.Duration, measur
 	if r.weight < enoughMeasured {
 		return assumed, false
 	}
-	return min(max(time.Duration(r.cost*float64(time.Second)), leastCost), mostCost), true
+	return min(max(time.Duration(r.each*float64(time.Second)), leastCost), mostCost), true
 }
 
-// measureReconnects observes every second until ctx is done.
-func (a *App) measureReconnects(ctx context.Context) {
+// A room is what this node can take on from others that drain, and they from it.
+type room struct {
+	reconnectCost
+	assumed time.Duration // the cost of a reconnection until it is measured
+	loops   *eventloop.Group
+	idle    func() float64 // the share of the machine's processor time that is not used
+	leaving *atomic.Bool   // a drain has begun
+}
+
+// measure observes every second until ctx is done.
+func (r *room) measure(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	last := time.Now()
 	for {
-		now := time.Now()
-		a.reconnects.observe(now.Sub(last), sys.CPUTime(), a.accepted())
+		now, accepted := time.Now(), uint64(0)
+		for _, l := range r.loops.Loops() {
+			accepted += l.Stats().Accepted
+		}
+		r.observe(now.Sub(last), sys.CPUTime(), accepted)
 		last = now
 		select {
 		case <-tick.C:
@@ -109,52 +124,33 @@ func (a *App) measureReconnects(ctx context.Context) {
 	}
 }
 
-func (a *App) accepted() (n uint64) {
-	for _, l := range a.loops.Loops() {
-		n += l.Stats().Accepted
-	}
-	return n
-}
+// cost is the processor time of a reconnection, measured or assumed.
+func (r *room) cost() (cost time.Duration, measured bool) { return r.value(r.assumed) }
 
-// reconnectCost is the processor time of one, measured or assumed.
-func (a *App) reconnectCost() (cost time.Duration, measured bool) {
-	if a.tls != nil {
-		return a.reconnects.value(assumedTLS)
-	}
-	return a.reconnects.value(assumedPlain)
-}
-
-// reconnectRate is how many per second this node takes on if idle is the share of its
-// processor time that is not used.
-func (a *App) reconnectRate(idle float64) float64 {
-	cost, _ := a.reconnectCost()
+// rate is how many per second this node takes on if idle is the share of its processor
+// time that is not used; rateNow that with what is idle now.
+func (r *room) rate(idle float64) float64 {
+	cost, _ := r.cost()
 	return float64(runtime.GOMAXPROCS(0)) * max(idle, leastIdle) * reconnectShare / cost.Seconds()
 }
 
-// idle is the share of the machine's processor time that is not used, by this process or
-// another.
-func (a *App) idle() float64 {
-	if s := a.governor.Snapshot(); s != nil {
-		return 1 - max(s.CPU.Share, s.Host.Busy)
-	}
-	return leastIdle // not measured yet
-}
+func (r *room) rateNow() float64 { return r.rate(r.idle()) }
 
-// describeRoom is what the other nodes are told.
-func (a *App) describeRoom() []byte {
-	b, err := json.Marshal(nodeRoom{Rate: a.reconnectRate(a.idle()), Free: max(a.loops.MaxConns()-a.loops.Open(), 0), Draining: a.leaving.Load()})
+// describe is what the other nodes get to know.
+func (r *room) describe() []byte {
+	b, err := json.Marshal(nodeRoom{Rate: r.rateNow(), Free: max(r.loops.MaxConns()-r.loops.Open(), 0), Draining: r.leaving.Load()})
 	if err != nil {
 		return nil
 	}
 	return b
 }
 
-// othersRate is how many clients per second the other nodes take on, 0 if there is none.
-func (a *App) othersRate() (rate float64) {
-	if a.protocol.cluster == nil {
+// othersRate is how many clients per second the other nodes of c take on, 0 if there is none.
+func othersRate(c *cluster.Cluster) (rate float64) {
+	if c == nil {
 		return 0
 	}
-	for _, n := range a.protocol.cluster.Nodes() {
+	for _, n := range c.Nodes() {
 		room := nodeRoom{Rate: unknownRate, Free: 1}
 		switch {
 		case n.Self:

@@ -65,19 +65,19 @@ func TestTheRateOfReconnectionsFollowsTheCost(t *testing.T) {
 	procs := float64(runtime.GOMAXPROCS(0))
 	f := func(idle, want float64) {
 		t.Helper()
-		if got := g.reconnectRate(idle); math.Abs(got-want) > want/100 {
+		if got := g.room.rate(idle); math.Abs(got-want) > want/100 {
 			t.Errorf("%v of the processors are idle: %v per second, want %v", idle, got, want)
 		}
 	}
 	f(1, procs*2000) // as assumed: 250µs each, on half of the time
 	f(0.5, procs*1000)
 	f(0, procs*200)
-	g.reconnects.mu.Lock()
-	g.reconnects.cost, g.reconnects.weight = 0.001, 500
-	g.reconnects.mu.Unlock()
+	g.room.mu.Lock()
+	g.room.each, g.room.weight = 0.001, 500
+	g.room.mu.Unlock()
 	f(1, procs*500)
 	var room nodeRoom
-	if err := json.Unmarshal(g.describeRoom(), &room); err != nil || room.Rate < procs*50*0.99 || room.Rate > procs*500*1.01 || room.Free <= 0 || room.Draining {
+	if err := json.Unmarshal(g.room.describe(), &room); err != nil || room.Rate < procs*50*0.99 || room.Rate > procs*500*1.01 || room.Free <= 0 || room.Draining {
 		t.Errorf("%+v, %v", room, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 // reloads is what reading the configuration again needs and has done.
 type reloads struct {
+	app        *App
 	sync.Mutex // one reload at a time
 
 	// Any goroutine.
@@ -23,11 +24,8 @@ type reloads struct {
 	done    atomic.Uint64
 }
 
-// inForce is the configuration that runs now. It must not be changed. Any goroutine.
-func (a *App) inForce() *config.Config { return a.reload.inForce.Load() }
-
-// waitingForRestart are the keys whose newest value waits for a restart. Any goroutine.
-func (a *App) waitingForRestart() []string { return *a.reload.waiting.Load() }
+// now is the configuration that runs now. It must not be changed. Any goroutine.
+func (r *reloads) now() *config.Config { return r.inForce.Load() }
 
 // Reloaded says what a reload did.
 type Reloaded struct {
@@ -48,7 +46,7 @@ func (a *App) Reload(ctx context.Context) (Reloaded, error) {
 	if a.startTook.Load() == 0 {
 		return Reloaded{}, errors.New("the server has not started yet: reload it then")
 	}
-	was := a.inForce()
+	was := a.reload.now()
 	wanted := *was
 	if a.opt.Load != nil {
 		var err error
@@ -65,7 +63,7 @@ func (a *App) Reload(ctx context.Context) (Reloaded, error) {
 		}
 		return Reloaded{}, err
 	}
-	if err := a.apply(ctx, was, &next, len(done.Applied) > 0, &done.Closed); err != nil {
+	if err := a.reload.apply(ctx, was, &next, len(done.Applied) > 0, &done.Closed); err != nil {
 		return Reloaded{}, err
 	}
 	a.reload.inForce.Store(&next)
@@ -86,7 +84,7 @@ func (a *App) Preview(ctx context.Context, text []byte) (config.Preview, error) 
 	}
 	a.reload.Lock()
 	defer a.reload.Unlock()
-	was := a.inForce()
+	was := a.reload.now()
 	p := config.NewPreview(*was, wanted)
 	if a.startTook.Load() == 0 {
 		return p, nil
@@ -96,64 +94,64 @@ func (a *App) Preview(ctx context.Context, text []byte) (config.Preview, error) 
 		return p, nil
 	}
 	next := config.Merge(*was, wanted)
-	c, err := a.prepareDry(ctx, &next)
+	c, err := a.reload.prepareDry(ctx, &next)
 	if err != nil {
 		return config.Preview{}, err
 	}
 	defer c.drop()
-	r := a.reviewOf(c)
+	r := reviewOf(c)
 	r.Dry = true
-	*p.Closing = a.review(ctx, r)
+	*p.Closing = a.reload.review(ctx, r)
 	return p, nil
 }
 
 // apply puts next in force, in which something differs from was if changed. After an error
 // was is in force. It says how many connections it has closed.
-func (a *App) apply(ctx context.Context, was, next *config.Config, changed bool, closed *config.Closing) error {
-	set, err := a.routes(*next)
+func (r *reloads) apply(ctx context.Context, was, next *config.Config, changed bool, closed *config.Closing) error {
+	set, err := r.app.wing.routes(*next)
 	if err != nil {
 		return err
 	}
-	c, err := a.prepare(ctx, next)
+	c, err := r.prepare(ctx, next)
 	if err != nil {
 		return err
 	}
-	if err := a.replaceRoutes(ctx, was, next, set, changed); err != nil {
+	if err := r.replaceRoutes(ctx, was, next, set, changed); err != nil {
 		c.drop()
 		return err
 	}
 	if err := c.namespaces.Apply(ctx); err != nil {
 		c.drop()
-		if before, again := a.routes(*was); again == nil {
-			again = a.replaceRoutes(ctx, next, was, before, changed)
+		if before, again := r.app.wing.routes(*was); again == nil {
+			again = r.replaceRoutes(ctx, next, was, before, changed)
 			err = errors.Join(err, again)
 		}
 		return err
 	}
-	r := a.reviewOf(c)
+	asked := reviewOf(c)
 	c.commit()
-	*closed = a.review(ctx, r)
+	*closed = r.review(ctx, asked)
 	return nil
 }
 
 // replaceRoutes puts routes, the clusters that they lead to and certificates in force. After
 // an error those of was are.
-func (a *App) replaceRoutes(ctx context.Context, was, next *config.Config, set *policy.Set, changed bool) error {
-	if a.tls != nil {
-		if err := a.tls.Reload(); err != nil {
+func (r *reloads) replaceRoutes(ctx context.Context, was, next *config.Config, set *policy.Set, changed bool) error {
+	if r.app.tls != nil {
+		if err := r.app.tls.Reload(); err != nil {
 			return fmt.Errorf("tls: %w", err)
 		}
 	}
 	// Clusters first: the new routes must find theirs. Those that are gone go on
 	// serving the old routes until these are. Where nothing was written anew the files
 	// of their certificates may have been.
-	if err := a.wing.upstreams.Replace(ctx, next.Clusters, next.Splits); err != nil {
+	if err := r.app.wing.upstreams.Replace(ctx, next.Clusters, next.Splits); err != nil {
 		return err
 	}
 	if changed {
-		set.Watch(a.wing.upstreams)
-		if err := a.setRoutes(set); err != nil {
-			return errors.Join(err, a.wing.upstreams.Replace(ctx, was.Clusters, was.Splits))
+		set.Watch(r.app.wing.upstreams)
+		if err := r.app.wing.setRoutes(set); err != nil {
+			return errors.Join(err, r.app.wing.upstreams.Replace(ctx, was.Clusters, was.Splits))
 		}
 	}
 	return nil
@@ -161,14 +159,14 @@ func (a *App) replaceRoutes(ctx context.Context, was, next *config.Config, set *
 
 // watch reloads when the configuration's file has changed and then rests for a
 // look: a file that is being written is not read half.
-func (a *App) watch(ctx context.Context) error {
-	every := time.Duration(a.cfg.Reload.Watch)
-	if a.opt.File == "" || every < 0 {
+func (r *reloads) watch(ctx context.Context) error {
+	every := time.Duration(r.app.cfg.Reload.Watch)
+	if r.app.opt.File == "" || every < 0 {
 		return nil
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	applied := stampOf(a.opt.File)
+	applied := stampOf(r.app.opt.File)
 	seen := applied
 	for {
 		select {
@@ -176,15 +174,15 @@ func (a *App) watch(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		now := stampOf(a.opt.File)
+		now := stampOf(r.app.opt.File)
 		settled := now == seen
 		seen = now
 		if !settled || now == applied || now == (stamp{}) {
 			continue
 		}
 		applied = now
-		if _, err := a.Reload(ctx); err != nil {
-			a.log.Error("the changed configuration is not applied, everything stays as it was", "file", a.opt.File, "err", err)
+		if _, err := r.app.Reload(ctx); err != nil {
+			r.app.log.Error("the changed configuration is not applied, everything stays as it was", "file", r.app.opt.File, "err", err)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func (g *reloadable) change(t *testing.T, change func(*config.Config)) Reloaded 
 func (g *reloadable) refused(t *testing.T, want string, change func(*config.Config)) {
 	t.Helper()
 	was, _ := g.src.load()
-	inForce := *g.inForce()
+	inForce := *g.reload.now()
 	g.src.set(func(c *config.Config) {
 		deepCopy(c)
 		change(c)
@@ -68,7 +68,7 @@ func (g *reloadable) refused(t *testing.T, want string, change func(*config.Conf
 	if done, err := g.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%+v %v, want an error with %q", done, err, want)
 	}
-	if d := config.Diff(inForce, *g.inForce()); len(d) > 0 {
+	if d := config.Diff(inForce, *g.reload.now()); len(d) > 0 {
 		t.Errorf("a refused reload changed %+v", d)
 	}
 	g.src.set(func(c *config.Config) { *c = was })

@@ -155,7 +155,7 @@ func TestAReloadSetsTheAllowedOrigins(t *testing.T) {
 	ask := func(want int) {
 		t.Helper()
 		for name, c := range map[string]paged{"loops": {g.gateway, http.DefaultClient}, "net/http": {g.gateway, overHTTP2(t, nil)}} {
-			res := c.ask(t, "GET", "/sse?channel=a", "", g.addr.String(), "https://app.example.com")
+			res := c.ask(t, "GET", "/sse?channel=a", "", g.Addr().String(), "https://app.example.com")
 			if res.StatusCode != want {
 				t.Errorf("%s: %d, want %d", name, res.StatusCode, want)
 			}
@@ -178,7 +178,7 @@ func TestAPreviewCountsWhoWouldBeClosed(t *testing.T) {
 	for _, kind := range []string{"sse", "sse2", "ws", "mercure", "centrifuge"} {
 		all = append(all, h.open(kind, "private", tokenBy(t, oldSecret, "u")), h.open(kind, "default", ""))
 	}
-	wanted := *g.inForce()
+	wanted := *g.reload.now()
 	deepCopy(&wanted)
 	wanted.Auth.HMACSecret = newSecret
 	p, err := g.Preview(t.Context(), []byte(wanted.File()))

@@ -54,17 +54,17 @@ var liveOwners = map[string]struct {
 		tests: "TestNamespacesComeChangeAndGo",
 	},
 	"centrifuge": {
-		got:   func(g *gateway, _ *config.Config) any { return g.protocol.centrifuge.Config() },
+		got:   func(g *gateway, _ *config.Config) any { return g.protocol.Centrifuge.Config() },
 		want:  func(_ *gateway, c *config.Config) any { return c.Centrifuge.WithDefaults() },
 		tests: "TestCentrifugeIsSetAnew",
 	},
 	"mercure": {
-		got:   func(g *gateway, _ *config.Config) any { return g.protocol.mercure.Load().Config() },
+		got:   func(g *gateway, _ *config.Config) any { return g.protocol.Mercure.Load().Config() },
 		want:  func(_ *gateway, c *config.Config) any { return c.Mercure.WithDefaults() },
 		tests: "TestMercureIsSetAnew",
 	},
 	"pusher": {
-		got:   func(g *gateway, _ *config.Config) any { return g.protocol.pusher.Config() },
+		got:   func(g *gateway, _ *config.Config) any { return g.protocol.Pusher.Config() },
 		want:  func(_ *gateway, c *config.Config) any { return c.Pusher.WithDefaults() },
 		tests: "TestPusherAppsComeChangeAndGo",
 	},
@@ -170,7 +170,7 @@ func TestEveryLiveKeyReachesItsOwner(t *testing.T) {
 				t.Errorf("%s was not changed", path)
 			}
 		}
-		c := g.inForce()
+		c := g.reload.now()
 		if got, want := o.got(g.gateway, c), o.want(g.gateway, c); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: in force\n%+v, want\n%+v", section, got, want)
 		}

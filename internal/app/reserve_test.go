@@ -56,7 +56,7 @@ func TestMemoryPerConnectionIsWhatConnectionsOwn(t *testing.T) {
 	g := start(t, governed(1<<40, 0.9, 0.99))
 	streams, _ := g.subscribers(t, 50, "")
 	trial.Eventually(t, "the subscribers are accounted for", func() bool {
-		m := g.governor.Snapshot().Memory
+		m := g.watching.watch.Governor.Snapshot().Memory
 		return m.PerConnection > 100 && m.PerConnection < 2048 && m.Owners.Other > m.Owners.Connections
 	})
 	for _, s := range streams {

@@ -13,17 +13,17 @@ import (
 const reviewPatience = 10 * time.Second
 
 // reviewOf is what clients are asked about a change. It is made before the commit.
-func (a *App) reviewOf(c *change) *access.Review {
+func reviewOf(c *change) *access.Review {
 	return &access.Review{Was: c.was, Now: c.rules, Identity: c.auth.Identity, Holds: c.auth.Holds}
 }
 
 // review asks all clients, and returns how many lose their rights.
-func (a *App) review(ctx context.Context, r *access.Review) config.Closing {
+func (r *reloads) review(ctx context.Context, asked *access.Review) config.Closing {
 	ctx, cancel := context.WithTimeout(ctx, reviewPatience)
 	defer cancel()
-	n := a.push.Loops()
+	n := r.app.push.Loops()
 	got := make(chan map[string]int, n)
-	a.push.Review(r, func(lost map[string]int) { got <- lost })
+	r.app.push.Review(asked, func(lost map[string]int) { got <- lost })
 	out := config.Closing{Protocols: map[string]int{}}
 	for range n {
 		select {
@@ -33,7 +33,7 @@ func (a *App) review(ctx context.Context, r *access.Review) config.Closing {
 				out.Connections += k
 			}
 		case <-ctx.Done():
-			a.log.Warn("not all clients were asked in time whether they keep their rights", "err", ctx.Err())
+			r.app.log.Warn("not all clients were asked in time whether they keep their rights", "err", ctx.Err())
 			return out
 		}
 	}

@@ -19,33 +19,28 @@ import (
 // answered that it takes longer: less would refuse clients that wait for a restart.
 const startPatience = time.Second
 
-// startBroker starts the hub, which waits for servers that are not there yet. Meanwhile
+// waitingRoom is where clients are while the broker is not ready.
+type waitingRoom struct{ *App }
+
+// start starts the hub, which waits for servers that are not there yet. Meanwhile
 // the admin listener serves, and after a moment the public one says what it waits for.
-func (a *App) startBroker(parts *group, ctx, background context.Context) error { //nolint:revive // background is the parts'
+func (a *waitingRoom) start(parts *group, ctx, background context.Context) error { //nolint:revive // background is the parts'
 	if a.opt.Takeover != nil { // the old process serves
 		return a.hub.Start(ctx)
 	}
-	a.runAdmin(parts, background)
+	a.listeners.run(parts, background)
 	waiting, stop := context.WithCancel(background)
 	var room sync.WaitGroup
 	defer room.Wait()
 	defer stop()
-	room.Go(func() { a.waitingRoom(waiting) })
+	room.Go(func() { a.serve(waiting) })
 	return a.hub.Start(ctx)
 }
 
-// runAdmin serves the admin listener, once.
-func (a *App) runAdmin(parts *group, ctx context.Context) { //nolint:revive // the context is the parts', not this call's
-	if a.admin != nil && !a.adminRuns {
-		a.adminRuns = true
-		parts.run(func() error { return a.admin.Run(ctx) })
-	}
-}
-
-// waitingRoom answers on the public listener until ctx is done: that the process lives,
+// serve answers on the public listener until ctx is done: that the process lives,
 // that it is not ready and why. TLS and the PROXY protocol are the loops' matter, which
 // do not run yet: there clients wait, and the admin listener answers.
-func (a *App) waitingRoom(ctx context.Context) {
+func (a *waitingRoom) serve(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
@@ -61,7 +56,7 @@ func (a *App) waitingRoom(ctx context.Context) {
 		return
 	}
 	server := &http.Server{
-		Handler: http.HandlerFunc(a.answerWhileStarting), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		Handler: http.HandlerFunc(a.answer), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
 		MaxHeaderBytes: 32 << 10,
 	}
 	server.SetKeepAlivesEnabled(false)
@@ -127,8 +122,8 @@ func (c *slotConn) Close() error {
 	return c.Conn.Close()
 }
 
-// answerWhileStarting serves health, and asks everything else to come back.
-func (a *App) answerWhileStarting(w http.ResponseWriter, r *http.Request) {
+// answer serves health, and asks everything else to come back.
+func (a *waitingRoom) answer(w http.ResponseWriter, r *http.Request) {
 	reason := "starting"
 	if err := a.push.Ready(); err != nil {
 		reason = err.Error()

@@ -81,8 +81,8 @@ func (a *App) takeOver(parts *group) (err error) {
 	}
 	n := s.arrive()
 	a.loops.ResumeAccepting()
-	a.upgrade.paused.Store(int64(time.Since(began)))
-	a.upgrade.counts.refused.Add(uint64(len(refused)))
+	a.upgrade.counts.Paused.Store(int64(time.Since(began)))
+	a.upgrade.counts.Refused.Add(uint64(len(refused)))
 	if err = p.Send(takeover.Serving, nil); err != nil {
 		a.log.Warn("the old process has ended before its drain", "err", err)
 		err = nil
@@ -178,14 +178,14 @@ func (s *succession) arrive() int {
 		}
 	}
 	done.Wait()
-	s.app.upgrade.counts.arrived.Add(uint64(n.Load()))
+	s.app.upgrade.counts.Arrived.Add(uint64(n.Load()))
 	return int(n.Load())
 }
 
 // arriveOn makes x a connection of l.
 func (a *App) arriveOn(l *eventloop.Loop, x arrival) error {
 	return l.Arrive(x.fd, x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
-		d := &a.admission
+		d := a.admission
 		if d.front.Connected(c.Peer().Addr()) {
 			d.counted[l.ID()][c.ID()] = struct{}{}
 		}
@@ -202,7 +202,7 @@ func (s *succession) follow() {
 	for {
 		records, more, err := s.parent.ReceiveConns()
 		if err != nil || !more {
-			s.app.notified(s.app.opt.Service.Ready(s.app.serviceStatus()))
+			s.app.service.notified(s.app.opt.Service.Ready(s.app.service.status()))
 			return
 		}
 		for _, r := range records {

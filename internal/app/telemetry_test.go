@@ -150,7 +150,7 @@ func TestAPublishIsTraced(t *testing.T) {
 		s.block()
 		g.publishTraced(t, "news", "1", "00") // whose caller does not sample
 		s.block()
-		if n := g.probe.wanted.Load(); n != 0 {
+		if _, n := g.watching.probe.UnderWay(); n != 0 {
 			t.Errorf("%d are looked for", n)
 		}
 		g.publishTraced(t, "news", "2", "01")
@@ -194,7 +194,7 @@ func TestPublishesAreTracedInPart(t *testing.T) {
 		defer c.mu.Unlock()
 		return len(c.spans) == 2 && len(c.spans[0].TraceId) == 16 && len(c.spans[0].ParentSpanId) == 0
 	})
-	trial.Eventually(t, "both spans are counted", func() bool { return g.telemetry.Stats().Exported == 2 })
+	trial.Eventually(t, "both spans are counted", func() bool { return g.watching.telemetry.Stats().Exported == 2 })
 }
 
 func TestARequestIsTracedThroughTheProxy(t *testing.T) {
@@ -246,7 +246,7 @@ func TestARequestIsTracedThroughTheProxy(t *testing.T) {
 	if h := ask("/a", ""); !strings.HasSuffix(h.Get("traceparent"), "-02") && !strings.HasSuffix(h.Get("traceparent"), "-00") {
 		t.Errorf("one that began here is marked as sampled: %q", h.Get("traceparent"))
 	}
-	trial.Eventually(t, "all is sent", func() bool { return g.telemetry.Stats().Exported == 2 })
+	trial.Eventually(t, "all is sent", func() bool { return g.watching.telemetry.Stats().Exported == 2 })
 }
 
 func TestMetricsAreSentToACollector(t *testing.T) {

@@ -70,13 +70,3 @@ func (t *trimmer) tick() {
 		t.free()
 	}
 }
-
-// activity sums what the loops did for clients.
-func (a *App) activity() uint64 {
-	var n uint64
-	for _, l := range a.loops.Loops() {
-		s := l.Stats()
-		n += s.Accepted + s.Closed + s.Reads
-	}
-	return n + a.hub.Stats().Delivered
-}

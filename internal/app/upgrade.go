@@ -13,6 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/config"
 	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/observe"
 	"github.com/weir-gateway/weir/internal/takeover"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -38,8 +39,7 @@ type upgrade struct {
 	state  atomic.Pointer[admin.Upgrade]
 	over   chan struct{} // closed at the commit
 	closed sync.Once
-	counts struct{ done, failed, moved, arrived, refused atomic.Uint64 }
-	paused atomic.Int64 // nanoseconds of the last pause, on either side
+	counts observe.Upgrades
 
 	child *takeover.Child // fixed at the commit
 }
@@ -68,14 +68,14 @@ func (a *App) Upgrade(ctx context.Context) (admin.Upgrade, error) {
 	if err != nil {
 		h.state.Error, h.state.Hint = err.Error(), config.HintOf(err)
 		h.tell("failed")
-		u.counts.failed.Add(1)
+		u.counts.Failed.Add(1)
 		a.log.Error("upgrade failed, everything is as it was", "err", err, "new_pid", h.state.PID)
 		return h.state, err
 	}
 	h.tell("done")
-	u.counts.done.Add(1)
-	u.counts.moved.Add(uint64(h.state.Moved))
-	a.log.Info("a new process serves", "pid", h.state.PID, "version", h.state.To, "moved", h.state.Moved, "left", h.state.Left, "pause", time.Duration(u.paused.Load()))
+	u.counts.Done.Add(1)
+	u.counts.Moved.Add(uint64(h.state.Moved))
+	a.log.Info("a new process serves", "pid", h.state.PID, "version", h.state.To, "moved", h.state.Moved, "left", h.state.Left, "pause", time.Duration(u.counts.Paused.Load()))
 	u.closed.Do(func() { close(u.over) })
 	return h.state, nil
 }
@@ -162,14 +162,14 @@ func (a *App) sendListeners(c *takeover.Child) error {
 	for i := range fds {
 		names = append(names, keptPublic+strconv.Itoa(i))
 	}
-	if a.admin != nil {
-		fd, err := a.admin.Socket()
+	if a.listeners.admin != nil {
+		fd, err := a.listeners.admin.Socket()
 		if err != nil {
 			return err
 		}
 		fds, names = append(fds, fd), append(names, keptAdmin)
 	}
-	return c.SendListeners(names, fds, a.kept)
+	return c.SendListeners(names, fds, a.listeners.kept)
 }
 
 // move is the part in which clients wait.
@@ -255,20 +255,20 @@ func (h *handover) commit(began time.Time, refused map[int]bool) error {
 	if err == nil {
 		err = h.child.AwaitServing()
 	}
-	a.upgrade.paused.Store(int64(time.Since(began)))
+	a.upgrade.counts.Paused.Store(int64(time.Since(began)))
 	h.eachLoop(func(i int, _ *eventloop.Loop) { h.out[i].Leave() })
 	if err != nil {
 		// It is not known what the new process has done with the connections that it had. They
 		// are closed, and their clients resume here.
 		return fmt.Errorf("the new process ended as it took over, %d connections are closed: %w", h.state.Moved, err)
 	}
-	h.state.PauseSeconds = time.Duration(a.upgrade.paused.Load()).Seconds()
-	h.state.Left = int(a.streams())
+	h.state.PauseSeconds = time.Duration(a.upgrade.counts.Paused.Load()).Seconds()
+	h.state.Left = int((&departure{App: a}).streams())
 	h.child.SetDeadline(time.Time{})
 	a.upgrade.child = h.child
-	a.notified(a.opt.Service.MainPID(h.child.Peer.PID))
-	if a.admin != nil {
-		a.admin.StopAccepting()
+	a.service.notified(a.opt.Service.MainPID(h.child.Peer.PID))
+	if a.listeners.admin != nil {
+		a.listeners.admin.StopAccepting()
 	}
 	return nil
 }
@@ -278,7 +278,7 @@ func (h *handover) commit(began time.Time, refused map[int]bool) error {
 func (a *App) follow(hard context.Context) {
 	began := time.Now()
 	end := began.Add(time.Duration(a.cfg.Shutdown.Drain))
-	plan := wire.DrainPlan{Over: min(time.Duration(a.streams())*time.Second/closesPerSecond, time.Until(end)/2), Spread: 300 * time.Millisecond}
+	plan := wire.DrainPlan{Over: min(time.Duration((&departure{App: a}).streams())*time.Second/closesPerSecond, time.Until(end)/2), Spread: 300 * time.Millisecond}
 	a.push.Leave()
 	a.front.MarkRequests(a.loops.Loops())
 	draining := false
@@ -297,7 +297,7 @@ func (a *App) follow(hard context.Context) {
 			a.push.Drain(plan)
 			a.wing.proxy.Drain(plan.Over)
 		}
-		if busy := a.streams() > 0 || a.front.Waiting() > 0; moved == 0 && !busy || time.Now().After(end) {
+		if busy := (&departure{App: a}).streams() > 0 || a.front.Waiting() > 0; moved == 0 && !busy || time.Now().After(end) {
 			break
 		}
 		select {
@@ -306,13 +306,13 @@ func (a *App) follow(hard context.Context) {
 			return
 		}
 	}
-	a.log.Info("what could not move is drained", "connections", a.loops.Open(), "streams", a.streams())
+	a.log.Info("what could not move is drained", "connections", a.loops.Open(), "streams", (&departure{App: a}).streams())
 	a.push.Drain(plan)
 	a.front.Drain(a.loops.Loops(), plan)
 	a.push.EndRefused()
-	await(hard, drainGrace, func() bool { return a.front.Waiting() == 0 && a.streams() == 0 })
-	if a.admin != nil { // whoever asked for the upgrade is answered
-		a.admin.Finish(drainGrace)
+	await(hard, drainGrace, func() bool { return a.front.Waiting() == 0 && (&departure{App: a}).streams() == 0 })
+	if a.listeners.admin != nil { // whoever asked for the upgrade is answered
+		a.listeners.admin.Finish(drainGrace)
 	}
 	c := a.upgrade.child
 	c.SetDeadline(time.Now().Add(time.Second))
@@ -343,6 +343,6 @@ func (a *App) moveMore() int {
 		}
 	}
 	done.Wait()
-	a.upgrade.counts.moved.Add(uint64(moved.Load()))
+	a.upgrade.counts.Moved.Add(uint64(moved.Load()))
 	return int(moved.Load())
 }

@@ -2,91 +2,114 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
+	"path/filepath"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/weir-gateway/weir/dashboard"
+	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/observe"
 	"github.com/weir-gateway/weir/internal/telemetry"
-	"github.com/weir-gateway/weir/internal/wire"
 )
 
-// buildTelemetry makes what sends to others; the fronts tell it of traces.
-func (a *App) buildTelemetry() (err error) {
-	a.registry = prometheus.NewRegistry()
-	a.telemetry, err = telemetry.New(a.cfg.Telemetry, telemetry.Process{Version: a.opt.Version, Loops: len(a.loops.Loops())}, a.registry, a.log)
+// watching is what looks at the rest and sends to others.
+type watching struct {
+	probe     *observe.Probe
+	watch     *observe.Watch
+	telemetry *telemetry.Telemetry // nil: none
+	pusher    *telemetry.Pusher    // nil: none
+	registry  *prometheus.Registry
+	warden    *warden
+}
+
+// buildTelemetry makes what sends to others. It comes before the front, which reports the
+// traces of publications.
+func (w *watching) buildTelemetry(a *App) (err error) {
+	w.registry = prometheus.NewRegistry()
+	w.telemetry, err = telemetry.New(a.cfg.Telemetry, telemetry.Process{Version: a.opt.Version, Loops: len(a.loops.Loops())}, w.registry, a.log)
 	if err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
-	a.probe.telemetry = a.telemetry
-	if a.telemetry.Traces() {
-		a.front.UseTraces(a.tracePublish)
-	}
-	if a.pusher, err = telemetry.NewPusher(a.cfg.Metrics.Pushgateway, a.registry, a.log); err != nil {
+	if w.pusher, err = telemetry.NewPusher(a.cfg.Metrics.Pushgateway, w.registry, a.log); err != nil {
 		return fmt.Errorf("metrics: pushgateway: %w", err)
+	}
+	w.probe.Attach(a.loops.Loops(), a.push.Shards(), w.telemetry)
+	return nil
+}
+
+// build makes the governor, metrics and what the admin listener shows.
+func (w *watching) build(a *App) (err error) {
+	cfg := a.cfg.Governor
+	cfg.Evidence.Dir = evidenceDir(&a.cfg)
+	w.watch, err = observe.New(a.node(), observe.Config{
+		Governor: cfg, CapacityReport: a.cfg.Admin.CapacityReport, Admin: a.cfg.Admin.Enabled(), LiveRate: a.cfg.Admin.LiveRate, Registry: w.registry,
+		Reload:  func(ctx context.Context) (any, error) { return a.Reload(ctx) },
+		Upgrade: a.Upgrade, UpgradeState: a.UpgradeState,
+		Preview: func(ctx context.Context, text []byte) (any, error) { return a.Preview(ctx, text) },
+	})
+	if err != nil {
+		return err
+	}
+	w.warden = &warden{
+		governor: w.watch.Governor, push: a.push, tls: a.tls, admission: a.admission, classed: func() bool { return classed(a.reload.now()) },
+		guard: guard{bound: time.Duration(a.cfg.Admission.WithDefaults().Guard), scale: 1}, log: a.log,
 	}
 	return nil
 }
 
-// buildWatch makes what looks at the rest: the governor, metrics, what the admin
-// listener shows.
-func (a *App) buildWatch(formats *wire.Formats) (err error) {
-	if err = a.buildGovernor(); err != nil {
-		return err
+// run runs it until ctx is done.
+func (w *watching) run(parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
+	parts.run(func() error { return w.warden.run(ctx) })
+	if w.telemetry != nil {
+		parts.run(func() error { return w.telemetry.Run(ctx) })
 	}
-	for _, c := range a.collectors(&catalog{}, a.tls != nil, a.nats != nil) {
-		if err = a.registry.Register(c); err != nil {
-			return fmt.Errorf("register metrics: %w", err)
-		}
+	if w.pusher != nil {
+		parts.run(func() error { return w.pusher.Run(ctx) })
 	}
-	a.snapshots = &snapshots{app: a}
-	a.tracer = &tracer{hub: a.hub, probe: a.probe}
-	if a.cfg.Admin.Enabled() {
-		a.live, err = newLive(a, a.cfg.Admin.LiveRate, formats)
-	}
-	return err
+	return w.watch.Run(ctx, parts.run)
 }
 
-// collectors are all metrics there are; c gets to know those of our own.
-func (a *App) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Collector {
-	list := []prometheus.Collector{
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newMetrics(a, c, withTLS), newHistograms(a, c, a.cfg.Metrics.NativeHistograms), newLagMetrics(a, c), newWingMetrics(a, c), newRecordMetrics(a, c),
-		newGovernorMetrics(c, a.governor), newAdmissionMetrics(a, c), newProtocolMetrics(a, c),
-	}
-	if withNATS {
-		list = append(list, newBrokerMetrics(a, c))
-	}
-	return list
-}
-
-// runWatch runs it until ctx is done.
-func (a *App) runWatch(parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
-	parts.run(func() error { return a.governor.Run(ctx) })
-	parts.run(func() error { return a.guard(ctx) })
-	parts.run(func() error { a.measureReconnects(ctx); return nil })
-	if a.telemetry != nil {
-		parts.run(func() error { return a.telemetry.Run(ctx) })
-	}
-	if a.pusher != nil {
-		parts.run(func() error { return a.pusher.Run(ctx) })
-	}
-	if a.admin == nil {
+func (w *watching) close() error {
+	if w.watch == nil {
 		return nil
 	}
-	return a.live.run(ctx, parts)
+	return w.watch.Close()
 }
 
-func (a *App) closeWatch() error {
-	err := a.sockets.close()
-	if a.live == nil {
-		return err
+// node is what there is to look at.
+func (a *App) node() *observe.Node {
+	return &observe.Node{
+		Version: a.opt.Version, Started: a.started, Broker: a.cfg.Broker.Kind, Pushes: a.cfg.Pushes(), NativeHistograms: a.cfg.Metrics.NativeHistograms, Log: a.log,
+		Hub: a.hub, Formats: a.formats, Auth: a.auth, Loops: a.loops, Push: a.push, Front: a.front, HTTP2: a.http2, HTTP3: a.http3, NATS: a.nats, Memory: a.memory, TLS: a.tls,
+		Upstreams: a.wing.upstreams, Proxy: a.wing.proxy, State: a.wing.state, Clock: a.wing.clock, AccessLog: a.wing.access, Recorder: a.wing.recorder,
+		Protocols: &a.protocol.Protocols, Limits: a.admission.front, Refusals: &a.admission.refusals, Upgrades: &a.upgrade.counts, Probe: a.watching.probe, Telemetry: a.watching.telemetry,
+		Addr:     a.Addr,
+		Starting: func() bool { return a.startTook.Load() == 0 },
+		Namespaces: func() (names []string) {
+			for _, n := range a.reload.now().Namespaces {
+				names = append(names, n.Name)
+			}
+			return names
+		},
+		Classed:       func() bool { return classed(a.reload.now()) },
+		LogsAccess:    func() bool { return a.reload.now().AccessLog.File != "" },
+		RestartNeeded: func() []string { return *a.reload.waiting.Load() },
+		Reloads:       a.reload.done.Load,
+		ReconnectRate: a.room.rateNow,
+		ReconnectCost: a.room.cost,
 	}
-	return errors.Join(err, a.live.close())
 }
 
-// page is the dashboard.
-func page() fs.FS { return dashboard.Files() }
+// evidenceDir is where bundles go: beside what the embedded broker stores, unless the
+// configuration says otherwise.
+func evidenceDir(cfg *config.Config) string {
+	switch dir, n := cfg.Governor.Evidence.Dir, cfg.Broker.NATS; {
+	case dir == "off":
+		return ""
+	case dir != "" || cfg.Broker.Kind != config.BrokerNATS || n.URL != "" || n.Dir == "":
+		return dir
+	default:
+		return filepath.Join(n.Dir, "evidence")
+	}
+}

@@ -170,7 +170,7 @@ func (s *stream) data() string {
 
 func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Admin.LiveRate = 4 })
-	if n := g.snapshots.events.Load(); n != 0 {
+	if n := g.watching.watch.Snapshots(); n != 0 {
 		t.Fatalf("%d events before anybody listened", n)
 	}
 	for range 2 { // who comes later gets them as well
@@ -187,12 +187,12 @@ func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
 			last = v
 		}
 		s.res.Body.Close()
-		trial.Eventually(t, "nobody listens", func() bool { return g.snapshots.listeners.Load() == 0 })
-		made, quiet := g.snapshots.events.Load(), 0
+		trial.Eventually(t, "nobody listens", func() bool { return g.watching.watch.Listeners() == 0 })
+		made, quiet := g.watching.watch.Snapshots(), 0
 		tick := time.NewTicker(300 * time.Millisecond) // more than a period
 		for range 20 {
 			<-tick.C
-			if n := g.snapshots.events.Load(); n == made {
+			if n := g.watching.watch.Snapshots(); n == made {
 				if quiet++; quiet == 3 {
 					break
 				}
@@ -429,7 +429,7 @@ func TestAMessageIsTracedToItsSockets(t *testing.T) {
 	if res, _ := g.ask(t, "/api/trace/unknown"); res.StatusCode != 404 {
 		t.Errorf("an unknown trace: %d", res.StatusCode)
 	}
-	for range maxTraceWaits {
+	for range 8 {
 		f(`{"channel":"orders:busy"}`, 202)
 	}
 	f(`{"channel":"orders:busy"}`, 429)
@@ -442,12 +442,12 @@ func TestDeliveriesAreSampled(t *testing.T) {
 	var n uint64
 	trial.Eventually(t, "some are followed to the sockets", func() bool {
 		g.publish(t, "news", "1")
-		d, s := g.deliveries(), g.stores()
+		d, s := g.watching.probe.Deliveries(), g.watching.probe.Stores()
 		n = d.Total()
 		return n >= 20 && s.Total() >= 10
 	})
-	trial.Eventually(t, "nothing is left under way", func() bool { return g.probe.airborne.Load() == 0 })
-	if d := g.deliveries(); d.Quantile(0.5) <= 0 || d.Quantile(0.999) > 30 {
+	trial.Eventually(t, "nothing is left under way", func() bool { return g.underWay() == 0 })
+	if d := g.watching.probe.Deliveries(); d.Quantile(0.5) <= 0 || d.Quantile(0.999) > 30 {
 		t.Errorf("median %v s, nearly all below %v s", d.Quantile(0.5), d.Quantile(0.999))
 	}
 }
@@ -467,13 +467,13 @@ func TestManyPublishersAreFollowedWithoutLoss(t *testing.T) {
 	wg.Wait()
 	trial.Eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 4*each*10 })
 	trial.Eventually(t, "nothing is left under way", func() bool {
-		if g.probe.airborne.Load() == 0 {
+		if g.underWay() == 0 {
 			return true
 		}
 		g.put(t, "news", `"other"`) // what was mistaken for another is given up while messages come
 		return false
 	})
-	if d := g.deliveries(); d.Total() == 0 {
+	if d := g.watching.probe.Deliveries(); d.Total() == 0 {
 		t.Error("none was followed")
 	}
 }

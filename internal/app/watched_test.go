@@ -27,7 +27,7 @@ func TestHistogramsAreNativeWhereAskedFor(t *testing.T) {
 		g.subscribers(t, 1, "")
 		trial.Eventually(t, "a delivery is timed", func() bool {
 			g.publish(t, "news", "1")
-			d := g.deliveries()
+			d := g.watching.probe.Deliveries()
 			return d.Total() > 3
 		})
 		res, body := g.do(t, "GET", "/metrics", "", "Accept: application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
@@ -125,7 +125,7 @@ func TestAStoppedReaderShows(t *testing.T) {
 		return d.TCP != nil && d.TCP.WindowLimited > 0 && d.Kernel+d.Bytes > 0
 	})
 	var samples []governor.SocketSample
-	samples = g.socketSamples(samples, 0, 1)
+	samples = g.watching.watch.SocketSamples(samples, 0, 1)
 	if !slices.ContainsFunc(samples, func(s governor.SocketSample) bool {
 		return fmt.Sprint(s.ID) == id && s.TCP.ReaderLimited > 0
 	}) {

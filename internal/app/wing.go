@@ -3,10 +3,13 @@ package app
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 
+	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/downstream"
 	"github.com/weir-gateway/weir/internal/limit"
 	"github.com/weir-gateway/weir/internal/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
@@ -16,6 +19,11 @@ import (
 
 // wing is the second wing: routes, and the backends that they lead to.
 type wing struct {
+	front     *downstream.Server // nil: the routes are checked only
+	auth      *auth.Authenticator
+	link      func() string                                          // Mercure's
+	span      func(*policy.Exchange, policy.Outcome, []byte, []byte) // nil: no traces
+	log       *slog.Logger
 	upstreams *upstream.Set
 	clock     func() int64 // of the loops, for limits and upstreams
 	proxy     *proxy.Proxy
@@ -26,9 +34,9 @@ type wing struct {
 	logs      accessFile // where access goes
 }
 
-// buildWing makes the parts that stay through reloads and sets the first routes.
-func (a *App) buildWing() (err error) {
-	w := &a.wing
+// build makes the parts that stay through reloads and sets the first routes.
+func (w *wing) build(a *App) (err error) {
+	w.front, w.auth, w.link, w.log = a.front, a.auth, a.protocol.mercureLink, a.log
 	if w.logs, err = openAccessFile(a.cfg.AccessLog); err != nil {
 		return err
 	}
@@ -45,16 +53,16 @@ func (a *App) buildWing() (err error) {
 	a.front.UseProxy(w.proxy)
 	w.recorder = record.New(record.Options{Hub: a.hub, Prefix: a.cfg.Downstream.BuiltinPrefix, Alone: alone(a.cfg.Broker), Log: a.log})
 	a.front.UseRecorder(w.recorder)
-	set, err := a.routes(a.cfg)
+	set, err := w.routes(a.cfg)
 	if err != nil {
 		return err
 	}
 	set.Watch(w.upstreams)
-	return a.setRoutes(set)
+	return w.setRoutes(set)
 }
 
 // setRoutes gives the routes to the front.
-func (a *App) setRoutes(set *policy.Set) error { return a.front.SetRoutes(set, a.wing.upstreams) }
+func (w *wing) setRoutes(set *policy.Set) error { return w.front.SetRoutes(set, w.upstreams) }
 
 // alone reports whether no other node can write into the logs.
 func alone(b config.Broker) bool {
@@ -62,7 +70,7 @@ func alone(b config.Broker) bool {
 }
 
 // routes compiles the routes of cfg, or returns nil if there are none.
-func (a *App) routes(cfg config.Config) (*policy.Set, error) {
+func (w *wing) routes(cfg config.Config) (*policy.Set, error) {
 	if len(cfg.Routes) == 0 {
 		return nil, nil
 	}
@@ -70,13 +78,9 @@ func (a *App) routes(cfg config.Config) (*policy.Set, error) {
 		return slices.ContainsFunc(cfg.Clusters, func(c upstream.Config) bool { return c.Name == name }) ||
 			slices.ContainsFunc(cfg.Splits, func(s upstream.SplitConfig) bool { return s.Name == name })
 	}
-	var span func(*policy.Exchange, policy.Outcome, []byte, []byte)
-	if a.telemetry.Traces() {
-		span = a.proxySpan
-	}
-	deps := policy.Deps{Link: a.mercureLink, Span: span, State: a.wing.state, Auth: a.auth, Trust: a.wing.trust, Cluster: known, Log: a.log}
+	deps := policy.Deps{Link: w.link, Span: w.span, State: w.state, Auth: w.auth, Trust: w.trust, Cluster: known, Log: w.log}
 	if cfg.AccessLog.File != "" {
-		deps.AccessLog = a.wing.access
+		deps.AccessLog = w.access
 	}
 	return policy.New(cfg.Routes, deps)
 }

@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"context"
@@ -19,7 +19,8 @@ import (
 // for clients with wide grants. Channels come from the hub that everybody uses.
 type live struct {
 	// Fixed at newLive.
-	app   *App
+	node  *Node
+	snaps *snapshots
 	own   *hub.Hub
 	pages *pushhttp.Server // of own
 	main  *pushhttp.Server // of the app's hub
@@ -30,7 +31,7 @@ type live struct {
 // liveChannel is where the snapshots are published, while somebody listens.
 const liveChannel = "live"
 
-func newLive(a *App, rate int, formats *wire.Formats) (*live, error) {
+func newLive(a *Node, s *snapshots, rate int) (*live, error) {
 	b, err := memory.New(memory.Config{})
 	if err != nil {
 		return nil, err
@@ -40,24 +41,24 @@ func newLive(a *App, rate int, formats *wire.Formats) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &live{app: a, every: time.Second / time.Duration(max(rate, 1)), woken: make(chan struct{}, 1)}
+	l := &live{node: a, snaps: s, every: time.Second / time.Duration(max(rate, 1)), woken: make(chan struct{}, 1)}
 	quiet := slog.New(slog.DiscardHandler)
 	if l.own, err = hub.New(hub.Config{Namespaces: ns, Encoders: own.Encoders(), Log: quiet}, b); err != nil {
 		return nil, err
 	}
 	l.pages = pushhttp.New(pushhttp.Config{Heartbeat: 10 * time.Second, Retry: time.Second}, own, l.own, quiet)
-	l.main = pushhttp.New(pushhttp.Config{Retry: time.Second}, formats, a.hub, a.log)
+	l.main = pushhttp.New(pushhttp.Config{Retry: time.Second}, a.Formats, a.Hub, a.Log)
 	return l, nil
 }
 
 // run publishes snapshots while somebody listens, and ends when ctx is done.
-func (l *live) run(ctx context.Context, parts *group) error {
+func (l *live) run(ctx context.Context, start func(func() error)) error {
 	if err := l.own.Start(ctx); err != nil {
 		return err
 	}
-	parts.run(func() error { l.pages.Run(ctx); return nil })
-	parts.run(func() error { l.main.Run(ctx); return nil })
-	parts.run(func() error {
+	start(func() error { l.pages.Run(ctx); return nil })
+	start(func() error { l.main.Run(ctx); return nil })
+	start(func() error {
 		for {
 			select {
 			case <-ctx.Done():
@@ -75,13 +76,13 @@ func (l *live) publish(ctx context.Context) {
 	tick := time.NewTicker(l.every)
 	defer tick.Stop()
 	var last time.Time
-	for l.app.snapshots.listeners.Load() > 0 {
+	for l.snaps.listeners.Load() > 0 {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		s := l.app.snapshots
+		s := l.snaps
 		v := s.get(ctx, 3)
 		if v.Time.Equal(last) {
 			continue // a late tick, and the next one right behind it
@@ -89,7 +90,7 @@ func (l *live) publish(ctx context.Context) {
 		last = v.Time
 		b, err := json.Marshal(v)
 		if err != nil {
-			l.app.log.Error("snapshot", "err", err)
+			l.node.Log.Error("snapshot", "err", err)
 			return
 		}
 		s.bytes.Store(int64(len(b)))
@@ -103,7 +104,7 @@ func (l *live) publish(ctx context.Context) {
 
 // serve is GET /api/live.
 func (l *live) serve(w http.ResponseWriter, r *http.Request) {
-	n := &l.app.snapshots.listeners
+	n := &l.snaps.listeners
 	n.Add(1)
 	defer n.Add(-1)
 	select {
@@ -125,7 +126,7 @@ func (l *live) subscribe(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for _, ch := range sub.Channels {
-		_, err := l.app.hub.Namespace(ch)
+		_, err := l.node.Hub.Namespace(ch)
 		if err == nil {
 			err = hub.CheckChannel(ch)
 		}

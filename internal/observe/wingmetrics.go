@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // clients: code classes and causes are few, and peers beyond maxPeerSeries of a
 // cluster are summed as "others".
 type wingMetrics struct {
-	app                                          *App
+	node                                         *Node
 	requests, failed, retries, connections, pool *prometheus.Desc
 	attempts, handshakes                         *prometheus.Desc
 	peers, inFlight, ejections, opened, arms     *prometheus.Desc
@@ -26,10 +26,10 @@ type wingMetrics struct {
 
 const maxPeerSeries = 8
 
-func newWingMetrics(a *App, c *catalog) *wingMetrics {
+func newWingMetrics(a *Node, c *catalog) *wingMetrics {
 	d := c.desc
 	return &wingMetrics{
-		app:         a,
+		node:        a,
 		requests:    d("weir_upstream_requests_total", "Replies of clusters to clients on the loops, by class of status.", "cluster", "code"),
 		attempts:    d("weir_upstream_attempts_total", "Replies of peers, those tried again included, by class of status.", "cluster", "code"),
 		failed:      d("weir_upstream_failed_total", "Exchanges without a whole reply, by cause.", "cluster", "cause"),
@@ -69,10 +69,9 @@ func (m *wingMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
 	}
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
-	emit(m.restart, prometheus.GaugeValue, float64(len(m.app.waitingForRestart())))
-	emit(m.reloads, counter, float64(m.app.reload.done.Load()))
-	w := &m.app.wing
-	stats := w.proxy.Stats()
+	emit(m.restart, prometheus.GaugeValue, float64(len(m.node.RestartNeeded())))
+	emit(m.reloads, counter, float64(m.node.Reloads()))
+	stats := m.node.Proxy.Stats()
 	for name, c := range stats.Clusters {
 		for class, n := range c.Requests {
 			emit(m.requests, counter, float64(n), name, class)
@@ -92,22 +91,22 @@ func (m *wingMetrics) Collect(ch chan<- prometheus.Metric) {
 		emit(m.connections, gauge, float64(stats.Idle), "idle")
 		emit(m.connections, gauge, float64(stats.Tunnels), "tunnel")
 	}
-	for _, c := range w.upstreams.Stats() {
+	for _, c := range m.node.Upstreams.Stats() {
 		m.cluster(emit, &c)
 	}
-	for _, s := range w.upstreams.SplitStats() {
+	for _, s := range m.node.Upstreams.SplitStats() {
 		for _, arm := range s.Arms {
 			emit(m.arms, counter, float64(arm.Chosen), s.Name, arm.Cluster)
 		}
 	}
-	now := w.clock()
-	for scope, t := range map[string]*limit.Table{"tenant": w.state.Tenants, "address": w.state.Addresses} {
+	now := m.node.Clock()
+	for scope, t := range map[string]*limit.Table{"tenant": m.node.State.Tenants, "address": m.node.State.Addresses} {
 		s := t.Stats(now)
 		emit(m.limited, counter, float64(s.Refused), scope)
 		emit(m.buckets, gauge, float64(s.Used), scope)
 	}
-	if m.app.inForce().AccessLog.File != "" {
-		s := w.access.Stats()
+	if m.node.LogsAccess() {
+		s := m.node.AccessLog.Stats()
 		emit(m.accessLog, counter, float64(s.Lines), "written")
 		emit(m.accessLog, counter, float64(s.Dropped), "dropped")
 		emit(m.accessLog, counter, float64(s.Failed), "failed")
@@ -166,18 +165,18 @@ type upstreamsView struct {
 	Drift    []upstream.DriftState   `json:"drift"`
 }
 
-func (a *App) upstreamsView() any {
-	u := a.wing.upstreams
+func (a *Node) upstreamsView() any {
+	u := a.Upstreams
 	return upstreamsView{Clusters: u.Stats(), Splits: u.SplitStats(), Drift: u.DriftStats()}
 }
 
 // steerCanary takes the share from a canary, or begins it anew.
-func (a *App) steerCanary(split, action string) error {
+func (a *Node) steerCanary(split, action string) error {
 	switch action {
 	case "roll-back":
-		return a.wing.upstreams.RollBackCanary(split, "asked for on the admin listener")
+		return a.Upstreams.RollBackCanary(split, "asked for on the admin listener")
 	case "restart":
-		return a.wing.upstreams.RestartCanary(split)
+		return a.Upstreams.RestartCanary(split)
 	}
 	return fmt.Errorf("action: %q is neither roll-back nor restart", action)
 }

@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 
 // coreMetrics reads every part's own counters at scrape time; nothing is counted twice.
 type coreMetrics struct {
-	app  *App
+	node *Node
 	list []metric
 }
 
@@ -22,8 +22,8 @@ type metric struct {
 	read func(emit func(v float64, labels ...string))
 }
 
-func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
-	m := &coreMetrics{app: a}
+func newMetrics(a *Watch, c *catalog, withTLS bool) *coreMetrics {
+	m := &coreMetrics{node: a.Node}
 	one := func(name, help string, kind prometheus.ValueType, v func() float64) {
 		m.list = append(m.list, metric{c.desc(name, help), kind, func(emit func(float64, ...string)) { emit(v()) }})
 	}
@@ -36,10 +36,10 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 			emit(float64(n), name)
 		}
 	})
-	one("weir_connections_max", "Bound on open connections.", gauge, func() float64 { return float64(a.loops.MaxConns()) })
-	one("weir_reconnect_rate", "Clients per second that this node takes on from one that drains, as it tells the others: half of its idle processor time by the cost of one.", gauge, func() float64 { return a.reconnectRate(a.idle()) })
+	one("weir_connections_max", "Bound on open connections.", gauge, func() float64 { return float64(a.Loops.MaxConns()) })
+	one("weir_reconnect_rate", "Clients per second that this node takes on from one that drains, as it tells the others: half of its idle processor time by the cost of one.", gauge, func() float64 { return a.ReconnectRate() })
 	family("weir_reconnect_cost_seconds", "Processor time of a new connection until it is served, measured over the last 2,000 or, before there were 100, assumed.", "source", gauge, func(emit func(float64, ...string)) {
-		cost, measured := a.reconnectCost()
+		cost, measured := a.ReconnectCost()
 		if measured {
 			emit(cost.Seconds(), "measured")
 		} else {
@@ -47,53 +47,53 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 		}
 	})
 	family("weir_upgrades_total", "Times that this process started a new one to take over, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
-		emit(float64(a.upgrade.counts.done.Load()), "done")
-		emit(float64(a.upgrade.counts.failed.Load()), "failed")
+		emit(float64(a.Upgrades.Done.Load()), "done")
+		emit(float64(a.Upgrades.Failed.Load()), "failed")
 	})
 	family("weir_upgrade_connections_total", "Connections that moved in an upgrade: in, from the old process; out, to the new one; refused by this one.", "direction", counter, func(emit func(float64, ...string)) {
-		emit(float64(a.upgrade.counts.arrived.Load()), "in")
-		emit(float64(a.upgrade.counts.moved.Load()), "out")
-		emit(float64(a.upgrade.counts.refused.Load()), "refused")
+		emit(float64(a.Upgrades.Arrived.Load()), "in")
+		emit(float64(a.Upgrades.Moved.Load()), "out")
+		emit(float64(a.Upgrades.Refused.Load()), "refused")
 	})
-	one("weir_upgrade_pause_seconds", "How long clients waited in the last upgrade, as the process that took over saw it; 0: there was none.", gauge, func() float64 { return time.Duration(a.upgrade.paused.Load()).Seconds() })
-	one("weir_channels", "Channels with subscribers on this node.", gauge, func() float64 { return float64(a.hub.Stats().Channels) })
-	one("weir_http_requests_total", "Requests understood on the public listener.", counter, func() float64 { return float64(a.front.Stats().Requests) })
+	one("weir_upgrade_pause_seconds", "How long clients waited in the last upgrade, as the process that took over saw it; 0: there was none.", gauge, func() float64 { return time.Duration(a.Upgrades.Paused.Load()).Seconds() })
+	one("weir_channels", "Channels with subscribers on this node.", gauge, func() float64 { return float64(a.Hub.Stats().Channels) })
+	one("weir_http_requests_total", "Requests understood on the public listener.", counter, func() float64 { return float64(a.Front.Stats().Requests) })
 	family("weir_http_refused_total", "Requests refused, by reason.", "reason", counter, func(emit func(float64, ...string)) {
-		s := a.front.Stats()
+		s := a.Front.Stats()
 		emit(float64(s.Bad), "malformed")
 		emit(float64(s.Refused), "answered_with_error")
 		emit(float64(s.Timeouts), "too_slow")
 	})
 	family("weir_messages_published_total", "Publications, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
-		s := a.push.Stats()
+		s := a.Push.Stats()
 		emit(float64(s.Published), "ok")
 		emit(float64(s.PublishErrors), "error")
 	})
-	one("weir_messages_delivered_total", "Messages handed to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Delivered) })
-	one("weir_messages_replayed_total", "Of the delivered messages, those from history.", counter, func() float64 { return float64(a.hub.Stats().Replayed) })
-	one("weir_messages_encoded_total", "Times a message was written in a wire format.", counter, func() float64 { return float64(a.hub.Stats().Encoded) })
+	one("weir_messages_delivered_total", "Messages handed to subscribers.", counter, func() float64 { return float64(a.Hub.Stats().Delivered) })
+	one("weir_messages_replayed_total", "Of the delivered messages, those from history.", counter, func() float64 { return float64(a.Hub.Stats().Replayed) })
+	one("weir_messages_encoded_total", "Times a message was written in a wire format.", counter, func() float64 { return float64(a.Hub.Stats().Encoded) })
 	family("weir_messages_dropped_total", "Messages that slow subscribers did not get, by reason.", "reason", counter, func(emit func(float64, ...string)) {
-		s := a.push.Stats()
+		s := a.Push.Stats()
 		emit(float64(s.Dropped), "overflow")
 		emit(float64(s.Conflated), "conflated")
 	})
-	one("weir_wire_cache_bytes", "Bytes of wire forms kept with recent messages.", gauge, func() float64 { return float64(a.hub.Stats().WireBytes) })
+	one("weir_wire_cache_bytes", "Bytes of wire forms kept with recent messages.", gauge, func() float64 { return float64(a.Hub.Stats().WireBytes) })
 	family("weir_memory_evicted_messages_total", "Messages dropped from memory at its budget, by owner.", "owner", counter, func(emit func(float64, ...string)) {
-		emit(float64(a.hub.Stats().Evicted), "rings")
+		emit(float64(a.Hub.Stats().Evicted), "rings")
 		evicted := uint64(0)
-		if a.memory != nil {
-			_, evicted = a.memory.Memory()
+		if a.Memory != nil {
+			_, evicted = a.Memory.Memory()
 		}
 		emit(float64(evicted), "log_cache")
 	})
-	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.hub.Stats().Gaps + a.push.Stats().Gaps) })
-	one("weir_positions_refuted_total", "Positions of clients whose check is not that of the log: it lost messages or was restored from a backup.", counter, func() float64 { return float64(a.hub.Stats().Refuted) })
-	one("weir_hub_queue_messages", "Messages that wait for the loops.", gauge, func() float64 { return float64(a.hub.Stats().QueueDepth) })
-	one("weir_subscribers_lagging_messages", "Messages that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().Held) })
-	one("weir_subscribers_lagging_bytes", "Payload bytes that wait for slow subscribers.", gauge, func() float64 { return float64(a.push.Stats().HeldBytes) })
-	one("weir_subscribers_lagged_total", "Times a subscriber fell behind its socket.", counter, func() float64 { return float64(a.push.Stats().Lagged) })
+	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.Hub.Stats().Gaps + a.Push.Stats().Gaps) })
+	one("weir_positions_refuted_total", "Positions of clients whose check is not that of the log: it lost messages or was restored from a backup.", counter, func() float64 { return float64(a.Hub.Stats().Refuted) })
+	one("weir_hub_queue_messages", "Messages that wait for the loops.", gauge, func() float64 { return float64(a.Hub.Stats().QueueDepth) })
+	one("weir_subscribers_lagging_messages", "Messages that wait for slow subscribers.", gauge, func() float64 { return float64(a.Push.Stats().Held) })
+	one("weir_subscribers_lagging_bytes", "Payload bytes that wait for slow subscribers.", gauge, func() float64 { return float64(a.Push.Stats().HeldBytes) })
+	one("weir_subscribers_lagged_total", "Times a subscriber fell behind its socket.", counter, func() float64 { return float64(a.Push.Stats().Lagged) })
 	family("weir_subscribers_closed_total", "Subscribers closed by this side, by reason.", "reason", counter, func(emit func(float64, ...string)) {
-		s := a.push.Stats()
+		s := a.Push.Stats()
 		emit(float64(s.TooSlow), "too_slow")
 		emit(float64(s.Expired), "token_expired")
 		emit(float64(s.Revoked), "revoked")
@@ -103,39 +103,39 @@ func newMetrics(a *App, c *catalog, withTLS bool) *coreMetrics {
 		emit(float64(s.Panics), "panic")
 		emit(float64(s.Overloaded), "overloaded")
 		emit(float64(s.Failed), "subscription_failed")
-		emit(float64(a.byHand.Load()), "operator")
+		emit(float64(a.clients.byHand.Load()), "operator")
 	})
 	family("weir_tokens_total", "Tokens presented, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
-		s := a.auth.Stats()
+		s := a.Auth.Stats()
 		emit(float64(s.Verified), "verified")
 		emit(float64(s.CacheHits), "known")
 		emit(float64(s.Refused), "refused")
 	})
-	one("weir_origins_refused_total", "Requests refused because of the origin of their web page.", counter, func() float64 { return float64(a.auth.Stats().Origins) })
+	one("weir_origins_refused_total", "Requests refused because of the origin of their web page.", counter, func() float64 { return float64(a.Auth.Stats().Origins) })
 	family("weir_jwks_fetches_total", "Fetches of the issuer's keys, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
-		s := a.auth.Stats()
+		s := a.Auth.Stats()
 		emit(float64(s.KeyFetches-s.KeyFetchErrs), "ok")
 		emit(float64(s.KeyFetchErrs), "error")
 	})
 	family("weir_http2_streams_total", "Requests over HTTP/2, by outcome of their beginning.", "outcome", counter, func(emit func(float64, ...string)) {
-		s := a.http2.Stats()
+		s := a.HTTP2.Stats()
 		emit(float64(s.Streams-s.Refused-min(s.Malformed, s.Streams-s.Refused)), "begun")
 		emit(float64(s.Refused), "refused")
 		emit(float64(s.Malformed), "malformed")
 	})
-	one("weir_http2_connections", "Open connections that speak HTTP/2.", gauge, func() float64 { return float64(a.http2.Stats().Open) })
-	one("weir_http2_streams", "Open streams of HTTP/2.", gauge, func() float64 { return float64(a.http2.Stats().OpenStreams) })
+	one("weir_http2_connections", "Open connections that speak HTTP/2.", gauge, func() float64 { return float64(a.HTTP2.Stats().Open) })
+	one("weir_http2_streams", "Open streams of HTTP/2.", gauge, func() float64 { return float64(a.HTTP2.Stats().OpenStreams) })
 	family("weir_http2_floods_total", "Connections closed for too much of something, and streams for a window that stayed shut, by kind.", "kind", counter, func(emit func(float64, ...string)) {
-		for kind, n := range a.http2.Stats().Floods {
+		for kind, n := range a.HTTP2.Stats().Floods {
 			emit(float64(n), kind)
 		}
 	})
-	one("weir_requests_waiting", "Requests that wait for the broker or for keys.", gauge, func() float64 { return float64(a.front.Waiting()) })
+	one("weir_requests_waiting", "Requests that wait for the broker or for keys.", gauge, func() float64 { return float64(a.Front.Waiting()) })
 	m.sums(one)
-	one("weir_delivery_samples_lost_total", "Publications that were to be followed to the sockets and were not.", counter, func() float64 { return float64(a.probe.lost.Load()) })
-	one("weir_admin_live_listeners", "Who follows the snapshots of the admin listener.", gauge, func() float64 { return float64(a.snapshots.listeners.Load()) })
+	one("weir_delivery_samples_lost_total", "Publications that were to be followed to the sockets and were not.", counter, func() float64 { return float64(a.Probe.lost.Load()) })
+	one("weir_admin_live_listeners", "Who follows the snapshots of the admin listener.", gauge, func() float64 { return float64(a.Listeners()) })
 	family("weir_spans_total", "Spans of traces, by what became of them.", "outcome", counter, func(emit func(float64, ...string)) {
-		s := a.telemetry.Stats()
+		s := a.Telemetry.Stats()
 		emit(float64(s.Exported), "exported")
 		emit(float64(s.Dropped), "dropped")
 	})
@@ -155,7 +155,7 @@ func (m *coreMetrics) sums(one func(name, help string, kind prometheus.ValueType
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	sum := func(name, help string, kind prometheus.ValueType, v func(eventloop.Stats) uint64) {
 		one(name, help, kind, func() (n float64) {
-			for _, l := range m.app.loops.Loops() {
+			for _, l := range m.node.Loops.Loops() {
 				n += float64(v(l.Stats()))
 			}
 			return n
@@ -163,16 +163,16 @@ func (m *coreMetrics) sums(one func(name, help string, kind prometheus.ValueType
 	}
 	open := func() []uint64 {
 		var list []uint64
-		for _, l := range m.app.loops.Loops() {
+		for _, l := range m.node.Loops.Loops() {
 			list = append(list, l.Stats().Open)
 		}
 		return list
 	}
-	one("weir_loops", "Event loops.", gauge, func() float64 { return float64(len(m.app.loops.Loops())) })
+	one("weir_loops", "Event loops.", gauge, func() float64 { return float64(len(m.node.Loops.Loops())) })
 	one("weir_loop_connections_least", "Open connections of the loop that has fewest.", gauge, func() float64 { return float64(slices.Min(open())) })
 	one("weir_loop_connections_most", "Open connections of the loop that has most.", gauge, func() float64 { return float64(slices.Max(open())) })
 	one("weir_loop_busy_seconds_total", "Time that the loops worked, all together.", counter, func() (seconds float64) {
-		for _, l := range m.app.loops.Loops() {
+		for _, l := range m.node.Loops.Loops() {
 			seconds += l.Ticks().Busy.Seconds()
 		}
 		return seconds
@@ -197,7 +197,7 @@ func (m *coreMetrics) tls(
 	family func(name, help, label string, kind prometheus.ValueType, read func(emit func(float64, ...string))),
 ) {
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
-	stats := m.app.tls.Stats
+	stats := m.node.TLS.Stats
 	family("weir_tls_handshakes_total", "TLS handshakes, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
 		s := stats()
 		emit(float64(s.Full), "full")

@@ -1,17 +1,17 @@
-package app
+package observe
 
 import "github.com/prometheus/client_golang/prometheus"
 
 // recordMetrics shows recordings and held connections.
 type recordMetrics struct {
-	app                                                             *App
+	node                                                            *Node
 	running, begun, attached, ended, refused, passed, events, holds *prometheus.Desc
 }
 
-func newRecordMetrics(a *App, c *catalog) *recordMetrics {
+func newRecordMetrics(a *Node, c *catalog) *recordMetrics {
 	d := c.desc
 	return &recordMetrics{
-		app:      a,
+		node:     a,
 		running:  d("weir_recordings", "Replies that are being recorded."),
 		begun:    d("weir_recordings_begun_total", "Times a backend was asked for a reply to be recorded."),
 		attached: d("weir_recordings_attached_total", "Clients that joined a recording, under way or ended."),
@@ -28,7 +28,7 @@ func (m *recordMetrics) Describe(ch chan<- *prometheus.Desc) { prometheus.Descri
 
 // Collect implements prometheus.Collector.
 func (m *recordMetrics) Collect(ch chan<- prometheus.Metric) {
-	s, f := m.app.wing.recorder.Stats(), m.app.front.Stats()
+	s, f := m.node.Recorder.Stats(), m.node.Front.Stats()
 	count := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}

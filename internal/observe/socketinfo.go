@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"errors"
@@ -103,9 +103,9 @@ type looked struct {
 	ok   bool
 }
 
-// socketSamples asks the kernel about one connection in of.
-func (a *App) socketSamples(dst []governor.SocketSample, phase, of int) []governor.SocketSample {
-	loops := a.loops.Loops()
+// SocketSamples asks the kernel about one connection in of.
+func (a *clients) SocketSamples(dst []governor.SocketSample, phase, of int) []governor.SocketSample {
+	loops := a.Loops.Loops()
 	got := make(chan []looked, len(loops))
 	asked := 0
 	for _, l := range loops {
@@ -128,7 +128,7 @@ func (a *App) socketSamples(dst []governor.SocketSample, phase, of int) []govern
 	for i := range all {
 		x := &all[i]
 		if !x.ok && time.Now().Before(until) {
-			x.TCP, x.ok = a.sockets.of(a.addr, x.peer)
+			x.TCP, x.ok = a.sockets.of(a.Addr(), x.peer)
 		}
 		if x.ok {
 			dst = append(dst, x.SocketSample)

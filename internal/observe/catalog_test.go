@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ func golden(t *testing.T, name string, got []byte) {
 		return
 	}
 	if want, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not current (%v); run: go test ./internal/app -run %s -update", name, err, t.Name())
+		t.Errorf("%s is not current (%v); run: go test ./internal/observe -run %s -update", name, err, t.Name())
 	}
 }
 
@@ -33,7 +33,8 @@ func TestMetricsReferenceIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var c catalog
-	(&App{governor: g}).collectors(&c, true, true)
+	n := &Node{Governor: g}
+	(&Watch{Node: n, clients: &clients{Node: n}}).collectors(&c, true, true)
 	seen := map[string]bool{}
 	for _, m := range c.list {
 		if seen[m.name] {

@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"math"
@@ -8,19 +8,6 @@ import (
 
 	"github.com/weir-gateway/weir/internal/metrics"
 )
-
-// deliveries are the times from a publish to the sockets, of the publications that were
-// followed, one for each loop that delivered.
-func (a *App) deliveries() (c metrics.Counts) {
-	a.probe.delivery.AddTo(&c)
-	return c
-}
-
-// stores are the times from a publish to the broker's answer.
-func (a *App) stores() (c metrics.Counts) {
-	a.probe.store.AddTo(&c)
-	return c
-}
 
 // constHistogram is c as a metric: classic buckets, or a native histogram.
 func constHistogram(d *prometheus.Desc, c *metrics.Counts, bounds []float64, native bool, since time.Time) prometheus.Metric {
@@ -61,7 +48,7 @@ func nativeHistogram(d *prometheus.Desc, c *metrics.Counts, since time.Time) (pr
 
 // histograms shows how long things took.
 type histograms struct {
-	app                   *App
+	node                  *Node
 	delivery, store, tick *prometheus.Desc
 	native                bool
 }
@@ -72,9 +59,9 @@ var (
 	tickBounds    = []float64{0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1}
 )
 
-func newHistograms(a *App, c *catalog, native bool) *histograms {
+func newHistograms(a *Node, c *catalog, native bool) *histograms {
 	return &histograms{
-		app: a, native: native,
+		node: a, native: native,
 		delivery: c.histogram("weir_delivery_seconds", "From a publish until a loop had handed it to the sockets of its subscribers. Of publications that were followed, one for each loop that delivered."),
 		store:    c.histogram("weir_broker_store_seconds", "From a publish to the broker's answer. Of publications that were followed."),
 		tick:     c.histogram("weir_loop_tick_seconds", "How long loops worked at a time."),
@@ -91,9 +78,9 @@ func (h *histograms) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (h *histograms) Collect(ch chan<- prometheus.Metric) {
 	emit := func(d *prometheus.Desc, c metrics.Counts, bounds []float64) {
-		ch <- constHistogram(d, &c, bounds, h.native, h.app.started)
+		ch <- constHistogram(d, &c, bounds, h.native, h.node.Started)
 	}
-	emit(h.delivery, h.app.deliveries(), latencyBounds)
-	emit(h.store, h.app.stores(), latencyBounds)
-	emit(h.tick, h.app.ticksOf(), tickBounds)
+	emit(h.delivery, h.node.Probe.Deliveries(), latencyBounds)
+	emit(h.store, h.node.Probe.Stores(), latencyBounds)
+	emit(h.tick, h.node.ticksOf(), tickBounds)
 }

@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 // tracer follows single messages for the operator.
 type tracer struct {
 	hub   *hub.Hub
-	probe *probe
+	probe *Probe
 
 	mu    sync.Mutex
 	known []*trace // the newest last, at most maxTraces

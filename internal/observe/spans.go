@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"encoding/binary"
@@ -12,16 +12,22 @@ import (
 	"github.com/weir-gateway/weir/internal/wire"
 )
 
-// tracePublish notes that the publish of call is part of a trace: if that is sampled, a
+// Spans makes the spans of traces: those of publications with the probe's help.
+type Spans struct {
+	Telemetry *telemetry.Telemetry
+	Probe     *Probe
+}
+
+// Publish notes that the publish of call is part of a trace: if that is sampled, a
 // span is made of it, and if messages are to carry it, they do. It comes before the call
 // is carried out.
-func (a *App) tracePublish(call *wire.Call, traceparent []byte) {
+func (a *Spans) Publish(call *wire.Call, traceparent []byte) {
 	t, ok := policy.ParseTraceparent(traceparent)
 	if !ok {
 		return
 	}
 	p := &call.Publication
-	if a.telemetry.MessageTag() {
+	if a.Telemetry.MessageTag() {
 		at := hub.Attributes{}
 		if p.Attributes != nil {
 			at = *p.Attributes
@@ -34,12 +40,12 @@ func (a *App) tracePublish(call *wire.Call, traceparent []byte) {
 		}
 	}
 	if t.Flags&policy.FlagSampled != 0 && len(p.Data) > 0 {
-		a.probe.ask(&want{data: &p.Data[0], trace: &t})
+		a.Probe.ask(&want{data: &p.Data[0], trace: &t})
 	}
 }
 
-// proxySpan makes the span of a request that a route served.
-func (a *App) proxySpan(x *policy.Exchange, o policy.Outcome, method, path []byte) {
+// Proxied makes the span of a request that a route served.
+func (a *Spans) Proxied(x *policy.Exchange, o policy.Outcome, method, path []byte) {
 	took := time.Duration(o.DurationNS)
 	s := &telemetry.Span{
 		Trace: x.Trace.ID, ID: x.Trace.Span, Parent: x.Trace.Parent, Flags: x.Trace.Flags, Remote: true, Kind: telemetry.Server,
@@ -62,9 +68,9 @@ func (a *App) proxySpan(x *policy.Exchange, o policy.Outcome, method, path []byt
 		s.Failed = "the answer is an error"
 	}
 	if x.Loop > 0 {
-		a.telemetry.Put(x.Loop-1, s)
+		a.Telemetry.Put(x.Loop-1, s)
 	} else {
-		a.telemetry.PutAny(s)
+		a.Telemetry.PutAny(s)
 	}
 }
 

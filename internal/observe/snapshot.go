@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"cmp"
@@ -14,14 +14,14 @@ import (
 	"github.com/weir-gateway/weir/internal/admin"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/limit"
-	"github.com/weir-gateway/weir/internal/metrics"
 	"github.com/weir-gateway/weir/internal/push"
 )
 
 // snapshots makes the state of everything: for the page, `weir top`, expvar. Rates are
 // over the time since the one before, which is why there is one maker.
 type snapshots struct {
-	app *App
+	*Node
+	clients *clients
 
 	mu   sync.Mutex
 	was  reading
@@ -73,33 +73,33 @@ func (s *snapshots) get(ctx context.Context, seconds int) *admin.Snapshot {
 	}
 	v := *s.last
 	s.mu.Unlock()
-	v.Heat = s.app.governor.HeatMaps(seconds)
+	v.Heat = s.Governor.HeatMaps(seconds)
 	return &v
 }
 
 // make looks at everything. s.mu is held.
 func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
-	a, now := s.app, time.Now()
+	a, now := s, time.Now()
 	r := a.read(now)
-	v := &admin.Snapshot{Time: now, Process: a.process(now), Governor: a.governor.Snapshot(), Upstreams: a.upstreamsView()}
+	v := &admin.Snapshot{Time: now, Process: a.process(now), Governor: a.Governor.Snapshot(), Upstreams: a.upstreamsView()}
 	v.Traffic = r.traffic
 	if !s.was.at.IsZero() {
 		v.Interval = now.Sub(s.was.at).Seconds()
 	}
 	rates(&v.Traffic, &s.was.traffic, v.Interval)
 	v.Loops = loopViews(&r, &s.was, v.Interval)
-	v.Admission = a.admissionView(r.classes, s.was.classes, v.Interval)
+	v.Admission = admissionViews(r.classes, s.was.classes, v.Interval)
 	v.Connections = a.connected()
 	v.Lag = a.lag()
 	v.Slowest = []admin.Connection{}
-	if c, err := a.connections(ctx, "lag", slowest); err == nil {
+	if c, err := a.clients.connections(ctx, "lag", slowest); err == nil {
 		v.Slowest = c.Connections
 	}
 	s.countChannels(ctx, now)
-	v.Channels = admin.ChannelsNow{Count: a.hub.Stats().Channels, Top: s.top}
+	v.Channels = admin.ChannelsNow{Count: a.Hub.Stats().Channels, Top: s.top}
 	s.was = r
 	s.took = time.Since(now)
-	spans := a.telemetry.Stats()
+	spans := a.Telemetry.Stats()
 	v.Self = admin.Self{
 		Listeners: int(s.listeners.Load()), Events: s.events.Load(), SnapshotSeconds: s.took.Seconds(), SnapshotBytes: int(s.bytes.Load()),
 		SpansDropped: spans.Dropped, SpansExported: spans.Exported,
@@ -108,17 +108,17 @@ func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
 }
 
 // read takes the counters.
-func (a *App) read(now time.Time) reading {
-	r := reading{at: now, classes: a.admissionStats()}
+func (a *snapshots) read(now time.Time) reading {
+	r := reading{at: now, classes: a.AdmissionStats()}
 	t := &r.traffic
-	h, p := a.hub.Stats(), a.push.Stats()
+	h, p := a.Hub.Stats(), a.Push.Stats()
 	t.Published, t.PublishErrors = h.Published, p.PublishErrors
 	t.Delivered, t.Replayed, t.Encoded, t.Gaps = h.Delivered, h.Replayed, h.Encoded, h.Gaps+p.Gaps
-	t.Requests = a.front.Stats().Requests
+	t.Requests = a.Front.Stats().Requests
 	t.Dropped, t.Conflated = p.Dropped, p.Conflated
-	t.Disconnected = p.TooSlow + p.Expired + p.SentAway + p.ClientErrors + p.Panics + p.Failed + a.byHand.Load()
-	shards := a.push.Shards()
-	for i, l := range a.loops.Loops() {
+	t.Disconnected = p.TooSlow + p.Expired + p.SentAway + p.ClientErrors + p.Panics + p.Failed + a.clients.byHand.Load()
+	shards := a.Push.Shards()
+	for i, l := range a.Loops.Loops() {
 		lr := loopReading{stats: l.Stats(), ticks: l.Ticks(), delivered: shards[i].Delivered(), depth: shards[i].Depth()}
 		t.Accepted += lr.stats.Accepted
 		t.BytesIn += lr.stats.BytesIn
@@ -170,23 +170,23 @@ func loopViews(r, was *reading, seconds float64) []admin.Loop {
 	return views
 }
 
-func (a *App) process(now time.Time) admin.Process {
+func (a *snapshots) process(now time.Time) admin.Process {
 	p := admin.Process{
-		Version: a.opt.Version, Go: runtime.Version(), PID: os.Getpid(), Started: a.started, Uptime: now.Sub(a.started).Seconds(),
-		Listen: a.addr.String(), Engine: a.loops.Engine(), Broker: a.cfg.Broker.Kind, Ready: "yes",
+		Version: a.Version, Go: runtime.Version(), PID: os.Getpid(), Started: a.Started, Uptime: now.Sub(a.Started).Seconds(),
+		Listen: a.Addr().String(), Engine: a.Loops.Engine(), Broker: a.Broker, Ready: "yes",
 	}
-	if bus := a.hub.Bus(); bus != nil {
+	if bus := a.Hub.Bus(); bus != nil {
 		p.Node = bus.Node()
 	}
-	if err := a.push.Ready(); err != nil {
+	if err := a.Push.Ready(); err != nil {
 		p.Ready = err.Error()
 	}
 	return p
 }
 
 // connected is who is connected, by what they do.
-func (a *App) connected() admin.Connected {
-	c := admin.Connected{Open: a.loops.Open(), Max: a.loops.MaxConns(), ByProtocol: map[string]int64{}}
+func (a *snapshots) connected() admin.Connected {
+	c := admin.Connected{Open: a.Loops.Open(), Max: a.Loops.MaxConns(), ByProtocol: map[string]int64{}}
 	for name, n := range a.byTransport() {
 		c.ByProtocol[name] = n
 	}
@@ -194,7 +194,7 @@ func (a *App) connected() admin.Connected {
 }
 
 // lag is how the subscribers lag now.
-func (a *App) lag() admin.Lag {
+func (a *snapshots) lag() admin.Lag {
 	all := a.lagHistograms()
 	spread := func(bounds [6]float64, h push.Histogram) admin.Spread {
 		return admin.Spread{Bounds: bounds[:], Counts: h.Counts[:], Sum: h.Sum}
@@ -213,13 +213,13 @@ func (a *App) lag() admin.Lag {
 // countChannels takes the census of the channels, if the last is old. s.mu is held.
 func (s *snapshots) countChannels(ctx context.Context, now time.Time) {
 	age, wait := now.Sub(s.censusAt), time.Second
-	if s.app.hub.Stats().Channels > cheapChannels {
+	if s.Hub.Stats().Channels > cheapChannels {
 		wait = 10 * time.Second
 	}
 	if !s.censusAt.IsZero() && age < wait {
 		return
 	}
-	all, counted, err := s.app.channelsSince(ctx, s.census, age)
+	all, counted, err := s.channelsSince(ctx, s.census, age)
 	if err != nil {
 		return // the loops are busy: the next will tell
 	}
@@ -230,11 +230,11 @@ func (s *snapshots) countChannels(ctx context.Context, now time.Time) {
 
 // channelsSince returns the channels with subscribers, with rates over the time since
 // was was counted, and what was counted now.
-func (a *App) channelsSince(ctx context.Context, was map[string]uint64, age time.Duration) ([]admin.Channel, map[string]uint64, error) {
+func (a *snapshots) channelsSince(ctx context.Context, was map[string]uint64, age time.Duration) ([]admin.Channel, map[string]uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	all, counted := []admin.Channel{}, map[string]uint64{}
-	err := a.hub.Channels(ctx, func(st hub.ChannelStats) bool {
+	err := a.Hub.Channels(ctx, func(st hub.ChannelStats) bool {
 		c := admin.Channel{Name: st.Name, Subscribers: int64(st.Subscribers), Messages: st.Messages}
 		if then, ok := was[st.Name]; ok && age > 0 && st.Messages >= then {
 			c.Rate = float64(st.Messages-then) / age.Seconds()
@@ -272,19 +272,10 @@ func (s *snapshots) channels(ctx context.Context, sort string, limit int) (*admi
 	}
 	was, at := s.census, s.censusAt
 	s.mu.Unlock()
-	all, _, err := s.app.channelsSince(ctx, was, time.Since(at))
+	all, _, err := s.channelsSince(ctx, was, time.Since(at))
 	if err != nil {
 		return nil, err
 	}
 	sortChannels(all, sort)
-	return &admin.Channels{Total: s.app.hub.Stats().Channels, Sort: sort, Channels: all[:min(limit, len(all))]}, nil
-}
-
-// ticksOf sums the loops' ticks up.
-func (a *App) ticksOf() (all metrics.Counts) {
-	for _, l := range a.loops.Loops() {
-		t := l.Ticks()
-		all.Add(&t.Times)
-	}
-	return all
+	return &admin.Channels{Total: s.Hub.Stats().Channels, Sort: sort, Channels: all[:min(limit, len(all))]}, nil
 }

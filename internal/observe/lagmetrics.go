@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"time"
@@ -11,13 +11,13 @@ import (
 // lagMetrics shows, at each scrape, how the subscribers' lag is distributed now.
 // It is a snapshot in the form of a histogram: counts fall when readers catch up.
 type lagMetrics struct {
-	app                      *App
+	node                     *Node
 	messages, bytes, seconds *prometheus.Desc
 }
 
-func newLagMetrics(a *App, c *catalog) *lagMetrics {
+func newLagMetrics(a *Node, c *catalog) *lagMetrics {
 	return &lagMetrics{
-		app:      a,
+		node:     a,
 		messages: c.histogram("weir_subscriber_lag_messages", "Subscribers by messages that wait for them now."),
 		bytes:    c.histogram("weir_subscriber_lag_bytes", "Subscribers by bytes that wait for them in this process now."),
 		seconds:  c.histogram("weir_subscriber_lag_seconds", "Subscribers by the age of the oldest message that waits for them now."),
@@ -37,7 +37,7 @@ const lagPatience = time.Second
 
 // Collect implements prometheus.Collector.
 func (m *lagMetrics) Collect(ch chan<- prometheus.Metric) {
-	all := m.app.lagHistograms()
+	all := m.node.lagHistograms()
 	emit := func(d *prometheus.Desc, bounds [6]float64, h push.Histogram) {
 		buckets, total := make(map[float64]uint64, len(bounds)), uint64(0)
 		for i, b := range bounds {

@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"fmt"
@@ -45,7 +45,7 @@ func (c *catalog) note(kind, name, help string, labels ...string) *prometheus.De
 // write writes the reference.
 func (c *catalog) write(w io.Writer) {
 	list := slices.SortedFunc(slices.Values(c.list), func(a, b metricDoc) int { return strings.Compare(a.name, b.name) })
-	fmt.Fprint(w, "# Metrics\n\n<!-- Generated from the code: go test ./internal/app -run TestMetricsReferenceIsCurrent -update -->\n\n"+
+	fmt.Fprint(w, "# Metrics\n\n<!-- Generated from the code: go test ./internal/observe -run TestMetricsReferenceIsCurrent -update -->\n\n"+
 		"`GET /metrics` on the admin listener, for Prometheus. Counters of loops are summed when they are read, so that there are few\n"+
 		"series however many loops there are: at most 300 on a plain configuration with 4 loops. Series with the label `cluster` or\n"+
 		"`peer` grow with the clusters that are configured.\n\n"+

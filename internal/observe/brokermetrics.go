@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -7,13 +7,13 @@ import (
 )
 
 // newBrokerMetrics reads the counters of the NATS broker.
-func newBrokerMetrics(a *App, c *catalog) *coreMetrics {
-	m := &coreMetrics{app: a}
+func newBrokerMetrics(a *Node, c *catalog) *coreMetrics {
+	m := &coreMetrics{node: a}
 	c.when = "With the NATS broker."
 	defer func() { c.when = "" }()
 	one := func(name, help string, v func(s nats.Stats) uint64) {
 		m.list = append(m.list, metric{c.desc(name, help), prometheus.CounterValue, func(emit func(float64, ...string)) {
-			emit(float64(v(a.nats.Stats())))
+			emit(float64(v(a.NATS.Stats())))
 		}})
 	}
 	one("weir_broker_holes_total", "Times that messages were missing on the way from NATS to this node.", func(s nats.Stats) uint64 { return s.Holes })
@@ -23,7 +23,7 @@ func newBrokerMetrics(a *App, c *catalog) *coreMetrics {
 	one("weir_broker_servers_left_total", "NATS servers left because they seemed to be cut off from their cluster.", func(s nats.Stats) uint64 { return s.ServersLeft })
 	one("weir_broker_publishes_bridged_total", "Publishes kept to be sent again, because the log had no leader or the connection was lost.", func(s nats.Stats) uint64 { return s.Bridged })
 	m.list = append(m.list, metric{c.desc("weir_broker_logs_unmarked", "Logs of which the NATS servers keep no mark: one that loses its end while no node is connected is not found out."), prometheus.GaugeValue, func(emit func(float64, ...string)) {
-		emit(float64(a.nats.Stats().Unmarked))
+		emit(float64(a.NATS.Stats().Unmarked))
 	}})
 	return m
 }

@@ -1,4 +1,4 @@
-package app
+package observe
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 	"github.com/weir-gateway/weir/internal/telemetry"
 )
 
-// probe is a broker that follows some publications from the call to the sockets: one
+// A Probe is a broker that follows some publications from the call to the sockets: one
 // every few milliseconds, those that are traced, and no more than maxFlights at a time.
 // The others cost a look at the clock. It stands between the hub and the broker, so that
 // neither knows of it.
@@ -25,7 +25,7 @@ import (
 // What a loop did with a message is known by its shard's count of deliveries and by the
 // end of the tick in which that rose: the loop is told to look before the message comes,
 // and that it has come after. Streams over HTTP/2, which no loop writes, are not followed.
-type probe struct {
+type Probe struct {
 	hub.Broker
 
 	// Fixed before Start.
@@ -65,21 +65,39 @@ const (
 
 // archiveProbe is a probe over a broker with an archive: the hub looks for that.
 type archiveProbe struct {
-	*probe
+	*Probe
 	hub.Archive
 }
 
-// newProbe returns the probe, and the broker that the hub is to have.
-func newProbe(b hub.Broker) (*probe, hub.Broker) {
-	p := &probe{Broker: b, base: time.Now()}
+// NewProbe returns a Probe, and the broker that the hub is to have.
+func NewProbe(b hub.Broker) (*Probe, hub.Broker) {
+	p := &Probe{Broker: b, base: time.Now()}
 	if a, ok := b.(hub.Archive); ok {
 		return p, archiveProbe{p, a}
 	}
 	return p, p
 }
 
+// Deliveries are the times from a publish to the sockets, of the publications that were
+// followed, one for each loop that delivered.
+func (p *Probe) Deliveries() (c metrics.Counts) {
+	p.delivery.AddTo(&c)
+	return c
+}
+
+// Stores are the times from a publish to the broker's answer.
+func (p *Probe) Stores() (c metrics.Counts) {
+	p.store.AddTo(&c)
+	return c
+}
+
+// UnderWay is how many publications are followed, and how many are waited for.
+func (p *Probe) UnderWay() (followed, wanted int) {
+	return int(p.airborne.Load()), int(p.wanted.Load())
+}
+
 // Add implements hub.Changer.
-func (p *probe) Add(ctx context.Context, n hub.Namespace) error {
+func (p *Probe) Add(ctx context.Context, n hub.Namespace) error {
 	c, ok := p.Broker.(hub.Changer)
 	if !ok {
 		return errFixedNamespaces
@@ -88,7 +106,7 @@ func (p *probe) Add(ctx context.Context, n hub.Namespace) error {
 }
 
 // Change implements hub.Changer.
-func (p *probe) Change(ctx context.Context, n hub.Namespace) error {
+func (p *Probe) Change(ctx context.Context, n hub.Namespace) error {
 	c, ok := p.Broker.(hub.Changer)
 	if !ok {
 		return errFixedNamespaces
@@ -98,8 +116,9 @@ func (p *probe) Change(ctx context.Context, n hub.Namespace) error {
 
 var errFixedNamespaces = errors.New("the broker cannot change its namespaces while it runs")
 
-// attach makes the loops report. Before they run.
-func (p *probe) attach(loops []*eventloop.Loop, shards []*hub.Shard) {
+// Attach makes the loops report, and traces go to t. Before they run, once.
+func (p *Probe) Attach(loops []*eventloop.Loop, shards []*hub.Shard, t *telemetry.Telemetry) {
+	p.telemetry = t
 	for i, l := range loops {
 		lp := &loopProbe{probe: p, loop: l, shard: shards[i]}
 		l.OnEnd(lp.tickEnded)
@@ -111,7 +130,7 @@ func (p *probe) attach(loops []*eventloop.Loop, shards []*hub.Shard) {
 // before, with its functions: watching is not to make work for the collector.
 type flight struct {
 	// Fixed when it is made.
-	probe       *probe
+	probe       *Probe
 	landed      func(hub.Position, error)
 	arms, comes []func() // by loop
 	accepted    time.Time
@@ -163,7 +182,7 @@ type want struct {
 }
 
 // Publish implements hub.Broker.
-func (p *probe) Publish(ns *hub.Namespace, pub hub.Publication, done func(hub.Position, error)) {
+func (p *Probe) Publish(ns *hub.Namespace, pub hub.Publication, done func(hub.Position, error)) {
 	f := p.takeoff(&pub)
 	if f == nil {
 		p.Broker.Publish(ns, pub, done)
@@ -174,7 +193,7 @@ func (p *probe) Publish(ns *hub.Namespace, pub hub.Publication, done func(hub.Po
 }
 
 // Start implements hub.Broker.
-func (p *probe) Start(ctx context.Context, namespaces []hub.Namespace, deliver func(*hub.Message)) error {
+func (p *Probe) Start(ctx context.Context, namespaces []hub.Namespace, deliver func(*hub.Message)) error {
 	return p.Broker.Start(ctx, namespaces, func(m *hub.Message) {
 		if p.airborne.Load() == 0 {
 			deliver(m)
@@ -185,7 +204,7 @@ func (p *probe) Start(ctx context.Context, namespaces []hub.Namespace, deliver f
 }
 
 // takeoff begins to follow pub, if it is time to, or somebody wants it.
-func (p *probe) takeoff(pub *hub.Publication) *flight {
+func (p *Probe) takeoff(pub *hub.Publication) *flight {
 	now := pub.Time()
 	since, due := now.Sub(p.base), p.due.Load()
 	sample := int64(since) >= due && p.due.CompareAndSwap(due, int64(since+sampleEvery))
@@ -226,7 +245,7 @@ func (p *probe) takeoff(pub *hub.Publication) *flight {
 }
 
 // flight returns one to be used. p.mu is held.
-func (p *probe) flight() *flight {
+func (p *Probe) flight() *flight {
 	if n := len(p.free); n > 0 {
 		f := p.free[n-1]
 		p.free = p.free[:n-1]
@@ -244,7 +263,7 @@ func (p *probe) flight() *flight {
 }
 
 // recycle keeps f for the next, if nobody else can have it. p.mu is held.
-func (p *probe) recycle(f *flight) {
+func (p *Probe) recycle(f *flight) {
 	if f.done != nil || !f.matched || len(p.free) == maxFlights {
 		return
 	}
@@ -253,7 +272,7 @@ func (p *probe) recycle(f *flight) {
 }
 
 // takeWant returns the want that pub is, once. p.mu is held.
-func (p *probe) takeWant(pub *hub.Publication) *want {
+func (p *Probe) takeWant(pub *hub.Publication) *want {
 	for i, w := range p.wants {
 		if (w.channel == pub.Channel || w.trace != nil) && (w.data == nil || len(pub.Data) > 0 && w.data == &pub.Data[0]) {
 			p.wants = append(p.wants[:i], p.wants[i+1:]...)
@@ -265,7 +284,7 @@ func (p *probe) takeWant(pub *hub.Publication) *want {
 }
 
 // ask adds a want; drop takes it back.
-func (p *probe) ask(w *want) {
+func (p *Probe) ask(w *want) {
 	p.mu.Lock()
 	if w.trace != nil && len(p.wants) >= maxWants { // those whose publish was refused are left
 		i := slices.IndexFunc(p.wants, func(w *want) bool { return w.trace != nil })
@@ -276,7 +295,7 @@ func (p *probe) ask(w *want) {
 	p.mu.Unlock()
 }
 
-func (p *probe) drop(w *want) {
+func (p *Probe) drop(w *want) {
 	p.mu.Lock()
 	for i := range p.wants {
 		if p.wants[i] == w {
@@ -290,7 +309,7 @@ func (p *probe) drop(w *want) {
 
 // dropUnseen ends the flights that were stored and did not come, since nobody here has
 // subscribed them or since another of the same bytes was taken for them. p.mu is held.
-func (p *probe) dropUnseen(now time.Time) {
+func (p *Probe) dropUnseen(now time.Time) {
 	for i := len(p.flights) - 1; i >= 0; i-- {
 		if f := p.flights[i]; f.answered && !f.matched && now.Sub(f.accepted)-f.stored > unseenAfter {
 			p.remove(f)
@@ -299,7 +318,7 @@ func (p *probe) dropUnseen(now time.Time) {
 }
 
 // remove takes f from the list. p.mu is held.
-func (p *probe) remove(f *flight) {
+func (p *Probe) remove(f *flight) {
 	f.over = true
 	for i := range p.flights {
 		if p.flights[i] == f {
@@ -334,7 +353,7 @@ func (f *flight) land(at hub.Position, err error) {
 }
 
 // unseen ends f if it was stored and has not come: nobody here has subscribed it.
-func (p *probe) unseen(f *flight) {
+func (p *Probe) unseen(f *flight) {
 	p.mu.Lock()
 	end := !f.over && !f.matched
 	if end {
@@ -347,7 +366,7 @@ func (p *probe) unseen(f *flight) {
 }
 
 // deliver passes m on, and follows it if it is a flight's.
-func (p *probe) deliver(m *hub.Message, deliver func(*hub.Message)) {
+func (p *Probe) deliver(m *hub.Message, deliver func(*hub.Message)) {
 	f := p.match(m)
 	if f == nil {
 		deliver(m)
@@ -375,7 +394,7 @@ func (p *probe) deliver(m *hub.Message, deliver func(*hub.Message)) {
 }
 
 // match returns the flight that m is the message of.
-func (p *probe) match(m *hub.Message) *flight {
+func (p *Probe) match(m *hub.Message) *flight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropUnseen(time.Now())
@@ -434,7 +453,7 @@ func (f *flight) finish() {
 
 // waiting returns how many of those followed the broker has not answered, and how long
 // the oldest has waited.
-func (p *probe) waiting(now time.Time) (n int, oldest time.Duration) {
+func (p *Probe) waiting(now time.Time) (n int, oldest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range p.flights {
@@ -448,7 +467,7 @@ func (p *probe) waiting(now time.Time) (n int, oldest time.Duration) {
 
 // loopProbe is the probe's part on a loop. It belongs to the loop's goroutine.
 type loopProbe struct {
-	probe *probe
+	probe *Probe
 	loop  *eventloop.Loop
 	shard *hub.Shard
 	marks []mark
@@ -513,7 +532,7 @@ func (l *loopProbe) look(m *mark, now int64) {
 }
 
 // abandon ends the flight that get returns, as it is; nil is none.
-func (p *probe) abandon(get func() *flight) {
+func (p *Probe) abandon(get func() *flight) {
 	p.mu.Lock()
 	if f := get(); f != nil && !f.over {
 		p.remove(f)

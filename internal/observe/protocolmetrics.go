@@ -1,19 +1,19 @@
-package app
+package observe
 
 import "github.com/prometheus/client_golang/prometheus"
 
 // protocolMetrics shows the protocols of other servers, those that are spoken, and
 // what they share.
 type protocolMetrics struct {
-	protocols                                           *protocols
+	protocols                                           *Protocols
 	events, waiting, nodes, cluster, members, presences *prometheus.Desc
 }
 
-func newProtocolMetrics(a *App, c *catalog) *protocolMetrics {
+func newProtocolMetrics(a *Node, c *catalog) *protocolMetrics {
 	c.when = "With Mercure, Centrifuge or Pusher enabled."
 	defer func() { c.when = "" }()
 	return &protocolMetrics{
-		protocols: &a.protocol,
+		protocols: a.Protocols,
 		events:    c.desc("weir_protocol_events_total", "What clients and publishers of a protocol did, and what became of them.", "protocol", "event"),
 		waiting:   c.desc("weir_protocol_waiting_messages", "Messages that wait for slow clients of a protocol.", "protocol"),
 		nodes:     c.desc("weir_cluster_nodes", "Nodes that live, this one included."),
@@ -33,7 +33,7 @@ func (m *protocolMetrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
 	p := m.protocols
-	if !p.started.Load() {
+	if !p.Started.Load() {
 		return
 	}
 	count := func(d *prometheus.Desc, v uint64, labels ...string) {
@@ -43,7 +43,7 @@ func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
 	event := func(protocol, name string, n uint64) { count(m.events, n, protocol, name) }
-	if s := p.mercure.Load(); s != nil {
+	if s := p.Mercure.Load(); s != nil {
 		t := s.Stats()
 		event("mercure", "subscribed", t.Subscribed)
 		event("mercure", "resumed", t.Resumed)
@@ -54,8 +54,8 @@ func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
 		event("mercure", "event_lost", t.EventsLost)
 		event("mercure", "unlisted", t.Unlisted)
 	}
-	if p.centrifuge != nil {
-		t := p.centrifuge.Stats()
+	if p.Centrifuge != nil {
+		t := p.Centrifuge.Stats()
 		event("centrifuge", "command", t.Commands)
 		event("centrifuge", "failed", t.Failed)
 		event("centrifuge", "recovered", t.Recovered)
@@ -69,8 +69,8 @@ func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
 		event("centrifuge", "api_call", t.APICalls)
 		gauge(m.waiting, t.Held, "centrifuge")
 	}
-	if p.pusher != nil {
-		t := p.pusher.Stats()
+	if p.Pusher != nil {
+		t := p.Pusher.Stats()
 		event("pusher", "connected", t.Connected)
 		event("pusher", "turned_away", t.TurnedAway)
 		event("pusher", "too_slow", t.Slow)
@@ -92,7 +92,7 @@ func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
 		event("pusher", "conflated", t.Conflated)
 		gauge(m.waiting, t.Waiting, "pusher")
 	}
-	c, s := p.cluster.Stats(), p.presence.Stats()
+	c, s := p.Cluster.Stats(), p.Presence.Stats()
 	gauge(m.nodes, int64(c.Nodes))
 	count(m.cluster, c.Joined, "joined")
 	count(m.cluster, c.Gone, "gone")

@@ -1,0 +1,110 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/governor"
+)
+
+// Config of a Watch.
+type Config struct {
+	// Governor samples the process.
+	Governor governor.Config
+	// CapacityReport is a report of `weir knee` to compare with; empty: none.
+	CapacityReport string
+	// Admin says that there is an admin listener, which gets LiveRate snapshots a second.
+	Admin    bool
+	LiveRate int
+	// Registry gets the metrics.
+	Registry *prometheus.Registry
+	// Reload and Preview are what the admin API's calls of these names do.
+	Reload  func(context.Context) (any, error)
+	Preview func(ctx context.Context, text []byte) (any, error)
+	// Upgrade and UpgradeState are those of the admin API.
+	Upgrade      func(context.Context) (admin.Upgrade, error)
+	UpgradeState func() admin.Upgrade
+}
+
+// A Watch is what looks at a node: the governor, the metrics, and what the admin listener
+// shows.
+type Watch struct {
+	*Node
+	*clients
+	cfg       Config
+	snapshots *snapshots
+	tracer    *tracer
+	live      *live // nil: no admin listener
+}
+
+// New makes the governor, which it puts into the node, and registers the metrics.
+func New(n *Node, cfg Config) (*Watch, error) {
+	w := &Watch{Node: n, cfg: cfg, clients: &clients{Node: n}, tracer: &tracer{hub: n.Hub, probe: n.Probe}}
+	knee, err := readKnee(cfg.CapacityReport)
+	if err != nil {
+		return nil, err
+	}
+	s := &samples{Node: n, clients: w.clients, knee: knee}
+	if n.Governor, err = governor.New(cfg.Governor, s.sources(), n.Log); err != nil {
+		return nil, err
+	}
+	w.snapshots = &snapshots{Node: n, clients: w.clients}
+	for _, c := range w.collectors(&catalog{}, n.TLS != nil, n.NATS != nil) {
+		if err := cfg.Registry.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	if cfg.Admin {
+		w.live, err = newLive(n, w.snapshots, cfg.LiveRate)
+	}
+	return w, err
+}
+
+// collectors are all metrics there are; c gets to know those of our own.
+func (w *Watch) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Collector {
+	n := w.Node
+	list := []prometheus.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newMetrics(w, c, withTLS), newHistograms(n, c, n.NativeHistograms), newLagMetrics(n, c), newWingMetrics(n, c), newRecordMetrics(n, c),
+		newGovernorMetrics(c, n.Governor), newAdmissionMetrics(n, c), newProtocolMetrics(n, c),
+	}
+	if withNATS {
+		list = append(list, newBrokerMetrics(n, c))
+	}
+	return list
+}
+
+// Sources is what the admin listener shows of this process, and does to it. There is one if
+// Config.Admin says so.
+func (w *Watch) Sources() admin.Sources { return (&operatorCalls{Watch: w, cfg: w.cfg}).sources() }
+
+// Listeners is how many clients follow the snapshots, Snapshots how many were published.
+func (w *Watch) Listeners() int    { return int(w.snapshots.listeners.Load()) }
+func (w *Watch) Snapshots() uint64 { return w.snapshots.events.Load() }
+
+// Run starts what runs until ctx is done, each part by a call of start.
+func (w *Watch) Run(ctx context.Context, start func(func() error)) error {
+	start(func() error { return w.Governor.Run(ctx) })
+	if w.live == nil {
+		return nil
+	}
+	return w.live.run(ctx, start)
+}
+
+// Close frees what New and the looks since have opened.
+func (w *Watch) Close() error {
+	err := w.clients.sockets.close()
+	if w.live == nil {
+		return err
+	}
+	return errors.Join(err, w.live.close())
+}
+
+// loopPatience is how long the loops are waited for: they may have much to do.
+const loopPatience = 2 * time.Second
