@@ -22,7 +22,7 @@ func newConfigImport() *cobra.Command {
 	var out, env string
 	var force, redact bool
 	cmd := &cobra.Command{
-		Use:   "import centrifugo|mercure|soketi FILE",
+		Use:   "import centrifugo|mercure|soketi|reverb FILE",
 		Short: "Translate the configuration of another server",
 		Long: `Import translates a configuration file of another server into one of Weir, with
 a comment beside each value that does not mean quite the same. It says on standard
@@ -32,6 +32,7 @@ with a reason and, where there is one, with what to do instead.
   centrifugo  configuration of version 5 or 6: .json, .yaml, .toml, or variables: .env
   mercure     a Caddyfile, or the variables of the hub's container: .env
   soketi      configuration: .json, or variables: .env
+  reverb      variables of the Laravel application: .env
 
 The status is 0 also if keys were left out, 1 if the file cannot be read. Secrets are
 copied; with --redact there are placeholders in their place.`,

@@ -143,6 +143,8 @@ func reasonsOf(k Kind) []reason {
 		all = slices.Clone(mercureReasons)
 	case Soketi:
 		all = slices.Clone(soketiReasons)
+	case Reverb:
+		all = slices.Clone(reverbReasons)
 	}
 	for i := range all {
 		all[i].path = strings.ToLower(strings.ReplaceAll(all[i].path, "[]", ""))

@@ -83,6 +83,13 @@ func FuzzSoketi(f *testing.F) {
 	})
 }
 
+func FuzzReverb(f *testing.F) {
+	f.Add(readSample(f, "reverb.env"))
+	f.Add([]byte("REVERB_APP_ACCEPT_CLIENT_EVENTS_FROM=none\nREVERB_APP_ACTIVITY_TIMEOUT=x\nREVERB_SERVER_PORT=a b"))
+	f.Add([]byte("REVERB_APP_ID=[]\nREVERB_APP_MAX_CONNECTIONS={}"))
+	f.Fuzz(func(t *testing.T, data []byte) { judge(t, Reverb, "r.env", data, nil) })
+}
+
 // Words written with quotes are read back as they were, and blocks nest as they did.
 func FuzzCaddyfile(f *testing.F) {
 	f.Add(string(readSample(f, "mercure07.Caddyfile")))

@@ -11,16 +11,16 @@ import (
 // A Kind is a server whose configuration can be translated.
 type Kind string
 
-// The kinds. Soketi stands for its likes as well: its configuration has the
-// applications in the form that others document too.
+// The kinds.
 const (
 	Centrifugo Kind = "centrifugo"
 	Mercure    Kind = "mercure"
 	Soketi     Kind = "soketi"
+	Reverb     Kind = "reverb"
 )
 
 // Kinds are all of them.
-var Kinds = []Kind{Centrifugo, Mercure, Soketi}
+var Kinds = []Kind{Centrifugo, Mercure, Soketi, Reverb}
 
 // Options change what is written. The zero value writes all.
 type Options struct {
@@ -63,8 +63,10 @@ func Translate(kind Kind, file string, data []byte, o Options) (*Result, error) 
 		err = t.mercure(data)
 	case Soketi:
 		err = t.soketi(data)
+	case Reverb:
+		err = t.reverb(data)
 	default:
-		err = config.WithHint(fmt.Errorf("%q is no server that is known here", kind), "write centrifugo, mercure or soketi")
+		err = config.WithHint(fmt.Errorf("%q is no server that is known here", kind), "write centrifugo, mercure, soketi or reverb")
 	}
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ var samples = []struct {
 }{
 	{Centrifugo, "centrifugo6.json", ""}, {Centrifugo, "centrifugo5.toml", ""}, {Centrifugo, "centrifugo.env", ""}, {Centrifugo, "centrifugo6.yaml", ""},
 	{Mercure, "mercure07.Caddyfile", "mercure.env"}, {Mercure, "mercure08.Caddyfile", ""}, {Mercure, "mercure-resource.Caddyfile", ""}, {Mercure, "mercure.env", ""}, {Mercure, "mercure-old.env", ""},
-	{Soketi, "soketi.json", ""}, {Soketi, "soketi.env", ""},
+	{Soketi, "soketi.json", ""}, {Soketi, "soketi.env", ""}, {Reverb, "reverb.env", ""},
 }
 
 func readSample(t testing.TB, name string) []byte {

@@ -234,12 +234,16 @@ func TestMercureClientsAreServed(t *testing.T) {
 // and the application triggers an event on it with one.
 func TestSoketiClientsAreServed(t *testing.T) {
 	const id, key, secret = "app-id", "app-key", "shop-secret-0123456789"
-	for _, c := range []struct{ file, text string }{
-		{"soketi.json", `{"appManager.array.apps":[{"id":"` + id + `","key":"` + key + `","secret":"` + secret + `"},{"id":"b","key":"bk","secret":"another-secret-0123456789"}]}`},
-		{".env", "SOKETI_DEFAULT_APP_ID=" + id + "\nSOKETI_DEFAULT_APP_KEY=" + key + "\nSOKETI_DEFAULT_APP_SECRET=" + secret + "\n"},
+	for _, c := range []struct {
+		kind       migrate.Kind
+		file, text string
+	}{
+		{migrate.Soketi, "soketi.json", `{"appManager.array.apps":[{"id":"` + id + `","key":"` + key + `","secret":"` + secret + `"},{"id":"b","key":"bk","secret":"another-secret-0123456789"}]}`},
+		{migrate.Soketi, ".env", "SOKETI_DEFAULT_APP_ID=" + id + "\nSOKETI_DEFAULT_APP_KEY=" + key + "\nSOKETI_DEFAULT_APP_SECRET=" + secret + "\n"},
+		{migrate.Reverb, ".env", "REVERB_APP_ID=" + id + "\nREVERB_APP_KEY=" + key + "\nREVERB_APP_SECRET=" + secret + "\n"},
 	} {
-		t.Run(c.file, func(t *testing.T) {
-			addr := serve(t, migrate.Soketi, c.file, c.text)
+		t.Run(string(c.kind)+" "+c.file, func(t *testing.T) {
+			addr := serve(t, c.kind, c.file, c.text)
 			s := dial(t, "ws://"+addr+"/app/"+key+"?protocol=7&client=test&version=1")
 			var hello struct{ Data string }
 			if err := json.Unmarshal([]byte(s.until("pusher:connection_established")), &hello); err != nil {

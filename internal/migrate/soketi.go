@@ -37,6 +37,7 @@ func (t *translation) soketi(data []byte) error {
 		t.soketiEnv(env)
 	}
 	t.out.at("pusher").set("enabled", true, "")
+	t.out.at("pusher").set("health_paths", []string{"/", "/ready"}, "")
 	t.soketiApps()
 	t.soketiLimits()
 	t.soketiBroker()
@@ -270,7 +271,7 @@ func (t *translation) maxEvent(*node) int {
 // appOptions translates what an application may do.
 func (t *translation) appOptions(in *node, app *section) {
 	if on, at := t.flag(in, appKey(in, "enabled", "enabled")); at != nil && !on {
-		app.set("disabled", true, "")
+		app.set("enabled", false, "")
 	}
 	t.moveFlag(in, appKey(in, "enableClientMessages", "enable_client_messages"), app, "client_events")
 	if n, at := t.number(in, appKey(in, "maxConnections", "max_connections")); at != nil && n > 0 {
