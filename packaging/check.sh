@@ -8,7 +8,7 @@
 # themselves are `make test`.
 #
 # With steps it runs these alone: tree, build, packages, sbom, binaries, goreleaser,
-# vulnerabilities, image, deploy, install.
+# vulnerabilities, image, deploy, install. All but tree and goreleaser need build before them.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 src=$(cd "$here/.." && pwd)
@@ -43,11 +43,18 @@ changelog() {
   grep -Eq "^## ${tag#v}( |$)" CHANGELOG.md || { echo "CHANGELOG.md has no section \"## ${tag#v}\""; return 1; }
 }
 
+# The order of go.sum's lines is nobody's business: merges change it.
+tidy() {
+  local diff
+  diff=$(go mod tidy -diff 2>&1)
+  cmp <(grep '^+[^+]' <<<"$diff" | cut -c 2- | sort) <(grep '^-[^-]' <<<"$diff" | cut -c 2- | sort) || { echo "$diff"; return 1; }
+}
+
 tree() {
   check "the tree is clean" clean
   check "the changelog has the release" changelog
   check "go.sum is what the modules are" go mod verify
-  check "go.mod is tidy" go mod tidy -diff
+  check "go.mod is tidy" tidy
   check "links, secrets, form of the changelog, both descriptions of the packages, three nodes" env GOFLAGS= go test -count 1 ./test/release ./packaging/...
 }
 
@@ -56,11 +63,19 @@ tree() {
 same() { diff -r "$work/a" "$work/b b"; }
 sums() (cd "$work/a" && sha256sum --quiet -c SHA256SUMS)
 
+unpack() {
+  local arch
+  for arch in amd64 arm64; do
+    mkdir -p "$work/$arch" && tar -C "$work/$arch" --strip-components 1 -xzf "$work"/a/weir_*_linux_"$arch".tar.gz || return 1
+  done
+}
+
 build() {
   check "make release" make --no-print-directory release DIST="$work/a"
   check "again, elsewhere" env HOME="$work" TMPDIR="$work" GOMODCACHE="$(go env GOMODCACHE)" GOCACHE="$(go env GOCACHE)" bash packaging/release.sh "$work/b b"
   check "both are equal byte for byte" same
   check "SHA256SUMS" sums
+  check "the archives are whole" unpack
 }
 
 pages() {
@@ -96,7 +111,6 @@ packages() {
 bill() {
   local arch=$1 file
   file=$(echo "$work"/a/weir_*_linux_"$arch".cdx.json)
-  mkdir -p "$work/$arch" && tar -C "$work/$arch" --strip-components 1 -xzf "$work"/a/weir_*_linux_"$arch".tar.gz || return 1
   python3 - "$file" <(go version -m "$work/$arch/weir" | awk '$1 == "dep" { print $2 "@" $3 }') <<'PY'
 import json, sys
 bom = json.load(open(sys.argv[1]))
