@@ -167,7 +167,7 @@ tools() {
 }
 
 # older builds the deb of a version before this one, to upgrade from.
-older() { VERSION=v0.0.0-0 bash packaging/release.sh "$work/older"; }
+older() { ARCHES=amd64 VERSION=v0.0.0-0 bash packaging/release.sh "$work/older"; }
 
 install() {
   check "an older version" older

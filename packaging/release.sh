@@ -4,7 +4,8 @@
 # DIR (dist) gets, for linux on amd64 and arm64: an archive with the static binary, a deb,
 # an rpm and an SBOM (CycloneDX); the manual pages and completions are within the first
 # three; SHA256SUMS is over all of them. VERSION=v1.2.3 names the release; without it the
-# commit's tag does, or, without a tag, v0.0.0 with the commit's date and hash.
+# commit's tag does, or, without a tag, v0.0.0 with the commit's date and hash. ARCHES=amd64
+# builds for that one alone.
 #
 #   bash packaging/release.sh --stage   only what all packages share, into .cache/stage
 #   bash packaging/release.sh --tools   only the tools, into .cache/bin
@@ -116,7 +117,7 @@ release() {
   cd "$work/src"
   environment
   stage
-  for arch in amd64 arm64; do build $arch; done
+  for arch in ${ARCHES:-amd64 arm64}; do build "$arch"; done
   (cd "$out" && sha256sum -- * >"$work/SHA256SUMS")
   mv "$work/SHA256SUMS" "$out/"
   echo "release: $VERSION of $(git rev-parse --short=12 HEAD) in $out" >&2
