@@ -103,11 +103,13 @@ restart() {
 }
 
 upgrade() {
-  local before
+  local before since
   before=$(weir version)
+  since=$(property ActiveEnterTimestampMonotonic)
   messages 5000 upgrade
   check "apt upgrades it under load" apt-get install -y ./new.deb
   received upgrade 5000
+  check "the new process took over, the service was not restarted" is "$since" property ActiveEnterTimestampMonotonic
   check "another version serves" [ "$before" != "$(weir version)" ]
   check "it is the running one" bash -c 'curl -fsS http://127.0.0.1:8001/api/info | tr -d " \n" | grep -qF "\"version\":\"$(weir version | cut -d" " -f2)\""'
   check "the configuration is kept" grep -q "changed by the administrator" /etc/weir/weir.yaml
