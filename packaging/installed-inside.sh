@@ -134,7 +134,7 @@ sockets() {
   check "systemd opens the socket" systemctl enable --now weir.socket
   check "the service starts on it" systemctl restart weir.service
   check "and serves" serving
-  check "its log says so" bash -c 'journalctl -u weir --no-pager | grep -q "listening on sockets of the service manager"'
+  check "its log says so" bash -c 'journalctl -u weir --no-pager | grep -q "listening on sockets"'
   check "the socket is disabled again" systemctl disable --now weir.socket
   check "the service goes on without it" systemctl restart weir.service
 }
