@@ -142,7 +142,7 @@ func TestStreamsToBackendsAreCounted(t *testing.T) {
 	<-ended
 	want := h2.CallStats{Sessions: 1, Calls: 2, Resets: 1, Canceled: 1, Open: 1}
 	trial.Eventually(t, "what is counted", func() bool { return reflect.DeepEqual(stats(), want) })
-	b.Config.Shutdown(t.Context()) //nolint:errcheck // it says GOAWAY
+	_ = b.Config.Shutdown(t.Context()) // it says GOAWAY
 	trial.Eventually(t, "GOAWAY", func() bool { return stats().GoAways == 1 && stats().Open == 0 })
 }
 

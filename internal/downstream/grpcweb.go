@@ -33,7 +33,7 @@ const (
 
 // webContentType takes the content type of gRPC-Web apart.
 func webContentType(v []byte) (format string, text, ok bool) {
-	rest := v
+	var rest []byte
 	switch {
 	case hasPrefixFold(v, webTextName):
 		rest, text = v[len(webTextName):], true
@@ -175,7 +175,7 @@ type base64Stream struct {
 // decode appends what b stands for to dst. It returns false if b is no base64.
 func (s *base64Stream) decode(dst, b []byte) ([]byte, bool) {
 	for len(b) > 0 {
-		src := b
+		var src []byte
 		if s.n > 0 || len(b) < 4 || bytes.IndexByte(b[:4], '=') >= 0 { // byte by byte up to four
 			s.quad[s.n] = b[0]
 			s.n++

@@ -60,23 +60,35 @@ func (x *Exchange) pause(wait int64) {
 	l := x.lane
 	x.pausedUntil = l.loop.Now() + wait
 	l.paused = append(l.paused, x)
-	time.AfterFunc(time.Duration(wait), func() { l.loop.Post(l.resumePaused) })
+	if !l.ticksPaused {
+		l.ticksPaused = true
+		l.tickPaused()
+	}
+}
+
+const pauseTick = 10 * time.Millisecond
+
+// tickPaused looks after those that wait in a moment, and again as long as there are any.
+func (l *Lane) tickPaused() {
+	time.AfterFunc(pauseTick, func() { l.loop.Post(l.resumePaused) })
 }
 
 // resumePaused makes the attempts whose time has come.
 func (l *Lane) resumePaused() {
 	now := l.loop.Now()
-	for i := 0; i < len(l.paused); {
-		x := l.paused[i]
-		if x.pausedUntil > now {
-			i++
-			continue
+	due := slices.DeleteFunc(slices.Clone(l.paused), func(x *Exchange) bool { return x.pausedUntil > now })
+	for _, x := range due {
+		if x.pausedUntil == 0 || x.pausedUntil > now {
+			continue // another one's end was its own
 		}
 		l.unpause(x)
 		if x.attempt(); x.up != nil {
 			x.room()
 		}
-		i = 0 // the list may be another one
+	}
+	l.ticksPaused = len(l.paused) > 0
+	if l.ticksPaused {
+		l.tickPaused()
 	}
 }
 

@@ -150,9 +150,11 @@ type Lane struct {
 	last    *pool // where the last request went
 	waiting []*pool
 	paused  []*Exchange // wait for the time of their next attempt
-	caller  *h2.Caller  // of HTTP/2
-	leases  upstream.Leases
-	checked int64 // when leases were looked at
+	// ticksPaused: a timer will look after them.
+	ticksPaused bool
+	caller      *h2.Caller // of HTTP/2
+	leases      upstream.Leases
+	checked     int64 // when leases were looked at
 	// serve is serveWaiting, made once; posted says that it is in the inbox, ticking
 	// that a timer will post it.
 	serve           func()
