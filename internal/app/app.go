@@ -307,7 +307,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		parts.run(func() error { return a.tls.Run(background) })
 	}
 	defer a.endTakeover(background)()
-	if err := a.takeLog(); err != nil {
+	if err := (&succession{app: a, parent: a.opt.Takeover}).takeLog(); err != nil {
 		a.loops.Release()
 		return err
 	}

@@ -8,15 +8,10 @@ import (
 	"github.com/weir-gateway/weir/internal/http1"
 )
 
-// speaksHTTP2 reports whether HTTP/2 is served.
-func (a *App) speaksHTTP2() bool {
-	return a.cfg.Downstream.HTTP2.On()
-}
-
 // alpn is what ALPN may agree on, the preferred one first.
 func (a *App) alpn() []string {
 	list := []string{"http/1.1", "http/1.0"} // both are answered, and who offers the old one alone would be refused
-	if a.speaksHTTP2() {
+	if a.cfg.Downstream.HTTP2.On() {
 		return append([]string{"h2"}, list...)
 	}
 	return list
@@ -25,7 +20,7 @@ func (a *App) alpn() []string {
 // buildHTTP2 makes connections speak HTTP/2 whose clients do. Its streams are for the front
 // like connections of HTTP/1.1.
 func (a *App) buildHTTP2() {
-	if !a.speaksHTTP2() {
+	if !a.cfg.Downstream.HTTP2.On() {
 		return
 	}
 	d := a.cfg.Downstream

@@ -36,7 +36,8 @@ func (a *App) logOutside() bool { return a.nats != nil && a.cfg.Broker.NATS.URL 
 
 // takeLog is the first part of a takeover, for a log that lives in the process: it is had
 // before the broker starts.
-func (a *App) takeLog() error {
+func (s *succession) takeLog() error {
+	a := s.app
 	p := a.opt.Takeover
 	if p == nil || a.logOutside() {
 		return nil
@@ -44,7 +45,7 @@ func (a *App) takeLog() error {
 	if err := p.SendPrepared(false, ""); err != nil {
 		return err
 	}
-	return a.receiveLog(p)
+	return s.receiveLog(p)
 }
 
 // takeOver has this process, which has built and started everything and serves nobody yet,
@@ -103,7 +104,7 @@ func (s *succession) receive() (refused []int, err error) {
 			return refused, err
 		}
 		for _, r := range records {
-			x, err := s.app.understand(r)
+			x, err := s.understand(r)
 			if err != nil {
 				s.app.log.Warn("a connection stays with the old process", "err", err)
 				refused = append(refused, number)
@@ -123,7 +124,8 @@ func closeFiles(fds []int) {
 }
 
 // understand reads the state of a connection.
-func (a *App) understand(r takeover.Record) (x arrival, err error) {
+func (s *succession) understand(r takeover.Record) (x arrival, err error) {
+	a := s.app
 	if len(r.Files) != 1 {
 		return x, fmt.Errorf("%w: %d descriptors for a connection", takeover.ErrState, len(r.Files))
 	}
@@ -166,7 +168,7 @@ func (s *succession) arrive() int {
 		posted := l.Post(func() {
 			defer done.Done()
 			for _, x := range list {
-				if err := s.app.arriveOn(l, x); err != nil {
+				if err := s.arriveOn(l, x); err != nil {
 					s.app.log.Warn("a connection of the old process is closed", "err", err)
 					continue
 				}
@@ -183,7 +185,8 @@ func (s *succession) arrive() int {
 }
 
 // arriveOn makes x a connection of l.
-func (a *App) arriveOn(l *eventloop.Loop, x arrival) error {
+func (s *succession) arriveOn(l *eventloop.Loop, x arrival) error {
+	a := s.app
 	return l.Arrive(x.fd, x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
 		d := a.admission
 		if d.front.Connected(c.Peer().Addr()) {
@@ -206,7 +209,7 @@ func (s *succession) follow() {
 			return
 		}
 		for _, r := range records {
-			x, err := s.app.understand(r)
+			x, err := s.understand(r)
 			if err != nil {
 				s.app.log.Warn("a connection of the old process is closed", "err", err)
 				closeFiles(r.Files)
@@ -228,7 +231,8 @@ func (s *succession) close() {
 
 // sendLog gives the new process the log, if it lives in this one. restore has this process
 // have it again.
-func (a *App) sendLog(c *takeover.Child) (restore func() error, err error) {
+func (h *handover) sendLog() (restore func() error, err error) {
+	a, c := h.app, h.child
 	restore = func() error { return nil }
 	switch {
 	case a.memory != nil:
@@ -245,7 +249,8 @@ func (a *App) sendLog(c *takeover.Child) (restore func() error, err error) {
 }
 
 // receiveLog waits for the log of the old process.
-func (a *App) receiveLog(p *takeover.Parent) error {
+func (s *succession) receiveLog(p *takeover.Parent) error {
+	a := s.app
 	return p.ReceiveLog(func(piece []byte) error {
 		if a.memory == nil {
 			return errors.New("the old process keeps its log in memory, this one does not")

@@ -137,7 +137,7 @@ func (h *handover) run(ctx context.Context) (err error) {
 	h.tell("preparing")
 	stop := context.AfterFunc(ctx, h.child.Close)
 	defer stop()
-	if err = a.sendListeners(h.child); err != nil {
+	if err = h.sendListeners(); err != nil {
 		return err
 	}
 	outside, _, err := h.child.AwaitPrepared(prepareTime)
@@ -152,7 +152,8 @@ func (h *handover) run(ctx context.Context) (err error) {
 }
 
 // sendListeners gives the new process the listening sockets.
-func (a *App) sendListeners(c *takeover.Child) error {
+func (h *handover) sendListeners() error {
+	a, c := h.app, h.child
 	fds, err := a.loops.Listeners()
 	if err != nil {
 		return err
@@ -198,7 +199,7 @@ func (h *handover) move(outside bool) (err error) {
 	if !outside && !h.pause.Settle(settleTime, func() bool { return a.push.Stats().Storing == 0 }) {
 		a.log.Warn("publishes are still under way: they are answered that it is not known whether they are stored")
 	}
-	restore, err := a.sendLog(h.child)
+	restore, err := h.sendLog()
 	defer func() {
 		if err != nil {
 			h.child.Refuse(err) // so that nobody else has the log
