@@ -146,16 +146,14 @@ func Apply(s Store, j *Journal, steps []Step) ([]Changed, error) {
 
 // Undo restores the values in the journal, the last one first, and removes the journal.
 // A value that was changed by something else after Apply had ended is left, and kept in
-// the journal, unless force is set. Without a journal it does nothing.
+// the journal, unless force is set. Without a journal it does nothing, and with one of an
+// earlier boot it removes that: a boot ends what Apply did.
 func Undo(s Store, j *Journal, force bool) ([]Changed, error) {
 	if err := j.lock(); err != nil {
 		return nil, err
 	}
 	defer j.unlock()
 	if err := j.read(); err != nil {
-		return nil, err
-	}
-	if err := j.here(); err != nil {
 		return nil, err
 	}
 	var changed []Changed

@@ -306,6 +306,34 @@ func TestNothingIsChangedWithoutAJournal(t *testing.T) {
 	held.unlock()
 }
 
+// A boot ends what was applied: values from before it are not written into this one.
+func TestAJournalOfAnEarlierBootIsOver(t *testing.T) {
+	root := newRoot(t, map[string]string{"a": "1\n"})
+	s, path := System{Root: root}, filepath.Join(t.TempDir(), "j")
+	old := []byte(`{"version":1,"network_namespace":"net:[1]","boot_id":"another","entries":[{"target":"/a","before":"7","after":"1","done":true}]}`)
+	if err := os.WriteFile(path, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := Undo(s, OpenJournal(path), false); err != nil || changed != nil {
+		t.Errorf("%+v %v", changed, err)
+	}
+	if OpenJournal(path).Has() {
+		t.Error("the journal is still there")
+	}
+	if err := os.WriteFile(path, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Apply(s, OpenJournal(path), []Step{{Target: "/a", Value: "2"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Undo(s, OpenJournal(path), false); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := s.Load("/a"); got != "1" {
+		t.Errorf("/a is %s, want 1 as before this apply", got)
+	}
+}
+
 func TestAStepThatFailsDoesNotStopTheOthers(t *testing.T) {
 	root := newRoot(t, map[string]string{"a": "1\n", "b": "1\n"})
 	s := refusing{System{Root: root}}

@@ -79,17 +79,13 @@ func (j *Journal) read() error {
 	if old.Version != 1 {
 		return fmt.Errorf("journal: %s has version %d: this program knows 1", j.path, old.Version)
 	}
-	j.Namespace, j.Boot, j.Entries = old.Namespace, old.Boot, old.Entries
-	return j.here()
-}
-
-// here is an error for a journal of another network namespace. After a reboot names of
-// namespaces mean nothing any more.
-func (j *Journal) here() error {
-	ns, boot := whereabouts()
-	if j.Boot == boot && j.Namespace != ns {
-		return fmt.Errorf("journal: %s was written in another network namespace (%s, here %s): use a journal of its own with --journal", j.path, j.Namespace, ns)
+	if old.Boot != j.Boot {
+		return nil // the kernel has its own values again: what was applied ended with that boot
 	}
+	if old.Namespace != j.Namespace {
+		return fmt.Errorf("journal: %s was written in another network namespace (%s, here %s): use a journal of its own with --journal", j.path, old.Namespace, j.Namespace)
+	}
+	j.Entries = old.Entries
 	return nil
 }
 
