@@ -173,7 +173,7 @@ func probesTable(r *observer.Report) *draw.Table {
 		case !p.On:
 			t.Add(p.Name, "–", "–", "–", "off: "+p.Why)
 		case p.Events == 0:
-			t.Add(p.Name, "–", "–", "–", "")
+			t.Add(p.Name, "–", draw.Seconds.Format(p.Seconds), draw.Share.Format(p.Share), "")
 		default:
 			t.Add(p.Name, draw.Grouped(p.Events), draw.Seconds.Format(p.Seconds), draw.Share.Format(p.Share),
 				fmt.Sprintf("%.0f ns each", 1e9*p.Seconds/float64(p.Events)))

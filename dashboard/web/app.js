@@ -9,6 +9,7 @@ import { showRuntime } from "./panels/runtime.js";
 import { showUpstreams } from "./panels/upstreams.js";
 import { showChannels, startChannels } from "./panels/channels.js";
 import { startTools } from "./panels/tools.js";
+import { startObserve } from "./panels/observe.js";
 import { startTune } from "./panels/tune.js";
 import { showEvidence, startEvidence } from "./panels/evidence.js";
 
@@ -243,6 +244,7 @@ startChannels();
 startTools();
 startEvidence();
 startTune();
+startObserve();
 // A listener that asks for no token has nothing to log out of.
 fetch("/api/info", { credentials: "omit" }).then((r) => { $("logout").hidden = r.status !== 401; }, () => {});
 new Feed(take, onMode).start();

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/observer"
 	"github.com/weir-gateway/weir/internal/sys"
 	"github.com/weir-gateway/weir/internal/tune"
 )
@@ -77,6 +78,9 @@ type Sources struct {
 	SteerCanary func(split, action string) error
 	// Tune compares the machine with a profile.
 	Tune func(p tune.Profile) (*tune.Report, error)
+	// Observe watches this process from the kernel for some time; ErrBusy while another
+	// does.
+	Observe func(ctx context.Context, d time.Duration) (*observer.Report, error)
 	// Reload reads the configuration again and says what took effect.
 	Reload func(ctx context.Context) (any, error)
 	// Upgrade starts the program anew and hands everything over to that process, and

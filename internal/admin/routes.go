@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/observer"
 	"github.com/weir-gateway/weir/internal/redact"
 	"github.com/weir-gateway/weir/internal/tune"
 )
@@ -62,6 +63,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) }, "Clusters, peers, splits and drift monitors.", nil},
 		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
 		{"GET /api/tune", src.tune, "The kernel's settings, network card, limits and cgroup compared with a profile, as `weir tune check --json` prints them: `?profile=gateway|low-latency|bench`. Nothing is changed.", tune.Report{}},
+		{"POST /api/observe", src.observe, "Watches this process from the kernel, as `weir observe` does: `?seconds=`, 1 to 30, 5 by default. Without the right to use eBPF it answers with what /proc has. 429 while another request does.", observer.Report{}},
 		{"POST /api/reload", src.reload, "Reads the configuration again and says what took effect.", nil},
 		{"GET /api/upgrade", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.UpgradeState()) }, "What the last upgrade did, or how far one under way has come.", Upgrade{}},
 		{"POST /api/upgrade", src.upgrade, "Starts the program anew, which takes over all connections, and answers when it serves, as `weir upgrade` does. 422 if it cannot: everything is as it was.", Upgrade{}},
@@ -322,6 +324,21 @@ func (src *Sources) tune(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, http.StatusOK)(src.Tune(p))
+}
+
+// maxObserve bounds a window that is watched by request, in seconds.
+const maxObserve = 30
+
+func (src *Sources) observe(w http.ResponseWriter, r *http.Request) {
+	seconds := 5
+	if s := r.URL.Query().Get("seconds"); s != "" {
+		var err error
+		if seconds, err = strconv.Atoi(s); err != nil || seconds < 1 || seconds > maxObserve {
+			writeError(w, http.StatusBadRequest, fmt.Sprintf("seconds: %.40q is not within 1..%d", s, maxObserve))
+			return
+		}
+	}
+	answer(w, http.StatusOK)(src.Observe(r.Context(), time.Duration(seconds)*time.Second))
 }
 
 func (src *Sources) reload(w http.ResponseWriter, r *http.Request) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -188,6 +189,31 @@ func TestAdminShowsWhatRuns(t *testing.T) {
 	f("/api/tune?profile=bench", `"knob": "net.core.somaxconn"`)
 	if res, body := g.ask(t, "/api/tune?profile=fast"); res.StatusCode != 400 || !strings.Contains(string(body), "low-latency") {
 		t.Errorf("/api/tune?profile=fast: %d %s, want 400 with the profiles", res.StatusCode, body)
+	}
+	if res, body := g.do(t, "POST", "/api/observe?seconds=31", ""); res.StatusCode != 400 || !strings.Contains(string(body), "1..30") {
+		t.Errorf("/api/observe?seconds=31: %d %s", res.StatusCode, body)
+	}
+	// One request at a time; the others are refused.
+	answers := make(chan string)
+	for range 4 {
+		go func() {
+			res, body := g.do(t, "POST", "/api/observe?seconds=1", "")
+			answers <- fmt.Sprintf("%d %s", res.StatusCode, body)
+		}()
+	}
+	served, refused := 0, 0
+	for range 4 {
+		switch got := <-answers; {
+		case strings.HasPrefix(got, "200 ") && strings.Contains(got, fmt.Sprintf(`"pid": %d`, os.Getpid())):
+			served++
+		case strings.HasPrefix(got, "429 ") && strings.Contains(got, "another request"):
+			refused++
+		default:
+			t.Errorf("/api/observe: %.300s", got)
+		}
+	}
+	if served == 0 || refused == 0 {
+		t.Errorf("of four requests at once %d were served and %d refused", served, refused)
 	}
 	f("/debug/pprof/", "goroutine")
 	f("/debug/pprof/goroutine?debug=1", "goroutine profile")

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/dashboard"
@@ -19,6 +20,7 @@ import (
 	"github.com/weir-gateway/weir/internal/auth"
 	"github.com/weir-gateway/weir/internal/eventloop"
 	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/observer"
 	"github.com/weir-gateway/weir/internal/tune"
 	"github.com/weir-gateway/weir/internal/wire"
 )
@@ -27,6 +29,8 @@ import (
 type operatorCalls struct {
 	*Watch
 	cfg Config
+
+	observing atomic.Bool // a request watches the process from the kernel
 }
 
 // sources is what the admin listener shows of this process, and does to it.
@@ -53,6 +57,7 @@ func (a *operatorCalls) sources() admin.Sources {
 		Upstreams:    a.upstreamsView,
 		SteerCanary:  a.steerCanary,
 		Tune:         a.tuned,
+		Observe:      a.observed,
 		Reload:       a.cfg.Reload,
 		Upgrade:      a.cfg.Upgrade,
 		UpgradeState: a.cfg.UpgradeState,
@@ -68,6 +73,15 @@ func (a *operatorCalls) tuned(p tune.Profile) (*tune.Report, error) {
 	m := tune.Local("/")
 	m.Listen = []int{int(a.Addr().Port())}
 	return tune.Run(m, p)
+}
+
+// observed watches this process, for one request at a time.
+func (a *operatorCalls) observed(ctx context.Context, d time.Duration) (*observer.Report, error) {
+	if !a.observing.CompareAndSwap(false, true) {
+		return nil, fmt.Errorf("%w: another request watches the process", admin.ErrBusy)
+	}
+	defer a.observing.Store(false)
+	return observer.Observe(ctx, observer.Options{PID: os.Getpid(), Duration: d})
 }
 
 type info struct {

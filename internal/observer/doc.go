@@ -163,8 +163,8 @@ type Listener struct {
 	Address string `json:"address"`
 	// Queue is the most connections that waited to be accepted.
 	Queue int `json:"queue_most"`
-	// BySlice has the queue at the end of each slice.
-	BySlice []int `json:"by_slice"`
+	// Samples are the queue at ten instants of the window.
+	Samples []int `json:"samples"`
 }
 
 // A Connection is one socket, with what it did in the window.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -96,12 +97,25 @@ func (w *window) run(ctx context.Context) (*Report, error) {
 	return r, nil
 }
 
+// socketReads is how often the sockets are listed in a window: on a machine with many
+// connections that is megabytes of text.
+const socketReads = 10
+
 // slices polls at the end of each slice and returns how many there were.
 func (w *window) slices(ctx context.Context, mine map[string]bool) int {
+	// The thread's processor time is what reading costs.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	begun := sys.ThreadCPUTime()
+	defer func() {
+		spent := (sys.ThreadCPUTime() - begun).Seconds()
+		w.report.Probes = append(w.report.Probes, Probe{Name: "reading", On: true, Seconds: spent, Share: spent / max(time.Since(w.report.Started).Seconds(), 1e-9)})
+	}()
+	each := max(w.Options.Slices/socketReads, 1)
 	every := w.Duration / time.Duration(w.Options.Slices)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	last := w.process.usage()
+	last := w.process.faults()
 	for i := range w.Options.Slices {
 		timer.Reset(time.Until(w.report.Started.Add(time.Duration(i+1) * every)))
 		select {
@@ -110,12 +124,14 @@ func (w *window) slices(ctx context.Context, mine map[string]bool) int {
 		case <-timer.C:
 		}
 		w.kernel.poll(i)
-		now := w.process.usage()
-		w.report.Faults.BySlice = append(w.report.Faults.BySlice, now.minor+now.major-min(last.minor+last.major, now.minor+now.major))
+		now := w.process.faults()
+		w.report.Faults.BySlice = append(w.report.Faults.BySlice, now-min(last, now))
 		last = now
-		sockets := w.process.sockets(mine)
-		w.kernel.setPorts(portsOf(sockets))
-		w.acceptQueues(i, sockets)
+		if (i+1)%each == 0 {
+			sockets := w.process.sockets(mine)
+			w.kernel.setPorts(portsOf(sockets))
+			w.acceptQueues(i/each, sockets)
+		}
 	}
 	return w.Options.Slices
 }
@@ -128,7 +144,7 @@ func portsOf(sockets []socket) map[uint16]bool {
 	return ports
 }
 
-func (w *window) acceptQueues(slice int, sockets []socket) {
+func (w *window) acceptQueues(sample int, sockets []socket) {
 	for _, s := range sockets {
 		if !s.listening {
 			continue
@@ -138,12 +154,12 @@ func (w *window) acceptQueues(slice int, sockets []socket) {
 			l = &Listener{Address: s.local.String()}
 			w.queues[l.Address] = l
 		}
-		for len(l.BySlice) <= slice {
-			l.BySlice = append(l.BySlice, 0)
+		for len(l.Samples) <= sample {
+			l.Samples = append(l.Samples, 0)
 		}
 		// Listeners of one address share what comes: their queues are one.
-		l.BySlice[slice] += s.queue
-		l.Queue = max(l.Queue, l.BySlice[slice])
+		l.Samples[sample] += s.queue
+		l.Queue = max(l.Queue, l.Samples[sample])
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"maps"
 	"os"
 	"slices"
@@ -141,9 +142,7 @@ func (k *kernel) probe(name string) *kernelProbe {
 func (k *kernel) poll(i int) {
 	if p := k.probe("system calls"); p != nil {
 		now := map[uint32]*[slots]tally{}
-		var key uint32
-		var t syscallsTally
-		for it := p.coll.Maps["calls"].Iterate(); it.Next(&key, &t); {
+		for key, t := range entries[uint32, syscallsTally](p.coll.Maps["calls"]) {
 			call, slot := key>>8, min(key&0xff, slots-1)
 			if now[call] == nil {
 				now[call] = new([slots]tally)
@@ -159,12 +158,42 @@ func (k *kernel) poll(i int) {
 	}
 	if p := k.probe("run queue"); p != nil {
 		var now [slots]tally
-		var key uint32
-		var t schedTally
-		for it := p.coll.Maps["delays"].Iterate(); it.Next(&key, &t); {
+		for key, t := range entries[uint32, schedTally](p.coll.Maps["delays"]) {
 			now[min(key, slots-1)] = tally{t.Count, t.Ns}
 		}
 		k.runQueue.add(i, now)
+	}
+}
+
+// batch is how many entries are read by one system call.
+const batch = 512
+
+// entries are those of a map, read in batches where the kernel can (5.6).
+func entries[K, V any](m *ebpf.Map) iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		var cursor ebpf.MapBatchCursor
+		keys, values := make([]K, batch), make([]V, batch)
+		for {
+			n, err := m.BatchLookup(&cursor, keys, values, nil)
+			for i := range n {
+				if !yield(keys[i], values[i]) {
+					return
+				}
+			}
+			switch {
+			case errors.Is(err, ebpf.ErrNotSupported):
+				var k K
+				var v V
+				for it := m.Iterate(); it.Next(&k, &v); {
+					if !yield(k, v) {
+						return
+					}
+				}
+				return
+			case err != nil: // ErrKeyNotExist: that was all
+				return
+			}
+		}
 	}
 }
 

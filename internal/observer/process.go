@@ -40,9 +40,8 @@ type usage struct {
 	delay        float64 // seconds on the run queue; -1 if unknown
 }
 
-// usage reads proc_pid_stat(5) and the schedstat of every thread.
-func (p *process) usage() usage {
-	u := usage{delay: -1}
+// stat reads proc_pid_stat(5) into u.
+func (p *process) stat(u *usage) {
 	_, rest, _ := strings.Cut(p.file("stat"), ") ") // the name may have blanks
 	if f := strings.Fields(rest); len(f) > 12 {
 		u.minor, _ = strconv.ParseUint(f[7], 10, 64)
@@ -52,6 +51,19 @@ func (p *process) usage() usage {
 			u.cpu += float64(n) / clockTicks
 		}
 	}
+}
+
+// faults are the page faults so far.
+func (p *process) faults() uint64 {
+	var u usage
+	p.stat(&u)
+	return u.minor + u.major
+}
+
+// usage is stat with the schedstat of every thread.
+func (p *process) usage() usage {
+	u := usage{delay: -1}
+	p.stat(&u)
 	threads, _ := os.ReadDir(filepath.Join(p.dir, "task"))
 	for _, t := range threads {
 		f := strings.Fields(p.file("task/" + t.Name() + "/schedstat"))

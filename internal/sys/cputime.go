@@ -6,6 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ThreadCPUTime is the processor time of the calling thread. It means something only while
+// the goroutine is locked to it.
+func ThreadCPUTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
 // CPUTimeOf is the processor time that all threads of a process have used, those
 // that have ended included, to the nanosecond: its process clock (see
 // clock_getcpuclockid). err is a bare errno.
