@@ -159,6 +159,9 @@ func (s *stream) ended(trailer []byte) {
 
 // failed ends the stream for what the client did to it.
 func (s *stream) failed(e *StreamError) {
+	if s.flags&streamEnd != 0 {
+		return // it has ended already, maybe with an answer that is still under way
+	}
 	h := s.conn
 	kind := h2.FloodReset
 	if !e.Peer {
@@ -166,7 +169,7 @@ func (s *stream) failed(e *StreamError) {
 		h.srv.counters.malformed.Add(1)
 		h.srv.log.Debug("malformed request", "conn", h.ID(), "peer", h.peer, "stream", s.quic.StreamID(), "err", e)
 	}
-	if s.flags&(headSent|streamEnd) == 0 && !h.tolerate(kind) {
+	if s.flags&headSent == 0 && !h.tolerate(kind) {
 		return
 	}
 	code := e.Code

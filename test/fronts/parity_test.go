@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 
 const key = "X-API-Key: " + judge.APIKey
 
-// The first argument of add are the parts in which HTTP/2 differs, each for a reason.
+// The first argument of add are the parts in which HTTP/2 and HTTP/3 differ, each for a reason.
 
 func push() []row {
 	var rows []row
@@ -195,8 +196,8 @@ func everyRoute(to, mirror, sockets string) map[string]any {
 	}
 }
 
-// TestVersionsOfHTTPAreAlike plays each row over HTTP/1.1 and HTTP/2, each with a gateway
-// and clients of its own.
+// TestVersionsOfHTTPAreAlike plays each row over HTTP/1.1, HTTP/2 and HTTP/3, each with a
+// gateway and clients of its own.
 func TestVersionsOfHTTPAreAlike(t *testing.T) {
 	type m = map[string]any
 	t.Run("push", func(t *testing.T) {
@@ -210,11 +211,11 @@ func TestVersionsOfHTTPAreAlike(t *testing.T) {
 	t.Run("routes", func(t *testing.T) { alike(t, routed(), nil) })
 }
 
-// alike plays rows at two gateways with the same configuration, everyRoute's if it is
+// alike plays rows at three gateways with the same configuration, everyRoute's if it is
 // nil.
 func alike(t *testing.T, rows []row, config map[string]any) {
 	t.Helper()
-	var clients [2]*client
+	var clients [3]*client
 	for i := range clients {
 		b := &changeable{}
 		to, copies, sockets := httptest.NewServer(b), httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -232,20 +233,34 @@ func alike(t *testing.T, rows []row, config map[string]any) {
 			cfg = everyRoute(to.Listener.Addr().String(), copies.Listener.Addr().String(), sockets.Listener.Addr().String())
 		}
 		log := filepath.Join(t.TempDir(), "access.log")
+		if i == 2 {
+			cert, key := judge.Certificate(t, t.TempDir())
+			cfg["tls"] = map[string]any{"certificates": []any{map[string]any{"cert_file": cert, "key_file": key}}}
+			cfg["downstream"] = map[string]any{"http3": true}
+		}
 		cfg["access_log"] = map[string]any{"file": log}
 		clients[i] = newClient(t, i+1, judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: cfg}), b, log)
 	}
 	var differing []string
 	for _, r := range rows {
-		differ, how := compareRow(clients[0].play(r), clients[1].play(r))
-		if differ != r.differs {
-			t.Errorf("%s: differs in (%s), want (%s)\n%s", r.name, differ, r.differs, how)
-		} else if differ != 0 {
-			t.Logf("%s:\n%s", r.name, how)
+		var records [len(clients)]record
+		var all sync.WaitGroup
+		for i, c := range clients {
+			all.Go(func() { records[i] = c.play(r) })
 		}
-		if differ != 0 {
-			differing = append(differing, r.name)
+		all.Wait()
+		for i, got := range records[1:] {
+			version := i + 2
+			differ, how := compareRow(records[0], got, version)
+			if differ != r.differs {
+				t.Errorf("%s: HTTP/%d differs in (%s), want (%s)\n%s", r.name, version, differ, r.differs, how)
+			} else if differ != 0 {
+				t.Logf("%s:\n%s", r.name, how)
+			}
+			if differ != 0 {
+				differing = append(differing, fmt.Sprintf("%s over HTTP/%d", r.name, version))
+			}
 		}
 	}
-	t.Logf("%d of %d rows are alike; not: %s", len(rows)-len(differing), len(rows), strings.Join(differing, ", "))
+	t.Logf("%d rows; not alike: %s", len(rows), strings.Join(differing, ", "))
 }

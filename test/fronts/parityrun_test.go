@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/quic-go/quic-go/http3"
 
 	"github.com/weir-gateway/weir/internal/trial"
 	"github.com/weir-gateway/weir/test/judge"
@@ -70,16 +73,31 @@ func newClient(t *testing.T, version int, s *judge.Server, to *changeable, log s
 	var p http.Protocols
 	p.SetHTTP1(version == 1)
 	p.SetUnencryptedHTTP2(version == 2)
-	tr := &http.Transport{Protocols: &p, DisableCompression: true}
-	t.Cleanup(tr.CloseIdleConnections)
-	return &client{t: t, version: version, s: s, to: to, log: log, http: &http.Client{
-		Transport: tr, Timeout: trial.Patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	var tr http.RoundTripper = &http.Transport{Protocols: &p, DisableCompression: true}
+	if version == 3 {
+		h := &http3.Transport{TLSClientConfig: trusting, DisableCompression: true}
+		t.Cleanup(func() { _ = h.Close() })
+		tr = h
+	}
+	c := &http.Client{Transport: tr, Timeout: trial.Patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	t.Cleanup(c.CloseIdleConnections)
+	return &client{t: t, version: version, s: s, to: to, log: log, http: c}
+}
+
+// trusting takes any certificate: the gateway's is of its own making.
+var trusting = &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h3"}} //nolint:gosec // see above
+
+// scheme is that of c's requests: HTTP/3 has no other form than the one with TLS.
+func (c *client) scheme() string {
+	if c.version == 3 {
+		return "https"
+	}
+	return "http"
 }
 
 // ask sends a request; fields are "Name: value".
 func (c *client) ask(ctx context.Context, method, target string, body io.Reader, fields ...string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.s.Public+target, body)
+	req, err := http.NewRequestWithContext(ctx, method, c.scheme()+"://"+c.s.Public+target, body)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -131,7 +149,7 @@ func fails(target string) func(*client) string {
 // framing are fields in which the versions differ by what they are, and those that say
 // when; of others only the presence counts.
 var (
-	framing  = []string{"Connection", "Date", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Trailer", "Upgrade"}
+	framing  = []string{"Connection", "Date", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Trailer", "Upgrade", "Alt-Svc"}
 	presence = []string{"Retry-After", "Last-Event-Id", "Traceparent"}
 )
 
@@ -164,8 +182,10 @@ func trailers(res *http.Response) string {
 
 var volatile = regexp.MustCompile(`(?m)^retry: \d+$|^id: .*$|"epoch":"[^"]*"|"id":"[^"]*"|"time":\d+|urn:uuid:[-0-9a-f]+|00-[0-9a-f]{32}-[0-9a-f]{16}-\d\d|/api/recording\?id=[^"\s]+|127\.0\.0\.1:\d+`)
 
-// normalised takes out what is another each time.
-func normalised(text string) string { return volatile.ReplaceAllString(text, "*") }
+// normalised takes out what is another each time, and that there was TLS.
+func normalised(text string) string { return secure.Replace(volatile.ReplaceAllString(text, "*")) }
+
+var secure = strings.NewReplacer(`"X-Forwarded-Proto":["https"]`, `"X-Forwarded-Proto":["http"]`, "https://site.example", "http://site.example")
 
 func unaddressed(text string) string {
 	return regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "*")
@@ -274,11 +294,14 @@ func socket(target, say, last string, act func(*client)) func(*client) string {
 	}
 }
 
-// upgrade begins a WebSocket: by Upgrade, or by extended CONNECT (RFC 8441). Without a
+// upgrade begins a WebSocket: by Upgrade, or by extended CONNECT (RFC 8441, RFC 9220). Without a
 // connection it returns why. Of a status it tells only whether it opens a WebSocket.
 func (c *client) upgrade(target string) (net.Conn, string) {
-	if c.version == 2 {
+	switch c.version {
+	case 2:
 		return c.connect(target)
+	case 3:
+		return c.connectHTTP3(target)
 	}
 	nc, err := net.Dial("tcp", c.s.Public)
 	if err != nil {
@@ -431,8 +454,8 @@ func (c *client) counted() map[string]float64 {
 
 var (
 	counters   = regexp.MustCompile(`(_total|_count)$|^weir_upstream_in_flight_requests$|^weir_recordings$`)
-	uncounted  = regexp.MustCompile(`^weir_(accept|loop|cpu|gc|governor|lock|broker|sched|subscriber_lag|subscribers_lagged|spans|sends|sent_bytes|read_bytes|write_|delivery_|jwks|evidence|upstream_pool|messages_encoded|http2_)|seconds_total$`)
-	sameLabels = strings.NewReplacer(`"http2_`, `"`)
+	uncounted  = regexp.MustCompile(`^weir_(accept|loop|cpu|gc|governor|lock|broker|sched|subscriber_lag|subscribers_lagged|spans|sends|sent_bytes|read_bytes|write_|delivery_|jwks|evidence|upstream_pool|messages_encoded|http[23]_|tls_)|seconds_total$`)
+	sameLabels = strings.NewReplacer(`"http2_`, `"`, `"http3_`, `"`)
 )
 
 // difference is what moved between two readings, except what but begins. Counters that
@@ -498,15 +521,16 @@ func (c *client) play(r row) record {
 	return got
 }
 
-// compareRow reports in which of their parts two records differ, and how.
-func compareRow(a, b record) (differ part, how string) {
+// compareRow reports in which of their parts two records differ, and how. version is the
+// second one's.
+func compareRow(a, b record, version int) (differ part, how string) {
 	for _, p := range []struct {
 		is         part
 		what, a, b string
 	}{{saw, "the client sees", a.client, b.client}, {moved, "metrics move", a.metrics, b.metrics}, {logged, "the access log gets", a.access, b.access}} {
 		if p.a != p.b {
 			differ |= p.is
-			how += fmt.Sprintf("%s\n  HTTP/1.1:\n%s\n  HTTP/2:\n%s\n", p.what, indented(p.a), indented(p.b))
+			how += fmt.Sprintf("%s\n  HTTP/1.1:\n%s\n  HTTP/%d:\n%s\n", p.what, indented(p.a), version, indented(p.b))
 		}
 	}
 	return differ, how
