@@ -413,3 +413,66 @@ func (s *turning) ReadFrom(b []byte) (int, net.Addr, error) {
 // These would go past WriteTo and ReadFrom.
 func (s *turning) WriteMsgUDP() {}
 func (s *turning) ReadMsgUDP()  {}
+
+// A rebinding socket gets another address without its user knowing, as behind a NAT.
+type rebinding struct {
+	net.PacketConn // the first
+	now            atomic.Pointer[net.UDPConn]
+}
+
+func (s *rebinding) WriteTo(b []byte, to net.Addr) (int, error) { return s.now.Load().WriteTo(b, to) }
+
+func (s *rebinding) ReadFrom(b []byte) (int, net.Addr, error) {
+	for {
+		c := s.now.Load()
+		n, from, err := c.ReadFrom(b)
+		if err == nil || c == s.now.Load() {
+			return n, from, err
+		}
+	}
+}
+
+func (s *rebinding) SetReadDeadline(t time.Time) error { return s.now.Load().SetReadDeadline(t) }
+
+// bind makes the socket a new one; the old one is closed.
+func (s *rebinding) bind(t *testing.T) {
+	t.Helper()
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if old := s.now.Swap(c); old != nil {
+		old.Close()
+	} else {
+		s.PacketConn = c
+	}
+}
+
+// TestAClientWhoseNATForgotItKeepsItsStream has a client's address change without a word.
+func TestAClientWhoseNATForgotItKeepsItsStream(t *testing.T) {
+	g, pool := http3Gateway(t, nil)
+	way := &rebinding{}
+	way.bind(t)
+	tr := &quic.Transport{Conn: way}
+	defer func() { tr.Close(); way.now.Load().Close() }()
+	q, err := tr.Dial(t.Context(), net.UDPAddrFromAddrPort(g.Addr()), &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{"h3"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &http.Client{Transport: (&http3.Transport{}).NewClientConn(q)}
+	sse := send(t, c, "GET", g.URL()+"/sse?channel=a", "")
+	s := &stream{t, sse, bufio.NewReader(sse.Body)}
+	s.block()
+	way.bind(t)
+	for i := range 3 {
+		if res := send(t, c, "POST", g.URL()+"/api/publish", fmt.Sprintf(`{"channel":"a","data":{"n":%d}}`, i)); res.StatusCode != 200 {
+			t.Fatalf("publish: %d", res.StatusCode)
+		}
+		if got := s.block(); !strings.Contains(got, fmt.Sprintf(`data: {"n":%d}`, i)) {
+			t.Errorf("%q", got)
+		}
+	}
+	if st := g.http3.Stats(); st.Moved == 0 || st.Connections != 1 {
+		t.Errorf("%+v", st)
+	}
+}
