@@ -234,12 +234,10 @@ func alike(t *testing.T, rows []row, config map[string]any) {
 		}
 		log := filepath.Join(t.TempDir(), "access.log")
 		if i == 2 {
-			cert, key := judge.Certificate(t, t.TempDir())
-			cfg["tls"] = map[string]any{"certificates": []any{map[string]any{"cert_file": cert, "key_file": key}}}
 			cfg["downstream"] = map[string]any{"http3": true}
 		}
 		cfg["access_log"] = map[string]any{"file": log}
-		clients[i] = newClient(t, i+1, judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: cfg}), b, log)
+		clients[i] = newClient(t, i+1, judge.New(t, judge.Options{Build: judge.Plain, Memory: true, TLS: i == 2, Config: cfg}), b, log)
 	}
 	var differing []string
 	for _, r := range rows {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+
+	"github.com/weir-gateway/weir/test/judge"
 )
 
 // tunnel3 is a stream of an HTTP/3 connection of its own, opened by extended CONNECT (RFC
@@ -22,7 +24,9 @@ type tunnel3 struct {
 func (c *client) connectHTTP3(target string) (net.Conn, string) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Second)
 	defer cancel()
-	q, err := quic.DialAddr(ctx, c.s.Public, trusting, nil)
+	trust := judge.Trust(c.t, c.s.Authority)
+	trust.NextProtos = []string{"h3"}
+	q, err := quic.DialAddr(ctx, c.s.Public, trust, nil)
 	if err != nil {
 		return nil, "refused at accept"
 	}
