@@ -31,7 +31,7 @@ func (c *client) connectHTTP3(target string) (net.Conn, string) {
 		return nil, "refused at accept"
 	}
 	t := &tunnel3{q: q}
-	if t.RequestStream, err = (&http3.Transport{}).NewClientConn(q).OpenRequestStream(ctx); err != nil {
+	if t.RequestStream, err = (&http3.Transport{DisableCompression: true}).NewClientConn(q).OpenRequestStream(ctx); err != nil {
 		_ = t.Close()
 		return nil, "no answer"
 	}
@@ -43,6 +43,7 @@ func (c *client) connectHTTP3(target string) (net.Conn, string) {
 	}
 	req.Host, req.Proto = "site.example", "websocket"
 	req.Header.Set("Sec-WebSocket-Version", "13")
+	req.Header.Set("User-Agent", "") // none, as over the other versions
 	_ = t.SetDeadline(time.Now().Add(10 * time.Second))
 	if err := t.SendRequestHeader(req); err != nil {
 		_ = t.Close()
