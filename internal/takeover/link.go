@@ -147,6 +147,9 @@ func (l *Link) Send(t Type, body []byte, files ...int) error {
 	if err := l.sendHead(rights); err != nil {
 		return fmt.Errorf("takeover: send %v: %w", t, err)
 	}
+	if len(body) == 0 {
+		return nil // the other process may have acted on it, and have ended
+	}
 	if _, err := l.conn.Write(body); err != nil {
 		return fmt.Errorf("takeover: send %v: %w", t, err)
 	}
