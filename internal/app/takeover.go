@@ -34,6 +34,17 @@ type succession struct {
 // logOutside reports whether the log is in no process of this node.
 func (a *App) logOutside() bool { return a.nats != nil && a.cfg.Broker.NATS.URL != "" }
 
+// logPlace tells one log from another: an upgrade goes on with the same.
+func (a *App) logPlace() string {
+	switch {
+	case a.nats == nil:
+		return "memory"
+	case a.logOutside():
+		return a.cfg.Broker.NATS.URL
+	}
+	return a.cfg.Broker.NATS.Dir
+}
+
 // takeLog is the first part of a takeover, for a log that lives in the process: it is had
 // before the broker starts.
 func (s *succession) takeLog() error {
@@ -42,7 +53,7 @@ func (s *succession) takeLog() error {
 	if p == nil || a.logOutside() {
 		return nil
 	}
-	if err := p.SendPrepared(false, ""); err != nil {
+	if err := p.SendPrepared(false, a.logPlace()); err != nil {
 		return err
 	}
 	return s.receiveLog(p)
@@ -62,7 +73,7 @@ func (a *App) takeOver(parts *group) (err error) {
 		}
 	}()
 	if a.logOutside() {
-		if err = p.SendPrepared(true, a.cfg.Broker.NATS.URL); err != nil {
+		if err = p.SendPrepared(true, a.logPlace()); err != nil {
 			return err
 		}
 		if err = p.ReceiveLog(func([]byte) error { return nil }); err != nil {

@@ -140,12 +140,12 @@ func (h *handover) run(ctx context.Context) (err error) {
 	if err = h.sendListeners(); err != nil {
 		return err
 	}
-	outside, _, err := h.child.AwaitPrepared(prepareTime)
+	outside, place, err := h.child.AwaitPrepared(prepareTime)
 	if err != nil {
 		return fmt.Errorf("the new process cannot serve: %w", err)
 	}
-	if outside != (a.nats != nil && a.cfg.Broker.NATS.URL != "") {
-		return config.WithHint(errors.New("the new process has its log elsewhere: broker.kind or broker.nats.url was changed"), "restart to change the broker")
+	if outside != a.logOutside() || place != "" && place != a.logPlace() {
+		return config.WithHint(errors.New("the new process has its log elsewhere: broker.kind, broker.nats.url or broker.nats.dir was changed"), "restart to change the broker")
 	}
 	h.tell("moving")
 	return h.move(outside)
