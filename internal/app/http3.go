@@ -59,7 +59,7 @@ func (a *App) listenHTTP3() error {
 }
 
 // runHTTP3 takes connections of HTTP/3 until ctx is done.
-func (a *App) runHTTP3(parts *group, ctx context.Context) {
+func (a *App) runHTTP3(parts *group, ctx context.Context) { //nolint:revive // the context is the parts', not this call's
 	if a.http3 == nil {
 		return
 	}

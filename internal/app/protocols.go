@@ -91,7 +91,7 @@ func (p *protocols) startMercure(a *App, parts *group, ctx context.Context) erro
 	return a.front.Mount(s.Endpoints())
 }
 
-func (p *protocols) startCentrifuge(a *App, _ *group, _ context.Context) error {
+func (p *protocols) startCentrifuge(a *App, _ *group, _ context.Context) error { //nolint:revive // see start
 	if !a.cfg.Centrifuge.Enabled {
 		return nil
 	}

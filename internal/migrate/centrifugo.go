@@ -21,7 +21,7 @@ func (t centrifugo) translate(data []byte) error {
 		return err
 	}
 	if f == formatEnv {
-		environment{t.translation}.lay(in, t.file)
+		environment(t).lay(in, t.file)
 	} else {
 		for _, m := range in.fields {
 			t.place(canonical6(m.key, m.value), m.value)
@@ -33,7 +33,7 @@ func (t centrifugo) translate(data []byte) error {
 			return err
 		}
 		env.name("")
-		environment{t.translation}.lay(env, t.o.EnvName)
+		environment(t).lay(env, t.o.EnvName)
 	}
 	t.modern()
 	t.out.at("centrifuge").set("enabled", true, "")

@@ -108,17 +108,17 @@ func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
 }
 
 // read takes the counters.
-func (a *snapshots) read(now time.Time) reading {
-	r := reading{at: now, classes: a.AdmissionStats()}
+func (s *snapshots) read(now time.Time) reading {
+	r := reading{at: now, classes: s.AdmissionStats()}
 	t := &r.traffic
-	h, p := a.Hub.Stats(), a.Push.Stats()
+	h, p := s.Hub.Stats(), s.Push.Stats()
 	t.Published, t.PublishErrors = h.Published, p.PublishErrors
 	t.Delivered, t.Replayed, t.Encoded, t.Gaps = h.Delivered, h.Replayed, h.Encoded, h.Gaps+p.Gaps
-	t.Requests = a.Front.Stats().Requests
+	t.Requests = s.Front.Stats().Requests
 	t.Dropped, t.Conflated = p.Dropped, p.Conflated
-	t.Disconnected = p.TooSlow + p.Expired + p.SentAway + p.ClientErrors + p.Panics + p.Failed + a.clients.byHand.Load()
-	shards := a.Push.Shards()
-	for i, l := range a.Loops.Loops() {
+	t.Disconnected = p.TooSlow + p.Expired + p.SentAway + p.ClientErrors + p.Panics + p.Failed + s.clients.byHand.Load()
+	shards := s.Push.Shards()
+	for i, l := range s.Loops.Loops() {
 		lr := loopReading{stats: l.Stats(), ticks: l.Ticks(), delivered: shards[i].Delivered(), depth: shards[i].Depth()}
 		t.Accepted += lr.stats.Accepted
 		t.BytesIn += lr.stats.BytesIn
@@ -170,32 +170,32 @@ func loopViews(r, was *reading, seconds float64) []admin.Loop {
 	return views
 }
 
-func (a *snapshots) process(now time.Time) admin.Process {
+func (s *snapshots) process(now time.Time) admin.Process {
 	p := admin.Process{
-		Version: a.Version, Go: runtime.Version(), PID: os.Getpid(), Started: a.Started, Uptime: now.Sub(a.Started).Seconds(),
-		Listen: a.Addr().String(), Engine: a.Loops.Engine(), Broker: a.Broker, Ready: "yes",
+		Version: s.Version, Go: runtime.Version(), PID: os.Getpid(), Started: s.Started, Uptime: now.Sub(s.Started).Seconds(),
+		Listen: s.Addr().String(), Engine: s.Loops.Engine(), Broker: s.Broker, Ready: "yes",
 	}
-	if bus := a.Hub.Bus(); bus != nil {
+	if bus := s.Hub.Bus(); bus != nil {
 		p.Node = bus.Node()
 	}
-	if err := a.Push.Ready(); err != nil {
+	if err := s.Push.Ready(); err != nil {
 		p.Ready = err.Error()
 	}
 	return p
 }
 
 // connected is who is connected, by what they do.
-func (a *snapshots) connected() admin.Connected {
-	c := admin.Connected{Open: a.Loops.Open(), Max: a.Loops.MaxConns(), ByProtocol: map[string]int64{}}
-	for name, n := range a.byTransport() {
+func (s *snapshots) connected() admin.Connected {
+	c := admin.Connected{Open: s.Loops.Open(), Max: s.Loops.MaxConns(), ByProtocol: map[string]int64{}}
+	for name, n := range s.byTransport() {
 		c.ByProtocol[name] = n
 	}
 	return c
 }
 
 // lag is how the subscribers lag now.
-func (a *snapshots) lag() admin.Lag {
-	all := a.lagHistograms()
+func (s *snapshots) lag() admin.Lag {
+	all := s.lagHistograms()
 	spread := func(bounds [6]float64, h push.Histogram) admin.Spread {
 		return admin.Spread{Bounds: bounds[:], Counts: h.Counts[:], Sum: h.Sum}
 	}
@@ -230,11 +230,11 @@ func (s *snapshots) countChannels(ctx context.Context, now time.Time) {
 
 // channelsSince returns the channels with subscribers, with rates over the time since
 // was was counted, and what was counted now.
-func (a *snapshots) channelsSince(ctx context.Context, was map[string]uint64, age time.Duration) ([]admin.Channel, map[string]uint64, error) {
+func (s *snapshots) channelsSince(ctx context.Context, was map[string]uint64, age time.Duration) ([]admin.Channel, map[string]uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	all, counted := []admin.Channel{}, map[string]uint64{}
-	err := a.Hub.Channels(ctx, func(st hub.ChannelStats) bool {
+	err := s.Hub.Channels(ctx, func(st hub.ChannelStats) bool {
 		c := admin.Channel{Name: st.Name, Subscribers: int64(st.Subscribers), Messages: st.Messages}
 		if then, ok := was[st.Name]; ok && age > 0 && st.Messages >= then {
 			c.Rate = float64(st.Messages-then) / age.Seconds()

@@ -84,8 +84,10 @@ func (w *Watch) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Coll
 // Config.Admin says so.
 func (w *Watch) Sources() admin.Sources { return (&operatorCalls{Watch: w, cfg: w.cfg}).sources() }
 
-// Listeners is how many clients follow the snapshots, Snapshots how many were published.
-func (w *Watch) Listeners() int    { return int(w.snapshots.listeners.Load()) }
+// Listeners is the number of clients that follow the snapshots.
+func (w *Watch) Listeners() int { return int(w.snapshots.listeners.Load()) }
+
+// Snapshots is the number of snapshots published so far.
 func (w *Watch) Snapshots() uint64 { return w.snapshots.events.Load() }
 
 // Run starts what runs until ctx is done, each part by a call of start.

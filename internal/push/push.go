@@ -273,7 +273,7 @@ func (all lanes) Lane(c *eventloop.Conn) *Lane { return all[c.Loop().ID()] }
 // retryMillis is a client's own reconnection time, so that those who are cut
 // together do not come back together.
 func (r *refusals) retryMillis() int {
-	base := time.Duration(r.retry).Milliseconds()
+	base := r.retry.Milliseconds()
 	return int(base/2 + rand.Int64N(base+1))
 }
 
