@@ -31,12 +31,12 @@ $(LINT):
 
 .PHONY: knee-coverage knee-sockets
 knee-coverage: ## the table of docs/design/knee.md: hundreds of searches of simulated queues of known answer, a quarter of an hour
-	go test ./internal/capacity -run TestCoverageTable -coverage-table -count 1 -timeout 3h -v
+	go test ./internal/measure/capacity -run TestCoverageTable -coverage-table -count 1 -timeout 3h -v
 
 KNEE_SEARCHES ?= 10
 
 knee-sockets: ## KNEE_SEARCHES searches of an HTTP server of known law on loopback, 80 s each; on a quiet machine
-	go test ./internal/capacity -run TestCoverageOnSockets -coverage-sockets $(KNEE_SEARCHES) -count 1 -timeout 3h -v
+	go test ./internal/measure/capacity -run TestCoverageOnSockets -coverage-sockets $(KNEE_SEARCHES) -count 1 -timeout 3h -v
 
 FREEZE_RUNS ?= 10
 FREEZE_RATES ?= 200 2000
@@ -50,7 +50,7 @@ test-freeze: ## frozen and cut-off NATS servers, the long form (as root): FREEZE
 
 .PHONY: observer
 observer: ## compile the eBPF programs of weir observe again (clang, llvm, libbpf-dev)
-	@cd internal/observer && for p in syscalls sched faults tcp; do \
+	@cd internal/observe/observer && for p in syscalls sched faults tcp; do \
 		GOPACKAGE=observer go run github.com/cilium/ebpf/cmd/bpf2go@v0.22.0 -go-package observer -target amd64,arm64 -output-dir . \
 			-cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/$$(uname -m)-linux-gnu" $$p bpf/$$p.c || exit 1; \
 	done; cat bpf/common.h bpf/syscalls.c bpf/sched.c bpf/faults.c bpf/tcp.c | sha256sum | cut -d ' ' -f 1 > bpf/sources.sha256

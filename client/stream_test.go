@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/history"
+	"github.com/weir-gateway/weir/internal/testkit/history"
 )
 
 // bearer makes tokens that live for d.

@@ -1,6 +1,6 @@
 // Package dashboard is the web page that shows a running gateway: plain HTML, CSS
 // and modules, embedded as they stand, so that `go build` is the build. It asks the
-// admin API (internal/admin) and nothing else.
+// admin API (internal/observe/admin) and nothing else.
 //
 //	index.html   every panel; data-v="path|format" says which number of the snapshot stands where
 //	app.js       starts the rest, keys, theme

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // start builds and runs an example on a free port, and returns its address once it

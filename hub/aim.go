@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/prefetch"
+	"github.com/weir-gateway/weir/internal/net/prefetch"
 )
 
 // Near is what a Sink, or a broker's Snapshot.Handle, may be besides: who has it asks for

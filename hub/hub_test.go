@@ -13,7 +13,7 @@ import (
 
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/prefetch"
+	"github.com/weir-gateway/weir/internal/net/prefetch"
 )
 
 // A Shard is the part of the hub that one goroutine owns: the subscribers that

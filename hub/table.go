@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/weir-gateway/weir/internal/prefetch"
+	"github.com/weir-gateway/weir/internal/net/prefetch"
 )
 
 // A table finds channels by name. Changing it takes the lock of a part; finding takes

@@ -80,7 +80,7 @@ go build -o "$cache/bin/tally" ./test/tally
 # shellcheck disable=SC2046 # the list is words
 gotest "" -race -timeout 10m $(go list ./... | grep -v /test/)
 # The race detector allocates, so what must not is counted without it.
-gotest "" -count=1 -run 'AllocateNothing$' ./internal/app ./internal/downstream
+gotest "" -count=1 -run 'AllocateNothing$' ./internal/app ./internal/front/downstream
 # What is a module of its own, so that Weir does not depend on it.
 for module in integrations/gin integrations/echo examples; do
   # shellcheck disable=SC2016 # the inner shell fills it in

@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
 const key = "burst-key-0123456789"

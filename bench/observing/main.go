@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
 const (

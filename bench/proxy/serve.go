@@ -8,14 +8,14 @@ import (
 
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/downstream"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/internal/push"
-	"github.com/weir-gateway/weir/internal/upstream"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // serve is the gateway that is measured: one loop, a static reply at /static/hello,

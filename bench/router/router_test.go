@@ -13,7 +13,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/julienschmidt/httprouter"
 
-	"github.com/weir-gateway/weir/internal/router"
+	"github.com/weir-gateway/weir/internal/front/router"
 )
 
 // A line is a method and a path with {parameters}.

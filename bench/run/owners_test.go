@@ -11,7 +11,7 @@ import (
 const sampleHeap = `heap profile: 3: 700 [9: 9000] @ heap/1
 2: 600 [2: 600] @ 0x1 0x2
 #	0x1	net.newFD+0x17	/usr/local/go/src/net/fd.go:10
-#	0x2	github.com/weir-gateway/weir/internal/eventloop.(*Loop).accept+0x1d	/x/loop.go:20
+#	0x2	github.com/weir-gateway/weir/internal/net/eventloop.(*Loop).accept+0x1d	/x/loop.go:20
 #	0x3	github.com/weir-gateway/weir/internal/app.run+0x1	/x/app.go:1
 
 0: 0 [5: 8000] @ 0x9
@@ -21,7 +21,7 @@ const sampleHeap = `heap profile: 3: 700 [9: 9000] @ heap/1
 #	0x4	time.NewTimer+0x2	/usr/local/go/src/time/sleep.go:1
 
 1: 50 [1: 50] @ 0x2
-#	0x2	github.com/weir-gateway/weir/internal/eventloop.(*Loop).accept+0x30	/x/loop.go:21
+#	0x2	github.com/weir-gateway/weir/internal/net/eventloop.(*Loop).accept+0x30	/x/loop.go:21
 
 # runtime.MemStats
 # Alloc = 123
@@ -38,7 +38,7 @@ func TestLiveBytesGoToOurFunction(t *testing.T) {
 			t.Errorf("%s: %v, want %v (all: %v)", owner, sum[owner], want, sum)
 		}
 	}
-	f("internal/eventloop.(*Loop).accept", 650)
+	f("internal/net/eventloop.(*Loop).accept", 650)
 	f("time.NewTimer", 100)
 	if len(sum) != 2 {
 		t.Errorf("%d owners, want 2: %v", len(sum), sum)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/prefetch"
+	"github.com/weir-gateway/weir/internal/net/prefetch"
 )
 
 // A channel is its retained messages and what is remembered of the removed ones.

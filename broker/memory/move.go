@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/takeover"
+	"github.com/weir-gateway/weir/internal/app/takeover"
 )
 
 // Moving to another process: the logs with their epochs and offsets, their messages, what is

@@ -13,7 +13,7 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/hub/hubtest"
-	judging "github.com/weir-gateway/weir/internal/history"
+	judging "github.com/weir-gateway/weir/internal/testkit/history"
 )
 
 // A world is three NATS servers that replicate one log, and a node on each; publishers

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
 type benchFlags struct {

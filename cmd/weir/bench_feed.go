@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/capacity"
-	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/capacity"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
 // A benchFeed is the newest snapshot of a run, from this process's generator or

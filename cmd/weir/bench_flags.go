@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
 // Exit statuses of the commands that measure. They are verdicts, so that wrong

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
-	draw "github.com/weir-gateway/weir/internal/report"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
 )
 
 // What a run may have of windows that say nothing about the target, and of windows

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
-	draw "github.com/weir-gateway/weir/internal/report"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
 )
 
 // sparkColumns is how much of the past the live view keeps.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
 // times is a histogram of n answers: service spread evenly on a log scale from lo
@@ -335,7 +335,7 @@ func TestReportsAreAsTheyWere(t *testing.T) {
 	if err := benchPage(r, j).HTML(&page); err != nil {
 		t.Fatal(err)
 	}
-	// The page's pieces, not its pixels: internal/report holds those.
+	// The page's pieces, not its pixels: internal/measure/report holds those.
 	for _, want := range []string{"Load on http://127.0.0.1:8080/&lt;a&gt;", ">FAIL<", "Time by percentile", "Response, all of it", "lag P99 12ms", `id="data"`, "script-src"} {
 		if has := strings.Contains(page.String(), want); has != (want != "script-src") {
 			t.Errorf("the page has %q: %v", want, has)

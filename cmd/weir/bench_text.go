@@ -13,9 +13,9 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/spf13/pflag"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
-	draw "github.com/weir-gateway/weir/internal/report"
-	"github.com/weir-gateway/weir/internal/stat"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
 // addOutputs defines the files that all commands which measure can write.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
-	draw "github.com/weir-gateway/weir/internal/report"
-	"github.com/weir-gateway/weir/internal/stat"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
 // An outcome is one of four verdicts, and an exit status.

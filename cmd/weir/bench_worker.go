@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
 // Several processes make one load: the parent starts itself N times as

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
-	draw "github.com/weir-gateway/weir/internal/report"
-	"github.com/weir-gateway/weir/internal/stat"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
 // A tolerance is how much worse a quantity may get.

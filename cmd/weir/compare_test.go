@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
-	"github.com/weir-gateway/weir/internal/stat"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
 // sideOf is one side of a comparison.

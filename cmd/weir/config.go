@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-gateway/weir/internal/app"
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
 )
 
 func newConfig() *cobra.Command {

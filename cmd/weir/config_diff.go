@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-gateway/weir/internal/app"
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
 )
 
 // exitCannotCompare is the exit status of config diff when there is no answer; 1 means

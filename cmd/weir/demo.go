@@ -21,10 +21,10 @@ import (
 
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/demo"
-	"github.com/weir-gateway/weir/internal/downstream"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/measure/demo"
 )
 
 // demoAddr is where the demo listens unless told otherwise, or another port of

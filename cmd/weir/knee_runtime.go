@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/capacity"
+	"github.com/weir-gateway/weir/internal/measure/capacity"
 )
 
 // runtimeSource reads --runtime, which may be several with commas: pid:N, or the

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/capacity"
-	"github.com/weir-gateway/weir/internal/loadgen"
-	draw "github.com/weir-gateway/weir/internal/report"
-	"github.com/weir-gateway/weir/internal/stat"
+	"github.com/weir-gateway/weir/internal/measure/capacity"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
 // aSearch is a search with everything that can be told of one.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/capacity"
-	"github.com/weir-gateway/weir/internal/loadgen"
-	draw "github.com/weir-gateway/weir/internal/report"
-	"github.com/weir-gateway/weir/internal/stat"
+	"github.com/weir-gateway/weir/internal/measure/capacity"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
 // kneeText prints what a search found.

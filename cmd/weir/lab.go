@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/lab"
-	"github.com/weir-gateway/weir/internal/lab/job"
-	"github.com/weir-gateway/weir/internal/lab/rung"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/measure/lab"
+	"github.com/weir-gateway/weir/internal/measure/lab/job"
+	"github.com/weir-gateway/weir/internal/measure/lab/rung"
 )
 
 func newLab() *cobra.Command {

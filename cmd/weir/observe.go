@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-gateway/weir/internal/observer"
-	draw "github.com/weir-gateway/weir/internal/report"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/observe/observer"
 )
 
 // exitFindings is the status of an observation that found something.

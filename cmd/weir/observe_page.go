@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-gateway/weir/internal/observer"
-	draw "github.com/weir-gateway/weir/internal/report"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/observe/observer"
 )
 
 // observePage is a report as a page.

@@ -5,8 +5,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/weir-gateway/weir/internal/observer"
-	draw "github.com/weir-gateway/weir/internal/report"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/observe/observer"
 )
 
 // shownCalls is how many system calls are printed.

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-gateway/weir/internal/app"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/redact"
-	"github.com/weir-gateway/weir/internal/systemd"
-	"github.com/weir-gateway/weir/internal/takeover"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/front/redact"
+	"github.com/weir-gateway/weir/internal/net/systemd"
 )
 
 func newServe() *cobra.Command {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
 )
 
 // sourceFlags are the flags of every command that reads the configuration.

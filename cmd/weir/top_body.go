@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/governor"
-	draw "github.com/weir-gateway/weir/internal/report"
-	"github.com/weir-gateway/weir/internal/upstream"
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/observe/governor"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // body is the view that was chosen. The overview gives each of the others a few lines.

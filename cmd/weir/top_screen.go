@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
 // A screen is a terminal that is rewritten whole, and whose keys come at once.

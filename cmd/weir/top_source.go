@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/sse"
 )
 

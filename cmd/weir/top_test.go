@@ -8,10 +8,10 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/governor"
-	"github.com/weir-gateway/weir/internal/stat"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/measure/stat"
+	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/observe/governor"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // hostile is what a client may call itself or a channel.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-gateway/weir/internal/tune"
+	"github.com/weir-gateway/weir/internal/observe/tune"
 )
 
 // tuneFlags are those of every command of tune.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-gateway/weir/internal/tune"
+	"github.com/weir-gateway/weir/internal/observe/tune"
 )
 
 func newTunePlan() *cobra.Command {

@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/weir-gateway/weir/internal/tune"
+	"github.com/weir-gateway/weir/internal/observe/tune"
 )
 
 // tuneWidth is how wide the text of a finding is.

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/weir-gateway/weir/internal/tune"
+	"github.com/weir-gateway/weir/internal/observe/tune"
 )
 
 func newTuneUndo() *cobra.Command {

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
 func newUpgrade() *cobra.Command {

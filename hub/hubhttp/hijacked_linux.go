@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/front/http1"
 )
 
 // hijacked answers on a connection that was taken from net/http and that no loop

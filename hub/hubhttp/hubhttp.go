@@ -25,9 +25,9 @@ import (
 
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/pushhttp"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/pushhttp"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // Config of a Handler. The zero value works: the default namespace, in memory,

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/front/pushhttp"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/push"
-	"github.com/weir-gateway/weir/internal/pushhttp"
-	"github.com/weir-gateway/weir/internal/sys"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/push/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
 

@@ -7,9 +7,9 @@ import (
 	"net/http"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/pushhttp"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/pushhttp"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // loops are for Linux: elsewhere every stream is a goroutine.

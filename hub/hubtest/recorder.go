@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // A Recorder is the deliver function of a test: it keeps what arrives and fails

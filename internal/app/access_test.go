@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
 )
 
 const (

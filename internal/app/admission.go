@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/governor"
-	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/tlsterm"
 	"github.com/weir-gateway/weir/internal/observe"
+	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/push"
-	"github.com/weir-gateway/weir/internal/tlsterm"
 )
 
 // admission lets connections in, as far as the budgets and the limits per address allow.

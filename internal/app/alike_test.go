@@ -11,12 +11,12 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/limit"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/tlsterm"
-	"github.com/weir-gateway/weir/internal/trial"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/net/tlsterm"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // A played request is asked over all versions of HTTP, and answered alike.

@@ -16,11 +16,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/downstream"
-	"github.com/weir-gateway/weir/internal/setting"
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/access"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/access"
+	"github.com/weir-gateway/weir/internal/front/auth"
 )
 
 // A change is a reload of the parts that can prepare theirs: what is wrong shows while they

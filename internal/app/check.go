@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/limit"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/tlsterm"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/net/tlsterm"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // Check returns what New would refuse in cfg, without opening a listener or a data

@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/trial"
-	"github.com/weir-gateway/weir/internal/wire/wiretest"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push/wire/wiretest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 const (

@@ -10,9 +10,9 @@ import (
 	h2 "golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/trial"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/push/wire"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // frames is a client that sees the frames of HTTP/2.

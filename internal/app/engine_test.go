@@ -3,8 +3,8 @@ package app
 import (
 	"testing"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 func TestEverythingHoldsWithEpoll(t *testing.T) { trial.Again(t, trial.Engine, "epoll") }

@@ -3,7 +3,7 @@ package app
 import (
 	"testing"
 
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
 )
 
 func TestEvidenceStandsBesideWhatTheBrokerStores(t *testing.T) {

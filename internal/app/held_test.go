@@ -14,8 +14,8 @@ import (
 	"sync"
 	"testing"
 
-	pusherprotocol "github.com/weir-gateway/weir/internal/pusher/protocol"
-	"github.com/weir-gateway/weir/internal/trial"
+	pusherprotocol "github.com/weir-gateway/weir/internal/protocol/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 

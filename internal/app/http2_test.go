@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/setting"
-	"github.com/weir-gateway/weir/internal/tlsterm"
-	"github.com/weir-gateway/weir/internal/trial"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/net/tlsterm"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // overHTTP2 is a client that speaks nothing else: with TLS if pool is there.

@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/h3"
-	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/h3"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
 // buildHTTP3 makes a server of HTTP/3, if one is configured. Its streams are for the front

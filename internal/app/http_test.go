@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/downstream"
-	"github.com/weir-gateway/weir/internal/wire/wiretest"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/push/wire/wiretest"
 	"github.com/weir-gateway/weir/websocket"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/weir-gateway/weir/broker/nats/natstest"
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/auth"
 )
 
 // keyed is a publisher over one version of HTTP. Its keys are its own from test to test,

@@ -12,12 +12,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/sys"
-	"github.com/weir-gateway/weir/internal/systemd"
-	"github.com/weir-gateway/weir/internal/takeover"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
+	"github.com/weir-gateway/weir/internal/net/systemd"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
 // Names under which the service manager keeps the sockets that this process opened. Its own

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/dashboard"
-	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
 // The page binds numbers by their JSON names: a field that is renamed must not leave a

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/websocket"
 )
 

@@ -5,14 +5,14 @@ import (
 	"fmt"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/centrifuge"
+	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/cluster"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/mercure"
 	"github.com/weir-gateway/weir/internal/observe"
-	"github.com/weir-gateway/weir/internal/presence"
-	"github.com/weir-gateway/weir/internal/pusher"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/protocol/centrifuge"
+	"github.com/weir-gateway/weir/internal/protocol/mercure"
+	"github.com/weir-gateway/weir/internal/protocol/pusher"
+	"github.com/weir-gateway/weir/internal/push/presence"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // protocols are those of other servers that this one speaks, and what they share:

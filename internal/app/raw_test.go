@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-gateway/weir/internal/wire/wiretest"
+	"github.com/weir-gateway/weir/internal/push/wire/wiretest"
 )
 
 func (g *gateway) dial(t *testing.T) *wiretest.Conn {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/cluster"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/sys"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
 // A nodeRoom is what a node tells the others about what it can take on.

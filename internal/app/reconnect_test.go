@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/broker/nats"
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
 )
 
 // A node that is told of nothing but its own processor time and connections finds out what

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/policy"
 )
 
 // reloads is what reading the configuration again needs and has done.

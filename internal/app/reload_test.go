@@ -13,11 +13,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/limit"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/trial"
-	"github.com/weir-gateway/weir/internal/wire/wiretest"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/push/wire/wiretest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // reloadable is a gateway whose configuration the test changes while it runs.

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/centrifuge"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/mercure"
-	"github.com/weir-gateway/weir/internal/pusher"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/protocol/centrifuge"
+	"github.com/weir-gateway/weir/internal/protocol/mercure"
+	"github.com/weir-gateway/weir/internal/protocol/pusher"
 )
 
 // liveOwners are who owns the keys that a reload applies: each has one way by which all of

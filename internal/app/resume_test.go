@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/wire/wiretest"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/push/wire/wiretest"
 	"github.com/weir-gateway/weir/websocket"
 )
 

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/access"
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/access"
 )
 
 // reviewPatience bounds how long a reload waits for the loops: they end the clients that

@@ -14,10 +14,10 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/setting"
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // unpack returns the names and contents of a bundle.

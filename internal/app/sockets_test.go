@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
 func TestInfoShowsWhatTheKernelMadeOfSocketOptions(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/push/wire"
 	"github.com/weir-gateway/weir/sse"
 )
 

@@ -14,9 +14,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // loggedText keeps a log's text.

@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/push"
-	"github.com/weir-gateway/weir/internal/sys"
-	"github.com/weir-gateway/weir/internal/takeover"
 )
 
 // An arrival is a connection from the old process, understood and not touched yet.

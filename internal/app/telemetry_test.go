@@ -21,11 +21,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/setting"
-	"github.com/weir-gateway/weir/internal/trial"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // collector is a receiver of OTLP over HTTP.

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/limit"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/upstream"
-	"github.com/weir-gateway/weir/internal/wire/wiretest"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
+	"github.com/weir-gateway/weir/internal/push/wire/wiretest"
 )
 
 func TestRequestsOfARouteWaitForTheirTurn(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-gateway/weir/internal/config"
+	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/observe"
-	"github.com/weir-gateway/weir/internal/telemetry"
+	"github.com/weir-gateway/weir/internal/observe/telemetry"
 )
 
 // watching is what looks at the rest and sends to others.

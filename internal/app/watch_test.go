@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/setting"
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // do sends one request to the admin listener; fields are "Name: value".

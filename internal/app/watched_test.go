@@ -13,11 +13,11 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/governor"
-	"github.com/weir-gateway/weir/internal/setting"
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/observe/governor"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 func TestHistogramsAreNativeWhereAskedFor(t *testing.T) {

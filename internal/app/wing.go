@@ -7,14 +7,14 @@ import (
 	"os"
 	"slices"
 
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/downstream"
-	"github.com/weir-gateway/weir/internal/limit"
-	"github.com/weir-gateway/weir/internal/policy"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
-	"github.com/weir-gateway/weir/internal/record"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/proxy/record"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // wing is the second wing: routes, and the backends that they lead to.

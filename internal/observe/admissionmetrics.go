@@ -3,8 +3,8 @@ package observe
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
 // AdmissionStats are those of every class, nil if there are none. Both fronts' requests

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/observe/governor"
 )
 
 // catalog is what metrics there are: docs/reference/metrics.md is made of it.

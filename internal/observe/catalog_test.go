@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-gateway/weir/internal/governor"
-	"github.com/weir-gateway/weir/internal/setting"
+	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/observe/governor"
 )
 
 var update = flag.Bool("update", false, "write the generated files instead of comparing them")

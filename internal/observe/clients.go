@@ -12,11 +12,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
+	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/push"
-	"github.com/weir-gateway/weir/internal/sys"
 )
 
 // clients are the connections as an operator sees them, one by one.

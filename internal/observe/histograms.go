@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-gateway/weir/internal/metrics"
+	"github.com/weir-gateway/weir/internal/observe/metrics"
 )
 
 // constHistogram is c as a metric: classic buckets, or a native histogram.

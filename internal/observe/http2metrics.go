@@ -3,7 +3,7 @@ package observe
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-gateway/weir/internal/h2"
+	"github.com/weir-gateway/weir/internal/front/h2"
 )
 
 // http2Descs are the metrics of HTTP/2 towards backends.

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/metrics"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/telemetry"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/observe/metrics"
+	"github.com/weir-gateway/weir/internal/observe/telemetry"
 )
 
 // A Probe is a broker that follows some publications from the call to the sockets: one

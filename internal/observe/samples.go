@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/capacity"
-	"github.com/weir-gateway/weir/internal/downstream"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/governor"
+	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/measure/capacity"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/push"
 )
 

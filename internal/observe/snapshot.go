@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/push"
 )
 

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/governor"
-	"github.com/weir-gateway/weir/internal/sys"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
+	"github.com/weir-gateway/weir/internal/observe/governor"
 )
 
 // socketInfo asks the kernel about clients' sockets by their addresses: those of io_uring

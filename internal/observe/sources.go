@@ -16,13 +16,13 @@ import (
 
 	"github.com/weir-gateway/weir/dashboard"
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/admin"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/governor"
-	"github.com/weir-gateway/weir/internal/observer"
-	"github.com/weir-gateway/weir/internal/tune"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/observe/governor"
+	"github.com/weir-gateway/weir/internal/observe/observer"
+	"github.com/weir-gateway/weir/internal/observe/tune"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // operatorCalls is what the admin listener shows of this process, and does to it.

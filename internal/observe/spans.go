@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/telemetry"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/observe/telemetry"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // Spans makes the spans of traces: those of publications with the probe's help.

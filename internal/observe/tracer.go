@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
 // tracer follows single messages for the operator.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/http1"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // A Call is what is asked. Its caller fills it in between Lane.Exchange and Start.

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/front/http1"
 )
 
 // A call of gRPC is answered 200 by HTTP whatever came of it: its own status is in the

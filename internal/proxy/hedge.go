@@ -1,6 +1,6 @@
 package proxy
 
-import "github.com/weir-gateway/weir/internal/upstream"
+import "github.com/weir-gateway/weir/internal/proxy/upstream"
 
 // second is the attempt that runs beside a slow first one. Whichever peer says a
 // byte first serves the request; the other one's connection is closed. It begins

@@ -5,12 +5,12 @@ import (
 	"io"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/h2"
-	"github.com/weir-gateway/weir/internal/http1"
-	"github.com/weir-gateway/weir/internal/limit"
-	"github.com/weir-gateway/weir/internal/tlsterm"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/front/h2"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/tlsterm"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // link is a connection to a peer that speaks HTTP/2, or is about to: many exchanges share

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/limit"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // A poolKey is whose connections are kept together. client is set where the peer

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/h2"
-	"github.com/weir-gateway/weir/internal/http1"
-	"github.com/weir-gateway/weir/internal/tlsterm"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/front/h2"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/tlsterm"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // Config of a Proxy. The zero value works.

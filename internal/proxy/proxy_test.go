@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/weir-gateway/weir/internal/http1"
-	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/front/limit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -3,8 +3,8 @@ package proxy
 import (
 	"net/http"
 
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
 // A Sink is who asked: the downstream side of an exchange. Its methods are called

@@ -3,9 +3,9 @@ package proxy
 import (
 	"sync/atomic"
 
-	"github.com/weir-gateway/weir/internal/h2"
-	"github.com/weir-gateway/weir/internal/tlsterm"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/front/h2"
+	"github.com/weir-gateway/weir/internal/net/tlsterm"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // tally counts what one lane does for one cluster. The lane adds, anyone reads.

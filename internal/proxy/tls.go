@@ -5,8 +5,8 @@ import (
 	"io"
 	"net"
 
-	"github.com/weir-gateway/weir/internal/tlsterm"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/net/tlsterm"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // TLS to a peer: what is written waits until the handshake is over, which counts as

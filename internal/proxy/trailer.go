@@ -3,7 +3,7 @@ package proxy
 import (
 	"bytes"
 
-	"github.com/weir-gateway/weir/internal/http1"
+	"github.com/weir-gateway/weir/internal/front/http1"
 )
 
 // notInTrailers are fields that say how a message is framed, routed, authenticated

@@ -1,9 +1,9 @@
 package proxy
 
 import (
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/http1"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
 // A tunnel is two connections that carry another protocol than HTTP: what one side

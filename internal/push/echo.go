@@ -1,7 +1,7 @@
 package push
 
 import (
-	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/websocket"
 )
 

@@ -2,9 +2,9 @@ package push
 
 import (
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/access"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/front/access"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push/wire"
 	"github.com/weir-gateway/weir/sse"
 )
 

@@ -3,8 +3,8 @@ package push
 import (
 	"time"
 
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/socket"
+	"github.com/weir-gateway/weir/internal/front/socket"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/websocket"
 )
 

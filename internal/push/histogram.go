@@ -3,7 +3,7 @@ package push
 import (
 	"time"
 
-	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
 // Bounds of the lag histograms: a subscriber counts below the first bound that

@@ -2,7 +2,7 @@ package push
 
 import (
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/backlog"
+	"github.com/weir-gateway/weir/internal/push/backlog"
 )
 
 // held returns the session's backlog, made on first use.

@@ -2,7 +2,7 @@ package push
 
 import (
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/eventloop"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
 // Shards returns the hub's shards, by loop. Any goroutine may read their numbers.

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // A Lag is how far one subscriber is behind, for the admin API.

@@ -5,11 +5,11 @@ import (
 	"fmt"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/backlog"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/takeover"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push/backlog"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // Kinds of handlers that go on in another process, see eventloop.Mover. Those of other

@@ -1,10 +1,10 @@
 package push
 
 import (
-	"github.com/weir-gateway/weir/internal/access"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/front/access"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // Review has every loop ask its clients whether they keep their rights in a reload, and

@@ -5,8 +5,8 @@ import (
 	"net/http"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/limit"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
 // Sheds reports whether the publication whose call has this body is refused for want of

@@ -6,7 +6,7 @@ import (
 
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 func TestNamespacesOfCallsAreFoundWithoutParsing(t *testing.T) {

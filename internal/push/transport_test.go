@@ -7,9 +7,9 @@ import (
 	"unsafe"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/socket"
-	"github.com/weir-gateway/weir/internal/trial"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/front/socket"
+	"github.com/weir-gateway/weir/internal/push/wire"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // An idle client of a protocol has a connection of the loop's, this, and what the

@@ -5,10 +5,10 @@ import (
 	"net/http"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/auth"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/limit"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 var (

@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/internal/eventloop"
-	"github.com/weir-gateway/weir/internal/wire"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
 

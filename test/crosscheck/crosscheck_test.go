@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 	"github.com/weir-gateway/weir/test/judge"
 )
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
 // A reading is what a tool says of one run.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/capacity"
-	"github.com/weir-gateway/weir/internal/stat"
+	"github.com/weir-gateway/weir/internal/measure/capacity"
+	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
 // With a capacity report the page and the terminal say how far the knee is.

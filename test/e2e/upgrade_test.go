@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/broker/nats/natstest"
-	"github.com/weir-gateway/weir/internal/takeover"
+	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/test/judge"
 )
 

@@ -25,10 +25,10 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/app"
-	"github.com/weir-gateway/weir/internal/config"
-	"github.com/weir-gateway/weir/internal/policy"
-	"github.com/weir-gateway/weir/internal/trial"
-	"github.com/weir-gateway/weir/internal/upstream"
+	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 	"github.com/weir-gateway/weir/test/judge"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/quic-go/quic-go/http3"
 
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 	"github.com/weir-gateway/weir/test/judge"
 	"github.com/weir-gateway/weir/websocket"
 )

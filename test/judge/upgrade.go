@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/admin"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
 // Upgrade has the server replaced by a process of its program's file, and returns what it said

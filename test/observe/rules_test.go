@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/governor"
-	"github.com/weir-gateway/weir/internal/monitor"
+	"github.com/weir-gateway/weir/internal/observe/governor"
+	"github.com/weir-gateway/weir/internal/observe/monitor"
 	"github.com/weir-gateway/weir/test/judge"
 )
 

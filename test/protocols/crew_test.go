@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/history"
+	"github.com/weir-gateway/weir/internal/testkit/history"
 	"github.com/weir-gateway/weir/test/judge"
 )
 

@@ -28,7 +28,7 @@ func TestTheConfigurationsOfTheHowtosLoad(t *testing.T) {
 	checked := 0
 	for _, page := range pages {
 		if strings.HasPrefix(filepath.Base(page), "moving-from-") {
-			continue // what `weir config import` printed: internal/migrate holds and loads it
+			continue // what `weir config import` printed: internal/app/migrate holds and loads it
 		}
 		text, err := os.ReadFile(page)
 		if err != nil {

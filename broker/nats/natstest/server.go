@@ -6,7 +6,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/weir-gateway/weir/internal/trial"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // Server runs one with JetStream until the test ends and returns its URL.

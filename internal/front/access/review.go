@@ -1,0 +1,52 @@
+package access
+
+import (
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/front/auth"
+)
+
+// A Review asks those who are connected whether they keep their rights in a reload. It
+// is made before, with Dry, to count them, and after, to end those that do not.
+type Review struct {
+	// Was decides as before the reload, Now as after it.
+	Was, Now *Model
+	// Identity returns who an identity is after the reload; false if what proved it is
+	// gone. Holds reports whether a proof is still there.
+	Identity func(*auth.Identity) (*auth.Identity, bool)
+	Holds    func(auth.Proof) bool
+	// Dry has nothing changed.
+	Dry bool
+}
+
+// Reviewed is a client's session that can be asked. Its owner calls it.
+type Reviewed interface {
+	// Review reports whether the client may stay. If not, and r is not dry, it has been
+	// told why and its connection closed; what it loses short of that has ended.
+	Review(r *Review) (stays bool)
+}
+
+// Lost reports whether a right was there before and is not any more.
+func (r *Review) Lost(by Protocol, op Op, channel string, was, now Caller) bool {
+	if !r.Known(channel) {
+		return true
+	}
+	return r.Now.Decide(by, op, channel, now) == Refused && r.Was.Decide(by, op, channel, was) != Refused
+}
+
+// ClosesAnonymous reports whether clients without a token could connect by the Centrifuge
+// protocol, and cannot any more.
+func (r *Review) ClosesAnonymous() bool {
+	was, now := r.Was.rules.Load().cfg.Centrifuge, r.Now.rules.Load().cfg.Centrifuge
+	return was != nil && was.Anonymous && (now == nil || !now.Anonymous)
+}
+
+// Known reports whether the channel's namespace is there after the reload.
+func (r *Review) Known(channel string) bool {
+	_, err := r.Now.rules.Load().namespace(channel)
+	return err == nil
+}
+
+// Namespace returns the namespace of a channel, as m has it.
+func (m *Model) Namespace(channel string) (*hub.Namespace, error) {
+	return m.rules.Load().namespace(channel)
+}

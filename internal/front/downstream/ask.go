@@ -1,0 +1,318 @@
+package downstream
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/front/socket"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/push/wire"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// ask is a request for an endpoint of a protocol's, as the protocol sees it. It has an
+// end of its own, so that who holds it for too long does not get at the next request.
+type ask struct {
+	r   *request
+	seq uint32
+	ep  *endpoint
+	// raw is the head in the input; nil once the head lasts.
+	raw []byte
+	// waiting: the handler has returned without an answer, which comes later.
+	waiting bool
+}
+
+var _ socket.Request = (*ask)(nil)
+
+// serveMounted lets a protocol serve r.
+func serveMounted(r *request, ep *endpoint, serve socket.Handler) {
+	a := &ask{r: r, seq: r.seq, ep: ep, raw: r.h.lane.raw}
+	r.h.lane.raw = nil
+	h := r.h
+	serve(a)
+	if a.live() && !a.waiting {
+		h.lane.srv.log.Error("a protocol did not answer", "path", a.Path())
+		r.fail(&push.APIError{Status: http.StatusInternalServerError, Message: "internal error"})
+	}
+}
+
+// live reports whether the request waits for its answer, and there is somebody to get it.
+func (a *ask) live() bool { return a.r.seq == a.seq && !a.r.c.Closing() }
+
+// later makes what the client said last until the answer, which does not come in this
+// call, and the connection wait for it.
+func (a *ask) later() {
+	r := a.r
+	if a.waiting {
+		return
+	}
+	a.waiting = true
+	if a.raw != nil {
+		r.keepHead(a.raw)
+		a.raw = nil
+	}
+	r.body = bytes.Clone(r.body)
+	r.h.pending, r.h.left = r, 0
+	r.h.wait(r.c)
+}
+
+// resume runs f, which was waited for, if anybody still waits. A panic ends the client.
+func (a *ask) resume(f func()) {
+	if !a.live() {
+		return
+	}
+	c := a.r.c
+	defer func() {
+		if r := recover(); r != nil {
+			c.Close(fmt.Errorf("panic: %v", r))
+			panic(r) // the loop counts it and tells of it
+		}
+	}()
+	f()
+}
+
+// Method implements socket.Request.
+func (a *ask) Method() string { return a.r.method }
+
+// Path implements socket.Request.
+func (a *ask) Path() string { return string(a.r.head.Path) }
+
+// Query implements socket.Request.
+func (a *ask) Query() string { return string(a.r.head.Query) }
+
+// Header implements socket.Request.
+func (a *ask) Header(name string) string { return string(a.r.header(name)) }
+
+// Body implements socket.Request.
+func (a *ask) Body() []byte { return a.r.body }
+
+// Secure implements socket.Request.
+func (a *ask) Secure() bool { return a.r.c.Filtered() }
+
+// Host implements socket.Request.
+func (a *ask) Host() string { return string(a.r.head.Host) }
+
+// Origin implements socket.Request.
+func (a *ask) Origin() (string, auth.Access) { return string(a.r.origin), a.r.access }
+
+// AdmitPage implements socket.Request.
+func (a *ask) AdmitPage() bool { return a.r.admitPage() }
+
+// LogRefusedOrigin implements socket.Request.
+func (a *ask) LogRefusedOrigin(hint string) {
+	a.r.h.lane.srv.auth.LogRefusedOrigin(a.r.page(), a.r.head.Path, hint)
+}
+
+// Peer implements socket.Request.
+func (a *ask) Peer() netip.AddrPort { return a.r.c.Peer() }
+
+// Identify implements socket.Request.
+func (a *ask) Identify(then func(*auth.Identity)) {
+	if !a.live() {
+		return
+	}
+	id, token, known := a.r.known()
+	switch {
+	case known:
+		then(id)
+	case token != "":
+		a.later()
+		a.r.verify(token, func(r *request, id *auth.Identity) { // only if the client is still there
+			if r.seq == a.seq {
+				r.h.pending = r
+				r.h.wait(r.c)
+				a.resume(func() { then(id) })
+			}
+		})
+	}
+}
+
+// Do implements socket.Request.
+func (a *ask) Do(work func(ctx context.Context), then func()) {
+	if !a.live() {
+		return
+	}
+	a.later()
+	loop := a.r.c.Loop()
+	if !a.r.h.lane.srv.push.Workers().Do(work, func() { loop.Post(func() { a.resume(then) }) }) {
+		a.Away(a.ep.stream)
+	}
+}
+
+// Publish implements socket.Request.
+func (a *ask) Publish(p hub.Publication, done func(hub.Position, error)) {
+	a.publish(done, func(done func(hub.Position, error)) { a.r.h.lane.srv.push.PublishFor(a.r.c, p, done) })
+}
+
+// PublishTopics implements socket.Request.
+func (a *ask) PublishTopics(topics []string, p hub.Publication, done func(hub.Position, error)) {
+	a.publish(done, func(done func(hub.Position, error)) { a.r.h.lane.srv.push.PublishTopicsFor(a.r.c, topics, p, done) })
+}
+
+func (a *ask) publish(done func(hub.Position, error), publish func(func(hub.Position, error))) {
+	if !a.live() {
+		return
+	}
+	returned, answered := false, false
+	publish(func(at hub.Position, err error) {
+		answered = true
+		if !returned {
+			done(at, err)
+			return
+		}
+		a.resume(func() { done(at, err) })
+	})
+	if returned = true; !answered && a.live() {
+		a.later()
+	}
+}
+
+// Answer implements socket.Request.
+func (a *ask) Answer(status int, contentType string, body []byte, fields ...socket.Field) {
+	if !a.live() {
+		return
+	}
+	if status >= http.StatusBadRequest {
+		a.r.h.lane.counters.refused.Add(1)
+	}
+	a.r.answer(status, contentType, body, string(appendFields(nil, fields)))
+}
+
+// appendFields appends fields as header lines, and those that every answer has unless
+// they are among them. What would not be one line is left out.
+func appendFields(b []byte, fields []socket.Field) []byte {
+	caching := false
+	for _, f := range fields {
+		if !http1.ValidName(f.Name) || !http1.ValidValue(f.Value) {
+			continue
+		}
+		caching = caching || http1.EqualFold([]byte(f.Name), "Cache-Control")
+		b = http1.AppendField(b, f.Name, f.Value)
+	}
+	if !caching {
+		b = append(b, "Cache-Control: no-store\r\n"...)
+	}
+	return append(b, "X-Content-Type-Options: nosniff\r\n"...)
+}
+
+// Fail implements socket.Request.
+func (a *ask) Fail(e *wire.Error) {
+	if a.live() {
+		a.r.fail(e)
+	}
+}
+
+// Away implements socket.Request.
+func (a *ask) Away(stream bool) {
+	switch {
+	case !a.live():
+	case stream:
+		a.take(func(c *eventloop.Conn) { a.r.h.lane.srv.push.Away(c, a.r.fields()) })
+	default:
+		a.r.fail(errTooMuchWork)
+	}
+}
+
+// WebSocket implements socket.Request.
+func (a *ask) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) socket.Session) {
+	if !a.live() {
+		return
+	}
+	r := a.r
+	key, bad := r.handshake(o.AnyOrigin)
+	if bad != nil {
+		r.fail(bad)
+		return
+	}
+	chosen := ""
+	if len(o.Subprotocols) > 0 {
+		chosen = websocket.SelectSubprotocol(r.header("Sec-WebSocket-Protocol"), o.Subprotocols...)
+	}
+	if o.Chosen != nil {
+		*o.Chosen = chosen
+	}
+	a.take(func(c *eventloop.Conn) {
+		so := &push.SocketOptions{
+			Key: key, Subprotocol: chosen, Fields: r.fields(), Protocol: a.ep.protocol, MaxMessage: o.MaxMessage,
+			AwayCode: o.AwayCode, AwayReason: o.AwayReason,
+		}
+		r.h.lane.srv.push.ServeSocket(c, so, open)
+	})
+}
+
+// Stream implements socket.Request.
+func (a *ask) Stream(o socket.StreamOptions, open func(socket.Transport) socket.Session) {
+	if !a.live() {
+		return
+	}
+	r := a.r
+	if r.method == http.MethodHead {
+		a.Answer(http.StatusOK, o.ContentType, nil, o.Fields...)
+		return
+	}
+	fields := append(r.fields(), fieldLines(o.Fields)...)
+	a.take(func(c *eventloop.Conn) {
+		r.h.lane.srv.push.ServeStream(c, &push.StreamOptions{ContentType: o.ContentType, Fields: fields, Protocol: a.ep.protocol, Chunked: r.chunks()}, open)
+	})
+}
+
+// Subscribe implements socket.Request.
+func (a *ask) Subscribe(s *socket.Subscription) {
+	if !a.live() {
+		return
+	}
+	r := a.r
+	if r.method == http.MethodHead {
+		a.Answer(http.StatusOK, "text/event-stream", nil, s.Fields...)
+		return
+	}
+	sub := &push.Subscription{Identity: s.Identity, Fields: append(r.fields(), fieldLines(s.Fields)...), Accept: r.header("Accept-Encoding"),
+		Custom: s, Protocol: a.ep.protocol, Chunked: r.chunks()}
+	if r.h.ended {
+		r.c.Close(nil) // the client went meanwhile
+		return
+	}
+	c, h := r.c, r.h
+	was := h.waiting
+	h.unwait()
+	if err := h.lane.srv.push.ServeEvents(c, sub); err != nil {
+		if was {
+			h.pending = r
+			h.wait(c)
+		}
+		r.fail(push.ErrorOf(err))
+		return
+	}
+	r.release()
+	goOn(c)
+}
+
+// take hands the connection over. What the client said meanwhile follows.
+func (a *ask) take(serve func(*eventloop.Conn)) {
+	r, c := a.r, a.r.c
+	if r.h.ended {
+		c.Close(nil) // the client went meanwhile
+		return
+	}
+	r.h.unwait()
+	serve(c)
+	r.release()
+	goOn(c)
+}
+
+// fieldLines are fields as header lines.
+func fieldLines(fields []socket.Field) (b []byte) {
+	for _, f := range fields {
+		if http1.ValidName(f.Name) && http1.ValidValue(f.Value) {
+			b = http1.AppendField(b, f.Name, f.Value)
+		}
+	}
+	return b
+}

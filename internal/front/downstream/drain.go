@@ -1,0 +1,134 @@
+package downstream
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push/wire"
+	"github.com/weir-gateway/weir/sse"
+)
+
+// Drain ends the event streams of backends that clients follow through routes, as plan
+// says: behind an event, as if the backend had ended them, with the time after which
+// the client is to reconnect. Other replies come to their own end. Any goroutine; it
+// returns at once.
+func (s *Server) Drain(loops []*eventloop.Loop, plan wire.DrainPlan) {
+	at := time.Now()
+	for _, l := range loops {
+		lane := s.lanes[l.ID()]
+		l.Post(func() {
+			if lane.drainEnd != 0 {
+				return
+			}
+			lane.drainEnd = l.Now() + max(int64(plan.Over), 1)
+			lane.drainPlan, lane.drainAt = plan, at
+			l.Conns(func(c *eventloop.Conn) bool {
+				if h, ok := c.Handler().(*conn); ok && h.pending != nil && h.pending.events != nil && !c.Closing() {
+					h.leaveWithin(c)
+				}
+				return true
+			})
+		})
+	}
+}
+
+// events is what is known of an event stream that is forwarded.
+type events struct {
+	last    [3]byte // the last bytes of the body, the newest last
+	leaveAt int64   // when it ends by itself; 0: not
+	leaving bool    // it is time, behind the event on its way
+	coded   bool    // the body has a content coding: nothing can be added
+}
+
+// followEvents begins to follow a reply if it is an event stream of no known end.
+func (r *request) followEvents(res *http1.Response) {
+	kind, _, _ := bytes.Cut(res.Get("Content-Type"), semicolon)
+	if r.reply != nil || r.stream != nil || !http1.EqualFold(bytes.TrimSpace(kind), "text/event-stream") {
+		return
+	}
+	r.h.lane.streams.Add(1)
+	r.events = &events{coded: len(res.Get("Content-Encoding")) > 0, last: [3]byte{'\n', '\n', '\n'}}
+	if h := r.h; h.waiting && !h.late { // it has no end to wait for
+		h.late = true
+		h.lane.late.Add(1)
+	}
+	if r.h.lane.drainEnd > 0 {
+		r.h.leaveWithin(r.c)
+	}
+}
+
+// leaveWithin gives the stream a moment of its own in what is left of the drain.
+func (h *conn) leaveWithin(c *eventloop.Conn) {
+	now := c.Loop().Now()
+	h.pending.events.leaveAt = now + 1 + rand.Int64N(max(h.lane.drainEnd-now, 1))
+	if h.state == answering {
+		c.SetTimer(max(h.pending.events.leaveAt-now, 1))
+	}
+}
+
+// leaves ends the stream if it is time. It reports whether the timer was the stream's.
+func (h *conn) leaves(c *eventloop.Conn, now int64) bool {
+	r := h.pending
+	if r == nil || r.events == nil || r.events.leaveAt == 0 || h.state != answering || h.x == nil {
+		return false
+	}
+	e := r.events
+	switch {
+	case now < e.leaveAt:
+		c.SetTimer(e.leaveAt - now)
+	case e.between() || now >= h.lane.drainEnd:
+		r.endEvents()
+	default:
+		e.leaving = true
+		c.SetTimer(h.lane.drainEnd - now)
+	}
+	return true
+}
+
+// between reports whether no event is on its way: the last line was empty.
+func (e *events) between() bool {
+	a, b, c := e.last[0], e.last[1], e.last[2]
+	return c == '\n' && (b == '\n' || b == '\r' && a == '\n') || c == '\r' && b == '\r'
+}
+
+// take notes what goes out. Once it is time it returns how much of b still goes, up to
+// the last end of an event, and that the stream ends there.
+func (e *events) take(b []byte) (n int, ends bool) {
+	if e.leaving {
+		for _, blank := range [...]string{"\n\n", "\n\r\n", "\r\r"} {
+			if i := bytes.LastIndex(b, []byte(blank)); i >= 0 {
+				n = max(n, i+len(blank))
+			}
+		}
+		if n > 0 {
+			e.last = [3]byte{'\n', '\n', '\n'}
+			return n, true
+		}
+	}
+	for _, c := range b[max(len(b)-len(e.last), 0):] {
+		e.last = [3]byte{e.last[1], e.last[2], c}
+	}
+	return len(b), e.leaving && e.between()
+}
+
+// endEvents ends the stream as if the backend had: EventSource comes back by itself,
+// after the time that it is given here.
+func (r *request) endEvents() {
+	h, c := r.h, r.c
+	h.abandon()
+	if e := r.events; e != nil && !e.coded && e.between() {
+		last := sse.AppendEnd(sse.AppendRetry(nil, h.lane.drainPlan.RetryMillis(time.Since(h.lane.drainAt), false)))
+		r.sent += int64(len(last))
+		r.writeBody(last)
+	}
+	if r.chunkedOut {
+		c.Write(lastChunk)
+	}
+	r.release()
+	h.next(c, false)
+}
+
+var lastChunk = []byte("0\r\n\r\n")

@@ -1,0 +1,490 @@
+package downstream
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
+	"github.com/weir-gateway/weir/internal/push"
+)
+
+// forwarding is what a request that a route serves has besides.
+type forwarding struct {
+	table   *table
+	start   int64 // on the loop's clock
+	matched bool  // policy is to be told how it ended
+	began   bool  // the head of the reply was written
+	// How the reply's body is framed for the client.
+	chunkedOut, untilClose bool
+	takesTrailers          bool // the client does
+	status                 int
+	sent                   int64 // bytes of the reply's body
+	limit                  int64 // of the request's body; negative: none
+	firstByte              int64 // from the start to the reply's head, in nanoseconds
+	upstream               string
+	retries                int
+	ready                  *proxy.Exchange // to be started when the body was validated
+	mirror                 *mirror
+	mirrorTo               *upstream.Cluster // once the body was validated
+	checked                *validation
+	reply                  *heldReply
+	recording              *recording // nil: the reply is not recorded
+	stream                 *hold      // what a held connection follows; nil: it is none
+	resume                 string     // the client's Last-Event-ID, on routes that hold
+	events                 *events    // of an event stream; nil: it is none
+	cookie                 string     // of a split that is sticky, to be set to fresh
+	fresh                  uint64
+}
+
+var _ proxy.Sink = (*conn)(nil)
+
+// forward sends r to a cluster. It returns how much of rest it used.
+func (r *request) forward(rest []byte) int {
+	h, x, req := r.h, &r.policy, r.head
+	tg := r.table.targets[x.Route]
+	choice := tg.choose(r)
+	if choice.Cluster == nil {
+		hasBody := r.unread
+		r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "no backend is available, try again later"})
+		if hasBody {
+			return len(rest) // the connection ends
+		}
+		return 0
+	}
+	h.lane.counters.forwarded.Add(1)
+	r.limit = x.Route.MaxBody()
+	r.mayRecord(tg)
+	if x.Route.MayHold() {
+		r.resume = string(req.Get("Last-Event-ID"))
+	}
+	e := r.compose(tg, &choice, req)
+	if tg.validate != nil {
+		r.checked = newValidation(tg.validate, r)
+	}
+	switch {
+	case r.collects(tg):
+		r.mirrorTo = choice.Mirror
+		return r.collect(e, rest)
+	case choice.Mirror != nil:
+		r.startMirror(choice.Mirror, e)
+	}
+	x.Retain()
+	return r.begin(e, rest)
+}
+
+// compose makes the exchange that asks the upstream.
+func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Request) *proxy.Exchange {
+	h, x, srv := r.h, &r.policy, r.h.lane.srv
+	e := srv.proxy.Lane(r.c.Loop()).Exchange(r.sink())
+	e.Cluster, e.Split, e.Arm = choice.Cluster, choice.Split, choice.Arm
+	e.Method, e.Length, e.Chunked = r.method, req.ContentLength, req.Chunked
+	e.Timeouts, e.Attempts, e.PeerHost = tg.timeouts, tg.attempts, tg.perPeer
+	if key := choice.Cluster.HashKey(); key.Kind != upstream.KeyNone {
+		e.Key, _ = key.Of(r)
+	}
+	if choice.Cluster.Config().ProxyProtocol != 0 {
+		e.Client = netip.AddrPortFrom(x.Client, r.c.Peer().Port())
+		if h.private == nil || *h.private != e.Client {
+			client := e.Client
+			h.private = &client
+		}
+		if l := r.c.Listener(); l < len(srv.local) {
+			e.Local = srv.local[l]
+		}
+	}
+	f := policy.Framing{Length: req.ContentLength, Chunked: req.Chunked, Trailers: true}
+	if r.grpc {
+		e.GRPC, e.Within = true, grpcTimeout(req.Get("grpc-timeout"))
+	}
+	if req.Expect100 && !r.collects(tg) {
+		e.Expect, f.Expect = true, true
+	}
+	if te := req.Get("TE"); te != nil && r.minor == 1 && req.Upgrade == nil && http1.HasToken(te, "trailers") {
+		r.takesTrailers, e.Trailers, f.Extra = true, true, wantTrailers
+	}
+	if r.web != nil {
+		r.composeWeb(e, &f)
+	}
+	if req.Upgrade != nil && !r.unread {
+		if name, ok := srv.proxy.MayUpgrade(req.Upgrade); ok {
+			e.Upgrade, f.Upgrade = name, req.Upgrade
+		}
+	}
+	if len(req.Host) == 0 && x.Route.Config().Rewrite.Host == "" { // HTTP/1.0, which may have none
+		e.PeerHost = true
+	}
+	if e.PeerHost {
+		f.Host = "upstream" // the exchange puts the peer's in its place
+	}
+	if choice.SetCookie {
+		r.cookie, r.fresh = choice.Split.CookieName(), choice.Fresh
+	}
+	e.Head = x.Route.AppendRequestHead(e.Head, x, f)
+	return e
+}
+
+var wantTrailers = []byte("TE: trailers\r\nConnection: TE\r\n")
+
+// begin starts e and relays the body.
+func (r *request) begin(e *proxy.Exchange, rest []byte) int {
+	h, c, seq, hasBody := r.h, r.c, r.seq, r.unread
+	h.pending, h.x = r, e
+	h.count()
+	if h.state = answering; hasBody {
+		h.state = relaying
+		c.SetTimer(h.lane.srv.bounds.body)
+	}
+	e.Start()
+	switch {
+	case r.seq != seq || c.Closing():
+		if hasBody {
+			return len(rest)
+		}
+		return 0
+	case hasBody && len(rest) > 0:
+		return h.relay(c, rest)
+	}
+	return 0
+}
+
+// relay passes the request's body on as it comes.
+func (h *conn) relay(c *eventloop.Conn, b []byte) int {
+	r := h.pending
+	seq := r.seq
+	for used := 0; used < len(b); {
+		data, n, done, err := h.piece(b[used:])
+		used += n
+		switch {
+		case err != nil:
+			h.lane.counters.bad.Add(1)
+			h.abandon()
+			r.stop(func() { r.broken(err) })
+			return len(b)
+		case r.limit >= 0 && h.got > r.limit:
+			h.abandon()
+			if r.began && r.cutGRPC(http.StatusRequestEntityTooLarge, "the body is too large") {
+				return len(b)
+			}
+			r.stop(r.tooLong)
+			return len(b)
+		}
+		if w := r.web; w != nil {
+			if data, err = w.decode(data); err == nil && done {
+				err = w.whole()
+			}
+			if err != nil {
+				r.notWhole(err)
+				return len(b)
+			}
+		}
+		h.x.Body(data)
+		if r.seq != seq || c.Closing() {
+			return len(b) // answered before it was whole, or failed
+		}
+		if m := r.mirror; m != nil {
+			m.body(data)
+		}
+		if done {
+			r.relayed()
+			return used
+		}
+		if h.x.Full() {
+			h.held = true
+			c.PauseReading()
+			return used
+		}
+		if n == 0 {
+			return used
+		}
+	}
+	return len(b)
+}
+
+// relayed says that the request's body is complete.
+func (r *request) relayed() {
+	h := r.h
+	h.state, r.unread = answering, false
+	r.c.SetTimer(0)
+	if e := r.events; e != nil && e.leaveAt > 0 { // the reply came first
+		r.c.SetTimer(max(e.leaveAt-r.c.Loop().Now(), 1))
+	}
+	trailer := r.trailers()
+	if m := r.mirror; m != nil {
+		m.end(trailer)
+	}
+	h.x.End(trailer)
+}
+
+// trailers are the fields behind the request's body that its route lets pass, as lines. It is
+// called once, since it makes them in place.
+func (r *request) trailers() []byte {
+	if len(r.trailer) <= len(crlf) {
+		return nil
+	}
+	return r.policy.Route.RequestTrailers(r.trailer)
+}
+
+func (r *request) tooLong() {
+	r.fail(&push.APIError{Status: http.StatusRequestEntityTooLarge, Message: "the body is too large"})
+}
+
+// stop ends a request whose exchange is over: by answer, or if the reply has begun
+// by cutting it.
+func (r *request) stop(answer func()) {
+	if r.began {
+		r.cut()
+		return
+	}
+	answer()
+}
+
+var errCut = errors.New("the reply is not whole")
+
+// cut ends the connection in the middle of a reply, so that the client does not
+// take it for whole.
+func (r *request) cut() {
+	h, c, untilClose := r.h, r.c, r.untilClose
+	r.release()
+	if untilClose || c.Shared() {
+		h.unwait()
+		h.pending = nil
+		c.Abort(errCut)
+		return
+	}
+	h.next(c, false)
+}
+
+// Interim implements proxy.Sink.
+func (h *conn) Interim(_ *proxy.Exchange, res *http1.Response) {
+	r := h.pending
+	switch {
+	case r.minor == 0:
+	case res.Status == http.StatusContinue:
+		r.c.Write(continueHead)
+	default:
+		b := http1.AppendStatusLine(h.lane.buf[:0], res.Status)
+		b = appendEndToEnd(b, res.Fields)
+		h.lane.buf = append(b, "\r\n"...)
+		r.c.Write(h.lane.buf)
+	}
+}
+
+// appendEndToEnd appends the fields that concern more than one hop (RFC 9110 §7.6.1).
+func appendEndToEnd(b []byte, fields []http1.Field) []byte {
+	for i := range fields {
+		f := &fields[i]
+		if !hopByHop(f.Name) && !named(fields, f.Name) {
+			b = http1.AppendField(b, f.Name, f.Value)
+		}
+	}
+	return b
+}
+
+func hopByHop(name []byte) bool {
+	for _, f := range [...]string{"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length"} {
+		if http1.EqualFold(name, f) {
+			return true
+		}
+	}
+	return false
+}
+
+// named reports whether a Connection field names the field.
+func named(fields []http1.Field, name []byte) bool {
+	for i := range fields {
+		if http1.EqualFold(fields[i].Name, "connection") && http1.HasToken(fields[i].Value, string(name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Head implements proxy.Sink.
+func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
+	r, lane := h.pending, h.lane
+	r.upstream, r.retries = e.Last()
+	r.firstByte = r.c.Loop().Now() - r.start
+	if r.policy.Route.MayHold() && wantsHold(res) && r.method != "HEAD" {
+		r.holdHead(e, res)
+		return
+	}
+	if r.holds(res) {
+		r.hold(res)
+		return
+	}
+	if r.unread || lane.srv.push.Draining() {
+		r.keepAlive = false
+	}
+	f := policy.Framing{Length: -1, Trailers: r.takesTrailers}
+	body := res.Body
+	if r.web != nil && r.web.head(res) {
+		f.Trailers, body = false, http1.BodyChunked
+	}
+	switch body {
+	case http1.BodyNone:
+		if res.Status != http.StatusNoContent { // what HEAD and 304 say of a body that is not sent
+			f.Length = res.ContentLength
+		}
+	case http1.BodyLength:
+		f.Length = res.ContentLength
+	default:
+		if r.chunks() {
+			r.chunkedOut, f.Chunked = true, true
+		} else {
+			r.untilClose, r.keepAlive = true, false
+		}
+	}
+	f.Close, f.KeepAlive = !r.keepAlive, r.keepAlive && r.minor == 0
+	f.Date = lane.dateLine(r.c.Loop())
+	r.notes(res.Get("grpc-status"))
+	r.writeHead(res, f)
+	r.began, r.status = true, res.Status
+	if r.chunkedOut || r.untilClose {
+		r.followEvents(res)
+	}
+}
+
+func (r *request) writeHead(res *http1.Response, f policy.Framing) {
+	lane := r.h.lane
+	if f.Extra == nil {
+		f.Extra = r.ownFields()
+	} else {
+		f.Extra = append(f.Extra, r.ownFields()...)
+	}
+	lane.buf = r.policy.Route.AppendResponseHead(lane.buf[:0], &r.policy, res.Status, res.Fields, f)
+	r.c.Write(lane.buf)
+}
+
+// ownFields are the lines that an answer has besides its backend's.
+func (r *request) ownFields() []byte {
+	b := r.h.lane.srv.altSvc // a copy is made when something is appended
+	if r.cookie != "" {
+		b = append(b, r.stickyCookie()...)
+	}
+	return b
+}
+
+// stickyCookie is the Set-Cookie line that keeps a client on its arm.
+func (r *request) stickyCookie() []byte {
+	b := append([]byte("Set-Cookie: "), r.cookie...)
+	b = upstream.AppendCookie(append(b, '='), r.fresh)
+	return append(b, "; Path=/; HttpOnly; SameSite=Lax\r\n"...)
+}
+
+// Body implements proxy.Sink.
+func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
+	r := h.pending
+	c, ends := r.c, false
+	if r.events != nil {
+		var n int
+		n, ends = r.events.take(b)
+		b = b[:n]
+	}
+	r.sent += int64(len(b))
+	if r.reply != nil && r.keepReply(b) {
+		return false
+	}
+	if r.tooMuchHeld() {
+		r.cutHold()
+		return false
+	}
+	if r.web != nil && r.web.answered {
+		b = r.web.encode(b)
+	}
+	r.writeBody(b)
+	if ends && !c.Closing() {
+		r.endEvents()
+		return false
+	}
+	return c.Unsent() > shareOf(c, h.lane.srv.proxy.Config().Buffer)
+}
+
+// chunks reports whether a body without a known length goes in chunks: to clients of
+// HTTP/1.1. To others it ends with the connection.
+func (r *request) chunks() bool { return r.minor == 1 && !r.c.Shared() }
+
+// writeBody writes a piece of the reply's body.
+func (r *request) writeBody(b []byte) {
+	if !r.chunkedOut {
+		r.c.Write(b)
+		return
+	}
+	var size [18]byte
+	r.c.Write(http1.AppendChunkSize(size[:0], len(b)))
+	r.c.Write(b)
+	r.c.Write(crlf)
+}
+
+var crlf = []byte("\r\n")
+
+// End implements proxy.Sink.
+func (h *conn) End(_ *proxy.Exchange, trailer []byte) {
+	r := h.pending
+	c, keepAlive := r.c, r.keepAlive
+	h.x = nil
+	switch {
+	case r.reply != nil:
+		r.validateReply()
+		return
+	case r.stream != nil:
+		r.beginHold()
+		return
+	}
+	r.notes(trailerField(trailer, "grpc-status"))
+	switch {
+	case r.web != nil && r.web.answered:
+		r.endWeb(trailer)
+	case c.Shared():
+		r.sendsTrailer(trailer)
+	case r.chunkedOut:
+		b := append(h.lane.buf[:0], "0\r\n"...)
+		b = append(b, trailer...)
+		h.lane.buf = append(b, "\r\n"...)
+		c.Write(h.lane.buf)
+	}
+	r.release()
+	h.next(c, keepAlive)
+}
+
+// Fail implements proxy.Sink.
+func (h *conn) Fail(e *proxy.Exchange, err *proxy.Error) {
+	r := h.pending
+	h.x = nil
+	r.upstream, r.retries = e.Last()
+	if r.began {
+		if !r.cutGRPC(err.Status, err.Message) {
+			r.cut()
+		}
+		return
+	}
+	r.fail(&push.APIError{Status: err.Status, Message: err.Message})
+}
+
+// Room implements proxy.Sink.
+func (h *conn) Room(*proxy.Exchange) {
+	if h.held {
+		h.held = false
+		goOn(h.pending.c)
+	}
+}
+
+// Switch implements proxy.Sink.
+func (h *conn) Switch(e *proxy.Exchange, res *http1.Response) *eventloop.Conn {
+	r := h.pending
+	c := r.c
+	r.upstream, r.retries = e.Last()
+	r.status = res.Status
+	r.writeHead(res, policy.Framing{Length: -1, Upgrade: res.Upgrade, Date: h.lane.dateLine(c.Loop())})
+	if c.Closing() {
+		return nil
+	}
+	h.x, h.pending = nil, nil
+	h.unwait()
+	r.release()
+	return c
+}

@@ -1,0 +1,115 @@
+package downstream
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/front/access"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/push"
+	"github.com/weir-gateway/weir/internal/push/wire"
+)
+
+// holdHead takes a reply that asks for the connection to be held: its head goes out
+// as that of a stream.
+func (r *request) holdHead(e *proxy.Exchange, res *http1.Response) {
+	h, lane := r.h, r.h.lane
+	held, err := parseHold(res)
+	if err == nil {
+		err = r.mayHold(held)
+	}
+	if err != nil {
+		lane.counters.holdsRefused.Add(1)
+		lane.srv.log.Warn("a backend asks to hold a connection and may not", "route", r.policy.Route.Name(), "upstream", r.upstream, "err", err)
+		h.x = nil
+		e.Cancel()
+		r.fail(&push.APIError{Status: http.StatusBadGateway, Message: "the backend's answer is not what it should be"})
+		return
+	}
+	lane.counters.held.Add(1)
+	r.stream, r.keepAlive = held, false
+	r.chunkedOut = r.chunks()
+	r.untilClose = !r.chunkedOut
+	f := policy.Framing{Length: -1, Chunked: r.chunkedOut, Close: true, Date: lane.dateLine(r.c.Loop())}
+	head := *res
+	head.Status = held.status
+	for _, own := range [...][2]string{
+		{"Content-Type", "text/event-stream"}, {"Cache-Control", "no-cache, no-transform"}, {"X-Accel-Buffering", "no"}, {"X-Content-Type-Options", "nosniff"},
+	} {
+		if res.Get(own[0]) == nil {
+			f.Extra = http1.AppendField(f.Extra, own[0], own[1])
+		}
+	}
+	if r.cookie != "" {
+		f.Extra = append(f.Extra, r.stickyCookie()...)
+		r.cookie = ""
+	}
+	r.writeHead(&head, f)
+	r.began, r.status = true, held.status
+}
+
+// mayHold checks the channels that a backend names.
+func (r *request) mayHold(held *hold) error {
+	srv, route := r.h.lane.srv, r.policy.Route
+	if limit := srv.push.Config().MaxChannels; len(held.channels) > limit {
+		return fmt.Errorf("%d channels, push.max_channels is %d", len(held.channels), limit)
+	}
+	for _, ch := range held.channels {
+		if _, err := srv.push.Hub().Namespace(ch); err != nil {
+			return err
+		}
+		if srv.push.Access().Decide(access.Hold, access.Read, ch, access.Caller{Proof: route.MayHoldOn(ch)}) == access.Refused {
+			return fmt.Errorf("channel %q is not among the route's hold.channels", ch)
+		}
+	}
+	if n := wire.Namespaces(held.channels); n > hub.MaxPositions {
+		return fmt.Errorf("channels of %d namespaces, at most %d in one stream", n, hub.MaxPositions)
+	}
+	return nil
+}
+
+// tooMuchHeld reports whether the reply is longer than what may come before a
+// subscription.
+func (r *request) tooMuchHeld() bool {
+	return r.stream != nil && r.sent > r.policy.Route.Config().Hold.MaxBody
+}
+
+// cutHold ends a held connection whose beginning is too long.
+func (r *request) cutHold() {
+	lane := r.h.lane
+	lane.counters.holdsRefused.Add(1)
+	lane.srv.log.Warn("a backend sends more than hold.max_body before a stream", "route", r.policy.Route.Name(), "upstream", r.upstream)
+	r.h.abandon()
+	r.cut()
+}
+
+// beginHold makes the client a subscriber, after the upstream's reply is whole. The
+// upstream's connection is free already.
+func (r *request) beginHold() {
+	h, c, held := r.h, r.c, r.stream
+	if h.ended {
+		c.Close(nil)
+		return
+	}
+	if r.sent > 0 {
+		r.writeBody(blankLines)
+	}
+	sub := &push.Subscription{Subscription: wire.Subscription{Channels: held.channels}, Identity: r.policy.Identity, Chunked: r.chunkedOut}
+	if len(held.since) > 0 {
+		sub.Since = string(held.since.AppendTo(nil))
+	} else if _, err := hub.ParsePositions(r.resume); err == nil {
+		sub.Since = r.resume
+	}
+	h.unwait()
+	h.pending = nil
+	r.release()
+	h.lane.srv.push.ServeHeld(c, sub, held.alive)
+	goOn(c)
+}
+
+// blankLines end whatever event the beginning has left open, so that none of ours
+// becomes a part of it.
+var blankLines = []byte("\n\n")

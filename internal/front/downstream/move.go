@@ -1,0 +1,47 @@
+package downstream
+
+import (
+	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push"
+)
+
+// The fields of the state of a connection between two requests.
+const connLater = 1 // 1: a request was answered
+
+var _ eventloop.Mover = (*conn)(nil)
+
+// AppendState implements eventloop.Mover: a connection moves between two requests, with what
+// came of the next head.
+func (h *conn) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.State, uint8) {
+	if h.state != readingHead || h.pending != nil || h.x != nil || h.waiting || h.ended || h.held || h.private != nil {
+		return dst, 0
+	}
+	if h.later {
+		dst = dst.Uint(connLater, 1)
+	}
+	return dst, push.KindHTTP1
+}
+
+// Moved implements eventloop.Mover.
+func (h *conn) Moved(*eventloop.Conn) {}
+
+// Arrive makes c a connection between two requests, as its state says. timer is how long it
+// was until it would have been too late, in nanoseconds; 0: it had no bound.
+func (s *Server) Arrive(c *eventloop.Conn, state takeover.State, timer int64) (eventloop.Handler, error) {
+	h := &conn{lane: s.lanes[c.Loop().ID()]}
+	err := state.Read(func(f takeover.Field) (bool, error) {
+		if f.Tag != connLater {
+			return false, nil
+		}
+		h.later = f.Uint != 0
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if timer > 0 {
+		c.SetTimer(timer)
+	}
+	return h, nil
+}

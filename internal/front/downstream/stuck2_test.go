@@ -1,0 +1,77 @@
+package downstream_test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/weir-gateway/weir/internal/proxy/upstream"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
+)
+
+// A client may open all the streams it is allowed and read none of them: what is kept for
+// all of a connection's is bounded, not only for each.
+func TestStreamsThatNobodyReadsShareABound(t *testing.T) {
+	const streams = 200
+	body := make([]byte, 4<<20)
+	serve := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }
+	one := httptest.NewServer(http.HandlerFunc(serve))
+	t.Cleanup(one.Close)
+	for protocol, addr := range map[string]string{"http1": one.Listener.Addr().String(), "http2": newBackend2(t, false, serve).addr()} {
+		g := start(t, settings{cluster: upstream.Config{Protocol: protocol, Pool: upstream.PoolConfig{MaxPerPeer: streams}}, loops: oneLoop}, addr)
+		conn, err := net.Dial("tcp", g.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(trial.Patience))
+		heap := func() int64 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		before := heap()
+		fr := http2.NewFramer(conn, conn)
+		_, _ = io.WriteString(conn, http2.ClientPreface)
+		_ = fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		var b bytes.Buffer
+		enc := hpack.NewEncoder(&b)
+		for i := range uint32(streams) {
+			b.Reset()
+			for _, f := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "a"}, {":path", "/"}} {
+				_ = enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+			}
+			_ = fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1 + 2*i, BlockFragment: b.Bytes(), EndStream: true, EndHeaders: true})
+		}
+		for heads := 0; heads < streams; {
+			f, err := fr.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := f.(*http2.HeadersFrame); ok {
+				heads++
+			}
+		}
+		last := int64(-1)
+		trial.Eventually(t, "nothing more is kept", func() bool {
+			now := heap()
+			same := now-last < 1<<20 && last-now < 1<<20
+			last = now
+			return same
+		})
+		kept := (last - before) / streams
+		t.Logf("%s: %d KiB for each of %d streams", protocol, kept>>10, streams)
+		if kept > 140<<10 { // what the backend, in this process, has for each is among it
+			t.Errorf("%s: %d KiB are kept for each of %d streams", protocol, kept>>10, streams)
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package h2
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+)
+
+// Data implements eventloop.Handler.
+func (s *Session) Data(c *eventloop.Conn, b []byte) int {
+	used := 0
+	for !c.Closing() && s.flags&sOver == 0 {
+		n := s.take(b[used:])
+		if n == 0 {
+			return used
+		}
+		used += n
+	}
+	return len(b)
+}
+
+// take takes the next piece of input and returns its length; 0 means that more is needed.
+func (s *Session) take(b []byte) int {
+	switch {
+	case s.data.left > 0 || s.data.pad > 0:
+		return s.takeData(b)
+	case len(b) < frameHead:
+		return 0
+	}
+	f := parseHeader(b)
+	if !s.expects(f) {
+		return frameHead
+	}
+	if f.kind == frameData {
+		return s.beginData(f, b)
+	}
+	if len(b) < frameHead+f.length {
+		return 0
+	}
+	s.frame(f, b[frameHead:frameHead+f.length])
+	return frameHead + f.length
+}
+
+// expects judges the head of a frame by what may come now.
+func (s *Session) expects(f header) bool {
+	switch {
+	case s.flags&ready == 0 && (f.kind != frameSettings || f.flags&flagAck != 0):
+		s.fail(ProtocolError, "the first frame is not SETTINGS")
+	case f.length > maxFrameSize:
+		s.fail(FrameSizeError, "a frame is too large")
+	case s.opened != 0 && (f.kind != frameContinuation || f.stream != s.opened):
+		s.fail(ProtocolError, "a header block is not continued")
+	default:
+		return true
+	}
+	return false
+}
+
+// frame takes a whole frame that is not DATA.
+func (s *Session) frame(f header, p []byte) {
+	switch f.kind {
+	case frameHeaders:
+		s.headers(f, p)
+	case frameContinuation:
+		s.continuation(f, p)
+	case frameReset:
+		s.reset(f, p)
+	case frameSettings:
+		s.settings(f, p)
+	case framePushPromise:
+		s.fail(ProtocolError, "PUSH_PROMISE, which is switched off")
+	case framePing:
+		s.ping(f, p)
+	case frameGoAway:
+		s.goneAway(f, p)
+	case frameWindowUpdate:
+		s.windowUpdate(f, p)
+	case framePriority:
+		if f.stream == 0 || len(p) != 5 {
+			s.fail(ProtocolError, "PRIORITY for no stream, or not 5 bytes long")
+			return
+		}
+		s.tolerate(floodPriority)
+	default:
+		s.tolerate(floodUnknown) // §4.1: they are ignored
+	}
+}
+
+func (s *Session) ping(f header, p []byte) {
+	switch {
+	case f.stream != 0:
+		s.fail(ProtocolError, "PING on a stream")
+	case len(p) != 8:
+		s.fail(FrameSizeError, "PING has not 8 bytes")
+	case f.flags&flagAck != 0:
+		s.tolerate(floodPing) // we send none
+	case s.tolerateMoved(floodPing):
+		s.control(appendPing(nil, flagAck, [8]byte(p)))
+	}
+}
+
+// goneAway takes the backend's GOAWAY (§6.8): what it has not processed is told so, the rest
+// goes on.
+func (s *Session) goneAway(f header, p []byte) {
+	switch {
+	case f.stream != 0:
+		s.fail(ProtocolError, "GOAWAY on a stream")
+		return
+	case len(p) < 8:
+		s.fail(FrameSizeError, "GOAWAY is too short")
+		return
+	case s.flags&sLeaving != 0 && !s.tolerate(floodReset):
+		return
+	}
+	if s.flags&sLeaving == 0 {
+		s.counters.goaways.Add(1)
+	}
+	last, code := binary.BigEndian.Uint32(p)&maxStreamID, Code(binary.BigEndian.Uint32(p[4:]))
+	s.flags |= sLeaving
+	s.tellLeaving()
+	for _, c := range slices.Concat(s.fresh, s.calls) {
+		if c.flags&callGone == 0 && (c.id == 0 || c.id > last) {
+			s.counters.unprocessed.Add(1)
+			c.flags |= requestEnded | replyEnded
+			c.Conn.Close(&PeerError{Code: code, Unprocessed: true})
+		}
+	}
+	s.rest()
+}
+
+// reset takes the backend's end of a stream.
+func (s *Session) reset(f header, p []byte) {
+	switch {
+	case f.stream == 0 || s.isIdle(f.stream):
+		s.fail(ProtocolError, "RST_STREAM for an idle stream")
+		return
+	case len(p) != 4:
+		s.fail(FrameSizeError, "RST_STREAM has not 4 bytes")
+		return
+	}
+	c := s.find(f.stream)
+	if c == nil {
+		s.tolerate(floodReset)
+		return
+	}
+	code := Code(binary.BigEndian.Uint32(p))
+	c.flags |= requestEnded | replyEnded
+	if s.unlinger(c) {
+		return
+	}
+	refused := code == RefusedStream && c.flags&gotHead == 0
+	if refused {
+		s.counters.unprocessed.Add(1)
+	} else {
+		s.counters.resets.Add(1)
+	}
+	c.Conn.Close(&PeerError{Code: code, Unprocessed: refused})
+}
+
+// settings takes the backend's SETTINGS (§6.5).
+func (s *Session) settings(f header, p []byte) {
+	switch {
+	case f.stream != 0:
+		s.fail(ProtocolError, "SETTINGS on a stream")
+		return
+	case f.flags&flagAck != 0:
+		if len(p) != 0 {
+			s.fail(FrameSizeError, "an acknowledgement of SETTINGS has none")
+		}
+		return
+	case len(p)%6 != 0:
+		s.fail(FrameSizeError, "SETTINGS are not whole")
+		return
+	case s.Ready() && !s.tolerate(floodSettings):
+		return
+	}
+	if !s.Ready() {
+		s.most = ourMostCalls // unless it says otherwise
+	}
+	for ; len(p) > 0; p = p[6:] {
+		if !s.set(binary.BigEndian.Uint16(p), binary.BigEndian.Uint32(p[2:])) {
+			return
+		}
+	}
+	s.control(appendHeader(nil, 0, frameSettings, flagAck, 0))
+	if s.Ready() {
+		for _, c := range slices.Clone(s.calls) {
+			c.widened()
+		}
+		s.unblock()
+	} else {
+		s.stand()
+	}
+	if s.flags&(sOver|sLeaving) == 0 {
+		s.owner.Room(s)
+	}
+}
+
+// stand lets the calls that waited for the backend go out.
+func (s *Session) stand() {
+	s.flags |= ready
+	s.sock.SetTimer(0)
+	for i, c := range slices.Clone(s.fresh) {
+		switch h, ok := c.Handler().(eventloop.Connector); {
+		case c.flags&callGone != 0:
+		case i >= int(s.most):
+			c.Conn.Close(ErrElsewhere)
+		case ok:
+			h.Connected(&c.Conn)
+		}
+	}
+	s.rest()
+}
+
+// set takes one setting. It returns false after a value that ends the connection.
+func (s *Session) set(id uint16, v uint32) bool {
+	switch id {
+	case settingTableSize:
+		if v < 4096 {
+			s.flags |= sNoTable
+		}
+	case settingEnablePush:
+		if v != 0 { // §6.5.2: a server says 0 or nothing
+			s.fail(ProtocolError, "a server does not switch push on")
+			return false
+		}
+	case settingMaxStreams:
+		s.most = min(v, ourMostCalls)
+	case settingWindow:
+		if v > maxWindow {
+			s.fail(FlowControlError, "INITIAL_WINDOW_SIZE is too large")
+			return false
+		}
+		return s.setWindow(int32(v))
+	case settingMaxFrame:
+		if v < maxFrameSize || v >= 1<<24 {
+			s.fail(ProtocolError, "MAX_FRAME_SIZE is not within its bounds")
+			return false
+		}
+		s.maxFrame = int32(min(v, ourMaxFrame))
+	}
+	return true
+}
+
+// setWindow changes what new streams may be sent, and the open ones by as much (§6.9.2).
+func (s *Session) setWindow(v int32) bool {
+	by := int64(v) - int64(s.callWindow)
+	s.callWindow = v
+	for _, c := range s.calls {
+		w := int64(c.window) + by
+		if w > maxWindow {
+			s.fail(FlowControlError, "a stream's window is too large")
+			return false
+		}
+		c.window = int32(w)
+	}
+	return true
+}
+
+// windowUpdate takes what more may be sent (§6.9).
+func (s *Session) windowUpdate(f header, p []byte) {
+	switch {
+	case len(p) != 4:
+		s.fail(FrameSizeError, "WINDOW_UPDATE has not 4 bytes")
+		return
+	case f.stream != 0 && s.isIdle(f.stream):
+		s.fail(ProtocolError, "WINDOW_UPDATE for an idle stream")
+		return
+	case !s.tolerateMoved(floodWindow):
+		return
+	}
+	by := binary.BigEndian.Uint32(p) & maxWindow
+	if f.stream == 0 {
+		switch {
+		case by == 0:
+			s.fail(ProtocolError, "WINDOW_UPDATE by nothing")
+		case int64(s.window)+int64(by) > maxWindow:
+			s.fail(FlowControlError, "the connection's window is too large")
+		default:
+			s.window += int32(by)
+			s.unblock()
+		}
+		return
+	}
+	c := s.find(f.stream)
+	switch {
+	case c == nil || c.flags&callGone != 0:
+	case by == 0:
+		c.abort(ProtocolError)
+	case int64(c.window)+int64(by) > maxWindow:
+		c.abort(FlowControlError)
+	default:
+		c.window += int32(by)
+		c.widened()
+	}
+}

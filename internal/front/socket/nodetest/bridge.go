@@ -1,0 +1,113 @@
+package nodetest
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+
+	"golang.org/x/net/http2"
+
+	"github.com/weir-gateway/weir/internal/testkit/trial"
+	"github.com/weir-gateway/weir/websocket"
+)
+
+// bridge has what comes over HTTP/1.1 go on to n over HTTP/2, WebSockets by RFC 8441: so
+// all that a test sends is carried by streams. It returns where it listens.
+func (n *Node) bridge() string {
+	n.T.Helper()
+	to := n.Addr
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	n.Must(err)
+	streams := &http2.Transport{AllowHTTP: true, DisableCompression: true, DialTLSContext: func(ctx context.Context, network, _ string, _ *tls.Config) (net.Conn, error) { //nolint:staticcheck // net/http's own opens no WebSocket (RFC 8441)
+		return (&net.Dialer{}).DialContext(ctx, network, to)
+	}}
+	proxy := &httputil.ReverseProxy{
+		Transport: streams, FlushInterval: -1,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", to, r.In.Host
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { panic(http.ErrAbortHandler) },
+	}
+	server := &http.Server{ReadHeaderTimeout: trial.Patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "" {
+			n.bridgeSocket(streams, to, w, r)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	n.OnStop(func() {
+		streams.CloseIdleConnections() //nolint:staticcheck // as above
+		_ = server.Close()
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			n.T.Errorf("bridge: %v", err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// bridgeSocket is bridge for a WebSocket.
+func (n *Node) bridgeSocket(streams http.RoundTripper, to string, w http.ResponseWriter, r *http.Request) {
+	in, out := io.Pipe()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodConnect, "http://"+to+r.URL.RequestURI(), in)
+	if err != nil {
+		panic(err)
+	}
+	req.Host = r.Host
+	for name, values := range r.Header {
+		switch name {
+		case "Connection", "Upgrade", "Sec-Websocket-Key":
+		default:
+			req.Header[name] = values
+		}
+	}
+	req.Header[":protocol"] = []string{"websocket"}
+	res, err := streams.RoundTrip(req)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		for name, values := range res.Header {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(res.StatusCode)
+		_, _ = io.Copy(w, res.Body)
+		return
+	}
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = conn.Close() }()
+	head := res.Header.Clone()
+	head.Set("Connection", "Upgrade")
+	head.Set("Upgrade", "websocket")
+	accept := websocket.AcceptKey([]byte(r.Header.Get("Sec-WebSocket-Key")))
+	head.Set("Sec-WebSocket-Accept", string(accept[:]))
+	_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
+	_ = head.Write(rw)
+	_, _ = rw.WriteString("\r\n")
+	_ = rw.Flush()
+	go func() {
+		_, err := io.Copy(out, rw.Reader)
+		_ = out.CloseWithError(err)
+	}()
+	_, _ = io.Copy(flushing{rw.Writer}, res.Body)
+}
+
+// flushing writes through.
+type flushing struct{ w *bufio.Writer }
+
+func (f flushing) Write(b []byte) (int, error) {
+	n, err := f.w.Write(b)
+	return n, errors.Join(err, f.w.Flush())
+}

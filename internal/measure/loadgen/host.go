@@ -1,0 +1,159 @@
+package loadgen
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/net/sys"
+)
+
+// A hostSample is what the machine and this process had used at a moment; what is
+// reported is the difference of two.
+type hostSample struct {
+	at        time.Time
+	cpu       time.Duration // of this process
+	pauses    time.Duration // of its collector
+	wait      time.Duration // of its threads, ready and without a processor
+	pressure  time.Duration // PSI cpu some
+	total     uint64        // jiffies of all processors
+	idle      uint64
+	steal     uint64
+	in, out   uint64
+	schedules bool // wait is known
+}
+
+func (g *Generator) sampleHost() hostSample {
+	s := hostSample{at: time.Now(), cpu: sys.CPUTime()}
+	var gc debug.GCStats
+	debug.ReadGCStats(&gc)
+	s.pauses = gc.PauseTotal
+	if b, err := os.ReadFile("/proc/stat"); err == nil {
+		s.total, s.idle, s.steal = parseStat(string(b))
+	}
+	if b, err := os.ReadFile("/proc/pressure/cpu"); err == nil {
+		s.pressure = parsePressure(string(b))
+	}
+	s.wait, s.schedules = runQueueWait()
+	s.in, s.out = g.bytes.in.Load(), g.bytes.out.Load()
+	for _, sh := range g.shards {
+		st := sh.loop.Stats()
+		s.in += st.BytesIn
+		s.out += st.BytesOut
+	}
+	return s
+}
+
+// parseStat reads the first line of /proc/stat: user nice system idle iowait irq
+// softirq steal guest guest_nice, of which guest is in user already.
+func parseStat(s string) (total, idle, steal uint64) {
+	line, _, _ := strings.Cut(s, "\n")
+	for i, f := range strings.Fields(strings.TrimPrefix(line, "cpu ")) {
+		n, err := strconv.ParseUint(f, 10, 64)
+		if err != nil || i >= 8 {
+			break
+		}
+		total += n
+		switch i {
+		case 3, 4:
+			idle += n
+		case 7:
+			steal = n
+		}
+	}
+	return total, idle, steal
+}
+
+// parsePressure reads "some avg10=… total=N", microseconds.
+func parsePressure(s string) time.Duration {
+	line, _, _ := strings.Cut(s, "\n")
+	_, n, ok := strings.Cut(line, "total=")
+	us, err := strconv.ParseInt(strings.TrimSpace(n), 10, 64)
+	if !ok || err != nil {
+		return 0
+	}
+	return time.Duration(us) * time.Microsecond
+}
+
+// runQueueWait sums what this process's threads have waited for a processor.
+func runQueueWait() (sum time.Duration, ok bool) {
+	files, err := filepath.Glob("/proc/self/task/*/schedstat")
+	if err != nil {
+		return 0, false
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // the thread has ended
+		}
+		if f := strings.Fields(string(b)); len(f) >= 2 {
+			if ns, err := strconv.ParseInt(f[1], 10, 64); err == nil {
+				sum += time.Duration(ns)
+				ok = true
+			}
+		}
+	}
+	return sum, ok
+}
+
+// since fills in what w says of the machine and the generator, from the sample
+// before to this one.
+func (s *hostSample) since(before *hostSample, w *Window) {
+	d := s.at.Sub(before.at)
+	if d <= 0 {
+		return
+	}
+	share := func(a, b time.Duration) float64 { return max(0, float64(a-b)/float64(d)) }
+	w.Generator.CPU = share(s.cpu, before.cpu)
+	w.Generator.GCPauses = max(0, s.pauses-before.pauses)
+	w.Host.Pressure = min(1, share(s.pressure, before.pressure))
+	if s.schedules && before.schedules {
+		w.Host.Wait = share(s.wait, before.wait)
+	}
+	if total := float64(s.total - min(before.total, s.total)); total > 0 {
+		w.Host.Steal = float64(s.steal-min(before.steal, s.steal)) / total
+		w.Host.Busy = max(0, 1-float64(s.idle-min(before.idle, s.idle))/total)
+	}
+	w.BytesIn, w.BytesOut = s.in-min(before.in, s.in), s.out-min(before.out, s.out)
+}
+
+// judge says whether the generator was the limit of w: its own lag was not small
+// beside what was measured, or in a closed loop it had no time left. Of fewer than
+// a hundred arrivals one alone proves nothing, so the second latest counts. Where
+// other programs kept the processors from it, Why names the machine.
+func (g *Generator) judge(w *Window) {
+	if w.Lag != nil && w.Lag.TotalCount() > 1 && w.Response != nil {
+		n := float64(w.Lag.TotalCount())
+		lag := time.Duration(w.Lag.ValueAtPercentile(min(99, 100*(n-1)/n))) * time.Microsecond
+		response := time.Duration(w.Response.ValueAtPercentile(99)) * time.Microsecond
+		if lag > max(time.Millisecond, response/10) {
+			w.Generator.Limited = true
+			w.Generator.Why = fmt.Sprintf("its lag P99 of %v is more than 1ms and a tenth of the response P99 of %v", lag, response)
+			w.Generator.crowded(w.Host, runtime.NumCPU())
+		}
+	}
+	cores := float64(min(len(g.shards), runtime.NumCPU()))
+	if w.Load.Concurrency > 0 && w.Generator.CPU > 0.95*cores {
+		w.Generator.Limited = true
+		w.Generator.Why = fmt.Sprintf("it used %.2f of the %.0f cores its loops can use", w.Generator.CPU, cores)
+	}
+}
+
+// crowded adds to Why that the machine was busy with other programs, where that is
+// what delayed a generator: they used more of its n processors than the generator
+// did, and less than a quarter of a processor was idle.
+func (s *GeneratorState) crowded(h Host, n int) {
+	used := h.Busy * float64(n)
+	others := used - s.CPU
+	if float64(n)-used > 0.25 || others <= s.CPU {
+		return
+	}
+	s.Crowded = true
+	s.Why = fmt.Sprintf("this machine was busy: other programs (the server too, if it runs here) used %.1f of its %d processors, "+
+		"the generator %.1f, and %s; run it on another machine, or with less load", others, n, s.CPU, s.Why)
+}

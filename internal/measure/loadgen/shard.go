@@ -1,0 +1,354 @@
+package loadgen
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+)
+
+// A shard is a loop's part of the load: its connections, the arrivals it was
+// dealt, and what it counts. Its methods are for the loop's goroutine, except
+// where they say otherwise.
+type shard struct {
+	// Fixed at New.
+	g      *Generator
+	loop   *eventloop.Loop
+	id     int
+	limit  int // of what is under way
+	depth  int // outstanding exchanges of a lane
+	mine   payloadMaker
+	reader reader
+
+	// Any goroutine: arrivals dealt and not yet in hand.
+	mu    sync.Mutex
+	due   []int64
+	dealt atomic.Bool
+	live  liveCounters
+
+	// Owned by the loop. No lock.
+	now      int64 // read when something begins; see tick
+	dueSpare []int64
+	free     queue[sender] // lanes with room
+	waiting  queue[int64]  // intended instants of arrivals without a lane
+	inFlight int
+	open     int // connections that stand
+	sum      sums
+	rec      *piece
+	changed  int64 // up to where rec.busy and rec.open count
+	since    int64 // arrivals intended earlier are not counted: of the warm-up
+	shown    int64 // live was published
+	draining bool  // the window is over: what is answered now is Drained
+	closed   int   // closed loop of that many
+	turn     int   // of channels, for publishes
+	requests map[int]*prepared
+	scratch  []byte
+}
+
+// sums are counted since the start.
+type sums struct{ offered, sent, completed, dropped, errors, received uint64 }
+
+// liveCounters are what a shard last published of its sums, for Snapshot.
+type liveCounters struct {
+	offered, sent, completed, dropped, errors, received atomic.Uint64
+	inFlight, open                                      atomic.Int64
+}
+
+func (l *liveCounters) publish(s *sums, inFlight, open int) {
+	l.offered.Store(s.offered)
+	l.sent.Store(s.sent)
+	l.completed.Store(s.completed)
+	l.dropped.Store(s.dropped)
+	l.errors.Store(s.errors)
+	l.received.Store(s.received)
+	l.inFlight.Store(int64(inFlight))
+	l.open.Store(int64(open))
+}
+
+// An exchange is a request under way. A zero intended says that it is not counted.
+type exchange struct {
+	intended, sent int64
+	flow           int32 // of a publish, see flows
+	seq            uint64
+}
+
+// A sender is a connection that carries exchanges.
+type sender interface {
+	endpoint
+	carrier() *lane
+	// transmit sends the request of ex, whose intended and sent are set.
+	transmit(ex *exchange)
+}
+
+// post runs f on the loop soon. Any goroutine.
+func (s *shard) post(f func()) bool { return s.loop.Post(f) }
+
+// do runs f on the loop and waits for it; false when the loop has ended. Any
+// goroutine but the loop's.
+func (s *shard) do(f func()) bool {
+	done := make(chan struct{})
+	if !s.loop.Post(func() { defer close(done); f() }) {
+		return false
+	}
+	<-done
+	return true
+}
+
+// deal hands over arrivals. Any goroutine.
+func (s *shard) deal(due []int64) {
+	s.mu.Lock()
+	s.due = append(s.due, due...)
+	s.mu.Unlock()
+	s.dealt.Store(true)
+	s.loop.Wake()
+}
+
+// onTick runs in every tick of the loop.
+func (s *shard) onTick() {
+	if s.dealt.Swap(false) {
+		s.mu.Lock()
+		s.due, s.dueSpare = s.dueSpare[:0], s.due
+		s.mu.Unlock()
+		s.touch()
+		for _, at := range s.dueSpare {
+			s.take(at)
+		}
+	}
+	if now := s.g.now(); now-s.shown > 50e6 {
+		s.shown = now
+		s.live.publish(&s.sum, s.inFlight, s.open)
+	}
+}
+
+// touch reads the clock. Whatever begins on the loop, a tick or an input, calls
+// it first.
+func (s *shard) touch() int64 {
+	s.now = s.g.now()
+	return s.now
+}
+
+// account brings the areas up to now; call it before inFlight or open change.
+func (s *shard) account(now int64) {
+	d := float64(now-s.changed) / 1e9
+	s.rec.busy += d * float64(s.inFlight)
+	s.rec.open += d * float64(s.open)
+	s.changed = now
+}
+
+// take has an arrival in hand.
+func (s *shard) take(intended int64) {
+	now := s.g.now() // many may be due: each sending takes a while
+	s.now = now
+	if counts := intended >= s.since; counts {
+		s.rec.offered++
+		record(&s.rec.lag, now-intended)
+	}
+	s.sum.offered++
+	if s.inFlight >= s.limit {
+		s.drop(intended)
+		return
+	}
+	s.begin(intended, now)
+	if l, ok := s.nextFree(); ok {
+		s.send(l, intended, now)
+		return
+	}
+	s.waiting.push(intended)
+}
+
+func (s *shard) drop(intended int64) {
+	if intended >= s.since {
+		s.rec.dropped++
+	}
+	s.sum.dropped++
+	s.g.quota.end()
+}
+
+func (s *shard) begin(intended, now int64) {
+	s.account(now)
+	s.inFlight++
+	s.rec.busy += float64(now-intended) / 1e9
+}
+
+func (s *shard) end(now int64) {
+	s.account(now)
+	s.inFlight--
+}
+
+// nextFree is the lane whose turn it is.
+func (s *shard) nextFree() (sender, bool) {
+	for {
+		h, ok := s.free.pop()
+		if !ok {
+			return nil, false
+		}
+		l := h.carrier()
+		l.queued = false
+		if l.ready() {
+			return h, true
+		}
+	}
+}
+
+// offerLane puts h where arrivals find it, if it has room.
+func (s *shard) offerLane(h sender) {
+	if l := h.carrier(); !l.queued && l.ready() {
+		l.queued = true
+		s.free.push(h)
+	}
+}
+
+func (s *shard) send(h sender, intended, now int64) {
+	l := h.carrier()
+	l.out = append(l.out, exchange{intended: intended, sent: now})
+	ex := &l.out[len(l.out)-1]
+	if intended >= s.since {
+		s.rec.sent++
+	}
+	s.sum.sent++
+	l.arm()
+	h.transmit(ex)
+	s.offerLane(h)
+}
+
+// serve sends what waits, and in the closed loop what may begin.
+func (s *shard) serve() {
+	for s.waiting.len() > 0 {
+		intended, _ := s.waiting.peek()
+		if s.now-intended > int64(s.g.spec.Timeout) {
+			s.waiting.pop()
+			s.end(s.now)
+			s.drop(intended)
+			continue
+		}
+		h, ok := s.nextFree()
+		if !ok {
+			return
+		}
+		s.waiting.pop()
+		if intended >= s.since {
+			s.rec.waited++
+		}
+		s.send(h, intended, s.now)
+	}
+	for s.inFlight < s.closed {
+		h, ok := s.nextFree()
+		if !ok {
+			return
+		}
+		if !s.g.quota.take() {
+			s.offerLane(h)
+			return
+		}
+		if s.now >= s.since {
+			s.rec.offered++
+		}
+		s.sum.offered++
+		s.begin(s.now, s.now)
+		s.send(h, s.now, s.now)
+	}
+}
+
+// abandon drops what waits for a lane.
+func (s *shard) abandon() {
+	for {
+		intended, ok := s.waiting.pop()
+		if !ok {
+			return
+		}
+		s.end(s.now)
+		s.drop(intended)
+	}
+}
+
+// complete is a right answer to ex.
+func (s *shard) complete(ex exchange, now int64) {
+	s.end(now)
+	if s.g.spec.Kind == PubSub {
+		s.acknowledged(ex, now)
+	}
+	s.sum.completed++
+	s.g.quota.end()
+	if ex.intended < s.since {
+		if !s.draining {
+			s.rec.carried++
+		}
+		return
+	}
+	if s.draining {
+		s.rec.drained++
+	} else {
+		s.rec.completed++
+	}
+	if s.g.spec.Kind == PubSub {
+		record(&s.rec.publish, now-ex.intended)
+	} else {
+		s.rec.answer(now-ex.intended, now-ex.sent)
+	}
+}
+
+// fail is a wrong answer to ex, or none.
+func (s *shard) fail(ex exchange, why string, now int64) {
+	s.end(now)
+	if s.g.spec.Kind == PubSub {
+		s.g.flows.fail(int(ex.flow), ex.seq)
+	}
+	s.sum.errors++
+	s.g.quota.end()
+	if ex.intended >= s.since {
+		s.rec.fail(why)
+	}
+}
+
+// exchangePiece gives the piece so far for p, an empty one.
+func (s *shard) exchangePiece(p *piece) *piece {
+	s.account(s.touch())
+	old := s.rec
+	s.rec = p
+	s.live.publish(&s.sum, s.inFlight, s.open)
+	return old
+}
+
+// A queue is first in, first out, in a ring that grows.
+type queue[T any] struct {
+	ring []T
+	head int
+	n    int
+}
+
+func (q *queue[T]) len() int { return q.n }
+
+func (q *queue[T]) push(v T) {
+	if q.n == len(q.ring) {
+		bigger := make([]T, max(16, 2*q.n))
+		k := copy(bigger, q.ring[q.head:])
+		copy(bigger[k:], q.ring[:q.head])
+		q.ring, q.head = bigger, 0
+	}
+	i := q.head + q.n
+	if i >= len(q.ring) {
+		i -= len(q.ring)
+	}
+	q.ring[i] = v
+	q.n++
+}
+
+func (q *queue[T]) peek() (v T, ok bool) {
+	if q.n == 0 {
+		return v, false
+	}
+	return q.ring[q.head], true
+}
+
+func (q *queue[T]) pop() (v T, ok bool) {
+	if q.n == 0 {
+		return v, false
+	}
+	var zero T
+	v, q.ring[q.head] = q.ring[q.head], zero
+	if q.head++; q.head == len(q.ring) {
+		q.head = 0
+	}
+	q.n--
+	return v, true
+}

@@ -1,0 +1,402 @@
+package eventloop
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/net/sys"
+)
+
+// A Mover is a Handler whose connection can go on in another process.
+type Mover interface {
+	Handler
+	// AppendState appends what the handler knows of c to dst and returns which kind of
+	// handler goes on from that; 0: not at this moment. Nothing changes.
+	AppendState(c *Conn, dst takeover.State) (state takeover.State, kind uint8)
+	// Moved is the last call, in place of Closed: c is open, in another process.
+	Moved(c *Conn)
+}
+
+// A MovingFilter is a Filter whose connection can go on in another process.
+type MovingFilter interface {
+	Filter
+	// AppendState is Mover's.
+	AppendState(dst takeover.State) (state takeover.State, ok bool)
+	// Wipe forgets the keys for good: nothing can be opened or sealed any more.
+	Wipe()
+}
+
+// The fields of a connection's state. Their meaning does not change; see takeover.State.
+const (
+	connKind     = iota + 1 // of the handler
+	connHandler             // its state
+	connIP                  // of the peer, 16 bytes
+	connPort                // of the peer
+	connAge                 // nanoseconds since it was accepted
+	connListener            // index of its listener, plus 1
+	connLoop                // index of its loop, plus 1
+	connTimer               // nanoseconds until the handler's timer
+	connInput               // that the handler did not consume
+	connRaw                 // that the socket brought and nobody has seen
+	connSealed              // that the filter made and goes as it is
+	connOutput              // that waits for the socket
+	connNoRead              // 1: reading is paused
+	connFilter              // the filter's state
+)
+
+// maxMoving bounds what waits for the socket of a connection that moves.
+const maxMoving = 1 << 20
+
+// Exported are connections of a loop that were sent and have not left yet.
+type Exported struct {
+	conns   []*Conn
+	numbers []int // of conns
+	size    int   // bytes of their states
+}
+
+// Len is how many there are, and Bytes what their states take together.
+func (e *Exported) Len() int   { return len(e.conns) }
+func (e *Exported) Bytes() int { return e.size }
+
+// Export hands the states of the connections that can move at this moment to send, as bodies
+// of frames of connections with their descriptors, which are lent until send returns. They
+// are not read from then on, until Leave or Keep. all says that meanwhile no input of any
+// other connection may be seen either. Loop only, between two ticks.
+func (l *Loop) Export(all bool, send func(body []byte, fds []int) (first int, err error)) (*Exported, error) {
+	l.flushDirty()
+	l.gather.flush()
+	l.runFlushers()
+	var wanted []*Conn
+	for _, c := range l.table.conns {
+		if c != nil && c.fd >= 0 && !c.Connecting() && (all || c.mayMove()) {
+			wanted = append(wanted, c)
+			l.poller.SetReading(c.key, int(c.fd), false)
+		}
+	}
+	l.poller.Quiesce(pollEvents{l}, quiesceTime)
+	e := &Exported{}
+	b := batch{loop: l, send: send, to: e}
+	for _, c := range wanted {
+		if b.err != nil || !c.mayMove() || !b.add(c) {
+			c.restoreReading()
+		}
+	}
+	b.flush()
+	return e, b.err
+}
+
+// quiesceTime bounds how long a loop waits for what is in flight.
+const quiesceTime = 50 * time.Millisecond
+
+// batchBytes is from which size on a batch is sent; a frame has room for one more record.
+const batchBytes = 1 << 20
+
+// A batch collects connections for a frame.
+type batch struct {
+	loop  *Loop
+	send  func([]byte, []int) (int, error)
+	to    *Exported
+	body  []byte
+	files []int
+	err   error
+}
+
+// add puts c in, if it can move.
+func (b *batch) add(c *Conn) bool {
+	file, input, err := b.loop.poller.Lend(c.key, int(c.fd))
+	if err != nil {
+		return false
+	}
+	s, ok := c.state(input)
+	if !ok {
+		b.loop.poller.Returned(file)
+		return false
+	}
+	before := len(b.body)
+	b.body = takeover.AppendRecord(b.body, 1, s)
+	b.to.size += len(b.body) - before
+	b.to.conns = append(b.to.conns, c)
+	if b.files = append(b.files, file); len(b.files) == takeover.MaxFiles || len(b.body) > batchBytes {
+		b.flush()
+	}
+	return true
+}
+
+func (b *batch) flush() {
+	if len(b.files) > 0 && b.err == nil {
+		var first int
+		first, b.err = b.send(b.body, b.files)
+		for i := range b.files {
+			b.to.numbers = append(b.to.numbers, first+i)
+		}
+	}
+	for _, fd := range b.files {
+		b.loop.poller.Returned(fd)
+	}
+	b.body, b.files = b.body[:0], b.files[:0]
+}
+
+// mayMove reports whether c is one that can move, its handler's state apart.
+func (c *Conn) mayMove() bool {
+	const no = flagClosed | flagClosing | flagShut | flagHalf | flagEOF | flagTold | flagGathered
+	if c.flags&no != 0 || c.fd < 0 || c.listener == noListener || c.Unsent() > maxMoving {
+		return false
+	}
+	_, ok := c.Handler().(Mover)
+	return ok
+}
+
+func (c *Conn) restoreReading() {
+	if c.flags&(flagClosed|flagNoRead|flagEOF) == 0 {
+		c.loop.poller.SetReading(c.key, int(c.fd), true)
+	}
+}
+
+// state returns what c is; raw is what the socket brought and nobody has seen.
+func (c *Conn) state(raw []byte) (takeover.State, bool) {
+	state, kind := c.Handler().(Mover).AppendState(c, nil)
+	if kind == 0 {
+		return nil, false
+	}
+	var s takeover.State
+	s = s.MustUint(connKind, uint64(kind)).MustBytes(connHandler, state)
+	s = s.Bytes(connIP, c.peerIP[:]).Uint(connPort, uint64(c.peerPort)).Uint(connAge, uint64(c.loop.now-c.accepted))
+	s = s.Uint(connListener, uint64(c.listener)+1).Uint(connLoop, uint64(c.loop.id)+1)
+	if d := c.TimerIn(); d > 0 {
+		s = s.Uint(connTimer, uint64(d))
+	}
+	if c.parked != nil {
+		s = s.MustBytes(connInput, c.parked.b)
+	}
+	s = s.MustBytes(connRaw, raw)
+	if q := c.out; q != nil {
+		s = s.MustBytes(connSealed, q.sealed).MustBytes(connOutput, q.waiting())
+	}
+	if c.flags&flagNoRead != 0 {
+		s = s.Uint(connNoRead, 1)
+	}
+	if f := c.filtered(); f != nil {
+		m, ok := f.filter.(MovingFilter)
+		if !ok {
+			return nil, false
+		}
+		keys, ok := m.AppendState(nil)
+		if !ok {
+			return nil, false
+		}
+		s = s.MustBytes(connFilter, keys)
+	}
+	return s, true
+}
+
+// waiting returns what waits, but for what is sealed.
+func (q *outQueue) waiting() (b []byte) {
+	for _, seg := range q.segs[q.head:] {
+		b = append(b, seg...)
+	}
+	return b
+}
+
+// Wipe forgets the keys of all of them. Only Leave may follow. Loop only.
+func (e *Exported) Wipe() {
+	for _, c := range e.conns {
+		if f := c.filtered(); f != nil {
+			f.filter.(MovingFilter).Wipe()
+		}
+	}
+}
+
+// Keep takes the connections whose numbers are in kept back: they go on here. nil: all of
+// them. Loop only.
+func (e *Exported) Keep(kept map[int]bool) {
+	left := e.conns[:0]
+	for i, c := range e.conns {
+		if kept == nil || kept[e.numbers[i]] {
+			c.restoreReading()
+		} else {
+			left = append(left, c)
+		}
+	}
+	clear(e.conns[len(left):])
+	e.conns, e.numbers = left, nil
+}
+
+// Leave gives them up: the sockets are another process's, and stay open. Loop only.
+func (e *Exported) Leave() {
+	for _, c := range e.conns {
+		c.leave()
+	}
+	e.conns = nil
+}
+
+func (c *Conn) leave() {
+	if c.isClosed() {
+		return
+	}
+	l := c.loop
+	h, _ := c.Handler().(Mover)
+	if f := c.filtered(); f != nil {
+		c.handler = f.Handler
+		f.filter.Release()
+	}
+	c.flags |= flagClosed
+	l.timers.Stop(&c.timer)
+	l.poller.Leave(c.key, int(c.fd))
+	l.release(c)
+	l.n.moved++
+	c.parked = nil
+	if c.out != nil {
+		c.out.release()
+	}
+	if h != nil {
+		l.guard(nil, func() { h.Moved(c) })
+	}
+}
+
+// A Moving is a connection that arrives from another process, understood and not yet a
+// loop's.
+type Moving struct {
+	// Kind and State are the handler's, see Mover.
+	Kind  uint8
+	State takeover.State
+	// Filter is the filter's state; nil: there was none.
+	Filter takeover.State
+	// Loop is the number of the loop that it had.
+	Loop int
+	// Timer is how long it was until the handler's timer, in nanoseconds; 0: there was none.
+	Timer int64
+
+	peer            netip.AddrPort
+	age             int64
+	listener        uint8
+	noRead          bool
+	input, raw      []byte
+	sealed, waiting []byte
+}
+
+// longest bounds what a state says of times, in nanoseconds: about 36 years.
+const longest = 1 << 60
+
+var errNoKind = errors.New("a connection without a handler")
+
+// Import reads the state of a connection.
+func Import(s takeover.State) (*Moving, error) {
+	m := &Moving{listener: noListener}
+	var ip [16]byte
+	var port uint16
+	err := s.Read(func(f takeover.Field) (bool, error) {
+		switch f.Tag {
+		case connKind:
+			m.Kind = uint8(f.Uint)
+		case connHandler:
+			m.State = takeover.State(f.Bytes)
+		case connIP:
+			if copy(ip[:], f.Bytes) != len(ip) {
+				return true, fmt.Errorf("an address of %d bytes", len(f.Bytes))
+			}
+		case connPort:
+			port = uint16(f.Uint)
+		case connAge:
+			m.age = int64(min(f.Uint, longest))
+		case connListener:
+			m.listener = uint8(f.Uint - 1)
+		case connLoop:
+			m.Loop = int(min(f.Uint-1, 255))
+		case connTimer:
+			m.Timer = int64(min(f.Uint, longest))
+		case connInput:
+			m.input = f.Bytes
+		case connRaw:
+			m.raw = f.Bytes
+		case connSealed:
+			m.sealed = f.Bytes
+		case connOutput:
+			m.waiting = f.Bytes
+		case connNoRead:
+			m.noRead = f.Uint != 0
+		case connFilter:
+			m.Filter = takeover.State(f.Bytes)
+		default:
+			return false, nil
+		}
+		return true, nil
+	})
+	if err == nil && m.Kind == 0 {
+		err = fmt.Errorf("%w: %w", takeover.ErrState, errNoKind)
+	}
+	m.peer = netip.AddrPortFrom(netip.AddrFrom16(ip), port)
+	return m, err
+}
+
+// Arrive makes fd, which is the loop's from now on, a connection as m says. handler makes
+// its handler; filter is nil if there was none. After an error c is closed. What waited is
+// sent, and what the handler had not consumed is shown to it. Loop only.
+func (l *Loop) Arrive(fd int, m *Moving, filter Filter, handler func(*Conn) (Handler, error)) error {
+	c := &Conn{
+		socket:   socket{loop: l, fd: -1, listener: m.listener, peerIP: m.peer.Addr().As16(), peerPort: m.peer.Port()},
+		accepted: l.now - m.age,
+	}
+	c.timer.Owner = c
+	if l.ended {
+		sys.Close(fd)
+		return ErrStopped
+	}
+	l.shared.open.Add(1)
+	c.key = l.table.add(c)
+	fd, err := l.poller.Adopt(fd)
+	if err == nil {
+		c.fd = int32(fd)
+		err = l.poller.Add(c.key, fd)
+	}
+	if err != nil {
+		c.Close(err)
+		return err
+	}
+	l.n.arrived++
+	if c.restoreOutput(m); c.isClosed() {
+		return ErrQueueFull
+	}
+	if filter != nil {
+		c.handler = &filtered{filter: filter, Handler: (*parting)(nil)}
+	}
+	if len(m.input) > 0 {
+		c.parked = &parkedInput{bytes.Clone(m.input)}
+	}
+	var h Handler
+	err = errNoHandler
+	l.guard(nil, func() { h, err = handler(c) })
+	if err != nil {
+		c.SetHandler(&parting{})
+		c.Close(err)
+		return err
+	}
+	if c.SetHandler(h); m.noRead {
+		c.pause()
+	}
+	if c.Again(); len(m.raw) > 0 && !c.isClosed() {
+		c.arrived(bytes.Clone(m.raw))
+	}
+	return nil
+}
+
+var errNoHandler = errors.New("the handler of an arriving connection panicked")
+
+// restoreOutput queues what waited for the socket.
+func (c *Conn) restoreOutput(m *Moving) {
+	if len(m.sealed)+len(m.waiting) == 0 {
+		return
+	}
+	c.out = c.loop.queues.get(c)
+	c.out.sealed = append(c.out.sealed, m.sealed...)
+	c.out.bytes = len(m.sealed)
+	if len(m.waiting) > 0 {
+		c.enqueueCopy(m.waiting)
+	}
+	if c.out != nil {
+		c.out.markDirty()
+	}
+}

@@ -1,0 +1,31 @@
+package poller
+
+import (
+	"syscall"
+
+	"github.com/weir-gateway/weir/internal/net/sys"
+)
+
+// Adopt implements Poller.
+func (p *Epoll) Adopt(fd int) (int, error) { return fd, nil }
+
+// Connect implements Poller. The socket is watched for room until it is
+// connected, and only then for input: one that connects costs two changes of
+// what is watched.
+func (p *Epoll) Connect(k Key, fd int, to *sys.Address) syscall.Errno {
+	if e := sys.Connect(fd, to); e != 0 && e != sys.EINPROGRESS {
+		return e
+	}
+	if err := sys.EpollAdd(p.ep, fd, sys.EpollOut, uint64(k)); err != nil {
+		return sys.ErrnoOf(err)
+	}
+	*p.wanted(k) = markConnecting
+	return 0
+}
+
+// connected is called once: it is the loop that goes on with Add or Close.
+func (p *Epoll) connected(k Key, fd int, h Handler) {
+	p.standing = k
+	h.Connected(k, sys.SocketError(fd))
+	p.standing = keyWake // none
+}

@@ -1,0 +1,106 @@
+// Package poller moves bytes between the kernel and one event loop. It is
+// shaped by completion: the loop hands bytes over and is told what arrived.
+// Epoll imitates that in a page (epoll_linux.go); an io_uring can do it
+// natively behind the same interface.
+package poller
+
+import (
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/net/sys"
+)
+
+// A Key names a connection: its slot in the loop's table in the low 32 bits,
+// and the slot's generation above, so that an event for a closed connection is
+// never taken for its successor's.
+type Key uint64
+
+// Slot returns the slot of k.
+func (k Key) Slot() uint32 { return uint32(k) }
+
+// A Handler is told what happened during Wait. It may call any method of the
+// Poller but Wait.
+type Handler interface {
+	// Woke comes first in every Wait, before any event.
+	Woke()
+	// Accepted hands over a new connection of a listener; it belongs to the loop.
+	Accepted(listener int, fd int, peer netip.AddrPort)
+	// AcceptFailed says that connections wait and cannot be taken. The loop
+	// pauses the listener, or it would be told again at once.
+	AcceptFailed(listener int, err syscall.Errno)
+	// Connected says that a connection stands, or why not. The loop may Add it.
+	Connected(k Key, err syscall.Errno)
+	// Received hands over bytes, valid until it returns. err is non-zero when the
+	// connection broke; no bytes and no error is the end of the peer's stream.
+	Received(k Key, b []byte, err syscall.Errno)
+	// FD returns the descriptor of a connection that is still open.
+	FD(k Key) (int, bool)
+	// Writable says that a Send that took too little may be tried again.
+	Writable(k Key)
+}
+
+// A Poller serves one loop. All methods but Wake belong to the loop's goroutine,
+// which the first Wait may lock to its thread (an io_uring belongs to one);
+// Release unlocks it. Before the first Wait any one goroutine may call them.
+//
+// A descriptor that Accepted hands over is for the Poller's methods only: with
+// io_uring it is none of the process's.
+type Poller interface {
+	// Listen begins to accept from a listening socket; index comes back with
+	// each connection. The socket is the poller's unless there is an error.
+	Listen(index, fd int) error
+	// SetAccepting pauses and resumes a listener.
+	SetAccepting(index int, on bool)
+	// Adopt takes over a socket that the process opened, and returns what it is
+	// called from then on. fd is the poller's, also when there is an error.
+	Adopt(fd int) (int, error)
+	// Connect begins to connect a socket that Adopt returned; Connected follows
+	// unless there is an error. EAGAIN, from here or there, says that a Unix listener's
+	// backlog is full: it may be called again. to is the poller's until then.
+	Connect(k Key, fd int, to *sys.Address) syscall.Errno
+	// Add begins to receive from a connection.
+	Add(k Key, fd int) error
+	// SetReading pauses and resumes receiving.
+	SetReading(k Key, fd int, on bool)
+	// Send takes as much of b as it can and returns how much; when that is less
+	// than all of it, Writable is called later. The bytes taken must not be
+	// changed afterwards. An error means the connection is broken.
+	Send(k Key, fd int, b []byte) (int, syscall.Errno)
+	// SendCopy is Send for bytes that the caller will overwrite.
+	SendCopy(k Key, fd int, b []byte) (int, syscall.Errno)
+	// Flush hands to the kernel what Send may have gathered.
+	Flush()
+	// Shutdown ends the sending side after what was taken has been sent.
+	Shutdown(k Key, fd int)
+	// Close closes the connection; no event comes for k afterwards. One that was
+	// accepted and not added is closed with key 0.
+	Close(k Key, fd int)
+	// Abort is Close with a reset.
+	Abort(k Key, fd int)
+	// Unsent returns how many bytes that Send took the peer has not acknowledged.
+	// It is a system call.
+	Unsent(k Key, fd int) int
+	// Quiesce returns when nothing is in flight for connections that are not read from, or
+	// after within. What broke meanwhile is told to h.
+	Quiesce(h Handler, within time.Duration)
+	// Lend returns a descriptor of the process for a connection that is not read from, until
+	// Returned, with what was received of it and not handed over, valid until then. The
+	// error says that it cannot be had: something is in flight, or the kernel is too old.
+	Lend(k Key, fd int) (file int, input []byte, err error)
+	// Returned ends a Lend.
+	Returned(file int)
+	// Leave is Close for a connection that is open in another process, too.
+	Leave(k Key, fd int)
+	// Wait dispatches events to h. It waits up to timeout for the first one;
+	// negative means for ever, 0 not at all.
+	Wait(timeout time.Duration, h Handler) error
+	// Wake makes a Wait return. Any goroutine may call it.
+	Wake()
+	// Release closes what the poller itself holds, listeners included. Nothing
+	// may be called afterwards, Wake included.
+	Release()
+	// Name is what the engine is called in configuration.
+	Name() string
+}

@@ -1,0 +1,226 @@
+package poller
+
+import (
+	"github.com/weir-gateway/weir/internal/net/sys"
+)
+
+// Receiving. A connection has one multishot receive in flight while the loop
+// wants to read, and otherwise a wait for a hang-up, so that a broken connection
+// shows as it does with epoll. What the kernel had received before the receive
+// was cancelled is held until the loop reads again.
+
+// heldInput is what came while the loop did not want it.
+type heldInput struct {
+	b   []byte
+	eof bool
+}
+
+// Add implements Poller.
+func (p *Uring) Add(k Key, fd int) error {
+	idx := index(fd)
+	c := &p.conns[idx]
+	c.key = k
+	c.state |= connAdded | connReading | connRecv
+	if c.state&connHangup != 0 {
+		p.cancel(opHangup, idx)
+	}
+	s := p.request()
+	s.PrepRecvOnce(idx, p.buffers) // what comes first tells which kind of connection it is
+	s.UserData = p.userData(opRecv, idx)
+	return nil
+}
+
+func (p *Uring) armRecv(idx uint32) {
+	p.conns[idx].state |= connRecv
+	if p.armBulk(idx) {
+		return
+	}
+	s := p.request()
+	if p.reads {
+		s.PrepRead(idx, p.buffers)
+	} else {
+		s.PrepRecv(idx, p.buffers)
+	}
+	s.UserData = p.userData(opRecv, idx)
+}
+
+func (p *Uring) cancel(op uint64, idx uint32) {
+	s := p.request()
+	s.PrepCancel(p.userData(op, idx))
+	s.UserData = opIgnore
+}
+
+// SetReading implements Poller.
+func (p *Uring) SetReading(_ Key, fd int, on bool) {
+	idx := index(fd)
+	c := &p.conns[idx]
+	if c.state&connOpen == 0 || (c.state&connReading != 0) == on {
+		return
+	}
+	if on {
+		c.state |= connReading
+		if c.state&connHangup != 0 {
+			p.cancel(opHangup, idx)
+		}
+		if c.state&connHeld != 0 {
+			p.note(noteResumed, idx, 0)
+			return
+		}
+	} else {
+		c.state &^= connReading
+		if c.state&connRecv != 0 && c.state&connCancel == 0 {
+			c.state |= connCancel
+			p.cancel(p.receiving(idx), idx)
+		}
+	}
+	p.settle(idx)
+}
+
+// settle brings what is in flight in line with what the loop wants.
+func (p *Uring) settle(idx uint32) {
+	c := &p.conns[idx]
+	switch {
+	case c.state&connOpen == 0:
+		p.finish(idx)
+	case c.state&(connRecv|connHangup|connBroken) != 0:
+	case c.state&connReading == 0:
+		if c.state&connHeld != 0 && p.held[idx].eof {
+			return // it would come at once, and there is nothing to learn
+		}
+		c.state |= connHangup
+		s := p.request()
+		s.PrepHangup(idx)
+		s.UserData = p.userData(opHangup, idx)
+	case c.state&connHeld == 0:
+		p.armRecv(idx)
+	}
+}
+
+// received is called with a result of a receive.
+func (p *Uring) received(cqe sys.CQE, h Handler) {
+	idx := uint32(cqe.UserData)
+	id, filled := cqe.Buffer()
+	if cqe.UserData == p.userData(opRecv, idx) {
+		if !cqe.More() {
+			p.conns[idx].state &^= connRecv | connCancel
+		}
+		p.watchBulk(idx, cqe)
+		var b []byte
+		if filled {
+			b = p.buffers.Bytes(id, int(cqe.Res))
+		}
+		if cqe.Errno() == sys.ENOBUFS {
+			p.starved = true
+		}
+		p.input(idx, cqe, b, h)
+		if !cqe.More() && cqe.UserData == p.userData(opRecv, idx) { // or the entry has a new connection
+			p.settle(idx)
+		}
+	}
+	if filled {
+		p.buffers.Recycle(id)
+	}
+}
+
+// input is a result of a receive of either kind; b is what came.
+func (p *Uring) input(idx uint32, cqe sys.CQE, b []byte, h Handler) {
+	c := &p.conns[idx]
+	switch e := cqe.Errno(); {
+	case e == sys.ENOBUFS, e == sys.ECANCELED, e == sys.EINTR, e == sys.EAGAIN:
+	case c.state&connOpen == 0:
+	case e != 0:
+		c.state |= connBroken
+		h.Received(c.key, nil, e)
+	case cqe.Res == 0 && c.state&connEOF != 0:
+		h.Received(c.key, nil, 0) // again: this time because the connection is gone
+	case c.state&(connReading|connHeld) != connReading:
+		p.hold(idx, b)
+	case cqe.Res == 0:
+		p.endOfStream(idx, h)
+	default:
+		h.Received(c.key, b, 0)
+	}
+}
+
+func (p *Uring) endOfStream(idx uint32, h Handler) {
+	c := &p.conns[idx]
+	c.state = c.state&^connReading | connEOF
+	h.Received(c.key, nil, 0)
+}
+
+// hold keeps a copy of input that nobody wants yet, so that its buffer can go
+// back: at most what the kernel had received when it was told to stop. No bytes
+// are the end of the stream.
+func (p *Uring) hold(idx uint32, b []byte) {
+	in := p.held[idx]
+	if in == nil {
+		in = &heldInput{}
+		p.held[idx] = in
+		p.conns[idx].state |= connHeld
+	}
+	in.b = append(in.b, b...)
+	in.eof = in.eof || len(b) == 0
+}
+
+// release hands over held input as long as the loop reads.
+func (p *Uring) release(idx uint32, h Handler) {
+	c := &p.conns[idx]
+	in := p.held[idx]
+	if in == nil || c.state&connReading == 0 {
+		return
+	}
+	if b := in.b; len(b) > 0 {
+		n := min(len(b), ReadBuffer)
+		in.b = b[n:]
+		h.Received(c.key, b[:n], 0)
+		c = &p.conns[idx] // a handler that dials may have moved it
+	}
+	switch {
+	case c.state&connOpen == 0, c.state&connReading == 0:
+		return // SetReading or Close has seen to the rest
+	case len(in.b) > 0:
+		p.note(noteResumed, idx, 0)
+		return
+	}
+	p.dropHeld(idx)
+	if in.eof {
+		p.endOfStream(idx, h)
+	}
+	p.settle(idx)
+}
+
+func (p *Uring) dropHeld(idx uint32) {
+	if p.conns[idx].state&connHeld != 0 {
+		p.conns[idx].state &^= connHeld
+		delete(p.held, idx)
+	}
+}
+
+// hungUp is called when something happened to a connection that is not being
+// read, or when the wait for that was cancelled. If it broke, or both sides have
+// ended and the loop has read all, a receive finds out; that only the peer ended
+// its stream can wait.
+func (p *Uring) hungUp(cqe sys.CQE) {
+	idx := uint32(cqe.UserData)
+	if cqe.UserData != p.userData(opHangup, idx) {
+		return
+	}
+	c := &p.conns[idx]
+	if !cqe.More() {
+		c.state &^= connHangup
+	}
+	if cqe.Res > 0 && cqe.Res&sys.EpollErr == 0 && c.state&(connOpen|connReading|connEOF) == connOpen {
+		return // what is left to be read waits until the loop wants it, and can be a lot
+	}
+	gone := cqe.Res > 0 && cqe.Res&(sys.EpollErr|sys.EpollHup) != 0
+	if gone && c.state&(connOpen|connRecv|connBroken) == connOpen {
+		if cqe.More() {
+			p.cancel(opHangup, idx)
+		}
+		p.armRecv(idx)
+		return
+	}
+	if !cqe.More() {
+		p.settle(idx)
+	}
+}

@@ -1,0 +1,157 @@
+package tlsterm
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+
+	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+)
+
+// Moving to another process: an established connection is its keys, the numbers of its next
+// records, and the beginning of a record that has come in part. What must never happen is that
+// two processes seal records with the same number under the same key: this one wipes its keys
+// before the other may use them, and cannot get them back.
+
+// The fields of a record layer's state. Their meaning does not change; see takeover.State.
+const (
+	tlsVersion  = iota + 1 // 0x0303 or 0x0304
+	tlsCipher              // of a TLS 1.3 suite (RFC 8446 appendix B.4), in TLS 1.2 of the one with the same AEAD
+	tlsIn                  // state of the receiving half
+	tlsOut                 // state of the sending half
+	tlsPartial             // of a record
+	tlsMessage             // of a key update
+	tlsProtocol            // that ALPN agreed on
+	tlsUseless             // records without data in a row
+)
+
+const (
+	halfSeq = iota + 1
+	halfKey
+	halfIV
+	halfSecret
+)
+
+var _ eventloop.MovingFilter = (*records)(nil)
+
+// AppendState implements eventloop.MovingFilter. A connection whose client showed a
+// certificate stays: what revokes it is here.
+func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
+	if r.failed || r.ended || r.dialed != nil || r.peer == nil || r.peer.Certificate != nil {
+		return dst, false
+	}
+	version, id := uint64(tls.VersionTLS12), uint64(tls.TLS_AES_128_GCM_SHA256)
+	if r.suite.v13 {
+		version = tls.VersionTLS13
+	}
+	switch {
+	case r.suite.chacha:
+		id = uint64(tls.TLS_CHACHA20_POLY1305_SHA256)
+	case r.suite.keyLen == 32:
+		id = uint64(tls.TLS_AES_256_GCM_SHA384)
+	}
+	dst = dst.MustUint(tlsVersion, version).MustUint(tlsCipher, id).MustBytes(tlsIn, r.in.state(r.suite)).MustBytes(tlsOut, r.out.state(r.suite))
+	dst = dst.MustBytes(tlsPartial, r.partial).MustBytes(tlsMessage, r.message[:r.messageLen]).MustString(tlsProtocol, r.peer.Protocol)
+	return dst.Uint(tlsUseless, uint64(r.useless)), true
+}
+
+func (h *half) state(s *suite) takeover.State {
+	b := takeover.State{}.MustUint(halfSeq, h.seq).MustBytes(halfKey, h.key[:s.keyLen]).MustBytes(halfIV, h.iv[:])
+	if s.v13 {
+		b = b.MustBytes(halfSecret, h.secret[:s.hashLen])
+	}
+	return b
+}
+
+// Wipe implements eventloop.MovingFilter. Whatever would seal or open from now on panics.
+func (r *records) Wipe() {
+	for _, h := range []*half{&r.in, &r.out} {
+		clear(h.key[:])
+		clear(h.iv[:])
+		clear(h.secret[:])
+		h.aead = nil
+	}
+	r.suite, r.failed = nil, true
+}
+
+// Restore makes the record layer of a connection of loop from its state. After Accept only.
+func (t *Terminator) Restore(loop int, s takeover.State) (eventloop.Filter, error) {
+	r := &records{lane: t.lanes[loop]}
+	var version, id uint64
+	var in, out takeover.State
+	protocol := ""
+	err := s.Read(func(f takeover.Field) (bool, error) {
+		switch f.Tag {
+		case tlsVersion:
+			version = f.Uint
+		case tlsCipher:
+			id = f.Uint
+		case tlsIn:
+			in = takeover.State(f.Bytes)
+		case tlsOut:
+			out = takeover.State(f.Bytes)
+		case tlsPartial:
+			r.partial = append([]byte(nil), f.Bytes...)
+		case tlsMessage:
+			if len(f.Bytes) >= keyUpdateLen {
+				return true, fmt.Errorf("%d bytes of a key update", len(f.Bytes))
+			}
+			r.messageLen = uint8(copy(r.message[:], f.Bytes))
+		case tlsProtocol:
+			protocol = string(f.Bytes)
+		case tlsUseless:
+			r.useless = uint8(min(f.Uint, maxUseless))
+		default:
+			return false, nil
+		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if version != tls.VersionTLS12 && version != tls.VersionTLS13 || len(r.partial) > headerLen+maxCiphertext12 {
+		return nil, fmt.Errorf("%w: TLS version %#x, %d bytes of a record", takeover.ErrState, version, len(r.partial))
+	}
+	if r.suite = suiteOf(uint16(version), uint16(min(id, 1<<16-1))); r.suite == nil {
+		return nil, fmt.Errorf("%w: TLS cipher suite %#x is not known", takeover.ErrState, id)
+	}
+	if err := errors.Join(r.in.restore(r.suite, in), r.out.restore(r.suite, out)); err != nil {
+		return nil, err
+	}
+	r.peer = newPeer(&tls.ConnectionState{NegotiatedProtocol: protocol})
+	return r, nil
+}
+
+func (h *half) restore(s *suite, state takeover.State) error {
+	missing := s.keyLen + len(h.iv)
+	if s.v13 {
+		missing += s.hashLen
+	}
+	take := func(dst, b []byte) error {
+		if len(b) != len(dst) {
+			return fmt.Errorf("%d bytes, want %d", len(b), len(dst))
+		}
+		missing -= copy(dst, b)
+		return nil
+	}
+	err := state.Read(func(f takeover.Field) (bool, error) {
+		switch {
+		case f.Tag == halfSeq:
+			h.seq = f.Uint
+		case f.Tag == halfKey:
+			return true, take(h.key[:s.keyLen], f.Bytes)
+		case f.Tag == halfIV:
+			return true, take(h.iv[:], f.Bytes)
+		case f.Tag == halfSecret && s.v13:
+			return true, take(h.secret[:s.hashLen], f.Bytes)
+		default:
+			return false, nil
+		}
+		return true, nil
+	})
+	if err == nil && missing != 0 {
+		err = fmt.Errorf("%w: keys are missing", takeover.ErrState)
+	}
+	return err
+}

@@ -1,0 +1,117 @@
+package tlsterm
+
+import (
+	"bytes"
+	"crypto/tls"
+	"testing"
+
+	"github.com/weir-gateway/weir/internal/app/takeover"
+)
+
+// movable is a record layer as after a handshake of a suite, and its twin on the client's side.
+func movable(version, id uint16) (server, client *records) {
+	make1 := func(in, out byte) *records {
+		r := &records{lane: newLane(), suite: suiteOf(version, id), peer: bareHTTP1}
+		for h, seed := range map[*half]byte{&r.in: in, &r.out: out} {
+			if r.suite.v13 {
+				r.suite.setSecret(h, bytes.Repeat([]byte{seed}, r.suite.hashLen))
+			} else {
+				copy(h.key[:r.suite.keyLen], bytes.Repeat([]byte{seed}, 32))
+				copy(h.iv[:12-r.suite.explicit], bytes.Repeat([]byte{seed + 1}, 12))
+				h.seq = 1
+			}
+		}
+		return r
+	}
+	return make1(1, 2), make1(2, 1)
+}
+
+func TestARecordLayerGoesOnInAnotherProcess(t *testing.T) {
+	f := func(version, id uint16) {
+		t.Helper()
+		server, client := movable(version, id)
+		say := func(from, to *records, text string) {
+			t.Helper()
+			plain, _, err := to.Open(from.Seal(nil, []byte(text)))
+			if err != nil || string(plain) != text {
+				t.Errorf("%x %x: %q, %v; want %q", version, id, plain, err, text)
+			}
+		}
+		say(client, server, "one")
+		say(server, client, "two")
+		if version == tls.VersionTLS13 {
+			say(client, server, "before a key update")
+			if _, _, err := server.Open(client.updateKey(nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		half := client.Seal(nil, []byte("in two pieces"))
+		if _, _, err := server.Open(bytes.Clone(half[:9])); err != nil {
+			t.Fatal(err)
+		}
+		state, ok := server.AppendState(nil)
+		if !ok || len(state) > 280 {
+			t.Fatalf("%x %x: a state of %d bytes, %v", version, id, len(state), ok)
+		}
+		server.Wipe()
+		if server.in.key != [32]byte{} || server.out.key != [32]byte{} || server.in.secret != [48]byte{} || server.out.iv != [12]byte{} {
+			t.Errorf("%x %x: keys are left", version, id)
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%x %x: a wiped record layer seals", version, id)
+				}
+			}()
+			server.Seal(nil, []byte("x"))
+		}()
+		other := &Terminator{lanes: []*lane{newLane()}}
+		restored, err := other.Restore(0, state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := restored.(*records)
+		if again.peer.Protocol != "http/1.1" {
+			t.Errorf("protocol %q", again.peer.Protocol)
+		}
+		if plain, _, err := again.Open(half[9:]); err != nil || string(plain) != "in two pieces" {
+			t.Errorf("%x %x: %q, %v", version, id, plain, err)
+		}
+		say(again, client, "three")
+		say(client, again, "four")
+		if version == tls.VersionTLS13 {
+			if _, _, err := client.Open(again.updateKey(nil)); err == nil {
+				say(again, client, "after a key update")
+			}
+		}
+	}
+	f(tls.VersionTLS13, tls.TLS_AES_128_GCM_SHA256)
+	f(tls.VersionTLS13, tls.TLS_AES_256_GCM_SHA384)
+	f(tls.VersionTLS13, tls.TLS_CHACHA20_POLY1305_SHA256)
+	f(tls.VersionTLS12, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256)
+	f(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384)
+	f(tls.VersionTLS12, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256)
+}
+
+func FuzzRestore(f *testing.F) {
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		r, _ := movable(version, tls.TLS_AES_128_GCM_SHA256)
+		s, _ := r.AppendState(nil)
+		f.Add([]byte(s))
+	}
+	t1 := &Terminator{lanes: []*lane{newLane()}}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		x, err := t1.Restore(0, takeover.State(b))
+		if err != nil {
+			return
+		}
+		r := x.(*records)
+		r.Seal(nil, []byte("x"))
+		_, _, _ = r.Open([]byte{23, 3, 3, 0, 17, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17})
+		if again, ok := r.AppendState(nil); ok && !r.failed {
+			if _, err := t1.Restore(0, again); err != nil {
+				t.Fatalf("%x: its state again: %v", b, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,114 @@
+package tune
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Files of a plan.
+const (
+	sysctlFile  = "/etc/sysctl.d/90-weir.conf"
+	tmpfileFile = "/etc/tmpfiles.d/weir-tune.conf"
+	moduleFile  = "/etc/modules-load.d/weir-tune.conf"
+	dropInFile  = "/etc/systemd/system/weir.service.d/50-tune.conf"
+)
+
+func serviceFile(line string) File {
+	return File{Path: dropInFile, Head: "[Service]\n", Text: line + "\n"}
+}
+
+// Files are the configuration files that make the changes of the report at every boot:
+// sysctl.d(5), tmpfiles.d(5) for what is no sysctl, drop-ins and units of systemd, and a
+// file for nft(8). Each has the reason of every line.
+func (r *Report) Files() []File {
+	var pieces []File
+	for _, f := range r.Findings {
+		var why = fmt.Sprintf("# %s (now %s)\n", f.Why, cmpOr(f.Now, "not set"))
+		for _, s := range f.Steps {
+			name, isSysctl := sysctlName(s.Target)
+			switch {
+			case s.Target == NotrackTarget: // in Config
+				continue
+			case isSysctl:
+				pieces = append(pieces, File{Path: sysctlFile, Head: fmt.Sprintf("# Written by weir tune plan for the profile %s.\n", r.Profile),
+					Text: why + fmt.Sprintf("%s = %s\n", name, s.Value)})
+				if strings.HasPrefix(name, "net.netfilter.") {
+					// Before the module is loaded there is nothing to set.
+					pieces = append(pieces, File{Path: moduleFile, Text: "nf_conntrack\n"})
+				}
+			default:
+				pieces = append(pieces, File{Path: tmpfileFile, Text: why + fmt.Sprintf("w %s - - - - %s\n", s.Target, s.Value)})
+			}
+			why = ""
+		}
+		for _, c := range f.Config {
+			if !strings.HasSuffix(c.Path, ".nft") {
+				c.Text = why + c.Text
+			}
+			pieces = append(pieces, c)
+		}
+	}
+	return join(pieces)
+}
+
+// join makes one file of the pieces of each path, in the order in which they first occur.
+func join(pieces []File) []File {
+	var files []File
+	for _, p := range pieces {
+		i := slices.IndexFunc(files, func(f File) bool { return f.Path == p.Path })
+		if i < 0 {
+			files = append(files, File{Path: p.Path, Text: p.Head})
+			i = len(files) - 1
+		}
+		if !strings.Contains("\n"+files[i].Text, "\n"+p.Text) {
+			files[i].Text += p.Text
+		}
+	}
+	return files
+}
+
+// WriteFiles writes the files below dir and returns their names. It replaces files that
+// are there.
+func WriteFiles(dir string, files []File) ([]string, error) {
+	var names []string
+	for _, f := range files {
+		name := filepath.Join(dir, f.Path)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return names, err
+		}
+		if err := os.WriteFile(name, []byte(f.Text), 0o644); err != nil {
+			return names, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// Baseline is the sysctl.d file of a profile for a machine of which nothing is known:
+// deploy/sysctl.d has it. A leading - has settings ignored that a kernel does not have.
+func Baseline(p Profile) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Kernel settings for a machine that serves Weir (profile %s).
+# cp deploy/sysctl.d/90-weir.conf /etc/sysctl.d/ && sysctl --system
+#
+# Written from the checks of weir tune by: go test ./internal/observe/tune -run TestDeployAgrees -update
+# What depends on the machine and its load is not here: weir tune check, weir tune plan.
+`, p)
+	for _, c := range Checks() {
+		if c.Base == nil || c.Base(p) == "" {
+			continue
+		}
+		fmt.Fprintf(&b, "\n# %s\n# Risk: %s.\n-%s = %s\n", c.Threshold, c.Risk, c.Name, c.Base(p))
+	}
+	return b.String()
+}
+
+func cmpOr(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}

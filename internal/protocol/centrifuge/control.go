@@ -1,0 +1,154 @@
+package centrifuge
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+)
+
+// topicControl carries what the server API does with clients to all nodes.
+const topicControl = "centrifuge.control"
+
+// control is one such call.
+type control struct {
+	Do      string   `json:"do"` // subscribe, unsubscribe, disconnect, refresh
+	User    string   `json:"user"`
+	Client  string   `json:"client,omitempty"`
+	Session string   `json:"session,omitempty"`
+	Spare   []string `json:"spare,omitempty"` // clients that are left alone
+	Channel string   `json:"channel,omitempty"`
+
+	Sub      *subClaims      `json:"sub,omitempty"`
+	Code     uint32          `json:"code,omitempty"`
+	Reason   string          `json:"reason,omitempty"`
+	Expired  bool            `json:"expired,omitempty"`
+	ExpireAt int64           `json:"expire_at,omitempty"`
+	Info     json.RawMessage `json:"info,omitempty"`
+}
+
+// command has all nodes do c.
+func (s *Server) command(c *control) error {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if err := s.deps.Bus.Tell(topicControl, b); err != nil {
+		return fmt.Errorf("tell all nodes: %w", err)
+	}
+	return nil
+}
+
+// controlled does what some node says with the clients of this one.
+func (s *Server) controlled(_ string, data []byte) {
+	c := &control{}
+	if err := json.Unmarshal(data, c); err != nil {
+		s.log.Warn("control", "err", err)
+		return
+	}
+	for _, x := range s.meant(c) {
+		x.t.Post(func() {
+			if x.flags&ended == 0 && x.flags&connected != 0 {
+				x.control(c)
+			}
+		})
+	}
+}
+
+// meant returns the clients of this node that c is about.
+func (s *Server) meant(c *control) []*session {
+	if c.Client == "" && c.Session == "" {
+		list := s.registry.of(c.User)
+		spare := map[uint64]bool{}
+		for _, id := range c.Spare {
+			if n, ok := s.names.number(s.names.client, id); ok {
+				spare[n] = true
+			}
+		}
+		return slices.DeleteFunc(list, func(x *session) bool { return spare[x.t.ID()] })
+	}
+	number, ok := s.names.number(s.names.client, c.Client)
+	if c.Client == "" {
+		number, ok = s.names.number(s.names.session, c.Session)
+	}
+	if !ok {
+		return nil
+	}
+	for _, x := range s.registry.of(c.User) {
+		if x.t.ID() == number {
+			return []*session{x}
+		}
+	}
+	return nil
+}
+
+// control does c with this client.
+func (s *session) control(c *control) {
+	switch c.Do {
+	case "subscribe":
+		s.subscribeByServer(c)
+	case "unsubscribe":
+		s.unsubscribeByServer(c)
+	case "disconnect":
+		s.disconnect((&farewell{Code: c.Code, Reason: c.Reason}).disconnection())
+	case "refresh":
+		s.refreshByServer(c)
+	}
+}
+
+func (s *session) subscribeByServer(c *control) {
+	in, _, e := s.srv().channel(c.Channel)
+	if e != nil || c.Sub == nil || s.find(in) != nil {
+		return
+	}
+	if s.countSubscriptions() >= s.srv().conf().cfg.ChannelLimit {
+		s.disconnect(protocol.DisconnectedChannelLimit)
+		return
+	}
+	w, e := s.serverWant(c.Channel, *c.Sub)
+	if e != nil {
+		s.srv().log.Warn("subscribe by the server", "channel", c.Channel, "err", *e)
+		return
+	}
+	w.announce = true
+	if at := c.Sub.Recover; at != nil {
+		w.recovery(&protocol.SubscribeRequest{Recover: true, Offset: at.Offset, Epoch: at.Epoch})
+	}
+	s.attach(w)
+}
+
+func (s *session) unsubscribeByServer(c *control) {
+	var list []*subscription
+	if in, ok := hubName(c.Channel); ok && c.Channel != "" {
+		if x := s.find(in); x != nil {
+			list = append(list, x)
+		}
+	} else if c.Channel == "" {
+		list = slices.Collect(s.subscriptions())
+	}
+	for _, x := range list {
+		if s.flags&ended == 0 {
+			s.unsubscribe(x, protocol.UnsubscribedByServer)
+		}
+	}
+}
+
+func (s *session) refreshByServer(c *control) {
+	if c.Expired {
+		s.disconnect(protocol.DisconnectedExpired)
+		return
+	}
+	a := s.mayChange()
+	if len(c.Info) > 0 {
+		a.info = safe(c.Info)
+	}
+	s.renew(unixTime(c.ExpireAt))
+	if s.kind().uni {
+		r := &protocol.RefreshResult{}
+		if c.ExpireAt > 0 {
+			r.Expires, r.TTL = true, s.srv().ttl(unixTime(c.ExpireAt))
+		}
+		s.push("", r.Push())
+	}
+}

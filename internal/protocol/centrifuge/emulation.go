@@ -1,0 +1,107 @@
+package centrifuge
+
+import (
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/weir-gateway/weir/internal/front/socket"
+	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/push/wire"
+)
+
+// topicEmulate carries commands to the node that has the client.
+const topicEmulate = "centrifuge.emulate"
+
+// emulatedClients are those whose commands come by themselves, by their numbers. Any
+// goroutine.
+type emulatedClients struct {
+	mu sync.Mutex
+	m  map[uint64]*session
+}
+
+func (e *emulatedClients) add(s *session) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.m == nil {
+		e.m = map[uint64]*session{}
+	}
+	e.m[s.t.ID()] = s
+}
+
+func (e *emulatedClients) remove(s *session) {
+	if s.flags&emulated == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.m, s.t.ID())
+}
+
+func (e *emulatedClients) get(number uint64) *session {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.m[number]
+}
+
+// serveEmulation passes commands on to the client's connection, on whatever node.
+func (s *Server) serveEmulation(r socket.Request) {
+	if !s.trusted(r) {
+		return
+	}
+	enc := protocol.JSON
+	if isBinary(r) {
+		enc = protocol.Protobuf
+	}
+	e, err := protocol.ParseEmulation(r.Body(), enc)
+	switch {
+	case err != nil, len(e.Data) > s.conf().cfg.MaxCommand:
+		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "bad emulation request", Hint: "want session, node and data"})
+		return
+	case e.Node == s.node():
+		if !s.emulate(e.Session, e.Data) {
+			r.Fail(&wire.Error{Status: http.StatusNotFound, Message: "no such session"})
+			return
+		}
+	default:
+		if !s.elsewhere(e) {
+			r.Fail(&wire.Error{Status: http.StatusNotFound, Message: "no such node"})
+			return
+		}
+	}
+	r.Answer(http.StatusNoContent, "", nil)
+}
+
+// emulate gives commands to the client of a session here.
+func (s *Server) emulate(session string, data []byte) bool {
+	number, ok := s.names.number(s.names.session, session)
+	if !ok {
+		return false
+	}
+	c := s.emulated.get(number)
+	if c == nil {
+		return false
+	}
+	data = slices.Clone(data)
+	c.t.Post(func() { c.input(data) })
+	return true
+}
+
+// elsewhere sends commands to another node that lives.
+func (s *Server) elsewhere(e *protocol.Emulation) bool {
+	if s.deps.Cluster == nil || !s.deps.Cluster.Alive(e.Node) {
+		return false
+	}
+	err := s.deps.Bus.TellNode(e.Node, topicEmulate, e.AppendTo(nil, protocol.Protobuf))
+	if err != nil {
+		s.log.Debug("emulation", "node", e.Node, "err", err)
+	}
+	return err == nil
+}
+
+// emulatedElsewhere hears of commands that came to another node.
+func (s *Server) emulatedElsewhere(_ string, data []byte) {
+	if e, err := protocol.ParseEmulation(data, protocol.Protobuf); err == nil {
+		s.emulate(e.Session, e.Data)
+	}
+}

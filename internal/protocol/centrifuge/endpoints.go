@@ -1,0 +1,213 @@
+package centrifuge
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/socket"
+	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/push/wire"
+)
+
+// maxAPIBody bounds a call of the server API.
+const maxAPIBody = 4 << 20
+
+// ownAPI is the prefix of Weir's own API. There the endpoints are mounted one by one,
+// beside what else is below it, and replace Weir's publish and broadcast.
+const ownAPI = "/api"
+
+const (
+	pathConnection = "/connection/"
+	word           = "centrifuge"
+)
+
+// Endpoints are the paths it serves, for the fronts; none unless enabled.
+func (s *Server) Endpoints() []socket.Endpoint {
+	if !s.conf().cfg.Enabled {
+		return nil
+	}
+	body := s.conf().cfg.MaxCommand
+	calls := &api{s}
+	list := []socket.Endpoint{
+		{Path: pathConnection + "websocket", Methods: "GET", Serve: s.serveWebSocket},
+		{Path: pathConnection + "sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.serveSSE},
+		{Path: pathConnection + "http_stream", Methods: "POST", MaxBody: body, Serve: s.serveHTTPStream},
+		{Path: "/emulation", Methods: "POST", MaxBody: 2*body + 1<<10, Serve: s.serveEmulation},
+		{Path: pathConnection + "uni_websocket", Methods: "GET", Serve: s.serveUniWebSocket},
+		{Path: pathConnection + "uni_sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.serveUniSSE},
+		{Path: pathConnection + "uni_http_stream", Methods: "POST", MaxBody: body, Serve: s.serveUniHTTPStream},
+	}
+	if s.conf().cfg.APIPrefix != ownAPI {
+		list = append(list, socket.Endpoint{Path: s.conf().cfg.APIPrefix + "/*", Methods: "POST", MaxBody: maxAPIBody, Serve: calls.serve})
+	} else {
+		for _, name := range apiNames() {
+			list = append(list, socket.Endpoint{Path: ownAPI + "/" + name, Methods: "POST", MaxBody: maxAPIBody, Replaces: true, Serve: calls.serve})
+		}
+	}
+	for i := range list {
+		list[i].Protocol = word
+	}
+	return list
+}
+
+// query returns the parameters of a request; what is no query is none.
+func query(r socket.Request) url.Values {
+	q, _ := url.ParseQuery(r.Query())
+	return q
+}
+
+// encodingOf returns the encoding that a client asks for in the query.
+func encodingOf(q url.Values) protocol.Encoding {
+	if q.Get("cf_protocol") == "protobuf" || q.Get("format") == "protobuf" {
+		return protocol.Protobuf
+	}
+	return protocol.JSON
+}
+
+// isBinary reports whether a body is Protobuf.
+func isBinary(r socket.Request) bool {
+	t, _, _ := strings.Cut(r.Header("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(t), "application/octet-stream")
+}
+
+// captured returns the header fields that proxies are sent.
+func (s *Server) captured(r socket.Request) map[string]string {
+	var m map[string]string
+	_, access := r.Origin()
+	for _, name := range s.conf().forwarded {
+		if access != auth.OriginTrusted && (name == "cookie" || name == "authorization") {
+			continue // the browser adds them by itself, whatever page asks
+		}
+		if v := r.Header(name); v != "" && len(v) <= maxHeader {
+			if m == nil {
+				m = map[string]string{}
+			}
+			m[name] = strings.Clone(v)
+		}
+	}
+	return m
+}
+
+func (s *Server) serveWebSocket(r socket.Request) {
+	enc := encodingOf(query(r))
+	headers := s.captured(r)
+	var chosen string
+	r.WebSocket(socket.WebSocketOptions{
+		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, MaxMessage: s.conf().cfg.MaxCommand,
+	}, func(t socket.Transport) socket.Session {
+		switch chosen {
+		case "centrifuge-protobuf":
+			enc = protocol.Protobuf
+		case "centrifuge-json":
+			enc = protocol.JSON
+		}
+		return s.begin(s.kinds.ws[enc], t, headers)
+	})
+}
+
+func (s *Server) serveUniWebSocket(r socket.Request) {
+	headers := s.captured(r)
+	first := query(r).Get("cf_connect")
+	r.WebSocket(socket.WebSocketOptions{MaxMessage: s.conf().cfg.MaxCommand}, func(t socket.Transport) socket.Session {
+		c := s.begin(s.kinds.uniWS, t, headers)
+		if first != "" {
+			t.Post(func() { c.uniMessage([]byte(first)) })
+		}
+		return c
+	})
+}
+
+// uniMessage is the first message of a unidirectional client; what else it says is of
+// no interest.
+func (s *session) uniMessage(b []byte) {
+	if s.flags&(ended|connecting|connected) != 0 {
+		return
+	}
+	r, err := protocol.ParseConnect(b)
+	if err != nil {
+		s.disconnect(protocol.DisconnectedBadRequest)
+		return
+	}
+	s.connect(0, r)
+}
+
+// trusted answers a request of a page that may not connect.
+func (s *Server) trusted(r socket.Request) bool {
+	if !r.AdmitPage() {
+		r.Fail(&wire.Error{Status: http.StatusForbidden, Message: "origin not allowed", Hint: "add the page's origin to auth.allowed_origins"})
+		return false
+	}
+	return true
+}
+
+// stream takes a connection that begins with what the client said in its request.
+func (s *Server) stream(r socket.Request, k *kind, contentType string, said []byte, resume string) {
+	if !s.trusted(r) {
+		return
+	}
+	headers := s.captured(r)
+	said = slices.Clone(said)
+	r.Stream(socket.StreamOptions{ContentType: contentType}, func(t socket.Transport) socket.Session {
+		c := s.begin(k, t, headers)
+		if resume != "" {
+			c.extra().resume = resume
+		}
+		if k.sse {
+			t.Write([]byte("\n")) // eventsource 2.0.2 loses what comes in one read with an empty line that ends in CR LF
+		}
+		t.Post(func() {
+			if k.uni {
+				c.uniMessage(said)
+			} else {
+				c.input(said)
+			}
+		})
+		return c
+	})
+}
+
+// said returns what a client of an event stream said: in the query, or in the body.
+func said(r socket.Request) []byte {
+	if r.Method() == http.MethodPost {
+		return r.Body()
+	}
+	return []byte(query(r).Get("cf_connect"))
+}
+
+const eventStream = "text/event-stream"
+
+func (s *Server) serveSSE(r socket.Request) {
+	b := said(r)
+	if len(b) == 0 {
+		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "no connect command", Hint: "send it in cf_connect"})
+		return
+	}
+	s.stream(r, s.kinds.sse, eventStream, b, "")
+}
+
+func (s *Server) serveHTTPStream(r socket.Request) {
+	k, contentType := s.kinds.stream[protocol.JSON], "application/json"
+	if isBinary(r) {
+		k, contentType = s.kinds.stream[protocol.Protobuf], "application/octet-stream"
+	}
+	if len(r.Body()) == 0 {
+		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "no connect command", Hint: "send it as the body"})
+		return
+	}
+	s.stream(r, k, contentType, r.Body(), "")
+}
+
+func (s *Server) serveUniSSE(r socket.Request) {
+	resume := r.Header("Last-Event-ID")
+	if resume == "" {
+		resume = query(r).Get("lastEventId")
+	}
+	s.stream(r, s.kinds.uniSSE, eventStream, said(r), strings.Clone(resume))
+}
+
+func (s *Server) serveUniHTTPStream(r socket.Request) {
+	s.stream(r, s.kinds.uniStream, "application/json", r.Body(), "")
+}

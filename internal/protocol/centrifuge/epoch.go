@@ -1,0 +1,46 @@
+package centrifuge
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+)
+
+// A position of this protocol has no room for the check of a message. Where one process
+// alone serves the logs, its epochs end with the time at which it opened them:
+//
+//	<epoch>.<time>
+//
+// A client that comes with another time has seen what it has seen before that: a message
+// at its offset that was stored later is another one. One that comes without a time has
+// the position of another protocol, or of an older version, and proves nothing.
+
+// run returns what ends the epochs of this process; empty if it is not alone.
+func (s *Server) run() string {
+	t := s.deps.Hub.Opened()
+	if t.IsZero() {
+		return ""
+	}
+	return strconv.FormatInt(t.UnixMilli(), 36)
+}
+
+// epoch returns the epoch of the hub as clients get it.
+func (s *Server) epoch(of string) string {
+	if run := s.run(); run != "" && of != "" {
+		return of + "." + run
+	}
+	return of
+}
+
+// position returns what a client means that sends p, with what has to be proved of it.
+func (s *Server) position(p protocol.Position) hub.Position {
+	at := hub.Position{Offset: p.Offset}
+	var run string
+	at.Epoch, run, _ = strings.Cut(p.Epoch, ".")
+	if mine := s.run(); mine != "" && run != "" && run != mine && p.Offset > 0 {
+		at.Check = hub.NewBeforeCheck(s.deps.Hub.Opened())
+	}
+	return at
+}

@@ -1,0 +1,579 @@
+package centrifuge
+
+import (
+	"context"
+	"errors"
+	"time"
+	"unique"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/push/presence"
+)
+
+// subscription is a client on a channel: its place in the hub, and its own sink. It
+// belongs to the session's owner.
+type subscription struct {
+	sub hub.Subscriber
+	s   *session // nil: the place is free
+	// plan is what it has in common with others, which share it.
+	plan unique.Handle[plan]
+}
+
+var (
+	_ hub.Sink      = (*subscription)(nil)
+	_ hub.EventSink = (*subscription)(nil)
+)
+
+// A plan is the channel of a subscription and its options.
+type plan struct {
+	ns    *namespace
+	name  string
+	flags planFlags
+	proof auth.Proof // of a subscription token; zero: it came by another way
+}
+
+type planFlags uint8
+
+const (
+	recoverable planFlags = 1 << iota // the client may recover
+	positioned                        // the client is told when it missed something
+	serverSide                        // the client did not ask for it
+	joinLeave                         // the client is told of others
+	tracked                           // others are told of the client
+	public                            // no private messages
+)
+
+// own is the part of a subscription that few have.
+type own struct {
+	// pending is set until the client has been answered.
+	pending *pending
+	expires time.Time // zero: never
+	byProxy bool      // the proxy is asked then
+	info    []byte    // for others
+	filter  *protocol.Filter
+	delta   *delta
+}
+
+// pending is a subscription that the client has not been told of yet.
+type pending struct {
+	want
+	at       hub.Position // where it begins; zero without a log
+	got      []*hub.Message
+	bytes    int    // of got
+	replayed int    // messages that the hub has replayed, wanted or not
+	ready    bool   // all is there; only the connect command's answer is missing
+	failed   bool   // it cannot be recovered
+	then     func() // what waits for the answer; nil: nothing
+}
+
+// answered goes on with what waits for the answer.
+func (p *pending) answered() {
+	if p.then != nil {
+		p.then()
+	}
+}
+
+// A want is what a subscription is to be.
+type want struct {
+	channel string
+	ns      *namespace
+	flags   planFlags
+	// asked are flags that the client asks for and may have, whatever overrides the
+	// namespace's.
+	asked planFlags
+	// recovering says that the client comes with a position, since. recover gets what
+	// came after it, cache only the newest message.
+	recovering     bool
+	recover, cache bool
+	since          protocol.Position
+	check          hub.Check // of since, if it came with one
+	// reject asks for an error if it cannot be recovered.
+	reject  bool
+	delta   bool
+	filter  *protocol.Filter
+	expires time.Time
+	byProxy bool
+	proof   auth.Proof // of a subscription token
+	info    []byte     // for others
+	data    []byte     // for the client
+	// id is the command to answer; connect the one that it is a part of; announce has
+	// the client told by a push.
+	id       uint32
+	connect  *connect
+	announce bool
+}
+
+const maxEpoch = 64
+
+// attach begins a subscription.
+func (s *session) attach(w want) {
+	w.settle()
+	x := s.newSubscription()
+	x.s = s
+	x.plan = unique.Make(plan{ns: w.ns, name: w.channel, flags: w.flags, proof: w.proof})
+	p := &pending{want: w}
+	o := &own{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter}
+	if w.delta {
+		o.delta = &delta{}
+	}
+	if !w.expires.IsZero() {
+		s.flags |= subsExpire
+	}
+	x.setOwn(o)
+	s.index(x)
+	if w.ns.rate > 0 {
+		s.paced(w.ns.rate)
+	}
+	s.srv().counters.subscriptions.Add(1)
+	x.begin(p)
+}
+
+// begin asks the hub.
+func (x *subscription) begin(p *pending) {
+	opt := hub.SubscribeOptions{Channels: []string{p.channel}}
+	if p.recover && !p.cache && p.since.Epoch != "" {
+		if len(p.since.Epoch) > maxEpoch {
+			p.failed = true
+		} else {
+			at := x.s.srv().position(p.since)
+			if p.check != 0 {
+				at.Check = p.check
+			}
+			opt.Since = hub.Positions{at}
+		}
+	}
+	if err := x.s.t.Subscribe(&x.sub, x, opt); err != nil {
+		x.Failed(err)
+	}
+}
+
+// again begins anew after the hub's call is over.
+func (x *subscription) again(p *pending) {
+	x.s.t.Unsubscribe(&x.sub)
+	x.s.t.Post(func() {
+		if x.pending() == p && x.s.flags&ended == 0 {
+			x.begin(p)
+		}
+	})
+}
+
+func (x *subscription) pending() *pending {
+	if o := x.owned(); o != nil {
+		return o.pending
+	}
+	return nil
+}
+
+// owned is what most subscriptions do not have once they stand; nil then.
+func (x *subscription) owned() *own {
+	if x.s == nil || x.s.account.rare == nil {
+		return nil
+	}
+	if x == &x.s.first {
+		return x.s.account.rare.own
+	}
+	return x.s.account.rare.owns[x]
+}
+
+func (x *subscription) setOwn(o *own) {
+	if o == nil && x.s.account.rare == nil {
+		return
+	}
+	r := x.s.extra()
+	switch {
+	case x == &x.s.first:
+		r.own = o
+	case o == nil:
+		delete(r.owns, x)
+	default:
+		if r.owns == nil {
+			r.owns = map[*subscription]*own{}
+		}
+		r.owns[x] = o
+	}
+}
+
+// Start implements hub.Sink.
+func (x *subscription) Start(at hub.Positions) {
+	p := x.pending()
+	if p == nil {
+		return
+	}
+	if len(at) > 0 {
+		p.at = at[0]
+	}
+	switch {
+	case p.at.Epoch == "":
+		p.recover = false // there is nothing to recover from
+		x.stands(p)
+	case p.recover && p.cache:
+		x.readLatest(p)
+	case p.failed && p.recover:
+		x.unrecovered(p)
+	case p.recover && p.since.Epoch == "":
+		p.since.Epoch = x.s.srv().epoch(p.at.Epoch)
+		x.again(p)
+	case p.recover && !p.failed: // Live answers
+	default:
+		x.stands(p)
+	}
+}
+
+// Live implements hub.Sink: what was to be recovered is there.
+func (x *subscription) Live() {
+	if p := x.pending(); p != nil && p.recover && !p.cache && !p.ready && x.s.flags&ended == 0 {
+		x.stands(p)
+	}
+}
+
+// Room implements hub.Sink.
+func (x *subscription) Room() bool { return true }
+
+// Deliver implements hub.Sink. The first case is what one delivery costs.
+func (x *subscription) Deliver(b *hub.Batch) {
+	s := x.s
+	r := s.account.rare
+	if (r == nil || r.plain() && x.owned() == nil) && s.flags&ended == 0 && !s.t.Stalled() && !x.withheld(b) {
+		s.t.Deliver(b, s.account.kind.format)
+		return
+	}
+	x.deliver(b)
+}
+
+// withheld reports whether b has something that x may not get.
+func (x *subscription) withheld(b *hub.Batch) bool {
+	for _, m := range b.Messages {
+		if m.Attributes != nil && m.Attributes.Private && x.plan.Value().flags&public != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *subscription) wants(m *hub.Message) bool {
+	var tags map[string]string
+	if a := m.Attributes; a != nil {
+		if a.Private && x.plan.Value().flags&public != 0 {
+			return false
+		}
+		tags = a.Tags
+	}
+	o := x.owned()
+	return o == nil || o.filter == nil || o.filter.Match(tags)
+}
+
+// deliver is Deliver for subscriptions and clients that are not plain.
+func (x *subscription) deliver(b *hub.Batch) {
+	s := x.s
+	if s.flags&ended != 0 {
+		return
+	}
+	if p := x.pending(); p != nil {
+		x.collect(p, b.Messages)
+		return
+	}
+	for _, m := range b.Messages {
+		if s.flags&ended != 0 || x.s == nil {
+			return
+		}
+		if !x.wants(m) {
+			continue
+		}
+		if s.account.rare != nil && (s.account.rare.backlog != nil || s.account.rare.pace != nil) || s.t.Stalled() {
+			s.holdMessage(m)
+			continue
+		}
+		s.t.Send(x.encode(m))
+	}
+	if s.account.rare != nil && s.account.rare.pace != nil {
+		s.Drained()
+	}
+}
+
+// encode returns m for the client. It is called once for each message, in order.
+func (x *subscription) encode(m *hub.Message) []byte {
+	s := x.s
+	k, srv, o := s.account.kind, s.srv(), x.owned()
+	switch {
+	case o != nil && o.delta != nil:
+		return srv.deltas.next(k, o.delta, m)
+	case k.ids && s.account.rare != nil && s.account.rare.stands != nil:
+		id := s.stood(m)
+		if len(s.account.rare.stands) == 1 {
+			break // its bytes have it
+		}
+		return append(id, srv.deps.Hub.Encode(m, srv.deps.Formats.uniSSE)...)
+	}
+	return srv.deps.Hub.Encode(m, k.format)
+}
+
+// collect keeps what comes before the client was answered.
+func (x *subscription) collect(p *pending, messages []*hub.Message) {
+	if p.recover && !p.cache && !p.ready {
+		// The hub may remember more than the namespace promises to keep.
+		if p.replayed += len(messages); p.replayed > p.ns.size {
+			x.unrecovered(p)
+			return
+		}
+	}
+	for _, m := range messages {
+		if x.wants(m) {
+			p.got = append(p.got, m)
+			p.count(len(m.Data))
+		}
+	}
+	cfg := &x.s.srv().conf().cfg
+	limit := cfg.RecoveryLimit
+	switch {
+	case p.cache:
+		if len(p.got) > 1 {
+			p.got = p.got[len(p.got)-1:]
+			p.count(len(p.got[0].Data) - p.bytes)
+		}
+	case len(p.got) <= limit && (p.together() <= cfg.MaxQueue || len(p.got) == 1):
+	case p.recover && !p.ready:
+		x.unrecovered(p)
+	case len(p.got) > 4*limit || p.bytes > 4*cfg.MaxQueue: // the connect command takes too long
+		x.s.disconnect(protocol.DisconnectedSlow)
+	}
+}
+
+// unrecovered begins anew where the channel is now, or gives up.
+func (x *subscription) unrecovered(p *pending) {
+	x.s.srv().counters.unrecovered.Add(1)
+	p.count(-p.bytes)
+	p.got, p.replayed, p.failed = nil, 0, true
+	if p.reject && p.connect == nil {
+		s := x.s
+		s.drop(x)
+		s.fail(p.id, protocol.ErrorUnrecoverable)
+		p.answered()
+		return
+	}
+	p.since, p.check = protocol.Position{}, 0
+	p.want.recover = false
+	p.want.cache = false
+	x.again(p)
+}
+
+// readLatest reads the newest message.
+func (x *subscription) readLatest(p *pending) {
+	var m *hub.Message
+	var err error
+	srv := x.s.srv()
+	ok := x.s.do(func(ctx context.Context) { m, err = srv.deps.Hub.Latest(ctx, p.channel) }, func() {
+		if x.pending() != p {
+			return
+		}
+		switch {
+		case errors.Is(err, hub.ErrNoMessage): // recovered only if the client has seen the end
+			p.failed = p.since.Offset == 0 || srv.position(p.since).Epoch != p.at.Epoch || p.since.Offset != p.at.Offset
+		case err != nil:
+			p.failed = true
+		case len(p.got) == 0 && x.wants(m) && (srv.position(p.since).Epoch != m.Epoch || p.since.Offset < m.Offset):
+			p.got = append(p.got, m)
+		}
+		x.stands(p)
+	})
+	if !ok {
+		p.failed = true
+		x.stands(p)
+	}
+}
+
+// Gap implements hub.Sink.
+func (x *subscription) Gap(g hub.Gap) {
+	p := x.pending()
+	flags := x.plan.Value().flags
+	switch {
+	case x.s.flags&ended != 0:
+	case p != nil && p.recover && !p.cache && !p.failed:
+		x.unrecovered(p)
+	case p != nil:
+		p.at = g.At
+	case flags&(recoverable|positioned) != 0:
+		x.insufficient()
+	}
+}
+
+// insufficient ends a subscription whose client missed something, so that it comes
+// again and recovers.
+func (x *subscription) insufficient() {
+	s := x.s
+	s.srv().counters.insufficient.Add(1)
+	if x.plan.Value().flags&serverSide != 0 {
+		s.disconnect(protocol.DisconnectedInsufficientState)
+		return
+	}
+	s.unsubscribe(x, protocol.UnsubscribedInsufficientState)
+}
+
+// Failed implements hub.Sink.
+func (x *subscription) Failed(err error) {
+	s, p := x.s, x.pending()
+	switch {
+	case s == nil || s.flags&ended != 0:
+	case p == nil:
+		x.insufficient()
+	case p.connect != nil:
+		s.drop(x)
+		p.connect.failed(s, errorOf(err))
+	default:
+		s.drop(x)
+		if p.id != 0 {
+			s.fail(p.id, errorOf(err))
+		}
+		p.answered()
+	}
+}
+
+// Event implements hub.EventSink.
+func (x *subscription) Event(e *hub.Event) {
+	if e.Kind != eventKind || x.s.flags&ended != 0 || x.plan.Value().flags&joinLeave == 0 {
+		return
+	}
+	if x.pending() != nil {
+		return // the client does not know of the subscription yet
+	}
+	k := x.s.account.kind
+	if b := e.Encode(k.format, k.appendEvents); len(b) > 0 && x.s != nil {
+		x.s.send(b)
+	}
+}
+
+// stands is called when nothing is missing but the answer.
+func (x *subscription) stands(p *pending) {
+	p.ready = true
+	if p.connect != nil {
+		p.connect.one(x.s)
+		return
+	}
+	s := x.s
+	r, rest := x.finish(p)
+	switch {
+	case p.id != 0:
+		s.reply(p.id, r)
+	case p.announce:
+		s.push(p.channel, &protocol.Subscription{
+			Recoverable: r.Recoverable, Epoch: r.Epoch, Offset: r.Offset, Positioned: r.Positioned, Data: r.Data,
+		})
+		rest = append(rest, p.got...)
+	}
+	x.sendAll(rest)
+	p.answered()
+}
+
+// finish makes the subscription one that the client knows of, and returns the answer.
+// rest is what the client is sent after it.
+func (x *subscription) finish(p *pending) (r *protocol.SubscribeResult, rest []*hub.Message) {
+	s := x.s
+	enc := s.kind().enc
+	f := x.plan.Value().flags
+	r = &protocol.SubscribeResult{
+		Data: p.data, Delta: p.want.delta, WasRecovering: p.recovering,
+	}
+	if p.at.Epoch != "" && f&(positioned|recoverable) != 0 {
+		r.Recoverable, r.Positioned = f&recoverable != 0, f&(positioned|recoverable) != 0
+		r.Epoch, r.Offset = s.srv().epoch(p.at.Epoch), p.at.Offset
+	}
+	if !p.expires.IsZero() && !p.byProxy {
+		r.Expires, r.TTL = true, s.srv().ttl(p.expires)
+	}
+	switch {
+	case p.recover && !p.failed && !p.announce:
+		r.Recovered = true
+		s.srv().counters.recovered.Add(1)
+		r.Offset = p.since.Offset // publications take the client on from there
+		for _, m := range p.got {
+			r.Publications = append(r.Publications, x.publication(m, enc))
+		}
+	case !p.announce:
+		rest = p.got
+	}
+	if st := s.standings(); st != nil {
+		at := p.at
+		if r.Recovered && len(p.got) > 0 {
+			at = p.got[len(p.got)-1].Position()
+		}
+		st[p.channel] = at
+	}
+	o := x.owned()
+	if o.pending = nil; o.expires.IsZero() && o.info == nil && o.filter == nil && o.delta == nil {
+		x.setOwn(nil)
+	}
+	x.join()
+	if !p.expires.IsZero() {
+		s.schedule()
+	}
+	s.srv().tellSubscribed(s, p.channel)
+	s.slim()
+	return r, rest
+}
+
+// publication returns m as a part of an answer.
+func (x *subscription) publication(m *hub.Message, enc protocol.Encoding) *protocol.Publication {
+	p := publicationOf(m, enc)
+	if o := x.owned(); o != nil && o.delta != nil {
+		p.Data = payloadOf(m, enc)
+		p.Text = true
+		o.delta.before = m
+	}
+	return &p
+}
+
+func (x *subscription) sendAll(messages []*hub.Message) {
+	for _, m := range messages {
+		if x.s == nil || x.s.flags&ended != 0 {
+			return
+		}
+		x.s.send(x.encode(m))
+	}
+}
+
+// join tells others of the client.
+func (x *subscription) join() {
+	pl := x.plan.Value()
+	srv := x.s.srv()
+	if pl.flags&tracked == 0 || srv.deps.Presence == nil {
+		return
+	}
+	m := presence.Member{Client: x.s.clientID(), User: x.s.account.user, Info: x.s.account.info}
+	if o := x.owned(); o != nil {
+		m.ChanInfo = o.info
+	}
+	if err := srv.deps.Presence.Join(pl.name, m); err != nil {
+		srv.log.Debug("presence", "channel", pl.name, "err", err)
+	}
+}
+
+// left is called when the subscription is over, whatever ended it.
+func (x *subscription) left() {
+	pl := x.plan.Value()
+	srv := x.s.srv()
+	srv.counters.subscriptions.Add(-1)
+	if pl.flags&tracked != 0 && srv.deps.Presence != nil && x.pending() == nil {
+		srv.deps.Presence.Leave(pl.name, x.s.clientID())
+	}
+}
+
+// drop ends x without a word.
+func (s *session) drop(x *subscription) {
+	s.t.Unsubscribe(&x.sub)
+	x.left()
+	s.unindex(x)
+	if s.account.rare != nil {
+		delete(s.account.rare.stands, x.plan.Value().name)
+	}
+	x.setOwn(nil)
+	x.s = nil
+}
+
+// unsubscribe ends x and tells the client why.
+func (s *session) unsubscribe(x *subscription, why protocol.Unsubscription) {
+	name := x.plan.Value().name
+	s.drop(x)
+	s.push(name, why)
+	s.srv().tellUnsubscribed(s, name, why)
+}

@@ -1,0 +1,245 @@
+package mercure
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/protocol/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/push/presence"
+)
+
+// Subscriptions are members in presence, so that every node knows all of them and
+// those of a node that died are gone. There is a presence channel for each selector,
+// under a name that no channel of the hub can have.
+
+// A directory knows the subscriptions of all nodes, and tells of those that begin and end.
+// Any goroutine.
+type directory struct {
+	s      *Server // fixed in New
+	untold untold
+	// saidUnlisted is when it was last logged, in Unix nanoseconds; 0: never.
+	saidUnlisted atomic.Int64
+}
+
+const crowdPrefix = "\x00mercure "
+
+// crowd is the presence channel of the subscriptions by sel.
+func crowd(d protocol.Dialect, sel protocol.Selector) string {
+	h := sha256.New()
+	h.Write([]byte{byte(d), byte(sel.Kind)})
+	h.Write([]byte(sel.Text)) // a hash takes everything
+	return crowdPrefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+// record is what presence carries of a subscription.
+type record struct {
+	Dialect protocol.Dialect `json:"d,omitempty"`
+	Kind    protocol.Kind    `json:"k,omitempty"`
+	Text    string           `json:"t"`
+	Payload json.RawMessage  `json:"p,omitempty"`
+}
+
+func subscriptionOf(m presence.Member) (protocol.Subscription, bool) {
+	var v record
+	if json.Unmarshal(m.Info, &v) != nil {
+		return protocol.Subscription{}, false
+	}
+	return protocol.Subscription{
+		Dialect: v.Dialect, Selector: protocol.Selector{Kind: v.Kind, Text: v.Text}, Subscriber: m.Client, Active: true, Payload: v.Payload,
+	}, true
+}
+
+// tracked is the subscriptions of one stream; nil tracks nothing.
+type tracked struct {
+	in         *directory
+	subscriber string
+	list       []protocol.Subscription
+}
+
+func (x *directory) track(o *opening) *tracked {
+	t := &tracked{in: x, subscriber: newURN()}
+	seen := make(map[protocol.Selector]bool, len(o.ask.Selectors))
+	for _, sel := range o.ask.Selectors {
+		if seen[sel] {
+			continue
+		}
+		seen[sel] = true
+		t.list = append(t.list, protocol.Subscription{
+			Dialect: o.ask.Dialect, Selector: sel, Subscriber: t.subscriber, Active: true, Payload: o.grant.claims.Payload(sel, x.s.tokens.compile),
+		})
+	}
+	return t
+}
+
+// begin and end leave word that the stream has begun, or ended. They do not wait.
+func (t *tracked) begin() { t.later(true) }
+func (t *tracked) end()   { t.later(false) }
+
+func (t *tracked) later(active bool) {
+	if t != nil {
+		t.in.untold.add(change{t, active})
+	}
+}
+
+// A change is a stream that began, or ended: up to a thousand subscriptions.
+type change struct {
+	of     *tracked
+	active bool
+}
+
+// untold are changes that are still to be told, in their order: a request of a few
+// kilobytes makes a thousand messages, for which loops have no time. Any goroutine.
+type untold struct {
+	wake chan struct{} // holds one
+
+	mu   sync.Mutex
+	list []change
+	size int // subscriptions in list
+}
+
+// maxUntold is from how many subscriptions on that are untold new streams are sent
+// away. Those that end are told of all the same: there are no more of them than began.
+const maxUntold = 20_000
+
+func (u *untold) add(c change) {
+	u.mu.Lock()
+	u.list = append(u.list, c)
+	u.size += len(c.of.list)
+	u.mu.Unlock()
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (u *untold) full() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.size >= maxUntold
+}
+
+// next returns the oldest and forgets it.
+func (u *untold) next() (c change, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.list) == 0 {
+		u.list = nil
+		return c, false
+	}
+	c, u.list[0] = u.list[0], change{}
+	u.list = u.list[1:]
+	u.size -= len(c.of.list)
+	return c, true
+}
+
+// lastWords bounds how long the end may take for what is untold then.
+const lastWords = 5 * time.Second
+
+// tellAll tells of changes until ctx ends, and then of those that are there.
+func (x *directory) tellAll(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-x.untold.wake:
+		}
+		for c, ok := x.untold.next(); ok; c, ok = x.untold.next() {
+			c.tell()
+			if ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	for end := time.Now().Add(lastWords); time.Now().Before(end); {
+		c, ok := x.untold.next()
+		if !ok {
+			return
+		}
+		c.tell()
+	}
+}
+
+func (c change) tell() {
+	if c.active {
+		c.of.join()
+	} else {
+		c.of.leave()
+	}
+}
+
+func (t *tracked) join() {
+	for i := range t.list {
+		sub := &t.list[i]
+		info, err := json.Marshal(record{sub.Dialect, sub.Selector.Kind, sub.Selector.Text, sub.Payload})
+		if err == nil {
+			err = t.in.s.deps.Presence.Join(crowd(sub.Dialect, sub.Selector), presence.Member{Client: t.subscriber, Info: info})
+		}
+		if err != nil {
+			t.in.unlisted(err)
+		}
+		t.in.tell(sub, true)
+	}
+}
+
+// unlisted counts a subscription that presence does not take, and says so now and then:
+// one request may have a thousand of them.
+func (x *directory) unlisted(err error) {
+	n := x.s.counts.unlisted.Add(1)
+	now := time.Now().UnixNano()
+	last := x.saidUnlisted.Load()
+	if now-last < int64(unlistedEvery) && last != 0 || !x.saidUnlisted.CompareAndSwap(last, now) {
+		x.s.log.Debug("a subscription is not listed", "err", err)
+		return
+	}
+	x.s.log.Warn("subscriptions are not listed", "so_far", n, "err", err)
+}
+
+// unlistedEvery is how often it is said.
+const unlistedEvery = time.Minute
+
+func (t *tracked) leave() {
+	for i := range t.list {
+		sub := &t.list[i]
+		t.in.s.deps.Presence.Leave(crowd(sub.Dialect, sub.Selector), t.subscriber)
+		t.in.tell(sub, false)
+	}
+}
+
+// tell publishes that a subscription began or ended. It does not wait.
+func (x *directory) tell(sub *protocol.Subscription, active bool) {
+	v := *sub
+	v.Active = active
+	u := &protocol.Update{Topics: []string{v.Path(x.s.conf().cfg.Path)}, Data: string(v.Event(x.s.conf().cfg.Path)), Private: true}
+	if v.Dialect == protocol.Draft08 {
+		u.Type = protocol.EventType
+	}
+	channels, p := x.s.publication(u)
+	p.Channel = channels[0]
+	x.s.deps.Hub.Publish(p, func(_ hub.Position, err error) {
+		if err != nil {
+			x.s.counts.eventsLost.Add(1)
+			x.s.log.Debug("a subscription event was not published", "err", err)
+		}
+	})
+}
+
+// watch is called by presence. The subscriptions of a node that died end without it:
+// one of those that live says so.
+func (x *directory) watch(channel string, events []presence.Event) {
+	if len(channel) < len(crowdPrefix) || channel[:len(crowdPrefix)] != crowdPrefix {
+		return
+	}
+	for _, e := range events {
+		if e.Type != presence.Leave || x.s.deps.Cluster.Alive(e.Member.Node) || !x.s.deps.Cluster.Owns(e.Member.Client) {
+			continue
+		}
+		if sub, ok := subscriptionOf(e.Member); ok {
+			x.tell(&sub, false)
+		}
+	}
+}

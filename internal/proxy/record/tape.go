@@ -1,0 +1,431 @@
+package record
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/push/wire"
+	"github.com/weir-gateway/weir/sse"
+)
+
+// A Client is who asked first, until the backend's head is there. Its methods are
+// called on the tape's loop, one of these three once.
+type Client interface {
+	proxy.Sink
+	// Follow says that the reply is being recorded.
+	Follow(*Follow)
+	// Passes says that the reply is not recorded: the calls of a Sink follow.
+	Passes(*proxy.Exchange)
+	// Refuse says that there will be no reply.
+	Refuse(*wire.Error)
+}
+
+// A Tape records one reply. It is the sink of the exchange from its making on, and
+// belongs to the exchange's loop.
+type Tape struct {
+	// Fixed before the answer that says Start.
+	r       *Recorder
+	entry   *entry // the clerk's
+	loop    *eventloop.Loop
+	id      ID
+	cfg     *policy.Record
+	route   string
+	start   hub.Position
+	channel string
+
+	// The loop's goroutine.
+	x      *proxy.Exchange // nil: it is over
+	client Client          // nil: it is gone, or was answered
+	passes bool            // the reply is the client's alone
+	parser sse.Parser
+	events int
+	bytes  int64
+
+	mu     sync.Mutex // guards what follows
+	state  tapeState
+	paused bool
+	queue  []queued // what is to be stored, in order
+	size   int      // of the queue, in bytes
+	more   chan struct{}
+}
+
+type tapeState uint8
+
+const (
+	tapeWaits tapeState = iota // for the head
+	tapeOpen                   // events come
+	tapeEnded                  // its last record is in the queue, or there will be none
+)
+
+// queued is a record to be stored.
+type queued struct {
+	data []byte
+	last wire.Mark // of the last record
+	why  string
+}
+
+const (
+	maxQueue       = 64 << 10 // bytes to be stored past which the backend is not read
+	maxQueueEvents = 256
+)
+
+var _ proxy.Sink = (*Tape)(nil)
+
+// entrust gives t the recording that was claimed for it.
+func (t *Tape) entrust(e *entry, v *Viewer, g *generation) {
+	t.r, t.entry, t.loop, t.cfg, t.route, t.start = e.r, e, v.ask.Loop, v.ask.Record, v.ask.Route, g.start
+	t.id = ID{namespace: v.ask.Record.Namespace, key: v.ask.Key, nonce: g.nonce, kind: g.owner.digest[0]}
+	t.channel = t.id.channel()
+	t.more = make(chan struct{}, 1)
+}
+
+// Begin gives t its exchange, right before that is started, and who asked for it.
+func (t *Tape) Begin(x *proxy.Exchange, client Client) { t.x, t.client = x, client }
+
+// Void says that the exchange was not begun after all.
+func (t *Tape) Void() {
+	t.mu.Lock()
+	first := t.state != tapeEnded
+	t.state = tapeEnded
+	t.mu.Unlock()
+	if first {
+		t.note(markVoid, "", "")
+	}
+}
+
+// Active reports whether the exchange is not over: it may be given more of the
+// request then.
+func (t *Tape) Active() bool { return t.x != nil }
+
+// Forsake says that the client is gone. The exchange goes on.
+func (t *Tape) Forsake() { t.client = nil }
+
+func (t *Tape) note(m mark, at, why string) {
+	e, n := t.entry, note{Mark: m, Nonce: t.id.nonce, At: at, Cause: why}
+	t.r.post(func() { e.write(n) })
+}
+
+// Interim implements proxy.Sink.
+func (t *Tape) Interim(x *proxy.Exchange, res *http1.Response) {
+	if t.client != nil {
+		t.client.Interim(x, res)
+	}
+}
+
+// Head implements proxy.Sink: it decides whether the reply is recorded.
+func (t *Tape) Head(x *proxy.Exchange, res *http1.Response) {
+	if !recordable(res) {
+		t.r.passed.Add(1)
+		t.Void()
+		c := t.client
+		if c == nil {
+			t.x = nil
+			x.Cancel() // nobody is there to take it
+			return
+		}
+		t.passes, t.x = true, nil
+		c.Passes(x)
+		c.Head(x, res)
+		return
+	}
+	t.mu.Lock()
+	ended := t.state == tapeEnded
+	if !ended {
+		t.state = tapeOpen
+	}
+	t.mu.Unlock()
+	if ended {
+		return // it was aborted: the exchange will be canceled in a moment
+	}
+	if ns, err := t.r.hub.Namespace(t.channel); err == nil {
+		t.parser.MaxEvent = ns.MaxMessageBytes
+	}
+	t.note(markOpen, "", "")
+	t.r.writers.Go(t.write)
+	if c := t.client; c != nil {
+		t.client = nil
+		c.Follow(&Follow{Channel: t.channel, Since: t.start.String(), URL: t.r.prefix + Path + "?id=" + t.id.String()})
+	}
+}
+
+// recordable reports whether a reply is an event stream that can be read. One that
+// asks for the connection to be held is about another.
+func recordable(res *http1.Response) bool {
+	kind, _, _ := bytes.Cut(res.Get("Content-Type"), []byte{';'})
+	coding := res.Get("Content-Encoding")
+	return res.Status == http.StatusOK && http1.EqualFold(bytes.TrimSpace(kind), sse.ContentType) &&
+		(coding == nil || http1.EqualFold(coding, "identity")) && res.Get("Weir-Hold") == nil && res.Get("Grip-Hold") == nil
+}
+
+// Body implements proxy.Sink.
+func (t *Tape) Body(x *proxy.Exchange, b []byte) (full bool) {
+	if t.passes {
+		return t.client != nil && t.client.Body(x, b)
+	}
+	for {
+		ev, rest, ok, err := t.parser.Next(b)
+		if err != nil {
+			t.give(x, http.StatusBadGateway, "event_too_large", "an event of the backend is larger than max_message_bytes of the namespace")
+			return false
+		}
+		if !ok {
+			break
+		}
+		if b = rest; !t.event(x, &ev) {
+			return false
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.paused = t.full()
+	return t.paused
+}
+
+// full reports whether enough waits to be stored. t.mu is held.
+func (t *Tape) full() bool { return t.size > maxQueue || len(t.queue) > maxQueueEvents }
+
+// event queues one event. It returns false when the recording has ended with it.
+func (t *Tape) event(x *proxy.Exchange, ev *sse.Event) bool {
+	rec := wire.Record{Event: string(ev.Type)}
+	if ev.HasID {
+		id := string(ev.ID)
+		rec.ID = &id
+	}
+	if ev.HasData {
+		data := string(ev.Data)
+		rec.Data = &data
+	}
+	if ev.HasRetry {
+		rec.Retry = &ev.Retry
+	}
+	data := wire.AppendRecord(nil, &rec)
+	t.events++
+	t.bytes += int64(len(data))
+	switch {
+	case t.events > t.cfg.MaxEvents:
+		t.r.tooMany.Add(1)
+		t.give(x, http.StatusInsufficientStorage, "max_events", "the answer has more than "+strconv.Itoa(t.cfg.MaxEvents)+" events, which is as many as are recorded")
+		return false
+	case t.bytes > t.cfg.MaxBytes:
+		t.r.tooLong.Add(1)
+		t.give(x, http.StatusInsufficientStorage, "max_bytes", "the answer has more than "+strconv.FormatInt(t.cfg.MaxBytes, 10)+" bytes, which is as many as are recorded")
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.state != tapeOpen {
+		return false // aborted
+	}
+	t.push(queued{data: data})
+	return true
+}
+
+// push queues q for the writer. t.mu is held.
+func (t *Tape) push(q queued) {
+	t.queue = append(t.queue, q)
+	t.size += len(q.data)
+	select {
+	case t.more <- struct{}{}:
+	default:
+	}
+}
+
+// give ends the recording as broken, and the exchange, from a call of the exchange.
+func (t *Tape) give(x *proxy.Exchange, code int, cause, reason string) {
+	t.end(wire.Record{Mark: wire.MarkBroken, Code: code, Cause: cause, Reason: reason})
+	t.x = nil
+	x.Cancel()
+}
+
+// end queues the last record. It returns false if there is one already. Any goroutine.
+func (t *Tape) end(last wire.Record) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.state
+	if was == tapeEnded {
+		return false
+	}
+	t.state = tapeEnded
+	if was == tapeWaits {
+		t.note(markVoid, "", last.Cause)
+		return true
+	}
+	t.push(queued{data: wire.AppendRecord(nil, &last), last: last.Mark, why: last.Cause})
+	return true
+}
+
+// End implements proxy.Sink.
+func (t *Tape) End(x *proxy.Exchange, trailer []byte) {
+	t.x = nil
+	if t.passes {
+		if c := t.client; c != nil {
+			t.client = nil
+			c.End(x, trailer)
+		}
+		return
+	}
+	t.end(wire.Record{Mark: wire.MarkEnd})
+}
+
+// Fail implements proxy.Sink.
+func (t *Tape) Fail(x *proxy.Exchange, err *proxy.Error) {
+	t.x = nil
+	c := t.client
+	t.client = nil
+	if !t.passes {
+		t.end(wire.Record{Mark: wire.MarkBroken, Code: err.Status, Cause: err.Cause.String(), Reason: err.Message})
+		if c != nil {
+			c.Passes(x)
+		}
+	}
+	if c != nil {
+		c.Fail(x, err)
+	}
+}
+
+// Room implements proxy.Sink: the request's body was given whole.
+func (t *Tape) Room(*proxy.Exchange) {}
+
+// Switch implements proxy.Sink: no other protocol is asked for.
+func (t *Tape) Switch(*proxy.Exchange, *http1.Response) *eventloop.Conn { return nil }
+
+// abort ends the recording as broken and cancels the exchange. It returns false if
+// it has ended already. Any goroutine.
+func (t *Tape) abort(code int, cause, reason string) bool {
+	if !t.end(wire.Record{Mark: wire.MarkBroken, Code: code, Cause: cause, Reason: reason}) {
+		return false
+	}
+	t.loop.Post(func() {
+		if x := t.x; x != nil {
+			t.x = nil
+			x.Cancel()
+		}
+		if c := t.client; c != nil && !t.passes {
+			t.client = nil
+			c.Refuse(&wire.Error{Status: http.StatusServiceUnavailable, Message: reason + ", try again later"})
+		}
+	})
+	return true
+}
+
+func (t *Tape) stopped() {
+	t.abort(http.StatusServiceUnavailable, "stopped", "the gateway is stopping")
+}
+
+// write stores the records one after the other, so that none is missing between two.
+func (t *Tape) write() {
+	event := t.start
+	for n := 1; ; n++ {
+		q, ok := t.next()
+		if !ok {
+			return
+		}
+		key := t.id.nonce + "#" + strconv.Itoa(n)
+		if q.last != "" {
+			key = t.id.nonce + "#end"
+		}
+		at, err := t.store(hub.Publication{Channel: t.channel, Data: q.data, IdempotencyKey: key})
+		switch {
+		case q.last != "":
+			if q.last == wire.MarkEnd {
+				at = event
+			}
+			t.closed(&q, at, err)
+			return
+		case err != nil:
+			t.r.log.Error("store an event of a recording", "channel", t.channel, "err", err)
+			t.unstored(err)
+		default:
+			t.r.events.Add(1)
+			event = at
+		}
+	}
+}
+
+// next takes the next record off the queue and makes the backend go on when there
+// is room.
+func (t *Tape) next() (q queued, ok bool) {
+	for {
+		t.mu.Lock()
+		if len(t.queue) > 0 {
+			q = t.queue[0]
+			t.queue[0] = queued{}
+			t.queue = t.queue[1:]
+			t.size -= len(q.data)
+			resume := t.paused && t.size <= maxQueue/2 && len(t.queue) <= maxQueueEvents/2
+			if resume {
+				t.paused = false
+			}
+			t.mu.Unlock()
+			if resume {
+				t.loop.Post(func() {
+					if t.x != nil {
+						t.x.Resume()
+					}
+				})
+			}
+			return q, true
+		}
+		t.mu.Unlock()
+		select {
+		case <-t.more:
+		case <-t.r.ctx.Done():
+			return q, false
+		}
+	}
+}
+
+func (t *Tape) store(p hub.Publication) (hub.Position, error) {
+	ctx, cancel := context.WithTimeout(t.r.ctx, noteTime)
+	defer cancel()
+	return t.r.publish(ctx, p)
+}
+
+// unstored ends the recording because an event could not be stored: what comes
+// after it is not stored either.
+func (t *Tape) unstored(err error) {
+	last := wire.Record{Mark: wire.MarkBroken, Code: http.StatusServiceUnavailable, Cause: "log", Reason: "the log does not take the answer"}
+	switch {
+	case errors.Is(err, hub.ErrTooLarge):
+		last.Code, last.Cause, last.Reason = http.StatusBadGateway, "event_too_large", "an event of the backend is larger than max_message_bytes of the namespace"
+	case errors.Is(err, hub.ErrStorageFull):
+		last.Code, last.Cause, last.Reason = http.StatusInsufficientStorage, "storage_full", "the broker's storage is full"
+	}
+	t.abort(last.Code, last.Cause, last.Reason)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queue, t.size = t.queue[:0], 0
+	t.push(queued{data: wire.AppendRecord(nil, &last), last: last.Mark, why: last.Cause})
+}
+
+// closed tells the index how the recording ended.
+func (t *Tape) closed(q *queued, at hub.Position, err error) {
+	if err != nil {
+		t.r.log.Error("end a recording", "channel", t.channel, "err", err)
+		e := t.entry
+		t.r.post(func() { // it stays without an end: who asks next will find that out
+			if e.tape == t {
+				e.tape = nil
+				e.r.done(t)
+				e.r.changed[e] = true
+			}
+		})
+		return
+	}
+	if q.last == wire.MarkEnd {
+		t.r.whole.Add(1)
+		t.note(markEnd, at.String(), "")
+		return
+	}
+	t.r.countBroken(q.why)
+	t.note(markBroken, at.String(), q.why)
+}
