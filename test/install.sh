@@ -160,7 +160,7 @@ python_sources() {
   [ ! -d "$dir/source" ] || return 0
   pin=$(grep "^$2==" "$dir/requirements.txt") || { say "python: $2 is not in $dir/requirements.txt"; return 1; }
   {
-    rm -rf "$dir/sdist" && pip pip3 download -q --no-deps --no-binary :all: --dest "$dir/sdist" "$pin" &&
+    rm -rf "$dir/sdist" && pip pip3 download -q --no-deps --no-binary "$2" --dest "$dir/sdist" "$pin" &&
       mkdir "$dir/unpacked" && tar -xzf "$dir"/sdist/*.tar.gz -C "$dir/unpacked" --strip-components 1 && mv "$dir/unpacked" "$dir/source"
   } >"$log" 2>&1 </dev/null || { say "python: $(grep -v '^WARNING' "$log" | tail -n 1)"; return 1; }
 }
