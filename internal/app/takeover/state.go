@@ -1,3 +1,7 @@
+// Package takeover moves a running server's sockets and state to a new process of the same
+// program: the messages that both sides exchange over a Unix socket, the versioned form of
+// a connection's state, and the start of the new process. It knows bytes and descriptors;
+// what they mean is the affair of the packages that export and import them.
 package takeover
 
 import (
