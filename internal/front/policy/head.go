@@ -106,10 +106,12 @@ func (r *Route) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 		if !plainName(fl.Name) || r.takenOut(fl.Name, x) || perHop && listed(x.Fields, fl.Name) {
 			continue
 		}
-		if drop.has(fl.Name) && !f.announces(fl.Name) || trace && redact.Name(fl.Name) {
-			continue
+		switch {
+		case f.announces(fl.Name):
+			dst = r.appendAnnounced(dst, fl.Value)
+		case !drop.has(fl.Name) && !(trace && redact.Name(fl.Name)):
+			dst = appendPassed(dst, fl, x)
 		}
-		dst = appendPassed(dst, fl, x)
 	}
 	dst = append(dst, r.request.lines...)
 	dst = r.appendOwn(dst, x)
@@ -126,12 +128,32 @@ func (r *Route) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 func (r *Route) RequestTrailers(lines []byte) []byte {
 	out := lines[:0]
 	for line := range bytes.Lines(lines) {
-		name, _, ok := bytes.Cut(line, []byte(":"))
-		if ok && plainName(name) && !r.request.drop.has(name) && !http1.EqualFold(name, "x-api-key") {
+		if name, _, ok := bytes.Cut(line, []byte(":")); ok && r.mayTrail(name) {
 			out = append(out, line...)
 		}
 	}
 	return out
+}
+
+// mayTrail reports whether a field of this name may follow a request's body.
+func (r *Route) mayTrail(name []byte) bool {
+	return plainName(name) && !r.request.drop.has(name) && !http1.EqualFold(name, "x-api-key")
+}
+
+// appendAnnounced appends a Trailer field with those names of list that may follow the
+// body: servers show announced fields to their handlers, whether they come or not.
+func (r *Route) appendAnnounced(dst, list []byte) []byte {
+	start, name := len(dst), "Trailer: "
+	for part := range bytes.SplitSeq(list, []byte(",")) {
+		if part = bytes.Trim(part, " \t"); len(part) > 0 && r.mayTrail(part) {
+			dst = append(append(dst, name...), part...)
+			name = ", "
+		}
+	}
+	if len(dst) == start {
+		return dst
+	}
+	return append(dst, "\r\n"...)
 }
 
 // appendPassed appends a field that goes on: without the cookie of our own admin listener,

@@ -64,7 +64,7 @@ func TestTheFramingIsTheProxysAlone(t *testing.T) {
 	s := set(t, deps(t), `{"cluster": "c"}`)
 	f := func(framing Framing, want ...string) {
 		t.Helper()
-		_, fields := forwarded(t, s, exchange(t, "POST /\nContent-Length: 5\nConnection: close\nTrailer: X-Sum"), framing)
+		_, fields := forwarded(t, s, exchange(t, "POST /\nContent-Length: 5\nConnection: close\nTrailer: X-Sum,X-Weir-User, ,X-Api-Key\nTrailer: X-Forwarded-For"), framing)
 		if got := without(fields, append(usual, "Host")...); !slices.Equal(got, want) {
 			t.Errorf("%+v: got %q, want %q", framing, got, want)
 		}
