@@ -19,11 +19,11 @@ type refusals struct {
 	draining   atomic.Pointer[drain] // nil: none
 	leaving    atomic.Bool           // Leave was called
 	refusing   atomic.Bool           // new subscriptions are sent away: there is too little of something
-	fullLogged atomic.Int64          // when it was last logged that there is no room, in Unix seconds
+	fullLogged atomic.Int64          // when it was last logged that there is no room, in Unix nanoseconds
 }
 
 // fullLogEvery is how often it is logged that there is no room for subscribers.
-const fullLogEvery = 10 // seconds
+const fullLogEvery = 10 * time.Second
 
 // full reports whether there is no room for a subscriber more, besides counted of those
 // in the counters.
@@ -35,7 +35,7 @@ func (r *refusals) full(counted int64) bool {
 	if n < r.maxSubscribers {
 		return false
 	}
-	if now, last := time.Now().Unix(), r.fullLogged.Load(); now-last >= fullLogEvery && r.fullLogged.CompareAndSwap(last, now) {
+	if now, last := time.Now().UnixNano(), r.fullLogged.Load(); now-last >= int64(fullLogEvery) && r.fullLogged.CompareAndSwap(last, now) {
 		r.log.Warn("new subscribers are refused: the connections left are for publishers and health checks",
 			"subscribers", n, "bound", r.maxSubscribers, "hint", "raise the descriptor limit (ulimit -n, LimitNOFILE=) or eventloop.max_conns")
 	}
