@@ -58,8 +58,10 @@ type Exported struct {
 	size    int   // bytes of their states
 }
 
-// Len is how many there are, and Bytes what their states take together.
-func (e *Exported) Len() int   { return len(e.conns) }
+// Len is the number of connections.
+func (e *Exported) Len() int { return len(e.conns) }
+
+// Bytes is what their states take together.
 func (e *Exported) Bytes() int { return e.size }
 
 // Export hands the states of the connections that can move at this moment to send, as bodies

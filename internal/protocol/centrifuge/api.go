@@ -96,7 +96,7 @@ var apiMethods = []struct {
 	{"presence", (*api).presence},
 	{"presence_stats", (*api).presenceStats},
 	{"info", (*api).info},
-	{"rpc", rpcExtension},
+	{"rpc", (*api).rpc},
 	{"refresh", (*api).refresh},
 	{"channels", (*api).channels},
 	{"map_publish", (*api).notAvailable},

@@ -231,8 +231,8 @@ func (a *api) historyRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.
 	return []byte("{}"), nil
 }
 
-// rpcExtension is for extensions of the server that Weir has none of.
-func rpcExtension(_ *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+// rpc is for extensions of the server that Weir has none of.
+func (a *api) rpc(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	if c.Method == "" {
 		return nil, &protocol.ErrorBadRequest
 	}
