@@ -19,7 +19,7 @@ func FuzzBase64Stream(f *testing.F) {
 		for i := 0; good && i < len(text); i += 4 {
 			b, err := base64.StdEncoding.Strict().DecodeString(text[i : i+4])
 			if _, lax := base64.StdEncoding.DecodeString(text[i : i+4]); lax == nil && err != nil {
-				t.Skip() // bits that are not zero: either reading is fine
+				return // bits that are not zero: either reading is fine
 			}
 			want, good = append(want, b...), err == nil && len(b) > 0
 		}
