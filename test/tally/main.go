@@ -3,6 +3,10 @@
 // line is "N tests passed, N failed". A package that does not build, or ends
 // badly without a failed test, counts as one failure; so does a skipped test,
 // since nothing here may be skipped silently.
+//
+// With -failed FILE it writes there which failed tests may run once more, one
+// "package test" a line. A data race, a panic, a skip and a package that does
+// not build are final: then the file holds the word "final" as well.
 package main
 
 import (
@@ -30,23 +34,45 @@ type tally struct {
 	output map[string]*strings.Builder
 	// failures named so far, by package.
 	named map[string]int
+	// the failed tests that may run once more, and whether any failure is final.
+	again []string
+	final bool
 }
 
 func main() {
 	verbose := flag.Bool("v", false, "show what passed tests logged")
+	file := flag.String("failed", "", "write the failed tests that may run once more to this file")
 	flag.Parse()
 	t := tally{verbose: *verbose, w: os.Stdout, output: map[string]*strings.Builder{}, named: map[string]int{}}
 	if err := t.read(os.Stdin); err != nil {
 		fmt.Fprintf(os.Stderr, "tally: %v\n", err)
 		t.failed++
+		t.final = true
 	}
 	if t.passed+t.failed == 0 {
 		t.failed++ // nothing ran
+		t.final = true
+	}
+	if err := t.write(*file); err != nil {
+		fmt.Fprintf(os.Stderr, "tally: %v\n", err)
+		t.failed++
 	}
 	fmt.Printf("%d tests passed, %d failed\n", t.passed, t.failed)
 	if t.failed > 0 {
 		os.Exit(1)
 	}
+}
+
+// write writes the file of -failed; without a name, nothing.
+func (t *tally) write(name string) error {
+	if name == "" {
+		return nil
+	}
+	lines := t.again
+	if t.final {
+		lines = append(lines, "final")
+	}
+	return os.WriteFile(name, []byte(strings.Join(lines, "\n")), 0o600)
 }
 
 func (t *tally) read(r io.Reader) error {
@@ -120,6 +146,8 @@ func (t *tally) test(e event, key string) {
 	}
 	t.failed++
 	t.named[e.Package]++
+	t.again = append(t.again, e.Package+" "+e.Test)
+	t.final = t.final || e.Action == "skip" || strings.Contains(text, "DATA RACE") || strings.Contains(text, "panic: ")
 	fmt.Fprintf(t.w, "%-5s %s %s (%.1fs)\n%s", strings.ToUpper(e.Action), e.Package, e.Test, e.Elapsed, text)
 }
 
@@ -134,6 +162,7 @@ func (t *tally) pkg(e event, key string) {
 			return
 		}
 		t.failed++
+		t.final = true
 		if e.FailedBuild != "" {
 			fmt.Fprint(t.w, t.out(e.FailedBuild))
 		}
