@@ -3,7 +3,7 @@ package client
 import (
 	"slices"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A cursor is where a stream stands, as the token that resumes it. Over SSE the

@@ -10,7 +10,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // maxAnswer bounds the answer to a publication.

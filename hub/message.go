@@ -1,202 +1,184 @@
 package hub
 
 import (
-	"sync"
-	"sync/atomic"
+	"context"
+	"errors"
+	"fmt"
 	"time"
+
+	engine "github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// A Format numbers one wire form of a message (SSE with the raw payload, a
-// WebSocket text frame, ...). The hub knows formats only by number: the
-// functions that write them are given in Config.Encoders.
-type Format uint8
+// Errors, for errors.Is.
+var (
+	ErrClosed           = engine.ErrClosed
+	ErrUnavailable      = engine.ErrUnavailable      // the broker cannot be reached: retry later
+	ErrOverloaded       = engine.ErrOverloaded       // a queue is full: retry later
+	ErrStorageFull      = engine.ErrStorageFull      // the broker's storage is full
+	ErrUnknownNamespace = engine.ErrUnknownNamespace // the channel's namespace is not configured
+	ErrBadChannel       = engine.ErrBadChannel       // a channel name is empty, too long or has control characters
+	ErrBadMessage       = engine.ErrBadAttributes    // an ID, event, tag or retry time is invalid
+	ErrTooLarge         = engine.ErrTooLarge         // Data is longer than the namespace's MaxMessageBytes
+	ErrBadPosition      = engine.ErrBadPosition      // a Position was not returned by this package
+	ErrKeyReused        = engine.ErrKeyReused        // an idempotency key was used for another message
+	// ErrUncertain means that the message may have been stored or not: publish it again with the
+	// same IdempotencyKey.
+	ErrUncertain = errors.New("it is not known whether the message was stored")
+)
 
-// MaxFormats bounds Config.Encoders. A message pays for those that somebody wanted.
-const MaxFormats = 64
+// A Position is a place in the log of one or more namespaces, as an opaque token that may be stored
+// and compared for equality. Empty means none: messages of a namespace without a log have none.
+type Position string
 
-// A Message is one publication in its place in the namespace's log. It is
-// immutable once published and shared by every subscriber, shard and ring.
+// A Message is one message of a channel. Messages may be shared by subscribers: Data and Tags must
+// not be changed.
 type Message struct {
-	// Channel is the full channel name, namespace included.
 	Channel string
-	// Key is the conflation key; empty means the message is never conflated.
+	Data    []byte
+	// ID identifies the message: the publisher's own ID or, without one, its position.
+	ID string
+	// Event is the publisher's event type; empty means none.
+	Event string
+	// Key is the conflation key; empty means none.
 	Key string
-	// Data is the payload as the publisher gave it.
-	Data []byte
-	// Attributes are what else the publisher said; nil for most messages.
-	Attributes *Attributes
-	// Time is when the broker stored the message, in Unix milliseconds.
-	Time int64
-	// Epoch names the life of the log Offset belongs to; empty when the
-	// namespace keeps no log.
-	Epoch string
-	// Offset is the message's place in the namespace's log, from 1; 0 means the
-	// namespace keeps no log (durability none) and the message cannot be resumed from.
-	Offset uint64
-	// Prev is the offset of the channel's previous message in the same epoch. 0 means
-	// there is none or it is not known; otherwise a receiver that has not seen Prev
-	// has missed something, and the hub sends its subscribers a gap.
-	Prev uint64
-	// Missing means that this is not a message: the broker could not deliver what
-	// Channel, which may be a Whole, has up to Offset. Only a Broker sets it.
-	Missing bool
-	// Check proves the message's position; see Check.
-	Check Check
-
-	// Written once per format by whichever shard needs it first, kept while the
-	// message is in a ring and the hub's budget allows.
-	// Most messages of channels that live on one shard never have any.
-	forms   forms
-	mu      sync.Mutex
-	kept    int32 // bytes of them in the hub's budget
-	pending int16 // deliveries by shards that are yet to come
-	rings   int16 // that hold it: its channel's, and the one of the whole namespace
-	// to is where deliver will look for the channel first; nil when it must find it.
-	to *channel
+	// Tags are the publisher's name and value pairs; nil means none.
+	Tags map[string]string
+	// Time is when the message was stored, with millisecond precision.
+	Time time.Time
+	// Position is the end of what was delivered up to and including this message: a subscription
+	// that resumes after it misses and repeats nothing.
+	Position Position
 }
 
-// Position returns the message's place in its log.
-func (m *Message) Position() Position { return Position{m.Epoch, m.Offset, m.Check} }
-
-// proves reports whether c is a check of m.
-func (m *Message) proves(c Check) bool {
-	if m.Check == 0 || c.Exact() {
-		return m.Check == c
+// message converts m.
+func message(m *engine.Message) Message {
+	out := Message{Channel: m.Channel, Data: m.Data, ID: m.ID(), Key: m.Key, Time: m.At()}
+	if a := m.Attributes; a != nil {
+		out.Event, out.Tags = a.Event, a.Tags
 	}
-	return c.Proves(m.Offset, m.At(), m.Key, m.Data)
-}
-
-// ID returns what the message goes by: the publisher's own id, or the token of its
-// position, or "" if it has neither.
-func (m *Message) ID() string {
-	switch {
-	case m.Attributes != nil && m.Attributes.ID != "":
-		return m.Attributes.ID
-	case m.Offset == 0:
-		return ""
+	if m.Offset > 0 {
+		out.Position = Position(m.Position().String())
 	}
-	return m.Position().String()
+	return out
 }
 
-// size is what m counts for in the bounds of queues and rings.
-func (m *Message) size() int {
-	if m.Attributes == nil {
-		return len(m.Data)
-	}
-	return len(m.Data) + m.Attributes.Size()
-}
-
-// At returns the time the message was stored.
-func (m *Message) At() time.Time { return time.UnixMilli(m.Time) }
-
-// An Encoder appends the wire form of m to dst and returns the extended slice.
-// It must be pure: the result is shared by all subscribers of that format.
-type Encoder func(dst []byte, m *Message) []byte
-
-// encode returns m in format f, using enc on first use. Of two shards that need
-// it at once one waits for the other, the time of one encoding. budget counts
-// what is kept by messages in rings; past limit nothing more is.
-func (m *Message) encode(f Format, enc Encoder, budget *atomic.Int64, limit int64) (b []byte, fresh bool) {
-	if p := m.forms.get(f); p != nil {
-		return p.bytes, false
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if p := m.forms.get(f); p != nil {
-		return p.bytes, false
-	}
-	b = enc(nil, m)
-	switch {
-	case m.rings > 0 && budget.Load() < limit:
-		m.kept += int32(len(b))
-		budget.Add(int64(len(b)))
-		m.forms.add(f, b, true)
-	case m.pending > 0:
-		m.forms.add(f, b, false) // until the last shard has it
-	}
-	return b, true
-}
-
-// enter notes that m is in a ring.
-func (m *Message) enter() {
-	m.mu.Lock()
-	m.rings++
-	m.mu.Unlock()
-}
-
-// evict notes that m left a ring, and takes it out of the budget with the last.
-// Its wire forms go when the last shard has sent them.
-func (m *Message) evict(budget *atomic.Int64) {
-	m.mu.Lock()
-	if m.rings--; m.rings == 0 {
-		budget.Add(-int64(m.kept))
-		m.kept = 0
-		m.forget()
-	}
-	m.mu.Unlock()
-}
-
-// await notes that so many shards more will deliver m; sent, that one has.
-func (m *Message) await(shards int) {
-	m.mu.Lock()
-	m.pending += int16(shards)
-	m.mu.Unlock()
-}
-
-func (m *Message) sent() {
-	m.mu.Lock()
-	m.pending--
-	m.forget()
-	m.mu.Unlock()
-}
-
-// forget drops the wire forms that nobody is expected to want and that the
-// budget does not count. m.mu is held.
-func (m *Message) forget() {
-	if m.pending == 0 {
-		m.forms.keep(m.rings > 0)
-	}
-}
-
-// A Publication is what a publisher hands in: a message without its place.
+// A Publication is a message to be published.
 type Publication struct {
+	// Channel is the full name, 1 to 1,024 bytes.
 	Channel string
-	Key     string // conflation key, may be empty
-	Data    []byte // kept, not copied: the caller must not change it afterwards
-	// Attributes are what else there is to say; nil means nothing. Kept, not copied.
-	Attributes *Attributes
-	// IdempotencyKey makes a retry harmless: within the namespace's window a
-	// second publication with the same Publisher, Channel and key stores nothing. It
-	// is answered with the first one's position if it is the same message, otherwise
-	// with a *KeyReusedError. Empty means none.
+	// Data is the payload, to the namespace's MaxMessageBytes. It must not be changed afterwards.
+	Data []byte
+	// ID is the publisher's own id of the message, to 255 bytes; empty means its position.
+	ID string
+	// Event is an event type (SSE's "event" field), to 255 bytes.
+	Event string
+	// Key is the conflation key: with the namespace policy Conflate a slow subscriber receives only
+	// the newest message of a key.
+	Key string
+	// IdempotencyKey makes a retry harmless: within the namespace's IdempotencyWindow a second
+	// publication with the same channel and key stores nothing and returns the first one's position.
 	IdempotencyKey string
-	// Publisher is in whose name IdempotencyKey counts, as <kind>:<name>: publishers
-	// never meet each other's keys. Weir's servers set it to who was authenticated;
-	// the kind "weir" is for what Weir itself publishes. Empty is the embedding program.
-	Publisher string
-	// Handle is the Snapshot.Handle of the channel, if this node has it subscribed
-	// and its broker gave one. The hub fills it in.
-	Handle any
-	// Checked has the publisher answered with the check that the message has, so that the
-	// answer reads as the message's ID does. It may cost a read.
-	Checked bool
-	// Now is when it was handed in, for brokers that store here; the zero Time means that
-	// they look at the clock. Hub.Aim fills it in for many at once.
-	Now time.Time
-
-	to *channel
+	// Tags are name and value pairs for subscribers, at most 64.
+	Tags map[string]string
 }
 
-// Time returns Now, or the time.
-func (p *Publication) Time() time.Time {
-	if p.Now.IsZero() {
-		return time.Now()
+func (p *Publication) engine() engine.Publication {
+	out := engine.Publication{Channel: p.Channel, Data: p.Data, Key: p.Key, IdempotencyKey: p.IdempotencyKey, Checked: true}
+	if p.ID != "" || p.Event != "" || len(p.Tags) > 0 {
+		out.Attributes = &engine.Attributes{ID: p.ID, Event: p.Event, Tags: p.Tags}
 	}
-	return p.Now
+	return out
 }
 
-// Fill makes m the message of p but for its place and time: brokers that deliver
-// within Publish spare the hub a search that way. m must be new.
-func (p *Publication) Fill(m *Message) {
-	m.Channel, m.Key, m.Data, m.Attributes, m.to = p.Channel, p.Key, p.Data, p.Attributes, p.to
+// outcome converts the answer to a publication.
+func outcome(o engine.Outcome) (Position, error) {
+	var uncertain *engine.UncertainError
+	switch {
+	case errors.As(o.Err, &uncertain):
+		return "", fmt.Errorf("%w: %w", ErrUncertain, o.Err)
+	case o.Err != nil || o.At.IsZero():
+		return "", o.Err
+	}
+	return Position(o.At.String()), nil
 }
+
+// Publish stores p and delivers it to the subscribers of its channel. It returns the position when
+// the message is as safe as the namespace's Durability promises. If ctx ends first, the error is
+// ErrUncertain and ctx's.
+func (h *Hub) Publish(ctx context.Context, p Publication) (Position, error) {
+	r := h.PublishAll(ctx, []Publication{p})[0]
+	return r.Position, r.Err
+}
+
+// A Result is the outcome of one publication.
+type Result struct {
+	Position Position
+	Err      error
+}
+
+// PublishAll publishes ps as one batch, in order, and returns a result for each. It is cheaper than
+// calls of Publish one after the other, which wait for each message's storage.
+func (h *Hub) PublishAll(ctx context.Context, ps []Publication) []Result {
+	pubs := make([]engine.Publication, len(ps))
+	for i := range ps {
+		pubs[i] = ps[i].engine()
+	}
+	results := make([]Result, len(ps))
+	for i, o := range h.engine.PublishAll(ctx, pubs) {
+		if results[i].Position, results[i].Err = outcome(o); ctx.Err() != nil && errors.Is(o.Err, ctx.Err()) {
+			results[i].Err = fmt.Errorf("%w: %w", ErrUncertain, o.Err)
+		}
+	}
+	return results
+}
+
+// HistoryOptions select a part of a channel's retained messages.
+type HistoryOptions struct {
+	// Since is where to continue reading, exclusive; empty means the beginning, with Reverse the end.
+	Since Position
+	// Limit is the maximal number of messages, to 10,000; 0 means 10,000.
+	Limit int
+	// Reverse returns the newest message first.
+	Reverse bool
+}
+
+// History is a part of a channel's log.
+type History struct {
+	// Messages in the order requested.
+	Messages []Message
+	// Top is the end of the namespace's log; empty for a namespace without a log.
+	Top Position
+	// More is set if there are further messages in the direction requested.
+	More bool
+	// Lost is set if retention removed requested messages.
+	Lost bool
+}
+
+// History reads retained messages of channel.
+func (h *Hub) History(ctx context.Context, channel string, o HistoryOptions) (History, error) {
+	opt := engine.HistoryOptions{Limit: o.Limit, Reverse: o.Reverse}
+	if o.Limit == 0 {
+		opt.Limit = engine.MaxHistory
+	}
+	if o.Since != "" {
+		var err error
+		if opt.Since, err = engine.ParsePosition(string(o.Since)); err != nil {
+			return History{}, err
+		}
+	}
+	r, err := h.engine.History(ctx, channel, opt)
+	if err != nil {
+		return History{}, err
+	}
+	out := History{Messages: make([]Message, len(r.Messages)), More: r.More, Lost: r.Lost}
+	if !r.Top.IsZero() {
+		out.Top = Position(r.Top.String())
+	}
+	for i, m := range r.Messages {
+		out.Messages[i] = message(m)
+	}
+	return out, nil
+}
+
+// Remove removes the retained messages of channel. Subscribers stay subscribed.
+func (h *Hub) Remove(ctx context.Context, channel string) error { return h.engine.Remove(ctx, channel) }

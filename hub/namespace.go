@@ -1,259 +1,79 @@
 package hub
 
 import (
-	"errors"
-	"fmt"
-	"math"
-	"strings"
 	"time"
+
+	engine "github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // DefaultNamespace holds the channels whose name has no namespace prefix.
-const DefaultNamespace = "default"
+const DefaultNamespace = engine.DefaultNamespace
 
-// MaxChannelName bounds a channel name in bytes: there are protocols whose
-// channels are URLs.
-const MaxChannelName = 1024
+// A Durability is what a publisher may rely on when Publish returned.
+type Durability string
 
-// A Namespace is a set of channels that share options and one log. Channel
-// "orders:42" belongs to namespace "orders", channel "news" to "default".
-type Namespace struct {
-	// Name is 1 to 32 bytes of A-Z, a-z, 0-9, "_" and "-"; case counts.
-	Name string `json:"name"`
-	// Durability of an answered publish; empty means "stored". The memory broker
-	// keeps "stored" and "synced" for the life of the process only and refuses
-	// to start with "synced".
-	Durability Durability `json:"durability" reload:"restart"`
-	// HistorySize bounds the retained messages per channel; 0 means 1,000.
-	// Ignored with durability none.
-	HistorySize int `json:"history_size"`
-	// HistoryTTL bounds the age of retained messages; 0 means 24h.
-	HistoryTTL Duration `json:"history_ttl"`
-	// HistoryBytes bounds the whole log of the namespace; 0 means 1 GiB.
-	HistoryBytes int64 `json:"history_bytes"`
-	// Recent is how many of a channel's newest messages each node keeps in memory
-	// while the channel has subscribers; 0 means 128.
-	Recent int `json:"recent"`
-	// Replicas of the log in a NATS cluster, 1 to 5; 0 means 1.
-	Replicas int `json:"replicas" reload:"restart"`
-	// MaxMessageBytes bounds a payload; 0 means 64 KiB, at most 1 MiB.
-	MaxMessageBytes int `json:"max_message_bytes"`
-	// IdempotencyWindow is how long a publisher's idempotency key is remembered;
-	// 0 means 2m.
-	IdempotencyWindow Duration `json:"idempotency_window"`
-	// Policy is what happens to a subscriber that cannot keep up, at the bound of
-	// its queue: "disconnect" (it is closed and resumes from the log),
-	// "drop-oldest" (the oldest waiting messages are dropped and a gap is told) or
-	// "conflate" (of the waiting messages with the same key only the newest is
-	// kept, except that a key which is replaced all the time has its turn; at the
-	// bound as drop-oldest). Empty means disconnect.
-	Policy Policy `json:"policy"`
-	// MaxRate bounds the messages per second that one subscriber is sent; what is
-	// more waits in its queue, under the policy. 0 means no bound.
-	MaxRate int `json:"max_rate" reload:"connection"`
-	// Compress lets clients that ask for it have messages compressed (WebSocket
-	// permessage-deflate, SSE gzip and zstd). Each message is compressed once and
-	// the bytes are shared. Off by default.
-	Compress bool `json:"compress" reload:"connection"`
-	// CompressMinBytes is the payload size from which on compressing is tried; 0
-	// means 256.
-	CompressMinBytes int `json:"compress_min_bytes"`
-	// QueueMessages bounds what of the namespace waits for one subscriber; 0 means 1,024.
-	QueueMessages int `json:"queue_messages"`
-	// QueueBytes bounds the same in bytes; 0 means 256 KiB.
-	QueueBytes int `json:"queue_bytes"`
-	// Class says who goes first when there is more to do than can be done: control,
-	// order, account, market or replay. Publications of a class may have to wait, and
-	// are refused when they would wait for too long; with any class, asking for history
-	// is replay. Empty means that they are no part of that: they are served as they come.
-	Class string `json:"class"`
-	// Anonymous lets clients without a token subscribe.
-	Anonymous bool `json:"anonymous"`
-}
+// The durabilities.
+const (
+	// None keeps no log: subscribers receive what is published while they are connected.
+	None Durability = "none"
+	// Stored messages are in the broker's log. It is the default.
+	Stored Durability = "stored"
+	// Synced messages are on disk on every replica needed. The memory broker refuses it.
+	Synced Durability = "synced"
+)
 
-// Policy says what happens at the bound of a subscriber's queue.
+// A Policy is what happens when a client of hub/hubhttp reads more slowly than messages arrive and
+// its queue is full.
 type Policy string
 
+// The policies.
 const (
-	// Disconnect closes the subscriber; it resumes later from the log.
+	// Disconnect closes the connection; the client resumes from the log. It is the default.
 	Disconnect Policy = "disconnect"
-	// DropOldest drops the oldest waiting messages and tells a gap.
+	// DropOldest drops the oldest queued messages and reports a gap.
 	DropOldest Policy = "drop-oldest"
-	// Conflate keeps of the waiting messages with the same key only the newest.
+	// Conflate keeps only the newest queued message of each key, at the bound as DropOldest.
 	Conflate Policy = "conflate"
 )
 
-// Defaults of a Namespace.
-const (
-	defaultHistorySize  = 1000
-	defaultHistoryTTL   = Duration(24 * time.Hour)
-	defaultHistoryBytes = 1 << 30
-	defaultRecent       = 128
-	defaultMaxMessage   = 64 << 10
-	maxMaxMessage       = 1 << 20
-	defaultIdempotency  = Duration(2 * time.Minute)
-	defaultQueueMsgs    = 1024
-	defaultQueueBytes   = 256 << 10
-	defaultCompressMin  = 256
-)
-
-// WithDefaults returns n with every zero replaced by what it means.
-func (n Namespace) WithDefaults() Namespace {
-	def(&n.Durability, Stored)
-	def(&n.HistorySize, defaultHistorySize)
-	def(&n.HistoryTTL, defaultHistoryTTL)
-	def(&n.HistoryBytes, defaultHistoryBytes)
-	def(&n.Recent, defaultRecent)
-	def(&n.Replicas, 1)
-	def(&n.MaxMessageBytes, defaultMaxMessage)
-	def(&n.IdempotencyWindow, defaultIdempotency)
-	def(&n.Policy, Disconnect)
-	def(&n.QueueMessages, defaultQueueMsgs)
-	def(&n.QueueBytes, defaultQueueBytes)
-	def(&n.CompressMinBytes, defaultCompressMin)
-	return n
+// A Namespace is a set of channels that share options and one log. Zero values mean the defaults.
+type Namespace struct {
+	// Name is 1 to 32 bytes of A-Z, a-z, 0-9, "_" and "-".
+	Name string
+	// Durability defaults to Stored.
+	Durability Durability
+	// HistorySize is the number of messages retained per channel, to 10,000,000; 0 means 1,000.
+	HistorySize int
+	// HistoryTTL is the age to which messages are retained; 0 means 24 hours.
+	HistoryTTL time.Duration
+	// HistoryBytes bounds the namespace's log; 0 means 1 GiB.
+	HistoryBytes int64
+	// Replicas of the log in a NATS cluster, 1 to 5; 0 means 1.
+	Replicas int
+	// MaxMessageBytes bounds a payload, to 1 MiB; 0 means 64 KiB.
+	MaxMessageBytes int
+	// IdempotencyWindow is how long an idempotency key is remembered; 0 means 2 minutes.
+	IdempotencyWindow time.Duration
+	// Policy defaults to Disconnect.
+	Policy Policy
+	// MaxRate bounds the messages per second sent to a client of hub/hubhttp; 0 means no bound.
+	MaxRate int
+	// QueueMessages and QueueBytes bound the queue of a client of hub/hubhttp; 0 means 1,024 and
+	// 256 KiB.
+	QueueMessages, QueueBytes int
+	// Compress enables compression for clients that accept it, for payloads from
+	// CompressMinBytes on; 0 means 256.
+	Compress         bool
+	CompressMinBytes int
+	// Anonymous lets clients without credentials subscribe through hub/hubhttp.
+	Anonymous bool
 }
 
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
+func (n Namespace) engine() engine.Namespace {
+	return engine.Namespace{
+		Name: n.Name, Durability: engine.Durability(n.Durability), HistorySize: n.HistorySize, HistoryTTL: engine.Duration(n.HistoryTTL),
+		HistoryBytes: n.HistoryBytes, Replicas: n.Replicas, MaxMessageBytes: n.MaxMessageBytes, IdempotencyWindow: engine.Duration(n.IdempotencyWindow),
+		Policy: engine.Policy(n.Policy), MaxRate: n.MaxRate, QueueMessages: n.QueueMessages, QueueBytes: n.QueueBytes,
+		Compress: n.Compress, CompressMinBytes: n.CompressMinBytes, Anonymous: n.Anonymous,
 	}
-}
-
-// Validate returns all that is wrong with n, joined.
-func (n Namespace) Validate() error {
-	var errs []error
-	bad := func(format string, a ...any) {
-		errs = append(errs, fmt.Errorf("namespace %q: "+format, append([]any{n.Name}, a...)...))
-	}
-	if !validNamespaceName(n.Name) {
-		bad("name: want 1 to 32 bytes of A-Z, a-z, 0-9, _ and -")
-	}
-	d := n.WithDefaults()
-	switch d.Durability {
-	case None, Stored, Synced:
-	default:
-		bad("durability: %q is none of none, stored, synced", n.Durability)
-	}
-	switch d.Policy {
-	case Disconnect, DropOldest, Conflate:
-	default:
-		bad("policy: %q is none of disconnect, drop-oldest, conflate", n.Policy)
-	}
-	within := func(key string, v, lo, hi int64) {
-		if v < lo || v > hi {
-			bad("%s: %d is not within %d..%d", key, v, lo, hi)
-		}
-	}
-	within("history_size", int64(d.HistorySize), 1, 10_000_000)
-	within("history_bytes", d.HistoryBytes, 1<<10, 1<<50)
-	within("recent", int64(d.Recent), 1, 100_000)
-	within("replicas", int64(d.Replicas), 1, 5)
-	within("max_message_bytes", int64(d.MaxMessageBytes), 1, maxMaxMessage)
-	within("queue_messages", int64(d.QueueMessages), 1, 1_000_000)
-	within("max_rate", int64(d.MaxRate), 0, 1_000_000)
-	within("compress_min_bytes", int64(d.CompressMinBytes), 1, maxMaxMessage)
-	within("queue_bytes", int64(d.QueueBytes), 1<<10, 1<<30)
-	if d.QueueBytes < 2*d.MaxMessageBytes {
-		bad("queue_bytes: %d must hold at least two messages of max_message_bytes (%d)", d.QueueBytes, d.MaxMessageBytes)
-	}
-	if d.HistoryTTL < Duration(time.Second) {
-		bad("history_ttl: %v is under 1s", d.HistoryTTL)
-	}
-	if d.IdempotencyWindow < Duration(100*time.Millisecond) || d.IdempotencyWindow > d.HistoryTTL {
-		bad("idempotency_window: %v is not within 100ms..history_ttl (%v)", d.IdempotencyWindow, d.HistoryTTL)
-	}
-	return errors.Join(errs...)
-}
-
-func validNamespaceName(s string) bool {
-	if s == "" || len(s) > 32 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-') {
-			return false
-		}
-	}
-	return true
-}
-
-// NamespaceOf returns the namespace part of a channel name. It allocates nothing.
-func NamespaceOf(channel string) string {
-	if i := strings.IndexByte(channel, ':'); i >= 0 {
-		return channel[:i]
-	}
-	return DefaultNamespace
-}
-
-// CheckChannel returns ErrBadChannel, in words, for a name that no channel can
-// have: empty, longer than MaxChannelName, not UTF-8, with a control character, a
-// space or an empty or malformed namespace prefix.
-func CheckChannel(channel string) error {
-	switch {
-	case channel == "":
-		return fmt.Errorf("%w: it is empty", ErrBadChannel)
-	case len(channel) > MaxChannelName:
-		return fmt.Errorf("%w: %d bytes, at most %d", ErrBadChannel, len(channel), MaxChannelName)
-	}
-	for i, r := range channel {
-		if r <= ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == 0xfffd {
-			return fmt.Errorf("%w: %.60q: control character, space or bad UTF-8 at byte %d", ErrBadChannel, channel, i)
-		}
-	}
-	if i := strings.IndexByte(channel, ':'); i >= 0 && (!validNamespaceName(channel[:i]) || i == len(channel)-1) {
-		return fmt.Errorf("%w: %.60q: want <namespace>:<name>", ErrBadChannel, channel)
-	}
-	return nil
-}
-
-// Duration is a time.Duration that reads and writes as text ("30s", "24h", "7d").
-type Duration time.Duration
-
-// String returns d as time.Duration does.
-func (d Duration) String() string { return time.Duration(d).String() }
-
-// MarshalText writes d as text.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText reads what time.ParseDuration reads, and a number of days before it:
-// "7d", "1d12h", "-0.5d". A day is 24 hours.
-func (d *Duration) UnmarshalText(b []byte) error {
-	v, err := parseDuration(string(b))
-	if err != nil {
-		return fmt.Errorf("invalid duration %.40q: want for example 30s, 5m, 24h or 7d", b)
-	}
-	*d = Duration(v)
-	return nil
-}
-
-func parseDuration(s string) (time.Duration, error) {
-	number, rest, ok := strings.Cut(s, "d")
-	if !ok {
-		return time.ParseDuration(s)
-	}
-	days, err := time.ParseDuration(number + "h") // a day is 24 of these
-	if err != nil {
-		return 0, err
-	}
-	if days > math.MaxInt64/24 || days < math.MinInt64/24 {
-		return 0, errors.New("out of range")
-	}
-	days *= 24
-	if rest == "" {
-		return days, nil
-	}
-	v, err := time.ParseDuration(rest)
-	switch {
-	case err != nil || rest[0] == '-' || rest[0] == '+':
-		return 0, errors.New("want days, then smaller units")
-	case strings.HasPrefix(number, "-"):
-		v = -v
-	}
-	if sum := days + v; (sum < days) == (v < 0) {
-		return sum, nil
-	}
-	return 0, errors.New("out of range")
 }

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/net/prefetch"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A channel is its retained messages and what is remembered of the removed ones.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Moving to another process: the logs with their epochs and offsets, their messages, what is

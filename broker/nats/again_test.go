@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 )
 
 // The node leaves its NATS server for another while channels are subscribed and

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A publisher resumes from what it was answered with. After a backup was put back, with

@@ -10,7 +10,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 var _ hub.Archive = (*Broker)(nil)

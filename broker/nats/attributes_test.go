@@ -8,8 +8,8 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 )
 
 // many returns as many topics as a publication may have, of size bytes each.

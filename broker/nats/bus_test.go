@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 )
 
 // An ear keeps what is told on a topic, by sender.

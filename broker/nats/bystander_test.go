@@ -8,7 +8,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/weir-gateway/weir/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 )
 
 // A bystander is a program on NATS without Weir, to compare with: a publisher that tries again

@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
-	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 )
 
 // A broker that began without a log keeps marks from the first namespace on that has one,

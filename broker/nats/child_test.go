@@ -21,7 +21,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // The test binary is also the processes that get killed: it runs itself with

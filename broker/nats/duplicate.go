@@ -8,7 +8,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // messageID is what the stream tells duplicates by: two publications have the same if

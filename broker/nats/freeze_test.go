@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 	judging "github.com/weir-gateway/weir/internal/testkit/history"
 )
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 )
 
 // smallDisk returns a directory on a file system of its own of 24 MiB; false if the test

@@ -11,7 +11,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // reads makes direct reads of streams: one request, many messages and an end

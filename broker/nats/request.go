@@ -7,7 +7,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Request sends data to a subject that is none of the broker's own and waits for the

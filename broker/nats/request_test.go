@@ -6,7 +6,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 func TestARequestIsAnsweredByWhoServesTheSubject(t *testing.T) {

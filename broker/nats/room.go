@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // What the server must be able to write besides messages: below either of these the

@@ -3,7 +3,7 @@ package nats
 import (
 	"strings"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Subjects, with <p> the prefix, <ns> the namespace, <e> the epoch and <c> the

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Two nodes publish versions of one channel at once: what is stored rises all the

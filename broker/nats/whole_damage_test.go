@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weir-gateway/weir/hub"
-	"github.com/weir-gateway/weir/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 )
 
 // busy publishes on channel without a pause from several goroutines until it is ended.

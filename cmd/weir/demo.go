@@ -19,12 +19,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/downstream"
 	"github.com/weir-gateway/weir/internal/measure/demo"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // demoAddr is where the demo listens unless told otherwise, or another port of

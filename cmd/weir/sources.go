@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // sourceFlags are the flags of every command that reads the configuration.

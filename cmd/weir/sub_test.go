@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/client"
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 func TestMessageLines(t *testing.T) {

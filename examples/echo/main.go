@@ -61,7 +61,7 @@ func run(ctx context.Context, addr string) error {
 		if err != nil {
 			return echo.NewHTTPError(http.StatusServiceUnavailable, err.Error())
 		}
-		return c.JSON(http.StatusOK, map[string]string{"id": at.String()})
+		return c.JSON(http.StatusOK, map[string]string{"id": string(at)})
 	})
 	srv := &http.Server{Addr: addr, Handler: e, ReadHeaderTimeout: 5 * time.Second}
 	go func() {

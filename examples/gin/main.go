@@ -62,7 +62,7 @@ func run(ctx context.Context, addr string) error {
 			c.Status(http.StatusServiceUnavailable)
 			return
 		}
-		c.JSON(http.StatusOK, gin.H{"id": at.String(), "streams": events.Stats().OnLoops})
+		c.JSON(http.StatusOK, gin.H{"id": string(at), "streams": events.Stats().OnLoops})
 	})
 	srv := &http.Server{Addr: addr, Handler: r, ReadHeaderTimeout: 5 * time.Second}
 	go func() {

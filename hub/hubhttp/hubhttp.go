@@ -23,10 +23,11 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/hub/internal/bridge"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/pushhttp"
+	engine "github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
@@ -75,6 +76,7 @@ type Handler struct {
 	// Fixed at New.
 	cfg     Config
 	hub     *hub.Hub
+	engine  *engine.Hub // of hub
 	threads *pushhttp.Server
 	loops   *loops // nil: none
 }
@@ -89,28 +91,26 @@ func New(cfg Config) (*Handler, error) {
 	if cfg.MaxChannels == 0 {
 		cfg.MaxChannels = 32
 	}
-	if cfg.MaxChannels < 1 || cfg.MaxChannels > hub.MaxSubscriberChannels {
-		return nil, fmt.Errorf("hubhttp: MaxChannels: %d is not within 1..%d", cfg.MaxChannels, hub.MaxSubscriberChannels)
+	if cfg.MaxChannels < 1 || cfg.MaxChannels > engine.MaxSubscriberChannels {
+		return nil, fmt.Errorf("hubhttp: MaxChannels: %d is not within 1..%d", cfg.MaxChannels, engine.MaxSubscriberChannels)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	var err error
-	if cfg.Broker == nil {
-		if cfg.Broker, err = memory.New(memory.Config{}); err != nil {
+	var f *wire.Formats
+	opened, e, err := bridge.Open(hub.Config{Namespaces: cfg.Namespaces, Broker: cfg.Broker, Log: cfg.Log}, func(n []engine.Namespace) ([]engine.Encoder, error) {
+		var err error
+		if f, err = wire.NewFormats(n); err != nil {
 			return nil, err
 		}
-	}
-	f, err := wire.NewFormats(cfg.Namespaces)
+		return f.Encoders(), nil
+	})
 	if err != nil {
-		return nil, err
-	}
-	h := &Handler{cfg: cfg}
-	if h.hub, err = hub.New(hub.Config{Namespaces: cfg.Namespaces, Encoders: f.Encoders(), Log: cfg.Log}, cfg.Broker); err != nil {
 		return nil, fmt.Errorf("hubhttp: %w", err)
 	}
-	h.threads = pushhttp.New(pushhttp.Config{Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, Shards: runtime.GOMAXPROCS(0)}, f, h.hub, cfg.Log)
-	if h.loops, err = newLoops(cfg, f, h.hub, h.threads); err != nil {
+	h := &Handler{cfg: cfg, hub: opened.(*hub.Hub), engine: e}
+	h.threads = pushhttp.New(pushhttp.Config{Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, Shards: runtime.GOMAXPROCS(0)}, f, e, cfg.Log)
+	if h.loops, err = newLoops(cfg, f, e, h.threads); err != nil {
 		return nil, errors.Join(fmt.Errorf("hubhttp: %w", err), h.hub.Close())
 	}
 	return h, nil
@@ -121,7 +121,7 @@ func New(cfg Config) (*Handler, error) {
 func (h *Handler) Run(ctx context.Context) error {
 	if err := h.hub.Start(ctx); err != nil {
 		h.loops.release()
-		return errors.Join(fmt.Errorf("hubhttp: start the broker: %w", err), h.hub.Close())
+		return fmt.Errorf("hubhttp: %w", err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- h.loops.run(ctx) }()
@@ -129,24 +129,14 @@ func (h *Handler) Run(ctx context.Context) error {
 	return errors.Join(<-ended, h.hub.Close())
 }
 
-// Hub returns the hub, for what this package has no method for.
+// Hub returns the hub, to subscribe, read history and presence within the program. Run starts and
+// closes it.
 func (h *Handler) Hub() *hub.Hub { return h.hub }
 
 // Publish stores and fans out p, and returns its position when it is as safe as
 // its namespace promises. Any goroutine.
 func (h *Handler) Publish(ctx context.Context, p hub.Publication) (hub.Position, error) {
-	type outcome struct {
-		at  hub.Position
-		err error
-	}
-	done := make(chan outcome, 1)
-	h.hub.Publish(p, func(at hub.Position, err error) { done <- outcome{at, err} })
-	select {
-	case o := <-done:
-		return o.at, o.err
-	case <-ctx.Done():
-		return hub.Position{}, ctx.Err()
-	}
+	return h.hub.Publish(ctx, p)
 }
 
 // Drain ends the streams, spread over the given time, each with a reconnection
@@ -219,7 +209,7 @@ func (h *Handler) identify(w http.ResponseWriter, r *http.Request) *auth.Identit
 
 // subscription judges a request to subscribe; it has answered when it returns nil.
 func (h *Handler) subscription(w http.ResponseWriter, r *http.Request) (*wire.Subscription, *auth.Identity) {
-	sub, bad := wire.ParseSubscription(h.hub, []byte(r.URL.RawQuery), h.cfg.MaxChannels)
+	sub, bad := wire.ParseSubscription(h.engine, []byte(r.URL.RawQuery), h.cfg.MaxChannels)
 	if bad != nil {
 		pushhttp.Fail(w, bad)
 		return nil, nil
@@ -274,7 +264,7 @@ func (h *Handler) ServePublish(w http.ResponseWriter, r *http.Request) {
 		pushhttp.Fail(w, &wire.Error{Status: http.StatusRequestEntityTooLarge, Message: "the body is too large or was cut"})
 		return
 	}
-	call, bad := wire.ParseCall(h.hub, body)
+	call, bad := wire.ParseCall(h.engine, body)
 	if bad != nil {
 		pushhttp.Fail(w, bad)
 		return

@@ -11,13 +11,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/pushhttp"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/push"
+	engine "github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 	"github.com/weir-gateway/weir/websocket"
 )
@@ -31,7 +31,7 @@ type loops struct {
 	next        atomic.Uint32
 }
 
-func newLoops(cfg Config, f *wire.Formats, h *hub.Hub, threads *pushhttp.Server) (*loops, error) {
+func newLoops(cfg Config, f *wire.Formats, h *engine.Hub, threads *pushhttp.Server) (*loops, error) {
 	if cfg.Loops < 0 {
 		return nil, nil
 	}
@@ -40,7 +40,7 @@ func newLoops(cfg Config, f *wire.Formats, h *hub.Hub, threads *pushhttp.Server)
 	if err != nil {
 		return nil, err
 	}
-	p, err := push.New(push.Config{Heartbeat: hub.Duration(cfg.Heartbeat), Retry: hub.Duration(cfg.Retry)}, push.Deps{
+	p, err := push.New(push.Config{Heartbeat: engine.Duration(cfg.Heartbeat), Retry: engine.Duration(cfg.Retry)}, push.Deps{
 		Formats: f, Hub: h, Loops: g.Loops(), Access: threads.Access(), Log: cfg.Log,
 	})
 	if err != nil {

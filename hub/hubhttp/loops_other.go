@@ -6,16 +6,16 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/pushhttp"
+	engine "github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
 // loops are for Linux: elsewhere every stream is a goroutine.
 type loops struct{}
 
-func newLoops(Config, *wire.Formats, *hub.Hub, *pushhttp.Server) (*loops, error) { return nil, nil }
+func newLoops(Config, *wire.Formats, *engine.Hub, *pushhttp.Server) (*loops, error) { return nil, nil }
 
 func (*loops) run(ctx context.Context) error { <-ctx.Done(); return nil }
 func (*loops) release()                      {}

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/broker/nats/natstest"
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // keyed is a publisher over one version of HTTP. Its keys are its own from test to test,

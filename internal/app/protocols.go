@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/observe"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge"
 	"github.com/weir-gateway/weir/internal/protocol/mercure"
 	"github.com/weir-gateway/weir/internal/protocol/pusher"
+	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/presence"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/protocol/pusher"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // speaking is a gateway that speaks all protocols, in front of a backend.

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/limit"
@@ -16,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge"
 	"github.com/weir-gateway/weir/internal/protocol/pusher"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // TestAReloadOfEverythingClosesNobodyElse holds more than a thousand connections, of every

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/broker/memory"
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/pushhttp"
+	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 

@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/observe/metrics"
 	"github.com/weir-gateway/weir/internal/observe/telemetry"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A Probe is a broker that follows some publications from the call to the sockets: one

@@ -1,8 +1,8 @@
 package push
 
 import (
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/push/backlog"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // held returns the session's backlog, made on first use.

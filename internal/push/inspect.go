@@ -1,8 +1,8 @@
 package push
 
 import (
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Shards returns the hub's shards, by loop. Any goroutine may read their numbers.

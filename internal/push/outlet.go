@@ -1,6 +1,6 @@
 package push
 
-import "github.com/weir-gateway/weir/hub"
+import "github.com/weir-gateway/weir/internal/push/hub"
 
 // An outlet is what the hub calls in place of a session's sink. It keeps a panic from the
 // hub, and messages from a client whose connection is being closed.

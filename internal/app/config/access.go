@@ -3,8 +3,8 @@ package config
 import (
 	"fmt"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/access"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Access is what the protocols of c allow, for the access model.

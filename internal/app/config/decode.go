@@ -12,9 +12,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/front/redact"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A KeyError says what is wrong with one key and where it was written.

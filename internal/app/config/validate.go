@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/redact"
 	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Validate returns everything that is wrong with c, joined, each part led by

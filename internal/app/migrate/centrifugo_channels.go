@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // broker translates the engine.

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/protocol/mercure"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // mercure translates a Caddyfile with a directive mercure, or the variables that the

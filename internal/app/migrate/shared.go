@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 func hubDuration(d time.Duration) hub.Duration { return hub.Duration(d) }

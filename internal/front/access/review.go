@@ -1,8 +1,8 @@
 package access
 
 import (
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A Review asks those who are connected whether they keep their rights in a reload. It

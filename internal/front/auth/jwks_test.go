@@ -19,7 +19,7 @@ import (
 
 	"github.com/MicahParks/jwkset"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // An issuer publishes a key set over real HTTP.

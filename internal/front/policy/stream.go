@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Record keeps the upstream's replies of type text/event-stream, to GET and POST,

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/router"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 	"github.com/weir-gateway/weir/sse"
 )

@@ -21,7 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // The namespaces of the demo.

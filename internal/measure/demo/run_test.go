@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/client"
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // until runs the demo against s until enough says so, or for 20 seconds.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/net/sys"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // SocketConfig is what the kernel is asked for every connection of a listener.

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/net/sys"
+	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Config of a Terminator. The zero value means no TLS.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 const sharedSecret = Secret("0123456789abcdef0123456789abcdef-shared")

@@ -6,8 +6,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Config says how the process watches itself.

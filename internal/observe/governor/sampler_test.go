@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/measure/stat"
 	"github.com/weir-gateway/weir/internal/observe/metrics"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // script are sources that a test moves by hand.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/observe/governor"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // An Alert is the governor's, with what a rule needs besides.

@@ -6,9 +6,9 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Config of OpenTelemetry. The zero value sends nothing and costs nothing.

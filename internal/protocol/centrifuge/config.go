@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/redact"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Config of a Server: the section "centrifuge". The zero value serves nothing.

@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A position of this protocol has no room for the check of a message. Where one process

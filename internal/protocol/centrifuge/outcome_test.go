@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/broker/memory"
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // refusing answers publishes with an error that a test sets; nil stores them.

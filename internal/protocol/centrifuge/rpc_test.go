@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 func TestRPCsGoToASubject(t *testing.T) {

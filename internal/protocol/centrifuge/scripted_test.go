@@ -12,11 +12,11 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/weir-gateway/weir/broker/memory"
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 

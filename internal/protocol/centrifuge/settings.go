@@ -9,8 +9,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // settings are a compiled Config. Immutable, but for namespaces.

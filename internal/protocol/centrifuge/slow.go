@@ -3,9 +3,9 @@ package centrifuge
 import (
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
 	"github.com/weir-gateway/weir/internal/push/backlog"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // holdMessage keeps m for a client that does not take it now, under the policy of its

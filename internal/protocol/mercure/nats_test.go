@@ -8,7 +8,7 @@ import (
 
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/broker/nats/natstest"
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 

@@ -3,9 +3,9 @@ package mercure
 import (
 	"fmt"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/access"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // settings are a compiled Config. Immutable, but for grants.

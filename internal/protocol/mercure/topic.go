@@ -6,8 +6,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/protocol/mercure/protocol"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A topic is a channel of the hub's namespace: "<namespace>:<topic>", with what channel

@@ -1,9 +1,9 @@
 package pusher
 
 import (
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/protocol/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/push/backlog"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // outbox holds the messages that a client cannot take yet.

@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 	"github.com/weir-gateway/weir/sse"
 )

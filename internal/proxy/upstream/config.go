@@ -3,8 +3,8 @@ package upstream
 import (
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Config of one cluster: peers that serve the same thing.

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/measure/stat"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // DriftConfig is the drift alarm of a route: are requests still what they were?

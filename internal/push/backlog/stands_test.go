@@ -3,7 +3,7 @@ package backlog
 import (
 	"testing"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 func TestAQueueStandsBeforeWhatWaits(t *testing.T) {

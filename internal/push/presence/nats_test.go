@@ -9,8 +9,8 @@ import (
 
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/broker/nats/natstest"
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/cluster"
+	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/presence"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )

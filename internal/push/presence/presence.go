@@ -27,8 +27,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/cluster"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // Errors of Join. Test with errors.Is.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // An Error is an answer to an API call that is not a success.

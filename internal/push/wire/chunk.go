@@ -1,8 +1,8 @@
 package wire
 
 import (
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // chunked marks the formats whose messages are chunks of HTTP/1.1.

@@ -6,7 +6,7 @@ import (
 	"net/http/httputil"
 	"testing"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // In chunks a format's messages are what they are without, whatever they are appended to.

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/internal/front/http1"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A Subscription is what the query of /sse or /ws asks for.

@@ -126,8 +126,8 @@ func (p plan) judgeImport(from string, floor int, path string, inTest bool, say 
 // lent are the exceptions: RFC 7692 is a codec of a codec, and asking for memory ahead is
 // an instruction that the language lacks.
 var lent = map[string]string{
-	"websocket": "github.com/klauspost/compress/flate",
-	"hub":       module + "/internal/net/prefetch",
+	"websocket":         "github.com/klauspost/compress/flate",
+	"internal/push/hub": module + "/internal/net/prefetch",
 }
 
 // fenced returns which of the three fences of ARCHITECTURE.md an import
@@ -137,7 +137,7 @@ func fenced(from, path string, inTest bool) string {
 	switch {
 	case strings.HasPrefix(path, "golang.org/x/sys") && from != "internal/net/sys":
 		return "only internal/net/sys makes raw system calls"
-	case slices.Contains([]string{"hub", "sse", "websocket"}, from) && !standard && !inTest && path != lent[from]:
+	case slices.Contains([]string{"internal/push/hub", "sse", "websocket"}, from) && !standard && !inTest && path != lent[from]:
 		return "it takes nothing outside the standard library"
 	case ours(path) && forTests(local(path)) && !inTest && !forTests(from) && !strings.HasPrefix(from, "test/"):
 		return "only tests import what they share"
@@ -204,7 +204,7 @@ func TestImportsPointDown(t *testing.T) {
 // The judge itself: each kind of violation is planted once.
 func TestViolationsAreFound(t *testing.T) {
 	const table = "<!-- floors:begin -->\n| floor | packages | on the same floor |\n|---:|---|---|\n" +
-		"| 2 | `top`, `test/x` | `top` → `test/x` |\n| 1 | `mid`, `side`, `mid/midtest` | |\n| 0 | `hub`, `internal/testkit/history`, `internal/net/sys` | |\n<!-- floors:end -->"
+		"| 2 | `top`, `test/x` | `top` → `test/x` |\n| 1 | `mid`, `side`, `mid/midtest` | |\n| 0 | `internal/push/hub`, `internal/testkit/history`, `internal/net/sys` | |\n<!-- floors:end -->"
 	p, err := parsePlan(table)
 	if err != nil {
 		t.Fatal(err)
@@ -228,21 +228,21 @@ func TestViolationsAreFound(t *testing.T) {
 		}
 		return paths
 	}
-	f("", listed{ImportPath: "top", Imports: us("mid", "hub", "test/x")})
+	f("", listed{ImportPath: "top", Imports: us("mid", "internal/push/hub", "test/x")})
 	f("", listed{ImportPath: "mid", TestImports: us("side", "internal/testkit/history"), XTestImports: us("mid")})
 	f("", listed{ImportPath: "internal/net/sys", Imports: []string{"golang.org/x/sys/unix"}})
-	f("", listed{ImportPath: "hub", Imports: []string{"net/http"}, TestImports: []string{"go.uber.org/goleak"}})
+	f("", listed{ImportPath: "internal/push/hub", Imports: []string{"net/http"}, TestImports: []string{"go.uber.org/goleak"}})
 	f("", listed{ImportPath: "test/x", Imports: us("internal/testkit/history")})
-	f("hub (floor 0) imports mid (floor 1): imports only point down\nhub imports mid: it takes nothing outside the standard library",
-		listed{ImportPath: "hub", Imports: us("mid")})
+	f("internal/push/hub (floor 0) imports mid (floor 1): imports only point down\ninternal/push/hub imports mid: it takes nothing outside the standard library",
+		listed{ImportPath: "internal/push/hub", Imports: us("mid")})
 	f("mid imports side on its own floor 1", listed{ImportPath: "mid", Imports: us("side")})
 	f("mid (floor 1) imports top (floor 2): imports only point down", listed{ImportPath: "mid", TestImports: us("top")})
 	f("new has no floor in ARCHITECTURE.md", listed{ImportPath: "new"})
 	f("mid imports new, which has no floor", listed{ImportPath: "mid", Imports: us("new")})
 	f("mid imports golang.org/x/sys/unix: only internal/net/sys makes raw system calls",
 		listed{ImportPath: "mid", XTestImports: []string{"golang.org/x/sys/unix"}})
-	f("hub imports example.org/x: it takes nothing outside the standard library",
-		listed{ImportPath: "hub", Imports: []string{"example.org/x"}})
+	f("internal/push/hub imports example.org/x: it takes nothing outside the standard library",
+		listed{ImportPath: "internal/push/hub", Imports: []string{"example.org/x"}})
 	f("mid imports internal/testkit/history: only tests import what they share", listed{ImportPath: "mid", Imports: us("internal/testkit/history")})
 	f("", listed{ImportPath: "mid/midtest", Imports: us("internal/testkit/history")})
 	f("", listed{ImportPath: "top", Imports: []string{"net/http/httptest"}, XTestImports: us("mid/midtest")})

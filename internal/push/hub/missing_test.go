@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/broker/memory"
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // leaky is a broker that loses messages on their way to the hub. What f returns for

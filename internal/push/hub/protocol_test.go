@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/broker/memory"
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // topics publishes data on several channels.

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // attempt publishes data with attributes and returns the answer.

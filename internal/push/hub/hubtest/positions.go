@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/weir-gateway/weir/hub"
+	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A resumed is what a subscriber that resumes is sent.
