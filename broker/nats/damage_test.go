@@ -276,6 +276,7 @@ func TestRemovedMessageIsProvedByItsNeighbours(t *testing.T) {
 // Whatever the files of a log lost while nothing served it, a client gets what is
 // missing for it or a gap.
 func TestDamagedLogIsAGap(t *testing.T) {
+	t.Parallel()
 	type damage struct {
 		name   string
 		change func(s *store)
@@ -319,6 +320,7 @@ func TestDamagedLogIsAGap(t *testing.T) {
 	both(t, func(t *testing.T, outside bool) {
 		for _, d := range damages {
 			t.Run(d.name, func(t *testing.T) {
+				t.Parallel()
 				s := newStore(t, outside, hub.Namespace{Name: "a", HistorySize: 100_000, HistoryBytes: 1 << 30}.WithDefaults())
 				s.size = 12 << 10
 				s.fill(1500)

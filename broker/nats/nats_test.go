@@ -64,6 +64,7 @@ func TestExternalConforms(t *testing.T) {
 }
 
 func TestClusterConforms(t *testing.T) {
+	t.Parallel()
 	cs := cluster(t)
 	spawnAll(t, cs)
 	next := 0
