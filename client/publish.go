@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-
-	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // maxAnswer bounds the answer to a publication.
@@ -22,7 +20,19 @@ type result struct {
 	Offset uint64 `json:"offset"`
 }
 
-func (r result) position() hub.Position { return hub.Position{Epoch: r.Epoch, Offset: r.Offset} }
+func (r result) position() Position { return Position{Epoch: r.Epoch, Offset: r.Offset} }
+
+// A Publication is a message to be published.
+type Publication struct {
+	Channel string
+	// Data is any JSON text.
+	Data json.RawMessage
+	// Key is the conflation key; empty means none.
+	Key string
+	// IdempotencyKey makes a repeated call harmless too; empty means that one is made for the attempts
+	// of this call.
+	IdempotencyKey string
+}
 
 // Publish sends p, whose Data is any JSON text, and returns the message's place
 // once the server has stored it as the namespace promises. The position is zero
@@ -31,25 +41,25 @@ func (r result) position() hub.Position { return hub.Position{Epoch: r.Epoch, Of
 // It tries again after lost connections and answers that ask for it, until ctx
 // ends or Config.Attempts are used up. All attempts carry one idempotency key, so
 // the message is stored once at most; after an error it may or may not be.
-func (c *Client) Publish(ctx context.Context, p hub.Publication) (hub.Position, error) {
+func (c *Client) Publish(ctx context.Context, p Publication) (Position, error) {
 	body, err := publication{
 		Channel: p.Channel, Data: p.Data, Key: p.Key, IdempotencyKey: p.IdempotencyKey,
 	}.encode()
 	if err != nil {
-		return hub.Position{}, fmt.Errorf("publish on %q: %w", p.Channel, err)
+		return Position{}, fmt.Errorf("publish on %q: %w", p.Channel, err)
 	}
 	var answer struct {
 		Result result `json:"result"`
 	}
 	if err := c.post(ctx, "api/publish", body, &answer); err != nil {
-		return hub.Position{}, fmt.Errorf("publish on %q: %w", p.Channel, err)
+		return Position{}, fmt.Errorf("publish on %q: %w", p.Channel, err)
 	}
 	return answer.Result.position(), nil
 }
 
 // A Result is what became of a broadcast on one channel.
 type Result struct {
-	Position hub.Position
+	Position Position
 	// Err is nil or an *Error.
 	Err error
 }
@@ -59,7 +69,7 @@ type Result struct {
 //
 // It tries again as Publish does. A channel that was refused while others were
 // not is not tried again.
-func (c *Client) Broadcast(ctx context.Context, channels []string, p hub.Publication) ([]Result, error) {
+func (c *Client) Broadcast(ctx context.Context, channels []string, p Publication) ([]Result, error) {
 	body, err := publication{
 		Channels: channels, Data: p.Data, Key: p.Key, IdempotencyKey: p.IdempotencyKey,
 	}.encode()

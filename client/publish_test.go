@@ -11,8 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 func TestPayloadGoesOutByteForByte(t *testing.T) {
@@ -52,10 +50,10 @@ func TestDataThatIsNoJSONIsNotSent(t *testing.T) {
 	defer c.Close()
 	f := func(data string) {
 		t.Helper()
-		if _, err := c.Publish(t.Context(), hub.Publication{Channel: "a", Data: []byte(data)}); err == nil || !strings.Contains(err.Error(), "no JSON") {
+		if _, err := c.Publish(t.Context(), Publication{Channel: "a", Data: []byte(data)}); err == nil || !strings.Contains(err.Error(), "no JSON") {
 			t.Errorf("%q: %v", data, err)
 		}
-		if _, err := c.Broadcast(t.Context(), []string{"a"}, hub.Publication{Data: []byte(data)}); err == nil || !strings.Contains(err.Error(), "no JSON") {
+		if _, err := c.Broadcast(t.Context(), []string{"a"}, Publication{Data: []byte(data)}); err == nil || !strings.Contains(err.Error(), "no JSON") {
 			t.Errorf("%q: %v", data, err)
 		}
 	}
@@ -85,7 +83,7 @@ func TestPublishTriesAgainWithOneKey(t *testing.T) {
 			})
 			c := roundTripper(handler)
 			began := time.Now()
-			at, err := c.Publish(t.Context(), hub.Publication{Channel: "a", Data: []byte(`1`)})
+			at, err := c.Publish(t.Context(), Publication{Channel: "a", Data: []byte(`1`)})
 			n := 0
 			for _, k := range keys {
 				n += k
@@ -99,7 +97,7 @@ func TestPublishTriesAgainWithOneKey(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || at != (hub.Position{Epoch: "d1", Offset: 1}) || time.Since(began) < 6*time.Second {
+			if err != nil || at != (Position{Epoch: "d1", Offset: 1}) || time.Since(began) < 6*time.Second {
 				t.Errorf("%d: %v, %v after %v; asked to wait 3s twice", status, at, err, time.Since(began))
 			}
 		})
@@ -143,13 +141,13 @@ func TestPublishGivesUp(t *testing.T) {
 			n++
 			refuse(w, 503, "busy", "")
 		}))
-		_, err := c.Publish(t.Context(), hub.Publication{Channel: "a", Data: []byte(`1`)})
+		_, err := c.Publish(t.Context(), Publication{Channel: "a", Data: []byte(`1`)})
 		if e, ok := errors.AsType[*Error](err); !ok || e.Status != 503 || n != defaultAttempts {
 			t.Errorf("after %d attempts: %v", n, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err = c.Publish(ctx, hub.Publication{Channel: "a", Data: []byte(`1`)})
+		_, err = c.Publish(ctx, Publication{Channel: "a", Data: []byte(`1`)})
 		if _, ok := errors.AsType[*Error](err); !ok || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("at the end of the context: %v", err)
 		}
@@ -159,7 +157,7 @@ func TestPublishGivesUp(t *testing.T) {
 func TestBroadcastAnswersForEachChannel(t *testing.T) {
 	f := newFake(1)
 	c := roundTripper(f)
-	got, err := c.Broadcast(t.Context(), []string{"a", "nowhere:b", "orders:1"}, hub.Publication{Data: []byte(`1`)})
+	got, err := c.Broadcast(t.Context(), []string{"a", "nowhere:b", "orders:1"}, Publication{Data: []byte(`1`)})
 	if err != nil || len(got) != 3 {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -182,7 +180,7 @@ func TestAnswerOfSomebodyElseIsAnErrorInWords(t *testing.T) {
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, body)
 		}))
-		_, err := c.Publish(t.Context(), hub.Publication{Channel: "a", Data: []byte(`1`)})
+		_, err := c.Publish(t.Context(), Publication{Channel: "a", Data: []byte(`1`)})
 		if err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}

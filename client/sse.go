@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/sse"
 )
 
@@ -149,7 +148,7 @@ func (l *sseLink) event(block sse.Event) (Event, error) {
 func (l *sseLink) raw(block sse.Event) *Message {
 	m := &Message{Channel: l.s.opts.Channels[0], Data: bytes.Clone(block.Data)}
 	if block.HasID {
-		m.Position, _ = hub.ParsePosition(string(block.ID))
+		m.Position = parsePosition(string(block.ID))
 	}
 	return m
 }

@@ -76,13 +76,45 @@ type Event interface{ event() }
 type Message struct {
 	Channel string
 	// Position is its place in the log; zero in a namespace without one.
-	Position hub.Position
+	Position Position
 	// Time is when the server stored it; zero if it did not say.
 	Time time.Time
 	// Key is the conflation key; usually empty.
 	Key string
 	// Data is the JSON text as it was published. It is the receiver's to keep.
 	Data json.RawMessage
+}
+
+// A Position is a place in a namespace's log. The zero Position is none.
+type Position struct {
+	// Epoch names the log, and changes when the log is lost or starts anew; Offset counts from 1.
+	Epoch  string
+	Offset uint64
+	check  hub.Check
+}
+
+// String returns the token, as SubscribeOptions.Since accepts it; empty for the zero Position.
+func (p Position) String() string {
+	if p.IsZero() {
+		return ""
+	}
+	return p.log().String()
+}
+
+// IsZero reports whether p is no position.
+func (p Position) IsZero() bool { return p.log().IsZero() }
+
+func (p Position) log() hub.Position {
+	return hub.Position{Epoch: p.Epoch, Offset: p.Offset, Check: p.check}
+}
+
+// parsePosition returns the zero Position for what is not a position.
+func parsePosition(token string) Position {
+	p, err := hub.ParsePosition(token)
+	if err != nil {
+		return Position{}
+	}
+	return Position{p.Epoch, p.Offset, p.Check}
 }
 
 // A Gap says that messages may be missing: they were asked for and the server
@@ -93,7 +125,7 @@ type Gap struct {
 	// understood.
 	From string
 	// To is from where on nothing is missing again.
-	To hub.Position
+	To Position
 	// Reason is "retention", "epoch" or "unknown".
 	Reason string
 }

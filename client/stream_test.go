@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/testkit/history"
 )
 
@@ -62,7 +61,7 @@ func (u *subscriber) follow(t *testing.T, c *Client, h *history.Checker, epochs 
 				u.seen[ev.Channel] = true
 			}
 		case *Gap:
-			asked, _ := hub.ParsePosition(ev.From)
+			asked := parsePosition(ev.From)
 			tell.Gap(ev.Namespace, place(asked), place(ev.To))
 		case *State:
 			if !ev.Connected {
@@ -99,7 +98,7 @@ func publish(t *testing.T, c *Client, h *history.Checker, rnd *rand.Rand, who st
 }
 
 func send(t *testing.T, c *Client, h *history.Checker, channel, data string) {
-	at, err := c.Publish(t.Context(), hub.Publication{Channel: channel, Data: []byte(data)})
+	at, err := c.Publish(t.Context(), Publication{Channel: channel, Data: []byte(data)})
 	if err != nil {
 		t.Logf("publish %s: %v", data, err)
 		h.Unanswered(channel, channel+data)
@@ -400,7 +399,7 @@ func TestOverLoopback(t *testing.T) {
 		}
 		for i := range 200 {
 			data := strconv.Quote(strings.Repeat("x", i*37))
-			at, err := c.Publish(t.Context(), hub.Publication{Channel: "a", Data: []byte(data)})
+			at, err := c.Publish(t.Context(), Publication{Channel: "a", Data: []byte(data)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -416,6 +415,6 @@ func TestOverLoopback(t *testing.T) {
 }
 
 // place is a position as the history knows it.
-func place(p hub.Position) history.Position {
+func place(p Position) history.Position {
 	return history.Position{Epoch: p.Epoch, Offset: p.Offset}
 }

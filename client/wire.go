@@ -49,7 +49,7 @@ func (e *envelope) message() (*Message, error) {
 		if err != nil {
 			return nil, fmt.Errorf("envelope: %w", err)
 		}
-		m.Position = p
+		m.Position = Position{p.Epoch, p.Offset, p.Check}
 	}
 	return m, nil
 }
@@ -58,6 +58,6 @@ func (e *envelope) message() (*Message, error) {
 // notice itself must not get lost over it.
 func (e *envelope) gap() *Gap {
 	g := &Gap{Namespace: e.Namespace, From: e.From, Reason: e.Reason}
-	g.To, _ = hub.ParsePosition(e.To)
+	g.To = parsePosition(e.To)
 	return g
 }

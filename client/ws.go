@@ -75,7 +75,7 @@ func (l *wsLink) event(e *envelope) (Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.s.at.move(hub.NamespaceOf(m.Channel), m.Position, false)
+		l.s.at.move(hub.NamespaceOf(m.Channel), m.Position.log(), false)
 		return m, nil
 	case "subscribed":
 		if e.ID != "" {
@@ -106,7 +106,7 @@ func (l *wsLink) pass(e *envelope, g *Gap) {
 	if len(ps) == 1 {
 		at.move(g.Namespace, ps[0], true)
 	} else {
-		at.move(g.Namespace, g.To, true)
+		at.move(g.Namespace, g.To.log(), true)
 	}
 }
 

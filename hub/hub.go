@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/hub/internal/bridge"
@@ -57,6 +58,8 @@ type Hub struct {
 	// Fixed at Start.
 	workers  []*worker
 	presence *presence.Presence
+
+	ready atomic.Bool // Start has succeeded
 
 	mu      sync.Mutex
 	started bool
@@ -141,6 +144,7 @@ func (h *Hub) Start(ctx context.Context) error {
 		h.workers = append(h.workers, w)
 		h.running.Go(func() { w.run(live) })
 	}
+	h.ready.Store(true)
 	return nil
 }
 
@@ -155,8 +159,14 @@ func (h *Hub) Close() error {
 	return h.engine.Close()
 }
 
-// Ready returns nil while publishing is expected to work. It does not block.
-func (h *Hub) Ready() error { return h.engine.Ready() }
+// Ready returns nil while publishing is expected to work: not before Start has returned, and not
+// while the broker cannot be reached. It does not block.
+func (h *Hub) Ready() error {
+	if !h.ready.Load() {
+		return fmt.Errorf("%w: not started", ErrUnavailable)
+	}
+	return h.engine.Ready()
+}
 
 // Stats are counters since New, and gauges.
 type Stats struct {

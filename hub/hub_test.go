@@ -347,6 +347,9 @@ func TestMethodsBeforeStartAnswer(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	h.Leave("room", "c")
+	if err := h.Ready(); !errors.Is(err, hub.ErrUnavailable) {
+		t.Errorf("ready: %v", err)
+	}
 	if err := h.Close(); err != nil {
 		t.Error(err)
 	}

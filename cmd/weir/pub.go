@@ -111,7 +111,7 @@ func (p *publisher) one(text, idempotencyKey string) error {
 		p.noted = true
 		fmt.Fprintf(p.cmd.ErrOrStderr(), "weir: note: not JSON, published as the string %.60s\n", data)
 	}
-	pos, err := p.c.Publish(p.cmd.Context(), hub.Publication{
+	pos, err := p.c.Publish(p.cmd.Context(), client.Publication{
 		Channel: p.channel, Key: p.f.key, Data: data, IdempotencyKey: idempotencyKey,
 	})
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/client"
-	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 func TestMessageLines(t *testing.T) {
@@ -21,7 +20,7 @@ func TestMessageLines(t *testing.T) {
 			t.Errorf("json: %s, want %s", got, asJSON)
 		}
 	}
-	f(client.Message{Channel: "news", Position: hub.Position{Epoch: "e1", Offset: 5}, Time: at, Data: json.RawMessage(`{"a": "<b>"}`)},
+	f(client.Message{Channel: "news", Position: client.Position{Epoch: "e1", Offset: 5}, Time: at, Data: json.RawMessage(`{"a": "<b>"}`)},
 		`03:04:05.006 news e1-5 {"a":"<b>"}`,
 		`{"channel":"news","id":"e1-5","offset":5,"time":`+itoa(at.UnixMilli())+`,"data":{"a":"<b>"}}`)
 	f(client.Message{Channel: "n", Key: "k", Data: json.RawMessage("[1,\n2]")},

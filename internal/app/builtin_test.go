@@ -14,7 +14,6 @@ import (
 	"github.com/weir-gateway/weir/internal/front/downstream"
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
-	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
@@ -101,7 +100,7 @@ func TestClientsFindAServerBehindAPrefixByTheirURL(t *testing.T) {
 		defer cl.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), trial.Patience)
 		defer cancel()
-		at, err := cl.Publish(ctx, hub.Publication{Channel: "news", Data: []byte(`"` + what + `"`)})
+		at, err := cl.Publish(ctx, client.Publication{Channel: "news", Data: []byte(`"` + what + `"`)})
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/client"
-	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // until runs the demo against s until enough says so, or for 20 seconds.
@@ -126,7 +125,7 @@ func TestClientPackageCanPublish(t *testing.T) {
 		defer cancel()
 		var n atomic.Int32
 		sum, err := Run(ctx, Options{BaseURL: s.URL, Publish: func(ctx context.Context, p Publication) error {
-			_, err := c.Publish(ctx, hub.Publication{Channel: p.Channel, Data: p.Data, Key: p.Key, IdempotencyKey: p.IdempotencyKey})
+			_, err := c.Publish(ctx, client.Publication{Channel: p.Channel, Data: p.Data, Key: p.Key, IdempotencyKey: p.IdempotencyKey})
 			if n.Add(1) == 100 {
 				cancel()
 			}
