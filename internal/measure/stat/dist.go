@@ -1,6 +1,10 @@
 package stat
 
-import "math"
+import (
+	"math"
+
+	"gonum.org/v1/gonum/mathext"
+)
 
 // NormalCDF is the probability that a standard normal variable is at most x.
 func NormalCDF(x float64) float64 { return 0.5 * math.Erfc(-x/math.Sqrt2) }
@@ -29,7 +33,7 @@ func studentTail(t, df float64) float64 {
 	case math.IsInf(df, 1):
 		return 0.5 * math.Erfc(t/math.Sqrt2)
 	}
-	return 0.5 * betaInc(df/2, 0.5, df/(df+t*t))
+	return 0.5 * mathext.RegIncBeta(df/2, 0.5, df/(df+t*t))
 }
 
 // StudentQuantile is the inverse of StudentCDF. NaN when p is outside [0, 1]
@@ -63,53 +67,6 @@ func StudentQuantile(p, df float64) float64 {
 		}
 	}
 	return lo + (hi-lo)/2
-}
-
-// betaInc is the regularised incomplete beta function I_x(a, b), by the
-// continued fraction of Abramowitz and Stegun 26.5.8 evaluated with Lentz's
-// method, on whichever side of the mean it converges.
-func betaInc(a, b, x float64) float64 {
-	switch {
-	case !(x > 0):
-		return 0
-	case x >= 1:
-		return 1
-	case x > (a+1)/(a+b+2):
-		return 1 - betaInc(b, a, 1-x)
-	}
-	la, _ := math.Lgamma(a)
-	lb, _ := math.Lgamma(b)
-	lab, _ := math.Lgamma(a + b)
-	front := math.Exp(lab - la - lb + a*math.Log(x) + b*math.Log1p(-x))
-	return front * betaFraction(a, b, x) / a
-}
-
-func betaFraction(a, b, x float64) float64 {
-	const tiny = 1e-300
-	keep := func(v float64) float64 {
-		if math.Abs(v) < tiny {
-			return tiny
-		}
-		return v
-	}
-	c := 1.0
-	d := 1 / keep(1-(a+b)*x/(a+1))
-	f := d
-	for m := 1.0; m < 10000; m++ {
-		even := m * (b - m) * x / ((a + 2*m - 1) * (a + 2*m))
-		d = 1 / keep(1+even*d)
-		c = keep(1 + even/c)
-		f *= d * c
-		odd := -(a + m) * (a + b + m) * x / ((a + 2*m) * (a + 2*m + 1))
-		d = 1 / keep(1+odd*d)
-		c = keep(1 + odd/c)
-		step := d * c
-		f *= step
-		if math.Abs(step-1) < 1e-15 {
-			break
-		}
-	}
-	return f
 }
 
 // lchoose is the logarithm of the binomial coefficient n over k.
