@@ -64,6 +64,15 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 bench: ## every benchmark, with allocations
 	go test -run '^$$' -bench . -benchmem $$(go list ./... | grep -v /test/)
 
+SITE ?= site
+
+.PHONY: site screenshots
+site: ## SITE (site): the documentation as a static site, from docs/
+	cd docs/site && go run . -root ../.. -out "$(abspath $(SITE))"
+
+screenshots: build ## the pictures of the documentation, taken anew with Chromium (after make test has installed what it needs)
+	bash docs/screenshots.sh
+
 DIST ?= dist
 
 .PHONY: release check-release
@@ -74,7 +83,7 @@ check-release: ## what has to hold before a release: reproducible, licenses, sec
 	bash packaging/check.sh
 
 clean: ## what was built; .cache stays (rm -r .cache to have it all again)
-	rm -rf bin $(DIST)
+	rm -rf bin $(DIST) $(SITE)
 
 SCENARIOS ?= default
 RUNS ?= 5

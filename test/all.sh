@@ -101,6 +101,9 @@ for module in integrations/gin integrations/echo examples; do
   step "go vet $module" bash -c 'cd "$0" && go vet ./...' "$module"
   pushd "$module" >/dev/null && gotest "" -race -timeout 5m ./... && popd >/dev/null || exit 1
 done
+# The documentation's site, another one; it has no goroutines for the race detector.
+step "go vet docs/site" bash -c 'cd docs/site && go vet ./...'
+pushd docs/site >/dev/null && gotest "" ./... && popd >/dev/null || exit 1
 # Before the judges, whose measurements it would disturb.
 [ -z "$fresh" ] || step "set-up in a Debian of its own" fresh_setup
 # Alone, for the same reason, what measures; the others mostly wait.

@@ -44,6 +44,8 @@ const does = {
   // What must be empty whenever it is asked for.
   async troubles() { return [...troubles, ...(await page.evaluate(() => window.violations))]; },
   async requests() { return requests; },
+  // Another page of the same site.
+  async goto(url) { await page.goto(url); },
   async text(selector) { return page.textContent(selector); },
   async visible(selector) { return page.isVisible(selector); },
   async wait(selector) { await page.waitForSelector(selector); },

@@ -1,0 +1,70 @@
+// Takes pictures for the documentation: node screenshots.mjs '{"kind","url","out",…}', from docs/screenshots.sh.
+import { chromium } from 'playwright-core';
+
+const o = JSON.parse(process.argv[2]);
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+  chromiumSandbox: false,
+  args: ['--disable-gpu', '--no-first-run', '--disable-dev-shm-usage', '--hide-scrollbars'],
+});
+
+async function open(url, { width = 1280, height = 800, scheme = 'dark', scale = 1 } = {}) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, deviceScaleFactor: scale, reducedMotion: 'reduce' });
+  const page = await context.newPage();
+  await page.goto(url);
+  return page;
+}
+
+const kinds = {
+  async page() {
+    const page = await open(o.url, o);
+    await page.waitForTimeout(2000);
+    await page.screenshot({ path: o.out });
+  },
+  async dashboard() {
+    const live = async (options) => {
+      const page = await open(o.url, options);
+      await page.waitForSelector('html[data-live="yes"]');
+      await page.waitForTimeout(8000);
+      return page;
+    };
+    const wide = { width: 1280, height: 800, scale: 1.25 };
+    await (await live(wide)).screenshot({ path: `${o.out}/dashboard-dark.png` });
+    const light = await live({ ...wide, scheme: 'light' });
+    await light.evaluate(() => document.querySelector('#consumers').scrollIntoView());
+    await light.waitForTimeout(1000);
+    await light.screenshot({ path: `${o.out}/dashboard-light.png` });
+    await light.fill('#recent-channel', 'shipments');
+    await light.click('#recent-form button');
+    await light.fill('#trace-form [name=channel]', 'market:depth');
+    await light.click('#trace-form button');
+    await light.fill('#sub-form [name=channels]', 'orders.eu orders.us');
+    await light.click('#sub-button');
+    await light.waitForTimeout(8000);
+    await light.evaluate(() => document.querySelector('#channels').scrollIntoView());
+    await light.waitForTimeout(1000);
+    await light.screenshot({ path: `${o.out}/dashboard-tools.png` });
+    await (await live({ width: 390, height: 844, scale: 1.5 })).screenshot({ path: `${o.out}/dashboard-phone.png` });
+  },
+  // Every kind of page of the site, wide and on a phone.
+  async site() {
+    const pages = ['index', 'howto/problems', 'howto/push-to-a-page', 'reference/config', 'reference/cli', 'tutorial/capacity', 'lab/index', 'lab/a', 'runbooks/index', 'runbooks/WeirLatency', 'compare/index', 'zh/quickstart', 'project/ARCHITECTURE', 'project/README.zh'];
+    for (const [name, size] of Object.entries({ wide: { width: 1440, height: 900, scheme: 'light' }, dark: { width: 1100, height: 800 }, phone: { width: 390, height: 844, scheme: 'light' } })) {
+      const page = await open(`${o.url}/index.html`, size);
+      for (const p of pages) {
+        await page.goto(`${o.url}/${p}.html`);
+        await page.screenshot({ path: `${o.out}/${name}-${p.replaceAll('/', '-')}.png` });
+      }
+      await page.fill('#query', 'reconnect');
+      await page.waitForSelector('#results a');
+      await page.screenshot({ path: `${o.out}/${name}-search.png` });
+      if (name === 'phone') {
+        await page.fill('#query', '');
+        await page.click('#menu');
+        await page.screenshot({ path: `${o.out}/phone-menu.png` });
+      }
+    }
+  },
+};
+await kinds[o.kind]();
+await browser.close();
