@@ -20,6 +20,8 @@ type kneeFlags struct {
 	quick, standard, thorough bool
 	axis, probe               string
 	start, expect, maxRate    string
+	clients, perClient        string
+	price                     float64
 	opt                       capacity.Options
 	json, html                string
 	quiet                     bool
@@ -54,6 +56,7 @@ Ctrl+C ends the search early and reports what was found so far.
 		Example: `  weir knee http://127.0.0.1:8080/ --quick
   weir knee http://127.0.0.1:8080/ --slo 10ms --html knee.html
   weir knee http://127.0.0.1:8080/ --slo 10ms --expect 2k --runtime pid:4711 --json knee.json
+  weir knee http://127.0.0.1:8080/ --slo 50ms --clients 5k --per-client 12/m --price 40
   weir knee ws://127.0.0.1:9000/echo --kind echo --conns 1000 --quick`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch len(args) {
@@ -83,6 +86,9 @@ Ctrl+C ends the search early and reports what was found so far.
 	fs.DurationVar(&f.opt.MaxDuration, "max-duration", 0, "`time` of the whole search (default 2m, 12m or 40m)")
 	fs.BoolVar(&f.opt.Bounded, "bounded", false, "on a machine too noisy for an answer search all the same, and give bounds")
 	fs.Float64Var(&f.opt.Kappa, "kappa", 0, "`growth` of latency over low load that is the knee (default 2.5)")
+	fs.StringVar(&f.clients, "clients", "", "`N` clients to serve: report how many machines they take")
+	fs.StringVar(&f.perClient, "per-client", "", "`rate` of each client's requests, with pubsub of messages to it (12/m: one in 5 s)")
+	fs.Float64Var(&f.price, "price", 0, "`amount` that a machine costs, for the price of the clients")
 	f.add(fs)
 	addOutputs(fs, &f.json, &f.html)
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "show nothing while it runs")
@@ -130,21 +136,67 @@ func (f *kneeFlags) options() (capacity.Options, error) {
 	return o, nil
 }
 
+// demand is what --clients, --per-client and --price ask for; nil if they are absent.
+func (f *kneeFlags) demand() (*capacity.Demand, error) {
+	if f.clients == "" {
+		if f.perClient != "" || f.price != 0 {
+			return nil, usage("add --clients, how many they are", "--per-client and --price are for a number of clients")
+		}
+		return nil, nil
+	}
+	if f.perClient == "" {
+		return nil, usage("add --per-client, such as 0.2 or 12/m", "--clients needs the rate of each client")
+	}
+	d := &capacity.Demand{Price: f.price}
+	var err error
+	if d.Clients, err = parseRate(f.clients); err != nil {
+		return nil, usage("write it as 5000 or 5k", "--clients %q is not a number", f.clients)
+	}
+	if d.PerClient, err = parseRate(f.perClient); err != nil {
+		return nil, err
+	}
+	if err := d.Validate(); err != nil {
+		return nil, &usageError{err}
+	}
+	return d, nil
+}
+
+// fanout is how many clients a request of the search reaches.
+func fanout(s loadgen.Spec) float64 {
+	if s.Kind != loadgen.PubSub {
+		return 1
+	}
+	return float64(max(s.Conns, 1)) / float64(max(s.Channels, 1))
+}
+
+// searched is the Spec of a target whose rate is searched.
+func (f *kneeFlags) searched(target string) (loadgen.Spec, error) {
+	spec, err := f.specFor(target, true)
+	if err != nil {
+		return spec, err
+	}
+	switch spec.Kind {
+	case loadgen.WebSocket, loadgen.SSE:
+		return spec, usage("use --kind pubsub, echo or http", "%s sends nothing, so there is no rate to search", spec.Kind)
+	}
+	if err := spec.Validate(); err != nil {
+		return spec, specErrors(err)
+	}
+	return spec, nil
+}
+
 func (f *kneeFlags) run(ctx context.Context, target string) error {
 	opt, err := f.options()
 	if err != nil {
 		return err
 	}
-	spec, err := f.specFor(target, true)
+	demand, err := f.demand()
 	if err != nil {
 		return err
 	}
-	switch spec.Kind {
-	case loadgen.WebSocket, loadgen.SSE:
-		return usage("use --kind pubsub, echo or http", "%s sends nothing, so there is no rate to search", spec.Kind)
-	}
-	if err := spec.Validate(); err != nil {
-		return specErrors(err)
+	spec, err := f.searched(target)
+	if err != nil {
+		return err
 	}
 	source, err := runtimeSource(ctx, f.probe)
 	if err != nil {
@@ -181,6 +233,9 @@ func (f *kneeFlags) run(ctx context.Context, target string) error {
 	live.end()
 	if r == nil || len(r.Windows) == 0 && err != nil {
 		return fmt.Errorf("knee: %w", err)
+	}
+	if demand != nil {
+		r.Size(*demand, fanout(spec), spec.Conns)
 	}
 	return f.write(files, search{target: target, spec: spec, r: r, took: time.Since(started), err: err})
 }

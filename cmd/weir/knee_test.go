@@ -34,6 +34,7 @@ func aSearch() search {
 		Model: capacity.Model{CPUCost: 0.2, CPUCapacity: 5000, ScaleAxis: "in flight", Agreement: []capacity.Agreement{{Name: "rule", OK: true, Text: "first inflection at 1574/s"}, {Name: "cpu", Text: "5000/s against 1452/s"}},
 			Scaling: stat.Scaling{USL: stat.USLFit{MaxN: 530, AtMax: 1427}}},
 	}
+	r.Size(capacity.Demand{Clients: 5000, PerClient: 0.2, Price: 40}, 1, 50)
 	r.Levels[1].Fault = "throughput: completed 1446/s of 1574/s"
 	return search{target: "http://127.0.0.1:8080/", spec: loadgen.Spec{Kind: loadgen.HTTP, Target: "http://127.0.0.1:8080/", Conns: 50}, r: r, took: 108 * time.Second}
 }

@@ -116,6 +116,12 @@ func kneeLines(r *capacity.Report) []string {
 	if r.Recommended > 0 {
 		add("operate at or below %s", perSecond(r.Recommended))
 	}
+	if r.Sizing != nil {
+		add("%s", r.Sizing.Text())
+		if cost := r.Sizing.Cost(); cost != "" {
+			add("%s", cost)
+		}
+	}
 	if r.RhoKnee > 0 {
 		add("the knee lies at %s of what is completed at most", draw.Share.Format(r.RhoKnee))
 	}

@@ -117,7 +117,11 @@ func (r *Report) facts() report.Facts {
 		Name: "P" + quantileName(r.Quantile) + " at low load", Value: report.Seconds.Format(r.Base.Latency.Point),
 		Note: "at " + report.PerSec.Format(r.Base.Rate),
 	}
-	return append(out, rec, base)
+	out = append(out, rec, base)
+	if z := r.Sizing; z != nil {
+		out = append(out, report.Fact{Name: "machines for " + report.Grouped(uint64(z.Clients)) + " clients", Value: strconv.Itoa(z.Machines), Note: strings.TrimSuffix(z.Text()+"; "+z.Cost(), "; ")})
+	}
+	return out
 }
 
 // betweenEnds writes an interval's ends.

@@ -78,6 +78,8 @@ type Report struct {
 	// Recommended operating point: min(0.7·λ_max, the lower end of λ_slo), and
 	// never above the knee's lower end; 0 means none can be named.
 	Recommended float64 `json:"recommended"`
+	// Sizing is how many machines a Demand takes; nil unless Size was called.
+	Sizing *Sizing `json:"sizing,omitempty"`
 	// RhoKnee is λ_knee/C; 0 means unknown.
 	RhoKnee float64 `json:"rho_knee,omitempty"`
 	// Cliff is the offered rate from which completed throughput falls; 0 means none seen.
