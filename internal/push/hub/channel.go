@@ -133,7 +133,7 @@ func (ch *channel) activate(ctx context.Context) {
 		}
 		known, began := ch.ns.learn(before, snap.Top)
 		if began {
-			ch.hub.restartChannels(ch.ns)
+			ch.hub.table.restart(ch.ns)
 		}
 		if known && ch.begin(snap) {
 			ch.setHandle(snap.Handle)

@@ -126,6 +126,7 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	def(&h.maxChans, 1_000_000)
 	def(&h.wireBudget, 64<<20)
 	h.recent.init(cfg.RecentBudget)
+	h.versions.hub = h
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -165,7 +166,7 @@ func (h *Hub) Start(ctx context.Context) error {
 		}
 	}
 	h.work.Go(h.sweep)
-	h.work.Go(h.trimRecent)
+	h.work.Go(func() { h.recent.run(h.ctx, h.table) })
 	return nil
 }
 
@@ -323,7 +324,7 @@ func (h *Hub) publishSpecial(n *namespace, p Publication, done func(Position, er
 		done(Position{}, h.pass(p))
 		return
 	}
-	h.publishNewer(n, p, done)
+	h.versions.publish(n, p, done)
 }
 
 func (h *Hub) overloaded() bool {
@@ -373,7 +374,7 @@ func (h *Hub) deliver(m *Message) {
 			return
 		}
 		if began {
-			h.restartChannels(n)
+			h.table.restart(n)
 		}
 	}
 	whole := n.whole.Load()
@@ -390,12 +391,12 @@ func (h *Hub) deliver(m *Message) {
 	}
 }
 
-// restartChannels takes every channel of n that is still in an epoch that is
+// restart takes every channel of n that is still in an epoch that is
 // over to the current one: a channel without messages would not notice.
-func (h *Hub) restartChannels(n *namespace) {
+func (t *table) restart(n *namespace) {
 	var all []*channel
-	for i := range h.table.parts {
-		all = append(all, h.table.parts[i].all()...)
+	for i := range t.parts {
+		all = append(all, t.parts[i].all()...)
 	}
 	for _, ch := range all {
 		if ch.ns != n {

@@ -64,7 +64,7 @@ const (
 // learn takes note of at, which the broker answered to a question asked when the
 // current epoch was before. It returns false for an answer that is, or may be,
 // older than what is known by now: the question must be asked again. began is
-// true when at begins another epoch: restartChannels must be called.
+// true when at begins another epoch: table.restart must be called.
 func (n *namespace) learn(before string, at Position) (known, began bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

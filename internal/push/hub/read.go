@@ -57,7 +57,7 @@ func (ch *channel) read(ctx context.Context, since uint64) (Page, error) {
 		}
 		known, began := ch.ns.learn(before, Position{Epoch: page.Epoch, Offset: page.Covered})
 		if began {
-			ch.hub.restartChannels(ch.ns)
+			ch.hub.table.restart(ch.ns)
 		}
 		if known {
 			return page, nil
@@ -104,7 +104,7 @@ func (h *Hub) readTop(ctx context.Context, n *namespace) (Position, error) {
 		}
 		known, began := n.learn(before, top)
 		if began {
-			h.restartChannels(n)
+			h.table.restart(n)
 		}
 		if known {
 			return top, nil

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -53,28 +54,28 @@ func (r *recent) used() int64 { return r.rings.Load() + r.pages.Load() }
 // brings them makes place itself.
 func (r *recent) exceeded(n int64) bool { return r.used()+n > r.budget+r.budget/8 }
 
-// trimRecent is the goroutine that keeps the budget.
-func (h *Hub) trimRecent() {
+// run is the goroutine that keeps the budget.
+func (r *recent) run(ctx context.Context, t *table) {
 	for {
 		select {
-		case <-h.ctx.Done():
+		case <-ctx.Done():
 			return
-		case <-h.recent.over:
-			h.evictRecent()
+		case <-r.over:
+			r.evict(t)
 		}
 	}
 }
 
-// evictRecent drops the recent messages of the channels that were used longest ago, until
+// evict drops the recent messages of the channels that were used longest ago, until
 // an eighth of the budget is free.
-func (h *Hub) evictRecent() {
+func (r *recent) evict(t *table) {
 	type candidate struct {
 		ch   *channel
 		used int64
 	}
 	var all []candidate
-	for i := range h.table.parts {
-		for _, ch := range h.table.parts[i].all() {
+	for i := range t.parts {
+		for _, ch := range t.parts[i].all() {
 			if used, any := ch.lastUsed(); any {
 				all = append(all, candidate{ch, used})
 			}
@@ -84,7 +85,7 @@ func (h *Hub) evictRecent() {
 		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.ch.name, b.ch.name))
 	})
 	for _, c := range all {
-		if h.recent.used() <= h.recent.budget-h.recent.budget/8 {
+		if r.used() <= r.budget-r.budget/8 {
 			return
 		}
 		c.ch.shed()

@@ -10,6 +10,8 @@ import (
 // versions are the publications with Attributes.Version that wait for their turn:
 // those of a channel are stored one after the other. Any goroutine.
 type versions struct {
+	hub *Hub // fixed at New
+
 	mu      sync.Mutex
 	queues  map[string][]versioned // the first of each is at work
 	waiting int
@@ -27,14 +29,13 @@ const (
 	versionAttempts = 50       // at a channel on which other nodes publish as well
 )
 
-// publishNewer is publish for a publication with a version, in a namespace that keeps
+// publish is Hub.publish for a publication with a version, in a namespace that keeps
 // a log: it is stored if its channel has none that is as new.
-func (h *Hub) publishNewer(n *namespace, p Publication, done func(Position, error)) {
-	v := &h.versions
+func (v *versions) publish(n *namespace, p Publication, done func(Position, error)) {
 	v.mu.Lock()
 	if n := v.waiting; n >= maxVersioned || n > 0 && v.bytes+p.size() > maxVersionBytes {
 		v.mu.Unlock()
-		h.stats.refused.Add(1)
+		v.hub.stats.refused.Add(1)
 		done(Position{}, fmt.Errorf("%w: %d publications with a version wait", ErrOverloaded, n))
 		return
 	}
@@ -48,21 +49,20 @@ func (h *Hub) publishNewer(n *namespace, p Publication, done func(Position, erro
 	v.mu.Unlock()
 	if first {
 		channel := p.Channel
-		h.goBroker(func(ctx context.Context) { h.publishVersions(ctx, n, channel) })
+		v.hub.goBroker(func(ctx context.Context) { v.publishAll(ctx, n, channel) })
 	}
 }
 
 // size is what p counts for in the bound of a queue.
 func (p *Publication) size() int { return len(p.Data) + p.Attributes.Size() }
 
-// publishVersions publishes what waits for channel, until nothing does.
-func (h *Hub) publishVersions(ctx context.Context, n *namespace, channel string) {
-	v := &h.versions
+// publishAll publishes what waits for channel, until nothing does.
+func (v *versions) publishAll(ctx context.Context, n *namespace, channel string) {
 	for {
 		v.mu.Lock()
 		one := v.queues[channel][0]
 		v.mu.Unlock()
-		one.done(h.publishVersion(ctx, n, one.p))
+		one.done(v.publishOne(ctx, n, one.p))
 		v.mu.Lock()
 		v.waiting--
 		v.bytes -= one.p.size()
@@ -77,23 +77,23 @@ func (h *Hub) publishVersions(ctx context.Context, n *namespace, channel string)
 	}
 }
 
-// publishVersion stores p unless its channel has a message that is as new, which is
+// publishOne stores p unless its channel has a message that is as new, which is
 // answered with the end of the log. Whoever stores something on the channel in between
 // makes it look again.
-func (h *Hub) publishVersion(ctx context.Context, n *namespace, p Publication) (Position, error) {
-	a, err := h.archive()
+func (v *versions) publishOne(ctx context.Context, n *namespace, p Publication) (Position, error) {
+	a, err := v.hub.archive()
 	if err != nil {
 		return Position{}, err
 	}
 	for try := range versionAttempts {
-		top, newest, err := h.newestVersion(ctx, n, p, try > 0)
+		top, newest, err := v.newest(ctx, n, p, try > 0)
 		if err == nil && top.Offset != 0 && p.IdempotencyKey != "" {
-			return h.publishStale(ctx, a, n, p, top)
+			return v.publishStale(ctx, a, n, p, top)
 		}
 		if err != nil || top.Offset != 0 {
 			return top, err
 		}
-		at, err := h.publishAfter(ctx, a, n, p, newest)
+		at, err := publishAfter(ctx, a, n, p, newest)
 		if !errors.Is(err, ErrConflict) {
 			return at, err
 		}
@@ -103,22 +103,22 @@ func (h *Hub) publishVersion(ctx context.Context, n *namespace, p Publication) (
 
 // publishStale answers p, which is not newer than what its channel has: with what its
 // idempotency key says if that is known, otherwise with top.
-func (h *Hub) publishStale(ctx context.Context, a Archive, n *namespace, p Publication, top Position) (Position, error) {
-	at, err := h.publishAfter(ctx, a, n, p, Never)
+func (v *versions) publishStale(ctx context.Context, a Archive, n *namespace, p Publication, top Position) (Position, error) {
+	at, err := publishAfter(ctx, a, n, p, Never)
 	if errors.Is(err, ErrConflict) {
 		return top, nil
 	}
 	return at, err
 }
 
-// newestVersion looks for what p must be newer than. If p is not, top is the end of
+// newest looks for what p must be newer than. If p is not, top is the end of
 // the log, otherwise newest is the offset of the channel's newest message, 0 if there
 // is none. With sure it does not rely on what is kept here, of which retention may
 // have removed something.
-func (h *Hub) newestVersion(ctx context.Context, n *namespace, p Publication, sure bool) (top Position, newest uint64, err error) {
+func (v *versions) newest(ctx context.Context, n *namespace, p Publication, sure bool) (top Position, newest uint64, err error) {
 	opt := HistoryOptions{Limit: 1, Reverse: true}
 	for {
-		page, err := h.History(ctx, p.Channel, opt)
+		page, err := v.hub.History(ctx, p.Channel, opt)
 		if err != nil {
 			return Position{}, 0, err
 		}
@@ -139,7 +139,7 @@ func (h *Hub) newestVersion(ctx context.Context, n *namespace, p Publication, su
 		opt.Limit = -1
 	}
 	if sure && newest != 0 {
-		page, err := h.broker.History(ctx, n.options(), p.Channel, newest-1, 1)
+		page, err := v.hub.broker.History(ctx, n.options(), p.Channel, newest-1, 1)
 		if err != nil {
 			return Position{}, 0, err
 		}
@@ -157,7 +157,7 @@ func (a *Attributes) isNewer(old *Attributes) bool {
 }
 
 // publishAfter waits for Archive.PublishAfter.
-func (h *Hub) publishAfter(ctx context.Context, a Archive, n *namespace, p Publication, newest uint64) (Position, error) {
+func publishAfter(ctx context.Context, a Archive, n *namespace, p Publication, newest uint64) (Position, error) {
 	type answer struct {
 		at  Position
 		err error
