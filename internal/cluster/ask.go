@@ -31,7 +31,7 @@ const (
 	tooLarge
 )
 
-// An ask is one question on its way. Its fields are under Cluster.mu.
+// An ask is one question on its way. Its fields are under questions.mu.
 type ask struct {
 	waiting map[string]*partial
 	answers map[string][]byte
@@ -105,7 +105,7 @@ func (c *Cluster) AskNode(ctx context.Context, node, topic string, data []byte) 
 }
 
 // put asks nodes and waits. What it returns is nobody else's any more.
-func (c *Cluster) put(ctx context.Context, nodes []string, only, topic string, data []byte) (*ask, error) {
+func (c *questions) put(ctx context.Context, nodes []string, only, topic string, data []byte) (*ask, error) {
 	switch {
 	case topic == "" || len(topic) > maxTopic:
 		return nil, fmt.Errorf("ask %.80q: a topic has 1 to %d bytes", topic, maxTopic)
@@ -158,7 +158,7 @@ func (c *Cluster) put(ctx context.Context, nodes []string, only, topic string, d
 }
 
 // send brings the question to the nodes; to this one without the bus.
-func (c *Cluster) send(nodes []string, only string, id uint64, topic string, data []byte) error {
+func (c *questions) send(nodes []string, only string, id uint64, topic string, data []byte) error {
 	if slices.Contains(nodes, c.self) {
 		c.serve(c.self, id, topic, data)
 	}
@@ -177,7 +177,7 @@ func (c *Cluster) send(nodes []string, only string, id uint64, topic string, dat
 }
 
 // onAsk is called by the bus.
-func (c *Cluster) onAsk(from string, data []byte) {
+func (c *questions) onAsk(from string, data []byte) {
 	if from == c.self {
 		return
 	}
@@ -191,7 +191,7 @@ func (c *Cluster) onAsk(from string, data []byte) {
 }
 
 // serve has the handler answer, on a goroutine if there is a slot for it.
-func (c *Cluster) serve(from string, id uint64, topic string, data []byte) {
+func (c *questions) serve(from string, id uint64, topic string, data []byte) {
 	c.mu.Lock()
 	f, state := c.handlers[topic], answered
 	switch {
@@ -229,7 +229,7 @@ func (c *Cluster) serve(from string, id uint64, topic string, data []byte) {
 }
 
 // reply sends an answer in parts: id, state, number of the part, number of parts, bytes.
-func (c *Cluster) reply(to string, id uint64, state byte, data []byte) {
+func (c *questions) reply(to string, id uint64, state byte, data []byte) {
 	if to == c.self {
 		c.settle(to, id, state, 0, 1, data)
 		return
@@ -249,7 +249,7 @@ func (c *Cluster) reply(to string, id uint64, state byte, data []byte) {
 }
 
 // onReply is called by the bus.
-func (c *Cluster) onReply(from string, data []byte) {
+func (c *questions) onReply(from string, data []byte) {
 	id, n := binary.Uvarint(data)
 	if n <= 0 || len(data) <= n {
 		c.malformed.Add(1)
@@ -266,7 +266,7 @@ func (c *Cluster) onReply(from string, data []byte) {
 }
 
 // settle takes a part of an answer. One that nobody waits for any more is dropped.
-func (c *Cluster) settle(from string, id uint64, state byte, part, parts int, data []byte) {
+func (c *questions) settle(from string, id uint64, state byte, part, parts int, data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := c.asks[id]
@@ -315,7 +315,7 @@ func stateError(state byte) error {
 }
 
 // endAsks ends all waits when this node no longer listens, and has it answer no more.
-func (c *Cluster) endAsks() {
+func (c *questions) endAsks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = true

@@ -124,29 +124,40 @@ type Stats struct {
 // A Cluster is this node's view of all of them. All methods may be called from any
 // goroutine.
 type Cluster struct {
+	questions
+
 	// Fixed in New.
 	cfg     Config
-	bus     hub.Bus
-	log     *slog.Logger
-	self    string
 	started time.Time
 	inbox   chan event
-	work    chan struct{} // a slot for each handler at work
-	wg      sync.WaitGroup
 
-	mu       sync.Mutex
+	// Guarded by mu.
 	running  bool
-	ended    bool // handlers are begun no more
-	nodes    map[string]*node
 	left     map[string]time.Time // nodes that said goodbye: late beats of theirs are no return
-	handlers map[string]func(from string, data []byte) []byte
 	watchers []watcher
 	describe func() []byte
+
+	joined, gone, expired, dropped atomic.Uint64
+}
+
+// questions are those between the nodes, and the nodes that can be asked.
+type questions struct {
+	// Fixed in New.
+	bus  hub.Bus
+	log  *slog.Logger
+	self string
+	work chan struct{} // a slot for each handler at work
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex
+	ended    bool // handlers are begun no more
+	nodes    map[string]*node
+	alive    []string // ids of those in nodes and our own, sorted; a new slice at every change
+	handlers map[string]func(from string, data []byte) []byte
 	asks     map[uint64]*ask
 	lastAsk  uint64
-	alive    []string // ids of those in nodes and our own, sorted; a new slice at every change
 
-	joined, gone, expired, asked, answered, served, refused, dropped, malformed atomic.Uint64
+	asked, answered, served, refused, malformed atomic.Uint64
 }
 
 type node struct {
@@ -176,28 +187,30 @@ func New(cfg Config, bus hub.Bus, log *slog.Logger) (*Cluster, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	return &Cluster{
-		cfg:      cfg.WithDefaults(),
-		bus:      bus,
-		log:      log,
-		self:     bus.Node(),
-		started:  time.Now(),
-		inbox:    make(chan event, inboxSize),
-		work:     make(chan struct{}, maxWorkers),
-		nodes:    make(map[string]*node),
-		left:     make(map[string]time.Time),
-		handlers: make(map[string]func(string, []byte) []byte),
-		asks:     make(map[uint64]*ask),
-		alive:    []string{bus.Node()},
+		questions: questions{
+			bus:      bus,
+			log:      log,
+			self:     bus.Node(),
+			work:     make(chan struct{}, maxWorkers),
+			nodes:    make(map[string]*node),
+			alive:    []string{bus.Node()},
+			handlers: make(map[string]func(string, []byte) []byte),
+			asks:     make(map[uint64]*ask),
+		},
+		cfg:     cfg.WithDefaults(),
+		started: time.Now(),
+		inbox:   make(chan event, inboxSize),
+		left:    make(map[string]time.Time),
 	}, nil
 }
 
 // Self is this node's id.
-func (c *Cluster) Self() string { return c.self }
+func (c *questions) Self() string { return c.self }
 
 // Handle has f answer what is asked on topic (1 to 64 bytes), on goroutines of a
 // bounded number. f must come to an end by itself; nil is an answer as well. The
 // last f of a topic counts, and nil removes it.
-func (c *Cluster) Handle(topic string, f func(from string, data []byte) []byte) {
+func (c *questions) Handle(topic string, f func(from string, data []byte) []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f == nil {
@@ -253,7 +266,7 @@ func (c *Cluster) own() Node {
 }
 
 // Alive reports whether node lives. This one does.
-func (c *Cluster) Alive(node string) bool {
+func (c *questions) Alive(node string) bool {
 	if node == c.self {
 		return true
 	}
