@@ -21,7 +21,7 @@ func newCanvas(o Options) *canvas {
 		w = ownWidth
 	}
 	w = min(max(w, 200), 4000)
-	return &canvas{w: w, narrow: w < phone}
+	return &canvas{svg: svg{w: w}, narrow: w < phone}
 }
 
 // A key is an entry of a legend.

@@ -111,11 +111,16 @@ func stylesheet(t Theme) string {
 	return text
 }
 
-// A canvas gathers the elements of one drawing.
-type canvas struct {
+// An svg gathers the elements of one drawing.
+type svg struct {
 	b bytes.Buffer
 	w float64
 	h float64
+}
+
+// A canvas draws charts: frames, axes, legends and marks.
+type canvas struct {
+	svg
 	// narrow is a phone's width.
 	narrow bool
 }
@@ -143,9 +148,9 @@ func num(v float64) string {
 	return s
 }
 
-func (c *canvas) raw(s string) { c.b.WriteString(s) }
+func (c *svg) raw(s string) { c.b.WriteString(s) }
 
-func (c *canvas) text(x, y float64, class, s string) {
+func (c *svg) text(x, y float64, class, s string) {
 	if s == "" {
 		return
 	}
@@ -154,33 +159,33 @@ func (c *canvas) text(x, y float64, class, s string) {
 	c.raw(">" + escape(s) + "</text>\n")
 }
 
-func (c *canvas) class(class string) {
+func (c *svg) class(class string) {
 	if class != "" {
 		c.raw(` class="` + class + `"`)
 	}
 }
 
-func (c *canvas) line(x1, y1, x2, y2 float64, class string) {
+func (c *svg) line(x1, y1, x2, y2 float64, class string) {
 	c.raw(`<line x1="` + num(x1) + `" y1="` + num(y1) + `" x2="` + num(x2) + `" y2="` + num(y2) + `"`)
 	c.class(class)
 	c.raw("/>\n")
 }
 
-func (c *canvas) rect(x, y, w, h float64, class, attrs, title string) {
+func (c *svg) rect(x, y, w, h float64, class, attrs, title string) {
 	c.raw(`<rect x="` + num(x) + `" y="` + num(y) + `" width="` + num(max(w, 0)) + `" height="` + num(max(h, 0)) + `"`)
 	c.class(class)
 	c.raw(attrs)
 	c.end("rect", title)
 }
 
-func (c *canvas) dot(x, y, r float64, class, title string) {
+func (c *svg) dot(x, y, r float64, class, title string) {
 	c.raw(`<circle cx="` + num(x) + `" cy="` + num(y) + `" r="` + num(r) + `"`)
 	c.class(class)
 	c.end("circle", title)
 }
 
 // end closes an element, with what a resting pointer shows.
-func (c *canvas) end(element, title string) {
+func (c *svg) end(element, title string) {
 	if title == "" {
 		c.raw("/>\n")
 		return
@@ -188,7 +193,7 @@ func (c *canvas) end(element, title string) {
 	c.raw("><title>" + escape(title) + "</title></" + element + ">\n")
 }
 
-func (c *canvas) path(d, class string) {
+func (c *svg) path(d, class string) {
 	if d == "" {
 		return
 	}
@@ -199,16 +204,16 @@ func (c *canvas) path(d, class string) {
 
 // clip opens a viewport that hides what lies outside of it; its own coordinates
 // begin at its corner, so shift brings the drawing's back.
-func (c *canvas) clip(x, y, w, h float64) {
+func (c *svg) clip(x, y, w, h float64) {
 	w, h = max(w, 1), max(h, 1)
 	c.raw(fmt.Sprintf(`<svg x="%s" y="%s" width="%s" height="%s" viewBox="%s %s %s %s" overflow="hidden">`+"\n",
 		num(x), num(y), num(w), num(h), num(x), num(y), num(w), num(h)))
 }
 
-func (c *canvas) endClip() { c.raw("</svg>\n") }
+func (c *svg) endClip() { c.raw("</svg>\n") }
 
 // write wraps what was gathered into its element.
-func (c *canvas) write(w io.Writer, t Theme, title string) error {
+func (c *svg) write(w io.Writer, t Theme, title string) error {
 	var head strings.Builder
 	if t != inline {
 		head.WriteString(`<?xml version="1.0" encoding="UTF-8"?>` + "\n")
