@@ -118,17 +118,17 @@ func (t *target) queryValue(name string) string {
 }
 
 // channelName is what channel c, from 0, is called.
-func (g *Generator) channelName(c int) string {
+func (g *traffic) channelName(c int) string {
 	return strings.ReplaceAll(g.adapter.channel, "{channel}", strconv.Itoa(c+g.spec.FirstChannel))
 }
 
 // channelNumber is the number of the channel of connection n, as text.
-func (g *Generator) channelNumber(n int) string {
+func (g *traffic) channelNumber(n int) string {
 	return g.channelDigits(n % g.spec.Channels)
 }
 
 // channelDigits is the number of channel c, from 0, as text.
-func (g *Generator) channelDigits(c int) string { return strconv.Itoa(c + g.spec.FirstChannel) }
+func (g *traffic) channelDigits(c int) string { return strconv.Itoa(c + g.spec.FirstChannel) }
 
 // subscribe is the request target of a stream.
 func (a *adapter) subscribe(g *Generator, h *stream, resume bool) string {

@@ -193,7 +193,7 @@ func (s *Spec) checkNumbers(bad func(hint, format string, args ...any)) {
 }
 
 // checkLoad says what is wrong with what Measure is asked for.
-func (g *Generator) checkLoad(load Load, d time.Duration) error {
+func (g *traffic) checkLoad(load Load, d time.Duration) error {
 	switch {
 	case d <= 0:
 		return fmt.Errorf("measure for %v", d)

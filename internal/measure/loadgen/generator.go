@@ -19,14 +19,10 @@ import (
 
 // A Generator makes the load of one Spec.
 type Generator struct {
+	traffic
+
 	// Fixed at New.
-	spec     Spec
 	log      *slog.Logger
-	target   *target
-	publish  *target // nil unless pubsub
-	adapter  *adapter
-	request  []byte // HTTP: what every connection sends; nil if they differ
-	method   string // of the exchanges
 	limits   websocket.Limits
 	run      uint32 // in every stamp
 	nonce    uint64
@@ -57,6 +53,16 @@ type Generator struct {
 	view    view
 	stop    context.CancelFunc
 	once    sync.Once
+}
+
+// A traffic is what a generator sends, and to where. Fixed at New.
+type traffic struct {
+	spec    Spec
+	target  *target
+	publish *target // nil unless pubsub
+	adapter *adapter
+	request []byte // HTTP: what every connection sends; nil if they differ
+	method  string // of the exchanges
 }
 
 // manyConns is from how many connections on there is a loop per CPU.
@@ -161,7 +167,7 @@ func (g *Generator) source(h endpoint) netip.Addr {
 }
 
 // socketStreams reports whether the streams are WebSockets.
-func (g *Generator) socketStreams() bool { return g.spec.streamTransport() == "ws" }
+func (g *traffic) socketStreams() bool { return g.spec.streamTransport() == "ws" }
 
 // newConn makes connection n, which is not open yet.
 func (g *Generator) newConn(n int) endpoint {

@@ -26,7 +26,7 @@ var _ sender = (*h2Lane)(nil)
 
 // newTransport makes a lane's transport. It is the lane's own, as net/http changes
 // the TLS configuration in it.
-func (g *Generator) newTransport() *http.Transport {
+func (g *traffic) newTransport() *http.Transport {
 	p := new(http.Protocols)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
@@ -96,7 +96,7 @@ func (h *h2Lane) transmit(ex *exchange) {
 }
 
 // roundTrip makes one request. why is what it counts as, "" for a right answer.
-func (g *Generator) roundTrip(life context.Context, cc *http.ClientConn, n int) (why string, err error) {
+func (g *traffic) roundTrip(life context.Context, cc *http.ClientConn, n int) (why string, err error) {
 	ctx, cancel := context.WithTimeout(life, g.spec.Timeout)
 	defer cancel()
 	path := fill(g.target.path, n, g.channelNumber(n))

@@ -63,7 +63,7 @@ func (s *shard) publishRequest(publisher int, ex *exchange) []byte {
 
 // preparePublish makes the request for a channel. Payloads are of one size and of
 // letters that no format quotes, so all else is fixed.
-func (g *Generator) preparePublish(channel int) *prepared {
+func (g *traffic) preparePublish(channel int) *prepared {
 	before, after, contentType := "", "", ""
 	name := g.channelName(channel)
 	switch g.adapter.name {

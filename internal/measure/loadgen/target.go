@@ -84,7 +84,7 @@ func fill(template string, n int, channel string) string {
 
 // appendHead appends a request's head up to what the caller adds: fields of
 // headers that are named without are left out.
-func (g *Generator) appendHead(dst []byte, method, path, host string, without ...string) []byte {
+func (g *traffic) appendHead(dst []byte, method, path, host string, without ...string) []byte {
 	dst = http1.AppendRequestLine(dst, method, path)
 	hasHost := false
 	fields := make([]byte, 0, 256)
@@ -106,7 +106,7 @@ next:
 }
 
 // appendRequest appends a whole request.
-func (g *Generator) appendRequest(dst []byte, method, path, host, contentType, body string) []byte {
+func (g *traffic) appendRequest(dst []byte, method, path, host, contentType, body string) []byte {
 	dst = g.appendHead(dst, method, path, host, "Content-Length", "Transfer-Encoding")
 	if body != "" || method == "POST" || method == "PUT" || method == "PATCH" {
 		if contentType != "" && !g.hasHeader("Content-Type") {
@@ -117,7 +117,7 @@ func (g *Generator) appendRequest(dst []byte, method, path, host, contentType, b
 	return append(http1.AppendEnd(dst), body...)
 }
 
-func (g *Generator) hasHeader(want string) bool {
+func (g *traffic) hasHeader(want string) bool {
 	for _, h := range g.spec.Headers {
 		name, _, _ := strings.Cut(h, ":")
 		if http1.EqualFold([]byte(strings.TrimSpace(name)), want) {
