@@ -32,21 +32,21 @@ func (c Config) Access() *access.CentrifugeConfig {
 
 // decide returns what the client may do with a channel of the hub.
 func (s *session) decide(op access.Op, channel string) access.Verdict {
-	id := auth.Client(s.account.user, s.account.subscribe, s.account.publish)
-	return s.srv().deps.Access.Decide(access.Centrifuge, op, channel, access.Caller{Identity: &id, Joined: s.find(channel) != nil})
+	return s.account.decide(op, channel, s.find(channel) != nil)
 }
 
-// subscriberMay reports whether the client may do op with channel once it is subscribed.
-func (s *session) subscriberMay(op access.Op, channel string) bool {
-	id := auth.Client(s.account.user, s.account.subscribe, s.account.publish)
-	return s.srv().deps.Access.Decide(access.Centrifuge, op, channel, access.Caller{Identity: &id, Joined: true}) != access.Refused
+// decide returns what the client may do with a channel of the hub, to which it is
+// subscribed if joined is true.
+func (a *account) decide(op access.Op, channel string, joined bool) access.Verdict {
+	id := auth.Client(a.user, a.subscribe, a.publish)
+	return a.kind.srv.deps.Access.Decide(access.Centrifuge, op, channel, access.Caller{Identity: &id, Joined: joined})
 }
 
 // granted reports whether the client is meant by the channel's name or a grant: neither
 // token nor proxy is needed then.
-func (s *session) granted(channel string) bool {
-	id := auth.Client(s.account.user, s.account.subscribe, s.account.publish)
-	return s.srv().deps.Access.Meant(access.Centrifuge, channel, access.Caller{Identity: &id})
+func (a *account) granted(channel string) bool {
+	id := auth.Client(a.user, a.subscribe, a.publish)
+	return a.kind.srv.deps.Access.Meant(access.Centrifuge, channel, access.Caller{Identity: &id})
 }
 
 // guarded reports whether a subscription needs more than that the namespace is open.

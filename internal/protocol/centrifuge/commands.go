@@ -23,43 +23,37 @@ func (s *session) do(work func(ctx context.Context), then func()) bool {
 	})
 }
 
-// work is do for what the client cannot go on without.
-func (s *session) work(work func(ctx context.Context), then func()) {
-	if !s.do(work, then) {
-		s.disconnect(protocol.DisconnectedTooManyRequests)
-	}
+// A command is one of the client's that is to be answered.
+type command struct {
+	*session
+	id uint32
 }
 
-// aside is do for the command id, which others may overtake.
-func (s *session) aside(id uint32, work func(ctx context.Context), then func()) {
+// aside is do for a command that others may overtake.
+func (s command) aside(work func(ctx context.Context), then func()) {
 	r := s.extra()
 	if r.working >= maxWorking {
-		s.fail(id, protocol.ErrorTooManyRequests)
+		s.fail(protocol.ErrorTooManyRequests)
 		return
 	}
 	r.working++
 	if !s.do(work, func() { s.extra().working--; then(); s.slim() }) {
 		r.working--
-		s.fail(id, protocol.ErrorTooManyRequests)
+		s.fail(protocol.ErrorTooManyRequests)
 	}
 }
 
-// inOrder is do for the command id; those after it wait.
-func (s *session) inOrder(id uint32, work func(ctx context.Context), then func()) {
+// inOrder is do for a command; those after it wait.
+func (s command) inOrder(work func(ctx context.Context), then func()) {
 	s.flags |= busy
 	if !s.do(work, func() { then(); s.done() }) {
 		s.flags &^= busy
-		s.fail(id, protocol.ErrorTooManyRequests)
+		s.fail(protocol.ErrorTooManyRequests)
 	}
 }
 
-// ordered is inOrder for one command.
-func (s *session) ordered(id uint32) func(work func(context.Context), then func()) {
-	return func(work func(context.Context), then func()) { s.inOrder(id, work, then) }
-}
-
 // subscribe answers a subscribe command.
-func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
+func (s command) subscribe(r *protocol.SubscribeRequest) {
 	srv := s.srv()
 	if r.Channel == "" {
 		s.disconnect(protocol.DisconnectedBadRequest)
@@ -78,19 +72,19 @@ func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
 		e = &protocol.ErrorBadRequest
 	}
 	if e != nil {
-		s.fail(id, *e)
+		s.fail(*e)
 		return
 	}
-	w := want{channel: in, ns: ns, id: id, filter: r.Filter}
-	w.options(r, s.subscriberMay(access.History, in), s.subscriberMay(access.Presence, in))
+	w := want{channel: in, ns: ns, id: s.id, filter: r.Filter}
+	w.options(r, s.account.decide(access.History, in, true) != access.Refused, s.account.decide(access.Presence, in, true) != access.Refused)
 	verdict := s.decide(access.Read, in)
 	switch {
 	case r.Token != "":
 		s.subscribeByToken(w, r.Channel, r.Token)
-	case ns.SubscribeProxy && !s.granted(in) && srv.deps.Access.ClassOf(in) != access.Users:
+	case ns.SubscribeProxy && !s.account.granted(in) && srv.deps.Access.ClassOf(in) != access.Users:
 		s.subscribeByProxy(w, slices.Clone(r.Data))
 	case verdict == access.Refused:
-		s.fail(id, protocol.ErrorPermissionDenied)
+		s.fail(protocol.ErrorPermissionDenied)
 	default:
 		if verdict == access.Public {
 			w.flags |= public
@@ -100,22 +94,22 @@ func (s *session) subscribe(id uint32, r *protocol.SubscribeRequest) {
 }
 
 // subscribeByToken subscribes who has a token for the channel.
-func (s *session) subscribeByToken(w want, channel, token string) {
+func (s command) subscribeByToken(w want, channel, token string) {
 	// isFor refuses tokens without the channel, in the way that SDKs expect.
-	s.withClaims(s.srv().conf().subTokens, auth.ForAny, token, s.ordered(w.id), func(got *claims, err error) {
+	withClaims(s.srv(), s.srv().conf().subTokens, auth.ForAny, token, s.inOrder, func(got *claims, err error) {
 		switch {
 		case err != nil:
 			e, _ := verdict(err)
 			if e == nil {
 				e = &protocol.ErrorPermissionDenied
 			}
-			s.fail(w.id, *e)
+			s.fail(*e)
 			return
-		case !s.isFor(got, channel):
+		case !got.isFor(s.session, channel):
 			s.disconnect(protocol.DisconnectedInvalidToken)
 			return
 		case !auth.Holds(got.proof): // its key went meanwhile
-			s.fail(w.id, protocol.ErrorPermissionDenied)
+			s.fail(protocol.ErrorPermissionDenied)
 			return
 		}
 		w.info, w.expires, w.proof = safe(got.Info), got.expires, got.proof
@@ -125,14 +119,14 @@ func (s *session) subscribeByToken(w want, channel, token string) {
 	})
 }
 
-// isFor reports whether a subscription token is for this client and channel.
-func (s *session) isFor(c *claims, channel string) bool {
+// isFor reports whether a subscription token is for s and channel.
+func (c *claims) isFor(s *session, channel string) bool {
 	return c.Channel == channel && c.Sub == s.account.user && (c.Client == "" || c.Client == s.clientID())
 }
 
-// unsubscribeCommand answers an unsubscribe command. It succeeds also for a channel
+// unsubscribe answers an unsubscribe command. It succeeds also for a channel
 // that the client is not on.
-func (s *session) unsubscribeCommand(id uint32, channel string) {
+func (s command) unsubscribe(channel string) {
 	if channel == "" {
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return
@@ -143,20 +137,20 @@ func (s *session) unsubscribeCommand(id uint32, channel string) {
 				s.flags |= busy // it has not been answered yet
 				p.then = func() {
 					s.flags &^= busy
-					s.unsubscribeCommand(id, channel)
+					s.unsubscribe(channel)
 					s.done()
 				}
 				return
 			}
-			s.drop(x)
-			s.srv().tellUnsubscribed(s, in, protocol.Unsubscription{Reason: "client unsubscribed"})
+			x.drop()
+			s.srv().tellUnsubscribed(s.session, in, protocol.Unsubscription{Reason: "client unsubscribed"})
 		}
 	}
-	s.reply(id, protocol.EmptyResult{Kind: protocol.Unsubscribe})
+	s.reply(protocol.EmptyResult{Kind: protocol.Unsubscribe})
 }
 
 // publish answers a publish command.
-func (s *session) publish(c *protocol.Command) {
+func (s command) publish(c *protocol.Command) {
 	srv := s.srv()
 	if c.Sub.Channel == "" {
 		s.disconnect(protocol.DisconnectedBadRequest)
@@ -173,15 +167,15 @@ func (s *session) publish(c *protocol.Command) {
 		e = &protocol.ErrorBadRequest
 	}
 	if e != nil {
-		s.fail(c.ID, *e)
+		s.fail(*e)
 		return
 	}
 	data := bytes.Clone(c.Sub.Data)
 	if ns.PublishProxy {
-		s.publishByProxy(c.ID, in, ns, data)
+		s.publishByProxy(in, ns, data)
 		return
 	}
-	s.publishNow(c.ID, hub.Publication{Channel: in, Data: data}, &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Private: srv.guarded(in)})
+	s.publishNow(hub.Publication{Channel: in, Data: data}, &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Private: srv.guarded(in)})
 }
 
 // takes reports whether clients may publish data in n.
@@ -196,7 +190,7 @@ func (n *namespace) takes(data []byte) bool {
 }
 
 // publishNow publishes what the client sent, in its name.
-func (s *session) publishNow(id uint32, p hub.Publication, a *hub.Attributes) {
+func (s command) publishNow(p hub.Publication, a *hub.Attributes) {
 	info := s.clientInfo()
 	if x := s.find(p.Channel); x != nil && x.owned() != nil {
 		info.Chan = x.owned().info
@@ -204,7 +198,7 @@ func (s *session) publishNow(id uint32, p hub.Publication, a *hub.Attributes) {
 	a.Info = info.AppendInfo(nil)
 	p.Attributes = a
 	if a.Validate() != nil {
-		s.fail(id, protocol.ErrorBadRequest)
+		s.fail(protocol.ErrorBadRequest)
 		return
 	}
 	s.t.Publish(p, func(_ hub.Position, err error) {
@@ -212,40 +206,40 @@ func (s *session) publishNow(id uint32, p hub.Publication, a *hub.Attributes) {
 		case s.flags&ended != 0:
 		case err != nil:
 			s.srv().log.Debug("publish", "channel", p.Channel, "err", err)
-			s.fail(id, refusalOf(err, false))
+			s.fail(refusalOf(err, false))
 		default:
-			s.reply(id, protocol.EmptyResult{Kind: protocol.Publish})
+			s.reply(protocol.EmptyResult{Kind: protocol.Publish})
 		}
 	})
 }
 
 // presence answers a presence or presence_stats command.
-func (s *session) presence(c *protocol.Command) {
+func (s command) presence(c *protocol.Command) {
 	in, _, e := s.asked(c, access.Presence, func(n *namespace) bool { return n.Presence })
 	if e != nil {
-		s.fail(c.ID, *e)
+		s.fail(*e)
 		return
 	}
-	srv, id := s.srv(), c.ID
+	srv := s.srv()
 	if c.Kind == protocol.PresenceStats {
 		clients, users := srv.deps.Presence.Count(in)
-		s.reply(id, &protocol.PresenceStatsResult{Clients: uint32(clients), Users: uint32(users)})
+		s.reply(&protocol.PresenceStatsResult{Clients: uint32(clients), Users: uint32(users)})
 		return
 	}
 	enc := s.kind().enc
 	var r *protocol.PresenceResult
 	var fits bool
-	s.aside(id, func(context.Context) { r, fits = srv.presenceOf(in, enc, srv.conf().cfg.MaxQueue) }, func() {
+	s.aside(func(context.Context) { r, fits = srv.presenceOf(in, enc, srv.conf().cfg.MaxQueue) }, func() {
 		if !fits {
-			s.fail(id, protocol.ErrorLimit)
+			s.fail(protocol.ErrorLimit)
 			return
 		}
-		s.reply(id, r)
+		s.reply(r)
 	})
 }
 
 // asked checks a question about a channel.
-func (s *session) asked(c *protocol.Command, op access.Op, has func(*namespace) bool) (string, *namespace, *protocol.Error) {
+func (s command) asked(c *protocol.Command, op access.Op, has func(*namespace) bool) (string, *namespace, *protocol.Error) {
 	if c.Sub.Channel == "" {
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return "", nil, &protocol.ErrorBadRequest
@@ -283,24 +277,24 @@ const memberRoom = 24
 const maxPresence = 10_000
 
 // history answers a history command.
-func (s *session) history(c *protocol.Command) {
+func (s command) history(c *protocol.Command) {
 	in, _, e := s.asked(c, access.History, func(n *namespace) bool { return n.log })
 	if e != nil {
-		s.fail(c.ID, *e)
+		s.fail(*e)
 		return
 	}
-	srv, id, enc := s.srv(), c.ID, s.kind().enc
+	srv, enc := s.srv(), s.kind().enc
 	opt := srv.historyOptions(int(c.Limit), c.HasSince, c.Since, c.Reverse)
 	var h hub.History
 	var err error
-	s.aside(id, func(ctx context.Context) { h, err = srv.deps.Hub.History(ctx, in, opt) }, func() {
+	s.aside(func(ctx context.Context) { h, err = srv.deps.Hub.History(ctx, in, opt) }, func() {
 		if err != nil {
-			s.fail(id, errorOf(err))
+			s.fail(errorOf(err))
 			return
 		}
 		x := s.find(in)
 		private := x != nil && x.plan.Value().flags&public == 0 || s.decide(access.History, in) == access.Full
-		s.reply(id, srv.historyOf(&h, enc, private, srv.conf().cfg.MaxQueue))
+		s.reply(srv.historyOf(&h, enc, private, srv.conf().cfg.MaxQueue))
 	})
 }
 
@@ -338,23 +332,23 @@ func (s *Server) historyOf(h *hub.History, enc protocol.Encoding, private bool, 
 const historyRoom = 256
 
 // rpc answers an rpc command.
-func (s *session) rpc(c *protocol.Command) {
-	srv, id := s.srv(), c.ID
+func (s command) rpc(c *protocol.Command) {
+	srv := s.srv()
 	switch {
 	case srv.conf().proxies.rpc != nil:
-		s.rpcByProxy(id, c.Method, slices.Clone(c.Sub.Data))
+		s.rpcByProxy(c.Method, slices.Clone(c.Sub.Data))
 	case srv.conf().cfg.RPCSubject != "" && srv.deps.Request != nil:
-		s.rpcBySubject(id, c.Method, slices.Clone(c.Sub.Data))
+		s.rpcBySubject(c.Method, slices.Clone(c.Sub.Data))
 	default:
-		s.fail(id, protocol.ErrorNotAvailable)
+		s.fail(protocol.ErrorNotAvailable)
 	}
 }
 
 // rpcBySubject sends the call as a request to a subject; the answer is the result.
-func (s *session) rpcBySubject(id uint32, method string, data []byte) {
+func (s command) rpcBySubject(method string, data []byte) {
 	srv := s.srv()
 	if !validMethod(method) {
-		s.fail(id, protocol.ErrorMethodNotFound)
+		s.fail(protocol.ErrorMethodNotFound)
 		return
 	}
 	subject := srv.conf().cfg.RPCSubject
@@ -363,17 +357,17 @@ func (s *session) rpcBySubject(id uint32, method string, data []byte) {
 	}
 	var out []byte
 	var err error
-	s.aside(id, func(ctx context.Context) {
+	s.aside(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, rpcTimeout)
 		defer cancel()
 		out, err = srv.deps.Request(ctx, subject, data)
 	}, func() {
 		if err != nil {
 			srv.log.Debug("rpc", "subject", subject, "err", err)
-			s.fail(id, protocol.ErrorInternal)
+			s.fail(protocol.ErrorInternal)
 			return
 		}
-		s.reply(id, &protocol.RPCResult{Data: s.fit(out)})
+		s.reply(&protocol.RPCResult{Data: s.kind().fit(out)})
 	})
 }
 

@@ -1,6 +1,7 @@
 package centrifuge
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 // connect is a connect command that is not answered yet.
 type connect struct {
+	*session
 	id        uint32
 	req       *protocol.ConnectRequest
 	positions map[string]*protocol.SubscribeRequest // by the client's names of channels
@@ -27,7 +29,7 @@ type connect struct {
 // connect answers the connect command.
 func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 	s.flags |= connecting | busy
-	c := &connect{id: id, req: r, positions: map[string]*protocol.SubscribeRequest{}, subs: map[string]subClaims{}}
+	c := &connect{session: s, id: id, req: r, positions: map[string]*protocol.SubscribeRequest{}, subs: map[string]subClaims{}}
 	r.Data = slices.Clone(r.Data)
 	for i := range r.Subs {
 		r.Subs[i].Data = slices.Clone(r.Subs[i].Data)
@@ -39,52 +41,52 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 	srv := s.srv()
 	switch {
 	case r.Token != "":
-		s.connectByToken(c)
+		c.connectByToken()
 	case srv.conf().proxies.connect != nil:
-		s.connectByProxy(c)
+		c.connectByProxy()
 	case srv.conf().cfg.Insecure || srv.conf().cfg.AnonymousConnect:
-		s.admit(c)
+		c.admit()
 	default:
 		s.disconnect(protocol.DisconnectedBadRequest)
 	}
 }
 
-func (s *session) connectByToken(c *connect) {
-	s.withClaims(s.srv().conf().tokens, auth.ForClient, c.req.Token, s.work, func(got *claims, err error) {
+func (c *connect) connectByToken() {
+	withClaims(c.srv(), c.srv().conf().tokens, auth.ForClient, c.req.Token, c.work, func(got *claims, err error) {
 		if err == nil && !auth.Holds(got.proof) { // its key went meanwhile
 			err = auth.ErrBadToken
 		}
 		if err != nil {
 			e, d := verdict(err)
-			s.refuse(c, e, d)
+			c.refuse(e, d)
 			return
 		}
-		a := s.mayChange()
+		a := c.mayChange()
 		a.user, a.info, a.meta, a.expires = got.Sub, safe(got.Info), got.Meta, got.expires
 		a.subscribe, a.publish, a.proof = got.subscribe, got.publish, got.proof
 		for _, ch := range got.Channels {
 			c.subs[ch] = subClaims{}
 		}
 		maps.Copy(c.subs, got.Subs)
-		s.admit(c)
+		c.admit()
 	})
 }
 
 // refuse ends a connect with an error, or all of it.
-func (s *session) refuse(c *connect, e *protocol.Error, d *protocol.Disconnection) {
+func (c *connect) refuse(e *protocol.Error, d *protocol.Disconnection) {
 	if d != nil {
-		s.disconnect(*d)
+		c.disconnect(*d)
 		return
 	}
 	c.over = true
-	s.flags |= refused
-	if s.kind().uni { // there are no replies to carry an error
-		s.disconnect(disconnectionFor(*e))
+	c.flags |= refused
+	if c.kind().uni { // there are no replies to carry an error
+		c.disconnect(disconnectionFor(*e))
 		return
 	}
-	s.fail(c.id, *e)
-	s.account.rare.held, s.account.rare.connect = nil, nil
-	s.t.SetTimer(refusedTime)
+	command{c.session, c.id}.fail(*e)
+	c.account.rare.held, c.account.rare.connect = nil, nil
+	c.t.SetTimer(refusedTime)
 }
 
 // disconnectionFor says an error to a client that has no replies.
@@ -102,21 +104,21 @@ func disconnectionFor(e protocol.Error) protocol.Disconnection {
 }
 
 // failed refuses a connect for a subscription that cannot be had.
-func (c *connect) failed(s *session, e protocol.Error) {
+func (c *connect) failed(e protocol.Error) {
 	if !c.over {
-		s.refuse(c, &e, nil)
+		c.refuse(&e, nil)
 	}
 }
 
 // admit takes in a client that is known now, and subscribes it to what it is to have.
-func (s *session) admit(c *connect) {
-	srv := s.srv()
-	if !srv.registry.add(s, srv.conf().cfg.UserConnectionLimit) {
-		s.disconnect(protocol.DisconnectedConnectionLimit)
+func (c *connect) admit() {
+	srv := c.srv()
+	if !srv.registry.add(c.session, srv.conf().cfg.UserConnectionLimit) {
+		c.disconnect(protocol.DisconnectedConnectionLimit)
 		return
 	}
-	if srv.conf().cfg.UserPersonalChannel && s.account.user != "" {
-		name := "#" + s.account.user
+	if srv.conf().cfg.UserPersonalChannel && c.account.user != "" {
+		name := "#" + c.account.user
 		if ns := srv.conf().cfg.PersonalNamespace; ns != hub.DefaultNamespace {
 			name = ns + ":" + name
 		}
@@ -124,38 +126,38 @@ func (s *session) admit(c *connect) {
 			c.subs[name] = subClaims{}
 		}
 	}
-	wants, e := s.serverSide(c)
-	if e == nil && s.kind().uni {
+	wants, e := c.serverSide()
+	if e == nil && c.kind().uni {
 		var more []want
-		more, e = s.uniSubs(c)
+		more, e = c.uniSubs()
 		wants = append(wants, more...)
 	}
 	switch {
 	case e != nil:
-		s.refuse(c, e, nil)
+		c.refuse(e, nil)
 		return
 	case len(wants) > srv.conf().cfg.ChannelLimit:
-		s.disconnect(protocol.DisconnectedChannelLimit)
+		c.disconnect(protocol.DisconnectedChannelLimit)
 		return
 	}
-	if x := s.extra(); x.resume != "" {
+	if x := c.extra(); x.resume != "" {
 		resumeFrom(x.resume, wants)
 	}
 	c.waiting = len(wants) + 1
 	for _, w := range wants {
-		if c.over || s.flags&ended != 0 {
+		if c.over || c.flags&ended != 0 {
 			return
 		}
-		s.attach(w)
+		c.attach(w)
 	}
-	c.one(s)
+	c.one()
 }
 
 // serverSide returns the subscriptions that the client is to have.
-func (s *session) serverSide(c *connect) ([]want, *protocol.Error) {
+func (c *connect) serverSide() ([]want, *protocol.Error) {
 	var wants []want
 	for _, name := range slices.Sorted(maps.Keys(c.subs)) {
-		w, e := s.serverWant(name, c.subs[name])
+		w, e := c.kind().serverWant(name, c.subs[name])
 		if e != nil {
 			return nil, e
 		}
@@ -169,8 +171,8 @@ func (s *session) serverSide(c *connect) ([]want, *protocol.Error) {
 }
 
 // serverWant is a subscription that the server makes.
-func (s *session) serverWant(name string, o subClaims) (want, *protocol.Error) {
-	in, ns, e := s.srv().channel(name)
+func (k *kind) serverWant(name string, o subClaims) (want, *protocol.Error) {
+	in, ns, e := k.srv.channel(name)
 	if e != nil {
 		return want{}, e
 	}
@@ -185,33 +187,33 @@ func (s *session) serverWant(name string, o subClaims) (want, *protocol.Error) {
 	if err != nil {
 		return want{}, &protocol.ErrorBadRequest
 	}
-	w.info, w.data = safe(w.info), s.fit(w.data)
+	w.info, w.data = safe(w.info), k.fit(w.data)
 	w.expires = unixTime(o.ExpireAt)
 	return w, nil
 }
 
 // fit is safe for what is sent to this client alone.
-func (s *session) fit(b []byte) []byte {
-	if s.kind().enc == protocol.Protobuf {
+func (k *kind) fit(b []byte) []byte {
+	if k.enc == protocol.Protobuf {
 		return b
 	}
 	return safe(b)
 }
 
 // uniSubs returns the subscriptions that a unidirectional client asked for itself.
-func (s *session) uniSubs(c *connect) ([]want, *protocol.Error) {
+func (c *connect) uniSubs() ([]want, *protocol.Error) {
 	var wants []want
 	for i := range c.req.Subs {
 		r := &c.req.Subs[i]
 		if _, ok := c.subs[r.Channel]; ok || c.positions[r.Channel] != r {
 			continue
 		}
-		in, ns, e := s.srv().channel(r.Channel)
+		in, ns, e := c.srv().channel(r.Channel)
 		if e != nil {
 			return nil, e
 		}
-		v := s.decide(access.Read, in)
-		if v == access.Refused || ns.SubscribeProxy && !s.granted(in) { // the proxy decides, which only commands ask
+		v := c.decide(access.Read, in)
+		if v == access.Refused || ns.SubscribeProxy && !c.account.granted(in) { // the proxy decides, which only commands ask
 			return nil, &protocol.ErrorPermissionDenied
 		}
 		w := want{channel: in, ns: ns, connect: c}
@@ -227,13 +229,20 @@ func (s *session) uniSubs(c *connect) ([]want, *protocol.Error) {
 	return wants, nil
 }
 
+// work is do for what the client cannot go on without.
+func (c *connect) work(work func(ctx context.Context), then func()) {
+	if !c.do(work, then) {
+		c.disconnect(protocol.DisconnectedTooManyRequests)
+	}
+}
+
 // one is called when one more of what the answer waits for is there.
-func (c *connect) one(s *session) {
-	if c.waiting--; c.waiting > 0 || c.over || s.flags&ended != 0 {
+func (c *connect) one() {
+	if c.waiting--; c.waiting > 0 || c.over || c.flags&ended != 0 {
 		return
 	}
 	c.over = true
-	s.connected(c)
+	c.connected()
 }
 
 // count adds n to the bytes of got, which all subscriptions of a connect command have
@@ -254,26 +263,26 @@ func (p *pending) together() int {
 }
 
 // connected answers the connect command.
-func (s *session) connected(c *connect) {
-	srv, k, a := s.srv(), s.kind(), s.account
+func (c *connect) connected() {
+	srv, k, a := c.srv(), c.kind(), c.account
 	r := &protocol.ConnectResult{
-		Client: s.clientID(), Version: srv.version, Data: s.fit(c.data),
+		Client: c.clientID(), Version: srv.version, Data: k.fit(c.data),
 		Ping: uint32(time.Duration(srv.conf().cfg.PingInterval) / time.Second), Pong: !k.uni,
 	}
 	if !a.expires.IsZero() && !a.byProxy {
 		r.Expires, r.TTL = true, srv.ttl(a.expires)
 	}
 	if !k.socket || k.uni {
-		r.Session = s.sessionID()
+		r.Session = c.sessionID()
 	}
 	if !k.socket && !k.uni {
 		r.Node = srv.node()
-		srv.emulated.add(s)
-		s.flags |= emulated
+		srv.emulated.add(c.session)
+		c.flags |= emulated
 	}
 	var later []*subscription
 	rest := map[*subscription][]*hub.Message{}
-	for x := range s.subscriptions() {
+	for x := range c.subscriptions() {
 		p := x.pending()
 		if p == nil || p.connect != c {
 			continue
@@ -281,28 +290,28 @@ func (s *session) connected(c *connect) {
 		if r.Subs == nil {
 			r.Subs = map[string]*protocol.SubscribeResult{}
 		}
-		r.Subs[wireName(p.channel)], rest[x] = x.finish(p)
+		r.Subs[wireName(p.channel)], rest[x] = p.finish()
 		later = append(later, x)
 	}
-	s.flags = s.flags&^connecting | connected
-	s.account.rare.connect = nil
+	c.flags = c.flags&^connecting | connected
+	c.account.rare.connect = nil
 	if k.uni {
 		if k.ids {
-			s.t.Write(s.standings().appendID(nil))
+			c.t.Write(c.standings().appendID(nil))
 		}
-		s.push("", r.Push())
+		c.push("", r.Push())
 	} else {
-		s.reply(c.id, r)
+		command{c.session, c.id}.reply(r)
 	}
-	srv.tellConnected(s, c.req)
+	srv.tellConnected(c.session, c.req)
 	for _, x := range later {
 		x.sendAll(rest[x])
 	}
-	if s.flags&ended == 0 {
-		s.startPings()
-		s.done()
+	if c.flags&ended == 0 {
+		c.startPings()
+		c.done()
 	}
-	s.slim()
+	c.slim()
 }
 
 // slim drops what was needed only until now.

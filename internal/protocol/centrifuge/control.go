@@ -50,7 +50,7 @@ func (s *Server) controlled(_ string, data []byte) {
 	for _, x := range s.meant(c) {
 		x.t.Post(func() {
 			if x.flags&ended == 0 && x.flags&connected != 0 {
-				x.control(c)
+				c.apply(x)
 			}
 		})
 	}
@@ -83,21 +83,21 @@ func (s *Server) meant(c *control) []*session {
 	return nil
 }
 
-// control does c with this client.
-func (s *session) control(c *control) {
+// apply does c with a client.
+func (c *control) apply(s *session) {
 	switch c.Do {
 	case "subscribe":
-		s.subscribeByServer(c)
+		c.subscribe(s)
 	case "unsubscribe":
-		s.unsubscribeByServer(c)
+		c.unsubscribe(s)
 	case "disconnect":
 		s.disconnect((&farewell{Code: c.Code, Reason: c.Reason}).disconnection())
 	case "refresh":
-		s.refreshByServer(c)
+		c.refresh(s)
 	}
 }
 
-func (s *session) subscribeByServer(c *control) {
+func (c *control) subscribe(s *session) {
 	in, _, e := s.srv().channel(c.Channel)
 	if e != nil || c.Sub == nil || s.find(in) != nil {
 		return
@@ -106,7 +106,7 @@ func (s *session) subscribeByServer(c *control) {
 		s.disconnect(protocol.DisconnectedChannelLimit)
 		return
 	}
-	w, e := s.serverWant(c.Channel, *c.Sub)
+	w, e := s.kind().serverWant(c.Channel, *c.Sub)
 	if e != nil {
 		s.srv().log.Warn("subscribe by the server", "channel", c.Channel, "err", *e)
 		return
@@ -118,7 +118,7 @@ func (s *session) subscribeByServer(c *control) {
 	s.attach(w)
 }
 
-func (s *session) unsubscribeByServer(c *control) {
+func (c *control) unsubscribe(s *session) {
 	var list []*subscription
 	if in, ok := hubName(c.Channel); ok && c.Channel != "" {
 		if x := s.find(in); x != nil {
@@ -129,12 +129,12 @@ func (s *session) unsubscribeByServer(c *control) {
 	}
 	for _, x := range list {
 		if s.flags&ended == 0 {
-			s.unsubscribe(x, protocol.UnsubscribedByServer)
+			x.unsubscribe(protocol.UnsubscribedByServer)
 		}
 	}
 }
 
-func (s *session) refreshByServer(c *control) {
+func (c *control) refresh(s *session) {
 	if c.Expired {
 		s.disconnect(protocol.DisconnectedExpired)
 		return

@@ -16,7 +16,7 @@ func (s *session) nextExpiry() (time.Time, bool) {
 		if at.IsZero() {
 			return
 		}
-		if at = s.endOf(at, byProxy); next.IsZero() || at.Before(next) {
+		if at = s.srv().conf().endOf(at, byProxy); next.IsZero() || at.Before(next) {
 			next = at
 		}
 	}
@@ -32,22 +32,22 @@ func (s *session) nextExpiry() (time.Time, bool) {
 }
 
 // endOf is when something that expires at at is ended.
-func (s *session) endOf(at time.Time, byProxy bool) time.Time {
+func (x *settings) endOf(at time.Time, byProxy bool) time.Time {
 	if byProxy {
 		return at
 	}
-	return at.Add(time.Duration(s.srv().conf().cfg.ExpiredCloseDelay))
+	return at.Add(time.Duration(x.cfg.ExpiredCloseDelay))
 }
 
-func (s *session) isOver(at time.Time, byProxy bool) bool {
-	return !at.IsZero() && !s.srv().now().Before(s.endOf(at, byProxy))
+func (x *settings) isOver(now, at time.Time, byProxy bool) bool {
+	return !at.IsZero() && !now.Before(x.endOf(at, byProxy))
 }
 
 // expire ends what is over, or asks whether it may go on.
 func (s *session) expire() {
-	a := s.account
+	a, conf, now := s.account, s.srv().conf(), s.srv().now()
 	switch {
-	case !s.isOver(a.expires, a.byProxy):
+	case !conf.isOver(now, a.expires, a.byProxy):
 	case a.byProxy:
 		s.refreshByProxy()
 	default:
@@ -59,7 +59,7 @@ func (s *session) expire() {
 	}
 	var over []*subscription
 	for x := range s.subscriptions() {
-		if o := x.owned(); o != nil && o.pending == nil && s.isOver(o.expires, o.byProxy) {
+		if o := x.owned(); o != nil && o.pending == nil && conf.isOver(now, o.expires, o.byProxy) {
 			over = append(over, x)
 		}
 	}
@@ -68,36 +68,36 @@ func (s *session) expire() {
 		case s.flags&ended != 0:
 			return
 		case x.owned().byProxy:
-			s.subRefreshByProxy(x)
+			x.refreshByProxy()
 		default:
-			s.expired(x)
+			x.expired()
 		}
 	}
 }
 
 // expired ends a subscription whose time is up.
-func (s *session) expired(x *subscription) {
+func (x *subscription) expired() {
 	if x.plan.Value().flags&serverSide != 0 {
-		s.disconnect(protocol.DisconnectedSubscriptionExpired)
+		x.s.disconnect(protocol.DisconnectedSubscriptionExpired)
 		return
 	}
-	s.unsubscribe(x, protocol.UnsubscribedExpired)
+	x.unsubscribe(protocol.UnsubscribedExpired)
 }
 
 // refresh answers a refresh command: the client has a new token.
-func (s *session) refresh(id uint32, token string) {
+func (s command) refresh(token string) {
 	if token == "" {
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return
 	}
 	srv := s.srv()
-	s.withClaims(srv.conf().tokens, auth.ForClient, token, s.ordered(id), func(got *claims, err error) {
+	withClaims(srv, srv.conf().tokens, auth.ForClient, token, s.inOrder, func(got *claims, err error) {
 		if err != nil {
 			switch e, d := verdict(err); {
 			case d != nil:
 				s.disconnect(*d)
 			case e.Temporary:
-				s.fail(id, *e)
+				s.fail(*e)
 			default:
 				s.disconnect(protocol.DisconnectedExpired)
 			}
@@ -114,7 +114,7 @@ func (s *session) refresh(id uint32, token string) {
 		if !got.expires.IsZero() {
 			r.Expires, r.TTL = true, srv.ttl(got.expires)
 		}
-		s.reply(id, r)
+		s.reply(r)
 	})
 }
 
@@ -125,24 +125,24 @@ func (s *session) renew(expires time.Time) {
 }
 
 // subRefresh answers a sub_refresh command.
-func (s *session) subRefresh(c *protocol.Command) {
-	srv, id, channel := s.srv(), c.ID, c.Sub.Channel
+func (s command) subRefresh(c *protocol.Command) {
+	srv, channel := s.srv(), c.Sub.Channel
 	in, ok := hubName(channel)
 	switch {
 	case channel == "":
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return
 	case c.Type != 0:
-		s.fail(id, protocol.ErrorNotAvailable)
+		s.fail(protocol.ErrorNotAvailable)
 		return
 	case c.Sub.Token == "":
-		s.fail(id, protocol.ErrorBadRequest)
+		s.fail(protocol.ErrorBadRequest)
 		return
 	case !ok || s.find(in) == nil:
-		s.fail(id, protocol.ErrorPermissionDenied)
+		s.fail(protocol.ErrorPermissionDenied)
 		return
 	}
-	s.withClaims(srv.conf().subTokens, auth.ForAny, c.Sub.Token, s.ordered(id), func(got *claims, err error) {
+	withClaims(srv, srv.conf().subTokens, auth.ForAny, c.Sub.Token, s.inOrder, func(got *claims, err error) {
 		x := s.find(in)
 		switch {
 		case err != nil:
@@ -150,16 +150,16 @@ func (s *session) subRefresh(c *protocol.Command) {
 			case d != nil:
 				s.disconnect(*d)
 			case e.Temporary:
-				s.fail(id, *e)
+				s.fail(*e)
 			default:
-				s.fail(id, protocol.ErrorExpired)
+				s.fail(protocol.ErrorExpired)
 			}
 			return
-		case !s.isFor(got, channel):
+		case !got.isFor(s.session, channel):
 			s.disconnect(protocol.DisconnectedInvalidToken)
 			return
 		case x == nil:
-			s.fail(id, protocol.ErrorPermissionDenied)
+			s.fail(protocol.ErrorPermissionDenied)
 			return
 		}
 		x.renew(got.expires, safe(got.Info))
@@ -170,7 +170,7 @@ func (s *session) subRefresh(c *protocol.Command) {
 		if !got.expires.IsZero() {
 			r.Expires, r.TTL = true, srv.ttl(got.expires)
 		}
-		s.reply(id, r)
+		s.reply(r)
 	})
 }
 

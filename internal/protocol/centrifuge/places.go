@@ -5,25 +5,13 @@ import "iter"
 // manySubscriptions is from where on they are looked up in a map.
 const manySubscriptions = 16
 
-// newSubscription returns a place for one.
-func (s *session) newSubscription() *subscription {
-	if s.first.s == nil {
-		return &s.first
-	}
-	r := s.extra()
-	x := &subscription{}
-	r.more = append(r.more, x)
-	return x
-}
-
-// index takes x into the map, if there is one or should be.
-func (s *session) index(x *subscription) {
-	r := s.account.rare
+// indexed puts x into the map, if there is one or should be. all are those that there are.
+func (r *rare) indexed(x *subscription, all iter.Seq[*subscription]) {
 	switch {
 	case r == nil || len(r.more) < manySubscriptions && r.index == nil:
 	case r.index == nil:
 		r.index = map[string]*subscription{}
-		for y := range s.subscriptions() {
+		for y := range all {
 			r.index[y.plan.Value().name] = y
 		}
 	default:
@@ -31,12 +19,14 @@ func (s *session) index(x *subscription) {
 	}
 }
 
-func (s *session) unindex(x *subscription) {
-	r := s.account.rare
+// forget removes x from what is kept of the subscriptions after the first. r may be nil.
+func (r *rare) forget(x *subscription) {
 	if r == nil {
 		return
 	}
-	delete(r.index, x.plan.Value().name)
+	name := x.plan.Value().name
+	delete(r.index, name)
+	delete(r.stands, name)
 	for i, y := range r.more {
 		if y == x {
 			last := len(r.more) - 1

@@ -269,9 +269,9 @@ func trimReason(s string) string {
 }
 
 // connectByProxy has a backend say who the client is.
-func (s *session) connectByProxy(c *connect) {
-	srv := s.srv()
-	q := s.question()
+func (c *connect) connectByProxy() {
+	srv := c.srv()
+	q := c.question()
 	q.carry(c.req.Data)
 	q.Name, q.Version = c.req.Name, c.req.Version
 	for i := range c.req.Subs {
@@ -279,12 +279,12 @@ func (s *session) connectByProxy(c *connect) {
 	}
 	var a *answer
 	var err error
-	s.work(func(ctx context.Context) { a, err = srv.conf().proxies.connect.ask(ctx, q) }, func() {
-		r, ok := s.judge(a, err, func(e protocol.Error) { s.refuse(c, &e, nil) })
+	c.work(func(ctx context.Context) { a, err = srv.conf().proxies.connect.ask(ctx, q) }, func() {
+		r, ok := c.judge(a, err, func(e protocol.Error) { c.refuse(&e, nil) })
 		if !ok {
 			return
 		}
-		x := s.mayChange()
+		x := c.mayChange()
 		x.user, x.info, x.meta, x.expires = r.User, safe(r.info), r.Meta, unixTime(r.ExpireAt)
 		x.byProxy = !x.expires.IsZero() && srv.conf().proxies.refresh != nil
 		c.data = r.data
@@ -294,7 +294,7 @@ func (s *session) connectByProxy(c *connect) {
 		for ch, o := range r.Subs {
 			c.subs[ch] = o
 		}
-		s.admit(c)
+		c.admit()
 	})
 }
 
@@ -326,8 +326,9 @@ func (s *session) refreshByProxy() {
 	}
 }
 
-// subRefreshByProxy asks whether a subscription whose time is up may go on.
-func (s *session) subRefreshByProxy(x *subscription) {
+// refreshByProxy asks whether a subscription whose time is up may go on.
+func (x *subscription) refreshByProxy() {
+	s := x.s
 	srv := s.srv()
 	pl := x.plan.Value()
 	o := x.owned()
@@ -344,7 +345,7 @@ func (s *session) subRefreshByProxy(x *subscription) {
 		switch {
 		case !ok:
 		case r.Expired || r.ExpireAt != 0 && !srv.now().Before(unixTime(r.ExpireAt)):
-			s.expired(x)
+			x.expired()
 		default:
 			x.renew(unixTime(r.ExpireAt), safe(r.info))
 		}
@@ -355,19 +356,19 @@ func (s *session) subRefreshByProxy(x *subscription) {
 }
 
 // subscribeByProxy asks whether the client may subscribe.
-func (s *session) subscribeByProxy(w want, data []byte) {
+func (s command) subscribeByProxy(w want, data []byte) {
 	srv := s.srv()
 	q := s.question()
 	q.Channel = wireName(w.channel)
 	q.carry(data)
 	var a *answer
 	var err error
-	s.inOrder(w.id, func(ctx context.Context) { a, err = srv.conf().proxies.subscribe.ask(ctx, q) }, func() {
-		r, ok := s.judge(a, err, func(e protocol.Error) { s.fail(w.id, e) })
+	s.inOrder(func(ctx context.Context) { a, err = srv.conf().proxies.subscribe.ask(ctx, q) }, func() {
+		r, ok := s.judge(a, err, s.fail)
 		if !ok {
 			return
 		}
-		w.info, w.data, w.expires = safe(r.info), s.fit(r.data), unixTime(r.ExpireAt)
+		w.info, w.data, w.expires = safe(r.info), s.kind().fit(r.data), unixTime(r.ExpireAt)
 		w.byProxy = !w.expires.IsZero() && w.ns.SubRefreshProxy
 		r.Override.apply(&w)
 		s.attach(w)
@@ -375,15 +376,15 @@ func (s *session) subscribeByProxy(w want, data []byte) {
 }
 
 // publishByProxy asks whether the client may publish, and what.
-func (s *session) publishByProxy(id uint32, channel string, ns *namespace, data []byte) {
+func (s command) publishByProxy(channel string, ns *namespace, data []byte) {
 	srv := s.srv()
 	q := s.question()
 	q.Channel = wireName(channel)
 	q.carry(data)
 	var a *answer
 	var err error
-	s.inOrder(id, func(ctx context.Context) { a, err = srv.conf().proxies.publish.ask(ctx, q) }, func() {
-		r, ok := s.judge(a, err, func(e protocol.Error) { s.fail(id, e) })
+	s.inOrder(func(ctx context.Context) { a, err = srv.conf().proxies.publish.ask(ctx, q) }, func() {
+		r, ok := s.judge(a, err, s.fail)
 		if !ok {
 			return
 		}
@@ -393,21 +394,21 @@ func (s *session) publishByProxy(id uint32, channel string, ns *namespace, data 
 		if r.data != nil {
 			data, a.Payload = r.data, payloadKind(r.data, protocol.Protobuf) // nobody has checked it
 		}
-		s.publishNow(id, hub.Publication{Channel: channel, Data: data, IdempotencyKey: r.IdempotencyKey, Publisher: "centrifuge:proxy:" + s.account.user}, a)
+		s.publishNow(hub.Publication{Channel: channel, Data: data, IdempotencyKey: r.IdempotencyKey, Publisher: "centrifuge:proxy:" + s.account.user}, a)
 	})
 }
 
 // rpcByProxy has a backend answer a call.
-func (s *session) rpcByProxy(id uint32, method string, data []byte) {
+func (s command) rpcByProxy(method string, data []byte) {
 	srv := s.srv()
 	q := s.question()
 	q.Method = method
 	q.carry(data)
 	var a *answer
 	var err error
-	s.aside(id, func(ctx context.Context) { a, err = srv.conf().proxies.rpc.ask(ctx, q) }, func() {
-		if r, ok := s.judge(a, err, func(e protocol.Error) { s.fail(id, e) }); ok {
-			s.reply(id, &protocol.RPCResult{Data: s.fit(r.data)})
+	s.aside(func(ctx context.Context) { a, err = srv.conf().proxies.rpc.ask(ctx, q) }, func() {
+		if r, ok := s.judge(a, err, s.fail); ok {
+			s.reply(&protocol.RPCResult{Data: s.kind().fit(r.data)})
 		}
 	})
 }

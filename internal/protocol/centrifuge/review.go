@@ -33,7 +33,7 @@ func (s *session) Review(r *access.Review) (stays bool) {
 	id := auth.Client(s.account.user, s.account.subscribe, s.account.publish)
 	var lost []*subscription
 	for x := range s.subscriptions() {
-		if s.loses(r, x, &id) {
+		if x.loses(r, &id) {
 			lost = append(lost, x)
 		}
 	}
@@ -54,9 +54,9 @@ func (s *session) Review(r *access.Review) (stays bool) {
 			return false
 		}
 		if pl := x.plan.Value(); pl.proof != (auth.Proof{}) && r.Known(pl.name) {
-			s.expired(x) // the client may have a token of another key
+			x.expired() // the client may have a token of another key
 		} else {
-			s.unsubscribe(x, protocol.UnsubscribedByServer)
+			x.unsubscribe(protocol.UnsubscribedByServer)
 		}
 	}
 	return s.flags&ended == 0
@@ -64,14 +64,14 @@ func (s *session) Review(r *access.Review) (stays bool) {
 
 // loses reports whether x is to end. What a token, a proxy or the server API gave stays
 // whatever the namespace allows.
-func (s *session) loses(r *access.Review, x *subscription, id *auth.Identity) bool {
+func (x *subscription) loses(r *access.Review, id *auth.Identity) bool {
 	pl := x.plan.Value()
-	if !r.Known(pl.name) || !r.Holds(pl.proof) || pl.proof != (auth.Proof{}) && auth.By(pl.proof) != s.srv().conf().subTokens {
+	if !r.Known(pl.name) || !r.Holds(pl.proof) || pl.proof != (auth.Proof{}) && auth.By(pl.proof) != x.s.srv().conf().subTokens {
 		return true
 	}
 	if !r.Dry { // its options may be others now
 		if ns, err := r.Now.Namespace(pl.name); err == nil {
-			pl.ns = s.srv().namespace(ns)
+			pl.ns = x.s.srv().namespace(ns)
 			x.plan = unique.Make(pl)
 		}
 	}

@@ -221,7 +221,7 @@ func TestDeliveryAllocatesNothingOfItsOwn(t *testing.T) {
 	if c.sent-before != 201 {
 		t.Fatalf("%d sent", c.sent-before)
 	}
-	c.session.(*session).drop(&c.session.(*session).first)
+	c.session.(*session).first.drop()
 	without := testing.AllocsPerRun(200, func() { b.hub.Publish(p, nothing); c.shard.Run() })
 	if with-without > 1 { // its bytes, where they cannot be used again
 		t.Errorf("%v allocations with a subscriber, %v without", with, without)

@@ -181,17 +181,17 @@ func (s *session) handle(c *protocol.Command) {
 	case c.Kind == protocol.Connect:
 		s.connect(c.ID, c.Connect)
 	default:
-		s.command(c)
+		command{s, c.ID}.answer(c)
 	}
 }
 
-// command answers a command of a connected client.
-func (s *session) command(c *protocol.Command) {
+// answer answers a command of a connected client.
+func (s command) answer(c *protocol.Command) {
 	switch c.Kind {
 	case protocol.Subscribe:
-		s.subscribe(c.ID, &c.Sub)
+		s.subscribe(&c.Sub)
 	case protocol.Unsubscribe:
-		s.unsubscribeCommand(c.ID, c.Sub.Channel)
+		s.unsubscribe(c.Sub.Channel)
 	case protocol.Publish:
 		s.publish(c)
 	case protocol.Presence, protocol.PresenceStats:
@@ -203,21 +203,21 @@ func (s *session) command(c *protocol.Command) {
 	case protocol.Send:
 		s.disconnect(protocol.DisconnectedNotAvailable)
 	case protocol.Refresh:
-		s.refresh(c.ID, c.Sub.Token)
+		s.refresh(c.Sub.Token)
 	case protocol.SubRefresh:
 		s.subRefresh(c)
 	}
 }
 
-// reply answers the command id.
-func (s *session) reply(id uint32, r protocol.Result) {
-	s.say(func(dst []byte) []byte { return protocol.AppendReply(dst, s.kind().enc, id, r) })
+// reply answers the command.
+func (s command) reply(r protocol.Result) {
+	s.say(func(dst []byte) []byte { return protocol.AppendReply(dst, s.kind().enc, s.id, r) })
 }
 
-// fail answers the command id with an error.
-func (s *session) fail(id uint32, e protocol.Error) {
+// fail answers the command with an error.
+func (s command) fail(e protocol.Error) {
 	s.srv().counters.failed.Add(1)
-	s.say(func(dst []byte) []byte { return protocol.AppendError(dst, s.kind().enc, id, e) })
+	s.say(func(dst []byte) []byte { return protocol.AppendError(dst, s.kind().enc, s.id, e) })
 }
 
 // push sends a push of its own. channel is the hub's.

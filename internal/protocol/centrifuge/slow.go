@@ -76,11 +76,10 @@ type pace struct {
 	at     int64
 }
 
-// paced bounds the client's rate; of several bounds the lowest counts.
-func (s *session) paced(rate int) {
-	r := s.extra()
+// limitRate bounds the client's rate; of several bounds the lowest counts.
+func (r *rare) limitRate(rate int, now int64) {
 	if r.pace == nil {
-		r.pace = &pace{rate: rate, budget: float64(rate), at: s.t.Now()}
+		r.pace = &pace{rate: rate, budget: float64(rate), at: now}
 	}
 	r.pace.rate = min(r.pace.rate, rate)
 }

@@ -58,6 +58,7 @@ type own struct {
 
 // pending is a subscription that the client has not been told of yet.
 type pending struct {
+	*subscription
 	want
 	at       hub.Position // where it begins; zero without a log
 	got      []*hub.Message
@@ -110,10 +111,15 @@ const maxEpoch = 64
 // attach begins a subscription.
 func (s *session) attach(w want) {
 	w.settle()
-	x := s.newSubscription()
+	x := &s.first
+	if x.s != nil {
+		x = &subscription{}
+		r := s.extra()
+		r.more = append(r.more, x)
+	}
 	x.s = s
 	x.plan = unique.Make(plan{ns: w.ns, name: w.channel, flags: w.flags, proof: w.proof})
-	p := &pending{want: w}
+	p := &pending{subscription: x, want: w}
 	o := &own{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter}
 	if w.delta {
 		o.delta = &delta{}
@@ -122,39 +128,39 @@ func (s *session) attach(w want) {
 		s.flags |= subsExpire
 	}
 	x.setOwn(o)
-	s.index(x)
+	s.account.rare.indexed(x, s.subscriptions())
 	if w.ns.rate > 0 {
-		s.paced(w.ns.rate)
+		s.extra().limitRate(w.ns.rate, s.t.Now())
 	}
 	s.srv().counters.subscriptions.Add(1)
-	x.begin(p)
+	p.begin()
 }
 
 // begin asks the hub.
-func (x *subscription) begin(p *pending) {
+func (p *pending) begin() {
 	opt := hub.SubscribeOptions{Channels: []string{p.channel}}
 	if p.recover && !p.cache && p.since.Epoch != "" {
 		if len(p.since.Epoch) > maxEpoch {
 			p.failed = true
 		} else {
-			at := x.s.srv().position(p.since)
+			at := p.s.srv().position(p.since)
 			if p.check != 0 {
 				at.Check = p.check
 			}
 			opt.Since = hub.Positions{at}
 		}
 	}
-	if err := x.s.t.Subscribe(&x.sub, x, opt); err != nil {
-		x.Failed(err)
+	if err := p.s.t.Subscribe(&p.sub, p.subscription, opt); err != nil {
+		p.Failed(err)
 	}
 }
 
 // again begins anew after the hub's call is over.
-func (x *subscription) again(p *pending) {
-	x.s.t.Unsubscribe(&x.sub)
-	x.s.t.Post(func() {
-		if x.pending() == p && x.s.flags&ended == 0 {
-			x.begin(p)
+func (p *pending) again() {
+	p.s.t.Unsubscribe(&p.sub)
+	p.s.t.Post(func() {
+		if p.subscription.pending() == p && p.s.flags&ended == 0 {
+			p.begin()
 		}
 	})
 }
@@ -207,24 +213,24 @@ func (x *subscription) Start(at hub.Positions) {
 	switch {
 	case p.at.Epoch == "":
 		p.recover = false // there is nothing to recover from
-		x.stands(p)
+		p.stands()
 	case p.recover && p.cache:
-		x.readLatest(p)
+		p.readLatest()
 	case p.failed && p.recover:
-		x.unrecovered(p)
+		p.unrecovered()
 	case p.recover && p.since.Epoch == "":
 		p.since.Epoch = x.s.srv().epoch(p.at.Epoch)
-		x.again(p)
+		p.again()
 	case p.recover && !p.failed: // Live answers
 	default:
-		x.stands(p)
+		p.stands()
 	}
 }
 
 // Live implements hub.Sink: what was to be recovered is there.
 func (x *subscription) Live() {
 	if p := x.pending(); p != nil && p.recover && !p.cache && !p.ready && x.s.flags&ended == 0 {
-		x.stands(p)
+		p.stands()
 	}
 }
 
@@ -271,7 +277,7 @@ func (x *subscription) deliver(b *hub.Batch) {
 		return
 	}
 	if p := x.pending(); p != nil {
-		x.collect(p, b.Messages)
+		p.collect(b.Messages)
 		return
 	}
 	for _, m := range b.Messages {
@@ -300,7 +306,7 @@ func (x *subscription) encode(m *hub.Message) []byte {
 	case o != nil && o.delta != nil:
 		return srv.deltas.next(k, o.delta, m)
 	case k.ids && s.account.rare != nil && s.account.rare.stands != nil:
-		id := s.stood(m)
+		id := s.account.rare.stood(m)
 		if len(s.account.rare.stands) == 1 {
 			break // its bytes have it
 		}
@@ -310,21 +316,21 @@ func (x *subscription) encode(m *hub.Message) []byte {
 }
 
 // collect keeps what comes before the client was answered.
-func (x *subscription) collect(p *pending, messages []*hub.Message) {
+func (p *pending) collect(messages []*hub.Message) {
 	if p.recover && !p.cache && !p.ready {
 		// The hub may remember more than the namespace promises to keep.
 		if p.replayed += len(messages); p.replayed > p.ns.size {
-			x.unrecovered(p)
+			p.unrecovered()
 			return
 		}
 	}
 	for _, m := range messages {
-		if x.wants(m) {
+		if p.wants(m) {
 			p.got = append(p.got, m)
 			p.count(len(m.Data))
 		}
 	}
-	cfg := &x.s.srv().conf().cfg
+	cfg := &p.s.srv().conf().cfg
 	limit := cfg.RecoveryLimit
 	switch {
 	case p.cache:
@@ -334,37 +340,37 @@ func (x *subscription) collect(p *pending, messages []*hub.Message) {
 		}
 	case len(p.got) <= limit && (p.together() <= cfg.MaxQueue || len(p.got) == 1):
 	case p.recover && !p.ready:
-		x.unrecovered(p)
+		p.unrecovered()
 	case len(p.got) > 4*limit || p.bytes > 4*cfg.MaxQueue: // the connect command takes too long
-		x.s.disconnect(protocol.DisconnectedSlow)
+		p.s.disconnect(protocol.DisconnectedSlow)
 	}
 }
 
 // unrecovered begins anew where the channel is now, or gives up.
-func (x *subscription) unrecovered(p *pending) {
-	x.s.srv().counters.unrecovered.Add(1)
+func (p *pending) unrecovered() {
+	p.s.srv().counters.unrecovered.Add(1)
 	p.count(-p.bytes)
 	p.got, p.replayed, p.failed = nil, 0, true
 	if p.reject && p.connect == nil {
-		s := x.s
-		s.drop(x)
-		s.fail(p.id, protocol.ErrorUnrecoverable)
+		s := p.s
+		p.drop()
+		command{s, p.id}.fail(protocol.ErrorUnrecoverable)
 		p.answered()
 		return
 	}
 	p.since, p.check = protocol.Position{}, 0
 	p.want.recover = false
 	p.want.cache = false
-	x.again(p)
+	p.again()
 }
 
 // readLatest reads the newest message.
-func (x *subscription) readLatest(p *pending) {
+func (p *pending) readLatest() {
 	var m *hub.Message
 	var err error
-	srv := x.s.srv()
-	ok := x.s.do(func(ctx context.Context) { m, err = srv.deps.Hub.Latest(ctx, p.channel) }, func() {
-		if x.pending() != p {
+	srv := p.s.srv()
+	ok := p.s.do(func(ctx context.Context) { m, err = srv.deps.Hub.Latest(ctx, p.channel) }, func() {
+		if p.subscription.pending() != p {
 			return
 		}
 		switch {
@@ -372,14 +378,14 @@ func (x *subscription) readLatest(p *pending) {
 			p.failed = p.since.Offset == 0 || srv.position(p.since).Epoch != p.at.Epoch || p.since.Offset != p.at.Offset
 		case err != nil:
 			p.failed = true
-		case len(p.got) == 0 && x.wants(m) && (srv.position(p.since).Epoch != m.Epoch || p.since.Offset < m.Offset):
+		case len(p.got) == 0 && p.wants(m) && (srv.position(p.since).Epoch != m.Epoch || p.since.Offset < m.Offset):
 			p.got = append(p.got, m)
 		}
-		x.stands(p)
+		p.stands()
 	})
 	if !ok {
 		p.failed = true
-		x.stands(p)
+		p.stands()
 	}
 }
 
@@ -390,7 +396,7 @@ func (x *subscription) Gap(g hub.Gap) {
 	switch {
 	case x.s.flags&ended != 0:
 	case p != nil && p.recover && !p.cache && !p.failed:
-		x.unrecovered(p)
+		p.unrecovered()
 	case p != nil:
 		p.at = g.At
 	case flags&(recoverable|positioned) != 0:
@@ -407,7 +413,7 @@ func (x *subscription) insufficient() {
 		s.disconnect(protocol.DisconnectedInsufficientState)
 		return
 	}
-	s.unsubscribe(x, protocol.UnsubscribedInsufficientState)
+	x.unsubscribe(protocol.UnsubscribedInsufficientState)
 }
 
 // Failed implements hub.Sink.
@@ -418,12 +424,12 @@ func (x *subscription) Failed(err error) {
 	case p == nil:
 		x.insufficient()
 	case p.connect != nil:
-		s.drop(x)
-		p.connect.failed(s, errorOf(err))
+		x.drop()
+		p.connect.failed(errorOf(err))
 	default:
-		s.drop(x)
+		x.drop()
 		if p.id != 0 {
-			s.fail(p.id, errorOf(err))
+			command{s, p.id}.fail(errorOf(err))
 		}
 		p.answered()
 	}
@@ -444,33 +450,33 @@ func (x *subscription) Event(e *hub.Event) {
 }
 
 // stands is called when nothing is missing but the answer.
-func (x *subscription) stands(p *pending) {
+func (p *pending) stands() {
 	p.ready = true
 	if p.connect != nil {
-		p.connect.one(x.s)
+		p.connect.one()
 		return
 	}
-	s := x.s
-	r, rest := x.finish(p)
+	s := p.s
+	r, rest := p.finish()
 	switch {
 	case p.id != 0:
-		s.reply(p.id, r)
+		command{s, p.id}.reply(r)
 	case p.announce:
 		s.push(p.channel, &protocol.Subscription{
 			Recoverable: r.Recoverable, Epoch: r.Epoch, Offset: r.Offset, Positioned: r.Positioned, Data: r.Data,
 		})
 		rest = append(rest, p.got...)
 	}
-	x.sendAll(rest)
+	p.sendAll(rest)
 	p.answered()
 }
 
 // finish makes the subscription one that the client knows of, and returns the answer.
 // rest is what the client is sent after it.
-func (x *subscription) finish(p *pending) (r *protocol.SubscribeResult, rest []*hub.Message) {
-	s := x.s
+func (p *pending) finish() (r *protocol.SubscribeResult, rest []*hub.Message) {
+	s := p.s
 	enc := s.kind().enc
-	f := x.plan.Value().flags
+	f := p.plan.Value().flags
 	r = &protocol.SubscribeResult{
 		Data: p.data, Delta: p.want.delta, WasRecovering: p.recovering,
 	}
@@ -487,7 +493,7 @@ func (x *subscription) finish(p *pending) (r *protocol.SubscribeResult, rest []*
 		s.srv().counters.recovered.Add(1)
 		r.Offset = p.since.Offset // publications take the client on from there
 		for _, m := range p.got {
-			r.Publications = append(r.Publications, x.publication(m, enc))
+			r.Publications = append(r.Publications, p.publication(m, enc))
 		}
 	case !p.announce:
 		rest = p.got
@@ -499,11 +505,11 @@ func (x *subscription) finish(p *pending) (r *protocol.SubscribeResult, rest []*
 		}
 		st[p.channel] = at
 	}
-	o := x.owned()
+	o := p.owned()
 	if o.pending = nil; o.expires.IsZero() && o.info == nil && o.filter == nil && o.delta == nil {
-		x.setOwn(nil)
+		p.setOwn(nil)
 	}
-	x.join()
+	p.join()
 	if !p.expires.IsZero() {
 		s.schedule()
 	}
@@ -559,21 +565,19 @@ func (x *subscription) left() {
 }
 
 // drop ends x without a word.
-func (s *session) drop(x *subscription) {
+func (x *subscription) drop() {
+	s := x.s
 	s.t.Unsubscribe(&x.sub)
 	x.left()
-	s.unindex(x)
-	if s.account.rare != nil {
-		delete(s.account.rare.stands, x.plan.Value().name)
-	}
+	s.account.rare.forget(x)
 	x.setOwn(nil)
 	x.s = nil
 }
 
 // unsubscribe ends x and tells the client why.
-func (s *session) unsubscribe(x *subscription, why protocol.Unsubscription) {
-	name := x.plan.Value().name
-	s.drop(x)
+func (x *subscription) unsubscribe(why protocol.Unsubscription) {
+	s, name := x.s, x.plan.Value().name
+	x.drop()
 	s.push(name, why)
 	s.srv().tellUnsubscribed(s, name, why)
 }

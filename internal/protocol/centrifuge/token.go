@@ -91,8 +91,7 @@ func (o *override) apply(w *want) {
 // withClaims reads a token and goes on with then: at once for one that is signed with
 // a secret, otherwise by run, which is one of the session's ways to have work done. A
 // token that has none of the purposes want is refused.
-func (s *session) withClaims(keys *auth.Authenticator, want auth.Purpose, token string, run func(work func(context.Context), then func()), then func(*claims, error)) {
-	srv := s.srv()
+func withClaims(srv *Server, keys *auth.Authenticator, want auth.Purpose, token string, run func(work func(context.Context), then func()), then func(*claims, error)) {
 	if payload, ok, err := keys.PayloadNow(want, token, srv.now()); ok {
 		then(readClaims(payload, err))
 		return

@@ -110,8 +110,7 @@ const unknownEpoch = "-"
 
 // stood notes what the client of an EventSource has been sent, and returns the id line
 // to send before it.
-func (s *session) stood(m *hub.Message) []byte {
-	r := s.account.rare
+func (r *rare) stood(m *hub.Message) []byte {
 	if r == nil || r.stands == nil {
 		return nil
 	}

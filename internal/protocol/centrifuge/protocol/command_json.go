@@ -8,7 +8,7 @@ import (
 // nextJSON decodes one command. Text that is not UTF-8 is no JSON (RFC 8259 §8.1),
 // and would end the connections of those whom it is passed on to.
 func nextJSON(b []byte, c *Command) ([]byte, error) {
-	s := scanner{b: b}
+	s := scanner{jsonScanner{b: b}}
 	if err := s.command(c); err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (s *scanner) filter(budget *int) (*Filter, error) {
 // Empty b is an empty request.
 func ParseConnect(b []byte) (*ConnectRequest, error) {
 	r := &ConnectRequest{}
-	s := scanner{b: b}
+	s := scanner{jsonScanner{b: b}}
 	if s.peek() == 0 && s.i == len(b) {
 		return r, nil
 	}

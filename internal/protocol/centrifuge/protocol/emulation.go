@@ -30,7 +30,7 @@ func ParseEmulation(b []byte, e Encoding) (*Emulation, error) {
 			return nil
 		})
 	}
-	s := scanner{b: b}
+	s := scanner{jsonScanner{b: b}}
 	err := s.object(func(name []byte) (err error) {
 		switch string(name) {
 		case "node":

@@ -7,22 +7,25 @@ import (
 	"unicode/utf8"
 )
 
-// scanner reads JSON (RFC 8259) from left to right. Values that are passed on as
+// jsonScanner reads JSON (RFC 8259) from left to right. Values that are passed on as
 // they are, are checked in full: they end up in the frames of others.
-type scanner struct {
+type jsonScanner struct {
 	b     []byte
 	i     int
 	depth int
 }
 
+// scanner reads what clients send.
+type scanner struct{ jsonScanner }
+
 // maxDepth bounds how deep values may nest.
 const maxDepth = 128
 
-func (s *scanner) fail(format string, a ...any) error {
+func (s *jsonScanner) fail(format string, a ...any) error {
 	return fmt.Errorf("%w: %s at byte %d", ErrMalformed, fmt.Sprintf(format, a...), s.i)
 }
 
-func (s *scanner) space() {
+func (s *jsonScanner) space() {
 	for s.i < len(s.b) {
 		switch s.b[s.i] {
 		case ' ', '\t', '\n', '\r':
@@ -34,7 +37,7 @@ func (s *scanner) space() {
 }
 
 // peek returns the next byte that is no space, 0 at the end.
-func (s *scanner) peek() byte {
+func (s *jsonScanner) peek() byte {
 	s.space()
 	if s.i < len(s.b) {
 		return s.b[s.i]
@@ -44,7 +47,7 @@ func (s *scanner) peek() byte {
 
 // object reads an object and calls field for each name; field reads the value. A
 // value that is null is as if it were not there.
-func (s *scanner) object(field func(name []byte) error) error {
+func (s *jsonScanner) object(field func(name []byte) error) error {
 	if s.peek() != '{' {
 		return s.fail("want an object")
 	}
@@ -91,7 +94,7 @@ func (s *scanner) object(field func(name []byte) error) error {
 }
 
 // array reads an array and calls element before each value, which it reads.
-func (s *scanner) array(element func() error) error {
+func (s *jsonScanner) array(element func() error) error {
 	if s.peek() != '[' {
 		return s.fail("want an array")
 	}
@@ -122,7 +125,7 @@ func (s *scanner) array(element func() error) error {
 }
 
 // raw reads any value and returns its bytes.
-func (s *scanner) raw() ([]byte, error) {
+func (s *jsonScanner) raw() ([]byte, error) {
 	s.space()
 	from := s.i
 	err := s.skip()
@@ -130,7 +133,7 @@ func (s *scanner) raw() ([]byte, error) {
 }
 
 // skip reads any value and forgets it.
-func (s *scanner) skip() error {
+func (s *jsonScanner) skip() error {
 	switch c := s.peek(); {
 	case c == '"':
 		_, _, err := s.rawString()
@@ -152,7 +155,7 @@ func (s *scanner) skip() error {
 	}
 }
 
-func (s *scanner) word(w string) error {
+func (s *jsonScanner) word(w string) error {
 	if !bytes.HasPrefix(s.b[s.i:], []byte(w)) {
 		return s.fail("want a value")
 	}
@@ -161,7 +164,7 @@ func (s *scanner) word(w string) error {
 }
 
 // number reads what RFC 8259 §6 allows.
-func (s *scanner) number() error {
+func (s *jsonScanner) number() error {
 	digits := func() bool {
 		from := s.i
 		for s.i < len(s.b) && s.b[s.i] >= '0' && s.b[s.i] <= '9' {
@@ -197,7 +200,7 @@ func (s *scanner) number() error {
 }
 
 // rawString reads a string and returns what stands between the quotes.
-func (s *scanner) rawString() (text []byte, escaped bool, err error) {
+func (s *jsonScanner) rawString() (text []byte, escaped bool, err error) {
 	s.i++ // the quote
 	from := s.i
 	for s.i < len(s.b) {
@@ -258,7 +261,7 @@ func hex4(b []byte) (rune, bool) {
 }
 
 // stringBytes reads a string; without escapes it is a part of the input.
-func (s *scanner) stringBytes() ([]byte, error) {
+func (s *jsonScanner) stringBytes() ([]byte, error) {
 	text, escaped, err := s.rawString()
 	if err != nil || !escaped {
 		return text, err
@@ -315,7 +318,7 @@ func unescapeRune(b []byte) (rune, int) {
 }
 
 // str reads a string as a copy.
-func (s *scanner) str(to *string) error {
+func (s *jsonScanner) str(to *string) error {
 	if s.peek() != '"' {
 		return s.fail("want a string")
 	}
@@ -324,7 +327,7 @@ func (s *scanner) str(to *string) error {
 	return err
 }
 
-func (s *scanner) boolean(to *bool) error {
+func (s *jsonScanner) boolean(to *bool) error {
 	switch s.peek() {
 	case 't':
 		*to = true
@@ -337,7 +340,7 @@ func (s *scanner) boolean(to *bool) error {
 }
 
 // digits reads an integer's text.
-func (s *scanner) digits() (string, error) {
+func (s *jsonScanner) digits() (string, error) {
 	if c := s.peek(); c != '-' && (c < '0' || c > '9') {
 		return "", s.fail("want a number")
 	}
@@ -346,7 +349,7 @@ func (s *scanner) digits() (string, error) {
 	return string(s.b[from:s.i]), err
 }
 
-func (s *scanner) uint(to *uint64, bits int) error {
+func (s *jsonScanner) uint(to *uint64, bits int) error {
 	text, err := s.digits()
 	if err != nil {
 		return err
@@ -357,7 +360,7 @@ func (s *scanner) uint(to *uint64, bits int) error {
 	return nil
 }
 
-func (s *scanner) int(to *int64, bits int) error {
+func (s *jsonScanner) int(to *int64, bits int) error {
 	text, err := s.digits()
 	if err != nil {
 		return err
@@ -368,14 +371,14 @@ func (s *scanner) int(to *int64, bits int) error {
 	return nil
 }
 
-func (s *scanner) uint32(to *uint32) error {
+func (s *jsonScanner) uint32(to *uint32) error {
 	var v uint64
 	err := s.uint(&v, 32)
 	*to = uint32(v)
 	return err
 }
 
-func (s *scanner) int32(to *int32) error {
+func (s *jsonScanner) int32(to *int32) error {
 	var v int64
 	err := s.int(&v, 32)
 	*to = int32(v)
@@ -383,7 +386,7 @@ func (s *scanner) int32(to *int32) error {
 }
 
 // stringMap reads an object of strings.
-func (s *scanner) stringMap(to *map[string]string) error {
+func (s *jsonScanner) stringMap(to *map[string]string) error {
 	m := map[string]string{}
 	*to = m
 	return s.object(func(name []byte) error {
@@ -396,7 +399,7 @@ func (s *scanner) stringMap(to *map[string]string) error {
 
 // Valid reports whether b is one JSON value in UTF-8 that may be embedded.
 func Valid(b []byte) bool {
-	s := scanner{b: b}
+	s := scanner{jsonScanner{b: b}}
 	if s.skip() != nil || s.peek() != 0 || s.i != len(b) {
 		return false
 	}

@@ -44,7 +44,7 @@ func ParseInfo(b []byte) *ClientInfo {
 		return nil
 	}
 	i := &ClientInfo{}
-	s := scanner{b: b}
+	s := scanner{jsonScanner{b: b}}
 	seen := 0
 	err := s.object(func(name []byte) error {
 		switch string(name) {
