@@ -48,7 +48,7 @@ func (t centrifugo) translate(data []byte) error {
 }
 
 // place puts a value where it stands in the newest form.
-func (t *translation) place(path string, v *node) {
+func (t *input) place(path string, v *node) {
 	if !t.root.put(path, v) {
 		v.take()
 		t.note(Untaken, v, "it is there twice, under two names; the first counts", "")
@@ -195,7 +195,7 @@ func (t centrifugo) tls(h *node) tlsState {
 			return tlsLost
 		}
 	}
-	t.certificate(cert, key)
+	t.out.certificate(cert, key)
 	if ca, at := t.text(h, "tls.client_ca_pem"); at != nil && isPath(ca) {
 		t.out.at("tls").set("client_auth", "require", "")
 		t.out.at("tls").set("client_ca_files", []string{ca}, "")
@@ -206,11 +206,11 @@ func (t centrifugo) tls(h *node) tlsState {
 	return tlsDone
 }
 
-func (t *translation) certificate(cert, key string) {
+func (s *section) certificate(cert, key string) {
 	item := &section{}
 	item.set("cert_file", cert, "")
 	item.set("key_file", key, "")
-	t.out.at("tls").add("certificates", item)
+	s.at("tls").add("certificates", item)
 }
 
 // isPath tells the path of a file from a PEM and from base64 of one.
@@ -279,7 +279,7 @@ func (t centrifugo) client() {
 		set := &section{}
 		if t.tokenKeys(in.at("subscription_token"), set) {
 			set.set("require_expiry", false, "as in Centrifugo")
-			t.keySet("subscriptions", set)
+			t.out.keySet("subscriptions", set)
 			c.set("subscription_keys", "subscriptions", "")
 		} else {
 			t.note(Security, subAt, "subscription tokens have no keys of their own now: those of connection tokens verify them", "a set in key_sets, named in centrifuge.subscription_keys")
@@ -379,7 +379,7 @@ func (t centrifugo) remaining() {
 
 // takeOff takes switches that are off and what is empty: what Weir does not have is
 // off there as well. What is not known stays, to be named.
-func (t *translation) takeOff(n *node, path string) {
+func (t *input) takeOff(n *node, path string) {
 	off := n.kind == boolean && strings.EqualFold(n.value, "false") || n.leaf() && n.value == ""
 	if _, known := t.why(path); off && known {
 		n.used = true

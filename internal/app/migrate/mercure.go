@@ -15,9 +15,12 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// mercure translates a Caddyfile with a directive mercure, or the variables that the
+// mercureHub is a translation of a configuration of Mercure's hub.
+type mercureHub struct{ *translation }
+
+// translate translates a Caddyfile with a directive mercure, or the variables that the
 // hub's container is given.
-func (t *translation) mercure(data []byte) error {
+func (t mercureHub) translate(data []byte) error {
 	vars := &node{kind: object}
 	if len(t.o.Env) > 0 {
 		env, err := parseEnv(t.o.EnvName, t.o.Env)
@@ -37,13 +40,13 @@ func (t *translation) mercure(data []byte) error {
 		for _, m := range vars.fields {
 			env.set(m.key, m.value)
 		}
-		if err := t.mercureEnv(env); err != nil {
+		if err := (mercureInput{&t.input}).environment(env); err != nil {
 			return err
 		}
 	case formatJSON:
 		return config.WithHint(fmt.Errorf("%s: Caddy's JSON is not read", t.file), "give the Caddyfile, or the .env file of the container")
 	default:
-		if err := t.caddyfile(string(data), vars); err != nil {
+		if err := (mercureInput{&t.input}).caddyfile(string(data), vars); err != nil {
 			return err
 		}
 	}
@@ -51,9 +54,12 @@ func (t *translation) mercure(data []byte) error {
 	return nil
 }
 
+// mercureInput reads what the hub may be configured by into one form of tree.
+type mercureInput struct{ *input }
+
 // caddyfile turns a Caddyfile into a tree: sites[] with address, and what stands in
 // the directive mercure of each under mercure.
-func (t *translation) caddyfile(s string, vars *node) error {
+func (t mercureInput) caddyfile(s string, vars *node) error {
 	if s = substitute(s, vars); len(s) > 2*maxInput {
 		return problem(t.file, 0, "", "with its variables it is longer than %d bytes", 2*maxInput)
 	}
@@ -126,7 +132,7 @@ func resolve(all []*directive, vars *node) {
 
 // hubs finds the directives mercure in a site, below handle and route too, and notes
 // the others.
-func (t *translation) hubs(block []*directive, site []string) (all []*directive) {
+func (t mercureInput) hubs(block []*directive, site []string) (all []*directive) {
 	for _, d := range block {
 		switch d.name() {
 		case "mercure":
@@ -142,7 +148,7 @@ func (t *translation) hubs(block []*directive, site []string) (all []*directive)
 }
 
 // foreign notes a directive of Caddy that is none of the hub's.
-func (t *translation) foreign(under string, d *directive) {
+func (t mercureInput) foreign(under string, d *directive) {
 	name := strings.Trim(d.name(), "()")
 	if name == "" {
 		name = "options"
@@ -159,7 +165,7 @@ func (t *translation) foreign(under string, d *directive) {
 }
 
 // site takes the addresses and the certificate of a site.
-func (t *translation) site(d *directive) {
+func (t mercureInput) site(d *directive) {
 	n := &node{kind: list, line: d.line, where: strings.Join(d.words, " ")}
 	for _, w := range d.words {
 		for a := range strings.SplitSeq(w, ",") {
@@ -181,7 +187,7 @@ func (t *translation) site(d *directive) {
 }
 
 // hubDirectives puts what stands in a directive mercure into the tree.
-func (t *translation) hubDirectives(m *directive) {
+func (t mercureInput) hubDirectives(m *directive) {
 	issuers := &node{kind: list, line: m.line, where: "issuer"}
 	for _, d := range m.block {
 		if d.name() == "issuer" {
@@ -228,7 +234,7 @@ func issuer(d *directive) *node {
 }
 
 // hub translates the tree.
-func (t *translation) hub() {
+func (t mercureHub) hub() {
 	in, m := t.root.at("mercure"), t.out.at("mercure")
 	m.set("enabled", true, "")
 	t.hubKeys(in, m)
@@ -263,7 +269,7 @@ func (t *translation) hub() {
 	t.out.at("broker").set("kind", "nats", "the log is in ./weir-data")
 }
 
-func (t *translation) publishOrigins(in *node, m *section) {
+func (t mercureHub) publishOrigins(in *node, m *section) {
 	all, at := t.texts(in, "publish_origins")
 	var taken []string
 	for _, o := range all {
@@ -278,7 +284,7 @@ func (t *translation) publishOrigins(in *node, m *section) {
 	}
 }
 
-func (t *translation) hubTimes(in *node, m *section) {
+func (t mercureHub) hubTimes(in *node, m *section) {
 	if d, at := t.span1(in, "heartbeat"); at != nil {
 		if d >= time.Second {
 			m.set("heartbeat", hubDuration(d), "")
@@ -311,7 +317,7 @@ func (t *translation) hubTimes(in *node, m *section) {
 }
 
 // first returns the first word of a directive.
-func (t *translation) first(in *node, name string) (string, *node) {
+func (t mercureHub) first(in *node, name string) (string, *node) {
 	words, at := t.texts(in, name)
 	if len(words) == 0 {
 		return "", nil
@@ -320,7 +326,7 @@ func (t *translation) first(in *node, name string) (string, *node) {
 }
 
 // flag1 reads a directive that stands by itself, or says true or false.
-func (t *translation) flag1(in *node, name string) (bool, *node) {
+func (t mercureHub) flag1(in *node, name string) (bool, *node) {
 	v := in.at(name)
 	if v != nil && v.kind == list {
 		s, at := t.first(in, name)
@@ -329,7 +335,7 @@ func (t *translation) flag1(in *node, name string) (bool, *node) {
 	return t.flag(in, name)
 }
 
-func (t *translation) span1(in *node, name string) (time.Duration, *node) {
+func (t mercureHub) span1(in *node, name string) (time.Duration, *node) {
 	s, at := t.first(in, name)
 	if at == nil {
 		return 0, nil
@@ -366,7 +372,7 @@ func bytesOf(s string) (int, bool) {
 
 // hubAddress translates the addresses of the site and returns the hub's URL, if they
 // say it.
-func (t *translation) hubAddress() string {
+func (t mercureHub) hubAddress() string {
 	all, at := t.texts(t.root, "address")
 	if len(all) == 0 {
 		all = []string{"localhost"}
@@ -409,7 +415,7 @@ func (t *translation) hubAddress() string {
 	return u.String()
 }
 
-func (t *translation) hubListen(host, port string, secure bool, at *node) {
+func (t mercureHub) hubListen(host, port string, secure bool, at *node) {
 	bind := ""
 	if host == "localhost" || net.ParseIP(host) != nil {
 		bind = host
@@ -419,7 +425,7 @@ func (t *translation) hubListen(host, port string, secure bool, at *node) {
 	case !secure:
 		t.listen(net.JoinHostPort(bind, port), at, tlsNone)
 	case len(files) == 2:
-		t.certificate(files[0], files[1])
+		t.out.certificate(files[0], files[1])
 		t.listen(net.JoinHostPort(bind, port), at, tlsDone)
 	default:
 		if tlsAt == nil {
@@ -433,7 +439,7 @@ func (t *translation) hubListen(host, port string, secure bool, at *node) {
 }
 
 // hubDialect chooses the drafts that are served.
-func (t *translation) hubDialect(in *node, m *section, public string) {
+func (t mercureHub) hubDialect(in *node, m *section, public string) {
 	if urls, _ := t.texts(in, "public_urls"); len(urls) > 0 {
 		u := strings.TrimRight(urls[0], "/")
 		if !strings.HasSuffix(u, "/.well-known/mercure") {

@@ -11,7 +11,7 @@ import (
 )
 
 // hubKeys translates what verifies tokens, to key sets that the section mercure names.
-func (t *translation) hubKeys(in *node, m *section) {
+func (t mercureHub) hubKeys(in *node, m *section) {
 	sets := map[string]*section{"publisher": {}, "subscriber": {}}
 	for _, role := range []string{"publisher", "subscriber"} {
 		words, at := t.words(in, role+"_jwt")
@@ -31,7 +31,7 @@ func (t *translation) hubKeys(in *node, m *section) {
 		}
 		if set := sets[role]; !set.empty() {
 			set.set("require_expiry", false, "as there: tokens without exp are accepted")
-			t.keySet(name, set)
+			t.out.keySet(name, set)
 			m.set(role+"_keys", name, "")
 		}
 	}
@@ -44,10 +44,10 @@ func (t *translation) hubKeys(in *node, m *section) {
 }
 
 // keySet adds a key set to the output; a name that is taken already is the same set.
-func (t *translation) keySet(name string, set *section) { t.out.at("key_sets").set(name, set, "") }
+func (s *section) keySet(name string, set *section) { s.at("key_sets").set(name, set, "") }
 
 // words takes a directive's words as they are.
-func (t *translation) words(in *node, name string) (words []string, at *node) {
+func (t mercureHub) words(in *node, name string) (words []string, at *node) {
 	v := in.at(name)
 	if v == nil || v.kind != list {
 		if s, at := t.scalar(v); at != nil {
@@ -63,7 +63,7 @@ func (t *translation) words(in *node, name string) (words []string, at *node) {
 }
 
 // hubKey sets a key: a secret, a PEM, or where one is, and perhaps an algorithm.
-func (t *translation) hubKey(role string, words []string, at *node, to *section) bool {
+func (t mercureHub) hubKey(role string, words []string, at *node, to *section) bool {
 	if len(words) == 0 || words[0] == "" {
 		return false
 	}
@@ -118,7 +118,7 @@ func (s *section) drop(key string) {
 }
 
 // issuer translates one of 1.0: Weir has the same keys for both roles of it.
-func (t *translation) issuer(in *node, m *section) {
+func (t mercureHub) issuer(in *node, m *section) {
 	id, at := t.text(in, "id")
 	if at == nil {
 		t.untaken(in, "an issuer without a name", "mercure.issuers")
@@ -160,7 +160,7 @@ func (t *translation) issuer(in *node, m *section) {
 	if n := len(issuersOf(m)); n > 0 {
 		name += strconv.Itoa(n + 1)
 	}
-	t.keySet(name, use)
+	t.out.keySet(name, use)
 	item.set("issuer", id, "")
 	item.set("keys", name, "")
 	m.add("issuers", item)
@@ -172,7 +172,7 @@ func issuersOf(m *section) []*section {
 }
 
 // transport translates where updates are kept.
-func (t *translation) transport(in *node, ns *section) {
+func (t mercureHub) transport(in *node, ns *section) {
 	name, at := t.first(in, "transport")
 	options := in.at("transport_options")
 	size, sizeAt := t.number(options, "size")
@@ -220,8 +220,8 @@ var hubVariables = map[string]string{
 	"DISPATCH_TIMEOUT": "dispatch_timeout", "MERCURE_PUBLISHER_JWKS_URL": "publisher_jwks_url", "MERCURE_SUBSCRIBER_JWKS_URL": "subscriber_jwks_url",
 }
 
-// mercureEnv turns variables into the tree that a Caddyfile gives.
-func (t *translation) mercureEnv(env *node) error {
+// environment turns variables into the tree that a Caddyfile gives.
+func (t mercureInput) environment(env *node) error {
 	taken := map[string]bool{}
 	take := func(names ...string) *node {
 		var first *node
@@ -264,7 +264,7 @@ func (t *translation) mercureEnv(env *node) error {
 }
 
 // envKeys takes what verifies tokens from variables.
-func (t *translation) envKeys(take func(...string) *node) {
+func (t mercureInput) envKeys(take func(...string) *node) {
 	var keys [2]*node
 	for i, role := range []string{"PUBLISHER", "SUBSCRIBER"} {
 		key := take("MERCURE_"+role+"_JWT_KEY", role+"_JWT_KEY")
@@ -299,7 +299,7 @@ func (t *translation) envKeys(take func(...string) *node) {
 }
 
 // envAddress takes where the hub listens from variables.
-func (t *translation) envAddress(take func(...string) *node) {
+func (t mercureInput) envAddress(take func(...string) *node) {
 	v := take("SERVER_NAME", "ACME_HOSTS")
 	cert, key := take("CERT_FILE"), take("KEY_FILE")
 	if cert != nil && key != nil {

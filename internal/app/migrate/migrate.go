@@ -54,17 +54,17 @@ func Translate(kind Kind, file string, data []byte, o Options) (*Result, error) 
 	if err := checkInput(o.EnvName, o.Env); err != nil {
 		return nil, err
 	}
-	t := &translation{kind: kind, file: file, o: o, out: &section{}, root: &node{kind: object}, reasons: reasonsOf(kind)}
+	t := &translation{input: input{kind: kind, file: file, root: &node{kind: object}, reasons: reasonsOf(kind)}, o: o, out: &section{}}
 	var err error
 	switch kind {
 	case Centrifugo:
 		err = centrifugo{t}.translate(data)
 	case Mercure:
-		err = t.mercure(data)
+		err = mercureHub{t}.translate(data)
 	case Soketi:
-		err = t.soketi(data)
+		err = soketi{t}.translate(data)
 	case Reverb:
-		err = t.reverb(data)
+		err = reverb{soketi{t}}.translate(data)
 	default:
 		err = config.WithHint(fmt.Errorf("%q is no server that is known here", kind), "write centrifugo, mercure, soketi or reverb")
 	}

@@ -51,9 +51,12 @@ var reverbReasons = []reason{
 	{"reverb.server", "there is one server", ""},
 }
 
-// reverb translates the variables of Laravel Reverb: what config/reverb.php reads. Other
+// reverb is a translation of the variables of Laravel Reverb, in the form of soketi.
+type reverb struct{ soketi }
+
+// translate translates the variables of Laravel Reverb: what config/reverb.php reads. Other
 // variables of the application's are passed over.
-func (t *translation) reverb(data []byte) error {
+func (t reverb) translate(data []byte) error {
 	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("<?php")) {
 		return config.WithHint(fmt.Errorf("%s: PHP is not read", t.file), "give the application's .env, whose REVERB_ variables it reads")
 	}
@@ -69,21 +72,21 @@ func (t *translation) reverb(data []byte) error {
 			return err
 		}
 		env.name("")
-		t.reverbEnv(env)
+		t.variables(env)
 	}
 	p := t.out.at("pusher")
 	p.set("enabled", true, "")
 	p.set("health_paths", []string{"/up"}, "")
-	t.reverbApp()
-	t.soketiApps()
-	t.soketiLimits()
-	t.soketiBroker()
-	t.soketiListeners()
+	t.defaults()
+	t.apps()
+	t.limits()
+	t.broker()
+	t.listeners()
 	t.takeOff(t.root, "")
 	return nil
 }
 
-func (t *translation) reverbEnv(env *node) {
+func (t reverb) variables(env *node) {
 	for _, m := range env.fields {
 		path, known := reverbVariables[m.key]
 		switch {
@@ -98,8 +101,8 @@ func (t *translation) reverbEnv(env *node) {
 	}
 }
 
-// reverbApp puts what Reverb has in other words, or by default, into soketi's.
-func (t *translation) reverbApp() {
+// defaults puts what Reverb has in other words, or by default, into soketi's.
+func (t reverb) defaults() {
 	set := func(path, value string, from *node) {
 		n := &node{kind: text, value: value, where: path}
 		if from != nil {

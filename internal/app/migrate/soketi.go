@@ -15,14 +15,17 @@ import (
 	"github.com/weir-gateway/weir/internal/protocol/pusher"
 )
 
-// soketi translates soketi's JSON, with or without dots in its keys, or its variables.
-func (t *translation) soketi(data []byte) error {
+// soketi is a translation of a configuration of soketi.
+type soketi struct{ *translation }
+
+// translate translates soketi's JSON, with or without dots in its keys, or its variables.
+func (t soketi) translate(data []byte) error {
 	in, f, err := parse(t.file, data)
 	if err != nil {
 		return err
 	}
 	if f == formatEnv {
-		t.soketiEnv(in)
+		t.environment(in)
 	} else {
 		for _, m := range in.fields {
 			t.dotted(m.key, m.value)
@@ -34,21 +37,21 @@ func (t *translation) soketi(data []byte) error {
 			return err
 		}
 		env.name("")
-		t.soketiEnv(env)
+		t.environment(env)
 	}
 	t.out.at("pusher").set("enabled", true, "")
 	t.out.at("pusher").set("health_paths", []string{"/", "/ready"}, "")
-	t.soketiApps()
-	t.soketiLimits()
-	t.soketiBroker()
-	t.soketiListeners()
+	t.apps()
+	t.limits()
+	t.broker()
+	t.listeners()
 	t.takeOff(t.root, "")
 	return nil
 }
 
 // dotted places a key as "appManager.array.apps.0.id", where numbers are elements of
 // lists.
-func (t *translation) dotted(key string, v *node) {
+func (t soketi) dotted(key string, v *node) {
 	parts := strings.Split(key, ".")
 	for i, p := range parts {
 		n, err := strconv.Atoi(p)
@@ -92,8 +95,8 @@ func (n *node) overlay(path string, v *node) {
 	}
 }
 
-// soketiEnv lays variables SOKETI_X over what there is.
-func (t *translation) soketiEnv(env *node) {
+// environment lays variables SOKETI_X over what there is.
+func (t soketi) environment(env *node) {
 	for _, m := range env.fields {
 		name, ok := strings.CutPrefix(m.key, "SOKETI_")
 		path, known := soketiVariables[name]
@@ -114,8 +117,8 @@ func (t *translation) soketiEnv(env *node) {
 	}
 }
 
-// soketiApps translates the applications.
-func (t *translation) soketiApps() {
+// apps translates the applications.
+func (t soketi) apps() {
 	if s, at := t.text(t.root, "appManager.driver"); at != nil && s != "array" {
 		t.note(Untaken, at, fmt.Sprintf("applications are read from the configuration, not from %.40s", printable(s)), "list them in pusher.apps; a change takes a restart")
 	}
@@ -131,19 +134,19 @@ func (t *translation) soketiApps() {
 	if len(items) == 0 {
 		t.note(Security, apps, "there are no applications in it: soketi has one then, whose secret everybody knows; Weir has none", "pusher.apps")
 		t.out.at("pusher").set("enabled", false, "there is no application: add one to apps")
-		t.soketiSpace("default", nil)
+		t.namespace("default", nil)
 		return
 	}
 	taken := map[string]bool{}
 	for i, in := range items {
 		if in.kind == object {
-			t.soketiApp(in, i, len(items), taken)
+			t.app(in, i, len(items), taken)
 		} else {
 			t.untaken(in, "it is no application", "")
 		}
 	}
 	if len(t.spaces()) == 0 {
-		t.soketiSpace("default", nil)
+		t.namespace("default", nil)
 		t.out.at("pusher").set("enabled", false, "there is no application: add one to apps")
 	}
 }
@@ -158,7 +161,7 @@ func appKey(in *node, camel, snake string) string {
 	return camel
 }
 
-func (t *translation) soketiApp(in *node, i, of int, taken map[string]bool) {
+func (t soketi) app(in *node, i, of int, taken map[string]bool) {
 	id, idAt := t.text(in, appKey(in, "id", "id"))
 	key, keyAt := t.text(in, appKey(in, "key", "key"))
 	secret, secretAt := t.text(in, appKey(in, "secret", "secret"))
@@ -190,13 +193,13 @@ func (t *translation) soketiApp(in *node, i, of int, taken map[string]bool) {
 	}
 	t.appOptions(in, app)
 	t.out.at("pusher").add("apps", app)
-	t.soketiSpace(space, in)
+	t.namespace(space, in)
 	t.appAPIKey(id, secret, space, of, secretAt)
 }
 
 // appAPIKey makes the secret a key of Weir's own API: without a key in the section auth
 // Weir serves this machine alone.
-func (t *translation) appAPIKey(id, secret, space string, of int, at *node) {
+func (t soketi) appAPIKey(id, secret, space string, of int, at *node) {
 	if len(secret) < minAPIKey || len(secret) > 1024 {
 		t.note(Security, at, fmt.Sprintf("a secret of %d bytes can be guessed", len(secret)), "give the application a new one, here and in the application")
 		return
@@ -235,8 +238,8 @@ func spaceOf(id string, i int) string {
 	return name
 }
 
-// soketiSpace adds the namespace of an application.
-func (t *translation) soketiSpace(name string, app *node) {
+// namespace adds the namespace of an application.
+func (t soketi) namespace(name string, app *node) {
 	ns := &section{}
 	ns.set("name", name, "")
 	ns.set("durability", "stored", "cache channels have their last event from the log")
@@ -258,7 +261,7 @@ func (t *translation) soketiSpace(name string, app *node) {
 }
 
 // maxEvent is the most that the data of an event may have.
-func (t *translation) maxEvent(*node) int {
+func (t soketi) maxEvent(*node) int {
 	kb := 100.0
 	if n := t.root.at("eventLimits.maxPayloadInKb"); n != nil {
 		if f, err := strconv.ParseFloat(n.value, 64); err == nil && f > 0 {
@@ -269,7 +272,7 @@ func (t *translation) maxEvent(*node) int {
 }
 
 // appOptions translates what an application may do.
-func (t *translation) appOptions(in *node, app *section) {
+func (t soketi) appOptions(in *node, app *section) {
 	if on, at := t.flag(in, appKey(in, "enabled", "enabled")); at != nil && !on {
 		app.set("enabled", false, "")
 	}
@@ -308,7 +311,7 @@ func (t *translation) appOptions(in *node, app *section) {
 }
 
 // webhooks translates who is told what happens.
-func (t *translation) webhooks(in *node, app *section) {
+func (t soketi) webhooks(in *node, app *section) {
 	hooks := in.child(appKey(in, "webhooks", "webhooks"))
 	if hooks != nil && hooks.kind == text && json.Valid([]byte(hooks.value)) {
 		if j, err := parseJSONValue(t.file, hooks.value); err == nil {
@@ -359,8 +362,8 @@ func checkHook(w pusher.Webhook) error {
 	return pusher.Config{Enabled: true, Apps: []pusher.App{{ID: "a", Key: "b", Secret: "c", Webhooks: []pusher.Webhook{w}}}}.Validate()
 }
 
-// soketiLimits translates bounds.
-func (t *translation) soketiLimits() {
+// limits translates bounds.
+func (t soketi) limits() {
 	p := t.out.at("pusher")
 	t.root.at("eventLimits.maxPayloadInKb").take()
 	p.set("max_event_data", t.maxEvent(nil), "")
@@ -384,8 +387,8 @@ func (t *translation) soketiLimits() {
 	}
 }
 
-// soketiBroker translates how nodes find each other.
-func (t *translation) soketiBroker() {
+// broker translates how nodes find each other.
+func (t soketi) broker() {
 	b := t.out.at("broker")
 	kind, at := t.text(t.root, "adapter.driver")
 	switch kind {
@@ -393,7 +396,7 @@ func (t *translation) soketiBroker() {
 		b.set("kind", "memory", "as the local adapter; nats keeps what cache channels have over a restart, in ./weir-data")
 	case "nats":
 		b.set("kind", "nats", "")
-		t.soketiNATS(b.at("nats"), at)
+		t.nats(b.at("nats"), at)
 	case "redis", "cluster":
 		says := "was " + kind + "; the log is in ./weir-data, for one node; more nodes share one by nats.url or nats.cluster"
 		b.set("kind", "nats", says)
@@ -404,7 +407,7 @@ func (t *translation) soketiBroker() {
 	}
 }
 
-func (t *translation) soketiNATS(to *section, kind *node) {
+func (t soketi) nats(to *section, kind *node) {
 	in := t.root.at("adapter.nats")
 	servers, at := t.texts(in, "servers")
 	if len(servers) == 0 {
@@ -431,8 +434,8 @@ func (t *translation) soketiNATS(to *section, kind *node) {
 	t.natsPrefix(in, to)
 }
 
-// soketiListeners translates where it listens.
-func (t *translation) soketiListeners() {
+// listeners translates where it listens.
+func (t soketi) listeners() {
 	host, _ := t.text(t.root, "host")
 	port, at := t.text(t.root, "port")
 	if port == "" {
@@ -445,7 +448,7 @@ func (t *translation) soketiListeners() {
 		t.note(Security, passAt, "keys are read without a passphrase", "openssl pkey -in KEY -out NEW, and name that in tls.certificates")
 		tls = tlsLost
 	} else if certAt != nil && key != "" {
-		t.certificate(cert, key)
+		t.out.certificate(cert, key)
 		tls = tlsDone
 	}
 	if host == "0.0.0.0" {

@@ -14,15 +14,20 @@ import (
 
 // A translation is one under way.
 type translation struct {
+	input
+	o       Options
+	out     *section
+	secrets int
+}
+
+// An input is the tree that is translated, in the newest form, and the notes on its keys.
+type input struct {
 	kind    Kind
 	file    string
-	o       Options
-	root    *node // the input, in the newest form
-	out     *section
+	root    *node
 	reasons []reason
 	notes   []Note
 	keys    int
-	secrets int
 }
 
 // A Verdict is what became of keys of the input.
@@ -55,7 +60,7 @@ type Place struct {
 // A reason says why what stands at a path of the input, and below, is not translated.
 type reason struct{ path, why, instead string }
 
-func (t *translation) note(v Verdict, n *node, says, instead string) {
+func (t *input) note(v Verdict, n *node, says, instead string) {
 	note := Note{Verdict: v, Says: says, Instead: instead}
 	if n != nil && n.where != "" {
 		note.Keys = []Place{{n.where, n.line}}
@@ -75,12 +80,12 @@ func (t *translation) note(v Verdict, n *node, says, instead string) {
 }
 
 // changed notes that n was translated to something else.
-func (t *translation) changed(n *node, format string, a ...any) {
+func (t *input) changed(n *node, format string, a ...any) {
 	t.note(Changed, n, fmt.Sprintf(format, a...), "")
 }
 
 // untaken notes that n, which was looked at, was not translated, nor what is in it.
-func (t *translation) untaken(n *node, why, instead string) {
+func (t *input) untaken(n *node, why, instead string) {
 	if n == nil {
 		t.note(Untaken, nil, why, instead)
 		return
@@ -96,7 +101,7 @@ func (t *translation) untaken(n *node, why, instead string) {
 }
 
 // rest accounts for every key that nobody took.
-func (t *translation) rest() {
+func (t *input) rest() {
 	t.keys = t.root.leaves(map[*node]bool{})
 	if t.root.leaf() {
 		t.keys = 0
@@ -111,7 +116,7 @@ func (t *translation) rest() {
 }
 
 // why finds the reason with the longest path.
-func (t *translation) why(path string) (best reason, ok bool) {
+func (t *input) why(path string) (best reason, ok bool) {
 	path = strings.ReplaceAll(path, "[]", "")
 	for _, r := range t.reasons {
 		if !strings.HasPrefix(path, r.path) || len(r.path) < len(best.path) {
@@ -125,7 +130,7 @@ func (t *translation) why(path string) (best reason, ok bool) {
 }
 
 // sorted returns the notes in the order of verdicts and of the input.
-func (t *translation) sorted() []Note {
+func (t *input) sorted() []Note {
 	slices.SortStableFunc(t.notes, func(a, b Note) int {
 		return cmp.Or(cmp.Compare(a.Verdict, b.Verdict), cmp.Compare(a.line(), b.line()))
 	})
@@ -142,9 +147,9 @@ func (n *Note) line() int {
 // The readers below take the value at a path under n. What is there but does not fit
 // is noted, and counts as not there.
 
-func (t *translation) text(n *node, path string) (string, *node) { return t.scalar(n.at(path)) }
+func (t *input) text(n *node, path string) (string, *node) { return t.scalar(n.at(path)) }
 
-func (t *translation) scalar(v *node) (string, *node) {
+func (t *input) scalar(v *node) (string, *node) {
 	if v == nil || v.kind == null {
 		return "", nil
 	}
@@ -159,7 +164,7 @@ func (t *translation) scalar(v *node) (string, *node) {
 	return v.value, v
 }
 
-func (t *translation) flag(n *node, path string) (bool, *node) {
+func (t *input) flag(n *node, path string) (bool, *node) {
 	s, v := t.text(n, path)
 	if v == nil {
 		return false, nil
@@ -173,7 +178,7 @@ func (t *translation) flag(n *node, path string) (bool, *node) {
 }
 
 // number reads an integer; servers take text for one, too.
-func (t *translation) number(n *node, path string) (int, *node) {
+func (t *input) number(n *node, path string) (int, *node) {
 	s, v := t.text(n, path)
 	if v == nil {
 		return 0, nil
@@ -188,7 +193,7 @@ func (t *translation) number(n *node, path string) (int, *node) {
 
 // within is number for one that Weir wants within lo..hi: what is outside is brought
 // inside, and noted.
-func (t *translation) within(n *node, path string, lo, hi int) (int, string, *node) {
+func (t *input) within(n *node, path string, lo, hi int) (int, string, *node) {
 	i, v := t.number(n, path)
 	if v == nil || i >= lo && i <= hi {
 		return i, "", v
@@ -200,7 +205,7 @@ func (t *translation) within(n *node, path string, lo, hi int) (int, string, *no
 }
 
 // span reads a duration: text as "10s", or an integer of units.
-func (t *translation) span(n *node, path string, unit time.Duration) (time.Duration, *node) {
+func (t *input) span(n *node, path string, unit time.Duration) (time.Duration, *node) {
 	s, v := t.text(n, path)
 	if v == nil {
 		return 0, nil
@@ -217,7 +222,7 @@ func (t *translation) span(n *node, path string, unit time.Duration) (time.Durat
 }
 
 // texts reads a list of texts; one text is taken apart at commas and spaces.
-func (t *translation) texts(n *node, path string) ([]string, *node) {
+func (t *input) texts(n *node, path string) ([]string, *node) {
 	v := n.at(path)
 	switch {
 	case v == nil || v.kind == null:
