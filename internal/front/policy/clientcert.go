@@ -133,7 +133,7 @@ func (r *Route) certified(x *Exchange) (v Verdict, refused bool) {
 }
 
 // appendCertificate appends what backends get of a client's certificate.
-func (r *Route) appendCertificate(dst []byte, c *auth.Certificate) []byte {
+func (r *heads) appendCertificate(dst []byte, c *auth.Certificate) []byte {
 	if f := r.cfg.ClientCertificate.Forward; f == "x-forwarded-client-cert" || f == "both" {
 		dst = append(append(dst, "X-Forwarded-Client-Cert: Hash="...), c.Fingerprint...)
 		dst = appendQuoted(append(dst, ";Subject="...), c.Subject)

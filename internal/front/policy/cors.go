@@ -185,7 +185,7 @@ func (c *cors) appendFields(dst, origin []byte) []byte {
 // AppendResponseHead have them already: it is for a front's own answers after
 // Admit, that pages may read them. Vary is there for every origin, and without
 // one: caches must not mix them up.
-func (r *Route) AppendCORS(dst []byte, x *Exchange) []byte {
+func (r *heads) AppendCORS(dst []byte, x *Exchange) []byte {
 	c := r.cors
 	if c == nil {
 		return dst

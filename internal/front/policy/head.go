@@ -72,7 +72,7 @@ func (r *Route) rewritten(x *Exchange) bool {
 // the one form that every reader reads alike: the path normalised and rewritten,
 // one Host, framing by f alone, no field of this hop or that Connection names, no
 // name but of letters, digits and hyphens. After Admit, before Retain.
-func (r *Route) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
+func (r *heads) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 	dst = append(append(dst, x.Method...), ' ')
 	dst = append(dst, x.out...)
 	trace := string(x.Method) == "TRACE"
@@ -125,7 +125,7 @@ func (r *Route) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 // RequestTrailers returns those of lines, the fields behind a request's body, that the
 // upstream may get, in their place: what a client may not say in the head it may not say
 // behind the body either, and keys are read from heads alone.
-func (r *Route) RequestTrailers(lines []byte) []byte {
+func (r *heads) RequestTrailers(lines []byte) []byte {
 	out := lines[:0]
 	for line := range bytes.Lines(lines) {
 		if name, _, ok := bytes.Cut(line, []byte(":")); ok && r.mayTrail(name) {
@@ -136,13 +136,13 @@ func (r *Route) RequestTrailers(lines []byte) []byte {
 }
 
 // mayTrail reports whether a field of this name may follow a request's body.
-func (r *Route) mayTrail(name []byte) bool {
+func (r *heads) mayTrail(name []byte) bool {
 	return plainName(name) && !r.request.drop.has(name) && !http1.EqualFold(name, "x-api-key")
 }
 
 // appendAnnounced appends a Trailer field with those names of list that may follow the
 // body: servers show announced fields to their handlers, whether they come or not.
-func (r *Route) appendAnnounced(dst, list []byte) []byte {
+func (r *heads) appendAnnounced(dst, list []byte) []byte {
 	start, name := len(dst), "Trailer: "
 	for part := range bytes.SplitSeq(list, []byte(",")) {
 		if part = bytes.Trim(part, " \t"); len(part) > 0 && r.mayTrail(part) {
@@ -178,13 +178,13 @@ func appendPassed(dst []byte, fl *http1.Field, x *Exchange) []byte {
 var adminCookie = []byte(auth.AdminCookie)
 
 // takenOut reports whether a field proved the identity that the upstream is told.
-func (r *Route) takenOut(name []byte, x *Exchange) bool {
+func (r *heads) takenOut(name []byte, x *Exchange) bool {
 	return r.cfg.Auth.Forward &&
 		(x.presented == byHeader && http1.EqualFold(name, "authorization") || x.presented == byKey && http1.EqualFold(name, "x-api-key"))
 }
 
 // appendOwn appends what we tell the upstream.
-func (r *Route) appendOwn(dst []byte, x *Exchange) []byte {
+func (r *heads) appendOwn(dst []byte, x *Exchange) []byte {
 	peer := x.Peer.Addr().Unmap()
 	if r.own.xFor {
 		dst = append(dst, "X-Forwarded-For: "...)
@@ -336,7 +336,7 @@ func (f *Framing) append(dst []byte) []byte {
 // AppendResponseHead appends the head for the client, empty line included. fields
 // are the upstream's; what is of one hop, framing or Weir's own among them is
 // dropped.
-func (r *Route) AppendResponseHead(dst []byte, x *Exchange, status int, fields []http1.Field, f Framing) []byte {
+func (r *heads) AppendResponseHead(dst []byte, x *Exchange, status int, fields []http1.Field, f Framing) []byte {
 	dst = http1.AppendStatusLine(dst, status)
 	perHop, dated := listsNames(fields), r.dated
 	for i := range fields {

@@ -18,11 +18,11 @@ import (
 
 // A Route is one compiled route. Immutable but for counters.
 type Route struct {
+	heads
+
 	// Fixed at New.
-	cfg         RouteConfig
 	index       int
 	fingerprint [sha256.Size]byte
-	deps        *Deps
 	class       limit.Class
 	identify    bool // looks who it is
 	required    bool
@@ -31,11 +31,6 @@ type Route struct {
 	perTenant, perAddress, perRoute limit.Quota
 	scope, tenantScope              uint64 // of its buckets
 	routeKey                        uint64
-	cors                            *cors
-	request, response               rules
-	fromProxy                       rules // request, for those of trusted proxies
-	dated                           bool  // a rule sets Date
-	own                             ownFields
 	rewrite, redirect               template
 	replyFields                     []byte
 	replyBody                       []byte
@@ -46,7 +41,6 @@ type Route struct {
 	forwards                        bool   // to an upstream; it does not answer by itself
 	sample                          uint32 // of 1<<32-1: how many requests are logged
 	traceSample                     uint32
-	redact                          []string
 	allow                           string // the methods, for Allow
 	allowsTrace                     bool
 	certificates                    []certRule
@@ -57,6 +51,19 @@ type Route struct {
 	state *routeState
 }
 
+// heads are the rules by which a route writes the heads of requests and responses. Fixed
+// at New.
+type heads struct {
+	cfg               RouteConfig
+	deps              *Deps
+	cors              *cors
+	request, response rules
+	fromProxy         rules // request, for those of trusted proxies
+	dated             bool  // a rule sets Date
+	own               ownFields
+	redact            []string
+}
+
 // defaultTenantRate is what the doc of Limits.PerTenant says.
 var defaultTenantRate = limit.Rate{PerSecond: 500, Burst: 500}
 
@@ -64,7 +71,7 @@ func newRoute(cfg RouteConfig, deps *Deps) (*Route, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Route{cfg: cfg, deps: deps, state: deps.State.route(cfg.Name)}
+	r := &Route{heads: heads{cfg: cfg, deps: deps}, state: deps.State.route(cfg.Name)}
 	a := cfg.Auth
 	r.required = a.Required || len(a.Scopes) > 0 || len(a.Claims) > 0
 	r.identify = r.required || a.Forward
