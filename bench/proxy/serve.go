@@ -47,14 +47,13 @@ func serve(ctx context.Context, listen, peer, engine string) error {
 	if err != nil {
 		return err
 	}
-	if front, err = downstream.New(downstream.Config{}, ph, a, 1, log); err != nil {
-		return err
-	}
 	px, err := proxy.New(proxy.Config{}, group.Loops(), log)
 	if err != nil {
 		return err
 	}
-	front.UseProxy(px)
+	if front, err = downstream.New(downstream.Config{}, downstream.Deps{Push: ph, Auth: a, Loops: 1, Proxy: px, Log: log}); err != nil {
+		return err
+	}
 	clusters, err := upstream.New([]upstream.Config{{Name: "main", Peers: []upstream.PeerConfig{{Address: peer}}, Pool: upstream.PoolConfig{MaxIdle: 512}}},
 		nil, upstream.Options{Now: proxy.Clock(group.Loops()[0])})
 	if err != nil {

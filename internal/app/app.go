@@ -219,20 +219,24 @@ func (a *App) buildLoops(opened *undo) (err error) {
 func (a *App) buildFront(opened *undo) (err error) {
 	cfg := a.cfg.Downstream
 	cfg.RoutesOnly = !a.cfg.Pushes()
-	if a.front, err = downstream.New(cfg, a.push, a.auth, len(a.loops.Loops()), a.log); err != nil {
-		return err
-	}
-	a.front.Handle(a.opt.Files)
+	deps := downstream.Deps{Push: a.push, Auth: a.auth, Loops: len(a.loops.Loops()), Limits: a.admission.front, Log: a.log}
 	if a.watching.telemetry.Traces() {
 		spans := &observe.Spans{Telemetry: a.watching.telemetry, Probe: a.watching.probe}
-		a.front.UseTraces(spans.Publish)
+		deps.Traces = spans.Publish
 		a.wing.span = spans.Proxied
 	}
-	a.front.UseFront(a.admission.front)
 	if err = a.wing.build(a); err != nil {
 		return err
 	}
 	opened.add(func() { _ = a.wing.close() })
+	deps.Proxy, deps.Recorder, deps.HTTP2 = a.wing.proxy, a.wing.recorder, a.buildHTTP2()
+	if a.front, err = downstream.New(cfg, deps); err != nil {
+		return err
+	}
+	a.front.Handle(a.opt.Files)
+	if err = a.wing.start(a.front, a.cfg); err != nil {
+		return err
+	}
 	if a.accept = a.front.Accept; a.tls != nil {
 		a.accept = a.tls.Accept(len(a.loops.Loops()), a.front.Accept)
 	}
@@ -240,7 +244,6 @@ func (a *App) buildFront(opened *undo) (err error) {
 	if a.cfg.ProxyProtocol {
 		a.accept = a.front.Announced(a.wing.trust, a.accept)
 	}
-	a.buildHTTP2()
 	a.buildHTTP3()
 	opened.add(func() { _ = a.closeHTTP3() })
 	return nil

@@ -3,6 +3,7 @@ package app
 import (
 	"time"
 
+	"github.com/weir-gateway/weir/internal/front/downstream"
 	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -17,11 +18,11 @@ func (a *App) alpn() []string {
 	return list
 }
 
-// buildHTTP2 makes connections speak HTTP/2 whose clients do. Its streams are for the front
-// like connections of HTTP/1.1.
-func (a *App) buildHTTP2() {
+// buildHTTP2 returns what makes connections speak HTTP/2, nil if none may. Its streams are
+// for the front like connections of HTTP/1.1.
+func (a *App) buildHTTP2() downstream.TakeHTTP2 {
 	if !a.cfg.Downstream.HTTP2.On() {
-		return
+		return nil
 	}
 	d := a.cfg.Downstream
 	accept := a.admission.joined(func(c *eventloop.Conn) eventloop.Handler { return a.front.AcceptStream(c) })
@@ -29,5 +30,5 @@ func (a *App) buildHTTP2() {
 		HeadTimeout: time.Duration(d.HeadTimeout), KeepAlive: time.Duration(d.KeepAlive),
 		Head: http1.Limits{MaxLine: d.MaxLine, MaxHead: d.MaxHead, MaxFields: d.MaxFields},
 	}, accept, len(a.loops.Loops()), a.log)
-	a.front.UseHTTP2(a.http2.Take)
+	return a.http2.Take
 }

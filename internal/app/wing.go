@@ -34,9 +34,9 @@ type wing struct {
 	logs      accessFile // where access goes
 }
 
-// build makes the parts that stay through reloads and sets the first routes.
+// build makes the parts that stay through reloads.
 func (w *wing) build(a *App) (err error) {
-	w.front, w.auth, w.link, w.log = a.front, a.auth, a.protocol.mercureLink, a.log
+	w.auth, w.link, w.log = a.auth, a.protocol.mercureLink, a.log
 	if w.logs, err = openAccessFile(a.cfg.AccessLog); err != nil {
 		return err
 	}
@@ -50,10 +50,14 @@ func (w *wing) build(a *App) (err error) {
 	if w.proxy, err = proxy.New(a.cfg.Proxy, a.loops.Loops(), a.log); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
-	a.front.UseProxy(w.proxy)
 	w.recorder = record.New(record.Options{Hub: a.hub, Prefix: a.cfg.Downstream.BuiltinPrefix, Alone: alone(a.cfg.Broker), Log: a.log})
-	a.front.UseRecorder(w.recorder)
-	set, err := w.routes(a.cfg)
+	return nil
+}
+
+// start sets the first routes.
+func (w *wing) start(front *downstream.Server, cfg config.Config) error {
+	w.front = front
+	set, err := w.routes(cfg)
 	if err != nil {
 		return err
 	}

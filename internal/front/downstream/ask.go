@@ -124,7 +124,7 @@ func (a *ask) Identify(then func(*auth.Identity)) {
 		then(id)
 	case token != "":
 		a.later()
-		a.r.verify(token, func(r *request, id *auth.Identity) { // only if the client is still there
+		a.r.builtin.verify(token, func(r *request, id *auth.Identity) { // only if the client is still there
 			if r.seq == a.seq {
 				r.h.pending = r
 				r.h.wait(r.c)

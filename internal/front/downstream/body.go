@@ -35,15 +35,15 @@ func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
 	case known && id == auth.Anonymous:
 		r.fail(errPublisher)
 	case known:
-		if !r.mayPublish(r.client(), id) {
+		if !r.builtin.mayPublish(r.client(), id) {
 			break
 		}
-		r.identity = id
+		r.builtin.identity = id
 		h.takeBody(r)
 		return h.readBody(r.c, rest)
 	case token != "":
 		client := r.client()
-		r.verify(token, func(r *request, id *auth.Identity) { r.admitted(client, id) }) // the body waits
+		r.builtin.verify(token, func(r *request, id *auth.Identity) { r.builtin.admitted(client, id) }) // the body waits
 	}
 	if r.seq == seq && h.state == answering {
 		return 0
@@ -69,7 +69,7 @@ var errPublisher = &push.APIError{Status: http.StatusUnauthorized, Message: "pub
 	Hint: "send X-API-Key, or Authorization: Bearer with publish grants"}
 
 // admitted goes on with the body of r after its token was verified.
-func (r *request) admitted(client netip.Addr, id *auth.Identity) {
+func (r *builtin) admitted(client netip.Addr, id *auth.Identity) {
 	if id == auth.Anonymous {
 		r.fail(errPublisher)
 		return
@@ -79,7 +79,7 @@ func (r *request) admitted(client netip.Addr, id *auth.Identity) {
 	}
 	h, c := r.h, r.c
 	r.identity = id
-	h.takeBody(r)
+	h.takeBody(r.request)
 	h.readBody(c, nil) // there may be nothing to wait for
 	goOn(c)
 }

@@ -63,7 +63,7 @@ func (h *conn) Data(c *eventloop.Conn, b []byte) int {
 	case h.state == readingBody:
 		return h.readBody(c, b)
 	case h.state == relaying:
-		return h.relay(c, b)
+		return h.pending.forwarding.relay(c, b)
 	}
 	c.PauseReading() // pipelined: it waits its turn
 	return 0
@@ -131,9 +131,9 @@ func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte
 		ep = nil
 	}
 	if t := srv.routes.Load(); ep == nil && t != nil {
-		used = r.route(t, head, rest)
+		used = r.forwarding.route(t, head, rest)
 	} else {
-		used = r.builtin(ep, head, rest)
+		used = r.serveBuiltin(ep, head, rest)
 	}
 	if r.seq == seq && r.head == req {
 		r.head = nil // its bytes are gone with this call
@@ -164,8 +164,8 @@ func (r *request) answered(rest []byte) (used int, done bool) {
 	return used, true
 }
 
-// builtin serves what is Weir's own, or a protocol's.
-func (r *request) builtin(ep *endpoint, head, rest []byte) int {
+// serveBuiltin serves what is Weir's own, or a protocol's.
+func (r *request) serveBuiltin(ep *endpoint, head, rest []byte) int {
 	req := r.head
 	if o := req.Get("Origin"); o != nil {
 		r.origin = append(r.origin[:0], o...)
@@ -181,13 +181,13 @@ func (r *request) builtin(ep *endpoint, head, rest []byte) int {
 		r.allow, ep = ep.methods, notAllowedEndpoint
 	}
 	r.endpoint = ep
-	r.eventful = ep.stream && !ep.mounted && wire.AcceptsEvents(r.header("Accept"))
+	r.builtin.eventful = ep.stream && !ep.mounted && wire.AcceptsEvents(r.header("Accept"))
 	if ep.mounted {
 		return r.h.beginMounted(r, head, rest)
 	}
 	if ep.maxBody > 0 {
 		if v := req.Get("traceparent"); v != nil && r.h.lane.srv.traces != nil {
-			r.trace = bytes.Clone(v)
+			r.builtin.trace = bytes.Clone(v)
 		}
 		return r.h.beginBody(r, req, rest)
 	}
@@ -202,9 +202,9 @@ func (r *request) builtin(ep *endpoint, head, rest []byte) int {
 }
 
 var (
-	preflightEndpoint  = &endpoint{serve: (*request).preflight}
-	notFoundEndpoint   = &endpoint{serve: (*request).notFound}
-	notAllowedEndpoint = &endpoint{serve: (*request).methodNotAllowed}
+	preflightEndpoint  = &endpoint{serve: preflight}
+	notFoundEndpoint   = &endpoint{serve: notFound}
+	notAllowedEndpoint = &endpoint{serve: methodNotAllowed}
 )
 
 // allowed reports whether method is one of methods, a list like "GET, HEAD".
@@ -282,7 +282,7 @@ func (h *conn) EndOfStream(c *eventloop.Conn) bool {
 	switch {
 	case h.x != nil && (h.state == relaying || !h.lane.srv.cfg.HalfClose):
 		return false // it vanished: see Closed
-	case h.state == answering && h.pending != nil && h.pending.recording != nil && !h.lane.srv.cfg.HalfClose:
+	case h.state == answering && h.pending != nil && h.pending.forwarding.recording != nil && !h.lane.srv.cfg.HalfClose:
 		return false
 	case h.state != answering:
 		c.CloseAfterFlush() // what was answered may still be on its way
@@ -300,7 +300,7 @@ func (h *conn) Drained(*eventloop.Conn) {
 // Timer implements eventloop.Handler: the client is too slow, or idle.
 func (h *conn) Timer(c *eventloop.Conn, now int64) {
 	switch {
-	case h.leaves(c, now):
+	case h.pending != nil && h.pending.forwarding.reply.events.leaves(now):
 		return
 	case h.state == answering, c.Closing():
 		return
@@ -319,8 +319,8 @@ func (h *conn) Timer(c *eventloop.Conn, now int64) {
 	h.seen = 0
 	if h.x != nil {
 		h.abandon()
-		if r.began {
-			r.cut()
+		if reply := &r.forwarding.reply; reply.began {
+			reply.cut()
 			return
 		}
 	}
@@ -358,8 +358,8 @@ func (h *conn) Closed(c *eventloop.Conn, err error) {
 		h.lane.srv.proxy.Lane(c.Loop()).Forget(*h.private)
 	}
 	if r := h.pending; r != nil {
-		r.forsake()
-		r.over() // not for reuse: someone may still hold it
+		r.forwarding.recording.forsake()
+		r.forwarding.over() // not for reuse: someone may still hold it
 	}
 	h.pending, h.body = nil, nil
 	if err != nil {

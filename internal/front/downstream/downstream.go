@@ -37,7 +37,7 @@ type Static struct {
 
 // A Server is the front of a process on its event loops.
 type Server struct {
-	// Fixed at New; endpoints and proxy before the loops run.
+	// Fixed at New; endpoints, altSvc and local before the loops run.
 	cfg       Config
 	limits    http1.Limits
 	push      *push.Push
@@ -46,11 +46,11 @@ type Server struct {
 	endpoints socket.Table[*endpoint]
 	paths     string                   // Weir's own, for hints
 	proxy     *proxy.Proxy             // nil: nothing is forwarded
-	traces    func(*push.Call, []byte) // UseTraces; nil: none
+	traces    func(*push.Call, []byte) // nil: none
 	recorder  *record.Recorder         // nil: nothing is recorded
 	http2     TakeHTTP2                // nil: HTTP/1 only
 	altSvc    []byte                   // a line of every answer; empty: none
-	front     *limit.Front             // nil: nobody is held to limits
+	front     *limit.Front             // nil: no limits
 	local     []netip.AddrPort
 	bounds    struct{ head, body, idle int64 }
 
@@ -88,34 +88,62 @@ type lane struct {
 	_        [64]byte     // the next lane's counters are another processor's
 }
 
-// New returns a Server. loops is the number of loops it will be used on.
-func New(cfg Config, p *push.Push, a *auth.Authenticator, loops int, log *slog.Logger) (*Server, error) {
+// Deps are what a Server works with.
+type Deps struct {
+	// Push serves subscriptions and the calls of the API. Required.
+	Push *push.Push
+	// Auth verifies tokens and keys. Required.
+	Auth *auth.Authenticator
+	// Loops is the number of loops that the Server is used on.
+	Loops int
+	// Proxy forwards the requests of routes that lead to clusters; nil: there are none.
+	Proxy *proxy.Proxy
+	// Recorder keeps the replies of routes that are recorded; nil: there are none.
+	Recorder *record.Recorder
+	// Limits are those per address and identity on Weir's own endpoints; nil: none.
+	Limits *limit.Front
+	// Traces gets the traceparent of every call of the API that has one, on the
+	// connection's loop and before the call is executed; nil: none.
+	Traces func(call *push.Call, traceparent []byte)
+	// HTTP2 gets connections that speak HTTP/2: with TLS after ALPN, without it by prior
+	// knowledge, recognised by the preface. Nil: HTTP/1 only.
+	HTTP2 TakeHTTP2
+	// Log gets lifecycle lines; nil discards them.
+	Log *slog.Logger
+}
+
+// New returns a Server.
+func New(cfg Config, d Deps) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg.WithDefaults(), push: p, auth: a, log: log, paths: socket.OwnPaths(cfg.BuiltinPrefix, !cfg.RoutesOnly),
+		cfg: cfg.WithDefaults(), push: d.Push, auth: d.Auth, log: d.Log, proxy: d.Proxy, recorder: d.Recorder, front: d.Limits,
+		traces: d.Traces, http2: d.HTTP2, paths: socket.OwnPaths(cfg.BuiltinPrefix, !cfg.RoutesOnly),
 		limits: http1.Limits{MaxLine: cfg.MaxLine, MaxHead: cfg.MaxHead, MaxFields: cfg.MaxFields},
 	}
 	s.bounds.head, s.bounds.body, s.bounds.idle = int64(s.cfg.HeadTimeout), int64(s.cfg.BodyTimeout), int64(s.cfg.KeepAlive)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	for range loops {
+	for range d.Loops {
 		s.lanes = append(s.lanes, &lane{srv: s})
 	}
-	s.own("/healthz", &endpoint{methods: "GET, HEAD", serve: (*request).healthz})
-	s.own("/readyz", &endpoint{methods: "GET, HEAD", serve: (*request).readyz})
+	s.own("/healthz", &endpoint{methods: "GET, HEAD", serve: healthz})
+	s.own("/readyz", &endpoint{methods: "GET, HEAD", serve: readyz})
 	if cfg.RoutesOnly {
 		return s, nil
 	}
-	s.own("/sse", &endpoint{methods: "GET", serve: (*request).sse, stream: true})
-	s.own("/ws", &endpoint{methods: "GET", serve: (*request).websocket})
-	s.own("/api/publish", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).publish})
-	s.own("/api/broadcast", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: (*request).broadcast})
-	if p.Config().Echo {
-		s.own("/echo", &endpoint{methods: "GET", serve: (*request).echo})
+	s.own("/sse", &endpoint{methods: "GET", serve: func(r *request) { r.builtin.sse() }, stream: true})
+	s.own("/ws", &endpoint{methods: "GET", serve: func(r *request) { r.builtin.websocket() }})
+	s.own("/api/publish", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: func(r *request) { r.builtin.publish() }})
+	s.own("/api/broadcast", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: func(r *request) { r.builtin.broadcast() }})
+	if d.Push.Config().Echo {
+		s.own("/echo", &endpoint{methods: "GET", serve: func(r *request) { r.builtin.echo() }})
+	}
+	if d.Recorder != nil {
+		s.own(record.Path, &endpoint{methods: "GET", serve: func(r *request) { r.builtin.recordingAgain() }, stream: true})
 	}
 	return s, nil
 }
@@ -134,14 +162,6 @@ func (s *Server) Handle(files map[string]Static) {
 
 const staticFields = "Cache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n" +
 	"Content-Security-Policy: default-src 'self'; frame-ancestors 'none'\r\nReferrer-Policy: no-referrer\r\n"
-
-// UseProxy makes p forward the requests of routes that lead to clusters. Before the
-// loops run only.
-func (s *Server) UseProxy(p *proxy.Proxy) { s.proxy = p }
-
-// UseTraces has f told the traceparent of every call of the API that has one, before it
-// is carried out and on the connection's loop. Before the loops run only.
-func (s *Server) UseTraces(f func(call *push.Call, traceparent []byte)) { s.traces = f }
 
 // Listening tells the addresses of the listeners, in their order, for peers that
 // are told where a client connected. Before the loops run only.

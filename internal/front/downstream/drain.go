@@ -26,8 +26,8 @@ func (s *Server) Drain(loops []*eventloop.Loop, plan wire.DrainPlan) {
 			lane.drainEnd = l.Now() + max(int64(plan.Over), 1)
 			lane.drainPlan, lane.drainAt = plan, at
 			l.Conns(func(c *eventloop.Conn) bool {
-				if h, ok := c.Handler().(*conn); ok && h.pending != nil && h.pending.events != nil && !c.Closing() {
-					h.leaveWithin(c)
+				if h, ok := c.Handler().(*conn); ok && h.pending != nil && h.pending.forwarding.reply.events != nil && !c.Closing() {
+					h.pending.forwarding.reply.events.leaveWithin()
 				}
 				return true
 			})
@@ -37,6 +37,7 @@ func (s *Server) Drain(loops []*eventloop.Loop, plan wire.DrainPlan) {
 
 // events is what is known of an event stream that is forwarded.
 type events struct {
+	*reply
 	last    [3]byte // the last bytes of the body, the newest last
 	leaveAt int64   // when it ends by itself; 0: not
 	leaving bool    // it is time, behind the event on its way
@@ -44,46 +45,44 @@ type events struct {
 }
 
 // followEvents begins to follow a reply if it is an event stream of no known end.
-func (r *request) followEvents(res *http1.Response) {
+func (r *reply) followEvents(res *http1.Response) {
 	kind, _, _ := bytes.Cut(res.Get("Content-Type"), semicolon)
-	if r.reply != nil || r.stream != nil || !http1.EqualFold(bytes.TrimSpace(kind), "text/event-stream") {
+	if r.collected != nil || r.stream != nil || !http1.EqualFold(bytes.TrimSpace(kind), "text/event-stream") {
 		return
 	}
 	r.h.lane.streams.Add(1)
-	r.events = &events{coded: len(res.Get("Content-Encoding")) > 0, last: [3]byte{'\n', '\n', '\n'}}
+	r.events = &events{reply: r, coded: len(res.Get("Content-Encoding")) > 0, last: [3]byte{'\n', '\n', '\n'}}
 	if h := r.h; h.waiting && !h.late { // it has no end to wait for
 		h.late = true
 		h.lane.late.Add(1)
 	}
 	if r.h.lane.drainEnd > 0 {
-		r.h.leaveWithin(r.c)
+		r.events.leaveWithin()
 	}
 }
 
-// leaveWithin gives the stream a moment of its own in what is left of the drain.
-func (h *conn) leaveWithin(c *eventloop.Conn) {
-	now := c.Loop().Now()
-	h.pending.events.leaveAt = now + 1 + rand.Int64N(max(h.lane.drainEnd-now, 1))
+// leaveWithin gives the stream a random deadline in what is left of the drain.
+func (e *events) leaveWithin() {
+	h, now := e.h, e.c.Loop().Now()
+	e.leaveAt = now + 1 + rand.Int64N(max(h.lane.drainEnd-now, 1))
 	if h.state == answering {
-		c.SetTimer(max(h.pending.events.leaveAt-now, 1))
+		e.c.SetTimer(max(e.leaveAt-now, 1))
 	}
 }
 
-// leaves ends the stream if it is time. It reports whether the timer was the stream's.
-func (h *conn) leaves(c *eventloop.Conn, now int64) bool {
-	r := h.pending
-	if r == nil || r.events == nil || r.events.leaveAt == 0 || h.state != answering || h.x == nil {
+// leaves ends the stream, which may be nil, if it is time. It reports whether the timer was the stream's.
+func (e *events) leaves(now int64) bool {
+	if e == nil || e.leaveAt == 0 || e.h.state != answering || e.h.x == nil {
 		return false
 	}
-	e := r.events
 	switch {
 	case now < e.leaveAt:
-		c.SetTimer(e.leaveAt - now)
-	case e.between() || now >= h.lane.drainEnd:
-		r.endEvents()
+		e.c.SetTimer(e.leaveAt - now)
+	case e.between() || now >= e.h.lane.drainEnd:
+		e.end()
 	default:
 		e.leaving = true
-		c.SetTimer(h.lane.drainEnd - now)
+		e.c.SetTimer(e.h.lane.drainEnd - now)
 	}
 	return true
 }
@@ -114,12 +113,12 @@ func (e *events) take(b []byte) (n int, ends bool) {
 	return len(b), e.leaving && e.between()
 }
 
-// endEvents ends the stream as if the backend had: EventSource comes back by itself,
+// end ends the stream as if the backend had: EventSource comes back by itself,
 // after the time that it is given here.
-func (r *request) endEvents() {
-	h, c := r.h, r.c
+func (e *events) end() {
+	r, h, c := e.reply, e.h, e.c
 	h.abandon()
-	if e := r.events; e != nil && !e.coded && e.between() {
+	if !e.coded && e.between() {
 		last := sse.AppendEnd(sse.AppendRetry(nil, h.lane.drainPlan.RetryMillis(time.Since(h.lane.drainAt), false)))
 		r.sent += int64(len(last))
 		r.writeBody(last)

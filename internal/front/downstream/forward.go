@@ -9,42 +9,52 @@ import (
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/proxy/record"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/internal/push"
 )
 
-// forwarding is what a request that a route serves has besides.
+// forwarding is what a request that a route serves has besides: where it goes, and what
+// the route wants of it before and meanwhile.
 type forwarding struct {
-	table   *table
-	start   int64 // on the loop's clock
-	matched bool  // policy is to be told how it ended
-	began   bool  // the head of the reply was written
-	// How the reply's body is framed for the client.
+	*request
+	table     *table
+	start     int64 // on the loop's clock
+	matched   bool  // policy is to be told how it ended
+	grpc      bool  // it is a call of gRPC
+	limit     int64 // of the request's body; negative: none
+	upstream  string
+	retries   int
+	web       *grpcWeb        // a call of gRPC that came as gRPC-Web; nil: it did not
+	ready     *proxy.Exchange // to be started when the body was validated
+	mirror    *mirror
+	mirrorTo  *upstream.Cluster // once the body was validated
+	checked   *validation
+	recording *recording // nil: the reply is not recorded
+	resume    string     // the client's Last-Event-ID, on routes that hold
+	reply     reply
+}
+
+// reply is the upstream's reply on its way to the client.
+type reply struct {
+	*forwarding
+	began bool // its head was written
+	// How its body is framed for the client.
 	chunkedOut, untilClose bool
-	takesTrailers          bool // the client does
-	status                 int
-	sent                   int64 // bytes of the reply's body
-	limit                  int64 // of the request's body; negative: none
-	firstByte              int64 // from the start to the reply's head, in nanoseconds
-	upstream               string
-	retries                int
-	ready                  *proxy.Exchange // to be started when the body was validated
-	mirror                 *mirror
-	mirrorTo               *upstream.Cluster // once the body was validated
-	checked                *validation
-	reply                  *heldReply
-	recording              *recording // nil: the reply is not recorded
+	takesTrailers          bool       // the client does
+	grpcCode               int        // how a call of gRPC ended; -1: not known
+	firstByte              int64      // from the start to its head, in nanoseconds
+	collected              *heldReply // while it is collected to be validated
 	stream                 *hold      // what a held connection follows; nil: it is none
-	resume                 string     // the client's Last-Event-ID, on routes that hold
 	events                 *events    // of an event stream; nil: it is none
 	cookie                 string     // of a split that is sticky, to be set to fresh
 	fresh                  uint64
 }
 
-var _ proxy.Sink = (*conn)(nil)
+var _ record.Client = (*reply)(nil)
 
 // forward sends r to a cluster. It returns how much of rest it used.
-func (r *request) forward(rest []byte) int {
+func (r *forwarding) forward(rest []byte) int {
 	h, x, req := r.h, &r.policy, r.head
 	tg := r.table.targets[x.Route]
 	choice := tg.choose(r)
@@ -78,7 +88,7 @@ func (r *request) forward(rest []byte) int {
 }
 
 // compose makes the exchange that asks the upstream.
-func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Request) *proxy.Exchange {
+func (r *forwarding) compose(tg *target, choice *upstream.Choice, req *http1.Request) *proxy.Exchange {
 	h, x, srv := r.h, &r.policy, r.h.lane.srv
 	e := srv.proxy.Lane(r.c.Loop()).Exchange(r.sink())
 	e.Cluster, e.Split, e.Arm = choice.Cluster, choice.Split, choice.Arm
@@ -105,7 +115,7 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 		e.Expect, f.Expect = true, true
 	}
 	if te := req.Get("TE"); te != nil && r.minor == 1 && req.Upgrade == nil && http1.HasToken(te, "trailers") {
-		r.takesTrailers, e.Trailers, f.Extra = true, true, wantTrailers
+		r.reply.takesTrailers, e.Trailers, f.Extra = true, true, wantTrailers
 	}
 	if r.web != nil {
 		r.composeWeb(e, &f)
@@ -122,7 +132,7 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 		f.Host = "upstream" // the exchange puts the peer's in its place
 	}
 	if choice.SetCookie {
-		r.cookie, r.fresh = choice.Split.CookieName(), choice.Fresh
+		r.reply.cookie, r.reply.fresh = choice.Split.CookieName(), choice.Fresh
 	}
 	e.Head = x.Route.AppendRequestHead(e.Head, x, f)
 	return e
@@ -131,9 +141,9 @@ func (r *request) compose(tg *target, choice *upstream.Choice, req *http1.Reques
 var wantTrailers = []byte("TE: trailers\r\nConnection: TE\r\n")
 
 // begin starts e and relays the body.
-func (r *request) begin(e *proxy.Exchange, rest []byte) int {
+func (r *forwarding) begin(e *proxy.Exchange, rest []byte) int {
 	h, c, seq, hasBody := r.h, r.c, r.seq, r.unread
-	h.pending, h.x = r, e
+	h.pending, h.x = r.request, e
 	h.count()
 	if h.state = answering; hasBody {
 		h.state = relaying
@@ -147,15 +157,14 @@ func (r *request) begin(e *proxy.Exchange, rest []byte) int {
 		}
 		return 0
 	case hasBody && len(rest) > 0:
-		return h.relay(c, rest)
+		return r.relay(c, rest)
 	}
 	return 0
 }
 
 // relay passes the request's body on as it comes.
-func (h *conn) relay(c *eventloop.Conn, b []byte) int {
-	r := h.pending
-	seq := r.seq
+func (r *forwarding) relay(c *eventloop.Conn, b []byte) int {
+	h, seq := r.h, r.seq
 	for used := 0; used < len(b); {
 		data, n, done, err := h.piece(b[used:])
 		used += n
@@ -163,14 +172,14 @@ func (h *conn) relay(c *eventloop.Conn, b []byte) int {
 		case err != nil:
 			h.lane.counters.bad.Add(1)
 			h.abandon()
-			r.stop(func() { r.broken(err) })
+			r.reply.stop(func() { r.broken(err) })
 			return len(b)
 		case r.limit >= 0 && h.got > r.limit:
 			h.abandon()
-			if r.began && r.cutGRPC(http.StatusRequestEntityTooLarge, "the body is too large") {
+			if r.reply.began && r.reply.cutGRPC(http.StatusRequestEntityTooLarge, "the body is too large") {
 				return len(b)
 			}
-			r.stop(r.tooLong)
+			r.reply.stop(r.tooLong)
 			return len(b)
 		}
 		if w := r.web; w != nil {
@@ -206,11 +215,11 @@ func (h *conn) relay(c *eventloop.Conn, b []byte) int {
 }
 
 // relayed says that the request's body is complete.
-func (r *request) relayed() {
+func (r *forwarding) relayed() {
 	h := r.h
 	h.state, r.unread = answering, false
 	r.c.SetTimer(0)
-	if e := r.events; e != nil && e.leaveAt > 0 { // the reply came first
+	if e := r.reply.events; e != nil && e.leaveAt > 0 { // the reply came first
 		r.c.SetTimer(max(e.leaveAt-r.c.Loop().Now(), 1))
 	}
 	trailer := r.trailers()
@@ -222,20 +231,20 @@ func (r *request) relayed() {
 
 // trailers are the fields behind the request's body that its route lets pass, as lines. It is
 // called once, since it makes them in place.
-func (r *request) trailers() []byte {
+func (r *forwarding) trailers() []byte {
 	if len(r.trailer) <= len(crlf) {
 		return nil
 	}
 	return r.policy.Route.RequestTrailers(r.trailer)
 }
 
-func (r *request) tooLong() {
+func (r *forwarding) tooLong() {
 	r.fail(&push.APIError{Status: http.StatusRequestEntityTooLarge, Message: "the body is too large"})
 }
 
 // stop ends a request whose exchange is over: by answer, or if the reply has begun
 // by cutting it.
-func (r *request) stop(answer func()) {
+func (r *reply) stop(answer func()) {
 	if r.began {
 		r.cut()
 		return
@@ -247,7 +256,7 @@ var errCut = errors.New("the reply is not whole")
 
 // cut ends the connection in the middle of a reply, so that the client does not
 // take it for whole.
-func (r *request) cut() {
+func (r *reply) cut() {
 	h, c, untilClose := r.h, r.c, r.untilClose
 	r.release()
 	if untilClose || c.Shared() {
@@ -260,17 +269,17 @@ func (r *request) cut() {
 }
 
 // Interim implements proxy.Sink.
-func (h *conn) Interim(_ *proxy.Exchange, res *http1.Response) {
-	r := h.pending
+func (r *reply) Interim(_ *proxy.Exchange, res *http1.Response) {
+	lane := r.h.lane
 	switch {
 	case r.minor == 0:
 	case res.Status == http.StatusContinue:
 		r.c.Write(continueHead)
 	default:
-		b := http1.AppendStatusLine(h.lane.buf[:0], res.Status)
+		b := http1.AppendStatusLine(lane.buf[:0], res.Status)
 		b = appendEndToEnd(b, res.Fields)
-		h.lane.buf = append(b, "\r\n"...)
-		r.c.Write(h.lane.buf)
+		lane.buf = append(b, "\r\n"...)
+		r.c.Write(lane.buf)
 	}
 }
 
@@ -305,8 +314,8 @@ func named(fields []http1.Field, name []byte) bool {
 }
 
 // Head implements proxy.Sink.
-func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
-	r, lane := h.pending, h.lane
+func (r *reply) Head(e *proxy.Exchange, res *http1.Response) {
+	lane := r.h.lane
 	r.upstream, r.retries = e.Last()
 	r.firstByte = r.c.Loop().Now() - r.start
 	if r.policy.Route.MayHold() && wantsHold(res) && r.method != "HEAD" {
@@ -314,7 +323,7 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 		return
 	}
 	if r.holds(res) {
-		r.hold(res)
+		r.collected = newHeldReply(r, res)
 		return
 	}
 	if r.unread || lane.srv.push.Draining() {
@@ -349,7 +358,7 @@ func (h *conn) Head(e *proxy.Exchange, res *http1.Response) {
 	}
 }
 
-func (r *request) writeHead(res *http1.Response, f policy.Framing) {
+func (r *reply) writeHead(res *http1.Response, f policy.Framing) {
 	lane := r.h.lane
 	if f.Extra == nil {
 		f.Extra = r.ownFields()
@@ -361,7 +370,7 @@ func (r *request) writeHead(res *http1.Response, f policy.Framing) {
 }
 
 // ownFields are the lines that an answer has besides its backend's.
-func (r *request) ownFields() []byte {
+func (r *reply) ownFields() []byte {
 	b := r.h.lane.srv.altSvc // a copy is made when something is appended
 	if r.cookie != "" {
 		b = append(b, r.stickyCookie()...)
@@ -370,15 +379,14 @@ func (r *request) ownFields() []byte {
 }
 
 // stickyCookie is the Set-Cookie line that keeps a client on its arm.
-func (r *request) stickyCookie() []byte {
+func (r *reply) stickyCookie() []byte {
 	b := append([]byte("Set-Cookie: "), r.cookie...)
 	b = upstream.AppendCookie(append(b, '='), r.fresh)
 	return append(b, "; Path=/; HttpOnly; SameSite=Lax\r\n"...)
 }
 
 // Body implements proxy.Sink.
-func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
-	r := h.pending
+func (r *reply) Body(_ *proxy.Exchange, b []byte) (full bool) {
 	c, ends := r.c, false
 	if r.events != nil {
 		var n int
@@ -386,11 +394,11 @@ func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 		b = b[:n]
 	}
 	r.sent += int64(len(b))
-	if r.reply != nil && r.keepReply(b) {
+	if r.collected != nil && r.collected.keep(b) {
 		return false
 	}
-	if r.tooMuchHeld() {
-		r.cutHold()
+	if r.stream != nil && r.stream.tooLong() {
+		r.stream.cut()
 		return false
 	}
 	if r.web != nil && r.web.answered {
@@ -398,10 +406,10 @@ func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 	}
 	r.writeBody(b)
 	if ends && !c.Closing() {
-		r.endEvents()
+		r.events.end()
 		return false
 	}
-	return c.Unsent() > shareOf(c, h.lane.srv.proxy.Config().Buffer)
+	return c.Unsent() > shareOf(c, r.h.lane.srv.proxy.Config().Buffer)
 }
 
 // chunks reports whether a body without a known length goes in chunks: to clients of
@@ -409,7 +417,7 @@ func (h *conn) Body(_ *proxy.Exchange, b []byte) (full bool) {
 func (r *request) chunks() bool { return r.minor == 1 && !r.c.Shared() }
 
 // writeBody writes a piece of the reply's body.
-func (r *request) writeBody(b []byte) {
+func (r *reply) writeBody(b []byte) {
 	if !r.chunkedOut {
 		r.c.Write(b)
 		return
@@ -423,16 +431,15 @@ func (r *request) writeBody(b []byte) {
 var crlf = []byte("\r\n")
 
 // End implements proxy.Sink.
-func (h *conn) End(_ *proxy.Exchange, trailer []byte) {
-	r := h.pending
-	c, keepAlive := r.c, r.keepAlive
+func (r *reply) End(_ *proxy.Exchange, trailer []byte) {
+	h, c, keepAlive := r.h, r.c, r.keepAlive
 	h.x = nil
 	switch {
-	case r.reply != nil:
-		r.validateReply()
+	case r.collected != nil:
+		r.collected.validate()
 		return
 	case r.stream != nil:
-		r.beginHold()
+		r.stream.begin()
 		return
 	}
 	r.notes(trailerField(trailer, "grpc-status"))
@@ -452,9 +459,8 @@ func (h *conn) End(_ *proxy.Exchange, trailer []byte) {
 }
 
 // Fail implements proxy.Sink.
-func (h *conn) Fail(e *proxy.Exchange, err *proxy.Error) {
-	r := h.pending
-	h.x = nil
+func (r *reply) Fail(e *proxy.Exchange, err *proxy.Error) {
+	r.h.x = nil
 	r.upstream, r.retries = e.Last()
 	if r.began {
 		if !r.cutGRPC(err.Status, err.Message) {
@@ -466,17 +472,16 @@ func (h *conn) Fail(e *proxy.Exchange, err *proxy.Error) {
 }
 
 // Room implements proxy.Sink.
-func (h *conn) Room(*proxy.Exchange) {
-	if h.held {
+func (r *reply) Room(*proxy.Exchange) {
+	if h := r.h; h.held {
 		h.held = false
-		goOn(h.pending.c)
+		goOn(r.c)
 	}
 }
 
 // Switch implements proxy.Sink.
-func (h *conn) Switch(e *proxy.Exchange, res *http1.Response) *eventloop.Conn {
-	r := h.pending
-	c := r.c
+func (r *reply) Switch(e *proxy.Exchange, res *http1.Response) *eventloop.Conn {
+	h, c := r.h, r.c
 	r.upstream, r.retries = e.Last()
 	r.status = res.Status
 	r.writeHead(res, policy.Framing{Length: -1, Upgrade: res.Upgrade, Date: h.lane.dateLine(c.Loop())})

@@ -18,12 +18,13 @@ import (
 // A hold is what an upstream's answer says about the client's connection: the part of
 // GRIP that is for streams, under GRIP's names or Weir's.
 type hold struct {
+	*reply
 	channels []string
 	// since is where the subscription begins, by the channels' prev-id; of several
 	// channels of one log the lowest. Empty: the upstream does not say.
-	since  hub.Positions
-	alive  push.KeepAlive
-	status int // of the answer to the client
+	since    hub.Positions
+	alive    push.KeepAlive
+	answered int // the status of the answer to the client
 }
 
 // wantsHold reports whether a reply asks for the connection to be held.
@@ -47,7 +48,7 @@ func holdFields(res *http1.Response, name string) (values []string) {
 
 // parseHold reads the fields. Whether the channels may be held on is not its matter.
 func parseHold(res *http1.Response) (*hold, error) {
-	h := &hold{status: res.Status}
+	h := &hold{answered: res.Status}
 	for _, mode := range holdFields(res, "hold") {
 		if !strings.EqualFold(mode, "stream") {
 			return nil, fmt.Errorf("hold: %.40q is not supported, only stream is", mode)
@@ -74,7 +75,7 @@ func parseHold(res *http1.Response) (*hold, error) {
 		if err != nil || n < 200 || n > 599 || n == 204 || n == 205 || n == 304 {
 			return nil, fmt.Errorf("status: %.40q is no status of an answer with a body", v)
 		}
-		h.status = n
+		h.answered = n
 	}
 	kind, _, _ := bytes.Cut(res.Get("Content-Type"), []byte{';'})
 	if kind != nil && !http1.EqualFold(bytes.TrimSpace(kind), sse.ContentType) {
@@ -105,7 +106,7 @@ func (h *hold) channel(item string) error {
 			if err != nil {
 				return fmt.Errorf("prev-id of %.60q: %w", name, err)
 			}
-			h.begin(ps)
+			h.startAt(ps)
 		default:
 			return fmt.Errorf("%.60q: the parameter %.40q is not supported", name, key)
 		}
@@ -119,8 +120,8 @@ func (h *hold) channel(item string) error {
 	return nil
 }
 
-// begin takes positions into since.
-func (h *hold) begin(ps hub.Positions) {
+// startAt takes positions into since.
+func (h *hold) startAt(ps hub.Positions) {
 next:
 	for _, p := range ps {
 		for i := range h.since {

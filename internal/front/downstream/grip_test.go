@@ -37,7 +37,7 @@ func FuzzParseHold(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(h.channels) == 0 || slices.Contains(h.channels, "") || h.status < 200 || h.status > 599 || len(h.alive.Text) > maxKeepAlive || h.alive.Every < 0 {
+		if len(h.channels) == 0 || slices.Contains(h.channels, "") || h.answered < 200 || h.answered > 599 || len(h.alive.Text) > maxKeepAlive || h.alive.Every < 0 {
 			t.Errorf("%+v", h)
 		}
 		for i, c := range h.channels {

@@ -86,7 +86,7 @@ func appendGRPCStatus(b []byte, code int, message string) []byte {
 
 // answerGRPC answers a call of gRPC that came to nothing with a status of HTTP: 200, no body,
 // and what gRPC makes of it.
-func (r *request) answerGRPC(status int, fields []byte) {
+func (r *forwarding) answerGRPC(status int, fields []byte) {
 	lane := r.h.lane
 	message := r.reason
 	if message == "" {
@@ -114,14 +114,14 @@ func (r *request) answerGRPC(status int, fields []byte) {
 	lane.buf = append(append(b, "\r\n"...), body...)
 	h, c, keepAlive := r.h, r.c, r.keepAlive
 	c.Write(lane.buf)
-	r.status, r.grpcCode = status, code
+	r.status, r.reply.grpcCode = status, code
 	r.release()
 	h.next(c, keepAlive)
 }
 
 // cutGRPC ends a call of gRPC in the middle of its reply by a status, where the client takes
 // trailers. It reports whether it could.
-func (r *request) cutGRPC(status int, message string) bool {
+func (r *reply) cutGRPC(status int, message string) bool {
 	h, c := r.h, r.c
 	if !r.grpc || !r.takesTrailers || r.web != nil && !r.web.answered || r.web == nil && !c.Shared() && !r.chunkedOut || c.Closing() {
 		return false
@@ -142,7 +142,7 @@ func (r *request) cutGRPC(status int, message string) bool {
 }
 
 // notes keeps the status of gRPC that a reply ends with, in its head or its trailers.
-func (r *request) notes(status []byte) {
+func (r *reply) notes(status []byte) {
 	if !r.grpc {
 		return
 	}
@@ -165,7 +165,7 @@ func trailerField(lines []byte, name string) []byte {
 // request that is being answered already. Both ends of an exchange move then.
 func (h *conn) paces(c *eventloop.Conn) bool {
 	r := h.pending
-	if h.state != relaying || r == nil || !r.grpc && !r.began {
+	if h.state != relaying || r == nil || !r.forwarding.grpc && !r.forwarding.reply.began {
 		return false
 	}
 	c.SetTimer(h.lane.srv.bounds.body)

@@ -52,7 +52,7 @@ func hasPrefixFold(v []byte, prefix string) bool {
 }
 
 // beginWeb makes r a call of gRPC if it is one of gRPC-Web.
-func (r *request) beginWeb(req *http1.Request) {
+func (r *forwarding) beginWeb(req *http1.Request) {
 	format, text, ok := webContentType(req.Get("Content-Type"))
 	if !ok {
 		return
@@ -76,8 +76,8 @@ func setField(fields []http1.Field, name, value string) {
 
 // composeWeb frames what goes to the upstream: a body in base64 has another length there, and
 // the trailers of the reply are wanted.
-func (r *request) composeWeb(e *proxy.Exchange, f *policy.Framing) {
-	r.takesTrailers, e.Trailers, f.Extra = true, true, wantTrailers
+func (r *forwarding) composeWeb(e *proxy.Exchange, f *policy.Framing) {
+	r.reply.takesTrailers, e.Trailers, f.Extra = true, true, wantTrailers
 	if r.unread {
 		e.Length, e.Chunked, f.Length, f.Chunked = -1, true, -1, true
 	}
@@ -149,7 +149,7 @@ func (w *grpcWeb) trailers(lines []byte) []byte {
 }
 
 // endWeb ends the body of a reply with trailers.
-func (r *request) endWeb(lines []byte) {
+func (r *reply) endWeb(lines []byte) {
 	r.writeBody(r.web.trailers(lines))
 	if r.chunkedOut {
 		r.c.Write(lastChunk)
@@ -157,13 +157,13 @@ func (r *request) endWeb(lines []byte) {
 }
 
 // notWhole ends a request whose body is no base64.
-func (r *request) notWhole(err error) {
+func (r *forwarding) notWhole(err error) {
 	r.h.lane.counters.bad.Add(1)
 	r.h.abandon()
-	if r.began && r.cutGRPC(http.StatusBadRequest, err.Error()) {
+	if r.reply.began && r.reply.cutGRPC(http.StatusBadRequest, err.Error()) {
 		return
 	}
-	r.stop(func() { r.fail(&push.APIError{Status: http.StatusBadRequest, Message: errNotBase64.Reason}) })
+	r.reply.stop(func() { r.fail(&push.APIError{Status: http.StatusBadRequest, Message: errNotBase64.Reason}) })
 }
 
 // base64Stream decodes base64 in pieces, each of which may be padded.

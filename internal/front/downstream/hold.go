@@ -15,11 +15,12 @@ import (
 
 // holdHead takes a reply that asks for the connection to be held: its head goes out
 // as that of a stream.
-func (r *request) holdHead(e *proxy.Exchange, res *http1.Response) {
+func (r *reply) holdHead(e *proxy.Exchange, res *http1.Response) {
 	h, lane := r.h, r.h.lane
 	held, err := parseHold(res)
 	if err == nil {
-		err = r.mayHold(held)
+		held.reply = r
+		err = held.allowed()
 	}
 	if err != nil {
 		lane.counters.holdsRefused.Add(1)
@@ -35,7 +36,7 @@ func (r *request) holdHead(e *proxy.Exchange, res *http1.Response) {
 	r.untilClose = !r.chunkedOut
 	f := policy.Framing{Length: -1, Chunked: r.chunkedOut, Close: true, Date: lane.dateLine(r.c.Loop())}
 	head := *res
-	head.Status = held.status
+	head.Status = held.answered
 	for _, own := range [...][2]string{
 		{"Content-Type", "text/event-stream"}, {"Cache-Control", "no-cache, no-transform"}, {"X-Accel-Buffering", "no"}, {"X-Content-Type-Options", "nosniff"},
 	} {
@@ -48,16 +49,16 @@ func (r *request) holdHead(e *proxy.Exchange, res *http1.Response) {
 		r.cookie = ""
 	}
 	r.writeHead(&head, f)
-	r.began, r.status = true, held.status
+	r.began, r.status = true, held.answered
 }
 
-// mayHold checks the channels that a backend names.
-func (r *request) mayHold(held *hold) error {
+// allowed checks the channels that a backend names.
+func (r *hold) allowed() error {
 	srv, route := r.h.lane.srv, r.policy.Route
-	if limit := srv.push.Config().MaxChannels; len(held.channels) > limit {
-		return fmt.Errorf("%d channels, push.max_channels is %d", len(held.channels), limit)
+	if limit := srv.push.Config().MaxChannels; len(r.channels) > limit {
+		return fmt.Errorf("%d channels, push.max_channels is %d", len(r.channels), limit)
 	}
-	for _, ch := range held.channels {
+	for _, ch := range r.channels {
 		if _, err := srv.push.Hub().Namespace(ch); err != nil {
 			return err
 		}
@@ -65,31 +66,31 @@ func (r *request) mayHold(held *hold) error {
 			return fmt.Errorf("channel %q is not among the route's hold.channels", ch)
 		}
 	}
-	if n := wire.Namespaces(held.channels); n > hub.MaxPositions {
+	if n := wire.Namespaces(r.channels); n > hub.MaxPositions {
 		return fmt.Errorf("channels of %d namespaces, at most %d in one stream", n, hub.MaxPositions)
 	}
 	return nil
 }
 
-// tooMuchHeld reports whether the reply is longer than what may come before a
+// tooLong reports whether the reply is longer than what may come before a
 // subscription.
-func (r *request) tooMuchHeld() bool {
-	return r.stream != nil && r.sent > r.policy.Route.Config().Hold.MaxBody
+func (r *hold) tooLong() bool {
+	return r.sent > r.policy.Route.Config().Hold.MaxBody
 }
 
-// cutHold ends a held connection whose beginning is too long.
-func (r *request) cutHold() {
+// cut ends a held connection whose beginning is too long.
+func (r *hold) cut() {
 	lane := r.h.lane
 	lane.counters.holdsRefused.Add(1)
 	lane.srv.log.Warn("a backend sends more than hold.max_body before a stream", "route", r.policy.Route.Name(), "upstream", r.upstream)
 	r.h.abandon()
-	r.cut()
+	r.reply.cut()
 }
 
-// beginHold makes the client a subscriber, after the upstream's reply is whole. The
+// begin makes the client a subscriber, after the upstream's reply is whole. The
 // upstream's connection is free already.
-func (r *request) beginHold() {
-	h, c, held := r.h, r.c, r.stream
+func (r *hold) begin() {
+	h, c := r.h, r.c
 	if h.ended {
 		c.Close(nil)
 		return
@@ -97,16 +98,16 @@ func (r *request) beginHold() {
 	if r.sent > 0 {
 		r.writeBody(blankLines)
 	}
-	sub := &push.Subscription{Subscription: wire.Subscription{Channels: held.channels}, Identity: r.policy.Identity, Chunked: r.chunkedOut}
-	if len(held.since) > 0 {
-		sub.Since = string(held.since.AppendTo(nil))
+	sub := &push.Subscription{Subscription: wire.Subscription{Channels: r.channels}, Identity: r.policy.Identity, Chunked: r.chunkedOut}
+	if len(r.since) > 0 {
+		sub.Since = string(r.since.AppendTo(nil))
 	} else if _, err := hub.ParsePositions(r.resume); err == nil {
 		sub.Since = r.resume
 	}
 	h.unwait()
 	h.pending = nil
 	r.release()
-	h.lane.srv.push.ServeHeld(c, sub, held.alive)
+	h.lane.srv.push.ServeHeld(c, sub, r.alive)
 	goOn(c)
 }
 

@@ -15,10 +15,6 @@ import (
 // came already. Each of its streams comes to AcceptStream. Loop only.
 type TakeHTTP2 func(c *eventloop.Conn, seen int)
 
-// UseHTTP2 makes connections that speak HTTP/2 go to take: with TLS after ALPN, without it
-// by prior knowledge, which is told by the preface. Before the loops run only.
-func (s *Server) UseHTTP2(take TakeHTTP2) { s.http2 = take }
-
 // preface is made so that a parser of HTTP/1 refuses it, so it is looked for only then.
 var preface = []byte(h2.Preface)
 
@@ -72,7 +68,7 @@ func shareOf(c *eventloop.Conn, most int) int {
 }
 
 // sendsTrailer gives the fields behind a body to a connection that frames the body itself.
-func (r *request) sendsTrailer(lines []byte) {
+func (r *reply) sendsTrailer(lines []byte) {
 	if c, ok := r.c.CarriedBy().(interface{ Trailer(lines []byte) }); ok {
 		c.Trailer(lines)
 	}

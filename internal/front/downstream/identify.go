@@ -41,25 +41,25 @@ func (r *request) known() (id *auth.Identity, token string, known bool) {
 
 // identify finds who makes the request and goes on with then, at once or when a
 // token has been verified off the loop.
-func (r *request) identify(then func(*request, *auth.Identity)) {
+func (r *builtin) identify(then func(*request, *auth.Identity)) {
 	id, token, known := r.known()
 	switch {
 	case known:
-		then(r, id)
+		then(r.request, id)
 	case token != "":
 		r.verify(token, then)
 	}
 }
 
 // verify verifies a token and goes on with then, if it holds.
-func (r *request) verify(token string, then func(*request, *auth.Identity)) {
+func (r *builtin) verify(token string, then func(*request, *auth.Identity)) {
 	r.verifyWith(token, func(r *request, id *auth.Identity, err error) {
 		if err == nil {
 			then(r, id)
 			return
 		}
 		r.h.dropBody()
-		if r.eventful && r.refuseEvents(err) {
+		if r.builtin.eventful && r.builtin.refuseEvents(err) {
 			return
 		}
 		e := tokenError(err)
@@ -106,7 +106,7 @@ func (r *request) overloaded() {
 
 // refuseEvents answers a client of events whose token cannot be accepted now, in a way
 // that keeps a browser's EventSource trying.
-func (r *request) refuseEvents(err error) bool {
+func (r *builtin) refuseEvents(err error) bool {
 	switch {
 	case errors.Is(err, auth.ErrExpired):
 		r.h.lane.counters.refused.Add(1)

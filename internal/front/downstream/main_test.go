@@ -73,16 +73,18 @@ func start(t *testing.T, s settings, peers ...string) *gateway {
 			}
 		},
 	})
-	loops := n.Loops(nodetest.LoopConfig{Loops: s.loops, Push: s.push, Front: s.front, Accept: s.accept, Panics: s.panics})
-	g := &gateway{Node: n, loops: loops, push: loops.Push, front: loops.Front}
-	n.Must(g.front.Mount(endpoints))
+	g := &gateway{Node: n}
 	var err error
-	g.proxy, err = proxy.New(s.proxy, g.loops.Loops(), n.Log)
-	n.Must(err)
-	g.front.UseProxy(g.proxy)
+	deps := func(loops *nodetest.Loops, d *downstream.Deps) {
+		g.proxy, err = proxy.New(s.proxy, loops.Loops(), n.Log)
+		n.Must(err)
+		g.recorder = record.New(record.Options{Hub: n.Hub, Alone: true, Log: n.Log})
+		d.Proxy, d.Recorder = g.proxy, g.recorder
+	}
+	loops := n.Loops(nodetest.LoopConfig{Loops: s.loops, Push: s.push, Front: s.front, Deps: deps, Accept: s.accept, Panics: s.panics})
+	g.loops, g.push, g.front = loops, loops.Push, loops.Front
+	n.Must(g.front.Mount(endpoints))
 	n.OnStop(g.proxy.Close)
-	g.recorder = record.New(record.Options{Hub: n.Hub, Alone: true, Log: n.Log})
-	g.front.UseRecorder(g.recorder)
 	n.OnStop(g.recorder.Close)
 	s.cluster.Name = "main"
 	for _, addr := range peers {

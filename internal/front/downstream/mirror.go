@@ -17,7 +17,7 @@ type mirror struct {
 
 var _ proxy.Sink = (*mirror)(nil)
 
-func (r *request) startMirror(to *upstream.Cluster, of *proxy.Exchange) {
+func (r *forwarding) startMirror(to *upstream.Cluster, of *proxy.Exchange) {
 	m := &mirror{}
 	x := r.h.lane.srv.proxy.Lane(r.c.Loop()).Exchange(m)
 	head := append(x.Head, of.Head...)

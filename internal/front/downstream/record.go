@@ -16,74 +16,60 @@ import (
 // A recording is what a request has besides whose reply is recorded, or that asks
 // for a recording.
 type recording struct {
-	ask     record.Ask
-	request record.Request
-	viewer  *record.Viewer // nil: it has not asked yet
-	fields  []byte         // of an answer to a request that no route serves
-	who     *auth.Identity
-}
-
-var _ record.Client = (*conn)(nil)
-
-// UseRecorder makes rec keep the replies of routes that ask for it. Before SetRoutes
-// and the loops only.
-func (s *Server) UseRecorder(rec *record.Recorder) {
-	s.recorder = rec
-	if s.cfg.RoutesOnly {
-		return
-	}
-	s.own(record.Path, &endpoint{methods: "GET", serve: (*request).recordingAgain, stream: true})
+	*forwarding
+	ask    record.Ask
+	asked  record.Request
+	viewer *record.Viewer // nil: it has not asked yet
+	lines  []byte         // fields of an answer to a request that no route serves
+	who    *auth.Identity
 }
 
 // mayRecord prepares for a reply that will be recorded if it is an event stream.
-func (r *request) mayRecord(tg *target) {
+func (r *forwarding) mayRecord(tg *target) {
 	req, x := r.head, &r.policy
 	if !tg.record.Enabled() || r.method != "GET" && r.method != "POST" || req.Upgrade != nil {
 		return
 	}
 	header := headerOf(req.Fields)
-	rec := &recording{who: x.Identity}
+	rec := &recording{forwarding: r, who: x.Identity}
 	rec.ask = record.Ask{
 		Record: &tg.record, Route: x.Route.Name(), Owner: record.OwnerOf(x.Identity, tg.record.Key, header, x.Client),
 		Since: header.Get("Last-Event-ID"), Tape: &record.Tape{},
 	}
-	rec.request = record.Request{Route: x.Route.Name(), Method: r.method, Path: string(x.NormalPath()), Query: string(x.Query),
+	rec.asked = record.Request{Route: x.Route.Name(), Method: r.method, Path: string(x.NormalPath()), Query: string(x.Query),
 		Idempotency: header.Get("Idempotency-Key")}
 	r.recording = rec
 }
 
 // sink is where the reply goes.
-func (r *request) sink() proxy.Sink {
+func (r *forwarding) sink() proxy.Sink {
 	if r.recording != nil {
 		return r.recording.ask.Tape
 	}
-	return r.h
+	return &r.reply
 }
 
-// record goes on with a request whose body is complete.
-func (r *request) record() { r.askForRecording(append([]byte(nil), r.body...)) }
-
-// askForRecording finds out whether the reply is being recorded already.
-func (r *request) askForRecording(body []byte) {
-	rec := r.recording
-	rec.request.Body = body
-	rec.ask.Key = rec.request.Key(rec.ask.Owner)
-	r.askRecorder()
+// askRecorder finds out whether the reply is being recorded already. body is the whole
+// body of the request.
+func (rec *recording) askRecorder(body []byte) {
+	rec.asked.Body = body
+	rec.ask.Key = rec.asked.Key(rec.ask.Owner)
+	rec.attach()
 }
 
-func (r *request) askRecorder() {
-	h, rec := r.h, r.recording
+// attach asks the recorder, and has the connection wait for the answer.
+func (rec *recording) attach() {
+	r, h := rec.request, rec.h
 	r.body = nil
 	h.pending = r
 	h.wait(r.c)
-	rec.ask.Loop, rec.ask.Then = r.c.Loop(), r.recorded
+	rec.ask.Loop, rec.ask.Then = r.c.Loop(), rec.recorded
 	rec.viewer = h.lane.srv.recorder.Ask(rec.ask)
 }
 
 // recorded gets the recorder's answer.
-func (r *request) recorded(a record.Answer) {
-	rec := r.recording
-	if r.c.Closing() {
+func (rec *recording) recorded(a record.Answer) {
+	if rec.c.Closing() {
 		rec.viewer.Leave()
 		if a.Start {
 			rec.ask.Tape.Void()
@@ -92,24 +78,24 @@ func (r *request) recorded(a record.Answer) {
 	}
 	switch {
 	case a.Start:
-		r.startRecorded()
+		rec.begin()
 	case a.Follow != nil:
-		r.follow(a.Follow)
+		rec.follow(a.Follow)
 	case a.Over:
 		// To an EventSource 204 says not to come back (WHATWG HTML §9.2.3).
 		rec.viewer.Leave()
-		r.answerWith(http.StatusNoContent, "", nil, answerFields, r.streamFields())
+		rec.answerWith(http.StatusNoContent, "", nil, answerFields, rec.streamFields())
 	default:
 		rec.viewer.Leave()
-		r.fail(a.Err)
+		rec.fail(a.Err)
 	}
 }
 
-// startRecorded asks the upstream. What r is may be over when a call returns, but the
+// begin asks the upstream. What rec belongs to may be over when a call returns, but the
 // exchange goes on without it.
-func (r *request) startRecorded() {
-	rec, e, tape, m := r.recording, r.ready, r.recording.ask.Tape, r.mirrorTo
-	body := rec.request.Body
+func (rec *recording) begin() {
+	r := rec.forwarding
+	e, tape, m, body := r.ready, rec.ask.Tape, r.mirrorTo, rec.asked.Body
 	trailer := r.trailers()
 	r.ready, r.h.state = nil, answering
 	if m != nil {
@@ -117,7 +103,7 @@ func (r *request) startRecorded() {
 		r.mirror.body(body)
 		r.mirror.end(trailer)
 	}
-	tape.Begin(e, r.h)
+	tape.Begin(e, &r.reply)
 	e.Start()
 	if tape.Active() && len(body) > 0 {
 		e.Body(body)
@@ -128,30 +114,29 @@ func (r *request) startRecorded() {
 }
 
 // Follow implements record.Client.
-func (h *conn) Follow(f *record.Follow) { h.pending.follow(f) }
+func (r *reply) Follow(f *record.Follow) { r.recording.follow(f) }
 
 // Passes implements record.Client.
-func (h *conn) Passes(x *proxy.Exchange) {
-	r := h.pending
-	h.x = x
+func (r *reply) Passes(x *proxy.Exchange) {
+	r.h.x = x
 	r.recording.viewer.Leave()
 	r.recording = nil
 }
 
 // Refuse implements record.Client.
-func (h *conn) Refuse(err *push.APIError) {
-	h.pending.recording.viewer.Leave()
-	h.pending.fail(err)
+func (r *reply) Refuse(err *push.APIError) {
+	r.recording.viewer.Leave()
+	r.fail(err)
 }
 
 // follow makes the client a subscriber of a recording.
-func (r *request) follow(f *record.Follow) {
-	h, c, rec := r.h, r.c, r.recording
+func (rec *recording) follow(f *record.Follow) {
+	r, h, c := rec.request, rec.h, rec.c
 	if h.ended {
 		c.Close(nil) // the client went meanwhile
 		return
 	}
-	fields := http1.AppendField(r.streamFields(), "Weir-Recording", f.URL)
+	fields := http1.AppendField(rec.streamFields(), "Weir-Recording", f.URL)
 	sub := &push.Subscription{Subscription: wire.Subscription{Channels: []string{f.Channel}, Since: f.Since}, Identity: rec.who, Fields: fields, Chunked: r.chunks()}
 	h.unwait()
 	if err := h.lane.srv.push.ServeRecording(c, sub, rec.viewer.Leave); err != nil {
@@ -167,19 +152,19 @@ func (r *request) follow(f *record.Follow) {
 
 // streamFields are the field lines of an answer that is a stream of ours: what the
 // route's rules and CORS say.
-func (r *request) streamFields() []byte {
-	if !r.matched {
-		return r.recording.fields
+func (rec *recording) streamFields() []byte {
+	if !rec.matched {
+		return rec.lines
 	}
-	f := policy.Framing{Length: -1, Extra: r.ownFields()}
-	b := r.policy.Route.AppendResponseHead(nil, &r.policy, http.StatusOK, nil, f)
+	f := policy.Framing{Length: -1, Extra: rec.reply.ownFields()}
+	b := rec.policy.Route.AppendResponseHead(nil, &rec.policy, http.StatusOK, nil, f)
 	_, b, _ = bytes.Cut(b, crlf)
 	return b[:len(b)-len(crlf)]
 }
 
-// forsake ends what r follows or waits for: its client is gone.
-func (r *request) forsake() {
-	if rec := r.recording; rec != nil && rec.viewer != nil {
+// forsake ends what a client that is gone follows or waits for. rec may be nil.
+func (rec *recording) forsake() {
+	if rec != nil && rec.viewer != nil {
 		if rec.ask.Tape != nil {
 			rec.ask.Tape.Forsake()
 		}
@@ -188,7 +173,7 @@ func (r *request) forsake() {
 }
 
 // recordingAgain serves GET /api/recording.
-func (r *request) recordingAgain() {
+func (r *builtin) recordingAgain() {
 	query, _ := http1.QueryValue(r.head.Query, "id")
 	id, ok := record.ParseID(string(query))
 	switch {
@@ -200,7 +185,7 @@ func (r *request) recordingAgain() {
 		return
 	}
 	header := headerOf(r.head.Fields)
-	rec := &recording{fields: r.fields()}
+	rec := &recording{forwarding: &r.forwarding, lines: r.fields()}
 	rec.ask = record.Ask{ID: &id, Since: header.Get("Last-Event-ID")}
 	if v, ok := http1.QueryValue(r.head.Query, "lastEventId"); ok && rec.ask.Since == "" {
 		rec.ask.Since = string(v)
@@ -208,12 +193,12 @@ func (r *request) recordingAgain() {
 	begin := func(r *request, who *auth.Identity) {
 		rec.who = who
 		rec.ask.Attach = func(o record.Owner) bool { return o.Admits(who, header) }
-		r.recording = rec
-		r.askRecorder()
+		r.forwarding.recording = rec
+		rec.attach()
 	}
 	if id.NeedsIdentity() {
 		r.identify(begin)
 		return
 	}
-	begin(r, auth.Anonymous)
+	begin(r.request, auth.Anonymous)
 }

@@ -12,62 +12,65 @@ import (
 // A heldReply is a reply that is collected to be validated before the client gets
 // any of it.
 type heldReply struct {
+	*reply
 	res  http1.Response // its slices are copies
 	body []byte
 }
 
 // holds reports whether a reply is to be validated. Events are not: they would not
 // come before the last one.
-func (r *request) holds(res *http1.Response) bool {
+func (r *reply) holds(res *http1.Response) bool {
 	return r.checked != nil && r.checked.by.Responses() && !bytes.HasPrefix(bytes.ToLower(res.Get("Content-Type")), []byte("text/event-stream"))
 }
 
-func (r *request) hold(res *http1.Response) {
+func newHeldReply(r *reply, res *http1.Response) *heldReply {
 	held := *res
 	held.Reason = nil
 	held.Fields = make([]http1.Field, len(res.Fields))
 	for i, f := range res.Fields {
 		held.Fields[i] = http1.Field{Name: bytes.Clone(f.Name), Value: bytes.Clone(f.Value)}
 	}
-	r.reply = &heldReply{res: held}
+	return &heldReply{reply: r, res: held}
 }
 
-// keepReply keeps a piece of the body. A reply that is longer than what is validated
+// keep keeps a piece of the body. A reply that is longer than what is validated
 // goes out as it is: then it returns false, and what was kept is written.
-func (r *request) keepReply(b []byte) bool {
-	p := r.reply
+func (p *heldReply) keep(b []byte) bool {
+	r := p.reply
 	if int64(len(p.body)+len(b)) <= r.checked.by.MaxBody() {
 		p.body = append(p.body, b...)
 		return true
 	}
-	r.reply, r.checked = nil, nil
-	h := r.h
-	h.Head(h.x, &p.res)
+	r.collected, r.checked = nil, nil
+	x := r.h.x
+	r.Head(x, &p.res)
 	if len(p.body) > 0 && !r.c.Closing() {
 		r.sent -= int64(len(p.body)) // counted when it came
-		h.Body(h.x, p.body)
+		r.Body(x, p.body)
 	}
 	return false
 }
 
-// validateReply validates the whole reply off the loop, and answers.
-func (r *request) validateReply() {
-	srv, v, p := r.h.lane.srv, r.checked, r.reply
+// validate validates the whole reply off the loop, and answers.
+func (p *heldReply) validate() {
+	r := p.reply
+	srv, v := r.h.lane.srv, r.checked
 	r.h.state = answering
 	srv.working.Go(func() {
 		err := v.by.Response(srv.ctx, v.method, v.path, v.query, v.header, p.res.Status, headerOf(p.res.Fields), p.body)
 		r.c.Loop().Post(func() {
 			if !r.c.Closing() {
-				r.replyValidated(err)
+				p.validated(err)
 			}
 		})
 	})
 }
 
-func (r *request) replyValidated(err error) {
-	h, c, lane, p := r.h, r.c, r.h.lane, r.reply
+func (p *heldReply) validated(err error) {
+	r := p.reply
+	h, c, lane := r.h, r.c, r.h.lane
 	h.unwait()
-	r.reply, r.sent = nil, int64(len(p.body))
+	r.collected, r.sent = nil, int64(len(p.body))
 	if err != nil {
 		lane.srv.log.Warn("a backend's reply does not hold to the route's document", "route", r.policy.Route.Name(), "upstream", r.upstream, "err", err)
 		r.fail(&push.APIError{Status: http.StatusBadGateway, Message: "the backend's answer is not what it should be"})

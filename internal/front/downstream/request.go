@@ -40,6 +40,15 @@ type request struct {
 	published func(status int, body []byte) // answers a call of the API
 }
 
+// builtin is what a request for one of Weir's own endpoints has besides.
+type builtin struct {
+	*request
+	eventful bool                 // it is for a stream of events, from a client that expects one
+	waits    *waitingSubscription // while it is queued; nil otherwise
+	identity *auth.Identity       // set before the body is read
+	trace    []byte               // traceparent of a call of the API, where traces are kept
+}
+
 // perRequest is the part of a request that is empty for each.
 type perRequest struct {
 	h        *conn
@@ -55,20 +64,16 @@ type perRequest struct {
 	allow     string
 	expect    bool // the client waits for 100 (Continue)
 	refused   bool // its token was not accepted
-	eventful  bool // it is for a stream of events, of Weir's own, from a client that expects one
 	paid      int64
-	grpc      bool     // it is a call of gRPC
-	web       *grpcWeb // that came as gRPC-Web; nil: it did not
-	grpcCode  int      // how that ended; -1: not known
-	reason    string
-	waits     *waitingSubscription // until its turn; nil otherwise
-	identity  *auth.Identity       // set before the body is read
-	trace     []byte               // of a call of the API whose trace somebody wants to know
+	status    int
+	sent      int64  // bytes of the answer's body
+	reason    string // of a refusal
 
 	head *http1.Request // nil once dispatch has returned, unless it is own
 	body []byte         // valid until the endpoint's serve returns
 
-	forwarding
+	builtin    builtin
+	forwarding forwarding
 }
 
 // newRequest returns a request on h's connection. Before it is known what it says,
@@ -81,7 +86,8 @@ func (l *lane) newRequest(h *conn, c *eventloop.Conn) *request {
 		l.free = l.free[:n-1]
 	} else {
 		r = &request{}
-		r.published = r.answerCall
+		r.clear()
+		r.published = r.builtin.answerCall
 	}
 	r.h, r.c, r.method, r.minor = h, c, "GET", 1
 	return r
@@ -114,12 +120,12 @@ func (r *request) admitPage() bool {
 
 // release gives r back after its answer. Nobody may hold it any more.
 func (r *request) release() {
-	r.over()
+	r.forwarding.over()
 	l := r.h.lane
-	if r.events != nil {
+	if r.forwarding.reply.events != nil {
 		l.streams.Add(-1)
 	}
-	r.perRequest = perRequest{}
+	r.clear()
 	r.seq++
 	r.origin, r.trailer = r.origin[:0], r.trailer[:0]
 	if cap(r.trailer) > keepBytes {
@@ -133,8 +139,16 @@ func (r *request) release() {
 	}
 }
 
-// over tells the route how the request ended.
-func (r *request) over() {
+// clear empties all that is of one request.
+func (r *request) clear() {
+	r.perRequest = perRequest{}
+	r.builtin.request = r
+	r.forwarding.request = r
+	r.forwarding.reply.forwarding = &r.forwarding
+}
+
+// over reports to the route how the request ended.
+func (r *forwarding) over() {
 	if m := r.mirror; m != nil {
 		m.drop()
 	}
@@ -142,8 +156,8 @@ func (r *request) over() {
 		return
 	}
 	r.matched = false
-	r.policy.Done(policy.Outcome{Status: r.status, BytesIn: r.h.got, BytesOut: r.sent, DurationNS: r.c.Loop().Now() - r.start, FirstByteNS: r.firstByte,
-		Upstream: r.upstream, Retries: r.retries, GRPC: r.grpc && r.grpcCode >= 0, GRPCStatus: r.grpcCode})
+	r.policy.Done(policy.Outcome{Status: r.status, BytesIn: r.h.got, BytesOut: r.sent, DurationNS: r.c.Loop().Now() - r.start, FirstByteNS: r.reply.firstByte,
+		Upstream: r.upstream, Retries: r.retries, GRPC: r.grpc && r.reply.grpcCode >= 0, GRPCStatus: r.reply.grpcCode})
 }
 
 // methodName avoids a copy for the usual ones.
@@ -163,7 +177,7 @@ func methodName(b []byte) string {
 
 // fields returns the header lines that CORS asks for.
 func (r *request) fields() []byte {
-	if r.matched && r.policy.Route != nil {
+	if r.forwarding.matched && r.policy.Route != nil {
 		return r.policy.Route.AppendCORS(nil, &r.policy)
 	}
 	if !r.cors || len(r.origin) == 0 || r.access == auth.OriginRefused || !http1.ValidValue(r.origin) {
@@ -188,8 +202,8 @@ func (r *request) answer(status int, contentType string, body []byte, extra stri
 
 // answerWith is answer with further header lines.
 func (r *request) answerWith(status int, contentType string, body []byte, extra string, fields []byte) {
-	if r.grpc && status != http.StatusOK {
-		r.answerGRPC(status, fields)
+	if r.forwarding.grpc && status != http.StatusOK {
+		r.forwarding.answerGRPC(status, fields)
 		return
 	}
 	lane := r.h.lane
@@ -294,17 +308,17 @@ func (r *request) tooLarge() {
 		Hint: "a call may have " + strconv.Itoa(r.endpoint.maxBody) + " bytes"})
 }
 
-func (r *request) notFound() {
+func notFound(r *request) {
 	r.fail(&push.APIError{Status: http.StatusNotFound, Message: "no such path", Hint: r.h.lane.srv.paths + "; other paths need a route"})
 }
 
-func (r *request) methodNotAllowed() {
+func methodNotAllowed(r *request) {
 	r.fail(&push.APIError{Status: http.StatusMethodNotAllowed, Message: "method not allowed", Hint: "use " + r.allow})
 }
 
 // preflight answers CORS from the edge. Native EventSource sends none; clients
 // built on fetch do, because they set headers.
-func (r *request) preflight() {
+func preflight(r *request) {
 	if !r.admitPage() {
 		r.fail(errOrigin)
 		return
@@ -314,11 +328,11 @@ func (r *request) preflight() {
 		"Access-Control-Max-Age: 7200\r\n")
 }
 
-func (r *request) healthz() {
+func healthz(r *request) {
 	r.answer(http.StatusOK, "text/plain; charset=utf-8", okBody, answerFields)
 }
 
-func (r *request) readyz() {
+func readyz(r *request) {
 	if err := r.h.lane.srv.ready(); err != nil {
 		r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "not ready: " + err.Error()})
 		return

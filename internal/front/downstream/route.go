@@ -104,20 +104,20 @@ func (s *Server) newTarget(r *policy.Route, clusters *upstream.Set) (*target, er
 }
 
 // choose returns where r goes.
-func (t *target) choose(r *request) upstream.Choice {
+func (t *target) choose(r *forwarding) upstream.Choice {
 	if t.split != nil {
 		return t.split.Choose(r, rand.Uint64())
 	}
 	return upstream.Choice{Cluster: t.cluster}
 }
 
-var _ upstream.Request = (*request)(nil)
+var _ upstream.Request = (*forwarding)(nil)
 
 // Header implements upstream.Request.
-func (r *request) Header(name string) []byte { return r.head.Get(name) }
+func (r *forwarding) Header(name string) []byte { return r.head.Get(name) }
 
 // Cookie implements upstream.Request.
-func (r *request) Cookie(name string) []byte {
+func (r *forwarding) Cookie(name string) []byte {
 	for i := range r.head.Fields {
 		f := &r.head.Fields[i]
 		if len(f.Name) != len("Cookie") || !http1.EqualFold(f.Name, "cookie") {
@@ -137,13 +137,13 @@ func (r *request) Cookie(name string) []byte {
 var semicolon, equals = []byte(";"), []byte("=")
 
 // Path implements upstream.Request.
-func (r *request) Path() []byte { return r.policy.NormalPath() }
+func (r *forwarding) Path() []byte { return r.policy.NormalPath() }
 
 // Address implements upstream.Request.
-func (r *request) Address() netip.Addr { return r.policy.Client }
+func (r *forwarding) Address() netip.Addr { return r.policy.Client }
 
 // route serves a request by the configured routes. head are the bytes of its head.
-func (r *request) route(t *table, head, rest []byte) int {
+func (r *forwarding) route(t *table, head, rest []byte) int {
 	h := r.h
 	if t.auth && mayHoldToken(r.head) || r.lateIn(t) {
 		// A token may have to be verified, or a turn be waited for, which takes longer
@@ -159,13 +159,13 @@ func (r *request) route(t *table, head, rest []byte) int {
 		x.Certificate = peer.Certificate
 	}
 	r.table, r.start = t, now
-	r.grpc, r.grpcCode = speaksGRPC(req), -1
+	r.grpc, r.reply.grpcCode = speaksGRPC(req), -1
 	r.expect = req.Expect100 && len(rest) == 0
 	r.unread = req.Chunked || req.ContentLength > 0
 	if r.unread {
-		h.expectBody(r, req.ContentLength)
+		h.expectBody(r.request, req.ContentLength)
 	} else {
-		h.expectBody(r, 0) // -1 would be chunks
+		h.expectBody(r.request, 0) // -1 would be chunks
 	}
 	v := t.set.Match(x)
 	r.matched = true
@@ -183,7 +183,7 @@ func mayHoldToken(req *http1.Request) bool {
 }
 
 // decide does what a route says. It returns how much of rest it used.
-func (r *request) decide(v *policy.Verdict, rest []byte) int {
+func (r *forwarding) decide(v *policy.Verdict, rest []byte) int {
 	switch v.Action {
 	case policy.Forward:
 		if class := r.policy.Route.Class(); class != limit.Unclassed && r.h.lane.srv.push.Admits() {
@@ -192,7 +192,7 @@ func (r *request) decide(v *policy.Verdict, rest []byte) int {
 		return r.forward(rest)
 	case policy.Identify:
 		r.endpoint = notFoundEndpoint // no stream of ours
-		r.verifyWith(v.Token, (*request).identified)
+		r.verifyWith(v.Token, func(r *request, id *auth.Identity, err error) { r.forwarding.identified(id, err) })
 		return 0 // a body waits
 	}
 	used := r.skip(rest) // what is there of a body that nobody wants is skipped if it is all of it
@@ -205,7 +205,7 @@ func (r *request) decide(v *policy.Verdict, rest []byte) int {
 }
 
 // refuse answers what a route does not let through.
-func (r *request) refuse(v *policy.Verdict) {
+func (r *forwarding) refuse(v *policy.Verdict) {
 	r.h.lane.counters.refused.Add(1)
 	r.reason = v.Message
 	e := &push.APIError{Status: v.Status, Message: v.Message, Hint: v.Hint}
@@ -223,7 +223,7 @@ func (r *request) refuse(v *policy.Verdict) {
 }
 
 // identified goes on after a route's token was verified.
-func (r *request) identified(id *auth.Identity, err error) {
+func (r *forwarding) identified(id *auth.Identity, err error) {
 	x := &r.policy
 	v := x.Route.AdmitIdentity(x, id, err, r.c.Loop().Now())
 	c := r.c

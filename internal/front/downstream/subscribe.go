@@ -14,7 +14,7 @@ import (
 )
 
 // sse serves GET /sse.
-func (r *request) sse() {
+func (r *builtin) sse() {
 	sub, bad := r.subscription()
 	if bad != nil {
 		r.fail(bad)
@@ -32,8 +32,8 @@ func (r *request) sse() {
 var errOrigin = &push.APIError{Status: http.StatusForbidden, Message: "this origin is not allowed", Hint: "list it in auth.allowed_origins"}
 
 // websocket serves GET /ws.
-func (r *request) websocket() {
-	key, bad := r.upgrade()
+func (r *builtin) websocket() {
+	key, bad := r.handshake(false)
 	if bad != nil {
 		r.fail(bad)
 		return
@@ -49,8 +49,8 @@ func (r *request) websocket() {
 }
 
 // echo serves GET /echo.
-func (r *request) echo() {
-	key, bad := r.upgrade()
+func (r *builtin) echo() {
+	key, bad := r.handshake(false)
 	if bad != nil {
 		r.fail(bad)
 		return
@@ -59,10 +59,7 @@ func (r *request) echo() {
 	r.release()
 }
 
-// upgrade judges a WebSocket handshake.
-func (r *request) upgrade() (key []byte, bad *push.APIError) { return r.handshake(false) }
-
-// handshake is upgrade for pages of any origin, if they all may.
+// handshake validates a WebSocket handshake, with anyOrigin whatever page it comes from.
 func (r *request) handshake(anyOrigin bool) (key []byte, bad *push.APIError) {
 	if !anyOrigin && !r.admitPage() {
 		return nil, errOrigin
@@ -93,7 +90,7 @@ func (r *request) header(name string) []byte {
 }
 
 // subscription reads the query of /sse and /ws.
-func (r *request) subscription() (*push.Subscription, *push.APIError) {
+func (r *builtin) subscription() (*push.Subscription, *push.APIError) {
 	srv := r.h.lane.srv
 	if !r.admitPage() {
 		return nil, errOrigin
@@ -107,7 +104,7 @@ func (r *request) subscription() (*push.Subscription, *push.APIError) {
 
 // subscribe finds out who asks, whether that one may, and hands the connection
 // to the wing.
-func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
+func (r *builtin) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
 	sub.Fields = append(r.fields(), r.h.lane.srv.altSvc...)
 	client := r.client()
 	r.identify(func(r *request, id *auth.Identity) {
@@ -115,23 +112,23 @@ func (r *request) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, 
 			r.fail(bad)
 			return
 		}
-		if !r.maySubscribe(client, id) {
+		if !r.builtin.maySubscribe(client, id) {
 			return
 		}
 		sub.Identity = id
 		w := &waitingSubscription{sub, serve}
 		if sub.Since != "" {
 			if class := r.h.lane.srv.push.ReplayClass(sub.Channels); class != limit.Unclassed {
-				r.subscribeInTurn(class, w)
+				r.builtin.subscribeInTurn(class, w)
 				return
 			}
 		}
-		r.subscribed(w)
+		r.builtin.subscribed(w)
 	})
 }
 
 // subscribed hands the connection over.
-func (r *request) subscribed(w *waitingSubscription) {
+func (r *builtin) subscribed(w *waitingSubscription) {
 	if r.h.ended {
 		r.c.Close(nil) // the client went while its token was verified
 		return
@@ -146,7 +143,7 @@ func (r *request) subscribed(w *waitingSubscription) {
 }
 
 // publish serves POST /api/publish.
-func (r *request) publish() {
+func (r *builtin) publish() {
 	p := r.h.lane.srv.push
 	if p.Sheds(r.c, r.body) {
 		r.failWith(push.ShedAnswer())
@@ -156,10 +153,10 @@ func (r *request) publish() {
 }
 
 // broadcast serves POST /api/broadcast.
-func (r *request) broadcast() { r.call(r.h.lane.srv.push.ParseBroadcast) }
+func (r *builtin) broadcast() { r.call(r.h.lane.srv.push.ParseBroadcast) }
 
 // call runs a call of the API. Its answer comes at once, or is waited for.
-func (r *request) call(parse func([]byte) (*push.Call, *push.APIError)) {
+func (r *builtin) call(parse func([]byte) (*push.Call, *push.APIError)) {
 	call, bad := parse(r.body)
 	if bad != nil {
 		r.fail(bad)
@@ -172,13 +169,13 @@ func (r *request) call(parse func([]byte) (*push.Call, *push.APIError)) {
 	r.h.lane.srv.push.Publish(r.c, call, r.identity, r.published)
 	if r.seq == seq {
 		r.body = nil
-		r.h.pending = r
+		r.h.pending = r.request
 		r.h.wait(r.c)
 	}
 }
 
 // answerCall answers a call of the API.
-func (r *request) answerCall(status int, body []byte) {
+func (r *builtin) answerCall(status int, body []byte) {
 	switch {
 	case r.c.Closing():
 		r.release()

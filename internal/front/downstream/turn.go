@@ -12,11 +12,10 @@ import (
 	"github.com/weir-gateway/weir/internal/push"
 )
 
-// UseFront holds clients of Weir's own endpoints to limits per address and identity.
-// Before the loops run only.
-func (s *Server) UseFront(f *limit.Front) { s.front = f }
-
-var _ push.Job = (*request)(nil)
+var (
+	_ push.Job = (*forwarding)(nil)
+	_ push.Job = (*builtin)(nil)
+)
 
 // waitingSubscription is a subscription that asks for history, until its turn.
 type waitingSubscription struct {
@@ -26,7 +25,7 @@ type waitingSubscription struct {
 
 // lateIn reports whether a request that came now on this lane's loop would have to wait,
 // if some of t's have a class.
-func (r *request) lateIn(t *table) bool {
+func (r *forwarding) lateIn(t *table) bool {
 	if !t.classed || !r.h.lane.srv.push.Admits() {
 		return false
 	}
@@ -35,7 +34,7 @@ func (r *request) lateIn(t *table) bool {
 }
 
 // forwardInTurn is forward for a route whose requests have a class.
-func (r *request) forwardInTurn(class limit.Class, rest []byte) int {
+func (r *forwarding) forwardInTurn(class limit.Class, rest []byte) int {
 	lane := r.h.lane.srv.push.Lane(r.c)
 	late, now := lane.Late()
 	late = late && r.head == &r.own // a head that does not last cannot wait
@@ -50,13 +49,13 @@ func (r *request) forwardInTurn(class limit.Class, rest []byte) int {
 		return used
 	case limit.Wait, limit.Replaced:
 	}
-	r.h.pending = r
+	r.h.pending = r.request
 	r.h.wait(r.c) // its body stays where it is meanwhile
 	return 0
 }
 
 // subscribeInTurn is subscribed for a client that asks for history.
-func (r *request) subscribeInTurn(class limit.Class, w *waitingSubscription) {
+func (r *builtin) subscribeInTurn(class limit.Class, w *waitingSubscription) {
 	lane := r.h.lane.srv.push.Lane(r.c)
 	late, now := lane.Late()
 	r.waits = w
@@ -68,24 +67,27 @@ func (r *request) subscribeInTurn(class limit.Class, w *waitingSubscription) {
 	case limit.Refuse:
 		r.Shed(false)
 	case limit.Wait, limit.Replaced:
-		r.h.pending = r
+		r.h.pending = r.request
 		r.h.wait(r.c)
 	}
 }
 
-// Serve implements push.Job: its turn has come.
-func (r *request) Serve() {
-	c, w := r.c, r.waits
+// Serve implements push.Job.
+func (r *forwarding) Serve() {
+	c := r.c
 	r.h.unwait()
-	if w != nil {
-		r.waits, r.h.pending = nil, nil
-		r.subscribed(w)
-		return
-	}
 	r.forward(nil)
 	if !c.Closing() {
 		goOn(c)
 	}
+}
+
+// Serve implements push.Job.
+func (r *builtin) Serve() {
+	w := r.waits
+	r.h.unwait()
+	r.waits, r.h.pending = nil, nil
+	r.subscribed(w)
 }
 
 // Shed implements push.Job.
@@ -95,14 +97,20 @@ func (r *request) Shed(expired bool) {
 	if expired {
 		body = expiredBody
 	}
-	if r.waits != nil && r.endpoint.stream {
-		c, h := r.c, r.h
-		h.pending = nil
-		h.lane.srv.push.SendAwaySSE(c, r.fields())
-		r.release()
+	r.failWith(http.StatusServiceUnavailable, body)
+}
+
+// Shed implements push.Job.
+func (r *builtin) Shed(expired bool) {
+	if !r.endpoint.stream {
+		r.request.Shed(expired)
 		return
 	}
-	r.failWith(http.StatusServiceUnavailable, body)
+	c, h := r.c, r.h
+	h.unwait()
+	h.pending = nil
+	h.lane.srv.push.SendAwaySSE(c, r.fields())
+	r.release()
 }
 
 // What is shed is answered: made once.
@@ -143,7 +151,7 @@ func (r *request) client() netip.Addr {
 }
 
 // mayPublish takes what a publication costs its client and identity, or answers.
-func (r *request) mayPublish(client netip.Addr, id *auth.Identity) bool {
+func (r *builtin) mayPublish(client netip.Addr, id *auth.Identity) bool {
 	f := r.h.lane.srv.front
 	if f == nil {
 		return true
@@ -156,7 +164,7 @@ func (r *request) mayPublish(client netip.Addr, id *auth.Identity) bool {
 }
 
 // maySubscribe is mayPublish for a subscription.
-func (r *request) maySubscribe(client netip.Addr, id *auth.Identity) bool {
+func (r *builtin) maySubscribe(client netip.Addr, id *auth.Identity) bool {
 	f := r.h.lane.srv.front
 	if f == nil {
 		return true

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"bytes"
 	"net/http"
 
 	"github.com/weir-gateway/weir/internal/front/http1"
@@ -11,14 +12,15 @@ import (
 
 // A validation is what a route's document is held against, once the body is whole.
 type validation struct {
+	*forwarding
 	by                  *policy.Validator
 	method, path, query string
 	header              http.Header
 	body                []byte
 }
 
-func newValidation(by *policy.Validator, r *request) *validation {
-	v := &validation{by: by, method: r.method, path: string(r.policy.NormalPath()), query: string(r.head.Query), header: headerOf(r.head.Fields)}
+func newValidation(by *policy.Validator, r *forwarding) *validation {
+	v := &validation{forwarding: r, by: by, method: r.method, path: string(r.policy.NormalPath()), query: string(r.head.Query), header: headerOf(r.head.Fields)}
 	v.header["Host"] = []string{string(r.head.Host)}
 	return v
 }
@@ -33,7 +35,7 @@ func headerOf(fields []http1.Field) http.Header {
 
 // collects reports whether the whole body is needed before the upstream is asked: to
 // be validated, or to tell one request from another.
-func (r *request) collects(tg *target) bool {
+func (r *forwarding) collects(tg *target) bool {
 	return tg.validate != nil && tg.validate.Requests() || r.recording != nil
 }
 
@@ -41,11 +43,11 @@ func (r *request) collects(tg *target) bool {
 const maxCollected = 8 << 20
 
 // collect takes the whole body of r before e is started.
-func (r *request) collect(e *proxy.Exchange, rest []byte) int {
+func (r *forwarding) collect(e *proxy.Exchange, rest []byte) int {
 	h, req := r.h, r.head
-	limit, serve := int64(maxCollected), (*request).record
+	limit, serve := int64(maxCollected), func(r *request) { r.forwarding.recording.askRecorder(bytes.Clone(r.body)) }
 	if r.checked != nil && r.checked.by.Requests() {
-		limit, serve = r.checked.by.MaxBody(), (*request).validate
+		limit, serve = r.checked.by.MaxBody(), func(r *request) { r.forwarding.checked.validate() }
 	}
 	if m := r.limit; m >= 0 {
 		limit = min(limit, m)
@@ -53,16 +55,16 @@ func (r *request) collect(e *proxy.Exchange, rest []byte) int {
 	r.policy.Retain()
 	r.ready = e
 	r.endpoint = &endpoint{maxBody: int(limit), serve: serve}
-	h.pending = r
+	h.pending = r.request
 	switch {
 	case !r.unread:
-		serve(r)
+		serve(r.request)
 		return 0
 	case req.ContentLength > limit:
 		r.tooLarge()
 		return len(rest)
 	}
-	h.takeBody(r)
+	h.takeBody(r.request)
 	if len(rest) == 0 {
 		return 0
 	}
@@ -70,8 +72,8 @@ func (r *request) collect(e *proxy.Exchange, rest []byte) int {
 }
 
 // validate validates r off the loop and lets it go on if it is valid.
-func (r *request) validate() {
-	srv, v := r.h.lane.srv, r.checked
+func (v *validation) validate() {
+	r, srv := v.request, v.h.lane.srv
 	if srv.inFlight.Add(1) > int64(srv.cfg.MaxVerifying) {
 		srv.inFlight.Add(-1)
 		r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "too many requests to validate, try again later"})
@@ -86,14 +88,15 @@ func (r *request) validate() {
 		srv.inFlight.Add(-1)
 		r.c.Loop().Post(func() {
 			if !r.c.Closing() {
-				r.validated(err)
+				v.validated(err)
 			}
 		})
 	})
 }
 
-func (r *request) validated(err error) {
-	h, c, v, e := r.h, r.c, r.checked, r.ready
+func (v *validation) validated(err error) {
+	r := v.forwarding
+	h, c, e := r.h, r.c, r.ready
 	h.unwait()
 	if err != nil {
 		bad := &push.APIError{Status: http.StatusBadRequest, Message: err.Error()}
@@ -104,12 +107,12 @@ func (r *request) validated(err error) {
 		return
 	}
 	if r.recording != nil {
-		r.askForRecording(v.body)
+		r.recording.askRecorder(v.body)
 		return
 	}
 	r.ready = nil
 	seq, trailer := r.seq, r.trailers()
-	h.pending, h.x, h.state = r, e, answering
+	h.pending, h.x, h.state = r.request, e, answering
 	h.count()
 	if r.mirrorTo != nil {
 		r.startMirror(r.mirrorTo, e)

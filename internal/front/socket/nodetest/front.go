@@ -19,6 +19,8 @@ type LoopConfig struct {
 	Loops eventloop.Config
 	Push  push.Config
 	Front downstream.Config
+	// Deps adds to what the front works with, once the loops are made; nil: nothing.
+	Deps func(l *Loops, d *downstream.Deps)
 	// Accept has what accepts connections; nil: the front.
 	Accept func(front *downstream.Server) func(*eventloop.Conn) eventloop.Handler
 	// Panics is how many the loops are to have seen at the end.
@@ -53,10 +55,13 @@ func (n *Node) Loops(cfg LoopConfig) *Loops {
 	n.Must(err)
 	l.Push, err = push.New(cfg.Push, push.Deps{Formats: n.Formats, Hub: n.Hub, Loops: l.Group.Loops(), Log: n.Log})
 	n.Must(err)
-	l.Front, err = downstream.New(cfg.Front, l.Push, n.Auth, len(l.Group.Loops()), n.Log)
+	streams := h2.New(h2.Config{}, func(c *eventloop.Conn) eventloop.Handler { return l.Front.AcceptStream(c) }, len(l.Group.Loops()), n.Log)
+	deps := downstream.Deps{Push: l.Push, Auth: n.Auth, Loops: len(l.Group.Loops()), HTTP2: streams.Take, Log: n.Log}
+	if cfg.Deps != nil {
+		cfg.Deps(l, &deps)
+	}
+	l.Front, err = downstream.New(cfg.Front, deps)
 	n.Must(err)
-	streams := h2.New(h2.Config{}, l.Front.AcceptStream, len(l.Group.Loops()), n.Log)
-	l.Front.UseHTTP2(streams.Take)
 	n.Drain = func(over time.Duration) { l.Push.Drain(wire.DrainPlan{Over: over}) }
 	n.Run("front", l.Run)
 	n.OnStop(func() {
