@@ -19,7 +19,7 @@ const (
 
 // again calls f, which changes nothing, and calls it again when its connection was
 // lost and the next one was made soon.
-func (b *Broker) again(ctx context.Context, f func() error) error {
+func (b *connection) again(ctx context.Context, f func() error) error {
 	for try := 1; ; try++ {
 		l := b.link.Load()
 		err := f()
@@ -35,7 +35,7 @@ func lostConnection(err error) bool {
 }
 
 // replaced waits for the connection after l, and reports whether it came soon enough.
-func (b *Broker) replaced(ctx context.Context, l *link) bool {
+func (b *connection) replaced(ctx context.Context, l *link) bool {
 	t := time.NewTicker(reconnectPoll)
 	defer t.Stop()
 	for end := time.Now().Add(reconnectPatience); ; {

@@ -143,7 +143,7 @@ func (b *Broker) Lookup(ctx context.Context, ns *hub.Namespace, id string) (hub.
 }
 
 // lookup returns where id is in the log, which stood at in.
-func (s *stream) lookup(ctx context.Context, in info, id string) (uint64, error) {
+func (s *readable) lookup(ctx context.Context, in info, id string) (uint64, error) {
 	var found []uint64
 	err := s.index.use(ctx, s, func(x *index) (err error) {
 		if err = x.update(ctx, s, in); err == nil {
@@ -177,7 +177,7 @@ func (s *stream) lookup(ctx context.Context, in info, id string) (uint64, error)
 }
 
 // use calls f while nobody else uses the index.
-func (x *index) use(ctx context.Context, s *stream, f func(*index) error) error {
+func (x *index) use(ctx context.Context, s *readable, f func(*index) error) error {
 	select {
 	case x.lock <- struct{}{}:
 		defer func() { <-x.lock }()
@@ -190,7 +190,7 @@ func (x *index) use(ctx context.Context, s *stream, f func(*index) error) error 
 }
 
 // update takes in what was stored up to in.
-func (x *index) update(ctx context.Context, s *stream, in info) error {
+func (x *index) update(ctx context.Context, s *readable, in info) error {
 	if x.epoch != in.epoch {
 		x.reset(in.epoch)
 	}
@@ -239,7 +239,7 @@ func (x *index) read(ctx context.Context, r reader, upTo uint64) error {
 }
 
 // attributesAt returns those of the message at seq; ok is false if it was removed.
-func (s *stream) attributesAt(ctx context.Context, seq uint64) (a *hub.Attributes, ok bool, err error) {
+func (s *logReader) attributesAt(ctx context.Context, seq uint64) (a *hub.Attributes, ok bool, err error) {
 	m, _, err := s.messageAt(ctx, seq)
 	if err != nil || m == nil {
 		return nil, false, err
@@ -276,7 +276,7 @@ func (b *Broker) Remove(ctx context.Context, ns *hub.Namespace, channel string) 
 
 // remove says first that the messages are gone and then removes them: one that is
 // said to be gone and is still there harms nobody.
-func (s *stream) remove(ctx context.Context, tok string) error {
+func (s *readable) remove(ctx context.Context, tok string) error {
 	r := reader{s: s, subject: s.log + tok}
 	if err := r.askLeader(ctx); err != nil || r.least == 0 {
 		return err
@@ -339,7 +339,7 @@ func parseGone(b string) (g gone, err error) {
 }
 
 // lastGone returns the newest one of the channel called tok, or of all channels.
-func (s *stream) lastGone(ctx context.Context, tok string) (gone, error) {
+func (s *logReader) lastGone(ctx context.Context, tok string) (gone, error) {
 	var a struct {
 		Message struct {
 			Data []byte `json:"data"`

@@ -46,7 +46,7 @@ func unpack(m *natsgo.Msg) (data, attributes []byte) {
 
 // attributes reads what unpack returned. What nobody of ours wrote counts as none:
 // the payload is worth delivering all the same.
-func (s *stream) attributes(b []byte) *hub.Attributes {
+func (s *logReader) attributes(b []byte) *hub.Attributes {
 	if len(b) == 0 {
 		return nil
 	}

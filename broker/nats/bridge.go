@@ -31,7 +31,7 @@ type bridge struct {
 }
 
 // bridged reports whether publishes wait for a leader: there may be another one soon.
-func (s *stream) bridged() bool { return s.durable() && s.opts.Load().Replicas > 1 }
+func (s *logOptions) bridged() bool { return s.durable() && s.opts.Load().Replicas > 1 }
 
 // addKey gives p an idempotency key if it needs one. The outbox's lock is held.
 func (s *stream) addKey(p *pending) {

@@ -42,7 +42,7 @@ func (b *Broker) Add(ctx context.Context, n hub.Namespace) error {
 }
 
 // untilClosed returns ctx, which ends with the broker too.
-func (b *Broker) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
+func (b *connection) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(b.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
@@ -129,7 +129,7 @@ func (b *Broker) Change(ctx context.Context, n hub.Namespace) error {
 		return fmt.Errorf("namespace %q: durability cannot change while the broker runs", n.Name)
 	case was.Replicas != n.Replicas && s.durable():
 		return fmt.Errorf("namespace %q: replicas cannot change while the broker runs", n.Name)
-	case s.durable() && b.readOnly():
+	case s.durable() && b.room.readOnly():
 		return b.room.refusal()
 	}
 	s.opts.Store(&n)

@@ -46,7 +46,7 @@ func (b *Broker) connect(ctx context.Context) error {
 // tryLongSubject finds out whether the servers take the longest line that a
 // channel name can make. No client is told their bound, and one that goes past it
 // is disconnected for good.
-func (b *Broker) tryLongSubject() error {
+func (b *connection) tryLongSubject() error {
 	m := &natsgo.Msg{
 		Subject: b.cfg.Prefix + ".probe." + strings.Repeat("x", maxToken+64), Reply: natsgo.NewInbox() + ".zzzzzzzzzzzzz",
 		Header: natsgo.Header{headerKey: {"x"}},
@@ -170,7 +170,7 @@ type link struct {
 	lost   atomic.Int64 // Unix nanoseconds when it ended; 0 before
 }
 
-func (b *Broker) up() {
+func (b *connection) up() {
 	ctx, cancel := context.WithCancel(b.ctx)
 	if before := b.link.Swap(&link{ctx: ctx, cancel: cancel}); before != nil {
 		before.cancel()

@@ -10,7 +10,7 @@ import (
 
 // damage compares the log with its mark, before it is used, and returns in words
 // what it lost; "" for nothing. renewed is an epoch that began because of it.
-func (s *stream) damage(ctx context.Context, renewed string) (string, error) {
+func (s *storedLog) damage(ctx context.Context, renewed string) (string, error) {
 	m, known, err := s.lastMark(ctx) // before the log, which only grows
 	if err != nil {
 		return "", err
@@ -41,7 +41,7 @@ func (s *stream) damage(ctx context.Context, renewed string) (string, error) {
 }
 
 // compareMark is damage for a log that has mark m.
-func (s *stream) compareMark(ctx context.Context, in info, m mark) (string, error) {
+func (s *storedLog) compareMark(ctx context.Context, in info, m mark) (string, error) {
 	c := m.Count
 	// Each new message removes at most one of its channel; what else goes is at the
 	// beginning, for its age, or because of new messages for the bytes.
@@ -69,7 +69,7 @@ func (s *stream) compareMark(ctx context.Context, in info, m mark) (string, erro
 }
 
 // count notes how many messages there are. s.mu is held.
-func (s *stream) count(in info) {
+func (s *delivery) count(in info) {
 	s.counted = count{
 		First: in.first, Last: in.last, Messages: in.messages, Check: in.check,
 		FirstAt: in.firstAt.UnixMilli(), LastAt: in.lastAt.UnixMilli(),
@@ -79,7 +79,7 @@ func (s *stream) count(in info) {
 // verifyRead finds out whether the server met damage while it read messages, after
 // it had answered in: it leaves such a message out without a word, but counts it no
 // longer. The log begins a new epoch then, and the read is void.
-func (s *stream) verifyRead(ctx context.Context, in info) error {
+func (s *readable) verifyRead(ctx context.Context, in info) error {
 	now, err := s.info(ctx)
 	switch left := in.messages - min(in.messages, now.first-min(now.first, in.first)); {
 	case err != nil:
@@ -98,7 +98,7 @@ func (s *stream) verifyRead(ctx context.Context, in info) error {
 }
 
 // lastMark returns the mark of the log that was written last.
-func (s *stream) lastMark(ctx context.Context) (m mark, known bool, err error) {
+func (s *storedLog) lastMark(ctx context.Context) (m mark, known bool, err error) {
 	if o := s.b.outside.Load(); o != nil {
 		return o.last(ctx, s.opts.Load().Name)
 	}

@@ -15,41 +15,39 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// A stream is one namespace: its log in NATS and the delivery of it here.
-type stream struct {
-	// Fixed.
-	b       *Broker
-	opts    atomic.Pointer[hub.Namespace] // replaced by Change, but for name and durability
-	log     string                        // what the subjects in the log begin with; ends with a dot
-	deliver func(*hub.Message)
-	index   index
-	in      chan *natsgo.Msg // all subscriptions of the namespace
-	wake    chan struct{}    // holds a token when the log should be checked
+// logOptions are those of a namespace, and the names that its log has in NATS.
+type logOptions struct {
+	b    *Broker
+	opts atomic.Pointer[hub.Namespace] // replaced by Change, but for name and durability
+	log  string                        // what the subjects in the log begin with; ends with a dot
+}
 
-	// The looks at the stream that are under way.
-	flights struct {
-		sync.Mutex
-		wg     sync.WaitGroup
-		next   *flight
-		flying bool
-		over   bool // no more of them
-	}
+// A logReader reads single messages of a log, of its leader where any replica may be behind.
+type logReader struct{ logOptions }
+
+// A storedLog is the JetStream stream that holds a namespace's log, as its leader has it.
+type storedLog struct {
+	logReader
+	clock atomic.Int64 // how much the clock of the log's leader is ahead, in ns
+	// unwritten is set while the disk is too full to write the log's epoch.
+	unwritten atomic.Pointer[unwritten]
+}
+
+// A delivery is what the channels of a namespace that are subscribed here have got of
+// its log.
+type delivery struct {
+	storedLog
+
+	// Fixed.
+	deliver func(*hub.Message)
+	wake    chan struct{} // holds a token when the log should be checked
 
 	// Owned by run.
-	suspect time.Time          // since when the log seems to end too early; zero if it does not
-	heard   map[string]*uint64 // with durability none, since anyToken was subscribed: the last number of each node
+	heard numbers // with durability none, since anyToken was subscribed
 
 	// checked is the connection generation in which the log was last verified.
 	checked atomic.Uint64
-	clock   atomic.Int64 // how much the clock of the log's leader is ahead, in ns
 	repairs repairs
-	bridge  bridge
-	storage storage
-	// unwritten is set while the disk is too full to write the log's epoch.
-	unwritten atomic.Pointer[unwritten]
-	// doubted is since when the log seems to end too early, in Unix nanoseconds; 0 if
-	// it does not.
-	doubted atomic.Int64
 
 	mu       sync.Mutex
 	epoch    string
@@ -60,6 +58,39 @@ type stream struct {
 	counted  count               // the log when it was last looked at
 	faults   uint64              // counts the times that messages may have been lost on the way here
 	channels map[string]*channel // by token; the whole namespace at anyToken
+}
+
+// A readable is a log with what is read of it for those who subscribe and resume.
+type readable struct {
+	delivery
+
+	// Fixed.
+	index index
+	in    chan *natsgo.Msg // all subscriptions of the namespace
+
+	// The looks at the stream that are under way.
+	flights struct {
+		sync.Mutex
+		wg     sync.WaitGroup
+		next   *flight
+		flying bool
+		over   bool // no more of them
+	}
+}
+
+// A stream is one namespace: its log in NATS and the delivery of it here, in which it
+// finds and fetches what was lost on the way.
+type stream struct {
+	readable
+
+	// Owned by run.
+	suspect time.Time // since when the log seems to end too early; zero if it does not
+
+	bridge  bridge
+	storage storage
+	// doubted is since when the log seems to end too early, in Unix nanoseconds; 0 if
+	// it does not.
+	doubted atomic.Int64
 }
 
 // A channel is one that is subscribed here, or the whole namespace. For that last
@@ -83,27 +114,30 @@ type channel struct {
 }
 
 func newStream(b *Broker, ns hub.Namespace, deliver func(*hub.Message)) *stream {
-	s := &stream{
-		b: b, deliver: deliver, log: b.cfg.Prefix + ".log." + ns.Name + ".",
-		index:    newIndex(),
-		in:       make(chan *natsgo.Msg, min(max(256<<20/ns.MaxMessageBytes, 2048), 16384)),
-		wake:     make(chan struct{}, 1),
-		former:   map[string]bool{},
-		channels: map[string]*channel{},
-	}
+	s := &stream{readable: readable{
+		delivery: delivery{
+			storedLog: storedLog{logReader: logReader{logOptions{b: b, log: b.cfg.Prefix + ".log." + ns.Name + "."}}},
+			deliver:   deliver,
+			wake:      make(chan struct{}, 1),
+			former:    map[string]bool{},
+			channels:  map[string]*channel{},
+		},
+		index: newIndex(),
+		in:    make(chan *natsgo.Msg, min(max(256<<20/ns.MaxMessageBytes, 2048), 16384)),
+	}}
 	s.opts.Store(&ns)
 	return s
 }
 
-func (s *stream) durable() bool { return s.opts.Load().Durability != hub.None }
+func (s *logOptions) durable() bool { return s.opts.Load().Durability != hub.None }
 
 // verified reports whether the log was checked since the last reconnect.
-func (s *stream) verified() bool {
+func (s *delivery) verified() bool {
 	return !s.durable() || s.checked.Load() == s.b.generation.Load()
 }
 
 // nudge has the log checked soon.
-func (s *stream) nudge() {
+func (s *delivery) nudge() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -111,14 +145,14 @@ func (s *stream) nudge() {
 }
 
 // subject returns where a message of channel is published.
-func (s *stream) subject(channel string) string {
+func (s *logOptions) subject(channel string) string {
 	if s.durable() {
 		return s.log + token(s.opts.Load().Name, channel)
 	}
 	return s.live(noEpoch, token(s.opts.Load().Name, channel))
 }
 
-func (s *stream) live(epoch, token string) string {
+func (s *logOptions) live(epoch, token string) string {
 	return s.b.cfg.Prefix + ".live." + s.opts.Load().Name + "." + epoch + "." + token
 }
 
@@ -133,13 +167,13 @@ func (s *stream) listen() error {
 
 const leaderChanged = "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED."
 
-func (s *stream) epochNow() string {
+func (s *delivery) epochNow() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.epoch
 }
 
-func (s *stream) mark() mark {
+func (s *delivery) mark() mark {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return mark{Epoch: s.epoch, Last: s.high, Count: s.counted}
@@ -147,7 +181,7 @@ func (s *stream) mark() mark {
 
 // adopt makes in's epoch the current one. What is delivered next is what was
 // stored since that epoch began.
-func (s *stream) adopt(in info) {
+func (s *delivery) adopt(in info) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if in.epoch == s.epoch || s.former[in.epoch] {
@@ -166,7 +200,7 @@ func (s *stream) adopt(in info) {
 }
 
 // seen takes note of how far the log had come.
-func (s *stream) seen(in info) {
+func (s *delivery) seen(in info) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if in.epoch == s.epoch {
@@ -178,7 +212,7 @@ func (s *stream) seen(in info) {
 // acknowledged turns a sequence into a position. A sequence that is not above
 // all seen ones and is no duplicate is of another life of the log than the one
 // we know: the message is stored, but where cannot be said.
-func (s *stream) acknowledged(seq uint64, duplicate bool) (hub.Position, error) {
+func (s *delivery) acknowledged(seq uint64, duplicate bool) (hub.Position, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -223,7 +257,7 @@ func (s *stream) run() {
 		case <-sweep.C:
 			if s.durable() {
 				s.heal(false)
-				s.reportRepairs()
+				s.repairs.report(s.b.log, s.opts.Load().Name)
 			}
 		case m := <-s.in:
 			// Only this goroutine empties the queue: if it was full just before m
@@ -258,7 +292,7 @@ func (s *stream) overflow() {
 // forward delivers a message of a namespace without a log. With the namespace and
 // the channel both subscribed it comes twice. The messages of one node come in the
 // order of their numbers, so the second one is known by its number.
-func (s *stream) forward(m *natsgo.Msg) {
+func (s *delivery) forward(m *natsgo.Msg) {
 	tok := lastToken(m.Subject)
 	s.mu.Lock()
 	c, whole := s.channels[tok], s.channels[anyToken]
@@ -267,7 +301,7 @@ func (s *stream) forward(m *natsgo.Msg) {
 	// Once needed the numbers are kept: second copies come also after an Unsubscribe.
 	if node, number, ok := strings.Cut(from, "."); ok && (whole != nil || s.heard != nil) {
 		n, err := strconv.ParseUint(number, 36, 64)
-		if err == nil && !s.hears(node, n) {
+		if err == nil && !s.heard.isNew(node, n) {
 			return
 		}
 	}
@@ -296,17 +330,20 @@ func (s *stream) forward(m *natsgo.Msg) {
 // maxHeard bounds the nodes, with every start a new one, whose numbers are remembered.
 const maxHeard = 1024
 
-// hears reports whether node's n is new.
-func (s *stream) hears(node string, n uint64) bool {
-	if last := s.heard[node]; last != nil {
+// numbers are the last ones that were received of each node's messages.
+type numbers map[string]*uint64
+
+// isNew reports whether node's n was not received before.
+func (s *numbers) isNew(node string, n uint64) bool {
+	if last := (*s)[node]; last != nil {
 		rises := n > *last
 		*last = max(*last, n)
 		return rises
 	}
-	if s.heard == nil || len(s.heard) >= maxHeard {
-		s.heard = map[string]*uint64{}
+	if *s == nil || len(*s) >= maxHeard {
+		*s = numbers{}
 	}
-	s.heard[strings.Clone(node)] = &n
+	(*s)[strings.Clone(node)] = &n
 	return true
 }
 
@@ -340,7 +377,7 @@ func (s *stream) receive(m *natsgo.Msg) {
 // hole looks for one on c, which may be nil, before the message at seq, which says
 // that prev came before it. It returns up to where messages are missing, or 0.
 // s.mu is held.
-func (s *stream) hole(c *channel, seq, prev uint64) (upTo uint64) {
+func (s *delivery) hole(c *channel, seq, prev uint64) (upTo uint64) {
 	switch {
 	case c == nil || seq <= c.last:
 	case c.joined && prev > c.last:
@@ -359,7 +396,7 @@ func (s *stream) hole(c *channel, seq, prev uint64) (upTo uint64) {
 // gets first what is missing before it there, but for what lies after since: that
 // was handed already, or is not there. With live it is also for those whose
 // Subscribe is under way. It reports false when the connection was lost.
-func (s *stream) hand(st stored, prev, since uint64, live bool) bool {
+func (s *delivery) hand(st stored, prev, since uint64, live bool) bool {
 	tok, ok := s.tokenOf(st.subject)
 	if !ok {
 		return true
@@ -396,7 +433,7 @@ func (st *stored) isFor(c *channel, live bool) bool {
 
 // claim notes that st is delivered and returns it as a message; nil if no channel
 // is called tok. s.mu is held.
-func (s *stream) claim(c, whole *channel, st stored, tok string, prev uint64) *hub.Message {
+func (s *delivery) claim(c, whole *channel, st stored, tok string, prev uint64) *hub.Message {
 	name, ok := "", true
 	if c != nil {
 		name = c.name
@@ -431,12 +468,12 @@ func (s *stream) claim(c, whole *channel, st stored, tok string, prev uint64) *h
 
 // tokenOf returns the token of the channel whose messages in the log have
 // subject. Not all have one: see Remove.
-func (s *stream) tokenOf(subject string) (string, bool) {
+func (s *logOptions) tokenOf(subject string) (string, bool) {
 	tok, ok := strings.CutPrefix(subject, s.log)
 	return tok, ok && !strings.Contains(tok, ".")
 }
 
-func (s *stream) message(channel string, st stored, epoch string, prev uint64) *hub.Message {
+func (s *logReader) message(channel string, st stored, epoch string, prev uint64) *hub.Message {
 	return &hub.Message{
 		Channel: channel, Key: st.key, Data: st.data, Attributes: s.attributes(st.attributes),
 		Time: st.time, Epoch: epoch, Offset: st.seq, Prev: prev, Check: st.check,
@@ -444,7 +481,7 @@ func (s *stream) message(channel string, st stored, epoch string, prev uint64) *
 }
 
 // fenceMessage returns what the stream's leader must refuse.
-func (s *stream) fenceMessage() *natsgo.Msg {
+func (s *logOptions) fenceMessage() *natsgo.Msg {
 	return &natsgo.Msg{
 		Subject: s.b.cfg.Prefix + ".log." + s.opts.Load().Name + ".fence",
 		Header:  natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}},
@@ -452,7 +489,7 @@ func (s *stream) fenceMessage() *natsgo.Msg {
 }
 
 // refused publishes what the stream's leader must refuse and waits for that.
-func (s *stream) refused(ctx context.Context) error {
+func (s *storedLog) refused(ctx context.Context) error {
 	m := s.fenceMessage()
 	ctx, cancel := s.b.bound(ctx)
 	defer cancel()

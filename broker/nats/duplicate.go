@@ -62,7 +62,7 @@ func (p *pending) duplicateOf(first hub.Publication, check hub.Check, seq uint64
 // readOne returns the content and the check of the message at seq; the check is 0 if it
 // was removed. Any replica may answer, but only the leader knows that there is no such
 // message.
-func (s *stream) readOne(ctx context.Context, seq uint64) (p hub.Publication, check hub.Check, err error) {
+func (s *logReader) readOne(ctx context.Context, seq uint64) (p hub.Publication, check hub.Check, err error) {
 	pg, err := s.b.reads.get(ctx, s.name(), query{Seq: seq})
 	if err == nil && len(pg.messages) > 0 {
 		m := pg.messages[0]
@@ -79,13 +79,13 @@ func (s *stream) readOne(ctx context.Context, seq uint64) (p hub.Publication, ch
 
 // messageAt asks the leader for the message at seq and when it was stored; nil if it was
 // removed. A replica may not know either of the message or of its end.
-func (s *stream) messageAt(ctx context.Context, seq uint64) (*natsgo.Msg, time.Time, error) {
+func (s *logReader) messageAt(ctx context.Context, seq uint64) (*natsgo.Msg, time.Time, error) {
 	m, _, at, err := s.leaderRead(ctx, map[string]any{"seq": seq})
 	return m, at, err
 }
 
 // leaderNext asks the leader for the first message of subject after since.
-func (s *stream) leaderNext(ctx context.Context, since uint64, subject string) (st stored, ok bool, err error) {
+func (s *logReader) leaderNext(ctx context.Context, since uint64, subject string) (st stored, ok bool, err error) {
 	m, seq, at, err := s.leaderRead(ctx, map[string]any{"seq": since + 1, "next_by_subj": subject})
 	if err != nil || m == nil {
 		return st, false, err
@@ -99,7 +99,7 @@ func (s *stream) leaderNext(ctx context.Context, since uint64, subject string) (
 }
 
 // leaderRead asks the leader for one message, with its place and time; nil if it has none.
-func (s *stream) leaderRead(ctx context.Context, query map[string]any) (*natsgo.Msg, uint64, time.Time, error) {
+func (s *logReader) leaderRead(ctx context.Context, query map[string]any) (*natsgo.Msg, uint64, time.Time, error) {
 	var answer struct {
 		Message struct {
 			Subject string    `json:"subject"`

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -12,18 +13,17 @@ import (
 type repairs struct {
 	holes, filled, gaps atomic.Uint64
 
-	// Owned by run: what reportRepairs has logged.
+	// Owned by run: what report has logged.
 	loggedHoles, loggedFilled, loggedGaps uint64
 }
 
-// reportRepairs logs what was missing since it was called before.
-func (s *stream) reportRepairs() {
-	r := &s.repairs
+// report logs what was missing since it was called before.
+func (r *repairs) report(log *slog.Logger, namespace string) {
 	holes, filled, gaps := r.holes.Load(), r.filled.Load(), r.gaps.Load()
 	if holes == r.loggedHoles && gaps == r.loggedGaps {
 		return
 	}
-	s.b.log.Warn("messages were missing on the way from NATS", "namespace", s.opts.Load().Name,
+	log.Warn("messages were missing on the way from NATS", "namespace", namespace,
 		"holes", holes-r.loggedHoles, "fetched", filled-r.loggedFilled, "gaps", gaps-r.loggedGaps)
 	r.loggedHoles, r.loggedFilled, r.loggedGaps = holes, filled, gaps
 }
@@ -66,7 +66,7 @@ const fillPatience = 3 * time.Second
 // or as much of it as the log still has. What it cannot deliver becomes a gap: the
 // next message names a predecessor that did not come. It reports false when the
 // connection was lost: then all will be checked anyway.
-func (s *stream) fill(tok string, c *channel, upTo uint64) bool {
+func (s *delivery) fill(tok string, c *channel, upTo uint64) bool {
 	s.repairs.holes.Add(1)
 	began := time.Now()
 	for try := 1; s.b.ctx.Err() == nil && s.verified(); try++ {
@@ -102,7 +102,7 @@ func (s *stream) fill(tok string, c *channel, upTo uint64) bool {
 // gone reports whether the log has nothing of the channel called tok after since
 // and up to upTo, though it had. A single copy has said so already; of a replicated
 // stream any copy may be behind by any time, so its leader is asked now and then.
-func (s *stream) gone(tok string, since, upTo uint64, try int) bool {
+func (s *logReader) gone(tok string, since, upTo uint64, try int) bool {
 	if s.opts.Load().Replicas <= 1 {
 		return true
 	}
@@ -121,7 +121,7 @@ type ending struct {
 
 // leaderMessage asks the stream's leader for a message, of which it returns the
 // place; none is no error.
-func (s *stream) leaderMessage(ctx context.Context, query map[string]any) (ending, error) {
+func (s *logReader) leaderMessage(ctx context.Context, query map[string]any) (ending, error) {
 	if err := s.b.reads.enter(ctx); err != nil {
 		return ending{}, err
 	}
@@ -143,7 +143,7 @@ func (s *stream) leaderMessage(ctx context.Context, query map[string]any) (endin
 // that the log does not have was removed before it was delivered, and becomes a
 // gap. The one after upTo was stored. It reports false when the connection was
 // lost: then all will be checked anyway.
-func (s *stream) fillWhole(upTo uint64) bool {
+func (s *delivery) fillWhole(upTo uint64) bool {
 	s.repairs.holes.Add(1)
 	began := time.Now()
 	for try := 1; s.b.ctx.Err() == nil && s.verified(); {
@@ -182,7 +182,7 @@ func (s *stream) fillWhole(upTo uint64) bool {
 
 // skip moves the mark of whole, which may be nil, to upTo and returns what tells the
 // hub that the messages in between will not come; nil if there are none. s.mu is held.
-func (s *stream) skip(whole *channel, upTo uint64) *hub.Message {
+func (s *delivery) skip(whole *channel, upTo uint64) *hub.Message {
 	if whole == nil || !whole.joined || whole.last >= upTo {
 		return nil
 	}
@@ -192,13 +192,13 @@ func (s *stream) skip(whole *channel, upTo uint64) *hub.Message {
 
 // missingUpTo returns what tells the hub that messages of c up to upTo are missing.
 // s.mu is held.
-func (s *stream) missingUpTo(c *channel, upTo uint64) *hub.Message {
+func (s *delivery) missingUpTo(c *channel, upTo uint64) *hub.Message {
 	s.repairs.gaps.Add(1)
 	return &hub.Message{Channel: c.name, Epoch: s.epoch, Offset: upTo, Missing: true}
 }
 
 // skipTo is skip for who does not hold s.mu.
-func (s *stream) skipTo(upTo uint64) {
+func (s *delivery) skipTo(upTo uint64) {
 	s.mu.Lock()
 	m := s.skip(s.channels[anyToken], upTo)
 	s.mu.Unlock()
@@ -209,7 +209,7 @@ func (s *stream) skipTo(upTo uint64) {
 
 // passed notes that the message at seq, the next one after since that the log has,
 // needs no more delivery for the whole namespace, if that has got everything up to since.
-func (s *stream) passed(since, seq uint64) {
+func (s *delivery) passed(since, seq uint64) {
 	s.mu.Lock()
 	c := s.channels[anyToken]
 	var m *hub.Message
@@ -224,7 +224,7 @@ func (s *stream) passed(since, seq uint64) {
 }
 
 // pause waits for d or the end.
-func (s *stream) pause(d time.Duration) {
+func (s *logReader) pause(d time.Duration) {
 	select {
 	case <-s.b.ctx.Done():
 	case <-time.After(d):

@@ -68,7 +68,7 @@ var (
 // suspicions is how long a log may seem to end too early before that counts. A new
 // leader of a replicated stream may not have applied yet what was committed before,
 // and one that was cut off answers as a leader for another ten seconds.
-func (s *stream) suspicions() time.Duration {
+func (s *logOptions) suspicions() time.Duration {
 	if s.opts.Load().Replicas > 1 {
 		return 15 * time.Second
 	}
@@ -171,7 +171,7 @@ type laggards struct {
 
 // laggards returns those that are not known to have everything up to upTo: with all
 // of all channels, otherwise of those on which nothing came lately.
-func (s *stream) laggards(upTo uint64, all bool) laggards {
+func (s *delivery) laggards(upTo uint64, all bool) laggards {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := laggards{since: 1<<64 - 1}
@@ -194,7 +194,7 @@ func (c *channel) known() uint64 { return max(c.last, c.checked) }
 
 // declareRemoved reports a gap on the channels of which retention may have removed
 // something that was not delivered: all that is older than the log's first message.
-func (s *stream) declareRemoved(in info) {
+func (s *delivery) declareRemoved(in info) {
 	var ms []*hub.Message
 	s.mu.Lock()
 	for tok, c := range s.channels {
@@ -232,8 +232,8 @@ func (s *stream) tellGaps(in info, tokens []string) error {
 		if c == nil {
 			continue
 		}
-		r := reader{s: s, subject: s.log + tok}
-		first, err := s.firstRetained(s.b.ctx, r, in, since)
+		r := reader{s: &s.readable, subject: s.log + tok}
+		first, err := r.firstRetained(s.b.ctx, in, since)
 		if err != nil {
 			return err
 		}
@@ -291,7 +291,7 @@ func (s *stream) missing(l laggards, end ending, all bool) (found, unsure []stri
 // newestOf asks for the newest message of each of subjects that came after since,
 // until somebody answers who has the log up to end. So that there is always
 // something to answer, end's own subject is asked for as well.
-func (s *stream) newestOf(subjects []string, since uint64, end ending) (page, error) {
+func (s *logReader) newestOf(subjects []string, since uint64, end ending) (page, error) {
 	if s.opts.Load().Replicas <= 1 {
 		return s.b.reads.get(s.b.ctx, s.name(), query{MultiLast: subjects, Seq: since + 1, UpToSeq: end.seq})
 	}

@@ -35,7 +35,7 @@ func (b *Broker) History(ctx context.Context, ns *hub.Namespace, channel string,
 	return p, nil
 }
 
-func (s *stream) history(ctx context.Context, channel string, since uint64, limit int) (hub.Page, error) {
+func (s *readable) history(ctx context.Context, channel string, since uint64, limit int) (hub.Page, error) {
 	in, err := s.info(ctx)
 	if err != nil {
 		return hub.Page{}, err
@@ -87,7 +87,7 @@ func (s *stream) history(ctx context.Context, channel string, since uint64, limi
 		ms = slices.DeleteFunc(ms, func(st stored) bool { return st.seq <= last.upTo }) // a replica may have it still
 	}
 	page.Messages = s.messages(tok, ms, in.epoch)
-	page.FirstRetained, err = s.firstRetained(ctx, r, in, since)
+	page.FirstRetained, err = r.firstRetained(ctx, in, since)
 	if holed {
 		page.FirstRetained = page.Covered + 1
 	}
@@ -103,7 +103,7 @@ const maxDeleted = 20_000
 // firstOfAll is firstRetained for the whole namespace. ms is all of the log between
 // since and covered. What is missing there was removed, and what is missing later
 // is said by a later page; it is said here already as long as the list is short.
-func (s *stream) firstOfAll(ctx context.Context, in info, ms []stored, since, covered uint64) (uint64, error) {
+func (s *readable) firstOfAll(ctx context.Context, in info, ms []stored, since, covered uint64) (uint64, error) {
 	first := in.first
 	if hole := lastHole(ms, since, covered); hole > 0 {
 		first = max(first, hole+1)
@@ -126,24 +126,24 @@ func (s *stream) firstOfAll(ctx context.Context, in info, ms []stored, since, co
 
 // firstRetained says from where on the channel is whole. It must be asked after
 // the messages were read, or what retention removed in between would go unsaid.
-func (s *stream) firstRetained(ctx context.Context, r reader, in info, since uint64) (uint64, error) {
-	oldest, count, err := s.oldest(ctx, r, since)
+func (r *reader) firstRetained(ctx context.Context, in info, since uint64) (uint64, error) {
+	oldest, count, err := r.oldest(ctx, since)
 	if err != nil {
 		return 0, err
 	}
 	// The bound on the channel removes its oldest when it is reached; so may have a
 	// smaller bound that it had before.
-	if oldest > 0 && (oldest <= since+1 || count >= min(in.least, s.opts.Load().HistorySize)) {
+	if oldest > 0 && (oldest <= since+1 || count >= min(in.least, r.s.opts.Load().HistorySize)) {
 		return oldest, nil
 	}
 	// What age and bytes remove is older than all that is retained.
 	if !in.whole {
-		if in, err = s.info(ctx); err != nil {
+		if in, err = r.s.info(ctx); err != nil {
 			return 0, err
 		}
 	}
 	if in.whole && in.gone {
-		last, err := s.lastGone(ctx, anyToken)
+		last, err := r.s.lastGone(ctx, anyToken)
 		if err != nil {
 			return 0, err
 		}
@@ -158,15 +158,15 @@ func (s *stream) firstRetained(ctx context.Context, r reader, in info, since uin
 // oldest returns the channel's oldest retained message, 0 if there is none, and how
 // many there are, which counts only if the oldest comes later than next after since. A
 // replica that is behind may have what the log has not any more: its leader is asked.
-func (s *stream) oldest(ctx context.Context, r reader, since uint64) (seq uint64, count int, err error) {
-	if s.opts.Load().Replicas <= 1 {
-		p, err := s.b.reads.get(ctx, s.name(), query{Seq: 1, NextFor: r.subject, Batch: 1})
+func (r *reader) oldest(ctx context.Context, since uint64) (seq uint64, count int, err error) {
+	if r.s.opts.Load().Replicas <= 1 {
+		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: 1, NextFor: r.subject, Batch: 1})
 		if err != nil || len(p.messages) == 0 {
 			return 0, 0, err
 		}
 		return p.messages[0].seq, int(p.pending) + len(p.messages), nil
 	}
-	first, err := s.leaderMessage(ctx, map[string]any{"seq": 1, "next_by_subj": r.subject})
+	first, err := r.s.leaderMessage(ctx, map[string]any{"seq": 1, "next_by_subj": r.subject})
 	if err != nil || first.seq <= since+1 {
 		return first.seq, 0, err
 	}
@@ -175,6 +175,6 @@ func (s *stream) oldest(ctx context.Context, r reader, since uint64) (seq uint64
 			Subjects map[string]int `json:"subjects"`
 		} `json:"state"`
 	}
-	err = s.b.request(ctx, "STREAM.INFO."+s.name(), map[string]string{"subjects_filter": r.subject}, &a)
+	err = r.s.b.request(ctx, "STREAM.INFO."+r.s.name(), map[string]string{"subjects_filter": r.subject}, &a)
 	return first.seq, a.State.Subjects[r.subject], err
 }

@@ -69,7 +69,7 @@ func (d *departures) next(servers []natsgo.Server, now time.Time) (*natsgo.Serve
 
 // leave has the client library connect to another server. Its own ForceReconnect first
 // writes what is buffered, for seconds if the server reads nothing any more.
-func (b *Broker) leave() {
+func (b *connection) leave() {
 	b.departures.add(b.nc.ConnectedUrl(), time.Now())
 	if c := b.socket.Load(); c != nil {
 		(*c).Close()

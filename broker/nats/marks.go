@@ -38,8 +38,8 @@ const marksRetry = 10 * time.Second
 var errNotPermitted = errors.New("the NATS account has no permission")
 
 // No namespace has a name with capitals.
-func (b *Broker) marksStream() string          { return b.cfg.Prefix + "_MARKS" }
-func (b *Broker) markSubject(ns string) string { return b.cfg.Prefix + ".mark." + ns }
+func (b *connection) marksStream() string          { return b.cfg.Prefix + "_MARKS" }
+func (b *connection) markSubject(ns string) string { return b.cfg.Prefix + ".mark." + ns }
 
 // prepareMarks finds out whether external servers can keep marks of the logs.
 func (b *Broker) prepareMarks(ctx context.Context, namespaces []hub.Namespace) error {
@@ -185,7 +185,7 @@ func (o *outsideMarks) raised(err error) {
 
 // probe publishes on subject what the stream behind it must refuse. The way to a
 // stream that has just been made may not be known for a moment.
-func (b *Broker) probe(ctx context.Context, subject string) error {
+func (b *connection) probe(ctx context.Context, subject string) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	for n := 1; ; n++ {
@@ -339,7 +339,7 @@ func refusedOn(subject string) *natsgo.Msg {
 
 // noteDenial remembers the subject that err, which the client library reports aside,
 // says may not be published to: the request itself gets no answer.
-func (b *Broker) noteDenial(err error) {
+func (b *connection) noteDenial(err error) {
 	if !errors.Is(err, natsgo.ErrPermissionViolation) {
 		return
 	}
@@ -350,7 +350,7 @@ func (b *Broker) noteDenial(err error) {
 }
 
 // denied returns an error if the server refused the last message to subject.
-func (b *Broker) denied(subject string) error {
+func (b *connection) denied(subject string) error {
 	if _, ok := b.denials.Load(subject); !ok {
 		return nil
 	}

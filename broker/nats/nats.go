@@ -47,17 +47,13 @@ var (
 
 // Broker is a hub.Broker on NATS. The zero value is not usable: see New.
 type Broker struct {
-	// Fixed by New.
-	cfg Config
-	log *slog.Logger
-	bus *bus
+	connection
+	bus *bus // fixed by New
 
 	// Fixed by Start, before state says that it started.
-	nc     *natsgo.Conn
 	server *embedded  // nil with an external NATS
 	marks  *highWater // nil with an external NATS; keep's, then Close's
 	out    *outbox
-	reads  *reads
 	room   *room // nil with an external NATS
 
 	deliver func(*hub.Message) // Start's
@@ -73,30 +69,42 @@ type Broker struct {
 	// suspended says that another process has the directory, see Suspend.
 	suspended atomic.Bool
 
-	// The connection, written by its callbacks.
-	generation atomic.Uint64 // counts the connections made, before each is used
-	connected  atomic.Bool
-	link       atomic.Pointer[link]
-	departures departures
-	socket     atomic.Pointer[net.Conn] // of the last connection to an external server
-
 	retriedReads atomic.Uint64 // reads made again because no replica answered
 	serversLeft  atomic.Uint64 // servers left because they seemed to be cut off
 	opened       atomic.Int64  // see Opened, in Unix milliseconds; 0 for the zero Time
-	denials      sync.Map      // subjects that may not be published to, of the account's permissions
 	// bridgedPublishes counts the times that a publish was kept to be sent again.
 	bridgedPublishes atomic.Uint64
 
-	ctx  context.Context // ends with Close; bounds all goroutines
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	wg sync.WaitGroup
 
 	mu       sync.Mutex // serialises Start and Close
 	starting bool
 	// waitBegan and waitLogged are for what is logged while Start waits.
 	waitBegan, waitLogged time.Time
 	started               bool
-	state                 atomic.Pointer[error] // why nothing works; points to nil while started
+}
+
+// A connection is the one to the NATS servers, and the requests on it.
+type connection struct {
+	// Fixed by New.
+	cfg  Config
+	log  *slog.Logger
+	ctx  context.Context // ends with Close; bounds all goroutines
+	stop context.CancelFunc
+
+	// Fixed by Start, before state says that it started.
+	nc    *natsgo.Conn
+	reads *reads
+
+	// Written by its callbacks.
+	generation atomic.Uint64 // counts the connections made, before each is used
+	connected  atomic.Bool
+	link       atomic.Pointer[link]
+	departures departures
+	socket     atomic.Pointer[net.Conn] // of the last connection to an external server
+	denials    sync.Map                 // subjects that may not be published to, of the account's permissions
+
+	state atomic.Pointer[error] // why nothing works; points to nil while started
 }
 
 var errNotStarted = fmt.Errorf("%w: not started", hub.ErrUnavailable)
@@ -109,7 +117,7 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	b := &Broker{cfg: cfg.withDefaults(), log: log, marking: make(chan chan<- error), onKeeps: make(chan func())}
+	b := &Broker{connection: connection{cfg: cfg.withDefaults(), log: log}, marking: make(chan chan<- error), onKeeps: make(chan func())}
 	b.streams.Store(&map[string]*stream{})
 	b.bus = newBus(b)
 	b.ctx, b.stop = context.WithCancel(context.Background())
@@ -117,7 +125,7 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	return b, nil
 }
 
-func (b *Broker) setState(err error) { b.state.Store(&err) }
+func (b *connection) setState(err error) { b.state.Store(&err) }
 
 // waitLogEvery is how often it is logged what Start waits for.
 const waitLogEvery = 10 * time.Second
@@ -135,8 +143,8 @@ func (b *Broker) waits(what string, err error) {
 }
 
 // retryAfter is how long to wait before the next try, after n of them: 0.1 to 1 s.
-func retryAfter(n int) time.Duration { return min(retryEvery<<min(n/4, 4), time.Second) }
-func (b *Broker) stateErr() error    { return *b.state.Load() }
+func retryAfter(n int) time.Duration  { return min(retryEvery<<min(n/4, 4), time.Second) }
+func (b *connection) stateErr() error { return *b.state.Load() }
 
 // Start starts the embedded server or connects to the external one, creates or
 // adjusts the streams and begins delivery. It waits for servers and clusters
@@ -191,7 +199,7 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	if o := b.outside.Load(); o != nil {
 		o.create(ctx)
 	}
-	if !b.readOnly() {
+	if !b.room.readOnly() {
 		if err := b.mark(false); err != nil {
 			return err
 		}
@@ -276,7 +284,7 @@ func (b *Broker) startServer(ctx context.Context, namespaces []hub.Namespace) (e
 	if b.room, err = newRoom(b.cfg); err != nil {
 		return err
 	}
-	b.reportRoom(time.Now())
+	b.room.report(time.Now(), b.log)
 	return nil
 }
 
@@ -304,7 +312,7 @@ func (b *Broker) keep() {
 			b.reopenedWith(err)
 		case told := <-b.marking:
 			err := error(nil)
-			if !b.readOnly() {
+			if !b.room.readOnly() {
 				err = b.mark(false)
 			}
 			told <- err
@@ -323,7 +331,7 @@ func (b *Broker) keep() {
 		if b.room != nil {
 			b.keepRoom(now)
 		}
-		if now.Sub(marked) >= markEvery && !b.readOnly() {
+		if now.Sub(marked) >= markEvery && !b.room.readOnly() {
 			marked = now
 			if err := b.mark(false); err != nil {
 				b.log.Error("high-water marks cannot be written", "err", err)

@@ -33,7 +33,7 @@ func (b *Broker) Prove(ctx context.Context, ns *hub.Namespace, p hub.Position) (
 	return c, nil
 }
 
-func (s *stream) prove(ctx context.Context, p hub.Position) (hub.Check, error) {
+func (s *readable) prove(ctx context.Context, p hub.Position) (hub.Check, error) {
 	m, at, err := s.messageAt(ctx, p.Offset)
 	switch {
 	case err != nil:
@@ -55,7 +55,7 @@ const skew = 2 * time.Second
 
 // proveRemoved judges the check of a message that is not there any more: nothing
 // that was stored later may have a lower offset.
-func (s *stream) proveRemoved(ctx context.Context, p hub.Position) (hub.Check, error) {
+func (s *readable) proveRemoved(ctx context.Context, p hub.Position) (hub.Check, error) {
 	in, err := s.info(ctx)
 	if err != nil || p.Offset > in.last || in.epoch != p.Epoch {
 		return 0, err
@@ -82,7 +82,7 @@ func (s *stream) proveRemoved(ctx context.Context, p hub.Position) (hub.Check, e
 }
 
 // storedAt returns when the message at seq was stored; the zero Time if it is not there.
-func (s *stream) storedAt(ctx context.Context, seq uint64) (time.Time, error) {
+func (s *logReader) storedAt(ctx context.Context, seq uint64) (time.Time, error) {
 	_, at, err := s.messageAt(ctx, seq)
 	return at, err
 }

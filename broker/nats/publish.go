@@ -419,7 +419,7 @@ func (o *outbox) ack(m *natsgo.Msg) {
 
 // serverTime returns the time that the clock of the stream's leader shows, as far as it
 // is known.
-func (s *stream) serverTime() time.Time {
+func (s *storedLog) serverTime() time.Time {
 	return time.Now().Add(time.Duration(s.clock.Load()))
 }
 

@@ -319,7 +319,7 @@ func parseStored(m *natsgo.Msg) (stored, error) {
 
 // bound returns a context that ends with ctx, with the connection, and when a
 // read has taken too long.
-func (b *Broker) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+func (b *connection) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, lost := context.WithCancelCause(ctx)
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(b.cfg.ReadTimeout))
 	stop := func() bool { return false }
@@ -338,7 +338,7 @@ const (
 )
 
 // ask makes a request that may be made again, until it is answered or ctx ends.
-func (b *Broker) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
+func (b *connection) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
 	type answer struct {
 		m   *natsgo.Msg
 		err error
@@ -388,7 +388,7 @@ func (b *Broker) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error)
 }
 
 // request makes a JetStream API request with one JSON answer.
-func (b *Broker) request(ctx context.Context, subject string, body, answer any) error {
+func (b *connection) request(ctx context.Context, subject string, body, answer any) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	q := &natsgo.Msg{Subject: "$JS.API." + subject}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -123,23 +124,23 @@ func (r *room) refusal() error {
 	return fmt.Errorf("%w: publishing is refused, reading works; %d MiB are free in the data directory", hub.ErrStorageFull, r.disk.Load()>>20)
 }
 
-// reportRoom logs when publishing begins to be refused and when it is over.
-func (b *Broker) reportRoom(now time.Time) {
-	r := b.room
+// report logs when publishing begins to be refused and when it is over.
+func (r *room) report(now time.Time, log *slog.Logger) {
 	switch full := r.full(); {
 	case full == r.refusing || full && now.Sub(r.logged) < roomLogEvery:
 	case full:
 		r.refusing, r.logged = true, now
-		b.log.Error("data directory is full: publishing is refused, reading works", "dir", r.dir, "free_bytes", r.disk.Load(),
+		log.Error("data directory is full: publishing is refused, reading works", "dir", r.dir, "free_bytes", r.disk.Load(),
 			"hint", "free space there, or lower history_bytes or broker.nats.min_free; publishing resumes by itself")
 	default:
 		r.refusing = false
-		b.log.Info("data directory has space again: publishing resumes", "dir", r.dir, "free_bytes", r.disk.Load())
+		log.Info("data directory has space again: publishing resumes", "dir", r.dir, "free_bytes", r.disk.Load())
 	}
 }
 
 // readOnly reports whether the disk takes no new file: then nothing is written at all.
-func (b *Broker) readOnly() bool { return b.room != nil && b.room.bare.Load() }
+// r may be nil: with an external NATS there is no such disk.
+func (r *room) readOnly() bool { return r != nil && r.bare.Load() }
 
 // reopen makes publishing work after the disk was full. The server is started again,
 // for one that met the full disk in a write does not write any more; then the logs get
@@ -181,7 +182,7 @@ func (b *Broker) keepRoom(now time.Time) {
 			r.shut.Store(true)
 		}
 	}
-	b.reportRoom(now)
+	r.report(now, b.log)
 	if !r.shut.Load() || r.reopening || r.disk.Load() < 2*leastBytes || r.bare.Load() || now.Before(r.next) {
 		return
 	}
@@ -220,7 +221,7 @@ type unwritten struct {
 }
 
 // over returns in, err as they are with u.
-func (u *unwritten) over(s *stream, in info, err error) (info, error) {
+func (u *unwritten) over(s *storedLog, in info, err error) (info, error) {
 	switch {
 	case u.epoch == "":
 		return in, err
@@ -233,7 +234,7 @@ func (u *unwritten) over(s *stream, in info, err error) (info, error) {
 }
 
 // write writes what could not be written while the disk was full.
-func (s *stream) write(ctx context.Context) error {
+func (s *storedLog) write(ctx context.Context) error {
 	if !s.durable() {
 		return nil
 	}

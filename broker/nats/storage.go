@@ -38,7 +38,7 @@ type storage struct {
 }
 
 // errStorage returns why publishes are refused.
-func (s *stream) errStorage() error {
+func (s *logOptions) errStorage() error {
 	return fmt.Errorf("%w: the NATS server does not store what is published in namespace %q, though it answers: its disk is full or failing",
 		hub.ErrStorageFull, s.opts.Load().Name)
 }

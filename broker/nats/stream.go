@@ -47,10 +47,10 @@ func (in info) top() hub.Position {
 }
 
 // prefixed returns the name of the stream; names allow no dots.
-func (s *stream) name() string { return s.b.cfg.Prefix + "_" + s.opts.Load().Name }
+func (s *logOptions) name() string { return s.b.cfg.Prefix + "_" + s.opts.Load().Name }
 
 // config returns the stream's configuration in epoch.
-func (s *stream) config(epoch string, base uint64, least int, gone bool) jetstream.StreamConfig {
+func (s *logOptions) config(epoch string, base uint64, least int, gone bool) jetstream.StreamConfig {
 	p, ns := s.b.cfg.Prefix, s.opts.Load().Name
 	cfg := jetstream.StreamConfig{
 		Name:              s.name(),
@@ -105,7 +105,7 @@ type streamAnswer struct {
 }
 
 // look asks the stream's leader how it stands.
-func (s *stream) look(ctx context.Context) (info, error) {
+func (s *storedLog) look(ctx context.Context) (info, error) {
 	in, err := s.lookStored(ctx)
 	if u := s.unwritten.Load(); u != nil {
 		return u.over(s, in, err)
@@ -113,7 +113,7 @@ func (s *stream) look(ctx context.Context) (info, error) {
 	return in, err
 }
 
-func (s *stream) lookStored(ctx context.Context) (info, error) {
+func (s *storedLog) lookStored(ctx context.Context) (info, error) {
 	var a streamAnswer
 	if err := s.b.request(ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil {
 		return info{}, err
@@ -150,7 +150,7 @@ const retryEvery = 100 * time.Millisecond
 
 // prepare makes the stream exist with our configuration and sets the epoch. It
 // waits for servers that are not ready.
-func (s *stream) prepare(ctx context.Context) error {
+func (s *readable) prepare(ctx context.Context) error {
 	var renewed string // the epoch that began here
 	began := time.Now()
 	for n := 0; ; n++ {
@@ -205,10 +205,10 @@ func hopeless(err error) bool {
 }
 
 // ensure creates the stream or brings its configuration up to date, once.
-func (s *stream) ensure(ctx context.Context) (info, error) {
+func (s *storedLog) ensure(ctx context.Context) (info, error) {
 	in, err := s.look(ctx)
 	switch {
-	case isCode(err, codeStreamNotFound) && s.b.readOnly():
+	case isCode(err, codeStreamNotFound) && s.b.room.readOnly():
 		s.unwritten.Store(&unwritten{epoch: newEpoch()})
 		return s.look(ctx)
 	case isCode(err, codeStreamNotFound):
@@ -224,7 +224,7 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 		return info{}, err
 	}
 	want := s.config(in.epoch, in.base, min(in.least, s.opts.Load().HistorySize), in.gone)
-	if same(in.config, want) || s.b.readOnly() {
+	if same(in.config, want) || s.b.room.readOnly() {
 		return in, nil
 	}
 	if err := s.put(ctx, "UPDATE", want); err != nil {
@@ -233,8 +233,8 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 	return s.look(ctx)
 }
 
-func (s *stream) put(ctx context.Context, verb string, cfg jetstream.StreamConfig) error {
-	if s.b.readOnly() {
+func (s *storedLog) put(ctx context.Context, verb string, cfg jetstream.StreamConfig) error {
+	if s.b.room.readOnly() {
 		return s.b.room.refusal()
 	}
 	var a jetstream.StreamInfo
@@ -247,12 +247,12 @@ func (s *stream) put(ctx context.Context, verb string, cfg jetstream.StreamConfi
 
 // newEpoch gives the log, which stands at in, a new epoch. If another node was
 // faster its epoch is returned.
-func (s *stream) newEpoch(ctx context.Context, in info) (info, error) {
+func (s *storedLog) newEpoch(ctx context.Context, in info) (info, error) {
 	now, err := s.look(ctx)
 	if err != nil || now.epoch != in.epoch {
 		return now, err
 	}
-	if s.b.readOnly() {
+	if s.b.room.readOnly() {
 		s.unwritten.Store(&unwritten{epoch: newEpoch(), base: now.last})
 		return s.look(ctx)
 	}
@@ -284,7 +284,7 @@ type flight struct {
 // info returns how the stream stands at a moment after the call began and after
 // the subscriptions made before it are known to the stream's leader. Callers
 // that come together share one look.
-func (s *stream) info(ctx context.Context) (info, error) {
+func (s *readable) info(ctx context.Context) (info, error) {
 	s.flights.Lock()
 	if s.flights.over {
 		s.flights.Unlock()
@@ -309,7 +309,7 @@ func (s *stream) info(ctx context.Context) (info, error) {
 }
 
 // fly makes looks one after another while someone waits for one.
-func (s *stream) fly() {
+func (s *readable) fly() {
 	for {
 		s.flights.Lock()
 		f := s.flights.next
@@ -332,7 +332,7 @@ func (s *stream) fly() {
 }
 
 // land waits for the looks under way and lets no more begin.
-func (s *stream) land() {
+func (s *readable) land() {
 	s.flights.Lock()
 	s.flights.over = true
 	s.flights.Unlock()
@@ -343,7 +343,7 @@ func (s *stream) land() {
 // Interest travels between servers on the same way as messages but not on that
 // of API requests. So a message goes to the leader that it must refuse: it names
 // another stream as its own, and nothing is stored.
-func (s *stream) fence(ctx context.Context) error {
+func (s *storedLog) fence(ctx context.Context) error {
 	if s.b.server != nil && s.b.cfg.Cluster.Name == "" {
 		return nil // one server, one connection: in order anyway
 	}

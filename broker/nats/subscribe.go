@@ -31,7 +31,7 @@ func (b *Broker) Subscribe(ctx context.Context, ns *hub.Namespace, channel strin
 	return snap, err
 }
 
-func (s *stream) subscribe(ctx context.Context, channel string, tail int) (hub.Snapshot, error) {
+func (s *readable) subscribe(ctx context.Context, channel string, tail int) (hub.Snapshot, error) {
 	c, tok, err := s.open(channel)
 	if err != nil {
 		return hub.Snapshot{}, err
@@ -50,7 +50,7 @@ func (s *stream) subscribe(ctx context.Context, channel string, tail int) (hub.S
 }
 
 // open makes the subscription.
-func (s *stream) open(name string) (*channel, string, error) {
+func (s *readable) open(name string) (*channel, string, error) {
 	tok := token(s.opts.Load().Name, name)
 	epoch := "*"
 	if !s.durable() {
@@ -76,7 +76,7 @@ func (s *stream) open(name string) (*channel, string, error) {
 }
 
 // close ends c, which is called tok, if it is still the current one.
-func (s *stream) close(tok string, c *channel) {
+func (s *readable) close(tok string, c *channel) {
 	s.mu.Lock()
 	if s.channels[tok] == c {
 		delete(s.channels, tok)
@@ -105,7 +105,7 @@ func (b *Broker) Unsubscribe(ns *hub.Namespace, channel string) {
 }
 
 // settle waits until the server knows our subscriptions.
-func (s *stream) settle(ctx context.Context) error {
+func (s *readable) settle(ctx context.Context) error {
 	ctx, cancel := s.b.bound(ctx)
 	defer cancel()
 	err := s.b.nc.FlushWithContext(ctx)
@@ -121,7 +121,7 @@ func (s *stream) settle(ctx context.Context) error {
 
 // join takes the snapshot of a subscription that was made. When something may
 // have been lost on the way here in the meantime it begins again.
-func (s *stream) join(ctx context.Context, c *channel, tok string, tail int) (hub.Snapshot, error) {
+func (s *readable) join(ctx context.Context, c *channel, tok string, tail int) (hub.Snapshot, error) {
 	for {
 		s.mu.Lock()
 		faults := s.faults
@@ -174,7 +174,7 @@ func (s *stream) join(ctx context.Context, c *channel, tok string, tail int) (hu
 }
 
 // messages turns what was read of the channel called tok into messages.
-func (s *stream) messages(tok string, ms []stored, epoch string) []*hub.Message {
+func (s *logReader) messages(tok string, ms []stored, epoch string) []*hub.Message {
 	if len(ms) == 0 {
 		return nil
 	}
@@ -201,7 +201,7 @@ func (s *stream) messages(tok string, ms []stored, epoch string) []*hub.Message 
 
 // A reader reads one channel forward, or the whole log.
 type reader struct {
-	s       *stream
+	s       *readable
 	subject string // empty for the whole log
 	least   uint64 // what a replica must have before its silence is believed; 0 is nothing
 	// begin and end are from where and how far it has read without a break, all is how
@@ -214,7 +214,7 @@ type reader struct {
 // reader returns one for the channel called tok. From a replicated stream any
 // replica may answer, also one that is behind; the leader is asked for the
 // channel's newest message, which an answer must reach.
-func (s *stream) reader(ctx context.Context, tok string) (reader, error) {
+func (s *readable) reader(ctx context.Context, tok string) (reader, error) {
 	r := reader{s: s}
 	if tok != anyToken {
 		r.subject = s.log + tok
@@ -269,7 +269,7 @@ func (r *reader) next(ctx context.Context, since uint64, limit int) ([]stored, u
 
 // tail returns the newest messages of a channel, up to n, none after in.last,
 // and the floor under them.
-func (s *stream) tail(ctx context.Context, tok string, in info, n int) ([]stored, uint64, error) {
+func (s *readable) tail(ctx context.Context, tok string, in info, n int) ([]stored, uint64, error) {
 	r, err := s.reader(ctx, tok)
 	if err != nil {
 		return nil, 0, err
