@@ -26,30 +26,37 @@ func (s *search) confirm(ctx context.Context) error {
 		knee = math.Sqrt(lo * hi)
 	}
 	s.rep.Confirm = &Confirm{HoldRate: 0.9 * knee, BreakRate: 1.1 * knee}
-	if err := s.hold(ctx); err != nil {
+	k := &confirmation{s, s.rep.Confirm}
+	if err := k.hold(ctx); err != nil {
 		return err
 	}
-	if err := s.breaks(ctx, s.rep.Confirm.BreakRate); err != nil {
+	if err := k.breaks(ctx); err != nil {
 		return err
 	}
 	if s.plan.burst {
-		if err := s.burst(ctx, 3*knee); err != nil {
+		if err := k.burst(ctx, 3*knee); err != nil {
 			return err
 		}
 	}
-	return s.closedLoop(ctx)
+	return k.closedLoop(ctx)
+}
+
+// A confirmation measures around the knee that was found.
+type confirmation struct {
+	*search
+	c *Confirm
 }
 
 // violates: the lower bound of the judged quantile is above the greater of knee
 // threshold and objective, or there was an error.
-func (s *search) violates(w *Window) bool {
+func (s *confirmation) violates(w *Window) bool {
 	limit := math.Max(s.threshold(), s.opt.SLO.Seconds())
 	v := w.Obs.Response.At(s.rep.Quantile)
 	return w.Fault != "" || stat.Enough(v.N, s.rep.Quantile) && v.Lo > limit
 }
 
-func (s *search) hold(ctx context.Context) error {
-	c := s.rep.Confirm
+func (s *confirmation) hold(ctx context.Context) error {
+	c := s.c
 	if err := s.warm(ctx, c.HoldRate); err != nil {
 		return err
 	}
@@ -78,12 +85,12 @@ func (s *search) hold(ctx context.Context) error {
 
 // keep counts the last window as one of a level's: what is measured so near to the
 // knee tells of it too.
-func (s *search) keep(rate float64) {
+func (s *evidence) keep(rate float64) {
 	s.levels[rate] = append(s.levels[rate], len(s.rep.Windows)-1)
 }
 
-func (s *search) breaks(ctx context.Context, rate float64) error {
-	c := s.rep.Confirm
+func (s *confirmation) breaks(ctx context.Context) error {
+	c, rate := s.c, s.c.BreakRate
 	if rate > s.top {
 		return nil
 	}
@@ -113,8 +120,8 @@ func (s *search) breaks(ctx context.Context, rate float64) error {
 
 // burst is three times the knee for two short windows, then half of it until the
 // latency is back.
-func (s *search) burst(ctx context.Context, rate float64) error {
-	c := s.rep.Confirm
+func (s *confirmation) burst(ctx context.Context, rate float64) error {
+	c := s.c
 	c.BurstRate = math.Min(rate, s.top)
 	for r := range 2 {
 		if _, err := s.measure(ctx, "burst", s.load(c.BurstRate), r+1, s.plan.probe); err != nil {
@@ -140,7 +147,7 @@ func (s *search) burst(ctx context.Context, rate float64) error {
 
 // closedLoop measures levels of concurrency, from one to well past where in-flight
 // was at the knee, for the scalability model.
-func (s *search) closedLoop(ctx context.Context) error {
+func (s *confirmation) closedLoop(ctx context.Context) error {
 	if !s.opt.ClosedLoop || s.plan.closedLevels == 0 {
 		return nil
 	}

@@ -15,7 +15,7 @@ const confidence = 0.95
 const clear = 1.4
 
 // used are the windows of these that count.
-func (s *search) used(index []int) []*Window {
+func (s *evidence) used(index []int) []*Window {
 	var out []*Window
 	for _, i := range index {
 		if w := &s.rep.Windows[i]; w.Used {
@@ -38,7 +38,7 @@ func enough(n int, q float64) bool {
 }
 
 // latencies are the judged quantile of each window that has the samples for it.
-func (s *search) latencies(ws []*Window) []float64 {
+func (s *evidence) latencies(ws []*Window) []float64 {
 	return latenciesAt(ws, s.rep.Quantile, stat.Enough)
 }
 
@@ -54,7 +54,7 @@ func latenciesAt(ws []*Window, q float64, enough func(n int, q float64) bool) []
 
 // latency is the interval over windows: t on the logarithms, but never narrower than
 // the order statistics of that many windows allow.
-func (s *search) latency(ws []*Window) stat.Interval {
+func (s *evidence) latency(ws []*Window) stat.Interval {
 	return intervalOf(ws, s.latencies(ws), s.rep.Quantile)
 }
 
@@ -81,7 +81,7 @@ func intervalOf(ws []*Window, latencies []float64, quantile float64) stat.Interv
 // (the objective's) fails by any error; the knee's takes a fault in most windows,
 // for one reset connection is not a knee. Two windows decide only when both are
 // clearly to one side (t with one degree of freedom never would).
-func (s *search) decide(ws []*Window, threshold float64, strict bool) (Decision, string) {
+func (s *evidence) decide(ws []*Window, threshold float64, strict bool) (Decision, string) {
 	quantile, carries := s.rep.Quantile, stat.Enough
 	if strict {
 		quantile, carries = sloQuantile, enough
@@ -139,7 +139,7 @@ func (s *search) decide(ws []*Window, threshold float64, strict bool) (Decision,
 
 // threshold is what the judged quantile must stay below for the knee: κ times the
 // median over all windows of the baseline so far.
-func (s *search) threshold() float64 {
+func (s *evidence) threshold() float64 {
 	return s.opt.Kappa * stat.Median(s.latencies(s.used(s.base)))
 }
 
@@ -147,11 +147,11 @@ func (s *search) threshold() float64 {
 func sortedKeys(m map[float64][]float64) []float64 { return slices.Sorted(maps.Keys(m)) }
 
 // rates are the levels that were measured, ascending.
-func (s *search) rates() []float64 { return slices.Sorted(maps.Keys(s.levels)) }
+func (s *evidence) rates() []float64 { return slices.Sorted(maps.Keys(s.levels)) }
 
 // bracketOf is the highest level that passes below the lowest that fails, for the
 // decisions that f makes. inverted says that some level passes above one that fails.
-func (s *search) bracketOf(f func(ws []*Window) Decision) (lo, hi float64, inverted bool) {
+func (s *evidence) bracketOf(f func(ws []*Window) Decision) (lo, hi float64, inverted bool) {
 	for _, rate := range s.rates() {
 		switch f(s.used(s.levels[rate])) {
 		case Passes:
@@ -169,12 +169,12 @@ func (s *search) bracketOf(f func(ws []*Window) Decision) (lo, hi float64, inver
 	return lo, hi, inverted
 }
 
-func (s *search) byKnee(ws []*Window) Decision {
+func (s *evidence) byKnee(ws []*Window) Decision {
 	d, _ := s.decide(ws, s.threshold(), false)
 	return d
 }
 
-func (s *search) bySLO(ws []*Window) Decision {
+func (s *evidence) bySLO(ws []*Window) Decision {
 	d, _ := s.decide(ws, s.opt.SLO.Seconds(), true)
 	return d
 }

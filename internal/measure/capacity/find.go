@@ -19,20 +19,21 @@ func Find(ctx context.Context, target Target, opt Options) (*Report, error) {
 		return nil, err
 	}
 	opt = opt.WithDefaults()
-	s := &search{
-		target: target, opt: opt, plan: opt.plan(), started: opt.Now(),
-		rep:     &Report{Version: 1, Started: opt.Now(), Options: opt, Quantile: opt.Quantile, Machine: loadgen.ThisMachine(), Windows: []Window{}},
-		levels:  map[float64][]int{},
-		downs:   map[float64][]int{},
-		top:     math.Inf(1),
-		minMean: math.Inf(1),
-
+	e := &evidence{
+		opt: opt, plan: opt.plan(),
+		rep:      &Report{Version: 1, Started: opt.Now(), Options: opt, Quantile: opt.Quantile, Machine: loadgen.ThisMachine(), Windows: []Window{}},
+		levels:   map[float64][]int{},
+		downs:    map[float64][]int{},
+		top:      math.Inf(1),
 		readings: map[float64]stat.Reading{},
 	}
+	s := &search{meter{evidence: e, target: target, started: opt.Now(), minMean: math.Inf(1)}}
 	err := s.run(ctx)
-	s.workAfter(ctx)
-	s.model()
-	s.conclude(err)
+	workAfter(ctx, e)
+	s.phase = "model"
+	s.tell(Load{}, 0, nil, "models")
+	(&fit{e}).model()
+	(&conclusion{e}).conclude(err)
 	s.rep.Elapsed = s.elapsed()
 	var stop *stopError
 	if err == nil || ctx.Err() != nil || errors.Is(err, errTime) || errors.As(err, &stop) {

@@ -5,7 +5,7 @@ import (
 )
 
 // sumLevel is a row of the level table.
-func (s *search) sumLevel(rate float64) Level {
+func (s *fit) sumLevel(rate float64) Level {
 	index := s.levels[rate]
 	ws := s.used(index)
 	l := Level{Rate: rate, Windows: len(ws), Discarded: len(index) - len(ws), Latency: s.latency(ws)}
@@ -65,7 +65,7 @@ func summary(med func(func(*Observation) float64) float64, of func(*Observation)
 }
 
 // sumRuntime is the median of the target's inside over the windows that show it.
-func (s *search) sumRuntime(ws []*Window) *Runtime {
+func (s *fit) sumRuntime(ws []*Window) *Runtime {
 	var rs []*Runtime
 	for _, w := range ws {
 		if w.Obs.Runtime != nil {

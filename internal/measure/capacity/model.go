@@ -10,7 +10,7 @@ import (
 )
 
 // sumBaseline takes together what is known of the target at low load.
-func (s *search) sumBaseline() {
+func (s *evidence) sumBaseline() {
 	ws := s.used(s.base)
 	b := &s.rep.Base
 	ls := s.latencies(ws)
@@ -64,7 +64,7 @@ func medianCovariates(cs []stat.Covariates) stat.Covariates {
 // levelLatencies are the latencies of these levels in the windows of some passes
 // (all when none is named). A window of overload counts with at least twice the
 // threshold: its latency only says how long it was.
-func (s *search) levelLatencies(levels map[float64][]int, passes ...string) []stat.LevelLatency {
+func (s *evidence) levelLatencies(levels map[float64][]int, passes ...string) []stat.LevelLatency {
 	threshold := s.threshold()
 	var out []stat.LevelLatency
 	for _, rate := range slices.Sorted(maps.Keys(levels)) {
@@ -93,7 +93,7 @@ func (s *search) levelLatencies(levels map[float64][]int, passes ...string) []st
 // level lasts 1/(C−λ) on average, exponentially distributed, so that in T seconds there are
 // k = T·(1−q)·(C−λ) of them, the share of time beyond varies by √(2/k), and the quantile of
 // an exponential tail by that over ln(1/(1−q)). There are no more of them than answers.
-func (s *search) leastScatter(rate float64, ws []*Window, q float64) float64 {
+func (s *evidence) leastScatter(rate float64, ws []*Window, q float64) float64 {
 	c := s.rep.Model.Plateau.Point
 	if !(c > 0) {
 		c = s.hi
@@ -112,14 +112,15 @@ func (s *search) leastScatter(rate float64, ws []*Window, q float64) float64 {
 // backlogged: the window was overload, not chance.
 func backlogged(w *Window) bool { return overload(w) && w.Obs.errors() == 0 || w.Obs.Dropped > 0 }
 
-func (s *search) crossing(levels []stat.LevelLatency) stat.Crossing {
+func (s *evidence) crossing(levels []stat.LevelLatency) stat.Crossing {
 	return stat.InflationCrossing(levels, s.latencies(s.used(s.base)), s.opt.Kappa, s.opt.Seed, s.plan.resamples, confidence)
 }
 
+// A fit fills the report's models and level table from the evidence.
+type fit struct{ *evidence }
+
 // model is P5. It works with whatever was measured.
-func (s *search) model() {
-	s.phase = "model"
-	s.tell(Load{}, 0, nil, "models")
+func (s *fit) model() {
 	s.sumBaseline()
 	m := &s.rep.Model
 	var points []stat.Throughput
@@ -191,7 +192,7 @@ func surelyAbove(points []stat.Throughput) []stat.Throughput {
 }
 
 // ruleLines runs the two-condition rule up the stairs.
-func (s *search) ruleLines() {
+func (s *fit) ruleLines() {
 	r := &s.rep.Rule
 	base := stat.RuleSample{P99: s.rep.Base.Latency.Point, Goroutines: s.rep.Base.G0, Excess: 1}
 	procs := 1
@@ -233,7 +234,7 @@ func (s *search) ruleLines() {
 	}
 }
 
-func (s *search) ruleSample(w *Window, exposed bool) stat.RuleSample {
+func (s *fit) ruleSample(w *Window, exposed bool) stat.RuleSample {
 	o := &w.Obs
 	out := stat.RuleSample{Dropped: o.Dropped, Growing: w.Trend.Growing, Excess: math.Max(1, o.InFlight)}
 	if v := o.Response.At(s.rep.Quantile); stat.Enough(v.N, s.rep.Quantile) && v.Point > 0 {
@@ -248,7 +249,7 @@ func (s *search) ruleSample(w *Window, exposed bool) stat.RuleSample {
 
 // scaling fits the scalability models on concurrency: a closed loop's, or the
 // measured in-flight of windows whose backlog stood still.
-func (s *search) scaling() {
+func (s *fit) scaling() {
 	m := &s.rep.Model
 	points := s.closed
 	m.ScaleAxis = "closed loop"
@@ -277,7 +278,7 @@ func (s *search) scaling() {
 
 // cpuCost is the second opinion: what the target's processors could do at the cost
 // per answer that was measured below the knee.
-func (s *search) cpuCost() {
+func (s *fit) cpuCost() {
 	m := &s.rep.Model
 	var costs, spare []float64
 	procs, cpus := 0, 0
@@ -316,7 +317,7 @@ func (s *search) cpuCost() {
 }
 
 // agree holds the estimates of the knee against each other.
-func (s *search) agree() {
+func (s *conclusion) agree() {
 	m, knee := &s.rep.Model, s.rep.Model.Crossing.Load.Point
 	add := func(name string, ok, finding bool, format string, args ...any) {
 		m.Agreement = append(m.Agreement, Agreement{Name: name, OK: ok, Finding: finding, Text: fmt.Sprintf(format, args...)})
@@ -350,13 +351,13 @@ func (s *search) agree() {
 }
 
 // lostGoingDown: every window at a rate was overload going down, and none going up.
-func (s *search) lostGoingDown(rate float64) bool {
+func (s *conclusion) lostGoingDown(rate float64) bool {
 	up, down := s.used(s.levels[rate]), s.used(s.downs[rate])
 	return len(up) > 0 && len(down) > 0 && !slices.ContainsFunc(up, overload) && !slices.ContainsFunc(down, func(w *Window) bool { return !overload(w) })
 }
 
 // sumLevels makes the level table.
-func (s *search) sumLevels() {
+func (s *fit) sumLevels() {
 	s.rep.Levels = []Level{}
 	for _, rate := range s.rates() {
 		s.rep.Levels = append(s.rep.Levels, s.sumLevel(rate))

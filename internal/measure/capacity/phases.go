@@ -13,7 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
-func (s *search) note(format string, args ...any) {
+func (s *evidence) note(format string, args ...any) {
 	s.rep.Notes = append(s.rep.Notes, fmt.Sprintf(format, args...))
 }
 
@@ -67,7 +67,7 @@ const quieter = "stop what else runs here, use a machine of your own or another 
 
 // tooNoisy ends a search that cannot have an answer any more: more than half of its
 // windows were disturbed.
-func (s *search) tooNoisy() error {
+func (s *meter) tooNoisy() error {
 	n, disturbed := len(s.rep.Windows), 0
 	if s.opt.Bounded || n < minNoisy {
 		return nil
@@ -130,7 +130,7 @@ func (s *search) firstLight(ctx context.Context, rate float64) error {
 }
 
 // probe is a short window of the bracket, after a warm-up.
-func (s *search) probe(ctx context.Context, rate float64) (*Window, error) {
+func (s *meter) probe(ctx context.Context, rate float64) (*Window, error) {
 	if err := s.warm(ctx, rate); err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (s *search) probe(ctx context.Context, rate float64) (*Window, error) {
 // trouble says whether a probe is past the limit, by mean response (a short window
 // carries no P99; of few samples the mean is allowed its scatter), and how near it
 // is: the mean over that at low load.
-func (s *search) trouble(w *Window) (past bool, growth float64) {
+func (s *meter) trouble(w *Window) (past bool, growth float64) {
 	growth = 1
 	n := float64(w.Obs.Completed)
 	if calm := s.calm(); n > 0 && calm > 0 {
@@ -391,7 +391,7 @@ func (s *search) again(ctx context.Context) error {
 	return s.baselineWindow(ctx, len(s.base)+1)
 }
 
-func (s *search) failsByFault(rate float64) bool {
+func (s *evidence) failsByFault(rate float64) bool {
 	d, why := s.decide(s.used(s.levels[rate]), s.threshold(), false)
 	return d == Fails && why != "latency"
 }

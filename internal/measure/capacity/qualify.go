@@ -8,7 +8,7 @@ import (
 )
 
 // workAfter does the fixed work again: a neighbour may have come during the search.
-func (s *search) workAfter(ctx context.Context) {
+func workAfter(ctx context.Context, s *evidence) {
 	if ctx.Err() != nil {
 		return
 	}

@@ -14,35 +14,42 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
-// search is the state of one Find. It belongs to Find's goroutine.
-type search struct {
+// evidence is what one Find has measured, and the decisions that follow from it. It
+// belongs to Find's goroutine, as do the types that embed it.
+type evidence struct {
 	// Fixed.
+	opt  Options
+	plan plan
+
+	rep       *Report
+	levels    map[float64][]int // windows by rate, as indexes into rep.Windows
+	downs     map[float64][]int // of the descending pass, apart: an overload came before
+	base      []int
+	lo, hi    float64 // the bracket; 0: not known
+	top       float64 // no higher rate is offered
+	limitedAt float64 // the lowest rate at which the generator was the limit; 0: none
+	closed    []ScalePoint
+	readings  map[float64]stat.Reading
+}
+
+// A meter puts load on the target, window by window, and judges each window.
+type meter struct {
+	*evidence
 	target  Target
-	opt     Options
-	plan    plan
 	started time.Time
 
-	rep *Report
-
-	// Where it stands, for Progress and the caps.
+	// The phase, for Progress and the caps.
 	phase       string
 	step, steps int
 	until       time.Duration // the phase's share of the time, since started
 	steals      int           // windows in a row with too much steal
-	left        float64       // what the last load left under way
-	top         float64       // no rate above it is put on
-	limitedAt   float64       // the lowest rate at which the generator was the limit; 0: none
-
-	// What was learned: windows by rate, as indexes into rep.Windows.
-	levels   map[float64][]int
-	downs    map[float64][]int // of the descending pass, apart: an overload came before
-	base     []int
-	minMean  float64      // the least mean response of a probe with many samples
-	few      stat.Moments // the mean responses of those with few, weighted by samples
-	lo, hi   float64      // the bracket; 0: not known
-	closed   []ScalePoint
-	readings map[float64]stat.Reading
+	left        float64       // requests in flight after the last load
+	minMean     float64       // the least mean response of a probe with many samples
+	few         stat.Moments  // the mean responses of those with few, weighted by samples
 }
+
+// A search is the procedure of one Find: phases that choose which load to measure next.
+type search struct{ meter }
 
 // errTime ends a phase; the next one goes on with what there is.
 var errTime = errors.New("the time for this phase is used up")
@@ -55,10 +62,10 @@ type stopError struct {
 
 func (e *stopError) Error() string { return e.reason }
 
-func (s *search) elapsed() time.Duration { return s.opt.Now().Sub(s.started) }
+func (s *meter) elapsed() time.Duration { return s.opt.Now().Sub(s.started) }
 
 // allowed says whether d more of load may be put on.
-func (s *search) allowed(ctx context.Context, load Load, d time.Duration) error {
+func (s *meter) allowed(ctx context.Context, load Load, d time.Duration) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -72,16 +79,16 @@ func (s *search) allowed(ctx context.Context, load Load, d time.Duration) error 
 	return nil
 }
 
-func (s *search) load(rate float64) Load { return Load{Rate: rate, Conns: s.opt.Conns} }
+func (s *meter) load(rate float64) Load { return Load{Rate: rate, Conns: s.opt.Conns} }
 
 // enter begins a phase of about steps windows that may last until share of the
 // whole time is used.
-func (s *search) enter(phase string, steps int, share float64) {
+func (s *meter) enter(phase string, steps int, share float64) {
 	s.phase, s.step, s.steps = phase, 0, steps
 	s.until = time.Duration(share * float64(s.opt.MaxDuration))
 }
 
-func (s *search) tell(load Load, repeat int, w *Window, text string) {
+func (s *meter) tell(load Load, repeat int, w *Window, text string) {
 	if s.opt.Progress == nil {
 		return
 	}
@@ -95,7 +102,7 @@ func (s *search) tell(load Load, repeat int, w *Window, text string) {
 
 // measure puts a load on for a window, judges it and keeps it. The pointer is
 // good until the next call.
-func (s *search) measure(ctx context.Context, pass string, load Load, repeat int, d time.Duration) (*Window, error) {
+func (s *meter) measure(ctx context.Context, pass string, load Load, repeat int, d time.Duration) (*Window, error) {
 	if err := s.allowed(ctx, load, d); err != nil {
 		return nil, err
 	}
@@ -116,7 +123,7 @@ func (s *search) measure(ctx context.Context, pass string, load Load, repeat int
 }
 
 // put is target.Measure with the caps counted and the target's failures named.
-func (s *search) put(ctx context.Context, load Load, d time.Duration) (Observation, error) {
+func (s *meter) put(ctx context.Context, load Load, d time.Duration) (Observation, error) {
 	o, err := s.target.Measure(ctx, load, d)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -138,14 +145,14 @@ func (s *search) put(ctx context.Context, load Load, d time.Duration) (Observati
 
 // behind says whether more is under way than a rate that is borne explains (Little:
 // rate × response): an overload's remains.
-func (s *search) behind(rate float64) bool {
+func (s *meter) behind(rate float64) bool {
 	return s.left > 8+4*rate*s.calm()
 }
 
 // calm is the mean response at low load, the bracket's baseline: the least of the
 // probes with many samples, or the mean over all quiet ones with few (the least of
 // those would be chance), whichever is less; 0 while there is none.
-func (s *search) calm() float64 {
+func (s *meter) calm() float64 {
 	switch {
 	case s.few.N >= 15:
 		return math.Min(s.minMean, s.few.Mean)
@@ -157,7 +164,7 @@ func (s *search) calm() float64 {
 
 // warm lets the target settle at a rate before it is measured: what an overload
 // left behind is worked off at low load first.
-func (s *search) warm(ctx context.Context, rate float64) error {
+func (s *meter) warm(ctx context.Context, rate float64) error {
 	low := math.Min(rate, s.rep.Base.Rate)
 	if s.rep.Base.Rate == 0 {
 		low = math.Min(rate, 0.1*s.lo)
@@ -192,7 +199,7 @@ func (s *search) warm(ctx context.Context, rate float64) error {
 // saturation three relaxation times of a queue, 1/(C·(1−√ρ)²) (Cohen, The Single Server
 // Queue, 1982, for M/M/1; shorter for more even service), up to a window. From an empty
 // queue a window would see less than the steady state. C is known as what failed.
-func (s *search) settleTime(rate float64) time.Duration {
+func (s *meter) settleTime(rate float64) time.Duration {
 	d := s.plan.warm
 	if s.hi > 0 && rate > s.rep.Base.Rate {
 		gap := 1 - math.Sqrt(math.Min(rate/s.hi, 0.95))
@@ -203,7 +210,7 @@ func (s *search) settleTime(rate float64) time.Duration {
 }
 
 // stopCondition ends the search where going on would do harm or tell nothing.
-func (s *search) stopCondition(o *Observation) error {
+func (s *meter) stopCondition(o *Observation) error {
 	for reason := range o.Errors {
 		for _, r := range exhausted {
 			if strings.Contains(strings.ToLower(reason), r.sign) {
@@ -239,7 +246,7 @@ var exhausted = []struct{ sign, what, fix string }{
 
 // judge says what a window is worth, from the machine's side (discard), the
 // generator's (void) and the target's (fault).
-func (s *search) judge(pass string, o Observation) Window {
+func (s *meter) judge(pass string, o Observation) Window {
 	w := Window{Phase: s.phase, Pass: pass, Obs: o, Little: stat.Audit{OK: true}, Warmup: stat.Warmup{Steady: true}}
 	inFlight := make([]float64, len(o.Batches))
 	var means []float64

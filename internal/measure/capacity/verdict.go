@@ -22,9 +22,13 @@ const (
 	maxJumpy     = 0.15 // of the low levels' windows
 )
 
+// A conclusion fills the report's three numbers and its verdict from the evidence and the
+// models.
+type conclusion struct{ *evidence }
+
 // conclude turns what was measured into the three numbers and the verdict. err is
 // what ended the search early, if anything.
-func (s *search) conclude(err error) {
+func (s *conclusion) conclude(err error) {
 	r := s.rep
 	s.limits()
 	s.agree()
@@ -65,7 +69,7 @@ func (s *search) conclude(err error) {
 // most windows of a level passed at the first, and from the second on every one was
 // overloaded or slow beyond what noise explains. Noise makes latency longer and not
 // shorter, so the first is the surer one.
-func (s *search) bounds(threshold float64, strict bool) (between [2]float64) {
+func (s *conclusion) bounds(threshold float64, strict bool) (between [2]float64) {
 	const beyondNoise = 4
 	if !(threshold > 0) {
 		return between
@@ -105,7 +109,7 @@ func (s *search) bounds(threshold float64, strict bool) (between [2]float64) {
 }
 
 // fault makes the verdict at least as bad as v and keeps the reason.
-func (s *search) fault(v Verdict, format string, args ...any) {
+func (s *conclusion) fault(v Verdict, format string, args ...any) {
 	rank := map[Verdict]int{"": 0, Pass: 1, Fail: 2, Inconclusive: 3, Invalid: 4}
 	reason := fmt.Sprintf(format, args...)
 	if rank[v] > rank[s.rep.Verdict] {
@@ -117,7 +121,7 @@ func (s *search) fault(v Verdict, format string, args ...any) {
 }
 
 // validity: was it the target that was measured?
-func (s *search) validity() {
+func (s *conclusion) validity() {
 	limited, void, n := s.limitedWindows(), 0, len(s.rep.Windows)
 	for i := range s.rep.Windows {
 		if w := &s.rep.Windows[i]; w.Void != "" && !w.Limited {
@@ -139,7 +143,7 @@ func (s *search) validity() {
 }
 
 // limitedWindows counts those in which the generator was the limit before the target was.
-func (s *search) limitedWindows() (n int) {
+func (s *evidence) limitedWindows() (n int) {
 	for i := range s.rep.Windows {
 		if w := &s.rep.Windows[i]; w.Limited && !overload(w) {
 			n++
@@ -150,7 +154,7 @@ func (s *search) limitedWindows() (n int) {
 
 // generatorVerdict is what a generator that was too slow means: on a quiet machine
 // that it, not the target, was measured; on a disturbed one only that.
-func (s *search) generatorVerdict() Verdict {
+func (s *evidence) generatorVerdict() Verdict {
 	if s.rep.Qualify.HostCV > maxHostCV {
 		return Inconclusive
 	}
@@ -173,7 +177,7 @@ func (s *search) generatorVerdict() Verdict {
 }
 
 // noise: could a number be told?
-func (s *search) noise() {
+func (s *conclusion) noise() {
 	r := s.rep
 	discarded := 0
 	for i := range r.Windows {
@@ -207,7 +211,7 @@ func (s *search) noise() {
 
 // jumpy counts the windows at low levels whose latency is far from their level's
 // median: there chance cannot do that.
-func (s *search) jumpy() (jumpy, n int) {
+func (s *conclusion) jumpy() (jumpy, n int) {
 	limit := 0.8 * s.rep.Knee.Bracket[0]
 	count := func(index []int) {
 		ws := s.used(index)
@@ -232,7 +236,7 @@ func (s *search) jumpy() (jumpy, n int) {
 	return jumpy, n
 }
 
-func (s *search) discardReasons() string {
+func (s *evidence) discardReasons() string {
 	seen := map[string]bool{}
 	var out []string
 	for i := range s.rep.Windows {
@@ -247,7 +251,7 @@ func (s *search) discardReasons() string {
 }
 
 // limits fills the three numbers.
-func (s *search) limits() {
+func (s *conclusion) limits() {
 	r := s.rep
 	s.kneeLimit()
 	s.sloLimit()
@@ -264,7 +268,7 @@ func (s *search) limits() {
 	s.cliff()
 }
 
-func (s *search) kneeLimit() {
+func (s *conclusion) kneeLimit() {
 	r, c := s.rep, s.rep.Model.Crossing
 	k := &r.Knee
 	k.Rate = c.Load
@@ -308,7 +312,7 @@ func (s *search) kneeLimit() {
 // kneeBetween is the knee where the levels that there was time for did not cross it: above
 // what they allow, and below the rate that is completed under overload, if that is known.
 // The confidence in it is low, and the verdict inconclusive.
-func (s *search) kneeBetween() {
+func (s *conclusion) kneeBetween() {
 	k, c := &s.rep.Knee, s.rep.Model.Crossing
 	rates := s.rates()
 	lo, hi := math.Min(c.Load.Lo, rates[len(rates)-1]), math.Inf(1)
@@ -339,7 +343,7 @@ func unknown() stat.Interval {
 	return stat.Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1)}
 }
 
-func (s *search) faultAt(rate float64) string {
+func (s *evidence) faultAt(rate float64) string {
 	if rate == 0 {
 		return ""
 	}
@@ -347,7 +351,7 @@ func (s *search) faultAt(rate float64) string {
 	return f
 }
 
-func (s *search) sloLimit() {
+func (s *conclusion) sloLimit() {
 	l := &s.rep.SLO
 	l.Rate = unknown()
 	if s.opt.SLO == 0 {
@@ -404,7 +408,7 @@ func widened(v stat.Interval) stat.Interval {
 // sloCrossing is where the P99 crosses the objective. A level's P99 is that of all its
 // windows' answers together: near saturation a window holds a few bursts of slow answers,
 // and the median over such windows promises too much (see pooledTail).
-func (s *search) sloCrossing() stat.Crossing {
+func (s *conclusion) sloCrossing() stat.Crossing {
 	var levels []stat.LevelSample
 	limit := s.opt.SLO.Seconds()
 	add := func(rate float64, ws []*Window, samples int) {
@@ -430,7 +434,7 @@ func (s *search) sloCrossing() stat.Crossing {
 }
 
 // maxLimit is the plateau, or, where errors come first, the highest level without.
-func (s *search) maxLimit() {
+func (s *conclusion) maxLimit() {
 	m := &s.rep.Max
 	m.Rate = unknown()
 	m.Bracket = s.rep.Knee.Bracket
@@ -457,7 +461,7 @@ func (s *search) maxLimit() {
 }
 
 // cliff looks for throughput that falls when more is offered.
-func (s *search) cliff() {
+func (s *conclusion) cliff() {
 	best := 0.0
 	falling := map[float64][]float64{}
 	for i := range s.rep.Windows {
@@ -477,7 +481,7 @@ func (s *search) cliff() {
 	}
 }
 
-func (s *search) agreement() {
+func (s *conclusion) agreement() {
 	for _, a := range s.rep.Model.Agreement {
 		switch {
 		case a.OK:
@@ -490,7 +494,7 @@ func (s *search) agreement() {
 	}
 }
 
-func (s *search) confirmed() {
+func (s *conclusion) confirmed() {
 	c := s.rep.Confirm
 	if c == nil {
 		return
@@ -507,7 +511,7 @@ func (s *search) confirmed() {
 }
 
 // unsaturated: everything that was allowed was borne.
-func (s *search) unsaturated() {
+func (s *conclusion) unsaturated() {
 	q := s.rep.Qualify
 	at := math.Min(s.top, s.lo)
 	if q.Ceiling > 0 && q.MaxRate >= 0.49*q.Ceiling {
@@ -521,7 +525,7 @@ func (s *search) unsaturated() {
 	s.fault(Inconclusive, "not saturated within the caps: it carries at least %.4g/s", at)
 }
 
-func (s *search) expected() {
+func (s *conclusion) expected() {
 	r := s.rep
 	limit, name := r.Knee, "λ knee"
 	if s.opt.SLO > 0 {
@@ -547,7 +551,7 @@ func (s *search) expected() {
 
 // recommend names an operating point: 0.7 of λ_max, and no more than the objective
 // (or, without one, the knee) allows.
-func (s *search) recommend() {
+func (s *conclusion) recommend() {
 	r := s.rep
 	if r.Verdict != Pass && r.Verdict != Fail || !r.Max.Known {
 		return
