@@ -143,7 +143,7 @@ func (s command) unsubscribe(channel string) {
 				return
 			}
 			x.drop()
-			s.srv().tellUnsubscribed(s.session, in, protocol.Unsubscription{Reason: "client unsubscribed"})
+			s.srv().events.unsubscribed(s.session, in, protocol.Unsubscription{Reason: "client unsubscribed"})
 		}
 	}
 	s.reply(protocol.EmptyResult{Kind: protocol.Unsubscribe})

@@ -303,7 +303,7 @@ func (c *connect) connected() {
 	} else {
 		command{c.session, c.id}.reply(r)
 	}
-	srv.tellConnected(c.session, c.req)
+	srv.events.connected(c.session, c.req)
 	for _, x := range later {
 		x.sendAll(rest[x])
 	}
@@ -337,7 +337,7 @@ func (r *rare) isEmpty() bool {
 func (r *rare) emulate(srv *Server, headers map[string]string) {
 	for name, value := range headers {
 		name = strings.ToLower(name)
-		if _, real := r.headers[name]; real || !srv.forwards(name) || len(value) > maxHeader {
+		if _, real := r.headers[name]; real || !srv.conf().forwards(name) || len(value) > maxHeader {
 			continue
 		}
 		if r.headers == nil {

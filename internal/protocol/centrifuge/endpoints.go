@@ -74,10 +74,10 @@ func isBinary(r socket.Request) bool {
 }
 
 // captured returns the header fields that proxies are sent.
-func (s *Server) captured(r socket.Request) map[string]string {
+func (x *settings) captured(r socket.Request) map[string]string {
 	var m map[string]string
 	_, access := r.Origin()
-	for _, name := range s.conf().forwarded {
+	for _, name := range x.forwarded {
 		if access != auth.OriginTrusted && (name == "cookie" || name == "authorization") {
 			continue // the browser adds them by itself, whatever page asks
 		}
@@ -93,7 +93,7 @@ func (s *Server) captured(r socket.Request) map[string]string {
 
 func (s *Server) serveWebSocket(r socket.Request) {
 	enc := encodingOf(query(r))
-	headers := s.captured(r)
+	headers := s.conf().captured(r)
 	var chosen string
 	r.WebSocket(socket.WebSocketOptions{
 		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, MaxMessage: s.conf().cfg.MaxCommand,
@@ -109,7 +109,7 @@ func (s *Server) serveWebSocket(r socket.Request) {
 }
 
 func (s *Server) serveUniWebSocket(r socket.Request) {
-	headers := s.captured(r)
+	headers := s.conf().captured(r)
 	first := query(r).Get("cf_connect")
 	r.WebSocket(socket.WebSocketOptions{MaxMessage: s.conf().cfg.MaxCommand}, func(t socket.Transport) socket.Session {
 		c := s.begin(s.kinds.uniWS, t, headers)
@@ -148,7 +148,7 @@ func (s *Server) stream(r socket.Request, k *kind, contentType string, said []by
 	if !s.trusted(r) {
 		return
 	}
-	headers := s.captured(r)
+	headers := s.conf().captured(r)
 	said = slices.Clone(said)
 	r.Stream(socket.StreamOptions{ContentType: contentType}, func(t socket.Transport) socket.Session {
 		c := s.begin(k, t, headers)

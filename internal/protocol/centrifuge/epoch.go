@@ -17,9 +17,12 @@ import (
 // at its offset that was stored later is another one. One that comes without a time has
 // the position of another protocol, or of an older version, and proves nothing.
 
+// epochs translates between the epochs of the hub and those of clients.
+type epochs struct{ hub *hub.Hub }
+
 // run returns what ends the epochs of this process; empty if it is not alone.
-func (s *Server) run() string {
-	t := s.deps.Hub.Opened()
+func (e epochs) run() string {
+	t := e.hub.Opened()
 	if t.IsZero() {
 		return ""
 	}
@@ -27,20 +30,20 @@ func (s *Server) run() string {
 }
 
 // epoch returns the epoch of the hub as clients get it.
-func (s *Server) epoch(of string) string {
-	if run := s.run(); run != "" && of != "" {
+func (e epochs) epoch(of string) string {
+	if run := e.run(); run != "" && of != "" {
 		return of + "." + run
 	}
 	return of
 }
 
 // position returns what a client means that sends p, with what has to be proved of it.
-func (s *Server) position(p protocol.Position) hub.Position {
+func (e epochs) position(p protocol.Position) hub.Position {
 	at := hub.Position{Offset: p.Offset}
 	var run string
 	at.Epoch, run, _ = strings.Cut(p.Epoch, ".")
-	if mine := s.run(); mine != "" && run != "" && run != mine && p.Offset > 0 {
-		at.Check = hub.NewBeforeCheck(s.deps.Hub.Opened())
+	if mine := e.run(); mine != "" && run != "" && run != mine && p.Offset > 0 {
+		at.Check = hub.NewBeforeCheck(e.hub.Opened())
 	}
 	return at
 }

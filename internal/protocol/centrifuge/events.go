@@ -2,6 +2,7 @@ package centrifuge
 
 import (
 	"encoding/json"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
@@ -57,6 +58,9 @@ func infoOf(m *presence.Member, enc protocol.Encoding) *protocol.ClientInfo {
 	return i
 }
 
+// An eventLog publishes what clients do on the events channel.
+type eventLog struct{ lost atomic.Uint64 }
+
 // sessionEvent is what the events channel gets.
 type sessionEvent struct {
 	Event     string `json:"event"` // connect, disconnect, subscribe, unsubscribe
@@ -73,26 +77,27 @@ type sessionEvent struct {
 	Reason    string `json:"reason,omitempty"`
 }
 
-func (s *Server) tellConnected(c *session, r *protocol.ConnectRequest) {
-	s.tell(c, sessionEvent{Event: "connect", Name: r.Name, Version: r.Version})
+func (l *eventLog) connected(c *session, r *protocol.ConnectRequest) {
+	l.publish(c, sessionEvent{Event: "connect", Name: r.Name, Version: r.Version})
 }
 
-func (s *Server) tellDisconnected(c *session) {
+func (l *eventLog) disconnected(c *session) {
 	end := c.extra().end
-	s.tell(c, sessionEvent{Event: "disconnect", Code: end.Code, Reason: end.Reason})
+	l.publish(c, sessionEvent{Event: "disconnect", Code: end.Code, Reason: end.Reason})
 }
 
-func (s *Server) tellSubscribed(c *session, channel string) {
-	s.tell(c, sessionEvent{Event: "subscribe", Channel: wireName(channel)})
+func (l *eventLog) subscribed(c *session, channel string) {
+	l.publish(c, sessionEvent{Event: "subscribe", Channel: wireName(channel)})
 }
 
-func (s *Server) tellUnsubscribed(c *session, channel string, why protocol.Unsubscription) {
-	s.tell(c, sessionEvent{Event: "unsubscribe", Channel: wireName(channel), Code: why.Code, Reason: why.Reason})
+func (l *eventLog) unsubscribed(c *session, channel string, why protocol.Unsubscription) {
+	l.publish(c, sessionEvent{Event: "unsubscribe", Channel: wireName(channel), Code: why.Code, Reason: why.Reason})
 }
 
-// tell publishes an event, if anybody wants to know. The hub's queue is its bound:
+// publish publishes an event, if there is a channel for it. The hub's queue is its bound:
 // what that refuses is counted.
-func (s *Server) tell(c *session, e sessionEvent) {
+func (l *eventLog) publish(c *session, e sessionEvent) {
+	s := c.srv()
 	if s.conf().cfg.EventsChannel == "" {
 		return
 	}
@@ -105,7 +110,7 @@ func (s *Server) tell(c *session, e sessionEvent) {
 	}
 	s.deps.Hub.Publish(hub.Publication{Channel: s.conf().cfg.EventsChannel, Data: b}, func(_ hub.Position, err error) {
 		if err != nil {
-			s.counters.eventsLost.Add(1)
+			l.lost.Add(1)
 		}
 	})
 }

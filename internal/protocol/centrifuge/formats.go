@@ -42,8 +42,8 @@ type kind struct {
 	nobody *account // of clients that are not connected yet, or have no user
 }
 
-// kinds returns the kinds of the endpoints.
-func (s *Server) newKind(k kind) *kind {
+// newKind returns a kind of s's endpoints.
+func newKind(s *Server, k kind) *kind {
 	k.srv = s
 	k.nobody = &account{kind: &k}
 	return &k

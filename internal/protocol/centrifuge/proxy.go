@@ -75,7 +75,7 @@ func (p *proxies) close() {
 }
 
 // forwards reports whether some backend is sent the header field.
-func (s *Server) forwards(name string) bool { return slices.Contains(s.conf().forwarded, name) }
+func (x *settings) forwards(name string) bool { return slices.Contains(x.forwarded, name) }
 
 // question is what a backend is asked.
 type question struct {

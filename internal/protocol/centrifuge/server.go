@@ -53,7 +53,8 @@ type Deps struct {
 // A Server speaks the protocol with the clients of a process.
 type Server struct {
 	// Fixed at New.
-	deps    Deps
+	deps Deps
+	epochs
 	log     *slog.Logger
 	version string
 	now     func() time.Time // the wall clock; tests have their own
@@ -68,6 +69,7 @@ type Server struct {
 	emulated emulatedClients
 	deltas   deltas
 	counters counters
+	events   eventLog
 	waiting  backlog.Counts
 
 	mu    sync.Mutex // guards stops
@@ -92,7 +94,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, errors.New("hub, auth and formats are required")
 	}
 	s := &Server{
-		deps: deps, log: deps.Log, version: deps.Version, now: time.Now,
+		deps: deps, epochs: epochs{deps.Hub}, log: deps.Log, version: deps.Version, now: time.Now,
 		started: time.Now(), registry: newRegistry(),
 	}
 	cfg = cfg.WithDefaults()
@@ -115,7 +117,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	s.settings.Store(x)
-	s.makeKinds()
+	s.kinds = newKinds(s)
 	if cfg.Enabled && cfg.Insecure {
 		s.log.Warn("centrifuge.insecure: everybody may subscribe and publish")
 	}
@@ -125,21 +127,21 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) makeKinds() {
+func newKinds(s *Server) kinds {
 	f := s.deps.Formats
-	s.kinds = kinds{
+	return kinds{
 		ws: [2]*kind{
-			s.newKind(kind{name: "websocket", socket: true, format: f.wsJSON}),
-			s.newKind(kind{name: "websocket", socket: true, enc: protocol.Protobuf, format: f.wsProtobuf}),
+			newKind(s, kind{name: "websocket", socket: true, format: f.wsJSON}),
+			newKind(s, kind{name: "websocket", socket: true, enc: protocol.Protobuf, format: f.wsProtobuf}),
 		},
 		stream: [2]*kind{
-			s.newKind(kind{name: "http_stream", format: f.lines}),
-			s.newKind(kind{name: "http_stream", enc: protocol.Protobuf, format: f.stream}),
+			newKind(s, kind{name: "http_stream", format: f.lines}),
+			newKind(s, kind{name: "http_stream", enc: protocol.Protobuf, format: f.stream}),
 		},
-		sse:       s.newKind(kind{name: "sse", sse: true, format: f.sse}),
-		uniWS:     s.newKind(kind{name: "uni_websocket", socket: true, uni: true, format: f.uniWS}),
-		uniSSE:    s.newKind(kind{name: "uni_sse", sse: true, uni: true, ids: true, format: f.uniSSEOne}),
-		uniStream: s.newKind(kind{name: "uni_http_stream", uni: true, format: f.uniStream}),
+		sse:       newKind(s, kind{name: "sse", sse: true, format: f.sse}),
+		uniWS:     newKind(s, kind{name: "uni_websocket", socket: true, uni: true, format: f.uniWS}),
+		uniSSE:    newKind(s, kind{name: "uni_sse", sse: true, uni: true, ids: true, format: f.uniSSEOne}),
+		uniStream: newKind(s, kind{name: "uni_http_stream", uni: true, format: f.uniStream}),
 	}
 }
 
@@ -198,13 +200,13 @@ func (s *Server) node() string {
 
 // counters are what a Server has done.
 type counters struct {
-	clients, subscriptions              atomic.Int64
-	commands                            [32]atomic.Uint64 // by kind
-	failed                              atomic.Uint64
-	recovered, unrecovered              atomic.Uint64
-	insufficient, slow                  atomic.Uint64
-	backendErrors, eventsLost, apiCalls atomic.Uint64
-	disconnects                         atomic.Uint64
+	clients, subscriptions  atomic.Int64
+	commands                [32]atomic.Uint64 // by kind
+	failed                  atomic.Uint64
+	recovered, unrecovered  atomic.Uint64
+	insufficient, slow      atomic.Uint64
+	backendErrors, apiCalls atomic.Uint64
+	disconnects             atomic.Uint64
 }
 
 func (c *counters) disconnected(d protocol.Disconnection) {
@@ -239,7 +241,7 @@ func (s *Server) Stats() Stats {
 		Clients: c.clients.Load(), Subscriptions: c.subscriptions.Load(), Failed: c.failed.Load(),
 		Recovered: c.recovered.Load(), Unrecovered: c.unrecovered.Load(), Insufficient: c.insufficient.Load(),
 		Disconnects: c.disconnects.Load(), Slow: c.slow.Load(), BackendErrors: c.backendErrors.Load(),
-		EventsLost: c.eventsLost.Load(), APICalls: c.apiCalls.Load(),
+		EventsLost: s.events.lost.Load(), APICalls: c.apiCalls.Load(),
 		Held: s.waiting.Held.Load(), Dropped: s.waiting.Dropped.Load(),
 	}
 	for i := range c.commands {

@@ -305,7 +305,7 @@ func (s *session) Closed() {
 	}
 	srv.emulated.remove(s)
 	if s.flags&connected != 0 {
-		srv.tellDisconnected(s)
+		srv.events.disconnected(s)
 	}
 }
 

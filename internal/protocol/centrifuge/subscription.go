@@ -513,7 +513,7 @@ func (p *pending) finish() (r *protocol.SubscribeResult, rest []*hub.Message) {
 	if !p.expires.IsZero() {
 		s.schedule()
 	}
-	s.srv().tellSubscribed(s, p.channel)
+	s.srv().events.subscribed(s, p.channel)
 	s.slim()
 	return r, rest
 }
@@ -579,5 +579,5 @@ func (x *subscription) unsubscribe(why protocol.Unsubscription) {
 	s, name := x.s, x.plan.Value().name
 	x.drop()
 	s.push(name, why)
-	s.srv().tellUnsubscribed(s, name, why)
+	s.srv().events.unsubscribed(s, name, why)
 }
