@@ -42,7 +42,7 @@ func (t centrifugo) translate(data []byte) error {
 	t.client()
 	t.listeners() // after the keys: without any it stays on loopback
 	t.namespaces()
-	t.proxies()
+	centrifugoBackends(t).proxies()
 	t.remaining()
 	return nil
 }

@@ -175,7 +175,7 @@ func (t centrifugo) namespace(name string, in *node) {
 	if kind, at := t.text(in, "subscription_type"); at != nil && kind != "stream" {
 		at.used = false // said by its reason
 	}
-	t.eventProxies(name, in, to)
+	centrifugoBackends(t).eventProxies(name, in, to)
 	if !to.empty() {
 		t.out.at("centrifuge.namespaces").set(name, to, "")
 	}
@@ -204,8 +204,11 @@ func (t centrifugo) dataFormat(in *node, to *section) {
 	}
 }
 
+// centrifugoBackends translates the backends that Centrifugo asks.
+type centrifugoBackends struct{ *translation }
+
 // eventProxies translates for which events of a namespace's channels a backend is asked.
-func (t centrifugo) eventProxies(name string, in *node, to *section) {
+func (t centrifugoBackends) eventProxies(name string, in *node, to *section) {
 	for _, event := range []string{"subscribe", "publish", "sub_refresh"} {
 		on, at := t.flag(in, event+"_proxy_enabled")
 		which, whichAt := t.text(in, event+"_proxy_name")
@@ -231,7 +234,7 @@ const defaultProxy = "default"
 
 // proxyAt returns the options of a proxy: of those with a name, or of the one beside
 // the event.
-func (t centrifugo) proxyAt(event, name string) *node {
+func (t centrifugoBackends) proxyAt(event, name string) *node {
 	if name == defaultProxy {
 		if p := t.root.at(centrifugoProxies[event]); p.at("endpoint") != nil {
 			return p
@@ -248,7 +251,7 @@ func (t centrifugo) proxyAt(event, name string) *node {
 
 // useProxy makes a proxy the one that is asked for an event. There is one for each:
 // it reports false if it is another.
-func (t centrifugo) useProxy(event, name string, at *node) bool {
+func (t centrifugoBackends) useProxy(event, name string, at *node) bool {
 	all := t.out.at("centrifuge.proxies")
 	p := t.proxyAt(event, name)
 	if p == nil {
@@ -281,7 +284,7 @@ func (t centrifugo) useProxy(event, name string, at *node) bool {
 	return true
 }
 
-func (t centrifugo) proxyOptions(p *node, to *section) {
+func (t centrifugoBackends) proxyOptions(p *node, to *section) {
 	if d, at := t.span(p, "timeout", time.Nanosecond); at != nil && d > 0 {
 		to.set("timeout", hubDuration(d), "")
 	}
@@ -312,7 +315,7 @@ func (t centrifugo) proxyOptions(p *node, to *section) {
 }
 
 // headerNames are those of names that are some.
-func (t *translation) headerNames(names []string, at *node) []string {
+func (t centrifugoBackends) headerNames(names []string, at *node) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
 		bad := !httpguts.ValidHeaderFieldName(name)
 		if bad {
@@ -353,7 +356,7 @@ func (t *translation) staticHeaders(in *node, to *section) {
 }
 
 // proxies translates the backends that are asked whatever the channel.
-func (t centrifugo) proxies() {
+func (t centrifugoBackends) proxies() {
 	for _, event := range []string{"connect", "refresh"} {
 		in := t.root.at(centrifugoProxies[event])
 		on, at := t.flag(in, "enabled")
@@ -379,7 +382,7 @@ func of5(endpoint *node) bool {
 	return strings.HasPrefix(strings.TrimPrefix(strings.ToLower(endpoint.where), "centrifugo_"), "proxy_")
 }
 
-func (t centrifugo) rpcProxy() {
+func (t centrifugoBackends) rpcProxy() {
 	used := false
 	for _, in := range append([]*node{t.root.at("rpc.without_namespace")}, itemsOf(t.root.at("rpc.namespaces"))...) {
 		on, at := t.flag(in, "proxy_enabled")
