@@ -322,7 +322,7 @@ func (r *reply) Head(e *proxy.Exchange, res *http1.Response) {
 		r.holdHead(e, res)
 		return
 	}
-	if r.holds(res) {
+	if r.validates(res) {
 		r.collected = newHeldReply(r, res)
 		return
 	}
@@ -447,7 +447,7 @@ func (r *reply) End(_ *proxy.Exchange, trailer []byte) {
 	case r.web != nil && r.web.answered:
 		r.endWeb(trailer)
 	case c.Shared():
-		r.sendsTrailer(trailer)
+		writeTrailer(c, trailer)
 	case r.chunkedOut:
 		b := append(h.lane.buf[:0], "0\r\n"...)
 		b = append(b, trailer...)

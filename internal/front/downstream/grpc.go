@@ -132,7 +132,7 @@ func (r *reply) cutGRPC(status int, message string) bool {
 	case r.web != nil:
 		r.endWeb(lines)
 	case c.Shared():
-		r.sendsTrailer(lines)
+		writeTrailer(c, lines)
 	default:
 		c.Write(append(append([]byte("0\r\n"), lines...), "\r\n"...))
 	}

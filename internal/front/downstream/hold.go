@@ -13,7 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
-// holdHead takes a reply that asks for the connection to be held: its head goes out
+// holdHead accepts a reply that asks for the connection to be held: its head goes out
 // as that of a stream.
 func (r *reply) holdHead(e *proxy.Exchange, res *http1.Response) {
 	h, lane := r.h, r.h.lane

@@ -67,9 +67,9 @@ func shareOf(c *eventloop.Conn, most int) int {
 	return most
 }
 
-// sendsTrailer gives the fields behind a body to a connection that frames the body itself.
-func (r *reply) sendsTrailer(lines []byte) {
-	if c, ok := r.c.CarriedBy().(interface{ Trailer(lines []byte) }); ok {
+// writeTrailer gives the fields behind a body to a connection that frames the body itself.
+func writeTrailer(c *eventloop.Conn, lines []byte) {
+	if c, ok := c.CarriedBy().(interface{ Trailer(lines []byte) }); ok {
 		c.Trailer(lines)
 	}
 }

@@ -17,9 +17,9 @@ type heldReply struct {
 	body []byte
 }
 
-// holds reports whether a reply is to be validated. Events are not: they would not
+// validates reports whether a reply is to be validated. Events are not: they would not
 // come before the last one.
-func (r *reply) holds(res *http1.Response) bool {
+func (r *forwarding) validates(res *http1.Response) bool {
 	return r.checked != nil && r.checked.by.Responses() && !bytes.HasPrefix(bytes.ToLower(res.Get("Content-Type")), []byte("text/event-stream"))
 }
 
