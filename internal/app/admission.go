@@ -163,7 +163,7 @@ func (w *warden) run(ctx context.Context) error {
 	}
 }
 
-// budget does what the level of the budgets asks for: new subscriptions are sent away
+// budget does what the level of the budgets asks for: new subscriptions are rejected
 // from soft on, new connections from hard on. Who is there stays.
 func (w *warden) budget(was, now governor.BudgetLevel) {
 	w.push.Refuse(now >= governor.BudgetSoft)

@@ -39,7 +39,7 @@ func newAdmissionMetrics(a *Node, c *catalog) *admissionMetrics {
 	c.when = "With limits."
 	m.rates = c.desc("weir_limits_refused_total", "Requests refused by the limits of Weir's own endpoints.", "request")
 	c.when = ""
-	m.level = c.desc("weir_budget_level", "0 while there is enough, 1 when new subscriptions are sent away, 2 when new connections are refused.", "budget")
+	m.level = c.desc("weir_budget_level", "0 while there is enough, 1 when new subscriptions are rejected, 2 when new connections are refused.", "budget")
 	return m
 }
 

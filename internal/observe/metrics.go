@@ -37,7 +37,7 @@ func newMetrics(a *Watch, c *catalog, withTLS bool) *coreMetrics {
 		}
 	})
 	one("weir_connections_max", "Bound on open connections.", gauge, func() float64 { return float64(a.Loops.MaxConns()) })
-	one("weir_reconnect_rate", "Clients per second that this node takes on from one that drains, as it tells the others: half of its idle processor time by the cost of one.", gauge, func() float64 { return a.ReconnectRate() })
+	one("weir_reconnect_rate", "Clients per second that this node takes on from one that drains, as reported to the other nodes: half of its idle processor time by the cost of one.", gauge, func() float64 { return a.ReconnectRate() })
 	family("weir_reconnect_cost_seconds", "Processor time of a new connection until it is served, measured over the last 2,000 or, before there were 100, assumed.", "source", gauge, func(emit func(float64, ...string)) {
 		cost, measured := a.ReconnectCost()
 		if measured {

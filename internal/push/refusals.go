@@ -18,7 +18,7 @@ type refusals struct {
 	// Any goroutine.
 	draining   atomic.Pointer[drain] // nil: none
 	leaving    atomic.Bool           // Leave was called
-	refusing   atomic.Bool           // new subscriptions are sent away: there is too little of something
+	refusing   atomic.Bool           // new subscriptions are rejected: there is too little of something
 	fullLogged atomic.Int64          // when it was last logged that there is no room, in Unix nanoseconds
 }
 

@@ -327,7 +327,7 @@ var mercureReasons = []reason{
 	{"mercure.ui", "there is no page for trying topics", "weir sub, or the dashboard of the admin listener"},
 	{"mercure.debugger", "there is no page for trying topics", "weir sub, or the dashboard of the admin listener"},
 	{"mercure.demo", "there is no demo", "weir demo"},
-	{"mercure.dispatch_timeout", "a slow reader holds nobody up: its queue has a bound and a policy", "namespaces[].queue_messages, queue_bytes and policy"},
+	{"mercure.dispatch_timeout", "a slow reader delays no other: its queue has a bound and a policy", "namespaces[].queue_messages, queue_bytes and policy"},
 	{"mercure.topic_selector_cache", "what patterns take has one bound", "mercure.max_pattern_bytes"},
 	{"mercure.topic_matcher_cache", "what patterns take has one bound", "mercure.max_pattern_bytes"},
 	{"mercure.subscriber_list_cache_size", "there is no such cache: subscribers are found by an index", "nothing"},

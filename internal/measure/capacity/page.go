@@ -109,7 +109,7 @@ func (r *Report) facts() report.Facts {
 	if r.Options.SLO > 0 {
 		out = slices.Insert(out, 1, one("λ SLO", r.SLO))
 	}
-	rec := report.Fact{Name: "recommended", Value: "–", Note: "0.7 of λ max, or less where the objective or the knee asks for it"}
+	rec := report.Fact{Name: "recommended", Value: "–", Note: "0.7 of λ max, or less where the objective or the knee requires it"}
 	if r.Recommended > 0 {
 		rec.Value = report.PerSec.Format(r.Recommended)
 	}

@@ -47,7 +47,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /debug/pprof/trace", timed(pprof.Trace), "An execution trace: `?seconds=`, at most 300.", nil},
 		{"GET /api/info", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Info()) }, "Which program this is and how it is set up.", nil},
 		{"GET /api/snapshot", src.snapshot, "Everything the dashboard shows, now.", Snapshot{}},
-		{"GET /api/live", src.Live.ServeHTTP, "Server-sent events: a snapshot a few times a second (`admin.live_rate`), the data of each event is what /api/snapshot answers with a shorter `heat_maps`. While nobody listens none is made.", nil},
+		{"GET /api/live", src.Live.ServeHTTP, "Server-sent events: a snapshot a few times a second (`admin.live_rate`), the data of each event is what /api/snapshot answers with a shorter `heat_maps`. Without a listener none is made.", nil},
 		{"GET /api/connections", src.connections, "Subscribers, those with most of `sort` first: `?sort=lag|bytes|age|messages&limit=N`.", Connections{}},
 		{"GET /api/connections/{id}", src.connection, "One subscriber, with what the kernel knows of its socket. `id` as /api/connections gives it.", ConnectionDetail{}},
 		{"POST /api/connections/{id}/disconnect", src.disconnect, "Ends a subscriber's connection; it may come back. 204.", nil},

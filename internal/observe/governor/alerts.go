@@ -41,7 +41,7 @@ func Alerts(t Thresholds) []Alert {
 	const now = hub.Duration(0)
 	list := []Alert{
 		{"WeirInflection", Page, `weir_governor_state{state="inflection"} == 1`, now, "load is past the knee: latency runs away", "inflection", ""},
-		{"WeirLoopStuck", Page, above("weir_loop_working_most_seconds", t.LoopStuck), now, "an event loop has not finished a tick; its connections hear nothing", "loop-stuck", CauseLoopStuck},
+		{"WeirLoopStuck", Page, above("weir_loop_working_most_seconds", t.LoopStuck), now, "an event loop has not finished a tick; its connections receive nothing", "loop-stuck", CauseLoopStuck},
 		{"WeirLoopFull", Page, above("weir_loop_busy_most_ratio", t.LoopFull), minutes, "an event loop has no time left", "loop-busy", CauseLoopBusy},
 		{"WeirMemoryHard", Page, above("weir_memory_used_ratio", t.Hard), now, "memory is used up; new connections are refused", "memory", CauseMemory},
 		{"WeirDescriptorsHard", Page, above("weir_descriptors_used_ratio", t.Hard), now, "file descriptors are used up; new connections are refused", "descriptors", CauseDescriptors},

@@ -69,7 +69,7 @@ func flag(b bool) float64 {
 
 func (e *emitter) state(s *State) {
 	for v := stat.Steady; v <= stat.Inflection; v++ {
-		e.put(Series{Name: "weir_governor_state", Help: "1 for the state that the last window was judged to be.", Label: "state", Value: v.String(), Number: flag(s.Now == v)})
+		e.put(Series{Name: "weir_governor_state", Help: "1 for the state of the last window.", Label: "state", Value: v.String(), Number: flag(s.Now == v)})
 	}
 	e.gauge("weir_governor_inconclusive", "1 when the last window's trouble was the host's.", flag(s.Inconclusive))
 	for _, name := range CauseNames() {
@@ -79,7 +79,7 @@ func (e *emitter) state(s *State) {
 		}
 		e.put(Series{Name: "weir_governor_cause", Help: "1 for what speaks against a steady state.", Label: "cause", Value: name, Number: flag(holds)})
 	}
-	e.counter("weir_governor_windows_total", "Windows judged.", float64(s.Windows))
+	e.counter("weir_governor_windows_total", "Windows evaluated.", float64(s.Windows))
 	e.gauge("weir_governor_latency_ratio", "P99 from publish to socket over its baseline, of the last window; 0 when not known.", s.Reading.LatencyBase)
 	e.gauge("weir_governor_goroutines_ratio", "Goroutines beyond what connections explain over their baseline; 0 when not known.", s.Reading.Excess)
 }
@@ -95,7 +95,7 @@ func (e *emitter) scheduler(s *Snapshot) {
 		name string
 		v    float64
 	}{{"goroutine", s.Canaries.Goroutine.P99}, {"socket", s.Canaries.Socket.P99}, {"timer", s.Canaries.Timer.P99}} {
-		e.put(Series{Name: "weir_canary_p99_seconds", Help: "How late an errand was done, 99th percentile of ten seconds.", Label: "canary", Value: c.name, Number: c.v})
+		e.put(Series{Name: "weir_canary_p99_seconds", Help: "Delay of a scheduled probe, 99th percentile of ten seconds.", Label: "canary", Value: c.name, Number: c.v})
 	}
 	e.gauge("weir_netpoll_p99_seconds", "What a socket's reader waits longer than a goroutine, 99th percentile of ten seconds.", s.Canaries.NetpollP99)
 	e.counter("weir_lock_wait_seconds_total", "Time that goroutines waited for mutexes.", s.Locks.Total)

@@ -109,7 +109,7 @@ func services(t governor.Thresholds) []Alert {
 		plain("WeirKeys", governor.Ticket, `increase(weir_jwks_fetches_total{outcome="error"}[15m]) > 2`, now, "the issuer's keys cannot be fetched"),
 		plain("WeirAccessLog", governor.Ticket, `increase(weir_access_log_lines_total{outcome!="written"}[5m]) > 0`, now, "lines of the access log are lost"),
 		plain("WeirTooSlow", governor.Information, `rate(weir_subscribers_closed_total{reason="too_slow"}[5m]) > 0.1`, minutes, "subscribers are disconnected because they are slow"),
-		plain("WeirGaps", governor.Information, `rate(weir_gaps_total[5m]) > 0.1`, minutes, "subscribers are told of gaps"),
-		plain("WeirRestarted", governor.Information, `resets(weir_governor_windows_total[10m]) > 0`, now, "a node has begun anew"),
+		plain("WeirGaps", governor.Information, `rate(weir_gaps_total[5m]) > 0.1`, minutes, "subscribers receive gap events"),
+		plain("WeirRestarted", governor.Information, `resets(weir_governor_windows_total[10m]) > 0`, now, "a node has restarted"),
 	}
 }

@@ -118,7 +118,7 @@ func readerPanels(t *governor.Thresholds) []panel {
 		row("Readers"),
 		line("Stopped readers", "percentunit", "Connections whose socket takes nothing now, as a share of all.", query{"weir_loop_stalled_ratio{@}", each}).within(t.Stopped, 0),
 		line("Held for slow subscribers", "bytes", "Payload that waits for them in this process.", query{"weir_subscribers_lagging_bytes{@}", each}),
-		line("Ended, dropped, told", "cps", "Subscribers closed by this side, messages that slow ones did not get, gaps declared.",
+		line("Closed, dropped, gaps", "cps", "Subscribers closed by this side, messages that slow ones did not get, gaps declared.",
 			query{"sum by (reason) (rate(weir_subscribers_closed_total{@}[$__rate_interval]))", "closed: {{reason}}"},
 			query{"sum by (reason) (rate(weir_messages_dropped_total{@}[$__rate_interval]))", "dropped: {{reason}}"},
 			query{"sum(rate(weir_gaps_total{@}[$__rate_interval]))", "gaps"}),

@@ -87,7 +87,7 @@ type Config struct {
 	// request; the method follows after a dot. Empty: RPCs go to proxies.rpc, if at all.
 	RPCSubject string `json:"rpc_subject"`
 	// EventsChannel gets a message for each client that connects or disconnects and
-	// each subscription that begins or ends. Empty: nobody is told.
+	// each subscription that begins or ends. Empty disables it.
 	EventsChannel string `json:"events_channel"`
 }
 
@@ -135,7 +135,7 @@ type Namespace struct {
 	AllowHistoryForSubscriber bool `json:"allow_history_for_subscriber"`
 	AllowHistoryForAnonymous  bool `json:"allow_history_for_anonymous"`
 	// AllowUserLimited lets the users named in a channel "name#u1,u2" subscribe to
-	// it, and nobody else.
+	// it, and no other user.
 	AllowUserLimited bool `json:"allow_user_limited_channels"`
 	// AllowDelta lets subscriptions ask for differences to the publication before.
 	AllowDelta bool `json:"allow_delta"`
@@ -170,7 +170,7 @@ type Proxies struct {
 
 // A Proxy is a backend that is asked by HTTP POST.
 type Proxy struct {
-	// Endpoint is its URL; empty means that nobody is asked.
+	// Endpoint is its URL; empty disables it.
 	Endpoint string `json:"endpoint" secret:"path"`
 	// Timeout bounds a call; 0 means 1s.
 	Timeout hub.Duration `json:"timeout"`

@@ -103,7 +103,7 @@ type App struct {
 	// AuthorizeWithin closes connections (4009) that neither signed in nor subscribed to
 	// a private or presence channel for so long; 0 means never.
 	AuthorizeWithin hub.Duration `json:"authorize_within"`
-	// Webhooks are told what happens.
+	// Webhooks receive events.
 	Webhooks []Webhook `json:"webhooks"`
 }
 

@@ -28,7 +28,7 @@ type Config struct {
 	// the average; what is above goes on to the next peer of the ring. 0 means no
 	// bound, otherwise at least 1.
 	HashLoad float64 `json:"hash_load"`
-	// EWMADecay is how fast "ewma" forgets; a peer nobody asked for that long is
+	// EWMADecay is how fast "ewma" forgets; a peer without requests for that long is
 	// tried again as if it were new. 0 means 10s.
 	EWMADecay hub.Duration `json:"ewma_decay"`
 	// Health is the active checking of peers; zero checks nothing.

@@ -28,7 +28,7 @@ type SplitConfig struct {
 	// Rules send requests to a cluster before any share is looked at; the first
 	// that matches counts. What they send is not in the canary's sample.
 	Rules []RuleConfig `json:"rules"`
-	// Mirror sends copies elsewhere, whose replies nobody sees.
+	// Mirror sends copies elsewhere, whose replies are discarded.
 	Mirror MirrorConfig `json:"mirror"`
 	// Canary moves the weights by itself; without steps it does not.
 	Canary CanaryConfig `json:"canary"`
