@@ -7,14 +7,22 @@ package deploy
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"flag"
 	"fmt"
+	"maps"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
@@ -42,6 +50,10 @@ var cases = map[string]map[string]any{
 	"embedded": {"existingSecret": "weir-secrets"},
 	"single":   {"existingSecret": "weir-secrets", "replicas": 1, "persistence": map[string]any{"enabled": false}},
 	"memory":   {"existingSecret": "weir-secrets", "broker": "memory", "replicas": 1, "networkPolicy": map[string]any{"enabled": false}},
+	"http3": {
+		"existingSecret": "weir-secrets", "tlsSecret": "weir-tls", "service": map[string]any{"type": "LoadBalancer", "port": 443},
+		"config": map[string]any{"downstream": map[string]any{"http3": true}},
+	},
 	"external": {
 		"broker": "external", "nats": map[string]any{"url": "nats://nats-0.nats:4222,nats://nats-1.nats:4222"},
 		"externalSecret": map[string]any{"enabled": true, "key": "weir", "storeRef": map[string]any{"name": "vault"}},
@@ -56,6 +68,14 @@ var cases = map[string]map[string]any{
 		"sysctls":       []any{map[string]any{"name": "net.core.somaxconn", "value": "16384"}},
 		"config":        map[string]any{"admin": map[string]any{"live_rate": 1}, "log": map[string]any{"format": "json"}},
 	},
+}
+
+// allCases are the cases and the values of deploy/argocd.
+func allCases(t *testing.T) map[string]map[string]any {
+	t.Helper()
+	all := maps.Clone(cases)
+	all["argocd"] = application(t)
+	return all
 }
 
 func load(t *testing.T) *chart.Chart {
@@ -123,7 +143,7 @@ func objects(t *testing.T, text string) (list []runtime.Object, others []string)
 }
 
 func TestTheChartIsLinted(t *testing.T) {
-	for name, values := range cases {
+	for name, values := range allCases(t) {
 		l := lint.AllWithKubeVersion(dir, values, "realtime", &kubernetes)
 		for _, m := range l.Messages {
 			if m.Severity > support.InfoSev {
@@ -135,7 +155,7 @@ func TestTheChartIsLinted(t *testing.T) {
 
 func TestRendersAreGoldenAndOfKubernetesTypes(t *testing.T) {
 	c := load(t)
-	for name, values := range cases {
+	for name, values := range allCases(t) {
 		text, err := render(c, values)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -191,6 +211,8 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 	f("broker", map[string]any{"broker": "kafka"})
 	f("replica", map[string]any{"replica": 3})
 	f("config", map[string]any{"config": map[string]any{"listen": ":80"}})
+	f("http3 needs TLS", map[string]any{"config": map[string]any{"downstream": map[string]any{"http3": true}}})
+	f("both set", map[string]any{"tlsSecret": "tls", "config": map[string]any{"tls": map[string]any{"certificates": []any{map[string]any{"cert_file": "a"}}}}})
 }
 
 // TestEveryValueIsDocumentedAndHasAType: values.yaml and its schema name the same keys, and
@@ -230,7 +252,7 @@ func TestEveryValueIsDocumentedAndHasAType(t *testing.T) {
 func TestTheConfigurationOfPodsIsValid(t *testing.T) {
 	weir := binary(t)
 	c := load(t)
-	for name, values := range cases {
+	for name, values := range allCases(t) {
 		text, err := render(c, values)
 		if err != nil {
 			t.Fatal(err)
@@ -241,10 +263,12 @@ func TestTheConfigurationOfPodsIsValid(t *testing.T) {
 			if !ok {
 				continue
 			}
-			file := filepath.Join(t.TempDir(), "weir.yaml")
-			if err := os.WriteFile(file, []byte(m.Data["weir.yaml"]), 0o600); err != nil {
+			secret := t.TempDir() // where the certificate is, for Weir reads it
+			file := filepath.Join(secret, "weir.yaml")
+			if err := os.WriteFile(file, []byte(strings.ReplaceAll(m.Data["weir.yaml"], "/etc/weir-tls", secret)), 0o600); err != nil {
 				t.Fatal(err)
 			}
+			certificate(t, secret)
 			cmd := exec.Command(weir, "config", "check", "--config", file)
 			cmd.Env = append(os.Environ(), "WEIR_ADMIN_TOKEN=0123456789abcdef", "WEIR_ADMIN_READ_TOKEN=fedcba9876543210",
 				`WEIR_AUTH_API_KEYS=[{"name":"backend","key":"0123456789abcdef"}]`)
@@ -254,6 +278,29 @@ func TestTheConfigurationOfPodsIsValid(t *testing.T) {
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%s: %v\n%s\n%s", name, err, out, m.Data["weir.yaml"])
 			}
+		}
+	}
+}
+
+// certificate writes tls.crt and tls.key, as a Secret of type kubernetes.io/tls has them.
+func certificate(t *testing.T, dir string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"weir.example"}, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

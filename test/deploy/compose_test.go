@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 // TestComposeFilesAreValid: the reference loader checks them against compose's schema, and
 // every file that they mount is there.
 func TestComposeFilesAreValid(t *testing.T) {
-	env := types.Mapping{"WEIR_API_KEY": "0123456789abcdef", "WEIR_ADMIN_TOKEN": "0123456789abcdef", "WEIR_ADMIN_READ_TOKEN": "fedcba9876543210", "GRAFANA_PASSWORD": "x"}
+	env := types.Mapping{"WEIR_API_KEY": "0123456789abcdef", "WEIR_ADMIN_TOKEN": "0123456789abcdef", "WEIR_ADMIN_READ_TOKEN": "fedcba9876543210", "GRAFANA_PASSWORD": "x", "WEIR_CERTS": t.TempDir()}
 	f := func(env types.Mapping, names ...string) (*types.Project, error) {
 		t.Helper()
 		details := types.ConfigDetails{WorkingDir: "../../deploy/compose", Environment: env}
@@ -45,15 +46,24 @@ func TestComposeFilesAreValid(t *testing.T) {
 		}
 		return p, nil
 	}
-	for _, names := range [][]string{{"one.yaml"}, {"three.yaml"}, {"one.yaml", "monitoring.yaml"}} {
+	for _, names := range [][]string{{"one.yaml"}, {"three.yaml"}, {"one.yaml", "monitoring.yaml"}, {"one.yaml", "http3.yaml"}} {
 		p, err := f(env, names...)
 		if err != nil {
 			t.Errorf("%v: %v", names, err)
 			continue
 		}
-		want := map[string]int{"one.yaml": 1, "three.yaml": 6, "one.yaml monitoring.yaml": 3}[strings.Join(names, " ")]
+		want := map[string]int{"one.yaml": 1, "three.yaml": 6, "one.yaml monitoring.yaml": 3, "one.yaml http3.yaml": 1}[strings.Join(names, " ")]
 		if len(p.Services) != want {
 			t.Errorf("%v: %d services, want %d", names, len(p.Services), want)
+		}
+		if slices.Contains(names, "http3.yaml") {
+			var ports []string
+			for _, port := range p.Services["weir"].Ports {
+				ports = append(ports, port.Published+"/"+port.Protocol)
+			}
+			if slices.Sort(ports); !slices.Equal(ports, []string{"8443/tcp", "8443/udp"}) {
+				t.Errorf("%v: ports %q", names, ports)
+			}
 		}
 	}
 	if _, err := f(types.Mapping{}, "one.yaml"); err == nil || !strings.Contains(err.Error(), "WEIR_API_KEY") {

@@ -3,6 +3,7 @@ module github.com/weir-gateway/weir/test/deploy
 go 1.26.0
 
 require (
+	github.com/argoproj/argo-rollouts v1.8.3
 	github.com/compose-spec/compose-go/v2 v2.10.1
 	helm.sh/helm/v3 v3.22.0
 	k8s.io/api v0.37.0
@@ -42,6 +43,7 @@ require (
 	github.com/go-openapi/swag/yamlutils v0.27.1 // indirect
 	github.com/go-viper/mapstructure/v2 v2.4.0 // indirect
 	github.com/gobwas/glob v0.2.3 // indirect
+	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/huandu/xstrings v1.5.0 // indirect

@@ -26,6 +26,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.existingSecret | default (include "weir.name" .) }}
 {{- end }}
 
+{{- define "weir.http3" -}}
+{{- if dig "downstream" "http3" false .Values.config }}true{{ end }}
+{{- end }}
+
 {{- define "weir.clustered" -}}
 {{- if and (eq .Values.broker "embedded") (gt (int .Values.replicas) 1) }}true{{ end }}
 {{- end }}
@@ -50,6 +54,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and (eq .Values.broker "memory") (gt (int .Values.replicas) 1) }}
 {{- fail "broker is memory and replicas is more than 1: pods would not see each other's messages; use 1, or another broker" }}
 {{- end }}
+{{- if and (include "weir.http3" .) (not .Values.tlsSecret) (not (dig "tls" "certificates" false .Values.config)) }}
+{{- fail "config.downstream.http3 needs TLS: set tlsSecret to a Secret of type kubernetes.io/tls" }}
+{{- end }}
+{{- if and .Values.tlsSecret (dig "tls" "certificates" false .Values.config) }}
+{{- fail "tlsSecret and config.tls.certificates are both set: omit one" }}
+{{- end }}
 {{- end }}
 
 {{- /* config is weir.yaml. */ -}}
@@ -57,6 +67,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $config := deepCopy .Values.config }}
 {{- $_ := set $config "listen" ":8000" }}
 {{- $_ := set $config "admin" (mergeOverwrite (deepCopy ($config.admin | default dict)) (dict "listen" ":8001")) }}
+{{- if .Values.tlsSecret }}
+{{- $files := dict "cert_file" "/etc/weir-tls/tls.crt" "key_file" "/etc/weir-tls/tls.key" }}
+{{- $_ := set $config "tls" (mergeOverwrite (deepCopy ($config.tls | default dict)) (dict "certificates" (list $files))) }}
+{{- end }}
+{{- if and (include "weir.http3" .) (not $config.downstream.alt_svc) }}
+{{- /* Clients see the Service's port, not the pod's. */}}
+{{- $_ := set $config.downstream "alt_svc" (printf "h3=\":%d\"; ma=86400" (int .Values.service.port)) }}
+{{- end }}
 {{- if eq .Values.broker "external" }}
 {{- $_ := set $config "broker" (dict "kind" "nats" "nats" (dict "url" .Values.nats.url)) }}
 {{- else if eq .Values.broker "memory" }}
@@ -130,6 +148,9 @@ spec:
       {{- end }}
       ports:
         - {name: http, containerPort: 8000}
+        {{- if include "weir.http3" . }}
+        - {name: http3, containerPort: 8000, protocol: UDP}
+        {{- end }}
         - {name: admin, containerPort: 8001}
         {{- if include "weir.clustered" . }}
         - {name: cluster, containerPort: 6222}
@@ -150,11 +171,18 @@ spec:
         - {name: config, mountPath: /etc/weir, readOnly: true}
         - {name: data, mountPath: /var/lib/weir}
         - {name: tmp, mountPath: /tmp}
+        {{- if .Values.tlsSecret }}
+        - {name: tls, mountPath: /etc/weir-tls, readOnly: true}
+        {{- end }}
   volumes:
     - name: config
       configMap: {name: {{ include "weir.name" . }}}
     - name: tmp
       emptyDir: {}
+    {{- with .Values.tlsSecret }}
+    - name: tls
+      secret: {secretName: {{ . }}}
+    {{- end }}
     {{- if not (and (eq .Values.broker "embedded") .Values.persistence.enabled) }}
     - name: data
       emptyDir: {}
