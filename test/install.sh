@@ -11,6 +11,8 @@
 #   nginx         Debian's package
 #   wrk, h2load   Debian's packages wrk and nghttp2-client: other load generators
 #   prometheus    Prometheus and promtool from Debian's package, under .cache/: nothing is installed or started
+#   postgres      PostgreSQL from Debian's packages, under .cache/: nothing is installed or started
+#   redis         Redis, the same way
 #   gcc           Debian's package: the race detector links with it
 #   tools         Debian's curl, openssl, iproute2 and e2fsprogs
 #   debootstrap   Debian's package: test/fresh.sh makes a root with it
@@ -177,6 +179,37 @@ prometheus() {
   ) >"$log" 2>&1 </dev/null || { say "prometheus: $(tail -n 1 "$log")"; return 1; }
 }
 
+# unpacked puts Debian packages with the libraries that they need under .cache/$1, and a script
+# at .cache/$1/$2 that runs program $3 of them.
+unpacked() {
+  local dir=$cache/$1 script=$2 program=$3 log=$cache/$1.log
+  shift 3
+  "$dir/$script" --version >/dev/null 2>&1 && return 0
+  command -v apt-get >/dev/null || { say "$script: there is no apt-get to download it with"; return 1; }
+  rm -rf "$dir"
+  mkdir -p "$dir"
+  (
+    cd "$dir" && { apt-get -o APT::Sandbox::User=root download "$@" || { apt-get update && apt-get -o APT::Sandbox::User=root download "$@"; }; } &&
+      for deb in *.deb; do dpkg-deb -x "$deb" . || exit 1; done && rm -f ./*.deb &&
+      printf '#!/bin/sh\nd=$(cd "$(dirname "$0")" && pwd)\nLD_LIBRARY_PATH=$d/usr/lib/%s-linux-gnu exec "$d/%s" "$@"\n' "$(uname -m)" "$program" >"$script" &&
+      chmod +x "$script" && "./$script" --version
+  ) >"$log" 2>&1 </dev/null || { say "$script: $(tail -n 1 "$log")"; return 1; }
+}
+
+redis() { unpacked redis redis-server usr/bin/redis-server redis-server redis-tools libjemalloc2 liblua5.1-0 lua-bitop lua-cjson liblzf1 libatomic1; }
+
+# initdb starts the server beside it, and both find their files relative to themselves.
+postgres() {
+  local libs=(libpq5 libicu72 libxml2 libldap-2.5-0 libsasl2-2 libssl3 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libkeyutils1 liblz4-1 libzstd1 libsystemd0)
+  unpacked postgres initdb usr/lib/postgresql/15/bin/initdb postgresql-15 postgresql-client-15 "${libs[@]}" &&
+    unpacked_also postgres postgres usr/lib/postgresql/15/bin/postgres
+}
+
+# unpacked_also is a script for another program of what unpacked has put there.
+unpacked_also() {
+  sed "s|\"\$d/.*\" |\"\$d/$3\" |" "$cache/$1/initdb" >"$cache/$1/$2" && chmod +x "$cache/$1/$2" && "$cache/$1/$2" --version >/dev/null
+}
+
 failed=0
 [ "${1:-}" != --pip-index ] || { pip_index; exit; }
 [ $# -gt 0 ] || set -- autobahn npm protocols grpc interop chromium slowhttptest wrk h2load prometheus tools
@@ -193,6 +226,8 @@ for part in "$@"; do
     wrk) deb wrk wrk ;;
     h2load) deb h2load nghttp2-client ;;
     prometheus) prometheus ;;
+    postgres) postgres ;;
+    redis) redis ;;
     gcc) deb gcc gcc libc6-dev ;;
     tools) deb curl curl && deb openssl openssl && deb ip iproute2 && deb mkfs.ext4 e2fsprogs ;;
     debootstrap) deb debootstrap debootstrap ;;

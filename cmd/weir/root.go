@@ -30,6 +30,7 @@ are stored, so a client that comes back continues where it was.`,
 	root.AddCommand(
 		newServe(),
 		newUpgrade(),
+		newSource(),
 		newDemo(),
 		newPub(),
 		newSub(),

@@ -31,6 +31,7 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/ingest"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
@@ -91,6 +92,7 @@ type App struct {
 	runLater func(run func(context.Context) error)
 
 	// Any goroutine.
+	sources   atomic.Pointer[ingest.Set] // nil until the hub has started, and without channels
 	reload    reloads
 	upgrade   upgrade
 	leaving   atomic.Bool  // a drain has begun
@@ -326,6 +328,11 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	if err := a.takeOver(parts); err != nil {
 		return err
 	}
+	stopSources, err := a.startSources(parts, background)
+	if err != nil {
+		return err
+	}
+	defer stopSources()
 	a.listeners.run(parts, background)
 	a.runHTTP3(parts, background)
 	parts.run(func() error { return newTrimmer(a.watching.watch.Activity).run(background) })
@@ -344,11 +351,13 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	select {
 	case <-ctx.Done():
 	case <-a.upgrade.over:
+		stopSources() // the new process reads them
 		a.follow(hard)
 		return nil
 	case <-background.Done(): // a part has failed
 		return nil
 	}
+	stopSources()
 	(&departure{App: a, limit: time.Duration(a.cfg.Shutdown.Drain)}).run(hard)
 	return nil
 }

@@ -44,7 +44,7 @@ type preparer func(ctx context.Context, c *change, next *config.Config) error
 
 // prepare has every part compile its section of next.
 func (r *reloads) prepare(ctx context.Context, next *config.Config) (*change, error) {
-	return r.prepareParts(ctx, &change{}, next, append(r.rights(), r.prepareLog, r.prepareAccessLog, r.prepareLimits))
+	return r.prepareParts(ctx, &change{}, next, append(r.rights(), r.prepareLog, r.prepareAccessLog, r.prepareLimits, r.prepareSources))
 }
 
 // prepareDry has the parts say what would be that decide who may do what.

@@ -45,7 +45,7 @@ func (w *watching) build(a *App) (err error) {
 	w.watch, err = observe.New(a.node(), observe.Config{
 		Governor: cfg, CapacityReport: a.cfg.Admin.CapacityReport, Admin: a.cfg.Admin.Enabled(), LiveRate: a.cfg.Admin.LiveRate, Registry: w.registry,
 		Reload:  func(ctx context.Context) (any, error) { return a.Reload(ctx) },
-		Upgrade: a.Upgrade, UpgradeState: a.UpgradeState,
+		Upgrade: a.Upgrade, UpgradeState: a.UpgradeState, PauseSource: a.pauseSource,
 		Preview: func(ctx context.Context, text []byte) (any, error) { return a.Preview(ctx, text) },
 	})
 	if err != nil {
@@ -85,6 +85,7 @@ func (a *App) node() *observe.Node {
 		Upstreams: a.wing.upstreams, Proxy: a.wing.proxy, State: a.wing.state, Clock: a.wing.clock, AccessLog: a.wing.access, Recorder: a.wing.recorder,
 		Protocols: &a.protocol.Protocols, Limits: a.admission.front, Refusals: &a.admission.refusals, Upgrades: &a.upgrade.counts, Probe: a.watching.probe, Telemetry: a.watching.telemetry,
 		Addr:     a.Addr,
+		Ingest:   a.sourceStates,
 		Starting: func() bool { return a.startTook.Load() == 0 },
 		Namespaces: func() (names []string) {
 			for _, n := range a.reload.now().Namespaces {

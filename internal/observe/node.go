@@ -34,6 +34,7 @@ import (
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/ingest"
 	"github.com/weir-gateway/weir/internal/push/presence"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
@@ -83,6 +84,8 @@ type Node struct {
 	Addr func() netip.AddrPort
 	// Starting reports whether the node does not serve yet.
 	Starting func() bool
+	// Ingest is what the configured sources do.
+	Ingest func() []ingest.State
 	// Namespaces are the names of those in force; Classed reports whether anything has a
 	// class, LogsAccess whether there is an access log.
 	Namespaces func() []string

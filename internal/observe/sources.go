@@ -61,6 +61,8 @@ func (a *operatorCalls) sources() admin.Sources {
 		Reload:       a.cfg.Reload,
 		Upgrade:      a.cfg.Upgrade,
 		UpgradeState: a.cfg.UpgradeState,
+		Ingest:       a.Node.Ingest,
+		PauseSource:  a.cfg.PauseSource,
 		Diff:         a.cfg.Preview,
 		Sorts:        []string{"lag", "bytes", "age", "messages"},
 		ChannelSorts: channelSorts,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/observe/governor"
+	"github.com/weir-gateway/weir/internal/push/ingest"
 )
 
 // Config of a Watch.
@@ -30,6 +31,8 @@ type Config struct {
 	// Upgrade and UpgradeState are those of the admin API.
 	Upgrade      func(context.Context) (admin.Upgrade, error)
 	UpgradeState func() admin.Upgrade
+	// PauseSource is that of the admin API.
+	PauseSource func(name string, paused bool) (ingest.State, error)
 }
 
 // A Watch is what looks at a node: the governor, the metrics, and what the admin listener
@@ -72,7 +75,7 @@ func (w *Watch) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Coll
 	list := []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newMetrics(w, c, withTLS), newHistograms(n, c, n.NativeHistograms), newLagMetrics(n, c), newWingMetrics(n, c), newRecordMetrics(n, c),
-		newGovernorMetrics(c, n.Governor), newAdmissionMetrics(n, c), newProtocolMetrics(n, c),
+		newGovernorMetrics(c, n.Governor), newAdmissionMetrics(n, c), newProtocolMetrics(n, c), newSourceMetrics(n, c),
 	}
 	if withNATS {
 		list = append(list, newBrokerMetrics(n, c))

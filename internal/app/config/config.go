@@ -71,6 +71,9 @@ type Config struct {
 	Pusher pusher.Config `json:"pusher" reload:"live"`
 	// Presence is who is on a channel, over all nodes, for the protocols that ask.
 	Presence presence.Config `json:"presence" reload:"restart"`
+	// Sources are other systems whose messages are published: NATS, Redis streams, PostgreSQL,
+	// Kafka, market data by UDP.
+	Sources []Source `json:"sources" reload:"live"`
 	// Cluster is how the nodes that share a broker know each other.
 	Cluster cluster.Config `json:"cluster" reload:"restart"`
 	// Routes lead what is not Weir's own to backends, or answer it themselves.

@@ -22,7 +22,7 @@ func (c Config) Pushes() bool { return c.Broker.Kind != BrokerNone }
 // routesOnly reports whether c, which is not completed, has routes and nothing that is
 // about channels: who may use them, what stores them, what speaks of them.
 func (c *Config) routesOnly() bool {
-	if len(c.Routes) == 0 || len(c.Namespaces) > 0 || len(c.KeySets) > 0 || slices.ContainsFunc(c.Routes, usesChannels) {
+	if len(c.Routes) == 0 || len(c.Namespaces) > 0 || len(c.KeySets) > 0 || len(c.Sources) > 0 || slices.ContainsFunc(c.Routes, usesChannels) {
 		return false
 	}
 	for _, section := range []any{c.Auth, c.Broker, c.Push, c.Mercure, c.Centrifuge, c.Pusher, c.Presence, c.Cluster} {
@@ -49,6 +49,7 @@ func (c Config) checkPushes() error {
 	}
 	needs(len(c.Namespaces) > 0, "namespaces", "the list")
 	needs(c.Push.Echo, "push", "echo")
+	needs(len(c.Sources) > 0, "sources", "the list")
 	needs(c.Mercure.Enabled, "mercure", "Mercure")
 	needs(c.Centrifuge.Enabled, "centrifuge", "Centrifuge")
 	needs(c.Pusher.Enabled, "pusher", "Pusher")

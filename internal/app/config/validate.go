@@ -27,7 +27,7 @@ func (c Config) Validate() error {
 	}
 	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkExposure(), c.checkHTTP3(), c.checkAdmin())
 	if c.Pushes() {
-		all = append(all, c.checkProtocols(), c.checkPaths())
+		all = append(all, c.checkProtocols(), c.checkPaths(), c.checkSources())
 	} else {
 		all = append(all, c.checkPushes(), c.checkKeySets())
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/observe/observer"
 	"github.com/weir-gateway/weir/internal/observe/tune"
+	"github.com/weir-gateway/weir/internal/push/ingest"
 )
 
 // Errors that a source may answer with. Test with errors.Is.
@@ -87,6 +88,10 @@ type Sources struct {
 	// UpgradeState says how far that has come.
 	Upgrade      func(ctx context.Context) (Upgrade, error)
 	UpgradeState func() Upgrade
+	// Ingest is what the sources of sources: do; PauseSource pauses one on all nodes, or
+	// resumes it.
+	Ingest      func() []ingest.State
+	PauseSource func(name string, paused bool) (ingest.State, error)
 	// Diff says what a reload of the configuration in text, YAML, would change.
 	Diff func(ctx context.Context, text []byte) (any, error)
 	// Sorts are the values sort may have; the first is the default.

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/observe/observer"
 	"github.com/weir-gateway/weir/internal/observe/tune"
+	"github.com/weir-gateway/weir/internal/push/ingest"
 )
 
 // An endpoint is one thing the listener answers; docs/reference/admin-api.md is made of
@@ -62,6 +63,8 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /api/bundles/{id}", src.bundle, "A bundle: a gzipped tar.", nil},
 		{"GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) }, "Clusters, peers, splits and drift monitors.", nil},
 		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
+		{"GET /api/sources", src.sources, "What the configured sources do on this node: phase, lag, counters.", SourceList{}},
+		{"POST /api/sources/{name}/{action}", src.pauseSource, "`pause` stops reading a source on all nodes that can be reached, `resume` has them read again. A node that starts anew does what `sources[].paused` says.", ingest.State{}},
 		{"GET /api/tune", src.tune, "The kernel's settings, network card, limits and cgroup compared with a profile, as `weir tune check --json` prints them: `?profile=gateway|low-latency|bench`. Nothing is changed.", tune.Report{}},
 		{"POST /api/observe", src.observe, "Watches this process from the kernel, as `weir observe` does: `?seconds=`, 1 to 30, 5 by default. Without the right to use eBPF it answers with what /proc has. 429 while another request does.", observer.Report{}},
 		{"POST /api/reload", src.reload, "Reads the configuration again and says what took effect.", nil},

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/push/ingest"
+	"github.com/weir-gateway/weir/internal/push/ingest/postgres"
+)
+
+func newSource() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "source",
+		Short: "List, pause and resume the sources that a server reads",
+		Long: `Sources are other systems whose messages a server publishes: the list sources of
+its configuration. These commands use its admin listener.`,
+		Example: `  weir source list
+  weir source pause orders
+  weir source resume orders --admin https://gw-1.example:8001 --token "$TOKEN"
+  weir source sql | psql shop`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
+
+		SuggestionsMinimumDistance: 2,
+		DisableFlagsInUseLine:      true,
+	}
+	cmd.AddCommand(newSourceList(), newSourcePause("pause", "Stop reading a source, on all nodes"), newSourcePause("resume", "Read a paused source again, on all nodes"), newSourceSQL())
+	return cmd
+}
+
+// adminFlags adds the flags that find the admin listener, and returns how to use them.
+func adminFlags(cmd *cobra.Command) func() (*topSource, error) {
+	fs := cmd.Flags()
+	fs.String("admin", defaultAdmin, "the admin listener's `address` (env WEIR_ADMIN)")
+	fs.String("token", "", "admin `token` (env WEIR_ADMIN_TOKEN)")
+	return func() (*topSource, error) {
+		base := flagOrEnv(fs, "admin", "WEIR_ADMIN")
+		if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return nil, usage("write it as "+defaultAdmin, "source: invalid --admin %q: want an http address", base)
+		}
+		return newTopSource(strings.TrimRight(base, "/"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN")), nil
+	}
+}
+
+func newSourceList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Show what each source does",
+		Long: `List shows the sources of one node: what each does (connecting, reading, standby,
+paused, blocked), how many messages wait in it, and what was published.`,
+		Example: `  weir source list
+  weir source list --json`,
+		Args: cobra.NoArgs,
+	}
+	connect := adminFlags(cmd)
+	asJSON := cmd.Flags().Bool("json", false, "print JSON, as GET /api/sources answers")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		src, err := connect()
+		if err != nil {
+			return err
+		}
+		defer src.close()
+		r, err := src.get(cmd.Context(), "/api/sources")
+		if err != nil {
+			return adminError("source", err)
+		}
+		defer func() { _ = r.Body.Close() }()
+		var list admin.SourceList
+		if err := json.NewDecoder(io.LimitReader(r.Body, maxSnapshot)).Decode(&list); err != nil {
+			return fmt.Errorf("source: %s: %w", src.base, err)
+		}
+		if *asJSON {
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", "  ")
+			return e.Encode(list)
+		}
+		return sourceTable(cmd.OutOrStdout(), list.Sources)
+	}
+	return cmd
+}
+
+// sourceTable prints the sources for people.
+func sourceTable(w io.Writer, list []ingest.State) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "no sources are configured")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tKIND\tPHASE\tLAG\tBEHIND\tPUBLISHED\tDEAD\tGAPS\tERRORS")
+	for _, s := range list {
+		lag := "?"
+		if s.Lag >= 0 {
+			lag = strconv.FormatInt(s.Lag, 10)
+		}
+		behind := (time.Duration(s.LagSeconds*1000) * time.Millisecond).String()
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", legible(s.Name), legible(s.Kind), legible(s.Phase), lag, behind, s.Published, s.DeadLettered, s.Gaps, s.Errors)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, s := range list {
+		if s.Error != "" {
+			if _, err := fmt.Fprintf(w, "%s: %s\n", legible(s.Name), legible(s.Error)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func newSourcePause(action, short string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   action + " <name>",
+		Short: short,
+		Long: short + `. The node tells the others of its cluster. A node that
+starts anew does what sources[].paused of its configuration says.`,
+		Example: "  weir source " + action + " orders",
+		Args:    cobra.ExactArgs(1),
+	}
+	connect := adminFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		src, err := connect()
+		if err != nil {
+			return err
+		}
+		defer src.close()
+		var s ingest.State
+		if err := src.post(cmd.Context(), "/api/sources/"+url.PathEscape(args[0])+"/"+action, &s); err != nil {
+			return adminError("source", err)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %sd\n", legible(s.Name), action)
+		return err
+	}
+	return cmd
+}
+
+func newSourceSQL() *cobra.Command {
+	return &cobra.Command{
+		Use:   "sql",
+		Short: "Print the SQL of the PostgreSQL outbox",
+		Long: `SQL prints the table weir_outbox and the function weir_publish, which a source of
+kind postgres reads. It may be run again.`,
+		Example: `  weir source sql | psql shop`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), postgres.Schema)
+			return err
+		},
+	}
+}
+
+// post sends an empty request and reads the answer into v. What is not found is said in the
+// server's own words.
+func (s *topSource) post(ctx context.Context, path string, v any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	if s.token != "" {
+		req.Header.Set("Authorization", "Bearer "+s.token)
+	}
+	r, err := s.client.Do(req)
+	if err != nil {
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err
+		}
+		return fmt.Errorf("%s: %w", s.base, err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.base, err)
+	}
+	if r.StatusCode == http.StatusOK {
+		return json.Unmarshal(b, v)
+	}
+	var e admin.Error
+	if r.StatusCode == http.StatusNotFound && json.Unmarshal(b, &e) == nil && e.Error.Message != "" {
+		return fmt.Errorf("%s: %s", s.base, legible(e.Error.Message))
+	}
+	return s.refusal(r.StatusCode, r.Status, b)
+}
