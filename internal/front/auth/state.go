@@ -52,19 +52,36 @@ func (a *Authenticator) AppendState(dst takeover.State, id *Identity) (state tak
 	if id.proof == (Proof{}) {
 		return s, id.By == "" || id.By == ByProgram
 	}
-	p := id.proof.Value()
+	return a.AppendProof(s, id.proof)
+}
+
+// AppendProof appends what p rests on to dst, for another process. ok is false if p is not of
+// a. The zero Proof is nothing.
+func (a *Authenticator) AppendProof(dst takeover.State, of Proof) (state takeover.State, ok bool) {
+	if of == (Proof{}) {
+		return dst, true
+	}
+	p := of.Value()
 	switch {
 	case p.by != a:
 		return dst, false
 	case p.key == nil:
-		return s.MustBytes(idSum, p.sum[:]), true
+		return dst.MustBytes(idSum, p.sum[:]), true
 	}
 	print := p.key.fingerprint()
-	s = s.MustBytes(idKey, print[:]).MustString(idToken, p.alg+"\n"+p.iss+"\n"+p.aud)
+	dst = dst.MustBytes(idKey, print[:]).MustString(idToken, p.alg+"\n"+p.iss+"\n"+p.aud)
 	if !p.expires {
-		s = s.MustUint(idUnending, 1)
+		dst = dst.MustUint(idUnending, 1)
 	}
-	return s, true
+	return dst, true
+}
+
+// Texts are the patterns as they were given. nil has none.
+func (ps *Patterns) Texts() []string {
+	if ps == nil {
+		return nil
+	}
+	return ps.texts()
 }
 
 // texts are the patterns as they were given.
@@ -96,8 +113,7 @@ func (a *Authenticator) Restore(s takeover.State) (*Identity, error) {
 		return nil, nil //nolint:nilnil // nobody
 	}
 	id := &Identity{}
-	p := proof{by: a, expires: true}
-	var print, sum []byte
+	p := movedProof{proof: proof{by: a, expires: true}}
 	var subscribe, publish []string
 	err := s.Read(func(f takeover.Field) (bool, error) {
 		text := string(f.Bytes)
@@ -119,20 +135,8 @@ func (a *Authenticator) Restore(s takeover.State) (*Identity, error) {
 		case idClaim:
 			parts := strings.Split(text, "\x00")
 			id.claims = append(id.claims, claim{name: parts[0], values: parts[1:]})
-		case idKey:
-			print = f.Bytes
-		case idToken:
-			parts := strings.SplitN(text, "\n", 3)
-			if len(parts) != 3 {
-				return true, errors.New("want an algorithm, an issuer and an audience")
-			}
-			p.alg, p.iss, p.aud = parts[0], parts[1], parts[2]
-		case idUnending:
-			p.expires = f.Uint == 0
-		case idSum:
-			sum = f.Bytes
 		default:
-			return false, nil
+			return p.field(f)
 		}
 		return true, nil
 	})
@@ -145,28 +149,72 @@ func (a *Authenticator) Restore(s takeover.State) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", takeover.ErrState, err)
 	}
-	return a.prove(id, &p, print, sum)
+	return a.prove(id, &p)
+}
+
+// RestoreProof reads what AppendProof wrote, and finds it among the keys of a.
+func (a *Authenticator) RestoreProof(s takeover.State) (Proof, error) {
+	if len(s) == 0 {
+		return Proof{}, nil
+	}
+	p := movedProof{proof: proof{by: a, expires: true}}
+	if err := s.Read(p.field); err != nil {
+		return Proof{}, err
+	}
+	id, err := a.prove(&Identity{}, &p)
+	if err != nil {
+		return Proof{}, err
+	}
+	return id.proof, nil
+}
+
+// A movedProof is a proof without its key, which its fingerprint names, or the hash of an API
+// key.
+type movedProof struct {
+	proof
+	print, hash []byte
+}
+
+// field takes a field of an identity's state.
+func (p *movedProof) field(f takeover.Field) (bool, error) {
+	switch f.Tag {
+	case idKey:
+		p.print = f.Bytes
+	case idToken:
+		parts := strings.SplitN(string(f.Bytes), "\n", 3)
+		if len(parts) != 3 {
+			return true, errors.New("want an algorithm, an issuer and an audience")
+		}
+		p.alg, p.iss, p.aud = parts[0], parts[1], parts[2]
+	case idUnending:
+		p.expires = f.Uint == 0
+	case idSum:
+		p.hash = f.Bytes
+	default:
+		return false, nil
+	}
+	return true, nil
 }
 
 // prove gives id what it rests on: a key with that fingerprint, or the API key with that hash.
-func (a *Authenticator) prove(id *Identity, p *proof, print, sum []byte) (*Identity, error) {
+func (a *Authenticator) prove(id *Identity, p *movedProof) (*Identity, error) {
 	r := a.rules.Load()
 	switch {
-	case len(sum) == sha256.Size:
-		if now := r.apiKey([sha256.Size]byte(sum)); now != nil {
+	case len(p.hash) == sha256.Size:
+		if now := r.apiKey([sha256.Size]byte(p.hash)); now != nil {
 			return now, nil
 		}
 		return nil, fmt.Errorf("%w: an API key", ErrProof)
-	case len(print) != sha256.Size:
+	case len(p.print) != sha256.Size:
 		if id.By == "" || id.By == ByProgram {
 			return id, nil
 		}
 		return nil, fmt.Errorf("%w: nothing proves it", ErrProof)
 	}
 	for _, k := range r.keys() {
-		if k.fingerprint() == [sha256.Size]byte(print) {
-			if p.key = k; r.holds(p) {
-				id.proof = unique.Make(*p)
+		if k.fingerprint() == [sha256.Size]byte(p.print) {
+			if p.key = k; r.holds(&p.proof) {
+				id.proof = unique.Make(p.proof)
 				return id, nil
 			}
 		}
