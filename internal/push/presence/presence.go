@@ -226,7 +226,13 @@ func (p *Presence) Run(ctx context.Context) error {
 
 // Join says that m is on channel. Who is there already is replaced, without an event
 // unless the user is another.
-func (p *Presence) Join(channel string, m Member) error {
+func (p *Presence) Join(channel string, m Member) error { return p.joinAs(channel, m, false) }
+
+// Arrive is Join for a client that comes from another process of this node's, which knew of
+// it: there is no event.
+func (p *Presence) Arrive(channel string, m Member) error { return p.joinAs(channel, m, true) }
+
+func (p *Presence) joinAs(channel string, m Member, quiet bool) error {
 	if n := len(m.Client) + len(m.User) + len(m.Info) + len(m.ChanInfo); n > MaxMember || len(channel) > hub.MaxChannelName {
 		return fmt.Errorf("%w: %d bytes, the bound is %d", ErrTooLarge, n, MaxMember)
 	}
@@ -234,6 +240,9 @@ func (p *Presence) Join(channel string, m Member) error {
 	s := p.shard(channel)
 	s.mu.Lock()
 	ok := s.joinOwn(channel, m)
+	if ok && quiet {
+		s.silence(channel, m.Client)
+	}
 	s.mu.Unlock()
 	if !ok {
 		p.refused.Add(1)
@@ -244,10 +253,19 @@ func (p *Presence) Join(channel string, m Member) error {
 }
 
 // Leave says that client of this node is no longer on channel.
-func (p *Presence) Leave(channel, client string) {
+func (p *Presence) Leave(channel, client string) { p.leaveAs(channel, client, false) }
+
+// Depart is Leave for a client that moved to another process of this node's: there is no event
+// here.
+func (p *Presence) Depart(channel, client string) { p.leaveAs(channel, client, true) }
+
+func (p *Presence) leaveAs(channel, client string, quiet bool) {
 	s := p.shard(channel)
 	s.mu.Lock()
 	s.leaveOwn(channel, client)
+	if quiet {
+		s.silence(channel, client)
+	}
 	s.mu.Unlock()
 	p.wake()
 }
@@ -258,9 +276,20 @@ func (p *Presence) Add(channel string, kind Kind, n int) {
 	if n == 0 || kind >= Kinds || len(channel) > hub.MaxChannelName {
 		return
 	}
+	p.addAs(channel, kind, n, false)
+}
+
+// Move is Add for subscriptions that come from another process of this node's, or go to one:
+// there is no event.
+func (p *Presence) Move(channel string, kind Kind, n int) { p.addAs(channel, kind, n, true) }
+
+func (p *Presence) addAs(channel string, kind Kind, n int, quiet bool) {
 	s := p.shard(channel)
 	s.mu.Lock()
 	s.addOwn(channel, kind, n)
+	if quiet {
+		s.silenceKind(channel, kind)
+	}
 	s.mu.Unlock()
 	p.wake()
 }
