@@ -163,7 +163,7 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	}
 	b.starting, b.waitBegan = true, time.Now()
 	if b.cfg.URL == "" && b.cfg.Cluster.Name == "" {
-		b.opened.Store(b.waitBegan.UnixMilli())
+		b.opened.CompareAndSwap(0, b.waitBegan.UnixMilli())
 	}
 	if err := b.start(ctx, namespaces, deliver); err != nil {
 		return errors.Join(fmt.Errorf("start nats broker: %w", err), b.shut())
@@ -394,6 +394,10 @@ func (b *Broker) Ready() error {
 	}
 	return nil
 }
+
+// KeepOpened has Opened return at: another process has had the directory locked since then and
+// gives it to this one. Before Start only.
+func (b *Broker) KeepOpened(at time.Time) { b.opened.Store(at.UnixMilli()) }
 
 // Opened returns when Start was called on a server in this process that is not part of
 // a cluster: its directory is locked.
