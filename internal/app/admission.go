@@ -75,7 +75,7 @@ func (d *admission) fenced(next func(*eventloop.Conn) eventloop.Handler) func(*e
 // not theirs.
 func (d *admission) joined(next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
 	return func(c *eventloop.Conn) eventloop.Handler {
-		if s, ok := c.CarriedBy().(interface{ Alone() bool }); ok && s.Alone() {
+		if firstStream(c) {
 			return next(c)
 		}
 		in, ok := d.front.Join(c.Peer().Addr())
@@ -86,6 +86,19 @@ func (d *admission) joined(next func(*eventloop.Conn) eventloop.Handler) func(*e
 			d.counted[c.Loop().ID()][c.ID()] = struct{}{}
 		}
 		return next(c)
+	}
+}
+
+// firstStream reports whether c is the only stream of its connection, with which it counts as one.
+func firstStream(c *eventloop.Conn) bool {
+	s, ok := c.CarriedBy().(interface{ Alone() bool })
+	return ok && s.Alone()
+}
+
+// arrived counts in a connection, or stream, of another process. The bounds are not applied.
+func (d *admission) arrived(c *eventloop.Conn) {
+	if !firstStream(c) && d.front.Connected(c.Peer().Addr()) {
+		d.counted[c.Loop().ID()][c.ID()] = struct{}{}
 	}
 }
 

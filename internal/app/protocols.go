@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/cluster"
+	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/observe"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge"
 	"github.com/weir-gateway/weir/internal/protocol/mercure"
@@ -122,6 +123,27 @@ func (p *protocols) startPusher(a *App, parts *group, ctx context.Context) error
 	p.Pusher = s
 	parts.run(func() error { return s.Run(ctx) })
 	return a.front.Mount(s.Endpoints())
+}
+
+// readers read the sessions of protocols that come from another process.
+func (p *protocols) readers() map[string]socket.Reader {
+	list := map[string]socket.Reader{}
+	if p.Centrifuge != nil {
+		list["centrifuge"] = p.Centrifuge.ReadState
+	}
+	if p.Pusher != nil {
+		list["pusher"] = p.Pusher.ReadState
+	}
+	return list
+}
+
+// streamReaders read protocols' streams of events that come from another process.
+func (p *protocols) streamReaders() map[string]socket.SubscriptionReader {
+	list := map[string]socket.SubscriptionReader{}
+	if s := p.Mercure.Load(); s != nil {
+		list["mercure"] = s.ReadState
+	}
+	return list
 }
 
 // mercureLink is the Link field of routes that announce the hub. Any goroutine.

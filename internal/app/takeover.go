@@ -10,18 +10,19 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/observe/admin"
-	"github.com/weir-gateway/weir/internal/push"
 )
 
 // An arrival is a connection from the old process, understood and not touched yet.
 type arrival struct {
-	fd      int
-	conn    *eventloop.Moving
-	filter  eventloop.Filter // nil: it is not over TLS
-	session *push.Arriving   // nil: it is between two requests
+	fd     int
+	conn   *eventloop.Moving
+	filter eventloop.Filter      // nil: it is not over TLS
+	opened func(*eventloop.Conn) // Restore's, of filter
+	open   h2.Open               // makes its handler
 }
 
 // A succession is one takeover, on the new side.
@@ -147,18 +148,43 @@ func (s *succession) understand(r takeover.Record) (x arrival, err error) {
 	if tls := len(x.conn.Filter) > 0; tls != (a.tls != nil) {
 		return x, fmt.Errorf("the listener speaks TLS: %v, and the connection: %v", a.tls != nil, tls)
 	} else if tls {
-		if x.filter, err = a.tls.Restore(x.conn.Loop%len(a.loops.Loops()), x.conn.Filter); err != nil {
+		if x.filter, x.opened, err = a.tls.Restore(x.conn.Loop%len(a.loops.Loops()), x.conn.Filter); err != nil {
 			return x, err
 		}
 	}
-	switch x.conn.Kind {
-	case push.KindSSE, push.KindWebSocket:
-		x.session, err = a.push.ReadState(x.conn.Kind, x.conn.State)
-	case push.KindHTTP1:
-	default:
-		err = fmt.Errorf("%w: a connection of kind %d is not known to this version", takeover.ErrState, x.conn.Kind)
-	}
+	x.open, err = s.handler(x.conn)
 	return x, err
+}
+
+// handler reads the state of a connection's handler and returns what makes it.
+func (s *succession) handler(m *eventloop.Moving) (h2.Open, error) {
+	a := s.app
+	switch m.Kind {
+	case takeover.KindSSE, takeover.KindWebSocket, takeover.KindEvents:
+		session, err := a.push.ReadState(m.Kind, m.State, a.protocol.streamReaders())
+		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.push.Arrive(c, session) }, err
+	case takeover.KindHTTP1:
+		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.front.Arrive(c, m.State, m.Timer) }, nil
+	case takeover.KindHTTP2:
+		if a.http2 == nil {
+			return nil, errors.New("a connection of HTTP/2, which is switched off here (downstream.http2)")
+		}
+		x, err := a.http2.ReadState(m.State, s.stream)
+		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.http2.Arrive(c, x, m.Timer) }, err
+	case takeover.KindProtocol:
+		x, err := a.push.ReadProtocol(m.State, a.protocol.readers())
+		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.push.ArriveProtocol(c, x), nil }, err
+	}
+	return nil, fmt.Errorf("%w: a connection of kind %d is not known to this version", takeover.ErrState, m.Kind)
+}
+
+// stream is handler for a stream of HTTP/2.
+func (s *succession) stream(m *eventloop.Moving) (h2.Open, error) {
+	open, err := s.handler(m)
+	return func(c *eventloop.Conn) (eventloop.Handler, error) {
+		s.app.admission.arrived(c)
+		return open(c)
+	}, err
 }
 
 // arrive makes what was received this process's, on its loops, and returns how many
@@ -197,16 +223,12 @@ func (s *succession) arrive() int {
 
 // arriveOn makes x a connection of l.
 func (s *succession) arriveOn(l *eventloop.Loop, x arrival) error {
-	a := s.app
 	return l.Arrive(x.fd, x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
-		d := a.admission
-		if d.front.Connected(c.Peer().Addr()) {
-			d.counted[l.ID()][c.ID()] = struct{}{}
+		s.app.admission.arrived(c)
+		if x.opened != nil {
+			x.opened(c)
 		}
-		if x.session == nil {
-			return a.front.Arrive(c, x.conn.State, x.conn.Timer)
-		}
-		return a.push.Arrive(c, x.session)
+		return x.open(c)
 	})
 }
 
@@ -251,7 +273,9 @@ func (h *handover) sendLog() (restore func() error, err error) {
 		err = a.memory.Export(func(piece []byte) error { return c.Send(takeover.Log, piece) })
 	case !a.logOutside():
 		restore = a.nats.Resume
-		err = a.nats.Suspend()
+		if err = c.SendOpened(a.nats.Opened()); err == nil {
+			err = a.nats.Suspend()
+		}
 	}
 	if err != nil {
 		return restore, fmt.Errorf("hand the log over: %w", err)
@@ -263,10 +287,14 @@ func (h *handover) sendLog() (restore func() error, err error) {
 func (s *succession) receiveLog(p *takeover.Parent) error {
 	a := s.app
 	return p.ReceiveLog(func(piece []byte) error {
-		if a.memory == nil {
-			return errors.New("the old process keeps its log in memory, this one does not")
+		if a.memory != nil {
+			return a.memory.Import(piece)
 		}
-		return a.memory.Import(piece)
+		opened, err := takeover.ReadOpened(piece)
+		if err == nil {
+			a.nats.KeepOpened(opened)
+		}
+		return err
 	})
 }
 

@@ -1,6 +1,7 @@
 package push
 
 import (
+	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/access"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/push/hub"
@@ -12,6 +13,8 @@ import (
 type custom struct {
 	gap      func(hub.Gap) []byte
 	review   func(*access.Review) bool
+	state    func(takeover.State) (takeover.State, bool) // nil: it does not move
+	moved    func()
 	ended    func() // to be called at the end; nil: it did not begin, or nobody cares
 	beat     int64
 	ends     int64 // when it does, on the loop's clock; 0: never
@@ -22,7 +25,7 @@ type custom struct {
 const never = int64(1) << 60
 
 func newCustom(r *Subscription, now int64) *custom {
-	c := &custom{gap: r.Custom.Gap, beat: int64(r.Custom.Heartbeat), review: r.Custom.Review, protocol: r.Protocol}
+	c := &custom{gap: r.Custom.Gap, beat: int64(r.Custom.Heartbeat), review: r.Custom.Review, protocol: r.Protocol, state: r.Custom.AppendState, moved: r.Custom.Moved}
 	if c.beat < 0 {
 		c.beat = never
 	}

@@ -6,18 +6,11 @@ import (
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/push/backlog"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
-)
-
-// Kinds of handlers that go on in another process, see eventloop.Mover. Those of other
-// packages follow. A number is never used again for something else.
-const (
-	KindSSE       = 1
-	KindWebSocket = 2
-	KindHTTP1     = 3 // of downstream
 )
 
 // The fields of a session's state. Their meaning does not change; see takeover.State.
@@ -29,6 +22,9 @@ const (
 	sessionSent                // nanoseconds since something was sent or pinged
 	sessionHeard               // of a WebSocket: since its client was heard of
 	sessionUnlogged            // bytes of messages that are in no log, to be sent first
+	sessionProtocol            // of a protocol's stream of events: its name
+	sessionCustom              // and its state
+	sessionEnds                // nanoseconds until its end
 )
 
 // formNumbers are those of the wire formats in a session's state: their own may change. A
@@ -38,6 +34,7 @@ var formNumbers = map[hub.Format]uint64{
 	wire.Gzip.In(wire.SSE): 4, wire.Gzip.In(wire.SSEEnvelope): 5, wire.Gzip.In(wire.SSEData): 6,
 	wire.Zstd.In(wire.SSE): 7, wire.Zstd.In(wire.SSEEnvelope): 8, wire.Zstd.In(wire.SSEData): 9,
 	wire.WebSocket: 10, wire.WebSocketDeflate: 11,
+	wire.Mercure: 12, wire.Gzip.In(wire.Mercure): 13, wire.Zstd.In(wire.Mercure): 14,
 }
 
 const formInChunks = 64
@@ -57,10 +54,22 @@ var _, _ eventloop.Mover = (*sseSession)(nil), (*wsSession)(nil)
 
 // AppendState implements eventloop.Mover.
 func (s *sseSession) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.State, uint8) {
-	if s.custom() != nil {
+	x := s.custom()
+	if x == nil {
+		return s.appendState(dst, takeover.KindSSE)
+	}
+	if x.state == nil {
 		return dst, 0
 	}
-	return s.appendState(dst, KindSSE)
+	custom, ok := x.state(nil)
+	if !ok {
+		return dst, 0
+	}
+	dst = dst.MustString(sessionProtocol, s.lane.push.protocols[x.protocol].name).MustBytes(sessionCustom, custom)
+	if x.ends != 0 {
+		dst = dst.MustUint(sessionEnds, uint64(max(x.ends-s.lane.loop.Now(), 1)))
+	}
+	return s.appendState(dst, takeover.KindEvents)
 }
 
 // AppendState implements eventloop.Mover. Its client waits while a message is incomplete.
@@ -69,7 +78,7 @@ func (s *wsSession) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover
 		return dst, 0
 	}
 	dst = dst.Uint(sessionHeard, uint64(s.lane.loop.Now()-s.lastRecv))
-	return s.appendState(dst, KindWebSocket)
+	return s.appendState(dst, takeover.KindWebSocket)
 }
 
 // AppendState implements eventloop.Mover: it stays, and is drained.
@@ -96,11 +105,13 @@ func (s *session) appendState(dst takeover.State, kind uint8) (takeover.State, u
 	for _, name := range s.sub.Channels() {
 		dst = dst.MustString(sessionChannel, name)
 	}
-	id, ok := s.lane.push.prover.AppendState(nil, s.identity())
-	if !ok {
-		return dst, 0
+	if s.custom() == nil { // a protocol's own has it otherwise
+		id, ok := s.lane.push.prover.AppendState(nil, s.identity())
+		if !ok {
+			return dst, 0
+		}
+		dst = dst.MustBytes(sessionIdentity, id)
 	}
-	dst = dst.MustBytes(sessionIdentity, id)
 	if q := s.backlog; q != nil {
 		if at, ok = q.Stands(at); ok {
 			dst, ok = s.appendUnlogged(dst, q)
@@ -138,7 +149,13 @@ func (s *session) appendUnlogged(dst takeover.State, q *backlog.Queue) (takeover
 // Moved implements eventloop.Mover.
 func (s *sseSession) Moved(c *eventloop.Conn) {
 	s.closed()
-	s.tally(c, s.lane.push, 0, -1)
+	x := s.custom()
+	if x == nil {
+		s.tally(c, s.lane.push, 0, -1)
+		return
+	}
+	s.tally(c, s.lane.push, x.protocol, -1)
+	s.tell(x.moved)
 }
 
 // Moved implements eventloop.Mover.
@@ -155,12 +172,16 @@ type Arriving struct {
 	at          hub.Positions
 	sent, heard int64
 	unlogged    []byte
+	ends        int64 // nanoseconds until the end of a protocol's stream; 0: it has none
 }
 
 // ReadState reads the state of a session of that kind, with the channels and keys of now: the
-// error says what of it cannot go on. Any goroutine.
-func (p *Push) ReadState(kind uint8, s takeover.State) (*Arriving, error) {
+// error says what of it cannot go on. readers are those of protocols' streams, by name. Any
+// goroutine.
+func (p *Push) ReadState(kind uint8, s takeover.State, readers map[string]socket.SubscriptionReader) (*Arriving, error) {
 	a := &Arriving{kind: kind}
+	var protocol string
+	var custom takeover.State
 	var form uint64
 	var position []byte
 	var identity takeover.State
@@ -180,6 +201,12 @@ func (p *Push) ReadState(kind uint8, s takeover.State) (*Arriving, error) {
 			a.heard = int64(min(f.Uint, uint64(never)))
 		case sessionUnlogged:
 			a.unlogged = f.Bytes
+		case sessionProtocol:
+			protocol = string(f.Bytes)
+		case sessionCustom:
+			custom = takeover.State(f.Bytes)
+		case sessionEnds:
+			a.ends = int64(min(f.Uint, uint64(never)))
 		default:
 			return false, nil
 		}
@@ -195,6 +222,9 @@ func (p *Push) ReadState(kind uint8, s takeover.State) (*Arriving, error) {
 	}
 	if err := a.findForm(form); err != nil {
 		return nil, err
+	}
+	if kind == takeover.KindEvents {
+		return a, a.readCustom(p, protocol, custom, readers)
 	}
 	for _, ch := range a.sub.Channels {
 		if _, err := p.hub.Namespace(ch); err != nil {
@@ -213,17 +243,30 @@ func (p *Push) ReadState(kind uint8, s takeover.State) (*Arriving, error) {
 	return a, nil
 }
 
+// readCustom reads what a protocol's stream of events is.
+func (a *Arriving) readCustom(p *Push, protocol string, s takeover.State, readers map[string]socket.SubscriptionReader) (err error) {
+	read := readers[protocol]
+	if a.sub.Protocol = p.protocols.number(protocol); read == nil || a.sub.Protocol == 0 {
+		return fmt.Errorf("the protocol %q is not served here", protocol)
+	}
+	if a.sub.Custom, err = read(s); err != nil {
+		return err
+	}
+	a.sub.Channels, a.sub.Identity = a.sub.Custom.Options.Channels, a.sub.Custom.Identity
+	return nil
+}
+
 // findForm finds the wire format of a number.
 func (a *Arriving) findForm(number uint64) error {
 	for f, n := range formNumbers {
-		if wire.IsFrame(f) != (a.kind == KindWebSocket) {
+		if wire.IsFrame(f) != (a.kind == takeover.KindWebSocket) {
 			continue
 		}
 		switch {
 		case n == number:
 			a.format = f
 			return nil
-		case n+formInChunks == number && a.kind == KindSSE:
+		case n+formInChunks == number && a.kind != takeover.KindWebSocket:
 			a.format = wire.InChunks(f)
 			return nil
 		}
@@ -238,7 +281,7 @@ func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error)
 	var h eventloop.Handler
 	var s *session
 	var sink hub.Sink
-	if a.kind == KindWebSocket {
+	if a.kind == takeover.KindWebSocket {
 		w := &wsSession{lastRecv: now - a.heard}
 		h, s, sink = w, &w.session, w
 	} else {
@@ -246,21 +289,42 @@ func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error)
 		h, s, sink = w, &w.session, w
 	}
 	s.format = a.format
-	s.openTo(p.access, &a.sub)
+	opt := hub.SubscribeOptions{Channels: a.sub.Channels, Since: a.at}
+	count := func(n int64) { p.tally(c, a.kind == takeover.KindWebSocket, n) }
+	if x := a.sub.Custom; x == nil {
+		s.openTo(p.access, &a.sub)
+	} else {
+		opt = x.Options
+		opt.Since, opt.All = a.at, false
+		if x.Select != nil {
+			opt.Select = x.Select
+		}
+		count = func(n int64) { h.(*sseSession).tally(c, p, a.sub.Protocol, n) }
+	}
 	c.SetHandler(h)
-	p.tally(c, a.kind == KindWebSocket, 1)
+	count(1)
 	if len(a.unlogged) > 0 {
 		c.Write(a.unlogged)
 	}
 	s.prepare(l, c, &a.sub)
 	s.lastSend = now - a.sent
 	s.rare.opening.moved = true
+	if x := a.sub.Custom; x != nil {
+		s.rare.custom = newCustom(&a.sub, now)
+		s.rare.custom.ended, s.rare.custom.ends = x.Ended, 0
+		if a.ends > 0 {
+			s.rare.custom.ends = now + a.ends
+		}
+		s.tell(x.Began)
+	}
 	l.enter()
 	defer l.exit()
-	opt := hub.SubscribeOptions{Channels: a.sub.Channels, Since: a.at}
 	if err := l.shard.Subscribe(&s.sub, sink, opt); err != nil {
 		s.logFailure(err)
-		p.tally(c, a.kind == KindWebSocket, -1)
+		count(-1)
+		if x := a.sub.Custom; x != nil {
+			s.tell(x.Ended)
+		}
 		return nil, err
 	}
 	return h, nil
@@ -273,7 +337,7 @@ func (s *session) goesOn(at hub.Positions) bool {
 	if o == nil || !o.moved {
 		return false
 	}
-	if !wire.IsFrame(s.format) && len(at) > 1 {
+	if !wire.IsFrame(s.format) && len(at) > 1 && s.custom() == nil {
 		s.keepsStands(at)
 	}
 	s.opened()

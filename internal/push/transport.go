@@ -97,6 +97,7 @@ const (
 	askedToGo                              // Session.Drain was called
 	drainsNext                             // the timer is that of the drain
 	inChunks                               // a body of HTTP/1.1
+	arriving                               // the session is being opened with its state of another process
 )
 
 var (
@@ -149,7 +150,9 @@ func (t *transport) start(open func(socket.Transport) socket.Session) {
 	if t.lane().drainEnd != 0 {
 		t.SetTimer(0)
 	}
-	t.hear()
+	if t.flags&arriving == 0 {
+		t.hear()
+	}
 	t.enter()
 	defer t.exit()
 	t.session = open(t)
@@ -325,7 +328,7 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 	if t.flags&(saidGoodbye|isGone) != 0 {
 		return hub.ErrClosed
 	}
-	if t.lane().push.turnsAway(t.lane(), &opt) {
+	if t.flags&arriving == 0 && t.lane().push.turnsAway(t.lane(), &opt) {
 		return hub.ErrOverloaded
 	}
 	g := t.link(s, sink)

@@ -85,6 +85,7 @@ type fleet struct {
 	checker *history.Checker
 	members []*member
 	wg      sync.WaitGroup
+	ctx     context.Context // of the subscribers
 	cancel  context.CancelFunc
 	dial    func(ctx context.Context, addr string) (net.Conn, error) // nil: plain connections
 }
@@ -99,29 +100,31 @@ func (f *fleet) member(name string, channels []string) *member {
 	return m
 }
 
-// sail starts n SSE and n WebSocket subscribers at addr. Most follow one
+// sail starts n SSE and n WebSocket subscribers at addr; it may be called again. Most follow one
 // channel, one in ten follows all of them, one SSE in ten asks for envelopes.
 func (f *fleet) sail(addr string, n int, channels []string) {
-	ctx, cancel := context.WithCancel(context.Background())
-	f.cancel = cancel
+	if f.cancel == nil {
+		f.ctx, f.cancel = context.WithCancel(context.Background())
+		f.t.Cleanup(f.land)
+	}
+	from := len(f.members)
 	for i := range 2 * n {
 		socket := i%2 == 1
 		mine := channels[i/2%len(channels) : i/2%len(channels)+1]
 		if i/2%10 == 0 {
 			mine = channels
 		}
-		m := f.member(fmt.Sprintf("%s %d", map[bool]string{false: "sse", true: "websocket"}[socket], i), mine)
+		m := f.member(fmt.Sprintf("%s %d", map[bool]string{false: "sse", true: "websocket"}[socket], from+i), mine)
 		s := &judge.Subscriber{
 			Addr: addr, Socket: socket, Envelope: i/2%10 == 1, Channels: mine, Last: "0",
 			On: m.on, Up: func(int) { m.ups.Add(1) }, Dial: f.dial,
 		}
 		f.wg.Go(func() {
-			if err := s.Run(ctx); err != nil {
+			if err := s.Run(f.ctx); err != nil {
 				f.t.Errorf("%s: %v", m.name, err)
 			}
 		})
 	}
-	f.t.Cleanup(f.land)
 }
 
 // land ends the subscribers. It may be called twice.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-gateway/weir/broker/nats/natstest"
 	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/front/socket/nodetest"
 	"github.com/weir-gateway/weir/test/judge"
 )
 
@@ -46,7 +47,16 @@ func upgrades(t *testing.T, o judge.Options) {
 		f.dial = dialTLS(judge.Trust(t, s.Authority))
 		p.Addr = s.Admin
 	}
-	f.sail(s.Public, clients/2, channels)
+	streams := &nodetest.Bridge{To: s.Public}
+	if o.TLS {
+		streams.TLS = judge.Trust(t, s.Authority)
+	}
+	streams.Start(t, t.Cleanup)
+	f.sail(s.Public, clients/3, channels)
+	dial := f.dial
+	f.dial = nil // to the bridge
+	f.sail(streams.Addr, clients/6, channels)
+	f.dial = dial
 	stop := publishing(t, p, 300)
 	zero := make([]int64, len(f.members))
 	more := func() {
@@ -62,7 +72,7 @@ func upgrades(t *testing.T, o judge.Options) {
 			t.Fatalf("upgrade %d: %+v", i, u)
 		}
 		t.Logf("upgrade %d: %+v", i, u)
-		if u.Moved == 0 || u.Bytes/u.Moved > 512 {
+		if u.Moved == 0 || u.Bytes/clients > 512 {
 			t.Errorf("%d connections moved with %d bytes", u.Moved, u.Bytes)
 		}
 	}
@@ -71,6 +81,9 @@ func upgrades(t *testing.T, o judge.Options) {
 	acked := p.Acked()
 	f.caughtUp(acked, 30*time.Second)
 	f.servedWithout(t)
+	if n := streams.Dialed(); n != 1 {
+		t.Errorf("%d connections of HTTP/2, want 1", n)
+	}
 	f.land()
 	f.judge(acked)
 }

@@ -14,8 +14,9 @@ import (
 
 const (
 	// Version is the protocol's: the frames, their order, and what the marked fields mean.
-	// MinVersion is the oldest that this build speaks too.
-	Version    = 1
+	// MinVersion is the oldest that this build speaks too. Since 2 a log in a directory has a
+	// frame that describes it.
+	Version    = 2
 	MinVersion = 1
 
 	// environment names the variable that tells a process the descriptor of its end.
@@ -44,6 +45,11 @@ const (
 )
 
 const readyRefused = 1 // numbers of connections, 4 bytes each
+
+// VersionLogState is the first version with a State in the Log frame of a log in a directory.
+const VersionLogState = 2
+
+const logOpened = 1 // Unix milliseconds, see SendOpened
 
 // A Peer is the process at the other end.
 type Peer struct {
@@ -202,6 +208,27 @@ func (c *Child) Refuse(why error) {
 func (c *Child) SendListeners(names []string, fds []int, kept int) error {
 	var s State
 	return c.Send(Listeners, s.String(listenerNames, strings.Join(names, "\n")).Uint(listenersKept, uint64(kept)), fds...)
+}
+
+// SendOpened sends since when this node alone writes the log in the directory. Version 1 has no
+// frame for that.
+func (c *Child) SendOpened(at time.Time) error {
+	if c.Peer.Version < VersionLogState || at.IsZero() {
+		return nil
+	}
+	return c.Send(Log, State{}.Uint(logOpened, uint64(at.UnixMilli())))
+}
+
+// ReadOpened reads what SendOpened sent.
+func ReadOpened(s State) (at time.Time, err error) {
+	err = s.Read(func(f Field) (bool, error) {
+		if f.Tag != logOpened {
+			return false, nil
+		}
+		at = time.UnixMilli(int64(f.Uint))
+		return true, nil
+	})
+	return at, err
 }
 
 // AwaitPrepared waits until the new process is ready to take over. outside reports whether

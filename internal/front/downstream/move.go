@@ -3,7 +3,6 @@ package downstream
 import (
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
-	"github.com/weir-gateway/weir/internal/push"
 )
 
 // The fields of the state of a connection between two requests.
@@ -20,7 +19,7 @@ func (h *conn) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.Stat
 	if h.later {
 		dst = dst.Uint(connLater, 1)
 	}
-	return dst, push.KindHTTP1
+	return dst, takeover.KindHTTP1
 }
 
 // Moved implements eventloop.Mover.

@@ -25,9 +25,10 @@ type conn struct {
 	allowance           int32 // see moved
 	flags               connFlags
 	blockFlags          uint8
-	pieces              uint8 // of a header block that is not whole
-	preface             uint8 // bytes of it that came
-	lastAt              int32 // where in out the last frame of a stream begins
+	pieces              uint8  // of a header block that is not whole
+	preface             uint8  // bytes of it that came
+	shrunk              uint16 // by how many bytes the client's header table is smaller than 4,096
+	lastAt              int32  // where in out the last frame of a stream begins
 	lastOf              uint32
 	credit              int32  // what the client may send over all streams
 	owed                int32  // what was taken of it and not given back

@@ -127,9 +127,9 @@ func (h *conn) refuse(id uint32) {
 // decode decodes a header block into r.
 func (h *conn) decode(block []byte, r *fields) bool {
 	if h.decoder == nil {
-		h.decoder = hpack.NewDecoder(4096, nil)
-		h.decoder.SetMaxStringLength(4 * h.lane.srv.cfg.Head.MaxHead)
+		h.decoder = newDecoder(h.lane.srv.cfg.Head.MaxHead)
 	}
+	h.noteTableSize(block)
 	h.decoder.SetEmitFunc(r.take)
 	_, err := h.decoder.Write(block)
 	if e := h.decoder.Close(); err == nil {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/access"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/push/hub"
@@ -227,6 +228,11 @@ type Subscription struct {
 	// Review is access.Reviewed's for the stream; the identity has been looked at before.
 	// nil: nothing else can be taken away.
 	Review func(*access.Review) bool
+	// AppendState appends what the protocol needs to make this Subscription in another process,
+	// where the position is kept by others; ok is false if it cannot move. Moved is called in
+	// place of Ended when it has. nil: the stream does not move. See Mover.
+	AppendState func(dst takeover.State) (state takeover.State, ok bool)
+	Moved       func()
 	// Began is called when the subscription stands, Ended when the client has gone and
 	// only then; nil: nobody cares.
 	Began, Ended func()

@@ -48,8 +48,8 @@ const (
 	connFilter              // the filter's state
 )
 
-// maxMoving bounds what waits for the socket of a connection that moves.
-const maxMoving = 1 << 20
+// MaxMoving bounds the unsent bytes of a connection that moves.
+const MaxMoving = 1 << 20
 
 // Exported are connections of a loop that were sent and have not left yet.
 type Exported struct {
@@ -94,8 +94,12 @@ func (l *Loop) Export(all bool, send func(body []byte, fds []int) (first int, er
 // quiesceTime bounds how long a loop waits for what is in flight.
 const quiesceTime = 50 * time.Millisecond
 
-// batchBytes is from which size on a batch is sent; a frame has room for one more record.
-const batchBytes = 1 << 20
+const (
+	// batchBytes is from which size on a batch is sent; a frame has room for one more record
+	// of maxState.
+	batchBytes = 1 << 20
+	maxState   = takeover.MaxBody/2 - batchBytes
+)
 
 // A batch collects connections for a frame.
 type batch struct {
@@ -114,7 +118,7 @@ func (b *batch) add(c *Conn) bool {
 		return false
 	}
 	s, ok := c.state(input)
-	if !ok {
+	if !ok || len(s) > maxState {
 		b.loop.poller.Returned(file)
 		return false
 	}
@@ -143,9 +147,13 @@ func (b *batch) flush() {
 }
 
 // mayMove reports whether c is one that can move, its handler's state apart.
-func (c *Conn) mayMove() bool {
+func (c *Conn) mayMove() bool { return c.fd >= 0 && c.listener != noListener && c.canMove() }
+
+// canMove reports whether c is open both ways, has not too much to send, and has a handler
+// that can move.
+func (c *Conn) canMove() bool {
 	const no = flagClosed | flagClosing | flagShut | flagHalf | flagEOF | flagTold | flagGathered
-	if c.flags&no != 0 || c.fd < 0 || c.listener == noListener || c.Unsent() > maxMoving {
+	if c.flags&no != 0 || c.Unsent() > MaxMoving {
 		return false
 	}
 	_, ok := c.Handler().(Mover)
@@ -158,28 +166,17 @@ func (c *Conn) restoreReading() {
 	}
 }
 
-// state returns what c is; raw is what the socket brought and nobody has seen.
+// state returns what c is; raw is what the socket brought and no handler has seen.
 func (c *Conn) state(raw []byte) (takeover.State, bool) {
-	state, kind := c.Handler().(Mover).AppendState(c, nil)
-	if kind == 0 {
+	s, ok := c.ownState()
+	if !ok {
 		return nil, false
 	}
-	var s takeover.State
-	s = s.MustUint(connKind, uint64(kind)).MustBytes(connHandler, state)
-	s = s.Bytes(connIP, c.peerIP[:]).Uint(connPort, uint64(c.peerPort)).Uint(connAge, uint64(c.loop.now-c.accepted))
+	s = s.Bytes(connIP, c.peerIP[:]).Uint(connPort, uint64(c.peerPort))
 	s = s.Uint(connListener, uint64(c.listener)+1).Uint(connLoop, uint64(c.loop.id)+1)
-	if d := c.TimerIn(); d > 0 {
-		s = s.Uint(connTimer, uint64(d))
-	}
-	if c.parked != nil {
-		s = s.MustBytes(connInput, c.parked.b)
-	}
 	s = s.MustBytes(connRaw, raw)
 	if q := c.out; q != nil {
-		s = s.MustBytes(connSealed, q.sealed).MustBytes(connOutput, q.waiting())
-	}
-	if c.flags&flagNoRead != 0 {
-		s = s.Uint(connNoRead, 1)
+		s = s.MustBytes(connSealed, q.sealed)
 	}
 	if f := c.filtered(); f != nil {
 		m, ok := f.filter.(MovingFilter)
@@ -191,6 +188,29 @@ func (c *Conn) state(raw []byte) (takeover.State, bool) {
 			return nil, false
 		}
 		s = s.MustBytes(connFilter, keys)
+	}
+	return s, true
+}
+
+// ownState returns the part of the state that does not depend on the socket.
+func (c *Conn) ownState() (takeover.State, bool) {
+	state, kind := c.Handler().(Mover).AppendState(c, nil)
+	if kind == 0 {
+		return nil, false
+	}
+	var s takeover.State
+	s = s.MustUint(connKind, uint64(kind)).MustBytes(connHandler, state).Uint(connAge, uint64(c.loop.now-c.accepted))
+	if d := c.TimerIn(); d > 0 {
+		s = s.Uint(connTimer, uint64(d))
+	}
+	if c.parked != nil {
+		s = s.MustBytes(connInput, c.parked.b)
+	}
+	if q := c.out; q != nil {
+		s = s.MustBytes(connOutput, q.waiting())
+	}
+	if c.flags&flagNoRead != 0 {
+		s = s.Uint(connNoRead, 1)
 	}
 	return s, true
 }
@@ -247,7 +267,9 @@ func (c *Conn) leave() {
 	}
 	c.flags |= flagClosed
 	l.timers.Stop(&c.timer)
-	l.poller.Leave(c.key, int(c.fd))
+	if c.fd >= 0 {
+		l.poller.Leave(c.key, int(c.fd))
+	}
 	l.release(c)
 	l.n.moved++
 	c.parked = nil
@@ -358,6 +380,11 @@ func (l *Loop) Arrive(fd int, m *Moving, filter Filter, handler func(*Conn) (Han
 		c.Close(err)
 		return err
 	}
+	return l.settleIn(c, m, filter, handler)
+}
+
+// settleIn gives c, which has its place on the loop, what m says and a handler.
+func (l *Loop) settleIn(c *Conn, m *Moving, filter Filter, handler func(*Conn) (Handler, error)) error {
 	l.n.arrived++
 	if c.restoreOutput(m); c.isClosed() {
 		return ErrQueueFull
@@ -369,7 +396,7 @@ func (l *Loop) Arrive(fd int, m *Moving, filter Filter, handler func(*Conn) (Han
 		c.parked = &parkedInput{bytes.Clone(m.input)}
 	}
 	var h Handler
-	err = errNoHandler
+	err := errNoHandler
 	l.guard(nil, func() { h, err = handler(c) })
 	if err != nil {
 		c.SetHandler(&parting{})

@@ -1,7 +1,9 @@
 package tlsterm
 
 import (
+	"bytes"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 
@@ -24,6 +26,7 @@ const (
 	tlsMessage             // of a key update
 	tlsProtocol            // that ALPN agreed on
 	tlsUseless             // records without data in a row
+	tlsClient              // a certificate that the client sent, in DER; repeated, its own first
 )
 
 const (
@@ -35,10 +38,10 @@ const (
 
 var _ eventloop.MovingFilter = (*records)(nil)
 
-// AppendState implements eventloop.MovingFilter. A connection whose client showed a
-// certificate stays: what revokes it is here.
+// AppendState implements eventloop.MovingFilter. A client's certificate moves too: the other
+// process verifies it again.
 func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
-	if r.failed || r.ended || r.dialed != nil || r.peer == nil || r.peer.Certificate != nil {
+	if r.failed || r.ended || r.dialed != nil || r.peer == nil {
 		return dst, false
 	}
 	version, id := uint64(tls.VersionTLS12), uint64(tls.TLS_AES_128_GCM_SHA256)
@@ -53,6 +56,12 @@ func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
 	}
 	dst = dst.MustUint(tlsVersion, version).MustUint(tlsCipher, id).MustBytes(tlsIn, r.in.state(r.suite)).MustBytes(tlsOut, r.out.state(r.suite))
 	dst = dst.MustBytes(tlsPartial, r.partial).MustBytes(tlsMessage, r.message[:r.messageLen]).MustString(tlsProtocol, r.peer.Protocol)
+	if c := r.peer.Certificate; c != nil {
+		dst = dst.MustBytes(tlsClient, c.DER)
+		for _, der := range r.peer.chain {
+			dst = dst.MustBytes(tlsClient, der)
+		}
+	}
 	return dst.Uint(tlsUseless, uint64(r.useless)), true
 }
 
@@ -75,13 +84,16 @@ func (r *records) Wipe() {
 	r.suite, r.failed = nil, true
 }
 
-// Restore makes the record layer of a connection of loop from its state. After Accept only.
-func (t *Terminator) Restore(loop int, s takeover.State) (eventloop.Filter, error) {
+// Restore makes the record layer of a connection of loop from its state. The client's
+// certificate is verified by the authorities and revocation lists of now. arrived is to be called
+// on the loop when there is a connection with that filter. After Accept only.
+func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, arrived func(*eventloop.Conn), err error) {
 	r := &records{lane: t.lanes[loop]}
 	var version, id uint64
 	var in, out takeover.State
 	protocol := ""
-	err := s.Read(func(f takeover.Field) (bool, error) {
+	var sent []*x509.Certificate
+	err = s.Read(func(f takeover.Field) (bool, error) {
 		switch f.Tag {
 		case tlsVersion:
 			version = f.Uint
@@ -100,6 +112,12 @@ func (t *Terminator) Restore(loop int, s takeover.State) (eventloop.Filter, erro
 			r.messageLen = uint8(copy(r.message[:], f.Bytes))
 		case tlsProtocol:
 			protocol = string(f.Bytes)
+		case tlsClient:
+			c, err := x509.ParseCertificate(bytes.Clone(f.Bytes))
+			if err != nil {
+				return true, err
+			}
+			sent = append(sent, c)
 		case tlsUseless:
 			r.useless = uint8(min(f.Uint, maxUseless))
 		default:
@@ -108,19 +126,47 @@ func (t *Terminator) Restore(loop int, s takeover.State) (eventloop.Filter, erro
 		return true, nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if version != tls.VersionTLS12 && version != tls.VersionTLS13 || len(r.partial) > headerLen+maxCiphertext12 {
-		return nil, fmt.Errorf("%w: TLS version %#x, %d bytes of a record", takeover.ErrState, version, len(r.partial))
+		return nil, nil, fmt.Errorf("%w: TLS version %#x, %d bytes of a record", takeover.ErrState, version, len(r.partial))
 	}
 	if r.suite = suiteOf(uint16(version), uint16(min(id, 1<<16-1))); r.suite == nil {
-		return nil, fmt.Errorf("%w: TLS cipher suite %#x is not known", takeover.ErrState, id)
+		return nil, nil, fmt.Errorf("%w: TLS cipher suite %#x is not known", takeover.ErrState, id)
 	}
 	if err := errors.Join(r.in.restore(r.suite, in), r.out.restore(r.suite, out)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	r.peer = newPeer(&tls.ConnectionState{NegotiatedProtocol: protocol})
-	return r, nil
+	state := tls.ConnectionState{NegotiatedProtocol: protocol, PeerCertificates: sent}
+	if err := t.verifyAgain(&state); err != nil {
+		return nil, nil, err
+	}
+	r.peer = newPeer(&state)
+	return r, func(c *eventloop.Conn) { r.forget = t.certify(c, state.VerifiedChains) }, nil
+}
+
+// verifyAgain verifies a client's certificates, if there are any, as a handshake would now. That
+// no revocation list is in date does not end what is established.
+func (t *Terminator) verifyAgain(state *tls.ConnectionState) error {
+	if len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	now := t.current.Load()
+	if now.config.ClientCAs == nil {
+		return errors.New("tls: the client has a certificate, and no authorities are configured here")
+	}
+	opt := x509.VerifyOptions{Roots: now.config.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	for _, c := range state.PeerCertificates[1:] {
+		opt.Intermediates.AddCert(c)
+	}
+	var err error
+	if state.VerifiedChains, err = state.PeerCertificates[0].Verify(opt); err != nil {
+		return fmt.Errorf("tls: the client's certificate: %w", err)
+	}
+	if now.revoked.revokes(state.VerifiedChains) {
+		return errClientRevoked
+	}
+	return nil
 }
 
 func (h *half) restore(s *suite, state takeover.State) error {

@@ -66,7 +66,7 @@ func TestARecordLayerGoesOnInAnotherProcess(t *testing.T) {
 			server.Seal(nil, []byte("x"))
 		}()
 		other := &Terminator{lanes: []*lane{newLane()}}
-		restored, err := other.Restore(0, state)
+		restored, _, err := other.Restore(0, state)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,8 +100,9 @@ func FuzzRestore(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	t1 := &Terminator{lanes: []*lane{newLane()}}
+	t1.current.Store(&service{config: &tls.Config{}})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		x, err := t1.Restore(0, takeover.State(b))
+		x, _, err := t1.Restore(0, takeover.State(b))
 		if err != nil {
 			return
 		}
@@ -109,7 +110,7 @@ func FuzzRestore(f *testing.F) {
 		r.Seal(nil, []byte("x"))
 		_, _, _ = r.Open([]byte{23, 3, 3, 0, 17, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17})
 		if again, ok := r.AppendState(nil); ok && !r.failed {
-			if _, err := t1.Restore(0, again); err != nil {
+			if _, _, err := t1.Restore(0, again); err != nil {
 				t.Fatalf("%x: its state again: %v", b, err)
 			}
 		}

@@ -13,6 +13,8 @@ type Peer struct {
 	Protocol string
 	// Certificate is the client's, verified; nil: it has none.
 	Certificate *auth.Certificate
+	// chain are the certificates that the client sent after its own, in DER.
+	chain [][]byte
 }
 
 // PeerOf returns what the handshake of c found out, or nil without TLS. For c's loop.
@@ -32,7 +34,11 @@ var bareHTTP1, bareHTTP2, bareNone = &Peer{Protocol: "http/1.1"}, &Peer{Protocol
 func newPeer(state *tls.ConnectionState) *Peer {
 	switch {
 	case len(state.VerifiedChains) > 0 && len(state.PeerCertificates) > 0:
-		return &Peer{Protocol: state.NegotiatedProtocol, Certificate: auth.NewCertificate(state.PeerCertificates[0])}
+		p := &Peer{Protocol: state.NegotiatedProtocol, Certificate: auth.NewCertificate(state.PeerCertificates[0])}
+		for _, c := range state.PeerCertificates[1:] {
+			p.chain = append(p.chain, c.Raw)
+		}
+		return p
 	case state.NegotiatedProtocol == bareHTTP1.Protocol:
 		return bareHTTP1
 	case state.NegotiatedProtocol == bareHTTP2.Protocol:

@@ -27,6 +27,8 @@ type account struct {
 	subscribe, publish *auth.Patterns
 	// proof is what the client's token holds by; zero without one.
 	proof auth.Proof
+	// moved are the ids of a client that comes from another process; nil otherwise.
+	moved *movedIDs
 	// rare is what most clients do not have; nil then.
 	rare *rare
 }
@@ -34,7 +36,7 @@ type account struct {
 // isNobody reports whether nothing was said about the client.
 func (a *account) isNobody() bool {
 	return a.user == "" && a.info == nil && a.meta == nil && a.expires.IsZero() && !a.byProxy &&
-		a.subscribe == nil && a.publish == nil && a.proof == (auth.Proof{}) && a.rare == nil
+		a.subscribe == nil && a.publish == nil && a.proof == (auth.Proof{}) && a.moved == nil && a.rare == nil
 }
 
 // mayChange returns the account of s, of its own.
@@ -82,12 +84,18 @@ func (n *names) make(b cipher.Block, number uint64) (id [16]byte) {
 
 // clientID is the id that others see, in the form of a UUID.
 func (s *session) clientID() string {
+	if m := s.account.moved; m != nil {
+		return uuid(m.client)
+	}
 	n := s.srv().names
 	return uuid(n.make(n.client, s.t.ID()))
 }
 
 // sessionID is the id that only the client knows: commands are sent in its name.
 func (s *session) sessionID() string {
+	if m := s.account.moved; m != nil {
+		return uuid(m.session)
+	}
 	n := s.srv().names
 	return uuid(n.make(n.session, s.t.ID()))
 }
@@ -95,8 +103,19 @@ func (s *session) sessionID() string {
 // number is the way back: the number of the transport that id was made of, if it was
 // made here.
 func (n *names) number(b cipher.Block, id string) (uint64, bool) {
-	if len(id) != 36 {
+	raw, ok := parseUUID(id)
+	if !ok {
 		return 0, false
+	}
+	var plain [16]byte
+	b.Decrypt(plain[:], raw[:])
+	return binary.BigEndian.Uint64(plain[:8]), [8]byte(plain[8:]) == n.node
+}
+
+// parseUUID is uuid's way back.
+func parseUUID(id string) (raw [16]byte, ok bool) {
+	if len(id) != 36 {
+		return raw, false
 	}
 	var hexed [32]byte
 	copy(hexed[:8], id[:8])
@@ -104,12 +123,8 @@ func (n *names) number(b cipher.Block, id string) (uint64, bool) {
 	copy(hexed[12:], id[14:18])
 	copy(hexed[16:], id[19:23])
 	copy(hexed[20:], id[24:])
-	var raw, plain [16]byte
-	if _, err := hex.Decode(raw[:], hexed[:]); err != nil {
-		return 0, false
-	}
-	b.Decrypt(plain[:], raw[:])
-	return binary.BigEndian.Uint64(plain[:8]), [8]byte(plain[8:]) == n.node
+	_, err := hex.Decode(raw[:], hexed[:])
+	return raw, err == nil
 }
 
 func uuid(b [16]byte) string {

@@ -58,25 +58,26 @@ func (s *Server) controlled(_ string, data []byte) {
 
 // meant returns the clients of this node that c is about.
 func (s *Server) meant(c *control) []*session {
+	list := s.registry.of(c.User)
 	if c.Client == "" && c.Session == "" {
-		list := s.registry.of(c.User)
 		spare := map[uint64]bool{}
 		for _, id := range c.Spare {
 			if n, ok := s.names.number(s.names.client, id); ok {
 				spare[n] = true
+			} else if x := s.moved.client(id); x != nil {
+				spare[x.t.ID()] = true
 			}
 		}
 		return slices.DeleteFunc(list, func(x *session) bool { return spare[x.t.ID()] })
 	}
 	number, ok := s.names.number(s.names.client, c.Client)
+	moved := s.moved.client(c.Client)
 	if c.Client == "" {
 		number, ok = s.names.number(s.names.session, c.Session)
+		moved = s.moved.session(c.Session)
 	}
-	if !ok {
-		return nil
-	}
-	for _, x := range s.registry.of(c.User) {
-		if x.t.ID() == number {
+	for _, x := range list {
+		if x == moved || ok && moved == nil && x.t.ID() == number {
 			return []*session{x}
 		}
 	}

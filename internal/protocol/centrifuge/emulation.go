@@ -58,6 +58,7 @@ func (s *Server) serveEmulation(r socket.Request) {
 	case err != nil, len(e.Data) > s.conf().cfg.MaxCommand:
 		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "bad emulation request", Hint: "want session, node and data"})
 		return
+	case s.moved.session(e.Session) != nil && s.emulate(e.Session, e.Data): // e.Node is the process's that it came from
 	case e.Node == s.node():
 		if !s.emulate(e.Session, e.Data) {
 			r.Fail(&wire.Error{Status: http.StatusNotFound, Message: "no such session"})
@@ -74,11 +75,10 @@ func (s *Server) serveEmulation(r socket.Request) {
 
 // emulate gives commands to the client of a session here.
 func (s *Server) emulate(session string, data []byte) bool {
-	number, ok := s.names.number(s.names.session, session)
-	if !ok {
-		return false
+	c := s.moved.session(session)
+	if number, ok := s.names.number(s.names.session, session); ok {
+		c = s.emulated.get(number)
 	}
-	c := s.emulated.get(number)
 	if c == nil {
 		return false
 	}

@@ -67,6 +67,7 @@ type Server struct {
 	nodeID   atomic.Pointer[string]
 	registry *registry
 	emulated emulatedClients
+	moved    movedClients
 	deltas   deltas
 	counters counters
 	events   eventLog

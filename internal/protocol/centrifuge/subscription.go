@@ -36,6 +36,7 @@ type plan struct {
 
 type planFlags uint8
 
+// The states of moved sessions have these numbers: append only.
 const (
 	recoverable planFlags = 1 << iota // the client may recover
 	positioned                        // the client is told when it missed something
@@ -111,13 +112,7 @@ const maxEpoch = 64
 // attach begins a subscription.
 func (s *session) attach(w want) {
 	w.settle()
-	x := &s.first
-	if x.s != nil {
-		x = &subscription{}
-		r := s.extra()
-		r.more = append(r.more, x)
-	}
-	x.s = s
+	x := s.newSubscription()
 	x.plan = unique.Make(plan{ns: w.ns, name: w.channel, flags: w.flags, proof: w.proof})
 	p := &pending{subscription: x, want: w}
 	o := &own{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter}
@@ -134,6 +129,18 @@ func (s *session) attach(w want) {
 	}
 	s.srv().counters.subscriptions.Add(1)
 	p.begin()
+}
+
+// newSubscription adds a subscription whose plan is to be set.
+func (s *session) newSubscription() *subscription {
+	x := &s.first
+	if x.s != nil {
+		x = &subscription{}
+		r := s.extra()
+		r.more = append(r.more, x)
+	}
+	x.s = s
+	return x
 }
 
 // begin asks the hub.
@@ -540,17 +547,23 @@ func (x *subscription) sendAll(messages []*hub.Message) {
 
 // join tells others of the client.
 func (x *subscription) join() {
+	if p := x.s.srv().deps.Presence; p != nil {
+		x.present(p.Join)
+	}
+}
+
+// present has join add the client to presence, if the channel has that.
+func (x *subscription) present(join func(string, presence.Member) error) {
 	pl := x.plan.Value()
-	srv := x.s.srv()
-	if pl.flags&tracked == 0 || srv.deps.Presence == nil {
+	if pl.flags&tracked == 0 {
 		return
 	}
 	m := presence.Member{Client: x.s.clientID(), User: x.s.account.user, Info: x.s.account.info}
 	if o := x.owned(); o != nil {
 		m.ChanInfo = o.info
 	}
-	if err := srv.deps.Presence.Join(pl.name, m); err != nil {
-		srv.log.Debug("presence", "channel", pl.name, "err", err)
+	if err := join(pl.name, m); err != nil {
+		x.s.srv().log.Debug("presence", "channel", pl.name, "err", err)
 	}
 }
 

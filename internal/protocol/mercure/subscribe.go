@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/access"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/socket"
@@ -172,21 +173,13 @@ func (s *Server) open(r socket.Request, o *opening) {
 		s.refuse(r, o.ask.Dialect, unreachable)
 		return
 	}
-	sub := &socket.Subscription{
-		Options:   s.options(o),
-		Format:    wire.Mercure,
-		Identity:  o.grant.reader,
-		Fields:    o.from.fields(o.ask.Dialect),
-		Preamble:  []byte(":\n"),
-		Gap:       appendGap,
-		Heartbeat: time.Duration(s.conf().cfg.Heartbeat),
-		Life:      s.conf().life(),
-		Review:    s.review(o.grant),
-	}
 	var tr *tracked
 	if s.conf().cfg.Subscriptions {
-		tr = s.directory.track(o)
+		tr = s.directory.track(o, newURN())
 	}
+	sub := s.subscription(o, tr)
+	sub.Fields = o.from.fields(o.ask.Dialect)
+	sub.Life = s.conf().life()
 	sub.Began = func() {
 		s.counts.subscribers.Add(1)
 		s.counts.subscribed.Add(1)
@@ -195,11 +188,29 @@ func (s *Server) open(r socket.Request, o *opening) {
 		}
 		tr.begin()
 	}
-	sub.Ended = func() {
-		s.counts.subscribers.Add(-1)
-		tr.end()
-	}
 	r.Subscribe(sub)
+}
+
+// subscription is what o asks for, in this process or in the one that it began in. tr tracks it.
+func (s *Server) subscription(o *opening, tr *tracked) *socket.Subscription {
+	return &socket.Subscription{
+		Options:     s.options(o),
+		Format:      wire.Mercure,
+		Identity:    o.grant.reader,
+		Preamble:    []byte(":\n"),
+		Gap:         appendGap,
+		Heartbeat:   time.Duration(s.conf().cfg.Heartbeat),
+		Review:      s.review(o.grant),
+		AppendState: func(dst takeover.State) (takeover.State, bool) { return s.appendState(dst, o, tr) },
+		Moved: func() {
+			s.counts.subscribers.Add(-1)
+			tr.depart()
+		},
+		Ended: func() {
+			s.counts.subscribers.Add(-1)
+			tr.end()
+		},
+	}
 }
 
 // life is how long a stream lives: spread, so that those who came together do not

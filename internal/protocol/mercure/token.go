@@ -30,8 +30,11 @@ type grant struct {
 	identity *auth.Identity
 	// reader is the same to the second at which the token ends: a stream is not to live
 	// on the leeway that a token is given when it comes.
-	reader  *auth.Identity
-	claims  *protocol.Claims
+	reader *auth.Identity
+	claims *protocol.Claims
+	// raw are the claims as they came, of a token of dialect; nil without a token.
+	raw     []byte
+	dialect protocol.Dialect
 	publish *protocol.Set
 	read    *protocol.Set
 }
@@ -190,7 +193,7 @@ func (v *verifier) read(id *auth.Identity, claims []byte, d protocol.Dialect) (*
 			return nil, errors.New("aud does not name this hub")
 		}
 	}
-	g := &grant{identity: id, reader: id, claims: c}
+	g := &grant{identity: id, reader: id, claims: c, raw: claims, dialect: d}
 	if time.Now().Before(c.Expires) {
 		g.reader = id.Until(c.Expires)
 	}

@@ -62,8 +62,8 @@ type tracked struct {
 	list       []protocol.Subscription
 }
 
-func (x *directory) track(o *opening) *tracked {
-	t := &tracked{in: x, subscriber: newURN()}
+func (x *directory) track(o *opening, urn string) *tracked {
+	t := &tracked{in: x, subscriber: urn}
 	seen := make(map[protocol.Selector]bool, len(o.ask.Selectors))
 	for _, sel := range o.ask.Selectors {
 		if seen[sel] {
@@ -77,13 +77,16 @@ func (x *directory) track(o *opening) *tracked {
 	return t
 }
 
-// begin and end leave word that the stream has begun, or ended. They do not wait.
-func (t *tracked) begin() { t.later(true) }
-func (t *tracked) end()   { t.later(false) }
+// begin and end leave word that the stream has begun, or ended; arrive and depart, that it
+// moved here from another process, or to one. They do not wait.
+func (t *tracked) begin()  { t.later(true, false) }
+func (t *tracked) end()    { t.later(false, false) }
+func (t *tracked) arrive() { t.later(true, true) }
+func (t *tracked) depart() { t.later(false, true) }
 
-func (t *tracked) later(active bool) {
+func (t *tracked) later(active, moved bool) {
 	if t != nil {
-		t.in.untold.add(change{t, active})
+		t.in.untold.add(change{t, active, moved})
 	}
 }
 
@@ -91,6 +94,7 @@ func (t *tracked) later(active bool) {
 type change struct {
 	of     *tracked
 	active bool
+	moved  bool // no subscriber is notified
 }
 
 // untold are changes that are still to be told, in their order: a request of a few
@@ -166,23 +170,29 @@ func (x *directory) tellAll(ctx context.Context) {
 
 func (c change) tell() {
 	if c.active {
-		c.of.join()
+		c.of.join(c.moved)
 	} else {
-		c.of.leave()
+		c.of.leave(c.moved)
 	}
 }
 
-func (t *tracked) join() {
+func (t *tracked) join(moved bool) {
+	join := t.in.s.deps.Presence.Join
+	if moved {
+		join = t.in.s.deps.Presence.Arrive
+	}
 	for i := range t.list {
 		sub := &t.list[i]
 		info, err := json.Marshal(record{sub.Dialect, sub.Selector.Kind, sub.Selector.Text, sub.Payload})
 		if err == nil {
-			err = t.in.s.deps.Presence.Join(crowd(sub.Dialect, sub.Selector), presence.Member{Client: t.subscriber, Info: info})
+			err = join(crowd(sub.Dialect, sub.Selector), presence.Member{Client: t.subscriber, Info: info})
 		}
 		if err != nil {
 			t.in.unlisted(err)
 		}
-		t.in.tell(sub, true)
+		if !moved {
+			t.in.tell(sub, true)
+		}
 	}
 }
 
@@ -202,9 +212,13 @@ func (x *directory) unlisted(err error) {
 // unlistedEvery is how often it is said.
 const unlistedEvery = time.Minute
 
-func (t *tracked) leave() {
+func (t *tracked) leave(moved bool) {
 	for i := range t.list {
 		sub := &t.list[i]
+		if moved {
+			t.in.s.deps.Presence.Depart(crowd(sub.Dialect, sub.Selector), t.subscriber)
+			continue
+		}
 		t.in.s.deps.Presence.Leave(crowd(sub.Dialect, sub.Selector), t.subscriber)
 		t.in.tell(sub, false)
 	}

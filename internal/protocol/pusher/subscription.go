@@ -20,6 +20,7 @@ type subscription struct {
 	name   string // the protocol's
 	kind   protocol.Kind
 	stands bool // the hub has begun it, and it is counted
+	moved  bool // it began in another process
 	// fresh says that a message has come: what the cache has is older.
 	fresh bool
 	at    uint64 // where it began
@@ -130,7 +131,7 @@ func (sub *subscription) hubName() string { return sub.c.app.channel(sub.name) }
 // Start says that what follows comes.
 func (sub *subscription) Start(at hub.Positions) {
 	c := sub.c
-	if c.gone {
+	if c.gone || sub.moved {
 		return
 	}
 	if len(at) == 1 {

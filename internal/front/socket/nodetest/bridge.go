@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"sync/atomic"
+	"testing"
 
 	"golang.org/x/net/http2"
 
@@ -16,16 +18,49 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-// bridge has what comes over HTTP/1.1 go on to n over HTTP/2, WebSockets by RFC 8441: so
-// all that a test sends is carried by streams. It returns where it listens.
+// bridge has what comes over HTTP/1.1 go on to n over HTTP/2.
 func (n *Node) bridge() string {
 	n.T.Helper()
-	to := n.Addr
+	b := &Bridge{To: n.Addr}
+	b.Start(n.T, n.OnStop)
+	return b.Addr
+}
+
+// A Bridge has what comes over HTTP/1.1 go on over HTTP/2, WebSockets by RFC 8441: so all that a
+// test sends is carried by streams.
+type Bridge struct {
+	// To is where requests go on. TLS is how; nil: in the clear.
+	To  string
+	TLS *tls.Config
+	// Addr is where it listens, from Start on.
+	Addr string
+
+	dialed atomic.Int64
+}
+
+// Dialed is how many connections it has made.
+func (b *Bridge) Dialed() int64 { return b.dialed.Load() }
+
+func (b *Bridge) dial(ctx context.Context, network, _ string, _ *tls.Config) (net.Conn, error) {
+	b.dialed.Add(1)
+	if b.TLS == nil {
+		return (&net.Dialer{}).DialContext(ctx, network, b.To)
+	}
+	cfg := b.TLS.Clone()
+	cfg.NextProtos = []string{"h2"}
+	return (&tls.Dialer{Config: cfg}).DialContext(ctx, network, b.To)
+}
+
+// Start listens. onStop is called with what ends it.
+func (b *Bridge) Start(t testing.TB, onStop func(func())) {
+	t.Helper()
+	to := b.To
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	n.Must(err)
-	streams := &http2.Transport{AllowHTTP: true, DisableCompression: true, DialTLSContext: func(ctx context.Context, network, _ string, _ *tls.Config) (net.Conn, error) { //nolint:staticcheck // net/http's own opens no WebSocket (RFC 8441)
-		return (&net.Dialer{}).DialContext(ctx, network, to)
-	}}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Addr = l.Addr().String()
+	streams := &http2.Transport{AllowHTTP: true, DisableCompression: true, DialTLSContext: b.dial} //nolint:staticcheck // net/http's own opens no WebSocket (RFC 8441)
 	proxy := &httputil.ReverseProxy{
 		Transport: streams, FlushInterval: -1,
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -35,25 +70,24 @@ func (n *Node) bridge() string {
 	}
 	server := &http.Server{ReadHeaderTimeout: trial.Patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {
-			n.bridgeSocket(streams, to, w, r)
+			bridgeSocket(streams, to, w, r)
 			return
 		}
 		proxy.ServeHTTP(w, r)
 	})}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	n.OnStop(func() {
+	onStop(func() {
 		streams.CloseIdleConnections() //nolint:staticcheck // as above
 		_ = server.Close()
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-			n.T.Errorf("bridge: %v", err)
+			t.Errorf("bridge: %v", err)
 		}
 	})
-	return l.Addr().String()
 }
 
-// bridgeSocket is bridge for a WebSocket.
-func (n *Node) bridgeSocket(streams http.RoundTripper, to string, w http.ResponseWriter, r *http.Request) {
+// bridgeSocket bridges a WebSocket.
+func bridgeSocket(streams http.RoundTripper, to string, w http.ResponseWriter, r *http.Request) {
 	in, out := io.Pipe()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()

@@ -1,0 +1,124 @@
+package mercure
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/front/socket"
+	"github.com/weir-gateway/weir/internal/protocol/mercure/protocol"
+)
+
+// Moving to another process: a stream is its selectors, its token's claims, and the name under
+// which it is listed. Its position is kept by internal/push.
+
+// The fields of a stream's state. Their meaning does not change; see takeover.State.
+const (
+	moveDialect  = iota + 1 // 0: draft 07, 1: draft 08
+	moveSelector            // its kind, and its text; repeated
+	moveName                // the subscriber's, if it is listed
+	moveClaims              // of the token; none: it has no token
+	moveToken               // dialect of the token
+	moveIdentity            // auth's state
+)
+
+func (s *Server) appendState(dst takeover.State, o *opening, tr *tracked) (takeover.State, bool) {
+	dst = dst.MustUint(moveDialect, uint64(o.ask.Dialect))
+	for _, sel := range o.ask.Selectors {
+		dst = dst.MustBytes(moveSelector, append([]byte{byte(sel.Kind)}, sel.Text...))
+	}
+	if tr != nil {
+		dst = dst.String(moveName, tr.subscriber)
+	}
+	g := o.grant
+	if len(g.raw) == 0 {
+		return dst, true
+	}
+	a, ok := s.tokens.authenticator(g.dialect, g.raw, subscriber)
+	if !ok {
+		return dst, false
+	}
+	id, ok := a.AppendState(nil, g.identity)
+	return dst.MustBytes(moveClaims, g.raw).MustUint(moveToken, uint64(g.dialect)).MustBytes(moveIdentity, id), ok
+}
+
+var errNotOpen = errors.New("the hub takes no anonymous subscribers here")
+
+// ReadState is a socket.SubscriptionReader for the protocol's streams, with the keys and rules
+// of now.
+func (s *Server) ReadState(state takeover.State) (*socket.Subscription, error) {
+	o := &opening{ask: &protocol.Request{}, grant: nobody}
+	var name string
+	var claims []byte
+	var token protocol.Dialect
+	var identity takeover.State
+	err := state.Read(func(f takeover.Field) (bool, error) {
+		switch f.Tag {
+		case moveDialect:
+			o.ask.Dialect = protocol.Dialect(f.Uint)
+		case moveSelector:
+			if len(f.Bytes) == 0 {
+				return true, errors.New("a selector without a kind")
+			}
+			o.ask.Selectors = append(o.ask.Selectors, protocol.Selector{Kind: protocol.Kind(f.Bytes[0]), Text: string(f.Bytes[1:])})
+		case moveName:
+			name = string(f.Bytes)
+		case moveClaims:
+			claims = bytes.Clone(f.Bytes)
+		case moveToken:
+			token = protocol.Dialect(f.Uint)
+		case moveIdentity:
+			identity = takeover.State(f.Bytes)
+		default:
+			return false, nil
+		}
+		return true, nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case o.ask.Dialect > protocol.Draft08 || token > protocol.Draft08:
+		return nil, fmt.Errorf("%w: dialect %d", takeover.ErrState, o.ask.Dialect)
+	case len(claims) > 0:
+		if o.grant, err = s.restoreGrant(identity, claims, token); err != nil {
+			return nil, err
+		}
+	case !s.isOpen():
+		return nil, errNotOpen
+	}
+	set, why := s.tokens.setOf(o.ask.Selectors)
+	if why != nil {
+		return nil, errors.New(why.text)
+	}
+	o.set = set
+	var tr *tracked
+	if s.conf().cfg.Subscriptions {
+		if name == "" {
+			name = newURN()
+		}
+		tr = s.directory.track(o, name)
+	}
+	sub := s.subscription(o, tr)
+	sub.Began = func() {
+		s.counts.subscribers.Add(1)
+		tr.arrive()
+	}
+	return sub, nil
+}
+
+// restoreGrant makes the grant of a token's claims, if the key that proved them is still one.
+func (s *Server) restoreGrant(identity takeover.State, claims []byte, d protocol.Dialect) (*grant, error) {
+	a, ok := s.tokens.authenticator(d, claims, subscriber)
+	if !ok {
+		return nil, errors.New("the token's issuer is not known here")
+	}
+	id, err := a.Restore(identity)
+	if err != nil {
+		return nil, err
+	}
+	if id == nil {
+		return nil, fmt.Errorf("%w: claims without an identity", takeover.ErrState)
+	}
+	return s.tokens.read(id, claims, d)
+}
