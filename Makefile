@@ -48,6 +48,12 @@ test-freeze: ## frozen and cut-off NATS servers, the long form (as root): FREEZE
 		WEIR_FREEZE_RUNS=$(FREEZE_RUNS) WEIR_FREEZE_RATE=$$rate go test ./broker/nats -run TestFrozenServerLosesNothing -count 1 -timeout 3h -v; \
 	done
 
+CHAOS ?=
+
+.PHONY: chaos
+chaos: ## every fault of docs/chaos.md (as root), whose table is written anew: CHAOS="-rows 3,9 -runs 10 -seed 42"
+	go test ./test/chaos -chaos -table $(CURDIR)/docs/chaos.md $(CHAOS) -count 1 -timeout 6h -v
+
 .PHONY: observer
 observer: ## compile the eBPF programs of weir observe again (clang, llvm, libbpf-dev)
 	@cd internal/observe/observer && for p in syscalls sched faults tcp; do \

@@ -33,6 +33,11 @@ type bridge struct {
 // bridged reports whether publishes wait for a leader: there may be another one soon.
 func (s *logOptions) bridged() bool { return s.durable() && s.opts.Load().Replicas > 1 }
 
+// queuesAway reports whether publishes wait for the connection while there is none: with
+// durability none NATS answers nothing, so that what was not sent can be sent later. They
+// wait within max_pending, max_pending_bytes and ack_timeout.
+func (s *stream) queuesAway() bool { return !s.durable() && s.b.stateErr() == nil }
+
 // addKey gives p an idempotency key if it needs one. The outbox's lock is held.
 func (s *stream) addKey(p *pending) {
 	if !s.bridged() || p.p.IdempotencyKey != "" || p.newest != nil {
@@ -74,6 +79,9 @@ const resendAfter = 3 * time.Second
 // o.mu is held.
 func (o *outbox) ready(p *pending) bool {
 	s := p.s
+	if s.queuesAway() {
+		return o.b.connected.Load()
+	}
 	if !s.bridged() {
 		return true
 	}
@@ -183,7 +191,7 @@ func (o *outbox) keepSent(s *stream) {
 // disconnected answers what cannot be sent again, and keeps the rest.
 func (o *outbox) disconnected() {
 	o.fail(errDisconnected, func(p *pending) bool {
-		if !p.s.bridged() || p.sent > 0 && !p.repeatable() {
+		if !p.s.bridged() && !p.s.queuesAway() || p.sent > 0 && !p.repeatable() {
 			return false
 		}
 		o.b.bridgedPublishes.Add(1)

@@ -149,10 +149,17 @@ func (r *reader) firstRetained(ctx context.Context, in info, since uint64) (uint
 		}
 		in.whole = last.whole
 	}
-	if in.whole {
+	if in.whole && !r.s.trimmed(in) {
 		return 1, nil
 	}
 	return in.first, nil
+}
+
+// trimmed reports whether the log lacks its oldest messages and neither retention nor
+// Remove can have removed them: no channel has as many messages as its bound allows.
+// Then another client of NATS has, which cannot tell whose they were.
+func (s *readable) trimmed(in info) bool {
+	return !in.gone && in.first > in.base+1 && in.messages < uint64(min(in.least, s.opts.Load().HistorySize))
 }
 
 // oldest returns the channel's oldest retained message, 0 if there is none, and how

@@ -105,7 +105,7 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 		err = fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, s.opts.Load().Name)
 	case s.durable() && b.room != nil && b.room.shut.Load():
 		err = b.room.refusal()
-	case !b.connected.Load() && !s.bridged():
+	case !b.connected.Load() && !s.bridged() && !s.queuesAway():
 		if err = b.stateErr(); err == nil { // it may have been closed since
 			err = errDisconnected
 		}
@@ -338,7 +338,7 @@ func (o *outbox) sendOne(p *pending) {
 		if !p.answered {
 			p.sent--
 		}
-		kept := p.s.bridged() && !errors.Is(err, natsgo.ErrMaxPayload) && !p.answered
+		kept := (p.s.bridged() || p.s.queuesAway()) && !errors.Is(err, natsgo.ErrMaxPayload) && !p.answered
 		if kept {
 			p.s.bridge.kept = o.round
 			o.keep(p)

@@ -26,7 +26,23 @@ const roomLogEvery = 10 * time.Second
 type diskSpace struct {
 	free, total int64 // bytes
 	full        bool  // no new file can be written
+	readOnly    bool  // the file system is mounted read-only, which makes it full as well
 }
+
+// ErrReadOnlyDisk is for a data directory on a file system that is mounted read-only, as
+// the kernel does after an error of the disk. It is a hub.ErrStorageFull.
+var ErrReadOnlyDisk = readOnlyDisk{}
+
+type readOnlyDisk struct{}
+
+// Error implements error.
+func (readOnlyDisk) Error() string { return "storage read-only" }
+
+// Is makes it a hub.ErrStorageFull.
+func (readOnlyDisk) Is(target error) bool { return target == hub.ErrStorageFull }
+
+// mountedReadOnly is ST_RDONLY of statfs(2).
+const mountedReadOnly = 1
 
 func spaceOf(dir string) (diskSpace, error) {
 	var s syscall.Statfs_t
@@ -36,6 +52,9 @@ func spaceOf(dir string) (diskSpace, error) {
 	d := diskSpace{free: int64(s.Bavail) * s.Bsize, total: int64(s.Blocks) * s.Bsize}
 	// Some file systems have no fixed number of inodes, and report 0 of 0.
 	d.full = d.free < leastBytes || s.Files > 0 && s.Ffree < leastInodes
+	if d.readOnly = s.Flags&mountedReadOnly != 0; d.readOnly {
+		d.full = true
+	}
 	return d, nil
 }
 
@@ -70,6 +89,7 @@ type room struct {
 	left    atomic.Int64
 	disk    atomic.Int64  // bytes free on the disk
 	bare    atomic.Bool   // no new file can be written
+	frozen  atomic.Bool   // the file system is read-only
 	shut    atomic.Bool   // it was bare, and reopen has not been done
 	kick    chan struct{} // holds a token when left was used up
 
@@ -94,6 +114,7 @@ func (r *room) look(pending int64) error {
 	}
 	r.disk.Store(d.free)
 	r.bare.Store(d.full)
+	r.frozen.Store(d.readOnly)
 	if d.full {
 		r.shut.Store(true)
 	}
@@ -121,6 +142,9 @@ func (r *room) full() bool { return r.shut.Load() || r.left.Load() < 64<<10 }
 
 // refusal is why publishing is refused while full.
 func (r *room) refusal() error {
+	if r.frozen.Load() {
+		return fmt.Errorf("%w: publishing is refused, reading works; the file system of the data directory is mounted read-only", ErrReadOnlyDisk)
+	}
 	return fmt.Errorf("%w: publishing is refused, reading works; %d MiB are free in the data directory", hub.ErrStorageFull, r.disk.Load()>>20)
 }
 
@@ -130,6 +154,11 @@ func (r *room) report(now time.Time, log *slog.Logger) {
 	case full == r.refusing || full && now.Sub(r.logged) < roomLogEvery:
 	case full:
 		r.refusing, r.logged = true, now
+		if r.frozen.Load() {
+			log.Error("data directory is on a read-only file system: publishing is refused, reading works", "dir", r.dir,
+				"hint", "look at the kernel's log for errors of the disk, repair it and mount it read-write; publishing resumes by itself")
+			return
+		}
 		log.Error("data directory is full: publishing is refused, reading works", "dir", r.dir, "free_bytes", r.disk.Load(),
 			"hint", "free space there, or lower history_bytes or broker.nats.min_free; publishing resumes by itself")
 	default:

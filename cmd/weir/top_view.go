@@ -218,7 +218,8 @@ func (v *topView) head() []topLine {
 	case v.held:
 		first = append(first, topPiece{"  HELD", draw.Warn})
 	}
-	out := append([]topLine{first, v.state()}, v.causes()...)
+	out := append([]topLine{first, v.state()}, v.degraded()...)
+	out = append(out, v.causes()...)
 	out = append(out,
 		topLine{{fmt.Sprintf("in %-8s out %-8s requests %-8s bytes out %-10s in %s", draw.PerSec.Format(t.PublishedRate), draw.PerSec.Format(t.DeliveredRate),
 			draw.PerSec.Format(t.RequestRate), draw.Bytes.Format(t.OutRate)+"/s", draw.Bytes.Format(t.InRate)+"/s"), plain}},
@@ -281,6 +282,17 @@ func (v *topView) state() topLine {
 		l = append(l, topPiece{fmt.Sprintf("  %s of the knee", draw.Share.Format(g.Knee.Fraction)), plain})
 	}
 	return l
+}
+
+// degraded are the degraded modes that the node is in, a line each.
+func (v *topView) degraded() (out []topLine) {
+	for _, d := range v.snapshot.Degraded {
+		out = append(out, topLine{
+			{"DEGRADED " + legible(d.Mode), draw.Bad}, {" for " + since(v.snapshot.Time.Sub(d.Since).Truncate(time.Second)), plain},
+			{"  runbook " + legible(d.Alert), draw.Unknown},
+		})
+	}
+	return out
 }
 
 // maxCauseLines bounds the lines that causes take.

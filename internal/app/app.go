@@ -200,7 +200,8 @@ func (a *App) buildLoops(opened *undo) (err error) {
 	}
 	opened.add(a.loops.Release)
 	a.service = notifier{service: a.opt.Service, loops: a.loops, log: a.log, url: a.URL}
-	a.room = room{assumed: assumedPlain, loops: a.loops, leaving: &a.leaving, idle: func() float64 { return a.watching.watch.Idle(leastIdle) }}
+	a.room = room{assumed: assumedPlain, loops: a.loops, leaving: &a.leaving, idle: func() float64 { return a.watching.watch.Idle(leastIdle) },
+		state: func() admin.NodeState { return a.watching.watch.State() }}
 	if a.tls != nil {
 		a.room.assumed = assumedTLS
 	}

@@ -11,18 +11,8 @@ import (
 	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/net/sys"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
-
-// A nodeRoom is what a node tells the others about what it can take on.
-type nodeRoom struct {
-	// Rate is in reconnections per second: what a half of the node's idle processor time
-	// is enough for, at the cost that its own connections were measured to have.
-	Rate float64 `json:"rate"`
-	// Free is the number of connections that it has room for.
-	Free int `json:"free"`
-	// Draining nodes take nothing on.
-	Draining bool `json:"draining,omitempty"`
-}
 
 const (
 	// assumedPlain and assumedTLS are the processor time of a reconnection until enough
@@ -101,7 +91,8 @@ type room struct {
 	assumed time.Duration // the cost of a reconnection until it is measured
 	loops   *eventloop.Group
 	idle    func() float64 // the share of the machine's processor time that is not used
-	leaving *atomic.Bool   // a drain has begun
+	state   func() admin.NodeState
+	leaving *atomic.Bool // a drain has begun
 }
 
 // measure observes every second until ctx is done.
@@ -138,7 +129,9 @@ func (r *room) rateNow() float64 { return r.rate(r.idle()) }
 
 // describe is what the other nodes get to know.
 func (r *room) describe() []byte {
-	b, err := json.Marshal(nodeRoom{Rate: r.rateNow(), Free: max(r.loops.MaxConns()-r.loops.Open(), 0), Draining: r.leaving.Load()})
+	s := r.state()
+	s.Rate, s.Free, s.Draining = r.rateNow(), max(r.loops.MaxConns()-r.loops.Open(), 0), r.leaving.Load()
+	b, err := json.Marshal(s)
 	if err != nil {
 		return nil
 	}
@@ -151,7 +144,7 @@ func othersRate(c *cluster.Cluster) (rate float64) {
 		return 0
 	}
 	for _, n := range c.Nodes() {
-		room := nodeRoom{Rate: unknownRate, Free: 1}
+		room := admin.NodeState{Rate: unknownRate, Free: 1}
 		switch {
 		case n.Self:
 			continue

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
 // A node that is told of nothing but its own processor time and connections finds out what
@@ -76,7 +77,7 @@ func TestTheRateOfReconnectionsFollowsTheCost(t *testing.T) {
 	g.room.each, g.room.weight = 0.001, 500
 	g.room.mu.Unlock()
 	f(1, procs*500)
-	var room nodeRoom
+	var room admin.NodeState
 	if err := json.Unmarshal(g.room.describe(), &room); err != nil || room.Rate < procs*50*0.99 || room.Rate > procs*500*1.01 || room.Free <= 0 || room.Draining {
 		t.Errorf("%+v, %v", room, err)
 	}

@@ -21,7 +21,8 @@ import (
 // over the time since the one before, which is why there is one maker.
 type snapshots struct {
 	*Node
-	clients *clients
+	clients  *clients
+	degraded *degraded
 
 	mu   sync.Mutex
 	was  reading
@@ -82,6 +83,7 @@ func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
 	a, now := s, time.Now()
 	r := a.read(now)
 	v := &admin.Snapshot{Time: now, Process: a.process(now), Governor: a.Governor.Snapshot(), Upstreams: a.upstreamsView()}
+	v.Degraded = a.degraded.list()
 	v.Traffic = r.traffic
 	if !s.was.at.IsZero() {
 		v.Interval = now.Sub(s.was.at).Seconds()

@@ -55,6 +55,7 @@ func (a *operatorCalls) sources() admin.Sources {
 		Capture:      a.capture,
 		OpenBundle:   func(id string) (io.ReadCloser, error) { return a.Governor.Open(id) },
 		Upstreams:    a.upstreamsView,
+		Cluster:      a.cluster,
 		SteerCanary:  a.steerCanary,
 		Tune:         a.tuned,
 		Observe:      a.observed,

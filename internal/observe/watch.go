@@ -43,12 +43,15 @@ type Watch struct {
 	cfg       Config
 	snapshots *snapshots
 	tracer    *tracer
+	degraded  *degraded
+	load      load
 	live      *live // nil: no admin listener
 }
 
 // New makes the governor, which it puts into the node, and registers the metrics.
 func New(n *Node, cfg Config) (*Watch, error) {
 	w := &Watch{Node: n, cfg: cfg, clients: &clients{Node: n}, tracer: &tracer{hub: n.Hub, probe: n.Probe}}
+	w.degraded = &degraded{Node: n, active: map[string]admin.Degradation{}}
 	knee, err := readKnee(cfg.CapacityReport)
 	if err != nil {
 		return nil, err
@@ -57,7 +60,7 @@ func New(n *Node, cfg Config) (*Watch, error) {
 	if n.Governor, err = governor.New(cfg.Governor, s.sources(), n.Log); err != nil {
 		return nil, err
 	}
-	w.snapshots = &snapshots{Node: n, clients: w.clients}
+	w.snapshots = &snapshots{Node: n, clients: w.clients, degraded: w.degraded}
 	for _, c := range w.collectors(&catalog{}, n.TLS != nil, n.NATS != nil) {
 		if err := cfg.Registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
@@ -75,7 +78,7 @@ func (w *Watch) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Coll
 	list := []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newMetrics(w, c, withTLS), newHistograms(n, c, n.NativeHistograms), newLagMetrics(n, c), newWingMetrics(n, c), newRecordMetrics(n, c),
-		newGovernorMetrics(c, n.Governor), newAdmissionMetrics(n, c), newProtocolMetrics(n, c), newSourceMetrics(n, c),
+		newGovernorMetrics(c, n.Governor), newDegradedMetrics(w.degraded, c), newAdmissionMetrics(n, c), newProtocolMetrics(n, c), newSourceMetrics(n, c),
 	}
 	if withNATS {
 		list = append(list, newBrokerMetrics(n, c))
@@ -96,6 +99,7 @@ func (w *Watch) Snapshots() uint64 { return w.snapshots.events.Load() }
 // Run starts what runs until ctx is done, each part by a call of start.
 func (w *Watch) Run(ctx context.Context, start func(func() error)) error {
 	start(func() error { return w.Governor.Run(ctx) })
+	start(func() error { return w.degraded.run(ctx) })
 	if w.live == nil {
 		return nil
 	}

@@ -56,16 +56,16 @@ type compressedCrew struct {
 
 func newCompressedCrew(t *testing.T, s *judge.Server) *compressedCrew {
 	c := &compressedCrew{crew: newCrew(t), server: s}
-	c.coding = map[*member]string{}
+	c.coding = map[*judge.Member]string{}
 	return c
 }
 
 // join adds a member whose events are to come encoded as said, and returns its
 // feed and the address that it is to use.
 func (c *compressedCrew) join(name, coding string) (on func(line), addr string) {
-	m := c.member(name, channels[:1])
+	m := c.Member(name, channels[:1])
 	c.coding[m] = coding
-	r := judge.NewRelay(c.t, c.server.Public, 1, 0)
+	r := judge.NewRelay(c.T, c.server.Public, 1, 0)
 	r.Calm()
 	c.relays = append(c.relays, r)
 	return c.on(m), r.Addr
@@ -73,13 +73,13 @@ func (c *compressedCrew) join(name, coding string) (on func(line), addr string) 
 
 // arrived waits until every member has the newest message of p.
 func (c *compressedCrew) arrived(p *judge.Publisher, what string) {
-	c.t.Helper()
+	c.T.Helper()
 	acked := p.Acked()
 	newest := acked[len(acked)-1]
 	// Less than a heartbeat's 25s, which would push out what a decoder kept.
-	judge.Eventually(c.t, 15*time.Second, what+" has arrived everywhere", func() bool {
-		for _, m := range c.members {
-			if m.high.Load() < newest.Offset {
+	judge.Eventually(c.T, 15*time.Second, what+" has arrived everywhere", func() bool {
+		for _, m := range c.Members {
+			if m.High.Load() < newest.Offset {
 				return false
 			}
 		}
@@ -91,7 +91,7 @@ func (c *compressedCrew) arrived(p *judge.Publisher, what string) {
 // and through three kills, after each of which some are missed. Then it has the
 // history judged, and what it took on the wire.
 func (c *compressedCrew) run() {
-	t, s := c.t.(*testing.T), c.server
+	t, s := c.T.(*testing.T), c.server
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	p := &judge.Publisher{Addr: s.Public}
@@ -101,9 +101,9 @@ func (c *compressedCrew) run() {
 			t.Fatal(err)
 		}
 	}
-	before := make([]int64, len(c.members))
+	before := make([]int64, len(c.Members))
 	for life := range 4 {
-		judge.Eventually(t, 60*time.Second, "every client is connected", func() bool { return c.connected(before) == len(c.members) })
+		judge.Eventually(t, 60*time.Second, "every client is connected", func() bool { return c.Connected(before) == len(c.Members) })
 		for i, payload := range payloads(2 * life) {
 			publish(payload)
 			c.arrived(p, fmt.Sprintf("message %d of life %d", i, life))
@@ -112,7 +112,7 @@ func (c *compressedCrew) run() {
 			break
 		}
 		s.Kill()
-		before = c.sessions()
+		before = c.Sessions()
 		s.Start()
 		for _, payload := range payloads(2*life + 1) {
 			publish(payload)
@@ -124,17 +124,17 @@ func (c *compressedCrew) run() {
 	for _, a := range acked {
 		size += len(a.Payload)
 	}
-	for i, m := range c.members {
+	for i, m := range c.Members {
 		down := c.relays[i].Down.Load()
-		t.Logf("%s: %d bytes of payload came in %d bytes on the wire", m.name, size, down)
+		t.Logf("%s: %d bytes of payload came in %d bytes on the wire", m.Name, size, down)
 		if down > int64(size)/4 {
-			t.Errorf("%s: %d bytes of payload came in %d bytes on the wire, want at most a quarter", m.name, size, down)
+			t.Errorf("%s: %d bytes of payload came in %d bytes on the wire, want at most a quarter", m.Name, size, down)
 		}
-		if strings.Contains(c.coding[m], "deflate") && m.pongs.Load() < 2*4 {
-			t.Errorf("%s: %d pongs, want two in each of 4 lives", m.name, m.pongs.Load())
+		if strings.Contains(c.coding[m], "deflate") && m.Pongs.Load() < 2*4 {
+			t.Errorf("%s: %d pongs, want two in each of 4 lives", m.Name, m.Pongs.Load())
 		}
 	}
-	c.verdict = func() { c.judge(acked) }
+	c.verdict = func() { c.Judge(acked) }
 }
 
 func TestNpmClientsTakeCompressedEventsLive(t *testing.T) {

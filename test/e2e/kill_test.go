@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/testkit/history"
 	"github.com/weir-gateway/weir/test/judge"
 )
 
@@ -39,36 +40,36 @@ func TestTwentyKillsLoseNothing(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, seed))
-	f := newFleet(t)
-	f.sail(s.Public, 200, channels)
+	f := judge.NewFleet(t, everything)
+	f.Sail(s.Public, 200, channels)
 	p := &judge.Publisher{Addr: s.Public}
 	stop := publishing(t, p, 100)
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	var down []time.Duration
-	before := make([]int64, len(f.members))
+	before := make([]int64, len(f.Members))
 	for i := range 20 {
 		if i%2 == 0 {
 			// Every other time in the middle of live delivery, else while they resume.
 			judge.Eventually(t, 60*time.Second, "every subscriber is connected", func() bool {
-				return f.connected(before) == len(f.members)
+				return f.Connected(before) == len(f.Members)
 			})
 		}
 		pause.Reset(time.Duration(rng.Int64N(int64(700 * time.Millisecond))))
 		<-pause.C
 		s.Kill()
-		before = f.sessions()
+		before = f.Sessions()
 		begin := time.Now()
 		s.Start()
 		down = append(down, time.Since(begin))
 	}
 	stop()
 	acked := p.Acked()
-	f.caughtUp(acked, 60*time.Second)
-	f.land()
+	f.CaughtUp(acked, 60*time.Second)
+	f.Land()
 	slices.Sort(down)
 	t.Logf("20 kills; ready again after %s in the median, %s at worst", down[10].Round(time.Millisecond), down[19].Round(time.Millisecond))
-	f.judge(acked)
+	f.Judge(acked)
 }
 
 func TestConnectionsCutAnywhereLoseNothing(t *testing.T) {
@@ -76,8 +77,8 @@ func TestConnectionsCutAnywhereLoseNothing(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	relay := judge.NewRelay(t, s.Public, 3000, seed)
-	f := newFleet(t)
-	f.sail(relay.Addr, 200, channels)
+	f := judge.NewFleet(t, everything)
+	f.Sail(relay.Addr, 200, channels)
 	p := &judge.Publisher{Addr: s.Public}
 	stop := publishing(t, p, 100)
 	judge.Eventually(t, 120*time.Second, "4,000 connections are cut and 1,500 messages published", func() bool {
@@ -86,8 +87,11 @@ func TestConnectionsCutAnywhereLoseNothing(t *testing.T) {
 	stop()
 	relay.Calm()
 	acked := p.Acked()
-	f.caughtUp(acked, 60*time.Second)
-	f.land()
+	f.CaughtUp(acked, 60*time.Second)
+	f.Land()
 	t.Logf("%d connections cut", relay.Cuts.Load())
-	f.judge(acked)
+	f.Judge(acked)
 }
+
+// everything is what a history must be whose log is wide enough to keep all.
+var everything = history.Options{ExactlyOnce: true, NoGaps: true}

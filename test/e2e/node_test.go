@@ -77,28 +77,28 @@ func script(t *testing.T, name string, arg map[string]any, on func(line)) {
 
 // A crew is a fleet whose members are fed by scripts.
 type crew struct {
-	*fleet
+	*judge.Fleet
 	// coding is how every event is to come; without an entry it is not looked at.
-	coding map[*member]string
+	coding map[*judge.Member]string
 	// verdict is given after the scripts have ended, since until then they report.
 	verdict func()
 }
 
 // on returns what feeds m with a script's lines.
-func (c *crew) on(m *member) func(line) {
+func (c *crew) on(m *judge.Member) func(line) {
 	return func(l line) {
 		switch l.Kind {
 		case "open":
-			m.ups.Add(1)
+			m.Ups.Add(1)
 		case "pong":
-			m.pongs.Add(1)
+			m.Pongs.Add(1)
 		case "fatal":
-			c.t.Errorf("%s: %s", m.name, l.Data)
+			c.T.Errorf("%s: %s", m.Name, l.Data)
 		default:
 			if want, ok := c.coding[m]; ok && !strings.HasPrefix(l.Coding, want) {
-				c.t.Errorf("%s: %s %.100s came as %q, want %q", m.name, l.Kind, l.Data, l.Coding, want)
+				c.T.Errorf("%s: %s %.100s came as %q, want %q", m.Name, l.Kind, l.Data, l.Coding, want)
 			}
-			m.on(judge.Event{Session: l.Session, Kind: l.Kind, ID: l.ID, Data: []byte(l.Data)})
+			m.On(judge.Event{Session: l.Session, Kind: l.Kind, ID: l.ID, Data: []byte(l.Data)})
 		}
 	}
 }
@@ -109,32 +109,32 @@ func (c *crew) throughKills(s *judge.Server) { c.through(s, s.Kill) }
 
 // through is throughKills with ends of the kind of end.
 func (c *crew) through(s *judge.Server, end func()) {
-	t := c.t.(*testing.T)
+	t := c.T.(*testing.T)
 	p := &judge.Publisher{Addr: s.Public}
 	stop := publishing(t, p, 200)
-	before := make([]int64, len(c.members))
+	before := make([]int64, len(c.Members))
 	for range 3 {
-		judge.Eventually(t, 60*time.Second, "every client is connected", func() bool { return c.connected(before) == len(c.members) })
+		judge.Eventually(t, 60*time.Second, "every client is connected", func() bool { return c.Connected(before) == len(c.Members) })
 		n := len(p.Acked())
 		judge.Eventually(t, 10*time.Second, "100 more messages are published", func() bool { return len(p.Acked()) >= n+100 })
-		before = c.sessions()
+		before = c.Sessions()
 		begin := time.Now()
 		end()
 		s.Start()
-		for i, m := range c.members {
-			judge.Eventually(t, 60*time.Second, m.name+" is connected anew", func() bool { return m.ups.Load() > before[i] })
+		for i, m := range c.Members {
+			judge.Eventually(t, 60*time.Second, m.Name+" is connected anew", func() bool { return m.Ups.Load() > before[i] })
 		}
 		t.Logf("every client is back after %s", time.Since(begin).Round(time.Millisecond))
 	}
-	judge.Eventually(t, 60*time.Second, "every client is connected again", func() bool { return c.connected(before) == len(c.members) })
+	judge.Eventually(t, 60*time.Second, "every client is connected again", func() bool { return c.Connected(before) == len(c.Members) })
 	stop()
 	acked := p.Acked()
-	c.caughtUp(acked, 30*time.Second)
-	c.verdict = func() { c.judge(acked) }
+	c.CaughtUp(acked, 30*time.Second)
+	c.verdict = func() { c.Judge(acked) }
 }
 
 func newCrew(t *testing.T) *crew {
-	c := &crew{fleet: newFleet(t)}
+	c := &crew{Fleet: judge.NewFleet(t, everything)}
 	t.Cleanup(func() { // registered first, so run after the scripts' ends
 		if c.verdict != nil {
 			c.verdict()
@@ -172,7 +172,7 @@ func (c *crew) npmClients(t *testing.T, s *judge.Server) {
 	t.Helper()
 	for i, library := range []string{"eventsource", "undici EventSource", "ws", "undici WebSocket"} {
 		channel := channels[i]
-		m := c.member(library, []string{channel})
+		m := c.Member(library, []string{channel})
 		script(t, "client.mjs", map[string]any{"library": library, "url": "http://" + s.Public, "channel": channel}, c.on(m))
 	}
 }
@@ -188,7 +188,7 @@ func TestChromiumResumesThroughKills(t *testing.T) {
 	t.Cleanup(pages.Close)
 	s := judge.New(t, judge.Options{Build: judge.Race, Config: judge.Origins(pages.URL)})
 	c := newCrew(t)
-	sse, socket := c.member("sse", channels[:1]), c.member("websocket", channels[:1])
+	sse, socket := c.Member("sse", channels[:1]), c.Member("websocket", channels[:1])
 	feed := map[string]func(line){"sse": c.on(sse), "websocket": c.on(socket)}
 	page := fmt.Sprintf("%s/page.html?%s", pages.URL, url.Values{"server": {"http://" + s.Public}, "channel": channels[:1]}.Encode())
 	script(t, "browser.mjs", map[string]any{"executable": executable, "page": page, "profile": t.TempDir()}, func(l line) {
@@ -199,7 +199,7 @@ func TestChromiumResumesThroughKills(t *testing.T) {
 		}
 	})
 	c.throughKills(s)
-	if slices.Contains(c.sessions(), 1) {
-		t.Errorf("sessions: %v; each should have been through three kills", c.sessions())
+	if slices.Contains(c.Sessions(), 1) {
+		t.Errorf("sessions: %v; each should have been through three kills", c.Sessions())
 	}
 }

@@ -39,10 +39,10 @@ func (r *returner) last() (n int, at time.Time) {
 }
 
 // returners are clients of every kind that follow the server through a restart.
-func returners(t *testing.T, f *fleet, addr string, n int) (all []*returner) {
+func returners(t *testing.T, f *judge.Fleet, addr string, n int) (all []*returner) {
 	ctx, cancel := context.WithCancel(context.Background())
-	f.cancel = cancel
-	t.Cleanup(f.land)
+	f.Cancel = cancel
+	t.Cleanup(f.Land)
 	add := func(kind string) *returner {
 		r := &returner{kind: kind}
 		all = append(all, r)
@@ -53,14 +53,14 @@ func returners(t *testing.T, f *fleet, addr string, n int) (all []*returner) {
 		switch i % 4 {
 		case 0, 1, 2: // EventSource, an impatient stream, a WebSocket that reconnects at once
 			kind := []string{"patient stream", "impatient stream", "websocket"}[i%4]
-			r, m := add(kind), f.member(fmt.Sprintf("%s %d", kind, i), mine)
+			r, m := add(kind), f.Member(fmt.Sprintf("%s %d", kind, i), mine)
 			s := &judge.Subscriber{
 				Addr: addr, Socket: i%4 == 2, Patient: i%4 == 0, Channels: mine, Last: "0",
-				On: m.on, Up: func(int) { m.ups.Add(1) }, Served: func(int) { r.served() },
+				On: m.On, Up: func(int) { m.Ups.Add(1) }, Served: func(int) { r.served() },
 			}
-			f.wg.Go(func() {
+			f.Wait.Go(func() {
 				if err := s.Run(ctx); err != nil {
-					t.Errorf("%s: %v", m.name, err)
+					t.Errorf("%s: %v", m.Name, err)
 				}
 			})
 		default:
@@ -72,8 +72,8 @@ func returners(t *testing.T, f *fleet, addr string, n int) (all []*returner) {
 }
 
 // goClient follows with the client package.
-func goClient(ctx context.Context, t *testing.T, f *fleet, addr string, r *returner, mine []string, transport client.Transport) {
-	m := f.member(r.kind, mine)
+func goClient(ctx context.Context, t *testing.T, f *judge.Fleet, addr string, r *returner, mine []string, transport client.Transport) {
+	m := f.Member(r.kind, mine)
 	c, err := client.New(client.Config{URL: "http://" + addr})
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func goClient(ctx context.Context, t *testing.T, f *fleet, addr string, r *retur
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.wg.Go(func() {
+	f.Wait.Go(func() {
 		defer stream.Close()
 		session := 0
 		for {
@@ -101,9 +101,9 @@ func goClient(ctx context.Context, t *testing.T, f *fleet, addr string, r *retur
 						r.served()
 					}
 				}
-				m.on(judge.Event{Session: session, Kind: "message", Channel: ev.Channel, ID: ev.Position.String(), Data: ev.Data})
+				m.On(judge.Event{Session: session, Kind: "message", Channel: ev.Channel, ID: ev.Position.String(), Data: ev.Data})
 			case *client.Gap:
-				m.t.Errorf("%s: gap from %s to %s", m.name, ev.From, ev.To)
+				t.Errorf("%s: gap from %s to %s", m.Name, ev.From, ev.To)
 			}
 		}
 	})
@@ -184,7 +184,7 @@ func plannedRestarts(t *testing.T, o judge.Options, n int) (*judge.Server, *hamm
 	maps.Copy(config, o.Config)
 	o.Config = config
 	s := judge.New(t, o)
-	f := newFleet(t)
+	f := judge.NewFleet(t, everything)
 	p := &judge.Publisher{Addr: s.Public}
 	stop := publishing(t, p, 200)
 	all := returners(t, f, s.Public, 200)
@@ -208,9 +208,9 @@ func plannedRestarts(t *testing.T, o judge.Options, n int) (*judge.Server, *hamm
 	t.Logf("requests on new connections: %s", h)
 	stop()
 	acked := p.Acked()
-	f.caughtUp(acked, 30*time.Second)
-	f.land()
-	f.judge(acked)
+	f.CaughtUp(acked, 30*time.Second)
+	f.Land()
+	f.Judge(acked)
 	return s, h
 }
 

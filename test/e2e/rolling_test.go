@@ -124,7 +124,7 @@ func TestRollingRestartOfThreeNodes(t *testing.T) {
 		}}))
 	}
 	b := newBalancer(t, nodes...)
-	f := newFleet(t)
+	f := judge.NewFleet(t, everything)
 	p := &judge.Publisher{Addr: b.addr}
 	stop := publishing(t, p, 100)
 	all := returners(t, f, b.addr, clients)
@@ -178,7 +178,7 @@ func TestRollingRestartOfThreeNodes(t *testing.T) {
 	}
 	stop()
 	acked := p.Acked()
-	f.caughtUp(acked, 30*time.Second)
-	f.land()
-	f.judge(acked)
+	f.CaughtUp(acked, 30*time.Second)
+	f.Land()
+	f.Judge(acked)
 }

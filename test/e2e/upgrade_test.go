@@ -41,10 +41,10 @@ func TestUpgradesDisconnectNobody(t *testing.T) {
 func upgrades(t *testing.T, o judge.Options) {
 	const times, clients = 3, 60
 	s := judge.New(t, o)
-	f := newFleet(t)
+	f := judge.NewFleet(t, everything)
 	p := &judge.Publisher{Addr: s.Public}
 	if o.TLS {
-		f.dial = dialTLS(judge.Trust(t, s.Authority))
+		f.Dial = dialTLS(judge.Trust(t, s.Authority))
 		p.Addr = s.Admin
 	}
 	streams := &nodetest.Bridge{To: s.Public}
@@ -52,19 +52,19 @@ func upgrades(t *testing.T, o judge.Options) {
 		streams.TLS = judge.Trust(t, s.Authority)
 	}
 	streams.Start(t, t.Cleanup)
-	f.sail(s.Public, clients/3, channels)
-	dial := f.dial
-	f.dial = nil // to the bridge
-	f.sail(streams.Addr, clients/6, channels)
-	f.dial = dial
+	f.Sail(s.Public, clients/3, channels)
+	dial := f.Dial
+	f.Dial = nil // to the bridge
+	f.Sail(streams.Addr, clients/6, channels)
+	f.Dial = dial
 	stop := publishing(t, p, 300)
-	zero := make([]int64, len(f.members))
+	zero := make([]int64, len(f.Members))
 	more := func() {
 		t.Helper()
 		n := len(p.Acked())
 		judge.Eventually(t, 30*time.Second, "more messages are published", func() bool { return len(p.Acked()) >= n+60 })
 	}
-	judge.Eventually(t, 30*time.Second, "every client is connected", func() bool { return f.connected(zero) == len(f.members) })
+	judge.Eventually(t, 30*time.Second, "every client is connected", func() bool { return f.Connected(zero) == len(f.Members) })
 	for i := range times {
 		more()
 		u := s.Upgrade()
@@ -79,21 +79,21 @@ func upgrades(t *testing.T, o judge.Options) {
 	more()
 	stop()
 	acked := p.Acked()
-	f.caughtUp(acked, 30*time.Second)
-	f.servedWithout(t)
+	f.CaughtUp(acked, 30*time.Second)
+	servedWithout(t, f)
 	if n := streams.Dialed(); n != 1 {
 		t.Errorf("%d connections of HTTP/2, want 1", n)
 	}
-	f.land()
-	f.judge(acked)
+	f.Land()
+	f.Judge(acked)
 }
 
 // servedWithout checks that nobody was disconnected.
-func (f *fleet) servedWithout(t *testing.T) {
+func servedWithout(t *testing.T, f *judge.Fleet) {
 	t.Helper()
-	for i, n := range f.sessions() {
+	for i, n := range f.Sessions() {
 		if n != 1 {
-			t.Errorf("%s: %d sessions, want 1", f.members[i].name, n)
+			t.Errorf("%s: %d sessions, want 1", f.Members[i].Name, n)
 		}
 	}
 }
@@ -170,17 +170,17 @@ func failedUpgrades(t *testing.T, o judge.Options, engine string) {
 	s.Terminate()
 	original := s.OwnProgram()
 	s.Start()
-	f := newFleet(t)
-	f.sail(s.Public, 20, channels)
+	f := judge.NewFleet(t, everything)
+	f.Sail(s.Public, 20, channels)
 	p := &judge.Publisher{Addr: s.Public}
 	stop := publishing(t, p, 200)
-	zero := make([]int64, len(f.members))
+	zero := make([]int64, len(f.Members))
 	more := func() {
 		t.Helper()
 		n := len(p.Acked())
 		judge.Eventually(t, 30*time.Second, "more messages are published", func() bool { return len(p.Acked()) >= n+30 })
 	}
-	judge.Eventually(t, 30*time.Second, "every client is connected", func() bool { return f.connected(zero) == len(f.members) })
+	judge.Eventually(t, 30*time.Second, "every client is connected", func() bool { return f.Connected(zero) == len(f.Members) })
 	pid := s.Pid()
 	this, err := os.Executable()
 	if err != nil {
@@ -199,7 +199,7 @@ func failedUpgrades(t *testing.T, o judge.Options, engine string) {
 		dies(step, "")
 	}
 	dies("refuses", "this build is broken")
-	f.servedWithout(t)
+	servedWithout(t, f)
 	// Past the commit the new process is the server: if it dies there, clients resume.
 	dies("commit", "connections are closed")
 	s.Replace(original, "")
@@ -209,7 +209,7 @@ func failedUpgrades(t *testing.T, o judge.Options, engine string) {
 	more()
 	stop()
 	acked := p.Acked()
-	f.caughtUp(acked, 30*time.Second)
-	f.land()
-	f.judge(acked)
+	f.CaughtUp(acked, 30*time.Second)
+	f.Land()
+	f.Judge(acked)
 }

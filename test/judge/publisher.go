@@ -19,15 +19,28 @@ type Publisher struct {
 	Addr string
 	// Key gives a payload its conflation key; nil means none.
 	Key func(payload string) string
+	// Twice publishes everything once more after it was acknowledged, with the same
+	// idempotency key: another answer than the first is an error.
+	Twice bool
 
-	mu    sync.Mutex
-	acked []Acked
+	mu      sync.Mutex
+	acked   []Acked
+	refused map[int]int // answers by status, other than 200
 }
 
 // Acked is a publication the server has answered with 200.
 type Acked struct {
 	Channel, Payload, Epoch string
 	Offset                  uint64
+	// At is when it was answered, Began when it was sent first.
+	At, Began time.Time
+}
+
+// Refused returns how many answers had the status.
+func (p *Publisher) Refused(status int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused[status]
 }
 
 var publishing = &http.Client{
@@ -37,7 +50,7 @@ var publishing = &http.Client{
 
 // Publish publishes payload, a string, and repeats it with the same idempotency
 // key until it is acknowledged or ctx is done. An answer that no repetition can
-// mend is an error.
+// change is an error.
 func (p *Publisher) Publish(ctx context.Context, channel, payload string) error {
 	key := fmt.Sprintf("%x", sha256.Sum256([]byte(channel+"/"+payload)))
 	publication := map[string]any{"channel": channel, "data": payload, "idempotency_key": key}
@@ -48,16 +61,29 @@ func (p *Publisher) Publish(ctx context.Context, channel, payload string) error 
 	if err != nil {
 		return err
 	}
-	for {
+	began := time.Now()
+	for again := false; ; {
 		ack, status, err := p.try(ctx, body)
+		if err == nil && status != http.StatusOK {
+			p.mu.Lock()
+			if p.refused == nil {
+				p.refused = map[int]int{}
+			}
+			p.refused[status]++
+			p.mu.Unlock()
+		}
 		switch {
 		case err == nil && status == http.StatusOK:
-			ack.Channel, ack.Payload = channel, payload
+			ack.Channel, ack.Payload, ack.Began, ack.At = channel, payload, began, time.Now()
 			p.mu.Lock()
 			p.acked = append(p.acked, ack)
 			p.mu.Unlock()
-			return nil
-		case err == nil && status != http.StatusServiceUnavailable && status != http.StatusTooManyRequests:
+			if !p.Twice || again {
+				return nil
+			}
+			again = true
+			continue
+		case err == nil && status != http.StatusServiceUnavailable && status != http.StatusTooManyRequests && status != http.StatusInsufficientStorage:
 			return fmt.Errorf("publish on %s: status %d", channel, status)
 		case ctx.Err() != nil:
 			return fmt.Errorf("publish on %s: not acknowledged: %w (%w)", channel, ctx.Err(), err)

@@ -49,6 +49,16 @@ type Options struct {
 	Files int
 	// TLS has the public listener speak TLS alone, with a certificate of its own.
 	TLS bool
+	// Listen is the address to request of the process, where Config lets it listen on more;
+	// empty: one of its own.
+	Listen string
+	// Output gets what the process writes in place of its log file, which stays empty; nil:
+	// the file does.
+	Output *os.File
+	// Wrap is a command that runs the process, for example under prlimit; nil: none.
+	Wrap []string
+	// Env is added to the process's environment.
+	Env []string
 	// Keeper is what keeps the listening sockets while no process runs.
 	Keeper Keeper
 	// Config is laid over the base configuration, section by section.
@@ -68,6 +78,9 @@ func New(t testing.TB, o Options) *Server {
 	}
 	if o.TLS {
 		s.Authority, s.key = Certificate(t, dir)
+	}
+	if o.Listen != "" {
+		s.Public = o.Listen
 	}
 	s.Configure(o.Config)
 	if o.Keeper != KeepsNothing {
@@ -96,11 +109,18 @@ func (s *Server) StartUntil(path string) {
 	if n := s.options.Files; n > 0 {
 		s.cmd = exec.Command("sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, n), s.binary, "serve", "--config", s.config)
 	}
+	if w := s.options.Wrap; w != nil {
+		s.cmd = exec.Command(w[0], slices.Concat(w[1:], s.cmd.Args)...)
+	}
 	// The file is all of its configuration.
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
+	env = append(env, s.options.Env...)
 	s.cmd.Env = env
 	if s.manager != nil {
 		s.cmd = s.manager.command(env, s.cmd.Args)
+	}
+	if s.options.Output != nil {
+		log = s.options.Output
 	}
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	// Whatever happens to the test, its server ends with it.
@@ -293,17 +313,26 @@ func (s *Server) Metric(name string) float64 {
 // Memory returns the process's private resident memory in bytes (RssAnon).
 func (s *Server) Memory() int64 {
 	s.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Pid()))
+	n, err := s.MemoryNow()
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	return n
+}
+
+// MemoryNow is Memory for a process that may have ended.
+func (s *Server) MemoryNow() (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Pid()))
+	if err != nil {
+		return 0, err
+	}
 	m := regexp.MustCompile(`RssAnon:\s+(\d+) kB`).FindSubmatch(text)
 	if m == nil {
-		s.t.Fatal("no RssAnon in /proc/PID/status")
+		return 0, errors.New("no RssAnon in /proc/PID/status")
 	}
 	var kb int64
 	_, _ = fmt.Sscan(string(m[1]), &kb)
-	return kb << 10
+	return kb << 10, nil
 }
 
 // CPU returns the processor time the process has used.

@@ -89,6 +89,9 @@ var trials = map[string]trial{
 		[]string{`weir_messages_published_total` + labelled(`outcome="ok"`) + ` 0+94x200`, `weir_messages_published_total` + labelled(`outcome="error"`) + ` 0+6x200`},
 		[]string{`weir_messages_published_total` + labelled(`outcome="ok"`) + ` 0+96x200`, `weir_messages_published_total` + labelled(`outcome="error"`) + ` 0+4x200`},
 	},
+	"WeirBrokerAway":   mode("broker-away", "disk-full"),
+	"WeirDiskFull":     mode("disk-full", "broker-away"),
+	"WeirDiskReadOnly": mode("disk-read-only", "disk-full"),
 	"WeirNoPeers": {
 		[]string{`weir_upstream_peers` + labelled(`cluster="c", state="down"`) + ` 2x200`, `weir_upstream_peers` + labelled(`cluster="d", state="up"`) + ` 2x200`},
 		[]string{`weir_upstream_peers` + labelled(`cluster="c", state="down"`) + ` 1x200`, `weir_upstream_peers` + labelled(`cluster="c", state="slow start"`) + ` 1x200`},
@@ -109,6 +112,12 @@ var trials = map[string]trial{
 	"WeirTooSlow":      counted("weir_subscribers_closed_total", `reason="too_slow"`),
 	"WeirGaps":         counted("weir_gaps_total", ""),
 	"WeirRestarted":    {[]string{`weir_governor_windows_total` + node + ` 100 101 102x50 0 1 2 3 4x100`}, []string{`weir_governor_windows_total` + node + ` 0+2x200`}},
+}
+
+// mode is the trial of a degraded mode: the node is in it, or in another one.
+func mode(name, other string) trial {
+	in := func(mode string) string { return "weir_degraded" + labelled(`mode="`+mode+`"`) + " 1x200" }
+	return trial{[]string{in(name)}, []string{in(other), strings.Replace(in(name), " 1x", " 0x", 1)}}
 }
 
 // counted is the trial of a counter that is to stand still.

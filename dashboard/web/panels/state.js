@@ -21,20 +21,26 @@ export const chips = (parent, causes, none) => list(parent, merged(causes), (c) 
   () => el("li", { class: "chip" }),
   (row, c) => { text(row, chipText(c)); attr(row, "data-state", c.state); attr(row, "title", c.detail || null); }, none);
 
+// degraded are the modes in which the node serves only a part, as causes are shown.
+const degraded = (v) => (v.degraded ?? []).map((d) => ({
+  name: d.mode, state: "inflection", loop: -1, value: 0, detail: `${d.reason} (runbook ${d.alert})`,
+  text: `degraded: ${d.mode} for ${age((Date.parse(v.time) - Date.parse(d.since)) / 1000)}`,
+}));
+
 export function showState(v) {
   const g = v.governor, box = $("state");
   if (!g?.enabled) {
     attr(box, "data-state", "unknown");
     text($("state-now"), v.process.ready === "yes" ? "Running" : "Not ready");
     text($("state-since"), v.process.ready === "yes" ? "the governor is off" : v.process.ready);
-    list($("causes"), [], () => "", () => null, () => {});
+    chips($("causes"), degraded(v), "");
   } else {
     const s = g.state;
     attr(box, "data-state", s.now);
     text($("state-now"), words[s.now] ?? s.now);
     const since = (Date.parse(v.time) - Date.parse(s.since)) / 1000;
     text($("state-since"), (s.since ? `for ${age(since)}` : "no window judged yet") + (s.inconclusive ? " · inconclusive: host busy" : "") + (v.process.ready === "yes" ? "" : ` · not ready: ${v.process.ready}`));
-    chips($("causes"), s.causes ?? [], s.now === "steady" ? "nothing speaks against it" : "no cause holds any longer");
+    chips($("causes"), [...degraded(v), ...(s.causes ?? [])], s.now === "steady" ? "nothing speaks against it" : "no cause holds any longer");
     const none = $("causes").weirEmpty;
     if (none) none.className = "chip none";
   }

@@ -75,6 +75,8 @@ type Sources struct {
 	OpenBundle func(id string) (io.ReadCloser, error)
 	// Upstreams are the clusters, peers, splits and drift monitors.
 	Upstreams func() any
+	// Cluster is the nodes and the logs, as this node sees them.
+	Cluster func(ctx context.Context) *Cluster
 	// SteerCanary does "roll-back" or "restart" to a split's canary.
 	SteerCanary func(split, action string) error
 	// Tune compares the machine with a profile.

@@ -38,6 +38,18 @@ type Snapshot struct {
 	// /api/upstreams.
 	Upstreams any  `json:"upstreams"`
 	Self      Self `json:"self"`
+	// Degraded are the degraded modes that the node is in; empty while it serves everything.
+	Degraded []Degradation `json:"degraded"`
+}
+
+// A Degradation is a mode in which a node serves only a part of what it could.
+type Degradation struct {
+	// Mode is broker-away, disk-full, disk-read-only, descriptors or memory.
+	Mode   string    `json:"mode"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason"`
+	// Alert has its runbook: docs/runbooks/<alert>.md.
+	Alert string `json:"alert"`
 }
 
 // Process is which program this is.

@@ -62,6 +62,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"POST /api/bundles", src.capture, "Captures a bundle now, which takes some seconds: `?reason=text`. 201.", governor.Bundle{}},
 		{"GET /api/bundles/{id}", src.bundle, "A bundle: a gzipped tar.", nil},
 		{"GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) }, "Clusters, peers, splits and drift monitors.", nil},
+		{"GET /api/cluster", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, src.Cluster(r.Context())) }, "The nodes of the cluster with health and load, the logs with leaders and replicas, and what is wrong, as `weir cluster status` prints it.", Cluster{}},
 		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
 		{"GET /api/sources", src.sources, "What the configured sources do on this node: phase, lag, counters.", SourceList{}},
 		{"POST /api/sources/{name}/{action}", src.pauseSource, "`pause` stops reading a source on all nodes that can be reached, `resume` has them read again. A node that starts anew does what `sources[].paused` says.", ingest.State{}},

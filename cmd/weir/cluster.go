@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	draw "github.com/weir-gateway/weir/internal/measure/report"
+	"github.com/weir-gateway/weir/internal/observe/admin"
+)
+
+func newCluster() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "Look at the nodes of a cluster",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  group,
+	}
+	cmd.AddCommand(newClusterStatus())
+	return cmd
+}
+
+func newClusterStatus() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the nodes, the leaders of the logs and what is wrong",
+		Long: `Status asks one node's admin listener for the cluster as that node sees it: every
+node with its health and load, every namespace's log with its leader and the replicas
+that are behind, and what is wrong, in sentences.
+
+It exits with 0 if nothing is wrong, and with 1 otherwise: a node that is not ready, a
+log without a leader, a replica that is offline or behind, or with --expect fewer nodes
+than that. A node that is gone is not in the list: the registry forgets it after
+cluster.lease.`,
+		Example: `  weir cluster status
+  weir cluster status --expect 3 --admin https://gw-1.example:8001 --token "$TOKEN"
+  weir cluster status --json | jq '.nodes[] | {name, connections}'`,
+		Args: cobra.NoArgs,
+	}
+	fs := cmd.Flags()
+	fs.String("admin", defaultAdmin, "the admin listener's `address` (env WEIR_ADMIN)")
+	fs.String("token", "", "admin `token`, or one that only reads (env WEIR_ADMIN_TOKEN)")
+	expect := fs.Int("expect", 0, "how many nodes there are to be; fewer is an error")
+	asJSON := fs.Bool("json", false, "print the answer as JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		base := flagOrEnv(fs, "admin", "WEIR_ADMIN")
+		if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return usage("write it as "+defaultAdmin, "cluster status: --admin %q is not an http address", base)
+		}
+		if *expect < 0 {
+			return usage("write for example --expect 3", "cluster status: --expect %d is negative", *expect)
+		}
+		src := newTopSource(strings.TrimRight(base, "/"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN"))
+		defer src.close()
+		c, err := src.cluster(cmd.Context())
+		if err != nil {
+			return adminError("cluster status", err)
+		}
+		if len(c.Nodes) < *expect {
+			c.Problems = append(c.Problems, fmt.Sprintf("%d of %d nodes are there", len(c.Nodes), *expect))
+		}
+		out := cmd.OutOrStdout()
+		if *asJSON {
+			e := json.NewEncoder(out)
+			e.SetIndent("", "  ")
+			err = e.Encode(c)
+		} else {
+			err = clusterText(out, c)
+		}
+		if err == nil && len(c.Problems) > 0 {
+			err = errors.New("cluster status: " + legible(strings.Join(c.Problems, "; ")))
+		}
+		return err
+	}
+	return cmd
+}
+
+// cluster is what /api/cluster answers.
+func (s *topSource) cluster(ctx context.Context) (*admin.Cluster, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	r, err := s.get(ctx, "/api/cluster")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Body.Close() }()
+	c := &admin.Cluster{}
+	if err := json.NewDecoder(io.LimitReader(r.Body, maxSnapshot)).Decode(c); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.base, err)
+	}
+	return c, nil
+}
+
+// clusterText is the answer for people: a table of nodes and one of logs.
+func clusterText(out io.Writer, c *admin.Cluster) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tVERSION\tSTATE\tCONNECTIONS\tCHANNELS\tIN/S\tOUT/S\tP99\tCPU\tTAKES/S\tUP")
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		name := legible(n.Name)
+		if n.Self {
+			name += " *"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s of %s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%s\n", name, legible(n.Version), n.State(),
+			draw.Grouped(uint64(max(n.Connections, 0))), draw.Grouped(uint64(max(n.MaxConns, 0))), draw.Grouped(uint64(max(n.Channels, 0))),
+			draw.PerSec.Format(n.Published), draw.PerSec.Format(n.Delivered), secs(n.P99), draw.Share.Format(n.CPU), n.Rate,
+			since(time.Since(n.Started).Truncate(time.Second)))
+	}
+	if len(c.Logs) > 0 {
+		fmt.Fprintln(w, "\nNAMESPACE\tLEADER\tCOPIES\tLAG\tLAST\tMESSAGES\tBYTES")
+	}
+	for i := range c.Logs {
+		l := &c.Logs[i]
+		if l.Error != "" {
+			fmt.Fprintf(w, "%s\t%s\n", legible(l.Namespace), legible(l.Error))
+			continue
+		}
+		leader := legible(l.Leader)
+		if leader == "" {
+			leader = "–"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d of %d\t%d\t%d\t%s\t%s\n", legible(l.Namespace), leader, l.Copies(), max(l.Wanted, 1), l.Lag(), l.Last,
+			draw.Grouped(l.Messages), draw.Bytes.Format(float64(l.Bytes)))
+	}
+	return w.Flush()
+}

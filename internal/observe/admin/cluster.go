@@ -1,0 +1,144 @@
+package admin
+
+import (
+	"fmt"
+	"time"
+)
+
+// A Cluster is the nodes and logs as one node sees them: GET /api/cluster.
+type Cluster struct {
+	// Node is the id of the node that answers, Server the NATS server that it is connected
+	// to; empty: none.
+	Node   string        `json:"node"`
+	Server string        `json:"server"`
+	Nodes  []ClusterNode `json:"nodes"`
+	Logs   []ClusterLog  `json:"logs"`
+	// Problems say what is wrong, in sentences; empty: nothing.
+	Problems []string `json:"problems"`
+}
+
+// NodeState is what a node tells the others once a heartbeat: its health and its load.
+type NodeState struct {
+	// Rate is in reconnections per second: what a half of the node's idle processor time is
+	// enough for. Free is the number of connections that it has room for.
+	Rate float64 `json:"rate"`
+	Free int     `json:"free"`
+	// Draining nodes accept no new clients.
+	Draining bool `json:"draining,omitempty"`
+	// Ready is "yes" or why not; empty: a node of a version that does not say.
+	Ready string `json:"ready,omitempty"`
+	// Degraded are the names of its degraded modes.
+	Degraded    []string `json:"degraded,omitempty"`
+	Connections int      `json:"connections"`
+	MaxConns    int      `json:"max_conns"`
+	Channels    int64    `json:"channels"`
+	// Published and Delivered are messages per second, CPU the share of the machine's
+	// processor time that the process uses, P99 the time from publish to socket in seconds.
+	Published float64 `json:"published_per_second"`
+	Delivered float64 `json:"delivered_per_second"`
+	CPU       float64 `json:"cpu"`
+	P99       float64 `json:"delivery_p99_seconds"`
+}
+
+// A ClusterNode is a node that lives.
+type ClusterNode struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	// Silent is the time since it was heard of.
+	Silent float64 `json:"silent_seconds"`
+	Self   bool    `json:"self"`
+	NodeState
+}
+
+// A ClusterLog is the log of a namespace.
+type ClusterLog struct {
+	Namespace string `json:"namespace"`
+	Epoch     string `json:"epoch,omitempty"`
+	Last      uint64 `json:"last"`
+	Messages  uint64 `json:"messages"`
+	Bytes     uint64 `json:"bytes"`
+	// Leader is the NATS server that leads it; empty: none does, or it is stored by one
+	// server alone.
+	Leader   string           `json:"leader,omitempty"`
+	Wanted   int              `json:"replicas_wanted"`
+	Replicas []ClusterReplica `json:"replicas"` // the leader's followers
+	Error    string           `json:"error,omitempty"`
+}
+
+// A ClusterReplica is a follower of a log.
+type ClusterReplica struct {
+	Name    string  `json:"name"`
+	Current bool    `json:"current"`
+	Offline bool    `json:"offline"`
+	Lag     uint64  `json:"lag"` // entries that it lacks
+	Silent  float64 `json:"silent_seconds"`
+}
+
+// State is one word for how the node fares.
+func (n *ClusterNode) State() string {
+	switch {
+	case n.Draining:
+		return "draining"
+	case len(n.Degraded) > 0:
+		return n.Degraded[0]
+	case n.Ready == "":
+		return "unknown"
+	case n.Ready != "yes":
+		return "not ready"
+	}
+	return "ready"
+}
+
+// Copies is how many servers have the whole log.
+func (l *ClusterLog) Copies() int {
+	n := 1
+	for i := range l.Replicas {
+		if r := &l.Replicas[i]; r.Current && !r.Offline {
+			n++
+		}
+	}
+	return n
+}
+
+// Lag is what the follower lacks that lacks most.
+func (l *ClusterLog) Lag() (most uint64) {
+	for i := range l.Replicas {
+		most = max(most, l.Replicas[i].Lag)
+	}
+	return most
+}
+
+// Judge fills in Problems.
+func (c *Cluster) Judge() {
+	c.Problems = []string{}
+	add := func(format string, a ...any) { c.Problems = append(c.Problems, fmt.Sprintf(format, a...)) }
+	for i := range c.Nodes {
+		switch n := &c.Nodes[i]; {
+		case n.Draining, n.Ready == "yes" && len(n.Degraded) == 0, n.Ready == "":
+		case len(n.Degraded) > 0:
+			add("node %s is degraded: %s", n.Name, n.Degraded[0])
+		default:
+			add("node %s is not ready: %s", n.Name, n.Ready)
+		}
+	}
+	for i := range c.Logs {
+		l := &c.Logs[i]
+		switch {
+		case l.Error != "":
+			add("the log of namespace %s: %s", l.Namespace, l.Error)
+			continue
+		case l.Wanted > 1 && l.Leader == "":
+			add("the log of namespace %s has no leader", l.Namespace)
+		}
+		for j := range l.Replicas {
+			switch r := &l.Replicas[j]; {
+			case r.Offline:
+				add("the log of namespace %s: replica %s is offline", l.Namespace, r.Name)
+			case !r.Current:
+				add("the log of namespace %s: replica %s is %d entries behind", l.Namespace, r.Name, r.Lag)
+			}
+		}
+	}
+}

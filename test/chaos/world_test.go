@@ -1,0 +1,161 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/testkit/history"
+	"github.com/weir-gateway/weir/test/judge"
+)
+
+var channels = []string{"c0", "c1", "c2", "c3", "c4"}
+
+// patience is for what has to happen at some time.
+const patience = 60 * time.Second
+
+// A world is a node under load: a publisher, subscribers that resume, and the history.
+type world struct {
+	*trial
+	node  *judge.Server
+	fleet *judge.Fleet
+	pub   *judge.Publisher
+	// dial makes the subscribers' connections; nil: plain ones.
+	dial func(ctx context.Context, addr string) (net.Conn, error)
+	stop func() // ends the publisher, after everything is acknowledged
+}
+
+// A load is what a world is under.
+type load struct {
+	subscribers int    // half of them by SSE, half by WebSocket
+	rate        int    // publications per second
+	addr        string // what subscribers dial; empty: the node
+	options     history.Options
+	twice       bool
+}
+
+// exact is a history that misses, repeats and gives up nothing.
+var exact = history.Options{ExactlyOnce: true, NoGaps: true}
+
+// under puts node under load and returns when it is served.
+func (c *trial) under(node *judge.Server, l load) *world {
+	c.Helper()
+	return (&world{trial: c, node: node}).begin(l)
+}
+
+func (w *world) begin(l load) *world {
+	w.Helper()
+	w.fleet = judge.NewFleet(w, l.options)
+	w.fleet.Dial = w.dial
+	w.pub = &judge.Publisher{Addr: w.node.Public, Twice: l.twice}
+	if l.addr == "" {
+		l.addr = w.node.Public
+	}
+	judge.Descriptors(w, uint64(4*l.subscribers+2000))
+	w.fleet.Sail(l.addr, l.subscribers/2, channels)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.pub.Run(ctx, fmt.Sprintf("r%d-", w.row.number), channels, l.rate, patience) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.Error(err)
+		}
+	})
+	w.Cleanup(w.stop)
+	w.served(make([]int64, len(w.fleet.Members)))
+	w.more(50)
+	w.rss[0] = max(w.rss[0], w.node.Memory())
+	return w
+}
+
+// sample notes how much memory the node has.
+func (w *world) sample() {
+	if n, err := w.node.MemoryNow(); err == nil {
+		w.rss[1] = max(w.rss[1], n)
+	}
+}
+
+// counts are the sessions of each member that were served.
+func (w *world) counts() []int64 {
+	var all []int64
+	for _, m := range w.fleet.Members {
+		all = append(all, m.Served.Load())
+	}
+	return all
+}
+
+// served waits until every member was served again since counts.
+func (w *world) served(since []int64) {
+	w.Helper()
+	judge.Eventually(w, patience, "every subscriber is served", func() bool {
+		for i, m := range w.fleet.Members {
+			if m.Served.Load() <= since[i] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// more waits until n more publications are acknowledged.
+func (w *world) more(n int) {
+	w.Helper()
+	begun := len(w.pub.Acked())
+	judge.Eventually(w, patience, fmt.Sprintf("%d more publications are acknowledged", n), func() bool { return len(w.pub.Acked()) >= begun+n })
+}
+
+// fault injects one and waits until everything works again; disconnects says that
+// every subscriber has to come back.
+func (w *world) fault(disconnects bool, inject func()) {
+	w.Helper()
+	before, began := w.counts(), time.Now()
+	inject()
+	w.faults++
+	w.more(20)
+	if disconnects {
+		w.served(before)
+		for _, m := range w.fleet.Members {
+			w.resumes = append(w.resumes, time.Unix(0, m.ServedAt.Load()).Sub(began))
+		}
+	}
+	w.outages = append(w.outages, w.outage(began))
+	w.sample()
+}
+
+// outage is the longest time since began in which nothing was acknowledged.
+func (w *world) outage(began time.Time) (longest time.Duration) {
+	acked := w.pub.Acked()
+	slices.SortFunc(acked, func(a, b judge.Acked) int { return a.At.Compare(b.At) })
+	last := began
+	for _, a := range acked {
+		if a.At.After(began) {
+			longest = max(longest, a.At.Sub(last))
+			last = a.At
+		}
+	}
+	return longest
+}
+
+// finish ends the load and has the history decide.
+func (w *world) finish() *history.Report {
+	w.Helper()
+	w.stop()
+	w.sample()
+	acked := w.pub.Acked()
+	w.fleet.CaughtUp(acked, patience)
+	w.fleet.Land()
+	r := w.fleet.Report(acked)
+	w.reports = append(w.reports, r)
+	w.Log(r)
+	if !r.OK() {
+		w.Error("the history is wrong")
+	}
+	if r.Received == 0 || r.Published == 0 {
+		w.Error("there was nothing to check")
+	}
+	return r
+}
