@@ -81,11 +81,12 @@ type App struct {
 	wing     wing
 	protocol protocols
 
-	admission *admission
-	watching  watching
-	room      room
-	listeners listeners
-	service   notifier
+	admission    *admission
+	certificates certificates
+	watching     watching
+	room         room
+	listeners    listeners
+	service      notifier
 
 	// Owned by the start, and by reloads from then on.
 	keySets  auth.KeySets // further keys, for protocols that name them
@@ -194,6 +195,10 @@ func (a *App) buildLoops(opened *undo) (err error) {
 		}
 		opened.add(func() { _ = a.tls.Close() })
 	}
+	if err := a.certificates.build(a); err != nil {
+		return err
+	}
+	opened.add(a.certificates.close)
 	accept := func(c *eventloop.Conn) eventloop.Handler { return a.accept(c) }
 	if a.loops, err = eventloop.New(a.cfg.EventLoop, accept, a.log); err != nil {
 		return err
@@ -247,6 +252,7 @@ func (a *App) buildFront(opened *undo) (err error) {
 	if a.cfg.ProxyProtocol {
 		a.accept = a.front.Announced(a.wing.trust, a.accept)
 	}
+	a.accept = a.certificates.accept(a.accept, a.admission.fenced)
 	a.buildHTTP3()
 	opened.add(func() { _ = a.closeHTTP3() })
 	return nil
@@ -342,6 +348,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		return err
 	}
 	parts.run(func() error { return a.wing.access.Run(background) })
+	parts.run(func() error { return a.certificates.run(a, background) })
 	parts.run(func() error { a.room.measure(background); return nil })
 	a.startTook.Store(int64(time.Since(a.started)))
 	parts.run(func() error { return a.reload.watch(background) })
@@ -365,6 +372,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 
 func (a *App) close() error {
 	ended := a.closeHTTP3()
+	a.certificates.close()
 	a.front.Close()
 	a.wing.recorder.Close()
 	err := errors.Join(ended, a.protocol.close(), a.hub.Close())

@@ -38,6 +38,11 @@ func Check(cfg config.Config) error {
 			errs = append(errs, fmt.Errorf("tls: %w", err))
 		}
 	}
+	if cfg.TLS.ACME.Enabled() {
+		if err := cfg.TLS.ACME.Check(); err != nil {
+			errs = append(errs, fmt.Errorf("tls: %w", err))
+		}
+	}
 	if w.trust, err = limit.NewTrust(cfg.Trusted); err != nil {
 		errs = append(errs, fmt.Errorf("trusted: %w", err))
 	}

@@ -47,9 +47,10 @@ func (p *passedSocket) serves(addr netip.AddrPort) bool {
 // listeners are the sockets that clients and operators connect to.
 type listeners struct {
 	addr  netip.AddrPort
-	kept  int           // listening sockets of addr that the service manager keeps while no process has them
-	admin *admin.Server // nil: none
-	runs  bool          // the admin listener does
+	plain netip.AddrPort // of the plaintext listener beside it; invalid: none
+	kept  int            // listening sockets of addr that the service manager keeps while no process has them
+	admin *admin.Server  // nil: none
+	runs  bool           // the admin listener does
 
 	loops   *eventloop.Group
 	service *systemd.Service
@@ -75,16 +76,25 @@ func (l *listeners) open(a *App) error {
 			return fmt.Errorf("admin: listen: %w", err)
 		}
 	}
+	plainAddr := netip.AddrPort{}
+	if a.certificates.plain != nil {
+		if plainAddr, err = resolve(a.cfg.TLS.ACME.HTTPListen); err != nil {
+			return fmt.Errorf("tls.acme.http_listen: %w", err)
+		}
+	}
 	l.loops, l.service, l.from, l.log = a.loops, a.opt.Service, a.opt.Takeover, a.log
 	passed, err := l.passed()
 	defer closePassed(passed)
 	if err != nil {
 		return err
 	}
-	if err := l.unused(passed, addr, adminAddr, a.cfg.Admin.WithDefaults().Listen); err != nil {
+	if err := l.unused(passed, addr, plainAddr, adminAddr, a.cfg.Admin.WithDefaults().Listen); err != nil {
 		return err
 	}
 	if err := l.listenPublic(addr, a.cfg.Listen, passed); err != nil {
+		return err
+	}
+	if err := l.listenPlain(a, plainAddr, passed); err != nil {
 		return err
 	}
 	if l.from != nil {
@@ -257,10 +267,10 @@ func (l *listeners) keepAdmin(open net.Listener) {
 // unused has the manager close those that an earlier process opened on an address
 // that is not configured any more, before others are kept by the same name. Clients that
 // other sockets accept would not be served: then it returns an error.
-func (l *listeners) unused(passed []*passedSocket, public, adminAddr netip.AddrPort, adminListen string) error {
+func (l *listeners) unused(passed []*passedSocket, public, plain, adminAddr netip.AddrPort, adminListen string) error {
 	for _, p := range passed {
 		switch {
-		case p.serves(public), adminAddr.IsValid() && p.serves(adminAddr):
+		case p.serves(public), plain.IsValid() && p.serves(plain), adminAddr.IsValid() && p.serves(adminAddr):
 		case p.ours():
 			l.log.Info("the service manager closes a socket whose address is not configured any more", "listen", p.addr)
 			if err := l.service.Forget(p.file.Name()); err != nil {

@@ -142,6 +142,7 @@ func newMetrics(a *Watch, c *catalog, withTLS bool) *coreMetrics {
 	if withTLS {
 		c.when = "With TLS."
 		m.tls(one, family)
+		m.certificates(c, family)
 		m.http3(c, one, family)
 		c.when = ""
 	}
@@ -207,6 +208,7 @@ func (m *coreMetrics) tls(
 		emit(float64(s.Timeouts), "too_slow")
 		emit(float64(s.Shed), "shed")
 		emit(float64(s.NotTLS), "not_tls")
+		emit(float64(s.Validated), "validated")
 	})
 	one("weir_tls_handshakes_running", "TLS handshakes under way.", gauge, func() float64 { return float64(stats().Running) })
 	one("weir_tls_handshakes_waiting", "Connections that wait for their TLS handshake.", gauge, func() float64 { return float64(stats().Waiting) })

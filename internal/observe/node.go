@@ -21,6 +21,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/h3"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/net/acme"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/net/tlsterm"
 	"github.com/weir-gateway/weir/internal/observe/governor"
@@ -62,6 +63,7 @@ type Node struct {
 	NATS    *nats.Broker        // nil with another broker
 	Memory  *memory.Broker      // nil with another broker
 	TLS     *tlsterm.Terminator // nil: plaintext
+	ACME    *acme.Manager       // nil: certificates are in files
 
 	Upstreams *upstream.Set
 	Proxy     *proxy.Proxy

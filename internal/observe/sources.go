@@ -54,6 +54,7 @@ func (a *operatorCalls) sources() admin.Sources {
 		Bundles:      a.bundles,
 		Capture:      a.capture,
 		OpenBundle:   func(id string) (io.ReadCloser, error) { return a.Governor.Open(id) },
+		Certificates: a.certificates,
 		Upstreams:    a.upstreamsView,
 		Cluster:      a.cluster,
 		SteerCanary:  a.steerCanary,

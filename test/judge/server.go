@@ -49,8 +49,8 @@ type Options struct {
 	Files int
 	// TLS has the public listener speak TLS alone, with a certificate of its own.
 	TLS bool
-	// Listen is the address to request of the process, where Config lets it listen on more;
-	// empty: one of its own.
+	// Listen is the address to request of the process, which is the public listener's unless
+	// Config lets it listen on more; empty: one of its own.
 	Listen string
 	// Output gets what the process writes in place of its log file, which stays empty; nil:
 	// the file does.
@@ -59,6 +59,8 @@ type Options struct {
 	Wrap []string
 	// Env is added to the process's environment.
 	Env []string
+	// AdminHealth has the admin listener asked whether the server is ready.
+	AdminHealth bool
 	// Keeper is what keeps the listening sockets while no process runs.
 	Keeper Keeper
 	// Config is laid over the base configuration, section by section.
@@ -68,6 +70,14 @@ type Options struct {
 // New writes the configuration and starts the server. At the end of the test it
 // is stopped, and its log judged: no data race, no panic, exit status 0.
 func New(t testing.TB, o Options) *Server {
+	t.Helper()
+	s := Launch(t, o)
+	s.Ready()
+	return s
+}
+
+// Launch is New for a server that is ready only when others are: Ready waits for it.
+func Launch(t testing.TB, o Options) *Server {
 	t.Helper()
 	Descriptors(t, 4096)
 	dir := t.TempDir()
@@ -87,7 +97,7 @@ func New(t testing.TB, o Options) *Server {
 		s.manager = newManager(t, o.Keeper, s.Public, s.Admin)
 	}
 	t.Cleanup(s.finish)
-	s.Start()
+	s.launch()
 	return s
 }
 
@@ -99,6 +109,19 @@ func (s *Server) Start() {
 
 // StartUntil starts the process and returns when path is answered with 200.
 func (s *Server) StartUntil(path string) {
+	s.t.Helper()
+	s.launch()
+	s.answers(path)
+}
+
+// Ready waits until the server that Launch started is ready.
+func (s *Server) Ready() {
+	s.t.Helper()
+	s.answers("/readyz")
+}
+
+// launch starts the process.
+func (s *Server) launch() {
 	s.t.Helper()
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -128,15 +151,20 @@ func (s *Server) StartUntil(path string) {
 	if err := s.manager.start(s.cmd); err != nil {
 		s.t.Fatal(err)
 	}
-	health := "http://" + s.Public + path
-	if s.Authority != "" {
-		health = "http://" + s.Admin + path // the same answer, without TLS
-	}
 	s.done = make(chan struct{})
 	go func(cmd *exec.Cmd, done chan struct{}) {
 		_ = cmd.Wait() // the status is in cmd.ProcessState
 		close(done)
 	}(s.cmd, s.done)
+}
+
+// answers waits until path is answered with 200.
+func (s *Server) answers(path string) {
+	s.t.Helper()
+	health := "http://" + s.Public + path
+	if s.Authority != "" || s.options.AdminHealth {
+		health = "http://" + s.Admin + path // the same answer, without TLS
+	}
 	Eventually(s.t, 30*time.Second, "weir is ready", func() bool {
 		select {
 		case <-s.done:

@@ -107,11 +107,16 @@ var trials = map[string]trial{
 	"WeirAcceptErrors": counted("weir_accept_errors_total", ""),
 	"WeirPanics":       counted("weir_panics_total", ""),
 	"WeirCertificates": counted("weir_tls_reloads_total", `outcome="error"`),
-	"WeirKeys":         counted("weir_jwks_fetches_total", `outcome="error"`),
-	"WeirAccessLog":    counted("weir_access_log_lines_total", `outcome="dropped"`),
-	"WeirTooSlow":      counted("weir_subscribers_closed_total", `reason="too_slow"`),
-	"WeirGaps":         counted("weir_gaps_total", ""),
-	"WeirRestarted":    {[]string{`weir_governor_windows_total` + node + ` 100 101 102x50 0 1 2 3 4x100`}, []string{`weir_governor_windows_total` + node + ` 0+2x200`}},
+	"WeirCertificateExpiry": {
+		[]string{`weir_tls_certificate_lifetime_left_ratio` + labelled(`name="a.example"`) + ` 0.14x200`, `weir_tls_certificate_expires_seconds` + labelled(`name="a.example"`) + ` 1000000x200`},
+		[]string{`weir_tls_certificate_lifetime_left_ratio` + labelled(`name="a.example"`) + ` 0.16x200`, `weir_tls_certificate_expires_seconds` + labelled(`name="a.example"`) + ` 1000000x200`},
+	},
+	"WeirCertificateOrders": counted("weir_acme_orders_total", `outcome="error"`),
+	"WeirKeys":              counted("weir_jwks_fetches_total", `outcome="error"`),
+	"WeirAccessLog":         counted("weir_access_log_lines_total", `outcome="dropped"`),
+	"WeirTooSlow":           counted("weir_subscribers_closed_total", `reason="too_slow"`),
+	"WeirGaps":              counted("weir_gaps_total", ""),
+	"WeirRestarted":         {[]string{`weir_governor_windows_total` + node + ` 100 101 102x50 0 1 2 3 4x100`}, []string{`weir_governor_windows_total` + node + ` 0+2x200`}},
 }
 
 // mode is the trial of a degraded mode: the node is in it, or in another one.

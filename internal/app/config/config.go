@@ -38,7 +38,7 @@ type Config struct {
 	// are closed.
 	ProxyProtocol bool `json:"proxy_protocol" reload:"restart"`
 	// TLS makes the public listener speak TLS: https and wss instead of http and
-	// ws. Without certificates it does not.
+	// ws. Without certificates and acme.names it does not.
 	TLS tlsterm.Config `json:"tls" reload:"restart"`
 	// Admin is the listener for the dashboard, metrics, profiles and inspection.
 	Admin admin.Config `json:"admin" reload:"restart"`

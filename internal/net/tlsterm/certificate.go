@@ -20,6 +20,7 @@ import (
 type cert struct {
 	// Immutable.
 	file       string
+	managed    bool     // no file has it
 	id         [32]byte // of the chain
 	bare       *tls.Certificate
 	issuer     *x509.Certificate // nil when the file does not have it
@@ -66,18 +67,23 @@ func loadCert(f Certificate) (*cert, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.CertFile, err)
 	}
-	c := &cert{file: f.CertFile, bare: &pair, id: sha256.Sum256(bytes.Join(pair.Certificate, nil)), mustStaple: mustStaple(pair.Leaf)}
+	if now := time.Now(); now.After(pair.Leaf.NotAfter) {
+		return nil, fmt.Errorf("%s: expired on %s", f.CertFile, pair.Leaf.NotAfter.Format(time.DateOnly))
+	}
+	return newCert(f.CertFile, pair)
+}
+
+// newCert makes a cert of a chain and its key, from file.
+func newCert(file string, pair tls.Certificate) (*cert, error) {
+	c := &cert{file: file, bare: &pair, id: sha256.Sum256(bytes.Join(pair.Certificate, nil)), mustStaple: mustStaple(pair.Leaf)}
 	if len(pair.Certificate) > 1 {
 		issuer, err := x509.ParseCertificate(pair.Certificate[1])
 		if err != nil {
-			return nil, fmt.Errorf("%s: the second certificate: %w", f.CertFile, err)
+			return nil, fmt.Errorf("%s: the second certificate: %w", file, err)
 		}
 		if pair.Leaf.CheckSignatureFrom(issuer) == nil {
 			c.issuer = issuer
 		}
-	}
-	if now := time.Now(); now.After(pair.Leaf.NotAfter) {
-		return nil, fmt.Errorf("%s: expired on %s", f.CertFile, pair.Leaf.NotAfter.Format(time.DateOnly))
 	}
 	return c, nil
 }
@@ -117,13 +123,17 @@ func loadShelf(files []Certificate) (*shelf, error) {
 			errs = append(errs, fmt.Errorf("certificates[%d]: %w", i, err))
 			continue
 		}
-		s.certs = append(s.certs, c)
-		for _, name := range c.bare.Leaf.DNSNames {
-			name = strings.ToLower(name)
-			s.byName[name] = append(s.byName[name], c)
-		}
+		s.add(c)
 	}
 	return s, errors.Join(errs...)
+}
+
+func (s *shelf) add(c *cert) {
+	s.certs = append(s.certs, c)
+	for _, name := range c.bare.Leaf.DNSNames {
+		name = strings.ToLower(name)
+		s.byName[name] = append(s.byName[name], c)
+	}
 }
 
 // pick returns the certificate for a ClientHello: by the exact name, then by a

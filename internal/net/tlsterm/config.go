@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/net/acme"
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
@@ -18,6 +19,9 @@ type Config struct {
 	// asks for: the exact name, then a wildcard, else the first. Several for one
 	// name, of different key types, are tried in order. Empty: no TLS.
 	Certificates []Certificate `json:"certificates"`
+	// ACME obtains and renews certificates from a certificate authority. They come after
+	// those of certificates.
+	ACME acme.Config `json:"acme"`
 	// MinVersion is "1.2" or "1.3"; empty means 1.2.
 	MinVersion string `json:"min_version"`
 	// MaxVersion is "1.2" or "1.3"; empty means 1.3.
@@ -106,7 +110,7 @@ const (
 )
 
 // Enabled reports whether there is TLS at all.
-func (c Config) Enabled() bool { return len(c.Certificates) > 0 }
+func (c Config) Enabled() bool { return len(c.Certificates) > 0 || c.ACME.Enabled() }
 
 // WithDefaults returns c with zeros replaced by what they mean, but for the one
 // that depends on the machine.
@@ -165,8 +169,21 @@ func (c Config) Validate() error {
 	if c.TicketSecret != "" && c.TicketSecretFile != "" {
 		bad("ticket_secret_file: ticket_secret is set, too")
 	}
+	if err := c.ACME.Validate(); err != nil {
+		for _, err := range joined(err) {
+			bad("acme.%w", err)
+		}
+	}
 	errs = append(errs, c.validateBounds()...)
 	return errors.Join(errs...)
+}
+
+// joined returns the errors that errors.Join put together.
+func joined(err error) []error {
+	if e, ok := err.(interface{ Unwrap() []error }); ok {
+		return e.Unwrap()
+	}
+	return []error{err}
 }
 
 func (c Config) validateBounds() (errs []error) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/net/acme"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
@@ -261,6 +262,9 @@ func (h *handshake) shake(x *exchange) *result {
 		return &result{err: err}
 	}
 	state := conn.ConnectionState()
+	if state.NegotiatedProtocol == acme.Protocol {
+		return &result{err: errValidated}
+	}
 	r, err := x.finish(&state, h.lane)
 	if err == nil {
 		r.peer = newPeer(&state)
@@ -323,6 +327,8 @@ func (h *handshake) step() {
 		switch {
 		case errors.Is(res.err, errHung):
 			h.t.counters.timeouts.Add(1)
+		case errors.Is(res.err, errValidated):
+			h.t.counters.validated.Add(1)
 		case errors.Is(res.err, errClientRevoked), errors.Is(res.err, errNoList):
 			h.t.counters.revoked.Add(1)
 		default:

@@ -41,6 +41,7 @@ type Terminator struct {
 	admission *admission
 	protocols []string
 	lanes     []*lane // fixed by Accept
+	managed   Managed // fixed by Manage; nil: there are files only
 
 	counters counters
 	// changed tells Run that another service is current.
@@ -76,7 +77,7 @@ func New(cfg Config, log *slog.Logger, protocols ...string) (*Terminator, error)
 		return nil, err
 	}
 	if !cfg.Enabled() {
-		return nil, errors.New("certificates: there is none")
+		return nil, errors.New("certificates: there is none, and no acme")
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -110,6 +111,9 @@ func (t *Terminator) load() (*service, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := shelf.addManaged(t.managed); err != nil {
+		return nil, err
+	}
 	pool, cas, digest, err := loadCAs(t.cfg.ClientCAFiles)
 	if err != nil {
 		return nil, err
@@ -132,11 +136,17 @@ func (t *Terminator) load() (*service, error) {
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			now := time.Now()
 			c := shelf.pick(hello, now)
+			if c == nil {
+				return nil, missing(hello.ServerName)
+			}
 			if !c.complete(now) {
 				t.counters.unstapled.Add(1)
 			}
 			return c.current(now), nil
 		},
+	}
+	if t.managed != nil {
+		s.config.GetConfigForClient = t.validates
 	}
 	switch t.cfg.ClientAuth {
 	case ClientAuthRequest:
@@ -360,7 +370,7 @@ func (t *Terminator) Close() error {
 }
 
 type counters struct {
-	full, resumed, failed, timeouts, shed, notTLS                 atomic.Uint64
+	full, resumed, failed, timeouts, shed, notTLS, validated      atomic.Uint64
 	revoked, revokedOpen                                          atomic.Uint64
 	reloads, reloadFailures, ocspFetches, ocspFailures, unstapled atomic.Uint64
 }
@@ -373,6 +383,7 @@ type Stats struct {
 	Timeouts       uint64 // connections closed for being too slow, or waiting too long
 	Shed           uint64 // connections closed because too many waited
 	NotTLS         uint64 // connections that did not begin with a ClientHello
+	Validated      uint64 // handshakes by which a CA validated a name
 	Revoked        uint64 // handshakes refused: the client's certificate is revoked, or no list is in date
 	RevokedOpen    uint64 // connections closed because a list that came later revokes the client's certificate
 	Running        int    // handshakes under way now
@@ -393,7 +404,7 @@ func (t *Terminator) Stats() Stats {
 	c := &t.counters
 	return Stats{
 		Full: c.full.Load(), Resumed: c.resumed.Load(), Failed: c.failed.Load(), Timeouts: c.timeouts.Load(),
-		Shed: c.shed.Load(), NotTLS: c.notTLS.Load(), Revoked: c.revoked.Load(), RevokedOpen: c.revokedOpen.Load(), Running: t.admission.runs(), Waiting: t.admission.waits(),
+		Shed: c.shed.Load(), NotTLS: c.notTLS.Load(), Validated: c.validated.Load(), Revoked: c.revoked.Load(), RevokedOpen: c.revokedOpen.Load(), Running: t.admission.runs(), Waiting: t.admission.waits(),
 		Reloads: c.reloads.Load(), ReloadFailures: c.reloadFailures.Load(),
 		OCSPFetches: c.ocspFetches.Load(), OCSPFailures: c.ocspFailures.Load(), Unstapled: c.unstapled.Load(),
 	}

@@ -73,6 +73,8 @@ type Sources struct {
 	Bundles    func() *Bundles
 	Capture    func(ctx context.Context, reason string) (*governor.Bundle, error)
 	OpenBundle func(id string) (io.ReadCloser, error)
+	// Certificates are those that the public listener serves or is to obtain.
+	Certificates func() []Certificate
 	// Upstreams are the clusters, peers, splits and drift monitors.
 	Upstreams func() any
 	// Cluster is the nodes and the logs, as this node sees them.

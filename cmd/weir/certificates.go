@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-gateway/weir/internal/observe/admin"
+)
+
+func newCertificates() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "certificates",
+		Short: "Show a running server's certificates, their expiry and renewal",
+		Long: `Certificates shows the certificates of a running server's public listener: those from files
+and those obtained by ACME (tls.acme), when they expire, when they are renewed, and why an
+order failed. It exits 1 if a certificate is missing, has expired or its last order failed.`,
+		Example: `  weir certificates
+  weir certificates --admin https://gw-1.example:8001 --token "$TOKEN" --json`,
+		Args: cobra.NoArgs,
+	}
+	fs := cmd.Flags()
+	fs.String("admin", defaultAdmin, "the admin listener's `address` (env WEIR_ADMIN)")
+	fs.String("token", "", "admin `token` (env WEIR_ADMIN_TOKEN)")
+	asJSON := fs.Bool("json", false, "print them as JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		base := flagOrEnv(fs, "admin", "WEIR_ADMIN")
+		if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return usage("write it as "+defaultAdmin, "certificates: --admin %q is not an http address", base)
+		}
+		src := newTopSource(strings.TrimRight(base, "/"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN"))
+		defer src.close()
+		r, err := src.get(cmd.Context(), "/api/certificates")
+		if err != nil {
+			return adminError("certificates", err)
+		}
+		defer func() { _ = r.Body.Close() }()
+		var list []admin.Certificate
+		if err := json.NewDecoder(io.LimitReader(r.Body, 8<<20)).Decode(&list); err != nil {
+			return fmt.Errorf("certificates: %s: %w", base, err)
+		}
+		if *asJSON {
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", "  ")
+			if err := e.Encode(list); err != nil {
+				return err
+			}
+		} else if err := certificatesText(cmd.OutOrStdout(), list, time.Now()); err != nil {
+			return err
+		}
+		return certificateTroubles(list, time.Now())
+	}
+	return cmd
+}
+
+// certificateTroubles is an error that names the certificates that need attention.
+func certificateTroubles(list []admin.Certificate, now time.Time) error {
+	var names []string
+	for i := range list {
+		if c := &list[i]; !c.Served || now.After(c.NotAfter) || c.Failures > 0 {
+			names = append(names, legible(c.Name))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("certificates: missing, expired or not renewed: %s", strings.Join(names, ", "))
+}
+
+// certificatesText writes the table for people.
+func certificatesText(w io.Writer, list []admin.Certificate, now time.Time) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "the public listener has no certificates: it does not use TLS")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tSOURCE\tEXPIRES\tRENEWAL\tISSUER\tSTATE")
+	for i := range list {
+		c := &list[i]
+		state := "ok"
+		switch {
+		case c.Failures > 0:
+			state = fmt.Sprintf("%d failed orders, next %s: %s", c.Failures, until(c.RetryAt, now), legible(c.Error))
+		case !c.Served:
+			state = "not obtained yet"
+		case now.After(c.NotAfter):
+			state = "expired"
+		case !c.StapledUntil.IsZero():
+			state = "ok, stapled"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", legible(c.Name), c.Source, until(c.NotAfter, now), until(c.RenewAt, now), legible(c.Issuer), state)
+	}
+	return t.Flush()
+}
+
+// until says how far a time is away.
+func until(at, now time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	d := at.Sub(now)
+	switch {
+	case d < 0:
+		return at.UTC().Format(time.DateOnly)
+	case d < time.Hour:
+		return "in " + d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return fmt.Sprintf("in %.0fh", d.Hours())
+	}
+	return fmt.Sprintf("in %.0fd", d.Hours()/24)
+}
