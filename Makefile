@@ -10,7 +10,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/weir, a static binary
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/weir ./cmd/weir
+	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$(VERSION)" -o bin/weir ./cmd/weir
 
 test-go: ## the quick part: vet, the floors, unit tests with the race detector
 	go vet ./...

@@ -48,7 +48,7 @@ version() {
 
 # compile builds the binary of $PWD for one architecture.
 compile() {
-  GOOS=linux GOARCH=$1 go build -trimpath -buildvcs=true -ldflags "-s -w -X main.version=$VERSION" -o "$2" ./cmd/weir
+  GOOS=linux GOARCH=$1 go build -trimpath -tags grpcnotrace -buildvcs=true -ldflags "-s -w -X main.version=$VERSION" -o "$2" ./cmd/weir
 }
 
 # stage writes what the packages of every architecture share: manual pages, completions,
