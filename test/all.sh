@@ -79,7 +79,7 @@ if [ "${CI:-}" = true ] && [ "${FRESH:-}" != true ]; then
   trap 'kill "$fresh" 2>/dev/null' EXIT
 fi
 
-for part in autobahn npm protocols grpc interop chromium slowhttptest nginx wrk h2load prometheus tools; do
+for part in autobahn npm protocols grpc interop chromium slowhttptest nginx wrk h2load prometheus redis postgres tools; do
   step "install $part" bash test/install.sh "$part"
 done
 step "race detector's compiler" bash test/install.sh gcc

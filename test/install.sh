@@ -212,7 +212,7 @@ unpacked_also() {
 
 failed=0
 [ "${1:-}" != --pip-index ] || { pip_index; exit; }
-[ $# -gt 0 ] || set -- autobahn npm protocols grpc interop chromium slowhttptest wrk h2load prometheus tools
+[ $# -gt 0 ] || set -- autobahn npm protocols grpc interop chromium slowhttptest wrk h2load prometheus redis postgres tools
 for part in "$@"; do
   case $part in
     autobahn) autobahn ;;
