@@ -3,8 +3,11 @@ package app
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -98,4 +101,64 @@ func TestSourcesComeChangeAndGo(t *testing.T) {
 	if s := state(); s.Name != "" {
 		t.Errorf("a source that was removed: %+v", s)
 	}
+}
+
+// Of two nodes on one broker one reads; when it drains the other one goes on, and the log has
+// every message once.
+func TestOneNodeReadsASourceUntilItDrains(t *testing.T) {
+	url := natstest.Server(t)
+	nc, err := natsgo.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}}); err != nil {
+		t.Fatal(err)
+	}
+	node := func() *gateway {
+		return start(t, func(c *config.Config) {
+			c.Broker = config.Broker{Kind: config.BrokerNATS}
+			c.Broker.NATS.URL = url
+			c.Cluster.Heartbeat, c.Cluster.Lease = hub.Duration(50*time.Millisecond), hub.Duration(time.Second)
+			connection := nats.Config{URL: url, Stream: "ORDERS", AckWait: hub.Duration(200 * time.Millisecond)}.WithDefaults()
+			c.Sources = []config.Source{{Config: ingest.Config{Name: "orders", Kind: "nats"}.WithDefaults(), NATS: &connection}}
+		})
+	}
+	nodes := []*gateway{node(), node()}
+	phase := func(i int) string { return nodes[i].sourceStates()[0].Phase }
+	trial.Eventually(t, "one reads and one stands by", func() bool {
+		a, b := phase(0), phase(1)
+		return a == ingest.Reading && b == ingest.Standby || a == ingest.Standby && b == ingest.Reading
+	})
+	reading := 0
+	if phase(1) == ingest.Reading {
+		reading = 1
+	}
+	put := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			if _, err := js.Publish(t.Context(), "orders", []byte(strconv.Itoa(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put(0, 50)
+	nodes[reading].stop() // it drains
+	put(50, 100)
+	var want []string
+	for i := range 100 {
+		want = append(want, strconv.Itoa(i))
+	}
+	trial.Eventually(t, "the other node has read the rest", func() bool {
+		log, err := nodes[1-reading].hub.History(t.Context(), "orders", hub.HistoryOptions{Limit: -1})
+		var all []string
+		for _, m := range log.Messages {
+			all = append(all, string(m.Data))
+		}
+		return err == nil && phase(1-reading) == ingest.Reading && slices.Equal(all, want)
+	})
 }

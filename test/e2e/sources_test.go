@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -24,6 +25,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/weir-gateway/weir/internal/push/ingest"
+	"github.com/weir-gateway/weir/internal/push/ingest/postgres"
 	"github.com/weir-gateway/weir/test/judge"
 )
 
@@ -61,6 +64,11 @@ func TestSourcesAreInTheLogOnce(t *testing.T) {
 	}
 	if dead := logged(t, weir, "dead", 1); len(dead) != 1 || !strings.Contains(dead[0], "not valid JSON") {
 		t.Errorf("dead letters: %.300q", dead)
+	}
+	// Weir has the outbox to itself: another node would stand by.
+	outbox := postgres.Open(postgres.Config{URL: "postgres://weir@" + all.postgres.addr + "/postgres"})
+	if _, err := outbox(t.Context(), ingest.Options{Name: "postgres", Batch: 1}); !errors.Is(err, ingest.ErrStandby) {
+		t.Errorf("a second reader of the outbox: %v, want %v", err, ingest.ErrStandby)
 	}
 	out, err := exec.Command(judge.Binary(t, judge.Race), "source", "list", "--admin", "http://"+weir.Admin).CombinedOutput()
 	for _, name := range []string{"redis ", "postgres ", "kafka ", "nats "} {
