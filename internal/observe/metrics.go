@@ -2,6 +2,7 @@ package observe
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,8 +28,9 @@ func newMetrics(a *Watch, c *catalog, withTLS bool) *coreMetrics {
 	one := func(name, help string, kind prometheus.ValueType, v func() float64) {
 		m.list = append(m.list, metric{c.desc(name, help), kind, func(emit func(float64, ...string)) { emit(v()) }})
 	}
-	family := func(name, help, label string, kind prometheus.ValueType, read func(emit func(float64, ...string))) {
-		m.list = append(m.list, metric{c.desc(name, help, label), kind, read})
+	// labels are the names, separated by commas.
+	family := func(name, help, labels string, kind prometheus.ValueType, read func(emit func(float64, ...string))) {
+		m.list = append(m.list, metric{c.desc(name, help, strings.Split(labels, ",")...), kind, read})
 	}
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	family("weir_connections", "Open connections by what they do.", "transport", gauge, func(emit func(float64, ...string)) {
@@ -209,6 +211,16 @@ func (m *coreMetrics) tls(
 		emit(float64(s.Shed), "shed")
 		emit(float64(s.NotTLS), "not_tls")
 		emit(float64(s.Validated), "validated")
+	})
+	family("weir_tls_suites_total", "TLS handshakes finished, by protocol and cipher suite.", "protocol,suite", counter, func(emit func(float64, ...string)) {
+		for _, c := range stats().Suites {
+			emit(float64(c.Count), c.Protocol, c.Suite)
+		}
+	})
+	family("weir_tls_key_exchanges_total", "TLS handshakes finished with a key exchange, by its group.", "group", counter, func(emit func(float64, ...string)) {
+		for _, c := range stats().Groups {
+			emit(float64(c.Count), c.Group)
+		}
 	})
 	one("weir_tls_handshakes_running", "TLS handshakes under way.", gauge, func() float64 { return float64(stats().Running) })
 	one("weir_tls_handshakes_waiting", "Connections that wait for their TLS handshake.", gauge, func() float64 { return float64(stats().Waiting) })

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // A Client is the client's side of TLS for connections that loops dial: crypto/tls
@@ -87,29 +88,46 @@ type Shake struct {
 // kept in cfg.ClientSessionCache under key alone, if there is one. then is called
 // once on c's loop, unless Cancel comes before: after no error Install has to follow.
 func (cl *Client) Shake(c *eventloop.Conn, line *Line, cfg *tls.Config, key string, then func(error)) *Shake {
-	s := &Shake{client: cl, c: c, lane: cl.lanes[c.Loop().ID()], line: line, then: then}
-	s.x = newExchange(net.TCPAddrFromAddrPort(c.Peer()), nil, cl.gate, func() { c.Loop().Post(s.step) })
-	s.x.dialed = true
+	s := cl.newShake(c, line, then)
 	cfg.KeyLogWriter = &s.x.secrets
 	cfg.CipherSuites = suites12
 	cfg.Renegotiation = tls.RenegotiateNever
 	if cfg.ClientSessionCache != nil {
 		cfg.ClientSessionCache = &slot{cfg.ClientSessionCache, key, s.x}
 	}
-	if cl.enroll(s) {
-		s.place = line.admission.enter(func() { s.run(cfg) })
+	s.enter(func() *result { return s.shake(cfg) })
+	return s
+}
+
+// ShakeGM is Shake with TLCP or RFC 8998. cfg stays the caller's.
+func (cl *Client) ShakeGM(c *eventloop.Conn, line *Line, cfg *gm.ClientConfig, then func(error)) *Shake {
+	s := cl.newShake(c, line, then)
+	s.enter(func() *result { return s.shakeGM(cfg) })
+	return s
+}
+
+func (cl *Client) newShake(c *eventloop.Conn, line *Line, then func(error)) *Shake {
+	s := &Shake{client: cl, c: c, lane: cl.lanes[c.Loop().ID()], line: line, then: then}
+	s.x = newExchange(net.TCPAddrFromAddrPort(c.Peer()), nil, cl.gate, func() { c.Loop().Post(s.step) })
+	s.x.dialed = true
+	return s
+}
+
+// enter has shake run when the line allows it.
+func (s *Shake) enter(shake func() *result) {
+	if s.client.enroll(s) {
+		s.place = s.line.admission.enter(func() { s.run(shake) })
 	}
 	if s.place == nil {
-		cl.withdraw(s)
+		s.client.withdraw(s)
 		s.over = true
-		c.Loop().Post(func() { // never from here
+		s.c.Loop().Post(func() { // never from here
 			if then := s.then; then != nil {
 				s.then = nil
 				then(ErrBusy)
 			}
 		})
 	}
-	return s
 }
 
 func (cl *Client) enroll(s *Shake) bool {
@@ -129,9 +147,9 @@ func (cl *Client) withdraw(s *Shake) {
 }
 
 // run is the handshake, on a goroutine of its own.
-func (s *Shake) run(cfg *tls.Config) {
+func (s *Shake) run(shake func() *result) {
 	s.client.gate <- struct{}{}
-	res := s.shake(cfg)
+	res := shake()
 	<-s.client.gate
 	s.client.withdraw(s)
 	s.c.Loop().Post(func() {
@@ -243,7 +261,11 @@ type dialed struct {
 	// conn and x take the session tickets in, until the first data; then nil.
 	conn *tls.Conn
 	x    *exchange
+	gm   *gm.Tickets // the same with a suite of RFC 8998
 }
+
+// forget lets no more tickets be taken in.
+func (d *dialed) forget() { d.conn, d.x, d.gm = nil, nil, nil }
 
 const (
 	newSessionTicket = 4
@@ -288,8 +310,11 @@ func (r *records) serverMessage(b []byte, asked *bool) error {
 
 // ticket shows crypto/tls a record that holds nothing but messages after the
 // handshake: it keeps the session that they begin. As long as no other record was
-// opened, its count of them is ours.
-func (d *dialed) ticket(rec []byte) {
+// opened, its count of them is ours. data is the record's plaintext, for package gm.
+func (d *dialed) ticket(rec, data []byte) {
+	if d.gm != nil {
+		d.gm.Add(data)
+	}
 	if d.conn == nil {
 		return
 	}

@@ -78,6 +78,9 @@ type Config struct {
 	// HandshakeTimeout bounds the time from accept to the end of the handshake,
 	// waiting included, which may take three quarters of it; 0 means 10s.
 	HandshakeTimeout hub.Duration `json:"handshake_timeout"`
+	// GM serves the Chinese national standards TLCP (GB/T 38636) and RFC 8998 on the same
+	// port, beside certificates.
+	GM GMConfig `json:"gm"`
 }
 
 // A Certificate names the two files of one.
@@ -110,7 +113,7 @@ const (
 )
 
 // Enabled reports whether there is TLS at all.
-func (c Config) Enabled() bool { return len(c.Certificates) > 0 || c.ACME.Enabled() }
+func (c Config) Enabled() bool { return len(c.Certificates) > 0 || c.ACME.Enabled() || c.GM.Enabled() }
 
 // WithDefaults returns c with zeros replaced by what they mean, but for the one
 // that depends on the machine.
@@ -154,7 +157,7 @@ func (c Config) Validate() error {
 	}
 	if !slices.Contains([]string{ClientAuthNone, ClientAuthRequest, ClientAuthRequire}, c.ClientAuth) {
 		bad("client_auth: %.40q is none of none, request, require", c.ClientAuth)
-	} else if c.ClientAuth != ClientAuthNone && len(c.ClientCAFiles) == 0 {
+	} else if c.ClientAuth != ClientAuthNone && len(c.ClientCAFiles) == 0 && !c.GM.Enabled() {
 		bad("client_ca_files: client_auth %s needs an authority to verify with", c.ClientAuth)
 	}
 	if !slices.Contains([]string{"", "require", "allow"}, c.ClientCRLPolicy) {
@@ -175,6 +178,7 @@ func (c Config) Validate() error {
 		}
 	}
 	errs = append(errs, c.validateBounds()...)
+	errs = append(errs, c.validateGM()...)
 	return errors.Join(errs...)
 }
 

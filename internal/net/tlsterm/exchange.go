@@ -232,7 +232,7 @@ func (s *suite) sentSince(h *half, last []byte) uint64 {
 	if len(last) < headerLen+tagLen || last[0] != typeData {
 		return 0
 	}
-	a := s.aead(&h.key)
+	a := s.aead(h)
 	l := lane{}
 	probe := half{iv: h.iv}
 	for ; probe.seq < most; probe.seq++ {

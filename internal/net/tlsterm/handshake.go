@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/net/acme"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // Why a connection ended before it was established.
@@ -47,7 +48,7 @@ func (t *Terminator) Accept(loops int, next func(*eventloop.Conn) eventloop.Hand
 	t.lanes = lanes
 	return func(c *eventloop.Conn) eventloop.Handler {
 		c.SetTimer(int64(t.cfg.HelloTimeout))
-		return &handshake{t: t, c: c, lane: lanes[c.Loop().ID()], next: next}
+		return &handshake{t: t, c: c, lane: lanes[c.Loop().ID()], next: next, hello: helloReader{tlcp: t.cfg.GM.Enabled()}}
 	}
 }
 
@@ -63,8 +64,11 @@ type handshake struct {
 	hello helloReader
 	x     *exchange // nil until the ClientHello is there
 	place *place
-	begun bool // the timer has seen it run
-	over  bool
+	// national is the version of package gm that the client is served with; 0: none. Fixed
+	// before the handshake begins.
+	national uint16
+	begun    bool // the timer has seen it run
+	over     bool
 
 	// Written by the handshake's goroutine before its last post to the loop.
 	result *result
@@ -76,7 +80,9 @@ type result struct {
 	resumed bool
 	// protocol is what ALPN agreed on, on the client's side.
 	protocol string
-	err      error
+	// established is for metrics, on the server's side.
+	established established
+	err         error
 }
 
 var _ eventloop.Handler = (*handshake)(nil)
@@ -100,6 +106,9 @@ func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
 		case random == nil:
 			return 0
 		}
+		if h.hello.tlcp {
+			h.national = gm.Sniff(helloMessage(b))
+		}
 		h.begin(c, random)
 		if c.Closing() {
 			return len(b)
@@ -118,9 +127,10 @@ func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
 // A helloReader looks at a ClientHello, which may be spread over several records.
 // It does not look at a record again that it has seen whole: they may be many.
 type helloReader struct {
-	at    int // where the first record begins that is not seen whole
-	got   int // of the message, in the records before
-	end   int // of the record in which the message ends; 0 before it does
+	at    int  // where the first record begins that is not seen whole
+	got   int  // of the message, in the records before
+	end   int  // of the record in which the message ends; 0 before it does
+	tlcp  bool // its records are accepted, too
 	start [4 + 2 + randomLen]byte
 }
 
@@ -129,7 +139,7 @@ type helloReader struct {
 func (r *helloReader) read(b []byte) (random []byte, err error) {
 	for r.at < len(b) {
 		rec := b[r.at:]
-		if rec[0] != typeHandshake || len(rec) > 1 && rec[1] != 3 {
+		if rec[0] != typeHandshake || len(rec) > 1 && rec[1] != 3 && !(r.tlcp && rec[1] == gm.VersionTLCP>>8) {
 			return nil, ErrNotTLS
 		}
 		if len(rec) < headerLen {
@@ -257,6 +267,9 @@ func (h *handshake) run(x *exchange) {
 }
 
 func (h *handshake) shake(x *exchange) *result {
+	if cfg := h.t.current.Load().gm; h.national != 0 && cfg != nil {
+		return h.shakeGM(x, cfg, h.national)
+	}
 	conn := tls.Server(x, h.t.configFor(x))
 	if err := conn.Handshake(); err != nil {
 		return &result{err: err}
@@ -269,7 +282,10 @@ func (h *handshake) shake(x *exchange) *result {
 	if err == nil {
 		r.peer = newPeer(&state)
 	}
-	return &result{records: r, chains: state.VerifiedChains, resumed: state.DidResume, err: err}
+	return &result{
+		records: r, chains: state.VerifiedChains, resumed: state.DidResume, err: err,
+		established: established{version: state.Version, suite: state.CipherSuite, group: groupName(state.CurveID)},
+	}
 }
 
 // configFor is the current configuration, with a way to the secrets of one
@@ -343,6 +359,7 @@ func (h *handshake) step() {
 	} else {
 		h.t.counters.full.Add(1)
 	}
+	h.t.tally.add(res.established)
 	h.establish(c, res)
 }
 

@@ -87,7 +87,7 @@ func newLane() *lane {
 // cipher returns h's cipher, made anew when it was given back.
 func (r *records) cipher(h *half, reading bool) cipher.AEAD {
 	if h.aead == nil {
-		h.aead = r.suite.aead(&h.key)
+		h.aead = r.suite.aead(h)
 		if reading {
 			r.lane.read.admit(h)
 		} else {
@@ -107,10 +107,11 @@ func (l *lane) nonceOf(h *half) []byte {
 	return l.nonce[:]
 }
 
-// additional returns what TLS 1.2 authenticates besides the data (RFC 5246 §6.2.3.3).
-func (l *lane) additional(seq uint64, typ uint8, n int) []byte {
+// additional returns what TLS 1.2 and TLCP authenticate besides the data (RFC 5246 §6.2.3.3).
+func (l *lane) additional(seq uint64, typ uint8, version uint16, n int) []byte {
 	binary.BigEndian.PutUint64(l.aad[:], seq)
-	l.aad[8], l.aad[9], l.aad[10] = typ, 3, 3
+	l.aad[8] = typ
+	binary.BigEndian.PutUint16(l.aad[9:], version)
 	binary.BigEndian.PutUint16(l.aad[11:], uint16(n))
 	return l.aad[:]
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // Moving to another process: an established connection is its keys, the numbers of its next
@@ -18,8 +19,8 @@ import (
 
 // The fields of a record layer's state. Their meaning does not change; see takeover.State.
 const (
-	tlsVersion  = iota + 1 // 0x0303 or 0x0304
-	tlsCipher              // of a TLS 1.3 suite (RFC 8446 appendix B.4), in TLS 1.2 of the one with the same AEAD
+	tlsVersion  = iota + 1 // 0x0303, 0x0304, or 0x0101 for TLCP
+	tlsCipher              // of a suite of TLS 1.3 (RFC 8446 appendix B.4) or TLCP, in TLS 1.2 of TLS 1.3's with the same AEAD
 	tlsIn                  // state of the receiving half
 	tlsOut                 // state of the sending half
 	tlsPartial             // of a record
@@ -49,6 +50,8 @@ func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
 		version = tls.VersionTLS13
 	}
 	switch {
+	case r.suite.gm != nil:
+		version, id = uint64(r.suite.gm.Version), uint64(r.suite.gm.ID)
 	case r.suite.chacha:
 		id = uint64(tls.TLS_CHACHA20_POLY1305_SHA256)
 	case r.suite.keyLen == 32:
@@ -67,10 +70,7 @@ func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
 
 func (h *half) state(s *suite) takeover.State {
 	b := takeover.State{}.MustUint(halfSeq, h.seq).MustBytes(halfKey, h.key[:s.keyLen]).MustBytes(halfIV, h.iv[:])
-	if s.v13 {
-		b = b.MustBytes(halfSecret, h.secret[:s.hashLen])
-	}
-	return b
+	return b.MustBytes(halfSecret, h.secret[:s.secretLen()])
 }
 
 // Wipe implements eventloop.MovingFilter. Whatever would seal or open from now on panics.
@@ -92,7 +92,7 @@ func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, ar
 	var version, id uint64
 	var in, out takeover.State
 	protocol := ""
-	var sent []*x509.Certificate
+	var sent [][]byte
 	err = s.Read(func(f takeover.Field) (bool, error) {
 		switch f.Tag {
 		case tlsVersion:
@@ -113,11 +113,7 @@ func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, ar
 		case tlsProtocol:
 			protocol = string(f.Bytes)
 		case tlsClient:
-			c, err := x509.ParseCertificate(bytes.Clone(f.Bytes))
-			if err != nil {
-				return true, err
-			}
-			sent = append(sent, c)
+			sent = append(sent, bytes.Clone(f.Bytes))
 		case tlsUseless:
 			r.useless = uint8(min(f.Uint, maxUseless))
 		default:
@@ -128,7 +124,7 @@ func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, ar
 	if err != nil {
 		return nil, nil, err
 	}
-	if version != tls.VersionTLS12 && version != tls.VersionTLS13 || len(r.partial) > headerLen+maxCiphertext12 {
+	if version != tls.VersionTLS12 && version != tls.VersionTLS13 && version != gm.VersionTLCP || len(r.partial) > headerLen+maxCiphertext12 {
 		return nil, nil, fmt.Errorf("%w: TLS version %#x, %d bytes of a record", takeover.ErrState, version, len(r.partial))
 	}
 	if r.suite = suiteOf(uint16(version), uint16(min(id, 1<<16-1))); r.suite == nil {
@@ -137,8 +133,8 @@ func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, ar
 	if err := errors.Join(r.in.restore(r.suite, in), r.out.restore(r.suite, out)); err != nil {
 		return nil, nil, err
 	}
-	state := tls.ConnectionState{NegotiatedProtocol: protocol, PeerCertificates: sent}
-	if err := t.verifyAgain(&state); err != nil {
+	state := tls.ConnectionState{NegotiatedProtocol: protocol, Version: r.suite.version()}
+	if err := t.verifyAgain(&state, sent, r.suite.gm != nil); err != nil {
 		return nil, nil, err
 	}
 	r.peer = newPeer(&state)
@@ -147,11 +143,21 @@ func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, ar
 
 // verifyAgain verifies a client's certificates, if there are any, as a handshake would now. That
 // no revocation list is in date does not end what is established.
-func (t *Terminator) verifyAgain(state *tls.ConnectionState) error {
-	if len(state.PeerCertificates) == 0 {
+func (t *Terminator) verifyAgain(state *tls.ConnectionState, sent [][]byte, national bool) error {
+	if len(sent) == 0 {
 		return nil
 	}
 	now := t.current.Load()
+	if national {
+		return now.verifyGMAgain(state, sent)
+	}
+	for _, der := range sent {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("%w: %w", takeover.ErrState, err)
+		}
+		state.PeerCertificates = append(state.PeerCertificates, c)
+	}
 	if now.config.ClientCAs == nil {
 		return errors.New("tls: the client has a certificate, and no authorities are configured here")
 	}
@@ -170,10 +176,7 @@ func (t *Terminator) verifyAgain(state *tls.ConnectionState) error {
 }
 
 func (h *half) restore(s *suite, state takeover.State) error {
-	missing := s.keyLen + len(h.iv)
-	if s.v13 {
-		missing += s.hashLen
-	}
+	missing := s.keyLen + len(h.iv) + s.secretLen()
 	take := func(dst, b []byte) error {
 		if len(b) != len(dst) {
 			return fmt.Errorf("%d bytes, want %d", len(b), len(dst))
@@ -189,8 +192,8 @@ func (h *half) restore(s *suite, state takeover.State) error {
 			return true, take(h.key[:s.keyLen], f.Bytes)
 		case f.Tag == halfIV:
 			return true, take(h.iv[:], f.Bytes)
-		case f.Tag == halfSecret && s.v13:
-			return true, take(h.secret[:s.hashLen], f.Bytes)
+		case f.Tag == halfSecret && s.secretLen() > 0:
+			return true, take(h.secret[:s.secretLen()], f.Bytes)
 		default:
 			return false, nil
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // movable is a record layer as after a handshake of a suite, and its twin on the client's side.
@@ -18,6 +19,7 @@ func movable(version, id uint16) (server, client *records) {
 			} else {
 				copy(h.key[:r.suite.keyLen], bytes.Repeat([]byte{seed}, 32))
 				copy(h.iv[:12-r.suite.explicit], bytes.Repeat([]byte{seed + 1}, 12))
+				copy(h.secret[:r.suite.secretLen()], bytes.Repeat([]byte{seed + 2}, 32))
 				h.seq = 1
 			}
 		}
@@ -54,7 +56,7 @@ func TestARecordLayerGoesOnInAnotherProcess(t *testing.T) {
 			t.Fatalf("%x %x: a state of %d bytes, %v", version, id, len(state), ok)
 		}
 		server.Wipe()
-		if server.in.key != [32]byte{} || server.out.key != [32]byte{} || server.in.secret != [48]byte{} || server.out.iv != [12]byte{} {
+		if server.in.key != [32]byte{} || server.out.key != [32]byte{} || server.in.secret != [48]byte{} || server.out.secret != [48]byte{} || server.out.iv != [12]byte{} {
 			t.Errorf("%x %x: keys are left", version, id)
 		}
 		func() {
@@ -91,11 +93,19 @@ func TestARecordLayerGoesOnInAnotherProcess(t *testing.T) {
 	f(tls.VersionTLS12, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256)
 	f(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384)
 	f(tls.VersionTLS12, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256)
+	for _, s := range gm.Suites {
+		f(s.Version, s.ID)
+	}
 }
 
 func FuzzRestore(f *testing.F) {
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		r, _ := movable(version, tls.TLS_AES_128_GCM_SHA256)
+		s, _ := r.AppendState(nil)
+		f.Add([]byte(s))
+	}
+	for _, g := range gm.Suites {
+		r, _ := movable(g.Version, g.ID)
 		s, _ := r.AppendState(nil)
 		f.Add([]byte(s))
 	}

@@ -31,6 +31,7 @@ func (t *Terminator) Established(c *eventloop.Conn, state *tls.ConnectionState) 
 	} else {
 		t.counters.full.Add(1)
 	}
+	t.tally.add(established{version: state.Version, suite: state.CipherSuite, group: groupName(state.CurveID)})
 	c.SetFilter(&outside{peer: newPeer(state), forget: t.certify(c, state.VerifiedChains)}, nil)
 }
 

@@ -10,8 +10,8 @@ import (
 	"io"
 )
 
-// The record layer of a connection whose handshake is over: RFC 8446 §5 and,
-// for TLS 1.2 with an AEAD, RFC 5246 §6.2.3.3, RFC 5288 and RFC 7905.
+// The record layer of a connection whose handshake is over: RFC 8446 §5, for TLS 1.2
+// with an AEAD RFC 5246 §6.2.3.3, RFC 5288 and RFC 7905, and for TLCP GB/T 38636 §6.3.
 //
 // crypto/tls does the handshake and is then dropped: its Conn wants a goroutine
 // that blocks, and keeps several kilobytes of buffers for a connection that
@@ -181,7 +181,7 @@ func (r *records) recordLen(b []byte) (int, error) {
 	if len(b) < headerLen {
 		return 0, nil
 	}
-	if b[1] != 3 {
+	if v := r.suite.recordVersion(); b[1] != byte(v>>8) || r.suite.tlcp() && b[2] != byte(v) {
 		return 0, &recordError{alertProtocolVersion, "not a TLS record"}
 	}
 	n := int(binary.BigEndian.Uint16(b[3:]))
@@ -211,7 +211,7 @@ func (r *records) openRecord(rec []byte, plain *[]byte, asked *bool) error {
 	}
 	if typ == typeData && r.betweenMessages() {
 		if d := r.dialed; d != nil {
-			d.conn, d.x = nil, nil
+			d.forget()
 		}
 		if len(data) == 0 {
 			return r.noData()
@@ -227,7 +227,7 @@ func (r *records) openRecord(rec []byte, plain *[]byte, asked *bool) error {
 		if err := r.serverMessage(data, asked); err != nil {
 			return err
 		}
-		r.dialed.ticket(sealed)
+		r.dialed.ticket(sealed, data)
 		return nil
 	case typ == typeHandshake && r.suite.v13:
 		return r.handshakeMessage(data, asked)
@@ -262,7 +262,7 @@ func (r *records) decrypt(rec []byte) (typ uint8, data []byte, err error) {
 			copy(nonce[4:], body[:s.explicit])
 			body = body[s.explicit:]
 		}
-		data, err = r.cipher(h, true).Open(body[:0], nonce, body, r.lane.additional(h.seq, rec[0], len(body)-tagLen))
+		data, err = r.cipher(h, true).Open(body[:0], nonce, body, r.lane.additional(h.seq, rec[0], s.recordVersion(), len(body)-tagLen))
 	}
 	if err != nil {
 		return 0, nil, &recordError{alertBadRecordMAC, "a record that does not decrypt"}
@@ -406,12 +406,12 @@ func (r *records) seal(dst []byte, typ uint8, b []byte) []byte {
 		dst = append(append(dst, b...), typ)
 		dst = r.cipher(h, false).Seal(dst[:body], nonce, dst[body:], dst[start:body])
 	} else {
-		n := s.explicit + len(b) + tagLen
-		dst = append(dst, typ, 3, 3, byte(n>>8), byte(n))
+		n, v := s.explicit+s.sealedLen(len(b)), s.recordVersion()
+		dst = append(dst, typ, byte(v>>8), byte(v), byte(n>>8), byte(n))
 		dst = append(dst, nonce[len(nonce)-s.explicit:]...) // the number of the record: unique, which is all that is asked (RFC 5288 §3)
 		body := len(dst)
 		dst = append(dst, b...)
-		dst = r.cipher(h, false).Seal(dst[:body], nonce, dst[body:], r.lane.additional(h.seq, typ, len(b)))
+		dst = r.cipher(h, false).Seal(dst[:body], nonce, dst[body:], r.lane.additional(h.seq, typ, v, len(b)))
 	}
 	h.seq++
 	return dst

@@ -12,6 +12,8 @@ import (
 	"hash"
 
 	"golang.org/x/crypto/chacha20poly1305"
+
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 const tagLen = 16
@@ -24,12 +26,16 @@ type suite struct {
 	explicit int // bytes of the nonce that travel in each record
 	hash     func() hash.Hash
 	hashLen  int
+	gm       *gm.Suite // nil: it is none of the national suites
 }
 
 // suiteOf returns the suite of a finished handshake, or nil for one that
 // newConfig does not allow.
 func suiteOf(version, id uint16) *suite {
 	v13 := version == tls.VersionTLS13
+	if g := gm.SuiteOf(version, id); g != nil {
+		return &suite{v13: v13, keyLen: gm.KeyLen, explicit: g.Explicit(), hash: gm.Hash, hashLen: gm.HashLen, gm: g}
+	}
 	s := suite{v13: v13, keyLen: 32, hash: sha256.New, hashLen: sha256.Size}
 	switch id {
 	case tls.TLS_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256:
@@ -48,8 +54,48 @@ func suiteOf(version, id uint16) *suite {
 	return &s
 }
 
-// aead makes the cipher of a key.
-func (s *suite) aead(key *[32]byte) cipher.AEAD {
+// tlcp reports whether records are those of TLCP.
+func (s *suite) tlcp() bool { return s.gm != nil && !s.v13 }
+
+// version is the protocol's.
+func (s *suite) version() uint16 {
+	if s.v13 {
+		return tls.VersionTLS13
+	}
+	return s.recordVersion()
+}
+
+// recordVersion is what stands in the head of records.
+func (s *suite) recordVersion() uint16 {
+	if s.tlcp() {
+		return gm.VersionTLCP
+	}
+	return tls.VersionTLS12
+}
+
+// secretLen is how much of half.secret is in use: in TLS 1.3 the traffic secret, with a
+// CBC suite of TLCP the key of the MAC.
+func (s *suite) secretLen() int {
+	if s.v13 || s.gm != nil && s.gm.CBC() {
+		return s.hashLen
+	}
+	return 0
+}
+
+// sealedLen is the length of n bytes under the cipher.
+func (s *suite) sealedLen(n int) int {
+	if s.gm != nil {
+		return s.gm.SealedLen(n)
+	}
+	return n + tagLen
+}
+
+// aead makes the cipher of h's key.
+func (s *suite) aead(h *half) cipher.AEAD {
+	if s.gm != nil {
+		return s.gm.AEAD(h.key[:s.keyLen], h.secret[:s.secretLen()])
+	}
+	key := &h.key
 	var a cipher.AEAD
 	var err error
 	if s.chacha {

@@ -26,6 +26,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // A Terminator is the TLS of a process's public listener. Any goroutine may call
@@ -44,6 +46,7 @@ type Terminator struct {
 	managed   Managed // fixed by Manage; nil: there are files only
 
 	counters counters
+	tally    tally
 	// changed tells Run that another service is current.
 	changed chan struct{}
 	current atomic.Pointer[service]
@@ -66,6 +69,10 @@ type service struct {
 	scope  string
 
 	revoked *revocations // nil: no lists are configured
+
+	gm      *gm.ServerConfig // nil: no national cryptography
+	gmScope string
+	gmKeys  atomic.Pointer[[][32]byte]
 }
 
 // New reads the certificates. cfg must be Enabled. Run does the work in the
@@ -160,6 +167,9 @@ func (t *Terminator) load() (*service, error) {
 			return revoked.verify(state, time.Now())
 		}
 	}
+	if err := t.loadGM(s); err != nil {
+		return nil, err
+	}
 	t.rotate(s, time.Now())
 	return s, nil
 }
@@ -168,6 +178,8 @@ func (t *Terminator) load() (*service, error) {
 func (t *Terminator) rotate(s *service, now time.Time) {
 	if t.cfg.Tickets.On() {
 		s.config.SetSessionTicketKeys(ticketKeys(s.secret, s.scope, time.Duration(t.cfg.TicketRotation), now))
+		keys := ticketKeys(s.secret, s.gmScope, time.Duration(t.cfg.TicketRotation), now)
+		s.gmKeys.Store(&keys)
 	}
 }
 
@@ -249,6 +261,9 @@ func (t *Terminator) filesDigest() (sum [32]byte) {
 		add(c.KeyFile)
 	}
 	for _, f := range slices.Concat(t.cfg.ClientCAFiles, t.cfg.ClientCRLFiles) {
+		add(f)
+	}
+	for _, f := range t.cfg.GM.files() {
 		add(f)
 	}
 	add(t.cfg.TicketSecretFile)
@@ -393,6 +408,9 @@ type Stats struct {
 	OCSPFetches    uint64 // good answers
 	OCSPFailures   uint64
 	Unstapled      uint64 // handshakes with a must-staple certificate and no staple
+
+	Suites []SuiteCount // handshakes finished, by protocol and cipher suite
+	Groups []GroupCount // handshakes finished with a key exchange, by its group
 }
 
 // Throttle lets handshakes run one at a time while there is too little time for them.
@@ -407,5 +425,6 @@ func (t *Terminator) Stats() Stats {
 		Shed: c.shed.Load(), NotTLS: c.notTLS.Load(), Validated: c.validated.Load(), Revoked: c.revoked.Load(), RevokedOpen: c.revokedOpen.Load(), Running: t.admission.runs(), Waiting: t.admission.waits(),
 		Reloads: c.reloads.Load(), ReloadFailures: c.reloadFailures.Load(),
 		OCSPFetches: c.ocspFetches.Load(), OCSPFailures: c.ocspFailures.Load(), Unstapled: c.unstapled.Load(),
+		Suites: t.tally.suites(), Groups: t.tally.groups(),
 	}
 }

@@ -1,0 +1,328 @@
+package gm
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/subtle"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/emmansun/gmsm/ecdh"
+	"github.com/emmansun/gmsm/smx509"
+	"golang.org/x/crypto/cryptobyte"
+)
+
+// A tlcpClient is the client's side of TLCP (GB/T 38636 §6.4).
+type tlcpClient struct {
+	*conn
+	cfg *ClientConfig
+
+	hello     clientHello
+	answer    serverHello
+	suite     *Suite
+	resumable *session
+	resumed   bool
+	peer      []*smx509.Certificate
+	chains    [][]*smx509.Certificate
+	peerKey   []byte // the server's ephemeral key
+	demanded  bool   // the server demands a certificate
+	pre       []byte
+	master    []byte
+	client    Keys
+	server    Keys
+	ticket    *session
+}
+
+func (h *tlcpClient) handshake() (*State, error) {
+	defer func() { clear(h.master) }()
+	if err := h.sendHello(); err != nil { // §6.4.5.2.1
+		return nil, err
+	}
+	if err := h.readHello(); err != nil { // §6.4.5.2.2
+		return nil, err
+	}
+	steps := []func() error{
+		h.readCertificate,        // §6.4.5.3
+		h.readKeyExchange,        // §6.4.5.4
+		h.readCertificateRequest, // §6.4.5.5
+		h.readHelloDone,          // §6.4.5.6
+		h.sendCertificate,        // §6.4.5.7
+		h.sendKeyExchange,        // §6.4.5.8
+		h.sendCertificateVerify,  // §6.4.5.9
+		h.sendFinished,           // §6.4.5.10, behind ChangeCipherSpec
+		h.flush,
+		h.readTicket, // RFC 5077
+		h.readFinished,
+	}
+	if h.resumed {
+		steps = []func() error{h.readTicket, h.readFinished, h.sendFinished, h.flush}
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	h.keepSession()
+	return &State{
+		Version: VersionTLCP, Suite: h.suite, In: h.in.keys, Out: h.out.keys, Resumed: h.resumed, Protocol: h.answer.protocol,
+		ServerName: h.cfg.ServerName, Peer: h.peer, Chains: h.chains,
+	}, nil
+}
+
+// suites are what the client offers of its version: CBC only where it is asked for, and
+// ECDHE only with certificates to agree with.
+func (c *ClientConfig) suites() []uint16 {
+	var list []uint16
+	for _, s := range Suites {
+		if s.Version == c.Version && (!s.ecdhe || c.Pair != nil) {
+			if len(c.Suites) == 0 && !s.CBC() {
+				list = append(list, s.ID)
+			}
+		}
+	}
+	if len(c.Suites) == 0 {
+		return list
+	}
+	return c.Suites
+}
+
+// sni is the name that is sent: none for an address (RFC 6066 §3).
+func (c *ClientConfig) sni() string {
+	if net.ParseIP(c.ServerName) != nil {
+		return ""
+	}
+	return c.ServerName
+}
+
+func (h *tlcpClient) sendHello() error {
+	m := &h.hello
+	m.version, m.random = VersionTLCP, make([]byte, randomLen)
+	_, _ = rand.Read(m.random) // never fails
+	m.suites, m.serverName, m.protocols = h.cfg.suites(), h.cfg.sni(), h.cfg.Protocols
+	m.hasTicket = h.cfg.Sessions != nil
+	if h.resumable = h.cfg.Sessions.take(h.cfg.SessionKey, VersionTLCP, now(h.cfg.Time)); h.resumable != nil && slices.Contains(m.suites, h.resumable.suite) {
+		if h.resumable.isTicket {
+			m.ticket, m.sessionID = h.resumable.label, make([]byte, maxSessionID)
+			_, _ = rand.Read(m.sessionID) // never fails
+		} else {
+			m.sessionID = h.resumable.label
+		}
+	}
+	h.write(m.marshal())
+	return h.flush()
+}
+
+func (h *tlcpClient) readHello() error {
+	msg, err := h.read(msgServerHello)
+	if err != nil {
+		return err
+	}
+	m := &h.answer
+	switch {
+	case !m.parse(msg):
+		return fail(alertDecodeError, "a malformed ServerHello")
+	case m.version != VersionTLCP:
+		return fail(alertProtocolVersion, "the server selects version %#04x", m.version)
+	case !slices.Contains(h.hello.suites, m.suite):
+		return fail(alertIllegalParameter, "the server selects cipher suite %#04x, which was not offered", m.suite)
+	case m.ticket && !h.hello.hasTicket, m.selected != 0, m.psk:
+		return fail(alertUnsupportedExtension, "an extension that was not offered")
+	case m.protocol != "" && !slices.Contains(h.cfg.Protocols, m.protocol):
+		return fail(alertIllegalParameter, "the server selects protocol %q, which was not offered", m.protocol)
+	}
+	if h.suite = SuiteOf(VersionTLCP, m.suite); h.suite == nil {
+		return fail(alertIllegalParameter, "cipher suite %#04x is not one of TLCP", m.suite)
+	}
+	s := h.resumable
+	if h.resumed = s != nil && len(m.sessionID) > 0 && bytes.Equal(m.sessionID, h.hello.sessionID); !h.resumed {
+		return nil
+	}
+	if s.suite != m.suite {
+		return fail(alertIllegalParameter, "the server resumes a session with another cipher suite")
+	}
+	h.master, h.peer = s.secret, s.peer
+	h.deriveKeys()
+	h.chains, err = h.cfg.admitServer(h.peer) // its certificates may have expired meanwhile
+	return err
+}
+
+func (h *tlcpClient) readCertificate() error {
+	msg, err := h.read(msgCertificate)
+	if err != nil {
+		return err
+	}
+	if h.peer, err = parseCertificateList(msg); err != nil {
+		return err
+	}
+	h.chains, err = h.cfg.admitServer(h.peer)
+	return err
+}
+
+func (h *tlcpClient) readKeyExchange() error {
+	msg, err := h.read(msgServerKeyExchange)
+	if err != nil {
+		return err
+	}
+	s := bodyOf(msg)
+	signed := signedECC(h.hello.random, h.answer.random, h.peer[1].Raw)
+	if h.suite.ecdhe {
+		params, point, ok := readKeyParams(&s)
+		if !ok {
+			return fail(alertDecodeError, "a malformed ServerKeyExchange")
+		}
+		h.peerKey = point
+		signed = signedECDHE(h.hello.random, h.answer.random, params)
+	}
+	var sig []byte
+	if !readBytes16(&s, &sig) || !s.Empty() {
+		return fail(alertDecodeError, "a malformed ServerKeyExchange")
+	}
+	if !verifySignature(h.peer[0], defaultID, signed, sig) {
+		return fail(alertDecryptError, "the server's signature does not verify")
+	}
+	return nil
+}
+
+func (h *tlcpClient) readCertificateRequest() error {
+	typ, err := h.peek()
+	if err != nil || typ != msgCertificateRequest {
+		return err
+	}
+	msg, err := h.read(msgCertificateRequest)
+	if err != nil {
+		return err
+	}
+	s := bodyOf(msg)
+	var types, names []byte
+	if !readBytes8(&s, &types) || !readBytes16(&s, &names) || !s.Empty() {
+		return fail(alertDecodeError, "a malformed CertificateRequest")
+	}
+	h.demanded = true
+	return nil
+}
+
+func (h *tlcpClient) readHelloDone() error {
+	msg, err := h.read(msgServerHelloDone)
+	switch {
+	case err != nil:
+		return err
+	case len(msg) != 4:
+		return fail(alertDecodeError, "a ServerHelloDone with a body")
+	case h.suite.ecdhe && (!h.demanded || h.cfg.Pair == nil):
+		return fail(alertHandshakeFailure, "an ECDHE suite without a demand for the client's certificates")
+	}
+	return nil
+}
+
+func (h *tlcpClient) sendCertificate() error {
+	if h.demanded {
+		h.write(certificateList(h.cfg.Pair))
+	}
+	return nil
+}
+
+func (h *tlcpClient) sendKeyExchange() error {
+	var body []byte
+	var err error
+	if h.suite.ecdhe {
+		var key *ecdh.PrivateKey
+		if key, err = ecdh.P256().GenerateKey(rand.Reader); err != nil {
+			return err
+		}
+		if h.pre, err = h.cfg.Pair.agree(key, h.peer[1], h.peerKey, false); err != nil {
+			return failWith(alertIllegalParameter, err, "the server's ephemeral key")
+		}
+		body = keyParams(key.PublicKey().Bytes())
+	} else {
+		h.pre = make([]byte, masterLen)
+		_, _ = rand.Read(h.pre) // never fails
+		h.pre[0], h.pre[1] = VersionTLCP>>8, VersionTLCP&0xff
+		if body, err = encryptTo(h.peer[1], h.pre); err != nil {
+			return err
+		}
+	}
+	h.write(message(msgClientKeyExchange, func(b *cryptobyte.Builder) { addBytes16(b, body) }))
+	h.master = masterSecret(h.pre, h.hello.random, h.answer.random)
+	clear(h.pre)
+	h.deriveKeys()
+	return nil
+}
+
+func (h *tlcpClient) deriveKeys() {
+	h.client, h.server = tlcpKeys(h.suite, h.master, h.hello.random, h.answer.random)
+}
+
+func (h *tlcpClient) sendCertificateVerify() error {
+	if !h.demanded || h.cfg.Pair == nil {
+		return nil
+	}
+	sig, err := h.cfg.Pair.sign(defaultID, h.transcript())
+	if err != nil {
+		return err
+	}
+	h.write(message(msgCertificateVerify, func(b *cryptobyte.Builder) { addBytes16(b, sig) }))
+	return nil
+}
+
+func (h *tlcpClient) sendFinished() error {
+	h.writeChange()
+	h.out.set(h.suite, h.client)
+	h.write(finishedMessage(tlcpFinished(h.master, "client finished", h.transcript())))
+	return nil
+}
+
+func (h *tlcpClient) readTicket() error {
+	if !h.answer.ticket {
+		return nil
+	}
+	msg, err := h.read(msgNewSessionTicket)
+	if err != nil {
+		return err
+	}
+	s := bodyOf(msg)
+	var lifetime uint32
+	var label []byte
+	if !s.ReadUint32(&lifetime) || !readBytes16(&s, &label) || !s.Empty() {
+		return fail(alertDecodeError, "a malformed session ticket")
+	}
+	if len(label) > 0 {
+		h.ticket = &session{label: label, isTicket: true, lifetime: time.Duration(lifetime) * time.Second}
+		if lifetime == 0 {
+			h.ticket.lifetime = defaultLifetime // RFC 5077 §3.3: the client's choice
+		}
+	}
+	return nil
+}
+
+func (h *tlcpClient) readFinished() error {
+	if err := h.readChange(h.suite, h.server); err != nil {
+		return err
+	}
+	want := tlcpFinished(h.master, "server finished", h.transcript())
+	msg, err := h.read(msgFinished)
+	if err != nil {
+		return err
+	}
+	if subtle.ConstantTimeCompare(bodyOf(msg), want) != 1 {
+		return fail(alertDecryptError, "the server's Finished does not verify")
+	}
+	return h.boundary()
+}
+
+// keepSession keeps what the next handshake may resume.
+func (h *tlcpClient) keepSession() {
+	if h.cfg.Sessions == nil {
+		return
+	}
+	s := h.ticket
+	if s == nil {
+		if h.resumed || len(h.answer.sessionID) == 0 {
+			return
+		}
+		s = &session{label: h.answer.sessionID, lifetime: defaultLifetime}
+	}
+	s.version, s.suite, s.created, s.secret, s.peer = VersionTLCP, h.suite.ID, now(h.cfg.Time).Unix(), bytes.Clone(h.master), h.peer
+	s.lifetime = min(s.lifetime, maxTicketLifetime)
+	h.cfg.Sessions.put(h.cfg.SessionKey, s)
+}

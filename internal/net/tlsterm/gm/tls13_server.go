@@ -1,0 +1,371 @@
+package gm
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/emmansun/gmsm/ecdh"
+	"github.com/emmansun/gmsm/smx509"
+	"golang.org/x/crypto/cryptobyte"
+)
+
+// A tls13Server is the server's side of TLS 1.3 with the suites of RFC 8998.
+type tls13Server struct {
+	*conn
+	cfg *ServerConfig
+
+	hello    clientHello
+	suite    *Suite
+	pair     *Pair
+	protocol string
+	share    []byte // the client's
+	retried  bool
+	before   []byte // of the ClientHello, in the transcript
+	resumed  *session
+	pskIndex uint16
+	peer     []*smx509.Certificate
+	chains   [][]*smx509.Certificate
+	schedule *schedule
+	client   []byte // the client's handshake traffic secret
+	server   []byte
+	appIn    []byte // application traffic secrets
+	appOut   []byte
+}
+
+func (h *tls13Server) handshake() (*State, error) {
+	defer h.wipe()
+	for _, step := range []func() error{
+		h.readHello,               // RFC 8446 §4.1.2
+		h.retry,                   // §4.1.4, if a key share is missing
+		h.resume,                  // §4.2.11
+		h.sendHello,               // §4.1.3
+		h.sendEncryptedExtensions, // §4.3.1
+		h.sendCertificateRequest,  // §4.3.2
+		h.sendCertificate,         // §4.4.2
+		h.sendCertificateVerify,   // §4.4.3
+		h.sendFinished,            // §4.4.4
+		h.readCertificate,
+		h.readCertificateVerify,
+		h.readFinished,
+		h.sendTicket, // §4.6.1
+		h.flush,
+	} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return &State{
+		Version: VersionTLS13, Suite: h.suite, In: h.in.keys, Out: h.out.keys, Resumed: h.resumed != nil, Protocol: h.protocol,
+		ServerName: h.hello.serverName, Peer: h.peer, Chains: h.chains,
+	}, nil
+}
+
+func (h *tls13Server) wipe() {
+	if h.schedule != nil {
+		clear(h.schedule.secret)
+	}
+	clear(h.client)
+	clear(h.server)
+}
+
+func (h *tls13Server) readHello() error {
+	msg, err := h.readUnhashed(msgClientHello)
+	if err != nil {
+		return err
+	}
+	return h.parseHello(msg)
+}
+
+func (h *tls13Server) parseHello(msg []byte) error {
+	m := &h.hello
+	switch {
+	case !m.parse(msg):
+		return fail(alertDecodeError, "a malformed ClientHello")
+	case m.version != VersionTLS12 || !slices.Contains(m.versions, VersionTLS13):
+		return fail(alertProtocolVersion, "a ClientHello without TLS 1.3")
+	case m.noNull:
+		return fail(alertIllegalParameter, "a ClientHello without the null compression")
+	case !slices.Contains(m.groups, groupSM2) || !m.hasShare:
+		return fail(alertMissingExtension, "a ClientHello without curveSM2")
+	case !slices.Contains(m.schemes, schemeSM2SM3):
+		return fail(alertMissingExtension, "a ClientHello without sm2sig_sm3")
+	case len(m.psk) > 0 && len(m.modes) == 0:
+		return fail(alertMissingExtension, "a ClientHello with a session and no psk_key_exchange_modes")
+	}
+	if h.suite = pickSuite(VersionTLS13, m.suites, func(*Suite) bool { return true }); h.suite == nil {
+		return fail(alertHandshakeFailure, "no cipher suite in common: the client offers %#04x", m.suites)
+	}
+	if h.pair = h.cfg.Pick(m.serverName); h.pair == nil {
+		return errNoPair
+	}
+	var err error
+	if h.protocol, err = h.cfg.selectProtocol(m.protocols); err != nil {
+		return err
+	}
+	h.share = nil
+	for _, s := range m.shares {
+		if s.group == groupSM2 {
+			h.share = s.key
+		}
+	}
+	return nil
+}
+
+// retry asks for a key share of curveSM2, once.
+func (h *tls13Server) retry() error {
+	if h.share != nil {
+		return nil
+	}
+	h.retried = true
+	suite, first := h.suite, h.hello
+	sum := Hash()
+	sum.Write(first.raw)
+	hash := message(msgMessageHash, func(b *cryptobyte.Builder) { b.AddBytes(sum.Sum(nil)) })
+	ask := (&serverHello{
+		version: VersionTLS12, random: []byte(retryRandom), sessionID: first.sessionID, suite: suite.ID, selected: VersionTLS13,
+		share: keyShare{group: groupSM2}, retry: true,
+	}).marshal()
+	h.before = append(hash, ask...)
+	h.sum.Write(hash)
+	h.write(ask)
+	if len(first.sessionID) > 0 {
+		h.writeChange()
+	}
+	if err := h.flush(); err != nil {
+		return err
+	}
+	msg, err := h.readUnhashed(msgClientHello)
+	if err != nil {
+		return err
+	}
+	if err := h.parseHello(msg); err != nil {
+		return err
+	}
+	m := &h.hello
+	if h.share == nil || len(m.shares) != 1 || h.suite != suite || !bytes.Equal(m.random, first.random) || !bytes.Equal(m.sessionID, first.sessionID) ||
+		!slices.Equal(m.suites, first.suites) || m.serverName != first.serverName || !slices.Equal(m.protocols, first.protocols) {
+		return fail(alertIllegalParameter, "a second ClientHello that is not what HelloRetryRequest asks for")
+	}
+	return nil
+}
+
+// resume selects a session that the client offers. Only with a key exchange: psk_dhe_ke.
+func (h *tls13Server) resume() error {
+	m := &h.hello
+	defer h.sum.Write(m.raw)
+	if len(m.psk) == 0 || h.cfg.TicketKeys == nil || !slices.Contains(m.modes, pskDHE) {
+		return nil
+	}
+	keys, at := h.cfg.TicketKeys(), now(h.cfg.Time)
+	for i, id := range m.psk {
+		s := openTicket(keys, id.label)
+		if s == nil || s.version != VersionTLS13 || len(s.secret) != HashLen || !s.fresh(at, h.cfg.lifetime()) || s.serverName != m.serverName {
+			continue
+		}
+		if suite := SuiteOf(VersionTLS13, s.suite); suite == nil || !slices.Contains(m.suites, s.suite) {
+			continue
+		} else if !h.admitResumed(s) {
+			continue
+		} else {
+			h.suite = suite
+		}
+		h.schedule = newSchedule(s.secret)
+		clear(s.secret)
+		key := h.schedule.derive("res binder", Hash().Sum(nil))
+		want := finishedMAC(key, binderTranscript(h.before, m.raw, m.bindersLen))
+		clear(key)
+		if subtle.ConstantTimeCompare(want, m.binders[i]) != 1 {
+			return fail(alertDecryptError, "the binder of a session does not verify")
+		}
+		h.resumed, h.pskIndex = s, uint16(i)
+		return nil
+	}
+	return nil
+}
+
+// admitResumed verifies a session's client again.
+func (h *tls13Server) admitResumed(s *session) bool {
+	if len(s.peer) == 0 {
+		return h.cfg.ClientAuth != RequireClientCert
+	}
+	if h.cfg.ClientAuth == NoClientCert {
+		return false
+	}
+	chains, err := h.cfg.admitClient(VersionTLS13, s.peer)
+	if err != nil {
+		return false
+	}
+	h.peer, h.chains = s.peer, chains
+	return true
+}
+
+func (h *tls13Server) sendHello() error {
+	key, err := ecdh.P256().GenerateKey(rand.Reader)
+	if err != nil {
+		return err
+	}
+	peer, err := ecdh.P256().NewPublicKey(h.share)
+	if err != nil {
+		return failWith(alertIllegalParameter, err, "the client's key share")
+	}
+	shared, err := key.ECDH(peer)
+	if err != nil {
+		return failWith(alertIllegalParameter, err, "the client's key share")
+	}
+	random := make([]byte, randomLen)
+	_, _ = rand.Read(random) // never fails
+	h.write((&serverHello{
+		version: VersionTLS12, random: random, sessionID: h.hello.sessionID, suite: h.suite.ID, selected: VersionTLS13,
+		share: keyShare{groupSM2, key.PublicKey().Bytes()}, psk: h.resumed != nil, pskIndex: h.pskIndex,
+	}).marshal())
+	if len(h.hello.sessionID) > 0 && !h.retried {
+		h.writeChange() // RFC 8446 §D.4
+	}
+	if h.schedule == nil {
+		h.schedule = newSchedule(nil)
+	}
+	h.schedule.next(shared)
+	clear(shared)
+	h.client, h.server = h.schedule.derive("c hs traffic", h.transcript()), h.schedule.derive("s hs traffic", h.transcript())
+	if err := h.boundary(); err != nil {
+		return err
+	}
+	h.in.set(h.suite, Traffic(h.client))
+	h.out.set(h.suite, Traffic(h.server))
+	return nil
+}
+
+func (h *tls13Server) sendEncryptedExtensions() error {
+	h.write(message(msgEncryptedExtensions, func(b *cryptobyte.Builder) {
+		b.AddUint16LengthPrefixed(func(b *cryptobyte.Builder) {
+			if h.protocol != "" {
+				addExt(b, extALPN, func(b *cryptobyte.Builder) { addProtocols(b, []string{h.protocol}) })
+			}
+		})
+	}))
+	return nil
+}
+
+func (h *tls13Server) sendCertificateRequest() error {
+	if h.resumed != nil || h.cfg.ClientAuth == NoClientCert {
+		return nil
+	}
+	h.write(message(msgCertificateRequest, func(b *cryptobyte.Builder) {
+		b.AddUint8(0)
+		b.AddUint16LengthPrefixed(func(b *cryptobyte.Builder) {
+			addExt(b, extSignatureAlgorithms, func(b *cryptobyte.Builder) { addUint16s(b, []uint16{schemeSM2SM3}) })
+		})
+	}))
+	return nil
+}
+
+func (h *tls13Server) sendCertificate() error {
+	if h.resumed != nil {
+		return nil
+	}
+	var staple []byte
+	if h.hello.hasStatus {
+		staple = h.pair.Staple
+	}
+	h.write(certificateEntries(h.pair, staple))
+	return nil
+}
+
+func (h *tls13Server) sendCertificateVerify() error {
+	if h.resumed != nil {
+		return nil
+	}
+	msg, err := certificateVerify(h.pair, serverContext, h.transcript())
+	if err == nil {
+		h.write(msg)
+	}
+	return err
+}
+
+func (h *tls13Server) sendFinished() error {
+	h.write(finishedMessage(finishedMAC(h.server, h.transcript())))
+	h.schedule.next(nil)
+	h.appIn, h.appOut = h.schedule.derive("c ap traffic", h.transcript()), h.schedule.derive("s ap traffic", h.transcript())
+	err := h.flush()
+	h.out.set(h.suite, Traffic(h.appOut))
+	return err
+}
+
+func (h *tls13Server) readCertificate() error {
+	if h.resumed != nil || h.cfg.ClientAuth == NoClientCert {
+		return nil
+	}
+	msg, err := h.read(msgCertificate)
+	if err != nil {
+		return err
+	}
+	if h.peer, err = parseCertificateEntries(msg); err != nil {
+		return err
+	}
+	if len(h.peer) == 0 {
+		if h.cfg.ClientAuth == RequireClientCert {
+			return fail(alertCertificateRequired, "the client presents no certificate")
+		}
+		return nil
+	}
+	h.chains, err = h.cfg.admitClient(VersionTLS13, h.peer)
+	return err
+}
+
+func (h *tls13Server) readCertificateVerify() error {
+	if h.resumed != nil || len(h.peer) == 0 {
+		return nil
+	}
+	signed := h.transcript()
+	msg, err := h.read(msgCertificateVerify)
+	if err != nil {
+		return err
+	}
+	return checkCertificateVerify(msg, h.peer[0], clientContext, signed)
+}
+
+func (h *tls13Server) readFinished() error {
+	want := finishedMAC(h.client, h.transcript())
+	msg, err := h.read(msgFinished)
+	if err != nil {
+		return err
+	}
+	if subtle.ConstantTimeCompare(bodyOf(msg), want) != 1 {
+		return fail(alertDecryptError, "the client's Finished does not verify")
+	}
+	if err := h.boundary(); err != nil {
+		return err
+	}
+	h.in.set(h.suite, Traffic(h.appIn))
+	return nil
+}
+
+// sendTicket sends one ticket, to clients that can use it.
+func (h *tls13Server) sendTicket() error {
+	if h.cfg.TicketKeys == nil || !slices.Contains(h.hello.modes, pskDHE) {
+		return nil
+	}
+	master := h.schedule.derive("res master", h.transcript())
+	nonce := []byte{0}
+	var ageAdd [4]byte
+	_, _ = rand.Read(ageAdd[:]) // never fails
+	s := session{
+		version: VersionTLS13, suite: h.suite.ID, created: now(h.cfg.Time).Unix(), ageAdd: binary.BigEndian.Uint32(ageAdd[:]),
+		secret: resumptionPSK(master, nonce), serverName: h.hello.serverName, protocol: h.protocol, peer: h.peer,
+	}
+	clear(master)
+	label := s.seal(h.cfg.TicketKeys())
+	clear(s.secret)
+	h.record(recordHandshake, message(msgNewSessionTicket, func(b *cryptobyte.Builder) {
+		b.AddUint32(uint32(min(h.cfg.lifetime(), maxTicketLifetime) / time.Second))
+		b.AddUint32(s.ageAdd)
+		addBytes8(b, nonce)
+		addBytes16(b, label)
+		b.AddUint16(0)
+	}))
+	return nil
+}
