@@ -154,11 +154,16 @@ func (l *link) Connected(c *eventloop.Conn) {
 		return
 	}
 	a := l.pool.key.peer.Address()
-	cfg := l.secure.Config(a)
-	cfg.NextProtos = []string{"h2"}
+	protocols := []string{"h2"}
 	if l.cluster.Config().Protocol == upstream.AutoProtocol {
-		cfg.NextProtos = []string{"h2", "http/1.1"}
+		protocols = []string{"h2", "http/1.1"}
 	}
+	if cfg := l.secure.GM(a, protocols...); cfg != nil {
+		l.shake = l.lane.proxy.tls.ShakeGM(c, l.line, cfg, l.shook)
+		return
+	}
+	cfg := l.secure.Config(a)
+	cfg.NextProtos = protocols
 	l.shake = l.lane.proxy.tls.Shake(c, l.line, cfg, a.String(), l.shook)
 }
 

@@ -34,6 +34,10 @@ func (u *upConn) backlog() int { return len(u.early) + u.c.Unsent() }
 
 func (u *upConn) beginTLS() {
 	a := u.pool.key.peer.Address()
+	if cfg := u.secure.GM(a, "http/1.1"); cfg != nil {
+		u.shake = u.lane.proxy.tls.ShakeGM(u.c, u.line, cfg, u.shook)
+		return
+	}
 	u.shake = u.lane.proxy.tls.Shake(u.c, u.line, u.secure.Config(a), a.String(), u.shook)
 }
 

@@ -42,12 +42,8 @@ func (Checker) Check(ctx context.Context, a Address, h HealthConfig) error {
 		return err
 	}
 	if a.TLS {
-		cfg := h.tls(a)
-		if h.Check == CheckGRPC {
-			cfg.NextProtos = []string{"h2"}
-		}
-		secure := tls.Client(conn, cfg)
-		if err := secure.HandshakeContext(ctx); err != nil {
+		secure, err := h.secure(ctx, conn, a)
+		if err != nil {
 			return fmt.Errorf("TLS handshake: %w", err)
 		}
 		defer func() { _ = secure.Close() }() // says goodbye, if it may
@@ -60,6 +56,21 @@ func (Checker) Check(ctx context.Context, a Address, h HealthConfig) error {
 		return checkGRPC(ctx, conn, a, h)
 	}
 	return get(conn, a, h)
+}
+
+// secure is the handshake of a check on conn.
+func (h *HealthConfig) secure(ctx context.Context, conn net.Conn, a Address) (net.Conn, error) {
+	protocol := "http/1.1"
+	if h.Check == CheckGRPC {
+		protocol = "h2"
+	}
+	if h.TLS != nil && h.TLS.gm != nil {
+		return h.TLS.checkGM(conn, a, protocol)
+	}
+	cfg := h.tls(a)
+	cfg.NextProtos = []string{protocol}
+	secure := tls.Client(conn, cfg)
+	return secure, secure.HandshakeContext(ctx)
 }
 
 // tls is what the handshake of a check goes by: always a full one, so that a

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ func checkGRPC(ctx context.Context, conn net.Conn, a Address, h HealthConfig) er
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
 	scheme, host := "http", h.Host
-	if a.TLS {
+	if _, ok := conn.(*tls.Conn); ok { // over another conn the transport knows HTTP/2 as plaintext's
 		scheme = "https"
 	}
 	if host == "" {

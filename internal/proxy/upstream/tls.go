@@ -11,12 +11,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // TLSConfig is how peers are spoken to over TLS. What is offered (ALPN) follows from protocol.
@@ -46,6 +48,8 @@ type TLSConfig struct {
 	Verify setting.Switch `json:"verify"`
 	// Sessions resumes TLS sessions. False: every handshake is a full one.
 	Sessions setting.Switch `json:"sessions"`
+	// GM speaks the Chinese national standards to every peer of the cluster.
+	GM GMClientConfig `json:"gm"`
 }
 
 // fromTarget is the ServerName that stands for what an SRV record says.
@@ -54,7 +58,7 @@ const fromTarget = "$target"
 // set reports whether c says anything.
 func (c *TLSConfig) set() bool {
 	return c.Enabled || len(c.CAFiles) > 0 || c.ServerName != "" || c.CertFile != "" || c.KeyFile != "" || c.MinVersion != "" ||
-		!c.Verify.On() || !c.Sessions.On()
+		!c.Verify.On() || !c.Sessions.On() || c.GM != GMClientConfig{}
 }
 
 // speaksTLS reports whether any peer is spoken to over TLS.
@@ -77,6 +81,7 @@ func (c *Config) validateTLS(p *problems) {
 	for i, f := range t.CAFiles {
 		p.check(f != "", "tls.ca_files[%d]: is empty", i)
 	}
+	t.validateGM(p)
 	p.check(t.Verify.On() || len(t.CAFiles) == 0, "tls.verify: false verifies nothing, so leave ca_files out")
 	if !c.speaksTLS() {
 		p.check(!t.set(), "tls: no peer is spoken to over TLS; write enabled: true, or https:// before addresses")
@@ -109,6 +114,7 @@ type TLS struct {
 	cfg    TLSConfig
 	digest [32]byte
 	base   *tls.Config
+	gm     *gm.ClientConfig // nil: crypto/tls does the handshakes
 }
 
 // load reads the files.
@@ -118,6 +124,9 @@ func (c TLSConfig) load() (*TLS, error) {
 	}}
 	if c.MinVersion == "1.3" {
 		t.base.MinVersion = tls.VersionTLS13
+	}
+	if c.GM.Protocol != "" {
+		return t, t.loadGM()
 	}
 	if c.Sessions.On() {
 		t.base.ClientSessionCache = tls.NewLRUClientSessionCache(maxSessions)
@@ -162,7 +171,7 @@ const maxSessions = 1024
 // empty: reading it for use will say why.
 func (c *TLSConfig) filesDigest() (sum [32]byte) {
 	h := sha256.New()
-	for _, name := range append([]string{c.CertFile, c.KeyFile}, c.CAFiles...) {
+	for _, name := range slices.Concat([]string{c.CertFile, c.KeyFile}, c.CAFiles, c.GM.files()) {
 		if name == "" {
 			continue
 		}
@@ -187,7 +196,7 @@ func (t *TLS) same(c *TLSConfig) bool {
 	}
 	a, b := t.cfg, *c
 	return a.ServerName == b.ServerName && a.CertFile == b.CertFile && a.KeyFile == b.KeyFile && a.MinVersion == b.MinVersion &&
-		a.Verify == b.Verify && a.Sessions == b.Sessions && t.digest == c.filesDigest()
+		a.Verify == b.Verify && a.Sessions == b.Sessions && a.GM == b.GM && t.digest == c.filesDigest()
 }
 
 // Config returns what a handshake with the peer at a goes by; it is the caller's.
@@ -201,6 +210,9 @@ func (t *TLS) Config(a Address) *tls.Config {
 
 // expires returns when the client certificate ends; the zero Time without one.
 func (t *TLS) expires() time.Time {
+	if t.gm != nil && t.gm.Pair != nil {
+		return t.gm.Pair.Expires()
+	}
 	if len(t.base.Certificates) == 0 || t.base.Certificates[0].Leaf == nil {
 		return time.Time{}
 	}
@@ -237,6 +249,9 @@ var shakeNames = [shakeResults]string{"full", "resumed", "wrong_name", "unknown_
 // resultOf names what went wrong in a handshake.
 func resultOf(err error) shakeResult {
 	var t interface{ Timeout() bool }
+	if kind, ok := resultOfGM(err); ok {
+		return kind
+	}
 	invalid, isInvalid := errors.AsType[x509.CertificateInvalidError](err)
 	op, isOp := errors.AsType[*net.OpError](err)
 	switch {

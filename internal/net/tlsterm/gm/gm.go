@@ -52,6 +52,7 @@ const (
 	alertBadCertificate         = 42
 	alertUnsupportedCertificate = 43
 	alertCertificateExpired     = 45
+	alertCertificateUnknown     = 46
 	alertIllegalParameter       = 47
 	alertUnknownCA              = 48
 	alertDecodeError            = 50
@@ -87,6 +88,12 @@ func fail(alert uint8, format string, args ...any) error {
 
 func failWith(alert uint8, err error, reason string) error {
 	return &Error{Alert: alert, Reason: reason, Err: err}
+}
+
+// IsCertificateError reports whether err is about the peer's certificates.
+func IsCertificateError(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && (e.Alert >= alertBadCertificate && e.Alert <= alertCertificateUnknown || e.Alert == alertUnknownCA)
 }
 
 // A PeerAlert is the alert with which the peer ended the handshake.

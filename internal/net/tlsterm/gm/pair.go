@@ -27,6 +27,14 @@ type Pair struct {
 	signKey, encKey *sm2.PrivateKey
 }
 
+// Expires is when the first of the two ends.
+func (p *Pair) Expires() time.Time {
+	if p.Enc.NotAfter.Before(p.Sign.NotAfter) {
+		return p.Enc.NotAfter
+	}
+	return p.Sign.NotAfter
+}
+
 // PairFiles names the files of a Pair.
 type PairFiles struct {
 	SignCert, SignKey string // PEM; the certificate, then its intermediates

@@ -70,19 +70,20 @@ func (h *tlcpClient) handshake() (*State, error) {
 	}, nil
 }
 
-// suites are what the client offers of its version: CBC only where it is asked for, and
-// ECDHE only with certificates to agree with.
-func (c *ClientConfig) suites() []uint16 {
-	var list []uint16
+// Offer returns the suites of a version for ClientConfig.Suites: ECDHE only with a pair to
+// agree with, and CBC only where it is asked for.
+func Offer(version uint16, pair, cbc bool) (list []uint16) {
 	for _, s := range Suites {
-		if s.Version == c.Version && (!s.ecdhe || c.Pair != nil) {
-			if len(c.Suites) == 0 && !s.CBC() {
-				list = append(list, s.ID)
-			}
+		if s.Version == version && (pair || !s.ecdhe) && (cbc || !s.CBC()) {
+			list = append(list, s.ID)
 		}
 	}
+	return list
+}
+
+func (c *ClientConfig) suites() []uint16 {
 	if len(c.Suites) == 0 {
-		return list
+		return Offer(c.Version, c.Pair != nil, false)
 	}
 	return c.Suites
 }
