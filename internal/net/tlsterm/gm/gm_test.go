@@ -233,6 +233,9 @@ func TestLoadPairNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// list is what a party presents.
+func (p *Pair) list() []*smx509.Certificate { return []*smx509.Certificate{p.Sign, p.Enc} }
+
 func isAlert(err error, alert uint8) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Alert == alert
