@@ -77,7 +77,7 @@ func (c Config) validateGM() (errs []error) {
 		bad("gm.client_ca_files: gm.certificates is empty")
 	case c.GM.Enabled() && c.ClientAuth != ClientAuthNone && len(c.GM.ClientCAFiles) == 0:
 		bad("gm.client_ca_files: client_auth %s needs an authority on curve SM2 to verify with", c.ClientAuth)
-	case len(c.Certificates) > 0 && c.ClientAuth != ClientAuthNone && len(c.ClientCAFiles) == 0 && c.GM.Enabled():
+	case (len(c.Certificates) > 0 || c.ACME.Enabled()) && c.ClientAuth != ClientAuthNone && len(c.ClientCAFiles) == 0 && c.GM.Enabled():
 		bad("client_ca_files: client_auth %s needs an authority to verify with", c.ClientAuth)
 	}
 	return errs

@@ -224,3 +224,16 @@ func TestManyNationalClientsAtOnce(t *testing.T) {
 	}
 	all.Wait()
 }
+
+func TestNationalCertificatesAloneRefuseAModernClient(t *testing.T) {
+	n := newNational(t)
+	s := serveGM(t, n.config())
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		c, err := tls.Dial("tcp", s.addr, &tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version}) //nolint:gosec // it is to be refused whatever it shows
+		if err == nil {
+			_ = c.Close()
+			t.Errorf("%s is served without a certificate", tls.VersionName(version))
+		}
+	}
+	roundTrip(t, dialGM(t, s, n.asks(gm.Suites[0])), text(10))
+}
