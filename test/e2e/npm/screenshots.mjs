@@ -22,18 +22,17 @@ const kinds = {
     await page.screenshot({ path: o.out });
   },
   async dashboard() {
-    const live = async (options) => {
-      const page = await open(o.url, options);
-      await page.waitForSelector('html[data-live="yes"]');
-      await page.waitForTimeout(8000);
-      return page;
-    };
     const wide = { width: 1280, height: 800, scale: 1.25 };
-    await (await live(wide)).screenshot({ path: `${o.out}/dashboard-dark.png` });
-    const light = await live({ ...wide, scheme: 'light' });
-    await light.evaluate(() => document.querySelector('#consumers').scrollIntoView());
-    await light.waitForTimeout(1000);
-    await light.screenshot({ path: `${o.out}/dashboard-light.png` });
+    const [dark, light, phone] = await Promise.all([wide, { ...wide, scheme: 'light' }, { width: 390, height: 844, scale: 1.5 }].map((size) => open(o.url, size)));
+    await dark.waitForTimeout(130_000); // a page shows the two minutes since it was opened
+    await dark.screenshot({ path: `${o.out}/dashboard-dark.png` });
+    await phone.screenshot({ path: `${o.out}/dashboard-phone.png` });
+    const shoot = async (selector, name) => {
+      await light.evaluate((s) => document.querySelector(s).scrollIntoView(), selector);
+      await light.waitForTimeout(1000);
+      await light.screenshot({ path: `${o.out}/${name}.png` });
+    };
+    await shoot('#consumers', 'dashboard-light');
     await light.fill('#recent-channel', 'shipments');
     await light.click('#recent-form button');
     await light.fill('#trace-form [name=channel]', 'market:depth');
@@ -41,10 +40,7 @@ const kinds = {
     await light.fill('#sub-form [name=channels]', 'orders.eu orders.us');
     await light.click('#sub-button');
     await light.waitForTimeout(8000);
-    await light.evaluate(() => document.querySelector('#channels').scrollIntoView());
-    await light.waitForTimeout(1000);
-    await light.screenshot({ path: `${o.out}/dashboard-tools.png` });
-    await (await live({ width: 390, height: 844, scale: 1.5 })).screenshot({ path: `${o.out}/dashboard-phone.png` });
+    await shoot('#channels', 'dashboard-tools');
   },
   // Every kind of page of the site, wide and on a phone.
   async site() {
