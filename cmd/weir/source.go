@@ -124,8 +124,8 @@ func newSourcePause(action, short string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   action + " <name>",
 		Short: short,
-		Long: short + `. The node tells the others of its cluster. A node that
-starts anew does what sources[].paused of its configuration says.`,
+		Long: short + `. The node notifies the others of its cluster. A node that
+restarts follows sources[].paused of its configuration.`,
 		Example: "  weir source " + action + " orders",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -161,8 +161,8 @@ kind postgres reads. It may be run again.`,
 	}
 }
 
-// post sends an empty request and reads the answer into v. What is not found is said in the
-// server's own words.
+// post sends an empty request and reads the answer into v. For what is not found, the error
+// is the server's.
 func (s *topSource) post(ctx context.Context, path string, v any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+path, http.NoBody)
 	if err != nil {

@@ -103,7 +103,7 @@ func TestSourcesComeChangeAndGo(t *testing.T) {
 	}
 }
 
-// Of two nodes on one broker one reads; when it drains the other one goes on, and the log has
+// Of two nodes on one broker one reads; when it drains the other one takes over, and the log has
 // every message once.
 func TestOneNodeReadsASourceUntilItDrains(t *testing.T) {
 	url := natstest.Server(t)
@@ -130,7 +130,7 @@ func TestOneNodeReadsASourceUntilItDrains(t *testing.T) {
 	}
 	nodes := []*gateway{node(), node()}
 	phase := func(i int) string { return nodes[i].sourceStates()[0].Phase }
-	trial.Eventually(t, "one reads and one stands by", func() bool {
+	trial.Eventually(t, "one reads and one is on standby", func() bool {
 		a, b := phase(0), phase(1)
 		return a == ingest.Reading && b == ingest.Standby || a == ingest.Standby && b == ingest.Reading
 	})

@@ -65,7 +65,7 @@ func TestSourcesAreInTheLogOnce(t *testing.T) {
 	if dead := logged(t, weir, "dead", 1); len(dead) != 1 || !strings.Contains(dead[0], "not valid JSON") {
 		t.Errorf("dead letters: %.300q", dead)
 	}
-	// Weir has the outbox to itself: another node would stand by.
+	// Weir has the outbox to itself: another node is on standby.
 	outbox := postgres.Open(postgres.Config{URL: "postgres://weir@" + all.postgres.addr + "/postgres"})
 	if _, err := outbox(t.Context(), ingest.Options{Name: "postgres", Batch: 1}); !errors.Is(err, ingest.ErrStandby) {
 		t.Errorf("a second reader of the outbox: %v, want %v", err, ingest.ErrStandby)

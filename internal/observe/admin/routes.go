@@ -66,7 +66,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /api/cluster", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, src.Cluster(r.Context())) }, "The nodes of the cluster with health and load, the logs with leaders and replicas, and what is wrong, as `weir cluster status` prints it.", Cluster{}},
 		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
 		{"GET /api/sources", src.sources, "What the configured sources do on this node: phase, lag, counters.", SourceList{}},
-		{"POST /api/sources/{name}/{action}", src.pauseSource, "`pause` stops reading a source on all nodes that can be reached, `resume` has them read again. A node that starts anew does what `sources[].paused` says.", ingest.State{}},
+		{"POST /api/sources/{name}/{action}", src.pauseSource, "`pause` stops reading a source on all nodes that can be reached, `resume` has them read again. A node that restarts follows `sources[].paused`.", ingest.State{}},
 		{"GET /api/tune", src.tune, "The kernel's settings, network card, limits and cgroup compared with a profile, as `weir tune check --json` prints them: `?profile=gateway|low-latency|bench`. Nothing is changed.", tune.Report{}},
 		{"POST /api/observe", src.observe, "Watches this process from the kernel, as `weir observe` does: `?seconds=`, 1 to 30, 5 by default. Without the right to use eBPF it answers with what /proc has. 429 while another request does.", observer.Report{}},
 		{"POST /api/reload", src.reload, "Reads the configuration again and says what took effect.", nil},

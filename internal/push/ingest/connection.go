@@ -45,7 +45,7 @@ func (c Credential) Read() (string, error) {
 
 // A TLS is how the connection to a source is encrypted.
 type TLS struct {
-	// Enabled speaks TLS where the url does not say so already.
+	// Enabled uses TLS where the scheme of the url does not require it already.
 	Enabled bool `json:"enabled"`
 	// CAFile has the certificates, PEM, that sign the server's. Empty means the system's.
 	CAFile string `json:"ca_file"`

@@ -249,8 +249,8 @@ func TestPoisonGoesToTheDeadLetterChannel(t *testing.T) {
 	}
 }
 
-// Without a dead-letter channel nothing is skipped: the source stops there, says why, and goes
-// on when it is given one.
+// Without a dead-letter channel nothing is skipped: the source stops there, reports why,
+// and continues when one is configured.
 func TestPoisonBlocksASourceWithoutADeadLetterChannel(t *testing.T) {
 	h, q := ingesttest.Hub(t), newQueue()
 	q.add("1", "a", "1")
@@ -297,7 +297,7 @@ func TestOneNodeReads(t *testing.T) {
 	var mu sync.Mutex
 	leads := false
 	set, _ := ingesttest.Run(t, h, ingest.Deps{Leads: func(string) bool { mu.Lock(); defer mu.Unlock(); return leads }}, spec(q, nil))
-	trial.Eventually(t, "it stands by", func() bool { return ingesttest.State(t, set, "q").Phase == ingest.Standby })
+	trial.Eventually(t, "it is on standby", func() bool { return ingesttest.State(t, set, "q").Phase == ingest.Standby })
 	q.add("1", "a", "1")
 	q.set(func() {
 		if q.opened != 0 {
@@ -311,7 +311,7 @@ func TestOneNodeReads(t *testing.T) {
 	q.set(func() { q.refuse = ingest.ErrStandby })
 }
 
-// Of two sources one is changed, and the other goes on with the connection that it has.
+// Of two sources one is changed, and the other keeps its connection.
 func TestReplaceRestartsWhatChanged(t *testing.T) {
 	h, q, other := ingesttest.Hub(t), newQueue(), newQueue()
 	q.refuse = errBroken

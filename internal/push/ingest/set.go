@@ -19,7 +19,7 @@ import (
 type Spec struct {
 	Config Config
 	Open   Opener
-	// Shared lets every node read the source at once: it gives each of them another part.
+	// Shared lets every node read the source at once: each receives another part of it.
 	Shared bool
 	// Same is deeply equal for two Specs of one name that need no restart of the source.
 	Same any
@@ -110,8 +110,8 @@ func Check(specs []Spec) error {
 	return errors.Join(errs...)
 }
 
-// Replace makes specs the sources. Those that are the same go on; the others stop, and start
-// again as they are now. After an error nothing has changed.
+// Replace makes specs the sources. Those that are the same continue; the others stop and start
+// again with their new configuration. After an error nothing has changed.
 func (s *Set) Replace(specs []Spec) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,7 +50,7 @@ type State struct {
 	Published    uint64 `json:"published"`
 	DeadLettered uint64 `json:"dead_lettered"`
 	// Dropped are messages that came while a queue was full, Conflated those replaced by
-	// newer ones; only of sources that cannot be told to wait.
+	// newer ones; only of sources without backpressure.
 	Dropped   uint64 `json:"dropped"`
 	Conflated uint64 `json:"conflated"`
 	// Gaps are breaks in the source's sequence numbers, Missing the messages in them.
@@ -307,7 +307,7 @@ func (s *Source) step(ctx context.Context, r Reader, changed <-chan struct{}) er
 	return s.measureLag(ctx, r)
 }
 
-// acknowledge tells r what is done. What could not be acknowledged is skipped when it is read
+// acknowledge acknowledges what is done. What could not be acknowledged is skipped when it is read
 // again, also after the idempotency window.
 func (s *Source) acknowledge(ctx context.Context, r Reader, done []Message) error {
 	if len(done) == 0 {
@@ -341,7 +341,7 @@ func (s *Source) setPending(t time.Time) {
 	s.pending = t
 }
 
-// measureLag asks the source how much waits there, not too often.
+// measureLag reads how much waits in the source, at most once in lagEvery.
 func (s *Source) measureLag(ctx context.Context, r Reader) error {
 	s.mu.Lock()
 	due := time.Since(s.lagAsked) >= lagEvery
@@ -349,9 +349,9 @@ func (s *Source) measureLag(ctx context.Context, r Reader) error {
 	if !due || ctx.Err() != nil {
 		return nil
 	}
-	asking, cancel := context.WithTimeout(ctx, ackWithin)
+	measuring, cancel := context.WithTimeout(ctx, ackWithin)
 	defer cancel()
-	n, err := r.Lag(asking)
+	n, err := r.Lag(measuring)
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("lag: %w", err)
 	}

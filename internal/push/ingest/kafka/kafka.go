@@ -39,8 +39,8 @@ type Config struct {
 	// Start is where a partition starts that the group has not read yet: earliest or latest.
 	// Empty means earliest.
 	Start string `json:"start"`
-	// SessionTimeout is after what silence the group gives a node's partitions to others. 0
-	// means 10s.
+	// SessionTimeout is how long a node may be silent before the group assigns its partitions
+	// to others. 0 means 10s.
 	SessionTimeout hub.Duration `json:"session_timeout"`
 	// InstanceID is a name of this node in the group that stays the same over a restart: it
 	// has its partitions back at once. Each node needs another. Empty means none.
@@ -216,7 +216,7 @@ func (r *reader) Read(ctx context.Context) ([]ingest.Message, error) {
 
 func message(rec *kgo.Record) ingest.Message {
 	return ingest.Message{
-		// The time tells a topic from one of the same name that was deleted.
+		// The time distinguishes a topic from a deleted one of the same name.
 		Position: fmt.Sprintf("%s/%d/%d/%d", rec.Topic, rec.Partition, rec.Offset, rec.Timestamp.UnixMilli()),
 		Data:     rec.Value, Time: rec.Timestamp, Ack: rec,
 		Lookup: func(name string) (string, bool) {

@@ -89,7 +89,7 @@ func connect(ctx context.Context, c Config, name string) (*pgx.Conn, error) {
 	if password != "" {
 		cfg.Password = password
 	}
-	// The server ends the session of a node that is gone without a word, and with it its lock.
+	// The server ends the session of a node that has failed without closing it, and releases its lock.
 	for k, v := range map[string]string{
 		"application_name": "weir source " + name, "tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3",
 	} {

@@ -260,7 +260,7 @@ func (r *reader) Lag(ctx context.Context) (int64, error) {
 				continue
 			}
 			if g.Lag < 0 {
-				return -1, nil // the server cannot say after entries were deleted
+				return -1, nil // unknown to the server after entries were deleted
 			}
 			sum += g.Lag + g.Pending
 		}

@@ -1,7 +1,7 @@
 // Package udp reads market data: L2 quotes in MoldUDP64 packets, by unicast or multicast.
 //
 // Quotes are conflated here: of each symbol the newest is published once in an interval, if
-// it changed. Gaps in the sequence numbers are counted; a quote carries the whole state of
+// it changed. Gaps in the sequence numbers are counted; a quote carries the complete state of
 // its symbol, so the next one repairs what was missed. There is no acknowledgement and no
 // request for what is missing.
 //

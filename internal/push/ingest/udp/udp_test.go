@@ -68,7 +68,7 @@ func TestQuotesAreConflatedAndGapsCounted(t *testing.T) {
 		}
 	}
 	one := quote("A", 10_000)
-	f(packet("S1", 7, one, quote("B", 1000), one), "A@9 B@8", 0, 1, 0, 0) // the start of a session that began before is no gap
+	f(packet("S1", 7, one, quote("B", 1000), one), "A@9 B@8", 0, 1, 0, 0) // joining a running session is not a gap
 	f(packet("S1", 7, one, quote("B", 1000), one), "", 0, 0, 0, 0)        // the other line
 	f(packet("S1", 9, one, one), "A@10", 0, 0, 0, 0)                      // half of it was seen
 	f(packet("S1", 15, one), "A@15", 0, 0, 1, 4)
@@ -160,7 +160,7 @@ func TestAFeedIsPublished(t *testing.T) {
 	})
 	send("127.0.0.1", 1, packet("S", 1, quote("A", 10_000), quote("B", 20_000)))
 	send("127.0.0.2", 0, packet("S", 3, quote("A", 1)))
-	trial.Eventually(t, "the stranger's packet is dropped", func() bool { return ingesttest.State(t, set, "feed").Dropped == 1 })
+	trial.Eventually(t, "the packet of another network is dropped", func() bool { return ingesttest.State(t, set, "feed").Dropped == 1 })
 	send("127.0.0.1", 1, packet("S", 5, quote("A", 30_000)))
 	log := ingesttest.Await(t, h, "quotes.A", 2)
 	if len(log) != 2 || !strings.Contains(log[1], `"seq":5`) || !strings.Contains(log[1], `"bids":[[3,100]`) {
