@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"compress/flate"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +19,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 	"github.com/weir-gateway/weir/test/judge"
 )
 
@@ -164,6 +170,74 @@ func TestIdleSubscribersAreSmall(t *testing.T) {
 		}
 		closeAll(conns)
 		judge.Eventually(t, 10*time.Second, "all connections are gone", func() bool { return connections(t, s) < 100 })
+	}
+}
+
+// Over HTTP/2 and TLS, where each has a connection to itself, it is the keys besides.
+func TestIdleSubscribersOverHTTP2AndTLSAreSmall(t *testing.T) {
+	const n, warm = 1000, 300 // ciphers of the last few connections stay ready
+	s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true, TLS: true})
+	f := func(n int) {
+		t.Helper()
+		errs := make([]error, n)
+		var clients sync.WaitGroup
+		for w := range 16 {
+			clients.Go(func() {
+				for i := w; i < n; i += 16 {
+					errs[i] = subscribeOverTLS(t, s.Public)
+				}
+			})
+		}
+		clients.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f(warm)
+	before := settled(t, s.Memory)
+	f(n)
+	each := float64(settled(t, s.Memory)-before) / n
+	t.Logf("%d idle subscribers over HTTP/2 and TLS: %.0f bytes each", n, each)
+	if each > 4000 {
+		t.Errorf("%.0f bytes each, want at most 4,000", each)
+	}
+}
+
+// subscribeOverTLS opens a connection of HTTP/2 with one stream of events, which ends with
+// the test, and returns when it is answered.
+func subscribeOverTLS(t *testing.T, addr string) error {
+	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) // the server is ours
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	var out, block bytes.Buffer
+	enc := hpack.NewEncoder(&block)
+	for _, f := range []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":path", Value: "/sse?channel=idle"},
+		{Name: ":authority", Value: addr}, {Name: "accept", Value: "text/event-stream"}} {
+		_ = enc.WriteField(f) // into a buffer
+	}
+	out.WriteString(http2.ClientPreface)
+	fr := http2.NewFramer(&out, conn)
+	err = errors.Join(fr.WriteSettings(), fr.WriteSettingsAck(), fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true}),
+		conn.SetDeadline(time.Now().Add(trial.Patience)))
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Write(out.Bytes()); err != nil {
+		return err
+	}
+	for {
+		switch f, err := fr.ReadFrame(); f := f.(type) {
+		case *http2.HeadersFrame:
+			return nil
+		case *http2.GoAwayFrame, *http2.RSTStreamFrame:
+			return fmt.Errorf("%v", f)
+		default:
+			if err != nil {
+				return err
+			}
+		}
 	}
 }
 

@@ -380,6 +380,7 @@ func (h *handshake) establish(c *eventloop.Conn, res *result) {
 	c.SetHandler(next)
 	c.ResumeReading()
 	res.records.forget = h.t.certify(c, res.chains)
+	h.lane.connected()
 	c.SetFilter(res.records, h.x.rest())
 }
 

@@ -20,6 +20,11 @@ type lane struct {
 const (
 	warmReading = 1 << 10
 	warmWriting = 1 << 13
+	// Each new connection has agePerConn ciphers of each direction looked at, while
+	// there are more than warmLeast: at worst they are made again for a thousandth of
+	// what a handshake costs.
+	agePerConn = 3
+	warmLeast  = 64
 )
 
 // A warmth lists the halves of a loop that have their cipher made.
@@ -27,6 +32,7 @@ type warmth struct {
 	halves []*half
 	limit  int
 	gone   int // of them, those whose connection is closed
+	hand   int // where age goes on
 }
 
 // admit lists h, whose cipher was just made.
@@ -66,6 +72,29 @@ func (w *warmth) cool() {
 	}
 }
 
+// age takes back the ciphers, of the next few, that were not used since the last time
+// round.
+func (w *warmth) age() {
+	for range agePerConn {
+		last := len(w.halves) - 1
+		if last < warmLeast {
+			return
+		}
+		if w.hand > last {
+			w.hand = 0
+		}
+		h := w.halves[w.hand]
+		if h.used && h.aead != nil {
+			h.used = false
+			w.hand++
+			continue
+		}
+		h.aead, h.listed = nil, false
+		w.halves[w.hand], w.halves[last] = w.halves[last], nil
+		w.halves = w.halves[:last]
+	}
+}
+
 func (w *warmth) keep(wanted func(*half) bool) {
 	n := 0
 	for _, h := range w.halves {
@@ -82,6 +111,12 @@ func (w *warmth) keep(wanted func(*half) bool) {
 
 func newLane() *lane {
 	return &lane{read: warmth{limit: warmReading}, write: warmth{limit: warmWriting}}
+}
+
+// connected is called for each new connection.
+func (l *lane) connected() {
+	l.read.age()
+	l.write.age()
 }
 
 // cipher returns h's cipher, made anew when it was given back.

@@ -274,6 +274,43 @@ func TestOnlyCiphersInUseStayReady(t *testing.T) {
 	}
 }
 
+func TestCiphersOfSilentConnectionsAreTakenBackAsOthersConnect(t *testing.T) {
+	l := newLane()
+	talks, busy := pair(allSuites[0])
+	busy.lane = l
+	var all []*records
+	for range 10 * warmLeast {
+		a, b := pair(allSuites[0])
+		b.lane = l
+		l.connected()
+		for _, x := range [][2]*records{{a, b}, {talks, busy}} {
+			if _, _, err := x[1].Open(x[0].Seal(nil, []byte("x"))); err != nil {
+				t.Fatal(err)
+			}
+			x[1].Seal(nil, []byte("y"))
+		}
+		all = append(all, b)
+		if busy.in.aead == nil || busy.out.aead == nil {
+			t.Fatal("one that is in use has lost its cipher")
+		}
+	}
+	ready := 0
+	for _, r := range all {
+		if r.in.aead != nil || r.out.aead != nil {
+			ready++
+		}
+	}
+	if ready > 2*warmLeast || ready > len(l.read.halves) || ready > len(l.write.halves) {
+		t.Errorf("%d of %d silent connections have a cipher, %d and %d are listed", ready, len(all), len(l.read.halves), len(l.write.halves))
+	}
+	for _, r := range append(all, busy) {
+		r.Release()
+	}
+	if n := len(l.read.halves); n > 1 {
+		t.Errorf("%d of closed connections are listed", n)
+	}
+}
+
 // A handler that panics loses its connection, not the process.
 func TestAPanicEndsOneConnection(t *testing.T) {
 	s := serve(t, Config{}, func(*eventloop.Conn) eventloop.Handler { return bomb{} })

@@ -82,7 +82,7 @@ type half struct {
 	iv     [12]byte
 	key    [32]byte
 	secret [48]byte // TLS 1.3: the traffic secret that the next one comes from
-	used   bool     // since the warmth was last counted
+	used   bool     // since the warmth last looked at it
 	listed bool     // in the warmth's list
 }
 

@@ -29,29 +29,39 @@ type suite struct {
 	gm       *gm.Suite // nil: it is none of the national suites
 }
 
+// suites are those of crypto/tls, before TLS 1.3 and since, shared by all connections. Immutable.
+var suites = [2][3]suite{
+	{
+		{keyLen: 16, explicit: 8, hash: sha256.New, hashLen: sha256.Size},
+		{keyLen: 32, explicit: 8, hash: sha512.New384, hashLen: sha512.Size384},
+		{chacha: true, keyLen: 32, hash: sha256.New, hashLen: sha256.Size},
+	},
+	{
+		{v13: true, keyLen: 16, hash: sha256.New, hashLen: sha256.Size},
+		{v13: true, keyLen: 32, hash: sha512.New384, hashLen: sha512.Size384},
+		{v13: true, chacha: true, keyLen: 32, hash: sha256.New, hashLen: sha256.Size},
+	},
+}
+
 // suiteOf returns the suite of a finished handshake, or nil for one that
 // newConfig does not allow.
 func suiteOf(version, id uint16) *suite {
-	v13 := version == tls.VersionTLS13
 	if g := gm.SuiteOf(version, id); g != nil {
-		return &suite{v13: v13, keyLen: gm.KeyLen, explicit: g.Explicit(), hash: gm.Hash, hashLen: gm.HashLen, gm: g}
+		return &suite{v13: version == tls.VersionTLS13, keyLen: gm.KeyLen, explicit: g.Explicit(), hash: gm.Hash, hashLen: gm.HashLen, gm: g}
 	}
-	s := suite{v13: v13, keyLen: 32, hash: sha256.New, hashLen: sha256.Size}
+	of := &suites[0]
+	if version == tls.VersionTLS13 {
+		of = &suites[1]
+	}
 	switch id {
 	case tls.TLS_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256:
-		s.keyLen = 16
+		return &of[0]
 	case tls.TLS_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384:
-		s.hash, s.hashLen = sha512.New384, sha512.Size384
-	case tls.TLS_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-		tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256:
-		s.chacha = true
-	default:
-		return nil
+		return &of[1]
+	case tls.TLS_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256:
+		return &of[2]
 	}
-	if !v13 && !s.chacha {
-		s.explicit = 8
-	}
-	return &s
+	return nil
 }
 
 // tlcp reports whether records are those of TLCP.
