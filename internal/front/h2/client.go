@@ -1,13 +1,10 @@
 package h2
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
 	"slices"
 	"sync/atomic"
-
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -29,10 +26,9 @@ type Caller struct {
 	head    []byte        // of a reply, while it is made
 	chunk   []byte        // a piece of a body with its frame
 	name    []byte        // a field's name in small letters
-	block   bytes.Buffer  // a header block of ours
-	encoder *hpack.Encoder
-	spare   [][]byte // buffers for the next ticks
-	trailer []byte   // the fields behind a request's body
+	block   blockWriter
+	buffers buffers
+	trailer []byte // the fields behind a request's body
 	// cut are the beginnings of such fields that are not whole.
 	cut map[*call][]byte
 }
@@ -54,9 +50,7 @@ func NewCaller(limits http1.Limits, log *slog.Logger) *Caller {
 	if l.limits.MaxHead == 0 {
 		l.limits.MaxHead = 32 << 10
 	}
-	l.encoder = hpack.NewEncoder(&l.block)
-	l.encoder.SetMaxDynamicTableSize(0)
-	_ = l.encoder.WriteField(hpack.HeaderField{Name: ":method", Value: "GET"}) // says so, to nobody
+	l.block.init()
 	return l
 }
 
@@ -110,45 +104,31 @@ type Owner interface {
 type Session struct {
 	// Fixed by Begin.
 	caller   *Caller
-	sock     *eventloop.Conn
 	owner    Owner
 	counters *CallCounters
 
 	// Owned by the loop's goroutine. No lock.
-	calls   []*call // whose head was sent, in the order of their numbers
-	fresh   []*call // whose head was not sent
-	blocked []*call // have bytes that wait for the connection's window or its socket
-	settle  []*call // whose handler took input out of turn
-	linger  []*call // replied to, while the backend has not ended their streams
-	out     []byte  // the frames of this tick; nil between ticks
-	decoder *hpack.Decoder
-	block   []byte // of a header block that is not whole; nil mostly
-	budget  *budget
-	data    replyData // of a DATA frame that is not whole
+	writer
+	calls  []*call // whose head was sent, in the order of their numbers
+	fresh  []*call // whose head was not sent
+	linger []*call // replied to, while the backend has not ended their streams
+	blocks blockReader
+	budget *budget
+	data   replyData // of a DATA frame that is not complete
 
-	next       uint32 // the number of the next stream
-	opened     uint32 // the stream whose header block is not whole; 0: none
-	most       uint32 // streams that the backend allows at a time
-	window     int32  // what may be sent over all streams
-	callWindow int32  // what a new stream may be sent
-	maxFrame   int32
-	credit     int32 // what the backend may send over all streams
-	owed       int32 // what was received of it and not given back
-	stray      int32 // what may still come for streams that were closed
-	allowance  int32 // see conn.moved
-	lastAt     int32
-	lastOf     uint32
-	idle       int64 // how long it stays without calls
-	blockEnds  bool  // the header block that is not whole ends its stream
-	pieces     uint8
-	flags      sessionFlags
+	next   uint32 // the number of the next stream
+	most   uint32 // streams that the backend allows at a time
+	credit int32  // what the backend may send over all streams
+	owed   int32  // what was received of it and not given back
+	stray  int32  // what may still come for streams that were closed
+	idle   int64  // how long it stays without calls
+	flags  sessionFlags
 }
 
 // replyData is what is left of a DATA frame.
 type replyData struct {
-	call      *call // nil: it is closed, and what comes is dropped
-	left, pad int32
-	ends      bool
+	dataLeft
+	call *call // nil: it is closed, and what comes is dropped
 }
 
 type sessionFlags uint8
@@ -156,11 +136,8 @@ type sessionFlags uint8
 const (
 	started     sessionFlags = 1 << iota // the preface was sent
 	ready                                // the backend's SETTINGS came: calls go out
-	sFlushes                             // Flush is to be called
 	sLeaving                             // no more calls are opened
 	sOver                                // the connection ends
-	sNoTable                             // the next header block says that our table is empty
-	sLastOpen                            // lastAt and lastOf are valid
 	toldLeaving                          // the owner was told
 )
 
@@ -188,8 +165,7 @@ var (
 func (l *Caller) Begin(c *eventloop.Conn, owner Owner, counters *CallCounters) *Session {
 	counters.sessions.Add(1)
 	counters.open.Add(1)
-	return &Session{caller: l, sock: c, owner: owner, counters: counters, next: 1, most: assumedCalls, window: firstWindow, callWindow: firstWindow, maxFrame: maxFrameSize,
-		credit: sessionWindow}
+	return &Session{caller: l, writer: newWriter(c, &l.buffers), owner: owner, counters: counters, next: 1, most: assumedCalls, credit: sessionWindow}
 }
 
 // Start makes s speak: the connection stands, and is its own from now on. within bounds the
@@ -230,7 +206,7 @@ func (s *Session) Open(h eventloop.Connector) *eventloop.Conn {
 	if s.Free() <= 0 {
 		return nil
 	}
-	c := &call{session: s, credit: firstWindow}
+	c := &call{session: s, flow: flow{credit: firstWindow}}
 	if !eventloop.Carry(&c.Carried, s.sock, c, h, s.Calls() == 0) {
 		return nil
 	}
@@ -260,12 +236,9 @@ func (s *Session) Fail(err error) {
 		}
 	}
 	s.fresh, s.calls, s.linger, s.blocked, s.settle = nil, nil, nil, nil, nil
-	s.decoder, s.block = nil, nil
+	s.blocks = blockReader{}
 	s.counters.open.Add(-1)
-	if s.out != nil {
-		s.caller.giveBack(s.out)
-		s.out = nil
-	}
+	s.release()
 	s.tellLeaving()
 }
 
@@ -426,29 +399,5 @@ func (s *Session) tolerate(f flood) bool {
 
 // tolerateMoved is tolerate for what bodies that move account for.
 func (s *Session) tolerateMoved(f flood) bool {
-	if s.allowance > 0 {
-		s.allowance--
-		return true
-	}
-	return s.tolerate(f)
-}
-
-func (s *Session) moved() { s.allowance = min(s.allowance+allowanceEach, allowanceMost) }
-
-// lend returns an empty buffer.
-func (l *Caller) lend() []byte {
-	if n := len(l.spare); n > 0 {
-		b := l.spare[n-1]
-		l.spare[n-1] = nil
-		l.spare = l.spare[:n-1]
-		return b
-	}
-	return make([]byte, 0, 4<<10)
-}
-
-// giveBack takes a buffer that lend returned.
-func (l *Caller) giveBack(b []byte) {
-	if len(l.spare) < spareBuffers && cap(b) <= spareBytes {
-		l.spare = append(l.spare, b[:0])
-	}
+	return s.excused() || s.tolerate(f)
 }

@@ -7,9 +7,10 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// call is one request to a backend and its reply: a connection for whoever sends it.
+// call is one request to a backend and its reply: a connection for whoever sends it. Its id
+// is 0 until its head was sent.
 type call struct {
-	eventloop.Carried
+	flow
 
 	session *Session
 	// held is the beginning of a request's head, and later what came of a reply's body while
@@ -20,11 +21,6 @@ type call struct {
 	left    int64  // of a reply's body whose length was said
 	length  int64  // that length
 	chunks  http1.Chunked
-	id      uint32 // 0: its head was not sent
-	window  int32  // what may be sent
-	credit  int32  // what the backend may send
-	unread  int32  // what of that the handler has not taken
-	owed    int32  // what it has taken and was not given back
 	flags   callFlags
 }
 
@@ -39,9 +35,6 @@ const (
 	replyChunks                        // the body is shown in chunks
 	sendsChunks                        // the request's body comes in chunks
 	asksHead                           // its method is HEAD
-	callWaits                          // it is in session.blocked
-	callSettles                        // it is in session.settle
-	callGone                           // Close was called
 	heldEnd                            // the end of the reply is held too
 	callWide                           // credit is of replyWindow
 )
@@ -50,11 +43,15 @@ var _ eventloop.Carrier = (*call)(nil)
 
 // Reading implements eventloop.Carrier.
 func (c *call) Reading(on bool) {
-	if on && c.unread > 0 && c.flags&callSettles == 0 {
-		c.flags |= callSettles
-		c.session.settle = append(c.session.settle, c)
-		c.session.flushLater()
+	if on {
+		c.session.settleLater(&c.flow, c)
 	}
+}
+
+// settled implements settler.
+func (c *call) settled() {
+	c.settles = false
+	c.taken()
 }
 
 // Shutdown implements eventloop.Carrier: a request that is not whole has no end.
@@ -66,10 +63,10 @@ func (c *call) Shutdown() {
 
 // Close implements eventloop.Carrier.
 func (c *call) Close(error, bool) {
-	if c.flags&callGone != 0 {
+	if c.gone {
 		return
 	}
-	c.flags |= callGone
+	c.gone = true
 	s := c.session
 	lingers := false
 	switch {
@@ -101,7 +98,7 @@ func (c *call) cancel(code Code) {
 
 // abort ends a call for what the backend did (§5.4.2).
 func (c *call) abort(code Code) {
-	if c.flags&callGone != 0 {
+	if c.gone {
 		return
 	}
 	c.session.counters.malformed.Add(1)
@@ -150,7 +147,7 @@ func (s *Session) unlinger(c *call) bool {
 // that the stream ends with it.
 func (c *call) body(b []byte, last bool) {
 	n := int32(len(b))
-	if c.flags&callGone != 0 { // it lingers, and nothing more was to come
+	if c.gone { // it lingers, and nothing more was to come
 		c.cancel(ProtocolError)
 		c.session.unlinger(c)
 		return
@@ -181,7 +178,7 @@ const showMost = 32 << 10
 
 // show shows b to the handler and keeps what it does not take now.
 func (c *call) show(b []byte) {
-	for len(b) > 0 && c.flags&callGone == 0 {
+	for len(b) > 0 && !c.gone {
 		if c.Unread() > 0 {
 			c.held = append(c.held, b...)
 			return
@@ -200,7 +197,7 @@ func (c *call) show(b []byte) {
 
 // taken gives credit for what the handler has taken, and shows it what is held.
 func (c *call) taken() {
-	if c.flags&callGone != 0 {
+	if c.gone {
 		return
 	}
 	if len(c.held) > 0 && c.Unread() == 0 {
@@ -208,7 +205,7 @@ func (c *call) taken() {
 		c.held = nil
 		c.show(b)
 	}
-	if c.flags&callGone != 0 {
+	if c.gone {
 		return
 	}
 	if c.flags&heldEnd != 0 && len(c.held) == 0 && c.Unread() == 0 {
@@ -244,7 +241,7 @@ func (c *call) ended(trailer []byte) {
 		c.flags |= replyEnded
 		return
 	}
-	if c.flags&(replyEnded|callGone) != 0 {
+	if c.gone || c.flags&replyEnded != 0 {
 		return
 	}
 	c.flags |= replyEnded

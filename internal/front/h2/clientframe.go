@@ -23,7 +23,7 @@ func (s *Session) Data(c *eventloop.Conn, b []byte) int {
 // take takes the next piece of input and returns its length; 0 means that more is needed.
 func (s *Session) take(b []byte) int {
 	switch {
-	case s.data.left > 0 || s.data.pad > 0:
+	case !s.data.none():
 		return s.takeData(b)
 	case len(b) < frameHead:
 		return 0
@@ -49,7 +49,7 @@ func (s *Session) expects(f header) bool {
 		s.fail(ProtocolError, "the first frame is not SETTINGS")
 	case f.length > maxFrameSize:
 		s.fail(FrameSizeError, "a frame is too large")
-	case s.opened != 0 && (f.kind != frameContinuation || f.stream != s.opened):
+	case !s.blocks.expects(f):
 		s.fail(ProtocolError, "a header block is not continued")
 	default:
 		return true
@@ -120,7 +120,7 @@ func (s *Session) goneAway(f header, p []byte) {
 	s.flags |= sLeaving
 	s.tellLeaving()
 	for _, c := range slices.Concat(s.fresh, s.calls) {
-		if c.flags&callGone == 0 && (c.id == 0 || c.id > last) {
+		if !c.gone && (c.id == 0 || c.id > last) {
 			s.counters.unprocessed.Add(1)
 			c.flags |= requestEnded | replyEnded
 			c.Conn.Close(&PeerError{Code: code, Unprocessed: true})
@@ -186,7 +186,7 @@ func (s *Session) settings(f header, p []byte) {
 	s.control(appendHeader(nil, 0, frameSettings, flagAck, 0))
 	if s.Ready() {
 		for _, c := range slices.Clone(s.calls) {
-			c.widened()
+			c.proceed()
 		}
 		s.unblock()
 	} else {
@@ -203,7 +203,7 @@ func (s *Session) stand() {
 	s.sock.SetTimer(0)
 	for i, c := range slices.Clone(s.fresh) {
 		switch h, ok := c.Handler().(eventloop.Connector); {
-		case c.flags&callGone != 0:
+		case c.gone:
 		case i >= int(s.most):
 			c.Conn.Close(ErrElsewhere)
 		case ok:
@@ -215,47 +215,18 @@ func (s *Session) stand() {
 
 // set takes one setting. It returns false after a value that ends the connection.
 func (s *Session) set(id uint16, v uint32) bool {
-	switch id {
-	case settingTableSize:
-		if v < 4096 {
-			s.flags |= sNoTable
-		}
-	case settingEnablePush:
-		if v != 0 { // §6.5.2: a server says 0 or nothing
-			s.fail(ProtocolError, "a server does not switch push on")
-			return false
-		}
-	case settingMaxStreams:
+	switch {
+	case id == settingEnablePush && v != 0: // §6.5.2: a server says 0 or nothing
+		s.fail(ProtocolError, "a server does not switch push on")
+		return false
+	case id == settingMaxStreams:
 		s.most = min(v, ourMostCalls)
-	case settingWindow:
-		if v > maxWindow {
-			s.fail(FlowControlError, "INITIAL_WINDOW_SIZE is too large")
-			return false
-		}
-		return s.setWindow(int32(v))
-	case settingMaxFrame:
-		if v < maxFrameSize || v >= 1<<24 {
-			s.fail(ProtocolError, "MAX_FRAME_SIZE is not within its bounds")
-			return false
-		}
-		s.maxFrame = int32(min(v, ourMaxFrame))
 	}
-	return true
-}
-
-// setWindow changes what new streams may be sent, and the open ones by as much (§6.9.2).
-func (s *Session) setWindow(v int32) bool {
-	by := int64(v) - int64(s.callWindow)
-	s.callWindow = v
-	for _, c := range s.calls {
-		w := int64(c.window) + by
-		if w > maxWindow {
-			s.fail(FlowControlError, "a stream's window is too large")
-			return false
-		}
-		c.window = int32(w)
+	code, reason := s.writer.set(id, v, flows(s.calls))
+	if reason != "" {
+		s.fail(code, reason)
 	}
-	return true
+	return reason == ""
 }
 
 // windowUpdate takes what more may be sent (§6.9).
@@ -270,28 +241,15 @@ func (s *Session) windowUpdate(f header, p []byte) {
 	case !s.tolerateMoved(floodWindow):
 		return
 	}
-	by := binary.BigEndian.Uint32(p) & maxWindow
 	if f.stream == 0 {
-		switch {
-		case by == 0:
-			s.fail(ProtocolError, "WINDOW_UPDATE by nothing")
-		case int64(s.window)+int64(by) > maxWindow:
-			s.fail(FlowControlError, "the connection's window is too large")
-		default:
-			s.window += int32(by)
-			s.unblock()
+		if code, reason := s.widen(p); reason != "" {
+			s.fail(code, reason)
 		}
 		return
 	}
-	c := s.find(f.stream)
-	switch {
-	case c == nil || c.flags&callGone != 0:
-	case by == 0:
-		c.abort(ProtocolError)
-	case int64(c.window)+int64(by) > maxWindow:
-		c.abort(FlowControlError)
-	default:
-		c.window += int32(by)
-		c.widened()
+	if c := s.find(f.stream); c != nil && !c.gone {
+		if code := c.widen(p); code != NoError {
+			c.abort(code)
+		}
 	}
 }

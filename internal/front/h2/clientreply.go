@@ -14,55 +14,34 @@ func (s *Session) headers(f header, p []byte) {
 		s.fail(ProtocolError, "HEADERS for an idle stream")
 		return
 	}
-	if f.flags&flagPadded != 0 {
-		if len(p) == 0 || int(p[0]) >= len(p) {
-			s.fail(ProtocolError, "padding is longer than its frame")
-			return
-		}
-		p = p[1 : len(p)-int(p[0])]
+	block, complete, code, reason := s.blocks.start(f, p)
+	switch {
+	case reason != "":
+		s.fail(code, reason)
+	case complete:
+		s.replied(f.stream, block)
 	}
-	if f.flags&flagPriority != 0 {
-		if len(p) < 5 {
-			s.fail(FrameSizeError, "HEADERS have no room for their priority")
-			return
-		}
-		p = p[5:]
-	}
-	s.blockEnds = f.flags&flagEndStream != 0
-	if f.flags&flagEndHeaders != 0 {
-		s.replied(f.stream, p)
-		return
-	}
-	s.opened, s.pieces = f.stream, 0
-	s.block = append(s.block[:0], p...)
 }
 
 // continuation takes the next piece of a header block (§6.10).
 func (s *Session) continuation(f header, p []byte) {
-	if s.opened == 0 {
-		s.fail(ProtocolError, "CONTINUATION of nothing")
-		return
+	block, complete, code, reason := s.blocks.add(f, p, 2*s.caller.limits.MaxHead)
+	switch {
+	case reason != "":
+		if code == EnhanceYourCalm {
+			s.counters.floods[floodContinuation].Add(1)
+		}
+		s.fail(code, reason)
+	case complete:
+		s.replied(f.stream, block)
 	}
-	s.pieces++
-	if len(s.block)+len(p) > 2*s.caller.limits.MaxHead || s.pieces > maxPieces {
-		s.counters.floods[floodContinuation].Add(1)
-		s.fail(EnhanceYourCalm, "a header block is too long")
-		return
-	}
-	s.block = append(s.block, p...)
-	if f.flags&flagEndHeaders == 0 {
-		return
-	}
-	block, id := s.block, s.opened
-	s.block, s.opened = nil, 0
-	s.replied(id, block)
 }
 
 // replied takes a whole header block: the head of a reply, or its trailers.
 func (s *Session) replied(id uint32, block []byte) {
 	r := &s.caller.reply
 	r.reset(s.caller.limits)
-	if !s.decode(block, r) {
+	if !s.blocks.decode(block, s.caller.limits.MaxHead, r.take) {
 		s.fail(CompressionError, "a header block cannot be decoded")
 		return
 	}
@@ -70,8 +49,8 @@ func (s *Session) replied(id uint32, block []byte) {
 	switch {
 	case c == nil:
 		s.tolerate(floodHeaders) // it was closed, and the backend did not know
-	case c.flags&callGone != 0: // it lingers
-		if !s.blockEnds {
+	case c.gone: // it lingers
+		if !s.blocks.ends() {
 			c.cancel(ProtocolError)
 			s.unlinger(c)
 			return
@@ -85,27 +64,12 @@ func (s *Session) replied(id uint32, block []byte) {
 	case r.over:
 		c.abort(EnhanceYourCalm)
 	case c.flags&gotHead == 0:
-		c.takeHead(r, s.blockEnds)
-	case !s.blockEnds || r.status != 0: // §8.1
+		c.takeHead(r, s.blocks.ends())
+	case !s.blocks.ends() || r.status != 0: // §8.1
 		c.abort(ProtocolError)
 	default:
 		c.ended(r.rest)
 	}
-}
-
-// decode decodes a header block into r.
-func (s *Session) decode(block []byte, r *replyFields) bool {
-	if s.decoder == nil {
-		s.decoder = hpack.NewDecoder(4096, nil)
-		s.decoder.SetMaxStringLength(4 * s.caller.limits.MaxHead)
-	}
-	s.decoder.SetEmitFunc(r.take)
-	_, err := s.decoder.Write(block)
-	if e := s.decoder.Close(); err == nil {
-		err = e
-	}
-	s.decoder.SetEmitFunc(nothing)
-	return err == nil
 }
 
 // replyFields are what a header block says, as far as is needed to make a head of it.
@@ -185,7 +149,7 @@ func (c *call) takeHead(r *replyFields, ends bool) {
 	if r.status >= 200 {
 		c.flags |= gotHead
 		b = c.framed(b, r, ends)
-		if c.flags&callGone != 0 {
+		if c.gone {
 			return
 		}
 		if c.session.budget != nil {
@@ -228,25 +192,16 @@ func (c *call) framed(b []byte, r *replyFields, ends bool) []byte {
 
 // beginData takes the head of a DATA frame, and the length of its padding (§6.1).
 func (s *Session) beginData(f header, b []byte) int {
-	used, pad, length := frameHead, 0, f.length
-	if f.stream == 0 || s.isIdle(f.stream) {
-		s.fail(ProtocolError, "DATA for no stream, or an idle one")
+	d, used, code, reason := dataHead(f, b)
+	switch {
+	case f.stream != 0 && s.isIdle(f.stream):
+		s.fail(ProtocolError, "DATA for an idle stream")
+		return frameHead
+	case reason != "":
+		s.fail(code, reason)
 		return used
-	}
-	if f.flags&flagPadded != 0 {
-		if length == 0 {
-			s.fail(FrameSizeError, "DATA has no room for its padding")
-			return used
-		}
-		if len(b) == used {
-			return 0
-		}
-		if pad = int(b[used]); pad >= length {
-			s.fail(ProtocolError, "padding is longer than its frame")
-			return used
-		}
-		used++
-		length -= 1 + pad
+	case used == 0:
+		return 0
 	}
 	if int64(f.length) > int64(s.credit) {
 		s.fail(FlowControlError, "more DATA than the connection's window")
@@ -254,12 +209,12 @@ func (s *Session) beginData(f header, b []byte) int {
 	}
 	s.credit -= int32(f.length)
 	s.owe(int32(f.length))
-	c := s.charge(f, int32(f.length-length))
+	c := s.charge(f, int32(f.length)-d.left)
 	if s.flags&sOver != 0 {
 		return used
 	}
-	s.data = replyData{call: c, left: int32(length), pad: int32(pad), ends: f.flags&flagEndStream != 0}
-	if length == 0 && pad == 0 {
+	s.data = replyData{call: c, dataLeft: d}
+	if d.none() {
 		s.endData()
 	}
 	return used
@@ -306,10 +261,10 @@ func (s *Session) takeData(b []byte) int {
 	} else {
 		d.left -= int32(n)
 		if c := d.call; c != nil {
-			c.body(b[:n], d.left == 0 && d.pad == 0 && d.ends)
+			c.body(b[:n], d.none() && d.ends)
 		}
 	}
-	if d.left == 0 && d.pad == 0 && s.flags&sOver == 0 {
+	if d.none() && s.flags&sOver == 0 {
 		s.endData()
 	}
 	return n

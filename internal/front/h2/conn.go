@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"golang.org/x/net/http2/hpack"
-
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
@@ -14,55 +12,38 @@ import (
 type conn struct {
 	// Fixed by Take.
 	lane *lane
-	sock *eventloop.Conn
 
 	// Owned by the loop's goroutine. No lock. What a delivery touches stands first.
+	writer
 	streams []*stream // open, in the order of their numbers
-	out     []byte    // the frames of this tick; nil between ticks
-	// window is what may be sent over all streams, theirWindow what a new stream may be sent.
-	window, theirWindow int32
-	maxFrame            int32 // of the client
-	allowance           int32 // see moved
-	flags               connFlags
-	blockFlags          uint8
-	pieces              uint8  // of a header block that is not whole
-	preface             uint8  // bytes of it that came
-	shrunk              uint16 // by how many bytes the client's header table is smaller than 4,096
-	lastAt              int32  // where in out the last frame of a stream begins
-	lastOf              uint32
-	credit              int32  // what the client may send over all streams
-	owed                int32  // what was taken of it and not given back
-	last                uint32 // the highest number of a stream that the client has begun
-	opened              uint32 // the stream whose header block is not whole; 0: none
+	flags   connFlags
+	preface uint8  // bytes of it that came
+	credit  int32  // what the client may send over all streams
+	owed    int32  // what was consumed of it and not given back
+	last    uint32 // the highest number of a stream that the client has begun
 
-	blocked []*stream // have bytes that wait for the connection's window or its socket
-	settle  []*stream // whose handler took input out of turn
-	closed  closedStreams
-	linger  []*stream      // answered, while their requests are not whole; see linger.go
-	decoder *hpack.Decoder // nil until the first head
-	block   []byte         // of a header block that is not whole; nil mostly
-	budget  *budget        // nil until something is charged to it
-	data    data           // of a DATA frame that is not whole
+	closed closedStreams
+	linger []*stream // answered, while their requests are not complete; see linger.go
+	blocks blockReader
+	budget *budget // nil until something is charged to it
+	data   data    // of a DATA frame that is not complete
 }
 
 // data is what is left of a DATA frame.
 type data struct {
-	stream    *stream // nil: it is closed, and what comes is dropped
-	left, pad int32
-	ends      bool
+	dataLeft
+	stream *stream // nil: it is closed, and what comes is dropped
 }
 
 type connFlags uint8
 
 const (
-	gotSettings connFlags = 1 << iota // the client's first
-	flushes                           // Flush is to be called
-	leaving                           // a first GOAWAY was sent
-	left                              // the last GOAWAY was sent: streams that begin are refused
-	failed                            // the connection ends with an error of the client's
-	noTable                           // the client's table is smaller: the next block says that ours is empty
-	lastOpen                          // lastAt and lastOf are valid
-	idle                              // the timer is that of a connection without streams
+	gotSettings  connFlags = 1 << iota // the client's first
+	leaving                            // a first GOAWAY was sent
+	left                               // the last GOAWAY was sent: streams that begin are refused
+	failed                             // the connection ends with an error of the client's
+	idle                               // the timer is that of a connection without streams
+	movesNoTable                       // in a state alone: writer.noTable
 )
 
 var (
@@ -90,7 +71,7 @@ func (h *conn) take(b []byte) int {
 	switch {
 	case int(h.preface) < len(Preface):
 		return h.takePreface(b)
-	case h.data.left > 0 || h.data.pad > 0:
+	case !h.data.none():
 		return h.takeData(b)
 	case len(b) < frameHead:
 		return 0
@@ -127,7 +108,7 @@ func (h *conn) expects(f header) bool {
 		h.fail(FrameSizeError, "a frame is too large")
 	case h.flags&gotSettings == 0 && (f.kind != frameSettings || f.flags&flagAck != 0):
 		h.fail(ProtocolError, "the first frame is not SETTINGS")
-	case h.opened != 0 && (f.kind != frameContinuation || f.stream != h.opened):
+	case !h.blocks.expects(f):
 		h.fail(ProtocolError, "a header block is not continued")
 	default:
 		return true
@@ -283,8 +264,7 @@ func (h *conn) forget(s *stream, reset bool) {
 	if h.data.stream == s {
 		h.data.stream = nil
 	}
-	delete(h.lane.partial, s)
-	delete(h.lane.trailer, s)
+	h.lane.answers.Forget(s)
 	delete(h.lane.held, s)
 	if h.owe(s.unread); len(h.streams) == 0 {
 		h.rest()
@@ -317,7 +297,7 @@ func (h *conn) Timer(c *eventloop.Conn, _ int64) {
 	switch {
 	case h.flags&leaving != 0:
 		h.sayLast()
-	case h.opened != 0:
+	case h.blocks.stream != 0:
 		h.fail(ProtocolError, "a header block takes too long")
 	case h.last == 0 && h.flags&idle == 0 && len(h.streams) == 0:
 		h.fail(NoError, "no request came") // a client in order may try again
@@ -342,11 +322,8 @@ func (h *conn) Closed(_ *eventloop.Conn, err error) {
 		}
 	}
 	h.lane.counters.open.Add(-1)
-	if h.out != nil {
-		h.lane.giveBack(h.out)
-		h.out = nil
-	}
-	h.decoder, h.block, h.blocked, h.settle = nil, nil, nil, nil
+	h.release()
+	h.blocks, h.blocked, h.settle = blockReader{}, nil, nil
 }
 
 var errConnClosed = fmt.Errorf("the connection of the stream was closed")

@@ -8,25 +8,13 @@ import (
 
 // beginData takes the head of a DATA frame, and the length of its padding (RFC 9113 §6.1).
 func (h *conn) beginData(f header, b []byte) int {
-	used, pad, length := frameHead, 0, f.length
-	if f.stream == 0 {
-		h.fail(ProtocolError, "DATA for no stream")
+	d, used, code, reason := dataHead(f, b)
+	switch {
+	case reason != "":
+		h.fail(code, reason)
 		return used
-	}
-	if f.flags&flagPadded != 0 {
-		if length == 0 {
-			h.fail(FrameSizeError, "DATA has no room for its padding")
-			return used
-		}
-		if len(b) == used {
-			return 0
-		}
-		if pad = int(b[used]); pad >= length {
-			h.fail(ProtocolError, "padding is longer than its frame")
-			return used
-		}
-		used++
-		length -= 1 + pad
+	case used == 0:
+		return 0
 	}
 	s := h.find(f.stream)
 	switch {
@@ -54,11 +42,11 @@ func (h *conn) beginData(f header, b []byte) int {
 	default:
 		s.credit -= int32(f.length)
 	}
-	h.data = data{stream: s, left: int32(length), pad: int32(pad), ends: f.flags&flagEndStream != 0}
-	if over := int32(f.length - length - pad); over > 0 {
-		h.drop(over)
+	h.data = data{stream: s, dataLeft: d}
+	if f.flags&flagPadded != 0 {
+		h.drop(1)
 	}
-	if length == 0 && pad == 0 {
+	if d.none() {
 		h.endData()
 	}
 	return used
@@ -78,7 +66,7 @@ func (h *conn) takeData(b []byte) int {
 		} else {
 			h.drop(int32(n))
 		}
-		if d.left == 0 && d.pad == 0 {
+		if d.none() {
 			h.endData()
 		}
 		return n
@@ -128,7 +116,7 @@ func (l *lane) deliver() {
 
 // drop gives back credit for what nobody takes: padding, and what comes for a closed stream.
 func (h *conn) drop(n int32) {
-	if s := h.data.stream; s != nil && s.flags&gone == 0 {
+	if s := h.data.stream; s != nil && !s.gone {
 		s.give(n)
 	}
 	h.owe(n)
@@ -154,7 +142,7 @@ func (s *stream) body(b []byte) {
 			return
 		}
 	}
-	if s.flags&gone != 0 {
+	if s.gone {
 		s.more(n)
 		return
 	}
@@ -170,7 +158,7 @@ func (s *stream) body(b []byte) {
 // show shows a piece of the body to the handler, and keeps what comes after the handler has
 // stopped.
 func (s *stream) show(b []byte) {
-	for len(b) > 0 && s.flags&gone == 0 {
+	for len(b) > 0 && !s.gone {
 		if s.flags&stopped != 0 {
 			s.hold(b)
 			return
@@ -213,13 +201,13 @@ func (s *stream) hold(b []byte) {
 // resume shows what is held, if the handler takes input again.
 func (s *stream) resume() {
 	held := s.holds()
-	if held == nil || s.flags&(stopped|gone) != 0 {
+	if held == nil || s.gone || s.flags&stopped != 0 {
 		return
 	}
 	delete(s.conn.lane.held, s)
 	s.show(held.b)
 	switch rest := s.holds(); {
-	case !held.ends || s.flags&gone != 0:
+	case !held.ends || s.gone:
 	case rest != nil:
 		rest.ends, rest.trailer = true, held.trailer
 	default:
@@ -272,7 +260,7 @@ func (s *stream) ended(trailer []byte) {
 	switch {
 	case s.flags&measured != 0 && s.left != 0:
 		s.malformed()
-	case s.flags&gone != 0:
+	case s.gone:
 		s.conn.unlinger(s, false)
 	case s.holds() != nil:
 		held := s.holds()

@@ -75,17 +75,7 @@ func (b *budget) earn() {
 	}
 }
 
-// answered tells that a stream of the connection was served.
-func (h *conn) answered() {
-	if h.budget != nil {
-		h.budget.earn()
-	}
-}
-
-// moved tells that a piece of a body went one way or the other. What clients say about
-// that, updates of windows and measurements of the path, is no flood.
-func (h *conn) moved() { h.allowance = min(h.allowance+allowanceEach, allowanceMost) }
-
+// Each piece of a body accounts for allowanceEach frames, see writer.moved.
 const (
 	allowanceEach = 4
 	allowanceMost = 10_000
@@ -93,11 +83,7 @@ const (
 
 // tolerateMoved is tolerate for what bodies that move account for.
 func (h *conn) tolerateMoved(f flood) bool {
-	if h.allowance > 0 {
-		h.allowance--
-		return true
-	}
-	return h.tolerate(f)
+	return h.excused() || h.tolerate(f)
 }
 
 // tolerate takes one of f from the connection's budget. Without one it ends the connection

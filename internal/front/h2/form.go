@@ -64,9 +64,9 @@ func (q *RequestHead) Trailers() (lines []byte, ok bool) {
 	return r.rest, r.bad == "" && !r.over && r.seen == 0
 }
 
-// AppendFieldName appends a field's name of an answer in small letters. It returns false if
+// appendFieldName appends a field's name of an answer in small letters. It returns false if
 // the field is about a connection of HTTP/1.1 and not to be sent (RFC 9113 §8.2.2).
-func AppendFieldName(b, name []byte) ([]byte, bool) {
+func appendFieldName(b, name []byte) ([]byte, bool) {
 	at := len(b)
 	for _, c := range name {
 		if 'A' <= c && c <= 'Z' {

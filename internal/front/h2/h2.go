@@ -10,13 +10,9 @@
 package h2
 
 import (
-	"bytes"
-	"io"
 	"log/slog"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -63,21 +59,16 @@ type Server struct {
 // lane is the server's part on one loop.
 type lane struct {
 	srv   *Server
-	head  []byte         // of a request, while it is made
-	req   fields         // what its header block says
-	chunk []byte         // a piece of a body with its frame, either way
-	res   http1.Response // of an answer, while it is translated
-	name  []byte         // a field's name in small letters
+	head  []byte // of a request, while it is made
+	req   fields // what its header block says
+	chunk []byte // a piece of a body with its frame, either way
 	// gathered is a piece of a body in the input that is looked at, for gathers; see gather.
 	gathers  *stream
 	gathered []byte
-	block    bytes.Buffer   // a header block of ours
-	encoder  *hpack.Encoder // into block, without a table: it fits every connection
-	spare    [][]byte       // buffers for the next ticks
-	// What few streams have: a part of an answer's head, and the fields behind its body.
-	partial map[*stream][]byte
-	trailer map[*stream][]byte
-	held    map[*stream]*heldBody
+	answers  Answers[*stream]
+	block    blockWriter
+	buffers  buffers
+	held     map[*stream]*heldBody // few streams have one
 
 	drains bool // no connection is to stay
 
@@ -101,10 +92,8 @@ func New(cfg Config, accept func(*eventloop.Conn) eventloop.Handler, loops int, 
 	}
 	s := &Server{cfg: cfg.withDefaults(), accept: accept, log: log}
 	for range loops {
-		l := &lane{srv: s, partial: map[*stream][]byte{}, trailer: map[*stream][]byte{}, held: map[*stream]*heldBody{}}
-		l.encoder = hpack.NewEncoder(&l.block)
-		l.encoder.SetMaxDynamicTableSize(0)
-		_ = l.encoder.WriteField(hpack.HeaderField{Name: ":status", Value: "200"}) // says so, to nobody
+		l := &lane{srv: s, held: map[*stream]*heldBody{}}
+		l.block.init()
 		s.lanes = append(s.lanes, l)
 	}
 	return s
@@ -114,7 +103,7 @@ func New(cfg Config, accept func(*eventloop.Conn) eventloop.Handler, loops int, 
 // rest is c's next input. Only c's handler so far may call it.
 func (s *Server) Take(c *eventloop.Conn, seen int) {
 	l := s.lanes[c.Loop().ID()]
-	h := &conn{lane: l, sock: c, preface: uint8(seen), window: firstWindow, theirWindow: firstWindow, maxFrame: maxFrameSize, credit: connWindow}
+	h := &conn{lane: l, writer: newWriter(c, &l.buffers), preface: uint8(seen), credit: connWindow}
 	l.counters.conns.Add(1)
 	l.counters.open.Add(1)
 	c.SetHandler(h)
@@ -204,28 +193,3 @@ func (s *Server) Stats() Stats {
 	}
 	return t
 }
-
-// lend returns an empty buffer.
-func (l *lane) lend() []byte {
-	if n := len(l.spare); n > 0 {
-		b := l.spare[n-1]
-		l.spare[n-1] = nil
-		l.spare = l.spare[:n-1]
-		return b
-	}
-	return make([]byte, 0, 4<<10)
-}
-
-const (
-	spareBuffers = 64
-	spareBytes   = 128 << 10
-)
-
-// giveBack takes a buffer that lend returned.
-func (l *lane) giveBack(b []byte) {
-	if len(l.spare) < spareBuffers && cap(b) <= spareBytes {
-		l.spare = append(l.spare, b[:0])
-	}
-}
-
-var _ io.Writer = (*bytes.Buffer)(nil)

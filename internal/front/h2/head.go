@@ -2,7 +2,6 @@ package h2
 
 import (
 	"bytes"
-	"encoding/binary"
 	"strconv"
 
 	"golang.org/x/net/http2/hpack"
@@ -16,76 +15,48 @@ func (h *conn) headers(f header, p []byte) {
 		h.fail(ProtocolError, "HEADERS for a stream that no client begins")
 		return
 	}
-	if f.flags&flagPadded != 0 {
-		if len(p) == 0 || int(p[0]) >= len(p) {
-			h.fail(ProtocolError, "padding is longer than its frame")
-			return
-		}
-		p = p[1 : len(p)-int(p[0])]
+	block, complete, code, reason := h.blocks.start(f, p)
+	switch {
+	case reason != "":
+		h.fail(code, reason)
+	case complete:
+		h.head(f.stream, block)
+	default:
+		h.sock.SetTimer(int64(h.lane.srv.cfg.HeadTimeout))
 	}
-	flags := f.flags & (flagEndStream | flagEndHeaders)
-	if f.flags&flagPriority != 0 {
-		if len(p) < 5 {
-			h.fail(FrameSizeError, "HEADERS have no room for their priority")
-			return
-		}
-		if binary.BigEndian.Uint32(p)&maxStreamID == f.stream {
-			flags |= selfDependent
-		}
-		p = p[5:]
-	}
-	h.blockFlags = flags
-	if flags&flagEndHeaders != 0 {
-		h.head(f.stream, p)
-		return
-	}
-	h.opened, h.pieces = f.stream, 0
-	h.block = append(h.block[:0], p...)
-	h.sock.SetTimer(int64(h.lane.srv.cfg.HeadTimeout))
 }
-
-// selfDependent marks a block whose stream depends on itself (RFC 7540 §5.3.1).
-const selfDependent = 0x80
 
 // continuation takes the next piece of a header block (§6.10).
 func (h *conn) continuation(f header, p []byte) {
-	if h.opened == 0 {
-		h.fail(ProtocolError, "CONTINUATION of nothing")
+	block, complete, code, reason := h.blocks.add(f, p, 2*h.lane.srv.cfg.Head.MaxHead)
+	switch {
+	case reason != "":
+		if code == EnhanceYourCalm {
+			h.lane.counters.floods[floodContinuation].Add(1)
+		}
+		h.fail(code, reason)
+		return
+	case !complete:
 		return
 	}
-	h.pieces++
-	if len(h.block)+len(p) > 2*h.lane.srv.cfg.Head.MaxHead || h.pieces > maxPieces {
-		h.lane.counters.floods[floodContinuation].Add(1)
-		h.fail(EnhanceYourCalm, "a header block is too long")
-		return
-	}
-	h.block = append(h.block, p...)
-	if f.flags&flagEndHeaders == 0 {
-		return
-	}
-	block, id := h.block, h.opened
-	h.block, h.opened = nil, 0
 	if h.flags&leaving == 0 {
 		h.sock.SetTimer(0)
 	}
 	if len(h.streams) == 0 {
 		h.rest() // unless a stream begins
 	}
-	h.head(id, block)
+	h.head(f.stream, block)
 }
-
-// maxPieces bounds the CONTINUATION frames of a block.
-const maxPieces = 32
 
 // head takes a whole header block: it begins a stream, or ends one with trailers.
 func (h *conn) head(id uint32, block []byte) {
 	r := &h.lane.req
 	r.reset(h.lane.srv.cfg.Head)
-	if !h.decode(block, r) {
+	if !h.blocks.decode(block, h.lane.srv.cfg.Head.MaxHead, r.take) {
 		h.fail(CompressionError, "a header block cannot be decoded")
 		return
 	}
-	ends := h.blockFlags&flagEndStream != 0
+	ends := h.blocks.ends()
 	if s := h.find(id); s != nil {
 		s.trailers(r, ends)
 		return
@@ -107,7 +78,7 @@ func (h *conn) head(id uint32, block []byte) {
 		h.refuse(id)
 		h.tolerate(floodStreams)
 		return
-	case h.blockFlags&selfDependent != 0, r.bad != "":
+	case h.blocks.flags&selfDependent != 0, r.bad != "":
 		h.lane.srv.log.Debug("malformed request", "conn", h.sock.ID(), "peer", h.sock.Peer(), "stream", id, "err", r.bad)
 		h.resetStream(id, ProtocolError)
 		return
@@ -123,23 +94,6 @@ func (h *conn) refuse(id uint32) {
 	h.control(appendReset(nil, id, RefusedStream))
 	h.closed.add(id, true)
 }
-
-// decode decodes a header block into r.
-func (h *conn) decode(block []byte, r *fields) bool {
-	if h.decoder == nil {
-		h.decoder = newDecoder(h.lane.srv.cfg.Head.MaxHead)
-	}
-	h.noteTableSize(block)
-	h.decoder.SetEmitFunc(r.take)
-	_, err := h.decoder.Write(block)
-	if e := h.decoder.Close(); err == nil {
-		err = e
-	}
-	h.decoder.SetEmitFunc(nothing)
-	return err == nil
-}
-
-func nothing(hpack.HeaderField) {}
 
 // fields are what a header block says, as far as it is needed to make a head of it.
 type fields struct {

@@ -45,7 +45,7 @@ const (
 // connMarked and streamMarked are the flags that move, bit by bit in the order of this list:
 // append only.
 var (
-	connMarked   = [...]connFlags{gotSettings, leaving, left, noTable, idle}
+	connMarked   = [...]connFlags{gotSettings, leaving, left, movesNoTable, idle}
 	streamMarked = [...]streamFlags{theirEnd, headSent, measured, chunked, tunnel, wide}
 )
 
@@ -74,7 +74,11 @@ func (h *conn) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.Stat
 	if !h.canMove() {
 		return dst, 0
 	}
-	s := dst.MustUint(moveFlags, marks(h.flags, connMarked[:])).MustBytes(moveTable, h.appendTable(nil))
+	flags := h.flags
+	if h.noTable {
+		flags |= movesNoTable
+	}
+	s := dst.MustUint(moveFlags, marks(flags, connMarked[:])).MustBytes(moveTable, h.blocks.appendTable(nil))
 	s = s.MustUint(moveWindow, bits(h.window)).MustUint(moveTheirWindow, bits(h.theirWindow)).MustUint(moveMaxFrame, bits(h.maxFrame))
 	s = s.Uint(moveAllowance, bits(h.allowance)).MustUint(moveCredit, bits(h.credit)).MustUint(moveOwed, bits(h.owed)).MustUint(moveLast, uint64(h.last))
 	s = s.MustBytes(moveStopped, appendNumbers(nil, h.closed.stopped)).Bytes(moveEnded, appendNumbers(nil, h.closed.ended))
@@ -100,7 +104,7 @@ func (h *conn) canMove() bool {
 	if h.flags&(failed|gotSettings) != gotSettings || int(h.preface) < len(Preface) {
 		return false
 	}
-	if h.opened != 0 || h.data != (data{}) || len(h.linger)+len(h.settle)+len(h.out) > 0 {
+	if h.blocks.stream != 0 || h.data != (data{}) || len(h.linger)+len(h.settle)+len(h.out) > 0 {
 		return false
 	}
 	unsent := h.sock.Unsent()
@@ -112,7 +116,7 @@ func (h *conn) canMove() bool {
 
 func (s *stream) state() (takeover.State, bool) {
 	l := s.conn.lane
-	if s.flags&(headSent|ourEnd|settles|gone|wasReset) != headSent || l.partial[s] != nil || l.trailer[s] != nil || s.holds() != nil {
+	if s.flags&(headSent|ourEnd|wasReset) != headSent || s.settles || s.gone || l.answers.Keeps(s) || s.holds() != nil {
 		return nil, false
 	}
 	c, ok := s.State()
@@ -140,11 +144,11 @@ func (h *conn) Moved(*eventloop.Conn) {
 	h.lane.counters.open.Add(-1)
 	h.lane.counters.openStreams.Add(-int64(len(h.streams)))
 	for _, s := range h.streams {
-		s.flags |= gone
+		s.gone = true
 		s.Leave()
 	}
 	h.flags |= failed
-	h.streams, h.blocked, h.decoder = nil, nil, nil
+	h.streams, h.blocked, h.blocks = nil, nil, blockReader{}
 }
 
 // An Arriving is a connection that comes from another process, read and not yet open.
@@ -175,8 +179,10 @@ func (s *Server) ReadState(state takeover.State, read func(*eventloop.Moving) (O
 		switch f.Tag {
 		case moveFlags:
 			h.flags = unmarked(f.Uint, connMarked[:])
+			h.noTable = h.flags&movesNoTable != 0
+			h.flags &^= movesNoTable
 		case moveTable:
-			err = h.fillTable(s.cfg.Head.MaxHead, f.Bytes)
+			err = h.blocks.fillTable(s.cfg.Head.MaxHead, f.Bytes)
 		case moveLast:
 			h.last = uint32(f.Uint)
 		case moveStopped:
@@ -264,7 +270,7 @@ func (a *Arriving) readStream(state takeover.State, read func(*eventloop.Moving)
 func (s *Server) Arrive(c *eventloop.Conn, a *Arriving, timer int64) (eventloop.Handler, error) {
 	l := s.lanes[c.Loop().ID()]
 	h := a.conn
-	h.lane, h.sock = l, c
+	h.lane, h.sock, h.pool = l, c, &l.buffers
 	if h.budget != nil {
 		h.budget.at = c.Loop().Now()
 	}

@@ -16,24 +16,24 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// flow is a stream that stays open: it answers with its name and sends back the bytes of its
+// endless is a stream that stays open: it answers with its name and sends back the bytes of its
 // request's body.
-type flow struct {
+type endless struct {
 	exchange
 	name string
 }
 
-func newFlow(name string) *flow {
-	return &flow{name: name, exchange: exchange{serve: func(c *eventloop.Conn, x *exchange) {
+func newFlow(name string) *endless {
+	return &endless{name: name, exchange: exchange{serve: func(c *eventloop.Conn, x *exchange) {
 		c.Write([]byte("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + name + " " + x.head))
 	}}}
 }
 
-func (f *flow) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.State, uint8) {
+func (f *endless) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.State, uint8) {
 	return dst.String(1, f.head), takeover.KindSSE
 }
 
-func (f *flow) Moved(*eventloop.Conn) {}
+func (f *endless) Moved(*eventloop.Conn) {}
 
 // movedTo moves every connection of f to another front, and returns that.
 func (f *front) movedTo(engine string, sizes *[]int) *front {
@@ -208,7 +208,7 @@ func TestHeaderTablesAreCopied(t *testing.T) {
 		for i := 0; i < len(fields); i += 2 {
 			_ = enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
 		}
-		x, y := &conn{}, &conn{}
+		x, y := &blockReader{}, &blockReader{}
 		if err := x.fillTable(1<<15, b.Bytes()); err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +244,7 @@ func TestHeaderTablesAreCopied(t *testing.T) {
 
 func FuzzReadState(f *testing.F) {
 	s := New(Config{}, nil, 1, nil)
-	h := &conn{lane: s.lanes[0], flags: gotSettings, maxFrame: maxFrameSize}
+	h := &conn{lane: s.lanes[0], flags: gotSettings, writer: writer{maxFrame: maxFrameSize}}
 	c := takeover.State{}.MustUint(moveFlags, marks(h.flags, connMarked[:])).MustUint(moveMaxFrame, maxFrameSize).MustBytes(moveTable, []byte("@\x01a\x01b")).Bytes(moveBudget, []byte("\x00\x01"))
 	f.Add([]byte(c.MustBytes(moveStream, takeover.State{}.MustUint(streamNumber, 1).MustBytes(streamConn, takeover.State{}.MustUint(1, 1)))))
 	f.Fuzz(func(t *testing.T, b []byte) {

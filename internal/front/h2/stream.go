@@ -8,18 +8,11 @@ import (
 
 // stream is one request and its answer, or a tunnel: a connection for whoever handles it.
 type stream struct {
-	eventloop.Carried
+	flow
 
-	conn   *conn
-	left   int64 // of a body whose length was said
-	id     uint32
-	window int32 // what may be sent
-	credit int32 // what the client may send
-	unread int32 // what of that the handler has not taken
-	owed   int32 // what it has taken and was not given back
-	flags  streamFlags
-
-	urgency uint8 // 0 first, 7 last (RFC 9218 §4.1)
+	conn  *conn
+	left  int64 // of a body whose length was said
+	flags streamFlags
 }
 
 type streamFlags uint16
@@ -31,9 +24,6 @@ const (
 	measured                         // left counts
 	chunked                          // the body is shown in chunks
 	tunnel                           // the end of the client's side is the end of a stream of bytes
-	waits                            // it is in conn.blocked
-	settles                          // it is in conn.settle
-	gone                             // Close was called
 	wasReset                         // by us
 	stopped                          // the handler takes no input for now
 	wide                             // credit is of wideWindow
@@ -54,7 +44,7 @@ func (h *conn) begin(id uint32, r *fields, ends bool) {
 		head = appendTooLarge(head[:0], l.srv.cfg.Head.MaxHead)
 		l.head = head
 	}
-	s := &stream{conn: h, id: id, window: h.theirWindow, credit: streamWindow, urgency: r.urgency}
+	s := &stream{conn: h, flow: flow{id: id, window: h.theirWindow, credit: streamWindow, urgency: r.urgency}}
 	switch {
 	case r.method == "CONNECT":
 		s.flags |= tunnel
@@ -92,7 +82,7 @@ func (h *conn) begin(id uint32, r *fields, ends bool) {
 		s.flags |= theirEnd
 	}
 	s.Arrived(head)
-	if ends && s.flags&(gone|tunnel) == tunnel {
+	if ends && s.flags&tunnel != 0 && !s.gone {
 		s.Ended()
 	}
 }
@@ -165,11 +155,16 @@ func (s *stream) Reading(on bool) {
 	if s.flags |= stopped; on {
 		s.flags &^= stopped
 	}
-	if on && s.unread > 0 && s.flags&settles == 0 {
-		s.flags |= settles
-		s.conn.settle = append(s.conn.settle, s)
-		s.conn.flushLater()
+	if on {
+		s.conn.settleLater(&s.flow, s)
 	}
+}
+
+// settled implements settler.
+func (s *stream) settled() {
+	s.settles = false
+	s.resume()
+	s.taken()
 }
 
 // Shutdown implements eventloop.Carrier.
@@ -186,10 +181,10 @@ func (s *stream) Shutdown() {
 
 // Close implements eventloop.Carrier.
 func (s *stream) Close(err error, orderly bool) {
-	if s.flags&gone != 0 {
+	if s.gone {
 		return
 	}
-	s.flags |= gone
+	s.gone = true
 	h := s.conn
 	reset := s.flags&wasReset != 0
 	switch {
@@ -229,7 +224,7 @@ func (s *stream) codeOf(err error) Code {
 // go out when the sending side ends. Loop only.
 func (s *stream) Trailer(lines []byte) {
 	if len(lines) > 0 && s.flags&ourEnd == 0 {
-		s.conn.lane.trailer[s] = append([]byte(nil), lines...)
+		s.conn.lane.answers.SetTrailer(s, lines)
 	}
 }
 

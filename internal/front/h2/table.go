@@ -22,8 +22,8 @@ const (
 	moreThanAll = tableSize/32 + 1
 )
 
-// noteTableSize keeps the size that the client gave its table at the beginning of a block.
-func (h *conn) noteTableSize(block []byte) {
+// noteTableSize keeps the size that the peer gave its table at the beginning of a block.
+func (r *blockReader) noteTableSize(block []byte) {
 	for len(block) > 0 && block[0]&sizeMask == sizeBits {
 		size, n := int(block[0]&(1<<5-1)), 1
 		if size == 1<<5-1 {
@@ -38,28 +38,28 @@ func (h *conn) noteTableSize(block []byte) {
 				}
 			}
 		}
-		h.shrunk = uint16(tableSize - min(size, tableSize))
+		r.shrunk = uint16(tableSize - min(size, tableSize))
 		block = block[n:]
 	}
 }
 
-// appendTable appends a header block that makes an empty table like the client's.
-func (h *conn) appendTable(dst []byte) []byte {
-	if h.shrunk > 0 {
-		dst = appendInt(dst, sizeBits, 5, uint64(tableSize-h.shrunk))
+// appendTable appends a header block that makes an empty table like the peer's.
+func (r *blockReader) appendTable(dst []byte) []byte {
+	if r.shrunk > 0 {
+		dst = appendInt(dst, sizeBits, 5, uint64(tableSize-r.shrunk))
 	}
-	if h.decoder == nil {
+	if r.decoder == nil {
 		return dst
 	}
 	var entries []hpack.HeaderField
-	h.decoder.SetEmitFunc(func(f hpack.HeaderField) { entries = append(entries, f) })
+	r.decoder.SetEmitFunc(func(f hpack.HeaderField) { entries = append(entries, f) })
 	for i := range moreThanAll {
-		if _, err := h.decoder.Write(appendInt(nil, indexedBit, 7, uint64(firstEntry+i))); err != nil {
+		if _, err := r.decoder.Write(appendInt(nil, indexedBit, 7, uint64(firstEntry+i))); err != nil {
 			break // there is no entry of that number
 		}
 	}
-	_ = h.decoder.Close()
-	h.decoder.SetEmitFunc(nothing)
+	_ = r.decoder.Close()
+	r.decoder.SetEmitFunc(nothing)
 	for _, f := range slices.Backward(entries) { // the oldest first
 		dst = append(dst, literalBit)
 		dst = appendString(dst, f.Name)
@@ -68,12 +68,12 @@ func (h *conn) appendTable(dst []byte) []byte {
 	return dst
 }
 
-// fillTable makes h's empty table what block says.
-func (h *conn) fillTable(maxHead int, block []byte) error {
-	h.noteTableSize(block)
-	h.decoder = newDecoder(maxHead)
-	_, err := h.decoder.Write(block)
-	if e := h.decoder.Close(); err == nil {
+// fillTable makes r's empty table what block says.
+func (r *blockReader) fillTable(maxHead int, block []byte) error {
+	r.noteTableSize(block)
+	r.decoder = newDecoder(maxHead)
+	_, err := r.decoder.Write(block)
+	if e := r.decoder.Close(); err == nil {
 		err = e
 	}
 	if err != nil {

@@ -176,8 +176,7 @@ func (h *conn) forget(s *stream) {
 	h.streams[last] = nil
 	h.streams = h.streams[:last]
 	h.srv.counters.openStreams.Add(-1)
-	delete(h.lane.partial, s)
-	delete(h.lane.trailer, s)
+	h.lane.answers.Forget(s)
 	if last > 0 || h.flags&gone != 0 {
 		return
 	}

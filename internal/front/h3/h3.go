@@ -123,15 +123,11 @@ type counters struct {
 
 // lane is the server's part on one loop.
 type lane struct {
-	chunk   []byte         // a piece of a body with its frame, either way
-	res     http1.Response // of an answer, while it is translated
-	name    []byte         // a field's name in small letters
+	chunk   []byte // a piece of a body with its frame, either way
+	answers h2.Answers[*stream]
 	block   bytes.Buffer   // a field section of ours
 	encoder *qpack.Encoder // into block
-	// What few streams have: a part of an answer's head, and the fields behind its body.
-	partial map[*stream][]byte
-	trailer map[*stream][]byte
-	drains  bool // no connection is to stay
+	drains  bool           // no connection is to stay
 }
 
 // New returns a Server on loops. Listen comes next.
@@ -142,7 +138,7 @@ func New(cfg Config, front Front, loops []*eventloop.Loop, log *slog.Logger) *Se
 	s := &Server{cfg: cfg.withDefaults(), front: front, log: log, loops: loops}
 	s.ended, s.end = context.WithCancel(context.Background())
 	for range loops {
-		l := &lane{partial: map[*stream][]byte{}, trailer: map[*stream][]byte{}}
+		l := &lane{}
 		l.encoder = qpack.NewEncoder(&l.block)
 		s.lanes = append(s.lanes, l)
 	}

@@ -1,7 +1,6 @@
 package h3
 
 import (
-	"bytes"
 	"errors"
 	"sync"
 	"time"
@@ -10,8 +9,6 @@ import (
 	"github.com/quic-go/qpack"
 	"github.com/quic-go/quic-go"
 
-	"github.com/weir-gateway/weir/internal/front/h2"
-	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
@@ -166,8 +163,10 @@ func (s *stream) Send(b []byte) (taken int) {
 // sendEnd ends the stream, by trailers if there are any.
 func (s *stream) sendEnd() {
 	s.flags |= ourEnd
-	if lines := s.conn.lane.trailer[s]; lines != nil {
-		s.write(s.conn.lane.trailerFrame(lines))
+	if l := s.conn.lane; l.answers.HasTrailer(s) {
+		l.block.Reset()
+		l.answers.Trailer(s, l.encode)
+		s.write(l.headersFrame())
 	}
 	o := &s.out
 	o.mu.Lock()
@@ -189,62 +188,31 @@ func (s *stream) reset(code Code) {
 	s.quic.CancelWrite(quic.StreamErrorCode(code))
 }
 
-// sendHead sends the head that b begins with, or keeps it until it is whole. It returns how
-// much of b that used.
+// sendHead sends the head that b begins with, or keeps it until it is complete. It returns
+// how much of b that used.
 func (s *stream) sendHead(b []byte) int {
 	l := s.conn.lane
-	used := len(b)
-	whole := b
-	if kept := l.partial[s]; kept != nil {
-		whole = append(kept, b...)
-	}
-	n, err := http1.ParseResponse(&l.res, whole, answerLimits, "GET")
-	switch {
-	case err != nil:
-		s.conn.srv.log.Error("an answer's head is none", "conn", s.ID(), "err", err)
-		s.reset(InternalError)
-		return used
-	case n == 0:
-		l.partial[s] = append([]byte(nil), whole...)
+	res, used, err := l.answers.Head(s, b)
+	if res == nil && err == nil {
 		return used
 	}
-	delete(l.partial, s)
-	used = n - (len(whole) - len(b))
-	s.answer(&l.res)
-	return used
-}
-
-// answerLimits bound what we ourselves say.
-var answerLimits = http1.Limits{MaxLine: 64 << 10, MaxHead: 1 << 20, MaxFields: 1 << 12}
-
-// answer sends a head.
-func (s *stream) answer(res *http1.Response) {
-	l := s.conn.lane
-	status := res.Status
-	switch {
-	case status == 101 && s.flags&tunnel == 0:
-		s.reset(InternalError)
-		return
-	case status == 101:
-		status = 200 // RFC 9220 §3
-	case s.flags&tunnel != 0 && status/100 == 2: // there it would say that the tunnel stands
-		status = 502
+	status := 0
+	if err == nil {
+		status, err = l.answers.Status(res, s.flags&tunnel != 0)
 	}
-	if res.Body == http1.BodyChunked { // nobody frames what goes out here
-		s.conn.srv.log.Error("an answer over HTTP/3 is chunked", "conn", s.ID())
+	if err != nil {
+		s.conn.srv.log.Error("invalid head of an answer", "conn", s.ID(), "err", err)
 		s.reset(InternalError)
-		return
+		return used
 	}
 	if status >= 200 {
 		s.flags |= headSent
 		s.conn.answered()
 	}
 	l.block.Reset()
-	l.status(status)
-	for i := range res.Fields {
-		l.field(res.Fields[i].Name, res.Fields[i].Value)
-	}
+	l.answers.Fields(status, res, l.encode)
 	s.write(l.headersFrame())
+	return used
 }
 
 // headersFrame is a HEADERS frame of what was written to the encoder.
@@ -254,32 +222,7 @@ func (l *lane) headersFrame() []byte {
 	return l.chunk
 }
 
-func (l *lane) status(status int) {
-	digits := [3]byte{byte('0' + status/100), byte('0' + status/10%10), byte('0' + status%10)}
-	l.encode(":status", digits[:])
-}
-
-// field adds a field of an answer, unless it is about a connection of HTTP/1.1.
-func (l *lane) field(name, value []byte) {
-	var sent bool
-	if l.name, sent = h2.AppendFieldName(l.name[:0], name); sent {
-		l.encode(unsafe.String(unsafe.SliceData(l.name), len(l.name)), value)
-	}
-}
-
 // encode encodes a field. The encoder has no table, so it keeps neither of the strings.
 func (l *lane) encode(name string, value []byte) {
 	_ = l.encoder.WriteField(qpack.HeaderField{Name: name, Value: unsafe.String(unsafe.SliceData(value), len(value))}) // a buffer takes all
-}
-
-// trailerFrame is a HEADERS frame of lines.
-func (l *lane) trailerFrame(lines []byte) []byte {
-	l.block.Reset()
-	for line := range bytes.Lines(lines) {
-		name, value, ok := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(":"))
-		if ok && http1.ValidName(name) {
-			l.field(name, bytes.TrimSpace(value))
-		}
-	}
-	return l.headersFrame()
 }

@@ -267,7 +267,7 @@ func codeOf(err error) Code {
 // go out when the sending side ends. Loop only.
 func (s *stream) Trailer(lines []byte) {
 	if len(lines) > 0 && s.flags&ourEnd == 0 {
-		s.conn.lane.trailer[s] = append([]byte(nil), lines...)
+		s.conn.lane.answers.SetTrailer(s, lines)
 	}
 }
 
