@@ -109,11 +109,18 @@ func New(cfg Config) (*Handler, error) {
 		return nil, fmt.Errorf("hubhttp: %w", err)
 	}
 	h := &Handler{cfg: cfg, hub: opened.(*hub.Hub), engine: e}
-	h.threads = pushhttp.New(pushhttp.Config{Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, Shards: runtime.GOMAXPROCS(0)}, f, e, cfg.Log)
-	if h.loops, err = newLoops(cfg, f, e, h.threads); err != nil {
+	if h.threads, err = pushhttp.New(cfg.carried(), f, e, cfg.Log); err == nil {
+		h.loops, err = newLoops(cfg, f, e, h.threads)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("hubhttp: %w", err), h.hub.Close())
 	}
 	return h, nil
+}
+
+// carried configures what serves the streams that stay with net/http.
+func (c Config) carried() pushhttp.Config {
+	return pushhttp.Config{Heartbeat: c.Heartbeat, Retry: c.Retry, Loops: min(runtime.GOMAXPROCS(0), 255)}
 }
 
 // Run serves until ctx is done, then ends every stream and closes the hub and its
@@ -125,8 +132,8 @@ func (h *Handler) Run(ctx context.Context) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- h.loops.run(ctx) }()
-	h.threads.Run(ctx)
-	return errors.Join(<-ended, h.hub.Close())
+	err := h.threads.Run(ctx)
+	return errors.Join(err, <-ended, h.hub.Close())
 }
 
 // Hub returns the hub, to subscribe, read history and presence within the program. Run starts and
@@ -249,7 +256,7 @@ func (h *Handler) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 	if h.loops.takeWebSocket(w, r, sub, id) {
 		return
 	}
-	h.threads.AcceptWebSocket(w, r, h.cfg.CheckOrigin, sub, id)
+	h.threads.ServeWebSocket(w, r, h.cfg.CheckOrigin, sub, id)
 }
 
 // ServePublish serves a call of the publish API, whatever its path: a body with

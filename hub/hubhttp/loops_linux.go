@@ -4,12 +4,9 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/http1"
@@ -19,7 +16,6 @@ import (
 	"github.com/weir-gateway/weir/internal/push"
 	engine "github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
-	"github.com/weir-gateway/weir/websocket"
 )
 
 // loops carry the streams whose connections left net/http. A nil *loops carries none.
@@ -40,7 +36,7 @@ func newLoops(cfg Config, f *wire.Formats, h *engine.Hub, threads *pushhttp.Serv
 	if err != nil {
 		return nil, err
 	}
-	p, err := push.New(push.Config{Heartbeat: engine.Duration(cfg.Heartbeat), Retry: engine.Duration(cfg.Retry)}, push.Deps{
+	p, err := push.New(cfg.carried().Push(), push.Deps{
 		Formats: f, Hub: h, Loops: g.Loops(), Access: threads.Access(), Log: cfg.Log,
 	})
 	if err != nil {
@@ -55,31 +51,7 @@ func (l *loops) run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	live, stop := context.WithCancel(context.Background())
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- l.group.Run(live) }()
-	select {
-	case <-ctx.Done():
-	case err := <-ended:
-		return err
-	}
-	l.push.Drain(wire.DrainPlan{Spread: time.Duration(l.push.Config().Retry)})
-	// Last words go out before the loops end; who does not take them is cut.
-	patience, look := time.NewTimer(time.Second), time.NewTicker(5*time.Millisecond)
-	defer patience.Stop()
-	defer look.Stop()
-	for waiting := true; waiting && l.streams() > 0; {
-		select {
-		case <-look.C:
-		case <-patience.C:
-			waiting = false
-		case err := <-ended:
-			return err
-		}
-	}
-	stop()
-	return <-ended
+	return pushhttp.RunLoops(ctx, l.group, l.push)
 }
 
 func (l *loops) release() {
@@ -107,38 +79,21 @@ func (l *loops) takeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subscr
 		return false
 	}
 	s := l.subscription(w, sub, id)
-	s.Accept = joined(r, "Accept-Encoding")
-	return l.take(w, r, s, l.push.ServeSSE, func(nc net.Conn, _ []byte) {
-		hw := newHijacked(nc, w.Header())
-		l.threads.ServeSSE(hw, r, sub, id)
-		_ = hw.FlushError() // the client may be gone
-	})
+	s.Accept = pushhttp.Joined(r, "Accept-Encoding")
+	return l.take(w, r, s, l.push.ServeSSE)
 }
 
 func (l *loops) takeWebSocket(w http.ResponseWriter, r *http.Request, sub *wire.Subscription, id *auth.Identity) bool {
 	if l == nil || !movable(w, r) {
 		return false
 	}
-	header := func(name string) []byte { return joined(r, name) }
-	check := l.checkOrigin
-	if check == nil {
-		check = func(r *http.Request) bool {
-			return websocket.SameOrigin([]byte(r.Header.Get("Origin")), []byte(r.Host))
-		}
-	}
-	key, err := websocket.CheckUpgrade(r.Method, r.ProtoAtLeast(1, 1), header)
-	if err != nil || len(r.Header.Values("Sec-WebSocket-Key")) > 1 || !check(r) {
+	key, extensions, ok := pushhttp.Handshake(r, l.checkOrigin)
+	if !ok || len(r.Header.Values("Sec-WebSocket-Key")) > 1 {
 		return false // the goroutine's way refuses it in words
 	}
 	s := l.subscription(w, sub, id)
-	s.Key, s.Accept = key, header("Sec-WebSocket-Extensions")
-	return l.take(w, r, s, l.push.ServeWebSocket, func(nc net.Conn, early []byte) {
-		if _, err := nc.Write(websocket.AppendHandshakeResponse(nil, key, "", "")); err != nil {
-			return
-		}
-		c := websocket.NewConn(nc, websocket.ConnOptions{Config: l.threads.SocketConfig(), Early: early})
-		l.threads.ServeWebSocket(r.Context(), c, sub, id)
-	})
+	s.Key, s.Accept = key, extensions
+	return l.take(w, r, s, l.push.ServeWebSocket)
 }
 
 // movable reports whether the connection of r is bare HTTP/1.1 without a body, so
@@ -151,15 +106,6 @@ func movable(w http.ResponseWriter, r *http.Request) bool {
 	_, tcp := addr.(*net.TCPAddr)
 	_, unix := addr.(*net.UnixAddr)
 	return tcp || unix
-}
-
-// joined returns the value of a field, several lines joined by commas.
-func joined(r *http.Request, name string) []byte {
-	v := r.Header.Values(name)
-	if len(v) == 0 {
-		return nil
-	}
-	return []byte(strings.Join(v, ", "))
 }
 
 // subscription is sub with the header fields that the program set for the answer.
@@ -179,8 +125,7 @@ func (l *loops) subscription(w http.ResponseWriter, sub *wire.Subscription, id *
 
 // take moves the connection to a loop. It returns false when nothing was done yet
 // and net/http still has it.
-func (l *loops) take(w http.ResponseWriter, r *http.Request, s *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error,
-	stay func(net.Conn, []byte)) bool {
+func (l *loops) take(w http.ResponseWriter, r *http.Request, s *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) bool {
 	nc, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return false
@@ -190,16 +135,12 @@ func (l *loops) take(w http.ResponseWriter, r *http.Request, s *push.Subscriptio
 	_, _ = rw.Read(early) // what is buffered can be read
 	fd, err := descriptor(nc)
 	if err != nil {
-		stay(nc, early) // somebody's own listener: its bytes are not the socket's
+		l.threads.ServeConn(r.Context(), nc, early, s) // a listener of the program's own: its bytes are not the socket's
 		return true
-	}
-	var peer netip.AddrPort
-	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
-		peer = a.AddrPort()
 	}
 	_ = r.Body.Close() // there is none
 	loop := l.group.Loops()[int(l.next.Add(1))%len(l.group.Loops())]
-	loop.Adopt(fd, peer, early, &arrival{push: l.push, sub: s, serve: serve})
+	loop.Adopt(fd, pushhttp.PeerOf(nc.RemoteAddr().String()), early, &arrival{push: l.push, sub: s, serve: serve})
 	return true
 }
 

@@ -46,9 +46,11 @@ func newLive(a *Node, s *snapshots, rate int) (*live, error) {
 	if l.own, err = hub.New(hub.Config{Namespaces: ns, Encoders: own.Encoders(), Log: quiet}, b); err != nil {
 		return nil, err
 	}
-	l.pages = pushhttp.New(pushhttp.Config{Heartbeat: 10 * time.Second, Retry: time.Second}, own, l.own, quiet)
-	l.main = pushhttp.New(pushhttp.Config{Retry: time.Second}, a.Formats, a.Hub, a.Log)
-	return l, nil
+	if l.pages, err = pushhttp.New(pushhttp.Config{Heartbeat: 10 * time.Second, Retry: time.Second}, own, l.own, quiet); err != nil {
+		return nil, err
+	}
+	l.main, err = pushhttp.New(pushhttp.Config{Retry: time.Second}, a.Formats, a.Hub, a.Log)
+	return l, err
 }
 
 // run publishes snapshots while somebody listens, and ends when ctx is done.
@@ -56,8 +58,8 @@ func (l *live) run(ctx context.Context, start func(func() error)) error {
 	if err := l.own.Start(ctx); err != nil {
 		return err
 	}
-	start(func() error { l.pages.Run(ctx); return nil })
-	start(func() error { l.main.Run(ctx); return nil })
+	start(func() error { return l.pages.Run(ctx) })
+	start(func() error { return l.main.Run(ctx) })
 	start(func() error {
 		for {
 			select {

@@ -42,8 +42,6 @@ func (t Type) String() string {
 const (
 	// MaxBody bounds the body of a frame in bytes.
 	MaxBody = 8 << 20
-	// MaxFiles bounds the descriptors of a frame: the kernel takes 253 in a message.
-	MaxFiles = 250
 
 	headLen = 8 // type, 0, descriptors (2 bytes), length of the body (4 bytes)
 )
@@ -233,14 +231,6 @@ func noEOF(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// AppendRecord appends a record to the body of a Conns frame: one connection, with as many
-// descriptors as it says, which follow those of the records before it.
-func AppendRecord(body []byte, files int, s State) []byte {
-	body = binary.AppendUvarint(body, uint64(files))
-	body = binary.AppendUvarint(body, uint64(len(s)))
-	return append(body, s...)
 }
 
 // A Record is one connection.

@@ -111,3 +111,14 @@ func (s State) Read(known func(Field) (bool, error)) error {
 	}
 	return nil
 }
+
+// MaxFiles bounds the descriptors of a frame: the kernel takes 253 in a message.
+const MaxFiles = 250
+
+// AppendRecord appends a record to the body of a Conns frame: one connection, with as many
+// descriptors as it says, which follow those of the records before it.
+func AppendRecord(body []byte, files int, s State) []byte {
+	body = binary.AppendUvarint(body, uint64(files))
+	body = binary.AppendUvarint(body, uint64(len(s)))
+	return append(body, s...)
+}

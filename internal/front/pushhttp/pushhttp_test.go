@@ -16,6 +16,7 @@ import (
 	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/pushhttp"
+	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 	"github.com/weir-gateway/weir/websocket"
@@ -45,18 +46,24 @@ func newWorld(t *testing.T, cfg pushhttp.Config, namespaces ...hub.Namespace) *w
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, hub: h, srv: pushhttp.New(cfg, f, h, nil)}
+	srv, err := pushhttp.New(cfg, f, h, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, hub: h, srv: srv}
 	ctx, cancel := context.WithCancel(t.Context())
 	if err := h.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() { defer close(done); w.srv.Run(ctx) }()
+	done := make(chan error, 1)
+	go func() { done <- w.srv.Run(ctx) }()
 	ts := httptest.NewServer(http.HandlerFunc(w.serve))
 	w.url = ts.URL
 	t.Cleanup(func() {
 		cancel()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 		ts.CloseClientConnections()
 		ts.Close()
 		if err := h.Close(); err != nil {
@@ -79,10 +86,7 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		w.srv.ServeSSE(rw, r, sub, auth.Anonymous)
 		return
 	}
-	c, err := websocket.Accept(rw, r, websocket.AcceptOptions{})
-	if err == nil {
-		w.srv.ServeWebSocket(r.Context(), c, sub, auth.Anonymous)
-	}
+	w.srv.ServeWebSocket(rw, r, nil, sub, auth.Anonymous)
 }
 
 func (w *world) publish(channel, data string) {
@@ -234,7 +238,7 @@ func TestWebSocketCarriesEnvelopes(t *testing.T) {
 }
 
 func TestSlowReaderMeetsItsPolicy(t *testing.T) {
-	f := func(policy hub.Policy, want func(pushhttp.Stats) bool) {
+	f := func(policy hub.Policy, want func(push.Stats) bool) {
 		t.Helper()
 		w := newWorld(t, pushhttp.Config{}, hub.Namespace{Name: "default", Policy: policy, QueueMessages: 8, QueueBytes: 1 << 20})
 		_, _, end := w.sse("channel=a", "") // and is never read again
@@ -253,9 +257,9 @@ func TestSlowReaderMeetsItsPolicy(t *testing.T) {
 			t.Errorf("%s: %d bytes held", policy, st.HeldBytes)
 		}
 	}
-	f(hub.Disconnect, func(s pushhttp.Stats) bool { return s.TooSlow == 1 })
-	f(hub.DropOldest, func(s pushhttp.Stats) bool { return s.Dropped > 3 })
-	f(hub.Conflate, func(s pushhttp.Stats) bool { return s.Conflated > 3 })
+	f(hub.Disconnect, func(s push.Stats) bool { return s.TooSlow == 1 })
+	f(hub.DropOldest, func(s push.Stats) bool { return s.Dropped > 3 })
+	f(hub.Conflate, func(s push.Stats) bool { return s.Conflated > 3 })
 }
 
 func TestDrainSendsStreamsAway(t *testing.T) {

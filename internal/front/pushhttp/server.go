@@ -1,19 +1,24 @@
-// Package pushhttp serves the hub over net/http: a goroutine per stream, for what no event
-// loop of ours carries: a listener that belongs to somebody else, systems without epoll.
-// What clients see is the same as from internal/push.
+// Package pushhttp serves the push session of internal/push on requests of net/http: for what
+// no event loop of ours has a socket of, such as a listener that belongs to another program,
+// HTTP/2 of net/http, and systems without epoll. Such a request becomes a connection of a
+// loop that has no sockets (eventloop.CarryRoot), and its goroutine moves the bytes.
 package pushhttp
 
 import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/front/access"
 	"github.com/weir-gateway/weir/internal/front/auth"
-	"github.com/weir-gateway/weir/internal/push/backlog"
+	"github.com/weir-gateway/weir/internal/front/h2"
+	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
@@ -26,142 +31,128 @@ type Config struct {
 	// Retry is the reconnection time that SSE clients are told, each its own
 	// between half of it and one and a half; 0 means 2s.
 	Retry time.Duration
-	// WriteStall ends a stream whose client takes nothing for that long; 0 means 30s.
+	// WriteStall ends a stream whose client reads nothing for that long; 0 means 30s.
 	WriteStall time.Duration
-	// Opening bounds how long a client waits for its subscription; 0 means 15s.
-	Opening time.Duration
-	// Shards is the number of goroutines that hold the subscribers; 0 means one.
-	Shards int
+	// Loops is the number of goroutines that hold the subscribers, at most 255; 0 means one.
+	Loops int
 }
 
-func (c Config) withDefaults() Config {
-	or := func(v *time.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	or(&c.Heartbeat, 25*time.Second)
-	or(&c.Retry, 2*time.Second)
-	or(&c.WriteStall, 30*time.Second)
-	or(&c.Opening, 15*time.Second)
-	c.Shards = max(c.Shards, 1)
-	return c
+// Push is the configuration of a push.Push that behaves as c says.
+func (c Config) Push() push.Config {
+	d := push.Config{Heartbeat: hub.Duration(c.Heartbeat), Retry: hub.Duration(c.Retry)}
+	d.IdleTimeout = max(d.WithDefaults().IdleTimeout, 2*d.Heartbeat)
+	return d
 }
 
-// A Server turns requests into subscribers of a hub and into publications. It
-// knows no routes and no credentials: whoever calls it has judged both.
+// A Server turns requests into subscribers of a hub and into publications. It has no routes
+// and checks no credentials: its caller has done both.
 type Server struct {
 	// Fixed at New.
-	cfg     Config
-	formats *wire.Formats
-	hub     *hub.Hub
-	access  *access.Model // replaced before clients come
-	log     *slog.Logger
-	lanes   []*lane
-	base    time.Time
+	cfg    Config
+	hub    *hub.Hub
+	log    *slog.Logger
+	access *access.Model
+	group  *eventloop.Group
+	push   *push.Push
+	// answers are those of each loop.
+	answers []h2.Answers[*carrier]
 
 	// Any goroutine.
-	next     atomic.Uint32 // the lane of the next stream
-	drained  chan struct{} // closed by Drain
-	draining atomic.Pointer[drain]
-	ending   chan struct{} // closed by EndRefused
-	endOnce  sync.Once
-	held     atomic.Int64 // refused WebSockets that are still open
-	counters counters
-	waiting  backlog.Counts
-	// streams are taken by turnedAway, under gate; Run, which has ended then, sets closed
+	next                     atomic.Uint32 // the loop of the next stream
+	published, publishErrors atomic.Uint64
+	// streams are added to by enter, under gate; Run, which has ended then, sets closed
 	// before it waits for them.
 	streams sync.WaitGroup
 	gate    sync.RWMutex
 	closed  bool
 }
 
-type counters struct {
-	sse, ws                        atomic.Int64
-	tooSlow, expired, sentAway     atomic.Uint64
-	refusedDrain                   atomic.Uint64
-	overloaded, failed, clientErrs atomic.Uint64
-	published, publishErrors       atomic.Uint64
-}
-
-// Stats are gauges and counters since New.
-type Stats struct {
-	SSE, WebSocket           int64  // streams now
-	TooSlow                  uint64 // ended at the bound of their queue
-	Expired                  uint64 // ended because their token did
-	SentAway                 uint64 // ended by a drain
-	RefusedDrain             uint64 // refused because of a drain
-	Overloaded               uint64 // refused because the broker or the hub could not take them
-	Failed                   uint64 // whose subscription could not be had or kept
-	ClientErrors             uint64 // closed for breaking the protocol
-	Dropped, Conflated, Gaps uint64 // as the namespaces' policies asked
-	Held, HeldBytes          int64  // messages that wait for slow clients now
-	Published, PublishErrors uint64
-}
-
-// Stats may be called from any goroutine.
-func (s *Server) Stats() Stats {
-	c, w := &s.counters, &s.waiting
-	return Stats{
-		SSE: c.sse.Load(), WebSocket: c.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(),
-		SentAway: c.sentAway.Load(), RefusedDrain: c.refusedDrain.Load(), Overloaded: c.overloaded.Load(), Failed: c.failed.Load(), ClientErrors: c.clientErrs.Load(),
-		Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(), Gaps: w.Gaps.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),
-		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(),
+// New returns a Server over h, whose encoders are f's. Run must be running while it serves.
+func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) (*Server, error) {
+	if cfg.WriteStall == 0 {
+		cfg.WriteStall = 30 * time.Second
 	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: cfg, hub: h, log: log, access: access.New(h.Namespace, access.Config{})}
+	var err error
+	s.group, err = eventloop.NewPortable(eventloop.Config{Loops: max(cfg.Loops, 1), MaxConns: maxStreams, WriteStall: hub.Duration(cfg.WriteStall)}, log)
+	if err != nil {
+		return nil, err
+	}
+	s.answers = make([]h2.Answers[*carrier], len(s.group.Loops()))
+	s.push, err = push.New(cfg.Push(), push.Deps{Formats: f, Hub: h, Loops: s.group.Loops(), Access: s.access, Log: log})
+	return s, err
 }
 
-// UseAccess has m decide who may read and publish; without, only namespaces and grants
-// count. Call it before clients come.
-func (s *Server) UseAccess(m *access.Model) { s.access = m }
+// maxStreams bounds the streams of a Server: no descriptor of ours does.
+const maxStreams = 1 << 24
 
 // Access decides who may read and publish.
 func (s *Server) Access() *access.Model { return s.access }
 
-// New returns a Server over h, whose encoders are f's. Run must be running while
-// it serves.
-func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) *Server {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	s := &Server{cfg: cfg.withDefaults(), formats: f, hub: h, access: access.New(h.Namespace, access.Config{}), log: log, drained: make(chan struct{}), ending: make(chan struct{}), base: time.Now()}
-	for range s.cfg.Shards {
-		l := &lane{wake: make(chan struct{}, 1)}
-		l.shard = h.NewShard(l.rouse)
-		s.lanes = append(s.lanes, l)
-	}
-	return s
+// Stats are gauges and counters since New. Any goroutine.
+func (s *Server) Stats() push.Stats {
+	st := s.push.Stats()
+	st.Published, st.PublishErrors = s.published.Load(), s.publishErrors.Load()
+	return st
 }
 
-// Run serves the shards until ctx is done and every stream has ended: streams end
-// by their clients, by Drain, or when ctx is.
-func (s *Server) Run(ctx context.Context) {
-	live, stop := context.WithCancel(context.Background())
-	var lanes sync.WaitGroup
-	for _, l := range s.lanes {
-		lanes.Go(func() { l.run(live) })
-	}
-	<-ctx.Done()
-	s.Drain(wire.DrainPlan{Spread: s.cfg.Retry})
-	s.EndRefused()
+// Run serves until ctx is done and every stream has ended: streams end by their clients, by
+// Drain, or when ctx is.
+func (s *Server) Run(ctx context.Context) error {
+	err := RunLoops(ctx, s.group, s.push)
 	s.gate.Lock()
 	s.closed = true
 	s.gate.Unlock()
 	s.streams.Wait()
-	stop()
-	lanes.Wait()
+	return err
 }
 
-// turnedAway says why somebody new is not served, and counts that; nil: it is, and who
-// asked calls streams.Done when that is over.
-func (s *Server) turnedAway() *farewell {
+// RunLoops runs the loops of p until ctx is done, and then until the clients have got an end
+// or a second is over.
+func RunLoops(ctx context.Context, g *eventloop.Group, p *push.Push) error {
+	live, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(live) }()
+	select {
+	case <-ctx.Done():
+	case err := <-ended:
+		return err
+	}
+	p.Drain(wire.DrainPlan{Spread: time.Duration(p.Config().Retry)})
+	patience, look := time.NewTimer(time.Second), time.NewTicker(5*time.Millisecond)
+	defer patience.Stop()
+	defer look.Stop()
+	for waiting := true; waiting && g.Open() > 0; {
+		select {
+		case <-look.C:
+		case <-patience.C:
+			waiting = false
+		case err := <-ended:
+			return err
+		}
+	}
+	stop()
+	return <-ended
+}
+
+// Drain refuses new streams and ends those there are, as plan says. It returns at once, and
+// only the first call counts.
+func (s *Server) Drain(plan wire.DrainPlan) { s.push.Drain(plan) }
+
+// enter notes a request that is served from now on, until it calls streams.Done. It returns
+// false when Run has ended.
+func (s *Server) enter() bool {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
-	if s.Draining() || s.closed {
-		s.counters.refusedDrain.Add(1)
-		return &farewell{codeRestart, "draining"}
+	if s.closed {
+		return false
 	}
 	s.streams.Add(1)
-	return nil
+	return true
 }
 
 // Publish carries out call for who, and returns the answer's status and body.
@@ -204,59 +195,33 @@ func (s *Server) outcome(b []byte, bad *wire.Error, outcomes *[]hub.Outcome) ([]
 		}
 	}
 	if bad != nil {
-		s.counters.publishErrors.Add(1)
+		s.publishErrors.Add(1)
 		return wire.AppendError(b, bad), bad
 	}
-	s.counters.published.Add(1)
+	s.published.Add(1)
 	return wire.AppendResult(b, at), nil
 }
 
-// retryMillis is a client's own reconnection time, so that those who are cut
-// together do not come back together.
-func (s *Server) retryMillis() int {
-	base := s.cfg.Retry.Milliseconds()
-	return int(base/2 + rand.Int64N(base+1))
+// Fail answers with an error of the API.
+func Fail(w http.ResponseWriter, e *wire.Error) {
+	Respond(w, e.Status, wire.AppendError(nil, e))
 }
 
-// A lane is a goroutine with its shard of the hub.
-type lane struct {
-	shard *hub.Shard
-	wake  chan struct{} // holds one: there is something to do
-
-	mu    sync.Mutex
-	inbox []func() // at most one per stream and call of it
-}
-
-// rouse makes the lane look. Any goroutine.
-func (l *lane) rouse() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
+// Respond is Answer, for an error too: a client there is no room for is asked to wait.
+func Respond(w http.ResponseWriter, status int, body []byte) {
+	if (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) && w.Header().Get("Retry-After") == "" {
+		w.Header().Set("Retry-After", strconv.FormatInt(1+rand.Int64N(4), 10)) // not the same for all
 	}
+	Answer(w, status, body)
 }
 
-// post makes the lane run f. Any goroutine.
-func (l *lane) post(f func()) {
-	l.mu.Lock()
-	l.inbox = append(l.inbox, f)
-	l.mu.Unlock()
-	l.rouse()
-}
-
-func (l *lane) run(ctx context.Context) {
-	for {
-		select {
-		case <-l.wake:
-		case <-ctx.Done():
-			return
-		}
-		l.mu.Lock()
-		fs := l.inbox
-		l.inbox = nil
-		l.mu.Unlock()
-		for _, f := range fs {
-			f()
-		}
-		l.shard.Run()
-	}
+// Answer answers a call of the API.
+func Answer(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // no client is left to be notified of a failure
 }

@@ -1,12 +1,6 @@
 package eventloop
 
-import (
-	"log/slog"
-	"runtime"
-
-	"github.com/weir-gateway/weir/internal/net/poller"
-	"github.com/weir-gateway/weir/internal/net/sys"
-)
+import "github.com/weir-gateway/weir/internal/net/sys"
 
 // Engines, as Config names them.
 const (
@@ -15,52 +9,6 @@ const (
 	engineUring = "io_uring"
 )
 
-// maxTable bounds the connections of one ring where the descriptor limit is far
-// beyond need: the kernel allocates the whole table at once.
-const maxTable = 1 << 17
-
 // connsPerTable is how many connections the process can have by epoll, and each
 // loop of it by io_uring, where only the loop's own table is bounded by the limit.
 func connsPerTable() int { return max(int(min(sys.MaxFiles(), 1<<30))-spareFiles, 16) }
-
-// chooseEngine returns what opens a poller of the engine that cfg asks for, or
-// of epoll where the system has no io_uring for us, which it says then; and cfg
-// with the bound on connections that goes with it. probe says whether there is
-// io_uring, prefer whether it is one that costs less than epoll.
-func chooseEngine(cfg Config, log *slog.Logger, probe, prefer func() error) (Config, func() (poller.Poller, error)) {
-	epoll := func() (poller.Poller, error) { return poller.NewEpoll() }
-	switch {
-	case cfg.Engine == engineEpoll:
-		return cfg, epoll
-	case cfg.Engine == engineUring, cfg.MaxConns > connsPerTable():
-	case cfg.Sockets.needsEpoll():
-		return cfg, epoll
-	default:
-		if err := prefer(); err != nil {
-			log.Debug("epoll is used", "io_uring", err)
-			return cfg, epoll
-		}
-	}
-	if err := probe(); err != nil {
-		log.Warn("io_uring cannot be used, epoll is", "err", err)
-		return cfg, epoll
-	}
-	if cfg.Loops == 0 {
-		cfg.Loops = min(runtime.GOMAXPROCS(0), 255)
-	}
-	table := min(connsPerTable(), maxTable)
-	if cfg.MaxConns == 0 {
-		cfg.MaxConns = cfg.Loops * table
-	}
-	table = min(table, cfg.MaxConns) + spareFiles
-	return cfg, func() (poller.Poller, error) {
-		p, err := poller.NewUring(table)
-		if err == nil {
-			return p, nil
-		}
-		// It worked for the probe, so memory or descriptors are short. A loop of
-		// the other kind serves as well beside the others.
-		log.Warn("io_uring cannot be used for a loop, epoll is", "err", err)
-		return epoll()
-	}
-}

@@ -126,6 +126,8 @@ type Group struct {
 	base   time.Time
 	opts   sys.ListenOptions
 	socks  *sockets
+	// portable: a part of a program that looks after its memory itself.
+	portable bool
 
 	// Any goroutine.
 	counters groupCounters
@@ -152,9 +154,21 @@ func New(cfg Config, accept func(*Conn) Handler, log *slog.Logger) (*Group, erro
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	cfg, open := chooseEngine(cfg.WithDefaults(), log, poller.ProbeUring, poller.PreferUring)
+	cfg, open := engineOf(cfg.WithDefaults(), log)
 	return newGroup(cfg, accept, log, open)
 }
+
+// NewPortable returns a Group whose loops carry connections without sockets (Carried) and no
+// others. It opens no descriptor, and works on every system. Of cfg only the bounds count.
+func NewPortable(cfg Config, log *slog.Logger) (*Group, error) {
+	g, err := newGroup(cfg, func(*Conn) Handler { return nil }, log, openPortable)
+	if err == nil {
+		g.portable = true
+	}
+	return g, err
+}
+
+func openPortable() (poller.Poller, error) { return poller.NewPortable(), nil }
 
 // newGroup is New with pollers that open makes.
 func newGroup(cfg Config, accept func(*Conn) Handler, log *slog.Logger, open func() (poller.Poller, error)) (*Group, error) {
@@ -235,10 +249,12 @@ func (g *Group) Run(ctx context.Context) error {
 			})
 		})
 	}
-	g.done.Go(func() {
-		releaseMemory()
-		g.settle(ctx, releaseMemory)
-	})
+	if !g.portable {
+		g.done.Go(func() {
+			releaseMemory()
+			g.settle(ctx, releaseMemory)
+		})
+	}
 	<-ctx.Done()
 	for _, l := range g.loops {
 		l.Post(func() { l.stopping = true })

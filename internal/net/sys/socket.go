@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package sys holds the raw system calls and socket options. Nothing else
 // imports golang.org/x/sys/unix.
 //
@@ -35,22 +37,6 @@ const (
 	EPIPE        = unix.EPIPE
 	ETIMEDOUT    = unix.ETIMEDOUT
 )
-
-// ListenOptions are set on a listening socket; accepted sockets inherit them.
-type ListenOptions struct {
-	// Backlog of not yet accepted connections; 0 means 4,096. The kernel clips
-	// it to net.core.somaxconn.
-	Backlog int
-	// ReusePort lets several sockets listen on one address, one per loop.
-	ReusePort bool
-	// Claim makes Listen fail if anybody listens on the address already, with
-	// SO_REUSEPORT or not. Sockets opened after this one may share it.
-	Claim bool
-	// Settings are applied in order before the socket listens: what a connection
-	// can advertise is decided when its first packet arrives. TCP_NODELAY is set
-	// before them; IPv6's options are left out on an IPv4 socket.
-	Settings []Setting
-}
 
 // Listen opens a non-blocking TCP socket on addr. Port 0 picks a free one. The
 // unspecified IPv6 address takes IPv4 too, and only that where there is no IPv6.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package sys
 
 import (
@@ -10,29 +12,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-)
-
-// A SocketOption is one of the kernel's, by its own name.
-type SocketOption uint8
-
-// The options, in the kernel's units. IPTOS and TrafficClass take the whole byte.
-const (
-	ReceiveBuffer  SocketOption = iota // bytes; the kernel doubles what it is given
-	SendBuffer                         // bytes; doubled too
-	NoDelay                            // 0 or 1
-	KeepAlive                          // 0 or 1
-	KeepIdle                           // seconds
-	KeepInterval                       // seconds
-	KeepCount                          // probes
-	UserTimeout                        // milliseconds
-	NotSentLowat                       // bytes
-	BusyPoll                           // microseconds
-	PreferBusyPoll                     // 0 or 1
-	IPTOS                              // of IPv4; also sets Priority
-	TrafficClass                       // of IPv6; IPv6 sockets only
-	Priority                           // 0 to 6, more with CAP_NET_ADMIN
-	Congestion                         // a name, the only one that is text
-	DeferAccept                        // seconds; the kernel rounds to retransmissions
 )
 
 var socketOptions = [...]struct {
@@ -59,13 +38,6 @@ var socketOptions = [...]struct {
 
 // String is the option's name in C.
 func (o SocketOption) String() string { return socketOptions[o].name }
-
-// A Setting is an option with the value it shall have.
-type Setting struct {
-	Option SocketOption
-	Value  int
-	Text   string // Congestion's
-}
 
 // Apply sets s on fd. The error is a *SettingError.
 func (s Setting) Apply(fd int) error {
@@ -97,12 +69,6 @@ func (s Setting) Read(fd int) (Setting, error) {
 	return s, nil
 }
 
-// A SettingError says in words why the kernel did not take a setting.
-type SettingError struct {
-	Setting Setting
-	Err     error
-}
-
 // Error names the option, its value and the cause.
 func (e *SettingError) Error() string {
 	s := e.Setting
@@ -120,9 +86,6 @@ func (e *SettingError) Error() string {
 	}
 	return what + e.Err.Error()
 }
-
-// Unwrap returns the cause.
-func (e *SettingError) Unwrap() error { return e.Err }
 
 // Sysctl returns a kernel setting by its dotted name, "net.core.rmem_max"; ""
 // when it cannot be seen, as some cannot in a network namespace.

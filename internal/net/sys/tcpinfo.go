@@ -1,3 +1,5 @@
+//go:build linux
+
 package sys
 
 import (
@@ -6,22 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// TCPInfo is what the kernel says of a connection: the part of struct tcp_info
-// (tcp(7)) that tells why writes wait.
-type TCPInfo struct {
-	// Busy is the time in which there was something to send; ReaderLimited and
-	// BufferLimited the parts of it that waited for the peer's window and for our own
-	// send buffer. All since the connection was made.
-	Busy, ReaderLimited, BufferLimited time.Duration
-	// Unsent bytes have not left, Unacked segments are on their way.
-	Unsent, Unacked uint32
-	RTT             time.Duration
-	// Segments sent with data, and Retransmits of them, since the connection was made.
-	Segments, Retransmits uint32
-	// Acked are the bytes that the peer has acknowledged, Received those from it.
-	Acked, Received uint64
-}
 
 // ReadTCPInfo asks the kernel about a TCP socket. It costs about a microsecond.
 func ReadTCPInfo(fd int) (TCPInfo, syscall.Errno) {
