@@ -39,12 +39,7 @@ func (t Type) String() string {
 	return fmt.Sprintf("frame %d", uint8(t))
 }
 
-const (
-	// MaxBody bounds the body of a frame in bytes.
-	MaxBody = 8 << 20
-
-	headLen = 8 // type, 0, descriptors (2 bytes), length of the body (4 bytes)
-)
+const headLen = 8 // type, 0, descriptors (2 bytes), length of the body (4 bytes)
 
 // A Frame is one message between the processes.
 type Frame struct {

@@ -112,8 +112,12 @@ func (s State) Read(known func(Field) (bool, error)) error {
 	return nil
 }
 
-// MaxFiles bounds the descriptors of a frame: the kernel takes 253 in a message.
-const MaxFiles = 250
+const (
+	// MaxBody bounds the body of a frame in bytes.
+	MaxBody = 8 << 20
+	// MaxFiles bounds the descriptors of a frame: the kernel takes 253 in a message.
+	MaxFiles = 250
+)
 
 // AppendRecord appends a record to the body of a Conns frame: one connection, with as many
 // descriptors as it says, which follow those of the records before it.
