@@ -54,6 +54,12 @@ CHAOS ?=
 chaos: ## every fault of docs/chaos.md (as root), whose table is written anew: CHAOS="-rows 3,9 -runs 10 -seed 42"
 	go test ./test/chaos -chaos -table $(CURDIR)/docs/chaos.md $(CHAOS) -count 1 -timeout 6h -v
 
+TAKEOVER ?= -clients 15000 -rate 2000 -upgrades 50
+
+.PHONY: takeover
+takeover: build ## upgrades of a running server under load, TAKEOVER= flags of bench/takeover; on a quiet machine
+	go run ./bench/takeover -weir bin/weir $(TAKEOVER)
+
 .PHONY: observer
 observer: ## compile the eBPF programs of weir observe again (clang, llvm, libbpf-dev)
 	@cd internal/observe/observer && for p in syscalls sched faults tcp; do \
