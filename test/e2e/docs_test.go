@@ -59,16 +59,16 @@ func TestTheDocumentationLoadsFromFiles(t *testing.T) {
 	const ground = "getComputedStyle(document.body).backgroundColor"
 	var light, dark string
 	p.do(t, "evaluate", ground, &light)
-	p.do(t, "click", "#theme", nil)
+	p.do(t, "click", "#site-theme", nil)
 	p.do(t, "evaluate", ground, &dark)
 	if light == dark {
 		t.Errorf("the ground is %s in both themes", light)
 	}
-	p.do(t, "fill", map[string]string{"selector": "#query", "text": "push.heartbeat"}, nil)
-	p.has(t, "#results", "push.heartbeat")
+	p.do(t, "fill", map[string]string{"selector": "#site-query", "text": "push.heartbeat"}, nil)
+	p.has(t, "#site-results", "push.heartbeat")
 	p.do(t, "press", "Enter", nil)
 	p.has(t, "h1", "Configuration")
-	p.do(t, "fill", map[string]string{"selector": "#query", "text": "no-such-word-anywhere"}, nil)
-	p.has(t, "#results", "Nothing has all of these words")
+	p.do(t, "fill", map[string]string{"selector": "#site-query", "text": "no-such-word-anywhere"}, nil)
+	p.has(t, "#site-results", "Nothing has all of these words")
 	p.clean(t)
 }

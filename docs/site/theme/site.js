@@ -2,12 +2,12 @@
 const root = document.currentScript.dataset.root;
 const element = (id) => document.getElementById(id);
 
-element('menu').addEventListener('click', (e) => {
-  const open = element('nav').classList.toggle('open');
+element('site-menu').addEventListener('click', (e) => {
+  const open = element('site-nav').classList.toggle('open');
   e.currentTarget.setAttribute('aria-expanded', open);
 });
 
-element('theme').addEventListener('click', () => {
+element('site-theme').addEventListener('click', () => {
   const html = document.documentElement;
   const dark = html.dataset.theme ? html.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
   html.dataset.theme = dark ? 'light' : 'dark';
@@ -75,7 +75,7 @@ function excerpt({ text, words }) {
   return small;
 }
 
-const [query, results] = [element('query'), element('results')];
+const [query, results] = [element('site-query'), element('site-results')];
 let chosen = 0;
 
 function choose(i) {

@@ -51,12 +51,12 @@ const kinds = {
         await page.goto(`${o.url}/${p}.html`);
         await page.screenshot({ path: `${o.out}/${name}-${p.replaceAll('/', '-')}.png` });
       }
-      await page.fill('#query', 'reconnect');
-      await page.waitForSelector('#results a');
+      await page.fill('#site-query', 'reconnect');
+      await page.waitForSelector('#site-results a');
       await page.screenshot({ path: `${o.out}/${name}-search.png` });
       if (name === 'phone') {
-        await page.fill('#query', '');
-        await page.click('#menu');
+        await page.fill('#site-query', '');
+        await page.click('#site-menu');
         await page.screenshot({ path: `${o.out}/phone-menu.png` });
       }
     }
