@@ -215,7 +215,7 @@ func (c *Conn) next(ctx context.Context) (Event, error) {
 		case OpPing:
 			// A failed answer is not the reader's to report: if the connection is
 			// gone, the next read says so.
-			_ = c.writeControl(OpPong, ev.Payload)
+			_ = c.write(OpPong, false, ev.Payload)
 		case OpPong:
 			if c.cfg.OnPong != nil {
 				c.cfg.OnPong(ev.Payload)
@@ -337,10 +337,8 @@ func (c *Conn) Ping(payload []byte) error {
 	if len(payload) > maxControl {
 		return errors.New("websocket: ping: payload longer than 125 bytes")
 	}
-	return c.writeControl(OpPing, payload)
+	return c.write(OpPing, false, payload)
 }
-
-func (c *Conn) writeControl(op Opcode, payload []byte) error { return c.write(op, false, payload) }
 
 // write sends one frame.
 func (c *Conn) write(op Opcode, rsv1 bool, payload []byte) error {

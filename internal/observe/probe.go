@@ -35,7 +35,6 @@ type Probe struct {
 	// Any goroutine.
 	due      atomic.Int64 // when the next may be followed, since base
 	airborne atomic.Int32 // len(flights)
-	wanted   atomic.Int32 // len(wants)
 	lost     atomic.Uint64
 	failed   atomic.Uint64
 	delivery metrics.Shared
@@ -47,7 +46,7 @@ type Probe struct {
 	mu      sync.Mutex
 	flights []*flight
 	free    []*flight // that ended in order, for the next
-	wants   []*want
+	wants   wants
 }
 
 const (
@@ -93,7 +92,7 @@ func (p *Probe) Stores() (c metrics.Counts) {
 
 // UnderWay is how many publications are followed, and how many are waited for.
 func (p *Probe) UnderWay() (followed, wanted int) {
-	return int(p.airborne.Load()), int(p.wanted.Load())
+	return int(p.airborne.Load()), int(p.wants.n.Load())
 }
 
 // Add implements hub.Changer.
@@ -212,12 +211,12 @@ func (p *Probe) takeoff(pub *hub.Publication) *flight {
 	if part := p.telemetry.Sample(); part > 0 && rand.Float64() < part {
 		tr = &policy.Trace{Flags: policy.FlagSampled | policy.FlagRandom}
 	}
-	if !sample && tr == nil && p.wanted.Load() == 0 {
+	if !sample && tr == nil && p.wants.n.Load() == 0 {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := p.takeWant(pub)
+	w := p.wants.take(pub)
 	if w != nil && w.trace != nil {
 		tr = w.trace
 	}
@@ -271,40 +270,48 @@ func (p *Probe) recycle(f *flight) {
 	p.free = append(p.free, f)
 }
 
-// takeWant returns the want that pub is, once. p.mu is held.
-func (p *Probe) takeWant(pub *hub.Publication) *want {
-	for i, w := range p.wants {
+// wants are what the next publications are to be followed for. Guarded by Probe.mu, but
+// for n.
+type wants struct {
+	list []*want
+	n    atomic.Int32 // len(list); any goroutine
+}
+
+// take returns the want that pub is, once.
+func (ws *wants) take(pub *hub.Publication) *want {
+	for i, w := range ws.list {
 		if (w.channel == pub.Channel || w.trace != nil) && (w.data == nil || len(pub.Data) > 0 && w.data == &pub.Data[0]) {
-			p.wants = append(p.wants[:i], p.wants[i+1:]...)
-			p.wanted.Store(int32(len(p.wants)))
+			ws.remove(i)
 			return w
 		}
 	}
 	return nil
 }
 
+func (ws *wants) remove(i int) {
+	ws.list = slices.Delete(ws.list, i, i+1)
+	ws.n.Store(int32(len(ws.list)))
+}
+
 // ask adds a want; drop takes it back.
 func (p *Probe) ask(w *want) {
 	p.mu.Lock()
-	if w.trace != nil && len(p.wants) >= maxWants { // those whose publish was refused are left
-		i := slices.IndexFunc(p.wants, func(w *want) bool { return w.trace != nil })
-		p.wants = slices.Delete(p.wants, max(i, 0), i+1)
+	defer p.mu.Unlock()
+	if ws := &p.wants; w.trace != nil && len(ws.list) >= maxWants { // those whose publish was refused are left
+		if i := slices.IndexFunc(ws.list, func(w *want) bool { return w.trace != nil }); i >= 0 {
+			ws.remove(i)
+		}
 	}
-	p.wants = append(p.wants, w)
-	p.wanted.Store(int32(len(p.wants)))
-	p.mu.Unlock()
+	p.wants.list = append(p.wants.list, w)
+	p.wants.n.Store(int32(len(p.wants.list)))
 }
 
 func (p *Probe) drop(w *want) {
 	p.mu.Lock()
-	for i := range p.wants {
-		if p.wants[i] == w {
-			p.wants = append(p.wants[:i], p.wants[i+1:]...)
-			break
-		}
+	defer p.mu.Unlock()
+	if i := slices.Index(p.wants.list, w); i >= 0 {
+		p.wants.remove(i)
 	}
-	p.wanted.Store(int32(len(p.wants)))
-	p.mu.Unlock()
 }
 
 // dropUnseen ends the flights that were stored and did not come, since nobody here has

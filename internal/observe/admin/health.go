@@ -2,29 +2,35 @@ package admin
 
 import "net/http"
 
-// health answers /healthz and /readyz without a token: they say no more than on the
-// public listener.
-func (src *Sources) health(next http.Handler) http.Handler {
+// health is what /healthz and /readyz answer with, without a token: they say no more than
+// on the public listener.
+type health struct {
+	ready    func() error // nil: always
+	starting func() bool  // nil: never
+}
+
+// before answers the two paths and leaves all others to next.
+func (h health) before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		get := r.Method == http.MethodGet || r.Method == http.MethodHead
 		switch {
 		case get && r.URL.Path == "/healthz":
-			src.alive(w, r)
+			alive(w, r)
 		case get && r.URL.Path == "/readyz":
-			src.readiness(w, r)
+			h.readiness(w, r)
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
 }
 
-func (src *Sources) alive(w http.ResponseWriter, _ *http.Request) {
+func alive(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
-func (src *Sources) readiness(w http.ResponseWriter, _ *http.Request) {
-	if src.Ready != nil {
-		if err := src.Ready(); err != nil {
+func (h health) readiness(w http.ResponseWriter, _ *http.Request) {
+	if h.ready != nil {
+		if err := h.ready(); err != nil {
 			w.Header().Set("Retry-After", "1")
 			writeError(w, http.StatusServiceUnavailable, err.Error())
 			return
@@ -34,9 +40,9 @@ func (src *Sources) readiness(w http.ResponseWriter, _ *http.Request) {
 }
 
 // started refuses what needs the running process while it is not there yet.
-func (src *Sources) started(next http.Handler) http.Handler {
+func (h health) started(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if src.Starting == nil || !src.Starting() {
+		if h.starting == nil || !h.starting() {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -46,8 +52,8 @@ func (src *Sources) started(next http.Handler) http.Handler {
 			return
 		}
 		reason := "starting"
-		if src.Ready != nil {
-			if err := src.Ready(); err != nil {
+		if h.ready != nil {
+			if err := h.ready(); err != nil {
 				reason = err.Error()
 			}
 		}

@@ -36,8 +36,8 @@ type endpoint struct {
 func (src *Sources) endpoints(a *access) []endpoint {
 	metrics := promhttp.HandlerFor(src.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second, EnableOpenMetrics: true})
 	return []endpoint{
-		{"GET /healthz", src.alive, "200 while the process runs, also while it waits for its broker. No token.", nil},
-		{"GET /readyz", src.readiness, "200 if new clients should be sent here, else 503 with the reason. No token.", nil},
+		{"GET /healthz", alive, "200 while the process runs, also while it waits for its broker. No token.", nil},
+		{"GET /readyz", health{src.Ready, src.Starting}.readiness, "200 if new clients should be sent here, else 503 with the reason. No token.", nil},
 		{"GET /metrics", metrics.ServeHTTP, "Prometheus metrics: text, or protobuf with native histograms where these are on.", nil},
 		{"GET /debug/vars", src.vars, "The snapshot and memory, in the form of Go's expvar.", nil},
 		{"GET /debug/pprof/", timed(pprof.Index), "Profiles: `?seconds=` for the difference over them, at most 300.", nil},
@@ -80,7 +80,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 }
 
 func handler(src Sources, a *access) http.Handler {
-	mux := http.NewServeMux()
+	mux, h := http.NewServeMux(), health{src.Ready, src.Starting}
 	for _, e := range src.endpoints(a) {
 		mux.HandleFunc(e.pattern, e.serve)
 	}
@@ -90,10 +90,10 @@ func handler(src Sources, a *access) http.Handler {
 	})
 	if src.Page == nil {
 		mux.HandleFunc("GET /{$}", src.index(a))
-		return src.health(a.sameOrigin(a.guard(src.started(mux))))
+		return h.before(a.sameOrigin(a.guard(h.started(mux))))
 	}
 	files := http.FileServerFS(src.Page)
-	return src.health(a.sameOrigin(a.guard(src.started(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return h.before(a.sameOrigin(a.guard(h.started(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isPage(r.URL.Path) {
 			mux.ServeHTTP(w, r)
 			return

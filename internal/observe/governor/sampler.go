@@ -147,6 +147,7 @@ func (s *sampler) stop() {
 // sample is one look, ten times a second. In steady state it does not allocate,
 // unless someone has kept the last snapshot.
 func (s *sampler) sample(now time.Time) {
+	every := time.Duration(s.g.cfg.Interval)
 	begin := time.Now()
 	s.lateness(now)
 	s.rt.read()
@@ -163,12 +164,12 @@ func (s *sampler) sample(now time.Time) {
 		s.window.copyFrom(&s.cur)
 		s.acc.reset(&s.cur)
 		s.ask()
-	case s.over(&s.second, time.Second, now) || s.over(&s.window, time.Duration(s.g.cfg.Window), now):
+	case s.second.over(time.Second, now, every) || s.window.over(time.Duration(s.g.cfg.Window), now, every):
 		s.gather(now)
-		if s.over(&s.second, time.Second, now) {
+		if s.second.over(time.Second, now, every) {
 			s.endSecond(now)
 		}
-		if s.over(&s.window, time.Duration(s.g.cfg.Window), now) {
+		if s.window.over(time.Duration(s.g.cfg.Window), now, every) {
 			s.endWindow(now)
 		}
 	}
@@ -182,9 +183,9 @@ func (s *sampler) sample(now time.Time) {
 	s.sec.cost += time.Since(begin)
 }
 
-// over says whether d has passed since t, to the nearest sample.
-func (s *sampler) over(t *totals, d time.Duration, now time.Time) bool {
-	return now.Sub(t.at) >= d-time.Duration(s.g.cfg.Interval)/2
+// over reports whether d has passed since t, to the nearest of samples taken every interval.
+func (t *totals) over(d time.Duration, now time.Time, interval time.Duration) bool {
+	return now.Sub(t.at) >= d-interval/2
 }
 
 // lateness notes by how much this sample came too late. After a long gap nothing that

@@ -22,7 +22,7 @@ func (s *sampler) endSecond(now time.Time) {
 	v.Self.Slow, v.Self.Late = b.slow.took.Seconds(), s.sec.late
 	v.Self.Share = rate(s.sec.cost.Seconds()+b.slow.took.Seconds(), d)
 	v.Locks = Locks{Wait: rate(b.lockWait-a.lockWait, d), Total: b.lockWait}
-	s.processor(a, b, d, &sched)
+	s.view.processor(a, b, d, &sched)
 	s.collectorSecond(now, a, b, d)
 	s.memorySecond()
 	s.traffic(a, b, d)
@@ -48,8 +48,8 @@ func (s *sampler) endSecond(now time.Time) {
 }
 
 // processor tells whose queue it was.
-func (s *sampler) processor(a, b *totals, d time.Duration, sched *metrics.Counts) {
-	v, h := &s.view, &s.view.Host
+func (v *Snapshot) processor(a, b *totals, d time.Duration, sched *metrics.Counts) {
+	h := &v.Host
 	procs := float64(max(v.Sched.Procs, 1))
 	v.CPU.Used = rate((b.cpu - a.cpu).Seconds(), d)
 	v.CPU.Share = min(v.CPU.Used/procs, 1)

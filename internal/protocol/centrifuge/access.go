@@ -53,8 +53,8 @@ func (a *account) granted(channel string) bool {
 // What is published there is private for other protocols.
 func (s *Server) guarded(channel string) bool { return s.deps.Access.Guarded(channel) }
 
-// may reports whether who may call a method of the server API.
-func (a *api) may(who caller, name string, c *apiCall) bool {
+// may reports whether the caller may call a method of the server API.
+func (who caller) may(a *api, name string, c *apiCall) bool {
 	may := func(op access.Op, channel string) bool {
 		in, _ := hubName(channel)
 		caller := access.Caller{Identity: who.who, Server: who.all}

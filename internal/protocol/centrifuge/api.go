@@ -96,16 +96,16 @@ var apiMethods = []struct {
 	{"presence", (*api).presence},
 	{"presence_stats", (*api).presenceStats},
 	{"info", (*api).info},
-	{"rpc", (*api).rpc},
+	{"rpc", rpc},
 	{"refresh", (*api).refresh},
 	{"channels", (*api).channels},
-	{"map_publish", (*api).notAvailable},
-	{"map_remove", (*api).notAvailable},
-	{"map_read_state", (*api).notAvailable},
-	{"map_read_stream", (*api).notAvailable},
-	{"map_stats", (*api).notAvailable},
-	{"map_clear", (*api).notAvailable},
-	{"shared_poll_publish", (*api).notAvailable},
+	{"map_publish", notAvailable},
+	{"map_remove", notAvailable},
+	{"map_read_state", notAvailable},
+	{"map_read_stream", notAvailable},
+	{"map_stats", notAvailable},
+	{"map_clear", notAvailable},
+	{"shared_poll_publish", notAvailable},
 }
 
 // method returns a method by its name; nil if there is none.
@@ -134,7 +134,7 @@ var errorNotFound = protocol.Error{Code: 104, Message: "not found"}
 // serve answers a call of the server API.
 func (a *api) serve(r socket.Request) {
 	a.srv.counters.apiCalls.Add(1)
-	who, ok := a.caller(r)
+	who, ok := callerOf(a.srv, r)
 	if !ok {
 		r.Fail(&wire.Error{Status: http.StatusUnauthorized, Message: "no or wrong key", Hint: "send the key of centrifuge.api_key in X-API-Key"})
 		return
@@ -173,8 +173,8 @@ func (a *api) serve(r socket.Request) {
 	}, func() { r.Answer(status, "application/json", text) })
 }
 
-// caller finds out who calls.
-func (a *api) caller(r socket.Request) (caller, bool) {
+// callerOf finds out who calls.
+func callerOf(s *Server, r socket.Request) (caller, bool) {
 	key := r.Header("X-API-Key")
 	if key == "" {
 		if scheme, v, ok := strings.Cut(r.Header("Authorization"), " "); ok && strings.EqualFold(scheme, "apikey") {
@@ -188,10 +188,10 @@ func (a *api) caller(r socket.Request) (caller, bool) {
 		return caller{}, false
 	}
 	sum := sha256.Sum256([]byte(key))
-	if a.srv.conf().hasKey && subtle.ConstantTimeCompare(sum[:], a.srv.conf().apiKey[:]) == 1 {
+	if s.conf().hasKey && subtle.ConstantTimeCompare(sum[:], s.conf().apiKey[:]) == 1 {
 		return caller{all: true}, true
 	}
-	who, ok := a.srv.deps.Auth.APIKey([]byte(key))
+	who, ok := s.deps.Auth.APIKey([]byte(key))
 	return caller{who: who}, ok
 }
 
@@ -201,7 +201,7 @@ func (a *api) call(ctx context.Context, who caller, name string, c *apiCall) ([]
 	switch {
 	case f == nil:
 		return nil, &errorNotFound
-	case !a.may(who, name, c):
+	case !who.may(a, name, c):
 		return nil, &protocol.ErrorPermissionDenied
 	case c.room < smallAnswer:
 		return nil, tooLarge(a.srv)
@@ -231,7 +231,7 @@ func (a *api) servePublish(r socket.Request, who caller, c *apiCall, transport b
 		text, status := apiAnswer(out, e, transport)
 		r.Answer(status, "application/json", text)
 	}
-	if !a.may(who, "publish", c) {
+	if !who.may(a, "publish", c) {
 		answer(nil, &protocol.ErrorPermissionDenied)
 		return
 	}

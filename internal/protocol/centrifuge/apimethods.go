@@ -232,7 +232,7 @@ func (a *api) historyRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.
 }
 
 // rpc is for extensions of the server that Weir has none of.
-func (a *api) rpc(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+func rpc(_ *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	if c.Method == "" {
 		return nil, &protocol.ErrorBadRequest
 	}
@@ -240,7 +240,7 @@ func (a *api) rpc(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 }
 
 // notAvailable is for what only channels of other types have, which Weir has none of.
-func (a *api) notAvailable(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+func notAvailable(a *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	if _, _, e := a.srv.lookup(c.Channel); e != nil {
 		return nil, e
 	}
@@ -249,14 +249,14 @@ func (a *api) notAvailable(_ context.Context, c *apiCall) ([]byte, *protocol.Err
 
 // channels counts the subscribers of channels, those of other protocols too.
 func (a *api) channels(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	sum := map[string]int{}
-	for _, text := range a.census().ask(ctx, topicChannels, []byte(c.Pattern), func() []byte { return a.census().channels(c.Pattern) }) {
+	n, sum := census{a.srv}, map[string]int{}
+	for _, text := range n.ask(ctx, topicChannels, []byte(c.Pattern), func() []byte { return n.channels(c.Pattern) }) {
 		var counts map[string]int
 		if json.Unmarshal(text, &counts) != nil {
 			continue
 		}
-		for ch, n := range counts {
-			sum[ch] += n
+		for ch, count := range counts {
+			sum[ch] += count
 		}
 	}
 	if _, over := sum[tooMany]; over {
@@ -278,7 +278,8 @@ func (a *api) channels(ctx context.Context, c *apiCall) ([]byte, *protocol.Error
 }
 
 func (a *api) info(ctx context.Context, _ *apiCall) ([]byte, *protocol.Error) {
-	answers := a.census().ask(ctx, topicInfo, nil, a.census().info)
+	n := census{a.srv}
+	answers := n.ask(ctx, topicInfo, nil, n.info)
 	nodes := make([]json.RawMessage, 0, len(answers))
 	for _, id := range slices.Sorted(maps.Keys(answers)) {
 		if json.Valid(answers[id]) {

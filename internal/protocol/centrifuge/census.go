@@ -24,8 +24,6 @@ const askTime = 3 * time.Second
 // A census counts the clients and channels of this node and of the others. Any goroutine.
 type census struct{ srv *Server }
 
-func (a *api) census() census { return census{a.srv} }
-
 // ask puts a question to all nodes, this one included.
 func (n census) ask(ctx context.Context, topic string, data []byte, local func() []byte) map[string][]byte {
 	if n.srv.deps.Cluster == nil {

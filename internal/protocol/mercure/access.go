@@ -23,7 +23,7 @@ func (x *directory) mayList(g *grant, path string) bool {
 }
 
 // mayPublish reports whether g may publish to a topic.
-func (s *Server) mayPublish(g *grant, topic string) bool {
+func (g *grant) mayPublish(s *Server, topic string) bool {
 	channel, _ := channelOf(s.conf().cfg.Namespace, topic)
 	return s.deps.Access.Decide(access.Mercure, access.Publish, channel, access.Caller{Identity: g.identity, Proof: g.publish.Match(topic)}) != access.Refused
 }

@@ -47,7 +47,7 @@ func (s *Server) refuse(r socket.Request, d protocol.Dialect, why *refusal) {
 	switch {
 	case d == protocol.Draft08 && (why == noToken || why.code != "" && status < http.StatusRequestEntityTooLarge),
 		s.serve.Draft08 && status == http.StatusUnauthorized: // no client of draft 07 minds
-		fields = []socket.Field{{Name: "WWW-Authenticate", Value: s.challenge(r, why)}}
+		fields = []socket.Field{{Name: "WWW-Authenticate", Value: s.conf().challenge(r, why)}}
 	case d == protocol.Draft07 && why == notGranted:
 		status = http.StatusUnauthorized
 	}
@@ -60,14 +60,14 @@ func (s *Server) refuse(r socket.Request, d protocol.Dialect, why *refusal) {
 
 // challenge is the WWW-Authenticate of a refusal. Those that are about the token say where
 // the metadata is.
-func (s *Server) challenge(r socket.Request, why *refusal) string {
+func (x *settings) challenge(r socket.Request, why *refusal) string {
 	v := "Bearer"
 	sep := " "
 	if why.code != "" {
 		v += sep + `error="` + why.code + `"`
 		sep = ", "
 	}
-	if m := s.conf().metadataURL(r); m != "" && why.status != http.StatusBadRequest {
+	if m := x.metadataURL(r); m != "" && why.status != http.StatusBadRequest {
 		v += sep + `resource_metadata="` + m + `"`
 	}
 	return v

@@ -67,7 +67,7 @@ func (s *Server) publish(r socket.Request, g *grant) {
 		return
 	}
 	for _, t := range u.Topics {
-		if !s.mayPublish(g, t) {
+		if !g.mayPublish(s, t) {
 			s.counts.refused.Add(1)
 			s.refuse(r, d, notGranted)
 			return

@@ -76,7 +76,7 @@ func (s *Server) durability() hub.Durability {
 // review returns what socket.Subscription.Review asks of a stream with grant g: it ends
 // with the namespace, with the key set that its token was verified by, and for want of a
 // token when that is needed.
-func (s *Server) review(g *grant) func(*access.Review) bool {
+func (g *grant) review(s *Server) func(*access.Review) bool {
 	return func(r *access.Review) bool {
 		x := s.conf()
 		channel, _ := channelOf(x.cfg.Namespace, "x")

@@ -200,7 +200,7 @@ func (s *Server) subscription(o *opening, tr *tracked) *socket.Subscription {
 		Preamble:    []byte(":\n"),
 		Gap:         appendGap,
 		Heartbeat:   time.Duration(s.conf().cfg.Heartbeat),
-		Review:      s.review(o.grant),
+		Review:      o.grant.review(s),
 		AppendState: func(dst takeover.State) (takeover.State, bool) { return s.appendState(dst, o, tr) },
 		Moved: func() {
 			s.counts.subscribers.Add(-1)

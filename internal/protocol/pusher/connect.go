@@ -24,7 +24,7 @@ func (s *Server) connect(r socket.Request) {
 	a := s.conf().byKey[key]
 	code, reason := s.refusal(r, key, a)
 	// A handshake that fails makes pusher-js wait for 15 seconds and more, a code for one.
-	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.maxMessage(), AwayCode: protocol.CloseCapacity, AwayReason: "The server takes no connections now, please come back"}
+	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.conf().maxMessage(), AwayCode: protocol.CloseCapacity, AwayReason: "The server takes no connections now, please come back"}
 	r.WebSocket(o, func(t socket.Transport) socket.Session {
 		c := &session{s: s, app: a, t: t}
 		if code == 0 {
@@ -39,8 +39,8 @@ func (s *Server) connect(r socket.Request) {
 
 // maxMessage bounds what a client sends: a client event, or a subscription with its
 // channel_data, all of it escaped.
-func (s *Server) maxMessage() int {
-	return 2*max(s.conf().cfg.MaxEventData, 2*s.conf().cfg.MaxMemberData) + 4<<10
+func (x *settings) maxMessage() int {
+	return 2*max(x.cfg.MaxEventData, 2*x.cfg.MaxMemberData) + 4<<10
 }
 
 // refusal says why a client may not connect; code 0 means that it may.

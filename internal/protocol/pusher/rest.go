@@ -257,7 +257,7 @@ func (s restAPI) cacheOf(a *app, m *hub.Message) *cache {
 	if json.Unmarshal(appendEvent(nil, m, s.conf().cfg.DefaultEvent), &e) != nil {
 		return nil
 	}
-	left := time.Duration(s.namespaceOf(a).HistoryTTL) - time.Since(m.At())
+	left := time.Duration(a.namespace(s.deps.Hub).HistoryTTL) - time.Since(m.At())
 	return &cache{Event: e.Event, Data: e.Data, TTL: int64(max(0, left) / time.Second)}
 }
 

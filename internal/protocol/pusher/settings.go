@@ -68,7 +68,7 @@ func (s *Server) compile(cfg Config, before *settings, find Finder) (*settings, 
 		}
 		a := was
 		if was == nil || !reflect.DeepEqual(was.App, c) {
-			a = s.newApp(c, cfg.WebhookQueue, was)
+			a = newApp(s, c, cfg.WebhookQueue, was)
 		}
 		x.byKey[a.Key], x.byID[a.ID], x.byNS[a.Namespace] = a, a, a
 		if a.Watchlists {
@@ -79,7 +79,7 @@ func (s *Server) compile(cfg Config, before *settings, find Finder) (*settings, 
 }
 
 // newApp makes an app; was is the one that it replaces, nil for none.
-func (s *Server) newApp(c App, queue int, was *app) *app {
+func newApp(s *Server, c App, queue int, was *app) *app {
 	a := &app{App: c, inside: c.Namespace + ":x", secret: string(c.Secret), crowd: "\x00pusher connections " + c.ID, lobby: "\x00pusher users " + c.ID, hooked: map[string]bool{}}
 	if c.Namespace != "default" {
 		a.prefix = c.Namespace + ":"
@@ -132,15 +132,15 @@ func (x *settings) hooks() map[*hook]*app {
 // have ended.
 var removed = (hub.Namespace{}).WithDefaults()
 
-// namespaceOf returns the app's namespace as it is now.
-func (s *Server) namespaceOf(a *app) *hub.Namespace {
-	if ns, err := s.deps.Hub.Namespace(a.inside); err == nil {
+// namespace returns the app's namespace as it is now.
+func (a *app) namespace(h *hub.Hub) *hub.Namespace {
+	if ns, err := h.Namespace(a.inside); err == nil {
 		return ns
 	}
 	return &removed
 }
 
-func (c *session) namespace() *hub.Namespace { return c.s.namespaceOf(c.app) }
+func (c *session) namespace() *hub.Namespace { return c.app.namespace(c.s.deps.Hub) }
 
 var _ access.Reviewed = (*session)(nil)
 

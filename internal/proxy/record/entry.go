@@ -19,7 +19,7 @@ type entry struct {
 	sub   hub.Subscriber
 	live  bool         // all of the channel was read
 	begin hub.Position // where the log stood when it was looked at
-	gens  []*generation
+	gens  generations
 
 	waiting []*Viewer
 	viewers int // attached to the newest recording
@@ -93,18 +93,20 @@ func (e *entry) Room() bool { return true }
 
 func (e *entry) fail(bad *wire.Error) {
 	for _, v := range e.waiting {
-		v.entry = nil
-		v.answer(Answer{Err: bad})
+		v.end(Answer{Err: bad})
 	}
 	e.waiting = nil
 }
 
+// generations are the recordings of a key, the newest last.
+type generations []*generation
+
 // newest returns the newest recording, or nil.
-func (e *entry) newest() *generation {
-	if len(e.gens) == 0 {
+func (gens generations) newest() *generation {
+	if len(gens) == 0 {
 		return nil
 	}
-	return e.gens[len(e.gens)-1]
+	return gens[len(gens)-1]
 }
 
 // decide answers who waits, as far as the log says enough.
@@ -114,7 +116,7 @@ func (e *entry) decide(now time.Time) {
 	}
 	e.look(now)
 	e.settleClaim()
-	if g := e.newest(); g != nil && (len(e.waiting) > 0 || e.viewers > 0) && e.dead(g, now) {
+	if g := e.gens.newest(); g != nil && (len(e.waiting) > 0 || e.viewers > 0) && e.dead(g, now) {
 		e.bury(g)
 	}
 	waiting := e.waiting
@@ -213,10 +215,10 @@ func (e *entry) bury(g *generation) {
 
 // serve answers v if that can be done now.
 func (e *entry) serve(v *Viewer) bool {
-	g, since, bad := e.wanted(v)
+	g, since, bad := e.gens.wanted(v)
 	switch {
 	case bad != nil:
-		e.answer(v, Answer{Err: bad})
+		v.end(Answer{Err: bad})
 		return true
 	case v.ask.ID == nil && v.ask.Since == "" && (g == nil || g.state == markVoid || g.state == markBroken):
 		return e.begins(v)
@@ -226,18 +228,18 @@ func (e *entry) serve(v *Viewer) bool {
 		return false
 	}
 	if v.ask.Since != "" && v.ask.Since != "0" && (g.state == markEnd || g.state == markBroken) && !g.last.IsZero() && since.Epoch == g.last.Epoch && since.Offset >= g.last.Offset {
-		e.answer(v, Answer{Over: true})
+		v.end(Answer{Over: true})
 		return true
 	}
 	e.r.attached.Add(1)
 	v.attached = true
 	e.viewers++
-	v.answer(Answer{Follow: e.follow(v, g, since)})
+	v.answer(Answer{Follow: v.follow(e, g, since)})
 	return true
 }
 
-// answer gives v an answer after which it is not attached.
-func (e *entry) answer(v *Viewer, a Answer) {
+// end gives v an answer after which it is not attached.
+func (v *Viewer) end(a Answer) {
 	v.entry = nil
 	v.answer(a)
 }
@@ -253,9 +255,9 @@ var (
 
 // wanted returns the recording that v asks for, and from where on; nil if it asks for
 // none in particular and there is none.
-func (e *entry) wanted(v *Viewer) (g *generation, since hub.Position, bad *wire.Error) {
+func (gens generations) wanted(v *Viewer) (g *generation, since hub.Position, bad *wire.Error) {
 	if id := v.ask.ID; id != nil {
-		g = find(e.gens, id.nonce)
+		g = find(gens, id.nonce)
 		switch {
 		case g == nil || g.state == markVoid || g.owner.digest == "" || g.owner.digest[0] != id.kind:
 			return nil, since, errNoRecording
@@ -265,19 +267,19 @@ func (e *entry) wanted(v *Viewer) (g *generation, since hub.Position, bad *wire.
 	}
 	if s := v.ask.Since; s != "" && s != "0" {
 		at, err := hub.ParsePosition(s)
-		h := holding(e.gens, at)
+		h := holding(gens, at)
 		if err != nil || h == nil || h.state == markVoid || g != nil && h != g {
 			return nil, since, errGone
 		}
 		return h, at, nil
 	}
 	if v.ask.Since == "0" && g == nil {
-		if g = e.newest(); g == nil || g.state == markVoid {
+		if g = gens.newest(); g == nil || g.state == markVoid {
 			return nil, since, errGone
 		}
 	}
 	if g == nil {
-		g = e.newest()
+		g = gens.newest()
 	}
 	if g != nil {
 		since = g.start
@@ -285,7 +287,7 @@ func (e *entry) wanted(v *Viewer) (g *generation, since hub.Position, bad *wire.
 	return g, since, nil
 }
 
-func (e *entry) follow(v *Viewer, g *generation, since hub.Position) *Follow {
+func (v *Viewer) follow(e *entry, g *generation, since hub.Position) *Follow {
 	id := ID{namespace: hub.NamespaceOf(e.index), nonce: g.nonce, kind: g.owner.digest[0]}
 	if v.ask.ID != nil {
 		id.key = v.ask.ID.key
@@ -302,37 +304,37 @@ func (e *entry) begins(v *Viewer) bool {
 	case e.claim != nil || e.tape != nil || len(e.outbox) > 0:
 		return false
 	case v.ask.Tape == nil:
-		e.answer(v, Answer{Err: errNoRecording})
+		v.end(Answer{Err: errNoRecording})
 		return true
 	case r.running[v.ask.Route] >= v.ask.Record.MaxConcurrent:
 		r.refused.Add(1)
-		e.answer(v, Answer{Err: errTooMany})
+		v.end(Answer{Err: errTooMany})
 		return true
 	}
 	r.running[v.ask.Route]++
 	number := 1
-	if g := e.newest(); g != nil {
+	if g := e.gens.newest(); g != nil {
 		number = g.number + 1
 	}
 	e.claim = &claim{v: v, since: time.Now(), note: note{Mark: markStart, Nonce: newNonce(), Number: number,
 		Owner: v.ask.Owner.digest, By: v.ask.Owner.by, Instance: r.instance}}
-	e.sendClaim()
+	e.claim.send(e)
 	return false // it waits like the others
 }
 
-func (e *entry) sendClaim() {
-	r, c := e.r, e.claim
+func (c *claim) send(e *entry) {
+	r := e.r
 	p := hub.Publication{Channel: e.index, Data: c.note.bytes(), Publisher: publisher, IdempotencyKey: "start#" + e.index + "#" + strconv.Itoa(c.note.Number)}
 	if c.plain {
 		p.IdempotencyKey = "start#" + c.note.Nonce
 	}
 	r.hub.Publish(p, func(at hub.Position, err error) {
 		at, err = firstCame(at, err)
-		r.post(func() { e.claimStored(c, at, err) })
+		r.post(func() { c.stored(e, at, err) })
 	})
 }
 
-func (e *entry) claimStored(c *claim, at hub.Position, err error) {
+func (c *claim) stored(e *entry, at hub.Position, err error) {
 	switch {
 	case e.claim != c:
 		return
@@ -343,7 +345,7 @@ func (e *entry) claimStored(c *claim, at hub.Position, err error) {
 	case !c.plain && at.Epoch == e.begin.Epoch && at.Offset <= e.begin.Offset && find(e.gens, c.note.Nonce) == nil:
 		// The key is still known, of a start that the log has lost.
 		c.plain = true
-		e.sendClaim()
+		c.send(e)
 	}
 	e.r.changed[e] = true
 }
@@ -355,7 +357,7 @@ func (e *entry) settleClaim() {
 		return
 	}
 	if g := find(e.gens, c.note.Nonce); g == nil {
-		if n := e.newest(); n != nil && n.number == c.note.Number && !c.plain { // another node was first
+		if n := e.gens.newest(); n != nil && n.number == c.note.Number && !c.plain { // another node was first
 			e.claim = nil
 			e.r.running[c.v.ask.Route]--
 		}
@@ -396,7 +398,7 @@ func (e *entry) tick(now time.Time) {
 		for _, v := range slices.Clone(e.waiting) {
 			if now.Sub(v.since) > lookTime {
 				e.waiting = slices.DeleteFunc(e.waiting, func(x *Viewer) bool { return x == v })
-				e.answer(v, Answer{Err: errSlowLog})
+				v.end(Answer{Err: errSlowLog})
 			}
 		}
 	}
