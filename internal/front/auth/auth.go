@@ -46,18 +46,27 @@ import (
 // An Authenticator verifies. Its configuration may be replaced: see Change. All its
 // methods may be called by any goroutine; only Verify and Run wait.
 type Authenticator struct {
+	ruleSet
+
 	// Fixed by New.
 	parser *jwt.Parser
-	log    *slog.Logger
-	now    func() time.Time
 
 	// Any goroutine.
-	rules     atomic.Pointer[rules]
 	replaced  chan struct{} // holds one: Run is to look at rules again
-	pages     refusedPages
 	done      chan struct{}
 	closeOnce sync.Once
-	counts    struct{ verified, hits, refused, origins, fetches, failures atomic.Uint64 }
+}
+
+// A ruleSet is the rules in force, with what is decided by them alone: API keys, where a
+// request has its token, and the origins of pages. Any goroutine.
+type ruleSet struct {
+	// Fixed by New.
+	log *slog.Logger
+	now func() time.Time
+
+	rules  atomic.Pointer[rules]
+	pages  refusedPages
+	counts struct{ verified, hits, refused, origins, fetches, failures atomic.Uint64 }
 }
 
 // rules are a compiled Config. Each call of an Authenticator uses one of them throughout.
@@ -87,9 +96,8 @@ func New(cfg Config, log *slog.Logger) (*Authenticator, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	a := &Authenticator{
+		ruleSet:  ruleSet{log: log, now: time.Now},
 		parser:   jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation()),
-		log:      log,
-		now:      time.Now,
 		replaced: make(chan struct{}, 1),
 		done:     make(chan struct{}),
 	}
@@ -117,7 +125,7 @@ func (r *rules) warn(log *slog.Logger) {
 }
 
 // Config returns the configuration now, with defaults.
-func (a *Authenticator) Config() Config { return a.rules.Load().cfg }
+func (a *ruleSet) Config() Config { return a.rules.Load().cfg }
 
 // Run keeps the JWKS fresh until ctx ends or Close is called. Without a JWKS it
 // only waits. One call at a time.
@@ -148,7 +156,7 @@ func (a *Authenticator) Close() error {
 
 // HasKeys reports whether anything configured can let someone in. Without, only
 // anonymous namespaces are reachable and nobody may publish.
-func (a *Authenticator) HasKeys() bool {
+func (a *ruleSet) HasKeys() bool {
 	r := a.rules.Load()
 	return len(r.static) > 0 || r.jwks != nil || len(r.apiKeys) > 0
 }
@@ -219,7 +227,7 @@ func (a *Authenticator) refuse(err error) error {
 
 // APIKey returns the identity of an API key. Its time depends on the length of
 // key and the number of keys, not on their contents. It never waits.
-func (a *Authenticator) APIKey(key []byte) (*Identity, bool) {
+func (a *ruleSet) APIKey(key []byte) (*Identity, bool) {
 	if len(key) == 0 || len(key) > maxAPIKeyBytes {
 		return nil, false
 	}

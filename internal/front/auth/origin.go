@@ -62,7 +62,7 @@ var ForwardingFields = [...]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-
 //
 // Behind a proxy that terminates TLS, list the public origin: the request's own
 // scheme is not known here, and headers that claim it are not trusted.
-func (a *Authenticator) OriginAccess(p Page) Access {
+func (a *ruleSet) OriginAccess(p Page) Access {
 	if len(p.Origin) == 0 {
 		return OriginTrusted
 	}

@@ -53,7 +53,7 @@ func (r *refusedPages) due(origin string, now time.Time) (unlogged uint64, ok bo
 // in: at most once a minute for each origin. The browser reports the reason neither to
 // the page nor to its user. An empty hint means the line of auth.allowed_origins; it is
 // for pages that may not connect at all. It never waits.
-func (a *Authenticator) LogRefusedOrigin(p Page, path []byte, hint string) {
+func (a *ruleSet) LogRefusedOrigin(p Page, path []byte, hint string) {
 	a.counts.origins.Add(1)
 	origin := string(p.Origin[:min(len(p.Origin), maxOriginLogged)])
 	unlogged, ok := a.pages.due(origin, a.now())

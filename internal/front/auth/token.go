@@ -21,13 +21,13 @@ const (
 //
 // What the client set on purpose wins: header, then query, then cookie. A
 // "Bearer" without token is an empty token and not a reason to look further.
-func (a *Authenticator) Token(authorization, cookie, query []byte) (string, TokenSource) {
+func (a *ruleSet) Token(authorization, cookie, query []byte) (string, TokenSource) {
 	t, from := a.TokenBytes(authorization, cookie, query)
 	return string(t), from
 }
 
 // TokenBytes is Token without a copy: what it returns is a part of what it was given.
-func (a *Authenticator) TokenBytes(authorization, cookie, query []byte) ([]byte, TokenSource) {
+func (a *ruleSet) TokenBytes(authorization, cookie, query []byte) ([]byte, TokenSource) {
 	if t, ok := bearer(authorization); ok {
 		return t, FromHeader
 	}

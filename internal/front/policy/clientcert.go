@@ -114,7 +114,7 @@ func matchesName(pattern, name string) bool {
 }
 
 // certified reports whether x may come by its certificate.
-func (r *Route) certified(x *Exchange) (v Verdict, refused bool) {
+func (r *admission) certified(x *Exchange) (v Verdict, refused bool) {
 	cfg := &r.cfg.ClientCertificate
 	switch {
 	case !cfg.Required && len(cfg.Allow) == 0:

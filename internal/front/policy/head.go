@@ -39,7 +39,7 @@ func newOwnFields(cfg *RouteConfig) ownFields {
 
 // rewritten makes the path that the upstream gets. It reports false if that has
 // no single reading.
-func (r *Route) rewritten(x *Exchange) bool {
+func (r *admission) rewritten(x *Exchange) bool {
 	rw := &r.cfg.Rewrite
 	switch {
 	case r.rewrite != nil:

@@ -17,7 +17,7 @@ const maxForwards = 255
 
 // traced refuses TRACE where the route's methods do not name it: a backend answers with
 // the request that it got, and with it what the gateway added.
-func (r *Route) traced(x *Exchange) (v Verdict, refused bool) {
+func (r *admission) traced(x *Exchange) (v Verdict, refused bool) {
 	if string(x.Method) != "TRACE" {
 		return v, false
 	}
@@ -33,7 +33,7 @@ func (r *Route) traced(x *Exchange) (v Verdict, refused bool) {
 
 // hops reads Max-Forwards of TRACE and OPTIONS. last means that Weir is where the request
 // ends: then v is the answer.
-func (r *Route) hops(x *Exchange) (v Verdict, last bool) {
+func (r *admission) hops(x *Exchange) (v Verdict, last bool) {
 	x.hopsLeft = -1
 	trace := string(x.Method) == "TRACE"
 	if !trace && string(x.Method) != "OPTIONS" {

@@ -28,7 +28,7 @@ const (
 )
 
 // identity finds who makes the request, as far as that needs no waiting.
-func (r *Route) identity(x *Exchange, now int64) Verdict {
+func (r *admission) identity(x *Exchange, now int64) Verdict {
 	a := r.deps.Auth
 	for _, name := range [...]string{"Authorization", "Cookie", "X-API-Key"} {
 		if http1count(x.Fields, name) > 1 {
@@ -78,7 +78,7 @@ func (x *Exchange) with(v Verdict, lines string) Verdict {
 }
 
 // notVerified answers what a token's verification failed with.
-func (r *Route) notVerified(x *Exchange, err error) Verdict {
+func (r *admission) notVerified(x *Exchange, err error) Verdict {
 	const hint = "get a new token and come with that"
 	switch {
 	case errors.Is(err, auth.ErrKeysUnavailable), errors.Is(err, context.Canceled):
@@ -92,7 +92,7 @@ func (r *Route) notVerified(x *Exchange, err error) Verdict {
 }
 
 // entitled reports whether x's identity has the scopes and claims of the route.
-func (r *Route) entitled(x *Exchange) (Verdict, bool) {
+func (r *admission) entitled(x *Exchange) (Verdict, bool) {
 	if r.required && x.Identity.By == "" {
 		return x.with(r.refuse(x, 401, "a token is required", "send Authorization: Bearer"), challenge), false
 	}
@@ -114,7 +114,7 @@ func (r *Route) entitled(x *Exchange) (Verdict, bool) {
 
 // tenantKey returns the bucket of a tenant. Keys and tokens are two worlds: a
 // token's subject cannot use up the bucket of a key of that name.
-func (r *Route) tenantKey(t *limit.Table, id *auth.Identity) uint64 {
+func (r *admission) tenantKey(t *limit.Table, id *auth.Identity) uint64 {
 	scope := r.tenantScope
 	if id.By == auth.ByAPIKey {
 		scope += 1 << 32

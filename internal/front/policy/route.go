@@ -18,14 +18,24 @@ import (
 
 // A Route is one compiled route. Immutable but for counters.
 type Route struct {
-	heads
+	admission
 
 	// Fixed at New.
 	index       int
 	fingerprint [sha256.Size]byte
-	class       limit.Class
-	identify    bool // looks who it is
-	required    bool
+	validator   *Validator
+	drift       *upstream.Drift // nil: not watched; set by Watch
+	hold        auth.Patterns   // what the upstream may hold connections on
+}
+
+// admission is what a route decides of a request before it is forwarded or answered.
+type admission struct {
+	heads
+
+	// Fixed at New.
+	class    limit.Class
+	identify bool // looks who it is
+	required bool
 
 	addresses                       *limit.Addresses
 	perTenant, perAddress, perRoute limit.Quota
@@ -35,7 +45,6 @@ type Route struct {
 	replyFields                     []byte
 	replyBody                       []byte
 	replyType                       string
-	validator                       *Validator
 	maxBody                         int64
 	logged                          bool
 	forwards                        bool   // to an upstream; it does not answer by itself
@@ -44,8 +53,6 @@ type Route struct {
 	allow                           string // the methods, for Allow
 	allowsTrace                     bool
 	certificates                    []certRule
-	drift                           *upstream.Drift // nil: not watched; set by Watch
-	hold                            auth.Patterns   // what the upstream may hold connections on
 
 	// Any goroutine.
 	state *routeState
@@ -71,7 +78,7 @@ func newRoute(cfg RouteConfig, deps *Deps) (*Route, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Route{heads: heads{cfg: cfg, deps: deps}, state: deps.State.route(cfg.Name)}
+	r := &Route{admission: admission{heads: heads{cfg: cfg, deps: deps}, state: deps.State.route(cfg.Name)}}
 	a := cfg.Auth
 	r.required = a.Required || len(a.Scopes) > 0 || len(a.Claims) > 0
 	r.identify = r.required || a.Forward
@@ -237,7 +244,7 @@ func (r *Route) Validator() *Validator { return r.validator }
 // Admit decides on a matched request. It never waits. now is in nanoseconds of a
 // monotonic clock that all users of one State share. Identify means that x's token
 // must be verified: call AdmitIdentity with what came of it.
-func (r *Route) Admit(x *Exchange, now int64) Verdict {
+func (r *admission) Admit(x *Exchange, now int64) Verdict {
 	x.begin()
 	if v, refused := r.traced(x); refused {
 		return v
@@ -273,7 +280,7 @@ func (r *Route) Admit(x *Exchange, now int64) Verdict {
 // AdmitIdentity goes on after Identify: id and err are what auth.Verify returned.
 // A front whose input has moved meanwhile fills in x's first block again and
 // calls Match before, but not Reset.
-func (r *Route) AdmitIdentity(x *Exchange, id *auth.Identity, err error, now int64) Verdict {
+func (r *admission) AdmitIdentity(x *Exchange, id *auth.Identity, err error, now int64) Verdict {
 	if err != nil {
 		return r.notVerified(x, err)
 	}
@@ -285,7 +292,7 @@ func (r *Route) AdmitIdentity(x *Exchange, id *auth.Identity, err error, now int
 }
 
 // admitted takes what x's identity and route may use up, and prepares the way on.
-func (r *Route) admitted(x *Exchange, now int64) Verdict {
+func (r *admission) admitted(x *Exchange, now int64) Verdict {
 	t := r.deps.State.Tenants
 	if x.Identity.By != "" {
 		if wait, ok := t.Take(r.tenantKey(t, x.Identity), r.perTenant, now); !ok {
@@ -325,13 +332,13 @@ func (r *Route) admitted(x *Exchange, now int64) Verdict {
 }
 
 // refuse answers with words, readable for pages that CORS lets in.
-func (r *Route) refuse(x *Exchange, status int, message, hint string) Verdict {
+func (r *admission) refuse(x *Exchange, status int, message, hint string) Verdict {
 	x.lines = r.AppendCORS(x.lines[:0], x)
 	return Verdict{Status: status, Message: message, Hint: hint, Fields: x.lines}
 }
 
 // later is refuse for what may be tried again.
-func (r *Route) later(x *Exchange, seconds int64, message string) Verdict {
+func (r *admission) later(x *Exchange, seconds int64, message string) Verdict {
 	v := r.refuse(x, 429, message, "wait as long as Retry-After says")
 	v.RetryAfter = seconds
 	return v

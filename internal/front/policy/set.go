@@ -179,7 +179,7 @@ func (s *Set) Match(x *Exchange) Verdict {
 }
 
 // checkPath refuses spellings that the route does not ask for.
-func (r *Route) checkPath(odd router.Odd) Verdict {
+func (r *admission) checkPath(odd router.Odd) Verdict {
 	switch {
 	case odd&router.OddSlash != 0 && !r.cfg.Paths.EncodedSlash:
 		return Verdict{Status: 400, Message: "encoded slash in the path", Hint: "the route would have to ask for it with paths.encoded_slash"}

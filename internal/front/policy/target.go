@@ -84,7 +84,7 @@ func validHost(h []byte) bool {
 }
 
 // redirected answers with the place that the route says.
-func (r *Route) redirected(x *Exchange) Verdict {
+func (r *admission) redirected(x *Exchange) Verdict {
 	x.outBuf = r.redirect.expand(x.outBuf[:0], x)
 	x.lines = http1.AppendField(x.lines[:0], "Location", x.outBuf)
 	x.lines = r.AppendCORS(x.lines, x)
