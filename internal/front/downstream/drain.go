@@ -45,7 +45,7 @@ type events struct {
 }
 
 // followEvents begins to follow a reply if it is an event stream of no known end.
-func (r *reply) followEvents(res *http1.Response) {
+func followEvents(r *reply, res *http1.Response) {
 	kind, _, _ := bytes.Cut(res.Get("Content-Type"), semicolon)
 	if r.collected != nil || r.stream != nil || !http1.EqualFold(bytes.TrimSpace(kind), "text/event-stream") {
 		return

@@ -354,7 +354,7 @@ func (r *reply) Head(e *proxy.Exchange, res *http1.Response) {
 	r.writeHead(res, f)
 	r.began, r.status = true, res.Status
 	if r.chunkedOut || r.untilClose {
-		r.followEvents(res)
+		followEvents(r, res)
 	}
 }
 
