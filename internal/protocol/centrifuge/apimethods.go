@@ -115,7 +115,7 @@ func published(s *Server, o hub.Outcome) ([]byte, *protocol.Error) {
 
 // done is the answer of methods that have no result.
 func (a *api) done(c *control) ([]byte, *protocol.Error) {
-	if err := a.srv.command(c); err != nil {
+	if err := c.tell(a.srv); err != nil {
 		a.srv.log.Warn("server API", "do", c.Do, "err", err)
 		return nil, &protocol.ErrorInternal
 	}

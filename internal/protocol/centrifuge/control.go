@@ -28,8 +28,8 @@ type control struct {
 	Info     json.RawMessage `json:"info,omitempty"`
 }
 
-// command has all nodes do c.
-func (s *Server) command(c *control) error {
+// tell has all nodes do c.
+func (c *control) tell(s *Server) error {
 	b, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func (s *Server) controlled(_ string, data []byte) {
 		s.log.Warn("control", "err", err)
 		return
 	}
-	for _, x := range s.meant(c) {
+	for _, x := range c.sessions(s) {
 		x.t.Post(func() {
 			if x.flags&ended == 0 && x.flags&connected != 0 {
 				c.apply(x)
@@ -56,8 +56,8 @@ func (s *Server) controlled(_ string, data []byte) {
 	}
 }
 
-// meant returns the clients of this node that c is about.
-func (s *Server) meant(c *control) []*session {
+// sessions returns the clients of this node that c is about.
+func (c *control) sessions(s *Server) []*session {
 	list := s.registry.of(c.User)
 	if c.Client == "" && c.Session == "" {
 		spare := map[uint64]bool{}

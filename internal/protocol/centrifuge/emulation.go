@@ -16,6 +16,8 @@ const topicEmulate = "centrifuge.emulate"
 // emulatedClients are those whose commands come by themselves, by their numbers. Any
 // goroutine.
 type emulatedClients struct {
+	srv *Server // fixed at New
+
 	mu sync.Mutex
 	m  map[uint64]*session
 }
@@ -44,8 +46,9 @@ func (e *emulatedClients) get(number uint64) *session {
 	return e.m[number]
 }
 
-// serveEmulation passes commands on to the client's connection, on whatever node.
-func (s *Server) serveEmulation(r socket.Request) {
+// serve passes commands on to the client's connection, on whatever node.
+func (e *emulatedClients) serve(r socket.Request) {
+	s := e.srv
 	if !s.trusted(r) {
 		return
 	}
@@ -53,19 +56,19 @@ func (s *Server) serveEmulation(r socket.Request) {
 	if isBinary(r) {
 		enc = protocol.Protobuf
 	}
-	e, err := protocol.ParseEmulation(r.Body(), enc)
+	m, err := protocol.ParseEmulation(r.Body(), enc)
 	switch {
-	case err != nil, len(e.Data) > s.conf().cfg.MaxCommand:
+	case err != nil, len(m.Data) > s.conf().cfg.MaxCommand:
 		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "bad emulation request", Hint: "want session, node and data"})
 		return
-	case s.moved.session(e.Session) != nil && s.emulate(e.Session, e.Data): // e.Node is the process's that it came from
-	case e.Node == s.node():
-		if !s.emulate(e.Session, e.Data) {
+	case s.moved.session(m.Session) != nil && e.emulate(m.Session, m.Data): // m.Node is the process's that it came from
+	case m.Node == s.node():
+		if !e.emulate(m.Session, m.Data) {
 			r.Fail(&wire.Error{Status: http.StatusNotFound, Message: "no such session"})
 			return
 		}
 	default:
-		if !s.elsewhere(e) {
+		if !e.elsewhere(m) {
 			r.Fail(&wire.Error{Status: http.StatusNotFound, Message: "no such node"})
 			return
 		}
@@ -74,10 +77,11 @@ func (s *Server) serveEmulation(r socket.Request) {
 }
 
 // emulate gives commands to the client of a session here.
-func (s *Server) emulate(session string, data []byte) bool {
+func (e *emulatedClients) emulate(session string, data []byte) bool {
+	s := e.srv
 	c := s.moved.session(session)
 	if number, ok := s.names.number(s.names.session, session); ok {
-		c = s.emulated.get(number)
+		c = e.get(number)
 	}
 	if c == nil {
 		return false
@@ -88,20 +92,21 @@ func (s *Server) emulate(session string, data []byte) bool {
 }
 
 // elsewhere sends commands to another node that lives.
-func (s *Server) elsewhere(e *protocol.Emulation) bool {
-	if s.deps.Cluster == nil || !s.deps.Cluster.Alive(e.Node) {
+func (e *emulatedClients) elsewhere(m *protocol.Emulation) bool {
+	s := e.srv
+	if s.deps.Cluster == nil || !s.deps.Cluster.Alive(m.Node) {
 		return false
 	}
-	err := s.deps.Bus.TellNode(e.Node, topicEmulate, e.AppendTo(nil, protocol.Protobuf))
+	err := s.deps.Bus.TellNode(m.Node, topicEmulate, m.AppendTo(nil, protocol.Protobuf))
 	if err != nil {
-		s.log.Debug("emulation", "node", e.Node, "err", err)
+		s.log.Debug("emulation", "node", m.Node, "err", err)
 	}
 	return err == nil
 }
 
-// emulatedElsewhere hears of commands that came to another node.
-func (s *Server) emulatedElsewhere(_ string, data []byte) {
-	if e, err := protocol.ParseEmulation(data, protocol.Protobuf); err == nil {
-		s.emulate(e.Session, e.Data)
+// received is called with commands that came to another node.
+func (e *emulatedClients) received(_ string, data []byte) {
+	if m, err := protocol.ParseEmulation(data, protocol.Protobuf); err == nil {
+		e.emulate(m.Session, m.Data)
 	}
 }

@@ -32,13 +32,13 @@ func (s *Server) Endpoints() []socket.Endpoint {
 	body := s.conf().cfg.MaxCommand
 	calls := &api{s}
 	list := []socket.Endpoint{
-		{Path: pathConnection + "websocket", Methods: "GET", Serve: s.serveWebSocket},
-		{Path: pathConnection + "sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.serveSSE},
-		{Path: pathConnection + "http_stream", Methods: "POST", MaxBody: body, Serve: s.serveHTTPStream},
-		{Path: "/emulation", Methods: "POST", MaxBody: 2*body + 1<<10, Serve: s.serveEmulation},
-		{Path: pathConnection + "uni_websocket", Methods: "GET", Serve: s.serveUniWebSocket},
-		{Path: pathConnection + "uni_sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.serveUniSSE},
-		{Path: pathConnection + "uni_http_stream", Methods: "POST", MaxBody: body, Serve: s.serveUniHTTPStream},
+		{Path: pathConnection + "websocket", Methods: "GET", Serve: s.kinds.serveWebSocket},
+		{Path: pathConnection + "sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.kinds.serveSSE},
+		{Path: pathConnection + "http_stream", Methods: "POST", MaxBody: body, Serve: s.kinds.serveHTTPStream},
+		{Path: "/emulation", Methods: "POST", MaxBody: 2*body + 1<<10, Serve: s.emulated.serve},
+		{Path: pathConnection + "uni_websocket", Methods: "GET", Serve: s.kinds.serveUniWebSocket},
+		{Path: pathConnection + "uni_sse", Methods: "GET, POST", MaxBody: body, Stream: true, Serve: s.kinds.serveUniSSE},
+		{Path: pathConnection + "uni_http_stream", Methods: "POST", MaxBody: body, Serve: s.kinds.serveUniHTTPStream},
 	}
 	if s.conf().cfg.APIPrefix != ownAPI {
 		list = append(list, socket.Endpoint{Path: s.conf().cfg.APIPrefix + "/*", Methods: "POST", MaxBody: maxAPIBody, Serve: calls.serve})
@@ -91,12 +91,12 @@ func (x *settings) captured(r socket.Request) map[string]string {
 	return m
 }
 
-func (s *Server) serveWebSocket(r socket.Request) {
+func (ks *kinds) serveWebSocket(r socket.Request) {
 	enc := encodingOf(query(r))
-	headers := s.conf().captured(r)
+	headers := ks.srv.conf().captured(r)
 	var chosen string
 	r.WebSocket(socket.WebSocketOptions{
-		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, MaxMessage: s.conf().cfg.MaxCommand,
+		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, MaxMessage: ks.srv.conf().cfg.MaxCommand,
 	}, func(t socket.Transport) socket.Session {
 		switch chosen {
 		case "centrifuge-protobuf":
@@ -104,15 +104,15 @@ func (s *Server) serveWebSocket(r socket.Request) {
 		case "centrifuge-json":
 			enc = protocol.JSON
 		}
-		return s.begin(s.kinds.ws[enc], t, headers)
+		return ks.ws[enc].begin(t, headers)
 	})
 }
 
-func (s *Server) serveUniWebSocket(r socket.Request) {
-	headers := s.conf().captured(r)
+func (ks *kinds) serveUniWebSocket(r socket.Request) {
+	headers := ks.srv.conf().captured(r)
 	first := query(r).Get("cf_connect")
-	r.WebSocket(socket.WebSocketOptions{MaxMessage: s.conf().cfg.MaxCommand}, func(t socket.Transport) socket.Session {
-		c := s.begin(s.kinds.uniWS, t, headers)
+	r.WebSocket(socket.WebSocketOptions{MaxMessage: ks.srv.conf().cfg.MaxCommand}, func(t socket.Transport) socket.Session {
+		c := ks.uniWS.begin(t, headers)
 		if first != "" {
 			t.Post(func() { c.uniMessage([]byte(first)) })
 		}
@@ -143,15 +143,15 @@ func (s *Server) trusted(r socket.Request) bool {
 	return true
 }
 
-// stream takes a connection that begins with what the client said in its request.
-func (s *Server) stream(r socket.Request, k *kind, contentType string, said []byte, resume string) {
-	if !s.trusted(r) {
+// serve accepts a connection that begins with what the client said in its request.
+func (k *kind) serve(r socket.Request, contentType string, said []byte, resume string) {
+	if !k.srv.trusted(r) {
 		return
 	}
-	headers := s.conf().captured(r)
+	headers := k.srv.conf().captured(r)
 	said = slices.Clone(said)
 	r.Stream(socket.StreamOptions{ContentType: contentType}, func(t socket.Transport) socket.Session {
-		c := s.begin(k, t, headers)
+		c := k.begin(t, headers)
 		if resume != "" {
 			c.extra().resume = resume
 		}
@@ -179,35 +179,35 @@ func said(r socket.Request) []byte {
 
 const eventStream = "text/event-stream"
 
-func (s *Server) serveSSE(r socket.Request) {
+func (ks *kinds) serveSSE(r socket.Request) {
 	b := said(r)
 	if len(b) == 0 {
 		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "no connect command", Hint: "send it in cf_connect"})
 		return
 	}
-	s.stream(r, s.kinds.sse, eventStream, b, "")
+	ks.sse.serve(r, eventStream, b, "")
 }
 
-func (s *Server) serveHTTPStream(r socket.Request) {
-	k, contentType := s.kinds.stream[protocol.JSON], "application/json"
+func (ks *kinds) serveHTTPStream(r socket.Request) {
+	k, contentType := ks.stream[protocol.JSON], "application/json"
 	if isBinary(r) {
-		k, contentType = s.kinds.stream[protocol.Protobuf], "application/octet-stream"
+		k, contentType = ks.stream[protocol.Protobuf], "application/octet-stream"
 	}
 	if len(r.Body()) == 0 {
 		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "no connect command", Hint: "send it as the body"})
 		return
 	}
-	s.stream(r, k, contentType, r.Body(), "")
+	k.serve(r, contentType, r.Body(), "")
 }
 
-func (s *Server) serveUniSSE(r socket.Request) {
+func (ks *kinds) serveUniSSE(r socket.Request) {
 	resume := r.Header("Last-Event-ID")
 	if resume == "" {
 		resume = query(r).Get("lastEventId")
 	}
-	s.stream(r, s.kinds.uniSSE, eventStream, said(r), strings.Clone(resume))
+	ks.uniSSE.serve(r, eventStream, said(r), strings.Clone(resume))
 }
 
-func (s *Server) serveUniHTTPStream(r socket.Request) {
-	s.stream(r, s.kinds.uniStream, "application/json", r.Body(), "")
+func (ks *kinds) serveUniHTTPStream(r socket.Request) {
+	ks.uniStream.serve(r, "application/json", r.Body(), "")
 }

@@ -79,6 +79,7 @@ type Server struct {
 
 // kinds are the kinds of clients, by endpoint.
 type kinds struct {
+	srv        *Server
 	ws, stream [2]*kind // by encoding
 	sse        *kind
 	uniWS      *kind
@@ -119,6 +120,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.settings.Store(x)
 	s.kinds = newKinds(s)
+	s.emulated.srv = s
 	if cfg.Enabled && cfg.Insecure {
 		s.log.Warn("centrifuge.insecure: everybody may subscribe and publish")
 	}
@@ -131,6 +133,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 func newKinds(s *Server) kinds {
 	f := s.deps.Formats
 	return kinds{
+		srv: s,
 		ws: [2]*kind{
 			newKind(s, kind{name: "websocket", socket: true, format: f.wsJSON}),
 			newKind(s, kind{name: "websocket", socket: true, enc: protocol.Protobuf, format: f.wsProtobuf}),
@@ -158,7 +161,7 @@ func (s *Server) Start() error {
 	}
 	node := bus.Node()
 	s.nodeID.Store(&node)
-	for topic, f := range map[string]func(string, []byte){topicControl: s.controlled, topicEmulate: s.emulatedElsewhere} {
+	for topic, f := range map[string]func(string, []byte){topicControl: s.controlled, topicEmulate: s.emulated.received} {
 		stop, err := bus.Listen(topic, f)
 		if err != nil {
 			return fmt.Errorf("listen on %s: %w", topic, err)

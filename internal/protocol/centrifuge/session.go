@@ -89,13 +89,13 @@ func (s *session) extra() *rare {
 }
 
 // begin is the first call: the transport is open.
-func (s *Server) begin(k *kind, t socket.Transport, headers map[string]string) *session {
+func (k *kind) begin(t socket.Transport, headers map[string]string) *session {
 	c := &session{t: t, account: k.nobody}
 	if len(headers) > 0 {
 		c.extra().headers = headers
 	}
-	s.counters.clients.Add(1)
-	t.SetTimer(time.Duration(s.conf().cfg.StaleTimeout))
+	k.srv.counters.clients.Add(1)
+	t.SetTimer(time.Duration(k.srv.conf().cfg.StaleTimeout))
 	return c
 }
 

@@ -251,7 +251,7 @@ func (s *Server) ReadState(state takeover.State) (*socket.Arriving, error) {
 			return nil, fmt.Errorf("the channel %q is not allowed here", x.name)
 		}
 	}
-	return &socket.Arriving{MaxMessage: s.maxMessage(), Open: func(t socket.Transport) socket.Session { return a.open(s, t) }}, nil
+	return &socket.Arriving{MaxMessage: s.conf().maxMessage(), Open: func(t socket.Transport) socket.Session { return a.open(s, t) }}, nil
 }
 
 // longest bounds what a state says of times, in nanoseconds: about 36 years.
