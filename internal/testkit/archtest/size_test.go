@@ -19,7 +19,7 @@ const (
 	manyMethods = 20
 	// manyTypes is how many types may have more than manyMethods. Lower it with each that
 	// is split.
-	manyTypes = 45
+	manyTypes = 44
 )
 
 // large are the types that may have more than mostMethods, with the most that each may have.
