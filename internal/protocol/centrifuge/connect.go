@@ -3,6 +3,7 @@ package centrifuge
 import (
 	"context"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -312,6 +313,14 @@ func (c *connect) connected() {
 		c.done()
 	}
 	c.slim()
+}
+
+// startPings sets the first ping to a random time, so that clients who connect together
+// are not pinged together.
+func (c *connect) startPings() {
+	every := time.Duration(c.srv().conf().cfg.PingInterval)
+	c.due = c.now() + uint16((every/2+rand.N(every/2+1))/tick)
+	c.schedule()
 }
 
 // slim drops what was needed only until now.

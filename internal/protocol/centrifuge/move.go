@@ -150,7 +150,7 @@ func (s *session) AppendState(dst takeover.State) (takeover.State, bool) {
 			dst = dst.Uint(moveBudget, uint64(r.pace.budget*1000)+1)
 		}
 	}
-	return s.appendSubscriptions(dst)
+	return appendSubscriptions(dst, s)
 }
 
 func flag64(is bool, v uint64) uint64 {
@@ -165,7 +165,7 @@ const maxUnlogged = 256 << 10
 
 // appendSubscriptions appends every subscription with its position, moved back to before what
 // waits for the client.
-func (s *session) appendSubscriptions(dst takeover.State) (takeover.State, bool) {
+func appendSubscriptions(dst takeover.State, s *session) (takeover.State, bool) {
 	at := map[*subscription]hub.Positions{}
 	var newest hub.Positions // of each log
 	for x := range s.subscriptions() {
@@ -481,7 +481,7 @@ func (a *arrival) open(srv *Server, t socket.Transport) socket.Session {
 		if s.flags&ended != 0 {
 			break
 		}
-		s.rejoin(&a.subs[i])
+		a.subs[i].rejoin(s)
 	}
 	if r := s.account.rare; r != nil && r.pace != nil && a.budget > 0 {
 		r.pace.budget = min(r.pace.budget, float64(a.budget-1)/1000)
@@ -493,7 +493,7 @@ func (a *arrival) open(srv *Server, t socket.Transport) socket.Session {
 }
 
 // rejoin subscribes the client where it was.
-func (s *session) rejoin(a *arrivingSub) {
+func (a *arrivingSub) rejoin(s *session) {
 	x := s.newSubscription()
 	x.plan = unique.Make(a.plan)
 	if a.own != nil {

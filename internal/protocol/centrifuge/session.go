@@ -2,7 +2,6 @@ package centrifuge
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -314,14 +313,6 @@ func (s *session) Subject() string { return s.account.user }
 
 // now is the clock of due.
 func (s *session) now() uint16 { return uint16(s.t.Now() / int64(tick)) }
-
-// startPings sets the first ping to a moment of its own, so that those who connect
-// together are not pinged together.
-func (s *session) startPings() {
-	every := time.Duration(s.srv().conf().cfg.PingInterval)
-	s.due = s.now() + uint16((every/2+rand.N(every/2+1))/tick)
-	s.schedule()
-}
 
 // schedule sets the timer to what is due next.
 func (s *session) schedule() {
