@@ -48,6 +48,7 @@ var (
 // Broker is a hub.Broker on NATS. The zero value is not usable: see New.
 type Broker struct {
 	connection
+	streams
 	bus *bus // fixed by New
 
 	// Fixed by Start, before state says that it started.
@@ -59,9 +60,8 @@ type Broker struct {
 	deliver func(*hub.Message) // Start's
 
 	// Written by Start and Add.
-	outside atomic.Pointer[outsideMarks]       // nil with a server in this process, and without logs
-	streams atomic.Pointer[map[string]*stream] // by namespace; replaced, not changed
-	pulse   atomic.Pointer[pulse]              // nil without a cluster of external servers
+	outside atomic.Pointer[outsideMarks] // nil with a server in this process, and without logs
+	pulse   atomic.Pointer[pulse]        // nil without a cluster of external servers
 	// changes lets one Add or Change run at a time; marking asks keep for the marks.
 	changes sync.Mutex
 	marking chan chan<- error
@@ -82,6 +82,11 @@ type Broker struct {
 	// waitBegan and waitLogged are for what is logged while Start waits.
 	waitBegan, waitLogged time.Time
 	started               bool
+}
+
+// streams are those of all namespaces.
+type streams struct {
+	byName atomic.Pointer[map[string]*stream] // replaced, not changed
 }
 
 // A connection is the one to the NATS servers, and the requests on it.
@@ -118,7 +123,7 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	b := &Broker{connection: connection{cfg: cfg.withDefaults(), log: log}, marking: make(chan chan<- error), onKeeps: make(chan func())}
-	b.streams.Store(&map[string]*stream{})
+	b.byName.Store(&map[string]*stream{})
 	b.bus = newBus(b)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.setState(errNotStarted)
@@ -235,13 +240,13 @@ func (b *Broker) newLog(ctx context.Context, n hub.Namespace) (*stream, error) {
 }
 
 // all are the streams by namespace; they must not be changed.
-func (b *Broker) all() map[string]*stream { return *b.streams.Load() }
+func (b *streams) all() map[string]*stream { return *b.byName.Load() }
 
 // include adds a stream to all.
-func (b *Broker) include(s *stream) {
+func (b *streams) include(s *stream) {
 	more := maps.Clone(b.all())
 	more[s.opts.Load().Name] = s
-	b.streams.Store(&more)
+	b.byName.Store(&more)
 }
 
 // startPulse looks whether the server is cut off, from the first replicated log on.
@@ -437,7 +442,7 @@ func (b *Broker) Close() error {
 
 // recount counts the logs for their last marks, as far as a second allows. It reads, so
 // it comes before the context of reads ends.
-func (b *Broker) recount() {
+func (b *streams) recount() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	for _, s := range b.all() {
