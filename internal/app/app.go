@@ -96,8 +96,9 @@ type App struct {
 	sources   atomic.Pointer[ingest.Set] // nil until the hub has started, and without channels
 	reload    reloads
 	upgrade   upgrade
-	leaving   atomic.Bool  // a drain has begun
-	startTook atomic.Int64 // nanoseconds from New to ready
+	leaving   atomic.Bool                 // a drain has begun
+	drain     atomic.Pointer[admin.Drain] // its plan, from the first close on
+	startTook atomic.Int64                // nanoseconds from New to ready
 }
 
 // undo are what New has opened, to be closed after an error, the last first.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
@@ -51,6 +52,27 @@ func (a *departure) streams() int64 {
 	return p.SSE + p.WebSocket + a.wing.proxy.Stats().Tunnels + a.front.Streams()
 }
 
+// drained is how far the drain has come; nil before the first close. Any goroutine.
+func (a *App) drained() *admin.Drain {
+	plan := a.drain.Load()
+	if plan == nil {
+		return nil
+	}
+	d := *plan
+	d.Left = (&departure{App: a}).streams()
+	d.Planned = plannedLeft(&d, time.Now())
+	return &d
+}
+
+// plannedLeft is how many streams the plan of d has left at now.
+func plannedLeft(d *admin.Drain, now time.Time) int64 {
+	past := now.Sub(d.Began).Seconds()
+	if past >= d.Over {
+		return 0
+	}
+	return int64(float64(d.Streams) * (1 - max(past, 0)/d.Over))
+}
+
 // unfinished are the requests under way that were there when the drain began.
 func (a *departure) unfinished() int64 {
 	return a.front.Unfinished()
@@ -74,6 +96,7 @@ func (a *departure) run(hard context.Context) {
 	if alone {
 		await(hard, time.Until(end)-plan.Over, func() bool { return a.unfinished() == 0 })
 	}
+	a.drain.Store(&admin.Drain{Began: time.Now(), Over: plan.Over.Seconds(), Streams: a.streams()})
 	a.start(plan, alone)
 	await(hard, plan.Over+drainGrace, func() bool { return a.streams() == 0 })
 	await(hard, time.Until(end), func() bool { return a.unfinished() == 0 })

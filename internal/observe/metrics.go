@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
 // coreMetrics reads every part's own counters at scrape time; nothing is counted twice.
@@ -47,6 +48,14 @@ func newMetrics(a *Watch, c *catalog, withTLS bool) *coreMetrics {
 		} else {
 			emit(cost.Seconds(), "assumed")
 		}
+	})
+	family("weir_drain_streams", "Streams that a drain has still to close, as planned and as they are; 0 without a drain.", "of", gauge, func(emit func(float64, ...string)) {
+		d := a.Drain()
+		if d == nil {
+			d = &admin.Drain{}
+		}
+		emit(float64(d.Planned), "planned")
+		emit(float64(d.Left), "actual")
 	})
 	family("weir_upgrades_total", "Times that this process started a new one to take over, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
 		emit(float64(a.Upgrades.Done.Load()), "done")

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/acme"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/net/tlsterm"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/observe/metrics"
 	"github.com/weir-gateway/weir/internal/observe/telemetry"
@@ -97,6 +98,8 @@ type Node struct {
 	// configurations were applied.
 	RestartNeeded func() []string
 	Reloads       func() uint64
+	// Drain is how clients leave; nil before they do.
+	Drain func() *admin.Drain
 	// ReconnectRate is how many clients a second this node takes on, ReconnectCost the
 	// processor time of one and whether it was measured.
 	ReconnectRate func() float64

@@ -83,7 +83,7 @@ func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
 	a, now := s, time.Now()
 	r := a.read(now)
 	v := &admin.Snapshot{Time: now, Process: a.process(now), Governor: a.Governor.Snapshot(), Upstreams: a.upstreamsView()}
-	v.Degraded = a.degraded.list()
+	v.Degraded, v.Drain = a.degraded.list(), a.Drain()
 	v.Traffic = r.traffic
 	if !s.was.at.IsZero() {
 		v.Interval = now.Sub(s.was.at).Seconds()

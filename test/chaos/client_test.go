@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,15 +19,9 @@ import (
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-// descriptors are those that the node has open.
-func descriptors(c *trial, node *judge.Server) int {
-	c.Helper()
-	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", node.Pid()))
-	if err != nil {
-		c.Fatal(err)
-	}
-	return len(all)
-}
+// connections are those that the node has open; with io_uring they are no descriptors of
+// the process.
+func connections(node *judge.Server) int { return int(node.Series("weir_connections")) }
 
 // A space is a network namespace with a link to this one.
 type space struct {
@@ -88,7 +83,7 @@ func (s *space) dial(ctx context.Context, addr string) (net.Conn, error) {
 }
 
 // badClients: whatever becomes of a client, the node finds it out and has as many
-// descriptors afterwards as before.
+// connections afterwards as before.
 func badClients(c *trial) {
 	s := c.space()
 	config := judge.Namespace(nil)
@@ -98,22 +93,32 @@ func badClients(c *trial) {
 	config["eventloop"] = map[string]any{"user_timeout": "3s", "write_stall": "5s"}
 	node := judge.New(c, judge.Options{Build: judge.Plain, Config: config, Listen: "127.0.0.1:" + port})
 	w := c.under(node, load{subscribers: c.size(100), rate: 100, options: exact})
-	base := descriptors(c, node)
+	base := connections(node)
 	back := func(what string) {
 		c.Helper()
 		began := time.Now()
-		judge.Eventually(c, patience, what+": the node has as many descriptors as before", func() bool { return descriptors(c, node) <= base })
+		judge.Eventually(c, patience, what+": the node has as many connections as before", func() bool { return connections(node) <= base })
 		c.note("%s: cleared after %.1f s", what, time.Since(began).Seconds())
 	}
 	half := c.size(500)
 	// Half-open: 2 in 3 SSE, 1 in 3 WebSocket.
 	ctx, cancel := context.WithCancel(c.Context())
 	var inside sync.WaitGroup
+	var early atomic.Value // the error of one that ended
 	for i := range half {
 		m := &judge.Subscriber{Addr: s.host + ":" + port, Socket: i%3 == 0, Channels: channels[:1], On: func(judge.Event) {}, Dial: s.dial}
-		inside.Go(func() { _ = m.Once(ctx) })
+		inside.Go(func() {
+			if err := m.Once(ctx); ctx.Err() == nil {
+				early.Store(err)
+			}
+		})
 	}
-	judge.Eventually(c, patience, "they are connected", func() bool { return descriptors(c, node) >= base+half })
+	judge.Eventually(c, patience, "they are connected", func() bool {
+		if err, ok := early.Load().(error); ok {
+			c.Fatalf("a client from the namespace: %v", err)
+		}
+		return connections(node) >= base+half
+	})
 	s.drop()
 	c.faults += half
 	back(fmt.Sprintf("%d half-open", half))
@@ -163,7 +168,8 @@ func badClients(c *trial) {
 
 // reconnectStorm: all clients are cut at once, each resumes what was published meanwhile.
 func reconnectStorm(c *trial) {
-	node := judge.New(c, judge.Options{Build: judge.Plain, Files: 30000})
+	judge.Descriptors(c, uint64(4*c.size(5000)+2000))
+	node := judge.New(c, judge.Options{Build: judge.Plain})
 	link := judge.NewLink(c, node.Public)
 	w := c.under(node, load{subscribers: c.size(5000), rate: 100, addr: link.Addr, options: exact})
 	before := w.latency(time.Now().Add(-5 * time.Second))
@@ -232,7 +238,7 @@ func slowReaders(c *trial) {
 	for f := range 4 {
 		feeding.Go(func() {
 			for i := 0; feed.Err() == nil; i++ {
-				_ = big.Publish(feed, channels[i%len(channels)], fmt.Sprint("big", f, "-", i, pad))
+				_ = big.Publish(c.Context(), channels[i%len(channels)], fmt.Sprint("big", f, "-", i, pad))
 			}
 		})
 	}

@@ -27,20 +27,26 @@ const degraded = (v) => (v.degraded ?? []).map((d) => ({
   text: `degraded: ${d.mode} for ${age((Date.parse(v.time) - Date.parse(d.since)) / 1000)}`,
 }));
 
+// draining shows how clients leave, beside the plan.
+const draining = (v) => (v.drain ? [{
+  name: "drain", state: v.drain.left > v.drain.planned ? "alert" : "steady", loop: -1, value: 0, detail: `${v.drain.streams} streams over ${v.drain.over_seconds.toFixed(1)} s`,
+  text: `draining: ${number(v.drain.left)} streams left, ${number(v.drain.planned)} planned`,
+}] : []);
+
 export function showState(v) {
   const g = v.governor, box = $("state");
   if (!g?.enabled) {
     attr(box, "data-state", "unknown");
     text($("state-now"), v.process.ready === "yes" ? "Running" : "Not ready");
     text($("state-since"), v.process.ready === "yes" ? "the governor is off" : v.process.ready);
-    chips($("causes"), degraded(v), "");
+    chips($("causes"), [...draining(v), ...degraded(v)], "");
   } else {
     const s = g.state;
     attr(box, "data-state", s.now);
     text($("state-now"), words[s.now] ?? s.now);
     const since = (Date.parse(v.time) - Date.parse(s.since)) / 1000;
     text($("state-since"), (s.since ? `for ${age(since)}` : "no window judged yet") + (s.inconclusive ? " · inconclusive: host busy" : "") + (v.process.ready === "yes" ? "" : ` · not ready: ${v.process.ready}`));
-    chips($("causes"), [...degraded(v), ...(s.causes ?? [])], s.now === "steady" ? "nothing speaks against it" : "no cause holds any longer");
+    chips($("causes"), [...draining(v), ...degraded(v), ...(s.causes ?? [])], s.now === "steady" ? "nothing speaks against it" : "no cause holds any longer");
     const none = $("causes").weirEmpty;
     if (none) none.className = "chip none";
   }

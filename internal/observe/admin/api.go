@@ -40,6 +40,19 @@ type Snapshot struct {
 	Self      Self `json:"self"`
 	// Degraded are the degraded modes that the node is in; empty while it serves everything.
 	Degraded []Degradation `json:"degraded"`
+	// Drain is absent before the clients begin to leave.
+	Drain *Drain `json:"drain,omitempty"`
+}
+
+// A Drain is how the clients of a node leave: the plan, which is a straight line from
+// Streams to none over Over, and what has become of it.
+type Drain struct {
+	Began   time.Time `json:"began"` // the first close
+	Over    float64   `json:"over_seconds"`
+	Streams int64     `json:"streams"` // at the beginning
+	// Planned and Left are the streams that are to be there now, and those that are.
+	Planned int64 `json:"planned"`
+	Left    int64 `json:"left"`
 }
 
 // A Degradation is a mode in which a node serves only a part of what it could.

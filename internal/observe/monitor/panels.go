@@ -185,6 +185,7 @@ func outwardPanels(t *governor.Thresholds, native bool) []panel {
 		line("Upstream failures", "cps", "Exchanges without a whole reply, by cause; attempts after the first.",
 			query{"sum by (cluster, cause) (rate(weir_upstream_failed_total{@}[$__rate_interval]))", "{{cluster}} {{cause}}"},
 			query{"sum by (cluster) (rate(weir_upstream_retries_total{@}[$__rate_interval]))", "{{cluster}} retries"}),
+		line("Drain", "short", "Streams that a node which drains has still to close: the plan, and what is left.", query{"weir_drain_streams{@}", "{{of}} " + each}),
 		line("Peers", "short", "Peers by state.", query{"sum by (cluster, state) (weir_upstream_peers{@})", "{{cluster}} {{state}}"}),
 		line("What watching costs", "percentunit", "Share of one processor; evidence bundles kept.", query{"weir_governor_cost_ratio{@}", each}),
 	}
