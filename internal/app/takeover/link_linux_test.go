@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func pair(t *testing.T) (a, b *Link) {
@@ -99,9 +100,32 @@ func TestVersionsMeetAtTheHighestThatBothSpeak(t *testing.T) {
 		}
 	}
 	f(Version, Version, Version)
-	f(1, Version+1, Version) // a newer one that speaks this, too
+	f(1, Version+1, Version)           // a newer one that speaks this, too
+	f(Version-1, Version-1, Version-1) // the one before
 	f(Version+1, Version+2, 0)
 	f(0, 0, 0)
+}
+
+// A process of version 1 expects the end of the log where it has no frame.
+func TestWhenTheLogWasOpenedIsSentFromVersion2On(t *testing.T) {
+	f := func(version int, want time.Time) {
+		t.Helper()
+		a, b := pair(t)
+		c := &Child{Link: a, Peer: Peer{Version: version}}
+		if err := errors.Join(c.SendOpened(time.UnixMilli(1234567)), c.Send(LogEnd, nil)); err != nil {
+			t.Fatal(err)
+		}
+		var got time.Time
+		err := (&Parent{Link: b}).ReceiveLog(func(piece []byte) (err error) {
+			got, err = ReadOpened(piece)
+			return err
+		})
+		if err != nil || !got.Equal(want) {
+			t.Errorf("version %d: %v, %v; want %v", version, got, err, want)
+		}
+	}
+	f(VersionLogState-1, time.Time{})
+	f(VersionLogState, time.UnixMilli(1234567))
 }
 
 func TestARefusalArrivesInWords(t *testing.T) {
