@@ -82,6 +82,7 @@ func check(t *testing.T, h *hub.Hub, n int) {
 
 // The broker is away and comes back: every record is in the log once, and a key in its order.
 func TestTopicsAreReadThroughARestartOfTheBroker(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	c := cluster(t, dir, 0)
 	produce(t, c, 0, 500)
@@ -103,6 +104,7 @@ func TestTopicsAreReadThroughARestartOfTheBroker(t *testing.T) {
 // Records whose offsets were not committed are read again, by a process that knows nothing of
 // them, and the log has them once.
 func TestUncommittedRecordsAreInTheLogOnce(t *testing.T) {
+	t.Parallel()
 	c := cluster(t, t.TempDir(), 0)
 	produce(t, c, 0, 200)
 	h := ingesttest.Hub(t)
@@ -126,6 +128,7 @@ func TestUncommittedRecordsAreInTheLogOnce(t *testing.T) {
 
 // Two nodes are members of one group: each record is read by one of them.
 func TestNodesShareThePartitions(t *testing.T) {
+	t.Parallel()
 	c := cluster(t, t.TempDir(), 0)
 	h := ingesttest.Hub(t)
 	one, _ := ingesttest.Run(t, h, ingest.Deps{}, spec(config(c), nil))
