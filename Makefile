@@ -48,6 +48,10 @@ test-freeze: ## frozen and cut-off NATS servers, the long form (as root): FREEZE
 		WEIR_FREEZE_RUNS=$(FREEZE_RUNS) WEIR_FREEZE_RATE=$$rate go test ./broker/nats -run TestFrozenServerLosesNothing -count 1 -timeout 3h -v; \
 	done
 
+.PHONY: test-gm
+test-gm: ## TLCP and RFC 8998 against Tongsuo, in both roles; builds it once (cargo, a C compiler)
+	WEIR_TONGSUO=$$(test/tongsuo.sh) go test ./internal/net/tlsterm/gm -run TestTongsuo -count 1 -timeout 10m -v
+
 CHAOS ?=
 
 .PHONY: chaos

@@ -95,6 +95,7 @@ func (f *targetFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Adapter, "adapter", "", "`NAME`: plain, weir, mercure, nchan or centrifuge (default plain)")
 	fs.StringArrayVarP(&s.Headers, "header", "H", nil, "`'Name: value'` for every request; may be repeated")
 	fs.BoolVar(&s.Insecure, "insecure", false, "accept any certificate")
+	fs.StringVar(&s.GM, "gm", "", "dial with Chinese national cryptography: `tlcp` (GB/T 38636) or tls13 (RFC 8998)")
 	fs.IntVarP(&s.Conns, "conns", "c", 0, "`N` connections; with pubsub, ws and sse the subscribers (default 1, with http and echo 50)")
 	fs.Float64Var(&s.ConnectRate, "connect-rate", 0, "`N` new connections per second (default 2000)")
 	fs.StringSliceVar(&f.sources, "source", nil, "local `addresses` to connect from, which multiplies the ports there are")

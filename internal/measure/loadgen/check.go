@@ -114,6 +114,12 @@ func (s Spec) Validate() error {
 }
 
 func (s *Spec) checkTarget(bad func(hint, format string, args ...any)) {
+	if !slices.Contains([]string{"", "tlcp", "tls13"}, s.GM) {
+		bad("national cryptography is tlcp or tls13", "gm %q is neither", s.GM)
+	}
+	if s.GM != "" && (s.Version == "2" || !strings.HasPrefix(s.Target, "https://") && !strings.HasPrefix(s.Target, "wss://")) {
+		bad("use an https:// or wss:// target and HTTP/1.1", "gm %s needs TLS and HTTP/1.1", s.GM)
+	}
 	want := []string{"http", "https", "ws", "wss"}
 	check := func(what, text string) {
 		u, err := url.Parse(strings.NewReplacer("{n}", "0", "{channel}", "0").Replace(text))

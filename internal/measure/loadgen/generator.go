@@ -89,6 +89,7 @@ func New(spec Spec, log *slog.Logger) (*Generator, error) {
 	if g.target, err = newTarget(context.Background(), spec.Target, spec.Insecure); err != nil {
 		return nil, fmt.Errorf("target: %w", err)
 	}
+	g.target.useGM(spec.GM)
 	if spec.Kind == PubSub {
 		if g.publish, err = newPublish(&spec, g.target); err != nil {
 			return nil, fmt.Errorf("publish: %w", err)

@@ -46,6 +46,9 @@ type Spec struct {
 	Headers []string `json:"headers,omitempty"`
 	// Insecure accepts any certificate.
 	Insecure bool `json:"insecure,omitempty"`
+	// GM dials with Chinese national cryptography: "tlcp" (GB/T 38636) or "tls13" (RFC
+	// 8998). Empty: neither.
+	GM string `json:"gm,omitempty"`
 
 	// Conns is the number of connections: the subscribers with pubsub. 0 means 1.
 	Conns int `json:"conns"`

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/front/http1"
+
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // A target is a server's address and what is asked of it.
@@ -20,11 +22,25 @@ type target struct {
 	host    string // for the Host field
 	name    string // for TLS
 	addr    netip.AddrPort
-	tls     *tls.Config // nil: plain
+	tls     *tls.Config      // nil: plain
+	gm      *gm.ClientConfig // instead of tls for the handshake; nil: no national cryptography
 	// path is the request target, with "{n}" and "{channel}" to be replaced.
 	path string
 	// socket: the scheme is ws or wss.
 	socket bool
+}
+
+// useGM makes t be dialled with national cryptography; kind is Spec.GM.
+func (t *target) useGM(kind string) {
+	if kind == "" || t.tls == nil {
+		return
+	}
+	t.gm = &gm.ClientConfig{
+		Version: gm.VersionTLCP, ServerName: t.name, InsecureSkipVerify: t.tls.InsecureSkipVerify, Protocols: []string{"http/1.1"},
+	}
+	if kind == "tls13" {
+		t.gm.Version = gm.VersionTLS13
+	}
 }
 
 // newTarget reads a URL and looks its host up.

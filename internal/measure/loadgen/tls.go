@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // A tlsWire is a connection with TLS. It is not on the event loop: two goroutines
@@ -28,7 +29,7 @@ type tlsWire struct {
 	// Any goroutine.
 	mu    sync.Mutex
 	wake  *sync.Cond
-	conn  *tls.Conn
+	conn  net.Conn
 	out   []byte
 	flush bool // close when out is empty
 	done  bool
@@ -50,10 +51,8 @@ func dialTLS(s *shard, h endpoint, t *target) *tlsWire {
 		}
 		raw, err := d.DialContext(ctx, "tcp", t.addr.String())
 		if err == nil {
-			c := t.tls.Clone()
-			c.NextProtos = []string{"http/1.1"}
-			conn := tls.Client(&countedConn{Conn: raw, g: s.g}, c)
-			if err = conn.HandshakeContext(ctx); err == nil {
+			var conn net.Conn
+			if conn, err = t.shake(ctx, &countedConn{Conn: raw, g: s.g}); err == nil {
 				w.serve(conn)
 				return
 			}
@@ -64,8 +63,24 @@ func dialTLS(s *shard, h endpoint, t *target) *tlsWire {
 	return w
 }
 
+// shake is the handshake on raw, which the caller closes if it fails.
+func (t *target) shake(ctx context.Context, raw net.Conn) (net.Conn, error) {
+	if t.gm != nil {
+		defer context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })()
+		s, err := gm.DialStream(raw, t.gm)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	c := t.tls.Clone()
+	c.NextProtos = []string{"http/1.1"}
+	conn := tls.Client(raw, c)
+	return conn, conn.HandshakeContext(ctx)
+}
+
 // serve reads conn until it ends.
-func (w *tlsWire) serve(conn *tls.Conn) {
+func (w *tlsWire) serve(conn net.Conn) {
 	w.mu.Lock()
 	w.conn = conn
 	done := w.done

@@ -76,12 +76,12 @@ func shake(s *ServerConfig, c *ClientConfig) (server, client outcome) {
 	a, b := must2(tcpPair())
 	defer a.Close()
 	defer b.Close()
-	return shakeOver(a, b, s, c)
+	return shakeOver(a, b, s, c, 30*time.Second)
 }
 
-func shakeOver(a, b net.Conn, s *ServerConfig, c *ClientConfig) (server, client outcome) {
+func shakeOver(a, b net.Conn, s *ServerConfig, c *ClientConfig, patience time.Duration) (server, client outcome) {
 	for _, conn := range []net.Conn{a, b} {
-		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(patience))
 	}
 	done := make(chan struct{})
 	go func() {
@@ -94,7 +94,6 @@ func shakeOver(a, b net.Conn, s *ServerConfig, c *ClientConfig) (server, client 
 	client.state, client.err = Client(b, c)
 	if client.err != nil {
 		_ = b.(*net.TCPConn).CloseWrite()
-		_, _ = io.Copy(io.Discard, b)
 	}
 	<-done
 	if server.err == nil && client.err == nil && client.state.Tickets != nil && server.state.Out.Seq > 0 {

@@ -1,7 +1,9 @@
 package gm
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -16,6 +18,7 @@ type Stream struct {
 
 	readMu sync.Mutex
 	in     *conn
+	wire   *bufio.Reader // what in reads from
 	rest   []byte
 	err    error // of reading, final
 
@@ -36,7 +39,11 @@ func DialStream(raw net.Conn, cfg *ClientConfig) (*Stream, error) {
 
 // NewStream continues from a handshake on raw.
 func NewStream(raw net.Conn, s *State) *Stream {
-	v := &Stream{Conn: raw, State: s, in: newConn(raw, s.Version), out: newConn(raw, s.Version)}
+	v := &Stream{Conn: raw, State: s, wire: bufio.NewReaderSize(raw, headerLen+maxCiphertext), out: newConn(raw, s.Version)}
+	v.in = newConn(struct {
+		io.Reader
+		io.Writer
+	}{v.wire, raw}, s.Version)
 	v.in.in.set(s.Suite, s.In)
 	v.out.out.set(s.Suite, s.Out)
 	return v
@@ -48,6 +55,9 @@ func (v *Stream) Read(b []byte) (int, error) {
 	defer v.readMu.Unlock()
 	for len(v.rest) == 0 {
 		if v.err == nil {
+			if err := v.await(); err != nil {
+				return 0, err
+			}
 			v.err = v.readRecord()
 		}
 		if v.err != nil && len(v.rest) == 0 {
@@ -57,6 +67,21 @@ func (v *Stream) Read(b []byte) (int, error) {
 	n := copy(b, v.rest)
 	v.rest = v.rest[n:]
 	return n, nil
+}
+
+// await returns when a whole record has arrived. A deadline that passes before leaves what
+// has arrived: reading may go on.
+func (v *Stream) await() error {
+	head, err := v.wire.Peek(headerLen)
+	if err == nil {
+		n := headerLen + int(binary.BigEndian.Uint16(head[3:]))
+		_, err = v.wire.Peek(min(n, v.wire.Size()))
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return err
+	}
+	v.err = err
+	return err
 }
 
 func (v *Stream) readRecord() error {
