@@ -53,12 +53,12 @@ func (r *reply) holdHead(e *proxy.Exchange, res *http1.Response) {
 }
 
 // allowed checks the channels that a backend names.
-func (r *hold) allowed() error {
-	srv, route := r.h.lane.srv, r.policy.Route
-	if limit := srv.push.Config().MaxChannels; len(r.channels) > limit {
-		return fmt.Errorf("%d channels, push.max_channels is %d", len(r.channels), limit)
+func (h *hold) allowed() error {
+	srv, route := h.h.lane.srv, h.policy.Route
+	if limit := srv.push.Config().MaxChannels; len(h.channels) > limit {
+		return fmt.Errorf("%d channels, push.max_channels is %d", len(h.channels), limit)
 	}
-	for _, ch := range r.channels {
+	for _, ch := range h.channels {
 		if _, err := srv.push.Hub().Namespace(ch); err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func (r *hold) allowed() error {
 			return fmt.Errorf("channel %q is not among the route's hold.channels", ch)
 		}
 	}
-	if n := wire.Namespaces(r.channels); n > hub.MaxPositions {
+	if n := wire.Namespaces(h.channels); n > hub.MaxPositions {
 		return fmt.Errorf("channels of %d namespaces, at most %d in one stream", n, hub.MaxPositions)
 	}
 	return nil
@@ -74,40 +74,40 @@ func (r *hold) allowed() error {
 
 // tooLong reports whether the reply is longer than what may come before a
 // subscription.
-func (r *hold) tooLong() bool {
-	return r.sent > r.policy.Route.Config().Hold.MaxBody
+func (h *hold) tooLong() bool {
+	return h.sent > h.policy.Route.Config().Hold.MaxBody
 }
 
 // cut ends a held connection whose beginning is too long.
-func (r *hold) cut() {
-	lane := r.h.lane
+func (h *hold) cut() {
+	lane := h.h.lane
 	lane.counters.holdsRefused.Add(1)
-	lane.srv.log.Warn("a backend sends more than hold.max_body before a stream", "route", r.policy.Route.Name(), "upstream", r.upstream)
-	r.h.abandon()
-	r.reply.cut()
+	lane.srv.log.Warn("a backend sends more than hold.max_body before a stream", "route", h.policy.Route.Name(), "upstream", h.upstream)
+	h.h.abandon()
+	h.reply.cut()
 }
 
 // begin makes the client a subscriber, after the upstream's reply is whole. The
 // upstream's connection is free already.
-func (r *hold) begin() {
-	h, c := r.h, r.c
-	if h.ended {
+func (h *hold) begin() {
+	conn, c := h.h, h.c
+	if conn.ended {
 		c.Close(nil)
 		return
 	}
-	if r.sent > 0 {
-		r.writeBody(blankLines)
+	if h.sent > 0 {
+		h.writeBody(blankLines)
 	}
-	sub := &push.Subscription{Subscription: wire.Subscription{Channels: r.channels}, Identity: r.policy.Identity, Chunked: r.chunkedOut}
-	if len(r.since) > 0 {
-		sub.Since = string(r.since.AppendTo(nil))
-	} else if _, err := hub.ParsePositions(r.resume); err == nil {
-		sub.Since = r.resume
+	sub := &push.Subscription{Subscription: wire.Subscription{Channels: h.channels}, Identity: h.policy.Identity, Chunked: h.chunkedOut}
+	if len(h.since) > 0 {
+		sub.Since = string(h.since.AppendTo(nil))
+	} else if _, err := hub.ParsePositions(h.resume); err == nil {
+		sub.Since = h.resume
 	}
-	h.unwait()
-	h.pending = nil
-	r.release()
-	h.lane.srv.push.ServeHeld(c, sub, r.alive)
+	conn.unwait()
+	conn.pending = nil
+	h.release()
+	conn.lane.srv.push.ServeHeld(c, sub, h.alive)
 	goOn(c)
 }
 

@@ -48,13 +48,13 @@ func (s *sampler) endSecond(now time.Time) {
 }
 
 // processor tells whose queue it was.
-func (v *Snapshot) processor(a, b *totals, d time.Duration, sched *metrics.Counts) {
-	h := &v.Host
-	procs := float64(max(v.Sched.Procs, 1))
-	v.CPU.Used = rate((b.cpu - a.cpu).Seconds(), d)
-	v.CPU.Share = min(v.CPU.Used/procs, 1)
-	v.CPU.Total = b.cpu.Seconds()
-	h.CPUs, h.Pressure = v.Sched.Procs, b.slow.pressure
+func (s *Snapshot) processor(a, b *totals, d time.Duration, sched *metrics.Counts) {
+	h := &s.Host
+	procs := float64(max(s.Sched.Procs, 1))
+	s.CPU.Used = rate((b.cpu - a.cpu).Seconds(), d)
+	s.CPU.Share = min(s.CPU.Used/procs, 1)
+	s.CPU.Total = b.cpu.Seconds()
+	h.CPUs, h.Pressure = s.Sched.Procs, b.slow.pressure
 	gap := b.slow.at.Sub(a.slow.at)
 	if gap <= 0 || a.slow.at.IsZero() {
 		return

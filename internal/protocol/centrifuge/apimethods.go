@@ -232,7 +232,7 @@ func (a *api) historyRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.
 }
 
 // rpc is for extensions of the server that Weir has none of.
-func rpc(_ *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+func (a *api) rpc(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	if c.Method == "" {
 		return nil, &protocol.ErrorBadRequest
 	}
@@ -240,7 +240,7 @@ func rpc(_ *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 }
 
 // notAvailable is for what only channels of other types have, which Weir has none of.
-func notAvailable(a *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+func (a *api) notAvailable(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	if _, _, e := a.srv.lookup(c.Channel); e != nil {
 		return nil, e
 	}
