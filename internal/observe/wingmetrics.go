@@ -21,6 +21,7 @@ type wingMetrics struct {
 	panicking, panicked                          *prometheus.Desc
 	limited, buckets, accessLog, canceled        *prometheus.Desc
 	reloads, restart                             *prometheus.Desc
+	authorized, authorizing, authorizeWait       *prometheus.Desc
 	http2                                        http2Descs
 }
 
@@ -29,35 +30,38 @@ const maxPeerSeries = 8
 func newWingMetrics(a *Node, c *catalog) *wingMetrics {
 	d := c.desc
 	return &wingMetrics{
-		node:        a,
-		requests:    d("weir_upstream_requests_total", "Replies of clusters to clients on the loops, by class of status.", "cluster", "code"),
-		attempts:    d("weir_upstream_attempts_total", "Replies of peers, those tried again included, by class of status.", "cluster", "code"),
-		failed:      d("weir_upstream_failed_total", "Exchanges without a whole reply, by cause.", "cluster", "cause"),
-		retries:     d("weir_upstream_retries_total", "Attempts after the first.", "cluster"),
-		canceled:    d("weir_upstream_canceled_total", "Exchanges whose client left.", "cluster"),
-		pool:        d("weir_upstream_pool_total", "Attempts by how they came to a connection.", "cluster", "from"),
-		connections: d("weir_upstream_connections", "Connections to upstreams, by what they do.", "state"),
-		peers:       d("weir_upstream_peers", "Peers by state.", "cluster", "state"),
-		inFlight:    d("weir_upstream_in_flight_requests", "Requests under way at a peer.", "cluster", "peer"),
-		ejections:   d("weir_upstream_ejections_total", "Times peers were taken out for what they failed.", "cluster"),
-		opened:      d("weir_upstream_breaker_opened_total", "Times breakers of peers opened.", "cluster"),
-		panicking:   d("weir_upstream_panic", "1 while so few peers of the cluster are usable that health checks and ejection are ignored (health.panic_below), otherwise 0.", "cluster"),
-		panicked:    d("weir_upstream_panic_requests_total", "Attempts for which health checks and ejection were ignored.", "cluster"),
-		handshakes:  d("weir_upstream_tls_handshakes_total", "TLS handshakes with peers for requests, by how they ended.", "cluster", "result"),
-		arms:        d("weir_split_chosen_total", "Requests that a split sent to a cluster.", "split", "cluster"),
-		limited:     d("weir_requests_limited_total", "Requests that found no token, by whose bucket.", "scope"),
-		buckets:     d("weir_limit_buckets", "Token buckets that are not full.", "scope"),
-		accessLog:   d("weir_access_log_lines_total", "Lines of the access log, by what became of them.", "outcome"),
-		reloads:     d("weir_reloads_total", "Configurations applied while running."),
-		http2:       newHTTP2Descs(d),
-		restart:     d("weir_config_restart_needed", "Configuration keys whose newest value waits for a restart: see restart_needed of /api/info."),
+		node:          a,
+		requests:      d("weir_upstream_requests_total", "Replies of clusters to clients on the loops, by class of status.", "cluster", "code"),
+		attempts:      d("weir_upstream_attempts_total", "Replies of peers, those tried again included, by class of status.", "cluster", "code"),
+		failed:        d("weir_upstream_failed_total", "Exchanges without a whole reply, by cause.", "cluster", "cause"),
+		retries:       d("weir_upstream_retries_total", "Attempts after the first.", "cluster"),
+		canceled:      d("weir_upstream_canceled_total", "Exchanges whose client left.", "cluster"),
+		pool:          d("weir_upstream_pool_total", "Attempts by how they came to a connection.", "cluster", "from"),
+		connections:   d("weir_upstream_connections", "Connections to upstreams, by what they do.", "state"),
+		peers:         d("weir_upstream_peers", "Peers by state.", "cluster", "state"),
+		inFlight:      d("weir_upstream_in_flight_requests", "Requests under way at a peer.", "cluster", "peer"),
+		ejections:     d("weir_upstream_ejections_total", "Times peers were taken out for what they failed.", "cluster"),
+		opened:        d("weir_upstream_breaker_opened_total", "Times breakers of peers opened.", "cluster"),
+		panicking:     d("weir_upstream_panic", "1 while so few peers of the cluster are usable that health checks and ejection are ignored (health.panic_below), otherwise 0.", "cluster"),
+		panicked:      d("weir_upstream_panic_requests_total", "Attempts for which health checks and ejection were ignored.", "cluster"),
+		handshakes:    d("weir_upstream_tls_handshakes_total", "TLS handshakes with peers for requests, by how they ended.", "cluster", "result"),
+		arms:          d("weir_split_chosen_total", "Requests that a split sent to a cluster.", "split", "cluster"),
+		limited:       d("weir_requests_limited_total", "Requests that found no token, by whose bucket.", "scope"),
+		buckets:       d("weir_limit_buckets", "Token buckets that are not full.", "scope"),
+		accessLog:     d("weir_access_log_lines_total", "Lines of the access log, by what became of them.", "outcome"),
+		authorized:    d("weir_forward_auth_requests_total", "Requests of routes with forward_auth, by outcome: admitted or refused by the authorization server or from the cache, failed without a decision, overloaded at max_pending.", "route", "outcome"),
+		authorizing:   d("weir_forward_auth_pending_requests", "Subrequests to authorization servers under way.", "route"),
+		authorizeWait: d("weir_forward_auth_wait_seconds_total", "Time that subrequests to authorization servers took, all together.", "route"),
+		reloads:       d("weir_reloads_total", "Configurations applied while running."),
+		http2:         newHTTP2Descs(d),
+		restart:       d("weir_config_restart_needed", "Configuration keys whose newest value waits for a restart: see restart_needed of /api/info."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *wingMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.attempts, m.failed, m.retries, m.canceled, m.pool, m.connections, m.peers, m.inFlight, m.ejections,
-		m.opened, m.panicking, m.panicked, m.handshakes, m.arms, m.limited, m.buckets, m.accessLog, m.reloads, m.restart} {
+		m.opened, m.panicking, m.panicked, m.handshakes, m.arms, m.limited, m.buckets, m.accessLog, m.reloads, m.restart, m.authorized, m.authorizing, m.authorizeWait} {
 		ch <- d
 	}
 	m.http2.describe(ch)
@@ -104,6 +108,13 @@ func (m *wingMetrics) Collect(ch chan<- prometheus.Metric) {
 		s := t.Stats(now)
 		emit(m.limited, counter, float64(s.Refused), scope)
 		emit(m.buckets, gauge, float64(s.Used), scope)
+	}
+	for name, s := range m.node.State.Forwarding() {
+		for outcome, n := range map[string]uint64{"admitted": s.Admitted, "refused": s.Refused, "cached_admitted": s.CachedAdmitted, "cached_refused": s.CachedRefused, "failed": s.Failed, "overloaded": s.Overloaded} {
+			emit(m.authorized, counter, float64(n), name, outcome)
+		}
+		emit(m.authorizing, gauge, float64(s.Pending), name)
+		emit(m.authorizeWait, counter, s.WaitSeconds, name)
 	}
 	if m.node.LogsAccess() {
 		s := m.node.AccessLog.Stats()

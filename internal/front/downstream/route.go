@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/authz"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/policy"
@@ -26,6 +27,7 @@ type table struct {
 	set     *policy.Set
 	targets map[*policy.Route]*target
 	auth    bool // some route looks at tokens
+	asks    bool // some route has an authorization server
 	classed bool // the requests of some route have a class
 }
 
@@ -55,6 +57,7 @@ func (s *Server) SetRoutes(set *policy.Set, clusters *upstream.Set) error {
 	for _, r := range set.Routes() {
 		cfg := r.Config()
 		t.auth = t.auth || cfg.Auth.Required || cfg.Auth.Forward || len(cfg.Auth.Scopes)+len(cfg.Auth.Claims) > 0
+		t.asks = t.asks || r.Forward() != nil
 		t.classed = t.classed || r.Class() != limit.Unclassed
 		tg, err := s.newTarget(r, clusters)
 		if err != nil {
@@ -145,9 +148,9 @@ func (r *forwarding) Address() netip.Addr { return r.policy.Client }
 // route serves a request by the configured routes. head are the bytes of its head.
 func (r *forwarding) route(t *table, head, rest []byte) int {
 	h := r.h
-	if t.auth && mayHoldToken(r.head) || r.lateIn(t) {
-		// A token may have to be verified, or a turn be waited for, which takes longer
-		// than head is there.
+	if t.asks || t.auth && mayHoldToken(r.head) || r.lateIn(t) {
+		// A token may have to be verified, a server be asked, or a turn be waited for,
+		// which takes longer than head is there.
 		r.keepHead(head)
 	}
 	req, x, now := r.head, &r.policy, r.c.Loop().Now()
@@ -194,6 +197,9 @@ func (r *forwarding) decide(v *policy.Verdict, rest []byte) int {
 		r.endpoint = notFoundEndpoint // no stream of ours
 		r.verifyWith(v.Token, func(r *request, id *auth.Identity, err error) { r.forwarding.identified(id, err) })
 		return 0 // a body waits
+	case policy.Authorize:
+		r.authorize(v.Query)
+		return 0 // a body waits
 	}
 	used := r.skip(rest) // what is there of a body that nobody wants is skipped if it is all of it
 	if v.Action == policy.Respond {
@@ -231,4 +237,26 @@ func (r *forwarding) identified(id *auth.Identity, err error) {
 	if !c.Closing() {
 		goOn(c)
 	}
+}
+
+// authorize obtains a decision on a goroutine of the server's.
+func (r *forwarding) authorize(q authz.Query) {
+	srv, h, c := r.h.lane.srv, r.h, r.c
+	r.endpoint = notFoundEndpoint // no stream of ours
+	h.wait(c)
+	r.unread = r.unread || h.pending == r.request && h.left != 0 // its body stays where it is meanwhile
+	srv.working.Go(func() {
+		d := q.Do(srv.ctx)
+		c.Loop().Post(func() {
+			if c.Closing() {
+				return
+			}
+			h.unwait()
+			v := r.policy.Route.AdmitDecision(&r.policy, d)
+			r.decide(&v, nil)
+			if !c.Closing() {
+				goOn(c)
+			}
+		})
+	})
 }

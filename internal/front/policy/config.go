@@ -2,6 +2,7 @@ package policy
 
 import (
 	"github.com/weir-gateway/weir/internal/app/setting"
+	"github.com/weir-gateway/weir/internal/front/authz"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/internal/push/hub"
@@ -37,6 +38,8 @@ type RouteConfig struct {
 	ResponseHeaders HeaderRules `json:"response_headers"`
 	// Auth says who may come.
 	Auth Auth `json:"auth"`
+	// ForwardAuth has an authorization server decide on each request, after auth and limits.
+	ForwardAuth authz.ForwardConfig `json:"forward_auth"`
 	// ClientCertificate admits clients by their certificates.
 	ClientCertificate ClientCertificate `json:"client_certificate"`
 	// Limits bound how often, how many and how much.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/authz"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/router"
 )
@@ -34,6 +35,7 @@ type Exchange struct {
 	Identity *auth.Identity
 	Trace    Trace
 
+	decision  *authz.Decision // of the authorization server; nil: none yet
 	set       *Set
 	params    router.Params
 	path      []byte // normalised; may be a part of the input
@@ -89,6 +91,8 @@ const (
 	Refuse Action = iota
 	// Identify: verify Token, off the loop, and call AdmitIdentity.
 	Identify
+	// Authorize: run Query, off the loop, and call AdmitDecision.
+	Authorize
 	// Respond: answer Status with ContentType and Body.
 	Respond
 	// Forward: the request goes to an upstream.
@@ -112,6 +116,8 @@ type Verdict struct {
 	Body        []byte
 	// Token to verify (Identify).
 	Token string
+	// Query obtains a decision (Authorize).
+	Query authz.Query
 }
 
 // An Outcome is how an exchange ended, for the access log.

@@ -114,6 +114,9 @@ func (r *heads) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 		}
 	}
 	dst = append(dst, r.request.lines...)
+	if x.decision != nil {
+		dst = append(dst, x.decision.Lines...)
+	}
 	dst = r.appendOwn(dst, x)
 	dst = f.append(dst)
 	if f.Expect {

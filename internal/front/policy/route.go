@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/authz"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/router"
@@ -53,6 +54,7 @@ type admission struct {
 	allow                           string // the methods, for Allow
 	allowsTrace                     bool
 	certificates                    []certRule
+	forward                         *authz.Forward // nil: no authorization server
 
 	// Any goroutine.
 	state *routeState
@@ -135,6 +137,12 @@ func (r *Route) compile() {
 	}
 	if cfg.Record.Enabled() {
 		drop("accept-encoding") // events are read, and written in their own coding
+	}
+	for _, name := range cfg.ForwardAuth.ResponseHeaders {
+		drop(name) // only the authorization server sets it
+	}
+	if cfg.ForwardAuth.Enabled() {
+		r.forward = r.state.forwardTo(cfg.ForwardAuth)
 	}
 	r.hold, _ = auth.CompilePatterns(cfg.Hold.Channels) // Validate has judged them
 	r.response = newRules(cfg.ResponseHeaders, responseNames, responsePrefixes)
@@ -302,6 +310,14 @@ func (r *admission) admitted(x *Exchange, now int64) Verdict {
 	if wait, ok := t.Take(r.routeKey, r.perRoute, now); !ok {
 		return r.later(x, limit.RetryAfter(wait), "too many requests for this route")
 	}
+	if r.forward != nil {
+		return r.authorize(x)
+	}
+	return r.passed(x)
+}
+
+// passed prepares the way on of a request that nothing refuses any more.
+func (r *Route) passed(x *Exchange) Verdict {
 	if r.cfg.Redirect.To != "" {
 		return r.redirected(x)
 	}

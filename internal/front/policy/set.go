@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/authz"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/router"
@@ -47,7 +48,12 @@ type State struct {
 }
 
 // A routeState is what a route of one name counts, whatever its configuration.
-type routeState struct{ underWay atomic.Int64 }
+type routeState struct {
+	underWay atomic.Int64
+
+	mu      sync.Mutex
+	forward *authz.Forward // nil: no authorization server was configured
+}
 
 // NewState returns a State with room for that many tenants and addresses; 0
 // means limit.DefaultBuckets each.

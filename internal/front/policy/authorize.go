@@ -1,0 +1,100 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/front/authz"
+)
+
+// unavailableRetry is how long clients are asked to wait when there was no decision.
+const unavailableRetry = 2
+
+// authorize has the authorization server decide on x.
+func (r *Route) authorize(x *Exchange) Verdict {
+	scheme, host := x.scheme(r.deps.Trust, x.Peer.Addr().Unmap())
+	d, query := r.forward.Decide(&authz.Request{
+		Method: x.Method, Host: host, Path: x.path, Query: x.Query, Scheme: scheme, Client: x.Client, Fields: x.Fields,
+	}, time.Now())
+	if query != nil {
+		return Verdict{Action: Authorize, Query: query}
+	}
+	return r.AdmitDecision(x, d)
+}
+
+// AdmitDecision goes on after Authorize: d is what the query returned. As for AdmitIdentity, x
+// must be as it was.
+func (r *Route) AdmitDecision(x *Exchange, d *authz.Decision) Verdict {
+	x.decision = d
+	switch {
+	case d.Admit:
+		return r.passed(x)
+	case d.Unavailable:
+		v := r.later(x, unavailableRetry, "the authorization server is not available")
+		v.Status = http.StatusServiceUnavailable
+		return v
+	}
+	x.lines = append(x.lines[:0], d.Fields...)
+	x.lines = r.AppendCORS(x.lines, x)
+	return Verdict{Action: Respond, Status: d.Status, Fields: x.lines, ContentType: d.ContentType, Body: d.Body}
+}
+
+// Forward returns what asks the route's authorization server; nil: there is none.
+func (r *Route) Forward() *authz.Forward { return r.forward }
+
+// Forwarding returns the counters of the routes with an authorization server, by the route's name.
+// Any goroutine.
+func (s *State) Forwarding() map[string]authz.Stats {
+	all := map[string]authz.Stats{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, r := range s.routes {
+		r.mu.Lock()
+		if r.forward != nil {
+			all[name] = r.forward.Stats()
+		}
+		r.mu.Unlock()
+	}
+	return all
+}
+
+// forwardTo returns what asks the server of cfg. It stays over reloads that leave cfg alone,
+// and with it what is cached.
+func (s *routeState) forwardTo(cfg authz.ForwardConfig) *authz.Forward {
+	cfg = cfg.WithDefaults()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.forward == nil || !reflect.DeepEqual(s.forward.Config(), cfg) {
+		s.forward = authz.NewForward(cfg)
+	}
+	return s.forward
+}
+
+// validateForwardAuth checks what ForwardConfig.Validate cannot know.
+func (c *RouteConfig) validateForwardAuth() error {
+	var errs []error
+	if err := c.ForwardAuth.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("forward_auth.%w", err))
+	}
+	for i, name := range c.ForwardAuth.ResponseHeaders {
+		switch low := strings.ToLower(name); {
+		case slices.Contains(untouchable, low):
+			errs = append(errs, fmt.Errorf("forward_auth.response_headers[%d]: %s belongs to the connection and cannot be set", i, name))
+		case strings.HasPrefix(low, "x-weir-"):
+			errs = append(errs, fmt.Errorf("forward_auth.response_headers[%d]: names that begin with X-Weir- are Weir's own", i))
+		case !plainName([]byte(low)):
+			errs = append(errs, fmt.Errorf("forward_auth.response_headers[%d]: invalid name %q: want letters, digits and hyphens, as backends read no others in one way", i, name))
+		}
+		for rule := range c.RequestHeaders.Set {
+			if strings.EqualFold(rule, name) {
+				errs = append(errs, fmt.Errorf("forward_auth.response_headers[%d]: request_headers.set sets %s as well: remove one of them", i, name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
