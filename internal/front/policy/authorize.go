@@ -16,7 +16,7 @@ import (
 const unavailableRetry = 2
 
 // authorize has the authorization server decide on x.
-func (r *Route) authorize(x *Exchange) Verdict {
+func (r *admission) authorize(x *Exchange) Verdict {
 	scheme, host := x.scheme(r.deps.Trust, x.Peer.Addr().Unmap())
 	d, query := r.forward.Decide(&authz.Request{
 		Method: x.Method, Host: host, Path: x.path, Query: x.Query, Scheme: scheme, Client: x.Client, Fields: x.Fields,
@@ -29,7 +29,7 @@ func (r *Route) authorize(x *Exchange) Verdict {
 
 // AdmitDecision goes on after Authorize: d is what the query returned. As for AdmitIdentity, x
 // must be as it was.
-func (r *Route) AdmitDecision(x *Exchange, d *authz.Decision) Verdict {
+func (r *admission) AdmitDecision(x *Exchange, d *authz.Decision) Verdict {
 	x.decision = d
 	switch {
 	case d.Admit:
@@ -45,7 +45,7 @@ func (r *Route) AdmitDecision(x *Exchange, d *authz.Decision) Verdict {
 }
 
 // Forward returns what asks the route's authorization server; nil: there is none.
-func (r *Route) Forward() *authz.Forward { return r.forward }
+func (r *admission) Forward() *authz.Forward { return r.forward }
 
 // Forwarding returns the counters of the routes with an authorization server, by the route's name.
 // Any goroutine.

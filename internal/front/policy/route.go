@@ -317,7 +317,7 @@ func (r *admission) admitted(x *Exchange, now int64) Verdict {
 }
 
 // passed prepares the way on of a request that nothing refuses any more.
-func (r *Route) passed(x *Exchange) Verdict {
+func (r *admission) passed(x *Exchange) Verdict {
 	if r.cfg.Redirect.To != "" {
 		return r.redirected(x)
 	}
