@@ -2,8 +2,11 @@ package gm
 
 import (
 	"bytes"
+	"crypto/rand"
 	"io"
 	"testing"
+
+	"github.com/emmansun/gmsm/ecdh"
 )
 
 // hellos are what clients of both protocols begin with.
@@ -46,7 +49,7 @@ func FuzzClient(f *testing.F) {
 	for _, s := range Suites {
 		m := serverHello{version: VersionTLCP, random: make([]byte, randomLen), suite: s.ID}
 		if s.Version == VersionTLS13 {
-			m.version, m.selected, m.share = VersionTLS12, VersionTLS13, keyShare{groupSM2, world().server.encKey.PublicKey.X.Bytes()}
+			m.version, m.selected, m.share = VersionTLS12, VersionTLS13, keyShare{groupSM2, must(ecdh.P256().GenerateKey(rand.Reader)).PublicKey().Bytes()}
 		}
 		c := newConn(nil, s.Version)
 		c.write(m.marshal())
