@@ -33,7 +33,7 @@ func (c *cursor) set(token string) {
 }
 
 // move takes in that everything of the namespace up to p has been seen. With back p
-// may be before what was seen: a gap says that the log has begun anew from there.
+// may be before what was seen: a gap says that the log has started anew from there.
 func (c *cursor) move(namespace string, p hub.Position, back bool) {
 	if p.IsZero() {
 		return

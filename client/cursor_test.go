@@ -100,7 +100,7 @@ func TestGapNoticeMovesTheStreamToWhereItLeads(t *testing.T) {
 	// The whole position may stand before where the gap ends: what the stream's
 	// other channels still have there is yet to come.
 	f(one, "d1-5", `{"type":"subscribed","id":"d1-5"}`, gap("default", "d1-5", "d1-50", "d1-5"))
-	// After the notice the new epoch goes on in its place.
+	// After the notice the new epoch continues in its place.
 	f(two, "d2-4~o1-7", hello, gap("default", "d1-5", "d2-3", "d2-3~o1-7"),
 		`{"channel":"a","id":"d2-4","offset":4,"time":1,"data":1}`)
 }

@@ -22,7 +22,7 @@ const (
 	CodeTooSlow          = 4408
 )
 
-// Codes of RFC 6455 and the IANA registry that decide how a stream goes on.
+// Codes of RFC 6455 and the IANA registry that decide how a stream continues.
 const (
 	codePolicy   = 1008
 	codeTryLater = 1013

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// expiring serves a stream to whoever has a token that is good, and says at the end of
+// expiring serves a stream to anyone who has a token that is good, and says at the end of
 // one that it has expired otherwise.
 func expiring(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -327,7 +327,7 @@ func TestCheckpointMovesThePosition(t *testing.T) {
 			if s.Position() != "d1-1~o1-1" {
 				t.Errorf("%s: stands at %q", tr, s.Position())
 			}
-			// Where the stream stands, another one goes on.
+			// Where the stream stands, another one continues.
 			s.Close()
 			f.publish("a", "", "", []byte(`2`))
 			again, _ := c.Subscribe(t.Context(), SubscribeOptions{Channels: []string{"a"}, Since: s.Position(), Transport: tr})

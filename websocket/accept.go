@@ -89,7 +89,7 @@ func answerRefusal(w http.ResponseWriter, err error) {
 
 // Handler serves each WebSocket with a call of serve and closes it afterwards: with
 // CloseNormal if serve returns nil, with CloseInternal if it returns an error of
-// its own or panics. The panic goes on to net/http, which ends that one request
+// its own or panics. The panic continues to net/http, which ends that one request
 // with it; other connections do not notice.
 func Handler(o AcceptOptions, serve func(ctx context.Context, c *Conn) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

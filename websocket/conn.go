@@ -417,7 +417,7 @@ func (c *Conn) Close(code uint16, reason string) error {
 	defer timer.Stop()
 	_ = c.writeClose(code, reason) // if it failed, reading fails too
 
-	c.reading.acquire() // a Read that holds it goes on until the close comes
+	c.reading.acquire() // a Read that holds it continues until the close comes
 	defer c.reading.release()
 	c.leavePayload()
 	for c.rerr == nil {
@@ -435,7 +435,7 @@ func (c *Conn) Close(code uint16, reason string) error {
 	return c.rerr
 }
 
-// leavePayload goes on reading with other buffers: the last payload may be in the
+// leavePayload continues reading with other buffers: the last payload may be in the
 // hands of the goroutine that reads, while another closes.
 func (c *Conn) leavePayload() {
 	if c.rerr != nil {

@@ -79,7 +79,7 @@ func (p *Parser) Reset() {
 }
 
 // Idle reports whether p stands between two messages and holds nothing: another
-// Parser with the same options could go on in its place.
+// Parser with the same options could continue in its place.
 func (p *Parser) Idle() bool {
 	return p.asm == nil && p.msg == 0 && p.state&(inFrame|peerClosed) == 0 && p.err == nil
 }
@@ -130,7 +130,7 @@ func (p *Parser) Next(b []byte) (ev Event, n int, ok bool, err error) {
 }
 
 // header reads a frame header and returns its length, or 0 when it is refused or
-// not complete. Each byte is judged as soon as it is there.
+// not complete. Each byte is evaluated as soon as it is there.
 func (p *Parser) header(b []byte) int {
 	if len(b) == 0 || !p.firstByte(b[0]) || len(b) < 2 {
 		return 0
@@ -374,7 +374,7 @@ func (p *Parser) letGo() {
 	p.state &^= heldMsg | heldCtl
 }
 
-// disown leaves the last event's payload to whoever has it, for good.
+// disown leaves the last event's payload to anyone who has it, for good.
 func (p *Parser) disown() {
 	if p.state&heldMsg != 0 {
 		p.asm = nil

@@ -14,7 +14,7 @@
 // one, [NewConn] wraps one whose handshake is done.
 //
 // What a peer may make this package do is bounded: a message has a limit that
-// counts after inflation, a length is judged before a byte is stored for it, and
+// counts after inflation, a length is evaluated before a byte is stored for it, and
 // memory grows with the bytes that came, never with the length that was claimed.
 package websocket
 

@@ -109,7 +109,7 @@ func (b *bench) round(ctx context.Context, sc *scenario, r *result) (round, erro
 			if ctx.Err() != nil {
 				return nil, err
 			}
-			r.cannot[p.Name] = err.Error() // a peer's trouble is not ours: say it and go on
+			r.cannot[p.Name] = err.Error() // a peer's trouble is not ours: say it and continue
 			continue
 		}
 		got[p.Name] = m

@@ -53,7 +53,7 @@ const (
 	keyAge
 )
 
-// pieceSize is about how much Export hands over at a time.
+// pieceSize is about how much Export passes on at a time.
 const pieceSize = 1 << 20
 
 var errHandedOver = fmt.Errorf("%w: the log is handed over to another process", hub.ErrUnavailable)

@@ -72,7 +72,7 @@ func TestALogMovesWhole(t *testing.T) {
 	if got := read(fresh); got != want {
 		t.Errorf("the log is\n%s\nand was\n%s", got, want)
 	}
-	// It goes on where it was, and knows the keys.
+	// It continues where it was, and knows the keys.
 	if at, err := publishTo(t, fresh, hub.Publication{Channel: "c1", Data: []byte("next")}); err != nil || at.Offset != 201 {
 		t.Errorf("the next publish: %v, %v", at, err)
 	}

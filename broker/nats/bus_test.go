@@ -197,7 +197,7 @@ func TestBusComesBackWithTheServer(t *testing.T) {
 	}
 }
 
-// One listener that stands still loses what is past its bound, and nobody else does.
+// One listener that stops loses what is past its bound, and nobody else does.
 func TestSlowListenerIsBounded(t *testing.T) {
 	n := startOn(t, Config{Dir: t.TempDir()}, hub.Namespace{Name: "a"})
 	b := busOf(n)

@@ -82,7 +82,7 @@ func (b *Broker) admitToMarks(ctx context.Context, n hub.Namespace) (*outsideMar
 
 // begin has a stream deliver from now on, and runs what it is the first to need.
 func (b *Broker) begin(s *stream, newMarks *outsideMarks) error {
-	b.mu.Lock() // Close waits for what has begun, or nothing begins
+	b.mu.Lock() // Close waits for what has started, or nothing begins
 	defer b.mu.Unlock()
 	if err := b.stateErr(); err != nil {
 		return err

@@ -90,7 +90,7 @@ func (s *store) positions() (at []hub.Position) {
 	return at
 }
 
-// resume has a client go on from the message that was x's i-th, which has check p, and
+// resume has a client continue from the message that was x's i-th, which has check p, and
 // reports whether it got everything since then, or else was told a gap.
 func (s *store) resume(what string, i int, p hub.Position) (gap bool) {
 	s.t.Helper()

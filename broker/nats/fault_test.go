@@ -221,7 +221,7 @@ func (l *load) judge(t *testing.T, nodes []*hubtest.Node, channels ...string) {
 				return len(ms) > 0 && ms[len(ms)-1].Offset >= last.Offset
 			})
 			for _, m := range n.On(hubtest.Channel(l.ns, name)) {
-				got[string(m.Data)] = m.Offset // the recorder has judged order and repeats
+				got[string(m.Data)] = m.Offset // the recorder has evaluated order and repeats
 			}
 		}
 		lost := 0

@@ -17,7 +17,7 @@ import (
 )
 
 // A world is three NATS servers that replicate one log, and a node on each; publishers
-// at all nodes, and subscribers whose histories are judged. Between the servers there
+// at all nodes, and subscribers whose histories are evaluated. Between the servers there
 // are relays or, with spaces, links between network namespaces.
 type world struct {
 	t       *testing.T

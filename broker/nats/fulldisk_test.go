@@ -68,7 +68,7 @@ func killedOn(t *testing.T, dir string) (at []hub.Position) {
 			at = append(at, parsed)
 		}
 	}
-	// The child does not go on for long when its output is not read.
+	// The child does not continue for long when its output is not read.
 	hubtest.Until(t, patience, "the mark of these messages", func() bool {
 		h, err := openHighWater(dir)
 		return err == nil && h.last.Logs["a"].Last >= at[len(at)-1].Offset

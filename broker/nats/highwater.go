@@ -18,7 +18,7 @@ import (
 // seen. Then the next messages would take offsets that were given before, and a
 // resuming client would be handed a false continuation. A log that ends below
 // its mark, or that lived through an unclean end of the machine without being
-// synced, gets a new epoch, so that clients are told of the gap.
+// synced, gets a new epoch, so that clients are notified of the gap.
 type highWater struct {
 	path string
 	boot string

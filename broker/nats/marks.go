@@ -184,7 +184,7 @@ func (o *outsideMarks) raised(err error) {
 }
 
 // probe publishes on subject what the stream behind it must refuse. The way to a
-// stream that has just been made may not be known for a moment.
+// stream that has just been made may not be known briefly.
 func (b *connection) probe(ctx context.Context, subject string) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()

@@ -34,7 +34,7 @@ type condition struct {
 	Lo    float64 `json:"lo"`
 	Hi    float64 `json:"hi"`
 	N     uint64  `json:"n"`
-	// Windows that were judged, and how many of them kept and broke it.
+	// Windows that were evaluated, and how many of them kept and broke it.
 	Windows int    `json:"windows"`
 	Kept    int    `json:"kept"`
 	Broken  int    `json:"broken"`

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// pushEvery is the time between two pushes while a run goes on.
+	// pushEvery is the time between two pushes while a run continues.
 	pushEvery = time.Second
 	// pushTimeout bounds one of them, and finalPushTimeout that of the result.
 	pushTimeout      = 2 * time.Second

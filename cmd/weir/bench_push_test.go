@@ -84,7 +84,7 @@ func pushedBench(t *testing.T, gateway string, more ...string) (stdout, stderr s
 	return out.String(), errs.String(), err
 }
 
-// A gateway has a snapshot every second while the run goes on, and the result after it.
+// A gateway has a snapshot every second while the run continues, and the result after it.
 func TestBenchKeepsAPushGatewayInformed(t *testing.T) {
 	for _, args := range [][]string{{"--rate", "200"}, {"--closed", "--conns", "1"}} {
 		g := newFakeGateway(t, func(int, http.ResponseWriter, *http.Request) bool { return true })

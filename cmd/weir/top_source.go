@@ -126,7 +126,7 @@ func (s *topSource) follow(ctx context.Context, on func(*topSnapshot) bool) erro
 		return err
 	}
 	defer r.Body.Close()
-	// A server that is gone without a word must not look like one that stands still.
+	// A server that is gone without a word must not look like one that stops.
 	silence := time.AfterFunc(30*time.Second, cancel)
 	defer silence.Stop()
 	events := sse.NewReader(io.Reader(r.Body))

@@ -101,10 +101,10 @@ func run(ctx context.Context, addr string) error {
 	return err
 }
 
-// events answers with the order as it is and has the gateway go on from there. The
+// events answers with the order as it is and has the gateway continue from there. The
 // position of its last change as prev-id is what makes that exact: a change between
 // this answer and the subscription is replayed. A client that comes back has what was
-// before its Last-Event-ID, so it gets no beginning and the gateway goes on there.
+// before its Last-Event-ID, so it gets no beginning and the gateway continues there.
 func (s *shop) events(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	o, known := s.orders[r.PathValue("id")]

@@ -7,7 +7,7 @@
 // The model is a fake: it repeats what you say, one word at a time. Without a browser:
 //
 //	curl -N http://127.0.0.1:8080/v1/chat -H 'Idempotency-Key: 1' -d 'tell me'   # stop it in the middle
-//	curl -N http://127.0.0.1:8080/v1/chat -H 'Idempotency-Key: 1' -d 'tell me'   # all of it, and it goes on
+//	curl -N http://127.0.0.1:8080/v1/chat -H 'Idempotency-Key: 1' -d 'tell me'   # all of it, and it continues
 package main
 
 import (

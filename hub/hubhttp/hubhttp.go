@@ -60,7 +60,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Grants are what somebody may do. Patterns are as in a token: "*" stands for one
+// Grants are what somebody may do. Patterns are as in a token: "*" represents one
 // or more bytes other than ".", ":" and "/", "**" for any.
 type Grants struct {
 	// Subject names who it is in logs; it may be empty.

@@ -352,7 +352,7 @@ func TestWithLittleMemoryNewSubscriptionsAreSentAway(t *testing.T) {
 	if code := g.ws(t, "channel=a", "").CloseCode(); code != 1013 {
 		t.Errorf("over WebSocket: %d", code)
 	}
-	g.publish(t, "a", "1") // publishing goes on
+	g.publish(t, "a", "1") // publishing continues
 }
 
 func TestWithoutMemoryNobodyNewIsLetInAndWhoIsThereStays(t *testing.T) {

@@ -96,7 +96,7 @@ type App struct {
 	sources   atomic.Pointer[ingest.Set] // nil until the hub has started, and without channels
 	reload    reloads
 	upgrade   upgrade
-	leaving   atomic.Bool                 // a drain has begun
+	leaving   atomic.Bool                 // a drain has started
 	drain     atomic.Pointer[admin.Drain] // its plan, from the first close on
 	startTook atomic.Int64                // nanoseconds from New to ready
 }

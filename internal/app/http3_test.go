@@ -118,7 +118,7 @@ func (s *severable) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// TestAClientThatMovesKeepsItsStream has a client go on from another address, as a phone does
+// TestAClientThatMovesKeepsItsStream has a client continue from another address, as a phone does
 // that leaves the house: its stream stays, and what it asks for next comes from the new one.
 func TestAClientThatMovesKeepsItsStream(t *testing.T) {
 	g, pool := http3Gateway(t, nil)

@@ -92,7 +92,7 @@ type room struct {
 	loops   *eventloop.Group
 	idle    func() float64 // the share of the machine's processor time that is not used
 	state   func() admin.NodeState
-	leaving *atomic.Bool // a drain has begun
+	leaving *atomic.Bool // a drain has started
 }
 
 // measure observes every second until ctx is done.

@@ -142,7 +142,7 @@ func (r *reloads) replaceRoutes(ctx context.Context, was, next *config.Config, s
 			return fmt.Errorf("tls: %w", err)
 		}
 	}
-	// Clusters first: the new routes must find theirs. Those that are gone go on
+	// Clusters first: the new routes must find theirs. Those that are gone continue
 	// serving the old routes until these are. Where nothing was written anew the files
 	// of their certificates may have been.
 	if err := r.app.wing.upstreams.Replace(ctx, next.Clusters, next.Splits); err != nil {

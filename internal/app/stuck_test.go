@@ -83,7 +83,7 @@ func (g *gateway) fires(t *testing.T, alert string) bool {
 }
 
 // A loop that does not finish a tick is named, with where it stands, while the admin
-// listener goes on; when it is over, so is the alert.
+// listener continues; when it is over, so is the alert.
 func TestStuckLoopIsNamed(t *testing.T) {
 	g := watched(t)
 	if c, _ := g.causeNow(t, governor.CauseLoopStuck); c != nil || g.fires(t, "WeirLoopStuck") {

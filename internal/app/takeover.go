@@ -35,7 +35,7 @@ type succession struct {
 // logOutside reports whether the log is in no process of this node.
 func (a *App) logOutside() bool { return a.nats != nil && a.cfg.Broker.NATS.URL != "" }
 
-// logPlace tells one log from another: an upgrade goes on with the same.
+// logPlace tells one log from another: an upgrade continues with the same.
 func (a *App) logPlace() string {
 	switch {
 	case a.nats == nil:
@@ -107,7 +107,7 @@ func (a *App) takeOver(parts *group) (err error) {
 }
 
 // receive reads the connections until the old process has sent all, and returns the numbers
-// of those that cannot go on here.
+// of those that cannot continue here.
 func (s *succession) receive() (refused []int, err error) {
 	number := 0
 	for {

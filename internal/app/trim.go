@@ -11,7 +11,7 @@ import (
 // alone would keep what a reconnect storm needed until the heap has doubled,
 // which with idle subscribers may be never.
 type trimmer struct {
-	// activity counts everything that allocates; it stands still when nothing happens.
+	// activity counts everything that allocates; it stops when nothing happens.
 	activity func() uint64
 	free     func()
 

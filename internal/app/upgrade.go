@@ -320,7 +320,7 @@ func (a *App) follow(hard context.Context) {
 	_ = c.Send(takeover.Done, nil)
 }
 
-// moveMore moves the connections that can move at this moment: the new process serves, so
+// moveMore moves the connections that can move now: the new process serves, so
 // that each is its own at once. It returns how many.
 func (a *App) moveMore() int {
 	var moved atomic.Int64

@@ -460,7 +460,7 @@ func TestManyPublishersAreFollowedWithoutLoss(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range each {
-				g.put(t, "news", `"same"`) // bytes that cannot be told apart
+				g.put(t, "news", `"same"`) // bytes that cannot be distinguished
 			}
 		})
 	}
@@ -478,7 +478,7 @@ func TestManyPublishersAreFollowedWithoutLoss(t *testing.T) {
 	}
 }
 
-// The scrapes go on while a thousand clients are written to, and what they say adds up.
+// The scrapes continue while a thousand clients are written to, and what they say adds up.
 func TestScrapesWhileAThousandConnectionsAreBusy(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Governor.Enabled = setting.On })
 	streams, sockets := g.subscribers(t, 500, "")

@@ -150,7 +150,7 @@ type questions struct {
 	wg   sync.WaitGroup
 
 	mu       sync.Mutex
-	ended    bool // handlers are begun no more
+	ended    bool // handlers are started no more
 	nodes    map[string]*node
 	alive    []string // ids of those in nodes and our own, sorted; a new slice at every change
 	handlers map[string]func(from string, data []byte) []byte
@@ -277,7 +277,7 @@ func (c *questions) Alive(node string) bool {
 
 // Owner returns the node that is to do what one node only should do about key. All
 // nodes that know the same nodes name the same one, and few keys move when a node
-// comes or goes. While the nodes disagree for a moment, two may do it, or none.
+// comes or goes. While the nodes disagree briefly, two may do it, or none.
 func (c *Cluster) Owner(key string) string {
 	c.mu.Lock()
 	alive := c.alive

@@ -132,7 +132,7 @@ type Upgrades struct {
 	Paused                  atomic.Int64  // nanoseconds of the last pause, on either side
 }
 
-// Activity sums what the loops did for clients. It stands still when nothing happens.
+// Activity sums what the loops did for clients. It stops when nothing happens.
 func (a *Node) Activity() uint64 {
 	var n uint64
 	for _, l := range a.Loops.Loops() {

@@ -266,7 +266,7 @@ func sortChannels(all []admin.Channel, by string) {
 }
 
 // channels is what /api/channels answers. Rates are over the time since the last census
-// that a snapshot took; without one, since a moment ago.
+// that a snapshot took; without one, since just now.
 func (s *snapshots) channels(ctx context.Context, sort string, limit int) (*admin.Channels, error) {
 	s.mu.Lock()
 	if s.censusAt.IsZero() {

@@ -94,10 +94,10 @@ type frames struct {
 	left    uint64 // of the payload
 	head    [10]byte
 	n       uint8 // of head, as far as it has come
-	closing bool  // a close frame has begun
+	closing bool  // a close frame has started
 }
 
-// between reports whether a frame has ended and none has begun.
+// between reports whether a frame has ended and none has started.
 func (f *frames) between() bool { return f.n == 0 && f.left == 0 }
 
 // take follows b; if stop is set no further than to the first end of a frame. It

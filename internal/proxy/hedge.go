@@ -49,7 +49,7 @@ func (x *Exchange) hedge() {
 	u.begin(x)
 }
 
-// settle makes u, which has begun to answer, the one that serves x.
+// settle makes u, which has started to answer, the one that serves x.
 func (x *Exchange) settle(u *upConn) {
 	loser := x.second.up
 	if u == loser {

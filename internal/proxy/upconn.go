@@ -266,7 +266,7 @@ func (u *upConn) interim(x *Exchange, res *http1.Response, n int, more bool) int
 	return n
 }
 
-// body passes a piece on. It reports whether x goes on.
+// body passes a piece on. It reports whether x continues.
 func (u *upConn) body(x *Exchange, b []byte) bool {
 	if len(b) == 0 {
 		return true

@@ -25,7 +25,7 @@ type Job interface {
 	// Conn is who asked.
 	Conn() *eventloop.Conn
 	// Fanout is how many deliveries on this loop follow from it, and on which channel;
-	// "" stands for several.
+	// "" represents several.
 	Fanout() (n int, channel string)
 }
 
@@ -142,7 +142,7 @@ type admission struct {
 	batch   batch
 	fanout  fanout
 
-	// Of the last run, judged in the next one.
+	// Of the last run, evaluated in the next one.
 	busy      bool  // the loop does not sleep after it
 	until     int64 // its end, on the loop's clock
 	delivered uint64
@@ -392,7 +392,7 @@ func (a *admission) guarded(scale float64, rest bool) {
 	})
 }
 
-// drainee is a subscriber whose history goes on when there is room.
+// drainee is a subscriber whose history continues when there is room.
 type drainee interface {
 	lagging
 	Drained(c *eventloop.Conn)

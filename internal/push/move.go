@@ -176,7 +176,7 @@ type Arriving struct {
 }
 
 // ReadState reads the state of a session of that kind, with the channels and keys of now: the
-// error says what of it cannot go on. readers are those of protocols' streams, by name. Any
+// error says what of it cannot continue. readers are those of protocols' streams, by name. Any
 // goroutine.
 func (p *Push) ReadState(kind uint8, s takeover.State, readers map[string]socket.SubscriptionReader) (*Arriving, error) {
 	a := &Arriving{kind: kind}
@@ -274,7 +274,7 @@ func (a *Arriving) findForm(number uint64) error {
 	return fmt.Errorf("%w: wire format %d of kind %d", takeover.ErrState, number, a.kind)
 }
 
-// Arrive makes c what a says, and goes on with its stream where that was.
+// Arrive makes c what a says, and continues with its stream where that was.
 func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error) {
 	l := p.Lane(c)
 	now := l.loop.Now()

@@ -63,7 +63,7 @@ type publication struct {
 	all     *broadcast                    // the call it is part of, else nil
 	then    func(hub.Position, error)     // of a protocol's; else nil
 
-	// Until it is the hub's: what waits for its turn.
+	// Until it is the hub's: what is queued.
 	pub    hub.Publication
 	topics []string // of PublishTopicsFor; else nil
 	// older are those whose place x has taken: they are answered as x is.

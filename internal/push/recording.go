@@ -27,7 +27,7 @@ var (
 // ServeRecording turns c into a client of the recording on r's channel, of which
 // there must be one. The stream ends after the record that ends the recording. left
 // is called once, when the client is gone, and not after an error: that means that
-// nothing was begun and c is as before.
+// nothing was started and c is as before.
 func (p *Push) ServeRecording(c *eventloop.Conn, r *Subscription, left func()) error {
 	if p.Draining() {
 		p.sendAway(c, r.Fields, codeRestart, "draining")

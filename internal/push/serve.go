@@ -94,7 +94,7 @@ func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket
 	t.start(open)
 }
 
-// sendsAway says why new clients are not taken at this moment; code 0 means that they
+// sendsAway says why new clients are not taken now; code 0 means that they
 // are.
 func (r *refusals) sendsAway() (code int, reason string) {
 	switch {

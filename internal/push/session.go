@@ -124,7 +124,7 @@ func (s *session) opened() {
 	}
 }
 
-// opening is what a subscription keeps only until it has begun.
+// opening is what a subscription keeps only until it has started.
 type opening struct {
 	fields, key []byte
 	extensions  string // agreed in a WebSocket handshake
@@ -192,7 +192,7 @@ func (s *session) prepare(l *Lane, c *eventloop.Conn, r *Subscription) {
 }
 
 // armTimer makes the timer come after next, or at the token's expiry or the
-// client's own moment of a drain if that is sooner. Expiry is judged by the
+// client's own moment of a drain if that is sooner. Expiry is evaluated by the
 // wall clock, which may be set: the timer comes at least every heartbeat.
 func (s *session) armTimer(next int64) {
 	if id := s.identity(); id != nil && !id.Expires.IsZero() {
@@ -414,7 +414,7 @@ func (s *session) Room() bool {
 // replayAhead is how many bytes a replay may have waiting for the socket.
 const replayAhead = 64 << 10
 
-// drained sends what was held; when all of it is gone, a replay goes on.
+// drained sends what was held; when all of it is gone, a replay continues.
 func (s *session) drained() {
 	s.release()
 	if s.flags&ending == 0 && s.backlog == nil && !s.conn.Stalled() {
@@ -451,7 +451,7 @@ func (s *session) closed() {
 }
 
 // recovered is deferred by every call of the hub: a panic for one subscriber ends
-// that one, and the hub goes on with the next.
+// that one, and the hub continues with the next.
 func (s *session) recovered() {
 	if r := recover(); r != nil {
 		s.lane.push.counters.panics.Add(1)

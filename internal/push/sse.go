@@ -52,7 +52,7 @@ func appendSSEAnswer(b, fields, body []byte) []byte {
 }
 
 // ServeSSE turns c into a subscriber. The answer goes out when the subscription
-// stands. An error means that nothing was begun and c is as before.
+// stands. An error means that nothing was started and c is as before.
 func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	if p.Draining() {
 		p.sendAway(c, r.Fields, codeRestart, "draining")

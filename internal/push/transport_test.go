@@ -69,7 +69,7 @@ func (s *restless) Drain() {
 func (s *restless) Closed()         { s.told <- "closed" }
 func (s *restless) Subject() string { return "me" }
 
-// The protocol's timer goes on during a drain, until it is the client's turn.
+// The protocol's timer continues during a drain, until it is the client's turn.
 func TestTimersGoOnDuringADrain(t *testing.T) {
 	told := make(chan string, 100)
 	s := play(t, &scripted{begin: func(tr socket.Transport) socket.Session {

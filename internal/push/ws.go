@@ -27,7 +27,7 @@ var (
 )
 
 // ServeWebSocket turns c into a subscriber. The handshake is answered when the
-// subscription stands. An error means that nothing was begun and c is as before.
+// subscription stands. An error means that nothing was started and c is as before.
 func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	if p.Draining() {
 		p.refuseSocket(c, appendHandshake(nil, r.Key, "", "", r.Fields), codeRestart, "draining")
@@ -179,7 +179,7 @@ func (s *wsSession) lent() *websocket.Parser {
 	return &s.lane.parser
 }
 
-// takeParser returns the parser to go on with.
+// takeParser returns the parser to continue with.
 func (s *wsSession) takeParser() *websocket.Parser {
 	if s.parser != nil {
 		return s.parser
@@ -203,7 +203,7 @@ func (s *wsSession) putParser(p *websocket.Parser) {
 	}
 }
 
-// maxReplies is how many bytes may wait for a client that goes on asking, besides what
+// maxReplies is how many bytes may wait for a client that continues asking, besides what
 // one batch of messages may have left: who is only slow to read is heard.
 const maxReplies = 144 << 10
 

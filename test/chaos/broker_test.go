@@ -101,7 +101,7 @@ func (v *volume) drop() {
 	}
 }
 
-// powerLoss: NATS goes on with what its disk had at a random instant. With sync always that
+// powerLoss: NATS continues with what its disk had at a random instant. With sync always that
 // is all; without, what is missing is a declared gap.
 func powerLoss(c *trial, sync bool) {
 	v := c.volume()

@@ -207,7 +207,7 @@ func (w *world) latency(since time.Time) time.Duration {
 }
 
 // slowReaders: one in five stops reading. Each is disconnected or held at its bound, the
-// others go on, and memory stays.
+// others continue, and memory stays.
 func slowReaders(c *trial) {
 	node := judge.New(c, judge.Options{Build: judge.Plain, Config: judge.Namespace(map[string]any{"history_size": 2000})})
 	w := c.under(node, load{subscribers: c.size(400), rate: 100, options: history.Options{ExactlyOnce: true}})

@@ -60,7 +60,7 @@ func (c *trial) fill(dir string) (empty func()) {
 }
 
 // fullDisk: publications are refused with 507 while the disk is full, and none that was
-// acknowledged is lost; with space it goes on by itself.
+// acknowledged is lost; with space it continues by itself.
 func fullDisk(c *trial) {
 	dir := c.tmpfs("64m")
 	node := judge.New(c, judge.Options{Build: judge.Plain, Config: map[string]any{"broker": map[string]any{"nats": map[string]any{"dir": dir}}}})
@@ -178,7 +178,7 @@ func (c *trial) logsTo(f *os.File, what string) {
 	node.Kill() // it may not end in order while its log is blocked
 }
 
-// noDescriptors: accepting pauses without spinning, who is there goes on, and new ones get
+// noDescriptors: accepting pauses without spinning, who is there continues, and new ones get
 // in when there is room.
 func noDescriptors(c *trial) {
 	node := judge.New(c, judge.Options{Build: judge.Plain, Files: 512})

@@ -29,7 +29,7 @@ type hostile struct {
 // planted is what a backend says that nobody has asked: it must reach no client.
 const planted = "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nX-Token: planted\r\n\r\nplanted"
 
-// A manner is one way to answer. It says whether the connection goes on.
+// A manner is one way to answer. It says whether the connection continues.
 type manner func(c net.Conn, req *http.Request, token string) (goOn bool)
 
 func reply(token string) string {

@@ -168,7 +168,7 @@ func TestHTTP2IsNotReadAsAnotherRequest(t *testing.T) {
 		_ = c.SetDeadline(time.Now().Add(2 * time.Second))
 		first, second, _ := strings.Cut(raw, "|")
 		_, _ = io.WriteString(c, first)
-		time.Sleep(50 * time.Millisecond) // so that it is handed over before the rest comes
+		time.Sleep(50 * time.Millisecond) // so that it is passed on before the rest comes
 		_, _ = io.WriteString(c, second)
 		b, _ := io.ReadAll(c)
 		_ = c.Close()

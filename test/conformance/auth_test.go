@@ -61,7 +61,7 @@ func claims(over judge.Claims) judge.Claims {
 }
 
 // ask sends one request and returns its status and the beginning of its body;
-// a stream is left as soon as it has begun.
+// a stream is left as soon as it has started.
 func ask(t *testing.T, method, address string, header http.Header, body string) (int, http.Header, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -257,7 +257,7 @@ func TestGrantsAreKept(t *testing.T) {
 	}
 }
 
-// A body that comes later than its head is judged by its own head, whatever the
+// A body that comes later than its head is evaluated by its own head, whatever the
 // loop has read from others in between.
 func TestACredentialBelongsToItsRequestOnly(t *testing.T) {
 	s, _ := guarded(t)

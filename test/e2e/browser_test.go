@@ -299,7 +299,7 @@ func TestBrowserTabsShareAConnection(t *testing.T) {
 	numbered(t, s, "news", 42)
 	b.inOrder("late", "news", 1, 42)
 
-	// The stream goes on for those that stay, and ends with the last of them.
+	// The stream continues for those that stay, and ends with the last of them.
 	for _, tab := range []string{"one", "two", "late"} {
 		b.do(t, "close", map[string]string{"name": tab}, nil)
 	}

@@ -152,7 +152,7 @@ func TestTheHowtoOfAClusterWorks(t *testing.T) {
 		line := strings.Replace(strings.Replace(pub, urls[1], urls[node], 1), `{"n":1}`, fmt.Sprintf(`{"n":%d}`, n), 1)
 		return strings.Replace(line, "--idempotency-key first", "--idempotency-key "+key+" --attempts 30", 1)
 	}
-	kills[1]() // one node is killed: the others go on, and a retry finds the message
+	kills[1]() // one node is killed: the others continue, and a retry finds the message
 	if again, err := p.run(on(0, 1, "first")); err != nil || place(again) != place(first) {
 		t.Errorf("the retry at another node: %v %s, want %s", err, again, first)
 	}

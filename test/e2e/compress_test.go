@@ -89,7 +89,7 @@ func (c *compressedCrew) arrived(p *judge.Publisher, what string) {
 
 // run publishes one message after the other, each when all have the one before,
 // and through three kills, after each of which some are missed. Then it has the
-// history judged, and what it took on the wire.
+// history evaluated, and what it took on the wire.
 func (c *compressedCrew) run() {
 	t, s := c.T.(*testing.T), c.server
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -505,7 +505,7 @@ func looks(t *testing.T, p *tab, address string) {
 	}
 }
 
-// The page tells that it is not live while the server is away, and goes on by itself.
+// The page tells that it is not live while the server is away, and continues by itself.
 func TestDashboardComesBack(t *testing.T) {
 	s, address := watched(t, nil)
 	p := newTab(t)

@@ -14,7 +14,7 @@ import (
 var channels = []string{"c0", "c1", "c2", "c3", "c4"}
 
 // publishing runs p until the returned function is called, which waits until
-// everything begun is acknowledged.
+// everything started is acknowledged.
 func publishing(t *testing.T, p *judge.Publisher, perSecond int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

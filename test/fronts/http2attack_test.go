@@ -393,7 +393,7 @@ func attacksOnState() []attack {
 			for i := range uint32(streams) {
 				p.until(func() bool { return p.ended[1+2*i] || p.goaway != nil })
 			}
-			for range 4 { // they go on as windows allow: they did not know
+			for range 4 { // they continue as windows allow: they did not know
 				for i := range uint32(streams) {
 					_ = p.WriteData(1+2*i, false, make([]byte, 1000))
 				}

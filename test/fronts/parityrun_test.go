@@ -185,7 +185,7 @@ func unaddressed(text string) string {
 	return regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "*")
 }
 
-// stream opens an event stream, lets act happen when it has begun, and returns its head
+// stream opens an event stream, lets act happen when it has started, and returns its head
 // and blocks up to the first that has last, or its end.
 func stream(target, last string, act func(*client), fields ...string) func(*client) string {
 	return func(c *client) string {

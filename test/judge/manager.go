@@ -23,7 +23,7 @@ const (
 	KeepsNothing Keeper = iota
 	// SocketUnit opens one socket per listener and passes it, as a .socket unit does.
 	SocketUnit
-	// DescriptorStore keeps what the process hands over, as FileDescriptorStoreMax does.
+	// DescriptorStore keeps what the process passes on, as FileDescriptorStoreMax does.
 	DescriptorStore
 )
 

@@ -68,7 +68,7 @@ type Options struct {
 }
 
 // New writes the configuration and starts the server. At the end of the test it
-// is stopped, and its log judged: no data race, no panic, exit status 0.
+// is stopped, and its log evaluated: no data race, no panic, exit status 0.
 func New(t testing.TB, o Options) *Server {
 	t.Helper()
 	s := Launch(t, o)

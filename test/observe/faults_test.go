@@ -183,7 +183,7 @@ func TestStarvedProcessorsShow(t *testing.T) {
 	}
 }
 
-// A node that has died is missed by whoever scrapes it.
+// A node that has died is missed by anyone who scrapes it.
 func TestDeadNodeIsMissed(t *testing.T) {
 	w := newWatch(t, judge.Options{Build: judge.Plain, Memory: true}, false)
 	w.Kill()

@@ -294,7 +294,7 @@ func TestCentrifugeRefusesWhatItLacks(t *testing.T) {
 			a.call(sub, "subscribe")
 			expect(t, kind, field(t, a.next(sub, "unsubscribed"), "code"), 108)
 		}
-		// The connection goes on.
+		// The connection continues.
 		good := subscribe(a, name, "good", obj{})
 		a.next(good, "subscribed")
 		a.call(name, "disconnect")

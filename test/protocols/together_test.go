@@ -175,7 +175,7 @@ func parts(id string) (epoch, offset string) {
 	return epoch, offset
 }
 
-// resumeAnywhere leaves after each message and goes on by every protocol that can.
+// resumeAnywhere leaves after each message and continues by every protocol that can.
 func resumeAnywhere(t *testing.T, s *judge.Server, a *agent, order, positions []string) {
 	t.Helper()
 	for i, at := range positions[:len(positions)-1] {

@@ -112,7 +112,7 @@ func TestNothingFailsWhilePeersComeAndGo(t *testing.T) {
 	s.load.enter("removed by reload")
 	config["clusters"] = []any{cluster("main", b, c)}
 	s.reload(config)
-	s.more(100) // what had begun before is over
+	s.more(100) // what had started before is over
 	left := s.load.by("a")
 	s.more(200)
 	if now := s.load.by("a"); now != left {

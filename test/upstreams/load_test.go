@@ -114,7 +114,7 @@ func one(conn net.Conn, r *bufio.Reader, request string) (peer string, err error
 	return res.Header.Get("X-Peer"), nil
 }
 
-// postUntilCut posts on one connection and returns the number to go on with.
+// postUntilCut posts on one connection and returns the number to continue with.
 func (l *load) postUntilCut(ctx context.Context, addr, path string, pace time.Duration, c, n int) int {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

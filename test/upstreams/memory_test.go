@@ -29,8 +29,8 @@ type reservoir struct {
 	source, sink string // addresses
 
 	given         atomic.Int64 // bytes
-	giving, quit  atomic.Int64 // requests of the source: begun, and left by their clients
-	taking, short atomic.Int64 // requests of the sink: begun, and ended before they were whole
+	giving, quit  atomic.Int64 // requests of the source: started, and left by their clients
+	taking, short atomic.Int64 // requests of the sink: started, and ended before they were whole
 	take          chan struct{}
 }
 

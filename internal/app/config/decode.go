@@ -42,7 +42,7 @@ func (e *KeyError) Error() string {
 // Hint says what to write instead; it may be empty.
 func (e *KeyError) Hint() string { return redact.Text(e.hint) }
 
-// A decoder writes one source over a configuration. It goes on after a problem,
+// A decoder writes one source over a configuration. It continues after a problem,
 // so that all of them are told at once.
 type decoder struct {
 	source   string

@@ -43,7 +43,7 @@ func caddyTokens(file, s string) ([]caddyToken, error) {
 			i++
 		case c == ' ' || c == '\t' || c == '\r':
 			i++
-		case c == '\\' && i+1 < len(s) && (s[i+1] == '\n' || strings.HasPrefix(s[i+1:], "\r\n")): // the line goes on
+		case c == '\\' && i+1 < len(s) && (s[i+1] == '\n' || strings.HasPrefix(s[i+1:], "\r\n")): // the line continues
 			i += 1 + strings.IndexByte(s[i+1:], '\n') + 1
 			line++
 			if len(all) > 0 {

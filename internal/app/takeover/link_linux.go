@@ -15,7 +15,7 @@ import (
 // A Type says what a frame is.
 type Type uint8
 
-// The frames, in the order in which they come. "old" hands over to "new".
+// The frames, in the order in which they come. "old" passes on to "new".
 const (
 	Hello     Type = iota + 1 // both: a State of helloFields
 	Listeners                 // old: a State of listenerFields, with the sockets

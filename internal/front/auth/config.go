@@ -84,7 +84,7 @@ type KeySet struct {
 	Audience []string `json:"audience"`
 	// Leeway is how far exp, nbf and iat may be off, at most 5m. 0 means 5s: clocks
 	// under NTP differ by less than one second, and the rest lets a token that was
-	// minted a moment ago be used at once, while adding little to its life.
+	// minted just now be used at once, while adding little to its life.
 	Leeway hub.Duration `json:"leeway"`
 	// RequireExpiry refuses tokens without exp: such a token can only be revoked by
 	// changing keys.

@@ -157,7 +157,7 @@ func (j *jwks) run(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// refetch fetches because a key is missing, unless that was done a moment ago:
+// refetch fetches because a key is missing, unless that was done just now:
 // else anyone could make this node ask the issuer at any rate. nil means that
 // the set at hand is what the issuer publishes.
 func (j *jwks) refetch(ctx context.Context) error { return j.get(ctx, false) }
@@ -319,7 +319,7 @@ func parseJWK(raw []byte) (*key, error) {
 	case len(m.E) > 8:
 		return nil, errors.New("has an unusable exponent")
 	}
-	// Only the public parameters go on: certificates and their URLs are of no
+	// Only the public parameters continue: certificates and their URLs are of no
 	// use, since what is trusted is the JWKS itself. newPublicKey does the checks.
 	jwk, err := jwkset.NewJWKFromMarshal(
 		jwkset.JWKMarshal{KTY: m.KTY, CRV: m.CRV, X: m.X, Y: m.Y, N: m.N, E: m.E},

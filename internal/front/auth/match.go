@@ -10,7 +10,7 @@ const (
 	maxPatterns     = 256 // in one grant
 )
 
-// Match reports whether pattern covers channel. In a pattern "*" stands for one
+// Match reports whether pattern covers channel. In a pattern "*" represents one
 // or more bytes other than ".", ":" and "/", "**" for one or more of any bytes,
 // read from the left ("***" is "**" and "*"); everything else is itself, byte
 // for byte: no escapes, no case folding, no percent-decoding, no Unicode

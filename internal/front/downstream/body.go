@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push"
 )
 
-// beginBody judges who asks before it takes a body from them: strangers are not
+// beginBody judges who asks before it takes a body from them: unknown clients are not
 // given memory. The head is at hand now and will not be when the body is there.
 func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
 	n := req.ContentLength
@@ -52,7 +52,7 @@ func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
 }
 
 // skipped is what of rest a request used that was refused: if its body is whole, the
-// connection goes on after it.
+// connection continues after it.
 func (h *conn) skipped(n int64, whole bool, rest []byte) int {
 	if whole {
 		return int(n)
@@ -68,7 +68,7 @@ func (h *conn) expectBody(r *request, n int64) {
 var errPublisher = &push.APIError{Status: http.StatusUnauthorized, Message: "publishing needs a key or a token",
 	Hint: "send X-API-Key, or Authorization: Bearer with publish grants"}
 
-// admitted goes on with the body of r after its token was verified.
+// admitted continues with the body of r after its token was verified.
 func (r *builtin) admitted(client netip.Addr, id *auth.Identity) {
 	if id == auth.Anonymous {
 		r.fail(errPublisher)

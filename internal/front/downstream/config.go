@@ -34,7 +34,7 @@ type Config struct {
 	// Empty means every host: then these paths are never a route's. On other hosts than those listed
 	// every path is.
 	BuiltinHosts []string `json:"builtin_hosts"`
-	// BuiltinPrefix stands in front of Weir's own paths: with "/weir" they are
+	// BuiltinPrefix precedes Weir's own paths: with "/weir" they are
 	// /weir/sse, /weir/ws, /weir/api/publish, /weir/healthz and so on, and all other
 	// paths are for routes. Clients have it in their URL: https://example.com/weir. The
 	// paths of protocols stay where they are. Empty means no prefix.

@@ -47,7 +47,7 @@ type state uint8
 const (
 	readingHead state = iota
 	readingBody
-	relaying  // the body goes on to the upstream as it comes
+	relaying  // the body continues to the upstream as it comes
 	answering // a verification, a broker or an upstream is waited for
 )
 
@@ -65,7 +65,7 @@ func (h *conn) Data(c *eventloop.Conn, b []byte) int {
 	case h.state == relaying:
 		return h.pending.forwarding.relay(c, b)
 	}
-	c.PauseReading() // pipelined: it waits its turn
+	c.PauseReading() // pipelined: it is queued
 	return 0
 }
 

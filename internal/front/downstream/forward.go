@@ -242,7 +242,7 @@ func (r *forwarding) tooLong() {
 	r.fail(&push.APIError{Status: http.StatusRequestEntityTooLarge, Message: "the body is too large"})
 }
 
-// stop ends a request whose exchange is over: by answer, or if the reply has begun
+// stop ends a request whose exchange is over: by answer, or if the reply has started
 // by cutting it.
 func (r *reply) stop(answer func()) {
 	if r.began {

@@ -14,12 +14,12 @@ import (
 
 // grpcWeb is a call of gRPC-Web, which is gRPC for browsers (PROTOCOL-WEB.md of gRPC): the
 // trailers are the last frame of the body, and in the text form the body is base64. Such a
-// call goes on as one of gRPC, and its reply is turned back.
+// call continues as one of gRPC, and its reply is turned back.
 type grpcWeb struct {
 	format   string // "+proto", or empty
 	textIn   bool   // the request's body is base64
 	textOut  bool   // and the reply's is to be
-	answered bool   // a reply of gRPC has begun, which is turned back
+	answered bool   // a reply of gRPC has started, which is turned back
 	in       base64Stream
 	buf      []byte // a piece of a body, turned
 }

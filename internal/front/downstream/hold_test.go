@@ -155,7 +155,7 @@ func TestHoldThatIsNotAllowedIsRefused(t *testing.T) {
 		if res.StatusCode != want || strings.Contains(body, "secret") != (want == 200) {
 			t.Errorf("%q: %d %q", fields, res.StatusCode, body)
 		}
-		w.Send(wiretest.CRLF("GET / HTTP/1.1\nHost: x\n\n")) // the connection goes on
+		w.Send(wiretest.CRLF("GET / HTTP/1.1\nHost: x\n\n")) // the connection continues
 		if res, _ := w.Answer("GET"); res.StatusCode != want {
 			t.Errorf("%q: %d", fields, res.StatusCode)
 		}

@@ -39,7 +39,7 @@ func (r *request) known() (id *auth.Identity, token string, known bool) {
 	return id, token, known
 }
 
-// identify finds who makes the request and goes on with then, at once or when a
+// identify finds who makes the request and continues with then, at once or when a
 // token has been verified off the loop.
 func (r *builtin) identify(then func(*request, *auth.Identity)) {
 	id, token, known := r.known()
@@ -51,7 +51,7 @@ func (r *builtin) identify(then func(*request, *auth.Identity)) {
 	}
 }
 
-// verify verifies a token and goes on with then, if it holds.
+// verify verifies a token and continues with then, if it holds.
 func (r *builtin) verify(token string, then func(*request, *auth.Identity)) {
 	r.verifyWith(token, func(r *request, id *auth.Identity, err error) {
 		if err == nil {

@@ -92,7 +92,7 @@ func (rec *recording) recorded(a record.Answer) {
 }
 
 // begin asks the upstream. What rec belongs to may be over when a call returns, but the
-// exchange goes on without it.
+// exchange continues without it.
 func (rec *recording) begin() {
 	r := rec.forwarding
 	e, tape, m, body := r.ready, rec.ask.Tape, r.mirrorTo, rec.asked.Body

@@ -228,7 +228,7 @@ func (r *forwarding) refuse(v *policy.Verdict) {
 	r.answerWith(v.Status, "application/json", push.AppendError(nil, e), extra, v.Fields)
 }
 
-// identified goes on after a route's token was verified.
+// identified continues after a route's token was verified.
 func (r *forwarding) identified(id *auth.Identity, err error) {
 	x := &r.policy
 	v := x.Route.AdmitIdentity(x, id, err, r.c.Loop().Now())

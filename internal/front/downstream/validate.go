@@ -71,7 +71,7 @@ func (r *forwarding) collect(e *proxy.Exchange, rest []byte) int {
 	return h.readBody(r.c, rest)
 }
 
-// validate validates r off the loop and lets it go on if it is valid.
+// validate validates r off the loop and lets it continue if it is valid.
 func (v *validation) validate() {
 	r, srv := v.request, v.h.lane.srv
 	if srv.inFlight.Add(1) > int64(srv.cfg.MaxVerifying) {

@@ -379,7 +379,7 @@ func (s *Session) find(id uint32) *call {
 	return nil
 }
 
-// isIdle reports whether we have not begun a stream of that number.
+// isIdle reports whether we have not started a stream of that number.
 func (s *Session) isIdle(id uint32) bool { return id >= s.next || id%2 == 0 }
 
 // tolerate takes one of f from the connection's budget. Without one it ends the connection

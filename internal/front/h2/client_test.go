@@ -276,7 +276,7 @@ func TestWhatWasNotProcessedIsToldApart(t *testing.T) {
 			t.Error("a call was opened after GOAWAY")
 		}
 	})
-	p.replies(3, true, ":status", "200") // what was before it goes on
+	p.replies(3, true, ":status", "200") // what was before it continues
 	b.has("HTTP/1.1 200 OK\ncontent-length: 0\n\n")
 	b.hangUp()
 	p.end()

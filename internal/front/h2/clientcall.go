@@ -7,7 +7,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// call is one request to a backend and its reply: a connection for whoever sends it. Its id
+// call is one request to a backend and its reply: a connection for anyone who sends it. Its id
 // is 0 until its head was sent.
 type call struct {
 	flow

@@ -20,7 +20,7 @@ type conn struct {
 	preface uint8  // bytes of it that came
 	credit  int32  // what the client may send over all streams
 	owed    int32  // what was consumed of it and not given back
-	last    uint32 // the highest number of a stream that the client has begun
+	last    uint32 // the highest number of a stream that the client has started
 
 	closed closedStreams
 	linger []*stream // answered, while their requests are not complete; see linger.go
@@ -237,7 +237,7 @@ func (e *StreamError) Error() string {
 	return "stream error: " + e.Code.String()
 }
 
-// idle reports whether the client has not begun a stream of that number.
+// idle reports whether the client has not started a stream of that number.
 func (h *conn) idle(id uint32) bool { return id > h.last || id%2 == 0 }
 
 // find returns an open stream, or nil.

@@ -93,7 +93,7 @@ func (h *conn) endData() {
 }
 
 // gather puts p, a piece of the body of s, behind the last one in the input that both are
-// in, so that what came in one read goes on as one piece. Nothing that was not taken yet is
+// in, so that what came in one read continues as one piece. Nothing that was not taken yet is
 // written over: p moves towards the beginning.
 func (l *lane) gather(s *stream, p []byte) {
 	if l.gathers != s {

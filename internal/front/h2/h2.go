@@ -1,5 +1,5 @@
 // Package h2 speaks HTTP/2 on the event loops (RFC 9113). Each stream is a connection of
-// its own to whoever handles requests: its head comes in the one form that all heads have
+// its own to anyone who handles requests: its head comes in the one form that all heads have
 // here, that of HTTP/1.1, and what is answered in that form goes out as HTTP/2. So there is
 // one front, one push session and one proxy, and a client's version of HTTP is framing.
 //
@@ -138,7 +138,7 @@ func (h *conn) greeting() []byte {
 }
 
 // Drain tells every connection to take its next requests elsewhere (RFC 9113 §6.8); what is
-// under way goes on. Any goroutine; it returns at once.
+// under way continues. Any goroutine; it returns at once.
 func (s *Server) Drain(loops []*eventloop.Loop) {
 	for _, loop := range loops {
 		l := s.lanes[loop.ID()]

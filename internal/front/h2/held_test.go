@@ -90,7 +90,7 @@ func TestSmallFramesForAHandlerThatPauses(t *testing.T) {
 	}
 }
 
-// stopping stops reading after the first piece of a body until it is told to go on.
+// stopping stops reading after the first piece of a body until it is told to continue.
 type stopping struct {
 	exchange
 	paused chan *eventloop.Conn

@@ -6,7 +6,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// stream is one request and its answer, or a tunnel: a connection for whoever handles it.
+// stream is one request and its answer, or a tunnel: a connection for anyone who handles it.
 type stream struct {
 	flow
 

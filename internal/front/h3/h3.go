@@ -1,5 +1,5 @@
 // Package h3 serves HTTP/3 (RFC 9114) by quic-go. As with HTTP/2, each stream is a connection
-// of an event loop to whoever handles requests, whose head comes in the form of HTTP/1.1 and
+// of an event loop to anyone who handles requests, whose head comes in the form of HTTP/1.1 and
 // whose answer is written in it. So there is one front, one push session and one proxy for
 // all versions of HTTP.
 //
@@ -162,7 +162,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // Drain tells every connection to take its next requests elsewhere (RFC 9114 §5.2), and
-// refuses new ones; what is under way goes on. Any goroutine; it returns at once.
+// refuses new ones; what is under way continues. Any goroutine; it returns at once.
 func (s *Server) Drain() {
 	s.draining.Store(true)
 	for i, loop := range s.loops {

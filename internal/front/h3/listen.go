@@ -53,7 +53,7 @@ func (s *Server) Listen(addr netip.AddrPort, config *tls.Config) error {
 		InitialStreamReceiveWindow: streamWindow, MaxStreamReceiveWindow: maxStreamWindow,
 		InitialConnectionReceiveWindow: connWindow, MaxConnectionReceiveWindow: maxConnWindow,
 		MaxIncomingStreams: int64(s.cfg.MaxStreams), MaxIncomingUniStreams: ownStreams,
-		// Requests of 0-RTT can be repeated by whoever recorded them (RFC 9114 §10.9), and a
+		// Requests of 0-RTT can be repeated by anyone who recorded them (RFC 9114 §10.9), and a
 		// subscription gains little: there is none.
 		Allow0RTT: false,
 	})

@@ -12,14 +12,14 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// stream is one request and its answer, or a tunnel: a connection for whoever handles it.
+// stream is one request and its answer, or a tunnel: a connection for anyone who handles it.
 type stream struct {
 	eventloop.Carried
 
 	// Fixed when it is taken.
 	conn *conn
 	quic *quic.Stream
-	more chan struct{} // tells the reading goroutine to go on
+	more chan struct{} // tells the reading goroutine to continue
 
 	// Owned by the loop's goroutine. No lock.
 	left  int64       // of a body whose length was said
@@ -105,7 +105,7 @@ func (s *stream) refused() {
 	}
 }
 
-// turnAway ends a stream that has not begun.
+// turnAway ends a stream that has not started.
 func (s *stream) turnAway(code Code) {
 	s.flags |= streamEnd
 	s.stopReading(code)
@@ -179,7 +179,7 @@ func (s *stream) failed(e *StreamError) {
 	s.stopReading(code)
 	s.reset(code)
 	s.flags |= theirEnd
-	if s.Loop() != nil { // it has begun
+	if s.Loop() != nil { // it has started
 		s.Conn.Close(e)
 	}
 }
@@ -190,7 +190,7 @@ func (s *stream) shown() {
 	s.readOn()
 }
 
-// readOn lets the reading goroutine go on, unless what it has read waits for the handler.
+// readOn lets the reading goroutine continue, unless what it has read waits for the handler.
 func (s *stream) readOn() {
 	if s.flags&waits == 0 || s.flags&streamEnd == 0 && (s.flags&paused != 0 || s.Unread() > maxUnread) {
 		return

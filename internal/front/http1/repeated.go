@@ -4,7 +4,7 @@ import "net/textproto"
 
 // singletons are fields that a request has at most once, in lower case: their values are
 // no lists, and two readers that take different ones of two take two requests. Host and
-// the fields of the framing are judged by ParseRequest. net/http and proxies join the
+// the fields of the framing are evaluated by ParseRequest. net/http and proxies join the
 // Cookie fields that HTTP/2 may split (RFC 9113 §8.2.3) before they are looked at here.
 var singletons = [...]string{
 	"origin", "cookie", "content-type", "authorization", "proxy-authorization", "x-api-key", "last-event-id", "max-forwards", "idempotency-key", "sec-fetch-site",

@@ -162,7 +162,7 @@ func validIPv6(b []byte) bool {
 			}
 			digits = 0
 		case c == '.':
-			// The group just begun is the first number of an IPv4 address, which
+			// The group just started is the first number of an IPv4 address, which
 			// takes the place of the last two groups.
 			groups++
 			return validIPv4(b[i-digits:]) && (groups == 8 && !gap || groups < 8 && gap)

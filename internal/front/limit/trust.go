@@ -10,7 +10,7 @@ import (
 )
 
 // Trusted says whom to believe about where a request comes from, as it stands in
-// the config file. The zero value believes nobody: the client is the peer of the
+// the config file. The zero value trusts nobody: the client is the peer of the
 // connection.
 type Trusted struct {
 	// Proxies are the networks or addresses of proxies in front of us whose
@@ -40,7 +40,7 @@ func (t Trusted) Validate() error {
 	return err
 }
 
-// A Trust is a compiled Trusted. Immutable; a nil *Trust believes nobody.
+// A Trust is a compiled Trusted. Immutable; a nil *Trust trusts nobody.
 type Trust struct {
 	proxies   *Addresses
 	forwarded bool

@@ -27,7 +27,7 @@ func (r *admission) authorize(x *Exchange) Verdict {
 	return r.AdmitDecision(x, d)
 }
 
-// AdmitDecision goes on after Authorize: d is what the query returned. As for AdmitIdentity, x
+// AdmitDecision continues after Authorize: d is what the query returned. As for AdmitIdentity, x
 // must be as it was.
 func (r *admission) AdmitDecision(x *Exchange, d *authz.Decision) Verdict {
 	x.decision = d

@@ -72,7 +72,7 @@ type RouteConfig struct {
 	// trusted proxies say the client's address, scheme and host are. Empty means
 	// x-forwarded.
 	Forwarding string `json:"forwarding"`
-	// TraceSample is the part of the traces begun here that is marked as sampled, 0
+	// TraceSample is the part of the traces started here that is marked as sampled, 0
 	// to 1; 0 means all, as backends would sample their own, negative none. A
 	// caller's trace is continued as it is.
 	TraceSample float64 `json:"trace_sample"`
@@ -97,7 +97,7 @@ type RouteConfig struct {
 
 // Redirect answers with another place.
 type Redirect struct {
-	// To is the Location: an absolute URL or a path. "{id}" stands for a parameter
+	// To is the Location: an absolute URL or a path. "{id}" represents a parameter
 	// of the route's path, "{*}" for what its "/*" matched, "$path" for the whole
 	// path, "$query" for "?" and the query if there is one, "$host" for the host without
 	// its port.
@@ -122,7 +122,7 @@ type Reply struct {
 // Rewrite changes path and host on the way to the upstream. What comes of it is
 // normalised again.
 type Rewrite struct {
-	// Path replaces the path: "{id}" stands for a parameter, "{*}" for what the
+	// Path replaces the path: "{id}" represents a parameter, "{*}" for what the
 	// route's "/*" matched. Not with strip_prefix and add_prefix. Empty: as it is.
 	Path string `json:"path"`
 	// StripPrefix is taken off the path's front, whole segments only; a path

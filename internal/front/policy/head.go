@@ -159,7 +159,7 @@ func (r *heads) appendAnnounced(dst, list []byte) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// appendPassed appends a field that goes on: without the cookie of our own admin listener,
+// appendPassed appends a field that continues: without the cookie of our own admin listener,
 // which browsers send to every port, and with one hop less left.
 func appendPassed(dst []byte, fl *http1.Field, x *Exchange) []byte {
 	switch len(fl.Name) {

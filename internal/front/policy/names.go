@@ -8,7 +8,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/http1"
 )
 
-// Fields that never go on: those of one hop (RFC 9110 §7.6.1), those of the
+// Fields that never continue: those of one hop (RFC 9110 §7.6.1), those of the
 // message's framing, which the proxy writes anew, and in a request those that we
 // write ourselves or that would let a client speak for us.
 var (
@@ -26,7 +26,7 @@ var (
 		"proxy",
 	}, hopNames...)
 	// addressNames are what CDNs, load balancers and meshes tell backends of the client, its
-	// address above all. They go on only from trusted proxies, and only those that
+	// address above all. They continue only from trusted proxies, and only those that
 	// trusted.pass names: a proxy that writes one lets a client's others through.
 	addressNames = []string{
 		"forwarded", "x-real-ip", "x-client-ip", "x-clientip", "client-ip", "true-client-ip", "x-true-client-ip", "x-remote-ip", "x-remote-addr", "x-originating-ip", "x-original-forwarded-for",

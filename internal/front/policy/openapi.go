@@ -23,7 +23,7 @@ import (
 //
 // Paths are taken without the scheme and host of the document's servers, with
 // their base path. Security requirements are not looked at: they are the route's auth.
-// Nothing is filled in: what was validated is what goes on.
+// Nothing is filled in: what was validated is what continues.
 type Validator struct {
 	router  routers.Router
 	sum     [sha256.Size]byte // of the document's file

@@ -114,7 +114,7 @@ func newRoute(cfg RouteConfig, deps *Deps) (*Route, error) {
 
 func (r *Route) compile() {
 	cfg := &r.cfg
-	_ = r.class.UnmarshalText([]byte(cfg.Class)) // Validate has judged it
+	_ = r.class.UnmarshalText([]byte(cfg.Class)) // Validate has evaluated it
 	sum := sha256.Sum256([]byte(cfg.Name))
 	for i := range 8 {
 		r.scope = r.scope<<8 | uint64(sum[i])
@@ -144,7 +144,7 @@ func (r *Route) compile() {
 	if cfg.ForwardAuth.Enabled() {
 		r.forward = r.state.forwardTo(cfg.ForwardAuth)
 	}
-	r.hold, _ = auth.CompilePatterns(cfg.Hold.Channels) // Validate has judged them
+	r.hold, _ = auth.CompilePatterns(cfg.Hold.Channels) // Validate has evaluated them
 	r.response = newRules(cfg.ResponseHeaders, responseNames, responsePrefixes)
 	for name := range cfg.ResponseHeaders.Set {
 		r.dated = r.dated || strings.EqualFold(name, "Date")
@@ -285,7 +285,7 @@ func (r *admission) Admit(x *Exchange, now int64) Verdict {
 	return r.identity(x, now)
 }
 
-// AdmitIdentity goes on after Identify: id and err are what auth.Verify returned.
+// AdmitIdentity continues after Identify: id and err are what auth.Verify returned.
 // A front whose input has moved meanwhile fills in x's first block again and
 // calls Match before, but not Reset.
 func (r *admission) AdmitIdentity(x *Exchange, id *auth.Identity, err error, now int64) Verdict {

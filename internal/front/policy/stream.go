@@ -19,7 +19,7 @@ type Record struct {
 	// Namespace whose log gets the events. It must keep a log and must not be open to
 	// anonymous subscribers. Empty means that nothing is recorded.
 	Namespace string `json:"namespace"`
-	// Outlive is how long the upstream's reply goes on without a client that follows
+	// Outlive is how long the upstream's reply continues without a client that follows
 	// it; 0 means 2m, negative that it ends with the last client.
 	Outlive hub.Duration `json:"outlive"`
 	// Key are request fields, or "cookie:NAME", that tell clients apart that Weir has

@@ -54,7 +54,7 @@ func (c RouteConfig) WithDefaults() RouteConfig {
 }
 
 // Validate returns all that is wrong with c alone, joined. What stands in files or
-// other sections is judged by New.
+// other sections is evaluated by New.
 func (c RouteConfig) Validate() error {
 	c = c.WithDefaults()
 	errs := []error{c.validateAction(), c.validateRewrite(), c.RequestHeaders.validate("request_headers"), c.ResponseHeaders.validate("response_headers"),

@@ -308,7 +308,7 @@ func TestQuietStreamOverHTTP2IsNotEnded(t *testing.T) {
 	defer func() { _ = res.Body.Close() }()
 	r := bufio.NewReader(res.Body)
 	w.block(r)
-	<-time.After(3 * stall) // real time is what is judged
+	<-time.After(3 * stall) // real time is what is evaluated
 	w.publish("a", `{"n":1}`)
 	if got := w.block(r); !strings.Contains(got, `{"n":1}`) {
 		t.Errorf("got %q", got)

@@ -1,6 +1,6 @@
 package router
 
-// A Rule is one line of the table. Rules are told apart by their index in the
+// A Rule is one line of the table. Rules are distinguished by their index in the
 // slice given to New.
 type Rule struct {
 	// Name stands in errors. Empty: the rule's number.
@@ -37,7 +37,7 @@ const MaxParams = 16
 // Match again. It means something only together with the path it was matched on.
 type Params struct {
 	n    uint8
-	rest uint16 // where what "/*" stands for begins, 0: the rule has none
+	rest uint16 // where what "/*" represents begins, 0: the rule has none
 	at   [MaxParams][2]uint16
 }
 
@@ -47,7 +47,7 @@ func (p *Params) Len() int { return int(p.n) }
 // Value returns the i-th parameter, a part of path.
 func (p *Params) Value(path []byte, i int) []byte { return path[p.at[i][0]:p.at[i][1]] }
 
-// Rest returns what the rule's "/*" stands for, without the slash before; nil for
+// Rest returns what the rule's "/*" represents, without the slash before; nil for
 // a rule without. "/a/*" has the rest "b/c" for /a/b/c and "" for /a/ and /a.
 func (p *Params) Rest(path []byte) []byte {
 	if p.rest == 0 {

@@ -16,7 +16,7 @@ import (
 )
 
 // A Transport is a client's connection that stays open: a WebSocket, or the body of
-// a reply that goes on (SSE, a stream of lines). It has one owner, a goroutine that
+// a reply that continues (SSE, a stream of lines). It has one owner, a goroutine that
 // may own many; all methods are for the owner, except where they say otherwise.
 // After Close or the client's end they do nothing, but for Unsubscribe and Post.
 //
@@ -64,7 +64,7 @@ type Transport interface {
 	Now() int64
 	// Subscribe begins a subscription of the hub; sink is called by the owner, maybe
 	// before it returns, and not any more once the transport is closed. An error means
-	// that nothing was begun. A subscription ends with its transport, if not before.
+	// that nothing was started. A subscription ends with its transport, if not before.
 	Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.SubscribeOptions) error
 	// Unsubscribe ends it: the sink is not called any more. This and Subscribe may be
 	// called from a sink, for any subscriber of the owner's.
@@ -142,7 +142,7 @@ type Request interface {
 	// Peer is the client's address.
 	Peer() netip.AddrPort
 	// Identify finds out who asks, by Weir's own rules (API key, bearer token, cookie,
-	// query), and goes on with then; a bad token is answered without it. Nobody is
+	// query), and continues with then; a bad token is answered without it. Nobody is
 	// auth.Anonymous.
 	Identify(then func(*auth.Identity))
 	// Do runs work, which may block, on a goroutine, and then then by the owner, unless
@@ -187,7 +187,7 @@ type WebSocketOptions struct {
 	// AnyOrigin lets pages of every origin connect: the protocol has no credentials
 	// that a browser sends by itself.
 	AnyOrigin bool
-	// AwayCode and AwayReason are what a client is told that is to come back later, for
+	// AwayCode and AwayReason are what a client is notified that is to come back later, for
 	// the process is draining or short of something: the handshake is completed and the
 	// connection closed with them, without open. It is for clients to which a handshake
 	// that fails says nothing. Code 0: it is answered 503.

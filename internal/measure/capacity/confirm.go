@@ -47,7 +47,7 @@ type confirmation struct {
 	c *Confirm
 }
 
-// violates: the lower bound of the judged quantile is above the greater of knee
+// violates: the lower bound of the evaluated quantile is above the greater of knee
 // threshold and objective, or there was an error.
 func (s *confirmation) violates(w *Window) bool {
 	limit := math.Max(s.threshold(), s.opt.SLO.Seconds())
@@ -61,7 +61,7 @@ func (s *confirmation) hold(ctx context.Context) error {
 		return err
 	}
 	d := max(s.plan.holdWindow, s.levelWindow(c.HoldRate))
-	// Discarded windows are not held, but they do not go on for ever.
+	// Discarded windows are not held, but they do not continue for ever.
 	for tries := 2 * int(s.plan.hold/d); c.Held < s.plan.hold && tries >= 0; tries-- {
 		w, err := s.measure(ctx, "hold", s.load(c.HoldRate), c.HoldWindows+1, d)
 		if err != nil {

@@ -25,7 +25,7 @@ func (s *evidence) used(index []int) []*Window {
 	return out
 }
 
-// sloQuantile is what an objective is about, whatever quantile the knee is judged by.
+// sloQuantile is what an objective is about, whatever quantile the knee is evaluated by.
 const sloQuantile = 0.99
 
 // sloSamples is what a window must have for its P99 to be one of several that an
@@ -37,7 +37,7 @@ func enough(n int, q float64) bool {
 	return stat.Enough(n, q) || q == sloQuantile && n >= sloSamples
 }
 
-// latencies are the judged quantile of each window that has the samples for it.
+// latencies are the evaluated quantile of each window that has the samples for it.
 func (s *evidence) latencies(ws []*Window) []float64 {
 	return latenciesAt(ws, s.rep.Quantile, stat.Enough)
 }
@@ -137,7 +137,7 @@ func (s *evidence) decide(ws []*Window, threshold float64, strict bool) (Decisio
 	return Undecided, ""
 }
 
-// threshold is what the judged quantile must stay below for the knee: κ times the
+// threshold is what the evaluated quantile must stay below for the knee: κ times the
 // median over all windows of the baseline so far.
 func (s *evidence) threshold() float64 {
 	return s.opt.Kappa * stat.Median(s.latencies(s.used(s.base)))

@@ -42,7 +42,7 @@ func Find(ctx context.Context, target Target, opt Options) (*Report, error) {
 	return s.rep, err
 }
 
-// run is the procedure. A phase that runs out of its share of time hands over to
+// run is the procedure. A phase that runs out of its share of time passes on to
 // the next; everything else ends the search.
 func (s *search) run(ctx context.Context) error {
 	for _, phase := range []struct {

@@ -28,7 +28,7 @@ type Options struct {
 	Expect float64 `json:"expect,omitempty"`
 	// Kappa is the growth of P99 over its baseline that is the knee; 0 means 2.5.
 	Kappa float64 `json:"kappa,omitempty"`
-	// Quantile that is judged: 0.99, 0.95 or 0.5. 0 means the highest of them that
+	// Quantile that is evaluated: 0.99, 0.95 or 0.5. 0 means the highest of them that
 	// the samples at low load carry.
 	Quantile float64 `json:"quantile,omitempty"`
 	// Start is the rate of the first probe, and of the baseline when it is below half

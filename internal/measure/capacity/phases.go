@@ -216,7 +216,7 @@ func (s *search) climb(ctx context.Context) error {
 	return nil
 }
 
-// probeTwice is a probe that believes a failure only the second time.
+// probeTwice is a probe that trusts a failure only the second time.
 func (s *search) probeTwice(ctx context.Context, rate float64) (past bool, growth float64, err error) {
 	limited := 0
 	for range 2 {
@@ -440,7 +440,7 @@ func (s *search) level(ctx context.Context, pass string, rate float64, repeats, 
 	}
 }
 
-// levelWindow is long enough for the samples that the judged quantile needs.
+// levelWindow is long enough for the samples that the evaluated quantile needs.
 func (s *search) levelWindow(rate float64) time.Duration {
 	samples := 11.5 / (1 - s.rep.Quantile)
 	if s.opt.SLO > 0 {
@@ -450,7 +450,7 @@ func (s *search) levelWindow(rate float64) time.Duration {
 	return min(max(need, s.plan.window), s.plan.baseMax)
 }
 
-// plateau goes on up until completed throughput stays behind what is offered, and
+// plateau continues up until completed throughput stays behind what is offered, and
 // measures that a few times.
 func (s *search) plateau(ctx context.Context) error {
 	rates := s.rates()

@@ -68,7 +68,7 @@ type Report struct {
 	// Saturated is false when nothing that was tried was too much.
 	Saturated bool `json:"saturated"`
 
-	// Quantile that was judged, and what it had to stay below for the knee.
+	// Quantile that was evaluated, and what it had to stay below for the knee.
 	Quantile  float64 `json:"quantile"`
 	Threshold float64 `json:"threshold"`
 
@@ -128,7 +128,7 @@ type Qualify struct {
 // Baseline is the target at low load.
 type Baseline struct {
 	Rate float64 `json:"rate"`
-	// Latency is the judged quantile over the baseline's windows, Scatter the standard
+	// Latency is the evaluated quantile over the baseline's windows, Scatter the standard
 	// deviation of its logarithm, Drift the ratio of the last third to the first.
 	Latency  stat.Interval `json:"latency"`
 	Mean     float64       `json:"mean"`
@@ -177,7 +177,7 @@ type Level struct {
 	// Response and Service are medians over windows of each quantile.
 	Response Summary `json:"response"`
 	Service  Summary `json:"service"`
-	// Latency is the judged quantile with its interval over repeats.
+	// Latency is the evaluated quantile with its interval over repeats.
 	Latency  stat.Interval `json:"latency"`
 	InFlight float64       `json:"in_flight"`
 	// Runtime is the median over windows; Excess goroutines are those beyond the baseline's line.

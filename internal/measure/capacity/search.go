@@ -51,7 +51,7 @@ type meter struct {
 // A search is the procedure of one Find: phases that choose which load to measure next.
 type search struct{ meter }
 
-// errTime ends a phase; the next one goes on with what there is.
+// errTime ends a phase; the next one continues with what there is.
 var errTime = errors.New("the time for this phase is used up")
 
 // A stopError ends the search.

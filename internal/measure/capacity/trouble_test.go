@@ -404,7 +404,7 @@ func TestANoisyMachineEndsTheSearchAtOnce(t *testing.T) {
 	}
 }
 
-// On request it goes on, and its bounds hold what a quiet machine would find.
+// On request it continues, and its bounds hold what a quiet machine would find.
 func TestBoundsOnANoisyMachine(t *testing.T) {
 	truth := newCurve(ordinary, 0.99)
 	held := 0

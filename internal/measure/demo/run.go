@@ -40,7 +40,7 @@ type Summary struct {
 	Published uint64
 	// Delivered messages: those of this run that came back by SSE, each once.
 	Delivered uint64
-	// Lost and Repeated are judged by the messages' sequence numbers alone.
+	// Lost and Repeated are evaluated by the messages' sequence numbers alone.
 	Lost, Repeated uint64
 	// Gaps that the server told of.
 	Gaps uint64
@@ -76,7 +76,7 @@ const (
 
 // Run publishes the demo's events and follows its own channels until ctx is
 // done, which is not an error. While the server is away it keeps trying, and the
-// simulation stands still. It returns an error if the server refuses for good:
+// simulation stops. It returns an error if the server refuses for good:
 // a bad key, an unknown namespace, a channel that is not allowed.
 //
 // The server must still be there for some moments after ctx is done: Run then
@@ -174,7 +174,7 @@ func newRunner(o Options) (*runner, error) {
 	}, nil
 }
 
-// publishAll paces the events and returns when all that were begun are answered
+// publishAll paces the events and returns when all that were started are answered
 // or given up. One goroutine per channel keeps the channel's order.
 func (r *runner) publishAll(ctx context.Context, fail context.CancelCauseFunc) {
 	var workers sync.WaitGroup
@@ -193,7 +193,7 @@ func (r *runner) publishAll(ctx context.Context, fail context.CancelCauseFunc) {
 }
 
 // pace makes the events at Options.Rate. A full line holds it up: while the
-// server is away, the world stands still.
+// server is away, the world stops.
 func (r *runner) pace(ctx context.Context, lines map[string]chan Event) {
 	interval := time.Duration(float64(time.Second) / r.o.Rate)
 	next := time.Now()
@@ -225,7 +225,7 @@ func (r *runner) pace(ctx context.Context, lines map[string]chan Event) {
 func (r *runner) work(ctx context.Context, line <-chan Event, fail context.CancelCauseFunc) {
 	for e := range line {
 		if ctx.Err() != nil {
-			continue // empty the line: nothing new is begun
+			continue // empty the line: nothing new is started
 		}
 		if err := r.publishOne(ctx, e); err != nil {
 			fail(err)
@@ -234,7 +234,7 @@ func (r *runner) work(ctx context.Context, line <-chan Event, fail context.Cance
 }
 
 // publishOne tries until the server has answered for good or ctx is done. An
-// attempt that was begun is finished, so that its outcome is known.
+// attempt that was started is finished, so that its outcome is known.
 func (r *runner) publishOne(ctx context.Context, e Event) error {
 	p := Publication{
 		Channel:        e.Channel,

@@ -403,7 +403,7 @@ func ladderNamed(t *testing.T, name string) Ladder {
 }
 
 // What stands for a ladder, and what is held against a claim, is the claim's own
-// quantity: a rate is not judged by something else.
+// quantity: a rate is not evaluated by something else.
 func TestClaimsAreJudgedByTheirQuantity(t *testing.T) {
 	for _, l := range Ladders() {
 		for _, e := range l.Experiments {

@@ -89,7 +89,7 @@ func estimate(ladders []Ladder, o Options) time.Duration {
 }
 
 // Run climbs the ladders one after the other and hands each result to done. When
-// ctx ends, the result so far is handed over as well, marked as partial, and
+// ctx ends, the result so far is passed on as well, marked as partial, and
 // Run returns the context's error.
 func Run(ctx context.Context, ladders []Ladder, o Options, done func(*Reading) error) error {
 	o = o.withDefaults()

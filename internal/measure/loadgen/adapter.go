@@ -95,7 +95,7 @@ func (t *target) defaultPath(path string) {
 	}
 }
 
-// prefix is what stands in front of Weir's own paths (downstream.builtin_prefix), if the
+// prefix is what precedes Weir's own paths (downstream.builtin_prefix), if the
 // target is one of them.
 func (t *target) prefix() string {
 	path, _, _ := strings.Cut(t.path, "?")

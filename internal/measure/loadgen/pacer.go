@@ -13,7 +13,7 @@ const (
 	coalesce = int64(100_000)
 	// nap is the longest, so that a stop is noticed.
 	nap = int64(20_000_000)
-	// handful is how many late arrivals are handed over at a time.
+	// handful is how many late arrivals are passed on at a time.
 	handful = 256
 )
 

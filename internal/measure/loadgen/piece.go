@@ -28,7 +28,7 @@ type piece struct {
 	missed   bool // some misses were forgotten
 }
 
-// maxReasons bounds the different errors that are told apart: their words may be
+// maxReasons bounds the different errors that are distinguished: their words may be
 // the server's.
 const maxReasons = 64
 

@@ -227,8 +227,8 @@ func (s *session) setUp(counts int64) {
 	g.view.setLoad(Load{Rate: s.rate.at(0), Concurrency: s.load.Concurrency, Conns: len(g.links)})
 }
 
-// start begins the first window. What counts of it has begun already may have been
-// counted: arrivals are told apart by their intended instants.
+// start begins the first window. What counts of it has started already may have been
+// counted: arrivals are distinguished by their intended instants.
 func (s *session) start(counts int64) {
 	g := s.g
 	for _, sh := range g.shards {

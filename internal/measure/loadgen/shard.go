@@ -94,7 +94,7 @@ func (s *shard) do(f func()) bool {
 	return true
 }
 
-// deal hands over arrivals. Any goroutine.
+// deal passes on arrivals. Any goroutine.
 func (s *shard) deal(due []int64) {
 	s.mu.Lock()
 	s.due = append(s.due, due...)

@@ -23,7 +23,7 @@ type stream struct {
 	closed  uint16
 	proto   protocol
 	tracks  []track // by publisher; of pubsub
-	pos     []byte  // where to go on
+	pos     []byte  // where to continue
 	offset  uint64  // and its number, where the adapter counts
 	retry   int32   // milliseconds, what the server asked for; -1: nothing
 }

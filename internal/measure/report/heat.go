@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// heatLevels is how many shades a heat map has: more could not be told apart, and
+// heatLevels is how many shades a heat map has: more could not be distinguished, and
 // equal neighbours become one rectangle.
 const heatLevels = 12
 

@@ -14,7 +14,7 @@ import (
 type palette []struct{ name, light, dark string }
 
 // The first five are the paper; the others are classes of their own. The series'
-// colours are told apart by the colour-blind in this order.
+// colours are distinguished by the colour-blind in this order.
 var colors = palette{
 	{"ground", "#ffffff", "#0f1419"},
 	{"ink", "#1b1f24", "#e8ebee"},

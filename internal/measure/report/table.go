@@ -61,7 +61,7 @@ func printable(s string) string {
 	}, strings.ToValidUTF8(s, "\uFFFD"))
 }
 
-// Text writes the table for a terminal, columns two spaces apart, each line begun
+// Text writes the table for a terminal, columns two spaces apart, each line started
 // with indent.
 func (t *Table) Text(w io.Writer, indent string) error {
 	widths := make([]int, len(t.Columns))

@@ -31,7 +31,7 @@ func (r *Rule) Baseline() RuleSample {
 // Learned is how many windows the baseline is made of.
 func (r *Rule) Learned() int { return len(r.steady) }
 
-// Settle takes window s, judged as raw, into the state: two equal readings between
+// Settle takes window s, evaluated as raw, into the state: two equal readings between
 // steady and alert, two of three for an inflection. raw may be another than
 // Weigh's: the caller may know more. confirmed is false when an inflection still
 // lacks its second window. Steady windows become the baseline.

@@ -10,7 +10,7 @@ import (
 // X(N) = γN / (1 + α(N−1) + βN(N−1)). N is concurrency: workers of a closed
 // loop, or the measured mean in-flight; never an offered rate.
 type USL struct {
-	// Alpha is the share that waits its turn (contention), Beta the cost of
+	// Alpha is the share that is queued (contention), Beta the cost of
 	// agreement between each two (coherency), Gamma the throughput of one.
 	Alpha float64 `json:"alpha"`
 	Beta  float64 `json:"beta"`

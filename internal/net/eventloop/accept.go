@@ -84,7 +84,7 @@ func (a *acceptor) accepted(listener, fd int, peer netip.AddrPort) {
 }
 
 // failed is called when connections wait that cannot be taken. Out of descriptors or
-// memory, the listener rests for a moment instead of spinning; they wait in the kernel.
+// memory, the listener rests briefly instead of spinning; they wait in the kernel.
 func (a *acceptor) failed(listener int, err syscall.Errno) {
 	l := a.loop
 	l.n.acceptErrors++

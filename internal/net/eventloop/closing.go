@@ -66,7 +66,7 @@ type parting struct {
 	bytes int
 }
 
-// linger ends the sending side and reads on for a moment: closing with unread
+// linger ends the sending side and reads on briefly: closing with unread
 // input would reset the connection and could take the answer with it
 // (RFC 9112 §9.6).
 func (h *parting) linger(c *Conn) {

@@ -69,7 +69,7 @@ type dialing struct {
 	retry    int64 // when to try again; 0: the poller will tell
 }
 
-// A failure is a connection that could not be begun: its handler is told later,
+// A failure is a connection that could not be started: its handler is told later,
 // never from Dial.
 type failure struct {
 	c   *Conn
@@ -163,14 +163,14 @@ func (d *dialing) connect() {
 	d.schedule()
 }
 
-// failureList is a loop's connections that could not be begun and whose handlers do not
+// failureList is a loop's connections that could not be started and whose handlers do not
 // know it yet.
 type failureList []failure
 
 // add has c closed with err in this tick or the next.
 func (f *failureList) add(c *Conn, err error) { *f = append(*f, failure{c, err}) }
 
-// report closes what could not be begun. What its handlers begin anew and fails at once
+// report closes what could not be started. What its handlers begin anew and fails at once
 // is for the next tick.
 func (f *failureList) report() {
 	n := len(*f)

@@ -101,7 +101,7 @@ type limits struct {
 	maxConns int64
 	// pauseAt is how many may be open while more are accepted without waiting for room.
 	pauseAt int64
-	// burst is how many more than maxConns there may be for a moment: the accepts that
+	// burst is how many more than maxConns there may be briefly: the accepts that
 	// were under way when the listeners were paused. The descriptors kept for other
 	// things have room for them.
 	burst      int64

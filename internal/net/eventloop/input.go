@@ -39,7 +39,7 @@ func (c *Conn) ResumeReading() {
 		c.setReading(true)
 	}
 	if c.dispatching() {
-		return // received goes on from here
+		return // received continues from here
 	}
 	if c.parked != nil {
 		c.received(nil)

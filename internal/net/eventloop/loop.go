@@ -24,7 +24,7 @@ import (
 // A Loop owns connections. Methods are for its goroutine only unless they say
 // otherwise.
 type Loop struct {
-	// Local is for whoever gives the loop its work, who sets it before the loop runs: what
+	// Local is for anyone who gives the loop its work, who sets it before the loop runs: what
 	// is found by it need not be kept for every connection. The loop does not look at it.
 	Local any
 

@@ -11,17 +11,17 @@ import (
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
-// A Mover is a Handler whose connection can go on in another process.
+// A Mover is a Handler whose connection can continue in another process.
 type Mover interface {
 	Handler
 	// AppendState appends what the handler knows of c to dst and returns which kind of
-	// handler goes on from that; 0: not at this moment. Nothing changes.
+	// handler continues from that; 0: not now. Nothing changes.
 	AppendState(c *Conn, dst takeover.State) (state takeover.State, kind uint8)
 	// Moved is the last call, in place of Closed: c is open, in another process.
 	Moved(c *Conn)
 }
 
-// A MovingFilter is a Filter whose connection can go on in another process.
+// A MovingFilter is a Filter whose connection can continue in another process.
 type MovingFilter interface {
 	Filter
 	// AppendState is Mover's.
@@ -64,7 +64,7 @@ func (e *Exported) Len() int { return len(e.conns) }
 // Bytes is what their states take together.
 func (e *Exported) Bytes() int { return e.size }
 
-// Export hands the states of the connections that can move at this moment to send, as bodies
+// Export hands the states of the connections that can move now to send, as bodies
 // of frames of connections with their descriptors, which are lent until send returns. They
 // are not read from then on, until Leave or Keep. all says that meanwhile no input of any
 // other connection may be seen either. Loop only, between two ticks.
@@ -232,7 +232,7 @@ func (e *Exported) Wipe() {
 	}
 }
 
-// Keep takes the connections whose numbers are in kept back: they go on here. nil: all of
+// Keep takes the connections whose numbers are in kept back: they continue here. nil: all of
 // them. Loop only.
 func (e *Exported) Keep(kept map[int]bool) {
 	left := e.conns[:0]

@@ -82,8 +82,8 @@ func newMover(*Conn) Handler {
 	return &mover{name: "old", moved: make(chan struct{}), closes: make(chan error, 1)}
 }
 
-// A connection goes on in another group with what came of it and was not consumed, and what
-// came while the loops stood still; those that are kept go on where they are.
+// A connection continues in another group with what came of it and was not consumed, and what
+// came while the loops stood still; those that are kept continue where they are.
 func TestEnginesMoveConnections(t *testing.T) {
 	eachEngine(t, Config{Loops: 1}, newMover, func(t *testing.T, g *real) {
 		a, b := g.dial(), g.dial()

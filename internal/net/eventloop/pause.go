@@ -15,7 +15,7 @@ type Pause struct {
 	once   sync.Once
 }
 
-// A pausePoint is where one loop stands still.
+// A pausePoint is where one loop stops.
 type pausePoint struct {
 	loop    *Loop
 	entered chan struct{}

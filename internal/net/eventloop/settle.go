@@ -46,10 +46,10 @@ func (g *Group) begun() (n uint64) {
 
 // A burst is many connections in a row.
 type burst struct {
-	settled, last uint64 // connections begun at the last release, and at the last look
+	settled, last uint64 // connections started at the last release, and at the last look
 }
 
-// over is called at regular intervals with the connections begun so far and those
+// over is called at regular intervals with the connections started so far and those
 // open now. It reports the end of a burst, once.
 func (b *burst) over(begun uint64, open int) bool {
 	calm := begun == b.last

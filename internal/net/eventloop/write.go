@@ -132,7 +132,7 @@ func (c *Conn) hasRoom(n int) bool {
 	return false
 }
 
-// sent counts one send and reports whether c goes on: a send that failed closes it.
+// sent counts one send and reports whether c continues: a send that failed closes it.
 func (c *Conn) sent(n int, err syscall.Errno) bool {
 	if c.fd != carried { // the carrier's own sends are counted
 		c.loop.n.sends++
@@ -165,7 +165,7 @@ func (c *Conn) stall() {
 	}
 }
 
-// flush writes what waits in out and goes on from there.
+// flush writes what waits in out and continues from there.
 func (c *Conn) flush() {
 	if c.out == nil || c.out.dial != nil || c.isClosed() || !c.out.push() {
 		return

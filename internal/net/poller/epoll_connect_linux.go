@@ -23,7 +23,7 @@ func (p *Epoll) Connect(k Key, fd int, to *sys.Address) syscall.Errno {
 	return 0
 }
 
-// connected is called once: it is the loop that goes on with Add or Close.
+// connected is called once: it is the loop that continues with Add or Close.
 func (p *Epoll) connected(k Key, fd int, h Handler) {
 	p.standing = k
 	h.Connected(k, sys.SocketError(fd))

@@ -15,7 +15,7 @@ func (p *Epoll) Lend(_ Key, fd int) (file int, input []byte, err error) { return
 // Returned implements Poller.
 func (p *Epoll) Returned(int) {}
 
-// Leave implements Poller. An epoll watches open files, not descriptors: it would go on to
+// Leave implements Poller. An epoll watches open files, not descriptors: it would continue to
 // watch what another process has open.
 func (p *Epoll) Leave(_ Key, fd int) {
 	_ = sys.EpollDel(p.ep, fd)

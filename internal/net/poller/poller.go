@@ -25,14 +25,14 @@ func (k Key) Slot() uint32 { return uint32(k) }
 type Handler interface {
 	// Woke comes first in every Wait, before any event.
 	Woke()
-	// Accepted hands over a new connection of a listener; it belongs to the loop.
+	// Accepted passes on a new connection of a listener; it belongs to the loop.
 	Accepted(listener int, fd int, peer netip.AddrPort)
 	// AcceptFailed says that connections wait and cannot be taken. The loop
 	// pauses the listener, or it would be told again at once.
 	AcceptFailed(listener int, err syscall.Errno)
 	// Connected says that a connection stands, or why not. The loop may Add it.
 	Connected(k Key, err syscall.Errno)
-	// Received hands over bytes, valid until it returns. err is non-zero when the
+	// Received passes on bytes, valid until it returns. err is non-zero when the
 	// connection broke; no bytes and no error is the end of the peer's stream.
 	Received(k Key, b []byte, err syscall.Errno)
 	// FD returns the descriptor of a connection that is still open.
@@ -45,7 +45,7 @@ type Handler interface {
 // which the first Wait may lock to its thread (an io_uring belongs to one);
 // Release unlocks it. Before the first Wait any one goroutine may call them.
 //
-// A descriptor that Accepted hands over is for the Poller's methods only: with
+// A descriptor that Accepted passes on is for the Poller's methods only: with
 // io_uring it is none of the process's.
 type Poller interface {
 	// Listen begins to accept from a listening socket; index comes back with
@@ -86,7 +86,7 @@ type Poller interface {
 	// after within. What broke meanwhile is told to h.
 	Quiesce(h Handler, within time.Duration)
 	// Lend returns a descriptor of the process for a connection that is not read from, until
-	// Returned, with what was received of it and not handed over, valid until then. The
+	// Returned, with what was received of it and not passed on, valid until then. The
 	// error says that it cannot be had: something is in flight, or the kernel is too old.
 	Lend(k Key, fd int) (file int, input []byte, err error)
 	// Returned ends a Lend.

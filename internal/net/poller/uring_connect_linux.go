@@ -8,7 +8,7 @@ import (
 
 // Connecting. The socket is made, bound and given its options by system calls,
 // as the ring has none for some of that before Linux 6.11, and then put into the
-// table: the descriptor is the process's for a moment only. The ring connects it.
+// table: the descriptor is the process's briefly only. The ring connects it.
 
 // Adopt implements Poller. It is two system calls.
 func (p *Uring) Adopt(fd int) (int, error) {

@@ -9,7 +9,7 @@ import (
 
 // Lending. A direct descriptor is none that could be sent to another process: it is
 // installed as one of the process's, for the moment in which it is sent (Linux 6.8). The
-// entry in the table stays what the loop goes on with, if the other process does not.
+// entry in the table stays what the loop continues with, if the other process does not.
 
 const (
 	// sendPatience is how long sends may be under way when nothing else is: one that takes

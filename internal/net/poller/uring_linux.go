@@ -285,7 +285,7 @@ func (p *Uring) publish() {
 	}
 }
 
-// submit hands over what was gathered. Most sends are done when it returns.
+// submit passes on what was gathered. Most sends are done when it returns.
 func (p *Uring) submit() {
 	p.publish()
 	p.batch++

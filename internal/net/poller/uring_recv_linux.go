@@ -162,7 +162,7 @@ func (p *Uring) hold(idx uint32, b []byte) {
 	in.eof = in.eof || len(b) == 0
 }
 
-// release hands over held input as long as the loop reads.
+// release passes on held input as long as the loop reads.
 func (p *Uring) release(idx uint32, h Handler) {
 	c := &p.conns[idx]
 	in := p.held[idx]

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// An admission decides which handshakes run: a bounded number at a time, begun
+// An admission decides which handshakes run: a bounded number at a time, started
 // at a bounded rate. The others wait in the order they came, and when too many
 // wait, one more is turned away. Any goroutine.
 //
 // Most of a handshake's time is spent waiting for the peer. Those that do not are
-// as many as have a processor, and what has begun goes first: if all began at
+// as many as have a processor, and what has started goes first: if all began at
 // once all would end at once, too late. One whose peer says nothing keeps its place as long as nobody else wants it; when all places are
 // taken and others wait, it is ended after patience.
 type admission struct {
@@ -181,7 +181,7 @@ func (a *admission) ready() bool {
 	return a.tokens >= 1
 }
 
-// busy reports whether as many compute as may, or go on sooner than one begins. With mu held.
+// busy reports whether as many compute as may, or continue sooner than one begins. With mu held.
 func (a *admission) busy() bool {
 	most := a.maxComputing
 	if a.single {

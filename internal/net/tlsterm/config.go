@@ -46,7 +46,7 @@ type Config struct {
 	// one.
 	Tickets setting.Switch `json:"tickets"`
 	// TicketSecret is what the keys of session tickets are derived from, at least
-	// 32 bytes, the same on all nodes: then a session begun on one resumes on
+	// 32 bytes, the same on all nodes: then a session started on one resumes on
 	// another. Who has it can read recorded TLS 1.2 sessions that resumed. Empty:
 	// a random one that ends with the process.
 	TicketSecret Secret `json:"ticket_secret"`

@@ -200,7 +200,7 @@ const (
 	serverRandomAt = headerLen + 4 + 2
 )
 
-// finish turns a finished handshake into the record layer that goes on from it.
+// finish turns a finished handshake into the record layer that continues from it.
 func (x *exchange) finish(state *tls.ConnectionState, l *lane) (*records, error) {
 	s := suiteOf(state.Version, state.CipherSuite)
 	if s == nil {

@@ -111,7 +111,7 @@ func TestWhileThrottledNobodyWaitsForOneThatHangs(t *testing.T) {
 	roundTrip(t, dial(t, s, nil), []byte("its turn"))
 }
 
-// A byte now and then does not make a handshake go on.
+// A byte now and then does not make a handshake continue.
 func TestAHandshakeThatTricklesMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(Config{MaxHandshakes: 1, MaxWaiting: 10})
@@ -211,7 +211,7 @@ func TestNobodyWaitsBeforeAClosedDoor(t *testing.T) {
 	<-closed
 }
 
-// What has begun is not held up by what begins: of many that come at once, few are under
+// What has started is not held up by what begins: of many that come at once, few are under
 // way as long as nobody waits for a client.
 func TestFewBeginBeforeTheFirstEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

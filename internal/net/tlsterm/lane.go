@@ -32,7 +32,7 @@ type warmth struct {
 	halves []*half
 	limit  int
 	gone   int // of them, those whose connection is closed
-	hand   int // where age goes on
+	hand   int // where age continues
 }
 
 // admit lists h, whose cipher was just made.

@@ -238,7 +238,7 @@ func (s *service) verifyGMAgain(state *tls.ConnectionState, sent [][]byte) error
 	return nil
 }
 
-// gmRecords is the record layer that goes on from a handshake of package gm.
+// gmRecords is the record layer that continues from a handshake of package gm.
 func gmRecords(l *lane, s *gm.State) *records {
 	r := &records{lane: l, suite: suiteOf(s.Version, s.Suite.ID)}
 	for _, d := range []struct {

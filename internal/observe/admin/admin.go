@@ -171,7 +171,7 @@ func (s *Server) Socket() (fd int, err error) {
 	return fd, errors.Join(err, dup)
 }
 
-// StopAccepting closes the listening socket. Requests under way go on.
+// StopAccepting closes the listening socket. Requests under way continue.
 func (s *Server) StopAccepting() { _ = s.listener.Close() }
 
 // Finish ends Run and streams, and returns when other requests under way are answered, or

@@ -248,7 +248,7 @@ type Connections struct {
 type ConnectionDetail struct {
 	Connection
 	Open float64 `json:"age_seconds"`
-	// Stalled: the socket takes nothing more at the moment.
+	// Stalled: the socket takes nothing more currently.
 	Stalled bool `json:"stalled"`
 	// TCP is what the kernel knows of the connection; null when it says nothing.
 	TCP *TCP `json:"tcp"`

@@ -32,7 +32,7 @@ type Alert struct {
 }
 
 // Alerts are all alerts under thresholds t. A page means that clients suffer or are
-// about to; a ticket that something has to be mended before it does; an information
+// about to; a ticket that something has to be fixed before it does; an information
 // that explains others.
 func Alerts(t Thresholds) []Alert {
 	t = t.WithDefaults()

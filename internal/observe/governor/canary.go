@@ -13,7 +13,7 @@ import (
 // timerCanary is what the timer canary asks for.
 const timerCanary = 5 * time.Millisecond
 
-// canaries run three errands each time they are sent off, and time them: a goroutine
+// canaries run three probes each time they are sent off, and time them: a goroutine
 // that is handed a value, one that reads a socket, a timer.
 type canaries struct {
 	base time.Time
@@ -47,7 +47,7 @@ func startCanaries() (*canaries, error) {
 
 func (c *canaries) now() int64 { return int64(time.Since(c.base)) }
 
-// send starts the errands. Only the sampler calls it. An errand whose last one has not
+// send starts the probes. Only the sampler calls it. An probe whose last one has not
 // returned is not sent again, but counted as lost.
 func (c *canaries) send() {
 	select {
@@ -99,7 +99,7 @@ func (c *canaries) sleeps() {
 	}
 }
 
-// stop ends the errands and waits for them.
+// stop ends the probes and waits for them.
 func (c *canaries) stop() {
 	close(c.kick)
 	close(c.tick)

@@ -20,7 +20,7 @@ type Config struct {
 	Window hub.Duration `json:"window"`
 	// Probes measure how late goroutines, sockets and timers wake.
 	Probes setting.Switch `json:"probes"`
-	// Thresholds are what states and alerts are judged by.
+	// Thresholds are what states and alerts are evaluated by.
 	Thresholds Thresholds `json:"thresholds"`
 	// Evidence is what is recorded when something is wrong.
 	Evidence EvidenceConfig `json:"evidence"`

@@ -2,7 +2,7 @@
 // limit.
 //
 //	what is going on?     a sampler at 10 Hz publishes a [Snapshot]: runtime, machine, loops, sockets
-//	how does it fare?     windows of 5 s, judged by the two-condition rule: steady, alert, inflection, with causes by name
+//	how does it fare?     windows of 5 s, evaluated by the two-condition rule: steady, alert, inflection, with causes by name
 //	what happened?        evidence: on alert the flight recorder is armed, on inflection one bundle is written
 //	how much memory?      the limit from the cgroup, GOMEMLIMIT, a policy for GOGC, budgets for admission
 //	who is to be told?    [Alerts], on the same [Thresholds] as the states

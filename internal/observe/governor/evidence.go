@@ -60,7 +60,7 @@ type recorder struct {
 	commands chan func(context.Context)
 	bound    int // of one file of a bundle, in bytes
 
-	// op is held by whoever arms, disarms or captures.
+	// op is held by anyone who arms, disarms or captures.
 	op     sync.Mutex
 	flight *trace.FlightRecorder
 	mutex  int // the fraction before

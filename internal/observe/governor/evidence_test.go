@@ -332,7 +332,7 @@ func TestADirectoryThatCannotBeWrittenIsSaidInWords(t *testing.T) {
 	if v := r.view(); v.Armed || v.Writing != "" {
 		t.Errorf("it left %+v", v)
 	}
-	if err := os.Remove(file); err != nil { // mended: no restart is needed
+	if err := os.Remove(file); err != nil { // fixed: no restart is needed
 		t.Fatal(err)
 	}
 	if _, err := r.request(context.Background(), time.Now(), "x"); err != nil || r.view().Problem != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
-// A window is what is judged at once: a few seconds, summed up.
+// A window is what is evaluated at once: a few seconds, summed up.
 type window struct {
 	procs int
 	// Means over the samples, except where a percentile or a least is named.

@@ -197,7 +197,7 @@ func TestTooFewSamplesAreNotJudged(t *testing.T) {
 	p.want("few samples", stat.Steady)
 }
 
-// In the worst overload few publications come through: their median is judged, if it has
+// In the worst overload few publications come through: their median is evaluated, if it has
 // grown past the limit itself.
 func TestAMedianOfFewSamplesStandsForTheirPercentile(t *testing.T) {
 	f := func(n uint64, p50 float64, want stat.State) {

@@ -57,7 +57,7 @@ func filled(n int) []byte {
 }
 
 // pacingRound does the same work under a policy: messages at a fixed rate, allocated,
-// linked into the heap for a moment and dropped, each timed from when it was due; then
+// linked into the heap briefly and dropped, each timed from when it was due; then
 // nothing for a while.
 func pacingRound(policy string, percent int, limit uint64, live []*connection, work, idle time.Duration) pacingRun {
 	runtime.LockOSThread() // to be woken on time

@@ -189,7 +189,7 @@ func (t *totals) over(d time.Duration, now time.Time, interval time.Duration) bo
 }
 
 // lateness notes by how much this sample came too late. After a long gap nothing that
-// compares with the clock is believed for a moment.
+// compares with the clock is believed briefly.
 func (s *sampler) lateness(now time.Time) {
 	if !s.due.IsZero() {
 		late := now.Sub(s.due)
@@ -310,7 +310,7 @@ func (s *sampler) ask() {
 	}
 }
 
-// endWindow has the last seconds judged.
+// endWindow has the last seconds evaluated.
 func (s *sampler) endWindow(now time.Time) {
 	w := s.acc.window(s, now)
 	s.view.Delivery.Window = w.delivery

@@ -80,7 +80,7 @@ func TestASampleDoesNotAllocate(t *testing.T) {
 	for range 45 { // seconds have passed and every slice has grown
 		step()
 	}
-	// A window ends every fifty samples and may allocate: it is judged, with medians.
+	// A window ends every fifty samples and may allocate: it is evaluated, with medians.
 	// AllocsPerRun counts the whole process, the goroutines beside the sampler included.
 	s.window.at = now.Add(time.Hour)
 	if n := testing.AllocsPerRun(100, step); n != 0 {
@@ -343,7 +343,7 @@ func TestALoopThatOnlyCountsIsFoundToo(t *testing.T) {
 	}
 }
 
-// A process that was stopped itself believes nothing that the clock says of others.
+// A process that was stopped itself trusts nothing that the clock says of others.
 func TestAfterASleepOfItsOwnNothingIsCalledStuck(t *testing.T) {
 	sc := &script{loops: []LoopSample{{ID: 0, Ticks: 5}}}
 	s := still(t, Config{}, sc.sources())

@@ -51,7 +51,7 @@ type State struct {
 	Causes []Cause `json:"causes"`
 	// Reading is the two-condition rule's of the last window.
 	Reading stat.Reading `json:"reading"`
-	// Windows judged so far, Steady those that the baseline is made of now.
+	// Windows evaluated so far, Steady those that the baseline is made of now.
 	Windows  uint64   `json:"windows"`
 	Steady   int      `json:"steady"`
 	Baseline Baseline `json:"baseline"`
@@ -167,7 +167,7 @@ type Pressure struct {
 	IOFull     float64 `json:"io_full"`
 }
 
-// Canaries are small errands run ten times a second, timed; of the last ten seconds.
+// Canaries are small probes run ten times a second, timed; of the last ten seconds.
 type Canaries struct {
 	// Goroutine is from a channel's send to the receiver's run, Socket from a write
 	// to the reader's run, Timer how late a timer of 5 ms was.
@@ -175,12 +175,12 @@ type Canaries struct {
 	Socket    Quantiles `json:"socket"`
 	Timer     Quantiles `json:"timer"`
 	// Netpoll is what the socket's reader waited longer than the goroutine, at the
-	// median and two percentiles: no runtime metric has it. A hundred errands carry no
+	// median and two percentiles: no runtime metric has it. A hundred probes carry no
 	// verdict on a 99th percentile, so states look at the 90th.
 	NetpollP50 float64 `json:"netpoll_p50"`
 	NetpollP90 float64 `json:"netpoll_p90"`
 	NetpollP99 float64 `json:"netpoll_p99"`
-	// Lost errands had not returned when the next was due.
+	// Lost probes had not returned when the next was due.
 	Lost uint64 `json:"lost"`
 }
 

@@ -28,7 +28,7 @@ type Sources struct {
 	// Roles appends the goroutines of every role that the program knows to dst. What
 	// is counted by [Governor.Role] is added.
 	Roles func(dst []RoleCount) []RoleCount
-	// Activity rises with everything that allocates, and stands still when the
+	// Activity rises with everything that allocates, and stops when the
 	// program is idle. Nil means that the collector's phase policy never finds it idle.
 	Activity func() uint64
 	// Owners are the bytes that the program accounts for; Other is not looked at. Nil

@@ -17,7 +17,7 @@ type Thresholds struct {
 	// GoroutineRatio is the same for goroutines that connections do not explain. 0 means 3.
 	GoroutineRatio float64 `json:"goroutine_ratio"`
 	// MinSamples is how many samples a percentile of a window must rest on to be
-	// judged. 0 means 1000, ten beyond the 99th percentile.
+	// evaluated. 0 means 1000, ten beyond the 99th percentile.
 	MinSamples int `json:"min_samples"`
 	// LatencyFloor is the latency in seconds below which no growth counts. 0 means 0.001.
 	LatencyFloor float64 `json:"latency_floor"`

@@ -11,7 +11,7 @@ import (
 // An Alert is the governor's, with what a rule needs besides.
 type Alert struct {
 	governor.Alert
-	// Key is the threshold in the configuration that it is judged by, empty when
+	// Key is the threshold in the configuration that it is evaluated by, empty when
 	// the expression says it all.
 	Key string
 	// Limit is that threshold's value.
@@ -33,7 +33,7 @@ func Alerts(t governor.Thresholds) []Alert {
 	return append(list, services(t)...)
 }
 
-// A key is what of the thresholds an alert is judged by, and the unit of its value.
+// A key is what of the thresholds an alert is evaluated by, and the unit of its value.
 type key struct {
 	key, unit string
 	of        func(t *governor.Thresholds) float64

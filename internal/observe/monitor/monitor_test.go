@@ -114,7 +114,7 @@ func TestEveryAlertOfTheGovernorHasItsThreshold(t *testing.T) {
 	for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllSubmatch(b, -1) {
 		fields[string(m[1])] = true
 	}
-	// Those that say it all by themselves: states and flags that the process has judged.
+	// Those that say it all by themselves: states and flags that the process has evaluated.
 	judged := []string{"WeirInflection", "WeirAlert", "WeirCollectorLimited", "WeirEvidenceBlocked", "WeirInconclusive"}
 	names := map[string]bool{}
 	for _, a := range Alerts(defaults) {

@@ -25,7 +25,7 @@ type Config struct {
 	// trace_sample for the requests that they pass on.
 	Sample float64 `json:"sample"`
 	// MessageTag gives a message the traceparent of its publish as a tag of that name, for
-	// subscribers that go on with the trace.
+	// subscribers that continue with the trace.
 	MessageTag bool `json:"message_tag"`
 	// Traces sends spans.
 	Traces setting.Switch `json:"traces"`

@@ -72,7 +72,7 @@ func New(cfg Config, p Process, g prometheus.Gatherer, log *slog.Logger) (*Telem
 // Traces reports whether spans are wanted.
 func (t *Telemetry) Traces() bool { return t != nil && t.cfg.Traces.On() }
 
-// Put hands over a span of a loop, or drops and counts it. Only that loop's goroutine
+// Put passes on a span of a loop, or drops and counts it. Only that loop's goroutine
 // may call it; it does not wait.
 func (t *Telemetry) Put(loop int, s *Span) {
 	q := t.queues[loop]

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A Check is one knob and how it is judged.
+// A Check is one knob and how it is evaluated.
 type Check struct {
 	// Name is the kernel's name of the sysctl, or area.what for what is none.
 	Name string

@@ -69,7 +69,7 @@ func (n census) channels(pattern string) []byte {
 	return append(out, '}')
 }
 
-// glob reports whether name fits a pattern, in which "*" stands for any bytes and "?"
+// glob reports whether name fits a pattern, in which "*" represents any bytes and "?"
 // for one.
 func glob(pattern, name string) bool {
 	star, at := -1, 0 // the last star, and what it has swallowed up to

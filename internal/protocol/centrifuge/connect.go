@@ -230,7 +230,7 @@ func (c *connect) uniSubs() ([]want, *protocol.Error) {
 	return wants, nil
 }
 
-// work is do for what the client cannot go on without.
+// work is do for what the client cannot continue without.
 func (c *connect) work(work func(ctx context.Context), then func()) {
 	if !c.do(work, then) {
 		c.disconnect(protocol.DisconnectedTooManyRequests)

@@ -49,7 +49,7 @@ func (k *kind) appendEvents(dst []byte, e *hub.Event) []byte {
 	return dst
 }
 
-// infoOf returns what clients are told of a member, who may be of another protocol.
+// infoOf returns what clients are notified of a member, who may be of another protocol.
 func infoOf(m *presence.Member, enc protocol.Encoding) *protocol.ClientInfo {
 	i := &protocol.ClientInfo{User: m.User, Client: m.Client, Conn: m.Info, Chan: m.ChanInfo}
 	if enc == protocol.JSON {

@@ -298,7 +298,7 @@ func (c *connect) connectByProxy() {
 	})
 }
 
-// refreshByProxy asks whether a connection whose time is up may go on.
+// refreshByProxy asks whether a connection whose time is up may continue.
 func (s *session) refreshByProxy() {
 	srv := s.srv()
 	q := s.question()
@@ -326,7 +326,7 @@ func (s *session) refreshByProxy() {
 	}
 }
 
-// refreshByProxy asks whether a subscription whose time is up may go on.
+// refreshByProxy asks whether a subscription whose time is up may continue.
 func (x *subscription) refreshByProxy() {
 	s := x.s
 	srv := s.srv()

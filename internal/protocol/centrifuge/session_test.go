@@ -193,7 +193,7 @@ func TestRecovery(t *testing.T) {
 		`{"id":5,"error":{"code":112,"message":"unrecoverable position"}}`)
 
 	at := n.publish("news", "5")
-	for _, c := range subscribed { // it goes on from there
+	for _, c := range subscribed { // it continues from there
 		c.expect(fmt.Sprintf(`{"push":{"channel":"news","pub":{"data":5,"offset":%d}}}`, at.Offset))
 	}
 	for i := range 6 {

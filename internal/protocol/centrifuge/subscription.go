@@ -39,9 +39,9 @@ type planFlags uint8
 // The states of moved sessions have these numbers: append only.
 const (
 	recoverable planFlags = 1 << iota // the client may recover
-	positioned                        // the client is told when it missed something
+	positioned                        // the client is notified when it missed something
 	serverSide                        // the client did not ask for it
-	joinLeave                         // the client is told of others
+	joinLeave                         // the client is notified of others
 	tracked                           // others are told of the client
 	public                            // no private messages
 )
@@ -70,7 +70,7 @@ type pending struct {
 	then     func() // what waits for the answer; nil: nothing
 }
 
-// answered goes on with what waits for the answer.
+// answered continues with what waits for the answer.
 func (p *pending) answered() {
 	if p.then != nil {
 		p.then()

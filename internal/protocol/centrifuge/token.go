@@ -88,7 +88,7 @@ func (o *override) apply(w *want) {
 	set(o.ForcePositioning, positioned, true)
 }
 
-// withClaims reads a token and goes on with then: at once for one that is signed with
+// withClaims reads a token and continues with then: at once for one that is signed with
 // a secret, otherwise by run, which is one of the session's ways to have work done. A
 // token that has none of the purposes want is refused.
 func withClaims(srv *Server, keys *auth.Authenticator, want auth.Purpose, token string, run func(work func(context.Context), then func()), then func(*claims, error)) {

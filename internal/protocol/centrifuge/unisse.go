@@ -62,7 +62,7 @@ func (st standings) appendID(dst []byte) []byte {
 	return append(dst, '\n')
 }
 
-// resumeFrom has wants go on from where id says that the client stands.
+// resumeFrom has wants continue from where id says that the client stands.
 func resumeFrom(id string, wants []want) {
 	if id == "" || len(wants) == 0 {
 		return

@@ -41,7 +41,7 @@ func TestWhatIsPublishedArrives(t *testing.T) {
 	})
 }
 
-// An update on several topics comes once to whoever means any of them.
+// An update on several topics comes once to anyone who means any of them.
 func TestAlternatesArriveOnce(t *testing.T) {
 	both(t, func(t *testing.T, s settings) {
 		n := start(t, s)

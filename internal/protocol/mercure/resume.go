@@ -17,7 +17,7 @@ import (
 // A locator finds where in the log an id stands. Any goroutine.
 type locator struct {
 	s      *Server                      // fixed in New
-	cursor atomic.Pointer[hub.Position] // of the top of the log, a moment ago
+	cursor atomic.Pointer[hub.Position] // of the top of the log, just now
 }
 
 // A start is where a stream begins.

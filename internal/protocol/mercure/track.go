@@ -77,7 +77,7 @@ func (x *directory) track(o *opening, urn string) *tracked {
 	return t
 }
 
-// begin and end leave word that the stream has begun, or ended; arrive and depart, that it
+// begin and end leave word that the stream has started, or ended; arrive and depart, that it
 // moved here from another process, or to one. They do not wait.
 func (t *tracked) begin()  { t.later(true, false) }
 func (t *tracked) end()    { t.later(false, false) }

@@ -1,6 +1,6 @@
 package pusher
 
-// Waiting is how many channels and users are gone for a moment.
+// Waiting is how many channels and users are gone briefly.
 func (s *Server) Waiting() int {
 	s.told.mu.Lock()
 	defer s.told.mu.Unlock()

@@ -177,7 +177,7 @@ type membership struct {
 	// came is when the user did, if this subscription was its first; 0 once everybody has
 	// been told.
 	came int64
-	// known are the users that the client was told of when it came, until news of
+	// known are the users that the client was notified of when it came, until news of
 	// them is not on its way any more.
 	known map[string]bool
 	until int64

@@ -61,7 +61,7 @@ func (s restAPI) serve(r socket.Request) {
 	}, func() { s.checked(&call{r, a, params}, parts[1:], err) })
 }
 
-// checked goes on with a call when its signature was judged.
+// checked continues with a call when its signature was evaluated.
 func (s restAPI) checked(c *call, parts []string, err error) {
 	if err != nil {
 		s.counts.refused.Add(1)

@@ -19,7 +19,7 @@ type subscription struct {
 	c      *session
 	name   string // the protocol's
 	kind   protocol.Kind
-	stands bool // the hub has begun it, and it is counted
+	stands bool // the hub has started it, and it is counted
 	moved  bool // it began in another process
 	// fresh says that a message has come: what the cache has is older.
 	fresh bool
@@ -183,7 +183,7 @@ func (sub *subscription) enter() (kind, why string, status int) {
 	return "", "", 0
 }
 
-// members is what the client is told of who is there.
+// members is what the client is notified of who is there.
 func (sub *subscription) members() []byte {
 	list := membersOf(sub.c.s.deps.Presence.Members(sub.hubName(), 0))
 	r := sub.rare

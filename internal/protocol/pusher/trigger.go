@@ -184,7 +184,7 @@ func (c *call) read(v any) bool {
 	return true
 }
 
-// publish publishes and goes on with then when everything is stored. If something
+// publish publishes and continues with then when everything is stored. If something
 // was not, the call fails with the first reason.
 func (s restAPI) publish(c *call, pubs []hub.Publication, then func()) {
 	var failed error

@@ -161,7 +161,7 @@ func (h *hook) gather(ctx context.Context) []hookEvent {
 	return events
 }
 
-// more appends what is queued at this moment, up to a request of them.
+// more appends what is queued now, up to a request of them.
 func (h *hook) more(events []hookEvent) []hookEvent {
 	for len(events) < hookBatch {
 		select {

@@ -1,5 +1,5 @@
 // Package record keeps a backend's event streams in the log of a namespace, so that
-// a client that lost its connection goes on where it was, a second request for the
+// a client that lost its connection continues where it was, a second request for the
 // same attaches to the first, and what was said can be read again.
 //
 //	v := recorder.Ask(ask)     // who asks what; may be answered later

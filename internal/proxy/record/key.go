@@ -152,7 +152,7 @@ func index(namespace, key string) string {
 func (id *ID) channel() string { return index(id.namespace, id.key) + "." + id.nonce }
 
 // Admits reports whether who asks by a recording's URL may attach. A recording of a
-// client without any credentials is for whoever has its URL, since addresses change.
+// client without any credentials is for anyone who has its URL, since addresses change.
 func (o Owner) Admits(id *auth.Identity, header http.Header) bool {
 	return o.digest != "" && (o.digest[0] == 'a' || OwnerOf(id, o.by, header, netip.Addr{}).digest == o.digest)
 }

@@ -30,7 +30,7 @@ type mark string
 const (
 	markStart  mark = "start"  // the backend is about to be asked
 	markOpen   mark = "open"   // its reply is an event stream
-	markBeat   mark = "beat"   // it goes on
+	markBeat   mark = "beat"   // it continues
 	markEnd    mark = "end"    // it was whole
 	markBroken mark = "broken" // it was not
 	markVoid   mark = "void"   // there is no recording

@@ -18,7 +18,7 @@ import (
 // Options of a Recorder.
 type Options struct {
 	Hub *hub.Hub
-	// Prefix stands in front of Path, as in downstream.Config.
+	// Prefix precedes Path, as in downstream.Config.
 	Prefix string
 	// Alone says that no other node writes into the log: then a recording without an
 	// end that is not ours has ended with the process that wrote it. Otherwise that is
@@ -112,11 +112,11 @@ type Ask struct {
 	// Key is Request.Key.
 	Key   string
 	Owner Owner
-	// ID asks for that recording instead; nothing is begun. Attach reports whether the
+	// ID asks for that recording instead; nothing is started. Attach reports whether the
 	// client may.
 	ID     *ID
 	Attach func(Owner) bool
-	// Since is the client's Last-Event-ID. With one nothing is begun either.
+	// Since is the client's Last-Event-ID. With one nothing is started either.
 	Since string
 	// Tape gets the recording if there is none yet.
 	Tape *Tape
@@ -169,7 +169,7 @@ func (r *Recorder) Ask(a Ask) *Viewer {
 	return v
 }
 
-// Leave ends v. A recording without viewers goes on for as long as it may outlive
+// Leave ends v. A recording without viewers continues for as long as it may outlive
 // them. Any goroutine may call it; it is idempotent.
 func (v *Viewer) Leave() {
 	if v != nil && !v.gone.Swap(true) {

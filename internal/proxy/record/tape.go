@@ -91,7 +91,7 @@ func (t *Tape) entrust(e *entry, v *Viewer, g *generation) {
 // Begin gives t its exchange, right before that is started, and who asked for it.
 func (t *Tape) Begin(x *proxy.Exchange, client Client) { t.x, t.client = x, client }
 
-// Void says that the exchange was not begun after all.
+// Void says that the exchange was not started after all.
 func (t *Tape) Void() {
 	t.mu.Lock()
 	first := t.state != tapeEnded
@@ -106,7 +106,7 @@ func (t *Tape) Void() {
 // request then.
 func (t *Tape) Active() bool { return t.x != nil }
 
-// Forsake says that the client is gone. The exchange goes on.
+// Forsake says that the client is gone. The exchange continues.
 func (t *Tape) Forsake() { t.client = nil }
 
 func (t *Tape) note(m mark, at, why string) {
@@ -351,7 +351,7 @@ func (t *Tape) write() {
 	}
 }
 
-// next takes the next record off the queue and makes the backend go on when there
+// next takes the next record off the queue and makes the backend continue when there
 // is room.
 func (t *Tape) next() (q queued, ok bool) {
 	for {

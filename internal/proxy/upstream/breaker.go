@@ -6,7 +6,7 @@ import "sync/atomic"
 type BreakerState uint8
 
 const (
-	BreakerClosed   BreakerState = iota // requests pass and are judged
+	BreakerClosed   BreakerState = iota // requests pass and are evaluated
 	BreakerOpen                         // none passes
 	BreakerHalfOpen                     // a few pass, as probes
 )

@@ -23,7 +23,7 @@ const (
 type Checker struct{}
 
 // Check makes one check of the peer at a, on a connection of its own, and returns
-// nil if it passes. Redirects are judged by their status and not followed.
+// nil if it passes. Redirects are evaluated by their status and not followed.
 func (Checker) Check(ctx context.Context, a Address, h HealthConfig) error {
 	network, address := "tcp", a.IP.String()
 	if a.IsUnix() {

@@ -25,7 +25,7 @@ type Config struct {
 	// or "address". Empty means address.
 	HashKey string `json:"hash_key"`
 	// HashLoad bounds the load of a peer under consistent_hash to this multiple of
-	// the average; what is above goes on to the next peer of the ring. 0 means no
+	// the average; what is above continues to the next peer of the ring. 0 means no
 	// bound, otherwise at least 1.
 	HashLoad float64 `json:"hash_load"`
 	// EWMADecay is how fast "ewma" forgets; a peer without requests for that long is
@@ -72,7 +72,7 @@ type PeerConfig struct {
 	Address string `json:"address"`
 	// Weight is the peer's share relative to the others, 1 to 1000. 0 means 1.
 	Weight int `json:"weight"`
-	// Drain keeps the peer from new requests; those it has go on.
+	// Drain keeps the peer from new requests; those it has continue.
 	Drain bool `json:"drain"`
 }
 

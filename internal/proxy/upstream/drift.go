@@ -17,7 +17,7 @@ type DriftConfig struct {
 	// Window is how long a sample is collected. 0 means 1m.
 	Window hub.Duration `json:"window"`
 	// Samples bounds what is kept of a window, by reservoir, 50 to 4096. 0 means 512.
-	// A window with fewer than a tenth goes on.
+	// A window with fewer than a tenth continues.
 	Samples int `json:"samples"`
 	// Alpha is the level of each test (Kolmogorov–Smirnov). 0 means 0.001.
 	Alpha float64 `json:"alpha"`

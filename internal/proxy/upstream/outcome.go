@@ -4,7 +4,7 @@ package upstream
 type Kind uint8
 
 const (
-	// OK: the reply came whole; its status is judged apart.
+	// OK: the reply came whole; its status is evaluated apart.
 	OK Kind = iota
 	// ConnectError: no connection; nothing was sent.
 	ConnectError

@@ -140,7 +140,7 @@ func TestAStreamIsJudgedByItsHead(t *testing.T) {
 	now := 7 * sec
 	for range 3 {
 		mustPick(t, c, now, 0, nil)
-		c.Head(p, now, now+ms, 200) // and goes on for hours
+		c.Head(p, now, now+ms, 200) // and continues for hours
 		now += ms
 	}
 	if got := p.breaker.state(); got != BreakerClosed {

@@ -459,7 +459,7 @@ func TestDriftAlarmEndsAndRebases(t *testing.T) {
 	if st := window(9000); st.Alarm || st.Differing != 0 {
 		t.Errorf("after Rebase: %+v", st)
 	}
-	// A window with hardly any requests goes on.
+	// A window with hardly any requests continues.
 	n := d.State().Windows
 	d.Observe(1, 1)
 	now += int64(time.Hour)

@@ -182,11 +182,11 @@ func (s *Set) Run(ctx context.Context) error {
 
 // Replace applies a new configuration: validated first, nothing changes on an
 // error. The files of certificates are read anew. Peers that stay keep their state, clusters that stay keep their identity,
-// and a canary whose configuration stays goes on where it was. Host names not
+// and a canary whose configuration stays continues where it was. Host names not
 // known yet are resolved first, within ctx and their DNS timeout; one that does
 // not resolve is tried again later and fails nothing here.
 //
-// A cluster that is gone goes on serving those who still hold it, unchecked, so
+// A cluster that is gone continues serving those who still hold it, unchecked, so
 // that the order of this call and the swap of routes does not matter.
 func (s *Set) Replace(ctx context.Context, clusters []Config, splits []SplitConfig) error {
 	if err := validateAll(clusters, splits); err != nil {

@@ -59,7 +59,7 @@ func TestAHigherPriorityIsAskedWhenNobodyElseCanBe(t *testing.T) {
 	z.say(service3...)
 	served(t, w, z, Config{Name: "test", SRV: service, Outlier: OutlierConfig{Enabled: setting.Off}, Breaker: BreakerConfig{Enabled: setting.Off}}, func(t *testing.T, s *Set) {
 		c := s.Cluster("test")
-		// A request that failed at both of the first goes on to the next ones, and
+		// A request that failed at both of the first continues to the next ones, and
 		// only then to the first again.
 		var tried Tried
 		var order []string

@@ -189,7 +189,7 @@ func (p *Peer) state(now int64, pol *policy) string {
 	return "up"
 }
 
-// Stats is the split at this moment. Any goroutine may call it.
+// Stats is the split now. Any goroutine may call it.
 func (s *Split) Stats() SplitStats {
 	st := SplitStats{Name: s.config.Name, Ruled: s.ruled.Load(), Mirrored: s.mirrored.Load()}
 	weights := *s.weights.Load()

@@ -193,7 +193,7 @@ func (c Config) RecoveryBound() time.Duration {
 	d := c.WithDefaults()
 	var active, ejected, open hub.Duration
 	if h := d.Health; h.Check != CheckNone {
-		// One check of the bad time may just have begun.
+		// One check of the bad time may just have started.
 		active = h.Timeout + hub.Duration(h.Healthy)*(h.Interval+h.Interval/10)
 	}
 	if d.Outlier.Enabled.On() {

@@ -22,7 +22,7 @@ type Queue struct {
 	waiting  int // messages that are not nil
 	bytes    int // payload of them
 	// live is where messages that are not of history begin, in messages plus moved.
-	// The hub hands over one page of history at a time and then waits, so those
+	// The hub passes on one page of history at a time and then waits, so those
 	// before do not count against a bound.
 	live   int
 	spaces []space
@@ -399,7 +399,7 @@ func (q *Queue) Messages() iter.Seq[*hub.Message] {
 	}
 }
 
-// Stands returns at, up to where the hub handed over everything, moved back to before what
+// Stands returns at, up to where the hub passed on everything, moved back to before what
 // waits and what was dropped: from there it can be had again. ok is false if that is of a
 // log that is over. Gaps of what is in no log are in Unlogged.
 func (q *Queue) Stands(at hub.Positions) (_ hub.Positions, ok bool) {

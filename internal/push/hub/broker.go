@@ -65,7 +65,7 @@ type Broker interface {
 	// when the disk is full ErrStorageFull. After an UncertainError the message
 	// may or may not have been stored: an idempotency key makes the retry safe. After
 	// any other it was not. Keys are looked up
-	// by Publication.KeyID. Whether the message that has the key is the same is judged
+	// by Publication.KeyID. Whether the message that has the key is the same is evaluated
 	// by Publication.ContentID while that message is retained, on every node and after
 	// a restart; one that retention has removed may be taken to be the same.
 	Publish(ns *Namespace, p Publication, done func(Position, error))
@@ -114,7 +114,7 @@ type Opener interface {
 	Opened() time.Time
 }
 
-// A Snapshot is a channel at the moment its delivery began.
+// A Snapshot is a channel currently its delivery began.
 type Snapshot struct {
 	// Top is the namespace's position at that moment. Top.Offset is 0 for an
 	// empty log and for a namespace without one (then Epoch is empty too). Its Check

@@ -457,7 +457,7 @@ func (h *Hub) sweep() {
 			return
 		case now := <-t.C:
 			for _, s := range *h.shards.Load() {
-				if s.sweeping.CompareAndSwap(false, true) { // or a shard that stands still gathers them
+				if s.sweeping.CompareAndSwap(false, true) { // or a shard that stops gathers them
 					s.post(func() { s.sweeping.Store(false); s.giveUpIdle(now) })
 				}
 			}

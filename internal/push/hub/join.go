@@ -140,7 +140,7 @@ func (j *join) channelReady() {
 	}
 }
 
-// begin looks up at the broker what cannot be judged here: a position past the
+// begin looks up at the broker what cannot be evaluated here: a position past the
 // known end of the log, or of an unknown epoch. This node may only be behind.
 func (j *join) begin() {
 	var ask []*namespace
@@ -172,7 +172,7 @@ func (j *join) begin() {
 	}
 }
 
-// judged reports whether what was asked for in sp can be judged without a look
+// judged reports whether what was asked for in sp can be evaluated without a look
 // at the end of the log.
 func (j *join) judged(sp *joinSpace) bool {
 	epoch := sp.locals[0].epoch
@@ -267,7 +267,7 @@ func (j *join) place(sp *joinSpace) (from string, why GapReason) {
 	return "", ""
 }
 
-// restart takes j to a new epoch of ns and returns where it stood, if it had begun.
+// restart takes j to a new epoch of ns and returns where it stood, if it had started.
 func (j *join) restart(ns *namespace, epoch string) (from uint64, ok bool) {
 	if !j.started {
 		return 0, false
@@ -485,7 +485,7 @@ func (sp *joinSpace) lacks(l *local, first uint64) uint64 {
 	return first
 }
 
-// page returns a page of l read for this join that goes on from sp.cur.
+// page returns a page of l read for this join that continues from sp.cur.
 func (sp *joinSpace) page(l *local) (Page, bool) {
 	page, ok := sp.pages[l]
 	if ok && page.Covered <= sp.cur {

@@ -43,7 +43,7 @@ type Namespace struct {
 	IdempotencyWindow Duration `json:"idempotency_window"`
 	// Policy is what happens to a subscriber that cannot keep up, at the bound of
 	// its queue: "disconnect" (it is closed and resumes from the log),
-	// "drop-oldest" (the oldest waiting messages are dropped and a gap is told) or
+	// "drop-oldest" (the oldest waiting messages are dropped and a gap is reported) or
 	// "conflate" (of the waiting messages with the same key only the newest is
 	// kept, except that a key which is replaced all the time has its turn; at the
 	// bound as drop-oldest). Empty means disconnect.

@@ -19,7 +19,7 @@ type passing struct {
 	Attributes json.RawMessage `json:"attributes,omitempty"`
 }
 
-// pass brings p to those who follow its channel at this moment, on all nodes, and
+// pass brings p to those who follow its channel now, on all nodes, and
 // stores nothing: the message has no offset. On this node it keeps its place among
 // what is published here; between nodes it may overtake, or be overtaken by, what
 // goes through the log, and it may be lost, as the bus says.

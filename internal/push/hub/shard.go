@@ -287,7 +287,7 @@ func (l *local) late(it *item) {
 }
 
 // missed sends a gap to all subscribers of l that have not passed it.m: messages of
-// l before it are missing. The streams go on behind everything that is before it.m.
+// l before it are missing. The streams continue behind everything that is before it.m.
 func (l *local) missed(it *item) {
 	l.flush()
 	s, m := l.shard, it.m

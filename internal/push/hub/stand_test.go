@@ -7,7 +7,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// Wherever a subscriber is left, another one goes on from what Stands says: in the middle of a
+// Wherever a subscriber is left, another one continues from what Stands says: in the middle of a
 // replay, live on one channel, live on several.
 func TestSubscribersGoOnWhereTheyStand(t *testing.T) {
 	f := func(name string, room int, since bool, channels ...string) {
@@ -35,7 +35,7 @@ func TestSubscribersGoOnWhereTheyStand(t *testing.T) {
 		s.wait(t, name+" begins", func() bool { return s.starts > 0 && (!since || len(s.got) > 0) })
 		publish(30, 30)
 		var at hub.Positions
-		for ok := false; !ok; { // a replay that has only begun is nowhere yet
+		for ok := false; !ok; { // a replay that has only started is nowhere yet
 			old.do(func() {
 				if at, ok = s.sub.Stands(); ok {
 					old.shard.Unsubscribe(&s.sub)

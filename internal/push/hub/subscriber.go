@@ -20,7 +20,7 @@ type Sink interface {
 	// missing. What follows is delivered as it is published. Without a replay it comes
 	// right after Start. A log that begins anew later does not repeat it.
 	Live()
-	// Deliver hands over messages in order. It must not block. The batch is valid
+	// Deliver passes on messages in order. It must not block. The batch is valid
 	// until it returns; its messages, and what Bytes gave, stay so.
 	Deliver(b *Batch)
 	// Gap says that messages may be missing between what came before and what
@@ -50,7 +50,7 @@ type GapReason string
 
 const (
 	GapRetention GapReason = "retention" // older than what the namespace keeps
-	GapEpoch     GapReason = "epoch"     // the log was lost or begun anew
+	GapEpoch     GapReason = "epoch"     // the log was lost or started anew
 	GapUnknown   GapReason = "unknown"   // the position asked for is not known
 	GapOverflow  GapReason = "overflow"  // dropped because the subscriber was too slow
 )
@@ -114,7 +114,7 @@ type SubscribeOptions struct {
 func (o *SubscribeOptions) live() bool { return !o.All && o.Unknown == "" && len(o.Since) == 0 }
 
 // Subscribe begins a subscription of sink. Only the shard's goroutine may call
-// it; sink may be called before it returns. An error means nothing was begun.
+// it; sink may be called before it returns. An error means nothing was started.
 func (sh *Shard) Subscribe(s *Subscriber, sink Sink, opt SubscribeOptions) error {
 	switch {
 	case s.sink != nil:
@@ -202,7 +202,7 @@ func (s *Subscriber) Channels() []string {
 func (s *Subscriber) isLive() bool { return s.sink != nil && s.join == nil }
 
 // announceLive calls Sink.Live if the subscription is live and its sink was not
-// notified yet: Start may have ended it, and begun another.
+// notified yet: Start may have ended it, and started another.
 func (s *Subscriber) announceLive() {
 	if s.starting && s.isLive() {
 		s.starting = false

@@ -246,7 +246,7 @@ func (s *shard) take(ops []op) []op {
 	return ops
 }
 
-// breathe lets others have the lock for a moment, once in a while of a long walk. What
+// breathe lets others have the lock briefly, once in a while of a long walk. What
 // the walk goes over may be another thing afterwards.
 func (s *shard) breathe(steps *int) {
 	if *steps++; *steps%breath == 0 {

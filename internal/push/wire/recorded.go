@@ -89,7 +89,7 @@ func appendRecorded(dst []byte, m *hub.Message) []byte {
 	return sse.AppendEnd(dst)
 }
 
-// appendBroken appends what a client is told when a recording is not whole.
+// appendBroken appends what a client is notified when a recording is not whole.
 func appendBroken(dst []byte, r *Record) []byte {
 	dst = strconv.AppendInt(append(dst, `{"truncated":true,"code":`...), int64(r.Code), 10)
 	dst = AppendJSONString(append(dst, `,"cause":`...), r.Cause)

@@ -8,7 +8,7 @@
 // well overtake its own acknowledgement. [Checker.Report] gives the verdict.
 //
 // What costs memory is one entry per message and one bit per message and
-// stream: 400 streams of 100,000 messages are judged in a few megabytes.
+// stream: 400 streams of 100,000 messages are evaluated in a few megabytes.
 package history
 
 import (
@@ -64,7 +64,7 @@ var kindNames = [numKinds]string{
 func (k Kind) String() string { return kindNames[k] }
 
 // Options say what a stream may do. The zero value allows what at-least-once
-// delivery allows and believes gap notices.
+// delivery allows and trusts gap notices.
 type Options struct {
 	// ExactlyOnce makes any repeat a fault. Otherwise a stream may, after a cut,
 	// begin again with messages it already had.

@@ -55,7 +55,7 @@ type span struct {
 }
 
 // A jump is a gap notice that leads from one log to another. Which logs lie
-// between is known at the end only. from is nil for a stream that had not begun.
+// between is known at the end only. from is nil for a stream that had not started.
 type jump struct {
 	from   *segment
 	offset uint64

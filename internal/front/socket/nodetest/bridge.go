@@ -18,7 +18,7 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-// bridge has what comes over HTTP/1.1 go on to n over HTTP/2.
+// bridge has what comes over HTTP/1.1 continue to n over HTTP/2.
 func (n *Node) bridge() string {
 	n.T.Helper()
 	b := &Bridge{To: n.Addr}
@@ -26,10 +26,10 @@ func (n *Node) bridge() string {
 	return b.Addr
 }
 
-// A Bridge has what comes over HTTP/1.1 go on over HTTP/2, WebSockets by RFC 8441: so all that a
+// A Bridge has what comes over HTTP/1.1 continue over HTTP/2, WebSockets by RFC 8441: so all that a
 // test sends is carried by streams.
 type Bridge struct {
-	// To is where requests go on. TLS is how; nil: in the clear.
+	// To is where requests continue. TLS is how; nil: in the clear.
 	To  string
 	TLS *tls.Config
 	// Addr is where it listens, from Start on.

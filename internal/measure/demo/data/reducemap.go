@@ -46,7 +46,7 @@ type outline struct {
 // reduceMap writes map.json: the borders of the contiguous states. The source
 // cuts its arcs at every county, so rings are put together first and cut again
 // only where three states (or two and the sea) meet; each piece is simplified
-// once, and neighbours go on sharing it.
+// once, and neighbours continue sharing it.
 func reduceMap(dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, "us-10m.json"))
 	if err != nil {

@@ -31,7 +31,7 @@ func collector(ctx context.Context, p Params) (Values, error) {
 	defer runtime.UnlockOSThread()
 	due := sys.Monotonic()
 	n, err := repeat(ctx, 3*p.Duration, func() error {
-		// Due every 500 µs: a stall is paid by all that should have begun meanwhile.
+		// Due every 500 µs: a stall is paid by all that should have started meanwhile.
 		due += int64(500 * time.Microsecond)
 		if sys.Monotonic() < due {
 			sys.SleepUntil(due)

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// do runs a job for a moment and returns its values.
+// do runs a job briefly and returns its values.
 func do(t *testing.T, name string, set ...string) Values {
 	t.Helper()
 	p := Params{Duration: 30 * time.Millisecond, Set: map[string]string{}}

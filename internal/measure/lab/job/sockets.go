@@ -90,7 +90,7 @@ func buffers(_ context.Context, p Params) (Values, error) {
 	}
 	defer list[0].close()
 	chunk := make([]byte, 32<<10)
-	for full := 0; full < 20; { // the kernel moves bytes and grows buffers for a moment yet
+	for full := 0; full < 20; { // the kernel moves bytes and grows buffers briefly yet
 		n, errno := sys.Send(list[0].near, chunk)
 		switch {
 		case errno == sys.EAGAIN:

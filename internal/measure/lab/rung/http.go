@@ -47,7 +47,7 @@ func handlerServer(reply func(*counter) http.HandlerFunc, configure func(*http.S
 	}
 }
 
-// withTimeouts is what a server that strangers can reach must have.
+// withTimeouts is what a server that unknown clients can reach must have.
 func withTimeouts(s *http.Server) {
 	s.ReadHeaderTimeout = time.Second
 	s.ReadTimeout = 2 * time.Second

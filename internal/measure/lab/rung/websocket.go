@@ -31,7 +31,7 @@ type socket struct {
 	queue chan []byte
 }
 
-// send hands over a message: to the writer, or to the socket itself, however
+// send passes on a message: to the writer, or to the socket itself, however
 // long that takes.
 func (s *socket) send(b []byte) error {
 	if s.queue == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/emmansun/gmsm/smx509"
 )
 
-// A tamper alters one record on its way. It returns what goes on instead, and whether the
+// A tamper alters one record on its way. It returns what continues instead, and whether the
 // connection ends behind it.
 type tamper struct {
 	name  string

@@ -70,7 +70,7 @@ func (v *Stream) Read(b []byte) (int, error) {
 }
 
 // await returns when a whole record has arrived. A deadline that passes before leaves what
-// has arrived: reading may go on.
+// has arrived: reading may continue.
 func (v *Stream) await() error {
 	head, err := v.wire.Peek(headerLen)
 	if err == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// A namespace that is added while others are in use works as they do, and they go on.
+// A namespace that is added while others are in use works as they do, and they continue.
 func namespacesCanBeAdded(s *suite) {
 	first, later, plain := s.namespace("first"), s.namespace("later"), s.namespace("plain")
 	plain.Durability = hub.None

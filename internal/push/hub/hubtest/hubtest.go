@@ -14,7 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// A Harness is one broker to be judged.
+// A Harness is one broker to be evaluated.
 type Harness struct {
 	// New returns a broker that is not started. All that one Harness returns are
 	// nodes on the same logs, except where Alone is true.

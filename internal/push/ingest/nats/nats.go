@@ -114,7 +114,7 @@ func Open(c Config) ingest.Opener {
 	}
 }
 
-// connect connects. A connection that breaks is not mended: closed is closed, and the source
+// connect connects. A connection that breaks is not fixed: closed is closed, and the source
 // opens another.
 func connect(c Config, name string) (nc *natsgo.Conn, closed chan struct{}, err error) {
 	closed = make(chan struct{})

@@ -112,7 +112,7 @@ func (c *Conn) Answer(method string) (*http.Response, string) {
 	return res, string(body)
 }
 
-// Response reads a response up to its body, which may go on for ever. Of the last one of
+// Response reads a response up to its body, which may continue for ever. Of the last one of
 // a connection the body is what c reads from then on, whether it comes in chunks or not.
 func (c *Conn) Response() *http.Response {
 	c.T.Helper()
