@@ -173,8 +173,8 @@ func (t centrifugo) tls(h *node) tlsState {
 	enabled, on := t.flag(h, "tls.enabled")
 	auto, autoAt := t.flag(h, "tls_autocert.enabled")
 	if auto {
-		t.note(Untaken, autoAt, "Weir does not obtain certificates",
-			"have certbot or your platform write files and name them in tls.certificates; they are read again when they change")
+		t.note(Untaken, autoAt, "accounts and certificates of an ACME authority are not translated",
+			"set tls.acme (docs/howto/certificates.md), or name files in tls.certificates; they are read again when they change")
 		return tlsLost
 	}
 	if !enabled {

@@ -8,7 +8,7 @@ import (
 // centrifugoReasons say of keys of Centrifugo 6 why they are not translated.
 var centrifugoReasons = []reason{
 	{"http_server.http3", "Weir does not speak HTTP/3", "nothing: WebSocket and streams go over HTTP/1.1 and HTTP/2"},
-	{"http_server.tls_autocert", "Weir does not obtain certificates", "have certbot or your platform write files and name them in tls.certificates; they are read again when they change"},
+	{"http_server.tls_autocert", "accounts and certificates of an ACME authority are not translated", "set tls.acme (docs/howto/certificates.md), or name files in tls.certificates; they are read again when they change"},
 	{"http_server.tls", "the listener's TLS has certificates and client authorities alone", ""},
 	{"http_server.internal_tls", "the admin listener speaks plain HTTP", "leave it on loopback, or put a proxy with TLS before it"},
 	{"http_server.tls_external", "TLS is the public listener's alone", "nothing"},

@@ -275,7 +275,7 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 	c(`{"client":{"allowed_origins":["shop.example","https://ok.example"]}}`, `"shop.example" is no origin`)
 	c(`{"client":{"insecure":true}}`, "clients are let in without a token")
 	c(`{"http_server":{"tls":{"enabled":true,"cert_pem":"-----BEGIN CERTIFICATE-----"}},"http_api":{"key":"0123456789abcdef"}}`, "reads certificates and keys from files", "with TLS")
-	c(`{"http_server":{"tls_autocert":{"enabled":true}}}`, "does not obtain certificates")
+	c(`{"http_server":{"tls_autocert":{"enabled":true}}}`, "not translated")
 	c(`{"http_server":{"address":"host.example"}}`, "no address that can be listened on")
 	c(`{"channel":{"namespaces":[{"name":"A"},{"name":"default"},{"name":"b","channel_regex":"("},5,{}]}}`, "is no name", "centrifuge.namespaces.b.channel_regex", "a namespace without a name")
 	c(`{"channel":{"without_namespace":{"subscribe_proxy_enabled":true}}}`, `there is no proxy "default"`, "the backend is not asked")
