@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -162,9 +163,7 @@ func TestRequestsAtOnceShareASubrequest(t *testing.T) {
 			}
 		})
 	}
-	for f.Stats().Shared < 9 {
-		time.Sleep(time.Millisecond)
-	}
+	trial.Eventually(t, "nine wait for the tenth's subrequest", func() bool { return f.Stats().Shared >= 9 })
 	close(release)
 	done.Wait()
 	if n.Load() != 1 {
