@@ -24,11 +24,13 @@ type world struct {
 	servers []natsChild
 	ps      []*process
 	spaces  *spaces
-	clients []*relay   // the way of clients to each server
-	routes  [][]*relay // from one server to another; nil to itself
-	nodes   []*worldNode
-	checker *judging.Checker
-	names   []string
+	// ackTimeout is the nodes'; 0 means the default.
+	ackTimeout hub.Duration
+	clients    []*relay   // the way of clients to each server
+	routes     [][]*relay // from one server to another; nil to itself
+	nodes      []*worldNode
+	checker    *judging.Checker
+	names      []string
 
 	stop  chan struct{}
 	wg    sync.WaitGroup
@@ -101,8 +103,8 @@ func (s *worldSub) Deliver(b *hub.Batch) {
 
 const worldChannels = 5
 
-func newWorld(t *testing.T, in *spaces, quick bool) *world {
-	w := &world{t: t, servers: cluster(t), spaces: in, checker: judging.New(judging.Options{}), stop: make(chan struct{})}
+func newWorld(t *testing.T, in *spaces, quick bool, ackTimeout hub.Duration) *world {
+	w := &world{t: t, ackTimeout: ackTimeout, servers: cluster(t), spaces: in, checker: judging.New(judging.Options{}), stop: make(chan struct{})}
 	for i := range worldChannels {
 		w.names = append(w.names, fmt.Sprint("a:", i))
 	}
@@ -160,7 +162,7 @@ func (w *world) url(i int) string {
 // startNode starts a node that is connected to server i first.
 func (w *world) startNode(i int, ns hub.Namespace) {
 	w.t.Helper()
-	b := newBroker(w.t, Config{URL: w.url(i)})
+	b := newBroker(w.t, Config{URL: w.url(i), AckTimeout: w.ackTimeout})
 	h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{ns}}, b)
 	if err != nil {
 		w.t.Fatal(err)
@@ -373,7 +375,7 @@ func freeze(t *testing.T, r row, rate int, during time.Duration, beside bool) {
 		in = newSpaces(t, 3) // without them relays do
 	}
 	leader, partition := r.leader, r.partition
-	w := newWorld(t, in, r.quick)
+	w := newWorld(t, in, r.quick, 0)
 	w.publish(rate)
 	var others []*bystander
 	if beside {
@@ -473,7 +475,8 @@ func TestPublishesWaitForTheNextLeader(t *testing.T) {
 }
 
 func publishesWait(t *testing.T, quick bool) {
-	w := newWorld(t, nil, quick)
+	// An election of external servers can take two rounds, and longer than the default of 10 s.
+	w := newWorld(t, nil, quick, hub.Duration(30*time.Second))
 	ch := w.names[0]
 	type answer struct {
 		id   int
