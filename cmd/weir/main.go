@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/weir-gateway/weir/internal/observe/asynclog"
 )
 
 func main() { os.Exit(run()) }
@@ -25,5 +27,7 @@ func run() int {
 	root := newRoot()
 	root.SetArgs(os.Args[1:])
 	cmd, err := root.ExecuteContextC(ctx)
-	return report(os.Stderr, cmd, err)
+	stderr := asynclog.New(os.Stderr, 0, nil) // a blocked pipe must not keep the process
+	defer stderr.Close()
+	return report(stderr, cmd, err)
 }

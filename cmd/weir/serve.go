@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/redact"
 	"github.com/weir-gateway/weir/internal/net/systemd"
+	"github.com/weir-gateway/weir/internal/observe/asynclog"
 )
 
 func newServe() *cobra.Command {
@@ -84,16 +86,25 @@ func serveSources(cmd *cobra.Command, s *sourceFlags, parent *takeover.Parent) e
 	if err != nil {
 		opt.Program = ""
 	}
-	return serve(cmd.Context(), cfg, opt, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	// Neither may block the node when it is a pipe that is not read.
+	out := asynclog.New(cmd.OutOrStdout(), 0, nil)
+	log := asynclog.New(cmd.ErrOrStderr(), 0, func(lines uint64) []byte { return droppedNotice(cfg.Log, lines) })
+	defer func() {
+		var flushed sync.WaitGroup
+		flushed.Go(out.Close)
+		flushed.Go(log.Close)
+		flushed.Wait()
+	}()
+	return serve(cmd.Context(), cfg, opt, out, log)
 }
 
-func serve(ctx context.Context, cfg config.Config, opt app.Options, out, log io.Writer) error {
+func serve(ctx context.Context, cfg config.Config, opt app.Options, out io.Writer, log *asynclog.Writer) error {
 	logger, level := newLog(log, cfg.Log)
 	service, err := systemd.FromEnvironment()
 	if err != nil {
 		return err
 	}
-	opt.Version, opt.Log, opt.Level, opt.Service = currentVersion(), logger, level, service
+	opt.Version, opt.Log, opt.Level, opt.LogDropped, opt.Service = currentVersion(), logger, level, log.Dropped, service
 	a, err := app.New(cfg, opt)
 	if err != nil {
 		return err
@@ -176,6 +187,15 @@ func onSignal(s os.Signal, f func()) (stop func()) {
 // currentVersion is what `weir version` says first.
 func currentVersion() string {
 	return versionOf(version, buildInfo())
+}
+
+// droppedNotice is the record that says how many lines of the log are missing before it, at
+// any log.level.
+func droppedNotice(c config.Log, lines uint64) []byte {
+	var b bytes.Buffer
+	log, _ := newLog(&b, config.Log{Format: c.Format})
+	log.Warn("log lines dropped", "lines", lines)
+	return b.Bytes()
 }
 
 // newLog makes the program's log and what sets its level. The configuration is valid.

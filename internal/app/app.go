@@ -56,6 +56,8 @@ type Options struct {
 	Log *slog.Logger
 	// Level is the lowest level that Log writes, which a reload sets; nil: it cannot be.
 	Level *slog.LevelVar
+	// LogDropped is how many lines of Log were not written; nil: none.
+	LogDropped func() uint64
 }
 
 // An App is a gateway that is ready to run: all its parts, put together.
@@ -117,6 +119,9 @@ func (u *undo) all() {
 func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.LogDropped == nil {
+		opt.LogDropped = func() uint64 { return 0 }
 	}
 	a := &App{cfg: cfg, opt: opt, log: opt.Log, started: time.Now()}
 	a.reload.app = a

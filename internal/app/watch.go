@@ -97,6 +97,7 @@ func (a *App) node() *observe.Node {
 		LogsAccess:    func() bool { return a.reload.now().AccessLog.File != "" },
 		RestartNeeded: func() []string { return *a.reload.waiting.Load() },
 		Reloads:       a.reload.done.Load,
+		LogDropped:    a.opt.LogDropped,
 		Drain:         a.drained,
 		ReconnectRate: a.room.rateNow,
 		ReconnectCost: a.room.cost,

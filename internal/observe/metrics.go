@@ -141,6 +141,7 @@ func newMetrics(a *Watch, c *catalog, withTLS bool) *coreMetrics {
 			emit(float64(n), kind)
 		}
 	})
+	one("weir_log_dropped_total", "Lines of the log that were not written: more than 1 MiB was waiting, or the write failed.", counter, func() float64 { return float64(a.LogDropped()) })
 	one("weir_requests_waiting", "Requests that wait for the broker or for keys.", gauge, func() float64 { return float64(a.Front.Waiting()) })
 	m.sums(one)
 	one("weir_delivery_samples_lost_total", "Publications that were to be followed to the sockets and were not.", counter, func() float64 { return float64(a.Probe.lost.Load()) })

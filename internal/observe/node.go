@@ -98,6 +98,8 @@ type Node struct {
 	// configurations were applied.
 	RestartNeeded func() []string
 	Reloads       func() uint64
+	// LogDropped is how many lines of the log were not written.
+	LogDropped func() uint64
 	// Drain is how clients leave; nil before they do.
 	Drain func() *admin.Drain
 	// ReconnectRate is how many clients a second this node takes on, ReconnectCost the
