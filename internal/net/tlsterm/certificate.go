@@ -14,6 +14,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/emmansun/gmsm/smx509"
+
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // A cert is one certificate in service.
@@ -182,6 +186,34 @@ func usableFor(c *cert, hello *tls.ClientHelloInfo) bool {
 	h := *hello
 	h.ServerName = ""
 	return h.SupportsCertificate(c.bare) == nil
+}
+
+// A clientTrust is what client certificates are verified with.
+type clientTrust struct {
+	pool    *x509.CertPool // nil: none
+	digest  []byte
+	gm      *smx509.CertPool // on curve SM2; nil: none
+	gmCAs   []*smx509.Certificate
+	revoked *revocations // nil: there are no lists
+}
+
+// loadTrust reads the authorities of client certificates and the revocation lists.
+func (c Config) loadTrust() (*clientTrust, error) {
+	pool, cas, digest, err := loadCAs(c.ClientCAFiles)
+	if err != nil {
+		return nil, err
+	}
+	t := &clientTrust{pool: pool, digest: digest}
+	if c.GM.Enabled() && c.ClientAuth != ClientAuthNone {
+		if t.gm, t.gmCAs, err = gm.LoadPool(c.GM.ClientCAFiles); err != nil {
+			return nil, fmt.Errorf("gm.client_ca_files: %w", err)
+		}
+		for _, ca := range t.gmCAs {
+			cas = append(cas, gm.X509(ca))
+		}
+	}
+	t.revoked, err = loadRevocations(c.ClientCRLFiles, cas, c.ClientCRLPolicy == "allow")
+	return t, err
 }
 
 // loadCAs reads the authorities of client certificates. digest tells them from

@@ -33,9 +33,9 @@ type Config struct {
 	// Needed unless client_auth is none.
 	ClientCAFiles []string `json:"client_ca_files"`
 	// ClientCRLFiles are certificate revocation lists, PEM or DER, looked at for changes
-	// like the certificates. A list of an authority of client_ca_files must be signed by
-	// it. They count for full and for resumed handshakes; established connections whose
-	// certificate a new list revokes are closed. Empty: nothing is revoked.
+	// like the certificates. A list of an authority of client_ca_files or gm.client_ca_files
+	// must be signed by it. They count for full and for resumed handshakes; established
+	// connections whose certificate a new list revokes are closed. Empty: nothing is revoked.
 	ClientCRLFiles []string `json:"client_crl_files"`
 	// ClientCRLPolicy says what becomes of a client's certificate whose issuer has no list
 	// that is in date: "require" refuses it, "allow" lets it in unless a list that is out

@@ -87,7 +87,7 @@ func (c Config) validateGM() (errs []error) {
 const gmSessions = 4096
 
 // loadGM makes s serve national cryptography, if it is configured.
-func (t *Terminator) loadGM(s *service) error {
+func (t *Terminator) loadGM(s *service, trust *clientTrust) error {
 	cfg := t.cfg.GM
 	if !cfg.Enabled() {
 		return nil
@@ -102,14 +102,10 @@ func (t *Terminator) loadGM(s *service) error {
 	}
 	digest := sha256.New()
 	if t.cfg.ClientAuth != ClientAuthNone {
-		pool, cas, err := gm.LoadPool(cfg.ClientCAFiles)
-		if err != nil {
-			return fmt.Errorf("gm.client_ca_files: %w", err)
-		}
-		for _, ca := range cas {
+		for _, ca := range trust.gmCAs {
 			digest.Write(ca.Raw)
 		}
-		s.gm.ClientCAs, s.gm.ClientAuth = pool, gm.RequestClientCert
+		s.gm.ClientCAs, s.gm.ClientAuth = trust.gm, gm.RequestClientCert
 		if t.cfg.ClientAuth == ClientAuthRequire {
 			s.gm.ClientAuth = gm.RequireClientCert
 		}

@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
 // revocations are the certificate revocation lists of a service. Immutable but for what is
@@ -94,7 +96,7 @@ func (r *revocations) add(file string, l *x509.RevocationList, cas []*x509.Certi
 		if !bytes.Equal(ca.RawSubject, l.RawIssuer) {
 			continue
 		}
-		if err = l.CheckSignatureFrom(ca); err == nil {
+		if err = checkList(l, ca); err == nil {
 			e.verified(ca)
 			break
 		}
@@ -104,6 +106,15 @@ func (r *revocations) add(file string, l *x509.RevocationList, cas []*x509.Certi
 	}
 	r.lists[string(l.RawIssuer)] = append(r.lists[string(l.RawIssuer)], e)
 	return nil
+}
+
+// checkList returns an error unless issuer signed l. What crypto/x509 does not know is SM2 with SM3 or
+// refused.
+func checkList(l *x509.RevocationList, issuer *x509.Certificate) error {
+	if l.SignatureAlgorithm == x509.UnknownSignatureAlgorithm {
+		return gm.CheckRevocationList(l.Raw, issuer.Raw)
+	}
+	return l.CheckSignatureFrom(issuer)
 }
 
 func (l *revocationList) verified(issuer *x509.Certificate) {
@@ -116,7 +127,7 @@ func (l *revocationList) signedBy(issuer *x509.Certificate) bool {
 	if s := l.signer.Load(); s != nil && *s == sha256.Sum256(issuer.Raw) {
 		return true
 	}
-	if l.list.CheckSignatureFrom(issuer) != nil {
+	if checkList(l.list, issuer) != nil {
 		return false
 	}
 	l.verified(issuer)

@@ -121,15 +121,11 @@ func (t *Terminator) load() (*service, error) {
 	if err := shelf.addManaged(t.managed); err != nil {
 		return nil, err
 	}
-	pool, cas, digest, err := loadCAs(t.cfg.ClientCAFiles)
+	trust, err := t.cfg.loadTrust()
 	if err != nil {
 		return nil, err
 	}
-	revoked, err := loadRevocations(t.cfg.ClientCRLFiles, cas, t.cfg.ClientCRLPolicy == "allow")
-	if err != nil {
-		return nil, err
-	}
-	s := &service{shelf: shelf, scope: t.cfg.ClientAuth + " " + hex.EncodeToString(digest)}
+	s := &service{shelf: shelf, scope: t.cfg.ClientAuth + " " + hex.EncodeToString(trust.digest)}
 	if s.secret, err = t.cfg.ticketSecret(); err != nil {
 		return nil, err
 	}
@@ -139,7 +135,7 @@ func (t *Terminator) load() (*service, error) {
 	s.config = &tls.Config{
 		MinVersion: version(t.cfg.MinVersion), MaxVersion: version(t.cfg.MaxVersion),
 		CipherSuites: suites12, NextProtos: t.protocols,
-		ClientCAs: pool, SessionTicketsDisabled: !t.cfg.Tickets.On(),
+		ClientCAs: trust.pool, SessionTicketsDisabled: !t.cfg.Tickets.On(),
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			now := time.Now()
 			c := shelf.pick(hello, now)
@@ -161,13 +157,13 @@ func (t *Terminator) load() (*service, error) {
 	case ClientAuthRequire:
 		s.config.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	if revoked != nil {
+	if revoked := trust.revoked; revoked != nil {
 		s.revoked = revoked
 		s.config.VerifyConnection = func(state tls.ConnectionState) error {
 			return revoked.verify(state, time.Now())
 		}
 	}
-	if err := t.loadGM(s); err != nil {
+	if err := t.loadGM(s, trust); err != nil {
 		return nil, err
 	}
 	t.rotate(s, time.Now())

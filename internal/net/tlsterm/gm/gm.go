@@ -120,7 +120,8 @@ type ServerConfig struct {
 	ClientAuth ClientAuth
 	// ClientCAs issue client certificates. Required with ClientAuth.
 	ClientCAs *smx509.CertPool
-	// VerifyClient may refuse a client whose chains are valid, also when it resumes. Nil: none.
+	// VerifyClient may refuse a client whose chains are valid, also when it resumes. In TLCP it
+	// is called for the signing and for the encryption certificate. Nil: none.
 	VerifyClient func(chains [][]*smx509.Certificate) error
 	// Protocols are those of ALPN, the preferred one first. Empty: ALPN is ignored.
 	Protocols []string

@@ -64,16 +64,15 @@ func checkRoles(certs []*smx509.Certificate) error {
 	return nil
 }
 
-// verifyPair verifies both certificates of a peer and returns the signing one's chains.
-func verifyPair(certs []*smx509.Certificate, v verifyFor) ([][]*smx509.Certificate, error) {
-	chains, err := v.verify(certs[0], certs[2:])
-	if err != nil {
-		return nil, err
+// verifyPair verifies both certificates of a peer and returns the chains of each.
+func verifyPair(certs []*smx509.Certificate, v verifyFor) (sign, enc [][]*smx509.Certificate, err error) {
+	if sign, err = v.verify(certs[0], certs[2:]); err != nil {
+		return nil, nil, err
 	}
-	if _, err = v.verify(certs[1], certs[2:]); err != nil {
-		return nil, err
+	if enc, err = v.verify(certs[1], certs[2:]); err != nil {
+		return nil, nil, err
 	}
-	return chains, nil
+	return sign, enc, nil
 }
 
 // keyParams is a point as key exchange messages carry it (RFC 4492 §5.4).

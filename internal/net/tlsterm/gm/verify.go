@@ -44,29 +44,34 @@ func (c *ClientConfig) serverFor() verifyFor {
 // admitClient verifies a client's certificates for one of the protocols, and lets the
 // configuration refuse them.
 func (c *ServerConfig) admitClient(version uint16, certs []*smx509.Certificate) ([][]*smx509.Certificate, error) {
-	chains, err := c.verifyClient(version, certs)
-	if err == nil && c.VerifyClient != nil {
-		if err = c.VerifyClient(chains); err != nil {
-			err = failWith(alertBadCertificate, err, "the client's certificate")
-		}
-	}
+	sign, enc, err := c.verifyClient(version, certs)
 	if err != nil {
 		return nil, err
 	}
-	return chains, nil
+	for _, chains := range [][][]*smx509.Certificate{sign, enc} {
+		if c.VerifyClient == nil || len(chains) == 0 {
+			continue
+		}
+		if err := c.VerifyClient(chains); err != nil {
+			return nil, failWith(alertBadCertificate, err, "the client's certificate")
+		}
+	}
+	return sign, nil
 }
 
-func (c *ServerConfig) verifyClient(version uint16, certs []*smx509.Certificate) ([][]*smx509.Certificate, error) {
+// verifyClient returns the chains of the signing certificate and, in TLCP, of the encryption one.
+func (c *ServerConfig) verifyClient(version uint16, certs []*smx509.Certificate) (sign, enc [][]*smx509.Certificate, err error) {
 	if version == VersionTLCP {
 		if err := checkRoles(certs); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		return verifyPair(certs, c.clientFor())
 	}
 	if err := CheckSigning(certs[0]); err != nil {
-		return nil, failWith(alertUnsupportedCertificate, err, "the client's certificate")
+		return nil, nil, failWith(alertUnsupportedCertificate, err, "the client's certificate")
 	}
-	return c.clientFor().verify(certs[0], certs[1:])
+	sign, err = c.clientFor().verify(certs[0], certs[1:])
+	return sign, nil, err
 }
 
 // Readmit verifies certificates that a client sent in an earlier handshake of a version,
@@ -82,7 +87,7 @@ func (c *ServerConfig) Readmit(version uint16, ders [][]byte) (peer []*smx509.Ce
 	if len(peer) == 0 {
 		return nil, nil, errNoPair
 	}
-	chains, err = c.verifyClient(version, peer)
+	chains, _, err = c.verifyClient(version, peer)
 	return peer, chains, err
 }
 
@@ -95,7 +100,8 @@ func (c *ClientConfig) admitServer(certs []*smx509.Certificate) ([][]*smx509.Cer
 		if c.InsecureSkipVerify {
 			return nil, nil
 		}
-		return verifyPair(certs, c.serverFor())
+		chains, _, err := verifyPair(certs, c.serverFor())
+		return chains, err
 	}
 	if err := CheckSigning(certs[0]); err != nil {
 		return nil, failWith(alertUnsupportedCertificate, err, "the server's certificate")
@@ -104,6 +110,23 @@ func (c *ClientConfig) admitServer(certs []*smx509.Certificate) ([][]*smx509.Cer
 		return nil, nil
 	}
 	return c.serverFor().verify(certs[0], certs[1:])
+}
+
+// CheckRevocationList returns an error unless the certificate issuer signed list with SM2 and
+// SM3. Both are in DER.
+func CheckRevocationList(list, issuer []byte) error {
+	c, err := smx509.ParseCertificate(issuer)
+	if err != nil {
+		return err
+	}
+	if err := CheckCurve(c); err != nil {
+		return err
+	}
+	l, err := smx509.ParseRevocationList(list)
+	if err != nil {
+		return err
+	}
+	return l.CheckSignatureFrom(c)
 }
 
 // X509 returns c as the standard library's type, which cannot parse keys on curve SM2: with
