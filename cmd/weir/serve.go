@@ -203,8 +203,9 @@ func newLog(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar) {
 	level := &slog.LevelVar{}
 	level.Set(c.Slog())
 	opts := &slog.HandlerOptions{Level: level}
+	var h slog.Handler = slog.NewTextHandler(w, opts)
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts)), level
+		h = slog.NewJSONHandler(w, opts)
 	}
-	return slog.New(redact.Handler(slog.NewTextHandler(w, opts))), level
+	return slog.New(redact.Handler(h)), level
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -18,6 +19,21 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/asynclog"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
+
+func TestLogHidesSecrets(t *testing.T) {
+	f := func(format, want string) {
+		t.Helper()
+		var b bytes.Buffer
+		log, _ := newLog(&b, config.Log{Format: format})
+		log.Info("connected", "url", "nats://user:hunter2@host:4222", "token", "hunter2", "n", 1)
+		if got := b.String(); strings.Contains(got, "hunter2") || !strings.Contains(got, want) {
+			t.Errorf("format %q: %s", format, got)
+		}
+	}
+	f("", "token=[redacted] n=1")
+	f("text", "token=[redacted] n=1")
+	f("json", `"token":"[redacted]","n":1`)
+}
 
 // A node whose log goes to a pipe that is full and not read goes on serving, and ends when
 // it is asked to. Once the pipe is read, the log says how many lines are missing.
