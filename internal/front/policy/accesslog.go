@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // An AccessLog writes one JSON object per request and line:
@@ -31,11 +32,10 @@ type AccessLog struct {
 	bound int
 	wake  chan struct{}
 
-	mu    sync.Mutex // guards lines; held for a copy
-	lines []byte
-
-	writing sync.Mutex // guards w; held for a write
-	w       io.Writer  // nil: lines are discarded
+	mu      sync.Mutex // guards the fields below; held for a copy
+	lines   []byte
+	w       io.Writer     // nil: lines are discarded
+	writing chan struct{} // closed after the write under way; nil: there is none
 
 	// Any goroutine.
 	written, dropped, failed atomic.Uint64
@@ -57,22 +57,30 @@ func NewAccessLog(w io.Writer, bound int, log *slog.Logger) *AccessLog {
 	return &AccessLog{w: w, log: log, bound: bound, wake: make(chan struct{}, 1)}
 }
 
+// writeTime bounds the wait for a write under way: a pipe that is not read blocks for ever.
+const writeTime = time.Second
+
 // Redirect writes further lines to w in place of the writer until now; nil discards them. It
-// waits for a write under way: afterwards the writer until now is not used any more.
+// waits for a write under way, a second at most: afterwards the writer until now is used
+// for no other and may be closed.
 func (a *AccessLog) Redirect(w io.Writer) {
-	a.writing.Lock()
-	defer a.writing.Unlock()
+	a.mu.Lock()
 	a.w = w
+	writing := a.writing
+	a.mu.Unlock()
+	if writing != nil {
+		waitWritten(writing)
+	}
 }
 
-func (a *AccessLog) write(b []byte) error {
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	if a.w == nil {
-		return nil
+// waitWritten waits for done, a second at most.
+func waitWritten(done <-chan struct{}) {
+	timeout := time.NewTimer(writeTime)
+	defer timeout.Stop()
+	select {
+	case <-done:
+	case <-timeout.C:
 	}
-	_, err := a.w.Write(b)
-	return err
 }
 
 // add queues a line. It never waits for the writer.
@@ -97,34 +105,55 @@ func (a *AccessLog) add(line []byte) {
 	}
 }
 
-// Run writes until ctx ends, and then what is left. One call at a time.
+// Run writes until ctx ends, and then what is left, a second at most. One call at a time.
 func (a *AccessLog) Run(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { // remains if its write blocks; the process ends without it
+		defer close(done)
+		a.writeUntil(ctx)
+	}()
+	<-ctx.Done()
+	waitWritten(done)
+	return nil
+}
+
+func (a *AccessLog) writeUntil(ctx context.Context) {
 	var out []byte
 	failing := false
-	for {
-		done := false
+	for ended := false; !ended; {
 		select {
 		case <-a.wake:
 		case <-ctx.Done():
-			done = true
+			ended = true
 		}
-		a.mu.Lock()
-		out, a.lines = a.lines, out[:0]
-		a.mu.Unlock()
-		if len(out) > 0 {
-			err := a.write(out)
-			if err != nil {
-				a.failed.Add(1)
-			}
-			if err != nil && !failing { // said once, not per line
+		var err error
+		if out, err = a.writeLines(out[:0]); err != nil {
+			a.failed.Add(1)
+			if !failing { // logged once, not per line
 				a.log.Error("access log cannot be written", "err", err)
 			}
+		}
+		if len(out) > 0 {
 			failing = err != nil
 		}
-		if done {
-			return nil
-		}
 	}
+}
+
+// writeLines writes what is queued and returns it; empty becomes the queue's buffer.
+func (a *AccessLog) writeLines(empty []byte) (out []byte, err error) {
+	a.mu.Lock()
+	out, a.lines = a.lines, empty
+	w, writing := a.w, make(chan struct{})
+	a.writing = writing
+	a.mu.Unlock()
+	if len(out) > 0 && w != nil {
+		_, err = w.Write(out)
+	}
+	a.mu.Lock()
+	a.writing = nil
+	a.mu.Unlock()
+	close(writing)
+	return out, err
 }
 
 // AccessLogStats are running totals, for metrics.

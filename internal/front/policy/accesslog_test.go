@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // logged plays requests through a set with an access log and returns the lines.
@@ -186,6 +187,40 @@ func TestASlowWriterLosesLinesAndIsCounted(t *testing.T) {
 		}
 		if st := a.Stats(); st != (AccessLogStats{Lines: 3, Dropped: 1}) {
 			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// A pipe that is not read holds up neither a reload nor the end of the process.
+func TestABlockedWriterIsNotWaitedForLongerThanASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &slowWriter{entered: make(chan struct{}), leave: make(chan struct{})}
+		a := NewAccessLog(w, 0, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- a.Run(ctx) }()
+		a.add([]byte("first\n"))
+		<-w.entered
+		f := func(what string, call func()) {
+			t.Helper()
+			began := time.Now()
+			if call(); time.Since(began) != time.Second {
+				t.Errorf("%s after %v", what, time.Since(began))
+			}
+		}
+		var second bytes.Buffer
+		f("redirected", func() { a.Redirect(&second) })
+		a.add([]byte("second\n"))
+		f("ended", func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+		w.leave <- struct{}{} // the pipe is read after all
+		synctest.Wait()
+		if string(w.out) != "first\n" || second.String() != "second\n" {
+			t.Errorf("%q and %q", w.out, second.String())
 		}
 	})
 }

@@ -75,6 +75,7 @@ func TestFullPipeDropsAndCounts(t *testing.T) {
 	go func() {
 		defer close(closed)
 		w.Close()
+		<-w.ended // also where that takes longer than Close waits
 		_ = pipe.Close()
 	}()
 	text, err := io.ReadAll(r)
@@ -177,6 +178,7 @@ func TestWritesAreWholeLines(t *testing.T) {
 	write(t, w, text)
 	s.gate.Unlock()
 	w.Close()
+	<-w.ended
 	if s.text.String() != "first\n"+text {
 		t.Errorf("%d bytes, want %d", s.text.Len(), len(text)+6)
 	}
@@ -206,6 +208,7 @@ func TestManyWriters(t *testing.T) {
 	}
 	all.Wait()
 	w.Close()
+	<-w.ended
 	if n := strings.Count(s.text.String(), "\n"); n != 1600 || w.Dropped() != 0 {
 		t.Errorf("%d lines, %d dropped", n, w.Dropped())
 	}
