@@ -102,6 +102,8 @@ func trafficPanels(native bool) []panel {
 			query{"sum(rate(weir_http_requests_total{@}[$__rate_interval]))", "understood"},
 			query{"sum by (reason) (rate(weir_http_refused_total{@}[$__rate_interval]))", "{{reason}}"},
 			query{"sum by (scope) (rate(weir_requests_limited_total{@}[$__rate_interval]))", "limited: {{scope}}"}),
+		line("TLS handshakes", "cps", "Finished handshakes by protocol and cipher suite. TLCP and the SM4 suites are national cryptography.",
+			query{"sum by (protocol, suite) (rate(weir_tls_suites_total{@}[$__rate_interval]))", "{{protocol}} {{suite}}"}),
 		line("Fan-out", "short", "Deliveries per message, encodings per message (one is the aim), system calls per delivery.",
 			query{`sum(rate(weir_messages_delivered_total{@}[$__rate_interval])) / sum(rate(weir_messages_published_total{@, outcome="ok"}[$__rate_interval]))`, "deliveries per message"},
 			query{`sum(rate(weir_messages_encoded_total{@}[$__rate_interval])) / sum(rate(weir_messages_published_total{@, outcome="ok"}[$__rate_interval]))`, "encodings per message"},
