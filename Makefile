@@ -50,7 +50,7 @@ test-freeze: ## frozen and cut-off NATS servers, the long form (as root): FREEZE
 
 .PHONY: test-gm
 test-gm: ## TLCP and RFC 8998 against Tongsuo, in both roles; builds it once (cargo, a C compiler)
-	WEIR_TONGSUO=$$(test/tongsuo.sh) go test ./internal/net/tlsterm/gm -run TestTongsuo -count 1 -timeout 10m -v
+	WEIR_TONGSUO=$$(test/tongsuo.sh) go test -tags tongsuo ./internal/net/tlsterm/gm -run TestTongsuo -count 1 -timeout 10m -v
 
 CHAOS ?=
 

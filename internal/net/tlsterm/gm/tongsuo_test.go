@@ -1,3 +1,5 @@
+//go:build tongsuo
+
 package gm
 
 import (
@@ -35,7 +37,7 @@ func newTongsuo(t *testing.T) *tongsuo {
 	t.Helper()
 	openssl := os.Getenv(tongsuoEnv)
 	if openssl == "" {
-		t.Skip("needs Tongsuo's openssl: make test-gm")
+		t.Fatal("WEIR_TONGSUO does not name Tongsuo's openssl: run make test-gm")
 	}
 	x := &tongsuo{openssl: openssl, dir: t.TempDir(), root: must(NewRoot("root", time.Hour))}
 	x.pool = smx509.NewCertPool()
