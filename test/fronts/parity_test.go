@@ -196,8 +196,8 @@ func everyRoute(to, mirror, sockets string) map[string]any {
 	}
 }
 
-// TestVersionsOfHTTPAreAlike plays each row over HTTP/1.1, HTTP/2 and HTTP/3, each with a
-// gateway and clients of its own.
+// TestVersionsOfHTTPAreAlike plays each row over HTTP/1.1, HTTP/2 and HTTP/3, the last with
+// either engine, each with a gateway and clients of its own.
 func TestVersionsOfHTTPAreAlike(t *testing.T) {
 	type m = map[string]any
 	t.Run("push", func(t *testing.T) {
@@ -211,12 +211,18 @@ func TestVersionsOfHTTPAreAlike(t *testing.T) {
 	t.Run("routes", func(t *testing.T) { alike(t, routed(), nil) })
 }
 
-// alike plays rows at three gateways with the same configuration, everyRoute's if it is
-// nil.
+// fronts are what the rows are played over; the first is what the others are compared with.
+var fronts = [...]struct {
+	version int
+	engine  string
+}{{1, "auto"}, {2, "auto"}, {3, "io_uring"}, {3, "epoll"}}
+
+// alike plays rows at one gateway for each of fronts, with the same configuration,
+// everyRoute's if it is nil.
 func alike(t *testing.T, rows []row, config map[string]any) {
 	t.Helper()
-	var clients [3]*client
-	for i := range clients {
+	var clients [len(fronts)]*client
+	for i, front := range fronts {
 		b := &changeable{}
 		to, copies, sockets := httptest.NewServer(b), httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // a copy that does not come is what counts
@@ -233,11 +239,12 @@ func alike(t *testing.T, rows []row, config map[string]any) {
 			cfg = everyRoute(to.Listener.Addr().String(), copies.Listener.Addr().String(), sockets.Listener.Addr().String())
 		}
 		log := filepath.Join(t.TempDir(), "access.log")
-		if i == 2 {
+		cfg["eventloop"] = map[string]any{"engine": front.engine}
+		if front.version == 3 {
 			cfg["downstream"] = map[string]any{"http3": true}
 		}
 		cfg["access_log"] = map[string]any{"file": log}
-		clients[i] = newClient(t, i+1, judge.New(t, judge.Options{Build: judge.Plain, Memory: true, TLS: i == 2, Config: cfg}), b, log)
+		clients[i] = newClient(t, front.version, judge.New(t, judge.Options{Build: judge.Plain, Memory: true, TLS: front.version == 3, Config: cfg}), b, log)
 	}
 	var differing []string
 	for _, r := range rows {
@@ -248,15 +255,15 @@ func alike(t *testing.T, rows []row, config map[string]any) {
 		}
 		all.Wait()
 		for i, got := range records[1:] {
-			version := i + 2
-			differ, how := compareRow(records[0], got, version)
+			over := fmt.Sprintf("HTTP/%d, %s", fronts[i+1].version, fronts[i+1].engine)
+			differ, how := compareRow(records[0], got, over)
 			if differ != r.differs {
-				t.Errorf("%s: HTTP/%d differs in (%s), want (%s)\n%s", r.name, version, differ, r.differs, how)
+				t.Errorf("%s: %s differs in (%s), want (%s)\n%s", r.name, over, differ, r.differs, how)
 			} else if differ != 0 {
 				t.Logf("%s:\n%s", r.name, how)
 			}
 			if differ != 0 {
-				differing = append(differing, fmt.Sprintf("%s over HTTP/%d", r.name, version))
+				differing = append(differing, r.name+" over "+over)
 			}
 		}
 	}

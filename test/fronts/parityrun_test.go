@@ -181,12 +181,13 @@ var volatile = regexp.MustCompile(`(?m)^retry: \d+$|^id: .*$|"epoch":"[^"]*"|"id
 // normalised takes out what is another each time.
 func normalised(text string) string { return volatile.ReplaceAllString(text, "*") }
 
-func unaddressed(text string) string {
-	return regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "*")
-}
+var address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
-// stream opens an event stream, lets act happen when it has started, and returns its head
-// and blocks up to the first that has last, or its end.
+func unaddressed(text string) string { return address.ReplaceAllString(text, "*") }
+
+// stream opens an event stream, lets act happen when it has its position, from which on
+// nothing is missed, and returns its head and blocks up to the first that has last, or its
+// end.
 func stream(target, last string, act func(*client), fields ...string) func(*client) string {
 	return func(c *client) string {
 		ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Second)
@@ -199,8 +200,9 @@ func stream(target, last string, act func(*client), fields ...string) func(*clie
 		var b strings.Builder
 		b.WriteString(head(res))
 		lines := bufio.NewReader(res.Body)
-		for acted := act == nil; ; {
+		for acted, positioned := act == nil, false; ; {
 			line, err := lines.ReadString('\n')
+			positioned = positioned || strings.HasPrefix(line, "id: ")
 			b.WriteString(normalised(line))
 			switch {
 			case err != nil && ctx.Err() != nil:
@@ -209,7 +211,7 @@ func stream(target, last string, act func(*client), fields ...string) func(*clie
 				return b.String() + "\nthe stream ended"
 			case strings.Contains(line, last):
 				return b.String()
-			case !acted && line == "\n":
+			case !acted && positioned && line == "\n":
 				acted = true
 				act(c)
 			}
@@ -444,7 +446,7 @@ func (c *client) counted() map[string]float64 {
 		}
 		var v float64
 		_, _ = fmt.Sscan(value, &v) // it is a number in this format
-		all[sameLabels.Replace(regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(name, "*"))] += v
+		all[sameLabels.Replace(unaddressed(name))] += v
 	}
 	return all
 }
@@ -518,16 +520,16 @@ func (c *client) play(r row) record {
 	return got
 }
 
-// compareRow reports in which of their parts two records differ, and how. version is the
-// second one's.
-func compareRow(a, b record, version int) (differ part, how string) {
+// compareRow reports in which of their parts two records differ, and how. over is what
+// the second was played over.
+func compareRow(a, b record, over string) (differ part, how string) {
 	for _, p := range []struct {
 		is         part
 		what, a, b string
 	}{{saw, "the client sees", a.client, b.client}, {moved, "metrics move", a.metrics, b.metrics}, {logged, "the access log gets", a.access, b.access}} {
 		if p.a != p.b {
 			differ |= p.is
-			how += fmt.Sprintf("%s\n  HTTP/1.1:\n%s\n  HTTP/%d:\n%s\n", p.what, indented(p.a), version, indented(p.b))
+			how += fmt.Sprintf("%s\n  HTTP/1.1:\n%s\n  %s:\n%s\n", p.what, indented(p.a), over, indented(p.b))
 		}
 	}
 	return differ, how
