@@ -23,30 +23,45 @@ import (
 // sent.
 const mark = '^'
 
-// A conn is a client's connection, of either version. It parses no more than it must, so
+// A conn is a client's connection, of any version. It parses no more than it must, so
 // that it costs every server the same.
 type conn struct {
-	net.Conn
-	raw *net.TCPConn
-	r   *bufio.Reader
-	h2  *frames // nil: HTTP/1.1
+	net.Conn // nil with h3, as raw and r
+	raw      *net.TCPConn
+	r        *bufio.Reader
+	h2       *frames // nil: another version
+	h3       *http3Conn
+}
+
+// patience bounds a connection's life.
+const patience = 5 * time.Minute
+
+// ownTLS trusts any certificate: it is our own, on this machine.
+func ownTLS(protocol string) *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}, MinVersion: tls.VersionTLS13}
 }
 
 func dial(ctx context.Context, addr string, w way, buffer int) (*conn, error) {
+	if w.version == 3 {
+		h, err := dialHTTP3(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &conn{h3: h}, nil
+	}
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	c := &conn{Conn: raw, raw: raw.(*net.TCPConn)}
-	if err := c.SetDeadline(time.Now().Add(5 * time.Minute)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return nil, err
 	}
 	if w.tls {
-		// It is our own certificate, on this machine.
-		cfg := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS13}
+		cfg := ownTLS("http/1.1")
 		if w.version == 2 {
-			cfg.NextProtos = []string{"h2"}
+			cfg = ownTLS("h2")
 		}
 		secure := tls.Client(raw, cfg)
 		if err := secure.HandshakeContext(ctx); err != nil {
@@ -66,12 +81,19 @@ func dial(ctx context.Context, addr string, w way, buffer int) (*conn, error) {
 
 // reset closes the connection and leaves no TIME_WAIT.
 func (c *conn) reset() {
+	if c.h3 != nil {
+		c.h3.close()
+		return
+	}
 	_ = c.raw.SetLinger(0)
 	_ = c.raw.Close()
 }
 
 // subscribe opens n SSE streams and returns when all are answered.
-func (c *conn) subscribe(n int) error {
+func (c *conn) subscribe(ctx context.Context, n int) error {
+	if c.h3 != nil {
+		return c.h3.subscribe(ctx, n)
+	}
 	if c.h2 == nil {
 		if _, err := io.WriteString(c, "GET /sse?channel=c HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n"); err != nil {
 			return err
@@ -127,6 +149,9 @@ func (c *conn) step() error {
 
 // count reads to the end and gives how many marks came to on.
 func (c *conn) count(on func(int)) error {
+	if c.h3 != nil {
+		return c.h3.count(on)
+	}
 	for {
 		if c.h2 != nil {
 			before := c.h2.marks

@@ -1,6 +1,6 @@
-// Command http2 measures what HTTP/2 costs the gateway beside HTTP/1.1: memory of idle
-// SSE subscribers, processor time of a fan-out, and processor time and memory of large
-// bodies through a route.
+// Command http2 measures what HTTP/2 and HTTP/3 cost the gateway beside HTTP/1.1: memory of
+// idle SSE subscribers and processor time of a fan-out, and for HTTP/2 processor time and
+// memory of large bodies through a route.
 //
 //	go run ./bench/http2 -weir bin/weir                          all of it, 5 rounds, about ten minutes
 //	go run ./bench/http2 -weir bin/weir -only fanout -rounds 1   some of it, to try it out

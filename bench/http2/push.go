@@ -37,7 +37,7 @@ func subscribe(ctx context.Context, addr string, w way, n int) (*subscribers, er
 			c, err := dial(ctx, addr, w, 4096)
 			if err == nil {
 				s.conns[i] = c
-				err = c.subscribe(min(w.streams, n-i*w.streams))
+				err = c.subscribe(ctx, min(w.streams, n-i*w.streams))
 			}
 			errs[i] = err
 		})

@@ -45,7 +45,7 @@ func newReport(ctx context.Context, o options) *report {
 		commit += ", with changes"
 	}
 	version := strings.Fields(out("go", "version", o.weir) + " unknown")
-	return &report{head: fmt.Sprintf("# HTTP/2 beside HTTP/1.1, measured %s\n\nLinux %s, weir built by %s, engine %s, commit %s. Load average at the start %s. "+
+	return &report{head: fmt.Sprintf("# HTTP/2 and HTTP/3 beside HTTP/1.1, measured %s\n\nLinux %s, weir built by %s, engine %s, commit %s. Load average at the start %s. "+
 		"Gateway on CPU 0, clients and backend on CPU 1; %d rounds on fresh processes.\nMedians; the ratios are taken within a round.\n",
 		time.Now().UTC().Format("2006-01-02 15:04 UTC"), out("uname", "-r"), version[min(1, len(version)-1)], o.engine, commit, out("cut", "-d ", "-f1-3", "/proc/loadavg"), o.rounds)}
 }

@@ -14,8 +14,8 @@ type way struct {
 
 func (w way) String() string {
 	name := "HTTP/1.1"
-	if w.version == 2 {
-		name = fmt.Sprintf("HTTP/2, %d a connection", w.streams)
+	if w.version > 1 {
+		name = fmt.Sprintf("HTTP/%d, %d a connection", w.version, w.streams)
 	}
 	if w.tls {
 		name += ", TLS"
@@ -49,7 +49,7 @@ type metric struct {
 
 var (
 	plain  = []way{{1, false, 1}, {2, false, 1}, {2, false, 100}}
-	secure = []way{{1, true, 1}, {2, true, 1}, {2, true, 100}}
+	secure = []way{{1, true, 1}, {2, true, 1}, {2, true, 100}, {3, true, 1}, {3, true, 100}}
 	single = []way{{1, false, 1}, {2, false, 1}, {1, true, 1}, {2, true, 1}}
 )
 

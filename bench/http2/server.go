@@ -57,6 +57,9 @@ log: {level: warn}
 	if w.tls {
 		config += fmt.Sprintf("tls: {certificates: [{cert_file: %q, key_file: %q}]}\n", b.cert, b.key)
 	}
+	if w.version == 3 {
+		config += "downstream: {http3: true}\n"
+	}
 	if backend != "" {
 		config += fmt.Sprintf("routes: [{path: /*, cluster: b, limits: {max_body: -1}}]\nclusters: [{name: b, peers: [{address: %q}]}]\n", backend)
 	}
