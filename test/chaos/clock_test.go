@@ -34,7 +34,7 @@ import (
 )
 
 func init() {
-	file := os.Getenv("WEIR_CHAOS_CLOCK")
+	file := os.Getenv("CHAOS_CLOCK") // not WEIR_: those are configuration
 	if file == "" {
 		return
 	}

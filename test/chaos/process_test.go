@@ -143,7 +143,7 @@ func clockJumps(c *trial) {
 	}
 	set(0)
 	c.Setenv("JUDGED_BINARY", c.clocked())
-	node := judge.New(c, judge.Options{Build: judge.Plain, Env: []string{"WEIR_CHAOS_CLOCK=" + file}})
+	node := judge.New(c, judge.Options{Build: judge.Plain, Env: []string{"CHAOS_CLOCK=" + file}})
 	w := c.under(node, load{subscribers: c.size(200), rate: 100, options: history.Options{ExactlyOnce: true, NoGaps: true}})
 	sessions := w.fleet.Sessions()
 	seen := map[time.Duration]bool{}
@@ -193,6 +193,7 @@ func (c *trial) monotonic() {
 	w := c.under(node, load{subscribers: c.size(40), rate: 100, options: exact})
 	w.more(100)
 	w.finish()
+	node.Kill() // and with it the child: unshare --fork blocks SIGTERM
 	c.note("once with a monotonic clock 100 days ahead")
 }
 
