@@ -52,6 +52,10 @@ test-freeze: ## frozen and cut-off NATS servers, the long form (as root): FREEZE
 test-gm: ## TLCP and RFC 8998 against Tongsuo, in both roles; builds it once (cargo, a C compiler)
 	WEIR_TONGSUO=$$(test/tongsuo.sh) go test -tags tongsuo ./internal/net/tlsterm/gm -run TestTongsuo -count 1 -timeout 10m -v
 
+.PHONY: test-grpc-cpp
+test-grpc-cpp: ## gRPC's C++ through the gateway; builds its client once (g++, Debian's packages)
+	go test -race -tags grpccpp ./test/grpc -run TestInteropOfCPP -count 1 -timeout 10m -v
+
 CHAOS ?=
 
 .PHONY: chaos

@@ -3,6 +3,7 @@
 #
 #   autobahn      the Autobahn test suite on a Python 2.7 of its own, under .cache/
 #   grpc          the gRPC clients: PyPI's, under .cache/, and npm's for browsers
+#   grpc-cpp      a gRPC client in C++, built with Debian's packages under .cache/; only when named
 #   interop       the HTTP/2 client of PyPI, under .cache/
 #   npm           the npm clients of test/e2e/npm
 #   protocols     the official clients of test/protocols: npm and PyPI
@@ -167,6 +168,26 @@ python_sources() {
   } >"$log" 2>&1 </dev/null || { say "python: $(grep -v '^WARNING' "$log" | tail -n 1)"; return 1; }
 }
 
+# grpc_cpp builds test/grpc/cpp with packages that are unpacked beside it.
+grpc_cpp() {
+  local dir=$cache/grpc-cpp source=$root/test/grpc/cpp log=$cache/grpc-cpp.log lib
+  cat "$source/interop.proto" "$source/client.cc" | cmp -s - "$dir/built.txt" && return 0
+  deb g++ g++ || return 1
+  rm -rf "$dir"
+  mkdir -p "$dir"
+  lib=$dir/usr/lib/$(uname -m)-linux-gnu
+  local packages=(protobuf-compiler protobuf-compiler-grpc libgrpc++-dev libgrpc++1.51 libgrpc-dev libgrpc29 libprotobuf-dev libprotobuf32 libprotoc32
+    libabsl-dev libabsl20220623 libre2-9 libc-ares2)
+  (
+    cd "$dir" && { apt-get -o APT::Sandbox::User=root download "${packages[@]}" || { apt-get update && apt-get -o APT::Sandbox::User=root download "${packages[@]}"; }; } &&
+      for deb in *.deb; do dpkg-deb -x "$deb" . || exit 1; done && rm -f ./*.deb &&
+      LD_LIBRARY_PATH=$lib usr/bin/protoc --plugin=protoc-gen-grpc=usr/bin/grpc_cpp_plugin --proto_path "$source" --cpp_out . --grpc_out . interop.proto &&
+      g++ -std=c++17 -O1 -Wall -isystem usr/include -I . "$source/client.cc" interop.pb.cc interop.grpc.pb.cc -o client -L "$lib" -Wl,-rpath-link,"$lib" \
+        -Wl,--disable-new-dtags,-rpath,"\$ORIGIN/usr/lib/$(uname -m)-linux-gnu" -lgrpc++ -lgrpc -lgpr -lprotobuf -labsl_synchronization -lpthread &&
+      cat "$source/interop.proto" "$source/client.cc" >built.txt
+  ) >"$log" 2>&1 </dev/null || { say "grpc-cpp: $(tail -n 1 "$log")"; return 1; }
+}
+
 prometheus() {
   local dir=$cache/prometheus log=$cache/prometheus.log
   "$dir/usr/bin/promtool" --version >/dev/null 2>&1 && return 0
@@ -219,6 +240,7 @@ for part in "$@"; do
     npm) npm_clients e2e/npm ;;
     protocols) npm_clients protocols/npm && python_clients centrifuge protocols/requirements.txt && python_sources centrifuge centrifuge-python && python_clients sse protocols/sse-requirements.txt ;;
     grpc) python_clients grpc grpc/requirements.txt && npm_clients grpc/npm ;;
+    grpc-cpp) grpc_cpp ;;
     interop) python_clients interop e2e/requirements.txt ;;
     chromium) deb chromium chromium ;;
     slowhttptest) deb slowhttptest slowhttptest ;;

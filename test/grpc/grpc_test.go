@@ -96,9 +96,9 @@ func server(t *testing.T, cert, key string) (addr string, stop func()) {
 }
 
 // all has every client run every case.
-func all(t *testing.T, addr, ca string) {
+func all(t *testing.T, clients []client, addr, ca string) {
 	t.Helper()
-	for _, c := range clients(t) {
+	for _, c := range clients {
 		for _, name := range cases {
 			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 			out, err := c.run(ctx, addr, name, ca).CombinedOutput()
@@ -114,7 +114,7 @@ func all(t *testing.T, addr, ca string) {
 // them, so that a failure through the gateway is the gateway's.
 func TestTheJudgesThemselves(t *testing.T) {
 	addr, _ := server(t, "", "")
-	all(t, addr, "")
+	all(t, clients(t), addr, "")
 }
 
 // through is a gateway's configuration: one route to a cluster that speaks protocol.
@@ -131,7 +131,9 @@ func through(backend, protocol string, tls map[string]any) map[string]any {
 
 // TestInteropThroughTheGateway has all cases pass in cleartext and over TLS, on both
 // engines, and nothing left under way at the backend afterwards.
-func TestInteropThroughTheGateway(t *testing.T) {
+func TestInteropThroughTheGateway(t *testing.T) { throughTheGateway(t, clients(t)) }
+
+func throughTheGateway(t *testing.T, clients []client) {
 	for _, engine := range []string{"epoll", "io_uring"} {
 		for _, tls := range []bool{false, true} {
 			name := engine + ", cleartext"
@@ -143,7 +145,7 @@ func TestInteropThroughTheGateway(t *testing.T) {
 				config := through(backend, "http2", nil)
 				config["eventloop"] = map[string]any{"engine": engine}
 				s := judge.New(t, judge.Options{Memory: true, TLS: tls, Config: config})
-				all(t, s.Public, s.Authority)
+				all(t, clients, s.Public, s.Authority)
 				judge.Eventually(t, 10*time.Second, "nothing is under way at the backend", func() bool { return s.Series("weir_upstream_in_flight_requests") == 0 })
 			})
 		}
@@ -155,7 +157,7 @@ func TestInteropWithABackendOverTLS(t *testing.T) {
 	cert, key := judge.Certificate(t, t.TempDir())
 	backend, _ := server(t, cert, key)
 	s := judge.New(t, judge.Options{Memory: true, Config: through(backend, "auto", map[string]any{"enabled": true, "ca_files": []string{cert}, "server_name": "localhost"})})
-	all(t, s.Public, "")
+	all(t, clients(t), s.Public, "")
 }
 
 // TestRefusalsReachClientsAsStatus: what the gateway refuses by itself has the code that
