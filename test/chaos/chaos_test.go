@@ -144,12 +144,10 @@ func (c *trial) line() string {
 	if c.Failed() {
 		verdict = "**fails**"
 	}
-	messages, memory := "–", "–"
+	messages, memory := "– | – | –", "–"
 	if len(c.reports) > 0 {
 		others := wrong - sum(history.Lost) - sum(history.Hole) - sum(history.Repeated) - sum(history.Reordered)
 		messages = fmt.Sprintf("%d / %d | %d, %d, %d, %d | %d (%d)", published, received, sum(history.Lost), sum(history.Repeated), sum(history.Reordered), others, gaps, excused)
-	} else {
-		messages = "– | – | –"
 	}
 	if c.rss[0] > 0 {
 		memory = fmt.Sprintf("%d → %d", c.rss[0]>>20, c.rss[1]>>20)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
@@ -63,7 +62,11 @@ func init() {
 func (c *trial) clocked() string {
 	c.Helper()
 	dir := c.TempDir()
-	file := filepath.Join(runtime.GOROOT(), "src", "time", "time.go")
+	root, err := exec.CommandContext(c.Context(), "go", "env", "GOROOT").Output()
+	if err != nil {
+		c.Fatal(err)
+	}
+	file := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		c.Fatal(err)

@@ -119,8 +119,8 @@ func (p *clusterPage) ready(urls ...string) {
 // what its table of failures tells of.
 func TestTheHowtoOfAClusterWorks(t *testing.T) {
 	p := readClusterPage(t)
-	if len(p.commands) != 5 {
-		t.Fatalf("the page has %d commands, want three nodes, pub and sub: %q", len(p.commands), p.commands)
+	if len(p.commands) != 6 {
+		t.Fatalf("the page has %d commands, want three nodes, pub, sub and cluster status: %q", len(p.commands), p.commands)
 	}
 	var urls []string
 	var kills []func()
@@ -134,7 +134,16 @@ func TestTheHowtoOfAClusterWorks(t *testing.T) {
 		}
 	})
 	p.ready(urls...)
-	pub, sub := p.commands[3], p.commands[4]
+	pub, sub, status := p.commands[3], p.commands[4], p.commands[5]
+	report := ""
+	judge.Eventually(t, time.Minute, status+" succeeds", func() bool {
+		var err error
+		report, err = p.run(status)
+		return err == nil
+	})
+	if !strings.Contains(report, "3 of 3") {
+		t.Errorf("%s: %s", status, report)
+	}
 	first, err := p.run(pub)
 	if err != nil {
 		t.Fatalf("%s: %v %s", pub, err, first)

@@ -161,7 +161,7 @@ func (l *Link) copy(dst, src net.Conn, up bool) {
 		}
 		_ = dst.Close()
 		_ = src.Close()
-		for range way { //nolint:revive // the sender ends
+		for range way { // the sender ends
 		}
 	})
 	buf := make([]byte, 16<<10)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/net/sys"
@@ -152,7 +153,11 @@ func (g *Group) openListeners(addr netip.AddrPort) (fds []int, bound netip.AddrP
 	bound = addr
 	for range g.loops {
 		var fd int
-		if fd, bound, err = sys.Listen(bound, opts); err != nil {
+		listen := sys.Listen
+		if opts.Claim {
+			listen = claim
+		}
+		if fd, bound, err = listen(bound, opts); err != nil {
 			closeAll(fds)
 			return nil, addr, err
 		}
@@ -164,6 +169,21 @@ func (g *Group) openListeners(addr netip.AddrPort) (fds []int, bound netip.AddrP
 		return nil, addr, err
 	}
 	return fds, bound, nil
+}
+
+// claimFor is how long claim tries.
+const claimFor = time.Second
+
+// claim is sys.Listen for the first socket of a port. A port in use is tried again: the kernel frees
+// the sockets of an io_uring only some time after its process was killed, and a supervisor starts
+// the next one at once.
+func claim(addr netip.AddrPort, opts sys.ListenOptions) (fd int, bound netip.AddrPort, err error) {
+	for end := time.Now().Add(claimFor); ; time.Sleep(20 * time.Millisecond) {
+		fd, bound, err = sys.Listen(addr, opts)
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
+			return fd, bound, err
+		}
+	}
 }
 
 func closeAll(fds []int) {

@@ -28,12 +28,12 @@ const (
 
 // Cipher suite numbers (GB/T 38636 table 2, RFC 8998 §2).
 const (
-	ECDHE_SM4_CBC_SM3 = 0xe011 //nolint:staticcheck // the standard's names
-	ECC_SM4_CBC_SM3   = 0xe013 //nolint:staticcheck // the standard's names
-	ECDHE_SM4_GCM_SM3 = 0xe051 //nolint:staticcheck // the standard's names
-	ECC_SM4_GCM_SM3   = 0xe053 //nolint:staticcheck // the standard's names
-	TLS_SM4_GCM_SM3   = 0x00c6 //nolint:staticcheck // the RFC's names
-	TLS_SM4_CCM_SM3   = 0x00c7 //nolint:staticcheck // the RFC's names
+	ECDHE_SM4_CBC_SM3 = 0xe011
+	ECC_SM4_CBC_SM3   = 0xe013
+	ECDHE_SM4_GCM_SM3 = 0xe051
+	ECC_SM4_GCM_SM3   = 0xe053
+	TLS_SM4_GCM_SM3   = 0x00c6
+	TLS_SM4_CCM_SM3   = 0x00c7
 )
 
 // Suites are all that exist here, in order of preference: GCM before CBC, and ECDHE,
