@@ -1,0 +1,114 @@
+package archtest
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"go/scanner"
+	"go/token"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// These words read like a private language: the field's own terms, in CONTRIBUTING.md, replace them. Comments
+// and string literals of Go files are counted, and documents. testdata/words.txt has for each how often it may
+// still occur; the count must not rise, and -update-words lowers it.
+var privateWords = []string{
+	"told", "tell", "tells", "hear", "hears", "heard", "stands", "stood", "nobody", "somebody", "anybody", "whoever", "stranger", "strangers",
+	"asks", "goes on", "go on", "goodbye", "sent away", "sends away", "forsake", "forsaken", "foretell", "mended", "errand", "leave away", "vouched",
+	"whose turn", "its turn", "in turn", "moment", "believes", "begun", "beat", "lane", "lanes", "judged", "handed over", "hands over",
+	"at a time when", "is owed", "owes", "comes home", "is yours",
+}
+
+var updateWords = flag.Bool("update-words", false, "lower the counts of testdata/words.txt to those of today")
+
+// prose returns what of a file is meant for people.
+func prose(name string, text []byte) []byte {
+	if filepath.Ext(name) != ".go" {
+		return text
+	}
+	var out bytes.Buffer
+	var s scanner.Scanner
+	files := token.NewFileSet()
+	s.Init(files.AddFile(name, files.Base(), len(text)), text, nil, scanner.ScanComments)
+	for {
+		_, tok, lit := s.Scan()
+		switch tok {
+		case token.EOF:
+			return out.Bytes()
+		case token.COMMENT, token.STRING:
+			out.WriteString(lit)
+			out.WriteByte('\n')
+		}
+	}
+}
+
+// countWords counts them in all files that git knows of, and names the files by word.
+func countWords(t *testing.T) (counts map[string]int, where map[string][]string) {
+	t.Helper()
+	list, err := exec.CommandContext(t.Context(), "git", "-C", root(t), "ls-files", "-z", "*.go", "*.md", "*.html", "*.yaml").Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	pattern := regexp.MustCompile(`(?i)\b(` + strings.Join(privateWords, "|") + `)\b`)
+	counts, where = map[string]int{}, map[string][]string{}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
+		if strings.HasSuffix(name, "archtest/words_test.go") || strings.HasPrefix(name, "docs/lab/") || name == "CHANGELOG.md" || strings.HasPrefix(name, "bench/results/") {
+			continue // the list itself, and records of what was measured or changed
+		}
+		text, err := os.ReadFile(filepath.Join(root(t), name))
+		if err != nil {
+			continue // removed, but not yet committed
+		}
+		for _, m := range pattern.FindAll(prose(name, text), -1) {
+			w := strings.ToLower(string(m))
+			counts[w]++
+			if n := len(where[w]); n == 0 || where[w][n-1] != name {
+				where[w] = append(where[w], name)
+			}
+		}
+	}
+	return counts, where
+}
+
+func TestPlainEnglishGainsNoPrivateWords(t *testing.T) {
+	counts, where := countWords(t)
+	const file = "testdata/words.txt"
+	limits := map[string]int{}
+	text, err := os.ReadFile(file)
+	if err != nil && !*updateWords {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		word, n, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		if limits[word], err = strconv.Atoi(n); err != nil {
+			t.Fatalf("%s: %q: want a word, a tab and a count", file, line)
+		}
+	}
+	for _, w := range privateWords {
+		if _, known := limits[w]; *updateWords && (!known || counts[w] < limits[w]) {
+			limits[w] = counts[w]
+		}
+		if counts[w] > limits[w] {
+			t.Errorf("%q occurs %d times, at most %d are left to replace: use the term that the field's standards use (CONTRIBUTING.md); it is in %s",
+				w, counts[w], limits[w], strings.Join(where[w], ", "))
+		}
+	}
+	if !*updateWords {
+		return
+	}
+	var b bytes.Buffer
+	for _, w := range slices.Sorted(maps.Keys(limits)) {
+		fmt.Fprintf(&b, "%s\t%d\n", w, limits[w])
+	}
+	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
