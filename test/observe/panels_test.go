@@ -11,9 +11,9 @@ import (
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-// absent are the panels that show nothing on a gateway without backends and without a
+// absent are the panels that show nothing on a gateway without backends, TLS and a
 // capacity report that is well.
-var absent = []string{"Headroom to the knee", "Causes", "Upstream replies", "Upstream failures", "Peers"}
+var absent = []string{"Headroom to the knee", "Causes", "Upstream replies", "Upstream failures", "Peers", "TLS handshakes"}
 
 // Every panel of Grafana's shows something when a Prometheus has scraped a gateway under
 // load, in both forms of the histograms.
