@@ -72,7 +72,8 @@ func TestATokenIsTakenFromHeaderQueryAndCookie(t *testing.T) {
 
 func TestExpiryEndsStreams(t *testing.T) {
 	g := start(t, withSecret)
-	token := mint(t, auth.MintClaims{Subscribe: []string{"**"}, TTL: time.Second, Now: time.Now().Truncate(time.Second)})
+	// Claims count whole seconds: it lives for one to two.
+	token := mint(t, auth.MintClaims{Subscribe: []string{"**"}, TTL: 2 * time.Second, Now: time.Now().Truncate(time.Second)})
 	begin := time.Now()
 	s := g.dial(t)
 	s.Send(wiretest.CRLF("GET /sse?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n\n"))
