@@ -58,11 +58,44 @@ const pieceSize = 1 << 20
 
 var errHandedOver = fmt.Errorf("%w: the log is handed over to another process", hub.ErrUnavailable)
 
-// Export hands the logs to another process's Import, in pieces. From now on nothing is stored
-// or read here, until Resume.
-func (b *Broker) Export(send func(piece []byte) error) error {
+// An Ahead is what another process has of the logs already, see ExportAhead.
+type Ahead struct{ logs map[*log]*sent }
+
+// sent is what was sent of a log.
+type sent struct {
+	last     uint64              // messages and keys up to this offset
+	channels map[*channel]uint64 // what was removed of each
+}
+
+// channel reports whether c is known as it is.
+func (s *sent) channel(c *channel) bool {
+	removed, known := s.channels[c]
+	return known && c.last <= s.last && c.removed == removed
+}
+
+// ExportAhead hands what the logs hold now to another process's Import, in pieces, and serves
+// on: Export then has little left to send.
+func (b *Broker) ExportAhead(send func(piece []byte) error) (*Ahead, error) {
+	a := &Ahead{logs: map[*log]*sent{}}
 	for _, l := range b.all() {
-		if err := l.export(send); err != nil {
+		s := &sent{channels: map[*channel]uint64{}}
+		if err := l.exportAhead(s, send); err != nil {
+			return nil, err
+		}
+		a.logs[l] = s
+	}
+	return a, nil
+}
+
+// Export hands the logs to another process's Import, in pieces, but for what ahead says that it
+// has; nil: nothing. From now on nothing is stored or read here, until Resume.
+func (b *Broker) Export(ahead *Ahead, send func(piece []byte) error) error {
+	for _, l := range b.all() {
+		s := &sent{}
+		if ahead != nil && ahead.logs[l] != nil {
+			s = ahead.logs[l]
+		}
+		if err := l.export(s, send); err != nil {
 			return err
 		}
 	}
@@ -81,51 +114,168 @@ func (b *Broker) Resume() error {
 	return nil
 }
 
-func (l *log) export(send func([]byte) error) error {
+// A pieces makes pieces of a log of about pieceSize bytes.
+type pieces struct {
+	log  string // its name
+	send func([]byte) error
+	s    takeover.State
+}
+
+// add appends a field, and sends what there is when it is enough.
+func (p *pieces) add(tag int, b takeover.State) error {
+	if len(p.s) == 0 {
+		p.s = p.s.MustString(moveLog, p.log)
+	}
+	if p.s = p.s.MustBytes(tag, b); len(p.s) < pieceSize {
+		return nil
+	}
+	return p.flush()
+}
+
+func (p *pieces) flush() error {
+	if len(p.s) == 0 {
+		return nil
+	}
+	s := p.s
+	p.s = nil
+	return p.send(s)
+}
+
+// exportBatch is how many messages are looked up at once while the log is in use.
+const exportBatch = 1024
+
+// exportAhead sends what l holds, and writes down in s what that is. The lock is not held while
+// anything is made of it or sent.
+func (l *log) exportAhead(s *sent, send func([]byte) error) error {
+	p := &pieces{log: l.opts.Load().Name, send: send}
+	l.mu.Lock()
+	if l.closed != nil {
+		defer l.mu.Unlock()
+		return l.closed
+	}
+	end := l.last
+	head := l.head()
+	records := make([]takeover.State, 0, len(l.channels))
+	for _, c := range l.channels {
+		records = append(records, c.record())
+		s.channels[c] = c.removed
+	}
+	keys := l.exportKeys(0)
+	s.last = end
+	l.mu.Unlock()
+	if err := p.add(moveHead, head); err != nil {
+		return err
+	}
+	for _, r := range records {
+		if err := p.add(moveChannel, r); err != nil {
+			return err
+		}
+	}
+	for at := uint64(0); at < end; {
+		list, now := l.retained(at, end)
+		for _, e := range list {
+			m, err := e.state(now)
+			if err == nil {
+				err = p.add(moveMessage, m)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if at = end; len(list) == exportBatch {
+			at = list[len(list)-1].msg.Offset
+		}
+	}
+	for _, k := range keys {
+		if err := p.add(moveKey, k); err != nil {
+			return err
+		}
+	}
+	return p.flush()
+}
+
+// retained returns the next messages after an offset, up to end.
+func (l *log) retained(after, end uint64) (list []*entry, now time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for e := range l.order.after(after) {
+		if e.msg.Offset > end || len(list) == exportBatch {
+			break
+		}
+		list = append(list, e)
+	}
+	return list, l.age()
+}
+
+// export sends what l holds besides s, and closes it.
+func (l *log) export(s *sent, send func([]byte) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed != nil {
 		return l.closed
 	}
 	l.closed = errHandedOver
-	now := l.age()
-	name := l.opts.Load().Name
-	var s takeover.State
-	begin := func() { s = takeover.State{}.MustString(moveLog, name) }
-	flush := func(least int) error {
-		if len(s) < least {
-			return nil
-		}
-		err := send(s)
-		begin()
+	p := &pieces{log: l.opts.Load().Name, send: send}
+	if err := p.add(moveHead, l.head()); err != nil {
 		return err
 	}
-	begin()
-	s = s.MustBytes(moveHead, takeover.State{}.String(logEpoch, l.epoch).Uint(logLast, l.last).Uint(logRemoved, l.removed).Uint(logForgot, l.forgot))
 	for _, c := range l.channels {
-		s = s.MustBytes(moveChannel, takeover.State{}.String(channelName, c.name).Uint(channelLast, c.last).Uint(channelRemoved, c.removed))
-		if err := flush(pieceSize); err != nil {
+		if s.channel(c) {
+			continue
+		}
+		if err := p.add(moveChannel, c.record()); err != nil {
 			return err
 		}
 	}
-	for e := range l.order.after(0) {
+	for c := range s.channels { // forgotten meanwhile: nothing of them is left
+		if l.channels[c.name] == c {
+			continue
+		}
+		gone := channel{name: c.name, last: c.last, removed: max(c.last, c.removed)}
+		if now := l.channels[c.name]; now != nil {
+			gone.last, gone.removed = now.last, now.removed
+		}
+		if err := p.add(moveChannel, gone.record()); err != nil {
+			return err
+		}
+	}
+	now := l.age()
+	for e := range l.order.after(s.last) {
 		m, err := e.state(now)
+		if err == nil {
+			err = p.add(moveMessage, m)
+		}
 		if err != nil {
 			return err
 		}
-		s = s.MustBytes(moveMessage, m)
-		if err := flush(pieceSize); err != nil {
+	}
+	for _, k := range l.exportKeys(s.last) {
+		if err := p.add(moveKey, k); err != nil {
 			return err
 		}
 	}
+	return p.flush()
+}
+
+// head is what is known of the log as a whole. l.mu is held.
+func (l *log) head() takeover.State {
+	return takeover.State{}.String(logEpoch, l.epoch).Uint(logLast, l.last).Uint(logRemoved, l.removed).Uint(logForgot, l.forgot)
+}
+
+func (c *channel) record() takeover.State {
+	return takeover.State{}.String(channelName, c.name).Uint(channelLast, c.last).Uint(channelRemoved, c.removed)
+}
+
+// exportKeys returns the idempotency keys of messages after an offset, oldest first. l.mu is
+// held.
+func (l *log) exportKeys(after uint64) (list []takeover.State) {
+	now := l.age()
 	for _, k := range l.keys.queue[l.keys.head:] {
-		u := l.keys.used[k.id]
-		s = s.MustBytes(moveKey, takeover.State{}.Bytes(keyID, k.id[:]).Bytes(keyContent, u.content[:]).Uint(keyOffset, u.offset).Uint(keyAge, uint64(now-k.at)))
-		if err := flush(pieceSize); err != nil {
-			return err
+		if u := l.keys.used[k.id]; u.offset > after {
+			list = append(list, takeover.State{}.Bytes(keyID, k.id[:]).Bytes(keyContent, u.content[:]).Uint(keyOffset, u.offset).Uint(keyAge, uint64(now-k.at)))
 		}
 	}
-	return flush(0)
+	return list
 }
 
 func (e *entry) state(now time.Duration) (takeover.State, error) {
@@ -173,7 +323,7 @@ type importing struct {
 	epoch                 string
 	last, removed, forgot uint64
 	channels              []movedChannel
-	messages              []movedMessage
+	messages              []*entry // at counts from when the log began to arrive
 	keys                  []movedKey
 }
 
@@ -182,15 +332,10 @@ type movedChannel struct {
 	last, removed uint64
 }
 
-type movedMessage struct {
-	msg hub.Message
-	age time.Duration
-}
-
 type movedKey struct {
 	id  hub.KeyID
 	use use
-	age time.Duration
+	at  time.Duration // as with messages
 }
 
 func (in *importing) take(f takeover.Field) (known bool, err error) {
@@ -203,14 +348,13 @@ func (in *importing) take(f takeover.Field) (known bool, err error) {
 		err = s.Read(c.take)
 		in.channels = append(in.channels, c)
 	case moveMessage:
-		in.messages = append(in.messages, movedMessage{})
-		m := &in.messages[len(in.messages)-1]
-		err = s.Read(m.take)
-		if m.msg.Epoch = in.epoch; err == nil && (m.msg.Offset == 0 || m.msg.Channel == "") {
+		e := &entry{at: time.Since(in.at)}
+		err = s.Read(e.take)
+		if in.messages = append(in.messages, e); err == nil && (e.msg.Offset == 0 || e.msg.Channel == "") {
 			err = errors.New("a message without a place")
 		}
 	case moveKey:
-		var k movedKey
+		k := movedKey{at: time.Since(in.at)}
 		err = s.Read(k.take)
 		in.keys = append(in.keys, k)
 	default:
@@ -249,25 +393,26 @@ func (c *movedChannel) take(f takeover.Field) (bool, error) {
 	return true, nil
 }
 
-func (m *movedMessage) take(f takeover.Field) (bool, error) {
+func (e *entry) take(f takeover.Field) (bool, error) {
+	m := &e.msg
 	switch f.Tag {
 	case messageChannel:
-		m.msg.Channel = string(f.Bytes)
+		m.Channel = string(f.Bytes)
 	case messageKey:
-		m.msg.Key = string(f.Bytes)
+		m.Key = string(f.Bytes)
 	case messageData:
-		m.msg.Data = f.Bytes
+		m.Data = f.Bytes
 	case messageAttributes:
-		m.msg.Attributes = &hub.Attributes{}
-		return true, json.Unmarshal(f.Bytes, m.msg.Attributes)
+		m.Attributes = &hub.Attributes{}
+		return true, json.Unmarshal(f.Bytes, m.Attributes)
 	case messageTime:
-		m.msg.Time = int64(f.Uint)
+		m.Time = int64(f.Uint)
 	case messageOffset:
-		m.msg.Offset = f.Uint
+		m.Offset = f.Uint
 	case messagePrev:
-		m.msg.Prev = f.Uint
+		m.Prev = f.Uint
 	case messageAge:
-		m.age = time.Duration(f.Uint)
+		e.at -= time.Duration(f.Uint)
 	default:
 		return false, nil
 	}
@@ -283,7 +428,7 @@ func (k *movedKey) take(f takeover.Field) (bool, error) {
 	case keyOffset:
 		k.use.offset = f.Uint
 	case keyAge:
-		k.age = time.Duration(f.Uint)
+		k.at -= time.Duration(f.Uint)
 	default:
 		return false, nil
 	}
@@ -305,22 +450,26 @@ func (l *log) restore(in *importing) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.epoch, l.last, l.removed, l.forgot = in.epoch, in.last, in.removed, in.forgot
-	for _, c := range in.channels {
-		l.channels[c.name] = &channel{log: l, name: c.name, last: c.last, removed: c.removed}
-		l.empty++
-	}
-	behind := time.Since(in.at)
-	for i := range in.messages {
-		m := &in.messages[i]
-		c := l.channels[m.msg.Channel]
-		if c == nil || m.msg.Offset > l.last || i > 0 && m.msg.Offset <= in.messages[i-1].msg.Offset {
-			return fmt.Errorf("namespace %q: message %d does not fit the log that moves", l.opts.Load().Name, m.msg.Offset)
+	for _, m := range in.channels { // a channel can come again, as it is later
+		c := l.channels[m.name]
+		if c == nil {
+			c = &channel{log: l, name: m.name}
+			l.channels[m.name] = c
+			l.empty++
 		}
-		l.put(c, m, l.age()-m.age-behind)
+		c.last, c.removed = m.last, m.removed
 	}
-	for _, k := range in.keys {
-		l.keys.add(k.id, k.use, l.age()-k.age-behind, l.maxKeys)
+	began := l.age() - time.Since(in.at)
+	for i, e := range in.messages {
+		c := l.channels[e.msg.Channel]
+		if c == nil || e.msg.Offset > l.last || i > 0 && e.msg.Offset <= in.messages[i-1].msg.Offset {
+			return fmt.Errorf("namespace %q: message %d does not fit the log that moves", l.opts.Load().Name, e.msg.Offset)
+		}
+		if e.msg.Offset > c.removed { // it was not removed after it was sent
+			l.put(c, e, began)
+		}
 	}
+	l.restoreKeys(in.keys, began)
 	for _, c := range l.channels {
 		if c.ring.n > 0 {
 			l.trim(c)
@@ -329,14 +478,26 @@ func (l *log) restore(in *importing) error {
 	return nil
 }
 
+// restoreKeys adds keys that came. One that expired and was used again comes twice.
+func (l *log) restoreKeys(list []movedKey, began time.Duration) {
+	last := make(map[hub.KeyID]uint64, len(list))
+	for _, k := range list {
+		last[k.id] = k.use.offset
+	}
+	for _, k := range list {
+		if last[k.id] == k.use.offset {
+			l.keys.add(k.id, k.use, began+k.at, l.maxKeys)
+		}
+	}
+}
+
 // put adds a message that has its place. l.mu is held.
-func (l *log) put(c *channel, m *movedMessage, at time.Duration) {
+func (l *log) put(c *channel, e *entry, began time.Duration) {
 	if c.idle() {
 		l.empty--
 	}
-	e := &entry{ch: c, at: at}
-	e.msg.Channel, e.msg.Key, e.msg.Data, e.msg.Attributes = c.name, m.msg.Key, m.msg.Data, m.msg.Attributes
-	e.msg.Time, e.msg.Epoch, e.msg.Offset, e.msg.Prev = m.msg.Time, l.epoch, m.msg.Offset, m.msg.Prev
+	e.ch, e.at = c, began+e.at
+	e.msg.Channel, e.msg.Epoch = c.name, l.epoch
 	l.order.push(e)
 	if a := e.msg.Attributes; a != nil && a.ID != "" {
 		l.ids.add(a.ID, e.msg.Offset)

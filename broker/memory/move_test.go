@@ -34,6 +34,22 @@ func publishTo(t *testing.T, b *Broker, p hub.Publication) (at hub.Position, err
 	return at, err
 }
 
+// historyOf is all that channels c0, c1, … hold.
+func historyOf(t *testing.T, b *Broker, channels int) (all string) {
+	t.Helper()
+	for i := range channels {
+		page, err := b.History(t.Context(), &hub.Namespace{Name: "default"}, fmt.Sprintf("c%d", i), 0, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += fmt.Sprintf("%s %d %d\n", page.Epoch, page.Covered, page.FirstRetained)
+		for _, m := range page.Messages {
+			all += fmt.Sprintf("%s %s %s %d %d %d %s %+v\n", m.Channel, m.Key, m.Data, m.Time, m.Offset, m.Prev, m.Epoch, m.Attributes)
+		}
+	}
+	return all
+}
+
 func TestALogMovesWhole(t *testing.T) {
 	old := startedBroker(t, nil)
 	for i := range 200 {
@@ -46,30 +62,16 @@ func TestALogMovesWhole(t *testing.T) {
 		}
 	}
 	ns := &hub.Namespace{Name: "default"}
-	read := func(b *Broker) (all string) {
-		t.Helper()
-		for i := range 3 {
-			page, err := b.History(t.Context(), ns, fmt.Sprintf("c%d", i), 0, 1000)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all += fmt.Sprintf("%s %d %d\n", page.Epoch, page.Covered, page.FirstRetained)
-			for _, m := range page.Messages {
-				all += fmt.Sprintf("%s %s %s %d %d %d %s %+v\n", m.Channel, m.Key, m.Data, m.Time, m.Offset, m.Prev, m.Epoch, m.Attributes)
-			}
-		}
-		return all
-	}
-	want := read(old)
+	want := historyOf(t, old, 3)
 	var pieces [][]byte
-	if err := old.Export(func(piece []byte) error { pieces = append(pieces, bytes.Clone(piece)); return nil }); err != nil {
+	if err := old.Export(nil, func(piece []byte) error { pieces = append(pieces, bytes.Clone(piece)); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := publishTo(t, old, hub.Publication{Channel: "c0", Data: []byte("1")}); !errors.Is(err, hub.ErrUnavailable) {
 		t.Errorf("a publish to a log that is handed over: %v", err)
 	}
 	fresh := startedBroker(t, pieces)
-	if got := read(fresh); got != want {
+	if got := historyOf(t, fresh, 3); got != want {
 		t.Errorf("the log is\n%s\nand was\n%s", got, want)
 	}
 	// It continues where it was, and knows the keys.
@@ -96,7 +98,7 @@ func TestRepeatedKeysAreKnownAfterTheMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pieces [][]byte
-	if err := old.Export(func(piece []byte) error { pieces = append(pieces, bytes.Clone(piece)); return nil }); err != nil {
+	if err := old.Export(nil, func(piece []byte) error { pieces = append(pieces, bytes.Clone(piece)); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := publishTo(t, startedBroker(t, pieces), p); err != nil || again != first {
@@ -104,11 +106,100 @@ func TestRepeatedKeysAreKnownAfterTheMove(t *testing.T) {
 	}
 }
 
+// While most of a log is on its way, messages come and go, keys are used, and channels are
+// forgotten: what arrives is the log as it is in the end.
+func TestALogThatChangesOnItsWayMovesWhole(t *testing.T) {
+	old := startedBroker(t, nil)
+	publication := func(i int) hub.Publication {
+		return hub.Publication{Channel: fmt.Sprintf("c%d", i%7), Data: fmt.Appendf(nil, "%9000d", i), IdempotencyKey: fmt.Sprint(i), Attributes: &hub.Attributes{ID: fmt.Sprint("id", i)}}
+	}
+	publish := func(i int) {
+		t.Helper()
+		if _, err := publishTo(t, old, publication(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 500 {
+		publish(i)
+	}
+	var pieces [][]byte
+	i := 500
+	keep := func(piece []byte) error {
+		pieces = append(pieces, bytes.Clone(piece))
+		for range 100 { // each removes an older one
+			publish(i)
+			i++
+		}
+		return nil
+	}
+	ahead, err := old.ExportAhead(keep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(pieces)
+	publish(i)
+	want := historyOf(t, old, 7)
+	if err := old.Export(ahead, func(piece []byte) error { pieces = append(pieces, bytes.Clone(piece)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if before < 3 || len(pieces) == before {
+		t.Fatalf("%d pieces ahead, %d in the end", before, len(pieces)-before)
+	}
+	fresh := startedBroker(t, pieces)
+	if got := historyOf(t, fresh, 7); got != want {
+		t.Errorf("the log is\n%s\nand was\n%s", got, want)
+	}
+	if got, want := len(fresh.logs["default"].ids), len(old.logs["default"].ids); got != want {
+		t.Errorf("%d ids, want %d", got, want)
+	}
+	if got, want := fresh.logs["default"].bytes, old.logs["default"].bytes; got != want {
+		t.Errorf("%d bytes, want %d", got, want)
+	}
+	for _, n := range []int{0, i} { // the first of all, and the last
+		if at, err := publishTo(t, fresh, publication(n)); err != nil || at.Offset != uint64(n+1) {
+			t.Errorf("published again with the key of message %d: %v, %v", n+1, at, err)
+		}
+	}
+}
+
+// A channel whose record was dropped meanwhile holds nothing in the other process.
+func TestAForgottenChannelDoesNotComeBack(t *testing.T) {
+	old := startedBroker(t, nil)
+	for i := range 3 {
+		if _, err := publishTo(t, old, hub.Publication{Channel: "gone", Data: fmt.Appendf(nil, "%d", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var pieces [][]byte
+	keep := func(piece []byte) error { pieces = append(pieces, bytes.Clone(piece)); return nil }
+	ahead, err := old.ExportAhead(keep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := old.logs["default"]
+	l.mu.Lock()
+	for l.order.live > 0 {
+		l.remove(l.order.oldest())
+	}
+	l.forgot = l.channels["gone"].removed
+	delete(l.channels, "gone")
+	l.empty = 0
+	l.mu.Unlock()
+	if err := old.Export(ahead, keep); err != nil {
+		t.Fatal(err)
+	}
+	fresh := startedBroker(t, pieces)
+	page, err := fresh.History(t.Context(), &hub.Namespace{Name: "default"}, "gone", 0, 10)
+	if err != nil || len(page.Messages) != 0 || page.FirstRetained != 4 {
+		t.Errorf("%d messages, the first retained is %d, %v; want none and 4", len(page.Messages), page.FirstRetained, err)
+	}
+}
+
 func FuzzImport(f *testing.F) {
 	old, _ := New(Config{})
 	_ = old.Start(f.Context(), []hub.Namespace{{Name: "default"}}, func(*hub.Message) {})
 	old.Publish(&hub.Namespace{Name: "default"}, hub.Publication{Channel: "c", Data: []byte("1"), IdempotencyKey: "k"}, func(hub.Position, error) {})
-	_ = old.Export(func(piece []byte) error { f.Add(bytes.Clone(piece)); return nil })
+	_ = old.Export(nil, func(piece []byte) error { f.Add(bytes.Clone(piece)); return nil })
 	_ = old.Close()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		fresh, err := New(Config{})

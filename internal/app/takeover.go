@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -54,10 +56,20 @@ func (s *succession) takeLog() error {
 	if p == nil || a.logOutside() {
 		return nil
 	}
-	if err := p.SendPrepared(false, a.logPlace()); err != nil {
+	if err := s.prepared(false); err != nil {
 		return err
 	}
 	return s.receiveLog(p)
+}
+
+// otherFiles is room for descriptors that are no connections.
+const otherFiles = 1024
+
+// prepared reports that everything is built, and makes room for the descriptors that follow
+// while clients wait.
+func (s *succession) prepared(outside bool) error {
+	sys.ReserveDescriptors(s.parent.Conns + otherFiles)
+	return s.parent.SendPrepared(outside, s.app.logPlace())
 }
 
 // takeOver has this process, which has built and started everything and serves nobody yet,
@@ -74,7 +86,7 @@ func (a *App) takeOver(parts *group) (err error) {
 		}
 	}()
 	if a.logOutside() {
-		if err = p.SendPrepared(true, a.logPlace()); err != nil {
+		if err = s.prepared(true); err != nil {
 			return err
 		}
 		if err = p.ReceiveLog(func([]byte) error { return nil }); err != nil {
@@ -82,6 +94,7 @@ func (a *App) takeOver(parts *group) (err error) {
 		}
 	}
 	began := time.Now()
+	defer collectLater()()
 	refused, err := s.receive()
 	if err != nil {
 		return err
@@ -104,6 +117,18 @@ func (a *App) takeOver(parts *group) (err error) {
 	a.log.Info("took over", "from_pid", p.Peer.PID, "from_version", p.Peer.Build, "connections", n, "refused", len(refused))
 	parts.run(func() error { s.follow(); return nil })
 	return nil
+}
+
+// collectLater puts off garbage collections until resume: nearly all that is allocated while
+// clients wait, stays. The limit of memory holds all the same. What others set meanwhile stays.
+func collectLater() (resume func()) {
+	const off = -1
+	was := debug.SetGCPercent(off)
+	return func() {
+		if now := debug.SetGCPercent(was); now != off {
+			debug.SetGCPercent(now)
+		}
+	}
 }
 
 // receive reads the connections until the old process has sent all, and returns the numbers
@@ -204,13 +229,7 @@ func (s *succession) arrive() int {
 		l := loops[i]
 		posted := l.Post(func() {
 			defer done.Done()
-			for _, x := range list {
-				if err := s.arriveOn(l, x); err != nil {
-					s.app.log.Warn("a connection of the old process is closed", "err", err)
-					continue
-				}
-				n.Add(1)
-			}
+			n.Add(s.arriveOn(l, list))
 		})
 		if !posted {
 			done.Done()
@@ -221,15 +240,32 @@ func (s *succession) arrive() int {
 	return int(n.Load())
 }
 
-// arriveOn makes x a connection of l.
-func (s *succession) arriveOn(l *eventloop.Loop, x arrival) error {
-	return l.Arrive(x.fd, x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
-		s.app.admission.arrived(c)
-		if x.opened != nil {
-			x.opened(c)
+// arriveOn makes list connections of l, and returns how many there are.
+func (s *succession) arriveOn(l *eventloop.Loop, list []arrival) (arrived int64) {
+	fds := make([]int32, len(list))
+	for i := range list {
+		fds[i] = int32(list[i].fd)
+	}
+	n, err := l.Receive(fds)
+	if err != nil {
+		s.app.log.Warn("connections of the old process are closed", "connections", len(list)-n, "err", err)
+	}
+	for i := range list[:n] {
+		x := &list[i]
+		err := l.Arrive(fds[i], x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
+			s.app.admission.arrived(c)
+			if x.opened != nil {
+				x.opened(c)
+			}
+			return x.open(c)
+		})
+		if err != nil {
+			s.app.log.Warn("a connection of the old process is closed", "err", err)
+			continue
 		}
-		return x.open(c)
-	})
+		arrived++
+	}
+	return arrived
 }
 
 // follow takes connections as they become idle in the old process, until it ends.
@@ -262,6 +298,17 @@ func (s *succession) close() {
 	s.list = nil
 }
 
+// sendLogAhead sends what the memory broker holds while it serves on, so that the pause does not
+// depend on how much that is.
+func (h *handover) sendLogAhead() (*memory.Ahead, error) {
+	c := h.child
+	if c.Peer.Version < takeover.VersionLogAhead {
+		return nil, nil //nolint:nilnil // nothing is there yet
+	}
+	c.SetDeadline(time.Now().Add(prepareTime))
+	return h.app.memory.ExportAhead(func(piece []byte) error { return c.Send(takeover.Log, piece) })
+}
+
 // sendLog gives the new process the log, if it lives in this one. restore has this process
 // have it again.
 func (h *handover) sendLog() (restore func() error, err error) {
@@ -270,7 +317,7 @@ func (h *handover) sendLog() (restore func() error, err error) {
 	switch {
 	case a.memory != nil:
 		restore = a.memory.Resume
-		err = a.memory.Export(func(piece []byte) error { return c.Send(takeover.Log, piece) })
+		err = a.memory.Export(h.ahead, func(piece []byte) error { return c.Send(takeover.Log, piece) })
 	case !a.logOutside():
 		restore = a.nats.Resume
 		if err = c.SendOpened(a.nats.Opened()); err == nil {

@@ -10,9 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-gateway/weir/broker/memory"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/observe"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/push/wire"
@@ -114,6 +116,7 @@ type handover struct {
 	state admin.Upgrade
 
 	pause *eventloop.Pause
+	ahead *memory.Ahead         // what the new process has of the log before the pause
 	out   []*eventloop.Exported // by loop
 }
 
@@ -147,6 +150,11 @@ func (h *handover) run(ctx context.Context) (err error) {
 	if outside != a.logOutside() || place != "" && place != a.logPlace() {
 		return config.WithHint(errors.New("the new process has its log elsewhere: broker.kind, broker.nats.url or broker.nats.dir was changed"), "restart to change the broker")
 	}
+	if a.memory != nil {
+		if h.ahead, err = h.sendLogAhead(); err != nil {
+			return err
+		}
+	}
 	h.tell("moving")
 	return h.move(outside)
 }
@@ -170,7 +178,9 @@ func (h *handover) sendListeners() error {
 		}
 		fds, names = append(fds, fd), append(names, keptAdmin)
 	}
-	return c.SendListeners(names, fds, a.listeners.kept)
+	// Connections of a ring become descriptors, some at a time.
+	sys.ReserveDescriptors(len(a.loops.Loops())*takeover.MaxFiles + otherFiles)
+	return c.SendListeners(names, fds, a.listeners.kept, a.loops.Open())
 }
 
 // move is the part in which clients wait.

@@ -106,13 +106,12 @@ func TestVersionsMeetAtTheHighestThatBothSpeak(t *testing.T) {
 	f(0, 0, 0)
 }
 
-// A process of version 1 expects the end of the log where it has no frame.
-func TestWhenTheLogWasOpenedIsSentFromVersion2On(t *testing.T) {
-	f := func(version int, want time.Time) {
+func TestWhenTheLogWasOpenedIsSent(t *testing.T) {
+	f := func(want time.Time) {
 		t.Helper()
 		a, b := pair(t)
-		c := &Child{Link: a, Peer: Peer{Version: version}}
-		if err := errors.Join(c.SendOpened(time.UnixMilli(1234567)), c.Send(LogEnd, nil)); err != nil {
+		c := &Child{Link: a}
+		if err := errors.Join(c.SendOpened(want), c.Send(LogEnd, nil)); err != nil {
 			t.Fatal(err)
 		}
 		var got time.Time
@@ -121,11 +120,11 @@ func TestWhenTheLogWasOpenedIsSentFromVersion2On(t *testing.T) {
 			return err
 		})
 		if err != nil || !got.Equal(want) {
-			t.Errorf("version %d: %v, %v; want %v", version, got, err, want)
+			t.Errorf("%v, %v; want %v", got, err, want)
 		}
 	}
-	f(VersionLogState-1, time.Time{})
-	f(VersionLogState, time.UnixMilli(1234567))
+	f(time.Time{})
+	f(time.UnixMilli(1234567))
 }
 
 func TestARefusalArrivesInWords(t *testing.T) {

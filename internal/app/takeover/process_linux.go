@@ -14,10 +14,9 @@ import (
 
 const (
 	// Version is the protocol's: the frames, their order, and what the marked fields mean.
-	// MinVersion is the oldest that this build speaks too. Since 2 a log in a directory has a
-	// frame that describes it.
-	Version    = 2
-	MinVersion = 1
+	// MinVersion is the oldest that this build speaks too.
+	Version    = 3
+	MinVersion = 2
 
 	// environment names the variable that tells a process the descriptor of its end.
 	environment = "WEIR_TAKEOVER"
@@ -37,6 +36,7 @@ const (
 const (
 	listenerNames = iota + 1 // of the sockets, each ended by a line feed
 	listenersKept
+	listenersConns // connections that are open
 )
 
 const (
@@ -46,8 +46,8 @@ const (
 
 const readyRefused = 1 // numbers of connections, 4 bytes each
 
-// VersionLogState is the first version with a State in the Log frame of a log in a directory.
-const VersionLogState = 2
+// VersionLogAhead is the first version in which most of a log can come before the pause.
+const VersionLogAhead = 3
 
 const logOpened = 1 // Unix milliseconds, see SendOpened
 
@@ -204,16 +204,16 @@ func (c *Child) Refuse(why error) {
 }
 
 // SendListeners sends the listening sockets by name. kept of them are also kept by a service
-// manager.
-func (c *Child) SendListeners(names []string, fds []int, kept int) error {
+// manager; conns is about how many connections will follow.
+func (c *Child) SendListeners(names []string, fds []int, kept, conns int) error {
 	var s State
-	return c.Send(Listeners, s.String(listenerNames, strings.Join(names, "\n")).Uint(listenersKept, uint64(kept)), fds...)
+	s = s.String(listenerNames, strings.Join(names, "\n")).Uint(listenersKept, uint64(kept)).Uint(listenersConns, uint64(conns))
+	return c.Send(Listeners, s, fds...)
 }
 
-// SendOpened sends since when this node alone writes the log in the directory. Version 1 has no
-// frame for that.
+// SendOpened sends since when this node alone writes the log in the directory.
 func (c *Child) SendOpened(at time.Time) error {
-	if c.Peer.Version < VersionLogState || at.IsZero() {
+	if at.IsZero() {
 		return nil
 	}
 	return c.Send(Log, State{}.Uint(logOpened, uint64(at.UnixMilli())))
@@ -293,6 +293,8 @@ type Parent struct {
 	Sockets []*os.File
 	// Kept is how many of them a service manager keeps.
 	Kept int
+	// Conns is about how many connections it has.
+	Conns int
 }
 
 // FromEnvironment returns the process that started this one to take over from it; nil: none
@@ -339,6 +341,8 @@ func (p *Parent) receiveListeners() error {
 			names = strings.Split(string(f.Bytes), "\n")
 		case listenersKept:
 			p.Kept = int(f.Uint)
+		case listenersConns:
+			p.Conns = int(min(f.Uint, 1<<24))
 		default:
 			return false, nil
 		}

@@ -80,7 +80,12 @@ func (f *front) movedTo(engine string, sizes *[]int) *front {
 		}
 		done := make(chan error)
 		other.group.Loops()[0].Post(func() {
-			done <- other.group.Loops()[0].Arrive(r.Files[0], m, nil, func(c *eventloop.Conn) (eventloop.Handler, error) { return other.server.Arrive(c, a, m.Timer) })
+			l, fds := other.group.Loops()[0], []int32{int32(r.Files[0])}
+			if _, err := l.Receive(fds); err != nil {
+				done <- err
+				return
+			}
+			done <- l.Arrive(fds[0], m, nil, func(c *eventloop.Conn) (eventloop.Handler, error) { return other.server.Arrive(c, a, m.Timer) })
 		})
 		if err := <-done; err != nil {
 			f.t.Fatal(err)

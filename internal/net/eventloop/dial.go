@@ -142,9 +142,11 @@ func (d *dialing) open(to Endpoint, opt DialOptions) (err error) {
 
 // own gives the connection its descriptor.
 func (d *dialing) own(fd int) error {
-	fd, err := d.c.loop.poller.Adopt(fd)
-	if err == nil {
-		d.c.fd = int32(fd)
+	fds := d.c.loop.one[:]
+	fds[0] = int32(fd)
+	n, err := d.c.loop.poller.Adopt(fds)
+	if n == 1 {
+		d.c.fd = fds[0]
 	}
 	return err
 }

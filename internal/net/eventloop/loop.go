@@ -60,6 +60,7 @@ type Loop struct {
 	gather    gatherer // what Write took in this tick and is not sent yet
 	scratch   []byte   // for outQueue.merge
 	sealed    []byte   // for seal
+	one       [1]int32 // for one socket of the process that the poller adopts
 	// flushers wait for the end of the tick.
 	flushers []Flusher
 	// dispatching are the connections whose Data call is running: one, mostly.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/net/poller"
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
@@ -73,21 +74,23 @@ func (l *Loop) Export(all bool, send func(body []byte, fds []int) (first int, er
 	l.gather.flush()
 	l.runFlushers()
 	var wanted []*Conn
+	var loans []poller.Loan
 	for _, c := range l.table.conns {
 		if c != nil && c.fd >= 0 && !c.Connecting() && (all || c.mayMove()) {
-			wanted = append(wanted, c)
-			l.poller.SetReading(c.key, int(c.fd), false)
+			wanted, loans = append(wanted, c), append(loans, poller.Loan{Key: c.key, FD: int(c.fd)})
 		}
 	}
-	l.poller.Quiesce(pollEvents{l}, quiesceTime)
+	l.poller.Quiesce(loans, pollEvents{l}, quiesceTime)
 	e := &Exported{}
 	b := batch{loop: l, send: send, to: e}
 	for _, c := range wanted {
-		if b.err != nil || !c.mayMove() || !b.add(c) {
+		if b.err != nil || !c.mayMove() {
 			c.restoreReading()
+		} else if b.conns = append(b.conns, c); len(b.conns) == takeover.MaxFiles {
+			b.lend()
 		}
 	}
-	b.flush()
+	b.lend()
 	return e, b.err
 }
 
@@ -106,27 +109,45 @@ type batch struct {
 	loop  *Loop
 	send  func([]byte, []int) (int, error)
 	to    *Exported
+	conns []*Conn
+	loans []poller.Loan
 	body  []byte
 	files []int
 	err   error
 }
 
+// lend sends those of conns that can move now, and lets the others continue.
+func (b *batch) lend() {
+	b.loans = b.loans[:0]
+	for _, c := range b.conns {
+		b.loans = append(b.loans, poller.Loan{Key: c.key, FD: int(c.fd)})
+	}
+	b.loop.poller.Lend(b.loans)
+	for i, c := range b.conns {
+		if b.err != nil || !b.add(c, &b.loans[i]) {
+			c.restoreReading()
+		}
+	}
+	b.flush()
+	b.loop.poller.Returned(b.loans)
+	clear(b.conns)
+	b.conns = b.conns[:0]
+}
+
 // add puts c in, if it can move.
-func (b *batch) add(c *Conn) bool {
-	file, input, err := b.loop.poller.Lend(c.key, int(c.fd))
-	if err != nil {
+func (b *batch) add(c *Conn, loan *poller.Loan) bool {
+	if loan.File < 0 {
 		return false
 	}
-	s, ok := c.state(input)
+	s, ok := c.state(loan.Input)
 	if !ok || len(s) > maxState {
-		b.loop.poller.Returned(file)
 		return false
 	}
 	before := len(b.body)
 	b.body = takeover.AppendRecord(b.body, 1, s)
 	b.to.size += len(b.body) - before
 	b.to.conns = append(b.to.conns, c)
-	if b.files = append(b.files, file); len(b.files) == takeover.MaxFiles || len(b.body) > batchBytes {
+	if b.files = append(b.files, loan.File); len(b.body) > batchBytes {
 		b.flush()
 	}
 	return true
@@ -139,9 +160,6 @@ func (b *batch) flush() {
 		for i := range b.files {
 			b.to.numbers = append(b.to.numbers, first+i)
 		}
-	}
-	for _, fd := range b.files {
-		b.loop.poller.Returned(fd)
 	}
 	b.body, b.files = b.body[:0], b.files[:0]
 }
@@ -356,27 +374,31 @@ func Import(s takeover.State) (*Moving, error) {
 	return m, err
 }
 
-// Arrive makes fd, which is the loop's from now on, a connection as m says. handler makes
-// its handler; filter is nil if there was none. After an error c is closed. What waited is
-// sent, and what the handler had not consumed is shown to it. Loop only.
-func (l *Loop) Arrive(fd int, m *Moving, filter Filter, handler func(*Conn) (Handler, error)) error {
+// Receive makes sockets that came from another process the loop's, for Arrive, and replaces each
+// descriptor by what the socket is called. n of them, the first, were taken; err is why the
+// others were not, which are closed. Loop only.
+func (l *Loop) Receive(fds []int32) (n int, err error) {
+	if l.ended {
+		for _, fd := range fds {
+			sys.Close(int(fd))
+		}
+		return 0, ErrStopped
+	}
+	return l.poller.Adopt(fds)
+}
+
+// Arrive makes fd, which Receive returned, a connection as m says. handler makes its handler;
+// filter is nil if there was none. After an error c is closed. What waited is sent, and what
+// the handler had not consumed is shown to it. Loop only.
+func (l *Loop) Arrive(fd int32, m *Moving, filter Filter, handler func(*Conn) (Handler, error)) error {
 	c := &Conn{
-		socket:   socket{loop: l, fd: -1, listener: m.listener, peerIP: m.peer.Addr().As16(), peerPort: m.peer.Port()},
+		socket:   socket{loop: l, fd: fd, listener: m.listener, peerIP: m.peer.Addr().As16(), peerPort: m.peer.Port()},
 		accepted: l.now - m.age,
 	}
 	c.timer.Owner = c
-	if l.ended {
-		sys.Close(fd)
-		return ErrStopped
-	}
 	l.shared.open.Add(1)
 	c.key = l.table.add(c)
-	fd, err := l.poller.Adopt(fd)
-	if err == nil {
-		c.fd = int32(fd)
-		err = l.poller.Add(c.key, fd)
-	}
-	if err != nil {
+	if err := l.poller.Add(c.key, int(fd)); err != nil {
 		c.Close(err)
 		return err
 	}

@@ -120,7 +120,7 @@ func TestEnginesMoveConnections(t *testing.T) {
 			t.Fatalf("%+v, %v", m, err)
 		}
 		other.onLoops(func(l *Loop) {
-			err := l.Arrive(s.list[0].Files[0], m, nil, func(c *Conn) (Handler, error) {
+			err := l.arrive(s.list[0].Files[0], m, nil, func(c *Conn) (Handler, error) {
 				if c.Peer().String() != a.LocalAddr().String() {
 					t.Errorf("peer %v, want %v", c.Peer(), a.LocalAddr())
 				}
@@ -199,7 +199,7 @@ func TestEnginesMoveWhatWaitsForTheSocket(t *testing.T) {
 		}
 		other := otherGroup(t, g.Engine())
 		other.onLoops(func(l *Loop) {
-			if err := l.Arrive(s.list[0].Files[0], m, nil, func(c *Conn) (Handler, error) { return newMover(c), nil }); err != nil {
+			if err := l.arrive(s.list[0].Files[0], m, nil, func(c *Conn) (Handler, error) { return newMover(c), nil }); err != nil {
 				t.Error(err)
 			}
 		})
@@ -213,6 +213,15 @@ func TestEnginesMoveWhatWaitsForTheSocket(t *testing.T) {
 			}
 		}
 	})
+}
+
+// arrive is Receive and Arrive of one connection.
+func (l *Loop) arrive(fd int, m *Moving, filter Filter, handler func(*Conn) (Handler, error)) error {
+	fds := []int32{int32(fd)}
+	if _, err := l.Receive(fds); err != nil {
+		return err
+	}
+	return l.Arrive(fds[0], m, filter, handler)
 }
 
 // A connection that cannot be had any more, and a loop that has ended, take nothing with them.
@@ -231,7 +240,7 @@ func TestArriveWhereItCannot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Close(fds[1])
-	if err := g.Loops()[0].Arrive(fds[0], &Moving{}, nil, nil); err == nil {
+	if err := g.Loops()[0].arrive(fds[0], &Moving{}, nil, nil); err == nil {
 		t.Error("a loop that has ended takes a connection")
 	}
 	if n, err := syscall.Read(fds[1], make([]byte, 1)); n != 0 || err != nil {

@@ -109,12 +109,16 @@ func (p *scripted) Send(k poller.Key, fd int, b []byte) (int, syscall.Errno) {
 func (p *scripted) SendCopy(k poller.Key, fd int, b []byte) (int, syscall.Errno) {
 	return p.Send(k, fd, b)
 }
-func (p *scripted) Flush()                                         {}
-func (p *scripted) Quiesce(poller.Handler, time.Duration)          {}
-func (p *scripted) Lend(_ poller.Key, fd int) (int, []byte, error) { return fd, nil, nil }
-func (p *scripted) Returned(int)                                   {}
-func (p *scripted) Leave(k poller.Key, fd int)                     { p.Close(k, fd) }
-func (p *scripted) Unsent(k poller.Key, fd int) int                { return p.stands(k, fd).unsent }
+func (p *scripted) Flush()                                               {}
+func (p *scripted) Quiesce([]poller.Loan, poller.Handler, time.Duration) {}
+func (p *scripted) Lend(loans []poller.Loan) {
+	for i := range loans {
+		loans[i].File = loans[i].FD
+	}
+}
+func (p *scripted) Returned([]poller.Loan)          {}
+func (p *scripted) Leave(k poller.Key, fd int)      { p.Close(k, fd) }
+func (p *scripted) Unsent(k poller.Key, fd int) int { return p.stands(k, fd).unsent }
 func (p *scripted) Shutdown(k poller.Key, fd int) {
 	s := p.stands(k, fd)
 	if s.shut {
@@ -273,13 +277,16 @@ const ms = time.Millisecond
 
 func shortStall(d time.Duration) Config { return Config{WriteStall: hub.Duration(d)} }
 
-func (p *scripted) Adopt(fd int) (int, error) {
-	sys.Close(fd) // there is no kernel here
-	if p.refuseAdopt {
-		return -1, syscall.ENFILE
+func (p *scripted) Adopt(fds []int32) (int, error) {
+	for i := range fds {
+		sys.Close(int(fds[i])) // there is no kernel here
+		if p.refuseAdopt {
+			return 0, syscall.ENFILE
+		}
+		p.adopted++
+		fds[i] = 1<<24 + int32(p.adopted)
 	}
-	p.adopted++
-	return 1<<24 + p.adopted, nil
+	return len(fds), nil
 }
 
 // Connect takes the next of p.connects as its answer; none means that it begins.

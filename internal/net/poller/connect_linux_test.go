@@ -43,11 +43,11 @@ func (s *server) connect(to any) *peer {
 
 func (s *server) adopt(fd int) *peer {
 	s.t.Helper()
-	fd, err := s.p.Adopt(fd)
-	if err != nil {
+	fds := []int32{int32(fd)}
+	if _, err := s.p.Adopt(fds); err != nil {
 		s.t.Error(err)
 	}
-	return s.enter(fd, netip.AddrPort{})
+	return s.enter(int(fds[0]), netip.AddrPort{})
 }
 
 // connects is connect from any goroutine, and waits for how it ends.
@@ -277,15 +277,16 @@ func TestAFullTableTakesNoSocket(t *testing.T) {
 	before := openFiles(t)
 	fd, _ := socketpair(t)
 	fd2, _ := socketpair(t)
+	fd3, _ := socketpair(t)
 	s.do(func() {
-		if _, err := p.Adopt(fd); err != nil {
-			t.Errorf("the last entry: %v", err)
+		if n, err := p.Adopt([]int32{int32(fd), int32(fd2)}); n != 1 || err != syscall.ENFILE {
+			t.Errorf("for one entry: %d taken, %v, want 1, %v", n, err, syscall.ENFILE)
 		}
-		if _, err := p.Adopt(fd2); err != syscall.ENFILE {
-			t.Errorf("without an entry: %v, want %v", err, syscall.ENFILE)
+		if n, err := p.Adopt([]int32{int32(fd3)}); n != 0 || err != syscall.ENFILE {
+			t.Errorf("without an entry: %d taken, %v, want 0, %v", n, err, syscall.ENFILE)
 		}
 	})
-	if after := openFiles(t); after != before+2 { // the other ends
+	if after := openFiles(t); after != before+3 { // the other ends
 		t.Errorf("%d descriptors are open, %d were before", after, before)
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Adopt implements Poller.
-func (p *Epoll) Adopt(fd int) (int, error) { return fd, nil }
+func (p *Epoll) Adopt(fds []int32) (int, error) { return len(fds), nil }
 
 // Connect implements Poller. The socket is watched for room until it is
 // connected, and only then for input: one that connects costs two changes of

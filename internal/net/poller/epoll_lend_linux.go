@@ -6,14 +6,18 @@ import (
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
-// Quiesce implements Poller: nothing is ever in flight.
-func (p *Epoll) Quiesce(Handler, time.Duration) {}
+// Quiesce implements Poller: nothing is ever in flight, and what is received is received in Wait.
+func (p *Epoll) Quiesce([]Loan, Handler, time.Duration) {}
 
 // Lend implements Poller: connections are descriptors.
-func (p *Epoll) Lend(_ Key, fd int) (file int, input []byte, err error) { return fd, nil, nil }
+func (p *Epoll) Lend(loans []Loan) {
+	for i := range loans {
+		loans[i].File = loans[i].FD
+	}
+}
 
 // Returned implements Poller.
-func (p *Epoll) Returned(int) {}
+func (p *Epoll) Returned([]Loan) {}
 
 // Leave implements Poller. An epoll watches open files, not descriptors: it would continue to
 // watch what another process has open.

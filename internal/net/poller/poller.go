@@ -41,6 +41,18 @@ type Handler interface {
 	Writable(k Key)
 }
 
+// A Loan is a connection that is to be sent to another process.
+type Loan struct {
+	Key Key
+	FD  int
+
+	// File is a descriptor of the process for it; -1: it cannot be had, because something
+	// is in flight or the kernel is too old.
+	File int
+	// Input is what was received of it and not passed on.
+	Input []byte
+}
+
 // A Poller serves one loop. All methods but Wake belong to the loop's goroutine,
 // which the first Wait may lock to its thread (an io_uring belongs to one);
 // Release unlocks it. Before the first Wait any one goroutine may call them.
@@ -53,9 +65,10 @@ type Poller interface {
 	Listen(index, fd int) error
 	// SetAccepting pauses and resumes a listener.
 	SetAccepting(index int, on bool)
-	// Adopt takes over a socket that the process opened, and returns what it is
-	// called from then on. fd is the poller's, also when there is an error.
-	Adopt(fd int) (int, error)
+	// Adopt takes over sockets that the process opened, and replaces each descriptor by what
+	// the socket is called from then on. n of them, the first, were taken; err is why the
+	// others were not, which are closed.
+	Adopt(fds []int32) (n int, err error)
 	// Connect begins to connect a socket that Adopt returned; Connected follows
 	// unless there is an error. EAGAIN, from here or there, says that a Unix listener's
 	// backlog is full: it may be called again. to is the poller's until then.
@@ -82,15 +95,14 @@ type Poller interface {
 	// Unsent returns how many bytes that Send took the peer has not acknowledged.
 	// It is a system call.
 	Unsent(k Key, fd int) int
-	// Quiesce returns when nothing is in flight for connections that are not read from, or
-	// after within. What broke meanwhile is told to h.
-	Quiesce(h Handler, within time.Duration)
-	// Lend returns a descriptor of the process for a connection that is not read from, until
-	// Returned, with what was received of it and not passed on, valid until then. The
-	// error says that it cannot be had: something is in flight, or the kernel is too old.
-	Lend(k Key, fd int) (file int, input []byte, err error)
+	// Quiesce receives nothing more from connections that are to be lent, until SetReading,
+	// and returns when nothing is in flight for them, or after within. What broke meanwhile
+	// is reported to h.
+	Quiesce(loans []Loan, h Handler, within time.Duration)
+	// Lend fills in File and Input of each, which are valid until Returned. Quiesce comes first.
+	Lend(loans []Loan)
 	// Returned ends a Lend.
-	Returned(file int)
+	Returned(loans []Loan)
 	// Leave is Close for a connection that is open in another process, too.
 	Leave(k Key, fd int)
 	// Wait dispatches events to h. It waits up to timeout for the first one;

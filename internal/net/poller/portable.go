@@ -57,9 +57,11 @@ func (*portable) Name() string { return "portable" }
 func (*portable) Listen(int, int) error { return errNoSockets }
 
 // Adopt implements Poller.
-func (*portable) Adopt(fd int) (int, error) {
-	sys.Close(fd)
-	return -1, errNoSockets
+func (*portable) Adopt(fds []int32) (int, error) {
+	for _, fd := range fds {
+		sys.Close(int(fd))
+	}
+	return 0, errNoSockets
 }
 
 // Connect implements Poller.
@@ -67,9 +69,6 @@ func (*portable) Connect(Key, int, *sys.Address) syscall.Errno { return syscall.
 
 // Add implements Poller.
 func (*portable) Add(Key, int) error { return errNoSockets }
-
-// Lend implements Poller.
-func (*portable) Lend(Key, int) (int, []byte, error) { return -1, nil, errNoSockets }
 
 // The others have nothing to do.
 
@@ -82,7 +81,8 @@ func (*portable) Shutdown(Key, int)                              {}
 func (*portable) Close(Key, int)                                 {}
 func (*portable) Abort(Key, int)                                 {}
 func (*portable) Unsent(Key, int) int                            { return 0 }
-func (*portable) Quiesce(Handler, time.Duration)                 {}
-func (*portable) Returned(int)                                   {}
+func (*portable) Quiesce([]Loan, Handler, time.Duration)         {}
+func (*portable) Lend([]Loan)                                    {}
+func (*portable) Returned([]Loan)                                {}
 func (*portable) Leave(Key, int)                                 {}
 func (*portable) Release()                                       {}

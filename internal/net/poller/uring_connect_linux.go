@@ -10,35 +10,52 @@ import (
 // as the ring has none for some of that before Linux 6.11, and then put into the
 // table: the descriptor is the process's briefly only. The ring connects it.
 
-// Adopt implements Poller. It is two system calls.
-func (p *Uring) Adopt(fd int) (int, error) {
-	defer sys.Close(fd)
-	if p.used >= p.files {
-		return -1, sys.ENFILE
+// Adopt implements Poller. It is a system call for every maxInstall sockets, and one to close
+// each descriptor.
+func (p *Uring) Adopt(fds []int32) (n int, err error) {
+	for n < len(fds) && err == nil {
+		some := fds[n:min(n+maxInstall, len(fds))]
+		k := 0
+		k, err = p.adopt(some)
+		n += k
 	}
-	const pending = -1 << 31
-	*p.install, p.installed = int32(fd), pending
+	for _, fd := range fds[n:] {
+		sys.Close(int(fd))
+	}
+	return n, err
+}
+
+// adopt is Adopt for at most maxInstall sockets; the descriptors of those that were not taken
+// stay open.
+func (p *Uring) adopt(fds []int32) (int, error) {
+	room := min(len(fds), p.files-p.used)
+	if room == 0 {
+		return 0, sys.ENFILE
+	}
+	n := copy(p.install[:], fds[:room])
+	p.installed, p.installing = append(p.installed[:0], 0), 1
 	s := p.request()
-	s.PrepInstall(p.install)
+	s.PrepInstall(p.install[:n])
 	s.UserData = opInstall
-	for range 1000 {
-		if p.submit(); p.installed != pending || p.err != 0 {
-			break
-		}
+	p.awaitInstalled()
+	switch done := p.installed[0]; {
+	case p.err != 0:
+		return 0, p.err
+	case done < 0:
+		return 0, syscall.Errno(-done)
+	default:
+		n = int(done)
 	}
-	switch {
-	case p.installed == pending: // the ring is beyond repair, and Wait says so
-		if p.err == 0 {
-			p.err = sys.EAGAIN
-		}
-		return -1, p.err
-	case p.installed < 0:
-		return -1, syscall.Errno(-p.installed)
+	for i, idx := range p.install[:n] {
+		sys.Close(int(fds[i]))
+		fds[i] = directBase + idx
+		p.used++
+		p.entered(uint32(idx))
 	}
-	idx := uint32(*p.install)
-	p.used++
-	p.entered(idx)
-	return directBase + int(idx), nil
+	if n < len(fds) {
+		return n, sys.ENFILE
+	}
+	return n, nil
 }
 
 // Connect implements Poller. That a Unix listener's backlog is full is the result

@@ -1,7 +1,6 @@
 package poller
 
 import (
-	"errors"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/net/sys"
@@ -18,10 +17,11 @@ const (
 	quiesceWait  = time.Millisecond
 )
 
-var errInFlight = errors.New("a request of the ring is in flight")
-
 // Quiesce implements Poller.
-func (p *Uring) Quiesce(h Handler, within time.Duration) {
+func (p *Uring) Quiesce(loans []Loan, h Handler, within time.Duration) {
+	for i := range loans {
+		p.SetReading(loans[i].Key, loans[i].FD, false)
+	}
 	end := time.Now().Add(within)
 	var settled time.Time
 	for p.locked && p.err == 0 {
@@ -55,34 +55,56 @@ func (p *Uring) inFlight() (receiving, sending bool) {
 	return receiving, sending
 }
 
-// Lend implements Poller.
-func (p *Uring) Lend(_ Key, fd int) (file int, input []byte, err error) {
-	idx := index(fd)
-	c := &p.conns[idx]
-	if c.state&(connRecv|connBroken|connShut|connShutting|connReading) != 0 || c.send != 0 {
-		return -1, nil, errInFlight
+// Lend implements Poller. The requests are submitted together.
+func (p *Uring) Lend(loans []Loan) {
+	p.installed = append(p.installed[:0], make([]int32, len(loans))...)
+	p.installing = 0
+	for i := range loans {
+		idx := index(loans[i].FD)
+		c := &p.conns[idx]
+		p.installed[i] = -1
+		if c.state&(connRecv|connBroken|connShut|connShutting|connReading) != 0 || c.send != 0 {
+			continue
+		}
+		p.installing++
+		s := p.request()
+		s.PrepLend(idx)
+		s.UserData = opInstall | uint64(i)
 	}
-	const pending = -1 << 31
-	p.installed = pending
-	s := p.request()
-	s.PrepLend(idx)
-	s.UserData = opInstall
-	for range 1000 {
-		if p.submit(); p.installed != pending || p.err != 0 {
-			break
+	p.awaitInstalled()
+	for i := range loans {
+		l := &loans[i]
+		if l.File = int(p.installed[i]); l.File < 0 {
+			l.File = -1 // in flight, or Linux before 6.8
+			continue
+		}
+		if in := p.held[index(l.FD)]; in != nil {
+			l.Input = in.b // an end of the stream is seen again in the socket
 		}
 	}
-	if p.installed < 0 {
-		return -1, nil, errors.New("io_uring gives no descriptor for a connection before Linux 6.8")
+}
+
+// awaitInstalled submits and returns when all opInstall have their results.
+func (p *Uring) awaitInstalled() {
+	for range 1000 {
+		if p.installing == 0 || p.err != 0 {
+			return
+		}
+		p.submit()
 	}
-	if in := p.held[idx]; in != nil {
-		input = in.b // an end of the stream is seen again in the socket
+	if p.err == 0 { // the ring is beyond repair, and Wait says so
+		p.err = sys.EAGAIN
 	}
-	return int(p.installed), input, nil
 }
 
 // Returned implements Poller.
-func (p *Uring) Returned(file int) { sys.Close(file) }
+func (p *Uring) Returned(loans []Loan) {
+	for i := range loans {
+		if loans[i].File >= 0 {
+			sys.Close(loans[i].File)
+		}
+	}
+}
 
 // Leave implements Poller.
 func (p *Uring) Leave(_ Key, fd int) { p.close(index(fd), false) }

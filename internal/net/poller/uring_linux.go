@@ -47,9 +47,11 @@ type Uring struct {
 	orphans   []orphan
 	// dials are the addresses of Connect, by entry of the table, until it is over.
 	dials map[uint32]*sys.Address
-	// install is a descriptor that Adopt puts into the table, installed the result.
-	install   *int32
-	installed int32
+	// install are descriptors that Adopt puts into the table; installed are the results of
+	// requests to install, installing of which are under way.
+	install    *[maxInstall]int32
+	installed  []int32
+	installing int
 
 	// Events that wait for the next dispatch.
 	ready     []sys.CQE
@@ -78,6 +80,9 @@ const (
 	maxBuffers   = 2048
 
 	maxDirectFiles = 1 << 20
+
+	// maxInstall is how many sockets a request puts into the table.
+	maxInstall = 256
 )
 
 // What a result is of, in the top byte of its user data. Below it are 24 bits
@@ -153,7 +158,7 @@ func newUring(conns, entries, results int) (_ *Uring, err error) {
 	if conns <= 0 || conns > limit {
 		conns = limit
 	}
-	p := &Uring{wake: -1, files: conns, held: map[uint32]*heldInput{}, dials: map[uint32]*sys.Address{}, install: new(int32)}
+	p := &Uring{wake: -1, files: conns, held: map[uint32]*heldInput{}, dials: map[uint32]*sys.Address{}, install: new([maxInstall]int32)}
 	if p.ring, err = sys.OpenRing(entries, results); err != nil {
 		return nil, err
 	}
@@ -315,7 +320,8 @@ func (p *Uring) collect() {
 		case opUnsent:
 			p.unsent = c.Res
 		case opInstall:
-			p.installed = c.Res
+			p.installed[uint32(c.UserData)] = c.Res
+			p.installing--
 		case opIgnore:
 		default:
 			p.ready = append(p.ready, c)

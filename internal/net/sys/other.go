@@ -47,6 +47,9 @@ func Dup(int) (int, error) { return -1, errors.ErrUnsupported }
 // SetNonblock fails.
 func SetNonblock(int) error { return errors.ErrUnsupported }
 
+// ReserveDescriptors has nothing to reserve.
+func ReserveDescriptors(int) {}
+
 // Close does nothing: there is nothing to be closed.
 func Close(int) {}
 

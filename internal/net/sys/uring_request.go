@@ -124,11 +124,11 @@ func (s *SQE) PrepAccept(listener int, peer *PeerAddress) {
 	s.Off = uint64(uintptr(unsafe.Pointer(&peer.size)))
 }
 
-// PrepInstall puts a copy of the descriptor in *fd into a free direct descriptor,
-// whose number replaces it. *fd must not move until the result comes, which is 1.
-func (s *SQE) PrepInstall(fd *int32) {
-	s.Opcode, s.FD, s.Len, s.Off = OpFilesUpdate, -1, 1, fileIndexAny
-	s.Addr = uint64(uintptr(unsafe.Pointer(fd)))
+// PrepInstall puts a copy of each descriptor in fds into a free direct descriptor, whose
+// number replaces it. fds must not move until the result comes, which is how many were.
+func (s *SQE) PrepInstall(fds []int32) {
+	s.Opcode, s.FD, s.Len, s.Off = OpFilesUpdate, -1, uint32(len(fds)), fileIndexAny
+	s.Addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(fds))))
 }
 
 // PrepLend makes a descriptor of the process, close-on-exec, for a direct one; it is the
