@@ -22,6 +22,7 @@ import (
 
 	"github.com/quic-go/qpack"
 	"github.com/quic-go/quic-go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/front/http1"
@@ -145,8 +146,23 @@ func New(cfg Config, front Front, loops []*eventloop.Loop, log *slog.Logger) *Se
 	return s
 }
 
-// Run takes connections until ctx is done or Close. The loops must run.
+// acceptors is how many goroutines accept. quic-go refuses a connection when its handshake
+// ends while 32 others wait to be accepted, and a queue longer than that is not to be had:
+// each goroutine that waits makes room for one more, so that clients that reconnect all at
+// once are accepted.
+const acceptors = 128
+
+// Run accepts connections until ctx is done or Close. The loops must run.
 func (s *Server) Run(ctx context.Context) error {
+	var g errgroup.Group
+	for range acceptors {
+		g.Go(func() error { return s.accept(ctx) })
+	}
+	return g.Wait()
+}
+
+// accept serves connections until ctx is done or the listener is closed.
+func (s *Server) accept(ctx context.Context) error {
 	for {
 		q, err := s.listener.Accept(ctx)
 		switch {
