@@ -16,7 +16,7 @@ func (p *Uring) Adopt(fds []int32) (n int, err error) {
 	for n < len(fds) && err == nil {
 		some := fds[n:min(n+maxInstall, len(fds))]
 		k := 0
-		k, err = p.adopt(some)
+		k, err = adopt(p, some)
 		n += k
 	}
 	for _, fd := range fds[n:] {
@@ -25,9 +25,9 @@ func (p *Uring) Adopt(fds []int32) (n int, err error) {
 	return n, err
 }
 
-// adopt is Adopt for at most maxInstall sockets; the descriptors of those that were not taken
+// adopt is Adopt of p for at most maxInstall sockets; the descriptors of those that were not taken
 // stay open.
-func (p *Uring) adopt(fds []int32) (int, error) {
+func adopt(p *Uring, fds []int32) (int, error) {
 	room := min(len(fds), p.files-p.used)
 	if room == 0 {
 		return 0, sys.ENFILE
@@ -37,7 +37,7 @@ func (p *Uring) adopt(fds []int32) (int, error) {
 	s := p.request()
 	s.PrepInstall(p.install[:n])
 	s.UserData = opInstall
-	p.awaitInstalled()
+	awaitInstalled(p)
 	switch done := p.installed[0]; {
 	case p.err != 0:
 		return 0, p.err

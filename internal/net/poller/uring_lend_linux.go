@@ -71,7 +71,7 @@ func (p *Uring) Lend(loans []Loan) {
 		s.PrepLend(idx)
 		s.UserData = opInstall | uint64(i)
 	}
-	p.awaitInstalled()
+	awaitInstalled(p)
 	for i := range loans {
 		l := &loans[i]
 		if l.File = int(p.installed[i]); l.File < 0 {
@@ -84,8 +84,8 @@ func (p *Uring) Lend(loans []Loan) {
 	}
 }
 
-// awaitInstalled submits and returns when all opInstall have their results.
-func (p *Uring) awaitInstalled() {
+// awaitInstalled submits what p has and returns when all opInstall have their results.
+func awaitInstalled(p *Uring) {
 	for range 1000 {
 		if p.installing == 0 || p.err != 0 {
 			return
