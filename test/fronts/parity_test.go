@@ -106,6 +106,9 @@ func routed() []row {
 	add(0, "WebSocket of a route", socket("/sockets/echo", "hello", "hello", nil))
 	// A 2xx would say there that the tunnel stands (RFC 8441 §5): it is a 502.
 	add(saw, "WebSocket that the backend refuses", socket("/b/x", "", "x", nil))
+	add(0, "a route chosen by header and query", one("GET", "/chosen/x?q=a+b", "", "X-Version: 2"))
+	add(0, "a route chosen by query", one("GET", "/chosen/x?q=a+b", "", "X-Version: 1"))
+	add(0, "a route whose conditions fail", one("GET", "/chosen/x", "", "X-Version: 2"))
 	add(0, "dot segments", one("GET", "/b/%2e%2e/b/x", ""))
 	add(0, "an escaped slash", one("GET", "/b/a%2Fb", ""))
 	add(0, "an underscore in a name", one("GET", "/b/x", "", "X_Under: 1"))
@@ -191,6 +194,8 @@ func everyRoute(to, mirror, sockets string) map[string]any {
 			route("/fields/*", m{"request_headers": m{"remove": []string{"X-Gone"}, "set": m{"X-Set": "1"}}, "response_headers": m{"remove": []string{"X-Backend"}, "add": m{"X-Added": "1"}}}),
 			route("/rewritten/*", m{"rewrite": m{"strip_prefix": "/rewritten", "add_prefix": "/b"}}), route("/mirrored/*", m{"cluster": "split"}),
 			route("/recorded/*", m{"record": m{"namespace": "llm", "outlive": "10s"}, "auth": m{"required": true, "api_keys": true}}),
+			route("/chosen/*", m{"name": "by-both", "cluster": "", "reply": m{"status": 201, "body": "chosen"}, "match": m{"headers": []any{m{"name": "X-Version", "value": "2"}}, "query": []any{m{"name": "q", "value": "a b"}}}}),
+			route("/chosen/*", m{"name": "by-query", "methods": []string{"GET"}, "match": m{"query": []any{m{"name": "q"}}}}),
 			route("/held/*", m{"hold": m{"channels": []string{"h*"}}}), route("/sockets/*", m{"cluster": "s"}),
 		},
 	}

@@ -21,6 +21,10 @@ type RouteConfig struct {
 	Path string `json:"path"`
 	// Methods it is for; GET includes HEAD. Empty means any.
 	Methods []string `json:"methods"`
+	// Match are further conditions. Of routes for the same host, path and method those with
+	// conditions are tried first, in the order of the file; then the one without. Where none
+	// holds the answer is 404.
+	Match Match `json:"match"`
 
 	// Cluster is the upstream that requests go to, or the split that divides them among
 	// several. A route has exactly one of cluster, redirect and reply.

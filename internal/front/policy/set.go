@@ -76,6 +76,7 @@ func (s *State) route(name string) *routeState {
 // swaps the pointer; exchanges under way keep the Route they have.
 type Set struct {
 	router *router.Router
+	chains [][]*Route // by rule of router: see table
 	routes []*Route
 	deps   Deps
 }
@@ -90,7 +91,6 @@ func New(routes []RouteConfig, deps Deps) (*Set, error) {
 	}
 	s := &Set{deps: deps}
 	var errs []error
-	var rules []router.Rule
 	names := map[string]bool{}
 	for _, cfg := range routes {
 		cfg = cfg.WithDefaults()
@@ -104,16 +104,23 @@ func New(routes []RouteConfig, deps Deps) (*Set, error) {
 			continue
 		}
 		s.routes = append(s.routes, r)
-		rules = append(rules, router.Rule{Name: cfg.Name, Host: cfg.Host, Path: cfg.Path, Methods: cfg.Methods})
 	}
-	rt, err := router.New(rules)
+	t := newTable(s.routes)
+	rt, err := router.New(t.rules)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
-	s.router = rt
-	for i, r := range s.routes {
-		if err := r.bind(rt, i); err != nil {
-			errs = append(errs, fmt.Errorf("route %q: %w", r.cfg.Name, err))
+	s.router, s.chains = rt, t.chains
+	bound := map[*Route]bool{}
+	for i, chain := range t.chains {
+		for _, r := range chain {
+			if bound[r] {
+				continue // by another method: the path and its parameters are the same
+			}
+			bound[r] = true
+			if err := r.bind(rt, i); err != nil {
+				errs = append(errs, fmt.Errorf("route %q: %w", r.cfg.Name, err))
+			}
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -167,15 +174,18 @@ func (s *Set) Match(x *Exchange) Verdict {
 	}
 	if isPreflight(x) {
 		i, outcome := s.router.Match(x.Host, path, http1get(x.Fields, "Access-Control-Request-Method"), &x.params)
-		if outcome == router.Found && s.routes[i].cors != nil {
-			x.Route, x.preflight = s.routes[i], true
-			return s.routes[i].checkPath(odd)
+		if outcome == router.Found {
+			if r := chooseCORS(s.chains[i], x); r != nil {
+				x.Route, x.preflight = r, true
+				return r.checkPath(odd)
+			}
 		}
 	}
 	switch i, outcome := s.router.Match(x.Host, path, x.Method, &x.params); outcome {
 	case router.Found:
-		x.Route = s.routes[i]
-		return x.Route.checkPath(odd)
+		if x.Route = choose(s.chains[i], x); x.Route != nil {
+			return x.Route.checkPath(odd)
+		}
 	case router.MethodNotAllowed:
 		allow := s.router.Allow(i)
 		x.lines = http1.AppendField(x.lines[:0], "Allow", allow)

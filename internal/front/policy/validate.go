@@ -57,7 +57,7 @@ func (c RouteConfig) WithDefaults() RouteConfig {
 // other sections is evaluated by New.
 func (c RouteConfig) Validate() error {
 	c = c.WithDefaults()
-	errs := []error{c.validateAction(), c.validateRewrite(), c.RequestHeaders.validate("request_headers"), c.ResponseHeaders.validate("response_headers"),
+	errs := []error{c.Match.validate(), c.validateAction(), c.validateRewrite(), c.RequestHeaders.validate("request_headers"), c.ResponseHeaders.validate("response_headers"),
 		c.Record.validate(), c.Hold.validate(), c.ClientCertificate.validate(), c.validateForwardAuth()}
 	if (c.Record.Enabled() || len(c.Hold.Channels) > 0) && c.Cluster == "" {
 		errs = append(errs, errors.New("record and hold are for routes that lead to a cluster"))
