@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -15,8 +16,8 @@ import (
 func startWithGateway(t *testing.T, name string) string {
 	t.Helper()
 	weir := filepath.Join(t.TempDir(), "weir")
-	build := exec.Command("go", "build", "-o", weir, "./cmd/weir")
-	build.Dir = ".."
+	build := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", weir, "./cmd/weir") // as the Makefile
+	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%s", out)
 	}

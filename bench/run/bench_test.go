@@ -59,7 +59,10 @@ func compile(args ...string) error {
 	return nil
 }
 
-var buildWeir = sync.OnceValue(func() error { return compile("go", "build", "-o", filepath.Join(bin, "weir"), "../../cmd/weir") })
+// buildWeir builds what the Makefile does.
+var buildWeir = sync.OnceValue(func() error {
+	return compile("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", filepath.Join(bin, "weir"), "../../cmd/weir")
+})
 
 // run runs the whole command on a small load.
 func run(t *testing.T, args ...string) (code int, stdout, said string) {

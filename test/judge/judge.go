@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -57,6 +58,15 @@ var builds [2]struct {
 	err  error
 }
 
+// names of the builds' files.
+var names = [2]string{Race: "weir-race", Plain: "weir-plain"}
+
+// flags are those of the Makefile for what is shipped; DWARF only makes links longer.
+var flags = [2][]string{
+	Race:  {"-race", "-ldflags", "-w"},
+	Plain: {"-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w"},
+}
+
 // Binary builds weir once per test process and returns its path. JUDGED_BINARY
 // names another one to judge, for both kinds.
 func Binary(t testing.TB, kind Build) string {
@@ -65,32 +75,51 @@ func Binary(t testing.TB, kind Build) string {
 		return path
 	}
 	b := &builds[kind]
-	b.once.Do(func() {
-		// One name per test process: two of them may build at the same time.
-		b.path = Path(".cache", "bin", fmt.Sprintf("weir-%d-%d", kind, os.Getpid()))
-		args, env := []string{"build", "-o", b.path}, os.Environ()
-		if kind == Race {
-			args = append(args, "-race")
-		} else {
-			env = append(env, "CGO_ENABLED=0")
-		}
-		args = append(args, "./cmd/weir")
-		cmd := exec.Command("go", args...)
-		cmd.Dir, cmd.Env = Root(), env
-		if out, err := cmd.CombinedOutput(); err != nil {
-			b.err = fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
-		}
-	})
+	b.once.Do(func() { b.path, b.err = build(kind) })
 	if b.err != nil {
 		t.Fatal(b.err)
 	}
 	return b.path
 }
 
+// build brings the file that all test processes share up to date, one of them at a time: the
+// go command links it only when its sources have changed. It returns another name of that
+// file, which stays this process's when the next one builds something else.
+func build(kind Build) (path string, err error) {
+	shared := Path(".cache", "bin", names[kind])
+	if err := os.MkdirAll(filepath.Dir(shared), 0o755); err != nil {
+		return "", err
+	}
+	lock, err := os.OpenFile(shared+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	args := slices.Concat([]string{"build", "-o", shared}, flags[kind], []string{"./cmd/weir"})
+	cmd := exec.Command("go", args...)
+	cmd.Dir, cmd.Env = Root(), os.Environ()
+	if kind == Plain {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	path = fmt.Sprintf("%s-%d", shared, os.Getpid())
+	_ = os.Remove(path) // an earlier process of this number may have been killed
+	return path, os.Link(shared, path)
+}
+
+var limits sync.Mutex
+
 // Descriptors raises this process's limit on open files to n at least. Processes
 // that it starts inherit it.
 func Descriptors(t testing.TB, n uint64) {
 	t.Helper()
+	limits.Lock() // parallel tests read and raise it
+	defer limits.Unlock()
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
 		t.Fatal(err)
@@ -103,7 +132,7 @@ func Descriptors(t testing.TB, n uint64) {
 	}
 }
 
-// Cleanup removes what Binary and Tool built. Call it at the end of TestMain.
+// Cleanup removes this process's names of what Binary built, and what Tool built. Call it at the end of TestMain.
 func Cleanup() {
 	for i := range builds {
 		if builds[i].path != "" {
