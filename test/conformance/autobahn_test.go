@@ -18,6 +18,7 @@ import (
 // returns how many ended with each verdict, and those that failed.
 func autobahn(t *testing.T, build judge.Build, cases []string) (verdicts map[string]int, failed []string) {
 	t.Helper()
+	t.Parallel() // the suite has one thread, and often waits
 	judge.Need(t, "autobahn")
 	s := judge.New(t, judge.Options{Build: build, Memory: true, Config: judge.Echo()})
 	dir := t.TempDir()

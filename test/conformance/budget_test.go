@@ -105,27 +105,30 @@ func connections(t *testing.T, s *judge.Server) (n int) {
 func TestHalfOpenConnectionsAreCheapAndShort(t *testing.T) {
 	const n = 1000
 	t.Parallel() // it mostly waits
-	// The governor opens what it reads of the machine as it goes.
-	s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: map[string]any{"governor": map[string]any{"enabled": false}}})
-	fds, conns0 := open(t, s.Pid()), connections(t, s) // one of them may be the readiness probe's, just closing
+	judge.Descriptors(t, 3*n+1000)
 	f := func(name, raw string) {
-		t.Helper()
-		before := settled(t, s.Memory)
-		conns := dial(t, s.Public, n, func(int) string { return raw })
-		begin := time.Now()
-		judge.Eventually(t, 5*time.Second, name+": all are accepted", func() bool { return connections(t, s) >= conns0+n-1 })
-		each := (settled(t, s.Memory) - before) / n
-		judge.Eventually(t, 15*time.Second, name+": all are closed", func() bool { return connections(t, s) <= conns0+2 })
-		t.Logf("%s: %d bytes each, all closed after %s", name, each, time.Since(begin).Round(100*time.Millisecond))
-		if each > 4<<10 {
-			t.Errorf("%s: %d bytes each, want at most 4 KiB", name, each)
-		}
-		closeAll(conns)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// The governor opens what it reads of the machine as it goes.
+			s := judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: map[string]any{"governor": map[string]any{"enabled": false}}})
+			fds, conns0 := open(t, s.Pid()), connections(t, s) // one of them may be the readiness probe's, just closing
+			before := settled(t, s.Memory)
+			conns := dial(t, s.Public, n, func(int) string { return raw })
+			begin := time.Now()
+			judge.Eventually(t, 5*time.Second, "all are accepted", func() bool { return connections(t, s) >= conns0+n-1 })
+			each := (settled(t, s.Memory) - before) / n
+			judge.Eventually(t, 15*time.Second, "all are closed", func() bool { return connections(t, s) <= conns0+2 })
+			t.Logf("%d bytes each, all closed after %s", each, time.Since(begin).Round(100*time.Millisecond))
+			if each > 4<<10 {
+				t.Errorf("%d bytes each, want at most 4 KiB", each)
+			}
+			closeAll(conns)
+			judge.Eventually(t, 5*time.Second, "descriptors are back", func() bool { return open(t, s.Pid()) <= fds+1 })
+		})
 	}
 	f("silence", "")
 	f("half a head", "GET /sse?channel=a HTTP/1.1\r\nHost: a\r\nX-")
 	f("half a body", publish+"Content-Length: 100\r\n\r\n{\"channel\":")
-	judge.Eventually(t, 5*time.Second, "descriptors are back", func() bool { return open(t, s.Pid()) <= fds+1 })
 }
 
 // An idle subscriber is a descriptor and a small struct.
