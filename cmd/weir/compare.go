@@ -100,6 +100,7 @@ type side struct {
 	name  string // "old" or "new"
 	files []string
 	runs  []*loadgen.Result
+	whole map[*loadgen.Result]*loadgen.Window // the windows of a run as one, made when first read
 }
 
 // readSide reads what an argument names: files and patterns with commas between.

@@ -208,7 +208,7 @@ func (s *side) windowValues(t threshold, runs bool) (values []float64, v gateVer
 			return nil, gateNone, fmt.Sprintf("%s: the generator or its machine was the limit in %d of %d windows", s.files[i], n-len(quiet), n)
 		}
 		if runs {
-			if v := t.read(merged(quiet)); v.Point > 0 {
+			if v := t.read(s.wholeOf(r, quiet)); v.Point > 0 {
 				values = append(values, v.Point)
 			}
 			continue
@@ -220,6 +220,19 @@ func (s *side) windowValues(t threshold, runs bool) (values []float64, v gateVer
 		}
 	}
 	return values, "", ""
+}
+
+// wholeOf is what the windows of r that count are together, which is the same for every metric.
+func (s *side) wholeOf(r *loadgen.Result, windows []loadgen.Window) *loadgen.Window {
+	w := s.whole[r]
+	if w == nil {
+		if s.whole == nil {
+			s.whole = map[*loadgen.Result]*loadgen.Window{}
+		}
+		w = merged(windows)
+		s.whole[r] = w
+	}
+	return w
 }
 
 // ofErrors compares errors and drops, which no other machine and no noise excuses.
