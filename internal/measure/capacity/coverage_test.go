@@ -197,7 +197,7 @@ func (k *known) cover(t *testing.T, mode Mode, searches int, first uint64) *cove
 
 // The 95 % intervals of the three numbers hold the truth, and are not made so by being
 // useless: the short form of TestCoverageTable, on seeds that nothing was fitted to.
-func TestIntervalsHoldTheTruth(t *testing.T) {
+func TestIntervalsHoldTheTruthSimulated(t *testing.T) {
 	const searches, least = 20, 18
 	f := func(name string, rate, widest float64) {
 		t.Run(fmt.Sprintf("%s %g", name, rate), func(t *testing.T) {

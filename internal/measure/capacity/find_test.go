@@ -32,7 +32,7 @@ func line(r *Report, truth float64) string {
 		r.Base.Rate, 100*r.Quantile, len(r.Windows), r.Elapsed.Seconds(), r.Reasons, r.Notes)
 }
 
-func TestKneeIsWithinTenPercentOfTheTruth(t *testing.T) {
+func TestKneeIsWithinTenPercentOfTheTruthSimulated(t *testing.T) {
 	f := func(name string, q queue) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
