@@ -68,6 +68,7 @@ func (a *operatorCalls) sources() admin.Sources {
 		Diff:         a.cfg.Preview,
 		Sorts:        []string{"lag", "bytes", "age", "messages"},
 		ChannelSorts: channelSorts,
+		Login:        a.login,
 		Page:         dashboard.Files(),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/observe/admin/login"
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/push/ingest"
 )
@@ -23,6 +24,8 @@ type Config struct {
 	// Admin says that there is an admin listener, which gets LiveRate snapshots a second.
 	Admin    bool
 	LiveRate int
+	// OIDC is the login of the admin listener through an OpenID provider.
+	OIDC login.Config
 	// Registry gets the metrics.
 	Registry *prometheus.Registry
 	// Reload and Preview are what the admin API's calls of these names do.
@@ -45,7 +48,8 @@ type Watch struct {
 	tracer    *tracer
 	degraded  *degraded
 	load      load
-	live      *live // nil: no admin listener
+	live      *live       // nil: no admin listener
+	login     *login.OIDC // nil: no login by OpenID Connect
 }
 
 // New makes the governor, which it puts into the node, and registers the metrics.
@@ -59,6 +63,11 @@ func New(n *Node, cfg Config) (*Watch, error) {
 	s := &samples{Node: n, clients: w.clients, knee: knee}
 	if n.Governor, err = governor.New(cfg.Governor, s.sources(), n.Log); err != nil {
 		return nil, err
+	}
+	if cfg.Admin {
+		if w.login, err = login.New(cfg.OIDC, n.Log); err != nil {
+			return nil, fmt.Errorf("admin: oidc: %w", err)
+		}
 	}
 	w.snapshots = &snapshots{Node: n, clients: w.clients, degraded: w.degraded}
 	for _, c := range w.collectors(&catalog{}, n.TLS != nil, n.NATS != nil) {
@@ -79,6 +88,7 @@ func (w *Watch) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Coll
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newMetrics(w, c, withTLS), newHistograms(n, c, n.NativeHistograms), newLagMetrics(n, c), newWingMetrics(n, c), newRecordMetrics(n, c),
 		newGovernorMetrics(c, n.Governor), newDegradedMetrics(w.degraded, c), newAdmissionMetrics(n, c), newProtocolMetrics(n, c), newSourceMetrics(n, c),
+		newLoginMetrics(w.login, c),
 	}
 	if withNATS {
 		list = append(list, newBrokerMetrics(n, c))
@@ -100,6 +110,9 @@ func (w *Watch) Snapshots() uint64 { return w.snapshots.events.Load() }
 func (w *Watch) Run(ctx context.Context, start func(func() error)) error {
 	start(func() error { return w.Governor.Run(ctx) })
 	start(func() error { return w.degraded.run(ctx) })
+	if w.login != nil {
+		start(func() error { return w.login.Run(ctx) })
+	}
 	if w.live == nil {
 		return nil
 	}

@@ -174,11 +174,11 @@ func (c Config) checkAdmin() error {
 	if err := checkListen("admin: listen", a.Listen); err != nil {
 		return err
 	}
-	if a.HasToken() || admin.Loopback(a.Listen) {
+	if a.Guarded() || admin.Loopback(a.Listen) {
 		return nil
 	}
-	return WithHint(fmt.Errorf("admin: listen: %s can be reached from other machines and there is no token", a.Listen),
-		"set admin.token (WEIR_ADMIN_TOKEN) or admin.token_file, make one with: head -c 24 /dev/urandom | base64 -w0; or listen on 127.0.0.1")
+	return WithHint(fmt.Errorf("admin: listen: %s can be reached from other machines and there is neither a token nor oidc", a.Listen),
+		"set admin.token (WEIR_ADMIN_TOKEN) or admin.token_file, make one with: head -c 24 /dev/urandom | base64 -w0; or admin.oidc; or listen on 127.0.0.1")
 }
 
 // Validate wants a known level and format.

@@ -15,13 +15,15 @@ import (
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/observe/admin/login"
 )
 
 // access decides who comes in.
 type access struct {
 	// Fixed at Listen. Digests: comparing takes the same time for tokens of any length.
-	token, read [sha256.Size]byte
-	asks, reads bool
+	token, read   [sha256.Size]byte
+	tokens, reads bool        // there is a token, there is a read token
+	oidc          *login.OIDC // nil: no login by OpenID Connect
 
 	base     time.Time
 	guesses  *limit.Table // by address
@@ -47,67 +49,86 @@ const (
 	maxToken = 1 << 10
 )
 
-func newAccess(token, read string) *access {
+func newAccess(token, read string, oidc *login.OIDC) *access {
 	return &access{
-		token: sha256.Sum256([]byte(token)), read: sha256.Sum256([]byte(read)), asks: token != "", reads: read != "",
+		token: sha256.Sum256([]byte(token)), read: sha256.Sum256([]byte(read)), tokens: token != "", reads: read != "", oidc: oidc,
 		sessions: map[[sha256.Size]byte]time.Time{}, base: time.Now(), guesses: limit.NewTable(maxGuessers),
 		quota: limit.Rate{PerSecond: maxGuesses / 60.0, Burst: maxGuesses}.Quota(), bodyTime: 30 * time.Second,
 	}
 }
 
-// A role is what one may do.
-type role int
-
-const (
-	stranger role = iota
-	reader
-	operator
-)
+// guarded reports whether callers need a token or a session.
+func (a *access) guarded() bool { return a.tokens || a.oidc != nil }
 
 // roleOf returns what the sender of r may do. With wait, it has sent too many wrong tokens.
-func (a *access) roleOf(r *http.Request, now time.Time) (as role, wait time.Duration) {
-	if !a.asks {
-		return operator, 0
+func (a *access) roleOf(r *http.Request, now time.Time) (as login.Role, wait time.Duration) {
+	if !a.guarded() {
+		return login.Operator, 0
 	}
-	if c, err := r.Cookie(cookieName); err == nil && a.session(c.Value, now) {
-		return operator, 0
+	if as := a.sessionRole(r, now); as != login.None {
+		return as, 0
 	}
 	shown, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
 		_, shown, ok = r.BasicAuth()
 	}
 	if !ok {
-		return stranger, 0
+		return login.None, 0
 	}
 	return a.tried(r, shown)
 }
 
+// sessionRole returns what the session allows whose cookie r has.
+func (a *access) sessionRole(r *http.Request, now time.Time) login.Role {
+	if c, err := r.Cookie(cookieName); err == nil && a.session(c.Value, now) {
+		return login.Operator
+	}
+	if a.oidc != nil {
+		if s, ok := a.oidc.Session(r, now); ok {
+			return s.Role
+		}
+	}
+	return login.None
+}
+
 // tried returns what the token that r shows allows. Wrong ones are counted by address.
-func (a *access) tried(r *http.Request, shown string) (as role, wait time.Duration) {
+func (a *access) tried(r *http.Request, shown string) (as login.Role, wait time.Duration) {
 	if len(shown) <= maxToken {
-		if as := a.judge(shown); as != stranger {
+		if as := a.judge(shown); as != login.None {
 			return as, 0
 		}
 	}
+	return login.None, a.throttle(r, scopeTokens)
+}
+
+// Scopes of what is counted by address.
+const (
+	scopeTokens = iota // wrong tokens
+	scopeLogins        // logins by OpenID Connect, started or completed
+)
+
+// throttle counts a request of scope by its address and returns how long that address has
+// to wait: 0 if it has not sent too many.
+func (a *access) throttle(r *http.Request, scope uint64) (wait time.Duration) {
 	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
-	if wait, ok := a.guesses.Take(a.guesses.KeyAddr(0, peer.Addr(), 0), a.quota, int64(time.Since(a.base))); !ok {
-		return stranger, wait
+	if wait, ok := a.guesses.Take(a.guesses.KeyAddr(scope, peer.Addr(), 0), a.quota, int64(time.Since(a.base))); !ok {
+		return wait
 	}
-	return stranger, 0
+	return 0
 }
 
 // judge tells what a token allows, in a time that does not depend on it.
-func (a *access) judge(shown string) role {
+func (a *access) judge(shown string) login.Role {
 	d := sha256.Sum256([]byte(shown))
 	all := subtle.ConstantTimeCompare(d[:], a.token[:])
 	some := subtle.ConstantTimeCompare(d[:], a.read[:])
 	switch {
-	case all == 1:
-		return operator
+	case all == 1 && a.tokens:
+		return login.Operator
 	case some == 1 && a.reads:
-		return reader
+		return login.Reader
 	}
-	return stranger
+	return login.None
 }
 
 // cookieLength is that of rand.Text.
@@ -164,7 +185,7 @@ func forReaders(r *http.Request) bool {
 // guard lets in whom next is for.
 func (a *access) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/login" || r.URL.Path == "/logout" || r.URL.Path == "/login.css" {
+		if loginPaths[r.URL.Path] {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -172,17 +193,44 @@ func (a *access) guard(next http.Handler) http.Handler {
 		switch {
 		case wait > 0:
 			tooMany(w, wait)
-		case as == operator, as == reader && forReaders(r):
-			next.ServeHTTP(w, r)
-		case as == reader:
-			writeError(w, http.StatusForbidden, "the read token is not for this")
-		case r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html"):
-			http.Redirect(w, r, "/login", http.StatusSeeOther)
+		case as == login.None:
+			a.unauthenticated(w, r)
+		case as == login.Reader && !forReaders(r):
+			writeError(w, http.StatusForbidden, "not for readers: log in as an operator, or send the admin token")
+		case !a.ownChange(r):
+			writeError(w, http.StatusForbidden, "a change with the cookie of a login needs the field Origin or Sec-Fetch-Site, as browsers send it; programs send a token")
 		default:
-			w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
-			writeError(w, http.StatusUnauthorized, "show the admin token: Authorization: Bearer, or the password of HTTP Basic")
+			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// loginPaths are those that need no role.
+var loginPaths = map[string]bool{"/login": true, "/logout": true, "/login.css": true, pathOIDC: true, pathCallback: true}
+
+// unauthenticated sends browsers to the login page and answers others 401.
+func (a *access) unauthenticated(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		http.Redirect(w, r, "/login", http.StatusSeeOther)
+		return
+	}
+	w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
+	if !a.tokens {
+		writeError(w, http.StatusUnauthorized, "log in with a browser at /login; there is no admin token")
+		return
+	}
+	writeError(w, http.StatusUnauthorized, "show the admin token: Authorization: Bearer, or the password of HTTP Basic")
+}
+
+// ownChange reports whether r is not a change that another site may have a browser make
+// with the cookie of an OpenID login. That cookie is SameSite=Lax, where sameOrigin alone
+// would let through a browser that says nothing of where the request is from.
+func (a *access) ownChange(r *http.Request) bool {
+	if a.oidc == nil || r.Method == http.MethodGet || r.Method == http.MethodHead || r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+		return true
+	}
+	_, cookie := a.oidc.Session(r, time.Now())
+	return !cookie
 }
 
 // tooMany refuses a wrong token after many: with a body that is there already.
@@ -197,58 +245,10 @@ func tooMany(w http.ResponseWriter, wait time.Duration) {
 
 var tooManyBody = []byte(`{"error":{"code":429,"message":"too many wrong tokens from this address: wait as long as Retry-After says, or send the right one"}}` + "\n")
 
-const loginPage = `<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>weir: log in</title><link rel="stylesheet" href="/login.css"></head>
-<body><main><h1>weir</h1><form method="post" action="/login">
-<input type="text" name="user" value="admin" autocomplete="username" hidden>
-<label for="token">Admin token</label>
-<input id="token" type="password" name="token" required autofocus autocomplete="current-password">
-<button>Log in</button></form><p role="alert">NOTE</p></main></body></html>
-`
-
-const loginStyle = `:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;display:grid;place-items:center;min-height:100vh;margin:0}
-main{width:min(22rem,90vw)}form{display:grid;gap:.5rem}input,button{font:inherit;padding:.5rem}p{color:#c33;min-height:1.5em}
-`
-
-func (a *access) login(w http.ResponseWriter, r *http.Request) {
-	page := func(status int, note string) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Header().Set("Cache-Control", "no-store")
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(strings.Replace(loginPage, "NOTE", note, 1)))
-	}
-	if r.Method != http.MethodPost {
-		page(http.StatusOK, "")
-		return
-	}
-	r.Body = http.MaxBytesReader(w, r.Body, 8<<10)
-	shown := r.PostFormValue("token")
-	as, wait := operator, time.Duration(0)
-	if a.asks {
-		as, wait = a.tried(r, shown)
-	}
-	switch {
-	case as == operator:
-		http.SetCookie(w, a.begin(time.Now(), r.TLS != nil))
-		http.Redirect(w, r, "/", http.StatusSeeOther)
-	case wait > 0:
-		w.Header().Set("Retry-After", strconv.FormatInt(limit.RetryAfter(wait), 10))
-		page(http.StatusTooManyRequests, "Too many wrong tokens from your address. Wait a minute.")
-	default:
-		page(http.StatusForbidden, "That is not the admin token.")
-	}
-}
-
-func (a *access) logout(w http.ResponseWriter, r *http.Request) {
-	a.end(r)
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode})
-	http.Redirect(w, r, "/login", http.StatusSeeOther)
-}
-
-// contentPolicy lets pages load and ask this listener, and nothing else.
+// contentPolicy lets pages load and ask this listener, and nothing else. Its FORM is for
+// the origin where logging out ends.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
-	"manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	"manifest-src 'self'; form-action 'self'FORM; base-uri 'none'; frame-ancestors 'none'"
 
 // sameOrigin keeps web pages of others away: a browser says where a page is from, and a
 // name that a page made resolve to this machine shows in Host.
@@ -256,7 +256,7 @@ func (a *access) sameOrigin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Content-Security-Policy", contentPolicy)
+		h.Set("Content-Security-Policy", a.contentPolicy())
 		// Without any referrer browsers send "Origin: null" with forms, and nobody could log in.
 		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
@@ -267,9 +267,9 @@ func (a *access) sameOrigin(next http.Handler) http.Handler {
 		switch name := http1.RepeatedIn(r.Header); {
 		case name != "":
 			writeError(w, http.StatusBadRequest, "repeated field: "+name)
-		case !hostFits(r):
+		case !a.hostFits(r):
 			writeError(w, http.StatusForbidden, "reach it as localhost or by its address: the name in Host could be anyone's")
-		case !ownPage(r):
+		case !a.ownPage(r):
 			writeError(w, http.StatusForbidden, "not for web pages of other origins")
 		default:
 			next.ServeHTTP(w, r)
@@ -277,10 +277,21 @@ func (a *access) sameOrigin(next http.Handler) http.Handler {
 	})
 }
 
+// contentPolicy is the policy with the origin that a logout's form is redirected to.
+func (a *access) contentPolicy() string {
+	form := ""
+	if a.oidc != nil {
+		if origin := a.oidc.LogoutOrigin(); origin != "" {
+			form = " " + origin
+		}
+	}
+	return strings.Replace(contentPolicy, "FORM", form, 1)
+}
+
 // ownPage reports whether r comes from no page, or one of this listener.
-func ownPage(r *http.Request) bool {
+func (a *access) ownPage(r *http.Request) bool {
 	if origin, given := r.Header["Origin"]; given {
-		if len(origin) != 1 || !strings.EqualFold(origin[0], "http://"+r.Host) && !strings.EqualFold(origin[0], "https://"+r.Host) {
+		if len(origin) != 1 || !originOf(origin[0], r.Host) && (a.oidc == nil || !originOf(origin[0], a.oidc.Host())) {
 			return false
 		}
 	}
@@ -290,14 +301,25 @@ func ownPage(r *http.Request) bool {
 	case "cross-site", "same-site":
 		// A link from elsewhere to the page itself is harmless: it changes nothing and
 		// the other page sees nothing of it.
-		return r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && (r.URL.Path == "/" || r.URL.Path == "/login")
+		// The provider's redirect is one that state protects.
+		return r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+			(r.URL.Path == "/" || r.URL.Path == "/login" || r.URL.Path == pathCallback)
 	}
 	return false
 }
 
-// hostFits reports whether Host is an address or localhost. Names are let through
-// only where others than this machine's programs could connect anyway.
-func hostFits(r *http.Request) bool {
+// originOf reports whether origin is that of pages of host.
+func originOf(origin, host string) bool {
+	return strings.EqualFold(origin, "http://"+host) || strings.EqualFold(origin, "https://"+host)
+}
+
+// hostFits reports whether Host is an address, localhost, or the name of the redirect URL.
+// Other names are let through only where others than this machine's programs could connect
+// anyway.
+func (a *access) hostFits(r *http.Request) bool {
+	if a.oidc != nil && strings.EqualFold(r.Host, a.oidc.Host()) {
+		return true
+	}
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !local.IP.IsLoopback() {
 		return true
 	}

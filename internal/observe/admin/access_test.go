@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/observe/admin/login"
 	"github.com/weir-gateway/weir/internal/observe/governor"
 )
 
@@ -202,11 +203,11 @@ func TestTheRightTokenIsNeverTooMany(t *testing.T) {
 }
 
 func TestGuessersAreRememberedInLittleRoom(t *testing.T) {
-	a := newAccess(rightToken, "")
+	a := newAccess(rightToken, "", nil)
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	for i := range 20 * maxGuessers {
 		r.RemoteAddr = fmt.Sprintf("[2001:db8:%x:%x::1]:1", i>>16, i&0xffff)
-		if as, _ := a.tried(r, "guess"); as != stranger {
+		if as, _ := a.tried(r, "guess"); as != login.None {
 			t.Fatal("a guess is let in")
 		}
 	}
@@ -223,7 +224,7 @@ func TestGuessersAreRememberedInLittleRoom(t *testing.T) {
 }
 
 func TestWhatIsNotLookedAtCostsLittle(t *testing.T) {
-	a := newAccess(rightToken, "")
+	a := newAccess(rightToken, "", nil)
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	r.RemoteAddr = "127.0.0.1:1"
 	r.Header.Set("Authorization", "Bearer "+strings.Repeat("x", 30<<10))
@@ -262,11 +263,11 @@ func TestCookiesOfSessions(t *testing.T) {
 			t.Errorf("%.40s: %d", bad, res.StatusCode)
 		}
 	}
-	if b := newAccess(rightToken, "").begin(time.Now(), true); !b.Secure {
+	if b := newAccess(rightToken, "", nil).begin(time.Now(), true); !b.Secure {
 		t.Error("over TLS the cookie is not for TLS alone")
 	}
 	// Sessions are bounded.
-	a := newAccess(rightToken, "")
+	a := newAccess(rightToken, "", nil)
 	for range 3 * maxSessions {
 		a.begin(time.Now(), false)
 	}

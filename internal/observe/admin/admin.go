@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-gateway/weir/internal/net/sys"
+	"github.com/weir-gateway/weir/internal/observe/admin/login"
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/observe/observer"
 	"github.com/weir-gateway/weir/internal/observe/tune"
@@ -100,6 +101,8 @@ type Sources struct {
 	Diff func(ctx context.Context, text []byte) (any, error)
 	// Sorts are the values sort may have; the first is the default.
 	Sorts, ChannelSorts []string
+	// Login is the login by OpenID Connect; nil: none.
+	Login *login.OIDC
 	// Page is the dashboard; nil: a list of what there is.
 	Page fs.FS
 }
@@ -130,10 +133,10 @@ func New(cfg Config, l net.Listener, src Sources, log *slog.Logger) (*Server, er
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
-	if token == "" && !Loopback(l.Addr().String()) {
-		return nil, fmt.Errorf("admin: listen %s: it can be reached from other machines and there is no token", l.Addr())
+	if token == "" && src.Login == nil && !Loopback(l.Addr().String()) {
+		return nil, fmt.Errorf("admin: listen %s: it can be reached from other machines and there is neither a token nor oidc", l.Addr())
 	}
-	a := newAccess(token, string(cfg.ReadToken))
+	a := newAccess(token, string(cfg.ReadToken), src.Login)
 	streams, stop := context.WithCancel(context.Background())
 	return &Server{listener: l, stop: stop, access: a, http: &http.Server{
 		Handler: handler(src, a), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/observe/admin/login"
 )
 
 // Config of the admin listener: the dashboard, /metrics, /debug and the admin API.
@@ -27,6 +28,9 @@ type Config struct {
 	// ReadToken lets in who only reads: /metrics, /debug/vars and GET /api, but no
 	// profile, no evidence, no payload and no change. Empty: none.
 	ReadToken auth.Secret `json:"read_token"`
+	// OIDC lets operators log in to the dashboard through an OpenID provider, beside
+	// tokens.
+	OIDC login.Config `json:"oidc"`
 	// LiveRate is how many snapshots a second /api/live sends while somebody listens, 1
 	// to 4; 0 means 2.
 	LiveRate int `json:"live_rate"`
@@ -66,8 +70,11 @@ func (c Config) Validate() error {
 	if c.ReadToken != "" && c.ReadToken == c.Token {
 		errs = append(errs, errors.New("read_token: it is the token: who has it could do everything"))
 	}
-	if c.ReadToken != "" && !c.HasToken() {
-		errs = append(errs, errors.New("read_token: without token or token_file nobody is asked for it"))
+	if c.ReadToken != "" && !c.Guarded() {
+		errs = append(errs, errors.New("read_token: without token, token_file or oidc nobody is asked for it"))
+	}
+	if err := c.OIDC.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("oidc: %w", err))
 	}
 	if c.LiveRate < 0 || c.LiveRate > 4 {
 		errs = append(errs, fmt.Errorf("live_rate: %d is not within 1..4", c.LiveRate))
@@ -75,8 +82,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// HasToken reports whether who administers must show one.
-func (c Config) HasToken() bool { return c.Token != "" || c.TokenFile != "" }
+// Guarded reports whether callers have to show a token or to log in.
+func (c Config) Guarded() bool { return c.Token != "" || c.TokenFile != "" || c.OIDC.Enabled() }
 
 // token returns the token, from its file if it is there.
 func (c Config) token() (string, error) {

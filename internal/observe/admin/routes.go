@@ -34,6 +34,7 @@ type endpoint struct {
 }
 
 func (src *Sources) endpoints(a *access) []endpoint {
+	pages := loginPages{a}
 	metrics := promhttp.HandlerFor(src.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second, EnableOpenMetrics: true})
 	return []endpoint{
 		{"GET /healthz", alive, "200 while the process runs, also while it waits for its broker. No token.", nil},
@@ -73,9 +74,11 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /api/upgrade", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.UpgradeState()) }, "What the last upgrade did, or how far one under way has come.", Upgrade{}},
 		{"POST /api/upgrade", src.upgrade, "Starts the program anew, which takes over all connections, and answers when it serves, as `weir upgrade` does. 422 if it cannot: everything is as it was.", Upgrade{}},
 		{"POST /api/config/diff", src.diff, "Says what a reload of the configuration in the body, YAML, would change, and applies nothing. 422 if it is not valid.", nil},
-		{"GET /login", a.login, "The login page, for browsers.", nil},
-		{"POST /login", a.login, "The form `token`; answers with a cookie, SameSite=Strict.", nil},
-		{"POST /logout", a.logout, "Ends the session.", nil},
+		{"GET /login", pages.show, "The login page, for browsers.", nil},
+		{"POST /login", pages.login, "The form `token`; answers with a cookie, SameSite=Strict.", nil},
+		{"POST /logout", pages.logout, "Ends the session, and that at the OpenID provider if it offers this.", nil},
+		{"GET /oidc/login", pages.withOIDC(pages.beginOIDC), "Sends a browser to the OpenID provider of `admin.oidc`.", nil},
+		{"GET /oidc/callback", pages.withOIDC(pages.finishOIDC), "Where the provider sends it back to; answers with a cookie, SameSite=Lax.", nil},
 	}
 }
 
@@ -106,7 +109,7 @@ func handler(src Sources, a *access) http.Handler {
 // isPage reports whether path is of the dashboard, not of the API.
 func isPage(path string) bool {
 	switch path {
-	case "/metrics", "/login", "/logout", "/login.css":
+	case "/metrics", "/login", "/logout", "/login.css", pathOIDC, pathCallback:
 		return false
 	}
 	return !strings.HasPrefix(path, "/api/") && !strings.HasPrefix(path, "/debug/")
