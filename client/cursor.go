@@ -8,17 +8,17 @@ import (
 
 // A cursor is where a stream stands, as the token that resumes it. Over SSE the
 // server writes the whole token into each event. A WebSocket message only names
-// its own place, and the cursor puts it among those of the other namespaces.
+// its own place, and the cursor puts it among those of the other logs.
 type cursor struct {
 	token string
 	// The same in parts; used by move only. An epoch belongs to one log, so it
 	// tells which part a message moves, once names has learned it.
 	parts hub.Positions
-	names map[string]string // namespace → the epoch of its part
+	names map[hub.Log]string // log → the epoch of its part
 }
 
 func newCursor(token string) cursor {
-	c := cursor{names: make(map[string]string)}
+	c := cursor{names: make(map[hub.Log]string)}
 	c.set(token)
 	return c
 }
@@ -38,12 +38,13 @@ func (c *cursor) move(namespace string, p hub.Position, back bool) {
 	if p.IsZero() {
 		return
 	}
-	// A new epoch takes the place of the namespace's old one.
-	old, known := c.names[namespace]
+	// A new epoch takes the place of the log's old one.
+	log := hub.LogOf(namespace, p.Epoch)
+	old, known := c.names[log]
 	if known && old != p.Epoch {
 		c.parts = slices.DeleteFunc(c.parts, func(q hub.Position) bool { return q.Epoch == old })
 	}
-	c.names[namespace] = p.Epoch
+	c.names[log] = p.Epoch
 	i := slices.IndexFunc(c.parts, func(q hub.Position) bool { return q.Epoch == p.Epoch })
 	switch {
 	case i < 0:

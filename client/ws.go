@@ -90,18 +90,18 @@ func (l *wsLink) event(e *envelope) (Event, error) {
 }
 
 // pass moves the cursor to where a gap notice leaves the stream. Its id is the
-// whole position if it has a part for every namespace, and else that of its own.
+// whole position if it has a part for every log, and else that of its own.
 func (l *wsLink) pass(e *envelope, g *Gap) {
 	at := &l.s.at
 	ps, err := hub.ParsePositions(e.ID)
-	if err == nil && len(ps) >= len(l.s.namespaces()) {
+	if err == nil && len(ps) >= max(len(l.s.namespaces()), len(at.parts)) {
 		at.set(e.ID)
-		at.names[g.Namespace] = g.To.Epoch
+		at.names[hub.LogOf(g.Namespace, g.To.Epoch)] = g.To.Epoch
 		return
 	}
-	// A namespace of which no message has come is known by where the gap begins.
-	if from, err := hub.ParsePosition(g.From); err == nil && at.names[g.Namespace] == "" {
-		at.names[g.Namespace] = from.Epoch
+	// A log of which no message has come is known by where the gap begins.
+	if from, err := hub.ParsePosition(g.From); err == nil && at.names[hub.LogOf(g.Namespace, from.Epoch)] == "" {
+		at.names[hub.LogOf(g.Namespace, from.Epoch)] = from.Epoch
 	}
 	if len(ps) == 1 {
 		at.move(g.Namespace, ps[0], true)

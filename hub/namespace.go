@@ -50,6 +50,9 @@ type Namespace struct {
 	HistoryBytes int64
 	// Replicas of the log in a NATS cluster, 1 to 5; 0 means 1.
 	Replicas int
+	// Partitions divides the namespace into that many logs, 1 to 8; 0 means 1. It is fixed for
+	// the life of the logs. Messages are in order within a partition.
+	Partitions int
 	// MaxMessageBytes bounds a payload, to 1 MiB; 0 means 64 KiB.
 	MaxMessageBytes int
 	// IdempotencyWindow is how long an idempotency key is remembered; 0 means 2 minutes.
@@ -72,7 +75,7 @@ type Namespace struct {
 func (n Namespace) engine() engine.Namespace {
 	return engine.Namespace{
 		Name: n.Name, Durability: engine.Durability(n.Durability), HistorySize: n.HistorySize, HistoryTTL: engine.Duration(n.HistoryTTL),
-		HistoryBytes: n.HistoryBytes, Replicas: n.Replicas, MaxMessageBytes: n.MaxMessageBytes, IdempotencyWindow: engine.Duration(n.IdempotencyWindow),
+		HistoryBytes: n.HistoryBytes, Replicas: n.Replicas, Partitions: n.Partitions, MaxMessageBytes: n.MaxMessageBytes, IdempotencyWindow: engine.Duration(n.IdempotencyWindow),
 		Policy: engine.Policy(n.Policy), MaxRate: n.MaxRate, QueueMessages: n.QueueMessages, QueueBytes: n.QueueBytes,
 		Compress: n.Compress, CompressMinBytes: n.CompressMinBytes, Anonymous: n.Anonymous,
 	}

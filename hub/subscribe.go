@@ -149,10 +149,10 @@ type subscription struct {
 
 	// Owned by the worker.
 	sub engine.Subscriber
-	// at is the position after what was queued last, epochs the epoch of the namespaces that a
+	// at is the position after what was queued last, epochs the epoch of the logs that a
 	// message was queued of.
 	at     engine.Positions
-	epochs map[string]string
+	epochs map[engine.Log]string
 
 	mu    sync.Mutex
 	queue []item
@@ -272,12 +272,13 @@ func (s *subscription) advance(namespace string, p engine.Position) {
 		return
 	}
 	if s.epochs == nil {
-		s.epochs = map[string]string{}
+		s.epochs = map[engine.Log]string{}
 	}
-	old, known := s.epochs[namespace]
-	s.epochs[namespace] = p.Epoch
+	log := engine.LogOf(namespace, p.Epoch)
+	old, known := s.epochs[log]
+	s.epochs[log] = p.Epoch
 	for i := range s.at {
-		if e := s.at[i].Epoch; e == p.Epoch || known && e == old || len(s.at) == 1 && s.oneNamespace() {
+		if e := s.at[i].Epoch; e == p.Epoch || known && e == old || len(s.at) == 1 && s.oneNamespace() && engine.LogOf(namespace, e) == log {
 			s.at[i] = p
 			return
 		}

@@ -52,7 +52,7 @@ func newLog(ns hub.Namespace, maxKeys int, b *budget, deliver func(*hub.Message)
 	l := &log{maxKeys: maxKeys, budget: b, deliver: deliver, born: time.Now(), channels: map[string]*channel{}, ids: ids{}}
 	l.opts.Store(&ns)
 	if ns.Durability != hub.None {
-		l.epoch = newEpoch()
+		l.epoch = ns.EpochPrefix() + newEpoch()
 	}
 	return l
 }
@@ -166,7 +166,7 @@ func (l *log) trim(c *channel) {
 	for c.ring.n > l.opts.Load().HistorySize {
 		l.remove(c.ring.at(0))
 	}
-	for l.bytes > l.opts.Load().HistoryBytes && l.order.live > 1 {
+	for l.bytes > l.opts.Load().LogBytes() && l.order.live > 1 {
 		l.remove(l.order.oldest())
 	}
 	for l.budget.exceeded() && l.order.live > 1 {

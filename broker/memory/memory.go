@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,10 +115,10 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 			return fmt.Errorf("start memory broker: %w", err)
 		}
 		n = n.WithDefaults()
-		if logs[n.Name] != nil {
-			return fmt.Errorf("start memory broker: namespace %q is given twice", n.Name)
+		if logs[n.LogName()] != nil {
+			return fmt.Errorf("start memory broker: namespace %s is given twice", n.Title())
 		}
-		logs[n.Name] = newLog(n, b.maxKeys, b.budget, deliver)
+		logs[n.LogName()] = newLog(n, b.maxKeys, b.budget, deliver)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,11 +133,25 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 			if err := l.restore(in); err != nil {
 				return fmt.Errorf("start memory broker: %w", err)
 			}
+		} else if err := repartitioned(name, namespaces); err != nil {
+			return fmt.Errorf("start memory broker: %w", err)
 		}
 	}
 	b.moving = nil
 	b.logs, b.deliver, b.state = logs, deliver, nil
 	b.wg.Go(b.sweep)
+	return nil
+}
+
+// repartitioned returns an error if the log called moved is of one of namespaces, which has
+// another number of partitions than it had.
+func repartitioned(moved string, namespaces []hub.Namespace) error {
+	name, _, _ := strings.Cut(moved, "@")
+	for _, n := range namespaces {
+		if n.Name == name {
+			return fmt.Errorf("namespace %q: partitions changed: its logs cannot move to the new process; restart instead", name)
+		}
+	}
 	return nil
 }
 
@@ -156,15 +171,16 @@ func (b *Broker) Add(_ context.Context, n hub.Namespace) error {
 	if err := check(n); err != nil {
 		return fmt.Errorf("memory broker: %w", err)
 	}
+	n = n.WithDefaults()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.state != nil:
 		return b.state
-	case b.logs[n.Name] != nil:
-		return fmt.Errorf("memory broker: namespace %q is there already", n.Name)
+	case b.logs[n.LogName()] != nil:
+		return fmt.Errorf("memory broker: namespace %s is there already", n.Title())
 	}
-	b.logs[n.Name] = newLog(n.WithDefaults(), b.maxKeys, b.budget, b.deliver)
+	b.logs[n.LogName()] = newLog(n, b.maxKeys, b.budget, b.deliver)
 	return nil
 }
 
@@ -210,9 +226,9 @@ func (b *Broker) log(ns *hub.Namespace) (*log, error) {
 	if b.state != nil {
 		return nil, b.state
 	}
-	l := b.logs[ns.Name]
+	l := b.logs[ns.LogName()]
 	if l == nil {
-		return nil, fmt.Errorf("%w: %q", hub.ErrUnknownNamespace, ns.Name)
+		return nil, fmt.Errorf("%w: %s", hub.ErrUnknownNamespace, ns.Title())
 	}
 	return l, nil
 }

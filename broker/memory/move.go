@@ -147,7 +147,7 @@ const exportBatch = 1024
 // exportAhead sends what l holds, and writes down in s what that is. The lock is not held while
 // anything is made of it or sent.
 func (l *log) exportAhead(s *sent, send func([]byte) error) error {
-	p := &pieces{log: l.opts.Load().Name, send: send}
+	p := &pieces{log: l.opts.Load().LogName(), send: send}
 	l.mu.Lock()
 	if l.closed != nil {
 		defer l.mu.Unlock()
@@ -215,7 +215,7 @@ func (l *log) export(s *sent, send func([]byte) error) error {
 		return l.closed
 	}
 	l.closed = errHandedOver
-	p := &pieces{log: l.opts.Load().Name, send: send}
+	p := &pieces{log: l.opts.Load().LogName(), send: send}
 	if err := p.add(moveHead, l.head()); err != nil {
 		return err
 	}

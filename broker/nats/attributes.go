@@ -52,7 +52,7 @@ func (s *logReader) attributes(b []byte) *hub.Attributes {
 	}
 	a, err := hub.ParseAttributes(b)
 	if err != nil {
-		s.b.log.Warn("message with bad attributes", "namespace", s.opts.Load().Name, "err", err)
+		s.b.log.Warn("message with bad attributes", "namespace", s.opts.Load().LogName(), "err", err)
 	}
 	return a
 }

@@ -56,8 +56,8 @@ func (b *Broker) mayAdd(n hub.Namespace) error {
 		return err
 	}
 	switch {
-	case b.all()[n.Name] != nil:
-		return fmt.Errorf("namespace %q is there already", n.Name)
+	case b.all()[n.LogName()] != nil:
+		return fmt.Errorf("namespace %s is there already", n.Title())
 	case n.Durability == hub.Synced && b.server != nil && !b.server.syncs:
 		return fmt.Errorf("namespace %q wants durability synced, and no other had it when the embedded server started: restart the process", n.Name)
 	}

@@ -146,11 +146,11 @@ func (c Config) check(namespaces []hub.Namespace) error {
 		if err := n.Validate(); err != nil {
 			errs = append(errs, err)
 		}
-		if seen[n.Name] {
-			errs = append(errs, fmt.Errorf("namespace %q is given twice", n.Name))
-		}
-		seen[n.Name] = true
 		n = n.WithDefaults()
+		if seen[n.LogName()] {
+			errs = append(errs, fmt.Errorf("namespace %s is given twice", n.Title()))
+		}
+		seen[n.LogName()] = true
 		if n.Durability == hub.Synced && c.URL != "" && !c.AssumeSynced {
 			errs = append(errs, fmt.Errorf("namespace %q wants durability synced from an external NATS: a client cannot see "+
 				"whether its servers sync; set sync_interval: always in their jetstream block and then assume_synced: true here", n.Name))

@@ -89,7 +89,7 @@ func (s *readable) verifyRead(ctx context.Context, in info) error {
 	case now.lost <= in.base && (now.messages >= left || now.gone):
 		return nil
 	}
-	s.b.log.Error("log has damaged messages; it begins a new epoch", "namespace", s.opts.Load().Name, "last", now.last, "lost", now.lost)
+	s.b.log.Error("log has damaged messages; it begins a new epoch", "namespace", s.opts.Load().LogName(), "last", now.last, "lost", now.lost)
 	if in, err = s.newEpoch(ctx, now); err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ func (s *readable) verifyRead(ctx context.Context, in info) error {
 // lastMark returns the mark of the log that was written last.
 func (s *storedLog) lastMark(ctx context.Context) (m mark, known bool, err error) {
 	if o := s.b.outside.Load(); o != nil {
-		return o.last(ctx, s.opts.Load().Name)
+		return o.last(ctx, s.opts.Load().LogName())
 	}
-	m, known = s.b.marks.start.Logs[s.opts.Load().Name]
+	m, known = s.b.marks.start.Logs[s.opts.Load().LogName()]
 	return m, known, nil
 }

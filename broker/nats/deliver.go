@@ -88,6 +88,7 @@ type stream struct {
 
 	bridge  bridge
 	storage storage
+	share   share
 	// doubted is since when the log seems to end too early, in Unix nanoseconds; 0 if
 	// it does not.
 	doubted atomic.Int64
@@ -116,7 +117,7 @@ type channel struct {
 func newStream(b *Broker, ns hub.Namespace, deliver func(*hub.Message)) *stream {
 	s := &stream{readable: readable{
 		delivery: delivery{
-			storedLog: storedLog{logReader: logReader{logOptions{b: b, log: b.cfg.Prefix + ".log." + ns.Name + "."}}},
+			storedLog: storedLog{logReader: logReader{logOptions{b: b, log: b.cfg.Prefix + ".log." + ns.LogName() + "."}}},
 			deliver:   deliver,
 			wake:      make(chan struct{}, 1),
 			former:    map[string]bool{},
@@ -153,7 +154,7 @@ func (s *logOptions) subject(channel string) string {
 }
 
 func (s *logOptions) live(epoch, token string) string {
-	return s.b.cfg.Prefix + ".live." + s.opts.Load().Name + "." + epoch + "." + token
+	return s.b.cfg.Prefix + ".live." + s.opts.Load().LogName() + "." + epoch + "." + token
 }
 
 // listen subscribes to the news of the stream itself.
@@ -189,7 +190,7 @@ func (s *delivery) adopt(in info) {
 	}
 	if s.epoch != "" {
 		s.former[s.epoch] = true
-		s.b.log.Warn("log has a new epoch", "namespace", s.opts.Load().Name, "epoch", in.epoch, "base", in.base)
+		s.b.log.Warn("log has a new epoch", "namespace", s.opts.Load().LogName(), "epoch", in.epoch, "base", in.base)
 		s.faults++
 	}
 	s.epoch, s.base, s.high, s.acked = in.epoch, in.base, in.last, in.base
@@ -223,7 +224,7 @@ func (s *delivery) acknowledged(seq uint64, duplicate bool) (hub.Position, error
 	case !duplicate:
 		s.checked.Store(0)
 		s.nudge()
-		return hub.Position{}, fmt.Errorf("%w: the log of namespace %q was replaced", hub.ErrUnavailable, s.opts.Load().Name)
+		return hub.Position{}, fmt.Errorf("%w: the log of namespace %s was replaced", hub.ErrUnavailable, s.opts.Load().Title())
 	}
 	return hub.Position{Epoch: s.epoch, Offset: seq}, nil
 }
@@ -243,6 +244,9 @@ func (s *stream) run() {
 	sweep := time.NewTicker(s.sweepEvery())
 	defer sweep.Stop()
 	defer s.land()
+	if s.spreads() {
+		s.b.wg.Go(s.spread)
+	}
 	for {
 		if !s.verified() {
 			s.heal(true)
@@ -257,7 +261,7 @@ func (s *stream) run() {
 		case <-sweep.C:
 			if s.durable() {
 				s.heal(false)
-				s.repairs.report(s.b.log, s.opts.Load().Name)
+				s.repairs.report(s.b.log, s.opts.Load().LogName())
 			}
 		case m := <-s.in:
 			// Only this goroutine empties the queue: if it was full just before m
@@ -283,7 +287,7 @@ func (s *stream) run() {
 
 // overflow deals with a queue that was full.
 func (s *stream) overflow() {
-	s.b.log.Debug("delivery fell behind", "namespace", s.opts.Load().Name)
+	s.b.log.Debug("delivery fell behind", "namespace", s.opts.Load().LogName())
 	if s.durable() {
 		s.heal(true)
 	}
@@ -351,7 +355,7 @@ func (s *numbers) isNew(node string, n uint64) bool {
 func (s *stream) receive(m *natsgo.Msg) {
 	st, err := parseStored(m)
 	if err != nil {
-		s.b.log.Warn("message without its place", "namespace", s.opts.Load().Name, "err", err)
+		s.b.log.Warn("message without its place", "namespace", s.opts.Load().LogName(), "err", err)
 		return
 	}
 	if epoch := epochOf(m.Subject); epoch != s.epochNow() {
@@ -483,7 +487,7 @@ func (s *logReader) message(channel string, st stored, epoch string, prev uint64
 // fenceMessage returns what the stream's leader must refuse.
 func (s *logOptions) fenceMessage() *natsgo.Msg {
 	return &natsgo.Msg{
-		Subject: s.b.cfg.Prefix + ".log." + s.opts.Load().Name + ".fence",
+		Subject: s.b.cfg.Prefix + ".log." + s.opts.Load().LogName() + ".fence",
 		Header:  natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}},
 	}
 }

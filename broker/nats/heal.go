@@ -32,7 +32,7 @@ func (s *stream) heal(all bool) {
 		if !all && !errors.Is(err, errSuspect) {
 			return
 		}
-		s.b.log.Debug("log cannot be checked yet", "namespace", s.opts.Load().Name, "err", err)
+		s.b.log.Debug("log cannot be checked yet", "namespace", s.opts.Load().LogName(), "err", err)
 		all = true
 		select {
 		case <-s.b.ctx.Done():
@@ -107,7 +107,7 @@ func (s *stream) regressed(in info, high uint64) (info, error) {
 		s.checked.Store(0)
 		return in, errSuspect
 	}
-	s.b.log.Error("log lost messages; it begins a new epoch", "namespace", s.opts.Load().Name, "last", in.last, "seen", high)
+	s.b.log.Error("log lost messages; it begins a new epoch", "namespace", s.opts.Load().LogName(), "last", in.last, "seen", high)
 	in, err := s.newEpoch(s.b.ctx, in)
 	if err == nil {
 		s.doubted.Store(0)

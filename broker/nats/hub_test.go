@@ -37,6 +37,7 @@ func (r *streamReader) Deliver(b *hub.Batch) {
 // A hubNode is a hub on the broker with one shard, which this test's goroutine runs.
 type hubNode struct {
 	*hub.Hub
+	b     *Broker
 	t     *testing.T
 	shard *hub.Shard
 	wake  chan struct{}
@@ -57,7 +58,7 @@ func startHubOn(t *testing.T, b *Broker, ns ...hub.Namespace) *hubNode {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = h.Close() })
-	n := &hubNode{Hub: h, t: t, wake: make(chan struct{}, 1)}
+	n := &hubNode{Hub: h, b: b, t: t, wake: make(chan struct{}, 1)}
 	n.shard = h.NewShard(func() {
 		select {
 		case n.wake <- struct{}{}:

@@ -69,9 +69,9 @@ func (o *outsideMarks) admit(n hub.Namespace) (more bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.logs) == 0 {
-		o.first = n.Name
+		o.first = n.LogName()
 	}
-	o.logs[n.Name] = true
+	o.logs[n.LogName()] = true
 	more = n.Replicas > o.replicas
 	o.replicas = max(o.replicas, n.Replicas)
 	return more

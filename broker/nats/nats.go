@@ -245,7 +245,7 @@ func (b *streams) all() map[string]*stream { return *b.byName.Load() }
 // include adds a stream to all.
 func (b *streams) include(s *stream) {
 	more := maps.Clone(b.all())
-	more[s.opts.Load().Name] = s
+	more[s.opts.Load().LogName()] = s
 	b.byName.Store(&more)
 }
 
@@ -370,15 +370,15 @@ func (b *Broker) stream(ns *hub.Namespace) (*stream, error) {
 	if err := b.stateErr(); err != nil {
 		return nil, err
 	}
-	s := b.all()[ns.Name]
+	s := b.all()[ns.LogName()]
 	if s == nil {
-		return nil, fmt.Errorf("%w: %q", hub.ErrUnknownNamespace, ns.Name)
+		return nil, fmt.Errorf("%w: %s", hub.ErrUnknownNamespace, ns.Title())
 	}
 	return s, nil
 }
 
 // Ready returns nil while the connection stands, every log is verified after
-// the last reconnect and the disk has room.
+// the last reconnect and the disk has room. Of a partitioned namespace one log is enough.
 func (b *Broker) Ready() error {
 	if err := b.stateErr(); err != nil {
 		return err
@@ -390,11 +390,8 @@ func (b *Broker) Ready() error {
 		return errDisconnected
 	}
 	for _, s := range b.all() {
-		if s.storage.full.Load() {
-			return s.errStorage()
-		}
-		if !s.verified() {
-			return fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.opts.Load().Name)
+		if err := b.ready(s); err != nil {
+			return err
 		}
 	}
 	return nil

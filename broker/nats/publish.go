@@ -100,9 +100,9 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 	case p.Channel == "" || hub.IsWhole(p.Channel):
 		err = fmt.Errorf("%w: %q is none", hub.ErrBadChannel, p.Channel)
 	case len(p.Data) > s.opts.Load().MaxMessageBytes:
-		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), s.opts.Load().MaxMessageBytes, s.opts.Load().Name)
+		err = fmt.Errorf("%w: %d bytes, at most %d in namespace %s", hub.ErrTooLarge, len(p.Data), s.opts.Load().MaxMessageBytes, s.opts.Load().Title())
 	case newest != nil && !s.durable():
-		err = fmt.Errorf("%w: namespace %q keeps no log", errors.ErrUnsupported, s.opts.Load().Name)
+		err = fmt.Errorf("%w: namespace %s keeps no log", errors.ErrUnsupported, s.opts.Load().Title())
 	case s.durable() && b.room != nil && b.room.shut.Load():
 		err = b.room.refusal()
 	case !b.connected.Load() && !s.bridged() && !s.queuesAway():
@@ -110,7 +110,7 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 			err = errDisconnected
 		}
 	case !s.verified() && !s.bridged():
-		err = fmt.Errorf("%w: namespace %q is being checked after a reconnect", hub.ErrUnavailable, s.opts.Load().Name)
+		err = fmt.Errorf("%w: namespace %s is being checked after a reconnect", hub.ErrUnavailable, s.opts.Load().Title())
 	case s.storage.refusesNow(time.Now()):
 		err = s.errStorage()
 	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+p.Attributes.Size()+overhead)):
@@ -135,10 +135,15 @@ func (o *outbox) add(p *pending) error {
 	case o.count > 0 && o.bytes+p.size() > o.b.cfg.MaxPendingBytes:
 		return fmt.Errorf("%w: %d bytes wait for NATS", hub.ErrOverloaded, o.bytes)
 	}
+	if err := p.s.share.exceeded(p, &o.b.cfg); err != nil {
+		return err
+	}
 	o.nextID++
 	p.id = o.nextID
 	o.count++
 	o.bytes += p.size()
+	p.s.share.count++
+	p.s.share.bytes += p.size()
 	p.s.addKey(p)
 	p.queued = true
 	o.queue = append(o.queue, p)
@@ -163,18 +168,6 @@ func (o *outbox) pendingBytes() int64 {
 	return int64(o.bytes + o.count*overhead)
 }
 
-// oldest returns for how long the first publish without an answer has waited for one.
-func (o *outbox) oldest(now time.Time) time.Duration {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, p := range o.order {
-		if !p.answered {
-			return now.Sub(p.deadline) + time.Duration(o.b.cfg.AckTimeout)
-		}
-	}
-	return 0
-}
-
 // take removes the publish called id, if it has no answer yet.
 func (o *outbox) take(id uint64) *pending {
 	o.mu.Lock()
@@ -192,13 +185,18 @@ func (o *outbox) remove(p *pending) {
 	p.answered = true
 	o.count--
 	o.bytes -= p.size()
+	p.s.share.count--
+	p.s.share.bytes -= p.size()
 	n := 0
 	for n < len(o.order) && o.order[n].answered {
 		o.order[n] = nil
 		n++
 	}
-	if o.order = o.order[n:]; len(o.order) == 0 {
+	switch o.order = o.order[n:]; {
+	case len(o.order) == 0:
 		o.order = nil
+	case len(o.order) > 2*o.count+64: // an old one waits, and many after it were answered
+		o.order = slices.DeleteFunc(o.order, func(p *pending) bool { return p.answered })
 	}
 }
 
@@ -219,7 +217,7 @@ func (o *outbox) expire(now time.Time) {
 	}
 	o.mu.Unlock()
 	for _, p := range late {
-		p.done(hub.Position{}, p.failed(fmt.Errorf("%w: no answer from NATS within %v", hub.ErrUnavailable, o.b.cfg.AckTimeout)))
+		p.done(hub.Position{}, p.failed(fmt.Errorf("%w: no answer from NATS within %v for namespace %s", hub.ErrUnavailable, o.b.cfg.AckTimeout, p.s.opts.Load().Title())))
 	}
 }
 
@@ -398,7 +396,7 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	}
 	if len(m.Data) == 0 { // nobody listens on the stream's subject: there is no stream or no leader
 		p.s.nudge()
-		p.done(hub.Position{}, fmt.Errorf("%w: NATS has no stream for namespace %q", hub.ErrUnavailable, p.s.opts.Load().Name))
+		p.done(hub.Position{}, fmt.Errorf("%w: NATS has no stream for namespace %s", hub.ErrUnavailable, p.s.opts.Load().Title()))
 		return
 	}
 	if ackErr != nil {
@@ -409,6 +407,9 @@ func (o *outbox) ack(m *natsgo.Msg) {
 		p.s.storesAgain()
 	}
 	at, err := p.s.acknowledged(seq, duplicate)
+	if err == nil {
+		p.s.share.stored.Add(1)
+	}
 	if err != nil {
 		err = p.failed(err)
 	} else if !duplicate {

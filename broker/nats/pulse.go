@@ -189,7 +189,7 @@ func (p *pulse) ask() {
 
 // lost returns why the server counts as cut off, or "".
 func (p *pulse) lost(now time.Time) string {
-	waits := p.b.out.oldest(now)
+	waits := p.b.out.oldestByLog(now)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	more := min(pulseSlow*p.slow, pulseSlowest)

@@ -183,7 +183,7 @@ func (b *Broker) reopen(ctx context.Context) error {
 	for _, s := range b.all() {
 		for err := s.write(ctx); err != nil; err = s.write(ctx) {
 			if hopeless(err) || ctx.Err() != nil {
-				return fmt.Errorf("namespace %q: %w", s.opts.Load().Name, err)
+				return fmt.Errorf("namespace %s: %w", s.opts.Load().Title(), err)
 			}
 			select {
 			case <-ctx.Done():

@@ -1,19 +1,24 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
 // A LogStatus is how the log of a namespace is replicated, as its leader says.
 type LogStatus struct {
 	Namespace string
-	Epoch     string
-	Last      uint64 // the newest offset
-	Messages  uint64
-	Bytes     uint64
+	// Partition is which of the namespace's Partitions it is, from 0; Partitions is 1 for
+	// a namespace with one log.
+	Partition, Partitions int
+	Epoch                 string
+	Last                  uint64 // the newest offset
+	Messages              uint64
+	Bytes                 uint64
 	// Leader is the NATS server that leads the log; empty: none does, or a server alone.
 	Leader string
 	// Replicas are the other servers that store it, Wanted how many there are to be in all.
@@ -39,18 +44,29 @@ func (b *Broker) Logs(ctx context.Context) []LogStatus {
 		return nil
 	}
 	out := []LogStatus{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup // at once: one without a leader must not use up ctx for the others
 	for _, s := range b.all() {
-		if s.durable() {
-			out = append(out, s.status(ctx))
+		if !s.durable() {
+			continue
 		}
+		asking.Go(func() {
+			st := s.status(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, st)
+		})
 	}
-	slices.SortFunc(out, func(a, b LogStatus) int { return strings.Compare(a.Namespace, b.Namespace) })
+	asking.Wait()
+	slices.SortFunc(out, func(a, b LogStatus) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), a.Partition-b.Partition)
+	})
 	return out
 }
 
 func (s *stream) status(ctx context.Context) LogStatus {
 	opts := s.opts.Load()
-	st := LogStatus{Namespace: opts.Name, Wanted: opts.Replicas}
+	st := LogStatus{Namespace: opts.Name, Partition: opts.Partition, Partitions: opts.Partitions, Wanted: opts.Replicas}
 	var a streamAnswer
 	if st.Err = s.b.request(ctx, "STREAM.INFO."+s.name(), nil, &a); st.Err != nil {
 		return st

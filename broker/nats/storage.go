@@ -39,8 +39,8 @@ type storage struct {
 
 // errStorage returns why publishes are refused.
 func (s *logOptions) errStorage() error {
-	return fmt.Errorf("%w: the NATS server does not store what is published in namespace %q, though it answers: its disk is full or failing",
-		hub.ErrStorageFull, s.opts.Load().Name)
+	return fmt.Errorf("%w: the NATS server does not store what is published in namespace %s, though it answers: its disk is full or failing",
+		hub.ErrStorageFull, s.opts.Load().Title())
 }
 
 // refusesNow reports whether a publish is to be refused because the log counts as full.
@@ -99,7 +99,7 @@ func (s *stream) lookAtStorage(now time.Time) {
 	case time.Since(w.since) >= storageStuck:
 		if !w.full.Swap(true) {
 			s.b.log.Error("the NATS server answers, and stores nothing: its disk is full or failing; publishes are refused until it stores again",
-				"namespace", s.opts.Load().Name)
+				"namespace", s.opts.Load().LogName())
 		}
 		s.b.out.fail(s.errStorage(), func(p *pending) bool { return p.s != s })
 		w.since = time.Time{}
@@ -110,7 +110,7 @@ func (s *stream) lookAtStorage(now time.Time) {
 // is another one.
 func (s *stream) storesAgain() {
 	if s.storage.full.Swap(false) {
-		s.b.log.Info("the log counts as full no longer", "namespace", s.opts.Load().Name)
+		s.b.log.Info("the log counts as full no longer", "namespace", s.opts.Load().LogName())
 	}
 }
 

@@ -16,10 +16,11 @@ import (
 
 // What the stream's metadata says of the log.
 const (
-	metaEpoch = "weir-epoch" // the log's epoch
-	metaBase  = "weir-base"  // the log's end when the epoch began
-	metaSizes = "weir-least" // the smallest history_size it ever had
-	metaGone  = "weir-gone"  // set when something was removed by hand: see Remove
+	metaEpoch = "weir-epoch"      // the log's epoch
+	metaBase  = "weir-base"       // the log's end when the epoch began
+	metaSizes = "weir-least"      // the smallest history_size it ever had
+	metaGone  = "weir-gone"       // set when something was removed by hand: see Remove
+	metaParts = "weir-partitions" // how many there are of the namespace, and by what; none of one
 )
 
 // An info is a stream at one moment.
@@ -47,11 +48,11 @@ func (in info) top() hub.Position {
 }
 
 // prefixed returns the name of the stream; names allow no dots.
-func (s *logOptions) name() string { return s.b.cfg.Prefix + "_" + s.opts.Load().Name }
+func (s *logOptions) name() string { return s.b.cfg.Prefix + "_" + s.opts.Load().LogName() }
 
 // config returns the stream's configuration in epoch.
 func (s *logOptions) config(epoch string, base uint64, least int, gone bool) jetstream.StreamConfig {
-	p, ns := s.b.cfg.Prefix, s.opts.Load().Name
+	p, ns := s.b.cfg.Prefix, s.opts.Load().LogName()
 	cfg := jetstream.StreamConfig{
 		Name:              s.name(),
 		Description:       "log of the weir namespace " + ns,
@@ -63,7 +64,7 @@ func (s *logOptions) config(epoch string, base uint64, least int, gone bool) jet
 		MaxMsgs:           -1,
 		MaxMsgSize:        -1,
 		MaxMsgsPerSubject: int64(s.opts.Load().HistorySize),
-		MaxBytes:          s.opts.Load().HistoryBytes,
+		MaxBytes:          s.opts.Load().LogBytes(),
 		MaxAge:            time.Duration(s.opts.Load().HistoryTTL),
 		Duplicates:        time.Duration(s.opts.Load().IdempotencyWindow),
 		Replicas:          s.opts.Load().Replicas,
@@ -79,6 +80,9 @@ func (s *logOptions) config(epoch string, base uint64, least int, gone bool) jet
 	}
 	if gone {
 		cfg.Metadata[metaGone] = "1"
+	}
+	if parts := partitioning(s.opts.Load()); parts != "" {
+		cfg.Metadata[metaParts] = parts
 	}
 	return cfg
 }
@@ -154,7 +158,11 @@ func (s *readable) prepare(ctx context.Context) error {
 	var renewed string // the epoch that began here
 	began := time.Now()
 	for n := 0; ; n++ {
-		damage, err := s.damage(ctx, renewed) // before the configuration removes anything
+		err := s.checkPartitions(ctx)
+		var damage string
+		if err == nil {
+			damage, err = s.damage(ctx, renewed) // before the configuration removes anything
+		}
 		if damage != "" && time.Since(began) < s.suspicions() && s.opts.Load().Replicas > 1 {
 			err = fmt.Errorf("%w: %s", errSuspect, damage) // a new leader may be behind
 		}
@@ -164,7 +172,7 @@ func (s *readable) prepare(ctx context.Context) error {
 		}
 		if err == nil {
 			if damage != "" {
-				s.b.log.Warn("log may have lost messages; it begins a new epoch", "namespace", s.opts.Load().Name, "last", in.last, "why", damage)
+				s.b.log.Warn("log may have lost messages; it begins a new epoch", "namespace", s.opts.Load().LogName(), "last", in.last, "why", damage)
 				in, err = s.newEpoch(ctx, in)
 				renewed = in.epoch
 			}
@@ -178,14 +186,14 @@ func (s *readable) prepare(ctx context.Context) error {
 			}
 		}
 		if !errors.Is(err, errSuspect) && hopeless(err) {
-			return fmt.Errorf("namespace %q: %w", s.opts.Load().Name, err)
+			return fmt.Errorf("namespace %s: %w", s.opts.Load().Title(), err)
 		}
 		if ctx.Err() == nil && n > 0 { // the first answer of a server that has just started is often that
-			s.b.waits("log of namespace "+strconv.Quote(s.opts.Load().Name), err)
+			s.b.waits("log of namespace "+s.opts.Load().Title(), err)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("namespace %q: %w", s.opts.Load().Name, errors.Join(ctx.Err(), err))
+			return fmt.Errorf("namespace %s: %w", s.opts.Load().Title(), errors.Join(ctx.Err(), err))
 		case <-time.After(retryAfter(n)):
 		}
 	}
@@ -209,11 +217,11 @@ func (s *storedLog) ensure(ctx context.Context) (info, error) {
 	in, err := s.look(ctx)
 	switch {
 	case isCode(err, codeStreamNotFound) && s.b.room.readOnly():
-		s.unwritten.Store(&unwritten{epoch: newEpoch()})
+		s.unwritten.Store(&unwritten{epoch: s.newEpochName()})
 		return s.look(ctx)
 	case isCode(err, codeStreamNotFound):
-		s.b.log.Info("creating log", "namespace", s.opts.Load().Name, "stream", s.name())
-		err = s.put(ctx, "CREATE", s.config(newEpoch(), 0, s.opts.Load().HistorySize, false))
+		s.b.log.Info("creating log", "namespace", s.opts.Load().LogName(), "stream", s.name())
+		err = s.put(ctx, "CREATE", s.config(s.newEpochName(), 0, s.opts.Load().HistorySize, false))
 		if err != nil && !isCode(err, codeNameInUse) { // another node was faster
 			return info{}, err
 		}
@@ -222,6 +230,9 @@ func (s *storedLog) ensure(ctx context.Context) (info, error) {
 		}
 	case err != nil:
 		return info{}, err
+	}
+	if have := in.config.Metadata[metaParts]; have != partitioning(s.opts.Load()) {
+		return info{}, errPartitions(s.opts.Load(), have)
 	}
 	want := s.config(in.epoch, in.base, min(in.least, s.opts.Load().HistorySize), in.gone)
 	if same(in.config, want) || s.b.room.readOnly() {
@@ -253,10 +264,10 @@ func (s *storedLog) newEpoch(ctx context.Context, in info) (info, error) {
 		return now, err
 	}
 	if s.b.room.readOnly() {
-		s.unwritten.Store(&unwritten{epoch: newEpoch(), base: now.last})
+		s.unwritten.Store(&unwritten{epoch: s.newEpochName(), base: now.last})
 		return s.look(ctx)
 	}
-	if err := s.put(ctx, "UPDATE", s.config(newEpoch(), now.last, now.least, now.gone)); err != nil {
+	if err := s.put(ctx, "UPDATE", s.config(s.newEpochName(), now.last, now.least, now.gone)); err != nil {
 		return info{}, err
 	}
 	return s.look(ctx)
@@ -273,6 +284,9 @@ func newEpoch() string {
 	}
 	return string(b[:])
 }
+
+// newEpochName returns one for the log of s, which names its partition.
+func (s *logOptions) newEpochName() string { return s.opts.Load().EpochPrefix() + newEpoch() }
 
 // A flight is one look at the stream that many callers wait for.
 type flight struct {

@@ -134,7 +134,7 @@ func (r *reader) complete(ctx context.Context, ms []stored) (all []stored, holed
 	}
 	if n := len(all) - len(ms); n > 0 {
 		r.s.repairs.filled.Add(uint64(n))
-		r.s.b.log.Warn("a replica has lost messages; they were read from another", "namespace", r.s.opts.Load().Name, "messages", n, "after", r.begin, "until", r.end)
+		r.s.b.log.Warn("a replica has lost messages; they were read from another", "namespace", r.s.opts.Load().LogName(), "messages", n, "after", r.begin, "until", r.end)
 	}
 	return all, uint64(len(all)) < uint64(len(ms))+least, nil
 }

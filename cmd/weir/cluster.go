@@ -33,8 +33,8 @@ func newClusterStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Show the nodes, the leaders of the logs and what is wrong",
 		Long: `Status asks one node's admin listener for the cluster as that node sees it: every
-node with its health and load, every namespace's log with its leader and the replicas
-that are behind, and what is wrong, in sentences.
+node with its health and load, every namespace's log, or the logs of its partitions, with their leaders and the
+replicas that are behind, and what is wrong, in sentences.
 
 It exits with 0 if nothing is wrong, and with 1 otherwise: a node that is not ready, a
 log without a leader, a replica that is offline or behind, or with --expect fewer nodes
@@ -120,14 +120,14 @@ func clusterText(out io.Writer, c *admin.Cluster) error {
 	for i := range c.Logs {
 		l := &c.Logs[i]
 		if l.Error != "" {
-			fmt.Fprintf(w, "%s\t%s\n", legible(l.Namespace), legible(l.Error))
+			fmt.Fprintf(w, "%s\t%s\n", legible(l.Name()), legible(l.Error))
 			continue
 		}
 		leader := legible(l.Leader)
 		if leader == "" {
 			leader = "–"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d of %d\t%d\t%d\t%s\t%s\n", legible(l.Namespace), leader, l.Copies(), max(l.Wanted, 1), l.Lag(), l.Last,
+		fmt.Fprintf(w, "%s\t%s\t%d of %d\t%d\t%d\t%s\t%s\n", legible(l.Name()), leader, l.Copies(), max(l.Wanted, 1), l.Lag(), l.Last,
 			draw.Grouped(l.Messages), draw.Bytes.Format(float64(l.Bytes)))
 	}
 	return w.Flush()

@@ -1,6 +1,8 @@
 package observe
 
 import (
+	"strconv"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-gateway/weir/broker/nats"
@@ -25,5 +27,22 @@ func newBrokerMetrics(a *Node, c *catalog) *coreMetrics {
 	m.list = append(m.list, metric{c.desc("weir_broker_logs_unmarked", "Logs of which the NATS servers keep no mark: one that loses its end while no node is connected is not found out."), prometheus.GaugeValue, func(emit func(float64, ...string)) {
 		emit(float64(a.NATS.Stats().Unmarked))
 	}})
+	partition := func(name, help string, kind prometheus.ValueType, v func(p nats.PartitionStatus) float64) {
+		m.list = append(m.list, metric{c.desc(name, help, "namespace", "partition"), kind, func(emit func(float64, ...string)) {
+			for _, p := range nats.Partitions(a.NATS) {
+				emit(v(p), p.Namespace, strconv.Itoa(p.Partition))
+			}
+		}})
+	}
+	partition("weir_partition_stored_total", "Publishes of this node that a partition's log has acknowledged, of namespaces with several partitions.",
+		prometheus.CounterValue, func(p nats.PartitionStatus) float64 { return float64(p.Stored) })
+	partition("weir_partition_publishes_waiting", "Publishes of this node that wait for a partition's answer.",
+		prometheus.GaugeValue, func(p nats.PartitionStatus) float64 { return float64(p.Waiting) })
+	partition("weir_partition_up", "1 while publishes to a partition are stored.", prometheus.GaugeValue, func(p nats.PartitionStatus) float64 {
+		if p.Err != nil {
+			return 0
+		}
+		return 1
+	})
 	return m
 }

@@ -91,7 +91,7 @@ func (a *operatorCalls) cluster(ctx context.Context) *admin.Cluster {
 		defer cancel()
 		for _, l := range a.NATS.Logs(ctx) {
 			v := admin.ClusterLog{
-				Namespace: l.Namespace, Epoch: l.Epoch, Last: l.Last, Messages: l.Messages, Bytes: l.Bytes, Leader: l.Leader, Wanted: l.Wanted,
+				Namespace: l.Namespace, Partition: l.Partition, Partitions: l.Partitions, Epoch: l.Epoch, Last: l.Last, Messages: l.Messages, Bytes: l.Bytes, Leader: l.Leader, Wanted: l.Wanted,
 				Replicas: []admin.ClusterReplica{},
 			}
 			if l.Err != nil {

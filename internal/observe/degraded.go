@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 
 // The degraded modes: in each the node serves what it still can, and leaves it by itself.
 const (
-	// modeBroker: what is to be stored is refused with 503, what is not waits for the
+	// modeBroker: what is to be stored, of all or of some partitions, is refused with 503, what is not waits for the
 	// connection; clients stay connected.
 	modeBroker = "broker-away"
 	// modeDiskFull and modeDiskReadOnly: publishing is refused with 507, reading works.
@@ -66,7 +67,11 @@ func (d *degraded) run(ctx context.Context) error {
 func (d *degraded) reasons() map[string]string {
 	out := map[string]string{}
 	switch err := d.Hub.Ready(); {
-	case err == nil, errors.Is(err, hub.ErrClosed):
+	case err == nil:
+		if reason := d.partitionsAway(); reason != "" {
+			out[modeBroker] = reason
+		}
+	case errors.Is(err, hub.ErrClosed):
 	case errors.Is(err, nats.ErrReadOnlyDisk):
 		out[modeDiskReadOnly] = err.Error()
 	case errors.Is(err, hub.ErrStorageFull):
@@ -82,6 +87,20 @@ func (d *degraded) reasons() map[string]string {
 	budget(modeDescriptors, "descriptors", d.Governor.DescriptorBudget())
 	budget(modeMemory, "memory", d.Governor.MemoryBudget())
 	return out
+}
+
+// partitionsAway returns why publishes to some partitions are not stored, while others are.
+func (d *degraded) partitionsAway() string {
+	if d.NATS == nil {
+		return ""
+	}
+	var away []string
+	for _, p := range nats.Partitions(d.NATS) {
+		if p.Err != nil {
+			away = append(away, p.Err.Error())
+		}
+	}
+	return strings.Join(away, "; ")
 }
 
 // look compares reasons with the modes so far, and logs what began and what ended.

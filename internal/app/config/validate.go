@@ -231,6 +231,14 @@ func (c Config) checkProtocols() error {
 			want(fmt.Sprintf("pusher.apps[%d].namespace", i), app.Namespace)
 		}
 	}
+	if name := c.Mercure.WithDefaults().Namespace; c.Mercure.Enabled {
+		for _, ns := range c.Namespaces {
+			if ns.Name == name && ns.Partitions > 1 {
+				all = append(all, WithHint(fmt.Errorf("mercure.namespace: %q has %d partitions, and a hub's topics have one order", name, ns.Partitions),
+					"set partitions: 1 for it, or give mercure a namespace of its own"))
+			}
+		}
+	}
 	all = append(all, c.checkKeySets())
 	if c.Centrifuge.Enabled {
 		for _, name := range slices.Sorted(maps.Keys(c.Centrifuge.Namespaces)) {

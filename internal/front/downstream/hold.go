@@ -66,8 +66,8 @@ func (h *hold) allowed() error {
 			return fmt.Errorf("channel %q is not among the route's hold.channels", ch)
 		}
 	}
-	if n := wire.Namespaces(h.channels); n > hub.MaxPositions {
-		return fmt.Errorf("channels of %d namespaces, at most %d in one stream", n, hub.MaxPositions)
+	if n := srv.push.Hub().Logs(h.channels); n > hub.MaxPositions {
+		return fmt.Errorf("channels of %d logs, at most %d in one stream", n, hub.MaxPositions)
 	}
 	return nil
 }

@@ -52,13 +52,16 @@ type ClusterNode struct {
 	NodeState
 }
 
-// A ClusterLog is the log of a namespace.
+// A ClusterLog is the log of a namespace, or of one of its partitions.
 type ClusterLog struct {
 	Namespace string `json:"namespace"`
-	Epoch     string `json:"epoch,omitempty"`
-	Last      uint64 `json:"last"`
-	Messages  uint64 `json:"messages"`
-	Bytes     uint64 `json:"bytes"`
+	// Partition is which of Partitions it is, from 0; Partitions is 1 for a namespace with one log.
+	Partition  int    `json:"partition"`
+	Partitions int    `json:"partitions"`
+	Epoch      string `json:"epoch,omitempty"`
+	Last       uint64 `json:"last"`
+	Messages   uint64 `json:"messages"`
+	Bytes      uint64 `json:"bytes"`
 	// Leader is the NATS server that leads it; empty: none does, or it is stored by one
 	// server alone.
 	Leader   string           `json:"leader,omitempty"`
@@ -74,6 +77,14 @@ type ClusterReplica struct {
 	Offline bool    `json:"offline"`
 	Lag     uint64  `json:"lag"` // entries that it lacks
 	Silent  float64 `json:"silent_seconds"`
+}
+
+// Name is the namespace's, with the partition if it has several: "orders, partition 2".
+func (l *ClusterLog) Name() string {
+	if l.Partitions <= 1 {
+		return l.Namespace
+	}
+	return fmt.Sprintf("%s, partition %d", l.Namespace, l.Partition)
 }
 
 // State is one word for how the node fares.
@@ -127,17 +138,17 @@ func (c *Cluster) Judge() {
 		l := &c.Logs[i]
 		switch {
 		case l.Error != "":
-			add("the log of namespace %s: %s", l.Namespace, l.Error)
+			add("the log of namespace %s: %s", l.Name(), l.Error)
 			continue
 		case l.Wanted > 1 && l.Leader == "":
-			add("the log of namespace %s has no leader", l.Namespace)
+			add("the log of namespace %s has no leader", l.Name())
 		}
 		for j := range l.Replicas {
 			switch r := &l.Replicas[j]; {
 			case r.Offline:
-				add("the log of namespace %s: replica %s is offline", l.Namespace, r.Name)
+				add("the log of namespace %s: replica %s is offline", l.Name(), r.Name)
 			case !r.Current:
-				add("the log of namespace %s: replica %s is %d entries behind", l.Namespace, r.Name, r.Lag)
+				add("the log of namespace %s: replica %s is %d entries behind", l.Name(), r.Name, r.Lag)
 			}
 		}
 	}

@@ -47,8 +47,12 @@ func (s *Server) Prepare(cfg Config, sets auth.KeySets, namespaces Finder) (repl
 // compile makes settings of a valid cfg with its defaults.
 func compile(cfg Config, sets auth.KeySets, own *auth.Authenticator, find Finder) (*settings, error) {
 	x := &settings{cfg: cfg, issuers: make(map[string]*auth.Authenticator)}
-	if _, err := find(cfg.Namespace + ":x"); err != nil {
+	switch ns, err := find(cfg.Namespace + ":x"); {
+	case err != nil:
 		return nil, fmt.Errorf("namespace %q: %w; add it to namespaces", cfg.Namespace, err)
+	case ns.Partitions > 1:
+		return nil, fmt.Errorf("namespace %q: %w: it has %d, and a hub's topics have one order; set partitions: 1 for it, or use another namespace",
+			cfg.Namespace, hub.ErrPartitioned, ns.Partitions)
 	}
 	var err error
 	for r, name := range [roles]string{cfg.PublisherKeys, cfg.SubscriberKeys} {

@@ -89,6 +89,9 @@ func (r *Recorder) Check(cfg policy.Record) (policy.Record, error) {
 		return cfg, fmt.Errorf("record.namespace: %w; add it to namespaces", err)
 	case ns.Durability == hub.None:
 		return cfg, fmt.Errorf("record.namespace: %q keeps no log; give it durability stored or synced", cfg.Namespace)
+	case ns.Partitions > 1:
+		return cfg, fmt.Errorf("record.namespace: %q has %d partitions, and a recording and its index must be in one log; use a namespace with partitions: 1",
+			cfg.Namespace, ns.Partitions)
 	case ns.Anonymous:
 		return cfg, fmt.Errorf("record.namespace: %q is open to anonymous subscribers, who could follow any recording; use another", cfg.Namespace)
 	case ns.HistorySize < 16:

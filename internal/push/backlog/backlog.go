@@ -27,8 +27,8 @@ type Queue struct {
 	live   int
 	spaces []space
 	gaps   []heldGap
-	// dropped are the gaps that overflow made, one per namespace, and those that
-	// were among what was dropped. They are older than what waits of their namespace.
+	// dropped are the gaps that overflow made, one per log, and those that were
+	// among what was dropped. They are older than what waits of their log.
 	dropped []hub.Gap
 	// newest is where the newest message of a key waits; nil without conflation.
 	newest map[conflationKey]place
@@ -192,7 +192,7 @@ func (q *Queue) pop() *hub.Message {
 }
 
 // drop takes the oldest message of a namespace out, history included, and adds it to
-// the namespace's gap. It returns nil if there is none.
+// the gap of its log. It returns nil if there is none.
 func (q *Queue) drop(name string) *hub.Message {
 	s := q.space(name)
 	i := max(s.from-q.moved, q.head)
@@ -203,10 +203,11 @@ func (q *Queue) drop(name string) *hub.Message {
 	if i == len(q.messages) {
 		return nil
 	}
-	q.passGaps(name, i)
+	log := q.messages[i].Log()
+	q.passGaps(log, i)
 	m := q.remove(i)
 	for n := len(q.dropped) - 1; n >= 0; n-- {
-		if g := &q.dropped[n]; g.Namespace == name {
+		if g := &q.dropped[n]; hub.LogOf(g.Namespace, g.To.Epoch) == log {
 			if g.Reason != hub.GapOverflow || g.To.Epoch != m.Epoch {
 				break // what came between is told in its place
 			}
@@ -222,12 +223,12 @@ func (q *Queue) drop(name string) *hub.Message {
 	return m
 }
 
-// passGaps moves the held gaps of a namespace that come before messages[i] to the
+// passGaps moves the held gaps of a log that come before messages[i] to the
 // dropped ones: what is dropped next is newer, and is told after them.
-func (q *Queue) passGaps(name string, i int) {
+func (q *Queue) passGaps(log hub.Log, i int) {
 	keep := q.gaps[:0]
 	for _, g := range q.gaps {
-		if g.before <= i && g.gap.Namespace == name {
+		if g.before <= i && hub.LogOf(g.gap.Namespace, g.gap.To.Epoch) == log {
 			q.dropped = append(q.dropped, g.gap)
 		} else {
 			keep = append(keep, g)

@@ -32,9 +32,9 @@ type Change struct {
 	h       *Hub
 	was     map[string]*Namespace
 	next    map[string]*Namespace
-	added   []string // not known to the broker yet
-	changed []string // other options than the broker knows
-	applied []string
+	added   []string     // not known to the broker yet
+	changed []string     // other options than the broker knows
+	applied []*namespace // logs that the broker has the new options of
 }
 
 // Plan returns the change after which namespaces are all that there are. One at a time.
@@ -49,10 +49,15 @@ func (h *Hub) Plan(namespaces []Namespace) (*Change, error) {
 	for _, n := range namespaces {
 		n = n.WithDefaults()
 		c.next[n.Name] = &n
-		has := h.space(n.Name)
-		switch {
-		case has == nil:
+		logs := (*h.spaces.Load())[n.Name]
+		if logs == nil {
 			c.added = append(c.added, n.Name)
+			continue
+		}
+		switch has := logs[0]; {
+		case has.options().Partitions != n.Partitions || has.options().PartitionBy != n.PartitionBy:
+			return nil, fmt.Errorf("namespace %q: partitions: %d by %s cannot become %d by %s: they are fixed for the life of the logs",
+				n.Name, has.options().Partitions, has.options().PartitionBy, n.Partitions, n.PartitionBy)
 		case has.options().Durability != n.Durability:
 			return nil, fmt.Errorf("namespace %q: durability: %s cannot become %s in a running process: restart it", n.Name, has.options().Durability, n.Durability)
 		case *has.options() != n:
@@ -73,13 +78,21 @@ func (h *Hub) Plan(namespaces []Namespace) (*Change, error) {
 // before an error stay, unseen.
 func (c *Change) Add(ctx context.Context) error {
 	for _, name := range c.added {
-		n := *c.next[name]
-		if err := c.h.broker.(Changer).Add(ctx, n); err != nil {
-			return fmt.Errorf("add namespace %q: %w", name, err)
+		logs := newLogs(*c.next[name])
+		for k, l := range logs {
+			add := c.h.broker.(Changer).Add
+			if k < c.h.partial[name] { // an earlier Add came that far, perhaps with other options
+				add = c.h.broker.(Changer).Change
+			}
+			if err := add(ctx, *l.options()); err != nil {
+				return fmt.Errorf("add namespace %s: %w", l.options().Title(), err)
+			}
+			c.h.partial[name] = max(c.h.partial[name], k+1)
 		}
-		spaces := maps.Clone(*c.h.spaces.Load())
-		spaces[name] = newNamespace(n)
-		c.h.spaces.Store(&spaces)
+		delete(c.h.partial, name)
+		all := maps.Clone(*c.h.spaces.Load())
+		all[name] = logs
+		c.h.spaces.Store(&all)
 	}
 	return nil
 }
@@ -103,20 +116,23 @@ func lookIn(namespaces map[string]*Namespace, channel string) (*Namespace, error
 // it can take that back.
 func (c *Change) Apply(ctx context.Context) error {
 	for _, name := range c.changed {
-		if err := c.h.broker.(Changer).Change(ctx, *c.next[name]); err != nil {
-			c.Undo(ctx)
-			return fmt.Errorf("change namespace %q: %w", name, err)
+		for k, l := range (*c.h.spaces.Load())[name] {
+			n := c.next[name].InPartition(k)
+			if err := c.h.broker.(Changer).Change(ctx, n); err != nil {
+				c.Undo(ctx)
+				return fmt.Errorf("change namespace %s: %w", n.Title(), err)
+			}
+			c.applied = append(c.applied, l)
 		}
-		c.applied = append(c.applied, name)
 	}
 	return nil
 }
 
 // Undo takes back what Apply did. What retention has removed meanwhile is gone.
 func (c *Change) Undo(ctx context.Context) {
-	for _, name := range c.applied {
-		if err := c.h.broker.(Changer).Change(ctx, *c.h.space(name).options()); err != nil {
-			c.h.log.Error("namespace cannot be changed back", "namespace", name, "err", err)
+	for _, l := range c.applied {
+		if err := c.h.broker.(Changer).Change(ctx, *l.options()); err != nil {
+			c.h.log.Error("namespace cannot be changed back", "namespace", l.options().LogName(), "err", err)
 		}
 	}
 	c.applied = nil
@@ -125,7 +141,7 @@ func (c *Change) Undo(ctx context.Context) {
 // Commit makes the namespaces those of the change. It does not fail.
 func (c *Change) Commit() {
 	for name, n := range c.next {
-		c.h.space(name).opts.Store(n)
+		setOptions((*c.h.spaces.Load())[name], n)
 	}
 	c.h.visible.Store(&c.next)
 }

@@ -87,13 +87,16 @@ type Hub struct {
 	own *LocalBus // bus, if the broker has none
 
 	// Any goroutine.
-	// spaces are the namespaces that there were since the start, by name; visible are the
+	// spaces are the logs that there were since the start; visible are the
 	// options of those that there are now. See Change.
-	spaces   atomic.Pointer[map[string]*namespace]
+	spaces   atomic.Pointer[spaces]
 	visible  atomic.Pointer[map[string]*Namespace]
 	table    *table
 	shards   atomic.Pointer[[]*Shard] // replaced under shardsMu
 	shardsMu sync.Mutex
+	// partial counts the partitions that the broker has of namespaces that could not be added
+	// completely. Owned by Change.Add, of which one runs at a time.
+	partial  map[string]int
 	channels atomic.Int64
 	wire     atomic.Int64 // bytes of wire forms kept in rings
 	recent   recent
@@ -127,18 +130,19 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	def(&h.wireBudget, 64<<20)
 	h.recent.init(cfg.RecentBudget)
 	h.versions.hub = h
+	h.partial = map[string]int{}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
 	if len(cfg.Namespaces) == 0 {
 		cfg.Namespaces = []Namespace{{Name: DefaultNamespace}}
 	}
-	spaces, visible := map[string]*namespace{}, map[string]*Namespace{}
+	all, visible := spaces{}, map[string]*Namespace{}
 	for _, n := range cfg.Namespaces {
-		ns := newNamespace(n.WithDefaults())
-		spaces[n.Name], visible[n.Name] = ns, ns.options()
+		logs := newLogs(n.WithDefaults())
+		all[n.Name], visible[n.Name] = logs, logs[0].options()
 	}
-	h.spaces.Store(&spaces)
+	h.spaces.Store(&all)
 	h.visible.Store(&visible)
 	h.shards.Store(&[]*Shard{})
 	h.ctx, h.cancel = context.WithCancel(context.Background())
@@ -148,8 +152,10 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 // Start starts the broker; deliveries begin. It returns once publishing works.
 func (h *Hub) Start(ctx context.Context) error {
 	var list []Namespace
-	for _, n := range *h.visible.Load() {
-		list = append(list, *n)
+	for _, logs := range *h.spaces.Load() {
+		for _, n := range logs {
+			list = append(list, *n.options())
+		}
 	}
 	if err := h.broker.Start(ctx, list, h.deliver); err != nil {
 		return err
@@ -206,14 +212,19 @@ func (h *Hub) Namespace(channel string) (*Namespace, error) {
 	return lookIn(*h.visible.Load(), channel)
 }
 
-// space returns the namespace of that name, also if it was removed; nil if there was none.
-func (h *Hub) space(name string) *namespace { return (*h.spaces.Load())[name] }
+// space returns the log of channel, also if its namespace was removed; nil if there was none.
+func (h *Hub) space(channel string) *namespace { return h.spaces.Load().of(channel) }
 
+// namespaceOf returns the log of channel, which may be the Whole of a namespace with one.
 func (h *Hub) namespaceOf(channel string) (*namespace, error) {
-	if _, err := h.Namespace(channel); err != nil {
+	n, err := h.Namespace(channel)
+	switch {
+	case err != nil:
 		return nil, err
+	case n.Partitions > 1 && IsWhole(channel):
+		return nil, errPartitioned(n)
 	}
-	return h.space(NamespaceOf(channel)), nil
+	return h.space(channel), nil
 }
 
 // Opened returns Broker's Opened, or the zero Time if the broker is no Opener. It is for
@@ -355,7 +366,7 @@ func (h *Hub) deliver(m *Message) {
 	if to != nil {
 		n = to.ns
 		m.to = nil // the channel may end before the message
-	} else if n = h.space(NamespaceOf(m.Channel)); n == nil {
+	} else if n = h.space(m.Channel); n == nil {
 		return
 	}
 	for _, s := range *h.shards.Load() {

@@ -30,7 +30,7 @@ type join struct {
 	dead              bool
 }
 
-// joinSpace is the part of a join in one namespace.
+// joinSpace is the part of a join in one log.
 type joinSpace struct {
 	ns     *namespace
 	locals []*local
@@ -68,7 +68,7 @@ func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
 	s.join = j
 	sh.joins = append(sh.joins, j)
 	for i, name := range opt.Channels {
-		ns := sh.hub.space(NamespaceOf(name)) // it may have been removed meanwhile
+		ns := sh.hub.space(name) // it may have been removed meanwhile
 		l, err := sh.local(name, ns)
 		if j.dead { // another's sink was called, and sent s away
 			return nil

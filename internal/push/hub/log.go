@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// namespace is a Namespace in use, with what this node knows of its log.
+// namespace is a Namespace in use, or one partition of it, with what this node knows
+// of its log.
 type namespace struct {
 	name string // immutable
 	// opts are its options now; immutable.

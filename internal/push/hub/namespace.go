@@ -15,8 +15,9 @@ const DefaultNamespace = "default"
 // channels are URLs.
 const MaxChannelName = 1024
 
-// A Namespace is a set of channels that share options and one log. Channel
-// "orders:42" belongs to namespace "orders", channel "news" to "default".
+// A Namespace is a set of channels that share options and one log, or one log for
+// each of its partitions. Channel "orders:42" belongs to namespace "orders", channel
+// "news" to "default".
 type Namespace struct {
 	// Name is 1 to 32 bytes of A-Z, a-z, 0-9, "_" and "-"; case counts.
 	Name string `json:"name"`
@@ -29,13 +30,28 @@ type Namespace struct {
 	HistorySize int `json:"history_size"`
 	// HistoryTTL bounds the age of retained messages; 0 means 24h.
 	HistoryTTL Duration `json:"history_ttl"`
-	// HistoryBytes bounds the whole log of the namespace; 0 means 1 GiB.
+	// HistoryBytes bounds the whole log of the namespace, of which each partition gets an
+	// equal share; 0 means 1 GiB.
 	HistoryBytes int64 `json:"history_bytes"`
 	// Recent is how many of a channel's newest messages each node keeps in memory
 	// while the channel has subscribers; 0 means 128.
 	Recent int `json:"recent"`
 	// Replicas of the log in a NATS cluster, 1 to 5; 0 means 1.
 	Replicas int `json:"replicas" reload:"restart"`
+	// Partitions divides the namespace into that many logs, 1 to 8; 0 means 1. In a NATS
+	// cluster each has its own leader, so that publish rate, memory and restart time are
+	// shared by the servers, and one without a leader does not stop the others. Messages are
+	// in order within a partition. It is fixed for the life of the logs: another number is
+	// refused.
+	Partitions int `json:"partitions" reload:"restart"`
+	// PartitionBy is the part of a channel's name that selects the partition: "channel" is
+	// the whole name, "prefix" is what comes before its first ".", so that channels with the
+	// same prefix are in one log and a stream of them has one position. It is fixed like
+	// Partitions. Empty means channel.
+	PartitionBy PartitionBy `json:"partition_by" reload:"restart"`
+	// Partition is which of the logs is meant, 0 to Partitions-1. The hub sets it in what it
+	// passes to a Broker; elsewhere it is 0.
+	Partition int `json:"-"`
 	// MaxMessageBytes bounds a payload; 0 means 64 KiB, at most 1 MiB.
 	MaxMessageBytes int `json:"max_message_bytes"`
 	// IdempotencyWindow is how long a publisher's idempotency key is remembered;
@@ -105,6 +121,8 @@ func (n Namespace) WithDefaults() Namespace {
 	def(&n.HistoryBytes, defaultHistoryBytes)
 	def(&n.Recent, defaultRecent)
 	def(&n.Replicas, 1)
+	def(&n.Partitions, 1)
+	def(&n.PartitionBy, ByChannel)
 	def(&n.MaxMessageBytes, defaultMaxMessage)
 	def(&n.IdempotencyWindow, defaultIdempotency)
 	def(&n.Policy, Disconnect)
@@ -157,6 +175,9 @@ func (n Namespace) Validate() error {
 	within("queue_bytes", int64(d.QueueBytes), 1<<10, 1<<30)
 	if d.QueueBytes < 2*d.MaxMessageBytes {
 		bad("queue_bytes: %d must hold at least two messages of max_message_bytes (%d)", d.QueueBytes, d.MaxMessageBytes)
+	}
+	if err := d.checkPartitions(); err != nil {
+		bad("%w", err)
 	}
 	if d.HistoryTTL < Duration(time.Second) {
 		bad("history_ttl: %v is under 1s", d.HistoryTTL)

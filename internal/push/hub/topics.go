@@ -66,6 +66,9 @@ func (h *Hub) firstOf(topics []string, p Publication) (Publication, error) {
 		if NamespaceOf(topic) != NamespaceOf(p.Channel) {
 			return p, fmt.Errorf("%w: topics: %.60q and %.60q are of different namespaces", ErrBadAttributes, p.Channel, topic)
 		}
+		if n, err := h.Namespace(topic); err == nil && n.Partitions > 1 {
+			return p, fmt.Errorf("topics: %w", errPartitioned(n))
+		}
 	}
 	return p, nil
 }

@@ -55,8 +55,8 @@ func ParseSubscription(h *hub.Hub, query []byte, maxChannels int) (*Subscription
 			return bad("too many channels", "raise push.max_channels")
 		}
 	}
-	if n := Namespaces(sub.Channels); n > hub.MaxPositions {
-		return bad(fmt.Sprintf("channels of %d namespaces, at most %d in one stream", n, hub.MaxPositions), "open another stream")
+	if n := h.Logs(sub.Channels); n > hub.MaxPositions {
+		return bad(fmt.Sprintf("channels of %d logs, at most %d in one stream", n, hub.MaxPositions), "open another stream")
 	}
 	if len(sub.Channels) == 0 {
 		return bad("no channel is named", "add ?channel=NAME, once per channel")
@@ -83,17 +83,6 @@ func Options(channels []string, since string) hub.SubscribeOptions {
 		o.Since = ps
 	}
 	return o
-}
-
-// Namespaces counts those of channels. A stream's position has one entry for each.
-func Namespaces(channels []string) int {
-	var names []string
-	for _, ch := range channels {
-		if n := hub.NamespaceOf(ch); !slices.Contains(names, n) {
-			names = append(names, n)
-		}
-	}
-	return len(names)
 }
 
 func truthy(b []byte) bool { return len(b) > 0 && string(b) != "0" && string(b) != "false" }

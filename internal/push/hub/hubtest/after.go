@@ -26,7 +26,7 @@ func (n *Node) after(ns *hub.Namespace, name string, p hub.Publication, newest u
 
 func conditionsAreJudgedAtTheEnd(s *suite) {
 	ns, none := s.namespace("a"), s.namespace("n")
-	none.Durability = hub.None
+	withoutLog(&none)
 	ns.HistorySize = 2
 	n := s.start(ns, none)
 	n.Sub(&ns, "x", 0)

@@ -107,7 +107,7 @@ func (n *Node) awaitAll(ns *hub.Namespace, count int) []*hub.Message {
 func attributesArriveVerbatim(s *suite) {
 	ns := s.namespace("a")
 	none := s.namespace("n")
-	none.Durability = hub.None
+	withoutLog(&none)
 	n := s.start(ns, none)
 	n.Sub(&ns, "x", 0)
 	n.Sub(&none, "x", 0)
@@ -368,7 +368,7 @@ func wholeSnapshotAndLiveJoinExactly(s *suite) {
 
 func wholeNamespaceWithoutLogArrives(s *suite) {
 	ns := s.namespace("a")
-	ns.Durability = hub.None
+	withoutLog(&ns)
 	n := s.start(ns)
 	if snap := n.wholeSub(&ns, 10); !snap.Top.IsZero() || len(snap.Messages) != 0 {
 		s.Errorf("snapshot %+v", snap)

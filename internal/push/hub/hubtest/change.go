@@ -11,7 +11,7 @@ import (
 // A namespace that is added while others are in use works as they do, and they continue.
 func namespacesCanBeAdded(s *suite) {
 	first, later, plain := s.namespace("first"), s.namespace("later"), s.namespace("plain")
-	plain.Durability = hub.None
+	withoutLog(&plain)
 	n := s.start(first)
 	n.Sub(&first, "x", 0)
 	stop, count := make(chan struct{}), 0

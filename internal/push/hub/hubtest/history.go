@@ -128,7 +128,7 @@ func ageRemovesMessages(s *suite) {
 
 func bytesBoundTheLog(s *suite) {
 	ns := s.namespace("a")
-	ns.HistoryBytes, ns.HistorySize = 1<<20, 1000
+	ns.HistoryBytes, ns.HistorySize = int64(ns.Partitions)<<20, 1000
 	n := s.start(ns)
 	var at []uint64
 	for i := range 100 {

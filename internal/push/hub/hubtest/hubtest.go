@@ -25,6 +25,9 @@ type Harness struct {
 	Durability hub.Durability
 	// Replicas of the logs in this run; 0 means 1.
 	Replicas int
+	// Partitions of the namespaces in this run; 0 means 1. Each test but for those of several
+	// partitions runs on one of them, another one each time.
+	Partitions int
 	// Late has the namespaces added to the started broker, which is a hub.Changer.
 	Late bool
 	// Patience is how long something that must happen may take; 0 means 15s.
@@ -84,6 +87,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"OneOfManyConditionsHolds", oneOfManyConditionsHolds},
 		{"ForeignPositionsAreGaps", foreignPositionsAreGaps},
 		{"LiveFollowsTheReplay", liveFollowsTheReplay},
+		{"PartitionsResumeTogether", partitionsResumeTogether},
 		{"ClosedArchiveSaysSo", closedArchiveSaysSo},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,8 +109,12 @@ type suite struct {
 
 // namespace returns a namespace whose name no other test has.
 func (s *suite) namespace(name string) hub.Namespace {
-	return hub.Namespace{Name: s.prefix + "-" + name, Durability: s.h.Durability, Replicas: s.h.Replicas}.WithDefaults()
+	ns := hub.Namespace{Name: s.prefix + "-" + name, Durability: s.h.Durability, Replicas: s.h.Replicas, Partitions: s.h.Partitions}.WithDefaults()
+	return ns.InPartition(len(s.Name()) % ns.Partitions)
 }
+
+// withoutLog makes ns one that keeps no log, and has no partitions.
+func withoutLog(ns *hub.Namespace) { ns.Durability, ns.Partitions, ns.Partition = hub.None, 1, 0 }
 
 // start starts a broker on namespaces and closes it with the test.
 func (s *suite) start(namespaces ...hub.Namespace) *Node {

@@ -13,7 +13,7 @@ import (
 
 func noneStoresNothing(s *suite) {
 	ns := s.namespace("a")
-	ns.Durability = hub.None
+	withoutLog(&ns)
 	n := s.start(ns)
 	if snap := n.Sub(&ns, "x", 10); !snap.Top.IsZero() || len(snap.Messages) != 0 || snap.Floor != 0 {
 		s.Errorf("snapshot %+v", snap)
