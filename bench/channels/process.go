@@ -23,7 +23,7 @@ import (
 // roleEnv is set for the NATS server, which is this program as a process of its own.
 const roleEnv = "WEIR_BENCH_NATS"
 
-// serverConfig is what the server is told, in roleEnv.
+// serverConfig is the server's, as JSON in roleEnv.
 type serverConfig struct {
 	Port int
 	Dir  string

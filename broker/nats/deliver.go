@@ -245,7 +245,7 @@ func (s *stream) run() {
 	defer sweep.Stop()
 	defer s.land()
 	if s.spreads() {
-		s.b.wg.Go(s.spread)
+		s.b.wg.Go(spread{s}.run)
 	}
 	for {
 		if !s.verified() {

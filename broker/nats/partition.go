@@ -161,7 +161,7 @@ func Partitions(b *Broker) []PartitionStatus {
 	var out []PartitionStatus
 	for _, s := range b.all() {
 		if s.opts.Load().Partitions > 1 {
-			out = append(out, b.out.partition(s, time.Now()))
+			out = append(out, statusOf(s, time.Now()))
 		}
 	}
 	slices.SortFunc(out, func(a, b PartitionStatus) int {
@@ -170,8 +170,8 @@ func Partitions(b *Broker) []PartitionStatus {
 	return out
 }
 
-func (o *outbox) partition(s *stream, now time.Time) PartitionStatus {
-	opts := s.opts.Load()
+func statusOf(s *stream, now time.Time) PartitionStatus {
+	opts, o := s.opts.Load(), s.b.out
 	st := PartitionStatus{Namespace: opts.Name, Partition: opts.Partition, Stored: s.share.stored.Load(), Err: s.unready()}
 	o.mu.Lock()
 	defer o.mu.Unlock()

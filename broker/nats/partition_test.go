@@ -14,6 +14,7 @@ import (
 
 // Every partition passes what a namespace with one log does.
 func TestPartitionsConform(t *testing.T) {
+	t.Parallel()
 	c := external(t)
 	c.spawn(t)
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {

@@ -13,7 +13,7 @@ import (
 // none when it comes back. So that the work of leading is spread over the servers, every
 // partition has a server that should lead it: the servers of its replicas by name, beginning
 // at one that the namespace's name selects, one after another. A node that sees another
-// one lead, with all replicas up to date, asks the leader to step down for it. Publishes
+// one lead, with all replicas up to date, requests that it steps down for that server. Publishes
 // meanwhile wait for the new leader, see bridge.
 
 // spreadFirst and spreadEvery are how long a node waits before it looks, and as much again by
@@ -29,8 +29,11 @@ func (s *logOptions) spreads() bool {
 	return opts.Partitions > 1 && s.bridged()
 }
 
-// spread looks who leads the log, until the broker is closed.
-func (s *stream) spread() {
+// A spread keeps a log with the server that should lead it.
+type spread struct{ *stream }
+
+// run looks who leads the log, until the broker is closed.
+func (s spread) run() {
 	after := func(d time.Duration) <-chan time.Time { return time.After(d + rand.N(d)) }
 	for wait := after(spreadFirst); ; wait = after(spreadEvery) {
 		select {
@@ -39,13 +42,13 @@ func (s *stream) spread() {
 		case <-wait:
 		}
 		if s.b.connected.Load() && s.verified() {
-			s.moveLeader()
+			s.move()
 		}
 	}
 }
 
-// moveLeader has the server lead the log that should, if all of its replicas are up to date.
-func (s *stream) moveLeader() {
+// move has the server lead the log that should, if all of its replicas are up to date.
+func (s spread) move() {
 	var a streamAnswer
 	if err := s.b.request(s.b.ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil || a.Cluster == nil {
 		return
