@@ -14,8 +14,8 @@ build: ## bin/weir, a static binary
 
 test-go: ## the quick part: vet, the floors, unit tests with the race detector
 	go vet -race ./...
-	go test -race -vet=off -skip 'Simulated$$' $$(go list ./... | grep -v /test/)
-	go test -vet=off -run 'Simulated$$' ./internal/measure/capacity
+	go test -race -vet=off -skip '(Simulated|Exhaustively)$$' $$(go list ./... | grep -v /test/)
+	go test -vet=off -run '(Simulated|Exhaustively)$$' ./internal/measure/capacity ./internal/app/... ./internal/testkit/history
 
 test: ## everything: installs what the judges need, unit tests, real clients, outside suites, lint
 	bash test/all.sh

@@ -102,10 +102,11 @@ lint=$!
 background+=("$lint")
 "${plain[@]}" go build -o "$cache/bin/tally" ./test/tally
 # shellcheck disable=SC2046 # the list is words
-gotest "" -race -timeout 10m -skip 'Simulated$' $(go list ./... | grep -v /test/)
-# The race detector allocates, so what must not is counted without it. It makes simulations,
-# which have one goroutine, ten times as long.
-CGO_ENABLED=0 GOFLAGS=$flags gotest "" -count=1 -run '(AllocateNothing|Simulated)$' ./internal/app ./internal/front/downstream ./internal/measure/capacity
+gotest "" -race -timeout 10m -skip '(Simulated|Exhaustively)$' $(go list ./... | grep -v /test/)
+# The race detector allocates, so what must not is counted without it. Simulations and
+# exhaustive trials have one goroutine, and take five to ten times as long with it.
+CGO_ENABLED=0 GOFLAGS=$flags gotest "" -count=1 -run '(AllocateNothing|Simulated|Exhaustively)$' \
+  ./internal/app/... ./internal/front/downstream ./internal/measure/capacity ./internal/testkit/history
 # What is a module of its own, so that Weir does not depend on it.
 for module in integrations/gin integrations/echo examples; do
   # shellcheck disable=SC2016 # the inner shell fills it in

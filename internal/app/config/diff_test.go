@@ -20,9 +20,9 @@ func TestEveryKeyHasAReloadClass(t *testing.T) {
 	}
 }
 
-// TestEveryKeyIsCompared changes each scalar key alone, by its path, and wants the diff to
+// TestEveryKeyIsComparedExhaustively changes each scalar key alone, by its path, and wants the diff to
 // name it with its class, and Merge to keep exactly the keys that wait for a restart.
-func TestEveryKeyIsCompared(t *testing.T) {
+func TestEveryKeyIsComparedExhaustively(t *testing.T) {
 	old := filled()
 	for _, k := range keysOf(reflect.TypeFor[Config]()) {
 		if k.shape != scalar {
