@@ -4,6 +4,7 @@ import { bytes, count, percent, rate, time } from "../format.js";
 
 export function showRuntime(v) {
   protocols(v);
+  suites(v.connections.suites ?? []);
   loops(v);
   const g = v.governor;
   if (g?.enabled) {
@@ -19,6 +20,16 @@ function protocols(v) {
   const all = Object.entries(v.connections.by_protocol ?? {}).filter(([name, n]) => n > 0 || ["sse", "websocket", "http"].includes(name));
   const most = Math.max(1, ...all.map(([, n]) => n));
   bars($("protocols"), all.sort(([a], [b]) => a.localeCompare(b)).map(([name, n]) => ({ name: name.replaceAll("_", " "), value: count(n), share: n / most })), "Nobody is connected.");
+}
+
+// suites are the TLS handshakes since the start, the most frequent first.
+function suites(all) {
+  const box = $("tls");
+  if (box.hidden === all.length > 0) box.hidden = all.length === 0;
+  const sum = all.reduce((n, s) => n + s.handshakes, 0);
+  bars($("suites"), [...all].sort((a, b) => b.handshakes - a.handshakes).slice(0, 6).map((s) => ({
+    name: `${s.protocol} ${s.suite.replace(/^TLS_/, "").replaceAll("_", " ")}`, value: count(s.handshakes), share: s.handshakes / Math.max(1, sum),
+  })), "No handshake yet.");
 }
 
 // toneOf is a loop's, by the causes that name it.

@@ -564,17 +564,6 @@ func TestADrainTellsWhereItEnds(t *testing.T) {
 	}
 }
 
-func TestUnderLoadClientsProveTheirAddress(t *testing.T) {
-	w := newWorld(t, Config{MaxHandshakes: 7}) // an eighth of it is none
-	c := w.dial(nil)
-	if got, err := c.answer(c.request(get("/"))); err != nil || got == "" {
-		t.Errorf("%q %v", got, err)
-	}
-	if s := w.srv.Stats(); s.Retries == 0 || s.Connections != 1 {
-		t.Errorf("%+v", s)
-	}
-}
-
 func TestAnIdleConnectionIsClosed(t *testing.T) {
 	w := newWorld(t, Config{KeepAlive: 100 * time.Millisecond, HeadTimeout: time.Hour})
 	c := w.dial(nil)

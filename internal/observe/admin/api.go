@@ -119,6 +119,16 @@ type Connected struct {
 	Open       int              `json:"open"`
 	Max        int              `json:"max"`
 	ByProtocol map[string]int64 `json:"by_protocol"`
+	// Suites are the TLS handshakes finished since the start, by protocol and cipher suite;
+	// empty without TLS.
+	Suites []Suite `json:"suites"`
+}
+
+// A Suite is what a TLS handshake agreed on.
+type Suite struct {
+	Protocol   string `json:"protocol"` // TLS 1.3, RFC 8998, TLCP …
+	Suite      string `json:"suite"`
+	Handshakes uint64 `json:"handshakes"`
 }
 
 // Lag is how subscribers lag now, as histograms over them: counts[i] lag by at most
