@@ -28,7 +28,7 @@ function suites(all) {
   if (box.hidden === all.length > 0) box.hidden = all.length === 0;
   const sum = all.reduce((n, s) => n + s.handshakes, 0);
   bars($("suites"), [...all].sort((a, b) => b.handshakes - a.handshakes).slice(0, 6).map((s) => ({
-    name: `${s.protocol} ${s.suite.replace(/^TLS_/, "").replaceAll("_", " ")}`, value: count(s.handshakes), share: s.handshakes / Math.max(1, sum),
+    name: `${s.protocol} ${s.suite.replace(/^.*_WITH_|^TLS_/, "").replace(/_SHA\d+$|_SM3$/, "").replaceAll("_", " ")}`, value: count(s.handshakes), share: s.handshakes / Math.max(1, sum),
   })), "No handshake yet.");
 }
 

@@ -126,7 +126,7 @@ type Connected struct {
 
 // A Suite is what a TLS handshake agreed on.
 type Suite struct {
-	Protocol   string `json:"protocol"` // TLS 1.3, RFC 8998, TLCP …
+	Protocol   string `json:"protocol"` // TLS 1.2, TLS 1.3 or TLCP
 	Suite      string `json:"suite"`
 	Handshakes uint64 `json:"handshakes"`
 }
