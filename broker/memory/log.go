@@ -207,7 +207,7 @@ func (l *log) remove(e *entry) {
 	if e.ch.idle() {
 		l.empty++
 	}
-	e.ch = nil // whoever still holds the message must not hold the log with it
+	e.ch = nil // a reference to the message must not keep the log alive
 }
 
 func (l *log) age() time.Duration { return time.Since(l.born) }

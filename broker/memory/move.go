@@ -56,7 +56,7 @@ const (
 // pieceSize is about how much Export passes on at a time.
 const pieceSize = 1 << 20
 
-var errHandedOver = fmt.Errorf("%w: the log is handed over to another process", hub.ErrUnavailable)
+var errHandedOver = fmt.Errorf("%w: the log was moved to another process", hub.ErrUnavailable)
 
 // An Ahead is what another process has of the logs already, see ExportAhead.
 type Ahead struct{ logs map[*log]*sent }
@@ -311,7 +311,7 @@ func (b *Broker) Import(piece []byte) error {
 			return true, nil
 		}
 		if in == nil {
-			return true, errors.New("no log was begun")
+			return true, errors.New("no log was started")
 		}
 		return in.take(f)
 	})

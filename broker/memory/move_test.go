@@ -68,7 +68,7 @@ func TestALogMovesWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := publishTo(t, old, hub.Publication{Channel: "c0", Data: []byte("1")}); !errors.Is(err, hub.ErrUnavailable) {
-		t.Errorf("a publish to a log that is handed over: %v", err)
+		t.Errorf("a publish to a log that is moved: %v", err)
 	}
 	fresh := startedBroker(t, pieces)
 	if got := historyOf(t, fresh, 3); got != want {

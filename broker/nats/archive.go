@@ -23,7 +23,7 @@ var _ hub.Archive = (*Broker)(nil)
 // It may hold ids whose messages are no more, but not more of both kinds than twice
 // the messages in the log and slack.
 type index struct {
-	// lock holds a token while nobody uses the rest.
+	// lock holds a token while the rest is not in use.
 	lock chan struct{}
 	seed maphash.Seed
 
@@ -142,7 +142,7 @@ func (b *Broker) Lookup(ctx context.Context, ns *hub.Namespace, id string) (hub.
 	return hub.Position{Epoch: in.epoch, Offset: seq}, nil
 }
 
-// lookup returns where id is in the log, which stood at in.
+// lookup returns where id is in the log, whose state was in.
 func (s *readable) lookup(ctx context.Context, in info, id string) (uint64, error) {
 	var found []uint64
 	err := s.index.use(ctx, s, func(x *index) (err error) {
@@ -176,7 +176,7 @@ func (s *readable) lookup(ctx context.Context, in info, id string) (uint64, erro
 	return 0, hub.ErrNoMessage
 }
 
-// use calls f while nobody else uses the index.
+// use calls f with exclusive use of the index.
 func (x *index) use(ctx context.Context, s *readable, f func(*index) error) error {
 	select {
 	case x.lock <- struct{}{}:
@@ -249,7 +249,7 @@ func (s *logReader) attributesAt(ctx context.Context, seq uint64) (a *hub.Attrib
 }
 
 // Where a channel was removed, the log holds a message on goneToken and the
-// channel's token: it says up to where. It is told to nobody.
+// channel's token: it says up to where. It is not delivered.
 const goneToken = "gone."
 
 // Remove deletes what is retained of channel, on all nodes. What is published
@@ -275,7 +275,7 @@ func (b *Broker) Remove(ctx context.Context, ns *hub.Namespace, channel string) 
 }
 
 // remove says first that the messages are gone and then removes them: one that is
-// said to be gone and is still there harms nobody.
+// said to be gone and is still there does no harm.
 func (s *readable) remove(ctx context.Context, tok string) error {
 	r := reader{s: s, subject: s.log + tok}
 	if err := r.askLeader(ctx); err != nil || r.least == 0 {

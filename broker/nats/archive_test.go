@@ -80,7 +80,7 @@ func TestLookupIsExactAfterAKill(t *testing.T) {
 	}
 }
 
-// Whoever was answered is found, also by another node, while others publish.
+// An answered publication is found, also by another node, while others publish.
 func TestLookupWhilePublishing(t *testing.T) {
 	cs := cluster(t)
 	spawnAll(t, cs)
@@ -223,7 +223,7 @@ func TestIndexKeepsItsBooks(t *testing.T) {
 	}
 }
 
-// A removed channel is empty for every node, and who reads on from before is told.
+// A removed channel is empty for every node, and a reader from before it gets a gap event.
 func TestRemoveIsSeenByTheOtherNode(t *testing.T) {
 	cs := cluster(t)
 	spawnAll(t, cs)

@@ -10,7 +10,7 @@ import (
 
 // headerAttributes holds what a publisher said besides the payload, as
 // hub.Attributes writes it; most messages do not have it. What is longer than
-// inlineAttributes stands behind the payload instead, because JetStream stores at
+// inlineAttributes follows the payload instead, because JetStream stores at
 // most 64 KiB of headers: then the header is "+" and its length in bytes.
 const (
 	headerAttributes = "Weir-Attributes"
@@ -44,7 +44,7 @@ func unpack(m *natsgo.Msg) (data, attributes []byte) {
 	return m.Data[:at:at], m.Data[at:]
 }
 
-// attributes reads what unpack returned. What nobody of ours wrote counts as none:
+// attributes reads what unpack returned. What no Weir wrote counts as none:
 // the payload is worth delivering all the same.
 func (s *logReader) attributes(b []byte) *hub.Attributes {
 	if len(b) == 0 {

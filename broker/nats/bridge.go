@@ -72,7 +72,7 @@ func (p *pending) failed(err error) error {
 const holdAfter = time.Second
 
 // resendAfter is how long it is without an answer before all are sent again though no
-// election was heard of.
+// election was noticed.
 const resendAfter = 3 * time.Second
 
 // ready reports whether p can be sent. While no leader has answered one at a time is.

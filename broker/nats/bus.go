@@ -14,18 +14,18 @@ import (
 
 var _ hub.Bus = (*bus)(nil)
 
-// headerFrom names the node that tells something on the bus.
+// headerFrom names the sending node on the bus.
 const headerFrom = "Weir-From"
 
 // Bounds of the bus. What comes past one is dropped, or refused where the sender
-// can be told, and counted.
+// can be notified, and counted.
 const (
 	maxBusQueue = 8192     // messages that wait to be sent, or for one listener
 	maxBusBytes = 32 << 20 // and their data
 )
 
-// A bus is hub.Bus on plain NATS messages. What a node tells itself goes through
-// the server as well, so that all nodes hear one sender in the same order.
+// A bus is hub.Bus on plain NATS messages. What a node sends itself goes through
+// the server as well, so that all nodes receive from one sender in the same order.
 type bus struct {
 	b    *Broker
 	node string
@@ -68,10 +68,10 @@ func (u *bus) Node() string { return u.node }
 // hub.ErrUnavailable, with too much waiting hub.ErrOverloaded.
 func (u *bus) Tell(topic string, data []byte) error { return u.tell(topic, "", data) }
 
-// TellNode is Tell for the listeners of one node. That nobody has that name is not told.
+// TellNode is Tell for the listeners of one node. An unknown name is not an error.
 func (u *bus) TellNode(node, topic string, data []byte) error {
 	if node == "" || len(node) > 32 || strings.Trim(node, plain) != "" {
-		return fmt.Errorf("tell node: %.40q is not 1 to 32 bytes of A-Z, a-z, 0-9 and _", node)
+		return fmt.Errorf("send to node: %.40q is not 1 to 32 bytes of A-Z, a-z, 0-9 and _", node)
 	}
 	return u.tell(topic, node, data)
 }
@@ -98,7 +98,7 @@ func (u *bus) tell(topic, node string, data []byte) error {
 	return nil
 }
 
-// subject returns where topic is told to all.
+// subject returns where topic is sent to all.
 func (u *bus) subject(topic string) string {
 	return string(appendToken([]byte(u.b.cfg.Prefix+".bus."), topic))
 }
@@ -220,7 +220,7 @@ func (u *bus) hear(l *listener) {
 	}
 }
 
-// BusDropped counts what was told on the bus and dropped on this node because a
+// BusDropped counts what was sent on the bus and dropped on this node because a
 // listener, or the connection, did not keep up.
 func (b *Broker) BusDropped() uint64 {
 	n := b.bus.dropped.Load()

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 )
 
-// An ear keeps what is told on a topic, by sender.
+// An ear keeps what is sent on a topic, by sender.
 type ear struct {
 	mu    sync.Mutex
 	heard map[string][]string
@@ -42,7 +42,7 @@ func (e *ear) from(node string) []string {
 
 func busOf(n *hubtest.Node) hub.Bus { return n.Broker.(*Broker).Bus() }
 
-// introduce has every node tell every other until all have heard all: how long the
+// introduce has every node send to every other until all have received from all: how long the
 // news of a listener takes between servers is not said anywhere.
 func introduce(t *testing.T, nodes []*hubtest.Node) {
 	t.Helper()
@@ -52,8 +52,8 @@ func introduce(t *testing.T, nodes []*hubtest.Node) {
 	}
 	for _, n := range nodes {
 		for i, e := range ears {
-			hubtest.Until(t, patience, fmt.Sprint("node ", i, " to hear"), func() bool {
-				_ = busOf(n).Tell("hello", nil) // it is told again
+			hubtest.Until(t, patience, fmt.Sprint("node ", i, " to receive"), func() bool {
+				_ = busOf(n).Tell("hello", nil) // it is sent again
 				return len(e.from(busOf(n).Node())) > 0
 			})
 		}
@@ -63,7 +63,7 @@ func introduce(t *testing.T, nodes []*hubtest.Node) {
 	}
 }
 
-// judgeBus has all tell all and each other, and compares what was heard.
+// judgeBus has all send to all and to each other, and compares what was received.
 func judgeBus(t *testing.T, nodes []*hubtest.Node) {
 	t.Helper()
 	var ears, others []*ear
@@ -91,18 +91,18 @@ func judgeBus(t *testing.T, nodes []*hubtest.Node) {
 	for i, e := range ears {
 		for j, n := range nodes {
 			var got []string
-			hubtest.Until(t, patience, fmt.Sprintf("node %d to hear node %d", i, j), func() bool {
+			hubtest.Until(t, patience, fmt.Sprintf("node %d to receive from node %d", i, j), func() bool {
 				got = e.from(busOf(n).Node())
 				return len(got) >= 2*count
 			})
 			for k, s := range got {
 				if want := fmt.Sprint(k/2, []string{" all", " one"}[k%2]); s != want {
-					t.Fatalf("node %d heard %q of node %d, want %q", i, s, j, want)
+					t.Fatalf("node %d received %q from node %d, want %q", i, s, j, want)
 				}
 			}
 		}
 		if len(others[i].heard) != 0 {
-			t.Errorf("another topic heard %v", others[i].heard)
+			t.Errorf("another topic received %v", others[i].heard)
 		}
 		e.stop()
 		others[i].stop()
@@ -139,7 +139,7 @@ func TestBusAlone(t *testing.T) {
 	}
 	n.Close()
 	if err := b.Tell("a", nil); !errors.Is(err, hub.ErrClosed) {
-		t.Errorf("tell after the end: %v", err)
+		t.Errorf("send after the end: %v", err)
 	}
 	if _, err := b.Listen("a", func(string, []byte) {}); !errors.Is(err, hub.ErrClosed) {
 		t.Errorf("listen after the end: %v", err)
@@ -148,7 +148,7 @@ func TestBusAlone(t *testing.T) {
 	early := newBroker(t, Config{Dir: t.TempDir()})
 	defer early.Close()
 	if err := early.Bus().Tell("a", nil); !errors.Is(err, hub.ErrUnavailable) {
-		t.Errorf("tell before the start: %v", err)
+		t.Errorf("send before the start: %v", err)
 	}
 }
 
@@ -186,18 +186,18 @@ func TestBusComesBackWithTheServer(t *testing.T) {
 	})
 	c.spawn(t)
 	hubtest.Until(t, patience, "the listener to be there again", func() bool {
-		_ = busOf(nodes[1]).Tell("kept", []byte("after")) // it is told again
+		_ = busOf(nodes[1]).Tell("kept", []byte("after")) // it is sent again
 		got := kept.from(busOf(nodes[1]).Node())
 		return len(got) > 0 && got[len(got)-1] == "after"
 	})
 	introduce(t, nodes)
 	judgeBus(t, nodes)
 	if len(unheard.heard) != 0 {
-		t.Error("another installation heard it")
+		t.Error("another installation received it")
 	}
 }
 
-// One listener that stops loses what is past its bound, and nobody else does.
+// One listener that stops loses what is past its bound, and no other does.
 func TestSlowListenerIsBounded(t *testing.T) {
 	n := startOn(t, Config{Dir: t.TempDir()}, hub.Namespace{Name: "a"})
 	b := busOf(n)
@@ -227,6 +227,6 @@ func TestSlowListenerIsBounded(t *testing.T) {
 	stop() // twice does nothing
 	n.Close()
 	if heard > maxBusQueue+1 {
-		t.Errorf("%d heard", heard)
+		t.Errorf("%d received", heard)
 	}
 }

@@ -38,7 +38,7 @@ func TestAnAddedLogHasAMark(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The log loses its end while nobody serves it; it is added again to another broker.
+	// The log loses its end while no node serves it; it is added again to another broker.
 	later, _ := startLogged(t, s, plain)
 	c := later.Broker.(*Broker)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -60,7 +60,7 @@ func TestANamespaceIsAddedAfterAFailure(t *testing.T) {
 	s := serverIn(t)
 	plain := hub.Namespace{Name: "plain", Durability: hub.None}.WithDefaults()
 	n, _ := startLogged(t, s, plain)
-	bad := hub.Namespace{Name: "a", Replicas: 3}.WithDefaults() // the server stands alone
+	bad := hub.Namespace{Name: "a", Replicas: 3}.WithDefaults() // the server is not clustered
 	if err := n.Add(bad); err == nil {
 		t.Fatal("three replicas on one server")
 	}

@@ -92,7 +92,7 @@ func serveNATS() error {
 	}
 	if c.ClusterPort != 0 {
 		o.Cluster = server.ClusterOpts{Name: "test", Host: cmp.Or(c.ClusterHost, "127.0.0.1"), Port: c.ClusterPort}
-		if c.Advertise != "" { // routes as well as clients go through relays, and are told of no other way
+		if c.Advertise != "" { // routes as well as clients go through relays, and know no other way
 			o.ClientAdvertise, o.Cluster.Advertise = c.Advertise, "127.0.0.1:1"
 		}
 		for _, r := range c.Routes {

@@ -101,7 +101,7 @@ func TestForeignStreamIsLeftAlone(t *testing.T) {
 	defer other.Close()
 	err = other.Start(t.Context(), []hub.Namespace{{Name: "b"}}, func(*hub.Message) {})
 	if err == nil || !strings.Contains(err.Error(), "not one of ours") {
-		t.Errorf("start on somebody's stream: %v", err)
+		t.Errorf("start on a foreign stream: %v", err)
 	}
 	if other := newBroker(t, Config{URL: c.url()}); true {
 		defer other.Close()

@@ -38,7 +38,7 @@ type Config struct {
 	TLS TLS `json:"tls"`
 
 	// Cluster joins the embedded server with those of other nodes. The zero value
-	// means it stands alone and listens nowhere.
+	// means it is not clustered and listens nowhere.
 	Cluster Cluster `json:"cluster"`
 
 	// MaxPending bounds the publishes that wait for their answer; at the bound new
@@ -156,7 +156,7 @@ func (c Config) check(namespaces []hub.Namespace) error {
 				"whether its servers sync; set sync_interval: always in their jetstream block and then assume_synced: true here", n.Name))
 		}
 		if n.Replicas > 1 && n.Durability != hub.None && c.URL == "" && c.Cluster.Name == "" {
-			errs = append(errs, fmt.Errorf("namespace %q wants %d replicas, but the embedded server stands alone; "+
+			errs = append(errs, fmt.Errorf("namespace %q wants %d replicas, but the embedded server is not clustered; "+
 				"set cluster, or the url of a NATS cluster, or replicas: 1", n.Name, n.Replicas))
 		}
 	}

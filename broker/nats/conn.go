@@ -44,7 +44,7 @@ func (b *Broker) connect(ctx context.Context) error {
 }
 
 // tryLongSubject finds out whether the servers take the longest line that a
-// channel name can make. No client is told their bound, and one that goes past it
+// channel name can make. The servers do not announce their bound, and one that goes past it
 // is disconnected for good.
 func (b *connection) tryLongSubject() error {
 	m := &natsgo.Msg{
@@ -129,7 +129,7 @@ func (b *Broker) options() []natsgo.Option {
 }
 
 // The dialers count connections before the client library reads from one. So
-// whoever reads a message of a new connection finds the generation changed.
+// a reader of a message of a new connection finds the generation changed.
 type inProcess struct{ b *Broker }
 
 func (p inProcess) InProcessConn() (net.Conn, error) {
@@ -148,7 +148,7 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 	return c, err
 }
 
-// disconnected answers what waits: nobody can say whether it was stored.
+// disconnected answers what waits: whether it was stored is unknown.
 func (b *Broker) disconnected(err error) {
 	b.connected.Store(false)
 	if l := b.link.Load(); l != nil {

@@ -24,7 +24,7 @@ func (s *storedLog) damage(ctx context.Context, renewed string) (string, error) 
 	case in.lost > in.base:
 		return fmt.Sprintf("the server found messages damaged, up to %d", in.lost), nil
 	}
-	if s.b.marks != nil && s.b.cfg.Cluster.Name == "" { // nobody else writes it
+	if s.b.marks != nil && s.b.cfg.Cluster.Name == "" { // no other node writes it
 		switch {
 		case in.last == 0 && m.Last == 0:
 			return "", nil

@@ -91,7 +91,7 @@ func (s *store) positions() (at []hub.Position) {
 }
 
 // resume has a client continue from the message that was x's i-th, which has check p, and
-// reports whether it got everything since then, or else was told a gap.
+// reports whether it got everything since then, or else got a gap event.
 func (s *store) resume(what string, i int, p hub.Position) (gap bool) {
 	s.t.Helper()
 	r := s.node.subscribe(hub.SubscribeOptions{Channels: []string{"a:x"}, Since: hub.Positions{p}})
@@ -194,7 +194,7 @@ func TestRestoredBackupIsAGap(t *testing.T) {
 			if err := os.CopyFS(s.dir, os.DirFS(backup)); err != nil {
 				t.Fatal(err)
 			}
-			s.published = published // whoever is no further than the backup has seen nothing else
+			s.published = published // a client no further than the backup has seen nothing else
 			s.start()
 			s.fill(900)
 			for i := range at {
@@ -202,7 +202,7 @@ func TestRestoredBackupIsAGap(t *testing.T) {
 					continue
 				}
 				if gap := s.resume(fmt.Sprintf("restored, running %v", running), i, at[i]); gap != (i >= len(before)) {
-					t.Errorf("running %v: of %d messages of x the backup has %d, a client that stood at %d: gap %v", running, len(at), len(before), i+1, gap)
+					t.Errorf("running %v: of %d messages of x the backup has %d, a client at %d: gap %v", running, len(at), len(before), i+1, gap)
 				}
 			}
 		}
@@ -241,7 +241,7 @@ func TestKilledLogThatLostItsTailIsAGap(t *testing.T) {
 	})
 }
 
-// Of a message that was removed there is nothing to compare: what tells is whether
+// Of a message that was removed there is nothing to compare: what decides is whether
 // later ones took the offsets before it.
 func TestRemovedMessageIsProvedByItsNeighbours(t *testing.T) {
 	n := startOn(t, Config{Dir: t.TempDir()}, hub.Namespace{Name: "a", HistorySize: 2}.WithDefaults())

@@ -395,8 +395,8 @@ func (s *delivery) hole(c *channel, seq, prev uint64) (upTo uint64) {
 	return 0
 }
 
-// hand delivers st, if somebody wants it who did not get it yet; prev is its
-// predecessor, 0 if not known. Whoever has it as a member of the whole namespace
+// hand delivers st, if a subscriber wants it that did not get it yet; prev is its
+// predecessor, 0 if not known. One that has it as a member of the whole namespace
 // gets first what is missing before it there, but for what lies after since: that
 // was handed already, or is not there. With live it is also for those whose
 // Subscribe is under way. It reports false when the connection was lost.

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// messageID is what the stream tells duplicates by: two publications have the same if
+// messageID is what the stream finds duplicates by: two publications have the same if
 // publisher, channel and idempotency key are.
 func messageID(p *hub.Publication) string {
 	id := p.KeyID()
@@ -77,14 +77,14 @@ func (s *logReader) readOne(ctx context.Context, seq uint64) (p hub.Publication,
 	return p, hub.NewCheck(seq, at), nil
 }
 
-// messageAt asks the leader for the message at seq and when it was stored; nil if it was
+// messageAt requests from the leader the message at seq and when it was stored; nil if it was
 // removed. A replica may not know either of the message or of its end.
 func (s *logReader) messageAt(ctx context.Context, seq uint64) (*natsgo.Msg, time.Time, error) {
 	m, _, at, err := s.leaderRead(ctx, map[string]any{"seq": seq})
 	return m, at, err
 }
 
-// leaderNext asks the leader for the first message of subject after since.
+// leaderNext requests from the leader the first message of subject after since.
 func (s *logReader) leaderNext(ctx context.Context, since uint64, subject string) (st stored, ok bool, err error) {
 	m, seq, at, err := s.leaderRead(ctx, map[string]any{"seq": since + 1, "next_by_subj": subject})
 	if err != nil || m == nil {
@@ -98,7 +98,7 @@ func (s *logReader) leaderNext(ctx context.Context, since uint64, subject string
 	return st, true, nil
 }
 
-// leaderRead asks the leader for one message, with its place and time; nil if it has none.
+// leaderRead requests from the leader one message, with its place and time; nil if it has none.
 func (s *logReader) leaderRead(ctx context.Context, query map[string]any) (*natsgo.Msg, uint64, time.Time, error) {
 	var answer struct {
 		Message struct {

@@ -34,7 +34,7 @@ type embedded struct {
 const bootTimeout = 2 * time.Minute
 
 // startEmbedded locks cfg.Dir and starts a server on it. It syncs every write
-// when one of namespaces asks for that: the setting is the server's, not a stream's.
+// when one of namespaces requires that: the setting is the server's, not a stream's.
 func startEmbedded(cfg Config, namespaces []hub.Namespace, log *slog.Logger) (*embedded, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the store directory: %w", err)
@@ -113,7 +113,7 @@ func options(cfg Config, namespaces []hub.Namespace) (*server.Options, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster.listen: port %q", port)
 	}
-	// Routes wait for the client listener, so there is one; on loopback, for nobody.
+	// Routes wait for the client listener, so there is one; on loopback, unused.
 	o.ServerName, o.DontListen, o.Host, o.Port = c.Node, false, "127.0.0.1", server.RANDOM_PORT
 	o.Cluster = server.ClusterOpts{Name: c.Name, Host: host, Port: n, Username: c.User, Password: c.Password}
 	for _, r := range c.Routes {

@@ -119,7 +119,7 @@ type ending struct {
 	subject string
 }
 
-// leaderMessage asks the stream's leader for a message, of which it returns the
+// leaderMessage requests from the stream's leader a message, of which it returns the
 // place; none is no error.
 func (s *logReader) leaderMessage(ctx context.Context, query map[string]any) (ending, error) {
 	if err := s.b.reads.enter(ctx); err != nil {
@@ -180,7 +180,7 @@ func (s *delivery) fillWhole(upTo uint64) bool {
 	return false
 }
 
-// skip moves the mark of whole, which may be nil, to upTo and returns what tells the
+// skip moves the mark of whole, which may be nil, to upTo and returns what informs the
 // hub that the messages in between will not come; nil if there are none. s.mu is held.
 func (s *delivery) skip(whole *channel, upTo uint64) *hub.Message {
 	if whole == nil || !whole.joined || whole.last >= upTo {
@@ -190,7 +190,7 @@ func (s *delivery) skip(whole *channel, upTo uint64) *hub.Message {
 	return s.missingUpTo(whole, upTo)
 }
 
-// missingUpTo returns what tells the hub that messages of c up to upTo are missing.
+// missingUpTo returns what informs the hub that messages of c up to upTo are missing.
 // s.mu is held.
 func (s *delivery) missingUpTo(c *channel, upTo uint64) *hub.Message {
 	s.repairs.gaps.Add(1)

@@ -219,7 +219,7 @@ const (
 )
 
 // tellGaps finds out on which of the channels retention removed something before
-// it was delivered. The next message there names a predecessor that nobody saw.
+// it was delivered. The next message there names a predecessor that was not seen.
 func (s *stream) tellGaps(in info, tokens []string) error {
 	for _, tok := range tokens {
 		s.mu.Lock()
@@ -246,7 +246,7 @@ func (s *stream) tellGaps(in info, tokens []string) error {
 	return nil
 }
 
-// missing asks for the newest messages of l's channels. It returns the channels
+// missing requests the newest messages of l's channels. It returns the channels
 // that miss one, and from where on. On those in unsure something came after end:
 // whether they miss anything before that is not known. With all it counts as missing.
 func (s *stream) missing(l laggards, end ending, all bool) (found, unsure []string, from uint64, err error) {
@@ -288,8 +288,8 @@ func (s *stream) missing(l laggards, end ending, all bool) (found, unsure []stri
 	return found, unsure, from, nil
 }
 
-// newestOf asks for the newest message of each of subjects that came after since,
-// until somebody answers who has the log up to end. So that there is always
+// newestOf requests the newest message of each of subjects that came after since,
+// until a replica answers that has the log up to end. So that there is always
 // something to answer, end's own subject is asked for as well.
 func (s *logReader) newestOf(subjects []string, since uint64, end ending) (page, error) {
 	if s.opts.Load().Replicas <= 1 {

@@ -40,7 +40,7 @@ type marks struct {
 type mark struct {
 	Epoch string `json:"epoch"`
 	Last  uint64 `json:"last"`
-	// Count is the log when it was last counted, a moment before; zero for never.
+	// Count is the log when it was last counted, shortly before; zero for never.
 	Count count `json:"count,omitzero"`
 }
 

@@ -11,7 +11,7 @@ import (
 // History reads a stretch of channel. Covered is exact. FirstRetained is exact
 // or too high, never too low: it is too high where a channel has just as many
 // messages as its bound allows and none was removed, and where the neighbours'
-// removed messages cannot be told from this channel's (JetStream only says which
+// removed messages cannot be distinguished from this channel's (JetStream only says which
 // message is the oldest of all), which begins when the log is as old as
 // history_ttl, half as large as history_bytes, or history_bytes is under 64
 // MiB. For the whole namespace it is exact, but that of the
@@ -157,7 +157,7 @@ func (r *reader) firstRetained(ctx context.Context, in info, since uint64) (uint
 
 // trimmed reports whether the log lacks its oldest messages and neither retention nor
 // Remove can have removed them: no channel has as many messages as its bound allows.
-// Then another client of NATS has, which cannot tell whose they were.
+// Then another client of NATS has, which does not show whose they were.
 func (s *readable) trimmed(in info) bool {
 	return !in.gone && in.first > in.base+1 && in.messages < uint64(min(in.least, s.opts.Load().HistorySize))
 }

@@ -162,7 +162,7 @@ func TestHubsShareAWholeNamespace(t *testing.T) {
 	if _, err := b.Lookup(t.Context(), "m", "urn:31"); !errors.Is(err, hub.ErrNoMessage) {
 		t.Errorf("a removed message is looked up: %v", err)
 	}
-	b.until("the other node to hear of it", func() bool {
+	b.until("the other node to notice it", func() bool {
 		r := b.subscribe(hub.SubscribeOptions{Channels: []string{"m:https://x/1"}, Since: hub.Positions{at[10]}})
 		b.until("the gap or the messages", func() bool { return len(r.gaps)+len(r.ids) > 0 })
 		return len(r.gaps) == 1 && len(r.ids) == 0

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// Two nodes share values, hear of each other's changes, and exclude each other by locks.
+// Two nodes share values, see each other's changes, and exclude each other by locks.
 func TestKeyValueIsShared(t *testing.T) {
 	url := natstest.Server(t)
 	open := func() *nats.KeyValue {

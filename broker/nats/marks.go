@@ -121,7 +121,7 @@ func (o *outsideMarks) create(ctx context.Context) {
 
 var errAbsent = errors.New("there is no such stream")
 
-// mayCome reports whether the stream may exist and be back in a moment, after err.
+// mayCome reports whether the stream may exist and be back shortly, after err.
 func (o *outsideMarks) mayCome(ctx context.Context, err error) bool {
 	switch {
 	case errors.Is(err, errAbsent), hopeless(err):

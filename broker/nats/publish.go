@@ -283,7 +283,7 @@ func (o *outbox) sendOne(p *pending) {
 		o.mu.Unlock()
 		return
 	}
-	if p.answered { // whoever answers it reads sent without the lock
+	if p.answered { // the answering goroutine reads sent without the lock
 		o.mu.Unlock()
 		return
 	}
@@ -394,7 +394,7 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	if p == nil {
 		return
 	}
-	if len(m.Data) == 0 { // nobody listens on the stream's subject: there is no stream or no leader
+	if len(m.Data) == 0 { // there is no listener on the stream's subject: no stream or no leader
 		p.s.nudge()
 		p.done(hub.Position{}, fmt.Errorf("%w: NATS has no stream for namespace %s", hub.ErrUnavailable, p.s.opts.Load().Title()))
 		return

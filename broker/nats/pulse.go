@@ -13,8 +13,8 @@ import (
 // before: they get nothing, and no error. The node then connects to another server.
 // Only an external cluster has others.
 //
-// Each node publishes a heartbeat and listens to those of the others, and asks the
-// leaders of the log and of JetStream for an answer.
+// Each node publishes a heartbeat and listens to those of the others, and requests an
+// answer from the leaders of the log and of JetStream.
 type pulse struct {
 	// Fixed.
 	b       *Broker
@@ -28,9 +28,9 @@ type pulse struct {
 	tried  bool      // that was because of publishes, and none was answered since
 
 	mu       sync.Mutex
-	peers    map[string]time.Time // when each was heard, those of the last forgetPeer
+	peers    map[string]time.Time // when each last sent, those of the last forgetPeer
 	answered time.Time            // when a leader answered
-	// elsewhere is when a node was heard that is connected to another server.
+	// elsewhere is when a heartbeat came from a node that is connected to another server.
 	elsewhere time.Time
 	beats     []time.Time // when heartbeats were sent that have not come back
 	// slow is how late heartbeats come back and timers fire: the worst, less of it with
@@ -53,7 +53,7 @@ const (
 	pulseLeave = 3 * time.Second
 	maxInVain  = 3
 	// pulseElection is how long publishes and leaders may be without an answer while nodes
-	// are heard that are connected to other servers: then there is an election, and to
+	// send that are connected to other servers: then there is an election, and to
 	// leave the server would not help, unless both are on the smaller side of a partition.
 	pulseElection = 10 * time.Second
 	forgetPeer    = 10 * time.Second
@@ -169,7 +169,7 @@ func (p *pulse) forgetBeats() {
 	p.mu.Unlock()
 }
 
-// ask asks both leaders. It waits until one has answered or the next heartbeat is due.
+// ask sends to both leaders. It waits until one has answered or the next heartbeat is due.
 func (p *pulse) ask() {
 	ctx, cancel := context.WithTimeout(p.b.ctx, pulseEvery)
 	defer cancel()

@@ -93,7 +93,7 @@ func (r *reads) listen() error {
 	return sub.SetPendingLimits(-1, -1) // bounded by maxReads times readBytes
 }
 
-// get asks stream and waits for the whole answer.
+// get sends q to stream and waits for the whole answer.
 func (r *reads) get(ctx context.Context, stream string, q query) (page, error) {
 	if err := r.enter(ctx); err != nil {
 		return page{}, err
@@ -162,7 +162,7 @@ func (r *reads) leave() { <-r.slots }
 
 // Of a replicated stream any replica may get a read, also one that is suspended or
 // cut off and will not answer. Then the read is made again while the first waits,
-// and whoever answers first is believed (Dean and Barroso, The Tail at Scale, 2013).
+// and the first answer is used (Dean and Barroso, The Tail at Scale, 2013).
 //
 // Servers that are only busy must not get more of it for that: the wait grows with
 // the time that answers take, and the reads that are answered allow the repeated ones.
@@ -211,7 +211,7 @@ func (r *reads) begin(answers chan<- *read) uint64 {
 	return r.nextID
 }
 
-// late tells the caller's own end from ours.
+// late distinguishes the caller's own deadline from ours.
 func (r *reads) late(ctx context.Context) error {
 	if err := r.b.stateErr(); errors.Is(err, hub.ErrClosed) {
 		return err
@@ -289,7 +289,7 @@ func (r *reads) receive(m *natsgo.Msg) {
 		rd.page.pending, _ = strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64)
 		rd.page.upTo, _ = strconv.ParseUint(m.Header.Get("Nats-UpTo-Sequence"), 10, 64)
 	case "503":
-		rd.err = fmt.Errorf("%w: nobody answers reads of the stream", hub.ErrUnavailable)
+		rd.err = fmt.Errorf("%w: no server answers reads of the stream", hub.ErrUnavailable)
 	default:
 		rd.err = fmt.Errorf("%w: read: %s %s", hub.ErrUnavailable, status, m.Header.Get("Description"))
 	}

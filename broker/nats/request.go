@@ -11,7 +11,7 @@ import (
 )
 
 // Request sends data to a subject that is none of the broker's own and waits for the
-// answer of anyone who serves it, until ctx is done. Without a connection, or when nobody
+// answer of anyone who serves it, until ctx is done. Without a connection, or when no one
 // serves the subject, it is hub.ErrUnavailable. Any goroutine, after Start.
 func (b *Broker) Request(ctx context.Context, subject string, data []byte) ([]byte, error) {
 	m, err := b.nc.RequestWithContext(ctx, subject, data)

@@ -28,7 +28,7 @@ func TestARequestIsAnsweredByWhoServesTheSubject(t *testing.T) {
 	if got, err := b.Request(t.Context(), "rpc.echo", []byte("this")); err != nil || string(got) != "got this" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := b.Request(t.Context(), "rpc.nobody", nil); !errors.Is(err, hub.ErrUnavailable) {
-		t.Errorf("nobody serves it: %v", err)
+	if _, err := b.Request(t.Context(), "rpc.none", nil); !errors.Is(err, hub.ErrUnavailable) {
+		t.Errorf("without a server: %v", err)
 	}
 }

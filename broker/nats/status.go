@@ -34,7 +34,7 @@ type ReplicaStatus struct {
 	Current bool // it has all that the leader has committed
 	Offline bool
 	Lag     uint64        // entries that it lacks
-	Silent  time.Duration // since the leader heard of it
+	Silent  time.Duration // since its last message to the leader
 }
 
 // Logs returns how the logs are replicated, in order of their namespaces; those with

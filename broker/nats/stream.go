@@ -23,7 +23,7 @@ const (
 	metaParts = "weir-partitions" // how many there are of the namespace, and by what; none of one
 )
 
-// An info is a stream at one moment.
+// An info is a stream at one instant.
 type info struct {
 	epoch string
 	base  uint64 // the end of the log when the epoch began
@@ -108,7 +108,7 @@ type streamAnswer struct {
 	} `json:"state"`
 }
 
-// look asks the stream's leader how it stands.
+// look queries the stream's leader for its state.
 func (s *storedLog) look(ctx context.Context) (info, error) {
 	in, err := s.lookStored(ctx)
 	if u := s.unwritten.Load(); u != nil {
@@ -256,7 +256,7 @@ func (s *storedLog) put(ctx context.Context, verb string, cfg jetstream.StreamCo
 	return err
 }
 
-// newEpoch gives the log, which stands at in, a new epoch. If another node was
+// newEpoch gives the log, whose state is in, a new epoch. If another node was
 // faster its epoch is returned.
 func (s *storedLog) newEpoch(ctx context.Context, in info) (info, error) {
 	now, err := s.look(ctx)
@@ -295,7 +295,7 @@ type flight struct {
 	err  error
 }
 
-// info returns how the stream stands at a moment after the call began and after
+// info returns the stream's state at an instant after the call began and after
 // the subscriptions made before it are known to the stream's leader. Callers
 // that come together share one look.
 func (s *readable) info(ctx context.Context) (info, error) {

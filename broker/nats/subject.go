@@ -15,13 +15,13 @@ import (
 //	                        that every message says which life of the log it is of
 //	<p>.live.<ns>.-.<c>     messages of a namespace with durability none
 //	<p>.log.<ns>.gone.<c>   in the same log: that something of <c> was removed
-//	<p>.bus.<t>             what nodes tell each other on topic <t>
+//	<p>.bus.<t>             what nodes send each other on topic <t>
 //	<p>.bus.<t>.<node>      the same for one node
 //	<p>.pulse               heartbeats of the nodes
 //
 // A channel name of 1,024 bytes has a token of up to 3,072. With all that comes
 // besides, the line that names it stays under the 4,096 bytes that NATS servers
-// take if they are not told otherwise.
+// accept by default.
 
 // maxToken is the longest token that a channel can have.
 const maxToken = 3 * hub.MaxChannelName
@@ -50,7 +50,7 @@ func appendToken(dst []byte, channel string) []byte {
 	return dst
 }
 
-// anyToken stands for all channels of a namespace; no channel has it as its token.
+// anyToken means all channels of a namespace; no channel has it as its token.
 const anyToken = "*"
 
 // token returns the subject token of a channel of namespace ns, anyToken for the

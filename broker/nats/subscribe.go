@@ -297,7 +297,7 @@ func (s *readable) tail(ctx context.Context, tok string, in info, n int) ([]stor
 		}
 	}
 	if _, most, err := r.lacks(ctx); err != nil || most > 0 { // of those that are there
-		return nil, in.last, err // who needs them is told by History
+		return nil, in.last, err // History reports them where they are needed
 	}
 	upTo, _ := slices.BinarySearchFunc(ms, in.last+1, func(st stored, seq uint64) int { return cmpSeq(st.seq, seq) })
 	ms = ms[:upTo]
@@ -313,7 +313,7 @@ func (s *readable) tail(ctx context.Context, tok string, in info, n int) ([]stor
 		floor = ms[0].seq - 1
 	}
 	if tok == anyToken && len(ms) > 0 {
-		// What is missing between them was there once: who needs it is told by History.
+		// What is missing between them was there once: History reports it where it is needed.
 		floor = max(floor, lastHole(ms, ms[0].seq-1, in.last))
 	}
 	return ms, floor, nil
@@ -371,7 +371,7 @@ func (r *reader) rest(ctx context.Context, ms []stored, since, upTo uint64, n in
 
 // near returns a place not before lo after which at least n messages of the
 // channel lie up to hi, if pending of them lie after lo, and not many more. It
-// asks for the message after a guessed place: the answer says how many follow.
+// requests the message after a guessed place: the answer says how many follow.
 func (r reader) near(ctx context.Context, lo, hi uint64, pending, n int) (uint64, error) {
 	high, few := hi, 0
 	for range 16 {

@@ -38,7 +38,7 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestReplicasNeedACluster(t *testing.T) {
 	err := Config{Dir: "d"}.check([]hub.Namespace{{Name: "a", Replicas: 3}})
-	if err == nil || !strings.Contains(err.Error(), "stands alone") {
+	if err == nil || !strings.Contains(err.Error(), "is not clustered") {
 		t.Errorf("three replicas on one server: %v", err)
 	}
 	if err := (Config{Dir: "d"}).check([]hub.Namespace{{Name: "a"}, {Name: "a"}}); err == nil {

@@ -37,12 +37,12 @@ func (r *reader) note(since, end uint64, p *page) {
 }
 
 // lacks returns how many messages between r.begin and r.end were left out, at least and
-// at most. Those of pages that were cut have to be counted: a count after each of the two ends is exact only at one moment, so they are made
-// right after each other, in turn: what is published on the channel in between shows in
+// at most. Those of pages that were cut have to be counted: a count after each of the two ends is exact only at one instant, so they are made
+// right after each other, alternately: what is published on the channel in between shows in
 // the difference of the counts before and after. Where that happens each time, on a
 // channel with thousands of publishes per second, the two bounds differ.
 func (r *reader) lacks(ctx context.Context) (least, most uint64, err error) {
-	if r.subject == "" { // whoever reads the whole log sees what is missing
+	if r.subject == "" { // a reader of the whole log sees what is missing
 		return 0, 0, nil
 	}
 	if r.got == 0 {

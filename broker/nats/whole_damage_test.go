@@ -52,7 +52,7 @@ func ruin(t *testing.T, files []string, i int) {
 }
 
 // A message whose payload was changed on the disk is left out by the server. A replay
-// that crosses it is told, however much is published on the channel meanwhile.
+// that crosses it gets a gap event, however much is published on the channel meanwhile.
 func TestHoleOnABusyChannelIsAGap(t *testing.T) {
 	both(t, func(t *testing.T, outside bool) {
 		s := newStore(t, outside, hub.Namespace{Name: "a", HistorySize: 1_000_000, HistoryBytes: 1 << 30}.WithDefaults())

@@ -59,8 +59,8 @@ func TestWholeBesideChannels(t *testing.T) {
 			}
 		}
 		n.Unsubscribe(&ns, hub.Whole(ns.Name))
-		n.Pub(&ns, "z", "unheard")
-		n.Pub(&ns, "y", "heard")
+		n.Pub(&ns, "z", "missed")
+		n.Pub(&ns, "y", "received")
 		n.Await(&ns, "y", 51)
 		if got := len(n.On(hubtest.Channel(&ns, "z"))); got != 0 {
 			t.Errorf("%d messages after the namespace was unsubscribed", got)

@@ -32,7 +32,7 @@ import (
 )
 
 // Config of a Handler. The zero value works: the default namespace, in memory,
-// which anybody may read and only the program itself may publish to.
+// which every client may read and only the program itself may publish to.
 type Config struct {
 	// Namespaces that exist; empty means "default", open to anonymous readers.
 	Namespaces []hub.Namespace
@@ -45,7 +45,7 @@ type Config struct {
 	// Heartbeat is how often a stream is sent something when nothing else is; 0
 	// means 25s.
 	Heartbeat time.Duration
-	// Retry is the reconnection time that SSE clients are told, each its own around
+	// Retry is the reconnection time sent to SSE clients, each its own around
 	// it; 0 means 2s.
 	Retry time.Duration
 	// MaxChannels bounds the channels of one stream, 1 to 128; 0 means 32.
@@ -60,7 +60,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Grants are what somebody may do. Patterns are as in a token: "*" represents one
+// Grants are what a client may do. Patterns are as in a token: "*" represents one
 // or more bytes other than ".", ":" and "/", "**" for any.
 type Grants struct {
 	// Subject names who it is in logs; it may be empty.
@@ -191,7 +191,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// identify finds who asks; it has answered when it returns nil.
+// identify authenticates the request; it has answered when it returns nil.
 func (h *Handler) identify(w http.ResponseWriter, r *http.Request) *auth.Identity {
 	if h.cfg.Authorize == nil {
 		return auth.Anonymous

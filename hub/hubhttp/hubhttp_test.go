@@ -237,7 +237,7 @@ func TestGrantsAreKept(t *testing.T) {
 		}
 	}
 	f("", "a.b", 401)
-	f("stranger", "a.b", 401)
+	f("unknown", "a.b", 401)
 	f("writer", "a.b", 403)
 	f("reader", "b.b", 403)
 	f("reader", "a.b", 200)

@@ -97,7 +97,7 @@ func (l *loops) takeWebSocket(w http.ResponseWriter, r *http.Request, sub *wire.
 }
 
 // movable reports whether the connection of r is bare HTTP/1.1 without a body, so
-// that nothing but the request stands between it and the loops.
+// that the request alone is between it and the loops.
 func movable(w http.ResponseWriter, r *http.Request) bool {
 	if r.TLS != nil || r.ProtoMajor != 1 || r.ContentLength != 0 || len(r.TransferEncoding) > 0 {
 		return false

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
-// A Job is a request of a class, which may have to wait for its turn. Its methods are
+// A Job is a request of a class, which may be queued. Its methods are
 // called on its connection's loop.
 type Job interface {
 	// Serve does what was asked for.
@@ -20,7 +20,7 @@ type Job interface {
 	// Shed answers that it is not done, now or any more: expired says that it waited for
 	// too long, otherwise it never waited.
 	Shed(expired bool)
-	// Gone reports whether nobody waits for it any more.
+	// Gone reports whether it is no longer awaited.
 	Gone() bool
 	// Conn is who asked.
 	Conn() *eventloop.Conn
@@ -127,7 +127,7 @@ func (s *classes) key(channel, key string) (k limit.Key) {
 	return k
 }
 
-// admission is a lane's queue, and what its work costs. It belongs to the lane's loop.
+// admission is a loop's queue, and what its work costs. It belongs to that loop.
 //
 // A publication's cost is what it takes to publish and answer it, and the deliveries
 // that follow here: what other loops publish is delivered here as well, between the two,
@@ -135,7 +135,7 @@ func (s *classes) key(channel, key string) (k limit.Key) {
 type admission struct {
 	lane   *Lane
 	slice  int64
-	direct bool // the kernel sends when it is told to, not when the loop asks for events
+	direct bool // the kernel sends on submission, not when the loop waits for events
 	queue  *limit.Admission[Job]
 
 	serving bool // run is at work: whatever is offered has to wait
@@ -152,7 +152,7 @@ type admission struct {
 	answers   uint64 // requests that were answered since the one before
 
 	resting bool // history rests
-	rested  bool // and somebody was told that there is no room for now
+	rested  bool // and a client was notified that there is no room for now
 
 	// Any goroutine. message is what one message takes this loop, in nanoseconds.
 	message atomic.Int64
@@ -199,7 +199,7 @@ func (a *admission) goOn() {
 }
 
 // judgeLast learns from the last run, and from what the loop did after it: with io_uring
-// the kernel sends only when the loop asks for events.
+// the kernel sends only when the loop waits for events.
 func (a *admission) judgeLast() {
 	all := a.lane.loop.Stats().Sends
 	took, sends, messages := a.running, all-a.sends, a.delivered
@@ -288,7 +288,7 @@ func (a *admission) held() bool {
 	return false
 }
 
-// starve asks to be woken by loops that have caught up.
+// starve registers to be woken by loops that have caught up.
 func (a *admission) starve() {
 	if !a.starved.Swap(true) {
 		a.lane.push.starving.Add(1)
@@ -339,11 +339,11 @@ func (l *Lane) Offer(c limit.Class, key limit.Key, job Job, late bool, now int64
 	return v, old
 }
 
-// Owes tells of the deliveries of a request that Offer let through, before it is served.
+// Owes estimates the deliveries of a request that Offer let through, before it is served.
 func (l *Lane) Owes(job Job) int64 { return l.admission.batch.add(&l.admission.fanout, job) }
 
 // Served says that a request that was let through at began is done, but for the
-// deliveries that it owes.
+// deliveries that follow.
 func (l *Lane) Served(c limit.Class, owes, began int64) {
 	end := l.loop.Clock()
 	l.admission.queue.Served(c, 1, end-began+owes, end)
@@ -407,13 +407,13 @@ func (l *Lane) rests() bool {
 	return false
 }
 
-// compresses reports whether somebody new on channels may have compression.
+// compresses reports whether new subscribers of channels may have compression.
 func (p *Push) compresses(channels []string) bool {
 	return p.formats.Compresses(channels) && !p.guarded.Load()
 }
 
 // turnsAway reports whether a subscription of a session that is open already is not
-// begun now: it asks for history, and there is no time for that.
+// started now: it requests history, and there is no time for that.
 func (p *Push) turnsAway(l *Lane, opt *hub.SubscribeOptions) bool {
 	if l.admission == nil || len(opt.Since) == 0 && !opt.All {
 		return false
@@ -422,11 +422,11 @@ func (p *Push) turnsAway(l *Lane, opt *hub.SubscribeOptions) bool {
 	return c != limit.Unclassed && !l.Judge(c)
 }
 
-// Refuse makes new subscriptions be sent away, or served again. Those there are stay.
+// Refuse makes new subscriptions be rejected, or served again. Those there are stay.
 // Any goroutine.
 func (r *refusals) Refuse(on bool) { r.refusing.Store(on) }
 
-// AdmissionStats are the sums over all lanes, by class; nil without classes. Any goroutine.
+// AdmissionStats are the sums over all loops, by class; nil without classes. Any goroutine.
 func (all lanes) AdmissionStats() []limit.ClassStats {
 	if len(all) == 0 || all[0].admission == nil {
 		return nil

@@ -52,7 +52,7 @@ func (all lanes) EndRefused() {
 // drainer is a handler that can send its client away.
 type drainer interface{ drain(c *eventloop.Conn) }
 
-// drain gives every subscriber its own moment within over.
+// drain gives every subscriber its own time within over.
 func (l *Lane) drain(over time.Duration) {
 	l.drainEnd = l.loop.Now() + max(int64(over), 1)
 	l.loop.Conns(func(c *eventloop.Conn) bool {
@@ -77,7 +77,7 @@ func (r *refusals) reconnect(code int, refused bool) time.Duration {
 		return d.plan.Reconnect(time.Since(d.at), refused)
 	}
 	// There is too little of something here: spread wider than retryMillis, for many
-	// are sent away together.
+	// are closed together.
 	base := r.retry
 	return base/2 + rand.N(4*base+1)
 }
@@ -129,7 +129,7 @@ func (r *refusals) refuseSocket(c *eventloop.Conn, head []byte, code int, reason
 	case r.Draining():
 		bound = maxHeldDrain
 	case r.full(0):
-		bound = 0 // it would take the place of somebody who is served
+		bound = 0 // it would take the place of a client that is served
 	}
 	if l.refused >= bound {
 		r.refuseSocketAs(c, head, code, code, reason)

@@ -15,7 +15,7 @@ type custom struct {
 	review   func(*access.Review) bool
 	state    func(takeover.State) (takeover.State, bool) // nil: it does not move
 	moved    func()
-	ended    func() // to be called at the end; nil: it did not begin, or nobody cares
+	ended    func() // to be called at the end; nil: it did not begin, or no caller needs it
 	beat     int64
 	ends     int64 // when it does, on the loop's clock; 0: never
 	protocol uint8
@@ -128,7 +128,7 @@ func (s *sseSession) lived(now int64) bool {
 
 const eventStream = "text/event-stream"
 
-// Began and Ended are told of by calls that must not end the loop's.
+// A panic in Began or Ended must not end the loop.
 func (s *session) tell(f func()) {
 	if f != nil {
 		defer s.recovered()

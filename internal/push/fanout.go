@@ -30,7 +30,7 @@ func (f *fanout) learn(took int64, sends, deliveries uint64, whole bool) {
 	n := float64(min(max(sends, 1), deliveries))
 	ratio, time := float64(deliveries)/n, float64(took)/n
 	expected := f.send + ratio*f.message
-	time = min(time, 4*expected) // more is somebody else who had the processor
+	time = min(time, 4*expected) // more is another process on the processor
 	gain := lessGain
 	switch {
 	case time > expected:

@@ -27,7 +27,7 @@ func TestDeliveriesAreEstimatedBySendsAndMessages(t *testing.T) {
 			took := float64(sends)*c.send + float64(sends*per)*c.message
 			took *= 0.9 + 0.2*r.Float64()
 			if i%50 == 0 {
-				took += 20e6 // somebody else had the processor
+				took += 20e6 // another process had the processor
 			}
 			f.learn(int64(took), sends, sends*per, true)
 		}
@@ -53,7 +53,7 @@ func TestWhatIsNotWholeTeachesSlowlyThatLessIsNeeded(t *testing.T) {
 		f.learn(100*20_000, 100, 100, false)
 	}
 	if after := f.send + f.message; after < 10_000 {
-		t.Errorf("of 20,000 ns it believes %.0f", after)
+		t.Errorf("of 20,000 ns it estimates %.0f", after)
 	}
 }
 

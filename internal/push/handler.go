@@ -31,7 +31,7 @@ func (t *transport) Data(c *eventloop.Conn, b []byte) int {
 		}
 		t.event(ev)
 		if c.Unsent() > maxReplies {
-			c.PauseReading() // it asks faster than it takes answers
+			c.PauseReading() // it sends requests faster than it reads answers
 			return used
 		}
 	}

@@ -20,7 +20,7 @@ const (
 	sessionIdentity            // auth's state
 	sessionForm                // see formNumbers
 	sessionSent                // nanoseconds since something was sent or pinged
-	sessionHeard               // of a WebSocket: since its client was heard of
+	sessionHeard               // of a WebSocket: since its client last sent
 	sessionUnlogged            // bytes of messages that are in no log, to be sent first
 	sessionProtocol            // of a protocol's stream of events: its name
 	sessionCustom              // and its state

@@ -15,7 +15,7 @@ const (
 	transportProtocol = iota + 1 // its name
 	transportSession             // the session's state
 	transportKind                // 0: a stream, 1: a stream in chunks, 2: a WebSocket
-	transportHeard               // nanoseconds since the client was last heard of
+	transportHeard               // nanoseconds since the client last sent
 )
 
 const (

@@ -75,7 +75,7 @@ type publication struct {
 	bad    *APIError // what failed means for the client
 }
 
-// maxSparePublications bounds what a lane keeps for the next calls.
+// maxSparePublications bounds what a loop keeps for the next calls.
 const maxSparePublications = 256
 
 // publication returns an empty one, used before if there is one.
@@ -157,7 +157,7 @@ func (x *publication) tell() {
 	x.refused(x.bad)
 }
 
-// told is tell for a protocol's publication.
+// told is the outcome of a protocol's publication.
 func (x *publication) told() {
 	if x.failed == nil {
 		x.push.counters.published.Add(1)
@@ -194,7 +194,7 @@ func (p *Push) publishFor(c *eventloop.Conn, topics []string, pub hub.Publicatio
 	x.offer(pub, topics)
 }
 
-// refused is tell for a publication that was not let through.
+// refused is the outcome of a publication that was not let through.
 func (x *publication) refused(bad *APIError) {
 	x.bad = bad
 	x.push.counters.publishErrors.Add(1)

@@ -31,7 +31,7 @@ type Config struct {
 	// IdleTimeout closes a WebSocket whose client sends nothing, not even pongs;
 	// 0 means 60s.
 	IdleTimeout hub.Duration `json:"idle_timeout"`
-	// Retry is the reconnection time that SSE clients are told, each its own
+	// Retry is the reconnection time sent to SSE clients, each its own
 	// between half of it and one and a half; 0 means 2s.
 	Retry hub.Duration `json:"retry"`
 	// MaxChannels bounds the channels of one subscriber, 1 to 128; 0 means 32.
@@ -89,12 +89,12 @@ func (c Config) WithDefaults() Config {
 type Deps struct {
 	Formats *wire.Formats
 	Hub     *hub.Hub
-	// Loops run the clients' connections: each gets a lane, and is the hub's shard. They
+	// Loops run the clients' connections: each gets a Lane, and is the hub's shard. They
 	// must not run yet.
 	Loops []*eventloop.Loop
 	// Access decides who may read and publish; nil: namespaces and grants alone.
 	Access *access.Model
-	// Admission has publications, and what else is offered to a lane, queued by class;
+	// Admission has publications, and what else is offered to a Lane, queued by class;
 	// nil: nothing has a class. Namespaces say which class their channels have.
 	Admission  *limit.AdmissionConfig
 	Namespaces []hub.Namespace
@@ -132,7 +132,7 @@ type Push struct {
 
 	// Any goroutine.
 	guarded  atomic.Bool  // the process is short of processors
-	starving atomic.Int32 // lanes that are starved
+	starving atomic.Int32 // loops that are starved
 	// admitting says that there was a request of a class: until then loops look at no
 	// clock for it.
 	admitting atomic.Bool
@@ -140,7 +140,7 @@ type Push struct {
 	waiting backlog.Counts
 }
 
-// lanes are those of all loops, by the loop's number.
+// lanes has one for each loop, by the loop's number.
 type lanes []*Lane
 
 // A Lane is Push on one loop: the loop and the hub's shard on it. It belongs to
@@ -209,7 +209,7 @@ func (l *Lane) run() {
 	l.shard.Run()
 }
 
-// New makes one lane per loop and attaches the hub's shards to the loops.
+// New makes the state of each loop and attaches the hub's shards to the loops.
 func New(cfg Config, d Deps) (*Push, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -267,7 +267,7 @@ func (p *Push) Ready() error {
 	return p.hub.Ready()
 }
 
-// Lane returns the lane of a connection's loop.
+// Lane returns the state of a connection's loop.
 func (all lanes) Lane(c *eventloop.Conn) *Lane { return all[c.Loop().ID()] }
 
 // retryMillis is a client's own reconnection time, so that those who are cut
@@ -307,8 +307,8 @@ type Stats struct {
 	Failed                                                             uint64 // whose subscription could not be had or kept
 	ClientErrors                                                       uint64 // closed for breaking the protocol
 	Panics                                                             uint64 // subscribers closed because their code panicked
-	Gaps                                                               uint64 // gaps told for dropped messages
-	Dropped                                                            uint64 // messages dropped for slow subscribers, told as gaps
+	Gaps                                                               uint64 // gap events for dropped messages
+	Dropped                                                            uint64 // messages dropped for slow subscribers, reported as gaps
 	Conflated                                                          uint64 // messages replaced by a newer one of their key
 	Lagged                                                             uint64 // times a subscriber fell behind its socket
 	Published                                                          uint64 // publications answered with a position

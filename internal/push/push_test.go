@@ -227,7 +227,7 @@ func until(t *testing.T, r *bufio.Reader, mark string) string {
 	return b.String()
 }
 
-// A gap stands between the messages it stands between, for a client that was
+// A gap event keeps its place between messages, for a client that was
 // behind when it was found as well.
 func TestAGapDoesNotOvertakeHeldMessages(t *testing.T) {
 	b := &scripted{}
@@ -294,7 +294,7 @@ func TestASubscriptionThatDoesNotComeAboutIsAnswered(t *testing.T) {
 		}
 		c1.Close()
 		c2.Close()
-		trial.Eventually(t, "nobody is left", func() bool { st := s.Stats(); return st.SSE+st.WebSocket == 0 })
+		trial.Eventually(t, "no stream is left", func() bool { st := s.Stats(); return st.SSE+st.WebSocket == 0 })
 	}
 	f("never answered", forever, `"code":1013`, "HTTP/1.1 101 ", "\x03\xf5", nil)
 	f("unavailable", refuse(hub.ErrUnavailable), `"code":1013`, "HTTP/1.1 101 ", "\x03\xf5", nil)

@@ -46,7 +46,7 @@ func (a *reviewScan) begin() {
 	a.next()
 }
 
-// next asks some clients and posts itself for the rest.
+// next checks some clients and posts itself for the rest.
 func (a *reviewScan) next() {
 	n := min(len(a.left), lagChunk)
 	for _, c := range a.left[:n] {

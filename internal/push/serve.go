@@ -80,7 +80,7 @@ type SocketOptions struct {
 func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket.Transport) socket.Session) {
 	if code, reason := p.sendsAway(); code != 0 {
 		head := appendHandshake(nil, o.Key, "", o.Subprotocol, o.Fields)
-		if o.AwayCode != 0 { // the code itself tells the client to wait
+		if o.AwayCode != 0 { // the code itself means that the client waits
 			p.refuseSocketAs(c, head, code, o.AwayCode, o.AwayReason)
 		} else {
 			p.refuseSocket(c, head, code, reason)

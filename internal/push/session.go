@@ -20,7 +20,7 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-// A Subscription is what a client asks for, credentials and routes apart.
+// A Subscription is what a client requests, credentials and routes apart.
 type Subscription struct {
 	wire.Subscription
 	// Identity is who subscribes.
@@ -86,7 +86,7 @@ type rare struct {
 	identity *auth.Identity // nil: anonymous
 	// opening is the request until the answer has gone out.
 	opening *opening
-	// stands is where the stream is, for a stream of several namespaces, whose
+	// The field is the stream's position, for a stream of several namespaces, whose
 	// id lines are its own; nil otherwise.
 	stands hub.Positions
 	// pace is the budget of a subscriber with a maximum rate.
@@ -192,7 +192,7 @@ func (s *session) prepare(l *Lane, c *eventloop.Conn, r *Subscription) {
 }
 
 // armTimer makes the timer come after next, or at the token's expiry or the
-// client's own moment of a drain if that is sooner. Expiry is evaluated by the
+// client's own time of a drain if that is sooner. Expiry is evaluated by the
 // wall clock, which may be set: the timer comes at least every heartbeat.
 func (s *session) armTimer(next int64) {
 	if id := s.identity(); id != nil && !id.Expires.IsZero() {
@@ -361,7 +361,7 @@ func (s *session) moveStands(g hub.Gap) string {
 	return string(stands.AppendTo(nil))
 }
 
-// appendGap appends what the client is told about g.
+// appendGap appends what the client receives about g.
 func (s *session) appendGap(b []byte, g hub.Gap) []byte {
 	if wire.IsFrame(s.format) {
 		id := ""
@@ -387,7 +387,7 @@ func (s *session) appendGap(b []byte, g hub.Gap) []byte {
 	return append(b, s.coded(append(text, "\n\n"...))...)
 }
 
-// gap tells the client, after what it has not been sent yet. It returns false
+// gap notifies the client, after what it has not been sent yet. It returns false
 // when there is no room to keep it.
 func (s *session) gap(g hub.Gap) bool {
 	if s.flags&ending != 0 {
@@ -463,7 +463,7 @@ func (s *session) recovered() {
 // lastChunk ends a chunked body in order.
 var lastChunk = http1.AppendLastChunk(nil)
 
-// failure is how the hub's refusal is told to a client.
+// failure is how the hub's refusal is reported to a client.
 func failure(err error) (code int, reason string) {
 	switch {
 	case errors.Is(err, hub.ErrUnavailable), errors.Is(err, hub.ErrOverloaded), errors.Is(err, hub.ErrClosed):

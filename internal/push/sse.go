@@ -52,7 +52,7 @@ func appendSSEAnswer(b, fields, body []byte) []byte {
 }
 
 // ServeSSE turns c into a subscriber. The answer goes out when the subscription
-// stands. An error means that nothing was started and c is as before.
+// is open. An error means that nothing was started and c is as before.
 func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	if p.Draining() {
 		p.sendAway(c, r.Fields, codeRestart, "draining")
@@ -111,7 +111,7 @@ func (r *refusals) appendEnd(b []byte, code int, reason string, refused bool) []
 	return wire.AppendEnd(b, int(r.reconnect(code, refused).Milliseconds()), code, reason)
 }
 
-// Start implements hub.Sink: it writes the head and where the stream stands, so
+// Start implements hub.Sink: it writes the head and the stream's position, so
 // that a client that is cut before the first message resumes exactly.
 func (s *sseSession) Start(at hub.Positions) {
 	defer s.recovered()
@@ -197,7 +197,7 @@ func (s *sseSession) drain(*eventloop.Conn) {
 func (s *sseSession) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
 
 // EndOfStream implements eventloop.Handler. A client that closes looks the same
-// as one that only ends its sending side, and nothing else tells of it: both go.
+// as one that only ends its sending side, and nothing else shows it: both go.
 func (s *sseSession) EndOfStream(*eventloop.Conn) bool { return false }
 
 // Drained implements eventloop.Handler.

@@ -26,13 +26,13 @@ type transport struct {
 	sink hub.Sink
 	// more is what few have; nil then.
 	more *transportMore
-	// heard is when the client was last heard of, in units that wrap around: see hear.
+	// heard is when the client last sent something, in units that wrap around: see hear.
 	heard uint32
 	flags transportFlags
 	// calls counts the calls of the session that have not returned.
 	calls    uint8
 	protocol uint8 // of Push.protocols
-	limits   uint8 // of Lane.parsers
+	limits   uint8 // of the loop's parsers
 }
 
 // transportMore is the part of a transport that few have.
@@ -43,20 +43,20 @@ type transportMore struct {
 	subs *subscription
 }
 
-// lane returns the lane of its loop.
+// lane returns the state of its loop.
 func (t *transport) lane() *Lane { return t.conn.Loop().Local.(*Lane) }
 
-// hearUnit is what heard counts: 17 ms, which wrap around after two years.
+// hearUnit is the unit of the field: 17 ms, which wrap around after two years.
 const hearUnit = 24
 
-// hear notes that the client is heard of now.
+// hear notes that the client has sent something.
 func (t *transport) hear() { t.heard = heardAt(t.Now()) }
 
 // LastRead implements socket.Transport.
 func (t *transport) LastRead() int64 { return readAt(t.heard, t.Now()) }
 
 // heardAt rounds now up: what a client says after a question is never taken for older
-// than that. readAt is the way back, for what was heard in the year before now.
+// than that. readAt is the way back, for what was received in the year before now.
 func heardAt(now int64) uint32 { return uint32(now>>hearUnit) + 1 }
 
 func readAt(heard uint32, now int64) int64 {
@@ -91,7 +91,7 @@ type transportFlags uint8
 
 const (
 	isSocket    transportFlags = 1 << iota // a WebSocket
-	saidGoodbye                            // Close or Cut was called: nothing is sent or told any more
+	saidGoodbye                            // Close or Cut was called: nothing is sent or reported any more
 	isGone                                 // the connection is closed
 	isOver                                 // and the session knows
 	askedToGo                              // Session.Drain was called
@@ -108,7 +108,7 @@ var (
 )
 
 // enter comes before every call of the session, exit is deferred. A panic ends this
-// client. A connection that is closed during a call is told of after it.
+// client. A connection that is closed during a call is reported after it.
 func (t *transport) enter() { t.calls++ }
 
 func (t *transport) exit() {
@@ -139,7 +139,7 @@ func (t *transport) over() {
 	t.session.Closed()
 }
 
-// deaf reports whether the session is told nothing any more but its end.
+// deaf reports whether the session is notified of nothing any more but its end.
 func (t *transport) deaf() bool { return t.flags&(saidGoodbye|isGone) != 0 || t.session == nil }
 
 // start makes the session, after the answer's head was written.
@@ -220,7 +220,7 @@ func (t *transport) chunk(b []byte) []byte {
 	return w
 }
 
-// maxScratch bounds what a lane keeps for the next use.
+// maxScratch bounds what a loop keeps for the next use.
 const maxScratch = 64 << 10
 
 // Ping implements socket.Transport.
@@ -258,7 +258,7 @@ func (t *transport) Cut() {
 	t.conn.Close(nil)
 }
 
-// SetTimer implements socket.Transport. During a drain the client's own moment may be
+// SetTimer implements socket.Transport. During a drain the client's own time may be
 // sooner; it is drawn anew each time, evenly over what is left.
 func (t *transport) SetTimer(d time.Duration) {
 	if t.flags&(saidGoodbye|isGone) != 0 {
@@ -297,7 +297,7 @@ func (t *transport) Post(f func()) {
 // Do implements socket.Transport.
 func (t *transport) Do(work func(ctx context.Context), then func()) bool {
 	if t.flags&(saidGoodbye|isGone) != 0 {
-		return true // nobody waits for it
+		return true // it is not awaited
 	}
 	return t.lane().push.workers.Do(work, func() {
 		t.lane().loop.Post(func() {

@@ -31,7 +31,7 @@ func TestWhenAClientWasHeardOfIsNeverTooEarly(t *testing.T) {
 		now := int64(at + later)
 		got := readAt(heardAt(int64(at)), now)
 		if early := int64(at) - got; early > 0 || -early > int64(17*time.Millisecond) || got > now {
-			t.Errorf("heard of at %v, asked at %v: %v", at, time.Duration(now), time.Duration(got))
+			t.Errorf("received at %v, asked at %v: %v", at, time.Duration(now), time.Duration(got))
 		}
 	}
 	const year = 365 * 24 * time.Hour
@@ -42,7 +42,7 @@ func TestWhenAClientWasHeardOfIsNeverTooEarly(t *testing.T) {
 	}
 }
 
-// restless asks for its timer as often as it comes, and counts.
+// restless sets its timer as often as it comes, and counts.
 type restless struct {
 	t      socket.Transport
 	timers int
@@ -94,7 +94,7 @@ func TestTimersGoOnDuringADrain(t *testing.T) {
 	}
 	t.Logf("%d timers during the drain", timers)
 	c.Close()
-	trial.Eventually(t, "it has heard of its end", func() bool {
+	trial.Eventually(t, "it was notified of its end", func() bool {
 		select {
 		case got := <-told:
 			return got == "closed"
@@ -104,7 +104,7 @@ func TestTimersGoOnDuringADrain(t *testing.T) {
 	})
 }
 
-// A session without a timer is sent away too, and stands in the lists until then.
+// A session without a timer is drained too, and is in the lists until then.
 func TestDrainComesWithoutATimer(t *testing.T) {
 	told := make(chan string, 100)
 	s := play(t, &scripted{begin: func(tr socket.Transport) socket.Session { return &restless{t: tr, told: told} }}, hub.Namespace{})
@@ -122,9 +122,9 @@ func TestDrainComesWithoutATimer(t *testing.T) {
 	}
 	s.Drain(wire.DrainPlan{Over: 300 * time.Millisecond})
 	if got := <-told; got != "drain" {
-		t.Errorf("told %q", got)
+		t.Errorf("received %q", got)
 	}
 	if got := <-told; got != "closed" {
-		t.Errorf("told %q", got)
+		t.Errorf("received %q", got)
 	}
 }

@@ -21,7 +21,7 @@ var (
 	_ Job = (*waitingBroadcast)(nil)
 )
 
-// offer publishes pub when it is its turn: at once if its namespace has no class.
+// offer publishes pub, queued: at once if its namespace has no class.
 func (x *publication) offer(pub hub.Publication, topics []string) {
 	channel := pub.Channel
 	if len(topics) > 0 {
@@ -84,7 +84,7 @@ func (x *publication) Shed(expired bool) {
 	answer(http.StatusServiceUnavailable, body)
 }
 
-// Gone implements Job. One that stands for others is published for them.
+// Gone implements Job. One that has replaced others is published for them.
 func (x *publication) Gone() bool { return x.older == nil && x.conn.Closing() }
 
 // Conn implements Job.
@@ -138,7 +138,7 @@ type waitingBroadcast struct {
 	who  *auth.Identity
 }
 
-// queueBroadcast publishes w when it is its turn.
+// queueBroadcast queues w and publishes it.
 func (l *Lane) queueBroadcast(class limit.Class, w *waitingBroadcast) {
 	late, now := l.Late()
 	switch v, _ := l.Offer(class, limit.Key{}, w, late, now); v {

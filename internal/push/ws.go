@@ -15,7 +15,7 @@ import (
 // wsSession is a subscriber over WebSocket: one text frame per message.
 type wsSession struct {
 	session
-	// lastRecv is when the client was last heard of, on the loop's clock.
+	// lastRecv is when the client last sent something, on the loop's clock.
 	lastRecv int64
 	// parser is the session's own while a message is incomplete; nil otherwise.
 	parser *websocket.Parser
@@ -27,7 +27,7 @@ var (
 )
 
 // ServeWebSocket turns c into a subscriber. The handshake is answered when the
-// subscription stands. An error means that nothing was started and c is as before.
+// subscription is open. An error means that nothing was started and c is as before.
 func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	if p.Draining() {
 		p.refuseSocket(c, appendHandshake(nil, r.Key, "", "", r.Fields), codeRestart, "draining")
@@ -164,7 +164,7 @@ func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
 		}
 		s.event(c, ev)
 		if c.Unsent() > maxReplies {
-			c.PauseReading() // it asks faster than it takes answers
+			c.PauseReading() // it sends requests faster than it reads answers
 			return used
 		}
 	}
@@ -203,8 +203,8 @@ func (s *wsSession) putParser(p *websocket.Parser) {
 	}
 }
 
-// maxReplies is how many bytes may wait for a client that continues asking, besides what
-// one batch of messages may have left: who is only slow to read is heard.
+// maxReplies is how many bytes may wait for a client that continues sending requests, besides what
+// one batch of messages may have left: a client that is only slow to read is still read from.
 const maxReplies = 144 << 10
 
 func protocolCode(err error) (int, string) {
@@ -257,7 +257,7 @@ func (s *wsSession) Drained(c *eventloop.Conn) {
 var ping = websocket.AppendFrame(nil, websocket.OpPing, nil)
 
 // Timer implements eventloop.Handler. A ping goes out every heartbeat, messages
-// or not: only its answer shows that somebody is there.
+// or not: only its answer shows that the client is there.
 func (s *wsSession) Timer(c *eventloop.Conn, now int64) {
 	cfg := &s.lane.push.cfg
 	switch {

@@ -54,7 +54,7 @@ func TestAQueueOfReplacedMessagesDoesNotGrow(t *testing.T) {
 	}
 }
 
-// A key that changes more often than the queue moves has its turn all the same.
+// A key that changes more often than the queue moves is sent all the same.
 func TestAKeyThatIsAlwaysReplacedIsSentInItsTurn(t *testing.T) {
 	q, c := &Queue{}, &Counts{}
 	ns := &hub.Namespace{Name: "default", Policy: hub.Conflate, QueueMessages: 1000, QueueBytes: 1 << 20}
@@ -117,7 +117,7 @@ func TestANamespacesBoundDropsItsOwnMessagesOnly(t *testing.T) {
 	}
 }
 
-// Positions in what is told never go back.
+// Positions in gap events never go back.
 func TestWhatIsDroppedBehindAGapIsToldAfterIt(t *testing.T) {
 	q, c := &Queue{}, &Counts{}
 	ns := &hub.Namespace{Name: "default", Policy: hub.DropOldest, QueueMessages: 2, QueueBytes: 1 << 10}
@@ -137,7 +137,7 @@ func TestWhatIsDroppedBehindAGapIsToldAfterIt(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s..%s", g.Reason, g.From, g.At))
 	}
 	if _, ok := q.TakeGap(); ok {
-		t.Error("the gap is told again")
+		t.Error("the gap is reported again")
 	}
 	if want := "[overflow one-6..one-8 epoch one-8..two-0 overflow two-0..two-2]"; fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %v", got, want)
@@ -150,7 +150,7 @@ func TestWhatIsDroppedBehindAGapIsToldAfterIt(t *testing.T) {
 // model is what a queue is to do, with lists and no bookkeeping.
 type model struct {
 	list    []waiting
-	dropped map[string]string // by namespace: what is told before the rest of it
+	dropped map[string]string // by namespace: what is reported before the rest of it
 	// pushed counts messages, and popped is the number of the one that was taken last.
 	pushed, popped int
 }
@@ -294,7 +294,7 @@ func takeBoth(t *testing.T, seed uint64, q *Queue, c *Counts, o *model) {
 		}
 	}
 	if !maps.Equal(told, o.dropped) {
-		t.Fatalf("seed %d: told %q, want %q", seed, told, o.dropped)
+		t.Fatalf("seed %d: gap events %q, want %q", seed, told, o.dropped)
 	}
 	clear(o.dropped)
 	if len(o.list) == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/prefetch"
 )
 
-// Near is what a Sink, or a broker's Snapshot.Handle, may be besides: who has it asks for
+// Near is what a Sink, or a broker's Snapshot.Handle, may be besides: an implementation prefetches
 // memory that it will need soon, without waiting. It is called for many of them before the
 // first is used: of a handle first for itself, with step 0, then for what it knows to look
 // for once that has come, with step 1; of a sink with step 1 only, since the hub knows where
@@ -84,7 +84,7 @@ func (h *Hub) aim(p *Publication, hash uint64) {
 	}
 }
 
-// near asks for what the next message of ch needs besides ch.
+// near prefetches what the next message of ch needs besides ch.
 func (ch *channel) near() {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -141,7 +141,7 @@ type answers struct {
 
 	mu       sync.Mutex
 	left     int
-	outcomes []Outcome // nil: nobody waits any more
+	outcomes []Outcome // nil: no longer awaited
 }
 
 func (a *answers) take(i int, o Outcome) {

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-// slowly is a broker that keeps what it is to answer until it is told to.
+// slowly is a broker that keeps what it is to answer until it is released.
 type slowly struct {
 	pausing
 	waiting []func(Position, error)

@@ -119,7 +119,7 @@ func (h *Hub) Lookup(ctx context.Context, namespace, id string) (Position, error
 	return a.Lookup(ctx, n.options(), id)
 }
 
-// removedTopic is where nodes tell each other what Remove removed.
+// removedTopic is where nodes notify each other of what Remove removed.
 const removedTopic = "hub.removed"
 
 // removal says that what was in the log of channel up to At is gone.
@@ -130,7 +130,7 @@ type removal struct {
 }
 
 // Remove deletes what is retained of channel, on all nodes. Who resumes from before
-// is told a gap.
+// gets a gap event.
 func (h *Hub) Remove(ctx context.Context, channel string) error {
 	if err := CheckChannel(channel); err != nil {
 		return err
@@ -160,7 +160,7 @@ func (h *Hub) Remove(ctx context.Context, channel string) error {
 	return h.bus.Tell(removedTopic, b)
 }
 
-// removed hears of a Remove on some node.
+// removed is called for a Remove on any node.
 func (h *Hub) removed(_ string, data []byte) {
 	var r removal
 	if json.Unmarshal(data, &r) != nil {
@@ -389,7 +389,7 @@ func (r *reader) page(ctx context.Context, since, upto uint64) (Page, error) {
 	case err != nil:
 		return Page{}, fmt.Errorf("history of %.60q: %w", r.channel, err)
 	case p.Epoch != r.top.Epoch || p.Covered <= since:
-		return Page{}, fmt.Errorf("%w: history of %.60q: its log has begun anew", ErrUnavailable, r.channel)
+		return Page{}, fmt.Errorf("%w: history of %.60q: its log was restarted", ErrUnavailable, r.channel)
 	}
 	for len(p.Messages) > 0 && p.Messages[len(p.Messages)-1].Offset > upto {
 		p.Messages = p.Messages[:len(p.Messages)-1]

@@ -59,7 +59,7 @@ type Attributes struct {
 	Version      uint64 `json:"version,omitempty"`
 	VersionEpoch string `json:"version_epoch,omitempty"`
 	// SkipHistory makes Hub.Publish bring the message to those who follow the channel
-	// at this moment, on all nodes, and not store it: it has no offset, and neither
+	// now, on all nodes, and not store it: it has no offset, and neither
 	// IdempotencyKey nor Version counts. Without a log it does nothing.
 	SkipHistory bool `json:"-"`
 }

@@ -129,7 +129,7 @@ func TestASubscriberIsSmall(t *testing.T) {
 }
 
 // A message that a broker found missing reaches a whole namespace late, once, and
-// who has passed it is told.
+// who has passed it is notified.
 func TestALateMessageReachesAWholeNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := plain(0)

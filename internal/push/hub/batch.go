@@ -27,7 +27,7 @@ type wired struct {
 }
 
 // Once returns what Bytes does, in memory that is used again when Deliver has
-// returned, if nobody else gets this batch: then nothing is left of it to be
+// returned, if no other subscriber gets this batch: then nothing is left of it to be
 // shared, or to be collected. Otherwise ok is false.
 func (b *Batch) Once(f Format) (w []byte, ok bool) {
 	if b.scratch == nil {

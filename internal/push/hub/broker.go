@@ -116,7 +116,7 @@ type Opener interface {
 
 // A Snapshot is a channel currently its delivery began.
 type Snapshot struct {
-	// Top is the namespace's position at that moment. Top.Offset is 0 for an
+	// Top is the namespace's position at that time. Top.Offset is 0 for an
 	// empty log and for a namespace without one (then Epoch is empty too). Its Check
 	// is that of the message there, if the broker knows it.
 	Top Position
@@ -126,10 +126,10 @@ type Snapshot struct {
 	// with offset > Floor: 0 if all of them are there.
 	Floor uint64
 	// FirstRetained has the meaning of Page.FirstRetained, but 0 means that it is
-	// not known: the hub then asks for History where it matters.
+	// not known: the hub then requests History where it matters.
 	FirstRetained uint64
 	// Handle is whatever spares the broker looking the channel up: publications to
-	// it carry it from now on, until Unsubscribe and a moment longer. May be nil.
+	// it carry it from now on, until Unsubscribe and shortly after. May be nil.
 	Handle any
 }
 
@@ -145,7 +145,7 @@ type Page struct {
 	Covered uint64
 	// FirstRetained is such that all of the channel's messages with offset >=
 	// FirstRetained are still there; retention may have removed older ones. A
-	// reader that asks from since < FirstRetained-1 may have missed some.
+	// reader that continues from since < FirstRetained-1 may have missed some.
 	// 0 or 1 means nothing of the channel was ever removed.
 	FirstRetained uint64
 }
@@ -162,7 +162,7 @@ const (
 	Synced Durability = "synced"
 )
 
-// Whole returns the name that stands for all channels of a namespace at once, in
+// Whole returns the name that means all channels of a namespace at once, in
 // SubscribeOptions.Channels, Broker.Subscribe, Broker.Unsubscribe and Broker.History.
 // It is no channel: CheckChannel refuses it, and nothing can be published on it.
 func Whole(namespace string) string { return namespace + ":" }
@@ -181,7 +181,7 @@ type Archive interface {
 	// whose Attributes.ID is id, or ErrNoMessage. It is exact at any size of the log:
 	// the answer takes in everything that was stored before the call began.
 	Lookup(ctx context.Context, ns *Namespace, id string) (Position, error)
-	// Remove deletes what is retained of channel. Readers of it are told a gap.
+	// Remove deletes what is retained of channel. Readers of it get a gap event.
 	Remove(ctx context.Context, ns *Namespace, channel string) error
 	// PublishAfter is Broker.Publish for a publication that is stored only if newest is
 	// the offset of the newest retained message of its channel, 0 if there is none;

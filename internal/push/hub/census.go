@@ -39,7 +39,7 @@ func (h *Hub) Channels(ctx context.Context, yield func(ChannelStats) bool) error
 	return nil
 }
 
-// ChannelStats returns the facts of one channel: only its name, if nobody on this node
+// ChannelStats returns the facts of one channel: only its name, if no client of this node
 // has it subscribed. It waits as Channels does.
 func (h *Hub) ChannelStats(ctx context.Context, name string) (ChannelStats, error) {
 	ch := h.lookup(name)
@@ -53,7 +53,7 @@ func (h *Hub) ChannelStats(ctx context.Context, name string) (ChannelStats, erro
 	return stats[0], nil
 }
 
-// census asks every shard how many subscribers it has of each.
+// census queries every shard how many subscribers it has of each.
 func (h *Hub) census(ctx context.Context, channels []*channel) ([]ChannelStats, error) {
 	stats := make([]ChannelStats, len(channels))
 	for i, ch := range channels {

@@ -22,7 +22,7 @@ type Changer interface {
 // A Change is another list of namespaces, which takes effect in steps.
 //
 //	c, err := h.Plan(namespaces)   // is it possible? nothing is done
-//	err = c.Add(ctx)               // the broker gets those that are new; nobody sees them
+//	err = c.Add(ctx)               // the broker gets those that are new; they are not visible yet
 //	err = c.Apply(ctx)             // the broker changes the others; Undo takes that back
 //	c.Commit()                     // all of it is seen
 //

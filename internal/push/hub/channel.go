@@ -14,7 +14,7 @@ import (
 // messages and the shards that want it.
 type channel struct {
 	// A publish of one channel of many finds nothing of it in the processor's
-	// caches: what it needs stands together, in three lines of 64 bytes.
+	// caches: what it needs is kept together, in three lines of 64 bytes.
 	hub  *Hub
 	ns   *namespace
 	name string
@@ -37,7 +37,7 @@ type channel struct {
 	floor     uint64
 	// messages and bytes count what came since it is active.
 	messages, bytes uint64
-	// whole says that it stands for all channels of ns.
+	// whole says that it is the wildcard of all channels of ns.
 	whole bool
 
 	// waiting are locals to attach once the channel is active.
@@ -58,7 +58,7 @@ type channel struct {
 	joined uint64
 	proof  Check
 	// seen are the newest offsets that came, rising, for a whole namespace: which of
-	// the late ones are repeats is told by them.
+	// the late ones are repeats is found by them.
 	seen []uint64
 	// purges counts the removals, so that a page read before one is not kept.
 	purges int
@@ -72,7 +72,7 @@ type chanState uint8
 const (
 	chanNew     chanState = iota // the broker is being asked
 	chanActive                   // messages arrive
-	chanClosing                  // the broker is being told to stop
+	chanClosing                  // the broker is unsubscribing
 	chanGone                     // out of the table
 )
 
@@ -203,7 +203,7 @@ func (ch *channel) begin(snap Snapshot) bool {
 	return true
 }
 
-// fail tells everyone who waits and takes the channel out of the table.
+// fail notifies all waiters and takes the channel out of the table.
 func (ch *channel) fail(err error) {
 	h := ch.hub
 	t := h.table.part(h.table.hash(ch.name))
@@ -230,7 +230,7 @@ func (ch *channel) takeOut(t *tablePart) {
 	}
 }
 
-// detach ends l's interest. Without interest left the broker is told.
+// detach ends l's interest. Without interest left the broker is unsubscribed.
 func (ch *channel) detach(l *local) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -247,7 +247,7 @@ func (ch *channel) detach(l *local) {
 }
 
 // deactivate unsubscribes, then forgets the channel, or subscribes anew for
-// whoever came in the meantime.
+// subscribers that came in the meantime.
 func (ch *channel) deactivate(ctx context.Context) {
 	h := ch.hub
 	ch.setHandle(nil)
@@ -418,7 +418,7 @@ func (ch *channel) see(i int, offset uint64) {
 	}
 }
 
-// restart begins a new epoch: the log was lost, and every subscriber is told.
+// restart begins a new epoch: the log was lost, and every subscriber gets a gap event.
 func (ch *channel) restart(epoch string) {
 	ch.epoch, ch.last, ch.floor, ch.firstRetained, ch.joined, ch.proof = epoch, 0, 0, 1, 0, 0
 	ch.seen = nil

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// An Event is something that is told to those who listen on a channel at this
-// moment, on this node, and to nobody else: that somebody came or left, say. It is
+// An Event is delivered to the subscribers that a channel has on this node
+// now, and to no others: that a member joined or left, say. It is
 // not stored, has no place in the log and is not replayed.
 type Event struct {
 	// Channel it happened on; Notify fills it in.
@@ -46,7 +46,7 @@ func (e *Event) Encode(f Format, write func(dst []byte, e *Event) []byte) []byte
 
 // Notify hands e to the live subscribers of channel on this node, and to those of
 // its whole namespace, whose sinks are EventSinks. e must be new. It does not block;
-// at a full queue it answers ErrOverloaded and has told nobody. Any goroutine.
+// at a full queue it answers ErrOverloaded and has notified none. Any goroutine.
 func (h *Hub) Notify(channel string, e *Event) error {
 	n, err := h.namespaceOf(channel)
 	switch {
@@ -72,7 +72,7 @@ func (ch *channel) notify(e *Event) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if ch.state != chanActive {
-		return // nobody is live here
+		return // no live subscriber here
 	}
 	for _, l := range ch.locals {
 		s := l.shard

@@ -26,7 +26,7 @@ func (o *SubscribeOptions) filter() *filter {
 }
 
 // judge is wants for a filter. decided says that the copies of a publication were
-// told apart already.
+// separated already.
 func (f *filter) judge(m *Message) (wanted, decided bool) {
 	switch {
 	case f == nil:

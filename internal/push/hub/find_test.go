@@ -77,12 +77,12 @@ func TestAMessageFindsTheChannelThatIsThereNow(t *testing.T) {
 		if err := s.Subscribe(sub, c, SubscribeOptions{Channels: []string{"x"}}); err != nil {
 			t.Fatal(err)
 		}
-		until("the subscriber stands", func() bool { return c.started == 1 })
+		until("the subscriber has started", func() bool { return c.started == 1 })
 		return sub, c
 	}
 	publish := func() { h.Publish(Publication{Channel: "x", Handle: "forged"}, func(Position, error) {}) }
 
-	publish() // nobody is there
+	publish() // there is no subscriber
 	first, _ := enter()
 	until("publications carry the handle", func() bool {
 		p := []Publication{{Channel: "x"}}

@@ -2,7 +2,7 @@ package hub
 
 import "sync/atomic"
 
-// forms are the wire forms of one thing that somebody wanted: a list, since few
+// forms are the wire forms of one thing that were needed: a list, since few
 // formats of many are wanted at a time. Reading needs no lock; its owner has one
 // for add and keep.
 type forms struct{ head atomic.Pointer[form] }

@@ -262,7 +262,7 @@ func (h *Hub) publish(p Publication, done func(Position, error)) {
 		h.aimOne(&p)
 	}
 	if p.to != nil && !p.to.whole { // its name is in order then
-		if n = p.to.ns; (*h.visible.Load())[n.name] == nil { // the channel outlives its namespace by a moment
+		if n = p.to.ns; (*h.visible.Load())[n.name] == nil { // the channel briefly outlives its namespace
 			n, err = h.namespaceOf(p.Channel)
 		}
 	} else if n, err = h.namespaceOf(p.Channel); err == nil {
@@ -458,7 +458,7 @@ func (h *Hub) Stats() Stats {
 	return st
 }
 
-// sweep lets the shards give up channels that nobody has subscribed for a while.
+// sweep lets the shards give up channels without subscribers for a while.
 func (h *Hub) sweep() {
 	t := time.NewTicker(max(h.linger/4, 10*time.Millisecond))
 	defer t.Stop()

@@ -40,7 +40,7 @@ func (p *Publication) KeyID() (id KeyID) {
 	return id
 }
 
-// A ContentID tells messages with different content apart.
+// A ContentID distinguishes messages with different content.
 type ContentID [16]byte
 
 // ContentID returns a digest of what p is as a message: Key, Data and Attributes. It

@@ -42,8 +42,8 @@ type joinSpace struct {
 	// refuted is a position asked for that is not a place in the log: its check is wrong.
 	refuted Position
 	// all says that whatever is retained was asked for: the first step may find
-	// the beginning gone, to where skipped says. told is up to where missing
-	// messages were told.
+	// the beginning gone, to where skipped says. Missing messages are reported up to
+	// told.
 	all     bool
 	skipped map[*local]uint64
 	told    uint64
@@ -205,7 +205,7 @@ func (sp *joinSpace) reached(pos Position) bool {
 	return pos.Offset <= sp.cut() || sp.ns.knows(pos) || sp.ns.isOver(pos.Epoch)
 }
 
-// start tells the sink where the stream begins, declares what cannot be had and
+// start notifies the sink where the stream begins, declares what cannot be had and
 // begins the replay.
 func (j *join) start() {
 	var at Positions
@@ -267,7 +267,7 @@ func (j *join) place(sp *joinSpace) (from string, why GapReason) {
 	return "", ""
 }
 
-// restart takes j to a new epoch of ns and returns where it stood, if it had started.
+// restart takes j to a new epoch of ns and returns where it was, if it had started.
 func (j *join) restart(ns *namespace, epoch string) (from uint64, ok bool) {
 	if !j.started {
 		return 0, false
@@ -512,7 +512,7 @@ func (sp *joinSpace) ringReaches(l *local, cut uint64) bool {
 	return sp.ns.hasDelivered(Position{Epoch: sp.epoch, Offset: cut})
 }
 
-// lateFor tells j of m, which came to l after later ones, if it has passed it.
+// lateFor notifies j of m, which came to l after later ones, if it has passed it.
 func (j *join) lateFor(l *local, m *Message) {
 	for i := range j.spaces {
 		sp := &j.spaces[i]
@@ -524,7 +524,7 @@ func (j *join) lateFor(l *local, m *Message) {
 	}
 }
 
-// fetch asks the broker for the channels whose rings do not reach.
+// fetch requests from the broker the channels whose rings do not reach.
 func (j *join) fetch(sp *joinSpace, need []*local) {
 	since, epoch := sp.cur, sp.epoch
 	j.fetching += len(need)
@@ -550,7 +550,7 @@ func (j *join) fetched(sp *joinSpace, l *local, since Position, page Page, err e
 	}
 	j.fetching--
 	switch {
-	case j.dead: // moveTo told its sink of a gap
+	case j.dead: // moveTo has reported a gap to its sink
 		return
 	case err != nil:
 		j.fail(fmt.Errorf("history of %q: %w", l.name, err))

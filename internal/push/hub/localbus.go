@@ -12,7 +12,7 @@ import (
 
 var _ Bus = (*LocalBus)(nil)
 
-// A LocalBus is a Bus of one node: what is told comes back to this process. Brokers
+// A LocalBus is a Bus of one node: what is sent comes back to this process. Brokers
 // that have no other nodes use it. See NewLocalBus.
 type LocalBus struct {
 	node string
@@ -37,7 +37,7 @@ type listener struct {
 // Bounds of a Bus.
 const (
 	maxBusData   = 512 << 10
-	maxBusQueue  = 1 << 16  // told and not yet heard by one listener
+	maxBusQueue  = 1 << 16  // sent and not yet received by one listener
 	maxBusQueued = 64 << 20 // and their bytes
 )
 
@@ -60,7 +60,7 @@ func CheckBus(topic string, data []byte) error {
 func (b *LocalBus) Node() string { return b.node }
 
 // Tell implements Bus. A listener that is too far behind makes it ErrOverloaded; the
-// others hear of it.
+// others receive it.
 func (b *LocalBus) Tell(topic string, data []byte) error {
 	if err := CheckBus(topic, data); err != nil {
 		return err
@@ -105,10 +105,10 @@ func (b *LocalBus) hear(l *listener) {
 	}
 }
 
-// TellNode implements Bus: there is one node to tell.
+// TellNode implements Bus: there is one node.
 func (b *LocalBus) TellNode(node, topic string, data []byte) error {
 	if node != b.node {
-		return CheckBus(topic, data) // another's end is noticed by nobody either
+		return CheckBus(topic, data) // another's end is not noticed either
 	}
 	return b.Tell(topic, data)
 }
@@ -120,7 +120,7 @@ func (b *LocalBus) Listen(topic string, f func(from string, data []byte)) (stop 
 		return nil, err
 	}
 	if f == nil {
-		return nil, errors.New("listen on a bus: nobody hears")
+		return nil, errors.New("listen on a bus: nil callback")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,12 +13,12 @@ type namespace struct {
 	// opts are its options now; immutable.
 	opts atomic.Pointer[Namespace]
 
-	// whole is the channel of everything while somebody here wants it, nil otherwise.
+	// whole is the channel of everything while it has subscribers here, nil otherwise.
 	// Changed under the lock of its part of the table.
 	whole atomic.Pointer[channel]
 
 	mu sync.Mutex
-	// top is the newest position delivered by the broker or told in an answer;
+	// top is the newest position delivered by the broker or returned in an answer;
 	// its epoch is the current one.
 	top Position
 	// delivered is the newest offset delivered in that epoch: every older message
@@ -49,7 +49,7 @@ func newNamespace(opts Namespace) *namespace {
 func (n *namespace) options() *Namespace { return n.opts.Load() }
 
 // lateMessage is one that came when upto had been delivered on other channels: a
-// stream that stood between offset and upto claims it without having had it.
+// stream that was between offset and upto claims it without having had it.
 type lateMessage struct {
 	channel      string
 	offset, upto uint64
@@ -132,7 +132,7 @@ func (n *namespace) cameLate(m *Message) {
 	n.late = append(n.late, lateMessage{m.Channel, m.Offset, n.delivered})
 }
 
-// doubtful reports whether a stream of locals that stands at p may not have had
+// doubtful reports whether a stream of locals at p may not have had
 // a message that came late.
 func (n *namespace) doubtful(p Position, locals []*local) bool {
 	n.mu.Lock()

@@ -11,7 +11,7 @@ import (
 // functions that write them are given in Config.Encoders.
 type Format uint8
 
-// MaxFormats bounds Config.Encoders. A message pays for those that somebody wanted.
+// MaxFormats bounds Config.Encoders. A message pays for those that were needed.
 const MaxFormats = 64
 
 // A Message is one publication in its place in the namespace's log. It is
@@ -150,7 +150,7 @@ func (m *Message) sent() {
 	m.mu.Unlock()
 }
 
-// forget drops the wire forms that nobody is expected to want and that the
+// forget drops the wire forms that are not expected to be needed and that the
 // budget does not count. m.mu is held.
 func (m *Message) forget() {
 	if m.pending == 0 {

@@ -61,7 +61,7 @@ type Namespace struct {
 	// its queue: "disconnect" (it is closed and resumes from the log),
 	// "drop-oldest" (the oldest waiting messages are dropped and a gap is reported) or
 	// "conflate" (of the waiting messages with the same key only the newest is
-	// kept, except that a key which is replaced all the time has its turn; at the
+	// kept, except that a key which is replaced all the time keeps its place in the queue; at the
 	// bound as drop-oldest). Empty means disconnect.
 	Policy Policy `json:"policy"`
 	// MaxRate bounds the messages per second that one subscriber is sent; what is
@@ -93,7 +93,7 @@ type Policy string
 const (
 	// Disconnect closes the subscriber; it resumes later from the log.
 	Disconnect Policy = "disconnect"
-	// DropOldest drops the oldest waiting messages and tells a gap.
+	// DropOldest drops the oldest waiting messages and sends a gap event.
 	DropOldest Policy = "drop-oldest"
 	// Conflate keeps of the waiting messages with the same key only the newest.
 	Conflate Policy = "conflate"

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// passingTopic is where nodes tell each other of publications with
+// passingTopic is where nodes send each other publications with
 // Attributes.SkipHistory.
 const passingTopic = "hub.passing"
 
@@ -39,7 +39,7 @@ func (h *Hub) pass(p Publication) error {
 	return nil
 }
 
-// passed hears of a publication that another node passed on.
+// passed receives a publication that another node passed on.
 func (h *Hub) passed(from string, data []byte) {
 	head, payload, ok := bytes.Cut(data, []byte("\n"))
 	var in passing

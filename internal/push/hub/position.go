@@ -77,7 +77,7 @@ func epochByte(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == '_'
 }
 
-// Positions is where a stream over one or more namespaces stands, one position
+// Positions is the position of a stream over one or more namespaces, one position
 // per namespace. The order does not matter: an epoch belongs to one log.
 type Positions []Position
 

@@ -369,7 +369,7 @@ func TestRemovedMessagesAreNotReplayed(t *testing.T) {
 	}
 }
 
-// listener is a sink that hears events.
+// listener is a sink that records events.
 type listener struct {
 	*sink
 	heard []string
@@ -425,7 +425,7 @@ func TestEventsReachThoseWhoListen(t *testing.T) {
 		}
 		l.wait(t, "events", func() bool { return len(l.heard) >= len(want) })
 		if !slices.Equal(l.heard, want) {
-			t.Errorf("listener %d heard %q, want %q", i, l.heard, want)
+			t.Errorf("listener %d received %q, want %q", i, l.heard, want)
 		}
 		if i == 3 && &l.wires[0][0] != &ls[0].wires[0][0] {
 			t.Error("an event was encoded twice")
@@ -475,14 +475,14 @@ func TestChannelsAreCounted(t *testing.T) {
 	live(t, b, hub.SubscribeOptions{Channels: []string{"default:"}})
 	publish(t, h, "c1", "12345")
 	publish(t, h, "c1", "12345")
-	publish(t, h, "nobody", "1")
+	publish(t, h, "empty", "1")
 	got := map[string]hub.ChannelStats{}
 	if err := h.Channels(t.Context(), func(c hub.ChannelStats) bool { got[c.Name] = c; return true }); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]hub.ChannelStats{
 		"c1": {Name: "c1", Subscribers: 3, Messages: 2, Bytes: 10}, "c2": {Name: "c2", Subscribers: 2},
-		"c1199": {Name: "c1199", Subscribers: 1}, "default:": {Name: "default:", Subscribers: 1, Messages: 3, Bytes: 11}, "nobody": {},
+		"c1199": {Name: "c1199", Subscribers: 1}, "default:": {Name: "default:", Subscribers: 1, Messages: 3, Bytes: 11}, "empty": {},
 	} {
 		if got[name] != want {
 			t.Errorf("%s: %+v, want %+v", name, got[name], want)
@@ -494,8 +494,8 @@ func TestChannelsAreCounted(t *testing.T) {
 	if st, err := h.ChannelStats(t.Context(), "c1"); err != nil || st.Subscribers != 3 {
 		t.Errorf("c1: %+v, %v", st, err)
 	}
-	if st, err := h.ChannelStats(t.Context(), "nobody"); err != nil || st.Subscribers != 0 || st.Name != "nobody" {
-		t.Errorf("nobody: %+v, %v", st, err)
+	if st, err := h.ChannelStats(t.Context(), "empty"); err != nil || st.Subscribers != 0 || st.Name != "empty" {
+		t.Errorf("empty: %+v, %v", st, err)
 	}
 	n := 0
 	if err := h.Channels(t.Context(), func(hub.ChannelStats) bool { n++; return n < 3 }); err != nil || n != 3 {
@@ -503,13 +503,13 @@ func TestChannelsAreCounted(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	h.NewShard(func() {}) // nobody runs it
+	h.NewShard(func() {}) // it is not run
 	if err := h.Channels(over, func(hub.ChannelStats) bool { return true }); !errors.Is(err, context.Canceled) {
-		t.Errorf("a shard that stands still: %v", err)
+		t.Errorf("a shard that does not run: %v", err)
 	}
 }
 
-// Another node removes: this one hears of it and forgets what it keeps.
+// Another node removes: this one is notified and forgets what it keeps.
 func TestARemovalElsewhereIsHeardOf(t *testing.T) {
 	broker, err := memory.New(memory.Config{})
 	if err != nil {

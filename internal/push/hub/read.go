@@ -47,7 +47,7 @@ func (ch *channel) history(since uint64, got func(Page, error)) {
 	})
 }
 
-// read asks the broker until the answer is not older than what is known of the log.
+// read queries the broker until the answer is not older than what is known of the log.
 func (ch *channel) read(ctx context.Context, since uint64) (Page, error) {
 	for range maxReads {
 		before := ch.ns.position().Epoch
@@ -66,7 +66,7 @@ func (ch *channel) read(ctx context.Context, since uint64) (Page, error) {
 	return Page{}, fmt.Errorf("%w: history of %q: its log changes all the time", ErrUnavailable, ch.name)
 }
 
-// top looks up the end of n's log. Whoever asks while a look is under way shares
+// top looks up the end of n's log. A caller during a look shares
 // the next one: that one may have been taken before what is asked about.
 func (h *Hub) top(n *namespace, got func(Position, error)) {
 	n.mu.Lock()
@@ -94,7 +94,7 @@ func (h *Hub) top(n *namespace, got func(Position, error)) {
 	})
 }
 
-// readTop asks the broker for the end of n's log as read does for a page.
+// readTop queries the broker for the end of n's log as read does for a page.
 func (h *Hub) readTop(ctx context.Context, n *namespace) (Position, error) {
 	for range maxReads {
 		before := n.position().Epoch

@@ -56,7 +56,7 @@ type item struct {
 	shared bool
 	// late says that later messages of other channels came before m.
 	late bool
-	// doubt says that m may have come before: it is not handed on, but told.
+	// doubt says that m may have come before: it is not delivered, but reported as a gap.
 	doubt bool
 	// hole says that messages before m were not delivered and will not be.
 	hole bool
@@ -77,9 +77,9 @@ type local struct {
 	// filtered subscribe to several channels, or are ahead of the shard: each
 	// takes messages after an offset of its own.
 	filtered []member
-	walking  int  // walks of single and filtered under way: nobody moves meanwhile
-	holes    bool // somebody has left during one
-	whole    bool // it stands for all channels of the namespace
+	walking  int  // walks of single and filtered under way: no entry moves meanwhile
+	holes    bool // one has left during a walk
+	whole    bool // it is for all channels of the namespace
 
 	ch      *channel
 	name    string
@@ -225,7 +225,7 @@ func (s *Shard) process(it *item) {
 	l, m := it.l, it.m
 	if m.Offset != 0 {
 		if m.Epoch != l.epoch {
-			return // of a log that was lost: that was told already
+			return // of a log that was lost: that was reported already
 		}
 		if it.hole {
 			if l.missed(it); m.Missing {
@@ -257,7 +257,7 @@ func (s *Shard) process(it *item) {
 	}
 }
 
-// late tells those who are joining and have passed it of a message that came after
+// late notifies those who are joining and have passed it of a message that came after
 // later ones; and everybody, if it is in doubt.
 func (l *local) late(it *item) {
 	s := l.shard
@@ -314,8 +314,8 @@ func (l *local) missed(it *item) {
 }
 
 // flush hands the pending batch to the single subscribers. A sink may subscribe and
-// unsubscribe meanwhile: nobody's place changes, who leaves makes a hole, and who
-// comes stands behind where the walk began.
+// unsubscribe meanwhile: no place changes, one that leaves makes a hole, and one
+// that comes is behind where the walk began.
 func (l *local) flush() {
 	if len(l.pending.messages) == 0 {
 		return
@@ -397,7 +397,7 @@ func (s *Shard) giveBack(b *Batch) {
 }
 
 // deliverFiltered hands m to the filtered subscribers that have not passed it. If
-// it came late, one that has passed it may have missed it and is told.
+// it came late, one that has passed it may have missed it and is notified.
 func (l *local) deliverFiltered(m *Message, it *item) {
 	s := l.shard
 	b := s.lend()
@@ -448,7 +448,7 @@ func (l *local) arrive(at Position) {
 	}
 }
 
-// failed tells those who wait that the channel cannot be had.
+// failed notifies the waiters that the channel cannot be had.
 func (l *local) failed(err error) {
 	if l.shard.locals[l.name] == l {
 		delete(l.shard.locals, l.name)
@@ -461,7 +461,7 @@ func (l *local) failed(err error) {
 }
 
 // moveTo takes the shard to a later epoch of ns: the log began anew, and every
-// subscriber there is told, once. It never goes back.
+// subscriber there is notified, once. It never goes back.
 func (s *Shard) moveTo(ns *namespace, epoch string) {
 	old := s.epochs[ns]
 	if epoch == "" || epoch == old || old != "" && ns.rank(epoch) <= ns.rank(old) {
@@ -479,7 +479,7 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 		}
 		stood[sub] = max(stood[sub], at)
 	}
-	for _, l := range s.inUse(ns) { // nobody is called here: all change together
+	for _, l := range s.inUse(ns) { // no sink is called here: all change together
 		for _, sub := range l.single {
 			if sub != nil {
 				stands(sub, l.last)
@@ -554,7 +554,7 @@ func (s *Shard) giveUpIdle(now time.Time) {
 	}
 }
 
-// unused reports whether nobody wants l.
+// unused reports whether l has no subscribers.
 func (l *local) unused() bool { return l.subscribers() == 0 }
 
 // promote moves those that were ahead of the shard and are not any more. What
@@ -584,7 +584,7 @@ func (s *Shard) local(name string, ns *namespace) (*local, error) {
 	l.name = l.ch.name
 	s.locals[l.name] = l
 	if active {
-		l.ready(at) // somebody may be waiting: sinks are called if the epoch is new
+		l.ready(at) // there may be waiters: sinks are called if the epoch is new
 	}
 	return l, nil
 }

@@ -40,7 +40,7 @@ type simLog struct {
 	done       []*Message      // delivered
 	subscribed map[string]bool
 	keep       int
-	firsts     bool // tells FirstRetained in snapshots
+	firsts     bool // sets FirstRetained in snapshots
 }
 
 func (l *simLog) epoch() string { return l.epochs[len(l.epochs)-1] }
@@ -89,7 +89,7 @@ func (l *simLog) publish(channel string, data string, a *Attributes) *Message {
 }
 
 // lose begins a new epoch. What is in flight still comes, unless its epoch would
-// be heard of for the first time.
+// be seen for the first time.
 func (l *simLog) lose(base uint64) {
 	if old := l.epoch(); !l.known[old] {
 		l.next = slices.DeleteFunc(l.next, func(m *Message) bool { return m.Epoch == old })
@@ -98,7 +98,7 @@ func (l *simLog) lose(base uint64) {
 	l.last = base
 }
 
-// simCall is one question: answered by take at one moment, heard at another.
+// simCall is one question: answered by take at one time, received at another.
 type simCall struct {
 	name    string
 	take    func() error
@@ -125,7 +125,7 @@ func (b *simBroker) step() {
 	if len(b.calls) == 0 {
 		return
 	}
-	// Goroutines register in any order; the same seed must tell the same story.
+	// Goroutines register in any order; the same seed must give the same run.
 	slices.SortStableFunc(b.calls, func(x, y *simCall) int { return strings.Compare(x.name, y.name) })
 	b.steps++
 	i := b.r.IntN(len(b.calls))

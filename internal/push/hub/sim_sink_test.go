@@ -9,7 +9,7 @@ import (
 )
 
 // simSink is a subscriber and its judge: it knows what was stored, and after each
-// call that everything up to where its stream stands was delivered or told.
+// call that everything up to its stream's position was delivered or reported as a gap.
 type simSink struct {
 	sim    *sim
 	id     int
@@ -30,7 +30,7 @@ type simSink struct {
 	owed []*Message           // of these, what must come
 }
 
-// simStand is where a stream stands in one namespace.
+// simStand is a stream's position in one namespace.
 type simStand struct {
 	Position
 	start   Position
@@ -201,7 +201,7 @@ func (s *simSink) one(m *Message) {
 	}
 	st := s.at[NamespaceOf(m.Channel)]
 	if m.Epoch != st.Epoch || m.Offset <= st.Offset {
-		s.fail("got %v when it stood at %v", m.Position(), st.Position)
+		s.fail("got %v when it was at %v", m.Position(), st.Position)
 		return
 	}
 	s.missing(st, m.Offset-1, "before "+m.Position().String())
@@ -210,12 +210,12 @@ func (s *simSink) one(m *Message) {
 		found = found || x.Offset == m.Offset && x.Channel == m.Channel && string(x.Data) == string(m.Data)
 	}
 	if !found {
-		s.fail("got %v %q that nobody stored", m.Position(), m.Data)
+		s.fail("got %v %q that was never stored", m.Position(), m.Data)
 	}
 	st.Offset = m.Offset
 }
 
-// missing says what should have come after where the stream stands, up to upto.
+// missing says what should have come after the stream's position, up to upto.
 func (s *simSink) missing(st *simStand, upto uint64, when string) {
 	l := s.sim.logOf(st.Epoch)
 	if st.all {
@@ -230,7 +230,7 @@ func (s *simSink) missing(st *simStand, upto uint64, when string) {
 			continue
 		}
 		if !l.gone[m] || m.Offset > st.excused {
-			s.fail("%v of %s %+v is missing %s, stood at %v, excused to %d", m.Position(), m.Channel, m.Attributes, when, st.Position, st.excused)
+			s.fail("%v of %s %+v is missing %s, was at %v, excused to %d", m.Position(), m.Channel, m.Attributes, when, st.Position, st.excused)
 		}
 	}
 }
@@ -259,14 +259,14 @@ func (s *simSink) Gap(g Gap) {
 		case slices.Index(l.epochs, g.To.Epoch) > slices.Index(l.epochs, st.Epoch) && g.To.Offset == 0 && from.Epoch == st.Epoch && from.Offset >= st.Offset:
 			*st = simStand{Position: g.At, start: g.At, gaps: st.gaps}
 		default:
-			s.fail("gap %+v when it stood at %v", g, st.Position)
+			s.fail("gap %+v when it was at %v", g, st.Position)
 		}
 	case GapUnknown:
 		future := err == nil && slices.Contains(s.opt.Since, from) && !slices.ContainsFunc(s.tops, func(t Position) bool {
 			return t.Epoch == from.Epoch && t.Offset >= from.Offset
 		})
 		if !first || g.To != st.start || !future && g.From != s.opt.Unknown {
-			s.fail("gap %+v when it stood at %v", g, st.Position)
+			s.fail("gap %+v when it was at %v", g, st.Position)
 		}
 	default:
 		s.fail("gap %+v", g)
@@ -278,7 +278,7 @@ func (s *simSink) Gap(g Gap) {
 // retention judges a gap that says that messages were removed: some were.
 func (s *simSink) retention(st *simStand, l *simLog, g Gap, from Position) {
 	if from.Epoch != st.Epoch || from.Offset < st.Offset || g.To.Epoch != st.Epoch || g.At.Offset < st.Offset {
-		s.fail("gap %+v when it stood at %v", g, st.Position)
+		s.fail("gap %+v when it was at %v", g, st.Position)
 		return
 	}
 	lost := false

@@ -201,7 +201,7 @@ func (s *sim) delivering(m *Message) {
 	}
 }
 
-// stand remembers where x stood, for others to resume from.
+// stand remembers x's position, for others to resume from.
 func (s *sim) stand(x *simSink) {
 	for _, ns := range []string{"default", "o"} {
 		if st := x.at[ns]; st != nil {

@@ -61,7 +61,7 @@ func TestSubscribersGoOnWhereTheyStand(t *testing.T) {
 				}
 			}
 		}
-		next.wait(t, name+" goes on", func() bool { return len(s.got)+len(next.got) >= len(want) })
+		next.wait(t, name+" continues", func() bool { return len(s.got)+len(next.got) >= len(want) })
 		var got []string
 		for _, m := range append(s.got, next.got...) {
 			got = append(got, string(m.Data))
@@ -71,7 +71,7 @@ func TestSubscribersGoOnWhereTheyStand(t *testing.T) {
 		}
 		var none hub.Subscriber
 		if _, ok := none.Stands(); ok {
-			t.Error("who is not subscribed stands somewhere")
+			t.Error("an unsubscribed one has a position")
 		}
 	}
 	f("live on one channel", 0, false, "c0")

@@ -38,7 +38,7 @@ type Gap struct {
 	Namespace string
 	From      string   // what the subscriber had, as it said it
 	To        Position // up to here messages may be missing
-	// At is where the stream stands after the gap: what follows comes after it,
+	// At is the stream's position after the gap: what follows comes after it,
 	// and it is safe to resume from. It is before To when other channels of the
 	// stream still have messages from in between.
 	At     Position
@@ -92,7 +92,7 @@ type SubscribeOptions struct {
 	// Since are the positions to resume after, one per namespace. Empty means
 	// live messages only.
 	Since Positions
-	// All asks for everything retained; Since is ignored.
+	// All requests everything retained; Since is ignored.
 	All bool
 	// Unknown is a position that could not be understood: the subscriber gets a
 	// gap and live messages. Since is ignored.
@@ -152,7 +152,7 @@ func (sh *Shard) Subscribe(s *Subscriber, sink Sink, opt SubscribeOptions) error
 	return sh.beginJoin(s, opt)
 }
 
-// positions returns where the shard stands on the channel, for Sink.Start.
+// positions returns the shard's position on the channel, for Sink.Start.
 func (l *local) positions() Positions {
 	if l.epoch == "" {
 		return nil

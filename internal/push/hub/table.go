@@ -9,8 +9,8 @@ import (
 )
 
 // A table finds channels by name. Changing it takes the lock of a part; finding takes
-// none and writes nothing, and where a name's entry stands is known from its hash alone:
-// of many names all entries can be asked for before the first is looked at.
+// none and writes nothing, and the place of a name's entry is known from its hash alone:
+// of many names all entries can be prefetched before the first is looked at.
 type table struct {
 	seed  maphash.Seed
 	parts [tableParts]tablePart
@@ -41,7 +41,7 @@ type tableSlot struct {
 	ch   atomic.Pointer[channel]
 }
 
-// tombstone stands where a channel was, so that those behind it are found.
+// tombstone marks where a channel was, so that those behind it are found.
 var tombstone channel
 
 func newTable() *table {
@@ -88,7 +88,7 @@ func (p *tablePart) search(name string, hash uint64) *channel {
 	}
 }
 
-// near asks for the slot where the search for hash begins.
+// near prefetches the slot where the search for hash begins.
 func (t *table) near(hash uint64) {
 	slots := *t.part(hash).slots.Load()
 	prefetch.Object(&slots[hash>>partBits&uint64(len(slots)-1)])

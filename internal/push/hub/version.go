@@ -78,7 +78,7 @@ func (v *versions) publishAll(ctx context.Context, n *namespace, channel string)
 }
 
 // publishOne stores p unless its channel has a message that is as new, which is
-// answered with the end of the log. Whoever stores something on the channel in between
+// answered with the end of the log. A message stored on the channel in between
 // makes it look again.
 func (v *versions) publishOne(ctx context.Context, n *namespace, p Publication) (Position, error) {
 	a, err := v.hub.archive()

@@ -29,7 +29,7 @@ func (p *Presence) announce(ctx context.Context) {
 	}
 }
 
-// tellDue tells watchers what is due. It returns when the next is, if there is one.
+// tellDue notifies watchers of what is due. It returns when the next is, if there is one.
 func (p *Presence) tellDue(watchers []func(string, []Event)) (next time.Time, more bool) {
 	now := time.Now()
 	for i := range p.shards {

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
-// onNATS starts a node over the real bus. kill ends it without a goodbye.
+// onNATS starts a node over the real bus. kill ends it without leave messages.
 func onNATS(t *testing.T, url string) (p *presence.Presence, c *cluster.Cluster, kill func()) {
 	t.Helper()
 	b, err := nats.New(nats.Config{URL: url}, nil)
@@ -42,7 +42,7 @@ func onNATS(t *testing.T, url string) (p *presence.Presence, c *cluster.Cluster,
 		})
 	}
 	kill = sync.OnceFunc(func() {
-		_ = b.Close() // first, so that nobody hears the goodbye
+		_ = b.Close() // first, so that no node receives the leave messages
 		cancel()
 		wg.Wait()
 	})

@@ -8,12 +8,12 @@
 //	clients, users := p.Count("room")
 //
 // What was joined here is seen here at once, and on the other nodes after a few
-// milliseconds. Each node tells the others what it has as deltas with rising
-// numbers; who comes new, or sees a number missing, asks for the whole. Entries
+// milliseconds. Each node sends the others what it has as deltas with rising
+// numbers; one that is new, or misses a number, requests the whole. Entries
 // belong to the node that has them: when it goes (package cluster), they go.
 //
-// Only what is told to Join and Add is known and replicated: a channel that nobody
-// wants presence of costs nothing.
+// Only what Join and Add get is known and replicated: a channel without
+// presence costs nothing.
 package presence
 
 import (
@@ -60,7 +60,7 @@ type Member struct {
 	// Client is the connection, unique on its node.
 	Client string
 	// User is whose connection it is; several clients may be of one. "" is a user
-	// like any other: adapters that mean nobody by it leave it out themselves.
+	// like any other: adapters in which it means no user omit it themselves.
 	User string
 	// Info is what is to be said about the connection, ChanInfo about its
 	// subscription: JSON, or whatever the protocol uses. They are kept, not copied, and
@@ -146,7 +146,7 @@ type Presence struct {
 	bus     hub.Bus
 	log     *slog.Logger
 	self    string
-	stop    func() // hears the bus no more
+	stop    func() // ends listening on the bus
 	shards  [shards]shard
 	wakeOut chan struct{} // something is to be sent
 	wakeEv  chan struct{} // something is to become an event
@@ -210,7 +210,7 @@ func (p *Presence) Watch(f func(channel string, events []Event)) {
 	p.watched.Store(true)
 }
 
-// Run tells the other nodes, hears of them, and calls the watchers until ctx ends.
+// Run sends to the other nodes, receives from them, and calls the watchers until ctx ends.
 // Only one call.
 func (p *Presence) Run(ctx context.Context) error {
 	if p.running.Swap(true) {
@@ -389,7 +389,7 @@ func (p *Presence) Stats() Stats {
 	}
 }
 
-// wake has what changed sent and told.
+// wake has changes sent and reported.
 func (p *Presence) wake() {
 	select {
 	case p.wakeOut <- struct{}{}:

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// flushEvery is how long changes gather before the other nodes are told.
+	// flushEvery is how long changes gather before they are sent to the other nodes.
 	flushEvery = 10 * time.Millisecond
 	// sayEvery is how often a node that has nothing new says so: a delta that was lost
 	// with nothing after it is found that way.
@@ -60,7 +60,7 @@ type sender struct {
 	ops  []op
 }
 
-// send tells the other nodes what changed, and their wishes our whole.
+// send sends the other nodes what changed, and those that requested it our whole state.
 func (p *Presence) send(ctx context.Context) {
 	ticker := time.NewTicker(sayEvery / 2)
 	defer ticker.Stop()
@@ -91,7 +91,7 @@ func (p *Presence) send(ctx context.Context) {
 	}
 }
 
-// tell loses what the bus does not take: whoever misses it sees a number missing.
+// tell drops what the bus does not accept: a node that misses it sees a number missing.
 func (p *Presence) tell(node string, msg []byte) {
 	var err error
 	if node == "" {
@@ -240,7 +240,7 @@ func (p *Presence) sweep(node, keep uint32) {
 	p.wakeEvents()
 }
 
-// wish asks pr for its whole. The caller holds pr.mu.
+// wish requests pr's whole state. The caller holds pr.mu.
 func (p *Presence) wish(pr *peer) {
 	p.mu.Lock()
 	p.lastSync++
@@ -255,7 +255,7 @@ func (p *Presence) wish(pr *peer) {
 	}
 }
 
-// overdue asks again those whose whole does not come.
+// overdue repeats requests for a whole that does not come.
 func (p *Presence) overdue(now time.Time) {
 	p.mu.Lock()
 	peers := make([]*peer, 0, len(p.peers))
@@ -290,7 +290,7 @@ func (p *Presence) onMessage(from string, data []byte) {
 		return
 	}
 	if pr == nil {
-		return // not a node that lives, or one that the cluster has yet to tell of
+		return // not a node that lives, or one that the cluster has yet to announce
 	}
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
@@ -311,7 +311,7 @@ func (p *Presence) onMessage(from string, data []byte) {
 
 func (p *Presence) onWant(from string, sync uint64) {
 	if !p.cluster.Alive(from) {
-		// It asks again when it knows us and we know it; what it is sent before is not
+		// It requests again when it knows us and we know it; what it is sent before is not
 		// wrong either, but the list must have a bound.
 		p.mu.Lock()
 		full := len(p.wants) >= 1024
@@ -352,7 +352,7 @@ func (p *Presence) onDelta(pr *peer, h header, data, ops []byte) {
 		}
 		pr.waiting = append(pr.waiting, slices.Clone(data))
 	case h.seq < pr.next:
-		// Heard already.
+		// Received already.
 	case h.seq > pr.next:
 		p.hole(pr)
 		// It comes after the whole, unless that has it.
@@ -384,7 +384,7 @@ func (p *Presence) onWhole(pr *peer, h header, ops []byte) {
 	}
 	if h.part != pr.part {
 		if h.part > pr.part {
-			pr.part = 1 << 62 // one is missing: overdue asks again
+			pr.part = 1 << 62 // one is missing: overdue requests again
 		}
 		return
 	}

@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A node is a Presence that runs, what it has of its own, and what its watcher was
-// told.
+// notified of.
 type node struct {
 	*presence.Presence
 	id   string
@@ -83,7 +83,7 @@ func (n *node) watch(channel string, events []presence.Event) {
 	}
 	turn := func(set map[string]bool, name string, on bool, what string) {
 		if set[name] == on {
-			n.t.Errorf("%s: %s %s of %s told twice", n.id, what, name, channel)
+			n.t.Errorf("%s: %s %s of %s reported twice", n.id, what, name, channel)
 		}
 		if set[name] = on; !on {
 			delete(set, name)
@@ -289,11 +289,11 @@ func TestJoinIsSeenHereAtOnceAndThereSoon(t *testing.T) {
 		want(t, "user there", b.Has("room", "anna"), true)
 		time.Sleep(time.Second)
 		events := []string{"room join 1:anna", "room join 2:anna", "room first 2:anna"}
-		want(t, "told here", a.told(), events)
+		want(t, "reported here", a.told(), events)
 		got := b.told()
 		slices.Sort(got)
 		slices.Sort(events)
-		want(t, "told there", len(got), 3)
+		want(t, "reported there", len(got), 3)
 	})
 }
 
@@ -341,7 +341,7 @@ func TestDeathOfANodeEndsItsMembersAtOnce(t *testing.T) {
 	})
 }
 
-// A crowd that comes and goes is told in pieces, each of it once.
+// A crowd that comes and goes is reported in pieces, each of it once.
 func TestCrowdsAreToldOnce(t *testing.T) {
 	with(t, func(t *testing.T, net *clustertest.Net, a, b *node) {
 		const n = 5_000
@@ -352,7 +352,7 @@ func TestCrowdsAreToldOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		a.check([]*node{a, b}, []string{"room"})
 		b.check([]*node{a, b}, []string{"room"})
-		want(t, "told", len(a.told()), n+3000+1)
+		want(t, "reported", len(a.told()), n+3000+1)
 		for i := range n {
 			b.leave("room", fmt.Sprint(i))
 			if i%1000 == 0 {
@@ -361,7 +361,7 @@ func TestCrowdsAreToldOnce(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		a.check([]*node{a, b}, []string{"room"})
-		want(t, "told", len(a.told()), n+3000)
+		want(t, "reported", len(a.told()), n+3000)
 		for i := range n {
 			b.join("room", fmt.Sprint(i), "one")
 		}
@@ -369,7 +369,7 @@ func TestCrowdsAreToldOnce(t *testing.T) {
 		a.told()
 		net.Kill("b")
 		time.Sleep(5 * time.Second)
-		want(t, "told of the end", len(a.told()), n+2) // the one user, and the channel is vacated
+		want(t, "reported at the end", len(a.told()), n+2) // the one user, and the channel is vacated
 		want(t, "channels", a.Stats().Channels, 0)
 	})
 }
@@ -412,7 +412,7 @@ func TestBoundsRefuse(t *testing.T) {
 		f("2", 20, nil) // is there already
 		p.Leave("room", "1")
 		f("3", 10, nil)
-		p.Leave("room", "nobody")
+		p.Leave("room", "absent")
 		p.Leave("nowhere", "1")
 		p.Add("room", presence.Native, -5)
 		want(t, "subscriptions", p.Subscriptions("room", presence.Native), 0)

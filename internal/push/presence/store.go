@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// shards of the channels: many, so that whoever walks a shard holds up few.
+// shards of the channels: many, so that a walk of a shard delays few.
 const shards = 256
 
 var seed = maphash.MakeSeed()
@@ -27,7 +27,7 @@ type shard struct {
 	mu       sync.Mutex
 	channels map[string]*channel
 	pending  []*channel      // those with changes that are no events yet, oldest first
-	unsent   map[change]bool // what the other nodes are to be told; true: they know of it
+	unsent   map[change]bool // what is to be sent to the other nodes; true: they know of it
 }
 
 // A change names a member or a count of this node.
@@ -56,7 +56,7 @@ type channel struct {
 type entry struct {
 	Member
 	gen  uint32 // of the peer's whole that had it last
-	sent bool   // of this node: the others were told of it
+	sent bool   // of this node: it was sent to the others
 }
 
 // A user is how many clients of one there are, and the newest of them.
@@ -210,15 +210,15 @@ func (s *shard) addOwn(name string, kind Kind, n int) {
 	s.release(c)
 }
 
-// unsend has the other nodes told of a change. known says that they may have heard
-// of what changed.
+// unsend has a change sent to the other nodes. known says that they may have received
+// what changed.
 func (s *shard) unsend(ch change, known bool) {
 	if _, ok := s.unsent[ch]; !ok {
 		s.unsent[ch] = known
 	}
 }
 
-// take appends what the other nodes are to be told to ops, and forgets it.
+// take appends what is to be sent to the other nodes to ops, and forgets it.
 func (s *shard) take(ops []op) []op {
 	for ch, known := range s.unsent {
 		c := s.channels[ch.channel]
@@ -258,8 +258,8 @@ func (s *shard) breathe(steps *int) {
 // breath is how many members are looked at before others have their turn.
 const breath = 512
 
-// whole appends all that the other nodes were told of to ops. Only what take takes can
-// change what they were told of, and that is the caller's as well.
+// whole appends all that was sent to the other nodes to ops. Only what take takes can
+// change what was sent to them, and that is the caller's as well.
 func (s *shard) whole(ops []op) []op {
 	steps := 0
 	for name, c := range s.channels {
@@ -326,14 +326,14 @@ type pending struct {
 	noted   [Kinds]bool
 	before  [Kinds]bool
 
-	// When it is due it is told piece by piece, so that the lock is not held for long:
+	// When it is due it is reported piece by piece, so that the lock is not held for long:
 	// how many of order and named are left of this window.
 	telling           bool
 	clients, accounts int
-	vacated           []Event // to be told last
+	vacated           []Event // to be reported last
 }
 
-// begin returns c's pending changes; nil if nobody watches.
+// begin returns c's pending changes; nil without watchers.
 func (s *shard) begin(c *channel) *pending {
 	if c.pending == nil && s.p.watched.Load() {
 		c.pending = &pending{due: time.Now().Add(time.Duration(s.p.cfg.Window))}
@@ -403,7 +403,7 @@ func (s *shard) due(now time.Time) (*channel, []Event) {
 		s.release(c)
 		return c, events
 	}
-	// What changed while this was told has a window of its own.
+	// What changed while this was reported has a window of its own.
 	p.telling, p.vacated, p.due = false, nil, now.Add(time.Duration(s.p.cfg.Window))
 	s.pending = append(s.pending, c)
 	return c, events

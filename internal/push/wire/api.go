@@ -101,7 +101,7 @@ func ParseBroadcast(body []byte) (*Call, *Error) {
 	return c, nil
 }
 
-// take checks what in asks for and takes it over.
+// take validates in and copies it.
 func (c *Call) take(in *Body) *Error {
 	if len(in.IdempotencyKey) > maxIdempotencyKey || len(in.Key) > hub.MaxChannelName {
 		return &Error{http.StatusBadRequest, fmt.Sprintf("idempotency_key may have %d bytes, key %d", maxIdempotencyKey, hub.MaxChannelName), ""}
@@ -199,7 +199,7 @@ func AppendResult(b []byte, at hub.Position) []byte {
 }
 
 // AppendConflated appends the answer to a publish whose place a newer one took, which
-// stands at at.
+// is at at.
 func AppendConflated(b []byte, at hub.Position) []byte {
 	if at.Offset == 0 {
 		return append(b, "{\"result\":{\"conflated\":true}}\n"...)

@@ -146,7 +146,7 @@ func (f *Formats) Encoders() []hub.Encoder {
 	return list
 }
 
-// appendNothing stands where there is no format.
+// appendNothing is used where there is no format.
 func appendNothing(dst []byte, _ *hub.Message) []byte { return dst }
 
 // Encode appends text in coding c, compressed if that is worth it.
@@ -173,7 +173,7 @@ func appendWS(dst []byte, m *hub.Message) []byte {
 
 // AppendFrame appends a whole unfragmented server frame whose payload is what write
 // appends. size is a guess at that. The payload is written where the longest header
-// leaves it, and then the header that its length asks for right before it: so an
+// leaves it, and then the header that its length needs right before it: so an
 // encoder, which starts with an empty dst, copies nothing.
 func AppendFrame(dst []byte, op websocket.Opcode, size int, write func(dst []byte) []byte) []byte {
 	const room = 10
@@ -367,7 +367,7 @@ func AppendJSONString[T string | []byte](dst []byte, s T) []byte {
 	return append(dst, '"')
 }
 
-// gapNotice is what a subscriber is told about a hub.Gap.
+// gapNotice is what a subscriber receives about a hub.Gap.
 type gapNotice struct {
 	Type      string        `json:"type,omitempty"` // WebSocket only: SSE has its event field
 	Namespace string        `json:"namespace"`
@@ -377,8 +377,8 @@ type gapNotice struct {
 	Reason    hub.GapReason `json:"reason"`
 }
 
-// AppendGap appends what a subscriber is told about g as JSON. kind is its "type"
-// and id where the stream stands, both left out if empty.
+// AppendGap appends what a subscriber receives about g as JSON. kind is its "type"
+// and id the stream's position, both left out if empty.
 func AppendGap(dst []byte, kind string, g hub.Gap, id string) []byte {
 	n := gapNotice{Type: kind, Namespace: g.Namespace, From: g.From, ID: id, Reason: g.Reason}
 	if !g.To.IsZero() {

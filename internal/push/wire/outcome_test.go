@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// Whoever is answered 503 reads whether the message may be stored, and how to retry.
+// A client that gets 503 learns whether the message may be stored, and how to retry.
 func TestUnavailableSaysWhetherTheMessageIsStored(t *testing.T) {
 	f := func(err error, message, hint string) {
 		t.Helper()

@@ -192,7 +192,7 @@ func (s *scanner) field(in *Body, name []byte, seen *int) (msg string) {
 		}
 	}
 	if msg == "" && *seen&bit != 0 {
-		return fmt.Sprintf("field %q stands there twice", name)
+		return fmt.Sprintf("duplicate field %q", name)
 	}
 	if *seen |= bit; msg == "" && *seen&(seenData|seenText) == seenData|seenText {
 		return `"data" and "text" stand there both`
@@ -260,7 +260,7 @@ func (s *scanner) pairs() (map[string]string, string) {
 			return nil, msg
 		}
 		if _, twice := pairs[name]; twice {
-			return nil, fmt.Sprintf("tag %q stands there twice", Printable(name, 40))
+			return nil, fmt.Sprintf("duplicate tag %q", Printable(name, 40))
 		}
 		if pairs[name] = value; len(pairs) > hub.MaxTags {
 			return nil, fmt.Sprintf("there are more than %d tags", hub.MaxTags)
@@ -389,7 +389,7 @@ func escape(b []byte) int {
 	return 0
 }
 
-// value passes over any value; depth is how deep it stands.
+// value passes over any value; depth is its nesting.
 func (s *scanner) value(depth int) string {
 	if s.i >= len(s.b) {
 		return s.bad("a value")

@@ -58,13 +58,13 @@ func EndsRecording(data []byte) bool {
 }
 
 // appendRecorded writes a message of a recording: our id line and the upstream's
-// block. The upstream's id stands in a field of its own, which readers that do not
+// block. The upstream's id is in a field of its own, which readers that do not
 // know it skip (WHATWG HTML §9.2.6). The end is a block without data: no event, but
 // from then on a client that comes back says that it has everything.
 func appendRecorded(dst []byte, m *hub.Message) []byte {
 	r, ok := ParseRecord(m.Data)
 	if !ok {
-		return appendSSE(dst, m) // somebody published into the channel
+		return appendSSE(dst, m) // another client published into the channel
 	}
 	dst = appendID(grow(dst, len(m.Data)+48), m)
 	switch r.Mark {

@@ -9,15 +9,15 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// A Subscription is what the query of /sse or /ws asks for.
+// A Subscription is what the query of /sse or /ws requests.
 type Subscription struct {
 	Channels []string
-	// Since is the position token to resume after; "" asks for live messages
+	// Since is the position token to resume after; "" requests live messages
 	// only, "0" for everything retained.
 	Since string
 	// Envelope wraps SSE payloads even with one channel.
 	Envelope bool
-	// Hello makes a WebSocket begin with where the stream stands.
+	// Hello makes a WebSocket begin with the stream's position.
 	Hello bool
 }
 
@@ -67,7 +67,7 @@ func ParseSubscription(h *hub.Hub, query []byte, maxChannels int) (*Subscription
 // Options reads s.Since.
 func (s *Subscription) Options() hub.SubscribeOptions { return Options(s.Channels, s.Since) }
 
-// Options reads a position token: "" asks for live messages only, "0" for
+// Options reads a position token: "" requests live messages only, "0" for
 // everything retained.
 func Options(channels []string, since string) hub.SubscribeOptions {
 	o := hub.SubscribeOptions{Channels: channels}

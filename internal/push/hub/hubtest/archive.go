@@ -388,7 +388,7 @@ func wholeNamespaceWithoutLogArrives(s *suite) {
 	n.remove(&ns, "x")
 }
 
-// ear keeps what a bus told.
+// ear keeps what a bus delivered.
 type ear struct {
 	mu   sync.Mutex
 	got  []string
@@ -456,9 +456,9 @@ func busTellsInOrder(s *suite) {
 		clear(data) // it is not kept
 	}
 	for _, e := range []*ear{a, b} {
-		got, from := e.wait("all that was told", 1000)
+		got, from := e.wait("all that was sent", 1000)
 		if !slices.Equal(got, want) || slices.ContainsFunc(from, func(f string) bool { return f != bus.Node() }) {
-			s.Errorf("heard %d, or not in order, or from another", len(got))
+			s.Errorf("received %d, or not in order, or from another", len(got))
 		}
 	}
 	stopA()
@@ -487,7 +487,7 @@ func busTellsInOrder(s *suite) {
 	a.mu.Lock()
 	c.mu.Lock()
 	if len(a.got) != 1000 || len(c.got) != 0 {
-		s.Errorf("who stopped heard %d, who listens elsewhere %d", len(a.got), len(c.got))
+		s.Errorf("the stopped listener received %d, the other %d", len(a.got), len(c.got))
 	}
 	c.mu.Unlock()
 	a.mu.Unlock()
@@ -495,7 +495,7 @@ func busTellsInOrder(s *suite) {
 		s.Fatal(err)
 	}
 	if err := bus.Tell(topic, nil); err == nil {
-		s.Error("a closed broker's bus takes what it is told")
+		s.Error("a closed broker's bus accepts messages")
 	}
 }
 
@@ -514,8 +514,8 @@ func busReachesOtherNodes(s *suite) {
 	defer stopX()
 	ey, stopY := listen(s, by, topic)
 	defer stopY()
-	// That a listener stands at the other node is not announced: tell until it hears.
-	Until(s.T, s.h.Patience, "the nodes to hear each other", func() bool {
+	// That there is a listener at the other node is not announced: send until it receives.
+	Until(s.T, s.h.Patience, "the nodes to receive from each other", func() bool {
 		_ = bx.Tell(topic, []byte("hello"))
 		_ = by.Tell(topic, []byte("hello"))
 		heard := func(e *ear, from string) bool {
@@ -557,10 +557,10 @@ func busReachesOtherNodes(s *suite) {
 	for i := range 100 {
 		want = append(want, fmt.Sprint("all ", i))
 	}
-	Until(s.T, s.h.Patience, "what was told to one", func() bool { _, one := numbered(ey); return one == 1 })
+	Until(s.T, s.h.Patience, "what was sent to one", func() bool { _, one := numbered(ey); return one == 1 })
 	for i, e := range []*ear{ex, ey} {
 		if all, one := numbered(e); !slices.Equal(all, want) || one != i {
-			s.Errorf("node %d heard %d of 100 in order %v, %d of its own", i, len(all), slices.Equal(all, want), one)
+			s.Errorf("node %d received %d of 100 in order %v, %d of its own", i, len(all), slices.Equal(all, want), one)
 		}
 	}
 }

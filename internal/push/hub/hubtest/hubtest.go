@@ -34,7 +34,7 @@ type Harness struct {
 	Patience time.Duration
 }
 
-// runs tells the namespaces of tests apart that share a server.
+// runs numbers tests, so that those that share a server use different namespaces.
 var runs atomic.Int64
 
 // Run runs the suite; newHarness is called once per test.
@@ -279,7 +279,7 @@ func (n *Node) Await(ns *hub.Namespace, name string, count int) []*hub.Message {
 	return n.On(channel)
 }
 
-// texts returns the payloads of ms, joined: the shape failures are told in.
+// texts returns the payloads of ms, joined: the form in which failures are printed.
 func texts(ms []*hub.Message) string {
 	var b strings.Builder
 	for i, m := range ms {

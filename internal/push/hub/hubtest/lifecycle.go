@@ -25,7 +25,7 @@ func noneStoresNothing(s *suite) {
 			s.Fatalf("publish: %v, %v", at, err)
 		}
 	}
-	n.Pub(&ns, "nobody", "-")
+	n.Pub(&ns, "unread", "-")
 	var sum []string
 	for _, name := range []string{"x", "y"} {
 		ms := n.Await(&ns, name, 50)

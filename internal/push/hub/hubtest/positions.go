@@ -206,7 +206,7 @@ func wrongChecks(m, neighbour *hub.Message) map[string]hub.Check {
 	at, now := m.At(), time.Now()
 	return map[string]hub.Check{
 		"stored an hour before":         hub.NewCheck(m.Offset, at.Add(-time.Hour)),
-		"stored a moment before":        hub.NewCheck(m.Offset, at.Add(-50*time.Millisecond)),
+		"stored 50 ms before":           hub.NewCheck(m.Offset, at.Add(-50*time.Millisecond)),
 		"of the neighbour":              neighbour.Check,
 		"the least":                     1,
 		"the greatest":                  56800235583,

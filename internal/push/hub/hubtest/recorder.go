@@ -12,7 +12,7 @@ import (
 
 // A Recorder is the deliver function of a test: it keeps what arrives and fails
 // the test when a namespace is delivered by two goroutines at once, out of
-// order, twice, or after the recorder was told that it is over.
+// order, twice, or after the recorder's end.
 type Recorder struct {
 	t    *testing.T
 	over atomic.Bool

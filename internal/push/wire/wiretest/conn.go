@@ -1,5 +1,5 @@
-// Package wiretest has the clients and peers of tests that say exactly what they are
-// told to, byte by byte. Only tests import it.
+// Package wiretest has the clients and peers of tests that send exactly what they are
+// given, byte by byte. Only tests import it.
 package wiretest
 
 import (
@@ -84,7 +84,7 @@ func (c *Conn) Send(s string) {
 	}
 }
 
-// Say sends s with CRLF for each newline, and does not mind when nobody takes it: for a
+// Say sends s with CRLF for each newline, and ignores a peer that does not read: for a
 // peer's goroutine.
 func (c *Conn) Say(s string) { _, _ = io.WriteString(c, CRLF(s)) }
 
