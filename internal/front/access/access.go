@@ -431,7 +431,7 @@ func (q *question) ask(op Op) Verdict {
 		return Full
 	case !q.Joined && q.class != Plain:
 		return Refused
-	case op == Presence, q.class != Plain: // whoever is subscribed there was meant
+	case op == Presence, q.class != Plain: // those subscribed there were meant
 		return Full
 	}
 	return Public

@@ -5,7 +5,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// A Review asks those who are connected whether they keep their rights in a reload. It
+// A Review checks whether connected clients keep their rights in a reload. It
 // is made before, with Dry, to count them, and after, to end those that do not.
 type Review struct {
 	// Was decides as before the reload, Now as after it.
@@ -21,7 +21,7 @@ type Review struct {
 // Reviewed is a client's session that can be asked. Its owner calls it.
 type Reviewed interface {
 	// Review reports whether the client may stay. If not, and r is not dry, it has been
-	// told why and its connection closed; what it loses short of that has ended.
+	// notified why and its connection closed; what it loses short of that has ended.
 	Review(r *Review) (stays bool)
 }
 

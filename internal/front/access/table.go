@@ -127,7 +127,7 @@ func (m *Model) serves(by Protocol, namespace string, op Op) bool {
 	}
 }
 
-// Table asks Decide for every class of channels of the namespaces, every operation,
+// Table calls Decide for every class of channels of the namespaces, every operation,
 // protocol and kind of caller.
 func (m *Model) Table(namespaces []hub.Namespace) []Row {
 	kinds := Kinds()
@@ -168,7 +168,7 @@ var weaker = map[string][]string{
 	"grant": {"anonymous", "other user", "wildcard"}, "joined": {"anonymous", "other user"}, "proof": {"anonymous", "other user"},
 }
 
-// Text is the cell of a row: the least that a caller needs, "" for nobody. "(public)"
+// Text is the cell of a row: the least that a caller needs, "" for none. "(public)"
 // means that private messages are not included.
 func (r *Row) Text() string {
 	var words []string

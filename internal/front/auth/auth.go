@@ -26,7 +26,7 @@
 // "none" fits no key and a public key is never an HMAC secret (RFC 8725 §2.1,
 // §3.1). jku, jwk, x5u and x5c headers are not read, crit is refused (RFC 7515
 // §4.1.11), and claims are looked at only after the signature held, so the
-// answer tells a forger nothing.
+// answer reveals nothing to a forger.
 package auth
 
 import (
@@ -155,7 +155,7 @@ func (a *Authenticator) Close() error {
 }
 
 // HasKeys reports whether anything configured can let someone in. Without, only
-// anonymous namespaces are reachable and nobody may publish.
+// anonymous namespaces are reachable and no client may publish.
 func (a *ruleSet) HasKeys() bool {
 	r := a.rules.Load()
 	return len(r.static) > 0 || r.jwks != nil || len(r.apiKeys) > 0

@@ -8,7 +8,7 @@ import (
 )
 
 // cache remembers verified tokens by their SHA-256, so that a storm of
-// reconnects costs one hash each. Only tokens that held are in it: nobody can
+// reconnects costs one hash each. Only valid tokens are in it: an attacker cannot
 // fill it with garbage.
 //
 // It is two generations of at most size/2 entries. When the young one is full it

@@ -44,7 +44,7 @@ func (a *Authenticator) proofOf(k *key, t *parsed) Proof {
 	return unique.Make(p)
 }
 
-// holds reports whether r would accept what p stands for.
+// holds reports whether r would accept what p proves.
 func (r *rules) holds(p *proof) bool {
 	if p.key == nil {
 		return r.apiKey(p.sum) != nil
@@ -75,7 +75,7 @@ func (r *rules) has(k *key) bool {
 }
 
 // apiKey returns the identity of the key with that hash; nil: there is none. The hash is
-// one that was found before, so that time tells nothing.
+// one that was found before, so that timing reveals nothing.
 func (r *rules) apiKey(sum [sha256.Size]byte) *Identity {
 	for i := range r.apiKeys {
 		if r.apiKeys[i].sum == sum {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// Config says who is let in. Its zero value lets nobody in: no keys, same-origin
+// Config specifies which clients are accepted. Its zero value accepts none: no keys, same-origin
 // browsers only.
 type Config struct {
 	// KeySet are the keys of clients' tokens. Protocols use it, too, unless they name
@@ -315,7 +315,7 @@ func (c KeySet) checkJWKS(p *problems) {
 	case err != nil || u.Host == "":
 		p.add("jwks_url", "", "is no absolute URL")
 	case !safeKeyURL(u):
-		p.add("jwks_url", "whoever can change the answer on its way can sign tokens",
+		p.add("jwks_url", "anyone who can change the response in transit can sign tokens",
 			"%s: want https, or http on loopback", u.Redacted())
 	}
 }

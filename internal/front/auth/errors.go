@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// Kinds of refusal. Their text is all a client may be told.
+// Kinds of refusal. Their text is all that a client may learn.
 var (
 	// ErrNoToken means none was presented (401 with a bare challenge).
 	ErrNoToken = errors.New("no token")

@@ -17,7 +17,7 @@ const (
 // shared by all connections that presented the same token.
 type Identity struct {
 	// Subject is the token's sub, or the name of the API key; empty if the token
-	// names nobody. Free of control characters.
+	// has no subject. Free of control characters.
 	Subject string
 	// By says what proved it: ByToken, ByAPIKey or, for Anonymous, nothing.
 	By string
@@ -100,7 +100,7 @@ func (i *Identity) Until(end time.Time) *Identity {
 	return &Identity{Subject: i.Subject, By: ByProgram, Expires: end, proof: i.proof}
 }
 
-// Granted is who a program has vouched for by itself, with channel patterns as in
+// Granted is the identity of a client that the embedding program has authenticated, with channel patterns as in
 // a token. expires is zero when it does not end. The error names the pattern.
 func Granted(subject string, subscribe, publish []string, expires time.Time) (*Identity, error) {
 	if !validSubject(subject) {

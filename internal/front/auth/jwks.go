@@ -126,7 +126,7 @@ func (j *jwks) close() {
 }
 
 // run fetches now and then at intervals that differ by up to a tenth, so that
-// nodes started together do not ask together. After a failure it asks sooner.
+// nodes started together do not fetch together. After a failure it fetches sooner.
 func (j *jwks) run(ctx context.Context, done <-chan struct{}) {
 	failed := 0
 	for {
@@ -191,7 +191,7 @@ func (j *jwks) get(ctx context.Context, force bool) error {
 	}
 }
 
-// land makes the fetch and tells who waits. Only one runs at a time.
+// land makes the fetch and notifies the waiters. Only one runs at a time.
 func (j *jwks) land(f *flight) {
 	j.fetches.Add(1)
 	keys, err := j.fetch()
@@ -269,7 +269,7 @@ func hideQuery(err error) error {
 }
 
 // parseJWKS reads a JWK Set (RFC 7517 §5). Keys that are of no use here are left
-// out, as the RFC asks; what is no key set at all is an error, and the keys at
+// out, as the RFC requires; what is no key set at all is an error, and the keys at
 // hand stay. An empty set is a valid answer: the issuer has taken all keys back.
 func parseJWKS(body []byte, log *slog.Logger) ([]*key, error) {
 	var doc struct {

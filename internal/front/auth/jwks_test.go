@@ -166,7 +166,7 @@ func TestUnknownKidsAreFetchedAtALimitedRate(t *testing.T) {
 	f(otherKey(), "x", ErrBadToken)
 	i.wasAsked(t, 2)
 	f(edKey(), "k", nil)
-	// A forged signature under a known kid, or no kid, asks nothing.
+	// A forged signature under a known kid, or no kid, causes no fetch.
 	pass(time.Hour)
 	f(otherKey(), "k", ErrBadToken)
 	f(otherKey(), "", ErrBadToken)
@@ -192,7 +192,7 @@ func TestIssuerDownDoesNotLockOut(t *testing.T) {
 		breakIt()
 		pass(time.Hour)
 		f(edKey(), "k", nil)                    // at hand
-		f(otherKey(), "x", ErrKeysUnavailable)  // cannot be told now
+		f(otherKey(), "x", ErrKeysUnavailable)  // unknown now
 		f(otherKey(), "xx", ErrKeysUnavailable) // nor at once after
 		f(otherKey(), "k", ErrBadToken)
 	}
@@ -293,7 +293,7 @@ func TestSymmetricKeyOfAJWKSIsRefused(t *testing.T) {
 	// Nor does it when HS256 is allowed for a secret of ours.
 	a = newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL, HMACSecret: Secret(strings.ToUpper(secret))}})
 	judge(t, a)(rawHS(secret, `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), ErrBadToken)
-	i.wasAsked(t, 1) // HS256 never asks the issuer
+	i.wasAsked(t, 1) // HS256 never causes a fetch
 	judge(t, a)(rawHS(strings.ToUpper(secret), `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), nil)
 }
 

@@ -101,7 +101,7 @@ func (k *key) setPrint() error {
 	return nil
 }
 
-// narrow leaves k only alg, as a JWK's "alg" asks.
+// narrow leaves k only alg, as a JWK's "alg" requires.
 func (k *key) narrow(alg string) error {
 	if !slices.Contains(k.algs, alg) {
 		return fmt.Errorf("%.20q does not suit the key", alg)

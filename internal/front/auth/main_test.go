@@ -63,7 +63,7 @@ func privatePEM(k any) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// newAuth starts an Authenticator whose clock stands at now.
+// newAuth starts an Authenticator whose clock is at now.
 func newAuth(t testing.TB, cfg Config) *Authenticator {
 	t.Helper()
 	a, err := New(cfg, nil)

@@ -35,7 +35,7 @@ type patternToken struct {
 	b    byte // of a literal
 }
 
-// accepts reports whether one byte of a channel can stand where t stands.
+// accepts reports whether one byte of a channel matches t.
 func (t patternToken) accepts(b byte) bool {
 	switch t.kind {
 	case literal:
@@ -49,7 +49,7 @@ func (t patternToken) accepts(b byte) bool {
 
 func separator(b byte) bool { return b == '.' || b == ':' || b == '/' }
 
-// A pattern is cut into what stands before its first and after its last
+// A pattern is cut into what is before its first and after its last
 // wildcard, and the rest. Nearly all patterns have a single wildcard and need
 // no more than the two comparisons.
 type pattern struct {
@@ -154,7 +154,7 @@ func CompilePatterns(list []string) (Patterns, error) {
 }
 
 // checkPattern refuses what covers no channel, so that a slip in a config or a
-// token is heard of.
+// token is reported.
 func checkPattern(text string) error {
 	switch {
 	case text == "":

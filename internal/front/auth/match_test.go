@@ -88,7 +88,7 @@ func TestMatch(t *testing.T) {
 	f("orders.a", "orders%2ea", false)
 	f("orders.*", "orders%2e1", false)
 	f("orders:*", "orders%3a1", false)
-	f("*", "a%2eb", true) // the bytes as they stand; nobody decodes them later
+	f("*", "a%2eb", true) // the bytes as they are; they are not decoded later
 	f("orders.1", "orders.1\x00", false)
 	f("orders.1", "orders.1\x00.x", false)
 	f("orders.*", "orders\x00.1", false)

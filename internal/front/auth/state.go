@@ -28,7 +28,7 @@ const (
 )
 
 // AppendState appends who id is to dst, for another process. ok is false if what proves it
-// is not a's, or cannot be found again there. A nil id is nobody.
+// is not a's, or cannot be found again there. A nil id is anonymous.
 func (a *Authenticator) AppendState(dst takeover.State, id *Identity) (state takeover.State, ok bool) {
 	if id == nil {
 		return dst, true
@@ -95,7 +95,7 @@ func (ps *Patterns) texts() (list []string) {
 	return list
 }
 
-// fingerprint tells keys apart, without giving one away.
+// fingerprint distinguishes keys, without giving one away.
 func (k *key) fingerprint() [sha256.Size]byte {
 	if secret, ok := k.material.([]byte); ok {
 		return sha256.Sum256(append([]byte("weir takeover\x00"), secret...))
@@ -107,10 +107,10 @@ func (k *key) fingerprint() [sha256.Size]byte {
 var ErrProof = errors.New("what proved the identity is not accepted here")
 
 // Restore reads the state of an identity. It holds by the keys of a, as if it had been
-// verified now; nil is nobody.
+// verified now; nil is anonymous.
 func (a *Authenticator) Restore(s takeover.State) (*Identity, error) {
 	if len(s) == 0 {
-		return nil, nil //nolint:nilnil // nobody
+		return nil, nil //nolint:nilnil // anonymous
 	}
 	id := &Identity{}
 	p := movedProof{proof: proof{by: a, expires: true}}

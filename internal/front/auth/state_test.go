@@ -59,7 +59,7 @@ func TestAnIdentityGoesOnInAnotherProcess(t *testing.T) {
 		}
 	}
 	if got, err := move(other, nil); err != nil || got != nil {
-		t.Errorf("nobody: %+v, %v", got, err)
+		t.Errorf("anonymous: %+v, %v", got, err)
 	}
 	if _, ok := other.AppendState(nil, ann); ok {
 		t.Error("an identity moves that another authenticator has verified")

@@ -89,7 +89,7 @@ func compactForm(token string) bool {
 	return dots == 2 && run > 0
 }
 
-// accessTokenType tells tokens that grant access from others of the same issuer,
+// accessTokenType distinguishes tokens that grant access from others of the same issuer,
 // such as logout tokens (RFC 8725 §3.11): JWT, or at+jwt of RFC 9068.
 func accessTokenType(v any) bool {
 	s, ok := v.(string)
@@ -101,7 +101,7 @@ func accessTokenType(v any) bool {
 }
 
 // signer returns the key that signed t. Keys at hand come first; a kid that
-// nobody has heard of makes the JWKS be fetched, if it was not just now.
+// is unknown makes the JWKS be fetched, if it was not just now.
 func (r *rules) signer(ctx context.Context, t *parsed) (*key, error) {
 	var set *keySet
 	if r.jwks != nil {
@@ -209,7 +209,7 @@ func (r *rules) forUs(aud any) bool {
 }
 
 // grants reads sub and the weir claim. A pattern that cannot be right refuses the
-// token: an issuer's slip is better heard than guessed at.
+// token: an issuer's mistake is better reported than guessed at.
 func grants(c jwt.MapClaims) (*Identity, error) {
 	id := &Identity{By: ByToken}
 	if v, ok := c["sub"]; ok {

@@ -54,7 +54,7 @@ func checkNoLeak(t *testing.T, token string, err error) {
 	switch err.Error() {
 	case ErrNoToken.Error(), ErrBadToken.Error(), ErrExpired.Error(), ErrKeysUnavailable.Error():
 	default:
-		t.Errorf("public text %q tells more than the kind", err)
+		t.Errorf("public text %q has more than the kind", err)
 	}
 	for _, part := range strings.Split(token, ".") {
 		if len(part) > 8 && strings.Contains(detail(err), part) {

@@ -27,7 +27,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// ForwardConfig is a route's authorization server. The zero value asks none.
+// ForwardConfig is a route's authorization server. The zero value means none.
 type ForwardConfig struct {
 	// URL of the authorization server, http or https. Each request is sent there first, as
 	// GET without a body, with X-Forwarded-Method, -Proto, -Host, -Uri and -For. A status
@@ -164,7 +164,7 @@ type Query interface {
 	Do(ctx context.Context) *Decision
 }
 
-// Forward asks a route's authorization server. Any goroutine.
+// Forward queries a route's authorization server. Any goroutine.
 type Forward struct {
 	// Fixed at NewForward.
 	cfg    ForwardConfig

@@ -58,7 +58,7 @@ func allocations(t *testing.T, addr, request string, replyBytes, rounds int) flo
 	return float64(after.Mallocs-before.Mallocs) / float64(rounds)
 }
 
-// replyLength asks once, and returns how long the reply is.
+// replyLength sends a request, and returns how long the reply is.
 func (g *gateway) replyLength(request string) int {
 	w := g.dial()
 	defer w.Close()

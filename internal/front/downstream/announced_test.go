@@ -54,7 +54,7 @@ func TestAProxyHeaderTellsTheClient(t *testing.T) {
 			t.Errorf("%q is answered %q", text, b)
 		}
 	}
-	closed(g, request) // without a header nobody comes
+	closed(g, request) // without a header no other can join
 	closed(g, "PROXY TCP4 192.0.2.1 192.0.2.2 1234 99999\r\n"+request)
 	closed(behind("192.0.2.0/24"), "PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n"+request)
 }

@@ -43,7 +43,7 @@ func serveMounted(r *request, ep *endpoint, serve socket.Handler) {
 	}
 }
 
-// live reports whether the request waits for its answer, and there is somebody to get it.
+// live reports whether the request waits for its answer, and its client is connected.
 func (a *ask) live() bool { return a.r.seq == a.seq && !a.r.c.Closing() }
 
 // later makes what the client said last until the answer, which does not come in this
@@ -63,7 +63,7 @@ func (a *ask) later() {
 	r.h.wait(r.c)
 }
 
-// resume runs f, which was waited for, if anybody still waits. A panic ends the client.
+// resume runs f, which was waited for, if the request still waits. A panic ends the client.
 func (a *ask) resume(f func()) {
 	if !a.live() {
 		return
@@ -72,7 +72,7 @@ func (a *ask) resume(f func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.Close(fmt.Errorf("panic: %v", r))
-			panic(r) // the loop counts it and tells of it
+			panic(r) // the loop counts it and logs it
 		}
 	}()
 	f()

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-gateway/weir/internal/push"
 )
 
-// beginBody judges who asks before it takes a body from them: unknown clients are not
-// given memory. The head is at hand now and will not be when the body is there.
+// beginBody authenticates before it buffers the body, so unauthenticated clients cannot
+// make it allocate. The head is at hand now and will not be when the body is there.
 func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
 	n := req.ContentLength
 	whole := n >= 0 && int64(len(rest)) >= n

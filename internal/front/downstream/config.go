@@ -50,7 +50,7 @@ type Config struct {
 	// knowledge without TLS.
 	HTTP2 setting.Switch `json:"http2"`
 	// HTTP3 serves HTTP/3 as well, on the UDP port of the same number as the listener's.
-	// It needs TLS. Answers over the other versions tell clients of it by Alt-Svc.
+	// It needs TLS. Answers over the other versions announce it by Alt-Svc.
 	HTTP3 bool `json:"http3"`
 	// AltSvc is the value of Alt-Svc (RFC 7838) in answers while there is HTTP/3, for where
 	// clients see another port than the listener's: h3=":443"; ma=3600. Empty means the

@@ -34,11 +34,11 @@ type conn struct {
 	state   state
 	later   bool // a request was answered: the next head's time begins with its first byte
 	ended   bool // the peer sends no more: close after the answer
-	waiting bool // counted in lane.waiting
-	late    bool // and in lane.late
+	waiting bool // counted in the loop's waiting
+	late    bool // and in the loop's late
 	held    bool // reading is paused because the upstream takes no more for now
-	// private is the client as upstreams were told, which may keep connections for
-	// it alone; nil: none was told.
+	// private is the client address sent to upstreams, which may keep connections for
+	// it alone; nil: none was sent.
 	private *netip.AddrPort
 }
 
@@ -192,7 +192,7 @@ func (r *request) serveBuiltin(ep *endpoint, head, rest []byte) int {
 		return r.h.beginBody(r, req, rest)
 	}
 	if req.Chunked || req.ContentLength > 0 {
-		// A body nobody wants is not read: the connection ends with the answer.
+		// An unneeded body is not read: the connection ends with the answer.
 		r.keepAlive, r.unread = false, true
 		ep.serve(r)
 		return len(rest)

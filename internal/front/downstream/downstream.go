@@ -85,7 +85,7 @@ type lane struct {
 	waiting  atomic.Int64 // requests whose answer is waited for
 	late     atomic.Int64 // of those, the ones that came after MarkRequests or have no end
 	streams  atomic.Int64 // event streams of backends
-	_        [64]byte     // the next lane's counters are another processor's
+	_        [64]byte     // the next loop's counters are another processor's
 }
 
 // Deps are what a Server works with.
@@ -163,8 +163,8 @@ func (s *Server) Handle(files map[string]Static) {
 const staticFields = "Cache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n" +
 	"Content-Security-Policy: default-src 'self'; frame-ancestors 'none'\r\nReferrer-Policy: no-referrer\r\n"
 
-// Listening tells the addresses of the listeners, in their order, for peers that
-// are told where a client connected. Before the loops run only.
+// Listening sets the addresses of the listeners, in their order, for peers that
+// get the address at which a client connected. Before the loops run only.
 func (s *Server) Listening(addrs ...netip.AddrPort) { s.local = addrs }
 
 // Accept is the loops' accept function: it gives a new connection its handler.

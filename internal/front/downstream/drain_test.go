@@ -61,7 +61,7 @@ func TestDrainEndsEventStreamsBehindAnEvent(t *testing.T) {
 	close(half)
 	streams.Wait()
 	trial.Eventually(t, "the backend's connections are gone", func() bool { return g.proxy.Stats().Open == 0 })
-	// A new one is sent away, too.
+	// A new one is closed, too.
 	f("HTTP/1.1", "/", "data: 1\n\n")
 	streams.Wait()
 }
@@ -145,7 +145,7 @@ func TestDrainClosesWebSocketsBetweenFrames(t *testing.T) {
 		}
 	}
 	if closed != 11 {
-		t.Errorf("%d backends were told with a frame, want 11", closed)
+		t.Errorf("%d backends were notified with a frame, want 11", closed)
 	}
 	trial.Eventually(t, "nothing is left", func() bool { s := g.proxy.Stats(); return s.Open == 0 && s.Tunnels == 0 })
 }
@@ -162,7 +162,7 @@ func TestDrainEndsAFrameThatNeverEnds(t *testing.T) {
 	g := start(t, settings{}, peer)
 	w := g.dial()
 	w.Upgrade("/", "")
-	trial.Eventually(t, "the tunnel stands", func() bool { return g.proxy.Stats().Tunnels == 1 })
+	trial.Eventually(t, "the tunnel is open", func() bool { return g.proxy.Stats().Tunnels == 1 })
 	g.proxy.Drain(300 * time.Millisecond)
 	if b, err := io.ReadAll(w.R); err != nil || len(b) != 100 {
 		t.Errorf("%d bytes, %v", len(b), err)

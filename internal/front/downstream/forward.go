@@ -20,7 +20,7 @@ type forwarding struct {
 	*request
 	table     *table
 	start     int64 // on the loop's clock
-	matched   bool  // policy is to be told how it ended
+	matched   bool  // policy is to be notified of its end
 	grpc      bool  // it is a call of gRPC
 	limit     int64 // of the request's body; negative: none
 	upstream  string
@@ -87,7 +87,7 @@ func (r *forwarding) forward(rest []byte) int {
 	return r.begin(e, rest)
 }
 
-// compose makes the exchange that asks the upstream.
+// compose makes the exchange with the upstream.
 func (r *forwarding) compose(tg *target, choice *upstream.Choice, req *http1.Request) *proxy.Exchange {
 	h, x, srv := r.h, &r.policy, r.h.lane.srv
 	e := srv.proxy.Lane(r.c.Loop()).Exchange(r.sink())

@@ -32,7 +32,7 @@ func TestStreamsGoInChunks(t *testing.T) {
 		if r.URL.Path == "/held" {
 			h.Set("Grip-Hold", "stream")
 			h.Set("Grip-Channel", "news")
-			h.Set("Grip-Keep-Alive", `beat\n\n; format=cstring; timeout=1`)
+			h.Set("Grip-Keep-Alive", `tick\n\n; format=cstring; timeout=1`)
 		}
 		_, _ = io.WriteString(w, "data: first\n\n")
 		_ = http.NewResponseController(w).Flush()
@@ -45,7 +45,7 @@ func TestStreamsGoInChunks(t *testing.T) {
 		{"native", "/sse?channel=news", []string{"retry: ", "data: {\"n\":1}\n\n"}, `"code":1012`},
 		{"envelope", "/sse?channel=news&channel=other", []string{"retry: ", "data: {\"channel\":\"news\"", "\"n\":1"}, `"code":1012`},
 		{"several namespaces", "/sse?channel=news&channel=llm:x", []string{"retry: ", "id: ", "data: {\"channel\":\"news\"", "\"n\":1"}, `"code":1012`},
-		{"held", "/held", []string{"data: first\n\n\n\nretry: ", "data: {\"n\":1}\n\n", "beat\n\n"}, `"code":1012`},
+		{"held", "/held", []string{"data: first\n\n\n\nretry: ", "data: {\"n\":1}\n\n", "tick\n\n"}, `"code":1012`},
 		{"protocol", "/test/lines?channel=news", []string{"subscribed news\n", "{\"n\":1}"}, "bye\n"},
 		{"recording", "/recorded", []string{"data: first\n\n"}, ""},
 	}

@@ -30,7 +30,7 @@ func token(t *testing.T, subject string) string {
 	return text
 }
 
-// tells answers with what a backend is told.
+// tells answers with the identity fields that a backend receives.
 func tells(t *testing.T) string {
 	return backend(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -254,7 +254,7 @@ func TestBodiesAreHeldAgainstADocument(t *testing.T) {
 		w.Send(head + "\r\nHost: a\r\nContent-Type: application/json\r\n" + body)
 		if strings.Contains(body, "Expect") && status == 200 {
 			if got := w.Head(); got != "HTTP/1.1 100 Continue\r\n\r\n" {
-				t.Errorf("the client is told %q", got)
+				t.Errorf("the client receives %q", got)
 			}
 			w.Send(`{"amount":1}`)
 		}

@@ -27,7 +27,7 @@ type hold struct {
 	answered int // the status of the answer to the client
 }
 
-// wantsHold reports whether a reply asks for the connection to be held.
+// wantsHold reports whether a reply requests that the connection be held.
 func wantsHold(res *http1.Response) bool {
 	return res.Get("Weir-Hold") != nil || res.Get("Grip-Hold") != nil
 }

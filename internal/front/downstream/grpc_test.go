@@ -163,7 +163,7 @@ func TestGRPCErrorsOfOurOwn(t *testing.T) {
 func TestGRPCDeadlines(t *testing.T) {
 	canceled := make(chan struct{}, 2)
 	addr, _, _ := grpcServer(t, func(method string, s grpc.ServerStream) error {
-		if method == "/a.B/Begun" {
+		if method == "/a.B/Started" {
 			b := []byte("x")
 			_ = s.SendMsg(&b)
 		}
@@ -180,7 +180,7 @@ func TestGRPCDeadlines(t *testing.T) {
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
-	for _, method := range []string{"/a.B/Silent", "/a.B/Begun"} {
+	for _, method := range []string{"/a.B/Silent", "/a.B/Started"} {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url(method), nil)
 		req.Header = http.Header{"Content-Type": {"application/grpc+raw"}, "Te": {"trailers"}, "Grpc-Timeout": {"200m"}}
 		res, err := tr.RoundTrip(req)
@@ -221,7 +221,7 @@ func TestGRPCServersComeAndGo(t *testing.T) {
 	trial.Eventually(t, "calls", func() bool { return calls.Load() > 50 })
 	stop()
 	at := calls.Load()
-	trial.Eventually(t, "calls go on", func() bool { return calls.Load() > at+50 || t.Failed() })
+	trial.Eventually(t, "calls continue", func() bool { return calls.Load() > at+50 || t.Failed() })
 	cancel()
 	<-ended
 }
@@ -326,7 +326,7 @@ func TestGRPCPushbackIsWaitedOut(t *testing.T) {
 	}
 }
 
-// What came of calls counts for a peer, though HTTP says 200; a pause that it asks for is kept.
+// What came of calls counts for a peer, though HTTP says 200; a pause that it requests is kept.
 func TestGRPCStatusCounts(t *testing.T) {
 	var calls atomic.Int64
 	addr, _, _ := grpcServer(t, func(method string, s grpc.ServerStream) error {

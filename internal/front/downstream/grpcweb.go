@@ -172,7 +172,7 @@ type base64Stream struct {
 	n    int
 }
 
-// decode appends what b stands for to dst. It returns false if b is no base64.
+// decode appends what b encodes to dst. It returns false if b is no base64.
 func (s *base64Stream) decode(dst, b []byte) ([]byte, bool) {
 	for len(b) > 0 {
 		var src []byte

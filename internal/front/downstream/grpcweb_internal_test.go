@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzBase64Stream: in whatever pieces base64 comes, it stands for the same, and what is no
+// FuzzBase64Stream: in whatever pieces base64 comes, it decodes to the same, and what is no
 // base64 as a whole is none in pieces.
 func FuzzBase64Stream(f *testing.F) {
 	f.Add("AAAAAAVoZWxsbw==", 3)

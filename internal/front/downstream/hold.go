@@ -13,7 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
-// holdHead accepts a reply that asks for the connection to be held: its head goes out
+// holdHead accepts a reply that requests that the connection be held: its head goes out
 // as that of a stream.
 func (r *reply) holdHead(e *proxy.Exchange, res *http1.Response) {
 	h, lane := r.h, r.h.lane
@@ -24,7 +24,7 @@ func (r *reply) holdHead(e *proxy.Exchange, res *http1.Response) {
 	}
 	if err != nil {
 		lane.counters.holdsRefused.Add(1)
-		lane.srv.log.Warn("a backend asks to hold a connection and may not", "route", r.policy.Route.Name(), "upstream", r.upstream, "err", err)
+		lane.srv.log.Warn("backend may not hold connections", "route", r.policy.Route.Name(), "upstream", r.upstream, "err", err)
 		h.x = nil
 		e.Cancel()
 		r.fail(&push.APIError{Status: http.StatusBadGateway, Message: "the backend's answer is not what it should be"})

@@ -56,7 +56,7 @@ func TestUpstreamHoldsAConnection(t *testing.T) {
 		}
 		trial.Eventually(t, name+": the client is a subscriber", func() bool { return g.Hub.Stats().Channels > 0 && g.proxy.Stats().Idle == 1 })
 		if ev, err := c.r.Next(); err != nil || ev.HasData || !ev.HasID {
-			t.Errorf("%s: %+v, %v instead of where the stream stands", name, ev, err)
+			t.Errorf("%s: %+v, %v instead of the stream's position", name, ev, err)
 		}
 		at := g.publish("orders.1", `{"n":1}`)
 		if got, id := c.next(); got != `:{"n":1}` || id != at {
@@ -118,7 +118,7 @@ func TestHeldClientResumes(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	if got := *asked.Load(); got != at {
-		t.Errorf("the backend was told %q, want %q", got, at)
+		t.Errorf("the backend received %q, want %q", got, at)
 	}
 	// An id of the backend's own is the backend's matter.
 	d := g.ask("GET", "/", "", "Last-Event-ID", "theirs")

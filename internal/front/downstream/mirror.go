@@ -7,7 +7,7 @@ import (
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
-// A mirror is the copy of a request that goes to another cluster. Nobody sees its
+// A mirror is the copy of a request that goes to another cluster. No client sees its
 // reply. It gets the body as it comes; a cluster that takes it more slowly than the
 // real one is given up, as nothing is kept for it.
 type mirror struct {
@@ -71,5 +71,5 @@ func (m *mirror) Fail(*proxy.Exchange, *proxy.Error) { m.x = nil }
 // Room implements proxy.Sink.
 func (m *mirror) Room(*proxy.Exchange) {}
 
-// Switch implements proxy.Sink; a copy asks for no other protocol.
+// Switch implements proxy.Sink; a copy does not upgrade.
 func (m *mirror) Switch(*proxy.Exchange, *http1.Response) *eventloop.Conn { return nil }

@@ -37,7 +37,7 @@ func (s *Server) routesCollide(t *table) error {
 }
 
 // beginMounted serves a request for an endpoint of a protocol's when its body is there.
-// Who asks is for the protocol to find out.
+// The protocol authenticates it.
 func (h *conn) beginMounted(r *request, head, rest []byte) int {
 	req, ep := r.head, r.endpoint
 	n := req.ContentLength
@@ -47,7 +47,7 @@ func (h *conn) beginMounted(r *request, head, rest []byte) int {
 		ep.serve(r)
 		return 0
 	case ep.maxBody == 0:
-		// A body nobody wants is not read: the connection ends with the answer.
+		// An unneeded body is not read: the connection ends with the answer.
 		r.keepAlive, r.unread, h.lane.raw = false, true, head
 		ep.serve(r)
 		return len(rest)

@@ -16,7 +16,7 @@ import (
 )
 
 // echoServer answers with what it got: the method, the body's length and sum, in the
-// framing that the path asks for.
+// framing that the path names.
 func echoServer(t *testing.T) string {
 	return backend(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -242,7 +242,7 @@ func TestInterimReplies(t *testing.T) {
 	w = g.dial()
 	w.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
 	if got := w.Head(); got != "HTTP/1.1 100 Continue\r\n\r\n" {
-		t.Errorf("the client is told %q", got)
+		t.Errorf("the client receives %q", got)
 	}
 	w.Send("hello")
 	w.Head()                                                      // 103
@@ -255,7 +255,7 @@ func TestInterimReplies(t *testing.T) {
 	w = g.dial()
 	w.Send("POST /no HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
 	if res, _ := w.Answer("POST"); res.StatusCode != 417 || !res.Close {
-		t.Errorf("a body that nobody wants: %d, close %v", res.StatusCode, res.Close)
+		t.Errorf("an unneeded body: %d, close %v", res.StatusCode, res.Close)
 	}
 	w.EOF()
 }

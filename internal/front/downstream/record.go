@@ -13,8 +13,8 @@ import (
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
-// A recording is what a request has besides whose reply is recorded, or that asks
-// for a recording.
+// A recording is what a request has besides whose reply is recorded, or that is
+// a request for one.
 type recording struct {
 	*forwarding
 	ask    record.Ask
@@ -57,7 +57,7 @@ func (rec *recording) askRecorder(body []byte) {
 	rec.attach()
 }
 
-// attach asks the recorder, and has the connection wait for the answer.
+// attach queries the recorder, and has the connection wait for the answer.
 func (rec *recording) attach() {
 	r, h := rec.request, rec.h
 	r.body = nil
@@ -91,7 +91,7 @@ func (rec *recording) recorded(a record.Answer) {
 	}
 }
 
-// begin asks the upstream. What rec belongs to may be over when a call returns, but the
+// begin sends the request to the upstream. What rec belongs to may be over when a call returns, but the
 // exchange continues without it.
 func (rec *recording) begin() {
 	r := rec.forwarding
@@ -162,7 +162,7 @@ func (rec *recording) streamFields() []byte {
 	return b[:len(b)-len(crlf)]
 }
 
-// forsake ends what a client that is gone follows or waits for. rec may be nil.
+// forsake releases what a client that is gone follows or waits for. rec may be nil.
 func (rec *recording) forsake() {
 	if rec != nil && rec.viewer != nil {
 		if rec.ask.Tape != nil {

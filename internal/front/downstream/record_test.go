@@ -19,7 +19,7 @@ import (
 	"github.com/weir-gateway/weir/sse"
 )
 
-// A teller is a backend that streams what it is told to, to every request alike.
+// A teller is a backend that streams the events it is given, to every request alike.
 type teller struct {
 	calls, gone atomic.Int64
 	say         chan string // a piece of the body; "" ends the reply
@@ -51,7 +51,7 @@ func (l *teller) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tell says n events beginning with number from.
+// tell sends n events beginning with number from.
 func (l *teller) tell(from, n int) {
 	for i := range n {
 		l.say <- fmt.Sprintf("event: token\ndata: %d\ndata: second line\n\n", from+i)
@@ -90,7 +90,7 @@ func (g *gateway) ask(method, path, body string, header ...string) *listener {
 	return &listener{g.T, res, sse.NewReader(res.Body), cancel}
 }
 
-// next returns the next event as "type:data", and where the stream stands after it.
+// next returns the next event as "type:data", and the position after it.
 func (l *listener) next() (event, id string) {
 	l.t.Helper()
 	for {
@@ -104,7 +104,7 @@ func (l *listener) next() (event, id string) {
 	}
 }
 
-// wants reads the events that tell said.
+// wants reads the events of the last call of tell.
 func (l *listener) wants(from, n int) (id string) {
 	l.t.Helper()
 	for i := range n {
@@ -171,7 +171,7 @@ func TestRecordedStreamIsTheUpstreamsWithOurIDs(t *testing.T) {
 	f(":three")
 	f(":")
 	last := c.ends()
-	// The clients of one loop may hear of the end before another loop does.
+	// The clients of one loop may be notified of the end before another loop is.
 	trial.Eventually(t, "204 for who has everything", func() bool {
 		return g.ask("POST", "/chat", `{"q":1}`, "Last-Event-ID", last).res.StatusCode == 204
 	})
@@ -230,7 +230,7 @@ func TestIdempotencyKeyWins(t *testing.T) {
 	}
 }
 
-// Two clients behind one address have nothing that tells them apart: one's answer must
+// Two clients behind one address have nothing that distinguishes them: one's answer must
 // not go to the other, who sent another body under the same key.
 func TestIdempotencyKeysDoNotJoinClientsOfOneAddress(t *testing.T) {
 	l, g := tellerAndGateway(t)
@@ -377,7 +377,7 @@ func TestUpstreamOutlivesItsClientsForAWhile(t *testing.T) {
 	id := a.wants(0, 1)
 	url := a.res.Header.Get("Weir-Recording")
 	a.leave()
-	l.tell(1, 1) // nobody listens, and it is kept
+	l.tell(1, 1) // no client follows, and it is kept
 	b := g.ask("POST", "/chat", "x", "Last-Event-ID", id)
 	b.wants(1, 1)
 	if l.gone.Load() != 0 {
@@ -442,7 +442,7 @@ func TestOtherRepliesPassUnrecorded(t *testing.T) {
 	}))
 	f := func(path string, status int, want string) {
 		t.Helper()
-		for range 2 { // each asks the backend
+		for range 2 { // each is sent to the backend
 			c := g.ask("POST", path, "body")
 			c.status(status)
 			b, err := io.ReadAll(c.res.Body)

@@ -26,7 +26,7 @@ type endpoint struct {
 
 // request is one request as far as it is needed beyond the parse: the head's
 // bytes are gone when its body or its answer has to be waited for. It is the
-// lane's again once it is answered, and seq has another value then.
+// loop's again once it is answered, and seq has another value then.
 type request struct {
 	perRequest
 
@@ -118,7 +118,7 @@ func (r *request) admitPage() bool {
 	return false
 }
 
-// release gives r back after its answer. Nobody may hold it any more.
+// release gives r back after its answer. No reference to it may remain.
 func (r *request) release() {
 	r.forwarding.over()
 	l := r.h.lane
@@ -175,7 +175,7 @@ func methodName(b []byte) string {
 	return string(b)
 }
 
-// fields returns the header lines that CORS asks for.
+// fields returns the header lines that CORS requires.
 func (r *request) fields() []byte {
 	if r.forwarding.matched && r.policy.Route != nil {
 		return r.policy.Route.AppendCORS(nil, &r.policy)
@@ -191,7 +191,7 @@ func (r *request) fields() []byte {
 	return b
 }
 
-// answerFields are for answers that depend on who asks and when.
+// answerFields are for answers that depend on the client and the time.
 const answerFields = "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
 
 // answer writes a complete answer and makes the connection ready for the next
@@ -227,7 +227,7 @@ func (r *request) answerWith(status int, contentType string, body []byte, extra 
 	switch {
 	case !r.keepAlive:
 		b = append(b, "Connection: close\r\n"...)
-	case r.minor == 0: // HTTP/1.0 closes unless told otherwise
+	case r.minor == 0: // HTTP/1.0 closes by default
 		b = append(b, "Connection: keep-alive\r\n"...)
 	}
 	b = append(b, "\r\n"...)

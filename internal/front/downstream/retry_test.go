@@ -164,7 +164,7 @@ func TestRestartingABackendUnderLoadFailsNothing(t *testing.T) {
 	progress := func(n int64) {
 		t.Helper()
 		at := ok.Load()
-		trial.Eventually(t, "requests go on", func() bool { return ok.Load() >= at+n })
+		trial.Eventually(t, "requests continue", func() bool { return ok.Load() >= at+n })
 	}
 	for i := range 6 {
 		b := backends[i%2]

@@ -201,7 +201,7 @@ func (r *forwarding) decide(v *policy.Verdict, rest []byte) int {
 		r.authorize(v.Query)
 		return 0 // a body waits
 	}
-	used := r.skip(rest) // what is there of a body that nobody wants is skipped if it is all of it
+	used := r.skip(rest) // what is there of an unneeded body is skipped if it is all of it
 	if v.Action == policy.Respond {
 		r.answerWith(v.Status, v.ContentType, v.Body, "", v.Fields)
 		return used

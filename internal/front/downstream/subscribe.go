@@ -102,7 +102,7 @@ func (r *builtin) subscription() (*push.Subscription, *push.APIError) {
 	return &push.Subscription{Subscription: *sub, Chunked: r.chunks()}, nil
 }
 
-// subscribe finds out who asks, whether that one may, and hands the connection
+// subscribe authenticates and authorizes the client, and passes the connection
 // to the wing.
 func (r *builtin) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
 	sub.Fields = append(r.fields(), r.h.lane.srv.altSvc...)

@@ -197,7 +197,7 @@ func TestSessionsResumeWhenConnectionsDoNotLast(t *testing.T) {
 func TestBackendsThatAreNotWhoTheyShouldBe(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	me := save(t, filepath.Join(t.TempDir(), "me.pem"), a.leaf(t, nil, "me"))
-	stranger := save(t, filepath.Join(t.TempDir(), "stranger.pem"), other.leaf(t, nil, "me"))
+	stranger := save(t, filepath.Join(t.TempDir(), "unknown.pem"), other.leaf(t, nil, "me"))
 	expired := func(c *x509.Certificate) {
 		c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 	}

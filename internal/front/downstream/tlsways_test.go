@@ -73,7 +73,7 @@ func TestAPeerThatHangsInItsHandshakeIsHedged(t *testing.T) {
 		}
 	}
 	if g.proxy.Stats().Clusters["main"].Hedges == 0 {
-		t.Error("nobody was hedged")
+		t.Error("no request was hedged")
 	}
 	trial.Eventually(t, "those that lost are let go", func() bool { return hung.Load() == 0 })
 }
@@ -182,7 +182,7 @@ func answerOK(c *tls.Conn, r *bufio.Reader) {
 }
 
 // What a request over TLS costs is sealing and opening: it allocates no more than one in
-// plaintext, once the connection stands. Both ends are in this process.
+// plaintext, once the connection is open. Both ends are in this process.
 func TestRequestsOverTLSAllocateNothing(t *testing.T) {
 	const reply = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!"
 	a := newAuthority(t)

@@ -17,13 +17,13 @@ var (
 	_ push.Job = (*builtin)(nil)
 )
 
-// waitingSubscription is a subscription that asks for history, until its turn.
+// waitingSubscription is a subscription that requests history and is queued.
 type waitingSubscription struct {
 	sub   *push.Subscription
 	serve func(*eventloop.Conn, *push.Subscription) error
 }
 
-// lateIn reports whether a request that came now on this lane's loop would have to wait,
+// lateIn reports whether a request that came now on this loop would have to wait,
 // if some of t's have a class.
 func (r *forwarding) lateIn(t *table) bool {
 	if !t.classed || !r.h.lane.srv.push.Admits() {
@@ -54,7 +54,7 @@ func (r *forwarding) forwardInTurn(class limit.Class, rest []byte) int {
 	return 0
 }
 
-// subscribeInTurn is subscribed for a client that asks for history.
+// subscribeInTurn is subscribed for a client that requests history.
 func (r *builtin) subscribeInTurn(class limit.Class, w *waitingSubscription) {
 	lane := r.h.lane.srv.push.Lane(r.c)
 	late, now := lane.Late()
@@ -141,7 +141,7 @@ func (r *request) skip(rest []byte) int {
 	return len(rest)
 }
 
-// client is who asks, where there are limits for it; the zero address otherwise.
+// client is the client's address, where there are limits for it; the zero address otherwise.
 func (r *request) client() netip.Addr {
 	f := r.h.lane.srv.front
 	if f == nil {

@@ -34,7 +34,7 @@ func headerOf(fields []http1.Field) http.Header {
 }
 
 // collects reports whether the whole body is needed before the upstream is asked: to
-// be validated, or to tell one request from another.
+// be validated, or to identify the request.
 func (r *forwarding) collects(tg *target) bool {
 	return tg.validate != nil && tg.validate.Requests() || r.recording != nil
 }

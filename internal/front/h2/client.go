@@ -60,7 +60,7 @@ type CallStats struct {
 	Calls       uint64 // requests sent on them
 	Unprocessed uint64 // of these, those that the backend said it did not process
 	Resets      uint64 // those that the backend reset otherwise
-	Canceled    uint64 // those that we reset, since nobody waited for them
+	Canceled    uint64 // those that we reset, since no client waited for them
 	Malformed   uint64 // replies that broke RFC 9113 in a way that concerns them alone
 	GoAways     uint64 // connections that the backend said it will end
 	Open        int64  // connections now
@@ -138,7 +138,7 @@ const (
 	ready                                // the backend's SETTINGS came: calls go out
 	sLeaving                             // no more calls are opened
 	sOver                                // the connection ends
-	toldLeaving                          // the owner was told
+	toldLeaving                          // the owner was notified
 )
 
 const (
@@ -148,7 +148,7 @@ const (
 	// ourMostCalls bounds what is made of a backend that allows any number.
 	ourMostCalls = 1000
 	// replyWindow is what a backend may send of a reply that is taken as it comes; the first
-	// window is firstWindow, so that replies nobody takes are not kept for long.
+	// window is firstWindow, so that unread replies are not kept for long.
 	replyWindow = 256 << 10
 	// sessionWindow is the same over all streams. It is given back at once, so that a slow
 	// client holds up its own stream alone.
@@ -168,7 +168,7 @@ func (l *Caller) Begin(c *eventloop.Conn, owner Owner, counters *CallCounters) *
 	return &Session{caller: l, writer: newWriter(c, &l.buffers), owner: owner, counters: counters, next: 1, most: assumedCalls, credit: sessionWindow}
 }
 
-// Start makes s speak: the connection stands, and is its own from now on. within bounds the
+// Start makes s speak: the connection is open, and is its own from now on. within bounds the
 // time until the backend's SETTINGS come, idle how long s stays without calls.
 func (s *Session) Start(within, idle int64) {
 	s.flags |= started
@@ -200,7 +200,7 @@ func (s *Session) Allows() int { return int(s.most) }
 func (s *Session) Ready() bool { return s.flags&ready != 0 }
 
 // Open opens a call, which h handles: a connection on which one request is written and one
-// reply is read. While s is not Ready the request should not be written: h is told by
+// reply is read. While s is not Ready the request should not be written: h is notified by
 // Connected when it may be. Open returns nil if there is no room.
 func (s *Session) Open(h eventloop.Connector) *eventloop.Conn {
 	if s.Free() <= 0 {
@@ -280,7 +280,7 @@ func (s *Session) Closed(_ *eventloop.Conn, err error) {
 	s.owner.Ended(s, err)
 }
 
-// lost is what a call is told of the end of its connection.
+// lost is the error of a call at the end of its connection.
 func (s *Session) lost(err error, fresh bool) error {
 	switch {
 	case errors.Is(err, eventloop.ErrStopped), errors.Is(err, eventloop.ErrStalled):

@@ -43,7 +43,7 @@ func (p *peer) is(f func() bool) func() bool {
 	return func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f() }
 }
 
-// A dialler begins the session when its socket stands.
+// A dialler begins the session when its socket is connected.
 type dialler struct {
 	p     *peer
 	stood chan struct{}
@@ -307,7 +307,7 @@ func TestAClientThatLeavesCancelsItsStream(t *testing.T) {
 	p.until("a reset", func() bool { return p.reset[1] == http2.ErrCodeCancel })
 	p.client.do(p.WriteData(1, false, make([]byte, 16<<10))) // it did not know yet
 	p.client.do(p.WritePing(false, [8]byte{1}))
-	p.until("the connection goes on", func() bool { return p.pongs == 1 })
+	p.until("the connection continues", func() bool { return p.pongs == 1 })
 }
 
 func TestRequestsWaitForWindows(t *testing.T) {
@@ -412,7 +412,7 @@ func TestMalformedRepliesEndTheirStreamAlone(t *testing.T) {
 		p.replies(id, false, ":status", "200", "content-length", "3")
 		p.client.do(p.WriteData(id, false, []byte("abcd")))
 	})
-	f("trailers that go on", func(id uint32) { p.replies(id, false, ":status", "200"); p.replies(id, false, "x", "y") })
+	f("trailers that continue", func(id uint32) { p.replies(id, false, ":status", "200"); p.replies(id, false, "x", "y") })
 	f("a second head", func(id uint32) { p.replies(id, false, ":status", "200"); p.replies(id, true, ":status", "200") })
 	f("more than its window", func(id uint32) {
 		p.replies(id, false, ":status", "200", "content-length", "9")

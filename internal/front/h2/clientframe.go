@@ -100,8 +100,8 @@ func (s *Session) ping(f header, p []byte) {
 	}
 }
 
-// goneAway takes the backend's GOAWAY (§6.8): what it has not processed is told so, the rest
-// goes on.
+// goneAway takes the backend's GOAWAY (§6.8): calls that it has not processed are notified, the rest
+// continue.
 func (s *Session) goneAway(f header, p []byte) {
 	switch {
 	case f.stream != 0:

@@ -244,7 +244,7 @@ func (s *Session) charge(f header, over int32) *call {
 		return nil
 	}
 	c.credit -= int32(f.length)
-	c.owed += over // nobody takes it
+	c.owed += over // no reader is left
 	return c
 }
 

@@ -16,7 +16,7 @@ var requestLimits = http1.Limits{MaxLine: 64 << 10, MaxHead: 1 << 20, MaxFields:
 func (c *call) Send(b []byte) (taken int) {
 	s := c.session
 	if c.flags&requestEnded != 0 || s.flags&sOver != 0 || s.sock.Closing() {
-		return len(b) // nobody will get it
+		return len(b) // it will not be sent
 	}
 	if !s.Ready() || !s.room() {
 		s.wait(&c.flow)

@@ -12,7 +12,7 @@ type closedStreams struct {
 
 const (
 	// endedMost is how many streams are remembered that both sides ended: only so that a
-	// client which uses one again is told the exact code.
+	// client which uses one again gets the exact code.
 	endedMost = 32
 	// stoppedMost is the same for those that the client may still send on. As many as it may
 	// have open at a time may be stopped before it knows of the first.

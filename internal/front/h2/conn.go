@@ -13,7 +13,7 @@ type conn struct {
 	// Fixed by Take.
 	lane *lane
 
-	// Owned by the loop's goroutine. No lock. What a delivery touches stands first.
+	// Owned by the loop's goroutine. No lock. What a delivery touches comes first.
 	writer
 	streams []*stream // open, in the order of their numbers
 	flags   connFlags
@@ -286,7 +286,7 @@ func (h *conn) rest() {
 	}
 }
 
-// EndOfStream implements eventloop.Handler: nobody is there to be answered.
+// EndOfStream implements eventloop.Handler: there is no client to answer.
 func (h *conn) EndOfStream(*eventloop.Conn) bool { return false }
 
 // Drained implements eventloop.Handler.
@@ -356,7 +356,7 @@ func (h *conn) leave() {
 	h.sock.SetTimer(leaveTime)
 }
 
-// leavePing tells that the client has got the first GOAWAY; leaveTime is how long that is
+// leavePing shows that the client has got the first GOAWAY; leaveTime is how long that is
 // waited for.
 var leavePing = [8]byte{'w', 'e', 'i', 'r', 'l', 'e', 'f', 't'}
 

@@ -114,7 +114,7 @@ func (l *lane) deliver() {
 	s.body(b)
 }
 
-// drop gives back credit for what nobody takes: padding, and what comes for a closed stream.
+// drop returns credit for what is not consumed: padding, and what comes for a closed stream.
 func (h *conn) drop(n int32) {
 	if s := h.data.stream; s != nil && !s.gone {
 		s.give(n)

@@ -137,7 +137,7 @@ func (h *conn) greeting() []byte {
 	return appendWindowUpdate(b, 0, connWindow-firstWindow)
 }
 
-// Drain tells every connection to take its next requests elsewhere (RFC 9113 §6.8); what is
+// Drain sends every connection a GOAWAY, so that it takes its next requests elsewhere (RFC 9113 §6.8); what is
 // under way continues. Any goroutine; it returns at once.
 func (s *Server) Drain(loops []*eventloop.Loop) {
 	for _, loop := range loops {

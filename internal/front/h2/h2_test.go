@@ -289,7 +289,7 @@ func (c *client) over(id uint32) func() bool {
 	return func() bool { _, reset := c.reset[id]; return c.ended[id] || reset }
 }
 
-// answer asks and returns what came, head and body.
+// answer sends a request and returns what came, head and body.
 func (c *client) answer(id uint32) string {
 	c.t.Helper()
 	c.until("an answer", c.over(id))

@@ -264,7 +264,7 @@ func (r *fields) appendHead(b []byte, ends bool) ([]byte, bool) {
 	method := r.method
 	switch {
 	case webSocket:
-		method = "GET" // RFC 8441 §5: it stands for one
+		method = "GET" // RFC 8441 §5: it replaces one
 	case connect && r.protocol != "":
 		r.path = r.authority // what is tunnelled is not known: as any CONNECT
 	}
@@ -301,7 +301,7 @@ func (r *fields) appendHead(b []byte, ends bool) ([]byte, bool) {
 }
 
 // upgradeLines make a WebSocket's handshake of RFC 8441 one of RFC 6455. The key is
-// answered to nobody.
+// never answered.
 const upgradeLines = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 
 // visible reports whether s can stand in the first line of a head: it has no space and no

@@ -12,7 +12,7 @@ import (
 )
 
 // pausing reads a request as exchange does, but stops reading after each piece of its body
-// for a moment.
+// briefly.
 type pausing struct{ exchange }
 
 func (x *pausing) Data(c *eventloop.Conn, b []byte) int {
@@ -62,7 +62,7 @@ func TestBodiesOfHandlersThatPauseAreWhole(t *testing.T) {
 }
 
 // A client may send a window of single bytes while its handler does not read: what frames
-// them for the handler counts for nobody.
+// them for the handler is not counted.
 func TestSmallFramesForAHandlerThatPauses(t *testing.T) {
 	resume := make(chan *eventloop.Conn, 1)
 	f := serving(t, "", Config{}, func(*eventloop.Conn) eventloop.Handler {
@@ -90,7 +90,7 @@ func TestSmallFramesForAHandlerThatPauses(t *testing.T) {
 	}
 }
 
-// stopping stops reading after the first piece of a body until it is told to continue.
+// stopping stops reading after the first piece of a body until it is signalled to continue.
 type stopping struct {
 	exchange
 	paused chan *eventloop.Conn

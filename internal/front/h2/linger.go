@@ -3,8 +3,8 @@ package h2
 import "slices"
 
 // A stream may be answered before its request is whole. The client is not reset then: it
-// reads why, ends its request in order, and what it does wrong meanwhile is told it, all
-// within bounds. Past those it is told to stop (RFC 9113 §8.1).
+// reads why, ends its request in order, and its errors meanwhile are reported to it, all
+// within bounds. Past those it gets NO_ERROR (RFC 9113 §8.1).
 
 const (
 	// lingerMost is how many such streams a connection has.
@@ -35,13 +35,13 @@ func (h *conn) await(s *stream) {
 	h.linger = append(h.linger, s)
 }
 
-// stop tells the client that the rest of a request is not needed.
+// stop notifies the client that the rest of a request is not needed.
 func (h *conn) stop(s *stream) {
 	h.control(appendReset(nil, s.id, NoError))
 	h.unlinger(s, true)
 }
 
-// unlinger forgets s if it was kept. reset: the client was told to stop.
+// unlinger forgets s if it was kept. reset: the client was reset.
 func (h *conn) unlinger(s *stream, reset bool) {
 	i := slices.Index(h.linger, s)
 	if i < 0 {

@@ -153,7 +153,7 @@ func (h *conn) Moved(*eventloop.Conn) {
 
 // An Arriving is a connection that comes from another process, read and not yet open.
 type Arriving struct {
-	conn    *conn // without a lane
+	conn    *conn // without a loop
 	streams []arrivingStream
 }
 

@@ -5,7 +5,7 @@ package h2
 func (s *stream) Send(b []byte) (taken int) {
 	h := s.conn
 	if s.flags&ourEnd != 0 || h.flags&failed != 0 || h.sock.Closing() {
-		return len(b) // nobody will get it
+		return len(b) // it will not be sent
 	}
 	for s.flags&headSent == 0 && len(b) > 0 {
 		if !h.room() {

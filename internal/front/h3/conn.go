@@ -35,7 +35,7 @@ type conn struct {
 	mu      sync.Mutex
 	budget  h2.Budget
 	flooded bool
-	control *quic.SendStream // nil until it stands
+	control *quic.SendStream // nil until it is open
 }
 
 type connFlags uint8
@@ -161,7 +161,7 @@ func (h *conn) tolerate(f h2.Flood) bool {
 	return ok
 }
 
-// answered tells that a stream was served.
+// answered counts a stream as served.
 func (h *conn) answered() {
 	h.mu.Lock()
 	h.budget.Earn()

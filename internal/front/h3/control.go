@@ -49,7 +49,7 @@ func (h *conn) readOwn(q *quic.ReceiveStream, seen []atomic.Bool) error {
 	kind, err := quicvarint.Read(in)
 	switch {
 	case err != nil:
-		return nil // it is nobody's
+		return nil // it belongs to no stream
 	case kind == streamPush:
 		return &connError{StreamCreationError, "a client does not push"}
 	case kind > streamDecoder:

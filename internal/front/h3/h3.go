@@ -85,12 +85,12 @@ type Front struct {
 	// Admit reports whether a connection may stay, whose peer has proved its address. It is
 	// called on the connection's loop.
 	Admit func(*eventloop.Conn) bool
-	// Established is told what the handshake of an admitted connection found out, on its loop.
+	// Established is called with the result of an admitted connection's handshake, on its loop.
 	Established func(*eventloop.Conn, *tls.ConnectionState)
 	// Accept is called on the loop with each new stream and returns what handles it, as for
 	// a connection that speaks HTTP/1.1; nil refuses it.
 	Accept func(*eventloop.Conn) eventloop.Handler
-	// Failed is told of each handshake that came to nothing; nil: nobody is. Any goroutine.
+	// Failed is called for each failed handshake, if not nil. Any goroutine.
 	Failed func()
 }
 
@@ -177,7 +177,7 @@ func (s *Server) accept(ctx context.Context) error {
 	}
 }
 
-// Drain tells every connection to take its next requests elsewhere (RFC 9114 §5.2), and
+// Drain sends every connection a GOAWAY, so that it takes its next requests elsewhere (RFC 9114 §5.2), and
 // refuses new ones; what is under way continues. Any goroutine; it returns at once.
 func (s *Server) Drain() {
 	s.draining.Store(true)

@@ -256,7 +256,7 @@ func (c *client) ends(what string, want Code) {
 	select {
 	case <-c.Context().Done():
 	case <-time.After(trial.Patience):
-		c.t.Errorf("%s: the connection goes on", what)
+		c.t.Errorf("%s: the connection continues", what)
 		return
 	}
 	err := context.Cause(c.Context())

@@ -27,7 +27,7 @@ const (
 	connWindow, maxConnWindow     = 256 << 10, 4 << 20
 	// ownStreams are the streams in one direction that a client may open: three are of use.
 	ownStreams = 8
-	// wantedBuffer is what quic-go asks for as the socket's buffers: all clients share it.
+	// wantedBuffer is what quic-go requests for the socket's buffers: all clients share it.
 	wantedBuffer = 7 << 20
 )
 

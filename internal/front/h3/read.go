@@ -141,7 +141,7 @@ func (s *stream) fields(f frames, length uint64, space *headSpace) (err error) {
 	}
 }
 
-// endsSoon reports whether nothing follows, as far as that is known in a moment.
+// endsSoon reports whether nothing follows, as far as that is known shortly.
 func (s *stream) endsSoon(f frames, bodiless bool) bool {
 	wait := bodyWait
 	if bodiless {

@@ -136,7 +136,7 @@ func (s *stream) unsent(err error) {
 // its body.
 func (s *stream) Send(b []byte) (taken int) {
 	if s.flags&ourEnd != 0 {
-		return len(b) // nobody will get it
+		return len(b) // it will not be sent
 	}
 	for s.flags&headSent == 0 && len(b) > 0 {
 		n := s.sendHead(b)

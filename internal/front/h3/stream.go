@@ -19,7 +19,7 @@ type stream struct {
 	// Fixed when it is taken.
 	conn *conn
 	quic *quic.Stream
-	more chan struct{} // tells the reading goroutine to continue
+	more chan struct{} // signals the reading goroutine to continue
 
 	// Owned by the loop's goroutine. No lock.
 	left  int64       // of a body whose length was said
@@ -112,7 +112,7 @@ func (s *stream) turnAway(code Code) {
 	s.reset(code)
 }
 
-// stopReading tells the client, and the reading goroutine, that no more is wanted.
+// stopReading notifies the client and the reading goroutine that no more is wanted.
 func (s *stream) stopReading(code Code) {
 	s.deaf.Store(true)
 	s.quic.CancelRead(quic.StreamErrorCode(code))

@@ -1,6 +1,6 @@
 package http1
 
-// A Chunked decodes a chunked body (RFC 9112 §7.1). The zero value stands at
+// A Chunked decodes a chunked body (RFC 9112 §7.1). The zero value is at
 // the beginning of one. It holds no bytes, so a connection can keep it by value.
 //
 // Trailer fields are checked and dropped, except by DecodeTrailer: none of them may

@@ -41,7 +41,7 @@ func Query(query []byte) iter.Seq2[Pair, error] {
 
 // QueryValue returns the decoded value of the first pair called name. It
 // allocates only if name or value is escaped. A pair with a bad escape is not
-// there; who must tell that from absence uses Query.
+// there; a caller that must distinguish that from absence uses Query.
 func QueryValue(query []byte, name string) (value []byte, ok bool) {
 	for len(query) > 0 {
 		var n, v []byte

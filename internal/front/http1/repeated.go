@@ -27,7 +27,7 @@ var canonical = func() (names [len(singletons)]string) {
 	return names
 }()
 
-// Repeated returns the name of a field that stands in a request more than once although
+// Repeated returns the name of a field that is in a request more than once although
 // its value is not a list, or "". Such a request is refused with 400.
 func Repeated(fields []Field) string {
 	var seen uint64 // of lengths: most requests have no two that may be the same

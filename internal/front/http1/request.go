@@ -64,7 +64,7 @@ func HeadPending(b []byte, seen int, lim Limits) bool {
 // ParseRequest reads the head of a request at the start of b into r and returns
 // its length. n == 0 without an error means that b is not a whole head yet: call
 // again with more. Limits and rules are applied to what is there, so a client
-// that is wrong hears so at once. Every error is an *Error; r is then undefined.
+// that is wrong gets its error at once. Every error is an *Error; r is then undefined.
 //
 // One empty line before the request is skipped (RFC 9112 §2.2) and counted in n.
 func ParseRequest(r *Request, b []byte, lim Limits) (n int, err error) {

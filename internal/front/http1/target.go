@@ -88,7 +88,7 @@ func validEscapes(b []byte) bool {
 // validHost reports whether b is uri-host [ ":" port ] (RFC 9110 §7.2) with a
 // host that is not empty. Names are letters, digits and "-._~": the
 // percent-encoding and the punctuation that RFC 3986 also allows stand in no
-// DNS name, and a comma is what two Host fields become when somebody joins them.
+// DNS name, and a comma is what two Host fields become when joined.
 func validHost(b []byte) bool {
 	host, port := splitPort(b)
 	if !validPort(port) || len(host) == 0 {

@@ -57,7 +57,7 @@ func NewAddresses(l Lists) (*Addresses, error) {
 				continue
 			}
 			if !a.add(p, list.allowed) {
-				errs = append(errs, fmt.Errorf("deny: %s stands in allow as well", text))
+				errs = append(errs, fmt.Errorf("deny: %s is in allow as well", text))
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func (a *Addresses) find(addr netip.Addr) (allowed, ok bool) {
 }
 
 // ParseNetwork reads a network or a single address. Bits after the prefix must
-// be zero, since nobody knows what is meant by others. IPv4-mapped networks are
+// be zero, since the meaning of others is unclear. IPv4-mapped networks are
 // the IPv4 networks.
 func ParseNetwork(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {

@@ -59,7 +59,7 @@ func TestABadNetworkSaysWhatToWrite(t *testing.T) {
 	f(Lists{Deny: []string{"10.0.0.0/33"}}, "is no network")
 	f(Lists{Deny: []string{"fe80::1%eth0"}}, "no zone")
 	f(Lists{Deny: []string{"::ffff:0:0/90"}}, "at least 96")
-	f(Lists{Allow: []string{"10.0.0.0/8"}, Deny: []string{"10.0.0.0/8"}}, "stands in allow as well")
+	f(Lists{Allow: []string{"10.0.0.0/8"}, Deny: []string{"10.0.0.0/8"}}, "is in allow as well")
 	if err := (Trusted{Proxies: []string{"x"}, Header: "x-real-ip"}).Validate(); err == nil || !strings.Contains(err.Error(), "neither") || !strings.Contains(err.Error(), `proxies: "x"`) {
 		t.Errorf("%v", err)
 	}
@@ -155,7 +155,7 @@ func FuzzParseAddr(f *testing.F) {
 	})
 }
 
-// Whatever the fields, the client is the peer or an address that stands in them,
+// Whatever the fields, the client is the peer or an address that is in them,
 // and no field moves a peer that is not trusted.
 func FuzzClient(f *testing.F) {
 	f.Add("1.1.1.1, 10.0.0.2", "10.0.0.3")
@@ -175,10 +175,10 @@ func FuzzClient(f *testing.F) {
 				t.Fatalf("%q %q: %v", first, second, got)
 			}
 			if other := netip.MustParseAddr("192.0.2.1"); trust.Client(other, fields) != other {
-				t.Fatalf("%q %q move a stranger", first, second)
+				t.Fatalf("%q %q move an untrusted peer", first, second)
 			}
 			if got.Is4() && got != peer && !strings.Contains(first+" "+second, got.String()) && !strings.Contains(strings.ToLower(first+second), ":") {
-				t.Fatalf("%q %q: %v stands nowhere", first, second, got)
+				t.Fatalf("%q %q: %v is in none of them", first, second, got)
 			}
 			// What a client wrote, left of what the proxy added, does not count.
 			appended := append(fields, fieldLines(header+": "+map[string]string{HeaderXForwardedFor: "1.2.3.4", HeaderForwarded: "for=1.2.3.4"}[header])...)

@@ -14,7 +14,7 @@ type simulation struct {
 	length      time.Duration
 	orders      float64 // share of the requests
 	stall       time.Duration
-	// hidden is work that follows from what is served and that nobody tells the queue of,
+	// hidden is work that follows from what is served and that is not reported to the queue,
 	// in parts of the cost: what other loops deliver here, what the kernel sends later.
 	hidden float64
 	// sends is what bringing a tick's publications of the market to their followers takes,
@@ -272,7 +272,7 @@ func TestWhatNobodyHasTimeForIsRefusedInTime(t *testing.T) {
 	}
 	a.Guard(0.05, true)
 	if v, _ := a.Offer(Replay, Key{}, 0, 1, 0); v != Refuse {
-		t.Error("a replay is begun while the process is short of processors")
+		t.Error("a replay is started while the process is short of processors")
 	}
 	for i := range 200 {
 		if v, _ := a.Offer(Control, Key{}, 0, 1, i); v != Wait {

@@ -20,7 +20,7 @@ const (
 
 var classNames = [Classes]string{"", "control", "order", "account", "market", "replay"}
 
-// String returns the name as it stands in configuration and metrics.
+// String returns the name as in configuration and metrics.
 func (c Class) String() string {
 	if c >= Classes {
 		return fmt.Sprintf("class %d", uint8(c))

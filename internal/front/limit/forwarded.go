@@ -43,7 +43,7 @@ func (t *Trust) walkList(peer netip.Addr, fields []http1.Field) netip.Addr {
 }
 
 // walkForwarded walks Forwarded (RFC 7239 §4) in the same way. An element without
-// for= is a proxy that does not tell: the walk ends at it. A line that is not
+// for= is a proxy that hides it: the walk ends at it. A line that is not
 // well-formed is not searched for commas.
 func (t *Trust) walkForwarded(peer netip.Addr, fields []http1.Field) netip.Addr {
 	client, hops := peer, 0
@@ -232,7 +232,7 @@ func parse4(b []byte, out []byte) bool {
 
 // parse6 reads RFC 4291 §2.2.
 func parse6(b []byte, out *[16]byte) bool {
-	n, gap := 0, -1 // bytes of out that are there; where "::" stands
+	n, gap := 0, -1 // bytes of out that are there; where "::" is
 	if len(b) >= 2 && b[0] == ':' && b[1] == ':' {
 		gap, b = 0, b[2:]
 	}

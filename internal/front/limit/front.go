@@ -267,8 +267,8 @@ func (f *Front) openOf(addr netip.Addr) *openConns {
 	return &f.open[maphash.Bytes(f.seed, b[:])%uint64(len(f.open))]
 }
 
-// Client is who asks: peer, or whom it speaks for if it is a trusted proxy. The zero
-// address is nobody's.
+// Client is the client's address: peer, or the one that it forwards for if it is a trusted proxy. The zero
+// address is no client's.
 func (f *Front) Client(peer netip.Addr, fields []http1.Field) netip.Addr {
 	if !f.Limits() {
 		return netip.Addr{}
@@ -276,7 +276,7 @@ func (f *Front) Client(peer netip.Addr, fields []http1.Field) netip.Addr {
 	return f.trust.Client(peer, fields)
 }
 
-// Peer is Client where there are no fields: a proxy speaks for nobody then.
+// Peer is Client where there are no fields: a proxy forwards for no client then.
 func (f *Front) Peer(peer netip.Addr) netip.Addr {
 	if !f.Limits() || f.trust.Trusts(peer.Unmap()) {
 		return netip.Addr{}
@@ -284,7 +284,7 @@ func (f *Front) Peer(peer netip.Addr) netip.Addr {
 	return peer
 }
 
-// Publish takes what a publication costs. identity "" is nobody's. If there is too
+// Publish takes what a publication costs. identity "" is anonymous. If there is too
 // little, wait is how long until there is enough.
 func (f *Front) Publish(client netip.Addr, identity string, now int64) (wait time.Duration, ok bool) {
 	b := f.current()

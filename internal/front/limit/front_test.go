@@ -132,7 +132,7 @@ func TestAnIdentityIsHeldToItsRate(t *testing.T) {
 	}
 	for range 5 {
 		if _, ok := f.Publish(a, "", 0); !ok {
-			t.Error("nobody's is refused")
+			t.Error("an anonymous one is refused")
 		}
 	}
 }

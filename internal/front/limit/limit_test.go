@@ -44,7 +44,7 @@ func TestABucketLetsItsBurstAndThenItsRateThrough(t *testing.T) {
 	f(8000*ms, 1100*ms) // a clock of another loop that is behind
 }
 
-// The answer is exact: a moment before it is refused, and then it is let through.
+// The answer is exact: a nanosecond before it is refused, and then it is let through.
 func TestTheWaitIsExact(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	tb := NewTable(8)

@@ -8,7 +8,7 @@ import (
 
 // A ProxyHeader is what a PROXY protocol header says (haproxy's
 // proxy-protocol.txt, versions 1 and 2). Only a trusted peer's is to be read, and
-// from a peer that must send one a connection without is to be closed: whoever
+// from a peer that must send one a connection without is to be closed: a client that
 // may choose could pretend to be anyone.
 type ProxyHeader struct {
 	// Version is 1 or 2.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Rate is what a bucket lets through, as it stands in the config file. The zero
+// Rate is what a bucket lets through, as in the config file. The zero
 // value means no limit, except where a field of this type says otherwise.
 type Rate struct {
 	// PerSecond is how many requests a second pass in the long run; 0 means no

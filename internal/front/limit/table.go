@@ -56,7 +56,7 @@ func NewTable(n int) *Table {
 }
 
 // Key makes the key of name in the space of scope: equal names in two scopes are
-// two buckets. It is a keyed hash, so nobody outside can aim at another's bucket.
+// two buckets. It is a keyed hash, so a client cannot target another's bucket.
 func (t *Table) Key(scope uint64, name []byte) uint64 {
 	return spread(maphash.Bytes(t.seed, name), scope)
 }
@@ -91,7 +91,7 @@ func Network(a netip.Addr, v6Bits int) netip.Addr {
 	return p.Addr()
 }
 
-// spread mixes a scope into a hash; 0 stands for a free way.
+// spread mixes a scope into a hash; 0 means a free way.
 func spread(h, scope uint64) uint64 {
 	h ^= scope * 0x9E3779B97F4A7C15
 	h ^= h >> 29
@@ -101,7 +101,7 @@ func spread(h, scope uint64) uint64 {
 }
 
 // Take takes one token from the bucket of key. If there is none, wait is how long
-// until there will be one, exactly, if nobody else takes it. now is in
+// until there will be one, exactly, if no other caller takes it. now is in
 // nanoseconds of a clock that all callers share and that does not run backwards.
 func (t *Table) Take(key uint64, q Quota, now int64) (wait time.Duration, ok bool) {
 	return t.TakeN(key, q, now, 1)

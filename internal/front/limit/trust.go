@@ -9,8 +9,8 @@ import (
 	"github.com/weir-gateway/weir/internal/front/http1"
 )
 
-// Trusted says whom to believe about where a request comes from, as it stands in
-// the config file. The zero value trusts nobody: the client is the peer of the
+// Trusted says whom to believe about where a request comes from, as in
+// the config file. The zero value trusts none: the client is the peer of the
 // connection.
 type Trusted struct {
 	// Proxies are the networks or addresses of proxies in front of us whose
@@ -40,7 +40,7 @@ func (t Trusted) Validate() error {
 	return err
 }
 
-// A Trust is a compiled Trusted. Immutable; a nil *Trust trusts nobody.
+// A Trust is a compiled Trusted. Immutable; a nil *Trust trusts none.
 type Trust struct {
 	proxies   *Addresses
 	forwarded bool

@@ -20,9 +20,9 @@ import (
 //	retries      further peers that were tried; absent if none
 //	trace_id, span_id    as the upstream got them; absent if the request got not so far
 //	client       address of who made it, by the trusted proxies' words
-//	sub, auth    who it was and what proved it; absent for nobody
+//	sub, auth    who it was and what proved it; absent if anonymous
 //	method, host, path, query   path normalised; secrets in the query are "[redacted]"
-//	headers      what the route asks for; of credentials only that they were there
+//	headers      the fields that the route lists; of credentials only that they were there
 //
 // Loops never wait for it: lines gather in a bounded buffer that one goroutine
 // writes out. A line that finds it full is dropped and counted.

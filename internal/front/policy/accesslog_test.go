@@ -242,7 +242,7 @@ func TestAWriterThatFailsIsToldOnce(t *testing.T) {
 		cancel()
 		<-ended
 		if n := strings.Count(told.String(), "disk full"); n != 1 || a.Stats().Failed != 3 {
-			t.Errorf("told %d times, %+v", n, a.Stats())
+			t.Errorf("notified %d times, %+v", n, a.Stats())
 		}
 	})
 }

@@ -146,7 +146,7 @@ func TestATenantHas500RequestsPerSecondInAll(t *testing.T) {
 	f("/own", "Authorization: Bearer "+ann, Refuse)
 	f("/own", "Authorization: Bearer "+bob, Forward)
 	f("/own", "X-API-Key: a-key-of-sixteen-bytes", Forward)
-	f("/own", "Authorization: Bearer "+token(t, "backend", 0), Forward) // a subject called like a key is somebody else
+	f("/own", "Authorization: Bearer "+token(t, "backend", 0), Forward) // a subject called like a key is another identity
 	f("/own", "X-API-Key: a-key-of-sixteen-bytes", Refuse)
 	f("/b", "X-None: 1", Forward)
 }
@@ -184,7 +184,7 @@ func TestAtMostSoManyAreUnderWay(t *testing.T) {
 	}
 	c.Done(Outcome{Status: 503})
 	a.Done(Outcome{Status: 200})
-	a.Done(Outcome{Status: 200}) // told twice: counted once
+	a.Done(Outcome{Status: 200}) // reported twice: counted once
 	if a, v = enter(s); v.Action != Forward {
 		t.Errorf("after one has ended: %+v", v)
 	}
@@ -332,7 +332,7 @@ func TestABadRouteSaysWhatToWrite(t *testing.T) {
 	f(`another route has the same name`, `{"name": "a", "path": "/a", "cluster": "c"}`, `{"name": "a", "path": "/b", "cluster": "c"}`)
 	f(`rules "a" and "b" conflict`, `{"name": "a", "path": "/a", "cluster": "c"}`, `{"name": "b", "path": "/a", "cluster": "c"}`)
 	f(`rewrite.path`, `{"path": "/{a}", "cluster": "c", "rewrite": {"path": "/{b}"}}`)
-	f(`{*} stands for`, `{"path": "/{a}", "cluster": "c", "rewrite": {"path": "/{*}"}}`)
+	f(`{*} is what`, `{"path": "/{a}", "cluster": "c", "rewrite": {"path": "/{*}"}}`)
 	f(`nothing goes to an upstream`, `{"reply": {"status": 200}, "rewrite": {"path": "/a"}}`)
 	f(`leave strip_prefix`, `{"cluster": "c", "rewrite": {"path": "/a", "strip_prefix": "/b"}}`)
 	f(`without a slash at the end`, `{"cluster": "c", "rewrite": {"strip_prefix": "/b/"}}`)

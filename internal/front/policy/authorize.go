@@ -44,7 +44,7 @@ func (r *admission) AdmitDecision(x *Exchange, d *authz.Decision) Verdict {
 	return Verdict{Action: Respond, Status: d.Status, Fields: x.lines, ContentType: d.ContentType, Body: d.Body}
 }
 
-// Forward returns what asks the route's authorization server; nil: there is none.
+// Forward returns the client of the route's authorization server; nil: there is none.
 func (r *admission) Forward() *authz.Forward { return r.forward }
 
 // Forwarding returns the counters of the routes with an authorization server, by the route's name.
@@ -63,7 +63,7 @@ func (s *State) Forwarding() map[string]authz.Stats {
 	return all
 }
 
-// forwardTo returns what asks the server of cfg. It stays over reloads that leave cfg alone,
+// forwardTo returns the client of cfg's server. It stays over reloads that leave cfg alone,
 // and with it what is cached.
 func (s *routeState) forwardTo(cfg authz.ForwardConfig) *authz.Forward {
 	cfg = cfg.WithDefaults()

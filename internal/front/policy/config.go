@@ -8,10 +8,10 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// RouteConfig is one route: what it is for, where it leads, and what it asks of a
+// RouteConfig is one route: what it is for, where it leads, and what it requires of a
 // request on the way. See package router for which of two routes wins.
 type RouteConfig struct {
-	// Name stands in logs, metrics and errors, and keeps a route's counters over a
+	// Name appears in logs, metrics and errors, and keeps a route's counters over a
 	// reload. Empty means host and path.
 	Name string `json:"name"`
 	// Host is "example.com", "*.example.com" or empty for any.
@@ -70,7 +70,7 @@ type RouteConfig struct {
 	Timeouts Timeouts `json:"timeouts"`
 	// Retry in place of the cluster's.
 	Retry Retry `json:"retry"`
-	// Forwarding says which fields tell the upstream where a request comes from:
+	// Forwarding says which fields report to the upstream where a request comes from:
 	// "x-forwarded" (X-Forwarded-For, -Proto, -Host), "forwarded" (RFC 7239), "both"
 	// or "none". What clients send under these names is never passed on; of what
 	// trusted proxies say the client's address, scheme and host are. Empty means
@@ -94,7 +94,7 @@ type RouteConfig struct {
 	// Hold lets the upstream turn a client's connection into a subscription.
 	Hold Hold `json:"hold"`
 	// Mercure adds the Link field by which Mercure clients find the hub, with where its
-	// log stood when the request came: who subscribes from there misses nothing. It needs
+	// position when the request came: a subscription from there misses nothing. It needs
 	// mercure.enabled.
 	Mercure bool `json:"mercure"`
 }
@@ -165,7 +165,7 @@ type Auth struct {
 	// Claims that a token must have: claim by name, to a value that it must be or,
 	// for a list, contain (403). They imply required, and no API key has any.
 	Claims map[string]string `json:"claims"`
-	// Forward tells the upstream who it is in X-Weir-User, X-Weir-Auth ("token" or
+	// Forward sends the upstream the identity in X-Weir-User, X-Weir-Auth ("token" or
 	// "api_key") and X-Weir-Scopes, and takes the token or key out of the request,
 	// but for a cookie.
 	// What a client sends under names that begin with X-Weir- is removed on every
@@ -199,7 +199,7 @@ type CORS struct {
 	AllowedOrigins []string `json:"allowed_origins"`
 	// Methods a page may use; empty means the route's, or all if it has none.
 	Methods []string `json:"methods"`
-	// Headers a page may send; empty means those it asks for.
+	// Headers a page may send; empty means those it requests.
 	Headers []string `json:"headers"`
 	// ExposeHeaders are response fields that a page may read besides the usual.
 	ExposeHeaders []string `json:"expose_headers"`

@@ -126,7 +126,7 @@ func (c *cors) names(origin []byte) bool {
 	return false
 }
 
-// isPreflight tells a preflight from an OPTIONS of its own (Fetch §4.8).
+// isPreflight distinguishes a preflight from an OPTIONS of its own (Fetch §4.8).
 func isPreflight(x *Exchange) bool {
 	return string(x.Method) == "OPTIONS" && http1get(x.Fields, "Origin") != nil && len(http1get(x.Fields, "Access-Control-Request-Method")) > 0
 }

@@ -1,4 +1,4 @@
-// Package policy is what a route asks of a request before it continues, and what it
+// Package policy is what a route requires of a request before it continues, and what it
 // makes of it on the way: addresses, credentials, limits, CORS, validation,
 // rewriting, header rules and the access log. The event loops' front and the one
 // on net/http use it alike.

@@ -20,7 +20,7 @@ type Exchange struct {
 	// as it is until Retain or Done.
 	Method, Path, Query, Host []byte // Path as sent, percent-encoded, without query
 	Fields                    []http1.Field
-	Minor                     uint8 // of HTTP/1; 2 stands for HTTP/2, 3 for HTTP/3
+	Minor                     uint8 // of HTTP/1; 2 means HTTP/2, 3 for HTTP/3
 	Length                    int64 // of the body; -1: not known, or none
 	TLS                       bool
 	Peer                      netip.AddrPort    // of the connection, or what a trusted PROXY header says
@@ -75,7 +75,7 @@ type Framing struct {
 	KeepAlive bool
 	// Expect writes "Expect: 100-continue".
 	Expect bool
-	// Host is the Host of a route that asks for "$upstream": the peer's address.
+	// Host is the Host of a route with "$upstream": the peer's address.
 	Host string
 	// Date is a whole Date line for a response that has none; empty: none.
 	Date []byte
@@ -161,7 +161,7 @@ func (x *Exchange) Param(name string) []byte {
 func (x *Exchange) begin() {
 	r := x.Route
 	x.Client = r.deps.Trust.Client(x.Peer.Addr(), x.Fields)
-	if r.forwards || r.logged { // nobody else hears of it
+	if r.forwards || r.logged { // it is not used otherwise
 		x.Trace = continueTrace(x.Fields, r.traceSample)
 	}
 	x.presented, x.Identity = byNothing, nil

@@ -180,13 +180,13 @@ func appendPassed(dst []byte, fl *http1.Field, x *Exchange) []byte {
 
 var adminCookie = []byte(auth.AdminCookie)
 
-// takenOut reports whether a field proved the identity that the upstream is told.
+// takenOut reports whether a field proved the identity that the upstream receives.
 func (r *heads) takenOut(name []byte, x *Exchange) bool {
 	return r.cfg.Auth.Forward &&
 		(x.presented == byHeader && http1.EqualFold(name, "authorization") || x.presented == byKey && http1.EqualFold(name, "x-api-key"))
 }
 
-// appendOwn appends what we tell the upstream.
+// appendOwn appends our fields for the upstream.
 func (r *heads) appendOwn(dst []byte, x *Exchange) []byte {
 	peer := x.Peer.Addr().Unmap()
 	if r.own.xFor {

@@ -263,7 +263,7 @@ func sameAsNetHTTP(t *testing.T, head []byte, x *Exchange, fr Framing) {
 	br := bufio.NewReader(bytes.NewReader(append(bytes.Clone(head), "GET /smuggled HTTP/1.1\r\n"...)))
 	got, err := http.ReadRequest(br)
 	if err != nil {
-		// net/http asks more of a query or a host than RFC 9112 does; never less.
+		// net/http requires more of a query or a host than RFC 9112 does; never less.
 		if strings.Contains(err.Error(), "malformed Host") || strings.Contains(err.Error(), "invalid port") || strings.Contains(err.Error(), "invalid host") {
 			return
 		}

@@ -101,12 +101,12 @@ func (r *admission) entitled(x *Exchange) (Verdict, bool) {
 	}
 	for _, scope := range r.cfg.Auth.Scopes {
 		if !x.Identity.HasScope(scope) {
-			return x.with(r.refuse(x, 403, "the token lacks a scope", "the route asks for "+scope), challengeScope), false
+			return x.with(r.refuse(x, 403, "the token lacks a scope", "the route requires "+scope), challengeScope), false
 		}
 	}
 	for name, value := range r.cfg.Auth.Claims {
 		if !x.Identity.HasClaim(name, value) {
-			return x.with(r.refuse(x, 403, "the token lacks a claim", "the route asks for a value of "+name), challengeScope), false
+			return x.with(r.refuse(x, 403, "the token lacks a claim", "the route requires a value of "+name), challengeScope), false
 		}
 	}
 	return Verdict{}, true

@@ -25,7 +25,7 @@ var (
 		// CGI makes HTTP_PROXY of it.
 		"proxy",
 	}, hopNames...)
-	// addressNames are what CDNs, load balancers and meshes tell backends of the client, its
+	// addressNames are what CDNs, load balancers and meshes report to backends of the client, its
 	// address above all. They continue only from trusted proxies, and only those that
 	// trusted.pass names: a proxy that writes one lets a client's others through.
 	addressNames = []string{

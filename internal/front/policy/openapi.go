@@ -203,7 +203,7 @@ func (v *Validator) input(method, path, query string, header http.Header, body [
 
 // requestError puts the library's finding in a status and words without values.
 func requestError(err error) *ValidationError {
-	out := &ValidationError{Status: 400, Message: "the request is not what the OpenAPI document asks for"}
+	out := &ValidationError{Status: 400, Message: "the request does not match the OpenAPI document"}
 	e, ok := errors.AsType[*openapi3filter.RequestError](err)
 	if !ok {
 		return out
@@ -212,7 +212,7 @@ func requestError(err error) *ValidationError {
 	switch {
 	case e.Parameter != nil:
 		out.Pointer = e.Parameter.In + " parameter " + e.Parameter.Name
-		out.Message = cmpOr(e.Reason, "has not the form that its schema asks for")
+		out.Message = cmpOr(e.Reason, "does not match its schema")
 		if hasSchema {
 			out.Message = schema.Reason
 		} else if errors.Is(err, openapi3filter.ErrInvalidRequired) {

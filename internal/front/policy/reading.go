@@ -52,7 +52,7 @@ func oneReading(route *routers.Route, query url.Values, header http.Header, body
 var (
 	errNotJSON  = errors.New("cannot be read as its Content-Type says")
 	errMoreJSON = errors.New("holds more than one JSON value")
-	errTwice    = errors.New("holds an object with a name that stands there twice")
+	errTwice    = errors.New("has an object with a duplicate name")
 )
 
 // oneValue reports why a body is not one JSON value whose objects have each name

@@ -212,7 +212,7 @@ func (r *Route) bind(rt *router.Router, i int) error {
 		}
 	}
 	if !strings.HasSuffix(r.cfg.Path, "/*") && (r.rewrite.has(restPlace) || r.redirect.has(restPlace)) {
-		return errors.Join(err, err2, errors.New("{*} stands for what the path's /* matched, and the path has none"))
+		return errors.Join(err, err2, errors.New("{*} is what the path's /* matched, and the path has none"))
 	}
 	return errors.Join(err, err2)
 }

@@ -21,7 +21,7 @@ type Deps struct {
 	State *State
 	// Auth verifies tokens and keys; nil: a route with auth is an error.
 	Auth *auth.Authenticator
-	// Trust says whose forwarding fields are believed; nil: nobody's.
+	// Trust says whose forwarding fields are believed; nil: none.
 	Trust *limit.Trust
 	// Cluster reports whether there is an upstream of that name; nil: not checked.
 	Cluster func(name string) bool

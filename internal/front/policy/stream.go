@@ -22,8 +22,8 @@ type Record struct {
 	// Outlive is how long the upstream's reply continues without a client that follows
 	// it; 0 means 2m, negative that it ends with the last client.
 	Outlive hub.Duration `json:"outlive"`
-	// Key are request fields, or "cookie:NAME", that tell clients apart that Weir has
-	// no identity of, and that stand in the key besides an identity. Empty means
+	// Key are request fields, or "cookie:NAME", that distinguish clients that Weir has
+	// no identity of, and that are part of the key besides an identity. Empty means
 	// Authorization, Cookie and X-API-Key, and for clients without any of these their
 	// address.
 	Key []string `json:"key"`

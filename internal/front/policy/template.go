@@ -86,7 +86,7 @@ func parsePlace(s string, param func(string) int, redirect bool) (p piece, n int
 }
 
 // checkTarget refuses a redirect whose authority a client could choose: what
-// stands between the scheme and the first slash is literal, or $host alone.
+// is between the scheme and the first slash is literal, or $host alone.
 func (t template) checkTarget(text string) error {
 	scheme, rest, absolute := strings.Cut(text, "://")
 	switch {

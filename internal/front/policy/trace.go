@@ -23,7 +23,7 @@ const (
 )
 
 // ParseTraceparent reads a traceparent (§3.2). Of a version to come it takes what
-// version 00 knows, as §3.2.4 asks. ok is false for what must be ignored.
+// version 00 knows, as §3.2.4 requires. ok is false for what must be ignored.
 func ParseTraceparent(v []byte) (t Trace, ok bool) {
 	const size = 2 + 1 + 32 + 1 + 16 + 1 + 2
 	if len(v) < size || v[2] != '-' || v[35] != '-' || v[52] != '-' {

@@ -64,7 +64,7 @@ func TestATraceIsContinuedOrBegun(t *testing.T) {
 	a, state := f("GET /\ntraceparent: nonsense\ntracestate: a=b")
 	b, _ := f("GET /")
 	if a[:36] == b[:36] || state != "" || a[52:] != "-03" {
-		t.Errorf("begun as %s and %s, %s", a, b, state)
+		t.Errorf("started as %s and %s, %s", a, b, state)
 	}
 	if got, _ = f("GET /quiet"); got[52:] != "-02" {
 		t.Errorf("a trace that is not sampled begins as %s", got)

@@ -53,7 +53,7 @@ func (c RouteConfig) WithDefaults() RouteConfig {
 	return c
 }
 
-// Validate returns all that is wrong with c alone, joined. What stands in files or
+// Validate returns all that is wrong with c alone, joined. What is in files or
 // other sections is evaluated by New.
 func (c RouteConfig) Validate() error {
 	c = c.WithDefaults()

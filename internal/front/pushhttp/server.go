@@ -28,7 +28,7 @@ type Config struct {
 	// Heartbeat is how often a stream is sent something when nothing else is;
 	// 0 means 25s.
 	Heartbeat time.Duration
-	// Retry is the reconnection time that SSE clients are told, each its own
+	// Retry is the reconnection time sent to SSE clients, each its own
 	// between half of it and one and a half; 0 means 2s.
 	Retry time.Duration
 	// WriteStall ends a stream whose client reads nothing for that long; 0 means 30s.

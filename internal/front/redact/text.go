@@ -267,7 +267,7 @@ func members(s string) string {
 // scheme: shorter words are text.
 const minCredentials = 8
 
-// schemes replaces what stands behind Bearer, Basic and ApiKey.
+// schemes replaces what follows Bearer, Basic and ApiKey.
 func schemes(s string) string {
 	for _, scheme := range []string{"bearer ", "basic ", "apikey "} {
 		for from := 0; ; {

@@ -39,7 +39,7 @@ type builder struct {
 	errs    []error
 }
 
-// A prefixRule is a "/a/*" that also stands for "/a".
+// A prefixRule is a "/a/*" that also matches "/a".
 type prefixRule struct {
 	at    *branch
 	bunch *bunch
@@ -193,7 +193,7 @@ func (at *branch) grow(label string) *branch {
 	return at
 }
 
-// addLeaf lays a bunch out as a leaf. GET gets HEAD where nobody else has it.
+// addLeaf lays a bunch out as a leaf. GET gets HEAD where no other rule has it.
 func (b *builder) addLeaf(l *bunch) {
 	if i, ok := l.byMethod["GET"]; ok {
 		if _, ok := l.byMethod["HEAD"]; !ok {

@@ -102,7 +102,7 @@ func hexValues() (t [256]int8) {
 //     ("%C0%AF"), and dot segments behind an encoded slash or before a semicolon.
 //
 // An encoded slash, a semicolon and encoded reserved bytes stay as they are and
-// are told in odd; the caller refuses what its route does not ask for, and
+// are reported in odd; the caller refuses what its route does not accept, and
 // what [Router.Ambiguous] says.
 //
 // "%25" stays: a backend that decodes twice is on its own. "/A" and "/a" differ,

@@ -137,7 +137,7 @@ func TestNoWayAroundARuleByEncoding(t *testing.T) {
 	}
 	for _, in := range []string{"/admin;x/y", "/admin%3b/x", "/admin%2fx", "/x%2fadmin"} {
 		if _, odd, err := Normalize(nil, []byte(in)); err != nil || odd&(OddSlash|OddSemicolon) == 0 {
-			t.Errorf("%s is neither refused nor told: %v", in, err)
+			t.Errorf("%s is neither refused nor reported: %v", in, err)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func FuzzMatch(f *testing.F) {
 	})
 }
 
-// search is the order of the package comment, told another way: each rule that fits gets
+// search is the order of the package comment, written another way: each rule that fits gets
 // a word of ranks, one per segment, and the least word wins.
 func search(patterns []pattern, target string) int {
 	best, bestRank := -1, ""

@@ -75,7 +75,7 @@ func (p *pattern) addParam(name string) (problem string) {
 	}
 	for _, n := range p.names {
 		if n == name {
-			return "parameter " + name + " stands twice"
+			return "parameter " + name + " is used twice"
 		}
 	}
 	p.names = append(p.names, name)
@@ -91,7 +91,7 @@ func (p *pattern) literalSegment(seg string) (normal, problem string) {
 	case strings.ContainsAny(seg, "{}"):
 		return "", "a parameter is a whole segment, as in /users/{id}"
 	case strings.Contains(seg, "*"):
-		return "", "* stands only at the end, as in /a/*"
+		return "", "* is accepted only at the end, as in /a/*"
 	case strings.ContainsAny(seg, "?#"):
 		return "", "a path has no query and no fragment"
 	}
@@ -144,7 +144,7 @@ func ruleHost(host string) (key, problem string) {
 			switch {
 			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '~':
 			case c == '*':
-				return "", "* stands only before the first dot, as in *.example.com"
+				return "", "* is accepted only before the first dot, as in *.example.com"
 			case c == ':':
 				return "", "a host has no port here: requests are matched without"
 			default:

@@ -3,7 +3,7 @@ package router
 // A Rule is one line of the table. Rules are distinguished by their index in the
 // slice given to New.
 type Rule struct {
-	// Name stands in errors. Empty: the rule's number.
+	// Name appears in errors. Empty: the rule's number.
 	Name string
 	// Host is "example.com", "*.example.com" (any subdomain, however deep, but not
 	// example.com itself), or empty or "*" for any. Case and port of a request's
@@ -246,7 +246,7 @@ func (r *Router) find(at uint32, path []byte, pos, n int, p *Params) int32 {
 	return tail
 }
 
-// childOf returns the child of nd whose label stands at path[pos:], and where
+// childOf returns the child of nd whose label is at path[pos:], and where
 // that ends; 0 without one.
 func (r *Router) childOf(nd *node, path []byte, pos int) (child uint32, end int) {
 	c := path[pos]

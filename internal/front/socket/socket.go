@@ -38,10 +38,10 @@ type Transport interface {
 	// Deliver sends what b holds in format f, in bytes that all clients of the format
 	// share. It is for a call of hub.Sink.Deliver.
 	Deliver(b *hub.Batch, f hub.Format)
-	// Ping sends a WebSocket ping. The answer counts for LastRead and is told by
+	// Ping sends a WebSocket ping. The answer counts for LastRead and calls
 	// Session.Pong. For a stream it does nothing.
 	Ping()
-	// LastRead is when a WebSocket client was last heard of, on the clock of Now; for a
+	// LastRead is when a WebSocket client last sent anything, on the clock of Now; for a
 	// stream when it began. It may be up to 20 ms late, so that an answer is never taken
 	// for older than the question.
 	LastRead() int64
@@ -96,8 +96,8 @@ type Session interface {
 	Drained()
 	// Timer is the end of SetTimer.
 	Timer()
-	// Drain asks the session to send its client away: it says goodbye as its protocol
-	// does and closes. The fronts spread these calls over the time of a drain.
+	// Drain requests that the session drain its client: it closes as its protocol
+	// says. The fronts spread these calls over the time of a drain.
 	Drain()
 	// Closed is the last call: the client is gone, or Close has done its work. Its
 	// subscriptions have ended.
@@ -141,12 +141,12 @@ type Request interface {
 	LogRefusedOrigin(hint string)
 	// Peer is the client's address.
 	Peer() netip.AddrPort
-	// Identify finds out who asks, by Weir's own rules (API key, bearer token, cookie,
-	// query), and continues with then; a bad token is answered without it. Nobody is
+	// Identify authenticates the client, by Weir's own rules (API key, bearer token, cookie,
+	// query), and continues with then; a bad token is answered without it. An anonymous client is
 	// auth.Anonymous.
 	Identify(then func(*auth.Identity))
 	// Do runs work, which may block, on a goroutine, and then then by the owner, unless
-	// the client has gone. With too many at work the client is told to come again.
+	// the client has gone. With too many at work the client gets a 503.
 	Do(work func(ctx context.Context), then func())
 	// Publish publishes p and has done called by the owner, before or after it returns,
 	// unless the client has gone.
@@ -180,7 +180,7 @@ type WebSocketOptions struct {
 	// Subprotocols are those that the server speaks; the client's order of preference
 	// counts. If it offers some and none fits, it is answered without one.
 	Subprotocols []string
-	// Chosen gets the one agreed on, "" for none; nil: nobody cares.
+	// Chosen gets the one agreed on, "" for none; nil: not reported.
 	Chosen *string
 	// MaxMessage bounds what the client may send at a time; 0 means push.max_client_message.
 	MaxMessage int
@@ -216,14 +216,14 @@ type Subscription struct {
 	Fields []Field
 	// Preamble is sent right after the head instead of a retry and an id line.
 	Preamble []byte
-	// Gap writes what the client is told about missing messages; what is nil then says
+	// Gap writes what the client receives about missing messages; what is nil then says
 	// nothing. A nil Gap means Weir's own event.
 	Gap func(hub.Gap) []byte
 	// Heartbeat is how often a comment is sent in silence; 0 means push.heartbeat, less
 	// means never.
 	Heartbeat time.Duration
 	// Life ends the stream in order after that long; 0 means never. There is no event of
-	// Weir's at any end: who is to stay away for a while is told so by a retry field.
+	// Weir's at any end: a client that is to wait longer gets a retry field.
 	Life time.Duration
 	// Review is access.Reviewed's for the stream; the identity has been looked at before.
 	// nil: nothing else can be taken away.
@@ -233,8 +233,8 @@ type Subscription struct {
 	// place of Ended when it has. nil: the stream does not move. See Mover.
 	AppendState func(dst takeover.State) (state takeover.State, ok bool)
 	Moved       func()
-	// Began is called when the subscription stands, Ended when the client has gone and
-	// only then; nil: nobody cares.
+	// Began is called when the subscription is open, Ended when the client has gone and
+	// only then; nil: not called.
 	Began, Ended func()
 }
 

@@ -84,7 +84,7 @@ func (t *Table[E]) taken(path string, all, replaces bool) bool {
 	return e != nil && (e.mounted || !replaces)
 }
 
-// is returns what stands for path itself, or for all below it.
+// is returns the entry for path itself, or for all below it.
 func (t *Table[E]) is(path string, all bool) *entry[E] {
 	if !all {
 		return t.whole[path]

@@ -86,7 +86,7 @@ func TestPathsThatCannotBeMounted(t *testing.T) {
 	f("not within 0..", Endpoint{Path: "/c", Methods: "GET", Serve: serve, MaxBody: -1})
 	f("not within 0..", Endpoint{Path: "/c", Methods: "GET", Serve: serve, MaxBody: 64<<20 + 1})
 	if got, ok := table.Find([]byte("/beside/a")); !ok || got != "new" {
-		t.Error("what stood beside a bad endpoint is not mounted")
+		t.Error("an endpoint beside a bad one is not mounted")
 	}
 }
 

@@ -107,7 +107,7 @@ func Messages(c *websocket.Conn, f func(b []byte)) error {
 	}
 }
 
-// Dial opens a WebSocket, which nobody reads yet. It is closed with the test.
+// Dial opens a WebSocket, which is not read yet. It is closed with the test.
 func (n *Node) Dial(path string, o websocket.DialOptions) *websocket.Conn {
 	n.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), trial.Patience)
@@ -118,7 +118,7 @@ func (n *Node) Dial(path string, o websocket.DialOptions) *websocket.Conn {
 	return c
 }
 
-// request makes one; fields are names and values in turn.
+// request makes one; fields are alternating names and values.
 func (n *Node) request(ctx context.Context, method, target, body string, fields []string) *http.Response {
 	n.T.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+n.Addr+target, strings.NewReader(body))
@@ -131,7 +131,7 @@ func (n *Node) request(ctx context.Context, method, target, body string, fields 
 	return res
 }
 
-// Request makes a request, fields are names and values in turn, and reads the answer.
+// Request makes a request, fields are alternating names and values, and reads the answer.
 func (n *Node) Request(method, target, body string, fields ...string) (status int, head http.Header, text string) {
 	n.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), trial.Patience)

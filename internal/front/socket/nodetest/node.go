@@ -136,7 +136,7 @@ func (n *Node) Start() {
 }
 
 // Join makes the node one of a cluster that speaks over bus, nil for the hub's own. Who
-// is there is told to others a window later.
+// is there is reported to others a window later.
 func (n *Node) Join(bus hub.Bus, window time.Duration) {
 	n.T.Helper()
 	if n.Bus = bus; bus == nil {

@@ -58,7 +58,7 @@ func (p *Protocol) Endpoints() []socket.Endpoint {
 	return []socket.Endpoint{
 		e("/test/socket", "GET", 0, p.socket), e("/test/lines", "GET, HEAD", 0, p.lines), events,
 		e("/test/ask", "GET, HEAD, POST", 1024, p.ask), e("/test/below/*", "GET", 0, p.ask), e("/test/below/more/*", "GET", 0, p.ask),
-		e("/test/nobody", "POST", 0, p.ask),
+		e("/test/unread", "POST", 0, p.ask),
 	}
 }
 
@@ -153,7 +153,7 @@ func (s *session) Message(b []byte, binary bool) {
 		n, _ := strconv.Atoi(code)
 		s.say("closing")
 		s.t.Close(n, reason)
-		s.say("nobody reads this")
+		s.say("no client reads this")
 	case "cut":
 		s.t.Cut()
 	case "flood":
@@ -179,7 +179,7 @@ func (s *session) Drain()   { s.note(); s.say("bye"); s.t.Close(1012, "draining"
 func (s *session) Closed()  { s.calls++; s.p.closed.Add(1) }
 
 // Subject implements socket.Identified.
-func (s *session) Subject() string { return "somebody" }
+func (s *session) Subject() string { return "someone" }
 
 func (s *session) subscribe(channel string) {
 	s.follow(&follower{s: s, channel: channel})
@@ -268,7 +268,7 @@ func (p *Protocol) events(r socket.Request) {
 	if strings.Contains(q, "life") {
 		s.Life = 50 * time.Millisecond
 	}
-	if strings.Contains(q, "beat") {
+	if strings.Contains(q, "pulse") {
 		s.Heartbeat = 10 * time.Millisecond
 	}
 	if strings.Contains(q, "unknown") {
@@ -314,7 +314,7 @@ func (p *Protocol) ask(r socket.Request) {
 			})
 		})
 	case strings.Contains(r.Query(), "fail"):
-		r.Fail(&wire.Error{Status: 403, Message: "no", Hint: "ask somebody else"})
+		r.Fail(&wire.Error{Status: 403, Message: "no", Hint: "ask another server"})
 	case strings.Contains(r.Query(), "away"):
 		r.Away(false)
 	case strings.Contains(r.Query(), "nothing"):

@@ -50,7 +50,7 @@ func lines(t *testing.T, f *Front) {
 	f.Gone(t)
 }
 
-// open asks for a stream.
+// open requests a stream.
 func (f *Front) open(t *testing.T, path string, fields ...string) (*http.Response, *bufio.Reader) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+f.Addr+path, nil)
@@ -112,7 +112,7 @@ func events(t *testing.T, f *Front) {
 	if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
 		t.Errorf("at the end of its life: %q, %v", b, err)
 	}
-	_, r = f.open(t, "/test/events?beat")
+	_, r = f.open(t, "/test/events?pulse")
 	want(": welcome\n")
 	want(":\n")
 	want(":\n")
@@ -126,7 +126,7 @@ func events(t *testing.T, f *Front) {
 		t.Errorf("unknown namespace: %d", res.StatusCode)
 	}
 	if res, body := f.do(t, "GET", "/test/events?away", ""); res.StatusCode != 200 || !strings.HasPrefix(body, "retry: ") {
-		t.Errorf("sent away: %d %q", res.StatusCode, body)
+		t.Errorf("rejected: %d %q", res.StatusCode, body)
 	}
 	_, r = f.open(t, "/test/events")
 	want(": welcome\n")
@@ -195,7 +195,7 @@ func requests(t *testing.T, f *Front) {
 	if res := g("OPTIONS", "/test/ask", "", 204, "", "Origin", "http://"+f.Addr, "Access-Control-Request-Method", "POST"); res.Header.Get("Access-Control-Allow-Origin") == "" {
 		t.Errorf("preflight: %v", res.Header)
 	}
-	if res := g("GET", "/test/ask?fail", "", 403, "{\"error\":{\"code\":403,\"message\":\"no\",\"hint\":\"ask somebody else\"}}\n", "Origin", "http://"+f.Addr); res.Header.Get("Access-Control-Allow-Origin") == "" {
+	if res := g("GET", "/test/ask?fail", "", 403, "{\"error\":{\"code\":403,\"message\":\"no\",\"hint\":\"ask another server\"}}\n", "Origin", "http://"+f.Addr); res.Header.Get("Access-Control-Allow-Origin") == "" {
 		t.Errorf("CORS: %v", res.Header)
 	}
 	if res := g("GET", "/test/ask?away", "", 503, ""); res.Header.Get("Retry-After") == "" {
@@ -221,13 +221,13 @@ func requests(t *testing.T, f *Front) {
 	}
 }
 
-// originOf is how the test protocol writes that no page asks.
+// originOf is how the test protocol writes a request without an origin.
 func originOf(t *testing.T, f *Front) string {
 	_, s := f.do(t, "GET", "/test/ask", "")
 	_, s, _ = strings.Cut(s, "origin=")
 	s, _, _ = strings.Cut(s, " ")
 	if !strings.HasPrefix(s, ",") {
-		t.Errorf("origin of nobody: %q", s)
+		t.Errorf("origin of no client: %q", s)
 	}
 	return s
 }
@@ -243,7 +243,7 @@ func pipeline(t *testing.T, f *Front) {
 	const host = " HTTP/1.1\r\nHost: a.example\r\n"
 	for _, piece := range []string{
 		"GET /test/ask?do=1" + host + "\r\nGET /test/ask?n=2" + host + "\r\nPOST /test/ask?do=3" + host + "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
-		"2\r\nde\r\n0\r\n\r\nPOST /test/ask?n=4" + host + "Content-Length: 6\r\n\r\nfgh", "ijkPOST /test/nobody" + host + "Content-Length: 3\r\n\r\nxyz",
+		"2\r\nde\r\n0\r\n\r\nPOST /test/ask?n=4" + host + "Content-Length: 6\r\n\r\nfgh", "ijkPOST /test/unread" + host + "Content-Length: 3\r\n\r\nxyz",
 	} {
 		if _, err := io.WriteString(c, piece); err != nil {
 			t.Fatal(err)
@@ -312,7 +312,7 @@ func private(t *testing.T, f *Front) {
 	}
 	openWS, grantedWS := ws(nil), ws(http.Header{"X-Api-Key": {f.Key}})
 	for _, r := range []*bufio.Reader{open, several, granted} {
-		block(t, r) // it stands
+		block(t, r) // it is open
 	}
 	f.publish(t, "news", "secret", hub.Attributes{Private: true, Event: "tick"})
 	f.publish(t, "news", "known\nto all", hub.Attributes{Event: "tick", ID: "urn:1", Tags: map[string]string{"a": "b"}})

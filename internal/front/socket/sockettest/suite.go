@@ -19,7 +19,7 @@ import (
 )
 
 // A Front is what is under test: it serves Protocol.Endpoints in plaintext HTTP/1.1. Its
-// hub has the namespace default, which anybody may read.
+// hub has the namespace default, which every client may read.
 type Front struct {
 	*Protocol
 	Addr string
@@ -51,7 +51,7 @@ func Run(t *testing.T, start func(t *testing.T) *Front) {
 	}
 }
 
-// Gone waits until every session has heard of its end.
+// Gone waits until every session was notified of its end.
 func (f *Front) Gone(t *testing.T) {
 	t.Helper()
 	trial.Eventually(t, "every session has ended", func() bool {
@@ -354,7 +354,7 @@ func ends(t *testing.T, f *Front) {
 	if err := c.Close(1000, "done"); err != nil {
 		t.Errorf("close: %v", err)
 	}
-	f.publish(t, "one", "to nobody", hub.Attributes{})
+	f.publish(t, "one", "to none", hub.Attributes{})
 	f.Gone(t)
 }
 
@@ -368,8 +368,8 @@ func slowReaders(t *testing.T, f *Front) {
 		}
 	}
 	c.ask("hello", "hello")
-	trial.Eventually(t, "the session has heard that all was taken", func() bool { return f.drained.Load() > 0 })
-	c.say("flood 2000") // more than may wait, and nobody reads
+	trial.Eventually(t, "the session was notified that its queue is drained", func() bool { return f.drained.Load() > 0 })
+	c.say("flood 2000") // more than may wait, and the client does not read
 	f.Gone(t)
 }
 
