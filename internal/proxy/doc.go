@@ -1,10 +1,10 @@
-// Package proxy is the wing that asks backends: one exchange per request, on the
+// Package proxy sends requests to backends: one exchange per request, on the
 // loop of the client's connection, over connections that each loop keeps open to
 // each peer. It knows HTTP/1.1, and HTTP/2 as connections of many streams on each of
-// which HTTP/1.1 is spoken (link.go). It knows nothing of routes, credentials or pushing: who
-// asks composes the request head, and gets the reply decoded, through a [Sink].
+// which HTTP/1.1 is spoken (link.go). It knows nothing of routes, credentials or pushing: the
+// caller composes the request head, and gets the reply decoded, through a [Sink].
 //
-//	x := lane.Exchange(sink)        // reused, nothing is allocated
+//	x := loop.Exchange(sink)        // reused, nothing is allocated
 //	x.Head = append(x.Head, …)      // the whole request head
 //	x.Start()                       // Pick → a pooled connection, or dial → the head is sent
 //	x.Body(b); x.End(nil)           // the request's body as it comes; mind Full
@@ -25,7 +25,7 @@
 // # When an attempt fails
 //
 // Another is made if nothing of the reply went downstream, what was sent is still
-// at hand (Config.Replay) and the cluster allows it: a connection that never stood
+// at hand (Config.Replay) and the cluster allows it: a connection that was never established
 // for every method, otherwise the methods that RFC 9110 §9.2.2 calls idempotent.
 // A pooled connection that the peer closes while a request is under way to it is
 // such a case; a POST that meets it is answered 502, because it may have been done.

@@ -30,7 +30,7 @@ func (l *Lane) drain(over time.Duration) {
 	})
 }
 
-// leaveWithin gives t a moment of its own in what is left of the drain.
+// leaveWithin gives t a time of its own in what is left of the drain.
 func (t *tunnel) leaveWithin() {
 	now := t.lane.loop.Now()
 	t.leaveAt = now + 1 + rand.Int64N(max(t.lane.drainEnd-now, 1))
@@ -76,7 +76,7 @@ var (
 	gonePay   = []byte{0x03, 0xe9}
 )
 
-// goodbye tells both sides of a WebSocket that it is over.
+// goodbye closes both sides of a WebSocket.
 func (t *tunnel) goodbye() {
 	t.sides[0].c.Write(awayFrame)
 	if f := &t.frames[0]; f.between() && !f.closing {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
-// A Call is what is asked. Its caller fills it in between Lane.Exchange and Start.
+// A Call is the request. Its caller fills it in between Lane.Exchange and Start.
 type Call struct {
 	Cluster *upstream.Cluster
 	// Split and Arm stand in the outcome, for a canary's sample; Split may be nil.
@@ -45,7 +45,7 @@ type Call struct {
 	// waits for the head and within the reply where it is longer.
 	Within time.Duration
 	// Client and Local are the two ends of the client's connection, for clusters
-	// that are told in a PROXY header.
+	// that get them in a PROXY header.
 	Client, Local netip.AddrPort
 }
 
@@ -59,7 +59,7 @@ type times struct{ connect, firstByte, idle int64 }
 type run struct {
 	tally *tally
 	times times
-	peer  *upstream.Peer // of the current attempt, until the cluster is told of its end
+	peer  *upstream.Peer // of the current attempt, until its end is reported to the cluster
 	asked *upstream.Peer // the last one
 	up    *upConn        // nil while waiting for a connection
 	pool  *pool          // where it waits, or nil
@@ -79,7 +79,7 @@ type run struct {
 	complete bool
 	// answered: a byte of the reply went to the sink, so that there is no other attempt.
 	answered bool
-	headed   bool // cluster.Head was told of this attempt
+	headed   bool // cluster.Head was called for this attempt
 	wantRoom bool
 	status   int
 	hedgeAt  int64 // when a second attempt may be made; 0: not
@@ -87,7 +87,7 @@ type run struct {
 }
 
 // An Exchange is one request to a cluster and its reply. It belongs to one loop and
-// is the lane's again when it is over.
+// is the loop's again when it is over.
 type Exchange struct {
 	lane *Lane
 	sink Sink
@@ -144,7 +144,7 @@ func (x *Exchange) setHost(peer *upstream.Peer) {
 	}
 }
 
-// attempt asks the next peer.
+// attempt sends the request to the next peer.
 func (x *Exchange) attempt() {
 	now := x.lane.loop.Now()
 	peer, err := x.Cluster.Pick(now, x.Key, &x.tried)
@@ -168,13 +168,13 @@ func causeOf(err error) Cause {
 }
 
 // Body sends a piece of the request's body. b may be reused when it returns.
-// What a sink is told meanwhile may end x.
+// Calls of the sink meanwhile may end x.
 func (x *Exchange) Body(b []byte) {
 	if len(b) == 0 {
 		return
 	}
 	if x.given += int64(len(b)); !x.Chunked && x.given > max(x.Length, 0) {
-		panic("proxy: a body that goes on past what its head says") // it would be the next request
+		panic("proxy: a body longer than its head declares") // it would be the next request
 	}
 	x.keep(b)
 	u := x.up
@@ -260,7 +260,7 @@ func (x *Exchange) Full() bool {
 	return x.wantRoom
 }
 
-// room tells the sink that there is room again.
+// room notifies the sink that there is room again.
 func (x *Exchange) room() {
 	if x.wantRoom && !x.Full() {
 		x.wantRoom = false
@@ -298,14 +298,14 @@ func (x *Exchange) Last() (peer string, retries int) {
 	return peer, max(x.made-1, 0)
 }
 
-// Cancel ends x: its client is gone. The sink is told nothing more.
+// Cancel ends x: its client is gone. The sink is not called any more.
 func (x *Exchange) Cancel() {
 	x.tally.canceled.Add(1)
 	x.leave(upstream.Canceled)
 	x.lane.recycle(x)
 }
 
-// leave ends the current attempt: the peer is told how, the connection closed.
+// leave ends the current attempt: its outcome is reported, the connection closed.
 func (x *Exchange) leave(kind upstream.Kind) {
 	if x.pool != nil {
 		x.pool.forget(x)
@@ -323,7 +323,7 @@ func (x *Exchange) leave(kind upstream.Kind) {
 	x.done(kind)
 }
 
-// done tells the cluster how the attempt ended.
+// done reports to the cluster how the attempt ended.
 func (x *Exchange) done(kind upstream.Kind) {
 	if x.peer == nil {
 		return

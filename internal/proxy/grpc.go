@@ -37,7 +37,7 @@ func (x *Exchange) grpcHead(res *http1.Response) {
 	}
 }
 
-// maxPushback is how long a request waits here for its next attempt. A peer that asks for
+// maxPushback is how long a request waits here for its next attempt. A peer that requests
 // more is passed on to the client.
 const maxPushback = 2 * time.Second
 
@@ -68,7 +68,7 @@ func (x *Exchange) pause(wait int64) {
 
 const pauseTick = 10 * time.Millisecond
 
-// tickPaused looks after those that wait in a moment, and again as long as there are any.
+// tickPaused resumes those that wait shortly, and again as long as there are any.
 func (l *Lane) tickPaused() {
 	time.AfterFunc(pauseTick, func() { l.loop.Post(l.resumePaused) })
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // link is a connection to a peer that speaks HTTP/2, or is about to: many exchanges share
-// it, each with an upConn on a stream of its own. Until it stands it is the handler of its
+// it, each with an upConn on a stream of its own. Until it is open it is the handler of its
 // socket, after that h2.Session is.
 type link struct {
 	// Fixed at dial.
@@ -253,7 +253,7 @@ func (l *link) Timer(c *eventloop.Conn, _ int64) {
 	c.Close(nil)
 }
 
-// Closed implements eventloop.Handler: it never stood.
+// Closed implements eventloop.Handler: it was never established.
 func (l *link) Closed(_ *eventloop.Conn, err error) {
 	s := l.shake
 	if l.shake = nil; s != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // A poolKey is whose connections are kept together. client is set where the peer
-// was told it in a PROXY header: such a connection carries no one else's requests.
+// received it in a PROXY header: such a connection carries no one else's requests.
 type poolKey struct {
 	peer   *upstream.Peer
 	client netip.AddrPort
@@ -98,7 +98,7 @@ func (p *pool) dial(x *Exchange) *upConn {
 		u.shakeBy = l.loop.Now() + x.times.connect
 	}
 	u.c = l.loop.Dial(eventloop.Endpoint{Addr: a.IP, Path: a.Unix}, eventloop.DialOptions{Timeout: time.Duration(x.times.connect)}, u)
-	if u.c.Closing() { // the loop ends: nobody will wait for this
+	if u.c.Closing() { // the loop ends: no exchange will wait for this
 		u.gone()
 		return nil
 	}
@@ -254,7 +254,7 @@ func (l *Lane) postWaiting() {
 
 const waitTick = 50 * time.Millisecond
 
-// tickWaiting looks after who waits again in a moment: for timeouts, and because
+// tickWaiting serves the waiting shortly: for timeouts, and because
 // connections of other loops may have been closed.
 func (l *Lane) tickWaiting() {
 	if l.ticking {
@@ -264,7 +264,7 @@ func (l *Lane) tickWaiting() {
 	time.AfterFunc(waitTick, func() { l.loop.Post(func() { l.ticking = false; l.serveWaiting() }) })
 }
 
-// serveWaiting opens connections for those who wait, and sends away who waits for
+// serveWaiting opens connections for those that wait, and fails those that wait for
 // too long. A pool may leave the list meanwhile.
 func (l *Lane) serveWaiting() {
 	l.posted = false
@@ -318,7 +318,7 @@ func (p *pool) serveQueue() {
 }
 
 // Forget closes the connections that are kept for client, which is gone, to peers
-// that were told it. l's loop only.
+// that received it. l's loop only.
 func (l *Lane) Forget(client netip.AddrPort) {
 	for key, p := range l.pools { // few have such clusters, and those have few
 		if key.client == client && client.IsValid() {

@@ -90,10 +90,10 @@ type Proxy struct {
 	// Any goroutine.
 	upgraded atomic.Int64 // tunnels open
 	mu       sync.Mutex
-	tallies  []*tally // of all lanes
+	tallies  []*tally // of all loops
 }
 
-// New makes one lane per loop. The clusters come with each exchange; the Set that
+// New makes the state of each loop. The clusters come with each exchange; the Set that
 // owns them must use Clock for its time.
 func New(cfg Config, loops []*eventloop.Loop, log *slog.Logger) (*Proxy, error) {
 	if err := cfg.Validate(); err != nil {

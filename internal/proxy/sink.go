@@ -14,7 +14,7 @@ import (
 type Sink interface {
 	// Interim gets a 1xx head: 100 if Call.Expect was set, and any other but 101.
 	Interim(x *Exchange, res *http1.Response)
-	// Head gets the head of the reply, once. res.Body tells how the upstream frames
+	// Head gets the head of the reply, once. res.Body says how the upstream frames
 	// the body; BodyNone means that there is none and End follows.
 	Head(x *Exchange, res *http1.Response)
 	// Body gets a piece of the body, decoded. It returns true when no more should
@@ -37,7 +37,7 @@ type Cause uint8
 
 // The causes.
 const (
-	NoPeers        Cause = iota // nobody to ask: none known, all down, or breakers open
+	NoPeers        Cause = iota // no peer to ask: none known, all down, or breakers open
 	Overloaded                  // every peer has as many requests as it may have
 	PendingFull                 // too many wait for a connection already
 	PendingTimeout              // no connection became free in time
@@ -63,7 +63,7 @@ var causeNames = [causes]string{"no_peers", "overloaded", "pending_full", "pendi
 // String is the cause's name in metrics.
 func (c Cause) String() string { return causeNames[c] }
 
-// An Error is why there is no reply. Its message is for clients and tells nothing
+// An Error is why there is no reply. Its message is for clients and reveals nothing
 // about the backends.
 type Error struct {
 	Cause   Cause

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
-// tally counts what one lane does for one cluster. The lane adds, anyone reads.
+// tally counts what one loop does for one cluster. The loop adds, anyone reads.
 type tally struct {
 	cluster                                         string
 	codes                                           [6]atomic.Uint64 // by class: codes[2] is 2xx
@@ -17,7 +17,7 @@ type tally struct {
 
 	http2 h2.CallCounters
 
-	line *tlsterm.Line // of TLS handshakes; the lane's, nil before the first
+	line *tlsterm.Line // of TLS handshakes; the loop's, nil before the first
 }
 
 // lineOf returns the line of t's handshakes.
@@ -28,7 +28,7 @@ func (t *tally) lineOf(p *Proxy) *tlsterm.Line {
 	return t.line
 }
 
-// gauges are of one lane.
+// gauges are of one loop.
 type gauges struct {
 	open, idle atomic.Int64
 	leaks      atomic.Uint64

@@ -68,7 +68,7 @@ func (u *upConn) shook(err error) {
 	u.established(x)
 }
 
-// established sends what waited until the connection stood.
+// established sends what waited until the connection was open.
 func (u *upConn) established(x *Exchange) {
 	early := u.early
 	u.early = nil
@@ -104,11 +104,11 @@ func (u *upConn) shakeFailed(x *Exchange, err error) {
 }
 
 // refused reports whether err is the peer's word on what it was shown in the
-// handshake, which u took for complete: nothing else was heard on it.
+// handshake, which u took for complete: nothing else was received on it.
 func (u *upConn) refused(err error) bool {
 	alert, ok := errors.AsType[tlsterm.AlertError](err)
 	return ok && !u.got && u.served == 1 && upstream.ClientAlert(uint8(alert))
 }
 
-// refusal is how crypto/tls tells of an alert.
+// refusal is the form in which crypto/tls reports an alert.
 func refusal(err error) error { return &net.OpError{Op: "remote error", Err: err} }

@@ -22,7 +22,7 @@ type tunnel struct {
 	// end of a frame of the peer's.
 	leaveAt, cutAt int64
 	leaving        bool
-	// What the cluster is told when it ends.
+	// What is reported to the cluster at its end.
 	cluster *upstream.Cluster
 	peer    *upstream.Peer
 	outcome upstream.Outcome
@@ -116,7 +116,7 @@ func (s *side) Data(c *eventloop.Conn, b []byte) int {
 }
 
 // EndOfStream implements eventloop.Handler: one direction is over, the other may
-// go on.
+// continue.
 func (s *side) EndOfStream(*eventloop.Conn) bool {
 	s.other.c.CloseWrite()
 	return true

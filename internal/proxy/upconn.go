@@ -154,7 +154,7 @@ func (u *upConn) Data(c *eventloop.Conn, b []byte) int {
 	}
 	x := u.x
 	if x == nil {
-		// Nobody asked: what it would answer cannot be known (RFC 9112 §9.2).
+		// No request was sent: what it would answer cannot be known (RFC 9112 §9.2).
 		c.Close(nil)
 		return len(b)
 	}

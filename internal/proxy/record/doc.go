@@ -2,17 +2,17 @@
 // a client that lost its connection continues where it was, a second request for the
 // same attaches to the first, and what was said can be read again.
 //
-//	v := recorder.Ask(ask)     // who asks what; may be answered later
+//	v := recorder.Ask(ask)     // which client requests what; may be answered later
 //	ask.Then(Answer{…})        // on the client's loop:
-//	  Start                    //   nobody does it yet: give the exchange to the Tape
+//	  Start                    //   none exists yet: give the exchange to the Tape
 //	  Follow                   //   subscribe to its channel
 //	  Over                     //   the client has all of it
 //	v.Leave()                  // the client is gone
 //
 // # Two channels
 //
-// Requests that are alike have one index channel; its name is a digest of who asks
-// and what. It says which recordings there were: start, open, end, broken, or void
+// Requests that are alike have one index channel; its name is a digest of the client
+// and its request. It says which recordings there were: start, open, end, broken, or void
 // for a reply that was no event stream. The events of a recording stand on a channel
 // of its own, whose name has a random part. Both lie in one namespace and therefore
 // in one log, so that the position of the start is where the recording begins.
@@ -27,11 +27,11 @@
 // them to a goroutine that has one at a time stored. The backend is read as fast as
 // the broker answers, whatever the clients do. A [Recorder] has one goroutine, the
 // clerk, with a shard of the hub: it follows the index channels of what is under way
-// here and answers who asks.
+// here and answers requests.
 //
 // # What is whole
 //
 // Every recording ends with a record that says whether the backend's stream was
-// whole. One whose gateway died has none: the next who asks for it on a gateway that
-// can tell writes it, and everybody who follows is told.
+// whole. One whose gateway died has none: the next request for it on a gateway that
+// can determine that writes it, and all followers are notified.
 package record

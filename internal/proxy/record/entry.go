@@ -11,14 +11,14 @@ import (
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
-// An entry follows the index channel of a key, while somebody here waits for it,
+// An entry follows the index channel of a key, while a client here waits for it,
 // follows one of its recordings or records. It belongs to the clerk's goroutine.
 type entry struct {
 	r     *Recorder
 	index string
 	sub   hub.Subscriber
 	live  bool         // all of the channel was read
-	begin hub.Position // where the log stood when it was looked at
+	begin hub.Position // the log's position when it was looked at
 	gens  generations
 
 	waiting []*Viewer
@@ -167,7 +167,7 @@ func (e *entry) look(now time.Time) {
 		e.empty = now
 	}
 	if e.tape != nil && !e.empty.IsZero() && now.Sub(e.empty) >= max(0, time.Duration(t.cfg.Outlive)) {
-		if t.abort(statusClientGone, "abandoned", "nobody followed the answer any more") {
+		if t.abort(statusClientGone, "abandoned", "no client followed the answer any more") {
 			e.r.expired.Add(1)
 		}
 	}
@@ -191,7 +191,7 @@ func (e *entry) dead(g *generation, now time.Time) bool {
 	return now.Sub(g.alive) > beatsLost
 }
 
-// bury writes the last record of a recording whose gateway is gone, and tells of it.
+// bury writes the last record of a recording whose gateway is gone, and reports it.
 func (e *entry) bury(g *generation) {
 	g.burying = true
 	r := e.r
@@ -246,14 +246,14 @@ func (v *Viewer) end(a Answer) {
 
 var (
 	errNoRecording = &wire.Error{Status: http.StatusNotFound, Message: "there is no such recording, or not any more"}
-	errNotYours    = &wire.Error{Status: http.StatusForbidden, Message: "the recording is somebody else's", Hint: "send the credentials that it was made with"}
+	errNotYours    = &wire.Error{Status: http.StatusForbidden, Message: "the recording belongs to another client", Hint: "send the credentials that it was made with"}
 	errGone        = &wire.Error{Status: http.StatusGone, Message: "what Last-Event-ID says is not there any more",
 		Hint: "send the request without Last-Event-ID to begin anew"}
 	errTooMany = &wire.Error{Status: http.StatusServiceUnavailable, Message: "too many replies are being recorded, try again later"}
 	errSlowLog = &wire.Error{Status: http.StatusServiceUnavailable, Message: "the log of recordings does not answer, try again later"}
 )
 
-// wanted returns the recording that v asks for, and from where on; nil if it asks for
+// wanted returns the recording that v requests, and from where on; nil if it requests
 // none in particular and there is none.
 func (gens generations) wanted(v *Viewer) (g *generation, since hub.Position, bad *wire.Error) {
 	if id := v.ask.ID; id != nil {
@@ -446,7 +446,7 @@ func (e *entry) sent(o *outgoing, err error) {
 	}
 	if n := o.note; n.Mark != markBeat && n.Mark != markOpen {
 		if t := e.tape; t != nil && t.id.nonce == n.Nonce && err != nil {
-			e.tape = nil // it stays without an end, and who asks next will find that out
+			e.tape = nil // it stays without an end, and the next request will find that out
 			e.r.done(t)
 		}
 		if g := find(e.gens, n.Nonce); g != nil && err != nil {

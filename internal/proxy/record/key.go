@@ -13,7 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// An Owner is who may attach to a recording. The zero value is nobody.
+// An Owner is who may attach to a recording. The zero value is no client.
 type Owner struct {
 	// digest begins with what it is of: 'i' an identity, 'c' credentials that Weir
 	// does not look at, 'a' an address.
@@ -24,7 +24,7 @@ type Owner struct {
 
 var usualCredentials = []string{"Authorization", "Cookie", "X-Api-Key"}
 
-// OwnerOf finds who asks. by are the route's record.key. Who has no identity is told
+// OwnerOf finds the client of a request. by are the route's record.key. A client without an identity is identified
 // by the fields, and without those by the address.
 func OwnerOf(id *auth.Identity, by []string, header http.Header, client netip.Addr) Owner {
 	if len(by) == 0 {
@@ -60,7 +60,7 @@ func credentials(by []string, header http.Header) (any bool, values []string) {
 	return any, values
 }
 
-// NeedsIdentity reports whether who asks for the recording of that id must be
+// NeedsIdentity reports whether the client that requests the recording of that id must be
 // identified first.
 func (id *ID) NeedsIdentity() bool { return id.kind == 'i' }
 
@@ -82,7 +82,7 @@ func (q *Request) Key(o Owner) string {
 	}
 	query := q.Query
 	if strings.HasPrefix(o.digest, "i") {
-		query = "" // else it may be what tells one client from another
+		query = "" // else it may be what identifies a client
 	}
 	return sum("key", q.Route, o.digest, q.Method, q.Path, query, q.Idempotency)
 }
@@ -106,7 +106,7 @@ func newNonce() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// An ID names one recording. Its text stands in the URL that clients are given.
+// An ID names one recording. Its text is part of the URL that clients are given.
 type ID struct {
 	namespace, key, nonce string
 	kind                  byte
@@ -151,7 +151,7 @@ func index(namespace, key string) string {
 // channel is where the events of the recording are.
 func (id *ID) channel() string { return index(id.namespace, id.key) + "." + id.nonce }
 
-// Admits reports whether who asks by a recording's URL may attach. A recording of a
+// Admits reports whether a client that requests a recording's URL may attach. A recording of a
 // client without any credentials is for anyone who has its URL, since addresses change.
 func (o Owner) Admits(id *auth.Identity, header http.Header) bool {
 	return o.digest != "" && (o.digest[0] == 'a' || OwnerOf(id, o.by, header, netip.Addr{}).digest == o.digest)

@@ -44,7 +44,7 @@ func (n *note) bytes() []byte {
 	return b
 }
 
-// A generation is one recording of an index, as its notes tell.
+// A generation is one recording of an index, by its notes.
 type generation struct {
 	nonce, instance string
 	number          int

@@ -115,7 +115,7 @@ type Ask struct {
 	// Key is Request.Key.
 	Key   string
 	Owner Owner
-	// ID asks for that recording instead; nothing is started. Attach reports whether the
+	// ID requests that recording instead; nothing is started. Attach reports whether the
 	// client may.
 	ID     *ID
 	Attach func(Owner) bool
@@ -162,7 +162,7 @@ type Viewer struct {
 	since    time.Time
 }
 
-// Ask asks. Any goroutine may call it; it does not wait.
+// Ask starts v. Any goroutine may call it; it does not wait.
 func (r *Recorder) Ask(a Ask) *Viewer {
 	v := &Viewer{r: r, ask: a, since: time.Now()}
 	r.started.Do(func() { r.clerk.Go(r.run) })

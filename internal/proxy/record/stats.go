@@ -30,7 +30,7 @@ type Stats struct {
 	Broken   map[string]uint64 // of others, by cause
 	Lost     uint64            // recordings of gateways that died, which were ended here
 	Passed   uint64            // replies that were no event streams
-	Expired  uint64            // recordings ended because nobody followed them
+	Expired  uint64            // recordings ended because no client followed them
 	Refused  uint64            // requests refused because too much is recorded
 	TooMany  uint64            // recordings ended at max_events
 	TooLong  uint64            // recordings ended at max_bytes

@@ -129,7 +129,7 @@ func (t *Tape) Head(x *proxy.Exchange, res *http1.Response) {
 		c := t.client
 		if c == nil {
 			t.x = nil
-			x.Cancel() // nobody is there to take it
+			x.Cancel() // there is no client to take it
 			return
 		}
 		t.passes, t.x = true, nil
@@ -144,7 +144,7 @@ func (t *Tape) Head(x *proxy.Exchange, res *http1.Response) {
 	}
 	t.mu.Unlock()
 	if ended {
-		return // it was aborted: the exchange will be canceled in a moment
+		return // it was aborted: the exchange will be canceled shortly
 	}
 	if ns, err := t.r.hub.Namespace(t.channel); err == nil {
 		t.parser.MaxEvent = ns.MaxMessageBytes
@@ -158,7 +158,7 @@ func (t *Tape) Head(x *proxy.Exchange, res *http1.Response) {
 }
 
 // recordable reports whether a reply is an event stream that can be read. One that
-// asks for the connection to be held is about another.
+// requests that the connection be held is about another.
 func recordable(res *http1.Response) bool {
 	kind, _, _ := bytes.Cut(res.Get("Content-Type"), []byte{';'})
 	coding := res.Get("Content-Encoding")
@@ -407,12 +407,12 @@ func (t *Tape) unstored(err error) {
 	t.push(queued{data: wire.AppendRecord(nil, &last), last: last.Mark, why: last.Cause})
 }
 
-// closed tells the index how the recording ended.
+// closed notes in the index how the recording ended.
 func (t *Tape) closed(q *queued, at hub.Position, err error) {
 	if err != nil {
 		t.r.log.Error("end a recording", "channel", t.channel, "err", err)
 		e := t.entry
-		t.r.post(func() { // it stays without an end: who asks next will find that out
+		t.r.post(func() { // it stays without an end: the next request will find that out
 			if e.tape == t {
 				e.tape = nil
 				e.r.done(t)

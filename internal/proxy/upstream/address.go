@@ -100,7 +100,7 @@ func parseTarget(s string) (target, error) {
 	return target{host: strings.ToLower(strings.TrimSuffix(host, ".")), port: uint16(n), name: s}, nil
 }
 
-// parseHTTPS reads what stands behind https:// in s: a host, and a port that is 443
+// parseHTTPS reads what follows https:// in s: a host, and a port that is 443
 // when it is left out.
 func parseHTTPS(s, at string) (target, error) {
 	full := at

@@ -155,7 +155,7 @@ func (s *search) load(i int) float64 {
 
 // ewma draws two peers and takes the one where the wait is likely the shorter
 // (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001).
-// A peer in slow start stands for choice the less often: a higher cost would keep
+// A peer in slow start is a candidate less often: a higher cost would keep
 // it out, not slow.
 func (s *search) ewma() int {
 	n := len(s.v.entries)

@@ -55,7 +55,7 @@ const (
 // baseline beside it: Fisher's exact test on failures, Welch's t test on the
 // logarithm of the time to the first byte, against the baseline plus the tolerance.
 //
-// Whoever looks often at growing data sees something sooner or later, so the
+// Repeated looks at growing data find something sooner or later, so the
 // probability of a false alarm, alpha, is spent (Bonferroni: the parts add up to
 // alpha however the looks depend on each other):
 //
@@ -174,7 +174,7 @@ func (s *Set) RestartCanary(split string) error {
 	return nil
 }
 
-// RollBackCanary takes the share from the canary of a split because somebody says
+// RollBackCanary takes the share from the canary of a split because an operator says
 // so. Any goroutine may call it; loops do not.
 func (s *Set) RollBackCanary(split, reason string) error {
 	sp := s.Split(split)

@@ -46,7 +46,7 @@ func (Checker) Check(ctx context.Context, a Address, h HealthConfig) error {
 		if err != nil {
 			return fmt.Errorf("TLS handshake: %w", err)
 		}
-		defer func() { _ = secure.Close() }() // says goodbye, if it may
+		defer func() { _ = secure.Close() }() // sends close_notify, if it may
 		conn = secure
 	}
 	if h.Check == CheckTCP {

@@ -12,7 +12,7 @@ import (
 	"net/http"
 )
 
-// checkGRPC asks the peer by gRPC's own protocol (grpc.health.v1.Health/Check).
+// checkGRPC checks the peer by gRPC's own protocol (grpc.health.v1.Health/Check).
 func checkGRPC(ctx context.Context, conn net.Conn, a Address, h HealthConfig) error {
 	dial := func(context.Context, string, string) (net.Conn, error) { return conn, nil } // that one alone
 	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: dial, DialTLSContext: dial}

@@ -97,7 +97,7 @@ func (s *search) pickFrom(v *view) *Peer {
 	for t := v; t != nil; t = t.next {
 		s.v = t
 		if s.anyFromStart() < 0 {
-			continue // and its turn is nobody's: the tiers share the schedule's place
+			continue // and its slot is skipped: the tiers share the schedule's place
 		}
 		if p := s.find(); p != nil {
 			return p
@@ -202,7 +202,7 @@ func (v *view) usableShare(now int64) float64 {
 // failing is the least status that speaks against a peer.
 const failing = 500
 
-// Head tells that the head of a final reply (not 1xx, but 101) came: the verdict on
+// Head reports that the head of a final reply (not 1xx, but 101) came: the verdict on
 // the peer is known, however long the body lasts. It is called at most once per
 // Pick, before Done, whose Outcome then has Headed set. Exchanges that end soon may
 // leave it out.

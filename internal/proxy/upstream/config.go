@@ -40,9 +40,9 @@ type Config struct {
 	// SlowStart is how long a peer that came back has less than its share, rising
 	// from a tenth. 0 means no slow start.
 	SlowStart hub.Duration `json:"slow_start"`
-	// Retry asks another peer when one failed before its first byte.
+	// Retry tries another peer when one failed before its first byte.
 	Retry RetryConfig `json:"retry"`
-	// Hedge asks a second peer when the first is slow; zero never does.
+	// Hedge also sends to a second peer when the first is slow; zero never does.
 	Hedge HedgeConfig `json:"hedge"`
 	// Timeouts of one exchange.
 	Timeouts TimeoutConfig `json:"timeouts"`
@@ -63,7 +63,7 @@ type Config struct {
 	ProxyProtocol int `json:"proxy_protocol"`
 }
 
-// PeerConfig is one backend, or one host name that stands for several.
+// PeerConfig is one backend, or one host name of several.
 type PeerConfig struct {
 	// Address is "host:port", "ip:port", "[ip6]:port" or "unix:/path"; with https://
 	// before a host the peer is spoken to over TLS, and its port is 443 if it is left
@@ -86,7 +86,7 @@ type HealthConfig struct {
 	Check string `json:"check"`
 	// Path of the http check; empty means /.
 	Path string `json:"path"`
-	// Service is what the grpc check asks about; empty means the whole server.
+	// Service is the service of the grpc check; empty means the whole server.
 	Service string `json:"service"`
 	// Host is sent as the Host of the http and grpc checks; empty means the peer's address
 	// as configured.
@@ -114,7 +114,7 @@ type HealthConfig struct {
 	// refused. Otherwise up to 1, as 0.5, Envoy's default; -1 never ignores them, and
 	// requests without a usable peer are answered 503.
 	PanicBelow float64 `json:"panic_below"`
-	// ProxyProtocol is the cluster's; checks say by it that they are nobody's.
+	// ProxyProtocol is the cluster's; by it checks say that they have no client.
 	ProxyProtocol int `json:"-"`
 	// TLS is the cluster's, for peers that are spoken to over it.
 	TLS *TLS `json:"-"`

@@ -24,8 +24,8 @@ func TestConfigSaysWhatIsWrong(t *testing.T) {
 	f(func(c *Config) { *c = c.WithDefaults() }, "")
 	f(func(c *Config) { c.Name = "" }, "no name")
 	f(func(c *Config) { c.Peers = nil }, "no peers")
-	f(func(c *Config) { c.Peers = peers("10.0.0.1:80", "10.0.0.1:80") }, "10.0.0.1:80 stands twice")
-	f(func(c *Config) { c.Peers = peers("App:80", "app.:80") }, "stands twice")
+	f(func(c *Config) { c.Peers = peers("10.0.0.1:80", "10.0.0.1:80") }, "10.0.0.1:80 is listed twice")
+	f(func(c *Config) { c.Peers = peers("App:80", "app.:80") }, "is listed twice")
 	f(func(c *Config) { c.Peers[0].Weight = -1 }, "weight -1; write 1 to 1000")
 	f(func(c *Config) { c.Peers[0].Weight = 1001 }, "weight 1001")
 	f(func(c *Config) { c.Balance = "random" }, `"random" is none of round_robin`)
@@ -67,7 +67,7 @@ func TestSplitConfigSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 	f(func(c *SplitConfig) {}, "")
-	f(func(c *SplitConfig) { c.Arms[1].Cluster = "a" }, "stands twice")
+	f(func(c *SplitConfig) { c.Arms[1].Cluster = "a" }, "is listed twice")
 	f(func(c *SplitConfig) { c.Arms = []ArmConfig{{"a", 0}} }, "no weight is above 0")
 	f(func(c *SplitConfig) { c.Arms[0].Weight = -1 }, "weight -1")
 	f(func(c *SplitConfig) { c.Sticky = "path" }, "a path is no client")

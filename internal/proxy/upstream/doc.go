@@ -1,6 +1,6 @@
 // Package upstream is the policy towards backends: clusters of peers, balancing,
 // health, breaking, retry budgets, releases. It opens no connection for a request;
-// who proxies (internal/proxy) asks it four questions:
+// the proxy (internal/proxy) calls it in four places:
 //
 //	split.Choose(req, random)  which cluster serves this request (releases)
 //	cluster.Pick(now, key, t)  which peer is asked, counting it in flight

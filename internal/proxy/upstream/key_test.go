@@ -86,7 +86,7 @@ func TestARunningSetRaisesTheDriftAlarm(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		if s.Drift("orders", DriftConfig{Samples: 100}) == d {
-			t.Error("a changed configuration goes on with the old monitor")
+			t.Error("a changed configuration continues with the old monitor")
 		}
 		s.KeepDrifts(func(name string) bool { return name != "orders" })
 		if len(s.DriftStats()) != 0 {

@@ -71,7 +71,7 @@ type member struct {
 	peer *Peer
 	// gone is when it was removed; 0: it was not.
 	gone    int64
-	drained bool // told
+	drained bool // reported
 
 	stop   context.CancelFunc // of its checker; nil: there is none
 	health HealthConfig       // what its checker goes by
@@ -168,7 +168,7 @@ func (s *Set) rebuild(c *Cluster) {
 			add(src.at(ip, &m.config.TLS), src)
 		}
 	}
-	// The view first: a moment in which the old peers drain and the new ones are
+	// The view first: a time in which the old peers drain and the new ones are
 	// not seen would have none.
 	c.view.Store(newViews(m.config, m.tls, tiers))
 	for _, mb := range drain {
@@ -343,7 +343,7 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	}
 }
 
-// keepHouse does what nobody waits for.
+// keepHouse does the periodic work.
 func (s *Set) keepHouse(now int64) {
 	type drained struct {
 		cluster string
@@ -400,7 +400,7 @@ func (s *Set) keepHouse(now int64) {
 	}
 }
 
-// logChanges tells what the hot path did to a peer since the last look.
+// logChanges logs what the hot path did to a peer since the last look.
 func (s *Set) logChanges(c *Cluster, mb *member, now int64) {
 	p := mb.peer
 	if b := p.breaker.state(); b != mb.breaker {

@@ -24,7 +24,7 @@ const (
 	kinds
 )
 
-// An Outcome is what Done is told. Times are 0 where there is none.
+// An Outcome is the argument of Done. Times are 0 where there is none.
 type Outcome struct {
 	Kind   Kind
 	Status int // 0: no head came

@@ -121,7 +121,7 @@ func TestLateFailuresDoNotEjectAgain(t *testing.T) {
 	}
 	failAt(t, c, p, sec, 3, ConnectError)
 	until := p.ejectedUntil.Load()
-	for range 40 { // begun before, timed out after
+	for range 40 { // started before, timed out after
 		c.Done(p, Outcome{Kind: Timeout, Start: sec - 1, End: until + sec})
 	}
 	if p.out(until + sec) {

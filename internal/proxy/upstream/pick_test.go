@@ -81,7 +81,7 @@ func TestPanicAsksTheUnhealthy(t *testing.T) {
 	}
 }
 
-// A request for which no peer is usable is tried: nobody knows whether a peer has come
+// A request for which no peer is usable is tried: it is unknown whether a peer has come
 // back since the last check.
 func TestWithoutAUsablePeerARequestIsTried(t *testing.T) {
 	c := newTestCluster(t, Config{Peers: equal(3)})

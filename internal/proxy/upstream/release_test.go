@@ -99,7 +99,7 @@ func TestRaisingAShareMovesOnlyThatShare(t *testing.T) {
 	}
 	near(t, "moved", float64(moved), 0.05*n, 0.1)
 
-	// Among three arms nobody moves between the two whose proportion stays.
+	// Among three arms no client moves between the two whose proportion stays.
 	splits[1] = newTestSplit(t, SplitConfig{Sticky: "cookie:id", Arms: arms(0)})
 	splits[2] = newTestSplit(t, SplitConfig{Sticky: "cookie:id", Arms: []ArmConfig{{"b", 20}, {"a", 60}, {"c", 40}}})
 	for i := range n {

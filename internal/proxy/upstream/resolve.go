@@ -32,7 +32,7 @@ type answer struct {
 
 type lookups map[lookup]answer
 
-// lookup returns the addresses, or records, that q asks for, sorted.
+// lookup returns the addresses, or records, that q queries, sorted.
 func (s *Set) lookup(ctx context.Context, q lookup) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(q.dns.Timeout))
 	defer cancel()
@@ -61,7 +61,7 @@ func (s *Set) lookup(ctx context.Context, q lookup) (a answer, err error) {
 	return a, nil
 }
 
-// resolveBy asks r for a whole name: the system's search list is not for other servers.
+// resolveBy queries r for a whole name: the system's search list is not for other servers.
 func resolveBy(r *net.Resolver) func(context.Context, string) ([]netip.Addr, error) {
 	return func(ctx context.Context, host string) ([]netip.Addr, error) {
 		return r.LookupNetIP(ctx, "ip", strings.TrimSuffix(host, ".")+".")
@@ -151,7 +151,7 @@ func pickFamily(all []netip.Addr, family string) []netip.Addr {
 // maxLookups bounds the lookups at a time of one round.
 const maxLookups = 16
 
-// lookupAll asks side by side; what fails is missing in the answer.
+// lookupAll queries in parallel; what fails is missing in the answer.
 func (s *Set) lookupAll(ctx context.Context, ask map[lookup]bool) lookups {
 	found := make(lookups, len(ask))
 	var mu sync.Mutex
@@ -253,7 +253,7 @@ func (s *Set) resolveCluster(ctx context.Context, c *Cluster, unknown bool) bool
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() != nil || m.config.SRV != cfg.SRV || m.config.DNS != cfg.DNS {
-		return true // somebody else asks now
+		return true // another goroutine resolves now
 	}
 	changed := false
 	if fresh && (!m.recorded || !slices.Equal(records, m.records)) {

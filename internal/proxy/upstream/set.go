@@ -21,7 +21,7 @@ type Options struct {
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// ResolveSRV returns the SRV records of name. nil means net.DefaultResolver.
 	ResolveSRV func(ctx context.Context, name string) ([]SRV, error)
-	// Check tells whether a peer is healthy. nil means Checker.Check.
+	// Check reports whether a peer is healthy. nil means Checker.Check.
 	Check func(ctx context.Context, a Address, h HealthConfig) error
 	// Now is the clock that the loops' now comes from: time.Since(loop.Time(0)).
 	// nil means nanoseconds since the Set was made.
@@ -133,7 +133,7 @@ func (s *Set) KeepDrifts(keep func(name string) bool) {
 // Ready is closed when Run has tried every host name once.
 func (s *Set) Ready() <-chan struct{} { return s.ready }
 
-// housekeeping is how often what nobody waits for is looked at.
+// housekeeping is the interval of the periodic work.
 const housekeeping = time.Second
 
 // Run resolves, checks and evaluates until ctx ends, and returns nil when all its

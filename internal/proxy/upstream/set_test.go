@@ -116,7 +116,7 @@ func TestAPeerThatNeverPassedIsDownAtOnce(t *testing.T) {
 		n := w.checks.Load()
 		after(time.Minute)
 		if w.checks.Load() != n {
-			t.Error("checks go on that are not configured any more")
+			t.Error("checks continue that are not configured any more")
 		}
 	})
 }
@@ -250,12 +250,12 @@ func TestRemovedPeersTellWhenTheyAreDrained(t *testing.T) {
 		}
 		after(10 * time.Second)
 		if told.Load() != 0 {
-			t.Error("told with a request in flight")
+			t.Error("notified with a request in flight")
 		}
 		c.Done(p, ok(0, ms))
 		after(2 * time.Second)
 		if told.Load() != 1 || which.Load() != p {
-			t.Errorf("told %d times", told.Load())
+			t.Errorf("notified %d times", told.Load())
 		}
 		if st := stateOfPeer(t, s, "10.0.0.1:80"); st.State != "unknown to the set" {
 			t.Errorf("still shown as %s", st.State)
@@ -265,7 +265,7 @@ func TestRemovedPeersTellWhenTheyAreDrained(t *testing.T) {
 			t.Error("remembered after six minutes")
 		}
 		if told.Load() != 1 {
-			t.Errorf("told %d times", told.Load())
+			t.Errorf("notified %d times", told.Load())
 		}
 		cancel()
 		<-done

@@ -103,7 +103,7 @@ func (c SplitConfig) Validate() error {
 	total := 0.0
 	for _, a := range c.Arms {
 		p.check(a.Cluster != "", "arms: one names no cluster")
-		p.check(!seen[a.Cluster], "arms: %s stands twice", a.Cluster)
+		p.check(!seen[a.Cluster], "arms: %s is listed twice", a.Cluster)
 		seen[a.Cluster] = true
 		p.check(a.Weight >= 0 && a.Weight <= 1e6, "arms: %s: weight %v; write 0 to 1000000", a.Cluster, a.Weight)
 		total += a.Weight

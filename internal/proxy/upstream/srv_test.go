@@ -118,7 +118,7 @@ func TestSRVRecordsAreReadAgain(t *testing.T) {
 				t.Errorf("%s: %v, want %v", what, got, want)
 			}
 		}
-		f("at first nobody answers", 0)
+		f("at first no server answers", 0)
 		if _, err := c.Pick(0, 0, nil); !errors.Is(err, ErrNoPeers) {
 			t.Errorf("%v", err)
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ClusterStats is a cluster at one moment; counts are since its start.
+// ClusterStats is a cluster at one instant; counts are since its start.
 type ClusterStats struct {
 	Name    string      `json:"name"`
 	Balance string      `json:"balance"`
@@ -37,7 +37,7 @@ type RefusedStats struct {
 	Pending     uint64 `json:"pending"`
 }
 
-// PeerStats is a peer at one moment; counts are since it is known.
+// PeerStats is a peer at one instant; counts are since it is known.
 type PeerStats struct {
 	Address string `json:"address"`
 	Name    string `json:"name"`
@@ -69,7 +69,7 @@ type PeerStats struct {
 	TLSError string `json:"tls_error,omitempty"`
 }
 
-// SplitStats is a split at one moment.
+// SplitStats is a split at one instant.
 type SplitStats struct {
 	Name     string       `json:"name"`
 	Arms     []ArmStats   `json:"arms"`

@@ -52,7 +52,7 @@ type TLSConfig struct {
 	GM GMClientConfig `json:"gm"`
 }
 
-// fromTarget is the ServerName that stands for what an SRV record says.
+// fromTarget is the ServerName that is replaced by what an SRV record says.
 const fromTarget = "$target"
 
 // set reports whether c says anything.
@@ -167,7 +167,7 @@ func (c TLSConfig) load() (*TLS, error) {
 // maxSessions bounds the sessions that a cluster's peers may be resumed with.
 const maxSessions = 1024
 
-// filesDigest tells whether a file has changed. One that cannot be read counts as
+// filesDigest changes when a file has changed. One that cannot be read counts as
 // empty: reading it for use will say why.
 func (c *TLSConfig) filesDigest() (sum [32]byte) {
 	h := sha256.New()
@@ -353,7 +353,7 @@ func (s *Set) shelve(clusters []Config) (map[string]*TLS, error) {
 	return found, errors.Join(errs...)
 }
 
-// warn tells what is to be known of t before it is used.
+// warn logs what is to be known of t before it is used.
 func (s *Set) warn(cluster string, t *TLS) {
 	if !t.cfg.Verify.On() {
 		s.opts.Log.Warn("certificates of upstreams are not verified: anyone between can read and change what is sent", "cluster", cluster)
@@ -367,7 +367,7 @@ func (s *Set) warn(cluster string, t *TLS) {
 const renewEvery = 5
 
 // renew puts certificates in service whose files have changed. What cannot be used
-// changes nothing, and is told once.
+// changes nothing, and is logged once.
 func (s *Set) renew() {
 	for name, c := range s.current.Load().clusters {
 		t := c.TLS()

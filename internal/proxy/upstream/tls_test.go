@@ -42,7 +42,7 @@ func TestTLSConfigsThatMakeNoSense(t *testing.T) {
 	f("$target is for srv", Config{Peers: secure, TLS: TLSConfig{ServerName: "$target"}})
 	f("unix:/run/app.sock has no host name", Config{Peers: peers("unix:/run/app.sock"), TLS: TLSConfig{Enabled: true}})
 	f("", Config{Peers: peers("unix:/run/app.sock"), TLS: TLSConfig{Enabled: true, ServerName: "app.example"}})
-	f("stands twice", Config{Peers: peers("https://app.example", "https://app.example:443")})
+	f("listed twice", Config{Peers: peers("https://app.example", "https://app.example:443")})
 	f("", Config{Peers: peers("https://app.example:80", "app.example:80")})
 	f("say whose certificate to expect", Config{SRV: service, TLS: TLSConfig{Enabled: true}})
 	f("", Config{SRV: service, TLS: TLSConfig{Enabled: true, ServerName: "$target"}})

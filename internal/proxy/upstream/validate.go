@@ -107,7 +107,7 @@ func (c Config) validatePeers(p *problems) {
 		if t.tls || c.TLS.Enabled {
 			id = "https://" + id
 		}
-		p.check(!seen[id], "peers: %s stands twice; give it a weight instead", peer.Address)
+		p.check(!seen[id], "peers: %s is listed twice; set its weight instead", peer.Address)
 		seen[id] = true
 		p.check(peer.Weight >= 1 && peer.Weight <= maxWeight, "peers: %s: weight %d; write 1 to %d, or drain: true for none", peer.Address, peer.Weight, maxWeight)
 	}
