@@ -36,7 +36,7 @@ type ask struct {
 	waiting map[string]*partial
 	answers map[string][]byte
 	errs    map[string]error
-	done    chan struct{} // closed when nobody is waited for
+	done    chan struct{} // closed when no answer is awaited
 }
 
 // A partial is an answer that comes in parts.
@@ -67,8 +67,8 @@ func (a *ask) settle(id string, data []byte, err error) {
 
 // Ask puts a question to every node that lives, this one included, and returns what
 // they answered by node. missing are the nodes that did not: they went, were not
-// heard of before ctx ended, have no handler or too much to do. err says only why
-// nobody was asked. Without a deadline in ctx it is 10s.
+// seen before ctx ended, have no handler or too much to do. err says only why
+// no node was asked. Without a deadline in ctx it is 10s.
 func (c *Cluster) Ask(ctx context.Context, topic string, data []byte) (answers map[string][]byte, missing []string, err error) {
 	c.mu.Lock()
 	nodes := c.alive
@@ -104,7 +104,7 @@ func (c *Cluster) AskNode(ctx context.Context, node, topic string, data []byte) 
 	return nil, fmt.Errorf("ask %s of node %s: %w", topic, node, cmp.Or(ctx.Err(), context.DeadlineExceeded))
 }
 
-// put asks nodes and waits. What it returns is nobody else's any more.
+// put sends the question to nodes and waits. The caller owns what it returns.
 func (c *questions) put(ctx context.Context, nodes []string, only, topic string, data []byte) (*ask, error) {
 	switch {
 	case topic == "" || len(topic) > maxTopic:
@@ -265,7 +265,7 @@ func (c *questions) onReply(from string, data []byte) {
 	c.settle(from, id, state, int(part), int(parts), slices.Clone(rest[n1+n2:]))
 }
 
-// settle takes a part of an answer. One that nobody waits for any more is dropped.
+// settle takes a part of an answer. One that is no longer awaited is dropped.
 func (c *questions) settle(from string, id uint64, state byte, part, parts int, data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

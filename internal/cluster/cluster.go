@@ -6,9 +6,9 @@
 //	go c.Run(ctx)                                    // the owner waits for it
 //	answers, missing, err := c.Ask(ctx, "connections", nil)
 //
-// Every node tells the others that it lives once in a Heartbeat. One that has not
-// been heard of for a Lease is gone, and one that ends in order says so. A node is
-// gone for each node by itself: there is no vote, and nobody is elected.
+// Every node sends the others a heartbeat once in a Heartbeat. One that has not
+// been seen for a Lease is gone, and one that ends in order says so. A node is
+// gone for each node by itself: there is no vote and no election.
 package cluster
 
 import (
@@ -27,12 +27,12 @@ import (
 
 // Errors of Ask and AskNode. Test with errors.Is.
 var (
-	// ErrNoNode is for a node that nobody knows, or that went while it was asked.
+	// ErrNoNode is for an unknown node, or one that went while it was asked.
 	ErrNoNode = errors.New("no such node")
 	// ErrNoHandler is for a topic that the node asked has no handler for.
 	ErrNoHandler = errors.New("the node does not know the question")
-	// ErrBusy is for a node that answers too many already, or for this one when it asks
-	// too many.
+	// ErrBusy is for a node that answers too many already, or for this one when it has requests to
+	// too many open.
 	ErrBusy = errors.New("too many questions at a time")
 	// ErrTooLarge is for a question or an answer past its bound.
 	ErrTooLarge = errors.New("too large")
@@ -44,7 +44,7 @@ type Config struct {
 	Name string `json:"name"`
 	// Heartbeat is how often a node says that it lives; 0 means 1s.
 	Heartbeat hub.Duration `json:"heartbeat"`
-	// Lease is how long a node that is not heard of is taken to live; 0 means 3.5s.
+	// Lease is how long a silent node counts as alive; 0 means 3.5s.
 	// It is at least twice the heartbeat.
 	Lease hub.Duration `json:"lease"`
 	// MaxNodes bounds the nodes that are known; those past it are not. 0 means 1,024.
@@ -84,7 +84,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("heartbeat: %s is not between 10ms and 1m", d.Heartbeat))
 	}
 	if d.Lease < 2*d.Heartbeat {
-		errs = append(errs, fmt.Errorf("lease: %s is less than twice the heartbeat of %s: one lost beat would end a node", d.Lease, d.Heartbeat))
+		errs = append(errs, fmt.Errorf("lease: %s is less than twice the heartbeat of %s: one lost heartbeat would expire a node", d.Lease, d.Heartbeat))
 	}
 	if c.MaxNodes < 0 || c.MaxNodes > 1<<16 {
 		errs = append(errs, fmt.Errorf("max_nodes: %d is not between 1 and 65536", c.MaxNodes))
@@ -98,7 +98,7 @@ type Node struct {
 	ID string
 	// Name and Version are as the node says them.
 	Name, Version string
-	// Started is when the node did, by its own clock, Seen when it was last heard of,
+	// Started is when the node did, by its own clock, Seen when its last message came,
 	// by ours.
 	Started, Seen time.Time
 	// Stats is what the node's Describe returned; it is shared and must not be changed.
@@ -133,7 +133,7 @@ type Cluster struct {
 
 	// Guarded by mu.
 	running  bool
-	left     map[string]time.Time // nodes that said goodbye: late beats of theirs are no return
+	left     map[string]time.Time // nodes that left: late heartbeats of theirs are not a return
 	watchers []watcher
 	describe func() []byte
 
@@ -222,7 +222,7 @@ func (c *questions) Handle(topic string, f func(from string, data []byte) []byte
 
 // OnChange has joined called for every other node that comes and gone for every
 // one that goes, one call at a time and in order. A node that was gone may come
-// again under the same id: it was only not heard of. Call it before Run; either may
+// again under the same id: its heartbeats were only late. Call it before Run; either may
 // be nil.
 func (c *Cluster) OnChange(joined func(Node), gone func(id string)) {
 	c.mu.Lock()

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A node is a Cluster that runs, and what it was told.
+// A node is a Cluster that runs, and what it received.
 type node struct {
 	*cluster.Cluster
 	bus  *clustertest.Bus
@@ -97,7 +97,7 @@ func TestNodesKnowEachOtherAtOnce(t *testing.T) {
 		want(t, "name of a at b", b.Nodes()[1].Name, "host-a")
 		b.stop()
 		synctest.Wait()
-		want(t, "a told", a.told(), []string{"+b", "-b"})
+		want(t, "events of a", a.told(), []string{"+b", "-b"})
 		want(t, "expired", a.Stats().Expired, 0)
 		a.stop()
 	})
@@ -112,7 +112,7 @@ func TestKilledNodeIsGoneAtTheEndOfItsLease(t *testing.T) {
 		want(t, "before the lease ends", a.Alive("b"), true)
 		time.Sleep(2 * time.Second)
 		want(t, "after", a.Alive("b"), false)
-		want(t, "a told", a.told(), []string{"+b", "-b"})
+		want(t, "events of a", a.told(), []string{"+b", "-b"})
 		want(t, "expired", a.Stats().Expired, 1)
 		b.stop()
 		a.stop()
@@ -127,8 +127,8 @@ func TestCutNodesComeBack(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		net.Cut("a", "b", false)
 		time.Sleep(2 * time.Second)
-		want(t, "a told", a.told(), []string{"+b", "-b", "+b"})
-		want(t, "b told", b.told(), []string{"+a", "-a", "+a"})
+		want(t, "events of a", a.told(), []string{"+b", "-b", "+b"})
+		want(t, "events of b", b.told(), []string{"+a", "-a", "+a"})
 		a.stop()
 		b.stop()
 	})
@@ -139,14 +139,14 @@ func TestLossySecondsEndNobody(t *testing.T) {
 		net.Set(0.1, 200*time.Millisecond)
 		a, b := start(t, net, "a"), start(t, net, "b")
 		time.Sleep(20 * time.Second)
-		want(t, "a told", a.told(), []string{"+b"})
-		want(t, "b told", b.told(), []string{"+a"})
+		want(t, "events of a", a.told(), []string{"+b"})
+		want(t, "events of b", b.told(), []string{"+a"})
 		a.stop()
 		b.stop()
 	})
 }
 
-// A beat that was on its way when the node said goodbye brings nobody back.
+// A heartbeat that was in flight when the node left does not bring it back.
 func TestGoodbyeIsFinal(t *testing.T) {
 	simulate(t, func(t *testing.T, net *clustertest.Net) {
 		a, b := start(t, net, "a"), start(t, net, "b")
@@ -157,7 +157,7 @@ func TestGoodbyeIsFinal(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		want(t, "a told", a.told(), []string{"+b", "-b"})
+		want(t, "events of a", a.told(), []string{"+b", "-b"})
 		a.stop()
 	})
 }
@@ -177,8 +177,8 @@ func TestEveryNodeAnswers(t *testing.T) {
 		one, err := b.AskNode(ctx, "c", "echo", nil)
 		want(t, "of c to b", string(one), "b>c:")
 		want(t, "err", err, nil)
-		_, err = b.AskNode(ctx, "nobody", "echo", nil)
-		want(t, "nobody", errors.Is(err, cluster.ErrNoNode), true)
+		_, err = b.AskNode(ctx, "unknown", "echo", nil)
+		want(t, "unknown", errors.Is(err, cluster.ErrNoNode), true)
 		_, err = b.AskNode(ctx, "c", "what", nil)
 		want(t, "no handler", errors.Is(err, cluster.ErrNoHandler), true)
 		c.Handle("never", func(string, []byte) []byte { time.Sleep(time.Minute); return nil })

@@ -7,7 +7,7 @@ import (
 )
 
 // FuzzMessages holds what nodes send each other to: nothing that is sent panics, and
-// nobody comes into being by nonsense.
+// nonsense adds no node.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte(`{"name":"x","started":1}`))
 	f.Add([]byte("\x01\x04echohello"))
@@ -27,7 +27,7 @@ func FuzzMessages(f *testing.F) {
 		c.onReply("b", data)
 		c.onBeat("b", data)
 		if n := len(c.Nodes()); n != 1 {
-			t.Fatalf("%d nodes", n) // what is heard counts when Run hears it
+			t.Fatalf("%d nodes", n) // what was received counts once Run handles it
 		}
 		if _, ok := a.answers["b"]; ok == (a.waiting["b"] != nil) && a.errs["b"] == nil {
 			t.Fatal("b has answered and is waited for")

@@ -17,13 +17,13 @@ const (
 	maxStatsBytes = 32 << 10
 )
 
-// A beat is what a node says of itself.
+// A beat holds a node's heartbeat: its state.
 type beat struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"`
 	Started int64  `json:"started"` // Unix milliseconds
 	Stats   []byte `json:"stats,omitempty"`
-	// Hello asks those who hear it to say that they live, to this node alone.
+	// Hello requests a heartbeat from all receivers, to this node alone.
 	Hello bool `json:"hello,omitempty"`
 	// Bye says that the node has ended in order.
 	Bye bool `json:"bye,omitempty"`
@@ -34,8 +34,8 @@ type event struct {
 	beat beat
 }
 
-// Run tells the other nodes of this one and hears of them until ctx ends; then it
-// says goodbye. Only one call.
+// Run announces this node to the others and follows them until ctx ends; then it
+// announces that it leaves. Only one call.
 func (c *Cluster) Run(ctx context.Context) error {
 	c.mu.Lock()
 	if c.running {
@@ -65,7 +65,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		case <-ticker.C:
 			now := time.Now()
 			if now.Sub(last) > time.Duration(c.cfg.Heartbeat+c.cfg.Lease)/2 {
-				// It was this node that stood still: what the others said in the
+				// It was this node that was stopped: what the others said in the
 				// meantime may wait in a queue.
 				c.prolong(now)
 			}
@@ -99,12 +99,12 @@ func (c *Cluster) encode(b beat) []byte {
 	b.Name, b.Version, b.Started, b.Stats = n.Name, n.Version, n.Started.UnixMilli(), n.Stats
 	out, err := json.Marshal(b)
 	if err != nil {
-		panic("cluster: a beat has no JSON: " + err.Error())
+		panic("cluster: encode heartbeat: " + err.Error())
 	}
 	return out
 }
 
-// tell loses what the bus does not take: the next beat follows.
+// tell drops what the bus does not accept: the next heartbeat follows.
 func (c *Cluster) tell(b beat) {
 	if err := c.bus.Tell(beatTopic, c.encode(b)); err != nil {
 		c.log.Debug("heartbeat not sent", "err", err)

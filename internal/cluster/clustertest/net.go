@@ -1,5 +1,5 @@
 // Package clustertest is a net of nodes in one process that loses, delays and cuts
-// what they tell each other, for tests of what stands on a hub.Bus.
+// what they send each other, for tests of what uses a hub.Bus.
 package clustertest
 
 import (
@@ -70,8 +70,8 @@ func (n *Net) Join(id string) *Bus {
 	return b
 }
 
-// Kill ends a node in the middle of what it does: it is not heard of again, and hears
-// nothing. What it has told is still on its way.
+// Kill ends a node in the middle of what it does: it sends nothing more and receives
+// nothing. What it has sent is still in flight.
 func (n *Net) Kill(id string) {
 	n.mu.Lock()
 	b := n.buses[id]
@@ -128,7 +128,7 @@ var _ hub.Bus = (*Bus)(nil)
 // Node is the node's id.
 func (b *Bus) Node() string { return b.id }
 
-// Tell is hub.Bus's.
+// Tell implements hub.Bus.
 func (b *Bus) Tell(topic string, data []byte) error {
 	b.net.mu.Lock()
 	ids := make([]string, 0, len(b.net.buses))

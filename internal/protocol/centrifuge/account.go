@@ -55,7 +55,7 @@ func (s *Server) ttl(at time.Time) uint32 {
 }
 
 // The ids of clients and sessions are made of the transport's number by a secret
-// permutation: nobody can guess one, nothing has to be stored, and the way back is
+// permutation: no client can guess one, nothing has to be stored, and the way back is
 // known here.
 type names struct {
 	node            [8]byte
@@ -138,7 +138,7 @@ func uuid(b [16]byte) string {
 	return string(out[:])
 }
 
-// clientInfo is what is told of a client.
+// clientInfo is what others may learn of a client.
 func (s *session) clientInfo() *protocol.ClientInfo {
 	return &protocol.ClientInfo{User: s.account.user, Client: s.clientID(), Conn: s.account.info}
 }

@@ -166,7 +166,7 @@ func flagsIf(ok bool, flags planFlags) planFlags {
 	return 0
 }
 
-// recovery takes from r where the client stands.
+// recovery takes the client's position from r.
 func (w *want) recovery(r *protocol.SubscribeRequest) {
 	w.recovering = r.Recover
 	w.since = protocol.Position{Offset: r.Offset, Epoch: r.Epoch}

@@ -311,7 +311,7 @@ func (s *Server) historyOptions(limit int, hasSince bool, since protocol.Positio
 }
 
 // historyOf returns an answer of up to most bytes, but with at least one publication.
-// Who wants more asks for what is behind.
+// For more, a client requests what follows.
 func (s *Server) historyOf(h *hub.History, enc protocol.Encoding, private bool, most int) *protocol.HistoryResult {
 	r := &protocol.HistoryResult{Position: protocol.Position{Offset: h.Top.Offset, Epoch: s.epoch(h.Top.Epoch)}}
 	most -= historyRoom

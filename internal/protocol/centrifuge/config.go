@@ -69,7 +69,7 @@ type Config struct {
 	// bound. Clients without a user do not count.
 	UserConnectionLimit int `json:"user_connection_limit"`
 	// RecoveryLimit bounds the publications that a subscription may recover; past it
-	// it is told that it was not recovered. 0 means 300.
+	// it gets recovered: false. 0 means 300.
 	RecoveryLimit int `json:"recovery_limit"`
 	// HistoryLimit bounds the publications that a client may ask for; 0 means 300.
 	HistoryLimit int `json:"history_limit"`
@@ -109,7 +109,7 @@ type Namespace struct {
 	// AutoCacheRecover sends the newest message with each subscription that recovers in
 	// cache mode, to clients that come without a position too. Off by default.
 	AutoCacheRecover bool `json:"auto_cache_recover"`
-	// ForcePositioning makes all subscriptions positioned: they hear of a gap.
+	// ForcePositioning makes all subscriptions positioned: they are notified of gaps.
 	ForcePositioning bool `json:"force_positioning"`
 	// AllowRecovery lets subscriptions ask to be recoverable. Clients that may read the
 	// history, see AllowHistoryForClient, may ask without it.
@@ -147,7 +147,7 @@ type Namespace struct {
 	// DataFormat is what clients may publish: "json", "json_object" or "binary";
 	// empty means anything.
 	DataFormat string `json:"publication_data_format"`
-	// SubscribeProxy asks proxies.subscribe whether a client may subscribe;
+	// SubscribeProxy has proxies.subscribe decide whether a client may subscribe;
 	// PublishProxy and SubRefreshProxy the proxies of their names.
 	SubscribeProxy  bool `json:"subscribe_proxy"`
 	PublishProxy    bool `json:"publish_proxy"`

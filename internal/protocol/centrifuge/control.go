@@ -35,7 +35,7 @@ func (c *control) tell(s *Server) error {
 		return err
 	}
 	if err := s.deps.Bus.Tell(topicControl, b); err != nil {
-		return fmt.Errorf("tell all nodes: %w", err)
+		return fmt.Errorf("send to all nodes: %w", err)
 	}
 	return nil
 }

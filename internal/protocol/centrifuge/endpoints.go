@@ -59,7 +59,7 @@ func query(r socket.Request) url.Values {
 	return q
 }
 
-// encodingOf returns the encoding that a client asks for in the query.
+// encodingOf returns the encoding that a client requests in the query.
 func encodingOf(q url.Values) protocol.Encoding {
 	if q.Get("cf_protocol") == "protobuf" || q.Get("format") == "protobuf" {
 		return protocol.Protobuf
@@ -79,7 +79,7 @@ func (x *settings) captured(r socket.Request) map[string]string {
 	_, access := r.Origin()
 	for _, name := range x.forwarded {
 		if access != auth.OriginTrusted && (name == "cookie" || name == "authorization") {
-			continue // the browser adds them by itself, whatever page asks
+			continue // the browser adds them by itself, whatever the page
 		}
 		if v := r.Header(name); v != "" && len(v) <= maxHeader {
 			if m == nil {

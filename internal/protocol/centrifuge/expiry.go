@@ -43,7 +43,7 @@ func (x *settings) isOver(now, at time.Time, byProxy bool) bool {
 	return !at.IsZero() && !now.Before(x.endOf(at, byProxy))
 }
 
-// expire ends what is over, or asks whether it may continue.
+// expire ends what is over, or checks whether it may continue.
 func (s *session) expire() {
 	a, conf, now := s.account, s.srv().conf(), s.srv().now()
 	switch {

@@ -49,7 +49,7 @@ func newKind(s *Server, k kind) *kind {
 	return &k
 }
 
-// appendWrapped appends what body appends as it stands on the transport.
+// appendWrapped appends what body appends as the transport has it.
 func (k *kind) appendWrapped(dst []byte, size int, body func(dst []byte) []byte) []byte {
 	switch {
 	case k.socket && k.enc == protocol.Protobuf:

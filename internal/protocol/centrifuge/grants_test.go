@@ -10,7 +10,7 @@ import (
 )
 
 // What a client is granted is what Centrifugo 6.9 grants: what the namespace forces,
-// and what a client that may read the history, once it is subscribed, asks for.
+// and what a client that may read the history, once it is subscribed, requests.
 func TestRecoveryIsGrantedToThoseWhoMayReadHistory(t *testing.T) {
 	const ask = `,"recoverable":true,"positioned":true,"join_leave":true`
 	allow := centrifuge.Namespace{AllowSubscribeForClient: true, AllowSubscribeForAnonymous: true}
@@ -92,7 +92,7 @@ func TestWhoMayReadHistoryRecovers(t *testing.T) {
 }
 
 // A token that overrides force_recovery decides before the client's position is looked
-// at; what the client asks for by its rights stays.
+// at; what the client requests by its rights stays.
 func TestOverridesComeBeforeRecovery(t *testing.T) {
 	n := start(t, settings{cfg: centrifuge.Config{Namespaces: map[string]centrifuge.Namespace{"default": {AllowHistoryForSubscriber: true}}}})
 	at := n.publish("news", "1")
@@ -110,7 +110,7 @@ func TestOverridesComeBeforeRecovery(t *testing.T) {
 	f(4, "asked", false, `,"recoverable":true`, `{"recoverable":true,"positioned":true,"epoch":"?","offset":2}`)
 }
 
-// Who may not see the presence is not told of others who join either.
+// Who may not see the presence is not notified of joins either.
 func TestJoinsAreForThoseWhoMaySeePresence(t *testing.T) {
 	n := start(t, settings{cfg: centrifuge.Config{AnonymousConnect: true, Namespaces: map[string]centrifuge.Namespace{"default": {
 		JoinLeave: true, AllowSubscribeForClient: true, AllowSubscribeForAnonymous: true, AllowPresenceForSubscriber: true,

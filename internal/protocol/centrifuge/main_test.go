@@ -111,7 +111,7 @@ func token(t *testing.T, claims map[string]any) string {
 	return s
 }
 
-// client is a client of the protocol, in JSON, that says exactly what it is told to.
+// client is a client of the protocol, in JSON, that sends exactly what it is given.
 type client struct {
 	*nodetest.Feed[string] // one JSON object each
 	t                      *testing.T

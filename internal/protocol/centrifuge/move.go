@@ -253,7 +253,7 @@ func (x *subscription) state(at, bounds hub.Positions) (takeover.State, bool) {
 	return s, true
 }
 
-// Moved implements socket.Mover: nobody is told that the client is gone.
+// Moved implements socket.Mover: the client's leaving is not published.
 func (s *session) Moved() {
 	srv := s.srv()
 	s.flags |= ended

@@ -230,7 +230,7 @@ func (q *question) carry(data []byte) {
 	}
 }
 
-// judge tells the client what an answer refuses; ok means that there is a result.
+// judge reports to the client what an answer refuses; ok means that there is a result.
 // refuse says an error.
 func (s *session) judge(a *answer, err error, refuse func(protocol.Error)) (r *result, ok bool) {
 	switch {
@@ -298,7 +298,7 @@ func (c *connect) connectByProxy() {
 	})
 }
 
-// refreshByProxy asks whether a connection whose time is up may continue.
+// refreshByProxy requests a decision whether a connection whose time is up may continue.
 func (s *session) refreshByProxy() {
 	srv := s.srv()
 	q := s.question()
@@ -308,7 +308,7 @@ func (s *session) refreshByProxy() {
 	ok := s.do(func(ctx context.Context) { a, err = srv.conf().proxies.refresh.ask(ctx, q) }, func() {
 		r, ok := s.judge(a, err, func(protocol.Error) {})
 		switch {
-		case !ok: // a backend that is away ends nobody at once
+		case !ok: // an unreachable backend ends no connection at once
 		case r.Expired || r.ExpireAt != 0 && !srv.now().Before(unixTime(r.ExpireAt)):
 			s.disconnect(protocol.DisconnectedExpired)
 		default:
@@ -326,7 +326,7 @@ func (s *session) refreshByProxy() {
 	}
 }
 
-// refreshByProxy asks whether a subscription whose time is up may continue.
+// refreshByProxy requests a decision whether a subscription whose time is up may continue.
 func (x *subscription) refreshByProxy() {
 	s := x.s
 	srv := s.srv()
@@ -355,7 +355,7 @@ func (x *subscription) refreshByProxy() {
 	}
 }
 
-// subscribeByProxy asks whether the client may subscribe.
+// subscribeByProxy requests a decision whether the client may subscribe.
 func (s command) subscribeByProxy(w want, data []byte) {
 	srv := s.srv()
 	q := s.question()
@@ -375,7 +375,7 @@ func (s command) subscribeByProxy(w want, data []byte) {
 	})
 }
 
-// publishByProxy asks whether the client may publish, and what.
+// publishByProxy requests a decision whether the client may publish, and what.
 func (s command) publishByProxy(channel string, ns *namespace, data []byte) {
 	srv := s.srv()
 	q := s.question()
@@ -392,7 +392,7 @@ func (s command) publishByProxy(channel string, ns *namespace, data []byte) {
 			Payload: payloadKind(data, s.kind().enc), Tags: r.Tags, Private: srv.guarded(channel), SkipHistory: r.SkipHistory && ns.log,
 		}
 		if r.data != nil {
-			data, a.Payload = r.data, payloadKind(r.data, protocol.Protobuf) // nobody has checked it
+			data, a.Payload = r.data, payloadKind(r.data, protocol.Protobuf) // it is not checked yet
 		}
 		s.publishNow(hub.Publication{Channel: channel, Data: data, IdempotencyKey: r.IdempotencyKey, Publisher: "centrifuge:proxy:" + s.account.user}, a)
 	})

@@ -66,7 +66,7 @@ func (b *backend) proxy(path string) centrifuge.Proxy {
 	}
 }
 
-// proxied is a namespace that asks for everything.
+// proxied is a namespace with all proxies.
 var proxied = centrifuge.Namespace{SubscribeProxy: true, PublishProxy: true, SubRefreshProxy: true, AllowRecovery: true}
 
 func (b *backend) settings() settings {
@@ -162,7 +162,7 @@ func TestTokensExpire(t *testing.T) {
 	c.Closes(3005, "connection expired")
 	n.publish("y", "1")
 	kept.expect(`{"push":{"channel":"y","pub":{"data":1,"offset":1}}}`)
-	kept.say(`{"id":7,"refresh":{"token":"` + token(t, map[string]any{"sub": "somebody else"}) + `"}}`)
+	kept.say(`{"id":7,"refresh":{"token":"` + token(t, map[string]any{"sub": "another user"}) + `"}}`)
 	kept.Closes(3500, "invalid token")
 }
 

@@ -152,7 +152,7 @@ func TestNothingIsLostOrRepeatedOverReconnects(t *testing.T) {
 	}
 }
 
-// begin learns where the channel stands.
+// begin learns the channel's position.
 func (r *reader) begin(ctx context.Context) error {
 	conn, _, err := websocket.Dial(ctx, "ws://"+r.n.Addr+"/connection/websocket", websocket.DialOptions{})
 	if err != nil {

@@ -19,7 +19,7 @@ func TestRPCsGoToASubject(t *testing.T) {
 		deps: func(d *centrifuge.Deps) {
 			d.Request = func(_ context.Context, subject string, data []byte) ([]byte, error) {
 				if subject == "backend.rpc.fail" {
-					return nil, errors.New("nobody answers")
+					return nil, errors.New("no one answers")
 				}
 				return []byte(`{"subject":"` + subject + `","data":` + string(data) + `}`), nil
 			}

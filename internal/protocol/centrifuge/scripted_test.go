@@ -21,7 +21,7 @@ import (
 )
 
 // scripted is a transport that a test drives by hand: its owner is the test, its clock
-// stands still until the test moves it, and what is sent is counted.
+// is stopped until the test moves it, and what is sent is counted.
 type scripted struct {
 	hub     *hub.Hub
 	shard   *hub.Shard

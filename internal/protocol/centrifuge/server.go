@@ -35,11 +35,11 @@ type Deps struct {
 	Presence *presence.Presence
 	// Bus connects the nodes; nil means the hub's.
 	Bus hub.Bus
-	// Cluster asks the other nodes. Nil: there are none.
+	// Cluster queries the other nodes. Nil: there are none.
 	Cluster *cluster.Cluster
 	// Access decides who may do what; nil means a model of Config alone.
 	Access *access.Model
-	// Version is told to clients; empty means "weir".
+	// Version is sent to clients; empty means "weir".
 	Version string
 	// Name is what people call this node; empty means the host's name.
 	Name string

@@ -55,7 +55,7 @@ type rare struct {
 	index map[string]*subscription
 	// headers are those of the client's request that proxies are sent.
 	headers map[string]string
-	// resume is where an EventSource was; stands where it is.
+	// resume is where an EventSource was; the other where it is.
 	resume string
 	stands standings
 	// pace is set if a namespace bounds the rate of messages.
@@ -230,7 +230,7 @@ var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
 const maxScratch = 64 << 10
 
-// say sends what body appends, which nobody else gets.
+// say sends what body appends, which no other client gets.
 func (s *session) say(body func(dst []byte) []byte) {
 	if !s.room() {
 		return

@@ -214,7 +214,7 @@ func TestRecovery(t *testing.T) {
 	n.publish("short:x", "9")
 	c.expect(`{"push":{"channel":"short:x","pub":{"data":9,"offset":7}}}`)
 
-	// The hub remembers more, since somebody listens, than the namespace keeps.
+	// The hub remembers more, since there is a subscriber, than the namespace keeps.
 	listener := n.connect("{}")
 	listener.say(`{"id":2,"subscribe":{"channel":"recent:x"}}`)
 	listener.next()

@@ -100,8 +100,8 @@ func (p *pace) wait() time.Duration {
 	return time.Duration(max(1-p.budget, 0) * float64(time.Second) / float64(p.rate))
 }
 
-// dropped tells the client of a gap in a namespace: its subscriptions there that are
-// to hear of gaps begin anew.
+// dropped notifies the client of a gap in a namespace: its subscriptions there that are
+// positioned are restarted.
 func (s *session) dropped(g hub.Gap) {
 	var affected []*subscription
 	for x := range s.subscriptions() {

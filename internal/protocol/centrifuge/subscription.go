@@ -42,7 +42,7 @@ const (
 	positioned                        // the client is notified when it missed something
 	serverSide                        // the client did not ask for it
 	joinLeave                         // the client is notified of others
-	tracked                           // others are told of the client
+	tracked                           // others are notified of the client
 	public                            // no private messages
 )
 
@@ -57,7 +57,7 @@ type own struct {
 	delta   *delta
 }
 
-// pending is a subscription that the client has not been told of yet.
+// pending is a subscription that the client has not been notified of yet.
 type pending struct {
 	*subscription
 	want
@@ -82,7 +82,7 @@ type want struct {
 	channel string
 	ns      *namespace
 	flags   planFlags
-	// asked are flags that the client asks for and may have, whatever overrides the
+	// asked are flags that the client requests and may have, whatever overrides the
 	// namespace's.
 	asked planFlags
 	// recovering says that the client comes with a position, since. recover gets what
@@ -91,7 +91,7 @@ type want struct {
 	recover, cache bool
 	since          protocol.Position
 	check          hub.Check // of since, if it came with one
-	// reject asks for an error if it cannot be recovered.
+	// reject requests an error if it cannot be recovered.
 	reject  bool
 	delta   bool
 	filter  *protocol.Filter
@@ -101,7 +101,7 @@ type want struct {
 	info    []byte     // for others
 	data    []byte     // for the client
 	// id is the command to answer; connect the one that it is a part of; announce has
-	// the client told by a push.
+	// the client notified by a push.
 	id       uint32
 	connect  *connect
 	announce bool
@@ -143,7 +143,7 @@ func (s *session) newSubscription() *subscription {
 	return x
 }
 
-// begin asks the hub.
+// begin subscribes at the hub.
 func (p *pending) begin() {
 	opt := hub.SubscribeOptions{Channels: []string{p.channel}}
 	if p.recover && !p.cache && p.since.Epoch != "" {
@@ -545,7 +545,7 @@ func (x *subscription) sendAll(messages []*hub.Message) {
 	}
 }
 
-// join tells others of the client.
+// join announces the client to others.
 func (x *subscription) join() {
 	if p := x.s.srv().deps.Presence; p != nil {
 		x.present(p.Join)
@@ -587,7 +587,7 @@ func (x *subscription) drop() {
 	x.s = nil
 }
 
-// unsubscribe ends x and tells the client why.
+// unsubscribe ends x and notifies the client why.
 func (x *subscription) unsubscribe(why protocol.Unsubscription) {
 	s, name := x.s, x.plan.Value().name
 	x.drop()

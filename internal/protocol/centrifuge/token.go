@@ -149,7 +149,7 @@ func jsonOr64(raw json.RawMessage, b64 string) ([]byte, error) {
 	return raw, nil
 }
 
-// safeFor returns b if clients of the encoding can be sent it: what stands in JSON
+// safeFor returns b if clients of the encoding can be sent it: what is in JSON
 // must be JSON.
 func safe(b []byte) []byte {
 	if len(b) == 0 || protocol.Valid(b) {

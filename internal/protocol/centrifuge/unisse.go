@@ -13,7 +13,7 @@ import (
 
 // A browser's EventSource sends back the last id that it has seen. On one channel that
 // is the position of a message, in the bytes that all subscribers share. On several
-// it is where the client stands on each: they are delivered channel by channel, so that
+// it has the client's position on each: they are delivered channel by channel, so that
 // no single position says what was seen. Such an id begins with a hash of the
 // channels' names, as it means nothing for others:
 //
@@ -24,7 +24,7 @@ import (
 // maxIDChannels bounds the channels of an id; with more there is none.
 const maxIDChannels = 32
 
-// standings are where an EventSource stands, by the hub's names of channels.
+// standings are the positions of an EventSource, by the hub's names of channels.
 type standings map[string]hub.Position
 
 func (st standings) hash() string {
@@ -62,7 +62,7 @@ func (st standings) appendID(dst []byte) []byte {
 	return append(dst, '\n')
 }
 
-// resumeFrom has wants continue from where id says that the client stands.
+// resumeFrom has wants continue from the position in id.
 func resumeFrom(id string, wants []want) {
 	if id == "" || len(wants) == 0 {
 		return
@@ -120,7 +120,7 @@ func (r *rare) stood(m *hub.Message) []byte {
 	return r.stands.appendID(nil)
 }
 
-// standings returns where the client stands; nil if nobody wants to know.
+// standings returns the client's positions; nil if they are not needed.
 func (s *session) standings() standings {
 	if !s.kind().ids {
 		return nil

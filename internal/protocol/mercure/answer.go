@@ -18,7 +18,7 @@ const (
 type refusal struct {
 	status int
 	code   string // of WWW-Authenticate; "" for none
-	text   string // what the client is told; "" means the status
+	text   string // the text for the client; "" means the status
 }
 
 var (

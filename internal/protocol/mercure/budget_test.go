@@ -11,7 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
-// Who comes with more patterns than there is room for is sent away, and may come when
+// A client with more patterns than there is room for is refused, and may come when
 // others have gone.
 func TestPatternsAreBoundedTogether(t *testing.T) {
 	const most = 1 << 20
@@ -30,7 +30,7 @@ func TestPatternsAreBoundedTogether(t *testing.T) {
 	}
 	for !away() {
 		if open = append(open, n.subscribe(query(len(open)))); len(open) > 20 {
-			t.Fatal("nobody is sent away")
+			t.Fatal("no client is refused")
 		}
 	}
 	if used := n.server.Stats().Patterns; used > most || len(open) < 3 {

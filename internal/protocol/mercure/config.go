@@ -65,7 +65,7 @@ type Config struct {
 	// MaxMatchers bounds the matchers of a subscription of draft 08; 0 means 100, the most.
 	MaxMatchers int `json:"max_matchers"`
 	// MaxPatternBytes bounds what URI templates and URL patterns of subscribers and
-	// tokens take together, each once; who comes with more is told to come later. 0
+	// tokens take together, each once; requests that need more get a 503. 0
 	// means 256 MiB.
 	MaxPatternBytes int64 `json:"max_pattern_bytes" reload:"restart" unit:"bytes"`
 	// MaxBody bounds the form of a publication in bytes; 0 means 4 MiB. The payload is
@@ -92,7 +92,7 @@ const (
 	defaultMaxBody   = 4 << 20
 
 	defaultMaxPatternBytes = 256 << 20
-	// unknownHub stands for PublicURL in URL patterns: no topic of anybody is there.
+	// unknownHub replaces PublicURL in URL patterns: no topic is there.
 	unknownHub = "https://hub.invalid"
 )
 

@@ -440,7 +440,7 @@ func TestEveryTokenIsRefusedInEveryBrokenForm(t *testing.T) {
 	}
 }
 
-// Whoever knows only the resource identifier finds the metadata, and relative patterns stand
+// A client that knows only the resource identifier finds the metadata, and relative patterns stand
 // beside it.
 func TestAResourceIdentifierIsWhereTheHubIs(t *testing.T) {
 	both(t, func(t *testing.T, s settings) {

@@ -153,7 +153,7 @@ func (n *node) publish(form string) string {
 	return text
 }
 
-// A stream is a subscriber that stands.
+// A stream is a connected subscriber.
 type stream struct {
 	*nodetest.Feed[event]
 	head http.Header

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-gateway/weir/sse"
 )
 
-// A locator finds where in the log an id stands. Any goroutine.
+// A locator finds the position of an id in the log. Any goroutine.
 type locator struct {
 	s      *Server                      // fixed in New
 	cursor atomic.Pointer[hub.Position] // of the top of the log, just now
@@ -23,11 +23,11 @@ type locator struct {
 // A start is where a stream begins.
 type start struct {
 	options hub.SubscribeOptions // Since, All and SkipID
-	// header is the id before the first update, as the client is told; "" is not said.
+	// header is the id before the first update, as the client receives it; "" is omitted.
 	header string
 }
 
-// fields tell the client where its stream begins.
+// fields report to the client where its stream begins.
 func (f start) fields(d protocol.Dialect) []socket.Field {
 	if f.header == "" {
 		return nil
@@ -41,7 +41,7 @@ func (f start) fields(d protocol.Dialect) []socket.Field {
 
 // resolve finds the place of an id in the log. An id may be a position or what a
 // publisher gave; of one that was used again, the earliest use counts. One that is not
-// there gets live updates only, and the client sees it by what it is told: of draft 07
+// there gets live updates only, and the client sees it by what it receives: of draft 07
 // the id of the last update, if it is one that the client may see (read).
 func (l *locator) resolve(ctx context.Context, id string, d protocol.Dialect, read *protocol.Set) (start, error) {
 	if f, ok := l.resolveAtOnce(id); ok {
@@ -134,7 +134,7 @@ func (l *locator) resolveAtOnce(id string) (start, bool) {
 	return startAt(id, *top)
 }
 
-// cursorMark ends an id that says where the log stands. It is not the id of the update
+// cursorMark ends an id that says the log's position. It is not the id of the update
 // there: that update may have been to several topics, of which the subscriber follows
 // one whose copy comes after.
 const cursorMark = "."
@@ -154,7 +154,7 @@ func parseID(id string) (at hub.Position, isCursor, ok bool) {
 	return at, isCursor, err == nil
 }
 
-// appendGap tells of missing updates as Weir's own streams do.
+// appendGap reports missing updates as Weir's own streams do.
 func appendGap(g hub.Gap) []byte {
 	b := sse.AppendType(nil, "gap")
 	b = sse.AppendID(b, cursorOf(g.At))
@@ -164,7 +164,7 @@ func appendGap(g hub.Gap) []byte {
 // cursorEvery is how old the cursor of Link may be.
 const cursorEvery = time.Second
 
-// readCursor notes where the log stands.
+// readCursor notes the log's position.
 func (l *locator) readCursor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*cursorEvery)
 	defer cancel()
@@ -175,7 +175,7 @@ func (l *locator) readCursor(ctx context.Context) {
 
 // Link returns the value of a Link field (RFC 8288) by which an answer of a backend
 // says where updates of it are to be had, and from where on. It never waits. Ask for
-// it before the backend is asked: the cursor is a moment old, so a client may see an
+// it before the backend is asked: the cursor is slightly old, so a client may see an
 // update that the answer has already, but misses none. contentType is that of the
 // updates, "" to leave it out.
 func (s *Server) Link(contentType string) string {

@@ -95,7 +95,7 @@ func TestWhereAClientSaysItResumes(t *testing.T) {
 			n.publish("topic=a&private&data=no")
 			n.publish("topic=a&type=probe&data=live")
 			e := st.Next()
-			expect(t, query+" goes on live", e.kind+e.data, "probelive")
+			expect(t, query+" continues live", e.kind+e.data, "probelive")
 			st.Stop()
 		}
 		// The probes of each are updates as well: those before come first.

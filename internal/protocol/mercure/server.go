@@ -31,7 +31,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/presence"
 )
 
-// Deps are what a Server stands on.
+// Deps are what a Server needs.
 type Deps struct {
 	// Hub carries the updates; it has been started. Required.
 	Hub *hub.Hub
@@ -135,7 +135,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Run keeps the cursor of Link fresh and tells of subscriptions, until ctx
+// Run keeps the cursor of Link fresh and announces subscriptions, until ctx
 // ends. Only one call.
 func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup

@@ -77,7 +77,7 @@ func (s *Server) durability() hub.Durability {
 	return ns.Durability
 }
 
-// review returns what socket.Subscription.Review asks of a stream with grant g: it ends
+// review returns what socket.Subscription.Review decides for a stream with grant g: it ends
 // with the namespace, with the key set that its token was verified by, and for want of a
 // token when that is needed.
 func (g *grant) review(s *Server) func(*access.Review) bool {

@@ -45,7 +45,7 @@ func (s *Server) serveSubscribe(r socket.Request) {
 	if perr != nil {
 		d := dialectOfQuery(r, serve)
 		if !s.isOpen() && !s.tokens.credential(r, queryToken(r), d, true).has {
-			s.refuse(r, d, noToken) // who may not ask is not told how to
+			s.refuse(r, d, noToken) // an unauthorized client learns no more
 			return
 		}
 		s.refuse(r, d, malformed(perr))
@@ -191,7 +191,7 @@ func (s *Server) open(r socket.Request, o *opening) {
 	r.Subscribe(sub)
 }
 
-// subscription is what o asks for, in this process or in the one that it began in. tr tracks it.
+// subscription is what o requests, in this process or in the one that it began in. tr tracks it.
 func (s *Server) subscription(o *opening, tr *tracked) *socket.Subscription {
 	return &socket.Subscription{
 		Options:     s.options(o),

@@ -39,7 +39,7 @@ type grant struct {
 	read    *protocol.Set
 }
 
-// nobody is who presented no token.
+// nobody is the grant of a client without a token.
 var nobody = &grant{identity: auth.Anonymous, reader: auth.Anonymous, claims: &protocol.Claims{}}
 
 // A verifier finds out what a token allows. Any goroutine.

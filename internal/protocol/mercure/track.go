@@ -18,7 +18,7 @@ import (
 // those of a node that died are gone. There is a presence channel for each selector,
 // under a name that no channel of the hub can have.
 
-// A directory knows the subscriptions of all nodes, and tells of those that begin and end.
+// A directory knows the subscriptions of all nodes, and announces those that begin and end.
 // Any goroutine.
 type directory struct {
 	s      *Server // fixed in New
@@ -97,7 +97,7 @@ type change struct {
 	moved  bool // no subscriber is notified
 }
 
-// untold are changes that are still to be told, in their order: a request of a few
+// untold are changes that are still to be announced, in their order: a request of a few
 // kilobytes makes a thousand messages, for which loops have no time. Any goroutine.
 type untold struct {
 	wake chan struct{} // holds one
@@ -107,8 +107,8 @@ type untold struct {
 	size int // subscriptions in list
 }
 
-// maxUntold is from how many subscriptions on that are untold new streams are sent
-// away. Those that end are told of all the same: there are no more of them than began.
+// maxUntold is from how many subscriptions on that are untold new streams are
+// refused. Those that end are announced all the same: there are no more of them than began.
 const maxUntold = 20_000
 
 func (u *untold) add(c change) {
@@ -145,7 +145,7 @@ func (u *untold) next() (c change, ok bool) {
 // lastWords bounds how long the end may take for what is untold then.
 const lastWords = 5 * time.Second
 
-// tellAll tells of changes until ctx ends, and then of those that are there.
+// tellAll announces changes until ctx ends, and then of those that are there.
 func (x *directory) tellAll(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {

@@ -70,7 +70,7 @@ func TestSubscriptionsAreTold(t *testing.T) {
 		st.Stop()
 		expect(t, "ended", read(t, watch08.Next().data), `subscription /foo exact false map[user:8]`)
 		n.publish("topic=x&data=end")
-		expect(t, "what a stranger sees", curious.Next().data, "end")
+		expect(t, "what another client sees", curious.Next().data, "end")
 	})
 }
 
@@ -113,7 +113,7 @@ func TestSubscriptionsAreListed(t *testing.T) {
 		_, d = get(api+"/urlpattern/%2Fb%2F%3Ac", all08...)
 		expect(t, "of a pattern", fmt.Sprint(d.Subscriptions), "[subscription /b/:c urlpattern true <nil>]")
 		status, _ = get(id+"x", all07...)
-		expect(t, "nobody", status, 404)
+		expect(t, "none", status, 404)
 		status, _ = get(api+"/a/b/c", all07...)
 		expect(t, "no such place", status, 404)
 		// Only what is granted.
@@ -159,5 +159,5 @@ func TestSubscriptionsOfAllNodesAreListedAndThoseOfADeadOneEnd(t *testing.T) {
 	trial.Eventually(t, "it is listed", func() bool { return count() == 1 })
 	nodes.Kill("b")
 	trial.Eventually(t, "it is gone", func() bool { return count() == 0 })
-	expect(t, "told", read(t, watch.Next().data), "Subscription there  false map[user:1]")
+	expect(t, "published", read(t, watch.Next().data), "Subscription there  false map[user:1]")
 }

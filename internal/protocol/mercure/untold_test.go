@@ -19,7 +19,7 @@ func TestChangesWaitInOrderAndWithinABound(t *testing.T) {
 	for !d.untold.full() {
 		x := &tracked{in: d, list: make([]protocol.Subscription, each)}
 		streams = append(streams, x)
-		x.begin() // it waits for nobody: nothing tells here
+		x.begin() // it does not wait: nothing is published here
 		if len(streams) > maxUntold {
 			t.Fatal("there is no bound")
 		}

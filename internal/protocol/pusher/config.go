@@ -28,7 +28,7 @@ type Config struct {
 	// DefaultEvent is the event name of messages that were published through other APIs
 	// without one; empty means "message".
 	DefaultEvent string `json:"default_event" reload:"restart"`
-	// ActivityTimeout is after how much silence a client pings, and is told so; 0 means 2m.
+	// ActivityTimeout is after how much silence a client pings, sent to it at connect; 0 means 2m.
 	ActivityTimeout hub.Duration `json:"activity_timeout"`
 	// PongTimeout is how long a client may take to answer a ping before it is closed
 	// with 4201; 0 means 30s.
@@ -73,7 +73,7 @@ type Config struct {
 
 // An App is one application.
 type App struct {
-	// ID stands in the paths of the REST API. Required.
+	// ID is part of the paths of the REST API. Required.
 	ID string `json:"id"`
 	// Key is what clients connect with; everybody may know it. Required.
 	Key string `json:"key"`
@@ -88,14 +88,14 @@ type App struct {
 	// ClientEvents lets clients send client- events on private and presence channels.
 	// Off by default.
 	ClientEvents bool `json:"client_events"`
-	// SubscriptionCount tells subscribers how many they are, on other channels than
+	// SubscriptionCount sends subscribers their number, on other channels than
 	// presence channels. Off by default.
 	SubscriptionCount bool `json:"subscription_count"`
-	// Watchlists tells users who have signed in when those come and go whom their
+	// Watchlists notifies users who have signed in when users come and go that their
 	// user_data names in a watchlist. Off by default.
 	Watchlists bool `json:"watchlists"`
 	// MaxConnections bounds the connections to all nodes together, within what they
-	// learn of each other in a moment; 0 means no bound.
+	// learn of each other within milliseconds; 0 means no bound.
 	MaxConnections int `json:"max_connections"`
 	// AllowedOrigins are the hosts whose pages may connect, "*.example.com" for those
 	// below one; empty means all.
@@ -107,7 +107,7 @@ type App struct {
 	Webhooks []Webhook `json:"webhooks"`
 }
 
-// A Webhook is an address that is told what happens.
+// A Webhook is an address that receives events.
 type Webhook struct {
 	// URL is where events are posted. Required.
 	URL string `json:"url" secret:"path"`
@@ -188,7 +188,7 @@ func (c Config) Validate() error {
 	}
 	d := c.WithDefaults()
 	if d.ActivityTimeout < hub.Duration(time.Second) {
-		bad("activity_timeout: %s is less than 1s, the unit in which clients are told", d.ActivityTimeout)
+		bad("activity_timeout: %s is less than 1s, the unit that the protocol has", d.ActivityTimeout)
 	}
 	if d.MaxEventData > 1<<20 {
 		bad("max_event_data: %d is more than 1 MiB, the most that a message may have", d.MaxEventData)
@@ -306,7 +306,7 @@ func (a App) validate() (errs []error) {
 // burst is how many messages a connection may send at once.
 func (c *Config) burst() int { return c.MessageRate + 2*c.MaxSubscriptions }
 
-// wants reports whether w is to be told event about channel.
+// wants reports whether w is to receive event about channel.
 func (w *Webhook) wants(event, channel string) bool {
 	if len(w.Events) == 0 && event == hookCount || len(w.Events) > 0 && !slices.Contains(w.Events, event) {
 		return false

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
 
-// connect serves GET /app/{key}. What is wrong is told after the handshake, by a close
+// connect serves GET /app/{key}. What is wrong is reported after the handshake, by a close
 // code: clients read no HTTP status, and come back for ever.
 func (s *Server) connect(r socket.Request) {
 	key, err := url.PathUnescape(strings.TrimPrefix(r.Path(), "/app/"))

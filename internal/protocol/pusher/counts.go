@@ -11,10 +11,10 @@ import (
 	"github.com/weir-gateway/weir/internal/push/presence"
 )
 
-// topicCounts is where nodes tell each other whose counts changed.
+// topicCounts is where nodes notify each other whose counts changed.
 const topicCounts = "pusher.counts"
 
-// A countDesk tells subscribers how many they are, where that changed.
+// A countDesk sends subscribers their number, where that changed.
 type countDesk struct {
 	s *Server
 
@@ -43,7 +43,7 @@ func (d *countDesk) heard(from string, data []byte) {
 	}
 }
 
-// run tells them every CountInterval, until ctx ends.
+// run sends it every CountInterval, until ctx ends.
 func (d *countDesk) run(ctx context.Context) {
 	tick := time.NewTicker(time.Duration(d.s.conf().cfg.CountInterval))
 	defer tick.Stop()
@@ -86,7 +86,7 @@ func (d *countDesk) tell() {
 	}
 	for part := range slices.Chunk(own, 1000) {
 		if b, err := json.Marshal(part); err == nil {
-			_ = s.deps.Bus.Tell(topicCounts, b) // lost, the next change tells
+			_ = s.deps.Bus.Tell(topicCounts, b) // lost, the next change repeats it
 		}
 	}
 }

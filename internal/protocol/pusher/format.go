@@ -69,6 +69,6 @@ type info struct {
 
 func publisher(b []byte) string {
 	var i info
-	_ = json.Unmarshal(b, &i) // what is of another form names nobody
+	_ = json.Unmarshal(b, &i) // what is of another form names no user
 	return i.User
 }

@@ -113,7 +113,7 @@ func share(t *testing.T, s settings) (a, b *node) {
 	return a, b
 }
 
-// client is a client of the protocol that says exactly what it is told to.
+// client is a client of the protocol that sends exactly what it is given.
 type client struct {
 	*nodetest.Feed[frame] // nil until it reads
 	t                     *testing.T
@@ -220,7 +220,7 @@ func (c *client) sayEvent(event, channel string, data any) {
 	c.say(string(b))
 }
 
-// ask asks for a subscription with what an application would sign.
+// ask requests a subscription with what an application would sign.
 func (c *client) ask(channel, channelData string) {
 	c.t.Helper()
 	d := map[string]string{"channel": channel}
@@ -233,7 +233,7 @@ func (c *client) ask(channel, channelData string) {
 	c.sayEvent("pusher:subscribe", "", d)
 }
 
-// join subscribes and waits until that stands.
+// join subscribes and waits until that is acknowledged.
 func (c *client) join(channel string) {
 	c.t.Helper()
 	c.ask(channel, "")

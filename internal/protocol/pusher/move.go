@@ -77,7 +77,7 @@ func (c *session) AppendState(dst takeover.State) (takeover.State, bool) {
 	return c.appendSubscriptions(dst)
 }
 
-// keyHash tells one pair of key and secret from another, without giving them away.
+// keyHash identifies a pair of key and secret, without giving them away.
 func (a *app) keyHash() [sha256.Size]byte {
 	return sha256.Sum256([]byte("weir takeover\x00" + a.Key + "\x00" + a.secret))
 }

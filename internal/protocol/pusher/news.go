@@ -13,12 +13,12 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-// channelNews is what subscribers of a channel are told by Hub.Notify.
+// channelNews is what subscribers of a channel get by Hub.Notify.
 type channelNews struct {
 	frame []byte
 	user  string // who came or left, empty for other news
 	left  bool
-	// early news is only for those who were told of user's arrival by introduce.
+	// early news is only for those who were notified of user's arrival by introduce.
 	early bool
 	// number rises from one to the next of this node; set before the hub gets it.
 	number uint64
@@ -56,13 +56,13 @@ type newsDesk struct {
 
 	// Any goroutine.
 	arrivals arrivals
-	// introduced are the members of whom some session has told, and no news yet.
+	// introduced are the members that some session has announced, and no news yet.
 	introduced *flaps
 	has        func(channel, user string) bool // presence's
 }
 
 // unheardDelay is after how long a member whom a session has introduced, and of whom there
-// was no news, is looked for: presence says nothing of one who came and left in a moment.
+// was no news, is looked for: presence says nothing of one who came and left at once.
 const unheardDelay = time.Second
 
 func newNewsDesk(h *hub.Hub, has func(channel, user string) bool, lost *atomic.Uint64) *newsDesk {
@@ -82,7 +82,7 @@ func (d *newsDesk) unheard(k flap) {
 	d.notify(k.channel, n)
 }
 
-// notify has the subscribers on this node told. It does not block.
+// notify has the subscribers on this node notified. It does not block.
 func (d *newsDesk) notify(channel string, n *channelNews) {
 	select {
 	case d.notices <- notice{channel, n}:
@@ -127,7 +127,7 @@ func (d *newsDesk) run(ctx context.Context) {
 //
 // What a member says comes by the broker, that the member has come by presence: the first
 // may be faster. So a new member's client events say who it is, and a subscriber that has
-// not been told yet is told before the first of them, by its own session.
+// not been notified yet is notified before the first of them, by its own session.
 type arrivals struct {
 	mu     sync.Mutex
 	now    map[flap]uint64
@@ -136,7 +136,7 @@ type arrivals struct {
 }
 
 // maxArrivals bounds each half of arrivals. Past it the older half is forgotten early, and
-// a member's arrival may be told twice.
+// a member's arrival may be announced twice.
 const maxArrivals = 1 << 16
 
 func (a *arrivals) note(channel string, n *channelNews) {
@@ -175,19 +175,19 @@ func (a *arrivals) number(channel, user string) uint64 {
 type membership struct {
 	member protocol.Member
 	// came is when the user did, if this subscription was its first; 0 once everybody has
-	// been told.
+	// been notified.
 	came int64
 	// known are the users that the client was notified of when it came, until news of
 	// them is not on its way any more.
 	known map[string]bool
 	until int64
-	// told is the number of the newest news of members that the client had. early are the
-	// users it was told of ahead of that; nil mostly.
+	// The field is the number of the newest news of members that the client had. early are the
+	// users it was notified of ahead of that; nil mostly.
 	told  uint64
 	early map[string]bool
 }
 
-// newsTime is how long the news that somebody came may take from node to node.
+// newsTime is how long the news that a member came may take from node to node.
 const newsTime = 10 * time.Second
 
 // hears reports whether news is new to the client.
@@ -244,7 +244,7 @@ func introduction(a *hub.Attributes) *info {
 	return &i
 }
 
-// introduce tells the client of a member before the first event that it has sent.
+// introduce announces a member to the client before the first event that it has sent.
 func (sub *subscription) introduce(m *hub.Message) {
 	i, desk := introduction(m.Attributes), sub.c.s.news
 	if i == nil {

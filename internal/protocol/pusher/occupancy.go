@@ -13,8 +13,8 @@ import (
 	"github.com/weir-gateway/weir/internal/push/presence"
 )
 
-// membersOf returns the users among clients, each once, in order of their ids. Who
-// is nobody by name is left out.
+// membersOf returns the users among clients, each once, in order of their ids. A client
+// without a name is left out.
 func membersOf(clients []presence.Member) []protocol.Member {
 	seen := make(map[string]bool, len(clients))
 	out := make([]protocol.Member, 0, len(clients))
@@ -28,7 +28,7 @@ func membersOf(clients []presence.Member) []protocol.Member {
 	return out
 }
 
-// memberOf says of a client of any protocol what this one tells.
+// memberOf says of a client of any protocol what this one sends.
 func memberOf(m presence.Member) protocol.Member {
 	for _, info := range [][]byte{m.ChanInfo, m.Info} {
 		if len(info) > 0 && json.Valid(info) {
@@ -38,8 +38,8 @@ func memberOf(m presence.Member) protocol.Member {
 	return protocol.Member{ID: m.User}
 }
 
-// watch hears from presence what happened on a channel, on any node. Every node hears
-// the same: each tells its own subscribers, and one of them the webhooks.
+// watch is called by presence with what happened on a channel, on any node. Every node sees
+// the same: each notifies its own subscribers, and one of them the webhooks.
 func (s *Server) watch(channel string, events []presence.Event) {
 	if a := s.conf().byLobby[channel]; a != nil {
 		s.watchUsers(a, events)
@@ -126,12 +126,12 @@ func (f *flaps) stop() {
 	clear(f.pending)
 }
 
-// settling is how long a node that has started is told of what others knew before.
+// settling is how long a node that has started receives what others knew before.
 const settling = 3 * time.Second
 
-// owns reports whether this node is the one to tell webhooks about channel. All nodes
-// hear of all changes, and name the same one. A node that has just started takes for
-// new what it only learns: it tells nothing as long as there is one that knew.
+// owns reports whether this node is the one to call webhooks about channel. All nodes
+// see all changes, and name the same one. A node that has just started takes for
+// new what it only learns: it sends nothing as long as there is one that knew.
 func (s *Server) owns(channel string) bool {
 	nodes := s.deps.Cluster.Nodes()
 	old := func(n cluster.Node) bool { return time.Since(n.Started) > settling }
@@ -152,8 +152,8 @@ func (s *Server) owns(channel string) bool {
 	return best == s.deps.Cluster.Self()
 }
 
-// hookTwice tells webhooks that something came, or, when it stays away, that it went.
-// Of all nodes, which hear the same, the channel's owner does it.
+// hookTwice notifies webhooks that something came, or, when it stays away, that it went.
+// Of all nodes, which see the same, the channel's owner does it.
 func (s *Server) hookTwice(a *app, k flap, left bool) {
 	in, out := hookOccupied, hookVacated
 	if k.user != "" {
@@ -172,7 +172,7 @@ func (s *Server) hookTwice(a *app, k flap, left bool) {
 	a.hook(hookEvent{Name: in, Channel: channelOf(k.channel), UserID: k.user})
 }
 
-// gone hears that something went and stayed away.
+// gone is called when something went and stayed away.
 func (s *Server) gone(k flap) {
 	if a := s.conf().byLobby[k.channel]; a != nil {
 		s.tellWatchers(a, k.user, "offline")

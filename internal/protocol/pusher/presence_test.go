@@ -173,8 +173,8 @@ func TestUsersAreToldWhomTheyWatch(t *testing.T) {
 	c.wantClose(4009)
 }
 
-// What a new member says is never heard of before the member, whatever node the others are
-// on; and nobody is told of a member twice.
+// What a new member says never comes before the member, whatever node the others are
+// on; and no member is announced twice.
 func TestNewMembersEventsComeBehindTheirArrival(t *testing.T) {
 	f := func(t *testing.T, here, there *node) {
 		t.Helper()
@@ -198,7 +198,7 @@ func TestNewMembersEventsComeBehindTheirArrival(t *testing.T) {
 				a.want("pusher_internal:member_removed", "presence-a", fmt.Sprintf(`{"user_id":%q}`, id))
 			}
 		}
-		// One who comes again is told of again, and one who has come twice once.
+		// One who comes again is announced again, and one who has come twice once.
 		for range 2 {
 			b := there.connect()
 			b.ask("presence-a", member("c", "C"))

@@ -46,7 +46,7 @@ func TestUnsignedCallsAreRefused(t *testing.T) {
 	f("GET", sign("GET", events, "", appKey, appSecret, now), "", 404, "no such call")
 	f("PUT", good, body, 405, "")
 	large := `{"name":"e","channel":"c","data":"` + strings.Repeat("a", 40<<10) + `"}`
-	f("POST", good, large, 401, "body_md5") // judged on a goroutine
+	f("POST", good, large, 401, "body_md5") // verified on a goroutine
 	if n.server.Stats().Refused == 0 {
 		t.Error("refusals are not counted")
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/presence"
 )
 
-// Deps are what a Server stands on.
+// Deps are what a Server needs.
 type Deps struct {
 	// Hub carries the messages; it has been started. Required.
 	Hub *hub.Hub
@@ -87,7 +87,7 @@ type Stats struct {
 	Triggers        uint64 // events triggered by the REST API, one for each channel
 	Refused         uint64 // REST calls refused for their signature
 	Terminated      uint64 // connections ended by the REST API
-	NoticesLost     uint64 // changes of membership that subscribers were not told of
+	NoticesLost     uint64 // changes of membership that subscribers were not notified of
 	Webhooks        uint64 // webhook requests that were taken
 	WebhooksRetried uint64 // webhook requests that were tried again
 	WebhooksFailed  uint64 // webhook requests given up
@@ -174,7 +174,7 @@ func (s *Server) split(channel string) (*app, string) {
 }
 
 // Run does what is to be done beside the connections until ctx ends: webhooks, what
-// members are told, and what other nodes say. Only one call.
+// notices to members, and what other nodes say. Only one call.
 func (s *Server) Run(ctx context.Context) error {
 	for topic, f := range map[string]func(string, []byte){topicTerminate: s.onTerminate, topicCounts: s.totals.heard} {
 		stop, err := s.deps.Bus.Listen(topic, f)

@@ -23,7 +23,7 @@ type session struct {
 	// Owned by the transport's owner.
 	subs       map[string]*subscription // by the protocol's name
 	user       *protocol.SignedIn       // nil until it signs in
-	online     map[string]bool          // those whom the user watches, as the client was told; nil if nobody
+	online     map[string]bool          // those whom the user watches, as sent to the client; nil if none
 	out        outbox                   // messages for it
 	events     bucket                   // of client events
 	messages   bucket                   // of all that the client says
@@ -189,7 +189,7 @@ func (c *session) close(code int, reason string) {
 	c.t.Close(code, reason)
 }
 
-// complain tells the client of an error that the connection outlives. Code 0 is null.
+// complain reports an error to the client that the connection outlives. Code 0 is null.
 func (c *session) complain(code int, channel, message string) {
 	c.send(protocol.AppendError(nil, code, channel, message))
 }
@@ -202,8 +202,8 @@ func (c *session) event(name, channel string, data []byte) {
 // send sends text as a frame of its own.
 func (c *session) send(text []byte) { c.t.Send(websocket.AppendFrame(nil, websocket.OpText, text)) }
 
-// gap tells that messages may be missing. The protocol has no word for it; clients
-// pass over events that nobody has bound to.
+// gap reports that messages may be missing. The protocol has no word for it; clients
+// pass over events that no handler is bound to.
 func (c *session) gap(channel string, g hub.Gap) {
 	c.event("weir:gap", channel, wire.AppendGap(nil, "", g, ""))
 }

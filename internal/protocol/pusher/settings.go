@@ -128,7 +128,7 @@ func (x *settings) hooks() map[*hook]*app {
 	return all
 }
 
-// removed stands in for a namespace that a reload has removed, for the moment until its clients
+// removed replaces a namespace that a reload has removed, until its clients
 // have ended.
 var removed = (hub.Namespace{}).WithDefaults()
 

@@ -66,7 +66,7 @@ func (c *session) subscribe(data []byte) {
 	}
 }
 
-// refuse tells the client that a subscription cannot be had.
+// refuse reports to the client that a subscription failed.
 func (c *session) refuse(channel, kind, why string, status int) {
 	c.s.counts.denied.Add(1)
 	c.send(protocol.AppendSubscriptionError(nil, channel, kind, why, status))
@@ -214,7 +214,7 @@ func (sub *subscription) greet() {
 			}
 		}
 	})
-	if !asked { // too much to do: the client asks its application, as it would without a cache
+	if !asked { // too much to do: the client calls its application, as it would without a cache
 		c.event(protocol.EventCacheMiss, sub.name, nil)
 	}
 }
@@ -319,8 +319,8 @@ func (sub *subscription) leave() {
 	sub.countChanged()
 }
 
-// tellsCount reports whether subscribers of channels of kind k are told how many they
-// are: on presence channels they know, and those of a user's are one.
+// tellsCount reports whether subscribers of channels of kind k are sent their number:
+// on presence channels they know, and those of a user's are one.
 func (a *app) tellsCount(k protocol.Kind) bool {
 	return a.SubscriptionCount && !k.Is(protocol.Presence) && !k.Is(protocol.User)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-// topicTerminate is where nodes are told to end a user's connections.
+// topicTerminate is where nodes receive requests to end a user's connections.
 const topicTerminate = "pusher.terminate"
 
-// termination is what is told there.
+// termination is the message there.
 type termination struct {
 	App  string `json:"app"`
 	User string `json:"user"`
@@ -147,7 +147,7 @@ func (c *session) signin(data []byte) {
 	}
 	p := c.s.deps.Presence
 	if err := p.Join(c.app.lobby, presence.Member{Client: c.id, User: user.ID}); err != nil {
-		c.s.log.Warn("users who watch one who signed in are not told", "app", c.app.ID, "err", err)
+		c.s.log.Warn("watchers of a signed-in user are not notified", "app", c.app.ID, "err", err)
 	}
 	var online []string
 	c.online = map[string]bool{}
@@ -174,7 +174,7 @@ func (c *session) signout() {
 	c.user, c.online = nil, nil
 }
 
-// watchUsers hears from presence who has signed in or gone, on any node.
+// watchUsers is called by presence with who has signed in or gone, on any node.
 func (s *Server) watchUsers(a *app, events []presence.Event) {
 	for _, e := range events {
 		k := flap{channel: a.lobby, user: e.Member.User}
@@ -189,7 +189,7 @@ func (s *Server) watchUsers(a *app, events []presence.Event) {
 	}
 }
 
-// tellWatchers tells the sessions of this node that watch user.
+// tellWatchers notifies the sessions of this node that watch user.
 func (s *Server) tellWatchers(a *app, user, what string) {
 	watching := a.users.sessions(user, true)
 	if len(watching) == 0 {

@@ -136,7 +136,7 @@ func (h *hook) lose(n int) {
 	h.s.log.Warn("webhook events are lost: they were not taken before the end", "app", h.app.Load().ID, "url", redact.Endpoint(h.URL), "events", n)
 }
 
-// gather waits for an event, and a moment for more. When ctx has ended it waits for
+// gather waits for an event, and briefly for more. When ctx has ended it waits for
 // nothing; nil says then that nothing is left.
 func (h *hook) gather(ctx context.Context) []hookEvent {
 	var events []hookEvent

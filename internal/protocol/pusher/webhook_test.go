@@ -113,7 +113,7 @@ func TestWebhooksTellWhatHappens(t *testing.T) {
 	all := x.wait(`{"channel":"private-a","name":"channel_vacated"}`)
 	slices.Sort(all)
 	if n := len(all); n != len(slices.Compact(all)) {
-		t.Errorf("told twice: %q", all)
+		t.Errorf("notified twice: %q", all)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestAReloadedPageIsNoNews(t *testing.T) {
 	a.enter("presence-a", member("1", "A"))
 	x.wait(`{"channel":"presence-a","name":"member_added","user_id":"1"}`)
 	a.conn.CloseNow()
-	trial.Eventually(t, "presence has told", func() bool { return n.server.Waiting() == 2 })
+	trial.Eventually(t, "presence has notified", func() bool { return n.server.Waiting() == 2 })
 	b := n.connect()
 	b.enter("presence-a", member("1", "A"))
 	b.join("c")

@@ -51,7 +51,7 @@ type Disconnection struct {
 	Reason string
 }
 
-// Reconnects reports whether a client that is told so comes back: 3500 to 3999 and
+// Reconnects reports whether a client that gets the code reconnects: 3500 to 3999 and
 // 4500 to 4999 are for good.
 func (d Disconnection) Reconnects() bool {
 	return d.Code < 3500 || d.Code >= 4000 && d.Code < 4500 || d.Code >= 5000

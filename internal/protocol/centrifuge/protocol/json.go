@@ -199,7 +199,7 @@ func (s *jsonScanner) number() error {
 	return nil
 }
 
-// rawString reads a string and returns what stands between the quotes.
+// rawString reads a string and returns what is between the quotes.
 func (s *jsonScanner) rawString() (text []byte, escaped bool, err error) {
 	s.i++ // the quote
 	from := s.i

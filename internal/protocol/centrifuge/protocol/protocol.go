@@ -2,7 +2,7 @@
 // Protobuf. It is pure: bytes in, values out.
 //
 // A client sends Commands and a server sends replies: the answer to a command, or
-// a push. Both encodings hold the same values. In JSON every object stands on a
+// a push. Both encodings hold the same values. In JSON every object is on a
 // line of its own, in Protobuf every message follows its length as a varint; one
 // WebSocket frame or body may hold several.
 //
@@ -12,7 +12,7 @@
 //	out = protocol.AppendReply(out, protocol.JSON, cmd.ID, &protocol.PublishResult{})
 //
 // The appenders write no newline after an object of JSON: transports differ in what
-// stands between objects. Protobuf messages always have their length in front.
+// is between objects. Protobuf messages always have their length in front.
 package protocol
 
 import "errors"
@@ -110,7 +110,7 @@ type ConnectRequest struct {
 	Flag    int64
 }
 
-// A SubscribeRequest asks for a channel.
+// A SubscribeRequest subscribes to a channel.
 type SubscribeRequest struct {
 	Channel     string
 	Token       string
@@ -128,12 +128,12 @@ type SubscribeRequest struct {
 	Type int32
 }
 
-// FlagRejectUnrecovered in SubscribeRequest.Flag asks for an error in place of a
+// FlagRejectUnrecovered in SubscribeRequest.Flag requests an error in place of a
 // subscription that begins after a gap.
 const FlagRejectUnrecovered = 2
 
 // Next decodes the first command of b into c and returns what follows it. What
-// stands between JSON commands is skipped: b is empty when there are no more.
+// is between JSON commands is skipped: b is empty when there are no more.
 func Next(b []byte, e Encoding, c *Command) ([]byte, error) {
 	*c = Command{}
 	if e == Protobuf {

@@ -130,7 +130,7 @@ func TestRepliesInJSON(t *testing.T) {
 	f("{\"push\":{\"channel\":\"\\\"\\\\\\u0001\\n\u00e4\ufffd\",\"pub\":{}}}", AppendPush(nil, JSON, false, "\"\\\x01\nä\xff", &Publication{}))
 }
 
-// fields reads a Protobuf message into what stands at each number.
+// fields reads a Protobuf message into the values of each number.
 func fields(t *testing.T, b []byte) map[int][]any {
 	t.Helper()
 	m := map[int][]any{}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// ClientInfo is what is told of a client.
+// ClientInfo describes a client.
 type ClientInfo struct {
 	User, Client string
 	// Conn and Chan are JSON, or with Protobuf whatever the backend said; nil for none.
@@ -281,7 +281,7 @@ func (d Disconnection) appendProto(dst []byte) []byte {
 // refreshPush is a RefreshResult as a push.
 type refreshPush struct{ *RefreshResult }
 
-// Push returns r as the push that tells a unidirectional client of its new life.
+// Push returns r as the push that notifies a unidirectional client of its new expiry.
 func (r *RefreshResult) Push() PushBody { return refreshPush{r} }
 
 func (r refreshPush) push() (string, int) { return "refresh", 12 }

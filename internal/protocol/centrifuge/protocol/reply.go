@@ -37,7 +37,7 @@ func AppendReply(dst []byte, e Encoding, id uint32, r Result) []byte {
 	})
 }
 
-// resultField is the number of a result's field: a push stands before them, and there
+// resultField is the number of a result's field: that of a push precedes them, and there
 // is none for send.
 func resultField(k Kind) int {
 	n := firstKind + int(k-Connect)
@@ -130,7 +130,7 @@ func (r *ConnectResult) appendProto(dst []byte) []byte {
 	return r.appendRest(dst, 5, 6, 3, 4)
 }
 
-// appendRest appends what stands at other numbers in the push of the same name.
+// appendRest appends what has other numbers in the push of the same name.
 func (r *ConnectResult) appendRest(dst []byte, data, subs, expires, ttl int) []byte {
 	dst = appendBool(dst, expires, r.Expires)
 	dst = appendUint(dst, ttl, uint64(r.TTL))
@@ -463,5 +463,5 @@ func appendString[T string | []byte](dst []byte, s T) []byte {
 	return append(dst, '"')
 }
 
-// AppendUvarint appends the length that stands before a Protobuf message.
+// AppendUvarint appends the length that precedes a Protobuf message.
 func AppendUvarint(dst []byte, v uint64) []byte { return binary.AppendUvarint(dst, v) }

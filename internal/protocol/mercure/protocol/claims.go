@@ -23,7 +23,7 @@ type Claims struct {
 	Expires time.Time
 	// Publish and Subscribe are the grants.
 	Publish, Subscribe []Selector
-	// payloads say what is told of a subscription, in order.
+	// payloads say what is published about a subscription, in order.
 	payloads []payload
 }
 
@@ -62,7 +62,7 @@ func Split(token string) (header, claims []byte, ok bool) {
 	return header, claims, err1 == nil && err2 == nil
 }
 
-// DialectOf tells the dialect of a token by its header: at+jwt is draft 08's
+// DialectOf finds the dialect of a token by its header: at+jwt is draft 08's
 // (RFC 9068).
 func DialectOf(header []byte) Dialect {
 	var h struct {
@@ -250,7 +250,7 @@ func grantOf(m json.RawMessage) (s Selector, err error) {
 	return s, nil
 }
 
-// Payload returns what the token wants told about a subscription by s; nil means
+// Payload returns what the token wants published about a subscription by s; nil means
 // nothing. compile is Compile with the hub's URL: in draft 08 the payload is that of
 // the first detail whose topics mean the selector's own text.
 func (c *Claims) Payload(s Selector, compile func(Selector) (*Compiled, error)) json.RawMessage {

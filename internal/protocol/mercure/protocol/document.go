@@ -62,8 +62,8 @@ func (s *Subscription) Event(hubPath string) []byte {
 	return marshal(d)
 }
 
-// Document is what the subscription API says of s alone. lastID is where the hub
-// stands; draft 08 says it elsewhere.
+// Document is what the subscription API says of s alone. lastID is the hub's
+// position; draft 08 says it elsewhere.
 func (s *Subscription) Document(hubPath, lastID string) []byte {
 	d := s.document(hubPath)
 	if s.Dialect == Draft07 {
@@ -102,7 +102,7 @@ func marshal(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// A Place is what a path of the subscription API asks for.
+// A Place is what a path of the subscription API means.
 type Place struct {
 	// Selector is set for the subscriptions of one, Kind for draft 08 only.
 	Selector *Selector
@@ -140,7 +140,7 @@ func ParsePlace(path, hubPath string, d Dialect) (Place, bool) {
 	return p, ok
 }
 
-// A Link says where a hub is, and where its history stands.
+// A Link says where a hub is, and the position of its history.
 type Link struct {
 	Hub string
 	// LastID is where a subscriber that has this answer is to resume; "" is not said.

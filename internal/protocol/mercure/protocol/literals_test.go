@@ -29,7 +29,7 @@ func (c *Compiled) matches(topic string) bool {
 	return topic == c.Text || c.template != nil && c.template.MatchString(topic)
 }
 
-// FuzzTemplatesMatchAsTheirExpressions compares what literals tell apart with what the
+// FuzzTemplatesMatchAsTheirExpressions compares what literals distinguish with what the
 // expression says.
 func FuzzTemplatesMatchAsTheirExpressions(f *testing.F) {
 	for _, template := range []string{

@@ -3,7 +3,7 @@
 //
 // There are two dialects. Draft 07 is what deployed clients speak (hubs of versions
 // 0.x); draft 08, of version 1.0, is incompatible on purpose. One hub serves both:
-// what a request says tells which it speaks.
+// the request shows which it speaks.
 package protocol
 
 import (
@@ -30,7 +30,7 @@ func (d Dialect) String() string {
 	return "draft-07"
 }
 
-// An Error is a refusal: a status and what to tell the client.
+// An Error is a refusal: a status and the text for the client.
 type Error struct {
 	Status  int
 	Message string

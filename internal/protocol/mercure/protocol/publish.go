@@ -26,7 +26,7 @@ type Update struct {
 }
 
 // ParseUpdate reads the form of a publication. hubPath is where the hub is served:
-// nobody may publish on topics in there. Fields that it does not know are skipped; of
+// no client may publish on topics in there. Fields that it does not know are skipped; of
 // a field that is there twice, but for topic, the first counts.
 func ParseUpdate(form string, d Dialect, hubPath string) (*Update, *Error) {
 	pairs, err := ParseForm(form)
@@ -65,7 +65,7 @@ func ParseUpdate(form string, d Dialect, hubPath string) (*Update, *Error) {
 	return u, nil
 }
 
-// tooLong is 413 in draft 08, which asks for that.
+// tooLong is 413 in draft 08, which requires that.
 func tooLong(name string, n, most int, d Dialect) *Error {
 	e := bad("%q has %d bytes, the bound is %d.", name, n, most)
 	if d == Draft08 {
@@ -87,7 +87,7 @@ func checkTopic(topic string, d Dialect, hubPath string) *Error {
 	case d == Draft07:
 		return nil
 	case topic == "*":
-		return bad(`"*" is no topic: it stands for all of them.`)
+		return bad(`"*" is not a topic: it matches all of them.`)
 	case !isText(topic):
 		return bad(`"topic" has control characters.`)
 	case Reserved(topic, hubPath):
@@ -101,7 +101,7 @@ func checkTopic(topic string, d Dialect, hubPath string) *Error {
 func Reserved(topic, hubPath string) bool {
 	u, err := url.Parse(strings.ReplaceAll(strings.TrimSpace(topic), `\`, "/"))
 	if err != nil {
-		// What a browser would make of it is anybody's guess.
+		// What a browser would make of it is uncertain.
 		return strings.Contains(topic, hubPath)
 	}
 	p := u.Path

@@ -115,8 +115,8 @@ type Compiled struct {
 	all      bool
 	template *regexp.Regexp
 	// head and tail are how a topic must begin and end that the template expands to,
-	// inner is what must stand between them in this order: nearly all topics are told
-	// apart by them, at a hundredth of what the expression takes.
+	// inner is what must be between them in this order: nearly all topics are
+	// distinguished by them, at a hundredth of what the expression takes.
 	head, tail string
 	inner      []string
 	pattern    *urlpattern.URLPattern

@@ -5,13 +5,13 @@ import (
 	"unicode/utf8"
 )
 
-// Earliest stands for the beginning of the history, as an id.
+// Earliest is the beginning of the history, as an id.
 const Earliest = "earliest"
 
 // EventType is the SSE type of the hub's own events in draft 08.
 const EventType = "mercure"
 
-// A Request is what a subscriber asks for.
+// A Request is a subscriber's request.
 type Request struct {
 	Dialect   Dialect
 	Selectors []Selector
@@ -68,7 +68,7 @@ func ParseRequest(query, body, lastEventID string, serve Dialects) (*Request, *E
 	return r, nil
 }
 
-// dialectOf tells by the parameters: topic is of draft 07, match and all that begins
+// dialectOf goes by the parameters: topic is of draft 07, match and all that begins
 // so of draft 08. Hubs of draft 07 do not know match, and pass over it.
 func dialectOf(pairs []Pair, serve Dialects) (Dialect, *Error) {
 	var has Dialects

@@ -12,7 +12,7 @@ const (
 	CloseProtocolForm  = 4006 // protocol= is no number
 	CloseProtocol      = 4007 // a version that is not spoken
 	CloseNoProtocol    = 4008
-	CloseUnauthorized  = 4009 // signed in wrongly, too late, or sent away by the app
+	CloseUnauthorized  = 4009 // signed in wrongly, too late, or disconnected by the app
 	CloseCapacity      = 4100 // come back later
 	CloseReconnect     = 4200 // come back at once
 	CloseNoPong        = 4201

@@ -36,7 +36,7 @@ func SignUser(key, secret, socket, user string) string {
 	return key + ":" + Sign(secret, socket+"::user::"+user)
 }
 
-// Equal compares signatures in a time that does not tell where they differ.
+// Equal compares signatures in constant time.
 func Equal(a, b string) bool { return hmac.Equal([]byte(a), []byte(b)) }
 
 // BodyMD5 is the body_md5 of a request.
