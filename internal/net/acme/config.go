@@ -73,7 +73,7 @@ type Config struct {
 	RetryMax hub.Duration `json:"retry_max"`
 	// Dir is the directory for account, keys and certificates, readable by this user
 	// only. Nodes that share a broker keep them in its key-value bucket
-	// PREFIX_certificates besides, in plaintext: whoever may read that bucket has the
+	// PREFIX_certificates besides, in plaintext: read access to that bucket gives the
 	// private keys. Empty means acme below broker.nats.dir, or weir-data/acme.
 	Dir string `json:"dir"`
 }

@@ -338,7 +338,7 @@ func (m *Manager) setFailures(ctx context.Context, n *managed, f failures) error
 	return save(ctx, m.store(), m.keyOf("failures", n.name), f)
 }
 
-// askInfo asks the CA when to renew n's certificate, and returns when to look again. The lock is
+// askInfo queries the CA when to renew n's certificate, and returns when to look again. The lock is
 // held.
 func (m *Manager) askInfo(ctx context.Context, n *managed) time.Duration {
 	n.mu.Lock()

@@ -124,7 +124,7 @@ func (a *acceptor) waitedForRoom() bool {
 }
 
 // waitForRoom lets connections wait in the kernel while nearly as many are open as may
-// be: those that are answered or refused make room in a moment. Where none has become
+// be: those that are answered or refused make room soon. Where none has become
 // free within roomPatience, one connection too many is closed at accept.
 func (a *acceptor) waitForRoom(listener int) {
 	l := a.loop

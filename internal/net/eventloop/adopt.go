@@ -9,7 +9,7 @@ import (
 // Adopt takes over a connected stream socket: fd is the loop's from now on,
 // whatever follows. early is what was read from it already, and is shown to h
 // before anything else; it must not change any more. If h is a Connector it is
-// told first. h.Closed comes also when the socket cannot be taken: ErrTooManyConns,
+// notified first. h.Closed comes also when the socket cannot be taken: ErrTooManyConns,
 // or the system's reason.
 //
 // Any goroutine. It returns false when the loop has ended: fd is closed and h not

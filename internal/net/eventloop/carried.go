@@ -20,7 +20,7 @@ type Carrier interface {
 	Close(err error, orderly bool)
 }
 
-// A Carried is a connection that shares the socket of another one. To whoever handles it,
+// A Carried is a connection that shares the socket of another one. To its handler,
 // it is a Conn like any: it has its timer, its queue with bounds and the policy for slow
 // readers, and it is counted among the connections of its loop.
 //
@@ -38,7 +38,7 @@ type Carried struct {
 // Carry makes v a connection on on's loop, which speaks for on's peer. carrier moves its
 // bytes and h handles them. first says that on carries no other: a connection and its first
 // stream count as one. It returns false when as many connections are open as may be; h is
-// told nothing then. Loop only.
+// not called then. Loop only.
 func Carry(v *Carried, on *Conn, carrier Carrier, h Handler, first bool) bool {
 	return CarryFrom(v, on, on.Peer(), carrier, h, first)
 }

@@ -35,7 +35,7 @@ func TestCloseAfterFlushShutsDownAndLingers(t *testing.T) {
 		h.wants(t)
 	}
 	nothing := func(*stage, *Conn) {}
-	f("a moment later", nothing, time.Second, false)
+	f("shortly after", nothing, time.Second, false)
 	f("the time is over", nothing, 2200*ms, true)
 	f("the peer closes", func(s *stage, c *Conn) { s.ends(c) }, ms, true)
 	f("the peer sends on", func(s *stage, c *Conn) { s.receives(c, "GET / HTTP/1.1\r\n\r\n") }, ms, false)
@@ -234,7 +234,7 @@ func TestClosingGivesUpParkedInput(t *testing.T) {
 	s.receives(c, "half a requ")
 	c.CloseAfterFlush()
 	if c.parked != nil {
-		t.Error("input nobody will see is kept")
+		t.Error("input that is never delivered is kept")
 	}
 }
 
@@ -313,7 +313,7 @@ func TestBothSidesEndInAnyOrder(t *testing.T) {
 		c.CloseAfterFlush()
 		s.ends(c)
 	}, "closed <nil>")
-	f("nobody comes to the end", func(s *stage, c *Conn) {
+	f("none comes to the end", func(s *stage, c *Conn) {
 		c.CloseWrite()
 		c.CloseAfterFlush()
 		s.at(3 * time.Second)

@@ -32,7 +32,7 @@ func (e Endpoint) String() string {
 
 // DialOptions are how Dial connects. The zero value works.
 //
-// The socket gets TCP_NODELAY and otherwise what Config asks for the connections
+// The socket gets TCP_NODELAY and otherwise what Config sets for the connections
 // of listeners.
 type DialOptions struct {
 	// Local is the IP address to connect from; the zero Addr leaves it to the
@@ -43,7 +43,7 @@ type DialOptions struct {
 	Timeout time.Duration
 }
 
-// A Connector is a Handler that is told when its connection stands: before any
+// A Connector is a Handler that is notified when its connection is open: before any
 // Data, once, if at all.
 type Connector interface {
 	Handler
@@ -53,7 +53,7 @@ type Connector interface {
 const (
 	dialTimeout = 10 * time.Second
 	// dialRetry is how often a Unix listener is tried whose backlog is full; the
-	// system does not tell when it no longer is.
+	// system does not report when it no longer is.
 	dialRetry = int64(timerTick)
 	// noListener is Conn.listener of a connection that no listener accepted.
 	noListener = 1<<8 - 1
@@ -66,10 +66,10 @@ type dialing struct {
 	to       sys.Address
 	deadline int64
 	timer    int64 // when the handler wants its Timer; 0: not
-	retry    int64 // when to try again; 0: the poller will tell
+	retry    int64 // when to try again; 0: the poller will report
 }
 
-// A failure is a connection that could not be started: its handler is told later,
+// A failure is a connection that could not be started: its handler is notified later,
 // never from Dial.
 type failure struct {
 	c   *Conn
@@ -78,11 +78,11 @@ type failure struct {
 
 // Dial begins to connect and returns at once. The Conn takes everything that any
 // other takes: what is written waits, up to Config.MaxQueue, pauses and timers
-// count. h.Connected comes when it stands, h.Closed with the cause when it does
+// count. h.Connected comes when it is open, h.Closed with the cause when it does
 // not; neither before Dial has returned. It counts against Config.MaxConns from
 // now on.
 //
-// A loop that ends dials no more: the Conn is closed then, and h told nothing.
+// A loop that ends dials no more: the Conn is closed then, and h is not called.
 func (l *Loop) Dial(to Endpoint, opt DialOptions, h Connector) *Conn {
 	if opt.Timeout <= 0 {
 		opt.Timeout = dialTimeout

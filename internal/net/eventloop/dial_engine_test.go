@@ -95,7 +95,7 @@ func TestEnginesTellWhyADialFails(t *testing.T) {
 	})
 }
 
-// fullListener answers nobody: its backlog is full.
+// fullListener answers no one: its backlog is full.
 func fullListener(t *testing.T) netip.AddrPort {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// connector is a script that is told when its connection stands.
+// connector is a script that is notified when its connection is open.
 type connector struct {
 	script
 	connected func(c *Conn)
@@ -85,7 +85,7 @@ func TestADialedConnectionIsAnOrdinaryOne(t *testing.T) {
 	}
 }
 
-// However it fails, the handler hears of it once, and not from Dial.
+// However it fails, the handler is notified once, and not from Dial.
 func TestAFailedDialIsToldAfterDial(t *testing.T) {
 	var s *stage
 	f := func(cfg Config, to Endpoint, opt DialOptions, want error, prepare, events func(c *Conn)) {
@@ -320,11 +320,11 @@ func TestWhatWasReadBeforeTheAdoptionComesFirst(t *testing.T) {
 			t.Fatal("not adopted")
 		}
 		if len(*log) > 0 {
-			t.Error("the handler was told at once")
+			t.Error("the handler was notified at once")
 		}
 		s.at(ms)
 		if fmt.Sprint(*log) != fmt.Sprint(want) {
-			t.Errorf("told %q, want %q", *log, want)
+			t.Errorf("notified %q, want %q", *log, want)
 		}
 		s.at(2 * ms)
 		if n := s.Stats(); n.Adopted != 1 || n.Open != 1 || n.BytesIn != 5 {

@@ -16,7 +16,7 @@ func engineOf(cfg Config, log *slog.Logger) (Config, func() (poller.Poller, erro
 	return chooseEngine(cfg, log, poller.ProbeUring, poller.PreferUring)
 }
 
-// chooseEngine returns what opens a poller of the engine that cfg asks for, or
+// chooseEngine returns what opens a poller of the engine that cfg selects, or
 // of epoll where the system has no io_uring for us, which it says then; and cfg
 // with the bound on connections that goes with it. probe says whether there is
 // io_uring, prefer whether it is one that costs less than epoll.

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// A Filter stands between a connection's socket and everything else: it turns
+// A Filter is between a connection's socket and everything else: it turns
 // what the socket carries into what the handler means, and back. TLS is one. It
 // belongs to the connection's loop.
 type Filter interface {
@@ -17,7 +17,7 @@ type Filter interface {
 	Open(b []byte) (plain, reply []byte, err error)
 	// Seal appends to dst what the socket carries for b.
 	Seal(dst, b []byte) []byte
-	// Close appends an orderly goodbye to dst.
+	// Close appends an orderly end to dst.
 	Close(dst []byte) []byte
 	// Release is the last call.
 	Release()
@@ -217,7 +217,7 @@ func (h *filtered) end(c *Conn) bool {
 	return c.out == nil && !c.isClosed()
 }
 
-// lastWords is goodbye for a connection that closes at once.
+// lastWords ends the filter for a connection that closes at once.
 func (h *filtered) lastWords(c *Conn, orderly bool) {
 	if h == nil {
 		return

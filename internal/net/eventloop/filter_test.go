@@ -11,7 +11,7 @@ import (
 )
 
 // brackets is a filter one can read: it puts what is sent between < and >, takes
-// them off what arrives, and says "~" for goodbye.
+// them off what arrives, and sends "~" at the end.
 type brackets struct {
 	kept     []byte
 	released int
@@ -163,7 +163,7 @@ func TestRawBytesBeforeTheFilterStayRaw(t *testing.T) {
 
 // Whatever is written, by whichever call, however little the socket takes at a
 // time, and whatever the filter itself has to say in between: the other side
-// reads it in order, then one goodbye.
+// reads it in order, then one end.
 func TestFilteredOutputIsTheSameHoweverItIsTaken(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for round := range 200 {
@@ -217,7 +217,7 @@ func TestFilteredOutputIsTheSameHoweverItIsTaken(t *testing.T) {
 			t.Fatalf("round %d: %d replies of %d", round, n, replies)
 		}
 		if strings.Count(got, "~") != 1 || !strings.HasSuffix(got, "~") || f.released != 1 || !k.shut {
-			t.Fatalf("round %d: the goodbye is missing, repeated or early; %d releases, shut %v", round, f.released, k.shut)
+			t.Fatalf("round %d: the end is missing, repeated or early; %d releases, shut %v", round, f.released, k.shut)
 		}
 		if plain := strings.NewReplacer("!", "", "<", "", ">", "", "~", "").Replace(got); plain != want.String() {
 			t.Fatalf("round %d: %d bytes came through, want %d", round, len(plain), want.Len())
@@ -320,7 +320,7 @@ func TestAFiltersGoodbyeComesOnceAndLast(t *testing.T) {
 		end(s, c)
 		s.takes(c, -1)
 	})
-	f("a goodbye that waits itself", "<a>~", func(s *stage, c *Conn, k *sock) {
+	f("an end that waits itself", "<a>~", func(s *stage, c *Conn, k *sock) {
 		k.room = 3
 		c.Send([]byte("a"))
 		c.CloseWrite()

@@ -42,7 +42,7 @@ func (g *gatherer) add(c *Conn, b []byte) {
 }
 
 // flush sends what was gathered, in the order in which it was written.
-// Handlers that hear of a failure may write meanwhile, and come here again.
+// Handlers that are notified of a failure may write meanwhile, and come here again.
 func (g *gatherer) flush() {
 	for g.flushed < len(g.list) {
 		i := g.flushed

@@ -44,7 +44,7 @@ func (i *inbox) Post(f func()) bool {
 // call at most once per sleep of the loop.
 func (i *inbox) Wake() {
 	if i.woken.Load() {
-		return // whoever set it sees to the rest, and the tick is still to come
+		return // its setter does the rest, and the tick is still to come
 	}
 	i.woken.Store(true)
 	if !i.sleeping.CompareAndSwap(true, false) {

@@ -124,7 +124,7 @@ func (c *Conn) endOfStream() {
 	c.tellEndOfStream()
 }
 
-// tellEndOfStream tells the handler once, when all input before it was shown.
+// tellEndOfStream notifies the handler once, when all input before it was shown.
 func (c *Conn) tellEndOfStream() {
 	if c.flags&(flagEOF|flagTold|flagNoRead|flagClosed) != flagEOF || c.dispatching() {
 		return

@@ -31,7 +31,7 @@ func TestPanicEndsOnlyItsConnection(t *testing.T) {
 		s.at(ms, func() { run(s, c) })
 		s.at(time.Hour)
 		if !k.closed || told == nil || !strings.Contains(told.Error(), "boom") {
-			t.Errorf("%s: closed %v, told %v", name, k.closed, told)
+			t.Errorf("%s: closed %v, notified %v", name, k.closed, told)
 		}
 		if kn.closed || s.n.panics != 1 || s.table.open != 1 {
 			t.Errorf("%s: neighbour closed %v, %d panics, %d open", name, kn.closed, s.n.panics, s.table.open)

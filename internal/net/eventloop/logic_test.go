@@ -419,7 +419,7 @@ func TestATicksWritesLeaveInABurst(t *testing.T) {
 		}
 	}
 	one, two, three := []byte("1"), []byte("2"), []byte("3")
-	f("in turn", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two) }, "1", "2", 2)
+	f("alternately", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two) }, "1", "2", 2)
 	f("twice", func(_ *stage, a, _ *Conn) { a.Write(one); a.Write(two) }, "12", "", 1)
 	f("back again", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two); a.Write(three) }, "13", "2", 3)
 	f("sent meanwhile", func(_ *stage, a, b *Conn) { a.Write(one); b.Write(two); a.Send(three) }, "13", "2", 3)

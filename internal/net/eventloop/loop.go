@@ -97,7 +97,7 @@ func (l *Loop) Engine() string { return l.poller.Name() }
 // OnTick sets f to run in every tick, after what was posted. Before Run only.
 func (l *Loop) OnTick(f func()) { l.onTick = f }
 
-// OnRelease sets f to be told of every accepted connection that leaves the loop: closed,
+// OnRelease sets f to be called for every accepted connection that leaves the loop: closed,
 // or handed on. Before Run only. It must be quick.
 func (l *Loop) OnRelease(f func(*Conn)) { l.onFree = f }
 

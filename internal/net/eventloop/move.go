@@ -42,7 +42,7 @@ const (
 	connLoop                // index of its loop, plus 1
 	connTimer               // nanoseconds until the handler's timer
 	connInput               // that the handler did not consume
-	connRaw                 // that the socket brought and nobody has seen
+	connRaw                 // that the socket brought and is not yet delivered
 	connSealed              // that the filter made and goes as it is
 	connOutput              // that waits for the socket
 	connNoRead              // 1: reading is paused

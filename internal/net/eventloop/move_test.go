@@ -83,7 +83,7 @@ func newMover(*Conn) Handler {
 }
 
 // A connection continues in another group with what came of it and was not consumed, and what
-// came while the loops stood still; those that are kept continue where they are.
+// came while the loops were stopped; those that are kept continue where they are.
 func TestEnginesMoveConnections(t *testing.T) {
 	eachEngine(t, Config{Loops: 1}, newMover, func(t *testing.T, g *real) {
 		a, b := g.dial(), g.dial()
@@ -97,7 +97,7 @@ func TestEnginesMoveConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(a, "f\n3\n"); err != nil { // nobody reads it here
+		if _, err := io.WriteString(a, "f\n3\n"); err != nil { // it is not read here
 			t.Fatal(err)
 		}
 		other := otherGroup(t, g.Engine())

@@ -23,7 +23,7 @@ type outQueue struct {
 	dirty bool
 	// measured says that the last block of fields is valid.
 	measured bool
-	// dial is nil when the connection stands.
+	// dial is nil when the connection is open.
 	dial *dialing
 	// Progress while stalled, from the first sweep on: what was sent since, and
 	// what the kernel had at that time.
@@ -118,7 +118,7 @@ func (q *outQueue) skip(n int) {
 	}
 }
 
-// waits reports whether the socket, or that it stands, is waited for: then nothing is sent
+// waits reports whether the socket, or its connection, is waited for: then nothing is sent
 // before it says so.
 func (q *outQueue) waits() bool { return q.stalled >= 0 || q.dial != nil }
 

@@ -189,11 +189,11 @@ func (h *script) Closed(c *Conn, err error) {
 	}
 }
 
-// wants compares what the handler was told since the last time.
+// wants compares the calls of the handler since the last time.
 func (h *script) wants(t *testing.T, want ...string) {
 	t.Helper()
 	if !slices.Equal(h.log, want) {
-		t.Errorf("the handler was told\n\t%s\nand not\n\t%s", strings.Join(h.log, "\n\t"), strings.Join(want, "\n\t"))
+		t.Errorf("the handler's calls were\n\t%s\nand not\n\t%s", strings.Join(h.log, "\n\t"), strings.Join(want, "\n\t"))
 	}
 	h.log = nil
 }

@@ -29,7 +29,7 @@ type flags uint8
 const (
 	flagClosed   flags = 1 << iota
 	flagClosing        // CloseAfterFlush was called: handler is a *parting
-	flagShut           // after that or CloseWrite: everything was sent, and the peer told so
+	flagShut           // after that or CloseWrite: everything was sent, and the peer's side shut down
 	flagHalf           // CloseWrite was called
 	flagNoRead         // reading is paused
 	flagEOF            // the peer sends no more
@@ -103,7 +103,7 @@ func (s *socket) send(b []byte, keeps bool) (int, syscall.Errno) {
 	return s.loop.poller.SendCopy(s.key, int(s.fd), b)
 }
 
-// setReading tells whatever carries the bytes whether input is wanted.
+// setReading sets in the carrier of the bytes whether input is wanted.
 func (s *socket) setReading(on bool) {
 	if v := s.carrying(); v != nil {
 		v.carrier.Reading(on)

@@ -122,7 +122,7 @@ type wanted struct {
 	sys.Setting
 	key  string // under eventloop, in the configuration
 	unit string
-	// usual options are asked without being told to.
+	// usual options are set by default.
 	usual bool
 	// each: accepted sockets do not inherit it and it is set on every one.
 	each bool
@@ -130,7 +130,7 @@ type wanted struct {
 	listening bool
 }
 
-// wantedBy lists what cfg asks of the kernel, in the order in which it is set.
+// wantedBy lists what cfg sets in the kernel, in the order in which it is set.
 // cfg has its defaults.
 func wantedBy(cfg Config) (list []wanted) {
 	s, usual := cfg.Sockets, Config{}.WithDefaults()
@@ -179,6 +179,6 @@ func milliseconds(d hub.Duration) int {
 
 func seconds(d hub.Duration) int { return int(time.Duration(d) / time.Second) }
 
-// needsEpoll reports whether c asks for what only that engine has: options that
+// needsEpoll reports whether c has what only that engine supports: options that
 // are set on each connection's descriptor, or on the epoll.
 func (c SocketConfig) needsEpoll() bool { return c.Priority != 0 || c.BusyPoll != 0 }

@@ -253,8 +253,8 @@ func (s *sockets) readConnection(l *listenerSockets, fd int) {
 	}
 }
 
-// logOption tells what became of an option: loudly what is far from what was
-// asked, and quietly what nobody asked for.
+// logOption logs the effect of an option: as a warning what is far from what was
+// asked, and at debug level what was not configured.
 func (s *sockets) logOption(w wanted, o SocketOption, warn string) {
 	level := slog.LevelInfo
 	attrs := []any{"option", o.Option, "asked", o.Asked, "effective", o.Effective}

@@ -32,7 +32,7 @@ func (s *stallList) remove(q *outQueue) {
 }
 
 // sweep closes connections whose peer takes nothing, or next to nothing, and returns how
-// many bytes wait for all of them. Handlers it tells may close others: the walk runs from
+// many bytes wait for all of them. Handlers that it notifies may close others: the walk runs from
 // the end, where removal moves in only what was looked at already.
 func (s *stallList) sweep(now int64) (queued uint64) {
 	s.swept = now
@@ -57,7 +57,7 @@ func (q *outQueue) stall() {
 	l.n.stalls++
 }
 
-// checkProgress judges by what the peer acknowledged: the kernel asks for more
+// checkProgress goes by what the peer acknowledged: the kernel requests more
 // only in large pieces, so that a slow reader may seem to take nothing for long.
 func (q *outQueue) checkProgress() {
 	c, l := q.c, q.c.loop

@@ -21,7 +21,7 @@ func TestTicksAreMeasured(t *testing.T) {
 		t.Errorf("after it: %v, busy %v, %d ended, half below %v s", got.Current, got.Busy, got.Times.Total(), got.Times.Quantile(0.5))
 	}
 	if len(ended) != 1 || ended[0] <= l.now {
-		t.Errorf("told of ends %v", ended)
+		t.Errorf("notified of ends %v", ended)
 	}
 	l.queue = append(l.queue, func() {}, func() {})
 	if got := l.Ticks().Inbox; got != 2 {

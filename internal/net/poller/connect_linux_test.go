@@ -320,7 +320,7 @@ func TestInputAfterBothEndsWaitsForTheReader(t *testing.T) {
 				t.Errorf("the loop woke %d times", s.waits-waits)
 			}
 			if len(at.in) > 0 || ended || at.closed {
-				t.Errorf("%d bytes were received, the end was told: %v", len(at.in), ended)
+				t.Errorf("%d bytes were received, the end was reported: %v", len(at.in), ended)
 			}
 			at.reading(true)
 		})

@@ -195,7 +195,7 @@ func (p *Epoll) Release() {
 	sys.Close(p.ep)
 }
 
-// Wait implements Poller. It asks without blocking first: a loop under load
+// Wait implements Poller. It polls without blocking first: a loop under load
 // then never gives its processor away, and only an idle one pays twice.
 func (p *Epoll) Wait(timeout time.Duration, h Handler) error {
 	n, err := sys.EpollPoll(p.ep, p.events)

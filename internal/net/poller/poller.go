@@ -1,5 +1,5 @@
 // Package poller moves bytes between the kernel and one event loop. It is
-// shaped by completion: the loop hands bytes over and is told what arrived.
+// shaped by completion: the loop passes bytes and is notified of what arrived.
 // Epoll imitates that in a page (epoll_linux.go); an io_uring can do it
 // natively behind the same interface.
 package poller
@@ -20,7 +20,7 @@ type Key uint64
 // Slot returns the slot of k.
 func (k Key) Slot() uint32 { return uint32(k) }
 
-// A Handler is told what happened during Wait. It may call any method of the
+// A Handler is notified of what happened during Wait. It may call any method of the
 // Poller but Wait.
 type Handler interface {
 	// Woke comes first in every Wait, before any event.
@@ -28,9 +28,9 @@ type Handler interface {
 	// Accepted passes on a new connection of a listener; it belongs to the loop.
 	Accepted(listener int, fd int, peer netip.AddrPort)
 	// AcceptFailed says that connections wait and cannot be taken. The loop
-	// pauses the listener, or it would be told again at once.
+	// pauses the listener, or it would be called again at once.
 	AcceptFailed(listener int, err syscall.Errno)
-	// Connected says that a connection stands, or why not. The loop may Add it.
+	// Connected says that a connection is open, or why not. The loop may Add it.
 	Connected(k Key, err syscall.Errno)
 	// Received passes on bytes, valid until it returns. err is non-zero when the
 	// connection broke; no bytes and no error is the end of the peer's stream.

@@ -543,7 +543,7 @@ func TestUnsentCountsWhatThePeerDoesNotTake(t *testing.T) {
 		})
 		s.do(func() {
 			if n := unsent(); n < 1<<20 || n > total {
-				t.Errorf("%d bytes unsent of %d that nobody reads", n, total)
+				t.Errorf("%d bytes unsent of %d that are not read", n, total)
 			}
 		})
 		readAll(t, c, make([]byte, total))

@@ -60,7 +60,7 @@ func TestWhatIsNotWantedStaysInTheSocket(t *testing.T) {
 		}
 		return total == sent
 	})
-	s.until("nobody moves much any more", func() bool { return len(p.held) == 0 })
+	s.until("no connection moves much any more", func() bool { return len(p.held) == 0 })
 }
 
 func TestAConnectionThatSendsLittleAgainIsNoLongerBulk(t *testing.T) {

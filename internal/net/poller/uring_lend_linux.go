@@ -7,7 +7,7 @@ import (
 )
 
 // Lending. A direct descriptor is none that could be sent to another process: it is
-// installed as one of the process's, for the moment in which it is sent (Linux 6.8). The
+// installed as one of the process's, while it is sent (Linux 6.8). The
 // entry in the table stays what the loop continues with, if the other process does not.
 
 const (

@@ -135,7 +135,7 @@ func limitFiles(t *testing.T, most uint64) int {
 	return int(limit)
 }
 
-// startCrowd returns when the crowd stands; it goes when the test ends.
+// startCrowd returns when the crowd is connected; it goes when the test ends.
 func startCrowd(t *testing.T, addr netip.AddrPort, n, first int) {
 	exe, err := os.Executable()
 	if err != nil {

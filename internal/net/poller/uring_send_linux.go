@@ -147,7 +147,7 @@ const (
 	orphanCheck = time.Second
 )
 
-// Close implements Poller. The entry of the table is free, and the peer told,
+// Close implements Poller. The entry of the table is free, and the peer notified,
 // once nothing is in flight any more: at the next Wait as a rule.
 func (p *Uring) Close(_ Key, fd int) { p.close(index(fd), false) }
 

@@ -1,4 +1,4 @@
-// Package prefetch asks for memory before it is needed. Who is about to look at many
+// Package prefetch loads memory into the cache before it is needed. Code that is about to look at many
 // things that are in none of the processor's caches waits for each of them, some 100 ns,
 // unless it asked for all of them first: then they come side by side.
 //
@@ -11,12 +11,12 @@ import "unsafe"
 // Line is how many bytes come at a time.
 const Line = 64
 
-// Object asks for all lines of *p. It returns at once, whatever p is: a bad pointer costs a
+// Object prefetches all lines of *p. It returns at once, whatever p is: a bad pointer costs a
 // look at the page tables and nothing else. *p is not read in the sense of the memory
 // model: who may not look at it may still ask for it.
 func Object[T any](p *T) { Bytes(p, unsafe.Sizeof(*p)) }
 
-// Bytes asks for the lines of the n bytes from p on, at least one. That may be more than
+// Bytes prefetches the lines of the n bytes from p on, at least one. That may be more than
 // *p: of what it is the first field of.
 func Bytes[T any](p *T, n uintptr) {
 	from := uintptr(unsafe.Pointer(p))

@@ -96,7 +96,7 @@ func TestConnectingFromAnAddressLeavesThePortToTheConnection(t *testing.T) {
 	var a Address
 	_ = a.TCPAddress(one)
 	if _, err := OpenStream(&a, netip.MustParseAddr("192.0.2.1"), nil); !errors.Is(err, unix.EADDRNOTAVAIL) {
-		t.Errorf("from an address of nobody here: %v", err)
+		t.Errorf("from a foreign address: %v", err)
 	}
 	if _, err := OpenStream(&a, netip.IPv6Loopback(), nil); !errors.Is(err, unix.EAFNOSUPPORT) {
 		t.Errorf("from an address of the other family: %v", err)

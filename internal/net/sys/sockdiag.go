@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketDiag asks the kernel about TCP sockets by their addresses (sock_diag(7)): for
+// SocketDiag queries the kernel about TCP sockets by their addresses (sock_diag(7)): for
 // sockets of this machine that no descriptor of the process names, as those of io_uring.
 // One goroutine at a time.
 type SocketDiag struct {
@@ -39,7 +39,7 @@ func NewSocketDiag() (*SocketDiag, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sock_diag: %w", err)
 	}
-	// The kernel answers within the call that asks; a second is for what cannot be.
+	// The kernel answers within the call that sends; a second is for what cannot be.
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("sock_diag: %w", err)
@@ -123,7 +123,7 @@ func diagAnswer(b []byte, peer uint16) (TCPInfo, error) {
 		return TCPInfo{}, fmt.Errorf("sock_diag: an answer of %d bytes", len(b))
 	}
 	if binary.BigEndian.Uint16(b[6:]) != peer {
-		return TCPInfo{}, ErrNoSocket // it is the listener, who takes what nobody else does
+		return TCPInfo{}, ErrNoSocket // it is the listener, which matches what no other socket does
 	}
 	for b = b[diagMessage:]; len(b) >= 4; {
 		n, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])

@@ -81,7 +81,7 @@ func bindAndListen(fd, family int, addr netip.AddrPort, opt ListenOptions) (boun
 	if err := unix.Bind(fd, sa); err != nil {
 		return bound, fmt.Errorf("listen %s: %w", addr, err)
 	}
-	if opt.ReusePort && opt.Claim { // bound without it, so nobody else listens
+	if opt.ReusePort && opt.Claim { // bound without it, so no other process listens
 		if err := setInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1, "SO_REUSEPORT"); err != nil {
 			return bound, err
 		}

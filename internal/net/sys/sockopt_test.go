@@ -30,7 +30,7 @@ func accept(t *testing.T, listen, host string, settings ...Setting) (listener, c
 	}
 	ready := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}
 	if n, err := unix.Poll(ready, 10_000); n != 1 {
-		t.Fatalf("nobody to accept: %v", err)
+		t.Fatalf("no connection to accept: %v", err)
 	}
 	conn, _, errno := Accept(listener)
 	if errno != 0 {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadTCPInfo asks the kernel about a TCP socket. It costs about a microsecond.
+// ReadTCPInfo queries the kernel about a TCP socket. It costs about a microsecond.
 func ReadTCPInfo(fd int) (TCPInfo, syscall.Errno) {
 	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -35,7 +35,7 @@ func SocketPair() (fds [2]int, err error) {
 	return unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 }
 
-// FileSize is the size of what an open descriptor names, 0 when it cannot be told.
+// FileSize is the size of what an open descriptor names, 0 when it is unknown.
 func FileSize(fd int) int64 {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -9,7 +9,7 @@ type ListenOptions struct {
 	Backlog int
 	// ReusePort lets several sockets listen on one address, one per loop.
 	ReusePort bool
-	// Claim makes Listen fail if anybody listens on the address already, with
+	// Claim makes Listen fail if another socket listens on the address already, with
 	// SO_REUSEPORT or not. Sockets opened after this one may share it.
 	Claim bool
 	// Settings are applied in order before the socket listens: what a connection
@@ -58,7 +58,7 @@ type SettingError struct {
 func (e *SettingError) Unwrap() error { return e.Err }
 
 // TCPInfo is what the kernel says of a connection: the part of struct tcp_info
-// (tcp(7)) that tells why writes wait.
+// (tcp(7)) that shows why writes wait.
 type TCPInfo struct {
 	// Busy is the time in which there was something to send; ReaderLimited and
 	// BufferLimited the parts of it that waited for the peer's window and for our own

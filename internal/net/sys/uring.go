@@ -200,7 +200,7 @@ func uringDisabled() string {
 }
 
 // Close releases the ring and its memory. The kernel gives up what is still in
-// flight a moment later; see CancelAll.
+// flight shortly after; see CancelAll.
 func (r *Ring) Close() {
 	if r.rings != nil {
 		_ = unix.Munmap(r.rings)

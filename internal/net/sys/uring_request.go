@@ -209,7 +209,7 @@ func (s *SQE) PrepClose(file uint32) {
 	s.Opcode, s.Flags, s.FileIndex = OpClose, sqeSkipSuccess, file+1
 }
 
-// PrepUnsent asks how many bytes wait unsent or unacknowledged in a direct
+// PrepUnsent queries how many bytes wait unsent or unacknowledged in a direct
 // descriptor (Linux 6.7).
 func (s *SQE) PrepUnsent(file uint32) {
 	s.Opcode, s.Flags, s.FD, s.Off = OpSocketCmd, sqeFixedFile, int32(file), socketUnsent

@@ -12,7 +12,7 @@ import (
 //
 // Most of a handshake's time is spent waiting for the peer. Those that do not are
 // as many as have a processor, and what has started goes first: if all began at
-// once all would end at once, too late. One whose peer says nothing keeps its place as long as nobody else wants it; when all places are
+// once all would end at once, too late. One whose peer says nothing keeps its place as long as no other needs it; when all places are
 // taken and others wait, it is ended after patience.
 type admission struct {
 	// Fixed at New.
@@ -239,7 +239,7 @@ func (a *admission) advance() {
 	a.arm()
 }
 
-// stuck returns the one that hangs longest, if somebody waits for its place. With mu held.
+// stuck returns the one that hangs longest, if another waits for its place. With mu held.
 func (a *admission) stuck() *place {
 	if a.running < a.maxRunning || a.waiting.Len() <= a.leaving {
 		return nil
@@ -252,7 +252,7 @@ func (a *admission) stuck() *place {
 	return nil
 }
 
-// arm sets the timer for when time alone lets somebody begin. With mu held.
+// arm sets the timer for when time alone admits the next. With mu held.
 func (a *admission) arm() {
 	var wait time.Duration
 	switch p := a.stuck(); {
@@ -261,7 +261,7 @@ func (a *admission) arm() {
 	case p != nil:
 		wait = p.since.Add(a.patience).Sub(a.now())
 	case a.rate == 0, a.running >= a.maxRunning, a.busy():
-		return // somebody has to finish first
+		return // a running one has to finish first
 	default:
 		wait = time.Duration((1 - a.tokens) / a.rate * float64(time.Second))
 	}
@@ -277,7 +277,7 @@ func (a *admission) arm() {
 	})
 }
 
-// close lets nobody in any more and waits for those who run.
+// close admits no more and waits for the running ones.
 func (a *admission) close() {
 	a.mu.Lock()
 	a.closed = true

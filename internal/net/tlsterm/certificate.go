@@ -181,7 +181,7 @@ func first(cs []*cert, hello *tls.ClientHelloInfo, now time.Time) *cert {
 }
 
 // usableFor reports whether the client understands c's kind of key. The name was
-// looked at by who asks.
+// checked by the caller.
 func usableFor(c *cert, hello *tls.ClientHelloInfo) bool {
 	h := *hello
 	h.ServerName = ""
@@ -216,7 +216,7 @@ func (c Config) loadTrust() (*clientTrust, error) {
 	return t, err
 }
 
-// loadCAs reads the authorities of client certificates. digest tells them from
+// loadCAs reads the authorities of client certificates. digest distinguishes them from
 // others.
 func loadCAs(files []string) (pool *x509.CertPool, cas []*x509.Certificate, digest []byte, err error) {
 	if len(files) == 0 {

@@ -44,7 +44,7 @@ func TestTheNameChoosesTheCertificate(t *testing.T) {
 	f("other.wild.test", "*.wild.test ECDSA", nil)
 	f("a.b.wild.test", "first.test ECDSA", nil) // a wildcard is one label
 	f("wild.test", "first.test ECDSA", nil)
-	f("nobody.test", "first.test ECDSA", nil)
+	f("unknown.test", "first.test ECDSA", nil)
 	f("", "first.test ECDSA", nil)
 	f("both.test", "both.test ECDSA", nil)
 	f("both.test", "both.test RSA", onlyRSA)
@@ -113,7 +113,7 @@ func TestAChangedFileIsTakenUpAndABrokenOneIsNot(t *testing.T) {
 }
 
 // Rotation under load: a thousand changes while clients connect, a broken file
-// in between every ten; no handshake fails and nobody connected notices.
+// in between every ten; no handshake fails and no connection breaks.
 func TestRotationFailsNoHandshake(t *testing.T) {
 	rotations := 1000
 	if testing.Short() {

@@ -26,7 +26,7 @@ type Client struct {
 }
 
 // A Line bounds the handshakes of one group of peers, so that peers which hang in
-// theirs hold up nobody else's.
+// theirs delay only their own group.
 type Line struct{ admission *admission }
 
 const (
@@ -84,7 +84,7 @@ type Shake struct {
 	result *result
 }
 
-// Shake begins the handshake on c, which stands. cfg becomes its own; sessions are
+// Shake begins the handshake on c, which is open. cfg becomes its own; sessions are
 // kept in cfg.ClientSessionCache under key alone, if there is one. then is called
 // once on c's loop, unless Cancel comes before: after no error Install has to follow.
 func (cl *Client) Shake(c *eventloop.Conn, line *Line, cfg *tls.Config, key string, then func(error)) *Shake {
@@ -225,7 +225,7 @@ func (s *Shake) Protocol() string {
 func (s *Shake) Resumed() bool { return s.result != nil && s.result.resumed }
 
 // Install makes what follows on the connection records; its handler gets what came
-// right behind the handshake at once. After then was told of no error.
+// right behind the handshake at once. After then was called without an error.
 func (s *Shake) Install() {
 	s.c.ResumeReading()
 	s.c.SetFilter(s.result.records, s.x.rest())
@@ -336,7 +336,7 @@ func (nothingYet) Timeout() bool   { return false }
 func (nothingYet) Temporary() bool { return true }
 
 // A slot is the place of one peer in a cache of sessions. The master secret of a
-// TLS 1.2 session stands beside it: the key log is silent when it resumes.
+// TLS 1.2 session is stored beside it: the key log is silent when it resumes.
 type slot struct {
 	cache tls.ClientSessionCache
 	key   string

@@ -319,7 +319,7 @@ func TestADialerUnderstandsOpenSSL(t *testing.T) {
 			eventually(t, "hello", k.has(6))
 			if version == "-tls1_3" {
 				before := by.loop.Stats().BytesOut
-				_, _ = io.WriteString(in, "K\n") // a key update that asks for ours
+				_, _ = io.WriteString(in, "K\n") // a key update that requests ours
 				eventually(t, "ours", func() bool { return by.loop.Stats().BytesOut > before })
 				_, _ = io.WriteString(in, "again\n")
 				eventually(t, "again", k.has(12))

@@ -16,7 +16,7 @@ import (
 // Config of a Terminator. The zero value means no TLS.
 type Config struct {
 	// Certificates are what the listener may show, chosen by the name the client
-	// asks for: the exact name, then a wildcard, else the first. Several for one
+	// requests: the exact name, then a wildcard, else the first. Several for one
 	// name, of different key types, are tried in order. Empty: no TLS.
 	Certificates []Certificate `json:"certificates"`
 	// ACME obtains and renews certificates from a certificate authority. They come after

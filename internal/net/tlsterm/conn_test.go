@@ -208,7 +208,7 @@ func TestDataBehindTheHandshakeIsNotLost(t *testing.T) {
 	})
 }
 
-// ends tells why a connection was closed.
+// ends records why a connection was closed.
 type ends struct {
 	echo
 	keep bool // after the peer's end
@@ -230,7 +230,7 @@ func TestCloseNotifyEndsAStreamInOrder(t *testing.T) {
 		t.Errorf("after close_notify the server answered %d bytes and %v, want its own close_notify", n, err)
 	}
 	if err := <-why; err != nil {
-		t.Errorf("the handler was told %v", err)
+		t.Errorf("the handler was notified of %v", err)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestAStreamCutShortIsAnError(t *testing.T) {
 	roundTrip(t, c, text(10))
 	_ = c.NetConn().Close()
 	if err := <-why; !errors.Is(err, eventloop.ErrTruncated) {
-		t.Errorf("the handler was told %v, want %v", err, eventloop.ErrTruncated)
+		t.Errorf("the handler was notified of %v, want %v", err, eventloop.ErrTruncated)
 	}
 }
 
@@ -321,7 +321,7 @@ func TestAPausedHandlerLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("the end was told as %v", err)
+		t.Errorf("the end was reported as %v", err)
 	}
 }
 

@@ -23,7 +23,7 @@ type exchange struct {
 	// notify makes the loop look at out. Any goroutine.
 	notify func()
 	gate   chan struct{} // held while computing, given back while waiting
-	// line hears when place waits for the peer; both are nil when nobody wants to know.
+	// line is notified when place waits for the peer; both are nil when that is not needed.
 	line  *admission
 	place *place
 
@@ -225,7 +225,7 @@ func (x *exchange) finish(state *tls.ConnectionState, l *lane) (*records, error)
 }
 
 // sentSince returns how many records the handshake itself sent under h's key:
-// session tickets go out that way. The last record sent tells: it opens under
+// session tickets go out that way. The last record sent shows it: it opens under
 // the number it was sealed with, and under none if it is of an earlier key.
 func (s *suite) sentSince(h *half, last []byte) uint64 {
 	const most = 32

@@ -134,7 +134,7 @@ func FuzzHello(f *testing.F) {
 				}
 				return
 			case n == len(b) && (random != nil || err != nil):
-				t.Fatalf("of all bytes in turn came nothing, at once %x and %v", random, err)
+				t.Fatalf("of all bytes one by one came nothing, at once %x and %v", random, err)
 			case n-slow.at > headerLen+maxPlaintext:
 				t.Fatalf("after %d bytes it begins again at %d", n, slow.at)
 			}

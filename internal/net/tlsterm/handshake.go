@@ -166,7 +166,7 @@ func (r *helloReader) read(b []byte) (random []byte, err error) {
 	return nil, nil
 }
 
-// add looks at the part of the message that stands behind the first got bytes, and
+// add looks at the part of the message that follows the first got bytes, and
 // reports whether it ends there.
 func (r *helloReader) add(part []byte) (whole bool, err error) {
 	if r.got < len(r.start) {
@@ -213,7 +213,7 @@ func looksLikeHTTP(b []byte) bool {
 	return false
 }
 
-// begin asks for a place among the handshakes.
+// begin requests a place among the handshakes.
 func (h *handshake) begin(c *eventloop.Conn, random []byte) {
 	t := h.t
 	x := newExchange(net.TCPAddrFromAddrPort(c.Peer()), random, t.gate, func() { c.Loop().Post(h.step) })

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// Half handshakes cost who opens them nothing. They hold places only as long as nobody
-// else wants them.
+// Half handshakes cost who opens them nothing. They hold places only as long as no
+// other needs them.
 func TestHandshakesThatHangMakeRoomForThoseThatWait(t *testing.T) {
 	s := serve(t, Config{MaxHandshakes: 2, HandshakeTimeout: seconds(300), HelloTimeout: seconds(60)}, echoes)
 	var hung []net.Conn
@@ -74,7 +74,7 @@ func TestThoseThatHangStayAsLongAsNobodyWaits(t *testing.T) {
 		hang(1)
 		hang(2)
 		time.Sleep(time.Hour)
-		wants("nobody waits", 0)
+		wants("none waits", 0)
 		brief()
 		wants("one waits", 1, 0)
 		hang(3)
@@ -108,7 +108,7 @@ func TestWhileThrottledNobodyWaitsForOneThatHangs(t *testing.T) {
 	for range 3 {
 		mute(t, s)
 	}
-	roundTrip(t, dial(t, s, nil), []byte("its turn"))
+	roundTrip(t, dial(t, s, nil), []byte("admitted"))
 }
 
 // A byte now and then does not make a handshake continue.
@@ -153,7 +153,7 @@ func TestOneWhoWaitsAndEndsItsSideFreesItsPlace(t *testing.T) {
 	for _, c := range gone {
 		_ = c.(*net.TCPConn).CloseWrite()
 	}
-	eventually(t, "nobody that waits", func() bool { return s.Stats().Waiting == 0 })
+	eventually(t, "none that waits", func() bool { return s.Stats().Waiting == 0 })
 }
 
 // Of two, the second waits for the first; it is given up before that one's time is over,
@@ -178,7 +178,7 @@ func TestWhoWouldBeginTooLateIsNotBegun(t *testing.T) {
 	if _, err := io.Copy(io.Discard, first); isTimeout(err) {
 		t.Error("the first was not ended")
 	}
-	eventually(t, "nobody", func() bool { return s.Stats().Running == 0 })
+	eventually(t, "none", func() bool { return s.Stats().Running == 0 })
 }
 
 func TestAPanicAtTheBeginningEndsTheConnection(t *testing.T) {
@@ -212,7 +212,7 @@ func TestNobodyWaitsBeforeAClosedDoor(t *testing.T) {
 }
 
 // What has started is not held up by what begins: of many that come at once, few are under
-// way as long as nobody waits for a client.
+// way as long as none waits for a client.
 func TestFewBeginBeforeTheFirstEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(Config{MaxHandshakes: 100, MaxWaiting: 100, HandshakeCPUs: 2})

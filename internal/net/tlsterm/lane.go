@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// A lane is what the connections of one loop share. It belongs to that loop.
+// A lane holds what the connections of one loop share. It belongs to that loop.
 type lane struct {
 	scratch []byte // records put together from pieces
 	nonce   [12]byte

@@ -137,7 +137,7 @@ func TestOneWhoWaitsAndLeavesFreesItsPlace(t *testing.T) {
 		_ = c.(*net.TCPConn).SetLinger(0)
 		_ = c.Close()
 	}
-	eventually(t, "nobody that waits", func() bool { return s.Stats().Waiting == 0 })
+	eventually(t, "none that waits", func() bool { return s.Stats().Waiting == 0 })
 }
 
 // A storm: every client at once, all get in, and never more run than may.

@@ -136,7 +136,7 @@ func TestARevokedCertificateLosesItsStapleAtOnce(t *testing.T) {
 }
 
 func TestBadAnswersAreNeverStapled(t *testing.T) {
-	stranger := newAuthority("stranger")
+	stranger := newAuthority("unknown")
 	plain := ca().leaf(t, nil, "not a responder")
 	delegate := ca().leaf(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageOCSPSigning} })
 	past := ca().leaf(t, func(c *x509.Certificate) {

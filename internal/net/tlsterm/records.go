@@ -107,7 +107,7 @@ type records struct {
 }
 
 // Open takes b from the socket and returns the plaintext in it, which lies in b
-// or is valid until the lane's next Open. reply is to be sent as it is. io.EOF
+// or is valid until the loop's next Open. reply is to be sent as it is. io.EOF
 // says that the peer has ended its side in order; any other error is final.
 func (r *records) Open(b []byte) (plain, reply []byte, err error) {
 	switch {
@@ -162,7 +162,7 @@ func (r *records) wholeLen(b []byte) int {
 	return headerLen + int(binary.BigEndian.Uint16(b[3:]))
 }
 
-// complete puts b behind the partial record. It returns the two in the lane's
+// complete puts b behind the partial record. It returns the two in the loop's
 // scratch once there is at least one whole record.
 func (r *records) complete(b []byte) (all []byte, whole bool) {
 	if len(r.partial)+len(b) < r.wholeLen(r.partial) {
@@ -316,7 +316,7 @@ func (r *records) alert(b []byte) error {
 }
 
 // handshakeMessage takes a message after the handshake: only a key update may
-// come from a client (RFC 8446 §4.6), nothing else stands behind it in its
+// come from a client (RFC 8446 §4.6), nothing else follows it in its
 // record (§5.1), and it may itself come in pieces.
 func (r *records) handshakeMessage(b []byte, asked *bool) error {
 	if len(b) == 0 {

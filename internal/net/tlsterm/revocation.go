@@ -87,7 +87,7 @@ func crlBlocks(b []byte) (ders [][]byte) {
 func (r *revocations) add(file string, l *x509.RevocationList, cas []*x509.Certificate) error {
 	e := &revocationList{file: file, list: l, serials: make(map[string]bool, len(l.RevokedCertificateEntries))}
 	for _, c := range l.RevokedCertificateEntries {
-		if c.ReasonCode != 8 { // removeFromCRL stands in deltas only
+		if c.ReasonCode != 8 { // removeFromCRL is in deltas only
 			e.serials[string(c.SerialNumber.Bytes())] = true
 		}
 	}

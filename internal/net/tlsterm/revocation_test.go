@@ -97,7 +97,7 @@ func TestRevokedClientsAreRefused(t *testing.T) {
 		t.Errorf("%d were counted", n)
 	}
 	if s.current.Load().revoked.expired(time.Now().Add(2*time.Hour)) == nil || s.current.Load().revoked.expired(time.Now()) != nil {
-		t.Error("lists that have run out are not told from others")
+		t.Error("lists that have run out are not distinguished from others")
 	}
 }
 

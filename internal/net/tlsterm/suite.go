@@ -75,7 +75,7 @@ func (s *suite) version() uint16 {
 	return s.recordVersion()
 }
 
-// recordVersion is what stands in the head of records.
+// recordVersion is the version in the head of records.
 func (s *suite) recordVersion() uint16 {
 	if s.tlcp() {
 		return gm.VersionTLCP

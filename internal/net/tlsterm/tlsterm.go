@@ -2,7 +2,7 @@
 //
 // A Terminator holds what the listener shows and agrees to: certificates, chosen
 // by name and reloaded when their files change, the keys of session tickets,
-// stapled OCSP answers. Its Accept stands before a handler: it waits on the loop
+// stapled OCSP answers. Its Accept comes before a handler: it waits on the loop
 // for a whole ClientHello, has crypto/tls do the handshake on one of a bounded
 // number of goroutines, and then gives the connection back to its loop with a
 // record layer of its own (records.go) between socket and handler. An
@@ -47,7 +47,7 @@ type Terminator struct {
 
 	counters counters
 	tally    tally
-	// changed tells Run that another service is current.
+	// changed notifies Run that another service is current.
 	changed chan struct{}
 	current atomic.Pointer[service]
 
@@ -78,7 +78,7 @@ type service struct {
 // New reads the certificates. cfg must be Enabled. Run does the work in the
 // background; without it nothing is reloaded, stapled or rotated. protocols are
 // what ALPN may agree on, the preferred one first (RFC 7301); none means http/1.1.
-// What was agreed is not told on: a protocol shows in its first bytes.
+// What was agreed is not passed on: a protocol shows in its first bytes.
 func New(cfg Config, log *slog.Logger, protocols ...string) (*Terminator, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -235,7 +235,7 @@ func (t *Terminator) stapleNew(ctx context.Context, s *service) error {
 	return nil
 }
 
-// filesDigest tells whether any file has changed. One that cannot be read counts
+// filesDigest changes when any file has changed. One that cannot be read counts
 // as empty: reading it for use will say why.
 func (t *Terminator) filesDigest() (sum [32]byte) {
 	h := sha256.New()

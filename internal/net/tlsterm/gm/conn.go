@@ -73,7 +73,7 @@ func (h *half) additional(typ uint8, n int) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(n))
 }
 
-// recordVersion is what stands in the head of records.
+// recordVersion is the version in the head of records.
 func (c *conn) recordVersion() uint16 {
 	if c.version == VersionTLCP {
 		return VersionTLCP
@@ -328,7 +328,7 @@ func (c *conn) flush() error {
 	return err
 }
 
-// sendAlert tells the peer why the handshake fails on this side.
+// sendAlert notifies the peer why the handshake fails on this side.
 func (c *conn) sendAlert(err error) {
 	alert := uint8(alertInternalError)
 	if e, ok := errors.AsType[*Error](err); ok {

@@ -113,7 +113,7 @@ func FuzzMessages(f *testing.F) {
 		}
 		keys := [][32]byte{{1}}
 		if openTicket(keys, b) != nil {
-			t.Fatal("a ticket that nobody sealed")
+			t.Fatal("a forged ticket")
 		}
 		tickets := Tickets{sessions: NewClientSessions(1), key: "x", master: make([]byte, HashLen)}
 		tickets.Add(b)

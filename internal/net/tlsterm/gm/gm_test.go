@@ -28,7 +28,7 @@ var world = sync.OnceValue(func() *testWorld {
 	w := &testWorld{root: root, mid: mid}
 	w.server = w.pair(mid, "server", "localhost")
 	w.client = w.pair(mid, "client")
-	w.other = w.pair(must(NewRoot("other", time.Hour)), "stranger", "localhost")
+	w.other = w.pair(must(NewRoot("other", time.Hour)), "unknown", "localhost")
 	w.pool = smx509.NewCertPool()
 	w.pool.AddCert(must(smx509.ParseCertificate(root.Cert.Raw)))
 	return w

@@ -101,7 +101,7 @@ func (h *tlcpServer) allowed(s *Suite) bool {
 	return (!s.ecdhe || h.cfg.ClientAuth == RequireClientCert) && (!s.CBC() || !h.cfg.NoCBC)
 }
 
-// resume looks for the session that the client asks for: in its ticket, or by its ID.
+// resume looks for the session that the client requests: in its ticket, or by its ID.
 func (h *tlcpServer) resume() bool {
 	m := &h.hello
 	var s *session
@@ -188,7 +188,7 @@ func (h *tlcpServer) sendKeyExchange() error {
 
 // certificate types of a CertificateRequest (GB/T 38636 §6.4.5.5).
 const (
-	certTypeECDSA = 64 // stands for SM2
+	certTypeECDSA = 64 // used for SM2
 )
 
 func (h *tlcpServer) sendCertificateRequest() error {

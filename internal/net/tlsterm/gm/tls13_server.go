@@ -115,7 +115,7 @@ func (h *tls13Server) parseHello(msg []byte) error {
 	return nil
 }
 
-// retry asks for a key share of curveSM2, once.
+// retry requests a key share of curveSM2, once.
 func (h *tls13Server) retry() error {
 	if h.share != nil {
 		return nil
@@ -148,7 +148,7 @@ func (h *tls13Server) retry() error {
 	m := &h.hello
 	if h.share == nil || len(m.shares) != 1 || h.suite != suite || !bytes.Equal(m.random, first.random) || !bytes.Equal(m.sessionID, first.sessionID) ||
 		!slices.Equal(m.suites, first.suites) || m.serverName != first.serverName || !slices.Equal(m.protocols, first.protocols) {
-		return fail(alertIllegalParameter, "a second ClientHello that is not what HelloRetryRequest asks for")
+		return fail(alertIllegalParameter, "the second ClientHello does not match the HelloRetryRequest")
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func message(typ uint8, body func(*cryptobyte.Builder)) []byte {
 	return b.BytesOrPanic() // the bodies are bounded
 }
 
-// bodyOf returns what stands behind the head of a message.
+// bodyOf returns what follows the head of a message.
 func bodyOf(msg []byte) cryptobyte.String { return cryptobyte.String(msg[4:]) }
 
 type keyShare struct {
