@@ -38,7 +38,7 @@ func TestMetricsReferenceIsCurrent(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range c.list {
 		if seen[m.name] {
-			t.Errorf("%s stands twice", m.name)
+			t.Errorf("%s is listed twice", m.name)
 		}
 		seen[m.name] = true
 		if !strings.HasPrefix(m.name, "weir_") || !strings.HasSuffix(m.help, ".") || strings.ContainsAny(m.help, "|\n") {

@@ -26,7 +26,7 @@ type clients struct {
 	byHand  atomic.Uint64 // subscribers that the operator disconnected
 }
 
-// connections asks every loop for its worst subscribers and returns the worst of all.
+// connections queries every loop for its worst subscribers and returns the worst of all.
 func (a *clients) connections(ctx context.Context, sort string, limit int) (*admin.Connections, error) {
 	ctx, cancel := context.WithTimeout(ctx, loopPatience)
 	defer cancel()

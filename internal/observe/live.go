@@ -25,10 +25,10 @@ type live struct {
 	pages *pushhttp.Server // of own
 	main  *pushhttp.Server // of the app's hub
 	every time.Duration
-	woken chan struct{} // holds one: somebody listens
+	woken chan struct{} // holds one: a client listens
 }
 
-// liveChannel is where the snapshots are published, while somebody listens.
+// liveChannel is where the snapshots are published, while a client listens.
 const liveChannel = "live"
 
 func newLive(a *Node, s *snapshots, rate int) (*live, error) {
@@ -53,7 +53,7 @@ func newLive(a *Node, s *snapshots, rate int) (*live, error) {
 	return l, err
 }
 
-// run publishes snapshots while somebody listens, and ends when ctx is done.
+// run publishes snapshots while a client listens, and ends when ctx is done.
 func (l *live) run(ctx context.Context, start func(func() error)) error {
 	if err := l.own.Start(ctx); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (l *live) run(ctx context.Context, start func(func() error)) error {
 	return nil
 }
 
-// publish publishes until nobody listens.
+// publish publishes until no client listens.
 func (l *live) publish(ctx context.Context) {
 	tick := time.NewTicker(l.every)
 	defer tick.Stop()

@@ -166,7 +166,7 @@ func (a *Node) byTransport() map[string]int64 {
 	return all
 }
 
-// lagHistograms asks every loop how its subscribers lag; one that does not answer in time
+// lagHistograms queries every loop how its subscribers lag; one that does not answer in time
 // is missing from the counts.
 func (a *Node) lagHistograms() (all push.LagHistograms) {
 	n := a.Push.Loops()

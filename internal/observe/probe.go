@@ -19,11 +19,11 @@ import (
 
 // A Probe is a broker that follows some publications from the call to the sockets: one
 // every few milliseconds, those that are traced, and no more than maxFlights at a time.
-// The others cost a look at the clock. It stands between the hub and the broker, so that
+// The others cost a look at the clock. It is between the hub and the broker, so that
 // neither knows of it.
 //
 // What a loop did with a message is known by its shard's count of deliveries and by the
-// end of the tick in which that rose: the loop is told to look before the message comes,
+// end of the tick in which that rose: the loop is posted a check before the message comes,
 // and that it has come after. Streams over HTTP/2, which no loop writes, are not followed.
 type Probe struct {
 	hub.Broker
@@ -56,9 +56,9 @@ const (
 	// sampleEvery is the least time between two publications that are followed.
 	sampleEvery = 4 * time.Millisecond
 	// unseenAfter is how long a message may take from its answer to its arrival here; one
-	// that nobody here has subscribed does not come at all.
+	// without a subscriber here does not come at all.
 	unseenAfter = 2 * time.Second
-	// aloneAfter is the same for one that somebody waits for, or that is traced.
+	// aloneAfter is the same for one with a waiter, or that is traced.
 	aloneAfter = 100 * time.Millisecond
 )
 
@@ -138,7 +138,7 @@ type flight struct {
 	then        func(hub.Position, error) // the publisher's
 	trace       *policy.Trace             // nil: no span is made of it
 	done        func(*flight)             // called once, when it is over; nil for samples
-	// bases are where the loops stood before they were given the message. Written before
+	// bases are where the loops were before they were given the message. Written before
 	// arms are posted, each read by its loop.
 	bases []base
 
@@ -156,7 +156,7 @@ type flight struct {
 	wrote    []written
 }
 
-// base is where a loop's counters stood.
+// base is the values of a loop's counters.
 type base struct {
 	delivered uint64
 	stats     eventloop.Stats
@@ -170,13 +170,13 @@ type written struct {
 	bytes            uint64
 }
 
-// A want asks for a publication to be followed: of any data on a channel, or of data
+// A want is a request to follow a publication: of any data on a channel, or of data
 // that is known by where it is.
 type want struct {
 	channel string
 	data    *byte // nil: any
 	began   func(*flight)
-	done    func(*flight) // nil: nobody waits for it
+	done    func(*flight) // nil: it has no waiter
 	trace   *policy.Trace // of the publish, on whatever channel; nil: none
 }
 
@@ -202,7 +202,7 @@ func (p *Probe) Start(ctx context.Context, namespaces []hub.Namespace, deliver f
 	})
 }
 
-// takeoff begins to follow pub, if it is time to, or somebody wants it.
+// takeoff begins to follow pub, if it is time to, or it is requested.
 func (p *Probe) takeoff(pub *hub.Publication) *flight {
 	now := pub.Time()
 	since, due := now.Sub(p.base), p.due.Load()
@@ -261,7 +261,7 @@ func (p *Probe) flight() *flight {
 	return f
 }
 
-// recycle keeps f for the next, if nobody else can have it. p.mu is held.
+// recycle keeps f for the next, if there is no other reference to it. p.mu is held.
 func (p *Probe) recycle(f *flight) {
 	if f.done != nil || !f.matched || len(p.free) == maxFlights {
 		return
@@ -314,8 +314,8 @@ func (p *Probe) drop(w *want) {
 	}
 }
 
-// dropUnseen ends the flights that were stored and did not come, since nobody here has
-// subscribed them or since another of the same bytes was taken for them. p.mu is held.
+// dropUnseen ends the flights that were stored and did not come, since there is no subscriber here
+// or since another of the same bytes was taken for them. p.mu is held.
 func (p *Probe) dropUnseen(now time.Time) {
 	for i := len(p.flights) - 1; i >= 0; i-- {
 		if f := p.flights[i]; f.answered && !f.matched && now.Sub(f.accepted)-f.stored > unseenAfter {
@@ -359,7 +359,7 @@ func (f *flight) land(at hub.Position, err error) {
 	then(at, err)
 }
 
-// unseen ends f if it was stored and has not come: nobody here has subscribed it.
+// unseen ends f if it was stored and has not come: there is no subscriber here.
 func (p *Probe) unseen(f *flight) {
 	p.mu.Lock()
 	end := !f.over && !f.matched
@@ -435,7 +435,7 @@ func (f *flight) report(w *written) {
 	}
 }
 
-// finish counts what was seen, once and when nobody else has the flight any more.
+// finish counts what was seen, once and when there is no other reference to the flight.
 func (f *flight) finish() {
 	switch {
 	case f.err != nil:

@@ -46,7 +46,7 @@ func (a *samples) sources() governor.Sources {
 type silence struct {
 	mu       sync.Mutex
 	answered uint64
-	since    time.Time // zero while nobody waits
+	since    time.Time // zero without a waiter
 }
 
 func (a *samples) loopSamples(dst []governor.LoopSample) []governor.LoopSample {

@@ -15,12 +15,12 @@ func TestABrokerThatSaysNothingIsNoticedWhoeverWaits(t *testing.T) {
 		}
 	}
 	f(0, 0, 5, 0)
-	f(1, 3, 5, 0)   // somebody waits
+	f(1, 3, 5, 0)   // there is a waiter
 	f(2, 9, 5, 1)   // and nothing comes
 	f(9, 9, 5, 8)   //
 	f(10, 9, 6, 0)  // an answer
 	f(12, 8, 6, 2)  //
-	f(13, 0, 14, 0) // nobody waits
+	f(13, 0, 14, 0) // no waiter
 	f(20, 1, 14, 0) //
 	f(21, 1, 14, 1) //
 }

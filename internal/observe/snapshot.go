@@ -29,7 +29,7 @@ type snapshots struct {
 	last *admin.Snapshot
 	took time.Duration
 
-	// top is the last census of channels and when it was taken: it asks every shard.
+	// top is the last census of channels and when it was taken: it queries every shard.
 	census   map[string]uint64
 	top      []admin.Channel
 	censusAt time.Time
@@ -55,7 +55,7 @@ type loopReading struct {
 }
 
 const (
-	// freshFor is how long a snapshot is good enough for another who asks.
+	// freshFor is how long a snapshot is good enough for another request.
 	freshFor = 200 * time.Millisecond
 	// slowest is how many subscribers a snapshot shows.
 	slowest     = 20
@@ -228,7 +228,7 @@ func (s *snapshots) countChannels(ctx context.Context, now time.Time) {
 	}
 	all, counted, err := s.channelsSince(ctx, s.census, age)
 	if err != nil {
-		return // the loops are busy: the next will tell
+		return // the loops are busy: the next will have it
 	}
 	s.census, s.censusAt = counted, now
 	sortChannels(all, "rate")

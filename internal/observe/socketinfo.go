@@ -13,7 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/governor"
 )
 
-// socketInfo asks the kernel about clients' sockets by their addresses: those of io_uring
+// socketInfo queries the kernel about clients' sockets by their addresses: those of io_uring
 // have no descriptor that could be asked by. Any goroutine but a loop's.
 type socketInfo struct {
 	mu     sync.Mutex
@@ -103,7 +103,7 @@ type looked struct {
 	ok   bool
 }
 
-// SocketSamples asks the kernel about one connection in of.
+// SocketSamples queries the kernel about one connection in of.
 func (a *clients) SocketSamples(dst []governor.SocketSample, phase, of int) []governor.SocketSample {
 	loops := a.Loops.Loops()
 	got := make(chan []looked, len(loops))

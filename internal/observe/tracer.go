@@ -179,7 +179,7 @@ func (t *tracer) get(ctx context.Context, id string, wait bool) (*admin.Trace, e
 	return t.view(x), nil
 }
 
-// view tells how far x has come.
+// view reports how far x has come.
 func (t *tracer) view(x *trace) *admin.Trace {
 	t.mu.Lock()
 	v := &admin.Trace{ID: x.id, Channel: x.channel, State: x.state, Begun: x.begun, Shards: []admin.TraceShard{}}

@@ -84,7 +84,7 @@ func (s *confirmation) hold(ctx context.Context) error {
 }
 
 // keep counts the last window as one of a level's: what is measured so near to the
-// knee tells of it too.
+// knee is evidence about it too.
 func (s *evidence) keep(rate float64) {
 	s.levels[rate] = append(s.levels[rate], len(s.rep.Windows)-1)
 }

@@ -14,11 +14,11 @@
 //
 // What the knee is. λ_knee is the arrival rate at which the P99 of the response time is
 // κ = 2.5 times its value at the baseline rate λ0, on the server's true curve of P99
-// against rate; λ0 is a few per cent of capacity and stands in the report. It is a
+// against rate; λ0 is a few per cent of capacity and is in the report. It is a
 // property of the server and of λ0 alone: no ramp, step or range enters. (For M/M/1 it is
-// λ_κ = μ − (μ−λ0)/κ, a utilisation of about 0.62.) Where P99 cannot be told for want of
+// λ_κ = μ − (μ−λ0)/κ, a utilisation of about 0.62.) Where P99 cannot be estimated for want of
 // samples a lower quantile takes its place, which the report names. Everything the search
-// does is an estimate of this number, and where it cannot be told within the noise the
+// does is an estimate of this number, and where it cannot be found within the noise the
 // verdict is "inconclusive" and no number is the headline.
 //
 // A window is discarded for what the machine did while it ran (time stolen, waiting for a

@@ -63,7 +63,7 @@ func (s *search) run(ctx context.Context) error {
 			if phase.name == "qualify" {
 				return &stopError{Inconclusive, "the time ran out before the first level was measured"}
 			}
-			if phase.name != "refine" { // how fine it got stands in the interval
+			if phase.name != "refine" { // the interval shows how fine it got
 				s.note("%s: cut short by the cap on time", phase.name)
 			}
 			continue

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// evenWork stands for a quiet machine, so that the tests do not depend on theirs.
+// evenWork simulates a quiet machine, so that the tests do not depend on theirs.
 func evenWork(_ context.Context, n int) []float64 {
 	out := make([]float64, n)
 	for i := range out {

@@ -248,7 +248,7 @@ func (s *fit) ruleSample(w *Window, exposed bool) stat.RuleSample {
 }
 
 // scaling fits the scalability models on concurrency: a closed loop's, or the
-// measured in-flight of windows whose backlog stood still.
+// measured in-flight of windows whose backlog was constant.
 func (s *fit) scaling() {
 	m := &s.rep.Model
 	points := s.closed
@@ -345,7 +345,7 @@ func (s *conclusion) agree() {
 	}
 	if c > 0 && m.CPUCapacity > 0 {
 		ratio := m.CPUCapacity / c
-		// Processors to spare at the plateau tell of a lock, a system call or the network.
+		// Processors to spare at the plateau indicate a lock, a system call or the network.
 		add("cpu", ratio > 0.7 && ratio < 1.3, ratio >= 1.3, "the processors would carry %.4g/s, plateau %.4g/s", m.CPUCapacity, c)
 	}
 }

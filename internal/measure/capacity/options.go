@@ -69,15 +69,15 @@ type Options struct {
 	FixedWork func(ctx context.Context, n int) []float64 `json:"-"`
 	// Now is the clock of the caps; nil means time.Now.
 	Now func() time.Time `json:"-"`
-	// Progress is told before and after every window, from Find's goroutine; it
-	// must not block. nil means nobody.
+	// Progress is called before and after every window, from Find's goroutine; it
+	// must not block. nil means not at all.
 	Progress func(Event) `json:"-"`
 
 	// shrink divides the plan's durations, for tests on real sockets; 0 means 1.
 	shrink time.Duration
 }
 
-// An Event is where a search stands.
+// An Event is the progress of a search.
 type Event struct {
 	// Phase is "qualify", "bracket", "stairs", "refine", "confirm" or "model".
 	Phase string

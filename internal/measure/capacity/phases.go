@@ -25,7 +25,7 @@ func (s *search) qualify(ctx context.Context) error {
 	q.FixedWork = s.opt.FixedWork(ctx, s.plan.fixedWork)
 	q.HostCV = stat.CV(q.FixedWork)
 	if q.HostCV > maxHostCV && ctx.Err() == nil {
-		// A moment's disturbance is over by now.
+		// A short disturbance is over by now.
 		q.FixedWork = s.opt.FixedWork(ctx, s.plan.fixedWork)
 		q.HostCV = stat.CV(q.FixedWork)
 	}

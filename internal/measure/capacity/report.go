@@ -16,7 +16,7 @@ const (
 	Pass Verdict = "pass"
 	// Fail: the numbers are known, and what was expected is not met.
 	Fail Verdict = "fail"
-	// Inconclusive: the noise was too great to tell.
+	// Inconclusive: the noise was too great for a result.
 	Inconclusive Verdict = "inconclusive"
 	// Invalid: what was measured was not the target.
 	Invalid Verdict = "invalid"
@@ -61,7 +61,7 @@ type Report struct {
 	// Reasons for the verdict, the weightiest first; Notes are findings beside it.
 	Reasons []string `json:"reasons,omitempty"`
 	Notes   []string `json:"notes,omitempty"`
-	// Partial: the search was ended early, by whom stands in the reasons.
+	// Partial: the search was ended early, the reasons say by what.
 	Partial bool `json:"partial,omitempty"`
 	// Ambiguous: the estimates of the knee do not agree; no single number is the headline.
 	Ambiguous bool `json:"ambiguous,omitempty"`
@@ -208,7 +208,7 @@ type Summary struct {
 // Rule is the two-condition rule over the ascending levels.
 type Rule struct {
 	// Exposed says that the target showed its goroutines. Otherwise the work in
-	// flight stands in for them, and there is no literal line.
+	// flight is used instead, and there is no literal line.
 	Exposed bool `json:"exposed"`
 	// Bracket is the last steady level and the first at inflection; 0 means none.
 	Bracket [2]float64 `json:"bracket"`
@@ -251,7 +251,7 @@ type ScalePoint struct {
 type Agreement struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
-	// Finding says that a disagreement tells something about the target rather
+	// Finding says that a disagreement shows something about the target rather
 	// than against the knee.
 	Finding bool   `json:"finding,omitempty"`
 	Text    string `json:"text"`

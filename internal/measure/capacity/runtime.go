@@ -29,7 +29,7 @@ type Source interface {
 	Sample(ctx context.Context) (Sample, error)
 }
 
-// A Sample is a target's runtime at a moment. What is not known is zero.
+// A Sample is a target's runtime at an instant. What is not known is zero.
 type Sample struct {
 	Goroutines, Runnable, Threads float64
 	GOMAXPROCS                    int
@@ -62,7 +62,7 @@ func (s Sample) merge(o Sample) Sample {
 	return s
 }
 
-// Sources asks several; the first that knows a value wins, and only when none
+// Sources queries several; the first that knows a value wins, and only when none
 // answers is there an error.
 type Sources []Source
 

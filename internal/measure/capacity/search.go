@@ -209,7 +209,7 @@ func (s *meter) settleTime(rate float64) time.Duration {
 	return d
 }
 
-// stopCondition ends the search where going on would do harm or tell nothing.
+// stopCondition ends the search where continuing would do harm or be of no use.
 func (s *meter) stopCondition(o *Observation) error {
 	for reason := range o.Errors {
 		for _, r := range exhausted {

@@ -325,7 +325,7 @@ func TestProgressIsToldInOrder(t *testing.T) {
 		t.Errorf("phases: %s", got)
 	}
 	if windows != len(r.Windows) {
-		t.Errorf("%d windows told, %d measured", windows, len(r.Windows))
+		t.Errorf("%d windows reported, %d measured", windows, len(r.Windows))
 	}
 	if r.Elapsed > 2*time.Minute {
 		t.Errorf("quick took %v", r.Elapsed)
@@ -390,7 +390,7 @@ func TestANoisyMachineEndsTheSearchAtOnce(t *testing.T) {
 	if err != nil || r.Verdict != Inconclusive || r.Elapsed > 15*time.Second || !strings.Contains(r.Reasons[0], "windows were disturbed (") {
 		t.Errorf("stalls: err %v, %v, %v", err, r.Elapsed, r.Reasons)
 	}
-	// One bad moment before the search is none.
+	// A single disturbance before the search does not count.
 	q, first := ordinary.seeded(1), true
 	r, err = Find(context.Background(), q, Options{Mode: Quick, Now: q.clock, FixedWork: func(ctx context.Context, n int) []float64 {
 		if first {
@@ -400,7 +400,7 @@ func TestANoisyMachineEndsTheSearchAtOnce(t *testing.T) {
 		return evenWork(ctx, n)
 	}})
 	if err != nil || r.Verdict != Pass {
-		t.Errorf("a moment: err %v, %s", err, line(r, 0))
+		t.Errorf("a disturbance: err %v, %s", err, line(r, 0))
 	}
 }
 

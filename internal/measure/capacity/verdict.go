@@ -176,7 +176,7 @@ func (s *evidence) generatorVerdict() Verdict {
 	return Invalid
 }
 
-// noise: could a number be told?
+// noise: is there a number?
 func (s *conclusion) noise() {
 	r := s.rep
 	discarded := 0
@@ -303,7 +303,7 @@ func (s *conclusion) kneeLimit() {
 		k.By = f
 	}
 	if ratio := k.Rate.Ratio(); ratio > maxKneeRatio {
-		s.fault(Inconclusive, "the knee is not told apart from its neighbourhood: between %.4g/s and %.4g/s", k.Rate.Lo, k.Rate.Hi)
+		s.fault(Inconclusive, "the knee cannot be located: it is between %.4g/s and %.4g/s", k.Rate.Lo, k.Rate.Hi)
 	}
 	k.Known = true
 	k.Confidence = confidenceOf(k.Rate.Ratio())

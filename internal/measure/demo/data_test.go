@@ -27,7 +27,7 @@ func TestEveryRouteJoinsTwoKnownAirportsFarEnoughApart(t *testing.T) {
 		used[r.From.IATA], used[r.To.IATA] = true, true
 		pair := [2]string{r.From.IATA, r.To.IATA}
 		if seen[pair] {
-			t.Errorf("%v stands twice", pair)
+			t.Errorf("%v is listed twice", pair)
 		}
 		seen[pair] = true
 		if d := distance(r.From, r.To); d < 349 || d > 4600 {

@@ -7,11 +7,11 @@
 // only invention.
 //
 // What proves that it works? Every message carries the run it belongs to, a
-// sequence number without holes per channel, and the moment it was published.
-// The page and [Run] judge what arrives by these alone, whatever the server
+// sequence number without holes per channel, and the time it was published.
+// The page and [Run] check what arrives by these alone, whatever the server
 // says: lost, repeated, how late.
 //
-// The package starts no server: whoever runs the demo serves [Files], configures
+// The package starts no server: the caller serves [Files], configures
 // [Namespaces] and calls [Run].
 package demo
 
@@ -33,7 +33,7 @@ const (
 // Shares of the market are those of data/market.csv; the index comes first.
 const indexSymbol = "sp500"
 
-// Namespaces returns what the demo's channels need: readable by anybody, stored,
+// Namespaces returns what the demo's channels need: readable by everyone, stored,
 // with enough history for a page that was away for some minutes.
 func Namespaces() []hub.Namespace {
 	ns := hub.Namespace{

@@ -21,7 +21,7 @@ type follower struct {
 	url     string
 	run     string
 	log     *slog.Logger
-	ready   chan struct{} // closed once the first subscription stands
+	ready   chan struct{} // closed once the first subscription is open
 	arrived chan struct{} // has room for one; sent to, without waiting, per message
 
 	// Owned by follow's goroutine. No lock.
@@ -121,7 +121,7 @@ func (f *follower) stream(ctx context.Context, b *backoff) error {
 	}
 }
 
-// up notes that the subscription stands: the server has said where. An answer
+// up notes that the subscription is open: the server has said where. An answer
 // that only ends the stream again, as under overload, does not count.
 func (f *follower) up(b *backoff) {
 	switch {
@@ -140,7 +140,7 @@ func (f *follower) up(b *backoff) {
 }
 
 func (f *follower) gap(data []byte) {
-	f.log.Warn("the server tells of a gap", "gap", string(data))
+	f.log.Warn("gap event", "gap", string(data))
 	f.mu.Lock()
 	f.count.gaps++
 	f.mu.Unlock()

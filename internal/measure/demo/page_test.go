@@ -20,7 +20,7 @@ func page(t *testing.T) map[string]File {
 	return files
 }
 
-// What a page loads stands in its HTML, its modules' imports and its fetches, beside the
+// What a page loads is in its HTML, its modules' imports and its fetches, beside the
 // page: the server may have a prefix in front of all.
 var loads = regexp.MustCompile(`(?:href|src)="([^"#][^"]*)"|from "([^"]+)"|"(data/[^"]+)"`)
 
@@ -90,7 +90,7 @@ func TestPageKnowsEveryAirportAndChannel(t *testing.T) {
 func TestPrintedCurlLinesShowMessages(t *testing.T) {
 	curl, err := exec.LookPath("curl")
 	if err != nil {
-		t.Fatal("curl is needed to test the lines that tell people to use it")
+		t.Fatal("curl is needed to test the lines that show its use")
 	}
 	s := serve(t)
 	for _, c := range Channels() {

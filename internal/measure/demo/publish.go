@@ -32,7 +32,7 @@ type PublishError struct {
 	Status int
 	// Message and Hint are what the server said, if it said anything.
 	Message, Hint string
-	// RetryAfter is how long the server asks to wait; 0 means it did not say.
+	// RetryAfter is how long the server requests to wait; 0 means it did not say.
 	RetryAfter time.Duration
 }
 
@@ -53,7 +53,7 @@ func (e *PublishError) Final() bool {
 	return e.Status >= 400 && e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != http.StatusRequestTimeout
 }
 
-// isFinal asks err itself; an error that cannot say is worth another try.
+// isFinal reports what err says; an error that cannot say is worth another try.
 func isFinal(err error) bool {
 	var answer interface{ Final() bool }
 	return errors.As(err, &answer) && answer.Final()

@@ -42,7 +42,7 @@ type Summary struct {
 	Delivered uint64
 	// Lost and Repeated are evaluated by the messages' sequence numbers alone.
 	Lost, Repeated uint64
-	// Gaps that the server told of.
+	// Gap events from the server.
 	Gaps uint64
 	// Errors are attempts to publish that failed and were tried again.
 	Errors uint64

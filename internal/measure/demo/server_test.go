@@ -91,7 +91,7 @@ func (s *server) publish(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"result":{"epoch":%q,"offset":%d}}`, ns, offset)
 }
 
-// cutAll ends every stream where it stands.
+// cutAll ends every stream where it is.
 func (s *server) cutAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

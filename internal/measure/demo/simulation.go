@@ -55,7 +55,7 @@ type shipment struct {
 	route    Route
 	started  time.Time
 	duration time.Duration
-	fresh    bool // its departure has not been told yet
+	fresh    bool // its departure has not been published yet
 }
 
 // A replay is a place in a series.
@@ -101,7 +101,7 @@ type Event struct {
 	Tick *Tick
 }
 
-// Payload returns the event as JSON, stamped with the moment of its publication.
+// Payload returns the event as JSON, stamped with the time of its publication.
 func (e Event) Payload(at time.Time) []byte {
 	b, err := json.Marshal(struct {
 		Run string  `json:"run"`
@@ -168,7 +168,7 @@ func (s *Simulation) Next(now time.Time) Event {
 	return e
 }
 
-// move tells where the next shipment of the fleet is. One that has arrived is
+// move returns where the next shipment of the fleet is. One that has arrived is
 // replaced by a new one, which leaves from the same airport.
 func (s *Simulation) move(now time.Time) Event {
 	ship := &s.fleet[s.nextShip]

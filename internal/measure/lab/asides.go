@@ -147,14 +147,14 @@ func contextAside() Ladder {
 	}
 	return Ladder{
 		Name: "context", Title: "B, aside. Context objects reused", Claim: "contexts reused across requests",
-		Built: "A deadline and a value per request, three ways. Reuse is sound only where nobody keeps the context beyond the request, which no type checks.",
+		Built: "A deadline and a value per request, three ways. Reuse is sound only where no code keeps the context beyond the request, which no type checks.",
 		Experiments: []Experiment{{
 			Name: "context", Title: "A deadline and a value", How: "One goroutine, again and again.",
 			Arms:    []Arm{arm("fresh", "context.WithTimeout and WithValue"), arm("reused", "A pooled object, reset"), arm("argument", "Arguments")},
 			Metrics: []Metric{{Key: "seconds", Name: "Per request", Unit: report.Seconds}, {Key: "allocs", Name: "Allocations", Unit: report.Number}},
 			Steps: []Step{
 				{"reused", "fresh", "seconds", 0, "", "Its allocations and a timer are saved. A microsecond a request is what there is to win."},
-				{"argument", "fresh", "seconds", 0, "", "What a function is simply told costs nothing at all; Weir's hot path takes no context."},
+				{"argument", "fresh", "seconds", 0, "", "A plain argument costs nothing at all; Weir's hot path takes no context."},
 			},
 			Measure: jobbed,
 		}},
@@ -175,7 +175,7 @@ func metricsAside() Ladder {
 			Metrics: []Metric{{Key: "seconds", Name: "Per event", Unit: report.Seconds}},
 			Steps: []Step{
 				{"atomic", "mutex", "seconds", 0, "", "Either way the cores hand one cache line round; the atomic does it once per event."},
-				{"batched", "atomic", "seconds", 0, "", "Counting where nobody else writes is what pays. A plain counter per loop, summed when it is read, is the same without a ring; Weir counts so."},
+				{"batched", "atomic", "seconds", 0, "", "Counting where no other thread writes is what pays. A plain counter per loop, summed when it is read, is the same without a ring; Weir counts so."},
 			},
 			Measure: jobbed,
 		}},
@@ -190,7 +190,7 @@ func kneeAside() Ladder {
 	return Ladder{
 		Name: "knee-rule", Title: "D, aside. The knee rule depends on the step",
 		Claim: "P99 ≥ 2.5 times the window before, and goroutines ≥ 3 times",
-		Built: "A simulated server (M/M/1, other dice in every round) whose load makes one step; the latency half of the rule is asked. weir knee asks both halves of a real one.",
+		Built: "A simulated server (M/M/1, other dice in every round) whose load makes one step; the latency half of the rule is applied. weir knee applies both halves to a real one.",
 		Experiments: []Experiment{{
 			Name: "steps", Title: "Utilisation before the step that fires (simulated)",
 			How:  "The least utilisation, in steps of 1 %, from which the step makes P99 grow 2.5 times: P99 of 50,000 arrivals, the median of three.",

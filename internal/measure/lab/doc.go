@@ -25,7 +25,7 @@ type Ladder struct {
 	// Built says what was built, above all where the source rests on a mistake.
 	Built       string
 	Experiments []Experiment
-	// Whole names the comparison that stands for the ladder, nil for none.
+	// Whole names the comparison that summarizes the ladder, nil for none.
 	Whole *Ref
 	// Doubts are what there is to doubt in the claims, and how numbers settle it.
 	Doubts []Doubt
@@ -106,7 +106,7 @@ type Doubt struct {
 	// About is the rung, Text the doubt.
 	About, Text string
 	// Settle says from the numbers what has come of it; "" means that they do not
-	// tell (not run, or not enough).
+	// decide (not run, or not enough).
 	Settle func(r *Reading) string
 }
 

@@ -157,7 +157,7 @@ E11 (national crypto), E12 (priorities below the socket), E13 (busy polling) and
 that a loopback does not have; E15 is about governance, which is not measured.
 `
 
-// summary is what stands for a ladder in the index.
+// summary is the entry of a ladder in the index.
 func (r *Reading) summary() (measuredText, verdict string) {
 	if r.Ladder.Whole == nil {
 		for _, d := range r.Ladder.Doubts {

@@ -56,7 +56,7 @@ func processorTimes() (all, stolen float64) {
 }
 
 // pressureTotal is the seconds in which something waited for a processor, since
-// the start of the machine; 0 where the kernel does not tell.
+// the start of the machine; 0 where the kernel does not report it.
 func pressureTotal() float64 {
 	b, err := os.ReadFile("/proc/pressure/cpu")
 	if err != nil {

@@ -371,7 +371,7 @@ func TestDoubtsFollowTheNumbers(t *testing.T) {
 				said[outcome] = true
 			}
 			if !said["upheld"] || !said["not upheld"] {
-				t.Errorf("%s, %s: 150 results are judged %v only", l.Name, d.About, slices.Sorted(maps.Keys(said)))
+				t.Errorf("%s, %s: 150 results are rated %v only", l.Name, d.About, slices.Sorted(maps.Keys(said)))
 			}
 			r := reading(t, ladderNamed(t, l.Name), Options{Rounds: 11, Measure: func(_ context.Context, _ *Ladder, e *Experiment, a Arm, round int) (Values, error) {
 				v := Values{"tw_recycle": float64(round % 2)}
@@ -402,7 +402,7 @@ func ladderNamed(t *testing.T, name string) Ladder {
 	return l
 }
 
-// What stands for a ladder, and what is held against a claim, is the claim's own
+// The summary of a ladder, and what is compared with a claim, is the claim's own
 // quantity: a rate is not evaluated by something else.
 func TestClaimsAreJudgedByTheirQuantity(t *testing.T) {
 	for _, l := range Ladders() {
@@ -411,7 +411,7 @@ func TestClaimsAreJudgedByTheirQuantity(t *testing.T) {
 				m := e.metric(s.Metric)
 				perSecond := strings.Contains(s.Claimed, "/s") && !strings.Contains(s.Claimed, "MB/s")
 				if s.Claim > 0 && perSecond && m.Unit.Format(1) != report.PerSec.Format(1) {
-					t.Errorf("%s/%s: the claim %q is judged by %q", l.Name, e.Name, s.Claimed, m.Name)
+					t.Errorf("%s/%s: the claim %q is tested by %q", l.Name, e.Name, s.Claimed, m.Name)
 				}
 			}
 		}

@@ -10,7 +10,7 @@ func ladderB() Ladder {
 	return Ladder{
 		Name: "b", Title: "B. HTTP message gateway",
 		Claim: "800 → 123,600 requests/s (154×), P99 142 → 1.8 ms, on 4 cores",
-		Built: "All rungs answer the same request, a publish on a channel that nobody is subscribed to, with the same words. Weir also checks the key, " +
+		Built: "All rungs answer the same request, a publish on a channel without subscribers, with the same words. Weir also checks the key, " +
 			"finds the namespace and numbers the message in its log.",
 		Experiments: []Experiment{httpReplies(), httpPipelined(), httpSlow(), httpClients()},
 		Whole:       &Ref{"replies", "weir", "stock", "per_core"},
@@ -54,7 +54,7 @@ func httpReplies() Experiment {
 			{"pooled", "stock", "rate", 35.6, "800 → 28,500/s (36×)", "The claim needs a baseline of 800 a second, which net/http is not."},
 			{"timeouts", "pooled", "cpu", 0, "", "A deadline is a timer that is moved, twice per request. What they are for is the experiment with slow clients."},
 			{"loop", "timeouts", "cpu", 0, "mean 182 → 47 µs at 100,000 connections, which are not to be had here", "No goroutine is woken, no bufio filled, no header map built: a read, a parse in place, a write."},
-			{"uring", "loop", "cpu", 0, "", "One system call hands over many sends and brings many receives; with few connections ready at a time there is little to gather."},
+			{"uring", "loop", "cpu", 0, "", "One system call submits many sends and returns many receives; with few connections ready at a time there is little to gather."},
 			{"weir", "timeouts", "cpu", 0, "", "The same loop with what a gateway does besides: key, namespace, log and limits."},
 			{"weir", "stock", "per_core", 154, "800 → 123,600/s (154×)", "From the first rung to the last, in requests per second of the server's processors: the rate itself is also the load's, which runs beside it."},
 		},

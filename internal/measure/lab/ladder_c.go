@@ -10,7 +10,7 @@ import (
 // namespace's own.
 var (
 	queues = map[string]string{"net.core.somaxconn": "65535", "net.ipv4.tcp_max_syn_backlog": "65535"}
-	// Before Linux 5.4 a listener held 128 connections that nobody had accepted.
+	// Before Linux 5.4 a listener held 128 connections that were not accepted yet.
 	oldQueues = map[string]string{"net.core.somaxconn": "128", "net.ipv4.tcp_tw_reuse": "0"}
 	ports     = map[string]string{"net.ipv4.tcp_tw_reuse": "1", "net.ipv4.ip_local_port_range": "1024 65535"}
 	windows   = map[string]string{"net.ipv4.tcp_rmem": "4096 87380 16777216", "net.ipv4.tcp_wmem": "4096 65536 16777216"}

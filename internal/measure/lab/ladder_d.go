@@ -24,7 +24,7 @@ func ladderD() Ladder {
 				return fmt.Sprintf("%s: with the same capacity of 4,096, bursts of 20,000 lose %s and bursts of 2,000 lose %s",
 					outcome(small.Lo > large.Hi, small.Hi <= large.Lo), report.Share.Format(small.Point), report.Share.Format(large.Point))
 			}},
-			{"D1", "A second goroutine costs something wherever nobody is slow.", func(r *Reading) string {
+			{"D1", "A second goroutine costs something wherever no client is slow.", func(r *Reading) string {
 				s, ok := r.step(Ref{"echo", "writer", "one", "cpu"})
 				v := r.Ratio("echo", s)
 				switch {
@@ -64,7 +64,7 @@ func socketEcho() Experiment {
 		Steps: []Step{
 			{"writer", "one", "cpu", 0, "", "The second goroutine has to be woken for every answer that the first could have written itself, and the message is copied for it."},
 			{"writer", "one", "rate", 4.3, "720 → 3,100/s (4.3×)", "The claim's own quantity. Where every client reads, splitting the work adds some; what it helps is another experiment: one reader that has stopped."},
-			{"loops", "one", "cpu", 0, "", "Nobody is woken: the loop that read the message writes its echo."},
+			{"loops", "one", "cpu", 0, "", "No goroutine is woken: the loop that read the message writes its echo."},
 			{"weir", "loops", "cpu", 0, "", "The same loop in a whole gateway."},
 		},
 		Measure: loaded(func(b *Bench) loadgen.Spec {
@@ -99,7 +99,7 @@ func socketStalled() Experiment {
 		Steps: []Step{
 			{"writer", "one", "mean", 0, "", "The mean can be freed of what the load was late itself, so it is there on a busy machine too."},
 			{"writer", "one", "p99", 14, "P99 1.8 s → 128 ms (14×)", "Where the publisher writes to each socket itself, one that takes nothing holds up everybody until its deadline; behind a channel only its own writer waits."},
-			{"loops", "writer", "mean", 0, "", "A send that does not block has nobody to hold up either; it pays with memory for what waits."},
+			{"loops", "writer", "mean", 0, "", "A send that does not block delays no other client either; it pays with memory for what waits."},
 			{"weir", "writer", "mean", 0, "", "Weir bounds what waits for a subscriber in bytes and then goes by the namespace's policy, here: leave it."},
 		},
 		Measure: stalled,

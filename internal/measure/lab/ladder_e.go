@@ -94,7 +94,7 @@ func ladderE3() Ladder {
 				{Key: "standing", Name: "Standing", Unit: report.Number, More: true}, {Key: "hit", Name: "Requests that found one", Unit: report.Share, More: true},
 				{Key: "model_at_once", Name: "Model, fin_wait 1 ms", Unit: report.Number, Plain: true}, {Key: "model_60s", Name: "Model, fin_wait 60 s", Unit: report.Number, Plain: true},
 			},
-			Steps:   []Step{{"1", "0.25", "standing", 0, "", "What counts is whether the timeout outlives the gap between two bursts: shorter, nothing stands; longer, everything does, however much longer it is. The model has no gap in it."}},
+			Steps:   []Step{{"1", "0.25", "standing", 0, "", "What counts is whether the timeout outlives the gap between two bursts: shorter, no queue remains; longer, all of it does, however much longer it is. The model has no gap in it."}},
 			Measure: jobbed,
 		}},
 		Doubts: []Doubt{{"E3", "A model to test, not to believe.", func(r *Reading) string {
@@ -152,7 +152,7 @@ func ladderE5() Ladder {
 			"runtime's internals is not rebuilt.",
 		Experiments: []Experiment{{
 			Name: "pacing", Title: "Requests that allocate 100 KB, on a heap of 32 MB",
-			How: "A request is due every 500 µs, so a stall is paid by all that should have begun meanwhile.",
+			How: "A request is due every 500 µs, so a stall is paid by all that should have started meanwhile.",
 			Arms: []Arm{
 				arm("100", "GOGC=100 (Go's own)", "", "GOGC=100"), arm("400", "GOGC=400", "", "GOGC=400"),
 				arm("limit", "GOMEMLIMIT=256MiB alone", "", "GOGC=off", "GOMEMLIMIT=256MiB"), arm("headroom", "GOGC by headroom in 256 MB", "256"),

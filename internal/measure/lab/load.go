@@ -132,7 +132,7 @@ func windowValues(w *loadgen.Window, cpu float64) Values {
 	return v
 }
 
-// addLatency adds what the window tells of time. What the generator was late
+// addLatency adds the window's latencies. What the generator was late
 // itself is taken off the mean and can be taken off nothing else, so where it was
 // the limit there is no P99; and in a closed loop that had no time left, neither
 // rate nor latency is the server's.
@@ -191,7 +191,7 @@ func jobbed(ctx context.Context, b *Bench, a Arm) (Values, error) { return b.Job
 // publishBody is a publish request of ordinary size.
 var publishBody = `{"channel":"lab","data":{"text":"` + strings.Repeat("x", 96) + `"}}`
 
-// httpLoad is a closed loop of publish requests that nobody is subscribed to.
+// httpLoad is a closed loop of publish requests to a channel without subscribers.
 func httpLoad(conns, pipeline int) func(*Bench) loadgen.Spec {
 	return func(b *Bench) loadgen.Spec {
 		return loadgen.Spec{

@@ -197,7 +197,7 @@ func (s *Server) Mark(ctx context.Context) error {
 }
 
 // Stats are what the server's runtime says, since Mark where it counts. Weir
-// tells less: what it does not is 0.
+// reports less: the rest is 0.
 func (s *Server) Stats(ctx context.Context) (rung.Stats, error) {
 	if s.Weir {
 		now, err := s.weirStats(ctx)

@@ -35,7 +35,7 @@ type Experience struct {
 	NotRun string      `json:"not_run,omitempty"`
 	Arms   []ArmValues `json:"arms,omitempty"`
 	// Steal and Pressure are what others did to the machine meanwhile: the share of
-	// processor time the hypervisor took, and of time somebody waited for one.
+	// processor time the hypervisor took, and of time in which a process waited for one.
 	Steal    float64 `json:"steal"`
 	Pressure float64 `json:"pressure"`
 }

@@ -16,7 +16,7 @@ const (
 	Worth     Verdict = "worth"      // better, beyond noise
 	Same      Verdict = "no better"  // the interval holds 1
 	Worse     Verdict = "worse"      // worse, beyond noise
-	Untold    Verdict = "not told"   // no numbers
+	Untold    Verdict = "no result"  // no numbers
 	Uncertain Verdict = "indication" // one round: a ratio without an interval
 )
 

@@ -16,11 +16,11 @@ type adapter struct {
 	name string
 	// channel is what channels are called, "{channel}" in it is the number.
 	channel string
-	// checkpoint: an event stream stands with its first block, not with its head.
+	// checkpoint: an event stream is open with its first block, not with its head.
 	checkpoint bool
 	// control: events with a type of their own are not messages.
 	control bool
-	// peek is how much of a publish's answer tells whether it was taken.
+	// peek is how much of a publish's answer shows whether it was accepted.
 	peek int
 }
 
@@ -234,7 +234,7 @@ func (a *adapter) reply(h *stream, b []byte) {
 	case bytes.HasPrefix(b, []byte(`{"id":`)):
 		a.answer(h, b)
 	case bytes.Contains(b, []byte(`"pub":`)):
-		// offset stands behind data, or before it.
+		// offset is behind data, or before it.
 		if n, ok := numberAfter(afterStamp(b), `"offset":`); ok {
 			h.offset = n
 		} else if n, ok := numberAfter(b, `"offset":`); ok {

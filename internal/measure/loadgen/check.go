@@ -13,7 +13,7 @@ import (
 )
 
 // WithDefaults returns s with zeros replaced by what they mean, but for those that
-// depend on the machine or the moment: Sources, Seed and Loops.
+// depend on the machine or the clock: Sources, Seed and Loops.
 func (s Spec) WithDefaults() Spec {
 	orInt := func(v *int, d int) {
 		if *v == 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // A dialer opens links at a bounded rate: all of them at the beginning, and those
-// that ended again. Each link stands in it at most once.
+// that ended again. Each link is in it at most once.
 type dialer struct {
 	g    *Generator
 	gap  time.Duration // between two

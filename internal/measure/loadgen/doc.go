@@ -10,7 +10,7 @@
 //
 // How it is built: a pacer on a thread of its own (pacer.go) deals what a schedule
 // has due (schedule.go) to shards, one per event loop (shard.go). A shard owns
-// links, its connections (link.go): lanes carry exchanges (http.go, echo.go, h2.go),
+// links, its connections (link.go): request links carry exchanges (http.go, echo.go, h2.go),
 // streams are what a server sends on (stream.go), and an adapter says what is
 // spoken on them (adapter.go). What a shard counts is a piece (piece.go); a session
 // collects pieces into windows (run.go). A subscriber follows each publisher's

@@ -138,7 +138,7 @@ func (h *echoLane) transmit(ex *exchange) {
 		payload := s.payload(int(h.pub), ex)
 		s.scratch = h.appendMessage(s.scratch[:0], payload)
 		h.w.Write(s.scratch)
-		if len(h.out) > 0 { // it stands once it is sent: nothing answers
+		if len(h.out) > 0 { // it is open once it is sent: nothing answers
 			s.complete(h.finish(), s.g.now())
 		}
 		return

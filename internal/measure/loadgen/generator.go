@@ -203,8 +203,8 @@ func (g *Generator) newPublisher(n int) endpoint {
 // errBusy is what a second Run or Measure at the same time gets.
 var errBusy = errors.New("the generator is at work already")
 
-// Connect opens the connections and returns when all stand, or one could not be
-// made. Run and Measure call it when nobody has.
+// Connect opens the connections and returns when all are open, or one could not be
+// made. Run and Measure call it unless it was called.
 func (g *Generator) Connect(ctx context.Context) error {
 	if !g.busy.TryLock() {
 		return errBusy
@@ -243,7 +243,7 @@ func (g *Generator) connect(ctx context.Context) error {
 	want := g.spec.Conns + len(g.publisher)
 	done := g.waiter.expect(want)
 	if err := g.broken.Load(); err != nil {
-		return *err // it was told when nobody waited yet
+		return *err // it was reported before the wait
 	}
 	g.setConns(g.spec.Conns)
 	now := g.now()
@@ -282,7 +282,7 @@ func (g *Generator) setConns(n int) {
 type waiter struct {
 	mu   sync.Mutex
 	left int
-	done chan error // nil when nobody waits
+	done chan error // nil without a waiter
 }
 
 func (w *waiter) expect(n int) <-chan error {
@@ -292,8 +292,8 @@ func (w *waiter) expect(n int) <-chan error {
 	return w.done
 }
 
-// arrived notes that a connection stands, or the first that could not be made. It
-// reports whether somebody was waiting. Any goroutine.
+// arrived notes that a connection is open, or the first that could not be made. It
+// reports whether there was a waiter. Any goroutine.
 func (g *Generator) arrived(err error) bool {
 	w := &g.waiter
 	w.mu.Lock()
@@ -347,7 +347,7 @@ func (g *Generator) endLinks() {
 	}
 }
 
-// A Snapshot is the state of a run at a moment, for a live view.
+// A Snapshot is the state of a run at an instant, for a live view.
 type Snapshot struct {
 	Phase   string // "connecting", "warm-up", "measuring", "draining", "done"
 	Elapsed time.Duration

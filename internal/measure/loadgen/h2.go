@@ -24,7 +24,7 @@ type h2Lane struct {
 
 var _ sender = (*h2Lane)(nil)
 
-// newTransport makes a lane's transport. It is the lane's own, as net/http changes
+// newTransport makes a link's transport. It is the link's own, as net/http changes
 // the TLS configuration in it.
 func (g *traffic) newTransport() *http.Transport {
 	p := new(http.Protocols)

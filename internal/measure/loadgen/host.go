@@ -13,7 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
-// A hostSample is what the machine and this process had used at a moment; what is
+// A hostSample is what the machine and this process had used at an instant; what is
 // reported is the difference of two.
 type hostSample struct {
 	at        time.Time

@@ -206,7 +206,7 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// TestWaitingForTheTargetIsNotLag has arrivals wait for a lane.
+// TestWaitingForTheTargetIsNotLag has arrivals wait for a link.
 func TestWaitingForTheTargetIsNotLag(t *testing.T) {
 	g, err := New(Spec{Kind: HTTP, Target: "http://127.0.0.1:1/"}, nil)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// A wire is what a link's bytes go through: an eventloop.Conn, or what stands in
-// for one where there is TLS. Its methods are for the loop of its shard.
+// A wire is what a link's bytes go through: an eventloop.Conn, or what
+// replaces it where there is TLS. Its methods are for the loop of its shard.
 type wire interface {
 	Write(b []byte)
 	Close(err error)
@@ -32,10 +32,10 @@ const (
 	down linkState = iota
 	connecting
 	up
-	leaving // stands until what was written is sent
+	leaving // open until what was written is sent
 )
 
-// A link is a connection's life: it is opened, stands, ends, and may be opened
+// A link is a connection's life: it is opened, ends, and may be opened
 // again. It belongs to its shard's loop.
 type link struct {
 	// Fixed.
@@ -81,7 +81,7 @@ func (s *shard) openLink(h endpoint) {
 	l.w.SetTimer(int64(s.g.spec.Timeout))
 }
 
-// stands says that h's handshakes are done.
+// stands notes that h's handshakes are done.
 func (s *shard) stands(h endpoint) {
 	l := h.base()
 	now := s.touch()

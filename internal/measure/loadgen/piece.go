@@ -69,7 +69,7 @@ func (p *piece) reset() {
 }
 
 // forget drops what does not count for the window that begins now: all that is not
-// told apart by when it was intended, but for how connections came about.
+// distinguished by when it was intended, but for how connections came about.
 func (p *piece) forget() {
 	p.busy, p.open, p.reconnects, p.carried = 0, 0, 0, 0
 	d := p.delivery

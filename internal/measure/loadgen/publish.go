@@ -16,7 +16,7 @@ func (m *payloadMaker) make() []byte {
 	return m.buf
 }
 
-// A prepared request is what publishes on a channel have in common: what stands
+// A prepared request is what publishes on a channel have in common: what is
 // before and after the payload.
 type prepared struct{ before, after []byte }
 

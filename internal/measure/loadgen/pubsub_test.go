@@ -108,9 +108,9 @@ func TestPlantedFaultsAreCountedExactly(t *testing.T) {
 		}
 		return one(b)
 	}, loadgen.Delivery{Received: 2000, Reordered: 1, Reach: 1})
-	f("a stranger's message", func(m *member, n int, b []byte) [][]byte {
+	f("a message of another publisher", func(m *member, n int, b []byte) [][]byte {
 		if n == 9 {
-			return [][]byte{[]byte("from somebody else"), b}
+			return [][]byte{[]byte("from another publisher"), b}
 		}
 		return one(b)
 	}, loadgen.Delivery{Received: 2000, Foreign: 10, Reach: 1})

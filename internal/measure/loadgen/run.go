@@ -235,7 +235,7 @@ func (s *session) start(counts int64) {
 		sh.do(func() {
 			sh.account(sh.touch())
 			sh.rec.forget()
-			d := float64(sh.now-counts) / 1e9 // a moment early or late
+			d := float64(sh.now-counts) / 1e9 // slightly early or late
 			sh.rec.busy, sh.rec.open = d*float64(sh.inFlight), d*float64(sh.open)
 		})
 	}

@@ -149,7 +149,7 @@ func TestPacerKeepsTheScheduleWhateverTheClockDoes(t *testing.T) {
 			t.Errorf("%s: %d arrivals, which are not the %d intended", name, len(got), len(want))
 		}
 		if held != 0 {
-			t.Errorf("%s: %d were not handed over", name, held)
+			t.Errorf("%s: %d were not passed on", name, held)
 		}
 		if clock.sleeps > maxSleeps {
 			t.Errorf("%s: slept %d times", name, clock.sleeps)

@@ -31,7 +31,7 @@ const (
 	Burst   Arrival = "burst"   // Spec.Burst arrivals at once, equal gaps between
 )
 
-// A Spec says which load to make. It stands in every result. The zero value of
+// A Spec says which load to make. It is in every result. The zero value of
 // a field means what its comment says; Kind and Target are required.
 type Spec struct {
 	Kind Kind `json:"kind"`
@@ -121,14 +121,14 @@ type Spec struct {
 	Stages []Stage `json:"stages,omitempty"`
 	// Window is the length of the pieces that are reported; 0 means 1s.
 	Window time.Duration `json:"window,omitempty"`
-	// Seed makes the arrivals the same again; 0 means a seed of the moment, which
+	// Seed makes the arrivals the same again; 0 means a seed from the clock, which
 	// the result names.
 	Seed uint64 `json:"seed,omitempty"`
 	// Loops is the number of event loops; 0 means one, or one per CPU beyond 10,000
 	// connections.
 	Loops int `json:"loops,omitempty"`
 	// Engine of the loops: "epoll", "io_uring" or "auto" (what the gateway would
-	// choose); empty means epoll, which tells each arrival when it is read.
+	// choose); empty means epoll, which reports each arrival when it is read.
 	Engine string `json:"engine,omitempty"`
 }
 

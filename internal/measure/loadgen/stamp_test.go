@@ -69,7 +69,7 @@ func FuzzStamp(f *testing.F) {
 		if !bytes.Equal(out, b[at:at+stampLen]) {
 			t.Fatalf("%q was read as %+v, which is written %q", b, s, out)
 		}
-		// What stands before a stamp does not hide it, unless it makes another.
+		// What precedes a stamp does not hide it, unless it makes another.
 		prefix := bytes.Repeat([]byte{'w'}, int(cut))
 		if again, _, ok := nextStamp(append(prefix, b...)); !ok || again != s {
 			t.Fatalf("with %d bytes before it: %+v", cut, again)

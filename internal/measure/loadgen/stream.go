@@ -425,7 +425,7 @@ func (h *stream) Closed(_ *eventloop.Conn, err error) {
 	s.gone(h, err, s.g.spec.Reconnect, h.delay())
 }
 
-// ended counts the end of a stream that stood.
+// ended counts the end of an open stream.
 func (h *stream) ended(err error) {
 	s := h.s
 	h.ready = false
@@ -454,8 +454,8 @@ func (h *stream) ended(err error) {
 	}
 }
 
-// delay is how long to wait before coming back: what the server asked for, or a
-// moment that differs among streams.
+// delay is how long to wait before coming back: what the server requested, or a
+// time that differs among streams.
 func (h *stream) delay() time.Duration {
 	if h.retry >= 0 {
 		return time.Duration(h.retry) * time.Millisecond

@@ -213,7 +213,7 @@ func (w *tlsWire) Close(err error) {
 	w.mu.Unlock()
 	w.wake.Broadcast()
 	if conn != nil {
-		w.s.g.work.Go(func() { _ = conn.Close() }) // it may wait briefly to say goodbye
+		w.s.g.work.Go(func() { _ = conn.Close() }) // it may wait briefly to send close_notify
 	}
 	w.h.Closed(nil, err)
 }

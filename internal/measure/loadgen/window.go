@@ -98,7 +98,7 @@ type Delivery struct {
 	// Gaps are what the server said it could not deliver; Resumed are reconnects
 	// that went on where they were.
 	Gaps, Reconnects, Resumed uint64
-	// Pings are those of the server, which were answered where the protocol asks so.
+	// Pings are those of the server, which were answered where the protocol requires it.
 	Pings uint64
 	// Closes are streams that the server ended, by close code ("1012") or, where there
 	// was none, by reason ("end", "reset"…). Without Reconnect each is an Error too.

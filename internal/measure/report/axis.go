@@ -176,7 +176,7 @@ func (r *ruler) fitLog(want int, outward bool) {
 	}
 	r.decadeTicks(every, parts)
 	if len(r.ticks) < 2 {
-		r.decadeTicks(1, []float64{1, 2, 5}) // one tick tells nothing
+		r.decadeTicks(1, []float64{1, 2, 5}) // one tick has no scale
 	}
 	r.label()
 }
@@ -221,7 +221,7 @@ func logCeil(v float64) float64 {
 }
 
 // nines is how many nines a percentile has: 90 → 1, 99 → 2. 100 has none; it
-// stands where the axis ends.
+// is where the axis ends.
 func nines(p float64) float64 { return -math.Log10(max(1-p/100, 1e-9)) }
 
 func (r *ruler) fitPercentile(want int) {
@@ -245,7 +245,7 @@ func (r *ruler) fitPercentile(want int) {
 	}
 }
 
-// label writes the ticks' texts with as many digits as tell neighbours apart.
+// label writes the ticks' texts with as many digits as distinguish neighbours.
 func (r *ruler) label() {
 	for digits := 2; digits <= 9; digits++ {
 		again := false

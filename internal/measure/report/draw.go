@@ -215,7 +215,7 @@ func (p *Plot) draw(c *canvas) {
 	c.markLabels(f, p.Marks)
 }
 
-// keys are the named series, when there is more than one to tell apart.
+// keys are the named series, when there is more than one to distinguish.
 func (p *Plot) keys() []key {
 	var keys []key
 	for i, s := range p.Series {

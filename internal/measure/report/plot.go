@@ -3,7 +3,7 @@ package report
 import "io"
 
 // A Drawing is what becomes an SVG. Its methods may be called by any goroutine as
-// long as nobody changes it.
+// long as it is not changed.
 type Drawing interface {
 	// SVG writes the whole drawing. The error is w's.
 	SVG(w io.Writer, o Options) error
@@ -72,7 +72,7 @@ type Series struct {
 	Color int
 	// Dashed is for models, baselines and what is only computed.
 	Dashed bool
-	// Thin draws a fine line without dots, for what stands in the background.
+	// Thin draws a fine line without dots, for the background.
 	Thin bool
 }
 

@@ -85,7 +85,7 @@ func classRules() string {
 	return b.String()
 }
 
-// stylesheet is the style of a drawing that stands alone, or with inline the rules
+// stylesheet is the style of a standalone drawing, or with inline the rules
 // that a page brings for all of its drawings.
 func stylesheet(t Theme) string {
 	text := rules + classRules()

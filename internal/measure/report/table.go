@@ -15,7 +15,7 @@ type Table struct {
 	Rows [][]Cell
 }
 
-// A Column is what stands in it.
+// A Column describes one of its columns.
 type Column struct {
 	Name string
 	// Left aligns to the left; numbers stand to the right.

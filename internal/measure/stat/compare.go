@@ -54,7 +54,7 @@ const (
 // for the alternative that the first row's share of yes is Less than, Greater
 // than or different from the second's. Two-sided sums the tables that are no
 // more probable than this one, as R's fisher.test does. A row or column of
-// zeros, and negative counts (which are taken as 0), tell nothing: p = 1.
+// zeros, and negative counts (which are taken as 0), carry no information: p = 1.
 func FisherExact(a, b, c, d int, side Side) float64 {
 	a, b, c, d = max(a, 0), max(b, 0), max(c, 0), max(d, 0)
 	row, col, n := a+b, a+c, a+b+c+d
@@ -138,7 +138,7 @@ const exactKS = 1 << 20
 // two-sided, exact given the ties while len(a)·len(b) ≤ 2²⁰ (the lattice path
 // count of Hodges, "The significance probability of the Smirnov two-sample
 // test", 1957, restricted to steps where a value changes: Schröer and Trenkler,
-// 1995) and by Kolmogorov's limit beyond. An empty sample tells nothing:
+// 1995) and by Kolmogorov's limit beyond. An empty sample carries no information:
 // d = 0, p = 1. The samples are not modified; a NaN in one is ignored.
 func KolmogorovSmirnov(a, b []float64) (d, p float64) {
 	x, y := sortedFinite(a), sortedFinite(b)

@@ -117,7 +117,7 @@ func LogT(values []float64, confidence float64) Interval {
 	return v
 }
 
-// NewRand is the generator that a seed stands for everywhere in this package.
+// NewRand returns the generator of a seed, the same everywhere in this package.
 func NewRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)) }
 
 // BlockBootstrap is the percentile interval of a statistic over a series whose

@@ -109,7 +109,7 @@ func (c RuleConfig) withDefaults() RuleConfig {
 // A Reading is what the rule says of one level or window.
 type Reading struct {
 	State State `json:"state"`
-	// Literal is the rule as it was told: P99 ≥ 2.5× and goroutines ≥ 3× the
+	// Literal is the rule as it was stated: P99 ≥ 2.5× and goroutines ≥ 3× the
 	// level before. It depends on the size of the step.
 	Literal bool `json:"literal"`
 	// The ratios: of P99 to the level before and to the baseline, of goroutines raw
@@ -157,7 +157,7 @@ func NewRule(cfg RuleConfig, baseline RuleSample) *Rule {
 	return r
 }
 
-// State is where the machine stands.
+// State is the machine's state.
 func (r *Rule) State() State { return r.state }
 
 // Reset unlatches: the machine is steady and keeps its baseline.

@@ -39,7 +39,7 @@ func MSER(ys []float64) Warmup {
 	return Warmup{Cut: cut, Steady: cut < n/2}
 }
 
-// A Trend is whether the work in progress stood still.
+// A Trend is whether the work in progress was constant.
 type Trend struct {
 	// Slope is in work per second, Drift what it makes over the whole time, Limit
 	// what chance may make of it.

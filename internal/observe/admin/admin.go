@@ -1,6 +1,6 @@
 // Package admin serves the operator: the dashboard, metrics, profiles, what runs, who is
 // connected, what is published, on a listener of its own with net/http. On loopback it
-// asks for no key unless there is one; elsewhere it does not start without.
+// requires a key only if there is one; elsewhere it does not start without.
 package admin
 
 import (
@@ -49,7 +49,7 @@ type Sources struct {
 	Metrics prometheus.Gatherer
 	// Info is what /api/info answers.
 	Info func() any
-	// Snapshot is the state of everything now; it may be a moment old.
+	// Snapshot is the state of everything now; it may be slightly old.
 	Snapshot func(ctx context.Context) *Snapshot
 	// Live is the stream of snapshots.
 	Live http.Handler
@@ -66,7 +66,7 @@ type Sources struct {
 	Publish func(ctx context.Context, body []byte) (status int, answer []byte)
 	// Subscribe streams a channel.
 	Subscribe http.Handler
-	// BeginTrace starts to follow a message, Trace tells how far it has come; with wait
+	// BeginTrace starts to follow a message, Trace reports how far it has come; with wait
 	// it returns when that is decided, or ctx is done.
 	BeginTrace func(req *TraceRequest) (*Trace, error)
 	Trace      func(ctx context.Context, id string, wait bool) (*Trace, error)

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/governor"
 )
 
-// A Snapshot is everything the dashboard, `weir top` and expvar show of one moment:
+// A Snapshot is everything the dashboard, `weir top` and expvar show of one instant:
 // GET /api/snapshot, and each event of GET /api/live. Rates are per second over
 // Interval; durations are in seconds.
 type Snapshot struct {
@@ -264,7 +264,7 @@ type ConnectionDetail struct {
 	TCP *TCP `json:"tcp"`
 }
 
-// TCP is the kernel's TCP_INFO of a socket, the part that tells why writes wait.
+// TCP is the kernel's TCP_INFO of a socket, the part that shows why writes wait.
 type TCP struct {
 	RTT         float64 `json:"rtt_seconds"`
 	Unsent      uint32  `json:"unsent_bytes"`

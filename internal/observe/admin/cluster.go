@@ -17,7 +17,7 @@ type Cluster struct {
 	Problems []string `json:"problems"`
 }
 
-// NodeState is what a node tells the others once a heartbeat: its health and its load.
+// NodeState is what a node sends the others with each heartbeat: its health and its load.
 type NodeState struct {
 	// Rate is in reconnections per second: what a half of the node's idle processor time is
 	// enough for. Free is the number of connections that it has room for.
@@ -46,7 +46,7 @@ type ClusterNode struct {
 	Name    string    `json:"name"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
-	// Silent is the time since it was heard of.
+	// Silent is the time since its last heartbeat.
 	Silent float64 `json:"silent_seconds"`
 	Self   bool    `json:"self"`
 	NodeState

@@ -13,14 +13,14 @@ import (
 )
 
 // Config of the admin listener: the dashboard, /metrics, /debug and the admin API.
-// The zero value serves on loopback and asks for no key.
+// The zero value serves on loopback and requires no key.
 type Config struct {
 	// Listen is its address, "host:port". Empty means 127.0.0.1:8001, "off" means no
 	// admin listener. Any but a loopback address needs a token.
 	Listen string `json:"listen"`
 	// Token is what who administers must show: as "Authorization: Bearer", as the
 	// password of any user (HTTP Basic), or on the login page. At least 16 bytes. Empty
-	// means that nobody is asked, on loopback only.
+	// means no authentication, on loopback only.
 	Token auth.Secret `json:"token"`
 	// TokenFile holds the token instead; a newline at its end is not part of it. Empty:
 	// none.

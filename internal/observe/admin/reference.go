@@ -103,7 +103,7 @@ func fields(b *strings.Builder, t reflect.Type, depth int) {
 	}
 }
 
-// nothing stands for what the reference does not need.
+// nothing replaces what the reference does not need.
 type nothing struct{}
 
 func (nothing) ServeHTTP(http.ResponseWriter, *http.Request) {}

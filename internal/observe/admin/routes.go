@@ -314,7 +314,7 @@ func (src *Sources) bundle(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/gzip")
 	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "weir-"+r.PathValue("id")+".tar.gz"))
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = io.Copy(w, f) // what is left of the connection tells the client
+	_, _ = io.Copy(w, f) // the client sees the connection break
 }
 
 func (src *Sources) steer(w http.ResponseWriter, r *http.Request) {
@@ -420,5 +420,5 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.WriteHeader(status)
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	_ = e.Encode(v) // the client may be gone; there is nobody else to tell
+	_ = e.Encode(v) // the client may be gone; the error has no other reader
 }

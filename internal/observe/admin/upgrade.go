@@ -32,7 +32,7 @@ type Upgrade struct {
 
 // upgrade answers when the new process serves, or the upgrade has failed.
 func (src *Sources) upgrade(w http.ResponseWriter, r *http.Request) {
-	// Whoever asked for it may leave: it continues.
+	// The client that requested it may disconnect: it continues.
 	u, err := src.Upgrade(context.WithoutCancel(r.Context()))
 	switch {
 	case errors.Is(err, ErrBusy):

@@ -207,7 +207,7 @@ func readme(now time.Time, reason string, armed bool, notes []string) string {
 	b.WriteString(strings.Join(notes, "\n"))
 	b.WriteString("\n\n")
 	if armed {
-		b.WriteString("The flight recorder ran before: the trace ends when this bundle was begun.\n")
+		b.WriteString("The flight recorder ran before: the trace ends when this bundle was started.\n")
 	} else {
 		b.WriteString("The flight recorder did not run before: the trace shows the seconds of the processor profile.\n")
 	}

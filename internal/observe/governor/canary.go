@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/metrics"
 )
 
-// timerCanary is what the timer canary asks for.
+// timerCanary is the delay of the timer probe.
 const timerCanary = 5 * time.Millisecond
 
 // canaries run three probes each time they are sent off, and time them: a goroutine

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
-// certain says that a cause is what it is whoever has the processors.
+// certain reports whether a cause is independent of CPU contention.
 func certain(name string) bool {
 	switch name {
 	case CauseMemory, CauseDescriptors, CauseGoroutineLeak, CauseDisk, CauseStoppedReaders:

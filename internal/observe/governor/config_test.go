@@ -141,7 +141,7 @@ func TestAlertsStandOnSeriesAndThresholds(t *testing.T) {
 	for _, a := range Alerts(Thresholds{}) {
 		for _, m := range metric.FindAllString(a.Expr, -1) {
 			if !known[m] {
-				t.Errorf("%s asks for %s, which there is not", a.Name, m)
+				t.Errorf("%s queries %s, which does not exist", a.Name, m)
 			}
 		}
 		if names[a.Name] || !strings.HasPrefix(a.Name, "Weir") || a.Summary == "" || a.Runbook == "" || a.For < 0 {
@@ -160,7 +160,7 @@ func TestAlertsStandOnSeriesAndThresholds(t *testing.T) {
 	}
 	for _, c := range CauseNames() {
 		if !causes[c] {
-			t.Errorf("no alert tells of %s", c)
+			t.Errorf("no alert covers %s", c)
 		}
 	}
 	find := func(list []Alert, name string) string {

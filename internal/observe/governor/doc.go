@@ -5,7 +5,7 @@
 //	how does it fare?     windows of 5 s, evaluated by the two-condition rule: steady, alert, inflection, with causes by name
 //	what happened?        evidence: on alert the flight recorder is armed, on inflection one bundle is written
 //	how much memory?      the limit from the cgroup, GOMEMLIMIT, a policy for GOGC, budgets for admission
-//	who is to be told?    [Alerts], on the same [Thresholds] as the states
+//	who is to be alerted?    [Alerts], on the same [Thresholds] as the states
 //
 // Nothing here stops the world on a timer or takes a lock of the hot path: the
 // runtime's own metrics cost microseconds, loops are read through counters that

@@ -38,7 +38,7 @@ const (
 	recorderAge   = 5 * time.Second
 	recorderBytes = 8 << 20
 	// armedAtMost is how long it stays armed without a change of state: an alert that
-	// goes on for hours is not worth what the recorder takes.
+	// lasts for hours is not worth what the recorder takes.
 	armedAtMost = 10 * time.Minute
 	// blockRate is how long a goroutine must block to be surely in the block profile, and
 	// mutexShare is one in how many contentions is in the mutex profile, while armed.
@@ -140,7 +140,7 @@ func (r *recorder) goroutines() int {
 }
 
 // post leaves word for run. A queue that is full drops it: the next change of state
-// asks again.
+// posts again.
 func (r *recorder) post(f func(context.Context)) {
 	select {
 	case r.commands <- f:
@@ -157,7 +157,7 @@ func (r *recorder) follow(now time.Time, to stat.State, causes []Cause) string {
 		return ""
 	}
 	if r.cfg.Dir == "" {
-		return "" // what would be recorded is for nobody
+		return "" // the recording has no reader
 	}
 	r.post(func(context.Context) { r.arm() })
 	r.mu.Lock()

@@ -235,7 +235,7 @@ func TestInflectionsWriteOneBundleInTenMinutes(t *testing.T) {
 }
 
 func TestArmingFollowsTheStateAndTires(t *testing.T) {
-	if r := newTestRecorder(EvidenceConfig{}); true { // what would be recorded is for nobody
+	if r := newTestRecorder(EvidenceConfig{}); true { // the recording has no reader
 		r.follow(time.Unix(2e9, 0), stat.Alert, nil)
 		if len(r.commands) > 0 {
 			t.Error("armed without a directory for evidence")
@@ -336,7 +336,7 @@ func TestADirectoryThatCannotBeWrittenIsSaidInWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.request(context.Background(), time.Now(), "x"); err != nil || r.view().Problem != "" {
-		t.Errorf("when it is mended: %v, %q", err, r.view().Problem)
+		t.Errorf("when it is fixed: %v, %q", err, r.view().Problem)
 	}
 	none := newTestRecorder(EvidenceConfig{})
 	if _, err := none.request(context.Background(), time.Now(), "x"); !errors.Is(err, ErrNoDirectory) {

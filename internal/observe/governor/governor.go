@@ -118,7 +118,7 @@ func (s *Snapshot) fresh(start time.Time) Snapshot {
 	return f
 }
 
-// publish makes a copy of v the newest snapshot. One that nobody has taken is written
+// publish makes a copy of v the newest snapshot. One that no reader has is written
 // over two samples later, so watching costs memory only while someone looks; for that
 // the pointer is under a lock, which is held for a few instructions.
 func (g *Governor) publish(v *Snapshot) {
@@ -208,7 +208,7 @@ func (g *Governor) contents() []part {
 		{"heatmaps.json", "the last 60 s in columns of one second: scheduler, delivery, ticks, pauses", func(_ context.Context, w io.Writer) error {
 			return json.NewEncoder(w).Encode(g.HeatMaps(60))
 		}},
-		{"thresholds.json", "what states were judged by", encode(g.cfg.Thresholds)},
+		{"thresholds.json", "the thresholds of the states", encode(g.cfg.Thresholds)},
 	}
 	if g.src.Consumers != nil {
 		list = append(list, part{"consumers.json", "connections with most lag, worst first", func(ctx context.Context, w io.Writer) error {

@@ -166,7 +166,7 @@ const enoughForMedian = 20
 // sample is the window in the rule's terms. A percentile of too few samples is
 // unknown; a latency below the floor is the floor. But the worse the overload the fewer
 // publications come through to be counted, so a median that has itself grown past the
-// limit stands for the percentile, which cannot be less.
+// limit replaces the percentile, which cannot be less.
 func (m *machine) sample(w *window) stat.RuleSample {
 	s := stat.RuleSample{Goroutines: float64(w.goroutines), Runnable: w.runQueue * float64(w.procs)}
 	if w.delivery.N >= uint64(m.t.MinSamples) {
@@ -227,7 +227,7 @@ func (m *machine) learn(w *window, raw stat.State, causes []Cause) {
 }
 
 // leakWatch sees goroutines that come and stay. It remembers the least number of the
-// last fitWindows and asks for three windows in a row that fell nowhere.
+// last fitWindows and requires three windows in a row that fell nowhere.
 type leakWatch struct {
 	other, conns []int
 	rising       int

@@ -90,7 +90,7 @@ func (b *budgetGauge) set(used, limit uint64, t *Thresholds) {
 }
 
 // memoryLimit is what the process may take and where that is said: the
-// configuration, the cgroup, the machine. 0 when nobody says.
+// configuration, the cgroup, the machine. 0 when none of them does.
 func memoryLimit(cfg MemoryConfig, c cgroup, root string) (uint64, string) {
 	machine := uint64(0)
 	if b, err := os.ReadFile(root + "/proc/meminfo"); err == nil {
@@ -120,11 +120,11 @@ func MemoryLimit(cfg MemoryConfig) uint64 {
 	return limit
 }
 
-// softLimit is the share of the limit that the runtime is told: what it does not know
+// softLimit is the share of the limit that the runtime gets: what it does not know
 // of (kernel memory, memory of C) needs the rest.
 const softLimit = 0.9
 
-// applyLimit tells the runtime, unless the environment did (GOMEMLIMIT), and returns
+// applyLimit sets the runtime's limit, unless the environment did (GOMEMLIMIT), and returns
 // how to take it back. The machine's memory is no limit: others live there.
 func applyLimit(limit uint64, from string) (undo func()) {
 	if limit == 0 || from == "machine" || os.Getenv("GOMEMLIMIT") != "" {
@@ -139,7 +139,7 @@ func applyLimit(limit uint64, from string) (undo func()) {
 type pacer struct {
 	policy string
 	base   int
-	limit  uint64 // what the runtime was told, or would be
+	limit  uint64 // what the runtime was set to, or would be
 	set    func(int) int
 	free   func()
 

@@ -164,7 +164,7 @@ func TestPhasePacesByWhatHappens(t *testing.T) {
 			q.second(r, 0, false)
 		}
 		if q.now != 100 {
-			t.Errorf("when nobody tells of activity GOGC is %d", q.now)
+			t.Errorf("without a report of activity GOGC is %d", q.now)
 		}
 	}
 	if off := recorded(PolicyHeadroom, 1<<30, &set, &freed); true {

@@ -21,7 +21,7 @@ type pacingRun struct {
 const (
 	pacingWork = 2 * time.Second
 	pacingIdle = 600 * time.Millisecond
-	// pacingTick stands for the second at which a running governor looks.
+	// pacingTick replaces the second at which a running governor looks.
 	pacingTick = 50 * time.Millisecond
 	// pacingRate is messages per millisecond, pacingSize the bytes of one.
 	pacingRate = 100

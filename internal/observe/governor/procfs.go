@@ -241,7 +241,7 @@ func (t *threadWaits) close() {
 	t.files = nil
 }
 
-// descriptors counts the open files of this process. Linux 6.2 and later tells in
+// descriptors counts the open files of this process. Linux 6.2 and later reports it in
 // the directory's size; before, the names are counted, every tenth time.
 type descriptors struct {
 	dir   *os.File

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/metrics"
 )
 
-// totals is everything that only rises, at a moment; what lies between two of them is
+// totals is everything that only rises, at an instant; what lies between two of them is
 // a second or a window.
 type totals struct {
 	at                           time.Time
@@ -223,7 +223,7 @@ func (s *sampler) strip() {
 	s.g.schedP99.Store(int64(p99))
 }
 
-// loops reads what the loops say of this moment.
+// loops reads the loops' current numbers.
 func (s *sampler) loops() {
 	if s.g.src.Loops != nil {
 		s.cur.loops = s.g.src.Loops(s.cur.loops[:0])
@@ -246,7 +246,7 @@ func (s *sampler) loops() {
 	s.view.Traffic.Connections, s.view.Stalls.Waiting = conns, stalled
 }
 
-// budgets brings the slow readings up to this moment by what the runtime and the loops
+// budgets brings the slow readings up to date by what the runtime and the loops
 // know at once, so that a burst between two of them does not slip through.
 func (s *sampler) budgets() {
 	slow := &s.view.Memory
@@ -265,7 +265,7 @@ func (s *sampler) budgets() {
 	s.view.Files.Open, s.view.Files.Budget = open, s.g.files.read()
 }
 
-// gather brings cur up to this moment; sample has done the runtime and the loops.
+// gather brings cur up to date; sample has done the runtime and the loops.
 func (s *sampler) gather(now time.Time) {
 	c, r, src := &s.cur, s.rt, &s.g.src
 	c.at = now

@@ -124,7 +124,7 @@ func TestASnapshotThatIsKeptDoesNotChange(t *testing.T) {
 	}
 }
 
-// Every list is a list in JSON from the first moment: pages iterate over them.
+// Every list is a list in JSON from the first snapshot on: pages iterate over them.
 func TestASnapshotHasNoNullLists(t *testing.T) {
 	g, err := New(Config{}, Sources{}, nil)
 	if err != nil {
@@ -470,7 +470,7 @@ func TestCanariesComeHome(t *testing.T) {
 	})
 }
 
-// With one processor that nobody gives up, a canary waits until the scheduler takes it
+// With one processor that is never yielded, a probe waits until the scheduler takes it
 // away: ten milliseconds.
 func TestCanariesFeelABusyProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -493,7 +493,7 @@ func TestCanariesFeelABusyProcessor(t *testing.T) {
 	}
 }
 
-// The collector's account moves only when a cycle ends; then its share is told.
+// The collector's account moves only when a cycle ends; then its share is known.
 func TestTheCollectorsShareComesWithItsCycles(t *testing.T) {
 	var keep [][]byte
 	runUntil(t, short(func(*Config) {}), Sources{}, "the collector's share", func(v *Snapshot) bool {

@@ -47,7 +47,7 @@ func (s *sampler) endSecond(now time.Time) {
 	s.ask()
 }
 
-// processor tells whose queue it was.
+// processor attributes the waiting for processors.
 func (s *Snapshot) processor(a, b *totals, d time.Duration, sched *metrics.Counts) {
 	h := &s.Host
 	procs := float64(max(s.Sched.Procs, 1))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// slowReader reads what the kernel tells in files, once a second on a goroutine of
+// slowReader reads what the kernel reports in files, once a second on a goroutine of
 // its own, for a read may wait. Files stay open; in steady state it does not allocate.
 type slowReader struct {
 	stat, statm, sockstat                 procFile
@@ -63,7 +63,7 @@ func newSlowReader(root string, c cgroup) *slowReader {
 	return s
 }
 
-// read asks for everything once. Only its goroutine calls it.
+// read reads everything once. Only its goroutine calls it.
 func (s *slowReader) read(threads int) {
 	var r slowReading
 	r.at = time.Now()

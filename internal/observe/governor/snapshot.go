@@ -6,8 +6,8 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
-// A Snapshot is everything that the governor knows at a moment: what the page, expvar,
-// the metrics and the terminal view read. It is immutable: whoever has one may keep
+// A Snapshot is everything that the governor knows at an instant: what the page, expvar,
+// the metrics and the terminal view read. It is immutable: a reader may keep
 // it, and must not change it. Times are in seconds, sizes in bytes, shares from 0 to
 // 1; what is not known is zero.
 type Snapshot struct {
@@ -78,7 +78,7 @@ type Cause struct {
 	Limit float64 `json:"limit"`
 	// Loop is the event loop's number, −1 when it is no loop's.
 	Loop int `json:"loop"`
-	// Detail is what else is known: of a stuck loop, where its goroutine stands.
+	// Detail is what else is known: of a stuck loop, its goroutine's stack.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -136,7 +136,7 @@ type Sched struct {
 	Latency Quantiles `json:"latency"`
 }
 
-// Host tells whose queue it was: what the kernel, the hypervisor and the cgroup made
+// Host attributes the waiting: what the kernel, the hypervisor and the cgroup made
 // us wait. All of it is of the last second.
 type Host struct {
 	// Wait is the time that our threads were runnable and not running, per second and
@@ -328,7 +328,7 @@ type Delivery struct {
 	Window Quantiles `json:"window"`
 }
 
-// Stalls tell why writes wait, by what the kernel says of the sampled connections.
+// Stalls show why writes wait, by what the kernel says of the sampled connections.
 type Stalls struct {
 	// Sampled connections, 1 in Of of all, the last time.
 	Sampled int `json:"sampled"`
@@ -359,7 +359,7 @@ type Spread struct {
 	Max float64 `json:"max"`
 }
 
-// BrokerView tells how storing goes; of the last ten seconds.
+// BrokerView is the state of the broker's writes, of the last ten seconds.
 type BrokerView struct {
 	Store   Quantiles `json:"store"`
 	Waiting int       `json:"waiting"`

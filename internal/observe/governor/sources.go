@@ -8,9 +8,9 @@ import (
 )
 
 // Sources are what the process knows of itself and the governor does not. A nil
-// function means that nobody knows. Those of the first block are called by the
+// function means unknown. Those of the first block are called by the
 // sampler at 10 Hz and must not block; those of the second are called on a goroutine
-// of their own, one call at a time, and may take a moment (a post to each loop and
+// of their own, one call at a time, and may take a while (a post to each loop and
 // its answer), but at most SourcePatience.
 type Sources struct {
 	// Loops appends every event loop's numbers to dst.
@@ -34,7 +34,7 @@ type Sources struct {
 	// Owners are the bytes that the program accounts for; Other is not looked at. Nil
 	// means that none are.
 	Owners func() MemoryOwners
-	// Broker tells how storing goes.
+	// Broker returns the state of the broker's writes.
 	Broker func() BrokerSample
 	// Knee is the last capacity report, and false when there is none.
 	Knee func() (KneeReport, bool)
@@ -49,7 +49,7 @@ type Sources struct {
 // numbers are called stale until it returns.
 const SourcePatience = 2 * time.Second
 
-// A LoopSample are an event loop's numbers at a moment. Counters count since its
+// A LoopSample are an event loop's numbers at an instant. Counters count since its
 // start.
 type LoopSample struct {
 	ID int
@@ -89,7 +89,7 @@ type RoleCount struct {
 	N    int    `json:"n"`
 }
 
-// A BrokerSample tells how storing messages goes.
+// A BrokerSample is the state of the broker's writes.
 type BrokerSample struct {
 	// Store counts how long publishers waited for the broker, since the start.
 	Store metrics.Counts

@@ -22,7 +22,7 @@ const (
 	socketsAge  = 5 * time.Minute
 )
 
-// stallSampler asks a share of the sockets why they wait. One goroutine samples, any
+// stallSampler samples why a share of the sockets wait. One goroutine samples, any
 // reads.
 type stallSampler struct {
 	ask func(dst []SocketSample, phase, of int) []SocketSample
@@ -43,7 +43,7 @@ type socketSeen struct {
 	at  time.Time
 }
 
-// sample asks and sums up. conns decides which share.
+// sample queries the kernel and sums up. conns decides which share.
 func (s *stallSampler) sample(now time.Time, conns int) {
 	of := min(max(conns/socketsWanted, 1), socketsOf)
 	s.samples = s.ask(s.samples[:0], s.turn/socketsHold%of, of)

@@ -23,7 +23,7 @@ func tcpInfo(t *testing.T, c net.Conn) sys.TCPInfo {
 	return info
 }
 
-// Real sockets: one reader reads, another has stopped; the kernel tells which.
+// Real sockets: one reader reads, another has stopped; the kernel reports which.
 func TestAStoppedReaderIsSeenByTheKernel(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -87,7 +87,7 @@ func TestAStoppedReaderIsSeenByTheKernel(t *testing.T) {
 		t.Errorf("spreads: %+v", v)
 	}
 	if v.Stale {
-		t.Error("an answer of this moment is called stale")
+		t.Error("a fresh answer is called stale")
 	}
 	if late := s.latest(time.Now().Add(time.Minute)); !late.Stale {
 		t.Error("an answer a minute old is not called stale")

@@ -8,7 +8,7 @@ import (
 )
 
 // Thresholds are the numbers that states, alerts and the dashboard's colours are
-// judged by, all of them from here. Zero means the default. Seconds, shares from 0
+// derived from, all of them here. Zero means the default. Seconds, shares from 0
 // to 1, counts.
 type Thresholds struct {
 	// LatencyRatio is how many times its baseline the 99th percentile from publish to

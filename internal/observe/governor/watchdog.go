@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
-// quietLoop is after how long a loop that does not tell what it works at, and does not
+// quietLoop is after how long a loop that does not report what it works at, and does not
 // tick while its inbox holds something, is taken to be stuck: loops tick every second
 // for no reason.
 const quietLoop = 2500 * time.Millisecond
@@ -94,14 +94,14 @@ func (d *watchdog) causes(s *sampler) []Cause {
 }
 
 // LoopLabel is the profiler label that a loop's goroutine carries (see
-// [runtime/pprof.Do]), its number as the value: so its stack can be told from others'.
+// [runtime/pprof.Do]), its number as the value: so its stack can be found among others.
 const LoopLabel = "loop"
 
 // maxStack bounds what is kept of a stack.
 const maxStack = 8 << 10
 
-// loopStack is where the goroutine labelled as this loop's stands; when none is
-// labelled, where loops stand that do not wait for their poller. It takes a goroutine
+// loopStack is the stack of the goroutine labelled as this loop's; when none is
+// labelled, the stacks of loops that do not wait for their poller. It takes a goroutine
 // profile: some milliseconds, so only when a loop is stuck.
 func loopStack(id int) string {
 	var b bytes.Buffer
@@ -127,7 +127,7 @@ func findStack(profile string, id int) string {
 	return guess.String()
 }
 
-// What stands in the stack of a loop, and of one that waits for its poller.
+// What is in the stack of a loop, and of one that waits for its poller.
 const (
 	loopRun  = "internal/net/eventloop.(*Loop).run+"
 	loopWait = "internal/net/sys.EpollWait+"

@@ -29,7 +29,7 @@ func TestALoopsStackIsFoundByItsLabelOrItsPlace(t *testing.T) {
 		t.Helper()
 		got := findStack(text, loop)
 		if !strings.Contains(got, has) || not != "" && strings.Contains(got, not) {
-			t.Errorf("loop %d stands at\n%swant %s", loop, got, has)
+			t.Errorf("loop %d is at\n%swant %s", loop, got, has)
 		}
 	}
 	f(profile, 1, "main.handlerOfOne+0x1 /src/a.go:5\n", "handlerOfAnother")

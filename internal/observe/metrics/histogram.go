@@ -116,7 +116,7 @@ func (c *Counts) load(counts *[Buckets]atomic.Uint64, sum *atomic.Int64) {
 }
 
 // Since returns what c has more than an earlier state of the same histograms. A bucket
-// that shrank, as after a restart of its source, counts as it stands.
+// that shrank, as after a restart of its source, counts as it is.
 func (c *Counts) Since(earlier *Counts) (d Counts) {
 	for i, n := range c.N {
 		if d.N[i] = n - earlier.N[i]; n < earlier.N[i] {

@@ -81,7 +81,7 @@ var keys = map[string]key{
 }
 
 // services are the alerts on what Weir does for others, which no state of the process
-// tells: whether it is there, whether what is asked of it is done.
+// shows: whether it is up, whether requests are served.
 func services(t governor.Thresholds) []Alert {
 	const now, shortly, minutes = hub.Duration(0), hub.Duration(30 * time.Second), hub.Duration(2 * time.Minute)
 	plain := func(name string, level governor.Level, expr string, wait hub.Duration, summary string) Alert {

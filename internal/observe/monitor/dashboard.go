@@ -22,8 +22,8 @@ type panel struct {
 // A query is an expression and how its series are named.
 type query struct{ expr, legend string }
 
-// Panels returns what the dashboard asks, by title: tests and those who move panels
-// elsewhere read it. Variables of Grafana's stand in the expressions.
+// Panels returns the dashboard's queries, by title: tests and those who move panels
+// elsewhere read it. Grafana's variables are left in the expressions.
 func Panels(t governor.Thresholds, native bool) map[string][]string {
 	all := map[string][]string{}
 	for _, p := range panels(t.WithDefaults(), native) {

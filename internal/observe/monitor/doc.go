@@ -2,7 +2,7 @@
 // for Prometheus and dashboards for Grafana, on the same thresholds as the states
 // that the process sees in itself.
 //
-//	whom to tell, when?      [Alerts]: the governor's, and those on what only an outsider sees
+//	what is alerted on?     [Alerts]: the governor's, and those on what only an outsider sees
 //	the file for Prometheus  [Rules]: deploy/prometheus/weir.rules.yaml, and `weir config alerts` for other thresholds
 //	the dashboard            [Dashboard]: deploy/grafana, for classic and for native histograms
 //

@@ -119,7 +119,7 @@ func TestEveryAlertOfTheGovernorHasItsThreshold(t *testing.T) {
 	names := map[string]bool{}
 	for _, a := range Alerts(defaults) {
 		if names[a.Name] {
-			t.Errorf("%s stands twice", a.Name)
+			t.Errorf("%s is listed twice", a.Name)
 		}
 		names[a.Name] = true
 		if a.Key != "" && !fields[a.Key] {
@@ -161,7 +161,7 @@ func TestRulesFollowTheThresholds(t *testing.T) {
 			}
 		}
 		if n == 0 {
-			t.Errorf("no alert is judged by %s", key)
+			t.Errorf("no alert uses %s", key)
 		}
 	}
 	d := written(t, func(w io.Writer) error { return Dashboard(w, other, false) })

@@ -34,7 +34,7 @@ func (p panel) as(kind string, wide int) panel {
 	return p
 }
 
-// A histogram asks for one in its classic or its native form.
+// A histogram queries one in its classic or its native form.
 type histogram struct {
 	metric string
 	native bool
@@ -73,7 +73,7 @@ func panels(t governor.Thresholds, native bool) []panel {
 }
 
 func statePanels(t *governor.Thresholds) []panel {
-	states := line("State", "none", "What the last window was judged to be: steady, alert, inflection.",
+	states := line("State", "none", "The state of the last window: steady, alert, inflection.",
 		query{`max by (instance) (weir_governor_state{@, state="alert"} + ignoring (state) 2 * weir_governor_state{@, state="inflection"})`, each}).as("state-timeline", 12)
 	states.cause = true
 	return []panel{

@@ -184,7 +184,7 @@ func (w *window) overflows() uint64 {
 	return 0
 }
 
-// tcpInfos asks the kernel about connections, none in another network namespace.
+// tcpInfos queries the kernel about connections, none in another network namespace.
 func (w *window) tcpInfos(sockets []socket) map[string]sys.TCPInfo {
 	all := map[string]sys.TCPInfo{}
 	if w.process.otherNetwork() != "" {

@@ -49,7 +49,7 @@ type Attr struct {
 	N    int64
 }
 
-// An Event is a moment of a span.
+// An Event is an instant in a span.
 type Event struct {
 	Name  string
 	At    time.Time

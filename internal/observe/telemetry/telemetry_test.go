@@ -138,7 +138,7 @@ func TestWhatIsLeftGoesAtTheEnd(t *testing.T) {
 func TestQueuesAreBoundedAndCountDrops(t *testing.T) {
 	c := newCollector(t)
 	x, _ := New(Config{Endpoint: c.URL, Metrics: setting.Off, Queue: 16}, Process{Loops: 1}, nil, slog.New(slog.DiscardHandler))
-	for range 100 { // nobody sends
+	for range 100 { // no sender
 		x.Put(0, &Span{})
 		x.PutAny(&Span{})
 	}

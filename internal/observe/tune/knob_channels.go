@@ -9,7 +9,7 @@ func nicChannels() Check {
 			Threshold: "as many queues as processors, or as many as the card has",
 			Source:    "Documentation/networking/ethtool-netlink.rst: CHANNELS_GET; scaling.rst: RSS",
 			Since:     "ethtool netlink 5.7",
-			Risk:      "the link goes down for a moment when the number changes",
+			Risk:      "the link goes down briefly when the number changes",
 			Undo:      "ethtool -L DEVICE combined OLD; disable weir-nic.service",
 		},
 		Worth: Worth{None: "loopback has no queues"},

@@ -10,7 +10,7 @@ func conntrackBuckets() Check {
 			Threshold: "at most four entries per bucket",
 			Source:    "Documentation/networking/nf_conntrack-sysctl.rst: nf_conntrack_buckets",
 			Since:     "2.6.20; writable since 4.8, in the first network namespace only",
-			Risk:      "the table is built anew, which takes 8 bytes per bucket for a moment twice",
+			Risk:      "the table is built anew, which briefly takes the 8 bytes per bucket twice",
 		},
 		Worth: Worth{None: "no experiment here tracks connections"},
 		judge: func(p *probe, now string) verdict {

@@ -6,7 +6,7 @@ func retries2() Check {
 	return Check{
 		Name: "net.ipv4.tcp_retries2", Area: Transport,
 		Doc: Doc{
-			Threshold: "at least 8 (RFC 1122 asks for 100 s)",
+			Threshold: "at least 8 (RFC 1122 requires 100 s)",
 			Source:    "Documentation/networking/ip-sysctl.rst: tcp_retries2; RFC 1122 §4.2.3.5",
 			Since:     "2.2",
 			Risk:      "connections that end while a route changes",

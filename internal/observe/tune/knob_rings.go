@@ -13,7 +13,7 @@ func nicRings() Check {
 			Threshold: "the largest receive ring if the card has dropped packets (rx_missed_errors, rx_fifo_errors)",
 			Source:    "Documentation/networking/ethtool-netlink.rst: RINGS_GET",
 			Since:     "ethtool netlink 5.7",
-			Risk:      "the link goes down for a moment; a longer ring is more delay under overload",
+			Risk:      "the link goes down briefly; a longer ring is more delay under overload",
 			Undo:      "ethtool -G DEVICE rx OLD; disable weir-nic.service",
 		},
 		Worth: Worth{None: "loopback has no rings"},

@@ -19,7 +19,7 @@ import (
 // Values are what one measurement found, by name: base units, seconds and bytes.
 type Values map[string]float64
 
-// Params are what a job is told.
+// Params are the parameters of a job.
 type Params struct {
 	// Duration is about how long it may take.
 	Duration time.Duration

@@ -102,7 +102,7 @@ func (c *child) cpu() time.Duration { d, _ := sys.CPUTimeOf(c.cmd.Process.Pid); 
 const requestText = "POST /api/publish HTTP/1.1\r\nHost: lab\r\nContent-Type: application/json\r\nContent-Length: 31\r\n\r\n" +
 	`{"channel":"lab","data":"1234"}`
 
-// oneRequest connects, asks, reads the answer and closes: the client first, so
+// oneRequest connects, sends, reads the answer and closes: the client first, so
 // that TIME_WAIT is on its side.
 func oneRequest(ctx context.Context, addr string) error {
 	d := net.Dialer{Timeout: 5 * time.Second}

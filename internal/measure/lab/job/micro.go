@@ -36,7 +36,7 @@ func timed(ctx context.Context, d time.Duration, op func()) (calls, seconds, all
 type key struct{}
 
 // A reusable is a context that is given a new deadline and a new value instead of
-// being made again. It can do so only because nobody keeps it.
+// being made again. It can do so only because no code keeps it.
 type reusable struct {
 	context.Context
 	deadline time.Time

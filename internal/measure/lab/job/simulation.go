@@ -64,7 +64,7 @@ func heartbeat(ctx context.Context, p Params) (Values, error) {
 	days := float64(conns)
 	return Values{
 		"cuts_per_day": cuts / days, "blind_share": blind / (days * day), "beats_per_hour": beats / days / 24,
-		// What stood at the end of the day counts as a life too.
+		// What was open at the end of the day counts as a life too.
 		"life_seconds": (days*day - blind) / (cuts + conns),
 	}, nil
 }

@@ -58,7 +58,7 @@ func pairs(n int, settings []sys.Setting) ([]pair, error) {
 	return list, nil
 }
 
-// buffers asks for socket buffers of a size (setting bytes; 0 leaves them to the
+// buffers requests socket buffers of a size (setting bytes; 0 leaves them to the
 // kernel), reads back what it got, and fills a connection whose reader has
 // stopped: what the kernel takes then is what a slow client costs unseen.
 func buffers(_ context.Context, p Params) (Values, error) {

@@ -17,7 +17,7 @@ import (
 )
 
 // httpRungs are ladder B: the same publish request answered ever more directly.
-// Nobody is subscribed, so what is measured is the request.
+// There are no subscribers, so what is measured is the request.
 func httpRungs() map[string]Server {
 	return map[string]Server{
 		"b/stock":    handlerServer(marshalReply, nil),

@@ -185,7 +185,7 @@ func (p *pool) serve(fd int, c *pooled, r *http1.Request) bool {
 }
 
 // leakServer starts a helper goroutine with every request of /work. The leaky one
-// waits for a result that nobody sends; the sound one also for the request's end.
+// waits for a result that is never sent; the sound one also for the request's end.
 func leakServer(sound bool) Server {
 	return func(ctx context.Context, env *Env) error {
 		before, err := strconv.Atoi(cmp.Or(env.Set["leaked"], "0")) // as if it had leaked for long

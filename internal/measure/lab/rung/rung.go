@@ -29,7 +29,7 @@ type Server func(ctx context.Context, env *Env) error
 type Env struct {
 	// Addr is where to listen; port 0 picks one.
 	Addr netip.AddrPort
-	// Set holds the rung's own settings by name; what they are stands with the rung.
+	// Set holds the rung's own settings by name; the rung documents them.
 	Set map[string]string
 	// Ready says where the server listens.
 	Ready func(addr string)

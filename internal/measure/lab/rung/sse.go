@@ -163,7 +163,7 @@ func (q mailbox) deliver(m *message, frame []byte) bool {
 	}
 }
 
-// checkpoint is the first block of a stream: where it stands.
+// checkpoint is the first block of a stream: its position.
 func checkpoint() []byte { return []byte("retry: 3000\nid: " + epoch + "-0\n\n") }
 
 // sseServer serves net/http streams of the given kind.
@@ -204,7 +204,7 @@ func sseServer(open func() stream, timed func(time.Duration)) Server {
 }
 
 // serveReplies answers publish requests in five pieces, each flushed by itself: the
-// same habit, where the other side is one that asks and waits.
+// same habit, where the other side is one that sends a request and waits.
 func serveReplies(ctx context.Context, env *Env) error {
 	var c counter
 	mux := http.NewServeMux()
@@ -268,7 +268,7 @@ func hijackedServer(encode func(*message) []byte) Server {
 }
 
 // pump writes what comes until the peer goes. A second goroutine reads, because
-// nobody else would notice that.
+// nothing else would notice that.
 func pump(c net.Conn, q mailbox) {
 	gone := make(chan struct{})
 	go func() {

@@ -107,7 +107,7 @@ func webSocketServer(writers bool) Server {
 	}
 }
 
-// hello is the first frame of a stream that asks for one.
+// hello is the first frame of a stream that requests one.
 func hello() []byte { return []byte(`{"type":"subscribed","id":"` + epoch + `-0"}`) }
 
 // echo sends back what it gets.
