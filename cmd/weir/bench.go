@@ -46,8 +46,8 @@ came back: rates, percentiles, errors, lost and repeated messages.
 The model is open: requests come at --rate per second whatever the server does,
 and response times count from the instant at which each was meant to come, so a
 slow server cannot hide by slowing the generator. Service times, from the real
-send, stand beside. With --closed each connection asks again when it has its
-answer. How late the generator itself was is measured too: where that was the
+send, are shown beside them. With --closed each connection sends its next request after the
+answer to the last. How late the generator itself was is measured too: where that was the
 limit, the run is invalid and says so.
 
 A --threshold makes a verdict: p99<5ms, service.p95<2ms, mean<1ms, errors<0.1%,

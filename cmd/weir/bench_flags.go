@@ -31,7 +31,7 @@ const (
 const exitStatuses = `Exit status: 0 pass, 1 fail or no run, 2 inconclusive, 3 invalid (the
 generator or its machine was the limit), 64 wrong usage.`
 
-// An exitError ends the program with a status of its own. A nil err has been told
+// An exitError ends the program with a status of its own. A nil err has been printed
 // already.
 type exitError struct {
 	status int
@@ -80,7 +80,7 @@ func measures(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// A targetFlags is what bench and knee are told about the target.
+// A targetFlags is the flags of bench and knee about the target.
 type targetFlags struct {
 	kind, arrival, body string
 	http2               bool
@@ -114,8 +114,8 @@ func (f *targetFlags) add(fs *pflag.FlagSet) {
 	fs.IntVar(&s.Publishers, "publishers", 0, "`N` connections that publish (default 4)")
 	fs.BoolVar(&s.Deflate, "deflate", false, "offer permessage-deflate")
 	fs.BoolVar(&s.Reconnect, "reconnect", false, "bring streams that end back with their position, and count what they missed")
-	fs.DurationVar(&s.Window, "window", 0, "`time` of the pieces that are reported and judged (default 1s)")
-	fs.Uint64Var(&s.Seed, "seed", 0, "`N` makes the arrivals of a run again (default: of the moment; the result names it)")
+	fs.DurationVar(&s.Window, "window", 0, "`time` of the intervals that are reported and checked (default 1s)")
+	fs.Uint64Var(&s.Seed, "seed", 0, "`N` repeats the arrivals of a run (default: from the clock; the result names it)")
 	fs.IntVar(&s.Loops, "loops", 0, "`N` event loops (default 1; beyond 10,000 connections one per CPU)")
 	fs.StringVar(&s.Engine, "engine", "", "`NAME`: epoll, io_uring or auto (default auto)")
 }

@@ -97,7 +97,7 @@ func (j *judgement) disturbances(r *loadgen.Result, limited, stolen int) {
 		j.Why = append(j.Why, fmt.Sprintf("other machines took the processors in %d of %d windows", stolen, len(r.Windows)))
 	}
 	switch {
-	// What was lost is lost, whoever was slow.
+	// Lost messages fail the run even where the generator was slow.
 	case j.broke("lost", "repeated", "reordered"):
 	case float64(limited) > discarded*all:
 		j.Verdict = invalid

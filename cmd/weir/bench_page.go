@@ -27,7 +27,7 @@ func benchPage(r *loadgen.Result, j judgement) *draw.Page {
 	pg.Blocks = append(pg.Blocks, benchFacts(t))
 	if table := conditionsTable(j); len(table.Rows) > 0 {
 		pg.Blocks = append(pg.Blocks, draw.Heading("Conditions"), table,
-			draw.Text("A condition holds when its 95 % interval is on the right side, for the run and in nine of ten windows. Windows in which the generator was the limit or the processors were taken away are not judged."))
+			draw.Text("A condition holds when its 95 % interval is on the right side, for the run and in nine of ten windows. Windows in which the generator was the limit or the processors were taken away are excluded."))
 	}
 	times := timesTable(t)
 	times.Columns[0].Left = true

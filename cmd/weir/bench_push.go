@@ -142,9 +142,9 @@ type liveMetrics struct {
 }
 
 var (
-	benchRunning = prometheus.NewDesc("weir_bench_running", "1 while the run goes on, 0 with its result.", []string{"phase"}, nil)
-	benchRates   = prometheus.NewDesc("weir_bench_rate", "Per second, while the run goes on.", []string{"of"}, nil)
-	benchNow     = prometheus.NewDesc("weir_bench_under_way", "Exchanges under way and open connections, while the run goes on.", []string{"of"}, nil)
+	benchRunning = prometheus.NewDesc("weir_bench_running", "1 during the run, 0 once it has a result.", []string{"phase"}, nil)
+	benchRates   = prometheus.NewDesc("weir_bench_rate", "Per second, during the run.", []string{"of"}, nil)
+	benchNow     = prometheus.NewDesc("weir_bench_under_way", "Exchanges in flight and open connections, during the run.", []string{"of"}, nil)
 	benchPushes  = prometheus.NewDesc("weir_bench_pushes", "Pushes to this gateway while the run went on, by outcome.", []string{"outcome"}, nil)
 )
 
@@ -203,7 +203,7 @@ type benchMetrics struct {
 var (
 	benchArrivals = prometheus.NewDesc("weir_bench_arrivals", "Exchanges by what became of them.", []string{"fate"}, nil)
 	benchErrors   = prometheus.NewDesc("weir_bench_errors", "Errors by reason.", []string{"reason"}, nil)
-	benchLatency  = prometheus.NewDesc("weir_bench_latency_seconds", "Response counts from the intended instant, service from the real send, lag is the generator's; of the last seconds while the run goes on.", []string{"of", "quantile"}, nil)
+	benchLatency  = prometheus.NewDesc("weir_bench_latency_seconds", "Response counts from the intended instant, service from the real send, lag is the generator's; of the last seconds of the run.", []string{"of", "quantile"}, nil)
 	benchMessages = prometheus.NewDesc("weir_bench_messages", "Messages by what became of them.", []string{"fate"}, nil)
 	benchSeconds  = prometheus.NewDesc("weir_bench_duration_seconds", "Measured time.", nil, nil)
 	benchEnd      = prometheus.NewDesc("weir_bench_start_time_seconds", "When the run began.", nil, nil)

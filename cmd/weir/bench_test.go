@@ -309,7 +309,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// A run with everything that can be told of one.
+// A run with every field set.
 func fullRun() *loadgen.Result {
 	r := aRun(2000, 3000, 3200, 3100, 9000, 3000, 2900)
 	r.Windows[3].Generator = loadgen.GeneratorState{Limited: true, Why: "lag P99 12ms"}

@@ -248,7 +248,7 @@ func deliveryLines(d *loadgen.Delivery) []string {
 	}
 	lines := []string{fmt.Sprintf("published %s, expected %s, received %s, worst message reached %s of its subscribers",
 		draw.Grouped(d.Published), draw.Grouped(d.Expected), draw.Grouped(d.Received), draw.Share.Format(d.Reach))}
-	lines = append(lines, fmt.Sprintf("lost %s, repeated %s, reordered %s, late %s, gaps told %s",
+	lines = append(lines, fmt.Sprintf("lost %s, repeated %s, reordered %s, late %s, gap events %s",
 		draw.Grouped(d.Lost), draw.Grouped(d.Repeated), draw.Grouped(d.Reordered), draw.Grouped(d.Late), draw.Grouped(d.Gaps)))
 	if d.Reconnects > 0 || len(d.Closes) > 0 {
 		var closes []string

@@ -261,7 +261,7 @@ func (t *threshold) counted(k, n uint64) reading {
 		return reading{few: true}
 	}
 	r := reading{n: n, Interval: wilson(k, n)}
-	// Fewer than what the rule of three asks for cannot show a share that small.
+	// Fewer than the rule of three needs cannot show a share that small.
 	r.few = float64(n)*t.limit < 3 && k == 0
 	return r
 }

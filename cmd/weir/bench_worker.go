@@ -111,7 +111,7 @@ func tellSnapshots(g *loadgen.Generator, say func(fromWorker) error) (stop func(
 			case <-tick.C:
 				s := g.Snapshot()
 				if say(fromWorker{Snapshot: &s}) != nil {
-					return // nobody reads any more
+					return // the parent no longer reads
 				}
 			}
 		}
@@ -277,7 +277,7 @@ func gather(workers []*worker, show func(loadgen.Snapshot)) (*loadgen.Result, er
 }
 
 // together is the workers' snapshots as one. Counts and rates add up; percentiles
-// do not, so the greatest stands for all.
+// do not, so the greatest is used.
 func together(workers []*worker) loadgen.Snapshot {
 	var s loadgen.Snapshot
 	for _, w := range workers {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// openBrowser asks the desktop to show url and reports whether it could. Without
+// openBrowser has the desktop show url and reports whether it could. Without
 // a desktop, over SSH or in a container, it does nothing.
 func openBrowser(url string) bool {
 	var cmd *exec.Cmd
@@ -23,7 +23,7 @@ func openBrowser(url string) bool {
 	default:
 		return false
 	}
-	// It may stay as long as the browser does: nobody waits for it, and it does
+	// It may stay as long as the browser does: it is not waited for, and it does
 	// not end with us.
 	if cmd.Start() != nil {
 		return false

@@ -18,7 +18,7 @@ import (
 )
 
 // exitNotCompared is compare's status when it has no answer: usage errors included,
-// so that a pipeline has to tell three cases apart and not four.
+// so that a pipeline has to distinguish three cases and not four.
 const exitNotCompared = 2
 
 func newCompare() *cobra.Command {

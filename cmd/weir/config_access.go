@@ -13,7 +13,7 @@ func newConfigAccess() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "access",
 		Short: "Show who may read, publish and see presence, by every protocol",
-		Long: `Access asks the access model, which also decides at run time, about an example of
+		Long: `Access queries the access model, which also decides at run time, about an example of
 every class of channels in every namespace, and prints the least that a caller needs.
 "(public)" means that private messages are not included; protocols by which no
 caller may are left out.

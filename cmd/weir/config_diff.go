@@ -122,7 +122,7 @@ func adminBase(text string) (string, error) {
 
 const maxPreview = 64 << 20
 
-// previewOf asks the node at base what a reload of wanted would change.
+// previewOf queries the node at base for what a reload of wanted would change.
 func previewOf(ctx context.Context, base, token string, wanted config.Config) (p config.Preview, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

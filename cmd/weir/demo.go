@@ -27,7 +27,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// demoAddr is where the demo listens unless told otherwise, or another port of
+// demoAddr is where the demo listens unless --listen is set, or another port of
 // loopback when that one is taken.
 const demoAddr = "127.0.0.1:8000"
 

@@ -42,8 +42,8 @@ bracket and how sure it is:
 
 It measures each level several times with the low load between them, comes down
 again, closes in by bisection, and confirms: just below the knee nothing may
-break, just above it must. Where the machine is too noisy to tell, the search ends
-within seconds, with the reason and what to do; with --bounded it goes on and says
+break, just above it must. Where the machine is too noisy for that, the search ends
+within seconds, with the reason and what to do; with --bounded it continues and says
 between which rates the limit is, with low confidence.
 
 With --runtime it also looks into the target: the two-condition rule (P99 at 2.5
@@ -240,7 +240,7 @@ func (f *kneeFlags) run(ctx context.Context, target string) error {
 	return f.write(files, search{target: target, spec: spec, r: r, took: time.Since(started), err: err})
 }
 
-// A search is one run of knee, with all that its reports tell.
+// A search is one run of knee, with the data of its reports.
 type search struct {
 	target string
 	spec   loadgen.Spec

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
-// aSearch is a search with everything that can be told of one.
+// aSearch is a search with every field set.
 func aSearch() search {
 	known := func(lo, p, hi float64) capacity.Limit {
 		return capacity.Limit{Known: true, Rate: stat.Interval{Point: p, Lo: lo, Hi: hi, N: 5}, Bracket: [2]float64{lo, hi}, Confidence: "high"}

@@ -1,6 +1,6 @@
 // Command weir pushes events to very many clients over SSE and WebSocket.
 //
-// Each subcommand stands in a file of its own and does no more than read its
+// Each subcommand is in a file of its own and does no more than read its
 // flags, call what does the work and print. Its tests are the scripts in
 // testdata/script.
 package main
@@ -21,7 +21,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal asks, the second one kills.
+	// The first signal stops gracefully, the second one kills.
 	defer context.AfterFunc(ctx, stop)()
 
 	root := newRoot()

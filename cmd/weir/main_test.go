@@ -66,7 +66,7 @@ func status(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// freeaddr VAR sets a variable to an address of loopback that nobody listens on.
+// freeaddr VAR sets a variable to an address of loopback without a listener.
 func freeAddr(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: freeaddr VAR")

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// payload makes the JSON to publish from what stands on the command line or in
+// payload makes the JSON to publish from what is on the command line or in
 // a line of input. JSON is published as it is. Other text becomes a JSON string,
-// which isText tells; but what begins like an object, a list or a string and is
+// which isText reports; but what begins like an object, a list or a string and is
 // none was surely meant as JSON, and is an error.
 func payload(text string, forceText bool) (data json.RawMessage, isText bool, err error) {
 	if !forceText {

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// defaultURL is where `weir serve` listens unless told otherwise.
+// defaultURL is where `weir serve` listens by default.
 const defaultURL = "http://127.0.0.1:8000"
 
 // addClient defines the flags by which a command finds its server.

@@ -45,8 +45,8 @@ error is logged; keys that wait for a restart are named, and weir config diff sh
 them before.
 
 Without a configuration it listens on 127.0.0.1:8000 and stores in ./weir-data.
-It refuses to listen beyond loopback as long as there are no keys by which it
-could tell its clients apart. With routes and nothing about channels in the
+It refuses to listen beyond loopback as long as there are no keys to authenticate
+clients with. With routes and nothing about channels in the
 configuration it starts no broker, stores nothing and needs no keys.`,
 		Example: `  weir serve --config /etc/weir/weir.yaml
   weir serve --listen 127.0.0.1:9000 --data-dir /var/lib/weir --set log.level=debug
@@ -61,7 +61,7 @@ configuration it starts no broker, stores nothing and needs no keys.`,
 		}
 		err = serveSources(cmd, s, parent)
 		if err != nil && parent != nil {
-			parent.Refuse(err) // before it serves: later nobody listens
+			parent.Refuse(err) // before it serves: later the parent does not read
 		}
 		return err
 	}
@@ -110,7 +110,7 @@ func serve(ctx context.Context, cfg config.Config, opt app.Options, out io.Write
 		return err
 	}
 	if cfg.Pushes() && !cfg.HasKeys() {
-		fmt.Fprint(log, "weir: note: without keys nobody can publish, and only anonymous namespaces can be read\n"+
+		fmt.Fprint(log, "weir: note: without keys no client can publish, and only anonymous namespaces can be read\n"+
 			"hint: set auth.api_keys or auth.hmac_secret; weir config docs auth\n")
 	}
 	for _, w := range cfg.Warnings() {
@@ -148,7 +148,7 @@ func startLine(a *app.App, cfg config.Config) string {
 }
 
 // secondSignal returns a context that ends at the second SIGINT or SIGTERM; the
-// first one ends ctx. A third kills, as nobody listens any more.
+// first one ends ctx. A third kills, as the handler is gone.
 func secondSignal(ctx context.Context) (hard context.Context, stop func()) {
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	signals := make(chan os.Signal, 2)

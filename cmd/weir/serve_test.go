@@ -35,7 +35,7 @@ func TestLogHidesSecrets(t *testing.T) {
 	f("json", `"token":"[redacted]","n":1`)
 }
 
-// A node whose log goes to a pipe that is full and not read goes on serving, and ends when
+// A node whose log goes to a pipe that is full and not read keeps serving, and ends when
 // it is asked to. Once the pipe is read, the log says how many lines are missing.
 func TestUnreadLogDoesNotStopTheNode(t *testing.T) {
 	for _, read := range []bool{true, false} {

@@ -30,8 +30,8 @@ func newSub() *cobra.Command {
 		Short: "Follow channels and print their messages",
 		Long: `Sub prints the messages of all CHANNELs, one per line, until it is stopped. When
 the connection ends it comes back by itself and continues exactly where it was.
-What happens to the connection, and messages that the server has no more, are
-told on standard error; so is the position to continue from with --since.
+Changes of the connection, messages that the server no longer has, and the
+position to continue from with --since are written to standard error.
 
 With --for the status is 1 if the server was never reached, or if --count
 messages did not come in that time.`,
@@ -170,7 +170,7 @@ func (fl *follower) state(st *client.State) {
 		fl.connected, fl.down = true, nil
 		return
 	}
-	// The same words again and again would tell nobody anything.
+	// The same error again and again is of no use.
 	if fl.down == nil || fl.down.Error() != st.Err.Error() {
 		what := "connection lost"
 		if !fl.connected {

@@ -23,7 +23,7 @@ func newToken() *cobra.Command {
 configuration's auth.hmac_secret, or with the private key in a PEM file whose
 public half the server has.
 
-In a pattern, * stands for one or more bytes other than . : and /, and ** for
+In a pattern, * matches one or more bytes other than . : and /, and ** for
 one or more of any bytes.`,
 		Example: `  weir token --config weir.yaml --sub alice --subscribe 'orders.*'
   weir token --subscribe '**' --publish 'orders.**' --ttl 15m

@@ -102,7 +102,7 @@ func (f *topFlags) run(ctx context.Context, out, log io.Writer) error {
 	return f.frames(ctx, src, out, log)
 }
 
-// frameOnce prints one frame whose rates are of the last moment.
+// frameOnce prints one frame with the current rates.
 func (f *topFlags) frameOnce(ctx context.Context, src *topSource, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -145,7 +145,7 @@ func writeLine(out io.Writer, raw []byte) error {
 	return err
 }
 
-// frames prints one after the other until it is told to end.
+// frames prints one after the other until it is stopped.
 func (f *topFlags) frames(ctx context.Context, src *topSource, out, log io.Writer) error {
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()

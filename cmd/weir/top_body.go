@@ -196,7 +196,7 @@ func (v *topView) backends(n int) []topLine {
 	if len(rows) == 0 {
 		return append(out, dimLine("  no clusters: nothing is proxied"))
 	}
-	// What needs somebody comes first.
+	// What needs attention comes first.
 	slices.SortStableFunc(rows, func(a, b row) int { return urgency(b.p.State) - urgency(a.p.State) })
 	for i := range min(n, len(rows)) {
 		p := rows[i].p
@@ -236,7 +236,7 @@ func urgency(state string) int {
 func (v *topView) timeline(n int) []topLine {
 	g := v.snapshot.Governor
 	if g == nil || !g.Enabled {
-		return []topLine{dimLine("the governor is off: nothing is judged")}
+		return []topLine{dimLine("the governor is off: no states")}
 	}
 	out := []topLine{dimLine("TIME      STATE       CAUSES, EVIDENCE")}
 	if len(g.Timeline) == 0 {

@@ -120,7 +120,7 @@ func (f *topFlags) interactive(ctx context.Context, src *topSource, s *screen) e
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		s.keys(ctx, keys)
-		cancel() // without a terminal nobody looks, and not everywhere a signal tells of it
+		cancel() // the terminal is gone, and not every system signals that
 	})
 	defer wg.Wait() // after close, which ends the read
 	defer s.close()
@@ -180,7 +180,7 @@ func (f *topFlags) interactive(ctx context.Context, src *topSource, s *screen) e
 	}
 }
 
-// A consumerTable asks for the consumers in another order than snapshots have, one
+// A consumerTable requests the consumers in another order than snapshots have, one
 // request at a time.
 type consumerTable struct {
 	src *topSource

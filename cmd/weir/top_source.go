@@ -23,7 +23,7 @@ var errTopRefused = errors.New("the admin listener wants a token")
 // A topSnapshot is a snapshot as it came, and read.
 type topSnapshot struct {
 	admin.Snapshot
-	// Upstreams stands in the place of the one above, which may be anything.
+	// Upstreams replaces the field above, which may be anything.
 	Upstreams topUpstreams `json:"upstreams"`
 
 	raw []byte
@@ -149,7 +149,7 @@ func (s *topSource) follow(ctx context.Context, on func(*topSnapshot) bool) erro
 	}
 }
 
-// get asks; any answer but 200 is an error in its own words.
+// get sends a request; any answer but 200 is an error in its own words.
 func (s *topSource) get(ctx context.Context, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+path, nil)
 	if err != nil {

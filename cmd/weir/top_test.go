@@ -136,7 +136,7 @@ func TestTopShowsEveryCause(t *testing.T) {
 	}
 }
 
-// What is down stands above what is up: a short screen must not hide it.
+// What is down comes before what is up: a short screen must not hide it.
 func TestTopShowsBrokenPeersFirst(t *testing.T) {
 	v := topView{width: 80, snapshot: topSample()}
 	if l := v.backends(1)[1].render(80, false); !strings.Contains(l, "down") {

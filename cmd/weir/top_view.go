@@ -121,7 +121,7 @@ type topView struct {
 
 func isRefused(err error) bool { return errors.Is(err, errTopRefused) }
 
-// key does what a key asks for and reports whether that is to end.
+// key handles a key press and reports whether that is to end.
 func (v *topView) key(k byte) (end bool) {
 	switch k {
 	case 'q', 'Q', 3, 4: // ^C, ^D
@@ -175,7 +175,7 @@ func topHelp() []topLine {
 	out := []topLine{{}}
 	for _, l := range []string{
 		"o  overview", "l  loops", "c  consumers, s sorts them by another column", "h  channels", "u  backends", "t  timeline",
-		"Tab    the next of these", "space  hold the numbers still, and go on", "?      this list", "q      end",
+		"Tab    the next of these", "space  pause and resume the display", "?      this list", "q      end",
 	} {
 		out = append(out, plainLine("  %s", l))
 	}

@@ -122,7 +122,7 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 	if !slowed {
 		t.Error("a hundred guesses were answered")
 	}
-	// Whoever guesses from the same address does not lock the operator out.
+	// Failed attempts from the same address do not lock the operator out.
 	if res, _ := g.do(t, "GET", "/api/info", "", "Authorization: Bearer "+adminToken); res.StatusCode != 200 {
 		t.Errorf("the right token after wrong ones: %d", res.StatusCode)
 	}

@@ -134,7 +134,7 @@ func answersAsTheTable(t *testing.T, broker config.Broker) {
 	}
 }
 
-// store puts a message into the log, whoever may.
+// store puts a message into the log with an API key.
 func (g *gateway) store(t *testing.T, channel, text string, private bool) {
 	t.Helper()
 	done := make(chan error, 1)

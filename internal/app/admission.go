@@ -25,7 +25,7 @@ type admission struct {
 	counted []map[uint64]struct{}
 
 	// Any goroutine.
-	full     atomic.Pointer[governor.Governor] // a budget of it is used up: nobody new is let in; nil: there is room
+	full     atomic.Pointer[governor.Governor] // a budget of it is used up: new clients are rejected; nil: there is room
 	refusals observe.Refusals
 }
 
@@ -176,7 +176,7 @@ func (w *warden) run(ctx context.Context) error {
 	}
 }
 
-// budget does what the level of the budgets asks for: new subscriptions are rejected
+// budget applies the level of the budgets: new subscriptions are rejected
 // from soft on, new connections from hard on. Who is there stays.
 func (w *warden) budget(was, now governor.BudgetLevel) {
 	w.push.Refuse(now >= governor.BudgetSoft)

@@ -279,7 +279,7 @@ func TestHistoryRestsWhileProcessorsAreShort(t *testing.T) {
 	}
 	rests(true)
 	if b := first(); !strings.Contains(b, "retry: ") || !strings.Contains(b, `"code":1013`) {
-		t.Errorf("a client that asks for history is told %q", b)
+		t.Errorf("a client that requests history receives %q", b)
 	}
 	w := g.dial(t)
 	w.Send(wiretest.CRLF("GET /ws?channel=history:a&since=" + resume + " HTTP/1.1\nHost: a\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n" +
@@ -288,7 +288,7 @@ func TestHistoryRestsWhileProcessorsAreShort(t *testing.T) {
 		t.Errorf("over WebSocket: %d", res.StatusCode)
 	}
 	if b := g.sse(t, "channel=history:a", "").block(); !strings.Contains(b, "id: ") {
-		t.Errorf("one that asks for none is told %q", b)
+		t.Errorf("one that requests none receives %q", b)
 	}
 	rests(false)
 	if s := g.class(limit.Replay); s.Refused != 2 {
@@ -346,7 +346,7 @@ func governed(limit int64, soft, hard float64) func(*config.Config) {
 
 func TestWithLittleMemoryNewSubscriptionsAreSentAway(t *testing.T) {
 	g := start(t, governed(1<<40, 1e-9, 0.99))
-	trial.Eventually(t, "new ones are sent away", func() bool {
+	trial.Eventually(t, "new ones are rejected", func() bool {
 		return g.push.Stats().Overloaded > 0 || strings.Contains(g.sse(t, "channel=a", "").block(), "1013")
 	})
 	if code := g.ws(t, "channel=a", "").CloseCode(); code != 1013 {
@@ -463,7 +463,7 @@ func TestPublishersAndSubscribersAreHeldToTheirRates(t *testing.T) {
 			t.Errorf("subscription %d: %d", i, res.StatusCode)
 		}
 		if away := strings.Contains(w.Block(), "1013"); away != (i == 2) {
-			t.Errorf("subscription %d is sent away: %v", i, away)
+			t.Errorf("subscription %d is rejected: %v", i, away)
 		}
 	}
 	if s := g.admission.front.Stats(); s.Publish != 3 || s.Subscribe != 1 || s.ConnectRate+s.Connections != 0 {

@@ -28,7 +28,7 @@ type played struct {
 type outcome struct {
 	Status  int
 	Headers map[string][]string
-	Body    string // of an answer that ends; of a stream its end, if it is sent away
+	Body    string // of an answer that ends; of a stream its end, if it is closed by the server
 }
 
 // differing are header fields in which the versions differ, and those of which
@@ -103,7 +103,7 @@ func (g *gateway) counted() map[string]uint64 {
 	p, f := g.push.Stats(), g.admission.front.Stats()
 	all := map[string]uint64{
 		"published": p.Published, "publish errors": p.PublishErrors, "overloaded": p.Overloaded,
-		"sent away": p.SentAway, "limited publish": f.Publish, "limited subscribe": f.Subscribe, "too slow": p.TooSlow,
+		"rejected": p.SentAway, "limited publish": f.Publish, "limited subscribe": f.Subscribe, "too slow": p.TooSlow,
 	}
 	for _, s := range g.watching.watch.AdmissionStats() {
 		name := s.Class.String()
@@ -208,7 +208,7 @@ func TestAllVersionsAnswerAndCountAlike(t *testing.T) {
 }
 
 // TestOverloadOverHTTP2IsAnsweredAndCounted offers more than the queue takes: who is not
-// served is told so, and every counter adds up with the answers.
+// served gets an error, and every counter adds up with the answers.
 func TestOverloadOverHTTP2IsAnsweredAndCounted(t *testing.T) {
 	g := start(t, func(c *config.Config) {
 		withClasses(c)

@@ -114,7 +114,7 @@ func (u *undo) all() {
 	}
 }
 
-// New builds the parts and opens the listeners; nothing runs yet and nobody is
+// New builds the parts and opens the listeners; nothing runs yet and no request is
 // answered. After an error nothing is left open.
 func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if opt.Log == nil {
@@ -304,7 +304,7 @@ func (a *App) AdminAddr() net.Addr {
 }
 
 // Run starts everything and serves until ctx is done; then it drains: clients
-// are sent away over the configured time, and the broker stops after the last
+// are drained over the configured time, and the broker stops after the last
 // of them. A done hard ends the draining at once. It is called once.
 func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	background, stop := context.WithCancel(context.Background())

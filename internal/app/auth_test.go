@@ -91,7 +91,7 @@ func TestExpiryEndsStreams(t *testing.T) {
 	if took := time.Since(begin); took > 15*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	trial.Eventually(t, "nobody is left", func() bool { st := g.push.Stats(); return st.SSE+st.WebSocket == 0 && st.Expired == 2 })
+	trial.Eventually(t, "no stream is left", func() bool { st := g.push.Stats(); return st.SSE+st.WebSocket == 0 && st.Expired == 2 })
 	late := g.dial(t)
 	late.Send(wiretest.CRLF("GET /sse?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n\n"))
 	res, body := late.Answer("GET")
@@ -101,7 +101,7 @@ func TestExpiryEndsStreams(t *testing.T) {
 	}
 }
 
-// TestAnEventSourceIsToldThatItsTokenHasExpired asks as browsers do: after a 401 they
+// TestAnEventSourceIsToldThatItsTokenHasExpired connects as browsers do: after a 401 they
 // would never come back, and their pages not learn why.
 func TestAnEventSourceIsToldThatItsTokenHasExpired(t *testing.T) {
 	for _, version := range []string{"HTTP/1.1", "HTTP/2"} {

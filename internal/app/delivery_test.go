@@ -49,7 +49,7 @@ func TestABurstForSeveralChannelsIsUnderThePolicy(t *testing.T) {
 	}
 }
 
-// Messages are compressed once with the whole window: an offer that asks for a smaller
+// Messages are compressed once with the whole window: an offer with a smaller
 // one is passed over for the next, which is why clients make several (RFC 7692 §7.1).
 func TestTheFirstOfferThatCanBeKeptIsTaken(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Namespaces[0].Compress = true })

@@ -100,7 +100,7 @@ func (a *departure) run(hard context.Context) {
 	a.start(plan, alone)
 	await(hard, plan.Over+drainGrace, func() bool { return a.streams() == 0 })
 	await(hard, time.Until(end), func() bool { return a.unfinished() == 0 })
-	// What comes now waits in the kernel: for the next process if somebody keeps the
+	// What comes now waits in the kernel: for the next process if one keeps the
 	// socket, and for its reset otherwise.
 	a.loops.StopAccepting()
 	a.push.EndRefused()

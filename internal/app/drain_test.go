@@ -127,7 +127,7 @@ func TestDrainCanBeCutShort(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 	case <-time.After(trial.Patience):
-		t.Fatal("it goes on")
+		t.Fatal("it continues")
 	}
 }
 
@@ -192,7 +192,7 @@ func settled() int {
 	return n
 }
 
-// Clients go at any moment: in the middle of a head, a body, a verification, a
+// Clients disconnect at any time: in the middle of a head, a body, a verification, a
 // replay or a delivery, in order or with a reset. Nothing of them stays.
 func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	g := start(t, withSecret)

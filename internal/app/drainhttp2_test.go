@@ -121,7 +121,7 @@ data: {"code":1012,"reason":"draining"}`) {
 		if f.away == nil || f.away.LastStreamID != 5 || f.away.ErrCode != h2.ErrCodeNo {
 			t.Errorf("%s: GOAWAY %+v, want one with stream 5 and no error", engine, f.away)
 		}
-		// A connection that comes now is served, told to go, and closed.
+		// A connection that comes now is served, gets a GOAWAY, and is closed.
 		f = dialFrames(t, g)
 		f.open(1, true, ":method", "GET", ":scheme", "http", ":path", "/sse?channel=a", ":authority", "a")
 		if !f.until(engine+": a late connection ends", func() bool { return false }) || f.away == nil || !strings.Contains(f.got[1].String(), `"code":1012`) {

@@ -226,7 +226,7 @@ func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
 		blocks++
 	}
 	if !slowSSE.Closed() || blocks == 0 || blocks >= published {
-		t.Errorf("after %d of %d messages the stream goes on", blocks, published)
+		t.Errorf("after %d of %d messages the stream continues", blocks, published)
 	}
 	if got := slowWS.CloseCode(); got != 4408 {
 		t.Errorf("WebSocket: %d, want 4408", got)

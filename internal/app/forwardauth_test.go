@@ -23,7 +23,7 @@ func TestForwardAuthDecides(t *testing.T) {
 		switch r.Header.Get("Authorization") {
 		case "Bearer ann":
 			w.Header().Set("X-User", "ann")
-		case "Bearer nobody": // admitted, without a name
+		case "Bearer nameless": // admitted, without a name
 		case "Bearer broken":
 			w.WriteHeader(http.StatusInternalServerError)
 		default:
@@ -66,7 +66,7 @@ func TestForwardAuthDecides(t *testing.T) {
 		}
 		f("/closed/x", "Bearer ann", "hello", 200, `user ["ann"] roles [] body 5`)
 		f("/closed/x", "Bearer ann", large, 200, `user ["ann"] roles [] body 1048576`)
-		f("/closed/x", "Bearer nobody", "", 200, `user [] roles [] body 0`)
+		f("/closed/x", "Bearer nameless", "", 200, `user [] roles [] body 0`)
 		f("/closed/x", "Bearer eve", "hello", 401, "who are you?")
 		f("/closed/x", "Bearer broken", "hello", 503, "authorization server is not available")
 		f("/open/x", "Bearer broken", "hello", 200, `user [] roles [] body 5`)

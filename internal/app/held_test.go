@@ -227,7 +227,7 @@ func (c *held) said() string {
 	return c.last
 }
 
-// open reports whether the connection still stands.
+// open reports whether the connection is still open.
 func (c *held) open() bool {
 	select {
 	case <-c.done:

@@ -96,7 +96,7 @@ func TestHTTP3IsServed(t *testing.T) {
 	}
 }
 
-// A severable way to the server can be cut, which nobody is told.
+// A severable way to the server can be cut without notice.
 type severable struct {
 	net.PacketConn
 	cut atomic.Bool
@@ -119,7 +119,7 @@ func (s *severable) ReadFrom(b []byte) (int, net.Addr, error) {
 }
 
 // TestAClientThatMovesKeepsItsStream has a client continue from another address, as a phone does
-// that leaves the house: its stream stays, and what it asks for next comes from the new one.
+// that leaves the house: its stream stays, and its next request comes from the new one.
 func TestAClientThatMovesKeepsItsStream(t *testing.T) {
 	g, pool := http3Gateway(t, nil)
 	var first, second quic.Transport
@@ -386,7 +386,7 @@ func TestTheNextProcessTellsClientsThatTheirConnectionIsGone(t *testing.T) {
 			t.Errorf("%v, want a stateless reset", err)
 		}
 	case <-time.After(trial.Patience):
-		t.Error("the client was told nothing")
+		t.Error("the client was not notified")
 	}
 }
 

@@ -29,7 +29,7 @@ func (k keyed) as(name, value string) keyed {
 	return k
 }
 
-// places are what tells answers apart.
+// places are what distinguishes answers.
 var places = regexp.MustCompile(`"(?:offset|code)":\d+`)
 
 // call posts body, in which ~ is the prefix, and returns the status with all offsets and

@@ -13,7 +13,7 @@ import (
 )
 
 // The page binds numbers by their JSON names: a field that is renamed must not leave a
-// dash behind that nobody notices.
+// dash behind unnoticed.
 func TestThePageShowsFieldsThatThereAre(t *testing.T) {
 	html, err := fs.ReadFile(dashboard.Files(), "index.html")
 	if err != nil {

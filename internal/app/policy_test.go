@@ -93,7 +93,7 @@ func TestDropOldestTellsWhatItDropped(t *testing.T) {
 			}
 			gaps++
 		} else if pos.Offset != next {
-			t.Fatalf("got offset %d, want %d: the hole was not told", pos.Offset, next)
+			t.Fatalf("got offset %d, want %d: there was no gap event", pos.Offset, next)
 		}
 		next = pos.Offset + 1
 		if pos == last {
@@ -101,7 +101,7 @@ func TestDropOldestTellsWhatItDropped(t *testing.T) {
 		}
 	}
 	if gaps == 0 {
-		t.Error("no gap was told, so nothing was dropped: the test is too small")
+		t.Error("there was no gap event, so nothing was dropped: the test is too small")
 	}
 	if st := g.push.Stats(); st.Dropped == 0 || st.Gaps != uint64(gaps) || st.Held != 0 || st.HeldBytes != 0 || st.TooSlow != 0 {
 		t.Errorf("dropped %d, gaps %d of %d, held %d (%d bytes), too slow %d", st.Dropped, st.Gaps, gaps, st.Held, st.HeldBytes, st.TooSlow)

@@ -22,7 +22,7 @@ type protocols struct {
 	// Fixed at New.
 	centrifugeFormats centrifuge.Formats
 	pusherFormat      hub.Format
-	// request asks who serves a NATS subject; nil: there is no NATS.
+	// request sends a request to a NATS subject; nil: there is no NATS.
 	request func(ctx context.Context, subject string, data []byte) ([]byte, error)
 
 	observe.Protocols
@@ -39,7 +39,7 @@ func (p *protocols) addFormats(cfg *config.Config, f *wire.Formats) {
 }
 
 // start makes the front speak what is configured. The hub has started, and
-// the loops have not: nobody is served yet.
+// the loops have not: no client is served yet.
 func (p *protocols) start(a *App, parts *group, ctx context.Context) error { //nolint:revive // the context is the parts', not this call's
 	cfg := a.cfg
 	spoken := cfg.Centrifuge.Enabled || cfg.Pusher.Enabled || cfg.Mercure.Enabled

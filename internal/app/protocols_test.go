@@ -58,7 +58,7 @@ func TestARouteAnnouncesWhereItsUpdatesAre(t *testing.T) {
 	g.publish(t, "mercure:https://example.com/books/1", `"before"`)
 	deadline := time.Now().Add(10 * time.Second)
 	var last string
-	for { // the cursor follows the log within a moment
+	for { // the cursor follows the log shortly after
 		m := regexp.MustCompile(`^</.well-known/mercure>; rel="mercure"; last-event-id="([^"]+-1\.)"$`).FindStringSubmatch(link("/books/1"))
 		if m != nil {
 			last = m[1]
@@ -88,7 +88,7 @@ func TestARouteAnnouncesWhereItsUpdatesAre(t *testing.T) {
 	t.Error("nothing came: ", in.Err())
 }
 
-// TestEveryProtocolIsServedOnBothFronts asks each for what it answers at once.
+// TestEveryProtocolIsServedOnBothFronts requests of each what it answers at once.
 func TestEveryProtocolIsServedOnBothFronts(t *testing.T) {
 	g := speaking(t)
 	h2 := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
-// A node that is told of nothing but its own processor time and connections finds out what
+// A node that knows nothing but its own processor time and connections finds out what
 // a connection costs.
 func TestTheCostOfAReconnectionIsMeasured(t *testing.T) {
 	const assumed = time.Millisecond
@@ -60,7 +60,7 @@ func TestTheCostOfAReconnectionIsMeasured(t *testing.T) {
 	}
 }
 
-// What a node tells the others follows from what was measured.
+// What a node sends the others follows from what was measured.
 func TestTheRateOfReconnectionsFollowsTheCost(t *testing.T) {
 	g := start(t, func(*config.Config) {})
 	procs := float64(runtime.GOMAXPROCS(0))

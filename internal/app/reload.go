@@ -187,7 +187,7 @@ func (r *reloads) watch(ctx context.Context) error {
 	}
 }
 
-// stamp tells one state of a file from another.
+// stamp identifies a state of a file.
 type stamp struct {
 	modified time.Time
 	size     int64

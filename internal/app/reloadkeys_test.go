@@ -54,7 +54,7 @@ func publisherBy(t *testing.T, secret string) string {
 }
 
 // TestSessionsEndWithTheKeyOfTheirToken rotates the secret: with the old one as previous
-// nobody notices, and when that goes its sessions end in their protocol's words.
+// no session ends, and when that goes its sessions end in their protocol's words.
 func TestSessionsEndWithTheKeyOfTheirToken(t *testing.T) {
 	g := startLive(t, withProtocols, Options{})
 	h := newHolder(t, g.gateway)
@@ -170,7 +170,7 @@ func TestAReloadSetsTheAllowedOrigins(t *testing.T) {
 	ask(403)
 }
 
-// TestAPreviewCountsWhoWouldBeClosed closes nobody.
+// TestAPreviewCountsWhoWouldBeClosed closes no connection.
 func TestAPreviewCountsWhoWouldBeClosed(t *testing.T) {
 	g := startLive(t, withProtocols, Options{})
 	h := newHolder(t, g.gateway)

@@ -240,7 +240,7 @@ func TestPusherAppsComeChangeAndGo(t *testing.T) {
 }
 
 // TestNamespacesComeAndChangeOnNATS does with an embedded broker what the broker's own suite
-// does with each kind: here through all that stands between it and a request.
+// does with each kind: here through all layers between it and a request.
 func TestNamespacesComeAndChangeOnNATS(t *testing.T) {
 	g := startLive(t, func(c *config.Config) {
 		c.Broker = config.Broker{Kind: config.BrokerNATS}

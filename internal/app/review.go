@@ -17,7 +17,7 @@ func reviewOf(c *change) *access.Review {
 	return &access.Review{Was: c.was, Now: c.rules, Identity: c.auth.Identity, Holds: c.auth.Holds}
 }
 
-// review asks all clients, and returns how many lose their rights.
+// review checks all clients again, and returns how many lose their rights.
 func (r *reloads) review(ctx context.Context, asked *access.Review) config.Closing {
 	ctx, cancel := context.WithTimeout(ctx, reviewPatience)
 	defer cancel()

@@ -23,7 +23,7 @@ const startPatience = time.Second
 type waitingRoom struct{ *App }
 
 // start starts the hub, which waits for servers that are not there yet. Meanwhile
-// the admin listener serves, and after a moment the public one says what it waits for.
+// the admin listener serves, and after a short delay the public one says what it waits for.
 func (a *waitingRoom) start(parts *group, ctx, background context.Context) error { //nolint:revive // background is the parts'
 	if a.opt.Takeover != nil { // the old process serves
 		return a.hub.Start(ctx)
@@ -122,7 +122,7 @@ func (c *slotConn) Close() error {
 	return c.Conn.Close()
 }
 
-// answer serves health, and asks everything else to come back.
+// answer serves health, and answers everything else with a 503 and Retry-After.
 func (a *waitingRoom) answer(w http.ResponseWriter, r *http.Request) {
 	reason := "starting"
 	if err := a.push.Ready(); err != nil {

@@ -48,10 +48,10 @@ func (g *gateway) listed(t *testing.T, query string) *admin.Connections {
 	return v
 }
 
-// guard tells the loops what the guard does, and waits until they know.
+// guard sets the guard's state in the loops, and waits until they know.
 func (g *gateway) guard(scale float64, rest bool) {
 	g.push.Guard(scale, rest)
-	for _, l := range g.loops.Loops() { // it is told by a post
+	for _, l := range g.loops.Loops() { // it is set by a post
 		done := make(chan struct{})
 		l.Post(func() { close(done) })
 		<-done
@@ -169,7 +169,7 @@ func TestHistoryOverHTTP2RestsWithTheGuard(t *testing.T) {
 	g.guard(1, true)
 	s := g.sse2(t, c, "channel=a", "0")
 	if b := s.block(); !strings.Contains(b, "retry:") || !strings.Contains(b, `"code":1013`) {
-		t.Fatalf("%q, want to be sent away for now", b)
+		t.Fatalf("%q, want a temporary refusal", b)
 	}
 	g.guard(1, false)
 	s = g.sse2(t, c, "channel=a", "0")

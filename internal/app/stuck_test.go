@@ -44,7 +44,7 @@ func (g *gateway) causeNow(t *testing.T, name string) (*governor.Cause, *admin.S
 	return nil, &s
 }
 
-// scraped is a series of /metrics as it stands there, −1 if it does not.
+// scraped is a series of /metrics as it is there, −1 if it does not.
 func (g *gateway) scraped(t *testing.T, series string) float64 {
 	t.Helper()
 	_, body := g.do(t, http.MethodGet, "/metrics", "")
@@ -82,7 +82,7 @@ func (g *gateway) fires(t *testing.T, alert string) bool {
 	return m[2] == "==" && v == limit || m[2] == ">=" && v >= limit
 }
 
-// A loop that does not finish a tick is named, with where it stands, while the admin
+// A loop that does not finish a tick is named, with its stack, while the admin
 // listener continues; when it is over, so is the alert.
 func TestStuckLoopIsNamed(t *testing.T) {
 	g := watched(t)
@@ -100,7 +100,7 @@ func TestStuckLoopIsNamed(t *testing.T) {
 	g.loops.Loops()[1].Post(func() { blocksItsLoop(release) })
 	var c *governor.Cause
 	var s *admin.Snapshot
-	until(t, "the cause stands in the snapshot", func() bool { c, s = g.causeNow(t, governor.CauseLoopStuck); return c != nil })
+	until(t, "the cause is in the snapshot", func() bool { c, s = g.causeNow(t, governor.CauseLoopStuck); return c != nil })
 	if c.Loop != 1 || c.Value < 1 || c.Limit != 1 || !strings.Contains(c.Detail, "blocksItsLoop") {
 		t.Errorf("cause %+v, want loop 1 in blocksItsLoop", c)
 	}
@@ -126,7 +126,7 @@ func blocksItsLoop(release chan struct{}) { <-release }
 // Goroutines of no role that come and stay are named as a leak, and not when they go.
 func TestLeakingGoroutinesAreNamed(t *testing.T) {
 	g := watched(t)
-	until(t, "some windows are judged", func() bool { return g.scraped(t, "weir_governor_windows_total") >= 3 })
+	until(t, "some windows are classified", func() bool { return g.scraped(t, "weir_governor_windows_total") >= 3 })
 	release := make(chan struct{})
 	ended := make(chan struct{})
 	const leaked = 1500

@@ -37,7 +37,7 @@ type succession struct {
 // logOutside reports whether the log is in no process of this node.
 func (a *App) logOutside() bool { return a.nats != nil && a.cfg.Broker.NATS.URL != "" }
 
-// logPlace tells one log from another: an upgrade continues with the same.
+// logPlace identifies the log: an upgrade continues with the same.
 func (a *App) logPlace() string {
 	switch {
 	case a.nats == nil:

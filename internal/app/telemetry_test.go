@@ -188,7 +188,7 @@ func TestPublishesAreTracedInPart(t *testing.T) {
 	g := start(t, func(cfg *config.Config) {
 		cfg.Telemetry.Endpoint, cfg.Telemetry.Metrics, cfg.Telemetry.Sample = c.URL, setting.Off, 1
 	})
-	g.publish(t, "news", "1") // nobody subscribes
+	g.publish(t, "news", "1") // no subscriber
 	trial.Eventually(t, "it is traced", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()

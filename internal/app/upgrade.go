@@ -212,7 +212,7 @@ func (h *handover) move(outside bool) (err error) {
 	restore, err := h.sendLog()
 	defer func() {
 		if err != nil {
-			h.child.Refuse(err) // so that nobody else has the log
+			h.child.Refuse(err) // so that no other process has the log
 			err = errors.Join(err, restore())
 		}
 	}()
@@ -245,7 +245,7 @@ func (h *handover) export() error {
 	return errors.Join(errs...)
 }
 
-// commit makes the new process the server. From the moment in which that is sent, nothing here
+// commit makes the new process the server. Once that is sent, nothing here
 // can use a key of a connection that moved.
 func (h *handover) commit(began time.Time, refused map[int]bool) error {
 	a := h.app
@@ -322,7 +322,7 @@ func (a *App) follow(hard context.Context) {
 	a.front.Drain(a.loops.Loops(), plan)
 	a.push.EndRefused()
 	await(hard, drainGrace, func() bool { return a.front.Waiting() == 0 && (&departure{App: a}).streams() == 0 })
-	if a.listeners.admin != nil { // whoever asked for the upgrade is answered
+	if a.listeners.admin != nil { // the request for the upgrade is answered
 		a.listeners.admin.Finish(drainGrace)
 	}
 	c := a.upgrade.child

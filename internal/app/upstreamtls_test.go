@@ -22,7 +22,7 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-// overTLS routes everything to s, which is vouched for by the file that is returned.
+// overTLS routes everything to s, whose CA is in the file that is returned.
 func overTLS(t *testing.T, s *httptest.Server, own upstream.TLSConfig) (change func(*config.Config), caFile string) {
 	t.Helper()
 	caFile = filepath.Join(t.TempDir(), "ca.pem")

@@ -171,7 +171,7 @@ func (s *stream) data() string {
 func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Admin.LiveRate = 4 })
 	if n := g.watching.watch.Snapshots(); n != 0 {
-		t.Fatalf("%d events before anybody listened", n)
+		t.Fatalf("%d events before there was a listener", n)
 	}
 	for range 2 { // who comes later gets them as well
 		s := g.events(t, "/api/live")
@@ -187,7 +187,7 @@ func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
 			last = v
 		}
 		s.res.Body.Close()
-		trial.Eventually(t, "nobody listens", func() bool { return g.watching.watch.Listeners() == 0 })
+		trial.Eventually(t, "no listener is left", func() bool { return g.watching.watch.Listeners() == 0 })
 		made, quiet := g.watching.watch.Snapshots(), 0
 		tick := time.NewTicker(300 * time.Millisecond) // more than a period
 		for range 20 {
@@ -202,7 +202,7 @@ func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
 		}
 		tick.Stop()
 		if quiet < 3 {
-			t.Fatal("snapshots are made for nobody")
+			t.Fatal("snapshots are made without a listener")
 		}
 	}
 }
@@ -317,7 +317,7 @@ func TestChannelsAreListedWithTheirMessages(t *testing.T) {
 func TestTheOperatorPublishesAndSubscribes(t *testing.T) {
 	g := start(t, nil)
 	s := g.events(t, "/api/subscribe?channel=private:a&channel=news")
-	s.block() // it stands
+	s.block() // it is open
 	res, body := g.do(t, "POST", "/api/publish", `{"channel":"private:a","data":{"a":1}}`)
 	if res.StatusCode != 200 || !strings.Contains(string(body), `"offset":1`) {
 		t.Fatalf("publish: %d %s", res.StatusCode, body)
@@ -406,7 +406,7 @@ func TestAMessageIsTracedToItsSockets(t *testing.T) {
 	if x = get[admin.Trace](t, g, "/api/trace/"+x.ID+"?wait=1"); x.State != admin.TraceExpired {
 		t.Errorf("%+v, want it expired", x)
 	}
-	x = begin(`{"channel":"orders:nobody","data":1}`) // nobody subscribes: it is done when it is stored
+	x = begin(`{"channel":"orders:empty","data":1}`) // no subscriber: it is done when it is stored
 	if x = get[admin.Trace](t, g, "/api/trace/"+x.ID+"?wait=1"); x.State != admin.TraceDone || len(x.Shards) != 0 {
 		t.Errorf("%+v, want it done without loops", x)
 	}

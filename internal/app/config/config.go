@@ -27,7 +27,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/presence"
 )
 
-// Config is everything that `weir serve` can be told.
+// Config is the whole configuration of `weir serve`.
 type Config struct {
 	// Listen is the address of the public listener, "host:port". Empty means
 	// 127.0.0.1:8000; port 0 picks a free one. Without keys in the auth section

@@ -43,7 +43,7 @@ func (e *KeyError) Error() string {
 func (e *KeyError) Hint() string { return redact.Text(e.hint) }
 
 // A decoder writes one source over a configuration. It continues after a problem,
-// so that all of them are told at once.
+// so that all of them are reported at once.
 type decoder struct {
 	source   string
 	root     reflect.Type
@@ -63,7 +63,7 @@ func (d *decoder) problem(n *yaml.Node, key, hint, format string, a ...any) {
 	d.problems = append(d.problems, &KeyError{d.source, line, key, fmt.Sprintf(format, a...), hint})
 }
 
-// value decodes n into v, which stands at path.
+// value decodes n into v, the value at path.
 func (d *decoder) value(n *yaml.Node, path string, f field, v reflect.Value) {
 	if n.Kind == yaml.AliasNode {
 		d.problem(n, path, "write the value out", "aliases are not read")

@@ -31,7 +31,7 @@ type Sources struct {
 // An Override is one value given on the command line.
 type Override struct {
 	Flag  string // as the user wrote it: "--listen"
-	Key   string // the path it stands for
+	Key   string // the path that it sets
 	Value string // plain text; JSON for lists of sections
 }
 
@@ -60,7 +60,7 @@ func (o Origins) at(path string, err error) error {
 	return err
 }
 
-// set notes the place of a value that replaces whatever stood at path.
+// set notes the place of a value that replaces the one at path.
 func (o Origins) set(path, place string) {
 	if o != nil {
 		o[path] = place

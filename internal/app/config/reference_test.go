@@ -118,7 +118,7 @@ func fieldComment(st *ast.StructType, name string) string {
 	return ""
 }
 
-// A field that nobody can write in a file is either a slip or says so with "-".
+// A field that no file can set is either a slip or says so with "-".
 func TestEveryExportedFieldIsAKeyOrSaysNot(t *testing.T) {
 	for _, k := range keysOf(reflect.TypeFor[Config]()) {
 		for i := range k.owner.NumField() {
@@ -137,7 +137,7 @@ func TestVariableNamesAreUnique(t *testing.T) {
 			continue
 		}
 		if other, dup := owner[k.env]; dup {
-			t.Errorf("%s stands for both %s and %s", k.env, other, k.path)
+			t.Errorf("%s sets both %s and %s", k.env, other, k.path)
 		}
 		owner[k.env] = k.path
 		if isCommandEnv(k.env) || orchestratorEnv.MatchString(k.env) {

@@ -108,7 +108,7 @@ func (r *renderer) item(v reflect.Value, path string, indent int) {
 	}
 	sub := renderer{origins: nil, docs: r.docs, redact: r.redact}
 	sub.section(v, path, indent+indentStep)
-	// The dash stands before whatever comes first, which may be a comment.
+	// The dash comes before the first line, which may be a comment.
 	text := sub.b.String()
 	if strings.TrimSpace(text) == "" {
 		text = pad + "  {}\n"

@@ -48,7 +48,7 @@ func shapeOf(t reflect.Type) shape {
 }
 
 // isText reports whether t reads itself from text; time.Duration counts, as a
-// bare integer of nanoseconds is what nobody means.
+// bare integer of nanoseconds is never meant.
 func isText(t reflect.Type) bool {
 	return t == durationType || reflect.PointerTo(t).Implements(textType)
 }

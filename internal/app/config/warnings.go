@@ -24,7 +24,7 @@ func (c Config) Warnings() []Warning {
 	}
 	for _, at := range slices.Sorted(maps.Keys(sets)) {
 		for _, weak := range sets[at].WeakSecrets() {
-			all = append(all, Warning{at + "." + weak + ", and allow_weak_secrets accepts it: whoever guesses it can be any user", "issue tokens with a secret made with: head -c 48 /dev/urandom | base64 -w0"})
+			all = append(all, Warning{at + "." + weak + ", and allow_weak_secrets accepts it: an attacker who guesses it can be any user", "issue tokens with a secret made with: head -c 48 /dev/urandom | base64 -w0"})
 		}
 	}
 	warned := map[string]bool{} // by namespace

@@ -47,7 +47,7 @@ func (t centrifugo) translate(data []byte) error {
 	return nil
 }
 
-// place puts a value where it stands in the newest form.
+// place puts a value where the newest form has it.
 func (t *input) place(path string, v *node) {
 	if !t.root.put(path, v) {
 		v.take()
@@ -213,7 +213,7 @@ func (s *section) certificate(cert, key string) {
 	s.at("tls").add("certificates", item)
 }
 
-// isPath tells the path of a file from a PEM and from base64 of one.
+// isPath distinguishes the path of a file from a PEM and from base64 of one.
 func isPath(s string) bool {
 	return s != "" && len(s) < 512 && !strings.Contains(s, "-----BEGIN") && !strings.ContainsAny(s, "\n\x00") &&
 		!(len(s) > 100 && !strings.ContainsAny(s, "/."))

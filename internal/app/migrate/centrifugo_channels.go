@@ -204,7 +204,7 @@ func (t centrifugo) dataFormat(in *node, to *section) {
 	}
 }
 
-// centrifugoBackends translates the backends that Centrifugo asks.
+// centrifugoBackends translates the backends that Centrifugo calls.
 type centrifugoBackends struct{ *translation }
 
 // eventProxies translates for which events of a namespace's channels a backend is asked.
@@ -229,7 +229,7 @@ func (t centrifugoBackends) eventProxies(name string, in *node, to *section) {
 	}
 }
 
-// defaultProxy is the name of the one that stands beside its event.
+// defaultProxy is the name of the one configured beside its event.
 const defaultProxy = "default"
 
 // proxyAt returns the options of a proxy: of those with a name, or of the one beside
@@ -263,7 +263,7 @@ func (t centrifugoBackends) useProxy(event, name string, at *node) bool {
 		if have.get("endpoint") == endpoint {
 			return true
 		}
-		t.note(Untaken, at, "there is one backend for each event, and "+event+" has one", "let that backend tell channels apart")
+		t.note(Untaken, at, "there is one backend for each event, and "+event+" has one", "let that backend distinguish channels")
 		return false
 	}
 	u, err := url.Parse(endpoint)

@@ -103,7 +103,7 @@ var optionsOf5 = map[string]string{
 // proxyKeysOf5 are keys of proxies, as optionsOf5.
 var proxyKeysOf5 = map[string]string{"static_http_headers": "http.static_headers", "http_status_to_code_transforms": "http.status_to_code_transforms"}
 
-// canonical6 is where a key of the first level stands in Centrifugo 6.
+// canonical6 is where Centrifugo 6 has a key of the first level.
 func canonical6(key string, v *node) string {
 	key = strings.ToLower(key)
 	if v.kind == object && !strings.HasPrefix(key, "proxy_") {
@@ -130,8 +130,8 @@ func isSection6(key string) bool {
 	return slices.Contains([]string{"http_api", "grpc_api", "rpc", "client", "channel"}, key)
 }
 
-// canonicalEnv6 is where a variable CENTRIFUGO_X stands in Centrifugo 6. In the names
-// of variables nobody can tell an underscore from the end of a section, so that it is
+// canonicalEnv6 is where Centrifugo 6 has a variable CENTRIFUGO_X. In the names
+// of variables an underscore may also be the end of a section, so that it is
 // found out from the sections that there are.
 func canonicalEnv6(name string) string {
 	name = strings.ToLower(name)

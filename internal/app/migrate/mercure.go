@@ -57,7 +57,7 @@ func (t mercureHub) translate(data []byte) error {
 // mercureInput reads what the hub may be configured by into one form of tree.
 type mercureInput struct{ *input }
 
-// caddyfile turns a Caddyfile into a tree: sites[] with address, and what stands in
+// caddyfile turns a Caddyfile into a tree: sites[] with address, and what is in
 // the directive mercure of each under mercure.
 func (t mercureInput) caddyfile(s string, vars *node) error {
 	if s = substitute(s, vars); len(s) > 2*maxInput {
@@ -186,7 +186,7 @@ func (t mercureInput) site(d *directive) {
 	}
 }
 
-// hubDirectives puts what stands in a directive mercure into the tree.
+// hubDirectives puts what is in a directive mercure into the tree.
 func (t mercureInput) hubDirectives(m *directive) {
 	issuers := &node{kind: list, line: m.line, where: "issuer"}
 	for _, d := range m.block {
@@ -325,7 +325,7 @@ func (t mercureHub) first(in *node, name string) (string, *node) {
 	return words[0], at
 }
 
-// flag1 reads a directive that stands by itself, or says true or false.
+// flag1 reads a directive without a value, or says true or false.
 func (t mercureHub) flag1(in *node, name string) (bool, *node) {
 	v := in.at(name)
 	if v != nil && v.kind == list {

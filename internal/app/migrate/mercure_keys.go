@@ -39,7 +39,7 @@ func (t mercureHub) hubKeys(in *node, m *section) {
 		t.issuer(i, m)
 	}
 	if m.get("issuers") == nil && sets["publisher"].empty() {
-		t.note(Security, in.at("issuer"), "there are no keys: nobody can publish", "a set in key_sets, named in mercure.publisher_keys")
+		t.note(Security, in.at("issuer"), "there are no keys: no client can publish", "a set in key_sets, named in mercure.publisher_keys")
 	}
 }
 
@@ -141,7 +141,7 @@ func (t mercureHub) issuer(in *node, m *section) {
 		}
 	}
 	if on, onAt := t.flag(in, "authorization_server"); on {
-		t.note(Untaken, onAt, "issuers are always told in the hub's metadata", "nothing")
+		t.note(Untaken, onAt, "issuers are always in the hub's metadata", "nothing")
 	}
 	use, other := keys["publisher"], keys["subscriber"]
 	if use.empty() {
@@ -212,7 +212,7 @@ func (t mercureHub) transport(in *node, ns *section) {
 }
 
 // hubVariables are the container's, and those of hubs before Caddy, with the directive
-// that each stands for.
+// that each sets.
 var hubVariables = map[string]string{
 	"MERCURE_TRANSPORT_URL": "transport_url", "TRANSPORT_URL": "transport_url",
 	"ALLOW_ANONYMOUS": "anonymous", "CORS_ALLOWED_ORIGINS": "cors_origins", "PUBLISH_ALLOWED_ORIGINS": "publish_origins",

@@ -127,7 +127,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// A key that nobody knows is named wherever it stands.
+// An unknown key is named wherever it is.
 func TestUnknownKeysAreNamed(t *testing.T) {
 	f := func(kind Kind, file string) {
 		t.Helper()

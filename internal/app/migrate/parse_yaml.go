@@ -47,7 +47,7 @@ func parseYAML(file string, data []byte) (*node, error) {
 type yamlParser struct{ grower }
 
 func (p *yamlParser) value(y *yaml.Node, key string, depth int) (*node, error) {
-	if depth > maxDepth { // an alias may stand for what it stands in
+	if depth > maxDepth { // an alias may contain itself
 		return nil, problem(p.file, y.Line, key, "values in values, more than %d deep", maxDepth)
 	}
 	switch y.Kind {
@@ -184,7 +184,7 @@ func (p *tomlParser) value(v any, key string, depth, line int) (*node, error) {
 	}
 }
 
-// tomlLines returns the lines of keys, as far as they are told: the decoder of values
+// tomlLines returns the lines of keys, as far as they are known: the decoder of values
 // knows none.
 func tomlLines(data []byte) map[string]int {
 	lines := map[string]int{}

@@ -9,7 +9,7 @@ var headings = map[Verdict]string{
 	Changed:    "translated, but it does not mean quite the same:",
 	Untaken:    "not translated:",
 	Unknown:    "not known:",
-	Security:   "before this serves anybody:",
+	Security:   "before this serves clients:",
 	incomplete: "read without all that belongs to it:",
 }
 

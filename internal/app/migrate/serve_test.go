@@ -178,7 +178,7 @@ func TestCentrifugoClientsAreServed(t *testing.T) {
 			}
 
 			bad := dial(t, "ws://"+addr+"/connection/websocket")
-			bad.send(`{"id":1,"connect":{"token":"` + sign(t, "another secret that nobody has given", jwt.MapClaims{"sub": "u1"}) + `"}}`)
+			bad.send(`{"id":1,"connect":{"token":"` + sign(t, "another secret that is not configured", jwt.MapClaims{"sub": "u1"}) + `"}}`)
 			if _, b, err := bad.Read(t.Context()); err == nil {
 				t.Errorf("a token of another secret: %s", b)
 			}

@@ -289,7 +289,7 @@ func (t soketi) appOptions(in *node, app *section) {
 		app.set("authorize_within", hubDuration(d), says)
 		t.changed(at, "%s", says)
 	} else if n := t.root.at("userAuthenticationTimeout"); n != nil {
-		n.take() // nobody has to sign in
+		n.take() // no client has to sign in
 	}
 	if n, at := t.number(in, appKey(in, "maxClientEventsPerSecond", "max_client_events_per_sec")); at != nil && n > 0 {
 		p := t.out.at("pusher")
@@ -310,7 +310,7 @@ func (t soketi) appOptions(in *node, app *section) {
 	t.webhooks(in, app)
 }
 
-// webhooks translates who is told what happens.
+// webhooks translates the webhooks of an app.
 func (t soketi) webhooks(in *node, app *section) {
 	hooks := in.child(appKey(in, "webhooks", "webhooks"))
 	if hooks != nil && hooks.kind == text && json.Valid([]byte(hooks.value)) {

@@ -1,6 +1,6 @@
 package migrate
 
-// soketiVariables are what SOKETI_ stands before, and the keys that they are.
+// soketiVariables are the variables after SOKETI_, and their keys.
 var soketiVariables = map[string]string{
 	"ADAPTER_CLUSTER_REQUESTS_TIMEOUT":       "adapter.cluster.requestsTimeout",
 	"ADAPTER_DRIVER":                         "adapter.driver",
@@ -157,5 +157,5 @@ var soketiReasons = []reason{
 	{"ratelimiter", "rates are counted by each node", "pusher.client_event_rate, message_rate"},
 	{"ssl", "certificates are read from files, a certificate and a key together", "tls.certificates"},
 	{"userauthenticationtimeout", "it is the application's", "pusher.apps[].authorize_within"},
-	{"webhooks", "events are always gathered for a moment", "pusher.webhook_window"},
+	{"webhooks", "events are always sent in batches", "pusher.webhook_window"},
 }

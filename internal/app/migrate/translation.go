@@ -38,7 +38,7 @@ const (
 	Changed    Verdict = iota // translated, to something that does not mean quite the same
 	Untaken                   // known, but not translated
 	Unknown                   // not known
-	Security                  // to be looked at before this serves anybody
+	Security                  // to be looked at before this serves clients
 	incomplete                // says how the input could be read better
 )
 
@@ -57,7 +57,7 @@ type Place struct {
 	Line int
 }
 
-// A reason says why what stands at a path of the input, and below, is not translated.
+// A reason says why what is at a path of the input, and below, is not translated.
 type reason struct{ path, why, instead string }
 
 func (t *input) note(v Verdict, n *node, says, instead string) {
@@ -65,7 +65,7 @@ func (t *input) note(v Verdict, n *node, says, instead string) {
 	if n != nil && n.where != "" {
 		note.Keys = []Place{{n.where, n.line}}
 	}
-	for i := range t.notes { // those of many keys are told once
+	for i := range t.notes { // those of many keys are reported once
 		have := &t.notes[i]
 		if have.Verdict == v && have.Says == says && have.Instead == instead {
 			for _, p := range note.Keys {
@@ -100,7 +100,7 @@ func (t *input) untaken(n *node, why, instead string) {
 	n.take()
 }
 
-// rest accounts for every key that nobody took.
+// rest accounts for every key that was not consumed.
 func (t *input) rest() {
 	t.keys = t.root.leaves(map[*node]bool{})
 	if t.root.leaf() {
@@ -290,7 +290,7 @@ func (t *translation) secret(to *section, key, value string, n *node, comment st
 	to.set(key, value, comment)
 }
 
-// placeholder stands for the secret at n: valid in its place, and of no use.
+// placeholder replaces the secret at n: valid in its place, and of no use.
 func placeholder(n *node) string {
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {

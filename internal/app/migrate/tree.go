@@ -31,7 +31,7 @@ type node struct {
 	items  []*node
 	fields []member // of an object, in the order of the file
 	line   int      // from 1; 0: not known
-	where  string   // the key as the file has it, with those it stands under
+	where  string   // the key as the file has it, with its parents
 	used   bool
 }
 
@@ -44,8 +44,8 @@ func (n *node) leaf() bool {
 	return n.kind != object && n.kind != list || len(n.fields) == 0 && len(n.items) == 0
 }
 
-// child returns the value of a key of an object, nil if there is none. Keys are told
-// apart by letters alone, not by their case, as the servers' own readers do.
+// child returns the value of a key of an object, nil if there is none. Keys are
+// distinguished by letters alone, not by their case, as the servers' own readers do.
 func (n *node) child(key string) *node {
 	if n == nil || n.kind != object {
 		return nil
@@ -58,7 +58,7 @@ func (n *node) child(key string) *node {
 	return nil
 }
 
-// at returns what stands at a path of keys joined by dots; nil if nothing does.
+// at returns what is at a path of keys joined by dots; nil if nothing does.
 func (n *node) at(path string) *node {
 	for key := range strings.SplitSeq(path, ".") {
 		if n = n.child(key); n == nil {
@@ -68,7 +68,7 @@ func (n *node) at(path string) *node {
 	return n
 }
 
-// put places v at a path, making the objects on the way. What stands there stays: the
+// put places v at a path, making the objects on the way. An existing value stays: the
 // result is false. Objects are laid over each other.
 func (n *node) put(path string, v *node) (ok bool) {
 	keys := strings.Split(path, ".")
@@ -123,7 +123,7 @@ type leaf struct {
 	node *node
 }
 
-// unused appends the leaves that nobody took.
+// unused appends the leaves that were not consumed.
 func (n *node) unused(path string, to []leaf) []leaf {
 	switch {
 	case n.used || n.kind == null:
@@ -140,7 +140,7 @@ func (n *node) unused(path string, to []leaf) []leaf {
 	return to
 }
 
-// leaves counts the values; one that stands in two places counts once.
+// leaves counts the values; one that is in two places counts once.
 func (n *node) leaves(seen map[*node]bool) (count int) {
 	if n.leaf() {
 		if seen[n] {

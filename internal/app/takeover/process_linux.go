@@ -18,7 +18,7 @@ const (
 	Version    = 3
 	MinVersion = 2
 
-	// environment names the variable that tells a process the descriptor of its end.
+	// environment names the variable that gives a process the descriptor of its end.
 	environment = "WEIR_TAKEOVER"
 	childFD     = 3
 	// helloTime bounds the start of the other process until its first frame.
@@ -196,7 +196,7 @@ func (c *Child) Kill() {
 	<-c.exited
 }
 
-// Refuse tells the new process why it is not needed, and ends it.
+// Refuse sends the new process the reason why it is not needed, and ends it.
 func (c *Child) Refuse(why error) {
 	c.SetDeadline(time.Now().Add(time.Second))
 	_ = c.Send(Refused, []byte(why.Error()))
@@ -361,7 +361,7 @@ func (p *Parent) receiveListeners() error {
 	return nil
 }
 
-// Refuse tells the old process why this one cannot take over.
+// Refuse sends the old process the reason why this one cannot take over.
 func (p *Parent) Refuse(why error) {
 	p.SetDeadline(time.Now().Add(time.Second))
 	_ = p.Send(Refused, []byte(why.Error()))

@@ -11,7 +11,7 @@ import (
 )
 
 // A State is what one thing that moves is made of: fields, each with a tag, a mark and a
-// number or bytes. Whoever reads it skips the unmarked fields that it does not know, and
+// number or bytes. A reader skips the unmarked fields that it does not know, and
 // refuses the marked ones: that is how two versions understand each other. Append only.
 //
 // On the wire a field is a uvarint of tag<<2 | mark<<1 | kind; then the number as a uvarint
