@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// maxAsked bounds what a server can ask for: beyond it somebody made a mistake.
+// maxAsked bounds what a server can request: a longer wait is a mistake.
 const maxAsked = 15 * time.Minute
 
 // A backoff says how long to wait before the next attempt. Waits are random, so
@@ -16,7 +16,7 @@ type backoff struct {
 	failed   int // attempts without success in a row
 }
 
-// next returns the wait and counts the attempt. A wait that the server asks for
+// next returns the wait and counts the attempt. A wait that the server requests
 // is kept, and stretched by up to a half: it may have asked everybody the same.
 func (b *backoff) next(asked time.Duration, hasAsked bool) time.Duration {
 	d := b.min

@@ -2,7 +2,7 @@
 //
 // How do I follow channels? [Client.Subscribe] gives a [Stream]; its Next hands
 // out messages, gap notices and changes of the connection, one by one. The
-// stream reconnects by itself and continues exactly where it stood. To continue
+// stream reconnects by itself and continues exactly where it was. To continue
 // after a restart of the program as well, keep [Stream.Position] and give it back
 // as SubscribeOptions.Since.
 //
@@ -36,10 +36,10 @@ const (
 	defaultAttempts       = 6
 )
 
-// Config says where the server is and who asks. Only URL has no default.
+// Config says where the server is and with which credentials to connect. Only URL has no default.
 type Config struct {
 	// URL of the server: http://127.0.0.1:8000, or https and with a path in front
-	// of which everything stands. Credentials do not belong into it.
+	// of all paths. Credentials do not belong into it.
 	URL string
 	// Token is a JWT for subscribing and publishing; empty means none.
 	Token string
@@ -65,8 +65,8 @@ type Config struct {
 	// it is taken for dead; 0 means 60s. The server's heartbeat comes every 25s.
 	IdleTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the wait before another attempt, which
-	// doubles from one to the next; 0 means 500ms and 30s. What the server asks
-	// for counts more.
+	// doubles from one to the next; 0 means 500ms and 30s. What the server requests
+	// takes precedence.
 	MinBackoff, MaxBackoff time.Duration
 	// Attempts bounds the requests for one publication; 0 means 6. Streams try
 	// for ever.

@@ -6,13 +6,13 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// A cursor is where a stream stands, as the token that resumes it. Over SSE the
+// A cursor is the position of a stream, as the token that resumes it. Over SSE the
 // server writes the whole token into each event. A WebSocket message only names
 // its own place, and the cursor puts it among those of the other logs.
 type cursor struct {
 	token string
 	// The same in parts; used by move only. An epoch belongs to one log, so it
-	// tells which part a message moves, once names has learned it.
+	// shows which part a message moves, once names has learned it.
 	parts hub.Positions
 	names map[hub.Log]string // log → the epoch of its part
 }

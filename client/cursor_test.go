@@ -18,7 +18,7 @@ func TestCursorPutsEachNamespaceInItsPlace(t *testing.T) {
 		t.Helper()
 		c.move(ns, hub.Position{Epoch: epoch, Offset: offset}, false)
 		if c.token != want {
-			t.Errorf("stands at %q, want %q", c.token, want)
+			t.Errorf("position %q, want %q", c.token, want)
 		}
 	}
 	f("default", "", 0, "") // a namespace without a log moves nothing
@@ -36,11 +36,11 @@ func TestCursorPutsEachNamespaceInItsPlace(t *testing.T) {
 func TestTokenOfAnotherKindIsKeptUntilAPositionComes(t *testing.T) {
 	c := newCursor("0")
 	if c.token != "0" {
-		t.Errorf("stands at %q", c.token)
+		t.Errorf("position %q", c.token)
 	}
 	c.move("default", hub.Position{Epoch: "d1", Offset: 1}, false)
 	if c.token != "d1-1" {
-		t.Errorf("stands at %q", c.token)
+		t.Errorf("position %q", c.token)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestGapNoticeMovesTheStreamToWhereItLeads(t *testing.T) {
 			}
 		}
 		if s.Position() != want {
-			t.Errorf("stands at %q, want %q", s.Position(), want)
+			t.Errorf("position %q, want %q", s.Position(), want)
 		}
 	}
 	gap := func(ns, from, to, id string) string {

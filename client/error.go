@@ -39,7 +39,7 @@ type Error struct {
 	Message string
 	// Hint says what to do about it; may be empty.
 	Hint string
-	// RetryAfter is how long the server asks to wait; 0 means it did not say.
+	// RetryAfter is how long the server requests to wait; 0 means it did not say.
 	RetryAfter time.Duration
 }
 
@@ -58,7 +58,7 @@ func (e *Error) Error() string {
 }
 
 // Final reports whether trying again is of no use: the request itself is
-// refused, not the moment.
+// refused, not its time.
 func (e *Error) Final() bool {
 	switch e.Status {
 	case 0:
@@ -118,7 +118,7 @@ func refusal(resp *http.Response) *Error {
 		e.Code = answer.Error.Code
 		return e
 	}
-	// Somebody between us and the server has answered: keep the start of it.
+	// An intermediary has answered: keep the start of its answer.
 	e.Message = strings.ToValidUTF8(strings.TrimSpace(string(body[:min(len(body), 200)])), "")
 	def(&e.Message, http.StatusText(e.Status))
 	return e

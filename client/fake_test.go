@@ -61,7 +61,7 @@ func (f *fake) chance(percent int) bool {
 	return f.rnd.IntN(100) < percent
 }
 
-// change does something to the state and tells the streams.
+// change changes the state and notifies the streams.
 func (f *fake) change(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

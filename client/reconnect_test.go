@@ -103,7 +103,7 @@ func TestEventWithoutIDLeavesThePosition(t *testing.T) {
 		defer s.Close()
 		for range 3 {
 			if m := next[*Message](t, s); s.Position() != "d1-1" || !m.Position.IsZero() {
-				t.Errorf("stands at %q after %+v", s.Position(), m)
+				t.Errorf("position %q after %+v", s.Position(), m)
 			}
 		}
 		if asked[2] != "d1-1" {

@@ -28,7 +28,7 @@ type sseLink struct {
 	cancel context.CancelCauseFunc
 }
 
-// openSSE asks for the stream and waits for its head.
+// openSSE requests the stream and waits for its head.
 func (s *Stream) openSSE(ctx context.Context) (link, error) {
 	query := url.Values{"channel": s.opts.Channels}
 	if !s.opts.Raw {
@@ -159,7 +159,7 @@ func (l *sseLink) close() {
 }
 
 // idleReader ends a request whose body is silent for too long. Time in which
-// nobody reads does not count: there the server waits for us.
+// the caller does not read does not count: there the server waits for us.
 type idleReader struct {
 	src    io.Reader
 	ctx    context.Context // of the request, which lives as long as its body

@@ -29,7 +29,7 @@ type SubscribeOptions struct {
 	Since string
 	// Transport is SSE or WebSocket; empty means SSE.
 	Transport Transport
-	// Raw asks for the payload alone, which saves bytes: SSE with one channel
+	// Raw requests the payload alone, which saves bytes: SSE with one channel
 	// only. Messages then have no Time and no Key.
 	Raw bool
 	// Buffer is how many events may wait for Next; 0 means 64. Beyond it the
@@ -121,7 +121,7 @@ func parsePosition(token string) Position {
 // has them no more.
 type Gap struct {
 	Namespace string
-	// From is where the stream stood: a position, or what was asked for and not
+	// From is where the stream was: a position, or what was asked for and not
 	// understood.
 	From string
 	// To is from where on nothing is missing again.
@@ -167,7 +167,7 @@ type Stream struct {
 	position string
 }
 
-// An item is an event and where the stream stands after it. Without an event it
+// An item is an event and the stream's position after it. Without an event it
 // is a checkpoint: the stream has moved past messages of other channels.
 type item struct {
 	ev Event
@@ -217,13 +217,13 @@ func (s *Stream) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// Position is where the stream stands: everything up to here has come out of
+// Position is the stream's position: everything up to here has come out of
 // Next. As SubscribeOptions.Since it continues there, also in another process.
 // It is empty as long as the server has not said where the stream began.
 func (s *Stream) Position() string { return s.position }
 
 // Close ends the stream and waits for its connection to be gone. Events that
-// Next has not given out are dropped; Position tells where to continue.
+// Next has not given out are dropped; Position is where to continue.
 func (s *Stream) Close() {
 	s.cancel(ErrClosed)
 	s.reader.Wait()

@@ -24,7 +24,7 @@ func bearer(d time.Duration) func(context.Context) (string, error) {
 	}
 }
 
-// A subscriber tells the history checker what it sees, until it has seen the
+// A subscriber reports to the history checker what it sees, until it has seen the
 // last message of each of its channels.
 type subscriber struct {
 	name string
@@ -51,7 +51,7 @@ func (u *subscriber) follow(t *testing.T, c *Client, h *history.Checker, epochs 
 	for len(u.seen) < len(u.opts.Channels) {
 		ev, err := s.Next(ctx)
 		if err != nil {
-			t.Errorf("%s: next: %v; stands at %s", u.name, err, s.Position())
+			t.Errorf("%s: next: %v; position %s", u.name, err, s.Position())
 			return
 		}
 		switch ev := ev.(type) {
@@ -88,7 +88,7 @@ func subscribers() (all []*subscriber) {
 
 var allChannels = []string{"a", "b", "orders:1", "orders:2"}
 
-// publish sends n messages with random pauses, each told to the checker.
+// publish sends n messages with random pauses, each reported to the checker.
 func publish(t *testing.T, c *Client, h *history.Checker, rnd *rand.Rand, who string, n int) {
 	for i := range n {
 		ch := allChannels[rnd.IntN(len(allChannels))]
@@ -140,7 +140,7 @@ func TestNothingIsLostOrRepeatedWhateverBreaks(t *testing.T) {
 	}
 }
 
-// As before with logs that are lost on the way: what is missing then is told.
+// As before with logs that are lost on the way: what is missing then is a gap event.
 func TestLostLogIsToldAndTheNewOneFollowed(t *testing.T) {
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
@@ -325,9 +325,9 @@ func TestCheckpointMovesThePosition(t *testing.T) {
 				_, err = s.Next(ctx)
 			}
 			if s.Position() != "d1-1~o1-1" {
-				t.Errorf("%s: stands at %q", tr, s.Position())
+				t.Errorf("%s: position %q", tr, s.Position())
 			}
-			// Where the stream stands, another one continues.
+			// Another stream continues from the position.
 			s.Close()
 			f.publish("a", "", "", []byte(`2`))
 			again, _ := c.Subscribe(t.Context(), SubscribeOptions{Channels: []string{"a"}, Since: s.Position(), Transport: tr})
@@ -354,7 +354,7 @@ func TestPositionIsThatOfWhatNextGaveOut(t *testing.T) {
 				m := next[*Message](t, s)
 				synctest.Wait() // the reader is ahead by as much as it can be
 				if s.Position() != m.Position.String() {
-					t.Errorf("%s: stands at %s after %v", tr, s.Position(), m.Position)
+					t.Errorf("%s: position %s after %v", tr, s.Position(), m.Position)
 				}
 			}
 		})

@@ -16,7 +16,7 @@ type wsLink struct {
 	conn *websocket.Conn
 }
 
-// openWS makes the handshake. The first frame says where the stream stands.
+// openWS makes the handshake. The first frame has the stream's position.
 func (s *Stream) openWS(ctx context.Context) (link, error) {
 	query := url.Values{"channel": s.opts.Channels, "hello": {"1"}}
 	if s.at.token != "" {

@@ -50,8 +50,8 @@ func events(t *testing.T, method, url, body string, n int) (data []string) {
 
 func TestAnswerSurvivesAReload(t *testing.T) {
 	addr := "http://" + startWithGateway(t, "llm")
-	first := events(t, "POST", addr+"/v1/chat", "tell me", 10)
-	again := events(t, "POST", addr+"/v1/chat", "tell me", -1)
+	first := events(t, "POST", addr+"/v1/chat", "hello", 10)
+	again := events(t, "POST", addr+"/v1/chat", "hello", -1)
 	if len(again) < 20 || strings.Join(again[:10], "") != strings.Join(first, "") || again[len(again)-1] != "[DONE]" {
 		t.Errorf("first %q, then %q", first, again)
 	}

@@ -88,7 +88,7 @@ func FuzzWrittenEventReadsBack(f *testing.F) {
 	})
 }
 
-// atStart reports whether p stands between two blocks with nothing pending.
+// atStart reports whether p is between two blocks with nothing pending.
 func (p *Parser) atStart() bool {
 	return len(p.line) == 0 && len(p.typ) == 0 && !p.hasData && !p.hasID && !p.hasRtr
 }

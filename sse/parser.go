@@ -126,7 +126,7 @@ func (p *Parser) Next(b []byte) (ev Event, rest []byte, ok bool, err error) {
 	return Event{}, nil, false, nil
 }
 
-// endLine takes a line whose end has been found, without what stands in p.line.
+// endLine takes a line whose end has been found, without what is in p.line.
 func (p *Parser) endLine(line []byte) (Event, bool, error) {
 	parked := len(p.line) > 0
 	if parked {

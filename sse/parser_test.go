@@ -43,7 +43,7 @@ func parse(stream string, n int) (blocks []string, p *Parser, err error) {
 		piece := bytes.Clone(b[:min(n, len(b))])
 		err = p.Feed(piece, func(ev Event) { blocks = append(blocks, show(ev)) })
 		for i := range piece {
-			piece[i] = '#' // whoever still reads it gives itself away
+			piece[i] = '#' // a later read of it shows
 		}
 		b = b[min(n, len(b)):]
 	}

@@ -2,7 +2,7 @@ package sse
 
 import "io"
 
-// readSize is how much a Reader asks of its source at once.
+// readSize is how much a Reader reads from its source at once.
 const readSize = 16 << 10
 
 // A Reader reads the events of one stream from an io.Reader. It belongs to one

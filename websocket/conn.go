@@ -52,7 +52,7 @@ const (
 	maxLinger           = 256 << 10
 )
 
-// lock is a mutex one can hold over I/O: whoever waits for it waits on a channel,
+// lock is a mutex one can hold over I/O: a waiter waits on a channel,
 // for no longer than the holder's deadline.
 type lock chan struct{}
 
@@ -148,7 +148,7 @@ func (c *Conn) NetConn() net.Conn { return c.nc }
 //
 // When ctx ends, Read returns its error and may be called again: nothing is lost.
 // All other errors are final and the connection is closed: *CloseError if the peer
-// said so, *ProtocolError if it broke the rules (it was told the code), ErrClosed
+// said so, *ProtocolError if it broke the rules (the code was sent to it), ErrClosed
 // after Close on this side.
 func (c *Conn) Read(ctx context.Context) (Opcode, []byte, error) {
 	select {
@@ -193,7 +193,7 @@ func (c *Conn) watch(ctx context.Context) (stop func()) {
 // interrupt ends a read that waits and those that start before the deadline is set anew.
 func (c *Conn) interrupt() { _ = c.nc.SetReadDeadline(time.Unix(1, 0)) }
 
-// next returns the next event, having done what the protocol asks for it. The
+// next returns the next event, having done what the protocol requires for it. The
 // caller holds the reading lock.
 func (c *Conn) next(ctx context.Context) (Event, error) {
 	for {
@@ -271,7 +271,7 @@ func (c *Conn) endRead(err error) error {
 	return err
 }
 
-// refuse tells a peer that broke the rules the code, and leaves it.
+// refuse sends a peer that broke the rules the code and closes.
 func (c *Conn) refuse(err error) error {
 	code, reason := CloseInternal, ""
 	var pe *ProtocolError

@@ -379,7 +379,7 @@ func TestPeerThatDoesNotReadIsLeftAfterWriteTimeout(t *testing.T) {
 			t.Errorf("after %v: %v, %v", time.Since(start), err1, err2)
 		}
 		if err := drain(server); err == nil {
-			t.Error("Read goes on")
+			t.Error("Read continues")
 		}
 	})
 }

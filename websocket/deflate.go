@@ -19,7 +19,7 @@ const flushTail = "\x00\x00\xff\xff"
 
 // compressedMost is how many compressed bytes a message of most bytes may have.
 // Deflate grows what it cannot shrink by a few bytes in a block, fixed codes by an
-// eighth; more than that is nobody's honest encoding.
+// eighth; no honest encoder needs more than that.
 func compressedMost(most int) int { return most + most/8 + 256 }
 
 // inflater is a deflate reader with the source it reads.

@@ -60,7 +60,7 @@ func TestCorruptCompressionIsRefused(t *testing.T) {
 	f("\xff\xff\xff")
 	f("\x00\x05\x00\xfa\xffHel")                             // ends inside a stored block
 	f("\xf2\x48\xcd")                                        // ends inside a fixed block
-	f("\xf3\x48\xcd\xc9\xc9\x07\x00" + "\x00data behind it") // goes on after the last block
+	f("\xf3\x48\xcd\xc9\xc9\x07\x00" + "\x00data behind it") // continues after the last block
 	text := Compress(nil, []byte("caf\xe9"), 1)
 	p := serverParser(ParserOptions{Client: true, Deflate: true})
 	_, err := parse(t, p, append(AppendHeader(nil, true, true, OpText, len(text)), text...))

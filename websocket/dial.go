@@ -69,7 +69,7 @@ func Dial(ctx context.Context, rawURL string, o DialOptions) (*Conn, *http.Respo
 	return c, resp, nil
 }
 
-// connect opens the TCP or TLS connection a URL asks for.
+// connect opens the TCP or TLS connection of a URL.
 func (o *DialOptions) connect(ctx context.Context, u *url.URL) (net.Conn, error) {
 	port := u.Port()
 	switch {

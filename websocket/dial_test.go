@@ -89,7 +89,7 @@ func TestEchoOverTLS(t *testing.T) {
 	}
 	if c, _, err := Dial(t.Context(), "wss"+strings.TrimPrefix(s.URL, "https"), DialOptions{}); err == nil {
 		c.CloseNow()
-		t.Error("a certificate nobody knows was trusted")
+		t.Error("a certificate of an unknown CA was trusted")
 	}
 }
 

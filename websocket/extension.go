@@ -29,7 +29,7 @@ func (d Deflate) String() string {
 
 // Fits reports whether a message of n bytes (before compression) may be sent
 // compressed by the server. Compress uses the full window, and no message that is
-// itself shorter than a smaller window can tell; longer ones go uncompressed,
+// itself shorter than a smaller window shows the difference; longer ones go uncompressed,
 // which is allowed for any message (RFC 7692 §6).
 func (d Deflate) Fits(n int) bool {
 	return d.WindowBits == 0 || d.WindowBits >= 15 || n <= 1<<d.WindowBits

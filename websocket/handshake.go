@@ -1,7 +1,7 @@
 package websocket
 
 import (
-	"crypto/sha1" //nolint:gosec // RFC 6455 §1.3 asks for SHA-1; nothing secret depends on it.
+	"crypto/sha1" //nolint:gosec // RFC 6455 §1.3 requires SHA-1; nothing secret depends on it.
 	"encoding/base64"
 	"fmt"
 )
@@ -39,7 +39,7 @@ var (
 	errOrigin     = &HandshakeError{403, "origin not allowed"}
 )
 
-// IsUpgrade reports whether a request asks for WebSocket at all, so that a route
+// IsUpgrade reports whether a request is for WebSocket at all, so that a route
 // may serve both. header returns the value of a field, several lines joined by
 // commas, nil if absent.
 func IsUpgrade(header func(name string) []byte) bool {

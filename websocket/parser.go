@@ -78,7 +78,7 @@ func (p *Parser) Reset() {
 	*p = Parser{limits: p.limits, state: p.state & (clientSide | deflateOn)}
 }
 
-// Idle reports whether p stands between two messages and holds nothing: another
+// Idle reports whether p is between two messages and holds nothing: another
 // Parser with the same options could continue in its place.
 func (p *Parser) Idle() bool {
 	return p.asm == nil && p.msg == 0 && p.state&(inFrame|peerClosed) == 0 && p.err == nil
@@ -202,7 +202,7 @@ func (p *Parser) firstByte(b byte) bool {
 	return false
 }
 
-// fits reports whether a data frame of n bytes stays within the limit. first tells
+// fits reports whether a data frame of n bytes stays within the limit. first reports
 // whether it opens a compressed message.
 func (p *Parser) fits(n uint64, first bool) bool {
 	have := 0

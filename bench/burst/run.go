@@ -35,7 +35,7 @@ type gateway struct {
 	delivered, ended atomic.Uint64 // to and of the subscribers
 }
 
-// free is an address that nobody listens on.
+// free is an address without a listener.
 func free() string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

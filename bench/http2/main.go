@@ -6,7 +6,7 @@
 //	go run ./bench/http2 -weir bin/weir -only fanout -rounds 1   some of it, to try it out
 //
 // The gateway has CPU 0; this program, which is the clients and the backend, has CPU 1.
-// Each run is made on a fresh process, and each round runs all ways of asking in turn, so
+// Each run is made on a fresh process, and each round runs all variants one after the other, so
 // that ratios are taken within a round: absolute figures drift on a shared machine.
 //
 // It needs Linux, two CPUs and taskset, and 10,300 open files for the default number of

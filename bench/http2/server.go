@@ -123,7 +123,7 @@ func get(ctx context.Context, url string) ([]byte, error) {
 type usage struct {
 	cpu       time.Duration
 	rss, peak float64       // bytes
-	core      time.Duration // what CPU 0 was busy, whoever used it
+	core      time.Duration // busy time of CPU 0, of all processes
 	at        time.Time
 }
 

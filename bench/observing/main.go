@@ -51,7 +51,7 @@ func main() {
 	flag.IntVar(&o.subscribers, "subscribers", 500, "subscribers of the channel")
 	flag.IntVar(&o.publishers, "publishers", 16, "publications under way at a time")
 	flag.DurationVar(&o.length, "length", 4*time.Second, "length of a run")
-	flag.BoolVar(&o.live, "live", true, "with everything on, somebody reads the live page")
+	flag.BoolVar(&o.live, "live", true, "with everything on, a client reads the live page")
 	flag.BoolVar(&o.recorder, "recorder", true, "the flight recorder is armed while the state is alert, as a full loop is")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -7,7 +7,7 @@
 //
 // Servers have CPU 0, the load (wrk) and the backend have CPU 1. A server's cost is
 // the processor time of its processes over the requests that were answered. Each
-// round takes them in turn on fresh processes and compares within the round, because
+// round runs each once on fresh processes and compares within the round, because
 // absolute figures drift on a shared machine.
 //
 // It needs Linux, two CPUs, gcc, taskset and wrk; nginx and haproxy if they are to

@@ -1,5 +1,5 @@
 // Command run measures weir against what the sockets of this machine allow: each
-// scenario on fresh processes, weir and the limit in turn, and reports their
+// scenario on fresh processes, weir and the limit alternately, and reports their
 // ratios. bench/README.md says why ratios. Run it from the top of the module,
 // usually by `make bench-peers`.
 package main

@@ -236,7 +236,7 @@ func (b *bench) apply(ctx context.Context, s *server, label string, options []st
 	return m, nil
 }
 
-// get asks for no compression: a compressor would be memory of the server's.
+// get requests no compression: a compressor would be memory of the server's.
 func get(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -290,7 +290,7 @@ func (rep *report) details(b *strings.Builder) {
 }
 
 // commandLine quotes args for a shell, with paths as their last part: where a
-// program stood on the measuring machine says nothing to others.
+// program was on the measuring machine is of no use to others.
 func commandLine(args []string) string {
 	var out []string
 	for _, a := range args {

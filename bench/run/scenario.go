@@ -13,7 +13,7 @@ type metric struct {
 	Key   string // of the load client's report
 	Label string
 	// Target is the most that is accepted: of weir ÷ reference, or, with
-	// Absolute, of weir itself. 0 asks nothing.
+	// Absolute, of weir itself. 0 means no target.
 	Target   float64
 	Absolute bool
 	// Against names a peer to be the reference; empty means the limit.
@@ -62,8 +62,8 @@ func scenarios() []*scenario {
 		return []metric{{Key: "storm_cpu_us", Label: "CPU µs per reconnect", Target: target}, {Key: "storm_seconds", Label: "seconds until all are back"}}
 	}
 	all := []*scenario{
-		{Name: "idle-sse", About: "10,000 SSE subscribers that are told nothing", n: 10000, sse: true, owners: true, Metrics: idle},
-		{Name: "idle-ws", About: "10,000 WebSocket subscribers that are told nothing", n: 10000, owners: true, Metrics: idle},
+		{Name: "idle-sse", About: "10,000 SSE subscribers that receive nothing", n: 10000, sse: true, owners: true, Metrics: idle},
+		{Name: "idle-ws", About: "10,000 WebSocket subscribers that receive nothing", n: 10000, owners: true, Metrics: idle},
 		{Name: "fanout-1k", About: "1,000 subscribers of one channel, 2 publishes outstanding", n: 1000, window: 2, Metrics: []metric{perDelivery(1.15), p99}},
 		{Name: "fanout-10k", About: "10,000 subscribers of one channel, 2 publishes outstanding", n: 10000, window: 2, Metrics: []metric{perDelivery(1.2), p99}},
 		{Name: "half-1k", About: "the same 1,000 at half the rate that weir carries", n: 1000, half: true, twice: true, publishers: 4, Metrics: half},

@@ -114,7 +114,7 @@ func (f *fleet) publish(ctx context.Context) (stop func() error) {
 }
 
 // send publishes the next message of a channel. It tries again, with the same key, where the
-// server asks for that or does not answer.
+// server requests that or does not answer.
 func (f *fleet) send(via *http.Client, ch int) error {
 	n := f.published[ch].Load() + 1
 	data := fmt.Sprintf("^%d %d$", time.Now().UnixNano(), n)

@@ -36,7 +36,7 @@ type server struct {
 	first            *exec.Cmd
 }
 
-// free returns an address that nobody listens on.
+// free returns an address without a listener.
 func free() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *server) upgrade() (u admin.Upgrade, err error) {
 	return u, fmt.Errorf("process %d does not end", old)
 }
 
-// zombie reports whether a process has ended, and nobody has waited for it.
+// zombie reports whether a process has ended and has not been waited for.
 func zombie(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(b, []byte(") Z "))

@@ -6,8 +6,8 @@
 //
 // The model is a fake: it repeats what you say, one word at a time. Without a browser:
 //
-//	curl -N http://127.0.0.1:8080/v1/chat -H 'Idempotency-Key: 1' -d 'tell me'   # stop it in the middle
-//	curl -N http://127.0.0.1:8080/v1/chat -H 'Idempotency-Key: 1' -d 'tell me'   # all of it, and it continues
+//	curl -N http://127.0.0.1:8080/v1/chat -H 'Idempotency-Key: 1' -d 'hello'   # stop it in the middle
+//	curl -N http://127.0.0.1:8080/v1/chat -H 'Idempotency-Key: 1' -d 'hello'   # all of it, and it continues
 package main
 
 import (
@@ -78,7 +78,7 @@ async function answer(asked) {
           if (event.data && !event.event) $("a").textContent = text += JSON.parse(event.data).word
         }
       }
-    } catch { /* the connection was lost: go on after the last event */ }
+    } catch { /* the connection was lost: continue after the last event */ }
     await new Promise(go => setTimeout(go, 500))
   }
 }
@@ -145,13 +145,13 @@ func model(w http.ResponseWriter, r *http.Request) {
 	defer tick.Stop()
 	words := strings.Fields("You ask: " + string(question))
 	for range 4 {
-		words = append(words, strings.Fields("A weir is a low dam across a river. What flows over it tells how much water there is.")...)
+		words = append(words, strings.Fields("A weir is a low dam across a river. What flows over it shows how much water there is.")...)
 	}
 	for _, word := range words {
 		select {
 		case <-tick.C:
 		case <-r.Context().Done():
-			log.Print("the gateway gave the answer up: nobody has followed it for a minute")
+			log.Print("the gateway cancelled the answer: no client has followed it for a minute")
 			return
 		}
 		_, _ = fmt.Fprintf(w, "data: {\"word\":%q}\n\n", word+" ")

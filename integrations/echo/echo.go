@@ -15,7 +15,7 @@ import (
 	"github.com/weir-gateway/weir/hub/hubhttp"
 )
 
-// Mount adds GET sse and ws and POST publish to g. What stands before them in g,
+// Mount adds GET sse and ws and POST publish to g. Middleware before them in g,
 // authentication for instance, applies.
 func Mount(g *echo.Group, h *hubhttp.Handler) {
 	g.GET("/sse", SSE(h))

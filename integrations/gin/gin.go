@@ -15,7 +15,7 @@ import (
 	"github.com/weir-gateway/weir/hub/hubhttp"
 )
 
-// Mount adds GET sse and ws and POST publish to r. What stands before them in r,
+// Mount adds GET sse and ws and POST publish to r. Middleware before them in r,
 // authentication for instance, applies.
 func Mount(r gin.IRouter, h *hubhttp.Handler) {
 	r.GET("/sse", SSE(h))
