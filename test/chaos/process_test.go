@@ -36,7 +36,7 @@ func killedGateway(c *trial) {
 	w.finish()
 }
 
-// rollingRestart: two nodes on one NATS are restarted in turn. Their listening sockets are
+// rollingRestart: two nodes on one NATS are restarted one after the other. Their listening sockets are
 // kept, so that no connection is refused.
 func rollingRestart(c *trial) {
 	n := c.nats(c.TempDir(), false)
@@ -87,7 +87,7 @@ func rollingRestart(c *trial) {
 	w.finish()
 }
 
-// onBoth puts two nodes under load: subscribers go to one and the other in turn.
+// onBoth puts two nodes under load: subscribers go to one and the other alternately.
 func (c *trial) onBoth(nodes []*judge.Server, next *atomic.Int64, l load) *world {
 	c.Helper()
 	w := &world{trial: c, node: nodes[0]}
@@ -97,7 +97,7 @@ func (c *trial) onBoth(nodes []*judge.Server, next *atomic.Int64, l load) *world
 	return w.begin(l)
 }
 
-// reloads: a configuration is taken as a whole or not at all, and nobody is disconnected.
+// reloads: a configuration is taken as a whole or not at all, and no client is disconnected.
 func reloads(c *trial) {
 	node := judge.New(c, judge.Options{Build: judge.Plain})
 	w := c.under(node, load{subscribers: c.size(200), rate: 100, options: exact})

@@ -127,7 +127,7 @@ func readOnlyDisk(c *trial) {
 			node.Start()
 		})
 	}
-	c.proof = fmt.Sprintf("ext4 was told of an error, %d answers 507", w.pub.Refused(http.StatusInsufficientStorage))
+	c.proof = fmt.Sprintf("an error was injected into ext4, %d answers 507", w.pub.Refused(http.StatusInsufficientStorage))
 	w.finish()
 }
 
@@ -148,7 +148,7 @@ func blockedLogs(c *trial) {
 	}
 	defer r.Close()
 	defer blocked.Close()
-	c.logsTo(blocked, "nobody reads the log's pipe")
+	c.logsTo(blocked, "the log's pipe is not read")
 	// The pipe is full: the node wrote as much as it takes.
 	_ = blocked.Close()
 	n, _ := io.Copy(io.Discard, r)

@@ -8,7 +8,7 @@ var rows = []row{
 	{31, "power loss under NATS, default sync", false, true, func(c *trial) { powerLoss(c, false) }},
 	{4, "gateway and NATS: latency, resets, 64 KB/s, silence, one direction", false, false, badLink},
 	{5, "clients: resets in frames, dropped packets, stalls, one byte at a time", false, true, badClients},
-	{6, "restarts of two gateways in turn, sockets kept", false, false, rollingRestart},
+	{6, "restarts of two gateways one after the other, sockets kept", false, false, rollingRestart},
 	{7, "all clients cut at once, each resumes", false, false, reconnectStorm},
 	{8, "one subscriber in five stops reading", false, false, slowReaders},
 	{9, "disk full under the log", true, true, fullDisk},

@@ -17,7 +17,7 @@ import (
 // A hostile backend reads its requests with net/http and answers each with the last
 // part of its path, its token, in a way that it chooses by chance: most of them break
 // HTTP. No client may ever see the token of another, nor what the backend says in
-// the name of nobody.
+// answer to no request.
 type hostile struct {
 	addr string
 	// asked counts the requests, by manner.
@@ -26,7 +26,7 @@ type hostile struct {
 	unasked atomic.Int64
 }
 
-// planted is what a backend says that nobody has asked: it must reach no client.
+// planted is what a backend says without a request: it must reach no client.
 const planted = "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nX-Token: planted\r\n\r\nplanted"
 
 // A manner is one way to answer. It says whether the connection continues.

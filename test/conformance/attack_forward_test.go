@@ -54,7 +54,7 @@ func newRecorder(t testing.TB, upgrade func(c net.Conn, r *bufio.Reader, head st
 				}
 				continue
 			}
-			// The framing is read by somebody else's parser.
+			// The framing is read by another parser.
 			req, err := http.ReadRequest(bufio.NewReader(strings.NewReader(head)))
 			if err != nil {
 				rec.note(head, err.Error())
@@ -308,7 +308,7 @@ func lax(target string) string {
 	return path.Clean("/" + strings.Join(segments, "/"))
 }
 
-// TestProtectedPathHasNoOtherSpelling asks for /admin/x in spellings that backends
+// TestProtectedPathHasNoOtherSpelling requests /admin/x in spellings that backends
 // take for it, over both versions.
 func TestProtectedPathHasNoOtherSpelling(t *testing.T) {
 	rec := newRecorder(t, nil)

@@ -178,7 +178,7 @@ func TestHTTP2IsNotReadAsAnotherRequest(t *testing.T) {
 	}
 }
 
-// TestHTTP2FloodsAreBounded plays the known floods, and asks in between whether
+// TestHTTP2FloodsAreBounded plays the known floods, and checks in between whether
 // others are served, and afterwards whether all that they took was given back.
 func TestHTTP2FloodsAreBounded(t *testing.T) {
 	release := make(chan struct{})

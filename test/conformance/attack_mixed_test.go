@@ -53,7 +53,7 @@ func TestNoClientGetsTheAnswerOfAnother(t *testing.T) {
 				t.Errorf("%d answers came whole and %d did not: that is no mixture", told.whole.Load(), told.failed.Load())
 			}
 			if n := b.unasked.Load(); n > 0 {
-				t.Errorf("the backend got %d requests that nobody sent", n)
+				t.Errorf("the backend got %d requests that no client sent", n)
 			}
 			for i := range b.asked {
 				if b.asked[i].Load() == 0 {
@@ -190,7 +190,7 @@ func pipeline(addr string, askings []asking, told *tally) error {
 	return nil
 }
 
-// judge returns why an answer is somebody else's.
+// judge returns why an answer is another request's.
 func (a *asking) judge(res *http.Response, body []byte, cut error, told *tally) error {
 	token := res.Header.Get("X-Token")
 	if res.StatusCode >= 400 || cut != nil || res.StatusCode == 101 {
@@ -202,7 +202,7 @@ func (a *asking) judge(res *http.Response, body []byte, cut error, told *tally) 
 	case token != "" && token != a.token:
 		return fmt.Errorf("%s %s has the answer of %s: %d %q", a.method, a.token, token, res.StatusCode, body)
 	case token == "" && res.StatusCode < 400 && res.StatusCode != 101:
-		return fmt.Errorf("%s %s has an answer of nobody: %d %v %q", a.method, a.token, res.StatusCode, res.Header, body)
+		return fmt.Errorf("%s %s has an answer to no request: %d %v %q", a.method, a.token, res.StatusCode, res.Header, body)
 	case bytes.Contains(body, []byte("/smuggled")):
 		return fmt.Errorf("%s %s: the body came back as a request", a.method, a.token)
 	}

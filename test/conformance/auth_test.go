@@ -25,7 +25,7 @@ const (
 	audience = "weir-test"
 )
 
-// guarded is a server with a namespace that asks for a token, and the PEM of a
+// guarded is a server with a namespace that requires a token, and the PEM of a
 // public key that it trusts.
 func guarded(t *testing.T) (s *judge.Server, publicPEM string) {
 	t.Helper()
@@ -165,7 +165,7 @@ func TestBadTokensAreRefused(t *testing.T) {
 		t.Errorf("a token over the limit in the query: %d, want 414", got)
 	}
 
-	// No oracle: a forger is told the same whatever was wrong.
+	// No oracle: a forger gets the same answer whatever was wrong.
 	slices.Sort(texts)
 	if d := slices.Compact(texts); len(d) != 1 {
 		t.Errorf("refusals differ: %q", d)
@@ -200,7 +200,7 @@ func TestGrantsAreKept(t *testing.T) {
 	}
 	f("channel=private:orders.1", 200)
 	f("channel=private:orders%2e1", 200) // the same name, spelt otherwise
-	f("channel=news", 200)               // its namespace asks for no token
+	f("channel=news", 200)               // its namespace requires no token
 	f("channel=private:orders", 403)
 	f("channel=private:orders.", 403)
 	f("channel=private:orders.1.2", 403)
@@ -222,7 +222,7 @@ func TestGrantsAreKept(t *testing.T) {
 	f("", 400)
 	f("channel=nowhere:orders.1", 403, 404)
 
-	// Nothing is told of what is not allowed: a channel with messages and one
+	// Nothing is revealed of what is not allowed: a channel with messages and one
 	// without look alike, with a position too.
 	key := http.Header{"X-Api-Key": {judge.APIKey}, "Content-Type": {"application/json"}}
 	if status, _, text := ask(t, "POST", "http://"+s.Public+"/api/publish", key, `{"channel":"private:users.1","data":1}`); status != 200 {

@@ -89,7 +89,7 @@ func settled(t *testing.T, measure func() int64) int64 {
 	return measure()
 }
 
-// connections asks the server how many are open: with io_uring they are none of its
+// connections queries the server for how many are open: with io_uring they are none of its
 // descriptors.
 func connections(t *testing.T, s *judge.Server) (n int) {
 	t.Helper()

@@ -42,7 +42,7 @@ func (e exception) covers(name, how string) bool {
 var h2specExceptions = []exception{
 	{"http2/3.5: Sends invalid connection preface", nil,
 		`Bytes that are no preface are read as HTTP/1.1 and answered with 400 and a close: the connection is terminated as RFC 9113 §3.4
-asks, but h2spec takes an answer in HTTP/1.1 for a failure.`},
+requires, but h2spec takes an answer in HTTP/1.1 for a failure.`},
 }
 
 // A junit is h2spec's report.

@@ -40,7 +40,7 @@ func (r *reader) on(e judge.Event) {
 			r.wrong = append(r.wrong, fmt.Sprintf("gap %s", e.Data))
 			return
 		}
-		// Numbers are offsets: a gap stands for those it names.
+		// Numbers are offsets: a gap counts as those it names.
 		for n := offsetOf(gap.From) + 1; n <= offsetOf(gap.To); n++ {
 			r.numbers = append(r.numbers, -n)
 		}
@@ -262,7 +262,7 @@ func TestStoppedReadersGetTheNewestOfEachKey(t *testing.T) {
 		case r.sessions.Load() != 1:
 			return "it was disconnected"
 		case len(r.gaps) > 0:
-			return "it was told of a gap"
+			return "it got a gap event"
 		case !slices.IsSorted(r.numbers) || len(slices.Compact(slices.Clone(r.numbers))) != len(r.numbers):
 			return "its messages are out of order"
 		case len(r.numbers) > lagMessages:

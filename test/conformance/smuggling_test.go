@@ -169,9 +169,9 @@ func TestWhatLooksLikeSmugglingButIsNotPasses(t *testing.T) {
 	f("empty value", "GET /healthz HTTP/1.1\r\nHost: a\r\nX:\r\n\r\n")
 	f("odd but allowed name", "GET /healthz HTTP/1.1\r\nHost: a\r\n!#$%&'*+-.^_`|~: a\r\n\r\n")
 	f("empty line before the request", "\r\nGET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
-	f("an upgrade nobody offers", "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+	f("an upgrade that is not offered", "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
 
-	// A body that nobody reads: answered, and then the end, so that it is never
+	// A body that is not read: answered, and then the end, so that it is never
 	// taken for a request.
 	got := exchange(t, s.Public, "GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"+second, 0, 3*time.Second)
 	if !slices.Equal(got.statuses, []int{200}) || !got.closed {

@@ -23,7 +23,7 @@ const (
 	serviceTime = 8 * time.Millisecond
 	conns       = places / 2
 
-	rounds    = 5    // of each tool, in turn; their medians are compared
+	rounds    = 5    // of each tool, alternating; their medians are compared
 	tolerance = 0.10 // of each number
 	attempts  = 3    // a shared machine may disturb one
 )
@@ -52,7 +52,7 @@ func agree(ours, theirs reading) (bad []string) {
 	return bad
 }
 
-// compare runs both in turn, and fails the test if they do not agree.
+// compare runs both alternately, and fails the test if they do not agree.
 func compare(t *testing.T, spec loadgen.Spec, load loadgen.Load, their func() reading) {
 	t.Helper()
 	for attempt := 1; ; attempt++ {

@@ -76,7 +76,7 @@ func newSite(t testing.TB) *site {
 
 func (s *site) token() string {
 	now := time.Now().Unix()
-	return judge.Token(judge.Claims{"sub": "somebody", "iat": now, "exp": now + s.life.Load(), "weir": judge.Grants([]string{"**"}, nil)})
+	return judge.Token(judge.Claims{"sub": "someone", "iat": now, "exp": now + s.life.Load(), "weir": judge.Grants([]string{"**"}, nil)})
 }
 
 // tabs are those of one Chromium.
@@ -361,7 +361,7 @@ func TestNativeEventSourceOutlivesItsToken(t *testing.T) {
 	var ends string
 	b.eval("native", "JSON.stringify(ends) + source.readyState", &ends)
 	if want := `{"code":4401,"reason":"token expired"}`; ends != "["+want+","+want+"]0" {
-		t.Errorf("the page was told %s", ends)
+		t.Errorf("the page received %s", ends)
 	}
 }
 

@@ -116,7 +116,7 @@ func (p *clusterPage) ready(urls ...string) {
 }
 
 // TestTheHowtoOfAClusterWorks runs the commands of the page as they are, and has happen
-// what its table of failures tells of.
+// what its table of failures describes.
 func TestTheHowtoOfAClusterWorks(t *testing.T) {
 	p := readClusterPage(t)
 	if len(p.commands) != 6 {

@@ -24,7 +24,7 @@ import (
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-// A tab is a page in Chromium that does what it is told, one thing after another.
+// A tab is a page in Chromium that does what it is given, one thing after another.
 type tab struct {
 	t     testing.TB
 	stdin io.Writer
@@ -116,7 +116,7 @@ func (p *tab) clean(t testing.TB) {
 	var troubles []string
 	p.do(t, "troubles", nil, &troubles)
 	for _, s := range troubles {
-		// The browser itself writes down what was refused, which a test here asks for.
+		// The browser itself writes down what was refused, which a test here causes.
 		if !strings.Contains(s, "the server responded with a status of 40") {
 			t.Errorf("the page: %s", s)
 		}
@@ -143,7 +143,7 @@ type crowd struct {
 	wg       sync.WaitGroup
 }
 
-// join adds a subscriber that reads unless told otherwise. Its connection ends with
+// join adds a subscriber that reads by default. Its connection ends with
 // the test.
 func (c *crowd) join(t testing.TB, addr, channel string, reads bool) net.Conn {
 	t.Helper()
@@ -283,12 +283,12 @@ func TestDashboard(t *testing.T) {
 	run("a bundle is captured and downloaded", func(t *testing.T) { bundles(t, p) })
 	run("keys", func(t *testing.T) { keys(t, p) })
 	p.clean(t)
-	run("it asks its own listener alone", func(t *testing.T) {
+	run("it queries its own listener alone", func(t *testing.T) {
 		var requests []string
 		p.do(t, "requests", nil, &requests)
 		for _, r := range requests {
 			if !strings.HasPrefix(r, address) {
-				t.Errorf("it asks %s", r)
+				t.Errorf("it requests %s", r)
 			}
 		}
 	})
@@ -505,7 +505,7 @@ func looks(t *testing.T, p *tab, address string) {
 	}
 }
 
-// The page tells that it is not live while the server is away, and continues by itself.
+// The page shows that it is not live while the server is away, and continues by itself.
 func TestDashboardComesBack(t *testing.T) {
 	s, address := watched(t, nil)
 	p := newTab(t)
@@ -535,7 +535,7 @@ func TestDashboardAsksForTheToken(t *testing.T) {
 	p.do(t, "wait", "#token", nil)
 }
 
-// With thousands of connections the page stays small and quick: what it asks for, what
+// With thousands of connections the page stays small and quick: what it requests, what
 // it holds and what it draws do not grow with them.
 func TestDashboardWithThousandsOfConnections(t *testing.T) {
 	const conns = 2000
@@ -562,7 +562,7 @@ func TestDashboardWithThousandsOfConnections(t *testing.T) {
 	p.do(t, "requests", nil, &requests)
 	for _, r := range requests {
 		if u, err := url.Parse(r); err != nil || strings.Contains(u.Path, "/api/connections") || u.Query().Get("limit") != "" && u.Query().Get("limit") != "20" {
-			t.Errorf("it asks for %s", r)
+			t.Errorf("it requests %s", r)
 		}
 	}
 	p.clean(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-// A model is a backend that answers a POST with as many tokens as its body asks
-// for, one every few milliseconds, and [DONE].
+// A model is a backend that answers a POST with as many tokens as its body requests,
+// one every few milliseconds, and [DONE].
 type model struct {
 	addr string
 
@@ -103,7 +103,7 @@ func (m *model) recording(change map[string]any) map[string]any {
 	}
 }
 
-// A talker asks for one answer, as often as it takes.
+// A talker requests one answer, as often as it takes.
 type talker struct {
 	t      *testing.T
 	addr   string
@@ -180,7 +180,7 @@ func (k *talker) read(r *sse.Reader) (done bool) {
 			}
 			k.tokens.Add(1)
 		case string(ev.Type) == "end":
-			return false // the gateway goes, or asks to come again
+			return false // the gateway goes, or sends a Retry-After
 		default:
 			k.ended = string(ev.Type) + ":" + string(ev.Data)
 		}
@@ -251,7 +251,7 @@ func TestKilledGatewayKeepsWhatItRecorded(t *testing.T) {
 			prompt: prompt{Name: fmt.Sprintf("k%d", i), Tokens: 1_000_000, Pause: 1 + i}})
 	}
 	wait := talk(t, all)
-	judge.Eventually(t, 60*time.Second, "every answer has begun", func() bool {
+	judge.Eventually(t, 60*time.Second, "every answer has started", func() bool {
 		for _, k := range all {
 			if k.tokens.Load() < 30 {
 				return false
@@ -301,7 +301,7 @@ func TestAbandonedAnswerIsCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan bool)
 	go func() { ended <- k.once(ctx) }()
-	judge.Eventually(t, 30*time.Second, "the answer has begun", func() bool { return k.tokens.Load() >= 5 })
+	judge.Eventually(t, 30*time.Second, "the answer has started", func() bool { return k.tokens.Load() >= 5 })
 	cancel()
 	<-ended
 	judge.Eventually(t, 30*time.Second, "the backend sees its call canceled", func() bool { return m.of(m.left, "long") == 1 })
@@ -317,7 +317,7 @@ func TestStoppedGatewayTellsThatAnAnswerIsNotWhole(t *testing.T) {
 	s := judge.New(t, judge.Options{Build: judge.Race, Config: m.recording(nil)})
 	k := &talker{t: t, addr: s.Public, user: "ann", prompt: prompt{Name: "stop", Tokens: 1_000_000, Pause: 3}}
 	wait := talk(t, []*talker{k})
-	judge.Eventually(t, 30*time.Second, "the answer has begun", func() bool { return k.tokens.Load() >= 20 })
+	judge.Eventually(t, 30*time.Second, "the answer has started", func() bool { return k.tokens.Load() >= 20 })
 	s.Signal(syscall.SIGTERM)
 	judge.Eventually(t, 30*time.Second, "the gateway has ended", func() bool { return !s.Alive() })
 	s.Start()
@@ -328,7 +328,7 @@ func TestStoppedGatewayTellsThatAnAnswerIsNotWhole(t *testing.T) {
 }
 
 // An EventSource knows nothing of recordings: it resumes because that is what it does,
-// and stops because it is told to.
+// and stops because of a 204.
 func TestNpmEventSourceReadsAnAnswerToItsEnd(t *testing.T) {
 	judge.Need(t, "npm")
 	m := newModel(t)

@@ -346,7 +346,7 @@ func newRedis(t *testing.T) *daemon {
 	return d
 }
 
-// newPostgres makes a database. Its programs refuse to run as root: they run as nobody then.
+// newPostgres makes a database. Its programs refuse to run as root: they run as another user then.
 func newPostgres(t *testing.T) *daemon {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weir-postgres")

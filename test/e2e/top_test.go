@@ -151,7 +151,7 @@ func TestTopEndsWithItsTerminal(t *testing.T) {
 	}
 	judge.Eventually(t, 30*time.Second, "top has ended", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err != nil || bytes.Contains(stat, []byte(") Z ")) // nobody need have asked for its status
+		return err != nil || bytes.Contains(stat, []byte(") Z ")) // its status need not have been collected
 	})
 }
 

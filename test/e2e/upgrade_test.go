@@ -19,7 +19,7 @@ import (
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-// A new process takes over from one that serves, several times, while messages come: nobody
+// A new process takes over from one that serves, several times, while messages come: no client
 // is disconnected, and nothing is lost, repeated or out of order.
 func TestUpgradesDisconnectNobody(t *testing.T) {
 	external := map[string]any{"broker": map[string]any{"kind": "nats", "nats": map[string]any{"url": natstest.Server(t), "dir": nil}}}
@@ -88,7 +88,7 @@ func upgrades(t *testing.T, o judge.Options) {
 	f.Judge(acked)
 }
 
-// servedWithout checks that nobody was disconnected.
+// servedWithout checks that no client was disconnected.
 func servedWithout(t *testing.T, f *judge.Fleet) {
 	t.Helper()
 	for i, n := range f.Sessions() {
@@ -98,7 +98,7 @@ func servedWithout(t *testing.T, f *judge.Fleet) {
 	}
 }
 
-// dialTLS connects with TLS 1.2 and 1.3 in turn.
+// dialTLS connects with TLS 1.2 and 1.3 alternately.
 func dialTLS(trust *tls.Config) func(context.Context, string) (net.Conn, error) {
 	var n atomic.Int64
 	return func(ctx context.Context, addr string) (net.Conn, error) {
@@ -110,7 +110,7 @@ func dialTLS(trust *tls.Config) func(context.Context, string) (net.Conn, error) 
 	}
 }
 
-// dyingSteps are where a new process may die without anybody noticing.
+// dyingSteps are where a new process may die without a client noticing.
 var dyingSteps = []string{"start", "hello", "prepared", "log", "connections", "all connections"}
 
 // dieInAnUpgrade makes this test binary a new process that takes over as far as the file

@@ -19,7 +19,7 @@ type question struct {
 // crlf writes heads as one would read them.
 func crlf(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }
 
-// get asks for target with further fields, each ending with a newline.
+// get requests target with further fields, each ending with a newline.
 func get(target, fields string) string {
 	return crlf("GET " + target + " HTTP/1.1\nHost: site.example\n" + fields + "\n")
 }
@@ -103,7 +103,7 @@ func wellFormed(long string) []question {
 	}
 }
 
-// malformed are requests that nobody should pass on.
+// malformed are requests that no proxy should pass on.
 func malformed() []question {
 	return []question{
 		{name: "no host", raw: crlf("GET / HTTP/1.1\n\n")},

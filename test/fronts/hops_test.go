@@ -198,7 +198,7 @@ func TestTraceIsRefusedUnlessARouteNamesIt(t *testing.T) {
 				t.Errorf("%s: TRACE shows %s", w.name, a.body)
 			}
 			if got := a.got(t); got.Method != "TRACE" || got.Header.Get("Max-Forwards") != want {
-				t.Errorf("%s: Max-Forwards: %s goes on as %q", w.name, forwards, got.Header.Get("Max-Forwards"))
+				t.Errorf("%s: Max-Forwards: %s is forwarded as %q", w.name, forwards, got.Header.Get("Max-Forwards"))
 			}
 		}
 		f("1", "0")
@@ -300,7 +300,7 @@ func TestInterimRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// addressFields are what CDNs and load balancers tell backends of the client.
+// addressFields are what CDNs and load balancers report to backends about the client.
 var addressFields = []string{
 	"CF-Connecting-IP", "CF-Connecting-IPv6", "True-Client-IP", "X-Real-IP", "X-Client-IP", "Fastly-Client-IP", "X-Cluster-Client-IP", "Fly-Client-IP",
 	"X-Envoy-External-Address", "X-Envoy-Internal", "X-Forwarded-Client-Cert", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded", "X-Original-Forwarded-For",

@@ -283,7 +283,7 @@ func attacksOnFlow() []attack {
 			}
 			return out
 		}, want: "FLOW_CONTROL_ERROR"},
-		{name: "streams wait for the connection in turn", do: func(p *probe) string {
+		{name: "streams wait for the connection one by one", do: func(p *probe) string {
 			_ = p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
 			for id := uint32(1); id < 20; id += 2 {
 				p.open(id, true, getting("/big?100000")...)

@@ -80,7 +80,7 @@ func routed() []row {
 	add(0, "a reply that is cut", fails("/b/cut"))
 	add(0, "first_byte", one("GET", "/impatient/slow", ""))
 	add(0, "no backend", one("GET", "/gone/x", ""))
-	add(0, "no peer by its name", one("GET", "/nobody/x", ""))
+	add(0, "no peer by its name", one("GET", "/unknown/x", ""))
 	add(0, "a redirect of ours", one("GET", "/old/x?y", ""))
 	add(0, "a reply of ours", one("GET", "/fixed", ""))
 	add(0, "a method that is not the route's", one("DELETE", "/get/x", ""))
@@ -104,7 +104,7 @@ func routed() []row {
 	add(0, "hold that is not allowed", one("GET", "/held/hold?on=private:x", ""))
 	add(0, "a hold of a route that holds nothing", one("GET", "/b/hold?on=h1", ""))
 	add(0, "WebSocket of a route", socket("/sockets/echo", "hello", "hello", nil))
-	// A 2xx would say there that the tunnel stands (RFC 8441 §5): it is a 502.
+	// A 2xx would say there that the tunnel is open (RFC 8441 §5): it is a 502.
 	add(saw, "WebSocket that the backend refuses", socket("/b/x", "", "x", nil))
 	add(0, "a route chosen by header and query", one("GET", "/chosen/x?q=a+b", "", "X-Version: 2"))
 	add(0, "a route chosen by query", one("GET", "/chosen/x?q=a+b", "", "X-Version: 1"))
@@ -178,12 +178,12 @@ func everyRoute(to, mirror, sockets string) map[string]any {
 		"namespaces": []any{m{"name": "default", "anonymous": true, "history_size": 1000}, m{"name": "private", "history_size": 10},
 			m{"name": "llm", "durability": "stored", "history_size": 20_000}},
 		"clusters": []any{
-			cluster("b", to, nil), cluster("gone", "127.0.0.1:1", nil), cluster("nobody", "no-such-host.invalid:80", nil),
+			cluster("b", to, nil), cluster("gone", "127.0.0.1:1", nil), cluster("unknown", "no-such-host.invalid:80", nil),
 			cluster("m", mirror, nil), cluster("s", sockets, nil),
 		},
 		"splits": []any{m{"name": "split", "arms": []any{m{"cluster": "b", "weight": 1}}, "mirror": m{"cluster": "m", "share": 1}}},
 		"routes": []any{
-			route("/b/*", nil), route("/gone/*", m{"cluster": "gone"}), route("/nobody/*", m{"cluster": "nobody"}), route("/impatient/*", m{"timeouts": m{"first_byte": "200ms"}, "retry": m{"attempts": -1}}),
+			route("/b/*", nil), route("/gone/*", m{"cluster": "gone"}), route("/unknown/*", m{"cluster": "unknown"}), route("/impatient/*", m{"timeouts": m{"first_byte": "200ms"}, "retry": m{"attempts": -1}}),
 			route("/old/*", m{"cluster": "", "redirect": m{"to": "/b/{*}$query"}}), route("/fixed", m{"cluster": "", "reply": m{"status": 203, "body": "fixed", "headers": m{"X-One": "1"}}}),
 			route("/get/*", m{"methods": []string{"GET"}}), route("/private/*", m{"auth": m{"required": true, "api_keys": true, "forward": true}}),
 			route("/denied/*", m{"addresses": m{"deny": []string{"127.0.0.1"}}}),

@@ -291,7 +291,7 @@ func socket(target, say, last string, act func(*client)) func(*client) string {
 }
 
 // upgrade begins a WebSocket: by Upgrade, or by extended CONNECT (RFC 8441, RFC 9220). Without a
-// connection it returns why. Of a status it tells only whether it opens a WebSocket.
+// connection it returns why. Of a status it reports only whether it opens a WebSocket.
 func (c *client) upgrade(target string) (net.Conn, string) {
 	switch c.version {
 	case 2:
@@ -323,7 +323,7 @@ type buffered struct {
 
 func (b *buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
 
-// connect is upgrade over HTTP/2. It sends what RFC 8441 asks for only if the server
+// connect is upgrade over HTTP/2. It sends what RFC 8441 requires only if the server
 // offers it.
 func (c *client) connect(target string) (net.Conn, string) {
 	nc, err := net.Dial("tcp", c.s.Public)

@@ -31,7 +31,7 @@ func (s *Server) compose(o Options, dir string) map[string]any {
 	return overlay(base, o.Config)
 }
 
-// namespace is the one that anybody may follow.
+// namespace is the one that everyone may follow.
 func namespace() map[string]any {
 	return map[string]any{"name": "default", "anonymous": true, "durability": "stored", "history_size": 1_000_000}
 }

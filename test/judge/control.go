@@ -13,7 +13,7 @@ import (
 )
 
 // Configure writes the configuration with config laid over the base in place of
-// Options.Config, as one step, and does not tell the process.
+// Options.Config, as one step, and does not signal the process.
 func (s *Server) Configure(config map[string]any) {
 	s.t.Helper()
 	o := s.options
@@ -44,7 +44,7 @@ func (s *Server) Signal(sig syscall.Signal) {
 	}
 }
 
-// Reload asks over the admin listener that the configuration be read again, and
+// Reload requests over the admin listener that the configuration be read again, and
 // returns the answer.
 func (s *Server) Reload() (status int, body string) {
 	s.t.Helper()

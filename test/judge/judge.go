@@ -2,7 +2,7 @@
 // test/e2e: it builds it, writes its configuration, starts, kills and restarts
 // it, and has small independent clients that share no code with what they judge.
 //
-// Its functions take the test and fail it: there is nobody to return an error to.
+// Its functions take the test and fail it: no caller would handle an error.
 package judge
 
 import (

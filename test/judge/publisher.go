@@ -123,7 +123,7 @@ func (p *Publisher) try(ctx context.Context, body []byte) (ack Acked, status int
 	return Acked{Epoch: answer.Result.Epoch, Offset: answer.Result.Offset}, resp.StatusCode, nil
 }
 
-// Run publishes on channels in turn from several goroutines, about perSecond
+// Run publishes on channels round-robin from several goroutines, about perSecond
 // publications in all, until ctx is done; what is under way then is still seen
 // to its acknowledgement within grace. Payloads are unique: prefix and a number.
 func (p *Publisher) Run(ctx context.Context, prefix string, channels []string, perSecond int, grace time.Duration) error {

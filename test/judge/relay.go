@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A Relay stands between clients and a server and resets connections in the
+// A Relay is between clients and a server and resets connections in the
 // middle of whatever they are saying.
 type Relay struct {
 	// Addr is what clients dial.

@@ -38,7 +38,7 @@ type Subscriber struct {
 	Addr string
 	// Socket takes /ws instead of /sse.
 	Socket bool
-	// Envelope asks /sse for envelopes with one channel too.
+	// Envelope requests envelopes of /sse with one channel too.
 	Envelope bool
 	Channels []string
 	Token    string
@@ -53,7 +53,7 @@ type Subscriber struct {
 	// has a position, or the socket is subscribed.
 	Served func(session int)
 	// Patient has it wait before it reconnects as an EventSource does: for as long as the
-	// server's last retry field asks.
+	// server's last retry field says.
 	Patient bool
 	// Dial makes its connections; nil means plain ones.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)

@@ -62,7 +62,7 @@ func TestGoroutinesThatStayShow(t *testing.T) {
 	const held = 1500
 	judge.Descriptors(t, 2*held+1000)
 	w := newWatch(t, judge.Options{Build: judge.Plain, Memory: true, Config: map[string]any{"governor": governed(nil)}}, false)
-	judge.Eventually(t, patience, "some windows are judged", func() bool { return w.snapshot().Governor.State.Windows >= 4 })
+	judge.Eventually(t, patience, "some windows are classified", func() bool { return w.snapshot().Governor.State.Windows >= 4 })
 	var conns []net.Conn
 	free := func() {
 		for _, c := range conns {
@@ -110,7 +110,7 @@ func TestBlockedDiskShows(t *testing.T) {
 	w.publishers(4, "a", 100, 0)
 	judge.Eventually(t, patience, "messages are stored", func() bool { return w.Series("weir_messages_published_total", `outcome="ok"`) > 10 })
 
-	// Should this process be killed, somebody still has to thaw it.
+	// Should this process be killed, another process still has to thaw it.
 	guard := exec.Command("sh", "-c", "sleep 100; fsfreeze -u "+mount)
 	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := guard.Start(); err != nil {
@@ -125,13 +125,13 @@ func TestBlockedDiskShows(t *testing.T) {
 	})
 	t.Cleanup(thaw)
 	run(t, "fsfreeze", "-f", mount)
-	w.publishers(4, "a", 100, 0) // those from before may all be ones that nobody follows
+	w.publishers(4, "a", 100, 0) // those from before may all be ones without subscribers
 	s, c := w.named("disk", "WeirDiskBlocked")
 	if c.Value < 1 || s.Governor.Broker.Waiting == 0 || s.Governor.Broker.Oldest < 1 {
 		t.Errorf("cause %+v, broker %+v", c, s.Governor.Broker)
 	}
 	if w.value("weir_broker_waiting") < 1 {
-		t.Error("nobody waits, by the metric")
+		t.Error("no request waits, by the metric")
 	}
 	thaw()
 	before := w.Series("weir_messages_published_total", `outcome="ok"`)

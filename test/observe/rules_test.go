@@ -153,7 +153,7 @@ func trialOf(t *testing.T, a *monitor.Alert) trial {
 	return c
 }
 
-// Every alert fires when what it waits for has lasted, not a moment earlier, and not at
+// Every alert fires when what it waits for has lasted, not earlier, and not at
 // all just below its threshold.
 func TestPromtoolFiresEveryAlert(t *testing.T) {
 	var b strings.Builder

@@ -46,15 +46,15 @@ func TestLoadReachesEachState(t *testing.T) {
 	judge.Eventually(t, patience, "it is past steady with the loop nearly full", func() bool { s = w.snapshot(); return s.Governor.State.Now != "steady" })
 	t.Logf("%s: %v", s.Governor.State.Now, s.Governor.State.Causes)
 	judge.Eventually(t, patience, "the flight recorder is armed", func() bool { return w.snapshot().Governor.Evidence.Armed })
-	judge.Eventually(t, patience, "the metric tells", func() bool { return w.value(`weir_governor_state{state=~"alert|inflection"}`) == 1 })
+	judge.Eventually(t, patience, "the metric follows", func() bool { return w.value(`weir_governor_state{state=~"alert|inflection"}`) == 1 })
 	some()
 
 	many := w.broadcasters(64, "a", 10)
 	judge.Eventually(t, patience, "it is an inflection", func() bool { s = w.snapshot(); return s.Governor.State.Now == "inflection" })
 	t.Logf("inflection: %v", s.Governor.State.Causes)
-	judge.Eventually(t, patience, "the metric tells", func() bool { return w.value(`weir_governor_state{state="inflection"}`) == 1 })
+	judge.Eventually(t, patience, "the metric follows", func() bool { return w.value(`weir_governor_state{state="inflection"}`) == 1 })
 	judge.Eventually(t, patience, "WeirInflection fires", func() bool { return w.alerting("WeirInflection") })
-	judge.Eventually(t, patience, "the panel of loops tells", func() bool { return w.value("weir_loop_busy_most_ratio") >= 0.85 })
+	judge.Eventually(t, patience, "the panel of loops follows", func() bool { return w.value("weir_loop_busy_most_ratio") >= 0.85 })
 	judge.Eventually(t, patience, "a bundle is written", func() bool {
 		s = w.snapshot()
 		return s.Governor.Evidence.Writing == "" && len(s.Governor.Evidence.Bundles) > 0

@@ -209,7 +209,7 @@ func (w *watch) snapshot() (s snapshot) {
 	return s
 }
 
-// named waits until a cause stands in the snapshot, in the metric of causes, and in the
+// named waits until a cause is in the snapshot, in the metric of causes, and in the
 // alert that is made of it, and returns the snapshot.
 func (w *watch) named(name, alert string) (s snapshot, c cause) {
 	w.t.Helper()

@@ -42,7 +42,7 @@ type process struct {
 	asked   map[string]func(data json.RawMessage) any
 }
 
-// An event is what a client told.
+// An event is what a client reported.
 type event struct {
 	From, Event string
 	Data, More  json.RawMessage
@@ -153,7 +153,7 @@ func (a *agent) read(r io.Reader) {
 			f := a.asked[key]
 			a.mu.Unlock()
 			if f == nil {
-				a.t.Errorf("nobody answers %s", key)
+				a.t.Errorf("no handler answers %s", key)
 				continue
 			}
 			a.write(obj{"answer": l.Ask, "result": f(l.Data)})
@@ -275,7 +275,7 @@ func (a *agent) get(on, path string) string {
 	return text(a.must(obj{"on": on, "get": path}))
 }
 
-// answering has f answer what the client asks under that name.
+// answering has f answer the client's requests of that name.
 func (a *agent) answering(from, event string, f func(data json.RawMessage) any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

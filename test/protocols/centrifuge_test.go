@@ -16,7 +16,7 @@ import (
 // A transport is a way in which the JavaScript SDK connects.
 type transport struct {
 	name, kind string
-	// transports is what the SDK is told to try.
+	// transports is what the SDK is to try.
 	transports []obj
 	binary     bool
 }

@@ -28,7 +28,7 @@ const (
 	hubURL        = "https://hub.example/.well-known/mercure"
 )
 
-// namespace stores, and anybody may follow it.
+// namespace stores, and everyone may follow it.
 func namespace(name string) obj {
 	return obj{"name": name, "anonymous": true, "durability": "stored", "history_size": 1_000_000, "max_message_bytes": 300_000, "queue_bytes": 1_000_000}
 }

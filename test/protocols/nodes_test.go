@@ -74,7 +74,7 @@ func TestTwoNodes(t *testing.T) {
 	pusherOnTwoNodes(t, a, one, two)
 
 	// The members of a node that dies go with its lease. Those who come and go at once
-	// may be told of together, so what was told before does not count.
+	// may be reported together, so what was reported before does not count.
 	a.forget(ann, "leave")
 	begin := time.Now()
 	two.Kill()
@@ -95,7 +95,7 @@ func pusherOnTwoNodes(t *testing.T, a *agent, one, two *judge.Server) {
 	pa, _ := join(a, "pa", "presence-r", "pusher:member_added", "pusher:member_removed")
 	for _, user := range []string{"pb", "pc"} {
 		_, data := join(a, user, "presence-r", "pusher:member_added", "made")
-		// What the other node has not heard of yet it tells when it has.
+		// What the other node does not know yet it reports when it does.
 		if user == "pb" && string(field(t, data, "count")) == "1" {
 			expect(t, "added at the other node", field(t, a.next("pb/presence-r", "pusher:member_added"), "id"), "pa")
 		}

@@ -268,7 +268,7 @@ func TestPusherComesBack(t *testing.T) {
 	again("SIGTERM", func() { s.Signal(syscall.SIGTERM) })
 }
 
-// A front stands before the server as a balancer does: it holds a connection until
+// A front is before the server as a balancer does: it holds a connection until
 // the server says that it is ready. Without one the SDK, turned away once, as by a
 // server that is about to end, waits for 15 s.
 func startFront(t *testing.T, backend string) (addr string) {

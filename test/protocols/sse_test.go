@@ -70,7 +70,7 @@ func TestEveryEventSourceGetsEventsInTimeAndResumes(t *testing.T) {
 		expectAll(n)
 	}
 	restart(t, s, s.Terminate)
-	for range 3 { // whoever is back already, and whoever is not
+	for range 3 { // those back already, and those not
 		n++
 		publish(n)
 	}

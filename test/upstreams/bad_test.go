@@ -168,7 +168,7 @@ func sicknesses() []sickness {
 	}
 }
 
-// TestWhatAClientSeesOfABadBackend asks each several times: the first request gets
+// TestWhatAClientSeesOfABadBackend sends each several requests: the first request gets
 // a fresh connection, the others may get one that the backend has spoilt.
 func TestWhatAClientSeesOfABadBackend(t *testing.T) {
 	t.Parallel()

@@ -137,7 +137,7 @@ func TestNothingFailsWhilePeersComeAndGo(t *testing.T) {
 		*peer
 		name string
 	}{{b, "b2"}, {c, "c2"}, {d, "d2"}} {
-		s.load.enter("restarted in turn as " + p.name)
+		s.load.enter("restarted one by one as " + p.name)
 		p.end(syscall.SIGTERM)
 		p.start(p.name)
 		s.back(p.name)

@@ -63,7 +63,7 @@ func governed(t *testing.T, more map[string]any, routes ...map[string]any) (*jud
 	return judge.New(t, judge.Options{Memory: true, Config: config}), b
 }
 
-// do sends a request with fields, given as name and value in turn, and reads the
+// do sends a request with fields, given as alternating names and values, and reads the
 // answer.
 func do(t *testing.T, g *judge.Server, method, path, body string, fields ...string) (*http.Response, string) {
 	t.Helper()
@@ -211,7 +211,7 @@ func TestWhatARouteRefuses(t *testing.T) {
 
 	f("GET", "/far", "", 403, "address")
 	f("GET", "/near", "", 403, "address")
-	f("GET", "/far", "", 403, "address", "X-Forwarded-For", "192.0.2.1") // nobody is trusted to say that
+	f("GET", "/far", "", 403, "address", "X-Forwarded-For", "192.0.2.1") // no peer is trusted to say that
 	f("POST", "/reads", "x", 405, "method")
 
 	f("GET", "/signed", "", 401, "")
@@ -407,7 +407,7 @@ func TestATraceGoesOn(t *testing.T) {
 			t.Fatalf("%q: the backend got %q", given, h.Values("traceparent"))
 		}
 		if wantID != "" && m[1] != wantID || wantID == "" && (m[1] == id || m[1] == strings.Repeat("0", 32)) || m[2] == span || m[3] != wantFlags {
-			t.Errorf("%q goes on as %q", given, m[0])
+			t.Errorf("%q is forwarded as %q", given, m[0])
 		}
 		if got := h.Get("tracestate"); got != wantState {
 			t.Errorf("%q: tracestate is %q, want %q", given, got, wantState)
@@ -416,7 +416,7 @@ func TestATraceGoesOn(t *testing.T) {
 	f("00-"+id+"-"+span+"-01", id, "01", "vendor=1")
 	f("00-"+id+"-"+span+"-00", id, "00", "vendor=1")
 	const sampledAndRandom = "03"
-	f("", "", sampledAndRandom, "")                                           // a state without a parent is nobody's
+	f("", "", sampledAndRandom, "")                                           // a state without a parent is dropped
 	f("00-"+strings.Repeat("0", 32)+"-"+span+"-01", "", sampledAndRandom, "") // Trace Context §3.2.2: not valid, begin anew
 	f("00-"+id+"-"+strings.Repeat("0", 16)+"-01", "", sampledAndRandom, "")
 	f("ff-"+id+"-"+span+"-01", "", sampledAndRandom, "")
@@ -431,11 +431,11 @@ func TestIdentityIsToldAndCannotBeClaimed(t *testing.T) {
 	do(t, g, "GET", "/open", "", lies...)
 	h := *b.last.Load()
 	if text := fmt.Sprint(h); strings.Contains(text, "root") || strings.Contains(text, "192.0.2.7") || strings.Contains(text, "evil") || h.Get("X-Forwarded-For") != "127.0.0.1" {
-		t.Errorf("the backend is told %v", h)
+		t.Errorf("the backend receives %v", h)
 	}
 	do(t, g, "GET", "/who", "", append(lies, "Authorization", bearer(judge.Claims{"sub": "ann", "scope": "a b"}))...)
 	h = *b.last.Load()
 	if h.Get("X-Weir-User") != "ann" || h.Get("X-Weir-Auth") != "token" || h.Get("Authorization") != "" || h.Get("X-Weir-Scopes") != "a b" {
-		t.Errorf("the backend is told %v", h)
+		t.Errorf("the backend receives %v", h)
 	}
 }

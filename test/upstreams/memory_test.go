@@ -24,7 +24,7 @@ const (
 )
 
 // A reservoir is two backends: one gives 100 MB as fast as they are taken, the other
-// takes none of what it is given until it is told to.
+// takes none of what it is given until it is released.
 type reservoir struct {
 	source, sink string // addresses
 
@@ -132,7 +132,7 @@ func TestStuckTransfersHoldBoundedMemoryAndAbandonedOnesEnd(t *testing.T) {
 		t.Errorf("%d transfers have ended already", n)
 	}
 	for _, c := range clients {
-		// A reset: an orderly end would stand behind the bytes that nobody takes.
+		// A reset: an orderly end would stand behind the bytes that are not read.
 		_ = c.(*net.TCPConn).SetLinger(0)
 		_ = c.Close()
 	}
@@ -215,7 +215,7 @@ func TestAnUploadThatNobodyTakesEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetWriteDeadline(time.Now().Add(time.Second)) // by then nobody takes any more
+	_ = c.SetWriteDeadline(time.Now().Add(time.Second)) // by then nothing more is read
 	if _, err := fmt.Fprintf(c, "POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", stuckSize); err != nil {
 		t.Fatal(err)
 	}

@@ -141,7 +141,7 @@ func courses() []*course {
 }
 
 // TestBackInServiceWithin30sOfRecovery measures, with default settings, from the
-// moment a backend is well to the moment it has served 10 requests.
+// instant a backend is healthy to the instant it has served 10 requests.
 func TestBackInServiceWithin30sOfRecovery(t *testing.T) {
 	t.Parallel()
 	all := courses()

@@ -158,7 +158,7 @@ func (c *trial) play(t *testing.T, g *judge.Server, canary *release) {
 		return
 	}
 	settle := canary.asked.Load()
-	judge.Eventually(t, 10*time.Second, "what had begun is over", func() bool {
+	judge.Eventually(t, 10*time.Second, "what had started is over", func() bool {
 		before := settle
 		settle = canary.asked.Load()
 		<-time.After(200 * time.Millisecond)
@@ -187,7 +187,7 @@ func newVisitors(t *testing.T, addr, path string, n int) *visitors {
 	return &visitors{addr: addr, path: path, arms: make([][]string, n)}
 }
 
-// visit has all of them ask in turn until stop is called.
+// visit has all of them send requests one by one until stop is called.
 func (v *visitors) visit(pace time.Duration) (stop func()) {
 	done := make(chan struct{})
 	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
@@ -235,7 +235,7 @@ func (v *visitors) once(client *http.Client, who int, cookies []string) {
 	}
 }
 
-// stayed wants that nobody who was once on the canary left it.
+// stayed wants that no client that was once on the canary left it.
 func (v *visitors) stayed(t *testing.T, canary string) {
 	t.Helper()
 	v.mu.Lock()
@@ -252,7 +252,7 @@ func (v *visitors) stayed(t *testing.T, canary string) {
 		}
 	}
 	if moved == 0 {
-		t.Errorf("nobody moved to the canary: %v", v.arms)
+		t.Errorf("no client moved to the canary: %v", v.arms)
 	}
 }
 

@@ -166,7 +166,7 @@ func (a *audience) check() {
 	}
 }
 
-// follower counts how often something stands in a log that grows.
+// follower counts how often something is in a log that grows.
 type follower struct {
 	file *os.File
 	what string
@@ -187,7 +187,7 @@ func (f *follower) count(t *testing.T) int {
 }
 
 // changing is a configuration whose first route stays and whose second is new each
-// time, as are the peers of a cluster that nobody asks.
+// time, as are the peers of a cluster without requests.
 func changing(address string, i int) map[string]any {
 	return map[string]any{
 		"routes": []any{
@@ -241,7 +241,7 @@ func reloads(t *testing.T, n int, watch string, tell func(*judge.Server)) {
 		t.Errorf("after %d reloads /new answers %q", n, body)
 	}
 	events, echoes := a.events.Load(), a.echoes.Load()
-	judge.Eventually(t, 10*time.Second, "streams and sockets go on", func() bool {
+	judge.Eventually(t, 10*time.Second, "streams and sockets continue", func() bool {
 		return a.events.Load() > events+20 && a.echoes.Load() > echoes+20 || a.failed.Load() != nil
 	})
 	a.check()

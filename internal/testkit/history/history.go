@@ -1,8 +1,8 @@
 // Package history judges what a set of subscribers saw against what publishers
 // were promised: nothing lost, repeated, reordered, altered or invented, and
-// every hole told.
+// every hole reported.
 //
-// A test tells the [Checker] each acknowledged publication and, per subscriber,
+// A test reports to the [Checker] each acknowledged publication and, per subscriber,
 // each event, cut and gap notice, in the order that subscriber saw them; the
 // order between publishers and subscribers does not matter, since an event may
 // well overtake its own acknowledgement. [Checker.Report] gives the verdict.
@@ -45,7 +45,7 @@ const (
 	// WrongChannel: an event on a channel that is not the message's, or that the
 	// stream has not subscribed to.
 	WrongChannel
-	// Phantom: an event that nobody published.
+	// Phantom: an event that was never published.
 	Phantom
 	// Epoch: a new log that no gap notice announced, a return to an old one, or a
 	// position without epoch or offset.
@@ -108,7 +108,7 @@ type place struct {
 
 func (p place) String() string { return Position{p.log.epoch, p.offset}.String() }
 
-// A space is a namespace: its logs in the order in which they were first heard of.
+// A space is a namespace: its logs in the order in which they first appeared.
 type space struct {
 	name string
 	logs []*log
@@ -216,7 +216,7 @@ func (c *Checker) log(ns, epoch string) *log {
 	return l
 }
 
-// namespaceOf follows the hub: what stands before the first colon.
+// namespaceOf follows the hub: what is before the first colon.
 func namespaceOf(channel string) string {
 	if ns, _, ok := strings.Cut(channel, ":"); ok {
 		return ns

@@ -78,7 +78,7 @@ func lastOf(s *script, i int) bool {
 }
 
 // told reports whether a gap notice later in the stream could excuse step i if
-// it never came: the notices begin where the stream stands.
+// it never came: the notices begin at the stream's position.
 func told(s *script, i int) bool {
 	for _, st := range s.steps[i+1:] {
 		if st.ns == s.steps[i].ns {
@@ -249,7 +249,7 @@ var mutations = map[string]mutation{
 		return map[Kind]int{Corrupted: -1}
 	},
 	"phantom": func(w *world, s *script) map[Kind]int {
-		i := w.pick(s, func(i int, st step) bool { // before it is an offset that nobody got
+		i := w.pick(s, func(i int, st step) bool { // before it is an unused offset
 			log := w.logOf(st.m.at.Epoch)
 			k := slices.IndexFunc(log, func(m message) bool { return m.at == st.m.at })
 			return event(st) && k > 0 && log[k-1].at.Offset == st.m.at.Offset-2 && st.m.at.Offset-1 > s.from[st.ns].Offset
@@ -259,7 +259,7 @@ var mutations = map[string]mutation{
 		}
 		st := s.steps[i]
 		st.m.at.Offset--
-		st.m.id = "nobody's"
+		st.m.id = "unknown"
 		s.steps = slices.Insert(s.steps, i, st)
 		return map[Kind]int{Phantom: 1}
 	},
@@ -292,7 +292,7 @@ var mutations = map[string]mutation{
 	},
 }
 
-// known reports whether anybody but s tells of m. What was stored without an
+// known reports whether any other than s reports m. What was stored without an
 // answer and was to be seen by one stream alone cannot be missed by anyone.
 func (w *world) known(s *script, m message) bool {
 	return !m.unanswered || slices.ContainsFunc(w.streams, func(o *script) bool {

@@ -27,7 +27,7 @@ const (
 	empty   state = iota
 	claimed       // a subscriber says so, no publisher yet
 	settled       // acknowledged, or found to be a publication without an answer
-	void          // nobody published it
+	void          // it was never published
 )
 
 func (e *entry) is(channel int32, id string) bool { return e.channel == channel && e.id == id }
@@ -62,8 +62,8 @@ func (l *log) entry(offset uint64) *entry {
 	return &p[offset%pageSize]
 }
 
-// settle records what a publisher was told. It returns the id that another
-// publisher was told about the same offset.
+// settle records what was acknowledged to a publisher. It returns the id that another
+// publisher received for the same offset.
 func (l *log) settle(offset uint64, channel int32, id string) (other string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

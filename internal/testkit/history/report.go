@@ -130,7 +130,7 @@ func (r *Report) collect(stream string, t *tally) {
 }
 
 // decide settles what no acknowledgement settled: an offset that streams saw
-// belongs to the publication without an answer that they name, or to nobody.
+// belongs to the publication without an answer that they name, or to none.
 // Then it judges what was said about contested offsets before that was known.
 func (c *Checker) decide(l *log, r *Report) {
 	l.offsets(func(offset uint64, e *entry) {

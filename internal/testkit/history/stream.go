@@ -51,7 +51,7 @@ type segment struct {
 // A span is what a gap notice excuses: after from, up to and including to.
 type span struct {
 	from, to uint64
-	jump     bool // the notice told of a change of epoch
+	jump     bool // the notice reported a change of epoch
 }
 
 // A jump is a gap notice that leads from one log to another. Which logs lie
@@ -195,7 +195,7 @@ func (s *Stream) Cut() {
 
 // Gap records a gap notice of a namespace: what lies after from, up to and
 // including to, may be missing. It excuses what the stream has not passed yet.
-// Without a from that names a log, the gap begins where the stream stands.
+// Without a from that names a log, the gap begins at the stream's position.
 func (s *Stream) Gap(namespace string, from, to Position) {
 	s.gaps++
 	v := s.views[namespace]

@@ -25,7 +25,7 @@ type message struct {
 	stored     bool
 }
 
-// A script is what one stream will tell the checker.
+// A script is what one stream will report to the checker.
 type script struct {
 	name     string
 	channels []string
@@ -73,7 +73,7 @@ func (w *world) publish(ns string) {
 		for range 30 + w.rnd.IntN(60) {
 			offset++
 			if w.chance(10) {
-				offset++ // an offset that nobody got: removed or never used
+				offset++ // an unused offset: removed or never used
 			}
 			m := message{
 				channel: channelsOf[ns][w.rnd.IntN(3)], at: Position{epoch, offset},
@@ -189,12 +189,12 @@ func (w *world) cut(s *script) {
 	s.steps = out
 }
 
-// play tells everything to a checker: publications and streams in any order, as
+// play reports everything to a checker: publications and streams in any order, as
 // they would come from their goroutines.
 func (w *world) play(opts Options) *Report {
 	opts.ExactlyOnce = w.exactlyOnce
 	c := New(opts)
-	for _, ns := range namespaces { // logs are heard of in the order of their life
+	for _, ns := range namespaces { // logs appear in the order of their life
 		for _, log := range w.logs[ns] {
 			c.mu.Lock()
 			c.log(ns, log[0].at.Epoch)

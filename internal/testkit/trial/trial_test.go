@@ -61,6 +61,6 @@ func TestAllRunAgainUnderASetting(t *testing.T) {
 	f := &failing{TB: t}
 	trial.Again(f, setting, "fail", "-test.run=^TestAllRunAgainUnderASetting$")
 	if os.Getenv(setting) == "" && !strings.Contains(f.said, "as asked") {
-		t.Errorf("of the other process's failure it told %q", f.said)
+		t.Errorf("of the other process's failure it reported %q", f.said)
 	}
 }
