@@ -159,7 +159,7 @@ spec:
       startupProbe: {httpGet: {path: /healthz, port: admin}, periodSeconds: 1, failureThreshold: 60}
       livenessProbe: {httpGet: {path: /healthz, port: admin}, periodSeconds: 5, failureThreshold: 6}
       readinessProbe: {httpGet: {path: /readyz, port: admin}, periodSeconds: 1, failureThreshold: 1}
-      # The service leads elsewhere before the clients are told to reconnect.
+      # The service routes elsewhere before the clients are asked to reconnect.
       lifecycle: {preStop: {sleep: {seconds: {{ .Values.drain.preStopSeconds }}}}}
       securityContext:
         allowPrivilegeEscalation: false
