@@ -51,7 +51,7 @@ func parsePlan(text string) (plan, error) {
 		}
 		for _, m := range quoted.FindAllStringSubmatch(cells[1], -1) {
 			if _, twice := p.floor[m[1]]; twice {
-				return p, fmt.Errorf("%s stands on two floors", m[1])
+				return p, fmt.Errorf("%s is on two floors", m[1])
 			}
 			p.floor[m[1]] = floor
 		}

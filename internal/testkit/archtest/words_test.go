@@ -29,25 +29,50 @@ var privateWords = []string{
 
 var updateWords = flag.Bool("update-words", false, "lower the counts of testdata/words.txt to those of today")
 
-// prose returns what of a file is meant for people.
+// fields are names in documents that a wire format has: of a JSON object, or in the reference of one.
+var fields = regexp.MustCompile(`(?m)"\w+":|^\s*\w+\??: \w+$`)
+
+// prose returns what of a file is meant for people. Names are not: a literal without a space is one of a metric's
+// label, a field or a topic, and the first word of a comment, or one behind a dot, may be that of what is declared.
 func prose(name string, text []byte) []byte {
 	if filepath.Ext(name) != ".go" {
-		return text
+		return fields.ReplaceAll(text, nil)
 	}
 	var out bytes.Buffer
 	var s scanner.Scanner
 	files := token.NewFileSet()
 	s.Init(files.AddFile(name, files.Base(), len(text)), text, nil, scanner.ScanComments)
+	names, comments := map[string]bool{}, []string{}
 	for {
 		_, tok, lit := s.Scan()
-		switch tok {
-		case token.EOF:
+		switch {
+		case tok == token.EOF:
+			for _, c := range comments {
+				out.WriteString(withoutNames(c, names))
+				out.WriteByte('\n')
+			}
 			return out.Bytes()
-		case token.COMMENT, token.STRING:
+		case tok == token.IDENT:
+			names[lit] = true
+		case tok == token.COMMENT:
+			comments = append(comments, lit)
+		case tok == token.STRING && strings.ContainsAny(lit, " \n"):
 			out.WriteString(lit)
 			out.WriteByte('\n')
 		}
 	}
+}
+
+var mayBeName = regexp.MustCompile(`^// \w+|\.\w+|\b[A-Z]\w+`)
+
+// withoutNames returns a comment without the identifiers of its file, where they cannot be common words.
+func withoutNames(comment string, names map[string]bool) string {
+	return mayBeName.ReplaceAllStringFunc(comment, func(m string) string {
+		if names[strings.TrimLeft(m, "/ .")] {
+			return " "
+		}
+		return m
+	})
 }
 
 // countWords counts them in all files that git knows of, and names the files by word.
