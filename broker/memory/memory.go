@@ -1,6 +1,6 @@
 // Package memory is a hub.Broker that keeps everything in this process: one
 // node, no files, nothing left when it ends. It serves tests, demos and
-// deployments whose messages need not outlive the process.
+// deployments whose messages are worthless a moment later.
 //
 // Every namespace has one log under one lock. Publish appends and delivers
 // inside that lock, so the order in which messages arrive is the order of the
@@ -203,7 +203,7 @@ func (b *Broker) all() []*log {
 	return slices.Collect(maps.Values(b.logs))
 }
 
-// sweep releases what expired while there were no publishes or reads.
+// sweep lets go of what expired while nobody published or read.
 func (b *Broker) sweep() {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()

@@ -62,7 +62,7 @@ type Broker struct {
 	// Written by Start and Add.
 	outside atomic.Pointer[outsideMarks] // nil with a server in this process, and without logs
 	pulse   atomic.Pointer[pulse]        // nil without a cluster of external servers
-	// changes lets one Add or Change run at a time; marking locks the marks.
+	// changes lets one Add or Change run at a time; marking asks keep for the marks.
 	changes sync.Mutex
 	marking chan chan<- error
 	onKeeps chan func()

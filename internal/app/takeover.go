@@ -72,7 +72,7 @@ func (s *succession) prepared(outside bool) error {
 	return s.parent.SendPrepared(outside, s.app.logPlace())
 }
 
-// takeOver has this process, which has built and started everything and serves nobody yet,
+// takeOver has this process, which has built and started everything and serves no client yet,
 // take the connections of the old one. After an error the old one serves on.
 func (a *App) takeOver(parts *group) (err error) {
 	p := a.opt.Takeover

@@ -34,7 +34,7 @@ func (c Config) Validate() error {
 	return errors.Join(all...)
 }
 
-// validate calls the outermost section on each path that has a Validate; it
+// validate asks the outermost section on each path that has a Validate; it
 // speaks for what it holds.
 func validate(path string, v reflect.Value) []error {
 	var all []error
@@ -134,7 +134,7 @@ func (c Config) HasKeys() bool {
 		len(a.PublicKeys) > 0 || len(a.APIKeys) > 0
 }
 
-// checkExposure keeps a server that cannot authenticate its clients on this machine, unless
+// checkExposure keeps a server that cannot tell its clients apart on this machine, unless
 // it has no channels: what routes let through is said there.
 func (c Config) checkExposure() error {
 	if Loopback(c.Listen) || checkListen("listen", c.Listen) != nil {
@@ -165,7 +165,7 @@ func (c Config) checkHTTP3() error {
 	return nil
 }
 
-// checkAdmin wants an address, and keeps a listener without a token on this machine.
+// checkAdmin wants an address, and keeps a listener that asks for nothing on this machine.
 func (c Config) checkAdmin() error {
 	a := c.Admin
 	if !a.Enabled() {

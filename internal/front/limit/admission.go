@@ -30,7 +30,7 @@ type AdmissionConfig struct {
 	// Guard is the 99th percentile of the scheduler's latency from which the process
 	// counts as short of processors: the budgets of market and replay are halved with
 	// every sample of the governor's, history rests, handshakes go one at a time and
-	// new clients get no compression; of 25 samples they may in 5. Only where something
+	// nobody new is given compression; of 25 samples they may in 5. Only where something
 	// has a class. 0 means 2ms, negative never.
 	Guard hub.Duration `json:"guard"`
 }
@@ -87,7 +87,7 @@ type Verdict uint8
 const (
 	// Go: serve it now; nothing waits.
 	Go Verdict = iota
-	// Wait: it is queued, and Next returns it in order.
+	// Wait: it is queued, and Next returns it in its turn.
 	Wait
 	// Replaced: it is queued in the place of an older one with the same key.
 	Replaced
@@ -118,7 +118,7 @@ type Admission[T any] struct {
 	cost   [Classes]float64 // nanoseconds of one request, lately
 	share  float64          // of the loop's time, for requests, while they wait
 	queued int
-	gone   func(T) bool         // nil: none leaves
+	gone   func(T) bool         // nil: nobody leaves
 	scale  float64              // of the budgets of Market and Replay, 0 to 1
 	paused bool                 // Replay rests
 	works  int64                // how long the loop works at a time, at least slice
@@ -126,7 +126,7 @@ type Admission[T any] struct {
 
 	began   int64 // the loop's time when the queue was last empty, or looked at
 	worked  int64 // time spent on requests since
-	credits int64 // time due to the least important class, times 100
+	credits int64 // time that the least important class is owed, times 100
 
 	stats [Classes]classStats
 }
@@ -175,14 +175,14 @@ func NewAdmission[T any](cfg AdmissionConfig) *Admission[T] {
 	return a
 }
 
-// LetGo makes the queue drop, when they come up, those that gone reports as no longer
-// awaited. Before the loop runs only.
+// LetGo makes the queue drop, when their turn comes, those that gone says nobody waits
+// for any more. Before the loop runs only.
 func (a *Admission[T]) LetGo(gone func(T) bool) { a.gone = gone }
 
 // Slice is how long the loop may work on requests at a time, in nanoseconds.
 func (a *Admission[T]) Slice() int64 { return a.slice }
 
-// Slices sets that the loop works for longer than a slice at a time: of a channel that
+// Slices tells that the loop works for longer than a slice at a time: of a channel that
 // many follow the first publication is the dear one. The market is admitted to what is
 // served in one go however small its budget has become: with fewer at a time each would
 // cost more, and still fewer be admitted.
@@ -193,7 +193,7 @@ func (a *Admission[T]) Len() int { return a.queued }
 
 // Offer decides about a request that has arrived at now. spent is how long the loop
 // has been at work since it last looked at its sockets. A key lets the request take the place of a waiting one with the same key, which is returned: its
-// client is notified that it was replaced.
+// client is told that it was replaced.
 func (a *Admission[T]) Offer(c Class, key Key, now, spent int64, item T) (v Verdict, old T) {
 	s := &a.stats[c]
 	s.offered.Add(1)
@@ -324,7 +324,7 @@ func (a *Admission[T]) Judge(c Class) bool {
 	return true
 }
 
-// JudgeFar is Judge for any goroutine, by the state at the last call of Tell.
+// JudgeFar is Judge for any goroutine, by what was so when Tell was called last.
 func (a *Admission[T]) JudgeFar(c Class) bool {
 	s := &a.stats[c]
 	s.offered.Add(1)
@@ -336,7 +336,7 @@ func (a *Admission[T]) JudgeFar(c Class) bool {
 	return true
 }
 
-// Tell updates the state that JudgeFar uses. It costs little while nothing changes.
+// Tell makes what JudgeFar goes by what is so now. It costs little while nothing changes.
 func (a *Admission[T]) Tell() {
 	for c := Order; c < Classes; c++ {
 		if full := a.full(c); full != a.far[c].Load() {
@@ -351,7 +351,7 @@ func (a *Admission[T]) full(c Class) bool {
 }
 
 // pick chooses the class to serve: the most important that waits, or the least
-// important when time is due to it.
+// important when it is owed the time.
 func (a *Admission[T]) pick() Class {
 	var best, least Class
 	for c := Control; c < Classes; c++ {
@@ -376,7 +376,7 @@ const (
 	window = int64(50 * time.Millisecond)
 )
 
-// Served accounts for what n requests of class c took, all that followed from them on this
+// Served tells what n requests of class c took, all that followed from them on this
 // loop included, until now.
 func (a *Admission[T]) Served(c Class, n int, took, now int64) {
 	if n <= 0 {
@@ -384,7 +384,7 @@ func (a *Admission[T]) Served(c Class, n int, took, now int64) {
 	}
 	if each := float64(took) / float64(n); a.cost[c] == 0 {
 		a.cost[c] = each
-	} else { // far more is another process on the processor
+	} else { // far more is somebody else who had the processor
 		a.cost[c] += costGain * (min(each, 4*a.cost[c]) - a.cost[c])
 	}
 	a.worked += took
@@ -403,7 +403,7 @@ func (a *Admission[T]) Served(c Class, n int, took, now int64) {
 	}
 }
 
-// credit keeps account of what is due to the least important class that waits.
+// credit keeps account of what the least important class that waits is owed.
 func (a *Admission[T]) credit(c Class, took int64) {
 	for k := Replay; k > c; k-- {
 		if a.queues[k].len() > 0 {

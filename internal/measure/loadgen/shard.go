@@ -16,7 +16,7 @@ type shard struct {
 	loop   *eventloop.Loop
 	id     int
 	limit  int // of what is under way
-	depth  int // outstanding exchanges of a link
+	depth  int // outstanding exchanges of a lane
 	mine   payloadMaker
 	reader reader
 
@@ -29,8 +29,8 @@ type shard struct {
 	// Owned by the loop. No lock.
 	now      int64 // read when something begins; see tick
 	dueSpare []int64
-	free     queue[sender] // links with room
-	waiting  queue[int64]  // intended instants of arrivals without a link
+	free     queue[sender] // lanes with room
+	waiting  queue[int64]  // intended instants of arrivals without a lane
 	inFlight int
 	open     int // connections that stand
 	sum      sums
@@ -175,7 +175,7 @@ func (s *shard) end(now int64) {
 	s.inFlight--
 }
 
-// nextFree is the next link with room.
+// nextFree is the lane whose turn it is.
 func (s *shard) nextFree() (sender, bool) {
 	for {
 		h, ok := s.free.pop()
@@ -249,7 +249,7 @@ func (s *shard) serve() {
 	}
 }
 
-// abandon drops what waits for a link.
+// abandon drops what waits for a lane.
 func (s *shard) abandon() {
 	for {
 		intended, ok := s.waiting.pop()

@@ -70,7 +70,7 @@ func (p *Uring) SetAccepting(index int, on bool) {
 	}
 }
 
-// armAccepts requests as many connections as there is room for in the table. The
+// armAccepts asks for as many connections as there is room for in the table. The
 // kernel would accept and drop one that finds no room.
 func (p *Uring) armAccepts(index int) {
 	l := &p.listeners[index]
@@ -110,7 +110,7 @@ func (p *Uring) accepted(c sys.CQE, h Handler) {
 	gen := p.entered(idx)
 	h.Accepted(a.listener, directBase+int(idx), peer)
 	if k := &p.conns[idx]; k.gen == gen && k.state&(connOpen|connAdded) == connOpen {
-		p.Close(0, directBase+int(idx)) // it was not wanted
+		p.Close(0, directBase+int(idx)) // nobody wanted it
 	}
 	p.armAccepts(a.listener)
 }

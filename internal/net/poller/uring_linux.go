@@ -123,7 +123,7 @@ const (
 	connStalled                          // Send took too little: Writable must come
 	connShut                             // Shutdown waits for the send in flight
 	connShutting                         // a shutdown is in flight
-	connBroken                           // a send failed; the loop is notified in the next dispatch
+	connBroken                           // a send failed; the loop is told in the next dispatch
 	connHeld                             // held has input that came while not reading
 	connEOF                              // the loop knows that the peer sends no more
 	connReset                            // close with a reset
@@ -215,7 +215,7 @@ func tryUring() (*Uring, error) {
 	return nil, err
 }
 
-// nobody is the Handler of a ring that only wakes.
+// nobody is the Handler of a ring that has nothing to tell but that it woke.
 type nobody struct{ Handler }
 
 func (nobody) Woke() {}
@@ -247,7 +247,7 @@ func (p *Uring) Wake() { sys.EventFDSignal(p.wake) }
 // Flush leaves it to the Wait that follows: one system call submits and collects.
 func (p *Uring) Flush() {}
 
-// start binds the ring to the calling thread and submits the first requests.
+// start binds the ring to the calling thread and asks for the first things.
 func (p *Uring) start() error {
 	runtime.LockOSThread()
 	p.locked = true
@@ -370,7 +370,7 @@ func (p *Uring) check(e syscall.Errno) {
 	}
 }
 
-// dispatch notifies h of what there was when it began; what comes up meanwhile is for
+// dispatch tells h what there was when it began; what comes up meanwhile is for
 // the next Wait.
 func (p *Uring) dispatch(h Handler) {
 	n := len(p.ready)
@@ -449,7 +449,7 @@ func (p *Uring) userData(op uint64, idx uint32) uint64 {
 	return op | uint64(p.conns[idx].gen)<<32 | uint64(idx)
 }
 
-// index returns the table entry that an fd of Accepted refers to.
+// index returns the table entry that an fd of Accepted stands for.
 func index(fd int) uint32 { return uint32(fd - directBase) }
 
 // Release implements Poller. What is in flight is given up.

@@ -25,7 +25,7 @@ func (p *Uring) Add(k Key, fd int) error {
 		p.cancel(opHangup, idx)
 	}
 	s := p.request()
-	s.PrepRecvOnce(idx, p.buffers) // the first bytes show which kind of connection it is
+	s.PrepRecvOnce(idx, p.buffers) // what comes first tells which kind of connection it is
 	s.UserData = p.userData(opRecv, idx)
 	return nil
 }
@@ -148,8 +148,8 @@ func (p *Uring) endOfStream(idx uint32, h Handler) {
 	h.Received(c.key, nil, 0)
 }
 
-// hold keeps a copy of input that is not wanted yet, so that its buffer can go
-// back: at most what the kernel had received when it was stopped. No bytes
+// hold keeps a copy of input that nobody wants yet, so that its buffer can go
+// back: at most what the kernel had received when it was told to stop. No bytes
 // are the end of the stream.
 func (p *Uring) hold(idx uint32, b []byte) {
 	in := p.held[idx]

@@ -117,7 +117,7 @@ func (a *access) throttle(r *http.Request, scope uint64) (wait time.Duration) {
 	return 0
 }
 
-// judge tells what a token allows, in a time that does not depend on it.
+// judge returns the role of a token, in a time that does not depend on it.
 func (a *access) judge(shown string) login.Role {
 	d := sha256.Sum256([]byte(shown))
 	all := subtle.ConstantTimeCompare(d[:], a.token[:])
@@ -257,7 +257,7 @@ func (a *access) sameOrigin(next http.Handler) http.Handler {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Security-Policy", a.contentPolicy())
-		// Without any referrer browsers send "Origin: null" with forms, and nobody could log in.
+		// Without any referrer browsers send "Origin: null" with forms, and no user could log in.
 		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")

@@ -31,7 +31,7 @@ type Config struct {
 	// OIDC lets operators log in to the dashboard through an OpenID provider, beside
 	// tokens.
 	OIDC login.Config `json:"oidc"`
-	// LiveRate is how many snapshots a second /api/live sends while somebody listens, 1
+	// LiveRate is how many snapshots a second /api/live sends while a client reads it, 1
 	// to 4; 0 means 2.
 	LiveRate int `json:"live_rate"`
 	// CapacityReport is a file that `weir knee --json` wrote on this machine: the
@@ -71,7 +71,7 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("read_token: it is the token: who has it could do everything"))
 	}
 	if c.ReadToken != "" && !c.Guarded() {
-		errs = append(errs, errors.New("read_token: without token, token_file or oidc nobody is asked for it"))
+		errs = append(errs, errors.New("read_token: without token, token_file or oidc it has no effect"))
 	}
 	if err := c.OIDC.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("oidc: %w", err))

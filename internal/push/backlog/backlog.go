@@ -52,7 +52,7 @@ type space struct {
 	from int
 }
 
-// heldGap is a gap to be sent before messages[before].
+// heldGap is a gap to be told before messages[before].
 type heldGap struct {
 	before int
 	gap    hub.Gap
@@ -209,7 +209,7 @@ func (q *Queue) drop(name string) *hub.Message {
 	for n := len(q.dropped) - 1; n >= 0; n-- {
 		if g := &q.dropped[n]; hub.LogOf(g.Namespace, g.To.Epoch) == log {
 			if g.Reason != hub.GapOverflow || g.To.Epoch != m.Epoch {
-				break // what came between is reported in its place
+				break // what came between is told in its place
 			}
 			g.To, g.At = m.Position(), m.Position()
 			return m
@@ -241,7 +241,7 @@ func (q *Queue) passGaps(log hub.Log, i int) {
 // Counts are what all queues of a process hold and have done. Any goroutine.
 type Counts struct {
 	Held, HeldBytes    atomic.Int64  // messages that wait now
-	Dropped, Conflated atomic.Uint64 // messages dropped and reported as gaps; replaced by a newer one
+	Dropped, Conflated atomic.Uint64 // messages dropped and told as gaps; replaced by a newer one
 	Gaps               atomic.Uint64 // gaps taken that dropping made
 }
 
@@ -277,7 +277,7 @@ func (q *Queue) Push(m *hub.Message, ns *hub.Namespace, c *Counts) bool {
 }
 
 // conflate takes out the waiting message that m replaces, if there is one, and
-// leaves its place to m.
+// leaves its turn to m.
 func (q *Queue) conflate(m *hub.Message, c *Counts) {
 	if q.newest == nil {
 		q.newest = map[conflationKey]place{}
@@ -371,7 +371,7 @@ func (q *Queue) TakeDropped(c *Counts) []hub.Gap {
 	return gaps
 }
 
-// TakeGap takes the gap that is to be sent before the next message, if there is one.
+// TakeGap takes the gap that is to be told before the next message, if there is one.
 func (q *Queue) TakeGap() (hub.Gap, bool) {
 	q.skip()
 	if len(q.gaps) == 0 || q.gaps[0].before > q.head {

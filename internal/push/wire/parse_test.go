@@ -53,7 +53,7 @@ func TestParseBody(t *testing.T) {
 	no(`{"channel":"a" "data":1}`, "a comma")
 	no(`{"channel" "a"}`, "a colon")
 	no(`{"channel":null,"data":1}`, "text")
-	no(`{"channel":"a","channel":"b","data":1}`, "twice")
+	no(`{"channel":"a","channel":"b","data":1}`, "duplicate")
 	no(`{"Channel":"a","data":1}`, "unknown field")
 	no(`{"channel":"a","data":tru}`, "a value")
 	no(`{"channel":"a","data":+1}`, "a value")
@@ -80,9 +80,9 @@ func TestParseBody(t *testing.T) {
 	no(`{"channel":"a","data":1,"id":null}`, "text")
 	no(`{"channel":"a","data":1,"tags":[]}`, "an object")
 	no(`{"channel":"a","data":1,"tags":{"a":1}}`, "a tag's text")
-	no(`{"channel":"a","data":1,"tags":{"a":"b","a":"c"}}`, "twice")
+	no(`{"channel":"a","data":1,"tags":{"a":"b","a":"c"}}`, "duplicate")
 	no(`{"channel":"a","data":1,"tags":{"a":"b"`, "a comma")
-	no(`{"channel":"a","data":1,"tags":{`+strings.Repeat(`"t":"x",`, hub.MaxTags)+`"x":"y"}}`, "twice")
+	no(`{"channel":"a","data":1,"tags":{`+strings.Repeat(`"t":"x",`, hub.MaxTags)+`"x":"y"}}`, "duplicate")
 }
 
 func TestAttributesOfACall(t *testing.T) {
