@@ -33,6 +33,22 @@ func TestCursorPutsEachNamespaceInItsPlace(t *testing.T) {
 	f("default", "d3", 1, "o2-10~d3-1")
 }
 
+// The partitions of a namespace are logs of their own; their epochs begin with the number.
+func TestCursorPutsEachPartitionInItsPlace(t *testing.T) {
+	c := newCursor("0_a-4~1_b-9")
+	f := func(epoch string, offset uint64, want string) {
+		t.Helper()
+		c.move("orders", hub.Position{Epoch: epoch, Offset: offset}, false)
+		if c.token != want {
+			t.Errorf("stands at %q, want %q", c.token, want)
+		}
+	}
+	f("1_b", 10, "0_a-4~1_b-10")
+	f("0_a", 5, "0_a-5~1_b-10")
+	f("0_c", 1, "1_b-10~0_c-1") // that partition's log has begun anew
+	f("2_d", 1, "1_b-10~0_c-1~2_d-1")
+}
+
 func TestTokenOfAnotherKindIsKeptUntilAPositionComes(t *testing.T) {
 	c := newCursor("0")
 	if c.token != "0" {

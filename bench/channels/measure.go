@@ -64,10 +64,13 @@ func (n *node) subscribe(begin, end int) (*readers, error) {
 	return all, err
 }
 
-// publish publishes count messages on the channels that of selects, with as many in flight as
-// half the outbox holds, and returns how many per second were stored.
+// inFlight is how many publishes wait for their answer at once: not more than one of 8 partitions
+// may have.
+const inFlight = 1000
+
+// publish publishes count messages on the channels that of selects, and returns how many per
+// second were stored.
 func (n *node) publish(o *options, count int, of func(i int) int) (float64, error) {
-	const inFlight = 4096
 	room := make(chan struct{}, inFlight)
 	data := make([]byte, o.payload)
 	var first error
@@ -207,7 +210,7 @@ func interest(o *options, partitions int) error {
 		return err
 	}
 	defer end()
-	ns := hub.Namespace{Name: "a", Partitions: partitions}
+	ns := hub.Namespace{Name: "a", Partitions: partitions, HistorySize: 1_000_000}
 	var nodes []*node
 	defer func() {
 		for _, n := range nodes {
@@ -243,8 +246,11 @@ func interest(o *options, partitions int) error {
 			return err
 		}
 		for i, r := range all {
-			if err := until("the messages", func() bool { return r.got.Load() >= want[i] }); err != nil {
+			if err := until("the messages", func() bool { return r.got.Load() >= want[i] || r.gaps.Load() > 0 }); err != nil {
 				return err
+			}
+			if n := r.gaps.Load(); n > 0 {
+				return fmt.Errorf("node %d got %d gaps", i, n)
 			}
 		}
 		after, err := s.cpu()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
@@ -211,4 +212,57 @@ func FuzzImport(f *testing.F) {
 			_ = fresh.Start(t.Context(), []hub.Namespace{{Name: "default"}}, func(*hub.Message) {})
 		}
 	})
+}
+
+// Each partition's log moves; one of another number of partitions is refused.
+func TestPartitionsMove(t *testing.T) {
+	start := func(partitions int, pieces [][]byte) (*Broker, *hub.Hub, error) {
+		b, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pieces {
+			if err := b.Import(bytes.Clone(p)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{{Name: "a", Partitions: partitions}}}, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = h.Close() })
+		return b, h, h.Start(t.Context())
+	}
+	old, oldHub, err := start(4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]hub.Position{}
+	for i := range 20 {
+		ch := fmt.Sprint("a:", i)
+		oldHub.Publish(hub.Publication{Channel: ch, Data: []byte("1")}, func(at hub.Position, err error) {
+			if want[ch] = at; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	var pieces [][]byte
+	if err := old.Export(nil, func(piece []byte) error { pieces = append(pieces, bytes.Clone(piece)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	_, fresh, err := start(4, pieces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ch, at := range want {
+		h, err := fresh.History(t.Context(), ch, hub.HistoryOptions{Limit: -1})
+		if err != nil || len(h.Messages) != 1 || !h.Messages[0].Position().Same(at) {
+			t.Errorf("%s has %d messages, %v, want one at %v", ch, len(h.Messages), err, at)
+		}
+	}
+	for _, other := range []int{1, 2} {
+		if _, _, err := start(other, pieces); err == nil || !strings.Contains(err.Error(), "partitions changed") {
+			t.Errorf("logs of 4 partitions move to %d: %v", other, err)
+		}
+	}
 }
