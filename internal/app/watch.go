@@ -43,7 +43,7 @@ func (w *watching) build(a *App) (err error) {
 	cfg := a.cfg.Governor
 	cfg.Evidence.Dir = evidenceDir(&a.cfg)
 	w.watch, err = observe.New(a.node(), observe.Config{
-		Governor: cfg, CapacityReport: a.cfg.Admin.CapacityReport, Admin: a.cfg.Admin.Enabled(), LiveRate: a.cfg.Admin.LiveRate, OIDC: a.cfg.Admin.OIDC, Registry: w.registry,
+		Governor: cfg, CapacityReport: a.cfg.Admin.CapacityReport, Admin: a.cfg.Admin.Enabled(), LiveRate: a.cfg.Admin.LiveRate, OIDC: a.cfg.Admin.OIDC, Alerts: a.cfg.Alerts, Registry: w.registry,
 		Reload:  func(ctx context.Context) (any, error) { return a.Reload(ctx) },
 		Upgrade: a.Upgrade, UpgradeState: a.UpgradeState, PauseSource: a.pauseSource,
 		Preview: func(ctx context.Context, text []byte) (any, error) { return a.Preview(ctx, text) },

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/observe/admin/login"
+	"github.com/weir-gateway/weir/internal/observe/alert"
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/push/ingest"
 )
@@ -26,6 +27,8 @@ type Config struct {
 	LiveRate int
 	// OIDC is the login of the admin listener through an OpenID provider.
 	OIDC login.Config
+	// Alerts is where alerts are posted.
+	Alerts alert.Config
 	// Registry gets the metrics.
 	Registry *prometheus.Registry
 	// Reload and Preview are what the admin API's calls of these names do.
@@ -48,8 +51,9 @@ type Watch struct {
 	tracer    *tracer
 	degraded  *degraded
 	load      load
-	live      *live       // nil: no admin listener
-	login     *login.OIDC // nil: no login by OpenID Connect
+	live      *live         // nil: no admin listener
+	login     *login.OIDC   // nil: no login by OpenID Connect
+	alerts    *alert.Alerts // nil: no webhook
 }
 
 // New makes the governor, which it puts into the node, and registers the metrics.
@@ -68,6 +72,9 @@ func New(n *Node, cfg Config) (*Watch, error) {
 		if w.login, err = login.New(cfg.OIDC, n.Log); err != nil {
 			return nil, fmt.Errorf("admin: oidc: %w", err)
 		}
+	}
+	if w.alerts, err = alert.New(cfg.Alerts, w.alertSource(), n.Log); err != nil {
+		return nil, fmt.Errorf("alerts: %w", err)
 	}
 	w.snapshots = &snapshots{Node: n, clients: w.clients, degraded: w.degraded}
 	for _, c := range w.collectors(&catalog{}, n.TLS != nil, n.NATS != nil) {
@@ -88,7 +95,7 @@ func (w *Watch) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Coll
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newMetrics(w, c, withTLS), newHistograms(n, c, n.NativeHistograms), newLagMetrics(n, c), newWingMetrics(n, c), newRecordMetrics(n, c),
 		newGovernorMetrics(c, n.Governor), newDegradedMetrics(w.degraded, c), newAdmissionMetrics(n, c), newProtocolMetrics(n, c), newSourceMetrics(n, c),
-		newLoginMetrics(w.login, c),
+		newLoginMetrics(w.login, c), newAlertMetrics(w.alerts, c),
 	}
 	if withNATS {
 		list = append(list, newBrokerMetrics(n, c))
@@ -110,6 +117,9 @@ func (w *Watch) Snapshots() uint64 { return w.snapshots.events.Load() }
 func (w *Watch) Run(ctx context.Context, start func(func() error)) error {
 	start(func() error { return w.Governor.Run(ctx) })
 	start(func() error { return w.degraded.run(ctx) })
+	if w.alerts != nil {
+		start(func() error { return w.alerts.Run(ctx) })
+	}
 	if w.login != nil {
 		start(func() error { return w.login.Run(ctx) })
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/net/tlsterm"
 	"github.com/weir-gateway/weir/internal/observe/admin"
+	"github.com/weir-gateway/weir/internal/observe/alert"
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/observe/telemetry"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge"
@@ -44,6 +45,8 @@ type Config struct {
 	Admin admin.Config `json:"admin" reload:"restart"`
 	// Governor watches the process: the state of the load, evidence, memory.
 	Governor governor.Config `json:"governor" reload:"restart"`
+	// Alerts are posted to webhooks by the process itself, besides the rules for Prometheus.
+	Alerts alert.Config `json:"alerts" reload:"restart"`
 	// Metrics are how numbers are given away, besides /metrics of the admin listener.
 	Metrics telemetry.MetricsConfig `json:"metrics" reload:"restart"`
 	// Telemetry sends traces and metrics by OpenTelemetry.

@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/observe/governor"
@@ -31,6 +32,18 @@ func Alerts(t governor.Thresholds) []Alert {
 		list = append(list, Alert{Alert: a, Key: k.key, Limit: k.limit(t), Unit: k.unit})
 	}
 	return append(list, services(t)...)
+}
+
+// Local are the alerts that a process can evaluate by itself, from the governor's numbers
+// and its degraded modes: the governor's, and those whose only series is weir_degraded.
+func Local(t governor.Thresholds) []governor.Alert {
+	list := governor.Alerts(t)
+	for _, a := range services(t.WithDefaults()) {
+		if strings.HasPrefix(a.Expr, "weir_degraded{") {
+			list = append(list, a.Alert)
+		}
+	}
+	return list
 }
 
 // A key is what of the thresholds an alert is evaluated by, and the unit of its value.
