@@ -179,7 +179,6 @@ func (a *admission) run() {
 	}
 	a.delivered, a.messages, a.until = l.shard.Delivered()-delivered, depth, end
 	a.feed()
-	a.queue.Tell()
 	if a.busy = false; a.queue.Len() > 0 {
 		a.goOn()
 	}
@@ -379,7 +378,6 @@ func (p *Push) Guard(scale float64, rest bool) {
 
 func (a *admission) guarded(scale float64, rest bool) {
 	a.queue.Guard(scale, rest)
-	a.queue.Tell()
 	if a.resting = rest; rest || !a.rested {
 		return
 	}

@@ -118,11 +118,10 @@ type Admission[T any] struct {
 	cost   [Classes]float64 // nanoseconds of one request, lately
 	share  float64          // of the loop's time, for requests, while they wait
 	queued int
-	gone   func(T) bool         // nil: nobody leaves
-	scale  float64              // of the budgets of Market and Replay, 0 to 1
-	paused bool                 // Replay rests
-	works  int64                // how long the loop works at a time, at least slice
-	far    [Classes]atomic.Bool // there is no time for a request of the class; any goroutine
+	gone   func(T) bool // nil: nobody leaves
+	scale  float64      // of the budgets of Market and Replay, 0 to 1
+	paused bool         // Replay rests
+	works  int64        // how long the loop works at a time, at least slice
 
 	began   int64 // the loop's time when the queue was last empty, or looked at
 	worked  int64 // time spent on requests since
@@ -322,27 +321,6 @@ func (a *Admission[T]) Judge(c Class) bool {
 	}
 	s.admit(0)
 	return true
-}
-
-// JudgeFar is Judge for any goroutine, by what was so when Tell was called last.
-func (a *Admission[T]) JudgeFar(c Class) bool {
-	s := &a.stats[c]
-	s.offered.Add(1)
-	if a.far[c].Load() {
-		s.refused.Add(1)
-		return false
-	}
-	s.admit(0)
-	return true
-}
-
-// Tell makes what JudgeFar goes by what is so now. It costs little while nothing changes.
-func (a *Admission[T]) Tell() {
-	for c := Order; c < Classes; c++ {
-		if full := a.full(c); full != a.far[c].Load() {
-			a.far[c].Store(full)
-		}
-	}
 }
 
 // full reports whether a request of class c that cannot wait is not to be served.

@@ -151,32 +151,6 @@ func TestTheFrontSaysWhatIsWrong(t *testing.T) {
 	f("buckets: -1", FrontConfig{Buckets: -1})
 }
 
-func TestJudgingFromAfarKeepsToTheBudget(t *testing.T) {
-	a := NewAdmission[int](AdmissionConfig{Slice: 1})
-	f := func(what string, want bool) {
-		t.Helper()
-		a.Tell()
-		if got := a.JudgeFar(Replay); got != want {
-			t.Errorf("%s: %v", what, got)
-		}
-	}
-	f("with nothing to do", true)
-	a.Guard(1, true)
-	f("while history rests", false)
-	a.Guard(1, false)
-	f("after that", true)
-	a.Served(Order, 1, int64(5*time.Millisecond), 0)
-	a.Offer(Order, Key{}, 0, 1, 1)
-	f("behind 5 ms of orders", false)
-	if _, _, _, ok := a.Next(0); !ok {
-		t.Fatal("the order is not there")
-	}
-	f("with nothing to do again", true)
-	if s := a.Stats()[Replay-1]; s.Offered != 5 || s.Refused != 2 || s.Admitted != 3 {
-		t.Errorf("%+v", s)
-	}
-}
-
 func TestWhoWaitedForTooLongIsDropped(t *testing.T) {
 	a := NewAdmission[int](AdmissionConfig{Slice: 1})
 	for c := Order; c < Classes; c++ {
