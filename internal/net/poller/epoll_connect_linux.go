@@ -6,9 +6,6 @@ import (
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
-// Adopt implements Poller.
-func (p *Epoll) Adopt(fds []int32) (int, error) { return len(fds), nil }
-
 // Connect implements Poller. The socket is watched for room until it is
 // connected, and only then for input: one that connects costs two changes of
 // what is watched.
@@ -19,7 +16,7 @@ func (p *Epoll) Connect(k Key, fd int, to *sys.Address) syscall.Errno {
 	if err := sys.EpollAdd(p.ep, fd, sys.EpollOut, uint64(k)); err != nil {
 		return sys.ErrnoOf(err)
 	}
-	*p.wanted(k) = markConnecting
+	*p.want.of(k) = markConnecting
 	return 0
 }
 

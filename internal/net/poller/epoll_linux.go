@@ -13,8 +13,8 @@ import (
 type Epoll struct {
 	ep, wake  int
 	listeners []listener
-	// want holds per slot what the connection is watched for, and marks.
-	want []uint32
+	descriptors
+	want interests
 	// writing is the connection that Writable is being called for; short, whether
 	// a Send for it took too little meanwhile.
 	writing Key
@@ -98,7 +98,7 @@ func (p *Epoll) SetAccepting(index int, on bool) {
 
 // Add implements Poller.
 func (p *Epoll) Add(k Key, fd int) error {
-	want := p.wanted(k)
+	want := p.want.of(k)
 	watch := sys.EpollAdd
 	if k == p.standing { // it is watched, for room
 		watch = sys.EpollMod
@@ -110,13 +110,16 @@ func (p *Epoll) Add(k Key, fd int) error {
 	return nil
 }
 
-// wanted is k's place in want.
-func (p *Epoll) wanted(k Key) *uint32 {
+// interests holds per slot what the connection is watched for, and marks.
+type interests []uint32
+
+// of is k's place.
+func (w *interests) of(k Key) *uint32 {
 	slot := int(k.Slot())
-	for len(p.want) <= slot {
-		p.want = append(p.want, 0)
+	for len(*w) <= slot {
+		*w = append(*w, 0)
 	}
-	return &p.want[slot]
+	return &(*w)[slot]
 }
 
 // watch changes what a connection is watched for. One that was given up is
@@ -161,24 +164,6 @@ func (p *Epoll) Send(k Key, fd int, b []byte) (int, syscall.Errno) {
 
 // SendCopy implements Poller: the kernel copies, so it is Send.
 func (p *Epoll) SendCopy(k Key, fd int, b []byte) (int, syscall.Errno) { return p.Send(k, fd, b) }
-
-// Flush does nothing: Send has sent.
-func (p *Epoll) Flush() {}
-
-// Shutdown implements Poller.
-func (p *Epoll) Shutdown(_ Key, fd int) { sys.ShutdownWrite(fd) }
-
-// Close implements Poller.
-func (p *Epoll) Close(_ Key, fd int) { sys.Close(fd) }
-
-// Abort implements Poller.
-func (p *Epoll) Abort(_ Key, fd int) {
-	sys.SetLingerZero(fd)
-	sys.Close(fd)
-}
-
-// Unsent implements Poller.
-func (p *Epoll) Unsent(_ Key, fd int) int { return sys.Unsent(fd) }
 
 // Wake implements Poller.
 func (p *Epoll) Wake() { sys.EventFDSignal(p.wake) }

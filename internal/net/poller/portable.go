@@ -11,6 +11,7 @@ import (
 // portable waits and wakes, and moves no bytes: the connections of its loop have no sockets
 // (eventloop.Carried). It works on every system and opens no descriptor.
 type portable struct {
+	noSockets
 	woken chan struct{} // holds one: Wake was called
 	timer *time.Timer   // nil until the first Wait
 }
@@ -53,11 +54,14 @@ func (p *portable) Wake() {
 // Name implements Poller.
 func (*portable) Name() string { return "portable" }
 
+// noSockets are the methods of a Poller that concern sockets, for one that has none.
+type noSockets struct{}
+
 // Listen implements Poller.
-func (*portable) Listen(int, int) error { return errNoSockets }
+func (noSockets) Listen(int, int) error { return errNoSockets }
 
 // Adopt implements Poller.
-func (*portable) Adopt(fds []int32) (int, error) {
+func (noSockets) Adopt(fds []int32) (int, error) {
 	for _, fd := range fds {
 		sys.Close(int(fd))
 	}
@@ -65,24 +69,24 @@ func (*portable) Adopt(fds []int32) (int, error) {
 }
 
 // Connect implements Poller.
-func (*portable) Connect(Key, int, *sys.Address) syscall.Errno { return syscall.ENOTSUP }
+func (noSockets) Connect(Key, int, *sys.Address) syscall.Errno { return syscall.ENOTSUP }
 
 // Add implements Poller.
-func (*portable) Add(Key, int) error { return errNoSockets }
+func (noSockets) Add(Key, int) error { return errNoSockets }
 
 // The others have nothing to do.
 
-func (*portable) SetAccepting(int, bool)                         {}
-func (*portable) SetReading(Key, int, bool)                      {}
-func (*portable) Send(Key, int, []byte) (int, syscall.Errno)     { return 0, syscall.ENOTSUP }
-func (*portable) SendCopy(Key, int, []byte) (int, syscall.Errno) { return 0, syscall.ENOTSUP }
-func (*portable) Flush()                                         {}
-func (*portable) Shutdown(Key, int)                              {}
-func (*portable) Close(Key, int)                                 {}
-func (*portable) Abort(Key, int)                                 {}
-func (*portable) Unsent(Key, int) int                            { return 0 }
-func (*portable) Quiesce([]Loan, Handler, time.Duration)         {}
-func (*portable) Lend([]Loan)                                    {}
-func (*portable) Returned([]Loan)                                {}
-func (*portable) Leave(Key, int)                                 {}
-func (*portable) Release()                                       {}
+func (noSockets) SetAccepting(int, bool)                         {}
+func (noSockets) SetReading(Key, int, bool)                      {}
+func (noSockets) Send(Key, int, []byte) (int, syscall.Errno)     { return 0, syscall.ENOTSUP }
+func (noSockets) SendCopy(Key, int, []byte) (int, syscall.Errno) { return 0, syscall.ENOTSUP }
+func (noSockets) Flush()                                         {}
+func (noSockets) Shutdown(Key, int)                              {}
+func (noSockets) Close(Key, int)                                 {}
+func (noSockets) Abort(Key, int)                                 {}
+func (noSockets) Unsent(Key, int) int                            { return 0 }
+func (noSockets) Quiesce([]Loan, Handler, time.Duration)         {}
+func (noSockets) Lend([]Loan)                                    {}
+func (noSockets) Returned([]Loan)                                {}
+func (noSockets) Leave(Key, int)                                 {}
+func (noSockets) Release()                                       {}

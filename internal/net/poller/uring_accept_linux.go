@@ -21,7 +21,7 @@ type uringListener struct {
 	fd     int
 	paused bool
 	armed  int
-	first  int // its acceptSlots
+	first  int // its slots
 }
 
 // An acceptSlot is one accept. peer does not move: it is reached by pointer.
@@ -31,39 +31,46 @@ type acceptSlot struct {
 	peer     *sys.PeerAddress
 }
 
+// accepting is the listeners of p and the accepts in flight for them.
+type accepting struct {
+	p         *Uring
+	listeners []uringListener
+	slots     []acceptSlot
+}
+
 // Listen implements Poller.
-func (p *Uring) Listen(index, fd int) error {
-	for len(p.listeners) <= index {
-		p.listeners = append(p.listeners, uringListener{fd: -1})
+func (a *accepting) Listen(index, fd int) error {
+	for len(a.listeners) <= index {
+		a.listeners = append(a.listeners, uringListener{fd: -1})
 	}
-	p.listeners[index] = uringListener{fd: fd, first: len(p.accepts)}
+	a.listeners[index] = uringListener{fd: fd, first: len(a.slots)}
 	peers := make([]sys.PeerAddress, acceptsInFlight)
 	for i := range peers {
-		p.accepts = append(p.accepts, acceptSlot{listener: index, peer: &peers[i]})
+		a.slots = append(a.slots, acceptSlot{listener: index, peer: &peers[i]})
 	}
-	if p.locked {
-		p.armAccepts(index)
+	if a.p.locked {
+		a.armAccepts(index)
 	}
 	return nil
 }
 
 // SetAccepting implements Poller.
-func (p *Uring) SetAccepting(index int, on bool) {
-	l := &p.listeners[index]
+func (a *accepting) SetAccepting(index int, on bool) {
+	l := &a.listeners[index]
 	if l.paused == !on {
 		return
 	}
 	l.paused = !on
-	if !p.locked {
+	if !a.p.locked {
 		return
 	}
 	if on {
-		p.armAccepts(index)
+		a.armAccepts(index)
 		return
 	}
 	for i := l.first; i < l.first+acceptsInFlight; i++ {
-		if p.accepts[i].armed {
-			s := p.request()
+		if a.slots[i].armed {
+			s := a.p.request()
 			s.PrepCancel(opAccept | uint64(i))
 			s.UserData = opIgnore
 		}
@@ -72,68 +79,58 @@ func (p *Uring) SetAccepting(index int, on bool) {
 
 // armAccepts asks for as many connections as there is room for in the table. The
 // kernel would accept and drop one that finds no room.
-func (p *Uring) armAccepts(index int) {
-	l := &p.listeners[index]
+func (a *accepting) armAccepts(index int) {
+	l := &a.listeners[index]
 	if l.fd < 0 || l.paused {
 		return
 	}
-	for i := l.first; i < l.first+acceptsInFlight && p.used < p.files; i++ {
-		a := &p.accepts[i]
-		if a.armed {
+	for i := l.first; i < l.first+acceptsInFlight && a.p.used < a.p.files; i++ {
+		slot := &a.slots[i]
+		if slot.armed {
 			continue
 		}
-		a.armed = true
+		slot.armed = true
 		l.armed++
-		p.used++
-		s := p.request()
-		s.PrepAccept(l.fd, a.peer)
+		a.p.used++
+		s := a.p.request()
+		s.PrepAccept(l.fd, slot.peer)
 		s.UserData = opAccept | uint64(i)
 	}
 	if l.armed == 0 {
-		p.notes = append(p.notes, note{kind: noteFull, idx: uint32(index), err: sys.ENFILE})
+		a.p.notes = append(a.p.notes, note{kind: noteFull, idx: uint32(index), err: sys.ENFILE})
 	}
 }
 
 // accepted is called with the result of an accept.
-func (p *Uring) accepted(c sys.CQE, h Handler) {
-	a := &p.accepts[uint32(c.UserData)]
-	l := &p.listeners[a.listener]
-	peer := a.peer.AddrPort()
-	a.armed = false
+func (a *accepting) accepted(c sys.CQE, h Handler) {
+	slot := &a.slots[uint32(c.UserData)]
+	l := &a.listeners[slot.listener]
+	peer := slot.peer.AddrPort()
+	slot.armed = false
 	l.armed--
 	if e := c.Errno(); e != 0 {
-		p.used--
-		p.acceptFailed(a.listener, e, h)
+		a.p.used--
+		a.acceptFailed(slot.listener, e, h)
 		return
 	}
 	idx := uint32(c.Res)
-	gen := p.entered(idx)
-	h.Accepted(a.listener, directBase+int(idx), peer)
-	if k := &p.conns[idx]; k.gen == gen && k.state&(connOpen|connAdded) == connOpen {
-		p.Close(0, directBase+int(idx)) // nobody wanted it
+	gen := a.p.conns.enter(idx)
+	h.Accepted(slot.listener, directBase+int(idx), peer)
+	if k := &a.p.conns[idx]; k.gen == gen && k.state&(connOpen|connAdded) == connOpen {
+		a.p.Close(0, directBase+int(idx)) // nobody wanted it
 	}
-	p.armAccepts(a.listener)
+	a.armAccepts(slot.listener)
 }
 
-// entered begins the life of a connection in an entry of the table.
-func (p *Uring) entered(idx uint32) (gen uint16) {
-	for len(p.conns) <= int(idx) {
-		p.conns = append(p.conns, uringConn{})
-	}
-	gen = p.conns[idx].gen + 1
-	p.conns[idx] = uringConn{gen: gen, state: connTaken | connOpen}
-	return gen
-}
-
-func (p *Uring) acceptFailed(index int, e syscall.Errno, h Handler) {
+func (a *accepting) acceptFailed(index int, e syscall.Errno, h Handler) {
 	switch e {
 	case sys.ECANCELED: // by SetAccepting, which may have changed its mind
-		p.armAccepts(index)
+		a.armAccepts(index)
 	case sys.EINTR, sys.EAGAIN, sys.ECONNABORTED, sys.EPROTO, sys.ENETDOWN, sys.ENETUNREACH, sys.EHOSTDOWN, sys.EHOSTUNREACH:
 		// That one is lost, the next may not be (accept(2)).
-		p.armAccepts(index)
+		a.armAccepts(index)
 	default:
-		if !p.listeners[index].paused {
+		if !a.listeners[index].paused {
 			h.AcceptFailed(index, e)
 		}
 	}

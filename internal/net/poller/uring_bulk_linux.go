@@ -43,7 +43,7 @@ func (p *Uring) watchBulk(idx uint32, cqe sys.CQE) {
 	}
 	b.came += int(max(cqe.Res, 0))
 	single := !cqe.More() && cqe.Res == bufferSize
-	if b.came < bulkFrom && !single || !p.haveBulk() {
+	if b.came < bulkFrom && !single || !p.bulk.have(p.ring) {
 		return
 	}
 	c := &p.conns[idx]
@@ -57,14 +57,13 @@ func (p *Uring) watchBulk(idx uint32, cqe sys.CQE) {
 	}
 }
 
-// haveBulk makes the buffers, once.
-func (p *Uring) haveBulk() bool {
-	b := &p.bulk
+// have makes the buffers, once.
+func (b *bulk) have(ring *sys.Ring) bool {
 	if b.buffers != nil || b.failed {
 		return b.buffers != nil
 	}
 	var err error
-	if b.buffers, err = p.ring.RegisterBuffers(1, maxBulkBuffers, ReadBuffer, firstBulkBuffers); err != nil {
+	if b.buffers, err = sys.NewBuffers(ring, 1, maxBulkBuffers, ReadBuffer, firstBulkBuffers); err != nil {
 		b.buffers, b.failed = nil, true
 		return false
 	}
@@ -73,8 +72,8 @@ func (p *Uring) haveBulk() bool {
 }
 
 // receiving returns which receive is in flight for a connection, if one is.
-func (p *Uring) receiving(idx uint32) uint64 {
-	if p.bulk.conns[idx] {
+func (b *bulk) receiving(idx uint32) uint64 {
+	if b.conns[idx] {
 		return opBulk
 	}
 	return opRecv
@@ -88,7 +87,7 @@ func (p *Uring) armBulk(idx uint32) bool {
 	p.bulk.conns[idx] = true
 	s := p.request()
 	s.PrepRecvOnce(idx, p.bulk.buffers)
-	s.UserData = p.userData(opBulk, idx)
+	s.UserData = p.conns.userData(opBulk, idx)
 	return true
 }
 
@@ -97,7 +96,7 @@ func (p *Uring) receivedBulk(cqe sys.CQE, h Handler) {
 	idx := uint32(cqe.UserData)
 	b := &p.bulk
 	id, filled := cqe.Buffer()
-	if cqe.UserData == p.userData(opBulk, idx) {
+	if cqe.UserData == p.conns.userData(opBulk, idx) {
 		p.conns[idx].state &^= connRecv | connCancel
 		e := cqe.Errno()
 		if b.conns[idx] = false; e == 0 && cqe.Res < bulkUntil {
@@ -109,7 +108,7 @@ func (p *Uring) receivedBulk(cqe sys.CQE, h Handler) {
 			bytes = b.buffers.Bytes(id, int(cqe.Res))
 		}
 		p.input(idx, cqe, bytes, h)
-		if cqe.UserData == p.userData(opBulk, idx) {
+		if cqe.UserData == p.conns.userData(opBulk, idx) {
 			p.settle(idx)
 		}
 	}

@@ -50,7 +50,7 @@ func adopt(p *Uring, fds []int32) (int, error) {
 		sys.Close(int(fds[i]))
 		fds[i] = directBase + idx
 		p.used++
-		p.entered(uint32(idx))
+		p.conns.enter(uint32(idx))
 	}
 	if n < len(fds) {
 		return n, sys.ENFILE
@@ -68,14 +68,14 @@ func (p *Uring) Connect(k Key, fd int, to *sys.Address) syscall.Errno {
 	p.dials[idx] = to
 	s := p.request()
 	s.PrepConnect(idx, to)
-	s.UserData = p.userData(opConnect, idx)
+	s.UserData = p.conns.userData(opConnect, idx)
 	return 0
 }
 
 // connected is called with the result of a connect.
 func (p *Uring) connected(cqe sys.CQE, h Handler) {
 	idx := uint32(cqe.UserData)
-	if cqe.UserData != p.userData(opConnect, idx) {
+	if cqe.UserData != p.conns.userData(opConnect, idx) {
 		return
 	}
 	delete(p.dials, idx)

@@ -30,7 +30,7 @@ func (p *Uring) Quiesce(loans []Loan, h Handler, within time.Duration) {
 		p.check(p.ring.Poll())
 		p.collect()
 		p.dispatch(h)
-		receiving, sending := p.inFlight()
+		receiving, sending := p.conns.inFlight()
 		now := time.Now()
 		if settled.IsZero() && !receiving {
 			settled = now
@@ -42,17 +42,6 @@ func (p *Uring) Quiesce(loans []Loan, h Handler, within time.Duration) {
 		p.check(p.ring.Wait(quiesceWait))
 		p.collect()
 	}
-}
-
-// inFlight reports what is in flight for connections that are not read from.
-func (p *Uring) inFlight() (receiving, sending bool) {
-	for i := range p.conns {
-		if c := &p.conns[i]; c.state&(connOpen|connAdded|connReading) == connOpen|connAdded {
-			receiving = receiving || c.state&connRecv != 0
-			sending = sending || c.send != 0
-		}
-	}
-	return receiving, sending
 }
 
 // Lend implements Poller. The requests are submitted together.

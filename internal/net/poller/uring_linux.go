@@ -33,18 +33,16 @@ type Uring struct {
 	reads   bool // receive by PrepRead
 
 	// Owned by the loop's goroutine. No lock.
-	locked    bool
-	listeners []uringListener
-	accepts   []acceptSlot
-	used      int // entries of the table that are taken or may be by an armed accept
-	conns     []uringConn
-	sends     []inflight
-	freeSends []int32
-	batch     uint32 // counts submissions
-	copies    copyPool
-	held      map[uint32]*heldInput
-	bulk      bulk
-	orphans   []orphan
+	accepting
+	locked  bool
+	used    int // entries of the table that are taken or may be by an armed accept
+	conns   uringConns
+	sends   inflights
+	batch   uint32 // counts submissions
+	copies  copyPool
+	held    heldInputs
+	bulk    bulk
+	orphans []orphan
 	// dials are the addresses of Connect, by entry of the table, until it is over.
 	dials map[uint32]*sys.Address
 	// install are descriptors that Adopt puts into the table; installed are the results of
@@ -110,6 +108,46 @@ type uringConn struct {
 	state connState
 }
 
+// uringConns are the entries of the table, by their index there.
+type uringConns []uringConn
+
+// enter begins the life of a connection in an entry.
+func (cs *uringConns) enter(idx uint32) (gen uint16) {
+	for len(*cs) <= int(idx) {
+		*cs = append(*cs, uringConn{})
+	}
+	c := &(*cs)[idx]
+	*c = uringConn{gen: c.gen + 1, state: connTaken | connOpen}
+	return c.gen
+}
+
+// userData names a request of a connection.
+func (cs uringConns) userData(op uint64, idx uint32) uint64 {
+	return op | uint64(cs[idx].gen)<<32 | uint64(idx)
+}
+
+// note makes a note about a connection.
+func (cs uringConns) note(kind noteKind, idx uint32, err syscall.Errno) note {
+	return note{kind: kind, idx: idx, gen: cs[idx].gen, err: err}
+}
+
+// inFlight reports what is in flight for connections that are not read from.
+func (cs uringConns) inFlight() (receiving, sending bool) {
+	for i := range cs {
+		if c := &cs[i]; c.state&(connOpen|connAdded|connReading) == connOpen|connAdded {
+			receiving = receiving || c.state&connRecv != 0
+			sending = sending || c.send != 0
+		}
+	}
+	return receiving, sending
+}
+
+// endOfStream reports that the peer sends no more.
+func (c *uringConn) endOfStream(h Handler) {
+	c.state = c.state&^connReading | connEOF
+	h.Received(c.key, nil, 0)
+}
+
 type connState uint16
 
 const (
@@ -158,7 +196,8 @@ func newUring(conns, entries, results int) (_ *Uring, err error) {
 	if conns <= 0 || conns > limit {
 		conns = limit
 	}
-	p := &Uring{wake: -1, files: conns, held: map[uint32]*heldInput{}, dials: map[uint32]*sys.Address{}, install: new([maxInstall]int32)}
+	p := &Uring{wake: -1, files: conns, held: heldInputs{}, dials: map[uint32]*sys.Address{}, install: new([maxInstall]int32)}
+	p.accepting.p = p
 	if p.ring, err = sys.OpenRing(entries, results); err != nil {
 		return nil, err
 	}
@@ -178,7 +217,7 @@ func newUring(conns, entries, results int) (_ *Uring, err error) {
 	if err = p.ring.RegisterFiles(conns); err != nil {
 		return nil, err
 	}
-	if p.buffers, err = p.ring.RegisterBuffers(0, maxBuffers, bufferSize, firstBuffers); err != nil {
+	if p.buffers, err = sys.NewBuffers(p.ring, 0, maxBuffers, bufferSize, firstBuffers); err != nil {
 		return nil, err
 	}
 	p.ring.LimitWorkers(2)
@@ -438,15 +477,6 @@ func (p *Uring) tell(t note, h Handler) {
 	case noteResumed:
 		p.release(t.idx, h)
 	}
-}
-
-func (p *Uring) note(kind noteKind, idx uint32, err syscall.Errno) {
-	p.notes = append(p.notes, note{kind: kind, idx: idx, gen: p.conns[idx].gen, err: err})
-}
-
-// userData names a request of a connection.
-func (p *Uring) userData(op uint64, idx uint32) uint64 {
-	return op | uint64(p.conns[idx].gen)<<32 | uint64(idx)
 }
 
 // index returns the table entry that an fd of Accepted stands for.

@@ -193,8 +193,8 @@ func TestAnOrphanIsGivenUpInTheEnd(t *testing.T) {
 	s.do(func() { p.orphans[0].until = time.Now() })
 	s.until("the entry is free", func() bool { return p.used == acceptsInFlight && len(p.orphans) == 0 })
 	s.do(func() {
-		for i := range p.sends {
-			if p.sends[i].b != nil {
+		for i := range p.sends.all {
+			if p.sends.all[i].b != nil {
 				t.Error("the bytes are still held")
 			}
 		}

@@ -15,6 +15,29 @@ type heldInput struct {
 	eof bool
 }
 
+// heldInputs are by entry of the table; connHeld says that there is one.
+type heldInputs map[uint32]*heldInput
+
+// add keeps a copy of input that the loop does not want yet, so that its buffer can go back: at
+// most what the kernel had received when reading was paused. No bytes are the end of the stream.
+func (hs heldInputs) add(c *uringConn, idx uint32, b []byte) {
+	in := hs[idx]
+	if in == nil {
+		in = &heldInput{}
+		hs[idx] = in
+		c.state |= connHeld
+	}
+	in.b = append(in.b, b...)
+	in.eof = in.eof || len(b) == 0
+}
+
+func (hs heldInputs) drop(c *uringConn, idx uint32) {
+	if c.state&connHeld != 0 {
+		c.state &^= connHeld
+		delete(hs, idx)
+	}
+}
+
 // Add implements Poller.
 func (p *Uring) Add(k Key, fd int) error {
 	idx := index(fd)
@@ -26,7 +49,7 @@ func (p *Uring) Add(k Key, fd int) error {
 	}
 	s := p.request()
 	s.PrepRecvOnce(idx, p.buffers) // what comes first tells which kind of connection it is
-	s.UserData = p.userData(opRecv, idx)
+	s.UserData = p.conns.userData(opRecv, idx)
 	return nil
 }
 
@@ -41,12 +64,12 @@ func (p *Uring) armRecv(idx uint32) {
 	} else {
 		s.PrepRecv(idx, p.buffers)
 	}
-	s.UserData = p.userData(opRecv, idx)
+	s.UserData = p.conns.userData(opRecv, idx)
 }
 
 func (p *Uring) cancel(op uint64, idx uint32) {
 	s := p.request()
-	s.PrepCancel(p.userData(op, idx))
+	s.PrepCancel(p.conns.userData(op, idx))
 	s.UserData = opIgnore
 }
 
@@ -63,14 +86,14 @@ func (p *Uring) SetReading(_ Key, fd int, on bool) {
 			p.cancel(opHangup, idx)
 		}
 		if c.state&connHeld != 0 {
-			p.note(noteResumed, idx, 0)
+			p.notes = append(p.notes, p.conns.note(noteResumed, idx, 0))
 			return
 		}
 	} else {
 		c.state &^= connReading
 		if c.state&connRecv != 0 && c.state&connCancel == 0 {
 			c.state |= connCancel
-			p.cancel(p.receiving(idx), idx)
+			p.cancel(p.bulk.receiving(idx), idx)
 		}
 	}
 	p.settle(idx)
@@ -90,7 +113,7 @@ func (p *Uring) settle(idx uint32) {
 		c.state |= connHangup
 		s := p.request()
 		s.PrepHangup(idx)
-		s.UserData = p.userData(opHangup, idx)
+		s.UserData = p.conns.userData(opHangup, idx)
 	case c.state&connHeld == 0:
 		p.armRecv(idx)
 	}
@@ -100,7 +123,7 @@ func (p *Uring) settle(idx uint32) {
 func (p *Uring) received(cqe sys.CQE, h Handler) {
 	idx := uint32(cqe.UserData)
 	id, filled := cqe.Buffer()
-	if cqe.UserData == p.userData(opRecv, idx) {
+	if cqe.UserData == p.conns.userData(opRecv, idx) {
 		if !cqe.More() {
 			p.conns[idx].state &^= connRecv | connCancel
 		}
@@ -113,7 +136,7 @@ func (p *Uring) received(cqe sys.CQE, h Handler) {
 			p.starved = true
 		}
 		p.input(idx, cqe, b, h)
-		if !cqe.More() && cqe.UserData == p.userData(opRecv, idx) { // or the entry has a new connection
+		if !cqe.More() && cqe.UserData == p.conns.userData(opRecv, idx) { // or the entry has a new connection
 			p.settle(idx)
 		}
 	}
@@ -134,32 +157,12 @@ func (p *Uring) input(idx uint32, cqe sys.CQE, b []byte, h Handler) {
 	case cqe.Res == 0 && c.state&connEOF != 0:
 		h.Received(c.key, nil, 0) // again: this time because the connection is gone
 	case c.state&(connReading|connHeld) != connReading:
-		p.hold(idx, b)
+		p.held.add(c, idx, b)
 	case cqe.Res == 0:
-		p.endOfStream(idx, h)
+		p.conns[idx].endOfStream(h)
 	default:
 		h.Received(c.key, b, 0)
 	}
-}
-
-func (p *Uring) endOfStream(idx uint32, h Handler) {
-	c := &p.conns[idx]
-	c.state = c.state&^connReading | connEOF
-	h.Received(c.key, nil, 0)
-}
-
-// hold keeps a copy of input that nobody wants yet, so that its buffer can go
-// back: at most what the kernel had received when it was told to stop. No bytes
-// are the end of the stream.
-func (p *Uring) hold(idx uint32, b []byte) {
-	in := p.held[idx]
-	if in == nil {
-		in = &heldInput{}
-		p.held[idx] = in
-		p.conns[idx].state |= connHeld
-	}
-	in.b = append(in.b, b...)
-	in.eof = in.eof || len(b) == 0
 }
 
 // release passes on held input as long as the loop reads.
@@ -179,21 +182,14 @@ func (p *Uring) release(idx uint32, h Handler) {
 	case c.state&connOpen == 0, c.state&connReading == 0:
 		return // SetReading or Close has seen to the rest
 	case len(in.b) > 0:
-		p.note(noteResumed, idx, 0)
+		p.notes = append(p.notes, p.conns.note(noteResumed, idx, 0))
 		return
 	}
-	p.dropHeld(idx)
+	p.held.drop(&p.conns[idx], idx)
 	if in.eof {
-		p.endOfStream(idx, h)
+		p.conns[idx].endOfStream(h)
 	}
 	p.settle(idx)
-}
-
-func (p *Uring) dropHeld(idx uint32) {
-	if p.conns[idx].state&connHeld != 0 {
-		p.conns[idx].state &^= connHeld
-		delete(p.held, idx)
-	}
 }
 
 // hungUp is called when something happened to a connection that is not being
@@ -202,7 +198,7 @@ func (p *Uring) dropHeld(idx uint32) {
 // its stream can wait.
 func (p *Uring) hungUp(cqe sys.CQE) {
 	idx := uint32(cqe.UserData)
-	if cqe.UserData != p.userData(opHangup, idx) {
+	if cqe.UserData != p.conns.userData(opHangup, idx) {
 		return
 	}
 	c := &p.conns[idx]

@@ -61,7 +61,7 @@ func (p *Uring) giveBack(most int) {
 		b.Shrink(firstBulkBuffers)
 	}
 	p.ready, p.notes, p.notesNext = nil, nil, nil
-	if len(p.freeSends) == len(p.sends) {
-		p.sends, p.freeSends = nil, nil
+	if len(p.sends.free) == len(p.sends.all) {
+		p.sends = inflights{}
 	}
 }

@@ -34,7 +34,7 @@ func (p *Uring) SendCopy(_ Key, fd int, b []byte) (int, syscall.Errno) {
 
 func (p *Uring) send(idx uint32, b []byte, volatile bool) (int, syscall.Errno) {
 	c := &p.conns[idx]
-	if c.send != 0 && p.sends[c.send-1].batch == p.batch {
+	if c.send != 0 && p.sends.all[c.send-1].batch == p.batch {
 		p.submit()
 	}
 	switch {
@@ -50,27 +50,39 @@ func (p *Uring) send(idx uint32, b []byte, volatile bool) (int, syscall.Errno) {
 	if volatile {
 		b = p.copies.take(b)
 	}
-	op := p.takeSend()
-	p.sends[op] = inflight{b: b, idx: idx, pooled: volatile}
+	op := p.sends.take()
+	p.sends.all[op] = inflight{b: b, idx: idx, pooled: volatile}
 	c.send = op + 1
 	p.push(op)
 	return n, 0
 }
 
-func (p *Uring) takeSend() int32 {
-	if n := len(p.freeSends); n > 0 {
-		op := p.freeSends[n-1]
-		p.freeSends = p.freeSends[:n-1]
+// inflights are the sends by their numbers.
+type inflights struct {
+	all  []inflight
+	free []int32
+}
+
+// take returns the number of one that is not in use.
+func (s *inflights) take() int32 {
+	if n := len(s.free); n > 0 {
+		op := s.free[n-1]
+		s.free = s.free[:n-1]
 		return op
 	}
-	p.sends = append(p.sends, inflight{})
-	return int32(len(p.sends) - 1)
+	s.all = append(s.all, inflight{})
+	return int32(len(s.all) - 1)
+}
+
+func (s *inflights) put(op int32) {
+	s.all[op] = inflight{}
+	s.free = append(s.free, op)
 }
 
 // push requests what is left of a send.
 func (p *Uring) push(op int32) {
 	s := p.request() // may submit: only then is it known which batch this is
-	f := &p.sends[op]
+	f := &p.sends.all[op]
 	f.batch = p.batch
 	s.PrepSend(f.idx, f.b[f.done:])
 	s.UserData = opSend | uint64(op)
@@ -79,7 +91,7 @@ func (p *Uring) push(op int32) {
 // sent is called with the result of a send.
 func (p *Uring) sent(cqe sys.CQE) {
 	op := int32(uint32(cqe.UserData))
-	f := &p.sends[op]
+	f := &p.sends.all[op]
 	e := cqe.Errno()
 	f.done += int(max(cqe.Res, 0))
 	idx := f.idx
@@ -90,8 +102,7 @@ func (p *Uring) sent(cqe sys.CQE) {
 	if f.pooled {
 		p.copies.put(f.b)
 	}
-	*f = inflight{}
-	p.freeSends = append(p.freeSends, op)
+	p.sends.put(op)
 	c := &p.conns[idx]
 	c.send = 0
 	switch {
@@ -100,12 +111,12 @@ func (p *Uring) sent(cqe sys.CQE) {
 	case e != 0:
 		if c.state&connBroken == 0 {
 			c.state |= connBroken
-			p.note(noteBroken, idx, e)
+			p.notes = append(p.notes, p.conns.note(noteBroken, idx, e))
 		}
 	default:
 		if c.state&connStalled != 0 {
 			c.state &^= connStalled
-			p.note(noteWritable, idx, 0)
+			p.notes = append(p.notes, p.conns.note(noteWritable, idx, 0))
 		}
 		if c.state&connShut != 0 {
 			c.state &^= connShut
@@ -130,7 +141,7 @@ func (p *Uring) shutdown(idx uint32) {
 	p.conns[idx].state |= connShutting
 	s := p.request()
 	s.PrepShutdown(idx)
-	s.UserData = p.userData(opShutdown, idx)
+	s.UserData = p.conns.userData(opShutdown, idx)
 }
 
 // An orphan is a closed connection whose last send is still in flight. Send took
@@ -164,9 +175,9 @@ func (p *Uring) close(idx uint32, reset bool) {
 	if reset {
 		c.state |= connReset
 	}
-	p.dropHeld(idx)
+	p.held.drop(&p.conns[idx], idx)
 	if c.state&connRecv != 0 && c.state&connCancel == 0 {
-		p.cancel(p.receiving(idx), idx)
+		p.cancel(p.bulk.receiving(idx), idx)
 	}
 	if c.state&connHangup != 0 {
 		p.cancel(opHangup, idx)
@@ -243,7 +254,7 @@ func (p *Uring) Unsent(_ Key, fd int) int {
 	p.submit()
 	n := int(max(p.unsent, 0))
 	if c := &p.conns[idx]; c.send != 0 {
-		f := &p.sends[c.send-1]
+		f := &p.sends.all[c.send-1]
 		n += len(f.b) - f.done
 	}
 	return n

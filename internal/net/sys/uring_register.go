@@ -129,9 +129,9 @@ type Buffers struct {
 
 const bufferEntry = 16
 
-// RegisterBuffers makes group of up to n (a power of two) buffers of size bytes,
+// NewBuffers makes group of up to n (a power of two) buffers of size bytes for r,
 // first of which are given at once. Memory of the others is not used before Grow.
-func (r *Ring) RegisterBuffers(group uint16, n, size, first int) (*Buffers, error) {
+func NewBuffers(r *Ring, group uint16, n, size, first int) (*Buffers, error) {
 	b := &Buffers{size: size, mask: uint16(n - 1), group: group}
 	const prot, how = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
 	var err error

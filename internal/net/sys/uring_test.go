@@ -170,7 +170,7 @@ func TestShrunkBuffersAreFewAndEmpty(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	b, err := r.RegisterBuffers(0, 16, 4096, 2)
+	b, err := NewBuffers(r, 0, 16, 4096, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
