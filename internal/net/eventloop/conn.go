@@ -87,7 +87,7 @@ func (c *Conn) SetTimer(d int64) {
 	switch {
 	case c.isClosed(), c.flags&(flagClosing|flagShut) == flagClosing|flagShut:
 	case c.Connecting():
-		dial := c.dialing()
+		dial := c.out.dialing()
 		dial.timer = 0
 		if d > 0 {
 			dial.timer = c.loop.now + d

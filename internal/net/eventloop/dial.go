@@ -187,16 +187,16 @@ func (f *failureList) report() {
 	}
 }
 
-// dialing returns what c is as long as it does not stand, or nil.
-func (c *Conn) dialing() *dialing {
-	if c.out == nil {
+// dialing returns the dial of a connection that is not open yet, or nil. q may be nil.
+func (q *outQueue) dialing() *dialing {
+	if q == nil {
 		return nil
 	}
-	return c.out.dial
+	return q.dial
 }
 
 // Connecting reports whether c was dialed and does not stand yet.
-func (c *Conn) Connecting() bool { return c.dialing() != nil }
+func (c *Conn) Connecting() bool { return c.out.dialing() != nil }
 
 // schedule sets the timer to what comes next while it is connecting.
 func (d *dialing) schedule() {
@@ -224,7 +224,7 @@ func (d *dialing) due() {
 		d.timer = 0
 		l.guard(c, func() { c.handler.Timer(c, l.now) })
 	}
-	if c.dialing() == d {
+	if c.out.dialing() == d {
 		d.schedule()
 	}
 }

@@ -103,10 +103,10 @@ func (c *Conn) arrived(b []byte) {
 	c.received(b)
 }
 
-// endOfSocket is called when the socket's stream has ended. A filter's has a
-// mark of its own for that: without it, something may be missing.
-func (c *Conn) endOfSocket() {
-	if _, ok := c.handler.(*filtered); ok && c.flags&flagEOF == 0 {
+// endOfSocket is called when the socket's stream has ended. The filter's has a mark of its own for
+// that: without it, something may be missing.
+func (h *filtered) endOfSocket(c *Conn) {
+	if c.flags&flagEOF == 0 {
 		c.Close(ErrTruncated)
 		return
 	}
@@ -148,7 +148,7 @@ func (c *Conn) sendSealed(b []byte) {
 		n, err := c.loop.poller.SendCopy(c.key, int(c.fd), b)
 		if c.sent(n, err) && n < len(b) {
 			c.enqueueSealed(b[n:])
-			c.stall()
+			c.out.stall()
 		}
 	}
 }

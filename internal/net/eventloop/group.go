@@ -252,7 +252,7 @@ func (g *Group) Run(ctx context.Context) error {
 	if !g.portable {
 		g.done.Go(func() {
 			releaseMemory()
-			g.settle(ctx, releaseMemory)
+			settle(ctx, g, releaseMemory)
 		})
 	}
 	<-ctx.Done()

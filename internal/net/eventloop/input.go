@@ -5,6 +5,20 @@ import "slices"
 // parkedInput is what a handler did not consume. It is given up as soon as it is.
 type parkedInput struct{ b []byte }
 
+// keep keeps b, which is the end of p's buffer unless p is nil. Input that comes a byte at a time
+// is then not copied each time.
+func (p *parkedInput) keep(b []byte) *parkedInput {
+	if p == nil || cap(p.b) > 4*len(b)+4096 {
+		p = &parkedInput{b: make([]byte, 0, max(256, len(b)+len(b)/2))}
+	}
+	if len(b) < len(p.b) {
+		p.b = p.b[:copy(p.b, b)]
+	} else if len(p.b) == 0 {
+		p.b = append(p.b, b...)
+	}
+	return p
+}
+
 // Again shows the handler once more what it left unconsumed.
 func (c *Conn) Again() {
 	if c.flags&(flagNoRead|flagClosed|flagClosing) == 0 && c.parked != nil && !c.dispatching() {
@@ -63,7 +77,11 @@ func (c *Conn) received(b []byte) {
 	}
 	b = c.dispatch(b)
 	if len(b) > 0 && !c.Closing() {
-		c.park(p, b)
+		if len(b) > c.loop.limits.maxParked {
+			c.Close(ErrParked)
+		} else {
+			c.parked = p.keep(b)
+		}
 	}
 	c.tellEndOfStream()
 }
@@ -93,24 +111,6 @@ func (c *Conn) dispatch(b []byte) []byte {
 // dispatching reports whether a Data call for c is running. Another may run
 // within it, for a connection that its handler resumed.
 func (c *Conn) dispatching() bool { return slices.Contains(c.loop.dispatching, c) }
-
-// park keeps b, which is the end of p's buffer if there is a p. Input that comes
-// a byte at a time is then not copied each time.
-func (c *Conn) park(p *parkedInput, b []byte) {
-	if len(b) > c.loop.limits.maxParked {
-		c.Close(ErrParked)
-		return
-	}
-	if p == nil || cap(p.b) > 4*len(b)+4096 {
-		p = &parkedInput{b: make([]byte, 0, max(256, len(b)+len(b)/2))}
-	}
-	if len(b) < len(p.b) {
-		p.b = p.b[:copy(p.b, b)]
-	} else if len(p.b) == 0 {
-		p.b = append(p.b, b...)
-	}
-	c.parked = p
-}
 
 // endOfStream is called when the peer's stream has ended. A second time means
 // that the connection is gone altogether.

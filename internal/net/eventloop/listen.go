@@ -63,7 +63,7 @@ func (g *Group) ListenOn(sockets []int) (addr netip.AddrPort, err error) {
 		return addr, err
 	}
 	for round := range rounds {
-		fds, err := g.dealSockets(sockets, round)
+		fds, err := dealSockets(sockets, len(g.loops), round)
 		if err != nil {
 			return addr, err
 		}
@@ -75,10 +75,10 @@ func (g *Group) ListenOn(sockets []int) (addr netip.AddrPort, err error) {
 	return addr, nil
 }
 
-// dealSockets returns a descriptor for each loop: in the first round of the first sockets.
-func (g *Group) dealSockets(sockets []int, round int) (fds []int, err error) {
-	for i := range g.loops {
-		fd, err := sys.Dup(sockets[(round*len(g.loops)+i)%len(sockets)])
+// dealSockets returns a descriptor for each of n loops: in the first round of the first sockets.
+func dealSockets(sockets []int, n, round int) (fds []int, err error) {
+	for i := range n {
+		fd, err := sys.Dup(sockets[(round*n+i)%len(sockets)])
 		if err != nil {
 			closeAll(fds)
 			return nil, fmt.Errorf("duplicate a listening socket: %w", err)

@@ -233,7 +233,7 @@ func (l *Loop) flushDirty() {
 
 func fireTimer(c *Conn) {
 	l := c.loop
-	switch d := c.dialing(); {
+	switch d := c.out.dialing(); {
 	case c.isClosed():
 	case d != nil:
 		d.due()

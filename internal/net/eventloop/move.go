@@ -76,7 +76,7 @@ func (l *Loop) Export(all bool, send func(body []byte, fds []int) (first int, er
 	var wanted []*Conn
 	var loans []poller.Loan
 	for _, c := range l.table.conns {
-		if c != nil && c.fd >= 0 && !c.Connecting() && (all || c.mayMove()) {
+		if c != nil && c.fd >= 0 && !c.Connecting() && (all || c.canMove()) {
 			wanted, loans = append(wanted, c), append(loans, poller.Loan{Key: c.key, FD: int(c.fd)})
 		}
 	}
@@ -84,7 +84,7 @@ func (l *Loop) Export(all bool, send func(body []byte, fds []int) (first int, er
 	e := &Exported{}
 	b := batch{loop: l, send: send, to: e}
 	for _, c := range wanted {
-		if b.err != nil || !c.mayMove() {
+		if b.err != nil || !c.canMove() {
 			c.restoreReading()
 		} else if b.conns = append(b.conns, c); len(b.conns) == takeover.MaxFiles {
 			b.lend()
@@ -164,14 +164,11 @@ func (b *batch) flush() {
 	b.body, b.files = b.body[:0], b.files[:0]
 }
 
-// mayMove reports whether c is one that can move, its handler's state apart.
-func (c *Conn) mayMove() bool { return c.fd >= 0 && c.listener != noListener && c.canMove() }
-
-// canMove reports whether c is open both ways, has not too much to send, and has a handler
-// that can move.
+// canMove reports whether c was accepted, is open both ways, has not too much to send, and has a
+// handler that can move.
 func (c *Conn) canMove() bool {
 	const no = flagClosed | flagClosing | flagShut | flagHalf | flagEOF | flagTold | flagGathered
-	if c.flags&no != 0 || c.Unsent() > MaxMoving {
+	if c.listener == noListener || c.flags&no != 0 || c.Unsent() > MaxMoving {
 		return false
 	}
 	_, ok := c.Handler().(Mover)
@@ -408,7 +405,7 @@ func (l *Loop) Arrive(fd int32, m *Moving, filter Filter, handler func(*Conn) (H
 // settleIn gives c, which has its place on the loop, what m says and a handler.
 func (l *Loop) settleIn(c *Conn, m *Moving, filter Filter, handler func(*Conn) (Handler, error)) error {
 	l.n.arrived++
-	if c.restoreOutput(m); c.isClosed() {
+	if m.restoreOutput(c); c.isClosed() {
 		return ErrQueueFull
 	}
 	if filter != nil {
@@ -436,8 +433,8 @@ func (l *Loop) settleIn(c *Conn, m *Moving, filter Filter, handler func(*Conn) (
 
 var errNoHandler = errors.New("the handler of an arriving connection panicked")
 
-// restoreOutput queues what waited for the socket.
-func (c *Conn) restoreOutput(m *Moving) {
+// restoreOutput queues what waited for the socket of c.
+func (m *Moving) restoreOutput(c *Conn) {
 	if len(m.sealed)+len(m.waiting) == 0 {
 		return
 	}

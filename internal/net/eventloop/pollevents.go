@@ -47,7 +47,7 @@ func (e pollEvents) Connected(k poller.Key, err syscall.Errno) {
 	if c == nil {
 		return
 	}
-	d := c.dialing()
+	d := c.out.dialing()
 	switch {
 	case err == sys.EAGAIN && d != nil && d.to.Unix():
 		d.retry = l.now + dialRetry // the listener's backlog is full
@@ -70,7 +70,11 @@ func (e pollEvents) Received(k poller.Key, b []byte, err syscall.Errno) {
 	case err != 0:
 		c.Close(err)
 	case len(b) == 0:
-		c.endOfSocket()
+		if f, ok := c.handler.(*filtered); ok {
+			f.endOfSocket(c)
+		} else {
+			c.endOfStream()
+		}
 	default:
 		l.n.reads++
 		l.n.bytesIn += uint64(len(b))

@@ -18,8 +18,8 @@ const (
 	settleAfter = 1000
 )
 
-// settle waits for the end of bursts until ctx is done.
-func (g *Group) settle(ctx context.Context, release func()) {
+// settle calls release at the end of each burst of g's connections, until ctx is done.
+func settle(ctx context.Context, g *Group, release func()) {
 	t := time.NewTicker(settleCheck)
 	defer t.Stop()
 	var b burst
@@ -28,16 +28,16 @@ func (g *Group) settle(ctx context.Context, release func()) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			if b.over(g.begun(), g.Open()) {
+			if b.over(started(g.loops), g.Open()) {
 				release()
 			}
 		}
 	}
 }
 
-// begun counts the connections since New.
-func (g *Group) begun() (n uint64) {
-	for _, l := range g.loops {
+// started counts the connections of loops since New.
+func started(loops []*Loop) (n uint64) {
+	for _, l := range loops {
 		s := l.Stats()
 		n += s.Accepted + s.Dialed + s.Adopted
 	}

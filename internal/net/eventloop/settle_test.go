@@ -38,7 +38,7 @@ func TestTheEndOfABurstIsSeen(t *testing.T) {
 	l.Post(func() {
 		l.n.accepted += settleAfter
 	})
-	g.settle(ctx, func() { released++; cancel() })
+	settle(ctx, g, func() { released++; cancel() })
 	if released != 1 {
 		t.Errorf("released %d times", released)
 	}

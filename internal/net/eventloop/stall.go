@@ -47,9 +47,9 @@ func (s *stallList) sweep(now int64) (queued uint64) {
 	return queued
 }
 
-// stall notes that q waits for its socket.
+// stall notes that q waits for its socket. q may be nil: its connection was closed.
 func (q *outQueue) stall() {
-	if q.stalled >= 0 {
+	if q == nil || q.stalled >= 0 {
 		return
 	}
 	l := q.c.loop

@@ -52,7 +52,7 @@ func (c *Conn) Send(b []byte) {
 	}
 	if c.sent(n, err) {
 		c.enqueue(b[n:])
-		c.stall()
+		c.out.stall()
 	}
 }
 
@@ -154,13 +154,6 @@ func (c *Conn) sendCopy(b []byte) {
 	n, err := c.send(b, false)
 	if c.sent(n, err) && n < len(b) {
 		c.enqueueCopy(b[n:])
-		c.stall()
-	}
-}
-
-// stall notes that what waits for c waits for its socket.
-func (c *Conn) stall() {
-	if c.out != nil {
 		c.out.stall()
 	}
 }
@@ -181,6 +174,6 @@ func (c *Conn) flush() {
 func (c *Conn) sendCarried(b []byte) {
 	if n := c.carrying().carrier.Send(b); n < len(b) && !c.isClosed() {
 		c.enqueue(b[n:])
-		c.stall()
+		c.out.stall()
 	}
 }
