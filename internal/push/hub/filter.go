@@ -86,20 +86,20 @@ func (sp *joinSpace) wants(m *Message, f *filter) bool {
 	return true
 }
 
-// sift returns what j's subscriber wants of b, which is b itself if it wants all of
-// it, and nil if nothing. fresh says that b is the first after where it resumed: if
-// the publication it resumed from has a copy there, it had all that is before.
-func (j *join) sift(sp *joinSpace, b *Batch, fresh bool) *Batch {
-	if j.filter == nil && len(sp.locals) == 1 && !sp.locals[0].whole {
+// sift returns what f lets through of b, which is b itself if that is all of it, and nil if
+// nothing. In the first batch after the position that it resumed from, the subscriber had all
+// that is before a copy of the publication it resumed from.
+func (sp *joinSpace) sift(b *Batch, f *filter, s *Shard) *Batch {
+	if f == nil && len(sp.locals) == 1 && !sp.locals[0].whole {
 		return b
 	}
 	begin, wanted := 0, 0
 	for i, m := range b.Messages {
 		switch {
-		case !sp.wants(m, j.filter):
-		case !j.filter.skips(m):
+		case !sp.wants(m, f):
+		case !f.skips(m):
 			wanted++
-		case fresh:
+		case sp.since != "":
 			begin, wanted = i+1, 0
 		}
 	}
@@ -111,11 +111,11 @@ func (j *join) sift(sp *joinSpace, b *Batch, fresh bool) *Batch {
 	}
 	kept := make([]*Message, 0, wanted)
 	for _, m := range b.Messages[begin:] {
-		if sp.wants(m, j.filter) && !j.filter.skips(m) {
+		if sp.wants(m, f) && !f.skips(m) {
 			kept = append(kept, m)
 		}
 	}
-	return j.shard.replay(kept)
+	return s.replay(kept)
 }
 
 // replay returns a batch of messages from history.

@@ -176,7 +176,7 @@ func (j *join) begin() {
 // at the end of the log.
 func (j *join) judged(sp *joinSpace) bool {
 	epoch := sp.locals[0].epoch
-	if pos, ok := j.wanted(epoch); ok || epoch == "" {
+	if pos, ok := j.opt.position(epoch); ok || epoch == "" {
 		return !ok || sp.reached(pos)
 	}
 	if j.opt.All || j.opt.Unknown != "" {
@@ -186,12 +186,12 @@ func (j *join) judged(sp *joinSpace) bool {
 	return !lost || sp.ns.isOver(from.Epoch)
 }
 
-// wanted returns the position asked for in the log of epoch.
-func (j *join) wanted(epoch string) (Position, bool) {
-	if j.opt.All || j.opt.Unknown != "" {
+// position returns the position to resume from in the log of epoch.
+func (o *SubscribeOptions) position(epoch string) (Position, bool) {
+	if o.All || o.Unknown != "" {
 		return Position{}, false
 	}
-	for _, p := range j.opt.Since {
+	for _, p := range o.Since {
 		if p.Epoch == epoch && epoch != "" {
 			return p, true
 		}
@@ -221,7 +221,7 @@ func (j *join) start() {
 			gaps = append(gaps, sp.gap(from, sp.cur, why))
 		}
 		begin := sp.at(sp.cur)
-		if pos, ok := j.wanted(sp.epoch); ok && why == "" && begin.Check == 0 && pos.Check.onWire() {
+		if pos, ok := j.opt.position(sp.epoch); ok && why == "" && begin.Check == 0 && pos.Check.onWire() {
 			begin.Check = pos.Check // it was proved
 		}
 		at = append(at, begin)
@@ -243,7 +243,7 @@ func (j *join) start() {
 // from what was asked for.
 func (j *join) place(sp *joinSpace) (from string, why GapReason) {
 	sp.cur = sp.cut()
-	pos, ok := j.wanted(sp.epoch)
+	pos, ok := j.opt.position(sp.epoch)
 	switch {
 	case j.opt.live():
 	case j.opt.All:
@@ -405,7 +405,7 @@ func (j *join) tellMissing(sp *joinSpace, first, cut, next uint64) bool {
 }
 
 func (j *join) emit(sp *joinSpace, b *Batch, upto uint64) {
-	b = j.sift(sp, b, sp.since != "")
+	b = sp.sift(b, j.filter, j.shard)
 	sp.cur = upto
 	sp.since = ""
 	if b == nil {

@@ -15,7 +15,7 @@ func (j *join) prove() {
 	var ask []question
 	for i := range j.spaces {
 		sp := &j.spaces[i]
-		pos, ok := j.wanted(sp.locals[0].epoch)
+		pos, ok := j.opt.position(sp.locals[0].epoch)
 		if !ok || pos.Check == 0 || !sp.reached(pos) {
 			continue
 		}

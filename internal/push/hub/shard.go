@@ -34,10 +34,7 @@ type Shard struct {
 	joins   []*join
 	running []item // the queue being worked on, swapped with queue
 	dirty   []*local
-	spare   *Batch       // lent to one flush at a time
-	lists   [][]*Message // for pending, used before
-	scratch []byte       // for Batch.Once
-	lent    bool         // scratch is in use
+	spares  spares
 	// busy counts the work under way that calls sinks and relies on the epochs: what a
 	// sink begins meanwhile must not change them.
 	busy int
@@ -243,7 +240,7 @@ func (s *Shard) process(it *item) {
 		p := &l.pending
 		if len(p.messages) == 0 {
 			s.dirty = append(s.dirty, l)
-			p.messages = s.listed()
+			p.messages = s.spares.list()
 		}
 		p.messages = append(p.messages, m)
 		p.size += len(m.Data)
@@ -322,10 +319,10 @@ func (l *local) flush() {
 	}
 	p, s := l.pending, l.shard
 	l.pending = pending{}
-	b := s.lend()
+	b := s.spares.lend(s.hub)
 	b.Messages, b.size, b.shared = p.messages, p.size, p.shared
 	if len(l.single) == 1 && !p.shared {
-		b.scratch = s.once()
+		b.scratch = s.spares.once()
 	}
 	n := 0
 	l.walk()
@@ -337,7 +334,7 @@ func (l *local) flush() {
 	}
 	l.walked()
 	s.delivered.Add(uint64(n * len(b.Messages)))
-	s.giveBack(b)
+	s.spares.put(b)
 }
 
 // pending is what a run has brought for a channel so far.
@@ -347,18 +344,27 @@ type pending struct {
 	shared   bool
 }
 
-// lend returns an empty batch, and listed an empty list of messages, that were
-// used before: what every message would need costs nothing that way.
-func (s *Shard) lend() *Batch {
-	b := s.spare
-	s.spare = nil
+// spares are the memory that deliveries of a shard use again: what every message would need
+// costs nothing that way.
+type spares struct {
+	batch   *Batch       // lent to one flush at a time
+	lists   [][]*Message // for pending, used before
+	scratch []byte       // for Batch.Once
+	lent    bool         // scratch is in use
+}
+
+// lend returns an empty batch of h.
+func (s *spares) lend(h *Hub) *Batch {
+	b := s.batch
+	s.batch = nil
 	if b == nil {
-		b = &Batch{hub: s.hub}
+		b = &Batch{hub: h}
 	}
 	return b
 }
 
-func (s *Shard) listed() []*Message {
+// list returns an empty list of messages.
+func (s *spares) list() []*Message {
 	if n := len(s.lists); n > 0 {
 		l := s.lists[n-1]
 		s.lists = s.lists[:n-1]
@@ -368,7 +374,7 @@ func (s *Shard) listed() []*Message {
 }
 
 // once returns what Batch.Once writes into, to one batch at a time.
-func (s *Shard) once() *[]byte {
+func (s *spares) once() *[]byte {
 	if s.lent {
 		return nil
 	}
@@ -381,15 +387,15 @@ func (s *Shard) once() *[]byte {
 
 const maxSpareLists = 256
 
-// giveBack takes b and its list for the next.
-func (s *Shard) giveBack(b *Batch) {
+// put keeps b and its list for the next.
+func (s *spares) put(b *Batch) {
 	list := b.Messages
 	if b.scratch != nil {
 		s.lent = false
 	}
 	clear(b.more)
-	*b = Batch{hub: s.hub, more: b.more[:0]}
-	s.spare = b
+	*b = Batch{hub: b.hub, more: b.more[:0]}
+	s.batch = b
 	if len(s.lists) < maxSpareLists {
 		clear(list)
 		s.lists = append(s.lists, list[:0])
@@ -400,8 +406,8 @@ func (s *Shard) giveBack(b *Batch) {
 // it came late, one that has passed it may have missed it and is notified.
 func (l *local) deliverFiltered(m *Message, it *item) {
 	s := l.shard
-	b := s.lend()
-	b.Messages, b.size, b.shared = append(s.listed(), m), len(m.Data), it.shared
+	b := s.spares.lend(s.hub)
+	b.Messages, b.size, b.shared = append(s.spares.list(), m), len(m.Data), it.shared
 	n := 0
 	l.walk()
 	for i := len(l.filtered) - 1; i >= 0; i-- {
@@ -424,7 +430,7 @@ func (l *local) deliverFiltered(m *Message, it *item) {
 	}
 	l.walked()
 	s.delivered.Add(uint64(n))
-	s.giveBack(b)
+	s.spares.put(b)
 }
 
 // ready is called when the broker's deliveries begin after at.
