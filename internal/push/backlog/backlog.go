@@ -25,11 +25,8 @@ type Queue struct {
 	// The hub passes on one page of history at a time and then waits, so those
 	// before do not count against a bound.
 	live   int
-	spaces []space
-	gaps   []heldGap
-	// dropped are the gaps that overflow made, one per log, and those that were
-	// among what was dropped. They are older than what waits of their log.
-	dropped []hub.Gap
+	spaces spaces
+	gaps
 	// newest is where the newest message of a key waits; nil without conflation.
 	newest map[conflationKey]place
 	// sent is behind the message that was popped last, in messages plus moved.
@@ -52,6 +49,45 @@ type space struct {
 	from int
 }
 
+type spaces []space
+
+// of returns the counts of a namespace; from is where its oldest message is at the earliest if
+// there are none yet.
+func (ss *spaces) of(name string, from int) *space {
+	for i := range *ss {
+		if (*ss)[i].name == name {
+			return &(*ss)[i]
+		}
+	}
+	*ss = append(*ss, space{name: name, from: from})
+	return &(*ss)[len(*ss)-1]
+}
+
+// anyLive reports whether a message waits that is not of history.
+func (ss spaces) anyLive() bool {
+	for i := range ss {
+		if ss[i].messages > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// count counts m in its namespace, or off; from as in of.
+func (ss *spaces) count(m *hub.Message, by, from int) {
+	s := ss.of(hub.NamespaceOf(m.Channel), from)
+	s.messages += by
+	s.bytes += by * len(m.Data)
+}
+
+// gaps are what a Queue has to report besides messages.
+type gaps struct {
+	held []heldGap
+	// dropped are the gaps that overflow made, one per log, and those that were
+	// among what was dropped. They are older than what waits of their log.
+	dropped []hub.Gap
+}
+
 // heldGap is a gap to be told before messages[before].
 type heldGap struct {
 	before int
@@ -68,7 +104,7 @@ func (q *Queue) Len() int { return q.waiting }
 func (q *Queue) Bytes() int { return q.bytes }
 
 // Empty reports whether neither messages nor gaps wait.
-func (q *Queue) Empty() bool { return q.waiting == 0 && len(q.gaps) == 0 && len(q.dropped) == 0 }
+func (q *Queue) Empty() bool { return q.waiting == 0 && len(q.held) == 0 && len(q.dropped) == 0 }
 
 // Age is how long ago the oldest message was stored.
 func (q *Queue) Age(now time.Time) time.Duration {
@@ -79,25 +115,21 @@ func (q *Queue) Age(now time.Time) time.Duration {
 	return max(now.Sub(q.messages[q.head].At()), 0)
 }
 
-// space returns the counts of a namespace.
-func (q *Queue) space(name string) *space {
-	for i := range q.spaces {
-		if q.spaces[i].name == name {
-			return &q.spaces[i]
-		}
-	}
-	q.spaces = append(q.spaces, space{name: name, from: q.head + q.moved})
-	return &q.spaces[len(q.spaces)-1]
-}
-
 // tidy comes before a message is kept: a queue that never runs empty does not grow by
 // what has left it.
 func (q *Queue) tidy() {
 	switch n := len(q.messages); {
 	case n-q.head > 64 && n-q.head > 2*q.waiting:
 		q.compact()
-	case q.head > 64 && q.head > n/2:
-		q.slide()
+	case q.head > 64 && q.head > n/2: // move what waits down over what has left
+		kept := copy(q.messages, q.messages[q.head:])
+		clear(q.messages[kept:])
+		q.messages = q.messages[:kept]
+		for i := range q.held {
+			q.held[i].before -= q.head
+		}
+		q.moved += q.head
+		q.head = 0
 	}
 }
 
@@ -108,26 +140,14 @@ func (q *Queue) push(m *hub.Message) {
 	q.bytes += len(m.Data)
 }
 
-// slide moves what waits down over what has left.
-func (q *Queue) slide() {
-	n := copy(q.messages, q.messages[q.head:])
-	clear(q.messages[n:])
-	q.messages = q.messages[:n]
-	for i := range q.gaps {
-		q.gaps[i].before -= q.head
-	}
-	q.moved += q.head
-	q.head = 0
-}
-
 // compact closes the holes that conflation left: one that is not read has one
 // for every message that was replaced, and its oldest may stay.
 func (q *Queue) compact() {
 	n, live, gap := 0, 0, 0
 	var kept []int // where they were
 	for i, m := range q.messages {
-		for ; gap < len(q.gaps) && q.gaps[gap].before <= i; gap++ {
-			q.gaps[gap].before = n
+		for ; gap < len(q.held) && q.held[gap].before <= i; gap++ {
+			q.held[gap].before = n
 		}
 		if m == nil {
 			continue
@@ -148,8 +168,8 @@ func (q *Queue) compact() {
 		q.messages[n] = m
 		n++
 	}
-	for ; gap < len(q.gaps); gap++ {
-		q.gaps[gap].before = n
+	for ; gap < len(q.held); gap++ {
+		q.held[gap].before = n
 	}
 	clear(q.messages[n:])
 	q.messages, q.head, q.live, q.sent = q.messages[:n], 0, live+q.moved, q.moved
@@ -172,7 +192,7 @@ func (q *Queue) remove(i int) *hub.Message {
 	q.waiting--
 	q.bytes -= len(m.Data)
 	if i+q.moved >= q.live {
-		q.count(m, -1)
+		q.spaces.count(m, -1, q.head+q.moved)
 	}
 	if m.Key != "" && q.newest != nil {
 		if k := (conflationKey{m.Channel, m.Key}); q.newest[k].at == i+q.moved {
@@ -182,19 +202,10 @@ func (q *Queue) remove(i int) *hub.Message {
 	return m
 }
 
-// pop takes the oldest message off.
-func (q *Queue) pop() *hub.Message {
-	q.skip()
-	m := q.remove(q.head)
-	q.head++
-	q.sent = q.head + q.moved
-	return m
-}
-
 // drop takes the oldest message of a namespace out, history included, and adds it to
 // the gap of its log. It returns nil if there is none.
 func (q *Queue) drop(name string) *hub.Message {
-	s := q.space(name)
+	s := q.spaces.of(name, q.head+q.moved)
 	i := max(s.from-q.moved, q.head)
 	for i < len(q.messages) && (q.messages[i] == nil || hub.NamespaceOf(q.messages[i].Channel) != name) {
 		i++
@@ -204,7 +215,7 @@ func (q *Queue) drop(name string) *hub.Message {
 		return nil
 	}
 	log := q.messages[i].Log()
-	q.passGaps(log, i)
+	q.gaps.pass(log, i)
 	m := q.remove(i)
 	for n := len(q.dropped) - 1; n >= 0; n-- {
 		if g := &q.dropped[n]; hub.LogOf(g.Namespace, g.To.Epoch) == log {
@@ -223,19 +234,19 @@ func (q *Queue) drop(name string) *hub.Message {
 	return m
 }
 
-// passGaps moves the held gaps of a log that come before messages[i] to the
+// pass moves the held gaps of a log that come before messages[i] to the
 // dropped ones: what is dropped next is newer, and is told after them.
-func (q *Queue) passGaps(log hub.Log, i int) {
-	keep := q.gaps[:0]
-	for _, g := range q.gaps {
-		if g.before <= i && hub.LogOf(g.gap.Namespace, g.gap.To.Epoch) == log {
-			q.dropped = append(q.dropped, g.gap)
+func (g *gaps) pass(log hub.Log, i int) {
+	keep := g.held[:0]
+	for _, h := range g.held {
+		if h.before <= i && hub.LogOf(h.gap.Namespace, h.gap.To.Epoch) == log {
+			g.dropped = append(g.dropped, h.gap)
 		} else {
-			keep = append(keep, g)
+			keep = append(keep, h)
 		}
 	}
-	clear(q.gaps[len(keep):])
-	q.gaps = keep
+	clear(g.held[len(keep):])
+	g.held = keep
 }
 
 // Counts are what all queues of a process hold and have done. Any goroutine.
@@ -263,7 +274,7 @@ func (q *Queue) Push(m *hub.Message, ns *hub.Namespace, c *Counts) bool {
 		return false
 	}
 	q.push(m)
-	q.count(m, 1)
+	q.spaces.count(m, 1, q.head+q.moved)
 	if replaces {
 		k := conflationKey{m.Channel, m.Key}
 		p, was := q.newest[k]
@@ -302,37 +313,20 @@ func (q *Queue) conflate(m *hub.Message, c *Counts) {
 // not counts as such.
 func (q *Queue) PushReplay(m *hub.Message, c *Counts) {
 	q.tidy()
-	ahead := q.waiting > 0 && q.anyLive()
+	ahead := q.waiting > 0 && q.spaces.anyLive()
 	q.push(m)
 	if ahead {
-		q.count(m, 1)
+		q.spaces.count(m, 1, q.head+q.moved)
 	} else {
 		q.live = len(q.messages) + q.moved
 	}
 	c.held(m, 1)
 }
 
-// anyLive reports whether a message waits that is not of history.
-func (q *Queue) anyLive() bool {
-	for i := range q.spaces {
-		if q.spaces[i].messages > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// count counts m in its namespace, or off.
-func (q *Queue) count(m *hub.Message, by int) {
-	s := q.space(hub.NamespaceOf(m.Channel))
-	s.messages += by
-	s.bytes += by * len(m.Data)
-}
-
 // makeRoom applies the policy of ns so that m can be kept.
 func (q *Queue) makeRoom(ns *hub.Namespace, m *hub.Message, c *Counts) bool {
 	for {
-		s := q.space(ns.Name)
+		s := q.spaces.of(ns.Name, q.head+q.moved)
 		if s.messages < ns.QueueMessages && s.bytes+len(m.Data) <= ns.QueueBytes {
 			return true
 		}
@@ -351,40 +345,43 @@ func (q *Queue) makeRoom(ns *hub.Namespace, m *hub.Message, c *Counts) bool {
 // PushGap keeps g in its place among what waits. It returns false when there is
 // no room for it.
 func (q *Queue) PushGap(g hub.Gap) bool {
-	if len(q.gaps) >= maxHeldGaps || len(q.dropped) >= maxHeldGaps+hub.MaxPositions {
+	if len(q.held) >= maxHeldGaps || len(q.dropped) >= maxHeldGaps+hub.MaxPositions {
 		return false
 	}
-	q.gaps = append(q.gaps, heldGap{before: len(q.messages), gap: g})
+	q.held = append(q.held, heldGap{before: len(q.messages), gap: g})
 	return true
 }
 
 // TakeDropped takes the gaps that dropping has made, and those that were among what
 // it took: older than all that waits of their namespaces.
-func (q *Queue) TakeDropped(c *Counts) []hub.Gap {
-	gaps := q.dropped
-	q.dropped = nil
-	for i := range gaps {
-		if gaps[i].Reason == hub.GapOverflow {
+func (g *gaps) TakeDropped(c *Counts) []hub.Gap {
+	taken := g.dropped
+	g.dropped = nil
+	for i := range taken {
+		if taken[i].Reason == hub.GapOverflow {
 			c.Gaps.Add(1)
 		}
 	}
-	return gaps
+	return taken
 }
 
 // TakeGap takes the gap that is to be told before the next message, if there is one.
 func (q *Queue) TakeGap() (hub.Gap, bool) {
 	q.skip()
-	if len(q.gaps) == 0 || q.gaps[0].before > q.head {
+	if len(q.held) == 0 || q.held[0].before > q.head {
 		return hub.Gap{}, false
 	}
-	g := q.gaps[0].gap
-	q.gaps = q.gaps[1:]
+	g := q.held[0].gap
+	q.held = q.held[1:]
 	return g, true
 }
 
 // Pop takes the oldest message. There must be one.
 func (q *Queue) Pop(c *Counts) *hub.Message {
-	m := q.pop()
+	q.skip()
+	m := q.remove(q.head)
+	q.head++
+	q.sent = q.head + q.moved
 	c.held(m, -1)
 	return m
 }
@@ -429,20 +426,20 @@ func (q *Queue) Stands(at hub.Positions) (_ hub.Positions, ok bool) {
 	for _, g := range q.dropped {
 		gap(g)
 	}
-	for _, g := range q.gaps {
+	for _, g := range q.held {
 		gap(g.gap)
 	}
 	return at, ok
 }
 
 // Unlogged returns the gaps of messages that were dropped and are in no log.
-func (q *Queue) Unlogged() (gaps []hub.Gap) {
-	for _, g := range q.dropped {
-		if g.At.IsZero() {
-			gaps = append(gaps, g)
+func (g *gaps) Unlogged() (lost []hub.Gap) {
+	for _, d := range g.dropped {
+		if d.At.IsZero() {
+			lost = append(lost, d)
 		}
 	}
-	return gaps
+	return lost
 }
 
 // Forget counts off what is thrown away with q.

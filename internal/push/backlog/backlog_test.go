@@ -251,7 +251,7 @@ func TestAQueueDoesWhatItsPoliciesSay(t *testing.T) {
 				if got, want := q.Push(m, ns, c), o.push(m, ns); got != want {
 					t.Fatalf("seed %d: offset %d of %s is kept: %v, want %v", seed, offset, ns.Name, got, want)
 				}
-			case n == 97 && len(q.gaps) < maxHeldGaps && !q.Empty():
+			case n == 97 && len(q.held) < maxHeldGaps && !q.Empty():
 				g := hub.Gap{Namespace: spaces[r.IntN(3)].Name, From: strconv.Itoa(int(offset)), Reason: hub.GapUnknown}
 				if q.PushGap(g) {
 					o.list = append(o.list, waiting{gap: g})
