@@ -102,7 +102,7 @@ func (s *shard) release(c *channel) {
 // put makes e the entry of k.
 func (s *shard) put(c *channel, k key, e *entry) {
 	old := c.members[k]
-	s.note(c, k, old)
+	s.begin(c).noteMember(k, old)
 	if c.members == nil {
 		c.members = make(map[key]*entry)
 		c.users = make(map[string]user)
@@ -111,7 +111,7 @@ func (s *shard) put(c *channel, k key, e *entry) {
 		if old != nil {
 			s.dropUser(c, old)
 		}
-		s.noteUser(c, e.User)
+		s.begin(c).noteUser(e.User, c.users[e.User].last)
 		u := c.users[e.User]
 		c.users[e.User] = user{u.n + 1, e}
 	} else {
@@ -129,7 +129,7 @@ func (s *shard) remove(c *channel, k key) *entry {
 	if old == nil {
 		return nil
 	}
-	s.note(c, k, old)
+	s.begin(c).noteMember(k, old)
 	s.dropUser(c, old)
 	delete(c.members, k)
 	s.p.members.Add(-1)
@@ -137,7 +137,7 @@ func (s *shard) remove(c *channel, k key) *entry {
 }
 
 func (s *shard) dropUser(c *channel, e *entry) {
-	s.noteUser(c, e.User)
+	s.begin(c).noteUser(e.User, c.users[e.User].last)
 	u := c.users[e.User]
 	if u.n--; u.n <= 0 {
 		delete(c.users, e.User)
@@ -156,7 +156,7 @@ func (s *shard) setCount(c *channel, node uint32, kind Kind, gen uint32, n int) 
 		c.counts = append(c.counts, count{node: node, kind: kind})
 		i = len(c.counts) - 1
 	}
-	s.noteKind(c, kind)
+	s.begin(c).noteKind(kind, c.totals[kind] > 0)
 	c.totals[kind] += max(n, 0) - c.counts[i].n
 	c.counts[i].n, c.counts[i].gen = max(n, 0), gen
 	if n <= 0 {
@@ -342,8 +342,8 @@ func (s *shard) begin(c *channel) *pending {
 	return c.pending
 }
 
-func (s *shard) note(c *channel, k key, before *entry) {
-	p := s.begin(c)
+// noteMember notes that the member of k changes, who was before. p may be nil.
+func (p *pending) noteMember(k key, before *entry) {
 	if p == nil {
 		return
 	}
@@ -357,8 +357,8 @@ func (s *shard) note(c *channel, k key, before *entry) {
 	p.order = append(p.order, k)
 }
 
-func (s *shard) noteUser(c *channel, name string) {
-	p := s.begin(c)
+// noteUser notes that the clients of a user change, of which before was the newest. p may be nil.
+func (p *pending) noteUser(name string, before *entry) {
 	if p == nil {
 		return
 	}
@@ -368,13 +368,14 @@ func (s *shard) noteUser(c *channel, name string) {
 	if p.users == nil {
 		p.users = make(map[string]*entry)
 	}
-	p.users[name] = c.users[name].last
+	p.users[name] = before
 	p.named = append(p.named, name)
 }
 
-func (s *shard) noteKind(c *channel, kind Kind) {
-	if p := s.begin(c); p != nil && !p.noted[kind] {
-		p.noted[kind], p.before[kind] = true, c.totals[kind] > 0
+// noteKind notes that a count changes; some: it was not zero. p may be nil.
+func (p *pending) noteKind(kind Kind, some bool) {
+	if p != nil && !p.noted[kind] {
+		p.noted[kind], p.before[kind] = true, some
 	}
 }
 
