@@ -291,9 +291,9 @@ func TestTapeReadsAtTheLogsPace(t *testing.T) {
 		a.tape.mu.Lock() // the writer cannot take anything off the queue meanwhile
 		a.tape.state = tapeOpen
 		for range maxQueueEvents + 1 {
-			a.tape.push(queued{data: []byte("{}")})
+			a.tape.queue.push(queued{data: []byte("{}")})
 		}
-		full = a.tape.full()
+		full = a.tape.queue.full()
 		a.tape.mu.Unlock()
 		a.tape.r.writers.Go(a.tape.write)
 	})

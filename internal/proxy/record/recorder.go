@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -306,7 +307,7 @@ func (r *Recorder) Close() {
 		return n
 	}
 	r.tapes.Range(func(t, _ any) bool {
-		t.(*Tape).stopped()
+		t.(*Tape).abort(http.StatusServiceUnavailable, "stopped", "the gateway is stopping")
 		return true
 	})
 	for deadline := time.Now().Add(stopTime); running() > 0 && time.Now().Before(deadline); {

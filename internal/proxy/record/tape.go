@@ -50,12 +50,9 @@ type Tape struct {
 	events int
 	bytes  int64
 
-	mu     sync.Mutex // guards what follows
-	state  tapeState
-	paused bool
-	queue  []queued // what is to be stored, in order
-	size   int      // of the queue, in bytes
-	more   chan struct{}
+	mu    sync.Mutex // guards what follows
+	state tapeState
+	queue queue // what is to be stored
 }
 
 type tapeState uint8
@@ -73,6 +70,43 @@ type queued struct {
 	why  string
 }
 
+// A queue is the records of a tape that are to be stored, in order.
+type queue struct {
+	records []queued
+	size    int           // in bytes
+	paused  bool          // the backend is not read
+	more    chan struct{} // holds one: a record was queued
+}
+
+// full reports whether so much is queued that the backend is to be read no further.
+func (q *queue) full() bool { return q.size > maxQueue || len(q.records) > maxQueueEvents }
+
+func (q *queue) push(r queued) {
+	q.records = append(q.records, r)
+	q.size += len(r.data)
+	select {
+	case q.more <- struct{}{}:
+	default:
+	}
+}
+
+// pop takes the first record, if there is one. resume reports that paused has ended: there is
+// room again.
+func (q *queue) pop() (r queued, resume, ok bool) {
+	if len(q.records) == 0 {
+		return r, false, false
+	}
+	r = q.records[0]
+	q.records[0] = queued{}
+	q.records = q.records[1:]
+	q.size -= len(r.data)
+	resume = q.paused && q.size <= maxQueue/2 && len(q.records) <= maxQueueEvents/2
+	if resume {
+		q.paused = false
+	}
+	return r, resume, true
+}
+
 const (
 	maxQueue       = 64 << 10 // bytes to be stored past which the backend is not read
 	maxQueueEvents = 256
@@ -85,7 +119,7 @@ func (t *Tape) entrust(e *entry, v *Viewer, g *generation) {
 	t.r, t.entry, t.loop, t.cfg, t.route, t.start = e.r, e, v.ask.Loop, v.ask.Record, v.ask.Route, g.start
 	t.id = ID{namespace: v.ask.Record.Namespace, key: v.ask.Key, nonce: g.nonce, kind: g.owner.digest[0]}
 	t.channel = t.id.channel()
-	t.more = make(chan struct{}, 1)
+	t.queue.more = make(chan struct{}, 1)
 }
 
 // Begin gives t its exchange, right before that is started, and who asked for it.
@@ -98,7 +132,7 @@ func (t *Tape) Void() {
 	t.state = tapeEnded
 	t.mu.Unlock()
 	if first {
-		t.note(markVoid, "", "")
+		t.entry.note(note{Mark: markVoid, Nonce: t.id.nonce})
 	}
 }
 
@@ -109,10 +143,8 @@ func (t *Tape) Active() bool { return t.x != nil }
 // Forsake says that the client is gone. The exchange continues.
 func (t *Tape) Forsake() { t.client = nil }
 
-func (t *Tape) note(m mark, at, why string) {
-	e, n := t.entry, note{Mark: m, Nonce: t.id.nonce, At: at, Cause: why}
-	t.r.post(func() { e.write(n) })
-}
+// note writes n into the index. Any goroutine.
+func (e *entry) note(n note) { e.r.post(func() { e.write(n) }) }
 
 // Interim implements proxy.Sink.
 func (t *Tape) Interim(x *proxy.Exchange, res *http1.Response) {
@@ -149,7 +181,7 @@ func (t *Tape) Head(x *proxy.Exchange, res *http1.Response) {
 	if ns, err := t.r.hub.Namespace(t.channel); err == nil {
 		t.parser.MaxEvent = ns.MaxMessageBytes
 	}
-	t.note(markOpen, "", "")
+	t.entry.note(note{Mark: markOpen, Nonce: t.id.nonce})
 	t.r.writers.Go(t.write)
 	if c := t.client; c != nil {
 		t.client = nil
@@ -186,12 +218,9 @@ func (t *Tape) Body(x *proxy.Exchange, b []byte) (full bool) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.paused = t.full()
-	return t.paused
+	t.queue.paused = t.queue.full()
+	return t.queue.paused
 }
-
-// full reports whether enough waits to be stored. t.mu is held.
-func (t *Tape) full() bool { return t.size > maxQueue || len(t.queue) > maxQueueEvents }
 
 // event queues one event. It returns false when the recording has ended with it.
 func (t *Tape) event(x *proxy.Exchange, ev *sse.Event) bool {
@@ -225,18 +254,8 @@ func (t *Tape) event(x *proxy.Exchange, ev *sse.Event) bool {
 	if t.state != tapeOpen {
 		return false // aborted
 	}
-	t.push(queued{data: data})
+	t.queue.push(queued{data: data})
 	return true
-}
-
-// push queues q for the writer. t.mu is held.
-func (t *Tape) push(q queued) {
-	t.queue = append(t.queue, q)
-	t.size += len(q.data)
-	select {
-	case t.more <- struct{}{}:
-	default:
-	}
 }
 
 // give ends the recording as broken, and the exchange, from a call of the exchange.
@@ -256,10 +275,10 @@ func (t *Tape) end(last wire.Record) bool {
 	}
 	t.state = tapeEnded
 	if was == tapeWaits {
-		t.note(markVoid, "", last.Cause)
+		t.entry.note(note{Mark: markVoid, Nonce: t.id.nonce, Cause: last.Cause})
 		return true
 	}
-	t.push(queued{data: wire.AppendRecord(nil, &last), last: last.Mark, why: last.Cause})
+	t.queue.push(queued{data: wire.AppendRecord(nil, &last), last: last.Mark, why: last.Cause})
 	return true
 }
 
@@ -317,10 +336,6 @@ func (t *Tape) abort(code int, cause, reason string) bool {
 	return true
 }
 
-func (t *Tape) stopped() {
-	t.abort(http.StatusServiceUnavailable, "stopped", "the gateway is stopping")
-}
-
 // write stores the records one after the other, so that none is missing between two.
 func (t *Tape) write() {
 	event := t.start
@@ -333,7 +348,7 @@ func (t *Tape) write() {
 		if q.last != "" {
 			key = t.id.nonce + "#end"
 		}
-		at, err := t.store(hub.Publication{Channel: t.channel, Data: q.data, IdempotencyKey: key})
+		at, err := t.r.store(hub.Publication{Channel: t.channel, Data: q.data, IdempotencyKey: key})
 		switch {
 		case q.last != "":
 			if q.last == wire.MarkEnd {
@@ -353,41 +368,34 @@ func (t *Tape) write() {
 
 // next takes the next record off the queue and makes the backend continue when there
 // is room.
-func (t *Tape) next() (q queued, ok bool) {
+func (t *Tape) next() (queued, bool) {
 	for {
 		t.mu.Lock()
-		if len(t.queue) > 0 {
-			q = t.queue[0]
-			t.queue[0] = queued{}
-			t.queue = t.queue[1:]
-			t.size -= len(q.data)
-			resume := t.paused && t.size <= maxQueue/2 && len(t.queue) <= maxQueueEvents/2
-			if resume {
-				t.paused = false
-			}
-			t.mu.Unlock()
-			if resume {
-				t.loop.Post(func() {
-					if t.x != nil {
-						t.x.Resume()
-					}
-				})
-			}
+		q, resume, ok := t.queue.pop()
+		t.mu.Unlock()
+		if resume {
+			t.loop.Post(func() {
+				if t.x != nil {
+					t.x.Resume()
+				}
+			})
+		}
+		if ok {
 			return q, true
 		}
-		t.mu.Unlock()
 		select {
-		case <-t.more:
+		case <-t.queue.more:
 		case <-t.r.ctx.Done():
-			return q, false
+			return queued{}, false
 		}
 	}
 }
 
-func (t *Tape) store(p hub.Publication) (hub.Position, error) {
-	ctx, cancel := context.WithTimeout(t.r.ctx, noteTime)
+// store publishes p, and waits for that within a bound.
+func (r *Recorder) store(p hub.Publication) (hub.Position, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, noteTime)
 	defer cancel()
-	return t.r.publish(ctx, p)
+	return r.publish(ctx, p)
 }
 
 // unstored ends the recording because an event could not be stored: what comes
@@ -403,8 +411,8 @@ func (t *Tape) unstored(err error) {
 	t.abort(last.Code, last.Cause, last.Reason)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.queue, t.size = t.queue[:0], 0
-	t.push(queued{data: wire.AppendRecord(nil, &last), last: last.Mark, why: last.Cause})
+	t.queue.records, t.queue.size = t.queue.records[:0], 0
+	t.queue.push(queued{data: wire.AppendRecord(nil, &last), last: last.Mark, why: last.Cause})
 }
 
 // closed notes in the index how the recording ended.
@@ -423,9 +431,9 @@ func (t *Tape) closed(q *queued, at hub.Position, err error) {
 	}
 	if q.last == wire.MarkEnd {
 		t.r.whole.Add(1)
-		t.note(markEnd, at.String(), "")
+		t.entry.note(note{Mark: markEnd, Nonce: t.id.nonce, At: at.String()})
 		return
 	}
 	t.r.countBroken(q.why)
-	t.note(markBroken, at.String(), q.why)
+	t.entry.note(note{Mark: markBroken, Nonce: t.id.nonce, At: at.String(), Cause: q.why})
 }
