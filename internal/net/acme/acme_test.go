@@ -181,7 +181,7 @@ func TestFailuresAreSharedAndOutliveTheProcess(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				m.client.HTTPClient = &http.Client{Transport: ca}
+				m.ca.client.HTTPClient = &http.Client{Transport: ca}
 				done.Go(func() {
 					if err := m.Run(ctx, shared); err != nil {
 						t.Error(err)
@@ -253,11 +253,11 @@ func TestRenewalIsWhenTheCASuggests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.client.HTTPClient = &http.Client{Transport: &infoCA{`{"suggestedWindow":{"start":"` + at(start) + `","end":"` + at(end) + `"},"explanationURL":"https://ca/why"}`}}
+		m.ca.client.HTTPClient = &http.Client{Transport: &infoCA{`{"suggestedWindow":{"start":"` + at(start) + `","end":"` + at(end) + `"},"explanationURL":"https://ca/why"}`}}
 		r := pairOf(t, "a.example", now, now.Add(90*24*time.Hour))
 		planned := now.Add(60 * 24 * time.Hour)
 		r.RenewAt = planned
-		m.advise(t.Context(), r)
+		m.ca.advise(t.Context(), r)
 		in := r.RenewAt.After(now.Add(start-time.Second)) && r.RenewAt.Before(now.Add(end+time.Second))
 		if !in || r.RenewAt.Equal(planned) == moved || r.Explanation != "https://ca/why" {
 			t.Errorf("renewal at %v (%q) with a window from %v to %v", r.RenewAt, r.Explanation, start, end)

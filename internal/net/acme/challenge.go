@@ -72,7 +72,7 @@ func (s *httpSolver) Present(ctx context.Context, ch lib.Challenge) error {
 	s.c.mu.Lock()
 	s.c.http[ch.Token] = ch.KeyAuthorization
 	s.c.mu.Unlock()
-	return save(ctx, s.c.m.store(), s.c.m.keyOf("http-01", ch.Token), ch.KeyAuthorization)
+	return save(ctx, s.c.m.stores.current(), s.c.m.stores.keyOf("http-01", ch.Token), ch.KeyAuthorization)
 }
 
 // CleanUp implements acmez.Solver.
@@ -80,7 +80,7 @@ func (s *httpSolver) CleanUp(ctx context.Context, ch lib.Challenge) error {
 	s.c.mu.Lock()
 	delete(s.c.http, ch.Token)
 	s.c.mu.Unlock()
-	return s.c.m.store().Delete(context.WithoutCancel(ctx), s.c.m.keyOf("http-01", ch.Token))
+	return s.c.m.stores.current().Delete(context.WithoutCancel(ctx), s.c.m.stores.keyOf("http-01", ch.Token))
 }
 
 // alpnSolver solves TLS-ALPN-01 (RFC 8737).
@@ -92,7 +92,7 @@ func (s *alpnSolver) Present(ctx context.Context, ch lib.Challenge) error {
 	s.c.mu.Lock()
 	s.c.alpn[sni] = ch
 	s.c.mu.Unlock()
-	return save(ctx, s.c.m.store(), s.c.m.keyOf("tls-alpn-01", sni), ch)
+	return save(ctx, s.c.m.stores.current(), s.c.m.stores.keyOf("tls-alpn-01", sni), ch)
 }
 
 // CleanUp implements acmez.Solver.
@@ -101,7 +101,7 @@ func (s *alpnSolver) CleanUp(ctx context.Context, ch lib.Challenge) error {
 	s.c.mu.Lock()
 	delete(s.c.alpn, sni)
 	s.c.mu.Unlock()
-	return s.c.m.store().Delete(context.WithoutCancel(ctx), s.c.m.keyOf("tls-alpn-01", sni))
+	return s.c.m.stores.current().Delete(context.WithoutCancel(ctx), s.c.m.stores.keyOf("tls-alpn-01", sni))
 }
 
 // KeyAuthorization returns the answer to the HTTP-01 challenge with token, if this node has
@@ -116,10 +116,10 @@ func (m *Manager) KeyAuthorization(token string) (answer string, ok bool) {
 // FindKeyAuthorization is KeyAuthorization for the challenges of all nodes. It may block for some
 // seconds.
 func (m *Manager) FindKeyAuthorization(ctx context.Context, token string) (answer string, ok bool) {
-	if answer, ok = m.KeyAuthorization(token); ok || !m.shares() || !validToken(token) {
+	if answer, ok = m.KeyAuthorization(token); ok || !m.stores.shares() || !validToken(token) {
 		return answer, ok
 	}
-	ok = m.challenges.find(ctx, m.keyOf("http-01", token), &answer)
+	ok = m.challenges.find(ctx, m.stores.keyOf("http-01", token), &answer)
 	return answer, ok
 }
 
@@ -133,7 +133,7 @@ func (c *challenges) find(ctx context.Context, key string, v any) bool {
 	defer func() { <-c.lookups }()
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	ok, err := load(ctx, c.m.store(), key, v)
+	ok, err := load(ctx, c.m.stores.current(), key, v)
 	if err != nil {
 		c.m.log.Debug("find challenge", "key", key, "err", err)
 	}
@@ -149,8 +149,8 @@ func (m *Manager) ChallengeCertificate(ctx context.Context, serverName string) (
 	c.mu.Lock()
 	ch, ok := c.alpn[sni]
 	c.mu.Unlock()
-	if !ok && m.shares() && m.serves(sni) {
-		ok = c.find(ctx, m.keyOf("tls-alpn-01", sni), &ch)
+	if !ok && m.stores.shares() && m.serves(sni) {
+		ok = c.find(ctx, m.stores.keyOf("tls-alpn-01", sni), &ch)
 	}
 	if !ok {
 		return nil, fmt.Errorf("no TLS-ALPN-01 challenge is pending for %.80q", serverName)

@@ -24,16 +24,13 @@ type Manager struct {
 	// Fixed at New.
 	cfg    Config
 	log    *slog.Logger
-	prefix string // of keys: the CA's
-	local  *dirStore
-	client *acmez.Client
+	ca     *authority
 	orders chan struct{} // as many as may run at a time
 	names  []*managed    // in the configured order
 
-	challenges  *challenges
-	registering sync.Mutex // held while this process registers an account
-	shared      atomic.Pointer[Store]
-	changed     func() // OnChange's
+	stores     stores
+	challenges *challenges
+	changed    func() // OnChange's
 
 	ordered, failed atomic.Uint64
 }
@@ -75,7 +72,7 @@ func New(cfg Config, dir string, log *slog.Logger) (*Manager, error) {
 	}
 	sum := sha256.Sum256([]byte(cfg.directoryURL()))
 	m := &Manager{
-		cfg: cfg, log: log, prefix: hex.EncodeToString(sum[:4]) + "/", local: newDirStore(dir),
+		cfg: cfg, log: log, stores: stores{prefix: hex.EncodeToString(sum[:4]) + "/", local: newDirStore(dir)},
 		orders: make(chan struct{}, maxOrders), changed: func() {},
 	}
 	m.challenges = newChallenges(m)
@@ -83,16 +80,16 @@ func New(cfg Config, dir string, log *slog.Logger) (*Manager, error) {
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second, IdleConnTimeout: 30 * time.Second, ForceAttemptHTTP2: true,
 	}
-	m.client = &acmez.Client{
+	m.ca = &authority{cfg: &m.cfg, log: log, stores: &m.stores, client: &acmez.Client{
 		Client: &lib.Client{
 			Directory: cfg.directoryURL(), UserAgent: "weir", PollTimeout: orderTimeout,
 			HTTPClient: &http.Client{Transport: transport, Timeout: time.Minute},
 		},
 		ChallengeSolvers: m.challenges.solvers(cfg.Challenges),
-	}
+	}}
 	for _, name := range cfg.Names {
 		n := &managed{name: name, wake: make(chan struct{}, 1)}
-		r, err := m.loadRecord(context.Background(), m.local, name)
+		r, err := m.loadRecord(context.Background(), m.stores.local, name)
 		if err != nil {
 			return nil, fmt.Errorf("acme: %w; remove the file to obtain another", err)
 		}
@@ -127,26 +124,15 @@ func (c Config) Check() error {
 // OnChange has f called after certificates have changed. Before Run.
 func (m *Manager) OnChange(f func()) { m.changed = f }
 
-// store is where the truth is: what all nodes share, or this node's directory.
-func (m *Manager) store() Store {
-	if s := m.shared.Load(); s != nil {
-		return *s
-	}
-	return m.local
-}
-
-// shares reports whether other nodes use the same store.
-func (m *Manager) shares() bool { return m.shared.Load() != nil }
-
 // Run keeps the certificates until ctx is done. shared is the store of all nodes; nil: there are
 // no others.
 func (m *Manager) Run(ctx context.Context, shared Store) error {
 	if shared != nil {
-		m.shared.Store(&shared)
+		m.stores.shared.Store(&shared)
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
-	defer m.client.HTTPClient.CloseIdleConnections()
+	defer m.ca.client.HTTPClient.CloseIdleConnections()
 	for _, n := range m.names {
 		running.Go(func() { m.keep(ctx, n) })
 	}
@@ -154,7 +140,7 @@ func (m *Manager) Run(ctx context.Context, shared Store) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.store().Changed():
+		case <-m.stores.current().Changed():
 		}
 		for _, n := range m.names {
 			select {
@@ -193,7 +179,7 @@ func (m *Manager) step(ctx context.Context, n *managed) time.Duration {
 	if !order && !info {
 		return pause
 	}
-	held, unlock, err := m.store().Lock(ctx, m.keyOf("certificates", n.name))
+	held, unlock, err := m.stores.current().Lock(ctx, m.stores.keyOf("certificates", n.name))
 	switch {
 	case errors.Is(err, ErrLocked):
 		return lockPause + jitter(lockPause/2)
@@ -241,13 +227,13 @@ func (n *managed) next(now time.Time) (pause time.Duration, order, info bool) {
 
 // refresh puts the stored certificate in service if it is another than the one in service.
 func (m *Manager) refresh(ctx context.Context, n *managed) error {
-	s := m.store()
+	s := m.stores.current()
 	r, err := m.loadRecord(ctx, s, n.name)
 	if err != nil {
 		return err
 	}
 	var f failures
-	if _, err := load(ctx, s, m.keyOf("failures", n.name), &f); err != nil {
+	if _, err := load(ctx, s, m.stores.keyOf("failures", n.name), &f); err != nil {
 		return err
 	}
 	n.mu.Lock()
@@ -255,8 +241,8 @@ func (m *Manager) refresh(ctx context.Context, n *managed) error {
 	n.failed = f
 	n.mu.Unlock()
 	switch {
-	case r == nil && was != nil && m.shares(): // this node has it, the others do not yet
-		return save(ctx, s, m.keyOf("certificates", n.name), was)
+	case r == nil && was != nil && m.stores.shares(): // this node has it, the others do not yet
+		return save(ctx, s, m.stores.keyOf("certificates", n.name), was)
 	case r == nil:
 		return nil
 	}
@@ -272,8 +258,8 @@ func (m *Manager) use(ctx context.Context, n *managed, r *record) error {
 	if was != nil && was.Chain == r.Chain && was.RenewAt.Equal(r.RenewAt) && was.InfoAt.Equal(r.InfoAt) {
 		return nil
 	}
-	if m.shares() {
-		if err := save(ctx, m.local, m.keyOf("certificates", n.name), r); err != nil {
+	if m.stores.shares() {
+		if err := save(ctx, m.stores.local, m.stores.keyOf("certificates", n.name), r); err != nil {
 			m.log.Warn("copy of a certificate", "name", n.name, "err", err) // it is in service all the same
 		}
 	}
@@ -296,9 +282,9 @@ func (m *Manager) renew(ctx context.Context, n *managed) time.Duration {
 	old, f := n.record, n.failed
 	n.mu.Unlock()
 	began := time.Now()
-	r, err := m.order(ctx, n.name, old)
+	r, err := m.ca.order(ctx, n.name, old)
 	if err == nil {
-		err = save(ctx, m.store(), m.keyOf("certificates", n.name), r)
+		err = save(ctx, m.stores.current(), m.stores.keyOf("certificates", n.name), r)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -335,7 +321,7 @@ func (m *Manager) setFailures(ctx context.Context, n *managed, f failures) error
 	n.mu.Lock()
 	n.failed = f
 	n.mu.Unlock()
-	return save(ctx, m.store(), m.keyOf("failures", n.name), f)
+	return save(ctx, m.stores.current(), m.stores.keyOf("failures", n.name), f)
 }
 
 // askInfo queries the CA when to renew n's certificate, and returns when to look again. The lock is
@@ -345,14 +331,14 @@ func (m *Manager) askInfo(ctx context.Context, n *managed) time.Duration {
 	r := *n.record
 	n.mu.Unlock()
 	was := r.RenewAt
-	m.advise(ctx, &r)
+	m.ca.advise(ctx, &r)
 	if ctx.Err() != nil {
 		return lockPause
 	}
 	if !was.Equal(r.RenewAt) {
 		m.log.Info("the CA suggests another time of renewal", "name", n.name, "was", was, "renew_at", r.RenewAt, "explanation", r.Explanation)
 	}
-	if err := save(ctx, m.store(), m.keyOf("certificates", n.name), &r); err != nil {
+	if err := save(ctx, m.stores.current(), m.stores.keyOf("certificates", n.name), &r); err != nil {
 		m.log.Warn("certificate store", "name", n.name, "err", err)
 		return storePause
 	}

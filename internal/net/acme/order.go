@@ -13,7 +13,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/mholt/acmez/v3"
@@ -23,19 +25,29 @@ import (
 // orderTimeout bounds one order, from the account to the certificate.
 const orderTimeout = 5 * time.Minute
 
+// An authority is a CA, with the account of all nodes there.
+type authority struct {
+	cfg    *Config
+	log    *slog.Logger
+	client *acmez.Client
+	stores *stores
+
+	registering sync.Mutex // one registration at a time
+}
+
 // order obtains a certificate for name in place of old, which may be nil.
-func (m *Manager) order(ctx context.Context, name string, old *record) (*record, error) {
+func (a *authority) order(ctx context.Context, name string, old *record) (*record, error) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
-	account, err := m.account(ctx)
+	account, err := a.account(ctx)
 	if err != nil {
 		return nil, err
 	}
-	key, keyPEM, err := newKey(m.cfg.KeyType)
+	key, keyPEM, err := newKey(a.cfg.KeyType)
 	if err != nil {
 		return nil, err
 	}
-	csr, err := newRequest(key, name, m.cfg.MustStaple)
+	csr, err := newRequest(key, name, a.cfg.MustStaple)
 	if err != nil {
 		return nil, err
 	}
@@ -43,13 +55,13 @@ func (m *Manager) order(ctx context.Context, name string, old *record) (*record,
 	if err != nil {
 		return nil, err
 	}
-	params.Profile = m.cfg.Profile
-	if old != nil && m.cfg.RenewalInfo.On() && m.hasInfo(ctx) {
+	params.Profile = a.cfg.Profile
+	if old != nil && a.cfg.RenewalInfo.On() && a.hasInfo(ctx) {
 		params.Replaces = old.pair.Leaf // RFC 9773 §5
 	}
-	chains, err := m.client.ObtainCertificate(ctx, params)
+	chains, err := a.client.ObtainCertificate(ctx, params)
 	if err != nil {
-		return nil, m.forget(ctx, err)
+		return nil, a.forget(ctx, err)
 	}
 	if len(chains) == 0 {
 		return nil, errors.New("the CA returned no certificate")
@@ -61,24 +73,24 @@ func (m *Manager) order(ctx context.Context, name string, old *record) (*record,
 	if err := r.pair.Leaf.VerifyHostname(hostOf(name)); err != nil {
 		return nil, fmt.Errorf("the CA returned another certificate: %w", err)
 	}
-	r.RenewAt = renewalTime(r.pair.Leaf, time.Duration(m.cfg.RenewBefore))
-	m.advise(ctx, r)
+	r.RenewAt = renewalTime(r.pair.Leaf, time.Duration(a.cfg.RenewBefore))
+	a.advise(ctx, r)
 	return r, nil
 }
 
 // hasInfo reports whether the CA has renewal information.
-func (m *Manager) hasInfo(ctx context.Context) bool {
-	d, err := m.client.GetDirectory(ctx)
+func (a *authority) hasInfo(ctx context.Context) bool {
+	d, err := a.client.GetDirectory(ctx)
 	return err == nil && d.RenewalInfo != ""
 }
 
 // advise sets the time of r's renewal to what the CA suggests, if it does.
-func (m *Manager) advise(ctx context.Context, r *record) {
-	if !m.cfg.RenewalInfo.On() {
+func (a *authority) advise(ctx context.Context, r *record) {
+	if !a.cfg.RenewalInfo.On() {
 		r.InfoAt = time.Time{}
 		return
 	}
-	info, err := m.client.GetRenewalInfo(ctx, r.pair.Leaf)
+	info, err := a.client.GetRenewalInfo(ctx, r.pair.Leaf)
 	now := time.Now()
 	if errors.Is(err, lib.ErrUnsupported) {
 		r.InfoAt = time.Time{}
@@ -90,7 +102,7 @@ func (m *Manager) advise(ctx context.Context, r *record) {
 	}
 	r.InfoAt = now.Add(next - jitter(next/10))
 	if err != nil {
-		m.log.Warn("renewal information", "name", r.Name, "err", err)
+		a.log.Warn("renewal information", "name", r.Name, "err", err)
 		return
 	}
 	// The time is drawn once for each window (RFC 9773 §4.2).
@@ -109,16 +121,16 @@ type storedAccount struct {
 const accountKey = "account"
 
 // account returns the account at the CA, which it registers if there is none yet.
-func (m *Manager) account(ctx context.Context) (account lib.Account, err error) {
-	m.registering.Lock()
-	defer m.registering.Unlock()
+func (a *authority) account(ctx context.Context) (account lib.Account, err error) {
+	a.registering.Lock()
+	defer a.registering.Unlock()
 	var unlock func()
 	for {
-		if account, ok, err := m.loadAccount(ctx); ok || err != nil {
+		if account, ok, err := a.loadAccount(ctx); ok || err != nil {
 			return account, err
 		}
 		var held context.Context
-		if held, unlock, err = m.store().Lock(ctx, m.prefix+accountKey); err == nil {
+		if held, unlock, err = a.stores.current().Lock(ctx, a.stores.prefix+accountKey); err == nil {
 			ctx = held
 			break
 		}
@@ -132,35 +144,35 @@ func (m *Manager) account(ctx context.Context) (account lib.Account, err error) 
 		}
 	}
 	defer unlock()
-	if account, ok, err := m.loadAccount(ctx); ok || err != nil {
+	if account, ok, err := a.loadAccount(ctx); ok || err != nil {
 		return account, err
 	}
 	key, keyPEM, err := newKey("p256")
 	if err != nil {
 		return account, err
 	}
-	account = lib.Account{TermsOfServiceAgreed: m.cfg.AcceptTerms, PrivateKey: key}
-	if m.cfg.Email != "" {
-		account.Contact = []string{"mailto:" + m.cfg.Email}
+	account = lib.Account{TermsOfServiceAgreed: a.cfg.AcceptTerms, PrivateKey: key}
+	if a.cfg.Email != "" {
+		account.Contact = []string{"mailto:" + a.cfg.Email}
 	}
-	if e := m.cfg.ExternalAccount; e.KeyID != "" {
-		if err := account.SetExternalAccountBinding(ctx, m.client.Client, lib.EAB{KeyID: e.KeyID, MACKey: string(e.HMACKey)}); err != nil {
+	if e := a.cfg.ExternalAccount; e.KeyID != "" {
+		if err := account.SetExternalAccountBinding(ctx, a.client.Client, lib.EAB{KeyID: e.KeyID, MACKey: string(e.HMACKey)}); err != nil {
 			return account, fmt.Errorf("external_account: %w", err)
 		}
 	}
-	if account, err = m.client.NewAccount(ctx, account); err != nil {
-		return account, fmt.Errorf("register an account at %s: %w", m.client.Directory, err)
+	if account, err = a.client.NewAccount(ctx, account); err != nil {
+		return account, fmt.Errorf("register an account at %s: %w", a.client.Directory, err)
 	}
-	m.log.Info("registered an ACME account", "directory", m.client.Directory, "account", account.Location)
-	return account, save(ctx, m.store(), m.prefix+accountKey, storedAccount{account, string(keyPEM)})
+	a.log.Info("registered an ACME account", "directory", a.client.Directory, "account", account.Location)
+	return account, save(ctx, a.stores.current(), a.stores.prefix+accountKey, storedAccount{account, string(keyPEM)})
 }
 
-func (m *Manager) loadAccount(ctx context.Context) (account lib.Account, ok bool, err error) {
-	var a storedAccount
-	if ok, err = load(ctx, m.store(), m.prefix+accountKey, &a); !ok || err != nil {
+func (a *authority) loadAccount(ctx context.Context) (account lib.Account, ok bool, err error) {
+	var stored storedAccount
+	if ok, err = load(ctx, a.stores.current(), a.stores.prefix+accountKey, &stored); !ok || err != nil {
 		return account, false, err
 	}
-	block, _ := pem.Decode([]byte(a.Key))
+	block, _ := pem.Decode([]byte(stored.Key))
 	if block == nil {
 		return account, false, errors.New("stored ACME account: its key is not PEM")
 	}
@@ -168,19 +180,19 @@ func (m *Manager) loadAccount(ctx context.Context) (account lib.Account, ok bool
 	if err != nil {
 		return account, false, fmt.Errorf("stored ACME account: %w", err)
 	}
-	a.Account.PrivateKey = key.(crypto.Signer) // all private keys of PKCS #8 are
-	return a.Account, true, nil
+	stored.Account.PrivateKey = key.(crypto.Signer) // all private keys of PKCS #8 are
+	return stored.Account, true, nil
 }
 
 // forget removes an account that the CA does not have any more, so that the next order registers
 // another. It returns err.
-func (m *Manager) forget(ctx context.Context, err error) error {
+func (a *authority) forget(ctx context.Context, err error) error {
 	var p lib.Problem
 	if !errors.As(err, &p) || p.Type != lib.ProblemTypeAccountDoesNotExist {
 		return err
 	}
-	m.log.Warn("the CA does not know the account: another is registered with the next order", "directory", m.client.Directory)
-	return errors.Join(err, m.store().Delete(context.WithoutCancel(ctx), m.prefix+accountKey))
+	a.log.Warn("the CA does not know the account: another is registered with the next order", "directory", a.client.Directory)
+	return errors.Join(err, a.stores.current().Delete(context.WithoutCancel(ctx), a.stores.prefix+accountKey))
 }
 
 // newKey makes a private key and its PEM (PKCS #8).

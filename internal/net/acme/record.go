@@ -81,7 +81,7 @@ func save(ctx context.Context, s Store, key string, v any) error {
 // loadRecord returns the stored certificate of a name, nil if there is none.
 func (m *Manager) loadRecord(ctx context.Context, s Store, name string) (*record, error) {
 	r := &record{}
-	if ok, err := load(ctx, s, m.keyOf("certificates", name), r); !ok || err != nil {
+	if ok, err := load(ctx, s, m.stores.keyOf("certificates", name), r); !ok || err != nil {
 		return nil, err
 	}
 	if err := r.parse(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // ErrLocked says that another node holds a lock.
@@ -99,7 +100,25 @@ func (s *dirStore) Lock(ctx context.Context, key string) (context.Context, func(
 // Changed implements Store.
 func (*dirStore) Changed() <-chan struct{} { return nil }
 
-// keyOf returns the key of what is kept for a name, at one CA.
-func (m *Manager) keyOf(kind, name string) string {
-	return m.prefix + kind + "/" + strings.ReplaceAll(name, ":", "_")
+// stores are where what belongs to one CA is kept.
+type stores struct {
+	prefix string // of all keys
+	local  *dirStore
+	shared atomic.Pointer[Store] // nil: no other nodes
+}
+
+// current is the store that decides: the one that all nodes share, or this node's directory.
+func (s *stores) current() Store {
+	if shared := s.shared.Load(); shared != nil {
+		return *shared
+	}
+	return s.local
+}
+
+// shares reports whether other nodes use the same store.
+func (s *stores) shares() bool { return s.shared.Load() != nil }
+
+// keyOf returns the key of what is kept for a name.
+func (s *stores) keyOf(kind, name string) string {
+	return s.prefix + kind + "/" + strings.ReplaceAll(name, ":", "_")
 }
