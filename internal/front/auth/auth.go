@@ -106,13 +106,13 @@ func New(cfg Config, log *slog.Logger) (*Authenticator, error) {
 		r.jwks = newJWKS(cfg, log)
 		r.warn(log)
 	}
-	a.own(r)
+	r.bindKeys(a)
 	a.rules.Store(r)
 	return a, nil
 }
 
-// own makes the API keys of r those of a.
-func (a *Authenticator) own(r *rules) {
+// bindKeys makes the API keys of r those of a.
+func (r *rules) bindKeys(a *Authenticator) {
 	for i := range r.apiKeys {
 		r.apiKeys[i].id.proof = unique.Make(proof{by: a, sum: r.apiKeys[i].sum})
 	}
@@ -194,7 +194,7 @@ func (a *Authenticator) VerifyFor(ctx context.Context, want Purpose, token strin
 	if err != nil {
 		return nil, a.refuse(err)
 	}
-	id.proof = a.proofOf(k, t)
+	id.proof = t.proof(a, k)
 	a.counts.verified.Add(1)
 	r.cache.put(sum, &entry{id: id, key: k, notBefore: notBefore})
 	if err := checkPurpose(id.purpose, want); err != nil {

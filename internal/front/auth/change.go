@@ -28,8 +28,8 @@ type proof struct {
 
 const audSeparator = "\x00"
 
-// proofOf is what t holds by, which k signed.
-func (a *Authenticator) proofOf(k *key, t *parsed) Proof {
+// proof is what t holds by, which k of a signed.
+func (t *parsed) proof(a *Authenticator, k *key) Proof {
 	p := proof{by: a, key: k, alg: t.alg}
 	p.iss, _ = t.claims["iss"].(string)
 	switch aud := t.claims["aud"].(type) {
@@ -139,7 +139,7 @@ func (c *Change) Set(ctx context.Context, a *Authenticator, cfg Config) error {
 	if err := r.keepJWKS(ctx, was, a, had); err != nil {
 		return err
 	}
-	a.own(r)
+	r.bindKeys(a)
 	c.put(a, r)
 	return nil
 }

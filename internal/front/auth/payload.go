@@ -77,7 +77,7 @@ func (a *Authenticator) payload(r *rules, t *parsed, k *key, want Purpose, now t
 	if exp, state := date(t.claims, "exp"); state == dateSet {
 		p.Expires = exp
 	}
-	p.Proof = a.proofOf(k, t)
+	p.Proof = t.proof(a, k)
 	a.counts.verified.Add(1)
 	return p, nil
 }
