@@ -191,15 +191,15 @@ func (c Config) WithDefaults() Config {
 	if len(c.Namespaces) == 0 {
 		c.Namespaces = []hub.Namespace{{Name: hub.DefaultNamespace}}
 	}
-	if name := c.Mercure.WithDefaults().Namespace; c.Mercure.Enabled && !c.has(name) {
+	if name := c.Mercure.WithDefaults().Namespace; c.Mercure.Enabled && !hasNamespace(c.Namespaces, name) {
 		c.Namespaces = append(slices.Clip(c.Namespaces), hub.Namespace{Name: name})
 	}
 	return c
 }
 
-// has reports whether there is a namespace of that name.
-func (c Config) has(namespace string) bool {
-	return slices.ContainsFunc(c.Namespaces, func(n hub.Namespace) bool { return n.Name == namespace })
+// hasNamespace reports whether list has a namespace of that name.
+func hasNamespace(list []hub.Namespace, name string) bool {
+	return slices.ContainsFunc(list, func(n hub.Namespace) bool { return n.Name == name })
 }
 
 // WithDefaults returns b with zeros replaced.

@@ -39,7 +39,7 @@ func (f *findings) unread(err error) {
 // and those found before.
 func (f *findings) add(err error) {
 	for _, p := range Problems(err) {
-		path, cause := f.cfg.split(p.Error())
+		path, cause := f.split(p.Error())
 		if slices.ContainsFunc(f.broken, func(b string) bool { return path != "" && (within(path, b) || within(b, path)) }) {
 			continue
 		}
@@ -66,13 +66,13 @@ func within(path, outer string) bool {
 
 // split parts a message into the path of the key that it begins with, in the form
 // "log: level: …" or "route \"name\": limits: …", and the rest, which says what is wrong.
-func (c Config) split(msg string) (path, cause string) {
+func (f *findings) split(msg string) (path, cause string) {
 	for {
 		head, rest, ok := strings.Cut(msg, ": ")
 		if !ok {
 			return path, msg
 		}
-		switch named := c.named(head); {
+		switch named := f.named(head); {
 		case named != "":
 			path = named
 		case strings.ContainsAny(head, " \"/"):
@@ -86,7 +86,7 @@ func (c Config) split(msg string) (path, cause string) {
 
 // named returns the path of what packages call by name in their messages: namespaces,
 // routes, clusters and splits. It is empty for everything else.
-func (c Config) named(head string) string {
+func (f *findings) named(head string) string {
 	kind, quoted, ok := strings.Cut(head, " ")
 	name, err := strconv.Unquote(quoted)
 	if !ok || err != nil {
@@ -95,13 +95,13 @@ func (c Config) named(head string) string {
 	list, i := "", -1
 	switch kind {
 	case "namespace":
-		list, i = "namespaces", slices.IndexFunc(c.Namespaces, func(n hub.Namespace) bool { return n.Name == name })
+		list, i = "namespaces", slices.IndexFunc(f.cfg.Namespaces, func(n hub.Namespace) bool { return n.Name == name })
 	case "route":
-		list, i = "routes", slices.IndexFunc(c.Routes, func(r policy.RouteConfig) bool { return r.WithDefaults().Name == name })
+		list, i = "routes", slices.IndexFunc(f.cfg.Routes, func(r policy.RouteConfig) bool { return r.WithDefaults().Name == name })
 	case "cluster":
-		list, i = "clusters", slices.IndexFunc(c.Clusters, func(u upstream.Config) bool { return u.Name == name })
+		list, i = "clusters", slices.IndexFunc(f.cfg.Clusters, func(u upstream.Config) bool { return u.Name == name })
 	case "split":
-		list, i = "splits", slices.IndexFunc(c.Splits, func(s upstream.SplitConfig) bool { return s.Name == name })
+		list, i = "splits", slices.IndexFunc(f.cfg.Splits, func(s upstream.SplitConfig) bool { return s.Name == name })
 	}
 	if i < 0 {
 		return ""

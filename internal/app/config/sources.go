@@ -117,7 +117,7 @@ func (c Config) checkSources() error {
 		}
 		first[s.Name] = i
 		for _, ns := range []struct{ key, name string }{{"namespace", s.Namespace}, {"dead_letter", hub.NamespaceOf(s.DeadLetter)}} {
-			if (ns.key == "namespace" || s.DeadLetter != "") && !c.has(ns.name) {
+			if (ns.key == "namespace" || s.DeadLetter != "") && !hasNamespace(c.Namespaces, ns.name) {
 				all = append(all, WithHint(fmt.Errorf("sources[%d]: %s: there is no namespace %.40q", i, ns.key, ns.name), "add it to namespaces: - name: "+ns.name))
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/redact"
+	"github.com/weir-gateway/weir/internal/net/tlsterm"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
@@ -25,7 +26,10 @@ func (c Config) Validate() error {
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		all = append(all, validate(f.key, reflect.ValueOf(c).FieldByIndex(f.index))...)
 	}
-	all = append(all, checkListen("listen", c.Listen), c.checkNamespaces(), c.checkExposure(), c.checkHTTP3(), c.checkAdmin())
+	all = append(all, checkListen("listen", c.Listen), checkNamespaces(c.Namespaces, c.Broker.Kind), c.checkExposure(), checkAdmin(c.Admin))
+	if c.Downstream.HTTP3 {
+		all = append(all, checkHTTP3(c.TLS))
+	}
 	if c.Pushes() {
 		all = append(all, c.checkProtocols(), c.checkPaths(), c.checkSources())
 	} else {
@@ -153,21 +157,18 @@ func (c Config) checkExposure() error {
 }
 
 // checkHTTP3 wants TLS for HTTP/3, which has no other form.
-func (c Config) checkHTTP3() error {
+func checkHTTP3(c tlsterm.Config) error {
 	switch {
-	case !c.Downstream.HTTP3:
-		return nil
-	case !c.TLS.Enabled():
+	case !c.Enabled():
 		return WithHint(errors.New("downstream: http3: there is no TLS"), "set tls.certificates, or downstream.http3 to false")
-	case c.TLS.MaxVersion == "1.2":
+	case c.MaxVersion == "1.2":
 		return WithHint(errors.New("downstream: http3: it needs TLS 1.3, and tls.max_version is 1.2"), "leave tls.max_version out")
 	}
 	return nil
 }
 
 // checkAdmin wants an address, and keeps a listener that asks for nothing on this machine.
-func (c Config) checkAdmin() error {
-	a := c.Admin
+func checkAdmin(a admin.Config) error {
 	if !a.Enabled() {
 		return nil
 	}
@@ -197,10 +198,10 @@ func (s Shutdown) Validate() error {
 }
 
 // checkNamespaces is about the list as a whole.
-func (c Config) checkNamespaces() error {
+func checkNamespaces(list []hub.Namespace, broker string) error {
 	var all []error
 	first := map[string]int{}
-	for i, ns := range c.Namespaces {
+	for i, ns := range list {
 		if j, dup := first[ns.Name]; dup {
 			all = append(all, fmt.Errorf("namespaces[%d]: name: %q is taken by namespaces[%d]", i, ns.Name, j))
 			continue
@@ -209,7 +210,7 @@ func (c Config) checkNamespaces() error {
 		if err := new(limit.Class).UnmarshalText([]byte(ns.Class)); err != nil {
 			all = append(all, fmt.Errorf("namespaces[%d]: class: %w", i, err))
 		}
-		if c.Broker.Kind == BrokerMemory && ns.Durability == hub.Synced {
+		if broker == BrokerMemory && ns.Durability == hub.Synced {
 			all = append(all, WithHint(
 				fmt.Errorf("namespaces[%d]: durability: the memory broker cannot keep %q", i, hub.Synced),
 				"set broker.kind to nats, or the durability to stored"))
@@ -222,7 +223,7 @@ func (c Config) checkNamespaces() error {
 func (c Config) checkProtocols() error {
 	var all []error
 	want := func(key, name string) {
-		if name != "" && !c.has(name) {
+		if name != "" && !hasNamespace(c.Namespaces, name) {
 			all = append(all, WithHint(fmt.Errorf("%s: there is no namespace %q", key, name), "add it to namespaces: - name: "+name))
 		}
 	}
