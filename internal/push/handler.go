@@ -127,7 +127,7 @@ func (t *transport) Timer(c *eventloop.Conn, _ int64) {
 		c.Close(eventloop.ErrStalled) // the last words had their time
 	case t.deaf():
 	case t.flags&drainsNext != 0:
-		t.goAway()
+		t.drain(c)
 	default:
 		t.enter()
 		defer t.exit()
@@ -135,18 +135,8 @@ func (t *transport) Timer(c *eventloop.Conn, _ int64) {
 	}
 }
 
-// drain implements drainer.
-func (t *transport) drain(*eventloop.Conn) { t.goAway() }
-
-// drainWithin implements drainer: what the protocol set comes first, if that is sooner.
-func (t *transport) drainWithin() {
-	if !t.deaf() {
-		t.SetTimer(time.Duration(t.conn.TimerIn()))
-	}
-}
-
-// goAway has the session send its client away, once.
-func (t *transport) goAway() {
+// drain implements drainer: it has the session send its client away, once.
+func (t *transport) drain(*eventloop.Conn) {
 	t.flags &^= drainsNext
 	if t.deaf() || t.flags&askedToGo != 0 {
 		return
@@ -156,6 +146,13 @@ func (t *transport) goAway() {
 	t.enter()
 	defer t.exit()
 	t.session.Drain()
+}
+
+// drainWithin implements drainer: what the protocol set comes first, if that is sooner.
+func (t *transport) drainWithin() {
+	if !t.deaf() {
+		t.SetTimer(time.Duration(t.conn.TimerIn()))
+	}
 }
 
 // Closed implements eventloop.Handler.

@@ -174,7 +174,7 @@ func (t *transport) Send(b []byte) {
 	case t.subs() != nil:
 		t.Write(b)
 	default:
-		t.conn.SendCopy(t.chunk(b))
+		t.conn.SendCopy(t.lane().chunk(b))
 	}
 }
 
@@ -190,7 +190,7 @@ func (t *transport) send(b []byte) {
 // Write implements socket.Transport.
 func (t *transport) Write(b []byte) {
 	if t.flags&inChunks != 0 {
-		b = t.chunk(b)
+		b = t.lane().chunk(b)
 	}
 	t.conn.Write(b)
 }
@@ -208,11 +208,10 @@ func (t *transport) Deliver(b *hub.Batch, f hub.Format) {
 }
 
 // chunk returns b as a chunk, in memory that is used again.
-func (t *transport) chunk(b []byte) []byte {
+func (l *Lane) chunk(b []byte) []byte {
 	if len(b) == 0 {
 		return nil
 	}
-	l := t.lane()
 	w := http1.AppendChunk(l.head[:0], b)
 	if cap(w) <= maxScratch {
 		l.head = w
