@@ -17,6 +17,7 @@ import (
 // conn is a connection of QUIC: a connection on a loop that carries the streams. It is its
 // own carrier, as nothing is sent on it but by its streams.
 type conn struct {
+	silent
 	eventloop.Carried
 
 	// Fixed at accept.
@@ -46,6 +47,28 @@ const (
 	left                          // the last GOAWAY was sent: streams that begin are refused
 	served                        // a request has come
 )
+
+// silent are the methods of a Handler and Carrier that concern bytes, for a connection that
+// carries none itself: its streams do.
+type silent struct{}
+
+// Data implements eventloop.Handler.
+func (silent) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
+
+// EndOfStream implements eventloop.Handler.
+func (silent) EndOfStream(*eventloop.Conn) bool { return false }
+
+// Drained implements eventloop.Handler.
+func (silent) Drained(*eventloop.Conn) {}
+
+// Send implements eventloop.Carrier.
+func (silent) Send(b []byte) int { return len(b) }
+
+// Reading implements eventloop.Carrier.
+func (silent) Reading(bool) {}
+
+// Shutdown implements eventloop.Carrier.
+func (silent) Shutdown() {}
 
 var (
 	_ eventloop.Handler = (*conn)(nil)
@@ -230,24 +253,6 @@ func (h *conn) Timer(*eventloop.Conn, int64) {
 		h.Conn.Close(nil)
 	}
 }
-
-// Data implements eventloop.Handler: there is none.
-func (h *conn) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
-
-// EndOfStream implements eventloop.Handler.
-func (h *conn) EndOfStream(*eventloop.Conn) bool { return false }
-
-// Drained implements eventloop.Handler.
-func (h *conn) Drained(*eventloop.Conn) {}
-
-// Send implements eventloop.Carrier.
-func (h *conn) Send(b []byte) int { return len(b) }
-
-// Reading implements eventloop.Carrier.
-func (h *conn) Reading(bool) {}
-
-// Shutdown implements eventloop.Carrier.
-func (h *conn) Shutdown() {}
 
 // Close implements eventloop.Carrier.
 func (h *conn) Close(err error, _ bool) {
