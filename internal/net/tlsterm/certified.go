@@ -3,7 +3,9 @@ package tlsterm
 import (
 	"crypto/x509"
 	"errors"
+	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -12,6 +14,10 @@ import (
 // certified are the established connections whose clients showed a certificate, while
 // revocation lists are configured. They are closed when a list that comes later revokes it.
 type certified struct {
+	// Fixed at New.
+	log     *slog.Logger
+	revoked *atomic.Uint64 // counts those that were closed
+
 	mu    sync.Mutex
 	conns map[*certifiedConn]struct{}
 }
@@ -28,48 +34,48 @@ func (t *Terminator) certify(c *eventloop.Conn, chains [][]*x509.Certificate) (f
 	if len(chains) == 0 || len(t.cfg.ClientCRLFiles) == 0 {
 		return nil
 	}
-	x := &certifiedConn{c, chains}
-	t.certified.mu.Lock()
-	t.certified.conns[x] = struct{}{}
-	t.certified.mu.Unlock()
+	x, set := &certifiedConn{c, chains}, &t.certified
+	set.mu.Lock()
+	set.conns[x] = struct{}{}
+	set.mu.Unlock()
 	if t.current.Load().revoked.revokes(chains) { // the lists were replaced during the handshake
-		t.revoke(x)
+		set.end(x)
 	}
 	return func() {
-		t.certified.mu.Lock()
-		delete(t.certified.conns, x)
-		t.certified.mu.Unlock()
+		set.mu.Lock()
+		delete(set.conns, x)
+		set.mu.Unlock()
 	}
 }
 
-// revoke closes x, unless it has been closed meanwhile.
-func (t *Terminator) revoke(x *certifiedConn) {
+// end closes x, unless it has been closed meanwhile.
+func (set *certified) end(x *certifiedConn) {
 	x.conn.Loop().Post(func() {
-		t.certified.mu.Lock()
-		_, open := t.certified.conns[x]
-		t.certified.mu.Unlock()
+		set.mu.Lock()
+		_, open := set.conns[x]
+		set.mu.Unlock()
 		if !open {
 			return
 		}
-		t.counters.revokedOpen.Add(1)
-		t.log.Info("connection closed: its client's certificate is revoked", "conn", x.conn.ID(), "peer", x.conn.Peer(),
+		set.revoked.Add(1)
+		set.log.Info("connection closed: its client's certificate is revoked", "conn", x.conn.ID(), "peer", x.conn.Peer(),
 			"subject", x.chains[0][0].Subject.String(), "serial", x.chains[0][0].SerialNumber.Text(16))
 		x.conn.Abort(errClientRevoked)
 	})
 }
 
-// revokeOpen closes the connections whose client's certificate s revokes.
-func (t *Terminator) revokeOpen(s *service) {
-	t.certified.mu.Lock()
+// revoke closes the connections whose client's certificate s revokes.
+func (set *certified) revoke(s *service) {
+	set.mu.Lock()
 	var gone []*certifiedConn
-	for x := range t.certified.conns {
+	for x := range set.conns {
 		if s.revoked.revokes(x.chains) {
 			gone = append(gone, x)
 		}
 	}
-	t.certified.mu.Unlock()
+	set.mu.Unlock()
 	for _, x := range gone {
-		t.revoke(x)
+		set.end(x)
 	}
 }
 

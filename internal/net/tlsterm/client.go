@@ -20,8 +20,9 @@ type Client struct {
 	gate  chan struct{} // as many as may compute at a time
 	lanes []*lane
 
+	live liveSet[*Shake]
+
 	mu    sync.Mutex
-	live  map[*Shake]struct{} // nil once closed
 	lines []*Line
 }
 
@@ -38,7 +39,7 @@ const (
 
 // NewClient makes a Client for the loops with the numbers below loops.
 func NewClient(loops int) *Client {
-	cl := &Client{gate: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), live: map[*Shake]struct{}{}}
+	cl := &Client{gate: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), live: newLiveSet[*Shake]()}
 	for range loops {
 		cl.lanes = append(cl.lanes, newLane())
 	}
@@ -57,11 +58,8 @@ func (cl *Client) Line() *Line {
 // Close ends the handshakes under way, lets none begin and waits for their
 // goroutines. Connections that are established stay.
 func (cl *Client) Close() {
+	cl.live.close(func(s *Shake) { s.x.cancel(errGone) })
 	cl.mu.Lock()
-	for s := range cl.live {
-		s.x.cancel(errGone)
-	}
-	cl.live = nil
 	lines := cl.lines
 	cl.mu.Unlock()
 	for _, l := range lines {
@@ -115,11 +113,11 @@ func (cl *Client) newShake(c *eventloop.Conn, line *Line, then func(error)) *Sha
 
 // enter has shake run when the line allows it.
 func (s *Shake) enter(shake func() *result) {
-	if s.client.enroll(s) {
+	if s.client.live.add(s) {
 		s.place = s.line.admission.enter(func() { s.run(shake) })
 	}
 	if s.place == nil {
-		s.client.withdraw(s)
+		s.client.live.remove(s)
 		s.over = true
 		s.c.Loop().Post(func() { // never from here
 			if then := s.then; then != nil {
@@ -130,28 +128,12 @@ func (s *Shake) enter(shake func() *result) {
 	}
 }
 
-func (cl *Client) enroll(s *Shake) bool {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	if cl.live == nil {
-		return false
-	}
-	cl.live[s] = struct{}{}
-	return true
-}
-
-func (cl *Client) withdraw(s *Shake) {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	delete(cl.live, s)
-}
-
 // run is the handshake, on a goroutine of its own.
 func (s *Shake) run(shake func() *result) {
 	s.client.gate <- struct{}{}
 	res := shake()
 	<-s.client.gate
-	s.client.withdraw(s)
+	s.client.live.remove(s)
 	s.c.Loop().Post(func() {
 		s.result = res
 		s.step()
@@ -210,7 +192,7 @@ func (s *Shake) Cancel() {
 	s.over = true
 	s.line.admission.leave(s.place)
 	s.x.cancel(errGone)
-	s.client.withdraw(s)
+	s.client.live.remove(s)
 }
 
 // Protocol is what ALPN agreed on; empty: nothing.

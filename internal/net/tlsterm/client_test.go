@@ -240,7 +240,7 @@ func TestAHandshakeThatNeverEndsIsGivenUp(t *testing.T) {
 		t.Errorf("%v", k.closed)
 	}
 	eventually(t, "its goroutine is gone", func() bool { return by.line.admission.runs() == 0 })
-	if len(by.live) != 0 {
+	if len(by.live.set) != 0 {
 		t.Error("it is still in the list")
 	}
 }

@@ -219,9 +219,9 @@ func (h *handshake) begin(c *eventloop.Conn, random []byte) {
 	x := newExchange(net.TCPAddrFromAddrPort(c.Peer()), random, t.gate, func() { c.Loop().Post(h.step) })
 	p := &place{run: func() { h.run(x) }, end: x.cancel}
 	x.line, x.place = t.admission, p
-	if !t.enroll(x) || !t.admission.admit(p) {
+	if !t.live.add(x) || !t.admission.admit(p) {
 		h.over = true
-		t.withdraw(x)
+		t.live.remove(x)
 		t.counters.shed.Add(1)
 		c.Close(ErrBusy)
 		return
@@ -239,22 +239,6 @@ func (h *handshake) left() int64 {
 	return h.c.Accepted() + int64(h.t.cfg.HandshakeTimeout) - h.c.Loop().Now()
 }
 
-func (t *Terminator) enroll(x *exchange) bool {
-	t.liveMu.Lock()
-	defer t.liveMu.Unlock()
-	if t.live == nil {
-		return false
-	}
-	t.live[x] = struct{}{}
-	return true
-}
-
-func (t *Terminator) withdraw(x *exchange) {
-	t.liveMu.Lock()
-	defer t.liveMu.Unlock()
-	delete(t.live, x)
-}
-
 // run is the handshake, on a goroutine of its own.
 func (h *handshake) run(x *exchange) {
 	h.t.gate <- struct{}{}
@@ -270,7 +254,7 @@ func (h *handshake) shake(x *exchange) *result {
 	if cfg := h.t.current.Load().gm; h.national != 0 && cfg != nil {
 		return h.shakeGM(x, cfg, h.national)
 	}
-	conn := tls.Server(x, h.t.configFor(x))
+	conn := tls.Server(x, h.t.current.Load().configFor(x))
 	if err := conn.Handshake(); err != nil {
 		return &result{err: err}
 	}
@@ -288,10 +272,9 @@ func (h *handshake) shake(x *exchange) *result {
 	}
 }
 
-// configFor is the current configuration, with a way to the secrets of one
-// handshake.
-func (t *Terminator) configFor(x *exchange) *tls.Config {
-	cfg := t.current.Load().config.Clone()
+// configFor is the configuration with a way to the secrets of one handshake.
+func (s *service) configFor(x *exchange) *tls.Config {
+	cfg := s.config.Clone()
 	cfg.KeyLogWriter = &x.secrets
 	if cfg.SessionTicketsDisabled || cfg.MinVersion > tls.VersionTLS12 {
 		return cfg
@@ -336,7 +319,7 @@ func (h *handshake) step() {
 		return
 	}
 	h.over = true
-	h.t.withdraw(h.x)
+	h.t.live.remove(h.x)
 	c.SetTimer(0)
 	res := h.result
 	if res.err != nil {
@@ -413,7 +396,7 @@ func (h *handshake) Closed(c *eventloop.Conn, err error) {
 	if h.x != nil && !h.over {
 		h.t.admission.leave(h.place)
 		h.x.cancel(errGone)
-		h.t.withdraw(h.x)
+		h.t.live.remove(h.x)
 		h.t.log.Debug("handshake", "conn", c.ID(), "peer", c.Peer(), "after", time.Duration(c.Loop().Now()-c.Accepted()), "err", err)
 	}
 	h.over = true

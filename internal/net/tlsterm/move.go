@@ -134,7 +134,7 @@ func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, ar
 		return nil, nil, err
 	}
 	state := tls.ConnectionState{NegotiatedProtocol: protocol, Version: r.suite.version()}
-	if err := t.verifyAgain(&state, sent, r.suite.gm != nil); err != nil {
+	if err := t.current.Load().verifyAgain(&state, sent, r.suite.gm != nil); err != nil {
 		return nil, nil, err
 	}
 	r.peer = newPeer(&state)
@@ -143,13 +143,12 @@ func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, ar
 
 // verifyAgain verifies a client's certificates, if there are any, as a handshake would now. That
 // no revocation list is in date does not end what is established.
-func (t *Terminator) verifyAgain(state *tls.ConnectionState, sent [][]byte, national bool) error {
+func (s *service) verifyAgain(state *tls.ConnectionState, sent [][]byte, national bool) error {
 	if len(sent) == 0 {
 		return nil
 	}
-	now := t.current.Load()
 	if national {
-		return now.verifyGMAgain(state, sent)
+		return s.verifyGMAgain(state, sent)
 	}
 	for _, der := range sent {
 		c, err := x509.ParseCertificate(der)
@@ -158,10 +157,10 @@ func (t *Terminator) verifyAgain(state *tls.ConnectionState, sent [][]byte, nati
 		}
 		state.PeerCertificates = append(state.PeerCertificates, c)
 	}
-	if now.config.ClientCAs == nil {
+	if s.config.ClientCAs == nil {
 		return errors.New("tls: the client has a certificate, and no authorities are configured here")
 	}
-	opt := x509.VerifyOptions{Roots: now.config.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	opt := x509.VerifyOptions{Roots: s.config.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	for _, c := range state.PeerCertificates[1:] {
 		opt.Intermediates.AddCert(c)
 	}
@@ -169,7 +168,7 @@ func (t *Terminator) verifyAgain(state *tls.ConnectionState, sent [][]byte, nati
 	if state.VerifiedChains, err = state.PeerCertificates[0].Verify(opt); err != nil {
 		return fmt.Errorf("tls: the client's certificate: %w", err)
 	}
-	if now.revoked.revokes(state.VerifiedChains) {
+	if s.revoked.revokes(state.VerifiedChains) {
 		return errClientRevoked
 	}
 	return nil

@@ -87,31 +87,30 @@ func (c Config) validateGM() (errs []error) {
 const gmSessions = 4096
 
 // loadGM makes s serve national cryptography, if it is configured.
-func (t *Terminator) loadGM(s *service, trust *clientTrust) error {
-	cfg := t.cfg.GM
-	if !cfg.Enabled() {
+func (s *service) loadGM(cfg *Config, protocols []string, trust *clientTrust) error {
+	if !cfg.GM.Enabled() {
 		return nil
 	}
-	shelf, err := loadGMShelf(cfg.Certificates)
+	shelf, err := loadGMShelf(cfg.GM.Certificates)
 	if err != nil {
 		return err
 	}
 	s.gm = &gm.ServerConfig{
-		Pick: shelf.pick, Protocols: t.protocols, NoCBC: !cfg.CBC.On(), Sessions: gm.NewSessionCache(gmSessions),
-		TicketLifetime: time.Duration(t.cfg.TicketRotation) * keptTicketKeys,
+		Pick: shelf.pick, Protocols: protocols, NoCBC: !cfg.GM.CBC.On(), Sessions: gm.NewSessionCache(gmSessions),
+		TicketLifetime: time.Duration(cfg.TicketRotation) * keptTicketKeys,
 	}
 	digest := sha256.New()
-	if t.cfg.ClientAuth != ClientAuthNone {
+	if cfg.ClientAuth != ClientAuthNone {
 		for _, ca := range trust.gmCAs {
 			digest.Write(ca.Raw)
 		}
 		s.gm.ClientCAs, s.gm.ClientAuth = trust.gm, gm.RequestClientCert
-		if t.cfg.ClientAuth == ClientAuthRequire {
+		if cfg.ClientAuth == ClientAuthRequire {
 			s.gm.ClientAuth = gm.RequireClientCert
 		}
 	}
-	s.gmScope = "gm " + t.cfg.ClientAuth + " " + hex.EncodeToString(digest.Sum(nil))
-	if t.cfg.Tickets.On() {
+	s.gmScope = "gm " + cfg.ClientAuth + " " + hex.EncodeToString(digest.Sum(nil))
+	if cfg.Tickets.On() {
 		s.gm.TicketKeys = func() [][32]byte { return *s.gmKeys.Load() }
 	} else {
 		s.gm.Sessions = nil

@@ -195,17 +195,17 @@ func TestNationalTicketsOutliveARotationAndAReload(t *testing.T) {
 			t.Fatal(err)
 		}
 		rotated := s.current.Load()
-		s.rotate(rotated, time.Now().Add(time.Duration(s.cfg.TicketRotation)))
+		rotated.rotate(&s.cfg, time.Now().Add(time.Duration(s.cfg.TicketRotation)))
 		c := dialGM(t, s, ask)
 		roundTrip(t, c, text(10))
 		if !c.State.Resumed {
 			t.Errorf("%s: a session does not resume after a rotation", suite.Name)
 		}
-		s.rotate(rotated, time.Now().Add(time.Duration(s.cfg.TicketRotation)*10))
+		rotated.rotate(&s.cfg, time.Now().Add(time.Duration(s.cfg.TicketRotation)*10))
 		if c := dialGM(t, s, ask); c.State.Resumed {
 			t.Errorf("%s: a session resumes under a key that is gone", suite.Name)
 		}
-		s.rotate(rotated, time.Now())
+		rotated.rotate(&s.cfg, time.Now())
 	}
 }
 

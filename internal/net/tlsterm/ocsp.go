@@ -138,8 +138,8 @@ func (c *cert) retryAfter(failures int, least time.Duration, now time.Time) time
 	return d/2 + rand.N(d/2+1)
 }
 
-// keepStapled asks for c's state for as long as c is in service.
-func (t *Terminator) keepStapled(ctx context.Context, c *cert, first time.Duration) {
+// keep asks for c's state for as long as c is in service.
+func (k *keepers) keep(ctx context.Context, c *cert, first time.Duration) {
 	failures := 0
 	timer := time.NewTimer(first)
 	defer timer.Stop()
@@ -149,29 +149,29 @@ func (t *Terminator) keepStapled(ctx context.Context, c *cert, first time.Durati
 			return
 		case <-timer.C:
 		}
-		res, err := c.staple(ctx, t.client, time.Now)
+		res, err := c.staple(ctx, k.t.client, time.Now)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
 			failures++
-			t.counters.ocspFailures.Add(1)
-			wait := c.retryAfter(failures, t.retryMin, time.Now())
-			t.logStaple(c, err, wait)
+			k.t.counters.ocspFailures.Add(1)
+			wait := c.retryAfter(failures, k.t.retryMin, time.Now())
+			k.logFailure(c, err, wait)
 			timer.Reset(wait)
 			continue
 		}
 		failures = 0
-		t.counters.ocspFetches.Add(1)
-		t.log.Debug("ocsp answer", "file", c.file, "next_update", res.NextUpdate)
+		k.t.counters.ocspFetches.Add(1)
+		k.t.log.Debug("ocsp answer", "file", c.file, "next_update", res.NextUpdate)
 		timer.Reset(refreshAfter(res, time.Now()))
 	}
 }
 
-func (t *Terminator) logStaple(c *cert, err error, wait time.Duration) {
+func (k *keepers) logFailure(c *cert, err error, wait time.Duration) {
 	if errors.Is(err, errRevoked) || !c.complete(time.Now()) {
-		t.log.Error("staple", "file", c.file, "must_staple", c.mustStaple, "err", err, "retry", wait)
+		k.t.log.Error("staple", "file", c.file, "must_staple", c.mustStaple, "err", err, "retry", wait)
 		return
 	}
-	t.log.Warn("staple", "file", c.file, "err", err, "retry", wait)
+	k.t.log.Warn("staple", "file", c.file, "err", err, "retry", wait)
 }

@@ -62,7 +62,7 @@ func TestSessionsResumeOnEveryNodeWithTheSecret(t *testing.T) {
 
 func TestTicketKeysRotate(t *testing.T) {
 	s := serve(t, Config{TicketSecret: sharedSecret, TicketRotation: hub.Duration(time.Hour)}, echoes)
-	at := func(periods int) { s.rotate(s.current.Load(), time.Now().Add(time.Duration(periods)*time.Hour)) }
+	at := func(periods int) { s.current.Load().rotate(&s.cfg, time.Now().Add(time.Duration(periods)*time.Hour)) }
 	f := func(periods int, want bool) {
 		t.Helper()
 		for _, v := range bothVersions {

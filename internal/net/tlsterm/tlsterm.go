@@ -57,8 +57,7 @@ type Terminator struct {
 
 	certified certified
 
-	liveMu sync.Mutex
-	live   map[*exchange]struct{} // nil once closed
+	live liveSet[*exchange]
 }
 
 // A service is what new handshakes get. Immutable, but for the ticket keys.
@@ -97,13 +96,14 @@ func New(cfg Config, log *slog.Logger, protocols ...string) (*Terminator, error)
 		cfg: cfg, log: log, retryMin: ocspRetryMin, ownSecret: make([]byte, minTicketSecret),
 		gate: make(chan struct{}, cfg.HandshakeCPUs), admission: newAdmission(cfg), changed: make(chan struct{}, 1),
 		client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}},
-		live:   map[*exchange]struct{}{}, protocols: protocols, certified: certified{conns: map[*certifiedConn]struct{}{}},
+		live:   newLiveSet[*exchange](), protocols: protocols,
 	}
 	if len(protocols) == 0 {
 		t.protocols = []string{"http/1.1"}
 	}
+	t.certified = certified{conns: map[*certifiedConn]struct{}{}, log: log, revoked: &t.counters.revokedOpen}
 	_, _ = rand.Read(t.ownSecret) // never fails
-	t.seen = t.filesDigest()
+	t.seen = t.cfg.filesDigest()
 	s, err := t.load()
 	if err != nil {
 		return nil, err
@@ -163,18 +163,18 @@ func (t *Terminator) load() (*service, error) {
 			return revoked.verify(state, time.Now())
 		}
 	}
-	if err := t.loadGM(s, trust); err != nil {
+	if err := s.loadGM(&t.cfg, t.protocols, trust); err != nil {
 		return nil, err
 	}
-	t.rotate(s, time.Now())
+	s.rotate(&t.cfg, time.Now())
 	return s, nil
 }
 
 // rotate sets the ticket keys of a time.
-func (t *Terminator) rotate(s *service, now time.Time) {
-	if t.cfg.Tickets.On() {
-		s.config.SetSessionTicketKeys(ticketKeys(s.secret, s.scope, time.Duration(t.cfg.TicketRotation), now))
-		keys := ticketKeys(s.secret, s.gmScope, time.Duration(t.cfg.TicketRotation), now)
+func (s *service) rotate(cfg *Config, now time.Time) {
+	if cfg.Tickets.On() {
+		s.config.SetSessionTicketKeys(ticketKeys(s.secret, s.scope, time.Duration(cfg.TicketRotation), now))
+		keys := ticketKeys(s.secret, s.gmScope, time.Duration(cfg.TicketRotation), now)
 		s.gmKeys.Store(&keys)
 	}
 }
@@ -187,7 +187,7 @@ func (t *Terminator) Reload() error { return t.reload(context.Background()) }
 func (t *Terminator) reload(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.seen, t.failed = t.filesDigest(), false
+	t.seen, t.failed = t.cfg.filesDigest(), false
 	s, err := t.load()
 	if err == nil {
 		err = t.stapleNew(ctx, s)
@@ -198,7 +198,7 @@ func (t *Terminator) reload(ctx context.Context) error {
 		return fmt.Errorf("reload: %w", err)
 	}
 	t.current.Store(s)
-	t.revokeOpen(s)
+	t.certified.revoke(s)
 	t.counters.reloads.Add(1)
 	select {
 	case t.changed <- struct{}{}:
@@ -237,7 +237,7 @@ func (t *Terminator) stapleNew(ctx context.Context, s *service) error {
 
 // filesDigest changes when any file has changed. One that cannot be read counts
 // as empty: reading it for use will say why.
-func (t *Terminator) filesDigest() (sum [32]byte) {
+func (c *Config) filesDigest() (sum [32]byte) {
 	h := sha256.New()
 	add := func(name string) {
 		if name == "" {
@@ -252,17 +252,17 @@ func (t *Terminator) filesDigest() (sum [32]byte) {
 		n, _ := io.Copy(h, f)
 		fmt.Fprintf(h, "\x00%d\x00", n)
 	}
-	for _, c := range t.cfg.Certificates {
-		add(c.CertFile)
-		add(c.KeyFile)
+	for _, pair := range c.Certificates {
+		add(pair.CertFile)
+		add(pair.KeyFile)
 	}
-	for _, f := range slices.Concat(t.cfg.ClientCAFiles, t.cfg.ClientCRLFiles) {
+	for _, f := range slices.Concat(c.ClientCAFiles, c.ClientCRLFiles) {
 		add(f)
 	}
-	for _, f := range t.cfg.GM.files() {
+	for _, f := range c.GM.files() {
 		add(f)
 	}
-	add(t.cfg.TicketSecretFile)
+	add(c.TicketSecretFile)
 	h.Sum(sum[:0])
 	return sum
 }
@@ -291,7 +291,7 @@ func (t *Terminator) Run(ctx context.Context) error {
 		case <-period.C:
 			now := time.Now()
 			t.mu.Lock()
-			t.rotate(t.current.Load(), now)
+			t.current.Load().rotate(&t.cfg, now)
 			t.mu.Unlock()
 			period.Reset(untilNextPeriod(now, rotation))
 		}
@@ -311,7 +311,7 @@ func (t *Terminator) tellOutdated(before int) int {
 // poll reloads when a file has changed.
 func (t *Terminator) poll(ctx context.Context) {
 	t.mu.Lock()
-	same := !t.failed && t.filesDigest() == t.seen
+	same := !t.failed && t.cfg.filesDigest() == t.seen
 	t.mu.Unlock()
 	if same {
 		return
@@ -355,7 +355,7 @@ func (k *keepers) follow(ctx context.Context, s *shelf) {
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		k.stop[c] = cancel
-		k.done.Go(func() { k.t.keepStapled(ctx, c, first) })
+		k.done.Go(func() { k.keep(ctx, c, first) })
 	}
 }
 
@@ -369,12 +369,7 @@ func (k *keepers) close() {
 // Close ends the handshakes under way and lets none begin. Connections that are
 // established stay.
 func (t *Terminator) Close() error {
-	t.liveMu.Lock()
-	for x := range t.live {
-		x.cancel(errGone)
-	}
-	t.live = nil
-	t.liveMu.Unlock()
+	t.live.close(func(x *exchange) { x.cancel(errGone) })
 	t.admission.close()
 	t.client.CloseIdleConnections()
 	return nil

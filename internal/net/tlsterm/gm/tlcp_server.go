@@ -85,7 +85,7 @@ func (h *tlcpServer) readHello() error {
 	if h.resume() {
 		return nil
 	}
-	if h.suite = pickSuite(VersionTLCP, m.suites, h.allowed); h.suite == nil {
+	if h.suite = pickSuite(VersionTLCP, m.suites, h.cfg.allows); h.suite == nil {
 		return fail(alertHandshakeFailure, "no cipher suite in common: the client offers %#04x", m.suites)
 	}
 	if h.pair = h.cfg.Pick(m.serverName); h.pair == nil {
@@ -95,10 +95,9 @@ func (h *tlcpServer) readHello() error {
 	return err
 }
 
-// allowed reports whether the configuration permits a suite: ECDHE needs the client's
-// certificates.
-func (h *tlcpServer) allowed(s *Suite) bool {
-	return (!s.ecdhe || h.cfg.ClientAuth == RequireClientCert) && (!s.CBC() || !h.cfg.NoCBC)
+// allows reports whether c permits suite s of TLCP: ECDHE needs the client's certificates.
+func (c *ServerConfig) allows(s *Suite) bool {
+	return (!s.ecdhe || c.ClientAuth == RequireClientCert) && (!s.CBC() || !c.NoCBC)
 }
 
 // resume looks for the session that the client requests: in its ticket, or by its ID.
@@ -116,7 +115,7 @@ func (h *tlcpServer) resume() bool {
 		return false
 	}
 	suite := SuiteOf(VersionTLCP, s.suite)
-	if suite == nil || !h.allowed(suite) {
+	if suite == nil || !h.cfg.allows(suite) {
 		return false
 	}
 	if len(s.peer) == 0 && h.cfg.ClientAuth == RequireClientCert {
