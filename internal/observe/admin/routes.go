@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"expvar"
@@ -50,10 +51,10 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /api/info", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Info()) }, "Which program this is and how it is set up.", nil},
 		{"GET /api/snapshot", src.snapshot, "Everything the dashboard shows, now.", Snapshot{}},
 		{"GET /api/live", src.Live.ServeHTTP, "Server-sent events: a snapshot a few times a second (`admin.live_rate`), the data of each event is what /api/snapshot answers with a shorter `heat_maps`. Without a listener none is made.", nil},
-		{"GET /api/connections", src.connections, "Subscribers, those with most of `sort` first: `?sort=lag|bytes|age|messages&limit=N`.", Connections{}},
+		{"GET /api/connections", listing(src.Sorts, src.Connections), "Subscribers, those with most of `sort` first: `?sort=lag|bytes|age|messages&limit=N`.", Connections{}},
 		{"GET /api/connections/{id}", src.connection, "One subscriber, with what the kernel knows of its socket. `id` as /api/connections gives it.", ConnectionDetail{}},
 		{"POST /api/connections/{id}/disconnect", src.disconnect, "Ends a subscriber's connection; it may come back. 204.", nil},
-		{"GET /api/channels", src.channels, "Channels with subscribers on this node: `?sort=rate|subscribers|messages|name&limit=N`.", Channels{}},
+		{"GET /api/channels", listing(src.ChannelSorts, src.Channels), "Channels with subscribers on this node: `?sort=rate|subscribers|messages|name&limit=N`.", Channels{}},
 		{"GET /api/channels/{name}/messages", src.messages, "The newest messages of a channel, oldest first: `?limit=N`, at most 200. The name is escaped as a path segment.", Messages{}},
 		{"POST /api/publish", src.publish, "Publishes by hand: body and answer as POST /api/publish on the public listener.", nil},
 		{"GET /api/subscribe", src.Subscribe.ServeHTTP, "Server-sent events of channels: `?channel=a[&channel=b]`, in envelopes; Last-Event-ID resumes.", nil},
@@ -190,16 +191,20 @@ func (src *Sources) vars(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, all)
 }
 
-func (src *Sources) connections(w http.ResponseWriter, r *http.Request) {
-	sort, ok := sorting(w, r, src.Sorts)
-	if !ok {
-		return
+// listing answers with what get returns, in the order and up to the limit that the query
+// specifies; sorts are the orders there are.
+func listing[T any](sorts []string, get func(ctx context.Context, sort string, limit int) (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		sort, ok := sorting(w, r, sorts)
+		if !ok {
+			return
+		}
+		n, ok := limitOf(w, r, 100, maxConnections)
+		if !ok {
+			return
+		}
+		answer(w, http.StatusOK)(get(r.Context(), sort, n))
 	}
-	n, ok := limitOf(w, r, 100, maxConnections)
-	if !ok {
-		return
-	}
-	answer(w, http.StatusOK)(src.Connections(r.Context(), sort, n))
 }
 
 func id(w http.ResponseWriter, r *http.Request) (uint64, bool) {
@@ -226,18 +231,6 @@ func (src *Sources) disconnect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
-}
-
-func (src *Sources) channels(w http.ResponseWriter, r *http.Request) {
-	sort, ok := sorting(w, r, src.ChannelSorts)
-	if !ok {
-		return
-	}
-	n, ok := limitOf(w, r, 100, maxConnections)
-	if !ok {
-		return
-	}
-	answer(w, http.StatusOK)(src.Channels(r.Context(), sort, n))
 }
 
 func (src *Sources) messages(w http.ResponseWriter, r *http.Request) {
