@@ -23,7 +23,7 @@ const (
 	moveIdentity            // auth's state
 )
 
-func (s *Server) appendState(dst takeover.State, o *opening, tr *tracked) (takeover.State, bool) {
+func (o *opening) appendState(s *Server, dst takeover.State, tr *tracked) (takeover.State, bool) {
 	dst = dst.MustUint(moveDialect, uint64(o.ask.Dialect))
 	for _, sel := range o.ask.Selectors {
 		dst = dst.MustBytes(moveSelector, append([]byte{byte(sel.Kind)}, sel.Text...))
@@ -81,7 +81,7 @@ func (s *Server) ReadState(state takeover.State) (*socket.Subscription, error) {
 	case o.ask.Dialect > protocol.Draft08 || token > protocol.Draft08:
 		return nil, fmt.Errorf("%w: dialect %d", takeover.ErrState, o.ask.Dialect)
 	case len(claims) > 0:
-		if o.grant, err = s.restoreGrant(identity, claims, token); err != nil {
+		if o.grant, err = s.tokens.restore(identity, claims, token); err != nil {
 			return nil, err
 		}
 	case !s.isOpen():
@@ -107,9 +107,9 @@ func (s *Server) ReadState(state takeover.State) (*socket.Subscription, error) {
 	return sub, nil
 }
 
-// restoreGrant makes the grant of a token's claims, if the key that proved them is still one.
-func (s *Server) restoreGrant(identity takeover.State, claims []byte, d protocol.Dialect) (*grant, error) {
-	a, ok := s.tokens.authenticator(d, claims, subscriber)
+// restore makes the grant of a token's claims, if the key that proved them is still one.
+func (v *verifier) restore(identity takeover.State, claims []byte, d protocol.Dialect) (*grant, error) {
+	a, ok := v.authenticator(d, claims, subscriber)
 	if !ok {
 		return nil, errors.New("the token's issuer is not known here")
 	}
@@ -120,5 +120,5 @@ func (s *Server) restoreGrant(identity takeover.State, claims []byte, d protocol
 	if id == nil {
 		return nil, fmt.Errorf("%w: claims without an identity", takeover.ErrState)
 	}
-	return s.tokens.read(id, claims, d)
+	return v.read(id, claims, d)
 }

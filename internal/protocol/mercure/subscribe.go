@@ -64,11 +64,11 @@ func (s *Server) serveSubscribe(r socket.Request) {
 		s.refuse(r, ask.Dialect, noToken)
 		return
 	}
-	if s.prepareAtOnce(o) {
+	if o.prepareAtOnce(s) {
 		s.open(r, o)
 		return
 	}
-	r.Do(func(ctx context.Context) { s.prepare(ctx, o) }, func() { s.open(r, o) })
+	r.Do(func(ctx context.Context) { o.prepare(ctx, s) }, func() { s.open(r, o) })
 }
 
 // queryToken is draft 07's token in the query, of any request.
@@ -109,7 +109,7 @@ func (x *settings) tooMany(ask *protocol.Request) *refusal {
 // prepareAtOnce prepares what needs no wait: a client without a token, or with one
 // that is known, for topics and for patterns that are compiled, live or from a place in
 // the log.
-func (s *Server) prepareAtOnce(o *opening) bool {
+func (o *opening) prepareAtOnce(s *Server) bool {
 	if o.ask.Resumes {
 		var ok bool
 		if o.from, ok = s.ids.resolveAtOnce(o.ask.LastID); !ok {
@@ -133,7 +133,7 @@ func (s *Server) prepareAtOnce(o *opening) bool {
 }
 
 // prepare is called on a goroutine.
-func (s *Server) prepare(ctx context.Context, o *opening) {
+func (o *opening) prepare(ctx context.Context, s *Server) {
 	o.grant = nobody
 	if o.cred.has {
 		if o.grant, o.why = s.tokens.verify(ctx, o.cred.token, subscriber); o.why != nil {
@@ -194,14 +194,14 @@ func (s *Server) open(r socket.Request, o *opening) {
 // subscription is what o requests, in this process or in the one that it began in. tr tracks it.
 func (s *Server) subscription(o *opening, tr *tracked) *socket.Subscription {
 	return &socket.Subscription{
-		Options:     s.options(o),
+		Options:     o.options(s),
 		Format:      wire.Mercure,
 		Identity:    o.grant.reader,
 		Preamble:    []byte(":\n"),
 		Gap:         appendGap,
 		Heartbeat:   time.Duration(s.conf().cfg.Heartbeat),
 		Review:      o.grant.review(s),
-		AppendState: func(dst takeover.State) (takeover.State, bool) { return s.appendState(dst, o, tr) },
+		AppendState: func(dst takeover.State) (takeover.State, bool) { return o.appendState(s, dst, tr) },
 		Moved: func() {
 			s.counts.subscribers.Add(-1)
 			tr.depart()
@@ -225,7 +225,7 @@ func (x *settings) life() time.Duration {
 
 // options say what the hub is to deliver: the channels, if each selector is a topic,
 // or all of the namespace and what is wanted of it.
-func (s *Server) options(o *opening) hub.SubscribeOptions {
+func (o *opening) options(s *Server) hub.SubscribeOptions {
 	opt := o.from.options
 	v := &view{ns: s.conf().cfg.Namespace, set: o.set, read: o.grant.read, access: s.deps.Access, who: o.grant.identity}
 	topics, exact := o.set.Exact()

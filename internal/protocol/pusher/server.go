@@ -205,7 +205,7 @@ func (s *Server) Endpoints() []socket.Endpoint {
 		{Path: "/apps/*", Methods: "GET, POST", MaxBody: min(one*s.conf().cfg.MaxBatch, 64<<20), Serve: restAPI{s}.serve},
 	}
 	for _, path := range s.conf().cfg.HealthPaths {
-		list = append(list, socket.Endpoint{Path: path, Methods: "GET, HEAD", Serve: s.health})
+		list = append(list, socket.Endpoint{Path: path, Methods: "GET, HEAD", Serve: s.deps.health})
 	}
 	for i := range list {
 		list[i].Protocol = "pusher"
@@ -214,9 +214,9 @@ func (s *Server) Endpoints() []socket.Endpoint {
 }
 
 // health answers a balancer as soketi does at / and /ready, and Reverb at /up.
-func (s *Server) health(r socket.Request) {
+func (d *Deps) health(r socket.Request) {
 	switch {
-	case s.deps.Ready != nil && s.deps.Ready() != nil:
+	case d.Ready != nil && d.Ready() != nil:
 		r.Answer(http.StatusServiceUnavailable, "text/plain; charset=utf-8", []byte("Service Unavailable"))
 	case r.Path() == "/up":
 		r.Answer(http.StatusOK, "application/json", []byte(`{"health":"OK"}`))
