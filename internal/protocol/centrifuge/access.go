@@ -49,10 +49,6 @@ func (a *account) granted(channel string) bool {
 	return a.kind.srv.deps.Access.Meant(access.Centrifuge, channel, access.Caller{Identity: &id})
 }
 
-// guarded reports whether a subscription needs more than that the namespace is open.
-// What is published there is private for other protocols.
-func (s *Server) guarded(channel string) bool { return s.deps.Access.Guarded(channel) }
-
 // may reports whether the caller may call a method of the server API.
 func (who caller) may(a *api, name string, c *apiCall) bool {
 	may := func(op access.Op, channel string) bool {

@@ -96,7 +96,7 @@ var apiMethods = []struct {
 	{"presence", (*api).presence},
 	{"presence_stats", (*api).presenceStats},
 	{"info", (*api).info},
-	{"rpc", (*api).rpc},
+	{"rpc", rpc},
 	{"refresh", (*api).refresh},
 	{"channels", (*api).channels},
 	{"map_publish", (*api).notAvailable},

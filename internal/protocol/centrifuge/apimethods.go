@@ -36,7 +36,7 @@ func (a *api) publication(c *apiCall, channel string) (hub.Publication, *protoco
 		return hub.Publication{}, &protocol.ErrorBadRequest
 	}
 	p := hub.Publication{Channel: in, IdempotencyKey: c.IdempotencyKey, Publisher: c.publisher}
-	at := hub.Attributes{Tags: c.Tags, Private: a.srv.guarded(in)}
+	at := hub.Attributes{Tags: c.Tags, Private: a.srv.deps.Access.Guarded(in)}
 	if at.SkipHistory = c.SkipHistory && ns.log; ns.log && !c.SkipHistory {
 		at.Version, at.VersionEpoch = c.Version, c.VersionEpoch
 	}
@@ -114,9 +114,9 @@ func published(s *Server, o hub.Outcome) ([]byte, *protocol.Error) {
 }
 
 // done is the answer of methods that have no result.
-func (a *api) done(c *control) ([]byte, *protocol.Error) {
-	if err := c.tell(a.srv); err != nil {
-		a.srv.log.Warn("server API", "do", c.Do, "err", err)
+func (c *control) done(s *Server) ([]byte, *protocol.Error) {
+	if err := c.tell(s); err != nil {
+		s.log.Warn("server API", "do", c.Do, "err", err)
 		return nil, &protocol.ErrorInternal
 	}
 	return []byte("{}"), nil
@@ -131,13 +131,13 @@ func (a *api) subscribe(_ context.Context, c *apiCall) ([]byte, *protocol.Error)
 			return nil, &protocol.ErrorBadRequest
 		}
 	}
-	return a.done(&control{
+	return (&control{
 		Do: "subscribe", User: c.User, Client: c.Client, Session: c.Session, Channel: c.Channel,
 		Sub: &subClaims{
 			Info: c.Info, B64Info: c.B64Info, Data: c.Data, B64Data: c.B64Data,
 			ExpireAt: c.ExpireAt, Override: c.Override, Recover: c.Recover,
 		},
-	})
+	}).done(a.srv)
 }
 
 func (a *api) unsubscribe(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
@@ -146,7 +146,7 @@ func (a *api) unsubscribe(_ context.Context, c *apiCall) ([]byte, *protocol.Erro
 			return nil, e
 		}
 	}
-	return a.done(&control{Do: "unsubscribe", User: c.User, Client: c.Client, Session: c.Session, Channel: c.Channel})
+	return (&control{Do: "unsubscribe", User: c.User, Client: c.Client, Session: c.Session, Channel: c.Channel}).done(a.srv)
 }
 
 func (a *api) disconnect(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
@@ -157,14 +157,14 @@ func (a *api) disconnect(_ context.Context, c *apiCall) ([]byte, *protocol.Error
 		}
 		x.Code, x.Reason = d.Code, d.Reason
 	}
-	return a.done(x)
+	return x.done(a.srv)
 }
 
 func (a *api) refresh(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
-	return a.done(&control{
+	return (&control{
 		Do: "refresh", User: c.User, Client: c.Client, Session: c.Session,
 		Expired: c.Expired, ExpireAt: c.ExpireAt, Info: c.Info,
-	})
+	}).done(a.srv)
 }
 
 func (a *api) presence(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
@@ -232,7 +232,7 @@ func (a *api) historyRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.
 }
 
 // rpc is for extensions of the server that Weir has none of.
-func (a *api) rpc(_ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+func rpc(_ *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	if c.Method == "" {
 		return nil, &protocol.ErrorBadRequest
 	}

@@ -175,7 +175,7 @@ func (s command) publish(c *protocol.Command) {
 		s.publishByProxy(in, ns, data)
 		return
 	}
-	s.publishNow(hub.Publication{Channel: in, Data: data}, &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Private: srv.guarded(in)})
+	s.publishNow(hub.Publication{Channel: in, Data: data}, &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Private: srv.deps.Access.Guarded(in)})
 }
 
 // takes reports whether clients may publish data in n.

@@ -49,7 +49,7 @@ func (e *emulatedClients) get(number uint64) *session {
 // serve passes commands on to the client's connection, on whatever node.
 func (e *emulatedClients) serve(r socket.Request) {
 	s := e.srv
-	if !s.trusted(r) {
+	if !admitPage(r) {
 		return
 	}
 	enc := protocol.JSON

@@ -134,8 +134,8 @@ func (s *session) uniMessage(b []byte) {
 	s.connect(0, r)
 }
 
-// trusted answers a request of a page that may not connect.
-func (s *Server) trusted(r socket.Request) bool {
+// admitPage answers a request of a page that may not connect.
+func admitPage(r socket.Request) bool {
 	if !r.AdmitPage() {
 		r.Fail(&wire.Error{Status: http.StatusForbidden, Message: "origin not allowed", Hint: "add the page's origin to auth.allowed_origins"})
 		return false
@@ -145,7 +145,7 @@ func (s *Server) trusted(r socket.Request) bool {
 
 // serve accepts a connection that begins with what the client said in its request.
 func (k *kind) serve(r socket.Request, contentType string, said []byte, resume string) {
-	if !k.srv.trusted(r) {
+	if !admitPage(r) {
 		return
 	}
 	headers := k.srv.conf().captured(r)

@@ -23,7 +23,7 @@ import (
 
 // The fields of a session's state. Their meaning does not change; see takeover.State.
 const (
-	moveKind     = iota + 1 // see Server.movingKinds
+	moveKind     = iota + 1 // see kinds.moving
 	moveClient              // the id that others see, 16 bytes
 	moveSession             // the id that commands come by, 16 bytes
 	moveUser                //
@@ -105,9 +105,8 @@ func (m *movedClients) find(id string, secret bool) *session {
 	return m.byClient[raw]
 }
 
-// movingKinds are the kinds by their numbers in states: append only.
-func (s *Server) movingKinds() []*kind {
-	k := &s.kinds
+// moving are the kinds by their numbers in states: append only.
+func (k *kinds) moving() []*kind {
 	return []*kind{nil, k.ws[0], k.ws[1], k.stream[0], k.stream[1], k.sse, k.uniWS, k.uniSSE, k.uniStream}
 }
 
@@ -119,7 +118,7 @@ func (s *session) AppendState(dst takeover.State) (takeover.State, bool) {
 	if s.flags&(connecting|connected|refused|ended|busy|inBand) != connected || r != nil && (len(r.held) > 0 || r.working > 0 || r.connect != nil) {
 		return dst, false
 	}
-	for i, k := range srv.movingKinds() {
+	for i, k := range srv.kinds.moving() {
 		if k == s.kind() {
 			dst = dst.MustUint(moveKind, uint64(i))
 		}
@@ -294,7 +293,7 @@ type arrivingSub struct {
 // now.
 func (s *Server) ReadState(state takeover.State) (*socket.Arriving, error) {
 	a := &arrival{flags: connected}
-	if err := s.readSession(a, state); err != nil {
+	if err := a.read(s, state); err != nil {
 		return nil, err
 	}
 	if a.account.kind == nil {
@@ -307,13 +306,13 @@ func (s *Server) ReadState(state takeover.State) (*socket.Arriving, error) {
 	return &socket.Arriving{MaxMessage: s.conf().cfg.MaxCommand, Open: func(t socket.Transport) socket.Session { return a.open(s, t) }}, nil
 }
 
-func (s *Server) readSession(a *arrival, state takeover.State) error {
+func (a *arrival) read(s *Server, state takeover.State) error {
 	var read, write []string
 	var grants uint64
 	err := state.Read(func(f takeover.Field) (_ bool, err error) {
 		switch f.Tag {
 		case moveKind:
-			if kinds := s.movingKinds(); f.Uint < uint64(len(kinds)) {
+			if kinds := s.kinds.moving(); f.Uint < uint64(len(kinds)) {
 				a.account.kind = kinds[f.Uint]
 			}
 		case moveClient:
@@ -354,7 +353,7 @@ func (s *Server) readSession(a *arrival, state takeover.State) error {
 				a.flags |= gotPong
 			}
 		case moveSub:
-			err = s.readSubscription(a, takeover.State(f.Bytes))
+			err = a.readSubscription(s, takeover.State(f.Bytes))
 		case moveUnlogged:
 			a.unlogged = f.Bytes
 		case moveBudget:
@@ -383,7 +382,7 @@ func patterns(texts []string, has bool) (*auth.Patterns, error) {
 	return &p, err
 }
 
-func (s *Server) readSubscription(a *arrival, state takeover.State) error {
+func (a *arrival) readSubscription(s *Server, state takeover.State) error {
 	x := arrivingSub{}
 	o := &own{}
 	err := state.Read(func(f takeover.Field) (_ bool, err error) {

@@ -389,7 +389,7 @@ func (s command) publishByProxy(channel string, ns *namespace, data []byte) {
 			return
 		}
 		a := &hub.Attributes{
-			Payload: payloadKind(data, s.kind().enc), Tags: r.Tags, Private: srv.guarded(channel), SkipHistory: r.SkipHistory && ns.log,
+			Payload: payloadKind(data, s.kind().enc), Tags: r.Tags, Private: srv.deps.Access.Guarded(channel), SkipHistory: r.SkipHistory && ns.log,
 		}
 		if r.data != nil {
 			data, a.Payload = r.data, payloadKind(r.data, protocol.Protobuf) // it is not checked yet
