@@ -20,7 +20,7 @@ import (
 // ask is a request for an endpoint of a protocol's, as the protocol sees it. It has an
 // end of its own, so that who holds it for too long does not get at the next request.
 type ask struct {
-	r   *request
+	asked
 	seq uint32
 	ep  *endpoint
 	// raw is the head in the input; nil once the head lasts.
@@ -33,7 +33,7 @@ var _ socket.Request = (*ask)(nil)
 
 // serveMounted lets a protocol serve r.
 func serveMounted(r *request, ep *endpoint, serve socket.Handler) {
-	a := &ask{r: r, seq: r.seq, ep: ep, raw: r.h.lane.raw}
+	a := &ask{asked: asked{r}, seq: r.seq, ep: ep, raw: r.h.lane.raw}
 	r.h.lane.raw = nil
 	h := r.h
 	serve(a)
@@ -78,40 +78,43 @@ func (a *ask) resume(f func()) {
 	f()
 }
 
+// asked is what the client requested: the part of a socket.Request that is to read.
+type asked struct{ r *request }
+
 // Method implements socket.Request.
-func (a *ask) Method() string { return a.r.method }
+func (a asked) Method() string { return a.r.method }
 
 // Path implements socket.Request.
-func (a *ask) Path() string { return string(a.r.head.Path) }
+func (a asked) Path() string { return string(a.r.head.Path) }
 
 // Query implements socket.Request.
-func (a *ask) Query() string { return string(a.r.head.Query) }
+func (a asked) Query() string { return string(a.r.head.Query) }
 
 // Header implements socket.Request.
-func (a *ask) Header(name string) string { return string(a.r.header(name)) }
+func (a asked) Header(name string) string { return string(a.r.header(name)) }
 
 // Body implements socket.Request.
-func (a *ask) Body() []byte { return a.r.body }
+func (a asked) Body() []byte { return a.r.body }
 
 // Secure implements socket.Request.
-func (a *ask) Secure() bool { return a.r.c.Filtered() }
+func (a asked) Secure() bool { return a.r.c.Filtered() }
 
 // Host implements socket.Request.
-func (a *ask) Host() string { return string(a.r.head.Host) }
+func (a asked) Host() string { return string(a.r.head.Host) }
 
 // Origin implements socket.Request.
-func (a *ask) Origin() (string, auth.Access) { return string(a.r.origin), a.r.access }
+func (a asked) Origin() (string, auth.Access) { return string(a.r.origin), a.r.access }
 
 // AdmitPage implements socket.Request.
-func (a *ask) AdmitPage() bool { return a.r.admitPage() }
+func (a asked) AdmitPage() bool { return a.r.admitPage() }
 
 // LogRefusedOrigin implements socket.Request.
-func (a *ask) LogRefusedOrigin(hint string) {
+func (a asked) LogRefusedOrigin(hint string) {
 	a.r.h.lane.srv.auth.LogRefusedOrigin(a.r.page(), a.r.head.Path, hint)
 }
 
 // Peer implements socket.Request.
-func (a *ask) Peer() netip.AddrPort { return a.r.c.Peer() }
+func (a asked) Peer() netip.AddrPort { return a.r.c.Peer() }
 
 // Identify implements socket.Request.
 func (a *ask) Identify(then func(*auth.Identity)) {
