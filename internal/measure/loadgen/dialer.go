@@ -91,7 +91,7 @@ func (d *dialer) openDue(now int64, slot *int64) time.Duration {
 		d.pop()
 		*slot += int64(d.gap)
 		s := h.base().s
-		s.post(func() { s.openLink(h) })
+		s.loop.Post(func() { s.openLink(h) })
 	}
 }
 

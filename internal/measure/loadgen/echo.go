@@ -134,8 +134,8 @@ func (h *echoLane) Connected(*eventloop.Conn) {
 func (h *echoLane) transmit(ex *exchange) {
 	s := h.s
 	if s.g.spec.Kind == PubSub {
-		s.nextFlow(int(h.pub), ex)
-		payload := s.payload(int(h.pub), ex)
+		s.publishes.nextFlow(int(h.pub), ex)
+		payload := s.publishes.payload(int(h.pub), ex)
 		s.scratch = h.appendMessage(s.scratch[:0], payload)
 		h.w.Write(s.scratch)
 		if len(h.out) > 0 { // it is open once it is sent: nothing answers
@@ -144,8 +144,8 @@ func (h *echoLane) transmit(ex *exchange) {
 		return
 	}
 	ex.seq = h.seq + uint64(len(h.out)) - 1
-	s.mine.stamp = stamp{run: s.g.run, publisher: uint32(h.num) & 0xffff, channel: uint32(h.num) >> 16, seq: ex.seq, intended: s.g.wall(ex.intended)}
-	s.scratch = h.appendMessage(s.scratch[:0], s.mine.make())
+	s.publishes.mine.stamp = stamp{run: s.g.run, publisher: uint32(h.num) & 0xffff, channel: uint32(h.num) >> 16, seq: ex.seq, intended: s.g.wall(ex.intended)}
+	s.scratch = h.appendMessage(s.scratch[:0], s.publishes.mine.make())
 	h.w.Write(s.scratch)
 }
 
@@ -205,7 +205,7 @@ func (h *echoLane) message(b []byte) error {
 	if h.retiring && len(h.out) == 0 {
 		return errRetired
 	}
-	h.s.offerLane(h)
+	h.s.free.offer(h)
 	return nil
 }
 

@@ -20,18 +20,17 @@ import (
 // A Generator makes the load of one Spec.
 type Generator struct {
 	traffic
+	timeline
 
 	// Fixed at New.
-	log      *slog.Logger
-	limits   websocket.Limits
-	run      uint32 // in every stamp
-	nonce    uint64
-	start    time.Time // where the clock counts from
-	wallBase int64     // start in nanoseconds since 1970
-	flows    *flows    // pubsub
-	group    *eventloop.Group
-	shards   []*shard
-	dialer   *dialer
+	log    *slog.Logger
+	limits websocket.Limits
+	run    uint32 // in every stamp
+	nonce  uint64
+	flows  *flows // pubsub
+	group  *eventloop.Group
+	shards []*shard
+	dialer *dialer
 
 	// Owned by who holds busy: Connect, Run or Measure.
 	busy      sync.Mutex
@@ -54,6 +53,23 @@ type Generator struct {
 	stop    context.CancelFunc
 	once    sync.Once
 }
+
+// A timeline counts from when the generator was made. Fixed at New.
+type timeline struct {
+	start    time.Time
+	wallBase int64 // start in nanoseconds since 1970
+}
+
+func newTimeline() timeline {
+	start := time.Now()
+	return timeline{start, start.UnixNano()}
+}
+
+// now is the time in nanoseconds.
+func (t *timeline) now() int64 { return int64(time.Since(t.start)) }
+
+// wall is an instant of the timeline in nanoseconds since 1970.
+func (t *timeline) wall(now int64) int64 { return t.wallBase + now }
 
 // A traffic is what a generator sends, and to where. Fixed at New.
 type traffic struct {
@@ -81,8 +97,7 @@ func New(spec Spec, log *slog.Logger) (*Generator, error) {
 	if spec.Seed == 0 {
 		spec.Seed = rand.Uint64()
 	}
-	g := &Generator{log: log, start: time.Now(), nonce: rand.Uint64(), limits: websocket.Limits{MaxMessage: maxMessage}}
-	g.wallBase = g.start.UnixNano()
+	g := &Generator{log: log, timeline: newTimeline(), nonce: rand.Uint64(), limits: websocket.Limits{MaxMessage: maxMessage}}
 	g.run = uint32(g.nonce>>32) | 1
 	g.rng = rand.New(rand.NewPCG(spec.Seed, 1))
 	var err error
@@ -142,21 +157,15 @@ func (g *Generator) makeLoops() error {
 	for i, l := range group.Loops() {
 		s := &shard{
 			g: g, loop: l, id: i, depth: spec.Pipeline, limit: max(1, (spec.MaxInFlight+spec.Loops-1)/spec.Loops),
-			rec: new(piece), requests: make(map[int]*prepared), turn: i % spec.Channels,
+			rec: new(piece), publishes: publishes{g: g, requests: make(map[int]*prepared), turn: i % spec.Channels},
 		}
-		s.mine.buf = newPayload(spec.Payload)
+		s.publishes.mine.buf = newPayload(spec.Payload)
 		l.OnTick(s.onTick)
 		g.shards = append(g.shards, s)
 		g.spare = append(g.spare, new(piece))
 	}
 	return nil
 }
-
-// now is the generator's clock, in nanoseconds.
-func (g *Generator) now() int64 { return int64(time.Since(g.start)) }
-
-// wall is an instant of the clock in nanoseconds since 1970.
-func (g *Generator) wall(now int64) int64 { return g.wallBase + now }
 
 // source is the local address of h; the zero Addr leaves it to the system.
 func (g *Generator) source(h endpoint) netip.Addr {
@@ -177,7 +186,7 @@ func (g *Generator) newConn(n int) endpoint {
 	l := lane{link: link{s: s, num: int32(n)}}
 	switch {
 	case g.spec.streams():
-		return s.newStream(n)
+		return newStream(s, n)
 	case g.spec.Kind == Echo:
 		return &echoLane{lane: l}
 	case g.spec.Version == "2":
@@ -271,7 +280,7 @@ func (g *Generator) setConns(n int) {
 		h := g.links[len(g.links)-1]
 		g.links = g.links[:len(g.links)-1]
 		s := h.base().s
-		s.post(func() { s.retire(h) })
+		s.loop.Post(func() { retire(h) })
 	}
 	if g.spec.Kind != PubSub {
 		g.lanes.Store(int64(len(g.links)))

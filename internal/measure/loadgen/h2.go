@@ -63,7 +63,7 @@ func (h *h2Lane) dial() wire {
 		ctx, cancel := context.WithTimeout(life, g.spec.Timeout)
 		defer cancel()
 		cc, err := tr.NewClientConn(ctx, scheme, g.target.address)
-		if !h.s.post(func() { h.dialed(life, cc, err) }) {
+		if !h.s.loop.Post(func() { h.dialed(life, cc, err) }) {
 			stop()
 		}
 	})
@@ -91,7 +91,7 @@ func (h *h2Lane) transmit(ex *exchange) {
 	g.work.Go(func() {
 		why, err := g.roundTrip(life, cc, int(h.num))
 		now := g.now()
-		h.s.post(func() { h.done(id, why, err, cc, now) })
+		h.s.loop.Post(func() { h.done(id, why, err, cc, now) })
 	})
 }
 
@@ -158,7 +158,7 @@ func (h *h2Lane) done(id uint64, why string, err error, cc *http.ClientConn, now
 	case h.retiring && len(h.out) == 0:
 		h.Close(errRetired)
 	default:
-		s.offerLane(h)
+		s.free.offer(h)
 		s.serve()
 	}
 }

@@ -122,11 +122,11 @@ func (s *hostSample) since(before *hostSample, w *Window) {
 	w.BytesIn, w.BytesOut = s.in-min(before.in, s.in), s.out-min(before.out, s.out)
 }
 
-// judge says whether the generator was the limit of w: its own lag was not small
+// judge says whether the generator, with that many loops, was the limit of w: its own lag was not small
 // beside what was measured, or in a closed loop it had no time left. Of fewer than
 // a hundred arrivals one alone proves nothing, so the second latest counts. Where
 // other programs kept the processors from it, Why names the machine.
-func (g *Generator) judge(w *Window) {
+func (w *Window) judge(loops int) {
 	if w.Lag != nil && w.Lag.TotalCount() > 1 && w.Response != nil {
 		n := float64(w.Lag.TotalCount())
 		lag := time.Duration(w.Lag.ValueAtPercentile(min(99, 100*(n-1)/n))) * time.Microsecond
@@ -137,7 +137,7 @@ func (g *Generator) judge(w *Window) {
 			w.Generator.crowded(w.Host, runtime.NumCPU())
 		}
 	}
-	cores := float64(min(len(g.shards), runtime.NumCPU()))
+	cores := float64(min(loops, runtime.NumCPU()))
 	if w.Load.Concurrency > 0 && w.Generator.CPU > 0.95*cores {
 		w.Generator.Limited = true
 		w.Generator.Why = fmt.Sprintf("it used %.2f of the %.0f cores its loops can use", w.Generator.CPU, cores)

@@ -62,7 +62,7 @@ func (h *httpLane) Connected(*eventloop.Conn) { h.s.stands(h) }
 func (h *httpLane) transmit(ex *exchange) {
 	switch {
 	case h.s.g.spec.Kind == PubSub:
-		h.w.Write(h.s.publishRequest(int(h.pub), ex))
+		h.w.Write(h.s.publishes.request(int(h.pub), ex))
 	case h.request != nil:
 		h.w.Write(h.request)
 	default:
@@ -157,7 +157,7 @@ func (h *httpLane) answered() {
 	case h.retiring && len(h.out) == 0:
 		h.w.Close(errRetired)
 	default:
-		h.s.offerLane(h)
+		h.s.free.offer(h)
 	}
 }
 

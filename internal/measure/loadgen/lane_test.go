@@ -62,7 +62,7 @@ func alone(f *testing.F, spec Spec) *shard {
 // fresh makes s as it was.
 func (s *shard) refresh() {
 	*s.rec = piece{}
-	s.free, s.waiting = queue[sender]{}, queue[int64]{}
+	s.free, s.waiting = freeLanes{}, queue[int64]{}
 	s.inFlight, s.open, s.sum = 0, 0, sums{}
 }
 
@@ -141,7 +141,7 @@ func FuzzFrame(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, which uint8) {
 		s.refresh()
 		s.g.flows.standing[0].Store(0)
-		h := s.newStream(0)
+		h := newStream(s, 0)
 		w := &fakeWire{h: h}
 		h.w, h.state, h.began = w, connecting, s.g.now()
 		a := &adapter{name: []string{"weir", "centrifuge", "nchan", "plain"}[which%4], channel: "a"}
@@ -185,7 +185,7 @@ func FuzzStream(f *testing.F) {
 		run := func(pieces ...[]byte) outcome {
 			s.refresh()
 			s.g.flows.standing[0].Store(0)
-			h := s.newStream(0)
+			h := newStream(s, 0)
 			w := &fakeWire{h: h}
 			h.w, h.state, h.began = w, connecting, int64(time.Second)
 			h.Connected((*eventloop.Conn)(nil))
@@ -217,7 +217,7 @@ func TestWaitingForTheTargetIsNotLag(t *testing.T) {
 	h := &httpLane{lane: lane{link: link{s: s, state: up, stood: true}}}
 	w := &fakeWire{h: h}
 	h.w = w
-	s.offerLane(h)
+	s.free.offer(h)
 	late := g.now() - int64(time.Hour) // intended an hour ago
 	s.since = late
 	s.take(late)

@@ -103,7 +103,7 @@ func (s *shard) stands(h endpoint) {
 	if h, ok := h.(sender); ok {
 		l.w.SetTimer(0)
 		h.carrier().armed = false
-		s.offerLane(h)
+		s.free.offer(h)
 		s.serve()
 	}
 }
@@ -148,7 +148,7 @@ func explain(err error) error {
 }
 
 // retire ends h when nothing is under way on it.
-func (s *shard) retire(h endpoint) {
+func retire(h endpoint) {
 	l := h.base()
 	l.retiring = true
 	if l.state == down {

@@ -119,7 +119,7 @@ func TestLagMakesAWindowInvalid(t *testing.T) {
 			_ = w.Lag.RecordValue(lag)
 			_ = w.Response.RecordValue(response)
 		}
-		if g.judge(&w); w.Generator.Limited != want || want != (w.Generator.Why != "") {
+		if w.judge(len(g.shards)); w.Generator.Limited != want || want != (w.Generator.Why != "") {
 			t.Errorf("lag %d, response %d, cpu %v: limited %v %q", lag, response, cpu, w.Generator.Limited, w.Generator.Why)
 		}
 	}
@@ -142,7 +142,7 @@ func TestLagMakesAWindowInvalid(t *testing.T) {
 				_ = w.Lag.RecordValue(50)
 			}
 		}
-		if g.judge(&w); w.Generator.Limited != want {
+		if w.judge(len(g.shards)); w.Generator.Limited != want {
 			t.Errorf("%d of %d late: limited %v", n, of, w.Generator.Limited)
 		}
 	}

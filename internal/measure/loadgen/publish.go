@@ -23,42 +23,51 @@ type prepared struct{ before, after []byte }
 // maxPrepared bounds the channels that a shard keeps requests of.
 const maxPrepared = 1024
 
+// publishes makes the publishes of a shard.
+type publishes struct {
+	g        *Generator
+	mine     payloadMaker
+	turn     int // of channels
+	requests map[int]*prepared
+	scratch  []byte
+}
+
 // nextFlow gives a publish its channel and number.
-func (s *shard) nextFlow(publisher int, ex *exchange) {
-	f := s.g.flows
-	channel := s.turn
-	if s.turn++; s.turn == f.channels {
-		s.turn = 0
+func (p *publishes) nextFlow(publisher int, ex *exchange) {
+	f := p.g.flows
+	channel := p.turn
+	if p.turn++; p.turn == f.channels {
+		p.turn = 0
 	}
 	ex.flow = int32(f.index(publisher, channel))
 	ex.seq = f.last[ex.flow].Add(1)
 }
 
 // payload is what a publish carries.
-func (s *shard) payload(publisher int, ex *exchange) []byte {
-	g := s.g
-	s.mine.stamp = stamp{
+func (p *publishes) payload(publisher int, ex *exchange) []byte {
+	g := p.g
+	p.mine.stamp = stamp{
 		run: g.run, publisher: uint32(publisher), channel: uint32(int(ex.flow)/g.flows.publishers + g.spec.FirstChannel), seq: ex.seq,
 		intended: g.wall(ex.intended), late: uint32(min((ex.sent-ex.intended)/1000, 1<<32-1)),
 	}
-	return s.mine.make()
+	return p.mine.make()
 }
 
-// publishRequest is the whole request of a publish, valid until the next one.
-func (s *shard) publishRequest(publisher int, ex *exchange) []byte {
-	s.nextFlow(publisher, ex)
-	channel := int(ex.flow) / s.g.flows.publishers
-	p := s.requests[channel]
-	if p == nil {
-		p = s.g.preparePublish(channel)
-		if len(s.requests) < maxPrepared {
-			s.requests[channel] = p
+// request is the whole request of a publish, valid until the next one.
+func (p *publishes) request(publisher int, ex *exchange) []byte {
+	p.nextFlow(publisher, ex)
+	channel := int(ex.flow) / p.g.flows.publishers
+	r := p.requests[channel]
+	if r == nil {
+		r = p.g.preparePublish(channel)
+		if len(p.requests) < maxPrepared {
+			p.requests[channel] = r
 		}
 	}
-	b := append(s.scratch[:0], p.before...)
-	b = append(b, s.payload(publisher, ex)...)
-	s.scratch = append(b, p.after...)
-	return s.scratch
+	b := append(p.scratch[:0], r.before...)
+	b = append(b, p.payload(publisher, ex)...)
+	p.scratch = append(b, r.after...)
+	return p.scratch
 }
 
 // preparePublish makes the request for a channel. Payloads are of one size and of

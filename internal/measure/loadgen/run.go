@@ -60,7 +60,7 @@ func (g *Generator) Run(ctx context.Context) (*Result, error) {
 		}
 		return nil, err
 	}
-	defer g.tuneRuntime()()
+	defer tuneRuntime(len(g.shards))()
 	rate, conns := g.spec.curves()
 	g.quota.reset(g.spec.Requests)
 	s := &session{g: g, rate: rate, conns: conns, open: g.spec.exchanges() && !g.spec.Closed, ramp: len(g.spec.Stages) > 0}
@@ -98,7 +98,7 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 			return nil, err
 		}
 	}
-	defer g.tuneRuntime()()
+	defer tuneRuntime(len(g.shards))()
 	n := float64(len(g.links))
 	g.quota.reset(0)
 	s := &session{
@@ -117,9 +117,9 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 // tuneRuntime fits Go's runtime to measuring, and returns what undoes it. A pacer
 // that sleeps in a system call keeps its P until the runtime's monitor takes it
 // away, up to 10 ms later: with fewer Ps than loops and pacer a loop waits for that.
-func (g *Generator) tuneRuntime() (undo func()) {
+func tuneRuntime(loops int) (undo func()) {
 	gc := debug.SetGCPercent(gcPercent)
-	procs, want := runtime.GOMAXPROCS(0), len(g.shards)+1
+	procs, want := runtime.GOMAXPROCS(0), loops+1
 	if procs < want {
 		runtime.GOMAXPROCS(want)
 	}
@@ -360,24 +360,24 @@ func (s *session) finish(now int64, host hostSample) {
 	if g.spec.streams() {
 		d := a.delivery
 		d.Lost = uint64(max(a.lost, 0))
-		d.Reach = g.reach(a)
+		d.Reach = g.flows.reach(a)
 		w.Delivery = &d
 	}
 	host.since(&s.before, &w)
-	g.judge(&w)
+	w.judge(len(g.shards))
 	g.view.finished(&w)
 	s.done(w)
 	s.acc, s.batches, s.before, s.from = nil, nil, host, now
 }
 
 // reach is the least share of its subscribers that a message got to.
-func (g *Generator) reach(a *piece) float64 {
-	if g.flows == nil {
+func (f *flows) reach(a *piece) float64 {
+	if f == nil {
 		return 1
 	}
 	least := 1.0
 	for flow, n := range worst(a.misses) {
-		if subs := g.flows.standing[int(flow)/g.flows.publishers].Load(); subs > 0 {
+		if subs := f.standing[int(flow)/f.publishers].Load(); subs > 0 {
 			least = min(least, max(0, 1-float64(n)/float64(subs)))
 		} else {
 			least = 0
@@ -416,7 +416,7 @@ func (s *session) wind(ctx context.Context, whole bool) {
 		})
 	}
 	if g.flows != nil {
-		g.settle()
+		s.settle()
 	}
 	busy, open := s.acc.busy, s.acc.open
 	g.collect(s.acc)
@@ -442,7 +442,7 @@ func (s *session) drain(ctx context.Context) {
 			})
 		}
 		if inFlight == 0 && g.flows != nil {
-			missing, away = g.missing()
+			missing, away = s.missing()
 			if len(g.links) > 1000 {
 				tick.Reset(20 * time.Millisecond)
 			}
@@ -463,10 +463,10 @@ func (s *session) drain(ctx context.Context) {
 }
 
 // eachStream calls f with every subscriber, on its loop.
-func (g *Generator) eachStream(f func(*stream)) {
-	for _, sh := range g.shards {
+func (s *session) eachStream(f func(*stream)) {
+	for _, sh := range s.g.shards {
 		sh.do(func() {
-			for _, h := range g.links {
+			for _, h := range s.g.links {
 				if st, ok := h.(*stream); ok && st.s == sh {
 					f(st)
 				}
@@ -477,8 +477,8 @@ func (g *Generator) eachStream(f func(*stream)) {
 
 // missing is how many messages have not come yet. away says that subscribers which
 // lack some are about to come back.
-func (g *Generator) missing() (n uint64, away bool) {
-	g.eachStream(func(h *stream) {
+func (s *session) missing() (n uint64, away bool) {
+	s.eachStream(func(h *stream) {
 		m := h.missing()
 		n += m
 		away = away || m > 0 && !h.ready
@@ -486,8 +486,8 @@ func (g *Generator) missing() (n uint64, away bool) {
 	return n, away
 }
 
-func (g *Generator) settle() {
-	g.eachStream(func(h *stream) { h.settle() })
+func (s *session) settle() {
+	s.eachStream(func(h *stream) { h.settle() })
 }
 
 // collect adds what all shards have counted to p, which may be nil, and returns

@@ -17,7 +17,6 @@ type shard struct {
 	id     int
 	limit  int // of what is under way
 	depth  int // outstanding exchanges of a lane
-	mine   payloadMaker
 	reader reader
 
 	// Any goroutine: arrivals dealt and not yet in hand.
@@ -29,8 +28,8 @@ type shard struct {
 	// Owned by the loop. No lock.
 	now      int64 // read when something begins; see tick
 	dueSpare []int64
-	free     queue[sender] // lanes with room
-	waiting  queue[int64]  // intended instants of arrivals without a lane
+	free     freeLanes
+	waiting  queue[int64] // intended instants of arrivals without a lane
 	inFlight int
 	open     int // connections that stand
 	sum      sums
@@ -40,9 +39,9 @@ type shard struct {
 	shown    int64 // live was published
 	draining bool  // the window is over: what is answered now is Drained
 	closed   int   // closed loop of that many
-	turn     int   // of channels, for publishes
-	requests map[int]*prepared
 	scratch  []byte
+
+	publishes publishes
 }
 
 // sums are counted since the start.
@@ -79,9 +78,6 @@ type sender interface {
 	// transmit sends the request of ex, whose intended and sent are set.
 	transmit(ex *exchange)
 }
-
-// post runs f on the loop soon. Any goroutine.
-func (s *shard) post(f func()) bool { return s.loop.Post(f) }
 
 // do runs f on the loop and waits for it; false when the loop has ended. Any
 // goroutine but the loop's.
@@ -149,7 +145,7 @@ func (s *shard) take(intended int64) {
 		return
 	}
 	s.begin(intended, now)
-	if l, ok := s.nextFree(); ok {
+	if l, ok := s.free.next(); ok {
 		s.send(l, intended, now)
 		return
 	}
@@ -175,29 +171,6 @@ func (s *shard) end(now int64) {
 	s.inFlight--
 }
 
-// nextFree is the lane whose turn it is.
-func (s *shard) nextFree() (sender, bool) {
-	for {
-		h, ok := s.free.pop()
-		if !ok {
-			return nil, false
-		}
-		l := h.carrier()
-		l.queued = false
-		if l.ready() {
-			return h, true
-		}
-	}
-}
-
-// offerLane puts h where arrivals find it, if it has room.
-func (s *shard) offerLane(h sender) {
-	if l := h.carrier(); !l.queued && l.ready() {
-		l.queued = true
-		s.free.push(h)
-	}
-}
-
 func (s *shard) send(h sender, intended, now int64) {
 	l := h.carrier()
 	l.out = append(l.out, exchange{intended: intended, sent: now})
@@ -208,7 +181,7 @@ func (s *shard) send(h sender, intended, now int64) {
 	s.sum.sent++
 	l.arm()
 	h.transmit(ex)
-	s.offerLane(h)
+	s.free.offer(h)
 }
 
 // serve sends what waits, and in the closed loop what may begin.
@@ -221,7 +194,7 @@ func (s *shard) serve() {
 			s.drop(intended)
 			continue
 		}
-		h, ok := s.nextFree()
+		h, ok := s.free.next()
 		if !ok {
 			return
 		}
@@ -232,12 +205,12 @@ func (s *shard) serve() {
 		s.send(h, intended, s.now)
 	}
 	for s.inFlight < s.closed {
-		h, ok := s.nextFree()
+		h, ok := s.free.next()
 		if !ok {
 			return
 		}
 		if !s.g.quota.take() {
-			s.offerLane(h)
+			s.free.offer(h)
 			return
 		}
 		if s.now >= s.since {
@@ -307,6 +280,32 @@ func (s *shard) exchangePiece(p *piece) *piece {
 	s.rec = p
 	s.live.publish(&s.sum, s.inFlight, s.open)
 	return old
+}
+
+// freeLanes are the lanes with room.
+type freeLanes struct{ queue[sender] }
+
+// next takes the lane that has been in the queue longest.
+func (q *freeLanes) next() (sender, bool) {
+	for {
+		h, ok := q.pop()
+		if !ok {
+			return nil, false
+		}
+		l := h.carrier()
+		l.queued = false
+		if l.ready() {
+			return h, true
+		}
+	}
+}
+
+// offer puts h where arrivals find it, if it has room.
+func (q *freeLanes) offer(h sender) {
+	if l := h.carrier(); !l.queued && l.ready() {
+		l.queued = true
+		q.push(h)
+	}
 }
 
 // A queue is first in, first out, in a ring that grows.

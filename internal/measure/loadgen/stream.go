@@ -43,7 +43,7 @@ type events struct {
 	parser sse.Parser
 }
 
-func (s *shard) newStream(num int) *stream {
+func newStream(s *shard, num int) *stream {
 	g := s.g
 	h := &stream{link: link{s: s, num: int32(num)}, channel: int32(num % g.spec.Channels), retry: -1}
 	if g.socketStreams() {

@@ -58,7 +58,7 @@ func dialTLS(s *shard, h endpoint, t *target) *tlsWire {
 			}
 			_ = raw.Close()
 		}
-		s.post(func() { w.Close(err) })
+		s.loop.Post(func() { w.Close(err) })
 	})
 	return w
 }
@@ -92,7 +92,7 @@ func (w *tlsWire) serve(conn net.Conn) {
 	w.s.g.work.Go(w.write)
 	turn := make(chan struct{}, 1)
 	call := func(f func()) {
-		if w.s.post(func() { f(); turn <- struct{}{} }) {
+		if w.s.loop.Post(func() { f(); turn <- struct{}{} }) {
 			<-turn
 		}
 	}
@@ -149,14 +149,14 @@ func (w *tlsWire) write() {
 			done := w.done
 			w.mu.Unlock()
 			if !done {
-				w.s.post(func() { w.Close(nil) })
+				w.s.loop.Post(func() { w.Close(nil) })
 			}
 			return
 		}
 		b, w.out = w.out, b[:0]
 		w.mu.Unlock()
 		if _, err := w.conn.Write(b); err != nil {
-			w.s.post(func() { w.Close(err) })
+			w.s.loop.Post(func() { w.Close(err) })
 			return
 		}
 	}
@@ -190,7 +190,7 @@ func (w *tlsWire) SetTimer(d int64) {
 	}
 	if d > 0 && !w.ended {
 		w.timer = time.AfterFunc(time.Duration(d), func() {
-			w.s.post(func() {
+			w.s.loop.Post(func() {
 				if !w.ended && w.timer != nil {
 					w.h.Timer(nil, 0)
 				}
