@@ -37,38 +37,38 @@ func (s *Server) ConfigFile() string { return s.config }
 func (s *Server) LogFile() string { return s.log }
 
 // Signal sends sig to the process.
-func (s *Server) Signal(sig syscall.Signal) {
-	s.t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		s.t.Fatal(err)
+func (p *process) Signal(sig syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
 // Reload requests over the admin listener that the configuration be read again, and
 // returns the answer.
-func (s *Server) Reload() (status int, body string) {
-	s.t.Helper()
-	resp, err := HTTP.Post("http://"+s.Admin+"/api/reload", "", nil)
+func (c *client) Reload() (status int, body string) {
+	c.t.Helper()
+	resp, err := HTTP.Post("http://"+c.Admin+"/api/reload", "", nil)
 	if err != nil {
-		s.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(resp.Body); err != nil {
-		s.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	return resp.StatusCode, b.String()
 }
 
 // Tell decodes the JSON of a path of the admin listener into v.
-func (s *Server) Tell(path string, v any) {
-	s.t.Helper()
-	status, body, err := get("http://" + s.Admin + path)
+func (c *client) Tell(path string, v any) {
+	c.t.Helper()
+	status, body, err := get("http://" + c.Admin + path)
 	if err != nil || status != http.StatusOK {
-		s.t.Fatalf("%s: status %d, %v", path, status, err)
+		c.t.Fatalf("%s: status %d, %v", path, status, err)
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		s.t.Fatalf("%s: %v in %.200s", path, err, body)
+		c.t.Fatalf("%s: %v in %.200s", path, err, body)
 	}
 }
 
@@ -76,13 +76,13 @@ var series = regexp.MustCompile(`^([a-z_0-9]+)(\{.*\})? (\S+)`)
 
 // Series sums the samples of a metric that have all of these labels, each written
 // as `name="value"`. None is 0: a counter may not have counted yet.
-func (s *Server) Series(name string, labels ...string) (sum float64) {
-	s.t.Helper()
+func (c *client) Series(name string, labels ...string) (sum float64) {
+	c.t.Helper()
 	var body []byte
-	Eventually(s.t, 10*time.Second, "/metrics answers", func() bool { // only so many at a time
+	Eventually(c.t, 10*time.Second, "/metrics answers", func() bool { // only so many at a time
 		var status int
 		var err error
-		status, body, err = get("http://" + s.Admin + "/metrics")
+		status, body, err = get("http://" + c.Admin + "/metrics")
 		return err == nil && status == http.StatusOK
 	})
 next:
@@ -98,7 +98,7 @@ next:
 		}
 		var v float64
 		if _, err := fmt.Sscan(string(m[3]), &v); err != nil {
-			s.t.Fatalf("%s: %v", line, err)
+			c.t.Fatalf("%s: %v", line, err)
 		}
 		sum += v
 	}

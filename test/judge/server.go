@@ -23,8 +23,8 @@ import (
 // A Server is one weir process with its configuration and data directory, which
 // both outlive the process: Kill and Start again as often as needed.
 type Server struct {
-	// Public and Admin are the listeners' addresses, the same after a restart.
-	Public, Admin string
+	client
+	process
 	// Authority is the file with the certificate to trust, with Options.TLS.
 	Authority string
 
@@ -36,8 +36,20 @@ type Server struct {
 	log     string
 	key     string   // file with the private key of Authority
 	manager *manager // nil: none
-	cmd     *exec.Cmd
-	done    chan struct{} // closed when cmd has ended
+}
+
+// A client makes requests of a Server's listeners.
+type client struct {
+	t testing.TB
+	// Public and Admin are the listeners' addresses, the same after a restart.
+	Public, Admin string
+}
+
+// A process is that of a Server: another one after each start.
+type process struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has ended
 }
 
 // Options are what a test changes of the configuration.
@@ -83,7 +95,7 @@ func Launch(t testing.TB, o Options) *Server {
 	dir := t.TempDir()
 	s := &Server{
 		t: t, options: o, binary: Binary(t, o.Build),
-		Public: FreeAddr(t), Admin: FreeAddr(t),
+		client: client{t, FreeAddr(t), FreeAddr(t)}, process: process{t: t},
 		data: filepath.Join(dir, "data"), config: filepath.Join(dir, "weir.yaml"), log: filepath.Join(dir, "weir.log"),
 	}
 	if o.TLS {
@@ -203,12 +215,12 @@ func (s *Server) Terminate() {
 }
 
 // Pid returns the process's number.
-func (s *Server) Pid() int { return s.cmd.Process.Pid }
+func (p *process) Pid() int { return p.cmd.Process.Pid }
 
 // Alive reports whether the process runs.
-func (s *Server) Alive() bool {
+func (p *process) Alive() bool {
 	select {
-	case <-s.done:
+	case <-p.done:
 		return false
 	default:
 		return true
@@ -304,22 +316,22 @@ func get(url string) (status int, body []byte, err error) {
 }
 
 // Get fetches a path of the server's public listener.
-func (s *Server) Get(path string) (status int, body []byte) {
-	s.t.Helper()
-	status, body, err := get("http://" + s.Public + path)
+func (c *client) Get(path string) (status int, body []byte) {
+	c.t.Helper()
+	status, body, err := get("http://" + c.Public + path)
 	if err != nil {
-		s.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	return status, body
 }
 
 // Metric sums the samples of a metric's name on the admin listener, over all its
 // labels.
-func (s *Server) Metric(name string) float64 {
-	s.t.Helper()
-	_, body, err := get("http://" + s.Admin + "/metrics")
+func (c *client) Metric(name string) float64 {
+	c.t.Helper()
+	_, body, err := get("http://" + c.Admin + "/metrics")
 	if err != nil {
-		s.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	var sum float64
 	found := false
@@ -327,30 +339,30 @@ func (s *Server) Metric(name string) float64 {
 		if m := regexp.MustCompile(`^([a-z_0-9]+)(?:\{.*\})? (\S+)`).FindSubmatch(line); m != nil && string(m[1]) == name {
 			var v float64
 			if _, err := fmt.Sscan(string(m[2]), &v); err != nil {
-				s.t.Fatalf("%s: %v", line, err)
+				c.t.Fatalf("%s: %v", line, err)
 			}
 			sum, found = sum+v, true
 		}
 	}
 	if !found {
-		s.t.Fatalf("there is no metric %s", name)
+		c.t.Fatalf("there is no metric %s", name)
 	}
 	return sum
 }
 
 // Memory returns the process's private resident memory in bytes (RssAnon).
-func (s *Server) Memory() int64 {
-	s.t.Helper()
-	n, err := s.MemoryNow()
+func (p *process) Memory() int64 {
+	p.t.Helper()
+	n, err := p.MemoryNow()
 	if err != nil {
-		s.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	return n
 }
 
 // MemoryNow is Memory for a process that may have ended.
-func (s *Server) MemoryNow() (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Pid()))
+func (p *process) MemoryNow() (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
 	if err != nil {
 		return 0, err
 	}
@@ -364,11 +376,11 @@ func (s *Server) MemoryNow() (int64, error) {
 }
 
 // CPU returns the processor time the process has used.
-func (s *Server) CPU() time.Duration {
-	s.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Pid()))
+func (p *process) CPU() time.Duration {
+	p.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
 	if err != nil {
-		s.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	after := text[bytes.LastIndexByte(text, ')')+1:]
 	f := bytes.Fields(after)
