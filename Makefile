@@ -57,6 +57,10 @@ test-gm: ## TLCP and RFC 8998 against Tongsuo, in both roles; builds it once (ca
 test-grpc-cpp: ## gRPC's C++ through the gateway; builds its client once (g++, Debian's packages)
 	go test -race -tags grpccpp ./test/grpc -run TestInteropOfCPP -count 1 -timeout 10m -v
 
+.PHONY: test-gateway-api
+test-gateway-api: ## the controller of the Gateway API, a module of its own: golden cases, and a Weir that it configures
+	cd integrations/gateway-api && go vet ./... && go test -race ./... -timeout 10m
+
 CHAOS ?=
 
 .PHONY: chaos

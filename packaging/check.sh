@@ -184,7 +184,8 @@ for step in "${steps[@]}"; do
     goreleaser) check "goreleaser check" goreleaser_agrees ;;
     vulnerabilities) check "the modules are those that were reviewed" reviewed ;;
     image) check "the image's root serves, read-only and without rights" bash packaging/image.sh "$work/amd64/weir" ;;
-    deploy) check "Helm chart and compose files" env -C test/deploy GOFLAGS= WEIR="$work/amd64/weir" go test -count 1 ./... ;;
+    deploy) check "Helm chart and compose files" env -C test/deploy GOFLAGS= WEIR="$work/amd64/weir" go test -count 1 ./...
+      check "controller of the Gateway API" env -C integrations/gateway-api GOFLAGS= WEIR="$work/amd64/weir" go test -count 1 ./... ;;
     *) echo "check: there is no step $step" >&2; exit 2 ;;
   esac
 done

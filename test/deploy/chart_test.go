@@ -54,6 +54,10 @@ var cases = map[string]map[string]any{
 		"existingSecret": "weir-secrets", "tlsSecret": "weir-tls", "service": map[string]any{"type": "LoadBalancer", "port": 443},
 		"config": map[string]any{"downstream": map[string]any{"http3": true}},
 	},
+	"gatewayapi": {
+		"existingSecret": "weir-secrets", "service": map[string]any{"type": "LoadBalancer", "port": 443},
+		"gatewayApi": map[string]any{"enabled": true, "https": true, "className": "weir-https"},
+	},
 	"external": {
 		"broker": "external", "nats": map[string]any{"url": "nats://nats-0.nats:4222,nats://nats-1.nats:4222"},
 		"externalSecret": map[string]any{"enabled": true, "key": "weir", "storeRef": map[string]any{"name": "vault"}},

@@ -75,6 +75,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* Clients see the Service's port, not the pod's. */}}
 {{- $_ := set $config.downstream "alt_svc" (printf "h3=\":%d\"; ma=86400" (int .Values.service.port)) }}
 {{- end }}
+{{- if .Values.gatewayApi.enabled }}
+{{- /* Paths are for routes of Gateways: Weir's own are below a prefix. */}}
+{{- $down := deepCopy ($config.downstream | default dict) }}
+{{- if not (or $down.builtin_prefix $down.builtin_hosts) }}
+{{- $_ := set $down "builtin_prefix" "/weir" }}
+{{- end }}
+{{- $_ := set $config "downstream" $down }}
+{{- end }}
 {{- if eq .Values.broker "external" }}
 {{- $_ := set $config "broker" (dict "kind" "nats" "nats" (dict "url" .Values.nats.url)) }}
 {{- else if eq .Values.broker "memory" }}
@@ -95,6 +103,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toYaml $config }}
 {{- end }}
 
+{{- define "weir.env" -}}
+{{- if include "weir.clustered" . -}}
+env:
+  - name: POD_IP
+    valueFrom: {fieldRef: {fieldPath: status.podIP}}
+  - name: WEIR_BROKER_NATS_CLUSTER_NODE
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  - name: WEIR_BROKER_NATS_CLUSTER_LISTEN
+    value: "$(POD_IP):6222"
+{{- end }}
+{{- end }}
+
+{{- define "weir.gatewayImage" -}}
+{{ .Values.gatewayApi.image.repository }}:{{ .Values.gatewayApi.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "weir.controller" -}}
+weir-gateway.io/{{ .Release.Namespace }}-{{ include "weir.name" . }}
+{{- end }}
+
 {{- define "weir.pod" -}}
 metadata:
   labels:
@@ -105,7 +133,7 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "weir.serviceAccount" . }}
-  automountServiceAccountToken: false
+  automountServiceAccountToken: {{ .Values.gatewayApi.enabled }}
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -130,22 +158,44 @@ spec:
         matchLabels: {{- include "weir.selector" $ | nindent 10 }}
     {{- end }}
   {{- end }}
+  {{- if .Values.gatewayApi.enabled }}
+  initContainers:
+    # A sidecar: it writes the configuration before Weir starts, and runs on beside it.
+    - name: gateway-api
+      image: {{ include "weir.gatewayImage" . }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      restartPolicy: Always
+      args:
+        - -controller={{ include "weir.controller" . }}
+        - -port={{ .Values.service.port }}
+        - -https={{ .Values.gatewayApi.https }}
+        - -service={{ .Release.Namespace }}/{{ include "weir.name" . }}
+        - -lease={{ .Release.Namespace }}/{{ include "weir.name" . }}-gateway-api
+      envFrom:
+        - secretRef: {name: {{ include "weir.secret" . }}}
+      {{- with include "weir.env" . }}{{ . | nindent 6 }}{{ end }}
+      startupProbe: {httpGet: {path: /readyz, port: 8002}, periodSeconds: 1, failureThreshold: 60}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+      resources: {{- toYaml .Values.gatewayApi.resources | nindent 8 }}
+      volumeMounts:
+        - {name: config, mountPath: /etc/weir, readOnly: true}
+        - {name: gateway-api, mountPath: /run/weir}
+        - {name: tmp, mountPath: /tmp}
+        {{- if .Values.tlsSecret }}
+        - {name: tls, mountPath: /etc/weir-tls, readOnly: true}
+        {{- end }}
+  {{- end }}
   containers:
     - name: weir
       image: {{ include "weir.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      args: [serve, --config, /etc/weir/weir.yaml]
+      args: [serve, --config, {{ ternary "/run/weir/weir.yaml" "/etc/weir/weir.yaml" .Values.gatewayApi.enabled }}]
       envFrom:
         - secretRef: {name: {{ include "weir.secret" . }}}
-      {{- if include "weir.clustered" . }}
-      env:
-        - name: POD_IP
-          valueFrom: {fieldRef: {fieldPath: status.podIP}}
-        - name: WEIR_BROKER_NATS_CLUSTER_NODE
-          valueFrom: {fieldRef: {fieldPath: metadata.name}}
-        - name: WEIR_BROKER_NATS_CLUSTER_LISTEN
-          value: "$(POD_IP):6222"
-      {{- end }}
+      {{- with include "weir.env" . }}{{ . | nindent 6 }}{{ end }}
       ports:
         - {name: http, containerPort: 8000}
         {{- if include "weir.http3" . }}
@@ -174,7 +224,14 @@ spec:
         {{- if .Values.tlsSecret }}
         - {name: tls, mountPath: /etc/weir-tls, readOnly: true}
         {{- end }}
+        {{- if .Values.gatewayApi.enabled }}
+        - {name: gateway-api, mountPath: /run/weir, readOnly: true}
+        {{- end }}
   volumes:
+    {{- if .Values.gatewayApi.enabled }}
+    - name: gateway-api
+      emptyDir: {medium: Memory, sizeLimit: 64Mi}
+    {{- end }}
     - name: config
       configMap: {name: {{ include "weir.name" . }}}
     - name: tmp
