@@ -12,7 +12,6 @@ import (
 // A log is one namespace: its messages in order, and its channels' shares of them.
 type log struct {
 	// Fixed.
-	epoch   string // empty with durability none
 	maxKeys int
 	budget  *budget
 	deliver func(*hub.Message)
@@ -21,7 +20,8 @@ type log struct {
 	opts atomic.Pointer[hub.Namespace] // of now; changed under mu
 
 	mu       sync.Mutex
-	closed   error // not nil after close
+	closed   error  // not nil after close
+	epoch    string // empty with durability none; changed by renew
 	last     uint64
 	bytes    int64
 	order    order

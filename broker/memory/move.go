@@ -102,7 +102,7 @@ func (b *Broker) Export(ahead *Ahead, send func(piece []byte) error) error {
 	return nil
 }
 
-// Resume undoes Export.
+// Resume undoes Export, if the other process has stored nothing.
 func (b *Broker) Resume() error {
 	for _, l := range b.all() {
 		l.mu.Lock()
@@ -112,6 +112,34 @@ func (b *Broker) Resume() error {
 		l.mu.Unlock()
 	}
 	return nil
+}
+
+// Renew undoes Export when the other process may have stored messages that are lost with it:
+// each log begins anew, empty and with another epoch, so that no position of that process is
+// taken for one of this process.
+func (b *Broker) Renew() error {
+	for _, l := range b.all() {
+		l.renew()
+	}
+	return b.Resume()
+}
+
+// renew makes a log that is with another process an empty one.
+func (l *log) renew() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !errors.Is(l.closed, errHandedOver) || l.epoch == "" {
+		return
+	}
+	l.epoch = newEpoch()
+	l.budget.used.Add(-l.bytes)
+	l.bytes, l.last, l.removed, l.forgot, l.empty = 0, 0, 0, 0, 0
+	l.order, l.ids, l.keys = order{}, ids{}, keys{}
+	for name, c := range l.channels {
+		if c.last, c.removed, c.ring = 0, 0, (ring{}); !c.subscribed {
+			delete(l.channels, name)
+		}
+	}
 }
 
 // A pieces makes pieces of a log of about pieceSize bytes.

@@ -196,6 +196,44 @@ func TestAForgottenChannelDoesNotComeBack(t *testing.T) {
 	}
 }
 
+// The other process has stored a message and ended: its position must not be one of another
+// message here.
+func TestALogBeginsAnewAfterAFailedMove(t *testing.T) {
+	old := startedBroker(t, nil)
+	ns := &hub.Namespace{Name: "default"}
+	if _, err := old.Subscribe(t.Context(), ns, "c", 10); err != nil {
+		t.Fatal(err)
+	}
+	for _, ch := range []string{"c", "d"} {
+		if _, err := publishTo(t, old, hub.Publication{Channel: ch, Data: []byte("1"), IdempotencyKey: "key"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := old.Top(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Export(nil, func([]byte) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Renew(); err != nil {
+		t.Fatal(err)
+	}
+	if bytes, _ := old.Memory(); bytes != 0 {
+		t.Errorf("%d bytes are kept in an empty log", bytes)
+	}
+	at, err := publishTo(t, old, hub.Publication{Channel: "c", Data: []byte("2"), IdempotencyKey: "key"})
+	if err != nil || at.Epoch == before.Epoch || at.Offset != 1 {
+		t.Errorf("published at %v, %v; before it was %v", at, err, before)
+	}
+	for _, ch := range []string{"c", "d"} {
+		page, err := old.History(t.Context(), ns, ch, 0, 10)
+		if want := map[string]int{"c": 1}[ch]; err != nil || len(page.Messages) != want || page.Epoch != at.Epoch || page.FirstRetained > 1 {
+			t.Errorf("%s has %+v, %v; want %d messages", ch, page, err, want)
+		}
+	}
+}
+
 func FuzzImport(f *testing.F) {
 	old, _ := New(Config{})
 	_ = old.Start(f.Context(), []hub.Namespace{{Name: "default"}}, func(*hub.Message) {})

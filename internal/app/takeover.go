@@ -316,7 +316,12 @@ func (h *handover) sendLog() (restore func() error, err error) {
 	restore = func() error { return nil }
 	switch {
 	case a.memory != nil:
-		restore = a.memory.Resume
+		restore = func() error {
+			if h.committed { // the new process may have stored messages that ended with it
+				return a.memory.Renew()
+			}
+			return a.memory.Resume()
+		}
 		err = a.memory.Export(h.ahead, func(piece []byte) error { return c.Send(takeover.Log, piece) })
 	case !a.logOutside():
 		restore = a.nats.Resume

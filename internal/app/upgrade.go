@@ -118,6 +118,8 @@ type handover struct {
 	pause *eventloop.Pause
 	ahead *memory.Ahead         // what the new process has of the log before the pause
 	out   []*eventloop.Exported // by loop
+	// committed: the commit was sent, or a part of it.
+	committed bool
 }
 
 func (h *handover) tell(step string) {
@@ -262,6 +264,7 @@ func (h *handover) commit(began time.Time, refused map[int]bool) error {
 		h.state.Moved += h.out[i].Len()
 		h.state.Bytes += h.out[i].Bytes()
 	}
+	h.committed = true
 	err := h.child.Send(takeover.Commit, nil)
 	if err == nil {
 		err = h.child.AwaitServing()
