@@ -67,6 +67,12 @@ CHAOS ?=
 chaos: ## every fault of docs/chaos.md (as root), whose table is written anew: CHAOS="-rows 3,9 -runs 10 -seed 42"
 	go test ./test/chaos -chaos -table $(CURDIR)/docs/chaos.md $(CHAOS) -count 1 -timeout 6h -v
 
+SIMULATE ?=
+
+.PHONY: simulate
+simulate: ## 100,000 random schedules of a cluster under fake time: SIMULATE="-schedules 5000 -first 1", SIMULATE="-seed 42" to repeat one
+	go test ./internal/testkit/simulate -run TestSchedulesHoldTheirPromises -schedules 100000 $(SIMULATE) -count 1 -timeout 3h -v
+
 TAKEOVER ?= -clients 15000 -rate 2000 -upgrades 50
 
 .PHONY: takeover
