@@ -124,6 +124,6 @@ measure='/test/(conformance|crosscheck)$'
 # shellcheck disable=SC2046 # the lists are words
 gotest -v -race -count=1 -p 1 -parallel 6 -timeout 15m $(go list ./test/... | grep -E "$measure")
 # shellcheck disable=SC2046
-gotest -v -race -count=1 -p 2 -parallel 4 -timeout 15m $(go list ./test/... | grep -vE "$measure")
+gotest -v -race -count=1 -p 2 -timeout 15m $(go list ./test/... | grep -vE "$measure")
 
 finish
