@@ -8,6 +8,7 @@ require (
 	github.com/weir-gateway/weir v0.0.0
 	github.com/weir-gateway/weir/integrations/echo v0.0.0
 	github.com/weir-gateway/weir/integrations/gin v0.0.0
+	google.golang.org/grpc v1.84.0
 )
 
 require (
@@ -47,6 +48,7 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 

@@ -26,6 +26,7 @@ import (
 	"github.com/weir-gateway/weir/hub"
 	"github.com/weir-gateway/weir/hub/internal/bridge"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/pushhttp"
 	engine "github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
@@ -53,6 +54,13 @@ type Config struct {
 	// CheckOrigin decides whether the page a browser runs may connect to /ws; nil
 	// means the same host only.
 	CheckOrigin func(*http.Request) bool
+	// Hook decides on clients and messages: it is called at each of HookEvents, on the
+	// goroutine of the request, and its context ends with the client. An error refuses with
+	// 503. nil: there is none. The gateway's extensions get the same events by gRPC.
+	Hook func(context.Context, *Event) (*Verdict, error)
+	// HookEvents are those that Hook is called at, of EventConnect, EventSubscribe,
+	// EventPublish and EventDisconnect; empty means all of them.
+	HookEvents []EventKind
 	// Loops is the number of event loops, to 255; 0 means one per CPU, negative none:
 	// every stream is a goroutine.
 	Loops int
@@ -77,6 +85,7 @@ type Handler struct {
 	cfg     Config
 	hub     *hub.Hub
 	engine  *engine.Hub // of hub
+	hooks   *extension.Extensions
 	threads *pushhttp.Server
 	loops   *loops // nil: none
 }
@@ -108,11 +117,12 @@ func New(cfg Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hubhttp: %w", err)
 	}
-	h := &Handler{cfg: cfg, hub: opened.(*hub.Hub), engine: e}
-	if h.threads, err = pushhttp.New(cfg.carried(), f, e, cfg.Log); err == nil {
-		h.loops, err = newLoops(cfg, f, e, h.threads)
+	h := &Handler{cfg: cfg, hub: opened.(*hub.Hub), engine: e, hooks: cfg.hooks()}
+	if h.threads, err = pushhttp.New(cfg.carried(), pushhttp.Deps{Formats: f, Hub: e, Extensions: h.hooks, Log: cfg.Log}); err == nil {
+		h.loops, err = newLoops(cfg, f, e, h.threads, h.hooks)
 	}
 	if err != nil {
+		h.hooks.Close()
 		return nil, errors.Join(fmt.Errorf("hubhttp: %w", err), h.hub.Close())
 	}
 	return h, nil
@@ -133,6 +143,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- h.loops.run(ctx) }()
 	err := h.threads.Run(ctx)
+	defer h.hooks.Close()
 	return errors.Join(err, <-ended, h.hub.Close())
 }
 
@@ -225,6 +236,9 @@ func (h *Handler) subscription(w http.ResponseWriter, r *http.Request) (*wire.Su
 	if id == nil {
 		return nil, nil
 	}
+	if id = h.decideClient(w, r, id, sub.Channels); id == nil {
+		return nil, nil
+	}
 	if bad := h.threads.Access().MayRead(id, sub.Channels); bad != nil {
 		pushhttp.Fail(w, bad)
 		return nil, nil
@@ -274,6 +288,9 @@ func (h *Handler) ServePublish(w http.ResponseWriter, r *http.Request) {
 	call, bad := wire.ParseCall(h.engine, body)
 	if bad != nil {
 		pushhttp.Fail(w, bad)
+		return
+	}
+	if !h.decidePublish(w, r, id, call) {
 		return
 	}
 	status, answer := h.threads.Publish(r.Context(), call, id)

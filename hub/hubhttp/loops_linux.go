@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/pushhttp"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -27,7 +28,7 @@ type loops struct {
 	next        atomic.Uint32
 }
 
-func newLoops(cfg Config, f *wire.Formats, h *engine.Hub, threads *pushhttp.Server) (*loops, error) {
+func newLoops(cfg Config, f *wire.Formats, h *engine.Hub, threads *pushhttp.Server, hooks *extension.Extensions) (*loops, error) {
 	if cfg.Loops < 0 {
 		return nil, nil
 	}
@@ -37,7 +38,7 @@ func newLoops(cfg Config, f *wire.Formats, h *engine.Hub, threads *pushhttp.Serv
 		return nil, err
 	}
 	p, err := push.New(cfg.carried().Push(), push.Deps{
-		Formats: f, Hub: h, Loops: g.Loops(), Access: threads.Access(), Log: cfg.Log,
+		Formats: f, Hub: h, Loops: g.Loops(), Access: threads.Access(), Extensions: hooks, Log: cfg.Log,
 	})
 	if err != nil {
 		g.Release()

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/pushhttp"
 	engine "github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
@@ -15,7 +16,9 @@ import (
 // loops are for Linux: elsewhere every stream is a goroutine.
 type loops struct{}
 
-func newLoops(Config, *wire.Formats, *engine.Hub, *pushhttp.Server) (*loops, error) { return nil, nil }
+func newLoops(Config, *wire.Formats, *engine.Hub, *pushhttp.Server, *extension.Extensions) (*loops, error) {
+	return nil, nil
+}
 
 func (*loops) run(ctx context.Context) error { <-ctx.Done(); return nil }
 func (*loops) release()                      {}

@@ -20,9 +20,12 @@ import (
 	"github.com/weir-gateway/weir/internal/front/access"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/front/extension"
+	"github.com/weir-gateway/weir/internal/front/extension/callout"
 	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/front/h3"
 	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/net/systemd"
 	"github.com/weir-gateway/weir/internal/net/tlsterm"
@@ -52,6 +55,9 @@ type Options struct {
 	Takeover *takeover.Parent
 	// Service is the process as a service manager sees it; nil means that there is none.
 	Service *systemd.Service
+	// Dial opens the hook of an extension, and returns what closes it; nil means a server that
+	// is called by gRPC.
+	Dial func(extension.Config) (hook extension.Hook, end func(), err error)
 	// Log gets everything; nil discards.
 	Log *slog.Logger
 	// Level is the lowest level that Log writes, which a reload sets; nil: it cannot be.
@@ -63,25 +69,26 @@ type Options struct {
 // An App is a gateway that is ready to run: all its parts, put together.
 type App struct {
 	// Fixed at New.
-	cfg      config.Config // as it was at New; see reloads.now
-	opt      Options
-	log      *slog.Logger
-	started  time.Time
-	auth     *auth.Authenticator
-	hub      *hub.Hub
-	formats  *wire.Formats
-	access   *access.Model
-	loops    *eventloop.Group
-	push     *push.Push
-	front    *downstream.Server
-	nats     *nats.Broker        // nil with another broker
-	memory   *memory.Broker      // nil with another broker
-	tls      *tlsterm.Terminator // nil: plaintext
-	http2    *h2.Server          // nil: HTTP/1 only
-	http3    *h3.Server          // nil: no HTTP/3
-	accept   func(*eventloop.Conn) eventloop.Handler
-	wing     wing
-	protocol protocols
+	cfg        config.Config // as it was at New; see reloads.now
+	opt        Options
+	log        *slog.Logger
+	started    time.Time
+	auth       *auth.Authenticator
+	hub        *hub.Hub
+	formats    *wire.Formats
+	access     *access.Model
+	extensions *extension.Extensions
+	loops      *eventloop.Group
+	push       *push.Push
+	front      *downstream.Server
+	nats       *nats.Broker        // nil with another broker
+	memory     *memory.Broker      // nil with another broker
+	tls        *tlsterm.Terminator // nil: plaintext
+	http2      *h2.Server          // nil: HTTP/1 only
+	http3      *h3.Server          // nil: no HTTP/3
+	accept     func(*eventloop.Conn) eventloop.Handler
+	wing       wing
+	protocol   protocols
 
 	admission    *admission
 	certificates certificates
@@ -123,6 +130,9 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	if opt.LogDropped == nil {
 		opt.LogDropped = func() uint64 { return 0 }
 	}
+	if opt.Dial == nil {
+		opt.Dial = callout.Dial
+	}
 	a := &App{cfg: cfg, opt: opt, log: opt.Log, started: time.Now()}
 	a.reload.app = a
 	a.upgrade.over = make(chan struct{})
@@ -152,7 +162,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 	return a, nil
 }
 
-// buildKeys makes what tokens and addresses are checked by.
+// buildKeys makes what tokens and addresses are checked by, and the extensions.
 func (a *App) buildKeys(opened *undo) (err error) {
 	if a.auth, err = auth.New(a.cfg.Auth, a.log); err != nil {
 		return err
@@ -165,6 +175,13 @@ func (a *App) buildKeys(opened *undo) (err error) {
 	if a.wing.trust, err = limit.NewTrust(a.cfg.Trusted); err != nil {
 		return fmt.Errorf("trusted: %w", err)
 	}
+	a.extensions = extension.New(extension.Options{MayChange: policy.MayChange, Log: a.log})
+	opened.add(a.extensions.Close)
+	c, err := a.extensions.Prepare(a.cfg.Extensions, a.opt.Dial)
+	if err != nil {
+		return err
+	}
+	c.Commit()
 	return nil
 }
 
@@ -221,7 +238,7 @@ func (a *App) buildLoops(opened *undo) (err error) {
 	}
 	a.push, err = push.New(a.cfg.Push, push.Deps{
 		Formats: a.formats, Hub: a.hub, Loops: a.loops.Loops(), Access: a.access, Admission: &a.cfg.Admission, Namespaces: a.cfg.Namespaces,
-		Front: a.admission.front, MaxSubscribers: a.loops.MaxConns() - reserved(a.loops.MaxConns()), Prover: a.auth, Log: a.log,
+		Front: a.admission.front, MaxSubscribers: a.loops.MaxConns() - reserved(a.loops.MaxConns()), Prover: a.auth, Extensions: a.extensions, Log: a.log,
 	})
 	if err != nil {
 		return err
@@ -379,6 +396,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 func (a *App) close() error {
 	ended := a.closeHTTP3()
 	a.certificates.close()
+	a.extensions.Close()
 	a.front.Close()
 	a.wing.recorder.Close()
 	err := errors.Join(ended, a.protocol.close(), a.hub.Close())

@@ -44,7 +44,7 @@ type preparer func(ctx context.Context, c *change, next *config.Config) error
 
 // prepare has every part compile its section of next.
 func (r *reloads) prepare(ctx context.Context, next *config.Config) (*change, error) {
-	return r.prepareParts(ctx, &change{}, next, append(r.rights(), r.prepareLog, r.prepareAccessLog, r.prepareLimits, r.prepareSources))
+	return r.prepareParts(ctx, &change{}, next, append(r.rights(), r.prepareLog, r.prepareAccessLog, r.prepareLimits, r.prepareExtensions, r.prepareSources))
 }
 
 // prepareDry has the parts say what would be that decide who may do what.
@@ -182,6 +182,16 @@ func (r *reloads) prepareAccessLog(_ context.Context, c *change, next *config.Co
 			a.log.Warn("close the access log", "err", err)
 		}
 	})
+	return nil
+}
+
+func (r *reloads) prepareExtensions(_ context.Context, c *change, next *config.Config) error {
+	x, err := r.app.extensions.Prepare(next.Extensions, r.app.opt.Dial)
+	if err != nil {
+		return err
+	}
+	c.commits = append(c.commits, x.Commit)
+	c.drops = append(c.drops, x.Drop)
 	return nil
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/extension"
+	"github.com/weir-gateway/weir/internal/front/extension/callout"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/net/tlsterm"
@@ -45,6 +47,12 @@ func Check(cfg config.Config) error {
 	}
 	if w.trust, err = limit.NewTrust(cfg.Trusted); err != nil {
 		errs = append(errs, fmt.Errorf("trusted: %w", err))
+	}
+	x := extension.New(extension.Options{})
+	if c, err := x.Prepare(cfg.Extensions, callout.Dial); err == nil {
+		c.Drop()
+	} else {
+		errs = append(errs, err)
 	}
 	w.state = policy.NewState(1)
 	_, err = upstream.New(cfg.Clusters, cfg.Splits, upstream.Options{Log: log})

@@ -82,7 +82,7 @@ func (a *App) node() *observe.Node {
 	return &observe.Node{
 		Version: a.opt.Version, Started: a.started, Broker: a.cfg.Broker.Kind, Pushes: a.cfg.Pushes(), NativeHistograms: a.cfg.Metrics.NativeHistograms, Log: a.log,
 		Hub: a.hub, Formats: a.formats, Auth: a.auth, Loops: a.loops, Push: a.push, Front: a.front, HTTP2: a.http2, HTTP3: a.http3, NATS: a.nats, Memory: a.memory, TLS: a.tls, ACME: a.certificates.manager,
-		Upstreams: a.wing.upstreams, Proxy: a.wing.proxy, State: a.wing.state, Clock: a.wing.clock, AccessLog: a.wing.access, Recorder: a.wing.recorder,
+		Upstreams: a.wing.upstreams, Proxy: a.wing.proxy, State: a.wing.state, Clock: a.wing.clock, AccessLog: a.wing.access, Extensions: a.extensions, Recorder: a.wing.recorder,
 		Protocols: &a.protocol.Protocols, Limits: a.admission.front, Refusals: &a.admission.refusals, Upgrades: &a.upgrade.counts, Probe: a.watching.probe, Telemetry: a.watching.telemetry,
 		Addr:     a.Addr,
 		Ingest:   a.sourceStates,

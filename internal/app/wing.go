@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/proxy"
@@ -21,6 +22,7 @@ import (
 type wing struct {
 	front     *downstream.Server // nil: the routes are checked only
 	auth      *auth.Authenticator
+	extend    *extension.Extensions
 	link      func() string                                          // Mercure's
 	span      func(*policy.Exchange, policy.Outcome, []byte, []byte) // nil: no traces
 	log       *slog.Logger
@@ -36,7 +38,7 @@ type wing struct {
 
 // build makes the parts that stay through reloads.
 func (w *wing) build(a *App) (err error) {
-	w.auth, w.link, w.log = a.auth, a.protocol.mercureLink, a.log
+	w.auth, w.extend, w.link, w.log = a.auth, a.extensions, a.protocol.mercureLink, a.log
 	if w.logs, err = openAccessFile(a.cfg.AccessLog); err != nil {
 		return err
 	}
@@ -82,7 +84,7 @@ func (w *wing) routes(cfg config.Config) (*policy.Set, error) {
 		return slices.ContainsFunc(cfg.Clusters, func(c upstream.Config) bool { return c.Name == name }) ||
 			slices.ContainsFunc(cfg.Splits, func(s upstream.SplitConfig) bool { return s.Name == name })
 	}
-	deps := policy.Deps{Link: w.link, Span: w.span, State: w.state, Auth: w.auth, Trust: w.trust, Cluster: known, Log: w.log}
+	deps := policy.Deps{Link: w.link, Span: w.span, State: w.state, Auth: w.auth, Extensions: w.extend, Trust: w.trust, Cluster: known, Log: w.log}
 	if cfg.AccessLog.File != "" {
 		deps.AccessLog = w.access
 	}

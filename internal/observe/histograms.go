@@ -10,9 +10,9 @@ import (
 )
 
 // constHistogram is c as a metric: classic buckets, or a native histogram.
-func constHistogram(d *prometheus.Desc, c *metrics.Counts, bounds []float64, native bool, since time.Time) prometheus.Metric {
+func constHistogram(d *prometheus.Desc, c *metrics.Counts, bounds []float64, native bool, since time.Time, labels ...string) prometheus.Metric {
 	if native {
-		if m, err := nativeHistogram(d, c, since); err == nil {
+		if m, err := nativeHistogram(d, c, since, labels...); err == nil {
 			return m
 		}
 	}
@@ -20,7 +20,7 @@ func constHistogram(d *prometheus.Desc, c *metrics.Counts, bounds []float64, nat
 	for i, n := range c.Cumulative(bounds) {
 		buckets[bounds[i]] = n
 	}
-	return prometheus.MustNewConstHistogram(d, c.Total(), c.Sum.Seconds(), buckets)
+	return prometheus.MustNewConstHistogram(d, c.Total(), c.Sum.Seconds(), buckets, labels...)
 }
 
 // nativeSchema is the resolution of native histograms: four buckets to a doubling, as in
@@ -28,7 +28,7 @@ func constHistogram(d *prometheus.Desc, c *metrics.Counts, bounds []float64, nat
 // where its middle is.
 const nativeSchema = 2
 
-func nativeHistogram(d *prometheus.Desc, c *metrics.Counts, since time.Time) (prometheus.Metric, error) {
+func nativeHistogram(d *prometheus.Desc, c *metrics.Counts, since time.Time, labels ...string) (prometheus.Metric, error) {
 	positive := map[int]int64{}
 	var zero uint64
 	for i, n := range c.N {
@@ -43,7 +43,7 @@ func nativeHistogram(d *prometheus.Desc, c *metrics.Counts, since time.Time) (pr
 		positive[int(math.Ceil(math.Log2((lo+hi)/2)*(1<<nativeSchema)))] += int64(n)
 	}
 	zeroBelow, _ := metrics.Bounds(1)
-	return prometheus.NewConstNativeHistogram(d, c.Total(), c.Sum.Seconds(), positive, nil, zero, nativeSchema, zeroBelow, since)
+	return prometheus.NewConstNativeHistogram(d, c.Total(), c.Sum.Seconds(), positive, nil, zero, nativeSchema, zeroBelow, since, labels...)
 }
 
 // histograms shows how long things took.

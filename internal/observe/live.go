@@ -46,10 +46,10 @@ func newLive(a *Node, s *snapshots, rate int) (*live, error) {
 	if l.own, err = hub.New(hub.Config{Namespaces: ns, Encoders: own.Encoders(), Log: quiet}, b); err != nil {
 		return nil, err
 	}
-	if l.pages, err = pushhttp.New(pushhttp.Config{Heartbeat: 10 * time.Second, Retry: time.Second}, own, l.own, quiet); err != nil {
+	if l.pages, err = pushhttp.New(pushhttp.Config{Heartbeat: 10 * time.Second, Retry: time.Second}, pushhttp.Deps{Formats: own, Hub: l.own, Log: quiet}); err != nil {
 		return nil, err
 	}
-	l.main, err = pushhttp.New(pushhttp.Config{Retry: time.Second}, a.Formats, a.Hub, a.Log)
+	l.main, err = pushhttp.New(pushhttp.Config{Retry: time.Second}, pushhttp.Deps{Formats: a.Formats, Hub: a.Hub, Log: a.Log})
 	return l, err
 }
 

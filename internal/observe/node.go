@@ -17,6 +17,7 @@ import (
 	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/front/h3"
 	"github.com/weir-gateway/weir/internal/front/limit"
@@ -66,13 +67,14 @@ type Node struct {
 	TLS     *tlsterm.Terminator // nil: plaintext
 	ACME    *acme.Manager       // nil: certificates are in files
 
-	Upstreams *upstream.Set
-	Proxy     *proxy.Proxy
-	State     *policy.State
-	Clock     func() int64 // of the loops, for limits and upstreams
-	AccessLog *policy.AccessLog
-	Recorder  *record.Recorder
-	Protocols *Protocols
+	Upstreams  *upstream.Set
+	Proxy      *proxy.Proxy
+	State      *policy.State
+	Clock      func() int64 // of the loops, for limits and upstreams
+	AccessLog  *policy.AccessLog
+	Extensions *extension.Extensions
+	Recorder   *record.Recorder
+	Protocols  *Protocols
 
 	Limits    *limit.Front
 	Refusals  *Refusals

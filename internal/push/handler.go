@@ -3,6 +3,7 @@ package push
 import (
 	"time"
 
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/websocket"
@@ -158,6 +159,9 @@ func (t *transport) drainWithin() {
 // Closed implements eventloop.Handler.
 func (t *transport) Closed(c *eventloop.Conn, err error) {
 	t.lane().push.log.Debug("session closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
+	if p := t.lane().push; p.extensions.Wants(extension.Disconnect) { // the session does not know of the end yet
+		p.disconnected(c, t.protocol, subjectOf(t))
+	}
 	t.flags |= isGone
 	t.tally(-1)
 	if t.more != nil && t.more.parser != nil {
@@ -187,12 +191,19 @@ func (t *transport) describe(g Lag) Lag {
 	for s := t.subs(); s != nil; s = s.next {
 		g.Channels = append(g.Channels, s.sub.Channels()...)
 	}
-	if id, ok := t.session.(socket.Identified); ok {
-		t.enter()
-		defer t.exit()
-		g.Subject = id.Subject()
-	}
+	g.Subject = subjectOf(t)
 	return g
+}
+
+// subjectOf is who the session's client is; empty: not known.
+func subjectOf(t *transport) string {
+	id, ok := t.session.(socket.Identified)
+	if !ok {
+		return ""
+	}
+	t.enter()
+	defer t.exit()
+	return id.Subject()
 }
 
 // count implements lagging.

@@ -29,7 +29,7 @@ var _ eventloop.Mover = (*transport)(nil)
 // AppendState implements eventloop.Mover. Its client waits while a message is incomplete.
 func (t *transport) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.State, uint8) {
 	m, ok := t.session.(socket.Mover)
-	if !ok || t.calls > 0 || t.flags&(saidGoodbye|isGone|isOver|askedToGo) != 0 || t.more != nil && t.more.parser != nil {
+	if !ok || t.calls > 0 || t.flags&(saidGoodbye|isGone|isOver|askedToGo) != 0 || t.more != nil && (t.more.parser != nil || t.more.deciding != nil) {
 		return dst, 0
 	}
 	session, ok := m.AppendState(nil)

@@ -33,17 +33,10 @@ func ErrorOf(err error) *APIError { return wire.ErrorOf(err) }
 // AppendError appends the JSON of an error answer.
 func AppendError(b []byte, e *APIError) []byte { return wire.AppendError(b, e) }
 
-// Publish runs call for who and answers once, on c's loop: before it returns
-// when the broker answers at once, else later. c may be closed by then. The
-// answer's bytes are valid until answer returns.
-func (p *Push) Publish(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(status int, body []byte)) {
+// publishCall is Publish for what is allowed.
+func (p *Push) publishCall(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(status int, body []byte)) {
 	if call.Broadcast {
 		p.broadcast(c, call, who, answer)
-		return
-	}
-	if bad := p.access.MayPublish(who, call.Channels[0]); bad != nil {
-		p.counters.publishErrors.Add(1)
-		answer(bad.Status, wire.AppendError(nil, bad))
 		return
 	}
 	x := p.Lane(c).publication(c, call.Channels[0])
@@ -180,7 +173,8 @@ func (p *Push) PublishTopicsFor(c *eventloop.Conn, topics []string, pub hub.Publ
 	p.publishFor(c, topics, pub, done)
 }
 
-func (p *Push) publishFor(c *eventloop.Conn, topics []string, pub hub.Publication, done func(hub.Position, error)) {
+// publishDecided is publishFor for what is allowed.
+func (p *Push) publishDecided(c *eventloop.Conn, topics []string, pub hub.Publication, done func(hub.Position, error)) {
 	if _, ok := p.front.Publish(p.front.Peer(c.Peer().Addr()), "", c.Loop().Now()); !ok {
 		p.counters.publishErrors.Add(1)
 		done(hub.Position{}, errTooOften)

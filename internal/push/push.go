@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/access"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -103,6 +104,8 @@ type Deps struct {
 	// MaxSubscribers bounds the subscribers of all loops, so that connections are left for
 	// publishers and health checks; 0: no bound.
 	MaxSubscribers int
+	// Extensions decide on clients and messages; nil: there are none.
+	Extensions *extension.Extensions
 	// Prover writes and reads the identities of sessions that move to another process; nil:
 	// none does.
 	Prover *auth.Authenticator
@@ -118,15 +121,16 @@ type Push struct {
 	*classes  // nil: nothing has a class
 
 	// Fixed at New.
-	cfg     Config
-	formats *wire.Formats
-	hub     *hub.Hub
-	access  *access.Model
-	log     *slog.Logger
-	limits  websocket.Limits
-	front   *limit.Front        // nil: no limits
-	prover  *auth.Authenticator // nil: sessions do not move
-	workers *socket.Workers
+	cfg        Config
+	formats    *wire.Formats
+	hub        *hub.Hub
+	access     *access.Model
+	log        *slog.Logger
+	limits     websocket.Limits
+	front      *limit.Front        // nil: no limits
+	prover     *auth.Authenticator // nil: sessions do not move
+	workers    *socket.Workers
+	extensions *extension.Extensions // nil: there are none
 	// openingTime is the constant of that name; tests shorten it.
 	openingTime int64
 
@@ -222,7 +226,7 @@ func New(cfg Config, d Deps) (*Push, error) {
 	}
 	cfg = cfg.WithDefaults()
 	p := &Push{
-		cfg: cfg, formats: d.Formats, hub: d.Hub, access: d.Access, log: d.Log, front: d.Front, prover: d.Prover, workers: socket.NewWorkers(d.Log), openingTime: openingTime,
+		cfg: cfg, formats: d.Formats, hub: d.Hub, access: d.Access, log: d.Log, front: d.Front, extensions: d.Extensions, prover: d.Prover, workers: socket.NewWorkers(d.Log), openingTime: openingTime,
 		limits: websocket.Limits{MaxMessage: cfg.MaxClientMessage},
 	}
 	p.refusals = refusals{retry: time.Duration(cfg.Retry), maxSubscribers: int64(d.MaxSubscribers), log: d.Log, count: &p.counters}

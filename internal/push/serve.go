@@ -61,6 +61,14 @@ func (p protocols) Protocols() []ProtocolStats {
 	return list
 }
 
+// ProtocolName returns the name of a protocol by its number; Weir's own is "native".
+func (p protocols) ProtocolName(n uint8) string {
+	if n == 0 {
+		return "native"
+	}
+	return p[n].name
+}
+
 // SocketOptions say how a WebSocket handshake is answered.
 type SocketOptions struct {
 	Key         []byte

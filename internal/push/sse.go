@@ -255,8 +255,10 @@ func (s *sseSession) Closed(_ *eventloop.Conn, err error) {
 	x := s.custom()
 	if x == nil {
 		s.tally(s.conn, s.lane.push, 0, -1)
+		s.lane.push.disconnected(s.conn, 0, s.user())
 		return
 	}
 	s.tally(s.conn, s.lane.push, x.protocol, -1)
+	s.lane.push.disconnected(s.conn, x.protocol, s.user())
 	s.tell(x.ended)
 }

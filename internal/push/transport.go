@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -41,6 +42,8 @@ type transportMore struct {
 	parser *websocket.Parser
 	// subs are the subscriptions after the first, linked to each other.
 	subs *subscription
+	// deciding are the calls of extensions under way; nil: none.
+	deciding *deciding
 }
 
 // lane returns the state of its loop.
@@ -130,6 +133,7 @@ func (t *transport) panicked(r any) {
 // over is the last call of the session.
 func (t *transport) over() {
 	t.flags |= isOver
+	stopDeciding(t)
 	t.endSubscriptions()
 	if t.session == nil {
 		return
@@ -331,6 +335,14 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 		return hub.ErrOverloaded
 	}
 	g := t.link(s, sink)
+	if t.flags&arriving == 0 && t.lane().push.extensions.Wants(extension.Subscribe, opt.Channels...) {
+		return decideSubscription(t, s, sink, g, opt)
+	}
+	return subscribe(t, s, g, opt)
+}
+
+// subscribe begins a subscription that was linked.
+func subscribe(t *transport, s *hub.Subscriber, g hub.Sink, opt hub.SubscribeOptions) error {
 	t.lane().enter()
 	defer t.lane().exit()
 	err := t.lane().shard.Subscribe(s, g, opt)
@@ -342,7 +354,7 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 
 // Unsubscribe implements socket.Transport.
 func (t *transport) Unsubscribe(s *hub.Subscriber) {
-	if t.unlink(s) {
+	if t.unlink(s) && !forget(t, s) {
 		t.lane().shard.Unsubscribe(s)
 	}
 }

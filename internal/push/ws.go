@@ -304,4 +304,5 @@ func (s *wsSession) Closed(_ *eventloop.Conn, err error) {
 		s.parser.Reset()
 	}
 	s.lane.push.tally(s.conn, true, -1)
+	s.lane.push.disconnected(s.conn, 0, s.user())
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -86,6 +87,10 @@ type Config struct {
 	// Splits divide requests among clusters: releases, canaries, mirrors. A route
 	// names one in place of a cluster.
 	Splits []upstream.SplitConfig `json:"splits" reload:"live"`
+	// Extensions are servers of your own that decide on requests of routes, and on clients and
+	// messages of channels, by gRPC (docs/howto/extensions.md). They are called in this order;
+	// the first that refuses ends it.
+	Extensions []extension.Config `json:"extensions" reload:"live"`
 	// Proxy is what passing requests on may take.
 	Proxy proxy.Config `json:"proxy" reload:"restart"`
 	// Admission is how long requests of a class (namespaces, routes) may wait when there

@@ -11,7 +11,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/front/redact"
 	"github.com/weir-gateway/weir/internal/net/tlsterm"
 	"github.com/weir-gateway/weir/internal/observe/admin"
@@ -26,7 +28,7 @@ func (c Config) Validate() error {
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		all = append(all, validate(f.key, reflect.ValueOf(c).FieldByIndex(f.index))...)
 	}
-	all = append(all, checkListen("listen", c.Listen), checkNamespaces(c.Namespaces, c.Broker.Kind), c.checkExposure(), checkAdmin(c.Admin))
+	all = append(all, checkListen("listen", c.Listen), checkNamespaces(c.Namespaces, c.Broker.Kind), c.checkExposure(), checkAdmin(c.Admin), checkExtensions(c))
 	if c.Downstream.HTTP3 {
 		all = append(all, checkHTTP3(c.TLS))
 	}
@@ -262,6 +264,13 @@ func (c Config) checkProtocols() error {
 		}
 	}
 	return errors.Join(all...)
+}
+
+// checkExtensions wants names of their own, and routes and namespaces that exist.
+func checkExtensions(c Config) error {
+	return extension.CheckAll(c.Extensions, func(name string) bool {
+		return slices.ContainsFunc(c.Routes, func(r policy.RouteConfig) bool { return r.WithDefaults().Name == name })
+	}, func(name string) bool { return hasNamespace(c.Namespaces, name) })
 }
 
 // checkKeySets wants the key sets that protocols name.

@@ -67,6 +67,9 @@ func Client(subject string, subscribe, publish *Patterns) Identity {
 	return id
 }
 
+// Patterns returns the identity's grants, for Client.
+func (i *Identity) Patterns() (subscribe, publish *Patterns) { return &i.subscribe, &i.publish }
+
 // Expired reports whether the identity has ended at now.
 func (i *Identity) Expired(now time.Time) bool {
 	return !i.Expires.IsZero() && !now.Before(i.Expires)

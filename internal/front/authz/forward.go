@@ -144,7 +144,8 @@ type Request struct {
 	Fields                    []http1.Field
 }
 
-// A Decision admits or refuses a request. Immutable: requests share it.
+// A Decision admits or refuses a request, or what else an extension decides on. Immutable:
+// requests share it.
 type Decision struct {
 	Admit bool
 	// Lines are whole field lines for the upstream (Admit).
@@ -156,6 +157,17 @@ type Decision struct {
 	Fields      []byte
 	// Unavailable says that there was no decision, and the client may try again.
 	Unavailable bool
+
+	// Extension says that package extension decided; the fields below are its own.
+	Extension bool
+	// Message says why, for the client (not Admit).
+	Message string
+	// Removed are fields, in lower case, that do not continue; Lines replace some (Admit).
+	Removed []string
+	// Identity is who the client is from now on; nil: as before (Admit).
+	Identity *auth.Identity
+	// Data replaces a message; nil: as it is (Admit).
+	Data []byte
 }
 
 // A Query is a decision that is to be obtained.
@@ -170,16 +182,14 @@ type Forward struct {
 	cfg    ForwardConfig
 	client *http.Client
 	url    *url.URL
-	cache  cache
+	cache  *Cache[*Decision]
 
 	pending atomic.Int64
 	counters
 
 	mu      sync.Mutex
-	flights map[key]*flight
+	flights map[Key]*flight
 }
-
-type key [sha256.Size]byte
 
 // A flight is a subrequest that several requests wait for.
 type flight struct {
@@ -201,7 +211,7 @@ func NewForward(cfg ForwardConfig) *Forward {
 		MaxResponseHeaderBytes: maxHead, DisableCompression: true,
 	}
 	return &Forward{
-		cfg: cfg, url: u, cache: newCache(cfg.CacheSize), flights: map[key]*flight{},
+		cfg: cfg, url: u, cache: NewCache[*Decision](cfg.CacheSize), flights: map[Key]*flight{},
 		client: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 }
@@ -218,7 +228,7 @@ func (f *Forward) Close() { f.client.CloseIdleConnections() }
 func (f *Forward) Decide(r *Request, now time.Time) (*Decision, Query) {
 	k, cacheable := f.keyOf(r)
 	if cacheable {
-		if d := f.cache.get(k, now); d != nil {
+		if d, ok := f.cache.Get(k, now); ok {
 			if d.Admit {
 				f.cachedAdmitted.Add(1)
 			} else {
@@ -237,7 +247,7 @@ func (f *Forward) Decide(r *Request, now time.Time) (*Decision, Query) {
 
 // keyOf returns what the decision on r depends on. Lengths are hashed as well, so that no two
 // requests have the same key.
-func (f *Forward) keyOf(r *Request) (k key, cacheable bool) {
+func (f *Forward) keyOf(r *Request) (k Key, cacheable bool) {
 	if f.cfg.CacheTTL == 0 && f.cfg.NegativeTTL == 0 {
 		return k, false
 	}
@@ -309,7 +319,7 @@ func addField(h http.Header, name string, value []byte) {
 type forwardQuery struct {
 	f         *Forward
 	req       *http.Request
-	key       key
+	key       Key
 	cacheable bool
 }
 
@@ -361,7 +371,7 @@ func (f *Forward) ask(ctx context.Context, q *forwardQuery) *Decision {
 		f.admitted.Add(1)
 		d := &Decision{Admit: true, Lines: linesOf(res.Header, f.cfg.ResponseHeaders)}
 		if q.cacheable && f.cfg.CacheTTL > 0 {
-			f.cache.put(q.key, d, time.Now().Add(time.Duration(f.cfg.CacheTTL)))
+			f.cache.Put(q.key, d, time.Now().Add(time.Duration(f.cfg.CacheTTL)))
 		}
 		return d
 	}
@@ -371,7 +381,7 @@ func (f *Forward) ask(ctx context.Context, q *forwardQuery) *Decision {
 		d.ContentType = ""
 	}
 	if q.cacheable && f.cfg.NegativeTTL > 0 && (d.Status == http.StatusUnauthorized || d.Status == http.StatusForbidden) {
-		f.cache.put(q.key, d, time.Now().Add(time.Duration(f.cfg.NegativeTTL)))
+		f.cache.Put(q.key, d, time.Now().Add(time.Duration(f.cfg.NegativeTTL)))
 	}
 	return d
 }
@@ -424,6 +434,6 @@ func (f *Forward) Stats() Stats {
 	return Stats{
 		Admitted: f.admitted.Load(), Refused: f.refused.Load(), CachedAdmitted: f.cachedAdmitted.Load(), CachedRefused: f.cachedRefused.Load(),
 		Failed: f.failed.Load(), Overloaded: f.overloaded.Load(), Shared: f.shared.Load(), WaitSeconds: time.Duration(f.wait.Load()).Seconds(),
-		Pending: f.pending.Load(), Cached: f.cache.len(),
+		Pending: f.pending.Load(), Cached: f.cache.Len(),
 	}
 }

@@ -130,15 +130,16 @@ func TestDecisionsAreCachedByWhatTheyDependOn(t *testing.T) {
 }
 
 func TestCacheIsBounded(t *testing.T) {
-	c := newCache(8)
+	c := NewCache[*Decision](8)
 	now := time.Now()
 	for i := range 100 {
-		c.put(key{byte(i)}, failedOpen, now.Add(time.Hour))
-		if c.len() > 8 {
-			t.Fatalf("%d entries, want at most 8", c.len())
+		c.Put(Key{byte(i)}, failedOpen, now.Add(time.Hour))
+		if c.Len() > 8 {
+			t.Fatalf("%d entries, want at most 8", c.Len())
 		}
 	}
-	if c.get(key{99}, now) == nil || c.get(key{0}, now) != nil {
+	_, newest := c.Get(Key{99}, now)
+	if _, oldest := c.Get(Key{0}, now); !newest || oldest {
 		t.Error("the newest are to stay")
 	}
 }
@@ -199,7 +200,7 @@ func BenchmarkDecide(b *testing.B) {
 	known, unknown := request("/a", "Authorization", "Bearer "+strings.Repeat("x", 400)), request("/a", "Authorization", "Bearer "+strings.Repeat("y", 400))
 	now := time.Now()
 	k, _ := f.keyOf(known)
-	f.cache.put(k, failedOpen, now.Add(time.Hour))
+	f.cache.Put(k, failedOpen, now.Add(time.Hour))
 	b.Run("hash", func(b *testing.B) {
 		for b.Loop() {
 			f.keyOf(known)
@@ -209,7 +210,7 @@ func BenchmarkDecide(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				k, _ := f.keyOf(r)
-				f.cache.get(k, now)
+				f.cache.Get(k, now)
 			}
 		})
 	}

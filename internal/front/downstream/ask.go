@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/authz"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -27,6 +29,8 @@ type ask struct {
 	raw []byte
 	// waiting: the handler has returned without an answer, which comes later.
 	waiting bool
+	// identity is what extensions chose for the client; nil: nothing.
+	identity *auth.Identity
 }
 
 var _ socket.Request = (*ask)(nil)
@@ -228,6 +232,57 @@ func (a *ask) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) s
 	if !a.live() {
 		return
 	}
+	if _, bad := a.r.handshake(o.AnyOrigin); bad != nil {
+		a.r.fail(bad)
+		return
+	}
+	extend(a, nil, "", func() { upgrade(a, &o, open) }, func(d *authz.Decision) {
+		if o.RefusedCode == 0 {
+			a.r.answerRefusal(d)
+			return
+		}
+		upgrade(a, &o, func(t socket.Transport) socket.Session {
+			t.Close(o.RefusedCode, shortened(d.Message))
+			return socket.Refused{}
+		})
+	})
+}
+
+// shortened is a reason as a close frame can have it (RFC 6455 §5.5).
+func shortened(reason string) string {
+	if len(reason) > 120 {
+		reason = strings.ToValidUTF8(reason[:120], "")
+	}
+	return reason
+}
+
+// extend has extensions decide on the client, and on channels that it subscribes to at once.
+func extend(a *ask, channels []string, user string, allowed func(), refused func(*authz.Decision)) {
+	var id *auth.Identity
+	if user != "" {
+		id = &auth.Identity{Subject: user}
+	}
+	r := a.r
+	q := r.clientEvents(a.ep.protocol, id, channels)
+	if q == nil {
+		allowed()
+		return
+	}
+	a.later()
+	r.decideAside(q, true, func(d *authz.Decision) {
+		a.resume(func() {
+			if !d.Admit {
+				refused(d)
+				return
+			}
+			a.identity = d.Identity
+			allowed()
+		})
+	})
+}
+
+// upgrade completes a handshake that was checked before.
+func upgrade(a *ask, o *socket.WebSocketOptions, open func(socket.Transport) socket.Session) {
 	r := a.r
 	key, bad := r.handshake(o.AnyOrigin)
 	if bad != nil {
@@ -240,6 +295,9 @@ func (a *ask) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) s
 	}
 	if o.Chosen != nil {
 		*o.Chosen = chosen
+	}
+	if o.Identity != nil {
+		*o.Identity = a.identity
 	}
 	a.take(func(c *eventloop.Conn) {
 		so := &push.SocketOptions{
@@ -260,10 +318,16 @@ func (a *ask) Stream(o socket.StreamOptions, open func(socket.Transport) socket.
 		a.Answer(http.StatusOK, o.ContentType, nil, o.Fields...)
 		return
 	}
-	fields := append(r.fields(), fieldLines(o.Fields)...)
-	a.take(func(c *eventloop.Conn) {
-		r.h.lane.srv.push.ServeStream(c, &push.StreamOptions{ContentType: o.ContentType, Fields: fields, Protocol: a.ep.protocol, Chunked: r.chunks()}, open)
-	})
+	extend(a, nil, "", func() {
+		if o.Identity != nil {
+			*o.Identity = a.identity
+		}
+		fields := append(r.fields(), fieldLines(o.Fields)...)
+		a.take(func(c *eventloop.Conn) {
+			so := &push.StreamOptions{ContentType: o.ContentType, Fields: fields, Protocol: a.ep.protocol, Chunked: r.chunks()}
+			r.h.lane.srv.push.ServeStream(c, so, open)
+		})
+	}, r.answerRefusal)
 }
 
 // Subscribe implements socket.Request.
@@ -276,6 +340,16 @@ func (a *ask) Subscribe(s *socket.Subscription) {
 		a.Answer(http.StatusOK, "text/event-stream", nil, s.Fields...)
 		return
 	}
+	user := ""
+	if s.Identity != nil {
+		user = s.Identity.Subject
+	}
+	extend(a, s.Options.Channels, user, func() { subscribe(a, s) }, r.answerRefusal)
+}
+
+// subscribe begins a stream of events that is allowed.
+func subscribe(a *ask, s *socket.Subscription) {
+	r := a.r
 	sub := &push.Subscription{Identity: s.Identity, Fields: append(r.fields(), fieldLines(s.Fields)...), Accept: r.header("Accept-Encoding"),
 		Custom: s, Protocol: a.ep.protocol, Chunked: r.chunks()}
 	if r.h.ended {

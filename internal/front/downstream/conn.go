@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -37,6 +38,8 @@ type conn struct {
 	waiting bool // counted in the loop's waiting
 	late    bool // and in the loop's late
 	held    bool // reading is paused because the upstream takes no more for now
+	// cancel ends the calls of extensions for the request; nil: there are none.
+	cancel context.CancelFunc
 	// private is the client address sent to upstreams, which may keep connections for
 	// it alone; nil: none was sent.
 	private *netip.AddrPort
@@ -280,7 +283,7 @@ func goOn(c *eventloop.Conn) {
 func (h *conn) EndOfStream(c *eventloop.Conn) bool {
 	h.ended = true
 	switch {
-	case h.x != nil && (h.state == relaying || !h.lane.srv.cfg.HalfClose):
+	case h.x != nil && (h.state == relaying || !h.lane.srv.cfg.HalfClose), h.cancel != nil && !h.lane.srv.cfg.HalfClose:
 		return false // it vanished: see Closed
 	case h.state == answering && h.pending != nil && h.pending.forwarding.recording != nil && !h.lane.srv.cfg.HalfClose:
 		return false
@@ -292,7 +295,7 @@ func (h *conn) EndOfStream(c *eventloop.Conn) bool {
 
 // Drained implements eventloop.Handler.
 func (h *conn) Drained(*eventloop.Conn) {
-	if h.x != nil {
+	if h.x != nil && (h.pending == nil || h.pending.forwarding.reply.extended == nil) {
 		h.x.Resume()
 	}
 }
@@ -351,6 +354,9 @@ func (h *conn) bodyLate(c *eventloop.Conn) bool {
 // Closed implements eventloop.Handler.
 func (h *conn) Closed(c *eventloop.Conn, err error) {
 	h.unwait()
+	if h.cancel != nil {
+		h.cancel()
+	}
 	if h.x != nil {
 		h.abandon()
 	}

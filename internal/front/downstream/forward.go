@@ -41,13 +41,14 @@ type reply struct {
 	began bool // its head was written
 	// How its body is framed for the client.
 	chunkedOut, untilClose bool
-	takesTrailers          bool       // the client does
-	grpcCode               int        // how a call of gRPC ended; -1: not known
-	firstByte              int64      // from the start to its head, in nanoseconds
-	collected              *heldReply // while it is collected to be validated
-	stream                 *hold      // what a held connection follows; nil: it is none
-	events                 *events    // of an event stream; nil: it is none
-	cookie                 string     // of a split that is sticky, to be set to fresh
+	takesTrailers          bool           // the client does
+	grpcCode               int            // how a call of gRPC ended; -1: not known
+	firstByte              int64          // from the start to its head, in nanoseconds
+	collected              *heldReply     // while it is collected to be validated
+	extended               *extendedReply // while extensions decide on its head; nil: none do
+	stream                 *hold          // what a held connection follows; nil: it is none
+	events                 *events        // of an event stream; nil: it is none
+	cookie                 string         // of a split that is sticky, to be set to fresh
 	fresh                  uint64
 }
 
@@ -235,7 +236,7 @@ func (r *forwarding) trailers() []byte {
 	if len(r.trailer) <= len(crlf) {
 		return nil
 	}
-	return r.policy.Route.RequestTrailers(r.trailer)
+	return r.policy.Route.RequestTrailers(&r.policy, r.trailer)
 }
 
 func (r *forwarding) tooLong() {
@@ -315,13 +316,20 @@ func named(fields []http1.Field, name []byte) bool {
 
 // Head implements proxy.Sink.
 func (r *reply) Head(e *proxy.Exchange, res *http1.Response) {
-	lane := r.h.lane
 	r.upstream, r.retries = e.Last()
 	r.firstByte = r.c.Loop().Now() - r.start
 	if r.policy.Route.MayHold() && wantsHold(res) && r.method != "HEAD" {
 		r.holdHead(e, res)
 		return
 	}
+	if !extends(r, res) {
+		sendHead(r, res)
+	}
+}
+
+// sendHead writes the head of the reply, unless the reply is collected first.
+func sendHead(r *reply, res *http1.Response) {
+	lane := r.h.lane
 	if r.validates(res) {
 		r.collected = newHeldReply(r, res)
 		return
@@ -388,6 +396,10 @@ func (r *reply) stickyCookie() []byte {
 // Body implements proxy.Sink.
 func (r *reply) Body(_ *proxy.Exchange, b []byte) (full bool) {
 	c, ends := r.c, false
+	if r.extended != nil {
+		r.extended.body = append(r.extended.body, b...)
+		return true
+	}
 	if r.events != nil {
 		var n int
 		n, ends = r.events.take(b)
@@ -435,6 +447,9 @@ func (r *reply) End(_ *proxy.Exchange, trailer []byte) {
 	h, c, keepAlive := r.h, r.c, r.keepAlive
 	h.x = nil
 	switch {
+	case r.extended != nil:
+		r.extended.end(trailer)
+		return
 	case r.collected != nil:
 		r.collected.validate()
 		return
@@ -460,7 +475,7 @@ func (r *reply) End(_ *proxy.Exchange, trailer []byte) {
 
 // Fail implements proxy.Sink.
 func (r *reply) Fail(e *proxy.Exchange, err *proxy.Error) {
-	r.h.x = nil
+	r.h.x, r.extended = nil, nil
 	r.upstream, r.retries = e.Last()
 	if r.began {
 		if !r.cutGRPC(err.Status, err.Message) {

@@ -43,7 +43,7 @@ func (p *heldReply) keep(b []byte) bool {
 	}
 	r.collected, r.checked = nil, nil
 	x := r.h.x
-	r.Head(x, &p.res)
+	sendHead(r, &p.res)
 	if len(p.body) > 0 && !r.c.Closing() {
 		r.sent -= int64(len(p.body)) // counted when it came
 		r.Body(x, p.body)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/authz"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/policy"
@@ -148,7 +149,7 @@ func (r *forwarding) Address() netip.Addr { return r.policy.Client }
 // route serves a request by the configured routes. head are the bytes of its head.
 func (r *forwarding) route(t *table, head, rest []byte) int {
 	h := r.h
-	if t.asks || t.auth && mayHoldToken(r.head) || r.lateIn(t) {
+	if t.asks || r.h.lane.srv.push.Extensions().Wants(extension.Request) || t.auth && mayHoldToken(r.head) || r.lateIn(t) {
 		// A token may have to be verified, a server be asked, or a turn be waited for,
 		// which takes longer than head is there.
 		r.keepHead(head)
@@ -157,7 +158,7 @@ func (r *forwarding) route(t *table, head, rest []byte) int {
 	x.Reset()
 	x.Method, x.Path, x.Query, x.Host, x.Fields = req.Method, req.Path, req.Query, req.Host, req.Fields
 	x.Minor, x.Length, x.TLS, x.Peer = versionOf(r.c, req.Minor), req.ContentLength, r.c.Filtered(), r.c.Peer()
-	x.Loop = r.c.Loop().ID() + 1
+	x.Loop, x.Connection = r.c.Loop().ID()+1, r.c.ID()
 	if peer := tlsterm.PeerOf(r.c); peer != nil {
 		x.Certificate = peer.Certificate
 	}
@@ -198,7 +199,7 @@ func (r *forwarding) decide(v *policy.Verdict, rest []byte) int {
 		r.verifyWith(v.Token, func(r *request, id *auth.Identity, err error) { r.forwarding.identified(id, err) })
 		return 0 // a body waits
 	case policy.Authorize:
-		r.authorize(v.Query)
+		r.authorize(v.Query, v.Own)
 		return 0 // a body waits
 	}
 	used := r.skip(rest) // what is there of an unneeded body is skipped if it is all of it
@@ -239,24 +240,18 @@ func (r *forwarding) identified(id *auth.Identity, err error) {
 	}
 }
 
-// authorize obtains a decision on a goroutine of the server's.
-func (r *forwarding) authorize(q authz.Query) {
-	srv, h, c := r.h.lane.srv, r.h, r.c
+// authorize obtains a decision on a goroutine of the server's. own is policy.Verdict's.
+func (r *forwarding) authorize(q authz.Query, own bool) {
+	h, c := r.h, r.c
 	r.endpoint = notFoundEndpoint // no stream of ours
 	h.wait(c)
 	r.unread = r.unread || h.pending == r.request && h.left != 0 // its body stays where it is meanwhile
-	srv.working.Go(func() {
-		d := q.Do(srv.ctx)
-		c.Loop().Post(func() {
-			if c.Closing() {
-				return
-			}
-			h.unwait()
-			v := r.policy.Route.AdmitDecision(&r.policy, d)
-			r.decide(&v, nil)
-			if !c.Closing() {
-				goOn(c)
-			}
-		})
+	r.decideAside(q, own, func(d *authz.Decision) {
+		h.unwait()
+		v := r.policy.Route.AdmitDecision(&r.policy, d)
+		r.decide(&v, nil)
+		if !c.Closing() {
+			goOn(c)
+		}
 	})
 }

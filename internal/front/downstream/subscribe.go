@@ -3,6 +3,7 @@ package downstream
 import (
 	"bytes"
 	"net/http"
+	"net/netip"
 	"slices"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
@@ -106,25 +107,30 @@ func (r *builtin) subscription() (*push.Subscription, *push.APIError) {
 // to the wing.
 func (r *builtin) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
 	sub.Fields = append(r.fields(), r.h.lane.srv.altSvc...)
-	client := r.client()
+	client, q := r.client(), r.clientEvents(0, nil, sub.Channels)
 	r.identify(func(r *request, id *auth.Identity) {
-		if bad := r.h.lane.srv.push.Access().MayRead(id, sub.Channels); bad != nil {
-			r.fail(bad)
-			return
-		}
-		if !r.builtin.maySubscribe(client, id) {
-			return
-		}
-		sub.Identity = id
-		w := &waitingSubscription{sub, serve}
-		if sub.Since != "" {
-			if class := r.h.lane.srv.push.ReplayClass(sub.Channels); class != limit.Unclassed {
-				r.builtin.subscribeInTurn(class, w)
-				return
-			}
-		}
-		r.builtin.subscribed(w)
+		decideClient(&r.builtin, q, id, func(id *auth.Identity) { subscribeAs(&r.builtin, client, id, sub, serve) })
 	})
+}
+
+// subscribeAs is subscribe for an identity.
+func subscribeAs(r *builtin, client netip.Addr, id *auth.Identity, sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
+	if bad := r.h.lane.srv.push.Access().MayRead(id, sub.Channels); bad != nil {
+		r.fail(bad)
+		return
+	}
+	if !r.maySubscribe(client, id) {
+		return
+	}
+	sub.Identity = id
+	w := &waitingSubscription{sub, serve}
+	if sub.Since != "" {
+		if class := r.h.lane.srv.push.ReplayClass(sub.Channels); class != limit.Unclassed {
+			r.subscribeInTurn(class, w)
+			return
+		}
+	}
+	r.subscribed(w)
 }
 
 // subscribed hands the connection over.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,15 +29,23 @@ func (r *admission) authorize(x *Exchange) Verdict {
 // AdmitDecision continues after Authorize: d is what the query returned. As for AdmitIdentity, x
 // must be as it was.
 func (r *admission) AdmitDecision(x *Exchange, d *authz.Decision) Verdict {
+	if d.Extension {
+		return extended(r, x, d)
+	}
 	x.decision = d
 	switch {
 	case d.Admit:
-		return r.passed(x)
+		return extend(r, x)
 	case d.Unavailable:
 		v := r.later(x, unavailableRetry, "the authorization server is not available")
 		v.Status = http.StatusServiceUnavailable
 		return v
 	}
+	return respond(r, x, d)
+}
+
+// respond is a refusal that others have written.
+func respond(r *admission, x *Exchange, d *authz.Decision) Verdict {
 	x.lines = append(x.lines[:0], d.Fields...)
 	x.lines = r.AppendCORS(x.lines, x)
 	return Verdict{Action: Respond, Status: d.Status, Fields: x.lines, ContentType: d.ContentType, Body: d.Body}
@@ -82,13 +89,8 @@ func (c *RouteConfig) validateForwardAuth() error {
 		errs = append(errs, fmt.Errorf("forward_auth.%w", err))
 	}
 	for i, name := range c.ForwardAuth.ResponseHeaders {
-		switch low := strings.ToLower(name); {
-		case slices.Contains(untouchable, low):
-			errs = append(errs, fmt.Errorf("forward_auth.response_headers[%d]: %s belongs to the connection and cannot be set", i, name))
-		case strings.HasPrefix(low, "x-weir-"):
-			errs = append(errs, fmt.Errorf("forward_auth.response_headers[%d]: names that begin with X-Weir- are Weir's own", i))
-		case !plainName([]byte(low)):
-			errs = append(errs, fmt.Errorf("forward_auth.response_headers[%d]: invalid name %q: want letters, digits and hyphens, as backends read no others in one way", i, name))
+		if err := MayChange(name); err != nil {
+			errs = append(errs, fmt.Errorf("forward_auth.response_headers[%d]: %w", i, err))
 		}
 		for rule := range c.RequestHeaders.Set {
 			if strings.EqualFold(rule, name) {

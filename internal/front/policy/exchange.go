@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/authz"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/router"
 )
@@ -25,6 +26,7 @@ type Exchange struct {
 	TLS                       bool
 	Peer                      netip.AddrPort    // of the connection, or what a trusted PROXY header says
 	Certificate               *auth.Certificate // the client's, verified; nil: none
+	Connection                uint64            // its number
 	Loop                      int               // 1 + the number of the event loop that it is on; 0: on none
 
 	// Set by Match.
@@ -35,7 +37,10 @@ type Exchange struct {
 	Identity *auth.Identity
 	Trace    Trace
 
-	decision  *authz.Decision // of the authorization server; nil: none yet
+	decision  *authz.Decision  // of the authorization server; nil: none yet
+	extension *authz.Decision  // of extensions on the request; nil: none
+	response  *authz.Decision  // of extensions on the response; nil: none
+	request   *extension.Event // the request, for the event of its response; nil: it has none
 	set       *Set
 	params    router.Params
 	path      []byte // normalised; may be a part of the input
@@ -116,8 +121,10 @@ type Verdict struct {
 	Body        []byte
 	// Token to verify (Identify).
 	Token string
-	// Query obtains a decision (Authorize).
+	// Query obtains a decision (Authorize). Own says that it is for this request alone, so that
+	// it ends with its client.
 	Query authz.Query
+	Own   bool
 }
 
 // An Outcome is how an exchange ended, for the access log.

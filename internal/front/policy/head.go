@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/redact"
@@ -103,7 +104,7 @@ func (r *heads) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 	}
 	for i := range x.Fields {
 		fl := &x.Fields[i]
-		if !plainName(fl.Name) || r.takenOut(fl.Name, x) || perHop && listed(x.Fields, fl.Name) {
+		if !plainName(fl.Name) || r.takenOut(fl.Name, x) || perHop && listed(x.Fields, fl.Name) || removed(x.extension, fl.Name) {
 			continue
 		}
 		switch {
@@ -113,10 +114,7 @@ func (r *heads) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 			dst = appendPassed(dst, fl, x)
 		}
 	}
-	dst = append(dst, r.request.lines...)
-	if x.decision != nil {
-		dst = append(dst, x.decision.Lines...)
-	}
+	dst = r.appendRuled(dst, x)
 	dst = r.appendOwn(dst, x)
 	dst = f.append(dst)
 	if f.Expect {
@@ -125,13 +123,30 @@ func (r *heads) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 	return append(dst, "\r\n"...)
 }
 
+// appendRuled appends the fields of the route's rules, then those of the authorization server
+// and those of extensions, which replace the ones before.
+func (r *heads) appendRuled(dst []byte, x *Exchange) []byte {
+	var replaced []string
+	if x.extension != nil {
+		replaced = x.extension.Removed
+	}
+	dst = extension.WithoutLines(dst, r.request.lines, replaced)
+	if x.decision != nil {
+		dst = extension.WithoutLines(dst, x.decision.Lines, replaced)
+	}
+	if x.extension != nil {
+		dst = append(dst, x.extension.Lines...)
+	}
+	return dst
+}
+
 // RequestTrailers returns those of lines, the fields behind a request's body, that the
 // upstream may get, in their place: what a client may not say in the head it may not say
 // behind the body either, and keys are read from heads alone.
-func (r *heads) RequestTrailers(lines []byte) []byte {
+func (r *heads) RequestTrailers(x *Exchange, lines []byte) []byte {
 	out := lines[:0]
 	for line := range bytes.Lines(lines) {
-		if name, _, ok := bytes.Cut(line, []byte(":")); ok && r.mayTrail(name) {
+		if name, _, ok := bytes.Cut(line, []byte(":")); ok && r.mayTrail(name) && !removed(x.extension, name) {
 			out = append(out, line...)
 		}
 	}
@@ -347,13 +362,19 @@ func (r *heads) AppendResponseHead(dst []byte, x *Exchange, status int, fields [
 		if perHop && listed(fields, fl.Name) || r.response.drop.has(fl.Name) && !f.announces(fl.Name) {
 			continue
 		}
-		if setsAdminCookie(fl) {
+		if setsAdminCookie(fl) || removed(x.response, fl.Name) {
 			continue
 		}
 		dated = dated || len(fl.Name) == len("Date") && http1.EqualFold(fl.Name, "date")
 		dst = http1.AppendField(dst, fl.Name, fl.Value)
 	}
-	dst = append(dst, r.response.lines...)
+	if x.response == nil {
+		dst = append(dst, r.response.lines...)
+	} else {
+		dst = extension.WithoutLines(dst, r.response.lines, x.response.Removed)
+		dst = append(dst, x.response.Lines...)
+		dated = dated || slices.Contains(x.response.Removed, "date")
+	}
 	if x.link != "" && status < 400 {
 		dst = http1.AppendField(dst, "Link", x.link)
 	}

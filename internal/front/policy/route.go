@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/authz"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/router"
@@ -313,7 +314,7 @@ func (r *admission) admitted(x *Exchange, now int64) Verdict {
 	if r.forward != nil {
 		return r.authorize(x)
 	}
-	return r.passed(x)
+	return extend(r, x)
 }
 
 // passed prepares the way on of a request that nothing refuses any more.
@@ -343,6 +344,9 @@ func (r *admission) passed(x *Exchange) Verdict {
 	}
 	if r.cfg.Mercure && r.deps.Link != nil {
 		x.link = r.deps.Link() // before the upstream is asked
+	}
+	if r.deps.Extensions.Wants(extension.Response, r.cfg.Name) {
+		x.request = x.event(extension.Response)
 	}
 	return Verdict{Action: Forward}
 }

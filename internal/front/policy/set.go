@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/authz"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/router"
@@ -21,6 +22,8 @@ type Deps struct {
 	State *State
 	// Auth verifies tokens and keys; nil: a route with auth is an error.
 	Auth *auth.Authenticator
+	// Extensions decide on requests and responses; nil: there are none.
+	Extensions *extension.Extensions
 	// Trust says whose forwarding fields are believed; nil: none.
 	Trust *limit.Trust
 	// Cluster reports whether there is an upstream of that name; nil: not checked.

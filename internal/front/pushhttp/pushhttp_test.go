@@ -46,7 +46,7 @@ func newWorld(t *testing.T, cfg pushhttp.Config, namespaces ...hub.Namespace) *w
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv, err := pushhttp.New(cfg, f, h, nil)
+	srv, err := pushhttp.New(cfg, pushhttp.Deps{Formats: f, Hub: h})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/access"
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/push"
@@ -67,8 +68,21 @@ type Server struct {
 	closed  bool
 }
 
-// New returns a Server over h, whose encoders are f's. Run must be running while it serves.
-func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) (*Server, error) {
+// Deps are what a Server works with.
+type Deps struct {
+	// Hub has the encoders of Formats. Required, both.
+	Hub     *hub.Hub
+	Formats *wire.Formats
+	// Extensions are notified of clients that leave: the caller has them decide on all else.
+	// nil: there are none.
+	Extensions *extension.Extensions
+	// Log gets lifecycle lines; nil discards them.
+	Log *slog.Logger
+}
+
+// New returns a Server. Run must be running while it serves.
+func New(cfg Config, d Deps) (*Server, error) {
+	h, log := d.Hub, d.Log
 	if cfg.WriteStall == 0 {
 		cfg.WriteStall = 30 * time.Second
 	}
@@ -82,7 +96,7 @@ func New(cfg Config, f *wire.Formats, h *hub.Hub, log *slog.Logger) (*Server, er
 		return nil, err
 	}
 	s.answers = make([]h2.Answers[*carrier], len(s.group.Loops()))
-	s.push, err = push.New(cfg.Push(), push.Deps{Formats: f, Hub: h, Loops: s.group.Loops(), Access: s.access, Log: log})
+	s.push, err = push.New(cfg.Push(), push.Deps{Formats: d.Formats, Hub: h, Loops: s.group.Loops(), Access: s.access, Extensions: d.Extensions, Log: log})
 	return s, err
 }
 

@@ -104,6 +104,29 @@ type Session interface {
 	Closed()
 }
 
+// Refused is the Session of a client that is closed at once.
+type Refused struct{}
+
+var _ Session = Refused{}
+
+// Message implements Session.
+func (Refused) Message([]byte, bool) {}
+
+// Pong implements Session.
+func (Refused) Pong() {}
+
+// Drained implements Session.
+func (Refused) Drained() {}
+
+// Timer implements Session.
+func (Refused) Timer() {}
+
+// Drain implements Session.
+func (Refused) Drain() {}
+
+// Closed implements Session.
+func (Refused) Closed() {}
+
 // Identified is a Session that knows who its client is, for the admin API. The owner
 // calls it.
 type Identified interface{ Subject() string }
@@ -182,6 +205,9 @@ type WebSocketOptions struct {
 	Subprotocols []string
 	// Chosen gets the one agreed on, "" for none; nil: not reported.
 	Chosen *string
+	// Identity gets who the client is if an extension has decided so, before open; nil: not
+	// wanted.
+	Identity **auth.Identity
 	// MaxMessage bounds what the client may send at a time; 0 means push.max_client_message.
 	MaxMessage int
 	// AnyOrigin lets pages of every origin connect: the protocol has no credentials
@@ -193,12 +219,17 @@ type WebSocketOptions struct {
 	// that fails says nothing. Code 0: it is answered 503.
 	AwayCode   int
 	AwayReason string
+	// RefusedCode is what a client is closed with that an extension refuses, after the
+	// handshake; 0: the handshake is answered with the extension's status.
+	RefusedCode int
 }
 
 // StreamOptions are how Request.Stream answers.
 type StreamOptions struct {
 	ContentType string
 	Fields      []Field
+	// Identity is WebSocketOptions'.
+	Identity **auth.Identity
 }
 
 // A Subscription is what Request.Subscribe serves.

@@ -104,6 +104,12 @@ func (s *Server) namespace(ns *hub.Namespace) *namespace {
 
 // errorOf says in the protocol's words what the hub refused.
 func errorOf(err error) protocol.Error {
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Status < http.StatusInternalServerError { // an extension's refusal
+		if e.Status == http.StatusForbidden {
+			return protocol.Error{Code: protocol.ErrorPermissionDenied.Code, Message: e.Message}
+		}
+		return protocol.Error{Code: uint32(e.Status), Message: e.Message}
+	}
 	switch {
 	case errors.Is(err, hub.ErrUnknownNamespace):
 		return protocol.ErrorUnknownChannel

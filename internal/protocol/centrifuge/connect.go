@@ -43,6 +43,8 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 	switch {
 	case r.Token != "":
 		c.connectByToken()
+	case x.identity != nil:
+		c.connectAs(x.identity)
 	case srv.conf().proxies.connect != nil:
 		c.connectByProxy()
 	case srv.conf().cfg.Insecure || srv.conf().cfg.AnonymousConnect:
@@ -71,6 +73,15 @@ func (c *connect) connectByToken() {
 		maps.Copy(c.subs, got.Subs)
 		c.admit()
 	})
+}
+
+// connectAs admits the client as an extension has decided.
+func (c *connect) connectAs(id *auth.Identity) {
+	a := c.mayChange()
+	a.user, a.expires = id.Subject, id.Expires
+	a.subscribe, a.publish = id.Patterns()
+	a.rare.identity = nil
+	c.admit()
 }
 
 // refuse ends a connect with an error, or all of it.
@@ -339,7 +350,7 @@ func (s *session) slim() {
 
 // isEmpty reports whether nothing in r is needed any more.
 func (r *rare) isEmpty() bool {
-	return r.plain() && r.held == nil && r.own == nil && len(r.owns) == 0 && len(r.more) == 0 && r.headers == nil && r.working == 0 && r.connect == nil
+	return r.plain() && r.held == nil && r.own == nil && len(r.owns) == 0 && len(r.more) == 0 && r.headers == nil && r.identity == nil && r.working == 0 && r.connect == nil
 }
 
 // emulate takes headers that the client's transport could not set.

@@ -95,8 +95,9 @@ func (ks *kinds) serveWebSocket(r socket.Request) {
 	enc := encodingOf(query(r))
 	headers := ks.srv.conf().captured(r)
 	var chosen string
+	var id *auth.Identity
 	r.WebSocket(socket.WebSocketOptions{
-		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, MaxMessage: ks.srv.conf().cfg.MaxCommand,
+		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, Identity: &id, MaxMessage: ks.srv.conf().cfg.MaxCommand,
 	}, func(t socket.Transport) socket.Session {
 		switch chosen {
 		case "centrifuge-protobuf":
@@ -104,20 +105,30 @@ func (ks *kinds) serveWebSocket(r socket.Request) {
 		case "centrifuge-json":
 			enc = protocol.JSON
 		}
-		return ks.ws[enc].begin(t, headers)
+		return as(ks.ws[enc].begin(t, headers), id)
 	})
 }
 
 func (ks *kinds) serveUniWebSocket(r socket.Request) {
 	headers := ks.srv.conf().captured(r)
 	first := query(r).Get("cf_connect")
-	r.WebSocket(socket.WebSocketOptions{MaxMessage: ks.srv.conf().cfg.MaxCommand}, func(t socket.Transport) socket.Session {
-		c := ks.uniWS.begin(t, headers)
+	var id *auth.Identity
+	r.WebSocket(socket.WebSocketOptions{MaxMessage: ks.srv.conf().cfg.MaxCommand, Identity: &id}, func(t socket.Transport) socket.Session {
+		c := as(ks.uniWS.begin(t, headers), id)
 		if first != "" {
 			t.Post(func() { c.uniMessage([]byte(first)) })
 		}
 		return c
 	})
+}
+
+// as notes who the client of s is by the decision of an extension, until it connects; nil: not
+// decided.
+func as(s *session, id *auth.Identity) *session {
+	if id != nil {
+		s.extra().identity = id
+	}
+	return s
 }
 
 // uniMessage is the first message of a unidirectional client; what else it says is of
@@ -150,8 +161,9 @@ func (k *kind) serve(r socket.Request, contentType string, said []byte, resume s
 	}
 	headers := k.srv.conf().captured(r)
 	said = slices.Clone(said)
-	r.Stream(socket.StreamOptions{ContentType: contentType}, func(t socket.Transport) socket.Session {
-		c := k.begin(t, headers)
+	var id *auth.Identity
+	r.Stream(socket.StreamOptions{ContentType: contentType, Identity: &id}, func(t socket.Transport) socket.Session {
+		c := as(k.begin(t, headers), id)
 		if resume != "" {
 			c.extra().resume = resume
 		}

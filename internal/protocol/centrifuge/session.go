@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
 	"github.com/weir-gateway/weir/internal/push/backlog"
@@ -55,6 +56,8 @@ type rare struct {
 	index map[string]*subscription
 	// headers are those of the client's request that proxies are sent.
 	headers map[string]string
+	// identity is what an extension decided, until the client connects; nil: nothing.
+	identity *auth.Identity
 	// resume is where an EventSource was; the other where it is.
 	resume string
 	stands standings

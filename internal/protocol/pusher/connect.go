@@ -24,7 +24,7 @@ func (s *Server) connect(r socket.Request) {
 	a := s.conf().byKey[key]
 	code, reason := s.refusal(r, key, a)
 	// A handshake that fails makes pusher-js wait for 15 seconds and more, a code for one.
-	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.conf().maxMessage(), AwayCode: protocol.CloseCapacity, AwayReason: "The server takes no connections now, please come back"}
+	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.conf().maxMessage(), AwayCode: protocol.CloseCapacity, AwayReason: "The server takes no connections now, please come back", RefusedCode: protocol.CloseUnauthorized}
 	r.WebSocket(o, func(t socket.Transport) socket.Session {
 		c := &session{s: s, app: a, t: t}
 		if code == 0 {

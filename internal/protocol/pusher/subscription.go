@@ -287,8 +287,11 @@ func (sub *subscription) Failed(err error) {
 		return
 	}
 	delete(c.subs, sub.name)
-	e := wire.ErrorOf(err)
-	c.refuse(sub.name, "ServerError", e.Message, e.Status)
+	e, kind := wire.ErrorOf(err), "ServerError"
+	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden { // by an extension
+		kind = "AuthError"
+	}
+	c.refuse(sub.name, kind, e.Message, e.Status)
 }
 
 // Room reports whether replay is welcome.

@@ -148,6 +148,9 @@ func (c *Call) For(i int, who *auth.Identity) hub.Publication {
 
 // ErrorOf says in HTTP what the hub or the broker refused.
 func ErrorOf(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {
 	case is(hub.ErrUnknownNamespace):
