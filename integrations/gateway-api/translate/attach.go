@@ -66,6 +66,13 @@ func parentOf(gateways []*gateway, p gw.ParentReference, namespace string) *gate
 // attach attaches r to the listeners of its parents, sets its status and returns what the
 // table of routes gets of it.
 func (t *translation) attach(r *route) []entry {
+	for _, h := range r.hostnames {
+		for i := range r.rules {
+			if !validHost(string(h)) {
+				r.rules[i].refuse(gw.RouteReasonUnsupportedValue, "hostname %q: write a name such as example.com or *.example.com", h)
+			}
+		}
+	}
 	var statuses []gw.RouteParentStatus
 	hosts := map[string]bool{}
 	counted := map[*listener]bool{}

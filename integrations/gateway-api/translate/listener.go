@@ -124,6 +124,8 @@ func validate(l *listener, t Options) {
 		l.refused = problem{string(gw.ListenerReasonUnsupportedProtocol), fmt.Sprintf("protocol %s: port %d of this Weir speaks %s", s.Protocol, t.Port, protocol)}
 	case s.Protocol == gw.HTTPSProtocolType && s.TLS != nil && or(s.TLS.Mode, gw.TLSModeTerminate) != gw.TLSModeTerminate:
 		l.refused = problem{string(gw.ListenerReasonUnsupportedValue), "tls.mode: Weir terminates TLS: write Terminate"}
+	case !validHost(l.hostname()):
+		l.refused = problem{string(gw.ListenerReasonUnsupportedValue), fmt.Sprintf("hostname %q: write a name such as example.com or *.example.com", l.hostname())}
 	case s.TLS != nil && len(s.TLS.Options) > 0:
 		l.refused = problem{string(gw.ListenerReasonUnsupportedValue), "tls.options are not supported: set tls in Weir's own configuration"}
 	}

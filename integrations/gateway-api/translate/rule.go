@@ -42,6 +42,12 @@ func (r *rule) fail(reason gw.RouteConditionReason, format string, args ...any) 
 	}
 }
 
+// validHost reports whether Weir takes h as the host of a route.
+func validHost(h string) bool {
+	_, err := policy.New([]policy.RouteConfig{{Host: h, Reply: policy.Reply{Status: 404}}}, policy.Deps{})
+	return err == nil
+}
+
 // pathKind says how a path is compared.
 type pathKind uint8
 
