@@ -1,14 +1,15 @@
 #!/bin/bash
-# Runs test/all.sh in a minimal Debian of its own: bash test/fresh.sh [setup|with COMMAND...]
+# Runs test/all.sh in a minimal Debian of its own: bash test/fresh.sh [setup|warm|with COMMAND...]
 #
 # Without an argument it is the whole run, with setup only what comes before the tests.
+# warm is the whole run with what Go has compiled already, but no results of tests.
 # With a command it runs that on this machine, in the namespaces; ROOT is then the Debian,
 # without the sources.
 # The root has what README asks of a bare machine: debootstrap's minbase, git, make,
 # this machine's Go toolchain (read-only) and a copy of the sources. Of this machine's
 # configuration it gets where the registries are (apt, Go, npm, pip, their proxies and
-# certificates), and of its files the Go modules and packages already downloaded; with setup also what
-# Go has compiled already.
+# certificates), and of its files the Go modules and packages already downloaded; with setup and
+# warm also what Go has compiled already.
 #
 # Every mount is made in a mount namespace, and every process is in a process namespace
 # that ends with this script, however that ends. The folder is removed as well.
@@ -88,7 +89,7 @@ furnish() {
   mkdir -p "$modules"
   mount --bind "$modules" "$root/download/go" && mount -o remount,ro,bind "$root/download/go" || die "cannot mount the Go modules"
   mount --bind "$cache/download" "$root/weir/.cache/download" || die "cannot mount the downloads"
-  if [ "${1:-}" = setup ]; then # compiled packages only: it runs no tests whose results could be those of this machine
+  if [ $# -gt 0 ]; then # setup or warm: compiled packages; the results of this machine's tests are not used
     mkdir -p "$(go env GOCACHE)" "$root/root/.cache/go-build"
     mount --bind "$(go env GOCACHE)" "$root/root/.cache/go-build" || die "cannot mount the compiled packages"
   fi
@@ -117,11 +118,11 @@ inside() {
   umount -l /host || die "cannot leave the old root"
   cd /weir || exit 1
   exec env -i PATH=/usr/local/go/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 FRESH=true "${kept[@]}" bash -c '
-    git init -q . && git add -A && git -c user.name=fresh -c user.email=fresh@localhost commit -q -m "a copy" && exec bash test/all.sh "$@"' bash "$@"
+    git init -q . && git add -A && git -c user.name=fresh -c user.email=fresh@localhost commit -q -m "a copy" && go clean -testcache && exec bash test/all.sh "$@"' bash "${@/#warm/}"
 }
 
 case ${1:-} in
   --inside) shift && inside "$@" ;;
-  setup | with | "") outside "$@" ;;
-  *) die "there is no part $1: setup, with COMMAND, or nothing for all of it" ;;
+  setup | warm | with | "") outside "$@" ;;
+  *) die "there is no part $1: setup, warm, with COMMAND, or nothing for all of it" ;;
 esac

@@ -74,12 +74,13 @@ func (s *heldSession) partWith(p *Push, c *eventloop.Conn, code int, reason stri
 // Start implements hub.Sink: the head is out already.
 func (s *heldSession) Start(at hub.Positions) {
 	defer s.recovered()
+	first, lossy := s.opening().resumes(at)
 	if len(at) > 1 {
-		s.keepsStands(at)
+		s.keepsStands(at, lossy)
 	}
 	b := sse.AppendRetry(nil, s.lane.push.retryMillis())
-	if len(at) > 0 {
-		b = at.AppendTo(append(b, "id: "...))
+	if len(first) > 0 {
+		b = first.AppendTo(append(b, "id: "...))
 		b = append(b, '\n')
 	}
 	s.opened()

@@ -308,7 +308,7 @@ func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error)
 	}
 	s.prepare(l, c, &a.sub)
 	s.lastSend = now - a.sent
-	s.rare.opening.moved = true
+	s.rare.opening.moved, s.rare.opening.asked = true, a.at
 	if x := a.sub.Custom; x != nil {
 		s.rare.custom = newCustom(&a.sub, now)
 		s.rare.custom.ended, s.rare.custom.ends = x.Ended, 0
@@ -338,7 +338,8 @@ func (s *session) goesOn(at hub.Positions) bool {
 		return false
 	}
 	if !wire.IsFrame(s.format) && len(at) > 1 && s.custom() == nil {
-		s.keepsStands(at)
+		_, lossy := o.resumes(at)
+		s.keepsStands(at, lossy)
 	}
 	s.opened()
 	return true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/front/access"
@@ -79,6 +80,7 @@ const (
 	ending                           // the last words were said, or the connection is gone
 	paced                            // has a maximum rate
 	open                             // reads what is open to all, and no private messages
+	lossy                            // gaps of the start may follow: their blocks have no position before Live
 )
 
 // rare is the part of a session that few need.
@@ -130,9 +132,30 @@ type opening struct {
 	extensions  string // agreed in a WebSocket handshake
 	hello       bool
 	moved       bool // the answer went out from another process
+	// What the client asked to resume from; unknown says that it was no position.
+	asked   hub.Positions
+	unknown bool
 	// Of a protocol's stream.
 	preamble     []byte
 	began, ended func()
+}
+
+// resumes returns the position that the client receives first, of a stream that begins at at.
+// When gaps follow, that is its own: a client that is cut off before it has received them asks
+// for the same again, and receives them then.
+func (o *opening) resumes(at hub.Positions) (first hub.Positions, lossy bool) {
+	switch {
+	case o.unknown:
+		return nil, true
+	case len(o.asked) == 0:
+		return at, false
+	}
+	for _, p := range at {
+		if !slices.ContainsFunc(o.asked, func(q hub.Position) bool { return q.Epoch == p.Epoch && q.Offset == p.Offset }) {
+			return o.asked, true
+		}
+	}
+	return at, false
 }
 
 const (
@@ -164,6 +187,7 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 		o.preamble, o.began, o.ended = x.Preamble, x.Began, x.Ended
 	} else {
 		opt = wire.Options(r.Channels, r.Since)
+		s.rare.opening.asked, s.rare.opening.unknown = opt.Since, opt.Unknown != ""
 	}
 	if r.Custom != nil && l.push.turnsAway(l, &opt) {
 		return hub.ErrOverloaded
@@ -337,8 +361,11 @@ func (s *session) framed(b []byte) []byte {
 }
 
 // keepsStands makes the id lines of a stream of several namespaces its own.
-func (s *session) keepsStands(at hub.Positions) {
+func (s *session) keepsStands(at hub.Positions, gaps bool) {
 	s.rare.stands = append(hub.Positions(nil), at...)
+	if gaps {
+		s.flags |= lossy
+	}
 	f := wire.CodingOf(s.format).In(wire.SSEData)
 	if wire.IsChunked(s.format) {
 		f = wire.InChunks(f)
@@ -378,9 +405,11 @@ func (s *session) appendGap(b []byte, g hub.Gap) []byte {
 	}
 	text := sse.AppendType(nil, "gap")
 	if !g.At.IsZero() {
-		text = append(text, "id: "...)
-		text = append(text, s.moveStands(g)...)
-		text = append(text, '\n')
+		if token := s.moveStands(g); s.flags&lossy == 0 {
+			text = append(text, "id: "...)
+			text = append(text, token...)
+			text = append(text, '\n')
+		}
 	}
 	text = append(text, "data: "...)
 	text = wire.AppendGap(text, "", g, "")
@@ -403,8 +432,16 @@ func (s *session) gap(g hub.Gap) bool {
 // Near implements hub.Near.
 func (s *session) Near(int) { prefetch.Object(s.conn) }
 
-// Live implements hub.Sink: the client reads on alike.
-func (s *session) Live() {}
+// Live implements hub.Sink: the client reads on alike. What it was sent of the gaps has had no
+// position so far if there may be several.
+func (s *session) Live() {
+	stands := s.stands()
+	if s.flags&lossy == 0 || stands == nil || s.backlog != nil || s.flags&ending != 0 {
+		return
+	}
+	s.flags &^= lossy
+	s.conn.Write(s.coded(append(stands.AppendTo([]byte("id: ")), "\n\n"...)))
+}
 
 // Room implements hub.Sink.
 func (s *session) Room() bool {

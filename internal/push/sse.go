@@ -120,15 +120,16 @@ func (s *sseSession) Start(at hub.Positions) {
 		return
 	}
 	o := s.opening()
+	first, lossy := o.resumes(at)
 	if len(at) > 1 && s.custom() == nil {
-		s.keepsStands(at)
+		s.keepsStands(at, lossy)
 	}
 	b := appendSSEHead(s.lane.head[:0], o.fields, s.format)
 	if wire.CodingOf(s.format) == wire.Gzip {
 		b = append(b, s.framed(wire.GzipHeader)...)
 	}
-	if first := s.appendFirst(nil, o, at); len(first) > 0 {
-		b = append(b, s.coded(first)...)
+	if block := s.appendFirst(nil, o, first); len(block) > 0 {
+		b = append(b, s.coded(block)...)
 	}
 	s.lane.head = b
 	s.opened()

@@ -78,7 +78,8 @@ func (s *wsSession) Start(at hub.Positions) {
 	o := s.opening()
 	b := appendHandshake(s.lane.head[:0], o.key, o.extensions, "", o.fields)
 	if o.hello {
-		hello := append([]byte(`{"type":"subscribed","id":"`), at.AppendTo(nil)...)
+		first, _ := o.resumes(at)
+		hello := append([]byte(`{"type":"subscribed","id":"`), first.AppendTo(nil)...)
 		b = websocket.AppendFrame(b, websocket.OpText, append(hello, `"}`...))
 	}
 	s.lane.head = b

@@ -232,7 +232,7 @@ func (a *api) historyRemove(ctx context.Context, c *apiCall) ([]byte, *protocol.
 }
 
 // rpc is for extensions of the server that Weir has none of.
-func rpc(_ *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) {
+func rpc(_ *api, _ context.Context, c *apiCall) ([]byte, *protocol.Error) { //nolint:revive // the signature of a method of api
 	if c.Method == "" {
 		return nil, &protocol.ErrorBadRequest
 	}

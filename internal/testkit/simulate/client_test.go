@@ -104,6 +104,8 @@ type client struct {
 	head     bool    // the head of the answer was read
 	part     []byte  // of a block
 	lastID   string
+	asked    string // the position that this connection resumes after
+	invented string // the one that does not exist, if doubt
 	at       map[string]*place
 	opened   map[string]uint64 // ends of the logs when a stream of everything began; nil for others
 	doubt    bool              // it asked for a position that does not exist
@@ -128,7 +130,7 @@ func (c *client) connect(r *rand.Rand, n *node, since string) {
 	if c.eager = r.IntN(5) > 1; !c.eager {
 		s.room = r.IntN(700)
 	}
-	c.sock, c.head, c.part = s, false, nil
+	c.sock, c.head, c.part, c.asked = s, false, nil, since
 	for _, pl := range c.at {
 		pl.jump = false
 	}
@@ -152,7 +154,7 @@ func (c *client) connect(r *rand.Rand, n *node, since string) {
 
 // begin makes c a new stream, whatever it had.
 func (c *client) begin(r *rand.Rand, n *node) {
-	c.at, c.opened, c.doubt, c.lastID = map[string]*place{}, nil, false, ""
+	c.at, c.opened, c.doubt, c.invented, c.lastID = map[string]*place{}, nil, false, "", ""
 	since := ""
 	switch r.IntN(6) {
 	case 0, 1:
@@ -162,6 +164,7 @@ func (c *client) begin(r *rand.Rand, n *node) {
 		c.doubt = true
 		e := c.w.ledger.spaces[hub.NamespaceOf(c.channels[0])].now()
 		since = []string{"nonsense", e.name + "-" + itoa(e.last()+1000), "zz9-3"}[r.IntN(3)]
+		c.invented = since
 	}
 	c.connect(r, n, since)
 }
@@ -172,7 +175,22 @@ func (c *client) resume(r *rand.Rand, n *node) {
 		c.begin(r, n)
 		return
 	}
+	c.goBack()
 	c.connect(r, n, c.lastID)
+}
+
+// goBack has c be where its last id says: gap events without one may have come since.
+func (c *client) goBack() {
+	ps, _ := hub.ParsePositions(c.lastID)
+	for _, p := range ps {
+		e := c.w.ledger.epochs[p.Epoch]
+		if e == nil {
+			continue
+		}
+		if pl := c.at[e.space.name]; pl == nil || pl.epoch != e || pl.offset != p.Offset {
+			c.at[e.space.name] = &place{epoch: e, offset: p.Offset}
+		}
+	}
 }
 
 // disconnect closes the client's side. What it has not read is lost.
@@ -282,6 +300,9 @@ func (c *client) started(id string) {
 	}
 	for _, p := range ps {
 		e := c.w.ledger.epochs[p.Epoch]
+		if e == nil && id == c.asked {
+			continue // a gap event follows
+		}
 		if e == nil {
 			c.fail("the stream begins in an epoch that does not exist: %q", id)
 			return
@@ -296,6 +317,9 @@ func (c *client) started(id string) {
 			pl.offset = p.Offset // there was nothing for it in between
 		default:
 			pl.jump = true
+		}
+		if id == c.invented { // a gap event follows
+			c.at[e.space.name].jump = true
 		}
 	}
 	c.w.logf("%s starts at %s", c.name, c.w.place(id))
@@ -367,11 +391,20 @@ func (c *client) gap(data, id string) {
 	to, err := hub.ParsePosition(g.To)
 	e := c.w.ledger.epochs[to.Epoch]
 	pl := c.at[g.Namespace]
+	if pl == nil && c.doubt && e != nil {
+		pl = &place{epoch: e, jump: true}
+		c.at[g.Namespace] = pl
+	}
 	if err != nil || e == nil || pl == nil || e.space.name != g.Namespace {
 		c.fail("gap event %q", data)
 		return
 	}
 	at := to
+	if id == "" { // the position follows, as there may be gaps of other namespaces
+		if at.Offset = 0; e == pl.epoch {
+			at.Offset = min(pl.offset, to.Offset)
+		}
+	}
 	if ps, err := hub.ParsePositions(id); err == nil {
 		if i := slices.IndexFunc(ps, func(p hub.Position) bool { return p.Epoch == to.Epoch }); i >= 0 {
 			at = ps[i]
