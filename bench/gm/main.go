@@ -4,6 +4,7 @@
 //     processor time, beside Tongsuo's s_server in the same round
 //   - fanout: the server's processor time per message to SSE subscribers with SM4-GCM,
 //     beside AES-128-GCM
+//   - idle: the server's memory for each of many idle SSE subscribers, live and resident
 //
 // It is run from the root of the repository:
 //
@@ -34,7 +35,7 @@ import (
 type options struct {
 	weir, engine, tongsuo, only string
 	rounds, handshakes          int
-	subscribers, messages       int
+	subscribers, messages, idle int
 }
 
 // A bench is one invocation.
@@ -48,11 +49,12 @@ func main() {
 	flag.StringVar(&o.weir, "weir", "bin/weir", "the gateway's `binary`")
 	flag.StringVar(&o.engine, "engine", "auto", "its engine: epoll, io_uring or auto")
 	flag.StringVar(&o.tongsuo, "tongsuo", "", "Tongsuo's openssl `binary`; empty: handshakes are measured without it")
-	flag.StringVar(&o.only, "only", "", "handshakes or fanout; empty: both")
+	flag.StringVar(&o.only, "only", "", "handshakes, fanout or idle; empty: all")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each")
 	flag.IntVar(&o.handshakes, "handshakes", 2000, "handshakes of a run")
 	flag.IntVar(&o.subscribers, "subscribers", 500, "subscribers in fanout")
 	flag.IntVar(&o.messages, "messages", 500, "messages of a run of fanout")
+	flag.IntVar(&o.idle, "idle", 10_000, "idle subscribers of a run of idle")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -63,11 +65,8 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	if !slices.Contains([]string{"", "handshakes", "fanout"}, o.only) {
-		return fmt.Errorf("invalid -only %q: want handshakes or fanout", o.only)
-	}
-	if min(o.rounds, o.handshakes, o.subscribers, o.messages) < 1 {
-		return fmt.Errorf("-rounds, -handshakes, -subscribers and -messages are at least 1")
+	if min(o.rounds, o.handshakes, o.subscribers, o.messages, o.idle) < 1 {
+		return fmt.Errorf("-rounds, -handshakes, -subscribers, -messages and -idle are at least 1")
 	}
 	if out, err := exec.CommandContext(ctx, "taskset", "-a", "-cp", "1", strconv.Itoa(os.Getpid())).CombinedOutput(); err != nil {
 		return fmt.Errorf("taskset: %w: %s", err, out)
@@ -84,13 +83,21 @@ func run(ctx context.Context, o options) error {
 	if err := writeCertificate(dir); err != nil {
 		return err
 	}
-	if o.only != "fanout" {
-		if err := b.measureHandshakes(ctx); err != nil {
+	known := false
+	for _, m := range []struct {
+		name    string
+		measure func(context.Context) error
+	}{{"handshakes", b.measureHandshakes}, {"fanout", b.measureFanout}, {"idle", b.measureIdle}} {
+		if o.only != "" && o.only != m.name {
+			continue
+		}
+		known = true
+		if err := m.measure(ctx); err != nil {
 			return err
 		}
 	}
-	if o.only != "handshakes" {
-		return b.measureFanout(ctx)
+	if !known {
+		return fmt.Errorf("invalid -only %q: want handshakes, fanout or idle", o.only)
 	}
 	return nil
 }

@@ -25,10 +25,11 @@ const apiKey = "bench-key-of-this-run"
 
 // A server is a running process on CPU 0.
 type server struct {
-	addr string
-	cmd  *exec.Cmd
-	log  bytes.Buffer
-	done chan struct{} // closed when it has ended
+	addr  string
+	admin string // empty: none
+	cmd   *exec.Cmd
+	log   bytes.Buffer
+	done  chan struct{} // closed when it has ended
 }
 
 func (b *bench) startWeir(ctx context.Context) (*server, error) {
@@ -36,9 +37,13 @@ func (b *bench) startWeir(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	admin, err := freeAddr(ctx)
+	if err != nil {
+		return nil, err
+	}
 	file := func(name string) string { return quoted(filepath.Join(b.dir, name)) }
 	config := fmt.Sprintf(`listen: %q
-admin: {listen: ""}
+admin: {listen: %q}
 broker: {kind: memory}
 eventloop: {engine: %q}
 namespaces: [{name: default, anonymous: true}]
@@ -47,12 +52,16 @@ log: {level: warn}
 tls:
   certificates: [{cert_file: %s, key_file: %s}]
   gm: {certificates: [{sign_cert_file: %s, sign_key_file: %s, enc_cert_file: %s, enc_key_file: %s}]}
-`, addr, b.engine, apiKey, file("modern.pem"), file("modern.key"), file("sign.pem"), file("sign.key"), file("enc.pem"), file("enc.key"))
+`, addr, admin, b.engine, apiKey, file("modern.pem"), file("modern.key"), file("sign.pem"), file("sign.key"), file("enc.pem"), file("enc.key"))
 	name := filepath.Join(b.dir, "weir.yaml")
 	if err := os.WriteFile(name, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	return start(ctx, addr, b.weir, "serve", "--config", name)
+	s, err := start(ctx, addr, b.weir, "serve", "--config", name)
+	if err == nil {
+		s.admin = admin
+	}
+	return s, err
 }
 
 func (b *bench) startTongsuo(ctx context.Context, suite *gm.Suite) (*server, error) {
