@@ -101,8 +101,15 @@ nice -n 19 "${plain[@]}" make --no-print-directory lint >"$cache/lint.log" 2>&1 
 lint=$!
 background+=("$lint")
 "${plain[@]}" go build -o "$cache/bin/tally" ./test/tally
+skip='(Simulated|Exhaustively)$'
+if [ "${FRESH:-}" = true ]; then
+  # test/fresh.sh has a process namespace, in which processes have other numbers than eBPF programs see.
+  ebpf='TestConnectionsThatEndAreCounted TestSegmentsSentAgainAreCounted TestAQuietProcessHasNoFindings'
+  echo "left out in a process namespace, run by make test: $ebpf"
+  skip="$skip|^(${ebpf// /|})$"
+fi
 # shellcheck disable=SC2046 # the list is words
-gotest "" -race -timeout 10m -skip '(Simulated|Exhaustively)$' $(go list ./... | grep -v /test/)
+gotest "" -race -timeout 10m -skip "$skip" $(go list ./... | grep -v /test/)
 # The race detector allocates, so what must not is counted without it. Simulations and
 # exhaustive trials have one goroutine, and take five to ten times as long with it.
 CGO_ENABLED=0 GOFLAGS=$flags gotest "" -count=1 -run '(AllocateNothing|Simulated|Exhaustively)$' \

@@ -73,6 +73,7 @@ var liveOwners = map[string]struct {
 		want:  func(_ *gateway, c *config.Config) any { return c.Limits },
 		tests: "TestAReloadSetsTheLimits",
 	},
+	"extensions": {tests: "TestExtensionsAreReloaded"},
 	"sources":    {tests: "TestSourcesComeChangeAndGo"},
 	"log":        {tests: "TestAReloadSetsTheLogLevel"},
 	"access_log": {tests: "TestAReloadOpensTheAccessLogAgain"},
