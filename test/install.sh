@@ -5,7 +5,7 @@
 #   grpc          the gRPC clients: PyPI's, under .cache/, and npm's for browsers
 #   grpc-cpp      a gRPC client in C++, built with Debian's packages under .cache/; only when named
 #   interop       the HTTP/2 client of PyPI, under .cache/
-#   npm           the npm clients of test/e2e/npm
+#   npm           the npm clients of test/e2e/npm, and Node if Debian's is too old for them
 #   protocols     the official clients of test/protocols: npm and PyPI
 #   chromium      Debian's package
 #   slowhttptest  Debian's package
@@ -133,11 +133,27 @@ autobahn() {
   } >"$log" 2>&1 </dev/null || { say "autobahn: $(grep -v '^DEPRECATION' "$log" | tail -n 1)"; return 1; }
 }
 
+# node puts a Node of npm's registry under .cache/node if Debian's is older than what the
+# clients are for; test/judge has it first in PATH.
+node() {
+  local version=22.23.3 machine log=$cache/node.log
+  [ "$(/usr/bin/node -p 'process.versions.node.split(".")[0]' 2>/dev/null || echo 0)" -lt 20 ] || return 0
+  [ "$("$cache/node/bin/node" --version 2>/dev/null)" != "v$version" ] || return 0
+  deb npm npm || return 1
+  case $(uname -m) in x86_64) machine=x64 ;; aarch64) machine=arm64 ;; *) say "node: no Node for $(uname -m)"; return 1 ;; esac
+  rm -rf "$cache/node"
+  mkdir -p "$cache/node/bin"
+  (cd "$cache/node" && echo '{}' >package.json && clean npm install --ignore-scripts --no-audit --no-fund --no-save "node-linux-$machine@$version" &&
+    ln -s "../node_modules/node-linux-$machine/bin/node" bin/node && bin/node --version) >"$log" 2>&1 </dev/null ||
+    { say "node: $(grep -m 1 -i 'err' "$log")"; return 1; }
+}
+
 # npm_clients installs the clients of test/$1.
 npm_clients() {
   local dir=$root/test/$1 log=$cache/npm.log
-  cmp -s "$dir/package-lock.json" "$dir/node_modules/.installed" && return 0
   deb node nodejs npm || return 1
+  node || return 1
+  cmp -s "$dir/package-lock.json" "$dir/node_modules/.installed" && return 0
   deb npm npm || return 1
   (cd "$dir" && clean npm ci --ignore-scripts --no-audit --no-fund && cp package-lock.json node_modules/.installed) >"$log" 2>&1 </dev/null ||
     { say "npm: $(grep -m 1 -i 'err' "$log")"; return 1; }

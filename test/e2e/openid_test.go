@@ -51,7 +51,7 @@ func openID(t testing.TB, port, address string) string {
 	})
 	lines := bufio.NewScanner(stdout)
 	if !lines.Scan() {
-		t.Fatalf("the provider does not start:\n%s", stderr.Bytes())
+		t.Fatal("the provider does not start") // its end says why
 	}
 	return lines.Text()
 }

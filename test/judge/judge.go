@@ -40,7 +40,16 @@ func Need(t testing.TB, parts ...string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("a judge is missing: %s", strings.TrimSpace(string(out)))
 	}
+	ownNode()
 }
+
+// ownNode puts the Node that test/install.sh may have installed first in PATH.
+var ownNode = sync.OnceFunc(func() {
+	dir := Path(".cache", "node", "bin")
+	if _, err := os.Stat(dir); err == nil {
+		_ = os.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	}
+})
 
 // A Build says which of the two binaries.
 type Build int
