@@ -107,7 +107,7 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 		x := newTerminal(t, s.Admin)
 		x.eventually("SLOWEST CONSUMERS")
 		x.eventually("\x1b[32m") // it is in colour
-		for _, k := range []struct{ key, shows string }{{"c", "CONSUMERS BY LAG"}, {"s", "CONSUMERS BY BYTES"}, {"c", conn.LocalAddr().String()}, {"t", "EVIDENCE"}, {"u", "no clusters"}, {"h", "news"}, {"?", "hold the numbers"}, {" ", "HELD"}} {
+		for _, k := range []struct{ key, shows string }{{"c", "CONSUMERS BY LAG"}, {"s", "CONSUMERS BY BYTES"}, {"c", conn.LocalAddr().String()}, {"t", "EVIDENCE"}, {"u", "no clusters"}, {"h", "news"}, {"?", "pause and resume the display"}, {" ", "HELD"}} {
 			if _, err := io.WriteString(x.stdin, k.key); err != nil {
 				t.Fatal(err)
 			}
