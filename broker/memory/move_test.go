@@ -10,8 +10,8 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// startedBroker is one with two namespaces; got are what it delivers.
-func startedBroker(t *testing.T, pieces [][]byte) *Broker {
+// imported is a broker that is not started and has the pieces of another one's logs.
+func imported(t *testing.T, pieces [][]byte) *Broker {
 	t.Helper()
 	b, err := New(Config{})
 	if err != nil {
@@ -22,6 +22,13 @@ func startedBroker(t *testing.T, pieces [][]byte) *Broker {
 			t.Fatal(err)
 		}
 	}
+	return b
+}
+
+// startedBroker is an imported one with two namespaces.
+func startedBroker(t *testing.T, pieces [][]byte) *Broker {
+	t.Helper()
+	b := imported(t, pieces)
 	if err := b.Start(t.Context(), []hub.Namespace{{Name: "default", HistorySize: 50}, {Name: "brief", Durability: hub.None}}, func(*hub.Message) {}); err != nil {
 		t.Fatal(err)
 	}
@@ -255,15 +262,7 @@ func FuzzImport(f *testing.F) {
 // Each partition's log moves; one of another number of partitions is refused.
 func TestPartitionsMove(t *testing.T) {
 	start := func(partitions int, pieces [][]byte) (*Broker, *hub.Hub, error) {
-		b, err := New(Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range pieces {
-			if err := b.Import(bytes.Clone(p)); err != nil {
-				t.Fatal(err)
-			}
-		}
+		b := imported(t, pieces)
 		h, err := hub.New(hub.Config{Namespaces: []hub.Namespace{{Name: "a", Partitions: partitions}}}, b)
 		if err != nil {
 			t.Fatal(err)

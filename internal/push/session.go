@@ -360,7 +360,9 @@ func (s *session) framed(b []byte) []byte {
 	return b
 }
 
-// keepsStands makes the id lines of a stream of several namespaces its own.
+// keepsStands makes the id lines of a stream of several namespaces its own. gaps says that gap
+// events may follow: their blocks have no id before Live, since the one of a namespace would
+// lead past the gaps of the others.
 func (s *session) keepsStands(at hub.Positions, gaps bool) {
 	s.rare.stands = append(hub.Positions(nil), at...)
 	if gaps {
