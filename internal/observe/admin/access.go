@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -24,6 +25,7 @@ type access struct {
 	token, read   [sha256.Size]byte
 	tokens, reads bool        // there is a token, there is a read token
 	oidc          *login.OIDC // nil: no login by OpenID Connect
+	log           *slog.Logger
 
 	base     time.Time
 	guesses  *limit.Table // by address
@@ -49,9 +51,9 @@ const (
 	maxToken = 1 << 10
 )
 
-func newAccess(token, read string, oidc *login.OIDC) *access {
+func newAccess(token, read string, oidc *login.OIDC, log *slog.Logger) *access {
 	return &access{
-		token: sha256.Sum256([]byte(token)), read: sha256.Sum256([]byte(read)), tokens: token != "", reads: read != "", oidc: oidc,
+		log: log, token: sha256.Sum256([]byte(token)), read: sha256.Sum256([]byte(read)), tokens: token != "", reads: read != "", oidc: oidc,
 		sessions: map[[sha256.Size]byte]time.Time{}, base: time.Now(), guesses: limit.NewTable(maxGuessers),
 		quota: limit.Rate{PerSecond: maxGuesses / 60.0, Burst: maxGuesses}.Quota(), bodyTime: 30 * time.Second,
 	}
@@ -60,35 +62,25 @@ func newAccess(token, read string, oidc *login.OIDC) *access {
 // guarded reports whether callers need a token or a session.
 func (a *access) guarded() bool { return a.tokens || a.oidc != nil }
 
-// roleOf returns what the sender of r may do. With wait, it has sent too many wrong tokens.
-func (a *access) roleOf(r *http.Request, now time.Time) (as login.Role, wait time.Duration) {
-	if !a.guarded() {
-		return login.Operator, 0
-	}
-	if as := a.sessionRole(r, now); as != login.None {
-		return as, 0
-	}
-	shown, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
+// shownToken returns the token that r shows, as Bearer or as the password of HTTP Basic.
+func shownToken(r *http.Request) (shown string, ok bool) {
+	if shown, ok = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); !ok {
 		_, shown, ok = r.BasicAuth()
 	}
-	if !ok {
-		return login.None, 0
-	}
-	return a.tried(r, shown)
+	return shown, ok
 }
 
-// sessionRole returns what the session allows whose cookie r has.
-func (a *access) sessionRole(r *http.Request, now time.Time) login.Role {
+// sessionOf returns the caller whose session's cookie r has.
+func (a *access) sessionOf(r *http.Request, now time.Time) caller {
 	if c, err := r.Cookie(cookieName); err == nil && a.session(c.Value, now) {
-		return login.Operator
+		return caller{role: login.Operator, credential: credentialSession}
 	}
 	if a.oidc != nil {
 		if s, ok := a.oidc.Session(r, now); ok {
-			return s.Role
+			return caller{role: s.Role, credential: credentialOIDC, user: s.Name, subject: s.Subject}
 		}
 	}
-	return login.None
+	return caller{}
 }
 
 // tried returns what the token that r shows allows. Wrong ones are counted by address.
@@ -189,20 +181,28 @@ func (a *access) guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		as, wait := a.roleOf(r, time.Now())
+		c, wait := a.callerOf(r, time.Now())
 		switch {
 		case wait > 0:
 			tooMany(w, wait)
-		case as == login.None:
+		case c.role == login.None:
 			a.unauthenticated(w, r)
-		case as == login.Reader && !forReaders(r):
-			writeError(w, http.StatusForbidden, "not for readers: log in as an operator, or send the admin token")
-		case !a.ownChange(r):
-			writeError(w, http.StatusForbidden, "a change with the cookie of a login needs the field Origin or Sec-Fetch-Site, as browsers send it; programs send a token")
+		case c.role == login.Reader && !forReaders(r):
+			a.refuse(w, r, c, "not for readers: log in as an operator, or send the admin token")
+		case !ownChange(r, c):
+			a.refuse(w, r, c, "a change with the cookie of a login needs the field Origin or Sec-Fetch-Site, as browsers send it; programs send a token")
 		default:
-			next.ServeHTTP(w, r)
+			a.audited(w, r, c, next)
 		}
 	})
+}
+
+// refuse answers 403 to a caller that is known.
+func (a *access) refuse(w http.ResponseWriter, r *http.Request, c caller, why string) {
+	writeError(w, http.StatusForbidden, why)
+	if isChange(r) {
+		a.audit(r, c, http.StatusForbidden)
+	}
 }
 
 // loginPaths are those that need no role.
@@ -225,12 +225,9 @@ func (a *access) unauthenticated(w http.ResponseWriter, r *http.Request) {
 // ownChange reports whether r is not a change that another site may have a browser make
 // with the cookie of an OpenID login. That cookie is SameSite=Lax, where sameOrigin alone
 // would let through a browser that says nothing of where the request is from.
-func (a *access) ownChange(r *http.Request) bool {
-	if a.oidc == nil || r.Method == http.MethodGet || r.Method == http.MethodHead || r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
-		return true
-	}
-	_, cookie := a.oidc.Session(r, time.Now())
-	return !cookie
+func ownChange(r *http.Request, c caller) bool {
+	return c.credential != credentialOIDC || r.Method == http.MethodGet || r.Method == http.MethodHead ||
+		r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != ""
 }
 
 // tooMany refuses a wrong token after many: with a body that is there already.

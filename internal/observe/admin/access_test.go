@@ -31,9 +31,10 @@ const (
 
 // site is a running admin listener.
 type site struct {
-	t    *testing.T
-	addr string
-	done map[string]int // what was done, by name
+	t      *testing.T
+	addr   string
+	done   map[string]int // what was done, by name
+	server *Server
 }
 
 // serve runs the admin listener; evidence is where its bundles are.
@@ -101,7 +102,7 @@ func serve(t *testing.T, token auth.Secret, evidence string, change ...func(*Ser
 			t.Error(err)
 		}
 	})
-	s.addr = srv.Addr().String()
+	s.addr, s.server = srv.Addr().String(), srv
 	return s
 }
 
@@ -203,7 +204,7 @@ func TestTheRightTokenIsNeverTooMany(t *testing.T) {
 }
 
 func TestGuessersAreRememberedInLittleRoom(t *testing.T) {
-	a := newAccess(rightToken, "", nil)
+	a := newAccess(rightToken, "", nil, slog.New(slog.DiscardHandler))
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	for i := range 20 * maxGuessers {
 		r.RemoteAddr = fmt.Sprintf("[2001:db8:%x:%x::1]:1", i>>16, i&0xffff)
@@ -224,15 +225,15 @@ func TestGuessersAreRememberedInLittleRoom(t *testing.T) {
 }
 
 func TestWhatIsNotLookedAtCostsLittle(t *testing.T) {
-	a := newAccess(rightToken, "", nil)
+	a := newAccess(rightToken, "", nil, slog.New(slog.DiscardHandler))
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	r.RemoteAddr = "127.0.0.1:1"
 	r.Header.Set("Authorization", "Bearer "+strings.Repeat("x", 30<<10))
 	for range maxGuesses {
-		a.roleOf(r, time.Now())
+		a.callerOf(r, time.Now())
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		if _, wait := a.roleOf(r, time.Now()); wait == 0 {
+		if _, wait := a.callerOf(r, time.Now()); wait == 0 {
 			t.Fatal("it is looked at")
 		}
 	}); n != 0 {
@@ -263,11 +264,11 @@ func TestCookiesOfSessions(t *testing.T) {
 			t.Errorf("%.40s: %d", bad, res.StatusCode)
 		}
 	}
-	if b := newAccess(rightToken, "", nil).begin(time.Now(), true); !b.Secure {
+	if b := newAccess(rightToken, "", nil, slog.New(slog.DiscardHandler)).begin(time.Now(), true); !b.Secure {
 		t.Error("over TLS the cookie is not for TLS alone")
 	}
 	// Sessions are bounded.
-	a := newAccess(rightToken, "", nil)
+	a := newAccess(rightToken, "", nil, slog.New(slog.DiscardHandler))
 	for range 3 * maxSessions {
 		a.begin(time.Now(), false)
 	}

@@ -136,7 +136,7 @@ func New(cfg Config, l net.Listener, src Sources, log *slog.Logger) (*Server, er
 	if token == "" && src.Login == nil && !Loopback(l.Addr().String()) {
 		return nil, fmt.Errorf("admin: listen %s: it can be reached from other machines and there is neither a token nor oidc", l.Addr())
 	}
-	a := newAccess(token, string(cfg.ReadToken), src.Login)
+	a := newAccess(token, string(cfg.ReadToken), src.Login, log)
 	streams, stop := context.WithCancel(context.Background())
 	return &Server{listener: l, stop: stop, access: a, http: &http.Server{
 		Handler: handler(src, a), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,

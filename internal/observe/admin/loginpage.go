@@ -64,12 +64,14 @@ func (a loginPages) show(w http.ResponseWriter, _ *http.Request) { a.page(w, htt
 func (a loginPages) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 8<<10)
 	shown := r.PostFormValue("token")
-	as, wait := login.Operator, time.Duration(0)
+	as, credential, wait := login.Operator, credentialNone, time.Duration(0)
 	if a.guarded() {
+		credential = credentialToken
 		as, wait = a.tried(r, shown)
 	}
 	switch {
 	case as == login.Operator:
+		a.log.Info("admin login", "credential", credential, "role", as.String(), "peer", r.RemoteAddr)
 		http.SetCookie(w, a.begin(time.Now(), r.TLS != nil))
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 	case wait > 0:

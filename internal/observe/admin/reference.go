@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"reflect"
 	"strings"
@@ -25,7 +26,7 @@ in seconds, sizes in bytes, times as RFC 3339 has them. An answer that is not a 
 **Who may.** Without `+"`admin.token`"+` everybody on this machine, and only on loopback. With one it is shown as `+"`Authorization: Bearer`"+`, as the
 password of HTTP Basic with any user, or on /login, which sets a cookie (HttpOnly, SameSite=Strict, 12 hours). With `+"`admin.oidc`"+` users of an
 OpenID provider log in there, as operators or as readers (HttpOnly, SameSite=Lax); their changes need `+"`Origin`"+` or `+"`Sec-Fetch-Site`"+`, which browsers send. `+"`admin.read_token`"+` lets
-in who only reads numbers: /metrics, /debug/vars and GET /api, but no profiles, evidence, messages or traces. Pages of other origins are refused,
+in who only reads numbers: /metrics, /debug/vars and GET /api, but no profiles, evidence, messages or traces. With several credentials the highest role counts. Pages of other origins are refused,
 and on loopback any Host but an address or localhost.
 
 **Streams** are server-sent events: `+"`event: end`"+` before an orderly end, a comment every 10 or 25 seconds of silence.
@@ -33,7 +34,7 @@ and on loopback any Host but an address or localhost.
 | request | what it does |
 |---|---|
 `)
-	list := (&Sources{Metrics: nothing{}, Live: nothing{}, Subscribe: nothing{}}).endpoints(newAccess("", "", nil))
+	list := (&Sources{Metrics: nothing{}, Live: nothing{}, Subscribe: nothing{}}).endpoints(newAccess("", "", nil, slog.New(slog.DiscardHandler)))
 	for _, e := range list {
 		fmt.Fprintf(w, "| `%s` | %s |\n", e.pattern, strings.ReplaceAll(e.doc, "|", "\\|"))
 	}

@@ -221,7 +221,7 @@ func (o *OIDC) Finish(w http.ResponseWriter, r *http.Request) (*Session, error) 
 	}
 	http.SetCookie(w, o.cookie("/", value, time.Duration(o.cfg.Session)))
 	o.counts[resultOK].Add(1)
-	o.log.Info("admin login", "user", s.Name, "subject", s.Subject, "role", s.Role)
+	o.log.Info("admin login", "user", s.Name, "subject", s.Subject, "role", s.Role.String())
 	return s, nil
 }
 
