@@ -17,13 +17,16 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	extensionv1 "github.com/weir-gateway/weir/extension/v1"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/front/extension"
 	"github.com/weir-gateway/weir/internal/front/policy"
+	"github.com/weir-gateway/weir/internal/front/socket/nodetest"
 	"github.com/weir-gateway/weir/internal/protocol/pusher"
+	"github.com/weir-gateway/weir/internal/protocol/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
@@ -38,13 +41,13 @@ type rules struct {
 }
 
 // startRules serves r, and returns the address.
-func startRules(t *testing.T, r *rules) string {
+func startRules(t *testing.T, r *rules, options ...grpc.ServerOption) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(options...)
 	extensionv1.RegisterExtensionServer(s, r)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
@@ -132,7 +135,7 @@ func (r *rules) seen(k extensionv1.Kind, protocol string) (users []string) {
 	return users
 }
 
-// An extension decides on requests and responses of every version of HTTP.
+// An extension decides on requests and responses of every version of HTTP, one of them over TLS.
 func TestExtensionDecidesOnRequests(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -148,13 +151,19 @@ func TestExtensionDecidesOnRequests(t *testing.T) {
 	defer backend.Close()
 	r := &rules{}
 	target := startRules(t, r)
+	own, _ := selfSigned(t, t.TempDir(), 1)
+	pair, err := tls.LoadX509KeyPair(own.CertFile, own.CertFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := startRules(t, r, grpc.Creds(credentials.NewServerTLSFromCert(&pair)))
 	g, pool := http3Gateway(t, func(c *config.Config) {
 		c.Clusters = []upstream.Config{{Name: "b", Peers: []upstream.PeerConfig{{Address: strings.TrimPrefix(backend.URL, "http://")}}}}
 		fields := policy.HeaderRules{Set: map[string]string{"X-Rule": "route"}}
 		c.Routes = []policy.RouteConfig{{Path: "/closed/*", Cluster: "b", RequestHeaders: fields}, {Path: "/open/*", Cluster: "b"}, {Path: "/other/*", Cluster: "b"}}
 		timeout := hub.Duration(300 * time.Millisecond)
 		c.Extensions = []extension.Config{
-			{Name: "closed", Target: target, Events: []string{"request", "response"}, Routes: []string{"/closed/*"}, Timeout: timeout},
+			{Name: "closed", Target: secure, TLS: extension.TLSConfig{Enabled: true, CAFile: own.CertFile}, Events: []string{"request", "response"}, Routes: []string{"/closed/*"}, Timeout: timeout},
 			{Name: "open", Target: target, Events: []string{"request", "response"}, Routes: []string{"/open/*"}, Timeout: timeout, FailOpen: true},
 		}
 	})
@@ -360,6 +369,66 @@ func TestExtensionDecidesOnSockets(t *testing.T) {
 	}
 	p.CloseNow()
 	trial.Eventually(t, "the client of Pusher has left", func() bool { return len(r.seen(extensionv1.Kind_KIND_DISCONNECT, "pusher")) == 2 })
+}
+
+// Client events of Pusher's clients are publications, which an extension refuses and replaces.
+func TestExtensionDecidesOnClientEvents(t *testing.T) {
+	r := &rules{}
+	target := startRules(t, r)
+	const key, secret = "app-key", "app-secret-0123456789"
+	g := start(t, func(c *config.Config) {
+		c.Namespaces = append(c.Namespaces, hub.Namespace{Name: "shop"})
+		c.Pusher.Enabled, c.Pusher.Apps = true, []pusher.App{{ID: "1", Key: key, Secret: secret, Namespace: "shop", ClientEvents: true}}
+		c.Extensions = []extension.Config{{Name: "r", Target: target, Events: []string{"publish"}, Timeout: hub.Duration(trial.Patience)}}
+	})
+	b := &nodetest.Bridge{To: strings.TrimPrefix(g.url, "http://")}
+	b.Start(t, t.Cleanup)
+	ctx, cancel := context.WithTimeout(t.Context(), trial.Patience)
+	defer cancel()
+	for version, addr := range map[string]string{"HTTP/1.1": b.To, "HTTP/2": b.Addr} {
+		write := func(c *websocket.Conn, text string) {
+			t.Helper()
+			if err := c.Write(websocket.OpText, []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := func(c *websocket.Conn, parts ...string) (text string) {
+			t.Helper()
+			_, b, err := c.Read(ctx)
+			for _, part := range parts {
+				if err != nil || !strings.Contains(string(b), part) {
+					t.Errorf("%s: %q (%v), want %q", version, b, err, part)
+				}
+			}
+			return string(b)
+		}
+		joined := func() *websocket.Conn {
+			t.Helper()
+			c, _, err := websocket.Dial(ctx, "ws://"+addr+"/app/"+key+"?protocol=7", websocket.DialOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(c.CloseNow)
+			_, after, _ := strings.Cut(want(c, "connection_established"), `socket_id\":\"`)
+			id, _, _ := strings.Cut(after, `\`)
+			for _, channel := range []string{"private-a", "private-upper", "private-forbidden"} {
+				auth := protocol.SignSubscription(key, secret, id, channel, "")
+				write(c, fmt.Sprintf(`{"event":"pusher:subscribe","data":{"channel":%q,"auth":%q}}`, channel, auth))
+				want(c, "subscription_succeeded", channel)
+			}
+			return c
+		}
+		from, to := joined(), joined()
+		write(from, `{"event":"client-x","channel":"private-forbidden","data":"hello"}`)
+		want(from, "pusher:error", "not that channel")
+		write(from, `{"event":"client-x","channel":"private-upper","data":"hello"}`)
+		want(to, "client-x", "private-upper", `"HELLO"`)
+		write(from, `{"event":"client-x","channel":"private-a","data":"hello"}`)
+		want(to, "client-x", "private-a", `"hello"`)
+	}
+	if n := len(r.seen(extensionv1.Kind_KIND_PUBLISH, "pusher")); n != 6 {
+		t.Errorf("%d publications were decided on, want 6", n)
+	}
 }
 
 // A reload adds, changes and removes extensions.
