@@ -31,15 +31,20 @@ func secured(t *testing.T, public string, config map[string]any) *judge.Server {
 	return judge.New(t, judge.Options{Listen: public, Memory: true, AdminHealth: true, Config: config})
 }
 
-// Both challenges obtain a certificate that HTTP/1.1 and HTTP/2 serve, and a restart does not order again.
+// Both challenges obtain a certificate that HTTP/1.1 and HTTP/2 serve, with either engine of the event
+// loops, and a restart does not order again.
 func TestBothChallengesObtainCertificates(t *testing.T) {
 	t.Parallel()
-	for _, challenge := range []string{"tls-alpn-01", "http-01"} {
-		t.Run(challenge, func(t *testing.T) {
+	for _, how := range [][2]string{{"tls-alpn-01", "io_uring"}, {"tls-alpn-01", "epoll"}, {"http-01", "io_uring"}, {"http-01", "epoll"}} {
+		challenge, engine := how[0], how[1]
+		t.Run(challenge+" with "+engine, func(t *testing.T) {
+			t.Parallel()
 			public, plain := judge.FreeAddr(t), judge.FreeAddr(t)
 			p := newPebble(t, options{http: plain, tls: public, validity: time.Hour})
 			dir := filepath.Join(t.TempDir(), "acme")
-			s := secured(t, public, p.config([]string{"a.weir.test", "b.weir.test"}, map[string]any{"challenges": []string{challenge}, "http_listen": plain, "dir": dir}))
+			config := p.config([]string{"a.weir.test", "b.weir.test"}, map[string]any{"challenges": []string{challenge}, "http_listen": plain, "dir": dir})
+			config["eventloop"] = map[string]any{"engine": engine}
+			s := secured(t, public, config)
 			roots := p.roots()
 			var leaf *x509.Certificate
 			for _, name := range []string{"a.weir.test", "b.weir.test"} {
