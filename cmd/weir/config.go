@@ -55,7 +55,7 @@ for a restart, of a running node or of a node that runs with another file.`,
 		if err != nil {
 			return err
 		}
-		for _, w := range cfg.Warnings() {
+		for _, w := range append(config.Deprecations(src), cfg.Warnings()...) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %s\nhint: %s\n", w.Text, w.Hint)
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), "ok")

@@ -95,10 +95,10 @@ func serveSources(cmd *cobra.Command, s *sourceFlags, parent *takeover.Parent) e
 		flushed.Go(log.Close)
 		flushed.Wait()
 	}()
-	return serve(cmd.Context(), cfg, opt, out, log)
+	return serve(cmd.Context(), cfg, opt, out, log, config.Deprecations(src)...)
 }
 
-func serve(ctx context.Context, cfg config.Config, opt app.Options, out io.Writer, log *asynclog.Writer) error {
+func serve(ctx context.Context, cfg config.Config, opt app.Options, out io.Writer, log *asynclog.Writer, notes ...config.Warning) error {
 	logger, level := newLog(log, cfg.Log)
 	service, err := systemd.FromEnvironment()
 	if err != nil {
@@ -113,7 +113,7 @@ func serve(ctx context.Context, cfg config.Config, opt app.Options, out io.Write
 		fmt.Fprint(log, "weir: note: without keys no client can publish, and only anonymous namespaces can be read\n"+
 			"hint: set auth.api_keys or auth.hmac_secret; weir config docs auth\n")
 	}
-	for _, w := range cfg.Warnings() {
+	for _, w := range append(notes, cfg.Warnings()...) {
 		logger.Warn(w.Text, "hint", w.Hint)
 	}
 	hard, stop := secondSignal(ctx)

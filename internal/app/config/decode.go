@@ -104,13 +104,14 @@ func (d *decoder) section(n *yaml.Node, path string, v reflect.Value) {
 			d.problem(kn, path, "", "a key must be text")
 			continue
 		}
-		full := join(path, kn.Value)
-		if line, dup := seen[kn.Value]; dup {
+		name, vn := d.replace(path, kn, vn)
+		full := join(path, name)
+		if line, dup := seen[name]; dup {
 			d.problem(kn, full, "keep one of the two", "written twice, first in line %d", line)
 			continue
 		}
-		seen[kn.Value] = kn.Line
-		j := slices.IndexFunc(fields, func(f field) bool { return f.key == kn.Value })
+		seen[name] = kn.Line
+		j := slices.IndexFunc(fields, func(f field) bool { return f.key == name })
 		if j < 0 {
 			d.unknown(kn, full, d.suggest(path, kn.Value, fields))
 			continue

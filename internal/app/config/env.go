@@ -41,9 +41,12 @@ func readEnv(env []string, keys []key, v reflect.Value, origins Origins) []error
 		}
 		d := &decoder{source: name, root: v.Type(), origins: origins}
 		i := slices.IndexFunc(keys, func(k key) bool { return k.env == name })
+		old, p, isOld := deprecatedEnv(name)
 		switch {
 		case i >= 0:
 			d.plain(value, keys[i], v)
+		case isOld:
+			d.scalarOf(old, value, p, keys, v)
 		case !isCommandEnv(name) && !orchestratorEnv.MatchString(name):
 			hint := suggestEnv(name, keys)
 			if now := renamedEnv(name); now != "" {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -111,6 +112,11 @@ func lay(s Sources) (Config, Origins, error) {
 
 // read lays the sources over v, a section, in order.
 func read(s Sources, v reflect.Value, origins Origins) error {
+	return errors.Join(slices.DeleteFunc(collect(s, v, origins), isDeprecated)...)
+}
+
+// collect is read, with the deprecated keys among what it finds.
+func collect(s Sources, v reflect.Value, origins Origins) []error {
 	var problems []error
 	if s.Text != nil || s.File != "" {
 		b, err := s.Text, error(nil)
@@ -118,7 +124,7 @@ func read(s Sources, v reflect.Value, origins Origins) error {
 			b, err = os.ReadFile(s.File)
 		}
 		if err != nil {
-			return WithHint(fmt.Errorf("read config: %w", err), "write one with: weir config default > "+s.File)
+			return []error{WithHint(fmt.Errorf("read config: %w", err), "write one with: weir config default > "+s.File)}
 		}
 		problems = append(problems, readYAML(s.File, b, v, origins)...)
 	}
@@ -129,7 +135,7 @@ func read(s Sources, v reflect.Value, origins Origins) error {
 		d.override(o, keys, v)
 		problems = append(problems, d.problems...)
 	}
-	return errors.Join(problems...)
+	return problems
 }
 
 // readYAML lays a file over v. JSON is YAML.
@@ -172,6 +178,10 @@ func (d *decoder) override(o Override, keys []key, v reflect.Value) {
 			d.plain(o.Value, k, v)
 			return
 		}
+	}
+	if p, ok := deprecated[o.Key]; ok && !inList(o.Key) {
+		d.scalarOf(o.Key, o.Value, p, keys, v)
+		return
 	}
 	var paths []string
 	for _, k := range keys {

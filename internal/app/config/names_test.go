@@ -58,12 +58,67 @@ func TestRenamedKeysNameTheNewOnes(t *testing.T) {
 			t.Errorf("%v, hint %q; want a hint with %q", err, HintOf(err), want)
 		}
 	}
-	f(Sources{File: file(t, "tls: {disable_tickets: true}")}, "tls.tickets: false")
-	f(Sources{File: file(t, "clusters: [{name: a, breaker: {disabled: true}}]")}, "enabled: false")
-	f(Sources{Env: []string{"WEIR_GOVERNOR_NO_CANARIES=true"}}, "governor.probes: false")
-	f(Sources{Flags: []Override{{Flag: "--set", Key: "telemetry.no_traces", Value: "true"}}}, "telemetry.traces: false")
+	f(Sources{File: file(t, "mercure: {publisher: {hmac_secret: x}}")}, "mercure.publisher_keys: NAME")
+	f(Sources{Env: []string{"WEIR_MERCURE_REQUIRE_EXPIRY=true"}}, "key_sets.*.require_expiry")
+	f(Sources{Flags: []Override{{Flag: "--set", Key: "centrifuge.token", Value: "x"}}}, "centrifuge.keys: NAME")
 	if _, err := Reference("auth.disable_query_token"); !strings.Contains(HintOf(err), "auth.query_token") {
 		t.Errorf("docs: %v, hint %q", err, HintOf(err))
+	}
+}
+
+// A deprecated key is read as its successor, from every kind of source, with a warning that
+// names the successor and its value.
+func TestDeprecatedKeysAreAcceptedWithAWarning(t *testing.T) {
+	all := keysOf(reflect.TypeFor[Config]())
+	for old, p := range deprecated {
+		i := slices.IndexFunc(all, func(k key) bool { return k.path == p.successor(old) })
+		if slices.ContainsFunc(all, func(k key) bool { return k.path == old }) || renamed[old] != "" || i < 0 {
+			t.Errorf("%s: it is a key still, is renamed as well, or %s does not exist", old, p.successor(old))
+		} else if typ := deref(all[i].typ); p.invert && typ != switchType && typ.Kind() != reflect.Bool {
+			t.Errorf("%s: %s is not a boolean and cannot be inverted", old, all[i].path)
+		}
+	}
+	f := func(s Sources, key, hint string) Config {
+		t.Helper()
+		c, _, err := Read(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := Deprecations(s)
+		if len(got) != 1 || !strings.Contains(got[0].Text, key+": the key is deprecated") || got[0].Hint != "write "+hint {
+			t.Errorf("%+v, want %s and %q", got, key, hint)
+		}
+		return c
+	}
+	if c := f(Sources{File: file(t, "tls:\n  disable_tickets: true\n")}, "weir.yaml:2: tls.disable_tickets", "tls.tickets: false"); c.TLS.Tickets.On() {
+		t.Error("tickets are on")
+	}
+	if c := f(Sources{File: file(t, "tls: {disable_tickets: false}")}, "tls.disable_tickets", "tls.tickets: true"); !c.TLS.Tickets.On() {
+		t.Error("tickets are off")
+	}
+	if c := f(Sources{File: file(t, "clusters: [{name: a}, {name: b, breaker: {disabled: true}}]")}, "clusters[1].breaker.disabled", "clusters[1].breaker.enabled: false"); c.Clusters[1].Breaker.Enabled.On() || !c.Clusters[0].Breaker.Enabled.On() {
+		t.Error("the breaker of b is on, or that of a off")
+	}
+	if c := f(Sources{Env: []string{"WEIR_GOVERNOR_NO_CANARIES=true"}}, "WEIR_GOVERNOR_NO_CANARIES: governor.no_canaries", "governor.probes: false"); c.Governor.Probes.On() {
+		t.Error("probes are on")
+	}
+	if c := f(Sources{Flags: []Override{{Flag: "--set", Key: "telemetry.no_traces", Value: "true"}}}, "--set: telemetry.no_traces", "telemetry.traces: false"); c.Telemetry.Traces.On() {
+		t.Error("traces are on")
+	}
+	bad := func(text, want string) {
+		t.Helper()
+		if _, err := Load(Sources{File: file(t, text)}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	bad("tls: {disable_tickets: true, tickets: true}", "tls.tickets: written twice")
+	bad("tls: {tickets: true, disable_tickets: true}", "tls.tickets: written twice")
+	bad("tls: {disable_tickets: maybe}", "tls.tickets: want true or false")
+	if got := Deprecations(Sources{File: file(t, "listen: 127.0.0.1:1\n")}); got != nil {
+		t.Errorf("%+v", got)
+	}
+	if !strings.Contains(Markdown(), "| `tls.disable_tickets` | `tls.tickets`, which means the opposite |") {
+		t.Error("the reference does not have it")
 	}
 }
 

@@ -170,6 +170,7 @@ Variables read by commands in place of a flag:
 	for _, e := range CommandEnv {
 		fmt.Fprintf(&b, "- `%s` (`%s`): %s\n", e.Name, e.Flag, e.Doc)
 	}
+	b.WriteString(deprecatedTable())
 	b.WriteString("\n## Keys\n")
 	for _, k := range keysOf(def.Type()) {
 		level := "###"
