@@ -11,7 +11,7 @@
 #   slowhttptest  Debian's package
 #   nginx         Debian's package
 #   wrk, h2load   Debian's packages wrk and nghttp2-client: other load generators
-#   prometheus    Prometheus and promtool from Debian's package, under .cache/: nothing is installed or started
+#   prometheus    Prometheus, promtool and amtool from Debian's packages, under .cache/: nothing is installed or started
 #   postgres      PostgreSQL from Debian's packages, under .cache/: nothing is installed or started
 #   redis         Redis, the same way
 #   gcc           Debian's package: the race detector links with it
@@ -206,13 +206,13 @@ grpc_cpp() {
 
 prometheus() {
   local dir=$cache/prometheus log=$cache/prometheus.log
-  "$dir/usr/bin/promtool" --version >/dev/null 2>&1 && return 0
+  "$dir/usr/bin/promtool" --version >/dev/null 2>&1 && "$dir/usr/bin/amtool" --version >/dev/null 2>&1 && return 0
   command -v apt-get >/dev/null || { say "prometheus: there is no apt-get to download it with"; return 1; }
   rm -rf "$dir"
   mkdir -p "$dir"
   (
-    cd "$dir" && { apt-get -o APT::Sandbox::User=root download prometheus || { apt-get update && apt-get -o APT::Sandbox::User=root download prometheus; }; } &&
-      dpkg-deb -x prometheus_*.deb . && rm -f prometheus_*.deb && usr/bin/promtool --version
+    cd "$dir" && download() { apt-get -o APT::Sandbox::User=root download prometheus prometheus-alertmanager; } && { download || { apt-get update && download; }; } &&
+      for file in prometheus_*.deb prometheus-alertmanager_*.deb; do dpkg-deb -x "$file" . || exit 1; done && rm -f ./*.deb && usr/bin/promtool --version && usr/bin/amtool --version
   ) >"$log" 2>&1 </dev/null || { say "prometheus: $(tail -n 1 "$log")"; return 1; }
 }
 

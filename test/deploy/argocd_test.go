@@ -90,14 +90,15 @@ func TestTheRolloutIsOfArgosTypes(t *testing.T) {
 			t.Errorf("%s: want the value of %s", condition, name)
 		}
 	}
-	if got := weirSays(t, state.Provider.Web.JSONPath); got != "running" {
+	if got := weirSays(t, serve(t, adminToken), state.Provider.Web.JSONPath); got != "running" {
 		t.Errorf("a new canary is %q by %s", got, state.Provider.Web.JSONPath)
 	}
 }
 
-// weirSays evaluates the path, as Argo Rollouts does, on what Weir answers with the
-// application's configuration.
-func weirSays(t *testing.T, path string) string {
+const adminToken = "admin-token-0123456789"
+
+// serve runs Weir with the application's configuration and returns its admin listener.
+func serve(t *testing.T, token string) (admin string) {
 	t.Helper()
 	config, _ := application(t)["config"].(map[string]any)
 	for _, ns := range config["namespaces"].([]any) {
@@ -122,25 +123,42 @@ func weirSays(t *testing.T, path string) string {
 	public, admin := free(), free()
 	var log bytes.Buffer
 	cmd := exec.Command(binary(t), "serve", "--config", "weir.yaml", "--listen", public, "--admin-listen", admin)
-	cmd.Dir, cmd.Stderr = dir, &log
+	cmd.Dir, cmd.Stderr, cmd.Env = dir, &log, append(os.Environ(), "WEIR_ADMIN_TOKEN="+token)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-	}()
-	var res *http.Response
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		if res, err = http.Get("http://" + admin + "/api/upstreams"); err == nil && res.StatusCode == http.StatusOK {
-			break
+		if t.Failed() {
+			t.Log(log.String())
 		}
+	})
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		res, err := http.Get("http://" + admin + "/readyz")
 		if err == nil {
 			_ = res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return admin
+			}
 		}
 		if time.Now().After(end) {
-			t.Fatalf("no answer within 30 s: %v", err)
+			t.Fatalf("not ready within 30 s: %v", err)
 		}
+	}
+}
+
+// weirSays evaluates the path, as Argo Rollouts does, on what Weir answers.
+func weirSays(t *testing.T, admin, path string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+admin+"/api/upstreams", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+adminToken)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	var answer any

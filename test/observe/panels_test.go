@@ -16,7 +16,7 @@ import (
 var absent = []string{"Headroom to the knee", "Causes", "Upstream replies", "Upstream failures", "Peers", "TLS handshakes"}
 
 // Every panel of Grafana's shows something when a Prometheus has scraped a gateway under
-// load, in both forms of the histograms.
+// load, in both forms of the histograms, and so does what the HPA is given.
 func TestEveryPanelHasData(t *testing.T) {
 	for name, native := range map[string]bool{"classic": false, "native": true} {
 		t.Run(name, func(t *testing.T) {
@@ -33,6 +33,11 @@ func TestEveryPanelHasData(t *testing.T) {
 						if n, _ := w.results(standing.Replace(e)); n == 0 && !slices.Contains(absent, title) {
 							missing = append(missing, title+": "+e)
 						}
+					}
+				}
+				for _, e := range adapterQueries(t) {
+					if n, _ := w.results(e); n != 1 {
+						missing = append(missing, "the HPA: "+e)
 					}
 				}
 				for _, r := range monitor.Records() {

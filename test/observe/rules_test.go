@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/observe/monitor"
 	"github.com/weir-gateway/weir/test/judge"
@@ -30,7 +32,53 @@ func tool(t *testing.T, name string, arg ...string) {
 const deployed = "deploy/prometheus/weir.rules.yaml"
 
 func TestPromtoolTakesTheRules(t *testing.T) {
-	tool(t, "promtool", "check", "rules", "--lint-fatal", judge.Path(deployed))
+	tool(t, "promtool", "check", "rules", "--lint-fatal", judge.Path(deployed), judge.Path("deploy/prometheus/rollback.rules.yaml"))
+}
+
+// Alertmanager's own tool accepts its example, and routes each level to its webhook, and what rolls a
+// release back to a person too.
+func TestAlertmanagerRoutesByLevel(t *testing.T) {
+	judge.Need(t, "prometheus")
+	file := judge.Path("deploy/prometheus/alertmanager.yaml")
+	tool(t, "amtool", "check-config", file)
+	f := func(receivers string, labels ...string) {
+		t.Helper()
+		arg := append([]string{"config", "routes", "test", "--config.file", file, "--verify.receivers", receivers}, labels...)
+		tool(t, "amtool", arg...)
+	}
+	f("oncall", "severity=page")
+	f("tickets", "severity=ticket")
+	f("channel", "severity=information")
+	f("roll-back-shop,oncall", "severity=page", "action=roll-back", "split=shop")
+	f("oncall", "severity=page", "action=roll-back", "split=other")
+}
+
+// adapterQueries are the expressions of prometheus-adapter's example, filled in as it would.
+func adapterQueries(t *testing.T) (exprs []string) {
+	t.Helper()
+	text, err := os.ReadFile(judge.Path("deploy/prometheus/adapter.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var adapter struct {
+		Rules struct {
+			Custom []struct {
+				SeriesQuery  string `yaml:"seriesQuery"`
+				MetricsQuery string `yaml:"metricsQuery"`
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &adapter); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range adapter.Rules.Custom {
+		series, _, _ := strings.Cut(r.SeriesQuery, "{")
+		exprs = append(exprs, strings.NewReplacer("<<.Series>>", series, "<<.LabelMatchers>>", `instance=~".+"`, "<<.GroupBy>>", "instance").Replace(r.MetricsQuery))
+	}
+	if len(exprs) != 2 {
+		t.Errorf("%d queries, want those of connections and lag", len(exprs))
+	}
+	return exprs
 }
 
 // standing are Grafana's variables, filled in as it would.
