@@ -53,7 +53,11 @@ func commands(root, _ string) (facts []fact, err error) {
 			command = m[1]
 			facts = append(facts, fact{command, "command"})
 		} else if m := flagLine.FindStringSubmatch(line); m != nil && command != "" {
-			facts = append(facts, fact{command + " " + m[1], "flag " + m[2]})
+			detail := "flag"
+			if m[2] != "" {
+				detail = "flag with a value"
+			}
+			facts = append(facts, fact{command + " " + m[1], detail})
 		}
 	}
 	return facts, err

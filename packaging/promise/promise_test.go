@@ -106,7 +106,7 @@ func TestDocumentsAreRead(t *testing.T) {
 			t.Errorf("%s: %d facts (%v), %q is not among them", name, len(facts), err, fact)
 		}
 	}
-	f("commands", "weir serve --listen\tflag address", commands)
+	f("commands", "weir serve --listen\tflag with a value", commands)
 	f("metrics", "weir_accepted_total\tcounter ", metrics)
 	f("admin", "POST /api/reload\tendpoint", adminAPI)
 	f("extension", "weir.extension.v1.Verdict.ttl_ms\toptional uint32 = 6", extensionProtocol)
