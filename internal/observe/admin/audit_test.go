@@ -55,7 +55,7 @@ func TestChangesAreAudited(t *testing.T) {
 	f(plain, "POST", "/api/canary/a/restart", "", `path=/api/canary/a/restart status=204`, bearer(rightToken))
 	f(ada.Client, "GET", "/api/snapshot", "", "")
 	f(plain, "POST", "/api/config/diff", "listen: a", "", bearer(rightToken))
-	f(plain, "POST", "/api/reload", "", "") // nobody is known
+	f(plain, "POST", "/api/reload", "", "") // no caller is known
 	f(plain, "POST", "/api/reload", "", "", bearer("wrong-token-0123456789"))
 	f(plain, "POST", "/login", "token="+rightToken, `msg="admin login" credential=token role=operator peer=127.0.0.1:`, "Content-Type: application/x-www-form-urlencoded")
 }
