@@ -296,7 +296,7 @@ func (s *readable) tail(ctx context.Context, tok string, in info, n int) ([]stor
 			return nil, 0, err
 		}
 	}
-	if _, most, err := r.lacks(ctx); err != nil || most > 0 { // of those that are there
+	if lacking, err := r.lacking(ctx); err != nil || lacking { // of those that are there
 		return nil, in.last, err // History reports them where they are needed
 	}
 	upTo, _ := slices.BinarySearchFunc(ms, in.last+1, func(st stored, seq uint64) int { return cmpSeq(st.seq, seq) })

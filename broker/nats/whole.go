@@ -15,10 +15,9 @@ import (
 // without a word. But it counts them: what a replay reads is compared with the count.
 
 const (
-	maxCounts     = 20                   // rounds of comparisons while publishes come between
-	countPause    = 2 * time.Millisecond // between them, growing
-	leaderReads   = 4 * readBatch        // messages read from the leader alone
-	leaderVerdict = 3                    // comparisons with its count
+	maxCounts   = 20                   // rounds of comparisons while publishes come between
+	countPause  = 2 * time.Millisecond // between them, growing
+	leaderReads = 4 * readBatch        // messages read from the leader alone
 )
 
 // note keeps what p, read from since to end, says of how many messages there are. On a
@@ -36,29 +35,28 @@ func (r *reader) note(since, end uint64, p *page) {
 	}
 }
 
-// lacks returns how many messages between r.begin and r.end were left out, at least and
-// at most. Those of pages that were cut have to be counted: a count after each of the two ends is exact only at one instant, so they are made
+// lacks returns how many messages between r.begin and r.end may have been left out, of a
+// log with one copy. Those of pages that were cut have to be counted: a count after each of
+// the two ends is exact only at one instant, so they are made
 // right after each other, alternately: what is published on the channel in between shows in
 // the difference of the counts before and after. Where that happens each time, on a
-// channel with thousands of publishes per second, the two bounds differ.
-func (r *reader) lacks(ctx context.Context) (least, most uint64, err error) {
-	if r.subject == "" { // a reader of the whole log sees what is missing
-		return 0, 0, nil
-	}
+// channel with thousands of publishes per second, it is too many.
+func (r *reader) lacks(ctx context.Context) (most uint64, err error) {
 	if r.got == 0 {
-		return r.found, r.found, nil
+		return r.found, nil
 	}
 	first := query{Seq: r.begin + 1, NextFor: r.subject, Batch: 1}
 	after := query{Seq: r.cut + 1, NextFor: r.subject, Batch: 1}
+	least := uint64(0)
 	most = ^uint64(0)
 	for try := range maxCounts {
 		queries := []query{first, after, first}
 		if try > 0 {
 			queries = slices.Concat(slices.Repeat([]query{first, after}, 8), queries[:1])
 		}
-		p, err := r.s.b.reads.getAll(ctx, r.s.name(), queries)
+		p, err := r.s.b.reads.getAll(ctx, r.s.name(), queries, 0)
 		if err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 		for i := 1; i < len(p); i += 2 {
 			have := p[i].count() + r.got
@@ -66,15 +64,15 @@ func (r *reader) lacks(ctx context.Context) (least, most uint64, err error) {
 			most = min(most, p[i+1].count()-min(p[i+1].count(), have))
 		}
 		if most <= least {
-			return most + r.found, most + r.found, nil
+			break
 		}
 		select {
 		case <-ctx.Done():
-			return 0, 0, r.s.b.reads.late(ctx)
+			return 0, r.s.b.reads.late(ctx)
 		case <-time.After(time.Duration(try) * countPause):
 		}
 	}
-	return least + r.found, most + r.found, nil
+	return most + r.found, nil
 }
 
 // count returns how many messages the server counts from the first one on.
@@ -112,48 +110,17 @@ func (r *reader) leaderCount(ctx context.Context) (uint64, error) {
 // complete returns what r has read, ms, with what was left out if another copy of the
 // log has it. holed reports that something is missing all the same, or may be.
 func (r *reader) complete(ctx context.Context, ms []stored) (all []stored, holed bool, err error) {
-	least, most, err := r.lacks(ctx)
-	if err == nil && r.all == 0 && r.subject != "" {
+	switch {
+	case r.subject == "": // a reader of the whole log sees what is missing
+		return ms, false, nil
+	case r.s.opts.Load().Replicas > 1:
+		return r.completeCopies(ctx, ms)
+	}
+	most, err := r.lacks(ctx)
+	if err == nil && r.all == 0 {
 		most, err = r.emptied(ctx)
-		least = most
 	}
-	if err != nil || r.subject == "" {
-		return ms, false, err
-	}
-	if r.s.opts.Load().Replicas <= 1 {
-		return ms, most > 0, nil
-	}
-	if most == 0 {
-		if short, err := r.short(ctx); err != nil || !short {
-			return ms, false, err
-		}
-	}
-	all, err = r.fromLeader(ctx)
-	if err != nil || len(all) < len(ms) {
-		return ms, least > 0, err
-	}
-	if n := len(all) - len(ms); n > 0 {
-		r.s.repairs.filled.Add(uint64(n))
-		r.s.b.log.Warn("a replica has lost messages; they were read from another", "namespace", r.s.opts.Load().LogName(), "messages", n, "after", r.begin, "until", r.end)
-	}
-	return all, uint64(len(all)) < uint64(len(ms))+least, nil
-}
-
-// short reports whether the replica that answers counts fewer messages of the channel
-// than the leader does, time after time. It may only be behind.
-func (r *reader) short(ctx context.Context) (bool, error) {
-	for try := range leaderVerdict {
-		leader, err := r.leaderCount(ctx)
-		if err != nil {
-			return false, err
-		}
-		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: 1, NextFor: r.subject, Batch: 1})
-		if err != nil || p.count() >= leader {
-			return false, err
-		}
-		r.s.pause(time.Duration(try+1) * countPause)
-	}
-	return true, nil
+	return ms, most > 0, err
 }
 
 // fromLeader reads what is between r.begin and r.end from the leader, one by one.
@@ -171,9 +138,10 @@ func (r *reader) fromLeader(ctx context.Context) (ms []stored, err error) {
 	return ms, nil
 }
 
-// getAll sends queries together, so that one server answers them one right after the
-// other, and waits for all answers.
-func (r *reads) getAll(ctx context.Context, stream string, queries []query) ([]page, error) {
+// getAll sends queries together, so that a log with one copy answers them one right after the
+// other, and waits for all answers: as long as a read may take, or for patience if that is not
+// 0. A page that did not come in that time is nil.
+func (r *reads) getAll(ctx context.Context, stream string, queries []query, patience time.Duration) ([]*page, error) {
 	if err := r.enter(ctx); err != nil {
 		return nil, err
 	}
@@ -196,16 +164,38 @@ func (r *reads) getAll(ctx context.Context, stream string, queries []query) ([]p
 			return nil, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, stream, err)
 		}
 	}
-	pages := make([]page, len(queries))
+	enough := ctx
+	if patience > 0 {
+		var stop context.CancelFunc
+		enough, stop = context.WithTimeout(ctx, patience)
+		defer stop()
+	}
+	pages := make([]*page, len(queries))
 	for i, c := range answers {
-		select {
-		case rd := <-c:
-			if pages[i] = rd.page; rd.err != nil {
-				return nil, rd.err
-			}
-		case <-ctx.Done():
+		rd := await(c, enough.Done())
+		switch {
+		case rd != nil && rd.err != nil:
+			return nil, rd.err
+		case rd != nil:
+			pages[i] = &rd.page
+		case ctx.Err() != nil:
 			return nil, r.late(ctx)
 		}
 	}
 	return pages, nil
+}
+
+// await returns what comes before done; what has come already also after it.
+func await(c <-chan *read, done <-chan struct{}) *read {
+	select {
+	case rd := <-c:
+		return rd
+	default:
+	}
+	select {
+	case rd := <-c:
+		return rd
+	case <-done:
+		return nil
+	}
 }
