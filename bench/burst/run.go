@@ -1,25 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
+	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
@@ -27,22 +22,11 @@ const key = "burst-key-0123456789"
 
 // gateway is a weir that runs.
 type gateway struct {
-	cmd        *exec.Cmd
+	*program.Process
 	url, admin string
 	dir        string
-	said       bytes.Buffer
 
 	delivered, ended atomic.Uint64 // to and of the subscribers
-}
-
-// free is an address without a listener.
-func free() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "127.0.0.1:0"
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // start runs the gateway. classed gives its namespaces classes.
@@ -59,7 +43,14 @@ func start(ctx context.Context, o *options, classed bool) (*gateway, error) {
 	if !o.guard {
 		guard = "-1s"
 	}
-	addr, adminAddr := free(), free()
+	addr, err := program.FreeAddr()
+	if err != nil {
+		return nil, err
+	}
+	adminAddr, err := program.FreeAddr()
+	if err != nil {
+		return nil, err
+	}
 	config := fmt.Sprintf(`listen: %s
 admin: {listen: %q}
 broker: {kind: memory}
@@ -74,45 +65,20 @@ namespaces:
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	args := []string{o.weir, "serve", "--config", file}
-	if o.cpus != "" {
-		args = append([]string{"taskset", "-c", o.cpus}, args...)
-	}
-	g := &gateway{cmd: exec.CommandContext(ctx, args[0], args[1:]...), url: "http://" + addr, admin: "http://" + adminAddr, dir: dir}
-	g.cmd.Stdout, g.cmd.Stderr = &g.said, &g.said
-	g.cmd.Cancel = func() error { return g.cmd.Process.Signal(syscall.SIGINT) }
-	if err := g.cmd.Start(); err != nil {
+	p, err := program.Options{CPUs: o.cpus}.Start(ctx, o.weir, "serve", "--config", file)
+	if err != nil {
 		return nil, err
 	}
-	for range 200 {
-		res, err := http.Get(g.url + "/readyz")
-		if err == nil {
-			_ = res.Body.Close()
-			return g, nil
-		}
-		time.Sleep(25 * time.Millisecond)
+	g := &gateway{Process: p, url: "http://" + addr, admin: "http://" + adminAddr, dir: dir}
+	if err := p.Ready(program.Answers(ctx, g.url+"/readyz")); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	g.stop()
-	return nil, fmt.Errorf("the gateway does not answer: %s", g.said.String())
+	return g, nil
 }
 
 func (g *gateway) stop() {
-	_ = g.cmd.Process.Signal(syscall.SIGTERM)
-	_ = g.cmd.Wait() // it says how it ended, and that is of no interest
+	g.Stop()
 	_ = os.RemoveAll(g.dir)
-}
-
-// cpu is the processor time that the gateway has used.
-func (g *gateway) cpu() time.Duration {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", g.cmd.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	var user, system int64
-	_, _ = fmt.Sscan(f[11], &user) // the kernel writes numbers there
-	_, _ = fmt.Sscan(f[12], &system)
-	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
 // prices is a snapshot of a market of about size bytes, as a text: different numbers that
@@ -244,22 +210,37 @@ func run(ctx context.Context, o *options) (*result, error) {
 			{Duration: time.Millisecond, Rate: base}, {Duration: o.after, Rate: base},
 		}
 	}
-	before := g.cpu()
+	before, err := program.CPU(g.PID())
+	if err != nil {
+		return nil, err
+	}
 	both, err := generate(ctx, specs...)
 	if err != nil {
 		return nil, err
 	}
-	r.CPU = g.cpu() - before
+	after, err := program.CPU(g.PID())
+	if err != nil {
+		return nil, err
+	}
+	r.CPU = after - before
 	n := g.settle()
 	if o.metrics != "" {
-		if err := g.keepMetrics(o.metrics); err != nil {
+		if err := g.keepMetrics(ctx, o.metrics); err != nil {
 			return nil, err
 		}
 	}
 	r.Closed = g.ended.Load()
 	stop()
 	r.Delivered = n
-	r.Expected = plain*g.admitted("market") + g.admitted("order")
+	market, err := g.admitted(ctx, "market")
+	if err != nil {
+		return nil, err
+	}
+	orders, err := g.admitted(ctx, "order")
+	if err != nil {
+		return nil, err
+	}
+	r.Expected = plain*market + orders
 	r.judge(o, both[0], both[1])
 	return r, nil
 }
@@ -330,30 +311,14 @@ func (g *gateway) settle() uint64 {
 }
 
 // admitted is how many publications of a class the gateway says it let through.
-func (g *gateway) admitted(class string) (n uint64) {
-	res, err := http.Get(g.admin + "/metrics")
-	if err != nil {
-		return 0
-	}
-	defer res.Body.Close()
-	lines := bufio.NewScanner(res.Body)
-	for lines.Scan() {
-		if v, ok := strings.CutPrefix(lines.Text(), `weir_admission_requests_total{class="`+class+`",outcome="admitted"} `); ok {
-			f, _ := strconv.ParseFloat(v, 64) // it is a number in this format
-			n = uint64(f)
-		}
-	}
-	return n
+func (g *gateway) admitted(ctx context.Context, class string) (uint64, error) {
+	m, err := program.Metrics(ctx, g.admin+"/metrics")
+	return uint64(m[`weir_admission_requests_total{class="`+class+`",outcome="admitted"}`]), err
 }
 
 // keepMetrics writes what the gateway counted to a file.
-func (g *gateway) keepMetrics(file string) error {
-	res, err := http.Get(g.admin + "/metrics")
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
+func (g *gateway) keepMetrics(ctx context.Context, file string) error {
+	b, err := program.Get(ctx, g.admin+"/metrics")
 	if err != nil {
 		return err
 	}

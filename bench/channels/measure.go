@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
@@ -165,7 +166,7 @@ func stored(o *options, partitions int) error {
 	if err != nil {
 		return err
 	}
-	before, err := s.rss()
+	before, err := program.Resident(s.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -178,7 +179,7 @@ func stored(o *options, partitions int) error {
 	if err != nil {
 		return err
 	}
-	after, err := s.rss()
+	after, err := program.Resident(s.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -193,7 +194,7 @@ func stored(o *options, partitions int) error {
 		return err
 	}
 	reopened := time.Since(again)
-	recovered, err := s.rss()
+	recovered, err := program.Resident(s.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -237,7 +238,7 @@ func interest(o *options, partitions int) error {
 		for i, r := range all {
 			want[i] = r.got.Load() + int64(o.messages)
 		}
-		before, err := s.cpu()
+		before, err := program.CPU(s.cmd.Process.Pid)
 		if err != nil {
 			return err
 		}
@@ -253,7 +254,7 @@ func interest(o *options, partitions int) error {
 				return fmt.Errorf("node %d got %d gaps", i, n)
 			}
 		}
-		after, err := s.cpu()
+		after, err := program.CPU(s.cmd.Process.Pid)
 		if err != nil {
 			return err
 		}

@@ -9,8 +9,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -92,41 +90,6 @@ func (s *natsServer) stop() {
 func (s *natsServer) kill() {
 	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait()
-}
-
-// rss returns the server's resident memory in bytes.
-func (s *natsServer) rss() (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	f := strings.Fields(string(b))
-	if len(f) < 2 {
-		return 0, fmt.Errorf("statm: %q", b)
-	}
-	pages, err := strconv.ParseInt(f[1], 10, 64)
-	return pages * int64(os.Getpagesize()), err
-}
-
-// cpu returns the server's processor time so far.
-func (s *natsServer) cpu() (time.Duration, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(f) < 13 {
-		return 0, fmt.Errorf("stat: %q", b)
-	}
-	var ticks int64
-	for _, v := range f[11:13] { // utime, stime
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
 // newServer starts a server on a free port, with its files in a directory of its own.

@@ -24,12 +24,12 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/weir-gateway/weir/bench/program"
 )
 
 var variants = []string{"none", "hook", "unary", "stream"}
@@ -73,7 +73,7 @@ func measure(ctx context.Context, o options) error {
 	if _, err := exec.LookPath("taskset"); err != nil {
 		return errors.New("taskset is missing; apt-get install util-linux")
 	}
-	rules, err := freeAddr()
+	rules, err := program.FreeAddr()
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func measure(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	defer end(server)
+	defer server.Stop()
 	costs := map[string][]float64{}
 	for range o.runs {
 		for _, v := range variants {
@@ -102,7 +102,7 @@ func measure(ctx context.Context, o options) error {
 			ratios = append(ratios, c/costs["none"][i])
 		}
 		slices.Sort(ratios)
-		report += fmt.Sprintf("| %s | %.1f | %.2f / **%.2f** / %.2f |\n", v, median(costs[v]), ratios[0], ratios[len(ratios)/2], ratios[len(ratios)-1])
+		report += fmt.Sprintf("| %s | %.1f | %.2f / **%.2f** / %.2f |\n", v, program.Median(costs[v]), ratios[0], ratios[len(ratios)/2], ratios[len(ratios)-1])
 	}
 	fmt.Print(report)
 	if o.out == "" {
@@ -111,14 +111,9 @@ func measure(ctx context.Context, o options) error {
 	return os.WriteFile(o.out, []byte(report), 0o644)
 }
 
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return v[len(v)/2]
-}
-
 // sample returns the processor time of a request, in microseconds.
 func sample(ctx context.Context, o options, variant, rules string) (float64, error) {
-	addr, err := freeAddr()
+	addr, err := program.FreeAddr()
 	if err != nil {
 		return 0, err
 	}
@@ -126,11 +121,11 @@ func sample(ctx context.Context, o options, variant, rules string) (float64, err
 	if err != nil {
 		return 0, err
 	}
-	defer end(gateway)
+	defer gateway.Stop()
 	if _, err := load(ctx, addr, o.conns, time.Second/2); err != nil { // warm: connections, pools, code
 		return 0, err
 	}
-	before, err := processorTime(gateway.Process.Pid)
+	before, err := program.CPU(gateway.PID())
 	if err != nil {
 		return 0, err
 	}
@@ -138,7 +133,7 @@ func sample(ctx context.Context, o options, variant, rules string) (float64, err
 	if err != nil {
 		return 0, err
 	}
-	after, err := processorTime(gateway.Process.Pid)
+	after, err := program.CPU(gateway.PID())
 	if err != nil {
 		return 0, err
 	}
@@ -196,52 +191,18 @@ func client(ctx context.Context, addr string, n *atomic.Int64) error {
 	return nil
 }
 
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
 // start runs this program in another role on a CPU and waits until it listens.
-func start(ctx context.Context, cpu, addr string, args ...string) (*exec.Cmd, error) {
+func start(ctx context.Context, cpu, addr string, args ...string) (*program.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "taskset", append([]string{"-c", cpu, self}, args...)...)
-	cmd.Stderr = os.Stderr
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	if err := cmd.Start(); err != nil {
+	p, err := program.Options{CPUs: cpu, Env: []string{"GOMAXPROCS=1"}, Stderr: os.Stderr}.Start(ctx, append([]string{self}, args...)...)
+	if err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if c, err := net.Dial("tcp", addr); err == nil {
-			return cmd, c.Close()
-		}
+	if err := p.Ready(program.Accepts(addr)); err != nil {
+		return nil, err
 	}
-	end(cmd)
-	return nil, fmt.Errorf("%q does not listen", args)
-}
-
-func end(cmd *exec.Cmd) {
-	_ = cmd.Process.Signal(syscall.SIGTERM)
-	_ = cmd.Wait()
-}
-
-// processorTime is what a process has used.
-func processorTime(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, err
-	}
-	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(f) < 13 {
-		return 0, errors.New("/proc/PID/stat is too short")
-	}
-	user, _ := strconv.Atoi(f[11])
-	system, _ := strconv.Atoi(f[12])
-	return time.Duration(user+system) * time.Second / 100, nil // USER_HZ is 100 on every Linux
+	return p, nil
 }

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
@@ -47,7 +48,7 @@ func dialGM(ctx context.Context, addr string, suite *gm.Suite) (*gm.Stream, erro
 // handshakesOf returns full handshakes per second of the server's processor time, and stops
 // the server.
 func (b *bench) handshakesOf(ctx context.Context, s *server, suite *gm.Suite) (float64, error) {
-	defer s.stop()
+	defer s.Kill()
 	many := func(n int) error {
 		for range n {
 			c, err := dialGM(ctx, s.addr, suite)
@@ -61,14 +62,14 @@ func (b *bench) handshakesOf(ctx context.Context, s *server, suite *gm.Suite) (f
 	if err := many(b.handshakes/10 + 1); err != nil { // warm up
 		return 0, err
 	}
-	before, err := s.cpu()
+	before, err := program.CPU(s.PID())
 	if err != nil {
 		return 0, err
 	}
 	if err := many(b.handshakes); err != nil {
 		return 0, err
 	}
-	after, err := s.cpu()
+	after, err := program.CPU(s.PID())
 	return float64(b.handshakes) / (after - before).Seconds(), err
 }
 
@@ -121,7 +122,7 @@ func (b *bench) fanout(ctx context.Context, way string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer s.stop()
+	defer s.Kill()
 	d := &deliveries{each: int64(b.subscribers), all: make(chan struct{}, 1), failed: make(chan error, b.subscribers)}
 	for range b.subscribers {
 		c, err := subscriber(ctx, s.addr, way)
@@ -150,14 +151,14 @@ func (b *bench) fanout(ctx context.Context, way string) (float64, error) {
 	if err := many(b.messages/10 + 1); err != nil { // warm up
 		return 0, err
 	}
-	before, err := s.cpu()
+	before, err := program.CPU(s.PID())
 	if err != nil {
 		return 0, err
 	}
 	if err := many(b.messages); err != nil {
 		return 0, err
 	}
-	after, err := s.cpu()
+	after, err := program.CPU(s.PID())
 	return (after - before).Seconds() * 1e6 / float64(b.messages*b.subscribers), err
 }
 

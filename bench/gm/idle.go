@@ -2,14 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/weir-gateway/weir/bench/program"
 )
 
 // settling is how long connections are idle before they are measured: their ciphers, which are
@@ -37,7 +33,7 @@ func (b *bench) idleIn(ctx context.Context, way string) (live, resident float64,
 	if err != nil {
 		return 0, 0, err
 	}
-	defer s.stop()
+	defer s.Kill()
 	for range 100 { // warm up
 		c, err := subscriber(ctx, s.addr, way)
 		if err != nil {
@@ -65,56 +61,14 @@ func (b *bench) idleIn(ctx context.Context, way string) (live, resident float64,
 // memory collects garbage twice and returns what is left on the heap and stacks, and resident.
 func (s *server) memory(ctx context.Context) (live, resident float64, err error) {
 	for range 2 {
-		if _, err := s.get(ctx, "/debug/pprof/heap?gc=1"); err != nil {
+		if _, err := program.Get(ctx, "http://"+s.admin+"/debug/pprof/heap?gc=1"); err != nil {
 			return 0, 0, err
 		}
 	}
-	text, err := s.get(ctx, "/metrics")
+	m, err := program.Metrics(ctx, "http://"+s.admin+"/metrics")
 	if err != nil {
 		return 0, 0, err
 	}
-	if resident, err = s.resident(); err != nil {
-		return 0, 0, err
-	}
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if name == "go_memstats_alloc_bytes" || name == "go_memstats_stack_inuse_bytes" {
-			v, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return 0, 0, err
-			}
-			live += v
-		}
-	}
-	return live, resident, nil
-}
-
-func (s *server) resident() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(text))
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("/proc/PID/statm is %q", text)
-	}
-	pages, err := strconv.ParseFloat(fields[1], 64)
-	return pages * float64(os.Getpagesize()), err
-}
-
-func (s *server) get(ctx context.Context, path string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.admin+path, nil)
-	if err != nil {
-		return "", err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = errors.New(path + ": " + res.Status)
-	}
-	return string(body), err
+	bytes, err := program.Resident(s.PID())
+	return m["go_memstats_alloc_bytes"] + m["go_memstats_stack_inuse_bytes"], float64(bytes), err
 }

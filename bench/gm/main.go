@@ -29,6 +29,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
@@ -41,7 +42,8 @@ type options struct {
 // A bench is one invocation.
 type bench struct {
 	options
-	dir string // of the servers' files
+	dir       string // of the servers' files
+	cert, key string // for AES-GCM
 }
 
 func main() {
@@ -80,7 +82,7 @@ func run(ctx context.Context, o options) error {
 	if _, err := gm.WriteTestChain(gm.TestChain{Dir: dir, Hosts: []string{"localhost"}, Lifetime: 24 * time.Hour}); err != nil {
 		return err
 	}
-	if err := writeCertificate(dir); err != nil {
+	if b.cert, b.key, err = program.Certificate(dir); err != nil {
 		return err
 	}
 	known := false

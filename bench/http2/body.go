@@ -95,7 +95,7 @@ func (b *bench) body(ctx context.Context, w way, transfer func(*conn, int64) err
 	if err != nil {
 		return nil, err
 	}
-	defer g.stop()
+	defer g.Kill()
 	c, err := dial(ctx, g.addr, w, block)
 	if err != nil {
 		return nil, err

@@ -11,13 +11,14 @@ import (
 
 	"github.com/quic-go/quic-go/http3"
 
+	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // serveHTTP3 serves h until the test ends, and returns the address.
 func serveHTTP3(t *testing.T, h http.Handler) string {
 	t.Helper()
-	cert, key, err := certificate(t.TempDir())
+	cert, key, err := program.Certificate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weir-gateway/weir/bench/program"
 )
 
 type options struct {
@@ -83,7 +85,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(b.dir) }()
-	if b.cert, b.key, err = certificate(b.dir); err != nil {
+	if b.cert, b.key, err = program.Certificate(b.dir); err != nil {
 		return err
 	}
 	r := newReport(ctx, o)

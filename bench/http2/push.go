@@ -68,7 +68,7 @@ func (b *bench) idleMemory(ctx context.Context, w way) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer g.stop()
+	defer g.Kill()
 	first, err := subscribe(ctx, g.addr, w, 2*w.streams) // what is there once is there
 	first.reset()
 	if err != nil {
@@ -118,7 +118,7 @@ func (b *bench) fanout(ctx context.Context, w way) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer g.stop()
+	defer g.Kill()
 	s, err := subscribe(ctx, g.addr, w, b.subscribers)
 	defer s.reset()
 	if err != nil {

@@ -1,49 +1,35 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"io"
-	"math/big"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
-	"unsafe"
+
+	"github.com/weir-gateway/weir/bench/program"
 )
 
 const apiKey = "bench-key-of-this-run"
 
 // A gateway is a running weir.
 type gateway struct {
+	*program.Process
 	addr, admin string
-	cmd         *exec.Cmd
-	log         bytes.Buffer
-	done        chan struct{} // closed when it has ended
 }
 
 // start runs a fresh gateway on CPU 0. Whatever is not its own goes to backend, if there
 // is one.
 func (b *bench) start(ctx context.Context, w way, backend string) (*gateway, error) {
-	g := &gateway{done: make(chan struct{})}
+	g := &gateway{}
 	var err error
-	if g.addr, err = freeAddr(ctx); err != nil {
+	if g.addr, err = program.FreeAddr(); err != nil {
 		return nil, err
 	}
-	if g.admin, err = freeAddr(ctx); err != nil {
+	if g.admin, err = program.FreeAddr(); err != nil {
 		return nil, err
 	}
 	config := fmt.Sprintf(`listen: %s
@@ -67,56 +53,13 @@ log: {level: warn}
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	g.cmd = exec.CommandContext(ctx, "taskset", "-c", "0", b.weir, "serve", "--config", file)
-	g.cmd.Stdout, g.cmd.Stderr = &g.log, &g.log
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := g.cmd.Start(); err != nil {
+	if g.Process, err = (program.Options{CPUs: "0"}).Start(ctx, b.weir, "serve", "--config", file); err != nil {
 		return nil, err
 	}
-	go func() {
-		_ = g.cmd.Wait() // its end is all that counts
-		close(g.done)
-	}()
-	for range 1000 {
-		if _, err = get(ctx, "http://"+g.admin+"/readyz"); err == nil {
-			return g, nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	g.stop()
-	return nil, fmt.Errorf("the gateway does not answer: %w\n%s", err, g.log.String())
-}
-
-func (g *gateway) stop() {
-	_ = g.cmd.Process.Kill() // it may have ended
-	<-g.done
-}
-
-func freeAddr(ctx context.Context) (string, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
-func get(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
+	if err := g.Ready(program.Answers(ctx, "http://"+g.admin+"/readyz")); err != nil {
 		return nil, err
 	}
-	req.Header.Set("Accept-Encoding", "identity") // a compressor would be memory of the server's
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = errors.New(url + ": " + res.Status)
-	}
-	return body, err
+	return g, nil
 }
 
 // A usage is what the gateway has used so far, and holds now.
@@ -128,12 +71,10 @@ type usage struct {
 }
 
 func (g *gateway) usage() (u usage, err error) {
-	// The process's clock is exact, and has the threads that ended.
-	var t syscall.Timespec
-	if _, _, e := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, uintptr(^g.cmd.Process.Pid<<3|2), uintptr(unsafe.Pointer(&t)), 0); e != 0 {
-		return u, fmt.Errorf("the process's clock: %w", e)
+	if u.cpu, err = program.CPU(g.PID()); err != nil {
+		return u, err
 	}
-	u.cpu, u.at = time.Duration(t.Nano()), time.Now()
+	u.at = time.Now()
 	if u.rss, err = g.kilobytes("smaps_rollup", "Rss"); err != nil {
 		return u, err
 	}
@@ -156,7 +97,7 @@ func (g *gateway) usage() (u usage, err error) {
 }
 
 func (g *gateway) kilobytes(file, name string) (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", g.cmd.Process.Pid, file))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", g.PID(), file))
 	if err != nil {
 		return 0, err
 	}
@@ -175,41 +116,8 @@ func othersPercent(before, after usage) float64 {
 
 // runtimeState collects garbage and returns what the runtime then says of itself.
 func (g *gateway) runtimeState(ctx context.Context) (map[string]float64, error) {
-	if _, err := get(ctx, "http://"+g.admin+"/debug/pprof/heap?gc=1"); err != nil {
+	if _, err := program.Get(ctx, "http://"+g.admin+"/debug/pprof/heap?gc=1"); err != nil {
 		return nil, err
 	}
-	text, err := get(ctx, "http://"+g.admin+"/metrics")
-	if err != nil {
-		return nil, err
-	}
-	m := map[string]float64{}
-	for line := range strings.Lines(string(text)) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name != "#" {
-			if v, err := strconv.ParseFloat(value, 64); err == nil {
-				m[name] = v
-			}
-		}
-	}
-	return m, nil
-}
-
-// certificate writes one for 127.0.0.1 and returns its files.
-func certificate(dir string) (cert, key string, err error) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return "", "", err
-	}
-	t := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, t, t, &private.PublicKey, private)
-	if err != nil {
-		return "", "", err
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		return "", "", err
-	}
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	return cert, key, errors.Join(os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
-		os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	return program.Metrics(ctx, "http://"+g.admin+"/metrics")
 }

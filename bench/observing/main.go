@@ -7,7 +7,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -15,15 +14,13 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
@@ -134,18 +131,13 @@ namespaces: [{name: default, durability: none, anonymous: true}]
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return s, err
 	}
-	var said bytes.Buffer
-	cmd := exec.Command(o.weir, "serve", "--config", file)
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
+	p, err := program.Options{}.Start(ctx, o.weir, "serve", "--config", file)
+	if err != nil {
 		return s, err
 	}
-	defer func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait() // how it ends is of no interest
-	}()
-	if err := ready(); err != nil {
-		return s, fmt.Errorf("%w: %s", err, said.String())
+	defer p.Stop()
+	if err := p.Ready(program.Answers(ctx, "http://"+public+"/readyz")); err != nil {
+		return s, err
 	}
 	watching, end := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
@@ -165,31 +157,26 @@ namespaces: [{name: default, durability: none, anonymous: true}]
 	if err != nil {
 		return s, err
 	}
-	before := used(cmd.Process.Pid)
+	before, err := program.CPU(p.PID())
+	if err != nil {
+		return s, err
+	}
 	r, err := g.Run(ctx)
 	if err = errors.Join(err, g.Close()); err != nil {
 		return s, err
 	}
-	taken := used(cmd.Process.Pid) - before
+	after, err := program.CPU(p.PID())
+	if err != nil {
+		return s, err
+	}
 	d := r.Total.Delivery
 	if d.Received == 0 {
 		return s, fmt.Errorf("nothing was delivered: %v", r.Total.Errors)
 	}
 	// The warm-up's processor time is counted and its deliveries are not: the same for both.
 	s.rate = float64(d.Received) / r.Total.Length.Seconds()
-	s.cost = taken.Seconds() / float64(d.Received)
+	s.cost = (after - before).Seconds() / float64(d.Received)
 	return s, nil
-}
-
-func ready() error {
-	for range 400 {
-		if res, err := http.Get("http://" + public + "/readyz"); err == nil {
-			_ = res.Body.Close()
-			return nil
-		}
-		time.Sleep(25 * time.Millisecond)
-	}
-	return errors.New("the gateway does not answer")
 }
 
 // scrape reads the metrics once a second, ten times as often as is usual.
@@ -216,17 +203,4 @@ func take(ctx context.Context, path string) {
 		_, _ = io.Copy(io.Discard, res.Body) // until the end, or ctx's
 		_ = res.Body.Close()
 	}
-}
-
-// used is the processor time of a process.
-func used(pid int) time.Duration {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	var user, system int64
-	_, _ = fmt.Sscan(f[11], &user) // the kernel writes numbers there
-	_, _ = fmt.Sscan(f[12], &system)
-	return time.Duration(user+system) * 10 * time.Millisecond
 }

@@ -17,8 +17,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/weir-gateway/weir/bench/program"
 )
 
 type bench struct {
@@ -59,21 +60,21 @@ func (b *bench) sample(ctx context.Context, s scenario, c contestant) (m sample,
 		if err != nil {
 			return m, err
 		}
-		defer stop(p)
+		defer p.Stop()
 	}
 	port, err := freePort()
 	if err != nil {
 		return m, err
 	}
-	p, err := start(ctx, "0", port, c.program, c.args(port, backend)...)
+	p, err := start(ctx, "0", port, append([]string{c.program}, c.args(port, backend)...)...)
 	if err != nil {
 		return m, err
 	}
-	defer stop(p)
+	defer p.Stop()
 	if _, err := b.load(ctx, s, c, port, time.Second/2); err != nil { // warm: connections, pools, code
 		return m, err
 	}
-	before, err := processorTime(p.Process.Pid)
+	before, err := program.CPUWithChildren(p.PID())
 	if err != nil {
 		return m, err
 	}
@@ -81,7 +82,7 @@ func (b *bench) sample(ctx context.Context, s scenario, c contestant) (m sample,
 	if err != nil {
 		return m, err
 	}
-	after, err := processorTime(p.Process.Pid)
+	after, err := program.CPUWithChildren(p.PID())
 	if err != nil {
 		return m, err
 	}
@@ -140,50 +141,15 @@ func freePort() (int, error) {
 }
 
 // start runs a server on a CPU and waits until it listens.
-func start(ctx context.Context, cpu string, port int, program string, args ...string) (*exec.Cmd, error) {
-	cmd := exec.CommandContext(ctx, "taskset", append([]string{"-c", cpu, program}, args...)...)
-	cmd.Stderr = os.Stderr
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	if err := cmd.Start(); err != nil {
+func start(ctx context.Context, cpu string, port int, args ...string) (*program.Process, error) {
+	p, err := program.Options{CPUs: cpu, Env: []string{"GOMAXPROCS=1"}, Stderr: os.Stderr}.Start(ctx, args...)
+	if err != nil {
 		return nil, err
 	}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if c, err := net.Dial("tcp", addr(port)); err == nil {
-			return cmd, c.Close()
-		}
+	if err := p.Ready(program.Accepts(addr(port))); err != nil {
+		return nil, err
 	}
-	stop(cmd)
-	return nil, fmt.Errorf("%s does not listen", program)
-}
-
-func stop(cmd *exec.Cmd) {
-	_ = cmd.Process.Signal(syscall.SIGTERM)
-	_ = cmd.Wait()
-}
-
-// processorTime is what a process and its children have used.
-func processorTime(pid int) (time.Duration, error) {
-	pids := []string{strconv.Itoa(pid)}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	if err == nil {
-		pids = append(pids, strings.Fields(string(children))...)
-	}
-	var ticks int
-	for _, p := range pids {
-		stat, err := os.ReadFile("/proc/" + p + "/stat")
-		if err != nil {
-			return 0, err
-		}
-		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		if len(f) < 13 {
-			return 0, errors.New("/proc/PID/stat is too short")
-		}
-		user, _ := strconv.Atoi(f[11])
-		system, _ := strconv.Atoi(f[12])
-		ticks += user + system
-	}
-	return time.Duration(ticks) * time.Second / 100, nil // USER_HZ is 100 on every Linux
+	return p, nil
 }
 
 // paired returns the ratios of a to b, round by round, in order of size.

@@ -203,7 +203,7 @@ func TestTooFewDescriptorsAreExplained(t *testing.T) {
 	}
 }
 
-func TestTheClientSaysThatNobodyListens(t *testing.T) {
+func TestTheClientReportsThatNoServerListens(t *testing.T) {
 	port, err := freePort(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)

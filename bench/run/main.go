@@ -94,10 +94,10 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) (int,
 	}
 	defer func() { _ = os.RemoveAll(b.scratch) }()
 	rep := report{Facts: gather(ctx, b.weir.path), Runs: f.runs, Seconds: f.seconds, Shrunk: f.n, Absent: absent, commands: b.commands}
-	failed, begun := false, time.Now()
+	failed, started := false, time.Now()
 	for i, sc := range chosen {
 		// Each has its share, and what the earlier ones left of theirs.
-		b.until = begun.Add(f.budget * time.Duration(i+1) / time.Duration(len(chosen)))
+		b.until = started.Add(f.budget * time.Duration(i+1) / time.Duration(len(chosen)))
 		r := b.run(ctx, sc)
 		if ctx.Err() != nil {
 			return 1, ctx.Err()

@@ -77,11 +77,11 @@ func (b *bench) tlsOnce(ctx context.Context, a *adapter, sc *scenario, pool *x50
 	m["full_us"] = (full.cpu - before.cpu).Seconds() * 1e6 / float64(sc.n)
 	m["bytes_per_conn"] = (full.rss - before.rss) * 1024 / float64(sc.n)
 	c.reset()
-	begun := time.Now()
+	started := time.Now()
 	if err := c.connect(ctx, 0, sc.n); err != nil {
 		return nil, err
 	}
-	m["storm_seconds"] = time.Since(begun).Seconds()
+	m["storm_seconds"] = time.Since(started).Seconds()
 	wait(ctx, time.Second)
 	again, err := s.usage()
 	if err != nil {

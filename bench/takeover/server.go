@@ -2,27 +2,20 @@ package main
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
@@ -36,23 +29,14 @@ type server struct {
 	first            *exec.Cmd
 }
 
-// free returns an address without a listener.
-func free() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
 // start starts a server.
 func start(o *options, secure bool) (s *server, err error) {
 	s = &server{}
 	if s.dir, err = os.MkdirTemp("", "weir-takeover"); err != nil {
 		return nil, err
 	}
-	if s.addr, err = free(); err == nil {
-		s.admin, err = free()
+	if s.addr, err = program.FreeAddr(); err == nil {
+		s.admin, err = program.FreeAddr()
 	}
 	if err != nil {
 		return nil, err
@@ -88,10 +72,8 @@ shutdown: {drain: 5s}
 	}
 	s.pid = s.first.Process.Pid
 	for range 400 {
-		if res, err := http.Get("http://" + s.admin + "/readyz"); err == nil {
-			if _ = res.Body.Close(); res.StatusCode == http.StatusOK {
-				return s, nil
-			}
+		if _, err := program.Get(context.Background(), "http://"+s.admin+"/readyz"); err == nil {
+			return s, nil
 		}
 		time.Sleep(25 * time.Millisecond)
 	}
@@ -102,25 +84,14 @@ shutdown: {drain: 5s}
 
 // certify makes a certificate and returns the configuration of it.
 func (s *server) certify() (config string, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, key, err := program.Certificate(s.dir)
 	if err != nil {
 		return "", err
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return "", err
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return "", err
-	}
-	certFile, keyFile := filepath.Join(s.dir, "cert.pem"), filepath.Join(s.dir, "key.pem")
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	err = errors.Join(os.WriteFile(certFile, certPEM, 0o600), os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	text, err := os.ReadFile(cert)
 	s.tls = &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "127.0.0.1", ClientSessionCache: tls.NewLRUClientSessionCache(4)}
-	s.tls.RootCAs.AppendCertsFromPEM(certPEM)
-	return fmt.Sprintf("tls: {certificates: [{cert_file: %q, key_file: %q}]}\n", certFile, keyFile), err
+	s.tls.RootCAs.AppendCertsFromPEM(text)
+	return fmt.Sprintf("tls: {certificates: [{cert_file: %q, key_file: %q}]}\n", cert, key), err
 }
 
 // upgrade replaces the process.
@@ -165,12 +136,8 @@ func (s *server) usage() (files, memory int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	pages, err := strconv.Atoi(strings.Fields(string(b))[1])
-	return len(list), pages * os.Getpagesize(), err
+	resident, err := program.Resident(s.pid)
+	return len(list), int(resident), err
 }
 
 func (s *server) stop() {
