@@ -166,15 +166,15 @@ func (r *Reconciler) report(ctx context.Context, in translate.Objects, s transla
 	}
 	for i := range in.HTTPRoutes {
 		o := in.HTTPRoutes[i].DeepCopy()
-		write(o, set(&o.Status.Parents, r.parents(o.Status.Parents, s.HTTPRoutes[key(o)])))
+		write(o, set(&o.Status.Parents, statuses(r, o.Status.Parents, s.HTTPRoutes[key(o)], ofParent)))
 	}
 	for i := range in.GRPCRoutes {
 		o := in.GRPCRoutes[i].DeepCopy()
-		write(o, set(&o.Status.Parents, r.parents(o.Status.Parents, s.GRPCRoutes[key(o)])))
+		write(o, set(&o.Status.Parents, statuses(r, o.Status.Parents, s.GRPCRoutes[key(o)], ofParent)))
 	}
 	for i := range in.Policies {
 		o := in.Policies[i].DeepCopy()
-		write(o, set(&o.Status.Ancestors, r.ancestors(o.Status.Ancestors, s.Policies[key(o)])))
+		write(o, set(&o.Status.Ancestors, statuses(r, o.Status.Ancestors, s.Policies[key(o)], ofAncestor)))
 	}
 	return errors.Join(errs...)
 }
@@ -201,36 +201,35 @@ func merge(was, want []metav1.Condition) []metav1.Condition {
 	return slices.DeleteFunc(list, func(c metav1.Condition) bool { return meta.FindStatusCondition(want, c.Type) == nil })
 }
 
-// parents returns the entries of other controllers, and then this one's.
-func (r *Reconciler) parents(was, want []gw.RouteParentStatus) []gw.RouteParentStatus {
-	ours := func(p gw.RouteParentStatus) bool { return p.ControllerName == r.Config.Options.Controller }
-	list := slices.DeleteFunc(slices.Clone(was), ours)
-	for _, w := range want {
-		var before []metav1.Condition
-		if i := slices.IndexFunc(was, func(p gw.RouteParentStatus) bool {
-			return ours(p) && equality.Semantic.DeepEqual(p.ParentRef, w.ParentRef)
-		}); i >= 0 {
-			before = was[i].Conditions
+// statuses returns the entries of other controllers, and then this one's. of returns an entry's
+// controller, what it is about, and its conditions.
+func statuses[S any](r *Reconciler, was, want []S, of func(*S) (gw.GatewayController, gw.ParentReference, *[]metav1.Condition)) []S {
+	list := make([]S, 0, len(was)+len(want))
+	for i := range was {
+		if c, _, _ := of(&was[i]); c != r.Config.Options.Controller {
+			list = append(list, was[i])
 		}
-		w.Conditions = merge(before, w.Conditions)
+	}
+	for _, w := range want {
+		_, ref, conditions := of(&w)
+		var before []metav1.Condition
+		if i := slices.IndexFunc(was, func(s S) bool {
+			c, is, _ := of(&s)
+			return c == r.Config.Options.Controller && equality.Semantic.DeepEqual(is, ref)
+		}); i >= 0 {
+			_, _, is := of(&was[i])
+			before = *is
+		}
+		*conditions = merge(before, *conditions)
 		list = append(list, w)
 	}
 	return list
 }
 
-// ancestors is parents for policies.
-func (r *Reconciler) ancestors(was, want []gw.PolicyAncestorStatus) []gw.PolicyAncestorStatus {
-	ours := func(p gw.PolicyAncestorStatus) bool { return p.ControllerName == r.Config.Options.Controller }
-	list := slices.DeleteFunc(slices.Clone(was), ours)
-	for _, w := range want {
-		var before []metav1.Condition
-		if i := slices.IndexFunc(was, func(p gw.PolicyAncestorStatus) bool {
-			return ours(p) && equality.Semantic.DeepEqual(p.AncestorRef, w.AncestorRef)
-		}); i >= 0 {
-			before = was[i].Conditions
-		}
-		w.Conditions = merge(before, w.Conditions)
-		list = append(list, w)
-	}
-	return list
+func ofParent(s *gw.RouteParentStatus) (gw.GatewayController, gw.ParentReference, *[]metav1.Condition) {
+	return s.ControllerName, s.ParentRef, &s.Conditions
+}
+
+func ofAncestor(s *gw.PolicyAncestorStatus) (gw.GatewayController, gw.ParentReference, *[]metav1.Condition) {
+	return s.ControllerName, s.AncestorRef, &s.Conditions
 }
