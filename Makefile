@@ -12,9 +12,9 @@ help: ## this list
 build: ## bin/weir, a static binary
 	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$(VERSION)" -o bin/weir ./cmd/weir
 
-test-go: ## the quick part: vet, the floors, unit tests with the race detector
+test-go: ## the quick part: vet, the floors, unit tests with the race detector, once each: make test runs many again with epoll or over HTTP/2
 	go vet -race ./...
-	go test -race -vet=off -skip '(Simulated|Exhaustively)$$' $$(go list ./... | grep -v /test/)
+	go test -short -race -vet=off -skip '(Simulated|Exhaustively)$$' $$(go list ./... | grep -v /test/)
 	go test -vet=off -run '(Simulated|Exhaustively)$$' ./internal/measure/capacity ./internal/app/... ./internal/testkit/history
 
 test: ## everything: installs what the judges need, unit tests, real clients, outside suites, lint

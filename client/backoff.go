@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// maxAsked bounds what a server can request: a longer wait is a mistake.
-const maxAsked = 15 * time.Minute
+// maxRequested bounds what a server can request: a longer wait is a mistake.
+const maxRequested = 15 * time.Minute
 
 // A backoff says how long to wait before the next attempt. Waits are random, so
 // that clients which lost the same server do not come back together.
@@ -18,7 +18,7 @@ type backoff struct {
 
 // next returns the wait and counts the attempt. A wait that the server requests
 // is kept, and stretched by up to a half: it may have asked everybody the same.
-func (b *backoff) next(asked time.Duration, hasAsked bool) time.Duration {
+func (b *backoff) next(requested time.Duration, hasRequested bool) time.Duration {
 	d := b.min
 	for range b.failed {
 		if d >= b.max/2 {
@@ -29,15 +29,15 @@ func (b *backoff) next(asked time.Duration, hasAsked bool) time.Duration {
 	}
 	d = d/2 + jitter(d/2)
 	b.failed++
-	if !hasAsked {
+	if !hasRequested {
 		return d
 	}
-	asked = min(max(asked, 0), maxAsked)
-	asked += jitter(asked / 2)
+	requested = min(max(requested, 0), maxRequested)
+	requested += jitter(requested / 2)
 	if b.failed == 1 {
-		return asked
+		return requested
 	}
-	return max(asked, d)
+	return max(requested, d)
 }
 
 func jitter(d time.Duration) time.Duration { return rand.N(d + 1) }

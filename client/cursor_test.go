@@ -40,16 +40,16 @@ func TestCursorPutsEachPartitionInItsPlace(t *testing.T) {
 		t.Helper()
 		c.move("orders", hub.Position{Epoch: epoch, Offset: offset}, false)
 		if c.token != want {
-			t.Errorf("stands at %q, want %q", c.token, want)
+			t.Errorf("is at %q, want %q", c.token, want)
 		}
 	}
 	f("1_b", 10, "0_a-4~1_b-10")
 	f("0_a", 5, "0_a-5~1_b-10")
-	f("0_c", 1, "1_b-10~0_c-1") // that partition's log has begun anew
+	f("0_c", 1, "1_b-10~0_c-1") // that partition's log has started anew
 	f("2_d", 1, "1_b-10~0_c-1~2_d-1")
 }
 
-func TestTokenOfAnotherKindIsKeptUntilAPositionComes(t *testing.T) {
+func TestTokenOfAnotherKindIsKeptUntilAPositionArrives(t *testing.T) {
 	c := newCursor("0")
 	if c.token != "0" {
 		t.Errorf("position %q", c.token)
@@ -125,10 +125,10 @@ func TestGapNoticeMovesTheStreamToWhereItLeads(t *testing.T) {
 func TestUnreadableEventIsNotPassedOver(t *testing.T) {
 	f := func(block string) {
 		t.Helper()
-		asked := make(chan string, 2)
+		requested := make(chan string, 2)
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			select {
-			case asked <- r.Header.Get("Last-Event-ID"):
+			case requested <- r.Header.Get("Last-Event-ID"):
 			default:
 			}
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -139,7 +139,7 @@ func TestUnreadableEventIsNotPassedOver(t *testing.T) {
 		defer c.Close()
 		s, _ := c.Subscribe(t.Context(), SubscribeOptions{Channels: []string{"a"}})
 		defer s.Close()
-		if first, again := <-asked, <-asked; first != "" || again != "d1-1" {
+		if first, again := <-requested, <-requested; first != "" || again != "d1-1" {
 			t.Errorf("%.40q: asked from %q, then from %q", block, first, again)
 		}
 	}

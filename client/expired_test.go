@@ -22,7 +22,7 @@ func expiring(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "retry: 60000\nevent: end\ndata: {\"code\":%d,\"reason\":\"token expired\"}\n\n", CodeTokenExpired)
 }
 
-func TestStreamAsksForAnotherTokenWhenItsOwnHasExpired(t *testing.T) {
+func TestStreamRequestsAnotherTokenWhenItsOwnHasExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens := []string{"good", "old", "good"}
 		n := 0

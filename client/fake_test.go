@@ -22,14 +22,14 @@ import (
 // resume, publications with idempotency keys. What is done to it is what breaks
 // in real life: connections cut at any byte, refusals, drains, lost logs.
 type fake struct {
-	mu     sync.Mutex
-	rnd    *rand.Rand
-	logs   map[string]*fakeLog
-	answer map[string]hub.Position // idempotency key → place
-	news   chan struct{}           // closed at each change
-	drain  chan struct{}           // closed: end all streams
-	conns  map[net.Conn]bool
-	asked  []*http.Request
+	mu        sync.Mutex
+	rnd       *rand.Rand
+	logs      map[string]*fakeLog
+	answer    map[string]hub.Position // idempotency key → place
+	news      chan struct{}           // closed at each change
+	drain     chan struct{}           // closed: end all streams
+	conns     map[net.Conn]bool
+	requested []*http.Request
 
 	// Chaos, in percent of connections, requests and streams.
 	cuts, refusals, drains int
@@ -89,7 +89,7 @@ func (f *fake) cutAll() {
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	f.asked = append(f.asked, r.Clone(context.Background()))
+	f.requested = append(f.requested, r.Clone(context.Background()))
 	tokens, refusals := f.tokens, f.refusals
 	f.mu.Unlock()
 	var expires time.Time
@@ -265,7 +265,7 @@ func (f *fake) percent(p *int) int {
 
 // begin finds where the stream starts and says so, with the gaps that are known.
 func (s *fakeStream) begin(since string) error {
-	asked, _ := hub.ParsePositions(since)
+	requested, _ := hub.ParsePositions(since)
 	type gap struct{ ns, to string }
 	var gaps []gap
 	s.f.mu.Lock()
@@ -276,10 +276,10 @@ func (s *fakeStream) begin(since string) error {
 			continue
 		}
 		at := hub.Position{Epoch: l.epoch}
-		i := slices.IndexFunc(asked, func(p hub.Position) bool { return p.Epoch == l.epoch })
+		i := slices.IndexFunc(requested, func(p hub.Position) bool { return p.Epoch == l.epoch })
 		switch {
-		case i >= 0 && asked[i].Offset >= l.floor:
-			at = asked[i]
+		case i >= 0 && requested[i].Offset >= l.floor:
+			at = requested[i]
 		case since == "" && len(l.msgs) > 0:
 			at.Offset = l.msgs[len(l.msgs)-1].Offset
 		case since == "" || since == "0":

@@ -143,8 +143,8 @@ func (c *Client) post(ctx context.Context, path string, body []byte, answer any)
 		case attempt >= c.cfg.Attempts:
 			return fmt.Errorf("%w (after %d attempts)", err, attempt)
 		}
-		asked := retryAfter(err)
-		if sleepErr := sleep(ctx, b.next(asked, asked > 0)); sleepErr != nil {
+		requested := retryAfter(err)
+		if sleepErr := sleep(ctx, b.next(requested, requested > 0)); sleepErr != nil {
 			return errors.Join(sleepErr, err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestPayloadGoesOutByteForByte(t *testing.T) {
+func TestPublishSendsThePayloadByteForByte(t *testing.T) {
 	f := func(data string) {
 		t.Helper()
 		for _, p := range []publication{
@@ -167,13 +167,13 @@ func TestBroadcastAnswersForEachChannel(t *testing.T) {
 	if e, ok := errors.AsType[*Error](got[1].Err); !ok || e.Code != 404 || e.Message != "unknown namespace" {
 		t.Errorf("%+v", got[1])
 	}
-	r := f.asked[0]
+	r := f.requested[0]
 	if r.Header.Get("X-API-Key") != "secret" || r.Header.Get("Authorization") != "Bearer jwt" || r.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("header %v", r.Header)
 	}
 }
 
-func TestAnswerOfSomebodyElseIsAnErrorInWords(t *testing.T) {
+func TestAnswerOfAnotherServerIsAReadableError(t *testing.T) {
 	f := func(status int, body, want string) {
 		t.Helper()
 		c := roundTripper(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -250,9 +250,9 @@ func TestRetryAfter(t *testing.T) {
 func TestBackoffDoublesWithinItsBounds(t *testing.T) {
 	for range 200 {
 		b := backoff{min: time.Second, max: 20 * time.Second}
-		f := func(asked time.Duration, has bool, lo, hi time.Duration) {
+		f := func(requested time.Duration, has bool, lo, hi time.Duration) {
 			t.Helper()
-			if d := b.next(asked, has); d < lo || d > hi {
+			if d := b.next(requested, has); d < lo || d > hi {
 				t.Errorf("attempt %d: %v is not within %v..%v", b.failed, d, lo, hi)
 			}
 		}
@@ -263,7 +263,7 @@ func TestBackoffDoublesWithinItsBounds(t *testing.T) {
 		f(0, true, 8*time.Second, 16*time.Second) // asked for less than experience teaches
 		f(0, false, 10*time.Second, 20*time.Second)
 		f(0, false, 10*time.Second, 20*time.Second)
-		f(time.Hour*999, true, maxAsked, maxAsked*3/2)
+		f(time.Hour*999, true, maxRequested, maxRequested*3/2)
 		b.failed = 0
 		f(0, true, 0, 0) // retry: 0 after a stream that worked
 		b.failed = 1000

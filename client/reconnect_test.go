@@ -32,7 +32,7 @@ func TestSlowReaderIsNotTakenForASilentServer(t *testing.T) {
 	}
 }
 
-func TestUsefulConnectionBeginsTheBackoffAnew(t *testing.T) {
+func TestUsefulConnectionResetsTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1)
 		c, stop := f.serve(t, Config{})
@@ -89,11 +89,11 @@ func TestOverloadedServerIsLeftAlone(t *testing.T) {
 // The last event id outlives the connection that set it.
 func TestEventWithoutIDLeavesThePosition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked []string
+		var requested []string
 		c := roundTripper(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			asked = append(asked, r.Header.Get("Last-Event-ID"))
+			requested = append(requested, r.Header.Get("Last-Event-ID"))
 			w.Header().Set("Content-Type", "text/event-stream")
-			if len(asked) == 1 {
+			if len(requested) == 1 {
 				_, _ = fmt.Fprint(w, "id: d1-1\n\n")
 				return
 			}
@@ -106,8 +106,8 @@ func TestEventWithoutIDLeavesThePosition(t *testing.T) {
 				t.Errorf("position %q after %+v", s.Position(), m)
 			}
 		}
-		if asked[2] != "d1-1" {
-			t.Errorf("asked from %q", asked)
+		if requested[2] != "d1-1" {
+			t.Errorf("asked from %q", requested)
 		}
 	})
 }

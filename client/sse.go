@@ -95,7 +95,7 @@ func (l *sseLink) next(context.Context) (Event, error) {
 		block, err := l.events.Next()
 		// A reconnection time counts at once, even if its block was cut off.
 		if ms, ok := l.events.Parser.Retry(); ok {
-			l.s.retry, l.s.hasRtr = time.Duration(min(int64(ms), maxAsked.Milliseconds()))*time.Millisecond, true
+			l.s.retry, l.s.hasRtr = time.Duration(min(int64(ms), maxRequested.Milliseconds()))*time.Millisecond, true
 		}
 		if err != nil {
 			return nil, err

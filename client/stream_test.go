@@ -39,7 +39,7 @@ func (u *subscriber) follow(t *testing.T, c *Client, h *history.Checker, epochs 
 	for ns, epoch := range epochs {
 		from[ns] = history.Position{Epoch: epoch}
 	}
-	tell := h.Stream(u.name, u.opts.Channels, from)
+	report := h.Stream(u.name, u.opts.Channels, from)
 	s, err := c.Subscribe(t.Context(), u.opts)
 	if err != nil {
 		t.Error(err)
@@ -56,16 +56,16 @@ func (u *subscriber) follow(t *testing.T, c *Client, h *history.Checker, epochs 
 		}
 		switch ev := ev.(type) {
 		case *Message:
-			tell.Received(ev.Channel, place(ev.Position), ev.Channel+string(ev.Data))
+			report.Received(ev.Channel, place(ev.Position), ev.Channel+string(ev.Data))
 			if strings.HasSuffix(string(ev.Data), last) {
 				u.seen[ev.Channel] = true
 			}
 		case *Gap:
-			asked := parsePosition(ev.From)
-			tell.Gap(ev.Namespace, place(asked), place(ev.To))
+			requested := parsePosition(ev.From)
+			report.Gap(ev.Namespace, place(requested), place(ev.To))
 		case *State:
 			if !ev.Connected {
-				tell.Cut()
+				report.Cut()
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func TestNothingIsLostOrRepeatedWhateverBreaks(t *testing.T) {
 }
 
 // As before with logs that are lost on the way: what is missing then is a gap event.
-func TestLostLogIsToldAndTheNewOneFollowed(t *testing.T) {
+func TestLostLogIsReportedAndTheNewOneFollowed(t *testing.T) {
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake(seed)
@@ -280,7 +280,7 @@ func TestHeartbeatsKeepAQuietStreamAlive(t *testing.T) {
 	}
 }
 
-func TestDrainingServerIsLeftForAsLongAsItAsks(t *testing.T) {
+func TestReconnectWaitsAsLongAsADrainingServerRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1)
 		f.retry = 8000

@@ -49,7 +49,7 @@ type Parser struct {
 	lastID   []byte
 	retryNow int
 	seenRtr  bool
-	begun    bool // past the first line, where alone a BOM may stand
+	started  bool // past the first line, where alone a BOM may stand
 	skipLF   bool // the last byte was CR: LF now belongs to it
 	failed   error
 }
@@ -136,8 +136,8 @@ func (p *Parser) endLine(line []byte) (Event, bool, error) {
 	if len(line) > p.max() {
 		return Event{}, false, fmt.Errorf("%w: a line of more than %d bytes", ErrTooLarge, p.max())
 	}
-	if !p.begun {
-		p.begun = true
+	if !p.started {
+		p.started = true
 		line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 	}
 	if len(line) == 0 {

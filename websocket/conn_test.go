@@ -209,7 +209,7 @@ func raw(t *testing.T, cfg Config) (peer net.Conn, server *Conn) {
 	return a, server
 }
 
-func TestBrokenRulesAreToldAndEndTheConnection(t *testing.T) {
+func TestProtocolViolationsAreReportedAndEndTheConnection(t *testing.T) {
 	f := func(in []byte, code uint16) {
 		t.Helper()
 		peer, server := raw(t, Config{MaxMessage: 100})
@@ -276,7 +276,7 @@ func TestConnectionLostWithoutClose(t *testing.T) {
 }
 
 // A context that ends in the middle of a frame costs nothing but the wait.
-func TestReadGoesOnAfterItsContextEnds(t *testing.T) {
+func TestReadContinuesAfterItsContextEnds(t *testing.T) {
 	for _, open := range []func(*testing.T) (net.Conn, *Conn){
 		func(t *testing.T) (net.Conn, *Conn) { return raw(t, Config{}) },
 		func(t *testing.T) (net.Conn, *Conn) {

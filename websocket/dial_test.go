@@ -196,7 +196,7 @@ func answerWith(t *testing.T, answer func(key string) string) (url string) {
 	return "ws://" + ln.Addr().String()
 }
 
-func TestDialJudgesTheAnswer(t *testing.T) {
+func TestDialValidatesTheAnswer(t *testing.T) {
 	f := func(o DialOptions, want string, answer func(key string) string) {
 		t.Helper()
 		c, _, err := Dial(t.Context(), answerWith(t, answer), o)
@@ -226,7 +226,7 @@ func TestDialJudgesTheAnswer(t *testing.T) {
 	f(DialOptions{}, "malformed", func(string) string { return "hello there\r\n\r\n" })
 }
 
-func TestDialJudgesTheURL(t *testing.T) {
+func TestDialValidatesTheURL(t *testing.T) {
 	for _, url := range []string{"http://127.0.0.1:1", "ws://", "ws://%zz", "127.0.0.1:1"} {
 		if _, _, err := Dial(t.Context(), url, DialOptions{}); err == nil {
 			t.Errorf("Dial(%q) went through", url)

@@ -58,7 +58,7 @@ const spareChannels = 1 << 16
 // forget drops the idle records when there are too many: channels come and go,
 // and their names must not stay for ever. What was removed from them is from
 // then on remembered in common, which is right but coarse: a reader of a new
-// channel may be told of a gap that is none. l.mu is held.
+// channel may be notified of a gap that is none. l.mu is held.
 func (l *log) forget() {
 	if l.empty <= len(l.channels)/2 || l.empty <= spareChannels {
 		return

@@ -1,6 +1,6 @@
 // Package memory is a hub.Broker that keeps everything in this process: one
 // node, no files, nothing left when it ends. It serves tests, demos and
-// deployments whose messages are worthless a moment later.
+// deployments whose messages are worthless soon after.
 //
 // Every namespace has one log under one lock. Publish appends and delivers
 // inside that lock, so the order in which messages arrive is the order of the
@@ -62,14 +62,18 @@ type Broker struct {
 
 	deliver func(*hub.Message) // fixed by Start
 
-	// The state: logs is read only after state says so.
+	registry
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	moving map[string]*importing // what Import took, until Start; nil: nothing. Under mu.
+}
+
+// A registry holds the logs. logs is read only after state says so.
+type registry struct {
 	mu    sync.RWMutex
 	state error // why nothing works, nil while started
 	logs  map[string]*log
-	stop  chan struct{}
-	wg    sync.WaitGroup
-
-	moving map[string]*importing // what Import took, until Start; nil: nothing
 }
 
 // A budget is what all logs keep together.
@@ -97,7 +101,7 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.IdempotencyKeys == 0 {
 		cfg.IdempotencyKeys = 1_000_000
 	}
-	return &Broker{maxKeys: cfg.IdempotencyKeys, bus: hub.NewLocalBus(), budget: &budget{bytes: cfg.Bytes}, state: errNotStarted, stop: make(chan struct{})}, nil
+	return &Broker{maxKeys: cfg.IdempotencyKeys, bus: hub.NewLocalBus(), budget: &budget{bytes: cfg.Bytes}, registry: registry{state: errNotStarted}, stop: make(chan struct{})}, nil
 }
 
 // Start creates an empty log per namespace. It refuses a synced namespace:
@@ -139,7 +143,7 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	}
 	b.moving = nil
 	b.logs, b.deliver, b.state = logs, deliver, nil
-	b.wg.Go(b.sweep)
+	b.wg.Go(func() { b.sweep(b.stop) })
 	return nil
 }
 
@@ -197,22 +201,22 @@ func (b *Broker) Change(_ context.Context, n hub.Namespace) error {
 }
 
 // all returns the logs that there are now.
-func (b *Broker) all() []*log {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return slices.Collect(maps.Values(b.logs))
+func (r *registry) all() []*log {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Values(r.logs))
 }
 
-// sweep lets go of what expired while nobody published or read.
-func (b *Broker) sweep() {
+// sweep lets go of what expired while no client published or read, until stop is closed.
+func (r *registry) sweep(stop <-chan struct{}) {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
 	for {
 		select {
-		case <-b.stop:
+		case <-stop:
 			return
 		case <-t.C:
-			for _, l := range b.all() {
+			for _, l := range r.all() {
 				l.expire()
 			}
 		}
@@ -220,13 +224,13 @@ func (b *Broker) sweep() {
 }
 
 // log returns the started log of ns.
-func (b *Broker) log(ns *hub.Namespace) (*log, error) {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	if b.state != nil {
-		return nil, b.state
+func (r *registry) log(ns *hub.Namespace) (*log, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.state != nil {
+		return nil, r.state
 	}
-	l := b.logs[ns.LogName()]
+	l := r.logs[ns.LogName()]
 	if l == nil {
 		return nil, fmt.Errorf("%w: %s", hub.ErrUnknownNamespace, ns.Title())
 	}
@@ -292,18 +296,18 @@ func (b *Broker) Top(ctx context.Context, ns *hub.Namespace) (hub.Position, erro
 	return l.top(), nil
 }
 
-func (b *Broker) ready(ctx context.Context, ns *hub.Namespace) (*log, error) {
+func (r *registry) ready(ctx context.Context, ns *hub.Namespace) (*log, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return b.log(ns)
+	return r.log(ns)
 }
 
 // Ready returns nil between Start and Close.
-func (b *Broker) Ready() error {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.state
+func (r *registry) Ready() error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.state
 }
 
 // Close forgets everything. When it returns, deliver is not running and will

@@ -56,7 +56,7 @@ const (
 // pieceSize is about how much Export passes on at a time.
 const pieceSize = 1 << 20
 
-var errHandedOver = fmt.Errorf("%w: the log was moved to another process", hub.ErrUnavailable)
+var errMoved = fmt.Errorf("%w: the log was moved to another process", hub.ErrUnavailable)
 
 // An Ahead is what another process has of the logs already, see ExportAhead.
 type Ahead struct{ logs map[*log]*sent }
@@ -106,7 +106,7 @@ func (b *Broker) Export(ahead *Ahead, send func(piece []byte) error) error {
 func (b *Broker) Resume() error {
 	for _, l := range b.all() {
 		l.mu.Lock()
-		if errors.Is(l.closed, errHandedOver) {
+		if errors.Is(l.closed, errMoved) {
 			l.closed = nil
 		}
 		l.mu.Unlock()
@@ -128,7 +128,7 @@ func (b *Broker) Renew() error {
 func (l *log) renew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !errors.Is(l.closed, errHandedOver) || l.epoch == "" {
+	if !errors.Is(l.closed, errMoved) || l.epoch == "" {
 		return
 	}
 	l.epoch = newEpoch()
@@ -242,7 +242,7 @@ func (l *log) export(s *sent, send func([]byte) error) error {
 	if l.closed != nil {
 		return l.closed
 	}
-	l.closed = errHandedOver
+	l.closed = errMoved
 	p := &pieces{log: l.opts.Load().LogName(), send: send}
 	if err := p.add(moveHead, l.head()); err != nil {
 		return err

@@ -205,7 +205,7 @@ func TestAForgottenChannelDoesNotComeBack(t *testing.T) {
 
 // The other process has stored a message and ended: its position must not be one of another
 // message here.
-func TestALogBeginsAnewAfterAFailedMove(t *testing.T) {
+func TestALogStartsAnewAfterAFailedMove(t *testing.T) {
 	old := startedBroker(t, nil)
 	ns := &hub.Namespace{Name: "default"}
 	if _, err := old.Subscribe(t.Context(), ns, "c", 10); err != nil {

@@ -13,7 +13,7 @@ import (
 
 // The node leaves its NATS server for another while channels are subscribed and
 // read: none of it fails.
-func TestReadsGoOnOverAReconnect(t *testing.T) {
+func TestReadsContinueAfterAReconnect(t *testing.T) {
 	c := external(t)
 	c.spawn(t)
 	ns := hub.Namespace{Name: "a"}.WithDefaults()

@@ -64,19 +64,19 @@ func newNode() string { return rand.Text()[:16] }
 // Node returns this node's id.
 func (u *bus) Node() string { return u.node }
 
-// Tell queues data for all listeners to topic. Without a connection it answers
+// Broadcast queues data for all listeners to topic. Without a connection it answers
 // hub.ErrUnavailable, with too much waiting hub.ErrOverloaded.
-func (u *bus) Tell(topic string, data []byte) error { return u.tell(topic, "", data) }
+func (u *bus) Broadcast(topic string, data []byte) error { return u.queue(topic, "", data) }
 
-// TellNode is Tell for the listeners of one node. An unknown name is not an error.
-func (u *bus) TellNode(node, topic string, data []byte) error {
+// SendTo is Broadcast for the listeners of one node. An unknown name is not an error.
+func (u *bus) SendTo(node, topic string, data []byte) error {
 	if node == "" || len(node) > 32 || strings.Trim(node, plain) != "" {
 		return fmt.Errorf("send to node: %.40q is not 1 to 32 bytes of A-Z, a-z, 0-9 and _", node)
 	}
-	return u.tell(topic, node, data)
+	return u.queue(topic, node, data)
 }
 
-func (u *bus) tell(topic, node string, data []byte) error {
+func (u *bus) queue(topic, node string, data []byte) error {
 	if err := hub.CheckBus(topic, data); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (u *bus) add(subject string, l *listener) error {
 		u.topics[lastToken(subject)] = t
 	}
 	t.listeners = append(t.listeners[:len(t.listeners):len(t.listeners)], l)
-	u.b.wg.Go(func() { u.hear(l) })
+	u.b.wg.Go(func() { u.receive(l) })
 	return nil
 }
 
@@ -209,8 +209,8 @@ func (u *bus) dispatch() {
 	}
 }
 
-// hear is l's goroutine.
-func (u *bus) hear(l *listener) {
+// receive is l's goroutine.
+func (u *bus) receive(l *listener) {
 	for {
 		m := l.queue.pop(u.b.ctx.Done(), l.over)
 		if m == nil {

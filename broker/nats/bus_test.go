@@ -14,19 +14,19 @@ import (
 
 // An ear keeps what is sent on a topic, by sender.
 type ear struct {
-	mu    sync.Mutex
-	heard map[string][]string
-	stop  func()
+	mu       sync.Mutex
+	received map[string][]string
+	stop     func()
 }
 
 func listen(t *testing.T, b hub.Bus, topic string) *ear {
 	t.Helper()
-	e := &ear{heard: map[string][]string{}}
+	e := &ear{received: map[string][]string{}}
 	var err error
 	e.stop, err = b.Listen(topic, func(from string, data []byte) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.heard[from] = append(e.heard[from], string(data))
+		e.received[from] = append(e.received[from], string(data))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func listen(t *testing.T, b hub.Bus, topic string) *ear {
 func (e *ear) from(node string) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return append([]string(nil), e.heard[node]...)
+	return append([]string(nil), e.received[node]...)
 }
 
 func busOf(n *hubtest.Node) hub.Bus { return n.Broker.(*Broker).Bus() }
@@ -53,7 +53,7 @@ func introduce(t *testing.T, nodes []*hubtest.Node) {
 	for _, n := range nodes {
 		for i, e := range ears {
 			hubtest.Until(t, patience, fmt.Sprint("node ", i, " to receive"), func() bool {
-				_ = busOf(n).Tell("hello", nil) // it is sent again
+				_ = busOf(n).Broadcast("hello", nil) // it is sent again
 				return len(e.from(busOf(n).Node())) > 0
 			})
 		}
@@ -77,9 +77,9 @@ func judgeBus(t *testing.T, nodes []*hubtest.Node) {
 	for _, n := range nodes {
 		wg.Go(func() {
 			for i := range count {
-				err := busOf(n).Tell("a.b-c_D", fmt.Append(nil, i, " all"))
+				err := busOf(n).Broadcast("a.b-c_D", fmt.Append(nil, i, " all"))
 				for _, to := range nodes {
-					err = errors.Join(err, busOf(n).TellNode(busOf(to).Node(), "a.b-c_D", fmt.Append(nil, i, " one")))
+					err = errors.Join(err, busOf(n).SendTo(busOf(to).Node(), "a.b-c_D", fmt.Append(nil, i, " one")))
 				}
 				if err != nil {
 					t.Error(err)
@@ -101,8 +101,8 @@ func judgeBus(t *testing.T, nodes []*hubtest.Node) {
 				}
 			}
 		}
-		if len(others[i].heard) != 0 {
-			t.Errorf("another topic received %v", others[i].heard)
+		if len(others[i].received) != 0 {
+			t.Errorf("another topic received %v", others[i].received)
 		}
 		e.stop()
 		others[i].stop()
@@ -119,10 +119,10 @@ func TestBusAlone(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	f(b.Tell("", nil), "1 to 64")
-	f(b.Tell("a b", nil), "a b")
-	f(b.Tell("a", make([]byte, 512<<10+1)), "too large")
-	f(b.TellNode("a.b", "t", nil), "a.b")
+	f(b.Broadcast("", nil), "1 to 64")
+	f(b.Broadcast("a b", nil), "a b")
+	f(b.Broadcast("a", make([]byte, 512<<10+1)), "too large")
+	f(b.SendTo("a.b", "t", nil), "a.b")
 	_, err := b.Listen(">", func(string, []byte) {})
 	f(err, `">"`)
 	if id := b.Node(); id == "" || len(id) > 32 || strings.Trim(id, plain) != "" || id == newNode() {
@@ -130,7 +130,7 @@ func TestBusAlone(t *testing.T) {
 	}
 	e := listen(t, b, "large")
 	data := strings.Repeat("d", 512<<10)
-	if err := b.Tell("large", []byte(data)); err != nil {
+	if err := b.Broadcast("large", []byte(data)); err != nil {
 		t.Fatal(err)
 	}
 	hubtest.Until(t, patience, "512 KiB", func() bool { return len(e.from(b.Node())) == 1 })
@@ -138,7 +138,7 @@ func TestBusAlone(t *testing.T) {
 		t.Error("another text came")
 	}
 	n.Close()
-	if err := b.Tell("a", nil); !errors.Is(err, hub.ErrClosed) {
+	if err := b.Broadcast("a", nil); !errors.Is(err, hub.ErrClosed) {
 		t.Errorf("send after the end: %v", err)
 	}
 	if _, err := b.Listen("a", func(string, []byte) {}); !errors.Is(err, hub.ErrClosed) {
@@ -147,7 +147,7 @@ func TestBusAlone(t *testing.T) {
 	e.stop()
 	early := newBroker(t, Config{Dir: t.TempDir()})
 	defer early.Close()
-	if err := early.Bus().Tell("a", nil); !errors.Is(err, hub.ErrUnavailable) {
+	if err := early.Bus().Broadcast("a", nil); !errors.Is(err, hub.ErrUnavailable) {
 		t.Errorf("send before the start: %v", err)
 	}
 }
@@ -171,7 +171,7 @@ func TestBusOfAnEmbeddedCluster(t *testing.T) {
 	judgeBus(t, nodes)
 }
 
-func TestBusComesBackWithTheServer(t *testing.T) {
+func TestBusRecoversWithTheServer(t *testing.T) {
 	c := external(t)
 	p := c.spawn(t)
 	ns := hub.Namespace{Name: "a", Durability: hub.None}
@@ -182,17 +182,17 @@ func TestBusComesBackWithTheServer(t *testing.T) {
 	judgeBus(t, nodes)
 	p.kill()
 	hubtest.Until(t, patience, "the end to be said", func() bool {
-		return errors.Is(busOf(nodes[1]).Tell("kept", nil), hub.ErrUnavailable)
+		return errors.Is(busOf(nodes[1]).Broadcast("kept", nil), hub.ErrUnavailable)
 	})
 	c.spawn(t)
 	hubtest.Until(t, patience, "the listener to be there again", func() bool {
-		_ = busOf(nodes[1]).Tell("kept", []byte("after")) // it is sent again
+		_ = busOf(nodes[1]).Broadcast("kept", []byte("after")) // it is sent again
 		got := kept.from(busOf(nodes[1]).Node())
 		return len(got) > 0 && got[len(got)-1] == "after"
 	})
 	introduce(t, nodes)
 	judgeBus(t, nodes)
-	if len(unheard.heard) != 0 {
+	if len(unheard.received) != 0 {
 		t.Error("another installation received it")
 	}
 }
@@ -202,14 +202,14 @@ func TestSlowListenerIsBounded(t *testing.T) {
 	n := startOn(t, Config{Dir: t.TempDir()}, hub.Namespace{Name: "a"})
 	b := busOf(n)
 	gate, entered := make(chan struct{}), make(chan struct{}, 1)
-	heard := 0
+	gotAll := 0
 	stop, err := b.Listen("t", func(string, []byte) {
 		select {
 		case entered <- struct{}{}:
 		default:
 		}
 		<-gate
-		heard++
+		gotAll++
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestSlowListenerIsBounded(t *testing.T) {
 	quick := listen(t, b, "t")
 	const count = maxBusQueue + 1000
 	for i := range count {
-		hubtest.Until(t, patience, "room on the bus", func() bool { return b.Tell("t", fmt.Append(nil, i)) == nil })
+		hubtest.Until(t, patience, "room on the bus", func() bool { return b.Broadcast("t", fmt.Append(nil, i)) == nil })
 	}
 	hubtest.Until(t, patience, "the other listener", func() bool { return len(quick.from(b.Node())) == count })
 	<-entered
@@ -226,7 +226,7 @@ func TestSlowListenerIsBounded(t *testing.T) {
 	stop()
 	stop() // twice does nothing
 	n.Close()
-	if heard > maxBusQueue+1 {
-		t.Errorf("%d received", heard)
+	if gotAll > maxBusQueue+1 {
+		t.Errorf("%d received", gotAll)
 	}
 }

@@ -100,10 +100,10 @@ func (b *Broker) begin(s *stream, newMarks *outsideMarks) error {
 
 // markNow has the marks of all logs written.
 func (b *Broker) markNow(ctx context.Context) error {
-	told := make(chan error, 1)
+	done := make(chan error, 1)
 	select {
-	case b.marking <- told:
-		return <-told
+	case b.marking <- done:
+		return <-done
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -43,7 +43,7 @@ type delivery struct {
 	wake    chan struct{} // holds a token when the log should be checked
 
 	// Owned by run.
-	heard numbers // with durability none, since anyToken was subscribed
+	received numbers // with durability none, since anyToken was subscribed
 
 	// checked is the connection generation in which the log was last verified.
 	checked atomic.Uint64
@@ -303,9 +303,9 @@ func (s *delivery) forward(m *natsgo.Msg) {
 	s.mu.Unlock()
 	clock, from, _ := strings.Cut(m.Header.Get(headerTime), " ")
 	// Once needed the numbers are kept: second copies come also after an Unsubscribe.
-	if node, number, ok := strings.Cut(from, "."); ok && (whole != nil || s.heard != nil) {
+	if node, number, ok := strings.Cut(from, "."); ok && (whole != nil || s.received != nil) {
 		n, err := strconv.ParseUint(number, 36, 64)
-		if err == nil && !s.heard.isNew(node, n) {
+		if err == nil && !s.received.isNew(node, n) {
 			return
 		}
 	}
@@ -331,8 +331,8 @@ func (s *delivery) forward(m *natsgo.Msg) {
 	})
 }
 
-// maxHeard bounds the nodes, with every start a new one, whose numbers are remembered.
-const maxHeard = 1024
+// maxReceived bounds the nodes, with every start a new one, whose numbers are remembered.
+const maxReceived = 1024
 
 // numbers are the last ones that were received of each node's messages.
 type numbers map[string]*uint64
@@ -344,7 +344,7 @@ func (s *numbers) isNew(node string, n uint64) bool {
 		*last = max(*last, n)
 		return rises
 	}
-	if *s == nil || len(*s) >= maxHeard {
+	if *s == nil || len(*s) >= maxReceived {
 		*s = numbers{}
 	}
 	(*s)[strings.Clone(node)] = &n

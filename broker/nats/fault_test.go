@@ -317,7 +317,7 @@ func (l *load) judgeEach(t *testing.T, n *hubtest.Node, channels ...string) {
 	l.judge(t, []*hubtest.Node{n}, channels...)
 }
 
-func TestDeletedStreamBeginsANewEpoch(t *testing.T) {
+func TestDeletedStreamStartsANewEpoch(t *testing.T) {
 	c := external(t)
 	c.spawn(t)
 	ns := hub.Namespace{Name: "a"}.WithDefaults()
@@ -353,7 +353,7 @@ func TestDeletedStreamBeginsANewEpoch(t *testing.T) {
 
 // A log that ends before messages that were seen is another log, also when the
 // server came back with older files under a broker that kept running.
-func TestRegressedServerBeginsANewEpoch(t *testing.T) {
+func TestRegressedServerStartsANewEpoch(t *testing.T) {
 	c := external(t)
 	p := c.spawn(t)
 	ns := hub.Namespace{Name: "a"}.WithDefaults()
@@ -395,7 +395,7 @@ func TestRegressedServerBeginsANewEpoch(t *testing.T) {
 	}
 }
 
-func TestRegressedDirectoryBeginsANewEpoch(t *testing.T) {
+func TestRegressedDirectoryStartsANewEpoch(t *testing.T) {
 	dir := t.TempDir()
 	ns := hub.Namespace{Name: "a"}.WithDefaults()
 	n := startOn(t, Config{Dir: dir}, ns)

@@ -144,7 +144,7 @@ func (s *stream) catchUp(in info, all bool) error {
 			return errMissing
 		}
 		s.repairs.holes.Add(1)
-		if err = s.tellGaps(in, missing); err == nil {
+		if err = s.reportGaps(in, missing); err == nil {
 			err = s.scan(from, end.seq)
 		}
 	}
@@ -218,9 +218,9 @@ const (
 	perQuestionBytes = 128 << 10
 )
 
-// tellGaps finds out on which of the channels retention removed something before
+// reportGaps finds out on which of the channels retention removed something before
 // it was delivered. The next message there names a predecessor that was not seen.
-func (s *stream) tellGaps(in info, tokens []string) error {
+func (s *stream) reportGaps(in info, tokens []string) error {
 	for _, tok := range tokens {
 		s.mu.Lock()
 		c := s.channels[tok]

@@ -62,7 +62,7 @@ type Broker struct {
 	// Written by Start and Add.
 	outside atomic.Pointer[outsideMarks] // nil with a server in this process, and without logs
 	pulse   atomic.Pointer[pulse]        // nil without a cluster of external servers
-	// changes lets one Add or Change run at a time; marking asks keep for the marks.
+	// changes lets one Add or Change run at a time; marking requests the marks from keep.
 	changes sync.Mutex
 	marking chan chan<- error
 	onKeeps chan func()
@@ -79,9 +79,9 @@ type Broker struct {
 
 	mu       sync.Mutex // serialises Start and Close
 	starting bool
-	// waitBegan and waitLogged are for what is logged while Start waits.
-	waitBegan, waitLogged time.Time
-	started               bool
+	// waitStarted and waitLogged are for what is logged while Start waits.
+	waitStarted, waitLogged time.Time
+	started                 bool
 }
 
 // streams are those of all namespaces.
@@ -143,7 +143,7 @@ func (b *Broker) waits(what string, err error) {
 	}
 	if now := time.Now(); now.Sub(b.waitLogged) >= waitLogEvery {
 		b.waitLogged = now
-		b.log.Warn("waiting for NATS", "for", what, "url", b.cfg.URL, "err", err, "since", now.Sub(b.waitBegan).Round(time.Second))
+		b.log.Warn("waiting for NATS", "for", what, "url", b.cfg.URL, "err", err, "since", now.Sub(b.waitStarted).Round(time.Second))
 	}
 }
 
@@ -166,9 +166,9 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	if err := b.cfg.check(namespaces); err != nil {
 		return fmt.Errorf("start nats broker: %w", err)
 	}
-	b.starting, b.waitBegan = true, time.Now()
+	b.starting, b.waitStarted = true, time.Now()
 	if b.cfg.URL == "" && b.cfg.Cluster.Name == "" {
-		b.opened.CompareAndSwap(0, b.waitBegan.UnixMilli())
+		b.opened.CompareAndSwap(0, b.waitStarted.UnixMilli())
 	}
 	if err := b.start(ctx, namespaces, deliver); err != nil {
 		return errors.Join(fmt.Errorf("start nats broker: %w", err), b.shut())
@@ -315,12 +315,12 @@ func (b *Broker) keep() {
 			return
 		case err := <-reopened:
 			b.reopenedWith(err)
-		case told := <-b.marking:
+		case done := <-b.marking:
 			err := error(nil)
 			if !b.room.readOnly() {
 				err = b.mark(false)
 			}
-			told <- err
+			done <- err
 			continue
 		case f := <-b.onKeeps:
 			f()
@@ -377,7 +377,7 @@ func (b *Broker) stream(ns *hub.Namespace) (*stream, error) {
 	return s, nil
 }
 
-// Ready returns nil while the connection stands, every log is verified after
+// Ready returns nil while the connection is open, every log is verified after
 // the last reconnect and the disk has room. Of a partitioned namespace one log is enough.
 func (b *Broker) Ready() error {
 	if err := b.stateErr(); err != nil {

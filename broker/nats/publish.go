@@ -33,17 +33,23 @@ type outbox struct {
 	prefix string        // of the reply subjects, ends with a dot
 	wake   chan struct{} // holds a token while queue may not be empty
 
-	mu      sync.Mutex
-	closed  error
-	queue   []*pending // to be sent
-	waiting map[uint64]*pending
-	order   []*pending // all unanswered ones by age, answered ones among them
-	nextID  uint64
-	count   int
-	bytes   int
+	unanswered
+	// Under mu.
+	closed error
+	queue  []*pending // to be sent
+	nextID uint64
 	// unsorted says that publishes were put back into queue, which is by id otherwise.
 	unsorted bool
 	round    uint64 // counts what send takes from queue together
+}
+
+// unanswered are the publishes without an answer.
+type unanswered struct {
+	mu      sync.Mutex
+	waiting map[uint64]*pending
+	order   []*pending // all by age, answered ones among them
+	count   int
+	bytes   int
 }
 
 // A pending is one publish without an answer. Its fields are the outbox's.
@@ -66,7 +72,7 @@ func (p *pending) size() int { return len(p.p.Data) + len(p.extra) }
 
 func newOutbox(b *Broker) *outbox {
 	return &outbox{
-		b: b, prefix: natsgo.NewInbox() + ".", wake: make(chan struct{}, 1), waiting: map[uint64]*pending{},
+		b: b, prefix: natsgo.NewInbox() + ".", wake: make(chan struct{}, 1), unanswered: unanswered{waiting: map[uint64]*pending{}},
 	}
 }
 
@@ -162,41 +168,41 @@ func (o *outbox) nudge() {
 }
 
 // pendingBytes returns what the disk may still have to take.
-func (o *outbox) pendingBytes() int64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return int64(o.bytes + o.count*overhead)
+func (u *unanswered) pendingBytes() int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return int64(u.bytes + u.count*overhead)
 }
 
 // take removes the publish called id, if it has no answer yet.
-func (o *outbox) take(id uint64) *pending {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	p := o.waiting[id]
+func (u *unanswered) take(id uint64) *pending {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p := u.waiting[id]
 	if p != nil {
-		o.remove(p)
+		u.remove(p)
 	}
 	return p
 }
 
-// remove forgets p. o.mu is held.
-func (o *outbox) remove(p *pending) {
-	delete(o.waiting, p.id)
+// remove forgets p. u.mu is held.
+func (u *unanswered) remove(p *pending) {
+	delete(u.waiting, p.id)
 	p.answered = true
-	o.count--
-	o.bytes -= p.size()
+	u.count--
+	u.bytes -= p.size()
 	p.s.share.count--
 	p.s.share.bytes -= p.size()
 	n := 0
-	for n < len(o.order) && o.order[n].answered {
-		o.order[n] = nil
+	for n < len(u.order) && u.order[n].answered {
+		u.order[n] = nil
 		n++
 	}
-	switch o.order = o.order[n:]; {
-	case len(o.order) == 0:
-		o.order = nil
-	case len(o.order) > 2*o.count+64: // an old one waits, and many after it were answered
-		o.order = slices.DeleteFunc(o.order, func(p *pending) bool { return p.answered })
+	switch u.order = u.order[n:]; {
+	case len(u.order) == 0:
+		u.order = nil
+	case len(u.order) > 2*u.count+64: // an old one waits, and many after it were answered
+		u.order = slices.DeleteFunc(u.order, func(p *pending) bool { return p.answered })
 	}
 }
 

@@ -32,7 +32,7 @@ type pulse struct {
 	answered time.Time            // when a leader answered
 	// elsewhere is when a heartbeat came from a node that is connected to another server.
 	elsewhere time.Time
-	beats     []time.Time // when heartbeats were sent that have not come back
+	sent      []time.Time // when heartbeats were sent that have not come back
 	// slow is how late heartbeats come back and timers fire: the worst, less of it with
 	// each heartbeat. A machine that is only busy has it too.
 	slow time.Duration
@@ -58,7 +58,7 @@ const (
 	pulseElection = 10 * time.Second
 	forgetPeer    = 10 * time.Second
 	maxPeers      = 1024
-	maxBeats      = 64
+	maxSent       = 64
 )
 
 // newPulse returns nil if there is nothing to find out.
@@ -78,19 +78,19 @@ func newPulse(b *Broker) *pulse {
 const headerServer = "Weir-Server"
 
 func (p *pulse) listen() error {
-	_, err := p.b.nc.Subscribe(p.subject, p.heard)
+	_, err := p.b.nc.Subscribe(p.subject, p.onHeartbeat)
 	return err
 }
 
-// heard notes a heartbeat. One with data is a node's last.
-func (p *pulse) heard(m *natsgo.Msg) {
+// onHeartbeat notes a heartbeat. One with data is a node's last.
+func (p *pulse) onHeartbeat(m *natsgo.Msg) {
 	node := m.Header.Get(headerFrom)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if node == p.b.bus.node {
-		if len(p.beats) > 0 {
-			p.slow = max(p.slow, time.Since(p.beats[0]))
-			p.beats = p.beats[1:]
+		if len(p.sent) > 0 {
+			p.slow = max(p.slow, time.Since(p.sent[0]))
+			p.sent = p.sent[1:]
 		}
 		return
 	}
@@ -104,16 +104,16 @@ func (p *pulse) heard(m *natsgo.Msg) {
 	}
 }
 
-// beat publishes a heartbeat.
-func (p *pulse) beat(last bool) {
+// sendHeartbeat publishes a heartbeat.
+func (p *pulse) sendHeartbeat(last bool) {
 	m := &natsgo.Msg{Subject: p.subject, Header: natsgo.Header{headerFrom: {p.b.bus.node}, headerServer: {p.b.nc.ConnectedServerId()}}}
 	if last {
 		m.Data = []byte("over")
 	}
 	p.mu.Lock()
 	p.slow = p.slow * 9 / 10
-	if len(p.beats) < maxBeats {
-		p.beats = append(p.beats, time.Now())
+	if len(p.sent) < maxSent {
+		p.sent = append(p.sent, time.Now())
 	}
 	p.mu.Unlock()
 	_ = p.b.nc.PublishMsg(m) // without a connection there is no heartbeat
@@ -124,7 +124,7 @@ func (p *pulse) run() {
 	t := time.NewTicker(pulseEvery)
 	defer t.Stop()
 	defer p.b.nc.FlushTimeout(pulseEvery) //nolint:errcheck // without a connection there is no server to say it to
-	defer p.beat(true)
+	defer p.sendHeartbeat(true)
 	for last := time.Now(); ; {
 		select {
 		case <-p.b.ctx.Done():
@@ -139,10 +139,10 @@ func (p *pulse) run() {
 		p.isLate(late)
 		if heldUp || !p.b.connected.Load() || !p.b.nc.IsConnected() {
 			p.fresh = now
-			p.forgetBeats()
+			p.forgetSent()
 			continue
 		}
-		p.beat(false)
+		p.sendHeartbeat(false)
 		p.ask()
 		if why := p.lost(time.Now()); why != "" && len(p.b.nc.Servers()) > 1 {
 			p.left = time.Now()
@@ -162,10 +162,10 @@ func (p *pulse) isLate(late time.Duration) {
 	p.mu.Unlock()
 }
 
-// forgetBeats takes the heartbeats as lost that have not come back.
-func (p *pulse) forgetBeats() {
+// forgetSent takes the heartbeats as lost that have not come back.
+func (p *pulse) forgetSent() {
 	p.mu.Lock()
-	p.beats = p.beats[:0]
+	p.sent = p.sent[:0]
 	p.mu.Unlock()
 }
 

@@ -331,10 +331,10 @@ func (b *connection) bound(ctx context.Context) (context.Context, context.Cancel
 
 // askEvery is how long after a try of a request the next one is made, if answers do not
 // take long themselves: who has just lost its leader, or its way to it, never answers.
-// Earlier ones keep waiting, because a busy server may answer late. maxAsks bounds them.
+// Earlier ones keep waiting, because a busy server may answer late. maxRequests bounds them.
 const (
-	askEvery = 250 * time.Millisecond
-	maxAsks  = 24
+	askEvery    = 250 * time.Millisecond
+	maxRequests = 24
 )
 
 // ask makes a request that may be made again, until it is answered or ctx ends.
@@ -348,7 +348,7 @@ func (b *connection) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, er
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	defer cancel()
-	answers := make(chan answer, maxAsks)
+	answers := make(chan answer, maxRequests)
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	began := time.Now() // the last try: earlier ones may have waited for a leader
@@ -374,7 +374,7 @@ func (b *connection) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, er
 			return nil, errDisconnected
 		}
 		wait.Reset(b.reads.patience(askEvery))
-		if tries == maxAsks {
+		if tries == maxRequests {
 			continue
 		}
 		tries++

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-func TestARequestIsAnsweredByWhoServesTheSubject(t *testing.T) {
+func TestARequestIsAnsweredByTheSubjectsServer(t *testing.T) {
 	c := external(t)
 	c.spawn(t)
 	n := startOn(t, Config{URL: c.url()}, hub.Namespace{Name: "default"})

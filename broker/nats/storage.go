@@ -116,10 +116,10 @@ func (s *stream) storesAgain() {
 
 // oldestSent returns the first publish of s that was sent and has no answer, and when it
 // was sent; 0 for none.
-func (o *outbox) oldestSent(s *stream) (id uint64, at time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, p := range o.order {
+func (u *unanswered) oldestSent(s *stream) (id uint64, at time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, p := range u.order {
 		if p.s == s && !p.answered && p.sent > 0 {
 			return p.id, p.sentAt
 		}

@@ -116,7 +116,7 @@ func TestThresholdsThatMeanNothingAreRefused(t *testing.T) {
 }
 
 // The verdict of each condition on each run, and what the program ends with.
-func TestRunsAreJudged(t *testing.T) {
+func TestRunsAreChecked(t *testing.T) {
 	steady := func() *loadgen.Result { return aRun(2000, 4000, 4000, 4000, 4000, 4000, 4000, 4000, 4000, 4000, 4000) }
 	f := func(name string, r *loadgen.Result, condition string, want, all outcome) {
 		t.Helper()

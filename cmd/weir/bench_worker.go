@@ -89,7 +89,7 @@ func benchWorker(ctx context.Context, in io.Reader, out io.Writer) error {
 	case <-ctx.Done():
 		return errors.New("bench: the process that started this worker is gone")
 	}
-	stop := tellSnapshots(g, say)
+	stop := sendSnapshots(g, say)
 	r, err := g.Run(ctx)
 	stop()
 	if err != nil {
@@ -98,7 +98,7 @@ func benchWorker(ctx context.Context, in io.Reader, out io.Writer) error {
 	return say(fromWorker{Result: r})
 }
 
-func tellSnapshots(g *loadgen.Generator, say func(fromWorker) error) (stop func()) {
+func sendSnapshots(g *loadgen.Generator, say func(fromWorker) error) (stop func()) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -32,11 +32,11 @@ import (
 const demoAddr = "127.0.0.1:8000"
 
 type demoFlags struct {
-	addr  string
-	limit time.Duration
-	rate  float64
-	open  bool
-	asked bool // for that address
+	addr      string
+	limit     time.Duration
+	rate      float64
+	open      bool
+	requested bool // for that address
 }
 
 func newDemo() *cobra.Command {
@@ -64,7 +64,7 @@ came back to a subscriber, once and in order.`,
 		if f.limit < 0 || f.rate <= 0 {
 			return usage("", "demo: --for must not be negative and --rate must be over 0")
 		}
-		f.asked = cmd.Flags().Changed("addr")
+		f.requested = cmd.Flags().Changed("addr")
 		return runDemo(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
@@ -99,7 +99,7 @@ func runDemo(ctx context.Context, f demoFlags, out, log io.Writer) error {
 	apiKey := rand.Text()
 	logger, _ := newLog(log, config.Log{Level: "warn"})
 	srv, err := startDemo(demoConfig(dir, f.addr, apiKey), logger)
-	if errors.Is(err, syscall.EADDRINUSE) && !f.asked {
+	if errors.Is(err, syscall.EADDRINUSE) && !f.requested {
 		fmt.Fprintf(log, "weir: note: %s is taken, using a free port\n", f.addr)
 		srv, err = startDemo(demoConfig(dir, "127.0.0.1:0", apiKey), logger)
 	}

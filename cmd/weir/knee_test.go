@@ -39,7 +39,7 @@ func aSearch() search {
 	return search{target: "http://127.0.0.1:8080/", spec: loadgen.Spec{Kind: loadgen.HTTP, Target: "http://127.0.0.1:8080/", Conns: 50}, r: r, took: 108 * time.Second}
 }
 
-func TestSearchesAreToldAsTheyWere(t *testing.T) {
+func TestSearchesAreReportedAsTheyWere(t *testing.T) {
 	var b bytes.Buffer
 	if err := kneeText(&b, aSearch()); err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestSearchesAreToldAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestKneeSaysWhereItStands(t *testing.T) {
+func TestKneeReportsItsProgress(t *testing.T) {
 	v := &kneeLive{l: draw.NewLive(&bytes.Buffer{}), target: "http://h/"}
 	w := &capacity.Window{Used: true, Obs: capacity.Observation{Length: 2 * time.Second, Load: capacity.Load{Rate: 1000}, Completed: 1990}}
 	w.Obs.Response.P50.Point, w.Obs.Response.P99.Point = 0.004, 0.025

@@ -53,7 +53,7 @@ are stored, so a client that comes back continues where it was.`,
 	// drops no method of any type, and the binary is larger by a quarter.
 	root.Flags().BoolP("version", "v", false, "version for weir")
 	root.RunE = func(cmd *cobra.Command, args []string) error {
-		if asked, err := cmd.Flags().GetBool("version"); err != nil || !asked {
+		if requested, err := cmd.Flags().GetBool("version"); err != nil || !requested {
 			return errors.Join(err, group(cmd, args))
 		}
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), buildOf(version, buildInfo()))

@@ -101,20 +101,20 @@ func (fl *follower) run(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case ctx.Err() != nil: // a signal: the wish of the user
-			fl.goodbye()
+			fl.finish()
 			return nil
 		case timed.Err() != nil && errors.Is(err, context.DeadlineExceeded):
-			fl.goodbye()
+			fl.finish()
 			return fl.timeUp()
 		default:
-			fl.goodbye()
+			fl.finish()
 			return fmt.Errorf("sub: %w", err)
 		}
 		if err := fl.event(ev); err != nil {
 			return err
 		}
 	}
-	fl.goodbye()
+	fl.finish()
 	return nil
 }
 
@@ -131,7 +131,7 @@ func (fl *follower) timeUp() error {
 	return nil
 }
 
-func (fl *follower) goodbye() {
+func (fl *follower) finish() {
 	if p := fl.s.Position(); p != "" && p != "0" {
 		fl.note("stopped; continue with --since %s", p)
 	}

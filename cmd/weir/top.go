@@ -150,7 +150,7 @@ func (f *topFlags) frames(ctx context.Context, src *topSource, out, log io.Write
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
 	var shown *topSnapshot
-	told := ""
+	lastError := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -162,13 +162,13 @@ func (f *topFlags) frames(ctx context.Context, src *topSource, out, log io.Write
 			if errors.Is(err, errTopRefused) {
 				return adminError("top", err)
 			}
-			if told != err.Error() {
-				told = err.Error()
+			if lastError != err.Error() {
+				lastError = err.Error()
 				fmt.Fprintf(log, "weir: %v; trying again\n", err)
 			}
 			continue
 		}
-		told = ""
+		lastError = ""
 		if s == nil || s == shown {
 			continue
 		}

@@ -73,9 +73,9 @@ the server does the same; its log says what came of it.`,
 // runUpgrade begins an upgrade, says on progress which step it is at, and returns its result.
 func runUpgrade(ctx context.Context, src *topSource, progress io.Writer) (u admin.Upgrade, err error) {
 	steps, stop := context.WithCancel(ctx)
-	told := make(chan struct{})
+	reported := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(reported)
 		last := ""
 		for tick := time.NewTicker(50 * time.Millisecond); ; {
 			select {
@@ -92,7 +92,7 @@ func runUpgrade(ctx context.Context, src *topSource, progress io.Writer) (u admi
 	}()
 	defer func() {
 		stop()
-		<-told
+		<-reported
 	}()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, src.base+"/api/upgrade", http.NoBody)
 	if err != nil {

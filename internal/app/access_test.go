@@ -25,7 +25,7 @@ func basic(password string) string {
 	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("any:"+password))
 }
 
-func TestAdminAsksForItsToken(t *testing.T) {
+func TestAdminRequiresItsToken(t *testing.T) {
 	g := start(t, withTokens)
 	f := func(status int, method, path string, fields ...string) {
 		t.Helper()

@@ -108,7 +108,7 @@ func answersAsTheTable(t *testing.T, broker config.Broker) {
 		g.store(t, "shop:marker", "marker", false)
 		h1 := &http.Client{Transport: &http.Transport{}, Timeout: trial.Patience}
 		for name, client := range map[string]*http.Client{"http/1.1": h1, "h2": overHTTP2(t, nil)} {
-			asked := 0
+			requested := 0
 			for _, row := range rows {
 				for kind, want := range row.Verdicts {
 					p := &prober{t: t, g: g, client: client, row: row, kind: kind}
@@ -119,15 +119,15 @@ func answersAsTheTable(t *testing.T, broker config.Broker) {
 					if !ok {
 						continue
 					}
-					asked++
+					requested++
 					if got != want {
 						t.Errorf("anonymous %v, %s: %s %s %s by %s: the socket says %s, the table %s", anonymous, name, kind, row.Op, row.Channel, row.By, got, want)
 					}
 				}
 			}
-			t.Logf("anonymous %v, %s: %d of the table's verdicts compared", anonymous, name, asked)
-			if asked < 200 {
-				t.Errorf("%s: only %d were compared", name, asked)
+			t.Logf("anonymous %v, %s: %d of the table's verdicts compared", anonymous, name, requested)
+			if requested < 200 {
+				t.Errorf("%s: only %d were compared", name, requested)
 			}
 		}
 		h1.CloseIdleConnections()

@@ -202,8 +202,8 @@ type guard struct {
 }
 
 // On a machine that is always short of processors those who rest would wait for ever:
-// of mostRest + someWork samples they work in the last.
-const mostRest, someWork = 20, 5
+// of maxPause + someWork samples they work in the last.
+const maxPause, someWork = 20, 5
 
 // look takes one sample, and reports whether something has changed. What was taken away
 // with one sample comes back by tenths.
@@ -218,11 +218,11 @@ func (g *guard) look(p99 time.Duration) bool {
 	switch {
 	case !g.rest:
 		g.long = 0
-	case g.long == mostRest+someWork:
+	case g.long == maxPause+someWork:
 		g.long = 1
 	default:
 		g.long++
-		g.rest = g.long <= mostRest
+		g.rest = g.long <= maxPause
 	}
 	return g.scale != was.scale || g.rest != was.rest
 }

@@ -264,7 +264,7 @@ func ask(w *wiretest.Conn, request string) (*http.Response, string) {
 	return w.Answer(method)
 }
 
-func TestHistoryRestsWhileProcessorsAreShort(t *testing.T) {
+func TestHistoryPausesWhileProcessorsAreShort(t *testing.T) {
 	g := start(t, withClasses)
 	at := g.publish(t, "history:a", "1")
 	resume := fmt.Sprintf("%s-%d", at.Epoch, at.Offset-1)
@@ -320,7 +320,7 @@ func TestTheGuardHalvesAtOnceAndGivesBackByTenths(t *testing.T) {
 	}
 	f(0, 1, false)
 	for range 3 { // always short: those who rest work now and then
-		for range mostRest {
+		for range maxPause {
 			if g.look(time.Second); !g.rest {
 				t.Error("no rest")
 			}
@@ -344,7 +344,7 @@ func governed(limit int64, soft, hard float64) func(*config.Config) {
 	}
 }
 
-func TestWithLittleMemoryNewSubscriptionsAreSentAway(t *testing.T) {
+func TestWithLittleMemoryNewSubscriptionsAreRejected(t *testing.T) {
 	g := start(t, governed(1<<40, 1e-9, 0.99))
 	trial.Eventually(t, "new ones are rejected", func() bool {
 		return g.push.Stats().Overloaded > 0 || strings.Contains(g.sse(t, "channel=a", "").block(), "1013")
@@ -355,7 +355,7 @@ func TestWithLittleMemoryNewSubscriptionsAreSentAway(t *testing.T) {
 	g.publish(t, "a", "1") // publishing continues
 }
 
-func TestWithoutMemoryNobodyNewIsLetInAndWhoIsThereStays(t *testing.T) {
+func TestWithoutMemoryNewClientsAreRejectedAndOthersStay(t *testing.T) {
 	g := start(t, nil)
 	there := g.dial(t)
 	ask(there, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -103,7 +103,7 @@ func (g *gateway) counted() map[string]uint64 {
 	p, f := g.push.Stats(), g.admission.front.Stats()
 	all := map[string]uint64{
 		"published": p.Published, "publish errors": p.PublishErrors, "overloaded": p.Overloaded,
-		"rejected": p.SentAway, "limited publish": f.Publish, "limited subscribe": f.Subscribe, "too slow": p.TooSlow,
+		"rejected": p.Drained, "limited publish": f.Publish, "limited subscribe": f.Subscribe, "too slow": p.TooSlow,
 	}
 	for _, s := range g.watching.watch.AdmissionStats() {
 		name := s.Class.String()
@@ -215,11 +215,11 @@ func TestOverloadOverHTTP2IsAnsweredAndCounted(t *testing.T) {
 		c.EventLoop.Loops, c.Admission.Slice, c.Admission.MaxQueued = 1, 1, 4
 	})
 	c := overHTTP2(t, nil)
-	type told struct {
+	type reported struct {
 		status int
 		after  string
 	}
-	answers := make(chan told)
+	answers := make(chan reported)
 	const n = 400
 	for i := range n {
 		go func() {
@@ -231,12 +231,12 @@ func TestOverloadOverHTTP2IsAnsweredAndCounted(t *testing.T) {
 			req.Header.Set("X-API-Key", testKey)
 			res, err := c.Do(req)
 			if err != nil {
-				answers <- told{}
+				answers <- reported{}
 				return
 			}
 			_, _ = io.Copy(io.Discard, res.Body) // its status is what counts
 			_ = res.Body.Close()
-			answers <- told{res.StatusCode, res.Header.Get("Retry-After")}
+			answers <- reported{res.StatusCode, res.Header.Get("Retry-After")}
 		}()
 	}
 	served, refused := 0, 0

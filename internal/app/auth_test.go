@@ -101,9 +101,9 @@ func TestExpiryEndsStreams(t *testing.T) {
 	}
 }
 
-// TestAnEventSourceIsToldThatItsTokenHasExpired connects as browsers do: after a 401 they
+// TestAnEventSourceIsNotifiedThatItsTokenHasExpired connects as browsers do: after a 401 they
 // would never come back, and their pages not learn why.
-func TestAnEventSourceIsToldThatItsTokenHasExpired(t *testing.T) {
+func TestAnEventSourceIsNotifiedThatItsTokenHasExpired(t *testing.T) {
 	for _, version := range []string{"HTTP/1.1", "HTTP/2"} {
 		g := start(t, func(c *config.Config) {
 			withSecret(c)

@@ -24,8 +24,8 @@ func versions(t *testing.T) map[string]*http.Client {
 	return map[string]*http.Client{"HTTP/1.1": {Transport: tr}, "HTTP/2": overHTTP2(t, nil)}
 }
 
-// asked is the answer to a request with the key.
-func asked(t *testing.T, c *http.Client, method, url, body string, fields ...string) (*http.Response, string) {
+// requested is the answer to a request with the key.
+func requested(t *testing.T, c *http.Client, method, url, body string, fields ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
@@ -67,7 +67,7 @@ func TestAPrefixMovesWeirsOwnPathsAndNoOthers(t *testing.T) {
 		for version, c := range versions(t) {
 			f := func(method, path, body string, status int, want string) {
 				t.Helper()
-				if res, got := asked(t, c, method, g.url+path, body); res.StatusCode != status || !strings.Contains(got, want) {
+				if res, got := requested(t, c, method, g.url+path, body); res.StatusCode != status || !strings.Contains(got, want) {
 					t.Errorf("%s, %s: %s %s: %d %q, want %d and %q", engine, version, method, path, res.StatusCode, got, status, want)
 				}
 			}
@@ -135,10 +135,10 @@ func TestAPrefixAndCentrifugesAPIDoNotMeet(t *testing.T) {
 		c.Centrifuge = c.Centrifuge.WithDefaults()
 	})
 	for version, c := range versions(t) {
-		if res, got := asked(t, c, "POST", g.url+"/a/weir/api/publish", `{"channel":"a","data":1}`); res.StatusCode != 200 || !strings.Contains(got, `"result":{"epoch":`) {
+		if res, got := requested(t, c, "POST", g.url+"/a/weir/api/publish", `{"channel":"a","data":1}`); res.StatusCode != 200 || !strings.Contains(got, `"result":{"epoch":`) {
 			t.Errorf("%s: Weir's own: %d %s", version, res.StatusCode, got)
 		}
-		if res, got := asked(t, c, "POST", g.url+"/api/publish", `{"channel":"a","data":1}`, "X-API-Key", "centrifuge-api-key-0123"); res.StatusCode != 200 || !strings.Contains(got, `"result"`) {
+		if res, got := requested(t, c, "POST", g.url+"/api/publish", `{"channel":"a","data":1}`, "X-API-Key", "centrifuge-api-key-0123"); res.StatusCode != 200 || !strings.Contains(got, `"result"`) {
 			t.Errorf("%s: Centrifuge's: %d %s", version, res.StatusCode, got)
 		}
 	}
@@ -155,12 +155,12 @@ func TestARecordingIsReadAgainBelowThePrefix(t *testing.T) {
 		c.Routes[0].Record = policy.Record{Namespace: "private"}.WithDefaults()
 	})
 	c := versions(t)["HTTP/1.1"]
-	res, first := asked(t, c, "GET", g.url+"/llm", "")
+	res, first := requested(t, c, "GET", g.url+"/llm", "")
 	at := res.Header.Get("Weir-Recording")
 	if !strings.HasPrefix(at, "/a/weir/api/recording?id=") {
 		t.Fatalf("Weir-Recording: %q, answered %q", at, first)
 	}
-	if res, again := asked(t, c, "GET", g.url+at, "", "Last-Event-ID", "0"); res.StatusCode != 200 || !strings.Contains(again, "data: one") {
+	if res, again := requested(t, c, "GET", g.url+at, "", "Last-Event-ID", "0"); res.StatusCode != 200 || !strings.Contains(again, "data: one") {
 		t.Errorf("%s: %d %q", at, res.StatusCode, again)
 	}
 }
@@ -168,7 +168,7 @@ func TestARecordingIsReadAgainBelowThePrefix(t *testing.T) {
 func TestAPrefixIsInWhatIsSaidOfPaths(t *testing.T) {
 	g := start(t, func(c *config.Config) { c.Downstream.BuiltinPrefix = "/weir" })
 	for version, c := range versions(t) {
-		res, got := asked(t, c, "GET", g.url+"/nowhere", "")
+		res, got := requested(t, c, "GET", g.url+"/nowhere", "")
 		if res.StatusCode != 404 || !strings.Contains(got, "there are /weir/sse, /weir/ws, /weir/api/publish, /weir/api/broadcast, /weir/healthz and /weir/readyz") {
 			t.Errorf("%s: %d %s", version, res.StatusCode, got)
 		}
@@ -208,7 +208,7 @@ func TestRoutesAloneAreServedWithoutABroker(t *testing.T) {
 	for version, c := range versions(t) {
 		f := func(method, path, body string, status int, want string) {
 			t.Helper()
-			if res, got := asked(t, c, method, g.url+path, body); res.StatusCode != status || !strings.Contains(got, want) {
+			if res, got := requested(t, c, method, g.url+path, body); res.StatusCode != status || !strings.Contains(got, want) {
 				t.Errorf("%s: %s %s: %d %q, want %d and %q", version, method, path, res.StatusCode, got, status, want)
 			}
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-func TestDrainSendsEveryoneAwayOverTime(t *testing.T) {
+func TestDrainDisconnectsClientsOverTime(t *testing.T) {
 	const over = time.Second
 	g := start(t, func(*config.Config) {})
 	streams, sockets := g.subscribers(t, 30, "")

@@ -272,7 +272,7 @@ func TestAReaderThatPausesGetsEverythingInOrder(t *testing.T) {
 	}
 }
 
-func TestAClientThatOnlyAsksIsHeldBack(t *testing.T) {
+func TestAClientThatOnlySendsPingsIsThrottled(t *testing.T) {
 	g := start(t, small)
 	w := g.slowDial(t, "GET /ws?channel=news HTTP/1.1\nHost: a\n"+wiretest.UpgradeFields+"\n")
 	w.Response()

@@ -6,7 +6,7 @@ import (
 	"github.com/weir-gateway/weir/internal/app/config"
 )
 
-func TestEvidenceStandsBesideWhatTheBrokerStores(t *testing.T) {
+func TestEvidenceIsKeptBesideTheBrokersFiles(t *testing.T) {
 	f := func(want, dir string, b config.Broker) {
 		t.Helper()
 		cfg := config.Config{Broker: b}

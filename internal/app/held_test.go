@@ -114,7 +114,7 @@ func (h *holder) stream(c *held, client *http.Client, path, token string) {
 				return
 			}
 			if line = strings.TrimSpace(line); line != "" {
-				c.heard(line)
+				c.received(line)
 			}
 			if line == "" || strings.HasPrefix(c.kind, "mercure") { // a comment is all that it begins with
 				first()
@@ -167,7 +167,7 @@ func (h *holder) socket(c *held, path, token, ready string, say ...string) {
 			if string(b) == "{}" && c.kind == "centrifuge" {
 				_ = conn.Write(websocket.OpText, b) // a ping
 			}
-			c.heard(string(b))
+			c.received(string(b))
 			if c.answer != nil {
 				if say := c.answer(b); say != "" {
 					_ = conn.Write(websocket.OpText, []byte(say))
@@ -207,7 +207,7 @@ func (h *holder) pusher(c *held, secret string) {
 	h.socket(c, path, "", "subscription_succeeded")
 }
 
-func (c *held) heard(text string) {
+func (c *held) received(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = text

@@ -170,9 +170,9 @@ func TestAClientThatMovesKeepsItsStream(t *testing.T) {
 	}
 }
 
-// TestOtherVersionsTellOfHTTP3 has every kind of answer over HTTP/1.1 and HTTP/2 say where
+// TestOtherVersionsAdvertiseHTTP3 has every kind of answer over HTTP/1.1 and HTTP/2 say where
 // HTTP/3 is, and none where there is no HTTP/3.
-func TestOtherVersionsTellOfHTTP3(t *testing.T) {
+func TestOtherVersionsAdvertiseHTTP3(t *testing.T) {
 	b := backend(t, "b")
 	routes := func(c *config.Config) {
 		c.Clusters, c.Routes = []upstream.Config{b}, []policy.RouteConfig{{Path: "/routed", Cluster: "b"}}
@@ -358,10 +358,10 @@ func TestADrainEndsHTTP3InOrder(t *testing.T) {
 	}
 }
 
-// TestTheNextProcessTellsClientsThatTheirConnectionIsGone kills nothing, but has another
+// TestTheNextProcessResetsUnknownConnections kills nothing, but has another
 // gateway get the packets of a client: with the same ticket secret it answers with a
 // stateless reset, and the client does not wait for its own timeout.
-func TestTheNextProcessTellsClientsThatTheirConnectionIsGone(t *testing.T) {
+func TestTheNextProcessResetsUnknownConnections(t *testing.T) {
 	secret := func(c *config.Config) { c.TLS.TicketSecret = "0123456789abcdef0123456789abcdef" }
 	first, pool := http3Gateway(t, secret)
 	second, _ := http3Gateway(t, secret)

@@ -230,7 +230,7 @@ func TestStaticFilesAndHealth(t *testing.T) {
 	}
 }
 
-func TestHTTP10KeepsAliveOnlyWhenAsked(t *testing.T) {
+func TestHTTP10KeepsAliveOnlyOnRequest(t *testing.T) {
 	g := start(t, nil)
 	w := g.dial(t)
 	w.Send(wiretest.CRLF("GET /healthz HTTP/1.0\nConnection: keep-alive\n\n"))
@@ -301,7 +301,7 @@ func TestABodyInPiecesHasItsOwnCredentials(t *testing.T) {
 	post(keyField)
 }
 
-func TestExpectContinueIsAnsweredByWhoMaySend(t *testing.T) {
+func TestExpectContinueIsAnsweredForAuthorizedPublishers(t *testing.T) {
 	g := start(t, nil)
 	head := func(fields string) string { return postHead("Expect: 100-continue\n"+fields, len(publishBody)) }
 	w := g.dial(t)

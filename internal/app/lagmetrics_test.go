@@ -34,7 +34,7 @@ func lag(t *testing.T, g *gateway, name string) (count, none uint64, sum float64
 	return h.GetSampleCount(), h.GetBucket()[0].GetCumulativeCount(), h.GetSampleSum()
 }
 
-func TestLagHistogramsShowWhoIsBehind(t *testing.T) {
+func TestLagHistogramsShowSlowClients(t *testing.T) {
 	g := start(t, func(c *config.Config) {
 		c.Namespaces = []hub.Namespace{{Name: "default", Anonymous: true, Policy: hub.DropOldest, QueueMessages: 20, QueueBytes: 1 << 20, MaxMessageBytes: 20 << 10}}
 		c.EventLoop.NotSentLowat = 4 << 10

@@ -15,10 +15,10 @@ import (
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
-// TestABackendThatStartsLateIsAskedAtOnce: with all peers down by their checks, the first
+// TestABackendThatStartsLateIsUsedAtOnce: with all peers down by their checks, the first
 // request after a backend has started is answered by it, over both versions of HTTP and however
 // long the interval of the checks is.
-func TestABackendThatStartsLateIsAskedAtOnce(t *testing.T) {
+func TestABackendThatStartsLateIsUsedAtOnce(t *testing.T) {
 	for name, client := range map[string]*http.Client{"h1": http.DefaultClient, "h2": overHTTP2(t, nil)} {
 		t.Run(name, func(t *testing.T) {
 			var addresses []string

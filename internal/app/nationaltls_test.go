@@ -130,7 +130,7 @@ func TestClustersOverNationalCryptography(t *testing.T) {
 			for _, n := range cases {
 				for _, size := range []int{0, 1, 100_000} {
 					body := strings.Repeat("x", size)
-					res, got := asked(t, client, "POST", g.url+"/"+n.cluster.Name, body)
+					res, got := requested(t, client, "POST", g.url+"/"+n.cluster.Name, body)
 					if n.want == "" {
 						if res.StatusCode != 502 {
 							t.Errorf("%s, %s, %s: %d %.80q, want 502", engine, version, n.cluster.Name, res.StatusCode, got)

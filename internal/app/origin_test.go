@@ -79,7 +79,7 @@ func TestPagesOnLoopbackMayConnectToEveryProtocol(t *testing.T) {
 			}, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 			p := paged{g, &http.Client{Transport: &http.Transport{}, Timeout: trial.Patience}}
 			socket := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
-			asks := []struct {
+			requests := []struct {
 				method, path, body string
 				fields             []string
 			}{
@@ -92,11 +92,11 @@ func TestPagesOnLoopbackMayConnectToEveryProtocol(t *testing.T) {
 			}
 			if version == "HTTP/2" {
 				p.client = overHTTP2(t, nil)
-				asks = asks[:len(asks)-3] // Go's server offers WebSocket over HTTP/2 with a GODEBUG only
+				requests = requests[:len(requests)-3] // Go's server offers WebSocket over HTTP/2 with a GODEBUG only
 			}
 			refused := strings.Count
 			const line = `origin=http://localhost:3000 `
-			for _, a := range asks {
+			for _, a := range requests {
 				for _, origin := range []string{"http://localhost:3000", "http://127.0.0.1:5173", "https://[::1]"} {
 					res := p.ask(t, a.method, a.path, a.body, "", origin, a.fields...)
 					h := res.Header
@@ -108,7 +108,7 @@ func TestPagesOnLoopbackMayConnectToEveryProtocol(t *testing.T) {
 					t.Fatalf("%s: %s", a.path, log.String())
 				}
 			}
-			for _, a := range asks {
+			for _, a := range requests {
 				for _, host := range []string{"rebound.example:8000", ""} {
 					origin := "http://localhost:3000"
 					if host == "" {
@@ -138,7 +138,7 @@ func TestPagesOnLoopbackMayConnectToEveryProtocol(t *testing.T) {
 					t.Errorf("logged %s", text)
 				}
 			}
-			if n := g.auth.Stats().Origins; n < uint64(3*len(asks)) {
+			if n := g.auth.Stats().Origins; n < uint64(3*len(requests)) {
 				t.Errorf("%d refusals counted", n)
 			}
 		})

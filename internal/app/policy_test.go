@@ -63,7 +63,7 @@ func event(t *testing.T, r *bufio.Reader) (kind, id, data string) {
 	}
 }
 
-func TestDropOldestTellsWhatItDropped(t *testing.T) {
+func TestDropOldestReportsWhatItDropped(t *testing.T) {
 	g := start(t, func(c *config.Config) {
 		c.Namespaces = []hub.Namespace{{Name: "default", Anonymous: true, Policy: hub.DropOldest, QueueMessages: 50, MaxMessageBytes: 20 << 10}}
 		c.EventLoop.NotSentLowat = 4 << 10

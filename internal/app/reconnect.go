@@ -37,7 +37,7 @@ type reconnectCost struct {
 	mu       sync.Mutex
 	cpu      time.Duration // at the last observation, of the process
 	accepted uint64        // at the last observation
-	begun    bool
+	started  bool
 	quiet    float64 // seconds of processor time per second without new connections, smoothed
 	each     float64 // seconds of processor time per connection, over about the last costMemory
 	weight   float64 // connections in cost
@@ -58,8 +58,8 @@ func (r *reconnectCost) observe(span, cpu time.Duration, accepted uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	used, n := (cpu - r.cpu).Seconds(), float64(accepted-r.accepted)
-	first := !r.begun
-	r.cpu, r.accepted, r.begun = cpu, accepted, true
+	first := !r.started
+	r.cpu, r.accepted, r.started = cpu, accepted, true
 	switch {
 	case first || span <= 0:
 	case n < manyConnections:

@@ -128,9 +128,9 @@ func (r *reloads) apply(ctx context.Context, was, next *config.Config, changed b
 		}
 		return err
 	}
-	asked := reviewOf(c)
+	requested := reviewOf(c)
 	c.commit()
-	*closed = r.review(ctx, asked)
+	*closed = r.review(ctx, requested)
 	return nil
 }
 

@@ -18,11 +18,11 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// TestAReloadOfEverythingClosesNobodyElse holds more than a thousand connections, of every
+// TestAReloadOfEverythingClosesNoOtherConnection holds more than a thousand connections, of every
 // protocol over both versions of HTTP, on both engines, through a reload that changes all
 // there is to change. Those whose rights it takes away are closed, and the others get what
 // is published after it.
-func TestAReloadOfEverythingClosesNobodyElse(t *testing.T) {
+func TestAReloadOfEverythingClosesNoOtherConnection(t *testing.T) {
 	for _, engine := range []string{"epoll", "io_uring"} {
 		t.Run(engine, func(t *testing.T) { reloadsEverything(t, engine, 115, 5) })
 	}

@@ -170,8 +170,8 @@ func TestAReloadSetsTheAllowedOrigins(t *testing.T) {
 	ask(403)
 }
 
-// TestAPreviewCountsWhoWouldBeClosed closes no connection.
-func TestAPreviewCountsWhoWouldBeClosed(t *testing.T) {
+// TestAPreviewCountsConnectionsToClose closes no connection.
+func TestAPreviewCountsConnectionsToClose(t *testing.T) {
 	g := startLive(t, withProtocols, Options{})
 	h := newHolder(t, g.gateway)
 	var all []*held

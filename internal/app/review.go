@@ -18,12 +18,12 @@ func reviewOf(c *change) *access.Review {
 }
 
 // review checks all clients again, and returns how many lose their rights.
-func (r *reloads) review(ctx context.Context, asked *access.Review) config.Closing {
+func (r *reloads) review(ctx context.Context, requested *access.Review) config.Closing {
 	ctx, cancel := context.WithTimeout(ctx, reviewPatience)
 	defer cancel()
 	n := r.app.push.Loops()
 	got := make(chan map[string]int, n)
-	r.app.push.Review(asked, func(lost map[string]int) { got <- lost })
+	r.app.push.Review(requested, func(lost map[string]int) { got <- lost })
 	out := config.Closing{Protocols: map[string]int{}}
 	for range n {
 		select {

@@ -24,7 +24,7 @@ func TestInfoShowsWhatTheKernelMadeOfSocketOptions(t *testing.T) {
 				Engine  string
 				Sockets []struct {
 					Listener, Option, Unit, From, Note string
-					Asked, Effective                   any
+					Requested, Effective               any
 				}
 			}
 			res, body := g.ask(t, "/api/info")
@@ -32,12 +32,12 @@ func TestInfoShowsWhatTheKernelMadeOfSocketOptions(t *testing.T) {
 				t.Fatalf("%d %s: %v", res.StatusCode, body, err)
 			}
 			from := map[string]string{"epoll": "connection", "io_uring": "listener"}[engine]
-			f := func(option string, asked, effective any) {
+			f := func(option string, requested, effective any) {
 				t.Helper()
 				for _, o := range v.Sockets {
 					if o.Option == option {
-						if o.Asked != asked || o.Effective != effective || o.From != from || o.Listener != g.Addr().String() {
-							t.Errorf("%+v, want %v, %v from %s", o, asked, effective, from)
+						if o.Requested != requested || o.Effective != effective || o.From != from || o.Listener != g.Addr().String() {
+							t.Errorf("%+v, want %v, %v from %s", o, requested, effective, from)
 						}
 						return
 					}

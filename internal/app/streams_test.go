@@ -157,7 +157,7 @@ func TestSessionsOfProtocolsOverHTTP2AreListed(t *testing.T) {
 	trial.Eventually(t, "the stream off the list", func() bool { return g.listed(t, "").Total == 0 })
 }
 
-func TestHistoryOverHTTP2RestsWithTheGuard(t *testing.T) {
+func TestHistoryOverHTTP2PausesWithTheGuard(t *testing.T) {
 	g := start(t, func(c *config.Config) {
 		withClasses(c)
 		c.Namespaces[0].Class, c.Namespaces[0].Durability = "account", hub.Stored

@@ -89,7 +89,7 @@ func TestRequestsOfARouteAreRefusedBeyondTheQueue(t *testing.T) {
 	}
 }
 
-func TestPublishingOverHTTP2HasItsTurn(t *testing.T) {
+func TestPublishingOverHTTP2IsQueuedByClass(t *testing.T) {
 	g := start(t, withClasses)
 	c := overHTTP2(t, nil)
 	publish := func(channel string) int {

@@ -61,7 +61,7 @@ func (a *App) Upgrade(ctx context.Context) (admin.Upgrade, error) {
 	defer u.running.Unlock()
 	began := time.Now()
 	h := &handover{app: a, state: admin.Upgrade{Step: "starting", From: a.opt.Version}}
-	h.tell("starting")
+	h.report("starting")
 	err := a.mayUpgrade()
 	if err == nil {
 		err = h.run(ctx)
@@ -69,12 +69,12 @@ func (a *App) Upgrade(ctx context.Context) (admin.Upgrade, error) {
 	h.state.Seconds = time.Since(began).Seconds()
 	if err != nil {
 		h.state.Error, h.state.Hint = err.Error(), config.HintOf(err)
-		h.tell("failed")
+		h.report("failed")
 		u.counts.Failed.Add(1)
 		a.log.Error("upgrade failed, everything is as it was", "err", err, "new_pid", h.state.PID)
 		return h.state, err
 	}
-	h.tell("done")
+	h.report("done")
 	u.counts.Done.Add(1)
 	u.counts.Moved.Add(uint64(h.state.Moved))
 	a.log.Info("a new process serves", "pid", h.state.PID, "version", h.state.To, "moved", h.state.Moved, "left", h.state.Left, "pause", time.Duration(u.counts.Paused.Load()))
@@ -90,7 +90,7 @@ func (a *App) mayUpgrade() error {
 		return errors.New("this process was not started from a program that can be started again")
 	case a.startTook.Load() == 0:
 		return errors.New("the server has not started yet: upgrade it then")
-	case a.leaving.Load(), a.handedOver():
+	case a.leaving.Load(), a.replaced():
 		return errors.New("the process is ending")
 	}
 	return nil
@@ -99,8 +99,8 @@ func (a *App) mayUpgrade() error {
 // UpgradeState is what the last upgrade did, and what one under way does. Any goroutine.
 func (a *App) UpgradeState() admin.Upgrade { return *a.upgrade.state.Load() }
 
-// handedOver reports whether another process serves in place of this one.
-func (a *App) handedOver() bool {
+// replaced reports whether another process serves in place of this one.
+func (a *App) replaced() bool {
 	select {
 	case <-a.upgrade.over:
 		return true
@@ -122,7 +122,7 @@ type handover struct {
 	committed bool
 }
 
-func (h *handover) tell(step string) {
+func (h *handover) report(step string) {
 	h.state.Step = step
 	s := h.state
 	h.app.upgrade.state.Store(&s)
@@ -139,7 +139,7 @@ func (h *handover) run(ctx context.Context) (err error) {
 			h.child.Refuse(err)
 		}
 	}()
-	h.tell("preparing")
+	h.report("preparing")
 	stop := context.AfterFunc(ctx, h.child.Close)
 	defer stop()
 	if err = h.sendListeners(); err != nil {
@@ -157,7 +157,7 @@ func (h *handover) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	h.tell("moving")
+	h.report("moving")
 	return h.move(outside)
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
-func TestHistogramsAreNativeWhereAskedFor(t *testing.T) {
+func TestHistogramsAreNativeOnRequest(t *testing.T) {
 	f := func(native bool) {
 		t.Helper()
 		g := start(t, func(c *config.Config) { c.Metrics.NativeHistograms = native })

@@ -12,7 +12,7 @@ import (
 
 // Bounds of what goes over the bus at a time.
 const (
-	// MaxQuestion bounds what Ask and AskNode send.
+	// MaxQuestion bounds what Ask and RequestNode send.
 	MaxQuestion = 480 << 10
 	// MaxAnswer bounds what a handler returns. It goes in parts.
 	MaxAnswer = 16 << 20
@@ -31,8 +31,8 @@ const (
 	tooLarge
 )
 
-// An ask is one question on its way. Its fields are under questions.mu.
-type ask struct {
+// An question is one question on its way. Its fields are under questions.mu.
+type question struct {
 	waiting map[string]*partial
 	answers map[string][]byte
 	errs    map[string]error
@@ -47,13 +47,13 @@ type partial struct {
 }
 
 // lose ends the wait for a node that has gone. The caller holds mu.
-func (a *ask) lose(id string) {
+func (a *question) lose(id string) {
 	if _, ok := a.waiting[id]; ok {
 		a.settle(id, nil, ErrNoNode)
 	}
 }
 
-func (a *ask) settle(id string, data []byte, err error) {
+func (a *question) settle(id string, data []byte, err error) {
 	delete(a.waiting, id)
 	if err != nil {
 		a.errs[id] = err
@@ -65,11 +65,11 @@ func (a *ask) settle(id string, data []byte, err error) {
 	}
 }
 
-// Ask puts a question to every node that lives, this one included, and returns what
+// Request puts a question to every node that lives, this one included, and returns what
 // they answered by node. missing are the nodes that did not: they went, were not
 // seen before ctx ended, have no handler or too much to do. err says only why
 // no node was asked. Without a deadline in ctx it is 10s.
-func (c *Cluster) Ask(ctx context.Context, topic string, data []byte) (answers map[string][]byte, missing []string, err error) {
+func (c *Cluster) Request(ctx context.Context, topic string, data []byte) (answers map[string][]byte, missing []string, err error) {
 	c.mu.Lock()
 	nodes := c.alive
 	c.mu.Unlock()
@@ -85,9 +85,9 @@ func (c *Cluster) Ask(ctx context.Context, topic string, data []byte) (answers m
 	return a.answers, missing, nil
 }
 
-// AskNode puts a question to one node and returns its answer. Without a deadline in
+// RequestNode puts a question to one node and returns its answer. Without a deadline in
 // ctx it is 10s.
-func (c *Cluster) AskNode(ctx context.Context, node, topic string, data []byte) ([]byte, error) {
+func (c *Cluster) RequestNode(ctx context.Context, node, topic string, data []byte) ([]byte, error) {
 	if !c.Alive(node) {
 		return nil, fmt.Errorf("%w: %.40q", ErrNoNode, node)
 	}
@@ -105,7 +105,7 @@ func (c *Cluster) AskNode(ctx context.Context, node, topic string, data []byte) 
 }
 
 // put sends the question to nodes and waits. The caller owns what it returns.
-func (c *questions) put(ctx context.Context, nodes []string, only, topic string, data []byte) (*ask, error) {
+func (c *questions) put(ctx context.Context, nodes []string, only, topic string, data []byte) (*question, error) {
 	switch {
 	case topic == "" || len(topic) > maxTopic:
 		return nil, fmt.Errorf("ask %.80q: a topic has 1 to %d bytes", topic, maxTopic)
@@ -117,7 +117,7 @@ func (c *questions) put(ctx context.Context, nodes []string, only, topic string,
 		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
-	a := &ask{
+	a := &question{
 		waiting: make(map[string]*partial, len(nodes)),
 		answers: make(map[string][]byte, len(nodes)),
 		errs:    make(map[string]error),
@@ -127,20 +127,20 @@ func (c *questions) put(ctx context.Context, nodes []string, only, topic string,
 		a.waiting[id] = &partial{}
 	}
 	c.mu.Lock()
-	if len(c.asks) >= maxAsks {
+	if len(c.pending) >= maxPending {
 		c.mu.Unlock()
 		return nil, fmt.Errorf("ask %s: %w", topic, ErrBusy)
 	}
 	c.lastAsk++
 	id := c.lastAsk
-	c.asks[id] = a
+	c.pending[id] = a
 	for _, n := range nodes {
 		if n != c.self && c.nodes[n] == nil {
 			a.lose(n) // it went since nodes was taken
 		}
 	}
 	c.mu.Unlock()
-	c.asked.Add(uint64(len(nodes)))
+	c.requested.Add(uint64(len(nodes)))
 	err := c.send(nodes, only, id, topic, data)
 	if err == nil {
 		select {
@@ -149,7 +149,7 @@ func (c *questions) put(ctx context.Context, nodes []string, only, topic string,
 		}
 	}
 	c.mu.Lock()
-	delete(c.asks, id)
+	delete(c.pending, id)
 	c.mu.Unlock()
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", topic, err)
@@ -170,9 +170,9 @@ func (c *questions) send(nodes []string, only string, id uint64, topic string, d
 	case only == c.self || (only == "" && len(nodes) == 1):
 		return nil
 	case only != "":
-		return c.bus.TellNode(only, askTopic, msg)
+		return c.bus.SendTo(only, askTopic, msg)
 	default:
-		return c.bus.Tell(askTopic, msg)
+		return c.bus.Broadcast(askTopic, msg)
 	}
 }
 
@@ -241,7 +241,7 @@ func (c *questions) reply(to string, id uint64, state byte, data []byte) {
 		msg = append(msg, state)
 		msg = binary.AppendUvarint(msg, uint64(i))
 		msg = binary.AppendUvarint(msg, uint64(parts))
-		if err := c.bus.TellNode(to, replyTopic, append(msg, part...)); err != nil {
+		if err := c.bus.SendTo(to, replyTopic, append(msg, part...)); err != nil {
 			c.log.Debug("answer not sent", "node", to, "err", err)
 			return
 		}
@@ -269,7 +269,7 @@ func (c *questions) onReply(from string, data []byte) {
 func (c *questions) settle(from string, id uint64, state byte, part, parts int, data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := c.asks[id]
+	a := c.pending[id]
 	if a == nil {
 		return
 	}
@@ -314,12 +314,12 @@ func stateError(state byte) error {
 	return errors.New("an answer of unknown form")
 }
 
-// endAsks ends all waits when this node no longer listens, and has it answer no more.
-func (c *questions) endAsks() {
+// endPending ends all waits when this node no longer listens, and has it answer no more.
+func (c *questions) endPending() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = true
-	for _, a := range c.asks {
+	for _, a := range c.pending {
 		for id := range a.waiting {
 			if id != c.self {
 				a.lose(id)

@@ -154,10 +154,10 @@ type questions struct {
 	nodes    map[string]*node
 	alive    []string // ids of those in nodes and our own, sorted; a new slice at every change
 	handlers map[string]func(from string, data []byte) []byte
-	asks     map[uint64]*ask
+	pending  map[uint64]*question
 	lastAsk  uint64
 
-	asked, answered, served, refused, malformed atomic.Uint64
+	requested, answered, served, refused, malformed atomic.Uint64
 }
 
 type node struct {
@@ -173,7 +173,7 @@ type watcher struct {
 const (
 	inboxSize  = 4096
 	maxWorkers = 64
-	maxAsks    = 4096
+	maxPending = 4096
 	maxLeft    = 4096
 )
 
@@ -195,7 +195,7 @@ func New(cfg Config, bus hub.Bus, log *slog.Logger) (*Cluster, error) {
 			nodes:    make(map[string]*node),
 			alive:    []string{bus.Node()},
 			handlers: make(map[string]func(string, []byte) []byte),
-			asks:     make(map[uint64]*ask),
+			pending:  make(map[uint64]*question),
 		},
 		cfg:     cfg.WithDefaults(),
 		started: time.Now(),
@@ -319,7 +319,7 @@ func (c *Cluster) Stats() Stats {
 	c.mu.Unlock()
 	return Stats{
 		Nodes: nodes, Joined: c.joined.Load(), Gone: c.gone.Load(), Expired: c.expired.Load(),
-		Asked: c.asked.Load(), Answered: c.answered.Load(), Served: c.served.Load(),
+		Asked: c.requested.Load(), Answered: c.answered.Load(), Served: c.served.Load(),
 		Refused: c.refused.Load(), Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
 	}
 }

@@ -56,7 +56,7 @@ func start(t *testing.T, net *clustertest.Net, id string) *node {
 	return n
 }
 
-func (n *node) told() []string {
+func (n *node) reported() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.events)
@@ -97,13 +97,13 @@ func TestNodesKnowEachOtherAtOnce(t *testing.T) {
 		want(t, "name of a at b", b.Nodes()[1].Name, "host-a")
 		b.stop()
 		synctest.Wait()
-		want(t, "events of a", a.told(), []string{"+b", "-b"})
+		want(t, "events of a", a.reported(), []string{"+b", "-b"})
 		want(t, "expired", a.Stats().Expired, 0)
 		a.stop()
 	})
 }
 
-func TestKilledNodeIsGoneAtTheEndOfItsLease(t *testing.T) {
+func TestKilledNodeIsRemovedAtTheEndOfItsLease(t *testing.T) {
 	simulate(t, func(t *testing.T, net *clustertest.Net) {
 		a, b := start(t, net, "a"), start(t, net, "b")
 		time.Sleep(2500 * time.Millisecond)
@@ -112,7 +112,7 @@ func TestKilledNodeIsGoneAtTheEndOfItsLease(t *testing.T) {
 		want(t, "before the lease ends", a.Alive("b"), true)
 		time.Sleep(2 * time.Second)
 		want(t, "after", a.Alive("b"), false)
-		want(t, "events of a", a.told(), []string{"+b", "-b"})
+		want(t, "events of a", a.reported(), []string{"+b", "-b"})
 		want(t, "expired", a.Stats().Expired, 1)
 		b.stop()
 		a.stop()
@@ -127,37 +127,37 @@ func TestCutNodesComeBack(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		net.Cut("a", "b", false)
 		time.Sleep(2 * time.Second)
-		want(t, "events of a", a.told(), []string{"+b", "-b", "+b"})
-		want(t, "events of b", b.told(), []string{"+a", "-a", "+a"})
+		want(t, "events of a", a.reported(), []string{"+b", "-b", "+b"})
+		want(t, "events of b", b.reported(), []string{"+a", "-a", "+a"})
 		a.stop()
 		b.stop()
 	})
 }
 
-func TestLossySecondsEndNobody(t *testing.T) {
+func TestLossySecondsRemoveNoNode(t *testing.T) {
 	simulate(t, func(t *testing.T, net *clustertest.Net) {
 		net.Set(0.1, 200*time.Millisecond)
 		a, b := start(t, net, "a"), start(t, net, "b")
 		time.Sleep(20 * time.Second)
-		want(t, "events of a", a.told(), []string{"+b"})
-		want(t, "events of b", b.told(), []string{"+a"})
+		want(t, "events of a", a.reported(), []string{"+b"})
+		want(t, "events of b", b.reported(), []string{"+a"})
 		a.stop()
 		b.stop()
 	})
 }
 
 // A heartbeat that was in flight when the node left does not bring it back.
-func TestGoodbyeIsFinal(t *testing.T) {
+func TestALeavingNodeIsRemovedAtOnce(t *testing.T) {
 	simulate(t, func(t *testing.T, net *clustertest.Net) {
 		a, b := start(t, net, "a"), start(t, net, "b")
 		time.Sleep(time.Second)
 		b.stop()
 		synctest.Wait()
-		if err := b.bus.Tell("cluster.beat", []byte(`{"name":"host-b","started":1}`)); err != nil {
+		if err := b.bus.Broadcast("cluster.beat", []byte(`{"name":"host-b","started":1}`)); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		want(t, "events of a", a.told(), []string{"+b", "-b"})
+		want(t, "events of a", a.reported(), []string{"+b", "-b"})
 		a.stop()
 	})
 }
@@ -168,27 +168,27 @@ func TestEveryNodeAnswers(t *testing.T) {
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		answers, missing, err := a.Ask(ctx, "echo", []byte("hi"))
+		answers, missing, err := a.Request(ctx, "echo", []byte("hi"))
 		if err != nil || len(missing) != 0 || len(answers) != 3 {
 			t.Fatalf("answers %q, missing %q, err %v", answers, missing, err)
 		}
 		want(t, "of c", string(answers["c"]), "a>c:hi")
 		want(t, "of a", string(answers["a"]), "a>a:hi")
-		one, err := b.AskNode(ctx, "c", "echo", nil)
+		one, err := b.RequestNode(ctx, "c", "echo", nil)
 		want(t, "of c to b", string(one), "b>c:")
 		want(t, "err", err, nil)
-		_, err = b.AskNode(ctx, "unknown", "echo", nil)
+		_, err = b.RequestNode(ctx, "unknown", "echo", nil)
 		want(t, "unknown", errors.Is(err, cluster.ErrNoNode), true)
-		_, err = b.AskNode(ctx, "c", "what", nil)
+		_, err = b.RequestNode(ctx, "c", "what", nil)
 		want(t, "no handler", errors.Is(err, cluster.ErrNoHandler), true)
 		c.Handle("never", func(string, []byte) []byte { time.Sleep(time.Minute); return nil })
-		_, err = b.AskNode(t.Context(), "c", "never", nil)
+		_, err = b.RequestNode(t.Context(), "c", "never", nil)
 		want(t, "without a deadline", errors.Is(err, context.DeadlineExceeded), true)
 		ended, end := context.WithCancel(t.Context())
 		end()
-		_, err = b.AskNode(ended, "c", "never", nil)
+		_, err = b.RequestNode(ended, "c", "never", nil)
 		want(t, "ended", errors.Is(err, context.Canceled), true)
-		_, err = b.AskNode(t.Context(), "c", "echo", make([]byte, cluster.MaxQuestion+1))
+		_, err = b.RequestNode(t.Context(), "c", "echo", make([]byte, cluster.MaxQuestion+1))
 		want(t, "too large", errors.Is(err, cluster.ErrTooLarge), true)
 		for _, n := range []*node{a, b, c} {
 			n.stop()
@@ -205,11 +205,11 @@ func TestLargeAnswersComeWhole(t *testing.T) {
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		got, err := a.AskNode(ctx, "b", "big", nil)
+		got, err := a.RequestNode(ctx, "b", "big", nil)
 		if err != nil || !bytes.Equal(got, big) {
 			t.Errorf("%d bytes, want %d; err %v", len(got), len(big), err)
 		}
-		_, err = a.AskNode(ctx, "b", "bigger", nil)
+		_, err = a.RequestNode(ctx, "b", "bigger", nil)
 		want(t, "bigger", errors.Is(err, cluster.ErrTooLarge), true)
 		a.stop()
 		b.stop()
@@ -228,13 +228,13 @@ func TestMissingNodesAreNamed(t *testing.T) {
 		time.Sleep(time.Second)
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		answers, missing, err := a.Ask(ctx, "q", nil)
+		answers, missing, err := a.Request(ctx, "q", nil)
 		cancel()
 		want(t, "answers", fmt.Sprint(len(answers), missing, err), "1 [b c] <nil>")
 		want(t, "after", time.Since(began), time.Second)
 		net.Kill("b")
 		net.Kill("c")
-		_, missing, _ = a.Ask(t.Context(), "q", nil) // no deadline: their end is one
+		_, missing, _ = a.Request(t.Context(), "q", nil) // no deadline: their end is one
 		want(t, "missing", missing, []string{"b", "c"})
 		close(release)
 		for _, n := range []*node{a, b, c} {
@@ -254,7 +254,7 @@ func TestHandlersAtWorkAreBounded(t *testing.T) {
 		busy := 0
 		for range 200 {
 			wg.Go(func() {
-				_, err := a.AskNode(t.Context(), "b", "q", nil)
+				_, err := a.RequestNode(t.Context(), "b", "q", nil)
 				mu.Lock()
 				defer mu.Unlock()
 				if errors.Is(err, cluster.ErrBusy) {
@@ -321,7 +321,7 @@ func TestNonsenseOfOtherNodesIsCounted(t *testing.T) {
 		evil := net.Join("evil")
 		for _, m := range []string{"", "x", "\xff", "\x01\xff", "\x01\x00\x05\x02", "{", "\x01\x05abc"} {
 			for _, topic := range []string{"cluster.beat", "cluster.ask", "cluster.reply"} {
-				if err := evil.Tell(topic, []byte(m)); err != nil {
+				if err := evil.Broadcast(topic, []byte(m)); err != nil {
 					t.Error(err)
 				}
 			}

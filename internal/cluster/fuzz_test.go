@@ -20,12 +20,12 @@ func FuzzMessages(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &ask{waiting: map[string]*partial{"b": {}}, answers: map[string][]byte{}, errs: map[string]error{}, done: make(chan struct{})}
-		c.asks[1] = a
+		a := &question{waiting: map[string]*partial{"b": {}}, answers: map[string][]byte{}, errs: map[string]error{}, done: make(chan struct{})}
+		c.pending[1] = a
 		c.onAsk("b", data)
 		c.onReply("b", data)
 		c.onReply("b", data)
-		c.onBeat("b", data)
+		c.onHeartbeat("b", data)
 		if n := len(c.Nodes()); n != 1 {
 			t.Fatalf("%d nodes", n) // what was received counts once Run handles it
 		}

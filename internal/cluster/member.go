@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	beatTopic  = "cluster.beat"
-	askTopic   = "cluster.ask"
-	replyTopic = "cluster.reply"
+	heartbeatTopic = "cluster.beat"
+	askTopic       = "cluster.ask"
+	replyTopic     = "cluster.reply"
 
 	maxStatsBytes = 32 << 10
 )
 
-// A beat holds a node's heartbeat: its state.
-type beat struct {
+// A heartbeat holds a node's heartbeat: its state.
+type heartbeat struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"`
 	Started int64  `json:"started"` // Unix milliseconds
@@ -30,8 +30,8 @@ type beat struct {
 }
 
 type event struct {
-	from string
-	beat beat
+	from      string
+	heartbeat heartbeat
 }
 
 // Run announces this node to the others and follows them until ctx ends; then it
@@ -50,18 +50,18 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	defer c.wg.Wait()
 	defer stop()
-	c.tell(beat{Hello: true})
+	c.send(heartbeat{Hello: true})
 	ticker := time.NewTicker(time.Duration(c.cfg.Heartbeat))
 	defer ticker.Stop()
 	last := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
-			c.tell(beat{Bye: true})
-			c.endAsks()
+			c.send(heartbeat{Bye: true})
+			c.endPending()
 			return nil
 		case e := <-c.inbox:
-			c.hear(e)
+			c.receive(e)
 		case <-ticker.C:
 			now := time.Now()
 			if now.Sub(last) > time.Duration(c.cfg.Heartbeat+c.cfg.Lease)/2 {
@@ -70,7 +70,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 				c.prolong(now)
 			}
 			last = now
-			c.tell(beat{})
+			c.send(heartbeat{})
 			c.expire(now)
 		}
 	}
@@ -83,7 +83,7 @@ func (c *Cluster) listen() (stop func(), err error) {
 			f()
 		}
 	}
-	for topic, f := range map[string]func(string, []byte){beatTopic: c.onBeat, askTopic: c.onAsk, replyTopic: c.onReply} {
+	for topic, f := range map[string]func(string, []byte){heartbeatTopic: c.onHeartbeat, askTopic: c.onAsk, replyTopic: c.onReply} {
 		s, err := c.bus.Listen(topic, f)
 		if err != nil {
 			stop()
@@ -94,7 +94,7 @@ func (c *Cluster) listen() (stop func(), err error) {
 	return stop, nil
 }
 
-func (c *Cluster) encode(b beat) []byte {
+func (c *Cluster) encode(b heartbeat) []byte {
 	n := c.own()
 	b.Name, b.Version, b.Started, b.Stats = n.Name, n.Version, n.Started.UnixMilli(), n.Stats
 	out, err := json.Marshal(b)
@@ -104,20 +104,20 @@ func (c *Cluster) encode(b beat) []byte {
 	return out
 }
 
-// tell drops what the bus does not accept: the next heartbeat follows.
-func (c *Cluster) tell(b beat) {
-	if err := c.bus.Tell(beatTopic, c.encode(b)); err != nil {
+// send drops what the bus does not accept: the next heartbeat follows.
+func (c *Cluster) send(b heartbeat) {
+	if err := c.bus.Broadcast(heartbeatTopic, c.encode(b)); err != nil {
 		c.log.Debug("heartbeat not sent", "err", err)
 	}
 }
 
-// onBeat is called by the bus.
-func (c *Cluster) onBeat(from string, data []byte) {
+// onHeartbeat is called by the bus.
+func (c *Cluster) onHeartbeat(from string, data []byte) {
 	if from == c.self {
 		return
 	}
 	e := event{from: from}
-	if len(data) > 2*maxStatsBytes || json.Unmarshal(data, &e.beat) != nil || len(e.beat.Name) > maxNameBytes {
+	if len(data) > 2*maxStatsBytes || json.Unmarshal(data, &e.heartbeat) != nil || len(e.heartbeat.Name) > maxNameBytes {
 		c.malformed.Add(1)
 		return
 	}
@@ -128,9 +128,9 @@ func (c *Cluster) onBeat(from string, data []byte) {
 	}
 }
 
-// hear is called by Run, as are the watchers.
-func (c *Cluster) hear(e event) {
-	if e.beat.Bye {
+// receive is called by Run, as are the watchers.
+func (c *Cluster) receive(e event) {
+	if e.heartbeat.Bye {
 		c.forget(e.from, true)
 		return
 	}
@@ -153,14 +153,14 @@ func (c *Cluster) hear(e event) {
 		c.changed()
 	}
 	n.Node = Node{
-		ID: e.from, Name: e.beat.Name, Version: e.beat.Version,
-		Started: time.UnixMilli(e.beat.Started), Seen: now, Stats: e.beat.Stats,
+		ID: e.from, Name: e.heartbeat.Name, Version: e.heartbeat.Version,
+		Started: time.UnixMilli(e.heartbeat.Started), Seen: now, Stats: e.heartbeat.Stats,
 	}
 	n.until = now.Add(time.Duration(c.cfg.Lease))
 	known, watchers := n.Node, c.watchers
 	c.mu.Unlock()
-	if e.beat.Hello {
-		if err := c.bus.TellNode(e.from, beatTopic, c.encode(beat{})); err != nil {
+	if e.heartbeat.Hello {
+		if err := c.bus.SendTo(e.from, heartbeatTopic, c.encode(heartbeat{})); err != nil {
 			c.log.Debug("heartbeat not sent", "node", e.from, "err", err)
 		}
 	}
@@ -201,7 +201,7 @@ func (c *Cluster) forget(id string, bye bool) {
 	delete(c.nodes, id)
 	c.changed()
 	watchers := c.watchers
-	for _, a := range c.asks {
+	for _, a := range c.pending {
 		a.lose(id)
 	}
 	c.mu.Unlock()

@@ -108,7 +108,7 @@ func newMetrics(a *Watch, c *catalog, withTLS bool) *coreMetrics {
 		emit(float64(s.TooSlow), "too_slow")
 		emit(float64(s.Expired), "token_expired")
 		emit(float64(s.Revoked), "revoked")
-		emit(float64(s.SentAway), "drain")
+		emit(float64(s.Drained), "drain")
 		emit(float64(s.RefusedDrain), "drain_refused")
 		emit(float64(s.ClientErrors), "protocol_error")
 		emit(float64(s.Panics), "panic")

@@ -72,7 +72,7 @@ func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
 	if p.Pusher != nil {
 		t := p.Pusher.Stats()
 		event("pusher", "connected", t.Connected)
-		event("pusher", "turned_away", t.TurnedAway)
+		event("pusher", "turned_away", t.Rejected)
 		event("pusher", "too_slow", t.Slow)
 		event("pusher", "flooded", t.Flooded)
 		event("pusher", "unanswered", t.Unanswered)

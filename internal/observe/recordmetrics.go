@@ -4,8 +4,8 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // recordMetrics shows recordings and held connections.
 type recordMetrics struct {
-	node                                                            *Node
-	running, begun, attached, ended, refused, passed, events, holds *prometheus.Desc
+	node                                                              *Node
+	running, started, attached, ended, refused, passed, events, holds *prometheus.Desc
 }
 
 func newRecordMetrics(a *Node, c *catalog) *recordMetrics {
@@ -13,7 +13,7 @@ func newRecordMetrics(a *Node, c *catalog) *recordMetrics {
 	return &recordMetrics{
 		node:     a,
 		running:  d("weir_recordings", "Replies that are being recorded."),
-		begun:    d("weir_recordings_begun_total", "Times a backend was asked for a reply to be recorded."),
+		started:  d("weir_recordings_begun_total", "Times a backend was asked for a reply to be recorded."),
 		attached: d("weir_recordings_attached_total", "Clients that joined a recording, under way or ended."),
 		ended:    d("weir_recordings_ended_total", "Recordings by how they ended: whole, or why they are not.", "how"),
 		refused:  d("weir_recordings_refused_total", "Requests refused because too many replies were being recorded."),
@@ -33,7 +33,7 @@ func (m *recordMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	ch <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, float64(s.Running))
-	count(m.begun, s.Begun)
+	count(m.started, s.Started)
 	count(m.attached, s.Attached)
 	count(m.ended, s.Whole, "whole")
 	count(m.ended, s.Lost, "gateway_lost")

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestABrokerThatSaysNothingIsNoticedWhoeverWaits(t *testing.T) {
+func TestASilentBrokerIsNoticedWithAnyWaiter(t *testing.T) {
 	var s silence
 	start := time.Now()
 	f := func(at time.Duration, waiting int64, answered uint64, want time.Duration) {

@@ -118,7 +118,7 @@ func (s *snapshots) read(now time.Time) reading {
 	t.Delivered, t.Replayed, t.Encoded, t.Gaps = h.Delivered, h.Replayed, h.Encoded, h.Gaps+p.Gaps
 	t.Requests = s.Front.Stats().Requests
 	t.Dropped, t.Conflated = p.Dropped, p.Conflated
-	t.Disconnected = p.TooSlow + p.Expired + p.SentAway + p.ClientErrors + p.Panics + p.Failed + s.clients.byHand.Load()
+	t.Disconnected = p.TooSlow + p.Expired + p.Drained + p.ClientErrors + p.Panics + p.Failed + s.clients.byHand.Load()
 	shards := s.Push.Shards()
 	for i, l := range s.Loops.Loops() {
 		lr := loopReading{stats: l.Stats(), ticks: l.Ticks(), delivered: shards[i].Delivered(), depth: shards[i].Depth()}

@@ -107,16 +107,16 @@ type looked struct {
 func (a *clients) SocketSamples(dst []governor.SocketSample, phase, of int) []governor.SocketSample {
 	loops := a.Loops.Loops()
 	got := make(chan []looked, len(loops))
-	asked := 0
+	requested := 0
 	for _, l := range loops {
 		if l.Post(func() { got <- look(l, phase, max(of, 1)) }) {
-			asked++
+			requested++
 		}
 	}
 	late := time.NewTimer(governor.SourcePatience / 2)
 	defer late.Stop()
 	var all []looked
-	for waiting := asked; waiting > 0; waiting-- {
+	for waiting := requested; waiting > 0; waiting-- {
 		select {
 		case some := <-got:
 			all = append(all, some...)

@@ -38,7 +38,7 @@ type trace struct {
 	// Fixed at begin.
 	id      string
 	channel string
-	begun   time.Time
+	started time.Time
 	want    *want
 	timer   *time.Timer
 	ended   chan struct{}
@@ -68,7 +68,7 @@ func (t *tracer) begin(req *admin.TraceRequest) (*admin.Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: data: %w", admin.ErrBad, err)
 	}
-	x := &trace{id: rand.Text(), channel: req.Channel, begun: time.Now(), state: admin.TraceWaiting, ended: make(chan struct{})}
+	x := &trace{id: rand.Text(), channel: req.Channel, started: time.Now(), state: admin.TraceWaiting, ended: make(chan struct{})}
 	x.want = &want{channel: req.Channel, began: func(f *flight) { x.flight = f }, done: func(f *flight) { t.finish(x, f.err) }}
 	if data != nil {
 		x.want.data = &data[0]
@@ -182,7 +182,7 @@ func (t *tracer) get(ctx context.Context, id string, wait bool) (*admin.Trace, e
 // view reports how far x has come.
 func (t *tracer) view(x *trace) *admin.Trace {
 	t.mu.Lock()
-	v := &admin.Trace{ID: x.id, Channel: x.channel, State: x.state, Begun: x.begun, Shards: []admin.TraceShard{}}
+	v := &admin.Trace{ID: x.id, Channel: x.channel, State: x.state, Started: x.started, Shards: []admin.TraceShard{}}
 	if x.err != nil {
 		v.Error = x.err.Error()
 	}

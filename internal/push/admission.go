@@ -79,8 +79,8 @@ func (p *Push) admit(cfg limit.AdmissionConfig, namespaces []hub.Namespace) erro
 	c := &classes{cfg: cfg}
 	c.of.Store(n)
 	p.classes = c
-	for _, l := range p.lanes {
-		a := &admission{lane: l, slice: int64(cfg.Slice), direct: l.loop.Engine() == "epoll", fanout: newFanout()}
+	for _, l := range p.loopStates {
+		a := &admission{loopState: l, slice: int64(cfg.Slice), direct: l.loop.Engine() == "epoll", fanout: newFanout()}
 		a.queue = limit.NewAdmission[Job](cfg)
 		a.queue.LetGo(Job.Gone)
 		l.admission = a
@@ -133,10 +133,10 @@ func (s *classes) key(channel, key string) (k limit.Key) {
 // that follow here: what other loops publish is delivered here as well, between the two,
 // and must not be held against it. Deliveries are estimated (fanout).
 type admission struct {
-	lane   *Lane
-	slice  int64
-	direct bool // the kernel sends on submission, not when the loop waits for events
-	queue  *limit.Admission[Job]
+	loopState *LoopState
+	slice     int64
+	direct    bool // the kernel sends on submission, not when the loop waits for events
+	queue     *limit.Admission[Job]
 
 	serving bool // run is at work: whatever is offered has to wait
 	batch   batch
@@ -161,7 +161,7 @@ type admission struct {
 
 // run is what the loop does in every tick.
 func (a *admission) run() {
-	l := a.lane
+	l := a.loopState
 	now := l.loop.Clock()
 	a.judgeLast()
 	delivered, depth := l.shard.Delivered(), l.shard.Depth()
@@ -180,13 +180,13 @@ func (a *admission) run() {
 	a.delivered, a.messages, a.until = l.shard.Delivered()-delivered, depth, end
 	a.feed()
 	if a.busy = false; a.queue.Len() > 0 {
-		a.goOn()
+		a.schedule()
 	}
 }
 
-// goOn sees to it that the loop comes back for what waits: at once, or when loops that
+// schedule sees to it that the loop comes back for what waits: at once, or when loops that
 // lag have caught up.
-func (a *admission) goOn() {
+func (a *admission) schedule() {
 	if a.held() {
 		a.starve()
 		if a.held() {
@@ -194,16 +194,16 @@ func (a *admission) goOn() {
 		}
 	}
 	a.busy = true
-	a.lane.loop.Wake()
+	a.loopState.loop.Wake()
 }
 
 // judgeLast learns from the last run, and from what the loop did after it: with io_uring
 // the kernel sends only when the loop waits for events.
 func (a *admission) judgeLast() {
-	all := a.lane.loop.Stats().Sends
+	all := a.loopState.loop.Stats().Sends
 	took, sends, messages := a.running, all-a.sends, a.delivered
 	if a.busy { // answers are sent after the run
-		took += max(a.lane.loop.Now()-a.until, 0)
+		took += max(a.loopState.loop.Now()-a.until, 0)
 		messages += a.answers
 	} else {
 		sends -= min(a.answers, sends)
@@ -231,7 +231,7 @@ func (a *admission) work(now int64) int64 {
 	a.serving = true
 	defer func() { a.serving = false }()
 	var n, took [limit.Classes]int64
-	loop := a.lane.loop
+	loop := a.loopState.loop
 	for began := now; now-began+a.batch.owed < max(a.slice, 2*a.batch.most) && !a.held(); {
 		job, c, expired, ok := a.queue.Next(now)
 		if !ok {
@@ -243,11 +243,11 @@ func (a *admission) work(now int64) int64 {
 			now = loop.Clock()
 			continue
 		}
-		owes := a.batch.add(&a.fanout, job)
+		fanoutCost := a.batch.add(&a.fanout, job)
 		a.guard(job, job.Serve)
 		end := loop.Clock()
 		n[c]++
-		took[c] += end - now + owes
+		took[c] += end - now + fanoutCost
 		now = end
 	}
 	a.queue.Slices(2 * a.batch.most)
@@ -263,7 +263,7 @@ func (a *admission) work(now int64) int64 {
 func (a *admission) guard(job Job, f func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			p := a.lane.push
+			p := a.loopState.push
 			p.counters.panics.Add(1)
 			p.log.Error("panic in a request that waited", "conn", job.Conn().ID(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 			job.Conn().Close(fmt.Errorf("panic: %v", r))
@@ -279,8 +279,8 @@ func (a *admission) held() bool {
 	if a.queue.Urgent() {
 		bound *= 2
 	}
-	for _, l := range a.lane.push.lanes {
-		if l != a.lane && l.admission != nil && l.shard.Depth()*l.admission.message.Load() > bound {
+	for _, l := range a.loopState.push.loopStates {
+		if l != a.loopState && l.admission != nil && l.shard.Depth()*l.admission.message.Load() > bound {
 			return true
 		}
 	}
@@ -290,18 +290,18 @@ func (a *admission) held() bool {
 // starve registers to be woken by loops that have caught up.
 func (a *admission) starve() {
 	if !a.starved.Swap(true) {
-		a.lane.push.starving.Add(1)
+		a.loopState.push.starving.Add(1)
 	}
 }
 
 // feed wakes those that wait for this loop.
 func (a *admission) feed() {
-	p := a.lane.push
+	p := a.loopState.push
 	if p.starving.Load() == 0 {
 		return
 	}
-	for _, l := range p.lanes {
-		if l != a.lane && l.admission.starved.Load() && l.admission.starved.Swap(false) {
+	for _, l := range p.loopStates {
+		if l != a.loopState && l.admission.starved.Load() && l.admission.starved.Swap(false) {
 			p.starving.Add(-1)
 			l.loop.Wake()
 		}
@@ -310,7 +310,7 @@ func (a *admission) feed() {
 
 // Late reports whether there is more to do than in one slice, so that a request that
 // came now would have to wait, and what the clock says. Of a Push that Admits.
-func (l *Lane) Late() (late bool, now int64) {
+func (l *LoopState) Late() (late bool, now int64) {
 	a := l.admission
 	if !l.push.admitting.Load() {
 		l.push.admitting.Store(true)
@@ -323,7 +323,7 @@ func (l *Lane) Late() (late bool, now int64) {
 // are what Late has just said. With Go, which is always so when it is not late, the
 // caller serves it and calls Served then; with Wait it is served or shed later; with
 // Replaced as well, and old is not any more; with Refuse it is not.
-func (l *Lane) Offer(c limit.Class, key limit.Key, job Job, late bool, now int64) (v limit.Verdict, old Job) {
+func (l *LoopState) Offer(c limit.Class, key limit.Key, job Job, late bool, now int64) (v limit.Verdict, old Job) {
 	a, spent := l.admission, int64(0)
 	if late {
 		spent = a.slice
@@ -338,22 +338,24 @@ func (l *Lane) Offer(c limit.Class, key limit.Key, job Job, late bool, now int64
 	return v, old
 }
 
-// Owes estimates the deliveries of a request that Offer let through, before it is served.
-func (l *Lane) Owes(job Job) int64 { return l.admission.batch.add(&l.admission.fanout, job) }
+// EstimateFanout estimates the deliveries of a request that Offer let through, before it is served.
+func (l *LoopState) EstimateFanout(job Job) int64 {
+	return l.admission.batch.add(&l.admission.fanout, job)
+}
 
 // Served says that a request that was let through at began is done, but for the
 // deliveries that follow.
-func (l *Lane) Served(c limit.Class, owes, began int64) {
+func (l *LoopState) Served(c limit.Class, fanoutCost, began int64) {
 	end := l.loop.Clock()
-	l.admission.queue.Served(c, 1, end-began+owes, end)
+	l.admission.queue.Served(c, 1, end-began+fanoutCost, end)
 }
 
-// Judge decides about a request that cannot wait, as Offer does otherwise.
-func (l *Lane) Judge(c limit.Class) bool { return l.admission.queue.Judge(c) }
+// Decide decides about a request that cannot wait, as Offer does otherwise.
+func (l *LoopState) Decide(c limit.Class) bool { return l.admission.queue.Decide(c) }
 
 // RetryAfter is how many seconds a client that was refused is asked to wait: not the
 // same for all of them, and more the more there is to do.
-func (l *Lane) RetryAfter() int64 {
+func (l *LoopState) RetryAfter() int64 {
 	pressure := 0.0
 	if l.admission != nil {
 		pressure = l.admission.queue.Pressure(limit.Market)
@@ -371,7 +373,7 @@ func (p *Push) Guard(scale float64, rest bool) {
 	if p.classes == nil {
 		return
 	}
-	for _, l := range p.lanes {
+	for _, l := range p.loopStates {
 		l.loop.Post(func() { l.admission.guarded(scale, rest) })
 	}
 }
@@ -382,7 +384,7 @@ func (a *admission) guarded(scale float64, rest bool) {
 		return
 	}
 	a.rested = false
-	a.lane.loop.Conns(func(c *eventloop.Conn) bool {
+	a.loopState.loop.Conns(func(c *eventloop.Conn) bool {
 		if r, ok := c.Handler().(drainee); ok && !c.Closing() {
 			r.Drained(c)
 		}
@@ -396,8 +398,8 @@ type drainee interface {
 	Drained(c *eventloop.Conn)
 }
 
-// rests reports whether history is to wait.
-func (l *Lane) rests() bool {
+// historyPaused reports whether history is to wait.
+func (l *LoopState) historyPaused() bool {
 	if a := l.admission; a != nil && a.resting {
 		a.rested = true
 		return true
@@ -410,14 +412,14 @@ func (p *Push) compresses(channels []string) bool {
 	return p.formats.Compresses(channels) && !p.guarded.Load()
 }
 
-// turnsAway reports whether a subscription of a session that is open already is not
+// rejects reports whether a subscription of a session that is open already is not
 // started now: it requests history, and there is no time for that.
-func (p *Push) turnsAway(l *Lane, opt *hub.SubscribeOptions) bool {
+func (p *Push) rejects(l *LoopState, opt *hub.SubscribeOptions) bool {
 	if l.admission == nil || len(opt.Since) == 0 && !opt.All {
 		return false
 	}
 	c := p.ReplayClass(opt.Channels)
-	return c != limit.Unclassed && !l.Judge(c)
+	return c != limit.Unclassed && !l.Decide(c)
 }
 
 // Refuse makes new subscriptions be rejected, or served again. Those there are stay.
@@ -425,7 +427,7 @@ func (p *Push) turnsAway(l *Lane, opt *hub.SubscribeOptions) bool {
 func (r *refusals) Refuse(on bool) { r.refusing.Store(on) }
 
 // AdmissionStats are the sums over all loops, by class; nil without classes. Any goroutine.
-func (all lanes) AdmissionStats() []limit.ClassStats {
+func (all loopStates) AdmissionStats() []limit.ClassStats {
 	if len(all) == 0 || all[0].admission == nil {
 		return nil
 	}

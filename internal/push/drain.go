@@ -26,8 +26,8 @@ func (p *Push) Drain(plan wire.DrainPlan) {
 	if !p.draining.CompareAndSwap(nil, &drain{plan, time.Now()}) {
 		return
 	}
-	for _, lane := range p.lanes {
-		lane.loop.Post(func() { lane.drain(plan.Over) })
+	for _, loopState := range p.loopStates {
+		loopState.loop.Post(func() { loopState.drain(plan.Over) })
 	}
 }
 
@@ -36,10 +36,10 @@ func (r *refusals) Leave() { r.leaving.Store(true) }
 
 // EndRefused closes the WebSockets that were refused and are still open: the process
 // ends. Any goroutine.
-func (all lanes) EndRefused() {
-	for _, lane := range all {
-		lane.loop.Post(func() {
-			lane.loop.Conns(func(c *eventloop.Conn) bool {
+func (all loopStates) EndRefused() {
+	for _, loopState := range all {
+		loopState.loop.Post(func() {
+			loopState.loop.Conns(func(c *eventloop.Conn) bool {
 				if r, ok := c.Handler().(*refusedSocket); ok {
 					r.end(c)
 				}
@@ -53,7 +53,7 @@ func (all lanes) EndRefused() {
 type drainer interface{ drain(c *eventloop.Conn) }
 
 // drain gives every subscriber its own time within over.
-func (l *Lane) drain(over time.Duration) {
+func (l *LoopState) drain(over time.Duration) {
 	l.drainEnd = l.loop.Now() + max(int64(over), 1)
 	l.loop.Conns(func(c *eventloop.Conn) bool {
 		switch d, ok := c.Handler().(drainer); {
@@ -82,7 +82,7 @@ func (r *refusals) reconnect(code int, refused bool) time.Duration {
 	return base/2 + rand.N(4*base+1)
 }
 
-func (r *refusals) countAway(code int) {
+func (r *refusals) countRejected(code int) {
 	if code == codeRestart {
 		r.count.refusedDrain.Add(1)
 	} else {
@@ -94,10 +94,10 @@ func (r *refusals) countAway(code int) {
 // completed, and it is closed after the time that the client should wait: most clients
 // retry at once, or ever more slowly, after a handshake that fails, and some give up.
 type refusedSocket struct {
-	lane   *Lane
-	code   int
-	reason string
-	ended  bool
+	loopState *LoopState
+	code      int
+	reason    string
+	ended     bool
 }
 
 const (
@@ -114,7 +114,7 @@ const (
 // refuseSocketAs completes a handshake, whose answer is head, and closes the WebSocket
 // at once with the code of a protocol that has a wait in it.
 func (r *refusals) refuseSocketAs(c *eventloop.Conn, head []byte, why, code int, reason string) {
-	r.countAway(why)
+	r.countRejected(why)
 	c.Write(websocket.AppendClose(head, uint16(code), reason))
 	c.SetTimer(sessionPartingTime)
 	c.CloseAfterFlush()
@@ -123,7 +123,7 @@ func (r *refusals) refuseSocketAs(c *eventloop.Conn, head []byte, why, code int,
 // refuseSocket completes a handshake, whose answer is head, for a client that is to
 // come back later.
 func (r *refusals) refuseSocket(c *eventloop.Conn, head []byte, code int, reason string) {
-	l := c.Loop().Local.(*Lane)
+	l := c.Loop().Local.(*LoopState)
 	bound := maxHeldBusy
 	switch {
 	case r.Draining():
@@ -135,10 +135,10 @@ func (r *refusals) refuseSocket(c *eventloop.Conn, head []byte, code int, reason
 		r.refuseSocketAs(c, head, code, code, reason)
 		return
 	}
-	r.countAway(code)
+	r.countRejected(code)
 	l.refused++
 	c.Write(head)
-	c.SetHandler(&refusedSocket{lane: l, code: code, reason: reason})
+	c.SetHandler(&refusedSocket{loopState: l, code: code, reason: reason})
 	c.SetTimer(int64(min(max(r.reconnect(code, true), leastHeld), mostHeld)))
 }
 
@@ -161,7 +161,7 @@ func (r *refusedSocket) Timer(c *eventloop.Conn, _ int64) {
 }
 
 // Closed implements eventloop.Handler.
-func (r *refusedSocket) Closed(*eventloop.Conn, error) { r.lane.refused-- }
+func (r *refusedSocket) Closed(*eventloop.Conn, error) { r.loopState.refused-- }
 
 func (r *refusedSocket) end(c *eventloop.Conn) {
 	if r.ended || c.Closing() {
@@ -185,7 +185,7 @@ func appendHandshake(b, key []byte, extensions, subprotocol string, fields []byt
 
 // refuse answers a request that cannot be served now.
 func (r *refusals) refuse(c *eventloop.Conn, fields []byte, code int, reason string) {
-	r.countAway(code)
+	r.countRejected(code)
 	e := &APIError{Status: http.StatusServiceUnavailable, Message: reason, Hint: "connect again after Retry-After seconds"}
 	if code == codeInternal {
 		e = &APIError{Status: http.StatusInternalServerError, Message: reason}

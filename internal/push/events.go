@@ -11,23 +11,23 @@ import (
 
 // custom is what a protocol's stream of events does otherwise than Weir's own.
 type custom struct {
-	gap      func(hub.Gap) []byte
-	review   func(*access.Review) bool
-	state    func(takeover.State) (takeover.State, bool) // nil: it does not move
-	moved    func()
-	ended    func() // to be called at the end; nil: it did not begin, or no caller needs it
-	beat     int64
-	ends     int64 // when it does, on the loop's clock; 0: never
-	protocol uint8
+	gap       func(hub.Gap) []byte
+	review    func(*access.Review) bool
+	state     func(takeover.State) (takeover.State, bool) // nil: it does not move
+	moved     func()
+	ended     func() // to be called at the end; nil: it did not begin, or no caller needs it
+	heartbeat int64
+	ends      int64 // when it does, on the loop's clock; 0: never
+	protocol  uint8
 }
 
 // never is a time that does not come.
 const never = int64(1) << 60
 
 func newCustom(r *Subscription, now int64) *custom {
-	c := &custom{gap: r.Custom.Gap, beat: int64(r.Custom.Heartbeat), review: r.Custom.Review, protocol: r.Protocol, state: r.Custom.AppendState, moved: r.Custom.Moved}
-	if c.beat < 0 {
-		c.beat = never
+	c := &custom{gap: r.Custom.Gap, heartbeat: int64(r.Custom.Heartbeat), review: r.Custom.Review, protocol: r.Protocol, state: r.Custom.AppendState, moved: r.Custom.Moved}
+	if c.heartbeat < 0 {
+		c.heartbeat = never
 	}
 	if r.Custom.Life > 0 {
 		c.ends = now + int64(r.Custom.Life)
@@ -60,14 +60,14 @@ func (p *Push) ServeEvents(c *eventloop.Conn, r *Subscription) error {
 	old := c.Handler()
 	c.SetHandler(s)
 	s.tally(c, p, r.Protocol, 1)
-	err := s.begin(p.Lane(c), c, r, s)
+	err := s.begin(p.LoopState(c), c, r, s)
 	if err == nil {
 		return nil
 	}
 	c.SetHandler(old)
 	s.tally(c, p, r.Protocol, -1)
 	if code, _ := failure(err); code == codeTryLater {
-		p.countAway(code)
+		p.countRejected(code)
 		c.Write(appendSSEAnswer(nil, r.Fields, p.appendRetry(nil, code, true)))
 		c.CloseAfterFlush()
 		return nil
@@ -93,7 +93,7 @@ func (s *sseSession) appendFirst(b []byte, o *opening, at hub.Positions) []byte 
 	if s.custom() != nil {
 		return append(b, o.preamble...)
 	}
-	b = sse.AppendRetry(b, s.lane.push.retryMillis())
+	b = sse.AppendRetry(b, s.loopState.push.retryMillis())
 	if len(at) > 0 {
 		b = at.AppendTo(append(b, "id: "...))
 		b = append(b, '\n')
@@ -105,19 +105,19 @@ func (s *sseSession) appendFirst(b []byte, o *opening, at hub.Positions) []byte 
 func (s *sseSession) appendLast(b []byte, code int, reason string) []byte {
 	switch {
 	case s.custom() == nil:
-		return s.lane.push.appendEnd(b, code, reason, s.opening() != nil)
+		return s.loopState.push.appendEnd(b, code, reason, s.opening() != nil)
 	case code == codeTokenExpired || code == codeRevoked || code == codeNormal:
 		return b // it may come back at once
 	}
-	return s.lane.push.appendRetry(b, code, s.opening() != nil)
+	return s.loopState.push.appendRetry(b, code, s.opening() != nil)
 }
 
-// beat is how long a silence may be.
-func (s *sseSession) beat() int64 {
-	if c := s.custom(); c != nil && c.beat != 0 {
-		return c.beat
+// heartbeatInterval is how long a silence may be.
+func (s *sseSession) heartbeatInterval() int64 {
+	if c := s.custom(); c != nil && c.heartbeat != 0 {
+		return c.heartbeat
 	}
-	return int64(s.lane.push.cfg.Heartbeat)
+	return int64(s.loopState.push.cfg.Heartbeat)
 }
 
 // lived reports whether the time of the stream is over.
@@ -129,7 +129,7 @@ func (s *sseSession) lived(now int64) bool {
 const eventStream = "text/event-stream"
 
 // A panic in Began or Ended must not end the loop.
-func (s *session) tell(f func()) {
+func (s *session) report(f func()) {
 	if f != nil {
 		defer s.recovered()
 		f()

@@ -31,7 +31,7 @@ type undecided struct{ sub *hub.Subscriber }
 // decideSubscription has extensions decide on a subscription that was linked, and begins it if
 // they allow it. sink gets a refusal by Failed.
 func decideSubscription(t *transport, s *hub.Subscriber, sink, linked hub.Sink, opt hub.SubscribeOptions) error {
-	all := t.lane().push.extensions
+	all := t.loopState().push.extensions
 	e := clientEvent(t, extension.Subscribe, opt.Channels)
 	if d := all.Cached(e); d != nil {
 		if !d.Admit {
@@ -101,7 +101,7 @@ func stopDeciding(t *transport) {
 
 // clientEvent describes the client of t to extensions.
 func clientEvent(t *transport, k extension.Kind, channels []string) *extension.Event {
-	return t.lane().push.event(k, t.conn, t.protocol, subjectOf(t), slices.Clone(channels))
+	return t.loopState().push.event(k, t.conn, t.protocol, subjectOf(t), slices.Clone(channels))
 }
 
 // event describes a client on c.

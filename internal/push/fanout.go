@@ -69,14 +69,14 @@ func (b *batch) add(f *fanout, job Job) int64 {
 	if n == 0 {
 		return 0
 	}
-	owes := int64(float64(n) * f.message)
+	fanoutCost := int64(float64(n) * f.message)
 	if channel == "" || !b.has(channel) {
 		sends := int64(float64(n) * f.send)
 		b.most = max(b.most, sends)
-		owes += sends
+		fanoutCost += sends
 	}
-	b.owed += owes
-	return owes
+	b.owed += fanoutCost
+	return fanoutCost
 }
 
 // has reports whether channel was seen, and notes it while there is room.

@@ -57,7 +57,7 @@ func TestWhatIsNotWholeTeachesSlowlyThatLessIsNeeded(t *testing.T) {
 	}
 }
 
-func TestTheSecondMessageOfAChannelOwesNoSends(t *testing.T) {
+func TestTheSecondMessageOfAChannelAddsNoSends(t *testing.T) {
 	f := fanout{send: 1000, message: 10}
 	var b batch
 	add := func(n int, channel string, want int64) {

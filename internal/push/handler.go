@@ -11,19 +11,19 @@ import (
 
 // Data implements eventloop.Handler.
 func (t *transport) Data(c *eventloop.Conn, b []byte) int {
-	if t.flags&isSocket == 0 || t.deaf() {
+	if t.flags&isSocket == 0 || t.closed() {
 		return len(b) // a stream's client has nothing more to say
 	}
-	t.hear()
+	t.markRead()
 	p := t.takeParser()
 	defer t.putParser(p)
 	used := 0
-	for !t.deaf() {
+	for !t.closed() {
 		ev, n, ok, err := p.Next(b[used:])
 		used += n
 		if err != nil {
-			t.lane().push.counters.clientErrors.Add(1)
-			t.lane().push.log.Debug("websocket protocol error", "conn", c.ID(), "peer", c.Peer(), "err", err)
+			t.loopState().push.counters.clientErrors.Add(1)
+			t.loopState().push.log.Debug("websocket protocol error", "conn", c.ID(), "peer", c.Peer(), "err", err)
 			t.Close(protocolCode(err))
 			break
 		}
@@ -64,7 +64,7 @@ type lentParser struct {
 // lentFor returns the place in parsers of the one for messages of up to max bytes; 0
 // means the configured bound. Protocols use a few bounds: the last place is for all
 // that come when there are too many.
-func (l *Lane) lentFor(maxMessage int) uint8 {
+func (l *LoopState) lentFor(maxMessage int) uint8 {
 	if maxMessage <= 0 {
 		maxMessage = l.push.cfg.MaxClientMessage
 	}
@@ -83,15 +83,15 @@ func (t *transport) takeParser() *websocket.Parser {
 	if t.more != nil && t.more.parser != nil {
 		return t.more.parser
 	}
-	return &t.lane().parsers[t.limits].parser
+	return &t.loopState().parsers[t.limits].parser
 }
 
 // putParser keeps p for the transport if it is in the middle of something.
 func (t *transport) putParser(p *websocket.Parser) {
 	own := t.more != nil && t.more.parser == p
 	switch {
-	case t.deaf(), p.Idle():
-		if t.deaf() {
+	case t.closed(), p.Idle():
+		if t.closed() {
 			p.Reset()
 		}
 		if t.more != nil {
@@ -101,7 +101,7 @@ func (t *transport) putParser(p *websocket.Parser) {
 	case !own:
 		kept := *p
 		*p = websocket.Parser{}
-		p.Init(websocket.ParserOptions{Limits: &t.lane().parsers[t.limits].limits})
+		p.Init(websocket.ParserOptions{Limits: &t.loopState().parsers[t.limits].limits})
 		t.extra().parser = &kept
 	}
 }
@@ -111,7 +111,7 @@ func (t *transport) EndOfStream(*eventloop.Conn) bool { return false }
 
 // Drained implements eventloop.Handler.
 func (t *transport) Drained(c *eventloop.Conn) {
-	if !t.deaf() {
+	if !t.closed() {
 		t.enter()
 		defer t.exit()
 		t.session.Drained()
@@ -124,9 +124,9 @@ func (t *transport) Drained(c *eventloop.Conn) {
 // Timer implements eventloop.Handler.
 func (t *transport) Timer(c *eventloop.Conn, _ int64) {
 	switch {
-	case t.flags&saidGoodbye != 0:
+	case t.flags&closeSent != 0:
 		c.Close(eventloop.ErrStalled) // the last words had their time
-	case t.deaf():
+	case t.closed():
 	case t.flags&drainsNext != 0:
 		t.drain(c)
 	default:
@@ -139,11 +139,11 @@ func (t *transport) Timer(c *eventloop.Conn, _ int64) {
 // drain implements drainer: it has the session send its client away, once.
 func (t *transport) drain(*eventloop.Conn) {
 	t.flags &^= drainsNext
-	if t.deaf() || t.flags&askedToGo != 0 {
+	if t.closed() || t.flags&drainSent != 0 {
 		return
 	}
-	t.flags |= askedToGo
-	t.lane().push.counters.sentAway.Add(1)
+	t.flags |= drainSent
+	t.loopState().push.counters.drained.Add(1)
 	t.enter()
 	defer t.exit()
 	t.session.Drain()
@@ -151,15 +151,15 @@ func (t *transport) drain(*eventloop.Conn) {
 
 // drainWithin implements drainer: what the protocol set comes first, if that is sooner.
 func (t *transport) drainWithin() {
-	if !t.deaf() {
+	if !t.closed() {
 		t.SetTimer(time.Duration(t.conn.TimerIn()))
 	}
 }
 
 // Closed implements eventloop.Handler.
 func (t *transport) Closed(c *eventloop.Conn, err error) {
-	t.lane().push.log.Debug("session closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
-	if p := t.lane().push; p.extensions.Wants(extension.Disconnect) { // the session does not know of the end yet
+	t.loopState().push.log.Debug("session closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
+	if p := t.loopState().push; p.extensions.Wants(extension.Disconnect) { // the session does not know of the end yet
 		p.disconnected(c, t.protocol, subjectOf(t))
 	}
 	t.flags |= isGone
@@ -175,7 +175,7 @@ func (t *transport) Closed(c *eventloop.Conn, err error) {
 
 // numbers implements lagging.
 func (t *transport) numbers() Lag {
-	g := Lag{Transport: "stream", HTTP2: HTTPVersion(t.conn) == 2, HTTP3: HTTPVersion(t.conn) == 3, Protocol: t.lane().push.protocols[t.protocol].name, Bytes: t.conn.Unsent(), Kernel: t.conn.UnsentKernel()}
+	g := Lag{Transport: "stream", HTTP2: HTTPVersion(t.conn) == 2, HTTP3: HTTPVersion(t.conn) == 3, Protocol: t.loopState().push.protocols[t.protocol].name, Bytes: t.conn.Unsent(), Kernel: t.conn.UnsentKernel()}
 	if t.flags&isSocket != 0 {
 		g.Transport = "websocket"
 	}

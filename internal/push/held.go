@@ -54,7 +54,7 @@ func (p *Push) ServeHeld(c *eventloop.Conn, r *Subscription, k KeepAlive) {
 	old := c.Handler()
 	c.SetHandler(s)
 	p.tally(c, false, 1)
-	if err := s.begin(p.Lane(c), c, r, s); err != nil {
+	if err := s.begin(p.LoopState(c), c, r, s); err != nil {
 		c.SetHandler(old)
 		p.tally(c, false, -1)
 		code, reason := failure(err)
@@ -65,7 +65,7 @@ func (p *Push) ServeHeld(c *eventloop.Conn, r *Subscription, k KeepAlive) {
 
 // partWith ends a stream that did not come to be.
 func (s *heldSession) partWith(p *Push, c *eventloop.Conn, code int, reason string) {
-	p.countAway(code)
+	p.countRejected(code)
 	s.conn = c
 	c.Write(s.framed(p.appendEnd(nil, code, reason, true)))
 	s.part()
@@ -76,16 +76,16 @@ func (s *heldSession) Start(at hub.Positions) {
 	defer s.recovered()
 	first, lossy := s.opening().resumes(at)
 	if len(at) > 1 {
-		s.keepsStands(at, lossy)
+		s.keepsPosition(at, lossy)
 	}
-	b := sse.AppendRetry(nil, s.lane.push.retryMillis())
+	b := sse.AppendRetry(nil, s.loopState.push.retryMillis())
 	if len(first) > 0 {
 		b = first.AppendTo(append(b, "id: "...))
 		b = append(b, '\n')
 	}
 	s.opened()
 	s.conn.Write(s.framed(append(b, '\n')))
-	s.lastSend = s.lane.loop.Now()
+	s.lastSend = s.loopState.loop.Now()
 	s.armTimer(int64(s.alive.Every))
 }
 
@@ -114,7 +114,7 @@ func (s *heldSession) Timer(c *eventloop.Conn, now int64) {
 	case s.flags&ending != 0, s.expired(), c.Stalled(), s.flags&paced != 0 && s.backlog != nil:
 		s.sseSession.Timer(c, now)
 		return
-	case s.lane.push.Draining():
+	case s.loopState.push.Draining():
 		s.drain(c)
 		return
 	case s.opening() != nil:

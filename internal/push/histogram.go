@@ -53,12 +53,12 @@ func (h *LagHistograms) Add(messages, bytes int, age float64) {
 
 // Histograms makes every loop look at its subscribers and call f, on its
 // goroutine, once. It returns at once; a loop that has ended calls f with nothing.
-func (all lanes) Histograms(f func(LagHistograms)) {
-	for _, lane := range all {
-		ok := lane.loop.Post(func() {
+func (all loopStates) Histograms(f func(LagHistograms)) {
+	for _, loopState := range all {
+		ok := loopState.loop.Post(func() {
 			var h LagHistograms
 			now := time.Now()
-			lane.loop.Conns(func(c *eventloop.Conn) bool {
+			loopState.loop.Conns(func(c *eventloop.Conn) bool {
 				if l, ok := c.Handler().(lagging); ok {
 					l.count(&h, now)
 				}

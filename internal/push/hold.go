@@ -9,7 +9,7 @@ import (
 func (s *session) held() *backlog.Queue {
 	if s.backlog == nil {
 		s.backlog = &backlog.Queue{}
-		s.lane.push.counters.lagged.Add(1)
+		s.loopState.push.counters.lagged.Add(1)
 	}
 	return s.backlog
 }
@@ -17,7 +17,7 @@ func (s *session) held() *backlog.Queue {
 // hold keeps b's messages for later. It returns false when a namespace's policy
 // ends the subscriber.
 func (s *session) hold(b *hub.Batch) bool {
-	q, p := s.held(), s.lane.push
+	q, p := s.held(), s.loopState.push
 	for _, m := range b.Messages {
 		if b.Replay {
 			q.PushReplay(m, &p.waiting)
@@ -63,7 +63,7 @@ func (s *session) release() {
 
 // gather takes off q what leaves in one write.
 func (s *session) gather(q *backlog.Queue) (out []byte) {
-	p := s.lane.push
+	p := s.loopState.push
 	for _, g := range q.TakeDropped(&p.waiting) {
 		out = s.appendGap(out, g)
 	}
@@ -72,15 +72,15 @@ func (s *session) gather(q *backlog.Queue) (out []byte) {
 			out = s.appendGap(out, g)
 			continue
 		}
-		if s.flags&paced != 0 && !s.rare.pace.take(s.lane.loop.Now()) {
+		if s.flags&paced != 0 && !s.rare.pace.take(s.loopState.loop.Now()) {
 			return out
 		}
 		m := q.Pop(&p.waiting)
 		frame := p.hub.Encode(m, s.format)
-		if out == nil && s.stands() == nil && (len(frame) >= releaseBytes || q.Empty()) {
+		if out == nil && s.position() == nil && (len(frame) >= releaseBytes || q.Empty()) {
 			return frame // alone: no copy
 		}
-		if s.stands() != nil {
+		if s.position() != nil {
 			out = append(out, s.ownID(m)...)
 		}
 		out = append(out, frame...)
@@ -91,7 +91,7 @@ func (s *session) gather(q *backlog.Queue) (out []byte) {
 // drop forgets what is held.
 func (s *session) drop() {
 	if s.backlog != nil {
-		s.backlog.Forget(&s.lane.push.waiting)
+		s.backlog.Forget(&s.loopState.push.waiting)
 		s.backlog = nil
 	}
 }

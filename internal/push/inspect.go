@@ -6,7 +6,7 @@ import (
 )
 
 // Shards returns the hub's shards, by loop. Any goroutine may read their numbers.
-func (all lanes) Shards() []*hub.Shard {
+func (all loopStates) Shards() []*hub.Shard {
 	shards := make([]*hub.Shard, len(all))
 	for i, l := range all {
 		shards[i] = l.shard

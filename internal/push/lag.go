@@ -53,24 +53,24 @@ const lagChunk = 256
 // Lags makes every loop look at its subscribers and call f, on its goroutine,
 // with the limit of them whose rank is highest. rank sees only the numbers. It
 // returns at once; f is called Loops times, if the loops run.
-func (all lanes) Lags(limit int, rank func(*Lag) float64, f func(Lags)) {
-	for _, lane := range all {
-		s := &lagScan{lane: lane, limit: limit, rank: rank, f: f}
-		if !lane.loop.Post(s.begin) {
-			f(Lags{Loop: lane.loop.ID(), Ended: true})
+func (all loopStates) Lags(limit int, rank func(*Lag) float64, f func(Lags)) {
+	for _, loopState := range all {
+		s := &lagScan{loopState: loopState, limit: limit, rank: rank, f: f}
+		if !loopState.loop.Post(s.begin) {
+			f(Lags{Loop: loopState.loop.ID(), Ended: true})
 		}
 	}
 }
 
 // lagScan is a walk over one loop's subscribers.
 type lagScan struct {
-	lane  *Lane
-	limit int
-	rank  func(*Lag) float64
-	f     func(Lags)
-	left  []*eventloop.Conn
-	total int
-	worst []ranked
+	loopState *LoopState
+	limit     int
+	rank      func(*Lag) float64
+	f         func(Lags)
+	left      []*eventloop.Conn
+	total     int
+	worst     []ranked
 }
 
 type ranked struct {
@@ -80,7 +80,7 @@ type ranked struct {
 }
 
 func (a *lagScan) begin() {
-	a.lane.loop.Conns(func(c *eventloop.Conn) bool {
+	a.loopState.loop.Conns(func(c *eventloop.Conn) bool {
 		if _, ok := c.Handler().(lagging); ok {
 			a.left = append(a.left, c)
 		}
@@ -114,10 +114,10 @@ func (a *lagScan) next() {
 		clear(a.worst[a.limit:])
 		a.worst = a.worst[:a.limit]
 	}
-	if len(a.left) > 0 && a.lane.loop.Post(a.next) {
+	if len(a.left) > 0 && a.loopState.loop.Post(a.next) {
 		return
 	}
-	out := Lags{Loop: a.lane.loop.ID(), Total: a.total, Worst: make([]Lag, len(a.worst))}
+	out := Lags{Loop: a.loopState.loop.ID(), Total: a.total, Worst: make([]Lag, len(a.worst))}
 	for i := range a.worst {
 		out.Worst[i] = a.worst[i].s.describe(a.worst[i].lag)
 	}
@@ -131,7 +131,7 @@ func (s *session) numbers() Lag {
 		g.Transport = "websocket"
 	}
 	if c := s.custom(); c != nil {
-		g.Protocol = s.lane.push.protocols[c.protocol].name
+		g.Protocol = s.loopState.push.protocols[c.protocol].name
 	}
 	if q := s.backlog; q != nil {
 		g.Messages = q.Len()
@@ -159,4 +159,4 @@ func (s *session) describe(g Lag) Lag {
 }
 
 // Loops returns how many loops Lags will answer for.
-func (all lanes) Loops() int { return len(all) }
+func (all loopStates) Loops() int { return len(all) }

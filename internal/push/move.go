@@ -20,7 +20,7 @@ const (
 	sessionIdentity            // auth's state
 	sessionForm                // see formNumbers
 	sessionSent                // nanoseconds since something was sent or pinged
-	sessionHeard               // of a WebSocket: since its client last sent
+	sessionLastRead            // of a WebSocket: since its client last sent
 	sessionUnlogged            // bytes of messages that are in no log, to be sent first
 	sessionProtocol            // of a protocol's stream of events: its name
 	sessionCustom              // and its state
@@ -65,9 +65,9 @@ func (s *sseSession) AppendState(_ *eventloop.Conn, dst takeover.State) (takeove
 	if !ok {
 		return dst, 0
 	}
-	dst = dst.MustString(sessionProtocol, s.lane.push.protocols[x.protocol].name).MustBytes(sessionCustom, custom)
+	dst = dst.MustString(sessionProtocol, s.loopState.push.protocols[x.protocol].name).MustBytes(sessionCustom, custom)
 	if x.ends != 0 {
-		dst = dst.MustUint(sessionEnds, uint64(max(x.ends-s.lane.loop.Now(), 1)))
+		dst = dst.MustUint(sessionEnds, uint64(max(x.ends-s.loopState.loop.Now(), 1)))
 	}
 	return s.appendState(dst, takeover.KindEvents)
 }
@@ -77,7 +77,7 @@ func (s *wsSession) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover
 	if s.parser != nil {
 		return dst, 0
 	}
-	dst = dst.Uint(sessionHeard, uint64(s.lane.loop.Now()-s.lastRecv))
+	dst = dst.Uint(sessionLastRead, uint64(s.loopState.loop.Now()-s.lastRecv))
 	return s.appendState(dst, takeover.KindWebSocket)
 }
 
@@ -94,26 +94,26 @@ func (s *recordedSession) AppendState(_ *eventloop.Conn, dst takeover.State) (ta
 // appendState appends what both have in common.
 func (s *session) appendState(dst takeover.State, kind uint8) (takeover.State, uint8) {
 	form := formNumber(s.format)
-	if form == 0 || s.flags&ending != 0 || s.opening() != nil || s.lane.push.prover == nil {
+	if form == 0 || s.flags&ending != 0 || s.opening() != nil || s.loopState.push.prover == nil {
 		return dst, 0
 	}
-	at, ok := s.sub.Stands()
+	at, ok := s.sub.Position()
 	if !ok {
 		return dst, 0
 	}
-	dst = dst.MustUint(sessionForm, form).Uint(sessionSent, uint64(s.lane.loop.Now()-s.lastSend))
+	dst = dst.MustUint(sessionForm, form).Uint(sessionSent, uint64(s.loopState.loop.Now()-s.lastSend))
 	for _, name := range s.sub.Channels() {
 		dst = dst.MustString(sessionChannel, name)
 	}
 	if s.custom() == nil { // a protocol's own has it otherwise
-		id, ok := s.lane.push.prover.AppendState(nil, s.identity())
+		id, ok := s.loopState.push.prover.AppendState(nil, s.identity())
 		if !ok {
 			return dst, 0
 		}
 		dst = dst.MustBytes(sessionIdentity, id)
 	}
 	if q := s.backlog; q != nil {
-		if at, ok = q.Stands(at); ok {
+		if at, ok = q.Position(at); ok {
 			dst, ok = s.appendUnlogged(dst, q)
 		}
 		if !ok {
@@ -139,7 +139,7 @@ func (s *session) appendUnlogged(dst takeover.State, q *backlog.Queue) (takeover
 		if m.Offset != 0 {
 			continue
 		}
-		if frames = append(frames, s.lane.push.hub.Encode(m, s.format)...); len(frames) > maxUnlogged {
+		if frames = append(frames, s.loopState.push.hub.Encode(m, s.format)...); len(frames) > maxUnlogged {
 			return dst, false
 		}
 	}
@@ -151,28 +151,28 @@ func (s *sseSession) Moved(c *eventloop.Conn) {
 	s.closed()
 	x := s.custom()
 	if x == nil {
-		s.tally(c, s.lane.push, 0, -1)
+		s.tally(c, s.loopState.push, 0, -1)
 		return
 	}
-	s.tally(c, s.lane.push, x.protocol, -1)
-	s.tell(x.moved)
+	s.tally(c, s.loopState.push, x.protocol, -1)
+	s.report(x.moved)
 }
 
 // Moved implements eventloop.Mover.
 func (s *wsSession) Moved(c *eventloop.Conn) {
 	s.closed()
-	s.lane.push.tally(c, true, -1)
+	s.loopState.push.tally(c, true, -1)
 }
 
 // An Arriving is a session that comes from another process, read and not yet open.
 type Arriving struct {
-	kind        uint8
-	sub         Subscription
-	format      hub.Format
-	at          hub.Positions
-	sent, heard int64
-	unlogged    []byte
-	ends        int64 // nanoseconds until the end of a protocol's stream; 0: it has none
+	kind            uint8
+	sub             Subscription
+	format          hub.Format
+	at              hub.Positions
+	sent, sinceRead int64
+	unlogged        []byte
+	ends            int64 // nanoseconds until the end of a protocol's stream; 0: it has none
 }
 
 // ReadState reads the state of a session of that kind, with the channels and keys of now: the
@@ -197,8 +197,8 @@ func (p *Push) ReadState(kind uint8, s takeover.State, readers map[string]socket
 			form = f.Uint
 		case sessionSent:
 			a.sent = int64(min(f.Uint, uint64(never)))
-		case sessionHeard:
-			a.heard = int64(min(f.Uint, uint64(never)))
+		case sessionLastRead:
+			a.sinceRead = int64(min(f.Uint, uint64(never)))
 		case sessionUnlogged:
 			a.unlogged = f.Bytes
 		case sessionProtocol:
@@ -276,13 +276,13 @@ func (a *Arriving) findForm(number uint64) error {
 
 // Arrive makes c what a says, and continues with its stream where that was.
 func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error) {
-	l := p.Lane(c)
+	l := p.LoopState(c)
 	now := l.loop.Now()
 	var h eventloop.Handler
 	var s *session
 	var sink hub.Sink
 	if a.kind == takeover.KindWebSocket {
-		w := &wsSession{lastRecv: now - a.heard}
+		w := &wsSession{lastRecv: now - a.sinceRead}
 		h, s, sink = w, &w.session, w
 	} else {
 		w := &sseSession{}
@@ -308,14 +308,14 @@ func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error)
 	}
 	s.prepare(l, c, &a.sub)
 	s.lastSend = now - a.sent
-	s.rare.opening.moved, s.rare.opening.asked = true, a.at
+	s.rare.opening.moved, s.rare.opening.requested = true, a.at
 	if x := a.sub.Custom; x != nil {
 		s.rare.custom = newCustom(&a.sub, now)
 		s.rare.custom.ended, s.rare.custom.ends = x.Ended, 0
 		if a.ends > 0 {
 			s.rare.custom.ends = now + a.ends
 		}
-		s.tell(x.Began)
+		s.report(x.Began)
 	}
 	l.enter()
 	defer l.exit()
@@ -323,23 +323,23 @@ func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error)
 		s.logFailure(err)
 		count(-1)
 		if x := a.sub.Custom; x != nil {
-			s.tell(x.Ended)
+			s.report(x.Ended)
 		}
 		return nil, err
 	}
 	return h, nil
 }
 
-// goesOn reports whether the session came from another process and is live here now, where
+// resumesAt reports whether the session came from another process and is live here now, where
 // its client was sent everything up to at.
-func (s *session) goesOn(at hub.Positions) bool {
+func (s *session) resumesAt(at hub.Positions) bool {
 	o := s.opening()
 	if o == nil || !o.moved {
 		return false
 	}
 	if !wire.IsFrame(s.format) && len(at) > 1 && s.custom() == nil {
 		_, lossy := o.resumes(at)
-		s.keepsStands(at, lossy)
+		s.keepsPosition(at, lossy)
 	}
 	s.opened()
 	return true

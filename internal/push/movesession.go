@@ -15,7 +15,7 @@ const (
 	transportProtocol = iota + 1 // its name
 	transportSession             // the session's state
 	transportKind                // 0: a stream, 1: a stream in chunks, 2: a WebSocket
-	transportHeard               // nanoseconds since the client last sent
+	transportLastRead            // nanoseconds since the client last sent
 )
 
 const (
@@ -29,7 +29,7 @@ var _ eventloop.Mover = (*transport)(nil)
 // AppendState implements eventloop.Mover. Its client waits while a message is incomplete.
 func (t *transport) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.State, uint8) {
 	m, ok := t.session.(socket.Mover)
-	if !ok || t.calls > 0 || t.flags&(saidGoodbye|isGone|isOver|askedToGo) != 0 || t.more != nil && (t.more.parser != nil || t.more.deciding != nil) {
+	if !ok || t.calls > 0 || t.flags&(closeSent|isGone|isOver|drainSent) != 0 || t.more != nil && (t.more.parser != nil || t.more.deciding != nil) {
 		return dst, 0
 	}
 	session, ok := m.AppendState(nil)
@@ -43,8 +43,8 @@ func (t *transport) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover
 	case t.flags&inChunks != 0:
 		kind = kindChunked
 	}
-	dst = dst.MustString(transportProtocol, t.lane().push.protocols[t.protocol].name).MustBytes(transportSession, session).MustUint(transportKind, kind)
-	return dst.Uint(transportHeard, uint64(t.Now()-t.LastRead())), takeover.KindProtocol
+	dst = dst.MustString(transportProtocol, t.loopState().push.protocols[t.protocol].name).MustBytes(transportSession, session).MustUint(transportKind, kind)
+	return dst.Uint(transportLastRead, uint64(t.Now()-t.LastRead())), takeover.KindProtocol
 }
 
 // Moved implements eventloop.Mover.
@@ -59,9 +59,9 @@ func (t *transport) Moved(*eventloop.Conn) {
 // yet open.
 type ArrivingProtocol struct {
 	*socket.Arriving
-	flags    transportFlags
-	protocol uint8
-	heard    int64
+	flags     transportFlags
+	protocol  uint8
+	sinceRead int64
 }
 
 // ReadProtocol reads the state of a protocol's session. readers are those of the protocols, by
@@ -78,8 +78,8 @@ func (p *Push) ReadProtocol(s takeover.State, readers map[string]socket.Reader) 
 			session = takeover.State(f.Bytes)
 		case transportKind:
 			a.flags = map[uint64]transportFlags{kindChunked: inChunks, kindSocket: isSocket}[f.Uint]
-		case transportHeard:
-			a.heard = int64(min(f.Uint, uint64(never)))
+		case transportLastRead:
+			a.sinceRead = int64(min(f.Uint, uint64(never)))
 		default:
 			return false, nil
 		}
@@ -103,8 +103,8 @@ func (p protocols) number(name string) uint8 {
 
 // ArriveProtocol makes c what a says. Loop only.
 func (p *Push) ArriveProtocol(c *eventloop.Conn, a *ArrivingProtocol) eventloop.Handler {
-	l := p.Lane(c)
-	t := &transport{conn: c, flags: a.flags | arriving, protocol: a.protocol, heard: heardAt(l.loop.Now() - a.heard)}
+	l := p.LoopState(c)
+	t := &transport{conn: c, flags: a.flags | arriving, protocol: a.protocol, lastRead: readStamp(l.loop.Now() - a.sinceRead)}
 	if a.flags&isSocket != 0 {
 		t.limits = l.lentFor(a.MaxMessage)
 	}

@@ -27,7 +27,7 @@ var (
 )
 
 // open reports whether the sink is called.
-func (o *outlet) open() bool { return o.sink != nil && o.t.flags&(saidGoodbye|isGone) == 0 }
+func (o *outlet) open() bool { return o.sink != nil && o.t.flags&(closeSent|isGone) == 0 }
 
 // Start implements hub.Sink.
 func (o *outlet) Start(at hub.Positions) {
@@ -79,7 +79,7 @@ func (o *outlet) Room() (ok bool) {
 	if o.open() {
 		o.t.enter()
 		defer o.t.exit()
-		ok = !o.t.lane().rests() && o.sink.Room()
+		ok = !o.t.loopState().historyPaused() && o.sink.Room()
 	}
 	return ok
 }
@@ -137,7 +137,7 @@ func (t *transport) unlink(s *hub.Subscriber) bool {
 }
 
 func (t *transport) endSubscriptions() {
-	shard := t.lane().shard
+	shard := t.loopState().shard
 	if sub := t.sub; sub != nil {
 		t.sub, t.sink = nil, nil
 		shard.Unsubscribe(sub)

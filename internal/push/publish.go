@@ -39,16 +39,16 @@ func (p *Push) publishCall(c *eventloop.Conn, call *Call, who *auth.Identity, an
 		p.broadcast(c, call, who, answer)
 		return
 	}
-	x := p.Lane(c).publication(c, call.Channels[0])
+	x := p.LoopState(c).publication(c, call.Channels[0])
 	x.answer = answer
 	x.offer(call.For(0, who), nil)
 }
 
 // publication is one call of the hub under way.
 type publication struct {
-	push *Push
-	lane *Lane
-	done func(hub.Position, error) // x.answered, made once
+	push      *Push
+	loopState *LoopState
+	done      func(hub.Position, error) // x.answered, made once
 
 	conn    *eventloop.Conn
 	channel string
@@ -72,14 +72,14 @@ type publication struct {
 const maxSparePublications = 256
 
 // publication returns an empty one, used before if there is one.
-func (l *Lane) publication(c *eventloop.Conn, channel string) *publication {
+func (l *LoopState) publication(c *eventloop.Conn, channel string) *publication {
 	var x *publication
 	if n := len(l.publications); n > 0 {
 		x = l.publications[n-1]
 		l.publications[n-1] = nil
 		l.publications = l.publications[:n-1]
 	} else {
-		x = &publication{push: l.push, lane: l}
+		x = &publication{push: l.push, loopState: l}
 		x.done = x.answered
 	}
 	x.conn, x.channel = c, channel
@@ -88,9 +88,9 @@ func (l *Lane) publication(c *eventloop.Conn, channel string) *publication {
 
 // giveBack keeps x for the next call, if the hub is done with it for certain:
 // it answered before Publish returned.
-func (l *Lane) giveBack(x *publication) {
+func (l *LoopState) giveBack(x *publication) {
 	if x.state.Load() == answered && len(l.publications) < maxSparePublications {
-		*x = publication{push: x.push, lane: l, done: x.done}
+		*x = publication{push: x.push, loopState: l, done: x.done}
 		l.publications = append(l.publications, x)
 	}
 }
@@ -116,7 +116,7 @@ func (x *publication) publish(pub hub.Publication, topics []string) {
 // returned comes after the call of the hub.
 func (x *publication) returned() {
 	if !x.state.CompareAndSwap(publishing, returned) {
-		x.tell()
+		x.complete()
 	}
 }
 
@@ -124,19 +124,19 @@ func (x *publication) returned() {
 func (x *publication) answered(at hub.Position, err error) {
 	x.pos, x.failed = at, err
 	if !x.state.CompareAndSwap(publishing, answered) {
-		x.conn.Loop().Post(x.tell)
+		x.conn.Loop().Post(x.complete)
 	}
 }
 
-// tell counts the outcome and passes it on. On the connection's loop, once.
-func (x *publication) tell() {
+// complete counts the outcome and passes it on. On the connection's loop, once.
+func (x *publication) complete() {
 	p := x.push
 	p.counters.storing.Add(-1)
 	if x.older != nil {
-		x.tellOlder()
+		x.notifyOlder()
 	}
 	if x.then != nil {
-		x.told()
+		x.notifyProtocol()
 		return
 	}
 	if x.failed == nil {
@@ -150,15 +150,15 @@ func (x *publication) tell() {
 	x.refused(x.bad)
 }
 
-// told is the outcome of a protocol's publication.
-func (x *publication) told() {
+// notifyProtocol is the outcome of a protocol's publication.
+func (x *publication) notifyProtocol() {
 	if x.failed == nil {
 		x.push.counters.published.Add(1)
 	} else {
 		x.push.counters.publishErrors.Add(1)
 	}
 	then, at, err := x.then, x.pos, x.failed
-	x.lane.giveBack(x)
+	x.loopState.giveBack(x)
 	then(at, err)
 }
 
@@ -183,7 +183,7 @@ func (p *Push) publishDecided(c *eventloop.Conn, topics []string, pub hub.Public
 	if topics != nil {
 		pub.Channel = ""
 	}
-	x := p.Lane(c).publication(c, pub.Channel)
+	x := p.LoopState(c).publication(c, pub.Channel)
 	x.then = done
 	x.offer(pub, topics)
 }
@@ -201,7 +201,7 @@ func (x *publication) finish() {
 		x.all.finish()
 		return
 	}
-	l, answer, status := x.lane, x.answer, http.StatusOK
+	l, answer, status := x.loopState, x.answer, http.StatusOK
 	l.answer = x.append(l.answer[:0])
 	if x.bad != nil {
 		status = x.bad.Status
@@ -221,15 +221,15 @@ func (x *publication) append(b []byte) []byte {
 // broadcast is a call that publishes to several channels in order, and answers
 // when all have answered.
 type broadcast struct {
-	lane   *Lane
-	left   int
-	all    []*publication
-	answer func(status int, body []byte)
+	loopState *LoopState
+	left      int
+	all       []*publication
+	answer    func(status int, body []byte)
 }
 
 func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answer func(int, []byte)) {
-	l := p.Lane(c)
-	b := &broadcast{lane: l, left: len(call.Channels), all: make([]*publication, len(call.Channels)), answer: answer}
+	l := p.LoopState(c)
+	b := &broadcast{loopState: l, left: len(call.Channels), all: make([]*publication, len(call.Channels)), answer: answer}
 	if class := p.LeastOf(call.Channels); class != limit.Unclassed {
 		l.queueBroadcast(class, &waitingBroadcast{broadcast: b, conn: c, call: call, who: who})
 		return
@@ -240,7 +240,7 @@ func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answ
 // publish begins all of them.
 func (b *broadcast) publish(c *eventloop.Conn, call *Call, who *auth.Identity) {
 	for i, ch := range call.Channels {
-		b.all[i] = b.lane.publication(c, ch)
+		b.all[i] = b.loopState.publication(c, ch)
 		b.all[i].all = b
 	}
 	for from := 0; from < len(b.all); from += aimAhead {
@@ -253,7 +253,7 @@ const aimAhead = 64
 
 // publishSome is publish for the channels between from and to.
 func (b *broadcast) publishSome(call *Call, from, to int, who *auth.Identity) {
-	l := b.lane
+	l := b.loopState
 	pubs := l.pubs[:0]
 	l.pubs = nil // a call of the hub may come back here
 	for i := from; i < to; i++ {
@@ -277,7 +277,7 @@ func (b *broadcast) finish() {
 	if b.left--; b.left > 0 {
 		return
 	}
-	l := b.lane
+	l := b.loopState
 	text := append(l.answer[:0], `{"result":{"responses":[`...)
 	for i, x := range b.all {
 		if i > 0 {

@@ -90,12 +90,12 @@ func (c Config) WithDefaults() Config {
 type Deps struct {
 	Formats *wire.Formats
 	Hub     *hub.Hub
-	// Loops run the clients' connections: each gets a Lane, and is the hub's shard. They
+	// Loops run the clients' connections: each gets a LoopState, and is the hub's shard. They
 	// must not run yet.
 	Loops []*eventloop.Loop
 	// Access decides who may read and publish; nil: namespaces and grants alone.
 	Access *access.Model
-	// Admission has publications, and what else is offered to a Lane, queued by class;
+	// Admission has publications, and what else is offered to a LoopState, queued by class;
 	// nil: nothing has a class. Namespaces say which class their channels have.
 	Admission  *limit.AdmissionConfig
 	Namespaces []hub.Namespace
@@ -116,7 +116,7 @@ type Deps struct {
 // A Push serves the subscribers and publishers of a process.
 type Push struct {
 	refusals
-	lanes
+	loopStates
 	protocols // of endpoints. Fixed before the loops run
 	*classes  // nil: nothing has a class
 
@@ -144,12 +144,12 @@ type Push struct {
 	waiting backlog.Counts
 }
 
-// lanes has one for each loop, by the loop's number.
-type lanes []*Lane
+// loopStates has one for each loop, by the loop's number.
+type loopStates []*LoopState
 
-// A Lane is Push on one loop: the loop and the hub's shard on it. It belongs to
+// A LoopState is Push on one loop: the loop and the hub's shard on it. It belongs to
 // the loop's goroutine.
-type Lane struct {
+type LoopState struct {
 	push  *Push
 	loop  *eventloop.Loop
 	shard *hub.Shard
@@ -180,9 +180,9 @@ type Lane struct {
 }
 
 // enter comes before every call that makes the hub call sinks, exit after it.
-func (l *Lane) enter() { l.within++ }
+func (l *LoopState) enter() { l.within++ }
 
-func (l *Lane) exit() {
+func (l *LoopState) exit() {
 	if l.within--; l.within > 0 {
 		return
 	}
@@ -194,7 +194,7 @@ func (l *Lane) exit() {
 }
 
 // gone ends a subscription, now or as soon as the hub has returned.
-func (l *Lane) gone(s *hub.Subscriber) {
+func (l *LoopState) gone(s *hub.Subscriber) {
 	if l.within > 0 {
 		l.left = append(l.left, s)
 		return
@@ -203,7 +203,7 @@ func (l *Lane) gone(s *hub.Subscriber) {
 }
 
 // run is what the loop does in every tick.
-func (l *Lane) run() {
+func (l *LoopState) run() {
 	l.enter()
 	defer l.exit()
 	if l.admission != nil && l.push.admitting.Load() {
@@ -232,12 +232,12 @@ func New(cfg Config, d Deps) (*Push, error) {
 	p.refusals = refusals{retry: time.Duration(cfg.Retry), maxSubscribers: int64(d.MaxSubscribers), log: d.Log, count: &p.counters}
 	p.Protocol("")
 	for _, l := range d.Loops {
-		lane := &Lane{push: p, loop: l, shard: d.Hub.NewShard(l.Wake)}
-		lane.parser.Init(websocket.ParserOptions{Limits: &p.limits})
-		lane.deflateParser.Init(websocket.ParserOptions{Limits: &p.limits, Deflate: true})
-		l.Local = lane
-		l.OnTick(lane.run)
-		p.lanes = append(p.lanes, lane)
+		loopState := &LoopState{push: p, loop: l, shard: d.Hub.NewShard(l.Wake)}
+		loopState.parser.Init(websocket.ParserOptions{Limits: &p.limits})
+		loopState.deflateParser.Init(websocket.ParserOptions{Limits: &p.limits, Deflate: true})
+		l.Local = loopState
+		l.OnTick(loopState.run)
+		p.loopStates = append(p.loopStates, loopState)
 	}
 	if d.Admission == nil {
 		return p, nil
@@ -271,8 +271,8 @@ func (p *Push) Ready() error {
 	return p.hub.Ready()
 }
 
-// Lane returns the state of a connection's loop.
-func (all lanes) Lane(c *eventloop.Conn) *Lane { return all[c.Loop().ID()] }
+// LoopState returns the state of a connection's loop.
+func (all loopStates) LoopState(c *eventloop.Conn) *LoopState { return all[c.Loop().ID()] }
 
 // retryMillis is a client's own reconnection time, so that those who are cut
 // together do not come back together.
@@ -285,16 +285,16 @@ func (r *refusals) retryMillis() int {
 const SessionBytes = int(unsafe.Sizeof(wsSession{}))
 
 type counters struct {
-	sse, ws                    atomic.Int64
-	overHTTP2, overHTTP3       struct{ sse, ws atomic.Int64 } // of those, the ones on streams
-	tooSlow, expired, sentAway atomic.Uint64
-	revoked                    atomic.Uint64
-	refusedDrain               atomic.Uint64
-	clientErrors, lagged       atomic.Uint64
-	published, publishErrors   atomic.Uint64
-	storing                    atomic.Int64
-	overloaded, failedSubs     atomic.Uint64
-	panics                     atomic.Uint64
+	sse, ws                   atomic.Int64
+	overHTTP2, overHTTP3      struct{ sse, ws atomic.Int64 } // of those, the ones on streams
+	tooSlow, expired, drained atomic.Uint64
+	revoked                   atomic.Uint64
+	refusedDrain              atomic.Uint64
+	clientErrors, lagged      atomic.Uint64
+	published, publishErrors  atomic.Uint64
+	storing                   atomic.Int64
+	overloaded, failedSubs    atomic.Uint64
+	panics                    atomic.Uint64
 }
 
 // Stats are gauges and counters since New.
@@ -305,7 +305,7 @@ type Stats struct {
 	TooSlow                                                            uint64 // closed at the bound of their queue
 	Expired                                                            uint64 // closed because their token ended
 	Revoked                                                            uint64 // closed because a reload took their rights away
-	SentAway                                                           uint64 // closed by a drain
+	Drained                                                            uint64 // closed by a drain
 	RefusedDrain                                                       uint64 // refused because of a drain
 	Overloaded                                                         uint64 // refused because the broker or the hub could not take them
 	Failed                                                             uint64 // whose subscription could not be had or kept
@@ -354,7 +354,7 @@ func (p *Push) Stats() Stats {
 	return Stats{
 		SSE: c.sse.Load(), WebSocket: c.ws.Load(), SSEOverHTTP2: c.overHTTP2.sse.Load(), WebSocketOverHTTP2: c.overHTTP2.ws.Load(),
 		SSEOverHTTP3: c.overHTTP3.sse.Load(), WebSocketOverHTTP3: c.overHTTP3.ws.Load(), TooSlow: c.tooSlow.Load(), Expired: c.expired.Load(), Revoked: c.revoked.Load(),
-		SentAway: c.sentAway.Load(), RefusedDrain: c.refusedDrain.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
+		Drained: c.drained.Load(), RefusedDrain: c.refusedDrain.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Storing: c.storing.Load(),
 		Panics: c.panics.Load(), Gaps: w.Gaps.Load(), Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(),
 		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),

@@ -74,7 +74,7 @@ func (b *scripted) Subscribe(ctx context.Context, _ *hub.Namespace, _ string, _ 
 	return hub.Snapshot{Top: hub.Position{Epoch: "e1"}}, nil
 }
 
-func (b *scripted) asked() bool {
+func (b *scripted) requested() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.subs > 0
@@ -283,7 +283,7 @@ func TestASubscriptionThatDoesNotComeAboutIsAnswered(t *testing.T) {
 		c1, stream := s.client("s")
 		c2, socket := s.client("w")
 		if also != nil {
-			trial.Eventually(t, "both wait", func() bool { st := s.Stats(); return b.asked() && st.SSE+st.WebSocket == 2 })
+			trial.Eventually(t, "both wait", func() bool { st := s.Stats(); return b.requested() && st.SSE+st.WebSocket == 2 })
 			also(s)
 		}
 		if got := s.rest(stream); !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") || !strings.Contains(got, sse) || !strings.Contains(got, "\nretry: ") && !strings.Contains(got, "\r\nretry: ") || !strings.Contains(got, "X-Test: yes\r\n") {
@@ -304,7 +304,7 @@ func TestASubscriptionThatDoesNotComeAboutIsAnswered(t *testing.T) {
 }
 
 // A stream that begins in the middle of a drain ends with it, not a heartbeat later.
-func TestAStreamThatBeginsDuringADrainEndsWithIt(t *testing.T) {
+func TestAStreamThatStartsDuringADrainEndsWithIt(t *testing.T) {
 	gate := make(chan struct{})
 	s := play(t, &scripted{subscribed: func(context.Context) error { <-gate; return nil }}, hub.Namespace{})
 	_, stream := s.client("s")

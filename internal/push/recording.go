@@ -30,7 +30,7 @@ var (
 // nothing was started and c is as before.
 func (p *Push) ServeRecording(c *eventloop.Conn, r *Subscription, left func()) error {
 	if p.Draining() {
-		p.sendAway(c, r.Fields, codeRestart, "draining")
+		p.reject(c, r.Fields, codeRestart, "draining")
 		left()
 		return nil
 	}
@@ -41,14 +41,14 @@ func (p *Push) ServeRecording(c *eventloop.Conn, r *Subscription, left func()) e
 	old := c.Handler()
 	c.SetHandler(s)
 	p.tally(c, false, 1)
-	err := s.begin(p.Lane(c), c, r, s)
+	err := s.begin(p.LoopState(c), c, r, s)
 	if err == nil {
 		return nil
 	}
 	c.SetHandler(old)
 	p.tally(c, false, -1)
 	if code, reason := failure(err); code == codeTryLater {
-		p.sendAway(c, r.Fields, code, reason)
+		p.reject(c, r.Fields, code, reason)
 		left()
 		return nil
 	}
@@ -68,7 +68,7 @@ func (s *recordedSession) Deliver(b *hub.Batch) {
 	defer s.recovered()
 	s.over = true
 	if !s.hold(&hub.Batch{Messages: b.Messages[:last+1], Replay: b.Replay}) {
-		s.lane.push.counters.tooSlow.Add(1)
+		s.loopState.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
 		return
 	}

@@ -8,11 +8,11 @@ import (
 
 // A client that is cut off between the first block and a gap event resumes where it was, and
 // receives the gap event then.
-func TestAStreamWithGapsBeginsWhereItsClientWas(t *testing.T) {
+func TestAStreamWithGapsStartsAtItsClientsPosition(t *testing.T) {
 	f := func(since, at, want string, wantLossy bool) {
 		t.Helper()
 		opt, begins := wire.Options(nil, since), wire.Options(nil, at).Since
-		o := opening{asked: opt.Since, unknown: opt.Unknown != ""}
+		o := opening{requested: opt.Since, unknown: opt.Unknown != ""}
 		first, lossy := o.resumes(begins)
 		if got := string(first.AppendTo(nil)); got != want || lossy != wantLossy {
 			t.Errorf("asked %q of a stream that begins at %q: %q, %v; want %q, %v", since, at, got, lossy, want, wantLossy)

@@ -10,10 +10,10 @@ import (
 // Review has every loop ask its clients whether they keep their rights in a reload, and
 // calls f once for each loop, on its goroutine, with how many do not, by what they speak.
 // It returns at once; f is called Loops times.
-func (all lanes) Review(r *access.Review, f func(lost map[string]int)) {
-	for _, lane := range all {
-		s := &reviewScan{lane: lane, r: r, f: f, lost: map[string]int{}}
-		if !lane.loop.Post(s.begin) {
+func (all loopStates) Review(r *access.Review, f func(lost map[string]int)) {
+	for _, loopState := range all {
+		s := &reviewScan{loopState: loopState, r: r, f: f, lost: map[string]int{}}
+		if !loopState.loop.Post(s.begin) {
 			f(nil)
 		}
 	}
@@ -29,15 +29,15 @@ var _, _, _, _, _ reviewed = (*sseSession)(nil), (*wsSession)(nil), (*heldSessio
 
 // reviewScan is a walk over one loop's clients.
 type reviewScan struct {
-	lane *Lane
-	r    *access.Review
-	f    func(map[string]int)
-	left []*eventloop.Conn
-	lost map[string]int
+	loopState *LoopState
+	r         *access.Review
+	f         func(map[string]int)
+	left      []*eventloop.Conn
+	lost      map[string]int
 }
 
 func (a *reviewScan) begin() {
-	a.lane.loop.Conns(func(c *eventloop.Conn) bool {
+	a.loopState.loop.Conns(func(c *eventloop.Conn) bool {
 		if _, ok := c.Handler().(reviewed); ok {
 			a.left = append(a.left, c)
 		}
@@ -58,7 +58,7 @@ func (a *reviewScan) next() {
 			a.lost[protocol]++
 		}
 	}
-	if a.left = a.left[n:]; len(a.left) > 0 && a.lane.loop.Post(a.next) {
+	if a.left = a.left[n:]; len(a.left) > 0 && a.loopState.loop.Post(a.next) {
 		return
 	}
 	a.f(a.lost)
@@ -109,11 +109,11 @@ func (s *session) reviewAs(r *access.Review, by access.Protocol, protocol string
 		return "", true
 	}
 	if c := s.custom(); c != nil {
-		protocol = s.lane.push.protocols[c.protocol].name
+		protocol = s.loopState.push.protocols[c.protocol].name
 	}
 	code, reason := s.judge(r, by)
 	if code != 0 && !r.Dry {
-		s.lane.push.counters.revoked.Add(1)
+		s.loopState.push.counters.revoked.Add(1)
 		end(code, reason)
 	}
 	return protocol, code == 0
@@ -137,16 +137,16 @@ func (s *recordedSession) review(r *access.Review) (string, bool) {
 
 func (t *transport) review(r *access.Review) (string, bool) {
 	x, ok := t.session.(access.Reviewed)
-	if !ok || t.deaf() {
+	if !ok || t.closed() {
 		return "", true
 	}
 	t.enter()
 	defer t.exit()
 	stays := x.Review(r)
 	if !stays && !r.Dry {
-		t.lane().push.counters.revoked.Add(1)
+		t.loopState().push.counters.revoked.Add(1)
 	}
-	return t.lane().push.protocols[t.protocol].name, stays
+	return t.loopState().push.protocols[t.protocol].name, stays
 }
 
 // gone reports whether what proved an identity went while its client's request was served.

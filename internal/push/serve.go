@@ -79,32 +79,32 @@ type SocketOptions struct {
 	Protocol uint8
 	// MaxMessage bounds what the client may send at a time; 0 means the configured bound.
 	MaxMessage int
-	// AwayCode and AwayReason are socket.WebSocketOptions'.
-	AwayCode   int
-	AwayReason string
+	// DrainCode and DrainReason are socket.WebSocketOptions'.
+	DrainCode   int
+	DrainReason string
 }
 
 // ServeSocket completes a handshake and makes c speak what open returns.
 func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket.Transport) socket.Session) {
-	if code, reason := p.sendsAway(); code != 0 {
+	if code, reason := p.rejection(); code != 0 {
 		head := appendHandshake(nil, o.Key, "", o.Subprotocol, o.Fields)
-		if o.AwayCode != 0 { // the code itself means that the client waits
-			p.refuseSocketAs(c, head, code, o.AwayCode, o.AwayReason)
+		if o.DrainCode != 0 { // the code itself means that the client waits
+			p.refuseSocketAs(c, head, code, o.DrainCode, o.DrainReason)
 		} else {
 			p.refuseSocket(c, head, code, reason)
 		}
 		return
 	}
-	l := p.Lane(c)
+	l := p.LoopState(c)
 	l.head = appendHandshake(l.head[:0], o.Key, "", o.Subprotocol, o.Fields)
 	c.Write(l.head)
 	t := &transport{conn: c, flags: isSocket, protocol: o.Protocol, limits: l.lentFor(o.MaxMessage)}
 	t.start(open)
 }
 
-// sendsAway says why new clients are not taken now; code 0 means that they
+// rejection says why new clients are not taken now; code 0 means that they
 // are.
-func (r *refusals) sendsAway() (code int, reason string) {
+func (r *refusals) rejection() (code int, reason string) {
 	switch {
 	case r.Draining():
 		return codeRestart, "draining"
@@ -127,11 +127,11 @@ type StreamOptions struct {
 
 // ServeStream answers 200 and makes c speak what open returns.
 func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket.Transport) socket.Session) {
-	if code, reason := p.sendsAway(); code != 0 {
+	if code, reason := p.rejection(); code != 0 {
 		p.away(c, o.ContentType, o.Fields, code, reason)
 		return
 	}
-	l := p.Lane(c)
+	l := p.LoopState(c)
 	l.head = appendStreamHead(l.head[:0], o)
 	c.Write(l.head)
 	t := &transport{conn: c, protocol: o.Protocol}
@@ -144,7 +144,7 @@ func (p *Push) ServeStream(c *eventloop.Conn, o *StreamOptions, open func(socket
 // Away answers a client of events that is to come back later, in a way that keeps a
 // browser's EventSource trying.
 func (r *refusals) Away(c *eventloop.Conn, fields []byte) {
-	r.countAway(codeTryLater)
+	r.countRejected(codeTryLater)
 	c.Write(appendSSEAnswer(nil, fields, r.appendRetry(nil, codeTryLater, true)))
 	c.CloseAfterFlush()
 }
@@ -152,7 +152,7 @@ func (r *refusals) Away(c *eventloop.Conn, fields []byte) {
 // away answers a client of a stream that is not taken now.
 func (r *refusals) away(c *eventloop.Conn, contentType string, fields []byte, code int, reason string) {
 	if isEventStream(contentType) {
-		r.countAway(code)
+		r.countRejected(code)
 		c.Write(appendSSEAnswer(nil, fields, r.appendRetry(nil, code, true)))
 		c.CloseAfterFlush()
 		return

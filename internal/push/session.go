@@ -59,9 +59,9 @@ const (
 // session is what SSE and WebSocket subscribers have in common. It belongs to
 // its connection's loop. There is one per client: every word of it counts.
 type session struct {
-	sub  hub.Subscriber
-	lane *Lane
-	conn *eventloop.Conn
+	sub       hub.Subscriber
+	loopState *LoopState
+	conn      *eventloop.Conn
 	// backlog is what the socket is not ready for; nil when there is nothing.
 	backlog *backlog.Queue
 	// rare is what most subscribers do not have once they are open; nil then.
@@ -90,7 +90,7 @@ type rare struct {
 	opening *opening
 	// The field is the stream's position, for a stream of several namespaces, whose
 	// id lines are its own; nil otherwise.
-	stands hub.Positions
+	position hub.Positions
 	// pace is the budget of a subscriber with a maximum rate.
 	pace pace
 	// custom is nil for Weir's own streams.
@@ -111,17 +111,17 @@ func (s *session) opening() *opening {
 	return s.rare.opening
 }
 
-func (s *session) stands() hub.Positions {
+func (s *session) position() hub.Positions {
 	if s.rare == nil {
 		return nil
 	}
-	return s.rare.stands
+	return s.rare.position
 }
 
 // opened drops what was needed only until the answer went out.
 func (s *session) opened() {
 	s.rare.opening = nil
-	if s.rare.identity == nil && s.rare.stands == nil && s.flags&paced == 0 && s.rare.custom == nil {
+	if s.rare.identity == nil && s.rare.position == nil && s.flags&paced == 0 && s.rare.custom == nil {
 		s.rare = nil
 	}
 }
@@ -133,26 +133,26 @@ type opening struct {
 	hello       bool
 	moved       bool // the answer went out from another process
 	// What the client asked to resume from; unknown says that it was no position.
-	asked   hub.Positions
-	unknown bool
+	requested hub.Positions
+	unknown   bool
 	// Of a protocol's stream.
 	preamble     []byte
 	began, ended func()
 }
 
 // resumes returns the position that the client receives first, of a stream that begins at at.
-// When gaps follow, that is its own: a client that is cut off before it has received them asks
-// for the same again, and receives them then.
+// When gaps follow, that is its own: a client that is cut off before it has received them requests
+// the same again, and receives them then.
 func (o *opening) resumes(at hub.Positions) (first hub.Positions, lossy bool) {
 	switch {
 	case o.unknown:
 		return nil, true
-	case len(o.asked) == 0:
+	case len(o.requested) == 0:
 		return at, false
 	}
 	for _, p := range at {
-		if !slices.ContainsFunc(o.asked, func(q hub.Position) bool { return q.Epoch == p.Epoch && q.Offset == p.Offset }) {
-			return o.asked, true
+		if !slices.ContainsFunc(o.requested, func(q hub.Position) bool { return q.Epoch == p.Epoch && q.Offset == p.Offset }) {
+			return o.requested, true
 		}
 	}
 	return at, false
@@ -169,7 +169,7 @@ const (
 )
 
 // begin is the part of both transports that comes before the answer.
-func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Sink) error {
+func (s *session) begin(l *LoopState, c *eventloop.Conn, r *Subscription, sink hub.Sink) error {
 	if l.push.refusing.Load() || l.push.full(1) { // it is counted already
 		return hub.ErrOverloaded
 	}
@@ -187,9 +187,9 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 		o.preamble, o.began, o.ended = x.Preamble, x.Began, x.Ended
 	} else {
 		opt = wire.Options(r.Channels, r.Since)
-		s.rare.opening.asked, s.rare.opening.unknown = opt.Since, opt.Unknown != ""
+		s.rare.opening.requested, s.rare.opening.unknown = opt.Since, opt.Unknown != ""
 	}
-	if r.Custom != nil && l.push.turnsAway(l, &opt) {
+	if r.Custom != nil && l.push.rejects(l, &opt) {
 		return hub.ErrOverloaded
 	}
 	l.enter()
@@ -198,8 +198,8 @@ func (s *session) begin(l *Lane, c *eventloop.Conn, r *Subscription, sink hub.Si
 }
 
 // prepare gives s what it needs before it subscribes.
-func (s *session) prepare(l *Lane, c *eventloop.Conn, r *Subscription) {
-	s.lane, s.conn = l, c
+func (s *session) prepare(l *LoopState, c *eventloop.Conn, r *Subscription) {
+	s.loopState, s.conn = l, c
 	s.lastSend = l.loop.Now()
 	s.rare = &rare{opening: &opening{fields: r.Fields, key: r.Key, hello: r.Hello, extensions: r.extensions}}
 	if r.Identity != nil && r.Identity != auth.Anonymous {
@@ -226,10 +226,10 @@ func (s *session) armTimer(next int64) {
 		next = min(next, s.rare.pace.wait())
 	}
 	if c := s.custom(); c != nil && c.ends != 0 {
-		next = min(next, c.ends-s.lane.loop.Now())
+		next = min(next, c.ends-s.loopState.loop.Now())
 	}
-	if end := s.lane.drainEnd; end != 0 {
-		next = min(next, rand.Int64N(max(end-s.lane.loop.Now(), 1))+1)
+	if end := s.loopState.drainEnd; end != 0 {
+		next = min(next, rand.Int64N(max(end-s.loopState.loop.Now(), 1))+1)
 	}
 	s.conn.SetTimer(max(next, int64(time.Millisecond)))
 }
@@ -263,10 +263,10 @@ func (s *session) send(b *hub.Batch) bool {
 		ok := s.hold(b)
 		s.release()
 		return ok
-	case s.stands() != nil:
+	case s.position() != nil:
 		for _, m := range b.Messages {
 			s.conn.Queue(s.ownID(m))
-			s.conn.Queue(s.lane.push.hub.Encode(m, s.format))
+			s.conn.Queue(s.loopState.push.hub.Encode(m, s.format))
 		}
 	default:
 		// Messages of other channels may follow in this tick: one write for all.
@@ -281,7 +281,7 @@ func (s *session) hides(b *hub.Batch) bool {
 		return false
 	}
 	for _, m := range b.Messages {
-		if m.Attributes != nil && s.lane.push.access.Hidden(m, s.identity()) {
+		if m.Attributes != nil && s.loopState.push.access.Hidden(m, s.identity()) {
 			return true
 		}
 	}
@@ -292,7 +292,7 @@ func (s *session) hides(b *hub.Batch) bool {
 func (s *session) sendVisible(b *hub.Batch) bool {
 	visible := &hub.Batch{Replay: b.Replay}
 	for _, m := range b.Messages {
-		if !s.lane.push.access.Hidden(m, s.identity()) {
+		if !s.loopState.push.access.Hidden(m, s.identity()) {
 			visible.Messages = append(visible.Messages, m)
 		}
 	}
@@ -319,7 +319,7 @@ func (s *session) replay(b *hub.Batch) {
 	for _, m := range b.Messages {
 		size += len(m.Data)
 	}
-	if s.flags&paced == 0 && s.stands() == nil && s.backlog == nil && size <= replayAhead && !s.conn.Stalled() {
+	if s.flags&paced == 0 && s.position() == nil && s.backlog == nil && size <= replayAhead && !s.conn.Stalled() {
 		s.conn.Send(b.Bytes(s.format))
 		return
 	}
@@ -333,21 +333,21 @@ func (s *session) ownID(m *hub.Message) []byte {
 	if m.Offset == 0 {
 		return nil
 	}
-	stands := s.stands()
-	for i := range stands {
-		if stands[i].Epoch == m.Epoch {
-			stands[i] = m.Position()
+	position := s.position()
+	for i := range position {
+		if position[i].Epoch == m.Epoch {
+			position[i] = m.Position()
 		}
 	}
-	line := append(make([]byte, 0, 16+32*len(stands)), "id: "...)
-	return s.coded(append(stands.AppendTo(line), '\n'))
+	line := append(make([]byte, 0, 16+32*len(position)), "id: "...)
+	return s.coded(append(position.AppendTo(line), '\n'))
 }
 
 // coded returns text of the subscriber's own as its stream has it: in its coding, and
 // framed.
 func (s *session) coded(text []byte) []byte {
 	if c := wire.CodingOf(s.format); c != wire.Plain {
-		text = s.lane.push.formats.Encode(c, nil, text, false)
+		text = s.loopState.push.formats.Encode(c, nil, text, false)
 	}
 	return s.framed(text)
 }
@@ -360,11 +360,11 @@ func (s *session) framed(b []byte) []byte {
 	return b
 }
 
-// keepsStands makes the id lines of a stream of several namespaces its own. gaps says that gap
+// keepsPosition makes the id lines of a stream of several namespaces its own. gaps says that gap
 // events may follow: their blocks have no id before Live, since the one of a namespace would
 // lead past the gaps of the others.
-func (s *session) keepsStands(at hub.Positions, gaps bool) {
-	s.rare.stands = append(hub.Positions(nil), at...)
+func (s *session) keepsPosition(at hub.Positions, gaps bool) {
+	s.rare.position = append(hub.Positions(nil), at...)
 	if gaps {
 		s.flags |= lossy
 	}
@@ -375,19 +375,19 @@ func (s *session) keepsStands(at hub.Positions, gaps bool) {
 	s.format = f
 }
 
-// moveStands takes a gap into the stream's own position and returns its token.
-func (s *session) moveStands(g hub.Gap) string {
-	stands := s.stands()
-	if stands == nil {
+// movePosition takes a gap into the stream's own position and returns its token.
+func (s *session) movePosition(g hub.Gap) string {
+	position := s.position()
+	if position == nil {
 		return g.At.String()
 	}
 	from, _ := hub.ParsePosition(g.From)
-	for i, p := range stands {
+	for i, p := range position {
 		if p.Epoch == g.At.Epoch || p.Epoch == from.Epoch {
-			stands[i] = g.At
+			position[i] = g.At
 		}
 	}
-	return string(stands.AppendTo(nil))
+	return string(position.AppendTo(nil))
 }
 
 // appendGap appends what the client receives about g.
@@ -407,7 +407,7 @@ func (s *session) appendGap(b []byte, g hub.Gap) []byte {
 	}
 	text := sse.AppendType(nil, "gap")
 	if !g.At.IsZero() {
-		if token := s.moveStands(g); s.flags&lossy == 0 {
+		if token := s.movePosition(g); s.flags&lossy == 0 {
 			text = append(text, "id: "...)
 			text = append(text, token...)
 			text = append(text, '\n')
@@ -437,17 +437,17 @@ func (s *session) Near(int) { prefetch.Object(s.conn) }
 // Live implements hub.Sink: the client reads on alike. What it was sent of the gaps has had no
 // position so far if there may be several.
 func (s *session) Live() {
-	stands := s.stands()
-	if s.flags&lossy == 0 || stands == nil || s.backlog != nil || s.flags&ending != 0 {
+	position := s.position()
+	if s.flags&lossy == 0 || position == nil || s.backlog != nil || s.flags&ending != 0 {
 		return
 	}
 	s.flags &^= lossy
-	s.conn.Write(s.coded(append(stands.AppendTo([]byte("id: ")), "\n\n"...)))
+	s.conn.Write(s.coded(append(position.AppendTo([]byte("id: ")), "\n\n"...)))
 }
 
 // Room implements hub.Sink.
 func (s *session) Room() bool {
-	return s.flags&ending == 0 && s.backlog == nil && s.conn.Unsent() < replayAhead && !s.conn.Closing() && !s.lane.rests()
+	return s.flags&ending == 0 && s.backlog == nil && s.conn.Unsent() < replayAhead && !s.conn.Closing() && !s.loopState.historyPaused()
 }
 
 // replayAhead is how many bytes a replay may have waiting for the socket.
@@ -457,8 +457,8 @@ const replayAhead = 64 << 10
 func (s *session) drained() {
 	s.release()
 	if s.flags&ending == 0 && s.backlog == nil && !s.conn.Stalled() {
-		s.lane.enter()
-		defer s.lane.exit()
+		s.loopState.enter()
+		defer s.loopState.exit()
 		s.sub.Continue()
 	}
 }
@@ -468,7 +468,7 @@ func (s *session) drained() {
 func (s *session) leave() {
 	s.flags |= ending
 	s.drop()
-	s.lane.shard.Unsubscribe(&s.sub)
+	s.loopState.shard.Unsubscribe(&s.sub)
 }
 
 // part gives the last words a time in which they must be gone, and closes.
@@ -486,15 +486,15 @@ func (s *session) part() {
 func (s *session) closed() {
 	s.flags |= ending
 	s.drop()
-	s.lane.gone(&s.sub)
+	s.loopState.gone(&s.sub)
 }
 
 // recovered is deferred by every call of the hub: a panic for one subscriber ends
 // that one, and the hub continues with the next.
 func (s *session) recovered() {
 	if r := recover(); r != nil {
-		s.lane.push.counters.panics.Add(1)
-		s.lane.push.log.Error("panic for a subscriber", "conn", s.conn.ID(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+		s.loopState.push.counters.panics.Add(1)
+		s.loopState.push.log.Error("panic for a subscriber", "conn", s.conn.ID(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 		s.conn.Close(fmt.Errorf("panic: %v", r))
 	}
 }
@@ -513,11 +513,11 @@ func failure(err error) (code int, reason string) {
 }
 
 func (s *session) logFailure(err error) {
-	s.lane.push.counters.failedSubs.Add(1)
-	s.lane.push.log.Warn("subscribe", "conn", s.conn.ID(), "peer", s.conn.Peer(), "err", err)
+	s.loopState.push.counters.failedSubs.Add(1)
+	s.loopState.push.log.Warn("subscribe", "conn", s.conn.ID(), "peer", s.conn.Peer(), "err", err)
 }
 
 // debug logs what ended a subscriber, at debug level only.
 func (s *session) debug(msg string, err error) {
-	s.lane.push.log.Debug(msg, "conn", s.conn.ID(), "peer", s.conn.Peer(), "err", err)
+	s.loopState.push.log.Debug(msg, "conn", s.conn.ID(), "peer", s.conn.Peer(), "err", err)
 }

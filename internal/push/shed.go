@@ -14,7 +14,7 @@ import (
 // counted then, and answered with ShedAnswer; otherwise it is for Publish. What does not
 // begin with its channel is not looked at here. On c's loop.
 func (p *Push) Sheds(c *eventloop.Conn, body []byte) bool {
-	l := p.Lane(c)
+	l := p.LoopState(c)
 	a := l.admission
 	if a == nil || a.queue.Len() == 0 && !a.resting {
 		return false

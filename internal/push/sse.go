@@ -55,7 +55,7 @@ func appendSSEAnswer(b, fields, body []byte) []byte {
 // is open. An error means that nothing was started and c is as before.
 func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	if p.Draining() {
-		p.sendAway(c, r.Fields, codeRestart, "draining")
+		p.reject(c, r.Fields, codeRestart, "draining")
 		return nil
 	}
 	s := &sseSession{}
@@ -73,22 +73,22 @@ func (p *Push) ServeSSE(c *eventloop.Conn, r *Subscription) error {
 	old := c.Handler()
 	c.SetHandler(s)
 	p.tally(c, false, 1)
-	err := s.begin(p.Lane(c), c, r, s)
+	err := s.begin(p.LoopState(c), c, r, s)
 	if err == nil {
 		return nil
 	}
 	c.SetHandler(old)
 	p.tally(c, false, -1)
 	if code, reason := failure(err); code == codeTryLater {
-		p.sendAway(c, r.Fields, code, reason)
+		p.reject(c, r.Fields, code, reason)
 		return nil
 	}
 	return err
 }
 
-// SendAwaySSE answers a client that would be served if there were less to do.
-func (r *refusals) SendAwaySSE(c *eventloop.Conn, fields []byte) {
-	r.sendAway(c, fields, codeTryLater, "overloaded, try again later")
+// RejectSSE answers a client that would be served if there were less to do.
+func (r *refusals) RejectSSE(c *eventloop.Conn, fields []byte) {
+	r.reject(c, fields, codeTryLater, "overloaded, try again later")
 }
 
 // SendExpiredSSE answers a client whose token has expired. Its EventSource would give up
@@ -98,10 +98,10 @@ func (r *refusals) SendExpiredSSE(c *eventloop.Conn, fields []byte) {
 	c.CloseAfterFlush()
 }
 
-// sendAway answers a client that cannot be served now in a way that keeps a
+// reject answers a client that cannot be served now in a way that keeps a
 // browser's EventSource trying: it gives up for good on any status but 200.
-func (r *refusals) sendAway(c *eventloop.Conn, fields []byte, code int, reason string) {
-	r.countAway(code)
+func (r *refusals) reject(c *eventloop.Conn, fields []byte, code int, reason string) {
+	r.countRejected(code)
 	c.Write(appendSSEAnswer(nil, fields, r.appendEnd(nil, code, reason, true)))
 	c.CloseAfterFlush()
 }
@@ -115,39 +115,39 @@ func (r *refusals) appendEnd(b []byte, code int, reason string, refused bool) []
 // that a client that is cut before the first message resumes exactly.
 func (s *sseSession) Start(at hub.Positions) {
 	defer s.recovered()
-	if s.goesOn(at) {
-		s.armTimer(s.lastSend + s.beat() - s.lane.loop.Now())
+	if s.resumesAt(at) {
+		s.armTimer(s.lastSend + s.heartbeatInterval() - s.loopState.loop.Now())
 		return
 	}
 	o := s.opening()
 	first, lossy := o.resumes(at)
 	if len(at) > 1 && s.custom() == nil {
-		s.keepsStands(at, lossy)
+		s.keepsPosition(at, lossy)
 	}
-	b := appendSSEHead(s.lane.head[:0], o.fields, s.format)
+	b := appendSSEHead(s.loopState.head[:0], o.fields, s.format)
 	if wire.CodingOf(s.format) == wire.Gzip {
 		b = append(b, s.framed(wire.GzipHeader)...)
 	}
 	if block := s.appendFirst(nil, o, first); len(block) > 0 {
 		b = append(b, s.coded(block)...)
 	}
-	s.lane.head = b
+	s.loopState.head = b
 	s.opened()
 	s.conn.Write(b)
-	s.lastSend = s.lane.loop.Now()
-	s.armTimer(s.beat())
+	s.lastSend = s.loopState.loop.Now()
+	s.armTimer(s.heartbeatInterval())
 	if c := s.custom(); c != nil {
 		c.ended = o.ended
-		s.tell(o.began)
+		s.report(o.began)
 	}
 }
 
 // Deliver implements hub.Sink.
 func (s *sseSession) Deliver(b *hub.Batch) {
 	defer s.recovered()
-	s.lastSend = s.lane.loop.Now()
+	s.lastSend = s.loopState.loop.Now()
 	if !s.send(b) {
-		s.lane.push.counters.tooSlow.Add(1)
+		s.loopState.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
 	}
 }
@@ -156,7 +156,7 @@ func (s *sseSession) Deliver(b *hub.Batch) {
 func (s *sseSession) Gap(g hub.Gap) {
 	defer s.recovered()
 	if !s.gap(g) {
-		s.lane.push.counters.tooSlow.Add(1)
+		s.loopState.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
 	}
 }
@@ -176,7 +176,7 @@ func (s *sseSession) end(code int, reason string) {
 	}
 	s.leave()
 	if o := s.opening(); o != nil && !o.moved {
-		s.lane.push.countAway(code)
+		s.loopState.push.countRejected(code)
 		s.conn.Write(appendSSEAnswer(nil, o.fields, s.appendLast(nil, code, reason)))
 		s.conn.CloseAfterFlush()
 		return
@@ -189,7 +189,7 @@ func (s *sseSession) end(code int, reason string) {
 
 func (s *sseSession) drain(*eventloop.Conn) {
 	if s.opening() == nil {
-		s.lane.push.counters.sentAway.Add(1)
+		s.loopState.push.counters.drained.Add(1)
 	}
 	s.end(codeRestart, "draining")
 }
@@ -220,19 +220,19 @@ func (s *sseSession) heartbeat() []byte {
 
 // Timer implements eventloop.Handler.
 func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
-	beat := s.beat()
+	interval := s.heartbeatInterval()
 	switch {
 	case s.flags&ending != 0:
 		c.Close(eventloop.ErrStalled) // the last words had their time
 		return
-	case s.lane.push.Draining():
+	case s.loopState.push.Draining():
 		s.drain(c)
 		return
 	case s.opening() != nil:
 		s.end(codeTryLater, "not available now, try again later")
 		return
 	case s.expired():
-		s.lane.push.counters.expired.Add(1)
+		s.loopState.push.counters.expired.Add(1)
 		s.end(codeTokenExpired, "token expired")
 		return
 	case s.lived(now):
@@ -242,11 +242,11 @@ func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
 		s.lastSend = now // it has enough to take
 	case s.flags&paced != 0 && s.backlog != nil:
 		s.drained()
-	case now-s.lastSend >= beat:
+	case now-s.lastSend >= interval:
 		s.lastSend = now
 		c.Send(s.heartbeat())
 	}
-	s.armTimer(s.lastSend + beat - now)
+	s.armTimer(s.lastSend + interval - now)
 }
 
 // Closed implements eventloop.Handler.
@@ -255,11 +255,11 @@ func (s *sseSession) Closed(_ *eventloop.Conn, err error) {
 	s.closed()
 	x := s.custom()
 	if x == nil {
-		s.tally(s.conn, s.lane.push, 0, -1)
-		s.lane.push.disconnected(s.conn, 0, s.user())
+		s.tally(s.conn, s.loopState.push, 0, -1)
+		s.loopState.push.disconnected(s.conn, 0, s.user())
 		return
 	}
-	s.tally(s.conn, s.lane.push, x.protocol, -1)
-	s.lane.push.disconnected(s.conn, x.protocol, s.user())
-	s.tell(x.ended)
+	s.tally(s.conn, s.loopState.push, x.protocol, -1)
+	s.loopState.push.disconnected(s.conn, x.protocol, s.user())
+	s.report(x.ended)
 }

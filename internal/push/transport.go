@@ -27,9 +27,9 @@ type transport struct {
 	sink hub.Sink
 	// more is what few have; nil then.
 	more *transportMore
-	// heard is when the client last sent something, in units that wrap around: see hear.
-	heard uint32
-	flags transportFlags
+	// lastRead is when the client last sent something, in units that wrap around: see hear.
+	lastRead uint32
+	flags    transportFlags
 	// calls counts the calls of the session that have not returned.
 	calls    uint8
 	protocol uint8 // of Push.protocols
@@ -46,25 +46,25 @@ type transportMore struct {
 	deciding *deciding
 }
 
-// lane returns the state of its loop.
-func (t *transport) lane() *Lane { return t.conn.Loop().Local.(*Lane) }
+// loopState returns the state of its loop.
+func (t *transport) loopState() *LoopState { return t.conn.Loop().Local.(*LoopState) }
 
-// hearUnit is the unit of the field: 17 ms, which wrap around after two years.
-const hearUnit = 24
+// readUnit is the unit of the field: 17 ms, which wrap around after two years.
+const readUnit = 24
 
-// hear notes that the client has sent something.
-func (t *transport) hear() { t.heard = heardAt(t.Now()) }
+// markRead notes that the client has sent something.
+func (t *transport) markRead() { t.lastRead = readStamp(t.Now()) }
 
 // LastRead implements socket.Transport.
-func (t *transport) LastRead() int64 { return readAt(t.heard, t.Now()) }
+func (t *transport) LastRead() int64 { return readAt(t.lastRead, t.Now()) }
 
-// heardAt rounds now up: what a client says after a question is never taken for older
+// readStamp rounds now up: what a client says after a question is never taken for older
 // than that. readAt is the way back, for what was received in the year before now.
-func heardAt(now int64) uint32 { return uint32(now>>hearUnit) + 1 }
+func readStamp(now int64) uint32 { return uint32(now>>readUnit) + 1 }
 
-func readAt(heard uint32, now int64) int64 {
-	ago := int64(int32(uint32(now>>hearUnit) - heard))
-	return min((now>>hearUnit-ago)<<hearUnit, now)
+func readAt(received uint32, now int64) int64 {
+	ago := int64(int32(uint32(now>>readUnit) - received))
+	return min((now>>readUnit-ago)<<readUnit, now)
 }
 
 // subs returns the first of the subscriptions after the first.
@@ -93,14 +93,14 @@ func (t *transport) tidy() {
 type transportFlags uint8
 
 const (
-	isSocket    transportFlags = 1 << iota // a WebSocket
-	saidGoodbye                            // Close or Cut was called: nothing is sent or reported any more
-	isGone                                 // the connection is closed
-	isOver                                 // and the session knows
-	askedToGo                              // Session.Drain was called
-	drainsNext                             // the timer is that of the drain
-	inChunks                               // a body of HTTP/1.1
-	arriving                               // the session is being opened with its state of another process
+	isSocket   transportFlags = 1 << iota // a WebSocket
+	closeSent                             // Close or Cut was called: nothing is sent or reported any more
+	isGone                                // the connection is closed
+	isOver                                // and the session knows
+	drainSent                             // Session.Drain was called
+	drainsNext                            // the timer is that of the drain
+	inChunks                              // a body of HTTP/1.1
+	arriving                              // the session is being opened with its state of another process
 )
 
 var (
@@ -124,7 +124,7 @@ func (t *transport) exit() {
 }
 
 func (t *transport) panicked(r any) {
-	p := t.lane().push
+	p := t.loopState().push
 	p.counters.panics.Add(1)
 	p.log.Error("panic in a session", "protocol", p.protocols[t.protocol].name, "conn", t.conn.ID(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 	t.Close(codeInternal, "internal error")
@@ -143,19 +143,19 @@ func (t *transport) over() {
 	t.session.Closed()
 }
 
-// deaf reports whether the session is notified of nothing any more but its end.
-func (t *transport) deaf() bool { return t.flags&(saidGoodbye|isGone) != 0 || t.session == nil }
+// closed reports whether the session is notified of nothing any more but its end.
+func (t *transport) closed() bool { return t.flags&(closeSent|isGone) != 0 || t.session == nil }
 
 // start makes the session, after the answer's head was written.
 func (t *transport) start(open func(socket.Transport) socket.Session) {
 	t.conn.SetHandler(t)
 	t.tally(1)
 	t.conn.SetTimer(0)
-	if t.lane().drainEnd != 0 {
+	if t.loopState().drainEnd != 0 {
 		t.SetTimer(0)
 	}
 	if t.flags&arriving == 0 {
-		t.hear()
+		t.markRead()
 	}
 	t.enter()
 	defer t.exit()
@@ -164,7 +164,7 @@ func (t *transport) start(open func(socket.Transport) socket.Session) {
 
 // tally counts the client in, or out.
 func (t *transport) tally(n int64) {
-	p := t.lane().push
+	p := t.loopState().push
 	p.protocols[t.protocol].gauge(t.flags&isSocket != 0).Add(n)
 	p.tally(t.conn, t.flags&isSocket != 0, n)
 }
@@ -178,7 +178,7 @@ func (t *transport) Send(b []byte) {
 	case t.subs() != nil:
 		t.Write(b)
 	default:
-		t.conn.SendCopy(t.lane().chunk(b))
+		t.conn.SendCopy(t.loopState().chunk(b))
 	}
 }
 
@@ -194,7 +194,7 @@ func (t *transport) send(b []byte) {
 // Write implements socket.Transport.
 func (t *transport) Write(b []byte) {
 	if t.flags&inChunks != 0 {
-		b = t.lane().chunk(b)
+		b = t.loopState().chunk(b)
 	}
 	t.conn.Write(b)
 }
@@ -212,7 +212,7 @@ func (t *transport) Deliver(b *hub.Batch, f hub.Format) {
 }
 
 // chunk returns b as a chunk, in memory that is used again.
-func (l *Lane) chunk(b []byte) []byte {
+func (l *LoopState) chunk(b []byte) []byte {
 	if len(b) == 0 {
 		return nil
 	}
@@ -241,10 +241,10 @@ func (t *transport) Unsent() int { return t.conn.Unsent() }
 
 // Close implements socket.Transport.
 func (t *transport) Close(code int, reason string) {
-	if t.flags&(saidGoodbye|isGone) != 0 {
+	if t.flags&(closeSent|isGone) != 0 {
 		return
 	}
-	t.flags |= saidGoodbye
+	t.flags |= closeSent
 	switch {
 	case t.flags&isSocket != 0:
 		t.conn.Write(websocket.AppendClose(nil, uint16(code), reason))
@@ -257,23 +257,23 @@ func (t *transport) Close(code int, reason string) {
 
 // Cut implements socket.Transport.
 func (t *transport) Cut() {
-	t.flags |= saidGoodbye
+	t.flags |= closeSent
 	t.conn.Close(nil)
 }
 
 // SetTimer implements socket.Transport. During a drain the client's own time may be
 // sooner; it is drawn anew each time, evenly over what is left.
 func (t *transport) SetTimer(d time.Duration) {
-	if t.flags&(saidGoodbye|isGone) != 0 {
+	if t.flags&(closeSent|isGone) != 0 {
 		return
 	}
 	t.flags &^= drainsNext
 	next := int64(d)
-	if end := t.lane().drainEnd; end != 0 && t.flags&askedToGo == 0 {
-		moment := rand.Int64N(max(end-t.lane().loop.Now(), 1)) + 1
-		if next <= 0 || moment < next {
+	if end := t.loopState().drainEnd; end != 0 && t.flags&drainSent == 0 {
+		at := rand.Int64N(max(end-t.loopState().loop.Now(), 1)) + 1
+		if next <= 0 || at < next {
 			t.flags |= drainsNext
-			next = moment
+			next = at
 		}
 	}
 	t.conn.SetTimer(next)
@@ -290,7 +290,7 @@ func (t *transport) ID() uint64 { return t.conn.ID() }
 
 // Post implements socket.Transport.
 func (t *transport) Post(f func()) {
-	t.lane().loop.Post(func() {
+	t.loopState().loop.Post(func() {
 		t.enter()
 		defer t.exit()
 		f()
@@ -299,12 +299,12 @@ func (t *transport) Post(f func()) {
 
 // Do implements socket.Transport.
 func (t *transport) Do(work func(ctx context.Context), then func()) bool {
-	if t.flags&(saidGoodbye|isGone) != 0 {
+	if t.flags&(closeSent|isGone) != 0 {
 		return true // it is not awaited
 	}
-	return t.lane().push.workers.Do(work, func() {
-		t.lane().loop.Post(func() {
-			if t.flags&(saidGoodbye|isGone) != 0 {
+	return t.loopState().push.workers.Do(work, func() {
+		t.loopState().loop.Post(func() {
+			if t.flags&(closeSent|isGone) != 0 {
 				return
 			}
 			t.enter()
@@ -316,8 +316,8 @@ func (t *transport) Do(work func(ctx context.Context), then func()) bool {
 
 // Publish implements socket.Transport.
 func (t *transport) Publish(p hub.Publication, done func(hub.Position, error)) {
-	t.lane().push.PublishFor(t.conn, p, func(at hub.Position, err error) {
-		if t.flags&(saidGoodbye|isGone) != 0 {
+	t.loopState().push.PublishFor(t.conn, p, func(at hub.Position, err error) {
+		if t.flags&(closeSent|isGone) != 0 {
 			return
 		}
 		t.enter()
@@ -328,14 +328,14 @@ func (t *transport) Publish(p hub.Publication, done func(hub.Position, error)) {
 
 // Subscribe implements socket.Transport.
 func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.SubscribeOptions) error {
-	if t.flags&(saidGoodbye|isGone) != 0 {
+	if t.flags&(closeSent|isGone) != 0 {
 		return hub.ErrClosed
 	}
-	if t.flags&arriving == 0 && t.lane().push.turnsAway(t.lane(), &opt) {
+	if t.flags&arriving == 0 && t.loopState().push.rejects(t.loopState(), &opt) {
 		return hub.ErrOverloaded
 	}
 	g := t.link(s, sink)
-	if t.flags&arriving == 0 && t.lane().push.extensions.Wants(extension.Subscribe, opt.Channels...) {
+	if t.flags&arriving == 0 && t.loopState().push.extensions.Wants(extension.Subscribe, opt.Channels...) {
 		return decideSubscription(t, s, sink, g, opt)
 	}
 	return subscribe(t, s, g, opt)
@@ -343,9 +343,9 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 
 // subscribe begins a subscription that was linked.
 func subscribe(t *transport, s *hub.Subscriber, g hub.Sink, opt hub.SubscribeOptions) error {
-	t.lane().enter()
-	defer t.lane().exit()
-	err := t.lane().shard.Subscribe(s, g, opt)
+	t.loopState().enter()
+	defer t.loopState().exit()
+	err := t.loopState().shard.Subscribe(s, g, opt)
 	if err != nil {
 		t.unlink(s)
 	}
@@ -355,6 +355,6 @@ func subscribe(t *transport, s *hub.Subscriber, g hub.Sink, opt hub.SubscribeOpt
 // Unsubscribe implements socket.Transport.
 func (t *transport) Unsubscribe(s *hub.Subscriber) {
 	if t.unlink(s) && !forget(t, s) {
-		t.lane().shard.Unsubscribe(s)
+		t.loopState().shard.Unsubscribe(s)
 	}
 }

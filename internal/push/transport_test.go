@@ -25,17 +25,17 @@ func TestTransportsAreSmall(t *testing.T) {
 	f("subscription", unsafe.Sizeof(subscription{}), 40)
 }
 
-func TestWhenAClientWasHeardOfIsNeverTooEarly(t *testing.T) {
+func TestLastReceiveTimeIsNeverTooEarly(t *testing.T) {
 	f := func(at, later time.Duration) {
 		t.Helper()
 		now := int64(at + later)
-		got := readAt(heardAt(int64(at)), now)
+		got := readAt(readStamp(int64(at)), now)
 		if early := int64(at) - got; early > 0 || -early > int64(17*time.Millisecond) || got > now {
 			t.Errorf("received at %v, asked at %v: %v", at, time.Duration(now), time.Duration(got))
 		}
 	}
 	const year = 365 * 24 * time.Hour
-	for _, at := range []time.Duration{0, 1, time.Second, time.Hour, year, 1<<32<<hearUnit - 1, 1 << 32 << hearUnit, 5 * year} {
+	for _, at := range []time.Duration{0, 1, time.Second, time.Hour, year, 1<<32<<readUnit - 1, 1 << 32 << readUnit, 5 * year} {
 		for _, later := range []time.Duration{0, 1, 17 * time.Millisecond, time.Minute, time.Hour, year} {
 			f(at, later)
 		}
@@ -44,10 +44,10 @@ func TestWhenAClientWasHeardOfIsNeverTooEarly(t *testing.T) {
 
 // restless sets its timer as often as it comes, and counts.
 type restless struct {
-	t      socket.Transport
-	timers int
-	every  time.Duration
-	told   chan string
+	t        socket.Transport
+	timers   int
+	every    time.Duration
+	reported chan string
 }
 
 func (s *restless) Message([]byte, bool) {}
@@ -57,34 +57,34 @@ func (s *restless) Timer() {
 	s.timers++
 	s.t.SetTimer(s.every)
 	select {
-	case s.told <- "timer":
+	case s.reported <- "timer":
 	default:
 	}
 }
 
 func (s *restless) Drain() {
-	s.told <- "drain"
+	s.reported <- "drain"
 	s.t.Close(1012, "")
 }
-func (s *restless) Closed()         { s.told <- "closed" }
+func (s *restless) Closed()         { s.reported <- "closed" }
 func (s *restless) Subject() string { return "me" }
 
 // The protocol's timer continues during a drain, until it is the client's turn.
-func TestTimersGoOnDuringADrain(t *testing.T) {
-	told := make(chan string, 100)
+func TestTimersContinueDuringADrain(t *testing.T) {
+	reported := make(chan string, 100)
 	s := play(t, &scripted{begin: func(tr socket.Transport) socket.Session {
-		r := &restless{t: tr, every: time.Millisecond, told: told}
+		r := &restless{t: tr, every: time.Millisecond, reported: reported}
 		tr.SetTimer(r.every)
 		return r
 	}}, hub.Namespace{})
 	c, _ := s.client("S")
 	defer c.Close()
-	if got := <-told; got != "timer" {
+	if got := <-reported; got != "timer" {
 		t.Fatal(got)
 	}
 	s.Drain(wire.DrainPlan{Over: 2 * time.Second})
 	timers := 0
-	for got := range told {
+	for got := range reported {
 		if got == "drain" {
 			break
 		}
@@ -96,7 +96,7 @@ func TestTimersGoOnDuringADrain(t *testing.T) {
 	c.Close()
 	trial.Eventually(t, "it was notified of its end", func() bool {
 		select {
-		case got := <-told:
+		case got := <-reported:
 			return got == "closed"
 		default:
 			return false
@@ -106,8 +106,8 @@ func TestTimersGoOnDuringADrain(t *testing.T) {
 
 // A session without a timer is drained too, and is in the lists until then.
 func TestDrainComesWithoutATimer(t *testing.T) {
-	told := make(chan string, 100)
-	s := play(t, &scripted{begin: func(tr socket.Transport) socket.Session { return &restless{t: tr, told: told} }}, hub.Namespace{})
+	reported := make(chan string, 100)
+	s := play(t, &scripted{begin: func(tr socket.Transport) socket.Session { return &restless{t: tr, reported: reported} }}, hub.Namespace{})
 	c, r := s.client("W")
 	defer c.Close()
 	head := make([]byte, 12)
@@ -121,10 +121,10 @@ func TestDrainComesWithoutATimer(t *testing.T) {
 		t.Errorf("lags: %+v", l)
 	}
 	s.Drain(wire.DrainPlan{Over: 300 * time.Millisecond})
-	if got := <-told; got != "drain" {
+	if got := <-reported; got != "drain" {
 		t.Errorf("received %q", got)
 	}
-	if got := <-told; got != "closed" {
+	if got := <-reported; got != "closed" {
 		t.Errorf("received %q", got)
 	}
 }

@@ -33,7 +33,7 @@ func (x *publication) offer(pub hub.Publication, topics []string) {
 		return
 	}
 	x.pub, x.topics = pub, topics
-	l, key := x.lane, limit.Key{}
+	l, key := x.loopState, limit.Key{}
 	if topics == nil && pub.IdempotencyKey == "" {
 		key = x.push.key(channel, pub.Key)
 	}
@@ -41,9 +41,9 @@ func (x *publication) offer(pub hub.Publication, topics []string) {
 	v, old := l.Offer(class, key, x, late, now)
 	switch v {
 	case limit.Go:
-		owes := l.Owes(x)
+		fanoutCost := l.EstimateFanout(x)
 		x.Serve()
-		l.Served(class, owes, now)
+		l.Served(class, fanoutCost, now)
 	case limit.Refuse:
 		x.Shed(false)
 	case limit.Replaced:
@@ -71,7 +71,7 @@ func (x *publication) Shed(expired bool) {
 	}
 	x.older = nil
 	x.push.counters.publishErrors.Add(1)
-	l, then, answer := x.lane, x.then, x.answer
+	l, then, answer := x.loopState, x.then, x.answer
 	l.giveBack(x)
 	err, body := hub.ErrOverloaded, overloadedBody
 	if expired {
@@ -93,16 +93,16 @@ func (x *publication) Conn() *eventloop.Conn { return x.conn }
 // Fanout implements Job.
 func (x *publication) Fanout() (n int, channel string) {
 	if x.topics == nil {
-		return x.lane.shard.Interest(x.pub.Channel), x.pub.Channel
+		return x.loopState.shard.Interest(x.pub.Channel), x.pub.Channel
 	}
 	for _, t := range x.topics {
-		n += x.lane.shard.Interest(t)
+		n += x.loopState.shard.Interest(t)
 	}
 	return n, ""
 }
 
-// tellOlder answers those whose place x has taken.
-func (x *publication) tellOlder() {
+// notifyOlder answers those whose place x has taken.
+func (x *publication) notifyOlder() {
 	for o := x.older; o != nil; {
 		next := o.older
 		o.older = nil
@@ -118,12 +118,12 @@ func (x *publication) conflated(at hub.Position, err error) {
 	x.pos, x.failed = at, err
 	switch {
 	case x.then != nil:
-		x.told()
+		x.notifyProtocol()
 	case err != nil:
 		x.refused(wire.ErrorOf(err))
 	default:
 		x.push.counters.published.Add(1)
-		l, answer := x.lane, x.answer
+		l, answer := x.loopState, x.answer
 		l.answer = wire.AppendConflated(l.answer[:0], at)
 		l.giveBack(x)
 		answer(http.StatusOK, l.answer)
@@ -139,13 +139,13 @@ type waitingBroadcast struct {
 }
 
 // queueBroadcast queues w and publishes it.
-func (l *Lane) queueBroadcast(class limit.Class, w *waitingBroadcast) {
+func (l *LoopState) queueBroadcast(class limit.Class, w *waitingBroadcast) {
 	late, now := l.Late()
 	switch v, _ := l.Offer(class, limit.Key{}, w, late, now); v {
 	case limit.Go:
-		owes := l.Owes(w)
+		fanoutCost := l.EstimateFanout(w)
 		w.Serve()
-		l.Served(class, owes, now)
+		l.Served(class, fanoutCost, now)
 	case limit.Refuse:
 		w.Shed(false)
 	case limit.Wait, limit.Replaced:
@@ -157,7 +157,7 @@ func (w *waitingBroadcast) Serve() { w.publish(w.conn, w.call, w.who) }
 
 // Shed implements Job.
 func (w *waitingBroadcast) Shed(expired bool) {
-	w.lane.push.counters.publishErrors.Add(uint64(len(w.call.Channels)))
+	w.loopState.push.counters.publishErrors.Add(uint64(len(w.call.Channels)))
 	body := overloadedBody
 	if expired {
 		body = expiredBody
@@ -174,7 +174,7 @@ func (w *waitingBroadcast) Conn() *eventloop.Conn { return w.conn }
 // Fanout implements Job.
 func (w *waitingBroadcast) Fanout() (n int, channel string) {
 	for _, ch := range w.call.Channels {
-		n += w.lane.shard.Interest(ch)
+		n += w.loopState.shard.Interest(ch)
 	}
 	return n, ""
 }

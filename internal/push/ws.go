@@ -47,7 +47,7 @@ func (p *Push) ServeWebSocket(c *eventloop.Conn, r *Subscription) error {
 	c.SetHandler(s)
 	p.tally(c, true, 1)
 	r.extensions = extensions
-	err := s.begin(p.Lane(c), c, r, s)
+	err := s.begin(p.LoopState(c), c, r, s)
 	if err == nil {
 		return nil
 	}
@@ -70,22 +70,22 @@ func RetryAfter() int64 { return 1 + rand.Int64N(4) }
 // Start implements hub.Sink.
 func (s *wsSession) Start(at hub.Positions) {
 	defer s.recovered()
-	if s.goesOn(at) {
-		s.arm(s.lane.loop.Now())
+	if s.resumesAt(at) {
+		s.arm(s.loopState.loop.Now())
 		s.conn.Again()
 		return
 	}
 	o := s.opening()
-	b := appendHandshake(s.lane.head[:0], o.key, o.extensions, "", o.fields)
+	b := appendHandshake(s.loopState.head[:0], o.key, o.extensions, "", o.fields)
 	if o.hello {
 		first, _ := o.resumes(at)
 		hello := append([]byte(`{"type":"subscribed","id":"`), first.AppendTo(nil)...)
 		b = websocket.AppendFrame(b, websocket.OpText, append(hello, `"}`...))
 	}
-	s.lane.head = b
+	s.loopState.head = b
 	s.opened()
 	s.conn.Write(b)
-	now := s.lane.loop.Now()
+	now := s.loopState.loop.Now()
 	s.lastSend, s.lastRecv = now, now
 	s.arm(now)
 	s.conn.Again() // frames may have come in early
@@ -95,7 +95,7 @@ func (s *wsSession) Start(at hub.Positions) {
 func (s *wsSession) Deliver(b *hub.Batch) {
 	defer s.recovered()
 	if !s.send(b) {
-		s.lane.push.counters.tooSlow.Add(1)
+		s.loopState.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
 	}
 }
@@ -104,7 +104,7 @@ func (s *wsSession) Deliver(b *hub.Batch) {
 func (s *wsSession) Gap(g hub.Gap) {
 	defer s.recovered()
 	if !s.gap(g) {
-		s.lane.push.counters.tooSlow.Add(1)
+		s.loopState.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
 	}
 }
@@ -125,10 +125,10 @@ func (s *wsSession) end(code int, reason string) {
 	var b []byte
 	if o := s.opening(); o != nil && !o.moved {
 		if code == codeInternal {
-			s.lane.push.refuse(s.conn, o.fields, code, reason)
+			s.loopState.push.refuse(s.conn, o.fields, code, reason)
 			return
 		}
-		s.lane.push.countAway(code)
+		s.loopState.push.countRejected(code)
 		b = appendHandshake(nil, o.key, "", "", o.fields)
 	}
 	s.conn.Write(websocket.AppendClose(b, uint16(code), reason))
@@ -137,7 +137,7 @@ func (s *wsSession) end(code int, reason string) {
 
 func (s *wsSession) drain(*eventloop.Conn) {
 	if s.opening() == nil {
-		s.lane.push.counters.sentAway.Add(1)
+		s.loopState.push.counters.drained.Add(1)
 	}
 	s.end(codeRestart, "draining")
 }
@@ -147,7 +147,7 @@ func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
 	if s.opening() != nil {
 		return 0 // the answer is not out yet
 	}
-	s.lastRecv = s.lane.loop.Now()
+	s.lastRecv = s.loopState.loop.Now()
 	p := s.takeParser()
 	defer s.putParser(p)
 	used := 0
@@ -155,7 +155,7 @@ func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
 		ev, n, ok, err := p.Next(b[used:])
 		used += n
 		if err != nil {
-			s.lane.push.counters.clientErrors.Add(1)
+			s.loopState.push.counters.clientErrors.Add(1)
 			s.debug("websocket protocol error", err)
 			s.end(protocolCode(err))
 			break
@@ -175,9 +175,9 @@ func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
 // lent is the loop's parser for clients that are between two messages.
 func (s *wsSession) lent() *websocket.Parser {
 	if s.format == wire.WebSocketDeflate {
-		return &s.lane.deflateParser
+		return &s.loopState.deflateParser
 	}
-	return &s.lane.parser
+	return &s.loopState.parser
 }
 
 // takeParser returns the parser to continue with.
@@ -199,7 +199,7 @@ func (s *wsSession) putParser(p *websocket.Parser) {
 	case p != s.parser:
 		own := *p
 		*p = websocket.Parser{}
-		p.Init(websocket.ParserOptions{Limits: &s.lane.push.limits, Deflate: s.format == wire.WebSocketDeflate})
+		p.Init(websocket.ParserOptions{Limits: &s.loopState.push.limits, Deflate: s.format == wire.WebSocketDeflate})
 		s.parser = &own
 	}
 }
@@ -229,7 +229,7 @@ func (s *wsSession) event(c *eventloop.Conn, ev websocket.Event) {
 			c.Write(pong)
 		}
 	default:
-		s.lane.push.counters.clientErrors.Add(1)
+		s.loopState.push.counters.clientErrors.Add(1)
 		s.end(1003, "binary messages are not understood here")
 	}
 }
@@ -260,19 +260,19 @@ var ping = websocket.AppendFrame(nil, websocket.OpPing, nil)
 // Timer implements eventloop.Handler. A ping goes out every heartbeat, messages
 // or not: only its answer shows that the client is there.
 func (s *wsSession) Timer(c *eventloop.Conn, now int64) {
-	cfg := &s.lane.push.cfg
+	cfg := &s.loopState.push.cfg
 	switch {
 	case s.flags&ending != 0:
 		c.Close(eventloop.ErrStalled) // the last words had their time
 		return
-	case s.lane.push.Draining():
+	case s.loopState.push.Draining():
 		s.drain(c)
 		return
 	case s.opening() != nil:
 		s.end(codeTryLater, "not available now, try again later")
 		return
 	case s.expired():
-		s.lane.push.counters.expired.Add(1)
+		s.loopState.push.counters.expired.Add(1)
 		s.end(codeTokenExpired, "token expired")
 		return
 	case c.Stalled():
@@ -293,7 +293,7 @@ func (s *wsSession) Timer(c *eventloop.Conn, now int64) {
 
 // arm sets the timer to the next ping or to the end of patience.
 func (s *wsSession) arm(now int64) {
-	cfg := &s.lane.push.cfg
+	cfg := &s.loopState.push.cfg
 	s.armTimer(min(s.lastSend+int64(cfg.Heartbeat), s.lastRecv+int64(cfg.IdleTimeout)) - now)
 }
 
@@ -304,6 +304,6 @@ func (s *wsSession) Closed(_ *eventloop.Conn, err error) {
 	if s.parser != nil {
 		s.parser.Reset()
 	}
-	s.lane.push.tally(s.conn, true, -1)
-	s.lane.push.disconnected(s.conn, 0, s.user())
+	s.loopState.push.tally(s.conn, true, -1)
+	s.loopState.push.disconnected(s.conn, 0, s.user())
 }

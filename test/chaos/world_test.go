@@ -104,8 +104,8 @@ func (w *world) served(since []int64) {
 // more waits until n more publications are acknowledged.
 func (w *world) more(n int) {
 	w.Helper()
-	begun := len(w.pub.Acked())
-	judge.Eventually(w, patience, fmt.Sprintf("%d more publications are acknowledged", n), func() bool { return len(w.pub.Acked()) >= begun+n })
+	started := len(w.pub.Acked())
+	judge.Eventually(w, patience, fmt.Sprintf("%d more publications are acknowledged", n), func() bool { return len(w.pub.Acked()) >= started+n })
 }
 
 // fault injects one and waits until everything works again; disconnects says that

@@ -20,8 +20,8 @@ import (
 // answer to no request.
 type hostile struct {
 	addr string
-	// asked counts the requests, by manner.
-	asked []atomic.Int64
+	// requested counts the requests, by manner.
+	requested []atomic.Int64
 	// unasked counts requests whose path no client has asked for.
 	unasked atomic.Int64
 }
@@ -30,21 +30,21 @@ type hostile struct {
 const planted = "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nX-Token: planted\r\n\r\nplanted"
 
 // A manner is one way to answer. It says whether the connection continues.
-type manner func(c net.Conn, req *http.Request, token string) (goOn bool)
+type manner func(c net.Conn, req *http.Request, token string) (keepOpen bool)
 
 func reply(token string) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nX-Token: %s\r\nContent-Length: %d\r\n\r\n%s", token, len(token), token)
 }
 
 // say answers with text, in which $ is the token and # its length, after the body was read.
-func say(text string, goOn bool) manner {
+func say(text string, keepOpen bool) manner {
 	return func(c net.Conn, req *http.Request, token string) bool {
 		_, _ = io.Copy(io.Discard, req.Body) // the client may have left
 		text := strings.NewReplacer("\n", "\r\n", "$", token, "#", fmt.Sprint(len(token)), "%", fmt.Sprintf("%x", len(token))).Replace(text)
 		if _, err := io.WriteString(c, text); err != nil {
 			return false
 		}
-		return goOn
+		return keepOpen
 	}
 }
 
@@ -144,7 +144,7 @@ func newHostile(t testing.TB, prefix string, seed uint64) *hostile {
 		t.Fatal(err)
 	}
 	all := manners()
-	b := &hostile{addr: ln.Addr().String(), asked: make([]atomic.Int64, len(all))}
+	b := &hostile{addr: ln.Addr().String(), requested: make([]atomic.Int64, len(all))}
 	backendOn(t, ln, func(n int, c net.Conn) {
 		dice := rand.New(rand.NewPCG(seed, uint64(n)))
 		r := bufio.NewReader(c)
@@ -158,7 +158,7 @@ func newHostile(t testing.TB, prefix string, seed uint64) *hostile {
 				b.unasked.Add(1)
 			}
 			i := dice.IntN(len(all))
-			b.asked[i].Add(1)
+			b.requested[i].Add(1)
 			if dice.IntN(8) == 0 {
 				time.Sleep(time.Duration(dice.IntN(20)) * time.Millisecond) // a slow backend is the point
 			}

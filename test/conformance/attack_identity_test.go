@@ -40,9 +40,9 @@ func whoami(t testing.TB) string {
 	})
 }
 
-// TestNobodySpeaksForAnother has clients of several identities take turns on the same
+// TestClientsCannotImpersonateOthers has clients of several identities take turns on the same
 // connections, pipelined and over HTTP/2, each saying in all ways that it is root.
-func TestNobodySpeaksForAnother(t *testing.T) {
+func TestClientsCannotImpersonateOthers(t *testing.T) {
 	s := judge.New(t, judge.Options{Memory: true, Config: forwardAll(whoami(t), map[string]any{
 		"log": map[string]any{"level": "info"},
 		"routes": []any{

@@ -42,21 +42,21 @@ func TestNoClientGetsTheAnswerOfAnother(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			b := newHostile(t, "/mixed/", 1)
 			s := judge.New(t, judge.Options{Memory: true, Config: hostileRoute(b.addr, engine)})
-			var told tally
+			var reported tally
 			var all sync.WaitGroup
 			for n := range 16 {
-				all.Go(func() { mixRaw(t, s.Public, n, &told) })
+				all.Go(func() { mixRaw(t, s.Public, n, &reported) })
 			}
-			all.Go(func() { mixHTTP2(t, s.Public, &told) })
+			all.Go(func() { mixHTTP2(t, s.Public, &reported) })
 			all.Wait()
-			if told.whole.Load() < 1000 || told.failed.Load() == 0 {
-				t.Errorf("%d answers came whole and %d did not: that is no mixture", told.whole.Load(), told.failed.Load())
+			if reported.whole.Load() < 1000 || reported.failed.Load() == 0 {
+				t.Errorf("%d answers came whole and %d did not: that is no mixture", reported.whole.Load(), reported.failed.Load())
 			}
 			if n := b.unasked.Load(); n > 0 {
 				t.Errorf("the backend got %d requests that no client sent", n)
 			}
-			for i := range b.asked {
-				if b.asked[i].Load() == 0 {
+			for i := range b.requested {
+				if b.requested[i].Load() == 0 {
 					t.Errorf("manner %d was never played", i)
 				}
 			}
@@ -125,7 +125,7 @@ func anyAsking(dice *rand.Rand, token string) asking {
 }
 
 // mixRaw is one client after the other, each with a few pipelined requests.
-func mixRaw(t *testing.T, addr string, n int, told *tally) {
+func mixRaw(t *testing.T, addr string, n int, reported *tally) {
 	dice := rand.New(rand.NewPCG(7, uint64(n)))
 	end := time.Now().Add(4 * time.Second)
 	for round := 0; time.Now().Before(end) && !t.Failed(); round++ {
@@ -133,7 +133,7 @@ func mixRaw(t *testing.T, addr string, n int, told *tally) {
 		for k := range 1 + dice.IntN(4) {
 			askings = append(askings, anyAsking(dice, fmt.Sprintf("t%d.%d.%d", n, round, k)))
 		}
-		if err := pipeline(addr, askings, told); err != nil {
+		if err := pipeline(addr, askings, reported); err != nil {
 			t.Error(err)
 		}
 	}
@@ -141,7 +141,7 @@ func mixRaw(t *testing.T, addr string, n int, told *tally) {
 
 // pipeline sends all on one connection and judges what comes back, in order. It
 // returns only what must not be.
-func pipeline(addr string, askings []asking, told *tally) error {
+func pipeline(addr string, askings []asking, reported *tally) error {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func pipeline(addr string, askings []asking, told *tally) error {
 			res, err = http.ReadResponse(r, &http.Request{Method: a.method})
 		}
 		if err != nil {
-			told.failed.Add(1)
+			reported.failed.Add(1)
 			return nil // closed after an answer that was cut or refused
 		}
 		body, err := io.ReadAll(res.Body)
@@ -180,7 +180,7 @@ func pipeline(addr string, askings []asking, told *tally) error {
 				return fmt.Errorf("%s %s: what the backend planted has come: %d %v %q", a.method, a.token, res.StatusCode, res.Header, body)
 			}
 		}
-		if err := a.judge(res, body, err, told); err != nil {
+		if err := a.judge(res, body, err, reported); err != nil {
 			return err
 		}
 		if err != nil || res.Close || res.StatusCode == 101 {
@@ -191,12 +191,12 @@ func pipeline(addr string, askings []asking, told *tally) error {
 }
 
 // judge returns why an answer is another request's.
-func (a *asking) judge(res *http.Response, body []byte, cut error, told *tally) error {
+func (a *asking) judge(res *http.Response, body []byte, cut error, reported *tally) error {
 	token := res.Header.Get("X-Token")
 	if res.StatusCode >= 400 || cut != nil || res.StatusCode == 101 {
-		told.failed.Add(1)
+		reported.failed.Add(1)
 	} else {
-		told.whole.Add(1)
+		reported.whole.Add(1)
 	}
 	switch {
 	case token != "" && token != a.token:
@@ -211,7 +211,7 @@ func (a *asking) judge(res *http.Response, body []byte, cut error, told *tally) 
 
 // mixHTTP2 is one connection of HTTP/2 with many streams, over the same few
 // connections of the other front.
-func mixHTTP2(t *testing.T, addr string, told *tally) {
+func mixHTTP2(t *testing.T, addr string, reported *tally) {
 	c := http2Client()
 	defer c.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
@@ -238,11 +238,11 @@ func mixHTTP2(t *testing.T, addr string, told *tally) {
 				if res, err := c.Do(req); err == nil {
 					b, err := io.ReadAll(res.Body)
 					_ = res.Body.Close()
-					if err := a.judge(res, b, err, told); err != nil {
+					if err := a.judge(res, b, err, reported); err != nil {
 						t.Errorf("HTTP/2: %v", err)
 					}
 				} else {
-					told.failed.Add(1)
+					reported.failed.Add(1)
 				}
 				leave()
 			}

@@ -345,7 +345,7 @@ func hostileFrames(f func(name, frames string, codes ...int)) {
 }
 
 // 50 MiB of zeros fit in 50 KiB of deflate: what counts is what comes out.
-func TestTheMessageLimitCountsWhatComesOut(t *testing.T) {
+func TestTheMessageLimitCountsDecompressedBytes(t *testing.T) {
 	large := judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: judge.Echo()}) // limit: 32 MiB
 	small := judge.New(t, judge.Options{Build: judge.Plain, Memory: true, Config: map[string]any{"push": map[string]any{"echo": true}}})
 	inflated := func(s *judge.Server, n int) (code int, first byte) {

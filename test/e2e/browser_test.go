@@ -161,6 +161,7 @@ func connections(s *judge.Server) int {
 }
 
 func TestBrowserClientResumesThroughKillsAndRenewsItsToken(t *testing.T) {
+	t.Parallel()
 	s := judge.New(t, judge.Options{Build: judge.Plain, Config: twoNamespaces()})
 	b := newTabs(t, "http://"+s.Public)
 	b.site.life.Store(4) // with the leeway of the server's: they expire while it runs
@@ -204,7 +205,8 @@ func TestBrowserClientResumesThroughKillsAndRenewsItsToken(t *testing.T) {
 	}
 }
 
-func TestBrowserClientIsToldOfAGapWhenItIsSlow(t *testing.T) {
+func TestSlowBrowserClientReceivesAGapEvent(t *testing.T) {
+	t.Parallel()
 	s := judge.New(t, judge.Options{Build: judge.Plain, Config: overlaid(
 		judge.Namespace(map[string]any{"policy": "drop-oldest", "history_size": 1000}),
 		map[string]any{"eventloop": map[string]any{"max_queue": 1 << 20}})})
@@ -249,6 +251,7 @@ func overlaid(a, b map[string]any) map[string]any {
 }
 
 func TestBrowserTabsShareAConnection(t *testing.T) {
+	t.Parallel()
 	s := judge.New(t, judge.Options{Build: judge.Plain, Config: twoNamespaces()})
 	b := newTabs(t, "http://"+s.Public)
 	shared := func(channels ...string) map[string]any {
@@ -313,6 +316,7 @@ func TestBrowserTabsShareAConnection(t *testing.T) {
 }
 
 func TestBrowserClientWithoutSharedWorkerOrWebSocket(t *testing.T) {
+	t.Parallel()
 	s := judge.New(t, judge.Options{Build: judge.Plain})
 	target, err := url.Parse("http://" + s.Public)
 	if err != nil {
@@ -347,6 +351,7 @@ func TestBrowserClientWithoutSharedWorkerOrWebSocket(t *testing.T) {
 
 // TestNativeEventSourceOutlivesItsToken is about pages without the client.
 func TestNativeEventSourceOutlivesItsToken(t *testing.T) {
+	t.Parallel()
 	s := judge.New(t, judge.Options{Build: judge.Plain, Config: map[string]any{"push": map[string]any{"retry": "100ms"}}})
 	b := newTabs(t, "http://"+s.Public)
 	b.do(t, "open", map[string]string{"name": "native", "url": b.site.URL}, nil)

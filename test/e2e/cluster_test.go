@@ -118,6 +118,7 @@ func (p *clusterPage) ready(urls ...string) {
 // TestTheHowtoOfAClusterWorks runs the commands of the page as they are, and has happen
 // what its table of failures describes.
 func TestTheHowtoOfAClusterWorks(t *testing.T) {
+	t.Parallel()
 	p := readClusterPage(t)
 	if len(p.commands) != 6 {
 		t.Fatalf("the page has %d commands, want three nodes, pub, sub and cluster status: %q", len(p.commands), p.commands)

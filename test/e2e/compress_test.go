@@ -138,6 +138,7 @@ func (c *compressedCrew) run() {
 }
 
 func TestNpmClientsTakeCompressedEventsLive(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "npm")
 	c := newCompressedCrew(t, compressing(t))
 	for library, coding := range map[string]string{
@@ -151,6 +152,7 @@ func TestNpmClientsTakeCompressedEventsLive(t *testing.T) {
 }
 
 func TestChromiumTakesCompressedEventsLive(t *testing.T) {
+	t.Parallel()
 	f := func(coding, accept string) {
 		t.Helper()
 		t.Run(coding, func(t *testing.T) {

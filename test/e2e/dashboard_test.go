@@ -506,7 +506,8 @@ func looks(t *testing.T, p *tab, address string) {
 }
 
 // The page shows that it is not live while the server is away, and continues by itself.
-func TestDashboardComesBack(t *testing.T) {
+func TestDashboardReconnects(t *testing.T) {
+	t.Parallel()
 	s, address := watched(t, nil)
 	p := newTab(t)
 	p.do(t, "open", map[string]any{"url": address}, nil)
@@ -519,7 +520,8 @@ func TestDashboardComesBack(t *testing.T) {
 	p.do(t, "frames", 3, nil)
 }
 
-func TestDashboardAsksForTheToken(t *testing.T) {
+func TestDashboardRequiresTheToken(t *testing.T) {
+	t.Parallel()
 	const token = "dashboard-operator-token"
 	_, address := watched(t, map[string]any{"admin": map[string]any{"token": token}})
 	p := newTab(t)

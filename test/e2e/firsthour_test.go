@@ -110,6 +110,7 @@ func environment(more ...string) []string {
 // TestReadmeSnippetWorksAsPasted starts the server as README says and runs its two lines
 // in pages of another port and of a file.
 func TestReadmeSnippetWorksAsPasted(t *testing.T) {
+	t.Parallel()
 	m := readManual(t, "README.md")
 	_, snippet, ok := strings.Cut(m.text, "    const stream = new EventSource(")
 	snippet, _, ok2 := strings.Cut("const stream = new EventSource("+snippet, "\n\n")
@@ -161,6 +162,7 @@ func TestReadmeSnippetWorksAsPasted(t *testing.T) {
 // TestPushToAPage follows docs/howto/push-to-a-page.md: its files are those of the
 // example, its commands are run, its page is opened.
 func TestPushToAPage(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "npm", "chromium")
 	m := readManual(t, "docs", "howto", "push-to-a-page.md")
 	root := t.TempDir()

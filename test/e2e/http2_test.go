@@ -119,6 +119,7 @@ func command(t *testing.T, name string, args ...string) string {
 func tailOf(s string) string { return s[max(0, len(s)-2000):] }
 
 func TestCurlOverHTTP2(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "tools")
 	overBoth(t, func(t *testing.T, s *judge.Server, url string) {
 		base := []string{"-sS", "--http2-prior-knowledge", "--max-time", "50"}
@@ -206,6 +207,7 @@ func curlFollows(t *testing.T, base []string, url string) {
 }
 
 func TestNghttp2ToolsOverHTTP2(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "h2load")
 	overBoth(t, func(t *testing.T, s *judge.Server, url string) {
 		body, sum := pattern(bodySize)
@@ -308,6 +310,7 @@ func task(t *testing.T, s *judge.Server, url string, more map[string]any) string
 }
 
 func TestNodeOverHTTP2(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "npm")
 	overBoth(t, func(t *testing.T, s *judge.Server, url string) {
 		compareReport(t, command(t, "node", judge.Path("test", "e2e", "npm", "http2.mjs"), task(t, s, url, nil)))
@@ -316,12 +319,14 @@ func TestNodeOverHTTP2(t *testing.T) {
 
 // undici speaks HTTP/2 over TLS alone, and has no trailers there.
 func TestUndiciOverHTTP2(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "npm")
 	s := http2Server(t, true, nil)
 	compareReport(t, command(t, "node", judge.Path("test", "e2e", "npm", "undici.mjs"), task(t, s, "https://"+s.Public, nil)), "trailer")
 }
 
 func TestHTTPXOverHTTP2(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "interop")
 	overBoth(t, func(t *testing.T, s *judge.Server, url string) {
 		site := judge.Path(".cache", "interop-python", "site")

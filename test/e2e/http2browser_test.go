@@ -83,6 +83,7 @@ const pageScript = `
 `
 
 func TestChromiumOverHTTP2(t *testing.T) {
+	t.Parallel()
 	s := http2Server(t, true, nil)
 	b := &tabs{tab: driven(t, "tabs.mjs", trusting(t, s.Authority))}
 	url := "https://" + s.Public

@@ -13,6 +13,7 @@ import (
 
 // With a capacity report the page and the terminal say how far the knee is.
 func TestDashboardShowsTheDistanceToTheKnee(t *testing.T) {
+	t.Parallel()
 	report := capacity.Report{Version: 1, Started: time.Now().Add(-time.Hour), Knee: capacity.Limit{
 		Known: true, Confidence: "high", Rate: stat.Interval{Point: 1e6, Lo: 9e5, Hi: 1.1e6},
 	}}

@@ -144,6 +144,7 @@ func newCrew(t *testing.T) *crew {
 }
 
 func TestNpmClientsResumeThroughKills(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "npm")
 	s := judge.New(t, judge.Options{Build: judge.Race})
 	c := newCrew(t)
@@ -154,6 +155,7 @@ func TestNpmClientsResumeThroughKills(t *testing.T) {
 // A planned restart ends each library's streams in a way that has it come back by itself,
 // with its own waits, whether connections are refused meanwhile or wait in a kept socket.
 func TestNpmClientsResumeThroughPlannedRestarts(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "npm")
 	f := func(name string, keeper judge.Keeper) {
 		t.Run(name, func(t *testing.T) {
@@ -178,6 +180,7 @@ func (c *crew) npmClients(t *testing.T, s *judge.Server) {
 }
 
 func TestChromiumResumesThroughKills(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "npm", "chromium")
 	executable, err := exec.LookPath("chromium")
 	if err != nil {

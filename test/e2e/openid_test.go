@@ -59,6 +59,7 @@ func openID(t testing.TB, port, address string) string {
 // TestDashboardLoginByOpenID: Chromium logs in at a certified provider, as an operator, as a
 // reader and as a user without a role, and logs out there too.
 func TestDashboardLoginByOpenID(t *testing.T) {
+	t.Parallel()
 	s, address := watched(t, nil)
 	_, port, err := net.SplitHostPort(judge.FreeAddr(t))
 	if err != nil {

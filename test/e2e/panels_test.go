@@ -11,6 +11,7 @@ import (
 
 // What has no data yet shows its title only, and nothing is red while all is well.
 func TestDashboardShowsWhatThereIs(t *testing.T) {
+	t.Parallel()
 	s, address := watched(t, nil)
 	p := newTab(t)
 	p.do(t, "open", map[string]any{"url": address, "width": 390, "height": 844}, nil)

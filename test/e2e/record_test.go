@@ -211,6 +211,7 @@ func talk(t *testing.T, all []*talker) (wait func()) {
 }
 
 func TestAnswersCutAnywhereAreWhole(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []string{"epoll", "io_uring"} {
 		t.Run(engine, func(t *testing.T) {
 			m := newModel(t)
@@ -243,6 +244,7 @@ func TestAnswersCutAnywhereAreWhole(t *testing.T) {
 }
 
 func TestKilledGatewayKeepsWhatItRecorded(t *testing.T) {
+	t.Parallel()
 	m := newModel(t)
 	s := judge.New(t, judge.Options{Build: judge.Race, Config: m.recording(nil)})
 	var all []*talker
@@ -295,6 +297,7 @@ func TestKilledGatewayKeepsWhatItRecorded(t *testing.T) {
 }
 
 func TestAbandonedAnswerIsCanceled(t *testing.T) {
+	t.Parallel()
 	m := newModel(t)
 	s := judge.New(t, judge.Options{Build: judge.Race, Config: m.recording(map[string]any{"outlive": "500ms"})})
 	k := &talker{t: t, addr: s.Public, user: "ann", prompt: prompt{Name: "long", Tokens: 1_000_000, Pause: 5}}
@@ -312,7 +315,8 @@ func TestAbandonedAnswerIsCanceled(t *testing.T) {
 	judge.Eventually(t, 10*time.Second, "it is counted", func() bool { return s.Series("weir_recordings_ended_total", `how="abandoned"`) == 1 })
 }
 
-func TestStoppedGatewayTellsThatAnAnswerIsNotWhole(t *testing.T) {
+func TestStoppedGatewayReportsATruncatedAnswer(t *testing.T) {
+	t.Parallel()
 	m := newModel(t)
 	s := judge.New(t, judge.Options{Build: judge.Race, Config: m.recording(nil)})
 	k := &talker{t: t, addr: s.Public, user: "ann", prompt: prompt{Name: "stop", Tokens: 1_000_000, Pause: 3}}
@@ -330,6 +334,7 @@ func TestStoppedGatewayTellsThatAnAnswerIsNotWhole(t *testing.T) {
 // An EventSource knows nothing of recordings: it resumes because that is what it does,
 // and stops because of a 204.
 func TestNpmEventSourceReadsAnAnswerToItsEnd(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "npm")
 	m := newModel(t)
 	config := m.recording(nil)

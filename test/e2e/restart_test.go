@@ -271,6 +271,7 @@ func startHammer(t *testing.T, addr string) *hammer {
 
 // What is configured decides where a process listens, not what is kept.
 func TestKeptSocketsFollowTheConfiguration(t *testing.T) {
+	t.Parallel()
 	moved := map[string]any{"listen": judge.FreeAddr(t)}
 	listens := func(addr string) bool {
 		c, err := net.Dial("tcp", addr)

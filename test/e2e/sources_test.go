@@ -36,6 +36,7 @@ const patience = 60 * time.Second
 // Weir is killed, while the sources are, and while the broker is away: the log has each number
 // once, and those of a channel in order.
 func TestSourcesAreInTheLogOnce(t *testing.T) {
+	t.Parallel()
 	judge.Need(t, "redis", "postgres")
 	all := newSystems(t)
 	weir := judge.New(t, judge.Options{Build: judge.Race, Config: map[string]any{
@@ -354,17 +355,17 @@ func newPostgres(t *testing.T) *daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	const nobody = 65534
+	const unprivileged = 65534
 	program := func(name string, args ...string) *exec.Cmd {
 		cmd := exec.Command(judge.Path(".cache", "postgres", name), args...)
 		cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}
 		if os.Getuid() == 0 {
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
 		}
 		return cmd
 	}
 	if os.Getuid() == 0 {
-		if err := os.Chown(dir, nobody, nobody); err != nil {
+		if err := os.Chown(dir, unprivileged, unprivileged); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -98,6 +98,7 @@ func (x *terminal) restored() {
 }
 
 func TestTopGivesTheTerminalBack(t *testing.T) {
+	t.Parallel()
 	s, _ := watched(t, nil)
 	var c crowd
 	t.Cleanup(c.wg.Wait)
@@ -139,6 +140,7 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 
 // The terminal goes away without a word, and with it who watched.
 func TestTopEndsWithItsTerminal(t *testing.T) {
+	t.Parallel()
 	s, _ := watched(t, nil)
 	x := newTerminal(t, s.Admin)
 	x.eventually("LOOP   CONNS")
@@ -156,7 +158,8 @@ func TestTopEndsWithItsTerminal(t *testing.T) {
 }
 
 // The server goes away and comes back under a terminal that watches it.
-func TestTopTellsWhenItIsNotLive(t *testing.T) {
+func TestTopReportsWhenItIsNotLive(t *testing.T) {
+	t.Parallel()
 	s, _ := watched(t, nil)
 	x := newTerminal(t, s.Admin)
 	x.eventually("LOOP   CONNS")

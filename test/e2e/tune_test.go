@@ -9,6 +9,7 @@ import (
 
 // The settings panel shows what the server's own check finds for the chosen profile.
 func TestDashboardChecksTheMachine(t *testing.T) {
+	t.Parallel()
 	_, address := watched(t, nil)
 	p := newTab(t)
 	p.do(t, "open", map[string]any{"url": address, "width": 1400, "height": 900}, nil)

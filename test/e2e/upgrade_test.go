@@ -21,7 +21,7 @@ import (
 
 // A new process takes over from one that serves, several times, while messages come: no client
 // is disconnected, and nothing is lost, repeated or out of order.
-func TestUpgradesDisconnectNobody(t *testing.T) {
+func TestUpgradesDisconnectNoClient(t *testing.T) {
 	external := map[string]any{"broker": map[string]any{"kind": "nats", "nats": map[string]any{"url": natstest.Server(t), "dir": nil}}}
 	f := func(name string, o judge.Options, engine string) {
 		t.Run(name+" "+engine, func(t *testing.T) {
@@ -159,7 +159,7 @@ func dieInAnUpgrade() {
 
 // A new process that dies, refuses or cannot be built changes nothing: the old one serves on
 // with every connection, and the next upgrade works.
-func TestAFailedUpgradeDisconnectsNobody(t *testing.T) {
+func TestAFailedUpgradeDisconnectsNoClient(t *testing.T) {
 	t.Run("memory", func(t *testing.T) { failedUpgrades(t, judge.Options{Memory: true}, "epoll") })
 	t.Run("embedded NATS", func(t *testing.T) { failedUpgrades(t, judge.Options{}, "io_uring") })
 }

@@ -307,7 +307,7 @@ var addressFields = []string{
 	"X-Azure-ClientIP", "X-Vercel-Forwarded-For", "Client-IP", "X-Remote-IP", "X-ProxyUser-Ip",
 }
 
-func TestAddressesOfClientsAreForProxiesToTell(t *testing.T) {
+func TestAddressesOfClientsComeFromTrustedProxiesOnly(t *testing.T) {
 	to, _ := echo(t)
 	var fields []string
 	for _, name := range addressFields {

@@ -442,9 +442,9 @@ func TestHTTP2IsSafeFromWhatClientsComeUpWith(t *testing.T) {
 						t.Errorf("%s: %s, want %s", a.name, got, a.want)
 					}
 				}
-				for _, asked := range b.seen() {
-					if strings.Contains(asked, malformedPath) || strings.Contains(asked, smuggledPath) {
-						t.Errorf("the backend was asked %q", asked)
+				for _, requested := range b.seen() {
+					if strings.Contains(requested, malformedPath) || strings.Contains(requested, smuggledPath) {
+						t.Errorf("the backend was asked %q", requested)
 					}
 				}
 			})

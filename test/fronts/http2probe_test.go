@@ -189,8 +189,8 @@ func (p *probe) alive(id uint32) string {
 // A recorder is the backend, and remembers what it was asked.
 type recorder struct {
 	*httptest.Server
-	mu    sync.Mutex
-	asked []string
+	mu        sync.Mutex
+	requested []string
 }
 
 func newRecorder(t *testing.T) *recorder {
@@ -203,12 +203,12 @@ func newRecorder(t *testing.T) *recorder {
 func (b *recorder) seen() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Clone(b.asked)
+	return slices.Clone(b.requested)
 }
 
 func (b *recorder) serve(w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
-	b.asked = append(b.asked, r.Method+" "+r.RequestURI)
+	b.requested = append(b.requested, r.Method+" "+r.RequestURI)
 	b.mu.Unlock()
 	switch r.URL.Path {
 	case "/who":

@@ -110,9 +110,9 @@ func all(t *testing.T, clients []client, addr, ca string) {
 	}
 }
 
-// TestTheJudgesThemselves runs the clients against the server without a gateway between
+// TestTheInteropToolsThemselves runs the clients against the server without a gateway between
 // them, so that a failure through the gateway is the gateway's.
-func TestTheJudgesThemselves(t *testing.T) {
+func TestTheInteropToolsThemselves(t *testing.T) {
 	addr, _ := server(t, "", "")
 	all(t, clients(t), addr, "")
 }

@@ -60,8 +60,8 @@ func (c *client) Reload() (status int, body string) {
 	return resp.StatusCode, b.String()
 }
 
-// Tell decodes the JSON of a path of the admin listener into v.
-func (c *client) Tell(path string, v any) {
+// AdminJSON decodes the JSON of a path of the admin listener into v.
+func (c *client) AdminJSON(path string, v any) {
 	c.t.Helper()
 	status, body, err := get("http://" + c.Admin + path)
 	if err != nil || status != http.StatusOK {

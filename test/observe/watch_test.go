@@ -205,7 +205,7 @@ type cause struct {
 
 func (w *watch) snapshot() (s snapshot) {
 	w.t.Helper()
-	w.Tell("/api/snapshot", &s)
+	w.AdminJSON("/api/snapshot", &s)
 	return s
 }
 

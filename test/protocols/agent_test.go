@@ -33,13 +33,13 @@ type process struct {
 	stdin io.WriteCloser
 	ended chan struct{} // closed when nothing more comes
 
-	mu      sync.Mutex
-	last    int // id of the newest command
-	answers map[int]chan answer
-	queues  map[string][]event // by "<from> <event>"
-	changed chan struct{}      // closed and replaced when an event comes
-	sinks   map[string]func(event)
-	asked   map[string]func(data json.RawMessage) any
+	mu        sync.Mutex
+	last      int // id of the newest command
+	answers   map[int]chan answer
+	queues    map[string][]event // by "<from> <event>"
+	changed   chan struct{}      // closed and replaced when an event comes
+	sinks     map[string]func(event)
+	requested map[string]func(data json.RawMessage) any
 }
 
 // An event is what a client reported.
@@ -89,7 +89,7 @@ func startAgent(t testing.TB, cmd *exec.Cmd) *agent {
 	t.Helper()
 	a := &agent{t, &process{
 		cmd: cmd, ended: make(chan struct{}), answers: map[int]chan answer{}, queues: map[string][]event{}, changed: make(chan struct{}),
-		sinks: map[string]func(event){}, asked: map[string]func(json.RawMessage) any{},
+		sinks: map[string]func(event){}, requested: map[string]func(json.RawMessage) any{},
 	}}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
@@ -150,7 +150,7 @@ func (a *agent) read(r io.Reader) {
 		}
 		key := l.From + " " + l.Event
 		if l.Ask != 0 {
-			f := a.asked[key]
+			f := a.requested[key]
 			a.mu.Unlock()
 			if f == nil {
 				a.t.Errorf("no handler answers %s", key)
@@ -279,7 +279,7 @@ func (a *agent) get(on, path string) string {
 func (a *agent) answering(from, event string, f func(data json.RawMessage) any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked[from+" "+event] = f
+	a.requested[from+" "+event] = f
 }
 
 // sink has f get all events of a thing, on the goroutine that reads.

@@ -236,16 +236,16 @@ func (c *talk) recovers() {
 // refreshes lives on tokens of few seconds.
 func (c *talk) refreshes() {
 	name := c.one + "-short"
-	asked := make(chan struct{}, 100)
+	requested := make(chan struct{}, 100)
 	c.a.answering(name, "token", func(json.RawMessage) any {
-		asked <- struct{}{}
+		requested <- struct{}{}
 		return userToken(name, 3*time.Second, nil)
 	})
 	c.tr.connect(c.a, c.s.Public, name, obj{"getToken": ask("token")})
 	c.a.next(name, "connected")
 	sub := name + "/" + c.channel
 	c.a.answering(sub, "sub token", func(json.RawMessage) any {
-		asked <- struct{}{}
+		requested <- struct{}{}
 		return judge.Token(judge.Claims{"sub": name, "channel": "closed:" + c.channel, "exp": time.Now().Add(3 * time.Second).Unix()})
 	})
 	c.a.name(sub, name, "newSubscription", "closed:"+c.channel, obj{"getToken": ask("sub token")}, on("on", subEvents...))
@@ -253,7 +253,7 @@ func (c *talk) refreshes() {
 	c.a.next(sub, "subscribed")
 	for range 4 { // the first ones, and one or the other again
 		select {
-		case <-asked:
+		case <-requested:
 		case <-time.After(patience):
 			c.t.Fatal("no token was refreshed")
 		}

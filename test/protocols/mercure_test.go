@@ -123,11 +123,11 @@ func TestMercureSubscriptions(t *testing.T) {
 		Active                      bool
 		Payload                     json.RawMessage
 	}
-	told := func(name string) subscription {
+	reported := func(name string) subscription {
 		t.Helper()
 		return decode[subscription](t, []byte(text(field(t, a.next(name, "message"), "data"))))
 	}
-	one := told("watch 07")
+	one := reported("watch 07")
 	if !one.Active || one.Topic != topic || one.Type != "Subscription" {
 		t.Errorf("subscription: %+v", one)
 	}
@@ -144,7 +144,7 @@ func TestMercureSubscriptions(t *testing.T) {
 		t.Errorf("%s: %d %s", one.ID, status, body)
 	}
 	a.call("someone", "close")
-	two := told("watch 07")
+	two := reported("watch 07")
 	if two.Active || two.ID != one.ID {
 		t.Errorf("subscription that ended: %+v, want %s", two, one.ID)
 	}

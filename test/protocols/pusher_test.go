@@ -235,7 +235,7 @@ func (c *stage) ends() {
 // Older versions of the SDK give WebSocket up after two closes without a close frame
 // within four minutes. However often the server is restarted or killed, this one comes
 // back.
-func TestPusherComesBack(t *testing.T) {
+func TestPusherReconnects(t *testing.T) {
 	s := serve(t)
 	a := nodeAgent(t)
 	pusherApp(a, s.Public)

@@ -20,18 +20,18 @@ import (
 	"github.com/weir-gateway/weir/test/judge"
 )
 
-// told is a backend that remembers the requests it got.
-type told struct {
-	address string
-	asked   atomic.Int64
-	last    atomic.Pointer[http.Header]
+// recordingBackend is a backend that remembers the requests it got.
+type recordingBackend struct {
+	address   string
+	requested atomic.Int64
+	last      atomic.Pointer[http.Header]
 }
 
-func newTold(t *testing.T) *told {
+func newRecordingBackend(t *testing.T) *recordingBackend {
 	t.Helper()
-	b := &told{}
+	b := &recordingBackend{}
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b.asked.Add(1)
+		b.requested.Add(1)
 		h := r.Header.Clone()
 		b.last.Store(&h)
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
@@ -46,9 +46,9 @@ func newTold(t *testing.T) *told {
 }
 
 // governed starts a gateway with these routes, all before one backend.
-func governed(t *testing.T, more map[string]any, routes ...map[string]any) (*judge.Server, *told) {
+func governed(t *testing.T, more map[string]any, routes ...map[string]any) (*judge.Server, *recordingBackend) {
 	t.Helper()
-	b := newTold(t)
+	b := newRecordingBackend(t)
 	var all []any
 	for _, r := range routes {
 		if r["reply"] == nil {
@@ -185,12 +185,12 @@ func TestWhatARouteRefuses(t *testing.T) {
 	)
 	f := func(method, path, body string, status int, want string, fields ...string) {
 		t.Helper()
-		before := b.asked.Load()
+		before := b.requested.Load()
 		res, got := do(t, g, method, path, body, fields...)
 		if res.StatusCode != status || !strings.Contains(got, want) {
 			t.Errorf("%s %s %.40q: %d %.200s, want %d with %q", method, path, body, res.StatusCode, got, status, want)
 		}
-		if passed := b.asked.Load() - before; (status == 200) != (passed == 1) {
+		if passed := b.requested.Load() - before; (status == 200) != (passed == 1) {
 			t.Errorf("%s %s %.40q: the backend was asked %d times", method, path, body, passed)
 		}
 		if (status == 429) != (res.Header.Get("Retry-After") != "") {
@@ -297,7 +297,7 @@ func TestCORSIsAnsweredAtTheEdge(t *testing.T) {
 	if res := ask("OPTIONS", "https://evil.example", "Access-Control-Request-Method", "GET"); res.Header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("another origin's preflight: %d %v", res.StatusCode, res.Header)
 	}
-	if n := b.asked.Load(); n != 0 {
+	if n := b.requested.Load(); n != 0 {
 		t.Errorf("the backend saw %d preflights", n)
 	}
 	token := bearer(judge.Claims{"sub": "ann"})
@@ -390,7 +390,7 @@ func writeOrders(t *testing.T) string {
 
 var traceparent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-(0[0-3])$`)
 
-func TestATraceGoesOn(t *testing.T) {
+func TestATraceIsPropagated(t *testing.T) {
 	t.Parallel()
 	g, b := governed(t, nil, map[string]any{"path": "/*"})
 	const id, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -423,8 +423,8 @@ func TestATraceGoesOn(t *testing.T) {
 	f("nonsense", "", sampledAndRandom, "")
 }
 
-// TestIdentityIsToldAndCannotBeClaimed is about X-Weir- and forwarding fields.
-func TestIdentityIsToldAndCannotBeClaimed(t *testing.T) {
+// TestIdentityIsForwardedAndCannotBeForged is about X-Weir- and forwarding fields.
+func TestIdentityIsForwardedAndCannotBeForged(t *testing.T) {
 	t.Parallel()
 	g, b := governed(t, nil, map[string]any{"path": "/open"}, map[string]any{"path": "/who", "auth": map[string]any{"required": true, "forward": true}})
 	lies := []string{"X-Weir-User", "root", "X-Weir-Auth", "token", "X-Forwarded-For", "192.0.2.7", "X-Forwarded-Host", "evil", "X-Real-IP", "192.0.2.7", "Forwarded", "for=192.0.2.7", "X_Weir_User", "root"}

@@ -200,10 +200,10 @@ func TestAVanishedClientCancelsItsRequest(t *testing.T) {
 	judge.Eventually(t, 10*time.Second, "nothing is in flight", func() bool { return peers(t, g, "b")[address].InFlight == 0 })
 }
 
-// TestAnUploadThatNobodyTakesEnds has a client leave in order behind bytes that the
+// TestAnUploadThatIsNotReadEnds has a client leave in order behind bytes that the
 // backend does not take: the gateway, which does not read them, cannot see it. What
 // bounds the wait is timeouts.write.
-func TestAnUploadThatNobodyTakesEnds(t *testing.T) {
+func TestAnUploadThatIsNotReadEnds(t *testing.T) {
 	t.Parallel()
 	b := newReservoir(t)
 	g := judge.New(t, judge.Options{Memory: true, Config: map[string]any{

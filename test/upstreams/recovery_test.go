@@ -221,7 +221,7 @@ func peers(t *testing.T, g *judge.Server, name string) map[string]peerView {
 			Peers []peerView
 		}
 	}
-	g.Tell("/api/upstreams", &view)
+	g.AdminJSON("/api/upstreams", &view)
 	found := map[string]peerView{}
 	for _, c := range view.Clusters {
 		if c.Name == name {

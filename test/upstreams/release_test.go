@@ -17,9 +17,9 @@ import (
 
 // A release is a version of a backend, with a name that its replies bear.
 type release struct {
-	name    string
-	address string
-	asked   atomic.Int64
+	name      string
+	address   string
+	requested atomic.Int64
 
 	mu     sync.Mutex
 	bodies []string // of posts
@@ -30,7 +30,7 @@ func newRelease(t *testing.T, name string, delay time.Duration, failing float64)
 	t.Helper()
 	v := &release{name: name}
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v.asked.Add(1)
+		v.requested.Add(1)
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -86,7 +86,7 @@ type splitView struct {
 func splitOf(t *testing.T, g *judge.Server, name string) splitView {
 	t.Helper()
 	var view struct{ Splits []splitView }
-	g.Tell("/api/upstreams", &view)
+	g.AdminJSON("/api/upstreams", &view)
 	for _, s := range view.Splits {
 		if s.Name == name {
 			return s
@@ -157,17 +157,17 @@ func (c *trial) play(t *testing.T, g *judge.Server, canary *release) {
 		clients.stayed(t, c.name)
 		return
 	}
-	settle := canary.asked.Load()
+	settle := canary.requested.Load()
 	judge.Eventually(t, 10*time.Second, "what had started is over", func() bool {
 		before := settle
-		settle = canary.asked.Load()
+		settle = canary.requested.Load()
 		<-time.After(200 * time.Millisecond)
 		return settle == before
 	})
 	seen := clients.requests.Load()
 	judge.Eventually(t, 30*time.Second, "300 more requests", func() bool { return clients.requests.Load() > seen+300 })
 	stop()
-	if now := canary.asked.Load(); now != settle {
+	if now := canary.requested.Load(); now != settle {
 		t.Errorf("a canary that was rolled back got %d requests more", now-settle)
 	}
 }
@@ -281,7 +281,7 @@ func TestRulesGoBeforeShares(t *testing.T) {
 	f("beta", "X-Version", "beta")
 	f("beta", "Cookie", "a=b; early=1")
 	f("old", "User-Agent", "robot/7")
-	if n := next.asked.Load(); n != 0 {
+	if n := next.requested.Load(); n != 0 {
 		t.Errorf("next was asked %d times", n)
 	}
 	// Of users about half go to each, and each always to the same.
@@ -356,7 +356,7 @@ func TestAMirrorGetsCopiesAndChangesNothing(t *testing.T) {
 	}
 	main.mu.Unlock()
 	for _, v := range []*release{copied, broken} {
-		judge.Eventually(t, 10*time.Second, v.name+" got its copies", func() bool { return v.asked.Load() >= each })
+		judge.Eventually(t, 10*time.Second, v.name+" got its copies", func() bool { return v.requested.Load() >= each })
 		v.mu.Lock()
 		arrived := map[string]int{}
 		for _, b := range v.bodies {
@@ -470,7 +470,7 @@ type driftView struct {
 func drifts(t *testing.T, g *judge.Server) map[string]driftView {
 	t.Helper()
 	var view struct{ Drift []driftView }
-	g.Tell("/api/upstreams", &view)
+	g.AdminJSON("/api/upstreams", &view)
 	all := map[string]driftView{}
 	for _, d := range view.Drift {
 		all[d.Name] = d

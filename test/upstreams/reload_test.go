@@ -212,7 +212,7 @@ func TestReloadsByFileChangeCloseNothing(t *testing.T) {
 
 // reloads changes the configuration n times under load and waits each time until it
 // is in force.
-func reloads(t *testing.T, n int, watch string, tell func(*judge.Server)) {
+func reloads(t *testing.T, n int, watch string, report func(*judge.Server)) {
 	address := theater(t)
 	config := func(i int) map[string]any {
 		c := changing(address, i)
@@ -233,7 +233,7 @@ func reloads(t *testing.T, n int, watch string, tell func(*judge.Server)) {
 	began := time.Now()
 	for i := range n {
 		g.Configure(config(i))
-		tell(g)
+		report(g)
 		judge.Eventually(t, 30*time.Second, fmt.Sprintf("reload %d", i), func() bool { return applied.count(t) >= i+1 })
 	}
 	took := time.Since(began)

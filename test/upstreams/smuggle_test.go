@@ -19,7 +19,7 @@ func TestWhatFollowsARequestIsNotItsBody(t *testing.T) {
 	g, b := governed(t, nil, map[string]any{"path": "/x", "auth": map[string]any{"required": true}})
 	f := func(name, follows string, status int) {
 		t.Helper()
-		before := b.asked.Load()
+		before := b.requested.Load()
 		c, err := net.Dial("tcp", g.Public)
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +45,7 @@ func TestWhatFollowsARequestIsNotItsBody(t *testing.T) {
 				t.Errorf("%s: the connection is not kept", name)
 			}
 		}
-		if n := b.asked.Load() - before; n != 1 {
+		if n := b.requested.Load() - before; n != 1 {
 			t.Errorf("%s: the backend was asked %d times, want once", name, n)
 		}
 	}

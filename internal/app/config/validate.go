@@ -40,7 +40,7 @@ func (c Config) Validate() error {
 	return errors.Join(all...)
 }
 
-// validate asks the outermost section on each path that has a Validate; it
+// validate calls the outermost section on each path that has a Validate; it
 // speaks for what it holds.
 func validate(path string, v reflect.Value) []error {
 	var all []error
@@ -140,7 +140,7 @@ func (c Config) HasKeys() bool {
 		len(a.PublicKeys) > 0 || len(a.APIKeys) > 0
 }
 
-// checkExposure keeps a server that cannot tell its clients apart on this machine, unless
+// checkExposure keeps a server that cannot distinguish its clients on this machine, unless
 // it has no channels: what routes let through is said there.
 func (c Config) checkExposure() error {
 	if Loopback(c.Listen) || checkListen("listen", c.Listen) != nil {
@@ -169,7 +169,7 @@ func checkHTTP3(c tlsterm.Config) error {
 	return nil
 }
 
-// checkAdmin wants an address, and keeps a listener that asks for nothing on this machine.
+// checkAdmin wants an address, and keeps a listener without authentication on this machine.
 func checkAdmin(a admin.Config) error {
 	if !a.Enabled() {
 		return nil

@@ -23,7 +23,7 @@ func load(t *testing.T, text string) config.Config {
 	return c
 }
 
-func TestGuardedChannelsThatCallersReachWhoAreNotMeantAreWarnedOf(t *testing.T) {
+func TestGuardedChannelsThatOtherCallersReachAreWarnedOf(t *testing.T) {
 	f := func(text string, want ...string) {
 		t.Helper()
 		got := load(t, text).Warnings()

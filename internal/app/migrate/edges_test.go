@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Whatever stands at a key, what comes out is accepted, and the key is taken or named.
+// Whatever is at a key, what comes out is accepted, and the key is taken or named.
 func TestAnyValueAtAnyKeyGivesWhatIsAcceptedExhaustively(t *testing.T) {
 	values := []any{
 		nil, "", "x", "a b:c\n#", strings.Repeat("é", 300), true, false, 0, -1, 1, 1 << 40, 0.5, "10s", "-5s", "1h", []any{}, []any{"x", 1, nil, []any{}}, map[string]any{},

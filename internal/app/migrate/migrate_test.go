@@ -296,7 +296,7 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 }
 
 // A configuration that is translated to something else says so beside the value, too.
-func TestChangesStandBesideValues(t *testing.T) {
+func TestChangesAreShownBesideValues(t *testing.T) {
 	r, err := Translate(Centrifugo, "c.json", []byte(`{"log":{"level":"trace"}}`), Options{})
 	if err != nil {
 		t.Fatal(err)

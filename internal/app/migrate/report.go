@@ -77,17 +77,17 @@ func (n *Note) write(b *strings.Builder) {
 
 // fill writes words in lines, the first led by first, others by rest.
 func fill(b *strings.Builder, first, rest string, words []string) {
-	line, begun := first, false
+	line, started := first, false
 	for _, w := range words {
-		if begun && len(line)+1+len(w) > reportWidth {
+		if started && len(line)+1+len(w) > reportWidth {
 			b.WriteString(line + "\n")
-			line, begun = rest, false
+			line, started = rest, false
 		}
-		if begun {
+		if started {
 			line += " "
 		}
 		line += w
-		begun = true
+		started = true
 	}
 	b.WriteString(line + "\n")
 }

@@ -128,8 +128,8 @@ var _ hub.Bus = (*Bus)(nil)
 // Node is the node's id.
 func (b *Bus) Node() string { return b.id }
 
-// Tell implements hub.Bus.
-func (b *Bus) Tell(topic string, data []byte) error {
+// Broadcast implements hub.Bus.
+func (b *Bus) Broadcast(topic string, data []byte) error {
 	b.net.mu.Lock()
 	ids := make([]string, 0, len(b.net.buses))
 	for id := range b.net.buses {
@@ -138,15 +138,15 @@ func (b *Bus) Tell(topic string, data []byte) error {
 	b.net.mu.Unlock()
 	slices.Sort(ids)
 	for _, id := range ids {
-		if err := b.TellNode(id, topic, data); err != nil {
+		if err := b.SendTo(id, topic, data); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// TellNode is hub.Bus's.
-func (b *Bus) TellNode(node, topic string, data []byte) error {
+// SendTo is hub.Bus's.
+func (b *Bus) SendTo(node, topic string, data []byte) error {
 	if len(data) > 512<<10 {
 		return fmt.Errorf("%d bytes: %w", len(data), hub.ErrTooLarge)
 	}

@@ -110,7 +110,7 @@ func TestInsecureIsFound(t *testing.T) {
 	}
 }
 
-func TestWhoIsMeant(t *testing.T) {
+func TestClassesLimitCallers(t *testing.T) {
 	m := generous()
 	client := func(subject string, patterns ...string) Caller {
 		p, err := auth.CompilePatterns(patterns)

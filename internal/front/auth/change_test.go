@@ -30,7 +30,7 @@ func identityOf(t *testing.T, a *Authenticator, token string) *Identity {
 	return id
 }
 
-func TestAnIdentityEndsWithWhatItRestsOn(t *testing.T) {
+func TestAnIdentityEndsWithItsKeyOrConfiguration(t *testing.T) {
 	const other = "another-secret-of-thirty-two-bytes!!!"
 	base := Config{KeySet: KeySet{HMACSecret: secret, PublicKeys: []PublicKey{{ID: "ed", PEM: publicPEM(edKey())}}}}
 	byEd := sign(t, "EdDSA", edKey(), map[string]any{"kid": "ed"}, claims(jwt.MapClaims{"iss": "i", "aud": []string{"x", "y"}}))
@@ -139,12 +139,12 @@ func TestAnotherJWKSIsFetchedBeforeItCounts(t *testing.T) {
 	if _, ok := id.Current(); ok {
 		t.Error("the key is still there without the URL")
 	}
-	asked := second.asked.Load()
+	requested := second.requested.Load()
 	cfg.JWKSURL = first.URL
 	changed(t, a, cfg)
 	identityOf(t, a, sign(t, "EdDSA", edKey(), map[string]any{"kid": "a"}, us))
-	if n := second.asked.Load(); n != asked {
-		t.Errorf("the former issuer is asked %d times more", n-asked)
+	if n := second.requested.Load(); n != requested {
+		t.Errorf("the former issuer is asked %d times more", n-requested)
 	}
 }
 

@@ -25,16 +25,16 @@ import (
 // An issuer publishes a key set over real HTTP.
 type issuer struct {
 	*httptest.Server
-	asked atomic.Int32
-	mu    sync.Mutex
-	serve http.HandlerFunc
+	requested atomic.Int32
+	mu        sync.Mutex
+	serve     http.HandlerFunc
 }
 
 func newIssuer(t testing.TB, keys ...any) *issuer {
 	i := new(issuer)
 	i.publish(keys...)
 	i.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		i.asked.Add(1)
+		i.requested.Add(1)
 		i.mu.Lock()
 		serve := i.serve
 		i.mu.Unlock()
@@ -92,9 +92,9 @@ func newJWKSAuth(t *testing.T, i *issuer) (a *Authenticator, pass func(time.Dura
 	return a, pass, f
 }
 
-func (i *issuer) wasAsked(t *testing.T, want int32) {
+func (i *issuer) wasRequested(t *testing.T, want int32) {
 	t.Helper()
-	if got := i.asked.Load(); got != want {
+	if got := i.requested.Load(); got != want {
 		t.Errorf("issuer was asked %d times, want %d", got, want)
 	}
 }
@@ -103,9 +103,9 @@ func TestKeyRotation(t *testing.T) {
 	i := newIssuer(t, jwk(edKey(), "old", nil))
 	a, pass, f := newJWKSAuth(t, i)
 	f(edKey(), "old", nil)
-	i.wasAsked(t, 1)
+	i.wasRequested(t, 1)
 	f(edKey(), "old", nil)
-	i.wasAsked(t, 1)
+	i.wasRequested(t, 1)
 	old := sign(t, "EdDSA", edKey(), map[string]any{"kid": "old"}, claims(nil))
 	judge(t, a)(old, nil)
 
@@ -115,7 +115,7 @@ func TestKeyRotation(t *testing.T) {
 	f(otherKey(), "new", nil)
 	f(otherKey(), "new", nil)
 	f(edKey(), "old", nil)
-	i.wasAsked(t, 2)
+	i.wasRequested(t, 2)
 	if _, ok := a.Cached(old); !ok {
 		t.Error("a token of a key that stayed is no longer cached")
 	}
@@ -124,7 +124,7 @@ func TestKeyRotation(t *testing.T) {
 	i.publish(jwk(otherKey(), "new", nil))
 	pass(time.Minute)
 	f(edKey(), "other", ErrBadToken) // makes it fetch
-	i.wasAsked(t, 3)
+	i.wasRequested(t, 3)
 	f(edKey(), "old", ErrBadToken)
 	if _, ok := a.Cached(old); ok {
 		t.Error("a token of a key that is gone is still cached")
@@ -158,19 +158,19 @@ func TestUnknownKidsAreFetchedAtALimitedRate(t *testing.T) {
 	for n := range 50 {
 		f(otherKey(), fmt.Sprint(n), ErrBadToken)
 	}
-	i.wasAsked(t, 1)
+	i.wasRequested(t, 1)
 	pass(9 * time.Second)
 	f(otherKey(), "x", ErrBadToken)
-	i.wasAsked(t, 1)
+	i.wasRequested(t, 1)
 	pass(time.Second)
 	f(otherKey(), "x", ErrBadToken)
-	i.wasAsked(t, 2)
+	i.wasRequested(t, 2)
 	f(edKey(), "k", nil)
 	// A forged signature under a known kid, or no kid, causes no fetch.
 	pass(time.Hour)
 	f(otherKey(), "k", ErrBadToken)
 	f(otherKey(), "", ErrBadToken)
-	i.wasAsked(t, 2)
+	i.wasRequested(t, 2)
 }
 
 func TestIssuerDownDoesNotLockOut(t *testing.T) {
@@ -207,7 +207,7 @@ func TestNeverFetchedMeansUnavailable(t *testing.T) {
 	a, pass, f := newJWKSAuth(t, i)
 	f(edKey(), "k", ErrKeysUnavailable)
 	f(edKey(), "", ErrKeysUnavailable)
-	i.wasAsked(t, 1)
+	i.wasRequested(t, 1)
 	// What no key could make good is refused without asking.
 	judge(t, a)(hs(t, claims(nil)), ErrBadToken)
 	judge(t, a)("garbage", ErrBadToken)
@@ -293,7 +293,7 @@ func TestSymmetricKeyOfAJWKSIsRefused(t *testing.T) {
 	// Nor does it when HS256 is allowed for a secret of ours.
 	a = newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL, HMACSecret: Secret(strings.ToUpper(secret))}})
 	judge(t, a)(rawHS(secret, `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), ErrBadToken)
-	i.wasAsked(t, 1) // HS256 never causes a fetch
+	i.wasRequested(t, 1) // HS256 never causes a fetch
 	judge(t, a)(rawHS(strings.ToUpper(secret), `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), nil)
 }
 
@@ -337,7 +337,7 @@ func TestStormWaitsForOneFetch(t *testing.T) {
 	}
 	close(release)
 	wg.Wait()
-	i.wasAsked(t, 1)
+	i.wasRequested(t, 1)
 }
 
 func TestSlowIssuerIsGivenUp(t *testing.T) {
@@ -371,10 +371,10 @@ func TestCloseEndsFetchAndRun(t *testing.T) {
 
 func TestRunFetchesAtOnceAgainAndAfterFailure(t *testing.T) {
 	i := newIssuer(t, jwk(edKey(), "k", nil))
-	asked := make(chan struct{}, 10)
+	requested := make(chan struct{}, 10)
 	good := toJSON(map[string]any{"keys": []any{jwk(edKey(), "k", nil)}})
 	i.handle(func(w http.ResponseWriter, _ *http.Request) {
-		if asked <- struct{}{}; i.asked.Load() != 2 {
+		if requested <- struct{}{}; i.requested.Load() != 2 {
 			fmt.Fprint(w, good)
 		}
 	})
@@ -389,7 +389,7 @@ func TestRunFetchesAtOnceAgainAndAfterFailure(t *testing.T) {
 	ran := make(chan error, 1)
 	go func() { ran <- a.Run(ctx) }()
 	for range 4 {
-		<-asked
+		<-requested
 	}
 	cancel()
 	if err := <-ran; err != nil {

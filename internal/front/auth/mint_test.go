@@ -75,7 +75,7 @@ func TestMintRefuses(t *testing.T) {
 	f(ok, MintClaims{PrivateKey: privatePEM(must(ecdh.X25519().GenerateKey(rand.Reader)))}, "cannot sign")
 }
 
-func TestMintedTokenLivesAsLongAsAsked(t *testing.T) {
+func TestMintedTokenLivesAsLongAsRequested(t *testing.T) {
 	at := now.Add(999 * time.Millisecond)
 	cfg := Config{KeySet: KeySet{HMACSecret: secret, RequireExpiry: setting.Off, Leeway: 1}}
 	token := must(Mint(cfg, MintClaims{Now: at, TTL: time.Second}))

@@ -12,7 +12,7 @@ import (
 
 const stateSecret = "a-secret-of-at-least-thirty-two-bytes"
 
-func TestAnIdentityGoesOnInAnotherProcess(t *testing.T) {
+func TestAnIdentityIsRestoredInAnotherProcess(t *testing.T) {
 	cfg := Config{KeySet: KeySet{HMACSecret: stateSecret}, APIKeys: []APIKey{{Name: "robot", Key: "at-least-16-bytes", Subscribe: []string{"r.*"}}}}
 	old, fresh := newAuth(t, cfg), newAuth(t, cfg)
 	changed := cfg

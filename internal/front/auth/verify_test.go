@@ -484,7 +484,7 @@ func TestConcurrentVerify(t *testing.T) {
 	}
 }
 
-func TestLogsSayWhyAndWhoButNoToken(t *testing.T) {
+func TestLogsNameReasonAndSubjectButNoToken(t *testing.T) {
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	var log strings.Builder
 	l := slog.New(slog.NewTextHandler(&log, nil))

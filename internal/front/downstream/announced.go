@@ -13,7 +13,7 @@ import (
 func (s *Server) Announced(trust *limit.Trust, next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
 	return func(c *eventloop.Conn) eventloop.Handler {
 		if !trust.Trusts(c.Peer().Addr()) {
-			s.lanes[c.Loop().ID()].counters.bad.Add(1)
+			s.loopStates[c.Loop().ID()].counters.bad.Add(1)
 			s.log.Debug("PROXY header from who is not trusted", "conn", c.ID(), "peer", c.Peer())
 			return nil
 		}
@@ -35,7 +35,7 @@ func (a *announced) Data(c *eventloop.Conn, b []byte) int {
 	h, n, err := limit.ParseProxy(b)
 	switch {
 	case err != nil:
-		a.srv.lanes[c.Loop().ID()].counters.bad.Add(1)
+		a.srv.loopStates[c.Loop().ID()].counters.bad.Add(1)
 		a.srv.log.Debug("bad PROXY header", "conn", c.ID(), "peer", c.Peer(), "err", err)
 		c.Close(err)
 		return len(b)
@@ -63,7 +63,7 @@ func (a *announced) Drained(*eventloop.Conn) {}
 
 // Timer implements eventloop.Handler: the header did not come.
 func (a *announced) Timer(c *eventloop.Conn, _ int64) {
-	a.srv.lanes[c.Loop().ID()].counters.timeouts.Add(1)
+	a.srv.loopStates[c.Loop().ID()].counters.timeouts.Add(1)
 	c.Close(nil)
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-func TestAProxyHeaderTellsTheClient(t *testing.T) {
+func TestAProxyHeaderNamesTheClient(t *testing.T) {
 	peer := backend(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Header.Get("X-Forwarded-For"))
 	})

@@ -37,12 +37,12 @@ var _ socket.Request = (*ask)(nil)
 
 // serveMounted lets a protocol serve r.
 func serveMounted(r *request, ep *endpoint, serve socket.Handler) {
-	a := &ask{asked: asked{r}, seq: r.seq, ep: ep, raw: r.h.lane.raw}
-	r.h.lane.raw = nil
+	a := &ask{asked: asked{r}, seq: r.seq, ep: ep, raw: r.h.loopState.raw}
+	r.h.loopState.raw = nil
 	h := r.h
 	serve(a)
 	if a.live() && !a.waiting {
-		h.lane.srv.log.Error("a protocol did not answer", "path", a.Path())
+		h.loopState.srv.log.Error("a protocol did not answer", "path", a.Path())
 		r.fail(&push.APIError{Status: http.StatusInternalServerError, Message: "internal error"})
 	}
 }
@@ -114,7 +114,7 @@ func (a asked) AdmitPage() bool { return a.r.admitPage() }
 
 // LogRefusedOrigin implements socket.Request.
 func (a asked) LogRefusedOrigin(hint string) {
-	a.r.h.lane.srv.auth.LogRefusedOrigin(a.r.page(), a.r.head.Path, hint)
+	a.r.h.loopState.srv.auth.LogRefusedOrigin(a.r.page(), a.r.head.Path, hint)
 }
 
 // Peer implements socket.Request.
@@ -148,19 +148,21 @@ func (a *ask) Do(work func(ctx context.Context), then func()) {
 	}
 	a.later()
 	loop := a.r.c.Loop()
-	if !a.r.h.lane.srv.push.Workers().Do(work, func() { loop.Post(func() { a.resume(then) }) }) {
+	if !a.r.h.loopState.srv.push.Workers().Do(work, func() { loop.Post(func() { a.resume(then) }) }) {
 		a.Away(a.ep.stream)
 	}
 }
 
 // Publish implements socket.Request.
 func (a *ask) Publish(p hub.Publication, done func(hub.Position, error)) {
-	a.publish(done, func(done func(hub.Position, error)) { a.r.h.lane.srv.push.PublishFor(a.r.c, p, done) })
+	a.publish(done, func(done func(hub.Position, error)) { a.r.h.loopState.srv.push.PublishFor(a.r.c, p, done) })
 }
 
 // PublishTopics implements socket.Request.
 func (a *ask) PublishTopics(topics []string, p hub.Publication, done func(hub.Position, error)) {
-	a.publish(done, func(done func(hub.Position, error)) { a.r.h.lane.srv.push.PublishTopicsFor(a.r.c, topics, p, done) })
+	a.publish(done, func(done func(hub.Position, error)) {
+		a.r.h.loopState.srv.push.PublishTopicsFor(a.r.c, topics, p, done)
+	})
 }
 
 func (a *ask) publish(done func(hub.Position, error), publish func(func(hub.Position, error))) {
@@ -187,7 +189,7 @@ func (a *ask) Answer(status int, contentType string, body []byte, fields ...sock
 		return
 	}
 	if status >= http.StatusBadRequest {
-		a.r.h.lane.counters.refused.Add(1)
+		a.r.h.loopState.counters.refused.Add(1)
 	}
 	a.r.answer(status, contentType, body, string(appendFields(nil, fields)))
 }
@@ -221,7 +223,7 @@ func (a *ask) Away(stream bool) {
 	switch {
 	case !a.live():
 	case stream:
-		a.take(func(c *eventloop.Conn) { a.r.h.lane.srv.push.Away(c, a.r.fields()) })
+		a.take(func(c *eventloop.Conn) { a.r.h.loopState.srv.push.Away(c, a.r.fields()) })
 	default:
 		a.r.fail(errTooMuchWork)
 	}
@@ -302,9 +304,9 @@ func upgrade(a *ask, o *socket.WebSocketOptions, open func(socket.Transport) soc
 	a.take(func(c *eventloop.Conn) {
 		so := &push.SocketOptions{
 			Key: key, Subprotocol: chosen, Fields: r.fields(), Protocol: a.ep.protocol, MaxMessage: o.MaxMessage,
-			AwayCode: o.AwayCode, AwayReason: o.AwayReason,
+			DrainCode: o.DrainCode, DrainReason: o.DrainReason,
 		}
-		r.h.lane.srv.push.ServeSocket(c, so, open)
+		r.h.loopState.srv.push.ServeSocket(c, so, open)
 	})
 }
 
@@ -325,7 +327,7 @@ func (a *ask) Stream(o socket.StreamOptions, open func(socket.Transport) socket.
 		fields := append(r.fields(), fieldLines(o.Fields)...)
 		a.take(func(c *eventloop.Conn) {
 			so := &push.StreamOptions{ContentType: o.ContentType, Fields: fields, Protocol: a.ep.protocol, Chunked: r.chunks()}
-			r.h.lane.srv.push.ServeStream(c, so, open)
+			r.h.loopState.srv.push.ServeStream(c, so, open)
 		})
 	}, r.answerRefusal)
 }
@@ -359,7 +361,7 @@ func subscribe(a *ask, s *socket.Subscription) {
 	c, h := r.c, r.h
 	was := h.waiting
 	h.unwait()
-	if err := h.lane.srv.push.ServeEvents(c, sub); err != nil {
+	if err := h.loopState.srv.push.ServeEvents(c, sub); err != nil {
 		if was {
 			h.pending = r
 			h.wait(c)
@@ -368,7 +370,7 @@ func subscribe(a *ask, s *socket.Subscription) {
 		return
 	}
 	r.release()
-	goOn(c)
+	resumeInput(c)
 }
 
 // take hands the connection over. What the client said meanwhile follows.
@@ -381,7 +383,7 @@ func (a *ask) take(serve func(*eventloop.Conn)) {
 	r.h.unwait()
 	serve(c)
 	r.release()
-	goOn(c)
+	resumeInput(c)
 }
 
 // fieldLines are fields as header lines.

@@ -81,7 +81,7 @@ func (r *builtin) admitted(client netip.Addr, id *auth.Identity) {
 	r.identity = id
 	h.takeBody(r.request)
 	h.readBody(c, nil) // there may be nothing to wait for
-	goOn(c)
+	resumeInput(c)
 }
 
 // takeBody makes the connection collect the body of r.
@@ -90,7 +90,7 @@ func (h *conn) takeBody(r *request) {
 		r.c.Write(continueHead)
 	}
 	h.state = readingBody
-	r.c.SetTimer(h.lane.srv.bounds.body)
+	r.c.SetTimer(h.loopState.srv.bounds.body)
 }
 
 var continueHead = []byte("HTTP/1.1 100 Continue\r\n\r\n")
@@ -109,7 +109,7 @@ func (h *conn) readBody(c *eventloop.Conn, b []byte) int {
 		data, n, end, err := h.piece(b[used:])
 		if err != nil {
 			h.dropBody()
-			h.lane.counters.bad.Add(1)
+			h.loopState.counters.bad.Add(1)
 			r.broken(err)
 			return len(b)
 		}

@@ -22,7 +22,7 @@ import (
 // each read, answered, and only then the next. It is dropped when a wing takes
 // the connection over.
 type conn struct {
-	lane *lane
+	loopState *loopState
 	// seen is how much of an incomplete head was looked at already.
 	seen int
 	// The request whose body is being read, or whose answer is waited for.
@@ -73,13 +73,13 @@ func (h *conn) Data(c *eventloop.Conn, b []byte) int {
 }
 
 func (h *conn) readHead(c *eventloop.Conn, b []byte) int {
-	lane := h.lane
-	srv := lane.srv
+	loopState := h.loopState
+	srv := loopState.srv
 	if h.seen > 0 && h.seen <= len(b) && http1.HeadPending(b, h.seen, srv.limits) {
 		h.seen = len(b)
 		return 0
 	}
-	n, err := http1.ParseRequest(&lane.req, b, srv.limits)
+	n, err := http1.ParseRequest(&loopState.req, b, srv.limits)
 	if err != nil {
 		if n, yes := h.speaksHTTP2(c, b); yes {
 			return n
@@ -95,16 +95,16 @@ func (h *conn) readHead(c *eventloop.Conn, b []byte) int {
 		return 0
 	}
 	h.seen = 0
-	lane.counters.requests.Add(1)
-	return n + h.dispatch(c, &lane.req, b[:n], b[n:])
+	loopState.counters.requests.Add(1)
+	return n + h.dispatch(c, &loopState.req, b[:n], b[n:])
 }
 
 // bad answers a request that is no HTTP and closes: where the next one would
 // begin is not known.
 func (h *conn) bad(c *eventloop.Conn, err error) {
 	h.seen = 0
-	h.lane.counters.bad.Add(1)
-	h.lane.newRequest(h, c).broken(err)
+	h.loopState.counters.bad.Add(1)
+	h.loopState.newRequest(h, c).broken(err)
 }
 
 // broken answers what breaks the rules of HTTP.
@@ -114,15 +114,15 @@ func (r *request) broken(err error) {
 		status, reason = e.Status, e.Reason
 	}
 	r.keepAlive = false
-	r.h.lane.srv.log.Debug("bad request", "conn", r.c.ID(), "peer", r.c.Peer(), "status", status, "err", reason)
+	r.h.loopState.srv.log.Debug("bad request", "conn", r.c.ID(), "peer", r.c.Peer(), "status", status, "err", reason)
 	r.fail(&push.APIError{Status: status, Message: reason})
 }
 
 // dispatch finds what serves a request and lets it, or begins to read the body that
 // it wants. head are the bytes of req. It returns how much of rest it used.
 func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte) int {
-	srv := h.lane.srv
-	r := h.lane.newRequest(h, c)
+	srv := h.loopState.srv
+	r := h.loopState.newRequest(h, c)
 	r.method, r.minor, r.keepAlive, r.head = methodName(req.Method), req.Minor, req.KeepAlive && !c.Shared(), req
 	if used, done := r.answered(rest); done {
 		return used
@@ -149,12 +149,12 @@ func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte
 func (r *request) answered(rest []byte) (used int, done bool) {
 	req := r.head
 	if name := http1.Repeated(req.Fields); name != "" {
-		r.h.lane.counters.bad.Add(1)
+		r.h.loopState.counters.bad.Add(1)
 		r.broken(&http1.Error{Status: http.StatusBadRequest, Reason: "repeated field: " + name})
 		return len(rest), true
 	}
 	if !r.h.later && !r.c.Shared() && !r.h.speaksAgreed(r.c, false) {
-		r.h.lane.counters.bad.Add(1)
+		r.h.loopState.counters.bad.Add(1)
 		r.broken(&http1.Error{Status: http.StatusBadRequest, Reason: "HTTP/1.1 where the TLS handshake agreed on HTTP/2"})
 		return len(rest), true
 	}
@@ -174,7 +174,7 @@ func (r *request) serveBuiltin(ep *endpoint, head, rest []byte) int {
 		r.origin = append(r.origin[:0], o...)
 	}
 	r.cors = true
-	r.access = r.h.lane.srv.auth.OriginAccess(r.page())
+	r.access = r.h.loopState.srv.auth.OriginAccess(r.page())
 	switch {
 	case r.method == "OPTIONS" && ep != nil && len(req.Get("Access-Control-Request-Method")) > 0:
 		r.allow, ep = ep.methods, preflightEndpoint
@@ -189,7 +189,7 @@ func (r *request) serveBuiltin(ep *endpoint, head, rest []byte) int {
 		return r.h.beginMounted(r, head, rest)
 	}
 	if ep.maxBody > 0 {
-		if v := req.Get("traceparent"); v != nil && r.h.lane.srv.traces != nil {
+		if v := req.Get("traceparent"); v != nil && r.h.loopState.srv.traces != nil {
 			r.builtin.trace = bytes.Clone(v)
 		}
 		return r.h.beginBody(r, req, rest)
@@ -238,10 +238,10 @@ const ConnBytes = int(unsafe.Sizeof(conn{}))
 func (h *conn) count() {
 	if !h.waiting {
 		h.waiting = true
-		if h.late = h.lane.marked; h.late {
-			h.lane.late.Add(1)
+		if h.late = h.loopState.marked; h.late {
+			h.loopState.late.Add(1)
 		}
-		h.lane.waiting.Add(1)
+		h.loopState.waiting.Add(1)
 	}
 }
 
@@ -249,9 +249,9 @@ func (h *conn) count() {
 func (h *conn) unwait() {
 	if h.waiting {
 		h.waiting = false
-		h.lane.waiting.Add(-1)
+		h.loopState.waiting.Add(-1)
 		if h.late {
-			h.lane.late.Add(-1)
+			h.loopState.late.Add(-1)
 		}
 	}
 	if h.state == answering {
@@ -267,13 +267,13 @@ func (h *conn) next(c *eventloop.Conn, keepAlive bool) {
 		c.CloseAfterFlush()
 		return
 	}
-	c.SetTimer(h.lane.srv.bounds.idle)
-	goOn(c)
+	c.SetTimer(h.loopState.srv.bounds.idle)
+	resumeInput(c)
 }
 
-// goOn shows the handler what came while it waited. During a Data call that is
+// resumeInput shows the handler what came while it waited. During a Data call that is
 // not needed, and nothing happens.
-func goOn(c *eventloop.Conn) {
+func resumeInput(c *eventloop.Conn) {
 	c.ResumeReading()
 	c.Again()
 }
@@ -283,9 +283,9 @@ func goOn(c *eventloop.Conn) {
 func (h *conn) EndOfStream(c *eventloop.Conn) bool {
 	h.ended = true
 	switch {
-	case h.x != nil && (h.state == relaying || !h.lane.srv.cfg.HalfClose), h.cancel != nil && !h.lane.srv.cfg.HalfClose:
+	case h.x != nil && (h.state == relaying || !h.loopState.srv.cfg.HalfClose), h.cancel != nil && !h.loopState.srv.cfg.HalfClose:
 		return false // it vanished: see Closed
-	case h.state == answering && h.pending != nil && h.pending.forwarding.recording != nil && !h.lane.srv.cfg.HalfClose:
+	case h.state == answering && h.pending != nil && h.pending.forwarding.recording != nil && !h.loopState.srv.cfg.HalfClose:
 		return false
 	case h.state != answering:
 		c.CloseAfterFlush() // what was answered may still be on its way
@@ -313,10 +313,10 @@ func (h *conn) Timer(c *eventloop.Conn, now int64) {
 	case h.state != readingHead && !h.bodyLate(c):
 		return
 	}
-	h.lane.counters.timeouts.Add(1)
+	h.loopState.counters.timeouts.Add(1)
 	r := h.pending
 	if r == nil {
-		r = h.lane.newRequest(h, c)
+		r = h.loopState.newRequest(h, c)
 	}
 	h.dropBody()
 	h.seen = 0
@@ -339,7 +339,7 @@ func (h *conn) bodyLate(c *eventloop.Conn) bool {
 	}
 	r := h.pending
 	if h.held {
-		c.SetTimer(h.lane.srv.bounds.body)
+		c.SetTimer(h.loopState.srv.bounds.body)
 		return false
 	}
 	earned := h.got - r.paid
@@ -361,15 +361,15 @@ func (h *conn) Closed(c *eventloop.Conn, err error) {
 		h.abandon()
 	}
 	if h.private != nil {
-		h.lane.srv.proxy.Lane(c.Loop()).Forget(*h.private)
+		h.loopState.srv.proxy.LoopState(c.Loop()).Forget(*h.private)
 	}
 	if r := h.pending; r != nil {
-		r.forwarding.recording.forsake()
+		r.forwarding.recording.detach()
 		r.forwarding.over() // not for reuse: someone may still hold it
 	}
 	h.pending, h.body = nil, nil
 	if err != nil {
-		h.lane.srv.log.Debug("connection closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
+		h.loopState.srv.log.Debug("connection closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
 	}
 }
 

@@ -61,11 +61,11 @@ type Server struct {
 	inFlight atomic.Int64
 	routes   atomic.Pointer[table] // nil: none are configured
 
-	lanes []*lane
+	loopStates []*loopState
 }
 
-// lane is the server's part on one loop.
-type lane struct {
+// loopState is the server's part on one loop.
+type loopState struct {
 	srv  *Server
 	req  http1.Request // reused: parsing and dispatch are one call
 	buf  []byte        // scratch for answers
@@ -128,7 +128,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	s.bounds.head, s.bounds.body, s.bounds.idle = int64(s.cfg.HeadTimeout), int64(s.cfg.BodyTimeout), int64(s.cfg.KeepAlive)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for range d.Loops {
-		s.lanes = append(s.lanes, &lane{srv: s})
+		s.loopStates = append(s.loopStates, &loopState{srv: s})
 	}
 	s.own("/healthz", &endpoint{methods: "GET, HEAD", serve: healthz})
 	s.own("/readyz", &endpoint{methods: "GET, HEAD", serve: readyz})
@@ -174,26 +174,26 @@ func (s *Server) Accept(c *eventloop.Conn) eventloop.Handler {
 		return c.Handler()
 	}
 	c.SetTimer(s.bounds.head)
-	return &conn{lane: s.lanes[c.Loop().ID()]}
+	return &conn{loopState: s.loopStates[c.Loop().ID()]}
 }
 
 // AcceptStream is Accept for a stream of HTTP/2, which is a connection with one request.
 func (s *Server) AcceptStream(c *eventloop.Conn) eventloop.Handler {
-	return &conn{lane: s.lanes[c.Loop().ID()]}
+	return &conn{loopState: s.loopStates[c.Loop().ID()]}
 }
 
 // MarkRequests separates the requests under way from those that come later, for
 // Unfinished. Any goroutine; it returns at once.
 func (s *Server) MarkRequests(loops []*eventloop.Loop) {
 	for _, l := range loops {
-		lane := s.lanes[l.ID()]
-		l.Post(func() { lane.marked = true })
+		loopState := s.loopStates[l.ID()]
+		l.Post(func() { loopState.marked = true })
 	}
 }
 
 // Unfinished is Waiting without the requests that came after MarkRequests.
 func (s *Server) Unfinished() (n int64) {
-	for _, l := range s.lanes {
+	for _, l := range s.loopStates {
 		n += l.waiting.Load() - l.late.Load()
 	}
 	return n
@@ -201,7 +201,7 @@ func (s *Server) Unfinished() (n int64) {
 
 // Streams returns how many event streams of backends are followed. Any goroutine.
 func (s *Server) Streams() (n int64) {
-	for _, l := range s.lanes {
+	for _, l := range s.loopStates {
 		n += l.streams.Load()
 	}
 	return n
@@ -210,7 +210,7 @@ func (s *Server) Streams() (n int64) {
 // Waiting returns how many requests wait for a broker, for keys or for a backend.
 // Any goroutine.
 func (s *Server) Waiting() (n int64) {
-	for _, l := range s.lanes {
+	for _, l := range s.loopStates {
 		n += l.waiting.Load()
 	}
 	return n
@@ -241,7 +241,7 @@ type Stats struct {
 
 // Stats may be called from any goroutine.
 func (s *Server) Stats() (t Stats) {
-	for _, l := range s.lanes {
+	for _, l := range s.loopStates {
 		c := &l.counters
 		t.Requests += c.requests.Load()
 		t.Bad += c.bad.Load()

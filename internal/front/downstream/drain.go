@@ -18,13 +18,13 @@ import (
 func (s *Server) Drain(loops []*eventloop.Loop, plan wire.DrainPlan) {
 	at := time.Now()
 	for _, l := range loops {
-		lane := s.lanes[l.ID()]
+		loopState := s.loopStates[l.ID()]
 		l.Post(func() {
-			if lane.drainEnd != 0 {
+			if loopState.drainEnd != 0 {
 				return
 			}
-			lane.drainEnd = l.Now() + max(int64(plan.Over), 1)
-			lane.drainPlan, lane.drainAt = plan, at
+			loopState.drainEnd = l.Now() + max(int64(plan.Over), 1)
+			loopState.drainPlan, loopState.drainAt = plan, at
 			l.Conns(func(c *eventloop.Conn) bool {
 				if h, ok := c.Handler().(*conn); ok && h.pending != nil && h.pending.forwarding.reply.events != nil && !c.Closing() {
 					h.pending.forwarding.reply.events.leaveWithin()
@@ -50,13 +50,13 @@ func followEvents(r *reply, res *http1.Response) {
 	if r.collected != nil || r.stream != nil || !http1.EqualFold(bytes.TrimSpace(kind), "text/event-stream") {
 		return
 	}
-	r.h.lane.streams.Add(1)
+	r.h.loopState.streams.Add(1)
 	r.events = &events{reply: r, coded: len(res.Get("Content-Encoding")) > 0, last: [3]byte{'\n', '\n', '\n'}}
 	if h := r.h; h.waiting && !h.late { // it has no end to wait for
 		h.late = true
-		h.lane.late.Add(1)
+		h.loopState.late.Add(1)
 	}
-	if r.h.lane.drainEnd > 0 {
+	if r.h.loopState.drainEnd > 0 {
 		r.events.leaveWithin()
 	}
 }
@@ -64,7 +64,7 @@ func followEvents(r *reply, res *http1.Response) {
 // leaveWithin gives the stream a random deadline in what is left of the drain.
 func (e *events) leaveWithin() {
 	h, now := e.h, e.c.Loop().Now()
-	e.leaveAt = now + 1 + rand.Int64N(max(h.lane.drainEnd-now, 1))
+	e.leaveAt = now + 1 + rand.Int64N(max(h.loopState.drainEnd-now, 1))
 	if h.state == answering {
 		e.c.SetTimer(max(e.leaveAt-now, 1))
 	}
@@ -78,11 +78,11 @@ func (e *events) leaves(now int64) bool {
 	switch {
 	case now < e.leaveAt:
 		e.c.SetTimer(e.leaveAt - now)
-	case e.between() || now >= e.h.lane.drainEnd:
+	case e.between() || now >= e.h.loopState.drainEnd:
 		e.end()
 	default:
 		e.leaving = true
-		e.c.SetTimer(e.h.lane.drainEnd - now)
+		e.c.SetTimer(e.h.loopState.drainEnd - now)
 	}
 	return true
 }
@@ -119,7 +119,7 @@ func (e *events) end() {
 	r, h, c := e.reply, e.h, e.c
 	h.abandon()
 	if !e.coded && e.between() {
-		last := sse.AppendEnd(sse.AppendRetry(nil, h.lane.drainPlan.RetryMillis(time.Since(h.lane.drainAt), false)))
+		last := sse.AppendEnd(sse.AppendRetry(nil, h.loopState.drainPlan.RetryMillis(time.Since(h.loopState.drainAt), false)))
 		r.sent += int64(len(last))
 		r.writeBody(last)
 	}

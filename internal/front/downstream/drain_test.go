@@ -92,7 +92,7 @@ func TestDrainLeavesOtherRepliesTheirEnd(t *testing.T) {
 }
 
 func TestDrainClosesWebSocketsBetweenFrames(t *testing.T) {
-	told := make(chan string, 20)
+	reported := make(chan string, 20)
 	half := make(chan struct{})
 	peer := wiretest.Peer(t, func(_ int, c *wiretest.Conn) {
 		req, err := http.ReadRequest(c.R)
@@ -109,7 +109,7 @@ func TestDrainClosesWebSocketsBetweenFrames(t *testing.T) {
 			_, _ = c.Write(b)
 		}
 		rest, _ := io.ReadAll(c.R)
-		told <- fmt.Sprintf("%x", rest[:min(2, len(rest))])
+		reported <- fmt.Sprintf("%x", rest[:min(2, len(rest))])
 	})
 	g := start(t, settings{}, peer)
 	var all []*wiretest.Conn
@@ -140,7 +140,7 @@ func TestDrainClosesWebSocketsBetweenFrames(t *testing.T) {
 	}
 	closed := 0
 	for range all {
-		if <-told == "8882" {
+		if <-reported == "8882" {
 			closed++
 		}
 	}

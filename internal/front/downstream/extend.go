@@ -15,7 +15,7 @@ import (
 // decideAside obtains a decision on a goroutine of the server's and continues on the loop,
 // unless the client has gone. own has the client's end cancel it.
 func (r *request) decideAside(q authz.Query, own bool, then func(*authz.Decision)) {
-	srv, c, ctx, cancel := r.h.lane.srv, r.c, r.h.lane.srv.ctx, context.CancelFunc(nil)
+	srv, c, ctx, cancel := r.h.loopState.srv, r.c, r.h.loopState.srv.ctx, context.CancelFunc(nil)
 	if own {
 		ctx, cancel = context.WithCancel(srv.ctx)
 		r.h.cancel = cancel
@@ -66,7 +66,7 @@ func (q *eventQuery) Do(ctx context.Context) *authz.Decision {
 // clientEvent describes r, which opens a stream, to extensions. Its head must be there.
 func (r *request) clientEvent(k extension.Kind, protocol uint8, id *auth.Identity, channels []string) *extension.Event {
 	e := &extension.Event{
-		Kind: k, Protocol: r.h.lane.srv.push.ProtocolName(protocol), Connection: r.c.ID(), Client: r.c.Peer().Addr(), Method: r.method, Scheme: "http",
+		Kind: k, Protocol: r.h.loopState.srv.push.ProtocolName(protocol), Connection: r.c.ID(), Client: r.c.Peer().Addr(), Method: r.method, Scheme: "http",
 		Host: string(r.head.Host), Path: string(r.head.Path), Headers: policy.EventHeaders(r.head.Fields), Channels: channels,
 	}
 	if client := r.client(); client.IsValid() {
@@ -87,7 +87,7 @@ func (r *request) clientEvent(k extension.Kind, protocol uint8, id *auth.Identit
 // clientEvents are the events of a client that opens a stream; channels are those that it
 // subscribes to with it, if any. nil: no extension is called.
 func (r *request) clientEvents(protocol uint8, id *auth.Identity, channels []string) *eventQuery {
-	q := &eventQuery{all: r.h.lane.srv.push.Extensions()}
+	q := &eventQuery{all: r.h.loopState.srv.push.Extensions()}
 	if q.all.Wants(extension.Connect) {
 		q.list = append(q.list, r.clientEvent(extension.Connect, protocol, id, nil))
 	}
@@ -102,7 +102,7 @@ func (r *request) clientEvents(protocol uint8, id *auth.Identity, channels []str
 
 // answerRefusal answers with d, which refuses.
 func (r *request) answerRefusal(d *authz.Decision) {
-	r.h.lane.counters.refused.Add(1)
+	r.h.loopState.counters.refused.Add(1)
 	r.reason = d.Message
 	contentType, body := d.ContentType, d.Body
 	if body == nil {

@@ -67,7 +67,7 @@ func (r *forwarding) forward(rest []byte) int {
 		}
 		return 0
 	}
-	h.lane.counters.forwarded.Add(1)
+	h.loopState.counters.forwarded.Add(1)
 	r.limit = x.Route.MaxBody()
 	r.mayRecord(tg)
 	if x.Route.MayHold() {
@@ -90,8 +90,8 @@ func (r *forwarding) forward(rest []byte) int {
 
 // compose makes the exchange with the upstream.
 func (r *forwarding) compose(tg *target, choice *upstream.Choice, req *http1.Request) *proxy.Exchange {
-	h, x, srv := r.h, &r.policy, r.h.lane.srv
-	e := srv.proxy.Lane(r.c.Loop()).Exchange(r.sink())
+	h, x, srv := r.h, &r.policy, r.h.loopState.srv
+	e := srv.proxy.LoopState(r.c.Loop()).Exchange(r.sink())
 	e.Cluster, e.Split, e.Arm = choice.Cluster, choice.Split, choice.Arm
 	e.Method, e.Length, e.Chunked = r.method, req.ContentLength, req.Chunked
 	e.Timeouts, e.Attempts, e.PeerHost = tg.timeouts, tg.attempts, tg.perPeer
@@ -148,7 +148,7 @@ func (r *forwarding) begin(e *proxy.Exchange, rest []byte) int {
 	h.count()
 	if h.state = answering; hasBody {
 		h.state = relaying
-		c.SetTimer(h.lane.srv.bounds.body)
+		c.SetTimer(h.loopState.srv.bounds.body)
 	}
 	e.Start()
 	switch {
@@ -171,7 +171,7 @@ func (r *forwarding) relay(c *eventloop.Conn, b []byte) int {
 		used += n
 		switch {
 		case err != nil:
-			h.lane.counters.bad.Add(1)
+			h.loopState.counters.bad.Add(1)
 			h.abandon()
 			r.reply.stop(func() { r.broken(err) })
 			return len(b)
@@ -271,16 +271,16 @@ func (r *reply) cut() {
 
 // Interim implements proxy.Sink.
 func (r *reply) Interim(_ *proxy.Exchange, res *http1.Response) {
-	lane := r.h.lane
+	loopState := r.h.loopState
 	switch {
 	case r.minor == 0:
 	case res.Status == http.StatusContinue:
 		r.c.Write(continueHead)
 	default:
-		b := http1.AppendStatusLine(lane.buf[:0], res.Status)
+		b := http1.AppendStatusLine(loopState.buf[:0], res.Status)
 		b = appendEndToEnd(b, res.Fields)
-		lane.buf = append(b, "\r\n"...)
-		r.c.Write(lane.buf)
+		loopState.buf = append(b, "\r\n"...)
+		r.c.Write(loopState.buf)
 	}
 }
 
@@ -329,12 +329,12 @@ func (r *reply) Head(e *proxy.Exchange, res *http1.Response) {
 
 // sendHead writes the head of the reply, unless the reply is collected first.
 func sendHead(r *reply, res *http1.Response) {
-	lane := r.h.lane
+	loopState := r.h.loopState
 	if r.validates(res) {
 		r.collected = newHeldReply(r, res)
 		return
 	}
-	if r.unread || lane.srv.push.Draining() {
+	if r.unread || loopState.srv.push.Draining() {
 		r.keepAlive = false
 	}
 	f := policy.Framing{Length: -1, Trailers: r.takesTrailers}
@@ -357,7 +357,7 @@ func sendHead(r *reply, res *http1.Response) {
 		}
 	}
 	f.Close, f.KeepAlive = !r.keepAlive, r.keepAlive && r.minor == 0
-	f.Date = lane.dateLine(r.c.Loop())
+	f.Date = loopState.dateLine(r.c.Loop())
 	r.notes(res.Get("grpc-status"))
 	r.writeHead(res, f)
 	r.began, r.status = true, res.Status
@@ -367,19 +367,19 @@ func sendHead(r *reply, res *http1.Response) {
 }
 
 func (r *reply) writeHead(res *http1.Response, f policy.Framing) {
-	lane := r.h.lane
+	loopState := r.h.loopState
 	if f.Extra == nil {
 		f.Extra = r.ownFields()
 	} else {
 		f.Extra = append(f.Extra, r.ownFields()...)
 	}
-	lane.buf = r.policy.Route.AppendResponseHead(lane.buf[:0], &r.policy, res.Status, res.Fields, f)
-	r.c.Write(lane.buf)
+	loopState.buf = r.policy.Route.AppendResponseHead(loopState.buf[:0], &r.policy, res.Status, res.Fields, f)
+	r.c.Write(loopState.buf)
 }
 
 // ownFields are the lines that an answer has besides its backend's.
 func (r *reply) ownFields() []byte {
-	b := r.h.lane.srv.altSvc // a copy is made when something is appended
+	b := r.h.loopState.srv.altSvc // a copy is made when something is appended
 	if r.cookie != "" {
 		b = append(b, r.stickyCookie()...)
 	}
@@ -421,7 +421,7 @@ func (r *reply) Body(_ *proxy.Exchange, b []byte) (full bool) {
 		r.events.end()
 		return false
 	}
-	return c.Unsent() > shareOf(c, r.h.lane.srv.proxy.Config().Buffer)
+	return c.Unsent() > shareOf(c, r.h.loopState.srv.proxy.Config().Buffer)
 }
 
 // chunks reports whether a body without a known length goes in chunks: to clients of
@@ -464,10 +464,10 @@ func (r *reply) End(_ *proxy.Exchange, trailer []byte) {
 	case c.Shared():
 		writeTrailer(c, trailer)
 	case r.chunkedOut:
-		b := append(h.lane.buf[:0], "0\r\n"...)
+		b := append(h.loopState.buf[:0], "0\r\n"...)
 		b = append(b, trailer...)
-		h.lane.buf = append(b, "\r\n"...)
-		c.Write(h.lane.buf)
+		h.loopState.buf = append(b, "\r\n"...)
+		c.Write(h.loopState.buf)
 	}
 	r.release()
 	h.next(c, keepAlive)
@@ -490,7 +490,7 @@ func (r *reply) Fail(e *proxy.Exchange, err *proxy.Error) {
 func (r *reply) Room(*proxy.Exchange) {
 	if h := r.h; h.held {
 		h.held = false
-		goOn(r.c)
+		resumeInput(r.c)
 	}
 }
 
@@ -499,7 +499,7 @@ func (r *reply) Switch(e *proxy.Exchange, res *http1.Response) *eventloop.Conn {
 	h, c := r.h, r.c
 	r.upstream, r.retries = e.Last()
 	r.status = res.Status
-	r.writeHead(res, policy.Framing{Length: -1, Upgrade: res.Upgrade, Date: h.lane.dateLine(c.Loop())})
+	r.writeHead(res, policy.Framing{Length: -1, Upgrade: res.Upgrade, Date: h.loopState.dateLine(c.Loop())})
 	if c.Closing() {
 		return nil
 	}

@@ -30,8 +30,8 @@ func token(t *testing.T, subject string) string {
 	return text
 }
 
-// tells answers with the identity fields that a backend receives.
-func tells(t *testing.T) string {
+// identityEcho answers with the identity fields that a backend receives.
+func identityEcho(t *testing.T) string {
 	return backend(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "user %q by %q authorization %q body %q", r.Header.Get("X-Weir-User"), r.Header.Get("X-Weir-Auth"), r.Header.Get("Authorization"), body)
@@ -39,7 +39,7 @@ func tells(t *testing.T) string {
 }
 
 func TestRoutesAskForTokens(t *testing.T) {
-	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Auth: policy.Auth{Required: true, APIKeys: true, Forward: true}}}}, tells(t))
+	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Auth: policy.Auth{Required: true, APIKeys: true, Forward: true}}}}, identityEcho(t))
 	f := func(fields, body string, status int, want string) {
 		t.Helper()
 		w := g.dial()
@@ -112,7 +112,7 @@ func TestARequestWithoutBodyHasNoneAfterItsToken(t *testing.T) {
 }
 
 func TestABodyWaitsForItsTokenInPieces(t *testing.T) {
-	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Auth: policy.Auth{Required: true}}}}, tells(t))
+	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Auth: policy.Auth{Required: true}}}}, identityEcho(t))
 	w := g.dial()
 	w.Send("POST / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + token(t, "ann") + "\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe")
 	w.Send("llo\r\n6\r\n world\r\n0\r\n\r\n")
@@ -202,7 +202,7 @@ func TestPlacesAreGivenBackHoweverItEnds(t *testing.T) {
 }
 
 func TestCORSIsAnsweredAtTheEdge(t *testing.T) {
-	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", CORS: policy.CORS{AllowedOrigins: []string{"https://app.example"}}}}}, tells(t))
+	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", CORS: policy.CORS{AllowedOrigins: []string{"https://app.example"}}}}}, identityEcho(t))
 	w := g.dial()
 	w.Send("OPTIONS / HTTP/1.1\r\nHost: a\r\nOrigin: https://app.example\r\nAccess-Control-Request-Method: PUT\r\n\r\n")
 	if res, _ := w.Answer("OPTIONS"); res.StatusCode != 204 || res.Header.Get("Access-Control-Allow-Origin") != "https://app.example" {
@@ -246,7 +246,7 @@ func TestBodiesAreHeldAgainstADocument(t *testing.T) {
 	if err := os.WriteFile(file, []byte(document), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", OpenAPI: policy.OpenAPI{File: file, MaxBody: 1000}}}}, tells(t))
+	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", OpenAPI: policy.OpenAPI{File: file, MaxBody: 1000}}}}, identityEcho(t))
 	f := func(head, body string, status int, want string) {
 		t.Helper()
 		w := g.dial()

@@ -87,17 +87,17 @@ func appendGRPCStatus(b []byte, code int, message string) []byte {
 // answerGRPC answers a call of gRPC that came to nothing with a status of HTTP: 200, no body,
 // and what gRPC makes of it.
 func (r *forwarding) answerGRPC(status int, fields []byte) {
-	lane := r.h.lane
+	loopState := r.h.loopState
 	message := r.reason
 	if message == "" {
 		message = http.StatusText(status)
 	}
 	code := grpcStatus(status)
-	if r.unread || lane.srv.push.Draining() {
+	if r.unread || loopState.srv.push.Draining() {
 		r.keepAlive = false
 	}
-	b := appendStatus(lane.buf[:0], http.StatusOK)
-	b = lane.appendDate(b, r.c.Loop())
+	b := appendStatus(loopState.buf[:0], http.StatusOK)
+	b = loopState.appendDate(b, r.c.Loop())
 	var body []byte
 	if r.web == nil {
 		b = append(b, "Content-Type: application/grpc\r\nContent-Length: 0\r\n"...)
@@ -111,9 +111,9 @@ func (r *forwarding) answerGRPC(status int, fields []byte) {
 	if !r.keepAlive {
 		b = append(b, "Connection: close\r\n"...)
 	}
-	lane.buf = append(append(b, "\r\n"...), body...)
+	loopState.buf = append(append(b, "\r\n"...), body...)
 	h, c, keepAlive := r.h, r.c, r.keepAlive
-	c.Write(lane.buf)
+	c.Write(loopState.buf)
 	r.status, r.reply.grpcCode = status, code
 	r.release()
 	h.next(c, keepAlive)
@@ -168,6 +168,6 @@ func (h *conn) paces(c *eventloop.Conn) bool {
 	if h.state != relaying || r == nil || !r.forwarding.grpc && !r.forwarding.reply.began {
 		return false
 	}
-	c.SetTimer(h.lane.srv.bounds.body)
+	c.SetTimer(h.loopState.srv.bounds.body)
 	return true
 }

@@ -158,7 +158,7 @@ func (r *reply) endWeb(lines []byte) {
 
 // notWhole ends a request whose body is no base64.
 func (r *forwarding) notWhole(err error) {
-	r.h.lane.counters.bad.Add(1)
+	r.h.loopState.counters.bad.Add(1)
 	r.h.abandon()
 	if r.reply.began && r.reply.cutGRPC(http.StatusBadRequest, err.Error()) {
 		return

@@ -15,7 +15,7 @@ import (
 
 // Whichever of two peers is asked first says nothing; the other one answers.
 func TestASlowPeerIsHedged(t *testing.T) {
-	var asked, left atomic.Int64
+	var requested, left atomic.Int64
 	stuck := make(chan struct{}, 10)
 	peer := func() string {
 		return backend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -23,7 +23,7 @@ func TestASlowPeerIsHedged(t *testing.T) {
 			if r.URL.Path == "/fast" {
 				return
 			}
-			if asked.Add(1)%2 == 1 {
+			if requested.Add(1)%2 == 1 {
 				stuck <- struct{}{}
 				<-r.Context().Done() // the loser's connection is closed
 				left.Add(1)

@@ -16,25 +16,25 @@ import (
 // holdHead accepts a reply that requests that the connection be held: its head goes out
 // as that of a stream.
 func (r *reply) holdHead(e *proxy.Exchange, res *http1.Response) {
-	h, lane := r.h, r.h.lane
+	h, loopState := r.h, r.h.loopState
 	held, err := parseHold(res)
 	if err == nil {
 		held.reply = r
 		err = held.allowed()
 	}
 	if err != nil {
-		lane.counters.holdsRefused.Add(1)
-		lane.srv.log.Warn("backend may not hold connections", "route", r.policy.Route.Name(), "upstream", r.upstream, "err", err)
+		loopState.counters.holdsRefused.Add(1)
+		loopState.srv.log.Warn("backend may not hold connections", "route", r.policy.Route.Name(), "upstream", r.upstream, "err", err)
 		h.x = nil
 		e.Cancel()
 		r.fail(&push.APIError{Status: http.StatusBadGateway, Message: "the backend's answer is not what it should be"})
 		return
 	}
-	lane.counters.held.Add(1)
+	loopState.counters.held.Add(1)
 	r.stream, r.keepAlive = held, false
 	r.chunkedOut = r.chunks()
 	r.untilClose = !r.chunkedOut
-	f := policy.Framing{Length: -1, Chunked: r.chunkedOut, Close: true, Date: lane.dateLine(r.c.Loop())}
+	f := policy.Framing{Length: -1, Chunked: r.chunkedOut, Close: true, Date: loopState.dateLine(r.c.Loop())}
 	head := *res
 	head.Status = held.answered
 	for _, own := range [...][2]string{
@@ -54,7 +54,7 @@ func (r *reply) holdHead(e *proxy.Exchange, res *http1.Response) {
 
 // allowed checks the channels that a backend names.
 func (h *hold) allowed() error {
-	srv, route := h.h.lane.srv, h.policy.Route
+	srv, route := h.h.loopState.srv, h.policy.Route
 	if limit := srv.push.Config().MaxChannels; len(h.channels) > limit {
 		return fmt.Errorf("%d channels, push.max_channels is %d", len(h.channels), limit)
 	}
@@ -80,9 +80,9 @@ func (h *hold) tooLong() bool {
 
 // cut ends a held connection whose beginning is too long.
 func (h *hold) cut() {
-	lane := h.h.lane
-	lane.counters.holdsRefused.Add(1)
-	lane.srv.log.Warn("a backend sends more than hold.max_body before a stream", "route", h.policy.Route.Name(), "upstream", h.upstream)
+	loopState := h.h.loopState
+	loopState.counters.holdsRefused.Add(1)
+	loopState.srv.log.Warn("a backend sends more than hold.max_body before a stream", "route", h.policy.Route.Name(), "upstream", h.upstream)
 	h.h.abandon()
 	h.reply.cut()
 }
@@ -107,8 +107,8 @@ func (h *hold) begin() {
 	conn.unwait()
 	conn.pending = nil
 	h.release()
-	conn.lane.srv.push.ServeHeld(c, sub, h.alive)
-	goOn(c)
+	conn.loopState.srv.push.ServeHeld(c, sub, h.alive)
+	resumeInput(c)
 }
 
 // blankLines end whatever event the beginning has left open, so that none of ours

@@ -79,7 +79,7 @@ func TestUpstreamHoldsAConnection(t *testing.T) {
 	f("case", "grip-hold", "Stream", "grip-channel", " orders.1 ", "Content-Type", "TEXT/event-stream")
 }
 
-func TestHoldOnSeveralChannelsBeginsAtPrevID(t *testing.T) {
+func TestHoldOnSeveralChannelsStartsAtPrevID(t *testing.T) {
 	var first, second atomic.Pointer[string]
 	g := start(t, settings{routes: []policy.RouteConfig{holding("**")}}, backend(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Add("Grip-Hold", "stream")
@@ -104,10 +104,10 @@ func TestHoldOnSeveralChannelsBeginsAtPrevID(t *testing.T) {
 }
 
 func TestHeldClientResumes(t *testing.T) {
-	var asked atomic.Pointer[string]
+	var requested atomic.Pointer[string]
 	g := start(t, settings{routes: []policy.RouteConfig{holding("news")}}, backend(t, func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get("Last-Event-ID")
-		asked.Store(&id)
+		requested.Store(&id)
 		w.Header().Add("Weir-Hold", "stream")
 		w.Header().Add("Weir-Channel", "news")
 	}))
@@ -117,7 +117,7 @@ func TestHeldClientResumes(t *testing.T) {
 	if got, _ := c.next(); got != ":2" {
 		t.Errorf("got %q", got)
 	}
-	if got := *asked.Load(); got != at {
+	if got := *requested.Load(); got != at {
 		t.Errorf("the backend received %q, want %q", got, at)
 	}
 	// An id of the backend's own is the backend's matter.

@@ -21,7 +21,7 @@ var preface = []byte(h2.Preface)
 // speaksHTTP2 hands c over if what it began with is the preface. It returns how much of b
 // that is.
 func (h *conn) speaksHTTP2(c *eventloop.Conn, b []byte) (seen int, yes bool) {
-	srv := h.lane.srv
+	srv := h.loopState.srv
 	seen = min(len(b), len(preface))
 	if srv.http2 == nil || h.later || c.Shared() || !h.speaksAgreed(c, true) || !bytes.HasPrefix(preface, b[:seen]) {
 		return 0, false

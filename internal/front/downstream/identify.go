@@ -14,7 +14,7 @@ import (
 // known finds who makes the request, as far as that takes no time. If not known, a
 // token has to be verified; or, without a token, the request was answered already.
 func (r *request) known() (id *auth.Identity, token string, known bool) {
-	srv := r.h.lane.srv
+	srv := r.h.loopState.srv
 	if r.head.Count("X-API-Key") > 1 {
 		r.fail(&push.APIError{Status: http.StatusBadRequest, Message: "repeated X-API-Key header"})
 		return nil, "", false
@@ -70,7 +70,7 @@ func (r *builtin) verify(token string, then func(*request, *auth.Identity)) {
 
 // verifyWith checks a token on a goroutine of the server's.
 func (r *request) verifyWith(token string, then func(*request, *auth.Identity, error)) {
-	srv := r.h.lane.srv
+	srv := r.h.loopState.srv
 	if srv.inFlight.Add(1) > int64(srv.cfg.MaxVerifying) {
 		srv.inFlight.Add(-1)
 		r.overloaded()
@@ -98,7 +98,7 @@ func (r *request) verifyWith(token string, then func(*request, *auth.Identity, e
 // EventSource would give up for good after a status other than 200.
 func (r *request) overloaded() {
 	if r.endpoint.stream {
-		r.h.lane.srv.push.SendAwaySSE(r.c, r.fields())
+		r.h.loopState.srv.push.RejectSSE(r.c, r.fields())
 		return
 	}
 	r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "too many tokens to verify, try again later"})
@@ -109,10 +109,10 @@ func (r *request) overloaded() {
 func (r *builtin) refuseEvents(err error) bool {
 	switch {
 	case errors.Is(err, auth.ErrExpired):
-		r.h.lane.counters.refused.Add(1)
-		r.h.lane.srv.push.SendExpiredSSE(r.c, r.fields())
+		r.h.loopState.counters.refused.Add(1)
+		r.h.loopState.srv.push.SendExpiredSSE(r.c, r.fields())
 	case errors.Is(err, auth.ErrKeysUnavailable):
-		r.h.lane.srv.push.SendAwaySSE(r.c, r.fields())
+		r.h.loopState.srv.push.RejectSSE(r.c, r.fields())
 	default:
 		return false
 	}

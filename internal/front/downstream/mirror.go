@@ -19,7 +19,7 @@ var _ proxy.Sink = (*mirror)(nil)
 
 func (r *forwarding) startMirror(to *upstream.Cluster, of *proxy.Exchange) {
 	m := &mirror{}
-	x := r.h.lane.srv.proxy.Lane(r.c.Loop()).Exchange(m)
+	x := r.h.loopState.srv.proxy.LoopState(r.c.Loop()).Exchange(m)
 	head := append(x.Head, of.Head...)
 	x.Call = of.Call
 	x.Head, x.Cluster, x.Split, x.Expect, x.Upgrade, x.Attempts = head, to, nil, of.Expect, "", -1

@@ -43,12 +43,12 @@ func (h *conn) beginMounted(r *request, head, rest []byte) int {
 	n := req.ContentLength
 	switch {
 	case !req.Chunked && n <= 0:
-		h.lane.raw = head
+		h.loopState.raw = head
 		ep.serve(r)
 		return 0
 	case ep.maxBody == 0:
 		// An unneeded body is not read: the connection ends with the answer.
-		r.keepAlive, r.unread, h.lane.raw = false, true, head
+		r.keepAlive, r.unread, h.loopState.raw = false, true, head
 		ep.serve(r)
 		return len(rest)
 	case n > int64(ep.maxBody):
@@ -56,7 +56,7 @@ func (h *conn) beginMounted(r *request, head, rest []byte) int {
 		r.tooLarge()
 		return len(rest)
 	case n >= 0 && int64(len(rest)) >= n:
-		h.lane.raw, r.body = head, rest[:n:n]
+		h.loopState.raw, r.body = head, rest[:n:n]
 		ep.serve(r)
 		return int(n)
 	}
@@ -71,7 +71,7 @@ func (h *conn) beginMounted(r *request, head, rest []byte) int {
 // brought them is over.
 func (r *request) keepHead(head []byte) {
 	r.held = append(r.held[:0], head...)
-	if _, err := http1.ParseRequest(&r.own, r.held, r.h.lane.srv.limits); err != nil {
+	if _, err := http1.ParseRequest(&r.own, r.held, r.h.loopState.srv.limits); err != nil {
 		panic("a head that was understood is not understood again: " + err.Error())
 	}
 	r.head = &r.own

@@ -28,7 +28,7 @@ func (h *conn) Moved(*eventloop.Conn) {}
 // Arrive makes c a connection between two requests, as its state says. timer is how long it
 // was until it would have been too late, in nanoseconds; 0: it had no bound.
 func (s *Server) Arrive(c *eventloop.Conn, state takeover.State, timer int64) (eventloop.Handler, error) {
-	h := &conn{lane: s.lanes[c.Loop().ID()]}
+	h := &conn{loopState: s.loopStates[c.Loop().ID()]}
 	err := state.Read(func(f takeover.Field) (bool, error) {
 		if f.Tag != connLater {
 			return false, nil

@@ -17,11 +17,11 @@ import (
 // a request for one.
 type recording struct {
 	*forwarding
-	ask    record.Ask
-	asked  record.Request
-	viewer *record.Viewer // nil: it has not asked yet
-	lines  []byte         // fields of an answer to a request that no route serves
-	who    *auth.Identity
+	ask       record.Ask
+	requested record.Request
+	viewer    *record.Viewer // nil: it has not asked yet
+	lines     []byte         // fields of an answer to a request that no route serves
+	who       *auth.Identity
 }
 
 // mayRecord prepares for a reply that will be recorded if it is an event stream.
@@ -36,7 +36,7 @@ func (r *forwarding) mayRecord(tg *target) {
 		Record: &tg.record, Route: x.Route.Name(), Owner: record.OwnerOf(x.Identity, tg.record.Key, header, x.Client),
 		Since: header.Get("Last-Event-ID"), Tape: &record.Tape{},
 	}
-	rec.asked = record.Request{Route: x.Route.Name(), Method: r.method, Path: string(x.NormalPath()), Query: string(x.Query),
+	rec.requested = record.Request{Route: x.Route.Name(), Method: r.method, Path: string(x.NormalPath()), Query: string(x.Query),
 		Idempotency: header.Get("Idempotency-Key")}
 	r.recording = rec
 }
@@ -52,8 +52,8 @@ func (r *forwarding) sink() proxy.Sink {
 // askRecorder finds out whether the reply is being recorded already. body is the whole
 // body of the request.
 func (rec *recording) askRecorder(body []byte) {
-	rec.asked.Body = body
-	rec.ask.Key = rec.asked.Key(rec.ask.Owner)
+	rec.requested.Body = body
+	rec.ask.Key = rec.requested.Key(rec.ask.Owner)
 	rec.attach()
 }
 
@@ -64,7 +64,7 @@ func (rec *recording) attach() {
 	h.pending = r
 	h.wait(r.c)
 	rec.ask.Loop, rec.ask.Then = r.c.Loop(), rec.recorded
-	rec.viewer = h.lane.srv.recorder.Ask(rec.ask)
+	rec.viewer = h.loopState.srv.recorder.Ask(rec.ask)
 }
 
 // recorded gets the recorder's answer.
@@ -95,7 +95,7 @@ func (rec *recording) recorded(a record.Answer) {
 // exchange continues without it.
 func (rec *recording) begin() {
 	r := rec.forwarding
-	e, tape, m, body := r.ready, rec.ask.Tape, r.mirrorTo, rec.asked.Body
+	e, tape, m, body := r.ready, rec.ask.Tape, r.mirrorTo, rec.requested.Body
 	trailer := r.trailers()
 	r.ready, r.h.state = nil, answering
 	if m != nil {
@@ -139,7 +139,7 @@ func (rec *recording) follow(f *record.Follow) {
 	fields := http1.AppendField(rec.streamFields(), "Weir-Recording", f.URL)
 	sub := &push.Subscription{Subscription: wire.Subscription{Channels: []string{f.Channel}, Since: f.Since}, Identity: rec.who, Fields: fields, Chunked: r.chunks()}
 	h.unwait()
-	if err := h.lane.srv.push.ServeRecording(c, sub, rec.viewer.Leave); err != nil {
+	if err := h.loopState.srv.push.ServeRecording(c, sub, rec.viewer.Leave); err != nil {
 		rec.viewer.Leave()
 		r.fail(push.ErrorOf(err))
 		return
@@ -147,7 +147,7 @@ func (rec *recording) follow(f *record.Follow) {
 	h.pending = nil
 	r.status = http.StatusOK
 	r.release()
-	goOn(c)
+	resumeInput(c)
 }
 
 // streamFields are the field lines of an answer that is a stream of ours: what the
@@ -162,11 +162,11 @@ func (rec *recording) streamFields() []byte {
 	return b[:len(b)-len(crlf)]
 }
 
-// forsake releases what a client that is gone follows or waits for. rec may be nil.
-func (rec *recording) forsake() {
+// detach releases what a client that is gone follows or waits for. rec may be nil.
+func (rec *recording) detach() {
 	if rec != nil && rec.viewer != nil {
 		if rec.ask.Tape != nil {
-			rec.ask.Tape.Forsake()
+			rec.ask.Tape.Detach()
 		}
 		rec.viewer.Leave()
 	}

@@ -51,8 +51,8 @@ func (l *teller) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tell sends n events beginning with number from.
-func (l *teller) tell(from, n int) {
+// report sends n events beginning with number from.
+func (l *teller) report(from, n int) {
 	for i := range n {
 		l.say <- fmt.Sprintf("event: token\ndata: %d\ndata: second line\n\n", from+i)
 	}
@@ -186,13 +186,13 @@ func TestSecondIdenticalRequestAttaches(t *testing.T) {
 		l, g := tellerAndGateway(t)
 		a := g.ask("POST", "/chat", "hello")
 		a.status(200)
-		l.tell(0, 3)
+		l.report(0, 3)
 		a.wants(0, 3)
 		b := g.ask(method, path, body, header...)
 		b.status(200)
 		if same {
 			b.wants(0, 3)
-			l.tell(3, 2)
+			l.report(3, 2)
 			a.wants(3, 2)
 			b.wants(3, 2)
 		}
@@ -217,7 +217,7 @@ func TestSecondIdenticalRequestAttaches(t *testing.T) {
 func TestIdempotencyKeyWins(t *testing.T) {
 	l, g := tellerAndGateway(t)
 	a := g.ask("POST", "/chat", "hello", "Idempotency-Key", "k1", "Authorization", "Bearer a")
-	l.tell(0, 2)
+	l.report(0, 2)
 	a.wants(0, 2)
 	g.ask("POST", "/chat", "hello again", "Idempotency-Key", "k1", "Authorization", "Bearer a").wants(0, 2)
 	if n := l.calls.Load(); n != 1 {
@@ -235,7 +235,7 @@ func TestIdempotencyKeyWins(t *testing.T) {
 func TestIdempotencyKeysDoNotJoinClientsOfOneAddress(t *testing.T) {
 	l, g := tellerAndGateway(t)
 	a := g.ask("POST", "/chat", "my secret", "Idempotency-Key", "k1")
-	l.tell(0, 2)
+	l.report(0, 2)
 	a.wants(0, 2)
 	b := g.ask("POST", "/chat", "another question", "Idempotency-Key", "k1")
 	b.status(200)
@@ -258,7 +258,7 @@ func TestManyIdenticalRequestsMakeOneCall(t *testing.T) {
 			c.ends()
 		})
 	}
-	l.tell(0, 20)
+	l.report(0, 20)
 	l.say <- ""
 	wg.Wait()
 	if n := l.calls.Load(); n != 1 {
@@ -270,7 +270,7 @@ func TestClientCutAnywhereResumesExactly(t *testing.T) {
 	l, g := tellerAndGateway(t)
 	const total = 300
 	go func() {
-		l.tell(0, total)
+		l.report(0, total)
 		l.say <- ""
 	}()
 	var seen int
@@ -319,7 +319,7 @@ func TestClientCutAnywhereResumesExactly(t *testing.T) {
 func TestEndedRecordingIsReplayedAndEnds(t *testing.T) {
 	l, g := tellerAndGateway(t)
 	go func() {
-		l.tell(0, 200)
+		l.report(0, 200)
 		l.say <- ""
 	}()
 	a := g.ask("GET", "/feed", "")
@@ -340,7 +340,7 @@ func TestEndedRecordingIsReplayedAndEnds(t *testing.T) {
 func TestTruncatedStreamEndsWithAnErrorForAll(t *testing.T) {
 	l, g := tellerAndGateway(t)
 	a := g.ask("POST", "/chat", "x")
-	l.tell(0, 2)
+	l.report(0, 2)
 	a.wants(0, 2)
 	l.say <- "data: half an ev"
 	l.say <- "cut"
@@ -363,7 +363,7 @@ func TestTruncatedStreamEndsWithAnErrorForAll(t *testing.T) {
 	}
 	// Only a request without a position begins anew.
 	c := g.ask("POST", "/chat", "x")
-	l.tell(7, 1)
+	l.report(7, 1)
 	c.wants(7, 1)
 	if n := l.calls.Load(); n != 2 {
 		t.Errorf("%d calls after a retry, want 2", n)
@@ -373,11 +373,11 @@ func TestTruncatedStreamEndsWithAnErrorForAll(t *testing.T) {
 func TestUpstreamOutlivesItsClientsForAWhile(t *testing.T) {
 	l, g := tellerAndGateway(t, policy.RouteConfig{Cluster: "main", Record: policy.Record{Namespace: "llm", Outlive: hub.Duration(400 * time.Millisecond)}})
 	a := g.ask("POST", "/chat", "x")
-	l.tell(0, 1)
+	l.report(0, 1)
 	id := a.wants(0, 1)
 	url := a.res.Header.Get("Weir-Recording")
 	a.leave()
-	l.tell(1, 1) // no client follows, and it is kept
+	l.report(1, 1) // no client follows, and it is kept
 	b := g.ask("POST", "/chat", "x", "Last-Event-ID", id)
 	b.wants(1, 1)
 	if l.gone.Load() != 0 {

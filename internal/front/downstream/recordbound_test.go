@@ -26,7 +26,7 @@ func TestRecordingsAreNotSharedBetweenUsers(t *testing.T) {
 	l, g := tellerAndGateway(t, route)
 	ann, bob := userToken(t, "ann"), userToken(t, "bob")
 	a := g.ask("POST", "/chat", "x", "Authorization", ann)
-	l.tell(0, 1)
+	l.report(0, 1)
 	id := a.wants(0, 1)
 	url := a.res.Header.Get("Weir-Recording")
 	b := g.ask("POST", "/chat", "x", "Authorization", bob)
@@ -56,12 +56,12 @@ func TestRecordingsAreNotSharedBetweenUsers(t *testing.T) {
 	}
 }
 
-func TestUnknownCredentialsTellClientsApart(t *testing.T) {
+func TestUnknownCredentialsDistinguishClients(t *testing.T) {
 	route := recorded()
 	route.Record.Key = []string{"cookie:sid", "X-Session"}
 	l, g := tellerAndGateway(t, route)
 	a := g.ask("POST", "/chat", "x", "Cookie", "sid=1; theme=dark")
-	l.tell(0, 1)
+	l.report(0, 1)
 	a.wants(0, 1)
 	url := a.res.Header.Get("Weir-Recording")
 	g.ask("POST", "/chat", "x", "Cookie", "theme=light; sid=1").wants(0, 1)
@@ -109,7 +109,7 @@ func TestRecordingIsBounded(t *testing.T) {
 		c.ends()
 		trial.Eventually(t, name+": the upstream is left", func() bool { return l.gone.Load() == 1 })
 	}
-	many := func(l *teller) { l.tell(0, 30) }
+	many := func(l *teller) { l.report(0, 30) }
 	f("events", "max_events", many, func(r *policy.Record) { r.MaxEvents = 20 })
 	f("bytes", "max_bytes", many, func(r *policy.Record) { r.MaxBytes = 600 })
 	f("one event", "event_too_large", func(l *teller) {

@@ -54,7 +54,7 @@ func (p *heldReply) keep(b []byte) bool {
 // validate validates the whole reply off the loop, and answers.
 func (p *heldReply) validate() {
 	r := p.reply
-	srv, v := r.h.lane.srv, r.checked
+	srv, v := r.h.loopState.srv, r.checked
 	r.h.state = answering
 	srv.working.Go(func() {
 		err := v.by.Response(srv.ctx, v.method, v.path, v.query, v.header, p.res.Status, headerOf(p.res.Fields), p.body)
@@ -68,18 +68,18 @@ func (p *heldReply) validate() {
 
 func (p *heldReply) validated(err error) {
 	r := p.reply
-	h, c, lane := r.h, r.c, r.h.lane
+	h, c, loopState := r.h, r.c, r.h.loopState
 	h.unwait()
 	r.collected, r.sent = nil, int64(len(p.body))
 	if err != nil {
-		lane.srv.log.Warn("a backend's reply does not hold to the route's document", "route", r.policy.Route.Name(), "upstream", r.upstream, "err", err)
+		loopState.srv.log.Warn("a backend's reply does not hold to the route's document", "route", r.policy.Route.Name(), "upstream", r.upstream, "err", err)
 		r.fail(&push.APIError{Status: http.StatusBadGateway, Message: "the backend's answer is not what it should be"})
 		return
 	}
-	if lane.srv.push.Draining() {
+	if loopState.srv.push.Draining() {
 		r.keepAlive = false
 	}
-	f := policy.Framing{Length: int64(len(p.body)), Close: !r.keepAlive, KeepAlive: r.keepAlive && r.minor == 0, Date: lane.dateLine(c.Loop())}
+	f := policy.Framing{Length: int64(len(p.body)), Close: !r.keepAlive, KeepAlive: r.keepAlive && r.minor == 0, Date: loopState.dateLine(c.Loop())}
 	if p.res.Body == http1.BodyNone {
 		f.Length = -1
 		if p.res.Status != http.StatusNoContent {

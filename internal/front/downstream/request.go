@@ -78,7 +78,7 @@ type perRequest struct {
 
 // newRequest returns a request on h's connection. Before it is known what it says,
 // it is a GET of HTTP/1.1.
-func (l *lane) newRequest(h *conn, c *eventloop.Conn) *request {
+func (l *loopState) newRequest(h *conn, c *eventloop.Conn) *request {
 	var r *request
 	if n := len(l.free); n > 0 {
 		r = l.free[n-1]
@@ -114,14 +114,14 @@ func (r *request) admitPage() bool {
 	if r.access != auth.OriginRefused {
 		return true
 	}
-	r.h.lane.srv.auth.LogRefusedOrigin(r.page(), r.head.Path, "")
+	r.h.loopState.srv.auth.LogRefusedOrigin(r.page(), r.head.Path, "")
 	return false
 }
 
 // release gives r back after its answer. No reference to it may remain.
 func (r *request) release() {
 	r.forwarding.over()
-	l := r.h.lane
+	l := r.h.loopState
 	if r.forwarding.reply.events != nil {
 		l.streams.Add(-1)
 	}
@@ -206,12 +206,12 @@ func (r *request) answerWith(status int, contentType string, body []byte, extra 
 		r.forwarding.answerGRPC(status, fields)
 		return
 	}
-	lane := r.h.lane
-	if r.unread || lane.srv.push.Draining() {
+	loopState := r.h.loopState
+	if r.unread || loopState.srv.push.Draining() {
 		r.keepAlive = false
 	}
-	b := appendStatus(lane.buf[:0], status)
-	b = lane.appendDate(b, r.c.Loop())
+	b := appendStatus(loopState.buf[:0], status)
+	b = loopState.appendDate(b, r.c.Loop())
 	if contentType != "" {
 		b = append(b, "Content-Type: "...)
 		b = append(b, contentType...)
@@ -239,7 +239,7 @@ func (r *request) answerWith(status int, contentType string, body []byte, extra 
 		b = append(b, body...)
 		body = nil
 	}
-	lane.buf = b
+	loopState.buf = b
 	h, c, keepAlive := r.h, r.c, r.keepAlive
 	c.Write(b)
 	c.Write(body)
@@ -258,11 +258,11 @@ func appendStatus(b []byte, status int) []byte {
 
 // appendDate appends the Date field (RFC 9110 §6.6.1), written anew once a second, and
 // Alt-Svc if there is one.
-func (l *lane) appendDate(b []byte, loop *eventloop.Loop) []byte {
+func (l *loopState) appendDate(b []byte, loop *eventloop.Loop) []byte {
 	return append(append(b, l.dateLine(loop)...), l.srv.altSvc...)
 }
 
-func (l *lane) dateLine(loop *eventloop.Loop) []byte {
+func (l *loopState) dateLine(loop *eventloop.Loop) []byte {
 	if now := loop.Now() / 1e9; len(l.date) == 0 || now != l.dateAt {
 		l.date, l.dateAt = http1.AppendDate(l.date[:0], time.Now()), now
 	}
@@ -281,7 +281,7 @@ func (r *request) fail(e *push.APIError) {
 
 // failWith is fail with the JSON there already.
 func (r *request) failWith(status int, body []byte) {
-	r.h.lane.counters.refused.Add(1)
+	r.h.loopState.counters.refused.Add(1)
 	extra := answerFields
 	switch status {
 	case http.StatusUnauthorized: // RFC 6750 §3: an error code only for a token that was sent
@@ -291,7 +291,7 @@ func (r *request) failWith(status int, body []byte) {
 			extra += "WWW-Authenticate: Bearer\r\n"
 		}
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		extra = retryFields[min(r.h.lane.srv.push.Lane(r.c).RetryAfter(), maxRetryAfter)]
+		extra = retryFields[min(r.h.loopState.srv.push.LoopState(r.c).RetryAfter(), maxRetryAfter)]
 	case http.StatusUpgradeRequired:
 		extra += "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
 		if r.keepAlive {
@@ -309,7 +309,7 @@ func (r *request) tooLarge() {
 }
 
 func notFound(r *request) {
-	r.fail(&push.APIError{Status: http.StatusNotFound, Message: "no such path", Hint: r.h.lane.srv.paths + "; other paths need a route"})
+	r.fail(&push.APIError{Status: http.StatusNotFound, Message: "no such path", Hint: r.h.loopState.srv.paths + "; other paths need a route"})
 }
 
 func methodNotAllowed(r *request) {
@@ -333,7 +333,7 @@ func healthz(r *request) {
 }
 
 func readyz(r *request) {
-	if err := r.h.lane.srv.ready(); err != nil {
+	if err := r.h.loopState.srv.ready(); err != nil {
 		r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "not ready: " + err.Error()})
 		return
 	}

@@ -173,7 +173,7 @@ func TestRestartingABackendUnderLoadFailsNothing(t *testing.T) {
 		progress(200)
 		b.start()
 		// It is used again before the other one goes.
-		trial.Eventually(t, "it is asked again", func() bool { return g.asked(b.name) })
+		trial.Eventually(t, "it is asked again", func() bool { return g.requested(b.name) })
 	}
 	cancel()
 	load.Wait()
@@ -182,7 +182,7 @@ func TestRestartingABackendUnderLoadFailsNothing(t *testing.T) {
 	}
 }
 
-func (g *gateway) asked(name string) bool {
+func (g *gateway) requested(name string) bool {
 	res, err := http.Get(g.url("/"))
 	if err != nil {
 		return false
@@ -302,7 +302,7 @@ func TestUnixSocketPeers(t *testing.T) {
 	}
 }
 
-func TestPeersAreToldTheClientInAProxyHeader(t *testing.T) {
+func TestPeersReceiveTheClientInAProxyHeader(t *testing.T) {
 	for version, want := range map[int]string{1: "PROXY TCP4 127.0.0.1 127.0.0.1 ", 2: "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x7f\x00\x00\x01\x7f\x00\x00\x01"} {
 		starts := make(chan string, 10)
 		peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
@@ -394,17 +394,17 @@ func TestUnfinishedMirrorsEndWithTheirRequest(t *testing.T) {
 }
 
 func TestReloadsChangeNothingUnderWay(t *testing.T) {
-	asked, release := make(chan struct{}), make(chan struct{})
+	requested, release := make(chan struct{}), make(chan struct{})
 	g := start(t, settings{}, backend(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
-			close(asked)
+			close(requested)
 			<-release
 		}
 		_, _ = io.WriteString(w, "backend")
 	}))
 	w := g.dial()
 	w.Send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
-	<-asked
+	<-requested
 	for i := range 1000 {
 		g.route(policy.RouteConfig{Reply: policy.Reply{Status: 200, Body: fmt.Sprint(i)}})
 	}

@@ -25,11 +25,11 @@ import (
 // A table is the configured routes and where they lead. Immutable: a request holds
 // on to the one it began with.
 type table struct {
-	set     *policy.Set
-	targets map[*policy.Route]*target
-	auth    bool // some route looks at tokens
-	asks    bool // some route has an authorization server
-	classed bool // the requests of some route have a class
+	set         *policy.Set
+	targets     map[*policy.Route]*target
+	auth        bool // some route looks at tokens
+	forwardAuth bool // some route has an authorization server
+	classed     bool // the requests of some route have a class
 }
 
 // A target is where a route's requests go.
@@ -58,7 +58,7 @@ func (s *Server) SetRoutes(set *policy.Set, clusters *upstream.Set) error {
 	for _, r := range set.Routes() {
 		cfg := r.Config()
 		t.auth = t.auth || cfg.Auth.Required || cfg.Auth.Forward || len(cfg.Auth.Scopes)+len(cfg.Auth.Claims) > 0
-		t.asks = t.asks || r.Forward() != nil
+		t.forwardAuth = t.forwardAuth || r.Forward() != nil
 		t.classed = t.classed || r.Class() != limit.Unclassed
 		tg, err := s.newTarget(r, clusters)
 		if err != nil {
@@ -149,7 +149,7 @@ func (r *forwarding) Address() netip.Addr { return r.policy.Client }
 // route serves a request by the configured routes. head are the bytes of its head.
 func (r *forwarding) route(t *table, head, rest []byte) int {
 	h := r.h
-	if t.asks || r.h.lane.srv.push.Extensions().Wants(extension.Request) || t.auth && mayHoldToken(r.head) || r.lateIn(t) {
+	if t.forwardAuth || r.h.loopState.srv.push.Extensions().Wants(extension.Request) || t.auth && mayHoldToken(r.head) || r.lateIn(t) {
 		// A token may have to be verified, a server be asked, or a turn be waited for,
 		// which takes longer than head is there.
 		r.keepHead(head)
@@ -190,8 +190,8 @@ func mayHoldToken(req *http1.Request) bool {
 func (r *forwarding) decide(v *policy.Verdict, rest []byte) int {
 	switch v.Action {
 	case policy.Forward:
-		if class := r.policy.Route.Class(); class != limit.Unclassed && r.h.lane.srv.push.Admits() {
-			return r.forwardInTurn(class, rest)
+		if class := r.policy.Route.Class(); class != limit.Unclassed && r.h.loopState.srv.push.Admits() {
+			return r.forwardQueued(class, rest)
 		}
 		return r.forward(rest)
 	case policy.Identify:
@@ -213,11 +213,11 @@ func (r *forwarding) decide(v *policy.Verdict, rest []byte) int {
 
 // refuse answers what a route does not let through.
 func (r *forwarding) refuse(v *policy.Verdict) {
-	r.h.lane.counters.refused.Add(1)
+	r.h.loopState.counters.refused.Add(1)
 	r.reason = v.Message
 	e := &push.APIError{Status: v.Status, Message: v.Message, Hint: v.Hint}
 	if v.Status == http.StatusNotFound {
-		e.Hint = r.h.lane.srv.paths + ", and " + strconv.Itoa(len(r.table.targets)) + " configured routes"
+		e.Hint = r.h.loopState.srv.paths + ", and " + strconv.Itoa(len(r.table.targets)) + " configured routes"
 	}
 	if v.Status == http.StatusRequestEntityTooLarge {
 		r.keepAlive = r.keepAlive && !r.unread
@@ -236,7 +236,7 @@ func (r *forwarding) identified(id *auth.Identity, err error) {
 	c := r.c
 	r.decide(&v, nil)
 	if !c.Closing() {
-		goOn(c)
+		resumeInput(c)
 	}
 }
 
@@ -251,7 +251,7 @@ func (r *forwarding) authorize(q authz.Query, own bool) {
 		v := r.policy.Route.AdmitDecision(&r.policy, d)
 		r.decide(&v, nil)
 		if !c.Closing() {
-			goOn(c)
+			resumeInput(c)
 		}
 	})
 }

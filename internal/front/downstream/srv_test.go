@@ -24,10 +24,10 @@ import (
 type nameserver struct {
 	addr string
 
-	mu      sync.Mutex
-	records []dnsmessage.SRVResource
-	fails   bool
-	asked   int
+	mu        sync.Mutex
+	records   []dnsmessage.SRVResource
+	fails     bool
+	requested int
 }
 
 func (n *nameserver) set(fails bool, records ...dnsmessage.SRVResource) {
@@ -39,7 +39,7 @@ func (n *nameserver) set(fails bool, records ...dnsmessage.SRVResource) {
 func (n *nameserver) questions() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.asked
+	return n.requested
 }
 
 func serveNames(t *testing.T) *nameserver {
@@ -92,7 +92,7 @@ func serveNames(t *testing.T) *nameserver {
 func (n *nameserver) answer(query []byte, limit int) []byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.asked++
+	n.requested++
 	var p dnsmessage.Parser
 	h, err := p.Start(query)
 	if err != nil {

@@ -251,15 +251,15 @@ func TestASlowClientHoldsTheBackendBack(t *testing.T) {
 }
 
 func TestAClientThatVanishesCancels(t *testing.T) {
-	asked, gone := make(chan struct{}), make(chan struct{})
+	requested, gone := make(chan struct{}), make(chan struct{})
 	g := start(t, settings{}, backend(t, func(w http.ResponseWriter, r *http.Request) {
-		close(asked)
+		close(requested)
 		<-r.Context().Done()
 		close(gone)
 	}))
 	w := g.dial()
 	w.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	<-asked
+	<-requested
 	_ = w.Close()
 	<-gone
 	trial.Eventually(t, "it is counted", func() bool { return g.proxy.Stats().Clusters["main"].Canceled == 1 })
@@ -458,17 +458,17 @@ func TestTimeouts(t *testing.T) {
 }
 
 func TestASlowBodyEndsItsRequest(t *testing.T) {
-	asked, gone := make(chan struct{}), make(chan struct{})
+	requested, gone := make(chan struct{}), make(chan struct{})
 	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		_ = w.Head()
-		close(asked)
+		close(requested)
 		_, _ = io.Copy(io.Discard, w.R)
 		close(gone)
 	})
 	g := start(t, settings{front: downstream.Config{BodyTimeout: 2e8}}, peer)
 	w := g.dial()
 	w.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nsome")
-	<-asked
+	<-requested
 	if res, _ := w.Answer("POST"); res.StatusCode != 408 || !res.Close {
 		t.Errorf("%d, close %v", res.StatusCode, res.Close)
 	}

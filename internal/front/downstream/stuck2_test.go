@@ -19,7 +19,7 @@ import (
 
 // A client may open all the streams it is allowed and read none of them: what is kept for
 // all of a connection's is bounded, not only for each.
-func TestStreamsThatNobodyReadsShareABound(t *testing.T) {
+func TestUnreadStreamsShareABound(t *testing.T) {
 	const streams = 200
 	body := make([]byte, 4<<20)
 	serve := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }

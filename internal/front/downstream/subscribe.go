@@ -26,7 +26,7 @@ func (r *builtin) sse() {
 		sub.Since = string(id)
 	}
 	sub.Accept = bytes.Clone(r.header("Accept-Encoding"))
-	r.subscribe(sub, r.h.lane.srv.push.ServeSSE)
+	r.subscribe(sub, r.h.loopState.srv.push.ServeSSE)
 }
 
 // errOrigin refuses a web page.
@@ -46,7 +46,7 @@ func (r *builtin) websocket() {
 	}
 	sub.Key = bytes.Clone(key)
 	sub.Accept = bytes.Clone(r.header("Sec-WebSocket-Extensions"))
-	r.subscribe(sub, r.h.lane.srv.push.ServeWebSocket)
+	r.subscribe(sub, r.h.loopState.srv.push.ServeWebSocket)
 }
 
 // echo serves GET /echo.
@@ -56,7 +56,7 @@ func (r *builtin) echo() {
 		r.fail(bad)
 		return
 	}
-	r.h.lane.srv.push.ServeEcho(r.c, key, r.header("Sec-WebSocket-Extensions"))
+	r.h.loopState.srv.push.ServeEcho(r.c, key, r.header("Sec-WebSocket-Extensions"))
 	r.release()
 }
 
@@ -92,7 +92,7 @@ func (r *request) header(name string) []byte {
 
 // subscription reads the query of /sse and /ws.
 func (r *builtin) subscription() (*push.Subscription, *push.APIError) {
-	srv := r.h.lane.srv
+	srv := r.h.loopState.srv
 	if !r.admitPage() {
 		return nil, errOrigin
 	}
@@ -106,7 +106,7 @@ func (r *builtin) subscription() (*push.Subscription, *push.APIError) {
 // subscribe authenticates and authorizes the client, and passes the connection
 // to the wing.
 func (r *builtin) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
-	sub.Fields = append(r.fields(), r.h.lane.srv.altSvc...)
+	sub.Fields = append(r.fields(), r.h.loopState.srv.altSvc...)
 	client, q := r.client(), r.clientEvents(0, nil, sub.Channels)
 	r.identify(func(r *request, id *auth.Identity) {
 		decideClient(&r.builtin, q, id, func(id *auth.Identity) { subscribeAs(&r.builtin, client, id, sub, serve) })
@@ -115,7 +115,7 @@ func (r *builtin) subscribe(sub *push.Subscription, serve func(*eventloop.Conn, 
 
 // subscribeAs is subscribe for an identity.
 func subscribeAs(r *builtin, client netip.Addr, id *auth.Identity, sub *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) {
-	if bad := r.h.lane.srv.push.Access().MayRead(id, sub.Channels); bad != nil {
+	if bad := r.h.loopState.srv.push.Access().MayRead(id, sub.Channels); bad != nil {
 		r.fail(bad)
 		return
 	}
@@ -125,8 +125,8 @@ func subscribeAs(r *builtin, client netip.Addr, id *auth.Identity, sub *push.Sub
 	sub.Identity = id
 	w := &waitingSubscription{sub, serve}
 	if sub.Since != "" {
-		if class := r.h.lane.srv.push.ReplayClass(sub.Channels); class != limit.Unclassed {
-			r.subscribeInTurn(class, w)
+		if class := r.h.loopState.srv.push.ReplayClass(sub.Channels); class != limit.Unclassed {
+			r.subscribeQueued(class, w)
 			return
 		}
 	}
@@ -145,12 +145,12 @@ func (r *builtin) subscribed(w *waitingSubscription) {
 		return
 	}
 	r.release()
-	goOn(c)
+	resumeInput(c)
 }
 
 // publish serves POST /api/publish.
 func (r *builtin) publish() {
-	p := r.h.lane.srv.push
+	p := r.h.loopState.srv.push
 	if p.Sheds(r.c, r.body) {
 		r.failWith(push.ShedAnswer())
 		return
@@ -159,7 +159,7 @@ func (r *builtin) publish() {
 }
 
 // broadcast serves POST /api/broadcast.
-func (r *builtin) broadcast() { r.call(r.h.lane.srv.push.ParseBroadcast) }
+func (r *builtin) broadcast() { r.call(r.h.loopState.srv.push.ParseBroadcast) }
 
 // call runs a call of the API. Its answer comes at once, or is waited for.
 func (r *builtin) call(parse func([]byte) (*push.Call, *push.APIError)) {
@@ -169,10 +169,10 @@ func (r *builtin) call(parse func([]byte) (*push.Call, *push.APIError)) {
 		return
 	}
 	if r.trace != nil {
-		r.h.lane.srv.traces(call, r.trace)
+		r.h.loopState.srv.traces(call, r.trace)
 	}
 	seq := r.seq
-	r.h.lane.srv.push.Publish(r.c, call, r.identity, r.published)
+	r.h.loopState.srv.push.Publish(r.c, call, r.identity, r.published)
 	if r.seq == seq {
 		r.body = nil
 		r.h.pending = r.request

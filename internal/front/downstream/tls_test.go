@@ -127,7 +127,7 @@ func (g *gateway) shakes(result string) uint64 { return g.clusters.Stats()[0].Ha
 
 var versions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
-func TestBackendsAreAskedOverTLS(t *testing.T) {
+func TestBackendsAreRequestedOverTLS(t *testing.T) {
 	a := newAuthority(t)
 	for name, version := range versions {
 		t.Run(name, func(t *testing.T) {
@@ -194,10 +194,10 @@ func TestSessionsResumeWhenConnectionsDoNotLast(t *testing.T) {
 	}
 }
 
-func TestBackendsThatAreNotWhoTheyShouldBe(t *testing.T) {
+func TestBackendsWithOtherIdentitiesAreRefused(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	me := save(t, filepath.Join(t.TempDir(), "me.pem"), a.leaf(t, nil, "me"))
-	stranger := save(t, filepath.Join(t.TempDir(), "unknown.pem"), other.leaf(t, nil, "me"))
+	unknown := save(t, filepath.Join(t.TempDir(), "unknown.pem"), other.leaf(t, nil, "me"))
 	expired := func(c *x509.Certificate) {
 		c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 	}
@@ -241,7 +241,7 @@ func TestBackendsThatAreNotWhoTheyShouldBe(t *testing.T) {
 	mutual := certs(good)
 	mutual.ClientAuth, mutual.ClientCAs = tls.RequireAndVerifyClientCert, a.pool()
 	f("a client certificate is wanted", mutual, upstream.TLSConfig{CAFiles: ca}, 502, "refused")
-	f("another one is wanted", mutual, upstream.TLSConfig{CAFiles: ca, CertFile: stranger}, 502, "refused")
+	f("another one is wanted", mutual, upstream.TLSConfig{CAFiles: ca, CertFile: unknown}, 502, "refused")
 	f("it is shown", mutual, upstream.TLSConfig{CAFiles: ca, CertFile: me}, 200, "full")
 	if old := certs(good); true {
 		old.MaxVersion = tls.VersionTLS12

@@ -26,22 +26,22 @@ type waitingSubscription struct {
 // lateIn reports whether a request that came now on this loop would have to wait,
 // if some of t's have a class.
 func (r *forwarding) lateIn(t *table) bool {
-	if !t.classed || !r.h.lane.srv.push.Admits() {
+	if !t.classed || !r.h.loopState.srv.push.Admits() {
 		return false
 	}
-	late, _ := r.h.lane.srv.push.Lane(r.c).Late()
+	late, _ := r.h.loopState.srv.push.LoopState(r.c).Late()
 	return late
 }
 
-// forwardInTurn is forward for a route whose requests have a class.
-func (r *forwarding) forwardInTurn(class limit.Class, rest []byte) int {
-	lane := r.h.lane.srv.push.Lane(r.c)
-	late, now := lane.Late()
+// forwardQueued is forward for a route whose requests have a class.
+func (r *forwarding) forwardQueued(class limit.Class, rest []byte) int {
+	loopState := r.h.loopState.srv.push.LoopState(r.c)
+	late, now := loopState.Late()
 	late = late && r.head == &r.own // a head that does not last cannot wait
-	switch v, _ := lane.Offer(class, limit.Key{}, r, late, now); v {
+	switch v, _ := loopState.Offer(class, limit.Key{}, r, late, now); v {
 	case limit.Go:
 		used := r.forward(rest)
-		lane.Served(class, 0, now)
+		loopState.Served(class, 0, now)
 		return used
 	case limit.Refuse:
 		used := r.skip(rest)
@@ -54,16 +54,16 @@ func (r *forwarding) forwardInTurn(class limit.Class, rest []byte) int {
 	return 0
 }
 
-// subscribeInTurn is subscribed for a client that requests history.
-func (r *builtin) subscribeInTurn(class limit.Class, w *waitingSubscription) {
-	lane := r.h.lane.srv.push.Lane(r.c)
-	late, now := lane.Late()
+// subscribeQueued is subscribed for a client that requests history.
+func (r *builtin) subscribeQueued(class limit.Class, w *waitingSubscription) {
+	loopState := r.h.loopState.srv.push.LoopState(r.c)
+	late, now := loopState.Late()
 	r.waits = w
-	switch v, _ := lane.Offer(class, limit.Key{}, r, late, now); v {
+	switch v, _ := loopState.Offer(class, limit.Key{}, r, late, now); v {
 	case limit.Go:
 		r.waits = nil
 		r.subscribed(w)
-		lane.Served(class, 0, now)
+		loopState.Served(class, 0, now)
 	case limit.Refuse:
 		r.Shed(false)
 	case limit.Wait, limit.Replaced:
@@ -78,7 +78,7 @@ func (r *forwarding) Serve() {
 	r.h.unwait()
 	r.forward(nil)
 	if !c.Closing() {
-		goOn(c)
+		resumeInput(c)
 	}
 }
 
@@ -109,7 +109,7 @@ func (r *builtin) Shed(expired bool) {
 	c, h := r.c, r.h
 	h.unwait()
 	h.pending = nil
-	h.lane.srv.push.SendAwaySSE(c, r.fields())
+	h.loopState.srv.push.RejectSSE(c, r.fields())
 	r.release()
 }
 
@@ -143,7 +143,7 @@ func (r *request) skip(rest []byte) int {
 
 // client is the client's address, where there are limits for it; the zero address otherwise.
 func (r *request) client() netip.Addr {
-	f := r.h.lane.srv.front
+	f := r.h.loopState.srv.front
 	if f == nil {
 		return netip.Addr{}
 	}
@@ -152,7 +152,7 @@ func (r *request) client() netip.Addr {
 
 // mayPublish takes what a publication costs its client and identity, or answers.
 func (r *builtin) mayPublish(client netip.Addr, id *auth.Identity) bool {
-	f := r.h.lane.srv.front
+	f := r.h.loopState.srv.front
 	if f == nil {
 		return true
 	}
@@ -165,7 +165,7 @@ func (r *builtin) mayPublish(client netip.Addr, id *auth.Identity) bool {
 
 // maySubscribe is mayPublish for a subscription.
 func (r *builtin) maySubscribe(client netip.Addr, id *auth.Identity) bool {
-	f := r.h.lane.srv.front
+	f := r.h.loopState.srv.front
 	if f == nil {
 		return true
 	}
@@ -174,7 +174,7 @@ func (r *builtin) maySubscribe(client netip.Addr, id *auth.Identity) bool {
 	case ok:
 	case r.endpoint.stream:
 		c := r.c
-		r.h.lane.srv.push.SendAwaySSE(c, r.fields())
+		r.h.loopState.srv.push.RejectSSE(c, r.fields())
 		r.release()
 	default:
 		r.tooOften(wait)
@@ -184,7 +184,7 @@ func (r *builtin) maySubscribe(client netip.Addr, id *auth.Identity) bool {
 
 // tooOften refuses until wait has passed.
 func (r *request) tooOften(wait time.Duration) {
-	r.h.lane.counters.refused.Add(1)
+	r.h.loopState.counters.refused.Add(1)
 	var line [64]byte // without CORS that is room for all
 	fields := strconv.AppendInt(append(line[:0], "Retry-After: "...), min(limit.RetryAfter(wait), 3600), 10)
 	fields = append(append(fields, "\r\n"...), r.fields()...)

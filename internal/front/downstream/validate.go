@@ -73,7 +73,7 @@ func (r *forwarding) collect(e *proxy.Exchange, rest []byte) int {
 
 // validate validates r off the loop and lets it continue if it is valid.
 func (v *validation) validate() {
-	r, srv := v.request, v.h.lane.srv
+	r, srv := v.request, v.h.loopState.srv
 	if srv.inFlight.Add(1) > int64(srv.cfg.MaxVerifying) {
 		srv.inFlight.Add(-1)
 		r.fail(&push.APIError{Status: http.StatusServiceUnavailable, Message: "too many requests to validate, try again later"})

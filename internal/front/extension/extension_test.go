@@ -72,7 +72,7 @@ func TestTheFirstRefusalEndsIt(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsConfiguredIsAsked(t *testing.T) {
+func TestOnlyConfiguredHooksAreCalled(t *testing.T) {
 	x, _ := open(t, allow, Config{Name: "one", Events: []string{"request", "publish"}, Routes: []string{"a"}, Namespaces: []string{"news"}})
 	f := func(k Kind, want bool, scope ...string) {
 		t.Helper()

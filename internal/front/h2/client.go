@@ -134,11 +134,11 @@ type replyData struct {
 type sessionFlags uint8
 
 const (
-	started     sessionFlags = 1 << iota // the preface was sent
-	ready                                // the backend's SETTINGS came: calls go out
-	sLeaving                             // no more calls are opened
-	sOver                                // the connection ends
-	toldLeaving                          // the owner was notified
+	started         sessionFlags = 1 << iota // the preface was sent
+	ready                                    // the backend's SETTINGS came: calls go out
+	sLeaving                                 // no more calls are opened
+	sOver                                    // the connection ends
+	notifiedLeaving                          // the owner was notified
 )
 
 const (
@@ -239,7 +239,7 @@ func (s *Session) Fail(err error) {
 	s.blocks = blockReader{}
 	s.counters.open.Add(-1)
 	s.release()
-	s.tellLeaving()
+	s.notifyLeaving()
 }
 
 // ErrElsewhere is what calls are closed with that waited for a connection which turned out to
@@ -334,9 +334,9 @@ func (s *Session) rest() {
 	s.sock.CloseAfterFlush()
 }
 
-func (s *Session) tellLeaving() {
-	if s.flags&toldLeaving == 0 {
-		s.flags |= toldLeaving
+func (s *Session) notifyLeaving() {
+	if s.flags&notifiedLeaving == 0 {
+		s.flags |= notifiedLeaving
 		s.owner.Leaving(s)
 	}
 }

@@ -82,8 +82,8 @@ func FuzzReplies(f *testing.F) {
 		if len(sent) > 64<<10 {
 			return
 		}
-		whole := hearing(t, sent, len(sent))
-		split := hearing(t, sent, max(1, min(cut, len(sent))))
+		whole := receiving(t, sent, len(sent))
+		split := receiving(t, sent, max(1, min(cut, len(sent))))
 		same := bytes.Equal(whole.head, split.head) && whole.ended == split.ended
 		if same && whole.ended { // of a body that was cut, as much is shown as had come
 			same = bytes.Equal(whole.body, split.body) && bytes.Equal(whole.trailer, split.trailer)
@@ -94,12 +94,12 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// hearing lets a caller read what a backend sends in pieces of n bytes.
-func hearing(t *testing.T, sent []byte, n int) reading {
+// receiving lets a caller read what a backend sends in pieces of n bytes.
+func receiving(t *testing.T, sent []byte, n int) reading {
 	t.Helper()
 	p := calling(t, "epoll", usual...)
 	k := p.call(get1)
-	p.until("the request", p.asked(1))
+	p.until("the request", p.requested(1))
 	for b := sent; len(b) > 0; {
 		m := min(n, len(b))
 		if _, err := p.conn.Write(b[:m]); err != nil {

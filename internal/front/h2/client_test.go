@@ -45,13 +45,13 @@ func (p *peer) is(f func() bool) func() bool {
 
 // A dialler begins the session when its socket is connected.
 type dialler struct {
-	p     *peer
-	stood chan struct{}
+	p       *peer
+	reached chan struct{}
 }
 
 func (d *dialler) Connected(c *eventloop.Conn) {
 	d.p.session.Start(int64(time.Second), int64(time.Minute))
-	close(d.stood)
+	close(d.reached)
 }
 func (d *dialler) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
 func (d *dialler) EndOfStream(*eventloop.Conn) bool     { return false }
@@ -205,7 +205,7 @@ func (p *peer) replies(id uint32, ends bool, fields ...string) {
 	p.client.do(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(fields...), EndStream: ends, EndHeaders: true}))
 }
 
-func (p *peer) asked(id uint32) func() bool { return func() bool { return p.head[id] != "" } }
+func (p *peer) requested(id uint32) func() bool { return func() bool { return p.head[id] != "" } }
 
 const get1 = "GET /a?b HTTP/1.1\nHost: x.example\nTE: trailers\nConnection: TE\nX-A: b\n\n"
 
@@ -258,10 +258,10 @@ func TestACallIsTranslated(t *testing.T) {
 	}
 }
 
-func TestWhatWasNotProcessedIsToldApart(t *testing.T) {
+func TestUnprocessedRequestsAreDistinguished(t *testing.T) {
 	p := calling(t, "epoll", usual...)
 	a, b, c := p.call(get1), p.call(get1), p.call(get1)
-	p.until("three requests", p.asked(5))
+	p.until("three requests", p.requested(5))
 	p.client.do(p.WriteRSTStream(1, http2.ErrCodeRefusedStream))
 	if e := a.fails(); !e.Unprocessed {
 		t.Errorf("REFUSED_STREAM: %+v", e)
@@ -286,7 +286,7 @@ func TestWhatWasNotProcessedIsToldApart(t *testing.T) {
 func TestResetsAndLostConnectionsOfAPeer(t *testing.T) {
 	p := calling(t, "epoll", usual...)
 	a, b := p.call(get1), p.call(get1)
-	p.until("two requests", p.asked(3))
+	p.until("two requests", p.requested(3))
 	p.client.do(p.WriteRSTStream(1, http2.ErrCodeInternal))
 	if e := a.fails(); e.Unprocessed || e.Code != InternalError {
 		t.Errorf("%+v", e)
@@ -300,7 +300,7 @@ func TestResetsAndLostConnectionsOfAPeer(t *testing.T) {
 func TestAClientThatLeavesCancelsItsStream(t *testing.T) {
 	p := calling(t, "epoll", usual...)
 	k := p.call(get1)
-	p.until("the request", p.asked(1))
+	p.until("the request", p.requested(1))
 	p.replies(1, false, ":status", "200")
 	k.has("HTTP/1.1 200 OK\ntransfer-encoding: chunked\n\n")
 	k.hangUp()
@@ -326,7 +326,7 @@ func TestRequestsWaitForWindows(t *testing.T) {
 func TestASlowReaderHoldsUpItsStreamAlone(t *testing.T) {
 	p := calling(t, "epoll", usual...)
 	k := p.call(get1)
-	p.until("the request", p.asked(1))
+	p.until("the request", p.requested(1))
 	k.reads(false)
 	p.replies(1, false, ":status", "200")
 	sent := 0
@@ -336,7 +336,7 @@ func TestASlowReaderHoldsUpItsStreamAlone(t *testing.T) {
 		sent += 10_000
 	}
 	other := p.call(get1)
-	p.until("another request", p.asked(3))
+	p.until("another request", p.requested(3))
 	p.replies(3, true, ":status", "200")
 	other.has("HTTP/1.1 200 OK\ncontent-length: 0\n\n")
 	p.client.do(p.WriteData(1, true, []byte("z")))
@@ -372,7 +372,7 @@ func TestMalformedRepliesEndTheirStreamAlone(t *testing.T) {
 	f := func(what string, send func(id uint32)) {
 		t.Helper()
 		k := p.call(get1)
-		p.until("the request", p.asked(id))
+		p.until("the request", p.requested(id))
 		send(id)
 		if e := k.fails(); !e.Malformed {
 			t.Errorf("%s: %+v", what, e)
@@ -425,7 +425,7 @@ func TestHostilePeersLoseTheirConnection(t *testing.T) {
 		t.Helper()
 		p := calling(t, "epoll", usual...)
 		k := p.call(get1)
-		p.until("the request", p.asked(1))
+		p.until("the request", p.requested(1))
 		go send(p)
 		p.until("GOAWAY", func() bool { return p.away != nil })
 		if e := k.fails(); e.Unprocessed {
@@ -502,7 +502,7 @@ func TestCallsOverTheBoundOfAPeerGoElsewhere(t *testing.T) {
 	p := calling(t, "epoll")
 	calls := []*asker{p.call(get1), p.call(get1), p.call(get1)}
 	p.client.do(p.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2}))
-	p.until("two requests", p.asked(3))
+	p.until("two requests", p.requested(3))
 	trial.Eventually(t, "the third is closed", func() bool { calls[2].mu.Lock(); defer calls[2].mu.Unlock(); return calls[2].closed })
 	if !errors.Is(calls[2].err, ErrElsewhere) {
 		t.Errorf("%v", calls[2].err)

@@ -34,7 +34,7 @@ const (
 	saidLength                         // length was said
 	replyChunks                        // the body is shown in chunks
 	sendsChunks                        // the request's body comes in chunks
-	asksHead                           // its method is HEAD
+	isHead                             // its method is HEAD
 	heldEnd                            // the end of the reply is held too
 	callWide                           // credit is of replyWindow
 )

@@ -118,7 +118,7 @@ func (s *Session) goneAway(f header, p []byte) {
 	}
 	last, code := binary.BigEndian.Uint32(p)&maxStreamID, Code(binary.BigEndian.Uint32(p[4:]))
 	s.flags |= sLeaving
-	s.tellLeaving()
+	s.notifyLeaving()
 	for _, c := range slices.Concat(s.fresh, s.calls) {
 		if !c.gone && (c.id == 0 || c.id > last) {
 			s.counters.unprocessed.Add(1)
@@ -190,15 +190,15 @@ func (s *Session) settings(f header, p []byte) {
 		}
 		s.unblock()
 	} else {
-		s.stand()
+		s.established()
 	}
 	if s.flags&(sOver|sLeaving) == 0 {
 		s.owner.Room(s)
 	}
 }
 
-// stand lets the calls that waited for the backend go out.
-func (s *Session) stand() {
+// established lets the calls that waited for the backend go out.
+func (s *Session) established() {
 	s.flags |= ready
 	s.sock.SetTimer(0)
 	for i, c := range slices.Clone(s.fresh) {

@@ -166,7 +166,7 @@ func (c *call) framed(b []byte, r *replyFields, ends bool) []byte {
 		c.flags |= replyEnded
 	}
 	switch {
-	case c.flags&asksHead != 0, r.status == 304:
+	case c.flags&isHead != 0, r.status == 304:
 		if r.length >= 0 {
 			b = http1.AppendIntField(b, "content-length", r.length)
 		}

@@ -101,7 +101,7 @@ func (c *call) request(req *http1.Request) {
 		c.flags |= requestEnded
 	}
 	if string(req.Method) == "HEAD" {
-		c.flags |= asksHead
+		c.flags |= isHead
 	}
 	s.block(&c.flow, l.block.b.Bytes(), c.flags&requestEnded != 0)
 }

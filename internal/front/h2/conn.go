@@ -11,7 +11,7 @@ import (
 // conn is a connection of HTTP/2: the handler of a socket.
 type conn struct {
 	// Fixed by Take.
-	lane *lane
+	loopState *loopState
 
 	// Owned by the loop's goroutine. No lock. What a delivery touches comes first.
 	writer
@@ -57,12 +57,12 @@ func (h *conn) Data(c *eventloop.Conn, b []byte) int {
 	for !c.Closing() && h.flags&failed == 0 {
 		n := h.take(b[used:])
 		if n == 0 {
-			h.lane.deliver()
+			h.loopState.deliver()
 			return used
 		}
 		used += n
 	}
-	h.lane.deliver()
+	h.loopState.deliver()
 	return len(b)
 }
 
@@ -86,7 +86,7 @@ func (h *conn) take(b []byte) int {
 	if len(b) < frameHead+f.length {
 		return 0
 	}
-	h.lane.deliver() // what follows comes after it
+	h.loopState.deliver() // what follows comes after it
 	h.frame(f, b[frameHead:frameHead+f.length])
 	return frameHead + f.length
 }
@@ -260,12 +260,12 @@ func (h *conn) forget(s *stream, reset bool) {
 	}
 	h.streams = slices.Delete(h.streams, i, i+1)
 	h.closed.add(s.id, reset)
-	h.lane.counters.openStreams.Add(-1)
+	h.loopState.counters.openStreams.Add(-1)
 	if h.data.stream == s {
 		h.data.stream = nil
 	}
-	h.lane.answers.Forget(s)
-	delete(h.lane.held, s)
+	h.loopState.answers.Forget(s)
+	delete(h.loopState.held, s)
 	if h.owe(s.unread); len(h.streams) == 0 {
 		h.rest()
 	}
@@ -282,7 +282,7 @@ func (h *conn) rest() {
 		h.sock.CloseAfterFlush()
 	case h.flags&leaving == 0:
 		h.flags |= idle
-		h.sock.SetTimer(int64(h.lane.srv.cfg.KeepAlive))
+		h.sock.SetTimer(int64(h.loopState.srv.cfg.KeepAlive))
 	}
 }
 
@@ -321,7 +321,7 @@ func (h *conn) Closed(_ *eventloop.Conn, err error) {
 			h.streams = h.streams[:len(h.streams)-1]
 		}
 	}
-	h.lane.counters.open.Add(-1)
+	h.loopState.counters.open.Add(-1)
 	h.release()
 	h.blocks, h.blocked, h.settle = blockReader{}, nil, nil
 }
@@ -333,7 +333,7 @@ func (h *conn) fail(code Code, why string) {
 	if h.flags&failed != 0 || h.sock.Closing() {
 		return
 	}
-	h.lane.srv.log.Debug("HTTP/2 connection ends", "conn", h.sock.ID(), "peer", h.sock.Peer(), "code", code.String(), "err", why)
+	h.loopState.srv.log.Debug("HTTP/2 connection ends", "conn", h.sock.ID(), "peer", h.sock.Peer(), "code", code.String(), "err", why)
 	h.flags |= failed
 	h.control(appendGoAway(nil, h.last, code, why))
 	h.flushNow()

@@ -62,7 +62,7 @@ func (h *conn) takeData(b []byte) int {
 		n := min(int(d.left), len(b))
 		d.left -= int32(n)
 		if d.stream != nil {
-			h.lane.gather(d.stream, b[:n])
+			h.loopState.gather(d.stream, b[:n])
 		} else {
 			h.drop(int32(n))
 		}
@@ -82,7 +82,7 @@ func (h *conn) takeData(b []byte) int {
 // endData is the end of a DATA frame.
 func (h *conn) endData() {
 	if h.data.ends {
-		h.lane.deliver()
+		h.loopState.deliver()
 	}
 	s, ends := h.data.stream, h.data.ends
 	h.data = data{}
@@ -95,7 +95,7 @@ func (h *conn) endData() {
 // gather puts p, a piece of the body of s, behind the last one in the input that both are
 // in, so that what came in one read continues as one piece. Nothing that was not taken yet is
 // written over: p moves towards the beginning.
-func (l *lane) gather(s *stream, p []byte) {
+func (l *loopState) gather(s *stream, p []byte) {
 	if l.gathers != s {
 		l.deliver()
 		l.gathers, l.gathered = s, p
@@ -105,7 +105,7 @@ func (l *lane) gather(s *stream, p []byte) {
 }
 
 // deliver gives what was gathered to its stream.
-func (l *lane) deliver() {
+func (l *loopState) deliver() {
 	s, b := l.gathers, l.gathered
 	if s == nil {
 		return
@@ -166,7 +166,7 @@ func (s *stream) show(b []byte) {
 		piece := b[:min(len(b), showMost)]
 		b = b[len(piece):]
 		if s.flags&chunked != 0 {
-			l := s.conn.lane
+			l := s.conn.loopState
 			l.chunk = http1.AppendChunk(l.chunk[:0], piece)
 			piece = l.chunk
 		}
@@ -183,7 +183,7 @@ type heldBody struct {
 
 // holds returns what is held of the body, or nil.
 func (s *stream) holds() *heldBody {
-	if l := s.conn.lane; len(l.held) > 0 {
+	if l := s.conn.loopState; len(l.held) > 0 {
 		return l.held[s]
 	}
 	return nil
@@ -193,7 +193,7 @@ func (s *stream) hold(b []byte) {
 	held := s.holds()
 	if held == nil {
 		held = &heldBody{}
-		s.conn.lane.held[s] = held
+		s.conn.loopState.held[s] = held
 	}
 	held.b = append(held.b, b...)
 }
@@ -204,7 +204,7 @@ func (s *stream) resume() {
 	if held == nil || s.gone || s.flags&stopped != 0 {
 		return
 	}
-	delete(s.conn.lane.held, s)
+	delete(s.conn.loopState.held, s)
 	s.show(held.b)
 	switch rest := s.holds(); {
 	case !held.ends || s.gone:
@@ -276,7 +276,7 @@ func (s *stream) showEnd(trailer []byte) {
 	case s.flags&tunnel != 0:
 		s.Ended()
 	case s.flags&chunked != 0:
-		l := s.conn.lane
+		l := s.conn.loopState
 		b := append(l.chunk[:0], "0\r\n"...)
 		b = append(b, trailer...)
 		l.chunk = append(b, "\r\n"...)

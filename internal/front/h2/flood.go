@@ -96,7 +96,7 @@ func (h *conn) tolerate(f flood) bool {
 	if h.budget.spend(f) {
 		return true
 	}
-	h.lane.counters.floods[f].Add(1)
+	h.loopState.counters.floods[f].Add(1)
 	h.fail(EnhanceYourCalm, "too much of "+f.String())
 	return false
 }

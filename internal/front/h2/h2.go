@@ -50,14 +50,14 @@ func (c Config) withDefaults() Config {
 // A Server takes connections of HTTP/2 on event loops.
 type Server struct {
 	// Fixed at New.
-	cfg    Config
-	accept func(*eventloop.Conn) eventloop.Handler
-	log    *slog.Logger
-	lanes  []*lane
+	cfg        Config
+	accept     func(*eventloop.Conn) eventloop.Handler
+	log        *slog.Logger
+	loopStates []*loopState
 }
 
-// lane is the server's part on one loop.
-type lane struct {
+// loopState is the server's part on one loop.
+type loopState struct {
 	srv   *Server
 	head  []byte // of a request, while it is made
 	req   fields // what its header block says
@@ -92,9 +92,9 @@ func New(cfg Config, accept func(*eventloop.Conn) eventloop.Handler, loops int, 
 	}
 	s := &Server{cfg: cfg.withDefaults(), accept: accept, log: log}
 	for range loops {
-		l := &lane{srv: s, held: map[*stream]*heldBody{}}
+		l := &loopState{srv: s, held: map[*stream]*heldBody{}}
 		l.block.init()
-		s.lanes = append(s.lanes, l)
+		s.loopStates = append(s.loopStates, l)
 	}
 	return s
 }
@@ -102,8 +102,8 @@ func New(cfg Config, accept func(*eventloop.Conn) eventloop.Handler, loops int, 
 // Take makes c speak HTTP/2 from now on. seen is how much of the preface has come; the
 // rest is c's next input. Only c's handler so far may call it.
 func (s *Server) Take(c *eventloop.Conn, seen int) {
-	l := s.lanes[c.Loop().ID()]
-	h := &conn{lane: l, writer: newWriter(c, &l.buffers), preface: uint8(seen), credit: connWindow}
+	l := s.loopStates[c.Loop().ID()]
+	h := &conn{loopState: l, writer: newWriter(c, &l.buffers), preface: uint8(seen), credit: connWindow}
 	l.counters.conns.Add(1)
 	l.counters.open.Add(1)
 	c.SetHandler(h)
@@ -127,7 +127,7 @@ const (
 
 // greeting is the server's preface (RFC 9113 §3.4).
 func (h *conn) greeting() []byte {
-	cfg := &h.lane.srv.cfg
+	cfg := &h.loopState.srv.cfg
 	b := appendSettings(nil,
 		setting{settingMaxStreams, uint32(cfg.MaxStreams)},
 		setting{settingMaxHeaderList, uint32(cfg.Head.MaxHead)},
@@ -141,7 +141,7 @@ func (h *conn) greeting() []byte {
 // under way continues. Any goroutine; it returns at once.
 func (s *Server) Drain(loops []*eventloop.Loop) {
 	for _, loop := range loops {
-		l := s.lanes[loop.ID()]
+		l := s.loopStates[loop.ID()]
 		loop.Post(func() {
 			if l.drains {
 				return
@@ -179,7 +179,7 @@ func (s *Server) Stats() Stats {
 	if s == nil {
 		return t
 	}
-	for _, l := range s.lanes {
+	for _, l := range s.loopStates {
 		c := &l.counters
 		t.Connections += c.conns.Load()
 		t.Streams += c.streams.Load()

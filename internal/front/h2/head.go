@@ -22,17 +22,17 @@ func (h *conn) headers(f header, p []byte) {
 	case complete:
 		h.head(f.stream, block)
 	default:
-		h.sock.SetTimer(int64(h.lane.srv.cfg.HeadTimeout))
+		h.sock.SetTimer(int64(h.loopState.srv.cfg.HeadTimeout))
 	}
 }
 
 // continuation takes the next piece of a header block (§6.10).
 func (h *conn) continuation(f header, p []byte) {
-	block, complete, code, reason := h.blocks.add(f, p, 2*h.lane.srv.cfg.Head.MaxHead)
+	block, complete, code, reason := h.blocks.add(f, p, 2*h.loopState.srv.cfg.Head.MaxHead)
 	switch {
 	case reason != "":
 		if code == EnhanceYourCalm {
-			h.lane.counters.floods[floodContinuation].Add(1)
+			h.loopState.counters.floods[floodContinuation].Add(1)
 		}
 		h.fail(code, reason)
 		return
@@ -50,9 +50,9 @@ func (h *conn) continuation(f header, p []byte) {
 
 // head takes a whole header block: it begins a stream, or ends one with trailers.
 func (h *conn) head(id uint32, block []byte) {
-	r := &h.lane.req
-	r.reset(h.lane.srv.cfg.Head)
-	if !h.blocks.decode(block, h.lane.srv.cfg.Head.MaxHead, r.take) {
+	r := &h.loopState.req
+	r.reset(h.loopState.srv.cfg.Head)
+	if !h.blocks.decode(block, h.loopState.srv.cfg.Head.MaxHead, r.take) {
 		h.fail(CompressionError, "a header block cannot be decoded")
 		return
 	}
@@ -72,14 +72,14 @@ func (h *conn) head(id uint32, block []byte) {
 		return
 	}
 	h.last = id
-	h.lane.counters.streams.Add(1)
+	h.loopState.counters.streams.Add(1)
 	switch {
-	case h.flags&left != 0, len(h.streams) >= h.lane.srv.cfg.MaxStreams: // it may be sent again elsewhere
+	case h.flags&left != 0, len(h.streams) >= h.loopState.srv.cfg.MaxStreams: // it may be sent again elsewhere
 		h.refuse(id)
 		h.tolerate(floodStreams)
 		return
 	case h.blocks.flags&selfDependent != 0, r.bad != "":
-		h.lane.srv.log.Debug("malformed request", "conn", h.sock.ID(), "peer", h.sock.Peer(), "stream", id, "err", r.bad)
+		h.loopState.srv.log.Debug("malformed request", "conn", h.sock.ID(), "peer", h.sock.Peer(), "stream", id, "err", r.bad)
 		h.resetStream(id, ProtocolError)
 		return
 	case r.over && !h.tolerate(floodHeaders):
@@ -90,7 +90,7 @@ func (h *conn) head(id uint32, block []byte) {
 
 // refuse does not begin a stream, and nothing was done for it (§8.7).
 func (h *conn) refuse(id uint32) {
-	h.lane.counters.refused.Add(1)
+	h.loopState.counters.refused.Add(1)
 	h.control(appendReset(nil, id, RefusedStream))
 	h.closed.add(id, true)
 }

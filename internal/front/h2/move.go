@@ -115,7 +115,7 @@ func (h *conn) canMove() bool {
 }
 
 func (s *stream) state() (takeover.State, bool) {
-	l := s.conn.lane
+	l := s.conn.loopState
 	if s.flags&(headSent|ourEnd|wasReset) != headSent || s.settles || s.gone || l.answers.Keeps(s) || s.holds() != nil {
 		return nil, false
 	}
@@ -141,8 +141,8 @@ func appendNumbers(b []byte, list []uint32) []byte {
 
 // Moved implements eventloop.Mover.
 func (h *conn) Moved(*eventloop.Conn) {
-	h.lane.counters.open.Add(-1)
-	h.lane.counters.openStreams.Add(-int64(len(h.streams)))
+	h.loopState.counters.open.Add(-1)
+	h.loopState.counters.openStreams.Add(-int64(len(h.streams)))
 	for _, s := range h.streams {
 		s.gone = true
 		s.Leave()
@@ -268,9 +268,9 @@ func (a *Arriving) readStream(state takeover.State, read func(*eventloop.Moving)
 // Arrive makes c the connection that a describes. timer is how long it was until c's timer, in
 // nanoseconds; 0: it was not set. A stream that cannot be opened is reset. Loop only.
 func (s *Server) Arrive(c *eventloop.Conn, a *Arriving, timer int64) (eventloop.Handler, error) {
-	l := s.lanes[c.Loop().ID()]
+	l := s.loopStates[c.Loop().ID()]
 	h := a.conn
-	h.lane, h.sock, h.pool = l, c, &l.buffers
+	h.loopState, h.sock, h.pool = l, c, &l.buffers
 	if h.budget != nil {
 		h.budget.at = c.Loop().Now()
 	}

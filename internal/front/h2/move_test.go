@@ -249,7 +249,7 @@ func TestHeaderTablesAreCopied(t *testing.T) {
 
 func FuzzReadState(f *testing.F) {
 	s := New(Config{}, nil, 1, nil)
-	h := &conn{lane: s.lanes[0], flags: gotSettings, writer: writer{maxFrame: maxFrameSize}}
+	h := &conn{loopState: s.loopStates[0], flags: gotSettings, writer: writer{maxFrame: maxFrameSize}}
 	c := takeover.State{}.MustUint(moveFlags, marks(h.flags, connMarked[:])).MustUint(moveMaxFrame, maxFrameSize).MustBytes(moveTable, []byte("@\x01a\x01b")).Bytes(moveBudget, []byte("\x00\x01"))
 	f.Add([]byte(c.MustBytes(moveStream, takeover.State{}.MustUint(streamNumber, 1).MustBytes(streamConn, takeover.State{}.MustUint(1, 1)))))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -277,7 +277,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	}
 }
 
-func TestStreamsThatEndAreToldTheirHandler(t *testing.T) {
+func TestStreamsThatEndNotifyTheirHandler(t *testing.T) {
 	closed := make(chan error, 3)
 	f := serving(t, "epoll", Config{}, func(*eventloop.Conn) eventloop.Handler {
 		return &exchange{serve: func(*eventloop.Conn, *exchange) {}, closed: closed}

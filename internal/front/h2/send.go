@@ -37,7 +37,7 @@ func (s *stream) sendAlone(b []byte) bool {
 	s.window -= n
 	h.window -= n
 	h.moved()
-	l := h.lane
+	l := h.loopState
 	l.chunk = append(appendHeader(l.chunk[:0], int(n), frameData, 0, s.id), b...)
 	h.sock.SendCopy(l.chunk)
 	return true
@@ -45,7 +45,7 @@ func (s *stream) sendAlone(b []byte) bool {
 
 // sendEnd ends the stream, by trailers if there are any.
 func (s *stream) sendEnd() {
-	h, l := s.conn, s.conn.lane
+	h, l := s.conn, s.conn.loopState
 	s.flags |= ourEnd
 	if !l.answers.HasTrailer(s) {
 		h.end(&s.flow)
@@ -59,7 +59,7 @@ func (s *stream) sendEnd() {
 // sendHead sends the head that b begins with, or keeps it until it is complete. It returns
 // how much of b that used.
 func (s *stream) sendHead(b []byte) int {
-	h, l := s.conn, s.conn.lane
+	h, l := s.conn, s.conn.loopState
 	res, used, err := l.answers.Head(s, b)
 	if res == nil && err == nil {
 		return used

@@ -33,7 +33,7 @@ var _ eventloop.Carrier = (*stream)(nil)
 
 // begin begins a stream.
 func (h *conn) begin(id uint32, r *fields, ends bool) {
-	l := h.lane
+	l := h.loopState
 	head, ok := r.appendHead(l.head[:0], ends)
 	l.head = head
 	if !ok {
@@ -112,7 +112,7 @@ func (s *stream) trailers(r *fields, ends bool) {
 
 // malformed ends a stream whose request breaks the rules of HTTP/2.
 func (s *stream) malformed() {
-	s.conn.lane.counters.malformed.Add(1)
+	s.conn.loopState.counters.malformed.Add(1)
 	s.abort(ProtocolError)
 }
 
@@ -139,7 +139,7 @@ func (h *conn) resetStream(id uint32, code Code) {
 		s.abort(code)
 		return
 	}
-	h.lane.counters.malformed.Add(1)
+	h.loopState.counters.malformed.Add(1)
 	if !h.tolerate(floodMadeReset) {
 		return
 	}
@@ -209,7 +209,7 @@ func (s *stream) codeOf(err error) Code {
 	switch {
 	case errors.Is(err, eventloop.ErrStalled):
 		if s.window <= 0 {
-			s.conn.lane.counters.floods[floodZeroWindow].Add(1)
+			s.conn.loopState.counters.floods[floodZeroWindow].Add(1)
 		}
 		return Cancel
 	case err == nil:
@@ -224,7 +224,7 @@ func (s *stream) codeOf(err error) Code {
 // go out when the sending side ends. Loop only.
 func (s *stream) Trailer(lines []byte) {
 	if len(lines) > 0 && s.flags&ourEnd == 0 {
-		s.conn.lane.answers.SetTrailer(s, lines)
+		s.conn.loopState.answers.SetTrailer(s, lines)
 	}
 }
 

@@ -21,10 +21,10 @@ type conn struct {
 	eventloop.Carried
 
 	// Fixed at accept.
-	srv  *Server
-	lane *lane
-	loop *eventloop.Loop
-	quic *quic.Conn
+	srv       *Server
+	loopState *loopState
+	loop      *eventloop.Loop
+	quic      *quic.Conn
 
 	// Owned by the loop's goroutine. No lock.
 	streams []*stream // open, in no order
@@ -136,7 +136,7 @@ func (h *conn) open() bool {
 	state := h.quic.ConnectionState().TLS
 	h.srv.front.Established(&h.Conn, &state)
 	h.SetTimer(int64(h.srv.cfg.HeadTimeout))
-	if h.lane.drains {
+	if h.loopState.drains {
 		h.leave()
 	}
 	return !h.Closing()
@@ -199,7 +199,7 @@ func (h *conn) forget(s *stream) {
 	h.streams[last] = nil
 	h.streams = h.streams[:last]
 	h.srv.counters.openStreams.Add(-1)
-	h.lane.answers.Forget(s)
+	h.loopState.answers.Forget(s)
 	if last > 0 || h.flags&gone != 0 {
 		return
 	}

@@ -97,13 +97,13 @@ type Front struct {
 // A Server serves HTTP/3 on event loops.
 type Server struct {
 	// Fixed at New, and at Listen.
-	cfg       Config
-	front     Front
-	log       *slog.Logger
-	loops     []*eventloop.Loop
-	lanes     []*lane
-	transport *quic.Transport
-	listener  *quic.Listener
+	cfg        Config
+	front      Front
+	log        *slog.Logger
+	loops      []*eventloop.Loop
+	loopStates []*loopState
+	transport  *quic.Transport
+	listener   *quic.Listener
 
 	// Any goroutine.
 	next        atomic.Uint32 // which loop gets the next connection
@@ -122,8 +122,8 @@ type counters struct {
 	floods                              [h2.Floods]atomic.Uint64
 }
 
-// lane is the server's part on one loop.
-type lane struct {
+// loopState is the server's part on one loop.
+type loopState struct {
 	chunk   []byte // a piece of a body with its frame, either way
 	answers h2.Answers[*stream]
 	block   bytes.Buffer   // a field section of ours
@@ -139,9 +139,9 @@ func New(cfg Config, front Front, loops []*eventloop.Loop, log *slog.Logger) *Se
 	s := &Server{cfg: cfg.withDefaults(), front: front, log: log, loops: loops}
 	s.ended, s.end = context.WithCancel(context.Background())
 	for range loops {
-		l := &lane{}
+		l := &loopState{}
 		l.encoder = qpack.NewEncoder(&l.block)
-		s.lanes = append(s.lanes, l)
+		s.loopStates = append(s.loopStates, l)
 	}
 	return s
 }
@@ -172,7 +172,7 @@ func (s *Server) accept(ctx context.Context) error {
 			return err
 		}
 		i := int(s.next.Add(1)-1) % len(s.loops)
-		h := &conn{srv: s, lane: s.lanes[i], loop: s.loops[i], quic: q}
+		h := &conn{srv: s, loopState: s.loopStates[i], loop: s.loops[i], quic: q}
 		s.connections.Go(h.serve)
 	}
 }
@@ -182,7 +182,7 @@ func (s *Server) accept(ctx context.Context) error {
 func (s *Server) Drain() {
 	s.draining.Store(true)
 	for i, loop := range s.loops {
-		l := s.lanes[i]
+		l := s.loopStates[i]
 		loop.Post(func() {
 			l.drains = true
 			var all []*conn

@@ -499,8 +499,8 @@ func TestAClientThatWantsNoAnswerEndsItsStream(t *testing.T) {
 	}
 }
 
-// TestADrainTellsWhereItEnds reads both GOAWAY frames, and has what is under way end in order.
-func TestADrainTellsWhereItEnds(t *testing.T) {
+// TestADrainAnnouncesItsLastStream reads both GOAWAY frames, and has what is under way end in order.
+func TestADrainAnnouncesItsLastStream(t *testing.T) {
 	w := newWorld(t, Config{})
 	c := w.dial(nil)
 	own, err := c.AcceptUniStream(t.Context())

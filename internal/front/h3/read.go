@@ -230,7 +230,7 @@ func (s *stream) show(f func()) bool {
 		return false
 	}
 	<-s.more // what was posted is run, and the stream's end says it, too
-	return !s.deaf.Load()
+	return !s.readClosed.Load()
 }
 
 // over is the end of the goroutine.
@@ -241,7 +241,7 @@ func (s *stream) over(err error) {
 		own = &StreamError{Code: Code(e.ErrorCode), Peer: true}
 	}
 	switch {
-	case err == nil || errors.Is(err, errEnds) || s.deaf.Load():
+	case err == nil || errors.Is(err, errEnds) || s.readClosed.Load():
 		return
 	case own != nil:
 	case errors.As(err, &broken):

@@ -151,7 +151,7 @@ func (s *stream) Send(b []byte) (taken int) {
 		if n == 0 {
 			return taken
 		}
-		l := s.conn.lane
+		l := s.conn.loopState
 		l.chunk = append(appendFrame(l.chunk[:0], frameData, uint64(n)), b[:n]...)
 		s.write(l.chunk)
 		taken += n
@@ -163,7 +163,7 @@ func (s *stream) Send(b []byte) (taken int) {
 // sendEnd ends the stream, by trailers if there are any.
 func (s *stream) sendEnd() {
 	s.flags |= ourEnd
-	if l := s.conn.lane; l.answers.HasTrailer(s) {
+	if l := s.conn.loopState; l.answers.HasTrailer(s) {
 		l.block.Reset()
 		l.answers.Trailer(s, l.encode)
 		s.write(l.headersFrame())
@@ -191,7 +191,7 @@ func (s *stream) reset(code Code) {
 // sendHead sends the head that b begins with, or keeps it until it is complete. It returns
 // how much of b that used.
 func (s *stream) sendHead(b []byte) int {
-	l := s.conn.lane
+	l := s.conn.loopState
 	res, used, err := l.answers.Head(s, b)
 	if res == nil && err == nil {
 		return used
@@ -216,13 +216,13 @@ func (s *stream) sendHead(b []byte) int {
 }
 
 // headersFrame is a HEADERS frame of what was written to the encoder.
-func (l *lane) headersFrame() []byte {
+func (l *loopState) headersFrame() []byte {
 	_ = l.encoder.Close() // the next field begins a section
 	l.chunk = append(appendFrame(l.chunk[:0], frameHeaders, uint64(l.block.Len())), l.block.Bytes()...)
 	return l.chunk
 }
 
 // encode encodes a field. The encoder has no table, so it keeps neither of the strings.
-func (l *lane) encode(name string, value []byte) {
+func (l *loopState) encode(name string, value []byte) {
 	_ = l.encoder.WriteField(qpack.HeaderField{Name: name, Value: unsafe.String(unsafe.SliceData(value), len(value))}) // a buffer takes all
 }

@@ -28,8 +28,8 @@ type stream struct {
 	flags streamFlags
 
 	// Any goroutine.
-	deaf atomic.Bool // nothing more is to be read
-	out  outflow
+	readClosed atomic.Bool // nothing more is to be read
+	out        outflow
 }
 
 type streamFlags uint16
@@ -62,11 +62,11 @@ func (s *stream) begin(r *request) {
 	h.last = max(h.last, s.quic.StreamID()+4)
 	switch {
 	case h.flags&gone != 0:
-		s.turnAway(RequestCancelled)
+		s.reject(RequestCancelled)
 		return
 	case h.flags&left != 0, !eventloop.CarryFrom(&s.Carried, &h.Conn, h.where(), s, nil, len(h.streams) == 0):
 		h.srv.counters.refused.Add(1)
-		s.turnAway(RequestRejected) // it may be sent again elsewhere
+		s.reject(RequestRejected) // it may be sent again elsewhere
 		return
 	}
 	if len(h.streams) == 0 && h.flags&leaving == 0 {
@@ -105,8 +105,8 @@ func (s *stream) refused() {
 	}
 }
 
-// turnAway ends a stream that has not started.
-func (s *stream) turnAway(code Code) {
+// reject ends a stream that has not started.
+func (s *stream) reject(code Code) {
 	s.flags |= streamEnd
 	s.stopReading(code)
 	s.reset(code)
@@ -114,7 +114,7 @@ func (s *stream) turnAway(code Code) {
 
 // stopReading notifies the client and the reading goroutine that no more is wanted.
 func (s *stream) stopReading(code Code) {
-	s.deaf.Store(true)
+	s.readClosed.Store(true)
 	s.quic.CancelRead(quic.StreamErrorCode(code))
 }
 
@@ -130,7 +130,7 @@ func (s *stream) body(b []byte) {
 		}
 	}
 	if s.flags&chunked != 0 {
-		l := s.conn.lane
+		l := s.conn.loopState
 		l.chunk = http1.AppendChunk(l.chunk[:0], b)
 		b = l.chunk
 	}
@@ -149,7 +149,7 @@ func (s *stream) ended(trailer []byte) {
 	case s.flags&tunnel != 0:
 		s.Ended()
 	case s.flags&chunked != 0:
-		l := s.conn.lane
+		l := s.conn.loopState
 		b := append(l.chunk[:0], "0\r\n"...)
 		b = append(b, trailer...)
 		l.chunk = append(b, "\r\n"...)
@@ -267,7 +267,7 @@ func codeOf(err error) Code {
 // go out when the sending side ends. Loop only.
 func (s *stream) Trailer(lines []byte) {
 	if len(lines) > 0 && s.flags&ourEnd == 0 {
-		s.conn.lane.answers.SetTrailer(s, lines)
+		s.conn.loopState.answers.SetTrailer(s, lines)
 	}
 }
 

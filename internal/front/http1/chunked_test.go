@@ -167,7 +167,7 @@ func TestChunkedLimits(t *testing.T) {
 	f("0\r\n"+strings.Repeat("A: b\r\n", 4000), errTrailerLen)
 }
 
-func TestChunkedStopsWhereTheNextMessageBegins(t *testing.T) {
+func TestChunkedStopsBeforeTheNextMessage(t *testing.T) {
 	const body = "3\r\nabc\r\n0\r\nT: x\r\n\r\n"
 	data, n, done, err := decodeAnyhow(t, body+"GET / HTTP/1.1\r\n")
 	if data != "abc" || n != len(body) || !done || err != nil {

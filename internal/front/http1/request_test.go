@@ -236,7 +236,7 @@ func TestHostMustAgreeWithAnAbsoluteTarget(t *testing.T) {
 	judge(t, 0, "GET http://a/ HTTP/1.0\r\n\r\n")
 }
 
-func TestIPv6LiteralsAreJudgedAsNetipDoes(t *testing.T) {
+func TestIPv6LiteralsAreValidatedAsNetipDoes(t *testing.T) {
 	f := func(s string) {
 		t.Helper()
 		addr, err := netip.ParseAddr(s)

@@ -65,7 +65,7 @@ func TestABadNetworkSaysWhatToWrite(t *testing.T) {
 	}
 }
 
-func TestTheClientIsWhomTrustedProxiesName(t *testing.T) {
+func TestTheClientIsTheOneTrustedProxiesName(t *testing.T) {
 	xff, err := NewTrust(Trusted{Proxies: []string{"10.0.0.0/8", "2001:db8::/32"}})
 	if err != nil {
 		t.Fatal(err)

@@ -87,7 +87,7 @@ type Verdict uint8
 const (
 	// Go: serve it now; nothing waits.
 	Go Verdict = iota
-	// Wait: it is queued, and Next returns it in its turn.
+	// Wait: it is queued, and Next returns it in order.
 	Wait
 	// Replaced: it is queued in the place of an older one with the same key.
 	Replaced
@@ -118,14 +118,14 @@ type Admission[T any] struct {
 	cost   [Classes]float64 // nanoseconds of one request, lately
 	share  float64          // of the loop's time, for requests, while they wait
 	queued int
-	gone   func(T) bool // nil: nobody leaves
+	gone   func(T) bool // nil: no client leaves
 	scale  float64      // of the budgets of Market and Replay, 0 to 1
 	paused bool         // Replay rests
 	works  int64        // how long the loop works at a time, at least slice
 
 	began   int64 // the loop's time when the queue was last empty, or looked at
 	worked  int64 // time spent on requests since
-	credits int64 // time that the least important class is owed, times 100
+	credits int64 // time due to the least important class, times 100
 
 	stats [Classes]classStats
 }
@@ -174,14 +174,14 @@ func NewAdmission[T any](cfg AdmissionConfig) *Admission[T] {
 	return a
 }
 
-// LetGo makes the queue drop, when their turn comes, those that gone says nobody waits
-// for any more. Before the loop runs only.
+// LetGo makes the queue drop requests whose clients gone reports as closed, when they are
+// next. Before the loop runs only.
 func (a *Admission[T]) LetGo(gone func(T) bool) { a.gone = gone }
 
 // Slice is how long the loop may work on requests at a time, in nanoseconds.
 func (a *Admission[T]) Slice() int64 { return a.slice }
 
-// Slices tells that the loop works for longer than a slice at a time: of a channel that
+// Slices reports that the loop works for longer than a slice at a time: of a channel that
 // many follow the first publication is the dear one. The market is admitted to what is
 // served in one go however small its budget has become: with fewer at a time each would
 // cost more, and still fewer be admitted.
@@ -192,7 +192,7 @@ func (a *Admission[T]) Len() int { return a.queued }
 
 // Offer decides about a request that has arrived at now. spent is how long the loop
 // has been at work since it last looked at its sockets. A key lets the request take the place of a waiting one with the same key, which is returned: its
-// client is told that it was replaced.
+// client is notified that it was replaced.
 func (a *Admission[T]) Offer(c Class, key Key, now, spent int64, item T) (v Verdict, old T) {
 	s := &a.stats[c]
 	s.offered.Add(1)
@@ -310,9 +310,9 @@ func (a *Admission[T]) Pressure(c Class) float64 {
 	return min(float64(a.Expected(c))/float64(2*a.budget[c]), 1)
 }
 
-// Judge decides about a request that cannot wait, and reports whether it is to be
+// Decide decides about a request that cannot wait, and reports whether it is to be
 // served.
-func (a *Admission[T]) Judge(c Class) bool {
+func (a *Admission[T]) Decide(c Class) bool {
 	s := &a.stats[c]
 	s.offered.Add(1)
 	if a.full(c) {
@@ -329,7 +329,7 @@ func (a *Admission[T]) full(c Class) bool {
 }
 
 // pick chooses the class to serve: the most important that waits, or the least
-// important when it is owed the time.
+// important when the time is due to it.
 func (a *Admission[T]) pick() Class {
 	var best, least Class
 	for c := Control; c < Classes; c++ {
@@ -354,7 +354,7 @@ const (
 	window = int64(50 * time.Millisecond)
 )
 
-// Served tells what n requests of class c took, all that followed from them on this
+// Served reports what n requests of class c took, all that followed from them on this
 // loop included, until now.
 func (a *Admission[T]) Served(c Class, n int, took, now int64) {
 	if n <= 0 {
@@ -362,7 +362,7 @@ func (a *Admission[T]) Served(c Class, n int, took, now int64) {
 	}
 	if each := float64(took) / float64(n); a.cost[c] == 0 {
 		a.cost[c] = each
-	} else { // far more is somebody else who had the processor
+	} else { // far more means that another process had the processor
 		a.cost[c] += costGain * (min(each, 4*a.cost[c]) - a.cost[c])
 	}
 	a.worked += took
@@ -381,7 +381,7 @@ func (a *Admission[T]) Served(c Class, n int, took, now int64) {
 	}
 }
 
-// credit keeps account of what the least important class that waits is owed.
+// credit keeps account of what is due to the least important class that waits.
 func (a *Admission[T]) credit(c Class, took int64) {
 	for k := Replay; k > c; k-- {
 		if a.queues[k].len() > 0 {

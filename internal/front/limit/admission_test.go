@@ -254,7 +254,7 @@ func TestTheOrderOfTheClasses(t *testing.T) {
 	offer(Market, "EURUSD", "m4", Wait, "")
 }
 
-func TestWhatNobodyHasTimeForIsRefusedInTime(t *testing.T) {
+func TestExcessRequestsAreRefusedInTime(t *testing.T) {
 	a := NewAdmission[int](AdmissionConfig{Slice: 1, MaxQueued: 100})
 	a.Served(Market, 1, int64(time.Millisecond), 0)
 	a.Served(Order, 1, int64(time.Millisecond), 0)

@@ -151,7 +151,7 @@ func TestTheFrontSaysWhatIsWrong(t *testing.T) {
 	f("buckets: -1", FrontConfig{Buckets: -1})
 }
 
-func TestWhoWaitedForTooLongIsDropped(t *testing.T) {
+func TestRequestsThatWaitedTooLongAreDropped(t *testing.T) {
 	a := NewAdmission[int](AdmissionConfig{Slice: 1})
 	for c := Order; c < Classes; c++ {
 		if v, _ := a.Offer(c, Key{}, 0, 1, int(c)); v != Wait {
@@ -166,7 +166,7 @@ func TestWhoWaitedForTooLongIsDropped(t *testing.T) {
 	}
 }
 
-func TestWhoWentIsPassedOver(t *testing.T) {
+func TestCanceledRequestsArePassedOver(t *testing.T) {
 	a := NewAdmission[int](AdmissionConfig{Slice: 1})
 	a.LetGo(func(i int) bool { return i%2 == 0 })
 	for i := range 5 {

@@ -195,7 +195,7 @@ func TestKeysAreApart(t *testing.T) {
 
 // However many goroutines ask, and while buckets come and go around it, a key gets
 // its burst and no more.
-func TestNobodyGetsMoreThanTheBurstFromManyGoroutines(t *testing.T) {
+func TestTheBurstIsABoundForManyGoroutines(t *testing.T) {
 	tb := NewTable(64)
 	q := Rate{PerSecond: 1, Burst: 1000}.Quota()
 	var got atomic.Int64

@@ -225,11 +225,11 @@ func TestABlockedWriterIsNotWaitedForLongerThanASecond(t *testing.T) {
 	})
 }
 
-func TestAWriterThatFailsIsToldOnce(t *testing.T) {
+func TestAFailingWriterIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told bytes.Buffer
+		var reported bytes.Buffer
 		w := &slowWriter{entered: make(chan struct{}), leave: make(chan struct{}), err: errors.New("disk full")}
-		a := NewAccessLog(w, 0, slog.New(slog.NewTextHandler(&told, nil)))
+		a := NewAccessLog(w, 0, slog.New(slog.NewTextHandler(&reported, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- a.Run(ctx) }()
@@ -241,7 +241,7 @@ func TestAWriterThatFailsIsToldOnce(t *testing.T) {
 		}
 		cancel()
 		<-ended
-		if n := strings.Count(told.String(), "disk full"); n != 1 || a.Stats().Failed != 3 {
+		if n := strings.Count(reported.String(), "disk full"); n != 1 || a.Stats().Failed != 3 {
 			t.Errorf("notified %d times, %+v", n, a.Stats())
 		}
 	})

@@ -363,7 +363,7 @@ func TestABadRouteSaysWhatToWrite(t *testing.T) {
 	}
 }
 
-func TestSameTellsWhetherAReloadTouchesARoute(t *testing.T) {
+func TestSameReportsWhetherAReloadChangesARoute(t *testing.T) {
 	d := deps(t)
 	a := set(t, d, `{"name": "a", "path": "/a", "cluster": "c"}`, `{"name": "b", "path": "/b", "cluster": "c"}`).Routes()
 	b := set(t, d, `{"name": "b", "path": "/b", "cluster": "c"}`, `{"name": "a", "path": "/a", "cluster": "c", "limits": {"max_body": 1}}`).Routes()

@@ -24,7 +24,7 @@ func without(fields []string, names ...string) []string {
 
 var usual = []string{"X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Via", "traceparent"}
 
-func TestFieldsOfOneHopDoNotGoOn(t *testing.T) {
+func TestHopByHopFieldsAreNotForwarded(t *testing.T) {
 	s := set(t, deps(t), `{"cluster": "c"}`)
 	f := func(request string, want ...string) {
 		t.Helper()
@@ -121,7 +121,7 @@ func TestARewriteCannotMakeDotSegments(t *testing.T) {
 	}
 }
 
-func TestWhoMadeTheRequestIsToldByTrustedProxiesOnly(t *testing.T) {
+func TestTheClientsIdentityComesFromTrustedProxiesOnly(t *testing.T) {
 	d := deps(t, "10.0.0.0/8", "2001:db8::/32")
 	s := set(t, d, `{"path": "/f", "cluster": "c", "forwarding": "both"}`, `{"path": "/n", "cluster": "c", "forwarding": "none"}`, `{"cluster": "c"}`)
 	f := func(peer, request string, tls bool, want ...string) {
@@ -182,7 +182,7 @@ func TestADateThatARuleSetsIsTheOnlyOne(t *testing.T) {
 	}
 }
 
-func TestTheUpstreamIsToldWhoItIs(t *testing.T) {
+func TestTheUpstreamReceivesTheClientsIdentity(t *testing.T) {
 	d := deps(t)
 	s := set(t, d, `{"path": "/f", "cluster": "c", "auth": {"forward": true, "api_keys": true}}`, `{"path": "/p", "cluster": "c"}`)
 	f := func(request string, want ...string) {

@@ -31,7 +31,7 @@ func TestTraceparentIsReadAsTheStandardSays(t *testing.T) {
 	f("", false)
 }
 
-func TestATraceIsContinuedOrBegun(t *testing.T) {
+func TestATraceIsContinuedOrStarted(t *testing.T) {
 	s := set(t, deps(t), `{"cluster": "c"}`, `{"path": "/quiet", "cluster": "c", "trace_sample": -1}`)
 	f := func(request string) (traceparent, state string) {
 		t.Helper()

@@ -172,7 +172,7 @@ func TestSeveralNamespacesHaveAnIDOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestUnknownPositionIsToldAsAGap(t *testing.T) {
+func TestUnknownPositionIsReportedAsAGap(t *testing.T) {
 	w := newWorld(t, pushhttp.Config{}, hub.Namespace{Name: "default"})
 	r, _, end := w.sse("channel=a", "other-7")
 	defer end()
@@ -262,7 +262,7 @@ func TestSlowReaderMeetsItsPolicy(t *testing.T) {
 	f(hub.Conflate, func(s push.Stats) bool { return s.Conflated > 3 })
 }
 
-func TestDrainSendsStreamsAway(t *testing.T) {
+func TestDrainEndsStreams(t *testing.T) {
 	w := newWorld(t, pushhttp.Config{}, hub.Namespace{Name: "default"})
 	r, _, end := w.sse("channel=a", "")
 	defer end()

@@ -96,7 +96,7 @@ func TestWhatHasTwoReadingsIsRefused(t *testing.T) {
 	f("/"+strings.Repeat("^", maxPath/2), "too long")
 }
 
-func TestOdditiesAreTold(t *testing.T) {
+func TestOdditiesAreReported(t *testing.T) {
 	r, _ := table(t, "a /v1/a:b/{x}", "b /c")
 	f := func(in string, slash, semicolon, ambiguous bool) {
 		t.Helper()

@@ -126,7 +126,7 @@ func TestAPathWithoutARuleIsNotFound(t *testing.T) {
 	}
 }
 
-func TestAPrefixStandsForItsOwnPathUnlessARuleDoes(t *testing.T) {
+func TestAPrefixMatchesItsOwnPathUnlessARuleDoes(t *testing.T) {
 	r, rules := table(t, "below /a/*", "itself /a", "only /b/*", "param /{x}", "under /{x}/*", "slash /c/", "c /c/*")
 	f := func(request, want string) {
 		t.Helper()

@@ -213,12 +213,12 @@ type WebSocketOptions struct {
 	// AnyOrigin lets pages of every origin connect: the protocol has no credentials
 	// that a browser sends by itself.
 	AnyOrigin bool
-	// AwayCode and AwayReason are what a client is notified that is to come back later, for
+	// DrainCode and DrainReason are what a client is notified that is to come back later, for
 	// the process is draining or short of something: the handshake is completed and the
 	// connection closed with them, without open. It is for clients to which a handshake
 	// that fails says nothing. Code 0: it is answered 503.
-	AwayCode   int
-	AwayReason string
+	DrainCode   int
+	DrainReason string
 	// RefusedCode is what a client is closed with that an extension refuses, after the
 	// handshake; 0: the handshake is answered with the extension's status.
 	RefusedCode int

@@ -90,7 +90,7 @@ func TestPathsThatCannotBeMounted(t *testing.T) {
 	}
 }
 
-func TestRoutesThatNobodyReachesAreNamed(t *testing.T) {
+func TestUnreachableRoutesAreNamed(t *testing.T) {
 	table := mounted(t, "/sse", "/a", "/b/*")
 	f := func(path string, hidden bool) {
 		t.Helper()

@@ -31,7 +31,7 @@ func Find(ctx context.Context, target Target, opt Options) (*Report, error) {
 	err := s.run(ctx)
 	workAfter(ctx, e)
 	s.phase = "model"
-	s.tell(Load{}, 0, nil, "models")
+	s.report(Load{}, 0, nil, "models")
 	(&fit{e}).model()
 	(&conclusion{e}).conclude(err)
 	s.rep.Elapsed = s.elapsed()

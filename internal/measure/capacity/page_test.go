@@ -19,7 +19,7 @@ func html(t *testing.T, r *Report) string {
 	return b.String()
 }
 
-func TestPageTellsWhatTheReportHolds(t *testing.T) {
+func TestPageShowsWhatTheReportHolds(t *testing.T) {
 	q := ordinary
 	q.exposed = true
 	r := find(t, q.seeded(1), Options{Mode: Quick, SLO: 6 * time.Millisecond})

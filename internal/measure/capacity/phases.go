@@ -21,7 +21,7 @@ func (s *evidence) note(format string, args ...any) {
 // at the target at a rate that it bears.
 func (s *search) qualify(ctx context.Context) error {
 	q := &s.rep.Qualify
-	s.tell(Load{}, 0, nil, "fixed work, to see how even the machine is")
+	s.report(Load{}, 0, nil, "fixed work, to see how even the machine is")
 	q.FixedWork = s.opt.FixedWork(ctx, s.plan.fixedWork)
 	q.HostCV = stat.CV(q.FixedWork)
 	if q.HostCV > maxHostCV && ctx.Err() == nil {
@@ -38,7 +38,7 @@ func (s *search) qualify(ctx context.Context) error {
 		q.MaxRate = 1e7
 	}
 	if s.opt.Ceiling != nil {
-		s.tell(Load{}, 0, nil, "the generator against a server that does nothing")
+		s.report(Load{}, 0, nil, "the generator against a server that does nothing")
 		g, err := s.opt.Ceiling(ctx)
 		if err != nil {
 			if ctx.Err() != nil {

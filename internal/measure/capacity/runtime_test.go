@@ -104,7 +104,7 @@ func TestSourcesFillEachOther(t *testing.T) {
 	}
 }
 
-func TestRemoteIsToldFromLocal(t *testing.T) {
+func TestRemoteIsDistinguishedFromLocal(t *testing.T) {
 	f := func(address string, want bool) {
 		t.Helper()
 		if remote(address) != want {

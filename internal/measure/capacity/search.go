@@ -88,7 +88,7 @@ func (s *meter) enter(phase string, steps int, share float64) {
 	s.until = time.Duration(share * float64(s.opt.MaxDuration))
 }
 
-func (s *meter) tell(load Load, repeat int, w *Window, text string) {
+func (s *meter) report(load Load, repeat int, w *Window, text string) {
 	if s.opt.Progress == nil {
 		return
 	}
@@ -107,7 +107,7 @@ func (s *meter) measure(ctx context.Context, pass string, load Load, repeat int,
 		return nil, err
 	}
 	s.step++
-	s.tell(load, repeat, nil, fmt.Sprintf("%s at %s", pass, rateText(load)))
+	s.report(load, repeat, nil, fmt.Sprintf("%s at %s", pass, rateText(load)))
 	o, err := s.put(ctx, load, d)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (s *meter) measure(ctx context.Context, pass string, load Load, repeat int,
 	w := s.judge(pass, o)
 	s.rep.Windows = append(s.rep.Windows, w)
 	kept := &s.rep.Windows[len(s.rep.Windows)-1]
-	s.tell(load, repeat, kept, "")
+	s.report(load, repeat, kept, "")
 	if err := s.stopCondition(&o); err != nil {
 		return kept, err
 	}

@@ -90,7 +90,7 @@ func (s *served) overhead(t *testing.T) float64 {
 }
 
 // The service times are what was drawn, or the truth would be none.
-func TestServedQueueHasTheLawThatIsAskedFor(t *testing.T) {
+func TestServedQueueHasTheRequestedLaw(t *testing.T) {
 	s := serveQueue(t, fixed(0.02), 1)
 	res, err := http.Get(s.URL + "/null") //nolint:noctx // bounded by the server's life
 	if err != nil {
@@ -152,7 +152,7 @@ func socketSearch(t *testing.T, seed uint64, most time.Duration) (r *Report, kne
 // disturbed it, is printed and does not count.
 func TestCoverageOnSockets(t *testing.T) {
 	if *coverageSockets == 0 {
-		return // TestServedQueueHasTheLawThatIsAskedFor is what can be held anywhere
+		return // TestServedQueueHasTheRequestedLaw is what can be held anywhere
 	}
 	const each = 80 * time.Second
 	fmt.Println("| search | λ knee, truth | λ SLO, truth | λ max, truth | verdict |\n|---|---|---|---|---|")

@@ -217,7 +217,7 @@ func (b breaking) Measure(ctx context.Context, load Load, d time.Duration) (Obse
 
 // A server that, once behind, works slower until it has caught up: going down it is
 // lost at loads that it bore going up, and throughput falls when more is offered.
-func TestMetastableTargetIsTold(t *testing.T) {
+func TestMetastableTargetIsReported(t *testing.T) {
 	for seed := range uint64(5) {
 		q := ordinary
 		q.sticky = 1.7
@@ -301,7 +301,7 @@ func TestReportSurvivesJSON(t *testing.T) {
 	}
 }
 
-func TestProgressIsToldInOrder(t *testing.T) {
+func TestProgressIsReportedInOrder(t *testing.T) {
 	q := ordinary.seeded(1)
 	var phases []string
 	windows := 0
@@ -332,7 +332,7 @@ func TestProgressIsToldInOrder(t *testing.T) {
 	}
 }
 
-func TestSlowTargetIsJudgedByALowerQuantile(t *testing.T) {
+func TestSlowTargetIsMeasuredByALowerQuantile(t *testing.T) {
 	q := queue{cores: 2, service: exponential(2.0 / 200)}
 	r := find(t, q.seeded(3), Options{Mode: Quick})
 	if r.Quantile >= 0.99 {

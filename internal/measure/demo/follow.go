@@ -65,11 +65,11 @@ func (f *follower) follow(ctx context.Context) error {
 			return fmt.Errorf("subscribe: %w", err)
 		}
 		f.log.Debug("subscription ended", "err", err, "position", f.lastID)
-		asked := f.retry
+		requested := f.retry
 		if answer, ok := errors.AsType[*PublishError](err); ok {
-			asked = answer.RetryAfter
+			requested = answer.RetryAfter
 		}
-		if !b.wait(ctx, asked) {
+		if !b.wait(ctx, requested) {
 			return nil
 		}
 	}

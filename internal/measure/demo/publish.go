@@ -115,15 +115,15 @@ type backoff struct{ last time.Duration }
 const (
 	firstWait = 50 * time.Millisecond
 	maxWait   = time.Second
-	// maxAsked bounds what the server may ask for with Retry-After or retry.
-	maxAsked = 2 * time.Second
+	// maxRequested bounds what the server may ask for with Retry-After or retry.
+	maxRequested = 2 * time.Second
 )
 
 // wait sleeps before the next try, at least as long as the server asked, and
 // reports whether ctx still allows one.
-func (b *backoff) wait(ctx context.Context, asked time.Duration) bool {
+func (b *backoff) wait(ctx context.Context, requested time.Duration) bool {
 	b.last = min(max(firstWait, 2*b.last), maxWait)
-	t := time.NewTimer(max(b.last, min(asked, maxAsked)))
+	t := time.NewTimer(max(b.last, min(requested, maxRequested)))
 	defer t.Stop()
 	select {
 	case <-ctx.Done():

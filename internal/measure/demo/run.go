@@ -256,11 +256,11 @@ func (r *runner) publishOne(ctx context.Context, e Event) error {
 		}
 		r.errors.Add(1)
 		r.o.Log.Debug("publish again", "channel", e.Channel, "err", err)
-		var asked time.Duration
+		var requested time.Duration
 		if answer, ok := errors.AsType[*PublishError](err); ok {
-			asked = answer.RetryAfter
+			requested = answer.RetryAfter
 		}
-		if !b.wait(ctx, asked) {
+		if !b.wait(ctx, requested) {
 			return nil
 		}
 	}

@@ -43,7 +43,7 @@ func published(n uint64) func(Summary) bool {
 	return func(s Summary) bool { return s.Published >= n }
 }
 
-func TestEverythingPublishedComesBackOnce(t *testing.T) {
+func TestEverythingPublishedIsReceivedOnce(t *testing.T) {
 	s := serve(t)
 	sum, err := until(t, s, Options{}, published(500))
 	if err != nil {
@@ -57,7 +57,7 @@ func TestEverythingPublishedComesBackOnce(t *testing.T) {
 	}
 }
 
-func TestServerThatGoesAwayIsWaitedForWithoutLossOrRepeat(t *testing.T) {
+func TestServerRestartCausesNoLossOrRepeat(t *testing.T) {
 	s := serve(t)
 	sum, err := until(t, s, Options{}, func(sum Summary) bool {
 		switch {

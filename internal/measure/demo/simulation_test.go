@@ -147,7 +147,7 @@ func TestMarketReplaysEveryCloseInOrder(t *testing.T) {
 	}
 }
 
-func TestPayloadCarriesRunSequenceAndMoment(t *testing.T) {
+func TestPayloadCarriesRunSequenceAndTime(t *testing.T) {
 	at := time.UnixMicro(1_700_000_000_123_456)
 	for _, e := range play(t, SimulationConfig{Run: "x1"}, 20) {
 		var p struct {

@@ -237,7 +237,7 @@ func TestStoppedRunKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-func TestFailedArmIsToldWithItsWords(t *testing.T) {
+func TestFailedArmIsReportedWithItsError(t *testing.T) {
 	var progress bytes.Buffer
 	r := reading(t, tiny(), Options{Measure: fakes, Progress: &progress})
 	if md := r.Markdown(); !strings.Contains(md, "1 of 5 rounds of something odd failed, the first with: `it 'broke' here`") {
@@ -404,7 +404,7 @@ func ladderNamed(t *testing.T, name string) Ladder {
 
 // The summary of a ladder, and what is compared with a claim, is the claim's own
 // quantity: a rate is not evaluated by something else.
-func TestClaimsAreJudgedByTheirQuantity(t *testing.T) {
+func TestClaimsAreCheckedByTheirQuantity(t *testing.T) {
 	for _, l := range Ladders() {
 		for _, e := range l.Experiments {
 			for _, s := range e.Steps {
@@ -466,7 +466,7 @@ func TestProcessorsAreWhatServersHad(t *testing.T) {
 	}
 }
 
-func TestNothingLeftIsToldWithoutARatio(t *testing.T) {
+func TestNothingLeftIsReportedWithoutARatio(t *testing.T) {
 	none := func(_ context.Context, _ *Ladder, _ *Experiment, a Arm, _ int) (Values, error) {
 		if a.Name == "fast" {
 			return Values{"cpu": 0}, nil

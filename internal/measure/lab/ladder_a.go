@@ -47,12 +47,12 @@ func ladderA() Ladder {
 						verdict, report.Seconds.Format(w.Point), report.Seconds.Format(v.Point))
 				}},
 			{"A6", "The kernel clips what is asked for without a word.", func(r *Reading) string {
-				v, asked := r.Value("buffers", "16M", "SO_SNDBUF"), r.Value("buffers", "16M", "asked")
-				if v.N == 0 || asked.N == 0 {
+				v, requested := r.Value("buffers", "16M", "SO_SNDBUF"), r.Value("buffers", "16M", "asked")
+				if v.N == 0 || requested.N == 0 {
 					return ""
 				}
-				return fmt.Sprintf("%s: %s asked, %s granted (the kernel doubles what it takes)", outcome(v.Hi < asked.Point, v.Lo >= asked.Point),
-					report.Bytes.Format(asked.Point), report.Bytes.Format(v.Point))
+				return fmt.Sprintf("%s: %s asked, %s granted (the kernel doubles what it takes)", outcome(v.Hi < requested.Point, v.Lo >= requested.Point),
+					report.Bytes.Format(requested.Point), report.Bytes.Format(v.Point))
 			}},
 		},
 		NotRun: []NotRun{

@@ -112,7 +112,7 @@ func (d *dialer) pop() {
 
 // dial begins to connect h, on its shard's loop.
 func (g *Generator) dial(s *shard, h endpoint) wire {
-	if l, ok := h.(*h2Lane); ok {
+	if l, ok := h.(*h2Conn); ok {
 		return l.dial()
 	}
 	t := g.target

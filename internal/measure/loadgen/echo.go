@@ -110,19 +110,19 @@ func (k *socket) control(l *link, ev websocket.Event) (ended error) {
 	return nil
 }
 
-// An echoLane sends WebSocket messages and waits for each to come back. Publishers
+// An echoConn sends WebSocket messages and waits for each to come back. Publishers
 // over WebSocket are its other use: nothing is waited for there.
-type echoLane struct {
-	lane
+type echoConn struct {
+	requestConn
 	socket
 	seq uint64 // of the oldest outstanding message
 	pub uint16
 }
 
-var _ sender = (*echoLane)(nil)
+var _ sender = (*echoConn)(nil)
 
 // Connected implements eventloop.Connector.
-func (h *echoLane) Connected(*eventloop.Conn) {
+func (h *echoConn) Connected(*eventloop.Conn) {
 	t := h.s.g.target
 	if h.s.g.spec.Kind == PubSub {
 		t = h.s.g.publish
@@ -131,7 +131,7 @@ func (h *echoLane) Connected(*eventloop.Conn) {
 }
 
 // transmit implements sender.
-func (h *echoLane) transmit(ex *exchange) {
+func (h *echoConn) transmit(ex *exchange) {
 	s := h.s
 	if s.g.spec.Kind == PubSub {
 		s.publishes.nextFlow(int(h.pub), ex)
@@ -150,7 +150,7 @@ func (h *echoLane) transmit(ex *exchange) {
 }
 
 // Data implements eventloop.Handler.
-func (h *echoLane) Data(_ *eventloop.Conn, b []byte) int {
+func (h *echoConn) Data(_ *eventloop.Conn, b []byte) int {
 	s := h.s
 	s.touch()
 	total := 0
@@ -164,7 +164,7 @@ func (h *echoLane) Data(_ *eventloop.Conn, b []byte) int {
 			return n
 		}
 		total, b = n, b[n:]
-		s.stands(h)
+		s.established(h)
 	}
 	for h.state == up {
 		ev, n, ok, err := h.parser.Next(b)
@@ -192,7 +192,7 @@ func (h *echoLane) Data(_ *eventloop.Conn, b []byte) int {
 }
 
 // message is what came back. What has no stamp of this run is the server's own.
-func (h *echoLane) message(b []byte) error {
+func (h *echoConn) message(b []byte) error {
 	st, _, ok := nextStamp(b)
 	if !ok || st.run != h.s.g.run || h.s.g.spec.Kind == PubSub {
 		return nil
@@ -210,16 +210,16 @@ func (h *echoLane) message(b []byte) error {
 }
 
 // EndOfStream implements eventloop.Handler.
-func (h *echoLane) EndOfStream(*eventloop.Conn) bool { return false }
+func (h *echoConn) EndOfStream(*eventloop.Conn) bool { return false }
 
 // Drained implements eventloop.Handler.
-func (h *echoLane) Drained(*eventloop.Conn) {}
+func (h *echoConn) Drained(*eventloop.Conn) {}
 
 // Timer implements eventloop.Handler.
-func (h *echoLane) Timer(*eventloop.Conn, int64) { h.expire() }
+func (h *echoConn) Timer(*eventloop.Conn, int64) { h.expire() }
 
 // Closed implements eventloop.Handler.
-func (h *echoLane) Closed(_ *eventloop.Conn, err error) {
+func (h *echoConn) Closed(_ *eventloop.Conn, err error) {
 	h.parser.Reset()
 	h.seq += uint64(len(h.out))
 	h.open = false

@@ -41,17 +41,17 @@ type Generator struct {
 	spare     []*piece
 
 	// Any goroutine.
-	sources atomic.Pointer[[]netip.Addr]
-	lanes   atomic.Int64 // connections that arrivals go round
-	bytes   byteCounts   // beside the loops
-	closing atomic.Bool
-	broken  atomic.Pointer[error] // why the loops ended before Close
-	work    sync.WaitGroup
-	waiter  waiter
-	quota   quota
-	view    view
-	stop    context.CancelFunc
-	once    sync.Once
+	sources      atomic.Pointer[[]netip.Addr]
+	requestConns atomic.Int64 // connections that arrivals go round
+	bytes        byteCounts   // beside the loops
+	closing      atomic.Bool
+	broken       atomic.Pointer[error] // why the loops ended before Close
+	work         sync.WaitGroup
+	waiter       waiter
+	quota        quota
+	view         view
+	stop         context.CancelFunc
+	once         sync.Once
 }
 
 // A timeline counts from when the generator was made. Fixed at New.
@@ -183,16 +183,16 @@ func (g *traffic) socketStreams() bool { return g.spec.streamTransport() == "ws"
 func (g *Generator) newConn(n int) endpoint {
 	s := g.shards[n%len(g.shards)]
 	n += g.spec.FirstConn
-	l := lane{link: link{s: s, num: int32(n)}}
+	l := requestConn{link: link{s: s, num: int32(n)}}
 	switch {
 	case g.spec.streams():
 		return newStream(s, n)
 	case g.spec.Kind == Echo:
-		return &echoLane{lane: l}
+		return &echoConn{requestConn: l}
 	case g.spec.Version == "2":
-		return &h2Lane{lane: l}
+		return &h2Conn{requestConn: l}
 	}
-	h := &httpLane{lane: l}
+	h := &httpConn{requestConn: l}
 	if g.request == nil {
 		path := fill(g.target.path, n, g.channelNumber(n))
 		h.request = g.appendRequest(nil, g.spec.Method, path, g.target.host, "", g.spec.Body)
@@ -202,11 +202,11 @@ func (g *Generator) newConn(n int) endpoint {
 
 // newPublisher makes publisher n.
 func (g *Generator) newPublisher(n int) endpoint {
-	l := lane{link: link{s: g.shards[n%len(g.shards)], num: int32(n)}}
+	l := requestConn{link: link{s: g.shards[n%len(g.shards)], num: int32(n)}}
 	if g.publish.socket {
-		return &echoLane{lane: l, pub: uint16(n)}
+		return &echoConn{requestConn: l, pub: uint16(n)}
 	}
-	return &httpLane{lane: l, pub: uint16(n)}
+	return &httpConn{requestConn: l, pub: uint16(n)}
 }
 
 // errBusy is what a second Run or Measure at the same time gets.
@@ -247,7 +247,7 @@ func (g *Generator) connect(ctx context.Context) error {
 		for n := range g.spec.Publishers {
 			g.publisher = append(g.publisher, g.newPublisher(n))
 		}
-		g.lanes.Store(int64(g.spec.Publishers))
+		g.requestConns.Store(int64(g.spec.Publishers))
 	}
 	want := g.spec.Conns + len(g.publisher)
 	done := g.waiter.expect(want)
@@ -283,7 +283,7 @@ func (g *Generator) setConns(n int) {
 		s.loop.Post(func() { retire(h) })
 	}
 	if g.spec.Kind != PubSub {
-		g.lanes.Store(int64(len(g.links)))
+		g.requestConns.Store(int64(len(g.links)))
 	}
 }
 

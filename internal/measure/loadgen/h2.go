@@ -10,11 +10,11 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// An h2Lane is one HTTP/2 connection of net/http's, with exactly as many streams
+// An h2Conn is one HTTP/2 connection of net/http's, with exactly as many streams
 // as the Spec's Pipeline. It is not on the event loop: each exchange has a
 // goroutine while it is under way.
-type h2Lane struct {
-	lane
+type h2Conn struct {
+	requestConn
 	cc    *http.ClientConn
 	ended bool
 	next  uint64
@@ -22,7 +22,7 @@ type h2Lane struct {
 	stop  context.CancelFunc
 }
 
-var _ sender = (*h2Lane)(nil)
+var _ sender = (*h2Conn)(nil)
 
 // newTransport makes a link's transport. It is the link's own, as net/http changes
 // the TLS configuration in it.
@@ -37,7 +37,7 @@ func (g *traffic) newTransport() *http.Transport {
 	return tr
 }
 
-func (h *h2Lane) dial() wire {
+func (h *h2Conn) dial() wire {
 	g := h.s.g
 	h.ended = false
 	h.life, h.stop = context.WithCancel(context.Background()) //nolint:gosec // Close calls it
@@ -70,7 +70,7 @@ func (h *h2Lane) dial() wire {
 	return h
 }
 
-func (h *h2Lane) dialed(life context.Context, cc *http.ClientConn, err error) {
+func (h *h2Conn) dialed(life context.Context, cc *http.ClientConn, err error) {
 	switch {
 	case err != nil:
 		h.Close(err)
@@ -78,12 +78,12 @@ func (h *h2Lane) dialed(life context.Context, cc *http.ClientConn, err error) {
 		_ = cc.Close()
 	default:
 		h.cc = cc
-		h.s.stands(h)
+		h.s.established(h)
 	}
 }
 
 // transmit implements sender.
-func (h *h2Lane) transmit(ex *exchange) {
+func (h *h2Conn) transmit(ex *exchange) {
 	h.next++
 	ex.seq = h.next
 	id, cc, life := ex.seq, h.cc, h.life
@@ -136,7 +136,7 @@ func (g *traffic) roundTrip(life context.Context, cc *http.ClientConn, n int) (w
 }
 
 // done ends the exchange id.
-func (h *h2Lane) done(id uint64, why string, err error, cc *http.ClientConn, now int64) {
+func (h *h2Conn) done(id uint64, why string, err error, cc *http.ClientConn, now int64) {
 	s := h.s
 	s.touch()
 	for i, ex := range h.out {
@@ -164,16 +164,16 @@ func (h *h2Lane) done(id uint64, why string, err error, cc *http.ClientConn, now
 }
 
 // Write implements wire.
-func (h *h2Lane) Write([]byte) {}
+func (h *h2Conn) Write([]byte) {}
 
 // SetTimer implements wire: requests have contexts.
-func (h *h2Lane) SetTimer(int64) {}
+func (h *h2Conn) SetTimer(int64) {}
 
 // CloseAfterFlush implements wire.
-func (h *h2Lane) CloseAfterFlush() { h.Close(nil) }
+func (h *h2Conn) CloseAfterFlush() { h.Close(nil) }
 
 // Close implements wire.
-func (h *h2Lane) Close(err error) {
+func (h *h2Conn) Close(err error) {
 	if h.ended {
 		return
 	}
@@ -187,19 +187,19 @@ func (h *h2Lane) Close(err error) {
 }
 
 // Connected implements eventloop.Connector.
-func (h *h2Lane) Connected(*eventloop.Conn) {}
+func (h *h2Conn) Connected(*eventloop.Conn) {}
 
 // Data implements eventloop.Handler.
-func (h *h2Lane) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
+func (h *h2Conn) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
 
 // EndOfStream implements eventloop.Handler.
-func (h *h2Lane) EndOfStream(*eventloop.Conn) bool { return false }
+func (h *h2Conn) EndOfStream(*eventloop.Conn) bool { return false }
 
 // Drained implements eventloop.Handler.
-func (h *h2Lane) Drained(*eventloop.Conn) {}
+func (h *h2Conn) Drained(*eventloop.Conn) {}
 
 // Timer implements eventloop.Handler.
-func (h *h2Lane) Timer(*eventloop.Conn, int64) {}
+func (h *h2Conn) Timer(*eventloop.Conn, int64) {}
 
 // Closed implements eventloop.Handler.
-func (h *h2Lane) Closed(_ *eventloop.Conn, err error) { h.lost(h, err) }
+func (h *h2Conn) Closed(_ *eventloop.Conn, err error) { h.lost(h, err) }

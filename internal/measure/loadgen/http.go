@@ -40,9 +40,9 @@ func (r *bodyReader) read(b []byte) (data []byte, n int, done bool, err error) {
 	return nil, 0, true, nil
 }
 
-// An httpLane carries HTTP/1.1 requests: the load itself, or publishes.
-type httpLane struct {
-	lane
+// An httpConn carries HTTP/1.1 requests: the load itself, or publishes.
+type httpConn struct {
+	requestConn
 	body    bodyReader
 	inBody  bool
 	last    bool // the connection ends after this response
@@ -53,13 +53,13 @@ type httpLane struct {
 	pub     uint16 // number as a publisher
 }
 
-var _ sender = (*httpLane)(nil)
+var _ sender = (*httpConn)(nil)
 
 // Connected implements eventloop.Connector.
-func (h *httpLane) Connected(*eventloop.Conn) { h.s.stands(h) }
+func (h *httpConn) Connected(*eventloop.Conn) { h.s.established(h) }
 
 // transmit implements sender.
-func (h *httpLane) transmit(ex *exchange) {
+func (h *httpConn) transmit(ex *exchange) {
 	switch {
 	case h.s.g.spec.Kind == PubSub:
 		h.w.Write(h.s.publishes.request(int(h.pub), ex))
@@ -71,7 +71,7 @@ func (h *httpLane) transmit(ex *exchange) {
 }
 
 // Data implements eventloop.Handler.
-func (h *httpLane) Data(_ *eventloop.Conn, b []byte) int {
+func (h *httpConn) Data(_ *eventloop.Conn, b []byte) int {
 	h.s.touch()
 	total := 0
 	for len(b) > 0 && h.state == up {
@@ -88,7 +88,7 @@ func (h *httpLane) Data(_ *eventloop.Conn, b []byte) int {
 
 // step takes one thing out of b; not ok means that more is needed, or that the
 // connection has ended.
-func (h *httpLane) step(b []byte) (n int, ok bool) {
+func (h *httpConn) step(b []byte) (n int, ok bool) {
 	if h.inBody {
 		data, n, done, err := h.body.read(b)
 		if err != nil {
@@ -132,14 +132,14 @@ func (h *httpLane) step(b []byte) (n int, ok bool) {
 }
 
 // look keeps what the adapter must see of the body.
-func (h *httpLane) look(data []byte) {
+func (h *httpConn) look(data []byte) {
 	if room := h.s.g.adapter.peek - len(h.peek); h.s.g.spec.Kind == PubSub && room > 0 {
 		h.peek = append(h.peek, data[:min(room, len(data))]...)
 	}
 }
 
 // answered ends the response to the oldest exchange.
-func (h *httpLane) answered() {
+func (h *httpConn) answered() {
 	h.inBody = false
 	ex := h.finish()
 	now := h.s.now
@@ -162,7 +162,7 @@ func (h *httpLane) answered() {
 }
 
 // EndOfStream implements eventloop.Handler.
-func (h *httpLane) EndOfStream(*eventloop.Conn) bool {
+func (h *httpConn) EndOfStream(*eventloop.Conn) bool {
 	if h.inBody && h.body.kind == http1.BodyUntilClose {
 		h.s.touch()
 		h.last = true
@@ -172,13 +172,13 @@ func (h *httpLane) EndOfStream(*eventloop.Conn) bool {
 }
 
 // Drained implements eventloop.Handler.
-func (h *httpLane) Drained(*eventloop.Conn) {}
+func (h *httpConn) Drained(*eventloop.Conn) {}
 
 // Timer implements eventloop.Handler.
-func (h *httpLane) Timer(*eventloop.Conn, int64) { h.expire() }
+func (h *httpConn) Timer(*eventloop.Conn, int64) { h.expire() }
 
 // Closed implements eventloop.Handler.
-func (h *httpLane) Closed(_ *eventloop.Conn, err error) {
+func (h *httpConn) Closed(_ *eventloop.Conn, err error) {
 	h.inBody = false
 	h.lost(h, err)
 }

@@ -42,13 +42,13 @@ type link struct {
 	s   *shard
 	num int32
 
-	w        wire
-	began    int64
-	state    linkState
-	fails    uint8
-	retiring bool
-	stood    bool // at least once
-	why      error
+	w           wire
+	began       int64
+	state       linkState
+	fails       uint8
+	retiring    bool
+	established bool // at least once
+	why         error
 }
 
 // leave ends l once what was written is sent; why is what its end counts as.
@@ -81,8 +81,8 @@ func (s *shard) openLink(h endpoint) {
 	l.w.SetTimer(int64(s.g.spec.Timeout))
 }
 
-// stands notes that h's handshakes are done.
-func (s *shard) stands(h endpoint) {
+// established notes that h's handshakes are done.
+func (s *shard) established(h endpoint) {
 	l := h.base()
 	now := s.touch()
 	s.account(now)
@@ -90,14 +90,14 @@ func (s *shard) stands(h endpoint) {
 	s.open++
 	record(&s.rec.connect, now-l.began)
 	_, stream := h.(*stream)
-	if l.stood {
+	if l.established {
 		if stream {
 			s.rec.delivery.Reconnects++
 		} else {
 			s.rec.reconnects++
 		}
 	} else {
-		l.stood = true
+		l.established = true
 		s.g.arrived(nil)
 	}
 	if h, ok := h.(sender); ok {
@@ -123,7 +123,7 @@ func (s *shard) gone(h endpoint, err error, again bool, delay time.Duration) {
 		return
 	}
 	if was == connecting {
-		if !l.stood && s.g.arrived(fmt.Errorf("connect %s: %w", s.g.target.address, explain(err))) {
+		if !l.established && s.g.arrived(fmt.Errorf("connect %s: %w", s.g.target.address, explain(err))) {
 			return // Connect gives up
 		}
 		s.rec.fail("connect: " + reason(err))
@@ -164,22 +164,22 @@ func retire(h endpoint) {
 	l.w.Close(errRetired)
 }
 
-// A lane is a link that carries exchanges, in order.
-type lane struct {
+// A requestConn is a link that carries exchanges, in order.
+type requestConn struct {
 	link
 	out    []exchange
 	queued bool // in shard.free
 	armed  bool // the timer runs
 }
 
-func (l *lane) carrier() *lane { return l }
+func (l *requestConn) carrier() *requestConn { return l }
 
-func (l *lane) ready() bool {
+func (l *requestConn) ready() bool {
 	return l.state == up && !l.retiring && len(l.out) < l.s.depth
 }
 
 // arm sees to it that the timer comes when the oldest exchange takes too long.
-func (l *lane) arm() {
+func (l *requestConn) arm() {
 	if !l.armed {
 		l.armed = true
 		l.w.SetTimer(int64(l.s.g.spec.Timeout))
@@ -187,7 +187,7 @@ func (l *lane) arm() {
 }
 
 // expire is the timer.
-func (l *lane) expire() {
+func (l *requestConn) expire() {
 	l.armed = false
 	now := l.s.touch()
 	if l.state == connecting {
@@ -207,14 +207,14 @@ func (l *lane) expire() {
 }
 
 // finish takes the oldest exchange out.
-func (l *lane) finish() exchange {
+func (l *requestConn) finish() exchange {
 	ex := l.out[0]
 	l.out = l.out[:copy(l.out, l.out[1:])]
 	return ex
 }
 
 // lost ends everything under way, and has h opened again.
-func (l *lane) lost(h sender, err error) {
+func (l *requestConn) lost(h sender, err error) {
 	now := l.s.touch()
 	if l.why != nil {
 		err = l.why

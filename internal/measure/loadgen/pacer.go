@@ -78,7 +78,7 @@ func (g *Generator) startPacer(sch *schedule, begin int64, stop *atomic.Bool) (d
 		due := make([][]int64, len(g.shards))
 		turn := int64(0)
 		hand := func(at int64) {
-			if turn++; turn >= g.lanes.Load() {
+			if turn++; turn >= g.requestConns.Load() {
 				turn = 0
 			}
 			i := int(turn) % len(due)

@@ -70,12 +70,12 @@ type schedule struct {
 	burst int
 	rng   *rand.Rand
 
-	curve curve
-	piece int
-	begun time.Duration // of piece
-	area  float64       // before piece
-	unit  float64       // of the next arrival
-	left  int           // of this burst
+	curve   curve
+	piece   int
+	started time.Duration // of piece
+	area    float64       // before piece
+	unit    float64       // of the next arrival
+	left    int           // of this burst
 }
 
 func newSchedule(kind Arrival, burst int, c curve, rng *rand.Rand) *schedule {
@@ -93,12 +93,12 @@ func (s *schedule) next() (at time.Duration, ok bool) {
 		p := &s.curve[s.piece]
 		total := (p.from + p.to) / 2 * p.length.Seconds()
 		if x := s.unit - s.area; x < total {
-			at := s.begun + p.invert(x)
+			at := s.started + p.invert(x)
 			s.step()
 			return at, true
 		}
 		s.area += total
-		s.begun += p.length
+		s.started += p.length
 		s.piece++
 	}
 	return 0, false

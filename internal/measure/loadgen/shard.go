@@ -16,7 +16,7 @@ type shard struct {
 	loop   *eventloop.Loop
 	id     int
 	limit  int // of what is under way
-	depth  int // outstanding exchanges of a lane
+	depth  int // outstanding exchanges of a connection
 	reader reader
 
 	// Any goroutine: arrivals dealt and not yet in hand.
@@ -28,10 +28,10 @@ type shard struct {
 	// Owned by the loop. No lock.
 	now      int64 // read when something begins; see tick
 	dueSpare []int64
-	free     freeLanes
-	waiting  queue[int64] // intended instants of arrivals without a lane
+	free     freeConns
+	waiting  queue[int64] // intended instants of arrivals without a connection
 	inFlight int
-	open     int // connections that stand
+	open     int // connections that are open
 	sum      sums
 	rec      *piece
 	changed  int64 // up to where rec.busy and rec.open count
@@ -74,7 +74,7 @@ type exchange struct {
 // A sender is a connection that carries exchanges.
 type sender interface {
 	endpoint
-	carrier() *lane
+	carrier() *requestConn
 	// transmit sends the request of ex, whose intended and sent are set.
 	transmit(ex *exchange)
 }
@@ -222,7 +222,7 @@ func (s *shard) serve() {
 	}
 }
 
-// abandon drops what waits for a lane.
+// abandon drops what waits for a connection.
 func (s *shard) abandon() {
 	for {
 		intended, ok := s.waiting.pop()
@@ -282,11 +282,11 @@ func (s *shard) exchangePiece(p *piece) *piece {
 	return old
 }
 
-// freeLanes are the lanes with room.
-type freeLanes struct{ queue[sender] }
+// freeConns are the connections with room.
+type freeConns struct{ queue[sender] }
 
-// next takes the lane that has been in the queue longest.
-func (q *freeLanes) next() (sender, bool) {
+// next takes the connection that has been in the queue longest.
+func (q *freeConns) next() (sender, bool) {
 	for {
 		h, ok := q.pop()
 		if !ok {
@@ -301,7 +301,7 @@ func (q *freeLanes) next() (sender, bool) {
 }
 
 // offer puts h where arrivals find it, if it has room.
-func (q *freeLanes) offer(h sender) {
+func (q *freeConns) offer(h sender) {
 	if l := h.carrier(); !l.queued && l.ready() {
 		l.queued = true
 		q.push(h)

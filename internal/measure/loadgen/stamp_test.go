@@ -8,7 +8,7 @@ import (
 
 var sample = stamp{run: 0xdeadbeef, publisher: 17, channel: 0x123456, seq: 987654321, intended: 1700000000123456789, late: 42}
 
-func TestStampComesBackOutOfAnything(t *testing.T) {
+func TestStampIsFoundInAnything(t *testing.T) {
 	p := newPayload(200)
 	sample.put(p)
 	quoted, err := json.Marshal(string(p))

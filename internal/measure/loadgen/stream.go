@@ -61,7 +61,7 @@ func newStream(s *shard, num int) *stream {
 func (h *stream) Connected(*eventloop.Conn) {
 	g, s := h.s.g, h.s
 	h.closed = 0
-	resume := h.stood && g.spec.Reconnect && len(h.pos) > 0
+	resume := h.established && g.spec.Reconnect && len(h.pos) > 0
 	h.resume = resume
 	path := g.adapter.subscribe(g, h, resume)
 	if h.proto.ws != nil {
@@ -89,9 +89,9 @@ func (h *stream) subscribed() {
 		return
 	}
 	h.ready = true
-	s, again := h.s, h.stood
+	s, again := h.s, h.established
 	h.w.SetTimer(0)
-	s.stands(h)
+	s.established(h)
 	if again && h.resume {
 		s.rec.delivery.Resumed++
 	}

@@ -42,7 +42,7 @@ func TestMSERByHand(t *testing.T) {
 	}
 }
 
-func TestBacklogTellsGrowthFromScatter(t *testing.T) {
+func TestBacklogDistinguishesGrowthFromScatter(t *testing.T) {
 	r := NewRand(2)
 	f := func(growth, mean, rate float64, stationary, growing bool) {
 		t.Helper()

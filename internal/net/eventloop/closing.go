@@ -51,7 +51,7 @@ func (c *Conn) allTaken() {
 	case c.flags&flagClosing != 0:
 		c.handler.(*parting).linger(c)
 	case c.flags&flagHalf == 0 || !c.filtered().end(c):
-	case c.flags&flagTold != 0:
+	case c.flags&flagNotified != 0:
 		c.Close(nil)
 	default:
 		c.shutdown()
@@ -70,7 +70,7 @@ type parting struct {
 // input would reset the connection and could take the answer with it
 // (RFC 9112 §9.6).
 func (h *parting) linger(c *Conn) {
-	if !c.filtered().goodbye(c) {
+	if !c.filtered().closeFilter(c) {
 		return
 	}
 	if c.flags&flagEOF != 0 {

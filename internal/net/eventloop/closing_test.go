@@ -48,7 +48,7 @@ func TestCloseAfterFlushShutsDownAndLingers(t *testing.T) {
 	}, ms, true)
 }
 
-func TestResetWhileLingeringIsTold(t *testing.T) {
+func TestResetWhileLingeringIsReported(t *testing.T) {
 	s := newStage(t, Config{})
 	h := &script{}
 	c, k := s.connect(h)
@@ -152,7 +152,7 @@ func TestEndOfStreamMayCloseAfterFlush(t *testing.T) {
 	}
 }
 
-func TestHandlerChangedWhileClosingIsTheOneThatIsTold(t *testing.T) {
+func TestHandlerChangedWhileClosingIsTheOneNotified(t *testing.T) {
 	s := newStage(t, Config{})
 	h, next := &script{}, &script{}
 	c, _ := s.connect(h)
@@ -238,7 +238,7 @@ func TestClosingGivesUpParkedInput(t *testing.T) {
 	}
 }
 
-func TestEndOfStreamIsToldOnce(t *testing.T) {
+func TestEndOfStreamIsReportedOnce(t *testing.T) {
 	s := newStage(t, Config{})
 	h := &script{data: func(*Conn, []byte) int { return 0 }, eof: func(*Conn) bool { return true }}
 	c, _ := s.connect(h)

@@ -33,7 +33,7 @@ func (s *stage) dials(h Connector, opt DialOptions) (*Conn, *sock) {
 }
 
 func TestWhatIsWrittenWhileConnectingWaits(t *testing.T) {
-	f := func(name string, want string, act func(c *Conn), onConnected func(c *Conn), told ...string) {
+	f := func(name string, want string, act func(c *Conn), onConnected func(c *Conn), reported ...string) {
 		t.Helper()
 		s := newStage(t, Config{})
 		h := &connector{connected: onConnected}
@@ -45,7 +45,7 @@ func TestWhatIsWrittenWhileConnectingWaits(t *testing.T) {
 		h.wants(t)
 		s.at(2*ms, func() { s.Connected(c.key, 0) })
 		wantText(t, k, want)
-		h.wants(t, told...)
+		h.wants(t, reported...)
 		if c.Connecting() || c.Stalled() {
 			t.Errorf("%s: it is not taken for connected", name)
 		}
@@ -86,7 +86,7 @@ func TestADialedConnectionIsAnOrdinaryOne(t *testing.T) {
 }
 
 // However it fails, the handler is notified once, and not from Dial.
-func TestAFailedDialIsToldAfterDial(t *testing.T) {
+func TestAFailedDialIsReportedAfterDialReturns(t *testing.T) {
 	var s *stage
 	f := func(cfg Config, to Endpoint, opt DialOptions, want error, prepare, events func(c *Conn)) {
 		t.Helper()
@@ -198,7 +198,7 @@ func TestAHandlersTimerRunsWhileConnecting(t *testing.T) {
 	h.wants(t, "timer")
 }
 
-func TestPausedBeforeItStandsIsPausedAfter(t *testing.T) {
+func TestPausedWhileDialingIsPausedAfter(t *testing.T) {
 	s := newStage(t, Config{})
 	h := &connector{}
 	c, k := s.dials(h, DialOptions{})
@@ -292,7 +292,7 @@ func TestALoopThatEndsDialsNoMore(t *testing.T) {
 	}
 }
 
-func TestAFilterMayBeSetBeforeItStands(t *testing.T) {
+func TestAFilterMayBeSetBeforeTheConnectionIsOpen(t *testing.T) {
 	s := newStage(t, Config{})
 	h := &connector{}
 	h.connected = func(c *Conn) { c.Write([]byte("b")) }
@@ -334,12 +334,12 @@ func TestWhatWasReadBeforeTheAdoptionComesFirst(t *testing.T) {
 			t.Errorf("peer %v, want %v", got, peer)
 		}
 	}
-	plain, told := &script{}, &connector{}
+	plain, reported := &script{}, &connector{}
 	f(plain, &plain.log, "data early")
-	f(told, &told.log, "connected", "data early")
+	f(reported, &reported.log, "connected", "data early")
 }
 
-func TestASocketThatCannotBeAdoptedIsToldAndClosed(t *testing.T) {
+func TestASocketThatCannotBeAdoptedIsReportedAndClosed(t *testing.T) {
 	f := func(cfg Config, fd int, prepare func(s *stage), want error) {
 		t.Helper()
 		s := newStage(t, cfg)

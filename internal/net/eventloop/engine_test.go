@@ -172,7 +172,7 @@ func TestEnginesKeepTheOrderOfAStalledConnection(t *testing.T) {
 	})
 }
 
-func TestEnginesCloseWhoReadsNothing(t *testing.T) {
+func TestEnginesCloseClientsThatReadNothing(t *testing.T) {
 	why := make(chan error, 1)
 	accept := func(*Conn) Handler {
 		return &funcs{
@@ -191,7 +191,7 @@ func TestEnginesCloseWhoReadsNothing(t *testing.T) {
 	})
 }
 
-func TestEnginesKeepWhoReadsSlowly(t *testing.T) {
+func TestEnginesKeepSlowReaders(t *testing.T) {
 	const total = 16 << 20
 	accept := func(*Conn) Handler {
 		return &funcs{data: func(c *Conn, b []byte) int {

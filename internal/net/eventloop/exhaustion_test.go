@@ -50,9 +50,9 @@ func child() {
 	}
 }
 
-// TestOutOfDescriptorsAcceptsRestAndRecover lets more clients come than the
+// TestOutOfDescriptorsAcceptsPauseAndRecover lets more clients come than the
 // server has descriptors for. Those it cannot take wait in the kernel.
-func TestOutOfDescriptorsAcceptsRestAndRecover(t *testing.T) {
+func TestOutOfDescriptorsAcceptsPauseAndRecover(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func (c *Conn) SetFilter(f Filter, early []byte) {
 		c.out.sealAll()
 	}
 	ended := c.flags&flagEOF != 0 // the socket's stream, not f's
-	c.flags &^= flagEOF | flagTold
+	c.flags &^= flagEOF | flagNotified
 	if len(early) > 0 {
 		h.open(c, early)
 	}
@@ -184,10 +184,10 @@ func (h *filtered) drop(c *Conn) {
 	h.filter.Release()
 }
 
-// goodbye lets the filter end its side and takes it away. It reports whether
+// closeFilter lets the filter end its side and takes it away. It reports whether
 // that is sent; if not, it waits for the socket like anything else. Without a filter
 // there is nothing to send.
-func (h *filtered) goodbye(c *Conn) bool {
+func (h *filtered) closeFilter(c *Conn) bool {
 	if h == nil {
 		return true
 	}

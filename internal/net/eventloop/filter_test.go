@@ -66,7 +66,7 @@ func (s *stage) filtered(h Handler) (*Conn, *sock, *brackets) {
 	return c, k, f
 }
 
-func TestAFilterStandsBetweenSocketAndHandler(t *testing.T) {
+func TestAFilterIsBetweenSocketAndHandler(t *testing.T) {
 	s := newStage(t, Config{})
 	h := &script{}
 	c, k, f := s.filtered(h)
@@ -109,7 +109,7 @@ func TestAFiltersErrorEndsTheConnectionAfterItsReply(t *testing.T) {
 	}
 }
 
-func TestAFilteredStreamWithoutGoodbyeIsTruncated(t *testing.T) {
+func TestAFilteredStreamWithoutCloseIsTruncated(t *testing.T) {
 	s := newStage(t, Config{})
 	h := &script{eof: func(*Conn) bool { return true }}
 	c, _, _ := s.filtered(h)
@@ -290,7 +290,7 @@ func TestAStalledFilterSealsNoMoreThanAPiece(t *testing.T) {
 	}
 }
 
-func TestAFiltersGoodbyeComesOnceAndLast(t *testing.T) {
+func TestAFiltersCloseIsSentOnceAndLast(t *testing.T) {
 	f := func(name, want string, act func(s *stage, c *Conn, k *sock)) {
 		t.Helper()
 		s := newStage(t, Config{})

@@ -59,7 +59,7 @@ func (c *Conn) ResumeReading() {
 		c.received(nil)
 		return
 	}
-	c.tellEndOfStream()
+	c.notifyEndOfStream()
 }
 
 // received shows b, after what is parked, to the handler until it stops
@@ -83,7 +83,7 @@ func (c *Conn) received(b []byte) {
 			c.parked = p.keep(b)
 		}
 	}
-	c.tellEndOfStream()
+	c.notifyEndOfStream()
 }
 
 // dispatch makes the Data calls and returns what was not consumed. A handler
@@ -121,15 +121,15 @@ func (c *Conn) endOfStream() {
 	}
 	c.flags |= flagEOF
 	c.setReading(false)
-	c.tellEndOfStream()
+	c.notifyEndOfStream()
 }
 
-// tellEndOfStream notifies the handler once, when all input before it was shown.
-func (c *Conn) tellEndOfStream() {
-	if c.flags&(flagEOF|flagTold|flagNoRead|flagClosed) != flagEOF || c.dispatching() {
+// notifyEndOfStream notifies the handler once, when all input before it was shown.
+func (c *Conn) notifyEndOfStream() {
+	if c.flags&(flagEOF|flagNotified|flagNoRead|flagClosed) != flagEOF || c.dispatching() {
 		return
 	}
-	c.flags |= flagTold
+	c.flags |= flagNotified
 	stay := false
 	c.loop.guard(c, func() { stay = c.handler.EndOfStream(c) })
 	switch {

@@ -21,17 +21,17 @@ func TestPanicEndsOnlyItsConnection(t *testing.T) {
 		s := newStage(t, Config{})
 		neighbour := &script{}
 		_, kn := s.connect(neighbour)
-		var told error
+		var reported error
 		if h.closed == nil {
-			h.closed = func(_ *Conn, err error) { told = err }
+			h.closed = func(_ *Conn, err error) { reported = err }
 		} else {
-			told = errors.New("panic: boom")
+			reported = errors.New("panic: boom")
 		}
 		c, k := s.connect(h)
 		s.at(ms, func() { run(s, c) })
 		s.at(time.Hour)
-		if !k.closed || told == nil || !strings.Contains(told.Error(), "boom") {
-			t.Errorf("%s: closed %v, notified %v", name, k.closed, told)
+		if !k.closed || reported == nil || !strings.Contains(reported.Error(), "boom") {
+			t.Errorf("%s: closed %v, notified %v", name, k.closed, reported)
 		}
 		if kn.closed || s.n.panics != 1 || s.table.open != 1 {
 			t.Errorf("%s: neighbour closed %v, %d panics, %d open", name, kn.closed, s.n.panics, s.table.open)
@@ -65,7 +65,7 @@ func TestPanicAtAcceptClosesTheConnection(t *testing.T) {
 	}
 }
 
-func TestPanicInAPostedFunctionGoesNoFurther(t *testing.T) {
+func TestPanicInAPostedFunctionIsContained(t *testing.T) {
 	s := newStage(t, Config{})
 	ran := false
 	s.Post(func() { panic("boom") })
@@ -167,15 +167,15 @@ func TestFailedAcceptPausesTheListener(t *testing.T) {
 	s := newStage(t, Config{})
 	fail := func() { s.AcceptFailed(1, syscall.EMFILE) }
 	s.at(0, fail, fail)
-	if !s.p.deaf[1] || s.timeout() != 200*ms {
-		t.Errorf("paused: %v, the loop would sleep for %v", s.p.deaf[1], s.timeout())
+	if !s.p.unwatched[1] || s.timeout() != 200*ms {
+		t.Errorf("paused: %v, the loop would sleep for %v", s.p.unwatched[1], s.timeout())
 	}
 	s.at(199 * ms)
-	if !s.p.deaf[1] {
+	if !s.p.unwatched[1] {
 		t.Error("resumed early")
 	}
 	s.at(200 * ms)
-	if s.p.deaf[1] || len(s.accepting.paused) != 0 {
+	if s.p.unwatched[1] || len(s.accepting.paused) != 0 {
 		t.Error("not resumed")
 	}
 	s.at(201*ms, fail)
@@ -184,7 +184,7 @@ func TestFailedAcceptPausesTheListener(t *testing.T) {
 	s.at(300*ms, fail)
 	s.at(time.Hour, fail)
 	s.at(2 * time.Hour)
-	if !s.p.deaf[0] || !s.p.deaf[1] || len(s.accepting.paused) != 0 {
+	if !s.p.unwatched[0] || !s.p.unwatched[1] || len(s.accepting.paused) != 0 {
 		t.Error("accepting after StopAccepting")
 	}
 }

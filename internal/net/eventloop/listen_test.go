@@ -28,7 +28,7 @@ func newEcho(t *testing.T, loops int) *Group {
 	return g
 }
 
-func TestPortInUseIsRefusedAndNothingStaysOpen(t *testing.T) {
+func TestPortInUseIsRefusedAndLeavesNothingOpen(t *testing.T) {
 	first := newEcho(t, 3)
 	addr, err := first.Listen(netip.MustParseAddrPort("127.0.0.1:0"))
 	if err != nil {
@@ -148,7 +148,7 @@ func TestUnspecifiedAddressTakesBothFamilies(t *testing.T) {
 	}
 }
 
-func TestConfigIsJudged(t *testing.T) {
+func TestConfigIsValidated(t *testing.T) {
 	f := func(c Config, ok bool) {
 		t.Helper()
 		if err := c.Validate(); (err == nil) != ok {

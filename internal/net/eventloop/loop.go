@@ -126,7 +126,7 @@ func (l *Loop) run() error {
 			return err
 		}
 		if l.pause != nil {
-			l.standStill()
+			l.pauseTick()
 		}
 	}
 	return nil

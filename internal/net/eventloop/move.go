@@ -167,7 +167,7 @@ func (b *batch) flush() {
 // canMove reports whether c was accepted, is open both ways, has not too much to send, and has a
 // handler that can move.
 func (c *Conn) canMove() bool {
-	const no = flagClosed | flagClosing | flagShut | flagHalf | flagEOF | flagTold | flagGathered
+	const no = flagClosed | flagClosing | flagShut | flagHalf | flagEOF | flagNotified | flagGathered
 	if c.listener == noListener || c.flags&no != 0 || c.Unsent() > MaxMoving {
 		return false
 	}

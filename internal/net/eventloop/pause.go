@@ -49,8 +49,8 @@ func (g *Group) Pause(ctx context.Context) (*Pause, error) {
 	return p, nil
 }
 
-// standStill is where the loop's goroutine is until Resume.
-func (l *Loop) standStill() {
+// pauseTick is where the loop's goroutine is until Resume.
+func (l *Loop) pauseTick() {
 	at := l.pause
 	l.pause = nil
 	close(at.entered)

@@ -20,7 +20,7 @@ type scripted struct {
 	t           *testing.T
 	socks       map[poller.Key]*sock
 	unwanted    []int // descriptors closed without a key
-	deaf        map[int]bool
+	unwatched   map[int]bool
 	refuseAdd   bool
 	refuseAdopt bool
 	adopted     int
@@ -57,7 +57,7 @@ func (p *scripted) sock(k poller.Key, fd int) *sock {
 func (p *scripted) Name() string          { return "scripted" }
 func (p *scripted) Listen(int, int) error { return nil }
 func (p *scripted) SetAccepting(i int, on bool) {
-	p.deaf[i] = !on
+	p.unwatched[i] = !on
 }
 func (p *scripted) Add(k poller.Key, fd int) error {
 	if p.refuseAdd {
@@ -73,10 +73,10 @@ func (p *scripted) Add(k poller.Key, fd int) error {
 	p.socks[k] = &sock{fd: fd, reading: true, room: -1}
 	return nil
 }
-func (p *scripted) SetReading(k poller.Key, fd int, on bool) { p.stands(k, fd).reading = on }
+func (p *scripted) SetReading(k poller.Key, fd int, on bool) { p.connected(k, fd).reading = on }
 
-// stands is sock for what may not be done while it is connecting.
-func (p *scripted) stands(k poller.Key, fd int) *sock {
+// connected is sock for what may not be done while it is connecting.
+func (p *scripted) connected(k poller.Key, fd int) *sock {
 	p.t.Helper()
 	s := p.sock(k, fd)
 	if s.connecting {
@@ -86,7 +86,7 @@ func (p *scripted) stands(k poller.Key, fd int) *sock {
 }
 
 func (p *scripted) Send(k poller.Key, fd int, b []byte) (int, syscall.Errno) {
-	s := p.stands(k, fd)
+	s := p.connected(k, fd)
 	switch {
 	case s.shut:
 		p.t.Errorf("a send after the shutdown")
@@ -118,9 +118,9 @@ func (p *scripted) Lend(loans []poller.Loan) {
 }
 func (p *scripted) Returned([]poller.Loan)          {}
 func (p *scripted) Leave(k poller.Key, fd int)      { p.Close(k, fd) }
-func (p *scripted) Unsent(k poller.Key, fd int) int { return p.stands(k, fd).unsent }
+func (p *scripted) Unsent(k poller.Key, fd int) int { return p.connected(k, fd).unsent }
 func (p *scripted) Shutdown(k poller.Key, fd int) {
-	s := p.stands(k, fd)
+	s := p.connected(k, fd)
 	if s.shut {
 		p.t.Errorf("a second shutdown")
 	}
@@ -212,7 +212,7 @@ type stage struct {
 func newStage(t *testing.T, cfg Config) *stage {
 	t.Helper()
 	s := &stage{t: t, fd: 1 << 20}
-	s.p = &scripted{t: t, socks: map[poller.Key]*sock{}, deaf: map[int]bool{}, wake: func() {}}
+	s.p = &scripted{t: t, socks: map[poller.Key]*sock{}, unwatched: map[int]bool{}, wake: func() {}}
 	cfg.Loops = 1
 	g, err := newGroup(cfg, func(c *Conn) Handler { return s.accept(c) }, nil, func() (poller.Poller, error) { return s.p, nil })
 	if err != nil {

@@ -51,13 +51,13 @@ type burst struct {
 
 // over is called at regular intervals with the connections started so far and those
 // open now. It reports the end of a burst, once.
-func (b *burst) over(begun uint64, open int) bool {
-	calm := begun == b.last
-	b.last = begun
-	if !calm || begun-b.settled < uint64(max(settleAfter, open/8)) {
+func (b *burst) over(total uint64, open int) bool {
+	calm := total == b.last
+	b.last = total
+	if !calm || total-b.settled < uint64(max(settleAfter, open/8)) {
 		return false
 	}
-	b.settled = begun
+	b.settled = total
 	return true
 }
 

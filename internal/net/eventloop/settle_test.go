@@ -6,11 +6,11 @@ import (
 )
 
 func TestMemoryIsGivenBackAfterABurst(t *testing.T) {
-	f := func(name string, want string, open int, begun ...uint64) {
+	f := func(name string, want string, open int, total ...uint64) {
 		t.Helper()
 		var b burst
 		got := ""
-		for _, n := range begun {
+		for _, n := range total {
 			if b.over(n, open) {
 				got += "x"
 			} else {

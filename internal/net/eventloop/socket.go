@@ -33,7 +33,7 @@ const (
 	flagHalf           // CloseWrite was called
 	flagNoRead         // reading is paused
 	flagEOF            // the peer sends no more
-	flagTold           // and the handler knows
+	flagNotified       // and the handler knows
 	flagGathered       // bytes of it are in loop.gather
 )
 

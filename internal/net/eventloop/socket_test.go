@@ -470,7 +470,7 @@ func TestAnswerSurvivesUnreadInput(t *testing.T) {
 	trial.Eventually(t, "all to be closed", func() bool { return g.Open() == 0 })
 }
 
-func TestBrokenConnectionIsTold(t *testing.T) {
+func TestBrokenConnectionIsReported(t *testing.T) {
 	closed := make(chan error, 1)
 	g, addr := serve(t, Config{Loops: 1}, func(*Conn) Handler {
 		return &script{data: func(c *Conn, b []byte) int { c.PauseReading(); return 0 }, closed: func(_ *Conn, err error) { closed <- err }}

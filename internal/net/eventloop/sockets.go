@@ -23,8 +23,8 @@ type SocketOption struct {
 	Listener string `json:"listener"`
 	// Option is the kernel's name of it.
 	Option string `json:"option"`
-	// Asked and Effective are integers in Unit, or text.
-	Asked     any    `json:"asked"`
+	// Requested and Effective are integers in Unit, or text.
+	Requested any    `json:"asked"`
 	Effective any    `json:"effective"`
 	Unit      string `json:"unit,omitempty"`
 	// From says where Effective was read: "listener" until the first connection,
@@ -136,7 +136,7 @@ func (s *sockets) prepare(fds []int, bound netip.AddrPort) error {
 			return err
 		}
 		l.options = append(l.options, SocketOption{
-			Listener: bound.String(), Option: "SO_ATTACH_REUSEPORT_CBPF", Asked: "cpu", Effective: "cpu", From: fromListener,
+			Listener: bound.String(), Option: "SO_ATTACH_REUSEPORT_CBPF", Requested: "cpu", Effective: "cpu", From: fromListener,
 			Note: "taken by the kernel, which does not show it",
 		})
 	}
@@ -151,7 +151,7 @@ func (s *sockets) allEpoll() bool {
 // busyPoll has every loop's wait poll.
 func (s *sockets) busyPoll(listener string) (SocketOption, error) {
 	d, prefer := time.Duration(s.cfg.BusyPoll), s.cfg.PreferBusyPoll
-	o := SocketOption{Listener: listener, Option: "EPIOCSPARAMS", Asked: int(d.Microseconds()), Unit: "us", From: fromListener}
+	o := SocketOption{Listener: listener, Option: "EPIOCSPARAMS", Requested: int(d.Microseconds()), Unit: "us", From: fromListener}
 	for _, l := range s.loops {
 		p, ok := l.poller.(interface {
 			SetBusyPoll(d time.Duration, prefer bool) (time.Duration, error)
@@ -168,7 +168,7 @@ func (s *sockets) busyPoll(listener string) (SocketOption, error) {
 		}
 		o.Effective = int(effective.Microseconds())
 	}
-	s.log.Info("socket option", "option", o.Option, "asked", o.Asked, "effective", o.Effective)
+	s.log.Info("socket option", "option", o.Option, "asked", o.Requested, "effective", o.Effective)
 	return o, nil
 }
 
@@ -257,7 +257,7 @@ func (s *sockets) readConnection(l *listenerSockets, fd int) {
 // asked, and at debug level what was not configured.
 func (s *sockets) logOption(w wanted, o SocketOption, warn string) {
 	level := slog.LevelInfo
-	attrs := []any{"option", o.Option, "asked", o.Asked, "effective", o.Effective}
+	attrs := []any{"option", o.Option, "asked", o.Requested, "effective", o.Effective}
 	if o.Unit != "" {
 		attrs = append(attrs, "unit", o.Unit)
 	}
@@ -269,7 +269,7 @@ func (s *sockets) logOption(w wanted, o SocketOption, warn string) {
 	case warn != "":
 		level = slog.LevelWarn
 		attrs = append(attrs, "hint", warn)
-	case w.usual && o.Asked == o.Effective:
+	case w.usual && o.Requested == o.Effective:
 		level = slog.LevelDebug
 	}
 	s.log.Log(context.Background(), level, "socket option", attrs...)
@@ -282,9 +282,9 @@ func readBack(w wanted, fd int, listener, from string) (o SocketOption, warn str
 	if err != nil {
 		return o, "", fmt.Errorf("%s: %w", w.key, err)
 	}
-	o = SocketOption{Listener: listener, Option: w.Option.String(), Unit: w.unit, From: from, Asked: w.Value, Effective: got.Value}
+	o = SocketOption{Listener: listener, Option: w.Option.String(), Unit: w.unit, From: from, Requested: w.Value, Effective: got.Value}
 	if w.Option == sys.Congestion {
-		o.Asked, o.Effective = w.Text, got.Text
+		o.Requested, o.Effective = w.Text, got.Text
 	}
 	o.Note, warn = judgeSocket(w, got)
 	return o, warn, nil

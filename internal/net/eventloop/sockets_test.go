@@ -139,10 +139,10 @@ func TestEveryOptionHoldsOnAcceptedSockets(t *testing.T) {
 				t.Errorf("reported: %+v, want %d", got, v)
 			}
 		}
-		if got := r.option("TCP_CONGESTION"); got.Asked != "reno" || got.Effective != "reno" {
+		if got := r.option("TCP_CONGESTION"); got.Requested != "reno" || got.Effective != "reno" {
 			t.Errorf("%+v", got)
 		}
-		if got := r.option("TCP_DEFER_ACCEPT"); got.Asked != 1 || got.Effective == 0 || got.From != fromListener {
+		if got := r.option("TCP_DEFER_ACCEPT"); got.Requested != 1 || got.Effective == 0 || got.From != fromListener {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -154,7 +154,7 @@ func TestEveryOptionHoldsOnAcceptedSockets(t *testing.T) {
 	}
 }
 
-func TestWhatNobodyAskedForIsReportedAndNotLogged(t *testing.T) {
+func TestDefaultsAreReportedAndNotLogged(t *testing.T) {
 	eachEngine(t, Config{Loops: 1}, echoing, func(t *testing.T, r *real) {
 		wantEcho(t, r.dial(), "hello")
 		from := fromConnection
@@ -162,9 +162,9 @@ func TestWhatNobodyAskedForIsReportedAndNotLogged(t *testing.T) {
 			from = fromListener
 		}
 		want := []SocketOption{
-			{Listener: r.addr.String(), Option: "TCP_NODELAY", Asked: 1, Effective: 1, From: from},
-			{Listener: r.addr.String(), Option: "TCP_USER_TIMEOUT", Asked: 30_000, Effective: 30_000, Unit: "ms", From: from},
-			{Listener: r.addr.String(), Option: "TCP_NOTSENT_LOWAT", Asked: 128 << 10, Effective: 128 << 10, Unit: "bytes", From: from},
+			{Listener: r.addr.String(), Option: "TCP_NODELAY", Requested: 1, Effective: 1, From: from},
+			{Listener: r.addr.String(), Option: "TCP_USER_TIMEOUT", Requested: 30_000, Effective: 30_000, Unit: "ms", From: from},
+			{Listener: r.addr.String(), Option: "TCP_NOTSENT_LOWAT", Requested: 128 << 10, Effective: 128 << 10, Unit: "bytes", From: from},
 		}
 		if got := r.Sockets(); !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v", got)
@@ -177,7 +177,7 @@ func TestWhatNobodyAskedForIsReportedAndNotLogged(t *testing.T) {
 	}
 }
 
-func TestWhatWasAskedForIsLogged(t *testing.T) {
+func TestRequestedOptionsAreLogged(t *testing.T) {
 	r, log := listening(t, Config{Loops: 1, Sockets: SocketConfig{ReceiveBuffer: 64 << 10, DSCP: 8}}, "127.0.0.1:0")
 	r.from("127.0.0.1")
 	for _, want := range []string{
@@ -193,7 +193,7 @@ func TestWhatWasAskedForIsLogged(t *testing.T) {
 	}
 }
 
-func TestClippedBuffersAreToldWithTheSysctl(t *testing.T) {
+func TestClippedBuffersAreReportedWithTheSysctl(t *testing.T) {
 	f := func(c SocketConfig, option, sysctl string) {
 		t.Helper()
 		limit, err := strconv.Atoi(sys.Sysctl(sysctl))
@@ -202,7 +202,7 @@ func TestClippedBuffersAreToldWithTheSysctl(t *testing.T) {
 		}
 		r, log := listening(t, Config{Loops: 1, Sockets: c}, "127.0.0.1:0")
 		o := r.option(option)
-		if o.Asked != 1<<30 || o.Effective != 2*limit || !strings.Contains(o.Note, fmt.Sprintf("clipped by %s (%d)", sysctl, limit)) {
+		if o.Requested != 1<<30 || o.Effective != 2*limit || !strings.Contains(o.Note, fmt.Sprintf("clipped by %s (%d)", sysctl, limit)) {
 			t.Errorf("%+v, with %s=%d", o, sysctl, limit)
 		}
 		for _, want := range []string{`level=WARN msg="socket option" option=` + option, fmt.Sprintf("raise %s to %d", sysctl, 1<<30)} {
@@ -320,7 +320,7 @@ func TestBusyPollReachesTheLoopsOrIsRefusedInWords(t *testing.T) {
 	}
 	r := &real{Group: g, t: t}
 	for _, name := range []string{"SO_BUSY_POLL", "EPIOCSPARAMS"} {
-		if o := r.option(name); o.Asked != 20 || o.Effective != 20 || o.Unit != "us" {
+		if o := r.option(name); o.Requested != 20 || o.Effective != 20 || o.Unit != "us" {
 			t.Errorf("%+v", o)
 		}
 	}
@@ -404,12 +404,12 @@ func dialBlocking(port uint16) (int, error) {
 
 func TestShortUserTimeoutIsNotRoundedToNone(t *testing.T) {
 	r, _ := listening(t, Config{Loops: 1, UserTimeout: hub.Duration(time.Microsecond)}, "127.0.0.1:0")
-	if o := r.option("TCP_USER_TIMEOUT"); o.Asked != 1 || o.Effective != 1 {
+	if o := r.option("TCP_USER_TIMEOUT"); o.Requested != 1 || o.Effective != 1 {
 		t.Errorf("%+v", o)
 	}
 }
 
-func TestSocketConfigIsJudged(t *testing.T) {
+func TestSocketConfigIsValidated(t *testing.T) {
 	f := func(c SocketConfig, want string) {
 		t.Helper()
 		err := Config{Sockets: c}.Validate()

@@ -65,16 +65,16 @@ type server struct {
 
 // peer is a connection as the server sees it.
 type peer struct {
-	s      *server
-	k      Key
-	fd     int
-	addr   netip.AddrPort
-	out    []byte
-	closed bool
-	shorts int // sends that took too little
-	in     []byte
-	stands bool          // a dialed one is connected
-	failed syscall.Errno // and why it is not
+	s         *server
+	k         Key
+	fd        int
+	addr      netip.AddrPort
+	out       []byte
+	closed    bool
+	shorts    int // sends that took too little
+	in        []byte
+	connected bool          // a dialed one is connected
+	failed    syscall.Errno // and why it is not
 }
 
 func newServer(t *testing.T, p Poller) *server {
@@ -341,7 +341,7 @@ func (s *server) Connected(k Key, err syscall.Errno) {
 		c.failed = err
 		c.close()
 	default:
-		c.stands = true
+		c.connected = true
 		if e := s.p.Add(c.k, c.fd); e != nil {
 			s.t.Errorf("Add: %v", e)
 		}

@@ -54,7 +54,7 @@ func (s *server) adopt(fd int) *peer {
 func (s *server) connects(to any) (c *peer) {
 	s.t.Helper()
 	s.do(func() { c = s.connect(to) })
-	s.until("it is connected, or not", func() bool { return c.stands || c.failed != 0 })
+	s.until("it is connected, or not", func() bool { return c.connected || c.failed != 0 })
 	return c
 }
 
@@ -86,7 +86,7 @@ func TestADialedConnectionIsLikeAnyOther(t *testing.T) {
 		t.Helper()
 		ln := listen(t, network, addr)
 		at := s.connects(to(ln))
-		if !at.stands {
+		if !at.connected {
 			t.Fatalf("%s: %v", addr, at.failed)
 		}
 		c := acceptOne(t, ln)
@@ -108,7 +108,7 @@ func TestADialedConnectionIsLikeAnyOther(t *testing.T) {
 	})
 }
 
-func TestWhyAConnectionIsNotMadeIsTold(t *testing.T) {
+func TestConnectErrorsAreReported(t *testing.T) {
 	each(t, func(t *testing.T, s *server) {
 		s.start()
 		f := func(to any, want syscall.Errno) {
@@ -189,7 +189,7 @@ func TestClosingWhileConnectingTouchesNoSuccessor(t *testing.T) {
 		})
 		s.do(func() {
 			for _, c := range waiting {
-				if c.stands || c.failed != 0 {
+				if c.connected || c.failed != 0 {
 					t.Errorf("a listener with a full backlog answers: %v", c.failed)
 				}
 				c.close()
@@ -211,7 +211,7 @@ func TestThousandsAreDialedAtOnce(t *testing.T) {
 		})
 		s.until("all stand", func() bool {
 			for _, c := range cs {
-				if !c.stands && c.failed == 0 {
+				if !c.connected && c.failed == 0 {
 					return false
 				}
 			}
@@ -333,7 +333,7 @@ func TestInputAfterBothEndsWaitsForTheReader(t *testing.T) {
 	})
 }
 
-func TestAResetWhileNotReadingIsTold(t *testing.T) {
+func TestAResetWhileNotReadingIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s *server) {
 		var why syscall.Errno
 		s.broken = func(_ *peer, err syscall.Errno) { why = err }

@@ -66,7 +66,7 @@ func TestEchoKeepsEveryByteInOrder(t *testing.T) {
 	})
 }
 
-func TestAcceptTellsThePeersAddress(t *testing.T) {
+func TestAcceptReportsThePeersAddress(t *testing.T) {
 	for _, e := range engines {
 		for _, addr := range []string{"127.0.0.1:0", "[::1]:0", "[::]:0"} {
 			t.Run(e.name+addr, func(t *testing.T) {
@@ -208,12 +208,12 @@ func TestShutdownComesAfterWhatSendTook(t *testing.T) {
 	})
 }
 
-func TestNothingIsToldOfAClosedConnection(t *testing.T) {
+func TestNoEventIsReportedForAClosedConnection(t *testing.T) {
 	each(t, func(t *testing.T, s *server) {
-		var told, closed atomic.Int64
+		var reported, closed atomic.Int64
 		s.received = func(c *peer, _ []byte) {
 			if c.closed {
-				told.Add(1)
+				reported.Add(1)
 			}
 			// More is on its way, and a send is in flight.
 			c.send(make([]byte, 300<<10))
@@ -231,8 +231,8 @@ func TestNothingIsToldOfAClosedConnection(t *testing.T) {
 			c.Close()
 		}
 		s.until("all are closed", func() bool { return s.open == 0 })
-		if told.Load() != 0 || closed.Load() == 0 {
-			t.Errorf("%d events for closed connections, %d closed", told.Load(), closed.Load())
+		if reported.Load() != 0 || closed.Load() == 0 {
+			t.Errorf("%d events for closed connections, %d closed", reported.Load(), closed.Load())
 		}
 	})
 }

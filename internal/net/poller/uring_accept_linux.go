@@ -77,7 +77,7 @@ func (a *accepting) SetAccepting(index int, on bool) {
 	}
 }
 
-// armAccepts asks for as many connections as there is room for in the table. The
+// armAccepts requests as many connections as there is room for in the table. The
 // kernel would accept and drop one that finds no room.
 func (a *accepting) armAccepts(index int) {
 	l := &a.listeners[index]
@@ -117,7 +117,7 @@ func (a *accepting) accepted(c sys.CQE, h Handler) {
 	gen := a.p.conns.enter(idx)
 	h.Accepted(slot.listener, directBase+int(idx), peer)
 	if k := &a.p.conns[idx]; k.gen == gen && k.state&(connOpen|connAdded) == connOpen {
-		a.p.Close(0, directBase+int(idx)) // nobody wanted it
+		a.p.Close(0, directBase+int(idx)) // it has no handler
 	}
 	a.armAccepts(slot.listener)
 }

@@ -161,7 +161,7 @@ const (
 	connStalled                          // Send took too little: Writable must come
 	connShut                             // Shutdown waits for the send in flight
 	connShutting                         // a shutdown is in flight
-	connBroken                           // a send failed; the loop is told in the next dispatch
+	connBroken                           // a send failed; the loop is notified in the next dispatch
 	connHeld                             // held has input that came while not reading
 	connEOF                              // the loop knows that the peer sends no more
 	connReset                            // close with a reset
@@ -243,7 +243,7 @@ func tryUring() (*Uring, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = p.Wait(0, nobody{})
+	err = p.Wait(0, noHandler{})
 	if err == nil {
 		return p, nil
 	}
@@ -254,10 +254,10 @@ func tryUring() (*Uring, error) {
 	return nil, err
 }
 
-// nobody is the Handler of a ring that has nothing to tell but that it woke.
-type nobody struct{ Handler }
+// noHandler is the Handler of a ring that has nothing to report but that it woke.
+type noHandler struct{ Handler }
 
-func (nobody) Woke() {}
+func (noHandler) Woke() {}
 
 // PreferUring returns nil when NewUring would work and cost less than epoll: from
 // Linux 6.7 on, where a waiting receive is small and buffers can be given back.
@@ -286,7 +286,7 @@ func (p *Uring) Wake() { sys.EventFDSignal(p.wake) }
 // Flush leaves it to the Wait that follows: one system call submits and collects.
 func (p *Uring) Flush() {}
 
-// start binds the ring to the calling thread and asks for the first things.
+// start binds the ring to the calling thread and submits the first requests.
 func (p *Uring) start() error {
 	runtime.LockOSThread()
 	p.locked = true
@@ -409,7 +409,7 @@ func (p *Uring) check(e syscall.Errno) {
 	}
 }
 
-// dispatch tells h what there was when it began; what comes up meanwhile is for
+// dispatch reports to h what there was when it started; what comes up meanwhile is for
 // the next Wait.
 func (p *Uring) dispatch(h Handler) {
 	n := len(p.ready)
@@ -422,7 +422,7 @@ func (p *Uring) dispatch(h Handler) {
 	k := copy(p.ready, p.ready[n:])
 	p.ready = p.ready[:k]
 	for _, t := range notes {
-		p.tell(t, h)
+		p.deliver(t, h)
 	}
 	p.notesNext = notes
 	if p.starved { // once, however many receives found none
@@ -457,8 +457,8 @@ func (p *Uring) result(c sys.CQE, h Handler) {
 	}
 }
 
-// tell passes a note on if its connection is still the same and open.
-func (p *Uring) tell(t note, h Handler) {
+// deliver passes a note on if its connection is still the same and open.
+func (p *Uring) deliver(t note, h Handler) {
 	if t.kind == noteFull {
 		if l := &p.listeners[t.idx]; l.fd >= 0 && !l.paused {
 			h.AcceptFailed(int(t.idx), t.err)
@@ -479,7 +479,7 @@ func (p *Uring) tell(t note, h Handler) {
 	}
 }
 
-// index returns the table entry that an fd of Accepted stands for.
+// index returns the table entry that an fd of Accepted refers to.
 func index(fd int) uint32 { return uint32(fd - directBase) }
 
 // Release implements Poller. What is in flight is given up.

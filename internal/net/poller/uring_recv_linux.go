@@ -48,7 +48,7 @@ func (p *Uring) Add(k Key, fd int) error {
 		p.cancel(opHangup, idx)
 	}
 	s := p.request()
-	s.PrepRecvOnce(idx, p.buffers) // what comes first tells which kind of connection it is
+	s.PrepRecvOnce(idx, p.buffers) // what comes first shows which kind of connection it is
 	s.UserData = p.conns.userData(opRecv, idx)
 	return nil
 }

@@ -21,7 +21,7 @@ func TestAnyPointerWillDo(t *testing.T) {
 	}
 }
 
-func TestAskingAllocatesNothing(t *testing.T) {
+func TestPrefetchAllocatesNothing(t *testing.T) {
 	large := new([1000]int64)
 	if n := testing.AllocsPerRun(100, func() { Object(large) }); n != 0 {
 		t.Errorf("%v allocations", n)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestTheKernelTellsOfASocketByItsAddresses(t *testing.T) {
+func TestTheKernelFindsASocketByItsAddresses(t *testing.T) {
 	d, err := NewSocketDiag()
 	if err != nil {
 		t.Fatal(err)

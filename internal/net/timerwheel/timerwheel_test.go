@@ -85,7 +85,7 @@ func TestStoppedTimerDoesNotFire(t *testing.T) {
 	}
 }
 
-func TestStoppedTimerWakesNobody(t *testing.T) {
+func TestStoppedTimerCausesNoWakeUp(t *testing.T) {
 	w := New[int](time.Duration(tick), 0)
 	var a, b Timer[int]
 	w.Schedule(&a, 3*tick)

@@ -108,7 +108,7 @@ func (a *admission) inLine(p *place) bool {
 	return p.item != nil
 }
 
-// hangs says that p waits for its peer, until goesOn.
+// hangs says that p waits for its peer, until resumed.
 func (a *admission) hangs(p *place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,8 +123,8 @@ func (a *admission) hangs(p *place) {
 	}
 }
 
-// goesOn says that p has something to do. What it waited for may not be whole yet.
-func (a *admission) goesOn(p *place) {
+// resumed says that p has something to do. What it waited for may not be whole yet.
+func (a *admission) resumed(p *place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.speaks(p)

@@ -168,7 +168,7 @@ func TestClientCertificates(t *testing.T) {
 	others := newAuthority("others")
 	cert := save(t, dir, "ca", tls.Certificate{Certificate: [][]byte{ca().cert.Raw}, PrivateKey: ca().key})
 	caFile := cert.CertFile
-	known, stranger := ca().leaf(t, nil), others.leaf(t, nil)
+	known, unknown := ca().leaf(t, nil), others.leaf(t, nil)
 	f := func(auth string, show *tls.Certificate, version uint16, want bool) {
 		t.Helper()
 		s := serve(t, Config{ClientAuth: auth, ClientCAFiles: []string{caFile}}, echoes)
@@ -201,12 +201,12 @@ func TestClientCertificates(t *testing.T) {
 	}
 	for _, v := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		f("require", nil, v, false)
-		f("require", &stranger, v, false)
+		f("require", &unknown, v, false)
 		f("require", &known, v, true)
 		f("request", nil, v, true)
-		f("request", &stranger, v, false)
+		f("request", &unknown, v, false)
 		f("request", &known, v, true)
-		f("none", &stranger, v, true)
+		f("none", &unknown, v, true)
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 // on with the record layer of records.go. Any goroutine may call its methods.
 type Client struct {
 	// Fixed at NewClient.
-	gate  chan struct{} // as many as may compute at a time
-	lanes []*lane
+	gate       chan struct{} // as many as may compute at a time
+	loopStates []*loopState
 
 	live liveSet[*Shake]
 
@@ -41,7 +41,7 @@ const (
 func NewClient(loops int) *Client {
 	cl := &Client{gate: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), live: newLiveSet[*Shake]()}
 	for range loops {
-		cl.lanes = append(cl.lanes, newLane())
+		cl.loopStates = append(cl.loopStates, newLoopState())
 	}
 	return cl
 }
@@ -70,14 +70,14 @@ func (cl *Client) Close() {
 // A Shake is the handshake of one connection. It belongs to the connection's loop,
 // whose handler passes on what comes until it is over.
 type Shake struct {
-	client *Client
-	c      *eventloop.Conn
-	lane   *lane
-	line   *Line
-	x      *exchange
-	place  *place
-	then   func(error)
-	over   bool
+	client    *Client
+	c         *eventloop.Conn
+	loopState *loopState
+	line      *Line
+	x         *exchange
+	place     *place
+	then      func(error)
+	over      bool
 	// Written by the handshake's goroutine before its last post to the loop.
 	result *result
 }
@@ -105,7 +105,7 @@ func (cl *Client) ShakeGM(c *eventloop.Conn, line *Line, cfg *gm.ClientConfig, t
 }
 
 func (cl *Client) newShake(c *eventloop.Conn, line *Line, then func(error)) *Shake {
-	s := &Shake{client: cl, c: c, lane: cl.lanes[c.Loop().ID()], line: line, then: then}
+	s := &Shake{client: cl, c: c, loopState: cl.loopStates[c.Loop().ID()], line: line, then: then}
 	s.x = newExchange(net.TCPAddrFromAddrPort(c.Peer()), nil, cl.gate, func() { c.Loop().Post(s.step) })
 	s.x.dialed = true
 	return s
@@ -146,7 +146,7 @@ func (s *Shake) shake(cfg *tls.Config) *result {
 		return &result{err: err}
 	}
 	state := conn.ConnectionState()
-	r, err := s.x.finishDialed(&state, s.lane)
+	r, err := s.x.finishDialed(&state, s.loopState)
 	if err == nil && state.Version == tls.VersionTLS13 && cfg.ClientSessionCache != nil {
 		r.dialed.conn, r.dialed.x = conn, s.x
 	}
@@ -214,12 +214,12 @@ func (s *Shake) Install() {
 }
 
 // finishDialed is finish for the client's side.
-func (x *exchange) finishDialed(state *tls.ConnectionState, l *lane) (*records, error) {
+func (x *exchange) finishDialed(state *tls.ConnectionState, l *loopState) (*records, error) {
 	s := suiteOf(state.Version, state.CipherSuite)
 	if s == nil {
 		return nil, errors.New("no record layer for " + tls.CipherSuiteName(state.CipherSuite))
 	}
-	r := &records{lane: l, suite: s, dialed: &dialed{}}
+	r := &records{loopState: l, suite: s, dialed: &dialed{}}
 	k := &x.secrets
 	if s.v13 {
 		if len(k.client) != s.hashLen || len(k.server) != s.hashLen {
@@ -230,10 +230,10 @@ func (x *exchange) finishDialed(state *tls.ConnectionState, l *lane) (*records, 
 		return r, nil
 	}
 	const random = serverRandomAt // of both hellos
-	if len(k.master) == 0 || len(x.head) < random+randomLen || len(x.heard) < random+randomLen {
+	if len(k.master) == 0 || len(x.head) < random+randomLen || len(x.received) < random+randomLen {
 		return nil, errors.New("the handshake left no master secret")
 	}
-	s.setMaster(&r.out, &r.in, k.master, x.head[random:random+randomLen], x.heard[random:random+randomLen])
+	s.setMaster(&r.out, &r.in, k.master, x.head[random:random+randomLen], x.received[random:random+randomLen])
 	return r, nil
 }
 
@@ -257,7 +257,7 @@ const (
 
 // serverMessage takes messages after the handshake: session tickets (RFC 8446
 // §4.6.1) and key updates.
-func (r *records) serverMessage(b []byte, asked *bool) error {
+func (r *records) serverMessage(b []byte, requested *bool) error {
 	if len(b) == 0 {
 		return &recordError{alertUnexpectedMessage, "an empty handshake record"}
 	}
@@ -271,7 +271,7 @@ func (r *records) serverMessage(b []byte, asked *bool) error {
 			continue
 		case r.messageLen == 0 && b[0] == keyUpdate, r.messageLen > 0 && r.message[0] == keyUpdate:
 			d.conn, d.x = nil, nil // it would need the new key
-			return r.handshakeMessage(b, asked)
+			return r.handshakeMessage(b, requested)
 		}
 		n := copy(r.message[r.messageLen:4], b)
 		r.messageLen += uint8(n)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // A caller is a loop that dials.
@@ -29,7 +30,7 @@ type caller struct {
 
 func newCaller(t testing.TB) *caller {
 	t.Helper()
-	g, err := eventloop.New(eventloop.Config{Loops: 1, Engine: os.Getenv(testEngine)}, nil, nil)
+	g, err := eventloop.New(eventloop.Config{Loops: 1, Engine: os.Getenv(trial.Engine)}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +208,7 @@ func TestADialedConnectionSpeaksEveryVersionAndSuite(t *testing.T) {
 	}
 }
 
-func TestADialerRefusesWhomItDoesNotKnow(t *testing.T) {
+func TestADialerRefusesUntrustedCertificates(t *testing.T) {
 	by := newCaller(t)
 	f := func(what string, change func(*x509.Certificate), ask func(*tls.Config), want any) {
 		t.Helper()
@@ -246,7 +247,7 @@ func TestAHandshakeThatNeverEndsIsGivenUp(t *testing.T) {
 }
 
 // What breaks off without close_notify is truncated; what has it is whole.
-func TestADialerTellsACutStreamFromAWholeOne(t *testing.T) {
+func TestADialerDistinguishesTruncatedStreams(t *testing.T) {
 	by := newCaller(t)
 	f := func(whole bool) {
 		t.Helper()

@@ -363,7 +363,7 @@ func (h sends) Data(c *eventloop.Conn, b []byte) int {
 	return len(b)
 }
 
-func TestPlainHTTPIsToldToUseTLS(t *testing.T) {
+func TestPlainHTTPIsAnsweredWithAHintToTLS(t *testing.T) {
 	s := serve(t, Config{}, echoes)
 	f := func(sent, want string) {
 		t.Helper()

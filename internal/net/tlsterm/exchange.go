@@ -28,13 +28,13 @@ type exchange struct {
 	place *place
 
 	// The handshake's goroutine only.
-	left    int // bytes of the current record that Read has not given out
-	started bool
-	head    []byte // the beginning of what was sent: in TLS 1.2 the server's random is in it
-	last    []byte // the last record sent
-	secrets secrets
-	dialed  bool   // the client's side
-	heard   []byte // then the beginning of what came: in TLS 1.2 the server's random is in it
+	left     int // bytes of the current record that Read has not given out
+	started  bool
+	head     []byte // the beginning of what was sent: in TLS 1.2 the server's random is in it
+	last     []byte // the last record sent
+	secrets  secrets
+	dialed   bool   // the client's side
+	received []byte // then the beginning of what came: in TLS 1.2 the server's random is in it
 
 	mu     sync.Mutex
 	in     []byte // from the socket, not yet read
@@ -131,7 +131,7 @@ func (x *exchange) Read(b []byte) (int, error) {
 func (x *exchange) wait() {
 	if x.place != nil {
 		x.line.hangs(x.place)
-		defer x.line.goesOn(x.place)
+		defer x.line.resumed(x.place)
 	}
 	<-x.arrive
 }
@@ -147,8 +147,8 @@ func (x *exchange) tryRead(b []byte) (int, error) {
 	}
 	n := copy(b, x.in[:min(x.left, len(x.in))])
 	x.left -= n
-	if room := serverRandomAt + randomLen - len(x.heard); x.dialed && room > 0 {
-		x.heard = append(x.heard, b[:min(n, room)]...)
+	if room := serverRandomAt + randomLen - len(x.received); x.dialed && room > 0 {
+		x.received = append(x.received, b[:min(n, room)]...)
 	}
 	if x.in = x.in[n:]; len(x.in) == 0 {
 		x.in = nil
@@ -201,12 +201,12 @@ const (
 )
 
 // finish turns a finished handshake into the record layer that continues from it.
-func (x *exchange) finish(state *tls.ConnectionState, l *lane) (*records, error) {
+func (x *exchange) finish(state *tls.ConnectionState, l *loopState) (*records, error) {
 	s := suiteOf(state.Version, state.CipherSuite)
 	if s == nil {
 		return nil, errors.New("no record layer for " + tls.CipherSuiteName(state.CipherSuite))
 	}
-	r := &records{lane: l, suite: s}
+	r := &records{loopState: l, suite: s}
 	k := &x.secrets
 	if s.v13 {
 		if len(k.client) != s.hashLen || len(k.server) != s.hashLen {
@@ -233,7 +233,7 @@ func (s *suite) sentSince(h *half, last []byte) uint64 {
 		return 0
 	}
 	a := s.aead(h)
-	l := lane{}
+	l := loopState{}
 	probe := half{iv: h.iv}
 	for ; probe.seq < most; probe.seq++ {
 		if _, err := a.Open(nil, l.nonceOf(&probe), last[headerLen:], last[:headerLen]); err == nil {

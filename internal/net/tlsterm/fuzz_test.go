@@ -18,7 +18,7 @@ var allSuites = []*suite{
 
 // pair returns two ends of one connection.
 func pair(s *suite) (a, b *records) {
-	a, b = &records{lane: newLane(), suite: s}, &records{lane: newLane(), suite: s}
+	a, b = &records{loopState: newLoopState(), suite: s}, &records{loopState: newLoopState(), suite: s}
 	one, two := bytes.Repeat([]byte{1}, 48), bytes.Repeat([]byte{2}, 48)
 	if s.v13 {
 		s.setSecret(&a.out, one[:s.hashLen])

@@ -41,24 +41,24 @@ const (
 // Accept returns a loops' accept function: it ends TLS on each connection and
 // gives those that are established to next. loops is the number of loops.
 func (t *Terminator) Accept(loops int, next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
-	lanes := make([]*lane, loops)
-	for i := range lanes {
-		lanes[i] = newLane()
+	loopStates := make([]*loopState, loops)
+	for i := range loopStates {
+		loopStates[i] = newLoopState()
 	}
-	t.lanes = lanes
+	t.loopStates = loopStates
 	return func(c *eventloop.Conn) eventloop.Handler {
 		c.SetTimer(int64(t.cfg.HelloTimeout))
-		return &handshake{t: t, c: c, lane: lanes[c.Loop().ID()], next: next, hello: helloReader{tlcp: t.cfg.GM.Enabled()}}
+		return &handshake{t: t, c: c, loopState: loopStates[c.Loop().ID()], next: next, hello: helloReader{tlcp: t.cfg.GM.Enabled()}}
 	}
 }
 
 // handshake is a connection that is not established yet.
 type handshake struct {
 	// Fixed at accept.
-	t    *Terminator
-	c    *eventloop.Conn
-	lane *lane
-	next func(*eventloop.Conn) eventloop.Handler
+	t         *Terminator
+	c         *eventloop.Conn
+	loopState *loopState
+	next      func(*eventloop.Conn) eventloop.Handler
 
 	// Owned by the connection's loop.
 	hello helloReader
@@ -67,7 +67,7 @@ type handshake struct {
 	// national is the version of package gm that the client is served with; 0: none. Fixed
 	// before the handshake begins.
 	national uint16
-	begun    bool // the timer has seen it run
+	started  bool // the timer has seen it run
 	over     bool
 
 	// Written by the handshake's goroutine before its last post to the loop.
@@ -262,7 +262,7 @@ func (h *handshake) shake(x *exchange) *result {
 	if state.NegotiatedProtocol == acme.Protocol {
 		return &result{err: errValidated}
 	}
-	r, err := x.finish(&state, h.lane)
+	r, err := x.finish(&state, h.loopState)
 	if err == nil {
 		r.peer = newPeer(&state)
 	}
@@ -363,7 +363,7 @@ func (h *handshake) establish(c *eventloop.Conn, res *result) {
 	c.SetHandler(next)
 	c.ResumeReading()
 	res.records.forget = h.t.certify(c, res.chains)
-	h.lane.connected()
+	h.loopState.connected()
 	c.SetFilter(res.records, h.x.rest())
 }
 
@@ -382,8 +382,8 @@ func (h *handshake) Drained(*eventloop.Conn) {}
 
 // Timer implements eventloop.Handler: the client is too slow, or waited too long.
 func (h *handshake) Timer(c *eventloop.Conn, _ int64) {
-	if h.x != nil && !h.begun && !h.t.admission.inLine(h.place) {
-		h.begun = true
+	if h.x != nil && !h.started && !h.t.admission.inLine(h.place) {
+		h.started = true
 		c.SetTimer(max(h.left(), 1))
 		return
 	}

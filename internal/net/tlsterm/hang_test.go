@@ -36,7 +36,7 @@ func TestHandshakesThatHangMakeRoomForThoseThatWait(t *testing.T) {
 	}
 }
 
-func TestThoseThatHangStayAsLongAsNobodyWaits(t *testing.T) {
+func TestHangingHandshakesStayWhileNoneIsQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(Config{MaxHandshakes: 3, MaxWaiting: 10})
 		var mu sync.Mutex
@@ -52,22 +52,22 @@ func TestThoseThatHangStayAsLongAsNobodyWaits(t *testing.T) {
 			p.run = func() {
 				a.hangs(p)
 				<-gone
-				a.goesOn(p)
+				a.resumed(p)
 			}
 			if !a.admit(p) {
 				t.Fatal("turned away")
 			}
 			time.Sleep(hangPatience / 10)
 		}
-		var begun atomic.Int32
-		brief := func() { a.enter(func() { begun.Add(1) }) }
+		var started atomic.Int32
+		brief := func() { a.enter(func() { started.Add(1) }) }
 		wants := func(what string, run int32, list ...int) {
 			t.Helper()
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
-			if begun.Load() != run || !slices.Equal(ended, list) {
-				t.Errorf("%s: %d began, want %d; %v were ended, want %v", what, begun.Load(), run, ended, list)
+			if started.Load() != run || !slices.Equal(ended, list) {
+				t.Errorf("%s: %d began, want %d; %v were ended, want %v", what, started.Load(), run, ended, list)
 			}
 		}
 		hang(0)
@@ -102,7 +102,7 @@ func TestThoseThatHangStayAsLongAsNobodyWaits(t *testing.T) {
 	})
 }
 
-func TestWhileThrottledNobodyWaitsForOneThatHangs(t *testing.T) {
+func TestWhileThrottledNoneWaitsForAHangingHandshake(t *testing.T) {
 	s := serve(t, Config{HandshakeTimeout: seconds(300)}, echoes)
 	s.Throttle(true)
 	for range 3 {
@@ -124,24 +124,24 @@ func TestAHandshakeThatTricklesMakesRoom(t *testing.T) {
 				case <-gone:
 					return
 				case <-time.After(hangPatience * 2 / 3):
-					a.goesOn(p)
+					a.resumed(p)
 				}
 			}
 		}
 		a.admit(p)
 		time.Sleep(10 * hangPatience)
-		begun := false
-		a.enter(func() { begun = true })
+		started := false
+		a.enter(func() { started = true })
 		time.Sleep(hangPatience)
 		a.close()
-		if !begun {
+		if !started {
 			t.Error("the one that waited did not begin")
 		}
 	})
 }
 
 // Who has ended its side before it saw anything of ours will not end a handshake.
-func TestOneWhoWaitsAndEndsItsSideFreesItsPlace(t *testing.T) {
+func TestAQueuedHandshakeThatEndsItsSideFreesItsPlace(t *testing.T) {
 	s := serve(t, Config{MaxHandshakes: 1, MaxWaiting: 2, HandshakeTimeout: seconds(300)}, echoes)
 	s.admission.mu.Lock()
 	s.admission.patience = time.Hour
@@ -158,7 +158,7 @@ func TestOneWhoWaitsAndEndsItsSideFreesItsPlace(t *testing.T) {
 
 // Of two, the second waits for the first; it is given up before that one's time is over,
 // because it would have none left to run in.
-func TestWhoWouldBeginTooLateIsNotBegun(t *testing.T) {
+func TestHandshakesThatWouldStartTooLateAreNotStarted(t *testing.T) {
 	s := serve(t, Config{MaxHandshakes: 1, HandshakeTimeout: seconds(3)}, echoes)
 	s.admission.mu.Lock()
 	s.admission.patience = time.Hour
@@ -195,7 +195,7 @@ func TestAPanicAtTheBeginningEndsTheConnection(t *testing.T) {
 	eventually(t, "no connection", func() bool { return s.group.Open() == 0 })
 }
 
-func TestNobodyWaitsBeforeAClosedDoor(t *testing.T) {
+func TestNoHandshakeWaitsAfterClose(t *testing.T) {
 	a := newAdmission(Config{MaxHandshakes: 1, MaxWaiting: 10})
 	hold, closed := make(chan struct{}), make(chan struct{})
 	a.enter(func() { <-hold })
@@ -213,7 +213,7 @@ func TestNobodyWaitsBeforeAClosedDoor(t *testing.T) {
 
 // What has started is not held up by what begins: of many that come at once, few are under
 // way as long as none waits for a client.
-func TestFewBeginBeforeTheFirstEnd(t *testing.T) {
+func TestFewHandshakesStartBeforeTheFirstEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(Config{MaxHandshakes: 100, MaxWaiting: 100, HandshakeCPUs: 2})
 		step := make(chan struct{})
@@ -223,7 +223,7 @@ func TestFewBeginBeforeTheFirstEnd(t *testing.T) {
 				<-step // computes
 				a.hangs(p)
 				time.Sleep(time.Second)
-				a.goesOn(p)
+				a.resumed(p)
 				<-step // computes
 			}
 			a.admit(p)

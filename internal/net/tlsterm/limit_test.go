@@ -127,7 +127,7 @@ func TestHandshakesBeyondTheBoundWaitAndBeyondThatAreShed(t *testing.T) {
 	eventually(t, "the last of them counted", func() bool { return s.Stats().Full == 3 && s.Stats().Waiting == 0 })
 }
 
-func TestOneWhoWaitsAndLeavesFreesItsPlace(t *testing.T) {
+func TestAQueuedHandshakeThatClosesFreesItsPlace(t *testing.T) {
 	s := serve(t, Config{MaxHandshakes: 1, MaxWaiting: 2, HandshakeTimeout: seconds(60)}, echoes)
 	mute(t, s)
 	eventually(t, "one that runs", func() bool { return s.Stats().Running == 1 })
@@ -204,7 +204,7 @@ func TestARateIsKept(t *testing.T) {
 	})
 }
 
-func TestThoseWhoWaitRunInOrder(t *testing.T) {
+func TestQueuedHandshakesRunInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(Config{MaxHandshakes: 1, MaxWaiting: 10})
 		hold := make(chan struct{})
@@ -244,12 +244,12 @@ func TestCloseEndsHandshakesUnderWay(t *testing.T) {
 
 func TestOnlyCiphersInUseStayReady(t *testing.T) {
 	s := allSuites[0]
-	l := newLane()
+	l := newLoopState()
 	l.read.limit = 4
 	var all []*records
 	for range 10 {
 		a, b := pair(s)
-		b.lane = l
+		b.loopState = l
 		all = append(all, b)
 		for range 3 {
 			if plain, _, err := b.Open(a.Seal(nil, []byte("x"))); err != nil || string(plain) != "x" {
@@ -275,13 +275,13 @@ func TestOnlyCiphersInUseStayReady(t *testing.T) {
 }
 
 func TestCiphersOfSilentConnectionsAreTakenBackAsOthersConnect(t *testing.T) {
-	l := newLane()
+	l := newLoopState()
 	talks, busy := pair(allSuites[0])
-	busy.lane = l
+	busy.loopState = l
 	var all []*records
 	for range 10 * warmLeast {
 		a, b := pair(allSuites[0])
-		b.lane = l
+		b.loopState = l
 		l.connected()
 		for _, x := range [][2]*records{{a, b}, {talks, busy}} {
 			if _, _, err := x[1].Open(x[0].Seal(nil, []byte("x"))); err != nil {

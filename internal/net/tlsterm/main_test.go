@@ -14,7 +14,6 @@ import (
 	"math/big"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 func TestMain(m *testing.M) {
@@ -125,21 +125,9 @@ func replace(t testing.TB, path string, b []byte) {
 	}
 }
 
-// testEngine names the engine for all tests of this package; empty means the default.
-const testEngine = "WEIR_TEST_ENGINE"
-
 // Every test here must hold with every engine: this one runs them all again, in
 // a process of its own.
-func TestEverythingHoldsWithEpoll(t *testing.T) {
-	if os.Getenv(testEngine) != "" {
-		return // this is that process
-	}
-	cmd := exec.CommandContext(t.Context(), must(os.Executable()), "-test.short")
-	cmd.Env = append(os.Environ(), testEngine+"=epoll")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
+func TestEverythingHoldsWithEpoll(t *testing.T) { trial.Again(t, trial.Engine, "epoll", "-test.short") }
 
 // A server is a Terminator before a handler on real loops.
 type server struct {
@@ -159,7 +147,7 @@ func serve(t testing.TB, cfg Config, next func(*eventloop.Conn) eventloop.Handle
 
 func serveLoop(t testing.TB, loopCfg eventloop.Config, cfg Config, next func(*eventloop.Conn) eventloop.Handler) *server {
 	t.Helper()
-	loopCfg.Engine = os.Getenv(testEngine)
+	loopCfg.Engine = os.Getenv(trial.Engine)
 	term, err := New(cfg, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -88,7 +88,7 @@ func (r *records) Wipe() {
 // certificate is verified by the authorities and revocation lists of now. arrived is to be called
 // on the loop when there is a connection with that filter. After Accept only.
 func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, arrived func(*eventloop.Conn), err error) {
-	r := &records{lane: t.lanes[loop]}
+	r := &records{loopState: t.loopStates[loop]}
 	var version, id uint64
 	var in, out takeover.State
 	protocol := ""

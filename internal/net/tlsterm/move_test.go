@@ -12,7 +12,7 @@ import (
 // movable is a record layer as after a handshake of a suite, and its twin on the client's side.
 func movable(version, id uint16) (server, client *records) {
 	make1 := func(in, out byte) *records {
-		r := &records{lane: newLane(), suite: suiteOf(version, id), peer: bareHTTP1}
+		r := &records{loopState: newLoopState(), suite: suiteOf(version, id), peer: bareHTTP1}
 		for h, seed := range map[*half]byte{&r.in: in, &r.out: out} {
 			if r.suite.v13 {
 				r.suite.setSecret(h, bytes.Repeat([]byte{seed}, r.suite.hashLen))
@@ -28,7 +28,7 @@ func movable(version, id uint16) (server, client *records) {
 	return make1(1, 2), make1(2, 1)
 }
 
-func TestARecordLayerGoesOnInAnotherProcess(t *testing.T) {
+func TestARecordLayerResumesInAnotherProcess(t *testing.T) {
 	f := func(version, id uint16) {
 		t.Helper()
 		server, client := movable(version, id)
@@ -67,7 +67,7 @@ func TestARecordLayerGoesOnInAnotherProcess(t *testing.T) {
 			}()
 			server.Seal(nil, []byte("x"))
 		}()
-		other := &Terminator{lanes: []*lane{newLane()}}
+		other := &Terminator{loopStates: []*loopState{newLoopState()}}
 		restored, _, err := other.Restore(0, state)
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +109,7 @@ func FuzzRestore(f *testing.F) {
 		s, _ := r.AppendState(nil)
 		f.Add([]byte(s))
 	}
-	t1 := &Terminator{lanes: []*lane{newLane()}}
+	t1 := &Terminator{loopStates: []*loopState{newLoopState()}}
 	t1.current.Store(&service{config: &tls.Config{}})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		x, _, err := t1.Restore(0, takeover.State(b))

@@ -64,8 +64,8 @@ func TestAClientCertificateIsVerifiedAgain(t *testing.T) {
 		t.Error("without authorities the certificate counts")
 	}
 	other := newCRLAuthority("of others")
-	stranger := save(t, dir, "others", tls.Certificate{Certificate: [][]byte{other.cert.Raw}, PrivateKey: other.key}).CertFile
-	if _, err := f(Config{ClientAuth: "request", ClientCAFiles: []string{stranger}}); err == nil {
+	unknown := save(t, dir, "others", tls.Certificate{Certificate: [][]byte{other.cert.Raw}, PrivateKey: other.key}).CertFile
+	if _, err := f(Config{ClientAuth: "request", ClientCAFiles: []string{unknown}}); err == nil {
 		t.Error("a certificate of an unknown authority counts")
 	}
 	crl := filepath.Join(dir, "crl.pem")

@@ -188,7 +188,7 @@ func (h *handshake) shakeGM(x *exchange, cfg *gm.ServerConfig, version uint16) *
 	if err != nil {
 		return &result{err: err}
 	}
-	r := gmRecords(h.lane, s)
+	r := gmRecords(h.loopState, s)
 	state := gmState(s.Protocol, s.Peer, s.Chains)
 	r.peer = newPeer(&state)
 	return &result{
@@ -203,7 +203,7 @@ func (s *Shake) shakeGM(cfg *gm.ClientConfig) *result {
 	if err != nil {
 		return &result{err: err}
 	}
-	r := gmRecords(s.lane, state)
+	r := gmRecords(s.loopState, state)
 	r.dialed = &dialed{gm: state.Tickets}
 	return &result{records: r, resumed: state.Resumed, protocol: state.Protocol}
 }
@@ -234,8 +234,8 @@ func (s *service) verifyGMAgain(state *tls.ConnectionState, sent [][]byte) error
 }
 
 // gmRecords is the record layer that continues from a handshake of package gm.
-func gmRecords(l *lane, s *gm.State) *records {
-	r := &records{lane: l, suite: suiteOf(s.Version, s.Suite.ID)}
+func gmRecords(l *loopState, s *gm.State) *records {
+	r := &records{loopState: l, suite: suiteOf(s.Version, s.Suite.ID)}
 	for _, d := range []struct {
 		h *half
 		k *gm.Keys

@@ -24,7 +24,7 @@ func TestIdleNationalConnectionsAreSmall(t *testing.T) {
 		delete(names, suite.Name)
 		t.Run(suite.Name, func(t *testing.T) {
 			s := serveGM(t, chain.config())
-			ask := chain.asks(suite)
+			ask := chain.requests(suite)
 			ask.Pair = nil
 			idleClients(t, s, ask, warm) // what is made once, and ciphers that stay ready
 			before, routines := liveBytes(), runtime.NumGoroutine()

@@ -90,7 +90,7 @@ func TestRevokedNationalClientsAreRefused(t *testing.T) {
 		}
 		defer raw.Close()
 		_ = raw.SetDeadline(time.Now().Add(30 * time.Second))
-		ask := n.asks(suite)
+		ask := n.requests(suite)
 		ask.Pair, ask.Sessions, ask.SessionKey = pair, sessions[pair], s.addr+suite.Name
 		c, err := gm.DialStream(raw, ask)
 		if err == nil {
@@ -166,7 +166,7 @@ func TestARevokedNationalClientIsDisconnected(t *testing.T) {
 		}
 		open := map[*gm.Pair]*gm.Stream{}
 		for _, pair := range []*gm.Pair{good, bad} {
-			ask := n.asks(suite)
+			ask := n.requests(suite)
 			ask.Pair = pair
 			open[pair] = dialGM(t, s, ask)
 			roundTrip(t, open[pair], text(10))

@@ -49,7 +49,7 @@ func (n *national) config() Config {
 	return Config{GM: GMConfig{Certificates: []GMCertificate{n.server}, ClientCAFiles: []string{n.path("ca.pem")}}}
 }
 
-func (n *national) asks(s *gm.Suite) *gm.ClientConfig {
+func (n *national) requests(s *gm.Suite) *gm.ClientConfig {
 	return &gm.ClientConfig{Version: s.Version, Suites: []uint16{s.ID}, ServerName: "localhost", RootCAs: n.roots, Protocols: []string{"http/1.1"}, Pair: n.client}
 }
 
@@ -76,7 +76,7 @@ func TestNationalAndModernTLSShareAPort(t *testing.T) {
 	save(t, n.dir, "modern", tls.Certificate{Certificate: [][]byte{ca().cert.Raw}, PrivateKey: ca().key})
 	s := serve(t, cfg, echoes)
 	for _, suite := range gm.Suites {
-		ask := n.asks(suite)
+		ask := n.requests(suite)
 		ask.Sessions, ask.SessionKey = gm.NewClientSessions(4), "peer"
 		for round := range 2 {
 			c := dialGM(t, s, ask)
@@ -121,7 +121,7 @@ func TestWithoutNationalCertificatesTLCPIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = raw.SetDeadline(time.Now().Add(30 * time.Second))
-		if _, err := gm.DialStream(raw, n.asks(suite)); err == nil {
+		if _, err := gm.DialStream(raw, n.requests(suite)); err == nil {
 			t.Errorf("%s is accepted", suite.Name)
 		}
 		_ = raw.Close()
@@ -137,7 +137,7 @@ func TestTheClientsNationalCertificateIsDemanded(t *testing.T) {
 		if suite.Name[:5] == "ECDHE" {
 			continue // its client demands to be asked
 		}
-		ask := n.asks(suite)
+		ask := n.requests(suite)
 		ask.Pair = nil
 		raw, err := net.Dial("tcp", s.addr)
 		if err != nil {
@@ -188,7 +188,7 @@ func TestNationalTicketsOutliveARotationAndAReload(t *testing.T) {
 		if suite.Name[:5] == "ECDHE" {
 			continue
 		}
-		ask := n.asks(suite)
+		ask := n.requests(suite)
 		ask.Sessions, ask.SessionKey = gm.NewClientSessions(4), "peer"
 		roundTrip(t, dialGM(t, s, ask), text(10))
 		if err := s.Reload(); err != nil {
@@ -216,7 +216,7 @@ func TestManyNationalClientsAtOnce(t *testing.T) {
 	for i := range 24 {
 		suite := gm.Suites[[]int{0, 1, 3, 5}[i%4]]
 		all.Go(func() {
-			c := dialGM(t, s, n.asks(suite))
+			c := dialGM(t, s, n.requests(suite))
 			for range 3 {
 				roundTrip(t, c, text(5000))
 			}
@@ -235,5 +235,5 @@ func TestNationalCertificatesAloneRefuseAModernClient(t *testing.T) {
 			t.Errorf("%s is served without a certificate", tls.VersionName(version))
 		}
 	}
-	roundTrip(t, dialGM(t, s, n.asks(gm.Suites[0])), text(10))
+	roundTrip(t, dialGM(t, s, n.requests(gm.Suites[0])), text(10))
 }

@@ -27,7 +27,7 @@ const (
 // wantsStaple reports whether there is a responder to ask for c's state.
 func (c *cert) wantsStaple() bool { return c.issuer != nil && len(c.bare.Leaf.OCSPServer) > 0 }
 
-// staple asks the responder for c's state and puts a good answer in service.
+// staple requests c's state from the responder and puts a good answer in service.
 func (c *cert) staple(ctx context.Context, client *http.Client, now func() time.Time) (*ocsp.Response, error) {
 	raw, err := c.fetch(ctx, client)
 	if err != nil {
@@ -46,7 +46,7 @@ func (c *cert) staple(ctx context.Context, client *http.Client, now func() time.
 	return res, nil
 }
 
-// fetch asks the responders in turn (RFC 6960 appendix A).
+// fetch tries the responders one by one (RFC 6960 appendix A).
 func (c *cert) fetch(ctx context.Context, client *http.Client) (raw []byte, err error) {
 	query, err := ocsp.CreateRequest(c.bare.Leaf, c.issuer, nil)
 	if err != nil {
@@ -103,7 +103,7 @@ func checkStaple(raw []byte, leaf, issuer *x509.Certificate, now time.Time) (*oc
 	case res.ThisUpdate.After(now.Add(ocspSkew)):
 		return nil, fmt.Errorf("ocsp answer: from the future, %s", res.ThisUpdate.Format(time.RFC3339))
 	case res.NextUpdate.IsZero():
-		return nil, errors.New("ocsp answer: without nextUpdate nobody can cache it")
+		return nil, errors.New("ocsp answer: without nextUpdate it cannot be cached")
 	case !res.NextUpdate.After(now):
 		return nil, fmt.Errorf("ocsp answer: stale since %s", res.NextUpdate.Format(time.RFC3339))
 	}
@@ -138,7 +138,7 @@ func (c *cert) retryAfter(failures int, least time.Duration, now time.Time) time
 	return d/2 + rand.N(d/2+1)
 }
 
-// keep asks for c's state for as long as c is in service.
+// keep requests c's state for as long as c is in service.
 func (k *keepers) keep(ctx context.Context, c *cert, first time.Duration) {
 	failures := 0
 	timer := time.NewTimer(first)

@@ -23,9 +23,9 @@ import (
 // A responder is an OCSP responder whose answers a test chooses.
 type responder struct {
 	*httptest.Server
-	mu     sync.Mutex
-	answer func(serial *big.Int) []byte
-	asked  int
+	mu        sync.Mutex
+	answer    func(serial *big.Int) []byte
+	requested int
 }
 
 func newResponder(t testing.TB, answer func(*big.Int) []byte) *responder {
@@ -38,7 +38,7 @@ func newResponder(t testing.TB, answer func(*big.Int) []byte) *responder {
 			return
 		}
 		r.mu.Lock()
-		r.asked++
+		r.requested++
 		b := r.answer(q.SerialNumber)
 		r.mu.Unlock()
 		if b == nil {
@@ -60,7 +60,7 @@ func (r *responder) set(answer func(*big.Int) []byte) {
 func (r *responder) questions() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.asked
+	return r.requested
 }
 
 // saysOCSP makes an answer, good for an hour unless changed.
@@ -136,7 +136,7 @@ func TestARevokedCertificateLosesItsStapleAtOnce(t *testing.T) {
 }
 
 func TestBadAnswersAreNeverStapled(t *testing.T) {
-	stranger := newAuthority("unknown")
+	unknown := newAuthority("unknown")
 	plain := ca().leaf(t, nil, "not a responder")
 	delegate := ca().leaf(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageOCSPSigning} })
 	past := ca().leaf(t, func(c *x509.Certificate) {
@@ -160,7 +160,7 @@ func TestBadAnswersAreNeverStapled(t *testing.T) {
 	f("", by(delegate)(n))
 	f("not for that", by(plain)(n))
 	f("not for that", by(past)(n))
-	f("ocsp answer:", signedBy(stranger.cert, stranger.key, nil)(n))
+	f("ocsp answer:", signedBy(unknown.cert, unknown.key, nil)(n))
 	f("ocsp answer:", good(big.NewInt(7)))
 	f("ocsp answer:", []byte("garbage"))
 	f("ocsp answer:", nil)
@@ -213,13 +213,13 @@ func TestMustStapleIsNotPutInServiceWithout(t *testing.T) {
 	if st := s.Stats(); st.Unstapled != 0 {
 		t.Errorf("%+v", st)
 	}
-	asked := r.questions()
+	requested := r.questions()
 	if err := s.Reload(); err != nil || len(stapledTo(t, s)) == 0 {
-		t.Errorf("after a reload of the same certificate: %v, or the staple is lost (%d questions)", err, asked)
+		t.Errorf("after a reload of the same certificate: %v, or the staple is lost (%d questions)", err, requested)
 	}
 }
 
-func TestDisabledOCSPAsksNobody(t *testing.T) {
+func TestDisabledOCSPSendsNoRequest(t *testing.T) {
 	r := newResponder(t, good)
 	s := serve(t, Config{OCSPStapling: setting.Off, Certificates: []Certificate{save(t, t.TempDir(), "a", ca().leaf(t, withOCSP(r.URL, false), "localhost"))}}, echoes)
 	if b := stapledTo(t, s); len(b) > 0 || r.questions() > 0 {

@@ -73,11 +73,11 @@ func sum(s *server, f func(eventloop.Stats) uint64) func() uint64 {
 	}
 }
 
-// hears sends its words when the peer's side has ended.
-type hears struct{ echo }
+// farewell sends its text when the peer's side has ended.
+type farewell struct{ echo }
 
-func (hears) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
-func (hears) EndOfStream(c *eventloop.Conn) bool {
+func (farewell) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
+func (farewell) EndOfStream(c *eventloop.Conn) bool {
 	c.Write([]byte("words"))
 	c.CloseAfterFlush()
 	return true
@@ -86,7 +86,7 @@ func (hears) EndOfStream(c *eventloop.Conn) bool {
 // A request to update the key is answered before the next data (RFC 8446 §4.6.3), also
 // when the one who asked has ended its side right behind it.
 func TestAKeyUpdateBeforeTheEndIsAnswered(t *testing.T) {
-	s := serve(t, Config{Tickets: setting.Off}, func(*eventloop.Conn) eventloop.Handler { return hears{} })
+	s := serve(t, Config{Tickets: setting.Off}, func(*eventloop.Conn) eventloop.Handler { return farewell{} })
 	p := meet(t, s, tls.VersionTLS13)
 	before := p.r.in.key
 	p.send(append(p.update(updateRequested), p.r.Close(nil)...))
@@ -111,7 +111,7 @@ func (ponders) Timer(c *eventloop.Conn, _ int64) {
 
 // A client may end its side, the stream's and the socket's, and still wait for its
 // answer: at once, as everything comes in one segment, or one end after the other.
-func TestWhoHasEndedItsSideStillGetsItsAnswer(t *testing.T) {
+func TestAHalfClosedClientStillGetsItsAnswer(t *testing.T) {
 	s := serve(t, Config{Tickets: setting.Off}, func(*eventloop.Conn) eventloop.Handler { return ponders{} })
 	for _, v := range bothVersions {
 		for _, pause := range []time.Duration{0, 50 * time.Millisecond} {

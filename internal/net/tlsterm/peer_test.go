@@ -79,7 +79,7 @@ func meet(t testing.TB, s *server, version uint16) *peer {
 	}
 	state := c.ConnectionState()
 	su := suiteOf(state.Version, state.CipherSuite)
-	r := &records{lane: newLane(), suite: su}
+	r := &records{loopState: newLoopState(), suite: su}
 	if su.v13 {
 		su.setSecret(&r.out, log.client)
 		su.setSecret(&r.in, log.server)

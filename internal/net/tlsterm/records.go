@@ -89,9 +89,9 @@ type half struct {
 // records is the record layer of one connection. It belongs to the
 // connection's loop; no lock.
 type records struct {
-	lane    *lane
-	suite   *suite
-	in, out half
+	loopState *loopState
+	suite     *suite
+	in, out   half
 	// partial is the beginning of a record whose end has not come; nil when there
 	// is none.
 	partial []byte
@@ -123,7 +123,7 @@ func (r *records) Open(b []byte) (plain, reply []byte, err error) {
 		}
 	}
 	plain = b[:0]
-	asked := false
+	requested := false
 	for {
 		n, err := r.recordLen(b)
 		if err != nil {
@@ -132,12 +132,12 @@ func (r *records) Open(b []byte) (plain, reply []byte, err error) {
 		if n == 0 {
 			break
 		}
-		err = r.openRecord(b[:n:n], &plain, &asked)
+		err = r.openRecord(b[:n:n], &plain, &requested)
 		b = b[n:]
 		switch {
 		case err == io.EOF: //nolint:errorlint // openRecord returns it bare
 			r.ended = true
-			if asked { // what is still to be sent comes after it
+			if requested { // what is still to be sent comes after it
 				reply = r.updateKey(nil)
 			}
 			return plain, reply, io.EOF
@@ -148,7 +148,7 @@ func (r *records) Open(b []byte) (plain, reply []byte, err error) {
 	if len(b) > 0 { // not at once its whole length: a slow peer pays for what it sends
 		r.partial = append(make([]byte, 0, min(r.wholeLen(b), max(2*len(b), minPartial))), b...)
 	}
-	if asked {
+	if requested {
 		reply = r.updateKey(nil)
 	}
 	return plain, reply, nil
@@ -169,8 +169,8 @@ func (r *records) complete(b []byte) (all []byte, whole bool) {
 		r.partial = append(r.partial, b...)
 		return nil, false
 	}
-	all = append(append(r.lane.scratch[:0], r.partial...), b...)
-	r.lane.scratch = all
+	all = append(append(r.loopState.scratch[:0], r.partial...), b...)
+	r.loopState.scratch = all
 	r.partial = nil
 	return all, true
 }
@@ -200,7 +200,7 @@ func (r *records) recordLen(b []byte) (int, error) {
 
 // openRecord decrypts one whole record in place and moves its data down to the
 // end of plain.
-func (r *records) openRecord(rec []byte, plain *[]byte, asked *bool) error {
+func (r *records) openRecord(rec []byte, plain *[]byte, requested *bool) error {
 	var sealed []byte
 	if d := r.dialed; d != nil && d.conn != nil {
 		sealed = bytes.Clone(rec)
@@ -224,13 +224,13 @@ func (r *records) openRecord(rec []byte, plain *[]byte, asked *bool) error {
 	case typ == typeAlert && r.betweenMessages():
 		return r.alert(data)
 	case typ == typeHandshake && r.suite.v13 && r.dialed != nil:
-		if err := r.serverMessage(data, asked); err != nil {
+		if err := r.serverMessage(data, requested); err != nil {
 			return err
 		}
 		r.dialed.ticket(sealed, data)
 		return nil
 	case typ == typeHandshake && r.suite.v13:
-		return r.handshakeMessage(data, asked)
+		return r.handshakeMessage(data, requested)
 	case typ == typeHandshake:
 		return &recordError{alertUnexpectedMessage, "renegotiation is refused"}
 	}
@@ -251,18 +251,18 @@ func (r *records) decrypt(rec []byte) (typ uint8, data []byte, err error) {
 		if rec[0] != typeData {
 			return 0, nil, &recordError{alertUnexpectedMessage, fmt.Sprintf("a bare record of type %d", rec[0])}
 		}
-		nonce := r.lane.nonceOf(h)
+		nonce := r.loopState.nonceOf(h)
 		data, err = r.cipher(h, true).Open(body[:0], nonce, body, rec[:headerLen])
 	} else {
 		if len(body) < s.explicit+tagLen {
 			return 0, nil, &recordError{alertBadRecordMAC, "a record too short"}
 		}
-		nonce := r.lane.nonceOf(h)
+		nonce := r.loopState.nonceOf(h)
 		if s.explicit > 0 {
 			copy(nonce[4:], body[:s.explicit])
 			body = body[s.explicit:]
 		}
-		data, err = r.cipher(h, true).Open(body[:0], nonce, body, r.lane.additional(h.seq, rec[0], s.recordVersion(), len(body)-tagLen))
+		data, err = r.cipher(h, true).Open(body[:0], nonce, body, r.loopState.additional(h.seq, rec[0], s.recordVersion(), len(body)-tagLen))
 	}
 	if err != nil {
 		return 0, nil, &recordError{alertBadRecordMAC, "a record that does not decrypt"}
@@ -318,7 +318,7 @@ func (r *records) alert(b []byte) error {
 // handshakeMessage takes a message after the handshake: only a key update may
 // come from a client (RFC 8446 §4.6), nothing else follows it in its
 // record (§5.1), and it may itself come in pieces.
-func (r *records) handshakeMessage(b []byte, asked *bool) error {
+func (r *records) handshakeMessage(b []byte, requested *bool) error {
 	if len(b) == 0 {
 		return &recordError{alertUnexpectedMessage, "an empty handshake record"}
 	}
@@ -339,7 +339,7 @@ func (r *records) handshakeMessage(b []byte, asked *bool) error {
 	case m[4] > updateRequested:
 		return &recordError{alertIllegalParameter, "a key update of an unknown kind"}
 	default:
-		*asked = *asked || m[4] == updateRequested
+		*requested = *requested || m[4] == updateRequested
 	}
 	r.messageLen = 0
 	r.suite.nextKey(&r.in)
@@ -373,8 +373,8 @@ func (r *records) Seal(dst, b []byte) []byte {
 func (r *records) Release() {
 	r.failed = true
 	r.partial = nil
-	r.lane.read.dismiss(&r.in)
-	r.lane.write.dismiss(&r.out)
+	r.loopState.read.dismiss(&r.in)
+	r.loopState.write.dismiss(&r.out)
 	if r.forget != nil {
 		r.forget()
 	}
@@ -398,7 +398,7 @@ func (r *records) updateKey(dst []byte) []byte {
 func (r *records) seal(dst []byte, typ uint8, b []byte) []byte {
 	h, s := &r.out, r.suite
 	start := len(dst)
-	nonce := r.lane.nonceOf(h)
+	nonce := r.loopState.nonceOf(h)
 	if s.v13 {
 		n := len(b) + 1 + tagLen
 		dst = append(dst, typeData, 3, 3, byte(n>>8), byte(n))
@@ -411,7 +411,7 @@ func (r *records) seal(dst []byte, typ uint8, b []byte) []byte {
 		dst = append(dst, nonce[len(nonce)-s.explicit:]...) // the number of the record: unique, which is all that is asked (RFC 5288 §3)
 		body := len(dst)
 		dst = append(dst, b...)
-		dst = r.cipher(h, false).Seal(dst[:body], nonce, dst[body:], r.lane.additional(h.seq, typ, v, len(b)))
+		dst = r.cipher(h, false).Seal(dst[:body], nonce, dst[body:], r.loopState.additional(h.seq, typ, v, len(b)))
 	}
 	h.seq++
 	return dst

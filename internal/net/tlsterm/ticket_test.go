@@ -29,7 +29,7 @@ var bothVersions = []uint16{tls.VersionTLS12, tls.VersionTLS13}
 func TestSessionsResumeOnEveryNodeWithTheSecret(t *testing.T) {
 	one := serve(t, Config{TicketSecret: sharedSecret}, echoes)
 	two := serve(t, Config{TicketSecret: sharedSecret}, echoes)
-	stranger := serve(t, Config{TicketSecret: sharedSecret + "x"}, echoes)
+	unknown := serve(t, Config{TicketSecret: sharedSecret + "x"}, echoes)
 	without := serve(t, Config{}, echoes)
 	off := serve(t, Config{TicketSecret: sharedSecret, Tickets: setting.Off}, echoes)
 	f := func(what string, from, to *server, want bool) {
@@ -51,7 +51,7 @@ func TestSessionsResumeOnEveryNodeWithTheSecret(t *testing.T) {
 	}
 	f("the same node", one, one, true)
 	f("another node", one, two, true)
-	f("another secret", one, stranger, false)
+	f("another secret", one, unknown, false)
 	f("no secret", without, without, true)
 	f("no common secret", without, one, false)
 	f("tickets are off", off, off, false)

@@ -34,16 +34,16 @@ import (
 // its methods.
 type Terminator struct {
 	// Fixed at New.
-	cfg       Config
-	log       *slog.Logger
-	client    *http.Client // for OCSP
-	retryMin  time.Duration
-	ownSecret []byte        // of tickets, when none is configured
-	gate      chan struct{} // as many as may compute at a time
-	admission *admission
-	protocols []string
-	lanes     []*lane // fixed by Accept
-	managed   Managed // fixed by Manage; nil: there are files only
+	cfg        Config
+	log        *slog.Logger
+	client     *http.Client // for OCSP
+	retryMin   time.Duration
+	ownSecret  []byte        // of tickets, when none is configured
+	gate       chan struct{} // as many as may compute at a time
+	admission  *admission
+	protocols  []string
+	loopStates []*loopState // fixed by Accept
+	managed    Managed      // fixed by Manage; nil: there are files only
 
 	counters counters
 	tally    tally
@@ -278,7 +278,7 @@ func (t *Terminator) Run(ctx context.Context) error {
 	rotation := time.Duration(t.cfg.TicketRotation)
 	period := time.NewTimer(untilNextPeriod(time.Now(), rotation))
 	defer period.Stop()
-	outdated := t.tellOutdated(0)
+	outdated := t.reportOutdated(0)
 	for {
 		select {
 		case <-ctx.Done():
@@ -287,7 +287,7 @@ func (t *Terminator) Run(ctx context.Context) error {
 			keepers.follow(ctx, t.current.Load().shelf)
 		case <-poll.C:
 			t.poll(ctx)
-			outdated = t.tellOutdated(outdated)
+			outdated = t.reportOutdated(outdated)
 		case <-period.C:
 			now := time.Now()
 			t.mu.Lock()
@@ -298,9 +298,9 @@ func (t *Terminator) Run(ctx context.Context) error {
 	}
 }
 
-// tellOutdated logs when revocation lists in service have run out: with client_crl_policy
+// reportOutdated logs when revocation lists in service have run out: with client_crl_policy
 // require the clients of their issuers are refused then. It returns how many have.
-func (t *Terminator) tellOutdated(before int) int {
+func (t *Terminator) reportOutdated(before int) int {
 	files := t.current.Load().revoked.expired(time.Now())
 	if len(files) > before {
 		t.log.Error("certificate revocation lists are out of date", "files", files, "policy", t.cfg.ClientCRLPolicy)

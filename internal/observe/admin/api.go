@@ -327,7 +327,7 @@ type Trace struct {
 	ID       string    `json:"id"`
 	Channel  string    `json:"channel"`
 	State    string    `json:"state"`
-	Begun    time.Time `json:"begun"`
+	Started  time.Time `json:"begun"`
 	Accepted time.Time `json:"accepted,omitzero"`
 	Bytes    int       `json:"bytes"`
 	Position string    `json:"position,omitempty"`

@@ -88,7 +88,7 @@ func TestOpenIDLogin(t *testing.T) {
 		t.Fatalf("%d at %s: %s", res.StatusCode, res.Request.URL, body)
 	}
 	o.set(func() {
-		if scope := o.asked.Get("scope"); scope != "openid profile email" {
+		if scope := o.requested.Get("scope"); scope != "openid profile email" {
 			t.Errorf("scope %q", scope)
 		}
 	})
@@ -376,7 +376,7 @@ func TestNoRedirectLeadsElsewhere(t *testing.T) {
 
 // The listener serves without its provider, shows why no user can log in, and lets them in
 // when the provider is back.
-func TestOpenIDProviderThatIsAway(t *testing.T) {
+func TestOpenIDProviderThatIsUnavailable(t *testing.T) {
 	o := newOpenID(t)
 	o.set(func() { o.down = true })
 	s, l := oidcSite(t, o, rightToken)

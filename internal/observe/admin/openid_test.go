@@ -28,16 +28,16 @@ type openID struct {
 	*httptest.Server
 	key *rsa.PrivateKey
 
-	mu       sync.Mutex
-	grants   map[string]url.Values // authorization requests, by code; a code is for one use
-	asked    url.Values            // the last authorization request
-	down     bool
-	claims   func(jwt.MapClaims)            // changes the ID token
-	sign     func(jwt.MapClaims) string     // signs it instead
-	userinfo map[string]any                 // nil: no more than sub
-	answer   func(back url.Values)          // changes the authorization response
-	token    func(response map[string]any)  // changes the token response
-	document func(discovery map[string]any) // changes the discovery document
+	mu        sync.Mutex
+	grants    map[string]url.Values // authorization requests, by code; a code is for one use
+	requested url.Values            // the last authorization request
+	down      bool
+	claims    func(jwt.MapClaims)            // changes the ID token
+	sign      func(jwt.MapClaims) string     // signs it instead
+	userinfo  map[string]any                 // nil: no more than sub
+	answer    func(back url.Values)          // changes the authorization response
+	token     func(response map[string]any)  // changes the token response
+	document  func(discovery map[string]any) // changes the discovery document
 }
 
 var providerKey = sync.OnceValue(func() *rsa.PrivateKey {
@@ -107,7 +107,7 @@ func (o *openID) discovery(w http.ResponseWriter, _ *http.Request) {
 
 func (o *openID) authorize(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	o.asked = q
+	o.requested = q
 	if q.Get("client_id") != clientID || q.Get("response_type") != "code" || q.Get("code_challenge_method") != "S256" || len(q.Get("nonce")) < 20 || len(q.Get("state")) < 20 {
 		http.Error(w, "bad request", http.StatusBadRequest)
 		return

@@ -30,7 +30,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 	}
 }
 
-func TestConfigIsJudged(t *testing.T) {
+func TestConfigIsValidated(t *testing.T) {
 	f := func(c Config, says string) {
 		t.Helper()
 		err := c.Validate()

@@ -69,7 +69,7 @@ func (s *sender) deliver(ctx context.Context, e *event) {
 	b, err := e.encode(&s.Webhook, s.node, s.runbooks)
 	end := time.Now().Add(time.Duration(s.GiveUp))
 	for wait := firstPause; err == nil; wait = min(2*wait, lastPause) {
-		var again time.Duration // what the webhook asks for
+		var again time.Duration // what the webhook requests
 		var lasting bool
 		if again, lasting, err = s.post(ctx, e, b); err == nil {
 			s.sent.Add(1)

@@ -131,7 +131,7 @@ func TestSeriesAreFewAndWellNamed(t *testing.T) {
 }
 
 // Alerts stand on the same names as the metrics and the same numbers as the states.
-func TestAlertsStandOnSeriesAndThresholds(t *testing.T) {
+func TestAlertsUseExistingSeriesAndThresholds(t *testing.T) {
 	known := map[string]bool{}
 	for s := range full().Series() {
 		known[s.Name] = true

@@ -100,9 +100,9 @@ func profileFields(b []byte) (map[uint64]int, error) {
 
 func TestABundleOpensWithOrdinaryTools(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "when", "missing")
-	asked := 0
+	requested := 0
 	src := Sources{Consumers: func(n int) []Consumer {
-		asked = n
+		requested = n
 		return []Consumer{{ID: "17", Peer: "192.0.2.1:9", Messages: 5}}
 	}}
 	g := runUntil(t, evidenceConfig(dir), src, "a second", func(v *Snapshot) bool { return v.Seq > 60 })
@@ -146,7 +146,7 @@ func TestABundleOpensWithOrdinaryTools(t *testing.T) {
 		t.Errorf("heatmaps.json: %v, %d maps", err, len(maps))
 	}
 	var consumers []Consumer
-	if err := json.Unmarshal(files["consumers.json"], &consumers); err != nil || len(consumers) != 1 || asked == 0 {
+	if err := json.Unmarshal(files["consumers.json"], &consumers); err != nil || len(consumers) != 1 || requested == 0 {
 		t.Errorf("consumers.json: %v, %+v", err, consumers)
 	}
 	for name := range files {
@@ -171,10 +171,10 @@ func newTestRecorder(cfg EvidenceConfig) *recorder {
 }
 
 func TestOnlyOneBundleIsWrittenAtATime(t *testing.T) {
-	begun, release := make(chan struct{}), make(chan struct{})
+	started, release := make(chan struct{}), make(chan struct{})
 	r := newTestRecorder(EvidenceConfig{Dir: t.TempDir()})
 	r.contents = func() []part {
-		return []part{{"slow.txt", "slow", func(context.Context, io.Writer) error { close(begun); <-release; return nil }}}
+		return []part{{"slow.txt", "slow", func(context.Context, io.Writer) error { close(started); <-release; return nil }}}
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -182,7 +182,7 @@ func TestOnlyOneBundleIsWrittenAtATime(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	<-begun
+	<-started
 	if _, err := r.request(context.Background(), time.Now(), "second"); !errors.Is(err, ErrCapturing) {
 		t.Errorf("the second says %v, want %v", err, ErrCapturing)
 	}

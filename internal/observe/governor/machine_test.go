@@ -189,7 +189,7 @@ func TestOwnOverloadIsNotTheHosts(t *testing.T) {
 	}
 }
 
-func TestTooFewSamplesAreNotJudged(t *testing.T) {
+func TestTooFewSamplesAreNotEvaluated(t *testing.T) {
 	p := newPlay(t)
 	for range 5 {
 		p.window(func(w *window) { w.delivery, w.sched = Quantiles{N: 999, P99: 1}, Quantiles{N: 99, P99: 1} })
@@ -199,7 +199,7 @@ func TestTooFewSamplesAreNotJudged(t *testing.T) {
 
 // In the worst overload few publications come through: their median is evaluated, if it has
 // grown past the limit itself.
-func TestAMedianOfFewSamplesStandsForTheirPercentile(t *testing.T) {
+func TestAMedianOfFewSamplesReplacesTheirPercentile(t *testing.T) {
 	f := func(n uint64, p50 float64, want stat.State) {
 		t.Helper()
 		p := newPlay(t)

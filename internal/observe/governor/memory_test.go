@@ -69,7 +69,7 @@ func TestABurstCountsBeforeTheNextReading(t *testing.T) {
 	held[0] = 2
 }
 
-func TestTheLimitIsToldToTheRuntimeAndTakenBack(t *testing.T) {
+func TestTheLimitIsSetInTheRuntimeAndRemoved(t *testing.T) {
 	was := debug.SetMemoryLimit(-1)
 	f := func(name, env string, cfg MemoryConfig, want int64) {
 		t.Helper()

@@ -17,9 +17,9 @@ const quietLoop = 2500 * time.Millisecond
 
 // A watchdog finds loops that do not finish a tick.
 type watchdog struct {
-	seen  []loopSeen
-	stuck map[int]*stuckLoop
-	told  time.Time
+	seen     []loopSeen
+	stuck    map[int]*stuckLoop
+	reported time.Time
 }
 
 type loopSeen struct {
@@ -36,12 +36,12 @@ type stuckLoop struct {
 // watch compares the loops with the clock. In steady state it does not allocate.
 func (s *sampler) watch(now time.Time) {
 	d := &s.dog
-	believed := now.After(s.lateUntil)
+	trusted := now.After(s.lateUntil)
 	changed := false
 	for i := range s.cur.loops {
 		l := &s.cur.loops[i]
 		working := d.working(i, l, now)
-		is := believed && working.Seconds() >= s.t.LoopStuck
+		is := trusted && working.Seconds() >= s.t.LoopStuck
 		switch was := d.stuck[l.ID]; {
 		case is && was == nil:
 			if d.stuck == nil {
@@ -56,10 +56,10 @@ func (s *sampler) watch(now time.Time) {
 			changed = true
 		}
 	}
-	if !changed && (len(d.stuck) == 0 || now.Sub(d.told) < time.Second) {
+	if !changed && (len(d.stuck) == 0 || now.Sub(d.reported) < time.Second) {
 		return
 	}
-	d.told = now
+	d.reported = now
 	s.takeState(now, s.machine.found(now, d.causes(s)))
 }
 

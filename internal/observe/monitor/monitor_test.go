@@ -115,7 +115,7 @@ func TestEveryAlertOfTheGovernorHasItsThreshold(t *testing.T) {
 		fields[string(m[1])] = true
 	}
 	// Those that say it all by themselves: states and flags that the process has evaluated.
-	judged := []string{"WeirInflection", "WeirAlert", "WeirCollectorLimited", "WeirEvidenceBlocked", "WeirInconclusive"}
+	checked := []string{"WeirInflection", "WeirAlert", "WeirCollectorLimited", "WeirEvidenceBlocked", "WeirInconclusive"}
 	names := map[string]bool{}
 	for _, a := range Alerts(defaults) {
 		if names[a.Name] {
@@ -130,7 +130,7 @@ func TestEveryAlertOfTheGovernorHasItsThreshold(t *testing.T) {
 		}
 	}
 	for _, a := range governor.Alerts(defaults) {
-		if keys[a.Name].key == "" && !slices.Contains(judged, a.Name) {
+		if keys[a.Name].key == "" && !slices.Contains(checked, a.Name) {
 			t.Errorf("%s has no threshold", a.Name)
 		}
 	}

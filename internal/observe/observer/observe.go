@@ -106,9 +106,9 @@ func (w *window) slices(ctx context.Context, mine map[string]bool) int {
 	// The thread's processor time is what reading costs.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	begun := sys.ThreadCPUTime()
+	started := sys.ThreadCPUTime()
 	defer func() {
-		spent := (sys.ThreadCPUTime() - begun).Seconds()
+		spent := (sys.ThreadCPUTime() - started).Seconds()
 		w.report.Probes = append(w.report.Probes, Probe{Name: "reading", On: true, Seconds: spent, Share: spent / max(time.Since(w.report.Started).Seconds(), 1e-9)})
 	}()
 	each := max(w.Options.Slices/socketReads, 1)

@@ -122,7 +122,7 @@ func TestSpansArriveAsTheyWereMade(t *testing.T) {
 	trial.Eventually(t, "both are counted", func() bool { return x.Stats() == Stats{Exported: 2} })
 }
 
-func TestWhatIsLeftGoesAtTheEnd(t *testing.T) {
+func TestWhatIsLeftIsSentAtTheEnd(t *testing.T) {
 	c := newCollector(t)
 	x, _ := New(Config{Endpoint: c.URL, Metrics: setting.Off}, Process{Loops: 1}, nil, slog.New(slog.DiscardHandler))
 	stop := run(t, x)
@@ -172,7 +172,7 @@ func TestOffIsNothing(t *testing.T) {
 	}
 }
 
-func TestConfigIsJudged(t *testing.T) {
+func TestConfigIsValidated(t *testing.T) {
 	f := func(c interface{ Validate() error }, says string) {
 		t.Helper()
 		err := c.Validate()

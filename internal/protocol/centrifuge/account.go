@@ -33,15 +33,15 @@ type account struct {
 	rare *rare
 }
 
-// isNobody reports whether nothing was said about the client.
-func (a *account) isNobody() bool {
+// isAnonymous reports whether nothing was said about the client.
+func (a *account) isAnonymous() bool {
 	return a.user == "" && a.info == nil && a.meta == nil && a.expires.IsZero() && !a.byProxy &&
 		a.subscribe == nil && a.publish == nil && a.proof == (auth.Proof{}) && a.moved == nil && a.rare == nil
 }
 
 // mayChange returns the account of s, of its own.
 func (s *session) mayChange() *account {
-	if s.account == s.account.kind.nobody {
+	if s.account == s.account.kind.anonymous {
 		a := *s.account
 		s.account = &a
 	}

@@ -115,7 +115,7 @@ func published(s *Server, o hub.Outcome) ([]byte, *protocol.Error) {
 
 // done is the answer of methods that have no result.
 func (c *control) done(s *Server) ([]byte, *protocol.Error) {
-	if err := c.tell(s); err != nil {
+	if err := c.send(s); err != nil {
 		s.log.Warn("server API", "do", c.Do, "err", err)
 		return nil, &protocol.ErrorInternal
 	}

@@ -31,7 +31,7 @@ func (n census) ask(ctx context.Context, topic string, data []byte, local func()
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	answers, missing, err := n.srv.deps.Cluster.Ask(ctx, topic, data)
+	answers, missing, err := n.srv.deps.Cluster.Request(ctx, topic, data)
 	if err != nil || len(missing) > 0 {
 		n.srv.log.Warn("ask all nodes", "topic", topic, "missing", missing, "err", err)
 	}

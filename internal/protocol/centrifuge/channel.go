@@ -152,8 +152,8 @@ func (w *want) options(r *protocol.SubscribeRequest, history, presence bool) {
 	n := w.ns
 	if n.log {
 		w.flags |= flagsIf(n.ForceRecovery, recoverable) | flagsIf(n.ForcePositioning, positioned)
-		w.asked |= flagsIf(r.Recoverable && (n.AllowRecovery || history), recoverable)
-		w.asked |= flagsIf(r.Positioned && (n.AllowPositioning || history), positioned)
+		w.requested |= flagsIf(r.Recoverable && (n.AllowRecovery || history), recoverable)
+		w.requested |= flagsIf(r.Positioned && (n.AllowPositioning || history), positioned)
 	}
 	if n.JoinLeave && (n.ForcePushJoinLeave || r.JoinLeave && presence) {
 		w.flags |= joinLeave
@@ -181,7 +181,7 @@ func (w *want) recovery(r *protocol.SubscribeRequest) {
 
 // settle decides, when nothing overrides the options any more, whether w recovers.
 func (w *want) settle() {
-	w.flags |= w.asked
+	w.flags |= w.requested
 	cache := w.flags&recoverable != 0 && w.ns.ForceRecoveryMode == "cache"
 	w.recovering = w.recovering || cache && w.ns.AutoCacheRecover
 	w.recover = w.recovering && w.flags&recoverable != 0

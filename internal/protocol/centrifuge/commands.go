@@ -215,7 +215,7 @@ func (s command) publishNow(p hub.Publication, a *hub.Attributes) {
 
 // presence answers a presence or presence_stats command.
 func (s command) presence(c *protocol.Command) {
-	in, _, e := s.asked(c, access.Presence, func(n *namespace) bool { return n.Presence })
+	in, _, e := s.allowed(c, access.Presence, func(n *namespace) bool { return n.Presence })
 	if e != nil {
 		s.fail(*e)
 		return
@@ -238,8 +238,8 @@ func (s command) presence(c *protocol.Command) {
 	})
 }
 
-// asked checks a question about a channel.
-func (s command) asked(c *protocol.Command, op access.Op, has func(*namespace) bool) (string, *namespace, *protocol.Error) {
+// allowed checks a question about a channel.
+func (s command) allowed(c *protocol.Command, op access.Op, has func(*namespace) bool) (string, *namespace, *protocol.Error) {
 	if c.Sub.Channel == "" {
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return "", nil, &protocol.ErrorBadRequest
@@ -278,7 +278,7 @@ const maxPresence = 10_000
 
 // history answers a history command.
 func (s command) history(c *protocol.Command) {
-	in, _, e := s.asked(c, access.History, func(n *namespace) bool { return n.log })
+	in, _, e := s.allowed(c, access.History, func(n *namespace) bool { return n.log })
 	if e != nil {
 		s.fail(*e)
 		return

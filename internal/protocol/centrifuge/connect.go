@@ -343,8 +343,8 @@ func (s *session) slim() {
 	if a.rare != nil && a.rare.isEmpty() {
 		a.rare = nil
 	}
-	if a.isNobody() {
-		s.account = a.kind.nobody
+	if a.isAnonymous() {
+		s.account = a.kind.anonymous
 	}
 }
 

@@ -28,13 +28,13 @@ type control struct {
 	Info     json.RawMessage `json:"info,omitempty"`
 }
 
-// tell has all nodes do c.
-func (c *control) tell(s *Server) error {
+// send has all nodes do c.
+func (c *control) send(s *Server) error {
 	b, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	if err := s.deps.Bus.Tell(topicControl, b); err != nil {
+	if err := s.deps.Bus.Broadcast(topicControl, b); err != nil {
 		return fmt.Errorf("send to all nodes: %w", err)
 	}
 	return nil

@@ -97,7 +97,7 @@ func (e *emulatedClients) elsewhere(m *protocol.Emulation) bool {
 	if s.deps.Cluster == nil || !s.deps.Cluster.Alive(m.Node) {
 		return false
 	}
-	err := s.deps.Bus.TellNode(m.Node, topicEmulate, m.AppendTo(nil, protocol.Protobuf))
+	err := s.deps.Bus.SendTo(m.Node, topicEmulate, m.AppendTo(nil, protocol.Protobuf))
 	if err != nil {
 		s.log.Debug("emulation", "node", m.Node, "err", err)
 	}

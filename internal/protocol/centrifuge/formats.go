@@ -31,21 +31,21 @@ func AddFormats(add func(hub.Encoder) hub.Format) Formats {
 
 // A kind is what the clients of an endpoint have in common: how they are spoken with.
 type kind struct {
-	srv    *Server
-	name   string // as the protocol calls the transport
-	enc    protocol.Encoding
-	socket bool // WebSocket; otherwise a stream
-	sse    bool
-	uni    bool // pushes go bare, and there are no commands
-	ids    bool // publications have an id line
-	format hub.Format
-	nobody *account // of clients that are not connected yet, or have no user
+	srv       *Server
+	name      string // as the protocol calls the transport
+	enc       protocol.Encoding
+	socket    bool // WebSocket; otherwise a stream
+	sse       bool
+	uni       bool // pushes go bare, and there are no commands
+	ids       bool // publications have an id line
+	format    hub.Format
+	anonymous *account // of clients that are not connected yet, or have no user
 }
 
 // newKind returns a kind of s's endpoints.
 func newKind(s *Server, k kind) *kind {
 	k.srv = s
-	k.nobody = &account{kind: &k}
+	k.anonymous = &account{kind: &k}
 	return &k
 }
 

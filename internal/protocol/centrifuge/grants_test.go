@@ -11,7 +11,7 @@ import (
 
 // What a client is granted is what Centrifugo 6.9 grants: what the namespace forces,
 // and what a client that may read the history, once it is subscribed, requests.
-func TestRecoveryIsGrantedToThoseWhoMayReadHistory(t *testing.T) {
+func TestRecoveryRequiresTheHistoryGrant(t *testing.T) {
 	const ask = `,"recoverable":true,"positioned":true,"join_leave":true`
 	allow := centrifuge.Namespace{AllowSubscribeForClient: true, AllowSubscribeForAnonymous: true}
 	with := func(change func(*centrifuge.Namespace)) centrifuge.Namespace {
@@ -39,7 +39,7 @@ func TestRecoveryIsGrantedToThoseWhoMayReadHistory(t *testing.T) {
 		spaces = append(spaces, ns)
 	}
 	n := start(t, settings{spaces: spaces, cfg: centrifuge.Config{AnonymousConnect: true, Namespaces: options}})
-	nobody, user := n.connect("{}"), n.connect(`{"token":"`+token(t, map[string]any{"sub": "1"})+`"}`)
+	anonymous, user := n.connect("{}"), n.connect(`{"token":"`+token(t, map[string]any{"sub": "1"})+`"}`)
 	id := 1
 	f := func(c *client, channel, request, want string) {
 		t.Helper()
@@ -51,18 +51,18 @@ func TestRecoveryIsGrantedToThoseWhoMayReadHistory(t *testing.T) {
 		c.expect(fmt.Sprintf(`{"id":%d,"subscribe":{%s}}`, id, strings.TrimPrefix(want, ",")))
 	}
 	const both, pos = `,"recoverable":true,"positioned":true`, `,"positioned":true`
-	f(nobody, "none:a", ask, "")
-	f(nobody, "force:a", "", both)
-	f(nobody, "positions:a", "", pos)
-	f(nobody, "positions:b", ask, pos)
-	f(nobody, "allow:a", "", "")
-	f(nobody, "allow:b", ask, both)
-	f(nobody, "allowpos:a", ask, pos)
-	f(nobody, "client:a", ask, "")
-	f(nobody, "subscriber:a", ask, "")
-	f(nobody, "anonymous:a", ask, both)
-	f(nobody, "anonymous:b", `,"positioned":true`, pos)
-	f(nobody, "anonymous:c", "", "")
+	f(anonymous, "none:a", ask, "")
+	f(anonymous, "force:a", "", both)
+	f(anonymous, "positions:a", "", pos)
+	f(anonymous, "positions:b", ask, pos)
+	f(anonymous, "allow:a", "", "")
+	f(anonymous, "allow:b", ask, both)
+	f(anonymous, "allowpos:a", ask, pos)
+	f(anonymous, "client:a", ask, "")
+	f(anonymous, "subscriber:a", ask, "")
+	f(anonymous, "anonymous:a", ask, both)
+	f(anonymous, "anonymous:b", `,"positioned":true`, pos)
+	f(anonymous, "anonymous:c", "", "")
 	f(user, "none:a", ask, "")
 	f(user, "client:a", ask, both)
 	f(user, "client:b", `,"recoverable":true`, both)
@@ -74,7 +74,7 @@ func TestRecoveryIsGrantedToThoseWhoMayReadHistory(t *testing.T) {
 
 // Three messages that a client missed after a migration were lost in silence where it
 // asked to recover by the right to read history.
-func TestWhoMayReadHistoryRecovers(t *testing.T) {
+func TestClientsWithTheHistoryGrantRecover(t *testing.T) {
 	n := start(t, settings{cfg: centrifuge.Config{AnonymousConnect: true, Namespaces: map[string]centrifuge.Namespace{"default": {
 		AllowSubscribeForClient: true, AllowHistoryForSubscriber: true,
 	}}}})
@@ -111,15 +111,15 @@ func TestOverridesComeBeforeRecovery(t *testing.T) {
 }
 
 // Who may not see the presence is not notified of joins either.
-func TestJoinsAreForThoseWhoMaySeePresence(t *testing.T) {
+func TestJoinsRequireThePresenceGrant(t *testing.T) {
 	n := start(t, settings{cfg: centrifuge.Config{AnonymousConnect: true, Namespaces: map[string]centrifuge.Namespace{"default": {
 		JoinLeave: true, AllowSubscribeForClient: true, AllowSubscribeForAnonymous: true, AllowPresenceForSubscriber: true,
 	}}}})
-	nobody, user := n.connect("{}"), n.connect(`{"token":"`+token(t, map[string]any{"sub": "1"})+`"}`)
-	nobody.subscribe(`{"channel":"room","join_leave":true}`)
+	anonymous, user := n.connect("{}"), n.connect(`{"token":"`+token(t, map[string]any{"sub": "1"})+`"}`)
+	anonymous.subscribe(`{"channel":"room","join_leave":true}`)
 	user.subscribe(`{"channel":"room","join_leave":true}`)
-	user.expect(`{"push":{"channel":"room","join":{"info":{"user":"","client":"` + nobody.id + `"}}}}`)
+	user.expect(`{"push":{"channel":"room","join":{"info":{"user":"","client":"` + anonymous.id + `"}}}}`)
 	user.expect(`{"push":{"channel":"room","join":{"info":{"user":"1","client":"` + user.id + `"}}}}`)
-	nobody.say(`{"id":9,"unsubscribe":{"channel":"room"}}`)
-	nobody.expect(`{"id":9,"unsubscribe":{}}`)
+	anonymous.say(`{"id":9,"unsubscribe":{"channel":"room"}}`)
+	anonymous.expect(`{"id":9,"unsubscribe":{}}`)
 }

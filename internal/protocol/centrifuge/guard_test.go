@@ -62,9 +62,9 @@ func TestProxiedNamespacesAreNotOpenToUnidirectionalClients(t *testing.T) {
 	b := startBackend(t)
 	s := b.settings()
 	s.cfg.AnonymousConnect, s.cfg.Proxies.Connect = true, centrifuge.Proxy{}
-	asks := proxied
-	asks.AllowSubscribeForClient, asks.AllowSubscribeForAnonymous = true, true
-	s.cfg.Namespaces = map[string]centrifuge.Namespace{"default": asks}
+	requests := proxied
+	requests.AllowSubscribeForClient, requests.AllowSubscribeForAnonymous = true, true
+	s.cfg.Namespaces = map[string]centrifuge.Namespace{"default": requests}
 	n := start(t, s)
 	b.answer("/subscribe", `{"error":{"code":403,"message":"not for you"}}`)
 	c := n.dial("/connection/uni_websocket")
@@ -72,7 +72,7 @@ func TestProxiedNamespacesAreNotOpenToUnidirectionalClients(t *testing.T) {
 	c.Closes(3507, "permission denied")
 }
 
-func TestBackendsAreNotToldByClientsWhatTheConfigurationSays(t *testing.T) {
+func TestClientsCannotForgeConfiguredHeaders(t *testing.T) {
 	b := startBackend(t)
 	s := b.settings()
 	s.cfg.Proxies.Connect.HTTPHeaders = []string{"X-Static", "X-Tenant"}

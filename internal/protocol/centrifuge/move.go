@@ -168,7 +168,7 @@ func appendSubscriptions(dst takeover.State, s *session) (takeover.State, bool) 
 	at := map[*subscription]hub.Positions{}
 	var newest hub.Positions // of each log
 	for x := range s.subscriptions() {
-		own, ok := x.sub.Stands()
+		own, ok := x.sub.Position()
 		if !ok || x.pending() != nil {
 			return dst, false
 		}
@@ -179,7 +179,7 @@ func appendSubscriptions(dst takeover.State, s *session) (takeover.State, bool) 
 	}
 	if r := s.account.rare; r != nil && r.backlog != nil {
 		var ok bool
-		if newest, ok = r.backlog.Stands(newest); !ok {
+		if newest, ok = r.backlog.Position(newest); !ok {
 			return dst, false
 		}
 		var frames []byte

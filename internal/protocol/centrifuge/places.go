@@ -26,7 +26,7 @@ func (r *rare) forget(x *subscription) {
 	}
 	name := x.plan.Value().name
 	delete(r.index, name)
-	delete(r.stands, name)
+	delete(r.positions, name)
 	for i, y := range r.more {
 		if y == x {
 			last := len(r.more) - 1

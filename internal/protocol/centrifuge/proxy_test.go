@@ -20,14 +20,14 @@ import (
 // backend answers what proxies ask, by the path.
 type backend struct {
 	*httptest.Server
-	mu      sync.Mutex
-	answers map[string]string
-	asked   map[string]map[string]any
-	headers map[string]http.Header
+	mu        sync.Mutex
+	answers   map[string]string
+	requested map[string]map[string]any
+	headers   map[string]http.Header
 }
 
 func startBackend(t *testing.T) *backend {
-	b := &backend{answers: map[string]string{}, asked: map[string]map[string]any{}, headers: map[string]http.Header{}}
+	b := &backend{answers: map[string]string{}, requested: map[string]map[string]any{}, headers: map[string]http.Header{}}
 	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var q map[string]any
@@ -36,7 +36,7 @@ func startBackend(t *testing.T) *backend {
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.asked[r.URL.Path], b.headers[r.URL.Path] = q, r.Header
+		b.requested[r.URL.Path], b.headers[r.URL.Path] = q, r.Header
 		answer := b.answers[r.URL.Path]
 		if answer == "" {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -56,7 +56,7 @@ func (b *backend) answer(path, text string) {
 func (b *backend) question(path string) (map[string]any, http.Header) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.asked[path], b.headers[path]
+	return b.requested[path], b.headers[path]
 }
 
 func (b *backend) proxy(path string) centrifuge.Proxy {
@@ -80,7 +80,7 @@ func (b *backend) settings() settings {
 	}}
 }
 
-func TestProxiesAreAsked(t *testing.T) {
+func TestProxiesAreCalled(t *testing.T) {
 	b := startBackend(t)
 	n := start(t, b.settings())
 	b.answer("/connect", `{"result":{"user":"42","info":{"name":"A"},"data":{"hello":1},"meta":{"m":1},"channels":["mine"],"subs":{"more":{"data":{"k":2}}}}}`)

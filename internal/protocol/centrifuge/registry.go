@@ -15,9 +15,9 @@ type registry struct {
 // A registryPart has the clients of some users, and some of those without one, which
 // are spread by their number.
 type registryPart struct {
-	mu     sync.Mutex
-	nobody crowd
-	users  map[string][]*session
+	mu        sync.Mutex
+	anonymous crowd
+	users     map[string][]*session
 }
 
 // crowd is a list without order. It grows by pieces: one that doubles would take twice
@@ -85,7 +85,7 @@ func (r *registry) add(s *session, limit int) bool {
 	defer p.mu.Unlock()
 	switch {
 	case user == "":
-		s.place = p.nobody.add(s)
+		s.place = p.anonymous.add(s)
 	case limit > 0 && len(p.users[user]) >= limit:
 		return false
 	default:
@@ -101,7 +101,7 @@ func (r *registry) remove(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if user == "" {
-		p.nobody.remove(s.place)
+		p.anonymous.remove(s.place)
 		return
 	}
 	list := slices.DeleteFunc(p.users[user], func(x *session) bool { return x == s })
@@ -124,7 +124,7 @@ func (r *registry) of(user string) []*session {
 	for i := range r.parts {
 		p := &r.parts[i]
 		p.mu.Lock()
-		list = p.nobody.appendTo(list)
+		list = p.anonymous.appendTo(list)
 		p.mu.Unlock()
 	}
 	return list
@@ -135,7 +135,7 @@ func (r *registry) count() (clients, users int) {
 	for i := range r.parts {
 		p := &r.parts[i]
 		p.mu.Lock()
-		clients += p.nobody.n
+		clients += p.anonymous.n
 		users += len(p.users)
 		for _, u := range p.users {
 			clients += len(u)

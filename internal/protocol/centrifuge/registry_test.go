@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-func TestACrowdIsWhoCameAndHasNotLeft(t *testing.T) {
+func TestACrowdHoldsTheSessionsAdded(t *testing.T) {
 	var c crowd
 	there := map[*session]bool{}
 	var list []*session
@@ -51,10 +51,10 @@ func TestTheRegistryIsSmall(t *testing.T) {
 	bytes := 0
 	for i := range sessions {
 		p := &r.parts[i%len(r.parts)]
-		sessions[i].place = p.nobody.add(&sessions[i])
+		sessions[i].place = p.anonymous.add(&sessions[i])
 	}
 	for i := range r.parts {
-		c := &r.parts[i].nobody
+		c := &r.parts[i].anonymous
 		bytes += len(c.pieces)*int(unsafe.Sizeof([crowdPiece]*session{})) + cap(c.pieces)*int(unsafe.Sizeof(c.pieces[0]))
 	}
 	if each := float64(bytes) / count; each > 9 {

@@ -201,7 +201,7 @@ func TestPlainClientsKeepNothingRare(t *testing.T) {
 	c.say(`{"id":1,"connect":{}}` + "\n" + `{"id":2,"subscribe":{"channel":"a"}}`)
 	c.await(t, c.has(`"id":2,"subscribe"`))
 	s := c.session.(*session)
-	if s.account != b.server.kinds.ws[protocol.JSON].nobody {
+	if s.account != b.server.kinds.ws[protocol.JSON].anonymous {
 		t.Errorf("an account of its own: %+v", s.account)
 	}
 }
@@ -311,7 +311,7 @@ func TestExpiryByTheClock(t *testing.T) {
 }
 
 // A gap while the subscription is live: the client is to come again and recover.
-func TestGapsOfLiveSubscriptionsAreTold(t *testing.T) {
+func TestGapsOfLiveSubscriptionsAreReported(t *testing.T) {
 	b := newBench(t, Config{AnonymousConnect: true, UserPersonalChannel: true, Namespaces: everything()})
 	gap := hub.Gap{Namespace: "default", Reason: hub.GapEpoch}
 	c := b.open(b.server.kinds.ws[protocol.JSON])

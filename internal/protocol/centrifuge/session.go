@@ -59,8 +59,8 @@ type rare struct {
 	// identity is what an extension decided, until the client connects; nil: nothing.
 	identity *auth.Identity
 	// resume is where an EventSource was; the other where it is.
-	resume string
-	stands standings
+	resume    string
+	positions standings
 	// pace is set if a namespace bounds the rate of messages.
 	pace *pace
 	// working counts the commands that are at work and may be overtaken.
@@ -92,7 +92,7 @@ func (s *session) extra() *rare {
 
 // begin is the first call: the transport is open.
 func (k *kind) begin(t socket.Transport, headers map[string]string) *session {
-	c := &session{t: t, account: k.nobody}
+	c := &session{t: t, account: k.anonymous}
 	if len(headers) > 0 {
 		c.extra().headers = headers
 	}

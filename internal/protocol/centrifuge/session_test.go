@@ -109,7 +109,7 @@ func TestPrivateChannelsNeedATokenThatNamesThem(t *testing.T) {
 	c.Closes(3500, "invalid token")
 }
 
-func TestBadClientsAreToldAndClosed(t *testing.T) {
+func TestBadClientsAreNotifiedAndClosed(t *testing.T) {
 	n := start(t, settings{})
 	const connect = `{"id":1,"connect":{}}`
 	f := func(code uint16, reason string, said ...string) {
@@ -251,7 +251,7 @@ func TestCacheRecoveryBringsTheNewest(t *testing.T) {
 	c.expect(`{"id":5,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","recovered":true,"was_recovering":true,"publications":[{"data":1,"offset":1}]}}`)
 }
 
-func TestJoinsAndLeavesAreTold(t *testing.T) {
+func TestJoinsAndLeavesAreReported(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect(`{"token":"` + token(t, map[string]any{"sub": "1"}) + `"}`)
 	a.subscribe(`{"channel":"room","join_leave":true}`)
@@ -314,16 +314,16 @@ func TestFiltersByTags(t *testing.T) {
 	c.expect(`{"push":{"channel":"news","pub":{"data":1,"offset":4,"tags":{"lang":"de","n":"6"}}}}`)
 }
 
-func TestPrivateMessagesAreForThoseWhoAreMeant(t *testing.T) {
+func TestPrivateMessagesReachOnlyTheirRecipients(t *testing.T) {
 	n := start(t, settings{})
-	anybody := n.connect("{}")
-	anybody.subscribe(`{"channel":"news"}`)
+	anyUser := n.connect("{}")
+	anyUser.subscribe(`{"channel":"news"}`)
 	granted := n.connect(`{"token":"` + token(t, map[string]any{"sub": "1", "weir": map[string]any{"subscribe": []string{"news"}}}) + `"}`)
 	granted.subscribe(`{"channel":"news"}`)
 	n.Publish(hub.Publication{Channel: "news", Data: []byte(`"secret"`), Attributes: &hub.Attributes{Private: true}})
 	n.publish("news", `"open"`)
-	anybody.expect(`{"push":{"channel":"news","pub":{"data":"open","offset":2}}}`)
+	anyUser.expect(`{"push":{"channel":"news","pub":{"data":"open","offset":2}}}`)
 	granted.expect(`{"push":{"channel":"news","pub":{"data":"secret","offset":1}}}`)
-	anybody.say(`{"id":3,"history":{"channel":"news","limit":-1}}`)
-	anybody.expect(`{"id":3,"history":{"publications":[{"data":"open","offset":2}],"epoch":"?","offset":2}}`)
+	anyUser.say(`{"id":3,"history":{"channel":"news","limit":-1}}`)
+	anyUser.expect(`{"id":3,"history":{"publications":[{"data":"open","offset":2}],"epoch":"?","offset":2}}`)
 }

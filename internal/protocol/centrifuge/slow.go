@@ -66,7 +66,7 @@ func (s *session) Drained() {
 }
 
 // plain reports whether the client is sent messages as they come.
-func (r *rare) plain() bool { return r.backlog == nil && r.stands == nil && r.pace == nil }
+func (r *rare) plain() bool { return r.backlog == nil && r.positions == nil && r.pace == nil }
 
 // pace is the budget of a client with a maximum rate: messages are saved up for a
 // second.

@@ -59,7 +59,7 @@ func TestSlowClientIsDisconnectedAtTheBoundOfItsQueue(t *testing.T) {
 	}
 }
 
-func TestSlowClientIsToldWhatWasDropped(t *testing.T) {
+func TestSlowClientIsNotifiedOfDrops(t *testing.T) {
 	n := start(t, settings{spaces: []hub.Namespace{{Name: "default", Policy: hub.DropOldest, QueueMessages: 16, QueueBytes: 1 << 20, MaxMessageBytes: 64 << 10}}})
 	c := n.sleepy("x")
 	data := `"` + strings.Repeat("x", 60_000) + `"`

@@ -82,9 +82,9 @@ type want struct {
 	channel string
 	ns      *namespace
 	flags   planFlags
-	// asked are flags that the client requests and may have, whatever overrides the
+	// requested are flags that the client requests and may have, whatever overrides the
 	// namespace's.
-	asked planFlags
+	requested planFlags
 	// recovering says that the client comes with a position, since. recover gets what
 	// came after it, cache only the newest message.
 	recovering     bool
@@ -220,7 +220,7 @@ func (x *subscription) Start(at hub.Positions) {
 	switch {
 	case p.at.Epoch == "":
 		p.recover = false // there is nothing to recover from
-		p.stands()
+		p.complete()
 	case p.recover && p.cache:
 		p.readLatest()
 	case p.failed && p.recover:
@@ -230,14 +230,14 @@ func (x *subscription) Start(at hub.Positions) {
 		p.again()
 	case p.recover && !p.failed: // Live answers
 	default:
-		p.stands()
+		p.complete()
 	}
 }
 
 // Live implements hub.Sink: what was to be recovered is there.
 func (x *subscription) Live() {
 	if p := x.pending(); p != nil && p.recover && !p.cache && !p.ready && x.s.flags&ended == 0 {
-		p.stands()
+		p.complete()
 	}
 }
 
@@ -312,9 +312,9 @@ func (x *subscription) encode(m *hub.Message) []byte {
 	switch {
 	case o != nil && o.delta != nil:
 		return srv.deltas.next(k, o.delta, m)
-	case k.ids && s.account.rare != nil && s.account.rare.stands != nil:
-		id := s.account.rare.stood(m)
-		if len(s.account.rare.stands) == 1 {
+	case k.ids && s.account.rare != nil && s.account.rare.positions != nil:
+		id := s.account.rare.advance(m)
+		if len(s.account.rare.positions) == 1 {
 			break // its bytes have it
 		}
 		return append(id, srv.deps.Hub.Encode(m, srv.deps.Formats.uniSSE)...)
@@ -388,11 +388,11 @@ func (p *pending) readLatest() {
 		case len(p.got) == 0 && p.wants(m) && (srv.position(p.since).Epoch != m.Epoch || p.since.Offset < m.Offset):
 			p.got = append(p.got, m)
 		}
-		p.stands()
+		p.complete()
 	})
 	if !ok {
 		p.failed = true
-		p.stands()
+		p.complete()
 	}
 }
 
@@ -456,8 +456,8 @@ func (x *subscription) Event(e *hub.Event) {
 	}
 }
 
-// stands is called when nothing is missing but the answer.
-func (p *pending) stands() {
+// complete is called when nothing is missing but the answer.
+func (p *pending) complete() {
 	p.ready = true
 	if p.connect != nil {
 		p.connect.one()

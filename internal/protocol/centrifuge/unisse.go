@@ -86,7 +86,7 @@ func resumeFrom(id string, wants []want) {
 	}
 	slices.SortFunc(order, func(a, b *want) int { return strings.Compare(a.channel, b.channel) })
 	for i, w := range order {
-		if (w.flags|w.asked)&recoverable == 0 {
+		if (w.flags|w.requested)&recoverable == 0 {
 			continue
 		}
 		var at hub.Position
@@ -108,16 +108,16 @@ func resumeFrom(id string, wants []want) {
 // unknownEpoch is one that no log has.
 const unknownEpoch = "-"
 
-// stood notes what the client of an EventSource has been sent, and returns the id line
+// advance notes what the client of an EventSource has been sent, and returns the id line
 // to send before it.
-func (r *rare) stood(m *hub.Message) []byte {
-	if r == nil || r.stands == nil {
+func (r *rare) advance(m *hub.Message) []byte {
+	if r == nil || r.positions == nil {
 		return nil
 	}
 	if m.Offset != 0 {
-		r.stands[m.Channel] = m.Position()
+		r.positions[m.Channel] = m.Position()
 	}
-	return r.stands.appendID(nil)
+	return r.positions.appendID(nil)
 }
 
 // standings returns the client's positions; nil if they are not needed.
@@ -126,8 +126,8 @@ func (s *session) standings() standings {
 		return nil
 	}
 	r := s.extra()
-	if r.stands == nil {
-		r.stands = standings{}
+	if r.positions == nil {
+		r.positions = standings{}
 	}
-	return r.stands
+	return r.positions
 }

@@ -108,7 +108,7 @@ func TestPrivateUpdatesNeedAGrant(t *testing.T) {
 	})
 }
 
-func TestNobodySubscribesWithoutATokenUnlessAnybodyMay(t *testing.T) {
+func TestSubscribingWithoutATokenRequiresAnonymous(t *testing.T) {
 	both(t, func(t *testing.T, s settings) {
 		s.strict = true
 		s.cfg.PublicURL, s.cfg.PublisherKeys, s.cfg.SubscriberKeys = publicURL, "publishers", "subscribers"
@@ -391,7 +391,7 @@ func TestWithoutALogIdsAreRandom(t *testing.T) {
 	n.subscribe("topic=a&lastEventID=" + q(id)) // unknown, but no error
 }
 
-func TestLinksSayWhereToGoOn(t *testing.T) {
+func TestLinksNameThePositionToResumeFrom(t *testing.T) {
 	n := start(t, settings{})
 	trial.Eventually(t, "a cursor", func() bool { return strings.Contains(n.server.Link(""), "last-event-id") })
 	expect(t, "link", n.server.Link("application/json"), `<`+publicURL+`>; rel="mercure"; last-event-id="earliest"; content-type="application/json"`)

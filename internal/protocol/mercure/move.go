@@ -48,7 +48,7 @@ var errNotOpen = errors.New("the hub takes no anonymous subscribers here")
 // ReadState is a socket.SubscriptionReader for the protocol's streams, with the keys and rules
 // of now.
 func (s *Server) ReadState(state takeover.State) (*socket.Subscription, error) {
-	o := &opening{ask: &protocol.Request{}, grant: nobody}
+	o := &opening{ask: &protocol.Request{}, grant: anonymous}
 	var name string
 	var claims []byte
 	var token protocol.Dialect

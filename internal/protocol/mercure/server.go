@@ -139,7 +139,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // ends. Only one call.
 func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { s.directory.tellAll(ctx) })
+	wg.Go(func() { s.directory.publishAll(ctx) })
 	ticker := time.NewTicker(cursorEvery)
 	defer ticker.Stop()
 	for {

@@ -116,7 +116,7 @@ func (o *opening) prepareAtOnce(s *Server) bool {
 			return false
 		}
 	}
-	o.grant = nobody
+	o.grant = anonymous
 	if o.cred.has {
 		var ok bool
 		if o.grant, ok = s.tokens.cached(o.cred.token, subscriber); !ok {
@@ -134,7 +134,7 @@ func (o *opening) prepareAtOnce(s *Server) bool {
 
 // prepare is called on a goroutine.
 func (o *opening) prepare(ctx context.Context, s *Server) {
-	o.grant = nobody
+	o.grant = anonymous
 	if o.cred.has {
 		if o.grant, o.why = s.tokens.verify(ctx, o.cred.token, subscriber); o.why != nil {
 			return

@@ -39,8 +39,8 @@ type grant struct {
 	read    *protocol.Set
 }
 
-// nobody is the grant of a client without a token.
-var nobody = &grant{identity: auth.Anonymous, reader: auth.Anonymous, claims: &protocol.Claims{}}
+// anonymous is the grant of a client without a token.
+var anonymous = &grant{identity: auth.Anonymous, reader: auth.Anonymous, claims: &protocol.Claims{}}
 
 // A verifier finds out what a token allows. Any goroutine.
 type verifier struct {

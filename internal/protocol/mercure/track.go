@@ -145,15 +145,15 @@ func (u *untold) next() (c change, ok bool) {
 // lastWords bounds how long the end may take for what is untold then.
 const lastWords = 5 * time.Second
 
-// tellAll announces changes until ctx ends, and then of those that are there.
-func (x *directory) tellAll(ctx context.Context) {
+// publishAll announces changes until ctx ends, and then of those that are there.
+func (x *directory) publishAll(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-x.untold.wake:
 		}
 		for c, ok := x.untold.next(); ok; c, ok = x.untold.next() {
-			c.tell()
+			c.publish()
 			if ctx.Err() != nil {
 				break
 			}
@@ -164,11 +164,11 @@ func (x *directory) tellAll(ctx context.Context) {
 		if !ok {
 			return
 		}
-		c.tell()
+		c.publish()
 	}
 }
 
-func (c change) tell() {
+func (c change) publish() {
 	if c.active {
 		c.of.join(c.moved)
 	} else {
@@ -191,7 +191,7 @@ func (t *tracked) join(moved bool) {
 			t.in.unlisted(err)
 		}
 		if !moved {
-			t.in.tell(sub, true)
+			t.in.publish(sub, true)
 		}
 	}
 }
@@ -220,12 +220,12 @@ func (t *tracked) leave(moved bool) {
 			continue
 		}
 		t.in.s.deps.Presence.Leave(crowd(sub.Dialect, sub.Selector), t.subscriber)
-		t.in.tell(sub, false)
+		t.in.publish(sub, false)
 	}
 }
 
-// tell publishes that a subscription began or ended. It does not wait.
-func (x *directory) tell(sub *protocol.Subscription, active bool) {
+// publish publishes that a subscription began or ended. It does not wait.
+func (x *directory) publish(sub *protocol.Subscription, active bool) {
 	v := *sub
 	v.Active = active
 	u := &protocol.Update{Topics: []string{v.Path(x.s.conf().cfg.Path)}, Data: string(v.Event(x.s.conf().cfg.Path)), Private: true}
@@ -253,7 +253,7 @@ func (x *directory) watch(channel string, events []presence.Event) {
 			continue
 		}
 		if sub, ok := subscriptionOf(e.Member); ok {
-			x.tell(&sub, false)
+			x.publish(&sub, false)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func (d doc) String() string {
 	return strings.TrimSpace(fmt.Sprintln(d.Type, d.Topic+d.Match, d.MatchType, d.Active, d.Payload))
 }
 
-func TestSubscriptionsAreTold(t *testing.T) {
+func TestSubscriptionsAreReported(t *testing.T) {
 	both(t, func(t *testing.T, s settings) {
 		n := start(t, s)
 		const events = hubPath + "/subscriptions/"

@@ -17,7 +17,7 @@ func (c *session) clientEvent(f protocol.Frame) {
 	switch {
 	case !c.app.ClientEvents:
 		why = "To send client events, you must enable this feature: client_events of the app"
-	case sub == nil || !sub.stands:
+	case sub == nil || !sub.active:
 		why = "Client event rejected: the connection is not subscribed to the channel"
 	case !sub.kind.Talks() || !c.s.may(access.Publish, sub.hubName(), true):
 		why = "Client event rejected: only supported on private and presence channels, not encrypted ones"

@@ -24,14 +24,14 @@ func (s *Server) connect(r socket.Request) {
 	a := s.conf().byKey[key]
 	code, reason := s.refusal(r, key, a)
 	// A handshake that fails makes pusher-js wait for 15 seconds and more, a code for one.
-	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.conf().maxMessage(), AwayCode: protocol.CloseCapacity, AwayReason: "The server takes no connections now, please come back", RefusedCode: protocol.CloseUnauthorized}
+	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.conf().maxMessage(), DrainCode: protocol.CloseCapacity, DrainReason: "The server takes no connections now, please come back", RefusedCode: protocol.CloseUnauthorized}
 	r.WebSocket(o, func(t socket.Transport) socket.Session {
 		c := &session{s: s, app: a, t: t}
 		if code == 0 {
 			c.open()
 			return c
 		}
-		s.counts.turnedAway.Add(1)
+		s.counts.rejected.Add(1)
 		c.close(code, reason)
 		return c
 	})

@@ -29,7 +29,7 @@ func (d *countDesk) changed(channel string) {
 	d.mu.Unlock()
 }
 
-func (d *countDesk) heard(from string, data []byte) {
+func (d *countDesk) receive(from string, data []byte) {
 	var names []string
 	if from == d.s.deps.Cluster.Self() || json.Unmarshal(data, &names) != nil {
 		return
@@ -52,12 +52,12 @@ func (d *countDesk) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			d.tell()
+			d.report()
 		}
 	}
 }
 
-func (d *countDesk) tell() {
+func (d *countDesk) report() {
 	s := d.s
 	d.mu.Lock()
 	dirty := d.channels
@@ -77,7 +77,7 @@ func (d *countDesk) tell() {
 			continue
 		}
 		n := s.deps.Presence.Subscriptions(channel, presence.Pusher)
-		if a.tellsCount(protocol.KindOf(name)) {
+		if a.sendsCount(protocol.KindOf(name)) {
 			s.news.notify(channel, &channelNews{frame: frameOf(protocol.EventCount, name, protocol.AppendCount(nil, n))})
 		}
 		if a.hooked[hookCount] && s.owns(channel) {
@@ -86,7 +86,7 @@ func (d *countDesk) tell() {
 	}
 	for part := range slices.Chunk(own, 1000) {
 		if b, err := json.Marshal(part); err == nil {
-			_ = s.deps.Bus.Tell(topicCounts, b) // lost, the next change repeats it
+			_ = s.deps.Bus.Broadcast(topicCounts, b) // lost, the next change repeats it
 		}
 	}
 }

@@ -2,7 +2,7 @@ package pusher
 
 // Waiting is how many channels and users are gone briefly.
 func (s *Server) Waiting() int {
-	s.told.mu.Lock()
-	defer s.told.mu.Unlock()
-	return len(s.told.pending)
+	s.announced.mu.Lock()
+	defer s.announced.mu.Unlock()
+	return len(s.announced.pending)
 }

@@ -98,8 +98,8 @@ func (c *session) appendSubscriptions(dst takeover.State) (takeover.State, bool)
 	var newest hub.Positions // all channels of an app are of one namespace
 	at := make(map[*subscription]hub.Positions, len(c.subs))
 	for _, sub := range c.subs {
-		own, ok := sub.Stands()
-		if !ok || !sub.stands {
+		own, ok := sub.Position()
+		if !ok || !sub.active {
 			return dst, false
 		}
 		at[sub] = own
@@ -111,7 +111,7 @@ func (c *session) appendSubscriptions(dst takeover.State) (takeover.State, bool)
 	}
 	if q := c.out.queue; q != nil {
 		var ok bool
-		if newest, ok = q.Stands(newest); !ok {
+		if newest, ok = q.Position(newest); !ok {
 			return dst, false
 		}
 		var frames []byte
@@ -335,7 +335,7 @@ func (c *session) rejoin(a *arrivingSub) {
 			c.s.log.Warn("a member is not listed", "channel", sub.name, "err", err)
 		}
 	}
-	sub.stands = true
+	sub.active = true
 	c.s.deps.Presence.Move(sub.hubName(), presence.Pusher, 1)
 	opt := hub.SubscribeOptions{Channels: []string{sub.hubName()}, Since: a.at}
 	if err := c.t.Subscribe(&sub.Subscriber, sub, opt); err != nil {

@@ -183,16 +183,16 @@ type membership struct {
 	until int64
 	// The field is the number of the newest news of members that the client had. early are the
 	// users it was notified of ahead of that; nil mostly.
-	told  uint64
-	early map[string]bool
+	reported uint64
+	early    map[string]bool
 }
 
 // newsTime is how long the news that a member came may take from node to node.
 const newsTime = 10 * time.Second
 
-// hears reports whether news is new to the client.
-func (r *membership) hears(n *channelNews, now int64) bool {
-	r.told = n.number
+// unseen reports whether news is new to the client.
+func (r *membership) unseen(n *channelNews, now int64) bool {
+	r.reported = n.number
 	if n.user == r.member.ID {
 		return false
 	}
@@ -222,7 +222,7 @@ func (r *membership) hears(n *channelNews, now int64) bool {
 // isNew reports whether the client sees user for the first time in an event that user has
 // sent, and notes that it does.
 func (r *membership) isNew(user string, number uint64) bool {
-	if user == r.member.ID || r.known[user] || r.early[user] || number != 0 && number <= r.told {
+	if user == r.member.ID || r.known[user] || r.early[user] || number != 0 && number <= r.reported {
 		return false
 	}
 	if r.early == nil {

@@ -163,10 +163,10 @@ func (s *Server) hookTwice(a *app, k flap, left bool) {
 		return
 	}
 	if left {
-		s.told.went(k)
+		s.announced.went(k)
 		return
 	}
-	if !s.told.came(k) || !s.owns(k.channel) {
+	if !s.announced.came(k) || !s.owns(k.channel) {
 		return
 	}
 	a.hook(hookEvent{Name: in, Channel: channelOf(k.channel), UserID: k.user})
@@ -175,7 +175,7 @@ func (s *Server) hookTwice(a *app, k flap, left bool) {
 // gone is called when something went and stayed away.
 func (s *Server) gone(k flap) {
 	if a := s.conf().byLobby[k.channel]; a != nil {
-		s.tellWatchers(a, k.user, "offline")
+		s.notifyWatchers(a, k.user, "offline")
 		return
 	}
 	a, name := s.split(k.channel)

@@ -40,7 +40,7 @@ func (c *client) enter(channel, data string) []string {
 	return got.Presence.IDs
 }
 
-func TestMembersAreToldOncePerUser(t *testing.T) {
+func TestMembersAreReportedOncePerUser(t *testing.T) {
 	n := start(t, settings{})
 	a, b, b2 := n.connect(), n.connect(), n.connect()
 	f := func(got []string, want string) {
@@ -61,7 +61,7 @@ func TestMembersAreToldOncePerUser(t *testing.T) {
 	a.silent()
 }
 
-func TestMembersOfOtherNodesAreTold(t *testing.T) {
+func TestMembersOfOtherNodesAreReported(t *testing.T) {
 	n, m := pair(t, settings{})
 	a, b := n.connect(), m.connect()
 	a.enter("presence-a", member("1", "A"))
@@ -117,7 +117,7 @@ func TestSignedInUsersNeedNoChannelData(t *testing.T) {
 	}
 }
 
-func TestClientEventsOnPresenceChannelsSayWhoSent(t *testing.T) {
+func TestClientEventsOnPresenceChannelsNameTheirSender(t *testing.T) {
 	n := start(t, settings{app: pusher.App{ClientEvents: true}})
 	a, b := n.connect(), n.connect()
 	a.enter("presence-a", member("1", "A"))
@@ -129,7 +129,7 @@ func TestClientEventsOnPresenceChannelsSayWhoSent(t *testing.T) {
 	}
 }
 
-func TestSubscribersAreToldHowManyTheyAre(t *testing.T) {
+func TestSubscribersReceiveTheSubscriptionCount(t *testing.T) {
 	n := start(t, settings{app: pusher.App{SubscriptionCount: true}, cfg: pusher.Config{CountInterval: 20e6}})
 	a, b := n.connect(), n.connect()
 	a.ask("orders", "")
@@ -142,7 +142,7 @@ func TestSubscribersAreToldHowManyTheyAre(t *testing.T) {
 	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":1}`)
 }
 
-func TestCountsOfOtherNodesAreTold(t *testing.T) {
+func TestCountsOfOtherNodesAreReceived(t *testing.T) {
 	n, m := pair(t, settings{app: pusher.App{SubscriptionCount: true}, cfg: pusher.Config{CountInterval: 200e6}})
 	a, b := n.connect(), m.connect()
 	a.ask("orders", "")
@@ -152,7 +152,7 @@ func TestCountsOfOtherNodesAreTold(t *testing.T) {
 	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":2}`)
 }
 
-func TestUsersAreToldWhomTheyWatch(t *testing.T) {
+func TestUsersAreNotifiedOfTheirWatchlist(t *testing.T) {
 	n, m := pair(t, settings{app: pusher.App{Watchlists: true}, cfg: pusher.Config{VacatedDelay: hub.Duration(100 * time.Millisecond), MaxWatchlist: 2}})
 	signin := func(c *client, user string) {
 		c.t.Helper()

@@ -155,7 +155,7 @@ func TestChannelsAreListed(t *testing.T) {
 	}
 }
 
-func TestTheCacheOfAChannelCanBeAsked(t *testing.T) {
+func TestTheCacheOfAChannelCanBeRead(t *testing.T) {
 	n := start(t, settings{space: hub.Namespace{HistoryTTL: hub.Duration(time.Hour)}})
 	if _, got := n.call("GET", "/apps/"+appID+"/channels/cache-a", "info=cache", ""); got != `{"occupied":false}` {
 		t.Error(got)

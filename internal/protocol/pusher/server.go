@@ -53,19 +53,19 @@ type Server struct {
 	log  *slog.Logger
 
 	// Any goroutine.
-	settings atomic.Pointer[settings]
-	lag      backlog.Counts
-	counts   counters
-	news     *newsDesk
-	told     *flaps
-	totals   countDesk
-	hooks    hookRunner
+	settings  atomic.Pointer[settings]
+	lag       backlog.Counts
+	counts    counters
+	news      *newsDesk
+	announced *flaps
+	totals    countDesk
+	hooks     hookRunner
 }
 
 // counters are the totals of Stats.
 type counters struct {
 	connections                                  atomic.Int64
-	connected, turnedAway, slow, unanswered      atomic.Uint64
+	connected, rejected, slow, unanswered        atomic.Uint64
 	flooded                                      atomic.Uint64
 	subscribed, denied, clientEvents, limited    atomic.Uint64
 	triggers, refused, noticesLost, terminated   atomic.Uint64
@@ -76,7 +76,7 @@ type counters struct {
 type Stats struct {
 	Connections     int64  // connections that stand
 	Connected       uint64 // connections that were greeted
-	TurnedAway      uint64 // connections closed instead, with a code
+	Rejected        uint64 // connections closed instead, with a code
 	Slow            uint64 // connections closed because their client read too slowly
 	Flooded         uint64 // connections closed because their client sent too much
 	Unanswered      uint64 // connections closed because a ping was not answered
@@ -101,7 +101,7 @@ type Stats struct {
 func (s *Server) Stats() Stats {
 	c := &s.counts
 	return Stats{
-		Connections: c.connections.Load(), Connected: c.connected.Load(), TurnedAway: c.turnedAway.Load(),
+		Connections: c.connections.Load(), Connected: c.connected.Load(), Rejected: c.rejected.Load(),
 		Slow: c.slow.Load(), Flooded: c.flooded.Load(), Unanswered: c.unanswered.Load(), Subscribed: c.subscribed.Load(), Denied: c.denied.Load(),
 		ClientEvents: c.clientEvents.Load(), Limited: c.limited.Load(), Triggers: c.triggers.Load(), Refused: c.refused.Load(),
 		Terminated: c.terminated.Load(), NoticesLost: c.noticesLost.Load(),
@@ -154,7 +154,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	s.settings.Store(x)
-	s.told = newFlaps(time.Duration(s.conf().cfg.VacatedDelay), s.gone)
+	s.announced = newFlaps(time.Duration(s.conf().cfg.VacatedDelay), s.gone)
 	s.totals = countDesk{s: s, channels: map[string]bool{}}
 	deps.Presence.Watch(s.watch)
 	return s, nil
@@ -176,14 +176,14 @@ func (s *Server) split(channel string) (*app, string) {
 // Run does what is to be done beside the connections until ctx ends: webhooks, what
 // notices to members, and what other nodes say. Only one call.
 func (s *Server) Run(ctx context.Context) error {
-	for topic, f := range map[string]func(string, []byte){topicTerminate: s.onTerminate, topicCounts: s.totals.heard} {
+	for topic, f := range map[string]func(string, []byte){topicTerminate: s.onTerminate, topicCounts: s.totals.receive} {
 		stop, err := s.deps.Bus.Listen(topic, f)
 		if err != nil {
 			return fmt.Errorf("listen to other nodes: %w", err)
 		}
 		defer stop()
 	}
-	defer s.told.stop()
+	defer s.announced.stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	s.hooks.run(ctx, &wg, s.conf().hooks())

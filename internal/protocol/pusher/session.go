@@ -111,12 +111,12 @@ func (c *session) Timer() {
 	if c.gone {
 		return
 	}
-	now, heard := c.t.Now(), c.t.LastRead()
+	now, lastRead := c.t.Now(), c.t.LastRead()
 	if within := int64(c.app.AuthorizeWithin); within > 0 && !c.authorized && now-c.opened >= within {
 		c.deny(protocol.CloseUnauthorized, "Connection not authorized within timeout")
 		return
 	}
-	if c.pinged != 0 && heard >= c.pinged {
+	if c.pinged != 0 && lastRead >= c.pinged {
 		c.pinged = 0
 	}
 	switch {
@@ -124,7 +124,7 @@ func (c *session) Timer() {
 		c.s.counts.unanswered.Add(1)
 		c.close(protocol.CloseNoPong, "Pong reply not received")
 		return
-	case c.pinged == 0 && now-heard >= c.s.conf().cfg.silence():
+	case c.pinged == 0 && now-lastRead >= c.s.conf().cfg.silence():
 		c.pinged = now
 		c.send([]byte(`{"event":"pusher:ping","data":"{}"}`))
 	}

@@ -46,7 +46,7 @@ func TestAnswersThatComeLateAreAnswers(t *testing.T) {
 	b.want("client-x", "private-a", "2")
 }
 
-func TestRefusedPublicationsAreTold(t *testing.T) {
+func TestRefusedPublicationsAreReported(t *testing.T) {
 	n := start(t, settings{space: hub.Namespace{MaxMessageBytes: 200}, app: pusher.App{ClientEvents: true}})
 	if status, answer := n.call("POST", events, "", `{"name":"e","channels":["a","b"],"data":"`+strings.Repeat("a", 300)+`"}`); status != 413 || !strings.Contains(answer, "max_message_bytes") {
 		t.Errorf("%d %s", status, answer)
@@ -71,7 +71,7 @@ func TestSocketIDsDiffer(t *testing.T) {
 	}
 }
 
-func TestTheOneWhoTriggersCanBeLeftOut(t *testing.T) {
+func TestTheTriggeringClientCanBeExcluded(t *testing.T) {
 	n := start(t, settings{})
 	a, b := n.connect(), n.connect()
 	a.join("orders")
@@ -241,7 +241,7 @@ func TestClientEventsHaveARate(t *testing.T) {
 	}
 }
 
-func TestClientsThatSayTooMuchAreSentAway(t *testing.T) {
+func TestClientsThatSendTooMuchAreDisconnected(t *testing.T) {
 	n := start(t, settings{cfg: pusher.Config{MaxSubscriptions: 10, MessageRate: 1}})
 	a := n.connect()
 	for range 21 {
@@ -440,7 +440,7 @@ func TestConnectionsMustAuthorizeIfTheAppSaysSo(t *testing.T) {
 	b.silent()
 }
 
-func TestSlowClientsAreSentAway(t *testing.T) {
+func TestSlowClientsAreDisconnected(t *testing.T) {
 	n := start(t, settings{space: hub.Namespace{QueueMessages: 8, QueueBytes: 1 << 20}})
 	a := n.connect()
 	a.join("orders")
@@ -485,7 +485,7 @@ func slowly(t *testing.T, space hub.Namespace, publish func(n *node, i int)) (n 
 	}
 }
 
-func TestWhatIsDroppedForASlowClientIsTold(t *testing.T) {
+func TestDropsForASlowClientAreReported(t *testing.T) {
 	data := []byte(`"` + strings.Repeat("a", 9000) + `"`)
 	n, got := slowly(t, hub.Namespace{Policy: hub.DropOldest, QueueMessages: 8}, func(n *node, _ int) {
 		n.Publish(hub.Publication{Channel: "orders", Data: data})
@@ -540,7 +540,7 @@ func TestMessagesComeAtTheRateOfTheNamespace(t *testing.T) {
 	trial.Eventually(t, "nothing waits", func() bool { return n.server.Stats().Waiting == 0 })
 }
 
-func TestDrainSaysGoodbye(t *testing.T) {
+func TestDrainSendsACloseFrame(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()
 	a.join("orders")

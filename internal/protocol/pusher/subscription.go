@@ -19,7 +19,7 @@ type subscription struct {
 	c      *session
 	name   string // the protocol's
 	kind   protocol.Kind
-	stands bool // the hub has started it, and it is counted
+	active bool // the hub has started it, and it is counted
 	moved  bool // it began in another process
 	// fresh says that a message has come: what the cache has is older.
 	fresh bool
@@ -145,14 +145,14 @@ func (sub *subscription) Start(at hub.Positions) {
 			return
 		}
 	}
-	sub.stands = true
+	sub.active = true
 	c.authorized = c.authorized || sub.kind.Is(protocol.Private)
 	c.s.counts.subscribed.Add(1)
 	c.s.deps.Presence.Add(sub.hubName(), presence.Pusher, 1)
 	switch {
 	case sub.rare != nil:
 		c.event(protocol.EventSubscribed, sub.name, sub.members())
-	case c.app.tellsCount(sub.kind):
+	case c.app.sendsCount(sub.kind):
 		n := c.s.deps.Presence.Subscriptions(sub.hubName(), presence.Pusher)
 		c.event(protocol.EventSubscribed, sub.name, protocol.AppendCount(nil, n))
 	default:
@@ -199,7 +199,7 @@ func (sub *subscription) greet() {
 	c := sub.c
 	var m *hub.Message
 	var err error
-	asked := c.t.Do(func(ctx context.Context) {
+	requested := c.t.Do(func(ctx context.Context) {
 		m, err = c.s.deps.Hub.Latest(ctx, sub.hubName())
 	}, func() {
 		switch {
@@ -214,7 +214,7 @@ func (sub *subscription) greet() {
 			}
 		}
 	})
-	if !asked { // too much to do: the client calls its application, as it would without a cache
+	if !requested { // too much to do: the client calls its application, as it would without a cache
 		c.event(protocol.EventCacheMiss, sub.name, nil)
 	}
 }
@@ -263,10 +263,10 @@ func (sub *subscription) wants(m *hub.Message) bool {
 // Event is news of the channel that is no message.
 func (sub *subscription) Event(e *hub.Event) {
 	n, ok := e.Data.(*channelNews)
-	if !ok || sub.c.gone || !sub.stands {
+	if !ok || sub.c.gone || !sub.active {
 		return
 	}
-	if r := sub.rare; r != nil && n.user != "" && !r.hears(n, sub.c.t.Now()) {
+	if r := sub.rare; r != nil && n.user != "" && !r.unseen(n, sub.c.t.Now()) {
 		return
 	}
 	sub.c.t.Send(n.frame)
@@ -310,10 +310,10 @@ func (c *session) unsubscribe(channel string) {
 
 // leave counts the subscription off.
 func (sub *subscription) leave() {
-	if !sub.stands {
+	if !sub.active {
 		return
 	}
-	sub.stands = false
+	sub.active = false
 	p, ch := sub.c.s.deps.Presence, sub.hubName()
 	if sub.rare != nil {
 		p.Leave(ch, sub.c.id)
@@ -322,15 +322,15 @@ func (sub *subscription) leave() {
 	sub.countChanged()
 }
 
-// tellsCount reports whether subscribers of channels of kind k are sent their number:
+// sendsCount reports whether subscribers of channels of kind k are sent their number:
 // on presence channels they know, and those of a user's are one.
-func (a *app) tellsCount(k protocol.Kind) bool {
+func (a *app) sendsCount(k protocol.Kind) bool {
 	return a.SubscriptionCount && !k.Is(protocol.Presence) && !k.Is(protocol.User)
 }
 
 // countChanged notes that the channel has one subscriber more, or less.
 func (sub *subscription) countChanged() {
-	if a := sub.c.app; a.tellsCount(sub.kind) || a.hooked[hookCount] && !sub.kind.Is(protocol.User) {
+	if a := sub.c.app; a.sendsCount(sub.kind) || a.hooked[hookCount] && !sub.kind.Is(protocol.User) {
 		sub.c.s.totals.changed(sub.hubName())
 	}
 }

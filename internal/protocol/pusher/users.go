@@ -85,7 +85,7 @@ func (s *Server) terminate(a *app, user string) error {
 	if err != nil {
 		return err
 	}
-	return s.deps.Bus.Tell(topicTerminate, b)
+	return s.deps.Bus.Broadcast(topicTerminate, b)
 }
 
 func (s *Server) onTerminate(_ string, data []byte) {
@@ -180,17 +180,17 @@ func (s *Server) watchUsers(a *app, events []presence.Event) {
 		k := flap{channel: a.lobby, user: e.Member.User}
 		switch e.Type {
 		case presence.UserLeave:
-			s.told.went(k)
+			s.announced.went(k)
 		case presence.UserJoin:
-			if s.told.came(k) {
-				s.tellWatchers(a, k.user, "online")
+			if s.announced.came(k) {
+				s.notifyWatchers(a, k.user, "online")
 			}
 		}
 	}
 }
 
-// tellWatchers notifies the sessions of this node that watch user.
-func (s *Server) tellWatchers(a *app, user, what string) {
+// notifyWatchers notifies the sessions of this node that watch user.
+func (s *Server) notifyWatchers(a *app, user, what string) {
 	watching := a.users.sessions(user, true)
 	if len(watching) == 0 {
 		return

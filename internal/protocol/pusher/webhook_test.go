@@ -23,10 +23,10 @@ type application struct {
 	t   *testing.T
 	url string
 
-	mu     sync.Mutex
-	status int // answered to the next requests
-	asked  int
-	got    []string
+	mu        sync.Mutex
+	status    int // answered to the next requests
+	requested int
+	got       []string
 }
 
 func newApplication(t *testing.T) *application {
@@ -52,7 +52,7 @@ func (a *application) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked++
+	a.requested++
 	w.WriteHeader(a.status)
 	if a.status != 200 {
 		return
@@ -89,7 +89,7 @@ func (a *application) app(events ...string) pusher.App {
 // soon makes what waits on purpose wait little.
 var soon = pusher.Config{VacatedDelay: hub.Duration(50 * time.Millisecond), CountInterval: hub.Duration(20 * time.Millisecond), WebhookWindow: hub.Duration(5 * time.Millisecond)}
 
-func TestWebhooksTellWhatHappens(t *testing.T) {
+func TestWebhooksReportEvents(t *testing.T) {
 	x := newApplication(t)
 	n := start(t, settings{app: x.app(), cfg: soon})
 	a, b := n.connect(), n.connect()
@@ -185,7 +185,7 @@ func TestWebhooksAreGivenUpAndBounded(t *testing.T) {
 	})
 }
 
-func TestOneNodeTells(t *testing.T) {
+func TestOneNodeSendsEachWebhook(t *testing.T) {
 	x := newApplication(t)
 	n, m := pair(t, settings{app: x.app("channel_occupied", "channel_vacated", "member_added"), cfg: soon})
 	var clients []*client

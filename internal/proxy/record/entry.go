@@ -21,15 +21,15 @@ type entry struct {
 	begin hub.Position // the log's position when it was looked at
 	gens  generations
 
-	waiting []*Viewer
-	viewers int // attached to the newest recording
-	claim   *claim
-	tape    *Tape
-	beat    time.Time // of tape
-	empty   time.Time // since when tape has no viewers; zero: it has
-	outbox  []*outgoing
-	sending bool
-	over    bool // no longer followed
+	waiting   []*Viewer
+	viewers   int // attached to the newest recording
+	claim     *claim
+	tape      *Tape
+	heartbeat time.Time // of tape
+	empty     time.Time // since when tape has no viewers; zero: it has
+	outbox    []*outgoing
+	sending   bool
+	over      bool // no longer followed
 }
 
 var _ hub.Sink = (*entry)(nil)
@@ -188,7 +188,7 @@ func (e *entry) dead(g *generation, now time.Time) bool {
 	case e.r.alone || g.instance == e.r.instance:
 		return true
 	}
-	return now.Sub(g.alive) > beatsLost
+	return now.Sub(g.alive) > heartbeatsLost
 }
 
 // bury writes the last record of a recording whose gateway is gone, and reports it.
@@ -376,9 +376,9 @@ func (e *entry) settleClaim() {
 	e.viewers++
 	g := find(e.gens, c.note.Nonce)
 	t.entrust(e, v, g)
-	e.tape, e.beat, e.empty = t, time.Now(), time.Time{}
+	e.tape, e.heartbeat, e.empty = t, time.Now(), time.Time{}
 	e.r.tapes.Store(t, true)
-	e.r.begun.Add(1)
+	e.r.startedCount.Add(1)
 	v.answer(Answer{Start: true})
 }
 
@@ -407,9 +407,9 @@ func (e *entry) tick(now time.Time) {
 		e.r.running[c.v.ask.Route]--
 		e.fail(errSlowLog)
 	}
-	if t := e.tape; t != nil && !e.r.alone && now.Sub(e.beat) >= beatEvery {
-		e.beat = now
-		e.write(note{Mark: markBeat, Nonce: t.id.nonce})
+	if t := e.tape; t != nil && !e.r.alone && now.Sub(e.heartbeat) >= heartbeatEvery {
+		e.heartbeat = now
+		e.write(note{Mark: markHeartbeat, Nonce: t.id.nonce})
 	}
 	e.r.changed[e] = true
 }
@@ -427,7 +427,7 @@ func (e *entry) send() {
 	e.sending = true
 	r, o := e.r, e.outbox[0]
 	p := hub.Publication{Channel: e.index, Data: o.note.bytes()}
-	if o.note.Mark != markBeat {
+	if o.note.Mark != markHeartbeat {
 		p.IdempotencyKey = o.note.Nonce + "#" + string(o.note.Mark) + "#index"
 	}
 	r.writers.Go(func() {
@@ -444,7 +444,7 @@ func (e *entry) sent(o *outgoing, err error) {
 	if err != nil {
 		e.r.log.Error("write the index of recordings", "channel", e.index, "mark", string(o.note.Mark), "err", err)
 	}
-	if n := o.note; n.Mark != markBeat && n.Mark != markOpen {
+	if n := o.note; n.Mark != markHeartbeat && n.Mark != markOpen {
 		if t := e.tape; t != nil && t.id.nonce == n.Nonce && err != nil {
 			e.tape = nil // it stays without an end, and the next request will find that out
 			e.r.done(t)

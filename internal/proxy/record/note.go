@@ -28,12 +28,12 @@ type note struct {
 type mark string
 
 const (
-	markStart  mark = "start"  // the backend is about to be asked
-	markOpen   mark = "open"   // its reply is an event stream
-	markBeat   mark = "beat"   // it continues
-	markEnd    mark = "end"    // it was whole
-	markBroken mark = "broken" // it was not
-	markVoid   mark = "void"   // there is no recording
+	markStart     mark = "start"  // the backend is about to be asked
+	markOpen      mark = "open"   // its reply is an event stream
+	markHeartbeat mark = "beat"   // it continues
+	markEnd       mark = "end"    // it was whole
+	markBroken    mark = "broken" // it was not
+	markVoid      mark = "void"   // there is no recording
 )
 
 func (n *note) bytes() []byte {

@@ -140,14 +140,14 @@ func (p *place) node(alone bool) *Recorder {
 	return r
 }
 
-type asked struct {
+type requested struct {
 	*Viewer
 	tape *Tape
 	got  chan Answer
 }
 
-func (p *place) ask(r *Recorder, since string) *asked {
-	a := &asked{tape: &Tape{}, got: make(chan Answer, 1)}
+func (p *place) ask(r *Recorder, since string) *requested {
+	a := &requested{tape: &Tape{}, got: make(chan Answer, 1)}
 	q := Request{Route: "r", Method: "POST", Path: "/"}
 	o := OwnerOf(auth.Anonymous, nil, http.Header{}, netip.MustParseAddr("10.0.0.1"))
 	a.Viewer = r.Ask(Ask{Record: &p.cfg, Route: "r", Key: q.Key(o), Owner: o, Since: since, Tape: a.tape, Loop: p.loop, Then: func(x Answer) { a.got <- x }})
@@ -155,7 +155,7 @@ func (p *place) ask(r *Recorder, since string) *asked {
 }
 
 // answer waits for the answer.
-func (a *asked) answer(t *testing.T) Answer {
+func (a *requested) answer(t *testing.T) Answer {
 	t.Helper()
 	select {
 	case x := <-a.got:
@@ -176,13 +176,13 @@ func events() *http1.Response {
 	return &http1.Response{Status: 200, Fields: []http1.Field{{Name: []byte("Content-Type"), Value: []byte("text/event-stream")}}}
 }
 
-func TestTwoNodesThatBeginAtOnceMakeOneRecording(t *testing.T) {
+func TestTwoNodesThatStartAtOnceMakeOneRecording(t *testing.T) {
 	for range 20 {
 		p := newPlace(t)
 		nodes := []*Recorder{p.node(false), p.node(false)}
-		all := []*asked{p.ask(nodes[0], ""), p.ask(nodes[1], ""), p.ask(nodes[0], ""), p.ask(nodes[1], "")}
-		var starter *asked
-		started := make(chan *asked, len(all))
+		all := []*requested{p.ask(nodes[0], ""), p.ask(nodes[1], ""), p.ask(nodes[0], ""), p.ask(nodes[1], "")}
+		var starter *requested
+		started := make(chan *requested, len(all))
 		var follows atomic.Int64
 		for _, a := range all {
 			go func() {
@@ -205,7 +205,7 @@ func TestTwoNodesThatBeginAtOnceMakeOneRecording(t *testing.T) {
 	}
 }
 
-func TestVoidLetsTheNextBegin(t *testing.T) {
+func TestVoidLetsTheNextStart(t *testing.T) {
 	p := newPlace(t)
 	r := p.node(true)
 	first := p.ask(r, "")
@@ -223,7 +223,7 @@ func TestVoidLetsTheNextBegin(t *testing.T) {
 	trial.Eventually(t, "nothing is being recorded", func() bool { return r.Stats().Running == 0 })
 }
 
-func TestClaimerThatLeavesHandsOver(t *testing.T) {
+func TestClaimOfALeavingClientPassesToTheNext(t *testing.T) {
 	p := newPlace(t)
 	r := p.node(true)
 	for range 50 {

@@ -30,13 +30,13 @@ type Options struct {
 }
 
 const (
-	beatEvery  = 10 * time.Second // a recording's sign of life, where there are other nodes
-	beatsLost  = 35 * time.Second // without one for so long it is over
-	lookTime   = 10 * time.Second // bounds how long the log is waited for
-	noteTime   = time.Minute      // bounds how long a note is tried to be written
-	turnEvery  = 250 * time.Millisecond
-	maxEntries = 20_000 // index channels followed at a time
-	stopTime   = 3 * time.Second
+	heartbeatEvery = 10 * time.Second // a recording's sign of life, where there are other nodes
+	heartbeatsLost = 35 * time.Second // without one for so long it is over
+	lookTime       = 10 * time.Second // bounds how long the log is waited for
+	noteTime       = time.Minute      // bounds how long a note is tried to be written
+	turnEvery      = 250 * time.Millisecond
+	maxEntries     = 20_000 // index channels followed at a time
+	stopTime       = 3 * time.Second
 )
 
 // A Recorder is the recordings of a process.

@@ -6,7 +6,7 @@ import (
 )
 
 type counters struct {
-	begun, attached, whole, passed, expired, refused, tooMany, tooLong, lost, events atomic.Uint64
+	startedCount, attached, whole, passed, expired, refused, tooMany, tooLong, lost, events atomic.Uint64
 
 	brokenMu sync.Mutex // guards broken
 	broken   map[string]uint64
@@ -24,7 +24,7 @@ func (c *counters) countBroken(cause string) {
 // Stats are counters since New, and what is there now.
 type Stats struct {
 	Running  int               // recordings under way here
-	Begun    uint64            // times a backend was about to be asked
+	Started  uint64            // times a backend was about to be asked
 	Attached uint64            // clients that joined a recording, under way or ended
 	Whole    uint64            // recordings of whole streams
 	Broken   map[string]uint64 // of others, by cause
@@ -39,7 +39,7 @@ type Stats struct {
 
 // Stats may be called from any goroutine.
 func (r *Recorder) Stats() Stats {
-	s := Stats{Begun: r.begun.Load(), Attached: r.attached.Load(), Whole: r.whole.Load(), Lost: r.lost.Load(), Passed: r.passed.Load(),
+	s := Stats{Started: r.startedCount.Load(), Attached: r.attached.Load(), Whole: r.whole.Load(), Lost: r.lost.Load(), Passed: r.passed.Load(),
 		Expired: r.expired.Load(), Refused: r.refused.Load(), TooMany: r.tooMany.Load(), TooLong: r.tooLong.Load(), Events: r.events.Load(),
 		Broken: map[string]uint64{}}
 	r.tapes.Range(func(any, any) bool { s.Running++; return true })

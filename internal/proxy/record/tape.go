@@ -140,8 +140,8 @@ func (t *Tape) Void() {
 // request then.
 func (t *Tape) Active() bool { return t.x != nil }
 
-// Forsake says that the client is gone. The exchange continues.
-func (t *Tape) Forsake() { t.client = nil }
+// Detach says that the client is gone. The exchange continues.
+func (t *Tape) Detach() { t.client = nil }
 
 // note writes n into the index. Any goroutine.
 func (e *entry) note(n note) { e.r.post(func() { e.write(n) }) }

@@ -136,7 +136,7 @@ func TestEWMAPrefersTheFast(t *testing.T) {
 	}
 }
 
-func TestEWMATriesAgainWhoWasSlow(t *testing.T) {
+func TestEWMARetriesSlowPeers(t *testing.T) {
 	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2)})
 	first := ask(t, c, 0, 5*ms, 200)
 	slow := mustPick(t, c, 1, 0, nil)
@@ -199,7 +199,7 @@ func hashed(t *testing.T, c *Cluster, keys int) []string {
 	return all
 }
 
-func TestConsistentHashMovesOnlyTheKeysOfWhoLeft(t *testing.T) {
+func TestConsistentHashMovesOnlyTheKeysOfRemovedPeers(t *testing.T) {
 	const keys = 20000
 	cfg := Config{Name: "test", Balance: ConsistentHash, Peers: equal(10)}
 	before := hashed(t, newTestCluster(t, cfg), keys)

@@ -21,7 +21,7 @@ func addressOf(l net.Listener) Address {
 	return Address{IP: netip.MustParseAddrPort(l.Addr().String())}
 }
 
-func TestCheckerJudgesRealServers(t *testing.T) {
+func TestCheckerChecksRealServers(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ok", func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "app.example" {

@@ -8,7 +8,7 @@ import (
 )
 
 func TestKeysOfARequest(t *testing.T) {
-	r := &asked{
+	r := &requested{
 		headers: map[string]string{"X-User": "ada"}, cookies: map[string]string{"id": "ada"},
 		path: "/orders", address: netip.MustParseAddr("10.0.0.1"),
 	}
@@ -116,12 +116,12 @@ func TestASplitFollowsItsClustersThroughReloads(t *testing.T) {
 		t.Error("a reload that changes nothing made another split")
 	}
 	replace(nil, "a", "b")
-	if s.Split("s") != nil || first.Choose(&asked{}, 1).Cluster == nil {
+	if s.Split("s") != nil || first.Choose(&requested{}, 1).Cluster == nil {
 		t.Error("a removed split is found, or fails who holds it")
 	}
 	replace(split, "a", "b", "c", "d") // c and d are new clusters
 	second := s.Split("s")
-	c := second.Choose(&asked{headers: map[string]string{"X": ""}}, 1)
+	c := second.Choose(&requested{headers: map[string]string{"X": ""}}, 1)
 	if c.Cluster != s.Cluster("c") || c.Mirror != s.Cluster("d") {
 		t.Error("the split sends to clusters that are no more")
 	}

@@ -343,13 +343,13 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	}
 }
 
-// keepHouse does the periodic work.
-func (s *Set) keepHouse(now int64) {
+// maintain does the periodic work.
+func (s *Set) maintain(now int64) {
 	type drained struct {
 		cluster string
 		peer    *Peer
 	}
-	var told []drained
+	var due []drained
 	s.mu.Lock()
 	look := func(c *Cluster) (empty bool) {
 		empty = true
@@ -361,7 +361,7 @@ func (s *Set) keepHouse(now int64) {
 			}
 			if !mb.drained && mb.peer.inflight.Load() == 0 {
 				mb.drained = true
-				told = append(told, drained{c.name, mb.peer})
+				due = append(due, drained{c.name, mb.peer})
 				s.opts.Log.Info("peer drained", "cluster", c.name, "peer", a.String())
 			}
 			if !mb.drained {
@@ -388,7 +388,7 @@ func (s *Set) keepHouse(now int64) {
 	}
 	s.mu.Unlock()
 	if s.opts.Drained != nil {
-		for _, d := range told {
+		for _, d := range due {
 			s.opts.Drained(d.cluster, d.peer)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-gateway/weir/internal/app/setting"
 )
 
-func TestARetryGoesElsewhere(t *testing.T) {
+func TestARetryUsesAnotherPeer(t *testing.T) {
 	for _, balance := range []string{RoundRobin, LeastConnections, EWMA, ConsistentHash} {
 		c := newTestCluster(t, Config{Balance: balance, Peers: equal(5)})
 		for key := range uint64(200) {
@@ -67,7 +67,7 @@ func TestPickSaysWhyThereIsNoPeer(t *testing.T) {
 	}
 }
 
-func TestPanicAsksTheUnhealthy(t *testing.T) {
+func TestPanicModeUsesUnhealthyPeers(t *testing.T) {
 	c := newTestCluster(t, Config{Peers: equal(4), Health: HealthConfig{PanicBelow: 0.5}})
 	for _, a := range []string{"10.0.0.1:80", "10.0.0.2:80"} {
 		peerAt(t, c, a).health.Store(uint32(HealthDown))
@@ -133,7 +133,7 @@ func TestPendingIsBounded(t *testing.T) {
 	}
 }
 
-func TestAStreamIsJudgedByItsHead(t *testing.T) {
+func TestAStreamCountsByItsHead(t *testing.T) {
 	c := newTestCluster(t, Config{Peers: equal(1)})
 	p := peerAt(t, c, "10.0.0.1:80")
 	p.breaker.word.Store(breakerWord(BreakerOpen, 0, 0, sec))
@@ -205,7 +205,7 @@ func TestAConfiguredDrainEndsPicksOnly(t *testing.T) {
 	}
 }
 
-func TestAPeerThatComesBackIsAsNew(t *testing.T) {
+func TestARecoveredPeerIsAsNew(t *testing.T) {
 	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2), Outlier: OutlierConfig{Enabled: setting.Off}, EWMADecay: d(time.Hour)})
 	p := peerAt(t, c, "10.0.0.1:80")
 	now := sec

@@ -100,7 +100,7 @@ func TestManyLoopsShareClusters(t *testing.T) {
 			if err := s.Replace(ctx, config(n), split); err != nil {
 				t.Error(err)
 			}
-			s.keepHouse(now())
+			s.maintain(now())
 			s.Stats()
 			s.SplitStats()
 		}

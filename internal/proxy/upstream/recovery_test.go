@@ -50,8 +50,8 @@ func TestRecoveredPeerIsBackWithin30s(t *testing.T) {
 							t.Errorf("%s: back %s after an outage of %s (out: %v), bound %s", name, back, outage, out, bound)
 						}
 						// Balancing by load may spare it before a judge has seen enough.
-						judged := options&1 != 0 || options&2 == 0 || options&4 == 0
-						if blind := balance == RoundRobin || balance == ConsistentHash; blind && judged && outage > 30*time.Second && !out {
+						checked := options&1 != 0 || options&2 == 0 || options&4 == 0
+						if blind := balance == RoundRobin || balance == ConsistentHash; blind && checked && outage > 30*time.Second && !out {
 							t.Errorf("%s: never out in %s", name, outage)
 						}
 					})

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// asked is a request with what rules and keys read.
-type asked struct {
+// requested is a request with what rules and keys read.
+type requested struct {
 	headers, cookies map[string]string
 	path             string
 	address          netip.Addr
 }
 
-func (a *asked) Header(name string) []byte { return bytesOf(a.headers, name) }
-func (a *asked) Cookie(name string) []byte { return bytesOf(a.cookies, name) }
-func (a *asked) Path() []byte              { return []byte(a.path) }
-func (a *asked) Address() netip.Addr       { return a.address }
+func (a *requested) Header(name string) []byte { return bytesOf(a.headers, name) }
+func (a *requested) Cookie(name string) []byte { return bytesOf(a.cookies, name) }
+func (a *requested) Path() []byte              { return []byte(a.path) }
+func (a *requested) Address() netip.Addr       { return a.address }
 
 func bytesOf(m map[string]string, name string) []byte {
 	if v, ok := m[name]; ok {
@@ -30,8 +30,8 @@ func bytesOf(m map[string]string, name string) []byte {
 	return nil
 }
 
-func user(i int) *asked {
-	return &asked{cookies: map[string]string{"id": fmt.Sprint("user-", i)}}
+func user(i int) *requested {
+	return &requested{cookies: map[string]string{"id": fmt.Sprint("user-", i)}}
 }
 
 // newTestSplit is a split over clusters named as its arms, "rule" and "mirror".
@@ -131,12 +131,12 @@ func TestFreshCookieKeepsItsArm(t *testing.T) {
 	}
 	arms := map[int]int{}
 	for i := range 1000 {
-		c := s.Choose(&asked{}, mix(uint64(i)+5))
+		c := s.Choose(&requested{}, mix(uint64(i)+5))
 		if !c.SetCookie {
 			t.Fatal("no cookie for a client without one")
 		}
 		value := string(AppendCookie(nil, c.Fresh))
-		again := s.Choose(&asked{cookies: map[string]string{"arm": value}}, 0)
+		again := s.Choose(&requested{cookies: map[string]string{"arm": value}}, 0)
 		if again.SetCookie || again.Arm != c.Arm {
 			t.Fatalf("with cookie %s arm %d, before %d", value, again.Arm, c.Arm)
 		}
@@ -156,7 +156,7 @@ func TestRulesComeFirst(t *testing.T) {
 	})
 	f := func(header, value, cookie, want string) {
 		t.Helper()
-		r := &asked{headers: map[string]string{}, cookies: map[string]string{}}
+		r := &requested{headers: map[string]string{}, cookies: map[string]string{}}
 		if header != "" {
 			r.headers[header] = value
 		}
@@ -181,7 +181,7 @@ func TestMirrorCopiesItsShare(t *testing.T) {
 	s := newTestSplit(t, SplitConfig{Arms: []ArmConfig{{"a", 90}, {"b", 10}}, Mirror: MirrorConfig{Cluster: "mirror", Share: 0.2}})
 	n, both, arm := 0, 0, 0
 	for i := range 50000 {
-		c := s.Choose(&asked{}, mix(uint64(i)+1))
+		c := s.Choose(&requested{}, mix(uint64(i)+1))
 		if c.Mirror != nil {
 			n++
 		}
@@ -198,7 +198,7 @@ func TestMirrorCopiesItsShare(t *testing.T) {
 		t.Errorf("counted %d of %d", st.Mirrored, n)
 	}
 	all := newTestSplit(t, SplitConfig{Arms: []ArmConfig{{"a", 1}}, Mirror: MirrorConfig{Cluster: "mirror"}})
-	if all.Choose(&asked{}, 9).Mirror == nil {
+	if all.Choose(&requested{}, 9).Mirror == nil {
 		t.Error("a mirror without a share copies nothing")
 	}
 }
@@ -301,7 +301,7 @@ func TestSlowCanaryIsRolledBack(t *testing.T) {
 	}
 }
 
-func TestBrokenCanaryGoesAfterDozensOfRequests(t *testing.T) {
+func TestBrokenCanaryEndsAfterDozensOfRequests(t *testing.T) {
 	back, requests := trials(t, 20, [2]float64{0.001, 1}, 1)
 	if back != 20 || requests > 100 {
 		t.Errorf("%d of 20 rolled back, after %d requests on average", back, requests)
@@ -399,7 +399,7 @@ func TestCanaryIsFedByDoneAndMovesTheSplit(t *testing.T) {
 	}
 }
 
-func TestDriftIsToldAndNoise(t *testing.T) {
+func TestDriftIsDistinguishedFromNoise(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	play := func(seed uint64, windows int, size, latency float64) DriftState {
 		rng := rand.New(rand.NewPCG(seed, 3))

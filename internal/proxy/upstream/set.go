@@ -172,7 +172,7 @@ func (s *Set) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			s.keepHouse(s.opts.Now())
+			s.maintain(s.opts.Now())
 			if n%renewEvery == 0 {
 				s.renew()
 			}

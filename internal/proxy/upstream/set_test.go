@@ -225,15 +225,15 @@ func TestAChangeOfAddressesKeepsTheStateOfThoseThatStay(t *testing.T) {
 	})
 }
 
-func TestRemovedPeersTellWhenTheyAreDrained(t *testing.T) {
-	var told atomic.Int32
+func TestRemovedPeersReportWhenTheyAreDrained(t *testing.T) {
+	var due atomic.Int32
 	var which atomic.Pointer[Peer]
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		cfg := Config{Name: "test", Peers: equal(2)}
 		s := newTestSet(t, Options{
 			Now:     func() int64 { return int64(time.Since(start)) + sec },
-			Drained: func(_ string, p *Peer) { told.Add(1); which.Store(p) },
+			Drained: func(_ string, p *Peer) { due.Add(1); which.Store(p) },
 		}, cfg)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -249,13 +249,13 @@ func TestRemovedPeersTellWhenTheyAreDrained(t *testing.T) {
 			t.Fatal(err)
 		}
 		after(10 * time.Second)
-		if told.Load() != 0 {
+		if due.Load() != 0 {
 			t.Error("notified with a request in flight")
 		}
 		c.Done(p, ok(0, ms))
 		after(2 * time.Second)
-		if told.Load() != 1 || which.Load() != p {
-			t.Errorf("notified %d times", told.Load())
+		if due.Load() != 1 || which.Load() != p {
+			t.Errorf("notified %d times", due.Load())
 		}
 		if st := stateOfPeer(t, s, "10.0.0.1:80"); st.State != "unknown to the set" {
 			t.Errorf("still shown as %s", st.State)
@@ -264,15 +264,15 @@ func TestRemovedPeersTellWhenTheyAreDrained(t *testing.T) {
 		if len(c.members.known) != 1 {
 			t.Error("remembered after six minutes")
 		}
-		if told.Load() != 1 {
-			t.Errorf("notified %d times", told.Load())
+		if due.Load() != 1 {
+			t.Errorf("notified %d times", due.Load())
 		}
 		cancel()
 		<-done
 	})
 }
 
-func TestARemovedClusterServesWhoHoldsIt(t *testing.T) {
+func TestARemovedClusterServesItsHolders(t *testing.T) {
 	w := &world{}
 	w.name("app.example", "10.1.0.1")
 	cfg := Config{Name: "a", Peers: peers("app.example:80"), Health: HealthConfig{Path: "/"}}

@@ -35,7 +35,7 @@ func (w *world) hosts() {
 	w.name("c.example", "10.0.0.3", "10.0.0.4")
 }
 
-func TestSRVRecordsSayWhoIsAskedAndHowOften(t *testing.T) {
+func TestSRVRecordsSetTargetsAndWeights(t *testing.T) {
 	w, z := &world{}, &zone{}
 	w.hosts()
 	z.say(service3...)
@@ -53,7 +53,7 @@ func TestSRVRecordsSayWhoIsAskedAndHowOften(t *testing.T) {
 	})
 }
 
-func TestAHigherPriorityIsAskedWhenNobodyElseCanBe(t *testing.T) {
+func TestALowerPriorityPeerServesWhenNoOtherCan(t *testing.T) {
 	w, z := &world{}, &zone{}
 	w.hosts()
 	z.say(service3...)

@@ -86,7 +86,7 @@ func TestTheLastPeerDownHurriesTheChecksOfAll(t *testing.T) {
 }
 
 // As long as another peer passes, a peer that was down has to pass as often as configured.
-func TestAPeerBesideOthersComesBackByItsThreshold(t *testing.T) {
+func TestAPeerBesideOthersRecoversAtItsThreshold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		start := time.Now()

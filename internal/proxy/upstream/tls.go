@@ -282,8 +282,8 @@ func is[E error](err error) bool {
 
 // shakes counts a cluster's handshakes. Any goroutine.
 type shakes struct {
-	results [shakeResults]atomic.Uint64
-	told    atomic.Int64 // when a failure was last logged
+	results  [shakeResults]atomic.Uint64
+	reported atomic.Int64 // when a failure was last logged
 }
 
 const shakeLogEvery = 10 * time.Second
@@ -306,8 +306,8 @@ func (c *Cluster) ShakeFailed(p *Peer, err error, now int64) {
 	c.shakes.results[resultOf(err)].Add(1)
 	text := err.Error()
 	p.shakeErr.Store(&text)
-	last := c.shakes.told.Load()
-	if (last == 0 || now-last >= int64(shakeLogEvery)) && c.shakes.told.CompareAndSwap(last, max(now, 1)) {
+	last := c.shakes.reported.Load()
+	if (last == 0 || now-last >= int64(shakeLogEvery)) && c.shakes.reported.CompareAndSwap(last, max(now, 1)) {
 		c.log.Warn("TLS handshake with a peer failed", "cluster", c.name, "peer", p.address.String(), "err", err)
 	}
 }

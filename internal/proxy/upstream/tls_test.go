@@ -72,7 +72,7 @@ func TestFilesOfCertificatesThatCannotBeUsed(t *testing.T) {
 	f("tls.key_file: open /nowhere", TLSConfig{CertFile: empty, KeyFile: "/nowhere"})
 }
 
-func TestWhoIsNotVerifiedIsWarnedOf(t *testing.T) {
+func TestUnverifiedUpstreamsAreWarnedOf(t *testing.T) {
 	var b bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&b, nil))
 	_, err := New([]Config{{Name: "shop", Peers: peers("https://app.example"), TLS: TLSConfig{Verify: setting.Off}}}, nil, Options{Log: log})

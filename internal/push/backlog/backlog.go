@@ -88,7 +88,7 @@ type gaps struct {
 	dropped []hub.Gap
 }
 
-// heldGap is a gap to be told before messages[before].
+// heldGap is a gap to be reported before messages[before].
 type heldGap struct {
 	before int
 	gap    hub.Gap
@@ -220,7 +220,7 @@ func (q *Queue) drop(name string) *hub.Message {
 	for n := len(q.dropped) - 1; n >= 0; n-- {
 		if g := &q.dropped[n]; hub.LogOf(g.Namespace, g.To.Epoch) == log {
 			if g.Reason != hub.GapOverflow || g.To.Epoch != m.Epoch {
-				break // what came between is told in its place
+				break // what came between is reported in its place
 			}
 			g.To, g.At = m.Position(), m.Position()
 			return m
@@ -235,7 +235,7 @@ func (q *Queue) drop(name string) *hub.Message {
 }
 
 // pass moves the held gaps of a log that come before messages[i] to the
-// dropped ones: what is dropped next is newer, and is told after them.
+// dropped ones: what is dropped next is newer, and is reported after them.
 func (g *gaps) pass(log hub.Log, i int) {
 	keep := g.held[:0]
 	for _, h := range g.held {
@@ -252,7 +252,7 @@ func (g *gaps) pass(log hub.Log, i int) {
 // Counts are what all queues of a process hold and have done. Any goroutine.
 type Counts struct {
 	Held, HeldBytes    atomic.Int64  // messages that wait now
-	Dropped, Conflated atomic.Uint64 // messages dropped and told as gaps; replaced by a newer one
+	Dropped, Conflated atomic.Uint64 // messages dropped and reported as gaps; replaced by a newer one
 	Gaps               atomic.Uint64 // gaps taken that dropping made
 }
 
@@ -288,7 +288,7 @@ func (q *Queue) Push(m *hub.Message, ns *hub.Namespace, c *Counts) bool {
 }
 
 // conflate takes out the waiting message that m replaces, if there is one, and
-// leaves its turn to m.
+// gives its place to m.
 func (q *Queue) conflate(m *hub.Message, c *Counts) {
 	if q.newest == nil {
 		q.newest = map[conflationKey]place{}
@@ -365,7 +365,7 @@ func (g *gaps) TakeDropped(c *Counts) []hub.Gap {
 	return taken
 }
 
-// TakeGap takes the gap that is to be told before the next message, if there is one.
+// TakeGap takes the gap that is to be reported before the next message, if there is one.
 func (q *Queue) TakeGap() (hub.Gap, bool) {
 	q.skip()
 	if len(q.held) == 0 || q.held[0].before > q.head {
@@ -397,10 +397,10 @@ func (q *Queue) Messages() iter.Seq[*hub.Message] {
 	}
 }
 
-// Stands returns at, up to where the hub passed on everything, moved back to before what
+// Position returns at, up to where the hub passed on everything, moved back to before what
 // waits and what was dropped: from there it can be had again. ok is false if that is of a
 // log that is over. Gaps of what is in no log are in Unlogged.
-func (q *Queue) Stands(at hub.Positions) (_ hub.Positions, ok bool) {
+func (q *Queue) Position(at hub.Positions) (_ hub.Positions, ok bool) {
 	ok = true
 	back := func(p hub.Position) {
 		i := slices.IndexFunc(at, func(x hub.Position) bool { return x.Epoch == p.Epoch })

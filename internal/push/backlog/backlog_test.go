@@ -55,7 +55,7 @@ func TestAQueueOfReplacedMessagesDoesNotGrow(t *testing.T) {
 }
 
 // A key that changes more often than the queue moves is sent all the same.
-func TestAKeyThatIsAlwaysReplacedIsSentInItsTurn(t *testing.T) {
+func TestAKeyThatIsAlwaysReplacedKeepsItsPlace(t *testing.T) {
 	q, c := &Queue{}, &Counts{}
 	ns := &hub.Namespace{Name: "default", Policy: hub.Conflate, QueueMessages: 1000, QueueBytes: 1 << 20}
 	offset, last, waited := uint64(0), uint64(0), 0
@@ -118,7 +118,7 @@ func TestANamespacesBoundDropsItsOwnMessagesOnly(t *testing.T) {
 }
 
 // Positions in gap events never go back.
-func TestWhatIsDroppedBehindAGapIsToldAfterIt(t *testing.T) {
+func TestWhatIsDroppedBehindAGapIsReportedAfterIt(t *testing.T) {
 	q, c := &Queue{}, &Counts{}
 	ns := &hub.Namespace{Name: "default", Policy: hub.DropOldest, QueueMessages: 2, QueueBytes: 1 << 10}
 	push := func(epoch string, offset uint64) {
@@ -213,13 +213,13 @@ func (o *model) push(m *hub.Message, ns *hub.Namespace) bool {
 			k++
 		}
 		o.list = slices.Delete(o.list, i, i+1)
-		told := o.dropped[ns.Name]
-		if at := strings.LastIndex(told, " "); at >= 0 && strings.HasPrefix(told[at+1:], "..") {
-			told = told[:at]
+		reported := o.dropped[ns.Name]
+		if at := strings.LastIndex(reported, " "); at >= 0 && strings.HasPrefix(reported[at+1:], "..") {
+			reported = reported[:at]
 		} else {
-			told += fmt.Sprintf(" after %d", old.Offset-1)
+			reported += fmt.Sprintf(" after %d", old.Offset-1)
 		}
-		o.dropped[ns.Name] = told + fmt.Sprintf(" ..%d", old.Offset)
+		o.dropped[ns.Name] = reported + fmt.Sprintf(" ..%d", old.Offset)
 	}
 	o.list = append(o.list, waiting{m: m, number: o.pushed, turn: turn})
 	return true
@@ -284,17 +284,17 @@ func TestAQueueDoesWhatItsPoliciesSay(t *testing.T) {
 // takeBoth takes what a write would and compares it.
 func takeBoth(t *testing.T, seed uint64, q *Queue, c *Counts, o *model) {
 	t.Helper()
-	told := map[string]string{}
+	reported := map[string]string{}
 	for _, g := range q.TakeDropped(c) {
 		if g.Reason == hub.GapOverflow {
 			from, _ := hub.ParsePosition(g.From)
-			told[g.Namespace] += fmt.Sprintf(" after %d ..%d", from.Offset, g.To.Offset)
+			reported[g.Namespace] += fmt.Sprintf(" after %d ..%d", from.Offset, g.To.Offset)
 		} else {
-			told[g.Namespace] += " gap " + g.From
+			reported[g.Namespace] += " gap " + g.From
 		}
 	}
-	if !maps.Equal(told, o.dropped) {
-		t.Fatalf("seed %d: gap events %q, want %q", seed, told, o.dropped)
+	if !maps.Equal(reported, o.dropped) {
+		t.Fatalf("seed %d: gap events %q, want %q", seed, reported, o.dropped)
 	}
 	clear(o.dropped)
 	if len(o.list) == 0 {

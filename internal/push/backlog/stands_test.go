@@ -6,7 +6,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-func TestAQueueStandsBeforeWhatWaits(t *testing.T) {
+func TestAQueuePositionPrecedesWhatWaits(t *testing.T) {
 	ns := &hub.Namespace{Name: "default", Policy: hub.DropOldest, QueueMessages: 3, QueueBytes: 1 << 20}
 	at := func() hub.Positions {
 		return hub.Positions{{Epoch: "edefault", Offset: 100}, {Epoch: "eother", Offset: 7}}
@@ -15,7 +15,7 @@ func TestAQueueStandsBeforeWhatWaits(t *testing.T) {
 		t.Helper()
 		q, c := &Queue{}, &Counts{}
 		fill(q, c)
-		got, ok := q.Stands(at())
+		got, ok := q.Position(at())
 		if ok != wantOK || ok && (got[0].Offset != want || got[1].Offset != 7) {
 			t.Errorf("%s: %v, %v; want %d, %v", name, got, ok, want, wantOK)
 		}

@@ -157,7 +157,7 @@ func (h *Hub) Remove(ctx context.Context, channel string) error {
 	if err != nil {
 		return err
 	}
-	return h.bus.Tell(removedTopic, b)
+	return h.bus.Broadcast(removedTopic, b)
 }
 
 // removed is called for a Remove on any node.

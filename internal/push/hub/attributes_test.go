@@ -136,7 +136,7 @@ func TestALateMessageReachesAWholeNamespace(t *testing.T) {
 		h := b.hub(t, Namespace{Recent: 8})
 		defer h.Close()
 		s := h.NewShard(func() {})
-		var all, joined, asks, filtered tape
+		var all, joined, requests, filtered tape
 		sub := func(x *tape, o SubscribeOptions) {
 			t.Helper()
 			o.Channels = []string{"default:"}
@@ -156,7 +156,7 @@ func TestALateMessageReachesAWholeNamespace(t *testing.T) {
 		send(1, 3, 9)
 		sub(&joined, SubscribeOptions{Select: func(*Message) bool { return true }})
 		send(4, 9, 3, 4, 12) // 4 was missing, the others come again
-		sub(&asks, SubscribeOptions{Since: Positions{{Epoch: "e", Offset: 7}}})
+		sub(&requests, SubscribeOptions{Since: Positions{{Epoch: "e", Offset: 7}}})
 		f := func(what string, x *tape, gaps int, want ...uint64) {
 			t.Helper()
 			if !slices.Equal(x.got, want) || len(x.gaps) != gaps {
@@ -166,7 +166,7 @@ func TestALateMessageReachesAWholeNamespace(t *testing.T) {
 		f("live", &all, 0, 1, 3, 9, 4, 12)
 		f("selecting", &filtered, 0, 1, 3, 4, 12)
 		f("joined after it should have come", &joined, 1, 12)
-		f("resumed from between", &asks, 1, 9, 12)
+		f("resumed from between", &requests, 1, 9, 12)
 		var replay tape
 		sub(&replay, SubscribeOptions{Since: Positions{{Epoch: "e", Offset: 1}}})
 		f("replay", &replay, 0, 3, 4, 9, 12)
@@ -195,7 +195,7 @@ func (m *meddler) Deliver(b *Batch) {
 	}
 }
 
-func TestASinkMaySendOthersAwayAndCallOthersIn(t *testing.T) {
+func TestASinkMayDisconnectAndSubscribeOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := plain(0)
 		h := b.hub(t, Namespace{})

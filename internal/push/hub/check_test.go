@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestCheckTellsMessagesApart(t *testing.T) {
+func TestCheckDistinguishesMessages(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	now := time.Date(2030, 1, 2, 3, 4, 5, 678, time.UTC)
 	equal := 0
@@ -117,7 +117,7 @@ func TestCheckOfAnotherMessageIsAGap(t *testing.T) {
 }
 
 // A publisher's check accepts the clock to two minutes, and nothing else.
-func TestContentCheckTellsMessagesApart(t *testing.T) {
+func TestContentCheckDistinguishesMessages(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	equal := 0
 	for range 300_000 {

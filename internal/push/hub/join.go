@@ -43,10 +43,10 @@ type joinSpace struct {
 	refuted Position
 	// all says that whatever is retained was asked for: the first step may find
 	// the beginning gone, to where skipped says. Missing messages are reported up to
-	// told.
-	all     bool
-	skipped map[*local]uint64
-	told    uint64
+	// reported.
+	all      bool
+	skipped  map[*local]uint64
+	reported uint64
 	// pages are broker reads that were made because a ring did not reach back.
 	pages map[*local]Page
 }
@@ -146,7 +146,7 @@ func (j *join) begin() {
 	var ask []*namespace
 	for i := range j.spaces {
 		sp := &j.spaces[i]
-		if !j.judged(sp) {
+		if !j.checked(sp) {
 			ask = append(ask, sp.ns)
 		}
 	}
@@ -172,9 +172,9 @@ func (j *join) begin() {
 	}
 }
 
-// judged reports whether what was asked for in sp can be evaluated without a look
+// checked reports whether what was asked for in sp can be evaluated without a look
 // at the end of the log.
-func (j *join) judged(sp *joinSpace) bool {
+func (j *join) checked(sp *joinSpace) bool {
 	epoch := sp.locals[0].epoch
 	if pos, ok := j.opt.position(epoch); ok || epoch == "" {
 		return !ok || sp.reached(pos)
@@ -351,7 +351,7 @@ func (j *join) step(sp *joinSpace) bool {
 	single := len(sp.locals) == 1
 	if memo := &sp.locals[0].memo; single && memo.batch != nil && memo.from == sp.cur && memo.upto <= cut {
 		batch, upto := memo.batch, memo.upto
-		if j.tellMissing(sp, sp.lacks(sp.locals[0], memo.first), cut, batch.Messages[0].Offset-1) {
+		if j.reportMissing(sp, sp.lacks(sp.locals[0], memo.first), cut, batch.Messages[0].Offset-1) {
 			j.emit(sp, batch, upto)
 		}
 		return !j.dead
@@ -366,7 +366,7 @@ func (j *join) step(sp *joinSpace) bool {
 	if len(st.msgs) > 0 {
 		next = st.msgs[0].Offset - 1
 	}
-	if !j.tellMissing(sp, st.news, cut, next) {
+	if !j.reportMissing(sp, st.news, cut, next) {
 		return false
 	}
 	if len(st.msgs) == 0 {
@@ -381,16 +381,16 @@ func (j *join) step(sp *joinSpace) bool {
 	return !j.dead
 }
 
-// tellMissing declares what retention removed after sp.cur, if only what is not
+// reportMissing declares what retention removed after sp.cur, if only what is not
 // before first is there. next is such that what follows comes after it. It
 // returns false when the subscriber has left.
-func (j *join) tellMissing(sp *joinSpace, first, cut, next uint64) bool {
+func (j *join) reportMissing(sp *joinSpace, first, cut, next uint64) bool {
 	sp.all = false
 	to := min(max(first, 1)-1, cut) // what comes after the cut comes from the ring
-	if sp.cur+1 >= first || to <= sp.told {
+	if sp.cur+1 >= first || to <= sp.reported {
 		return true
 	}
-	sp.told = to
+	sp.reported = to
 	from := sp.since
 	if from == "" {
 		from = Position{Epoch: sp.epoch, Offset: sp.cur}.String()

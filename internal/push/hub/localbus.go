@@ -59,9 +59,9 @@ func CheckBus(topic string, data []byte) error {
 // Node implements Bus.
 func (b *LocalBus) Node() string { return b.node }
 
-// Tell implements Bus. A listener that is too far behind makes it ErrOverloaded; the
+// Broadcast implements Bus. A listener that is too far behind makes it ErrOverloaded; the
 // others receive it.
-func (b *LocalBus) Tell(topic string, data []byte) error {
+func (b *LocalBus) Broadcast(topic string, data []byte) error {
 	if err := CheckBus(topic, data); err != nil {
 		return err
 	}
@@ -81,14 +81,14 @@ func (b *LocalBus) Tell(topic string, data []byte) error {
 		l.bytes += len(data)
 		if !l.running {
 			l.running = true
-			b.work.Go(func() { b.hear(l) })
+			b.work.Go(func() { b.receive(l) })
 		}
 	}
 	return err
 }
 
-// hear calls l until nothing waits for it.
-func (b *LocalBus) hear(l *listener) {
+// receive calls l until nothing waits for it.
+func (b *LocalBus) receive(l *listener) {
 	for {
 		b.mu.Lock()
 		if len(l.queue) == 0 || l.over {
@@ -105,12 +105,12 @@ func (b *LocalBus) hear(l *listener) {
 	}
 }
 
-// TellNode implements Bus: there is one node.
-func (b *LocalBus) TellNode(node, topic string, data []byte) error {
+// SendTo implements Bus: there is one node.
+func (b *LocalBus) SendTo(node, topic string, data []byte) error {
 	if node != b.node {
 		return CheckBus(topic, data) // another's end is not noticed either
 	}
-	return b.Tell(topic, data)
+	return b.Broadcast(topic, data)
 }
 
 // Listen implements Bus. f is not called after stop has returned, but for a call

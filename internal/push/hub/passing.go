@@ -30,7 +30,7 @@ func (h *Hub) pass(p Publication) error {
 		return fmt.Errorf("%w: %w", ErrBadAttributes, err)
 	}
 	head = append(head, '\n')
-	if err := h.bus.Tell(passingTopic, append(head, p.Data...)); err != nil {
+	if err := h.bus.Broadcast(passingTopic, append(head, p.Data...)); err != nil {
 		return err
 	}
 	m := &Message{Time: now}

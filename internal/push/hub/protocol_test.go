@@ -105,7 +105,7 @@ func TestAPublicationToSeveralChannelsComesOnceToEach(t *testing.T) {
 	}
 }
 
-func TestAResumeSkipsTheOtherCopiesOfWhereItBegan(t *testing.T) {
+func TestAResumeSkipsOtherCopiesOfItsStart(t *testing.T) {
 	h := newHub(t, nil)
 	o := newOwner(t, h)
 	publish(t, h, "b", "0")
@@ -211,7 +211,7 @@ func TestBadAttributesAreRefused(t *testing.T) {
 	})
 }
 
-func TestPrivateMessagesAreForThoseWhoMay(t *testing.T) {
+func TestPrivateMessagesSkipPublicSubscriptions(t *testing.T) {
 	h := newHub(t, nil)
 	o := newOwner(t, h)
 	all, public := live(t, o, hub.SubscribeOptions{Channels: []string{"a"}}), live(t, o, hub.SubscribeOptions{Channels: []string{"a"}, Public: true})
@@ -372,16 +372,16 @@ func TestRemovedMessagesAreNotReplayed(t *testing.T) {
 // listener is a sink that records events.
 type listener struct {
 	*sink
-	heard []string
-	wires [][]byte
+	received []string
+	wires    [][]byte
 }
 
 func (l *listener) Event(e *hub.Event) {
 	w := e.Encode(3, func(dst []byte, e *hub.Event) []byte { return fmt.Appendf(dst, "%s %s %v", e.Channel, e.Kind, e.Data) })
-	l.note(func() { l.heard, l.wires = append(l.heard, string(w)), append(l.wires, w) })
+	l.note(func() { l.received, l.wires = append(l.received, string(w)), append(l.wires, w) })
 }
 
-func TestEventsReachThoseWhoListen(t *testing.T) {
+func TestEventsReachListeners(t *testing.T) {
 	h := newHub(t, nil)
 	var ls []*listener
 	for i, opt := range []hub.SubscribeOptions{
@@ -423,9 +423,9 @@ func TestEventsReachThoseWhoListen(t *testing.T) {
 		case 4:
 			want = want[3:]
 		}
-		l.wait(t, "events", func() bool { return len(l.heard) >= len(want) })
-		if !slices.Equal(l.heard, want) {
-			t.Errorf("listener %d received %q, want %q", i, l.heard, want)
+		l.wait(t, "events", func() bool { return len(l.received) >= len(want) })
+		if !slices.Equal(l.received, want) {
+			t.Errorf("listener %d received %q, want %q", i, l.received, want)
 		}
 		if i == 3 && &l.wires[0][0] != &ls[0].wires[0][0] {
 			t.Error("an event was encoded twice")
@@ -444,21 +444,21 @@ func TestEventsAreBounded(t *testing.T) {
 	for up := false; !up; {
 		o.do(func() { up = l.live })
 	}
-	told := 0
+	reported := 0
 	o.do(func() { // the shard does not run meanwhile
 		for range 50 {
 			switch err := h.Notify("a", &hub.Event{Kind: "x"}); {
 			case err == nil:
-				told++
+				reported++
 			case !errors.Is(err, hub.ErrOverloaded):
 				t.Error(err)
 			}
 		}
 	})
-	if told != 10 {
-		t.Errorf("%d events were taken with a queue of 10", told)
+	if reported != 10 {
+		t.Errorf("%d events were taken with a queue of 10", reported)
 	}
-	l.wait(t, "those taken", func() bool { return len(l.heard) == told })
+	l.wait(t, "those taken", func() bool { return len(l.received) == reported })
 	if err := h.Notify("a", &hub.Event{Kind: "x"}); err != nil {
 		t.Errorf("when there is room again: %v", err)
 	}
@@ -510,7 +510,7 @@ func TestChannelsAreCounted(t *testing.T) {
 }
 
 // Another node removes: this one is notified and forgets what it keeps.
-func TestARemovalElsewhereIsHeardOf(t *testing.T) {
+func TestARemovalOnAnotherNodeIsReceived(t *testing.T) {
 	broker, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -537,7 +537,7 @@ func TestARemovalElsewhereIsHeardOf(t *testing.T) {
 	if err := broker.Remove(t.Context(), ns, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Bus().Tell("hub.removed", fmt.Appendf(nil, `{"channel":"a","epoch":%q,"offset":%d}`, last.Epoch, last.Offset)); err != nil {
+	if err := h.Bus().Broadcast("hub.removed", fmt.Appendf(nil, `{"channel":"a","epoch":%q,"offset":%d}`, last.Epoch, last.Offset)); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "default:"} {
@@ -552,7 +552,7 @@ func TestARemovalElsewhereIsHeardOf(t *testing.T) {
 			}
 		}
 	}
-	if err := h.Bus().Tell("hub.removed", []byte("rubbish")); err != nil {
+	if err := h.Bus().Broadcast("hub.removed", []byte("rubbish")); err != nil {
 		t.Error(err)
 	}
 }

@@ -477,18 +477,18 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 		l.flush()
 	}
 	s.epochs[ns] = epoch
-	stood := map[*Subscriber]uint64{}
+	last := map[*Subscriber]uint64{}
 	var order []*Subscriber
-	stands := func(sub *Subscriber, at uint64) {
-		if _, ok := stood[sub]; !ok {
+	advance := func(sub *Subscriber, at uint64) {
+		if _, ok := last[sub]; !ok {
 			order = append(order, sub)
 		}
-		stood[sub] = max(stood[sub], at)
+		last[sub] = max(last[sub], at)
 	}
 	for _, l := range s.inUse(ns) { // no sink is called here: all change together
 		for _, sub := range l.single {
 			if sub != nil {
-				stands(sub, l.last)
+				advance(sub, l.last)
 			}
 		}
 		for _, e := range l.filtered {
@@ -496,7 +496,7 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 				continue
 			}
 			m := &e.s.more.members[e.index]
-			stands(e.s, max(l.last, m.after))
+			advance(e.s, max(l.last, m.after))
 			m.after = 0
 		}
 		l.epoch, l.last, l.memo = epoch, 0, replayMemo{}
@@ -505,14 +505,14 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 	for _, j := range s.joins {
 		if from, ok := j.restart(ns, epoch); ok {
 			joins = append(joins, j)
-			stands(j.s, from)
+			advance(j.s, from)
 		}
 	}
 	to := Position{Epoch: epoch}
 	s.busy++
 	for _, sub := range order {
 		if sub.sink != nil { // it may have left during one of these calls
-			from := Position{Epoch: old, Offset: stood[sub]}
+			from := Position{Epoch: old, Offset: last[sub]}
 			s.gap(sub.sink, Gap{Namespace: ns.name, From: from.String(), To: to, At: to, Reason: GapEpoch})
 		}
 	}

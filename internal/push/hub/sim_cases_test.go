@@ -118,7 +118,7 @@ func settleShards(shards ...*Shard) {
 	}
 }
 
-func TestManyWhoResumeFromOnePlaceCostOneReadPerPage(t *testing.T) {
+func TestManyResumesFromOnePositionCostOneReadPerPage(t *testing.T) {
 	f := func(n, recent int, since uint64, reads int64) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestManyInTheFutureShareTheLooksAtTheTop(t *testing.T) {
 	})
 }
 
-func TestTenThousandChannelsAtOnceAskTheBrokerInTurn(t *testing.T) {
+func TestTenThousandChannelsAtOnceQueryTheBrokerOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := plain(1)
 		b.slow = 10 * time.Millisecond
@@ -235,13 +235,13 @@ func TestCloseFreesADeliveryThatWaitsForRoom(t *testing.T) {
 	}
 }
 
-func TestALateMessageIsDeliveredAndDoubtIsTold(t *testing.T) {
+func TestALateMessageIsDeliveredAndDoubtIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := plain(0)
 		h := b.hub(t, Namespace{})
 		defer h.Close()
 		s := h.NewShard(func() {})
-		var both, joined, asks, after, one tape
+		var both, joined, requests, after, one tape
 		sub := func(x *tape, since uint64, channels ...string) {
 			t.Helper()
 			o := SubscribeOptions{Channels: channels}
@@ -262,7 +262,7 @@ func TestALateMessageIsDeliveredAndDoubtIsTold(t *testing.T) {
 		sub(&joined, 0, "a", "b")
 		send("a", 5) // was missing
 		send("b", 12)
-		sub(&asks, 7, "a", "b")
+		sub(&requests, 7, "a", "b")
 		sub(&after, 10, "a", "b")
 		sub(&one, 7, "b")
 		if want := []uint64{9, 5, 12}; !slices.Equal(both.got, want) || len(both.gaps) > 0 {
@@ -271,8 +271,8 @@ func TestALateMessageIsDeliveredAndDoubtIsTold(t *testing.T) {
 		if want := []uint64{12}; !slices.Equal(joined.got, want) || len(joined.gaps) != 1 {
 			t.Errorf("joined before it came: got %v %v, want %v and a gap", joined.got, joined.gaps, want)
 		}
-		if want := []uint64{9, 12}; !slices.Equal(asks.got, want) || len(asks.gaps) != 1 {
-			t.Errorf("resumed from between: got %v %v, want %v and a gap", asks.got, asks.gaps, want)
+		if want := []uint64{9, 12}; !slices.Equal(requests.got, want) || len(requests.gaps) != 1 {
+			t.Errorf("resumed from between: got %v %v, want %v and a gap", requests.got, requests.gaps, want)
 		}
 		if len(after.gaps)+len(one.gaps) > 0 {
 			t.Errorf("gaps %v %v for those who cannot have missed it", after.gaps, one.gaps)
@@ -345,9 +345,9 @@ func (r *rejoining) Start(Positions) {
 	r.err = r.shard.Subscribe(&r.sub, r, r.again)
 }
 
-// TestLiveComesOncePerSubscription: for one that begins live, that replays, and that ends
+// TestLiveIsCalledOncePerSubscription: for one that begins live, that replays, and that ends
 // in Start because its sink begins another.
-func TestLiveComesOncePerSubscription(t *testing.T) {
+func TestLiveIsCalledOncePerSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := plain(10)
 		h := broker.hub(t, Namespace{})

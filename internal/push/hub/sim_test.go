@@ -44,7 +44,7 @@ type sim struct {
 	b        *simBroker
 	shards   []*Shard
 	sinks    []*simSink
-	stands   []Position
+	seenAt   []Position
 	messages map[*Message]bool // all that the hub was ever given
 	channels []string
 	losses   bool
@@ -205,7 +205,7 @@ func (s *sim) delivering(m *Message) {
 func (s *sim) stand(x *simSink) {
 	for _, ns := range []string{"default", "o"} {
 		if st := x.at[ns]; st != nil {
-			s.stands = append(s.stands, st.Position)
+			s.seenAt = append(s.seenAt, st.Position)
 		}
 	}
 }
@@ -255,8 +255,8 @@ func (s *sim) positions() Positions {
 	for _, ns := range []string{"default", "o"} {
 		l := s.b.logs[ns]
 		p := Position{Epoch: l.epochs[len(l.epochs)-1-s.r.IntN(min(2, len(l.epochs)))], Offset: uint64(s.r.IntN(int(l.last) + 1))}
-		if n := len(s.stands); n > 0 && s.r.IntN(2) == 0 {
-			if q := s.stands[s.r.IntN(n)]; s.logOf(q.Epoch) == l {
+		if n := len(s.seenAt); n > 0 && s.r.IntN(2) == 0 {
+			if q := s.seenAt[s.r.IntN(n)]; s.logOf(q.Epoch) == l {
 				p = q
 			}
 		}

@@ -156,7 +156,7 @@ func TestARestartPublishesNothingAgain(t *testing.T) {
 	want(t, ingesttest.Log(t, h, "a"), "0", "1", "2", "3", "4")
 }
 
-func TestChannelsKeepTheirOrderWhileTheBrokerIsAway(t *testing.T) {
+func TestChannelsKeepTheirOrderWhileTheBrokerIsUnavailable(t *testing.T) {
 	h, q := ingesttest.Hub(t), newQueue()
 	var mu sync.Mutex
 	away := map[string]int{}

@@ -180,7 +180,7 @@ func (s *Set) Pause(name string, paused bool) (State, error) {
 	}
 	body, err := json.Marshal(control{name, paused})
 	if err == nil {
-		err = s.bus.Tell(topic, body)
+		err = s.bus.Broadcast(topic, body)
 	}
 	if err != nil {
 		return State{}, fmt.Errorf("source %s: this node follows, other nodes were not notified: %w", name, err)

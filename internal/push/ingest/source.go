@@ -77,15 +77,15 @@ type Source struct {
 	// Any goroutine.
 	stats counters
 
-	mu       sync.Mutex
-	phase    string
-	err      string
-	paused   bool
-	changed  chan struct{} // closed when paused changes
-	lag      int64
-	newest   time.Time // of the last message that was published
-	pending  time.Time // of the oldest message that was read and is not settled
-	lagAsked time.Time
+	mu        sync.Mutex
+	phase     string
+	err       string
+	paused    bool
+	changed   chan struct{} // closed when paused changes
+	lag       int64
+	newest    time.Time // of the last message that was published
+	pending   time.Time // of the oldest message that was read and is not settled
+	lagReadAt time.Time
 }
 
 type counters struct {
@@ -344,7 +344,7 @@ func (s *Source) setPending(t time.Time) {
 // measureLag reads how much waits in the source, at most once in lagEvery.
 func (s *Source) measureLag(ctx context.Context, r Reader) error {
 	s.mu.Lock()
-	due := time.Since(s.lagAsked) >= lagEvery
+	due := time.Since(s.lagReadAt) >= lagEvery
 	s.mu.Unlock()
 	if !due || ctx.Err() != nil {
 		return nil
@@ -357,7 +357,7 @@ func (s *Source) measureLag(ctx context.Context, r Reader) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lag, s.lagAsked = n, time.Now()
+	s.lag, s.lagReadAt = n, time.Now()
 	return nil
 }
 

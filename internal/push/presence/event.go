@@ -18,7 +18,7 @@ func (p *Presence) announce(ctx context.Context) {
 			return
 		case <-p.wakeEv:
 		}
-		for next, more := p.tellDue(watchers); more; next, more = p.tellDue(watchers) {
+		for next, more := p.deliverDue(watchers); more; next, more = p.deliverDue(watchers) {
 			pause.Reset(max(time.Until(next), time.Millisecond))
 			select {
 			case <-ctx.Done():
@@ -29,8 +29,8 @@ func (p *Presence) announce(ctx context.Context) {
 	}
 }
 
-// tellDue notifies watchers of what is due. It returns when the next is, if there is one.
-func (p *Presence) tellDue(watchers []func(string, []Event)) (next time.Time, more bool) {
+// deliverDue notifies watchers of what is due. It returns when the next is, if there is one.
+func (p *Presence) deliverDue(watchers []func(string, []Event)) (next time.Time, more bool) {
 	now := time.Now()
 	for i := range p.shards {
 		s := &p.shards[i]

@@ -79,7 +79,7 @@ func TestPresenceOverNATS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	clusters[1].Handle("big", func(string, []byte) []byte { return make([]byte, 3<<20) })
-	answer, err := clusters[0].AskNode(ctx, clusters[1].Self(), "big", nil)
+	answer, err := clusters[0].RequestNode(ctx, clusters[1].Self(), "big", nil)
 	if err != nil || len(answer) != 3<<20 {
 		t.Errorf("an answer of %d bytes, %v", len(answer), err)
 	}

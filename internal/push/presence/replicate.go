@@ -30,27 +30,27 @@ type peer struct {
 	number uint32
 
 	// mu is held while shards' are taken, never the other way round.
-	mu      sync.Mutex
-	gone    bool
-	synced  bool
-	next    uint64 // the delta that comes next, when synced
-	gen     uint32 // of the whole that is being read or was last
-	sync    uint64 // the wish for it
-	part    uint64 // the part that comes next
-	heard   time.Time
-	wished  time.Time
-	waiting [][]byte // deltas for after it
-	bytes   int
+	mu       sync.Mutex
+	gone     bool
+	synced   bool
+	next     uint64 // the delta that comes next, when synced
+	gen      uint32 // of the whole that is being read or was last
+	sync     uint64 // the wish for it
+	part     uint64 // the part that comes next
+	lastSeen time.Time
+	wished   time.Time
+	waiting  [][]byte // deltas for after it
+	bytes    int
 }
 
 // A want is another node's wish for our whole, and how far it is met.
 type want struct {
-	node  string
-	sync  uint64
-	base  uint64
-	begun bool
-	shard int
-	part  uint64
+	node    string
+	sync    uint64
+	base    uint64
+	started bool
+	shard   int
+	part    uint64
 }
 
 // A sender is what the goroutine of send keeps.
@@ -74,7 +74,7 @@ func (p *Presence) send(ctx context.Context) {
 		case now := <-ticker.C:
 			p.overdue(now)
 			if now.Sub(p.out.said) >= sayEvery {
-				p.tell("", appendHeader(nil, header{kind: msgAt, seq: p.out.seq}))
+				p.report("", appendHeader(nil, header{kind: msgAt, seq: p.out.seq}))
 			}
 			continue
 		}
@@ -91,14 +91,14 @@ func (p *Presence) send(ctx context.Context) {
 	}
 }
 
-// tell drops what the bus does not accept: a node that misses it sees a number missing.
-func (p *Presence) tell(node string, msg []byte) {
+// send drops what the bus does not accept: a node that misses it sees a number missing.
+func (p *Presence) report(node string, msg []byte) {
 	var err error
 	if node == "" {
 		p.out.said = time.Now()
-		err = p.bus.Tell(topic, msg)
+		err = p.bus.Broadcast(topic, msg)
 	} else {
-		err = p.bus.TellNode(node, topic, msg)
+		err = p.bus.SendTo(node, topic, msg)
 	}
 	if err != nil {
 		p.log.Debug("presence not sent", "err", err)
@@ -117,7 +117,7 @@ func (p *Presence) flush() {
 		p.out.seq++
 		msg := appendHeader(nil, header{kind: msgDelta, seq: p.out.seq})
 		msg, ops = fill(msg, ops)
-		p.tell("", msg)
+		p.report("", msg)
 		p.sent.Add(1)
 	}
 	clear(p.out.ops)
@@ -146,8 +146,8 @@ func (p *Presence) serveWants() bool {
 		}
 		w := p.wants[0]
 		p.mu.Unlock()
-		if !w.begun {
-			w.begun, w.base = true, p.out.seq
+		if !w.started {
+			w.started, w.base = true, p.out.seq
 		}
 		budget -= p.sendWhole(&w)
 		p.mu.Lock()
@@ -191,7 +191,7 @@ func (p *Presence) sendWhole(w *want) (n int) {
 		if ops = rest; len(ops) == 0 && w.shard == shards {
 			msg[len(h)-1] = 1
 		}
-		p.tell(w.node, msg)
+		p.report(w.node, msg)
 		if n += len(msg); len(ops) == 0 || len(ops) == start {
 			return n
 		}
@@ -247,10 +247,10 @@ func (p *Presence) wish(pr *peer) {
 	pr.sync = p.lastSync
 	p.mu.Unlock()
 	now := time.Now()
-	pr.synced, pr.part, pr.heard, pr.wished = false, 0, now, now
+	pr.synced, pr.part, pr.lastSeen, pr.wished = false, 0, now, now
 	pr.waiting, pr.bytes = nil, 0
 	pr.gen++
-	if err := p.bus.TellNode(pr.id, topic, appendHeader(nil, header{kind: msgWant, sync: pr.sync})); err != nil {
+	if err := p.bus.SendTo(pr.id, topic, appendHeader(nil, header{kind: msgWant, sync: pr.sync})); err != nil {
 		p.log.Debug("presence not asked for", "node", pr.id, "err", err)
 	}
 }
@@ -265,7 +265,7 @@ func (p *Presence) overdue(now time.Time) {
 	p.mu.Unlock()
 	for _, pr := range peers {
 		pr.mu.Lock()
-		if !pr.gone && !pr.synced && now.Sub(pr.heard) >= syncTimeout {
+		if !pr.gone && !pr.synced && now.Sub(pr.lastSeen) >= syncTimeout {
 			p.wish(pr)
 		}
 		pr.mu.Unlock()
@@ -336,7 +336,7 @@ func (p *Presence) onWant(from string, sync uint64) {
 func (p *Presence) hole(pr *peer) {
 	p.holes.Add(1)
 	if now := time.Now(); now.Sub(pr.wished) < wishEvery {
-		pr.synced, pr.sync, pr.heard = false, 0, now.Add(-syncTimeout)
+		pr.synced, pr.sync, pr.lastSeen = false, 0, now.Add(-syncTimeout)
 		pr.waiting, pr.bytes = nil, 0
 		return
 	}
@@ -389,7 +389,7 @@ func (p *Presence) onWhole(pr *peer, h header, ops []byte) {
 		return
 	}
 	pr.part++
-	pr.heard = time.Now()
+	pr.lastSeen = time.Now()
 	p.apply(pr, ops)
 	if !h.last {
 		return

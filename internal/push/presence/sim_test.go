@@ -114,7 +114,7 @@ var names = map[presence.EventType]string{
 	presence.Occupied: "occupied", presence.Vacated: "vacated",
 }
 
-func (n *node) told() []string {
+func (n *node) reported() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := n.log
@@ -289,8 +289,8 @@ func TestJoinIsSeenHereAtOnceAndThereSoon(t *testing.T) {
 		want(t, "user there", b.Has("room", "anna"), true)
 		time.Sleep(time.Second)
 		events := []string{"room join 1:anna", "room join 2:anna", "room first 2:anna"}
-		want(t, "reported here", a.told(), events)
-		got := b.told()
+		want(t, "reported here", a.reported(), events)
+		got := b.reported()
 		slices.Sort(got)
 		slices.Sort(events)
 		want(t, "reported there", len(got), 3)
@@ -301,20 +301,20 @@ func TestReconnectWithinAWindowIsNoEvent(t *testing.T) {
 	with(t, func(t *testing.T, _ *clustertest.Net, a, b *node) {
 		a.join("room", "1", "anna")
 		time.Sleep(time.Second)
-		a.told()
-		b.told()
+		a.reported()
+		b.reported()
 		for range 5 {
 			a.leave("room", "1")
 			a.join("room", "1", "anna")
 		}
 		time.Sleep(time.Second)
-		want(t, "here", len(a.told()), 0)
-		want(t, "there", len(b.told()), 0)
+		want(t, "here", len(a.reported()), 0)
+		want(t, "there", len(b.reported()), 0)
 		// The same user on another node: the client is another, the user is not.
 		a.leave("room", "1")
 		b.join("room", "9", "anna")
 		time.Sleep(time.Second)
-		got := a.told()
+		got := a.reported()
 		slices.Sort(got)
 		want(t, "moved", got, []string{"room join 9:anna", "room leave 1:anna"})
 		want(t, "count", fmt.Sprint(a.Count("room")), fmt.Sprint(1, 1))
@@ -329,12 +329,12 @@ func TestDeathOfANodeEndsItsMembersAtOnce(t *testing.T) {
 		a.join("room", "x", "user")
 		b.add("other", 3)
 		time.Sleep(time.Second)
-		a.told()
+		a.reported()
 		net.Kill("b")
 		time.Sleep(5 * time.Second)
 		want(t, "count", fmt.Sprint(a.Count("room")), fmt.Sprint(1, 1))
 		want(t, "subscriptions", a.Subscriptions("other", presence.Pusher), 0)
-		got := a.told()
+		got := a.reported()
 		want(t, "events", len(got), 101) // 100 leave, other vacated; the user stays
 		want(t, "vacated", strings.Contains(fmt.Sprint(got), "other vacated"), true)
 		want(t, "channels", len(a.Channels(nil)), 1)
@@ -342,7 +342,7 @@ func TestDeathOfANodeEndsItsMembersAtOnce(t *testing.T) {
 }
 
 // A crowd that comes and goes is reported in pieces, each of it once.
-func TestCrowdsAreToldOnce(t *testing.T) {
+func TestPresenceIsReportedOnce(t *testing.T) {
 	with(t, func(t *testing.T, net *clustertest.Net, a, b *node) {
 		const n = 5_000
 		for i := range n {
@@ -352,7 +352,7 @@ func TestCrowdsAreToldOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		a.check([]*node{a, b}, []string{"room"})
 		b.check([]*node{a, b}, []string{"room"})
-		want(t, "reported", len(a.told()), n+3000+1)
+		want(t, "reported", len(a.reported()), n+3000+1)
 		for i := range n {
 			b.leave("room", fmt.Sprint(i))
 			if i%1000 == 0 {
@@ -361,15 +361,15 @@ func TestCrowdsAreToldOnce(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		a.check([]*node{a, b}, []string{"room"})
-		want(t, "reported", len(a.told()), n+3000)
+		want(t, "reported", len(a.reported()), n+3000)
 		for i := range n {
 			b.join("room", fmt.Sprint(i), "one")
 		}
 		time.Sleep(time.Second)
-		a.told()
+		a.reported()
 		net.Kill("b")
 		time.Sleep(5 * time.Second)
-		want(t, "reported at the end", len(a.told()), n+2) // the one user, and the channel is vacated
+		want(t, "reported at the end", len(a.reported()), n+2) // the one user, and the channel is vacated
 		want(t, "channels", a.Stats().Channels, 0)
 	})
 }

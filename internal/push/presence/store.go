@@ -328,7 +328,7 @@ type pending struct {
 
 	// When it is due it is reported piece by piece, so that the lock is not held for long:
 	// how many of order and named are left of this window.
-	telling           bool
+	delivering        bool
 	clients, accounts int
 	vacated           []Event // to be reported last
 }
@@ -379,8 +379,8 @@ func (p *pending) noteKind(kind Kind, some bool) {
 	}
 }
 
-// tellAtOnce bounds the clients, and the users, that one call of due looks at.
-const tellAtOnce = 1024
+// eventsAtOnce bounds the clients, and the users, that one call of due looks at.
+const eventsAtOnce = 1024
 
 // due returns a channel whose changes are to become events by now, with some of them;
 // nil if there is none. There may be more.
@@ -405,15 +405,15 @@ func (s *shard) due(now time.Time) (*channel, []Event) {
 		return c, events
 	}
 	// What changed while this was reported has a window of its own.
-	p.telling, p.vacated, p.due = false, nil, now.Add(time.Duration(s.p.cfg.Window))
+	p.delivering, p.vacated, p.due = false, nil, now.Add(time.Duration(s.p.cfg.Window))
 	s.pending = append(s.pending, c)
 	return c, events
 }
 
 // events compares some of what was with what is: clients first, then users.
 func (p *pending) events(c *channel) (out []Event) {
-	if !p.telling {
-		p.telling, p.clients, p.accounts = true, len(p.order), len(p.named)
+	if !p.delivering {
+		p.delivering, p.clients, p.accounts = true, len(p.order), len(p.named)
 		for kind := range Kinds {
 			switch is := c.totals[kind] > 0; {
 			case !p.noted[kind] || is == p.before[kind]:
@@ -425,7 +425,7 @@ func (p *pending) events(c *channel) (out []Event) {
 		}
 		p.noted = [Kinds]bool{}
 	}
-	n := min(p.clients, tellAtOnce)
+	n := min(p.clients, eventsAtOnce)
 	for _, k := range p.order[:n] {
 		before, now := p.members[k], c.members[k]
 		delete(p.members, k)
@@ -443,7 +443,7 @@ func (p *pending) events(c *channel) (out []Event) {
 	if p.clients > 0 {
 		return out
 	}
-	n = min(p.accounts, tellAtOnce)
+	n = min(p.accounts, eventsAtOnce)
 	for _, name := range p.named[:n] {
 		before, now := p.users[name], c.users[name]
 		delete(p.users, name)

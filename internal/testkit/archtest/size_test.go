@@ -19,7 +19,7 @@ const (
 	manyMethods = 20
 	// manyTypes is how many types may have more than manyMethods. Lower it with each that
 	// is split.
-	manyTypes = 27
+	manyTypes = 25
 )
 
 func TestTypesStaySmall(t *testing.T) {

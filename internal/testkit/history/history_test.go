@@ -77,9 +77,9 @@ func lastOf(s *script, i int) bool {
 	return !slices.ContainsFunc(s.steps[i+1:], func(st step) bool { return st.do == "event" && st.ns == s.steps[i].ns })
 }
 
-// told reports whether a gap notice later in the stream could excuse step i if
+// excused reports whether a gap notice later in the stream could excuse step i if
 // it never came: the notices begin at the stream's position.
-func told(s *script, i int) bool {
+func excused(s *script, i int) bool {
 	for _, st := range s.steps[i+1:] {
 		if st.ns == s.steps[i].ns {
 			return st.do != "event"
@@ -91,7 +91,7 @@ func told(s *script, i int) bool {
 func lose(fits func(s *script, i int, st step) bool) mutation {
 	return func(w *world, s *script) map[Kind]int {
 		i := w.pick(s, func(i int, st step) bool {
-			return event(st) && w.known(s, st.m) && !told(s, i) && !(s.stops && lastOf(s, i)) && fits(s, i, st)
+			return event(st) && w.known(s, st.m) && !excused(s, i) && !(s.stops && lastOf(s, i)) && fits(s, i, st)
 		})
 		if i < 0 {
 			return nil
@@ -125,7 +125,7 @@ var mutations = map[string]mutation{
 			return nil
 		}
 		last := gone[len(gone)-1]
-		if told(s, last) || s.stops && lastOf(s, last) {
+		if excused(s, last) || s.stops && lastOf(s, last) {
 			return nil
 		}
 		for _, i := range slices.Backward(gone) {
@@ -384,12 +384,12 @@ func TestGapNoticeIsAFaultWhereNothingExpires(t *testing.T) {
 }
 
 func TestFaultsOfTheLogItself(t *testing.T) {
-	f := func(k Kind, tell func(c *Checker)) {
+	f := func(k Kind, report func(c *Checker)) {
 		t.Helper()
 		c := New(Options{})
 		c.Published("a", Position{"e", 1}, "m1")
 		c.Published("a", Position{"e", 1}, "m1") // a retry with the same answer is fine
-		tell(c)
+		report(c)
 		if r := c.Report(); r.Count(k) != 1 || len(r.Faults) != 1 || r.Faults[0].Stream != "" {
 			t.Errorf("want one %v: %v", k, r)
 		}

@@ -163,8 +163,8 @@ func (c *Checker) adopt(l *log, offset uint64, e *entry, r *Report) {
 	here := place{l, offset}
 	said := append([]claim{{nil, e.channel, e.id}}, l.claims[offset]...)
 	for _, cl := range said {
-		ch, asked := c.unknown[cl.id]
-		if !asked || ch != cl.channel {
+		ch, requested := c.unknown[cl.id]
+		if !requested || ch != cl.channel {
 			continue
 		}
 		e.channel, e.id, e.state = cl.channel, cl.id, settled

@@ -210,13 +210,13 @@ func (w *world) play(opts Options) *Report {
 	}
 	for left := len(streams); left > 0 || len(publishes) > 0; {
 		if len(publishes) > 0 && w.chance(40) {
-			publishes[0].tell(c)
+			publishes[0].report(c)
 			publishes = publishes[1:]
 		}
 		i := w.rnd.IntN(len(streams))
 		switch n := done[i]; {
 		case n < len(w.streams[i].steps):
-			w.streams[i].steps[n].tell(streams[i])
+			w.streams[i].steps[n].report(streams[i])
 			done[i]++
 		case n == len(w.streams[i].steps):
 			if w.streams[i].stops {
@@ -229,7 +229,7 @@ func (w *world) play(opts Options) *Report {
 	return c.Report()
 }
 
-func (m message) tell(c *Checker) {
+func (m message) report(c *Checker) {
 	if m.unanswered {
 		c.Unanswered(m.channel, m.id)
 		return
@@ -237,7 +237,7 @@ func (m message) tell(c *Checker) {
 	c.Published(m.channel, m.at, m.id)
 }
 
-func (st step) tell(s *Stream) {
+func (st step) report(s *Stream) {
 	switch st.do {
 	case "event":
 		s.Received(st.m.channel, st.m.at, st.m.id)

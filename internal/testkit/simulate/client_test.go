@@ -96,20 +96,20 @@ func (s *socket) read() (b []byte, last bool) {
 
 // A client is an EventSource: it remembers the id of the last block that it read whole.
 type client struct {
-	w        *world
-	name     string
-	channels []string
-	sock     *socket // nil: not connected
-	eager    bool    // it reads everything at once
-	head     bool    // the head of the answer was read
-	part     []byte  // of a block
-	lastID   string
-	asked    string // the position that this connection resumes after
-	invented string // the one that does not exist, if doubt
-	at       map[string]*place
-	opened   map[string]uint64 // ends of the logs when a stream of everything began; nil for others
-	doubt    bool              // it asked for a position that does not exist
-	messages int
+	w         *world
+	name      string
+	channels  []string
+	sock      *socket // nil: not connected
+	eager     bool    // it reads everything at once
+	head      bool    // the head of the answer was read
+	part      []byte  // of a block
+	lastID    string
+	requested string // the position that this connection resumes after
+	invented  string // the one that does not exist, if doubt
+	at        map[string]*place
+	opened    map[string]uint64 // ends of the logs when a stream of everything began; nil for others
+	doubt     bool              // it asked for a position that does not exist
+	messages  int
 }
 
 // A place is where a client's stream is in one namespace.
@@ -118,7 +118,7 @@ type place struct {
 	offset  uint64
 	excused uint64 // a gap event covers what is missing up to here
 	jump    bool   // the stream continues elsewhere: a gap event must follow
-	begun   bool   // a message was received
+	started bool   // a message was received
 }
 
 // connect opens a stream on n. since is the position to resume after, as in the query.
@@ -130,7 +130,7 @@ func (c *client) connect(r *rand.Rand, n *node, since string) {
 	if c.eager = r.IntN(5) > 1; !c.eager {
 		s.room = r.IntN(700)
 	}
-	c.sock, c.head, c.part, c.asked = s, false, nil, since
+	c.sock, c.head, c.part, c.requested = s, false, nil, since
 	for _, pl := range c.at {
 		pl.jump = false
 	}
@@ -300,7 +300,7 @@ func (c *client) started(id string) {
 	}
 	for _, p := range ps {
 		e := c.w.ledger.epochs[p.Epoch]
-		if e == nil && id == c.asked {
+		if e == nil && id == c.requested {
 			continue // a gap event follows
 		}
 		if e == nil {
@@ -352,11 +352,11 @@ func (c *client) message(data, id string) {
 	case x.offset <= pl.offset:
 		c.fail("repeated or reordered: received %v after %d", x, pl.offset)
 	default:
-		if c.opened != nil && !pl.begun { // what was retained is read now
+		if c.opened != nil && !pl.started { // what was retained is read now
 			c.opened[x.epoch.space.name] = x.epoch.last()
 		}
 		c.missing(pl, x.offset-1, "before "+x.String())
-		pl.offset, pl.begun = x.offset, true
+		pl.offset, pl.started = x.offset, true
 	}
 }
 

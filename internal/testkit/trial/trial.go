@@ -4,7 +4,6 @@
 package trial
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -43,18 +42,21 @@ func Within(t testing.TB, patience time.Duration, what string, ok func() bool) {
 
 // Again runs all tests of the package in a process of its own, in which the environment
 // variable named setting has a value: every claim must hold there too. In that process
-// it does nothing. args are for the test binary.
+// it does nothing. args are for the test binary. With -short, which make test-go sets and
+// make test does not, it is skipped: the second run takes as long as the first.
 func Again(t testing.TB, setting, value string, args ...string) {
-	t.Helper()
 	t.Helper()
 	if os.Getenv(setting) != "" {
 		return
+	}
+	if testing.Short() {
+		t.Skip("-short: the tests run once; make test runs them again with " + setting + "=" + value)
 	}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), exe, append([]string{fmt.Sprintf("-test.short=%v", testing.Short())}, args...)...)
+	cmd := exec.CommandContext(t.Context(), exe, args...)
 	cmd.Env = append(os.Environ(), setting+"="+value)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

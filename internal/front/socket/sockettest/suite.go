@@ -414,16 +414,16 @@ func goneDuringWork(t *testing.T, f *Front) {
 	f.Gone(t)
 	req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+f.Addr+"/test/ask?do", nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	asked := make(chan error, 1)
+	requested := make(chan error, 1)
 	go func() {
 		res, err := http.DefaultTransport.RoundTrip(req.WithContext(ctx))
 		if err == nil {
 			_ = res.Body.Close()
 		}
-		asked <- err
+		requested <- err
 	}()
 	cancel()
-	if err := <-asked; err == nil {
+	if err := <-requested; err == nil {
 		t.Error("it was answered")
 	}
 	release()

@@ -148,7 +148,7 @@ func TestFullChannelRefusesAfterItsCapacity(t *testing.T) {
 	}
 }
 
-func TestPoolStandsOnlyIfItOutlivesTheGap(t *testing.T) {
+func TestPoolIsKeptOnlyIfItOutlivesTheGap(t *testing.T) {
 	if v := do(t, "pool", "idle", "30"); v["standing"] != 40 {
 		t.Errorf("idle connections that live 30 s: %v", v)
 	}

@@ -27,7 +27,7 @@ func heartbeat(ctx context.Context, p Params) (Values, error) {
 	)
 	boxes := []float64{30, 60, 120, 300, 900, math.Inf(1)} // seconds of silence each allows
 	backoffs := []float64{5, 15, 30, 60, 120}
-	cuts, blind, beats := 0.0, 0.0, 0.0
+	cuts, blind, heartbeats := 0.0, 0.0, 0.0
 	for range conns {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -54,7 +54,7 @@ func heartbeat(ctx context.Context, p Params) (Values, error) {
 				continue
 			}
 			if next < message {
-				beats++
+				heartbeats++
 			} else {
 				message += r.ExpFloat64() * every
 			}
@@ -63,7 +63,7 @@ func heartbeat(ctx context.Context, p Params) (Values, error) {
 	}
 	days := float64(conns)
 	return Values{
-		"cuts_per_day": cuts / days, "blind_share": blind / (days * day), "beats_per_hour": beats / days / 24,
+		"cuts_per_day": cuts / days, "blind_share": blind / (days * day), "beats_per_hour": heartbeats / days / 24,
 		// What was open at the end of the day counts as a life too.
 		"life_seconds": (days*day - blind) / (cuts + conns),
 	}, nil

@@ -278,7 +278,7 @@ func TestPayloadOfASubscriptionIsTheFirstThatMeansIt(t *testing.T) {
 	f(Selector{Exact, "/else"}, `{"n":3}`)
 }
 
-func TestTokensTellTheirDialect(t *testing.T) {
+func TestTokensSelectTheirDialect(t *testing.T) {
 	f := func(header string, want Dialect) {
 		t.Helper()
 		if got := DialectOf([]byte(header)); got != want {

@@ -24,7 +24,7 @@ func (n *Node) after(ns *hub.Namespace, name string, p hub.Publication, newest u
 	}
 }
 
-func conditionsAreJudgedAtTheEnd(s *suite) {
+func conditionsAreCheckedAtTheEnd(s *suite) {
 	ns, none := s.namespace("a"), s.namespace("n")
 	withoutLog(&none)
 	ns.HistorySize = 2

@@ -397,7 +397,7 @@ type ear struct {
 	s    *suite
 }
 
-func (e *ear) hear(from string, data []byte) {
+func (e *ear) receive(from string, data []byte) {
 	e.mu.Lock()
 	if e.busy {
 		e.s.Error("a listener was called twice at once")
@@ -425,14 +425,14 @@ func (e *ear) wait(what string, count int) (got, from []string) {
 func listen(s *suite, b hub.Bus, topic string) (*ear, func()) {
 	s.Helper()
 	e := &ear{s: s}
-	stop, err := b.Listen(topic, e.hear)
+	stop, err := b.Listen(topic, e.receive)
 	if err != nil {
 		s.Fatal(err)
 	}
 	return e, stop
 }
 
-func busTellsInOrder(s *suite) {
+func busDeliversInOrder(s *suite) {
 	ns := s.namespace("a")
 	n := s.start(ns)
 	bus := n.archive().Bus()
@@ -450,7 +450,7 @@ func busTellsInOrder(s *suite) {
 	for i := range 1000 {
 		data = fmt.Append(data[:0], i)
 		want = append(want, string(data))
-		if err := bus.Tell(topic, data); err != nil {
+		if err := bus.Broadcast(topic, data); err != nil {
 			s.Fatal(err)
 		}
 		clear(data) // it is not kept
@@ -463,21 +463,21 @@ func busTellsInOrder(s *suite) {
 	}
 	stopA()
 	big := strings.Repeat("x", 512<<10)
-	if err := bus.Tell(topic, []byte(big)); err != nil {
+	if err := bus.Broadcast(topic, []byte(big)); err != nil {
 		s.Fatal(err)
 	}
-	if err := bus.TellNode(bus.Node(), topic, nil); err != nil {
+	if err := bus.SendTo(bus.Node(), topic, nil); err != nil {
 		s.Fatal(err)
 	}
 	got, _ := b.wait("the big one", 1002)
 	if got[1000] != big || got[1001] != "" {
 		s.Errorf("a big one of %d bytes came as %d", len(big), len(got[1000]))
 	}
-	if err := bus.Tell(topic, []byte(big+"x")); !errors.Is(err, hub.ErrTooLarge) {
+	if err := bus.Broadcast(topic, []byte(big+"x")); !errors.Is(err, hub.ErrTooLarge) {
 		s.Errorf("one byte over: %v", err)
 	}
 	for _, bad := range []string{"", "a b", "a*", ">", "é", strings.Repeat("x", 65)} {
-		if bus.Tell(bad, nil) == nil || bus.TellNode(bus.Node(), bad, nil) == nil {
+		if bus.Broadcast(bad, nil) == nil || bus.SendTo(bus.Node(), bad, nil) == nil {
 			s.Errorf("topic %q is taken", bad)
 		}
 		if _, err := bus.Listen(bad, func(string, []byte) {}); err == nil {
@@ -494,7 +494,7 @@ func busTellsInOrder(s *suite) {
 	if err := n.Close(); err != nil {
 		s.Fatal(err)
 	}
-	if err := bus.Tell(topic, nil); err == nil {
+	if err := bus.Broadcast(topic, nil); err == nil {
 		s.Error("a closed broker's bus accepts messages")
 	}
 }
@@ -516,24 +516,24 @@ func busReachesOtherNodes(s *suite) {
 	defer stopY()
 	// That there is a listener at the other node is not announced: send until it receives.
 	Until(s.T, s.h.Patience, "the nodes to receive from each other", func() bool {
-		_ = bx.Tell(topic, []byte("hello"))
-		_ = by.Tell(topic, []byte("hello"))
-		heard := func(e *ear, from string) bool {
+		_ = bx.Broadcast(topic, []byte("hello"))
+		_ = by.Broadcast(topic, []byte("hello"))
+		received := func(e *ear, from string) bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			return slices.Contains(e.from, from)
 		}
-		return heard(ex, by.Node()) && heard(ey, bx.Node())
+		return received(ex, by.Node()) && received(ey, bx.Node())
 	})
 	for i := range 100 {
-		if err := bx.Tell(topic, fmt.Append(nil, "all ", i)); err != nil {
+		if err := bx.Broadcast(topic, fmt.Append(nil, "all ", i)); err != nil {
 			s.Fatal(err)
 		}
 	}
-	if err := bx.TellNode(by.Node(), topic, []byte("one")); err != nil {
+	if err := bx.SendTo(by.Node(), topic, []byte("one")); err != nil {
 		s.Fatal(err)
 	}
-	if err := bx.Tell(topic, []byte("end")); err != nil {
+	if err := bx.Broadcast(topic, []byte("end")); err != nil {
 		s.Fatal(err)
 	}
 	numbered := func(e *ear) (all []string, one int) {

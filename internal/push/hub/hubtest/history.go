@@ -55,7 +55,7 @@ func historyPagesCoverTheLog(s *suite) {
 	f("none such", 0, "")
 }
 
-func retentionIsTold(s *suite) {
+func retentionIsReported(s *suite) {
 	ns := s.namespace("a")
 	ns.HistorySize = 5
 	n := s.start(ns)

@@ -145,7 +145,7 @@ func closeAnswersEveryPublish(s *suite) {
 	n.Unsubscribe(&ns, Channel(&ns, "x"))
 }
 
-func stateIsTold(s *suite) {
+func stateIsReported(s *suite) {
 	b := s.h.New(s.T)
 	ns := s.namespace("a")
 	if err := b.Ready(); !errors.Is(err, hub.ErrUnavailable) {

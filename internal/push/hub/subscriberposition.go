@@ -1,33 +1,33 @@
 package hub
 
-// Stands returns up to where the sink of s was given everything, one position per namespace
+// Position returns up to where the sink of s was given everything, one position per namespace
 // that keeps a log: who subscribes to the same channels since then, here or in another
 // process, continues exactly there. ok is false while that is not decided, at the beginning of
 // a subscription, and for subscribers with SkipID. Only the shard's goroutine may call it.
-func (s *Subscriber) Stands() (at Positions, ok bool) {
+func (s *Subscriber) Position() (at Positions, ok bool) {
 	switch j := s.join; {
 	case s.sink == nil:
 		return nil, false
 	case j != nil:
-		return j.stands()
+		return j.position()
 	case s.local != nil:
 		l := s.local
 		if len(l.pending.messages) > 0 {
 			return nil, false
 		}
-		return standAt(nil, l, l.last), true
+		return positionAt(nil, l, l.last), true
 	}
 	if s.more != nil && s.more.filter != nil && s.more.filter.skip != "" {
 		return nil, false
 	}
 	for _, m := range s.memberships() {
-		at = standAt(at, m.l, max(m.l.last, m.after))
+		at = positionAt(at, m.l, max(m.l.last, m.after))
 	}
 	return at, true
 }
 
-// stands is Stands for one that has not caught up.
-func (j *join) stands() (at Positions, ok bool) {
+// position is Position for one that has not caught up.
+func (j *join) position() (at Positions, ok bool) {
 	if !j.started || j.filter != nil && j.filter.skip != "" {
 		return nil, false
 	}
@@ -42,8 +42,8 @@ func (j *join) stands() (at Positions, ok bool) {
 	return at, true
 }
 
-// standAt adds that everything up to offset on l was delivered.
-func standAt(at Positions, l *local, offset uint64) Positions {
+// positionAt adds that everything up to offset on l was delivered.
+func positionAt(at Positions, l *local, offset uint64) Positions {
 	if l.epoch == "" {
 		return at
 	}

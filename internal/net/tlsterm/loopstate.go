@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// A lane holds what the connections of one loop share. It belongs to that loop.
-type lane struct {
+// A loopState holds what the connections of one loop share. It belongs to that loop.
+type loopState struct {
 	scratch []byte // records put together from pieces
 	nonce   [12]byte
 	aad     [13]byte
@@ -109,12 +109,12 @@ func (w *warmth) keep(wanted func(*half) bool) {
 	w.halves, w.gone = w.halves[:n], 0
 }
 
-func newLane() *lane {
-	return &lane{read: warmth{limit: warmReading}, write: warmth{limit: warmWriting}}
+func newLoopState() *loopState {
+	return &loopState{read: warmth{limit: warmReading}, write: warmth{limit: warmWriting}}
 }
 
 // connected is called for each new connection.
-func (l *lane) connected() {
+func (l *loopState) connected() {
 	l.read.age()
 	l.write.age()
 }
@@ -124,9 +124,9 @@ func (r *records) cipher(h *half, reading bool) cipher.AEAD {
 	if h.aead == nil {
 		h.aead = r.suite.aead(h)
 		if reading {
-			r.lane.read.admit(h)
+			r.loopState.read.admit(h)
 		} else {
-			r.lane.write.admit(h)
+			r.loopState.write.admit(h)
 		}
 	}
 	h.used = true
@@ -135,7 +135,7 @@ func (r *records) cipher(h *half, reading bool) cipher.AEAD {
 
 // nonceOf returns the nonce of h's next record: the sequence number over the IV
 // (RFC 8446 §5.3). A TLS 1.2 nonce that travels is written over its tail.
-func (l *lane) nonceOf(h *half) []byte {
+func (l *loopState) nonceOf(h *half) []byte {
 	l.nonce = h.iv
 	seq := binary.BigEndian.Uint64(l.nonce[4:]) ^ h.seq
 	binary.BigEndian.PutUint64(l.nonce[4:], seq)
@@ -143,7 +143,7 @@ func (l *lane) nonceOf(h *half) []byte {
 }
 
 // additional returns what TLS 1.2 and TLCP authenticate besides the data (RFC 5246 §6.2.3.3).
-func (l *lane) additional(seq uint64, typ uint8, version uint16, n int) []byte {
+func (l *loopState) additional(seq uint64, typ uint8, version uint16, n int) []byte {
 	binary.BigEndian.PutUint64(l.aad[:], seq)
 	l.aad[8] = typ
 	binary.BigEndian.PutUint16(l.aad[9:], version)

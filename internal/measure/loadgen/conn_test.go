@@ -62,7 +62,7 @@ func alone(f *testing.F, spec Spec) *shard {
 // fresh makes s as it was.
 func (s *shard) refresh() {
 	*s.rec = piece{}
-	s.free, s.waiting = freeLanes{}, queue[int64]{}
+	s.free, s.waiting = freeConns{}, queue[int64]{}
 	s.inFlight, s.open, s.sum = 0, 0, sums{}
 }
 
@@ -77,8 +77,8 @@ func (s *shard) outcome() outcome {
 	return outcome{s.rec.completed, s.rec.errors, s.rec.delivery, s.inFlight}
 }
 
-// FuzzHTTPLane holds that any cut of the responses counts the same.
-func FuzzHTTPLane(f *testing.F) {
+// FuzzHTTPLoadConnection holds that any cut of the responses counts the same.
+func FuzzHTTPLoadConnection(f *testing.F) {
 	for _, text := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n",
 		"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nHTTP/1.1 204 x\r\n\r\nHTTP/1.1 200 x\r\n\r\nuntil the end",
@@ -92,7 +92,7 @@ func FuzzHTTPLane(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, cut uint16) {
 		run := func(pieces ...[]byte) outcome {
 			s.refresh()
-			h := &httpLane{lane: lane{link: link{s: s, state: up, stood: true}}}
+			h := &httpConn{requestConn: requestConn{link: link{s: s, state: up, established: true}}}
 			w := &fakeWire{h: h}
 			h.w = w
 			for range 3 {
@@ -214,7 +214,7 @@ func TestWaitingForTheTargetIsNotLag(t *testing.T) {
 	}
 	defer g.Close()
 	s := g.shards[0]
-	h := &httpLane{lane: lane{link: link{s: s, state: up, stood: true}}}
+	h := &httpConn{requestConn: requestConn{link: link{s: s, state: up, established: true}}}
 	w := &fakeWire{h: h}
 	h.w = w
 	s.free.offer(h)

@@ -9,7 +9,7 @@ import (
 
 // Wherever a subscriber is left, another one continues from what Stands says: in the middle of a
 // replay, live on one channel, live on several.
-func TestSubscribersGoOnWhereTheyStand(t *testing.T) {
+func TestSubscribersResumeAtTheirPosition(t *testing.T) {
 	f := func(name string, room int, since bool, channels ...string) {
 		t.Helper()
 		h := newHub(t, nil)
@@ -37,7 +37,7 @@ func TestSubscribersGoOnWhereTheyStand(t *testing.T) {
 		var at hub.Positions
 		for ok := false; !ok; { // a replay that has only started is nowhere yet
 			old.do(func() {
-				if at, ok = s.sub.Stands(); ok {
+				if at, ok = s.sub.Position(); ok {
 					old.shard.Unsubscribe(&s.sub)
 				}
 			})
@@ -70,7 +70,7 @@ func TestSubscribersGoOnWhereTheyStand(t *testing.T) {
 			t.Errorf("%s: got %v, want %v; gaps %v %v", name, got, want, s.gaps, next.gaps)
 		}
 		var none hub.Subscriber
-		if _, ok := none.Stands(); ok {
+		if _, ok := none.Position(); ok {
 			t.Error("an unsubscribed one has a position")
 		}
 	}
