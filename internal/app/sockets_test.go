@@ -24,7 +24,8 @@ func TestInfoShowsWhatTheKernelMadeOfSocketOptions(t *testing.T) {
 				Engine  string
 				Sockets []struct {
 					Listener, Option, Unit, From, Note string
-					Requested, Effective               any
+					Requested                          any `json:"asked"`
+					Effective                          any
 				}
 			}
 			res, body := g.ask(t, "/api/info")
