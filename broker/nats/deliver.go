@@ -162,8 +162,21 @@ func (s *stream) listen() error {
 	if !s.durable() || s.b.server != nil && s.b.cfg.Cluster.Name == "" {
 		return nil
 	}
-	_, err := s.b.nc.ChanSubscribe(leaderChanged+s.name(), s.in)
-	return err
+	for _, subject := range []string{leaderChanged + s.name(), s.epochs()} {
+		if _, err := s.b.nc.ChanSubscribe(subject, s.in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// epochs returns where the node that gives the log a new epoch says so to the others, whose
+// channels follow the one before. One that does not get it finds out with its next sweep.
+func (s *logOptions) epochs() string { return s.b.cfg.Prefix + ".epoch." + s.opts.Load().LogName() }
+
+// announce tells the other nodes of the log's new epoch.
+func (s *logOptions) announce(epoch string) {
+	_ = s.b.nc.Publish(s.epochs(), []byte(epoch)) // without a connection the others find out as well
 }
 
 const leaderChanged = "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED."
@@ -180,14 +193,22 @@ func (s *delivery) mark() mark {
 	return mark{Epoch: s.epoch, Last: s.high, Count: s.counted}
 }
 
-// adopt makes in's epoch the current one. What is delivered next is what was
-// stored since that epoch began.
-func (s *delivery) adopt(in info) {
+// adopt makes in's epoch the current one, which all channels follow then.
+func (s *readable) adopt(in info) {
+	if s.enter(in) {
+		s.followAll()
+	}
+}
+
+// enter makes in's epoch the current one, and reports whether another was before. What is
+// delivered next is what was stored since that epoch began.
+func (s *delivery) enter(in info) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if in.epoch == s.epoch || s.former[in.epoch] {
-		return
+		return false
 	}
+	first := s.epoch == ""
 	if s.epoch != "" {
 		s.former[s.epoch] = true
 		s.b.log.Warn("log has a new epoch", "namespace", s.opts.Load().LogName(), "epoch", in.epoch, "base", in.base)
@@ -198,6 +219,7 @@ func (s *delivery) adopt(in info) {
 	for _, c := range s.channels {
 		c.last, c.prev, c.checked = in.base, 0, in.base
 	}
+	return !first
 }
 
 // seen takes note of how far the log had come.
@@ -275,6 +297,10 @@ func (s *stream) run() {
 			case strings.HasPrefix(m.Subject, leaderChanged):
 				s.b.out.resend(s)
 				s.heal(true)
+			case m.Subject == s.epochs():
+				if string(m.Data) != s.epochNow() {
+					s.heal(true)
+				}
 			default:
 				s.receive(m)
 			}

@@ -486,7 +486,7 @@ func lose(t *testing.T, n *hubtest.Node, f func()) {
 	}
 	f()
 	var sub *natsgo.Subscription
-	sub, err := b.nc.ChanSubscribe(s.live("*", "x"), s.in)
+	sub, err := b.nc.ChanSubscribe(s.live(s.epochNow(), "x"), s.in)
 	if err = errors.Join(err, b.nc.Flush()); err != nil {
 		t.Fatal(err)
 	}

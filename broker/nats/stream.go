@@ -228,6 +228,7 @@ func (s *storedLog) ensure(ctx context.Context) (info, error) {
 		if in, err = s.look(ctx); err != nil {
 			return info{}, err
 		}
+		s.announce(in.epoch)
 	case err != nil:
 		return info{}, err
 	}
@@ -270,7 +271,11 @@ func (s *storedLog) newEpoch(ctx context.Context, in info) (info, error) {
 	if err := s.put(ctx, "UPDATE", s.config(s.newEpochName(), now.last, now.least, now.gone)); err != nil {
 		return info{}, err
 	}
-	return s.look(ctx)
+	now, err = s.look(ctx)
+	if err == nil {
+		s.announce(now.epoch)
+	}
+	return now, err
 }
 
 // newEpoch returns a name for the life of a log: 48 random bits as 8 letters

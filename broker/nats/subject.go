@@ -14,6 +14,7 @@ import (
 //	                        its sequence in headers; the epoch is in the subject so
 //	                        that every message says which life of the log it is of
 //	<p>.live.<ns>.-.<c>     messages of a namespace with durability none
+//	<p>.epoch.<ns>          that the log has a new epoch
 //	<p>.log.<ns>.gone.<c>   in the same log: that something of <c> was removed
 //	<p>.bus.<t>             what nodes send each other on topic <t>
 //	<p>.bus.<t>.<node>      the same for one node

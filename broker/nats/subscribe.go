@@ -3,8 +3,11 @@ package nats
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
+
+	natsgo "github.com/nats-io/nats.go"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
@@ -52,10 +55,6 @@ func (s *readable) subscribe(ctx context.Context, channel string, tail int) (hub
 // open makes the subscription.
 func (s *readable) open(name string) (*channel, string, error) {
 	tok := token(s.opts.Load().Name, name)
-	epoch := "*"
-	if !s.durable() {
-		epoch = noEpoch
-	}
 	c := &channel{name: name}
 	s.mu.Lock()
 	if s.channels[tok] != nil {
@@ -64,15 +63,60 @@ func (s *readable) open(name string) (*channel, string, error) {
 	}
 	s.channels[tok] = c
 	s.mu.Unlock()
-	sub, err := s.b.nc.ChanSubscribe(s.live(epoch, tok), s.in)
-	if err != nil {
+	if err := s.follow(tok, c); err != nil {
 		s.close(tok, c)
 		return nil, "", fmt.Errorf("%w: subscribe %q: %w", hub.ErrUnavailable, name, err)
 	}
-	s.mu.Lock()
-	c.sub = sub
-	s.mu.Unlock()
 	return c, tok, nil
+}
+
+// follow subscribes c, which is called tok, to what is republished in the current epoch, and
+// ends its subscription to an epoch before. The epoch is not a wildcard: NATS compares
+// each new wildcard with up to a thousand subjects that it remembers, and a reconnect makes as many
+// subscriptions as there are channels.
+func (s *readable) follow(tok string, c *channel) error {
+	for {
+		s.mu.Lock()
+		epoch := s.epoch
+		if !s.durable() {
+			epoch = noEpoch
+		}
+		if s.channels[tok] != c || c.sub != nil && epochOf(c.sub.Subject) == epoch {
+			s.mu.Unlock()
+			return nil
+		}
+		s.mu.Unlock()
+		sub, err := s.b.nc.ChanSubscribe(s.live(epoch, tok), s.in)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		before := sub
+		if s.channels[tok] == c {
+			before, c.sub = c.sub, sub
+		}
+		s.mu.Unlock()
+		unsubscribe(before)
+	}
+}
+
+// followAll has all channels follow the current epoch, and the log checked for what came before that.
+func (s *readable) followAll() {
+	s.mu.Lock()
+	all := maps.Clone(s.channels)
+	s.mu.Unlock()
+	for tok, c := range all {
+		if err := s.follow(tok, c); err != nil { // the connection is closed for good
+			s.b.log.Debug("channel cannot be followed into a new epoch", "channel", c.name, "err", err)
+		}
+	}
+	s.nudge()
+}
+
+func unsubscribe(sub *natsgo.Subscription) {
+	if sub != nil {
+		sub.Unsubscribe() //nolint:errcheck // fails only when the connection is closed, which ends it as well
+	}
 }
 
 // close ends c, which is called tok, if it is still the current one.
@@ -83,9 +127,7 @@ func (s *readable) close(tok string, c *channel) {
 	}
 	sub := c.sub
 	s.mu.Unlock()
-	if sub != nil {
-		sub.Unsubscribe() //nolint:errcheck // fails only when the connection is closed, which ends it as well
-	}
+	unsubscribe(sub)
 }
 
 // Unsubscribe ends delivery of channel. One message that is being delivered

@@ -124,7 +124,7 @@ func loseWhole(t *testing.T, n *hubtest.Node, f func()) {
 	}
 	f()
 	var sub *natsgo.Subscription
-	sub, err := b.nc.ChanSubscribe(s.live("*", anyToken), s.in)
+	sub, err := b.nc.ChanSubscribe(s.live(s.epochNow(), anyToken), s.in)
 	if err = errors.Join(err, b.nc.Flush()); err != nil {
 		t.Fatal(err)
 	}
