@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,7 +41,8 @@ type delivery struct {
 
 	// Fixed.
 	deliver func(*hub.Message)
-	wake    chan struct{} // holds a token when the log should be checked
+	in      chan *natsgo.Msg // all subscriptions of the namespace
+	wake    chan struct{}    // holds a token when the log should be checked
 
 	// Owned by run.
 	received numbers // with durability none, since anyToken was subscribed
@@ -66,7 +68,6 @@ type readable struct {
 
 	// Fixed.
 	index index
-	in    chan *natsgo.Msg // all subscriptions of the namespace
 
 	// The looks at the stream that are under way.
 	flights struct {
@@ -119,12 +120,12 @@ func newStream(b *Broker, ns hub.Namespace, deliver func(*hub.Message)) *stream 
 		delivery: delivery{
 			storedLog: storedLog{logReader: logReader{logOptions{b: b, log: b.cfg.Prefix + ".log." + ns.LogName() + "."}}},
 			deliver:   deliver,
+			in:        make(chan *natsgo.Msg, min(max(256<<20/ns.MaxMessageBytes, 2048), 16384)),
 			wake:      make(chan struct{}, 1),
 			former:    map[string]bool{},
 			channels:  map[string]*channel{},
 		},
 		index: newIndex(),
-		in:    make(chan *natsgo.Msg, min(max(256<<20/ns.MaxMessageBytes, 2048), 16384)),
 	}}
 	s.opts.Store(&ns)
 	return s
@@ -174,7 +175,7 @@ func (s *stream) listen() error {
 // channels follow the one before. One that does not get it finds out with its next sweep.
 func (s *logOptions) epochs() string { return s.b.cfg.Prefix + ".epoch." + s.opts.Load().LogName() }
 
-// announce tells the other nodes of the log's new epoch.
+// announce sends the log's new epoch to the other nodes.
 func (s *logOptions) announce(epoch string) {
 	_ = s.b.nc.Publish(s.epochs(), []byte(epoch)) // without a connection the others find out as well
 }
@@ -194,10 +195,19 @@ func (s *delivery) mark() mark {
 }
 
 // adopt makes in's epoch the current one, which all channels follow then.
-func (s *readable) adopt(in info) {
-	if s.enter(in) {
-		s.followAll()
+func (s *delivery) adopt(in info) {
+	if !s.enter(in) {
+		return
 	}
+	s.mu.Lock()
+	all := maps.Clone(s.channels)
+	s.mu.Unlock()
+	for tok, c := range all {
+		if err := s.follow(tok, c); err != nil { // the connection is closed for good
+			s.b.log.Debug("channel cannot be followed into a new epoch", "channel", c.name, "err", err)
+		}
+	}
+	s.nudge() // for what was stored before they followed it
 }
 
 // enter makes in's epoch the current one, and reports whether another was before. What is

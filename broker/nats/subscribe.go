@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -74,7 +73,7 @@ func (s *readable) open(name string) (*channel, string, error) {
 // ends its subscription to an epoch before. The epoch is not a wildcard: NATS compares
 // each new wildcard with up to a thousand subjects that it remembers, and a reconnect makes as many
 // subscriptions as there are channels.
-func (s *readable) follow(tok string, c *channel) error {
+func (s *delivery) follow(tok string, c *channel) error {
 	for {
 		s.mu.Lock()
 		epoch := s.epoch
@@ -98,19 +97,6 @@ func (s *readable) follow(tok string, c *channel) error {
 		s.mu.Unlock()
 		unsubscribe(before)
 	}
-}
-
-// followAll has all channels follow the current epoch, and the log checked for what came before that.
-func (s *readable) followAll() {
-	s.mu.Lock()
-	all := maps.Clone(s.channels)
-	s.mu.Unlock()
-	for tok, c := range all {
-		if err := s.follow(tok, c); err != nil { // the connection is closed for good
-			s.b.log.Debug("channel cannot be followed into a new epoch", "channel", c.name, "err", err)
-		}
-	}
-	s.nudge()
 }
 
 func unsubscribe(sub *natsgo.Subscription) {
