@@ -194,31 +194,14 @@ func (s *delivery) mark() mark {
 	return mark{Epoch: s.epoch, Last: s.high, Count: s.counted}
 }
 
-// adopt makes in's epoch the current one, which all channels follow then.
+// adopt makes in's epoch the current one, which all channels follow then. What is delivered
+// next is what was stored since that epoch began.
 func (s *delivery) adopt(in info) {
-	if !s.enter(in) {
+	s.mu.Lock()
+	if in.epoch == s.epoch || s.former[in.epoch] {
+		s.mu.Unlock()
 		return
 	}
-	s.mu.Lock()
-	all := maps.Clone(s.channels)
-	s.mu.Unlock()
-	for tok, c := range all {
-		if err := s.follow(tok, c); err != nil { // the connection is closed for good
-			s.b.log.Debug("channel cannot be followed into a new epoch", "channel", c.name, "err", err)
-		}
-	}
-	s.nudge() // for what was stored before they followed it
-}
-
-// enter makes in's epoch the current one, and reports whether another was before. What is
-// delivered next is what was stored since that epoch began.
-func (s *delivery) enter(in info) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if in.epoch == s.epoch || s.former[in.epoch] {
-		return false
-	}
-	first := s.epoch == ""
 	if s.epoch != "" {
 		s.former[s.epoch] = true
 		s.b.log.Warn("log has a new epoch", "namespace", s.opts.Load().LogName(), "epoch", in.epoch, "base", in.base)
@@ -229,7 +212,16 @@ func (s *delivery) enter(in info) bool {
 	for _, c := range s.channels {
 		c.last, c.prev, c.checked = in.base, 0, in.base
 	}
-	return !first
+	channels := maps.Clone(s.channels)
+	s.mu.Unlock()
+	for tok, c := range channels {
+		if err := s.follow(tok, c); err != nil { // the connection is closed for good
+			s.b.log.Debug("channel cannot be followed into a new epoch", "channel", c.name, "err", err)
+		}
+	}
+	if len(channels) > 0 {
+		s.nudge() // for what was stored before they followed it
+	}
 }
 
 // seen takes note of how far the log had come.
