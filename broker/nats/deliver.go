@@ -215,7 +215,7 @@ func (s *delivery) adopt(in info) {
 	channels := maps.Clone(s.channels)
 	s.mu.Unlock()
 	for tok, c := range channels {
-		if err := s.follow(tok, c); err != nil { // the connection is closed for good
+		if err := c.follow(s, tok); err != nil { // the connection is closed for good
 			s.b.log.Debug("channel cannot be followed into a new epoch", "channel", c.name, "err", err)
 		}
 	}

@@ -62,7 +62,7 @@ func (s *readable) open(name string) (*channel, string, error) {
 	}
 	s.channels[tok] = c
 	s.mu.Unlock()
-	if err := s.follow(tok, c); err != nil {
+	if err := c.follow(&s.delivery, tok); err != nil {
 		s.close(tok, c)
 		return nil, "", fmt.Errorf("%w: subscribe %q: %w", hub.ErrUnavailable, name, err)
 	}
@@ -73,7 +73,7 @@ func (s *readable) open(name string) (*channel, string, error) {
 // ends its subscription to an epoch before. The epoch is not a wildcard: NATS compares
 // each new wildcard with up to a thousand subjects that it remembers, and a reconnect makes as many
 // subscriptions as there are channels.
-func (s *delivery) follow(tok string, c *channel) error {
+func (c *channel) follow(s *delivery, tok string) error {
 	for {
 		s.mu.Lock()
 		epoch := s.epoch
