@@ -26,8 +26,6 @@ func chooseEngine(cfg Config, log *slog.Logger, probe, prefer func() error) (Con
 	case cfg.Engine == engineEpoll:
 		return cfg, epoll
 	case cfg.Engine == engineUring, cfg.MaxConns > connsPerTable():
-	case cfg.Sockets.needsEpoll():
-		return cfg, epoll
 	default:
 		if err := prefer(); err != nil {
 			log.Debug("epoll is used", "io_uring", err)

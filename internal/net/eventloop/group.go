@@ -23,8 +23,7 @@ type Config struct {
 	// Engine moves the bytes: "io_uring" (less CPU under load, more of the kernel's
 	// memory per idle connection, and connections that are no descriptors; epoll
 	// where the system does not allow it), "epoll" or "auto". Empty means auto:
-	// io_uring on Linux 6.7 and later where it is allowed and no socket option requires
-	// epoll, or where max_conns is more than the descriptor limit; else epoll.
+	// io_uring on Linux 6.7 and later where it is allowed, or where max_conns is more than the descriptor limit; else epoll.
 	Engine string `json:"engine"`
 	// Loops is the number of event loops, 1 to 255; 0 means one per CPU.
 	Loops int `json:"loops"`

@@ -37,6 +37,8 @@ type Loop struct {
 	limits limits
 	// dialSettings are for every socket that Dial opens.
 	dialSettings []sys.Setting
+	// unmarked is the Mark of accepted connections.
+	unmarked Mark
 	// maxSleep bounds a sleep for no reason but to be found out if one is missed.
 	maxSleep time.Duration
 	log      *slog.Logger
@@ -80,7 +82,7 @@ const (
 
 func newLoop(id int, p poller.Poller, g *Group) *Loop {
 	l := &Loop{
-		id: id, inbox: inbox{poller: p}, accept: g.accept, limits: g.limits, dialSettings: g.socks.dialSettings(), log: g.log, base: g.base, shared: &g.counters,
+		id: id, inbox: inbox{poller: p}, accept: g.accept, limits: g.limits, dialSettings: g.socks.dialSettings(), unmarked: Mark{DSCP: g.socks.cfg.DSCP, Priority: g.socks.cfg.Priority}, log: g.log, base: g.base, shared: &g.counters,
 		timers: timerwheel.New[*Conn](timerTick, 0), gather: gatherer{b: make([]byte, 0, 4<<10)}, onTick: func() {},
 		maxSleep: time.Second, stalled: stallList{every: min(int64(time.Second), g.limits.writeStall/4+1)},
 	}

@@ -119,6 +119,10 @@ func (p *scripted) Lend(loans []poller.Loan) {
 func (p *scripted) Returned([]poller.Loan)          {}
 func (p *scripted) Leave(k poller.Key, fd int)      { p.Close(k, fd) }
 func (p *scripted) Unsent(k poller.Key, fd int) int { return p.connected(k, fd).unsent }
+func (p *scripted) SetOption(k poller.Key, fd int, _ sys.Setting) error {
+	p.connected(k, fd)
+	return nil
+}
 func (p *scripted) Shutdown(k poller.Key, fd int) {
 	s := p.connected(k, fd)
 	if s.shut {

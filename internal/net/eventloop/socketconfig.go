@@ -32,15 +32,16 @@ type SocketConfig struct {
 	// IPV6_TCLASS). 0 leaves them unmarked.
 	DSCP int `json:"dscp"`
 	// Priority is the packets' in this machine's queues (SO_PRIORITY), 1 to 6, with
-	// CAP_NET_ADMIN more. It is not inherited: a system call per connection, and
-	// only with the epoll engine. 0 leaves it to dscp.
+	// CAP_NET_ADMIN more. It is not inherited: a system call per connection. 0 leaves
+	// it to dscp. admission.marks sets both by class.
 	Priority int `json:"priority"`
 	// Congestion names the congestion control (TCP_CONGESTION). Empty leaves it to
 	// net.ipv4.tcp_congestion_control.
 	Congestion string `json:"congestion"`
 	// BusyPoll has a loop poll the network card's queue that long before it sleeps,
-	// to 10ms (SO_BUSY_POLL, and EPIOCSPARAMS for epoll). It burns a processor per
-	// loop, wants CAP_NET_ADMIN and the epoll engine. 0 means never.
+	// to 10ms (SO_BUSY_POLL, and EPIOCSPARAMS for epoll or IORING_REGISTER_NAPI for
+	// io_uring). It burns a processor per loop, and wants CAP_NET_ADMIN and Linux 6.9. 0
+	// means never.
 	BusyPoll hub.Duration `json:"busy_poll"`
 	// PreferBusyPoll keeps the card's interrupts off while a loop polls
 	// (SO_PREFER_BUSY_POLL); it goes with busy_poll. False leaves them on.
@@ -178,7 +179,3 @@ func milliseconds(d hub.Duration) int {
 }
 
 func seconds(d hub.Duration) int { return int(time.Duration(d) / time.Second) }
-
-// needsEpoll reports whether c has what only that engine supports: options that
-// are set on each connection's descriptor, or on the epoll.
-func (c SocketConfig) needsEpoll() bool { return c.Priority != 0 || c.BusyPoll != 0 }

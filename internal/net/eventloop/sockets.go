@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/net/poller"
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
@@ -107,12 +108,6 @@ func (g *Group) Sockets() []SocketOption {
 func (s *sockets) prepare(fds []int, bound netip.AddrPort) error {
 	cfg := s.cfg
 	l := &listenerSockets{}
-	if len(s.each) > 0 && !s.allEpoll() {
-		return &socketError{
-			errors.New("sockets.priority: accepted sockets do not inherit SO_PRIORITY, and those of io_uring cannot be given it"),
-			"set eventloop.engine to epoll, or use sockets.dscp",
-		}
-	}
 	for _, w := range s.wanted {
 		if w.Option == sys.TrafficClass && !bound.Addr().Is6() {
 			continue
@@ -144,25 +139,12 @@ func (s *sockets) prepare(fds []int, bound netip.AddrPort) error {
 	return nil
 }
 
-func (s *sockets) allEpoll() bool {
-	return !slices.ContainsFunc(s.loops, func(l *Loop) bool { return l.poller.Name() != engineEpoll })
-}
-
 // busyPoll has every loop's wait poll.
 func (s *sockets) busyPoll(listener string) (SocketOption, error) {
 	d, prefer := time.Duration(s.cfg.BusyPoll), s.cfg.PreferBusyPoll
-	o := SocketOption{Listener: listener, Option: "EPIOCSPARAMS", Requested: int(d.Microseconds()), Unit: "us", From: fromListener}
+	o := SocketOption{Listener: listener, Option: busyPollOption(s.loops[0]), Requested: int(d.Microseconds()), Unit: "us", From: fromListener}
 	for _, l := range s.loops {
-		p, ok := l.poller.(interface {
-			SetBusyPoll(d time.Duration, prefer bool) (time.Duration, error)
-		})
-		if !ok {
-			return o, &socketError{
-				errors.New("sockets.busy_poll: the io_uring engine does not poll network cards"),
-				"set eventloop.engine to epoll",
-			}
-		}
-		effective, err := p.SetBusyPoll(d, prefer)
+		effective, err := poller.SetBusyPoll(l.poller, d, prefer)
 		if err != nil {
 			return o, &socketError{fmt.Errorf("sockets.busy_poll: %w", err), "it needs Linux 6.9 with CONFIG_NET_RX_BUSY_POLL"}
 		}
@@ -170,6 +152,14 @@ func (s *sockets) busyPoll(listener string) (SocketOption, error) {
 	}
 	s.log.Info("socket option", "option", o.Option, "asked", o.Requested, "effective", o.Effective)
 	return o, nil
+}
+
+// busyPollOption is what a loop's wait goes by.
+func busyPollOption(l *Loop) string {
+	if l.poller.Name() == engineEpoll {
+		return "EPIOCSPARAMS"
+	}
+	return "IORING_REGISTER_NAPI"
 }
 
 // steer gives each CPU's connections to its loop.
@@ -205,11 +195,14 @@ func (s *sockets) bindLoop(l *Loop) {
 // accepted sets what c did not inherit, and reads the first connection of
 // each listener. On a loop. Connections of io_uring are no descriptors.
 func (s *sockets) accepted(c *Conn) {
-	if c.loop.poller.Name() != engineEpoll || int(c.listener) >= len(s.listeners) {
+	if int(c.listener) >= len(s.listeners) {
 		return
 	}
 	for _, o := range s.each {
-		_ = o.Apply(int(c.fd)) // the listener took it; the read-back shows the rest
+		_ = c.loop.poller.SetOption(c.key, int(c.fd), o) // the listener took it; the read-back shows the rest
+	}
+	if c.loop.poller.Name() != engineEpoll {
+		return
 	}
 	l := s.listeners[c.listener]
 	if !l.seen.Load() && l.seen.CompareAndSwap(false, true) {
@@ -303,7 +296,7 @@ func judgeSocket(w wanted, got sys.Setting) (note, warn string) {
 	case sys.DeferAccept:
 		note = "rounded to retransmissions; of the listener only"
 	case sys.BusyPoll:
-		note = "for blocking reads; the loops go by EPIOCSPARAMS"
+		note = "for blocking reads; the loops go by EPIOCSPARAMS or IORING_REGISTER_NAPI"
 	}
 	if w.Option == sys.Congestion && got.Text != w.Text || got.Value*2 < w.Value {
 		return note, "the kernel does not keep it on this kind of socket"

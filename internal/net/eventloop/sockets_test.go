@@ -275,7 +275,6 @@ func TestRefusedOptionsAreNamedAndNothingStaysOpen(t *testing.T) {
 	}
 	f(Config{Sockets: SocketConfig{Congestion: "nosuch"}},
 		`sockets.congestion: set TCP_CONGESTION="nosuch": the kernel has no such algorithm, only `, "tcp_available_congestion_control: ")
-	f(Config{Engine: engineUring, Sockets: SocketConfig{Priority: 4}}, "sockets.priority: accepted sockets do not inherit", "eventloop.engine to epoll")
 	f(Config{Sockets: SocketConfig{Congestion: "nosuch", ReceiveBuffer: 4 << 10}}, "sockets.congestion: ", "reno")
 }
 
@@ -306,35 +305,28 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 
 // Without privilege the kernel refuses busy polling; then that is what is said.
 func TestBusyPollReachesTheLoopsOrIsRefusedInWords(t *testing.T) {
-	cfg := Config{Loops: 2, Engine: engineEpoll, Sockets: SocketConfig{BusyPoll: hub.Duration(20 * time.Microsecond), PreferBusyPoll: true}}
-	g, err := New(cfg, echoing, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Release()
-	if _, err := g.Listen(netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
-		if h, ok := errors.AsType[*socketError](err); !ok || !strings.HasPrefix(err.Error(), "sockets.") || h.Hint() == "" {
-			t.Errorf("%v", err)
+	for engine, of := range map[string]string{engineEpoll: "EPIOCSPARAMS", engineUring: "IORING_REGISTER_NAPI"} {
+		cfg := Config{Loops: 2, Engine: engine, Sockets: SocketConfig{BusyPoll: hub.Duration(20 * time.Microsecond), PreferBusyPoll: true}}
+		g, err := New(cfg, echoing, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return
-	}
-	r := &real{Group: g, t: t}
-	for _, name := range []string{"SO_BUSY_POLL", "EPIOCSPARAMS"} {
-		if o := r.option(name); o.Requested != 20 || o.Effective != 20 || o.Unit != "us" {
-			t.Errorf("%+v", o)
+		defer g.Release()
+		if _, err := g.Listen(netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+			if h, ok := errors.AsType[*socketError](err); !ok || !strings.HasPrefix(err.Error(), "sockets.") || h.Hint() == "" {
+				t.Errorf("%s: %v", engine, err)
+			}
+			continue
 		}
-	}
-	if o := r.option("SO_PREFER_BUSY_POLL"); o.Effective != 1 {
-		t.Errorf("%+v", o)
-	}
-	cfg.Engine = engineUring
-	u, err := New(cfg, echoing, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer u.Release()
-	if _, err := u.Listen(netip.MustParseAddrPort("127.0.0.1:0")); err == nil || !strings.HasPrefix(err.Error(), "sockets.busy_poll: ") {
-		t.Errorf("io_uring: %v", err)
+		r := &real{Group: g, t: t}
+		for _, name := range []string{"SO_BUSY_POLL", of} {
+			if o := r.option(name); o.Requested != 20 || o.Effective != 20 || o.Unit != "us" {
+				t.Errorf("%s: %+v", engine, o)
+			}
+		}
+		if o := r.option("SO_PREFER_BUSY_POLL"); o.Effective != 1 {
+			t.Errorf("%s: %+v", engine, o)
+		}
 	}
 }
 
@@ -356,38 +348,42 @@ func TestConnectionsGoToTheLoopOfTheirCPU(t *testing.T) {
 	if cpus[len(cpus)-1] != len(cpus)-1 {
 		return // this process may not use all CPUs: that is refused as above
 	}
-	r, _ := listening(t, Config{Loops: len(cpus), Engine: engineEpoll, Sockets: steered}, "127.0.0.1:0")
-	if o := r.option("SO_ATTACH_REUSEPORT_CBPF"); o.Effective != "cpu" {
-		t.Errorf("%+v", o)
-	}
-	const each = 10
-	for cpu := range cpus {
-		done := make(chan error)
-		go func() {
-			runtime.LockOSThread() // and never unlocked: the thread ends with its CPU
-			done <- func() error {
-				if err := sys.BindThread(cpu); err != nil {
-					return err
+	for _, engine := range []string{engineEpoll, engineUring} {
+		t.Run(engine, func(t *testing.T) {
+			r, _ := listening(t, Config{Loops: len(cpus), Engine: engine, Sockets: steered}, "127.0.0.1:0")
+			if o := r.option("SO_ATTACH_REUSEPORT_CBPF"); o.Effective != "cpu" {
+				t.Errorf("%+v", o)
+			}
+			const each = 10
+			for cpu := range cpus {
+				done := make(chan error)
+				go func() {
+					runtime.LockOSThread() // and never unlocked: the thread ends with its CPU
+					done <- func() error {
+						if err := sys.BindThread(cpu); err != nil {
+							return err
+						}
+						for range each {
+							c, err := dialBlocking(r.addr.Port())
+							if err != nil {
+								return err
+							}
+							t.Cleanup(func() { syscall.Close(c) })
+						}
+						return nil
+					}()
+				}()
+				if err := <-done; err != nil {
+					t.Fatal(err)
 				}
-				for range each {
-					c, err := dialBlocking(r.addr.Port())
-					if err != nil {
-						return err
+			}
+			for i, l := range r.Loops() {
+				trial.Eventually(t, fmt.Sprintf("the connections of loop %d", i), func() bool { return l.Stats().Open == each })
+				on(t, l, func() {
+					if on, err := sys.CPUs(); err != nil || len(on) != 1 || on[0] != i {
+						t.Errorf("loop %d runs on %v, %v", i, on, err)
 					}
-					t.Cleanup(func() { syscall.Close(c) })
-				}
-				return nil
-			}()
-		}()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i, l := range r.Loops() {
-		trial.Eventually(t, fmt.Sprintf("the connections of loop %d", i), func() bool { return l.Stats().Open == each })
-		on(t, l, func() {
-			if on, err := sys.CPUs(); err != nil || len(on) != 1 || on[0] != i {
-				t.Errorf("loop %d runs on %v, %v", i, on, err)
+				})
 			}
 		})
 	}

@@ -44,6 +44,9 @@ func (descriptors) Abort(_ Key, fd int) {
 // Unsent implements Poller.
 func (descriptors) Unsent(_ Key, fd int) int { return sys.Unsent(fd) }
 
+// SetOption implements Poller.
+func (descriptors) SetOption(_ Key, fd int, s sys.Setting) error { return s.Apply(fd) }
+
 // Leave implements Poller. An epoll watches open files, not descriptors: it would continue to
 // watch what another process has open.
 func (p *Epoll) Leave(_ Key, fd int) {

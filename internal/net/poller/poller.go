@@ -95,6 +95,8 @@ type Poller interface {
 	// Unsent returns how many bytes that Send took the peer has not acknowledged.
 	// It is a system call.
 	Unsent(k Key, fd int) int
+	// SetOption sets an option of a connection that is a number. It is a system call.
+	SetOption(k Key, fd int, s sys.Setting) error
 	// Quiesce receives nothing more from connections that are to be lent, until SetReading,
 	// and returns when nothing is in flight for them, or after within. What broke meanwhile
 	// is reported to h.

@@ -85,6 +85,7 @@ func (noSockets) Shutdown(Key, int)                              {}
 func (noSockets) Close(Key, int)                                 {}
 func (noSockets) Abort(Key, int)                                 {}
 func (noSockets) Unsent(Key, int) int                            { return 0 }
+func (noSockets) SetOption(Key, int, sys.Setting) error          { return errNoSockets }
 func (noSockets) Quiesce([]Loan, Handler, time.Duration)         {}
 func (noSockets) Lend([]Loan)                                    {}
 func (noSockets) Returned([]Loan)                                {}

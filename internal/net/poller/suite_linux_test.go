@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
 func echo(c *peer, b []byte) { c.sendCopy(b) }
@@ -548,5 +550,29 @@ func TestUnsentCountsWhatThePeerDoesNotTake(t *testing.T) {
 		})
 		readAll(t, c, make([]byte, total))
 		s.until("all is sent", func() bool { return unsent() == 0 })
+	})
+}
+
+func TestSetOptionReachesTheSocket(t *testing.T) {
+	each(t, func(t *testing.T, s *server) {
+		s.start()
+		_, at := s.pair()
+		set := func(o sys.SocketOption, v int) error {
+			return s.p.SetOption(at.k, at.fd, sys.Setting{Option: o, Value: v})
+		}
+		s.do(func() {
+			if err := errors.Join(set(sys.IPTOS, 46<<2), set(sys.Priority, 5)); err != nil {
+				t.Error(err)
+			}
+			if err := set(sys.TrafficClass, 46<<2); !errors.Is(err, syscall.ENOPROTOOPT) {
+				t.Errorf("IPv6's option on a socket of IPv4: %v", err)
+			}
+			if s.p.Name() != "epoll" {
+				return // the socket is no descriptor of the process: internal/app reads it by sock_diag
+			}
+			if o, err := (sys.Setting{Option: sys.Priority}).Read(at.fd); err != nil || o.Value != 5 {
+				t.Errorf("%+v, %v", o, err)
+			}
+		})
 	})
 }

@@ -58,6 +58,8 @@ type Uring struct {
 	starved   bool   // a receive found no buffer
 	resting   resting
 	unsent    int32
+	option    int32 // the value that SetOption sets; the kernel reads it
+	optionErr int32
 	err       syscall.Errno
 }
 
@@ -93,6 +95,7 @@ const (
 	opHangup
 	opShutdown
 	opUnsent
+	opOption
 	opInstall
 	opConnect
 	opBulk
@@ -358,6 +361,8 @@ func (p *Uring) collect() {
 			p.sent(c)
 		case opUnsent:
 			p.unsent = c.Res
+		case opOption:
+			p.optionErr = c.Res
 		case opInstall:
 			p.installed[uint32(c.UserData)] = c.Res
 			p.installing--

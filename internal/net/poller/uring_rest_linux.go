@@ -36,7 +36,7 @@ func (p *Uring) rest(timeout time.Duration) time.Duration {
 		if r.most == 0 {
 			r.since = time.Time{} // all is given back
 		}
-		p.giveBack(r.most)
+		giveBack(p, r.most)
 		r.most = 0
 	}
 	if left = max(left, time.Millisecond); timeout < 0 || timeout > left {
@@ -47,7 +47,7 @@ func (p *Uring) rest(timeout time.Duration) time.Duration {
 
 // giveBack keeps what a dispatch of up to most results needs; 0: nothing at all.
 // No result is waiting, so no buffer is filled.
-func (p *Uring) giveBack(most int) {
+func giveBack(p *Uring, most int) {
 	keep := max(firstBuffers, 2<<bits.Len(uint(most)))
 	if most > 0 && keep >= p.buffers.Given() {
 		return

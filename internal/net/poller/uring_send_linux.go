@@ -260,6 +260,19 @@ func (p *Uring) Unsent(_ Key, fd int) int {
 	return n
 }
 
+// SetOption implements Poller. Before Linux 6.7 the kernel refuses it.
+func (p *Uring) SetOption(_ Key, fd int, o sys.Setting) error {
+	p.option, p.optionErr = int32(o.Value), -int32(sys.EAGAIN)
+	s := p.request()
+	s.PrepSetOption(index(fd), o.Option, &p.option)
+	s.UserData = opOption
+	p.submit()
+	if p.optionErr < 0 {
+		return &sys.SettingError{Setting: o, Err: syscall.Errno(-p.optionErr)}
+	}
+	return nil
+}
+
 // copyPool keeps buffers for SendCopy, by powers of two.
 type copyPool struct {
 	free [copyClasses][][]byte

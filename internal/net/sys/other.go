@@ -41,6 +41,9 @@ func Adopt(int, ListenOptions) error { return errors.ErrUnsupported }
 // OpenStream fails.
 func OpenStream(*Address, netip.Addr, []Setting) (int, error) { return -1, errors.ErrUnsupported }
 
+// AppendDSCP returns oob as it is.
+func AppendDSCP(oob []byte, _ uint8, _ bool) []byte { return oob }
+
 // Dup fails.
 func Dup(int) (int, error) { return -1, errors.ErrUnsupported }
 

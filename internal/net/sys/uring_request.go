@@ -89,6 +89,7 @@ const (
 	registerProbe    = 8
 	registerFiles2   = 13
 	registerWorkers  = 19
+	registerNAPI     = 27
 	registerPbufRing = 22
 
 	registerEnableRings = 12
@@ -224,6 +225,15 @@ func (s *SQE) PrepReset(file uint32) {
 	s.Opcode, s.Flags, s.FD, s.Off = OpSocketCmd, sqeFixedFile, int32(file), socketSetOption
 	s.Addr = optionName(unix.SOL_SOCKET, unix.SO_LINGER)
 	s.Addr3, s.FileIndex = uint64(uintptr(unsafe.Pointer(&lingerZero))), uint32(unsafe.Sizeof(lingerZero))
+}
+
+// PrepSetOption sets an option that is a number on a direct descriptor (Linux 6.7). value, the
+// setting's, must not move until the result comes.
+func (s *SQE) PrepSetOption(file uint32, option SocketOption, value *int32) {
+	o := socketOptions[option]
+	s.Opcode, s.Flags, s.FD, s.Off = OpSocketCmd, sqeFixedFile, int32(file), socketSetOption
+	s.Addr = optionName(uint32(o.level), uint32(o.opt))
+	s.Addr3, s.FileIndex = uint64(uintptr(unsafe.Pointer(value))), uint32(unsafe.Sizeof(*value))
 }
 
 // optionName lays two 32-bit fields over the 64-bit one they share in the SQE.
