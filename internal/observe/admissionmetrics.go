@@ -21,6 +21,7 @@ type admissionMetrics struct {
 	node                             *Node
 	requests, queued, wait           *prometheus.Desc
 	scale, connections, rates, level *prometheus.Desc
+	marked, markErrors               *prometheus.Desc
 }
 
 // waitSteps are the bounds of the histogram that are shown: every other one.
@@ -34,6 +35,9 @@ func newAdmissionMetrics(a *Node, c *catalog) *admissionMetrics {
 	m.queued = c.desc("weir_admission_queued_requests", "Requests of a class that wait for their turn.", "class")
 	m.wait = c.histogram("weir_admission_wait_seconds", "How long the admitted requests of a class waited.", "class")
 	m.scale = c.desc("weir_admission_scale_ratio", "What is left of the budgets of market and replay while the process is short of processors.")
+	c.when = "With admission.marks."
+	m.marked = c.desc("weir_socket_marks_total", "Times sockets were marked with DSCP and priority, by the class whose mark they got; none: they lost their mark.", "class")
+	m.markErrors = c.desc("weir_socket_mark_errors_total", "Times the kernel refused to mark a socket.")
 	c.when = ""
 	m.connections = c.desc("weir_connections_refused_total", "Connections refused at accept, by what there was too much of.", "reason")
 	c.when = "With limits."
@@ -45,7 +49,7 @@ func newAdmissionMetrics(a *Node, c *catalog) *admissionMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *admissionMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.queued, m.wait, m.scale, m.connections, m.rates, m.level} {
+	for _, d := range []*prometheus.Desc{m.requests, m.queued, m.wait, m.scale, m.connections, m.rates, m.level, m.marked, m.markErrors} {
 		ch <- d
 	}
 }
@@ -71,6 +75,16 @@ func (m *admissionMetrics) Collect(ch chan<- prometheus.Metric) {
 	if a.Limits.Limits() {
 		emit(m.rates, prometheus.CounterValue, float64(f.Publish), "publish")
 		emit(m.rates, prometheus.CounterValue, float64(f.Subscribe), "subscribe")
+	}
+	if s, ok := a.Push.MarkStats(); ok {
+		for c, n := range s.Marked {
+			class := "none"
+			if limit.Class(c) != limit.Unclassed {
+				class = limit.Class(c).String()
+			}
+			emit(m.marked, prometheus.CounterValue, float64(n), class)
+		}
+		emit(m.markErrors, prometheus.CounterValue, float64(s.Failed))
 	}
 	all := a.AdmissionStats()
 	if all == nil {

@@ -79,6 +79,7 @@ func (p *Push) admit(cfg limit.AdmissionConfig, namespaces []hub.Namespace) erro
 	c := &classes{cfg: cfg}
 	c.of.Store(n)
 	p.classes = c
+	p.useMarks(cfg.Marks)
 	for _, l := range p.loopStates {
 		a := &admission{loopState: l, slice: int64(cfg.Slice), direct: l.loop.Engine() == "epoll", fanout: newFanout()}
 		a.queue = limit.NewAdmission[Job](cfg)

@@ -319,7 +319,9 @@ func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error)
 	}
 	l.enter()
 	defer l.exit()
+	l.markFor(c, opt.Channels)
 	if err := l.shard.Subscribe(&s.sub, sink, opt); err != nil {
+		l.unmark(c)
 		s.logFailure(err)
 		count(-1)
 		if x := a.sub.Custom; x != nil {

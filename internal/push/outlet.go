@@ -138,6 +138,7 @@ func (t *transport) unlink(s *hub.Subscriber) bool {
 
 func (t *transport) endSubscriptions() {
 	shard := t.loopState().shard
+	t.loopState().unmark(t.conn)
 	if sub := t.sub; sub != nil {
 		t.sub, t.sink = nil, nil
 		shard.Unsubscribe(sub)

@@ -134,6 +134,9 @@ type Push struct {
 	// openingTime is the constant of that name; tests shorten it.
 	openingTime int64
 
+	// marking is nil if no packets are marked. Fixed at New.
+	marking *markCounts
+
 	// Any goroutine.
 	guarded  atomic.Bool  // the process is short of processors
 	starving atomic.Int32 // loops that are starved
@@ -155,6 +158,8 @@ type LoopState struct {
 	shard *hub.Shard
 	// admission is nil if nothing has a class.
 	admission *admission
+	// marker is nil if no packets are marked.
+	marker *marker
 	// head is scratch for what is written once per connection.
 	head []byte
 	// answer is scratch for an API call's answer.

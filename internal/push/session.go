@@ -194,7 +194,12 @@ func (s *session) begin(l *LoopState, c *eventloop.Conn, r *Subscription, sink h
 	}
 	l.enter()
 	defer l.exit()
-	return l.shard.Subscribe(&s.sub, sink, opt)
+	l.markFor(c, opt.Channels)
+	err := l.shard.Subscribe(&s.sub, sink, opt)
+	if err != nil {
+		l.unmark(c)
+	}
+	return err
 }
 
 // prepare gives s what it needs before it subscribes.
@@ -486,6 +491,7 @@ func (s *session) part() {
 func (s *session) closed() {
 	s.flags |= ending
 	s.drop()
+	s.loopState.unmark(s.conn)
 	s.loopState.gone(&s.sub)
 }
 

@@ -345,9 +345,11 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 func subscribe(t *transport, s *hub.Subscriber, g hub.Sink, opt hub.SubscribeOptions) error {
 	t.loopState().enter()
 	defer t.loopState().exit()
+	t.loopState().markMore(t.conn, opt.Channels)
 	err := t.loopState().shard.Subscribe(s, g, opt)
 	if err != nil {
 		t.unlink(s)
+		remark(t)
 	}
 	return err
 }
@@ -356,5 +358,24 @@ func subscribe(t *transport, s *hub.Subscriber, g hub.Sink, opt hub.SubscribeOpt
 func (t *transport) Unsubscribe(s *hub.Subscriber) {
 	if t.unlink(s) && !forget(t, s) {
 		t.loopState().shard.Unsubscribe(s)
+		remark(t)
+	}
+}
+
+// remark marks the client for the subscriptions that are left.
+func remark(t *transport) {
+	l := t.loopState()
+	if l.marker == nil {
+		return
+	}
+	var channels []string
+	if t.sub != nil {
+		channels = t.sub.Channels()
+	}
+	for s := t.subs(); s != nil; s = s.next {
+		channels = append(channels, s.sub.Channels()...)
+	}
+	if len(channels) > 0 {
+		l.marker.set(t.conn, l.push.markOf(channels))
 	}
 }

@@ -31,6 +31,7 @@ type conn struct {
 	peer    netip.AddrPort
 	last    quic.StreamID // where the next request would begin, as GOAWAY says it
 	flags   connFlags
+	dscp    uint8 // of its packets
 
 	// Any goroutine.
 	mu      sync.Mutex
@@ -149,8 +150,7 @@ func addrOf(a net.Addr) netip.AddrPort {
 	if !ok {
 		return netip.AddrPort{}
 	}
-	at := u.AddrPort()
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	return unmapped(u.AddrPort())
 }
 
 // where returns the address that the client has now.
@@ -158,6 +158,10 @@ func (h *conn) where() netip.AddrPort {
 	if now := addrOf(h.quic.RemoteAddr()); now != h.peer {
 		h.srv.counters.moved.Add(1)
 		h.srv.log.Debug("a client has moved", "conn", h.ID(), "from", h.peer, "to", now)
+		if h.dscp != 0 {
+			h.srv.socket.mark(h.peer, 0)
+			h.srv.socket.mark(now, h.dscp)
+		}
 		h.peer = now
 	}
 	return h.peer
@@ -273,6 +277,7 @@ func (h *conn) Closed(_ *eventloop.Conn, err error) {
 	for len(h.streams) > 0 {
 		h.streams[len(h.streams)-1].Conn.Close(err)
 	}
+	h.srv.socket.mark(h.peer, 0)
 	h.srv.counters.open.Add(-1)
 }
 

@@ -103,6 +103,7 @@ type Server struct {
 	loops      []*eventloop.Loop
 	loopStates []*loopState
 	transport  *quic.Transport
+	socket     *markedSocket
 	listener   *quic.Listener
 
 	// Any goroutine.

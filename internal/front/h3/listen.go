@@ -39,7 +39,8 @@ func (s *Server) Listen(addr netip.AddrPort, config *tls.Config) error {
 		return err
 	}
 	_ = os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") // it would say past the log what checkBuffers says
-	t := &quic.Transport{Conn: udp, VerifySourceAddress: s.verifies, ConnContext: s.attempted, ConnectionIDLength: 8}
+	socket := &markedSocket{UDPConn: udp}
+	t := &quic.Transport{Conn: socket, VerifySourceAddress: s.verifies, ConnContext: s.attempted, ConnectionIDLength: 8}
 	if s.cfg.Key != nil {
 		if key, ok := s.cfg.Key("quic stateless reset"); ok {
 			t.StatelessResetKey = (*quic.StatelessResetKey)(&key)
@@ -60,7 +61,7 @@ func (s *Server) Listen(addr netip.AddrPort, config *tls.Config) error {
 	if err != nil {
 		return errors.Join(err, udp.Close())
 	}
-	s.transport, s.listener = t, l
+	s.transport, s.listener, s.socket = t, l, socket
 	s.checkBuffers(udp)
 	return nil
 }

@@ -33,6 +33,10 @@ type AdmissionConfig struct {
 	// nobody new is given compression; of 25 samples they may in 5. Only where something
 	// has a class. 0 means 2ms, negative never.
 	Guard hub.Duration `json:"guard"`
+	// Marks have the packets of connections marked by class, so that what is important is sent
+	// first where a link is full: by queues of this machine (weir tune plan makes them), and by
+	// routers that heed DSCP.
+	Marks Marks `json:"marks"`
 }
 
 // WithDefaults returns c with every zero replaced by what it means.
@@ -73,6 +77,9 @@ func (c AdmissionConfig) Validate() error {
 	}
 	if c.MaxQueued < 0 || c.MaxQueued > 1<<20 {
 		errs = append(errs, fmt.Errorf("max_queued: %d is not within 1..%d", c.MaxQueued, 1<<20))
+	}
+	if err := c.Marks.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("marks: %w", err))
 	}
 	return errors.Join(errs...)
 }
