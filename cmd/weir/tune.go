@@ -14,6 +14,8 @@ type tuneFlags struct {
 	profile, root string
 	pid           int
 	ports         []int
+	links         []string
+	dscp          []string
 	asJSON        bool
 }
 
@@ -49,6 +51,8 @@ func (f *tuneFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.root, "root", "/", "`directory` that has proc and sys, such as a host's mounted into a container")
 	flags.IntVar(&f.pid, "pid", 0, "process of which limits and cgroup are read, 0 for this one")
 	flags.IntSliceVar(&f.ports, "port", []int{8000}, "ports that clients connect to, for conntrack and reserved ports")
+	flags.StringSliceVar(&f.links, "link", nil, "`DEVICE=RATE` of links that are divided among the classes of messages, such as eth0=950mbit")
+	flags.StringSliceVar(&f.dscp, "dscp", []string{"control=16", "order=46", "account=18", "market=10", "replay=8"}, "`CLASS=DSCP` list")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
 }
 
@@ -68,6 +72,17 @@ func (f *tuneFlags) report(names []string) (*tune.Report, error) {
 	}
 	m := tune.Local(f.root)
 	m.PID, m.Listen = f.pid, f.ports
+	for _, text := range f.links {
+		dscp, err := tune.ParseDSCP(f.dscp)
+		if err != nil {
+			return nil, usage("", "tune: --dscp: %w", err)
+		}
+		l, err := tune.ParseLink(text, dscp)
+		if err != nil {
+			return nil, usage("", "tune: --link: %w", err)
+		}
+		m.Links = append(m.Links, l)
+	}
 	r, err := tune.Run(m, profile, names...)
 	if err != nil {
 		return nil, usage("weir tune check --all lists them", "tune: %w", err)
@@ -78,7 +93,7 @@ func (f *tuneFlags) report(names []string) (*tune.Report, error) {
 // system is where apply and undo write.
 func (f *tuneFlags) system() tune.System {
 	if f.root == "/" || f.root == "" {
-		return tune.System{Rules: tune.NotrackRule{}}
+		return tune.System{Rules: tune.NotrackRule{}, Queues: tune.ClassQueue{}}
 	}
 	return tune.System{Root: f.root}
 }

@@ -17,20 +17,35 @@ type Store interface {
 	Save(target, value string) error
 }
 
-// A System is the store of a machine: files below Root ("" is /) and, with Rules, the
-// NOTRACK rule.
+// A System is the store of a machine: files below Root ("" is /), with Rules the NOTRACK rule,
+// and with Queues the queues of devices.
 type System struct {
-	Root  string
-	Rules Store
+	Root          string
+	Rules, Queues Store
+}
+
+// object returns the store of a target that is no file; ok is false for files.
+func (s System) object(target string) (store Store, ok bool, err error) {
+	switch {
+	case target == NotrackTarget:
+		store = s.Rules
+	case strings.HasPrefix(target, QdiscTarget):
+		store = s.Queues
+	default:
+		return nil, false, nil
+	}
+	if store == nil {
+		err = fmt.Errorf("%s: %w", target, ErrUnsupported)
+	}
+	return store, true, err
 }
 
 // Load implements Store. Of a choice such as THP's it returns the chosen word.
 func (s System) Load(target string) (string, error) {
-	if target == NotrackTarget {
-		if s.Rules == nil {
-			return "", fmt.Errorf("%s: %w", target, ErrUnsupported)
-		}
-		return s.Rules.Load(target)
+	if o, ok, err := s.object(target); err != nil {
+		return "", err
+	} else if ok {
+		return o.Load(target)
 	}
 	b, err := os.ReadFile(s.file(target))
 	return chosen(strings.TrimRight(string(b), "\n")), err
@@ -45,11 +60,10 @@ func (s System) file(target string) string {
 
 // Save implements Store.
 func (s System) Save(target, value string) error {
-	if target == NotrackTarget {
-		if s.Rules == nil {
-			return fmt.Errorf("%s: %w", target, ErrUnsupported)
-		}
-		return s.Rules.Save(target, value)
+	if o, ok, err := s.object(target); err != nil {
+		return err
+	} else if ok {
+		return o.Save(target, value)
 	}
 	f, err := os.OpenFile(s.file(target), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

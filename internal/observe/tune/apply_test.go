@@ -28,7 +28,7 @@ type guarded struct {
 }
 
 func (g *guarded) Save(target, value string) error {
-	if g.Root == "" && target != NotrackTarget && !strings.HasPrefix(target, "/proc/sys/net/") {
+	if g.Root == "" && target != NotrackTarget && target != QdiscTarget+"lo" && !strings.HasPrefix(target, "/proc/sys/net/") {
 		panic(target + " belongs to the machine")
 	}
 	if g.n++; g.n == g.killAt {
@@ -52,7 +52,7 @@ func runJob(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	s := &guarded{System: System{Root: job.Root, Rules: NotrackRule{}}, killAt: job.KillAt}
+	s := &guarded{System: System{Root: job.Root, Rules: NotrackRule{}, Queues: ClassQueue{}}, killAt: job.KillAt}
 	var err error
 	if job.Undo {
 		_, err = Undo(s, OpenJournal(job.Journal), false)
@@ -137,14 +137,14 @@ func namespaceSteps(t *testing.T) []Step {
 	}
 	// The one that a namespace may always use.
 	steps = append(steps, Step{Target: sysctlPath("net.ipv4.tcp_congestion_control"), Value: "reno", Also: []string{sysctlPath(allowedCongestion)}})
-	return append(steps, Step{Target: NotrackTarget, Value: "8000,45000"})
+	return append(steps, Step{Target: NotrackTarget, Value: "8000,45000"}, Step{Target: QdiscTarget + "lo", Value: testShape})
 }
 
 func TestApplyAndUndoLeaveANamespaceAsItWas(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	s := &guarded{System: System{Rules: NotrackRule{}}}
+	s := &guarded{System: System{Rules: NotrackRule{}, Queues: ClassQueue{}}}
 	steps, before := namespaceSteps(t), sysctls(t, "/proc/sys/net")
 	j := OpenJournal(filepath.Join(t.TempDir(), "journal.json"))
 	changed, err := Apply(s, j, steps)
@@ -170,6 +170,9 @@ func TestApplyAndUndoLeaveANamespaceAsItWas(t *testing.T) {
 	if ports, err := (NotrackRule{}).Load(NotrackTarget); err != nil || ports != "" {
 		t.Errorf("the rule is still there: %q %v", ports, err)
 	}
+	if q, err := (ClassQueue{}).Load(QdiscTarget + "lo"); err != nil || q != "" {
+		t.Errorf("the queue is still there: %q %v", q, err)
+	}
 	if j.Has() {
 		t.Error("the journal is still there")
 	}
@@ -182,7 +185,7 @@ func TestUndoAfterKill9AtEveryStep(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	s := &guarded{System: System{Rules: NotrackRule{}}}
+	s := &guarded{System: System{Rules: NotrackRule{}, Queues: ClassQueue{}}}
 	steps, before := namespaceSteps(t), sysctls(t, "/proc/sys/net")
 	path := filepath.Join(t.TempDir(), "journal.json")
 	kills := 0

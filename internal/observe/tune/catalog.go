@@ -9,7 +9,7 @@ func Checks() []Check {
 		portRange(), reservedPorts(), twReuse(), finTimeout(), maxTwBuckets(),
 		tcpRmem(), tcpWmem(), tcpMem(), rmemMax(), wmemMax(), moderateRcvbuf(), notsentLowat(), maxOrphans(),
 		congestion(), defaultQdisc(), slowStartAfterIdle(), timestamps(), sack(), windowScaling(), keepalive(), retries2(), fastopen(), mtuProbing(),
-		netdevBacklog(), netdevBudget(), netdevBudgetUsecs(), busyPoll(), busyRead(), cpuGovernor(),
+		netdevBacklog(), netdevBudget(), netdevBudgetUsecs(), busyPoll(), busyRead(), classQueues(), cpuGovernor(),
 		nicChannels(), nicRings(), nicCoalesce(), nicOffloads(), receiveSteering(), flowEntries(), transmitSteering(), irqAffinity(),
 		fileMax(), nrOpen(), nofile(),
 		swappiness(), hugePages(),

@@ -94,6 +94,11 @@ func scenes(t *testing.T, c *Check) map[string]scene {
 			m.Listen, err = parsePorts(said["listen"])
 			m.Notrack = fakeRule(said["rule "+name])
 		}
+		if said["link"] != "" {
+			var l Link
+			l, err = ParseLink(said["link"], testDSCP())
+			m.Links, m.Queues = []Link{l}, fakeQueue(said["queue "+name])
+		}
 		if spec := said["card "+name]; spec != "" {
 			m.Card = fakeCard(spec)
 		}
@@ -110,6 +115,21 @@ type fakeRule string
 
 func (r fakeRule) Load(string) (string, error) { return string(r), nil }
 func (r fakeRule) Save(string, string) error   { panic("a check changes nothing") }
+
+// A fakeQueue answers as its text says.
+type fakeQueue string
+
+func (q fakeQueue) Load(string) (string, error) {
+	switch q {
+	case "absent":
+		return "", fs.ErrNotExist
+	case "forbidden":
+		return "", fs.ErrPermission
+	}
+	return string(q), nil
+}
+
+func (q fakeQueue) Save(string, string) error { panic("a check changes nothing") }
 
 // A fakeCard answers as its text says.
 type fakeCard string

@@ -81,8 +81,8 @@ type Reading struct {
 
 // A Step is one change: the value of a file, or the ports of the NOTRACK rule.
 type Step struct {
-	// Target is a path below the root, such as /proc/sys/net/core/somaxconn, or
-	// [NotrackTarget].
+	// Target is a path below the root, such as /proc/sys/net/core/somaxconn,
+	// [NotrackTarget], or [QdiscTarget] and a device.
 	Target string `json:"target"`
 	Value  string `json:"value"`
 	// Also are files that the kernel changes together with the target; they are kept in

@@ -21,8 +21,12 @@ type Machine struct {
 	Listen []int
 	// Card reads network cards; nil: they cannot be read here.
 	Card EthtoolReader
+	// Links are devices that are to be shaped by class.
+	Links []Link
 	// Notrack reads the NOTRACK rule; nil: it cannot be read here.
 	Notrack Store
+	// Queues reads the queues of devices; nil: they cannot be read here.
+	Queues Store
 }
 
 // Local is this machine. With a root other than "/" its files are read below root, such
@@ -30,7 +34,7 @@ type Machine struct {
 // belong to the running kernel.
 func Local(root string) *Machine {
 	if root == "" || root == "/" {
-		return &Machine{FS: os.DirFS("/"), Card: Ethtool{}, Notrack: NotrackRule{}}
+		return &Machine{FS: os.DirFS("/"), Card: Ethtool{}, Notrack: NotrackRule{}, Queues: ClassQueue{}}
 	}
 	return &Machine{FS: os.DirFS(root)}
 }

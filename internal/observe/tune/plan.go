@@ -30,7 +30,7 @@ func (r *Report) Files() []File {
 		for _, s := range f.Steps {
 			name, isSysctl := sysctlName(s.Target)
 			switch {
-			case s.Target == NotrackTarget: // in Config
+			case s.Target == NotrackTarget, strings.HasPrefix(s.Target, QdiscTarget): // in Config
 				continue
 			case isSysctl:
 				pieces = append(pieces, File{Path: sysctlFile, Head: fmt.Sprintf("# Written by weir tune plan for the profile %s.\n", r.Profile),
@@ -45,7 +45,7 @@ func (r *Report) Files() []File {
 			why = ""
 		}
 		for _, c := range f.Config {
-			if !strings.HasSuffix(c.Path, ".nft") {
+			if !strings.HasSuffix(c.Path, ".nft") && !strings.HasSuffix(c.Path, ".tc") {
 				c.Text = why + c.Text
 			}
 			pieces = append(pieces, c)
