@@ -152,6 +152,10 @@ var trials = map[string]trial{
 		[]string{`weir_connections` + labelled(`transport="sse"`) + ` 500x200`, `weir_connections` + labelled(`transport="websocket"`) + ` 350x200`, `weir_connections_max` + node + ` 1000x200`},
 		[]string{`weir_connections` + labelled(`transport="sse"`) + ` 500x200`, `weir_connections` + labelled(`transport="websocket"`) + ` 349x200`, `weir_connections_max` + node + ` 1000x200`},
 	},
+	"WeirConntrackFull": {
+		[]string{`weir_conntrack_entries` + node + ` 850x200`, `weir_conntrack_max` + node + ` 1000x200`},
+		[]string{`weir_conntrack_entries` + node + ` 849x200`, `weir_conntrack_max` + node + ` 1000x200`},
+	},
 	"WeirAcceptErrors": counted("weir_accept_errors_total", ""),
 	"WeirPanics":       counted("weir_panics_total", ""),
 	"WeirCertificates": counted("weir_tls_reloads_total", `outcome="error"`),

@@ -104,6 +104,9 @@ func services(t governor.Thresholds) []Alert {
 	full := plain("WeirConnectionsFull", governor.Ticket,
 		fmt.Sprintf("sum by (job, instance) (weir_connections) / on (job, instance) weir_connections_max >= %v", t.Soft), minutes, "the bound on connections is near")
 	full.Key, full.Limit, full.Unit = "soft", t.Soft, share
+	tracked := plain("WeirConntrackFull", governor.Ticket, fmt.Sprintf("weir_conntrack_entries / weir_conntrack_max >= %v", t.Soft), minutes,
+		"the kernel's table of tracked connections is nearly full; it drops packets of new connections when it is")
+	tracked.Key, tracked.Limit, tracked.Unit = "soft", t.Soft, share
 	return []Alert{
 		plain("WeirDown", governor.Page, `up{job="weir"} == 0`, shortly, "a node does not answer its scrape"),
 		ratio(plain("WeirPublishFailing", governor.Page,
@@ -118,7 +121,7 @@ func services(t governor.Thresholds) []Alert {
 		ratio(plain("WeirUpstreamErrors", governor.Ticket,
 			`sum by (job, instance, cluster) (rate(weir_upstream_requests_total{code="5xx"}[5m])) / sum by (job, instance, cluster) (rate(weir_upstream_requests_total[5m])) > 0.05`,
 			minutes, "a cluster answers with errors")),
-		full,
+		full, tracked,
 		plain("WeirAcceptErrors", governor.Ticket, `increase(weir_accept_errors_total[5m]) > 0`, now, "connections could not be accepted"),
 		plain("WeirPanics", governor.Ticket, `increase(weir_panics_total[15m]) > 0`, now, "a handler panicked; its connection was ended"),
 		plain("WeirCertificates", governor.Ticket, `increase(weir_tls_reloads_total{outcome="error"}[30m]) > 0`, now, "certificates could not be read again; the old ones are used"),
