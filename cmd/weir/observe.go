@@ -24,7 +24,7 @@ const exitFindings = 3
 func newObserve() *cobra.Command {
 	var f observeFlags
 	cmd := &cobra.Command{
-		Use:   "observe PID",
+		Use:   "observe PID | --bundle FILE",
 		Short: "See from the kernel what slows a process down",
 		Long: `Observe watches one process for some seconds and names what is wrong with it: slow
 flushes to the disk, threads that wait for the same lock, storms of page faults, readers
@@ -38,13 +38,18 @@ CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_NET_ADMIN.
 
 With --pprof the process, if it is Weir or another Go program with net/http/pprof, gives
 an execution trace of the same window: goroutines and threads per processor, and how long
-goroutines wait to run after their network was ready.
+goroutines wait to run after their network was ready, with a map of the states of
+goroutines, processors and threads.
+
+With --bundle it shows what an evidence bundle has: its observation and its
+execution trace.
 
 Exit status: 0 nothing found, 1 failure, 2 wrong usage, 3 findings.`,
 		Example: `  sudo weir observe $(pidof weir)
   sudo weir observe 4711 --duration 30s --html observed.html
-  sudo weir observe $(pidof weir) --pprof http://127.0.0.1:8001 --token "$TOKEN"`,
-		Args: cobra.ExactArgs(1),
+  sudo weir observe $(pidof weir) --pprof http://127.0.0.1:8001 --token "$TOKEN"
+  weir observe --bundle weir-20261127T120000.000Z-inflection.tar.gz --html observed.html`,
+		Args: cobra.MaximumNArgs(1),
 
 		DisableFlagsInUseLine: true,
 	}
@@ -55,9 +60,18 @@ Exit status: 0 nothing found, 1 failure, 2 wrong usage, 3 findings.`,
 	flags.StringVar(&f.html, "html", "", "`file` for a page with the heat maps of the last window")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
 	flags.StringVar(&f.pprof, "pprof", "", "`URL` of a Go program's pprof, such as Weir's admin listener")
+	flags.StringVar(&f.bundle, "bundle", "", "evidence `file` to show instead of a process")
 	flags.String("token", "", "admin `token` for --pprof (env WEIR_ADMIN_TOKEN)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.token = flagOrEnv(flags, "token", "WEIR_ADMIN_TOKEN")
+		switch {
+		case f.bundle != "" && len(args) > 0:
+			return usage("", "observe: a process and --bundle: want one of them")
+		case f.bundle != "":
+			return f.runBundle(cmd)
+		case len(args) == 0:
+			return usage("pidof weir prints it", "observe: no process is named")
+		}
 		return f.run(cmd, args[0])
 	}
 	return cmd
@@ -67,6 +81,7 @@ type observeFlags struct {
 	duration        time.Duration
 	slices, windows int
 	html, pprof     string
+	bundle          string
 	token           string
 	asJSON          bool
 }

@@ -121,7 +121,41 @@ func goBlocks(r *observer.Report) []draw.Block {
 	return []draw.Block{draw.Heading("Scheduler of Go"),
 		draw.Text(fmt.Sprintf("%d goroutines on %d threads and %d processors: G/P %.2f, M/P %.1f. After their network was ready, %d goroutines ran within 50 µs, %d within 500 µs, %d later.",
 			g.Goroutines, g.Threads, g.Procs, g.GPerP, g.MPerP, g.Netpoll[0], g.Netpoll[1], g.Netpoll[2])),
-		draw.Figure{Drawing: p}, t}
+		draw.Figure{Drawing: stateHeat(g)}, draw.Figure{Drawing: p}, t}
+}
+
+// stateHeat is the map of states: each row in parts of the most that it has, so that a few threads
+// are seen beside many goroutines.
+func stateHeat(g *observer.GoReport) *draw.Heat {
+	columns := g.StateMap()
+	most := make([]float64, len(observer.StateNames))
+	for _, c := range columns {
+		for row, v := range c {
+			most[row] = max(most[row], v)
+		}
+	}
+	h := &draw.Heat{
+		Title: "States of goroutines (G), processors (P) and threads (M)", Note: "each row in parts of its most",
+		X: draw.Axis{Label: "time", Unit: draw.Seconds}, Y: draw.Axis{Min: -0.5, Max: float64(len(most)) - 0.5},
+	}
+	for i := range len(columns) + 1 {
+		h.XEdges = append(h.XEdges, float64(i)*g.Seconds/float64(max(len(columns), 1)))
+	}
+	for row, name := range observer.StateNames {
+		h.YEdges = append(h.YEdges, float64(row)-0.5)
+		h.Y.Names = append(h.Y.Names, fmt.Sprintf("%s (%.1f)", name, most[row]))
+	}
+	h.YEdges = append(h.YEdges, float64(len(most))-0.5)
+	for _, c := range columns {
+		parts := make([]float64, len(c))
+		for row, v := range c {
+			if most[row] > 0 {
+				parts[row] = v / most[row]
+			}
+		}
+		h.Values = append(h.Values, parts)
+	}
+	return h
 }
 
 // callsTable has the n system calls with most time.

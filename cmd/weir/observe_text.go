@@ -82,8 +82,34 @@ func writeGo(w io.Writer, g *observer.GoReport) {
 	fmt.Fprintf(w, "  on average %.1f running, %.1f runnable, %.1f in system calls, %.0f waiting: G/P %.2f, M/P %.1f\n",
 		g.Running, g.Runnable, g.Syscall, g.Waiting, g.GPerP, g.MPerP)
 	fmt.Fprintf(w, "  to run after the network was ready: %d within 50 µs, %d within 500 µs, %d later\n", g.Netpoll[0], g.Netpoll[1], g.Netpoll[2])
+	stateText(w, g)
 	for _, x := range g.Reasons[:min(len(g.Reasons), 5)] {
 		fmt.Fprintf(w, "  waited %s for %s (%d times)\n", draw.Seconds.Format(x.Seconds), x.Reason, x.Count)
+	}
+}
+
+// stateText draws a line for each state of goroutines, processors and threads: darker is more of
+// the most that the line has.
+func stateText(w io.Writer, g *observer.GoReport) {
+	columns := g.StateMap()
+	if len(columns) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "  states over time, a column is %s\n", draw.Seconds.Format(g.Seconds/float64(len(columns))))
+	shades := []rune(" ░▒▓█")
+	for row, name := range observer.StateNames {
+		most := 0.0
+		for _, c := range columns {
+			most = max(most, c[row])
+		}
+		line := make([]rune, len(columns))
+		for i, c := range columns {
+			line[i] = shades[0]
+			if c[row] > 0 {
+				line[i] = shades[max(int(c[row]/most*float64(len(shades)-1)), 1)]
+			}
+		}
+		fmt.Fprintf(w, "  %11s |%s| most %.1f\n", name, string(line), most)
 	}
 }
 

@@ -1,8 +1,10 @@
 package observe
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/capacity"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/observe/governor"
+	"github.com/weir-gateway/weir/internal/observe/observer"
 	"github.com/weir-gateway/weir/internal/push"
 )
 
@@ -38,7 +41,18 @@ func (a *samples) sources() governor.Sources {
 		Knee:        func() (governor.KneeReport, bool) { return a.knee, a.knee.Knee > 0 },
 		Sockets:     a.clients.SocketSamples,
 		Consumers:   a.clients.consumers,
+		Observe:     observeSelf,
 	}
+}
+
+// observeSelf writes a report of this process. Its execution trace is a part of the evidence by
+// itself.
+func observeSelf(ctx context.Context, window time.Duration, w io.Writer) error {
+	r, err := observer.Observe(ctx, observer.Options{PID: os.Getpid(), Duration: window})
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(w).Encode(r)
 }
 
 // silence is how long the broker has said nothing to those who wait for it. Only some

@@ -79,6 +79,12 @@ func newRuler(a Axis, data span, want int, outward bool) ruler {
 			r.lo, r.hi = 1, 10
 		}
 	}
+	if a.Names != nil {
+		for i, name := range a.Names {
+			r.ticks = append(r.ticks, tick{float64(i), name})
+		}
+		return r
+	}
 	want = max(want, 2)
 	switch a.Scale {
 	case Log:

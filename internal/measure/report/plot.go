@@ -95,6 +95,8 @@ type Axis struct {
 	Min, Max float64
 	// Tight lets a linear Y begin above zero.
 	Tight bool
+	// Names are the texts of the values 0, 1, 2 … of a linear Y in place of numbers; nil: none.
+	Names []string
 }
 
 // A Scale is how an axis grows.

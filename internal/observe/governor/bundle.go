@@ -218,6 +218,7 @@ func readme(now time.Time, reason string, armed bool, notes []string) string {
 		"  locks                mutex.pprof\n" +
 		"  memory, gc           heap.pprof\n" +
 		"  readers stopped      consumers.json\n" +
+		"  disk, system calls   weir observe --bundle FILE, which also draws the states of trace.out\n" +
 		"  CPU starved          the host: snapshot.json, \"host\"\n")
 	return b.String()
 }

@@ -45,6 +45,10 @@ type EvidenceConfig struct {
 	// FlightRecorder records the runtime's traces for bundles. It takes some of a busy
 	// server's throughput while it is armed.
 	FlightRecorder setting.Switch `json:"flight_recorder"`
+	// Observe adds what weir observe shows of the process, in a window as long as profile:
+	// system calls, locks, page faults, connections. Without CAP_BPF and CAP_PERFMON it is
+	// what /proc has.
+	Observe setting.Switch `json:"observe"`
 }
 
 // MemoryConfig is about the memory limit and the collector.

@@ -104,6 +104,9 @@ func TestABundleOpensWithOrdinaryTools(t *testing.T) {
 	src := Sources{Consumers: func(n int) []Consumer {
 		requested = n
 		return []Consumer{{ID: "17", Peer: "192.0.2.1:9", Messages: 5}}
+	}, Observe: func(_ context.Context, window time.Duration, w io.Writer) error {
+		_, err := fmt.Fprintf(w, `{"window":%q}`, window)
+		return err
 	}}
 	g := runUntil(t, evidenceConfig(dir), src, "a second", func(v *Snapshot) bool { return v.Seq > 60 })
 	b, err := g.Capture(context.Background(), "by hand, 3.2× − ü")
@@ -148,6 +151,9 @@ func TestABundleOpensWithOrdinaryTools(t *testing.T) {
 	var consumers []Consumer
 	if err := json.Unmarshal(files["consumers.json"], &consumers); err != nil || len(consumers) != 1 || requested == 0 {
 		t.Errorf("consumers.json: %v, %+v", err, consumers)
+	}
+	if got := string(files["observed.json"]); got != `{"window":"50ms"}` {
+		t.Errorf("observed.json: %s", got)
 	}
 	for name := range files {
 		if name != "README.txt" && !bytes.Contains(files["README.txt"], []byte(name)) {

@@ -210,6 +210,11 @@ func (g *Governor) contents() []part {
 		}},
 		{"thresholds.json", "the thresholds of the states", encode(g.cfg.Thresholds)},
 	}
+	if observe := g.src.Observe; observe != nil && g.cfg.Evidence.Observe.On() {
+		list = append(list, part{"observed.json", "system calls, locks, page faults and connections as the kernel saw them: weir observe --bundle FILE", func(ctx context.Context, w io.Writer) error {
+			return observe(ctx, time.Duration(g.cfg.Evidence.Profile), w)
+		}})
+	}
 	if g.src.Consumers != nil {
 		list = append(list, part{"consumers.json", "connections with most lag, worst first", func(ctx context.Context, w io.Writer) error {
 			answer := make(chan []Consumer, 1)

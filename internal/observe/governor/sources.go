@@ -1,6 +1,8 @@
 package governor
 
 import (
+	"context"
+	"io"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/net/sys"
@@ -43,6 +45,9 @@ type Sources struct {
 	Sockets func(dst []SocketSample, phase, of int) []SocketSample
 	// Consumers returns the n connections with most lag, worst first.
 	Consumers func(n int) []Consumer
+	// Observe writes, as JSON, what the kernel shows of the process in a window of that length,
+	// for evidence. Nil: nothing does. It may fail where the rights are missing.
+	Observe func(ctx context.Context, window time.Duration, w io.Writer) error
 }
 
 // SourcePatience is how long a source that may block is waited for; after that its

@@ -37,6 +37,23 @@ type GoReport struct {
 	SyncWait float64     `json:"sync_wait_seconds"`
 	Reasons  []WaitOn    `json:"reasons"`
 	States   [][]float64 `json:"states"` // by slice: running, runnable, syscall, waiting on average
+	// ProcStates are how many P were running and idle, ThreadStates how many M ran goroutines,
+	// were in system calls, and had nothing to do: by slice, on average.
+	ProcStates   [][]float64 `json:"proc_states"`
+	ThreadStates [][]float64 `json:"thread_states"`
+}
+
+// StateNames are the rows of StateMap.
+var StateNames = []string{"G running", "G runnable", "G in a call", "G waiting", "P running", "P idle", "M running", "M in a call", "M parked"}
+
+// StateMap is how many goroutines (G), processors (P) and threads (M) were in each state on
+// average, by slice, then by StateNames.
+func (g *GoReport) StateMap() [][]float64 {
+	columns := make([][]float64, 0, len(g.States))
+	for i := range min(len(g.States), len(g.ProcStates), len(g.ThreadStates)) {
+		columns = append(columns, slices.Concat(g.States[i], g.ProcStates[i], g.ThreadStates[i]))
+	}
+	return columns
 }
 
 // WaitOn is why goroutines waited, in the runtime's words.
@@ -93,13 +110,32 @@ type goroutine struct {
 	netpoll trace.Time // when its network was ready; 0: it waits for something else
 }
 
+// States of a processor (P), after those of goroutines in traceReader.cells.
+const (
+	procRunning = stateCount + iota
+	procIdle
+	cellStates
+)
+
+// A proc is a processor of the scheduler's.
+type proc struct {
+	state int
+	since trace.Time
+}
+
+// ReadTrace reports an execution trace of a Go program, such as an evidence bundle's, in so many
+// slices.
+func ReadTrace(r io.Reader, parts int) (*GoReport, error) {
+	return readTrace(io.LimitReader(r, maxTrace), parts)
+}
+
 // A traceReader follows goroutines through a trace.
 type traceReader struct {
 	all        map[trace.GoID]*goroutine
 	threads    map[trace.ThreadID]bool
-	procs      map[trace.ProcID]bool
+	procs      map[trace.ProcID]*proc
 	start, end trace.Time
-	cells      [][stateCount]float64 // nanoseconds in each state, by cell of the trace
+	cells      [][cellStates]float64 // nanoseconds in each state, by cell of the trace
 	reasons    map[string]*WaitOn
 	report     GoReport
 }
@@ -107,11 +143,11 @@ type traceReader struct {
 // cell is how finely states are kept while the length of the trace is not known.
 const cell = trace.Time(5_000_000)
 
-// spend adds a goroutine's time in one state.
+// spend adds time in one state.
 func (t *traceReader) spend(state int, from, to trace.Time) {
 	for i := (from - t.start) / cell; from < to; i++ {
 		for trace.Time(len(t.cells)) <= i {
-			t.cells = append(t.cells, [stateCount]float64{})
+			t.cells = append(t.cells, [cellStates]float64{})
 		}
 		next := min(to, t.start+(i+1)*cell)
 		t.cells[i][state] += float64(next - from)
@@ -125,7 +161,7 @@ func readTrace(r io.Reader, parts int) (*GoReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the execution trace: %w", err)
 	}
-	t := &traceReader{all: map[trace.GoID]*goroutine{}, threads: map[trace.ThreadID]bool{}, procs: map[trace.ProcID]bool{}, reasons: map[string]*WaitOn{}}
+	t := &traceReader{all: map[trace.GoID]*goroutine{}, threads: map[trace.ThreadID]bool{}, procs: map[trace.ProcID]*proc{}, reasons: map[string]*WaitOn{}}
 	for {
 		e, err := reader.ReadEvent()
 		if errors.Is(err, io.EOF) {
@@ -151,14 +187,19 @@ func (t *traceReader) event(e trace.Event) {
 	if m := e.Thread(); m != trace.NoThread {
 		t.threads[m] = true
 	}
-	if p := e.Proc(); p != trace.NoProc {
-		t.procs[p] = true
+	if p := e.Proc(); p != trace.NoProc && t.procs[p] == nil {
+		t.procs[p] = &proc{state: procRunning, since: t.start} // what runs on it shows that
 	}
 	if e.Kind() != trace.EventStateTransition {
 		return
 	}
 	change := e.StateTransition()
-	if change.Resource.Kind != trace.ResourceGoroutine {
+	switch change.Resource.Kind {
+	case trace.ResourceGoroutine:
+	case trace.ResourceProc:
+		t.proc(change, now)
+		return
+	default:
 		return
 	}
 	id := change.Resource.Goroutine()
@@ -180,6 +221,30 @@ func (t *traceReader) event(e trace.Event) {
 		g.netpoll = 0
 	}
 	g.state, g.since = stateOf(to), now
+}
+
+// proc follows a processor.
+func (t *traceReader) proc(change trace.StateTransition, now trace.Time) {
+	from, to := change.Proc()
+	p := t.procs[change.Resource.Proc()]
+	if p == nil {
+		p = &proc{state: procState(from), since: t.start}
+		t.procs[change.Resource.Proc()] = p
+	}
+	if p.state >= 0 && now > p.since {
+		t.spend(p.state, p.since, now)
+	}
+	p.state, p.since = procState(to), now
+}
+
+func procState(s trace.ProcState) int {
+	switch s {
+	case trace.ProcRunning:
+		return procRunning
+	case trace.ProcIdle:
+		return procIdle
+	}
+	return -1
 }
 
 // leave ends what g was in.
@@ -228,21 +293,29 @@ func (t *traceReader) summary(parts int) *GoReport {
 	for _, g := range t.all {
 		t.leave(g, t.end)
 	}
+	for _, p := range t.procs {
+		if p.state >= 0 && t.end > p.since {
+			t.spend(p.state, p.since, t.end)
+		}
+	}
 	g := &t.report
 	length := max(t.end-t.start, 1)
 	g.Seconds = float64(length) / 1e9
 	g.Goroutines, g.Threads, g.Procs = len(t.all), len(t.threads), max(len(t.procs), 1)
-	g.States = make([][]float64, parts)
-	for i := range g.States {
-		g.States[i] = make([]float64, stateCount)
-	}
-	var sum [stateCount]float64
+	var sum [cellStates]float64
+	bySlice := make([][cellStates]float64, parts)
 	for i, c := range t.cells {
 		part := min(int(trace.Time(i)*cell*trace.Time(parts)/length), parts-1)
 		for state, ns := range c {
 			sum[state] += ns
-			g.States[part][state] += ns * float64(parts) / float64(length)
+			bySlice[part][state] += ns * float64(parts) / float64(length)
 		}
+	}
+	for _, s := range bySlice {
+		g.States = append(g.States, append([]float64(nil), s[:stateCount]...))
+		g.ProcStates = append(g.ProcStates, []float64{s[procRunning], s[procIdle]})
+		parked := max(float64(len(t.threads))-s[procRunning]-s[inSyscall], 0)
+		g.ThreadStates = append(g.ThreadStates, []float64{s[procRunning], s[inSyscall], parked})
 	}
 	mean := func(state int) float64 { return sum[state] / float64(length) }
 	g.Running, g.Runnable, g.Syscall, g.Waiting = mean(running), mean(runnable), mean(inSyscall), mean(waiting)

@@ -232,6 +232,23 @@ func TestGoTrace(t *testing.T) {
 	for _, s := range g.States {
 		mean += s[waiting] / 4
 	}
+	columns := g.StateMap()
+	if len(columns) != 4 {
+		t.Fatalf("%d columns of states", len(columns))
+	}
+	all := make([]float64, len(StateNames))
+	for _, c := range columns {
+		if len(c) != len(StateNames) {
+			t.Fatalf("%d rows of states, %d names", len(c), len(StateNames))
+		}
+		for row, v := range c {
+			all[row] += v / 4
+		}
+	}
+	// Goroutines that run are on a P that runs, and each P is one or the other.
+	if p := all[4] + all[5]; all[0] > all[4]+0.05 || p > float64(g.Procs)+0.01 || p <= 0 || all[6] != all[4] || all[8] < 0 {
+		t.Errorf("%v of %v", all, StateNames)
+	}
 	if d := mean - g.Waiting; d > 0.01 || d < -0.01 {
 		t.Errorf("slices have %g waiting goroutines on average, all %g", mean, g.Waiting)
 	}
