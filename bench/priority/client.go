@@ -17,7 +17,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// A request is what the server's side asks of the client's, a line of JSON each.
+// A request is from the server's side to the client's, a line of JSON each.
 type request struct {
 	// Up is the address that the client's end of the veth gets; empty: it has it.
 	Up string `json:",omitempty"`
@@ -47,7 +47,7 @@ type received struct {
 	P50, P99, Max float64 // milliseconds from the publication to the client
 }
 
-// serveClient does what is asked until the input ends.
+// serveClient answers requests until the input ends.
 func serveClient(in io.Reader, out io.Writer) error {
 	var c *subscribers
 	enc, lines := json.NewEncoder(out), bufio.NewScanner(in)
