@@ -44,9 +44,9 @@ func sentBy(t *testing.T) map[string]string {
 	return all
 }
 
-// TestClassQueuesTellPacketsApart sends packets with each DSCP over IPv4 and IPv6 through queues
+// TestClassQueuesSeparatePackets sends packets with each DSCP over IPv4 and IPv6 through queues
 // that Save made, and through those that tc makes of the plan.
-func TestClassQueuesTellPacketsApart(t *testing.T) {
+func TestClassQueuesSeparatePackets(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
