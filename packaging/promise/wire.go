@@ -64,7 +64,7 @@ func serve(ctx context.Context, weir, dir string) (*talk, error) {
 		return nil, err
 	}
 	t.server = exec.CommandContext(ctx, weir, "serve", "--listen", t.addr, "--admin-listen", "off", "--data-dir", dir)
-	t.server.Env = append(os.Environ(), "WEIR_BROKER_KIND=memory", "WEIR_SHUTDOWN_DRAIN=2s", `WEIR_NAMESPACES=[{"name":"default","anonymous":true}]`,
+	t.server.Env = append(environment(), "WEIR_BROKER_KIND=memory", "WEIR_SHUTDOWN_DRAIN=2s", `WEIR_NAMESPACES=[{"name":"default","anonymous":true}]`,
 		`WEIR_AUTH_API_KEYS=[{"name":"promise","key":"`+conversationKey+`"}]`)
 	t.server.Stderr = os.Stderr
 	if err := t.server.Start(); err != nil {
@@ -84,6 +84,11 @@ func serve(ctx context.Context, weir, dir string) (*talk, error) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// environment is this process's, without settings of Weir.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
 }
 
 // say lists a fact.

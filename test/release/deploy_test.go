@@ -19,7 +19,7 @@ func TestConfigurationsThatAreShippedAreValid(t *testing.T) {
 	f := func(name string, env ...string) {
 		t.Helper()
 		cmd := exec.Command(weir, "config", "check", "--config", filepath.Join(root, name))
-		cmd.Env = append(os.Environ(), env...)
+		cmd.Env = append(environment(), env...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
@@ -38,7 +38,7 @@ func TestThreeNodesOnOneMachine(t *testing.T) {
 	// The script uses the ports from it to 1,022 after it.
 	port = min(port, 60000)
 	cmd := exec.Command("bash", filepath.Join(root, "deploy/cluster/three.sh"), "check")
-	cmd.Env = append(os.Environ(), "WEIR="+judge.Binary(t, judge.Plain), "PORT="+strconv.Itoa(port), "DIR="+t.TempDir())
+	cmd.Env = append(environment(), "WEIR="+judge.Binary(t, judge.Plain), "PORT="+strconv.Itoa(port), "DIR="+t.TempDir())
 	out, err := cmd.CombinedOutput()
 	if err != nil || strings.Count(string(out), "ok: ") != 3 {
 		t.Errorf("%v\n%s", err, out)

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -257,6 +258,11 @@ func awaits(line string, port func(string) string) string {
 	return ""
 }
 
+// environment is this process's, without settings of Weir.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
+}
+
 // runScript runs a page's commands and ends what they leave running.
 func runScript(t *testing.T, dir, script string, port func(string) string) []byte {
 	t.Helper()
@@ -267,12 +273,7 @@ func runScript(t *testing.T, dir, script string, port func(string) string) []byt
 	var text bytes.Buffer
 	cmd := exec.Command("bash")
 	cmd.Dir, cmd.Stdin = dir, strings.NewReader(script)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "WEIR_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"), "WEIR_LISTEN=127.0.0.1:"+port("8000"), "WEIR_ADMIN_LISTEN=127.0.0.1:"+port("8001"),
+	cmd.Env = append(environment(), "PATH="+bin+":"+os.Getenv("PATH"), "WEIR_LISTEN=127.0.0.1:"+port("8000"), "WEIR_ADMIN_LISTEN=127.0.0.1:"+port("8001"),
 		"WEIR_URL=http://127.0.0.1:"+port("8000"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	log, err := os.Create(filepath.Join(bin, "log"))
