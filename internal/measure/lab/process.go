@@ -92,7 +92,7 @@ func (b *Bench) Start(ctx context.Context, a Arm) (*Server, error) {
 	return s, nil
 }
 
-var startLine = regexp.MustCompile(`^weir serves on http://([^,]+), admin on (http://[^,]+)`)
+var startLine = regexp.MustCompile(`^weir serves on https?://([^,]+), admin on (http://[^,]+)`)
 
 // weirConfig is what Weir is measured with: its defaults but for what a benchmark
 // must have (one key, anonymous subscribers, the echo) and memory alone.
@@ -118,21 +118,32 @@ log:
 
 // startWeir runs the real gateway.
 func (b *Bench) startWeir(ctx context.Context, a Arm, env []string) (*Server, error) {
+	var args []string
+	for _, k := range slices.Sorted(maps.Keys(a.Set)) {
+		args = append(args, "--set", k+"="+a.Set[k])
+	}
+	return b.startGateway(ctx, env, weirConfig, args...)
+}
+
+// StartGateway runs Weir, the program self (its file and its argv[0]), in a process of its own with
+// config, which has to listen on ports of the system's choice and to have an admin listener. args
+// are added to the command line.
+func StartGateway(ctx context.Context, self [2]string, stderr io.Writer, config string, args ...string) (*Server, error) {
+	return (&Bench{self: self, stderr: stderr}).startGateway(ctx, nil, config, args...)
+}
+
+func (b *Bench) startGateway(ctx context.Context, env []string, config string, set ...string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "weir-lab-")
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{Weir: true, dir: dir, stop: func() error { return nil }}
 	file := filepath.Join(dir, "weir.yaml")
-	if err := os.WriteFile(file, []byte(weirConfig), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		s.Stop()
 		return nil, err
 	}
-	args := []string{"serve", "--config", file}
-	for _, k := range slices.Sorted(maps.Keys(a.Set)) {
-		args = append(args, "--set", k+"="+a.Set[k])
-	}
-	s.cmd = b.command(ctx, env, args...)
+	s.cmd = b.command(ctx, env, append([]string{"serve", "--config", file}, set...)...)
 	s.cmd.Dir = dir
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
@@ -166,6 +177,16 @@ func (s *Server) Stop() {
 	if s.dir != "" {
 		_ = os.RemoveAll(s.dir)
 	}
+}
+
+// PID is the process's id, Admin the URL of Weir's admin listener.
+func (s *Server) PID() int      { return s.cmd.Process.Pid }
+func (s *Server) Admin() string { return s.stats }
+
+// Kill ends the process as kill -9 does and waits for its end. Stop is still to be called.
+func (s *Server) Kill() {
+	_ = s.cmd.Process.Kill() // it may have ended
+	_ = s.cmd.Wait()
 }
 
 // CPU is the processor time the server has used.

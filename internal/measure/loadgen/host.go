@@ -28,7 +28,31 @@ type hostSample struct {
 	schedules bool // wait is known
 }
 
+// WatchHost samples the machine. What it returns says what the machine did since, and
+// what this process used of it.
+func WatchHost() (since func() (Host, GeneratorState)) {
+	before := sampleMachine()
+	return func() (Host, GeneratorState) {
+		var w Window
+		now := sampleMachine()
+		now.since(&before, &w)
+		return w.Host, w.Generator
+	}
+}
+
 func (g *Generator) sampleHost() hostSample {
+	s := sampleMachine()
+	s.in, s.out = g.bytes.in.Load(), g.bytes.out.Load()
+	for _, sh := range g.shards {
+		st := sh.loop.Stats()
+		s.in += st.BytesIn
+		s.out += st.BytesOut
+	}
+	return s
+}
+
+// sampleMachine is a sample without what a generator transferred.
+func sampleMachine() hostSample {
 	s := hostSample{at: time.Now(), cpu: sys.CPUTime()}
 	var gc debug.GCStats
 	debug.ReadGCStats(&gc)
@@ -40,12 +64,6 @@ func (g *Generator) sampleHost() hostSample {
 		s.pressure = parsePressure(string(b))
 	}
 	s.wait, s.schedules = runQueueWait()
-	s.in, s.out = g.bytes.in.Load(), g.bytes.out.Load()
-	for _, sh := range g.shards {
-		st := sh.loop.Stats()
-		s.in += st.BytesIn
-		s.out += st.BytesOut
-	}
 	return s
 }
 

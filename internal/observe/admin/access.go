@@ -17,6 +17,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/observe/admin/login"
+	"github.com/weir-gateway/weir/internal/observe/audit"
 )
 
 // access decides who comes in.
@@ -26,6 +27,7 @@ type access struct {
 	tokens, reads bool        // there is a token, there is a read token
 	oidc          *login.OIDC // nil: no login by OpenID Connect
 	log           *slog.Logger
+	records       *audit.Log // changes go on record there; nil: none
 
 	base     time.Time
 	guesses  *limit.Table // by address

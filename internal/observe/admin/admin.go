@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/observe/admin/login"
+	"github.com/weir-gateway/weir/internal/observe/audit"
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/observe/observer"
 	"github.com/weir-gateway/weir/internal/observe/tune"
@@ -137,6 +138,11 @@ func New(cfg Config, l net.Listener, src Sources, log *slog.Logger) (*Server, er
 		return nil, fmt.Errorf("admin: listen %s: it can be reached from other machines and there is neither a token nor oidc", l.Addr())
 	}
 	a := newAccess(token, string(cfg.ReadToken), src.Login, log)
+	if cfg.AuditLog != "" {
+		if a.records, err = audit.Open(cfg.AuditLog, nil); err != nil {
+			return nil, fmt.Errorf("admin: %w", err)
+		}
+	}
 	streams, stop := context.WithCancel(context.Background())
 	return &Server{listener: l, stop: stop, access: a, http: &http.Server{
 		Handler: handler(src, a), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
@@ -190,5 +196,9 @@ func (s *Server) Finish(within time.Duration) {
 func (s *Server) Close() error {
 	s.stop()
 	_ = s.listener.Close()
-	return s.http.Close()
+	err := s.http.Close()
+	if s.access.records != nil {
+		_ = s.access.records.Close() // each record is on the disk already
+	}
+	return err
 }

@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -48,16 +49,44 @@ func (a *access) audit(r *http.Request, c caller, status int) {
 		slog.String("user", c.user), slog.String("subject", c.subject), slog.String("peer", r.RemoteAddr))
 }
 
-// audited serves r with next and logs it if it is a change.
+// audited serves r with next and logs it if it is a change. With an audit log it is on record
+// before it is made, and its answer before the client has it; what cannot be recorded is not made.
 func (a *access) audited(w http.ResponseWriter, r *http.Request, c caller, next http.Handler) {
 	if !isChange(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
+	n, err := a.recorded(r, c)
+	if err != nil {
+		a.log.Error("a change is refused: it cannot be recorded", "err", err)
+		writeError(w, http.StatusServiceUnavailable, "the change cannot be recorded in the audit log and is not made")
+		a.audit(r, c, http.StatusServiceUnavailable)
+		return
+	}
 	s := &statusWriter{ResponseWriter: w}
-	defer func() { a.audit(r, c, cmp.Or(s.status, http.StatusInternalServerError)) }() // also after a panic
+	defer func() { // also after a panic
+		status := cmp.Or(s.status, http.StatusInternalServerError)
+		a.audit(r, c, status)
+		if a.records != nil {
+			if err := a.records.Answer(n, status); err != nil {
+				a.log.Error("the answer to a change cannot be recorded", "change", n, "err", err)
+			}
+		}
+	}()
 	next.ServeHTTP(s, r)
 	s.status = cmp.Or(s.status, http.StatusOK)
+}
+
+// recorded puts a change on record and returns its number; 0 without an audit log.
+func (a *access) recorded(r *http.Request, c caller) (n uint64, err error) {
+	if a.records == nil {
+		return 0, nil
+	}
+	from, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		from = r.RemoteAddr
+	}
+	return a.records.Begin(r.Method+" "+r.URL.Path, from, cmp.Or(c.subject, c.credential))
 }
 
 // A statusWriter remembers the status of an answer; 0 until there is one.

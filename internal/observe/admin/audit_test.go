@@ -2,12 +2,17 @@ package admin
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/weir-gateway/weir/internal/observe/audit"
 )
 
 // logged has s log into the buffer, which is read between requests.
@@ -99,5 +104,49 @@ func TestTheHighestOfSeveralRolesCounts(t *testing.T) {
 	f(200, 200, bearer(rightToken))
 	if res, _ := s.do(s.client("127.0.0.1"), "GET", "/api/snapshot", "", bearer("wrong-token-0123456789")); res.StatusCode != 429 {
 		t.Errorf("a wrong token after many beside a session: %d", res.StatusCode)
+	}
+}
+
+func TestChangesAreRecordedBeforeTheyAreMade(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "audit.log")
+	full, fail := errors.New("no space"), false
+	records, err := audit.Open(file, func(f *os.File) error {
+		if fail {
+			return full
+		}
+		return f.Sync()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, rightToken, t.TempDir(), func(srv *Server) { srv.access.records = records })
+	c := s.client("127.0.0.1")
+	f := func(id, token string, want int) {
+		t.Helper()
+		if res, _ := s.do(c, "POST", "/api/connections/"+id+"/disconnect", "", bearer(token)); res.StatusCode != want {
+			t.Errorf("disconnect %s: %d, want %d", id, res.StatusCode, want)
+		}
+	}
+	f("7", rightToken, http.StatusNoContent)
+	f("8", "wrong-token-0123456789", http.StatusUnauthorized)
+	fail = true
+	if f("9", rightToken, http.StatusServiceUnavailable); s.done["disconnect"] != 1 {
+		t.Errorf("done: %v, though it is not on record", s.done)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	if _, _, err := audit.Verify(bytes.NewReader(text), func(r audit.Record) {
+		lines = append(lines, strings.TrimSpace(strings.Join([]string{r.Do, r.From, r.By, http.StatusText(r.Status)}, " ")))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(lines, "; "); got != "POST /api/connections/7/disconnect 127.0.0.1 token; No Content" {
+		t.Errorf("recorded: %s", got)
+	}
+	if bytes.Contains(text, []byte(rightToken)) {
+		t.Error("the token is in the log")
 	}
 }

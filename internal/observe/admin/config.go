@@ -37,6 +37,10 @@ type Config struct {
 	// CapacityReport is a file that `weir knee --json` wrote on this machine: the
 	// dashboard shows how far the load is from its knee. Empty: none.
 	CapacityReport string `json:"capacity_report"`
+	// AuditLog is a file that records every change made on this listener, before it is made, in
+	// a hash chain that `weir audit` checks. What cannot be recorded is answered 503 and not
+	// done. Empty: none.
+	AuditLog string `json:"audit_log"`
 }
 
 // minToken is the least length of a token: 128 bits, if each byte is one of many.

@@ -1,0 +1,257 @@
+package accept
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+)
+
+func burst() Indicator {
+	return Indicator{
+		Name: "burst", Number: "7", Title: "Burst of three times the base load",
+		Definition: "Nine parts of market data and one of orders at 0.6 of the capacity, then three times that, then the base load again. The capacity is the highest rate of the same mix without classes whose P95 is at most 15 ms.",
+		Target:     "P95 of the admitted ≤ 15 ms, no order refused, goodput ≥ 0.95 of the capacity, P99 back within 1.5 times the base's after at most 10 s, no disconnects",
+		Method:     "An open model over loopback. The capacity is found on the same machine just before. Each length of burst is a trial; which CPUs were allowed is in the report.",
+		criteria: []criterion{
+			{name: "p95", what: "P95 of the admitted in the burst", kind: atMost, limit: 0.015, unit: seconds, timed: true},
+			{name: "refused orders", what: "orders refused or failed", kind: none, timed: true},
+			{name: "goodput", what: "work done in the burst, of the capacity", kind: atLeast, limit: 0.95, timed: true},
+			{name: "recovery", what: "P99 back within 1.5 times the base's after", kind: atMost, limit: 10, unit: seconds, timed: true},
+			{name: "disconnects", what: "connections that ended", kind: none},
+			{name: "overload", what: "market data refused: the burst was more than could be carried", kind: some},
+			{name: "capacity", what: "capacity of the mix", kind: info, unit: perSecond},
+		},
+		plots:   []plot{{"Response, P95", []string{"P95 market", "P95 orders"}, seconds}, {"Completed", []string{"completed"}, perSecond}},
+		measure: measureBurst,
+	}
+}
+
+const (
+	baseShare   = 0.6
+	burstTimes  = 3
+	orderShare  = 0.1
+	burstBudget = 0.015 // seconds, of the P95
+)
+
+// classedConfig gives the namespaces of the mix their classes, or none.
+func classedConfig(classes bool) string {
+	market, order, control := "", "", ""
+	if classes {
+		market, order, control = "market", "order", "control"
+	}
+	return fmt.Sprintf(baseConfig+`namespaces:
+  - {name: market, durability: none, anonymous: true, class: %q}
+  - {name: orders, durability: none, anonymous: true, class: %q}
+  - {name: cancels, durability: none, anonymous: true, class: %q}
+`, market, order, control)
+}
+
+// publications is the load of one kind of message.
+func publications(url, channel string, publishers, size int) loadgen.Spec {
+	return loadgen.Spec{
+		Kind: loadgen.HTTP, Target: url + "/api/publish", Method: "POST", Conns: publishers,
+		Headers: []string{"X-API-Key: " + apiKey, "Content-Type: application/json"},
+		Body:    `{"channel":"` + channel + `","data":"` + strings.Repeat("x", size) + `"}`,
+		Window:  250 * time.Millisecond, Warmup: time.Second,
+	}
+}
+
+func mix(url string) []loadgen.Spec {
+	return []loadgen.Spec{publications(url, "market:EURUSD", 256, 1024), publications(url, "orders:new", 64, 128)}
+}
+
+// capacityOf is the capacity of the mix on a gateway without classes.
+func (w *world) capacityOf(ctx context.Context) (float64, error) {
+	if w.known.mix > 0 {
+		return w.known.mix, nil
+	}
+	s, err := w.gateway(ctx, classedConfig(false))
+	if err != nil {
+		return 0, err
+	}
+	defer s.Stop()
+	var loads []*loadgen.Generator
+	for _, spec := range mix("http://" + s.Addr) {
+		g, err := loadgen.New(spec, nil)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = g.Close() }() // its connections end either way
+		loads = append(loads, g)
+	}
+	w.known.mix, err = search(1000, func(rate float64) (bool, error) {
+		windows, errs := make([]*loadgen.Window, len(loads)), make([]error, len(loads))
+		var all sync.WaitGroup
+		for i, part := range []float64{1 - orderShare, orderShare} {
+			all.Go(func() { windows[i], errs[i] = loads[i].Measure(ctx, loadgen.Load{Rate: rate * part}, w.plan.searched) })
+		}
+		all.Wait()
+		if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+			return false, err
+		}
+		var o outcome
+		for _, one := range windows {
+			o.add(one)
+		}
+		w.progress("%s: P95 %s", perSecond.Format(rate), seconds.Format(o.quantile(95)))
+		return o.refused+o.failed == 0 && o.quantile(95) <= burstBudget, nil
+	})
+	return w.known.mix, err
+}
+
+// An outcome is what became of some windows' publications.
+type outcome struct {
+	offered, completed, refused, failed uint64
+	times                               *hdrhistogram.Histogram
+}
+
+func (o *outcome) add(w *loadgen.Window) {
+	o.offered += w.Offered
+	o.completed += w.Completed + w.Drained
+	for why, n := range w.Errors {
+		if why == "status 503" {
+			o.refused += n
+		} else {
+			o.failed += n
+		}
+	}
+	o.failed += w.Dropped
+	if w.Response == nil {
+		return
+	}
+	if o.times == nil {
+		o.times = hdrhistogram.New(1, 60_000_000, 3)
+	}
+	o.times.Merge(w.Response)
+}
+
+// quantile is in seconds; 0 without answers.
+func (o *outcome) quantile(percent float64) float64 {
+	if o.times == nil {
+		return 0
+	}
+	return float64(o.times.ValueAtPercentile(percent)) / 1e6
+}
+
+func measureBurst(ctx context.Context, w *world) error {
+	capacity, err := w.capacityOf(ctx)
+	if err != nil {
+		return err
+	}
+	w.ev.value("capacity", capacity)
+	for _, length := range w.plan.bursts {
+		if err := w.burstOf(ctx, capacity, length); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// burstOf is one trial.
+func (w *world) burstOf(ctx context.Context, capacity float64, length time.Duration) error {
+	s, err := w.gateway(ctx, classedConfig(true))
+	if err != nil {
+		return err
+	}
+	defer s.Stop()
+	w.progress("%s for %v", perSecond.Format(burstTimes*baseShare*capacity), length)
+	settle, after := w.plan.settle, w.plan.settle+4*time.Second
+	specs := mix("http://" + s.Addr)
+	for i, part := range []float64{1 - orderShare, orderShare} {
+		base := capacity * baseShare * part
+		specs[i].Stages = []loadgen.Stage{
+			{Duration: time.Millisecond, Rate: base}, {Duration: settle, Rate: base},
+			{Duration: time.Millisecond, Rate: base * burstTimes}, {Duration: length, Rate: base * burstTimes},
+			{Duration: time.Millisecond, Rate: base}, {Duration: after, Rate: base},
+		}
+	}
+	started := w.since()
+	stop := w.watch(ctx, s, 0, settle+length+after)
+	both, err := w.load(ctx, "burst-"+length.String(), specs...)
+	stop()
+	if err != nil {
+		return err
+	}
+	w.weigh(both[0], both[1], capacity, settle, length, started)
+	return nil
+}
+
+// weigh turns the windows of a burst into values.
+func (w *world) weigh(market, orders *loadgen.Result, capacity float64, settle, length time.Duration, started float64) {
+	var in, orderIn, base outcome
+	var tail []late
+	for k, r := range []*loadgen.Result{market, orders} {
+		for i := range r.Windows {
+			one := &r.Windows[i]
+			at := one.Start.Sub(r.Windows[0].Start)
+			v, ok := quantile(one, 0.95)
+			if ok {
+				w.ev.point([]string{"P95 market", "P95 orders"}[k], started+at.Seconds(), v)
+			}
+			switch end := at + one.Length; {
+			case end <= settle:
+				base.add(one)
+			case at >= settle && end <= settle+length:
+				in.add(one)
+				if k == 1 {
+					orderIn.add(one)
+				}
+			case at >= settle+length:
+				tail = append(tail, lateOf(one, at-settle-length))
+			}
+			if k == 0 {
+				w.ev.point("completed", started+at.Seconds(), float64(one.Completed)/one.Length.Seconds())
+			}
+		}
+		n := r.Total.Reconnects
+		for why, c := range r.Total.Errors {
+			if strings.HasPrefix(why, "disconnect") || strings.HasPrefix(why, "connect") {
+				n += c
+			}
+		}
+		w.ev.count("disconnects", n, uint64(r.Spec.Conns))
+	}
+	w.ev.value("p95", in.quantile(95))
+	w.ev.value("goodput", float64(in.completed)/(capacity*length.Seconds()))
+	w.ev.count("refused orders", orderIn.refused+orderIn.failed, orderIn.offered)
+	w.ev.count("overload", in.refused, in.offered)
+	w.ev.value("recovery", recovered(tail, 1.5*base.quantile(99)))
+}
+
+// A late is a window after a burst.
+type late struct {
+	end time.Duration // after the burst
+	p99 float64
+}
+
+func lateOf(w *loadgen.Window, at time.Duration) late {
+	l := late{end: at + w.Length}
+	if w.Response != nil {
+		l.p99 = float64(w.Response.ValueAtPercentile(99)) / 1e6
+	}
+	return l
+}
+
+// recovered is when the last window ended whose P99 was above bound, in seconds after the
+// burst.
+func recovered(windows []late, bound float64) (at float64) {
+	// One window in twenty may be above by the machine's stalls alone: the base's are too.
+	var above []float64
+	for _, l := range windows {
+		if l.p99 > bound {
+			above = append(above, l.end.Seconds())
+		}
+	}
+	spare := len(windows) / 20
+	if len(above) <= spare {
+		return 0
+	}
+	return above[len(above)-1-spare]
+}

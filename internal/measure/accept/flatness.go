@@ -1,0 +1,137 @@
+package accept
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weir-gateway/weir/internal/measure/lab"
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/net/sys"
+)
+
+func flatness() Indicator {
+	return Indicator{
+		Name: "flatness", Title: "Throughput with many connections",
+		Definition: "Publications per second in a closed loop on a gateway with many idle subscribers, divided by those on one with a tenth of them.",
+		Target:     "≥ 0.95 (full: 100,000 against 10,000 connections; quick: 10,000 against 1,000)",
+		Method:     "Two gateways with the connections established; pieces in the order few, many, many, few. The interval is over the pairs.",
+		criteria: []criterion{
+			{name: "ratio", what: "rate with many connections, of that with few", kind: atLeast, limit: 0.95, timed: true},
+			{name: "errors", what: "errors", kind: none},
+			{name: "few", what: "rate with few", kind: info, unit: perSecond},
+			{name: "many", what: "rate with many", kind: info, unit: perSecond},
+		},
+		measure: measureFlatness,
+	}
+}
+
+// spareDescriptors are what a process needs beside its connections.
+const spareDescriptors = 1000
+
+// A crowd is a gateway with idle subscribers.
+type crowd struct {
+	s      *lab.Server
+	idle   *loadgen.Generator
+	active *loadgen.Generator
+}
+
+func (c *crowd) close() {
+	for _, g := range []*loadgen.Generator{c.idle, c.active} {
+		if g != nil {
+			_ = g.Close() // its connections end either way
+		}
+	}
+	if c.s != nil {
+		c.s.Stop()
+	}
+}
+
+// crowdOf starts a gateway and connects n idle subscribers to it.
+func (w *world) crowdOf(ctx context.Context, n int) (c *crowd, err error) {
+	c = &crowd{}
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
+	if c.s, err = w.gateway(ctx, plainConfig+fmt.Sprintf("eventloop: {max_conns: %d}\n", n+spareDescriptors)); err != nil {
+		return c, err
+	}
+	url := "http://" + c.s.Addr
+	if c.idle, err = loadgen.New(loadgen.Spec{Kind: loadgen.SSE, Target: url + "/sse?channel=idle-{n}", Adapter: "weir", Conns: n, ConnectRate: 10_000}, nil); err != nil {
+		return c, err
+	}
+	if err = c.idle.Connect(ctx); err != nil {
+		return c, err
+	}
+	if c.active, err = loadgen.New(publications(url, "active", 16, 128), nil); err != nil {
+		return c, err
+	}
+	_, err = c.active.Measure(ctx, loadgen.Load{Concurrency: 16}, w.plan.piece/2) // warm up
+	return c, err
+}
+
+// rate is what a piece of the closed loop completes per second.
+func (w *world) rate(ctx context.Context, g *loadgen.Generator, concurrency int) (float64, error) {
+	win, err := g.Measure(ctx, loadgen.Load{Concurrency: concurrency}, w.plan.piece)
+	if err != nil {
+		return 0, err
+	}
+	var n uint64
+	for _, k := range win.Errors {
+		n += k
+	}
+	w.ev.count("errors", n, win.Offered)
+	return float64(win.Answered()) / win.Length.Seconds(), ctx.Err()
+}
+
+func measureFlatness(ctx context.Context, w *world) error {
+	few, many := w.plan.few, w.plan.many
+	if room := int(min(sys.MaxFiles(), 1<<30)) - spareDescriptors; few+many > room {
+		w.ev.Reduced = fmt.Sprintf("%d descriptors allow %d connections with many, not %d: raise the limit (ulimit -n)", sys.MaxFiles(), room*10/11, many)
+		few, many = room/11, room*10/11
+	}
+	w.progress("connecting %d and %d", few, many)
+	a, err := w.crowdOf(ctx, few)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	b, err := w.crowdOf(ctx, many)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	stop := w.watch(ctx, a.s, 0, time.Duration(2*w.plan.pairs)*w.plan.piece)
+	defer stop()
+	return w.inPairs(ctx, "few", "many", func(second bool) (float64, error) {
+		if second {
+			return w.rate(ctx, b.active, 16)
+		}
+		return w.rate(ctx, a.active, 16)
+	})
+}
+
+// inPairs measures two sides in pairs, in the order first second, second first, so that what
+// the machine does meanwhile falls on both alike, and notes both and the ratio second / first.
+func (w *world) inPairs(ctx context.Context, first, second string, measure func(second bool) (float64, error)) error {
+	for i := range w.plan.pairs {
+		var got [2]float64
+		for _, side := range [2]int{i % 2, 1 - i%2} {
+			v, err := measure(side == 1)
+			if err != nil {
+				return err
+			}
+			got[side] = v
+		}
+		if got[0] <= 0 || got[1] <= 0 {
+			return fmt.Errorf("nothing was completed in pair %d", i+1)
+		}
+		w.ev.value(first, got[0])
+		w.ev.value(second, got[1])
+		w.ev.value("ratio", got[1]/got[0])
+		w.progress("pair %d of %d: ratio %.3f", i+1, w.plan.pairs, got[1]/got[0])
+	}
+	return ctx.Err()
+}

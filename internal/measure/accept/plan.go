@@ -1,0 +1,64 @@
+package accept
+
+import (
+	"fmt"
+	"time"
+)
+
+// A plan is how much of each indicator a run measures.
+type plan struct {
+	name string
+	// attempts is how often an indicator that the machine disturbed is measured at most.
+	attempts int
+
+	knee     time.Duration // the search of the knee at most
+	hold     time.Duration // sustained load
+	settle   time.Duration // of a burst: base load before and after
+	bursts   []time.Duration
+	searched time.Duration // one step of the search of a capacity
+	// conns connections of three kinds for connsFor, made by so many processes; rate is
+	// publications and requests per second on them.
+	conns     int
+	connsFor  time.Duration
+	connsRate float64
+	processes int
+	few, many int // connections of flatness
+	piece     time.Duration
+	pairs     int // of pieces that are compared with each other
+	trials    int
+	// kills of the audit log's node, actions before each.
+	kills, actions int
+	handshakes     int
+}
+
+// quick takes about ten minutes, full somewhat more than four hours, most of that for the
+// mixed connections.
+func quickPlan() plan {
+	return plan{
+		name: "quick", attempts: 1,
+		knee: 110 * time.Second, hold: 45 * time.Second, settle: 8 * time.Second, bursts: []time.Duration{10 * time.Second}, searched: time.Second,
+		conns: 10_000, connsFor: 5 * time.Minute, connsRate: 300, processes: 1, few: 1_000, many: 10_000,
+		piece: 1500 * time.Millisecond, pairs: 4, trials: 3, kills: 5, actions: 100, handshakes: 500,
+	}
+}
+
+func fullPlan() plan {
+	p := quickPlan()
+	p.name, p.attempts = "full", 3
+	p.knee, p.hold, p.settle = 12*time.Minute, time.Hour, 20*time.Second
+	p.bursts, p.searched = []time.Duration{10 * time.Second, time.Minute, 10 * time.Second, time.Minute, 10 * time.Second, time.Minute}, 2*time.Second
+	p.conns, p.connsFor, p.connsRate, p.processes, p.few, p.many = 80_000, 2*time.Hour, 1000, 4, 10_000, 100_000
+	p.piece, p.pairs, p.trials, p.kills, p.actions, p.handshakes = 4*time.Second, 12, 10, 30, 200, 3000
+	return p
+}
+
+// planOf is the plan of a name: quick or full.
+func planOf(name string) (plan, error) {
+	switch name {
+	case "quick":
+		return quickPlan(), nil
+	case "full":
+		return fullPlan(), nil
+	}
+	return plan{}, fmt.Errorf("plan %q: want quick or full", name)
+}
