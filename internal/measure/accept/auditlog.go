@@ -50,7 +50,11 @@ type changes struct {
 // number is that of a client's k-th change: no two are the same, and a client's rise.
 func number(client int, k uint64) uint64 { return uint64(client+1)*1_000_000_000 + k }
 
-func measureAudit(ctx context.Context, w *world) error {
+// An auditRun is one measurement of audit.
+type auditRun struct{ *world }
+
+func measureAudit(ctx context.Context, of *world) error {
+	w := auditRun{of}
 	file := filepath.Join(w.dir, "audit.log")
 	c := &changes{}
 	stop := w.watch(ctx, nil, 0, time.Duration(w.plan.kills)*time.Second)
@@ -91,7 +95,7 @@ func measureAudit(ctx context.Context, w *world) error {
 
 // change has clients make changes until the plan's number are answered; the process is killed
 // then, whatever it does.
-func (w *world) change(ctx context.Context, s *lab.Server, c *changes) {
+func (w auditRun) change(ctx context.Context, s *lab.Server, c *changes) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	before := len(c.answered)
@@ -149,7 +153,7 @@ func disconnect(ctx context.Context, s *lab.Server, n uint64) bool {
 }
 
 // recorded holds the log against what the clients know.
-func (w *world) recorded(text []byte, answered []uint64) {
+func (w auditRun) recorded(text []byte, answered []uint64) {
 	started, done := map[uint64]uint64{}, map[uint64]bool{} // by N: the change, and whether it has an answer
 	last := map[uint64]uint64{}                             // by client
 	_, _, err := audit.Verify(bytes.NewReader(text), func(r audit.Record) {
@@ -194,7 +198,7 @@ func (w *world) recorded(text []byte, answered []uint64) {
 }
 
 // tamper changes copies of the log in several ways, each of which has to be found.
-func (w *world) tamper(text []byte) {
+func (w auditRun) tamper(text []byte) {
 	lines := strings.SplitAfter(strings.TrimSuffix(string(text), "\n"), "\n")
 	if len(lines) < 8 {
 		return // not exercised

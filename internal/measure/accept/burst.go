@@ -140,7 +140,11 @@ func (o *outcome) quantile(percent float64) float64 {
 	return float64(o.times.ValueAtPercentile(percent)) / 1e6
 }
 
-func measureBurst(ctx context.Context, w *world) error {
+// A burstRun is one measurement of burst.
+type burstRun struct{ *world }
+
+func measureBurst(ctx context.Context, of *world) error {
+	w := burstRun{of}
 	capacity, err := w.capacityOf(ctx)
 	if err != nil {
 		return err
@@ -155,7 +159,7 @@ func measureBurst(ctx context.Context, w *world) error {
 }
 
 // burstOf is one trial.
-func (w *world) burstOf(ctx context.Context, capacity float64, length time.Duration) error {
+func (w burstRun) burstOf(ctx context.Context, capacity float64, length time.Duration) error {
 	s, err := w.gateway(ctx, classedConfig(true))
 	if err != nil {
 		return err
@@ -184,7 +188,7 @@ func (w *world) burstOf(ctx context.Context, capacity float64, length time.Durat
 }
 
 // weigh turns the windows of a burst into values.
-func (w *world) weigh(market, orders *loadgen.Result, capacity float64, settle, length time.Duration, started float64) {
+func (w burstRun) weigh(market, orders *loadgen.Result, capacity float64, settle, length time.Duration, started float64) {
 	var in, orderIn, base outcome
 	var tail []late
 	for k, r := range []*loadgen.Result{market, orders} {

@@ -101,9 +101,5 @@ func (w *world) kind(name string, r *loadgen.Result) {
 		ended += uint64(missing + 0.5)
 	}
 	w.ev.count("ended", ended, uint64(r.Spec.Conns))
-	for i := range r.Windows {
-		if v, ok := p99(&r.Windows[i]); ok {
-			w.ev.point(name, r.Windows[i].Start.Sub(w.started).Seconds(), v)
-		}
-	}
+	w.tail(name, r.Windows)
 }

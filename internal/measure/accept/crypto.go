@@ -41,7 +41,11 @@ func crypto() Indicator {
 	}
 }
 
-func measureCrypto(ctx context.Context, w *world) error {
+// A cryptoRun is one measurement of crypto.
+type cryptoRun struct{ *world }
+
+func measureCrypto(ctx context.Context, of *world) error {
+	w := cryptoRun{of}
 	rate, err := w.plainRate(ctx)
 	if err != nil {
 		return err
@@ -78,7 +82,7 @@ func measureCrypto(ctx context.Context, w *world) error {
 }
 
 // plainRate is the target rate, searched on a gateway without encryption.
-func (w *world) plainRate(ctx context.Context) (float64, error) {
+func (w cryptoRun) plainRate(ctx context.Context) (float64, error) {
 	s, err := w.gateway(ctx, plainConfig)
 	if err != nil {
 		return 0, err
@@ -88,7 +92,7 @@ func (w *world) plainRate(ctx context.Context) (float64, error) {
 }
 
 // handshakes measures full ones, one after the other.
-func (w *world) handshakes(ctx context.Context, s *lab.Server, name string, suite *gm.Suite) error {
+func (w cryptoRun) handshakes(ctx context.Context, s *lab.Server, name string, suite *gm.Suite) error {
 	many := func(n int) error {
 		for range n {
 			var d net.Dialer
@@ -120,7 +124,7 @@ func (w *world) handshakes(ctx context.Context, s *lab.Server, name string, suit
 }
 
 // encrypted measures the gateway's processor time at the rate.
-func (w *world) encrypted(ctx context.Context, s *lab.Server, name string, rate float64) error {
+func (w cryptoRun) encrypted(ctx context.Context, s *lab.Server, name string, rate float64) error {
 	spec := publications("https://"+s.Addr, "a", 64, 128)
 	spec.GM, spec.Insecure = name, true
 	g, err := loadgen.New(spec, nil)

@@ -167,7 +167,11 @@ const (
 	huntClients = 200
 )
 
-func measureLeaks(ctx context.Context, w *world) error {
+// A leakRun is one measurement of leaks.
+type leakRun struct{ *world }
+
+func measureLeaks(ctx context.Context, of *world) error {
+	w := leakRun{of}
 	for _, kind := range []string{"goroutine", "memory", "descriptor"} {
 		found, want, err := w.planted(ctx, kind)
 		if err != nil {
@@ -201,7 +205,7 @@ func measureLeaks(ctx context.Context, w *world) error {
 }
 
 // hunt takes the profiles of a process after each round.
-func (w *world) hunt(ctx context.Context, base string, pid int, round func(context.Context) error) ([]profile, error) {
+func (w leakRun) hunt(ctx context.Context, base string, pid int, round func(context.Context) error) ([]profile, error) {
 	var rounds []profile
 	for range huntRounds {
 		if err := round(ctx); err != nil {
@@ -224,7 +228,7 @@ func (w *world) hunt(ctx context.Context, base string, pid int, round func(conte
 }
 
 // clientsComeAndGo is a round of load on Weir, after which no client is left.
-func (w *world) clientsComeAndGo(ctx context.Context, s *lab.Server) error {
+func (w leakRun) clientsComeAndGo(ctx context.Context, s *lab.Server) error {
 	for _, target := range []string{"http://" + s.Addr + "/sse?channel=a-{channel}", "ws://" + s.Addr + "/ws?channel=a-{channel}"} {
 		spec := fanSpec("http://" + s.Addr)
 		spec.Target, spec.Conns, spec.Rate, spec.Warmup, spec.Duration = target, huntClients/2, 200, 100*time.Millisecond, 400*time.Millisecond
@@ -266,7 +270,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // planted hunts in a process that leaks, and returns what was found and the line that leaks.
-func (w *world) planted(ctx context.Context, kind string) (found []leak, line string, err error) {
+func (w leakRun) planted(ctx context.Context, kind string) (found []leak, line string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, w.opt.Program[0], "accept", "plant", kind)

@@ -32,7 +32,11 @@ func observability() Indicator {
 
 const fanned = 200 // subscribers of the fan-out
 
-func measureObservability(ctx context.Context, w *world) error {
+// An observedRun is one measurement of observability.
+type observedRun struct{ *world }
+
+func measureObservability(ctx context.Context, of *world) error {
+	w := observedRun{of}
 	var loads [2]*loadgen.Generator // off, on
 	var on *lab.Server
 	for i := range loads {
@@ -73,7 +77,7 @@ func measureObservability(ctx context.Context, w *world) error {
 }
 
 // scrape reads the metrics once a second, ten times as often as is usual.
-func (w *world) scrape(ctx context.Context, s *lab.Server) {
+func (w observedRun) scrape(ctx context.Context, s *lab.Server) {
 	for tick := time.Tick(time.Second); ; {
 		if _, err := get(ctx, s.Admin()+"/metrics"); err == nil {
 			w.ev.count("scrapes", 1, 1)
@@ -87,7 +91,7 @@ func (w *world) scrape(ctx context.Context, s *lab.Server) {
 }
 
 // follow is a dashboard that is left open.
-func (w *world) follow(ctx context.Context, s *lab.Server) {
+func (w observedRun) follow(ctx context.Context, s *lab.Server) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Admin()+"/api/live", nil)
 	if err != nil {
 		return

@@ -157,7 +157,11 @@ func (g *gate) copy(dst, src net.Conn) {
 	}
 }
 
-func measurePartition(ctx context.Context, w *world) error {
+// A partitionRun is one measurement of partition.
+type partitionRun struct{ *world }
+
+func measurePartition(ctx context.Context, of *world) error {
+	w := partitionRun{of}
 	stop := w.watch(ctx, nil, 0, time.Duration(w.plan.trials)*4*cutFor)
 	defer stop()
 	for i := range w.plan.trials {
@@ -193,7 +197,7 @@ func backend() (address string, stop func(), err error) {
 	return l.Addr().String(), func() { _ = s.Close(); <-served }, nil
 }
 
-func (w *world) cutBackend(ctx context.Context) error {
+func (w partitionRun) cutBackend(ctx context.Context) error {
 	address, stop, err := backend()
 	if err != nil {
 		return err
@@ -222,7 +226,7 @@ func natsConfig(address string) string {
 	return strings.Replace(plainConfig, "{kind: memory}", fmt.Sprintf("{kind: nats, nats: {url: %q, ack_timeout: 1s}}", "nats://"+address), 1)
 }
 
-func (w *world) cutBroker(ctx context.Context) error {
+func (w partitionRun) cutBroker(ctx context.Context) error {
 	n, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, NoSigs: true, NoLog: true,
 		StoreDir: filepath.Join(w.dir, "nats-"+strconv.FormatInt(time.Now().UnixNano(), 36)),
@@ -254,7 +258,7 @@ func (w *world) cutBroker(ctx context.Context) error {
 }
 
 // cutAndBack cuts a link under requests, opens it and measures how long they still fail.
-func (w *world) cutAndBack(ctx context.Context, name string, link *gate, request func(context.Context) error) error {
+func (w partitionRun) cutAndBack(ctx context.Context, name string, link *gate, request func(context.Context) error) error {
 	if err := steadyFor(ctx, request); err != nil {
 		return fmt.Errorf("before the link was cut: %w", err)
 	}
@@ -375,7 +379,7 @@ func events(ctx context.Context, url, lastID, token, want string) (lines []strin
 }
 
 // resumeElsewhere has a client resume on a node that never had its log: it has to receive a gap.
-func (w *world) resumeElsewhere(ctx context.Context) error {
+func (w partitionRun) resumeElsewhere(ctx context.Context) error {
 	first, err := w.gateway(ctx, strings.Replace(plainConfig, ", durability: none", "", 1))
 	if err != nil {
 		return err
@@ -406,7 +410,7 @@ func (w *world) resumeElsewhere(ctx context.Context) error {
 }
 
 // lastID is the id of a message that a client has received.
-func (w *world) lastID(ctx context.Context, s *lab.Server) (string, error) {
+func (w partitionRun) lastID(ctx context.Context, s *lab.Server) (string, error) {
 	if _, err := publish(ctx, "http://"+s.Addr, "a", "old"); err != nil {
 		return "", err
 	}
@@ -426,7 +430,7 @@ func (w *world) lastID(ctx context.Context, s *lab.Server) (string, error) {
 const secret = "acceptance-secret-of-this-run-0123456789"
 
 // skew presents tokens that were issued by clocks that are off, and by the right one.
-func (w *world) skew(ctx context.Context) error {
+func (w partitionRun) skew(ctx context.Context) error {
 	config := strings.Replace(plainConfig, "auth: {", "auth: {hmac_secret: "+secret+", ", 1)
 	s, err := w.gateway(ctx, strings.Replace(config, "anonymous: true", "anonymous: false", 1), w.opt.set...)
 	if err != nil {
@@ -462,7 +466,7 @@ func (w *world) skew(ctx context.Context) error {
 }
 
 // skewed is how far the wrong clocks are off.
-func (w *world) skewed() time.Duration {
+func (w partitionRun) skewed() time.Duration {
 	if w.opt.skew > 0 {
 		return w.opt.skew
 	}

@@ -80,7 +80,6 @@ func measureSustained(ctx context.Context, w *world) error {
 		spec.Window = w.plan.hold / 20
 	}
 	stop := w.watch(ctx, s, spec.Warmup, w.plan.hold)
-	started := w.since()
 	all, err := w.load(ctx, "load", spec)
 	stop()
 	if err != nil {
@@ -93,11 +92,7 @@ func measureSustained(ctx context.Context, w *world) error {
 	if t.Response != nil {
 		w.ev.value("worst", float64(t.Response.Max())/1e6)
 	}
-	for i := range r.Windows {
-		if v, ok := p99(&r.Windows[i]); ok {
-			w.ev.point("p99", started+r.Windows[i].Start.Sub(r.Started).Seconds(), v)
-		}
-	}
+	w.tail("p99", r.Windows)
 	if d := t.Delivery; d != nil {
 		closes := uint64(0)
 		for _, n := range d.Closes {

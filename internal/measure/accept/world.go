@@ -161,14 +161,32 @@ func noTrouble(streams bool) []criterion {
 	return list
 }
 
-// p99 is a window's, in seconds; false when too few answers carry one.
-func p99(w *loadgen.Window) (float64, bool) { return quantile(w, 0.99) }
+// tail adds the P99 of the response over time to a series: of as many windows at a time as a P99
+// takes.
+func (w *world) tail(name string, windows []loadgen.Window) {
+	var o outcome
+	for i := range windows {
+		o.add(&windows[i])
+		if v, ok := o.enough(0.99); ok {
+			w.ev.point(name, windows[i].Start.Sub(w.started).Seconds(), v)
+			o = outcome{}
+		}
+	}
+}
 
-func quantile(w *loadgen.Window, q float64) (float64, bool) {
-	if w.Response == nil || !stat.Enough(int(w.Response.TotalCount()), q) {
+// enough is a quantile in seconds; false when there are too few answers for it.
+func (o *outcome) enough(q float64) (float64, bool) {
+	if o.times == nil || !stat.Enough(int(o.times.TotalCount()), q) {
 		return 0, false
 	}
-	return float64(w.Response.ValueAtPercentile(100*q)) / 1e6, true
+	return o.quantile(100 * q), true
+}
+
+// quantile is a window's, in seconds; false when too few answers carry one.
+func quantile(w *loadgen.Window, q float64) (float64, bool) {
+	var o outcome
+	o.add(w)
+	return o.enough(q)
 }
 
 // since is the seconds since the measurement started.

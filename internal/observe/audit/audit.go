@@ -1,7 +1,7 @@
 // Package audit keeps the admin audit log: who changed what, and what came of it.
 //
 // Each line of the file is a Record, a JSON object that holds the SHA-256 of the line before
-// it, so that a line which was changed, removed, added or moved breaks the chain there. Whoever
+// it, so that a line which was changed, removed, added or moved breaks the chain there. A process that
 // can write the file can also write a whole new chain: keep its head, the last sum, elsewhere.
 //
 // A record is on the disk before its action begins, and its answer before the client has it.
