@@ -27,7 +27,7 @@ type access struct {
 	tokens, reads bool        // there is a token, there is a read token
 	oidc          *login.OIDC // nil: no login by OpenID Connect
 	log           *slog.Logger
-	records       *audit.Log // changes go on record there; nil: none
+	records       *audit.Log // of changes; nil: no audit log
 
 	base     time.Time
 	guesses  *limit.Table // by address
