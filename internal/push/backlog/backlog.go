@@ -399,7 +399,7 @@ func (q *Queue) Messages() iter.Seq[*hub.Message] {
 
 // Position returns at, up to where the hub passed on everything, moved back to before what
 // waits and what was dropped: from there it can be had again. ok is false if that is of a
-// log that is over. Gaps of what is in no log are in Unlogged.
+// log that is over. Gaps of what cannot be had again are in Unlogged.
 func (q *Queue) Position(at hub.Positions) (_ hub.Positions, ok bool) {
 	ok = true
 	back := func(p hub.Position) {
@@ -417,6 +417,9 @@ func (q *Queue) Position(at hub.Positions) (_ hub.Positions, ok bool) {
 		}
 	}
 	gap := func(g hub.Gap) {
+		if isPassed(g) {
+			return
+		}
 		if p, err := hub.ParsePosition(g.From); err == nil {
 			back(p)
 		} else if !g.At.IsZero() {
@@ -432,11 +435,23 @@ func (q *Queue) Position(at hub.Positions) (_ hub.Positions, ok bool) {
 	return at, ok
 }
 
-// Unlogged returns the gaps of messages that were dropped and are in no log.
+// isPassed reports whether g is of messages that the stream has been taken past: it can be
+// sent again, but does not follow from a position.
+func isPassed(g hub.Gap) bool { return !g.At.IsZero() && g.From == g.At.String() }
+
+// Unlogged returns the gaps that do not come again from where Position is: of messages that were
+// dropped and are in no log, and, without a position, of what the stream has been taken past.
 func (g *gaps) Unlogged() (lost []hub.Gap) {
 	for _, d := range g.dropped {
-		if d.At.IsZero() {
+		if d.At.IsZero() || isPassed(d) {
+			d.At = hub.Position{}
 			lost = append(lost, d)
+		}
+	}
+	for _, h := range g.held {
+		if isPassed(h.gap) {
+			h.gap.At = hub.Position{}
+			lost = append(lost, h.gap)
 		}
 	}
 	return lost

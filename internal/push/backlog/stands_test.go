@@ -38,6 +38,14 @@ func TestAQueuePositionPrecedesWhatWaits(t *testing.T) {
 	f("a gap of the log", 50, true, func(q *Queue, _ *Counts) {
 		q.PushGap(hub.Gap{Namespace: "default", From: "edefault-50", At: hub.Position{Epoch: "edefault", Offset: 60}})
 	})
+	f("a gap of what it was taken past", 100, true, func(q *Queue, _ *Counts) {
+		at := hub.Position{Epoch: "edefault", Offset: 60}
+		g := hub.Gap{Namespace: "default", From: at.String(), To: at, At: at}
+		q.PushGap(g)
+		if lost := q.Unlogged(); len(lost) != 1 || lost[0].From != g.From || lost[0].To != at || !lost[0].At.IsZero() {
+			t.Errorf("gaps that move: %+v", lost)
+		}
+	})
 	f("a message of a log that is over", 0, false, func(q *Queue, c *Counts) {
 		m := message("a", "", 5, 1)
 		m.Epoch = "before"

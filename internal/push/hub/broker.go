@@ -48,9 +48,15 @@ type Broker interface {
 	// Start connects, creates what the namespaces need and begins delivery.
 	// For one namespace, deliver is called by one goroutine at a time and with
 	// rising offsets; it does not keep its caller waiting beyond a bounded queue.
+	//
 	// A message that was found missing may come late, after later ones of other
-	// channels, but not after one of its own. What cannot be delivered is reported:
-	// by the Prev of the next message of the channel, or by a Message with Missing.
+	// channels, but not after one of its own. What cannot be delivered is reported by a
+	// Message with Missing, at once when that is known: before the next message of the
+	// channel, and before whatever else of the namespace was not delivered yet. A stream of
+	// several channels has one position, and a later message of another channel takes it past
+	// what is missing: the fewer do that the better. The hub sends a gap to those that were
+	// taken past it before, now or when they resume. A Prev that was not delivered reports
+	// the same, of a broker that does not find it out earlier.
 	//
 	// When the log begins anew, with a new epoch, every message of the new epoch
 	// arrives on the channels that are subscribed. An epoch that is over never

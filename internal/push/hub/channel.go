@@ -307,8 +307,10 @@ func (ch *channel) keepEarly(m *Message) {
 func (ch *channel) deliverLocked(m *Message, late, also bool) {
 	doubt, hole := false, false
 	if m.Offset != 0 {
-		fresh := false
-		hole = ch.misses(m)
+		fresh, had := false, ch.last
+		if hole = ch.misses(m); hole {
+			noteLate(ch.hub, ch.ns, ch.epoch, ch.name, had)
+		}
 		if m.Missing && !hole {
 			return
 		}
@@ -323,7 +325,7 @@ func (ch *channel) deliverLocked(m *Message, late, also bool) {
 			return
 		}
 		if late {
-			ch.ns.cameLate(m)
+			noteLate(ch.hub, ch.ns, m.Epoch, m.Channel, m.Offset)
 		}
 	}
 	it := item{m: m, late: late, doubt: doubt, hole: hole, shared: also || len(ch.locals) > 1}

@@ -166,7 +166,8 @@ func (h *Hub) Start(ctx context.Context) error {
 		h.own = NewLocalBus()
 		h.bus = h.own
 	}
-	for topic, f := range map[string]func(string, []byte){removedTopic: h.removed, passingTopic: h.passed} {
+	late := func(from string, data []byte) { receiveLate(h, from, data) }
+	for topic, f := range map[string]func(string, []byte){removedTopic: h.removed, passingTopic: h.passed, lateTopic: late} {
 		if _, err := h.bus.Listen(topic, f); err != nil {
 			return fmt.Errorf("listen to other nodes: %w", err)
 		}
@@ -373,12 +374,6 @@ func (h *Hub) deliver(m *Message) {
 		s.awaitRoom()
 	}
 	late := false
-	if m.Missing {
-		if ch := h.lookup(m.Channel); ch != nil {
-			ch.deliver(m, false, false)
-		}
-		return
-	}
 	if m.Offset != 0 {
 		ok, began := n.accept(m, &late)
 		if !ok {
@@ -387,6 +382,12 @@ func (h *Hub) deliver(m *Message) {
 		if began {
 			h.table.restart(n)
 		}
+	}
+	if m.Missing {
+		if ch := h.lookup(m.Channel); ch != nil {
+			ch.deliver(m, false, false)
+		}
+		return
 	}
 	whole := n.whole.Load()
 	if to == nil || !to.deliver(m, late, whole != nil) {

@@ -512,18 +512,6 @@ func (sp *joinSpace) ringReaches(l *local, cut uint64) bool {
 	return sp.ns.hasDelivered(Position{Epoch: sp.epoch, Offset: cut})
 }
 
-// lateFor notifies j of m, which came to l after later ones, if it has passed it.
-func (j *join) lateFor(l *local, m *Message) {
-	for i := range j.spaces {
-		sp := &j.spaces[i]
-		if j.started && sp.epoch == m.Epoch && m.Offset <= sp.cur && slices.Contains(sp.locals, l) {
-			at := Position{Epoch: sp.epoch, Offset: sp.cur}
-			j.shard.gap(j.s.sink, Gap{Namespace: sp.ns.name, From: at.String(), To: at, At: at, Reason: GapUnknown})
-			return
-		}
-	}
-}
-
 // fetch requests from the broker the channels whose rings do not reach.
 func (j *join) fetch(sp *joinSpace, need []*local) {
 	since, epoch := sp.cur, sp.epoch

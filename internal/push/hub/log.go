@@ -28,8 +28,10 @@ type namespace struct {
 	// that fell out at the bound.
 	over      []string
 	forgotten int
-	// late are messages of this epoch that came after later ones.
-	late []lateMessage
+	// late are messages of this epoch that came after later ones, or are missing. Of untold
+	// the other nodes are to be notified, which telling says is under way.
+	late, untold []lateMessage
+	telling      bool
 	// looking says that Top is under way, asking who waits for the next answer.
 	looking bool
 	asking  []func(Position, error)
@@ -48,16 +50,8 @@ func newNamespace(opts Namespace) *namespace {
 // options are the namespace's options now.
 func (n *namespace) options() *Namespace { return n.opts.Load() }
 
-// lateMessage is one that came when upto had been delivered on other channels: a
-// stream that was between offset and upto claims it without having had it.
-type lateMessage struct {
-	channel      string
-	offset, upto uint64
-}
-
 const (
 	maxOver = 64 // epochs remembered as over
-	maxLate = 64 // late messages remembered per epoch
 
 	maxProven = 1024 // proved positions remembered
 )
@@ -105,7 +99,7 @@ func (n *namespace) begin(at Position) (again bool) {
 		}
 		n.over = append(n.over, n.top.Epoch)
 	}
-	n.top, n.delivered, n.late, n.proven = at, 0, nil, nil
+	n.top, n.delivered, n.late, n.untold, n.proven = at, 0, nil, nil, nil
 	return again
 }
 
@@ -117,34 +111,6 @@ func (n *namespace) passed(p Position) {
 		n.top.Offset = max(n.top.Offset, p.Offset)
 	}
 	n.mu.Unlock()
-}
-
-// cameLate remembers m, which came after later messages of other channels.
-func (n *namespace) cameLate(m *Message) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.top.Epoch != m.Epoch {
-		return
-	}
-	if len(n.late) == maxLate {
-		n.late = slices.Delete(n.late, 0, 1)
-	}
-	n.late = append(n.late, lateMessage{m.Channel, m.Offset, n.delivered})
-}
-
-// doubtful reports whether a stream of locals at p may not have had
-// a message that came late.
-func (n *namespace) doubtful(p Position, locals []*local) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	whole := locals[0].whole
-	if len(locals) < 2 && !whole || n.top.Epoch != p.Epoch {
-		return false
-	}
-	return slices.ContainsFunc(n.late, func(x lateMessage) bool {
-		return x.offset < p.Offset && p.Offset <= x.upto &&
-			(whole || slices.ContainsFunc(locals, func(l *local) bool { return l.name == x.channel }))
-	})
 }
 
 // position returns the newest known position.

@@ -254,62 +254,6 @@ func (s *Shard) process(it *item) {
 	}
 }
 
-// late notifies those who are joining and have passed it of a message that came after
-// later ones; and everybody, if it is in doubt.
-func (l *local) late(it *item) {
-	s := l.shard
-	for _, j := range slices.Clone(s.joins) {
-		if !j.dead {
-			j.lateFor(l, it.m)
-		}
-	}
-	if !it.doubt {
-		return
-	}
-	l.flush()
-	at := Position{Epoch: l.epoch, Offset: l.last}
-	g := Gap{Namespace: l.ch.ns.name, From: at.String(), To: at, At: at, Reason: GapUnknown}
-	l.walk()
-	for _, sub := range l.single {
-		if sub != nil && sub.sink != nil {
-			s.gap(sub.sink, g)
-		}
-	}
-	for _, e := range l.filtered {
-		if e.s != nil && it.m.Offset > e.s.more.members[e.index].after {
-			s.gap(e.s.sink, g)
-		}
-	}
-	l.walked()
-}
-
-// missed sends a gap to all subscribers of l that have not passed it.m: messages of
-// l before it are missing. The streams continue behind everything that is before it.m.
-func (l *local) missed(it *item) {
-	l.flush()
-	s, m := l.shard, it.m
-	from, at := Position{Epoch: l.epoch, Offset: l.last}, Position{Epoch: l.epoch, Offset: m.Offset}
-	if m.Missing {
-		l.last = max(l.last, m.Offset)
-	} else {
-		at.Offset--
-	}
-	at.Offset = max(at.Offset, from.Offset)
-	g := Gap{Namespace: l.ch.ns.name, From: from.String(), To: at, At: at, Reason: GapUnknown}
-	l.walk()
-	for _, sub := range l.single {
-		if sub != nil && sub.sink != nil {
-			s.gap(sub.sink, g)
-		}
-	}
-	for _, e := range l.filtered {
-		if e.s != nil && m.Offset > e.s.more.members[e.index].after {
-			s.gap(e.s.sink, g)
-		}
-	}
-	l.walked()
-}
-
 // flush hands the pending batch to the single subscribers. A sink may subscribe and
 // unsubscribe meanwhile: no place changes, one that leaves makes a hole, and one
 // that comes is behind where the walk began.
