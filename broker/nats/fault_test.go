@@ -476,17 +476,27 @@ func TestSlowDeliveryLosesNothing(t *testing.T) {
 // what f publishes is lost on the way as between servers that lost each other.
 func lose(t *testing.T, n *hubtest.Node, f func()) {
 	t.Helper()
-	b := n.Broker.(*Broker)
-	s := b.all()["a"]
+	loseOn(t, n.Broker, &hub.Namespace{Name: "a"}, "a:x", f)
+}
+
+// loseOn has what is published on channel while f runs get lost on its way to b.
+func loseOn(t *testing.T, broker hub.Broker, ns *hub.Namespace, channel string, f func()) {
+	t.Helper()
+	b := broker.(*Broker)
+	s, err := b.stream(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok := token(ns.Name, channel)
 	s.mu.Lock()
-	c := s.channels["x"]
+	c := s.channels[tok]
 	s.mu.Unlock()
 	if err := errors.Join(c.sub.Unsubscribe(), b.nc.Flush()); err != nil {
 		t.Fatal(err)
 	}
 	f()
 	var sub *natsgo.Subscription
-	sub, err := b.nc.ChanSubscribe(s.live(s.epochNow(), "x"), s.in)
+	sub, err = b.nc.ChanSubscribe(s.live(s.epochNow(), tok), s.in)
 	if err = errors.Join(err, b.nc.Flush()); err != nil {
 		t.Fatal(err)
 	}

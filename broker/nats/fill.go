@@ -63,10 +63,9 @@ func (b *Broker) Stats() Stats {
 const fillPatience = 3 * time.Second
 
 // fill delivers what is missing on c up to and including the message at upTo,
-// or as much of it as the log still has. What it cannot deliver becomes a gap: the
-// next message names a predecessor that did not come. It reports false when the
-// connection was lost: then all will be checked anyway.
-func (s *delivery) fill(tok string, c *channel, upTo uint64) bool {
+// or as much of it as the log still has. What it cannot deliver is reported. It returns
+// false when the connection was lost: then all will be checked anyway.
+func (s *readable) fill(tok string, c *channel, upTo uint64) bool {
 	s.repairs.holes.Add(1)
 	began := time.Now()
 	for try := 1; s.b.ctx.Err() == nil && s.verified(); try++ {
@@ -77,6 +76,9 @@ func (s *delivery) fill(tok string, c *channel, upTo uint64) bool {
 		for since < upTo {
 			var p page
 			p, err = s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, NextFor: s.log + tok, Batch: readBatch})
+			if err == nil && len(p.messages) > 0 {
+				err = reportRemovedBefore(s, p.messages[0].seq, tok, c, since)
+			}
 			if err != nil || len(p.messages) == 0 {
 				break
 			}
@@ -87,16 +89,58 @@ func (s *delivery) fill(tok string, c *channel, upTo uint64) bool {
 			}
 		}
 		if since >= upTo || err == nil && s.gone(tok, since, upTo, try) || time.Since(began) > fillPatience {
-			s.mu.Lock()
-			if c.joined && c.last < upTo && c.prev < upTo {
-				s.repairs.gaps.Add(1)
-			}
-			s.mu.Unlock()
+			s.missed(tok, c, upTo)
 			return true
 		}
 		s.pause(time.Duration(min(try, 20)) * 5 * time.Millisecond)
 	}
 	return false
+}
+
+// reportRemovedBefore is reportRemoved for what is missing before the message at seq.
+func reportRemovedBefore(s *readable, seq uint64, tok string, c *channel, since uint64) error {
+	if since+1 >= seq {
+		return nil
+	}
+	in, err := s.info(s.b.ctx)
+	if err != nil {
+		return err
+	}
+	return reportRemoved(s, in, tok, c, since, seq-1)
+}
+
+// reportRemoved reports what retention may have removed of c, which is called tok, after since,
+// but nothing after upTo. It must be asked after that was read.
+func reportRemoved(s *readable, in info, tok string, c *channel, since, upTo uint64) error {
+	r := reader{s: s, subject: s.log + tok}
+	first, err := r.firstRetained(s.b.ctx, in, since)
+	if err != nil || first <= since+1 {
+		return err
+	}
+	upTo = min(upTo, first-1)
+	next, err := s.leaderMessage(s.b.ctx, map[string]any{"seq": since + 1, "next_by_subj": s.log + tok})
+	if err != nil {
+		return err
+	}
+	if next.seq > 0 {
+		upTo = min(upTo, next.seq-1)
+	}
+	s.missed(tok, c, upTo)
+	return nil
+}
+
+// missed informs the hub that it will not get what c, which is called tok, has up to upTo.
+func (s *delivery) missed(tok string, c *channel, upTo uint64) {
+	s.mu.Lock()
+	var m *hub.Message
+	if s.channels[tok] == c && c.joined && c.last < upTo {
+		c.last = upTo
+		m = s.missingUpTo(c, upTo)
+	}
+	s.mu.Unlock()
+	if m != nil {
+		s.deliver(m)
+	}
 }
 
 // gone reports whether the log has nothing of the channel called tok after since

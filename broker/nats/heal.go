@@ -218,8 +218,8 @@ const (
 	perQuestionBytes = 128 << 10
 )
 
-// reportGaps finds out on which of the channels retention removed something before
-// it was delivered. The next message there names a predecessor that was not seen.
+// reportGaps finds out on which of the channels called tokens retention removed something
+// before it was delivered, and reports it before anything later is.
 func (s *stream) reportGaps(in info, tokens []string) error {
 	for _, tok := range tokens {
 		s.mu.Lock()
@@ -232,15 +232,8 @@ func (s *stream) reportGaps(in info, tokens []string) error {
 		if c == nil {
 			continue
 		}
-		r := reader{s: &s.readable, subject: s.log + tok}
-		first, err := r.firstRetained(s.b.ctx, in, since)
-		if err != nil {
+		if err := reportRemoved(&s.readable, in, tok, c, since, 1<<64-1); err != nil {
 			return err
-		}
-		if first > since+1 {
-			s.mu.Lock()
-			c.prev = first - 1
-			s.mu.Unlock()
 		}
 	}
 	return nil

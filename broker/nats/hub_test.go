@@ -176,3 +176,32 @@ func TestHubsShareAWholeNamespace(t *testing.T) {
 	b.until("the neighbour's messages", func() bool { return len(kept.ids) >= count/3 })
 	f("the neighbour", kept, 2, 3, 0)
 }
+
+// A message is lost on its way to one node, and one of another channel takes a stream past it.
+// Its client continues on another node, which has both, and gets a gap there once the first
+// node finds it out.
+func TestAnotherNodeKnowsOfLateMessages(t *testing.T) {
+	c := external(t)
+	c.spawn(t)
+	ns := hub.Namespace{Name: "m"}.WithDefaults()
+	a, b := startHub(t, Config{URL: c.url()}, ns), startHub(t, Config{URL: c.url()}, ns)
+	both := []string{"m:x", "m:y"}
+	before, there := a.subscribe(hub.SubscribeOptions{Channels: both}), b.subscribe(hub.SubscribeOptions{Channels: both})
+	var at hub.Position
+	loseOn(t, a.b, &ns, "m:x", func() {
+		a.publish("m:x", "lost")
+		at = a.publish("m:y", "passes")
+		a.until("the other channel's", func() bool { return len(before.ids) == 1 })
+	})
+	b.until("both", func() bool { return len(there.ids) == 2 })
+	moved := b.subscribe(hub.SubscribeOptions{Channels: both, Since: hub.Positions{at}})
+	a.publish("m:x", "next")
+	a.until("what was lost", func() bool { return len(before.ids) >= 2 || before.bad != "" })
+	b.until("a gap", func() bool { return len(moved.gaps) > 0 })
+	if again := b.subscribe(hub.SubscribeOptions{Channels: both, Since: hub.Positions{at}}); len(again.gaps) != 1 {
+		t.Errorf("one that comes later: gaps %v", again.gaps)
+	}
+	if len(moved.gaps) != 1 || len(there.gaps) != 0 || there.bad != "" {
+		t.Errorf("gaps %v for one that came, %v for one that was there, %s", moved.gaps, there.gaps, there.bad)
+	}
+}

@@ -41,7 +41,7 @@ func newBroker(t *testing.T, cfg Config) *Broker {
 
 func TestEmbeddedConforms(t *testing.T) {
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
-		return hubtest.Harness{Alone: true, New: func(t *testing.T) hub.Broker {
+		return hubtest.Harness{Lose: loseOn, Alone: true, New: func(t *testing.T) hub.Broker {
 			return newBroker(t, Config{Dir: t.TempDir()})
 		}}
 	})
@@ -49,7 +49,7 @@ func TestEmbeddedConforms(t *testing.T) {
 
 func TestEmbeddedSyncedConforms(t *testing.T) {
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
-		return hubtest.Harness{Alone: true, Durability: hub.Synced, New: func(t *testing.T) hub.Broker {
+		return hubtest.Harness{Lose: loseOn, Alone: true, Durability: hub.Synced, New: func(t *testing.T) hub.Broker {
 			return newBroker(t, Config{Dir: t.TempDir()})
 		}}
 	})
@@ -59,7 +59,7 @@ func TestExternalConforms(t *testing.T) {
 	c := external(t)
 	c.spawn(t)
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
-		return hubtest.Harness{New: func(t *testing.T) hub.Broker { return newBroker(t, Config{URL: c.url()}) }}
+		return hubtest.Harness{Lose: loseOn, New: func(t *testing.T) hub.Broker { return newBroker(t, Config{URL: c.url()}) }}
 	})
 }
 
@@ -69,7 +69,7 @@ func TestClusterConforms(t *testing.T) {
 	spawnAll(t, cs)
 	next := 0
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
-		return hubtest.Harness{Replicas: 3, Patience: patience, New: func(t *testing.T) hub.Broker {
+		return hubtest.Harness{Lose: loseOn, Replicas: 3, Patience: patience, New: func(t *testing.T) hub.Broker {
 			next++ // nodes of one test connect to different servers
 			return newBroker(t, Config{URL: cs[next%3].url()})
 		}}
@@ -90,7 +90,7 @@ func spawnAll(t *testing.T, cs []natsChild) []*process {
 // Namespaces that are added to a running broker pass what those of its start do.
 func TestEmbeddedConformsWithAddedNamespaces(t *testing.T) {
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
-		return hubtest.Harness{Alone: true, Late: true, New: func(t *testing.T) hub.Broker {
+		return hubtest.Harness{Lose: loseOn, Alone: true, Late: true, New: func(t *testing.T) hub.Broker {
 			return newBroker(t, Config{Dir: t.TempDir()})
 		}}
 	})
@@ -100,6 +100,6 @@ func TestExternalConformsWithAddedNamespaces(t *testing.T) {
 	c := external(t)
 	c.spawn(t)
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
-		return hubtest.Harness{Late: true, New: func(t *testing.T) hub.Broker { return newBroker(t, Config{URL: c.url()}) }}
+		return hubtest.Harness{Lose: loseOn, Late: true, New: func(t *testing.T) hub.Broker { return newBroker(t, Config{URL: c.url()}) }}
 	})
 }

@@ -18,7 +18,7 @@ func TestPartitionsConform(t *testing.T) {
 	c := external(t)
 	c.spawn(t)
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
-		return hubtest.Harness{Partitions: 3, New: func(t *testing.T) hub.Broker { return newBroker(t, Config{URL: c.url()}) }}
+		return hubtest.Harness{Lose: loseOn, Partitions: 3, New: func(t *testing.T) hub.Broker { return newBroker(t, Config{URL: c.url()}) }}
 	})
 }
 

@@ -14,7 +14,7 @@ func (n *Node) after(ns *hub.Namespace, name string, p hub.Publication, newest u
 	n.t.Helper()
 	p.Channel = Channel(ns, name)
 	got := make(chan Result, 1)
-	n.archive().PublishAfter(ns, p, newest, func(at hub.Position, err error) { got <- Result{at, err} })
+	archiveOf(n).PublishAfter(ns, p, newest, func(at hub.Position, err error) { got <- Result{at, err} })
 	select {
 	case r := <-got:
 		return r.Position, r.Err
@@ -82,7 +82,7 @@ func oneOfManyConditionsHolds(s *suite) {
 		for i := range 8 {
 			n, failed := nodes[i%len(nodes)], make(chan error, 1)
 			p := hub.Publication{Channel: Channel(&ns, "x"), Data: fmt.Append(nil, round)}
-			n.archive().PublishAfter(&ns, p, newest, func(p hub.Position, err error) {
+			archiveOf(n).PublishAfter(&ns, p, newest, func(p hub.Position, err error) {
 				if err == nil {
 					stored.Add(1)
 					at.Store(p.Offset)

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// archive returns the node's broker as the Archive it has to be.
-func (n *Node) archive() hub.Archive {
+// archiveOf returns the node's broker as the Archive it has to be.
+func archiveOf(n *Node) hub.Archive {
 	n.t.Helper()
 	a, ok := n.Broker.(hub.Archive)
 	if !ok {
@@ -28,7 +28,7 @@ func (n *Node) find(ns *hub.Namespace, id string) (hub.Position, error) {
 	n.t.Helper()
 	ctx, cancel := n.context()
 	defer cancel()
-	return n.archive().Lookup(ctx, ns, id)
+	return archiveOf(n).Lookup(ctx, ns, id)
 }
 
 // remove removes the channel called name.
@@ -36,7 +36,7 @@ func (n *Node) remove(ns *hub.Namespace, name string) {
 	n.t.Helper()
 	ctx, cancel := n.context()
 	defer cancel()
-	if err := n.archive().Remove(ctx, ns, Channel(ns, name)); err != nil {
+	if err := archiveOf(n).Remove(ctx, ns, Channel(ns, name)); err != nil {
 		n.t.Fatalf("remove %q: %v", name, err)
 	}
 }
@@ -241,7 +241,7 @@ func removedMessagesAreGone(s *suite) {
 	ctx, cancel := n.context()
 	defer cancel()
 	other := s.namespace("missing")
-	if err := n.archive().Remove(ctx, &other, Channel(&other, "x")); !errors.Is(err, hub.ErrUnknownNamespace) {
+	if err := archiveOf(n).Remove(ctx, &other, Channel(&other, "x")); !errors.Is(err, hub.ErrUnknownNamespace) {
 		s.Errorf("in an unknown namespace: %v", err)
 	}
 }
@@ -435,7 +435,7 @@ func listen(s *suite, b hub.Bus, topic string) (*ear, func()) {
 func busDeliversInOrder(s *suite) {
 	ns := s.namespace("a")
 	n := s.start(ns)
-	bus := n.archive().Bus()
+	bus := archiveOf(n).Bus()
 	if id := bus.Node(); id == "" || len(id) > 32 || strings.Trim(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 		s.Errorf("node %q", id)
 	}
@@ -502,7 +502,7 @@ func busDeliversInOrder(s *suite) {
 func busReachesOtherNodes(s *suite) {
 	ns := s.namespace("a")
 	x, y := s.start(ns), s.start(ns)
-	bx, by := x.archive().Bus(), y.archive().Bus()
+	bx, by := archiveOf(x).Bus(), archiveOf(y).Bus()
 	if bx.Node() == by.Node() {
 		s.Errorf("both nodes are %q", bx.Node())
 	}
@@ -571,8 +571,8 @@ func closedArchiveSaysSo(s *suite) {
 	if err := n.Close(); err != nil {
 		s.Fatal(err)
 	}
-	_, err := n.archive().Lookup(context.Background(), &ns, "a")
-	err2 := n.archive().Remove(context.Background(), &ns, Channel(&ns, "x"))
+	_, err := archiveOf(n).Lookup(context.Background(), &ns, "a")
+	err2 := archiveOf(n).Remove(context.Background(), &ns, Channel(&ns, "x"))
 	if !errors.Is(err, hub.ErrClosed) || !errors.Is(err2, hub.ErrClosed) {
 		s.Errorf("after close: %v and %v, want ErrClosed", err, err2)
 	}

@@ -32,6 +32,9 @@ type Harness struct {
 	Late bool
 	// Patience is how long something that must happen may take; 0 means 15s.
 	Patience time.Duration
+	// Lose runs f and loses what is published on channel meanwhile on its way to b, which has
+	// it subscribed; nil for a broker that delivers in the process, where nothing can be lost.
+	Lose func(t *testing.T, b hub.Broker, ns *hub.Namespace, channel string, f func())
 }
 
 // runs numbers tests, so that those that share a server use different namespaces.
@@ -57,6 +60,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"KeysAreLookedUpWithoutStoring", keysAreLookedUpWithoutStoring},
 		{"ConcurrentRetriesStoreOnce", concurrentRetriesStoreOnce},
 		{"KeyIsForgottenAfterItsWindow", keyIsForgottenAfterItsWindow},
+		{"LostMessagesAreReported", lostMessagesAreReported},
 		{"SnapshotHoldsTheTail", snapshotHoldsTheTail},
 		{"SnapshotAndLiveJoinExactly", snapshotAndLiveJoinExactly},
 		{"ManyChannelsSubscribeAtOnce", manyChannelsSubscribeAtOnce},
@@ -131,8 +135,8 @@ func (s *suite) start(namespaces ...hub.Namespace) *Node {
 	return n
 }
 
-// changer is the broker as one whose namespaces change.
-func (n *Node) changer() hub.Changer {
+// changerOf returns the broker as one whose namespaces change.
+func changerOf(n *Node) hub.Changer {
 	n.t.Helper()
 	c, ok := n.Broker.(hub.Changer)
 	if !ok {
@@ -146,7 +150,7 @@ func (n *Node) Add(ns hub.Namespace) error {
 	n.t.Helper()
 	ctx, cancel := n.context()
 	defer cancel()
-	return n.changer().Add(ctx, ns)
+	return changerOf(n).Add(ctx, ns)
 }
 
 // Change gives a namespace other options.
@@ -154,7 +158,7 @@ func (n *Node) Change(ns hub.Namespace) error {
 	n.t.Helper()
 	ctx, cancel := n.context()
 	defer cancel()
-	return n.changer().Change(ctx, ns)
+	return changerOf(n).Change(ctx, ns)
 }
 
 // A Node is a started broker with what it delivered.
@@ -180,6 +184,22 @@ func Start(t *testing.T, b hub.Broker, patience time.Duration, namespaces ...hub
 		t.Fatalf("start: %v", err)
 	}
 	return n
+}
+
+// Subscribe is hub.Broker's.
+func (n *Node) Subscribe(ctx context.Context, ns *hub.Namespace, channel string, tail int) (hub.Snapshot, error) {
+	n.leave(channel)
+	snap, err := n.Broker.Subscribe(ctx, ns, channel, tail)
+	if err == nil {
+		n.join(channel, snap.Top)
+	}
+	return snap, err
+}
+
+// Unsubscribe is hub.Broker's.
+func (n *Node) Unsubscribe(ns *hub.Namespace, channel string) {
+	n.leave(channel)
+	n.Broker.Unsubscribe(ns, channel)
 }
 
 // context bounds one call.
