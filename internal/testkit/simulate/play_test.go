@@ -80,7 +80,7 @@ func (w *world) finish(r *rand.Rand) {
 	for _, ch := range channels {
 		x := w.fresh(r, ch)
 		x.p.IdempotencyKey = "last " + ch
-		for range 9 { // what is under way may be lost, and is published again then
+		for range 40 { // what is under way may be lost, one of five times, and is published again then
 			if w.publish(w.node(r), x); !w.failed() {
 				w.quiet(r)
 			}
