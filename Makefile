@@ -61,6 +61,10 @@ test-grpc-cpp: ## gRPC's C++ through the gateway; builds its client once (g++, D
 test-gateway-api: ## the controller of the Gateway API, a module of its own: golden cases, and a Weir that it configures
 	cd integrations/gateway-api && go vet ./... && go test -race ./... -timeout 10m
 
+.PHONY: test-gateway-api-server
+test-gateway-api-server: ## the same controller at a kube-apiserver and etcd, which it builds once: half an hour (as root)
+	bash test/kubernetes/run.sh
+
 CHAOS ?=
 
 .PHONY: chaos
