@@ -4,7 +4,7 @@
 //	go run ./packaging/promise -weir bin/weir            compares, and fails for what is gone or changed
 //	go run ./packaging/promise -weir bin/weir -update    writes the lists anew, at a release
 //
-// The lists in packaging/promise/listed are the public Go packages, the configuration keys, the
+// The lists, in packaging/promise/listed, are the public Go packages, the configuration keys, the
 // commands and flags, the metrics, the admin API, the extension's protocol, and a recorded
 // conversation on the public listener. What is new is fine until a release. What is gone or
 // changed breaks the promise: from 1.0 on only a major version may, and before it a [CHANGE] of
