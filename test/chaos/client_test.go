@@ -104,18 +104,18 @@ func badClients(c *trial) {
 	// Half-open: 2 in 3 SSE, 1 in 3 WebSocket.
 	ctx, cancel := context.WithCancel(c.Context())
 	var inside sync.WaitGroup
-	var early atomic.Value // the error of one that ended
+	var early atomic.Pointer[error] // the error of one that ended
 	for i := range half {
 		m := &judge.Subscriber{Addr: s.host + ":" + port, Socket: i%3 == 0, Channels: channels[:1], On: func(judge.Event) {}, Dial: s.dial}
 		inside.Go(func() {
 			if err := m.Once(ctx); ctx.Err() == nil {
-				early.Store(err)
+				early.Store(&err)
 			}
 		})
 	}
 	judge.Eventually(c, patience, "they are connected", func() bool {
-		if err, ok := early.Load().(error); ok {
-			c.Fatalf("a client from the namespace: %v", err)
+		if err := early.Load(); err != nil {
+			c.Fatalf("a client from the namespace: %v", *err)
 		}
 		return connections(node) >= base+half
 	})
