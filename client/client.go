@@ -62,7 +62,9 @@ type Config struct {
 	// ConnectTimeout bounds the wait for the answer to one request; 0 means 15s.
 	ConnectTimeout time.Duration
 	// IdleTimeout is how long a stream may be silent, heartbeats counting, before
-	// it is taken for dead; 0 means 60s. The server's heartbeat comes every 25s.
+	// it is taken for dead; 0 means 60s. The server's heartbeat comes every 25s; under 30s the
+	// client says so, and it comes after 0.8 times that, but not under the server's
+	// push.heartbeat_min (5s).
 	IdleTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the wait before another attempt, which
 	// doubles from one to the next; 0 means 500ms and 30s. What the server requests
@@ -149,6 +151,14 @@ func New(cfg Config) (*Client, error) {
 func (c *Client) Close() {
 	if c.own {
 		c.http.CloseIdleConnections()
+	}
+}
+
+// sayBackoff says after what time this client acts at the latest, if it is shorter than usual: the
+// server's heartbeats come sooner then, within its bounds (push.heartbeat_min).
+func (c *Client) sayBackoff(query url.Values) {
+	if longest := min(c.cfg.IdleTimeout, c.cfg.MaxBackoff); longest < defaultMaxBackoff {
+		query.Set("max_backoff", longest.String())
 	}
 }
 

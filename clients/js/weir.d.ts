@@ -59,6 +59,12 @@ export interface Options {
   /** What to try, in this order; `['ws', 'sse']` without it. */
   transports?: Array<'ws' | 'sse'>;
   /**
+   * The longest wait before another attempt in milliseconds, 30,000 if it is not given. It is sent to the server, which sends
+   * something every 0.8 times that, if this is sooner than otherwise: for browsers and systems that throttle or forget
+   * what is silent.
+   */
+  maxBackoff?: number;
+  /**
    * One connection for all tabs of this origin, where SharedWorkers are. Tabs that give the same text share one; give each
    * user's own, since a shared stream has one token.
    */

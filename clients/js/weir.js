@@ -157,7 +157,7 @@ class Stream extends Emitter {
 
   // Waits are random, so that clients which lost the same server do not come back together.
   #wait(asked) {
-    let ms = Math.min(maxWait, minWait * 2 ** this.#failed);
+    let ms = Math.min(this.#o.maxBackoff ?? maxWait, minWait * 2 ** this.#failed);
     ms = ms / 2 + jitter(ms / 2);
     const first = this.#failed++ === 0;
     if (asked === undefined) return ms;
@@ -175,6 +175,7 @@ class Stream extends Emitter {
   #query(since) {
     const q = new URLSearchParams([...this.#channels].map((c) => ['channel', c]));
     if (this.position) q.set(since, this.position);
+    if (this.#o.maxBackoff) q.set('max_backoff', this.#o.maxBackoff / 1000);
     return q;
   }
 
@@ -332,8 +333,8 @@ class Shared extends Emitter {
   #changed() { this.#send({ do: 'channels', channels: this.channels }); }
   #send(m) { this.#port.postMessage(m); }
   #join() {
-    const { token, transports } = this.#o;
-    this.#send({ do: 'join', url: this.#url, channels: this.channels, since: this.#position, transports, token: typeof token === 'function' ? undefined : token, asks: typeof token === 'function' });
+    const { token, transports, maxBackoff } = this.#o;
+    this.#send({ do: 'join', url: this.#url, channels: this.channels, since: this.#position, transports, maxBackoff, token: typeof token === 'function' ? undefined : token, asks: typeof token === 'function' });
   }
   async #receive({ type, event, position, ask }) {
     if (ask) {

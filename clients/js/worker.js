@@ -100,10 +100,10 @@ addEventListener('connect', ({ ports: [port] }) => {
       servers.delete(server.url);
     }
   };
-  const join = ({ url, channels, since, transports, token, asks }) => {
+  const join = ({ url, channels, since, transports, maxBackoff, token, asks }) => {
     tab = new Tab(port, channels);
     server = servers.get(url);
-    const o = { url, channels, since, transports, token };
+    const o = { url, channels, since, transports, maxBackoff, token };
     if (!server) {
       const s = server = { url, tabs: new Set(), opened: undefined };
       servers.set(url, s);

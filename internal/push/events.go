@@ -112,14 +112,6 @@ func (s *sseSession) appendLast(b []byte, code int, reason string) []byte {
 	return s.loopState.push.appendRetry(b, code, s.opening() != nil)
 }
 
-// heartbeatInterval is how long a silence may be.
-func (s *sseSession) heartbeatInterval() int64 {
-	if c := s.custom(); c != nil && c.heartbeat != 0 {
-		return c.heartbeat
-	}
-	return int64(s.loopState.push.cfg.Heartbeat)
-}
-
 // lived reports whether the time of the stream is over.
 func (s *sseSession) lived(now int64) bool {
 	c := s.custom()

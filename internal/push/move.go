@@ -15,16 +15,17 @@ import (
 
 // The fields of a session's state. Their meaning does not change; see takeover.State.
 const (
-	sessionChannel  = iota + 1 // repeated, in order
-	sessionPosition            // of the stream, as on the wire
-	sessionIdentity            // auth's state
-	sessionForm                // see formNumbers
-	sessionSent                // nanoseconds since something was sent or pinged
-	sessionLastRead            // of a WebSocket: since its client last sent
-	sessionUnlogged            // bytes of messages that are in no log, to be sent first
-	sessionProtocol            // of a protocol's stream of events: its name
-	sessionCustom              // and its state
-	sessionEnds                // nanoseconds until its end
+	sessionChannel   = iota + 1 // repeated, in order
+	sessionPosition             // of the stream, as on the wire
+	sessionIdentity             // auth's state
+	sessionForm                 // see formNumbers
+	sessionSent                 // nanoseconds since something was sent or pinged
+	sessionLastRead             // of a WebSocket: since its client last sent
+	sessionUnlogged             // bytes of messages that are in no log, to be sent first
+	sessionProtocol             // of a protocol's stream of events: its name
+	sessionCustom               // and its state
+	sessionEnds                 // nanoseconds until its end
+	sessionHeartbeat            // nanoseconds of silence, if the client's back-off says how many
 )
 
 // formNumbers are those of the wire formats in a session's state: their own may change. A
@@ -102,6 +103,9 @@ func (s *session) appendState(dst takeover.State, kind uint8) (takeover.State, u
 		return dst, 0
 	}
 	dst = dst.MustUint(sessionForm, form).Uint(sessionSent, uint64(s.loopState.loop.Now()-s.lastSend))
+	if s.rare != nil && s.rare.heartbeat != 0 {
+		dst = dst.Uint(sessionHeartbeat, uint64(s.rare.heartbeat))
+	}
 	for _, name := range s.sub.Channels() {
 		dst = dst.MustString(sessionChannel, name)
 	}
@@ -172,6 +176,7 @@ type Arriving struct {
 	at              hub.Positions
 	sent, sinceRead int64
 	unlogged        []byte
+	heartbeat       int64 // of its client's back-off; 0: as for all
 	ends            int64 // nanoseconds until the end of a protocol's stream; 0: it has none
 }
 
@@ -205,6 +210,8 @@ func (p *Push) ReadState(kind uint8, s takeover.State, readers map[string]socket
 			protocol = string(f.Bytes)
 		case sessionCustom:
 			custom = takeover.State(f.Bytes)
+		case sessionHeartbeat:
+			a.heartbeat = int64(min(f.Uint, uint64(never)))
 		case sessionEnds:
 			a.ends = int64(min(f.Uint, uint64(never)))
 		default:
@@ -307,7 +314,7 @@ func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error)
 		c.Write(a.unlogged)
 	}
 	s.prepare(l, c, &a.sub)
-	s.lastSend = now - a.sent
+	s.lastSend, s.rare.heartbeat = now-a.sent, a.heartbeat
 	s.rare.opening.moved, s.rare.opening.requested = true, a.at
 	if x := a.sub.Custom; x != nil {
 		s.rare.custom = newCustom(&a.sub, now)

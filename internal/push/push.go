@@ -29,6 +29,10 @@ type Config struct {
 	// Heartbeat is how often a subscriber is sent something when nothing else
 	// is: an SSE comment, a WebSocket ping; 0 means 25s.
 	Heartbeat hub.Duration `json:"heartbeat"`
+	// HeartbeatMin is the shortest interval of heartbeats that a client can bring about: one that
+	// says its longest back-off (max_backoff) is sent something every 0.8 times that, if
+	// that is less than what it is sent otherwise; 0 means 5s.
+	HeartbeatMin hub.Duration `json:"heartbeat_min"`
 	// IdleTimeout closes a WebSocket whose client sends nothing, not even pongs;
 	// 0 means 60s.
 	IdleTimeout hub.Duration `json:"idle_timeout"`
@@ -50,6 +54,9 @@ type Config struct {
 // Validate returns all that is wrong with c, joined.
 func (c Config) Validate() error {
 	var errs []error
+	if c.HeartbeatMin < 0 {
+		errs = append(errs, fmt.Errorf("heartbeat_min: %v is negative", c.HeartbeatMin))
+	}
 	if c.Heartbeat < 0 || c.IdleTimeout < 0 || c.Retry < 0 {
 		errs = append(errs, errors.New("heartbeat, idle_timeout and retry must not be negative"))
 	}
@@ -71,6 +78,9 @@ func (c Config) WithDefaults() Config {
 	if c.Heartbeat == 0 {
 		c.Heartbeat = hub.Duration(25 * time.Second)
 	}
+	if c.HeartbeatMin == 0 {
+		c.HeartbeatMin = hub.Duration(5 * time.Second)
+	}
 	if c.IdleTimeout == 0 {
 		c.IdleTimeout = max(hub.Duration(60*time.Second), 2*c.Heartbeat)
 	}
@@ -84,6 +94,16 @@ func (c Config) WithDefaults() Config {
 		c.MaxClientMessage = 64 << 10
 	}
 	return c
+}
+
+// Beat returns how often a client is sent something whose longest back-off is that, and who would
+// be sent something every so often otherwise. It is never longer: what lies between forgets
+// silent connections whatever the client does. 0 and less stay as they are.
+func (c *Config) Beat(every, maxBackoff time.Duration) time.Duration {
+	if every <= 0 || maxBackoff <= 0 {
+		return every
+	}
+	return min(every, max(maxBackoff/5*4, time.Duration(c.HeartbeatMin)))
 }
 
 // Deps are what a Push works with.

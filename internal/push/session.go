@@ -95,6 +95,8 @@ type rare struct {
 	pace pace
 	// custom is nil for Weir's own streams.
 	custom *custom
+	// heartbeat is how long a silence may be, in nanoseconds, if the client's back-off says so; 0: as for all.
+	heartbeat int64
 }
 
 func (s *session) identity() *auth.Identity {
@@ -121,7 +123,7 @@ func (s *session) position() hub.Positions {
 // opened drops what was needed only until the answer went out.
 func (s *session) opened() {
 	s.rare.opening = nil
-	if s.rare.identity == nil && s.rare.position == nil && s.flags&paced == 0 && s.rare.custom == nil {
+	if s.rare.identity == nil && s.rare.position == nil && s.flags&paced == 0 && s.rare.custom == nil && s.rare.heartbeat == 0 {
 		s.rare = nil
 	}
 }
@@ -217,7 +219,33 @@ func (s *session) prepare(l *LoopState, c *eventloop.Conn, r *Subscription) {
 	if len(r.Channels) > 1 {
 		s.flags |= several
 	}
+	adapt(s, r)
 	c.SetTimer(l.push.openingTime) // Start sets another
+}
+
+// adapt takes the client's longest back-off into account.
+func adapt(s *session, r *Subscription) {
+	cfg := &s.loopState.push.cfg
+	every := time.Duration(cfg.Heartbeat)
+	if r.Custom != nil && r.Custom.Heartbeat != 0 {
+		every = r.Custom.Heartbeat
+	}
+	if b := cfg.Beat(every, r.MaxBackoff); b != every {
+		s.rare.heartbeat = int64(b)
+	}
+}
+
+// heartbeatInterval is how long a silence may be.
+func heartbeatInterval(s *session) int64 {
+	if s.rare != nil {
+		if s.rare.heartbeat != 0 {
+			return s.rare.heartbeat
+		}
+		if c := s.rare.custom; c != nil && c.heartbeat != 0 {
+			return c.heartbeat
+		}
+	}
+	return int64(s.loopState.push.cfg.Heartbeat)
 }
 
 // armTimer makes the timer come after next, or at the token's expiry or the

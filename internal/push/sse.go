@@ -116,7 +116,7 @@ func (r *refusals) appendEnd(b []byte, code int, reason string, refused bool) []
 func (s *sseSession) Start(at hub.Positions) {
 	defer s.recovered()
 	if s.resumesAt(at) {
-		s.armTimer(s.lastSend + s.heartbeatInterval() - s.loopState.loop.Now())
+		s.armTimer(s.lastSend + heartbeatInterval(&s.session) - s.loopState.loop.Now())
 		return
 	}
 	o := s.opening()
@@ -135,7 +135,7 @@ func (s *sseSession) Start(at hub.Positions) {
 	s.opened()
 	s.conn.Write(b)
 	s.lastSend = s.loopState.loop.Now()
-	s.armTimer(s.heartbeatInterval())
+	s.armTimer(heartbeatInterval(&s.session))
 	if c := s.custom(); c != nil {
 		c.ended = o.ended
 		s.report(o.began)
@@ -220,7 +220,7 @@ func (s *sseSession) heartbeat() []byte {
 
 // Timer implements eventloop.Handler.
 func (s *sseSession) Timer(c *eventloop.Conn, now int64) {
-	interval := s.heartbeatInterval()
+	interval := heartbeatInterval(&s.session)
 	switch {
 	case s.flags&ending != 0:
 		c.Close(eventloop.ErrStalled) // the last words had their time

@@ -282,9 +282,9 @@ func (s *wsSession) Timer(c *eventloop.Conn, now int64) {
 	case now-s.lastRecv >= int64(cfg.IdleTimeout):
 		s.end(codeGoingAway, "no sign of life")
 		return
-	case s.flags&paced != 0 && s.backlog != nil && now-s.lastSend < int64(cfg.Heartbeat):
+	case s.flags&paced != 0 && s.backlog != nil && now-s.lastSend < heartbeatInterval(&s.session):
 		s.drained()
-	case now-s.lastSend >= int64(cfg.Heartbeat):
+	case now-s.lastSend >= heartbeatInterval(&s.session):
 		s.lastSend = now
 		c.Send(ping)
 	}
@@ -294,7 +294,7 @@ func (s *wsSession) Timer(c *eventloop.Conn, now int64) {
 // arm sets the timer to the next ping or to the end of patience.
 func (s *wsSession) arm(now int64) {
 	cfg := &s.loopState.push.cfg
-	s.armTimer(min(s.lastSend+int64(cfg.Heartbeat), s.lastRecv+int64(cfg.IdleTimeout)) - now)
+	s.armTimer(min(s.lastSend+heartbeatInterval(&s.session), s.lastRecv+int64(cfg.IdleTimeout)) - now)
 }
 
 // Closed implements eventloop.Handler.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/authz"
@@ -119,6 +120,16 @@ func (a asked) LogRefusedOrigin(hint string) {
 
 // Peer implements socket.Request.
 func (a asked) Peer() netip.AddrPort { return a.r.c.Peer() }
+
+// Beat implements socket.Request.
+func (a asked) Beat(every time.Duration) time.Duration {
+	d, bad := a.r.maxBackoff()
+	if bad != nil {
+		return every // the protocols have errors of their own
+	}
+	cfg := a.r.h.lane.srv.push.Config()
+	return cfg.Beat(every, d)
+}
 
 // Identify implements socket.Request.
 func (a *ask) Identify(then func(*auth.Identity)) {
@@ -354,6 +365,11 @@ func subscribe(a *ask, s *socket.Subscription) {
 	r := a.r
 	sub := &push.Subscription{Identity: s.Identity, Fields: append(r.fields(), fieldLines(s.Fields)...), Accept: r.header("Accept-Encoding"),
 		Custom: s, Protocol: a.ep.protocol, Chunked: r.chunks()}
+	var bad *push.APIError
+	if sub.MaxBackoff, bad = r.maxBackoff(); bad != nil {
+		r.fail(bad)
+		return
+	}
 	if r.h.ended {
 		r.c.Close(nil) // the client went meanwhile
 		return

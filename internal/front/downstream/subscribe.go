@@ -5,8 +5,10 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
+	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/push"
@@ -97,10 +99,25 @@ func (r *builtin) subscription() (*push.Subscription, *push.APIError) {
 		return nil, errOrigin
 	}
 	sub, bad := wire.ParseSubscription(srv.push.Hub(), r.head.Query, srv.push.Config().MaxChannels)
+	if bad == nil && sub.MaxBackoff == 0 {
+		sub.MaxBackoff, bad = r.maxBackoff()
+	}
 	if bad != nil {
 		return nil, bad
 	}
 	return &push.Subscription{Subscription: *sub, Chunked: r.chunks()}, nil
+}
+
+// maxBackoff is the client's longest back-off, as it says in the query or a field; 0: it does not.
+func (r *request) maxBackoff() (time.Duration, *push.APIError) {
+	v, ok := http1.QueryValue(r.head.Query, wire.MaxBackoffQuery)
+	if !ok {
+		v = r.header(wire.MaxBackoffField)
+	}
+	if len(v) == 0 {
+		return 0, nil
+	}
+	return wire.ParseMaxBackoff(string(v))
 }
 
 // subscribe authenticates and authorizes the client, and passes the connection

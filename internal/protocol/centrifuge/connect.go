@@ -279,7 +279,7 @@ func (c *connect) connected() {
 	srv, k, a := c.srv(), c.kind(), c.account
 	r := &protocol.ConnectResult{
 		Client: c.clientID(), Version: srv.version, Data: k.fit(c.data),
-		Ping: uint32(time.Duration(srv.conf().cfg.PingInterval) / time.Second), Pong: !k.uni,
+		Ping: uint32(c.account.pingEvery() / time.Second), Pong: !k.uni,
 	}
 	if !a.expires.IsZero() && !a.byProxy {
 		r.Expires, r.TTL = true, srv.ttl(a.expires)
@@ -329,7 +329,7 @@ func (c *connect) connected() {
 // startPings sets the first ping to a random time, so that clients who connect together
 // are not pinged together.
 func (c *connect) startPings() {
-	every := time.Duration(c.srv().conf().cfg.PingInterval)
+	every := c.account.pingEvery()
 	c.due = c.now() + uint16((every/2+rand.N(every/2+1))/tick)
 	c.schedule()
 }
@@ -350,7 +350,7 @@ func (s *session) slim() {
 
 // isEmpty reports whether nothing in r is needed any more.
 func (r *rare) isEmpty() bool {
-	return r.plain() && r.held == nil && r.own == nil && len(r.owns) == 0 && len(r.more) == 0 && r.headers == nil && r.identity == nil && r.working == 0 && r.connect == nil
+	return r.plain() && r.held == nil && r.own == nil && len(r.owns) == 0 && len(r.more) == 0 && r.headers == nil && r.pings == 0 && r.identity == nil && r.working == 0 && r.connect == nil
 }
 
 // emulate takes headers that the client's transport could not set.

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/socket"
@@ -96,6 +97,7 @@ func (ks *kinds) serveWebSocket(r socket.Request) {
 	headers := ks.srv.conf().captured(r)
 	var chosen string
 	var id *auth.Identity
+	pings := r.Beat(time.Duration(ks.srv.conf().cfg.PingInterval))
 	r.WebSocket(socket.WebSocketOptions{
 		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, Identity: &id, MaxMessage: ks.srv.conf().cfg.MaxCommand,
 	}, func(t socket.Transport) socket.Session {
@@ -105,7 +107,7 @@ func (ks *kinds) serveWebSocket(r socket.Request) {
 		case "centrifuge-json":
 			enc = protocol.JSON
 		}
-		return as(ks.ws[enc].begin(t, headers), id)
+		return as(ks.ws[enc].begin(t, headers, pings), id)
 	})
 }
 
@@ -113,8 +115,9 @@ func (ks *kinds) serveUniWebSocket(r socket.Request) {
 	headers := ks.srv.conf().captured(r)
 	first := query(r).Get("cf_connect")
 	var id *auth.Identity
+	pings := r.Beat(time.Duration(ks.srv.conf().cfg.PingInterval))
 	r.WebSocket(socket.WebSocketOptions{MaxMessage: ks.srv.conf().cfg.MaxCommand, Identity: &id}, func(t socket.Transport) socket.Session {
-		c := as(ks.uniWS.begin(t, headers), id)
+		c := as(ks.uniWS.begin(t, headers, pings), id)
 		if first != "" {
 			t.Post(func() { c.uniMessage([]byte(first)) })
 		}
@@ -162,8 +165,9 @@ func (k *kind) serve(r socket.Request, contentType string, said []byte, resume s
 	headers := k.srv.conf().captured(r)
 	said = slices.Clone(said)
 	var id *auth.Identity
+	pings := r.Beat(time.Duration(k.srv.conf().cfg.PingInterval))
 	r.Stream(socket.StreamOptions{ContentType: contentType, Identity: &id}, func(t socket.Transport) socket.Session {
-		c := as(k.begin(t, headers), id)
+		c := as(k.begin(t, headers, pings), id)
 		if resume != "" {
 			c.extra().resume = resume
 		}

@@ -41,6 +41,7 @@ const (
 	moveSub                 // a subscription's state; repeated
 	moveUnlogged            // frames of messages that are in no log, to be sent first
 	moveBudget              // of the rate: thousandths of a message, plus 1
+	movePings               // nanoseconds between pings, if the client's back-off says how many
 )
 
 // The fields of a subscription's state.
@@ -144,6 +145,9 @@ func (s *session) AppendState(dst takeover.State) (takeover.State, bool) {
 	if r != nil {
 		for name, value := range r.headers {
 			dst = dst.String(moveHeader, name+"\x00"+value)
+		}
+		if r.pings != 0 {
+			dst = dst.Uint(movePings, uint64(r.pings))
 		}
 		if r.pace != nil {
 			dst = dst.Uint(moveBudget, uint64(r.pace.budget*1000)+1)
@@ -277,6 +281,7 @@ type arrival struct {
 	ids      movedIDs
 	headers  map[string]string
 	due      uint16
+	pings    time.Duration
 	flags    sessionFlags
 	subs     []arrivingSub
 	unlogged []byte
@@ -352,6 +357,8 @@ func (a *arrival) read(s *Server, state takeover.State) error {
 			if f.Uint&2 != 0 {
 				a.flags |= gotPong
 			}
+		case movePings:
+			a.pings = time.Duration(min(f.Uint, uint64(time.Hour)))
 		case moveSub:
 			err = a.readSubscription(s, takeover.State(f.Bytes))
 		case moveUnlogged:
@@ -471,6 +478,9 @@ func (a *arrival) open(srv *Server, t socket.Transport) socket.Session {
 	}
 	if len(a.headers) > 0 {
 		s.extra().headers = a.headers
+	}
+	if a.pings > 0 {
+		s.extra().pings = a.pings
 	}
 	s.due = s.now() + a.due
 	if len(a.unlogged) > 0 {

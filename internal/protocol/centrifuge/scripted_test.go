@@ -150,7 +150,7 @@ func newBench(t testing.TB, cfg Config) *bench {
 // open returns a client of a kind, on a shard of its own.
 func (b *bench) open(k *kind) *scripted {
 	x := &scripted{hub: b.hub, shard: b.hub.NewShard(func() {}), keep: true, now: int64(time.Hour)}
-	x.session = k.begin(x, nil)
+	x.session = k.begin(x, nil, time.Hour)
 	return x
 }
 

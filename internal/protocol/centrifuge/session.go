@@ -67,6 +67,8 @@ type rare struct {
 	working int
 	// connect is set until the connect command is answered.
 	connect *connect
+	// pings is how often the client is pinged, if its back-off says so; 0: as all are.
+	pings time.Duration
 	// end is why the connection ended.
 	end protocol.Disconnection
 }
@@ -90,9 +92,20 @@ func (s *session) extra() *rare {
 	return a.rare
 }
 
-// begin is the first call: the transport is open.
-func (k *kind) begin(t socket.Transport, headers map[string]string) *session {
+// pingEvery is how often the client is pinged.
+func (a *account) pingEvery() time.Duration {
+	if r := a.rare; r != nil && r.pings != 0 {
+		return r.pings
+	}
+	return time.Duration(a.kind.srv.conf().cfg.PingInterval)
+}
+
+// begin is the first call: the transport is open. pings is how often the client is to be pinged.
+func (k *kind) begin(t socket.Transport, headers map[string]string, pings time.Duration) *session {
 	c := &session{t: t, account: k.anonymous}
+	if pings = max(pings.Truncate(time.Second), time.Second); pings < time.Duration(k.srv.conf().cfg.PingInterval) {
+		c.extra().pings = pings // the protocol has seconds
+	}
 	if len(headers) > 0 {
 		c.extra().headers = headers
 	}
@@ -371,7 +384,8 @@ func (s *session) Timer() {
 // pong the next ping.
 func (s *session) pingOrPong() {
 	cfg := &s.srv().conf().cfg
-	ping, pong := uint16(time.Duration(cfg.PingInterval)/tick), uint16(time.Duration(cfg.PongTimeout)/tick)
+	every := s.account.pingEvery()
+	ping, pong := uint16(every/tick), uint16(min(time.Duration(cfg.PongTimeout), every/2)/tick)
 	if s.flags&awaitsPong == 0 {
 		s.ping()
 		if s.kind().uni {
@@ -393,7 +407,7 @@ func (s *session) pingOrPong() {
 func (s *session) ping() {
 	k := s.kind()
 	if k.uni && k.socket {
-		if s.t.Now()-s.t.LastRead() > int64(s.srv().conf().cfg.PingInterval+s.srv().conf().cfg.PongTimeout)*2 {
+		if s.t.Now()-s.t.LastRead() > int64(s.account.pingEvery()+time.Duration(s.srv().conf().cfg.PongTimeout))*2 {
 			s.disconnect(protocol.DisconnectedNoPong)
 			return
 		}

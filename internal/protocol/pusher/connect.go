@@ -25,10 +25,11 @@ func (s *Server) connect(r socket.Request) {
 	code, reason := s.refusal(r, key, a)
 	// A handshake that fails makes pusher-js wait for 15 seconds and more, a code for one.
 	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.conf().maxMessage(), DrainCode: protocol.CloseCapacity, DrainReason: "The server takes no connections now, please come back", RefusedCode: protocol.CloseUnauthorized}
+	activity := r.Beat(time.Duration(s.conf().cfg.ActivityTimeout))
 	r.WebSocket(o, func(t socket.Transport) socket.Session {
 		c := &session{s: s, app: a, t: t}
 		if code == 0 {
-			c.open()
+			c.open(activity)
 			return c
 		}
 		s.counts.rejected.Add(1)
@@ -92,8 +93,8 @@ func (a *app) allows(origin string) bool {
 	return false
 }
 
-// open greets the client.
-func (c *session) open() {
+// open greets the client, which is to ping after as much silence as activity.
+func (c *session) open(activity time.Duration) {
 	s := c.s
 	c.id = newSocketID()
 	s.counts.connections.Add(1)
@@ -103,6 +104,6 @@ func (c *session) open() {
 	c.events = bucket{float64(s.conf().cfg.ClientEventRate), c.opened}
 	c.messages = bucket{float64(s.conf().cfg.burst()), c.opened}
 	c.out.pace = bucket{float64(c.namespace().MaxRate), c.opened}
-	c.send(protocol.AppendEstablished(nil, c.id, int(time.Duration(s.conf().cfg.ActivityTimeout)/time.Second)))
+	c.send(protocol.AppendEstablished(nil, c.id, int(activity/time.Second)))
 	c.arm(c.opened)
 }

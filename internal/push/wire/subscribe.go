@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/push/hub"
@@ -19,6 +21,29 @@ type Subscription struct {
 	Envelope bool
 	// Hello makes a WebSocket begin with the stream's position.
 	Hello bool
+	// MaxBackoff is the longest that the client waits, or is made to wait, between two of its own
+	// actions, as it says; 0: it does not.
+	MaxBackoff time.Duration
+}
+
+// The names by which a client says its longest back-off, in the query or in a field of any
+// protocol's request.
+const (
+	MaxBackoffQuery = "max_backoff"
+	MaxBackoffField = "Weir-Max-Backoff"
+)
+
+// ParseMaxBackoff reads what a client says of its longest back-off: seconds, or a duration as Go
+// writes it. It is 1 ms to 24 h.
+func ParseMaxBackoff(s string) (time.Duration, *Error) {
+	d, err := time.ParseDuration(s)
+	if n, nerr := strconv.ParseFloat(s, 64); nerr == nil && n < 1e6 {
+		d, err = time.Duration(n*float64(time.Second)), nil
+	}
+	if err != nil || d < time.Millisecond || d > 24*time.Hour {
+		return 0, &Error{Status: http.StatusBadRequest, Message: MaxBackoffQuery + ": " + strconv.Quote(Printable(s, 40)) + " is no time of 1ms to 24h", Hint: "write seconds, as 30, or 30s"}
+	}
+	return d, nil
 }
 
 // ParseSubscription reads the query of /sse and /ws. At most maxChannels are
@@ -48,6 +73,12 @@ func ParseSubscription(h *hub.Hub, query []byte, maxChannels int) (*Subscription
 			sub.Since = string(pair.Value)
 		case "envelope":
 			sub.Envelope = truthy(pair.Value)
+		case MaxBackoffQuery:
+			d, bad := ParseMaxBackoff(string(pair.Value))
+			if bad != nil {
+				return nil, bad
+			}
+			sub.MaxBackoff = d
 		case "hello":
 			sub.Hello = truthy(pair.Value)
 		}
