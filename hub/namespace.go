@@ -50,6 +50,8 @@ type Namespace struct {
 	HistoryBytes int64
 	// Replicas of the log in a NATS cluster, 1 to 5; 0 means 1.
 	Replicas int
+	// BothSites acknowledges a publication when both sites of a nats.Broker with Sites have stored it.
+	BothSites bool
 	// Partitions divides the namespace into that many logs, 1 to 8; 0 means 1. It is fixed for
 	// the life of the logs. Messages are in order within a partition.
 	Partitions int
@@ -75,7 +77,7 @@ type Namespace struct {
 func (n Namespace) engine() engine.Namespace {
 	return engine.Namespace{
 		Name: n.Name, Durability: engine.Durability(n.Durability), HistorySize: n.HistorySize, HistoryTTL: engine.Duration(n.HistoryTTL),
-		HistoryBytes: n.HistoryBytes, Replicas: n.Replicas, Partitions: n.Partitions, MaxMessageBytes: n.MaxMessageBytes, IdempotencyWindow: engine.Duration(n.IdempotencyWindow),
+		HistoryBytes: n.HistoryBytes, Replicas: n.Replicas, Partitions: n.Partitions, BothSites: n.BothSites, MaxMessageBytes: n.MaxMessageBytes, IdempotencyWindow: engine.Duration(n.IdempotencyWindow),
 		Policy: engine.Policy(n.Policy), MaxRate: n.MaxRate, QueueMessages: n.QueueMessages, QueueBytes: n.QueueBytes,
 		Compress: n.Compress, CompressMinBytes: n.CompressMinBytes, Anonymous: n.Anonymous,
 	}

@@ -299,7 +299,7 @@ func (s *readable) remove(ctx context.Context, tok string) error {
 	}
 	ctx, cancel := s.b.bound(ctx)
 	defer cancel()
-	answer, err := s.b.ask(ctx, &natsgo.Msg{Subject: s.log + goneToken + tok, Data: []byte(mark.String())})
+	answer, err := s.b.ask(ctx, &natsgo.Msg{Subject: s.into() + goneToken + tok, Data: []byte(mark.String())})
 	if err != nil {
 		return err
 	}
@@ -313,7 +313,7 @@ func (s *readable) remove(ctx context.Context, tok string) error {
 	}
 	s.mu.Unlock()
 	var a struct{ Success bool }
-	return s.b.request(ctx, "STREAM.PURGE."+s.name(), map[string]any{"filter": s.log + tok, "seq": r.least + 1}, &a)
+	return s.request(ctx, "STREAM.PURGE."+s.name(), map[string]any{"filter": s.log + tok, "seq": r.least + 1}, &a)
 }
 
 // A gone is what the message on goneToken says.
@@ -345,7 +345,7 @@ func (s *logReader) lastGone(ctx context.Context, tok string) (gone, error) {
 			Data []byte `json:"data"`
 		} `json:"message"`
 	}
-	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]string{"last_by_subj": s.log + goneToken + tok}, &a)
+	err := s.request(ctx, "STREAM.MSG.GET."+s.name(), map[string]string{"last_by_subj": s.log + goneToken + tok}, &a)
 	if isCode(err, codeNoMessage) {
 		return gone{}, nil
 	}

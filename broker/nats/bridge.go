@@ -31,12 +31,14 @@ type bridge struct {
 }
 
 // bridged reports whether publishes wait for a leader: there may be another one soon.
-func (s *logOptions) bridged() bool { return s.durable() && s.opts.Load().Replicas > 1 }
+func (s *logOptions) bridged() bool {
+	return s.durable() && (s.opts.Load().Replicas > 1 || s.lead.Load() != nil)
+}
 
 // queuesAway reports whether publishes wait for the connection while there is none: with
 // durability none NATS answers nothing, so that what was not sent can be sent later. They
 // wait within max_pending, max_pending_bytes and ack_timeout.
-func (s *stream) queuesAway() bool { return !s.durable() && s.b.stateErr() == nil }
+func (s *logOptions) queuesAway() bool { return !s.durable() && s.b.stateErr() == nil }
 
 // addKey gives p an idempotency key if it needs one. The outbox's lock is held.
 func (s *stream) addKey(p *pending) {
@@ -79,6 +81,9 @@ const resendAfter = 3 * time.Second
 // o.mu is held.
 func (o *outbox) ready(p *pending) bool {
 	s := p.s
+	if s.site.refusal() != nil && s.bridged() {
+		return false
+	}
 	if s.queuesAway() {
 		return o.b.connected.Load()
 	}

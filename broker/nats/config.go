@@ -41,6 +41,9 @@ type Config struct {
 	// means it is not clustered and listens nowhere.
 	Cluster Cluster `json:"cluster"`
 
+	// Sites are two sites with NATS servers each; the zero value means one site.
+	Sites Sites `json:"sites"`
+
 	// MaxPending bounds the publishes that wait for their answer; at the bound new
 	// ones are refused with hub.ErrOverloaded. 0 means 8,192.
 	MaxPending int `json:"max_pending"`
@@ -95,6 +98,9 @@ func (c Config) withDefaults() Config {
 	if c.AckTimeout == 0 {
 		c.AckTimeout = hub.Duration(10 * time.Second)
 	}
+	if c.Sites.Detect == 0 {
+		c.Sites.Detect = hub.Duration(3 * time.Second)
+	}
 	if c.ReadTimeout == 0 {
 		c.ReadTimeout = hub.Duration(5 * time.Second)
 	}
@@ -132,6 +138,7 @@ func (c Config) Validate() error {
 	} else if cl.Listen != "" || len(cl.Routes) > 0 || cl.Node != "" {
 		bad("cluster.name: it is empty but other cluster options are set")
 	}
+	c.Sites.validate(c.URL, bad)
 	if c.MaxPending < 0 || c.MaxPendingBytes < 0 || c.AckTimeout < 0 || c.ReadTimeout < 0 || c.MinFree < 0 {
 		bad("max_pending, max_pending_bytes, ack_timeout, read_timeout and min_free must not be negative")
 	}
@@ -154,6 +161,9 @@ func (c Config) check(namespaces []hub.Namespace) error {
 		if n.Durability == hub.Synced && c.URL != "" && !c.AssumeSynced {
 			errs = append(errs, fmt.Errorf("namespace %q wants durability synced from an external NATS: a client cannot see "+
 				"whether its servers sync; set sync_interval: always in their jetstream block and then assume_synced: true here", n.Name))
+		}
+		if n.BothSites && !c.Sites.enabled() {
+			errs = append(errs, fmt.Errorf("namespace %q wants both_sites, and there is one site; set broker.nats.sites, or both_sites: false", n.Name))
 		}
 		if n.Replicas > 1 && n.Durability != hub.None && c.URL == "" && c.Cluster.Name == "" {
 			errs = append(errs, fmt.Errorf("namespace %q wants %d replicas, but the embedded server is not clustered; "+

@@ -68,7 +68,7 @@ func (c comparison) add(pages []*page) {
 func (r *reader) countPairs(ctx context.Context, c comparison, pairs int) error {
 	ends := []query{{Seq: r.begin + 1, NextFor: r.subject, Batch: 1}, {Seq: r.end + 1, NextFor: r.subject, Batch: 1}}
 	queries := append(slices.Repeat(ends, pairs/2), ends[0])
-	pages, err := r.s.b.reads.getAll(ctx, r.s.name(), queries, r.s.b.reads.patience(firstTry))
+	pages, err := r.s.b.reads.getAll(ctx, r.s.direct(), queries, r.s.b.reads.patience(firstTry))
 	c.add(pages)
 	return err
 }
@@ -154,7 +154,7 @@ func (r *reader) completeCopies(ctx context.Context, ms []stored) (all []stored,
 // reread reads what is between r.begin and r.end again, from whichever copies answer.
 func (r *reader) reread(ctx context.Context) (ms []stored, err error) {
 	for at := r.begin; at < r.end; {
-		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: at + 1, NextFor: r.subject, Batch: readBatch})
+		p, err := r.s.b.reads.get(ctx, r.s.direct(), query{Seq: at + 1, NextFor: r.subject, Batch: readBatch})
 		if err != nil {
 			return nil, err
 		}

@@ -16,12 +16,16 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// logOptions are those of a namespace, and the names that its log has in NATS.
-type logOptions struct {
+// A logPlace is where a namespace's log is in NATS, by its names and by its site.
+type logPlace struct {
 	b    *Broker
 	opts atomic.Pointer[hub.Namespace] // replaced by Change, but for name and durability
 	log  string                        // what the subjects in the log begin with; ends with a dot
+	lead atomic.Pointer[lead]          // nil without two sites
 }
+
+// logOptions are those of a namespace, and where its log is.
+type logOptions struct{ logPlace }
 
 // A logReader reads single messages of a log, of its leader where any replica may be behind.
 type logReader struct{ logOptions }
@@ -32,6 +36,8 @@ type storedLog struct {
 	clock atomic.Int64 // how much the clock of the log's leader is ahead, in ns
 	// unwritten is set while the disk is too full to write the log's epoch.
 	unwritten atomic.Pointer[unwritten]
+	sited     atomic.Pointer[sited] // as the log was last seen; nil without two sites
+	crossing  atomic.Bool           // what is left of an epoch is read at the site that took over
 }
 
 // A delivery is what the channels of a namespace that are subscribed here have got of
@@ -87,6 +93,7 @@ type stream struct {
 	// Owned by run.
 	suspect time.Time // since when the log seems to end too early; zero if it does not
 
+	site    *siteLog // nil without two sites
 	bridge  bridge
 	storage storage
 	share   share
@@ -118,7 +125,7 @@ type channel struct {
 func newStream(b *Broker, ns hub.Namespace, deliver func(*hub.Message)) *stream {
 	s := &stream{readable: readable{
 		delivery: delivery{
-			storedLog: storedLog{logReader: logReader{logOptions{b: b, log: b.cfg.Prefix + ".log." + ns.LogName() + "."}}},
+			storedLog: storedLog{logReader: logReader{logOptions{logPlace{b: b, log: b.cfg.Prefix + ".log." + ns.LogName() + "."}}}},
 			deliver:   deliver,
 			in:        make(chan *natsgo.Msg, min(max(256<<20/ns.MaxMessageBytes, 2048), 16384)),
 			wake:      make(chan struct{}, 1),
@@ -128,6 +135,7 @@ func newStream(b *Broker, ns hub.Namespace, deliver func(*hub.Message)) *stream 
 		index: newIndex(),
 	}}
 	s.opts.Store(&ns)
+	s.site = newSiteLog(s)
 	return s
 }
 
@@ -149,7 +157,7 @@ func (s *delivery) nudge() {
 // subject returns where a message of channel is published.
 func (s *logOptions) subject(channel string) string {
 	if s.durable() {
-		return s.log + token(s.opts.Load().Name, channel)
+		return s.into() + token(s.opts.Load().Name, channel)
 	}
 	return s.live(noEpoch, token(s.opts.Load().Name, channel))
 }
@@ -256,7 +264,7 @@ func (s *delivery) acknowledged(seq uint64, duplicate bool) (hub.Position, error
 // sweepEvery is how often the channels on which nothing came are compared with
 // the stream. A server alone in this process loses nothing on the way; there the
 // check only moves the point from which a full queue would be healed.
-func (s *stream) sweepEvery() time.Duration {
+func (s *logPlace) sweepEvery() time.Duration {
 	if s.b.server != nil && s.b.cfg.Cluster.Name == "" {
 		return 10 * time.Second
 	}
@@ -270,6 +278,9 @@ func (s *stream) run() {
 	defer s.land()
 	if s.spreads() {
 		s.b.wg.Go(spread{s}.run)
+	}
+	if s.site != nil {
+		s.b.wg.Go(s.site.run)
 	}
 	for {
 		if !s.verified() {
@@ -306,6 +317,7 @@ func (s *stream) run() {
 			default:
 				s.receive(m)
 			}
+			cross(s)
 			if full {
 				s.overflow()
 			}
@@ -394,6 +406,9 @@ func (s *stream) receive(m *natsgo.Msg) {
 			s.heal(true) // which delivers m as well
 		}
 		return
+	}
+	if !s.site.await(st.seq) {
+		return // the site that took over has it, or it was acknowledged to no client
 	}
 	prev, _ := strconv.ParseUint(m.Header.Get("Nats-Last-Sequence"), 10, 64)
 	tok := lastToken(m.Subject)
@@ -515,7 +530,7 @@ func (s *logReader) message(channel string, st stored, epoch string, prev uint64
 // fenceMessage returns what the stream's leader must refuse.
 func (s *logOptions) fenceMessage() *natsgo.Msg {
 	return &natsgo.Msg{
-		Subject: s.b.cfg.Prefix + ".log." + s.opts.Load().LogName() + ".fence",
+		Subject: s.into() + "fence",
 		Header:  natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}},
 	}
 }

@@ -63,7 +63,7 @@ func (p *pending) duplicateOf(first hub.Publication, check hub.Check, seq uint64
 // was removed. Any replica may answer, but only the leader knows that there is no such
 // message.
 func (s *logReader) readOne(ctx context.Context, seq uint64) (p hub.Publication, check hub.Check, err error) {
-	pg, err := s.b.reads.get(ctx, s.name(), query{Seq: seq})
+	pg, err := s.b.reads.get(ctx, s.direct(), query{Seq: seq})
 	if err == nil && len(pg.messages) > 0 {
 		m := pg.messages[0]
 		return hub.Publication{Key: m.key, Data: m.data, Attributes: s.attributes(m.attributes)}, m.check, nil
@@ -109,7 +109,7 @@ func (s *logReader) leaderRead(ctx context.Context, query map[string]any) (*nats
 			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
-	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), query, &answer)
+	err := s.request(ctx, "STREAM.MSG.GET."+s.name(), query, &answer)
 	switch {
 	case isCode(err, codeNoMessage):
 		return nil, 0, time.Time{}, nil

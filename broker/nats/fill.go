@@ -75,7 +75,7 @@ func (s *readable) fill(tok string, c *channel, upTo uint64) bool {
 		var err error
 		for since < upTo {
 			var p page
-			p, err = s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, NextFor: s.log + tok, Batch: readBatch})
+			p, err = s.b.reads.get(s.life(), s.direct(), query{Seq: since + 1, NextFor: s.log + tok, Batch: readBatch})
 			if err == nil && len(p.messages) > 0 {
 				err = reportRemovedBefore(s, p.messages[0].seq, tok, c, since)
 			}
@@ -153,7 +153,7 @@ func (s *logReader) gone(tok string, since, upTo uint64, try int) bool {
 	if try%4 != 0 {
 		return false
 	}
-	next, err := s.leaderMessage(s.b.ctx, map[string]any{"seq": since + 1, "next_by_subj": s.log + tok})
+	next, err := s.leaderMessage(s.life(), map[string]any{"seq": since + 1, "next_by_subj": s.log + tok})
 	return err == nil && (next.seq == 0 || next.seq > upTo)
 }
 
@@ -176,7 +176,7 @@ func (s *logReader) leaderMessage(ctx context.Context, query map[string]any) (en
 			Subject string `json:"subject"`
 		} `json:"message"`
 	}
-	err := s.b.request(ctx, "STREAM.MSG.GET."+s.name(), query, &a)
+	err := s.request(ctx, "STREAM.MSG.GET."+s.name(), query, &a)
 	if isCode(err, codeNoMessage) {
 		err = nil
 	}
@@ -199,7 +199,7 @@ func (s *delivery) fillWhole(upTo uint64) bool {
 		}
 		since := c.last
 		s.mu.Unlock()
-		p, err := s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, Batch: readBatch})
+		p, err := s.b.reads.get(s.life(), s.direct(), query{Seq: since + 1, Batch: readBatch})
 		for _, st := range p.messages {
 			if st.seq > upTo {
 				s.skipTo(upTo)

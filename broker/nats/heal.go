@@ -16,6 +16,7 @@ import (
 // which nothing came lately. Only run may call it.
 func (s *stream) heal(all bool) {
 	for s.b.ctx.Err() == nil {
+		cross(s)
 		generation := s.b.generation.Load()
 		if all {
 			s.drop()
@@ -79,7 +80,7 @@ func (s *stream) compare(all bool) error {
 	s.mu.Lock()
 	epoch, high := s.epoch, s.high
 	s.mu.Unlock()
-	in, err := s.info(s.b.ctx)
+	in, err := s.info(s.life())
 	if isCode(err, codeStreamNotFound) {
 		if in, err = s.ensure(s.b.ctx); err == nil {
 			s.adopt(in)
@@ -108,7 +109,7 @@ func (s *stream) regressed(in info, high uint64) (info, error) {
 		return in, errSuspect
 	}
 	s.b.log.Error("log lost messages; it begins a new epoch", "namespace", s.opts.Load().LogName(), "last", in.last, "seen", high)
-	in, err := s.newEpoch(s.b.ctx, in)
+	in, err := s.newEpoch(s.life(), in)
 	if err == nil {
 		s.doubted.Store(0)
 		s.adopt(in)
@@ -125,7 +126,7 @@ func (s *stream) catchUp(in info, all bool) error {
 		// suspended may be behind by any time. Only what the leader has says that an
 		// answer reaches far enough.
 		var err error
-		if end, err = s.leaderMessage(s.b.ctx, map[string]any{"last_by_subj": s.log + ">"}); err != nil {
+		if end, err = s.leaderMessage(s.life(), map[string]any{"last_by_subj": s.log + ">"}); err != nil {
 			return err
 		}
 	}
@@ -286,13 +287,13 @@ func (s *stream) missing(l laggards, end ending, all bool) (found, unsure []stri
 // something to answer, end's own subject is asked for as well.
 func (s *logReader) newestOf(subjects []string, since uint64, end ending) (page, error) {
 	if s.opts.Load().Replicas <= 1 {
-		return s.b.reads.get(s.b.ctx, s.name(), query{MultiLast: subjects, Seq: since + 1, UpToSeq: end.seq})
+		return s.b.reads.get(s.life(), s.direct(), query{MultiLast: subjects, Seq: since + 1, UpToSeq: end.seq})
 	}
 	if !slices.Contains(subjects, end.subject) {
 		subjects = append(subjects[:len(subjects):len(subjects)], end.subject)
 	}
 	for try := 1; try <= maxTries; try++ {
-		p, err := s.b.reads.get(s.b.ctx, s.name(), query{MultiLast: subjects, Seq: since + 1})
+		p, err := s.b.reads.get(s.life(), s.direct(), query{MultiLast: subjects, Seq: since + 1})
 		if err != nil || p.upTo >= end.seq {
 			return p, err
 		}
@@ -309,7 +310,7 @@ const maxTries = 20
 // what the joined channels miss.
 func (s *stream) scan(since, upTo uint64) error {
 	for try := 1; since < upTo; {
-		p, err := s.b.reads.get(s.b.ctx, s.name(), query{Seq: since + 1, Batch: readBatch})
+		p, err := s.b.reads.get(s.life(), s.direct(), query{Seq: since + 1, Batch: readBatch})
 		if err != nil {
 			return err
 		}

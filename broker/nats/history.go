@@ -114,7 +114,7 @@ func (s *readable) firstOfAll(ctx context.Context, in info, ms []stored, since, 
 				Deleted []uint64 `json:"deleted"`
 			} `json:"state"`
 		}
-		if err := s.b.request(ctx, "STREAM.INFO."+s.name(), map[string]bool{"deleted_details": true}, &a); err != nil {
+		if err := s.request(ctx, "STREAM.INFO."+s.name(), map[string]bool{"deleted_details": true}, &a); err != nil {
 			return 0, err
 		}
 		if n := len(a.State.Deleted); n > 0 {
@@ -167,7 +167,7 @@ func (s *readable) trimmed(in info) bool {
 // replica that is behind may have what the log has not any more: its leader is asked.
 func (r *reader) oldest(ctx context.Context, since uint64) (seq uint64, count int, err error) {
 	if r.s.opts.Load().Replicas <= 1 {
-		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: 1, NextFor: r.subject, Batch: 1})
+		p, err := r.s.b.reads.get(ctx, r.s.direct(), query{Seq: 1, NextFor: r.subject, Batch: 1})
 		if err != nil || len(p.messages) == 0 {
 			return 0, 0, err
 		}
@@ -182,6 +182,6 @@ func (r *reader) oldest(ctx context.Context, since uint64) (seq uint64, count in
 			Subjects map[string]int `json:"subjects"`
 		} `json:"state"`
 	}
-	err = r.s.b.request(ctx, "STREAM.INFO."+r.s.name(), map[string]string{"subjects_filter": r.subject}, &a)
+	err = r.s.request(ctx, "STREAM.INFO."+r.s.name(), map[string]string{"subjects_filter": r.subject}, &a)
 	return first.seq, a.State.Subjects[r.subject], err
 }

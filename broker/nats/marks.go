@@ -38,8 +38,10 @@ const marksRetry = 10 * time.Second
 var errNotPermitted = errors.New("the NATS account has no permission")
 
 // No namespace has a name with capitals.
-func (b *connection) marksStream() string          { return b.cfg.Prefix + "_MARKS" }
-func (b *connection) markSubject(ns string) string { return b.cfg.Prefix + ".mark." + ns }
+func (b *connection) marksStream() string { return b.cfg.Prefix + "_MARKS" }
+func (b *connection) markSubject(ns string) string {
+	return b.cfg.Prefix + ".mark" + b.cfg.Sites.suffix() + "." + ns
+}
 
 // prepareMarks finds out whether external servers can keep marks of the logs.
 func (b *Broker) prepareMarks(ctx context.Context, namespaces []hub.Namespace) error {

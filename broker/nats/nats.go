@@ -74,6 +74,7 @@ type Broker struct {
 	opened       atomic.Int64  // see Opened, in Unix milliseconds; 0 for the zero Time
 	// bridgedPublishes counts the times that a publish was kept to be sent again.
 	bridgedPublishes atomic.Uint64
+	leadAtStart      atomic.Bool // see Promote
 
 	wg sync.WaitGroup
 
@@ -215,7 +216,7 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 		}
 		b.wg.Go(s.run)
 	}
-	if err := b.startPulse(); err != nil {
+	if err := errors.Join(b.startPulse(), listenForSites(b)); err != nil {
 		return err
 	}
 	if o := b.outside.Load(); o != nil {

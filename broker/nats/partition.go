@@ -44,7 +44,7 @@ func (s *storedLog) checkPartitions(ctx context.Context) error {
 		other.Partitions = 2 // whatever number: the first of them has the same name
 	}
 	var a streamAnswer
-	err := s.b.request(ctx, "STREAM.INFO."+s.b.cfg.Prefix+"_"+other.LogName(), nil, &a)
+	err := s.request(ctx, "STREAM.INFO."+s.b.cfg.Prefix+"_"+other.LogName(), nil, &a)
 	switch {
 	case isCode(err, codeStreamNotFound), errors.Is(err, errNotPermitted):
 		return nil

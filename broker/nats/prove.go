@@ -74,7 +74,7 @@ func (s *readable) proveRemoved(ctx context.Context, p hub.Position) (hub.Check,
 	}
 	from := p.Check.Latest(next).Add(skew)
 	q := query{StartTime: from.UTC().Format(time.RFC3339Nano), Batch: 1}
-	later, err := s.b.reads.get(ctx, s.name(), q)
+	later, err := s.b.reads.get(ctx, s.direct(), q)
 	if err != nil || len(later.messages) > 0 && later.messages[0].seq <= p.Offset {
 		return 0, err
 	}

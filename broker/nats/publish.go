@@ -117,6 +117,8 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 		}
 	case !s.verified() && !s.bridged():
 		err = fmt.Errorf("%w: namespace %s is being checked after a reconnect", hub.ErrUnavailable, s.opts.Load().Title())
+	case s.site.refusal() != nil:
+		err = s.site.refusal()
 	case s.storage.refusesNow(time.Now()):
 		err = s.errStorage()
 	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+p.Attributes.Size()+overhead)):
@@ -392,7 +394,43 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	if len(m.Data) == 0 && o.refused(id) {
 		return
 	}
+	if elsewhere(o, id, m.Data, ackErr) {
+		return
+	}
 	o.found(id)
+	if ackErr == nil && len(m.Data) > 0 {
+		if s := streamOf(o, id); s != nil && s.site.hold(id, seq, duplicate) {
+			return
+		}
+	}
+	answerPublish(o, id, seq, duplicate, m.Data, ackErr)
+}
+
+// streamOf returns the log that the publish called id is for; nil if it has been answered.
+func streamOf(o *outbox, id uint64) *stream {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p := o.waiting[id]; p != nil {
+		return p.s
+	}
+	return nil
+}
+
+// elsewhere reports whether an acknowledgement is of a site that does not lead the log any
+// more: the publish is sent to the one that does.
+func elsewhere(o *outbox, id uint64, body []byte, err error) bool {
+	s := streamOf(o, id)
+	if s == nil || s.site == nil || err != nil || len(body) == 0 {
+		return false
+	}
+	var a struct {
+		Domain string `json:"domain"`
+	}
+	return json.Unmarshal(body, &a) == nil && a.Domain != s.site.site()
+}
+
+// answerPublish answers the publish called id with what the stream said in body.
+func answerPublish(o *outbox, id, seq uint64, duplicate bool, body []byte, ackErr error) {
 	if duplicate && o.compare(id, seq) {
 		return
 	}
@@ -400,7 +438,7 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	if p == nil {
 		return
 	}
-	if len(m.Data) == 0 { // there is no listener on the stream's subject: no stream or no leader
+	if len(body) == 0 { // there is no listener on the stream's subject: no stream or no leader
 		p.s.nudge()
 		p.done(hub.Position{}, fmt.Errorf("%w: NATS has no stream for namespace %s", hub.ErrUnavailable, p.s.opts.Load().Title()))
 		return

@@ -68,7 +68,7 @@ func newPulse(b *Broker) *pulse {
 	}
 	for _, s := range b.all() {
 		if s.durable() && s.opts.Load().Replicas > 1 {
-			return &pulse{b: b, s: s, subject: b.cfg.Prefix + ".pulse", peers: map[string]time.Time{}, answered: time.Now()}
+			return &pulse{b: b, s: s, subject: b.cfg.Prefix + ".pulse" + b.cfg.Sites.suffix(), peers: map[string]time.Time{}, answered: time.Now()}
 		}
 	}
 	return nil
@@ -190,6 +190,9 @@ func (p *pulse) ask() {
 // lost returns why the server counts as cut off, or "".
 func (p *pulse) lost(now time.Time) string {
 	waits := p.b.out.oldestByLog(now)
+	if p.b.cfg.Sites.enabled() {
+		waits = 0 // another site may lead, which no server here can do anything about
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	more := min(pulseSlow*p.slow, pulseSlowest)

@@ -93,8 +93,8 @@ func (r *reads) listen() error {
 	return sub.SetPendingLimits(-1, -1) // bounded by maxReads times readBytes
 }
 
-// get sends q to stream and waits for the whole answer.
-func (r *reads) get(ctx context.Context, stream string, q query) (page, error) {
+// get sends q to the subject of a stream (see direct) and waits for the whole answer.
+func (r *reads) get(ctx context.Context, subject string, q query) (page, error) {
 	if err := r.enter(ctx); err != nil {
 		return page{}, err
 	}
@@ -121,9 +121,9 @@ func (r *reads) get(ctx context.Context, stream string, q query) (page, error) {
 		if again {
 			ids[tries] = r.begin(answers)
 			tries++
-			err = r.b.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, r.prefix+strconv.FormatUint(ids[tries-1], 36), body)
+			err = r.b.nc.PublishRequest(subject, r.prefix+strconv.FormatUint(ids[tries-1], 36), body)
 			if err != nil {
-				return page{}, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, stream, err)
+				return page{}, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, subject, err)
 			}
 		}
 		select {
@@ -387,11 +387,17 @@ func (b *connection) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, er
 	}
 }
 
-// request makes a JetStream API request with one JSON answer.
+// request makes a JetStream API request with one JSON answer, of the servers that the node
+// is connected to.
 func (b *connection) request(ctx context.Context, subject string, body, answer any) error {
+	return b.requestAt(ctx, "$JS.API."+subject, body, answer)
+}
+
+// requestAt is request with the whole subject.
+func (b *connection) requestAt(ctx context.Context, subject string, body, answer any) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	q := &natsgo.Msg{Subject: "$JS.API." + subject}
+	q := &natsgo.Msg{Subject: subject}
 	var err error
 	if body != nil {
 		if q.Data, err = json.Marshal(body); err != nil {

@@ -263,7 +263,7 @@ func (u *unwritten) over(s *storedLog, in info, err error) (info, error) {
 }
 
 // write writes what could not be written while the disk was full.
-func (s *storedLog) write(ctx context.Context) error {
+func (s *stream) write(ctx context.Context) error {
 	if !s.durable() {
 		return nil
 	}

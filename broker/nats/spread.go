@@ -50,7 +50,7 @@ func (s spread) run() {
 // move has the server lead the log that should, if all of its replicas are up to date.
 func (s spread) move() {
 	var a streamAnswer
-	if err := s.b.request(s.b.ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil || a.Cluster == nil {
+	if err := s.request(s.b.ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil || a.Cluster == nil {
 		return
 	}
 	to := s.preferred(a.Cluster)
@@ -61,7 +61,7 @@ func (s spread) move() {
 	var done struct {
 		Success bool `json:"success"`
 	}
-	if err := s.b.request(s.b.ctx, "STREAM.LEADER.STEPDOWN."+s.name(), body, &done); err != nil {
+	if err := s.request(s.b.ctx, "STREAM.LEADER.STEPDOWN."+s.name(), body, &done); err != nil {
 		s.b.log.Debug("partition keeps its leader", "namespace", s.opts.Load().LogName(), "leader", a.Cluster.Leader, "wanted", to, "err", err)
 		return
 	}

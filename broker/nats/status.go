@@ -68,7 +68,7 @@ func (s *stream) status(ctx context.Context) LogStatus {
 	opts := s.opts.Load()
 	st := LogStatus{Namespace: opts.Name, Partition: opts.Partition, Partitions: opts.Partitions, Wanted: opts.Replicas}
 	var a streamAnswer
-	if st.Err = s.b.request(ctx, "STREAM.INFO."+s.name(), nil, &a); st.Err != nil {
+	if st.Err = s.request(ctx, "STREAM.INFO."+s.name(), nil, &a); st.Err != nil {
 		return st
 	}
 	st.Epoch, st.Last, st.Messages, st.Bytes = a.Config.Metadata[metaEpoch], a.State.LastSeq, a.State.Msgs, a.State.Bytes

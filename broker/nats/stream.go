@@ -48,10 +48,10 @@ func (in info) top() hub.Position {
 }
 
 // prefixed returns the name of the stream; names allow no dots.
-func (s *logOptions) name() string { return s.b.cfg.Prefix + "_" + s.opts.Load().LogName() }
+func (s *logPlace) name() string { return s.b.cfg.Prefix + "_" + s.opts.Load().LogName() }
 
 // config returns the stream's configuration in epoch.
-func (s *logOptions) config(epoch string, base uint64, least int, gone bool) jetstream.StreamConfig {
+func (s *storedLog) config(epoch string, base uint64, least int, gone bool) jetstream.StreamConfig {
 	p, ns := s.b.cfg.Prefix, s.opts.Load().LogName()
 	cfg := jetstream.StreamConfig{
 		Name:              s.name(),
@@ -78,6 +78,13 @@ func (s *logOptions) config(epoch string, base uint64, least int, gone bool) jet
 			metaSizes: strconv.Itoa(least),
 		},
 	}
+	if s.lead.Load() != nil {
+		cfg.Subjects = []string{s.into() + ">"}
+		cfg.SubjectTransform = &jetstream.SubjectTransformConfig{Source: s.into() + ">", Destination: s.log + ">"}
+	}
+	if st := s.sited.Load(); st != nil {
+		st.write(cfg.Metadata)
+	}
 	if gone {
 		cfg.Metadata[metaGone] = "1"
 	}
@@ -92,6 +99,7 @@ func same(have, want jetstream.StreamConfig) bool {
 	return have.MaxMsgsPerSubject == want.MaxMsgsPerSubject && have.MaxBytes == want.MaxBytes &&
 		have.MaxAge == want.MaxAge && have.Duplicates == want.Duplicates && have.Replicas == want.Replicas &&
 		have.AllowDirect && have.RePublish != nil && *have.RePublish == *want.RePublish &&
+		(have.SubjectTransform == nil) == (want.SubjectTransform == nil) &&
 		len(have.Subjects) == 1 && have.Subjects[0] == want.Subjects[0] && have.Discard == want.Discard &&
 		have.Metadata[metaEpoch] == want.Metadata[metaEpoch] && have.Metadata[metaBase] == want.Metadata[metaBase] &&
 		have.Metadata[metaSizes] == want.Metadata[metaSizes] && have.Metadata[metaGone] == want.Metadata[metaGone]
@@ -119,13 +127,23 @@ func (s *storedLog) look(ctx context.Context) (info, error) {
 
 func (s *storedLog) lookStored(ctx context.Context) (info, error) {
 	var a streamAnswer
-	if err := s.b.request(ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil {
+	lead := s.lead.Load()
+	if err := s.request(ctx, "STREAM.INFO."+s.name(), nil, &a); err != nil {
 		return info{}, err
+	}
+	if s.lead.Load() != lead {
+		return info{}, errMoved
 	}
 	if !a.TimeStamp.IsZero() {
 		s.clock.Store(int64(time.Until(a.TimeStamp)))
 	}
 	m := a.Config.Metadata
+	if lead != nil {
+		if a.Config.Mirror != nil {
+			return info{}, errMoved
+		}
+		s.sited.Store(parseSited(m))
+	}
 	in := info{epoch: m[metaEpoch], first: a.State.FirstSeq, last: a.State.LastSeq, config: a.Config}
 	base, err := strconv.ParseUint(m[metaBase], 10, 64)
 	least, err2 := strconv.Atoi(m[metaSizes])
@@ -149,12 +167,17 @@ func (s *storedLog) lookStored(ctx context.Context) (info, error) {
 	return in, nil
 }
 
+var errMoved = fmt.Errorf("%w: another site leads the log", hub.ErrUnavailable)
+
 // retryEvery is how often something a server is not ready for is tried again.
 const retryEvery = 100 * time.Millisecond
 
 // prepare makes the stream exist with our configuration and sets the epoch. It
 // waits for servers that are not ready.
-func (s *readable) prepare(ctx context.Context) error {
+func (s *stream) prepare(ctx context.Context) error {
+	if err := s.site.settle(ctx); err != nil {
+		return err
+	}
 	var renewed string // the epoch that began here
 	began := time.Now()
 	for n := 0; ; n++ {
@@ -213,9 +236,11 @@ func hopeless(err error) bool {
 }
 
 // ensure creates the stream or brings its configuration up to date, once.
-func (s *storedLog) ensure(ctx context.Context) (info, error) {
+func (s *stream) ensure(ctx context.Context) (info, error) {
 	in, err := s.look(ctx)
 	switch {
+	case isCode(err, codeStreamNotFound) && s.site != nil && !s.site.create.Load():
+		return info{}, errMoved // or someone has removed it: it is not made anew while there may be a copy
 	case isCode(err, codeStreamNotFound) && s.b.room.readOnly():
 		s.unwritten.Store(&unwritten{epoch: s.newEpochName()})
 		return s.look(ctx)
@@ -250,7 +275,7 @@ func (s *storedLog) put(ctx context.Context, verb string, cfg jetstream.StreamCo
 		return s.b.room.refusal()
 	}
 	var a jetstream.StreamInfo
-	err := s.b.request(ctx, "STREAM."+verb+"."+cfg.Name, cfg, &a)
+	err := s.request(ctx, "STREAM."+verb+"."+cfg.Name, cfg, &a)
 	if isCode(err, codeReplicas) {
 		return fmt.Errorf("%w: this NATS is no cluster; set replicas: 1, or let url name a cluster", err)
 	}
@@ -263,6 +288,9 @@ func (s *storedLog) newEpoch(ctx context.Context, in info) (info, error) {
 	now, err := s.look(ctx)
 	if err != nil || now.epoch != in.epoch {
 		return now, err
+	}
+	if st := s.sited.Load(); st != nil {
+		s.sited.Store(&sited{term: st.term, alone: st.alone}) // it continues none
 	}
 	if s.b.room.readOnly() {
 		s.unwritten.Store(&unwritten{epoch: s.newEpochName(), base: now.last})
@@ -339,14 +367,27 @@ func (s *readable) fly() {
 			return
 		}
 		s.flights.Unlock()
-		if f.err = s.fence(s.b.ctx); f.err == nil {
-			f.in, f.err = s.look(s.b.ctx)
-		}
+		s.lookFor(f)
 		if f.err == nil {
 			s.adopt(f.in)
 			s.seen(f.in)
 		}
 		close(f.done)
+	}
+}
+
+// lookFor makes the look f at the site that leads the log, and another one if that was left
+// meanwhile.
+func (s *readable) lookFor(f *flight) {
+	for {
+		ctx := s.life()
+		if f.err = s.fence(ctx); f.err == nil {
+			f.in, f.err = s.look(ctx)
+		}
+		if ctx.Err() == nil && !s.crossing.Load() || s.b.ctx.Err() != nil {
+			return
+		}
+		s.pause(time.Millisecond)
 	}
 }
 

@@ -267,7 +267,7 @@ func (r *reader) askLeader(ctx context.Context) error {
 // next returns up to limit messages after since and how many are left then.
 func (r *reader) next(ctx context.Context, since uint64, limit int) ([]stored, uint64, error) {
 	for try := 1; ; try++ {
-		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: since + 1, NextFor: r.subject, Batch: min(limit, readBatch)})
+		p, err := r.s.b.reads.get(ctx, r.s.direct(), query{Seq: since + 1, NextFor: r.subject, Batch: min(limit, readBatch)})
 		if err != nil {
 			return nil, 0, err
 		}
@@ -408,7 +408,7 @@ func (r reader) near(ctx context.Context, lo, hi uint64, pending, n int) (uint64
 		}
 		want := float64(n+n/4+16-few) / float64(pending-few)
 		guess := high - min(uint64(float64(high-lo)*want)+1, high-lo-1)
-		p, err := r.s.b.reads.get(ctx, r.s.name(), query{Seq: guess + 1, NextFor: r.subject, Batch: 1})
+		p, err := r.s.b.reads.get(ctx, r.s.direct(), query{Seq: guess + 1, NextFor: r.subject, Batch: 1})
 		if err != nil {
 			return 0, err
 		}

@@ -54,7 +54,7 @@ func (r *reader) lacks(ctx context.Context) (most uint64, err error) {
 		if try > 0 {
 			queries = slices.Concat(slices.Repeat([]query{first, after}, 8), queries[:1])
 		}
-		p, err := r.s.b.reads.getAll(ctx, r.s.name(), queries, 0)
+		p, err := r.s.b.reads.getAll(ctx, r.s.direct(), queries, 0)
 		if err != nil {
 			return 0, err
 		}
@@ -103,7 +103,7 @@ func (r *reader) leaderCount(ctx context.Context) (uint64, error) {
 			Subjects map[string]uint64 `json:"subjects"`
 		} `json:"state"`
 	}
-	err := r.s.b.request(ctx, "STREAM.INFO."+r.s.name(), map[string]string{"subjects_filter": r.subject}, &a)
+	err := r.s.request(ctx, "STREAM.INFO."+r.s.name(), map[string]string{"subjects_filter": r.subject}, &a)
 	return a.State.Subjects[r.subject], err
 }
 
@@ -141,7 +141,7 @@ func (r *reader) fromLeader(ctx context.Context) (ms []stored, err error) {
 // getAll sends queries together, so that a log with one copy answers them one right after the
 // other, and waits for all answers: as long as a read may take, or for patience if that is not
 // 0. A page that did not come in that time is nil.
-func (r *reads) getAll(ctx context.Context, stream string, queries []query, patience time.Duration) ([]*page, error) {
+func (r *reads) getAll(ctx context.Context, subject string, queries []query, patience time.Duration) ([]*page, error) {
 	if err := r.enter(ctx); err != nil {
 		return nil, err
 	}
@@ -158,10 +158,10 @@ func (r *reads) getAll(ctx context.Context, stream string, queries []query, pati
 		ids[i] = r.begin(answers[i])
 		body, err := json.Marshal(q)
 		if err == nil {
-			err = r.b.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, r.prefix+strconv.FormatUint(ids[i], 36), body)
+			err = r.b.nc.PublishRequest(subject, r.prefix+strconv.FormatUint(ids[i], 36), body)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, stream, err)
+			return nil, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, subject, err)
 		}
 	}
 	enough := ctx

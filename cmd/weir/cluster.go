@@ -24,7 +24,38 @@ func newCluster() *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		RunE:  group,
 	}
-	cmd.AddCommand(newClusterStatus())
+	cmd.AddCommand(newClusterStatus(), newClusterPromote())
+	return cmd
+}
+
+func newClusterPromote() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "promote [namespace ...]",
+		Short: "Have a node's site lead the logs of two sites",
+		Long: `Promote has the site of that node lead the logs of the namespaces, of all if none is
+named (broker.nats.sites).
+
+A site that leads and answers gives a log up first: publications wait meanwhile, and nothing is missing.
+With one that does not answer the copy takes over as it is: be sure that the other site accepts no
+publications any more. With both_sites the copy has all that was acknowledged and positions stay valid;
+otherwise clients receive a gap.`,
+		Example: `  weir cluster promote --admin http://gw-b1.example:8001 --token "$TOKEN"
+  weir cluster promote orders`,
+		Args: cobra.ArbitraryArgs,
+	}
+	connect := adminFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		src, err := connect()
+		if err != nil {
+			return err
+		}
+		defer src.close()
+		var c admin.Cluster
+		if err := src.post(cmd.Context(), "/api/cluster/promote?"+url.Values{"namespace": args}.Encode(), &c); err != nil {
+			return adminError("cluster promote", err)
+		}
+		return clusterText(cmd.OutOrStdout(), &c)
+	}
 	return cmd
 }
 
@@ -130,5 +161,27 @@ func clusterText(out io.Writer, c *admin.Cluster) error {
 		fmt.Fprintf(w, "%s\t%s\t%d of %d\t%d\t%d\t%s\t%s\n", legible(l.Name()), leader, l.Copies(), max(l.Wanted, 1), l.Lag(), l.Last,
 			draw.Grouped(l.Messages), draw.Bytes.Format(float64(l.Bytes)))
 	}
+	sitesText(w, c)
 	return w.Flush()
+}
+
+// sitesText lists how two sites have the logs.
+func sitesText(w io.Writer, c *admin.Cluster) {
+	begun := false
+	for i := range c.Logs {
+		l := &c.Logs[i]
+		if l.Sites == nil {
+			continue
+		}
+		if !begun {
+			begun = true
+			fmt.Fprintln(w, "\nNAMESPACE\tSITE\tCOPY AT\tBEHIND\tCAN TAKE OVER\tTAKEN OVER\tDOES NOT ANSWER")
+		}
+		able := "with a gap"
+		if l.Sites.Whole {
+			able = "without a gap"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d times\t%s\n", legible(l.Name()), legible(l.Sites.Leads), legible(l.Sites.Copy), draw.Grouped(l.Sites.Behind), able,
+			l.Sites.Term, legible(strings.Join(l.Sites.Lost, ", ")))
+	}
 }

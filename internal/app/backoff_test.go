@@ -21,7 +21,7 @@ func TestHeartbeatsAdaptToTheClientsBackoff(t *testing.T) {
 			c.EventLoop.Engine = engine
 			c.Push.Heartbeat, c.Push.HeartbeatMin = hub.Duration(time.Hour), hub.Duration(time.Millisecond)
 			c.Push.IdleTimeout = hub.Duration(3 * time.Hour)
-			c.Mercure.Enabled, c.Mercure.Anonymous = true, true
+			c.Mercure.Enabled, c.Mercure.Anonymous, c.Mercure.Namespace = true, true, "default"
 			c.Centrifuge.Enabled, c.Centrifuge.Insecure = true, true
 			c.Pusher.Enabled, c.Pusher.Apps = true, []pusher.App{{ID: "1", Key: "app-key-1", Secret: "app-secret-0123456"}}
 		})

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,5 +45,33 @@ func newBrokerMetrics(a *Node, c *catalog) *coreMetrics {
 		}
 		return 1
 	})
+	m.sites(c, a)
 	return m
+}
+
+// sites adds what is known of two sites.
+func (m *coreMetrics) sites(c *catalog, a *Node) {
+	site := func(name, help string, v func(s nats.SiteStatus) float64) {
+		m.list = append(m.list, metric{c.desc(name, help, "namespace", "partition"), prometheus.GaugeValue, func(emit func(float64, ...string)) {
+			for _, s := range nats.SiteLogs(a.NATS) {
+				emit(v(s), s.Namespace, strconv.Itoa(s.Partition))
+			}
+		}})
+	}
+	m.list = append(m.list, metric{c.desc("weir_site_up", "1 while a site answers for a log, 0 when it has not for broker.nats.sites.detect.", "namespace", "partition", "site"), prometheus.GaugeValue,
+		func(emit func(float64, ...string)) {
+			for _, s := range nats.SiteLogs(a.NATS) {
+				for _, name := range []string{s.Leads, s.Copy} {
+					up := 1.0
+					if slices.Contains(s.Lost, name) {
+						up = 0
+					}
+					emit(up, s.Namespace, strconv.Itoa(s.Partition), name)
+				}
+			}
+		}})
+	site("weir_site_term", "How often another site has taken a log over.", func(s nats.SiteStatus) float64 { return float64(s.Term) })
+	site("weir_site_copy_behind", "Messages that the other site's copy of a log lacks.", func(s nats.SiteStatus) float64 { return float64(s.Behind) })
+	site("weir_site_publishes_waiting", "Publishes of this node that are stored at one site and wait for the other.", func(s nats.SiteStatus) float64 { return float64(s.Waiting) })
+	site("weir_site_kept_messages", "Messages that only the site has which led a log before; an operator decides about them.", func(s nats.SiteStatus) float64 { return float64(s.Kept) })
 }

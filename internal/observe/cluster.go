@@ -3,9 +3,11 @@ package observe
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync"
 	"time"
 
+	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/internal/cluster"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 )
@@ -89,11 +91,13 @@ func (a *operatorCalls) cluster(ctx context.Context) *admin.Cluster {
 		c.Server, _ = a.NATS.Connected()
 		ctx, cancel := context.WithTimeout(ctx, logPatience)
 		defer cancel()
+		sites := nats.SiteLogs(a.NATS)
 		for _, l := range a.NATS.Logs(ctx) {
 			v := admin.ClusterLog{
 				Namespace: l.Namespace, Partition: l.Partition, Partitions: l.Partitions, Epoch: l.Epoch, Last: l.Last, Messages: l.Messages, Bytes: l.Bytes, Leader: l.Leader, Wanted: l.Wanted,
 				Replicas: []admin.ClusterReplica{},
 			}
+			v.Sites = sitesOf(sites, l.Namespace, l.Partition)
 			if l.Err != nil {
 				v.Error = l.Err.Error()
 			}
@@ -105,4 +109,23 @@ func (a *operatorCalls) cluster(ctx context.Context) *admin.Cluster {
 	}
 	c.Judge()
 	return c
+}
+
+// sitesOf returns how two sites have a log; nil with one site.
+func sitesOf(all []nats.SiteStatus, namespace string, partition int) *admin.ClusterSites {
+	for _, s := range all {
+		if s.Namespace == namespace && s.Partition == partition {
+			return &admin.ClusterSites{Leads: s.Leads, Term: s.Term, Copy: s.Copy, Behind: s.Behind, Whole: s.Whole, Alone: s.Alone,
+				Lost: append([]string{}, s.Lost...), Kept: s.Kept}
+		}
+	}
+	return nil
+}
+
+// promote is Promote of the admin listener.
+func (a *operatorCalls) promote(ctx context.Context, namespaces []string) error {
+	if a.NATS == nil {
+		return errors.New("there is one site: the broker is not nats")
+	}
+	return nats.Promote(ctx, a.NATS, namespaces...)
 }

@@ -57,6 +57,7 @@ func (a *operatorCalls) sources() admin.Sources {
 		Certificates: a.certificates,
 		Upstreams:    a.upstreamsView,
 		Cluster:      a.cluster,
+		Promote:      a.promote,
 		SteerCanary:  a.steerCanary,
 		Tune:         a.tuned,
 		Observe:      a.observed,

@@ -138,6 +138,10 @@ var trials = map[string]trial{
 		[]string{`weir_messages_published_total` + labelled(`outcome="ok"`) + ` 0+96x200`, `weir_messages_published_total` + labelled(`outcome="error"`) + ` 0+4x200`},
 	},
 	"WeirBrokerAway":   mode("broker-away", "disk-full"),
+	"WeirSiteLost": {
+		[]string{`weir_site_up` + labelled(`namespace="n", partition="0", site="a"`) + ` 0x200`, `weir_site_up` + labelled(`namespace="n", partition="0", site="b"`) + ` 1x200`},
+		[]string{`weir_site_up` + labelled(`namespace="n", partition="0", site="a"`) + ` 1x200`, `weir_site_up` + labelled(`namespace="n", partition="0", site="b"`) + ` 1x200`},
+	},
 	"WeirDiskFull":     mode("disk-full", "broker-away"),
 	"WeirDiskReadOnly": mode("disk-read-only", "disk-full"),
 	"WeirNoPeers": {

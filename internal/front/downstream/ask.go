@@ -127,7 +127,7 @@ func (a asked) Beat(every time.Duration) time.Duration {
 	if bad != nil {
 		return every // the protocols have errors of their own
 	}
-	cfg := a.r.h.lane.srv.push.Config()
+	cfg := a.r.h.loopState.srv.push.Config()
 	return cfg.Beat(every, d)
 }
 

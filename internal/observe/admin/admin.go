@@ -81,6 +81,8 @@ type Sources struct {
 	Upstreams func() any
 	// Cluster is the nodes and the logs, as this node sees them.
 	Cluster func(ctx context.Context) *Cluster
+	// Promote has this node's site lead the logs of the namespaces, of all if none is named.
+	Promote func(ctx context.Context, namespaces []string) error
 	// SteerCanary does "roll-back" or "restart" to a split's canary.
 	SteerCanary func(split, action string) error
 	// Tune compares the machine with a profile.

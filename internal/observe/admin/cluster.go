@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"net/http"
 	"time"
 )
 
@@ -68,6 +69,41 @@ type ClusterLog struct {
 	Wanted   int              `json:"replicas_wanted"`
 	Replicas []ClusterReplica `json:"replicas"` // the leader's followers
 	Error    string           `json:"error,omitempty"`
+	// Sites is how two sites have it; nil with one site.
+	Sites *ClusterSites `json:"sites,omitempty"`
+}
+
+// ClusterSites is a log that one site leads and the other has a copy of.
+type ClusterSites struct {
+	Leads string `json:"leads"`
+	// Term is how often another site has taken the log over.
+	Term uint64 `json:"term"`
+	Copy string `json:"copy"`
+	// Behind is how many messages the copy lacks. Whole says that it has had everything which is
+	// acknowledged, so that it can take over without a gap.
+	Behind uint64 `json:"behind"`
+	Whole  bool   `json:"whole"`
+	// Alone says that publications are acknowledged without the copy.
+	Alone bool     `json:"alone"`
+	Lost  []string `json:"lost"` // the sites that do not answer
+	// Kept are messages that only the site with the copy has, from the time when it led.
+	Kept uint64 `json:"kept"`
+}
+
+func (s *ClusterSites) judge(name string, add func(string, ...any)) {
+	if s == nil {
+		return
+	}
+	for _, site := range s.Lost {
+		if site == s.Leads {
+			add("site %s, which leads the log of namespace %s, does not answer; at site %s it is taken over with weir cluster promote", site, name, s.Copy)
+		} else {
+			add("site %s, which has the copy of the log of namespace %s, does not answer", site, name)
+		}
+	}
+	if s.Kept > 0 {
+		add("site %s has %d messages of namespace %s that site %s lacks", s.Copy, s.Kept, name, s.Leads)
+	}
 }
 
 // A ClusterReplica is a follower of a log.
@@ -121,6 +157,19 @@ func (l *ClusterLog) Lag() (most uint64) {
 	return most
 }
 
+// promote answers POST /api/cluster/promote.
+func promote(src *Sources, w http.ResponseWriter, r *http.Request) {
+	if err := src.Promote(r.Context(), r.URL.Query()["namespace"]); err != nil {
+		writeError(w, http.StatusUnprocessableEntity, err.Error())
+		return
+	}
+	if src.Starting != nil && src.Starting() {
+		writeJSON(w, http.StatusOK, &Cluster{Problems: []string{"the node takes over the logs as it starts"}})
+		return
+	}
+	writeJSON(w, http.StatusOK, src.Cluster(r.Context()))
+}
+
 // Judge fills in Problems.
 func (c *Cluster) Judge() {
 	c.Problems = []string{}
@@ -136,6 +185,7 @@ func (c *Cluster) Judge() {
 	}
 	for i := range c.Logs {
 		l := &c.Logs[i]
+		l.Sites.judge(l.Name(), add)
 		switch {
 		case l.Error != "":
 			add("the log of namespace %s: %s", l.Name(), l.Error)

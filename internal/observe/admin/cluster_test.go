@@ -26,4 +26,9 @@ func TestTheProblemsOfAClusterAreSentences(t *testing.T) {
 	f(log(ClusterLog{Wanted: 3, Error: "timeout"}), "the log of namespace a: timeout")
 	f(log(ClusterLog{Wanted: 3, Leader: "s1", Replicas: []ClusterReplica{{Name: "s2", Offline: true}, {Name: "s3", Lag: 7}}}),
 		"the log of namespace a: replica s2 is offline", "the log of namespace a: replica s3 is 7 entries behind")
+	f(log(ClusterLog{Sites: &ClusterSites{Leads: "a", Copy: "b"}}))
+	f(log(ClusterLog{Sites: &ClusterSites{Leads: "a", Copy: "b", Lost: []string{"a"}}}),
+		"site a, which leads the log of namespace a, does not answer; at site b it is taken over with weir cluster promote")
+	f(log(ClusterLog{Sites: &ClusterSites{Leads: "b", Copy: "a", Lost: []string{"a"}, Kept: 3}}),
+		"site a, which has the copy of the log of namespace a, does not answer", "site a has 3 messages of namespace a that site b lacks")
 }

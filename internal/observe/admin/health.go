@@ -47,7 +47,7 @@ func (h health) started(next http.Handler) http.Handler {
 			return
 		}
 		switch r.URL.Path {
-		case "/metrics", "/api/info", "/login", "/login.css", pathOIDC, pathCallback:
+		case "/metrics", "/api/info", "/api/cluster/promote", "/login", "/login.css", pathOIDC, pathCallback:
 			next.ServeHTTP(w, r)
 			return
 		}

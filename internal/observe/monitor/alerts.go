@@ -113,6 +113,7 @@ func services(t governor.Thresholds) []Alert {
 			`sum by (job, instance) (rate(weir_messages_published_total{outcome="error"}[2m])) / sum by (job, instance) (rate(weir_messages_published_total[2m])) > 0.05`,
 			minutes, "publications are refused or fail")),
 		plain("WeirBrokerAway", governor.Page, `weir_degraded{mode="broker-away"} == 1`, shortly, "the broker is not available; nothing can be stored"),
+		plain("WeirSiteLost", governor.Page, `min by (job, instance, namespace, partition, site) (weir_site_up) == 0`, now, "a site does not answer"),
 		plain("WeirDiskFull", governor.Page, `weir_degraded{mode="disk-full"} == 1`, now, "the broker's disk is full; publishing is refused"),
 		plain("WeirDiskReadOnly", governor.Page, `weir_degraded{mode="disk-read-only"} == 1`, now, "the broker's disk is read-only; publishing is refused"),
 		plain("WeirNoPeers", governor.Page,

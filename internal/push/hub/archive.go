@@ -55,6 +55,7 @@ func (h *Hub) History(ctx context.Context, channel string, opt HistoryOptions) (
 	if err != nil || top.Epoch == "" {
 		return History{}, err
 	}
+	opt.Since = n.carry(opt.Since, top.Epoch)
 	if e := opt.Since.Epoch; e != "" && e != top.Epoch {
 		return History{Top: top}, fmt.Errorf("%w: %q, the log of namespace %q is in %q", ErrBadEpoch, e, n.name, top.Epoch)
 	}

@@ -120,6 +120,15 @@ type Opener interface {
 	Opened() time.Time
 }
 
+// A Continuer is a Broker whose logs may continue in another epoch with the offsets that they
+// have: the servers of another site took over with a complete copy.
+type Continuer interface {
+	// Continues returns the epochs that the log of ns continues in epoch, each with its last
+	// offset: up to there both have the same messages, and positions are worth the same. It
+	// does not block.
+	Continues(ns *Namespace, epoch string) []Position
+}
+
 // A Snapshot is a channel currently its delivery began.
 type Snapshot struct {
 	// Top is the namespace's position at that time. Top.Offset is 0 for an

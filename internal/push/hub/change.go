@@ -78,7 +78,7 @@ func (h *Hub) Plan(namespaces []Namespace) (*Change, error) {
 // before an error stay, unseen.
 func (c *Change) Add(ctx context.Context) error {
 	for _, name := range c.added {
-		logs := newLogs(*c.next[name])
+		logs := newLogs(*c.next[name], c.h.broker)
 		for k, l := range logs {
 			add := c.h.broker.(Changer).Add
 			if k < c.h.partial[name] { // an earlier Add came that far, perhaps with other options

@@ -420,9 +420,11 @@ func (ch *channel) see(i int, offset uint64) {
 	}
 }
 
-// restart begins a new epoch: the log was lost, and every subscriber gets a gap event.
+// restart begins a new epoch. Unless it carries on from the one before the log was lost, and
+// every subscriber gets a gap event.
 func (ch *channel) restart(epoch string) {
-	ch.epoch, ch.last, ch.floor, ch.firstRetained, ch.joined, ch.proof = epoch, 0, 0, 1, 0, 0
+	upTo, _ := ch.ns.carriesOn(ch.epoch, epoch)
+	ch.epoch, ch.last, ch.floor, ch.firstRetained, ch.joined, ch.proof = epoch, upTo, upTo, 1, upTo, 0
 	ch.seen = nil
 	ch.forgetPages()
 	ch.forget()

@@ -139,7 +139,7 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	}
 	all, visible := spaces{}, map[string]*Namespace{}
 	for _, n := range cfg.Namespaces {
-		logs := newLogs(n.WithDefaults())
+		logs := newLogs(n.WithDefaults(), broker)
 		all[n.Name], visible[n.Name] = logs, logs[0].options()
 	}
 	h.spaces.Store(&all)

@@ -143,6 +143,7 @@ func (j *join) channelReady() {
 // begin looks up at the broker what cannot be evaluated here: a position past the
 // known end of the log, or of an unknown epoch. This node may only be behind.
 func (j *join) begin() {
+	carryOver(j)
 	var ask []*namespace
 	for i := range j.spaces {
 		sp := &j.spaces[i]
@@ -169,6 +170,22 @@ func (j *join) begin() {
 				}
 			})
 		})
+	}
+}
+
+// carryOver takes the positions asked for to the epochs that continue theirs.
+func carryOver(j *join) {
+	for i := range j.spaces {
+		epoch := j.spaces[i].locals[0].epoch
+		for k, p := range j.opt.Since {
+			if q := j.spaces[i].ns.carry(p, epoch); q != p {
+				j.opt.Since = slices.Clone(j.opt.Since) // others have it as it came
+				j.opt.Since[k] = q
+			}
+		}
+	}
+	if j.filter != nil {
+		j.filter.since = j.opt.Since
 	}
 }
 
@@ -267,15 +284,20 @@ func (j *join) place(sp *joinSpace) (from string, why GapReason) {
 	return "", ""
 }
 
-// restart takes j to a new epoch of ns and returns where it was, if it had started.
-func (j *join) restart(ns *namespace, epoch string) (from uint64, ok bool) {
+// restart takes j to a new epoch of ns and returns where it was, if it had started. With
+// carriesOn the messages up to upTo are the same there.
+func (j *join) restart(ns *namespace, epoch string, upTo uint64, carriesOn bool) (from uint64, ok bool) {
 	if !j.started {
 		return 0, false
 	}
 	for i := range j.spaces {
 		if sp := &j.spaces[i]; sp.ns == ns {
 			from = sp.cur
-			*sp = joinSpace{ns: ns, locals: sp.locals, epoch: epoch}
+			next := joinSpace{ns: ns, locals: sp.locals, epoch: epoch, cur: min(from, upTo)}
+			if carriesOn {
+				next.all, next.told = sp.all, sp.told
+			}
+			*sp = next
 			return from, true
 		}
 	}

@@ -17,7 +17,12 @@ type namespace struct {
 	// Changed under the lock of its part of the table.
 	whole atomic.Pointer[channel]
 
+	// continues is Continuer.Continues; nil if the broker has none. Fixed.
+	continues func(ns *Namespace, epoch string) []Position
+
 	mu sync.Mutex
+	// from are the epochs that the current one continues, with their last offsets.
+	from []Position
 	// top is the newest position delivered by the broker or returned in an answer;
 	// its epoch is the current one.
 	top Position
@@ -41,8 +46,11 @@ type namespace struct {
 	proving map[Position][]func(Check, error)
 }
 
-func newNamespace(opts Namespace) *namespace {
+func newNamespace(opts Namespace, broker Broker) *namespace {
 	n := &namespace{name: opts.Name}
+	if c, ok := broker.(Continuer); ok {
+		n.continues = c.Continues
+	}
 	n.opts.Store(&opts)
 	return n
 }
@@ -99,8 +107,37 @@ func (n *namespace) begin(at Position) (again bool) {
 		}
 		n.over = append(n.over, n.top.Epoch)
 	}
-	n.top, n.delivered, n.late, n.untold, n.proven = at, 0, nil, nil, nil
+	n.top, n.delivered, n.late, n.untold, n.proven, n.from = at, 0, nil, nil, nil, nil
+	if n.continues != nil {
+		n.from = n.continues(n.options(), at.Epoch)
+	}
 	return again
+}
+
+// carriesOn returns up to which offset the current epoch, if it is epoch, has the same
+// messages as old had.
+func (n *namespace) carriesOn(old, epoch string) (upTo uint64, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.top.Epoch != epoch {
+		return 0, false
+	}
+	i := slices.IndexFunc(n.from, func(p Position) bool { return p.Epoch == old })
+	if i < 0 {
+		return 0, false
+	}
+	return n.from[i].Offset, true
+}
+
+// carry returns p as a position of epoch, if it is one of an epoch that this one continues.
+func (n *namespace) carry(p Position, epoch string) Position {
+	if p.Epoch == epoch {
+		return p
+	}
+	if upTo, ok := n.carriesOn(p.Epoch, epoch); ok && p.Offset <= upTo {
+		p.Epoch = epoch
+	}
+	return p
 }
 
 // passed notes that everything up to p was delivered.

@@ -38,6 +38,10 @@ type Namespace struct {
 	Recent int `json:"recent"`
 	// Replicas of the log in a NATS cluster, 1 to 5; 0 means 1.
 	Replicas int `json:"replicas" reload:"restart"`
+	// BothSites has a publish acknowledged when both sites of broker.nats.sites have stored it, so
+	// that nothing acknowledged is lost with a site. While either is out of reach publishes are
+	// refused, until the other one has taken over.
+	BothSites bool `json:"both_sites" reload:"restart"`
 	// Partitions divides the namespace into that many logs, 1 to 8; 0 means 1. In a NATS
 	// cluster each has its own leader, so that publish rate, memory and restart time are
 	// shared by the servers, and one without a leader does not stop the others. Messages are

@@ -130,10 +130,10 @@ func (s spaces) of(channel string) *namespace {
 }
 
 // newLogs returns the logs of a namespace, which has its defaults.
-func newLogs(n Namespace) []*namespace {
+func newLogs(n Namespace, broker Broker) []*namespace {
 	logs := make([]*namespace, n.Partitions)
 	for k := range logs {
-		logs[k] = newNamespace(n.InPartition(k))
+		logs[k] = newNamespace(n.InPartition(k), broker)
 	}
 	return logs
 }

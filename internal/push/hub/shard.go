@@ -395,6 +395,8 @@ func (l *local) arrive(at Position) {
 	l.active, l.epoch = true, s.epochs[ns]
 	if l.epoch == at.Epoch {
 		l.last = at.Offset
+	} else if upTo, ok := ns.carriesOn(at.Epoch, l.epoch); ok {
+		l.last = upTo
 	}
 }
 
@@ -411,7 +413,7 @@ func (l *local) failed(err error) {
 }
 
 // moveTo takes the shard to a later epoch of ns: the log began anew, and every
-// subscriber there is notified, once. It never goes back.
+// subscriber there that it does not carry on for is notified, once. It never goes back.
 func (s *Shard) moveTo(ns *namespace, epoch string) {
 	old := s.epochs[ns]
 	if epoch == "" || epoch == old || old != "" && ns.rank(epoch) <= ns.rank(old) {
@@ -421,6 +423,7 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 		l.flush()
 	}
 	s.epochs[ns] = epoch
+	upTo, carriesOn := ns.carriesOn(old, epoch)
 	last := map[*Subscriber]uint64{}
 	var order []*Subscriber
 	advance := func(sub *Subscriber, at uint64) {
@@ -441,20 +444,23 @@ func (s *Shard) moveTo(ns *namespace, epoch string) {
 			}
 			m := &e.s.more.members[e.index]
 			advance(e.s, max(l.last, m.after))
-			m.after = 0
+			m.after = min(m.after, upTo)
 		}
-		l.epoch, l.last, l.memo = epoch, 0, replayMemo{}
+		l.epoch, l.last, l.memo = epoch, upTo, replayMemo{}
 	}
 	var joins []*join
 	for _, j := range s.joins {
-		if from, ok := j.restart(ns, epoch); ok {
+		if from, ok := j.restart(ns, epoch, upTo, carriesOn); ok {
 			joins = append(joins, j)
 			advance(j.s, from)
 		}
 	}
-	to := Position{Epoch: epoch}
+	to := Position{Epoch: epoch, Offset: upTo}
 	s.busy++
 	for _, sub := range order {
+		if carriesOn && last[sub] <= upTo {
+			continue
+		}
 		if sub.sink != nil { // it may have left during one of these calls
 			from := Position{Epoch: old, Offset: last[sub]}
 			s.gap(sub.sink, Gap{Namespace: ns.name, From: from.String(), To: to, At: to, Reason: GapEpoch})
