@@ -137,7 +137,7 @@ var trials = map[string]trial{
 		[]string{`weir_messages_published_total` + labelled(`outcome="ok"`) + ` 0+94x200`, `weir_messages_published_total` + labelled(`outcome="error"`) + ` 0+6x200`},
 		[]string{`weir_messages_published_total` + labelled(`outcome="ok"`) + ` 0+96x200`, `weir_messages_published_total` + labelled(`outcome="error"`) + ` 0+4x200`},
 	},
-	"WeirBrokerAway":   mode("broker-away", "disk-full"),
+	"WeirBrokerAway": mode("broker-away", "disk-full"),
 	"WeirSiteLost": {
 		[]string{`weir_site_up` + labelled(`namespace="n", partition="0", site="a"`) + ` 0x200`, `weir_site_up` + labelled(`namespace="n", partition="0", site="b"`) + ` 1x200`},
 		[]string{`weir_site_up` + labelled(`namespace="n", partition="0", site="a"`) + ` 1x200`, `weir_site_up` + labelled(`namespace="n", partition="0", site="b"`) + ` 1x200`},
