@@ -295,7 +295,7 @@ func (j *join) restart(ns *namespace, epoch string, upTo uint64, carriesOn bool)
 			from = sp.cur
 			next := joinSpace{ns: ns, locals: sp.locals, epoch: epoch, cur: min(from, upTo)}
 			if carriesOn {
-				next.all, next.told = sp.all, sp.told
+				next.all, next.reported = sp.all, sp.reported
 			}
 			*sp = next
 			return from, true
