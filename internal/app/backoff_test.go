@@ -57,7 +57,7 @@ func TestHeartbeatsAdaptToTheClientsBackoff(t *testing.T) {
 			f("sse with a field over "+version, c, "/sse?channel=a", ":", 2, "Weir-Max-Backoff", "50ms")
 			f("mercure over "+version, c, "/.well-known/mercure?topic=a&max_backoff=50ms", ":", 3)
 			f("centrifuge over "+version, c, "/connection/uni_sse?cf_connect={}&max_backoff=1.5", "data: {}", 1)
-			res, body := asked(t, c, "GET", g.url+"/sse?channel=a&max_backoff=soon", "")
+			res, body := requested(t, c, "GET", g.url+"/sse?channel=a&max_backoff=soon", "")
 			wantError(t, "a back-off that is none, over "+version, res, body, 400)
 		}
 		if op, _ := g.ws(t, "channel=a&max_backoff=50ms", "").Frame(); op != websocket.OpPing {
