@@ -82,7 +82,7 @@ func newCrowd(t *testing.T) *crowd {
 	return &crowd{t: t, check: judge.New(judge.Options{ExactlyOnce: true, NoGaps: true}), channels: []string{"x:1", "x:2", "x:3"}}
 }
 
-// at returns a position as the judge is to see it: of one log, since offsets are to go on at
+// at returns a position as the judge is to see it: of one log, since offsets are to continue at
 // the site that takes over.
 func at(p hub.Position) judge.Position { return judge.Position{Epoch: "log", Offset: p.Offset} }
 

@@ -177,8 +177,8 @@ func (w *siteLog) tick() {
 	}
 }
 
-// heard looks who leads the log: a node has said that another site does. Any goroutine.
-func (w *siteLog) heard() {
+// notified looks who leads the log: a node has said that another site does. Any goroutine.
+func (w *siteLog) notified() {
 	ctx, cancel := context.WithTimeout(w.s.b.ctx, w.detect())
 	defer cancel()
 	for _, site := range []string{w.cfg.Here, w.cfg.Other} {

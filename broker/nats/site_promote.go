@@ -181,7 +181,7 @@ func listenForSites(b *Broker) error {
 	}
 	_, err := b.nc.Subscribe(siteNews(b), func(m *natsgo.Msg) {
 		if s := b.all()[string(m.Data)]; s != nil && s.site != nil && b.ctx.Err() == nil {
-			s.site.heard()
+			s.site.notified()
 		}
 	})
 	return err

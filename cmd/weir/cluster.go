@@ -167,14 +167,14 @@ func clusterText(out io.Writer, c *admin.Cluster) error {
 
 // sitesText lists how two sites have the logs.
 func sitesText(w io.Writer, c *admin.Cluster) {
-	begun := false
+	headed := false
 	for i := range c.Logs {
 		l := &c.Logs[i]
 		if l.Sites == nil {
 			continue
 		}
-		if !begun {
-			begun = true
+		if !headed {
+			headed = true
 			fmt.Fprintln(w, "\nNAMESPACE\tSITE\tCOPY AT\tBEHIND\tCAN TAKE OVER\tTAKEN OVER\tDOES NOT ANSWER")
 		}
 		able := "with a gap"

@@ -96,10 +96,10 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Beat returns how often a client is sent something whose longest back-off is that, and who would
+// HeartbeatInterval returns how often a client is sent something whose longest back-off is that, and who would
 // be sent something every so often otherwise. It is never longer: what lies between forgets
 // silent connections whatever the client does. 0 and less stay as they are.
-func (c *Config) Beat(every, maxBackoff time.Duration) time.Duration {
+func (c *Config) HeartbeatInterval(every, maxBackoff time.Duration) time.Duration {
 	if every <= 0 || maxBackoff <= 0 {
 		return every
 	}

@@ -230,7 +230,7 @@ func adapt(s *session, r *Subscription) {
 	if r.Custom != nil && r.Custom.Heartbeat != 0 {
 		every = r.Custom.Heartbeat
 	}
-	if b := cfg.Beat(every, r.MaxBackoff); b != every {
+	if b := cfg.HeartbeatInterval(every, r.MaxBackoff); b != every {
 		s.rare.heartbeat = int64(b)
 	}
 }

@@ -121,14 +121,14 @@ func (a asked) LogRefusedOrigin(hint string) {
 // Peer implements socket.Request.
 func (a asked) Peer() netip.AddrPort { return a.r.c.Peer() }
 
-// Beat implements socket.Request.
-func (a asked) Beat(every time.Duration) time.Duration {
+// HeartbeatInterval implements socket.Request.
+func (a asked) HeartbeatInterval(every time.Duration) time.Duration {
 	d, bad := a.r.maxBackoff()
 	if bad != nil {
 		return every // the protocols have errors of their own
 	}
 	cfg := a.r.h.loopState.srv.push.Config()
-	return cfg.Beat(every, d)
+	return cfg.HeartbeatInterval(every, d)
 }
 
 // Identify implements socket.Request.

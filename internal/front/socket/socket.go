@@ -164,9 +164,9 @@ type Request interface {
 	LogRefusedOrigin(hint string)
 	// Peer is the client's address.
 	Peer() netip.AddrPort
-	// Beat returns how often something is to pass that would otherwise every so often: less, if
-	// the client says that its longest back-off is short (push.Config.Beat).
-	Beat(every time.Duration) time.Duration
+	// HeartbeatInterval returns how often something is to pass that would otherwise every so often: less, if
+	// the client says that its longest back-off is short (push.Config.HeartbeatInterval).
+	HeartbeatInterval(every time.Duration) time.Duration
 	// Identify authenticates the client, by Weir's own rules (API key, bearer token, cookie,
 	// query), and continues with then; a bad token is answered without it. An anonymous client is
 	// auth.Anonymous.

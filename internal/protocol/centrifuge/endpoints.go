@@ -97,7 +97,7 @@ func (ks *kinds) serveWebSocket(r socket.Request) {
 	headers := ks.srv.conf().captured(r)
 	var chosen string
 	var id *auth.Identity
-	pings := r.Beat(time.Duration(ks.srv.conf().cfg.PingInterval))
+	pings := r.HeartbeatInterval(time.Duration(ks.srv.conf().cfg.PingInterval))
 	r.WebSocket(socket.WebSocketOptions{
 		Subprotocols: []string{"centrifuge-protobuf", "centrifuge-json"}, Chosen: &chosen, Identity: &id, MaxMessage: ks.srv.conf().cfg.MaxCommand,
 	}, func(t socket.Transport) socket.Session {
@@ -115,7 +115,7 @@ func (ks *kinds) serveUniWebSocket(r socket.Request) {
 	headers := ks.srv.conf().captured(r)
 	first := query(r).Get("cf_connect")
 	var id *auth.Identity
-	pings := r.Beat(time.Duration(ks.srv.conf().cfg.PingInterval))
+	pings := r.HeartbeatInterval(time.Duration(ks.srv.conf().cfg.PingInterval))
 	r.WebSocket(socket.WebSocketOptions{MaxMessage: ks.srv.conf().cfg.MaxCommand, Identity: &id}, func(t socket.Transport) socket.Session {
 		c := as(ks.uniWS.begin(t, headers, pings), id)
 		if first != "" {
@@ -165,7 +165,7 @@ func (k *kind) serve(r socket.Request, contentType string, said []byte, resume s
 	headers := k.srv.conf().captured(r)
 	said = slices.Clone(said)
 	var id *auth.Identity
-	pings := r.Beat(time.Duration(k.srv.conf().cfg.PingInterval))
+	pings := r.HeartbeatInterval(time.Duration(k.srv.conf().cfg.PingInterval))
 	r.Stream(socket.StreamOptions{ContentType: contentType, Identity: &id}, func(t socket.Transport) socket.Session {
 		c := as(k.begin(t, headers, pings), id)
 		if resume != "" {

@@ -25,7 +25,7 @@ func (s *Server) connect(r socket.Request) {
 	code, reason := s.refusal(r, key, a)
 	// A handshake that fails makes pusher-js wait for 15 seconds and more, a code for one.
 	o := socket.WebSocketOptions{AnyOrigin: true, MaxMessage: s.conf().maxMessage(), DrainCode: protocol.CloseCapacity, DrainReason: "The server takes no connections now, please come back", RefusedCode: protocol.CloseUnauthorized}
-	activity := r.Beat(time.Duration(s.conf().cfg.ActivityTimeout))
+	activity := r.HeartbeatInterval(time.Duration(s.conf().cfg.ActivityTimeout))
 	r.WebSocket(o, func(t socket.Transport) socket.Session {
 		c := &session{s: s, app: a, t: t}
 		if code == 0 {
