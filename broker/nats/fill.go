@@ -102,7 +102,7 @@ func reportRemovedBefore(s *readable, seq uint64, tok string, c *channel, since 
 	if since+1 >= seq {
 		return nil
 	}
-	in, err := s.info(s.b.ctx)
+	in, err := s.info(s.life())
 	if err != nil {
 		return err
 	}
@@ -113,12 +113,12 @@ func reportRemovedBefore(s *readable, seq uint64, tok string, c *channel, since 
 // but nothing after upTo. It must be asked after that was read.
 func reportRemoved(s *readable, in info, tok string, c *channel, since, upTo uint64) error {
 	r := reader{s: s, subject: s.log + tok}
-	first, err := r.firstRetained(s.b.ctx, in, since)
+	first, err := r.firstRetained(s.life(), in, since)
 	if err != nil || first <= since+1 {
 		return err
 	}
 	upTo = min(upTo, first-1)
-	next, err := s.leaderMessage(s.b.ctx, map[string]any{"seq": since + 1, "next_by_subj": s.log + tok})
+	next, err := s.leaderMessage(s.life(), map[string]any{"seq": since + 1, "next_by_subj": s.log + tok})
 	if err != nil {
 		return err
 	}
