@@ -90,7 +90,7 @@ func at(p hub.Position) judge.Position { return judge.Position{Epoch: "log", Off
 const perBatch = 10
 
 // publish publishes about rate messages a second until the end. One that is not acknowledged is
-// published again, at the nodes in turn, until it is.
+// published again, at one node after the other, until it is.
 func (c *crowd) publish(name string, rate int, nodes ...*siteNode) {
 	c.pubs.Go(func() {
 		for i := 0; !c.stop.Load(); {
@@ -239,7 +239,7 @@ func TestSiteTakesOver(t *testing.T) {
 
 // The link between the sites is cut under load: the leading site acknowledges nothing more, the
 // other one takes over. When it is healed the first one follows and has a copy, and leads again when it
-// is told to, all without a gap.
+// is requested to, all without a gap.
 func TestSitesAreCutOff(t *testing.T) {
 	t.Parallel()
 	p := natstest.TwoSites(t)
@@ -278,7 +278,7 @@ func TestSitesAreCutOff(t *testing.T) {
 }
 
 // Without both_sites the copy takes over when an operator says so, and what may be missing is
-// told. What only the lost site has is kept there until someone decides.
+// reported. What only the lost site has is kept there until someone decides.
 func TestSiteIsPromotedWithAGap(t *testing.T) {
 	t.Parallel()
 	p := natstest.TwoSites(t)

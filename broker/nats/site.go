@@ -84,7 +84,7 @@ func (w *siteLog) both() bool { return w != nil && w.s.opts.Load().BothSites }
 // detect is how long a site may be without an answer.
 func (w *siteView) detect() time.Duration { return time.Duration(w.cfg.Detect) }
 
-// look asks both sites at once.
+// look requests both sites at once.
 func (w *siteView) look(ctx context.Context) (here, other *siteLook) {
 	ctx, cancel := context.WithTimeout(ctx, min(w.detect()/2, time.Second))
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 )
 
 // With both_sites a publish is acknowledged, and delivered live, when the copy has it. Should
-// the copy take over, it has all that anyone was told of.
+// the copy take over, it has all that any client was sent or acknowledged.
 
 // A heldAck is a publish that the leading site has stored at seq.
 type heldAck struct {
