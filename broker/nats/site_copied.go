@@ -123,19 +123,19 @@ func (w *siteView) forget(l *siteLook) {
 	w.mu.Unlock()
 }
 
-// await returns when the copy has the message at seq, or has been out of reach for as long as
-// may be; false says that another site leads the log. Only run of the stream may call it.
+// await returns when the copy has the message at seq, or none is needed; false says that another
+// site leads the log, or that it is to be checked after a reconnect. Only run of the stream may call it.
 func (w *siteLog) await(seq uint64) bool {
 	if !w.both() {
 		return true
 	}
 	asked := false
 	for w.s.b.ctx.Err() == nil {
-		if to := w.want.Load(); to != nil && to.site != w.site() {
+		if to := w.want.Load(); to != nil && to.site != w.site() || !w.s.verified() {
 			return false
 		}
 		w.mu.Lock()
-		done := w.copied.Epoch == w.s.epochNow() && w.copied.Offset >= seq || w.lost[w.cfg.away(w.site())] ||
+		done := w.copied.Epoch == w.s.epochNow() && w.copied.Offset >= seq ||
 			w.alone == w.s.epochNow()
 		if !done && !asked {
 			asked = true
