@@ -101,7 +101,7 @@ func run(ctx context.Context, o *options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer b.Close()
+	defer b.Close() //nolint:errcheck // the process ends
 	points := plan(o, w)
 	fmt.Fprintf(w, "%d points, %d rounds, about %v\n", len(points), o.rounds, (time.Duration(len(points)*o.rounds) * (o.length + 9*time.Second)).Round(time.Minute))
 	for round := range o.rounds {

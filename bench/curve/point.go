@@ -132,7 +132,7 @@ func (p *point) measure(ctx context.Context, o *options, backend net.Addr, profi
 	if err != nil {
 		return m, err
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	g, err := p.serve(ctx, o, backend, dir)
 	if err != nil {
 		return m, err

@@ -113,7 +113,7 @@ func measure(ctx context.Context, o *options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	system, journal := tune.System{Queues: tune.ClassQueue{}}, tune.OpenJournal(filepath.Join(dir, "journal"))
 	if _, err := tune.Apply(system, journal, []tune.Step{{Target: tune.QdiscTarget + "w0", Value: link.String()}}); err != nil {
 		return err

@@ -147,6 +147,7 @@ func (t *talk) requests() error {
 			return err
 		}
 		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
 		if err != nil {
 			return err
 		}
@@ -230,7 +231,7 @@ func (t *talk) streams() error {
 
 // dial opens a WebSocket.
 func (t *talk) dial(query string) (*websocket.Conn, error) {
-	c, _, err := websocket.Dial(t.ctx, "ws://"+t.addr+"/ws?"+query, websocket.DialOptions{})
+	c, _, err := websocket.Dial(t.ctx, "ws://"+t.addr+"/ws?"+query, websocket.DialOptions{}) //nolint:bodyclose // it has none, or is read
 	return c, err
 }
 

@@ -55,7 +55,7 @@ func freePort(t testing.TB) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer l.Close() //nolint:errcheck // only its port was wanted
 	return l.Addr().(*net.TCPAddr).Port
 }
 

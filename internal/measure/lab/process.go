@@ -179,8 +179,10 @@ func (s *Server) Stop() {
 	}
 }
 
-// PID is the process's id, Admin the URL of Weir's admin listener.
-func (s *Server) PID() int      { return s.cmd.Process.Pid }
+// PID is the process's id.
+func (s *Server) PID() int { return s.cmd.Process.Pid }
+
+// Admin is the URL of Weir's admin listener.
 func (s *Server) Admin() string { return s.stats }
 
 // Kill ends the process as kill -9 does and waits for its end. Stop is still to be called.

@@ -57,7 +57,7 @@ func TestAppendDSCPKeepsTheOtherMessages(t *testing.T) {
 	}
 	one := func(ipv6 bool, size int) []byte {
 		b := AppendDSCP(nil, 0, ipv6)
-		b[unix.CmsgLen(0)] = 1 // ECT(1)
+		b[unix.CmsgLen(0)] = 1 // the bit of congestion notification
 		if size == 1 {         // as quic-go has it for IPv4
 			b[0] = byte(unix.CmsgLen(1))
 		}

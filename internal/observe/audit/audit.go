@@ -170,7 +170,7 @@ func (c *chain) read(src io.Reader, each func(Record)) (read int64, err error) {
 	lines := bufio.NewReader(src)
 	for {
 		text, err := lines.ReadBytes('\n')
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return read, nil
 		}
 		if err != nil {
