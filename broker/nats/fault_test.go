@@ -407,9 +407,9 @@ func TestRegressedDirectoryStartsANewEpoch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := marks{Boot: h.last.Boot, Clean: h.last.Clean, Logs: map[string]mark{"a": h.last.Logs["a"]}}
+		m := marks{Boot: h.last.Boot, Mount: h.last.Mount, Clean: h.last.Clean, Logs: map[string]mark{"a": h.last.Logs["a"]}}
 		change(&m)
-		h.boot = m.Boot
+		h.boot, h.mount = m.Boot, m.Mount
 		if err := h.write(m.Logs, m.Clean); err != nil {
 			t.Fatal(err)
 		}
@@ -424,6 +424,8 @@ func TestRegressedDirectoryStartsANewEpoch(t *testing.T) {
 	f("an orderly restart", func(*marks) {}, true)
 	f("a killed process", func(m *marks) { m.Clean = false }, true)
 	f("an orderly restart of the machine", func(m *marks) { m.Boot = "another" }, true)
+	f("a file system mounted anew after an orderly end", func(m *marks) { m.Mount = "another" }, true)
+	f("a file system mounted anew without one", func(m *marks) { m.Mount, m.Clean = "another", false }, false)
 	f("a power failure", func(m *marks) { m.Boot, m.Clean = "another", false }, false)
 	f("a log that ends too early", func(m *marks) { m.Logs["a"] = mark{Epoch: m.Logs["a"].Epoch, Last: old.Offset + 1} }, false)
 	f("a directory without its marks", func(m *marks) { m.Logs = nil }, false)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
@@ -20,9 +21,10 @@ import (
 // its mark, or that lived through an unclean end of the machine without being
 // synced, gets a new epoch, so that clients are notified of the gap.
 type highWater struct {
-	path string
-	boot string
-	last marks // what is on disk
+	path  string
+	boot  string
+	mount string
+	last  marks // what is on disk
 	// start is what was there when this process began. A log that is not served before, for
 	// its namespace is added later, is compared with that.
 	start marks
@@ -31,6 +33,8 @@ type highWater struct {
 type marks struct {
 	// Boot is the machine's boot id while the file was written.
 	Boot string `json:"boot"`
+	// Mount is the mount of the directory's file system then, as mountOf returns it.
+	Mount string `json:"mount,omitempty"`
 	// Clean says that the server was shut down and its files were synced.
 	Clean bool `json:"clean"`
 	// Logs by namespace.
@@ -63,7 +67,7 @@ func openHighWater(dir string) (*highWater, error) {
 	if err != nil {
 		boot = []byte("unknown")
 	}
-	h.boot = strings.TrimSpace(string(boot))
+	h.boot, h.mount = strings.TrimSpace(string(boot)), mountOf(dir)
 	b, err := os.ReadFile(h.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -79,13 +83,48 @@ func openHighWater(dir string) (*highWater, error) {
 	return h, nil
 }
 
-// safe reports whether what was written to the files is there: they were synced, or
-// the machine has not been started anew since.
-func (h *highWater) safe(synced bool) bool { return synced || h.start.Clean || h.start.Boot == h.boot }
+// safe reports whether what was written to the files is there: they were synced, or neither
+// was the machine started anew nor the file system mounted anew since. A file system that had an
+// error is unmounted without what was not synced.
+func (h *highWater) safe(synced bool) bool {
+	same := h.start.Boot == h.boot && (h.start.Mount == h.mount || h.start.Mount == "")
+	return synced || h.start.Clean || same
+}
+
+// mountOf returns what tells the mount of the file system that has dir from an earlier one of the
+// same boot: the number of the directory that the kernel makes for each in sysfs. It is
+// empty for file systems without a directory there that bears a block device's name: ext4, xfs and f2fs have one.
+func mountOf(dir string) string {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return ""
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	dev := uint64(st.Dev) // in the encoding of glibc
+	major, minor := dev>>8&0xfff|dev>>32&^0xfff, dev&0xff|dev>>12&^0xff
+	device, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor))
+	if err != nil {
+		return ""
+	}
+	of, err := filepath.Glob(filepath.Join("/sys/fs/*", filepath.Base(device)))
+	if err != nil || len(of) != 1 {
+		return ""
+	}
+	if info, err = os.Stat(of[0]); err != nil {
+		return ""
+	}
+	if st, ok = info.Sys().(*syscall.Stat_t); !ok {
+		return ""
+	}
+	return fmt.Sprintf("%s %d", of[0], st.Ino)
+}
 
 // write replaces the file, synced, if logs or clean differ from what it says.
 func (h *highWater) write(logs map[string]mark, clean bool) error {
-	if h.last.Clean == clean && h.last.Boot == h.boot && len(h.last.Logs) == len(logs) {
+	if h.last.Clean == clean && h.last.Boot == h.boot && h.last.Mount == h.mount && len(h.last.Logs) == len(logs) {
 		same := true
 		for ns, m := range logs {
 			same = same && h.last.Logs[ns] == m
@@ -94,7 +133,7 @@ func (h *highWater) write(logs map[string]mark, clean bool) error {
 			return nil
 		}
 	}
-	next := marks{Boot: h.boot, Clean: clean, Logs: logs}
+	next := marks{Boot: h.boot, Mount: h.mount, Clean: clean, Logs: logs}
 	b, err := json.Marshal(next)
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ function slowest(v) {
     order = rows;
   } else order = rows;
   const lag = v.lag.lagging;
-  text($("slow-note"), busy ? "order held" : lag === 0 ? "nobody is behind" : `the ${Math.min(20, v.lag.subscribers)} with most`);
+  text($("slow-note"), busy ? "order held" : lag === 0 ? "no client is behind" : `the ${Math.min(20, v.lag.subscribers)} with most`);
   list(body, rows, (c) => c.id, makeRow, fillRow, "No subscribers.");
 }
 

@@ -30,7 +30,7 @@ type AdmissionConfig struct {
 	// Guard is the 99th percentile of the scheduler's latency from which the process
 	// counts as short of processors: the budgets of market and replay are halved with
 	// every sample of the governor's, history rests, handshakes go one at a time and
-	// nobody new is given compression; of 25 samples they may in 5. Only where something
+	// no new client is given compression; of 25 samples they may in 5. Only where something
 	// has a class. 0 means 2ms, negative never.
 	Guard hub.Duration `json:"guard"`
 	// Marks have the packets of connections marked by class, so that what is important is sent
