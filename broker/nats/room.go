@@ -49,7 +49,8 @@ func spaceOf(dir string) (diskSpace, error) {
 	if err := syscall.Statfs(dir, &s); err != nil {
 		return diskSpace{}, fmt.Errorf("look at the disk of %s: %w", dir, err)
 	}
-	d := diskSpace{free: int64(s.Bavail) * s.Bsize, total: int64(s.Blocks) * s.Bsize}
+	block := int64(s.Bsize) //nolint:unconvert // it has other types on other systems
+	d := diskSpace{free: int64(s.Bavail) * block, total: int64(s.Blocks) * block}
 	// Some file systems have no fixed number of inodes, and report 0 of 0.
 	d.full = d.free < leastBytes || s.Files > 0 && s.Ffree < leastInodes
 	if d.readOnly = s.Flags&mountedReadOnly != 0; d.readOnly {

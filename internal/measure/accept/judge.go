@@ -175,8 +175,12 @@ func (c *criterion) checkValues(values []float64) Check {
 	return k
 }
 
-// leastPoints are how many a slope needs.
-const leastPoints = 8
+// leastPoints are how many a slope needs, and over how many seconds: a process that has just
+// started grows.
+const (
+	leastPoints = 8
+	leastSpan   = 20
+)
 
 func (c *criterion) checkSeries(all map[string]Series) Check {
 	s := all[c.name]
@@ -191,6 +195,10 @@ func (c *criterion) checkSeries(all map[string]Series) Check {
 	span, mid := x[len(x)-1]-x[0], stat.Median(y)
 	allowed := max(c.limit*mid, c.slack)
 	k.Limit = "growth ≤ " + c.unit.Format(allowed) + ", or none that is sure"
+	if n >= leastPoints && span < leastSpan {
+		k.Verdict, k.Why = capacity.Inconclusive, fmt.Sprintf("%.0f s are too short for a slope", span)
+		return k
+	}
 	if n < leastPoints || math.IsInf(line.Lo, 0) || math.IsInf(line.Hi, 0) {
 		k.Verdict, k.Why = capacity.Inconclusive, fmt.Sprintf("%d points are too few for a slope", n)
 		return k

@@ -122,6 +122,9 @@ func (w *world) run(ctx context.Context, s loadgen.Spec) (*loadgen.Result, error
 
 // limited counts the windows in which the generator was the limit.
 func (w *world) limited(windows []loadgen.Window) {
+	if w.opt.host != nil { // the machine is what a test says, however busy it is
+		return
+	}
 	for i := range windows {
 		w.ev.Limited.Of++
 		if g := windows[i].Generator; g.Limited && !g.Crowded {
