@@ -91,8 +91,8 @@ func (h *highWater) safe(synced bool) bool {
 	return synced || h.start.Clean || same
 }
 
-// mountOf returns what tells the mount of the file system that has dir from an earlier one of the
-// same boot: the number of the directory that the kernel makes for each in sysfs. It is
+// mountOf identifies the mount of the file system that has dir among all of the
+// same boot: by the number of the directory that the kernel makes for each in sysfs. It is
 // empty for file systems without a directory there that bears a block device's name: ext4, xfs and f2fs have one.
 func mountOf(dir string) string {
 	info, err := os.Stat(dir)
