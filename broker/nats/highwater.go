@@ -103,7 +103,7 @@ func mountOf(dir string) string {
 	if !ok {
 		return ""
 	}
-	dev := uint64(st.Dev) // in the encoding of glibc
+	dev := uint64(st.Dev) //nolint:unconvert // another type on other systems; in the encoding of glibc
 	major, minor := dev>>8&0xfff|dev>>32&^0xfff, dev&0xff|dev>>12&^0xff
 	device, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor))
 	if err != nil {
