@@ -1,17 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/bench/program"
@@ -26,7 +22,7 @@ type gateway struct {
 	url, admin string
 	dir        string
 
-	delivered, ended atomic.Uint64 // to and of the subscribers
+	subs *loadgen.Readers
 }
 
 // start runs the gateway. classed gives its namespaces classes.
@@ -81,22 +77,11 @@ func (g *gateway) stop() {
 	_ = os.RemoveAll(g.dir)
 }
 
-// prices is a snapshot of a market of about size bytes, as a text: different numbers that
-// compress as numbers do.
-func prices(size int) string {
-	r := rand.New(rand.NewPCG(1, 2))
-	var b strings.Builder
-	for b.Len() < size {
-		fmt.Fprintf(&b, "EURUSD %.5f %.5f %d;", 1+r.Float64(), 1+r.Float64(), r.IntN(1e6))
-	}
-	return b.String()[:size]
-}
-
 // spec is the load of one kind of publication.
 func (g *gateway) spec(channel string, publishers, size int) loadgen.Spec {
 	return loadgen.Spec{
 		Kind: loadgen.HTTP, Target: g.url + "/api/publish", Method: "POST", Conns: publishers, Pipeline: 1,
-		Headers: []string{"X-API-Key: " + key}, Body: `{"channel":"` + channel + `","data":"` + prices(size) + `"}`,
+		Headers: []string{"X-API-Key: " + key}, Body: `{"channel":"` + channel + `","data":"` + loadgen.Prices(size) + `"}`,
 		Window: 250 * time.Millisecond, Warmup: 2 * time.Second,
 	}
 }
@@ -229,7 +214,7 @@ func run(ctx context.Context, o *options) (*result, error) {
 			return nil, err
 		}
 	}
-	r.Closed = g.ended.Load()
+	r.Closed = g.subs.Ended()
 	stop()
 	r.Delivered = n
 	market, err := g.admitted(ctx, "market")
@@ -248,63 +233,22 @@ func run(ctx context.Context, o *options) (*result, error) {
 // plain is how many of the market's subscribers take it uncompressed and are counted.
 const plain = 2
 
-// subscribe opens the subscribers: those of the market, and one of the orders. They only
-// count, so that the generator takes as little of the machine as can be.
+// subscribe opens the subscribers: those of the market, and one of the orders.
 func (g *gateway) subscribe(ctx context.Context, o *options) (stop func(), err error) {
-	var conns []net.Conn
-	var all sync.WaitGroup
-	var over atomic.Bool
-	stop = func() {
-		over.Store(true)
-		for _, c := range conns {
-			_ = c.Close()
-		}
-		all.Wait()
-	}
-	for i := range o.subscribers + 1 {
-		channel := "market:EURUSD"
-		if i == o.subscribers {
-			channel = "orders:new"
-		}
-		counts := i >= o.subscribers-plain // the others cannot be counted without decoding
-		accept := "Accept-Encoding: gzip\r\n"
-		if counts {
-			accept = ""
-		}
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(g.url, "http://"))
-		if err != nil {
-			return stop, err
-		}
-		conns = append(conns, c)
-		if _, err := fmt.Fprintf(c, "GET /sse?channel=%s HTTP/1.1\r\nHost: a\r\n%s\r\n", channel, accept); err != nil {
-			return stop, err
-		}
-		all.Go(func() {
-			buf := make([]byte, 256<<10)
-			for {
-				n, err := c.Read(buf)
-				if counts {
-					g.delivered.Add(uint64(bytes.Count(buf[:n], []byte("data: "))))
-				}
-				if err != nil {
-					if !over.Load() {
-						g.ended.Add(1)
-					}
-					return
-				}
-			}
-		})
-	}
-	time.Sleep(200 * time.Millisecond) // the subscriptions stand
-	return stop, nil
+	g.subs = &loadgen.Readers{}
+	addr, market := strings.TrimPrefix(g.url, "http://"), "/sse?channel=market:EURUSD"
+	return g.subs.Close, errors.Join(
+		g.subs.Connect(ctx, addr, market, max(o.subscribers-plain, 0), true),
+		g.subs.Connect(ctx, addr, market, min(plain, o.subscribers), false),
+		g.subs.Connect(ctx, addr, "/sse?channel=orders:new", 1, false))
 }
 
 // settle waits until nothing more is delivered and returns how much was.
 func (g *gateway) settle() uint64 {
 	for {
-		n := g.delivered.Load()
+		n := g.subs.Delivered()
 		time.Sleep(300 * time.Millisecond)
-		if g.delivered.Load() == n {
+		if g.subs.Delivered() == n {
 			return n
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
@@ -137,11 +138,14 @@ func (p *point) measure(ctx context.Context, o *options, backend net.Addr, profi
 	if err != nil {
 		return m, err
 	}
-	defer g.stop()
+	defer func() {
+		g.Kill() // a drain is not what is measured
+		http.DefaultClient.CloseIdleConnections()
+	}()
 	if profiled && p.Flat {
 		done := make(chan error, 1)
 		go func() {
-			done <- g.profile(ctx, p.profile(o), time.Duration(p.Conns)*time.Second/connectRate+warmUp+time.Second, o.length-2*time.Second)
+			done <- profile(ctx, p.profile(o), time.Duration(p.Conns)*time.Second/connectRate+warmUp+time.Second, o.length-2*time.Second)
 		}()
 		defer func() {
 			if perr := <-done; err == nil {
@@ -149,9 +153,9 @@ func (p *point) measure(ctx context.Context, o *options, backend net.Addr, profi
 			}
 		}()
 	}
-	r, err := p.load(ctx, o, g.cmd.Process.Pid)
+	r, err := p.load(ctx, o, g.PID())
 	if err != nil {
-		return m, fmt.Errorf("%w\n%s", err, g.said.String())
+		return m, err
 	}
 	return p.read(r), nil
 }
@@ -228,13 +232,8 @@ func (p *point) read(r *loadgen.Result) measurement {
 	return m
 }
 
-// gateway is a server under test.
-type gateway struct {
-	cmd  *exec.Cmd
-	said bytes.Buffer
-}
-
-func (p *point) serve(ctx context.Context, o *options, backend net.Addr, dir string) (*gateway, error) {
+// serve starts a server under test.
+func (p *point) serve(ctx context.Context, o *options, backend net.Addr, dir string) (*program.Process, error) {
 	config := fmt.Sprintf(`listen: %s
 admin: {listen: %q}
 broker: {kind: memory}
@@ -253,48 +252,23 @@ routes:
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	g := &gateway{cmd: exec.CommandContext(ctx, o.weir, "serve", "--config", file)}
-	g.cmd.Stdout, g.cmd.Stderr = &g.said, &g.said
-	g.cmd.Env = append(os.Environ(), "GOMAXPROCS="+strconv.Itoa(min(p.Loops, runtime.NumCPU())))
-	if err := g.cmd.Start(); err != nil {
+	g, err := program.Options{Env: []string{"GOMAXPROCS=" + strconv.Itoa(min(p.Loops, runtime.NumCPU()))}}.Start(ctx, o.weir, "serve", "--config", file)
+	if err != nil {
 		return nil, err
 	}
-	for range 200 {
-		if res, err := http.Get("http://" + public + "/readyz"); err == nil {
-			_ = res.Body.Close()
-			return g, nil
-		}
-		time.Sleep(25 * time.Millisecond)
-	}
-	g.stop()
-	return nil, fmt.Errorf("the gateway does not answer: %s", g.said.String())
-}
-
-func (g *gateway) stop() {
-	_ = g.cmd.Process.Kill() // a drain is not what is measured
-	_ = g.cmd.Wait()         // it says how it ended, and that is of no interest
-	http.DefaultClient.CloseIdleConnections()
+	return g, g.Ready(program.Answers(ctx, "http://"+public+"/readyz"))
 }
 
 // profile takes a processor profile that long, after a time.
-func (g *gateway) profile(ctx context.Context, name string, after, length time.Duration) error {
+func profile(ctx context.Context, name string, after, length time.Duration) error {
 	select {
 	case <-time.After(after):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", admin, max(int(length.Seconds()), 1)), nil)
-	if err != nil {
-		return err
-	}
-	res, err := http.DefaultClient.Do(req)
+	b, err := program.Get(ctx, fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", admin, max(int(length.Seconds()), 1)))
 	if err != nil {
 		return fmt.Errorf("profile: %w", err)
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		return fmt.Errorf("profile: %s %.200s %w", res.Status, b, err)
 	}
 	return os.WriteFile(name, b, 0o644)
 }

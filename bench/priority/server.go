@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/observe/tune"
 )
 
@@ -178,7 +178,10 @@ func (r *run) do(ctx context.Context, o *options, c *client, offered float64, di
 	if err != nil {
 		return nil, err
 	}
-	defer g.stop()
+	defer func() {
+		g.Kill() // a drain is not what is measured
+		http.DefaultClient.CloseIdleConnections()
+	}()
 	subs := map[string]int{}
 	for _, k := range r.classes {
 		subs[k.channel()] = k.subscribers
@@ -258,13 +261,8 @@ func publish(ctx context.Context, channel string, size int, every time.Duration,
 	return nil
 }
 
-// gateway is a server under test.
-type gateway struct {
-	cmd  *exec.Cmd
-	said bytes.Buffer
-}
-
-func (r *run) start(ctx context.Context, o *options, dir string) (*gateway, error) {
+// start starts a gateway.
+func (r *run) start(ctx context.Context, o *options, dir string) (*program.Process, error) {
 	var marks, namespaces strings.Builder
 	for _, k := range mix {
 		class := k.name
@@ -286,25 +284,9 @@ namespaces:
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	g := &gateway{cmd: exec.CommandContext(ctx, o.weir, "serve", "--config", file)}
-	g.cmd.Stdout, g.cmd.Stderr = &g.said, &g.said
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := g.cmd.Start(); err != nil {
+	g, err := program.Options{}.Start(ctx, o.weir, "serve", "--config", file)
+	if err != nil {
 		return nil, err
 	}
-	for range 200 {
-		if res, err := http.Get("http://" + local + "/readyz"); err == nil {
-			_ = res.Body.Close()
-			return g, nil
-		}
-		time.Sleep(25 * time.Millisecond)
-	}
-	g.stop()
-	return nil, fmt.Errorf("the gateway does not answer: %s", g.said.String())
-}
-
-func (g *gateway) stop() {
-	_ = g.cmd.Process.Kill() // a drain is not what is measured
-	_ = g.cmd.Wait()         // it says how it ended, and that is of no interest
-	http.DefaultClient.CloseIdleConnections()
+	return g, g.Ready(program.Answers(ctx, "http://"+local+"/readyz"))
 }

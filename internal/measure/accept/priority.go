@@ -37,13 +37,18 @@ func measurePriority(ctx context.Context, w *world) error {
 		return err
 	}
 	defer s.Stop()
+	subs, err := readers(ctx, s.Addr)
+	if err != nil {
+		return err
+	}
+	defer subs.Close()
 	url := "http://" + s.Addr
-	orders, cancels := publications(url, "orders:new", 64, 128), publications(url, "cancels:new", 64, 64)
+	orders, cancels := publications(url, "orders:new", orderPublishers, 128), publications(url, "cancels:new", orderPublishers, 64)
 	orders.Rate, cancels.Rate = 0.2*baseShare*capacity, 0.1*baseShare*capacity
 	alone := []loadgen.Spec{orders, cancels}
 	mixed := alone
 	for range equals {
-		m := publications(url, "market:EURUSD", 128, 1024)
+		m := publications(url, "market:EURUSD", marketPublishers/equals, quoteSize)
 		m.Rate = 3 * capacity / equals
 		mixed = append(mixed, m)
 	}

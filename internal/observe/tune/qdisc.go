@@ -38,6 +38,9 @@ const (
 	htbParms, htbInit   = 1, 2
 	htbRate64, htbCeil  = 6, 7
 	htbParmsSize        = 44 // struct tc_htb_opt
+	tbfParms, tbfRate64 = 1, 4
+	tbfBurst            = 6
+	tbfParmsSize        = 36 // struct tc_tbf_qopt
 	u32Class, u32Select = 1, 5
 	u32Terminal         = 1
 	u32SelectSize       = 16 // struct tc_u32_sel, before its keys
@@ -222,7 +225,29 @@ func (q *queue) shape() (*Shape, error) {
 	if len(rates) != len(want)+1 || len(s.DSCP) == 0 {
 		return nil, nil
 	}
+	whole, err := q.split(s)
+	if err != nil || !whole {
+		return nil, err
+	}
 	return s, nil
+}
+
+// split reports whether the classes of s have a TBF where they should, and only there.
+func (q *queue) split(s *Shape) (bool, error) {
+	kinds := map[uint32]string{}
+	err := q.dump(getQdisc, 0, func(m tcMessage) error {
+		return m.decode(func(ad *netlink.AttributeDecoder) {
+			if ad.Type() == tcKind {
+				kinds[m.parent] = ad.String()
+			}
+		})
+	})
+	for _, c := range s.classes() {
+		if (kinds[c.handle] == "tbf") != s.splits() {
+			return false, err
+		}
+	}
+	return true, err
 }
 
 func (q *queue) save(value string) error {
@@ -263,6 +288,14 @@ func (q *queue) make(s *Shape) error {
 	for _, c := range s.classes() {
 		if _, err := q.send(newClass, add, tcMessage{handle: c.handle, parent: rootClass, attributes: c.attributes()}); err != nil {
 			return err
+		}
+		if s.splits() {
+			if _, err := q.send(newQdisc, add, tcMessage{parent: c.handle, attributes: c.tbf(q.dev)}); err != nil {
+				if errors.Is(err, fs.ErrNotExist) {
+					return fmt.Errorf("this kernel has no TBF (sch_tbf): %w", err)
+				}
+				return err
+			}
 		}
 		if c.name == "" {
 			continue
@@ -315,6 +348,19 @@ func (c shapeClass) attributes() []byte {
 		ae.Bytes(htbParms, b)
 		ae.Uint64(htbRate64, c.rate)
 		ae.Uint64(htbCeil, c.ceil)
+	})
+}
+
+// tbf are the attributes of a qdisc that splits large packets of the class and never waits.
+func (c shapeClass) tbf(dev string) []byte {
+	b := make([]byte, tbfParmsSize)
+	b[1] = linkEthernet // of the struct tc_ratespec
+	binary.NativeEndian.PutUint32(b[8:], 1<<32-1)
+	binary.NativeEndian.PutUint32(b[24:], uint32(splitLimit(c.ceil)))
+	return tcAttributes("tbf", func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(tbfParms, b)
+		ae.Uint64(tbfRate64, splitRate)
+		ae.Uint32(tbfBurst, splitBurst(c.ceil, mtuOf(dev)))
 	})
 }
 

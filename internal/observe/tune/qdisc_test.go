@@ -2,7 +2,9 @@ package tune
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -103,6 +105,10 @@ func TestClassQueuesSeparatePackets(t *testing.T) {
 	if err := q.Save(target, testShape); err != nil {
 		t.Fatal(err)
 	}
+	tc(t, "qdisc", "del", "dev", "lo", "parent", "5765:50")
+	if got, err := q.Load(target); err != nil || got != "htb, incomplete" {
+		t.Errorf("without what splits packets: %q %v", got, err)
+	}
 	if err := q.Save(target, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -190,4 +196,103 @@ func TestLinksAndTheirRates(t *testing.T) {
 		t.Error(err)
 	}
 	f("eth0=1gbit", nil, "no class has a DSCP: want some of control, order, account, market, replay")
+}
+
+// TestLargePacketsAreSplit sends a stream, which the kernel makes packets of up to 64 KiB of, through
+// the queues of a slow link and of a fast one.
+func TestLargePacketsAreSplit(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	ip(t, "link", "set", "lo", "up")
+	largest := func(rate string) int {
+		t.Helper()
+		l, err := ParseLink("lo="+rate, testDSCP())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (ClassQueue{}).Save(QdiscTarget+"lo", l.String()); err != nil {
+			t.Fatal(err)
+		}
+		seen := watchPackets(t)
+		stream(t, 4<<20)
+		return seen()
+	}
+	ip(t, "link", "set", "lo", "mtu", "1500")
+	if n := largest("90mbit"); n == 0 || n > 3028 {
+		t.Errorf("at 90 Mbit/s %d bytes leave at once", n)
+	}
+	if n := largest("400mbit"); n == 0 || n > 9100 {
+		t.Errorf("at 400 Mbit/s %d bytes leave at once", n)
+	}
+	ip(t, "link", "set", "lo", "mtu", "9000") // a packet must never be more than the burst: TBF drops it then
+	if n := largest("90mbit"); n < 8000 || n > 9000 {
+		t.Errorf("with jumbo frames %d bytes leave at once", n)
+	}
+	if n := largest("40gbit"); n <= 9100 {
+		t.Errorf("at 40 Gbit/s at most %d bytes leave at once: the test has no large packets", n)
+	}
+}
+
+// watchPackets notes the packets that leave lo until the function that it returns is called, which
+// returns the size of the largest.
+func watchPackets(t *testing.T) (largest func() int) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_PACKET, syscall.SOCK_DGRAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0x0008) // ETH_P_IP
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "packets")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan int)
+	go func() {
+		most, b := 0, make([]byte, 1)
+		_ = raw.Read(func(fd uintptr) bool { // it fails when f is closed, which is its end
+			for {
+				n, _, err := syscall.Recvfrom(int(fd), b, syscall.MSG_TRUNC)
+				if err != nil {
+					return false
+				}
+				most = max(most, n)
+			}
+		})
+		result <- most
+	}()
+	return func() int {
+		_ = f.Close()
+		return <-result
+	}
+}
+
+// stream sends n bytes over a connection of lo.
+func stream(t *testing.T, n int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	sent := make(chan error, 1)
+	go func() {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err == nil {
+			_, err = c.Write(make([]byte, n))
+			_ = c.Close()
+		}
+		sent <- err
+	}()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got, err := io.Copy(io.Discard, c); err != nil || got != n {
+		t.Fatalf("%d bytes, %v", got, err)
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
 }

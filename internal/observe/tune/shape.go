@@ -2,6 +2,7 @@ package tune
 
 import (
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 )
@@ -36,12 +37,14 @@ const (
 	quantum       = 3028 // bytes that a class sends before the next of its priority: two packets
 )
 
-// shares are in percent of the rate, the most important first.
+// shares are in percent of the rate, the most important first. Within its share a class goes before
+// those that are above theirs, however important: the share of what must not wait is large, that of
+// what is sent again or replaced soon is small.
 var shares = []struct {
 	name    string
 	minor   uint32
 	percent uint64
-}{{"control", 0x10, 10}, {"order", 0x20, 30}, {"account", 0x30, 20}, {"", 0x40, 20}, {"market", 0x50, 15}, {"replay", 0x60, 5}}
+}{{"control", 0x10, 20}, {"order", 0x20, 40}, {"account", 0x30, 15}, {"", 0x40, 15}, {"market", 0x50, 7}, {"replay", 0x60, 3}}
 
 // classes are those of s that have a queue of their own.
 func (s *Shape) classes() (list []shapeClass) {
@@ -65,6 +68,34 @@ func className(handle uint32) string {
 
 // burst is what may leave at once at a rate in bytes per second: a millisecond's, and a packet.
 func burst(rate uint64) uint64 { return rate/1000 + 1600 }
+
+// splits reports whether large packets are split before they are queued. The kernel hands a stream's
+// bytes over in packets of up to 64 KiB (GSO), and one of them occupies a slow link for so long
+// that an order waits for it. Up to 1 Gbit/s, where that is half a millisecond, each class has a
+// TBF that never waits, whose burst is less than such a packet: TBF splits what is larger (sch_tbf.c,
+// tbf_segment). sch_cake does the same up to the same rate.
+func (s *Shape) splits() bool { return s.Rate <= 1e9 }
+
+// splitRate is that of the TBF in bytes per second: more than any link's.
+const splitRate = 400e9 / 8
+
+// splitBurst is the largest packet that stays whole at a rate in bytes per second: what a quarter of a
+// millisecond sends, but two full packets of Ethernet, and never less than one of the device.
+func splitBurst(rate uint64, mtu int) uint32 {
+	return max(uint32(min(max(rate/4000, 2*1514), 9100)), uint32(mtu)+64)
+}
+
+// mtuOf is a device's; of one that is not here, the largest usual one.
+func mtuOf(dev string) int {
+	if i, err := net.InterfaceByName(dev); err == nil {
+		return min(i.MTU, 1<<16)
+	}
+	return 9000
+}
+
+// splitLimit is how many bytes a class may have waiting at a rate: what half a second sends, and at least
+// 256 KiB.
+func splitLimit(rate uint64) uint64 { return min(max(rate/2, 256<<10), 1<<31) }
 
 // String is the text that parseShape reads.
 func (s *Shape) String() string {
@@ -190,6 +221,10 @@ func (l *Link) Batch() string {
 	class(shapeClass{handle: rootClass, rate: all, ceil: all}, fmt.Sprintf("%x:", major))
 	for _, c := range l.classes() {
 		class(c, fmt.Sprintf("%x:1", major))
+		if l.splits() {
+			fmt.Fprintf(&b, "qdisc add dev %s parent %x:%x tbf rate %dbit burst %db limit %db\n",
+				l.Device, major, c.handle&0xffff, uint64(splitRate)*8, splitBurst(all, mtuOf(l.Device)), splitLimit(c.ceil))
+		}
 	}
 	for _, c := range l.classes() {
 		if c.name == "" {
