@@ -301,7 +301,7 @@ func (c *Conn) linger() {
 	if cw, ok := c.nc.(interface{ CloseWrite() error }); ok && !c.client {
 		_ = cw.CloseWrite()
 	}
-	_ = c.nc.SetReadDeadline(time.Now().Add(min(c.cfg.CloseTimeout, time.Second)))
+	_ = c.nc.SetReadDeadline(time.Now().Add(c.cfg.lingerTime()))
 	for n := 0; n < maxLinger; {
 		m, err := c.nc.Read(c.in)
 		if err != nil {
@@ -313,7 +313,8 @@ func (c *Conn) linger() {
 
 // Write sends one message, OpText or OpBinary, compressed if that was agreed and
 // is worth it. It copies nothing for later: payload is the caller's again when it
-// returns. An error other than a refused argument closes the connection.
+// returns. An error other than a refused argument closes the connection; what the peer
+// sent before, such as its close frame, is still read.
 func (c *Conn) Write(op Opcode, payload []byte) error {
 	if op != OpText && op != OpBinary {
 		return fmt.Errorf("websocket: write: opcode %v is not a message", op)
@@ -396,9 +397,18 @@ func (c *Conn) flush() error {
 		err = fmt.Errorf("websocket: write: %w", err)
 	}
 	c.werr = err // half a frame may be out: nothing can follow it
-	_ = c.nc.Close()
+	var ne net.Error
+	if c.closing.Load() || errors.As(err, &ne) && ne.Timeout() {
+		_ = c.nc.Close()
+		return err
+	}
+	// The peer is gone. What it sent before, which may say why, can still be read.
+	time.AfterFunc(c.cfg.lingerTime(), func() { _ = c.nc.Close() })
 	return err
 }
+
+// lingerTime bounds the wait for the rest of what a peer sent that takes no more.
+func (c *Config) lingerTime() time.Duration { return min(c.CloseTimeout, time.Second) }
 
 // newMask is a fresh masking key (RFC 6455 §10.3).
 func newMask() (key [4]byte) {

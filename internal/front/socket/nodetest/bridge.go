@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -131,11 +133,20 @@ func bridgeSocket(streams http.RoundTripper, to string, w http.ResponseWriter, r
 	_ = head.Write(rw)
 	_, _ = rw.WriteString("\r\n")
 	_ = rw.Flush()
-	go func() {
+	var reading sync.WaitGroup
+	reading.Go(func() {
 		_, err := io.Copy(out, rw.Reader)
 		_ = out.CloseWithError(err)
-	}()
+		_, _ = io.Copy(io.Discard, rw.Reader)
+	})
 	_, _ = io.Copy(flushing{rw.Writer}, res.Body)
+	// The stream has ended. With unread bytes a close would reset the connection, and the client would
+	// lose what came last, such as a close frame.
+	if c, ok := conn.(*net.TCPConn); ok {
+		_ = c.CloseWrite()
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+	reading.Wait()
 }
 
 // flushing writes through.
