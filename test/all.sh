@@ -52,25 +52,33 @@ ended() {
   return "$status"
 }
 
+# counts prints how many tests passed and failed by tally's last line in the file $1.
+counts() {
+  local line
+  line=$(tail -n 1 "$1" | sed -n 's/^\([0-9]*\) tests passed, \([0-9]*\) failed$/\1 \2/p')
+  echo "${line:-0 1}"
+}
+
 # gotest runs go test and counts its tests; test/tally says what counts how, and go vet has run. The
 # first argument is tally's. At most three failed tests of a run are run once more,
-# alone; what passes then is counted and named at the end. Data races, panics, skips and builds
+# alone; what passes then is counted and named at the end. A package that ended before its tests
+# did is one of them: what has not passed of it runs again. Data races, panics, skips and builds
 # that fail are final.
 gotest() {
-  local show=$1 out=$cache/tally.log again=$cache/failed race="" p f pkg name
+  local show=$1 out=$cache/tally.log again=$cache/failed race="" p f q g pkg name skip
   shift
   [[ " $* " != *" -race "* ]] || race=-race
   : >"$again"
   go test -json -vet=off "$@" 2>&1 </dev/null | "$cache/bin/tally" $show -failed "$again" | tee "$out"
-  read -r p f <<<"$(tail -n 1 "$out" | sed -n 's/^\([0-9]*\) tests passed, \([0-9]*\) failed$/\1 \2/p')"
-  p=${p:-0} f=${f:-1}
+  read -r p f <<<"$(counts "$out")"
   if [ "$f" -le 3 ] && ! grep -qx final "$again"; then
-    while read -r pkg name; do
+    while read -r pkg name skip; do
       echo "again $pkg $name"
-      if go test -json -vet=off $race -count=1 -timeout 10m -run "^$name\$" "$pkg" 2>&1 </dev/null | "$cache/bin/tally" -v; then
-        p=$((p + 1)) f=$((f - 1))
-        unsteady+=("$pkg $name")
-      fi
+      [ "$name" = . ] || name="^$name\$"
+      go test -json -vet=off $race -count=1 -timeout 10m -run "$name" ${skip:+-skip "$skip"} "$pkg" 2>&1 </dev/null | "$cache/bin/tally" -v | tee "$out"
+      read -r q g <<<"$(counts "$out")"
+      p=$((p + q)) f=$((f - 1 + g))
+      [ "$g" != 0 ] || unsteady+=("$pkg $name")
     done < <(grep . "$again")
   fi
   passed=$((passed + p)) failed=$((failed + f))

@@ -5,8 +5,10 @@
 // since nothing here may be skipped silently.
 //
 // With -failed FILE it writes there which failed tests may run once more, one
-// "package test" a line. A data race, a panic, a skip and a package that does
-// not build are final: then the file holds the word "final" as well.
+// "package test" a line. A package that ended before its tests did, since one of them
+// ended another or took too long, counts as one failure, and what of it has not passed may
+// run once more: "package . ^(A|B)$" has the tests to leave out. A data race, another panic, a
+// skip and a package that does not build are final: then the file holds the word "final" as well.
 package main
 
 import (
@@ -16,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -34,16 +37,27 @@ type tally struct {
 	output map[string]*strings.Builder
 	// failures named so far, by package.
 	named map[string]int
+	// the tests that have passed, of packages that may be lost, by package.
+	done map[string][]string
+	// packages that ended before their tests did.
+	lost map[string]bool
 	// the failed tests that may run once more, and whether any failure is final.
 	again []string
 	final bool
+}
+
+func newTally(w io.Writer, verbose bool) *tally {
+	return &tally{
+		verbose: verbose, w: w,
+		output: map[string]*strings.Builder{}, named: map[string]int{}, done: map[string][]string{}, lost: map[string]bool{},
+	}
 }
 
 func main() {
 	verbose := flag.Bool("v", false, "show what passed tests logged")
 	file := flag.String("failed", "", "write the failed tests that may run once more to this file")
 	flag.Parse()
-	t := tally{verbose: *verbose, w: os.Stdout, output: map[string]*strings.Builder{}, named: map[string]int{}}
+	t := newTally(os.Stdout, *verbose)
 	if err := t.read(os.Stdin); err != nil {
 		fmt.Fprintf(os.Stderr, "tally: %v\n", err)
 		t.failed++
@@ -94,6 +108,9 @@ func (t *tally) event(e event) {
 	key := e.Package + " " + e.Test
 	switch e.Action {
 	case "output":
+		if loses(e.Output) && strings.HasPrefix(e.Output, "panic: ") {
+			t.lost[e.Package] = true
+		}
 		if !noise(e.Output) {
 			t.out(key).WriteString(e.Output)
 		}
@@ -112,6 +129,25 @@ func (t *tally) event(e event) {
 			t.pkg(e, key)
 		}
 	}
+}
+
+// losing is what a test process says that ends before its tests do, for a reason that may be the
+// machine's: a parallel part of a test ended its parent, or the time was over.
+var losing = []string{"panic: test executed panic(nil) or runtime.Goexit", "panic: test timed out after "}
+
+// loses reports whether the line says that the process ends.
+func loses(line string) bool {
+	return slices.ContainsFunc(losing, func(p string) bool { return strings.Contains(line, p) })
+}
+
+// isFinal reports whether text has a data race, or a panic of another kind.
+func isFinal(text string) bool {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "DATA RACE") || strings.Contains(line, "panic: ") && !loses(line) {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *tally) out(key string) *strings.Builder {
@@ -139,6 +175,7 @@ func (t *tally) test(e event, key string) {
 	delete(t.output, key)
 	if e.Action == "pass" {
 		t.passed++
+		t.done[e.Package] = append(t.done[e.Package], e.Test)
 		if t.verbose {
 			fmt.Fprintf(t.w, "ok    %s (%.1fs)\n%s", e.Test, e.Elapsed, text)
 		}
@@ -147,8 +184,15 @@ func (t *tally) test(e event, key string) {
 	t.failed++
 	t.named[e.Package]++
 	t.again = append(t.again, e.Package+" "+e.Test)
-	t.final = t.final || e.Action == "skip" || strings.Contains(text, "DATA RACE") || strings.Contains(text, "panic: ")
+	t.final = t.final || e.Action == "skip" || isFinal(text)
 	fmt.Fprintf(t.w, "%-5s %s %s (%.1fs)\n%s", strings.ToUpper(e.Action), e.Package, e.Test, e.Elapsed, text)
+}
+
+// lose counts a package that ended before its tests did as one failure.
+func (t *tally) lose(pkg string) {
+	t.failed += 1 - t.named[pkg]
+	t.again = slices.DeleteFunc(t.again, func(line string) bool { return strings.HasPrefix(line, pkg+" ") })
+	t.again = append(t.again, fmt.Sprintf("%s . ^(%s)$", pkg, strings.Join(t.done[pkg], "|")))
 }
 
 func (t *tally) pkg(e event, key string) {
@@ -156,13 +200,18 @@ func (t *tally) pkg(e event, key string) {
 	case "skip": // no test files
 	case "pass":
 		fmt.Fprintf(t.w, "ok    %s (%.1fs)\n", e.Package, e.Elapsed)
+		delete(t.done, e.Package)
 	default:
 		fmt.Fprintf(t.w, "FAIL  %s (%.1fs)\n", e.Package, e.Elapsed)
-		if t.named[e.Package] > 0 {
+		switch {
+		case t.lost[e.Package]:
+			t.lose(e.Package)
+		case t.named[e.Package] > 0:
 			return
+		default:
+			t.failed++
+			t.final = true
 		}
-		t.failed++
-		t.final = true
 		if e.FailedBuild != "" {
 			fmt.Fprint(t.w, t.out(e.FailedBuild))
 		}
@@ -170,6 +219,7 @@ func (t *tally) pkg(e event, key string) {
 		for k, b := range t.output {
 			if k == key || strings.HasPrefix(k, e.Package+" ") {
 				fmt.Fprint(t.w, b)
+				t.final = t.final || isFinal(b.String())
 			}
 		}
 	}
