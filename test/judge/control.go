@@ -60,16 +60,34 @@ func (c *client) Reload() (status int, body string) {
 	return resp.StatusCode, b.String()
 }
 
-// AdminJSON decodes the JSON of a path of the admin listener into v.
-func (c *client) AdminJSON(path string, v any) {
-	c.t.Helper()
+// ReadAdmin decodes the JSON of a path of the admin listener into v. It does not fail the test: who
+// polls tries again.
+func (c *client) ReadAdmin(path string, v any) error {
 	status, body, err := get("http://" + c.Admin + path)
-	if err != nil || status != http.StatusOK {
-		c.t.Fatalf("%s: status %d, %v", path, status, err)
+	if err != nil {
+		return err // it has the URL
+	}
+	if status != http.StatusOK {
+		return fmt.Errorf("%s: status %d, %.200s", path, status, body)
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		c.t.Fatalf("%s: %v in %.200s", path, err, body)
+		return fmt.Errorf("%s: %w in %.200s", path, err, body)
 	}
+	return nil
+}
+
+// metrics is the text of /metrics, of which the server makes only so many at a time.
+func (c *client) metrics() (text []byte) {
+	c.t.Helper()
+	Soon(c.t, 10*time.Second, "/metrics answers", func() error {
+		status, body, err := get("http://" + c.Admin + "/metrics")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("status %d, %.200s", status, body)
+		}
+		text = body
+		return err
+	})
+	return text
 }
 
 var series = regexp.MustCompile(`^([a-z_0-9]+)(\{.*\})? (\S+)`)
@@ -78,15 +96,8 @@ var series = regexp.MustCompile(`^([a-z_0-9]+)(\{.*\})? (\S+)`)
 // as `name="value"`. None is 0: a counter may not have counted yet.
 func (c *client) Series(name string, labels ...string) (sum float64) {
 	c.t.Helper()
-	var body []byte
-	Eventually(c.t, 10*time.Second, "/metrics answers", func() bool { // only so many at a time
-		var status int
-		var err error
-		status, body, err = get("http://" + c.Admin + "/metrics")
-		return err == nil && status == http.StatusOK
-	})
 next:
-	for line := range bytes.Lines(body) {
+	for line := range bytes.Lines(c.metrics()) {
 		m := series.FindSubmatch(line)
 		if m == nil || string(m[1]) != name {
 			continue

@@ -7,6 +7,7 @@ package judge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -154,17 +155,36 @@ func Cleanup() {
 	})
 }
 
+// errNotYet is the error of a condition that does not say why it does not hold.
+var errNotYet = errors.New("it is not so")
+
 // Eventually waits until ok holds and fails the test with what after the bound.
 func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	Soon(t, within, what, func() error {
+		if !ok() {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// Soon is Eventually for a condition that can say why it does not hold yet: it holds when look
+// returns nil. The last error is in what fails the test.
+func Soon(t testing.TB, within time.Duration, what string, look func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for !ok() {
+	for {
+		err := look()
+		if err == nil {
+			return
+		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("not within %s: %s", within, what)
+			t.Fatalf("not within %s: %s: %v", within, what, err)
 		case <-tick.C:
 		}
 	}

@@ -31,7 +31,6 @@ type Server struct {
 	t       testing.TB
 	options Options
 	data    string // directory
-	binary  string
 	config  string
 	log     string
 	key     string   // file with the private key of Authority
@@ -47,9 +46,16 @@ type client struct {
 
 // A process is that of a Server: another one after each start.
 type process struct {
-	t    testing.TB
-	cmd  *exec.Cmd
-	done chan struct{} // closed when cmd has ended
+	t testing.TB
+	*life
+}
+
+// A life is what changes of a process. All that In returns for one Server have the same.
+type life struct {
+	binary string
+	cmd    *exec.Cmd
+	done   chan struct{} // closed when cmd has ended
+	killed bool          // by Kill
 }
 
 // Options are what a test changes of the configuration.
@@ -94,8 +100,8 @@ func Launch(t testing.TB, o Options) *Server {
 	Descriptors(t, 4096)
 	dir := t.TempDir()
 	s := &Server{
-		t: t, options: o, binary: Binary(t, o.Build),
-		client: client{t, FreeAddr(t), FreeAddr(t)}, process: process{t: t},
+		t: t, options: o,
+		client: client{t, FreeAddr(t), FreeAddr(t)}, process: process{t, &life{binary: Binary(t, o.Build)}},
 		data: filepath.Join(dir, "data"), config: filepath.Join(dir, "weir.yaml"), log: filepath.Join(dir, "weir.log"),
 	}
 	if o.TLS {
@@ -111,6 +117,15 @@ func Launch(t testing.TB, o Options) *Server {
 	t.Cleanup(s.finish)
 	s.launch()
 	return s
+}
+
+// In returns s for t, a part of the test that started s: what fails of it fails t. A test may end
+// only itself (testing.T.FailNow), and a parallel part that ends another one takes the whole
+// package with it. The server still ends with the test that started it.
+func (s *Server) In(t testing.TB) *Server {
+	in := *s
+	in.t, in.client.t, in.process.t = t, t, t
+	return &in
 }
 
 // Start starts the process and returns when it is ready.
@@ -163,7 +178,7 @@ func (s *Server) launch() {
 	if err := s.manager.start(s.cmd); err != nil {
 		s.t.Fatal(err)
 	}
-	s.done = make(chan struct{})
+	s.done, s.killed = make(chan struct{}), false
 	go func(cmd *exec.Cmd, done chan struct{}) {
 		_ = cmd.Wait() // the status is in cmd.ProcessState
 		close(done)
@@ -196,6 +211,7 @@ func (s *Server) Kill() {
 		s.t.Fatalf("weir had ended by itself (%s):\n%s", s.cmd.ProcessState, tail(s.Log()))
 	default:
 	}
+	s.killed = true
 	_ = s.cmd.Process.Kill()
 	<-s.done
 }
@@ -252,8 +268,8 @@ func (s *Server) finish() {
 				_ = s.cmd.Process.Kill()
 				<-s.done
 			}
-		} else if status, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
-			s.t.Errorf("weir ended by itself (%s):\n%s", s.cmd.ProcessState, tail(s.Log()))
+		} else if !s.killed {
+			s.t.Errorf("weir ended, which the test did not do (%s):\n%s", s.cmd.ProcessState, tail(s.Log()))
 		}
 	}
 	if at := broken.FindStringIndex(s.Log()); at != nil {
@@ -329,13 +345,9 @@ func (c *client) Get(path string) (status int, body []byte) {
 // labels.
 func (c *client) Metric(name string) float64 {
 	c.t.Helper()
-	_, body, err := get("http://" + c.Admin + "/metrics")
-	if err != nil {
-		c.t.Fatal(err)
-	}
 	var sum float64
 	found := false
-	for line := range bytes.Lines(body) {
+	for line := range bytes.Lines(c.metrics()) {
 		if m := regexp.MustCompile(`^([a-z_0-9]+)(?:\{.*\})? (\S+)`).FindSubmatch(line); m != nil && string(m[1]) == name {
 			var v float64
 			if _, err := fmt.Sscan(string(m[2]), &v); err != nil {

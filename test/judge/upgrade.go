@@ -40,7 +40,7 @@ func (s *Server) Upgrade() admin.Upgrade {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.cmd, s.done = &exec.Cmd{Process: p}, make(chan struct{})
+	s.cmd, s.done, s.killed = &exec.Cmd{Process: p}, make(chan struct{}), false
 	select {
 	case <-old: // only now is the new process a child of this one
 	case <-time.After(30 * time.Second):

@@ -205,7 +205,7 @@ type cause struct {
 
 func (w *watch) snapshot() (s snapshot) {
 	w.t.Helper()
-	w.AdminJSON("/api/snapshot", &s)
+	judge.Soon(w.t, patience, "/api/snapshot answers", func() error { return w.ReadAdmin("/api/snapshot", &s) })
 	return s
 }
 

@@ -93,7 +93,7 @@ func TestCentrifugeJavaScript(t *testing.T) {
 	for i, tr := range transports(s.Public) {
 		t.Run(tr.name, func(t *testing.T) {
 			t.Parallel()
-			c := &talk{t: t, s: s, a: a.with(t), tr: tr, one: fmt.Sprintf("c%d", i), two: fmt.Sprintf("d%d", i), channel: fmt.Sprintf("room%d", i)}
+			c := &talk{t: t, s: s.In(t), a: a.with(t), tr: tr, one: fmt.Sprintf("c%d", i), two: fmt.Sprintf("d%d", i), channel: fmt.Sprintf("room%d", i)}
 			c.connects()
 			c.publishes()
 			c.meets()

@@ -188,6 +188,7 @@ func TestWhatAClientSeesOfABadBackend(t *testing.T) {
 	for i, s := range all {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
+			g := g.In(t)
 			label := fmt.Sprintf(`cluster="c%d"`, i)
 			for range 3 {
 				s.ask(t, g.Public, fmt.Sprint("/", i), "1.1")

@@ -164,7 +164,7 @@ func TestBackInServiceWithin30sOfRecovery(t *testing.T) {
 	for _, c := range all {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.play(t, g)
+			c.play(t, g.In(t))
 		})
 	}
 }
@@ -221,7 +221,7 @@ func peers(t *testing.T, g *judge.Server, name string) map[string]peerView {
 			Peers []peerView
 		}
 	}
-	g.AdminJSON("/api/upstreams", &view)
+	readUpstreams(t, g, &view)
 	found := map[string]peerView{}
 	for _, c := range view.Clusters {
 		if c.Name == name {

@@ -86,7 +86,7 @@ type splitView struct {
 func splitOf(t *testing.T, g *judge.Server, name string) splitView {
 	t.Helper()
 	var view struct{ Splits []splitView }
-	g.AdminJSON("/api/upstreams", &view)
+	readUpstreams(t, g, &view)
 	for _, s := range view.Splits {
 		if s.Name == name {
 			return s
@@ -94,6 +94,19 @@ func splitOf(t *testing.T, g *judge.Server, name string) splitView {
 	}
 	t.Fatalf("/api/upstreams shows no split %s", name)
 	return splitView{}
+}
+
+// readUpstreams decodes /api/upstreams into view. A request that fails is logged and sent again: what
+// looks all the time, on connections of its own, is not what is tested.
+func readUpstreams(t *testing.T, g *judge.Server, view any) {
+	t.Helper()
+	judge.Soon(t, 20*time.Second, "/api/upstreams answers", func() error {
+		err := g.ReadAdmin("/api/upstreams", view)
+		if err != nil {
+			t.Log(err)
+		}
+		return err
+	})
 }
 
 // A trial is a canary and what must become of it.
@@ -129,7 +142,7 @@ func TestACanaryIsPromotedOrRolledBack(t *testing.T) {
 	for _, c := range trials {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.play(t, g, canaries[c.name])
+			c.play(t, g.In(t), canaries[c.name])
 		})
 	}
 }
@@ -139,12 +152,15 @@ func (c *trial) play(t *testing.T, g *judge.Server, canary *release) {
 	stop := clients.visit(10 * time.Millisecond)
 	t.Cleanup(stop)
 	shares := map[float64]bool{}
-	judge.Eventually(t, time.Minute, "it is "+c.state, func() bool {
-		s := splitOf(t, g, "to-"+c.name)
+	var s splitView
+	judge.Soon(t, time.Minute, "it is "+c.state, func() error {
+		s = splitOf(t, g, "to-"+c.name)
 		shares[s.Canary.Share] = true
-		return s.Canary.State == c.state
+		if s.Canary.State != c.state {
+			return fmt.Errorf("it is %s: %+v", s.Canary.State, *s.Canary)
+		}
+		return nil
 	})
-	s := splitOf(t, g, "to-"+c.name)
 	if !strings.Contains(s.Canary.Reason, c.reason) {
 		t.Errorf("the reason is %q", s.Canary.Reason)
 	}
@@ -470,7 +486,7 @@ type driftView struct {
 func drifts(t *testing.T, g *judge.Server) map[string]driftView {
 	t.Helper()
 	var view struct{ Drift []driftView }
-	g.AdminJSON("/api/upstreams", &view)
+	readUpstreams(t, g, &view)
 	all := map[string]driftView{}
 	for _, d := range view.Drift {
 		all[d.Name] = d
