@@ -25,12 +25,13 @@ func (s *storedLog) damage(ctx context.Context, renewed string) (string, error) 
 		return fmt.Sprintf("the server found messages damaged, up to %d", in.lost), nil
 	}
 	if s.b.marks != nil && s.b.cfg.Cluster.Name == "" { // no other node writes it
+		safe := s.b.marks.safe(s.opts.Load().Durability == hub.Synced)
 		switch {
-		case in.last == 0 && m.Last == 0:
+		case in.last == 0 && m.Last == 0 && safe:
 			return "", nil
 		case !known || m.Epoch != in.epoch:
 			return "it has no mark", nil
-		case !s.b.marks.safe(s.opts.Load().Durability == hub.Synced):
+		case !safe: // also of an empty log: what was published after the mark may have been all of it
 			return "the machine ended before the files were synced", nil
 		}
 	}

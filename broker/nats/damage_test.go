@@ -241,6 +241,43 @@ func TestKilledLogThatLostItsTailIsAGap(t *testing.T) {
 	})
 }
 
+// A power failure within a second of a log's first message may leave the log empty and its mark
+// at zero: the offsets of what was answered must not be those of other messages.
+func TestEmptyLogAfterAPowerFailureIsANewEpoch(t *testing.T) {
+	dir, image := t.TempDir(), filepath.Join(t.TempDir(), "image")
+	ns := hub.Namespace{Name: "a"}.WithDefaults()
+	n := startOn(t, Config{Dir: dir}, ns)
+	if err := os.CopyFS(image, os.DirFS(dir)); err != nil { // what of it was written to the disk
+		t.Fatal(err)
+	}
+	epoch := n.Pub(&ns, "x", "d").Epoch
+	n.Close()
+	f := func(what, boot, mount string, same bool) {
+		t.Helper()
+		h, err := openHighWater(image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := h.last.Logs["a"]; m.Epoch != epoch || m.Last != 0 {
+			t.Fatalf("%s: the mark is %+v, want 0 in epoch %s", what, m, epoch)
+		}
+		h.boot, h.mount = h.boot+boot, h.mount+mount
+		if err := h.write(h.last.Logs, false); err != nil {
+			t.Fatal(err)
+		}
+		n := startOn(t, Config{Dir: image}, ns)
+		at := n.End(&ns)
+		if (at.Epoch == epoch) != same || at.Offset != 0 {
+			t.Errorf("%s: %v, before it epoch %s", what, at, epoch)
+		}
+		epoch = at.Epoch
+		n.Close()
+	}
+	f("a killed process", "", "", true)
+	f("a power failure", " of before", "", false)
+	f("a file system mounted anew", "", " of before", false)
+}
+
 // Of a message that was removed there is nothing to compare: what decides is whether
 // later ones took the offsets before it.
 func TestRemovedMessageIsProvedByItsNeighbours(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -246,5 +247,77 @@ func TestADiskThatFillsUpUnderTheServerRecovers(t *testing.T) {
 	at, err := n.Try(&ns, hub.Publication{Channel: "a:x", Data: []byte("d")})
 	if err != nil || at.Offset != 51 || at.Epoch != before.Epoch || end.Offset != 50 {
 		t.Errorf("published at %v, %v, after %v; want 51 in epoch %s", at, err, end, before.Epoch)
+	}
+}
+
+// An ext4Disk is an ext4 file system in an image file.
+type ext4Disk struct {
+	t          *testing.T
+	image, dir string
+}
+
+// newExt4Disk makes one; the test is skipped if it may not.
+func newExt4Disk(t *testing.T) *ext4Disk {
+	t.Helper()
+	d := &ext4Disk{t, filepath.Join(t.TempDir(), "image"), t.TempDir()}
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a file system")
+	}
+	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
+		t.Skip("there is no mkfs.ext4: ", err)
+	}
+	d.run("truncate", "-s", "64M", d.image)
+	d.run("mkfs.ext4", "-q", "-F", d.image)
+	t.Cleanup(func() { _ = syscall.Unmount(d.dir, syscall.MNT_DETACH) })
+	if out, err := exec.Command("mount", "-o", "loop,errors=remount-ro", d.image, d.dir).CombinedOutput(); err != nil {
+		t.Skipf("no loop device can be mounted: %v: %s", err, out)
+	}
+	return d
+}
+
+func (d *ext4Disk) run(name string, arg ...string) {
+	d.t.Helper()
+	if out, err := exec.Command(name, arg...).CombinedOutput(); err != nil && name != "e2fsck" { // which ends with 1 when it repaired
+		d.t.Fatalf("%s %v: %v: %s", name, arg, err, out)
+	}
+}
+
+// After an error of the disk the kernel refuses writes, and ext4 does not have statfs show it:
+// the server is not started again on it, for it would come up without the logs. What was not
+// synced is gone once the file system was repaired, which is a new epoch.
+func TestAFailedFileSystemRefusesAndIsRead(t *testing.T) {
+	d := newExt4Disk(t)
+	ns := hub.Namespace{Name: "a"}.WithDefaults()
+	n := startOn(t, Config{Dir: d.dir}, ns)
+	var last hub.Position
+	for i := range 20 {
+		last = n.Pub(&ns, "x", fmt.Sprint(i))
+	}
+	kernel, _, _ := strings.Cut(mountOf(d.dir), " ")
+	if err := os.WriteFile(filepath.Join(kernel, "trigger_fs_error"), []byte("test"), 0o200); err != nil {
+		t.Skip("no error can be injected: ", err)
+	}
+	hubtest.Until(t, patience, "the refusal", func() bool {
+		at, err := n.Try(&ns, hub.Publication{Channel: "a:x", Data: []byte("d")})
+		if err == nil {
+			t.Fatalf("published at %v on a disk that takes nothing", at)
+		}
+		return errors.Is(err, ErrReadOnlyDisk)
+	})
+	if err := n.Ready(); !errors.Is(err, ErrReadOnlyDisk) {
+		t.Errorf("ready: %v, want ErrReadOnlyDisk", err)
+	}
+	if got := len(history(t, n, &ns, "x")); got != 20 {
+		t.Errorf("%d messages of history, want 20", got)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	d.run("umount", d.dir)
+	d.run("e2fsck", "-f", "-y", d.image)
+	d.run("mount", "-o", "loop,errors=remount-ro", d.image, d.dir)
+	n = startOn(t, Config{Dir: d.dir}, ns)
+	if at := n.Pub(&ns, "x", "after"); at.Epoch == last.Epoch {
+		t.Errorf("published at %v, the last one before the error was at %v", at, last)
 	}
 }

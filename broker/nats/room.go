@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,11 +27,11 @@ const roomLogEvery = 10 * time.Second
 type diskSpace struct {
 	free, total int64 // bytes
 	full        bool  // no new file can be written
-	readOnly    bool  // the file system is mounted read-only, which makes it full as well
+	readOnly    bool  // the file system is read-only, which makes it full as well
 }
 
-// ErrReadOnlyDisk is for a data directory on a file system that is mounted read-only, as
-// the kernel does after an error of the disk. It is a hub.ErrStorageFull.
+// ErrReadOnlyDisk is for a data directory on a file system that is read-only: it is mounted so,
+// or the kernel refuses writes after an error of the disk. It is a hub.ErrStorageFull.
 var ErrReadOnlyDisk = readOnlyDisk{}
 
 type readOnlyDisk struct{}
@@ -64,6 +65,9 @@ func noSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
+// takesNothing reports whether err is a disk that is used up or read-only.
+func takesNothing(err error) bool { return noSpace(err) || errors.Is(err, syscall.EROFS) }
+
 // free returns how many bytes may still be written to dir before minFree is reached.
 func free(dir string, minFree int64) (int64, error) {
 	d, err := spaceOf(dir)
@@ -93,8 +97,12 @@ type room struct {
 	frozen  atomic.Bool   // the file system is read-only
 	shut    atomic.Bool   // it was bare, and reopen has not been done
 	kick    chan struct{} // holds a token when left was used up
+	// unwritable is why no file could be written when that was tried last; nil while one can.
+	unwritable atomic.Pointer[error]
 
 	// Owned by keep, after Start.
+	doubted   bool      // something could not be written: see probe
+	probed    time.Time // when that was tried last
 	refusing  bool      // as it was logged
 	logged    time.Time // when refusing became true
 	reopening bool
@@ -113,6 +121,7 @@ func (r *room) look(pending int64) error {
 	if err != nil {
 		return err
 	}
+	r.probe(&d, time.Now())
 	r.disk.Store(d.free)
 	r.bare.Store(d.full)
 	r.frozen.Store(d.readOnly)
@@ -121,6 +130,52 @@ func (r *room) look(pending int64) error {
 	}
 	r.left.Store(d.free - keptFree(d, r.minFree) - pending)
 	return nil
+}
+
+// probeEvery is how often it is tried whether a file can be written, while that is in doubt.
+const probeEvery = time.Second
+
+// doubt has the next look try whether a file can be written. r may be nil.
+func (r *room) doubt() {
+	if r != nil {
+		r.doubted = true
+	}
+}
+
+// probe adds to d what statfs does not show, once something could not be written: that the
+// kernel refuses writes after an error of the disk, as ext4 does from Linux 6.12 on, or that
+// a quota is used up.
+func (r *room) probe(d *diskSpace, now time.Time) {
+	if d.full || !r.doubted {
+		r.unwritable.Store(nil)
+		return
+	}
+	if now.Sub(r.probed) >= probeEvery {
+		r.probed = now
+		err := tryFile(r.dir)
+		if err == nil {
+			r.unwritable.Store(nil)
+			r.doubted = false
+			return
+		}
+		r.unwritable.Store(&err)
+	}
+	if err := r.unwritable.Load(); err != nil {
+		d.full, d.readOnly = true, errors.Is(*err, syscall.EROFS)
+	}
+}
+
+// tryFile returns why no file can be written in dir; nil if one can.
+func tryFile(dir string) error {
+	f, err := os.CreateTemp(dir, "probe.*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("probe\n")
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
 // take reports whether n bytes may be written.
@@ -144,7 +199,10 @@ func (r *room) full() bool { return r.shut.Load() || r.left.Load() < 64<<10 }
 // refusal is why publishing is refused while full.
 func (r *room) refusal() error {
 	if r.frozen.Load() {
-		return fmt.Errorf("%w: publishing is refused, reading works; the file system of the data directory is mounted read-only", ErrReadOnlyDisk)
+		return fmt.Errorf("%w: publishing is refused, reading works; the file system of the data directory is read-only", ErrReadOnlyDisk)
+	}
+	if err := r.unwritable.Load(); err != nil {
+		return fmt.Errorf("%w: publishing is refused, reading works; no file can be written in the data directory: %w", hub.ErrStorageFull, *err)
 	}
 	return fmt.Errorf("%w: publishing is refused, reading works; %d MiB are free in the data directory", hub.ErrStorageFull, r.disk.Load()>>20)
 }
@@ -158,6 +216,11 @@ func (r *room) report(now time.Time, log *slog.Logger) {
 		if r.frozen.Load() {
 			log.Error("data directory is on a read-only file system: publishing is refused, reading works", "dir", r.dir,
 				"hint", "look at the kernel's log for errors of the disk, repair it and mount it read-write; publishing resumes by itself")
+			return
+		}
+		if err := r.unwritable.Load(); err != nil {
+			log.Error("no file can be written in the data directory: publishing is refused, reading works", "dir", r.dir, "err", *err,
+				"hint", "look at the kernel's log for errors of the disk, and at quotas; publishing resumes by itself")
 			return
 		}
 		log.Error("data directory is full: publishing is refused, reading works", "dir", r.dir, "free_bytes", r.disk.Load(),
@@ -203,14 +266,15 @@ const (
 // keepRoom measures the disk, and has publishing begin again when there is space.
 func (b *Broker) keepRoom(now time.Time) {
 	r := b.room
+	for _, s := range b.all() {
+		if s.storage.full.Load() { // the disk was full between two looks, or takes no more
+			r.shut.Store(true)
+			r.doubt() // a server that is started again without files to write has no logs
+		}
+	}
 	if err := r.look(b.out.pendingBytes()); err != nil {
 		b.log.Error("disk cannot be looked at", "err", err)
 		return
-	}
-	for _, s := range b.all() {
-		if s.storage.full.Load() { // the disk was full between two looks
-			r.shut.Store(true)
-		}
 	}
 	r.report(now, b.log)
 	if !r.shut.Load() || r.reopening || r.disk.Load() < 2*leastBytes || r.bare.Load() || now.Before(r.next) {
@@ -232,6 +296,7 @@ func (b *Broker) reopenedWith(err error) {
 		err = b.mark(false)
 	}
 	if err != nil {
+		r.doubt()
 		if b.ctx.Err() == nil {
 			b.log.Warn("publishing cannot resume yet", "err", err)
 		}
