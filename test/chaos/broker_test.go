@@ -54,6 +54,7 @@ func killedNATS(c *trial) {
 type volume struct {
 	c           *trial
 	image, path string
+	unmounted   bool // at the end of the row, which is after what was started on it has ended
 }
 
 // command runs one of the system's.
@@ -79,7 +80,10 @@ func (v *volume) mount(options ...string) {
 		v.c.Fatal(err)
 	}
 	v.c.command("mount", append([]string{"-o", strings.Join(append([]string{"loop"}, options...), ","), v.image}, v.path)...)
-	v.c.Cleanup(func() { _ = syscall.Unmount(v.path, syscall.MNT_DETACH) })
+	if !v.unmounted {
+		v.unmounted = true
+		v.c.Cleanup(func() { _ = syscall.Unmount(v.path, syscall.MNT_DETACH) })
+	}
 }
 
 // copied is the volume as it is on the disk now: what the file system has not written is

@@ -218,6 +218,23 @@ func mixedVersions(c *trial) {
 	next := atomic.Int64{}
 	w := c.onBoth(nodes, &next, load{subscribers: c.size(100), rate: 100, options: exact})
 	versions := map[string]bool{}
+	together := 0 // times that different programs ran at once
+	look := func() {
+		c.Helper()
+		var sums []string
+		for _, node := range nodes {
+			sum, err := exec.Command("sha256sum", fmt.Sprintf("/proc/%d/exe", node.Pid())).Output()
+			if err != nil {
+				c.Fatal(err)
+			}
+			sums = append(sums, string(sum[:8]))
+			versions[string(sum[:8])] = true
+		}
+		if sums[0] != sums[1] {
+			together++
+		}
+	}
+	look()
 	for i := range c.times(12) {
 		node, binary := nodes[i%2], current
 		if i/2%2 == 1 {
@@ -230,16 +247,12 @@ func mixedVersions(c *trial) {
 		w.faults++
 		w.more(20)
 		w.outages = append(w.outages, w.outage(began))
-		sum, err := exec.Command("sha256sum", fmt.Sprintf("/proc/%d/exe", node.Pid())).Output()
-		if err != nil {
-			c.Fatal(err)
-		}
-		versions[string(sum[:8])] = true
+		look()
 	}
-	if len(versions) < 2 && c.faults > 2 {
-		c.Errorf("the programs that ran: %v", versions)
+	if len(versions) != 2 || together == 0 {
+		c.Errorf("the programs that ran: %v, different ones at once %d times", versions, together)
 	}
-	c.proof = fmt.Sprintf("%d programs ran, by their sums", len(versions))
+	c.proof = fmt.Sprintf("%d programs ran, by their sums; two at once after %d of %d replacements", len(versions), together, c.faults)
 	w.finish()
 }
 

@@ -23,4 +23,9 @@ var rows = []row{
 	{17, "every publication twice, during kills", false, false, duplicates},
 	{18, "log deleted, purged, trimmed; ids from the future and garbage", true, false, resumeIDs},
 	{19, "rolling upgrade between two versions", false, false, mixedVersions},
+	{20, "kill -9 of the node of three that leads the log", false, false, func(c *trial) { killedMember(c, func(leader int) int { return leader }) }},
+	{21, "kill -9 of a node of three that follows the log", false, false, func(c *trial) {
+		killedMember(c, func(leader int) int { return (leader + 1 + c.rng.IntN(2)) % 3 })
+	}},
+	{22, "kill -9 of any node of three", false, false, func(c *trial) { killedMember(c, func(int) int { return c.rng.IntN(3) }) }},
 }

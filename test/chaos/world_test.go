@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -33,6 +34,7 @@ type load struct {
 	subscribers int    // half of them by SSE, half by WebSocket
 	rate        int    // publications per second
 	addr        string // what subscribers dial; empty: the node
+	front       string // what publishers dial; empty: the node
 	options     history.Options
 	twice       bool
 }
@@ -50,7 +52,7 @@ func (w *world) begin(l load) *world {
 	w.Helper()
 	w.fleet = judge.NewFleet(w, l.options)
 	w.fleet.Dial = w.dial
-	w.pub = &judge.Publisher{Addr: w.node.Public, Twice: l.twice}
+	w.pub = &judge.Publisher{Addr: cmp.Or(l.front, w.node.Public), Twice: l.twice}
 	if l.addr == "" {
 		l.addr = w.node.Public
 	}

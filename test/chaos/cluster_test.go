@@ -1,0 +1,195 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-gateway/weir/test/judge"
+)
+
+// A group is three nodes, each with a NATS server inside, that share a log of three replicas.
+type group struct {
+	c     *trial
+	nodes []*judge.Server
+	next  atomic.Int64   // which node the next connection is tried at first
+	open  []atomic.Int64 // subscribers' connections, by node
+}
+
+func (c *trial) group() *group {
+	c.Helper()
+	g := &group{c: c, open: make([]atomic.Int64, 3)}
+	var routes []string
+	for range g.open {
+		routes = append(routes, judge.FreeAddr(c))
+	}
+	for i, addr := range routes {
+		config := judge.Namespace(map[string]any{"replicas": len(routes)})
+		config["broker"] = map[string]any{"nats": map[string]any{"cluster": map[string]any{
+			"name": "chaos", "node": g.name(i), "listen": addr, "routes": routes,
+		}}}
+		g.nodes = append(g.nodes, judge.Launch(c, judge.Options{Build: judge.Plain, Config: config}))
+	}
+	for _, node := range g.nodes {
+		node.Ready()
+	}
+	return g
+}
+
+func (g *group) name(i int) string { return fmt.Sprint("n", i) }
+
+// dial connects to the next node that accepts it.
+func (g *group) dial(ctx context.Context) (conn net.Conn, at int, err error) {
+	for range g.nodes {
+		at = int(g.next.Add(1)) % len(g.nodes)
+		if conn, err = new(net.Dialer).DialContext(ctx, "tcp", g.nodes[at].Public); err == nil {
+			return conn, at, nil
+		}
+	}
+	return nil, 0, err
+}
+
+// A counted connection is one of a group's subscribers.
+type counted struct {
+	net.Conn
+	close func()
+}
+
+func (c *counted) Close() error {
+	c.close()
+	return c.Conn.Close()
+}
+
+func (g *group) subscriber(ctx context.Context, _ string) (net.Conn, error) {
+	conn, at, err := g.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	g.open[at].Add(1)
+	return &counted{conn, sync.OnceFunc(func() { g.open[at].Add(-1) })}, nil
+}
+
+// balance returns the address of a load balancer before the nodes, for publishers.
+func (g *group) balance() string {
+	g.c.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		g.c.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	serve := func(down net.Conn) {
+		defer down.Close()
+		up, _, err := g.dial(ctx)
+		if err != nil {
+			return
+		}
+		stop := context.AfterFunc(ctx, func() { _, _ = down.Close(), up.Close() })
+		defer stop()
+		wg.Go(func() {
+			_, _ = io.Copy(up, down)
+			_ = up.Close()
+		})
+		_, _ = io.Copy(down, up)
+	}
+	wg.Go(func() {
+		for {
+			down, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { serve(down) })
+		}
+	})
+	g.c.Cleanup(func() { _ = ln.Close(); cancel(); wg.Wait() })
+	return ln.Addr().String()
+}
+
+// leader returns which node leads the log once all replicas have all of it; -1 before.
+func (g *group) leader() int {
+	resp, err := judge.HTTP.Get("http://" + g.nodes[0].Admin + "/api/cluster")
+	if err != nil {
+		return -1
+	}
+	defer resp.Body.Close()
+	var a struct {
+		Logs []struct {
+			Leader   string
+			Replicas []struct{ Current, Offline bool }
+		}
+	}
+	if json.NewDecoder(resp.Body).Decode(&a) != nil || len(a.Logs) != 1 || len(a.Logs[0].Replicas) != len(g.nodes)-1 {
+		return -1
+	}
+	for _, r := range a.Logs[0].Replicas {
+		if !r.Current || r.Offline {
+			return -1
+		}
+	}
+	for i := range g.nodes {
+		if g.name(i) == a.Logs[0].Leader {
+			return i
+		}
+	}
+	return -1
+}
+
+// whole waits until all replicas have the log, and returns which node leads it.
+func (g *group) whole() (leader int) {
+	g.c.Helper()
+	judge.Eventually(g.c, patience, "all nodes are ready and have the log", func() bool {
+		for _, node := range g.nodes {
+			if status, _ := node.Get("/readyz"); status != http.StatusOK {
+				return false
+			}
+		}
+		leader = g.leader()
+		return leader >= 0
+	})
+	return leader
+}
+
+// killedMember kills one of three nodes again and again: which returns which, by the leader's
+// number. Clients connect to the others; nothing acknowledged is lost, and nothing comes twice.
+func killedMember(c *trial, which func(leader int) int) {
+	g := c.group()
+	w := &world{trial: c, node: g.nodes[0], dial: g.subscriber}
+	w.begin(load{subscribers: c.size(2000), rate: max(int(5000**share), 100), front: g.balance(), options: exact})
+	leaders := 0
+	for range c.times(50) {
+		leader := g.whole()
+		victim := which(leader)
+		if victim == leader {
+			leaders++
+		}
+		c.pause(c.between(0, 700*time.Millisecond))
+		before := w.counts()
+		var began time.Time
+		cut := 0
+		w.fault(false, func() {
+			cut, began = int(g.open[victim].Load()), time.Now()
+			g.nodes[victim].Kill()
+		})
+		var again []time.Duration
+		judge.Eventually(c, patience, fmt.Sprintf("the %d subscribers of the killed node are served", cut), func() bool {
+			again = again[:0]
+			for i, m := range w.fleet.Members {
+				if m.Served.Load() > before[i] {
+					again = append(again, time.Unix(0, m.ServedAt.Load()).Sub(began))
+				}
+			}
+			return len(again) >= cut
+		})
+		w.resumes = append(w.resumes, again...)
+		g.nodes[victim].Start()
+	}
+	c.proof = fmt.Sprintf("SIGKILL ended one of three nodes each time, %d times the log's leader", leaders)
+	c.note("%d subscribers, up to %d publications/s", len(w.fleet.Members), max(int(5000**share), 100))
+	w.finish()
+}
