@@ -18,7 +18,9 @@ import (
 )
 
 // A client may open all the streams it is allowed and read none of them: what is kept for
-// all of a connection's is bounded, not only for each.
+// all of a connection's is bounded, not only for each. For each of 200 that is some 8 KiB, what one
+// read brings, and with io_uring what came until the receive was canceled: 40 to 150 KiB, the more
+// the busier the machine. Were each alone, it would be proxy.buffer and that: 310 to 620 KiB.
 func TestUnreadStreamsShareABound(t *testing.T) {
 	const streams = 200
 	body := make([]byte, 4<<20)
@@ -61,12 +63,17 @@ func TestUnreadStreamsShareABound(t *testing.T) {
 				heads++
 			}
 		}
-		kept := int64(0)
+		kept, low := int64(0), 0
 		defer func() { t.Logf("%s: %d KiB for each of %d streams", protocol, kept>>10, streams) }()
-		// What the backend, in this process, has for each is among it, and is freed as the loop takes it.
-		trial.Eventually(t, protocol+": at most 140 KiB are kept for each stream", func() bool {
-			kept = (heap() - before) / streams
-			return kept <= 140<<10
+		// What the backend, in this process, has for each is among it, and is freed as the loop takes it; so it
+		// is below the bound for good only after a while.
+		trial.Eventually(t, protocol+": at most 240 KiB are kept for each stream", func() bool {
+			if kept = (heap() - before) / streams; kept > 240<<10 {
+				low = 0
+			}
+			low++
+			<-time.After(100 * time.Millisecond)
+			return low > 10
 		})
 	}
 }
