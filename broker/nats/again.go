@@ -38,13 +38,13 @@ func lostConnection(err error) bool {
 func (b *connection) replaced(ctx context.Context, l *link) bool {
 	t := time.NewTicker(reconnectPoll)
 	defer t.Stop()
-	for end := time.Now().Add(reconnectPatience); ; {
+	for end := time.Now().Add(b.patience); ; {
 		if b.link.Load() != l {
 			return true
 		}
 		now := time.Now()
 		lost := l.lost.Load()
-		if now.After(end) || lost != 0 && now.UnixNano()-lost > int64(reconnectPatience) {
+		if now.After(end) || lost != 0 && now.UnixNano()-lost > int64(b.patience) {
 			return false
 		}
 		select {

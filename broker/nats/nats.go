@@ -97,6 +97,8 @@ type connection struct {
 	log  *slog.Logger
 	ctx  context.Context // ends with Close; bounds all goroutines
 	stop context.CancelFunc
+	// how long reads wait for the next connection: reconnectPatience, but in tests of other things
+	patience time.Duration
 
 	// Fixed by Start, before state says that it started.
 	nc    *natsgo.Conn
@@ -123,7 +125,7 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	b := &Broker{connection: connection{cfg: cfg.withDefaults(), log: log}, marking: make(chan chan<- error), onKeeps: make(chan func())}
+	b := &Broker{connection: connection{cfg: cfg.withDefaults(), log: log, patience: reconnectPatience}, marking: make(chan chan<- error), onKeeps: make(chan func())}
 	b.byName.Store(&map[string]*stream{})
 	b.bus = newBus(b)
 	b.ctx, b.stop = context.WithCancel(context.Background())
