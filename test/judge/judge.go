@@ -175,17 +175,17 @@ func Soon(t testing.TB, within time.Duration, what string, look func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for began := time.Now(); ; {
 		err := look()
 		if err == nil {
 			return
 		}
+		// What takes long is looked at less often: many tests may wait on a busy machine.
+		pause := min(max(time.Since(began)/50, 5*time.Millisecond), 100*time.Millisecond)
 		select {
 		case <-ctx.Done():
 			t.Fatalf("not within %s: %s: %v", within, what, err)
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }

@@ -444,7 +444,7 @@ func TestDriftRaisesTheAlarm(t *testing.T) {
 	defer client.CloseIdleConnections()
 	defer wg.Wait()
 	defer close(done)
-	judge.Eventually(t, 30*time.Second, "windows are compared", func() bool {
+	judge.Eventually(t, 90*time.Second, "windows are compared", func() bool {
 		d := drifts(t, g)
 		return d["larger"].Windows >= 2 && d["later"].Windows >= 2 && d["same"].Windows >= 2
 	})
@@ -455,7 +455,7 @@ func TestDriftRaisesTheAlarm(t *testing.T) {
 	}
 	size.Store(5000)
 	late.Store(true)
-	judge.Eventually(t, 30*time.Second, "both alarms", func() bool {
+	judge.Eventually(t, 90*time.Second, "both alarms", func() bool {
 		d := drifts(t, g)
 		return d["larger"].Alarm && d["later"].Alarm
 	})
@@ -469,7 +469,7 @@ func TestDriftRaisesTheAlarm(t *testing.T) {
 	}
 	size.Store(100)
 	late.Store(false)
-	judge.Eventually(t, 30*time.Second, "both are over", func() bool {
+	judge.Eventually(t, 90*time.Second, "both are over", func() bool {
 		d := drifts(t, g)
 		return !d["larger"].Alarm && !d["later"].Alarm
 	})
