@@ -126,7 +126,11 @@ func OpenRing(entries, results int) (*Ring, error) {
 }
 
 func openRing(entries, results int, flags uint32) (*Ring, error) {
-	p := ringParams{flags: flags, cqEntries: uint32(results)}
+	return setUpRing(entries, ringParams{flags: flags, cqEntries: uint32(results)})
+}
+
+func setUpRing(entries int, p ringParams) (*Ring, error) {
+	flags := p.flags
 	fd, _, e := unix.Syscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(&p)), 0)
 	if e != 0 {
 		return nil, ringRefused(e, uringDisabled())
