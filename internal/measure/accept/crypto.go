@@ -2,16 +2,9 @@ package accept
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -53,7 +46,7 @@ func measureCrypto(ctx context.Context, of *world) error {
 	if _, err := gm.WriteTestChain(gm.TestChain{Dir: w.dir, Hosts: []string{"localhost"}, Lifetime: 24 * time.Hour}); err != nil {
 		return err
 	}
-	if err := writeCertificate(w.dir); err != nil {
+	if err := lab.WriteCertificate(w.dir); err != nil {
 		return err
 	}
 	file := func(name string) string { return strconv.Quote(filepath.Join(w.dir, name)) }
@@ -162,28 +155,4 @@ func (w cryptoRun) encrypted(ctx context.Context, s *lab.Server, name string, ra
 		w.ev.value("cpu "+name, (after-before).Seconds()/took/float64(runtime.NumCPU()))
 	}
 	return ctx.Err()
-}
-
-// writeCertificate writes modern.pem and modern.key: the listener has one beside national
-// cryptography.
-func writeCertificate(dir string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	t := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), DNSNames: []string{"localhost"}}
-	cert, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
-	if err != nil {
-		return err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	for name, block := range map[string]*pem.Block{"modern.pem": {Type: "CERTIFICATE", Bytes: cert}, "modern.key": {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
 }

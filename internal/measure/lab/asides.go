@@ -10,7 +10,7 @@ import (
 
 // asides are what the write-ups mention beside their ladders.
 func asides() []Ladder {
-	return []Ladder{flushTiming(), http2Aside(), readyAside(), ticketsAside(), contextAside(), metricsAside(), kneeAside(), preemptAside()}
+	return []Ladder{flushTiming(), http2Aside(), readyAside(), ticketsAside(), contextAside(), metricsAside(), kneeAside(), tlsAside(), preemptAside()}
 }
 
 func flushTiming() Ladder {

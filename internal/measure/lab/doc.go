@@ -73,6 +73,14 @@ type Arm struct {
 	Set map[string]string
 	// Env is added to the process's environment, NAME=value.
 	Env []string
+	// Program names the program that serves the arm, a key of Options.Programs; "" means this one.
+	// It is started with the same arguments as a rung.
+	Program string
+	// Processes is how many servers share the connections, of experiments with more than one process
+	// can have; 0 means as few as can.
+	Processes int
+	// TLS makes Weir serve TLS, and the load speak it.
+	TLS bool
 }
 
 // A Metric is one of the numbers of an arm.

@@ -17,99 +17,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/measure/lab/rung"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
 	"github.com/weir-gateway/weir/internal/measure/stat"
-	"github.com/weir-gateway/weir/internal/net/sys"
 )
-
-// held opens idle streams and measures what each costs the server's memory.
-func held(conns int) Measure {
-	return func(ctx context.Context, b *Bench, a Arm) (Values, error) {
-		s, err := b.Start(ctx, a)
-		if err != nil {
-			return nil, err
-		}
-		defer s.Stop()
-		before, err := s.RSS()
-		if err != nil {
-			return nil, err
-		}
-		// Never fewer with Quick: what a server has spare at its start would hide them.
-		// Some descriptors are left for everything else.
-		n := min(conns, int(sys.MaxFiles()*9/10))
-		began := time.Now()
-		list, err := openStreams(ctx, s.Addr, n)
-		defer func() {
-			for _, c := range list {
-				c.Close()
-			}
-		}()
-		if err != nil {
-			return nil, err
-		}
-		took := time.Since(began).Seconds()
-		after, err := s.RSS()
-		if err != nil {
-			return nil, err
-		}
-		st, err := s.Stats(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return Values{"rss_per_conn": (after - before) / float64(n), "rss": after, "goroutines": st.Goroutines, "connect": took / float64(n), "streams": float64(n)}, nil
-	}
-}
-
-// openStreams opens n event streams, 64 at a time, and waits for the first bytes
-// of each.
-func openStreams(ctx context.Context, addr string, n int) ([]net.Conn, error) {
-	var mu sync.Mutex
-	var list []net.Conn
-	var errs []error
-	var wg sync.WaitGroup
-	next := make(chan struct{})
-	for range 64 {
-		wg.Go(func() {
-			for range next {
-				c, err := openStream(ctx, addr, "GET /sse?channel=idle HTTP/1.1\r\nHost: lab\r\n\r\n")
-				mu.Lock()
-				if err != nil {
-					errs = append(errs, err)
-				} else {
-					list = append(list, c)
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	for range n {
-		next <- struct{}{}
-	}
-	close(next)
-	wg.Wait()
-	return list, errors.Join(errs...)
-}
-
-// openStream connects, sends the request and waits for the answer's first bytes.
-func openStream(ctx context.Context, addr, request string) (net.Conn, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	if err = c.SetDeadline(time.Now().Add(20 * time.Second)); err == nil {
-		_, err = io.WriteString(c, request)
-	}
-	if err == nil {
-		var b [12]byte
-		_, err = io.ReadFull(c, b[:])
-	}
-	if err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
-}
 
 // slowClients begins requests that never end, a byte of a field at a time, and
 // counts what is left of them in the server after three seconds.
@@ -178,7 +89,7 @@ func stalled(ctx context.Context, b *Bench, a Arm) (Values, error) {
 		return nil, err
 	}
 	defer s.Stop()
-	c, err := openStream(ctx, s.Addr, "GET /ws?channel=stall HTTP/1.1\r\nHost: lab\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+	c, err := rung.OpenStream(ctx, new(net.Dialer), s.Addr, "GET /ws?channel=stall HTTP/1.1\r\nHost: lab\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
 	if err != nil {
 		return nil, err
@@ -187,7 +98,7 @@ func stalled(ctx context.Context, b *Bench, a Arm) (Values, error) {
 	body := `{"channel":"stall","data":"` + strings.Repeat("s", 60_000) + `"}`
 	flood := func(ctx context.Context) {
 		for range 270 {
-			if post(ctx, http.DefaultClient, s.Addr, body) != nil {
+			if post(ctx, http.DefaultClient, s.URL(), body) != nil {
 				return // the server is busy with what is measured, or the measurement is over
 			}
 		}
@@ -195,9 +106,9 @@ func stalled(ctx context.Context, b *Bench, a Arm) (Values, error) {
 	return b.load(ctx, s, fanOut("ws", 100, 100)(b), flood)
 }
 
-// post publishes once.
-func post(ctx context.Context, c *http.Client, addr, body string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/api/publish", strings.NewReader(body))
+// post publishes once, to the server at url.
+func post(ctx context.Context, c *http.Client, url, body string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/api/publish", strings.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -309,12 +220,17 @@ func versions(ctx context.Context, b *Bench, a Arm) (Values, error) {
 	} else {
 		t.Protocols.SetHTTP1(true)
 	}
+	return b.requests(ctx, s, workers, t)
+}
+
+// requests has so many goroutines make requests through t in a closed loop.
+func (b *Bench) requests(ctx context.Context, s *Server, workers int, t *http.Transport) (Values, error) {
 	c := &http.Client{Transport: t}
 	used, err := s.CPU()
 	if err != nil {
 		return nil, err
 	}
-	times, err := closedLoop(ctx, workers, b.opt.Duration, func() error { return post(ctx, c, s.Addr, publishBody) })
+	times, err := closedLoop(ctx, workers, b.opt.Duration, func() error { return post(ctx, c, s.URL(), publishBody) })
 	if err != nil {
 		return nil, err
 	}
@@ -393,5 +309,18 @@ func needsNamespace() string {
 	if err := cmd.Run(); err != nil {
 		return "it needs a network namespace of its own, so root (CAP_SYS_ADMIN): " + err.Error()
 	}
+	return ""
+}
+
+// needsPath says why this process may not have a network of TUN devices.
+func needsPath() string {
+	if why := needsNamespace(); why != "" {
+		return why
+	}
+	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		return "it needs TUN devices: " + err.Error()
+	}
+	_ = f.Close() // nothing was made of it
 	return ""
 }

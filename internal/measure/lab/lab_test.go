@@ -282,7 +282,7 @@ func checkExperiment(t *testing.T, where string, e *Experiment) {
 	}
 	arms, keys := map[string]bool{}, map[string]bool{}
 	for _, a := range e.Arms {
-		known := a.Server == "weir" || slices.Contains(rung.Names(), a.Server) || slices.Contains(job.Names(), a.Job)
+		known := a.Server == "weir" || a.Program != "" || slices.Contains(rung.Names(), a.Server) || slices.Contains(job.Names(), a.Job)
 		if arms[a.Name] || a.Title == "" || !known {
 			t.Errorf("%s: arm %q twice, without title, or of nothing there is", where, a.Name)
 		}
@@ -452,6 +452,55 @@ func TestACrowdOverflowsAShortQueue(t *testing.T) {
 	}
 	if v := r.Value("short", "short", "server_cpus"); int(v.Point) != runtime.NumCPU() {
 		t.Errorf("the server had %v processors of %d", v.Point, runtime.NumCPU())
+	}
+}
+
+// Between two namespaces packets take their time, and some are lost.
+func TestPathDelaysLosesAndIsMeasured(t *testing.T) {
+	if why := needsPath(); why != "" {
+		t.Skip(why)
+	}
+	short := pathArm("short", "", "c/stock", map[string]string{"rtt": "0.05", "crowd": "20"})
+	bulk := pathArm("bulk", "", "c/bulk", map[string]string{"mode": "bulk", "rtt": "0.01", "rate": "80000000", "loss": "0.05"})
+	r := reading(t, Ladder{Name: "path", Experiments: []Experiment{{
+		Name: "path", Arms: []Arm{short, bulk}, Metrics: []Metric{connectRate}, Measure: inNamespace,
+	}}}, Options{Rounds: 1, Duration: 500 * time.Millisecond})
+	// A connection and its request are two round trips.
+	if p, e := r.Value("path", "short", "p50"), r.Value("path", "short", "errors"); !(p.Point >= 0.1) || e.Point != 0 {
+		t.Errorf("50 ms there and back: P50 %v, errors %v; %+v", p.Point, e.Point, r.Result.Experiments)
+	}
+	if l, g := r.Value("path", "bulk", "lost_packets"), r.Value("path", "bulk", "goodput"); !(l.Point > 0) || !(g.Point > 0) || g.Point > 10e6 {
+		t.Errorf("5 %% of loss on 10 MB/s: %v lost, %v B/s; %+v", l.Point, g.Point, r.Result.Experiments)
+	}
+}
+
+// What a firewall's rule of states has tracked is in the table; the service is not with NOTRACK.
+func TestNotrackKeepsTheServiceOutOfTheTable(t *testing.T) {
+	if why := needsNamespace(); why != "" {
+		t.Skip(why)
+	}
+	e := kernelTracking()
+	r := reading(t, Ladder{Name: "tracking", Experiments: []Experiment{e}}, Options{Rounds: 1, Duration: 100 * time.Millisecond})
+	if x := r.Result.Experiments[0].Arms; len(x[1].Errors) > 0 && strings.Contains(x[1].Errors[0], "nftables") {
+		t.Skip(x[1].Errors[0]) // this kernel tracks no connections
+	}
+	for arm, want := range map[string]bool{"none": false, "tracked": true, "notrack": false} {
+		if v := r.Value(e.Name, arm, "tracked"); v.N == 0 || (v.Point > 10) != want {
+			t.Errorf("%s: %v entries; %+v", arm, v.Point, r.Result.Experiments)
+		}
+	}
+}
+
+// An arm of another program is run where that program is, and named where it is not.
+func TestArmOfAnotherProgramIsRunWhereItIs(t *testing.T) {
+	l := tiny()
+	l.Experiments[0].Arms[2].Program = "other"
+	if md := reading(t, l, Options{Measure: fakes}).Markdown(); !strings.Contains(md, "Something odd was not run: its program is a module of its own: go build -C bench/other") {
+		t.Error(md)
+	}
+	r := reading(t, l, Options{Measure: fakes, Programs: map[string]string{"other": "/bin/other"}})
+	if v := r.Value("one", "odd", "cpu"); v.N != 4 {
+		t.Errorf("with its program: %v", v)
 	}
 }
 

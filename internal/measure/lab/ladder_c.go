@@ -36,7 +36,7 @@ var (
 
 const kernelHow = "Server and load run in a network namespace of the experiment's own, where the settings are made; the machine's own stay as they are. First " +
 	"2,000 clients connect at once, then 64 workers make one request per connection, closing first, so that TIME_WAIT is on their side. Loopback has " +
-	"no losses and no delay: what settings do about those cannot be seen here. Compared is the rate, as it is claimed: here that of server and load on one machine, with the " +
+	"no losses and no delay: what settings do about those is the experiment with a line between. Compared is the rate, as it is claimed: here that of server and load on one machine, with the " +
 	"server's processor time beside it."
 
 func ladderC() Ladder {
@@ -66,9 +66,12 @@ func ladderC() Ladder {
 				{"timeouts", "all", "connections_per_second", 1.089, "15,800 → 17,200/s (1.09×)", "Timeouts are for clients that hang, and the clients here do not."},
 				{"reuseport", "all", "connections_per_second", 3.25, "80,000 → 260,000/s (3.25×)", "Listeners of their own spare cores one lock and one queue; that shows where many cores accept, and a loopback connection costs far more elsewhere."},
 				{"timeouts", "stock", "connections_per_second", 1.4, "12,300 → 17,200/s (1.4×)", "The whole ladder, on loopback."},
+				{"stock", "old", "crowd_slow", 0, "", "The crowd finds room in 4,096 and does not in 128: who is dropped comes a second later."},
+				{"stock", "old", "crowd_failed", 0, "", "Late is not failed: the client's kernel sends again."},
+				{"timeouts", "stock", "errors", 12, "errors 1.2 → 0.1 % (12×)", "Nothing is lost on loopback, so there is nothing to have fewer errors of."},
 			},
 			Measure: inNamespace, Needs: needsNamespace, Cost: 0.6,
-		}, {
+		}, kernelPath(), kernelPorts(), kernelLoss(), kernelTracking(), {
 			Name: "batches", Title: "C5: small requests gathered",
 			How: "Messages are published to Weir one per request, or 16 in one (POST /api/broadcast), by 32 connections in a closed loop. All values are per message.",
 			Arms: []Arm{
@@ -92,13 +95,13 @@ func ladderC() Ladder {
 				}
 				return outcome(v.Hi == 0, v.Lo == 1) + ": whether this kernel has the setting was looked up in /proc/sys; it broke clients behind NAT, and it is not run"
 			}},
-			{"C4", "Interrupts, queues and conntrack matter only on real network cards.", nil},
+			{"C4", "Conntrack matters only on real network cards.", settleWorth(Ref{"conntrack", "notrack", "tracked", "connections_per_second"})},
 		},
 		NotRun: []NotRun{
 			{"C1, tcp_tw_recycle", "removed from Linux in 4.12"},
-			{"C1, BBR", "it answers loss and delay, of which loopback has none"},
-			{"C4, interrupt coalescing, queues, IRQ affinity, conntrack", "loopback has no interrupts and no queues; numbers from it would be pretended. The advice belongs to a real card: one queue per core, its interrupt on that core, NOTRACK for the service's port where conntrack is loaded"},
-			{"Two days of random delay and node loss", "that is a soak test of several nodes"},
+			{"C4, interrupt coalescing, queues, IRQ affinity", "loopback and TUN have no interrupts and no queues of a card: a card with several queues is what is missing. weir tune check advises for one"},
+			{"C4, a table of conntrack that is full", "nf_conntrack_max is the whole machine's and not a namespace's: an experiment would drop others' connections"},
+			{"Two days of random delay and node loss", "that is a soak test of several nodes: weir accept has the failover of three, with its times (docs/howto/accept.md), in minutes rather than days"},
 		},
 	}
 }

@@ -1,9 +1,12 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"math"
+	"time"
 
+	"github.com/weir-gateway/weir/internal/measure/loadgen"
 	"github.com/weir-gateway/weir/internal/measure/report"
 )
 
@@ -15,29 +18,39 @@ func ladderE1() Ladder {
 	return Ladder{
 		Name: "e1", Title: "E1. Memory of long connections",
 		Claim: "50,000 connections: RSS 1,842 → 326 MB (5.7×), goroutines 50,127 → 1,024",
-		Built: "As many streams as a process may have descriptors, at most 50,000; the table says how many. The claim's pool is built on fasthttp; the " +
-			"rung here is epoll and 64 workers without it, so nothing is held against the claim: what differs is said per connection.",
+		Built: "50,000 streams, over as many server processes as the limit of descriptors wants and as many of clients. The claim's pool is built on fasthttp, which is an arm; what the claim " +
+			"describes, a number of workers that does not follow that of connections, is the rung with epoll and 64 workers in each process.",
 		Experiments: []Experiment{{
 			Name: "idle", Title: "Idle event streams",
-			How: "Streams are opened 64 at a time and stay silent. Compared is the growth of the server's resident memory per stream. The kernel's part of a " +
+			How: "Streams are opened 64 at a time and stay silent. Compared are the servers' resident memory, all processes together, as it is claimed, and its growth per stream. The kernel's part of a " +
 				"socket is not in it and is the same for all. A server that starts with room to spare fills that first: figures below a KiB are rather more.",
 			Arms: []Arm{
 				{Name: "nethttp", Title: "net/http", Server: "a/onewrite"},
 				{Name: "hijacked", Title: "net/http, connection taken over", Server: "a/hijacked"},
+				{Name: "fasthttp", Title: "fasthttp, connection taken over", Server: "e1/fasthttp", Program: "fasthttp"},
 				{Name: "pool", Title: "Epoll and a pool of 64 workers", Server: "e1/pool"},
 				{Name: "weir", Title: "Weir", Server: "weir"},
+				{Name: "weir-uring", Title: "Weir, io_uring, one process", Server: "weir", Processes: 1, Set: map[string]string{
+					"eventloop.engine": "io_uring", "eventloop.loops": "4",
+				}},
 			},
-			Metrics: []Metric{{Key: "rss_per_conn", Name: "Memory per connection", Unit: report.Bytes}, {Key: "streams", Name: "Streams", Unit: report.Number, Plain: true}, memory, goroutines, {Key: "connect", Name: "Time per connect", Unit: report.Seconds}},
+			Metrics: []Metric{
+				{Key: "rss_per_conn", Name: "Memory per connection", Unit: report.Bytes}, {Key: "streams", Name: "Streams", Unit: report.Number, Plain: true}, memory, goroutines,
+				{Key: "connect", Name: "Time per connect", Unit: report.Seconds}, {Key: "processes", Name: "Server processes", Unit: report.Number, Plain: true},
+			},
 			Steps: []Step{
 				{"hijacked", "nethttp", "rss_per_conn", 0, "", "Two goroutines and their stacks remain; what net/http keeps for a response goes back to its pools."},
-				{"pool", "nethttp", "rss_per_conn", 0, "1,842 → 326 MB (5.7×) at 50,000 connections, with fasthttp", "An idle connection that waits in epoll needs no stack and no buffer, only an entry in a table."},
-				{"pool", "nethttp", "goroutines", 0, "50,127 → 1,024 goroutines at 50,000 connections", "The number of workers does not follow the number of connections."},
+				{"fasthttp", "nethttp", "rss", 5.65, "1,842 → 326 MB (5.7×)", "fasthttp allocates less per request and reuses more; a connection that stays still has a goroutine that waits for it."},
+				{"fasthttp", "nethttp", "goroutines", 49, "50,127 → 1,024 goroutines (49×)", "Its pool of workers is one of goroutines, one per open connection: bounded to 1,024 it would refuse the 1,025th."},
+				{"pool", "nethttp", "rss", 5.65, "1,842 → 326 MB (5.7×)", "An idle connection that waits in epoll needs no stack and no buffer, only an entry in a table."},
+				{"pool", "nethttp", "rss_per_conn", 0, "", "Without what the processes have from their start."},
+				{"pool", "nethttp", "goroutines", 49, "50,127 → 1,024 goroutines (49×)", "The number of workers does not follow the number of connections."},
 				{"weir", "nethttp", "rss_per_conn", 0, "", "One small struct for the connection and one for its place in the hub; buffers are leased only while something is partial."},
+				{"weir-uring", "weir", "rss", 0, "", "With io_uring a connection is no descriptor of the process, so one process has them all; a ring's memory beside each loop is the price."},
 			},
-			Measure: held(50_000), Cost: 6,
+			Measure: held(50_000, 0), Cost: 16,
 		}},
-		Whole:  &Ref{"idle", "pool", "nethttp", "rss_per_conn"},
-		NotRun: []NotRun{{"fasthttp", "the lab is part of the gateway's binary and does not bring another HTTP server into it"}},
+		Whole: &Ref{"idle", "pool", "nethttp", "rss"},
 	}
 }
 
@@ -73,7 +86,7 @@ func ladderE2() Ladder {
 			return fmt.Sprintf("%s: comparing five entries takes %s of a handshake's %s, %.2g %%", verdict,
 				report.Seconds.Format(m.Point), report.Seconds.Format(h.Point), 100*m.Point/h.Point)
 		}}},
-		NotRun: []NotRun{{"Knee at 8,000 and 16,000 connections by ALPN", "what takes less than a thousandth of a handshake cannot move a knee; there is nothing to look for"}},
+		NotRun: []NotRun{{"Knee at 8,000 and 16,000 connections by ALPN", "what takes less than a thousandth of a handshake cannot move a knee. What handshakes and TLS do move is ladder tls"}},
 	}
 }
 
@@ -191,9 +204,27 @@ func ladderE6() Ladder {
 			Metrics: []Metric{goroutines, {Key: "detected", Name: "Found after", Unit: report.Seconds, Plain: true}, p99, memory, cpuPerRequest},
 			Steps: []Step{
 				{"leaky", "sound", "goroutines", 0, "", "Every request leaves a goroutine with its stack and whatever it refers to."},
-				{"long", "sound", "p99", 0, "P99.99 12 ms → 1.8 s with 120,000 goroutines; a second of requests has a P99 only", "A parked goroutine costs memory and time in every collection, not in the scheduler: requests notice only when there are very many. Watch the number, not the latency."},
+				{"long", "sound", "p99", 0, "", "A parked goroutine costs memory and time in every collection, not in the scheduler: requests notice only when there are very many. Watch the number, not the latency."},
 			},
 			Measure: hunted,
+		}, {
+			Name: "tail", Title: "P99.99 with 120,000 goroutines",
+			How: "The sound server, as it begins and with 120,000 goroutines that wait for ever: {10,000} requests a second (Poisson) for 12 seconds, so that ten of them are slower than P99.99.",
+			Arms: []Arm{
+				{Name: "few", Title: "No leak", Server: "e6/sound"},
+				{Name: "many", Title: "120,000 leaked goroutines", Server: "e6/sound", Set: map[string]string{"leaked": "120000"}},
+			},
+			Metrics: []Metric{{Key: "p9999", Name: "P99.99", Unit: report.Seconds}, p99, p50, cpuPerRequest, goroutines, memory, {Key: "gc_pause", Name: "Mean GC pause", Unit: report.Seconds}, {Key: "gc_cycles", Name: "Collections", Unit: report.Number}},
+			Steps: []Step{
+				{"many", "few", "p9999", 0.0067, "P99.99 12 ms → 1.8 s at 120,000 goroutines (0.0067×)", "Their stacks are scanned in every collection, beside the requests and not instead of them: that is processor time, and the slowest request is one that meets it."},
+				{"many", "few", "cpu", 0, "", "The collections' share."},
+			},
+			Measure: func(ctx context.Context, b *Bench, a Arm) (Values, error) {
+				return loaded(func(b *Bench) loadgen.Spec {
+					return loadgen.Spec{Kind: loadgen.HTTP, Target: "/work", Conns: 64, Rate: float64(b.scaled(10_000))}
+				})(ctx, b.lasting(12*time.Second), a)
+			},
+			Cost: 15,
 		}},
 	}
 }

@@ -46,6 +46,10 @@ func (b *Bench) load(ctx context.Context, s *Server, spec loadgen.Spec, beside f
 	if spec.Kind == loadgen.Echo || spec.Kind == loadgen.WebSocket || spec.Transport == "ws" {
 		scheme = "ws://"
 	}
+	if s.TLS {
+		scheme = strings.Replace(scheme, "://", "s://", 1)
+		spec.Insecure = true
+	}
 	spec.Target = scheme + s.Addr + spec.Target
 	spec.Adapter = "weir" // every rung speaks as much of that as is needed
 	if spec.Kind == loadgen.HTTP || spec.Kind == loadgen.Echo {
@@ -153,8 +157,10 @@ func addLatency(v Values, w *loadgen.Window) {
 		v["mean"] = max(w.Response.Mean()-w.Lag.Mean(), 1) / 1e6
 	}
 	v["p50"] = float64(w.Response.ValueAtQuantile(50)) / 1e6
-	if !limited && stat.Enough(int(w.Response.TotalCount()), 0.99) {
-		v["p99"] = float64(w.Response.ValueAtQuantile(99)) / 1e6
+	for name, q := range map[string]float64{"p99": 0.99, "p9999": 0.9999} {
+		if !limited && stat.Enough(int(w.Response.TotalCount()), q) {
+			v[name] = float64(w.Response.ValueAtQuantile(100*q)) / 1e6
+		}
 	}
 }
 
@@ -188,8 +194,11 @@ func (s *Server) addStats(ctx context.Context, v Values) error {
 // jobbed measures an arm that is a job.
 func jobbed(ctx context.Context, b *Bench, a Arm) (Values, error) { return b.Job(ctx, a, false) }
 
+// eventText is the text of an event of ordinary size.
+var eventText = strings.Repeat("x", 96)
+
 // publishBody is a publish request of ordinary size.
-var publishBody = `{"channel":"lab","data":{"text":"` + strings.Repeat("x", 96) + `"}}`
+var publishBody = `{"channel":"lab","data":{"text":"` + eventText + `"}}`
 
 // httpLoad is a closed loop of publish requests to a channel without subscribers.
 func httpLoad(conns, pipeline int) func(*Bench) loadgen.Spec {

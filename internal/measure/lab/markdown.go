@@ -64,6 +64,9 @@ func (r *Reading) experiment(b *strings.Builder, e *Experiment) {
 		fmt.Fprintf(b, "In %d of %d measurements the load was itself the limit: what they would say of rates and the slowest is left out.\n\n", n, all)
 	}
 	for _, a := range x.Arms {
+		if a.NotRun != "" {
+			fmt.Fprintf(b, "%s was not run: %s.\n\n", e.arm(a.Name).Title, a.NotRun)
+		}
 		if len(a.Errors) > 0 {
 			fmt.Fprintf(b, "%d of %d rounds of %s failed, the first with: %s\n\n", len(a.Errors), r.Result.Rounds, inline(e.arm(a.Name).Title), oneLine(a.Errors[0]))
 		}
@@ -193,7 +196,7 @@ func (r *Reading) processors() string {
 		for _, a := range e.Arms {
 			if v := r.Value(e.Name, a.Name, "server_cpus"); v.N > 0 {
 				n = int(v.Point)
-			} else if a.Server != "" {
+			} else if a.Server != "" && !strings.Contains(strings.Join(a.Env, " "), "GOMAXPROCS=") { // those say their own
 				n = r.Result.ServerCPUs
 			}
 		}

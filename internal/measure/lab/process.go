@@ -28,9 +28,10 @@ const apiKey = "lab-key-of-this-run"
 
 // A Server is a process under test.
 type Server struct {
-	// Addr is where it serves, host:port; Weir says that it is Weir itself.
+	// Addr is where it serves, host:port; Weir says that it is Weir itself, TLS that it serves that.
 	Addr string
 	Weir bool
+	TLS  bool
 
 	cmd   *exec.Cmd
 	stop  func() error
@@ -70,6 +71,10 @@ func (b *Bench) Start(ctx context.Context, a Arm) (*Server, error) {
 		args = append(args, "--set", k+"="+a.Set[k])
 	}
 	cmd := b.command(ctx, env, args...)
+	if file := b.opt.Programs[a.Program]; a.Program != "" {
+		cmd.Path, cmd.Err = exec.LookPath(file)
+		cmd.Args[0] = file
+	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -122,7 +127,24 @@ func (b *Bench) startWeir(ctx context.Context, a Arm, env []string) (*Server, er
 	for _, k := range slices.Sorted(maps.Keys(a.Set)) {
 		args = append(args, "--set", k+"="+a.Set[k])
 	}
-	return b.startGateway(ctx, env, weirConfig, args...)
+	if !a.TLS {
+		return b.startGateway(ctx, env, weirConfig, args...)
+	}
+	dir, err := os.MkdirTemp("", "weir-lab-tls-")
+	if err != nil {
+		return nil, err
+	}
+	if err := WriteCertificate(dir); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	files := fmt.Sprintf("tls:\n  certificates: [{cert_file: %q, key_file: %q}]\n", filepath.Join(dir, "modern.pem"), filepath.Join(dir, "modern.key"))
+	s, err := b.startGateway(ctx, env, weirConfig+files, args...)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	stop := s.stop
+	s.TLS, s.stop = true, func() error { return errors.Join(stop(), os.RemoveAll(dir)) }
+	return s, nil
 }
 
 // StartGateway runs Weir, the program self (its file and its argv[0]), in a process of its own with
@@ -177,6 +199,14 @@ func (s *Server) Stop() {
 	if s.dir != "" {
 		_ = os.RemoveAll(s.dir)
 	}
+}
+
+// URL is where the server is reached.
+func (s *Server) URL() string {
+	if s.TLS {
+		return "https://" + s.Addr
+	}
+	return "http://" + s.Addr
 }
 
 // PID is the process's id.

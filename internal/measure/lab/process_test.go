@@ -34,7 +34,7 @@ func TestRungsProcessServesAndEnds(t *testing.T) {
 		t.Error(err)
 	}
 	for range 20 {
-		if err := post(ctx, http.DefaultClient, s.Addr, publishBody); err != nil {
+		if err := post(ctx, http.DefaultClient, s.URL(), publishBody); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,7 +93,9 @@ func TestEveryWayOfMeasuringGivesItsValues(t *testing.T) {
 	f(loaded(func(*Bench) loadgen.Spec {
 		return loadgen.Spec{Kind: loadgen.Echo, Target: "/echo", Conns: 2, Closed: true, Concurrency: 2}
 	}), Arm{Server: "d/loops"}, "cpu")
-	f(held(40), Arm{Server: "e1/pool"}, "rss_per_conn", "goroutines", "connect")
+	f(held(40, 0), Arm{Server: "e1/pool"}, "rss_per_conn", "goroutines", "connect")
+	f(held(40, 2), Arm{Server: "a/onewrite", Processes: 2}, "egress", "connect_p95", "rss_per_conn", "processes")
+	f(kept, Arm{Name: "x-fresh", Server: "b/timeouts"}, "cpu", "p95", "rate", "time_wait")
 	f(stalled, Arm{Server: "d/writer"}, "cpu", "p50")
 	f(versions, Arm{Name: "one", Server: "b/h2c"}, "cpu", "p95", "connections", "time_wait")
 	f(versions, Arm{Name: "pool", Server: "b/h2c"}, "connections")

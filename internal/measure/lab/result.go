@@ -46,6 +46,8 @@ type ArmValues struct {
 	Rounds []Values `json:"rounds"`
 	// Errors are why rounds failed.
 	Errors []string `json:"errors,omitempty"`
+	// NotRun says why there are no rounds; "" means there are.
+	NotRun string `json:"not_run,omitempty"`
 }
 
 // A Reading is a result read by its ladder's definition.

@@ -20,6 +20,9 @@ type Options struct {
 	Duration time.Duration
 	// Quick takes fewer rounds, less time and fewer connections.
 	Quick bool
+	// Programs are the files of programs that serve arms of their own, by name (Arm.Program). An
+	// arm whose program is not there is not run.
+	Programs map[string]string
 	// Progress gets a line per measurement; nil means none.
 	Progress io.Writer
 	// Version of Weir, for the report.
@@ -57,6 +60,24 @@ type Bench struct {
 	serverCPUs int
 	round      int // from 0
 	stderr     io.Writer
+}
+
+// lasting is b with measurements of d at least, for what needs many samples or time to settle; a
+// quick run's stay as short as they are.
+func (b *Bench) lasting(d time.Duration) *Bench {
+	l := *b
+	if !b.opt.Quick {
+		l.opt.Duration = max(l.opt.Duration, d)
+	}
+	return &l
+}
+
+// missing says why the arm cannot be run; "" means that it can.
+func (o *Options) missing(a Arm) string {
+	if a.Program == "" || o.Programs[a.Program] != "" {
+		return ""
+	}
+	return fmt.Sprintf("its program is a module of its own: go build -C bench/%[1]s -o FILE, and weir lab run --program %[1]s=FILE", a.Program)
 }
 
 // scaled is n, or a quarter of it with Quick.
@@ -143,7 +164,10 @@ func (b *Bench) experience(ctx context.Context, l *Ladder, e *Experiment) Experi
 		}
 	}
 	for _, a := range e.Arms {
-		x.Arms = append(x.Arms, ArmValues{Name: a.Name})
+		x.Arms = append(x.Arms, ArmValues{Name: a.Name, NotRun: b.opt.missing(a)})
+		if why := x.Arms[len(x.Arms)-1].NotRun; why != "" {
+			fmt.Fprintf(b.opt.Progress, "%s/%s %s not run: %s\n", l.Name, e.Name, a.Name, why)
+		}
 	}
 	host := watchHost()
 	for round := range b.opt.Rounds {
@@ -155,7 +179,9 @@ func (b *Bench) experience(ctx context.Context, l *Ladder, e *Experiment) Experi
 			if ctx.Err() != nil {
 				break
 			}
-			b.measure(ctx, l, e, i, round, &x.Arms[i])
+			if x.Arms[i].NotRun == "" {
+				b.measure(ctx, l, e, i, round, &x.Arms[i])
+			}
 		}
 	}
 	x.Steal, x.Pressure = host()

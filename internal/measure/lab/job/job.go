@@ -55,6 +55,11 @@ func jobs() map[string]Func {
 		"collector": collector,
 		"kernel":    kernel,
 		"burst":     burst,
+		"uring":     uring,
+		"path":      path,
+
+		// Started by path, not by an arm.
+		"path-client": pathClient,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/lab/rung"
+	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
 // TestMain is also the process of a rung, which the job kernel starts from its
@@ -231,5 +232,42 @@ func TestStoppedJobSaysSo(t *testing.T) {
 	}
 	if err := Run(ctx, "nosuch", Params{}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "knee") {
 		t.Errorf("an unknown job: %v", err)
+	}
+}
+
+func TestEveryWayToSendByRingIsMeasured(t *testing.T) {
+	for _, kind := range []string{"sendto", "send", "fixed", "zerocopy", "zerocopy-fixed", "sqpoll"} {
+		if kind != "sendto" {
+			ring, err := sys.OpenRing(8, 16)
+			if err != nil {
+				t.Skip(err) // this system has no io_uring
+			}
+			ring.Close()
+		}
+		if v := do(t, "uring", "kind", kind, "conns", "100"); v["cpu"] <= 0 || v["seconds"] <= 0 {
+			t.Errorf("%s: %v", kind, v)
+		}
+	}
+	if err := Run(t.Context(), "uring", Params{Set: map[string]string{"kind": "other", "conns": "1"}}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), `"other"`) {
+		t.Errorf("an unknown kind: %v", err)
+	}
+}
+
+func TestLinkTakesItsTimeAndDropsWhatDoesNotFit(t *testing.T) {
+	now := time.Now()
+	l := &link{rate: 1000, delay: time.Second, queue: 250}
+	free := now
+	for i, want := range []time.Duration{1100, 1200, 1300, -1} { // 100 bytes are 100 ms; three wait, the fourth finds 300 bytes
+		due, after, arrives := l.enter(now, free, 100, 0.5)
+		free = after
+		if arrives != (want > 0) || arrives && due.Sub(now).Round(time.Millisecond) != want*time.Millisecond {
+			t.Errorf("packet %d arrives %v after %v, want %v ms", i, arrives, due.Sub(now), int(want))
+		}
+	}
+	if _, _, arrives := (&link{loss: 0.1}).enter(now, now, 100, 0.09); arrives {
+		t.Error("a packet with dice below the loss arrives")
+	}
+	if due, _, arrives := (&link{loss: 0.1}).enter(now, now, 100, 0.11); !arrives || due != now {
+		t.Errorf("a packet with dice above it: %v, %v", arrives, due)
 	}
 }

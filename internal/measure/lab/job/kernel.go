@@ -22,45 +22,52 @@ import (
 
 // kernel runs in a network namespace of its own: it sets what the settings that
 // begin with "net." say, starts the rung named server there and makes short
-// connections to it: first many at once, then from 64 at a time.
+// connections to it (shortOnes). Setting conntrack has them tracked ("tracked"), or
+// all but the server's ("notrack"); without it nothing is.
 func kernel(ctx context.Context, p Params) (Values, error) {
 	if p.Set["namespace"] != "" {
-		if out, err := exec.CommandContext(ctx, "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("bring up loopback (needs ip of iproute2): %w: %s", err, out)
-		}
-		for name, value := range p.Set {
-			if !strings.HasPrefix(name, "net.") {
-				continue
-			}
-			file := "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
-			if err := os.WriteFile(file, []byte(value), 0o644); err != nil {
-				return nil, fmt.Errorf("set %s: %w", name, err)
-			}
+		if err := applySettings(ctx, p, "net."); err != nil {
+			return nil, err
 		}
 	}
-	s, err := startServer(ctx, p)
+	s, err := startServer(ctx, p, "127.0.0.1")
 	if err != nil {
 		return nil, err
 	}
 	defer s.stop()
-	v := Values{}
-	at := s.line.Addr
+	if how := p.Set["conntrack"]; how != "" {
+		if err := track(s.line.Addr, how == "notrack"); err != nil {
+			return nil, err
+		}
+	}
+	before := overflows() // before the crowd, which is what overflows a queue
+	used := s.cpu()
+	v := shortOnes(ctx, p, s.line.Addr)
+	v["cpu_seconds"] = (s.cpu() - used).Seconds() / max(v["connections"], 1)
 	v["server_cpus"] = float64(s.line.CPUs)
 	v["tw_recycle"] = 0
 	if _, err := os.Stat("/proc/sys/net/ipv4/tcp_tw_recycle"); err == nil {
 		v["tw_recycle"] = 1
 	}
-	before := overflows() // before the crowd, which is what overflows a queue
-	slow, failed := crowd(ctx, at, int(p.number("crowd", 2000)))
-	v["crowd_slow"], v["crowd_failed"] = slow, failed
-	used := s.cpu()
+	v["overflows"] = overflows() - before
+	v["tracked"] = tracked()
+	return v, ctx.Err()
+}
+
+// shortOnes makes connections of one request each to at: first many at once (setting crowd, 2,000),
+// then from 64 at a time.
+func shortOnes(ctx context.Context, p Params, at string) Values {
+	v := Values{}
+	size := int(p.number("crowd", 2000))
+	if size > 0 {
+		v["crowd_slow"], v["crowd_failed"] = crowd(ctx, at, size)
+	}
 	n, errs, times := shortConnections(ctx, at, 64, p.Duration)
-	v["cpu_seconds"] = (s.cpu() - used).Seconds() / max(n, 1)
+	v["connections"] = n + float64(size)*(1-v["crowd_failed"])
 	v["connections_per_second"] = n / p.Duration.Seconds()
 	v["errors"] = errs / max(n+errs, 1)
 	v["p50"], v["p99"] = quantile(times, 0.5), quantile(times, 0.99)
-	v["overflows"] = overflows() - before
-	return v, ctx.Err()
+	return v
 }
 
 // A child is a rung's server that this job started.
@@ -70,8 +77,16 @@ type child struct {
 	line rung.Line
 }
 
-func startServer(ctx context.Context, p Params) (*child, error) {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "lab", "serve", p.Set["server"], "--listen", "127.0.0.1:0")
+// startServer starts the rung that the setting server names, on any port of a local address, with the
+// settings that begin with "serve.".
+func startServer(ctx context.Context, p Params, local string) (*child, error) {
+	args := []string{"lab", "serve", p.Set["server"], "--listen", local + ":0"}
+	for name, value := range p.Set {
+		if name, ok := strings.CutPrefix(name, "serve."); ok {
+			args = append(args, "--set", name+"="+value)
+		}
+	}
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
 	cmd.Args[0] = os.Args[0] // some programs go by their name
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -169,6 +184,7 @@ func shortConnections(ctx context.Context, addr string, workers int, d time.Dura
 				began := time.Now()
 				if oneRequest(ctx, addr) != nil {
 					failed++
+					time.Sleep(time.Millisecond) // a client without ports would turn as fast as it can
 					continue
 				}
 				mine = append(mine, time.Since(began).Seconds())

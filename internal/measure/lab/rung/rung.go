@@ -40,7 +40,7 @@ type Env struct {
 // servers are all rungs by name, "ladder/rung".
 func servers() map[string]Server {
 	all := map[string]Server{}
-	for _, m := range []map[string]Server{sseRungs(), httpRungs(), kernelRungs(), webSocketRungs(), memoryRungs()} {
+	for _, m := range []map[string]Server{sseRungs(), httpRungs(), kernelRungs(), webSocketRungs(), memoryRungs(), clientRungs()} {
 		maps.Copy(all, m)
 	}
 	return all
@@ -64,6 +64,11 @@ func Serve(ctx context.Context, name, listen string, set map[string]string, out 
 	if !ok {
 		return fmt.Errorf("rung %q: there is none; %v", name, Names())
 	}
+	return Host(ctx, serve, listen, set, out)
+}
+
+// Host is Serve for a server that another program brings.
+func Host(ctx context.Context, serve Server, listen string, set map[string]string, out io.Writer) error {
 	addr, err := netip.ParseAddrPort(listen)
 	if err != nil {
 		return fmt.Errorf("listen %q: want an address like 127.0.0.1:0: %w", listen, err)

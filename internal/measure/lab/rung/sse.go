@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -15,7 +16,8 @@ import (
 
 // sseRungs are ladder A: one goroutine per subscriber, and what it does to get an
 // event onto the socket. Setting nodelay=off switches Nagle's algorithm on,
-// which Go switches off by default.
+// which Go switches off by default; pinned=on gives each subscriber's goroutine a
+// thread of its own.
 func sseRungs() map[string]Server {
 	return map[string]Server{
 		"a/fields":   sseServer(func() stream { return fieldStream{} }, nil),
@@ -173,6 +175,10 @@ func sseServer(open func() stream, timed func(time.Duration)) Server {
 		mux := http.NewServeMux()
 		mux.Handle("POST /api/publish", hub)
 		mux.HandleFunc("GET /sse", func(w http.ResponseWriter, r *http.Request) {
+			if env.Set["pinned"] == "on" {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+			}
 			q, s, rc := make(mailbox, 256), open(), http.NewResponseController(w)
 			flush := rc.Flush
 			if timed != nil {
