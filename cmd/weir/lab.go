@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/measure/lab"
@@ -26,11 +27,12 @@ a ladder is a small server of its own, from the naive one up to Weir, and all ar
 measured side by side on this machine.`,
 		Example: `  weir lab list
   weir lab run a
-  weir lab run all --out docs/lab`,
+  weir lab run all --out docs/lab
+  weir lab verify all --dir docs/lab`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
-	cmd.AddCommand(newLabList(), newLabRun(), newLabServe(), newLabJob())
+	cmd.AddCommand(newLabList(), newLabRun(), newLabVerify(), newLabServe(), newLabJob())
 	return cmd
 }
 
@@ -55,8 +57,8 @@ func newLabRun() *cobra.Command {
 prints what each was worth: as text, or with --out as pages with drawings and
 numbers (NAME.md, NAME.svg, NAME.json) and an index of all results there.
 
-All of them take about a quarter of an hour. Everything stays on loopback, in
-processes of their own that end with this one. Some experiments want a network
+All of them take about an hour and a half. Everything stays on loopback and in network
+namespaces, in processes of their own that end with this one. Some experiments want a network
 namespace, so root; without it they say so and the others run. Ctrl+C keeps what
 was measured so far.`,
 		Example: `  weir lab run a --quick
@@ -69,12 +71,16 @@ was measured so far.`,
 	fs.DurationVar(&o.Duration, "duration", 0, "`time` of each measurement (default 1s, with --quick 500ms)")
 	fs.BoolVar(&o.Quick, "quick", false, "fewer rounds, less time, a quarter of the connections: to try it out")
 	fs.StringVar(&out, "out", "", "write pages, drawings and numbers into this `directory`")
+	programs := programFlag(fs)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		if o.Rounds < 0 || o.Duration < 0 {
 			return usage("", "lab run: --rounds and --duration must not be negative")
 		}
-		ladders, err := laddersNamed(names)
+		ladders, err := laddersNamed("lab run", names)
 		if err != nil {
+			return err
+		}
+		if o.Programs, err = settings(*programs); err != nil {
 			return err
 		}
 		o.Version, o.Progress = labVersion(buildOf(version, buildInfo())), cmd.ErrOrStderr()
@@ -95,8 +101,8 @@ func labVersion(b build) string {
 	}
 }
 
-// laddersNamed finds the ladders, each once.
-func laddersNamed(names []string) ([]lab.Ladder, error) {
+// laddersNamed finds the ladders, each once, for a command.
+func laddersNamed(command string, names []string) ([]lab.Ladder, error) {
 	var list []lab.Ladder
 	seen := map[string]bool{}
 	for _, name := range names {
@@ -105,7 +111,7 @@ func laddersNamed(names []string) ([]lab.Ladder, error) {
 		}
 		l, ok := lab.Find(name)
 		if !ok {
-			return nil, usage("weir lab list names them", "lab run: there is no ladder %q", name)
+			return nil, usage("weir lab list names them", "%s: there is no ladder %q", command, name)
 		}
 		if !seen[l.Name] {
 			list = append(list, l)
@@ -142,13 +148,18 @@ func runLab(ctx context.Context, ladders []lab.Ladder, o lab.Options, dir string
 	return nil
 }
 
+// programFlag adds the flag for programs that serve arms of their own.
+func programFlag(fs *pflag.FlagSet) *[]string {
+	return fs.StringArray("program", nil, "`NAME=FILE` of a server in a module of its own, such as fasthttp=bin/lab-fasthttp")
+}
+
 // settings turns NAME=VALUE into a map.
 func settings(list []string) (map[string]string, error) {
 	set := map[string]string{}
 	for _, kv := range list {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || name == "" {
-			return nil, usage("", "lab: --set %q: want NAME=VALUE", kv)
+			return nil, usage("", "lab: %q: want NAME=VALUE", kv)
 		}
 		set[name] = value
 	}
