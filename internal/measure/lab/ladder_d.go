@@ -91,7 +91,7 @@ func socketCapacity() Experiment {
 	return Experiment{
 		Name: "capacity", Title: "D0, D1: {4,200} connections and {3,100} echoes a second",
 		How: "What the claim gives to D1 as its capacity, at a flat rate (Poisson) over all connections; then nearly four times as much, as many connections as one process may " +
-			"have here. Claimed is the capacity at up to 1 % of errors: whoever has fewer carries it.",
+			"have here. Claimed is the capacity at up to 1 % of errors: an arm with fewer carries it.",
 		Arms: arms,
 		Metrics: []Metric{
 			shareOfErrs, {Key: "p99", Name: "P99", Unit: report.Seconds}, p50, {Key: "cpu", Name: "Server CPU per echo", Unit: report.Seconds}, {Key: "cores", Name: "Processors used", Unit: report.Number}, rate, memory, goroutines,

@@ -91,12 +91,12 @@ func Verify(ctx context.Context, ladders []Ladder, dir string, o Options, done f
 // compare says whether the page holds by what was measured again.
 func compare(page, now *Reading) *Verification {
 	l := now.Ladder
-	v := &Verification{Ladder: l.Name, Title: l.Title, Page: page.place(), Here: now.place()}
+	v := &Verification{Ladder: l.Name, Title: l.Title, Page: place(page), Here: place(now)}
 	whole := Holds
 	for i := range l.Experiments {
 		e := &l.Experiments[i]
 		for _, s := range e.Steps {
-			c := page.check(now, e, s)
+			c := checkStep(page, now, e, s)
 			if l.Whole != nil && *l.Whole == (Ref{e.Name, s.Arm, s.Base, s.Metric}) {
 				whole = c.Outcome
 			}
@@ -130,19 +130,19 @@ func compare(page, now *Reading) *Verification {
 }
 
 // place says with what and where the reading was measured.
-func (r *Reading) place() string {
+func place(r *Reading) string {
 	m := r.Result.Machine
 	return fmt.Sprintf("weir %s, %d CPUs (%s), Linux %s, %s", m.Weir, m.CPUs, m.CPU, m.Kernel, m.Go)
 }
 
-// check compares a step of the page with the same step now.
-func (page *Reading) check(now *Reading, e *Experiment, s Step) Check {
+// checkStep compares a step of the page with the same step now.
+func checkStep(page, now *Reading, e *Experiment, s Step) Check {
 	c := Check{
 		Experiment: e.Name, Arm: s.Arm, Base: s.Base, Metric: s.Metric,
 		Then: page.Ratio(e.Name, s), Now: now.Ratio(e.Name, s), Outcome: Inconclusive,
 	}
 	c.Outcome, c.Why = again(c.Then, c.Now)
-	switch then, is := page.nothing(e, s), now.nothing(e, s); {
+	switch then, is := nothing(page, e, s), nothing(now, e, s); {
 	case then != "" && then == is: // there is no ratio to nothing
 		c.Outcome, c.Why = Holds, then+" then and now"
 		return c
@@ -159,7 +159,7 @@ func (page *Reading) check(now *Reading, e *Experiment, s Step) Check {
 }
 
 // nothing says which side of a step was 0 in all rounds, "" where neither was.
-func (r *Reading) nothing(e *Experiment, s Step) string {
+func nothing(r *Reading, e *Experiment, s Step) string {
 	zero := func(arm string) bool { v := r.Value(e.Name, arm, s.Metric); return v.N > 0 && v.Lo == 0 && v.Hi == 0 }
 	switch arm, base := zero(s.Arm), zero(s.Base); {
 	case arm && base:
@@ -194,7 +194,7 @@ func again(then, now stat.Interval) (Outcome, string) {
 	case then.Ratio() > now.Ratio():
 		return Inconclusive, text + ": the page is too unsure to be contradicted"
 	default:
-		return Inconclusive, text + ": too noisy to tell"
+		return Inconclusive, text + ": too noisy for a verdict"
 	}
 }
 

@@ -59,7 +59,7 @@ func TestRepetitionSaysWhetherAPageHolds(t *testing.T) {
 	f(Changed, "a change of 1.9", scripted(4, 1.01))
 	f(Changed, "a change of 0.6", scripted(1.25, 1.01))
 	f(Changed, "the opposite", scripted(0.9, 1.01))
-	f(Inconclusive, "too noisy to tell", scripted(2, 3))
+	f(Inconclusive, "too noisy for a verdict", scripted(2, 3))
 	f(Inconclusive, "not measured now", func(context.Context, *Ladder, *Experiment, Arm, int) (Values, error) {
 		return nil, errors.New("broken")
 	})

@@ -28,16 +28,16 @@ const (
 )
 
 // OpenPolledRing is OpenRing for a ring whose requests a kernel thread fetches by itself, until
-// none came for idle: Wake submits to it. It needs no thread of its own.
+// none came for idle: WakeRing submits to it. It needs no thread of its own.
 func OpenPolledRing(entries, results int, idle time.Duration) (*Ring, error) {
 	return setUpRing(entries, ringParams{
 		flags: setupBase | setupSQPoll | setupNoSQArray, cqEntries: uint32(results), threadIdle: uint32(idle.Milliseconds()),
 	})
 }
 
-// Wake hands the written requests to the kernel thread of a polled ring, and wakes it if it
+// WakeRing hands the written requests to the kernel thread of a polled ring, and wakes it if it
 // sleeps.
-func (r *Ring) Wake() syscall.Errno {
+func WakeRing(r *Ring) syscall.Errno {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	if atomic.LoadUint32(r.sqFlags)&sqNeedWakeup == 0 {
 		return 0
@@ -46,9 +46,9 @@ func (r *Ring) Wake() syscall.Errno {
 	return e
 }
 
-// RegisterBuffers pins b for requests that name it as a registered buffer, once per ring. It must not move as
+// RegisterBuffer pins b for requests that name it as a registered buffer, once per ring. It must not move as
 // long as the ring is open.
-func (r *Ring) RegisterBuffers(b []byte) error {
+func RegisterBuffer(r *Ring, b []byte) error {
 	v := unix.Iovec{Base: unsafe.SliceData(b)}
 	v.SetLen(len(b))
 	if e := r.register(registerBuffers, unsafe.Pointer(&v), 1); e != 0 {

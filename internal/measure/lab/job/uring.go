@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/net/sys"
@@ -124,7 +125,7 @@ func (r *ringSender) open(list []pair) (err error) {
 	if err = r.ring.RegisterFiles(len(list)); err != nil {
 		return err
 	}
-	if err = r.ring.RegisterBuffers(r.b); err != nil {
+	if err = sys.RegisterBuffer(r.ring, r.b); err != nil {
 		return err
 	}
 	for i, c := range list {
@@ -189,7 +190,7 @@ func (r *ringSender) collect(n, want int) error {
 func (r *ringSender) submit() error {
 	submit := r.ring.Submit
 	if r.kind == "sqpoll" {
-		submit = r.ring.Wake
+		submit = func() syscall.Errno { return sys.WakeRing(r.ring) }
 	}
 	if errno := submit(); errno != 0 {
 		return fmt.Errorf("submit to io_uring: %w", errno)
