@@ -6,7 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-gateway/weir/internal/front/downstream"
 	"github.com/weir-gateway/weir/internal/front/limit"
+	"github.com/weir-gateway/weir/internal/proxy/batch"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
 
@@ -174,11 +176,12 @@ type upstreamsView struct {
 	Clusters []upstream.ClusterStats `json:"clusters"`
 	Splits   []upstream.SplitStats   `json:"splits"`
 	Drift    []upstream.DriftState   `json:"drift"`
+	Batches  []batch.Stats           `json:"batches"`
 }
 
 func (a *Node) upstreamsView() any {
 	u := a.Upstreams
-	return upstreamsView{Clusters: u.Stats(), Splits: u.SplitStats(), Drift: u.DriftStats()}
+	return upstreamsView{Clusters: u.Stats(), Splits: u.SplitStats(), Drift: u.DriftStats(), Batches: downstream.Batches(a.Front)}
 }
 
 // steerCanary takes the share from a canary, or begins it anew.

@@ -285,7 +285,7 @@ func (h *conn) EndOfStream(c *eventloop.Conn) bool {
 	switch {
 	case h.x != nil && (h.state == relaying || !h.loopState.srv.cfg.HalfClose), h.cancel != nil && !h.loopState.srv.cfg.HalfClose:
 		return false // it vanished: see Closed
-	case h.state == answering && h.pending != nil && h.pending.forwarding.recording != nil && !h.loopState.srv.cfg.HalfClose:
+	case h.state == answering && h.pending != nil && (h.pending.forwarding.recording != nil || h.pending.forwarding.batching != nil) && !h.loopState.srv.cfg.HalfClose:
 		return false
 	case h.state != answering:
 		c.CloseAfterFlush() // what was answered may still be on its way
@@ -377,5 +377,7 @@ func (h *conn) Closed(c *eventloop.Conn, err error) {
 func (h *conn) abandon() {
 	x := h.x
 	h.x = nil
-	x.Cancel()
+	if x != nil { // it shares a call with others, and leaves that when it is over
+		x.Cancel()
+	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/proxy/batch"
 	"github.com/weir-gateway/weir/internal/proxy/record"
 	"github.com/weir-gateway/weir/internal/push"
 	"github.com/weir-gateway/weir/internal/push/wire"
@@ -48,6 +49,7 @@ type Server struct {
 	proxy     *proxy.Proxy             // nil: nothing is forwarded
 	traces    func(*push.Call, []byte) // nil: none
 	recorder  *record.Recorder         // nil: nothing is recorded
+	batcher   *batch.Batcher           // nil: nothing is forwarded
 	http2     TakeHTTP2                // nil: HTTP/1 only
 	altSvc    []byte                   // a line of every answer; empty: none
 	front     *limit.Front             // nil: no limits
@@ -126,6 +128,9 @@ func New(cfg Config, d Deps) (*Server, error) {
 		limits: http1.Limits{MaxLine: cfg.MaxLine, MaxHead: cfg.MaxHead, MaxFields: cfg.MaxFields},
 	}
 	s.bounds.head, s.bounds.body, s.bounds.idle = int64(s.cfg.HeadTimeout), int64(s.cfg.BodyTimeout), int64(s.cfg.KeepAlive)
+	if d.Proxy != nil {
+		s.batcher = batch.New(d.Proxy, d.Log)
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for range d.Loops {
 		s.loopStates = append(s.loopStates, &loopState{srv: s})
@@ -220,6 +225,9 @@ func (s *Server) Waiting() (n int64) {
 func (s *Server) Close() {
 	s.cancel()
 	s.working.Wait()
+	if s.batcher != nil {
+		s.batcher.Close()
+	}
 	s.push.Close()
 }
 

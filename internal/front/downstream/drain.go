@@ -72,7 +72,7 @@ func (e *events) leaveWithin() {
 
 // leaves ends the stream, which may be nil, if it is time. It reports whether the timer was the stream's.
 func (e *events) leaves(now int64) bool {
-	if e == nil || e.leaveAt == 0 || e.h.state != answering || e.h.x == nil {
+	if e == nil || e.leaveAt == 0 || e.h.state != answering || e.h.x == nil && e.batching == nil {
 		return false
 	}
 	switch {

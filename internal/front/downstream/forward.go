@@ -31,6 +31,7 @@ type forwarding struct {
 	mirrorTo  *upstream.Cluster // once the body was validated
 	checked   *validation
 	recording *recording // nil: the reply is not recorded
+	batching  *batching  // nil: it shares no call with others
 	resume    string     // the client's Last-Event-ID, on routes that hold
 	reply     reply
 }
@@ -70,10 +71,12 @@ func (r *forwarding) forward(rest []byte) int {
 	h.loopState.counters.forwarded.Add(1)
 	r.limit = x.Route.MaxBody()
 	r.mayRecord(tg)
+	r.mayBatch(tg)
 	if x.Route.MayHold() {
 		r.resume = string(req.Get("Last-Event-ID"))
 	}
 	e := r.compose(tg, &choice, req)
+	r.batching.compose(e)
 	if tg.validate != nil {
 		r.checked = newValidation(tg.validate, r)
 	}

@@ -152,6 +152,7 @@ func (r *forwarding) over() {
 	if m := r.mirror; m != nil {
 		m.drop()
 	}
+	r.batching.leave()
 	if !r.matched {
 		return
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/net/tlsterm"
 	"github.com/weir-gateway/weir/internal/proxy"
+	"github.com/weir-gateway/weir/internal/proxy/batch"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/internal/push"
 )
@@ -41,6 +42,7 @@ type target struct {
 	attempts int
 	validate *policy.Validator // nil: nothing is validated
 	record   policy.Record     // as record.Recorder.Check returned it
+	batch    *batchTarget      // nil: nothing is batched
 	perPeer  bool              // the Host is the peer's
 }
 
@@ -71,6 +73,11 @@ func (s *Server) SetRoutes(set *policy.Set, clusters *upstream.Set) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	for r, tg := range t.targets {
+		if tg.batch != nil {
+			tg.batch.queue = s.batcher.Queue(r.Name())
+		}
+	}
 	s.routes.Store(t)
 	return nil
 }
@@ -98,11 +105,17 @@ func (s *Server) newTarget(r *policy.Route, clusters *upstream.Set) (*target, er
 	if s.proxy == nil || clusters == nil {
 		return nil, errors.New("leads to a cluster, and there are none")
 	}
+	if cfg.Batch.Enabled() {
+		t.batch = &batchTarget{cfg: cfg.Batch, format: batch.FormatNamed(cfg.Batch.Format)}
+	}
 	if t.split = clusters.Split(cfg.Cluster); t.split != nil {
 		return t, nil
 	}
 	if t.cluster = clusters.Cluster(cfg.Cluster); t.cluster == nil {
 		return nil, fmt.Errorf("there is no cluster %q; add it to clusters", cfg.Cluster)
+	}
+	if t.batch != nil && t.cluster.Config().ProxyProtocol != 0 {
+		return nil, fmt.Errorf("batch: cluster %q gets the address of each client (proxy_protocol), and a call of several has none", cfg.Cluster)
 	}
 	return t, nil
 }

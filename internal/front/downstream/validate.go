@@ -34,9 +34,9 @@ func headerOf(fields []http1.Field) http.Header {
 }
 
 // collects reports whether the whole body is needed before the upstream is asked: to
-// be validated, or to identify the request.
+// be validated, to identify the request, or to join it with others.
 func (r *forwarding) collects(tg *target) bool {
-	return tg.validate != nil && tg.validate.Requests() || r.recording != nil
+	return tg.validate != nil && tg.validate.Requests() || r.recording != nil || r.batching != nil
 }
 
 // maxCollected bounds a body that is collected where nothing else does.
@@ -46,6 +46,9 @@ const maxCollected = 8 << 20
 func (r *forwarding) collect(e *proxy.Exchange, rest []byte) int {
 	h, req := r.h, r.head
 	limit, serve := int64(maxCollected), func(r *request) { r.forwarding.recording.askRecorder(bytes.Clone(r.body)) }
+	if r.batching != nil {
+		serve = func(r *request) { r.forwarding.batching.join(bytes.Clone(r.body)) }
+	}
 	if r.checked != nil && r.checked.by.Requests() {
 		limit, serve = r.checked.by.MaxBody(), func(r *request) { r.forwarding.checked.validate() }
 	}
@@ -108,6 +111,10 @@ func (v *validation) validated(err error) {
 	}
 	if r.recording != nil {
 		r.recording.askRecorder(v.body)
+		return
+	}
+	if r.batching != nil {
+		r.batching.join(v.body)
 		return
 	}
 	r.ready = nil

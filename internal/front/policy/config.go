@@ -93,6 +93,8 @@ type RouteConfig struct {
 	Record Record `json:"record"`
 	// Hold lets the upstream turn a client's connection into a subscription.
 	Hold Hold `json:"hold"`
+	// Batch makes one call to the upstream of several requests.
+	Batch Batch `json:"batch"`
 	// Mercure adds the Link field by which Mercure clients find the hub, with where its
 	// position when the request came: a subscription from there misses nothing. It needs
 	// mercure.enabled.

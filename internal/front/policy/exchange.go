@@ -86,6 +86,9 @@ type Framing struct {
 	Date []byte
 	// Extra are whole field lines of the proxy's own.
 	Extra []byte
+
+	// shared are the fields of the client's that continue; nil: all.
+	shared *nameSet
 }
 
 // An Action says what the front does next.

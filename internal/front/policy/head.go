@@ -104,7 +104,8 @@ func (r *heads) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 	}
 	for i := range x.Fields {
 		fl := &x.Fields[i]
-		if !plainName(fl.Name) || r.takenOut(fl.Name, x) || perHop && listed(x.Fields, fl.Name) || removed(x.extension, fl.Name) {
+		if !plainName(fl.Name) || r.takenOut(fl.Name, x) || perHop && listed(x.Fields, fl.Name) || removed(x.extension, fl.Name) ||
+			f.shared != nil && !f.shared.has(fl.Name) {
 			continue
 		}
 		switch {
@@ -115,6 +116,9 @@ func (r *heads) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 		}
 	}
 	dst = r.appendRuled(dst, x)
+	if f.shared == nil {
+		dst = r.appendOrigin(dst, x)
+	}
 	dst = r.appendOwn(dst, x)
 	dst = f.append(dst)
 	if f.Expect {
@@ -201,8 +205,8 @@ func (r *heads) takenOut(name []byte, x *Exchange) bool {
 		(x.presented == byHeader && http1.EqualFold(name, "authorization") || x.presented == byKey && http1.EqualFold(name, "x-api-key"))
 }
 
-// appendOwn appends our fields for the upstream.
-func (r *heads) appendOwn(dst []byte, x *Exchange) []byte {
+// appendOrigin appends where the request comes from, by which way, and its trace.
+func (r *heads) appendOrigin(dst []byte, x *Exchange) []byte {
 	peer := x.Peer.Addr().Unmap()
 	if r.own.xFor {
 		dst = append(dst, "X-Forwarded-For: "...)
@@ -236,6 +240,11 @@ func (r *heads) appendOwn(dst []byte, x *Exchange) []byte {
 	if r.own.trace {
 		dst = appendTrace(dst, x)
 	}
+	return dst
+}
+
+// appendOwn appends who the client is, for the upstream.
+func (r *heads) appendOwn(dst []byte, x *Exchange) []byte {
 	if r.cfg.Auth.Forward && x.Identity.By != "" {
 		dst = appendIdentity(dst, x.Identity)
 	}

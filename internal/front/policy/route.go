@@ -72,6 +72,7 @@ type heads struct {
 	dated             bool  // a rule sets Date
 	own               ownFields
 	redact            []string
+	shared            *nameSet // in the calls of batch; nil: nothing is batched
 }
 
 // defaultTenantRate is what the doc of Limits.PerTenant says.
@@ -141,6 +142,9 @@ func (r *Route) compile() {
 	}
 	for _, name := range cfg.ForwardAuth.ResponseHeaders {
 		drop(name) // only the authorization server sets it
+	}
+	if cfg.Batch.Enabled() {
+		r.shared = cfg.Batch.sharedFields()
 	}
 	if cfg.ForwardAuth.Enabled() {
 		r.forward = r.state.forwardTo(cfg.ForwardAuth)

@@ -49,7 +49,7 @@ func (c RouteConfig) WithDefaults() RouteConfig {
 		c.Forwarding = "x-forwarded"
 	}
 	c.ForwardAuth = c.ForwardAuth.WithDefaults()
-	c.Record, c.Hold = c.Record.WithDefaults(), c.Hold.WithDefaults()
+	c.Record, c.Hold, c.Batch = c.Record.WithDefaults(), c.Hold.WithDefaults(), c.Batch.WithDefaults()
 	return c
 }
 
@@ -58,7 +58,7 @@ func (c RouteConfig) WithDefaults() RouteConfig {
 func (c RouteConfig) Validate() error {
 	c = c.WithDefaults()
 	errs := []error{c.Match.validate(), c.validateAction(), c.validateRewrite(), c.RequestHeaders.validate("request_headers"), c.ResponseHeaders.validate("response_headers"),
-		c.Record.validate(), c.Hold.validate(), c.ClientCertificate.validate(), c.validateForwardAuth()}
+		c.Record.validate(), c.Hold.validate(), c.Batch.validate(&c), c.ClientCertificate.validate(), c.validateForwardAuth()}
 	if (c.Record.Enabled() || len(c.Hold.Channels) > 0) && c.Cluster == "" {
 		errs = append(errs, errors.New("record and hold are for routes that lead to a cluster"))
 	}

@@ -64,7 +64,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"POST /api/bundles", src.capture, "Captures a bundle now, which takes some seconds: `?reason=text`. 201.", governor.Bundle{}},
 		{"GET /api/bundles/{id}", src.bundle, "A bundle: a gzipped tar.", nil},
 		{"GET /api/certificates", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Certificates()) }, "Certificates of the public listener, those from files and those obtained by ACME, with expiry, renewal and failed orders, as `weir certificates` shows them.", []Certificate{}},
-		{"GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) }, "Clusters, peers, splits and drift monitors.", nil},
+		{"GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) }, "Clusters, peers, splits, drift monitors and the batches of routes.", nil},
 		{"GET /api/cluster", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, src.Cluster(r.Context())) }, "The nodes of the cluster with health and load, the logs with leaders and replicas, and what is wrong, as `weir cluster status` prints it.", Cluster{}},
 		{"POST /api/cluster/promote", func(w http.ResponseWriter, r *http.Request) { promote(src, w, r) }, "Has the site of this node lead the logs of two sites, as `weir cluster promote` does: `?namespace=a[&namespace=b]`, all without one. 200 with the cluster as it is then; 422 if it cannot.", Cluster{}},
 		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
