@@ -189,7 +189,7 @@ func sseScheduler() Experiment {
 		},
 		Metrics: []Metric{cpuPerEvent, perCore, p50, p99, memory, lost},
 		Steps: []Step{
-			{"2", "1", "cpu", 0, "", "More processors share the work and cost a little for the sharing: goroutines are stolen, threads are woken. It is latency that they buy."},
+			{"2", "1", "cpu", 0, "", "With one processor readers, writers and the poller take turns; with more they run beside each other and steal from each other. The processors here are the load's as well."},
 			{"8", "2", "cpu", 0, "", "Beyond the processors there are, more of Go's only make the kernel choose."},
 			{"pinned", "1", "cpu", 0, "", "A pinned goroutine is woken by waking its thread, through the kernel, where any other is a pointer in a queue. Pinning is for what belongs to a thread, as a ring of io_uring does."},
 		},

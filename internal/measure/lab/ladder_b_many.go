@@ -24,7 +24,7 @@ func httpMany() Experiment {
 			{Key: "mean", Name: "Mean", Unit: report.Seconds}, p99, p50, cpuPerRequest, memory, goroutines, {Key: "connections", Name: "Connections", Unit: report.Number, Plain: true},
 		},
 		Steps: []Step{
-			{"loop", "nethttp", "mean", 3.87, "mean 182 → 47 µs at 100,000 connections (3.9×)", "Far from saturation a request waits for a wake-up or two, of a thread and of a goroutine; both servers read and write the same. Queues are where latency is made, and there are none at this rate."},
+			{"loop", "nethttp", "mean", 3.87, "mean 182 → 47 µs at 100,000 connections (3.9×)", "A request waits for the wake-up of a thread, with net/http of a goroutine too, and for whatever else the one processor does meanwhile."},
 			{"loop", "nethttp", "p99", 6.54, "P99 890 → 136 µs at 100,000 connections (6.5×)", "Collections of a heap with a goroutine per connection meet some requests."},
 			{"loop", "nethttp", "cpu", 0, "", "What it saves is work, and so the rate at which queues begin."},
 			{"loop", "nethttp", "rss", 0, "", "Of the one server that is loaded."},
@@ -82,7 +82,7 @@ func httpSends() Experiment {
 		},
 		Metrics: []Metric{{Key: "cpu", Name: "CPU per send", Unit: report.Seconds}, {Key: "seconds", Name: "Time per send", Unit: report.Seconds}},
 		Steps: []Step{
-			{"send", "sendto", "cpu", 0, "", "The entry into the kernel is saved, which is a tenth of a send; the way through TCP and the receiver's wake-up stay."},
+			{"send", "sendto", "cpu", 0, "", "The entry into the kernel is saved, a small part of a send; the way through TCP and the receiver's wake-up stay."},
 			{"fixed", "send", "cpu", 0, "", "A registered buffer saves looking up its pages, and a copied frame of 128 bytes has a line or two of one."},
 			{"zerocopy", "send", "cpu", 0, "", "A send without a copy takes hold of pages and has a second result for when they are free. To copy 128 bytes costs nothing beside either."},
 			{"zerocopy-fixed", "zerocopy", "cpu", 0, "", "Registered, the pages are held already; the second result is still to come."},

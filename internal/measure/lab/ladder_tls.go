@@ -46,7 +46,7 @@ func tlsKnee() Experiment {
 	for _, n := range []string{"1000", "8000", "16000"} {
 		arms = append(arms, Arm{Name: "plain-" + n, Title: n + " connections, plain", Server: "weir"}, Arm{Name: "tls-" + n, Title: n + " connections, TLS", Server: "weir", TLS: true})
 	}
-	const why = "A record is encrypted and decrypted with each echo. That cost does not know how many other connections there are; what grows with them is memory, and with it misses of caches, in both."
+	const why = "A record is encrypted and decrypted with each echo, however many connections there are. What grows with them is memory that no cache holds, and a connection with TLS has more of it: keys and buffers."
 	return Experiment{
 		Name: "connections", Title: "Echo at 1,000, 8,000 and 16,000 connections, with and without TLS",
 		How:  "A closed loop: each connection sends its next message of 128 bytes when the one before has come back. Connections are open before it begins; a quick run has a quarter of them.",
