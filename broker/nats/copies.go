@@ -144,11 +144,7 @@ func (r *reader) completeCopies(ctx context.Context, ms []stored) (all []stored,
 		}
 		all = merge(all, more)
 	}
-	if n := len(all) - len(ms); n > 0 {
-		r.s.repairs.filled.Add(uint64(n))
-		r.s.b.log.Warn("a replica has lost messages; they were read from another", "namespace", r.s.opts.Load().LogName(), "messages", n, "after", r.begin, "until", r.end)
-	}
-	return all, c.exceeds(len(all)), nil
+	return r.fill(ms, all), c.exceeds(len(all)), nil
 }
 
 // reread reads what is between r.begin and r.end again, from whichever copies answer.

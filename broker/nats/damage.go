@@ -23,6 +23,8 @@ func (s *storedLog) damage(ctx context.Context, renewed string) (string, error) 
 		return "", err
 	case in.lost > in.base:
 		return fmt.Sprintf("the server found messages damaged, up to %d", in.lost), nil
+	case in.unread > 0:
+		return unreadable(in), nil
 	}
 	if s.b.marks != nil && s.b.cfg.Cluster.Name == "" { // no other node writes it
 		safe := s.b.marks.safe(s.opts.Load().Durability == hub.Synced)
@@ -69,8 +71,48 @@ func (s *storedLog) compareMark(ctx context.Context, in info, m mark) (string, e
 	return fmt.Sprintf("what it has at %d is another message", c.Last), nil
 }
 
+func unreadable(in info) string {
+	return fmt.Sprintf("the server could not read %d bytes, and %d messages are missing between others", in.unread, in.deleted)
+}
+
+// A counter is whose count of a log it is, and by what bound for a channel. Another one's may
+// be less because it lost something.
+type counter struct {
+	generation uint64
+	leader     string
+	most       int64
+}
+
+// counter returns who counted in, on the connection called generation.
+func (in info) counter(generation uint64) counter {
+	return counter{generation, in.leader, in.config.MaxMsgsPerSubject}
+}
+
+// shrunk returns in words what the log, which is in now, lost while its server was away, or by the
+// word of another leader; "" for nothing. New messages take the places of older ones, and what
+// is older than all is counted by the first one that is left.
+func shrunk(s *delivery, in info) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, c := in.counter(s.b.generation.Load()), s.counted
+	left := c.Messages - min(c.Messages, in.first-min(in.first, c.First))
+	switch {
+	case now == s.counter || in.epoch != s.epoch:
+		return ""
+	case in.lost > in.base:
+		return fmt.Sprintf("the server found messages damaged, up to %d", in.lost)
+	case in.unread > 0:
+		return unreadable(in)
+	case in.last >= c.Last && in.messages < left && !in.gone && now.most == s.counter.most:
+		return fmt.Sprintf("%d messages are left, and should be %d at least", in.messages, left)
+	}
+	s.count(in)
+	return ""
+}
+
 // count notes how many messages there are. s.mu is held.
 func (s *delivery) count(in info) {
+	s.counter = in.counter(s.b.generation.Load())
 	s.counted = count{
 		First: in.first, Last: in.last, Messages: in.messages, Check: in.check,
 		FirstAt: in.firstAt.UnixMilli(), LastAt: in.lastAt.UnixMilli(),

@@ -36,6 +36,7 @@ type storedLog struct {
 	clock atomic.Int64 // how much the clock of the log's leader is ahead, in ns
 	// unwritten is set while the disk is too full to write the log's epoch.
 	unwritten atomic.Pointer[unwritten]
+	unread    atomic.Uint64         // bytes that the log's server could not read, as the log knows
 	sited     atomic.Pointer[sited] // as the log was last seen; nil without two sites
 	crossing  atomic.Bool           // what is left of an epoch is read at the site that took over
 }
@@ -64,6 +65,7 @@ type delivery struct {
 	high     uint64              // the highest sequence seen in epoch
 	acked    uint64              // the highest sequence acknowledged to us in epoch
 	counted  count               // the log when it was last looked at
+	counter  counter             // who counted it
 	faults   uint64              // counts the times that messages may have been lost on the way here
 	channels map[string]*channel // by token; the whole namespace at anyToken
 }
@@ -74,6 +76,9 @@ type readable struct {
 
 	// Fixed.
 	index index
+
+	audits  audits
+	auditor *auditor
 
 	// The looks at the stream that are under way.
 	flights struct {
@@ -136,6 +141,7 @@ func newStream(b *Broker, ns hub.Namespace, deliver func(*hub.Message)) *stream 
 	}}
 	s.opts.Store(&ns)
 	s.site = newSiteLog(s)
+	s.auditor = newAuditor(s)
 	return s
 }
 
@@ -238,7 +244,9 @@ func (s *delivery) seen(in info) {
 	defer s.mu.Unlock()
 	if in.epoch == s.epoch {
 		s.high = max(s.high, in.last)
-		s.count(in)
+		if s.counter == in.counter(s.b.generation.Load()) {
+			s.count(in)
+		}
 	}
 }
 
@@ -282,6 +290,9 @@ func (s *stream) run() {
 	if s.site != nil {
 		s.b.wg.Go(s.site.run)
 	}
+	if s.durable() {
+		s.b.wg.Go(s.auditor.run)
+	}
 	for {
 		if !s.verified() {
 			s.heal(true)
@@ -293,6 +304,8 @@ func (s *stream) run() {
 			if s.durable() {
 				s.heal(true)
 			}
+		case m := <-s.auditor.found:
+			s.deliver(m)
 		case <-sweep.C:
 			if s.durable() {
 				s.heal(false)

@@ -12,6 +12,10 @@ import (
 // repairs counts what was missing on the way here, and what became of it.
 type repairs struct {
 	holes, filled, gaps atomic.Uint64
+	// audited counts audits of channels, damaged those that found messages which cannot be read.
+	audited, damaged atomic.Uint64
+	// unaudited counts channels that could not be audited.
+	unaudited atomic.Uint64
 
 	// Owned by run: what report has logged.
 	loggedHoles, loggedFilled, loggedGaps uint64
@@ -36,6 +40,10 @@ type Stats struct {
 	RetriedReads uint64 // reads made again because no replica had answered
 	ServersLeft  uint64 // servers left because they seemed to be cut off from their cluster
 	Bridged      uint64 // times that a publish was kept to be sent again
+	Audited      uint64 // channels read whole and compared with their total
+	Damaged      uint64 // of these, those that lacked messages
+	Unaudited    uint64 // channels with too many messages, or too many new ones, for that
+	Unchecked    uint64 // channels that wait for it: a gauge
 	// Unmarked is the number of logs of which external servers keep no mark: they may
 	// not have the stream for it.
 	Unmarked uint64
@@ -54,6 +62,10 @@ func (b *Broker) Stats() Stats {
 		st.Holes += s.repairs.holes.Load()
 		st.Filled += s.repairs.filled.Load()
 		st.Gaps += s.repairs.gaps.Load()
+		st.Audited += s.repairs.audited.Load()
+		st.Damaged += s.repairs.damaged.Load()
+		st.Unaudited += s.repairs.unaudited.Load()
+		st.Unchecked += uint64(s.auditor.waiting())
 	}
 	return st
 }
@@ -80,6 +92,9 @@ func (s *readable) fill(tok string, c *channel, upTo uint64) bool {
 				err = reportRemovedBefore(s, p.messages[0].seq, tok, c, since)
 			}
 			if err != nil || len(p.messages) == 0 {
+				break
+			}
+			if p.messages, err = allCopies(s, tok, since, upTo, p.messages); err != nil {
 				break
 			}
 			for _, st := range p.messages {

@@ -61,7 +61,7 @@ func (s *stream) drop() {
 }
 
 var (
-	errSuspect = errors.New("the log ends before messages that were seen")
+	errSuspect = errors.New("the log lacks messages that were seen")
 	errMissing = errors.New("a quiet channel misses a message")
 	errBehind  = fmt.Errorf("%w: the replicas that answer are behind", hub.ErrUnavailable)
 )
@@ -86,8 +86,14 @@ func (s *stream) compare(all bool) error {
 			s.adopt(in)
 		}
 	}
-	if err == nil && in.epoch == epoch && in.last < high {
-		in, err = s.regressed(in, high)
+	if err == nil && in.epoch == epoch {
+		why := shrunk(&s.delivery, in)
+		if in.last < high {
+			why = fmt.Sprintf("it ends at %d, and had come to %d", in.last, high)
+		}
+		if why != "" {
+			in, err = s.regressed(in, why)
+		}
 	}
 	if err != nil {
 		return err
@@ -97,8 +103,8 @@ func (s *stream) compare(all bool) error {
 	return s.catchUp(in, all)
 }
 
-// regressed deals with a log that ends before high, which was seen.
-func (s *stream) regressed(in info, high uint64) (info, error) {
+// regressed deals with a log that lost something: why says what.
+func (s *stream) regressed(in info, why string) (info, error) {
 	now := time.Now()
 	if s.suspect.IsZero() {
 		s.suspect = now
@@ -108,7 +114,7 @@ func (s *stream) regressed(in info, high uint64) (info, error) {
 		s.checked.Store(0)
 		return in, errSuspect
 	}
-	s.b.log.Error("log lost messages; it begins a new epoch", "namespace", s.opts.Load().LogName(), "last", in.last, "seen", high)
+	s.b.log.Error("log lost messages; it begins a new epoch", "namespace", s.opts.Load().LogName(), "last", in.last, "why", why)
 	in, err := s.newEpoch(s.life(), in)
 	if err == nil {
 		s.doubted.Store(0)
@@ -146,7 +152,7 @@ func (s *stream) catchUp(in info, all bool) error {
 		}
 		s.repairs.holes.Add(1)
 		if err = s.reportGaps(in, missing); err == nil {
-			err = s.scan(from, end.seq)
+			err = s.scan(in, from, end.seq)
 		}
 	}
 	if err != nil {
@@ -306,9 +312,9 @@ func (s *logReader) newestOf(subjects []string, since uint64, end ending) (page,
 // time another one may answer.
 const maxTries = 20
 
-// scan reads the log from since to upTo, where there is a message, and delivers
+// scan reads the log, which is in, from since to upTo, where there is a message, and delivers
 // what the joined channels miss.
-func (s *stream) scan(since, upTo uint64) error {
+func (s *stream) scan(in info, since, upTo uint64) error {
 	for try := 1; since < upTo; {
 		p, err := s.b.reads.get(s.life(), s.direct(), query{Seq: since + 1, Batch: readBatch})
 		if err != nil {
@@ -318,13 +324,19 @@ func (s *stream) scan(since, upTo uint64) error {
 			if st.seq > upTo {
 				return nil
 			}
-			if _, ok := s.tokenOf(st.subject); !ok {
-				s.passed(since, st.seq)
-			} else if !s.hand(st, 0, since, false) {
-				return errDisconnected
+			left, err := leftOut(s, in, since, st.seq)
+			if err != nil {
+				return err
 			}
-			s.repairs.filled.Add(1)
-			since = st.seq
+			for _, st := range append(left, st) {
+				if _, ok := s.tokenOf(st.subject); !ok {
+					s.passed(since, st.seq)
+				} else if !s.hand(st, 0, since, false) {
+					return errDisconnected
+				}
+				s.repairs.filled.Add(1)
+				since = st.seq
+			}
 		}
 		switch {
 		case len(p.messages) > 0 && p.pending > 0:

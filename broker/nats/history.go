@@ -63,7 +63,7 @@ func (s *readable) history(ctx context.Context, channel string, since uint64, li
 	if n := len(ms); n > 0 {
 		page.Covered = max(page.Covered, ms[n-1].seq) // stored since the end was asked for
 	}
-	ms, holed, err := r.complete(ctx, ms)
+	ms, lacksUpTo, err := r.check(ctx, in, tok, ms, since, page.Covered)
 	if err != nil {
 		return hub.Page{}, err
 	}
@@ -88,8 +88,8 @@ func (s *readable) history(ctx context.Context, channel string, since uint64, li
 	}
 	page.Messages = s.messages(tok, ms, in.epoch)
 	page.FirstRetained, err = r.firstRetained(ctx, in, since)
-	if holed {
-		page.FirstRetained = page.Covered + 1
+	if since < lacksUpTo {
+		page.FirstRetained = max(page.FirstRetained, lacksUpTo+1)
 	}
 	if last.upTo > 0 {
 		page.FirstRetained = max(page.FirstRetained, last.upTo+1)

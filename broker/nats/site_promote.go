@@ -240,5 +240,5 @@ func finish(s *stream, upTo uint64) error {
 		return err
 	}
 	s.repairs.holes.Add(1)
-	return s.scan(from, upTo)
+	return s.scan(info{}, from, upTo)
 }

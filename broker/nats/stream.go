@@ -20,6 +20,7 @@ const (
 	metaBase  = "weir-base"       // the log's end when the epoch began
 	metaSizes = "weir-least"      // the smallest history_size it ever had
 	metaGone  = "weir-gone"       // set when something was removed by hand: see Remove
+	metaLost  = "weir-lost"       // bytes that the server could not read when it started: see info.unread
 	metaParts = "weir-partitions" // how many there are of the namespace, and by what; none of one
 )
 
@@ -35,7 +36,11 @@ type info struct {
 	messages, deleted uint64
 	firstAt, lastAt   time.Time // when they were stored
 	lost              uint64    // the newest that the server found damaged; 0 for none
-	gone              bool      // something was removed by hand
+	// unread is how many bytes the server could not read when it started, without what was in
+	// them, if this log does not know of it yet: messages between others may be gone.
+	unread uint64
+	leader string // the server that answered; empty for one without a cluster
+	gone   bool   // something was removed by hand
 	// whole says that neither age nor bytes can have removed a message so far; if
 	// gone, that they cannot have since the last Remove.
 	whole  bool
@@ -88,6 +93,9 @@ func (s *storedLog) config(epoch string, base uint64, least int, gone bool) jets
 	if gone {
 		cfg.Metadata[metaGone] = "1"
 	}
+	if n := s.unread.Load(); n > 0 {
+		cfg.Metadata[metaLost] = strconv.FormatUint(n, 10)
+	}
 	if parts := partitioning(s.opts.Load()); parts != "" {
 		cfg.Metadata[metaParts] = parts
 	}
@@ -111,7 +119,8 @@ type streamAnswer struct {
 	State struct {
 		jetstream.StreamState
 		Lost *struct {
-			Msgs []uint64 `json:"msgs"`
+			Msgs  []uint64 `json:"msgs"`
+			Bytes uint64   `json:"bytes"`
 		} `json:"lost"`
 	} `json:"state"`
 }
@@ -155,8 +164,17 @@ func (s *storedLog) lookStored(ctx context.Context) (info, error) {
 		in.check = hub.NewCheck(in.last, a.State.LastTime)
 	}
 	in.firstAt, in.lastAt = a.State.FirstTime, a.State.LastTime
-	if l := a.State.Lost; l != nil && len(l.Msgs) > 0 {
+	known, _ := strconv.ParseUint(m[metaLost], 10, 64)
+	s.unread.Store(known)
+	switch l := a.State.Lost; {
+	case l == nil:
+	case len(l.Msgs) > 0:
 		in.lost = slices.Max(l.Msgs)
+	case l.Bytes != known && a.State.NumDeleted > 0: // without holes it was the unfinished end of a file
+		in.unread = l.Bytes
+	}
+	if a.Cluster != nil {
+		in.leader = a.Cluster.Leader
 	}
 	if a.State.Msgs == 0 { // after a failed write the server may still name its last one
 		in.first = in.last + 1
@@ -291,6 +309,9 @@ func (s *storedLog) newEpoch(ctx context.Context, in info) (info, error) {
 	}
 	if st := s.sited.Load(); st != nil {
 		s.sited.Store(&sited{term: st.term, alone: st.alone}) // it continues none
+	}
+	if now.unread > 0 {
+		s.unread.Store(now.unread)
 	}
 	if s.b.room.readOnly() {
 		s.unwritten.Store(&unwritten{epoch: s.newEpochName(), base: now.last})

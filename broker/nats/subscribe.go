@@ -170,12 +170,19 @@ func (s *readable) join(ctx context.Context, c *channel, tok string, tail int) (
 				continue // in its new epoch
 			}
 		}
-		if in.gone && s.opts.Load().Replicas > 1 && tok != anyToken { // a replica may have it still
+		copied := s.opts.Load().Replicas > 1
+		proven := !copied && snap.Floor == 0 || tail == 0 || snap.Floor == in.last || tok == anyToken
+		read := suspect{tok: tok, since: snap.Floor, upTo: in.last}
+		if in.gone && copied && tok != anyToken { // a replica may have it still
 			last, err := s.lastGone(ctx, tok)
 			if err != nil {
 				return hub.Snapshot{}, err
 			}
 			ms = slices.DeleteFunc(ms, func(st stored) bool { return st.seq <= last.upTo })
+			read.since = max(read.since, last.upTo)
+		}
+		if read.n = len(ms); !copied {
+			read.n = -1
 		}
 		snap.Messages = s.messages(tok, ms, in.epoch)
 		s.mu.Lock()
@@ -189,6 +196,9 @@ func (s *readable) join(ctx context.Context, c *channel, tok string, tail int) (
 		}
 		s.mu.Unlock()
 		if same {
+			if !proven {
+				s.auditor.add(read)
+			}
 			return snap, nil
 		}
 		select {

@@ -123,6 +123,37 @@ func (r *reader) complete(ctx context.Context, ms []stored) (all []stored, holed
 	return ms, most > 0, err
 }
 
+// check is complete with an audit of the channel called tok: ms was read after since and up to
+// covered, of the log that was in. It returns up to where messages are missing, 0 for nowhere.
+func (r *reader) check(ctx context.Context, in info, tok string, ms []stored, since, covered uint64) (all []stored, upTo uint64, err error) {
+	if tok != anyToken && since < in.last && !r.s.audits.isHopeless(r.s, tok) {
+		more := []stored(nil)
+		known := false
+		upTo, more, known, err = auditChannel(ctx, r.s, tok, auditMost, since, covered)
+		if err != nil || known && r.s.opts.Load().Replicas > 1 {
+			return r.fill(ms, more), upTo, err
+		}
+		if !known && r.s.audits.giveUp(r.s, tok) {
+			r.s.auditor.add(suspect{tok: tok, upTo: covered, n: -1})
+		}
+	}
+	all, holed, err := r.complete(ctx, ms)
+	if holed {
+		upTo = max(upTo, covered)
+	}
+	return all, upTo, err
+}
+
+// fill returns ms, which were read from some copy of the log, with what others have besides.
+func (r *reader) fill(ms, others []stored) []stored {
+	all := merge(ms, others)
+	if n := len(all) - len(ms); n > 0 {
+		r.s.repairs.filled.Add(uint64(n))
+		r.s.b.log.Warn("a replica has lost messages; they were read from another", "namespace", r.s.opts.Load().LogName(), "messages", n, "after", r.begin, "until", r.end)
+	}
+	return all
+}
+
 // fromLeader reads what is between r.begin and r.end from the leader, one by one.
 func (r *reader) fromLeader(ctx context.Context) (ms []stored, err error) {
 	for at := r.begin; at < r.end; {

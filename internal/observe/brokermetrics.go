@@ -25,6 +25,12 @@ func newBrokerMetrics(a *Node, c *catalog) *coreMetrics {
 	one("weir_broker_reads_retried_total", "Reads of a log made again because no replica had answered.", func(s nats.Stats) uint64 { return s.RetriedReads })
 	one("weir_broker_servers_left_total", "NATS servers left because they seemed to be cut off from their cluster.", func(s nats.Stats) uint64 { return s.ServersLeft })
 	one("weir_broker_publishes_bridged_total", "Publishes kept to be sent again, because the log had no leader or the connection was lost.", func(s nats.Stats) uint64 { return s.Bridged })
+	one("weir_broker_channels_audited_total", "Times that all of a channel's retained messages were read and compared with its total.", func(s nats.Stats) uint64 { return s.Audited })
+	one("weir_broker_channels_damaged_total", "Audits that found messages which cannot be read: replays from before them get a gap.", func(s nats.Stats) uint64 { return s.Damaged })
+	one("weir_broker_channels_unaudited_total", "Channels that could not be audited: too many messages, or new ones all the time.", func(s nats.Stats) uint64 { return s.Unaudited })
+	m.list = append(m.list, metric{c.desc("weir_broker_audits_waiting", "Channels whose newest messages are kept for replays and have not been audited yet."), prometheus.GaugeValue, func(emit func(float64, ...string)) {
+		emit(float64(a.NATS.Stats().Unchecked))
+	}})
 	m.list = append(m.list, metric{c.desc("weir_broker_logs_unmarked", "Logs of which the NATS servers keep no mark: one that loses its end while no node is connected is not found out."), prometheus.GaugeValue, func(emit func(float64, ...string)) {
 		emit(float64(a.NATS.Stats().Unmarked))
 	}})

@@ -56,7 +56,8 @@ type Broker interface {
 	// several channels has one position, and a later message of another channel takes it past
 	// what is missing: the fewer do that the better. The hub sends a gap to those that were
 	// taken past it before, now or when they resume. A Prev that was not delivered reports
-	// the same, of a broker that does not find it out earlier.
+	// the same, of a broker that does not find it out earlier. With Damaged as well it reports
+	// that messages cannot be read any more which Snapshots and Pages may have left out.
 	//
 	// When the log begins anew, with a new epoch, every message of the new epoch
 	// arrives on the channels that are subscribed. An epoch that is over never

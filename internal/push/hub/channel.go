@@ -187,6 +187,8 @@ func (ch *channel) begin(snap Snapshot) bool {
 		switch {
 		case m.Offset == 0:
 			flow = append(flow, m)
+		case m.Damaged:
+			forgetDamaged(ch, m)
 		case !ch.misses(m) || !m.Missing:
 			ch.take(m)
 		}
@@ -306,7 +308,11 @@ func (ch *channel) keepEarly(m *Message) {
 // Queueing under the lock is what keeps the order of the log in each shard.
 func (ch *channel) deliverLocked(m *Message, late, also bool) {
 	doubt, hole := false, false
-	if m.Offset != 0 {
+	if m.Damaged {
+		if !forgetDamaged(ch, m) {
+			return
+		}
+	} else if m.Offset != 0 {
 		fresh, had := false, ch.last
 		if hole = ch.misses(m); hole {
 			noteLate(ch.hub, ch.ns, ch.epoch, ch.name, had)

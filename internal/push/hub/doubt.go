@@ -13,11 +13,13 @@ import (
 
 // lateMessage is one that came when UpTo had been delivered on other channels, or what was
 // found missing after Offset then: a stream that was between Offset and UpTo claims it without
-// having had it. No channel means any.
+// having had it. No channel means any. With Any that is so of streams of one channel as well:
+// they were replayed without it.
 type lateMessage struct {
 	Channel string `json:"channel,omitempty"`
 	Offset  uint64 `json:"offset"`
 	UpTo    uint64 `json:"up_to"`
+	Any     bool   `json:"any,omitempty"`
 }
 
 const maxLate = 64 // late messages remembered per epoch
@@ -38,7 +40,11 @@ func noteLate(h *Hub, n *namespace, epoch, channel string, offset uint64) {
 	if n.top.Epoch != epoch || n.delivered <= offset {
 		return
 	}
-	x := lateMessage{channel, offset, n.delivered}
+	n.doubt(h, lateMessage{Channel: channel, Offset: offset, UpTo: n.delivered})
+}
+
+// doubt remembers x and has the other nodes notified. n.mu is held.
+func (n *namespace) doubt(h *Hub, x lateMessage) {
 	n.late, n.untold = addLate(n.late, x), addLate(n.untold, x)
 	if !n.telling {
 		n.telling = true
@@ -71,7 +77,7 @@ func broadcastLate(h *Hub, n *namespace) {
 func addLate(list []lateMessage, x lateMessage) []lateMessage {
 	if len(list) == maxLate {
 		a, b := list[0], list[1]
-		list[1] = lateMessage{Offset: min(a.Offset, b.Offset), UpTo: max(a.UpTo, b.UpTo)}
+		list[1] = lateMessage{Offset: min(a.Offset, b.Offset), UpTo: max(a.UpTo, b.UpTo), Any: a.Any || b.Any}
 		list = slices.Delete(list, 0, 1)
 	}
 	return append(list, x)
@@ -150,14 +156,14 @@ func (l *local) takenPast(epoch string, offset uint64) {
 func (n *namespace) tookPast(l *local, offset uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.claims(offset, func(channel string) bool { return channel == l.name })
+	return n.claims(offset, false, func(channel string) bool { return channel == l.name })
 }
 
 // claims reports whether a stream at offset, of channels, claims what came late or is
-// missing. n.mu is held.
-func (n *namespace) claims(offset uint64, channels func(string) bool) bool {
+// missing; with alone, a stream of one channel. n.mu is held.
+func (n *namespace) claims(offset uint64, alone bool, channels func(string) bool) bool {
 	return slices.ContainsFunc(n.late, func(x lateMessage) bool {
-		return x.Offset < offset && offset <= x.UpTo && (x.Channel == "" || channels(x.Channel))
+		return (x.Any || !alone) && x.Offset < offset && offset <= x.UpTo && (x.Channel == "" || channels(x.Channel))
 	})
 }
 
@@ -167,10 +173,10 @@ func (n *namespace) doubtful(p Position, locals []*local) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	whole := locals[0].whole
-	if len(locals) < 2 && !whole || n.top.Epoch != p.Epoch {
+	if n.top.Epoch != p.Epoch {
 		return false
 	}
-	return n.claims(p.Offset, func(channel string) bool {
+	return n.claims(p.Offset, len(locals) < 2 && !whole, func(channel string) bool {
 		return whole || slices.ContainsFunc(locals, func(l *local) bool { return l.name == channel })
 	})
 }

@@ -383,6 +383,9 @@ func (h *Hub) deliver(m *Message) {
 			h.table.restart(n)
 		}
 	}
+	if m.Damaged {
+		noteDamage(h, n, m)
+	}
 	if m.Missing {
 		if ch := h.lookup(m.Channel); ch != nil {
 			ch.deliver(m, false, false)

@@ -40,6 +40,10 @@ type Message struct {
 	// Missing means that this is not a message: the broker could not deliver what
 	// Channel, which may be a Whole, has up to Offset. Only a Broker sets it.
 	Missing bool
+	// Damaged, with Missing, means that messages which Channel had up to Offset cannot be read
+	// any more, and that replays of this broker may have passed them: subscribers get a
+	// gap, and so do those that resume from a position which they may have come to so.
+	Damaged bool
 	// Check proves the message's position; see Check.
 	Check Check
 

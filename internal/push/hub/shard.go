@@ -224,6 +224,10 @@ func (s *Shard) process(it *item) {
 		if m.Epoch != l.epoch {
 			return // of a log that was lost: that was reported already
 		}
+		if m.Damaged {
+			reportDamage(l)
+			return
+		}
 		if it.hole {
 			if l.missed(it); m.Missing {
 				return
