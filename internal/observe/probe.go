@@ -26,7 +26,7 @@ import (
 // end of the tick in which that rose: the loop is posted a check before the message comes,
 // and that it has come after. Streams over HTTP/2, which no loop writes, are not followed.
 type Probe struct {
-	hub.Broker
+	offers
 
 	// Fixed before Start.
 	loops []*loopProbe
@@ -62,6 +62,25 @@ const (
 	aloneAfter = 100 * time.Millisecond
 )
 
+// offers is a broker with what the hub looks for besides in one.
+type offers struct{ hub.Broker }
+
+// Continues implements hub.Continuer.
+func (o offers) Continues(ns *hub.Namespace, epoch string) []hub.Position {
+	if c, ok := o.Broker.(hub.Continuer); ok {
+		return c.Continues(ns, epoch)
+	}
+	return nil
+}
+
+// Opened implements hub.Opener.
+func (o offers) Opened() time.Time {
+	if b, ok := o.Broker.(hub.Opener); ok {
+		return b.Opened()
+	}
+	return time.Time{}
+}
+
 // archiveProbe is a probe over a broker with an archive: the hub looks for that.
 type archiveProbe struct {
 	*Probe
@@ -70,7 +89,7 @@ type archiveProbe struct {
 
 // NewProbe returns a Probe, and the broker that the hub is to have.
 func NewProbe(b hub.Broker) (*Probe, hub.Broker) {
-	p := &Probe{Broker: b, base: time.Now()}
+	p := &Probe{offers: offers{b}, base: time.Now()}
 	if a, ok := b.(hub.Archive); ok {
 		return p, archiveProbe{p, a}
 	}
