@@ -254,6 +254,9 @@ func TestSitesAreCutOff(t *testing.T) {
 	epoch := c.last.Load().Epoch
 	p.Cut(true)
 	c.acknowledges(epoch)
+	// Acknowledgements wait for no answer of a site that is silent.
+	more := c.acked.Load() + 800
+	trial.Eventually(t, "load afterwards", func() bool { return c.acked.Load() > more })
 	var refused error
 	trial.Eventually(t, "a publish to be refused at a", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -289,6 +289,7 @@ func (s *stream) run() {
 	}
 	if s.site != nil {
 		s.b.wg.Go(s.site.run)
+		s.b.wg.Go(func() { confirms(s.site) })
 	}
 	if s.durable() {
 		s.b.wg.Go(s.auditor.run)

@@ -18,8 +18,8 @@ import (
 )
 
 // A siteLog finds out which of two sites leads a log, keeps the copy, and knows how far it
-// has come. Its run looks at both sites about four times a second, and as often as it can
-// while publishes wait for the copy.
+// has come. Its run looks at both sites about four times a second, confirms at the copy as often as it
+// can while publishes wait for it: looking at both takes the longest while one is silent.
 type siteLog struct {
 	siteView
 
@@ -154,6 +154,16 @@ func (w *siteLog) run() {
 			return
 		case <-t.C:
 			w.tick()
+		}
+	}
+}
+
+// confirms answers what waits for the copy until the broker is closed.
+func confirms(w *siteLog) {
+	for {
+		select {
+		case <-w.s.b.ctx.Done():
+			return
 		case <-w.kick:
 			w.confirm()
 		}
@@ -211,6 +221,8 @@ func (w *siteView) take(looks ...*siteLook) {
 	for _, l := range looks {
 		title := w.s.opts.Load().Title()
 		switch was, known := w.answered[l.site]; {
+		case l.err == nil && known && w.last[l.site] != nil && l.began.Before(w.last[l.site].began):
+			w.answered[l.site] = now // what is known is newer
 		case l.err == nil:
 			w.answered[l.site], w.last[l.site] = now, l
 			if l.site == w.site() && l.leadsLog() {

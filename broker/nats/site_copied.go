@@ -56,6 +56,12 @@ func (w *siteLog) confirm() {
 	ctx, cancel := context.WithTimeout(w.s.b.ctx, min(w.detect()/2, time.Second))
 	defer cancel()
 	epoch, lead := w.s.epochNow(), w.s.lead.Load()
+	// While the log is followed to another site the epoch is not known there: the one that was
+	// lost would be waited for.
+	if moving := w.s.crossing.Load() || !w.s.verified(); moving {
+		time.AfterFunc(5*siteHurry, func() { nudge(w.kick) })
+		return
+	}
 	if upTo, ok := w.safe(ctx, epoch, lead.site); ok && w.s.lead.Load() == lead && w.s.epochNow() == epoch {
 		w.release(hub.Position{Epoch: epoch, Offset: upTo})
 	}

@@ -94,9 +94,10 @@ func (w *siteLog) exchange(ctx context.Context, here, other *siteLook) error {
 		return fmt.Errorf("the copy at site %s is not of the log of site %s yet; wait until it is", here.site, other.site)
 	}
 	open := other.config
+	// The transform stays: a publish that arrives during the update may still be stored, and without
+	// it would be under a subject on which it is never read.
 	shut := open
 	shut.Subjects = []string{w.s.b.cfg.Prefix + ".shut_" + other.site + "." + w.s.opts.Load().LogName()}
-	shut.SubjectTransform = nil
 	ctx, cancel := context.WithTimeout(ctx, switchPatience)
 	defer cancel()
 	err := w.put(ctx, other.site, "UPDATE", shut)
@@ -218,8 +219,8 @@ func cross(s *stream) {
 			w.broken.Store(&to.epoch)
 		}
 	}
-	s.crossing.Store(false)
 	s.checked.Store(0)
+	s.crossing.Store(false)
 	s.b.out.resend(s)
 	s.b.log.Warn("log is led by another site", "namespace", s.opts.Load().Title(), "site", to.site, "epoch", to.epoch, "continued", ok)
 }

@@ -217,6 +217,7 @@ func (s *logPlace) leads(site string) {
 // A siteLook is the stream of a log at one site at one instant.
 type siteLook struct {
 	site    string
+	began   time.Time
 	err     error // why nothing is known
 	missing bool  // there is none
 	copy    bool  // it is a copy
@@ -240,7 +241,7 @@ func (l *siteLook) follows(epoch string) bool {
 
 // lookAt requests the state of the log's stream at site.
 func (s *logPlace) lookAt(ctx context.Context, site string) *siteLook {
-	l := &siteLook{site: site}
+	l := &siteLook{site: site, began: time.Now()}
 	var a streamAnswer
 	err := s.b.requestAt(ctx, apiOf(site)+"STREAM.INFO."+s.name(), nil, &a)
 	switch {
