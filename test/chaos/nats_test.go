@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,10 +25,49 @@ const natsRole = "WEIR_CHAOS_NATS"
 type natsServer struct {
 	Addr, Dir string
 	Sync      bool // sync_interval: always
+	natsPlace
 
 	c   *trial
 	cmd *exec.Cmd
 	in  interface{ Close() error }
+}
+
+// A natsPlace is where a server is among others; the zero value is one alone.
+type natsPlace struct {
+	Domain  string   // of JetStream
+	Cluster string   // where its cluster's servers connect; empty: it has none
+	Routes  []string // those of the others
+	Leaf    string   // where leaf nodes connect; empty: nowhere
+	Remotes []string // to which it connects as one
+}
+
+// options adds its place to those of a server.
+func (p *natsPlace) options(o *server.Options) {
+	urls := func(scheme string, addrs []string) (all []*url.URL) {
+		for _, a := range addrs {
+			all = append(all, &url.URL{Scheme: scheme, Host: a})
+		}
+		return all
+	}
+	split := func(addr string) (host string, port int) {
+		host, number, _ := net.SplitHostPort(addr)
+		port, _ = strconv.Atoi(number)
+		return host, port
+	}
+	o.JetStreamDomain = p.Domain
+	if p.Cluster != "" {
+		o.Cluster.Name = p.Domain
+		o.Cluster.Host, o.Cluster.Port = split(p.Cluster)
+		o.Routes = urls("nats-route", p.Routes)
+	}
+	// Advertised, addresses would lead past what is between the sites.
+	o.LeafNode.ReconnectInterval, o.LeafNode.NoAdvertise = 100*time.Millisecond, true
+	if p.Leaf != "" {
+		o.LeafNode.Host, o.LeafNode.Port = split(p.Leaf)
+	}
+	if p.Remotes != nil {
+		o.LeafNode.Remotes = []*server.RemoteLeafOpts{{URLs: urls("nats-leaf", p.Remotes)}}
+	}
 }
 
 func serveNATS(config string) int {
@@ -37,9 +77,11 @@ func serveNATS(config string) int {
 	number, _ := strconv.Atoi(port)
 	if err == nil {
 		err = func() error {
-			s, err := server.NewServer(&server.Options{
-				Host: host, Port: number, NoSigs: true, NoLog: true, JetStream: true, StoreDir: n.Dir, SyncAlways: n.Sync, JetStreamMaxStore: 1 << 40,
-			})
+			o := &server.Options{
+				ServerName: n.Addr, Host: host, Port: number, NoSigs: true, NoLog: true, JetStream: true, StoreDir: n.Dir, SyncAlways: n.Sync, JetStreamMaxStore: 1 << 40,
+			}
+			n.options(o)
+			s, err := server.NewServer(o)
 			if err != nil {
 				return err
 			}
@@ -64,7 +106,13 @@ func serveNATS(config string) int {
 // nats starts a server that stores in dir.
 func (c *trial) nats(dir string, sync bool) *natsServer {
 	c.Helper()
-	n := &natsServer{Addr: judge.FreeAddr(c), Dir: filepath.Join(dir, "nats"), Sync: sync, c: c}
+	return c.natsAt(&natsServer{Addr: judge.FreeAddr(c), Dir: filepath.Join(dir, "nats"), Sync: sync})
+}
+
+// natsAt starts a server that is described.
+func (c *trial) natsAt(n *natsServer) *natsServer {
+	c.Helper()
+	n.c = c
 	n.start()
 	c.Cleanup(n.kill)
 	return n

@@ -28,4 +28,6 @@ var rows = []row{
 		killedMember(c, func(leader int) int { return (leader + 1 + c.rng.IntN(2)) % 3 })
 	}},
 	{22, "kill -9 of any node of three", false, false, func(c *trial) { killedMember(c, func(int) int { return c.rng.IntN(3) }) }},
+	{23, "two sites: link cut in one direction, leading site killed, both switched back", true, false, func(c *trial) { twoSites(c, 1) }},
+	{231, "the same with three NATS servers at each site", false, false, func(c *trial) { twoSites(c, 3) }},
 }

@@ -37,6 +37,8 @@ type load struct {
 	front       string // what publishers dial; empty: the node
 	options     history.Options
 	twice       bool
+	others      []string // where publications are repeated that the node does not acknowledge
+	continued   bool     // epochs continue each other, with the same offsets
 }
 
 // exact is a history that misses, repeats and gives up nothing.
@@ -51,8 +53,8 @@ func (c *trial) under(node *judge.Server, l load) *world {
 func (w *world) begin(l load) *world {
 	w.Helper()
 	w.fleet = judge.NewFleet(w, l.options)
-	w.fleet.Dial = w.dial
-	w.pub = &judge.Publisher{Addr: cmp.Or(l.front, w.node.Public), Twice: l.twice}
+	w.fleet.Dial, w.fleet.Continued = w.dial, l.continued
+	w.pub = &judge.Publisher{Addr: cmp.Or(l.front, w.node.Public), Others: l.others, Twice: l.twice}
 	if l.addr == "" {
 		l.addr = w.node.Public
 	}

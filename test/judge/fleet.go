@@ -33,6 +33,7 @@ type Member struct {
 	Stream   *history.Stream
 	session  int // of the last event
 	t        testing.TB
+	fleet    *Fleet
 
 	// Any goroutine.
 	High atomic.Uint64 // the newest offset received
@@ -64,7 +65,7 @@ func (m *Member) On(e Event) {
 			m.t.Errorf("%s: message %q with id %q", m.Name, e.Data, e.ID)
 			return
 		}
-		m.Stream.Received(channel, at, payload)
+		m.Stream.Received(channel, m.fleet.place(at), payload)
 		if m.High.Load() < at.Offset {
 			m.High.Store(at.Offset)
 		}
@@ -76,6 +77,7 @@ func (m *Member) On(e Event) {
 		}
 		from, _ := ParsePosition(gap.From)
 		to, _ := ParsePosition(gap.To)
+		from, to = m.fleet.place(from), m.fleet.place(to)
 		if from.Epoch != to.Epoch {
 			m.High.Store(to.Offset) // offsets begin anew
 		}
@@ -94,6 +96,10 @@ type Fleet struct {
 	// Dial makes the subscribers' connections; nil means plain ones.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
+	// Continued says that each epoch is to continue the one before with the same offsets, so
+	// that no gap is expected between them.
+	Continued bool
+
 	ctx context.Context // of the subscribers
 	// T is the test that the fleet is of.
 	T testing.TB
@@ -106,9 +112,17 @@ func NewFleet(t testing.TB, o history.Options) *Fleet {
 
 // Member adds a subscriber.
 func (f *Fleet) Member(name string, channels []string) *Member {
-	m := &Member{Name: name, Channels: channels, Stream: f.Checker.Stream(name, channels, nil), t: f.T}
+	m := &Member{Name: name, Channels: channels, Stream: f.Checker.Stream(name, channels, nil), t: f.T, fleet: f}
 	f.Members = append(f.Members, m)
 	return m
+}
+
+// place is a position as the history sees it: of one log, if each epoch continues the one before.
+func (f *Fleet) place(p history.Position) history.Position {
+	if f.Continued && p.Epoch != "" {
+		p.Epoch = "log"
+	}
+	return p
 }
 
 // Sail starts n SSE and n WebSocket subscribers at addr; it may be called again. Most follow one
@@ -197,7 +211,7 @@ func (f *Fleet) CaughtUp(acked []Acked, within time.Duration) {
 // Report is the verdict on everything that was published and received.
 func (f *Fleet) Report(acked []Acked) *history.Report {
 	for _, a := range acked {
-		f.Checker.Published(a.Channel, history.Position{Epoch: a.Epoch, Offset: a.Offset}, a.Payload)
+		f.Checker.Published(a.Channel, f.place(history.Position{Epoch: a.Epoch, Offset: a.Offset}), a.Payload)
 	}
 	return f.Checker.Report()
 }

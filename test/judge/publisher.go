@@ -17,6 +17,9 @@ import (
 type Publisher struct {
 	// Addr of the public listener.
 	Addr string
+	// Others are listeners at which a publication is repeated, one after the other with Addr,
+	// until it is acknowledged; nil: at Addr alone.
+	Others []string
 	// Key gives a payload its conflation key; nil means none.
 	Key func(payload string) string
 	// Twice publishes everything once more after it was acknowledged, with the same
@@ -62,8 +65,9 @@ func (p *Publisher) Publish(ctx context.Context, channel, payload string) error 
 		return err
 	}
 	began := time.Now()
-	for again := false; ; {
-		ack, status, err := p.try(ctx, body)
+	all := append([]string{p.Addr}, p.Others...)
+	for n, again := 0, false; ; n++ {
+		ack, status, err := p.try(ctx, all[n%len(all)], body)
 		if err == nil && status != http.StatusOK {
 			p.mu.Lock()
 			if p.refused == nil {
@@ -95,8 +99,8 @@ func (p *Publisher) Publish(ctx context.Context, channel, payload string) error 
 	}
 }
 
-func (p *Publisher) try(ctx context.Context, body []byte) (ack Acked, status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.Addr+"/api/publish", bytes.NewReader(body))
+func (p *Publisher) try(ctx context.Context, addr string, body []byte) (ack Acked, status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/api/publish", bytes.NewReader(body))
 	if err != nil {
 		return ack, 0, err
 	}
