@@ -184,10 +184,14 @@ func TestPlantedViolations(t *testing.T) {
 		o.Set("--set", "auth.leeway=5m") // so the gateway takes the clock for right
 		o.Skew(200 * time.Second)
 	})
+	f("message of two sites that is lost", "two-sites", "did not receive", func(o *accept.Options) { o.Plant(relay(t, lose())) })
+	f("site that takes over without what is acknowledged", "two-sites", "gaps that subscribers", func(o *accept.Options) {
+		o.Set("--set", `namespaces=[{"name":"default","anonymous":true,"durability":"stored"}]`) // acknowledged when one site has it
+	})
 	// On a machine that others use, nothing that depends on time passes or fails.
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
-		for name, want := range map[string]capacity.Verdict{"sustained": capacity.Inconclusive, "audit": capacity.Inconclusive, "leaks": capacity.Pass, "connections": capacity.Inconclusive} {
+		for name, want := range map[string]capacity.Verdict{"sustained": capacity.Inconclusive, "audit": capacity.Inconclusive, "leaks": capacity.Pass, "connections": capacity.Inconclusive, "two-sites": capacity.Inconclusive} {
 			if got := finding(t, name, (*accept.Options).Noisy); got.Verdict != want || len(failed(got)) > 0 {
 				t.Errorf("%s: %s, want %s, failed: %q; %q", name, got.Verdict, want, failed(got), got.Why)
 			}

@@ -11,6 +11,7 @@ func (o *Options) Small() {
 	o.scale = func(p *plan) {
 		p.attempts = 1
 		p.hold, p.kills, p.actions, p.trials, p.pairs = 4*time.Second, 2, 4, 1, 2
+		p.sites = time.Second
 		p.conns, p.connsFor, p.connsRate, p.piece = 60, time.Second, 300, 200*time.Millisecond
 	}
 	o.host = func() stat.Covariates { return stat.Covariates{Busy: 0.5, Own: 0.5} }

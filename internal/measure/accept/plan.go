@@ -26,6 +26,7 @@ type plan struct {
 	piece     time.Duration
 	pairs     int // of pieces that are compared with each other
 	trials    int
+	sites     time.Duration // load before and after a switch-over of two sites
 	// kills of the audit log's node, actions before each.
 	kills, actions int
 	handshakes     int
@@ -38,7 +39,7 @@ func quickPlan() plan {
 		name: "quick", attempts: 1,
 		knee: 110 * time.Second, hold: 45 * time.Second, settle: 8 * time.Second, bursts: []time.Duration{10 * time.Second}, searched: time.Second,
 		conns: 10_000, connsFor: 5 * time.Minute, connsRate: 300, processes: 1, few: 1_000, many: 10_000,
-		piece: 1500 * time.Millisecond, pairs: 4, trials: 3, kills: 5, actions: 100, handshakes: 500,
+		piece: 1500 * time.Millisecond, pairs: 4, trials: 3, sites: 3 * time.Second, kills: 5, actions: 100, handshakes: 500,
 	}
 }
 
@@ -48,7 +49,7 @@ func fullPlan() plan {
 	p.knee, p.hold, p.settle = 12*time.Minute, time.Hour, 20*time.Second
 	p.bursts, p.searched = []time.Duration{10 * time.Second, time.Minute, 10 * time.Second, time.Minute, 10 * time.Second, time.Minute}, 2*time.Second
 	p.conns, p.connsFor, p.connsRate, p.processes, p.few, p.many = 80_000, 2*time.Hour, 1000, 4, 10_000, 100_000
-	p.piece, p.pairs, p.trials, p.kills, p.actions, p.handshakes = 4*time.Second, 12, 10, 30, 200, 3000
+	p.piece, p.pairs, p.trials, p.sites, p.kills, p.actions, p.handshakes = 4*time.Second, 12, 10, 15*time.Second, 30, 200, 3000
 	return p
 }
 

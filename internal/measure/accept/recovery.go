@@ -108,15 +108,3 @@ func second(cell string) float64 {
 	v, _ := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	return v
 }
-
-func twoSites() Indicator {
-	return Indicator{
-		Name: "two-sites", Number: "12", Title: "Switch-over between two sites",
-		Definition: "Requests at 500 per second with random cancellations while one site is switched off for the other.",
-		Target:     "0 lost requests, takeover of a session ≤ 200 ms, synchronization of the log ≤ 150 ms",
-		Method:     "None yet: this program does not start two sites.",
-		measure: func(context.Context, *world) error {
-			return &notRunError{"two sites are not started by this program yet"}
-		},
-	}
-}
