@@ -141,7 +141,7 @@ func TestDamageInALogOfSeveralChannelsIsAGap(t *testing.T) {
 				}
 				n := m.serve()
 				m.check(n, lost)
-				t.Log(fmt.Sprintf("%+v", n.Broker.(*Broker).Stats()))
+				t.Logf("%+v", n.Broker.(*Broker).Stats())
 			})
 		}
 	})

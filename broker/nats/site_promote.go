@@ -211,6 +211,10 @@ func cross(s *stream) {
 	before := s.epochNow()
 	upTo, ok := to.reaches(before)
 	s.crossing.Store(true)
+	if err := w.settled(to.site); err != nil {
+		s.b.log.Warn("it is not known whether the log has stored all that it had copied; a publish that is sent again now may be stored twice",
+			"namespace", s.opts.Load().Title(), "err", err)
+	}
 	s.leads(to.site)
 	w.forget(to)
 	if ok {
@@ -223,6 +227,20 @@ func cross(s *stream) {
 	s.crossing.Store(false)
 	s.b.out.resend(s)
 	s.b.log.Warn("log is led by another site", "namespace", s.opts.Load().Title(), "site", to.site, "epoch", to.epoch, "continued", ok)
+}
+
+// settled waits until the log at site has stored all that it had copied when it was one. Of several
+// replicas, the leader knows the idempotency key of a copied message only when that is stored, and publishes that are sent
+// again are compared with these. A purge is replicated in order with the messages; the one here is of a subject that none has.
+func (w *siteView) settled(site string) error {
+	ctx, cancel := context.WithTimeout(w.s.b.ctx, w.detect())
+	defer cancel()
+	var a struct{ Purged uint64 }
+	err := w.s.b.requestAt(ctx, apiOf(site)+"STREAM.PURGE."+w.s.name(), map[string]any{"filter": w.s.b.cfg.Prefix + ".settled"}, &a)
+	if err == nil && a.Purged > 0 {
+		err = fmt.Errorf("%d messages had a subject that no message has", a.Purged)
+	}
+	return err
 }
 
 // finish delivers what the channels miss up to upTo, from the copy that has become the log.

@@ -49,7 +49,7 @@ func TestLoadReachesEachState(t *testing.T) {
 	judge.Eventually(t, patience, "the metric follows", func() bool { return w.value(`weir_governor_state{state=~"alert|inflection"}`) == 1 })
 	some()
 
-	many := w.broadcasters(64, "a", 10)
+	many := w.broadcasters(192, "a", 10)
 	judge.Eventually(t, patience, "it is an inflection", func() bool { s = w.snapshot(); return s.Governor.State.Now == "inflection" })
 	t.Logf("inflection: %v", s.Governor.State.Causes)
 	judge.Eventually(t, patience, "the metric follows", func() bool { return w.value(`weir_governor_state{state="inflection"}`) == 1 })
