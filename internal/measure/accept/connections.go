@@ -43,8 +43,12 @@ func kindsOf(url, socket string, n int, rate float64) []loadgen.Spec {
 	return []loadgen.Spec{ws, fan, h2}
 }
 
+// idleForLong has the gateway keep connections without a request: a client of HTTP/2 makes one
+// every half a minute.
+const idleForLong = "downstream: {keep_alive: 1h}\n"
+
 func measureConnections(ctx context.Context, w *world) error {
-	s, url, err := w.placed(ctx, plainConfig+fmt.Sprintf("eventloop: {max_conns: %d}\n", w.plan.conns+spareDescriptors))
+	s, url, err := w.placed(ctx, plainConfig+fmt.Sprintf(idleForLong+"eventloop: {max_conns: %d}\n", w.plan.conns+spareDescriptors))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -78,7 +79,16 @@ func (h *h2Conn) dialed(life context.Context, cc *http.ClientConn, err error) {
 		_ = cc.Close()
 	default:
 		h.cc = cc
+		cc.SetStateHook(func(*http.ClientConn) { h.s.loop.Post(func() { h.changed(cc) }) })
 		h.s.established(h)
+	}
+}
+
+// changed is called after cc has changed: one that takes no request while none is under way was
+// closed by the server, with GOAWAY for instance.
+func (h *h2Conn) changed(cc *http.ClientConn) {
+	if !h.ended && cc == h.cc && len(h.out) == 0 && cc.Available() == 0 {
+		h.Close(cmp.Or(cc.Err(), net.ErrClosed))
 	}
 }
 
@@ -153,7 +163,7 @@ func (h *h2Conn) done(id uint64, why string, err error, cc *http.ClientConn, now
 	}
 	switch {
 	case h.ended || cc != h.cc:
-	case err != nil && cc.Err() != nil:
+	case err != nil && (cc.Err() != nil || len(h.out) == 0 && cc.Available() == 0):
 		h.Close(err)
 	case h.retiring && len(h.out) == 0:
 		h.Close(errRetired)

@@ -397,6 +397,21 @@ func TestHTTP2HasExactlyItsStreams(t *testing.T) {
 	f(true)
 }
 
+// A connection that the server ends while it is idle is made again.
+func TestIdleHTTP2ConnectionsThatEndAreMadeAgain(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Config.IdleTimeout = 50 * time.Millisecond
+	s.Start()
+	t.Cleanup(s.Close)
+	w := measure(t, loadgen.Spec{Kind: loadgen.HTTP, Target: s.URL, Version: "2", Conns: 2, Arrival: loadgen.Uniform}, loadgen.Load{Rate: 5}, 2*time.Second)
+	faultless(t, w, 10)
+	if w.Reconnects < 2 {
+		t.Errorf("%d connections were made again", w.Reconnects)
+	}
+}
+
 // TestTLSCarriesEverything runs each kind over TLS.
 func TestTLSCarriesEverything(t *testing.T) {
 	w := newWorld(t, nil)
