@@ -1,7 +1,6 @@
 package loadgen
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"net"
@@ -38,6 +37,20 @@ func (g *traffic) newTransport() *http.Transport {
 	return tr
 }
 
+// An endingConn calls ended when nothing more comes.
+type endingConn struct {
+	countedConn
+	ended func()
+}
+
+func (c *endingConn) Read(b []byte) (int, error) {
+	n, err := c.countedConn.Read(b)
+	if err != nil {
+		c.ended()
+	}
+	return n, err
+}
+
 func (h *h2Conn) dial() wire {
 	g := h.s.g
 	h.ended = false
@@ -54,7 +67,13 @@ func (h *h2Conn) dial() wire {
 		if err != nil {
 			return nil, err
 		}
-		return &countedConn{Conn: c, g: g}, nil
+		return &endingConn{countedConn{Conn: c, g: g}, func() {
+			h.s.loop.Post(func() {
+				if h.life == life && h.cc != nil && len(h.out) == 0 { // else done sees it
+					h.Close(net.ErrClosed)
+				}
+			})
+		}}, nil
 	}
 	scheme := "http"
 	if g.target.tls != nil {
@@ -79,17 +98,18 @@ func (h *h2Conn) dialed(life context.Context, cc *http.ClientConn, err error) {
 		_ = cc.Close()
 	default:
 		h.cc = cc
-		cc.SetStateHook(func(*http.ClientConn) { h.s.loop.Post(func() { h.changed(cc) }) })
 		h.s.established(h)
 	}
 }
 
-// changed is called after cc has changed: one that takes no request while none is under way was
-// closed by the server, with GOAWAY for instance.
-func (h *h2Conn) changed(cc *http.ClientConn) {
-	if !h.ended && cc == h.cc && len(h.out) == 0 && cc.Available() == 0 {
-		h.Close(cmp.Or(cc.Err(), net.ErrClosed))
+// dead reports whether cc takes no request while none is under way: the server has closed it, with
+// GOAWAY for instance.
+func dead(cc *http.ClientConn) bool {
+	if cc.Reserve() != nil {
+		return true
 	}
+	cc.Release()
+	return false
 }
 
 // transmit implements sender.
@@ -163,7 +183,7 @@ func (h *h2Conn) done(id uint64, why string, err error, cc *http.ClientConn, now
 	}
 	switch {
 	case h.ended || cc != h.cc:
-	case err != nil && (cc.Err() != nil || len(h.out) == 0 && cc.Available() == 0):
+	case err != nil && (cc.Err() != nil || len(h.out) == 0 && dead(cc)):
 		h.Close(err)
 	case h.retiring && len(h.out) == 0:
 		h.Close(errRetired)
