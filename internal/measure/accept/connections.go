@@ -45,7 +45,7 @@ func kindsOf(url, socket string, n int, rate float64) []loadgen.Spec {
 
 // idleForLong has the gateway keep connections without a request: a client of HTTP/2 makes one
 // every half a minute.
-const idleForLong = "downstream: {keep_alive: 1h}\n"
+const idleForLong = "downstream: {head_timeout: 1h, keep_alive: 1h}\n"
 
 func measureConnections(ctx context.Context, w *world) error {
 	s, url, err := w.placed(ctx, plainConfig+fmt.Sprintf(idleForLong+"eventloop: {max_conns: %d}\n", w.plan.conns+spareDescriptors))
