@@ -14,9 +14,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/weir-gateway/weir/bench/program"
 	"github.com/weir-gateway/weir/internal/observe/tune"
@@ -124,8 +125,8 @@ func measure(ctx context.Context, o *options, w io.Writer) error {
 	// A message with its event's and its packets' heads takes about 110 bytes more than its data.
 	offered := o.overload * float64(link.Rate) / 8 / float64(o.payload+110)
 	fmt.Fprintf(w, "link %s, %.0f messages/s of %d bytes offered (%.1f of the link), 7:2:1, engine %s, %d loops, %s a run\n", o.rate, offered, o.payload, o.overload, o.engine, o.loops, o.length)
-	fmt.Fprintln(w, "| round | run | class | published/s | delivered | lost connections | p50 ms | p99 ms | max ms |")
-	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
+	fmt.Fprintln(w, "| round | run | class | published/s | delivered | lost connections | p50 ms | p99 ms | max ms | published late, p99 ms |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|")
 	p99 := map[string][]float64{}
 	for round := range o.rounds {
 		for _, r := range runs {
@@ -135,7 +136,7 @@ func measure(ctx context.Context, o *options, w io.Writer) error {
 			}
 			for _, k := range r.classes {
 				v := got[k.name]
-				fmt.Fprintf(w, "| %d | %s | %s | %.0f | %.1f %% | %d | %.2f | %.2f | %.1f |\n", round+1, r.name, k.name, v.rate, v.delivered, v.Broken, v.P50, v.P99, v.Max)
+				fmt.Fprintf(w, "| %d | %s | %s | %.0f | %.1f %% | %d | %.2f | %.2f | %.1f | %.2f |\n", round+1, r.name, k.name, v.rate, v.delivered, v.Broken, v.P50, v.P99, v.Max, v.late)
 			}
 			p99[r.name] = append(p99[r.name], got["order"].P99)
 		}
@@ -170,6 +171,7 @@ func conclude(w io.Writer, p99 map[string][]float64) error {
 type outcome struct {
 	received
 	rate, delivered float64
+	late            float64 // milliseconds, the 99th percentile of how late the publisher itself was
 }
 
 // do starts a gateway, and publishes.
@@ -192,13 +194,17 @@ func (r *run) do(ctx context.Context, o *options, c *client, offered float64, di
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var publishing sync.WaitGroup
-	published, failures := make([]atomic.Int64, len(r.classes)), make(chan error, len(r.classes))
+	published, failures := make([]*publisher, len(r.classes)), make(chan error, len(r.classes))
 	since := time.Now().Add(o.warm).UnixNano()
 	until := since + int64(o.length)
 	for i, k := range r.classes {
-		every := time.Duration(float64(time.Second) * float64(k.subscribers) / (offered * k.part))
+		p := &publisher{
+			channel: k.channel(), size: o.payload, every: time.Duration(float64(time.Second) * float64(k.subscribers) / (offered * k.part)),
+			since: since, until: until, late: hdrhistogram.New(1, 60_000_000, 3),
+		}
+		published[i] = p
 		publishing.Go(func() {
-			if err := publish(ctx, k.channel(), o.payload, every, since, until, &published[i]); err != nil && ctx.Err() == nil {
+			if err := p.run(ctx); err != nil && ctx.Err() == nil {
 				failures <- fmt.Errorf("publish to %s: %w", k.channel(), err)
 			}
 		})
@@ -221,25 +227,38 @@ func (r *run) do(ctx context.Context, o *options, c *client, offered float64, di
 	publishing.Wait()
 	all := map[string]outcome{}
 	for i, k := range r.classes {
-		n := float64(published[i].Load())
-		v := outcome{received: a.Channels[k.channel()], rate: n / o.length.Seconds()}
+		n := float64(published[i].n)
+		v := outcome{received: a.Channels[k.channel()], rate: n / o.length.Seconds(), late: float64(published[i].late.ValueAtQuantile(99)) / 1000}
 		v.delivered = 100 * float64(v.Messages) / (n * float64(k.subscribers))
 		all[k.name] = v
 	}
 	return all, nil
 }
 
-// publish publishes to a channel at a fixed rate until ctx ends: a message has the time at which it
-// was due.
-func publish(ctx context.Context, channel string, size int, every time.Duration, since, until int64, published *atomic.Int64) error {
-	pad := strings.Repeat("x", max(size-len(`{"t":0123456789012345678,"p":""}`), 0))
-	for due := time.Now(); ctx.Err() == nil; due = due.Add(every) {
+// A publisher publishes to a channel at a fixed rate.
+type publisher struct {
+	channel      string
+	size         int
+	every        time.Duration
+	since, until int64 // messages that were sent between them count
+
+	// After run's end.
+	n    int                     // messages
+	late *hdrhistogram.Histogram // microseconds from when a message was due to when it was sent
+}
+
+// run publishes until ctx ends. A message has the time at which it is sent: on the machine that
+// publishers, gateway and subscribers share here, how late a publisher is says nothing of the link.
+func (p *publisher) run(ctx context.Context) error {
+	pad := strings.Repeat("x", max(p.size-len(`{"t":0123456789012345678,"p":""}`), 0))
+	for due := time.Now(); ctx.Err() == nil; due = due.Add(p.every) {
 		select {
 		case <-time.After(time.Until(due)):
 		case <-ctx.Done():
 			return nil
 		}
-		body := fmt.Sprintf(`{"channel":%q,"data":{"t":%d,"p":%q}}`, channel, due.UnixNano(), pad)
+		at := time.Now()
+		body := fmt.Sprintf(`{"channel":%q,"data":{"t":%d,"p":%q}}`, p.channel, at.UnixNano(), pad)
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+local+"/api/publish", strings.NewReader(body))
 		if err != nil {
 			return err
@@ -254,8 +273,9 @@ func publish(ctx context.Context, channel string, size int, every time.Duration,
 		if res.StatusCode != http.StatusOK {
 			return fmt.Errorf("%s: %s", res.Status, said)
 		}
-		if at := due.UnixNano(); at >= since && at < until {
-			published.Add(1)
+		if at := at.UnixNano(); at >= p.since && at < p.until {
+			p.n++
+			_ = p.late.RecordValue(min(max((at-due.UnixNano())/1000, 1), 60_000_000)) // within its bounds
 		}
 	}
 	return nil

@@ -27,14 +27,21 @@ func fleeting() map[string]any { return judge.Namespace(map[string]any{"durabili
 func TestLoadReachesEachState(t *testing.T) {
 	config := fleeting()
 	config["eventloop"] = map[string]any{"loops": 1}
-	// The readers are on the same machine, and may leave the loop idle for moments.
-	config["governor"] = governed(map[string]any{"min_samples": 10, "loop_busy": 0.8, "loop_full": 0.85})
+	// The readers and the publishers, whom the race detector slows down, and the tests of other packages
+	// have the same processors: the loop waits for them a good part of the time, however many there are.
+	const busy, full = 0.4, 0.5
+	config["governor"] = governed(map[string]any{"min_samples": 10, "loop_busy": busy, "loop_full": full})
 	config["governor"].(map[string]any)["evidence"] = map[string]any{"dir": filepath.Join(t.TempDir(), "evidence"), "profile": "300ms"}
 	w := newWatch(t, judge.Options{Build: judge.Plain, Memory: true, Config: config}, false)
 	w.audience(400, "a")
 
-	light := w.publishers(2, "a", 100, 10*time.Millisecond)
 	var s snapshot
+	defer func() {
+		if t.Failed() {
+			t.Logf("last: %s, causes %v, baseline %.2f ms, loops %+v", s.Governor.State.Now, s.Governor.State.Causes, s.Governor.State.Baseline.P99*1e3, s.Governor.Loops)
+		}
+	}()
+	light := w.publishers(2, "a", 100, 50*time.Millisecond)
 	judge.Eventually(t, patience, "it is steady under a light load, and knows its latency", func() bool {
 		s = w.snapshot()
 		return s.Governor.State.Now == "steady" && s.Governor.State.Windows >= 8 && s.Governor.State.Baseline.P99 > 0
@@ -54,7 +61,7 @@ func TestLoadReachesEachState(t *testing.T) {
 	t.Logf("inflection: %v", s.Governor.State.Causes)
 	judge.Eventually(t, patience, "the metric follows", func() bool { return w.value(`weir_governor_state{state="inflection"}`) == 1 })
 	judge.Eventually(t, patience, "WeirInflection fires", func() bool { return w.alerting("WeirInflection") })
-	judge.Eventually(t, patience, "the panel of loops follows", func() bool { return w.value("weir_loop_busy_most_ratio") >= 0.85 })
+	judge.Eventually(t, patience, "the panel of loops follows", func() bool { return w.value("weir_loop_busy_most_ratio") >= full })
 	judge.Eventually(t, patience, "a bundle is written", func() bool {
 		s = w.snapshot()
 		return s.Governor.Evidence.Writing == "" && len(s.Governor.Evidence.Bundles) > 0

@@ -57,6 +57,7 @@ func ladderA() Ladder {
 		},
 		NotRun: []NotRun{
 			{"A3, SSE and its registers", "the text mixes up server-sent events with the SIMD registers of the same name; there is nothing to build"},
+			{"A6, TCP keep-alive per socket", "it finds peers that are gone and makes nothing faster; the claim names no number. Weir sets and reads it back (`eventloop.sockets.keep_alive`), and its heartbeats find such peers sooner"},
 			{"A6, page cache and tcp_low_latency", "sockets do not use the page cache, and tcp_low_latency has had no effect since Linux 4.14"},
 			{"End, the second node", "one machine: it carries the half of the 83,400 that the claim's two nodes have each"},
 		},

@@ -107,12 +107,12 @@ func kernelLoss() Experiment {
 // kernelTracking is what a firewall that looks at states costs.
 func kernelTracking() Experiment {
 	arm := func(name, title, how string) Arm {
-		return kernelArm(name, title, "c/stock", merged(map[string]string{"crowd": "0"}, map[string]string{"conntrack": how}))
+		return kernelArm(name, title, "c/stock", merged(ports, map[string]string{"crowd": "0", "conntrack": how}))
 	}
 	return Experiment{
 		Name: "conntrack", Title: "C4: connection tracking, and NOTRACK",
 		How: "On loopback in a network namespace of the experiment's own, where a rule has connections tracked, as a firewall's rule of states does; NOTRACK is the " +
-			"rule of weir tune apply conntrack.notrack. Packets of loopback pass the same hooks as a card's.",
+			"rule of weir tune apply conntrack.notrack. Packets of loopback pass the same hooks as a card's. The client has all ports, so that they are not what ends first.",
 		Arms:    []Arm{arm("none", "Nothing tracked", ""), arm("tracked", "All tracked", "tracked"), arm("notrack", "All but the server's (NOTRACK)", "notrack")},
 		Metrics: []Metric{connectRate, cpuPerShort, p50, p99, shareOfErrs, {Key: "tracked", Name: "Entries at the end", Unit: report.Number}},
 		Steps: []Step{

@@ -408,11 +408,17 @@ func writeError(w http.ResponseWriter, status int, msg string) {
 	writeJSON(w, status, e)
 }
 
+// writeJSON answers with v, and with 500 where v has no JSON, such as a number that is none.
 func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		status = http.StatusInternalServerError
+		var e Error
+		e.Error.Code, e.Error.Message = status, redact.Text(err.Error())
+		body, _ = json.MarshalIndent(e, "", "  ") // a number and a text
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	_ = e.Encode(v) // the client may be gone; the error has no other reader
+	_, _ = w.Write(append(body, '\n')) // the client may be gone
 }

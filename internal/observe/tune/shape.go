@@ -66,8 +66,9 @@ func className(handle uint32) string {
 	return ""
 }
 
-// burst is what may leave at once at a rate in bytes per second: a millisecond's, and a packet.
-func burst(rate uint64) uint64 { return rate/1000 + 1600 }
+// burst is what may leave at once at a rate in bytes per second: a quarter of a millisecond's, which is
+// more than the kernel's timers are late, and a packet. A link has none: what leaves at once here waits there.
+func burst(rate uint64) uint64 { return rate/4000 + 1600 }
 
 // splits reports whether large packets are split before they are queued. The kernel hands a stream's
 // bytes over in packets of up to 64 KiB (GSO), and one of them occupies a slow link for so long
