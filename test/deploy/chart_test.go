@@ -50,6 +50,7 @@ var cases = map[string]map[string]any{
 	"embedded": {"existingSecret": "weir-secrets"},
 	"single":   {"existingSecret": "weir-secrets", "replicas": 1, "persistence": map[string]any{"enabled": false}},
 	"memory":   {"existingSecret": "weir-secrets", "broker": "memory", "replicas": 1, "networkPolicy": map[string]any{"enabled": false}},
+	"nats":     {"existingSecret": "weir-secrets", "broker": "nats", "autoscaling": map[string]any{"enabled": true}, "nats": map[string]any{"storageClass": "fast"}},
 	"http3": {
 		"existingSecret": "weir-secrets", "tlsSecret": "weir-tls", "service": map[string]any{"type": "LoadBalancer", "port": 443},
 		"config": map[string]any{"downstream": map[string]any{"http3": true}},
@@ -209,7 +210,8 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 	f("existingSecret is empty", map[string]any{"existingSecret": ""})
 	f("without storeRef.name or key", map[string]any{"externalSecret": map[string]any{"enabled": true}})
 	f("nats.url is empty", map[string]any{"broker": "external"})
-	f("autoscaling needs broker: external", map[string]any{"autoscaling": map[string]any{"enabled": true}})
+	f("autoscaling needs broker: external or nats", map[string]any{"autoscaling": map[string]any{"enabled": true}})
+	f("nats.replicas is 2", map[string]any{"broker": "nats", "nats": map[string]any{"replicas": 2}})
 	f("replicas is 2", map[string]any{"replicas": 2})
 	f("broker is memory and replicas is more than 1", map[string]any{"broker": "memory"})
 	f("broker", map[string]any{"broker": "kafka"})
@@ -278,6 +280,9 @@ func TestTheConfigurationOfPodsIsValid(t *testing.T) {
 				`WEIR_AUTH_API_KEYS=[{"name":"backend","key":"0123456789abcdef"}]`)
 			if bytes.Contains([]byte(text), []byte("WEIR_BROKER_NATS_CLUSTER_NODE")) {
 				cmd.Env = append(cmd.Env, "WEIR_BROKER_NATS_CLUSTER_NODE=weir-0", "WEIR_BROKER_NATS_CLUSTER_LISTEN=10.0.0.1:6222", "WEIR_BROKER_NATS_CLUSTER_PASSWORD=0123456789abcdef")
+			}
+			if name == "nats" {
+				cmd.Env = append(cmd.Env, "WEIR_BROKER_NATS_PASSWORD=0123456789abcdef")
 			}
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%s: %v\n%s\n%s", name, err, out, m.Data["weir.yaml"])

@@ -7,6 +7,18 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "weir.natsSelector" -}}
+app.kubernetes.io/name: nats
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "weir.natsLabels" -}}
+{{ include "weir.natsSelector" . }}
+app.kubernetes.io/version: {{ .Values.nats.image.tag | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
 {{- define "weir.labels" -}}
 {{ include "weir.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -45,8 +57,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and (eq .Values.broker "external") (not .Values.nats.url) }}
 {{- fail "broker is external and nats.url is empty: set it to the servers, such as nats://nats.nats:4222" }}
 {{- end }}
-{{- if and (ne .Values.broker "external") .Values.autoscaling.enabled }}
-{{- fail (printf "autoscaling needs broker: external, not %s: pods of an embedded broker hold messages" .Values.broker) }}
+{{- if and (eq .Values.broker "nats") (eq (int .Values.nats.replicas) 2) }}
+{{- fail "nats.replicas is 2: two servers have no majority when one is gone; use 1, or 3 and more" }}
+{{- end }}
+{{- if and (has .Values.broker (list "embedded" "memory")) .Values.autoscaling.enabled }}
+{{- fail (printf "autoscaling needs broker: external or nats, not %s: pods of an embedded broker hold messages" .Values.broker) }}
 {{- end }}
 {{- if and (eq .Values.broker "embedded") (eq (int .Values.replicas) 2) }}
 {{- fail "replicas is 2: two embedded servers have no majority when one is gone; use 1, or 3 and more" }}
@@ -85,6 +100,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- if eq .Values.broker "external" }}
 {{- $_ := set $config "broker" (dict "kind" "nats" "nats" (dict "url" .Values.nats.url)) }}
+{{- else if eq .Values.broker "nats" }}
+{{- $servers := list }}
+{{- range $i := until (int .Values.nats.replicas) }}
+{{- $servers = append $servers (printf "nats://%[1]s-%[2]d.%[1]s:4222" (printf "%s-nats" (include "weir.name" $)) $i) }}
+{{- end }}
+{{- /* The password comes from the Secret. */}}
+{{- $_ := set $config "broker" (dict "kind" "nats" "nats" (dict "url" (join "," $servers) "user" "weir")) }}
 {{- else if eq .Values.broker "memory" }}
 {{- $_ := set $config "broker" (dict "kind" "memory") }}
 {{- else }}
