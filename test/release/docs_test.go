@@ -31,6 +31,7 @@ type block struct {
 	lang string // what the fence names
 	text string
 	run  bool // "<!-- run -->" is the line before it
+	not  bool // "<!-- not run: … -->" is, with what it needs
 }
 
 func (b *block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
@@ -43,6 +44,8 @@ func (b *block) fileName() string {
 	}
 	return ""
 }
+
+var unrun = regexp.MustCompile(`^<!-- not run: \S.* -->$`)
 
 var named = regexp.MustCompile(`^(?:#|//) ([\w./-]+\.\w+)$`)
 
@@ -63,7 +66,7 @@ func blocks(t *testing.T) (list []*block) {
 			case open != nil:
 				open.text += line + "\n"
 			case strings.HasPrefix(text, "```"):
-				open = &block{page: name, line: i + 1, lang: strings.TrimPrefix(text, "```"), run: last == "<!-- run -->"}
+				open = &block{page: name, line: i + 1, lang: strings.TrimPrefix(text, "```"), run: last == "<!-- run -->", not: unrun.MatchString(last)}
 			}
 			if text != "" {
 				last = text
@@ -177,7 +180,26 @@ func TestCommandsOfTheDocumentationRun(t *testing.T) {
 
 var continued = regexp.MustCompile(`\\\n *`)
 
-var ports = regexp.MustCompile(`\b(8000|8001|9001|9002|3000)\b`)
+var ports = regexp.MustCompile(`\b(8000|8001|9001|9002|9443|3000)\b`)
+
+// commands are the lines of a block of sh; what ends on another line, such as a loop, is one.
+func commands(text string) (list []string) {
+	command := ""
+	for line := range strings.SplitSeq(strings.TrimSpace(continued.ReplaceAllString(text, " ")), "\n") {
+		command += line
+		check := exec.Command("bash", "-n")
+		check.Stdin = strings.NewReader(command + "\n")
+		if check.Run() != nil {
+			command += "\n"
+			continue
+		}
+		list, command = append(list, command), ""
+	}
+	if command != "" {
+		list = append(list, command)
+	}
+	return list
+}
 
 // A typed command is a line of a block, with what is expected of it.
 type typed struct {
@@ -209,7 +231,7 @@ func runPage(t *testing.T, list []*block) {
 		if !b.run {
 			continue
 		}
-		for i, line := range strings.Split(strings.TrimSpace(continued.ReplaceAllString(b.text, " ")), "\n") {
+		for i, line := range commands(b.text) {
 			c := typed{where: fmt.Sprintf("%s:%d: %s", b.page, b.line+1+i, line), status: "0"}
 			if _, comment, ok := strings.Cut(line, "# → "); ok {
 				c.prints = strings.Split(replaced(comment), "…")
@@ -251,7 +273,7 @@ func awaits(line string, port func(string) string) string {
 	switch {
 	case strings.Contains(line, "weir serve"):
 		return fmt.Sprintf("until curl -fs -o /dev/null http://127.0.0.1:%s/readyz; do kill -0 $! || break; sleep 0.05; done 2>/dev/null\n", port("8000"))
-	case strings.HasPrefix(line, "node "), strings.HasPrefix(line, "python3 "):
+	case strings.HasPrefix(line, "node "), strings.HasPrefix(line, "python3 "), strings.HasPrefix(line, "openssl s_server "):
 		at := cmp.Or(ports.FindString(line), "9001")
 		return fmt.Sprintf("until (: </dev/tcp/127.0.0.1/%s) 2>/dev/null; do kill -0 $! || break; sleep 0.05; done\n", port(at))
 	}
