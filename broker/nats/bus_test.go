@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // An ear keeps what is sent on a topic, by sender.
@@ -157,7 +158,7 @@ func TestBusOfAnEmbeddedCluster(t *testing.T) {
 	var cfgs []Config
 	var routes []string
 	for i := range 3 {
-		at := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+		at := fmt.Sprintf("127.0.0.1:%d", trial.FreePort(t))
 		routes = append(routes, at)
 		cfgs = append(cfgs, Config{Dir: filepath.Join(dir, fmt.Sprint(i)), Cluster: Cluster{Name: "c", Node: fmt.Sprint("n", i), Listen: at}})
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // Three gateways, each with its server inside, make a cluster of their own; one
@@ -22,7 +23,7 @@ func TestEmbeddedServersMakeACluster(t *testing.T) {
 	var cfgs []Config
 	var routes []string
 	for i := range 3 {
-		listen := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+		listen := fmt.Sprintf("127.0.0.1:%d", trial.FreePort(t))
 		routes = append(routes, listen)
 		cfgs = append(cfgs, Config{Dir: filepath.Join(dir, fmt.Sprint(i)), Cluster: Cluster{
 			Name: "c", Node: fmt.Sprint("n", i), Listen: listen, User: "u", Password: "p",
@@ -74,7 +75,7 @@ func TestEmbeddedServersMakeACluster(t *testing.T) {
 }
 
 func TestAbsentServerIsSaid(t *testing.T) {
-	b := newBroker(t, Config{URL: fmt.Sprintf("nats://127.0.0.1:%d", freePort(t))})
+	b := newBroker(t, Config{URL: fmt.Sprintf("nats://127.0.0.1:%d", trial.FreePort(t))})
 	defer b.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // A Server is one weir process with its configuration and data directory, which
@@ -295,24 +295,11 @@ func overlay(a, b map[string]any) map[string]any {
 	return out
 }
 
-// FreeAddr finds a loopback port below the kernel's ephemeral range, so that no
-// client's outgoing connection takes it while the server is down.
+// FreeAddr returns an address of loopback that no client's outgoing connection and no other
+// test takes while the server is down.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000))
-		ln, err := net.Listen("tcp", addr)
-		if errors.Is(err, syscall.EADDRINUSE) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = ln.Close()
-		return addr
-	}
-	t.Fatal("no free port in 100 tries")
-	return ""
+	return fmt.Sprintf("127.0.0.1:%d", trial.FreePort(t))
 }
 
 // HTTP is for requests that end; each uses a connection of its own.

@@ -23,7 +23,7 @@ type Sites struct {
 // TwoSites runs them until the test ends.
 func TwoSites(t testing.TB) *Sites {
 	t.Helper()
-	leaf := freePort(t)
+	leaf := trial.FreePort(t)
 	s := &Sites{A: site(t, server.Options{JetStreamDomain: "a", LeafNode: server.LeafNodeOpts{Host: "127.0.0.1", Port: leaf}})}
 	s.cut = startCut(t, fmt.Sprintf("127.0.0.1:%d", leaf))
 	s.B = site(t, server.Options{JetStreamDomain: "b", LeafNode: server.LeafNodeOpts{
@@ -47,16 +47,6 @@ func site(t testing.TB, o server.Options) *server.Server {
 		t.Fatal("the NATS server is not ready")
 	}
 	return s
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close() //nolint:errcheck // only its port was wanted
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // Cut begins or ends a cut of the link: nothing passes, and nothing is closed.

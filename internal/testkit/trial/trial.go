@@ -40,6 +40,14 @@ func Within(t testing.TB, patience time.Duration, what string, ok func() bool) {
 	}
 }
 
+// Long skips t with -short, which make test-go sets and make test does not: it takes many seconds.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: make test runs it")
+	}
+}
+
 // Again runs all tests of the package in a process of its own, in which the environment
 // variable named setting has a value: every claim must hold there too. In that process
 // it does nothing. args are for the test binary. With -short, which make test-go sets and
@@ -49,9 +57,7 @@ func Again(t testing.TB, setting, value string, args ...string) {
 	if os.Getenv(setting) != "" {
 		return
 	}
-	if testing.Short() {
-		t.Skip("-short: the tests run once; make test runs them again with " + setting + "=" + value)
-	}
+	Long(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
