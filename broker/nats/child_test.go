@@ -6,8 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -22,6 +20,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // The test binary is also the processes that get killed: it runs itself with
@@ -160,6 +159,24 @@ func spawn(t *testing.T, role, config string) *process {
 	return spawnIn(t, exec.Command(os.Args[0]), role, config)
 }
 
+// plainDir is where the children that are NATS servers are built; TestMain makes and removes it.
+var plainDir string
+
+// plainSelf is this test program without the race detector, with which a NATS server has several times
+// the work: what is tested is the broker, in the test's own process and in children that are "weir".
+var plainSelf = sync.OnceValues(func() (string, error) {
+	if !raced {
+		return os.Args[0], nil
+	}
+	program := filepath.Join(plainDir, "nats.test")
+	build := exec.Command("go", "test", "-c", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // so what make build has compiled serves
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the servers: %w\n%s", err, out)
+	}
+	return program, nil
+})
+
 func spawnIn(t *testing.T, cmd *exec.Cmd, role, config string) *process {
 	t.Helper()
 	cmd.Env = append(os.Environ(), "WEIR_TEST_ROLE="+role, "WEIR_TEST_CONFIG="+config)
@@ -199,33 +216,20 @@ func (p *process) stop() {
 	})
 }
 
-// freePort returns a port for a process that is still to start, and may be started
-// again: one below those that the system gives to connections, of which tests of
-// other packages make thousands meanwhile.
-func freePort(t *testing.T) int {
-	t.Helper()
-	for range 1000 {
-		port := 12_000 + rand.IntN(18_000)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			l.Close()
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	return 0
-}
-
 func (c natsChild) spawn(t *testing.T) *process {
 	t.Helper()
 	config, err := json.Marshal(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Space != "" {
-		return spawnIn(t, exec.Command("ip", "netns", "exec", c.Space, os.Args[0]), "nats", string(config))
+	program, err := plainSelf()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return spawn(t, "nats", string(config))
+	if c.Space != "" {
+		return spawnIn(t, exec.Command("ip", "netns", "exec", c.Space, program), "nats", string(config))
+	}
+	return spawnIn(t, exec.Command(program), "nats", string(config))
 }
 
 func (c natsChild) url() string {
@@ -234,7 +238,7 @@ func (c natsChild) url() string {
 
 // external returns the options of one NATS server outside.
 func external(t *testing.T) natsChild {
-	return natsChild{Port: freePort(t), Dir: filepath.Join(t.TempDir(), "nats"), Name: "n"}
+	return natsChild{Port: trial.FreePort(t), Dir: filepath.Join(t.TempDir(), "nats"), Name: "n"}
 }
 
 // cluster returns the options of three that know each other.
@@ -243,7 +247,7 @@ func cluster(t *testing.T) []natsChild {
 	var routes []string
 	for i := range 3 {
 		c := external(t)
-		c.Name, c.ClusterPort = fmt.Sprint("n", i), freePort(t)
+		c.Name, c.ClusterPort = fmt.Sprint("n", i), trial.FreePort(t)
 		cs = append(cs, c)
 		routes = append(routes, fmt.Sprintf("127.0.0.1:%d", c.ClusterPort))
 	}

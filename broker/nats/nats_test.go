@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,14 +12,23 @@ import (
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv("WEIR_TEST_ROLE"); role != "" {
 		os.Exit(child(role))
 	}
+	var err error
+	if plainDir, err = os.MkdirTemp("", "weir-nats-test-"); err != nil {
+		panic(err)
+	}
 	// A server that takes a log over tries for some seconds to end the copying at the other one.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*stream).tryDeleteSourcingConsumer.func1"))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*stream).tryDeleteSourcingConsumer.func1"),
+		goleak.Cleanup(func(code int) {
+			_ = os.RemoveAll(plainDir)
+			os.Exit(code)
+		}))
 }
 
 const patience = 20 * time.Second
@@ -49,6 +59,7 @@ func TestEmbeddedConforms(t *testing.T) {
 }
 
 func TestEmbeddedSyncedConforms(t *testing.T) {
+	trial.Long(t)
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
 		return hubtest.Harness{Lose: loseOn, Alone: true, Durability: hub.Synced, New: func(t *testing.T) hub.Broker {
 			return newBroker(t, Config{Dir: t.TempDir()})
@@ -65,14 +76,15 @@ func TestExternalConforms(t *testing.T) {
 }
 
 func TestClusterConforms(t *testing.T) {
+	trial.Long(t)
 	t.Parallel()
 	cs := cluster(t)
 	spawnAll(t, cs)
-	next := 0
+	var next atomic.Int64
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
 		return hubtest.Harness{Lose: loseOn, Replicas: 3, Patience: patience, New: func(t *testing.T) hub.Broker {
-			next++ // nodes of one test connect to different servers
-			return newBroker(t, Config{URL: cs[next%3].url()})
+			// Nodes of one test connect to different servers.
+			return newBroker(t, Config{URL: cs[next.Add(1)%3].url()})
 		}}
 	})
 }
@@ -90,6 +102,7 @@ func spawnAll(t *testing.T, cs []natsChild) []*process {
 
 // Namespaces that are added to a running broker pass what those of its start do.
 func TestEmbeddedConformsWithAddedNamespaces(t *testing.T) {
+	trial.Long(t)
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {
 		return hubtest.Harness{Lose: loseOn, Alone: true, Late: true, New: func(t *testing.T) hub.Broker {
 			return newBroker(t, Config{Dir: t.TempDir()})
@@ -98,6 +111,7 @@ func TestEmbeddedConformsWithAddedNamespaces(t *testing.T) {
 }
 
 func TestExternalConformsWithAddedNamespaces(t *testing.T) {
+	trial.Long(t)
 	c := external(t)
 	c.spawn(t)
 	hubtest.Run(t, func(t *testing.T) hubtest.Harness {

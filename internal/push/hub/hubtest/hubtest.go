@@ -40,7 +40,8 @@ type Harness struct {
 // runs numbers tests, so that those that share a server use different namespaces.
 var runs atomic.Int64
 
-// Run runs the suite; newHarness is called once per test.
+// Run runs the suite; newHarness is called once per test. Most tests run in parallel, since they
+// wait: for an age, a window, a server.
 func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	for _, c := range []struct {
 		name string
@@ -96,6 +97,11 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHarness(t)
+			// What has work for all processors, or for the disk, does not wait.
+			busy := c.name == "ManyChannelsSubscribeAtOnce" || c.name == "OffsetsRiseAcrossChannels"
+			if !busy && h.Durability != hub.Synced {
+				t.Parallel()
+			}
 			if h.Patience == 0 {
 				h.Patience = 15 * time.Second
 			}
