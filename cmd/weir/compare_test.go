@@ -126,7 +126,7 @@ func TestTheGateHasAVerdictForEachQuantity(t *testing.T) {
 
 // Runs that differ from each other by more than their windows show: the windows of
 // one run call the difference between two runs a regression, several runs do not.
-func TestNoiseBetweenRunsIsNoRegression(t *testing.T) {
+func TestNoiseBetweenRunsIsNoRegressionSimulated(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	side := func(name string, runs int, p99 float64) side {
 		var rs []*loadgen.Result

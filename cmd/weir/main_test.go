@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -27,6 +29,7 @@ func TestMain(m *testing.M) {
 
 // Each file in testdata/script runs the real program.
 func TestScripts(t *testing.T) {
+	bin := plainBeside(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		UpdateScripts:       *update,
@@ -35,6 +38,9 @@ func TestScripts(t *testing.T) {
 			// What the machine has set is not part of any test.
 			var vars []string
 			for _, kv := range env.Vars {
+				if path, ok := strings.CutPrefix(kv, "PATH="); ok && bin != "" {
+					kv = "PATH=" + bin + string(os.PathListSeparator) + path
+				}
 				if !strings.HasPrefix(kv, "WEIR_") {
 					vars = append(vars, kv)
 				}
@@ -49,6 +55,32 @@ func TestScripts(t *testing.T) {
 			"says":     says,
 		},
 	})
+}
+
+// plainBeside returns a folder with a "weir" that runs some commands without the race detector, with
+// which each takes ten times as long to start: those that do one thing after another, and lab,
+// whose parts have tests of their own. A script that sets PLAIN has all of its commands run so. It
+// is empty where the tests have no race detector either.
+func plainBeside(t *testing.T) string {
+	t.Helper()
+	if !raced {
+		return ""
+	}
+	with, err := exec.LookPath("weir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, without := t.TempDir(), filepath.Join(t.TempDir(), "weir")
+	build := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", without, ".") // as make build does
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	text := fmt.Sprintf("#!/bin/sh\ncase $PLAIN$1 in serve|demo|sub|bench|knee|observe|top) exec %s \"$@\" ;; esac\nexec %s \"$@\"\n", with, without)
+	if err := os.WriteFile(filepath.Join(bin, "weir"), []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return bin
 }
 
 // status N CMD... runs a command that must end with exit status N, or N|M.
