@@ -9,13 +9,17 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Or every process with the race detector, each test and each server it starts, ends a second late.
+export GORACE ?= atexit_sleep_ms=0
+
 build: ## bin/weir, a static binary
 	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$(VERSION)" -o bin/weir ./cmd/weir
 
-test-go: ## the quick part: vet, the floors, unit tests with the race detector, once each: make test runs many again with epoll or over HTTP/2
+test-go: ## the quick part: vet, the floors, unit tests with the race detector but for those that take many seconds, once each: make test runs all, and many again with epoll or over HTTP/2
 	go vet -race ./...
-	go test -short -race -vet=off -skip '(Simulated|Exhaustively)$$' $$(go list ./... | grep -v /test/)
-	go test -vet=off -run '(Simulated|Exhaustively)$$' ./internal/measure/capacity ./internal/app/... ./internal/testkit/history
+	go test -short -race -vet=off -parallel 4 -skip '(Simulated|Exhaustively)$$' $$(go list ./... | grep -vE '/test/|/archtest$$')
+	go test -vet=off ./internal/testkit/archtest
+	go test -vet=off -run '(Simulated|Exhaustively)$$' ./cmd/weir ./internal/measure/capacity ./internal/app/... ./internal/testkit/history
 
 test: ## everything: installs what the judges need, unit tests, real clients, outside suites, lint
 	bash test/all.sh

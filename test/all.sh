@@ -3,13 +3,17 @@
 # bash test/all.sh [setup]; with setup, only the installing and the build. Called by
 # `make test` and test/fresh.sh. The last line is "N passed, N failed".
 #
-# In continuous integration the set-up also runs in a Debian of its own, meanwhile. The
-# linter, which needs minutes of processor time, runs beside the unit tests, which often wait.
+# In continuous integration the set-up also runs in a Debian of its own, meanwhile. What the
+# judges need is installed while Weir compiles. The linter and the other checks, which need
+# minutes of processor time, run beside the unit tests, which often wait.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 cache=$PWD/.cache
 mkdir -p "$cache"
 passed=0 failed=0 unsteady=() background=() begin=$SECONDS
+declare -A processes
+# Or every process with the race detector, each test and each server it starts, ends a second late.
+export GORACE="${GORACE:-atexit_sleep_ms=0}"
 # What the go command has compiled serves again where the settings are the same: these are those of
 # `make build`, for all that runs without the race detector.
 flags="${GOFLAGS:-} -trimpath -tags=grpcnotrace"
@@ -17,9 +21,12 @@ plain=(env CGO_ENABLED=0 GOFLAGS="$flags")
 
 # step runs one thing that passes or fails as a whole.
 step() {
-  local name=$1 from=$SECONDS
+  local name=$1 from=$SECONDS status
   shift
-  if "$@"; then
+  # In the background, bash must wait for it to be able to end it.
+  if [ "$BASHPID" = $$ ]; then "$@"; else "$@" & wait "$!"; fi
+  status=$?
+  if [ "$status" = 0 ]; then
     passed=$((passed + 1))
     echo "ok    $name ($((SECONDS - from))s)"
   else
@@ -43,13 +50,26 @@ finish() {
   exit
 }
 
-# ended waits for process $2, which writes to .cache/$1.log, and shows what it wrote.
-ended() {
-  local status
-  wait "$2"
-  status=$?
-  sed "s/^/      $1: /" "$cache/$1.log"
-  return "$status"
+# beside runs the function $1, which is steps, in the background; joined waits for it, shows
+# what it wrote and counts its steps.
+beside() {
+  rm -f "$cache/$1.steps"
+  (
+    trap 'kill $(jobs -p); exit 1' TERM
+    passed=0 failed=0
+    "$1"
+    echo "$passed $failed" >"$cache/$1.steps"
+  ) >"$cache/$1.log" 2>&1 </dev/null &
+  processes[$1]=$!
+  background+=("$!")
+}
+
+joined() {
+  local p=0 f=1
+  wait "${processes[$1]}"
+  cat "$cache/$1.log"
+  [ ! -f "$cache/$1.steps" ] || read -r p f <"$cache/$1.steps"
+  passed=$((passed + p)) failed=$((failed + f))
 }
 
 # counts prints how many tests passed and failed by tally's last line in the file $1.
@@ -86,28 +106,46 @@ gotest() {
 
 command -v go >/dev/null || { echo "make test: Go 1.26 is needed"; echo "0 passed, 1 failed"; exit 1; }
 
-trap 'kill "${background[@]}" 2>/dev/null' EXIT
-fresh=
-if [ "${CI:-}" = true ] && [ "${FRESH:-}" != true ]; then
-  bash test/fresh.sh setup >"$cache/fresh.log" 2>&1 </dev/null &
-  fresh=$!
-  background+=("$fresh")
-fi
+# idle is for what runs beside tests: it gets the processor when they wait.
+idle() { renice -n 19 "$BASHPID" >/dev/null; }
 
-for part in autobahn npm protocols grpc interop chromium slowhttptest nginx wrk h2load prometheus redis postgres tools; do
-  step "install $part" bash test/install.sh "$part"
-done
+debian() {
+  idle
+  step "set-up in a Debian of its own" bash test/fresh.sh setup
+}
+
+installs() {
+  local part
+  for part in autobahn npm protocols grpc interop chromium slowhttptest nginx wrk h2load prometheus redis postgres tools; do
+    step "install $part" bash test/install.sh "$part"
+  done
+}
+
+modules=(integrations/gin integrations/echo examples)
+
+checks() {
+  local module
+  idle
+  # The embedded hub and the clients are for other systems too.
+  step "portable to macOS" env GOOS=darwin go vet ./hub/... ./client/... ./sse/... ./websocket/...
+  for module in "${modules[@]}"; do
+    # shellcheck disable=SC2016 # the inner shell fills it in
+    step "go vet $module" bash -c 'cd "$0" && go vet -race ./...' "$module"
+  done
+  step "go vet docs/site" "${plain[@]}" bash -c 'cd docs/site && go vet ./...'
+  step "golangci-lint" "${plain[@]}" make --no-print-directory lint
+}
+
+trap 'kill "${background[@]}" 2>/dev/null' EXIT
 step "race detector's compiler" bash test/install.sh gcc
+beside installs
+fresh=
+[ "${CI:-}" != true ] || [ "${FRESH:-}" = true ] || { fresh=yes && beside debian; }
 step "build" make --no-print-directory build
-[ "${1:-}" != setup ] || finish
+[ "${1:-}" != setup ] || { joined installs && finish; }
 step "go vet" go vet -race ./... # as the tests are built
 step "gofmt" formatted
-# The embedded hub and the clients are for other systems too.
-step "portable to macOS" env GOOS=darwin go vet ./hub/... ./client/... ./sse/... ./websocket/...
-
-nice -n 19 "${plain[@]}" make --no-print-directory lint >"$cache/lint.log" 2>&1 </dev/null &
-lint=$!
-background+=("$lint")
+beside checks
 "${plain[@]}" go build -o "$cache/bin/tally" ./test/tally
 skip='(Simulated|Exhaustively)$'
 if [ "${FRESH:-}" = true ]; then
@@ -116,29 +154,28 @@ if [ "${FRESH:-}" = true ]; then
   echo "left out in a process namespace, run by make test: $ebpf"
   skip="$skip|^(${ebpf// /|})$"
 fi
+joined installs
 # shellcheck disable=SC2046 # the list is words
-gotest "" -race -timeout 10m -skip "$skip" $(go list ./... | grep -v /test/)
-# The race detector allocates, so what must not is counted without it. Simulations and
-# exhaustive trials have one goroutine, and take five to ten times as long with it.
+gotest "" -race -parallel 4 -timeout 10m -skip "$skip" $(go list ./... | grep -vE '/test/|/archtest$')
+# The race detector allocates, so what must not is counted without it. Simulations, exhaustive
+# trials and what reads the tree have one goroutine, and take five to ten times as long with it.
 CGO_ENABLED=0 GOFLAGS=$flags gotest "" -count=1 -run '(AllocateNothing|Simulated|Exhaustively)$' \
-  ./internal/app/... ./internal/front/downstream ./internal/measure/capacity ./internal/testkit/history
+  ./cmd/weir ./internal/app/... ./internal/front/downstream ./internal/measure/capacity ./internal/testkit/history
+CGO_ENABLED=0 GOFLAGS=$flags gotest "" ./internal/testkit/archtest
 # What is a module of its own, so that Weir does not depend on it.
-for module in integrations/gin integrations/echo examples; do
-  # shellcheck disable=SC2016 # the inner shell fills it in
-  step "go vet $module" bash -c 'cd "$0" && go vet -race ./...' "$module"
+for module in "${modules[@]}"; do
   pushd "$module" >/dev/null && gotest "" -race -timeout 5m ./... && popd >/dev/null || exit 1
 done
 # The documentation's site, another one; it has no goroutines for the race detector.
-step "go vet docs/site" "${plain[@]}" bash -c 'cd docs/site && go vet ./...'
 pushd docs/site >/dev/null && CGO_ENABLED=0 GOFLAGS=$flags gotest "" ./... && popd >/dev/null || exit 1
-# Before the judges, whose measurements it would disturb.
-[ -z "$fresh" ] || step "set-up in a Debian of its own" ended fresh "$fresh"
-step "golangci-lint" ended lint "$lint"
+# Before the judges, whose measurements they would disturb.
+[ -z "$fresh" ] || joined debian
+joined checks
 # Alone, for the same reason, what measures; the others mostly wait.
-measure='/test/(conformance|crosscheck)$'
+measure='/test/(conformance|crosscheck|observe)$'
 # shellcheck disable=SC2046 # the lists are words
 gotest -v -race -count=1 -p 1 -parallel 6 -timeout 15m $(go list ./test/... | grep -E "$measure")
 # shellcheck disable=SC2046
-gotest -v -race -count=1 -p 2 -timeout 15m $(go list ./test/... | grep -vE "$measure")
+gotest -v -race -count=1 -p 3 -timeout 15m $(go list ./test/... | grep -vE "$measure")
 
 finish

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // bin holds limit and load, built for the tests, and weir once a test needs it.
@@ -85,6 +87,7 @@ func TestTheClientCountsTheSameHoweverTheStreamIsCut(t *testing.T) {
 }
 
 func TestEveryScenarioRuns(t *testing.T) {
+	trial.Long(t)
 	var names []string
 	for _, s := range scenarios() {
 		names = append(names, s.Name)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // pubID publishes a message with an id.
@@ -33,6 +34,7 @@ func isAt(t *testing.T, n *hubtest.Node, ns *hub.Namespace, id string, want hub.
 // A process that hosts the broker is killed after 50,000 answered publishes: every
 // one is found by its id, where it was said to be.
 func TestLookupIsExactAfterAKill(t *testing.T) {
+	trial.Long(t)
 	t.Parallel()
 	dir := t.TempDir()
 	ns := hub.Namespace{Name: "a", HistorySize: 1_000_000}.WithDefaults()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // A store is a NATS whose directory can be damaged between two runs.
@@ -313,6 +314,7 @@ func TestRemovedMessageIsProvedByItsNeighbours(t *testing.T) {
 // Whatever the files of a log lost while nothing served it, a client gets what is
 // missing for it or a gap.
 func TestDamagedLogIsAGap(t *testing.T) {
+	trial.Long(t)
 	t.Parallel()
 	type damage struct {
 		name   string

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 	judging "github.com/weir-gateway/weir/internal/testkit/history"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // A world is three NATS servers that replicate one log, and a node on each; publishers
@@ -429,6 +430,7 @@ func (w *world) more(n int) {
 // no subscriber misses a message without a gap. With WEIR_FREEZE_RUNS it runs as
 // often, for 20 s each, at WEIR_FREEZE_RATE publications per second.
 func TestFrozenServerLosesNothing(t *testing.T) {
+	trial.Long(t)
 	runs, _ := strconv.Atoi(os.Getenv("WEIR_FREEZE_RUNS"))
 	rate, _ := strconv.Atoi(os.Getenv("WEIR_FREEZE_RATE"))
 	rate = cmp.Or(rate, 200)
@@ -464,6 +466,7 @@ func TestFrozenServerLosesNothing(t *testing.T) {
 // While the log elects another leader, publishes wait and are then stored once and in
 // order; none is refused.
 func TestPublishesWaitForTheNextLeader(t *testing.T) {
+	trial.Long(t)
 	f := func(name string, quick bool) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,10 +10,12 @@ import (
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // Every partition passes what a namespace with one log does.
 func TestPartitionsConform(t *testing.T) {
+	trial.Long(t)
 	t.Parallel()
 	c := external(t)
 	c.spawn(t)

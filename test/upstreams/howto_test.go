@@ -20,7 +20,7 @@ var (
 // begins with its file's name; weir.yaml is a whole configuration, others stand beside.
 func TestTheConfigurationsOfTheHowtosLoad(t *testing.T) {
 	t.Parallel()
-	binary := judge.Binary(t, judge.Race)
+	binary := judge.Binary(t, judge.Plain) // a process for each, which with the race detector takes ten times as long to start
 	pages, err := filepath.Glob(judge.Path("docs", "howto", "*.md"))
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("there are no pages: %v", err)

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/accept"
 	"github.com/weir-gateway/weir/internal/measure/capacity"
 	"github.com/weir-gateway/weir/internal/observe/audit"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // The test's own program is the gateway, the planted leaks, a gateway that leaks, and one on a slow
@@ -164,6 +165,7 @@ func failed(f accept.Finding) (list []string) {
 // Each violation makes its indicator fail by the check that is about it, and without one the
 // same indicator does not fail.
 func TestPlantedViolations(t *testing.T) {
+	trial.Long(t)
 	f := func(what, name, check string, plant func(o *accept.Options)) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

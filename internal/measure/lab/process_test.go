@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // bench works with the test's own program as the rungs'.
@@ -69,6 +70,7 @@ func TestStartOfSomethingElseThanWeirIsAnError(t *testing.T) {
 // Each way of measuring, with real processes and a tiny load: that it gives what
 // its experiments show, not how much.
 func TestEveryWayOfMeasuringGivesItsValues(t *testing.T) {
+	trial.Long(t)
 	f := func(m Measure, a Arm, keys ...string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
