@@ -169,9 +169,9 @@ func TestAFullDiskIsReadOnly(t *testing.T) {
 	if _, err := n.tryPublish("new:x"); err != nil {
 		t.Error(err)
 	}
-	n.until("the new messages", func() bool { return r.last == next.Offset && len(fresh.ids) == 1 })
-	if len(r.gaps)+len(fresh.gaps) != 0 {
-		t.Errorf("gaps %v, %v", r.gaps, fresh.gaps)
+	n.until("the new messages", func() bool { return r.bad+fresh.bad != "" || r.last == next.Offset && len(fresh.ids) == 1 })
+	if len(r.gaps)+len(fresh.gaps) != 0 || r.bad+fresh.bad != "" {
+		t.Errorf("gaps %v, %v, %s %s", r.gaps, fresh.gaps, r.bad, fresh.bad)
 	}
 	s := b.all()["a"]
 	if in, err := s.lookStored(t.Context()); err != nil || in.config.MaxMsgsPerSubject != 900_000 {
