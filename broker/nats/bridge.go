@@ -1,7 +1,10 @@
 package nats
 
 import (
+	"cmp"
 	"crypto/rand"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
@@ -11,6 +14,12 @@ import (
 // publishes wait in the outbox, in order, within its bounds and AckTimeout. One that may
 // have been stored is sent again only if it has an idempotency key: then the stream
 // knows it. So publications without one get one here.
+//
+// Publishes to a channel are stored in the order of the calls. NATS does not keep it for those that
+// are in flight when the leader changes: it refuses one or drops it, and the next one finds the new
+// leader. So after a refusal nothing is sent until what is in flight was answered; then one
+// at a time, the oldest first, until a leader has answered it. One that was overtaken nevertheless is
+// sent with a condition that only lets the stream recognise it, and is refused otherwise.
 
 // bridgeEvery is how often what waits for a leader is tried.
 const bridgeEvery = 50 * time.Millisecond
@@ -23,6 +32,7 @@ const maxNamed = 100_000
 // A bridge is a stream's part of this. Its fields are the outbox's.
 type bridge struct {
 	until   time.Time // no publish is sent before; zero while a leader answers
+	probe   *pending  // sent alone while none does: its answer ends that
 	named   int       // keys given since namedAt
 	namedAt time.Time
 	kept    uint64    // the last round of send in which one was kept: all after it are
@@ -77,6 +87,12 @@ const holdAfter = time.Second
 // election was noticed.
 const resendAfter = 3 * time.Second
 
+// answerWithin is how long a publish counts as in flight while no leader has answered: after
+// it, it was dropped.
+const answerWithin = 250 * time.Millisecond
+
+var errOvertaken = fmt.Errorf("%w: a later publish to this channel was stored first, while the log changed its leader", hub.ErrUnavailable)
+
 // ready reports whether p can be sent. While no leader has answered one at a time is.
 // o.mu is held.
 func (o *outbox) ready(p *pending) bool {
@@ -100,11 +116,56 @@ func (o *outbox) ready(p *pending) bool {
 	if s.bridge.until.IsZero() {
 		return true
 	}
-	if now.Before(s.bridge.until) {
+	if now.Before(s.bridge.until) || !o.alone(p, now) {
 		return false
 	}
-	s.bridge.until = now.Add(bridgeEvery)
+	s.bridge.until, s.bridge.probe = now.Add(bridgeEvery), p
 	return true
+}
+
+// alone reports whether no other publish of p's log is in flight. Those that were dropped
+// are put back into the queue, before p if they are older. o.mu is held.
+func (o *outbox) alone(p *pending, now time.Time) bool {
+	for _, q := range p.s.share.order {
+		switch {
+		case q.answered || !q.flying:
+		case now.Sub(q.sentAt) < answerWithin:
+			return false
+		case q.id < p.id && !q.queued && q.repeatable():
+			o.keepSent(p.s)
+			return false
+		}
+	}
+	return true
+}
+
+// overtake marks the publishes that p, which is stored, has overtaken: older ones of its
+// channel that were dropped or refused. Those that were dropped are sent again. o.mu is held.
+func (o *outbox) overtake(p *pending) {
+	w := &p.s.share
+	if p.id <= w.known {
+		return
+	}
+	from, _ := slices.BinarySearchFunc(w.order, w.known+1, func(q *pending, id uint64) int { return cmp.Compare(q.id, id) })
+	known := true
+	for _, q := range w.order[from:] {
+		if q == p {
+			break
+		}
+		if q.answered || !q.flying && !q.queued {
+			continue
+		}
+		known = false
+		if q.p.Channel == p.p.Channel && !q.overtaken {
+			q.overtaken = true
+			if q.repeatable() {
+				o.keep(q)
+			}
+		}
+	}
+	if known {
+		w.known = p.id
+	}
 }
 
 // holds reports whether new publishes of s wait for older ones. It looks at them every
@@ -114,8 +175,8 @@ func (o *outbox) holds(s *stream, now time.Time) bool {
 		return s.bridge.held
 	}
 	s.bridge.looked, s.bridge.held = now, false
-	for _, p := range o.order {
-		if p.s == s && !p.answered && p.sent > 0 && p.repeatable() {
+	for _, p := range s.share.order {
+		if !p.answered && p.sent > 0 && p.repeatable() {
 			waits := now.Sub(p.sentAt)
 			s.bridge.held = waits > holdAfter
 			if waits > resendAfter {
@@ -146,6 +207,7 @@ func (o *outbox) refused(id uint64) bool {
 		return true
 	}
 	p.sent--
+	p.flying = false
 	if !p.s.bridged() {
 		return false
 	}
@@ -159,14 +221,26 @@ func (o *outbox) refused(id uint64) bool {
 	return true
 }
 
-// found notes that a leader answered the publish called id.
-func (o *outbox) found(id uint64) {
+// found notes that a leader answered the publish called id, and whether it is stored.
+func (o *outbox) found(id uint64, stored bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if p := o.waiting[id]; p != nil && !p.s.bridge.until.IsZero() {
-		p.s.bridge.until = time.Time{}
-		o.nudge()
+	p := o.waiting[id]
+	if p == nil {
+		return
 	}
+	p.flying = false
+	b := &p.s.bridge
+	if stored && p.s.bridged() {
+		o.overtake(p)
+	}
+	if b.until.IsZero() {
+		return
+	}
+	if b.probe == p {
+		b.until, b.probe = time.Time{}, nil
+	}
+	o.nudge()
 }
 
 // resend sends again what s has not answered: there is a new leader. The news of it may be
@@ -185,8 +259,8 @@ func (o *outbox) resend(s *stream) {
 
 // keepSent keeps what was sent of s and is not answered. o.mu is held.
 func (o *outbox) keepSent(s *stream) {
-	for _, p := range o.order {
-		if p.s == s && !p.answered && !p.queued && p.repeatable() {
+	for _, p := range s.share.order {
+		if !p.answered && !p.queued && p.repeatable() {
 			o.b.bridgedPublishes.Add(1)
 			o.keep(p)
 		}
@@ -200,6 +274,7 @@ func (o *outbox) disconnected() {
 			return false
 		}
 		o.b.bridgedPublishes.Add(1)
+		p.flying = false
 		o.keep(p)
 		return true
 	})

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -464,7 +465,7 @@ func TestFrozenServerLosesNothing(t *testing.T) {
 }
 
 // While the log elects another leader, publishes wait and are then stored once and in
-// order; none is refused.
+// order. None is refused but those that a later one was seen to overtake.
 func TestPublishesWaitForTheNextLeader(t *testing.T) {
 	trial.Long(t)
 	f := func(name string, quick bool) {
@@ -504,20 +505,27 @@ func publishesWait(t *testing.T, quick bool) {
 	}
 	at := make([]uint64, count)
 	var slowest time.Duration
+	overtaken := 0
 	for range count {
 		a := <-answers
-		if a.err != nil {
+		if errors.Is(a.err, errOvertaken) {
+			overtaken++
+		} else if a.err != nil {
 			t.Errorf("publish %d after %v: %v", a.id, a.took, a.err)
 		}
 		at[a.id] = a.at.Offset
 		slowest = max(slowest, a.took)
 	}
+	at = slices.DeleteFunc(at, func(at uint64) bool { return at == 0 })
+	if overtaken > count/20 {
+		t.Errorf("%d of %d publishes were overtaken", overtaken, count)
+	}
 	if !slices.IsSorted(at) {
 		t.Error("stored in another order than published")
 	}
 	p, err := n.b.History(t.Context(), &hub.Namespace{Name: "a"}, ch, 0, count+100)
-	if err != nil || len(p.Messages) != count {
-		t.Errorf("%d messages are stored, %v, want %d", len(p.Messages), err, count)
+	if err != nil || len(p.Messages) != count-overtaken {
+		t.Errorf("%d messages are stored, %v, want %d", len(p.Messages), err, count-overtaken)
 	}
-	t.Logf("slowest answer after %v", slowest)
+	t.Logf("slowest answer after %v, %d overtaken", slowest, overtaken)
 }

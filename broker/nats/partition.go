@@ -75,6 +75,8 @@ func errPartitions(n *hub.Namespace, have string) error {
 // A share is a log's part of the outbox. Its fields are the outbox's, but for stored.
 type share struct {
 	count, bytes int
+	order        []*pending    // by age, answered ones among them
+	known        uint64        // NATS has responded to all up to this id
 	stored       atomic.Uint64 // publishes that were acknowledged
 }
 

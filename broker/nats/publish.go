@@ -66,6 +66,10 @@ type pending struct {
 	named    bool      // its idempotency key was given to it here
 	sent     int       // how often it was sent and may have been stored
 	sentAt   time.Time // when it was sent last
+	flying   bool      // NATS has not responded in any way since then
+	// overtaken says that a later publish of its channel is stored: this one must not be
+	// stored any more, only recognised.
+	overtaken bool
 }
 
 func (p *pending) size() int { return len(p.p.Data) + len(p.extra) }
@@ -156,6 +160,7 @@ func (o *outbox) add(p *pending) error {
 	p.queued = true
 	o.queue = append(o.queue, p)
 	o.order = append(o.order, p)
+	p.s.share.order = append(p.s.share.order, p)
 	o.waiting[p.id] = p
 	o.nudge()
 	return nil
@@ -195,17 +200,25 @@ func (u *unanswered) remove(p *pending) {
 	u.bytes -= p.size()
 	p.s.share.count--
 	p.s.share.bytes -= p.size()
+	u.order = withoutAnswered(u.order, u.count)
+	p.s.share.order = withoutAnswered(p.s.share.order, p.s.share.count)
+}
+
+// withoutAnswered removes from order, of which count have no answer, those at its beginning
+// that have one, and all of them when they are most.
+func withoutAnswered(order []*pending, count int) []*pending {
 	n := 0
-	for n < len(u.order) && u.order[n].answered {
-		u.order[n] = nil
+	for n < len(order) && order[n].answered {
+		order[n] = nil
 		n++
 	}
-	switch u.order = u.order[n:]; {
-	case len(u.order) == 0:
-		u.order = nil
-	case len(u.order) > 2*u.count+64: // an old one waits, and many after it were answered
-		u.order = slices.DeleteFunc(u.order, func(p *pending) bool { return p.answered })
+	switch order = order[n:]; {
+	case len(order) == 0:
+		return nil
+	case len(order) > 2*count+64: // an old one waits, and many after it were answered
+		return slices.DeleteFunc(order, func(p *pending) bool { return p.answered })
 	}
+	return order
 }
 
 // expire answers what waited too long.
@@ -296,7 +309,11 @@ func (o *outbox) sendOne(p *pending) {
 		return
 	}
 	p.sent++
-	p.sentAt = time.Now()
+	p.sentAt, p.flying = time.Now(), true
+	condition := p.newest
+	if condition == nil && p.overtaken {
+		condition = new(uint64(hub.Never))
+	}
 	o.mu.Unlock()
 	m := &natsgo.Msg{Subject: p.s.subject(p.p.Channel), Data: p.p.Data}
 	if p.p.Key != "" {
@@ -313,17 +330,17 @@ func (o *outbox) sendOne(p *pending) {
 			}
 			m.Header[natsgo.MsgIdHdr] = []string{messageID(&p.p)}
 		}
-		if p.newest != nil {
+		if condition != nil {
 			if m.Header == nil {
 				m.Header = natsgo.Header{}
 			}
-			if *p.newest == hub.Never && p.s.opts.Load().Replicas < 2 {
+			if *condition == hub.Never && p.s.opts.Load().Replicas < 2 {
 				// Of one replica the stream looks at the message id after the condition on
 				// the subject and before this one. Of several it must not be this one: what
 				// fails it has been proposed, and its message id stays in process.
 				m.Header[natsgo.ExpectedLastMsgIdHdr] = []string{"never"}
 			} else {
-				m.Header[natsgo.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(*p.newest, 10)}
+				m.Header[natsgo.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(*condition, 10)}
 			}
 		}
 	} else {
@@ -341,6 +358,7 @@ func (o *outbox) sendOne(p *pending) {
 		return // until the acknowledgement
 	case err != nil:
 		o.mu.Lock()
+		p.flying = false
 		if !p.answered {
 			p.sent--
 		}
@@ -397,7 +415,7 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	if elsewhere(o, id, m.Data, ackErr) {
 		return
 	}
-	o.found(id)
+	o.found(id, ackErr == nil && len(m.Data) > 0)
 	if ackErr == nil && len(m.Data) > 0 {
 		if s := streamOf(o, id); s != nil && s.site.hold(id, seq, duplicate) {
 			return
@@ -444,6 +462,9 @@ func answerPublish(o *outbox, id, seq uint64, duplicate bool, body []byte, ackEr
 		return
 	}
 	if ackErr != nil {
+		if p.overtaken && p.newest == nil && errors.Is(ackErr, hub.ErrConflict) {
+			ackErr = errOvertaken
+		}
 		p.done(hub.Position{}, ackErr)
 		return
 	}
