@@ -36,6 +36,7 @@ func (p *Push) ServeHeld(c *eventloop.Conn, r *Subscription, k KeepAlive) {
 	if s.alive.Every <= 0 {
 		s.alive.Every = time.Duration(p.cfg.Heartbeat)
 	}
+	s.alive.Every = p.cfg.HeartbeatInterval(s.alive.Every, r.MaxBackoff)
 	if len(s.alive.Text) == 0 {
 		s.alive.Text = heartbeat
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/front/policy"
@@ -33,7 +34,10 @@ type forwarding struct {
 	recording *recording // nil: the reply is not recorded
 	batching  *batching  // nil: it shares no call with others
 	resume    string     // the client's Last-Event-ID, on routes that hold
-	reply     reply
+	// patience is the client's longest back-off, where the reply may become a stream of ours; 0: it
+	// does not say.
+	patience time.Duration
+	reply    reply
 }
 
 // reply is the upstream's reply on its way to the client.
@@ -74,6 +78,9 @@ func (r *forwarding) forward(rest []byte) int {
 	r.mayBatch(tg)
 	if x.Route.MayHold() {
 		r.resume = string(req.Get("Last-Event-ID"))
+	}
+	if x.Route.MayHold() || r.recording != nil {
+		r.patience, _ = r.maxBackoff() // what is no time there is the backend's
 	}
 	e := r.compose(tg, &choice, req)
 	r.batching.compose(e)

@@ -98,7 +98,7 @@ func (h *hold) begin() {
 	if h.sent > 0 {
 		h.writeBody(blankLines)
 	}
-	sub := &push.Subscription{Subscription: wire.Subscription{Channels: h.channels}, Identity: h.policy.Identity, Chunked: h.chunkedOut}
+	sub := &push.Subscription{Subscription: wire.Subscription{Channels: h.channels, MaxBackoff: h.patience}, Identity: h.policy.Identity, Chunked: h.chunkedOut}
 	if len(h.since) > 0 {
 		sub.Since = string(h.since.AppendTo(nil))
 	} else if _, err := hub.ParsePositions(h.resume); err == nil {

@@ -137,7 +137,8 @@ func (rec *recording) follow(f *record.Follow) {
 		return
 	}
 	fields := http1.AppendField(rec.streamFields(), "Weir-Recording", f.URL)
-	sub := &push.Subscription{Subscription: wire.Subscription{Channels: []string{f.Channel}, Since: f.Since}, Identity: rec.who, Fields: fields, Chunked: r.chunks()}
+	sub := &push.Subscription{Subscription: wire.Subscription{Channels: []string{f.Channel}, Since: f.Since, MaxBackoff: rec.patience},
+		Identity: rec.who, Fields: fields, Chunked: r.chunks()}
 	h.unwait()
 	if err := h.loopState.srv.push.ServeRecording(c, sub, rec.viewer.Leave); err != nil {
 		rec.viewer.Leave()
@@ -182,6 +183,11 @@ func (r *builtin) recordingAgain() {
 		return
 	case !ok:
 		r.fail(&push.APIError{Status: http.StatusNotFound, Message: "that is no recording", Hint: "take the URL from the Weir-Recording field"})
+		return
+	}
+	var bad *push.APIError
+	if r.forwarding.patience, bad = r.maxBackoff(); bad != nil {
+		r.fail(bad)
 		return
 	}
 	header := headerOf(r.head.Fields)
