@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +20,7 @@ import (
 type group struct {
 	c     *trial
 	nodes []*judge.Server
+	dirs  []string       // of their logs
 	next  atomic.Int64   // which node the next connection is tried at first
 	open  []atomic.Int64 // subscribers' connections, by node
 }
@@ -31,7 +34,8 @@ func (c *trial) group() *group {
 	}
 	for i, addr := range routes {
 		config := judge.Namespace(map[string]any{"replicas": len(routes)})
-		config["broker"] = map[string]any{"nats": map[string]any{"cluster": map[string]any{
+		g.dirs = append(g.dirs, filepath.Join(c.TempDir(), "log"))
+		config["broker"] = map[string]any{"nats": map[string]any{"dir": g.dirs[i], "cluster": map[string]any{
 			"name": "chaos", "node": g.name(i), "listen": addr, "routes": routes,
 		}}}
 		g.nodes = append(g.nodes, judge.Launch(c, judge.Options{Build: judge.Plain, Config: config}))
@@ -191,5 +195,36 @@ func killedMember(c *trial, which func(leader int) int) {
 	}
 	c.proof = fmt.Sprintf("SIGKILL ended one of three nodes each time, %d times the log's leader", leaders)
 	c.note("%d subscribers, up to %d publications/s", len(w.fleet.Members), max(int(5000**share), 100))
+	w.finish()
+}
+
+// replacedMembers replaces each of three nodes, one after the other: it ends in order, and another
+// one starts in its place, every other time with an empty directory, as on another machine. Every
+// publication is stored in the end, and nothing acknowledged is lost.
+func replacedMembers(c *trial) {
+	g := c.group()
+	w := &world{trial: c, node: g.nodes[0], dial: g.subscriber}
+	w.begin(load{subscribers: c.size(500), rate: 100, front: g.balance(), options: exact})
+	leaders, emptied := 0, 0
+	for round := range c.times(10) {
+		for i, node := range g.nodes {
+			if g.whole() == i {
+				leaders++
+			}
+			w.fault(false, func() {
+				node.Terminate()
+				if (round+i)%2 == 1 {
+					if err := os.RemoveAll(g.dirs[i]); err != nil {
+						c.Fatal(err)
+					}
+					emptied++
+				}
+				node.Start()
+			})
+		}
+	}
+	g.whole()
+	c.proof = fmt.Sprintf("each of three nodes ended in order and another one started, %d times the log's leader, %d times with an empty directory", leaders, emptied)
+	c.note("%d subscribers, up to 100 publications/s; every publication acknowledged", len(w.fleet.Members))
 	w.finish()
 }

@@ -29,5 +29,6 @@ var rows = []row{
 	}},
 	{22, "kill -9 of any node of three", false, false, func(c *trial) { killedMember(c, func(int) int { return c.rng.IntN(3) }) }},
 	{23, "two sites: link cut in one direction, leading site killed, both switched back", true, false, func(c *trial) { twoSites(c, 1) }},
+	{24, "each of three nodes replaced, one after the other", false, false, replacedMembers},
 	{231, "the same with three NATS servers at each site", false, false, func(c *trial) { twoSites(c, 3) }},
 }
