@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -68,6 +69,7 @@ const otherFiles = 1024
 // prepared reports that everything is built, and makes room for the descriptors that follow
 // while clients wait.
 func (s *succession) prepared(outside bool) error {
+	s.app.upgrade.collect = collectLater()
 	sys.ReserveDescriptors(s.parent.Conns + otherFiles)
 	return s.parent.SendPrepared(outside, s.app.logPlace())
 }
@@ -94,7 +96,7 @@ func (a *App) takeOver(parts *group) (err error) {
 		}
 	}
 	began := time.Now()
-	defer collectLater()()
+	defer a.upgrade.collect() // before the governor looks at how often garbage is collected
 	refused, err := s.receive()
 	if err != nil {
 		return err
@@ -119,8 +121,13 @@ func (a *App) takeOver(parts *group) (err error) {
 	return nil
 }
 
+// collectAfter is how long after the connections have moved the old process collects garbage again:
+// what clients waited for goes out first.
+const collectAfter = 500 * time.Millisecond
+
 // collectLater puts off garbage collections until resume: nearly all that is allocated while
 // clients wait, stays. The limit of memory holds all the same. What others set meanwhile stays.
+// It waits for a collection under way, so it is called before clients wait.
 func collectLater() (resume func()) {
 	const off = -1
 	was := debug.SetGCPercent(off)
@@ -338,8 +345,14 @@ func (h *handover) sendLog() (restore func() error, err error) {
 // receiveLog waits for the log of the old process.
 func (s *succession) receiveLog(p *takeover.Parent) error {
 	a := s.app
+	const worth = 64 << 20 // bytes of garbage
+	size := 0
 	return p.ReceiveLog(func(piece []byte) error {
 		if a.memory != nil {
+			if size += len(piece); size > worth { // most of the log comes before the pause
+				size = 0
+				runtime.GC()
+			}
 			return a.memory.Import(piece)
 		}
 		opened, err := takeover.ReadOpened(piece)

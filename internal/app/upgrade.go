@@ -44,6 +44,9 @@ type upgrade struct {
 	counts observe.Upgrades
 
 	child *takeover.Child // fixed at the commit
+
+	// collect has garbage collected again, in a new process; fixed before it takes connections.
+	collect func()
 }
 
 // errPID1 is why a container's first process is not replaced.
@@ -188,6 +191,14 @@ func (h *handover) sendListeners() error {
 // move is the part in which clients wait.
 func (h *handover) move(outside bool) (err error) {
 	a := h.app
+	collect := collectLater()
+	defer func() {
+		if err != nil {
+			collect()
+		} else { // the new process serves first what clients waited for
+			time.AfterFunc(collectAfter, collect)
+		}
+	}()
 	began := time.Now()
 	h.child.SetDeadline(began.Add(pauseTime))
 	a.loops.StopAccepting()

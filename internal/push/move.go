@@ -263,22 +263,31 @@ func (a *Arriving) readCustom(p *Push, protocol string, s takeover.State, reader
 	return nil
 }
 
-// findForm finds the wire format of a number.
-func (a *Arriving) findForm(number uint64) error {
+// framesOf and streamsOf are the wire formats of sessions by their numbers: of WebSockets, and of
+// streams of events.
+var framesOf, streamsOf = func() (frames, streams map[uint64]hub.Format) {
+	frames, streams = map[uint64]hub.Format{}, map[uint64]hub.Format{}
 	for f, n := range formNumbers {
-		if wire.IsFrame(f) != (a.kind == takeover.KindWebSocket) {
-			continue
-		}
-		switch {
-		case n == number:
-			a.format = f
-			return nil
-		case n+formInChunks == number && a.kind != takeover.KindWebSocket:
-			a.format = wire.InChunks(f)
-			return nil
+		if wire.IsFrame(f) {
+			frames[n] = f
+		} else {
+			streams[n], streams[n+formInChunks] = f, wire.InChunks(f)
 		}
 	}
-	return fmt.Errorf("%w: wire format %d of kind %d", takeover.ErrState, number, a.kind)
+	return frames, streams
+}()
+
+// findForm finds the wire format of a number.
+func (a *Arriving) findForm(number uint64) (err error) {
+	forms := streamsOf
+	if a.kind == takeover.KindWebSocket {
+		forms = framesOf
+	}
+	var ok bool
+	if a.format, ok = forms[number]; !ok {
+		err = fmt.Errorf("%w: wire format %d of kind %d", takeover.ErrState, number, a.kind)
+	}
+	return err
 }
 
 // Arrive makes c what a says, and continues with its stream where that was.

@@ -123,7 +123,7 @@ func (s *stream) state() (takeover.State, bool) {
 	if !ok {
 		return nil, false
 	}
-	var b takeover.State
+	b := make(takeover.State, 0, len(c)+64)
 	b = b.MustUint(streamNumber, uint64(s.id)).MustBytes(streamConn, c).MustUint(streamMarks, marks(s.flags, streamMarked[:]))
 	b = b.MustUint(streamSends, bits(s.window)).MustUint(streamCredit, bits(s.credit)).MustUint(streamUnread, bits(s.unread)).MustUint(streamOwed, bits(s.owed))
 	return b.MustUint(streamLeft, uint64(s.left)).Uint(streamUrgency, uint64(s.urgency)+1), true
@@ -170,10 +170,10 @@ type Open func(*eventloop.Conn) (eventloop.Handler, error)
 func (s *Server) ReadState(state takeover.State, read func(*eventloop.Moving) (Open, error)) (*Arriving, error) {
 	h := &conn{preface: uint8(len(Preface))}
 	a := &Arriving{conn: h}
-	numbers := map[int]*int32{moveWindow: &h.window, moveTheirWindow: &h.theirWindow, moveMaxFrame: &h.maxFrame, moveAllowance: &h.allowance, moveCredit: &h.credit, moveOwed: &h.owed}
+	numbers := [...]*int32{moveWindow: &h.window, moveTheirWindow: &h.theirWindow, moveMaxFrame: &h.maxFrame, moveAllowance: &h.allowance, moveCredit: &h.credit, moveOwed: &h.owed}
 	err := state.Read(func(f takeover.Field) (_ bool, err error) {
-		if v := numbers[f.Tag]; v != nil {
-			*v = int32(uint32(f.Uint))
+		if f.Tag < len(numbers) && numbers[f.Tag] != nil {
+			*numbers[f.Tag] = int32(uint32(f.Uint))
 			return true, nil
 		}
 		switch f.Tag {
@@ -232,11 +232,11 @@ func (a *Arriving) readStream(state takeover.State, read func(*eventloop.Moving)
 	a.streams = append(a.streams, arrivingStream{stream: &stream{}})
 	x := &a.streams[len(a.streams)-1]
 	s := x.stream
-	numbers := map[int]*int32{streamSends: &s.window, streamCredit: &s.credit, streamUnread: &s.unread, streamOwed: &s.owed}
+	numbers := [...]*int32{streamSends: &s.window, streamCredit: &s.credit, streamUnread: &s.unread, streamOwed: &s.owed}
 	s.urgency = usualUrgency
 	err := state.Read(func(f takeover.Field) (_ bool, err error) {
-		if v := numbers[f.Tag]; v != nil {
-			*v = int32(uint32(f.Uint))
+		if f.Tag < len(numbers) && numbers[f.Tag] != nil {
+			*numbers[f.Tag] = int32(uint32(f.Uint))
 			return true, nil
 		}
 		switch f.Tag {

@@ -114,6 +114,9 @@ type batch struct {
 	body  []byte
 	files []int
 	err   error
+
+	// Used again for each connection.
+	handler, conn takeover.State
 }
 
 // lend sends those of conns that can move now, and lets the others continue.
@@ -139,7 +142,7 @@ func (b *batch) add(c *Conn, loan *poller.Loan) bool {
 	if loan.File < 0 {
 		return false
 	}
-	s, ok := c.state(loan.Input)
+	s, ok := b.state(c, loan.Input)
 	if !ok || len(s) > maxState {
 		return false
 	}
@@ -181,12 +184,15 @@ func (c *Conn) restoreReading() {
 	}
 }
 
-// state returns what c is; raw is what the socket brought and no handler has seen.
-func (c *Conn) state(raw []byte) (takeover.State, bool) {
-	s, ok := c.ownState()
-	if !ok {
+// state returns what c is, until the next call; raw is what the socket brought and no handler
+// has seen.
+func (b *batch) state(c *Conn, raw []byte) (takeover.State, bool) {
+	handler, kind := c.Handler().(Mover).AppendState(c, b.handler[:0])
+	if b.handler = handler; kind == 0 {
 		return nil, false
 	}
+	s := c.appendOwn(b.conn[:0], handler, kind)
+	defer func() { b.conn = s }()
 	s = s.Bytes(connIP, c.peerIP[:]).Uint(connPort, uint64(c.peerPort))
 	s = s.Uint(connListener, uint64(c.listener)+1).Uint(connLoop, uint64(c.loop.id)+1)
 	s = s.MustBytes(connRaw, raw)
@@ -207,14 +213,10 @@ func (c *Conn) state(raw []byte) (takeover.State, bool) {
 	return s, true
 }
 
-// ownState returns the part of the state that does not depend on the socket.
-func (c *Conn) ownState() (takeover.State, bool) {
-	state, kind := c.Handler().(Mover).AppendState(c, nil)
-	if kind == 0 {
-		return nil, false
-	}
-	var s takeover.State
-	s = s.MustUint(connKind, uint64(kind)).MustBytes(connHandler, state).Uint(connAge, uint64(c.loop.now-c.accepted))
+// appendOwn appends the part of the state that does not depend on the socket; handler is that of
+// the handler, of that kind.
+func (c *Conn) appendOwn(s, handler takeover.State, kind uint8) takeover.State {
+	s = s.MustUint(connKind, uint64(kind)).MustBytes(connHandler, handler).Uint(connAge, uint64(c.loop.now-c.accepted))
 	if d := c.TimerIn(); d > 0 {
 		s = s.Uint(connTimer, uint64(d))
 	}
@@ -227,7 +229,7 @@ func (c *Conn) ownState() (takeover.State, bool) {
 	if c.flags&flagNoRead != 0 {
 		s = s.Uint(connNoRead, 1)
 	}
-	return s, true
+	return s
 }
 
 // waiting returns what waits, but for what is sealed.

@@ -11,8 +11,15 @@ func (v *Carried) State() (s takeover.State, ok bool) {
 	if !v.canMove() {
 		return nil, false
 	}
-	return v.ownState()
+	handler, kind := v.Handler().(Mover).AppendState(&v.Conn, make(takeover.State, 0, usualState))
+	if kind == 0 {
+		return nil, false
+	}
+	return v.appendOwn(make(takeover.State, 0, len(handler)+usualState), handler, kind), true
 }
+
+// usualState is more than most states of a stream take, in bytes.
+const usualState = 192
 
 // Leave ends v here because it moved to another process: its handler's last call is Moved,
 // and the carrier is not called. Loop only.
