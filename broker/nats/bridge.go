@@ -116,7 +116,7 @@ func (o *outbox) ready(p *pending) bool {
 	if s.bridge.until.IsZero() {
 		return true
 	}
-	if now.Before(s.bridge.until) || !o.alone(p, now) {
+	if now.Before(s.bridge.until) || !alone(o, p, now) {
 		return false
 	}
 	s.bridge.until, s.bridge.probe = now.Add(bridgeEvery), p
@@ -125,7 +125,7 @@ func (o *outbox) ready(p *pending) bool {
 
 // alone reports whether no other publish of p's log is in flight. Those that were dropped
 // are put back into the queue, before p if they are older. o.mu is held.
-func (o *outbox) alone(p *pending, now time.Time) bool {
+func alone(o *outbox, p *pending, now time.Time) bool {
 	for _, q := range p.s.share.order {
 		switch {
 		case q.answered || !q.flying:
@@ -141,7 +141,7 @@ func (o *outbox) alone(p *pending, now time.Time) bool {
 
 // overtake marks the publishes that p, which is stored, has overtaken: older ones of its
 // channel that were dropped or refused. Those that were dropped are sent again. o.mu is held.
-func (o *outbox) overtake(p *pending) {
+func overtake(o *outbox, p *pending) {
 	w := &p.s.share
 	if p.id <= w.known {
 		return
@@ -232,7 +232,7 @@ func (o *outbox) found(id uint64, stored bool) {
 	p.flying = false
 	b := &p.s.bridge
 	if stored && p.s.bridged() {
-		o.overtake(p)
+		overtake(o, p)
 	}
 	if b.until.IsZero() {
 		return
