@@ -141,6 +141,11 @@ func newMetrics(a *Watch, c *catalog, withTLS bool) *coreMetrics {
 			emit(float64(n), kind)
 		}
 	})
+	family("weir_http2_goaways_total", "Connections of HTTP/2 that were sent a GOAWAY, by why.", "reason", counter, func(emit func(float64, ...string)) {
+		for why, n := range a.HTTP2.Stats().Ended {
+			emit(float64(n), why)
+		}
+	})
 	one("weir_log_dropped_total", "Lines of the log that were not written: more than 1 MiB was waiting, or the write failed.", counter, func() float64 { return float64(a.LogDropped()) })
 	one("weir_requests_waiting", "Requests that wait for the broker or for keys.", gauge, func() float64 { return float64(a.Front.Waiting()) })
 	m.sums(one)

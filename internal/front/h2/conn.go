@@ -195,7 +195,7 @@ func (h *conn) goneAway(f header) {
 	case f.length < 8:
 		h.fail(FrameSizeError, "GOAWAY is too short")
 	default:
-		h.leave()
+		h.leave(endClient)
 		h.sayLast()
 	}
 }
@@ -293,18 +293,19 @@ func (h *conn) EndOfStream(*eventloop.Conn) bool { return false }
 func (h *conn) Drained(*eventloop.Conn) { h.unblock() }
 
 // Timer implements eventloop.Handler.
-func (h *conn) Timer(c *eventloop.Conn, _ int64) {
+func (h *conn) Timer(*eventloop.Conn, int64) {
 	switch {
 	case h.flags&leaving != 0:
 		h.sayLast()
 	case h.blocks.stream != 0:
 		h.fail(ProtocolError, "a header block takes too long")
-	case h.last == 0 && h.flags&idle == 0 && len(h.streams) == 0:
-		h.fail(NoError, "no request came") // a client in order may try again
-	case len(h.streams) == 0:
-		h.control(appendGoAway(nil, h.last, NoError, ""))
-		h.flushNow()
-		c.CloseAfterFlush()
+	case h.flags&gotSettings == 0:
+		h.fail(NoError, "no preface came")
+	case len(h.streams) > 0:
+	case h.last == 0 && h.flags&idle == 0:
+		h.leave(endNoRequest)
+	default:
+		h.leave(endIdle)
 	}
 }
 
@@ -335,6 +336,7 @@ func (h *conn) fail(code Code, why string) {
 	}
 	h.loopState.srv.log.Debug("HTTP/2 connection ends", "conn", h.sock.ID(), "peer", h.sock.Peer(), "code", code.String(), "err", why)
 	h.flags |= failed
+	h.count(endingOf(code))
 	h.control(appendGoAway(nil, h.last, code, why))
 	h.flushNow()
 	for len(h.streams) > 0 {
@@ -346,11 +348,12 @@ func (h *conn) fail(code Code, why string) {
 }
 
 // leave says that no further request is taken (§6.8): first that there will be an end, and
-// when the client knows that, where it was.
-func (h *conn) leave() {
+// when the client knows that, where it was. So a request that is on its way is served.
+func (h *conn) leave(why ending) {
 	if h.flags&(leaving|failed) != 0 || h.sock.Closing() {
 		return
 	}
+	h.count(why)
 	h.flags = h.flags&^idle | leaving
 	h.control(appendPing(appendGoAway(nil, maxStreamID, NoError, ""), 0, leavePing))
 	h.sock.SetTimer(leaveTime)

@@ -81,6 +81,7 @@ type counters struct {
 	conns, streams, refused, malformed atomic.Uint64
 	open, openStreams                  atomic.Int64
 	floods                             [floods]atomic.Uint64
+	endings                            [endings]atomic.Uint64
 }
 
 // New returns a Server. accept is called on the loop with each new stream and returns what
@@ -110,7 +111,7 @@ func (s *Server) Take(c *eventloop.Conn, seen int) {
 	c.SetTimer(int64(s.cfg.HeadTimeout))
 	h.control(h.greeting())
 	if l.drains {
-		h.leave()
+		h.leave(endDrain)
 	}
 }
 
@@ -155,7 +156,7 @@ func (s *Server) Drain(loops []*eventloop.Loop) {
 				return true
 			})
 			for _, h := range all {
-				h.leave()
+				h.leave(endDrain)
 			}
 		})
 	}
@@ -171,11 +172,14 @@ type Stats struct {
 	OpenStreams int64
 	// Floods are the connections closed for sending too much of something, by its name.
 	Floods map[string]uint64
+	// Ended are the connections that got a GOAWAY, by why: idle, no_request, drain, client,
+	// flood or error.
+	Ended map[string]uint64
 }
 
 // Stats may be called from any goroutine. A nil Server has served nothing.
 func (s *Server) Stats() Stats {
-	t := Stats{Floods: map[string]uint64{}}
+	t := Stats{Floods: map[string]uint64{}, Ended: map[string]uint64{}}
 	if s == nil {
 		return t
 	}
@@ -189,6 +193,9 @@ func (s *Server) Stats() Stats {
 		t.OpenStreams += c.openStreams.Load()
 		for i := range c.floods {
 			t.Floods[flood(i).String()] += c.floods[i].Load()
+		}
+		for i := range c.endings {
+			t.Ended[ending(i).String()] += c.endings[i].Load()
 		}
 	}
 	return t

@@ -292,7 +292,7 @@ func (s *Server) Arrive(c *eventloop.Conn, a *Arriving, timer int64) (eventloop.
 		}
 	}
 	if l.drains {
-		h.leave()
+		h.leave(endDrain)
 	}
 	return h, nil
 }

@@ -275,6 +275,43 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	if used.away == nil || used.away.ErrCode != http2.ErrCodeNo || silent.away == nil || silent.away.ErrCode != http2.ErrCodeNo || wrong.away == nil {
 		t.Errorf("GOAWAY %v and %v", used.away, silent.away)
 	}
+	if got := f.server.Stats().Ended; got["idle"] != 2 || got["no_request"] != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// A request that crosses the GOAWAY of a connection without streams is served, and the end is counted
+// by its reason.
+func TestARequestThatCrossesTheEndOfAnIdleConnectionIsServed(t *testing.T) {
+	f := func(reason string, before int) {
+		t.Helper()
+		f := serving(t, "epoll", Config{KeepAlive: 200 * time.Millisecond, HeadTimeout: 200 * time.Millisecond}, answering(reply("ok")))
+		c, id := f.dial(), uint32(1)
+		for range before {
+			c.open(id, true, get("/")...)
+			c.answer(id)
+			id += 2
+		}
+		c.until("a GOAWAY", func() bool { return c.away != nil })
+		if c.away.LastStreamID != 1<<31-1 || c.away.ErrCode != http2.ErrCodeNo {
+			t.Errorf("%s: GOAWAY %v", reason, c.away)
+		}
+		c.open(id, true, get("/")...) // was on its way
+		if got := c.answer(id); !strings.HasSuffix(got, "ok") {
+			t.Errorf("%s: stream %d: %q", reason, id, got)
+		}
+		c.end()
+		if c.aways != 2 || c.away.LastStreamID != id {
+			t.Errorf("%s: %d GOAWAY, the last one %v", reason, c.aways, c.away)
+		}
+		for why, n := range f.server.Stats().Ended {
+			if (why == reason) != (n == 1) || n > 1 {
+				t.Errorf("%s: %d ended as %s", reason, n, why)
+			}
+		}
+	}
+	f("no_request", 0)
+	f("idle", 1)
 }
 
 func TestStreamsThatEndNotifyTheirHandler(t *testing.T) {
