@@ -291,6 +291,8 @@ func TestStreamsAreDividedWhileTheyCome(t *testing.T) {
 		two := <-also
 		wantsEvent(t, two, `{"id":"x","choices":[{"index":1,"text":"C1"},{"text":"B1","index":0}]}`)
 		m.events <- `{"choices":[{"index":9,"text":"of nobody"}]}`
+		m.events <- `{"choices":[{"index":0,"text":"secret"}],"Choices":[{"index":1,"text":"secret"}]}` // not known whose
+		m.events <- `{"choices":[{"index":0,"text":"secret"`
 		m.events <- `{"choices":[{"index":0,"text":"A2","finish_reason":"stop"}]}`
 		wantsEvent(t, one, `{"choices":[{"index":0,"text":"A2","finish_reason":"stop"}]}`)
 		wantsEvent(t, one, `[DONE]`) // the others are not waited for
@@ -305,7 +307,7 @@ func TestStreamsAreDividedWhileTheyCome(t *testing.T) {
 		m.events <- ""
 		wantsEvent(t, two, "EOF")
 		trial.Eventually(t, "the call is over", func() bool { return b.stats().Running == 0 })
-		if s := b.stats(); s.Strays != 1 || s.Left+s.Slow+s.Malformed != 0 || s.Joined != 2 {
+		if s := b.stats(); s.Strays != 3 || s.Left+s.Slow+s.Malformed != 0 || s.Joined != 2 {
 			t.Errorf("%+v", s)
 		}
 	})

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/textproto"
 	"slices"
 	"strings"
 	"time"
@@ -145,7 +146,24 @@ func (b *Batch) sharedFields() *nameSet {
 
 // AppendSharedHead appends the head of a call that is made of several requests like x, empty
 // line included and without framing: of the client's fields those that batch.headers names,
-// and none that says where a request comes from. After Admit, before Retain.
+// and none that says where a request comes from. Clients write names in other letters and order,
+// HTTP/2 and HTTP/3 in small ones: here they are written in one way. After Admit, before Retain.
 func (r *heads) AppendSharedHead(dst []byte, x *Exchange, host string) []byte {
+	all := x.Fields
+	x.Fields = sharedOf(all, r.shared.names())
+	defer func() { x.Fields = all }()
 	return r.AppendRequestHead(dst, x, Framing{Length: -1, Host: host, shared: r.shared})
+}
+
+// sharedOf are those of fields that have the names, in the order of the names.
+func sharedOf(fields []http1.Field, names []string) (list []http1.Field) {
+	perHop := listsNames(fields)
+	for _, name := range names {
+		for i := range fields {
+			if f := &fields[i]; http1.EqualFold(f.Name, name) && !(perHop && listed(fields, f.Name)) {
+				list = append(list, http1.Field{Name: []byte(textproto.CanonicalMIMEHeaderKey(name)), Value: f.Value})
+			}
+		}
+	}
+	return list
 }

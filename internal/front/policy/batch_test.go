@@ -44,9 +44,16 @@ func TestASharedHeadHasWhatRequestsHaveInCommon(t *testing.T) {
 	}
 	got := string(x.Route.AppendSharedHead(nil, x, "upstream"))
 	head, _, _ := strings.Cut(got, "\r\n")
-	if head != "POST /v1/a?b=c HTTP/1.1" || !strings.HasSuffix(got, "\r\nContent-Type: application/json\r\nX-Team: red\r\nX-Set: 1\r\nAuthorization: ours\r\n\r\n") &&
-		!strings.HasSuffix(got, "\r\nContent-Type: application/json\r\nX-Team: red\r\nAuthorization: ours\r\nX-Set: 1\r\n\r\n") {
+	if head != "POST /v1/a?b=c HTTP/1.1" || !strings.HasSuffix(got, "\r\nX-Team: red\r\nContent-Type: application/json\r\nX-Set: 1\r\nAuthorization: ours\r\n\r\n") &&
+		!strings.HasSuffix(got, "\r\nX-Team: red\r\nContent-Type: application/json\r\nAuthorization: ours\r\nX-Set: 1\r\n\r\n") {
 		t.Errorf("%q", got)
+	}
+	y := exchange(t, "POST /v1/a?b=c\nx-team: red\naccept: x\ncontent-type: application/json") // as over HTTP/2, by another client
+	if v := admit(s, y, 0); v.Action != Forward {
+		t.Fatalf("%+v", v)
+	}
+	if again := string(y.Route.AppendSharedHead(nil, y, "upstream")); again != got || len(y.Fields) < 3 {
+		t.Errorf("%q, and of another client %q", got, again)
 	}
 	for _, other := range []string{"theirs", "Cookie", "User-Agent", "Forwarded", "traceparent", "Via", "Length"} {
 		if strings.Contains(got, other) {

@@ -62,6 +62,14 @@ func (s *nameSet) add(name string) {
 	s.longer = append(s.longer, name)
 }
 
+// names are those that were added, in small letters and in an order that is always the same.
+func (s *nameSet) names() (list []string) {
+	for _, names := range s.byLen {
+		list = append(list, names...)
+	}
+	return append(list, s.longer...)
+}
+
 func (s *nameSet) addPrefix(p string) { s.prefixes = append(slices.Clip(s.prefixes), p) }
 
 func (s *nameSet) has(name []byte) bool {

@@ -34,6 +34,8 @@ type call struct {
 	due     bool // it may start
 	taken   bool // it starts
 	active  int  // members that have not left
+	// unserved: one left before it had all, so the backend may be at work for it.
+	unserved bool
 
 	// The loop's goroutine.
 	x       *proxy.Exchange // nil: it is not under way
@@ -45,7 +47,7 @@ type call struct {
 	reply   reply
 	events  stream
 	owners  []*Member // by index of an answer
-	strayed bool      // an index of no request was logged
+	strayed bool      // a part of no request was logged
 }
 
 // A mode is what becomes of a reply.
@@ -292,6 +294,7 @@ var (
 	errPart    = &proxy.Error{Cause: proxy.BadReply, Status: http.StatusBadGateway, Message: "the backend's answer to a batch is not what it should be"}
 	errTooLong = errors.New("it is longer than batch.max_reply")
 	errNoPart  = errors.New("it ends without an event for a request")
+	errIndex   = errors.New("an index of no request")
 )
 
 // giveUp ends the exchange because of what is wrong with its reply, which no client can have.

@@ -121,6 +121,8 @@ func TestRepliesAreSplit(t *testing.T) {
 	f(KServe, `{"error":"x"}`, []int{1, 1}, 0, `error: it has no "predictions"`, `error: it has no "predictions"`)
 	f(KServe, `{"predictions":[1,2`, []int{1, 1}, 0, errNoObject.Error())
 	f(KServe, `{"predictions":[1,2],"predictions":[3,4]}`, []int{1, 1}, 0, errTwice.Error())
+	f(KServe, `{"predictions":[1,2],"Predictions":[3,4]}`, []int{1, 1}, 0, errKey.Error()) // some clients read the last one
+	f(KServe, `{"predictions":[1,2],"pr\u0065dictions":[3,4]}`, []int{1, 1}, 0, errKey.Error())
 	f(Completions, `{"id":"x","choices":[{"index":1,"text":"b"},{"text":"a","index": 0},{"text":"c","index":2}],"usage":{"total_tokens":9}}`, []int{1, 2}, 0,
 		`{"id":"x","choices":[{"text":"a","index": 0}],"usage":null}`, `{"id":"x","choices":[{"index":0,"text":"b"},{"text":"c","index":1}],"usage":null}`)
 	f(Completions, `{"usage":{"a":1},"choices":[{"index":0},{"index":7},{"text":"no index"},{"index":-1}]}`, []int{1, 1}, 3, `{"usage":null,"choices":[{"index":0}]}`, "error: index 1 is there 0 times")

@@ -289,7 +289,8 @@ func (m *Member) Leave() {
 			q.discard(c)
 		}
 	case joined:
-		if c.active--; c.active == 0 && !m.ended {
+		c.unserved = c.unserved || !m.ended
+		if c.active--; c.active == 0 && c.unserved { // else the backend has said all
 			cancel = c
 		}
 	case alone:

@@ -10,6 +10,7 @@ import (
 var (
 	errNoObject = errors.New("it is not one JSON object")
 	errTwice    = errors.New("it has its items twice")
+	errKey      = errors.New("a key is written with escapes, or that of the items in other letters")
 )
 
 // A span is a piece of bytes; to is 0 if there is none.
@@ -38,12 +39,13 @@ func (r *reply) parse(f *Format, b []byte) error {
 	if s.space() != '{' {
 		return errNoObject
 	}
-	twice := false
+	twice, unclear := false, false
 	s.object(func(k key) {
 		s.space()
 		from := s.at
 		switch {
-		case k.escaped:
+		case k.escaped, is(k, f.out) && string(k.name) != f.out: // some clients would read it as the items
+			unclear = true
 			s.value(1)
 		case string(k.name) == f.out && s.space() == '[':
 			twice = twice || r.list.to > 0
@@ -61,6 +63,8 @@ func (r *reply) parse(f *Format, b []byte) error {
 		return errNoObject
 	case twice:
 		return errTwice
+	case unclear:
+		return errKey
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func (c *call) divide() {
 	}
 	faults, strays := c.reply.whole(f, shares)
 	if strays > 0 {
-		c.stray(strays)
+		c.stray(strays, errIndex)
 	}
 	bad, why := 0, error(nil)
 	for i, m := range c.members {
@@ -41,12 +41,13 @@ func (c *call) divide() {
 	c.body = nil
 }
 
-// stray counts answers that are for no request, and logs that once.
-func (c *call) stray(n int) {
+// stray counts answers that are for no request, and events of which that is not known, and logs
+// the first.
+func (c *call) stray(n int, why error) {
 	c.q.strays.Add(uint64(n))
 	if !c.strayed {
 		c.strayed = true
-		c.q.batcher.log.Warn("a backend's reply to a batch has an index of no request", "route", c.q.route, "upstream", c.peer, "requests", len(c.members), "indexes", len(c.owners))
+		c.q.batcher.log.Warn("a backend's reply to a batch has parts of no request", "route", c.q.route, "upstream", c.peer, "requests", len(c.members), "indexes", len(c.owners), "err", why)
 	}
 }
 
@@ -80,7 +81,7 @@ func (t *stream) demux(b []byte) {
 const done = "[DONE]" // the data of the last event of a stream
 
 // event gives each member what an event has for it. One that has no answers is for all: an
-// error, for example.
+// error, for example. One that cannot be read might have some, and is for none.
 func (t *stream) event(ev *sse.Event) {
 	c := t.c
 	t.round++
@@ -93,7 +94,11 @@ func (t *stream) event(ev *sse.Event) {
 		return
 	}
 	f := c.members[0].Format
-	if c.reply.parse(f, ev.Data) != nil || c.reply.list.to == 0 {
+	if err := c.reply.parse(f, ev.Data); err != nil {
+		c.stray(1, err)
+		return
+	}
+	if c.reply.list.to == 0 {
 		for _, m := range c.members {
 			if p := &m.part; !p.over && !p.ends {
 				p.out = sse.AppendEvent(p.out, ev)
@@ -104,7 +109,7 @@ func (t *stream) event(ev *sse.Event) {
 	for i := range c.reply.answers {
 		a := &c.reply.answers[i]
 		if a.target < 0 || a.target >= len(c.owners) {
-			c.stray(1)
+			c.stray(1, errIndex)
 			continue
 		}
 		m := c.owners[a.target]

@@ -48,7 +48,7 @@ type Stats struct {
 	Refused uint64 `json:"refused"`
 	// Left are parts of replies dropped because their client was gone, Slow those of clients
 	// that did not read, Malformed those that the backend got wrong, Strays answers with an
-	// index of no request.
+	// index of no request and events that cannot be divided.
 	Left      uint64 `json:"left"`
 	Slow      uint64 `json:"slow"`
 	Malformed uint64 `json:"malformed"`
