@@ -43,6 +43,9 @@ func chooseEngine(cfg Config, log *slog.Logger, probe, prefer func() error) (Con
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = cfg.Loops * table
 	}
+	if most := cfg.Loops * table; cfg.MaxConns > most {
+		log.Warn("fewer connections than max_conns fit into the tables of the loops: raise loops or the descriptor limit", "max_conns", cfg.MaxConns, "loops", cfg.Loops, "fit", most)
+	}
 	table = min(table, cfg.MaxConns) + spareFiles
 	return cfg, func() (poller.Poller, error) {
 		p, err := poller.NewUring(table)

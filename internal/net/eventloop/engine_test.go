@@ -330,4 +330,15 @@ func TestTheEngineIsChosenInWords(t *testing.T) {
 	f(Config{Engine: "auto"}, no, engineEpoll, false)
 	f(Config{Engine: "auto", MaxConns: many}, nil, engineUring, false)
 	f(Config{Engine: "auto", MaxConns: many}, no, engineEpoll, true)
+
+	fits := func(conns int, want bool) {
+		t.Helper()
+		var out bytes.Buffer
+		chooseEngine(Config{Loops: 2, MaxConns: conns}.WithDefaults(), slog.New(slog.NewTextHandler(&out, nil)), func() error { return nil }, func() error { return nil })
+		if warned := strings.Contains(out.String(), "raise loops"); warned == want {
+			t.Errorf("%d connections in two loops: %q", conns, out.String())
+		}
+	}
+	fits(2*min(connsPerTable(), maxTable), true)
+	fits(2*min(connsPerTable(), maxTable)+1, false)
 }
