@@ -88,7 +88,7 @@ func newAcceptRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run INDICATOR...",
 		Short:   "Run single indicators",
-		Example: "  weir accept run burst\n  weir accept run sustained --full --rate 80k",
+		Example: "  weir accept run burst\n  weir accept run sustained --full --rate 80k\n  weir accept run connections --conns 40000 --conns-for 2m",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if full {
@@ -99,6 +99,8 @@ func newAcceptRun() *cobra.Command {
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&full, "full", false, "as long as in a full run")
+	cmd.Flags().IntVar(&f.opt.Conns, "conns", 0, "hold `N` mixed connections (default: as many as the plan)")
+	cmd.Flags().DurationVar(&f.opt.ConnsFor, "conns-for", 0, "hold them for this `time` (default: as long as the plan)")
 	return cmd
 }
 

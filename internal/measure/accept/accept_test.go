@@ -162,25 +162,30 @@ func failed(f accept.Finding) (list []string) {
 	return list
 }
 
-// Each violation makes its indicator fail by the check that is about it, and without one the
-// same indicator does not fail.
+// Each violation makes its indicator fail, by the check that is about it and by no other, where one does not bring
+// the next, as between two sites. The indicator beside it does not fail, and without a violation none does.
 func TestPlantedViolations(t *testing.T) {
 	trial.Long(t)
-	f := func(what, name, check string, plant func(o *accept.Options)) {
+	f := func(what, name, check string, plant func(o *accept.Options), beside ...string) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			got := finding(t, name, plant)
 			if what == "leak" && !strings.Contains(strings.Join(got.Why, " "), "accept_test.go:") {
 				t.Errorf("the line that leaks is not named: %q", got.Why)
 			}
-			if got.Verdict != capacity.Fail || !strings.Contains(strings.Join(failed(got), "; "), check) {
-				t.Errorf("%s: %s, failed: %q; %q", name, got.Verdict, failed(got), got.Why)
+			if list := failed(got); got.Verdict != capacity.Fail || len(list) != 1 && name != "two-sites" || !strings.Contains(strings.Join(list, "; "), check) {
+				t.Errorf("%s: %s, failed: %q, want %q; %q", name, got.Verdict, list, check, got.Why)
+			}
+			for _, other := range beside {
+				if got := finding(t, other, plant); len(failed(got)) > 0 {
+					t.Errorf("%s beside %s: failed: %q; %q", other, name, failed(got), got.Why)
+				}
 			}
 		})
 	}
 	f("stall", "sustained", "longest response", func(o *accept.Options) { o.Plant(relay(t, stall())) })
 	f("lost message", "sustained", "did not receive", func(o *accept.Options) { o.Plant(relay(t, lose())) })
-	f("leak", "leaks", "leaks in Weir", func(o *accept.Options) { o.Program[1] = leaky })
+	f("leak", "leaks", "leaks in Weir", func(o *accept.Options) { o.Program[1] = leaky }, "audit")
 	f("slow disk", "audit", "P99 of a change", func(o *accept.Options) { o.Program[1] = slowDisk })
 	f("skewed clock", "partition", "clock 500 s off", func(o *accept.Options) {
 		o.Set("--set", "auth.leeway=5m") // so the gateway takes the clock for right
@@ -193,7 +198,7 @@ func TestPlantedViolations(t *testing.T) {
 	// On a machine that others use, nothing that depends on time passes or fails.
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
-		for name, want := range map[string]capacity.Verdict{"sustained": capacity.Inconclusive, "audit": capacity.Inconclusive, "leaks": capacity.Pass, "connections": capacity.Inconclusive, "two-sites": capacity.Inconclusive} {
+		for name, want := range map[string]capacity.Verdict{"sustained": capacity.Inconclusive, "audit": capacity.Inconclusive, "leaks": capacity.Pass, "connections": capacity.Inconclusive, "shipments": capacity.Pass, "two-sites": capacity.Inconclusive} {
 			if got := finding(t, name, (*accept.Options).Noisy); got.Verdict != want || len(failed(got)) > 0 {
 				t.Errorf("%s: %s, want %s, failed: %q; %q", name, got.Verdict, want, failed(got), got.Why)
 			}

@@ -13,6 +13,7 @@ func (o *Options) Small() {
 		p.hold, p.kills, p.actions, p.trials, p.pairs = 4*time.Second, 2, 4, 1, 2
 		p.sites = time.Second
 		p.conns, p.connsFor, p.connsRate, p.piece = 60, time.Second, 300, 200*time.Millisecond
+		p.tracked, p.trackedFor = 60, 2*time.Second
 	}
 	o.host = func() stat.Covariates { return stat.Covariates{Busy: 0.5, Own: 0.5} }
 	o.every = 100 * time.Millisecond

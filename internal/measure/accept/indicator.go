@@ -64,7 +64,7 @@ type plot struct {
 // Indicators are all, in the order in which they run.
 func Indicators() []Indicator {
 	return []Indicator{
-		sustained(), burst(), connections(), flatness(), priority(), leaks(), observability(),
+		sustained(), burst(), connections(), shipments(), flatness(), priority(), leaks(), observability(),
 		partition(), crypto(), auditLog(), recovery(), twoSites(),
 	}
 }

@@ -23,13 +23,42 @@ type plan struct {
 	connsRate float64
 	processes int
 	few, many int // connections of flatness
-	piece     time.Duration
-	pairs     int // of pieces that are compared with each other
-	trials    int
-	sites     time.Duration // load before and after a switch-over of two sites
+	// tracked clients follow shipments for trackedFor.
+	tracked    int
+	trackedFor time.Duration
+	piece      time.Duration
+	pairs      int // of pieces that are compared with each other
+	trials     int
+	sites      time.Duration // load before and after a switch-over of two sites
 	// kills of the audit log's node, actions before each.
 	kills, actions int
 	handshakes     int
+	// less is why the mixed connections are fewer or shorter than the target says, trackedLess the clients of
+	// shipments; empty: they are not.
+	less, trackedLess string
+}
+
+// mixed sets the mixed connections, and the clients of shipments, and how long they are held; 0 leaves either.
+func (p *plan) mixed(conns int, length time.Duration) error {
+	if conns < 0 || conns > 0 && conns < 30 || length < 0 || length > 0 && length < time.Second {
+		return fmt.Errorf("%d mixed connections for %v: want 30 or more for a second or longer", conns, length)
+	}
+	was := *p
+	if conns > 0 {
+		p.conns, p.tracked = conns, conns
+	}
+	if length > 0 {
+		p.connsFor, p.trackedFor = length, length
+	}
+	less := func(conns int, length time.Duration, ofConns int, ofLength time.Duration) string {
+		if conns >= ofConns && length >= ofLength {
+			return ""
+		}
+		return fmt.Sprintf("%d connections for %v, not %d for %v", conns, length, ofConns, ofLength)
+	}
+	p.less = less(p.conns, p.connsFor, was.conns, was.connsFor)
+	p.trackedLess = less(p.tracked, p.trackedFor, was.tracked, was.trackedFor)
+	return nil
 }
 
 // quick takes about ten minutes, full somewhat more than four hours, most of that for the
@@ -38,7 +67,7 @@ func quickPlan() plan {
 	return plan{
 		name: "quick", attempts: 1,
 		knee: 110 * time.Second, hold: 45 * time.Second, settle: 8 * time.Second, bursts: []time.Duration{10 * time.Second}, searched: time.Second,
-		conns: 10_000, connsFor: 5 * time.Minute, connsRate: 300, processes: 1, few: 1_000, many: 10_000,
+		conns: 10_000, connsFor: 5 * time.Minute, connsRate: 300, processes: 1, few: 1_000, many: 10_000, tracked: 10_000, trackedFor: 30 * time.Second,
 		piece: 1500 * time.Millisecond, pairs: 4, trials: 3, sites: 3 * time.Second, kills: 5, actions: 100, handshakes: 500,
 	}
 }
@@ -49,6 +78,7 @@ func fullPlan() plan {
 	p.knee, p.hold, p.settle = 12*time.Minute, time.Hour, 20*time.Second
 	p.bursts, p.searched = []time.Duration{10 * time.Second, time.Minute, 10 * time.Second, time.Minute, 10 * time.Second, time.Minute}, 2*time.Second
 	p.conns, p.connsFor, p.connsRate, p.processes, p.few, p.many = 80_000, 2*time.Hour, 1000, 4, 10_000, 100_000
+	p.tracked, p.trackedFor = 80_000, 10*time.Minute
 	p.piece, p.pairs, p.trials, p.sites, p.kills, p.actions, p.handshakes = 4*time.Second, 12, 10, 15*time.Second, 30, 200, 3000
 	return p
 }

@@ -147,11 +147,31 @@ func sourcesFor(s *Spec, t *target, need, ports uint64) ([]netip.Addr, error) {
 		return nil, &LimitError{Resource: "ports", Need: need, Have: usable,
 			Fix: fmt.Sprintf("name %d source addresses of this machine, or widen the range: sysctl -w net.ipv4.ip_local_port_range='1024 65535'", (need+usable-1)/usable)}
 	}
-	var from []netip.Addr
-	for i := range (need + usable - 1) / usable {
-		from = append(from, netip.AddrFrom4([4]byte{127, 0, byte(1 + i/250), byte(1 + i%250)}))
+	return loopback((need + usable - 1) / usable), nil
+}
+
+// loopback are n addresses of this machine.
+func loopback(n uint64) (list []netip.Addr) {
+	for i := range n {
+		list = append(list, netip.AddrFrom4([4]byte{127, 0, byte(1 + i/250), byte(1 + i%250)}))
 	}
-	return from, nil
+	return list
+}
+
+// WithSources names the local addresses that conns connections to s.Target take where several loads, or
+// several processes of one, share its ports: none of them knows of the others. What s names already
+// stays, and nothing is named where one address has ports enough.
+func (s Spec) WithSources(conns int) (Spec, error) {
+	t, err := newTarget(context.Background(), s.Target, s.Insecure)
+	if err != nil {
+		return s, fmt.Errorf("target: %w", err)
+	}
+	from, err := sourcesFor(&s, t, uint64(max(conns, 0)), localPorts())
+	if err != nil {
+		return s, err
+	}
+	s.Sources = from
+	return s, nil
 }
 
 // newPublish is where pubsub publishes: what the Spec says, or the target's host

@@ -63,6 +63,28 @@ func TestLoopbackTargetsGetSources(t *testing.T) {
 	f(5_000_000, 187)
 }
 
+// Loads that share the ports to a target get addresses for all of them, though each of them alone needs none.
+func TestLoadsTogetherGetSources(t *testing.T) {
+	far, near := "http://192.0.2.1/", "ws://127.0.0.1:8000/ws?channel={channel}"
+	f := func(target string, conns int, wants bool) {
+		t.Helper()
+		s, err := Spec{Kind: WebSocket, Target: target, Conns: 1000}.WithSources(conns)
+		if err != nil || (len(s.Sources) > 1) != wants {
+			t.Errorf("%s, %d: %v, %v", target, conns, s.Sources, err)
+		}
+		parts, err := s.Split(2)
+		if err != nil || len(parts[1].Sources) != len(s.Sources) {
+			t.Errorf("%+v, %v", parts, err)
+		}
+	}
+	f(near, 5000, false)
+	f(near, 200_000, true)
+	f(far, 5000, false)
+	if _, err := (Spec{Kind: HTTP, Target: far}).WithSources(200_000); err == nil || !strings.Contains(err.Error(), "ports") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestSpecsThatCannotWorkAreRefused(t *testing.T) {
 	f := func(want string, change func(*Spec)) {
 		t.Helper()
