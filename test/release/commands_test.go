@@ -12,7 +12,7 @@ var invocation = regexp.MustCompile(`(?m)(?:^|[|;&(]|\b(?:do|if|until|while)\b)[
 
 var flagName = regexp.MustCompile(`(?:^| )(--[a-z][a-z0-9-]*)`)
 
-var commandName = regexp.MustCompile(`^[a-z]+$`) // not an address, which bench takes
+var commandName = regexp.MustCompile(`^[a-z]+$`) // not an address, which weir bench takes
 
 // usages are the sections of docs/reference/cli.md, which is what --help prints, by command.
 func usages(t *testing.T) map[string]string {
