@@ -117,9 +117,14 @@ func slowlyRecorded(ctx context.Context, file string) error {
 	return nil
 }
 
+// room is for two indicators at once: each has gateways and a load of its own.
+var room = make(chan struct{}, 2)
+
 // finding runs one indicator with what is planted, has the report verified, and returns it.
 func finding(t *testing.T, name string, plant func(o *accept.Options)) accept.Finding {
 	t.Helper()
+	room <- struct{}{}
+	defer func() { <-room }()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
