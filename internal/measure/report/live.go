@@ -52,9 +52,6 @@ func NewLive(w io.Writer) *Live {
 // On says whether anything is shown; who would have to work for a view may ask.
 func (l *Live) On() bool { return l.on }
 
-// Width is the columns there are.
-func (l *Live) Width() int { return l.size() }
-
 // Show replaces the view by these lines, cut to the width. Called more often than
 // four times a second it does nothing.
 func (l *Live) Show(lines ...string) {

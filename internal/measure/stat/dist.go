@@ -6,10 +6,7 @@ import (
 	"gonum.org/v1/gonum/mathext"
 )
 
-// NormalCDF is the probability that a standard normal variable is at most x.
-func NormalCDF(x float64) float64 { return 0.5 * math.Erfc(-x/math.Sqrt2) }
-
-// NormalQuantile is the inverse of NormalCDF; −Inf at 0, +Inf at 1, NaN outside.
+// NormalQuantile is the value that a standard normal variable is at most with probability p; −Inf at 0, +Inf at 1, NaN outside.
 func NormalQuantile(p float64) float64 { return math.Sqrt2 * math.Erfinv(2*p-1) }
 
 // StudentCDF is the probability that a variable of Student's distribution with

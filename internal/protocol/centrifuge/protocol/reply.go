@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"encoding/binary"
 	"maps"
 	"slices"
 	"strconv"
@@ -462,6 +461,3 @@ func appendString[T string | []byte](dst []byte, s T) []byte {
 	dst = append(dst, s[from:]...)
 	return append(dst, '"')
 }
-
-// AppendUvarint appends the length that precedes a Protobuf message.
-func AppendUvarint(dst []byte, v uint64) []byte { return binary.AppendUvarint(dst, v) }
