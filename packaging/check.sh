@@ -23,6 +23,8 @@ else
   trap 'rm -rf "$work"' EXIT
 fi
 passed=0 failed=0
+GOTOOLCHAIN=$(sed -n 's/^toolchain=//p' packaging/release.sh)
+export GOTOOLCHAIN
 goreleaser=github.com/goreleaser/goreleaser/v2@v2.15.1
 govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 

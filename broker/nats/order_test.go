@@ -65,3 +65,18 @@ func TestPublishesInFlightKeepTheirOrder(t *testing.T) {
 	overtaken("v", "refused", refused)
 	overtaken("w", "dropped", dropped)
 }
+
+// A server that has just started, or a log that elects a leader, serves no reads for a moment: they are made
+// again, and only a log that nobody serves is unavailable.
+func TestReadsWaitForWhoServesThem(t *testing.T) {
+	c := external(t)
+	c.spawn(t)
+	w := startScript(t, strings.TrimPrefix(c.url(), "nats://"))
+	ns := hub.Namespace{Name: "a"}.WithDefaults()
+	n := startOn(t, Config{URL: "nats://" + w.addr}, ns)
+	n.Pub(&ns, "x", "one")
+	w.plan(directReads, false, refused, refused, refused)
+	if ms := history(t, n, &ns, "x"); len(ms) != 1 || w.sendings(directReads) < 4 {
+		t.Errorf("%d messages after %d reads, want one after four", len(ms), w.sendings(directReads))
+	}
+}

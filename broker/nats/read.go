@@ -111,6 +111,31 @@ func (r *reads) get(ctx context.Context, subject string, q query) (page, error) 
 	if err != nil {
 		return page{}, err
 	}
+	for end := time.Now().Add(noReaderFor); ; {
+		got, err := r.try(ctx, subject, body)
+		if !errors.Is(err, errNoReader) || time.Now().After(end) {
+			return got, err
+		}
+		select {
+		case <-ctx.Done():
+			return page{}, r.late(ctx)
+		case <-time.After(noReaderEvery):
+		}
+	}
+}
+
+// A server that has just started accepts requests before its streams serve reads, and one that
+// elects a leader may serve none for a moment: for noReaderFor a read is made again every
+// noReaderEvery while no server answers for its stream.
+const (
+	noReaderFor   = 2 * time.Second
+	noReaderEvery = 20 * time.Millisecond
+)
+
+var errNoReader = fmt.Errorf("%w: no server answers reads of the stream", hub.ErrUnavailable)
+
+// try is get once; errNoReader if there is nobody to ask.
+func (r *reads) try(ctx context.Context, subject string, body []byte) (page, error) {
 	answers := make(chan *read, maxReadTries)
 	var ids [maxReadTries]uint64
 	tries, came := 0, 0
@@ -121,7 +146,7 @@ func (r *reads) get(ctx context.Context, subject string, q query) (page, error) 
 		if again {
 			ids[tries] = r.begin(answers)
 			tries++
-			err = r.b.nc.PublishRequest(subject, r.prefix+strconv.FormatUint(ids[tries-1], 36), body)
+			err := r.b.nc.PublishRequest(subject, r.prefix+strconv.FormatUint(ids[tries-1], 36), body)
 			if err != nil {
 				return page{}, fmt.Errorf("%w: read %s: %w", hub.ErrUnavailable, subject, err)
 			}
@@ -289,7 +314,7 @@ func (r *reads) receive(m *natsgo.Msg) {
 		rd.page.pending, _ = strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64)
 		rd.page.upTo, _ = strconv.ParseUint(m.Header.Get("Nats-UpTo-Sequence"), 10, 64)
 	case "503":
-		rd.err = fmt.Errorf("%w: no server answers reads of the stream", hub.ErrUnavailable)
+		rd.err = errNoReader
 	default:
 		rd.err = fmt.Errorf("%w: read: %s %s", hub.ErrUnavailable, status, m.Header.Get("Description"))
 	}

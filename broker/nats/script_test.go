@@ -23,8 +23,11 @@ const (
 	unheard      // it arrives, and the answer is lost
 )
 
-// A script is a way to a NATS server that decides what becomes of each publish, by its data: the fates
-// of its first sendings, one after another; all others pass.
+// directReads are, for a plan, all direct reads together.
+const directReads = "direct reads"
+
+// A script is a way to a NATS server that decides what becomes of each publish, by its data, and of direct
+// reads: the fates of its first sendings, one after another; all others pass.
 type script struct {
 	t    *testing.T
 	addr string
@@ -157,20 +160,20 @@ func (s *script) passes(line string, m []byte, down io.Writer) bool {
 	f := strings.Fields(line)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	data := ""
 	switch {
 	case len(f) > 2 && f[0] == "SUB":
 		s.sids[f[1]] = f[len(f)-1]
-		return true
-	case len(f) != 5 || f[0] != "HPUB": // subject, reply, and two lengths
-		return true
-	}
-	data := ""
-	for d := range s.fates {
-		if bytes.HasSuffix(m, []byte("\r\n\r\n"+d+"\r\n")) {
-			data = d
+	case len(f) == 4 && f[0] == "PUB" && strings.Contains(f[1], ".DIRECT.GET."): // subject, reply, length
+		data = directReads
+	case len(f) == 5 && f[0] == "HPUB": // subject, reply, and two lengths
+		for d := range s.fates {
+			if bytes.HasSuffix(m, []byte("\r\n\r\n"+d+"\r\n")) {
+				data = d
+			}
 		}
 	}
-	if data == "" {
+	if len(s.fates[data]) == 0 && s.sent[data] == 0 {
 		return true
 	}
 	s.sent[data]++

@@ -52,7 +52,7 @@ func TestGoreleaserAgreesWithNfpm(t *testing.T) {
 		Overrides   map[string]description
 	}
 	var goreleaser struct {
-		Builds []struct{ Ldflags, Flags, Goarch []string }
+		Builds []struct{ Ldflags, Flags, Tags, Env, Goarch []string }
 		Nfpms  []struct {
 			description  `yaml:",inline"`
 			PackageName  string `yaml:"package_name"`
@@ -93,6 +93,12 @@ func TestGoreleaserAgreesWithNfpm(t *testing.T) {
 	}
 	script := string(read(t, "packaging/release.sh"))
 	for _, b := range goreleaser.Builds {
+		if want := "-tags " + strings.Join(b.Tags, ","); len(b.Tags) == 0 || !strings.Contains(script, want) {
+			t.Errorf("packaging/release.sh does not build with %s", want)
+		}
+		if _, version, _ := strings.Cut(b.Env[len(b.Env)-1], "GOTOOLCHAIN="); version == "" || !strings.Contains(script, "\ntoolchain="+version+"\n") {
+			t.Errorf("packaging/release.sh does not build with the Go of %v", b.Env)
+		}
 		for _, text := range append(b.Flags, `-ldflags "`+strings.ReplaceAll(b.Ldflags[0], "v{{ .Version }}", "$VERSION")+`"`) {
 			if !strings.Contains(script, text) {
 				t.Errorf("packaging/release.sh does not build with %s", text)
