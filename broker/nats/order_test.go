@@ -66,8 +66,8 @@ func TestPublishesInFlightKeepTheirOrder(t *testing.T) {
 	overtaken("w", "dropped", dropped)
 }
 
-// A server that has just started, or a log that elects a leader, serves no reads for a moment: they are made
-// again, and only a log that nobody serves is unavailable.
+// A server that has just started, or a log that elects a leader, serves no reads for a short time: they are made
+// again, and only a log that no server serves is unavailable.
 func TestReadsWaitForWhoServesThem(t *testing.T) {
 	c := external(t)
 	c.spawn(t)

@@ -125,7 +125,7 @@ func (r *reads) get(ctx context.Context, subject string, q query) (page, error) 
 }
 
 // A server that has just started accepts requests before its streams serve reads, and one that
-// elects a leader may serve none for a moment: for noReaderFor a read is made again every
+// elects a leader may serve none for a short time: for noReaderFor a read is made again every
 // noReaderEvery while no server answers for its stream.
 const (
 	noReaderFor   = 2 * time.Second
@@ -134,7 +134,7 @@ const (
 
 var errNoReader = fmt.Errorf("%w: no server answers reads of the stream", hub.ErrUnavailable)
 
-// try is get once; errNoReader if there is nobody to ask.
+// try is get once; errNoReader if no server answers.
 func (r *reads) try(ctx context.Context, subject string, body []byte) (page, error) {
 	answers := make(chan *read, maxReadTries)
 	var ids [maxReadTries]uint64

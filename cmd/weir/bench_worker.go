@@ -138,12 +138,15 @@ func (w *worker) name(of int) string {
 // runWorkers makes the load in n processes. A process that dies is named in died;
 // the result is then of the others, and Partial.
 func runWorkers(ctx context.Context, spec loadgen.Spec, n int, show func(loadgen.Snapshot)) (r *loadgen.Result, died, err error) {
+	if _, err := spec.Split(n); err != nil {
+		return nil, nil, usage("fewer processes, or more connections", "--processes %d: %w", n, err)
+	}
 	if spec, err = spec.WithSources(spec.Conns + spec.Publishers); err != nil {
 		return nil, nil, err
 	}
 	parts, err := spec.Split(n)
 	if err != nil {
-		return nil, nil, usage("fewer processes, or more connections", "--processes %d: %w", n, err)
+		return nil, nil, err
 	}
 	var workers []*worker
 	defer func() {
