@@ -8,7 +8,7 @@ import (
 )
 
 // A Shape is how a link is divided among the classes of messages (admission.marks): each has a
-// share of the rate that is its own, and what others leave of theirs, the most important first.
+// share of the rate that is its own, and what others leave of theirs, orders first.
 type Shape struct {
 	// Rate is the link's in bits per second, 1 Mbit to 400 Gbit: a little less than the slowest
 	// link on the way, so that packets queue here and not there.
@@ -37,21 +37,23 @@ const (
 	quantum       = 3028 // bytes that a class sends before the next of its priority: two packets
 )
 
-// shares are in percent of the rate, the most important first. Within its share a class goes before
-// those that are above theirs, however important: the share of what must not wait is large, that of
-// what is sent again or replaced soon is small.
+// shares are in percent of the rate. Within its share a class goes before those that are above theirs,
+// however important: the share of what must not wait is large, that of what is sent again or replaced
+// soon is small. What is left goes by prio, the lowest first: orders before control messages, whose share
+// is enough for what operation needs.
 var shares = []struct {
 	name    string
 	minor   uint32
+	prio    uint32
 	percent uint64
-}{{"control", 0x10, 20}, {"order", 0x20, 40}, {"account", 0x30, 15}, {"", 0x40, 15}, {"market", 0x50, 7}, {"replay", 0x60, 3}}
+}{{"control", 0x10, 1, 5}, {"order", 0x20, 0, 55}, {"account", 0x30, 2, 15}, {"", 0x40, 3, 15}, {"market", 0x50, 4, 7}, {"replay", 0x60, 5, 3}}
 
 // classes are those of s that have a queue of their own.
 func (s *Shape) classes() (list []shapeClass) {
 	all := uint64(s.Rate) / 8
-	for i, c := range shares {
+	for _, c := range shares {
 		if _, ok := s.DSCP[c.name]; ok || c.name == "" {
-			list = append(list, shapeClass{name: c.name, handle: ourHandle | c.minor, prio: uint32(i), rate: all * c.percent / 100, ceil: all})
+			list = append(list, shapeClass{name: c.name, handle: ourHandle | c.minor, prio: c.prio, rate: all * c.percent / 100, ceil: all})
 		}
 	}
 	return list
