@@ -92,7 +92,7 @@ observer: ## compile the eBPF programs of weir observe again (clang, llvm, libbp
 	@cd internal/observe/observer && for p in syscalls sched faults tcp; do \
 		GOPACKAGE=observer go run github.com/cilium/ebpf/cmd/bpf2go@v0.22.0 -go-package observer -target amd64,arm64 -output-dir . \
 			-cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/$$(uname -m)-linux-gnu" $$p bpf/$$p.c || exit 1; \
-	done; cat bpf/common.h bpf/syscalls.c bpf/sched.c bpf/faults.c bpf/tcp.c | sha256sum | cut -d ' ' -f 1 > bpf/sources.sha256
+	done; rm -f *_bpfel.go; cat bpf/common.h bpf/syscalls.c bpf/sched.c bpf/faults.c bpf/tcp.c | sha256sum | cut -d ' ' -f 1 > bpf/sources.sha256
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	@set -e; for pkg in $$(go list ./...); do \

@@ -3,6 +3,7 @@
 package observer
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"structs"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -25,7 +27,7 @@ import (
 type kernelProbe struct {
 	name  string
 	still string // what the report has without it
-	load  func() (*ebpf.CollectionSpec, error)
+	file  string // of the object, without the architecture
 	// set prepares constants of the programs besides the process.
 	set map[string]any
 
@@ -33,6 +35,32 @@ type kernelProbe struct {
 	links []link.Link
 	why   string
 }
+
+// The keys and values of the programs' maps, as bpf/*.c lays them out.
+type (
+	kernelTally struct {
+		_         structs.HostLayout
+		Count, Ns uint64
+	}
+	callUnderWay struct {
+		_        structs.HostLayout
+		At, Lock uint64
+		Call     uint32
+		_        [4]byte
+	}
+	waitKey struct {
+		_            structs.HostLayout
+		Lock, Thread uint64
+	}
+	portPair struct {
+		_           structs.HostLayout
+		Local, Peer uint16
+	}
+	closedConns struct {
+		_                         structs.HostLayout
+		Count, Ns, Sent, Received uint64
+	}
+)
 
 // kernel is the part of an observation that runs in the kernel.
 type kernel struct {
@@ -45,10 +73,10 @@ type kernel struct {
 
 func newKernel(pid int, off string) *kernel {
 	k := &kernel{calls: map[uint32]*history{}, probes: []*kernelProbe{
-		{name: "system calls", still: "no times of system calls and locks", load: loadSyscalls, set: map[string]any{"futex_call": int64(sys.FutexCall)}},
-		{name: "run queue", still: "its sum is read from /proc", load: loadSched},
-		{name: "page faults", still: "their number is read from /proc", load: loadFaults},
-		{name: "tcp", still: "queues and open connections are read from /proc and sock_diag", load: loadTcp},
+		{name: "system calls", still: "no times of system calls and locks", file: "syscalls", set: map[string]any{"futex_call": int64(sys.FutexCall)}},
+		{name: "run queue", still: "its sum is read from /proc", file: "sched"},
+		{name: "page faults", still: "their number is read from /proc", file: "faults"},
+		{name: "tcp", still: "queues and open connections are read from /proc and sock_diag", file: "tcp"},
 	}}
 	for _, p := range k.probes {
 		if p.why = off; off == "" {
@@ -62,7 +90,11 @@ func newKernel(pid int, off string) *kernel {
 
 // attach returns why the probe is off, "" if it is on.
 func (p *kernelProbe) attach(pid int) string {
-	spec, err := p.load()
+	object, err := objects.ReadFile(p.file + architecture)
+	if err != nil {
+		return explain(err)
+	}
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		return explain(err)
 	}
@@ -142,7 +174,7 @@ func (k *kernel) probe(name string) *kernelProbe {
 func (k *kernel) poll(i int) {
 	if p := k.probe("system calls"); p != nil {
 		now := map[uint32]*[slots]tally{}
-		for key, t := range entries[uint32, syscallsTally](p.coll.Maps["calls"]) {
+		for key, t := range entries[uint32, kernelTally](p.coll.Maps["calls"]) {
 			call, slot := key>>8, min(key&0xff, slots-1)
 			if now[call] == nil {
 				now[call] = new([slots]tally)
@@ -158,7 +190,7 @@ func (k *kernel) poll(i int) {
 	}
 	if p := k.probe("run queue"); p != nil {
 		var now [slots]tally
-		for key, t := range entries[uint32, schedTally](p.coll.Maps["delays"]) {
+		for key, t := range entries[uint32, kernelTally](p.coll.Maps["delays"]) {
 			now[min(key, slots-1)] = tally{t.Count, t.Ns}
 		}
 		k.runQueue.add(i, now)
@@ -241,7 +273,7 @@ func (k *kernel) report(r *Report, n int) {
 func underWay(list []Syscall, m *ebpf.Map, n int) []Syscall {
 	now := uint64(sys.Monotonic())
 	var thread uint32
-	var b syscallsBegun
+	var b callUnderWay
 	for it := m.Iterate(); it.Next(&thread, &b); {
 		name := sys.SyscallName(int(b.Call))
 		i := slices.IndexFunc(list, func(s Syscall) bool { return s.Name == name })
@@ -279,8 +311,8 @@ func locks(m *ebpf.Map) []Lock {
 		tally
 	}
 	all := map[uint64]*sum{}
-	var key syscallsWaitKey
-	var t syscallsTally
+	var key waitKey
+	var t kernelTally
 	for it := m.Iterate(); it.Next(&key, &t); {
 		s := all[key.Lock]
 		if s == nil {
@@ -316,8 +348,8 @@ func tcpState(n uint32) string {
 }
 
 func connections(t *TCP, coll *ebpf.Collection) {
-	var pair tcpPair
-	var n tcpTally
+	var pair portPair
+	var n kernelTally
 	for it := coll.Maps["retransmits"].Iterate(); it.Next(&pair, &n); {
 		t.Retransmits = append(t.Retransmits, Retransmit{Local: pair.Local, Peer: pair.Peer, Count: n.Count})
 	}
@@ -329,7 +361,7 @@ func connections(t *TCP, coll *ebpf.Collection) {
 	}
 	slices.SortFunc(t.States, func(a, b StateChange) int { return int(b.Count) - int(a.Count) })
 	var lives [slots]tally
-	var c tcpClosed
+	var c closedConns
 	for it := coll.Maps["ended"].Iterate(); it.Next(&key, &c); {
 		lives[min(key, slots-1)] = tally{c.Count, c.Ns}
 		t.Ended.Count += c.Count
