@@ -77,23 +77,6 @@ func (l *Live) Show(lines ...string) {
 	fmt.Fprint(l.out, b.String())
 }
 
-// Print writes lines that stay, above the view. It also writes where there is no
-// terminal.
-func (l *Live) Print(lines ...string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var b strings.Builder
-	if l.on {
-		b.WriteString(l.home() + "\x1b[J")
-		l.lines = 0
-		l.last = time.Time{}
-	}
-	for _, s := range lines {
-		b.WriteString(s + "\n")
-	}
-	fmt.Fprint(l.out, b.String())
-}
-
 // Clear takes the view away.
 func (l *Live) Clear() {
 	l.mu.Lock()

@@ -9,17 +9,6 @@ import (
 // NormalQuantile is the value that a standard normal variable is at most with probability p; −Inf at 0, +Inf at 1, NaN outside.
 func NormalQuantile(p float64) float64 { return math.Sqrt2 * math.Erfinv(2*p-1) }
 
-// StudentCDF is the probability that a variable of Student's distribution with
-// df degrees of freedom is at most t (Abramowitz and Stegun 26.7.1). df need
-// not be whole (Welch) and an infinite df is the normal distribution.
-func StudentCDF(t, df float64) float64 {
-	tail := studentTail(math.Abs(t), df)
-	if t < 0 {
-		return tail
-	}
-	return 1 - tail
-}
-
 // studentTail is P(T > t) for t ≥ 0, without the cancellation of 1−CDF.
 func studentTail(t, df float64) float64 {
 	switch {
@@ -33,8 +22,10 @@ func studentTail(t, df float64) float64 {
 	return 0.5 * mathext.RegIncBeta(df/2, 0.5, df/(df+t*t))
 }
 
-// StudentQuantile is the inverse of StudentCDF. NaN when p is outside [0, 1]
-// or df is not above 0.
+// StudentQuantile is the value that a variable of Student's distribution with df
+// degrees of freedom is at most with probability p (Abramowitz and Stegun 26.7.1). df
+// need not be whole (Welch), and an infinite df is the normal distribution. NaN when p is
+// outside [0, 1] or df is not above 0.
 func StudentQuantile(p, df float64) float64 {
 	switch {
 	case !(p >= 0 && p <= 1) || !(df > 0):

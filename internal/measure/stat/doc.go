@@ -5,7 +5,7 @@
 // same answer. Each function names the paper or section it comes from.
 //
 //	is the window usable?     MSER, Backlog, LittlesLaw, Enough, Classify
-//	how sure is a number?     QuantileRanks, QuantileBounds, LogT, BlockBootstrap, TheilSen
+//	how sure is a number?     QuantileRanks, QuantileBounds, LogT, TheilSen
 //	where does it turn?       Plateau, InflationCrossing, Hinge, Kneedle, Rule
 //	what would it scale to?   FitUSL, FitHardCap, FitScaling
 //	do two samples differ?    WelchT, FisherExact, KolmogorovSmirnov

@@ -120,41 +120,6 @@ func LogT(values []float64, confidence float64) Interval {
 // NewRand returns the generator of a seed, the same everywhere in this package.
 func NewRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)) }
 
-// BlockBootstrap is the percentile interval of a statistic over a series whose
-// neighbours are correlated: whole blocks of it are drawn, wrapping round the
-// end (Künsch, "The jackknife and the bootstrap for general stationary
-// observations", 1989; Politis and Romano's circular form, 1992). statistic is
-// given the positions, 0 to n−1, that a resample is made of, in a slice it must
-// not keep; positions 0…n−1 in order give the point. A block below 1 is 1, the
-// ordinary bootstrap; resamples below 1 is 1,000.
-func BlockBootstrap(seed uint64, n, block, resamples int, confidence float64, statistic func(index []int) float64) Interval {
-	if n <= 0 {
-		return Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1)}
-	}
-	if resamples < 1 {
-		resamples = 1000
-	}
-	block = min(max(block, 1), n)
-	index := make([]int, n)
-	for i := range index {
-		index[i] = i
-	}
-	v := Interval{Point: statistic(index), N: n}
-	r := NewRand(seed)
-	draws := make([]float64, resamples)
-	for k := range draws {
-		for i := 0; i < n; {
-			start := r.IntN(n)
-			for j := 0; j < block && i < n; i, j = i+1, j+1 {
-				index[i] = (start + j) % n
-			}
-		}
-		draws[k] = statistic(index)
-	}
-	v.Lo, v.Hi = percentiles(draws, confidence)
-	return v
-}
-
 // percentiles are the ends of the central share of draws. A draw that is NaN
 // counts as unknown on both sides: too many of them open the interval.
 func percentiles(draws []float64, confidence float64) (lo, hi float64) {

@@ -124,50 +124,6 @@ func TestLogTCoversTheMedian(t *testing.T) {
 	}
 }
 
-// A correlated series needs blocks: single values make an interval that is far too narrow.
-func TestBlocksCoverTheMeanOfACorrelatedSeries(t *testing.T) {
-	cover := func(block int) float64 {
-		r := NewRand(11)
-		hit, trials := 0, 300
-		for k := range trials {
-			xs := make([]float64, 200)
-			x := r.NormFloat64() / math.Sqrt(1-0.49)
-			for i := range xs {
-				xs[i] = x
-				x = 0.7*x + r.NormFloat64()
-			}
-			v := BlockBootstrap(uint64(k), len(xs), block, 300, 0.95, func(index []int) float64 {
-				sum := 0.0
-				for _, i := range index {
-					sum += xs[i]
-				}
-				return sum / float64(len(index))
-			})
-			if v.Lo <= 0 && 0 <= v.Hi {
-				hit++
-			}
-		}
-		return float64(hit) / float64(trials)
-	}
-	if c := cover(15); c < 0.86 || c > 0.98 {
-		t.Errorf("blocks of 15 cover %.3f of the time, want about 0.92", c)
-	}
-	if c := cover(1); c > 0.75 {
-		t.Errorf("single values cover %.3f of the time: the series is not as correlated as meant", c)
-	}
-}
-
-func TestBootstrapRepeatsWithItsSeed(t *testing.T) {
-	sum := func(index []int) float64 { return float64(index[0] + 3*index[len(index)-1]) }
-	a, b := BlockBootstrap(1, 50, 5, 100, 0.9, sum), BlockBootstrap(1, 50, 5, 100, 0.9, sum)
-	if a != b {
-		t.Errorf("%+v and %+v", a, b)
-	}
-	if v := BlockBootstrap(1, 0, 5, 100, 0.9, sum); !math.IsNaN(v.Point) {
-		t.Errorf("of nothing: %+v", v)
-	}
-}
-
 func TestOpenIntervalsSurviveJSON(t *testing.T) {
 	in := Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1), N: 3}
 	b, err := json.Marshal(in)

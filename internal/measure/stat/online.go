@@ -1,16 +1,5 @@
 package stat
 
-// Window reads the next online window, usually of 5 s: Weigh, then Settle.
-func (r *Rule) Window(s RuleSample) Reading {
-	out, raw := r.Weigh(s)
-	state, confirmed := r.Settle(raw, s)
-	if !confirmed {
-		out.Causes = append(out.Causes, "not confirmed by 2 of 3 windows")
-	}
-	out.State = state
-	return out
-}
-
 // Weigh is one window against the rolling baseline, without memory: what the rule
 // says of it alone, before anything is confirmed. The Reading's State is that too.
 func (r *Rule) Weigh(s RuleSample) (Reading, State) {

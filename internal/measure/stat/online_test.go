@@ -2,12 +2,18 @@ package stat
 
 import "testing"
 
+// window weighs and settles s, and reports whether the result was confirmed.
+func (r *Rule) window(s RuleSample) (State, bool) {
+	_, raw := r.Weigh(s)
+	return r.Settle(raw, s)
+}
+
 func TestAnInflectionUnlatchesAfterSteadyWindows(t *testing.T) {
 	r := NewRule(RuleConfig{Unlatch: 3, ConnectionRamp: true}, RuleSample{})
 	good, bad := RuleSample{P99: 0.01, Excess: 1}, RuleSample{P99: 0.05, Excess: 50}
 	step := func(s RuleSample, want State) {
 		t.Helper()
-		if got := r.Window(s).State; got != want {
+		if got, _ := r.window(s); got != want {
 			t.Errorf("state %v, want %v", got, want)
 		}
 	}
@@ -49,8 +55,8 @@ func TestSettleTakesWhatTheCallerKnows(t *testing.T) {
 		t.Errorf("after two inflections %v, confirmed %v", state, confirmed)
 	}
 	r.Reset()
-	if r.Latch(); r.State() != Inflection {
-		t.Errorf("latched, it is %v", r.State())
+	if r.Latch(); r.state != Inflection {
+		t.Errorf("latched, it is %v", r.state)
 	}
 }
 

@@ -157,9 +157,6 @@ func NewRule(cfg RuleConfig, baseline RuleSample) *Rule {
 	return r
 }
 
-// State is the machine's state.
-func (r *Rule) State() State { return r.state }
-
 // Reset unlatches: the machine is steady and keeps its baseline.
 func (r *Rule) Reset() {
 	r.state, r.hasPend, r.inflects, r.calm = Steady, false, nil, 0

@@ -66,7 +66,7 @@ func TestInflectionLatches(t *testing.T) {
 		}
 	}
 	r.Reset()
-	if r.State() != Steady {
+	if r.state != Steady {
 		t.Error("Reset left it latched")
 	}
 }
@@ -76,8 +76,8 @@ func TestAlertTakesTwoReadingsEitherWay(t *testing.T) {
 	loud := RuleSample{P99: 0.002, Goroutines: 100, Excess: 1, Runnable: 3}
 	f := func(s RuleSample, want State) {
 		t.Helper()
-		if got := r.Window(s); got.State != want {
-			t.Errorf("%v, want %v", got.State, want)
+		if got, _ := r.window(s); got != want {
+			t.Errorf("%v, want %v", got, want)
 		}
 	}
 	f(loud, Steady)
@@ -114,15 +114,15 @@ func TestOnlineBaselineRolls(t *testing.T) {
 	for i := range 40 { // a slow drift to four times is no inflection
 		s := quiet
 		s.P99 *= 1 + 3*float64(i)/40
-		if got := r.Window(s); got.State != Steady {
+		if got, _ := r.window(s); got != Steady {
 			t.Fatalf("window %d: %+v", i, got)
 		}
 	}
 	bad := RuleSample{P99: 0.03, Goroutines: 900, Excess: 800}
-	if got := r.Window(bad); got.State == Inflection {
+	if got, _ := r.window(bad); got == Inflection {
 		t.Error("one window confirmed itself")
 	}
-	if got := r.Window(bad); got.State != Inflection {
+	if got, _ := r.window(bad); got != Inflection {
 		t.Errorf("two windows: %+v", got)
 	}
 }
