@@ -59,17 +59,16 @@ func ParseEmulation(b []byte, e Encoding) (*Emulation, error) {
 
 // AppendTo appends r as the body of a request.
 func (r *Emulation) AppendTo(dst []byte, e Encoding) []byte {
-	if e == Protobuf {
-		dst = appendText(dst, 1, r.Node)
-		dst = appendText(dst, 2, r.Session)
-		return appendText(dst, 3, r.Data)
+	if e == Protobuf { // without its length
+		return r.fields(writer{b: dst, e: e}).b
 	}
-	w := objectOf(dst)
-	w.str("session", r.Session)
-	w.str("node", r.Node)
+	return appendObject(dst, e, r.fields)
+}
+
+func (r *Emulation) fields(w writer) writer {
+	w = w.str("node", 1, r.Node).str("session", 2, r.Session)
 	if len(r.Data) > 0 {
-		w.name("data")
-		w.b = appendString(w.b, r.Data)
+		w = w.text("data", 3, r.Data)
 	}
-	return w.end()
+	return w
 }

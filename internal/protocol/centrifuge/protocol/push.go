@@ -13,28 +13,11 @@ type ClientInfo struct {
 }
 
 // AppendInfo appends i as JSON.
-func (i *ClientInfo) AppendInfo(dst []byte) []byte { return i.appendJSON(dst) }
+func (i *ClientInfo) AppendInfo(dst []byte) []byte { return appendObject(dst, JSON, i.fields) }
 
-// appendJSON writes user and client always: SDKs read them without looking.
-func (i *ClientInfo) appendJSON(dst []byte) []byte {
-	dst = append(dst, `{"user":`...)
-	dst = appendString(dst, i.User)
-	dst = append(dst, `,"client":`...)
-	dst = appendString(dst, i.Client)
-	if len(i.Conn) > 0 {
-		dst = AppendRaw(append(dst, `,"conn_info":`...), i.Conn)
-	}
-	if len(i.Chan) > 0 {
-		dst = AppendRaw(append(dst, `,"chan_info":`...), i.Chan)
-	}
-	return append(dst, '}')
-}
-
-func (i *ClientInfo) appendProto(dst []byte) []byte {
-	dst = appendText(dst, 1, i.User)
-	dst = appendText(dst, 2, i.Client)
-	dst = appendText(dst, 3, i.Conn)
-	return appendText(dst, 4, i.Chan)
+// fields writes user and client always: SDKs read them without looking.
+func (i *ClientInfo) fields(w writer) writer {
+	return w.always("user", 1, i.User).always("client", 2, i.Client).data("conn_info", 3, i.Conn).data("chan_info", 4, i.Chan)
 }
 
 // ParseInfo reads what AppendInfo wrote. Other JSON, the info of a publisher of
@@ -82,33 +65,20 @@ type Publication struct {
 	Key   string
 }
 
-func (p *Publication) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	switch {
-	case p.Text:
-		w.name("data")
-		w.b = appendString(w.b, p.Data)
-	default:
-		w.raw("data", p.Data)
+func (p *Publication) fields(w writer) writer {
+	if p.Text {
+		w = w.text("data", 4, p.Data)
+	} else {
+		w = w.data("data", 4, p.Data)
 	}
 	if p.Info != nil {
-		w.sub("info", p.Info.appendJSON)
+		w = w.message("info", 5, p.Info.fields)
 	}
-	w.uint("offset", p.Offset)
+	w = w.uint("offset", 6, p.Offset)
 	if len(p.Tags) > 0 {
-		w.sub("tags", func(dst []byte) []byte {
-			w := objectOf(dst)
-			for _, k := range slices.Sorted(maps.Keys(p.Tags)) {
-				w.name(k)
-				w.b = appendString(w.b, p.Tags[k])
-			}
-			return w.end()
-		})
+		w = w.entries("tags", 7, slices.Sorted(maps.Keys(p.Tags)), func(w writer, name, k string) writer { return w.always(name, 2, p.Tags[k]) })
 	}
-	w.boolean("delta", p.Delta)
-	w.int("time", p.Time)
-	w.str("key", p.Key)
-	return w.end()
+	return w.boolean("delta", 8, p.Delta).int("time", 9, p.Time).str("key", 11, p.Key)
 }
 
 // Size is at least what p takes in a list, in either encoding.
@@ -119,57 +89,25 @@ func (p *Publication) Size() int {
 	if p.Text {
 		n = 6*n + 2 // if all of it must be escaped
 	}
-	return n + len(rest.appendJSON(nil)) + 16
-}
-
-func (p *Publication) appendProto(dst []byte) []byte {
-	dst = appendText(dst, 4, p.Data)
-	if p.Info != nil {
-		dst = appendMessage(dst, 5, p.Info.appendProto)
-	}
-	dst = appendUint(dst, 6, p.Offset)
-	for _, k := range slices.Sorted(maps.Keys(p.Tags)) {
-		dst = appendMessage(dst, 7, func(dst []byte) []byte {
-			return appendText(appendText(dst, 1, k), 2, p.Tags[k])
-		})
-	}
-	dst = appendBool(dst, 8, p.Delta)
-	dst = appendUint(dst, 9, uint64(p.Time))
-	return appendText(dst, 11, p.Key)
+	return n + len(appendObject(nil, JSON, rest.fields)) + 16
 }
 
 // A PushBody is what a push says.
 type PushBody interface {
 	// push is its field: name and number.
 	push() (string, int)
-	appendJSON(dst []byte) []byte
-	appendProto(dst []byte) []byte
+	fields(w writer) writer
 }
 
 // AppendPush appends the push of body on channel, "" for none. A bare push is one of
 // the unidirectional transports, which has no reply around it.
 func AppendPush(dst []byte, e Encoding, bare bool, channel string, body PushBody) []byte {
 	name, num := body.push()
-	if e == JSON {
-		if !bare {
-			dst = append(dst, `{"push":`...)
-		}
-		w := objectOf(dst)
-		w.str("channel", channel)
-		w.sub(name, body.appendJSON)
-		dst = w.end()
-		if !bare {
-			dst = append(dst, '}')
-		}
-		return dst
-	}
-	push := func(dst []byte) []byte {
-		return appendMessage(appendText(dst, 2, channel), num, body.appendProto)
-	}
+	push := func(w writer) writer { return w.str("channel", 2, channel).message(name, num, body.fields) }
 	if bare {
-		return appendSized(dst, push)
+		return appendObject(dst, e, push)
 	}
-	return appendSized(dst, func(dst []byte) []byte { return appendMessage(dst, 4, push) })
+	return appendObject(dst, e, func(w writer) writer { return w.message("push", 4, push) })
 }
 
 func (p *Publication) push() (string, int) { return "pub", 4 }
@@ -180,43 +118,23 @@ type Join struct{ Info *ClientInfo }
 // Leave says that a client has gone.
 type Leave struct{ Info *ClientInfo }
 
-func (j *Join) push() (string, int)            { return "join", 5 }
-func (j *Join) appendJSON(dst []byte) []byte   { return appendInfoOf(dst, j.Info) }
-func (j *Join) appendProto(dst []byte) []byte  { return appendMessage(dst, 1, j.Info.appendProto) }
-func (l *Leave) push() (string, int)           { return "leave", 6 }
-func (l *Leave) appendJSON(dst []byte) []byte  { return appendInfoOf(dst, l.Info) }
-func (l *Leave) appendProto(dst []byte) []byte { return appendMessage(dst, 1, l.Info.appendProto) }
-
-func appendInfoOf(dst []byte, i *ClientInfo) []byte {
-	return append(i.appendJSON(append(dst, `{"info":`...)), '}')
-}
+func (j *Join) push() (string, int)     { return "join", 5 }
+func (j *Join) fields(w writer) writer  { return w.message("info", 1, j.Info.fields) }
+func (l *Leave) push() (string, int)    { return "leave", 6 }
+func (l *Leave) fields(w writer) writer { return w.message("info", 1, l.Info.fields) }
 
 // push of an Unsubscription says that the server has ended a subscription.
 func (u Unsubscription) push() (string, int) { return "unsubscribe", 7 }
 
-func (u Unsubscription) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.uint("code", uint64(u.Code))
-	w.str("reason", u.Reason)
-	return w.end()
-}
-
-func (u Unsubscription) appendProto(dst []byte) []byte {
-	return appendText(appendUint(dst, 2, uint64(u.Code)), 3, u.Reason)
+func (u Unsubscription) fields(w writer) writer {
+	return w.uint("code", 2, uint64(u.Code)).str("reason", 3, u.Reason)
 }
 
 // A Message is data for the client alone.
 type Message struct{ Data []byte }
 
-func (m *Message) push() (string, int) { return "message", 8 }
-
-func (m *Message) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.raw("data", m.Data)
-	return w.end()
-}
-
-func (m *Message) appendProto(dst []byte) []byte { return appendText(dst, 1, m.Data) }
+func (m *Message) push() (string, int)    { return "message", 8 }
+func (m *Message) fields(w writer) writer { return w.data("data", 1, m.Data) }
 
 // A Subscription says that the server has subscribed the client.
 type Subscription struct {
@@ -229,22 +147,9 @@ type Subscription struct {
 
 func (s *Subscription) push() (string, int) { return "subscribe", 9 }
 
-func (s *Subscription) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.boolean("recoverable", s.Recoverable)
-	w.str("epoch", s.Epoch)
-	w.uint("offset", s.Offset)
-	w.boolean("positioned", s.Positioned)
-	w.raw("data", s.Data)
-	return w.end()
-}
-
-func (s *Subscription) appendProto(dst []byte) []byte {
-	dst = appendBool(dst, 1, s.Recoverable)
-	dst = appendText(dst, 4, s.Epoch)
-	dst = appendUint(dst, 5, s.Offset)
-	dst = appendBool(dst, 6, s.Positioned)
-	return appendText(dst, 7, s.Data)
+func (s *Subscription) fields(w writer) writer {
+	w = w.boolean("recoverable", 1, s.Recoverable).str("epoch", 4, s.Epoch).uint("offset", 5, s.Offset)
+	return w.boolean("positioned", 6, s.Positioned).data("data", 7, s.Data)
 }
 
 // connectPush is a ConnectResult as a push.
@@ -253,29 +158,14 @@ type connectPush struct{ *ConnectResult }
 // Push returns r as the push that begins a unidirectional connection.
 func (r *ConnectResult) Push() PushBody { return connectPush{r} }
 
-func (c connectPush) push() (string, int) { return "connect", 10 }
-
-func (c connectPush) appendProto(dst []byte) []byte {
-	dst = appendText(dst, 1, c.Client)
-	dst = appendText(dst, 2, c.Version)
-	return c.appendRest(dst, 3, 4, 5, 6)
-}
+func (c connectPush) push() (string, int)    { return "connect", 10 }
+func (c connectPush) fields(w writer) writer { return c.numbered(w, 5, 6, 3, 4) }
 
 // push of a Disconnection says why the connection ends, where there is no close frame.
 func (d Disconnection) push() (string, int) { return "disconnect", 11 }
 
-func (d Disconnection) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.uint("code", uint64(d.Code))
-	w.str("reason", d.Reason)
-	w.boolean("reconnect", d.Reconnects())
-	return w.end()
-}
-
-func (d Disconnection) appendProto(dst []byte) []byte {
-	dst = appendUint(dst, 1, uint64(d.Code))
-	dst = appendText(dst, 2, d.Reason)
-	return appendBool(dst, 3, d.Reconnects())
+func (d Disconnection) fields(w writer) writer {
+	return w.uint("code", 1, uint64(d.Code)).str("reason", 2, d.Reason).boolean("reconnect", 3, d.Reconnects())
 }
 
 // refreshPush is a RefreshResult as a push.
@@ -286,13 +176,6 @@ func (r *RefreshResult) Push() PushBody { return refreshPush{r} }
 
 func (r refreshPush) push() (string, int) { return "refresh", 12 }
 
-func (r refreshPush) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.boolean("expires", r.Expires)
-	w.uint("ttl", uint64(r.TTL))
-	return w.end()
-}
-
-func (r refreshPush) appendProto(dst []byte) []byte {
-	return appendUint(appendBool(dst, 1, r.Expires), 2, uint64(r.TTL))
+func (r refreshPush) fields(w writer) writer {
+	return w.boolean("expires", 1, r.Expires).uint("ttl", 2, uint64(r.TTL))
 }

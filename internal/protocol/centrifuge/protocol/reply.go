@@ -3,8 +3,6 @@ package protocol
 import (
 	"maps"
 	"slices"
-	"strconv"
-	"unicode/utf8"
 )
 
 // A Result is what a reply says when there is no error. It is always sent, also when
@@ -12,27 +10,13 @@ import (
 type Result interface {
 	// kind is the request that it answers.
 	kind() Kind
-	appendJSON(dst []byte) []byte
-	appendProto(dst []byte) []byte
+	fields(w writer) writer
 }
 
 // AppendReply appends the reply to the command id.
 func AppendReply(dst []byte, e Encoding, id uint32, r Result) []byte {
-	if e == JSON {
-		dst = append(dst, '{')
-		if id != 0 {
-			dst = append(dst, `"id":`...)
-			dst = strconv.AppendUint(dst, uint64(id), 10)
-			dst = append(dst, ',')
-		}
-		dst = append(dst, '"')
-		dst = append(dst, r.kind().String()...)
-		dst = append(dst, '"', ':')
-		return append(r.appendJSON(dst), '}')
-	}
-	return appendSized(dst, func(dst []byte) []byte {
-		dst = appendUint(dst, 1, uint64(id))
-		return appendMessage(dst, resultField(r.kind()), r.appendProto)
+	return appendObject(dst, e, func(w writer) writer {
+		return w.uint("id", 1, uint64(id)).message(r.kind().String(), resultField(r.kind()), r.fields)
 	})
 }
 
@@ -48,30 +32,13 @@ func resultField(k Kind) int {
 
 // AppendError appends the reply to the command id that it failed.
 func AppendError(dst []byte, e Encoding, id uint32, err Error) []byte {
-	if e == JSON {
-		w := objectOf(dst)
-		w.uint("id", uint64(id))
-		w.sub("error", err.appendJSON)
-		return w.end()
-	}
-	return appendSized(dst, func(dst []byte) []byte {
-		dst = appendUint(dst, 1, uint64(id))
-		return appendMessage(dst, 2, err.appendProto)
+	return appendObject(dst, e, func(w writer) writer {
+		return w.uint("id", 1, uint64(id)).message("error", 2, err.fields)
 	})
 }
 
-func (err Error) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.uint("code", uint64(err.Code))
-	w.str("message", err.Message)
-	w.boolean("temporary", err.Temporary)
-	return w.end()
-}
-
-func (err Error) appendProto(dst []byte) []byte {
-	dst = appendUint(dst, 1, uint64(err.Code))
-	dst = appendText(dst, 2, err.Message)
-	return appendBool(dst, 3, err.Temporary)
+func (err Error) fields(w writer) writer {
+	return w.uint("code", 1, uint64(err.Code)).str("message", 2, err.Message).boolean("temporary", 3, err.Temporary)
 }
 
 // Empty is the reply that is a ping.
@@ -99,51 +66,19 @@ type ConnectResult struct {
 
 func (r *ConnectResult) kind() Kind { return Connect }
 
-func (r *ConnectResult) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.str("client", r.Client)
-	w.str("version", r.Version)
-	w.boolean("expires", r.Expires)
-	w.uint("ttl", uint64(r.TTL))
-	w.raw("data", r.Data)
+func (r *ConnectResult) fields(w writer) writer { return r.numbered(w, 3, 4, 5, 6) }
+
+// numbered writes the fields, of which some have other numbers in the push of the same name.
+func (r *ConnectResult) numbered(w writer, expires, ttl, data, subs int) writer {
+	w = w.str("client", 1, r.Client).str("version", 2, r.Version)
+	w = w.boolean("expires", expires, r.Expires).uint("ttl", ttl, uint64(r.TTL)).data("data", data, r.Data)
 	if len(r.Subs) > 0 {
-		w.sub("subs", func(dst []byte) []byte {
-			w := objectOf(dst)
-			for _, ch := range slices.Sorted(maps.Keys(r.Subs)) {
-				w.sub(ch, r.Subs[ch].appendJSON)
-			}
-			return w.end()
+		w = w.entries("subs", subs, slices.Sorted(maps.Keys(r.Subs)), func(w writer, name, channel string) writer {
+			return w.message(name, 2, r.Subs[channel].fields)
 		})
 	}
-	w.uint("ping", uint64(r.Ping))
-	w.boolean("pong", r.Pong)
-	w.str("session", r.Session)
-	w.str("node", r.Node)
-	w.int("time", r.Time)
-	return w.end()
-}
-
-func (r *ConnectResult) appendProto(dst []byte) []byte {
-	dst = appendText(dst, 1, r.Client)
-	dst = appendText(dst, 2, r.Version)
-	return r.appendRest(dst, 5, 6, 3, 4)
-}
-
-// appendRest appends what has other numbers in the push of the same name.
-func (r *ConnectResult) appendRest(dst []byte, data, subs, expires, ttl int) []byte {
-	dst = appendBool(dst, expires, r.Expires)
-	dst = appendUint(dst, ttl, uint64(r.TTL))
-	dst = appendText(dst, data, r.Data)
-	for _, ch := range slices.Sorted(maps.Keys(r.Subs)) {
-		dst = appendMessage(dst, subs, func(dst []byte) []byte {
-			return appendMessage(appendText(dst, 1, ch), 2, r.Subs[ch].appendProto)
-		})
-	}
-	dst = appendUint(dst, 7, uint64(r.Ping))
-	dst = appendBool(dst, 8, r.Pong)
-	dst = appendText(dst, 9, r.Session)
-	dst = appendText(dst, 10, r.Node)
-	return appendUint(dst, 11, uint64(r.Time))
+	w = w.uint("ping", 7, uint64(r.Ping)).boolean("pong", 8, r.Pong)
+	return w.str("session", 9, r.Session).str("node", 10, r.Node).int("time", 11, r.Time)
 }
 
 // A SubscribeResult answers a subscribe.
@@ -163,86 +98,38 @@ type SubscribeResult struct {
 
 func (r *SubscribeResult) kind() Kind { return Subscribe }
 
-func (r *SubscribeResult) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.boolean("expires", r.Expires)
-	w.uint("ttl", uint64(r.TTL))
-	w.boolean("recoverable", r.Recoverable)
-	w.str("epoch", r.Epoch)
+func (r *SubscribeResult) fields(w writer) writer {
+	w = w.boolean("expires", 1, r.Expires).uint("ttl", 2, uint64(r.TTL)).boolean("recoverable", 3, r.Recoverable).str("epoch", 6, r.Epoch)
 	if len(r.Publications) > 0 {
-		w.sub("publications", func(dst []byte) []byte { return appendPublications(dst, r.Publications) })
+		w = w.publications("publications", 7, r.Publications)
 	}
-	w.boolean("recovered", r.Recovered)
-	w.uint("offset", r.Offset)
-	w.boolean("positioned", r.Positioned)
-	w.raw("data", r.Data)
-	w.boolean("was_recovering", r.WasRecovering)
-	w.boolean("delta", r.Delta)
-	return w.end()
+	w = w.boolean("recovered", 8, r.Recovered).uint("offset", 9, r.Offset).boolean("positioned", 10, r.Positioned)
+	return w.data("data", 11, r.Data).boolean("was_recovering", 12, r.WasRecovering).boolean("delta", 13, r.Delta)
 }
 
-func appendPublications(dst []byte, list []*Publication) []byte {
-	dst = append(dst, '[')
-	for i, p := range list {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = p.appendJSON(dst)
-	}
-	return append(dst, ']')
-}
-
-func (r *SubscribeResult) appendProto(dst []byte) []byte {
-	dst = appendBool(dst, 1, r.Expires)
-	dst = appendUint(dst, 2, uint64(r.TTL))
-	dst = appendBool(dst, 3, r.Recoverable)
-	dst = appendText(dst, 6, r.Epoch)
-	for _, p := range r.Publications {
-		dst = appendMessage(dst, 7, p.appendProto)
-	}
-	dst = appendBool(dst, 8, r.Recovered)
-	dst = appendUint(dst, 9, r.Offset)
-	dst = appendBool(dst, 10, r.Positioned)
-	dst = appendText(dst, 11, r.Data)
-	dst = appendBool(dst, 12, r.WasRecovering)
-	return appendBool(dst, 13, r.Delta)
+func (w writer) publications(name string, num int, list []*Publication) writer {
+	return w.list(name, num, len(list), func(w writer, i int) writer { return w.object(list[i].fields) })
 }
 
 // An EmptyResult answers an Unsubscribe or a Publish, for which there is no more to
 // say than that it was done.
 type EmptyResult struct{ Kind Kind }
 
-func (r EmptyResult) kind() Kind                    { return r.Kind }
-func (r EmptyResult) appendJSON(dst []byte) []byte  { return append(dst, '{', '}') }
-func (r EmptyResult) appendProto(dst []byte) []byte { return dst }
+func (r EmptyResult) kind() Kind             { return r.Kind }
+func (r EmptyResult) fields(w writer) writer { return w }
 
 // A PresenceResult answers a presence: clients by their ids.
 type PresenceResult struct{ Presence map[string]*ClientInfo }
 
 func (r *PresenceResult) kind() Kind { return Presence }
 
-func (r *PresenceResult) appendJSON(dst []byte) []byte { return r.AppendBody(dst) }
-
 // AppendBody appends the result as JSON.
-func (r *PresenceResult) AppendBody(dst []byte) []byte {
-	w := objectOf(dst)
-	w.sub("presence", func(dst []byte) []byte {
-		w := objectOf(dst)
-		for _, id := range slices.Sorted(maps.Keys(r.Presence)) {
-			w.sub(id, r.Presence[id].appendJSON)
-		}
-		return w.end()
-	})
-	return w.end()
-}
+func (r *PresenceResult) AppendBody(dst []byte) []byte { return appendObject(dst, JSON, r.fields) }
 
-func (r *PresenceResult) appendProto(dst []byte) []byte {
-	for _, id := range slices.Sorted(maps.Keys(r.Presence)) {
-		dst = appendMessage(dst, 1, func(dst []byte) []byte {
-			return appendMessage(appendText(dst, 1, id), 2, r.Presence[id].appendProto)
-		})
-	}
-	return dst
+func (r *PresenceResult) fields(w writer) writer {
+	return w.entries("presence", 1, slices.Sorted(maps.Keys(r.Presence)), func(w writer, name, id string) writer {
+		return w.message(name, 2, r.Presence[id].fields)
+	})
 }
 
 // A PresenceStatsResult answers a presence_stats.
@@ -250,19 +137,11 @@ type PresenceStatsResult struct{ Clients, Users uint32 }
 
 func (r *PresenceStatsResult) kind() Kind { return PresenceStats }
 
-func (r *PresenceStatsResult) appendJSON(dst []byte) []byte { return r.AppendBody(dst) }
-
 // AppendBody appends the result as JSON.
-func (r *PresenceStatsResult) AppendBody(dst []byte) []byte {
-	dst = append(dst, `{"num_clients":`...)
-	dst = strconv.AppendUint(dst, uint64(r.Clients), 10)
-	dst = append(dst, `,"num_users":`...)
-	dst = strconv.AppendUint(dst, uint64(r.Users), 10)
-	return append(dst, '}')
-}
+func (r *PresenceStatsResult) AppendBody(dst []byte) []byte { return appendObject(dst, JSON, r.fields) }
 
-func (r *PresenceStatsResult) appendProto(dst []byte) []byte {
-	return appendUint(appendUint(dst, 1, uint64(r.Clients)), 2, uint64(r.Users))
+func (r *PresenceStatsResult) fields(w writer) writer {
+	return w.alwaysUint("num_clients", 1, uint64(r.Clients)).alwaysUint("num_users", 2, uint64(r.Users))
 }
 
 // A HistoryResult answers a history.
@@ -273,40 +152,20 @@ type HistoryResult struct {
 
 func (r *HistoryResult) kind() Kind { return History }
 
-func (r *HistoryResult) appendJSON(dst []byte) []byte { return r.AppendBody(dst) }
+// AppendBody appends the result as JSON.
+func (r *HistoryResult) AppendBody(dst []byte) []byte { return appendObject(dst, JSON, r.fields) }
 
-// AppendBody appends the result as JSON. All of it is there even if it is zero: SDKs
-// walk it without looking.
-func (r *HistoryResult) AppendBody(dst []byte) []byte {
-	dst = append(dst, `{"publications":`...)
-	dst = appendPublications(dst, r.Publications)
-	dst = append(dst, `,"epoch":`...)
-	dst = appendString(dst, r.Position.Epoch)
-	dst = append(dst, `,"offset":`...)
-	dst = strconv.AppendUint(dst, r.Position.Offset, 10)
-	return append(dst, '}')
-}
-
-func (r *HistoryResult) appendProto(dst []byte) []byte {
-	for _, p := range r.Publications {
-		dst = appendMessage(dst, 1, p.appendProto)
-	}
-	dst = appendText(dst, 2, r.Position.Epoch)
-	return appendUint(dst, 3, r.Position.Offset)
+// fields writes all of it in JSON even if it is zero: SDKs walk it without looking.
+func (r *HistoryResult) fields(w writer) writer {
+	w = w.publications("publications", 1, r.Publications)
+	return w.always("epoch", 2, r.Position.Epoch).alwaysUint("offset", 3, r.Position.Offset)
 }
 
 // An RPCResult answers an rpc.
 type RPCResult struct{ Data []byte }
 
-func (r *RPCResult) kind() Kind { return RPC }
-
-func (r *RPCResult) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.raw("data", r.Data)
-	return w.end()
-}
-
-func (r *RPCResult) appendProto(dst []byte) []byte { return appendText(dst, 1, r.Data) }
+func (r *RPCResult) kind() Kind             { return RPC }
+func (r *RPCResult) fields(w writer) writer { return w.data("data", 1, r.Data) }
 
 // A RefreshResult answers a refresh, and is the push of that name.
 type RefreshResult struct {
@@ -316,16 +175,8 @@ type RefreshResult struct {
 
 func (r *RefreshResult) kind() Kind { return Refresh }
 
-func (r *RefreshResult) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.boolean("expires", r.Expires)
-	w.uint("ttl", uint64(r.TTL))
-	return w.end()
-}
-
-func (r *RefreshResult) appendProto(dst []byte) []byte {
-	dst = appendBool(dst, 3, r.Expires)
-	return appendUint(dst, 4, uint64(r.TTL))
+func (r *RefreshResult) fields(w writer) writer {
+	return w.boolean("expires", 3, r.Expires).uint("ttl", 4, uint64(r.TTL))
 }
 
 // A SubRefreshResult answers a sub_refresh.
@@ -336,128 +187,6 @@ type SubRefreshResult struct {
 
 func (r *SubRefreshResult) kind() Kind { return SubRefresh }
 
-func (r *SubRefreshResult) appendJSON(dst []byte) []byte {
-	w := objectOf(dst)
-	w.boolean("expires", r.Expires)
-	w.uint("ttl", uint64(r.TTL))
-	return w.end()
-}
-
-func (r *SubRefreshResult) appendProto(dst []byte) []byte {
-	return appendUint(appendBool(dst, 1, r.Expires), 2, uint64(r.TTL))
-}
-
-// object writes a JSON object field by field and leaves out what is zero.
-type object struct {
-	b    []byte
-	some bool
-}
-
-func objectOf(dst []byte) object { return object{b: append(dst, '{')} }
-
-func (w *object) end() []byte { return append(w.b, '}') }
-
-func (w *object) name(n string) {
-	if w.some {
-		w.b = append(w.b, ',')
-	}
-	w.some = true
-	w.b = appendString(w.b, n)
-	w.b = append(w.b, ':')
-}
-
-func (w *object) str(n, v string) {
-	if v != "" {
-		w.name(n)
-		w.b = appendString(w.b, v)
-	}
-}
-
-func (w *object) uint(n string, v uint64) {
-	if v != 0 {
-		w.name(n)
-		w.b = strconv.AppendUint(w.b, v, 10)
-	}
-}
-
-func (w *object) int(n string, v int64) {
-	if v != 0 {
-		w.name(n)
-		w.b = strconv.AppendInt(w.b, v, 10)
-	}
-}
-
-func (w *object) boolean(n string, v bool) {
-	if v {
-		w.name(n)
-		w.b = append(w.b, "true"...)
-	}
-}
-
-func (w *object) raw(n string, v []byte) {
-	if len(v) > 0 {
-		w.name(n)
-		w.b = AppendRaw(w.b, v)
-	}
-}
-
-func (w *object) sub(n string, body func([]byte) []byte) {
-	w.name(n)
-	w.b = body(w.b)
-}
-
-// AppendRaw appends a JSON text without its line breaks, which can only be space
-// and would end the line.
-func AppendRaw(dst, text []byte) []byte {
-	from := 0
-	for i, c := range text {
-		if c == '\n' || c == '\r' {
-			dst = append(dst, text[from:i]...)
-			from = i + 1
-		}
-	}
-	return append(dst, text[from:]...)
-}
-
-// AppendString appends s as a JSON string.
-func AppendString(dst []byte, s string) []byte { return appendString(dst, s) }
-
-const hexDigits = "0123456789abcdef"
-
-func appendString[T string | []byte](dst []byte, s T) []byte {
-	dst = append(dst, '"')
-	from := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
-			i++
-			continue
-		}
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
-			if r != utf8.RuneError || n > 1 {
-				i += n
-				continue
-			}
-		}
-		dst = append(dst, s[from:i]...)
-		switch {
-		case c == '"' || c == '\\':
-			dst = append(dst, '\\', c)
-		case c == '\n':
-			dst = append(dst, '\\', 'n')
-		case c == '\r':
-			dst = append(dst, '\\', 'r')
-		case c == '\t':
-			dst = append(dst, '\\', 't')
-		case c < ' ':
-			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-		default:
-			dst = append(dst, "\ufffd"...)
-		}
-		i++
-		from = i
-	}
-	dst = append(dst, s[from:]...)
-	return append(dst, '"')
+func (r *SubRefreshResult) fields(w writer) writer {
+	return w.boolean("expires", 1, r.Expires).uint("ttl", 2, uint64(r.TTL))
 }
