@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/url"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -25,33 +23,24 @@ order failed. It exits 1 if a certificate is missing, has expired or its last or
   weir certificates --admin https://gw-1.example:8001 --token "$TOKEN" --json`,
 		Args: cobra.NoArgs,
 	}
-	fs := cmd.Flags()
-	fs.String("admin", defaultAdmin, "the admin listener's `address` (env WEIR_ADMIN)")
-	fs.String("token", "", "admin `token` (env WEIR_ADMIN_TOKEN)")
-	asJSON := fs.Bool("json", false, "print them as JSON")
+	connect := adminFlags(cmd, adminToken)
+	asJSON := cmd.Flags().Bool("json", false, "print them as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		base := flagOrEnv(fs, "admin", "WEIR_ADMIN")
-		if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return usage("write it as "+defaultAdmin, "certificates: --admin %q is not an http address", base)
-		}
-		src := newTopSource(strings.TrimRight(base, "/"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN"))
-		defer src.close()
-		r, err := src.get(cmd.Context(), "/api/certificates")
+		src, err := connect()
 		if err != nil {
+			return err
+		}
+		defer src.close()
+		var list []admin.Certificate
+		if err := src.read(cmd.Context(), "/api/certificates", &list); err != nil {
 			return adminError("certificates", err)
 		}
-		defer func() { _ = r.Body.Close() }()
-		var list []admin.Certificate
-		if err := json.NewDecoder(io.LimitReader(r.Body, 8<<20)).Decode(&list); err != nil {
-			return fmt.Errorf("certificates: %s: %w", base, err)
-		}
 		if *asJSON {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			if err := e.Encode(list); err != nil {
-				return err
-			}
-		} else if err := certificatesText(cmd.OutOrStdout(), list, time.Now()); err != nil {
+			err = printJSON(cmd.OutOrStdout(), list)
+		} else {
+			err = certificatesText(cmd.OutOrStdout(), list, time.Now())
+		}
+		if err != nil {
 			return err
 		}
 		return certificateTroubles(list, time.Now())

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -43,7 +41,7 @@ otherwise clients receive a gap.`,
   weir cluster promote orders`,
 		Args: cobra.ArbitraryArgs,
 	}
-	connect := adminFlags(cmd)
+	connect := adminFlags(cmd, adminToken)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		src, err := connect()
 		if err != nil {
@@ -76,23 +74,20 @@ cluster.lease.`,
   weir cluster status --json | jq '.nodes[] | {name, connections}'`,
 		Args: cobra.NoArgs,
 	}
-	fs := cmd.Flags()
-	fs.String("admin", defaultAdmin, "the admin listener's `address` (env WEIR_ADMIN)")
-	fs.String("token", "", "admin `token`, or one that only reads (env WEIR_ADMIN_TOKEN)")
-	expect := fs.Int("expect", 0, "how many nodes there are to be; fewer is an error")
-	asJSON := fs.Bool("json", false, "print the answer as JSON")
+	connect := adminFlags(cmd, readToken)
+	expect := cmd.Flags().Int("expect", 0, "how many nodes there are to be; fewer is an error")
+	asJSON := cmd.Flags().Bool("json", false, "print the answer as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		base := flagOrEnv(fs, "admin", "WEIR_ADMIN")
-		if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return usage("write it as "+defaultAdmin, "cluster status: --admin %q is not an http address", base)
+		src, err := connect()
+		if err != nil {
+			return err
 		}
+		defer src.close()
 		if *expect < 0 {
 			return usage("write for example --expect 3", "cluster status: --expect %d is negative", *expect)
 		}
-		src := newTopSource(strings.TrimRight(base, "/"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN"))
-		defer src.close()
-		c, err := src.cluster(cmd.Context())
-		if err != nil {
+		var c admin.Cluster
+		if err := src.read(cmd.Context(), "/api/cluster", &c); err != nil {
 			return adminError("cluster status", err)
 		}
 		if len(c.Nodes) < *expect {
@@ -100,11 +95,9 @@ cluster.lease.`,
 		}
 		out := cmd.OutOrStdout()
 		if *asJSON {
-			e := json.NewEncoder(out)
-			e.SetIndent("", "  ")
-			err = e.Encode(c)
+			err = printJSON(out, &c)
 		} else {
-			err = clusterText(out, c)
+			err = clusterText(out, &c)
 		}
 		if err == nil && len(c.Problems) > 0 {
 			err = errors.New("cluster status: " + legible(strings.Join(c.Problems, "; ")))
@@ -112,22 +105,6 @@ cluster.lease.`,
 		return err
 	}
 	return cmd
-}
-
-// cluster is what /api/cluster answers.
-func (s *topSource) cluster(ctx context.Context) (*admin.Cluster, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	r, err := s.get(ctx, "/api/cluster")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = r.Body.Close() }()
-	c := &admin.Cluster{}
-	if err := json.NewDecoder(io.LimitReader(r.Body, maxSnapshot)).Decode(c); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.base, err)
-	}
-	return c, nil
 }
 
 // clusterText is the answer for people: a table of nodes and one of logs.

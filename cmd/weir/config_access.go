@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-
 	"github.com/spf13/cobra"
 
 	"github.com/weir-gateway/weir/internal/app/config"
@@ -45,9 +43,7 @@ caller may are left out.
 		}
 		rows := cfg.AccessModel().Table(cfg.Namespaces)
 		if *asJSON {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			return e.Encode(rows)
+			return printJSON(cmd.OutOrStdout(), rows)
 		}
 		return access.Write(cmd.OutOrStdout(), rows)
 	}

@@ -172,9 +172,7 @@ var marks = map[string]string{"added": "+", "removed": "-", "changed": "~"}
 
 func writePreview(w io.Writer, p config.Preview, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(p)
+		return printJSON(w, p)
 	}
 	var b strings.Builder
 	tab := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -40,15 +39,22 @@ its configuration. These commands use its admin listener.`,
 	return cmd
 }
 
+// The help of --token: a command that changes something needs the admin token itself.
+const (
+	adminToken = "admin `token` (env WEIR_ADMIN_TOKEN)"
+	readToken  = "admin `token`, or one that only reads (env WEIR_ADMIN_TOKEN)"
+)
+
 // adminFlags adds the flags that find the admin listener, and returns how to use them.
-func adminFlags(cmd *cobra.Command) func() (*topSource, error) {
+func adminFlags(cmd *cobra.Command, token string) func() (*topSource, error) {
 	fs := cmd.Flags()
 	fs.String("admin", defaultAdmin, "the admin listener's `address` (env WEIR_ADMIN)")
-	fs.String("token", "", "admin `token` (env WEIR_ADMIN_TOKEN)")
+	fs.String("token", "", token)
 	return func() (*topSource, error) {
 		base := flagOrEnv(fs, "admin", "WEIR_ADMIN")
 		if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return nil, usage("write it as "+defaultAdmin, "source: invalid --admin %q: want an http address", base)
+			name := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
+			return nil, usage("write it as "+defaultAdmin, "%s: invalid --admin %q: want an http address", name, base)
 		}
 		return newTopSource(strings.TrimRight(base, "/"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN")), nil
 	}
@@ -64,7 +70,7 @@ paused, blocked), how many messages wait in it, and what was published.`,
   weir source list --json`,
 		Args: cobra.NoArgs,
 	}
-	connect := adminFlags(cmd)
+	connect := adminFlags(cmd, adminToken)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON, as GET /api/sources answers")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		src, err := connect()
@@ -72,19 +78,12 @@ paused, blocked), how many messages wait in it, and what was published.`,
 			return err
 		}
 		defer src.close()
-		r, err := src.get(cmd.Context(), "/api/sources")
-		if err != nil {
+		var list admin.SourceList
+		if err := src.read(cmd.Context(), "/api/sources", &list); err != nil {
 			return adminError("source", err)
 		}
-		defer func() { _ = r.Body.Close() }()
-		var list admin.SourceList
-		if err := json.NewDecoder(io.LimitReader(r.Body, maxSnapshot)).Decode(&list); err != nil {
-			return fmt.Errorf("source: %s: %w", src.base, err)
-		}
 		if *asJSON {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			return e.Encode(list)
+			return printJSON(cmd.OutOrStdout(), list)
 		}
 		return sourceTable(cmd.OutOrStdout(), list.Sources)
 	}
@@ -129,7 +128,7 @@ restarts follows sources[].paused of its configuration.`,
 		Example: "  weir source " + action + " orders",
 		Args:    cobra.ExactArgs(1),
 	}
-	connect := adminFlags(cmd)
+	connect := adminFlags(cmd, adminToken)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		src, err := connect()
 		if err != nil {
@@ -164,19 +163,9 @@ kind postgres reads. It may be run again.`,
 // post sends an empty request and reads the answer into v. For what is not found, the error
 // is the server's.
 func (s *topSource) post(ctx context.Context, path string, v any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+path, http.NoBody)
+	r, err := s.do(ctx, s.client, http.MethodPost, path)
 	if err != nil {
 		return err
-	}
-	if s.token != "" {
-		req.Header.Set("Authorization", "Bearer "+s.token)
-	}
-	r, err := s.client.Do(req)
-	if err != nil {
-		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err
-		}
-		return fmt.Errorf("%s: %w", s.base, err)
 	}
 	defer func() { _ = r.Body.Close() }()
 	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,9 +17,9 @@ import (
 )
 
 type topFlags struct {
-	admin, token, view, sort string
-	interval                 time.Duration
-	once, json               bool
+	view, sort string
+	interval   time.Duration
+	once, json bool
 }
 
 // defaultAdmin is where a server's admin listener is without configuration.
@@ -45,53 +45,41 @@ Where standard output is no terminal it prints a frame every --interval.`,
 		Args: cobra.NoArgs,
 	}
 	fs := cmd.Flags()
-	fs.String("admin", defaultAdmin, "the admin listener's `address` (env WEIR_ADMIN)")
-	fs.String("token", "", "admin `token`, or one that only reads (env WEIR_ADMIN_TOKEN)")
+	connect := adminFlags(cmd, readToken)
 	fs.DurationVar(&f.interval, "interval", time.Second, "`time` between frames, at least 250ms")
 	fs.StringVar(&f.view, "view", "overview", "`VIEW`: "+strings.Join(topViews, ", "))
 	fs.StringVar(&f.sort, "sort", "lag", "`COLUMN` that consumers have most of: "+strings.Join(topSorts, ", "))
 	fs.BoolVar(&f.once, "once", false, "print one frame and end")
 	fs.BoolVar(&f.json, "json", false, "print snapshots as JSON, each on a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		f.admin, f.token = flagOrEnv(fs, "admin", "WEIR_ADMIN"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN")
+		src, err := connect()
+		if err != nil {
+			return err
+		}
+		defer src.close()
 		if err := f.check(); err != nil {
 			return err
 		}
-		return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		return f.run(cmd.Context(), src, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
 }
 
 // check says what is wrong with the flags before anything is asked.
 func (f *topFlags) check() error {
-	if u, err := url.Parse(f.admin); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return usage("write it as "+defaultAdmin, "top: --admin %q is no http address", f.admin)
-	}
-	f.admin = strings.TrimRight(f.admin, "/")
 	if f.interval < 250*time.Millisecond {
 		return usage("at least 250ms", "top: --interval %v is too short", f.interval)
 	}
-	if indexOf(topViews, f.view) < 0 {
+	if slices.Index(topViews, f.view) < 0 {
 		return usage("one of "+strings.Join(topViews, ", "), "top: --view %q is not known", f.view)
 	}
-	if indexOf(topSorts, f.sort) < 0 {
+	if slices.Index(topSorts, f.sort) < 0 {
 		return usage("one of "+strings.Join(topSorts, ", "), "top: --sort %q is not known", f.sort)
 	}
 	return nil
 }
 
-func indexOf(all []string, s string) int {
-	for i, v := range all {
-		if v == s {
-			return i
-		}
-	}
-	return -1
-}
-
-func (f *topFlags) run(ctx context.Context, out, log io.Writer) error {
-	src := newTopSource(f.admin, f.token)
-	defer src.close()
+func (f *topFlags) run(ctx context.Context, src *topSource, out, log io.Writer) error {
 	if f.once {
 		return f.frameOnce(ctx, src, out)
 	}
@@ -118,7 +106,7 @@ func (f *topFlags) print(ctx context.Context, src *topSource, s *topSnapshot, ou
 	if f.json {
 		return writeLine(out, s.raw)
 	}
-	v := topView{view: indexOf(topViews, f.view), sort: indexOf(topSorts, f.sort), snapshot: s, width: 100}
+	v := topView{view: slices.Index(topViews, f.view), sort: slices.Index(topSorts, f.sort), snapshot: s, width: 100}
 	if v.consumers() {
 		v.rows, v.rowsErr = src.connections(ctx, f.sort, 20)
 	}

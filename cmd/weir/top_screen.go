@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -126,7 +127,7 @@ func (f *topFlags) interactive(ctx context.Context, src *topSource, s *screen) e
 	defer s.close()
 	defer cancel()
 
-	v := topView{view: indexOf(topViews, f.view), sort: indexOf(topSorts, f.sort), full: true}
+	v := topView{view: slices.Index(topViews, f.view), sort: slices.Index(topSorts, f.sort), full: true}
 	table := consumerTable{src: src}
 	defer table.wg.Wait()
 	tick := time.NewTicker(f.interval)

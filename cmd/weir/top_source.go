@@ -151,27 +151,47 @@ func (s *topSource) follow(ctx context.Context, on func(*topSnapshot) bool) erro
 
 // get sends a request; any answer but 200 is an error in its own words.
 func (s *topSource) get(ctx context.Context, path string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+path, nil)
+	r, err := s.do(ctx, s.client, http.MethodGet, path)
+	if err != nil || r.StatusCode == http.StatusOK {
+		return r, err
+	}
+	defer r.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(r.Body, 1<<16))
+	return nil, s.refusal(r.StatusCode, r.Status, b)
+}
+
+// do sends an empty request.
+func (s *topSource) do(ctx context.Context, client *http.Client, method, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, s.base+path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
 	if s.token != "" {
 		req.Header.Set("Authorization", "Bearer "+s.token)
 	}
-	r, err := s.client.Do(req)
+	r, err := client.Do(req)
 	if err != nil {
-		var u *url.Error
-		if errors.As(err, &u) {
+		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
 		return nil, fmt.Errorf("%s: %w", s.base, err)
 	}
-	if r.StatusCode == http.StatusOK {
-		return r, nil
+	return r, nil
+}
+
+// read gets the answer to a request into v.
+func (s *topSource) read(ctx context.Context, path string, v any) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	r, err := s.get(ctx, path)
+	if err != nil {
+		return err
 	}
 	defer r.Body.Close()
-	b, _ := io.ReadAll(io.LimitReader(r.Body, 1<<16))
-	return nil, s.refusal(r.StatusCode, r.Status, b)
+	if err := json.NewDecoder(io.LimitReader(r.Body, maxSnapshot)).Decode(v); err != nil {
+		return fmt.Errorf("%s: %w", s.base, err)
+	}
+	return nil
 }
 
 // refusal is the error of an answer that is not what was asked for.
@@ -191,16 +211,7 @@ func (s *topSource) refusal(code int, status string, body []byte) error {
 
 // connections are the subscribers with most of sort.
 func (s *topSource) connections(ctx context.Context, sort string, limit int) ([]admin.Connection, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	r, err := s.get(ctx, "/api/connections?sort="+url.QueryEscape(sort)+"&limit="+strconv.Itoa(limit))
-	if err != nil {
-		return nil, err
-	}
-	defer r.Body.Close()
 	var c admin.Connections
-	if err := json.NewDecoder(io.LimitReader(r.Body, maxSnapshot)).Decode(&c); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.base, err)
-	}
-	return c.Connections, nil
+	err := s.read(ctx, "/api/connections?sort="+url.QueryEscape(sort)+"&limit="+strconv.Itoa(limit), &c)
+	return c.Connections, err
 }

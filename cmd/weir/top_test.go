@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,7 +97,7 @@ func TestTopShowsWhatMatters(t *testing.T) {
 	f := func(view string, wants ...string) {
 		t.Helper()
 		s := topSample()
-		v := topView{view: indexOf(topViews, view), full: true, width: 100, height: 80, snapshot: s, rows: s.Slowest}
+		v := topView{view: slices.Index(topViews, view), full: true, width: 100, height: 80, snapshot: s, rows: s.Slowest}
 		var b strings.Builder
 		for _, l := range v.lines() {
 			b.WriteString(l.render(100, false) + "\n")

@@ -132,7 +132,7 @@ func (v *topView) key(k byte) (end bool) {
 		v.help = !v.help
 	case 's':
 		v.sort = (v.sort + 1) % len(topSorts)
-		v.view = indexOf(topViews, "consumers")
+		v.view = slices.Index(topViews, "consumers")
 	case '\t':
 		v.view = (v.view + 1) % len(topViews)
 	default:

@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -33,25 +31,20 @@ the server does the same; its log says what came of it.`,
   weir upgrade --admin https://gw-1.example:8001 --token "$TOKEN"`,
 		Args: cobra.NoArgs,
 	}
-	fs := cmd.Flags()
-	fs.String("admin", defaultAdmin, "the admin listener's `address` (env WEIR_ADMIN)")
-	fs.String("token", "", "admin `token` (env WEIR_ADMIN_TOKEN)")
-	asJSON := fs.Bool("json", false, "print the result as JSON")
+	connect := adminFlags(cmd, adminToken)
+	asJSON := cmd.Flags().Bool("json", false, "print the result as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		base := flagOrEnv(fs, "admin", "WEIR_ADMIN")
-		if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return usage("write it as "+defaultAdmin, "upgrade: --admin %q is no http address", base)
+		src, err := connect()
+		if err != nil {
+			return err
 		}
-		src := newTopSource(strings.TrimRight(base, "/"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN"))
 		defer src.close()
 		u, err := runUpgrade(cmd.Context(), src, cmd.ErrOrStderr())
 		if err != nil {
 			return adminError("upgrade", err)
 		}
 		if *asJSON {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			if err := e.Encode(u); err != nil {
+			if err := printJSON(cmd.OutOrStdout(), u); err != nil {
 				return err
 			}
 		}
@@ -84,7 +77,8 @@ func runUpgrade(ctx context.Context, src *topSource, progress io.Writer) (u admi
 				return
 			case <-tick.C:
 			}
-			if s, err := src.upgradeState(steps); err == nil && s.Step != last && s.Step != "" && s.Error == "" && s.Step != "done" {
+			var s admin.Upgrade
+			if err := src.read(steps, "/api/upgrade", &s); err == nil && s.Step != last && s.Step != "" && s.Error == "" && s.Step != "done" {
 				last = s.Step
 				fmt.Fprintln(progress, "weir: "+legible(s.Step))
 			}
@@ -94,21 +88,11 @@ func runUpgrade(ctx context.Context, src *topSource, progress io.Writer) (u admi
 		stop()
 		<-reported
 	}()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, src.base+"/api/upgrade", http.NoBody)
-	if err != nil {
-		return u, err
-	}
-	if src.token != "" {
-		req.Header.Set("Authorization", "Bearer "+src.token)
-	}
 	client := &http.Client{Transport: &http.Transport{Proxy: nil, ResponseHeaderTimeout: 2 * time.Minute}}
 	defer client.CloseIdleConnections()
-	r, err := client.Do(req)
+	r, err := src.do(ctx, client, http.MethodPost, "/api/upgrade")
 	if err != nil {
-		if e, ok := errors.AsType[*url.Error](err); ok {
-			err = e.Err
-		}
-		return u, fmt.Errorf("%s: %w", src.base, err)
+		return u, err
 	}
 	defer func() { _ = r.Body.Close() }()
 	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
@@ -119,17 +103,6 @@ func runUpgrade(ctx context.Context, src *topSource, progress io.Writer) (u admi
 		return u, json.Unmarshal(b, &u)
 	}
 	return u, src.refusal(r.StatusCode, r.Status, b)
-}
-
-func (s *topSource) upgradeState(ctx context.Context) (u admin.Upgrade, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	r, err := s.get(ctx, "/api/upgrade")
-	if err != nil {
-		return u, err
-	}
-	defer func() { _ = r.Body.Close() }()
-	return u, json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&u)
 }
 
 // upgradeText is the result for people.
