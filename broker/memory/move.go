@@ -370,20 +370,20 @@ func (in *importing) take(f takeover.Field) (known bool, err error) {
 	s := takeover.State(f.Bytes)
 	switch f.Tag {
 	case moveHead:
-		err = s.Read(in.head)
+		err = s.Into([]any{logEpoch: &in.epoch, logLast: &in.last, logRemoved: &in.removed, logForgot: &in.forgot})
 	case moveChannel:
 		var c movedChannel
-		err = s.Read(c.take)
+		err = s.Into([]any{channelName: &c.name, channelLast: &c.last, channelRemoved: &c.removed})
 		in.channels = append(in.channels, c)
 	case moveMessage:
 		e := &entry{at: time.Since(in.at)}
-		err = s.Read(e.take)
+		err = e.read(s)
 		if in.messages = append(in.messages, e); err == nil && (e.msg.Offset == 0 || e.msg.Channel == "") {
 			err = errors.New("a message without a place")
 		}
 	case moveKey:
 		k := movedKey{at: time.Since(in.at)}
-		err = s.Read(k.take)
+		err = k.read(s)
 		in.keys = append(in.keys, k)
 	default:
 		return false, nil
@@ -391,76 +391,30 @@ func (in *importing) take(f takeover.Field) (known bool, err error) {
 	return true, err
 }
 
-func (in *importing) head(f takeover.Field) (bool, error) {
-	switch f.Tag {
-	case logEpoch:
-		in.epoch = string(f.Bytes)
-	case logLast:
-		in.last = f.Uint
-	case logRemoved:
-		in.removed = f.Uint
-	case logForgot:
-		in.forgot = f.Uint
-	default:
-		return false, nil
-	}
-	return true, nil
-}
-
-func (c *movedChannel) take(f takeover.Field) (bool, error) {
-	switch f.Tag {
-	case channelName:
-		c.name = string(f.Bytes)
-	case channelLast:
-		c.last = f.Uint
-	case channelRemoved:
-		c.removed = f.Uint
-	default:
-		return false, nil
-	}
-	return true, nil
-}
-
-func (e *entry) take(f takeover.Field) (bool, error) {
+func (e *entry) read(s takeover.State) error {
 	m := &e.msg
-	switch f.Tag {
-	case messageChannel:
-		m.Channel = string(f.Bytes)
-	case messageKey:
-		m.Key = string(f.Bytes)
-	case messageData:
-		m.Data = f.Bytes
-	case messageAttributes:
-		m.Attributes = &hub.Attributes{}
-		return true, json.Unmarshal(f.Bytes, m.Attributes)
-	case messageTime:
-		m.Time = int64(f.Uint)
-	case messageOffset:
-		m.Offset = f.Uint
-	case messagePrev:
-		m.Prev = f.Uint
-	case messageAge:
-		e.at -= time.Duration(f.Uint)
-	default:
-		return false, nil
-	}
-	return true, nil
+	var at, age uint64
+	err := s.Into([]any{
+		messageChannel: &m.Channel, messageKey: &m.Key, messageData: &m.Data, messageTime: &at, messageOffset: &m.Offset, messagePrev: &m.Prev, messageAge: &age,
+		messageAttributes: func(f takeover.Field) error {
+			m.Attributes = &hub.Attributes{}
+			return json.Unmarshal(f.Bytes, m.Attributes)
+		},
+	})
+	m.Time = int64(at)
+	e.at -= time.Duration(age)
+	return err
 }
 
-func (k *movedKey) take(f takeover.Field) (bool, error) {
-	switch f.Tag {
-	case keyID:
-		return true, fill(k.id[:], f.Bytes)
-	case keyContent:
-		return true, fill(k.use.content[:], f.Bytes)
-	case keyOffset:
-		k.use.offset = f.Uint
-	case keyAge:
-		k.at -= time.Duration(f.Uint)
-	default:
-		return false, nil
-	}
-	return true, nil
+func (k *movedKey) read(s takeover.State) error {
+	var age uint64
+	err := s.Into([]any{
+		keyID:      func(f takeover.Field) error { return fill(k.id[:], f.Bytes) },
+		keyContent: func(f takeover.Field) error { return fill(k.use.content[:], f.Bytes) },
+		keyOffset:  &k.use.offset, keyAge: &age,
+	})
+	k.at -= time.Duration(age)
+	return err
 }
 
 func fill(dst, b []byte) error {

@@ -190,35 +190,13 @@ func (p *Push) ReadState(kind uint8, s takeover.State, readers map[string]socket
 	var form uint64
 	var position []byte
 	var identity takeover.State
-	err := s.Read(func(f takeover.Field) (bool, error) {
-		switch f.Tag {
-		case sessionChannel:
-			a.sub.Channels = append(a.sub.Channels, string(f.Bytes))
-		case sessionPosition:
-			position = f.Bytes
-		case sessionIdentity:
-			identity = takeover.State(f.Bytes)
-		case sessionForm:
-			form = f.Uint
-		case sessionSent:
-			a.sent = int64(min(f.Uint, uint64(never)))
-		case sessionLastRead:
-			a.sinceRead = int64(min(f.Uint, uint64(never)))
-		case sessionUnlogged:
-			a.unlogged = f.Bytes
-		case sessionProtocol:
-			protocol = string(f.Bytes)
-		case sessionCustom:
-			custom = takeover.State(f.Bytes)
-		case sessionHeartbeat:
-			a.heartbeat = int64(min(f.Uint, uint64(never)))
-		case sessionEnds:
-			a.ends = int64(min(f.Uint, uint64(never)))
-		default:
-			return false, nil
-		}
-		return true, nil
+	var sent, lastRead, heartbeat, ends uint64
+	err := s.Into([]any{
+		sessionChannel: &a.sub.Channels, sessionPosition: &position, sessionIdentity: &identity, sessionForm: &form,
+		sessionSent: &sent, sessionLastRead: &lastRead, sessionHeartbeat: &heartbeat, sessionEnds: &ends,
+		sessionUnlogged: &a.unlogged, sessionProtocol: &protocol, sessionCustom: &custom,
 	})
+	a.sent, a.sinceRead, a.heartbeat, a.ends = nanoseconds(sent), nanoseconds(lastRead), nanoseconds(heartbeat), nanoseconds(ends)
 	if err != nil {
 		return nil, err
 	}
@@ -249,6 +227,9 @@ func (p *Push) ReadState(kind uint8, s takeover.State, readers map[string]socket
 	}
 	return a, nil
 }
+
+// nanoseconds bounds what a state says of times.
+func nanoseconds(n uint64) int64 { return int64(min(n, uint64(never))) }
 
 // readCustom reads what a protocol's stream of events is.
 func (a *Arriving) readCustom(p *Push, protocol string, s takeover.State, readers map[string]socket.SubscriptionReader) (err error) {

@@ -70,21 +70,10 @@ func (p *Push) ReadProtocol(s takeover.State, readers map[string]socket.Reader) 
 	a := &ArrivingProtocol{}
 	var name string
 	var session takeover.State
-	err := s.Read(func(f takeover.Field) (bool, error) {
-		switch f.Tag {
-		case transportProtocol:
-			name = string(f.Bytes)
-		case transportSession:
-			session = takeover.State(f.Bytes)
-		case transportKind:
-			a.flags = map[uint64]transportFlags{kindChunked: inChunks, kindSocket: isSocket}[f.Uint]
-		case transportLastRead:
-			a.sinceRead = int64(min(f.Uint, uint64(never)))
-		default:
-			return false, nil
-		}
-		return true, nil
-	})
+	var kind, lastRead uint64
+	err := s.Into([]any{transportProtocol: &name, transportSession: &session, transportKind: &kind, transportLastRead: &lastRead})
+	a.flags = map[uint64]transportFlags{kindChunked: inChunks, kindSocket: isSocket}[kind]
+	a.sinceRead = nanoseconds(lastRead)
 	if err != nil {
 		return nil, err
 	}

@@ -93,22 +93,9 @@ func (l *Link) peer() (p Peer, err error) {
 		return p, err
 	}
 	defer f.Close()
-	var lowest, highest uint64
-	err = State(f.Body).Read(func(f Field) (bool, error) {
-		switch f.Tag {
-		case helloMin:
-			lowest = f.Uint
-		case helloMax:
-			highest = f.Uint
-		case helloBuild:
-			p.Build = string(f.Bytes)
-		case helloPID:
-			p.PID = int(f.Uint)
-		default:
-			return false, nil
-		}
-		return true, nil
-	})
+	var lowest, highest, pid uint64
+	err = State(f.Body).Into([]any{helloMin: &lowest, helloMax: &highest, helloBuild: &p.Build, helloPID: &pid})
+	p.PID = int(pid)
 	if err != nil {
 		return p, err
 	}
@@ -241,17 +228,7 @@ func (c *Child) AwaitPrepared(within time.Duration) (outside bool, url string, e
 		return false, "", err
 	}
 	defer f.Close()
-	err = State(f.Body).Read(func(f Field) (bool, error) {
-		switch f.Tag {
-		case preparedOutside:
-			outside = f.Uint != 0
-		case preparedURL:
-			url = string(f.Bytes)
-		default:
-			return false, nil
-		}
-		return true, nil
-	})
+	err = State(f.Body).Into([]any{preparedOutside: &outside, preparedURL: &url})
 	return outside, url, err
 }
 
@@ -334,20 +311,14 @@ func (p *Parent) receiveListeners() error {
 	if err != nil {
 		return err
 	}
+	var list string
+	var kept, conns uint64
+	err = State(f.Body).Into([]any{listenerNames: &list, listenersKept: &kept, listenersConns: &conns})
+	p.Kept, p.Conns = int(kept), int(min(conns, 1<<24))
 	var names []string
-	err = State(f.Body).Read(func(f Field) (bool, error) {
-		switch f.Tag {
-		case listenerNames:
-			names = strings.Split(string(f.Bytes), "\n")
-		case listenersKept:
-			p.Kept = int(f.Uint)
-		case listenersConns:
-			p.Conns = int(min(f.Uint, 1<<24))
-		default:
-			return false, nil
-		}
-		return true, nil
-	})
+	if list != "" {
+		names = strings.Split(list, "\n")
+	}
 	if err == nil && len(names) != len(f.Files) {
 		err = fmt.Errorf("%w: %d listening sockets with %d names", ErrState, len(f.Files), len(names))
 	}

@@ -112,6 +112,38 @@ func (s State) Read(known func(Field) (bool, error)) error {
 	return nil
 }
 
+// Into reads each field to the place of its tag: a pointer to a number, a bool (true for all but 0), a
+// string or bytes, which lie in s; to a list of strings or bytes, to which it is appended; or a function of
+// the Field. A field without a place is unknown.
+func (s State) Into(places []any) error {
+	return s.Read(func(f Field) (bool, error) {
+		if f.Tag >= len(places) {
+			return false, nil
+		}
+		switch p := places[f.Tag].(type) {
+		case nil:
+			return false, nil
+		case *uint64:
+			*p = f.Uint
+		case *bool:
+			*p = f.Uint != 0
+		case *string:
+			*p = string(f.Bytes)
+		case *[]string:
+			*p = append(*p, string(f.Bytes))
+		case *[]byte:
+			*p = f.Bytes
+		case *State:
+			*p = f.Bytes
+		case func(Field) error:
+			return true, p(f)
+		default:
+			panic("takeover: a place of another type")
+		}
+		return true, nil
+	})
+}
+
 const (
 	// MaxBody bounds the body of a frame in bytes.
 	MaxBody = 8 << 20

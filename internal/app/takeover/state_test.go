@@ -41,6 +41,29 @@ func TestUnknownFieldsAreSkippedUnlessTheyMustBeUnderstood(t *testing.T) {
 	f(State("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), false)
 }
 
+func TestFieldsComeToTheirPlaces(t *testing.T) {
+	s := State{}.Uint(1, 300).Uint(2, 1).String(3, "x").String(4, "a").String(4, "b").Bytes(5, []byte("y")).Bytes(6, []byte("z")).Uint(7, 9).Uint(9, 1).Uint(10, 1)
+	var n, called uint64
+	var b bool
+	var text string
+	var list []string
+	var raw []byte
+	var inner State
+	err := s.Into([]any{1: &n, 2: &b, 3: &text, 4: &list, 5: &raw, 6: &inner, 7: func(f Field) error { called = f.Uint; return nil }, 9: nil})
+	if err != nil || n != 300 || !b || text != "x" || len(list) != 2 || list[1] != "b" || string(raw) != "y" || string(inner) != "z" || called != 9 {
+		t.Errorf("%v: %d %v %q %q %q %q %d", err, n, b, text, list, raw, inner, called)
+	}
+	for _, places := range [][]any{nil, {1: nil}, {2: &b}} {
+		if err := (State{}.MustUint(1, 1)).Into(places); !errors.Is(err, ErrState) {
+			t.Errorf("a field without a place in %v: %v", places, err)
+		}
+	}
+	bad := errors.New("bad")
+	if err := (State{}.Uint(1, 1)).Into([]any{1: func(Field) error { return bad }}); !errors.Is(err, bad) || !errors.Is(err, ErrState) {
+		t.Error(err)
+	}
+}
+
 func FuzzState(f *testing.F) {
 	f.Add([]byte(State{}.Uint(1, 300).MustString(2, "x")))
 	f.Add([]byte("\x05\x05abc"))

@@ -29,14 +29,7 @@ func (h *conn) Moved(*eventloop.Conn) {}
 // was until it would have been too late, in nanoseconds; 0: it had no bound.
 func (s *Server) Arrive(c *eventloop.Conn, state takeover.State, timer int64) (eventloop.Handler, error) {
 	h := &conn{loopState: s.loopStates[c.Loop().ID()]}
-	err := state.Read(func(f takeover.Field) (bool, error) {
-		if f.Tag != connLater {
-			return false, nil
-		}
-		h.later = f.Uint != 0
-		return true, nil
-	})
-	if err != nil {
+	if err := state.Into([]any{connLater: &h.later}); err != nil {
 		return nil, err
 	}
 	if timer > 0 {

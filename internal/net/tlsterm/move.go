@@ -93,34 +93,20 @@ func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, ar
 	var in, out takeover.State
 	protocol := ""
 	var sent [][]byte
-	err = s.Read(func(f takeover.Field) (bool, error) {
-		switch f.Tag {
-		case tlsVersion:
-			version = f.Uint
-		case tlsCipher:
-			id = f.Uint
-		case tlsIn:
-			in = takeover.State(f.Bytes)
-		case tlsOut:
-			out = takeover.State(f.Bytes)
-		case tlsPartial:
-			r.partial = append([]byte(nil), f.Bytes...)
-		case tlsMessage:
+	var partial []byte
+	var useless uint64
+	err = s.Into([]any{
+		tlsVersion: &version, tlsCipher: &id, tlsIn: &in, tlsOut: &out, tlsPartial: &partial, tlsProtocol: &protocol, tlsUseless: &useless,
+		tlsMessage: func(f takeover.Field) error {
 			if len(f.Bytes) >= keyUpdateLen {
-				return true, fmt.Errorf("%d bytes of a key update", len(f.Bytes))
+				return fmt.Errorf("%d bytes of a key update", len(f.Bytes))
 			}
 			r.messageLen = uint8(copy(r.message[:], f.Bytes))
-		case tlsProtocol:
-			protocol = string(f.Bytes)
-		case tlsClient:
-			sent = append(sent, bytes.Clone(f.Bytes))
-		case tlsUseless:
-			r.useless = uint8(min(f.Uint, maxUseless))
-		default:
-			return false, nil
-		}
-		return true, nil
+			return nil
+		},
+		tlsClient: func(f takeover.Field) error { sent = append(sent, bytes.Clone(f.Bytes)); return nil },
 	})
+	r.partial, r.useless = append([]byte(nil), partial...), uint8(min(useless, maxUseless))
 	if err != nil {
 		return nil, nil, err
 	}

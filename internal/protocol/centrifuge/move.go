@@ -313,65 +313,42 @@ func (s *Server) ReadState(state takeover.State) (*socket.Arriving, error) {
 
 func (a *arrival) read(s *Server, state takeover.State) error {
 	var read, write []string
-	var grants uint64
-	err := state.Read(func(f takeover.Field) (_ bool, err error) {
-		switch f.Tag {
-		case moveKind:
-			if kinds := s.kinds.moving(); f.Uint < uint64(len(kinds)) {
-				a.account.kind = kinds[f.Uint]
-			}
-		case moveClient:
-			copy(a.ids.client[:], f.Bytes)
-		case moveSession:
-			copy(a.ids.session[:], f.Bytes)
-		case moveUser:
-			a.account.user = string(f.Bytes)
-		case moveInfo:
-			a.account.info = bytes.Clone(f.Bytes)
-		case moveMeta:
-			a.account.meta = bytes.Clone(f.Bytes)
-		case moveExpires:
-			a.account.expires = time.Unix(0, int64(f.Uint))
-		case moveByProxy:
-			a.account.byProxy = f.Uint != 0
-		case moveRead:
-			read = append(read, string(f.Bytes))
-		case moveWrite:
-			write = append(write, string(f.Bytes))
-		case moveGrants:
-			grants = f.Uint
-		case moveProof:
+	var kind, grants, due, pong, pings uint64
+	var client, session, info, meta []byte
+	err := state.Into([]any{
+		moveKind: &kind, moveClient: &client, moveSession: &session, moveUser: &a.account.user, moveInfo: &info, moveMeta: &meta,
+		moveExpires: func(f takeover.Field) error { a.account.expires = time.Unix(0, int64(f.Uint)); return nil },
+		moveByProxy: &a.account.byProxy, moveRead: &read, moveWrite: &write, moveGrants: &grants,
+		moveProof: func(f takeover.Field) (err error) {
 			a.account.proof, err = s.conf().tokens.RestoreProof(takeover.State(f.Bytes))
-		case moveHeader:
+			return err
+		},
+		moveHeader: func(f takeover.Field) error {
 			name, value, _ := strings.Cut(string(f.Bytes), "\x00")
 			if a.headers == nil {
 				a.headers = map[string]string{}
 			}
 			a.headers[name] = value
-		case moveDue:
-			a.due = uint16(f.Uint)
-		case movePong:
-			if f.Uint&1 != 0 {
-				a.flags |= awaitsPong
-			}
-			if f.Uint&2 != 0 {
-				a.flags |= gotPong
-			}
-		case movePings:
-			a.pings = time.Duration(min(f.Uint, uint64(time.Hour)))
-		case moveSub:
-			err = a.readSubscription(s, takeover.State(f.Bytes))
-		case moveUnlogged:
-			a.unlogged = f.Bytes
-		case moveBudget:
-			a.budget = f.Uint
-		default:
-			return false, nil
-		}
-		return true, err
+			return nil
+		},
+		moveDue: &due, movePong: &pong, movePings: &pings, moveUnlogged: &a.unlogged, moveBudget: &a.budget,
+		moveSub: func(f takeover.Field) error { return a.readSubscription(s, takeover.State(f.Bytes)) },
 	})
 	if err != nil {
 		return err
+	}
+	if kinds := s.kinds.moving(); kind < uint64(len(kinds)) {
+		a.account.kind = kinds[kind]
+	}
+	copy(a.ids.client[:], client)
+	copy(a.ids.session[:], session)
+	a.account.info, a.account.meta = bytes.Clone(info), bytes.Clone(meta)
+	a.due, a.pings = uint16(due), time.Duration(min(pings, uint64(time.Hour)))
+	if pong&1 != 0 {
+		a.flags |= awaitsPong
+	}
+	if pong&2 != 0 {
+		a.flags |= gotPong
 	}
 	a.account.subscribe, err = patterns(read, grants&1 != 0)
 	if err == nil {
@@ -392,41 +369,38 @@ func patterns(texts []string, has bool) (*auth.Patterns, error) {
 func (a *arrival) readSubscription(s *Server, state takeover.State) error {
 	x := arrivingSub{}
 	o := &own{}
-	err := state.Read(func(f takeover.Field) (_ bool, err error) {
-		switch f.Tag {
-		case subChannel:
-			x.plan.name = string(f.Bytes)
-		case subFlags:
-			x.plan.flags = planFlags(f.Uint)
-		case subPosition:
-			var at hub.Position
-			at, err = hub.ParsePosition(string(f.Bytes))
+	var flags uint64
+	var info []byte
+	var gets bool
+	err := state.Into([]any{
+		subChannel: &x.plan.name, subFlags: &flags, subByProxy: &o.byProxy, subInfo: &info, subDelta: &gets,
+		subPosition: func(f takeover.Field) error {
+			at, err := hub.ParsePosition(string(f.Bytes))
 			x.at = append(x.at, at)
-		case subProof:
+			return err
+		},
+		subProof: func(f takeover.Field) (err error) {
 			x.plan.proof, err = s.conf().subTokens.RestoreProof(takeover.State(f.Bytes))
-		case subExpires:
+			return err
+		},
+		subExpires: func(f takeover.Field) error {
 			o.expires = time.Unix(0, int64(f.Uint))
 			a.flags |= subsExpire
-		case subByProxy:
-			o.byProxy = f.Uint != 0
-		case subInfo:
-			o.info = bytes.Clone(f.Bytes)
-		case subFilter:
+			return nil
+		},
+		subFilter: func(f takeover.Field) error {
 			o.filter = &protocol.Filter{}
-			if err = json.Unmarshal(f.Bytes, o.filter); err == nil {
-				err = o.filter.Check()
+			if err := json.Unmarshal(f.Bytes, o.filter); err != nil {
+				return err
 			}
-		case subDelta:
-			if f.Uint != 0 {
-				o.delta = &delta{}
-			}
-		default:
-			return false, nil
-		}
-		return true, err
+			return o.filter.Check()
+		},
 	})
 	if err != nil {
 		return err
+	}
+	if x.plan.flags, o.info = planFlags(flags), bytes.Clone(info); gets {
+		o.delta = &delta{}
 	}
 	ns, err := s.deps.Hub.Namespace(x.plan.name)
 	if err != nil {

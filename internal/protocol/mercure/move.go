@@ -51,37 +51,27 @@ func (s *Server) ReadState(state takeover.State) (*socket.Subscription, error) {
 	o := &opening{ask: &protocol.Request{}, grant: anonymous}
 	var name string
 	var claims []byte
-	var token protocol.Dialect
+	var dialect, tokens uint64
 	var identity takeover.State
-	err := state.Read(func(f takeover.Field) (bool, error) {
-		switch f.Tag {
-		case moveDialect:
-			o.ask.Dialect = protocol.Dialect(f.Uint)
-		case moveSelector:
+	err := state.Into([]any{
+		moveDialect: &dialect, moveName: &name, moveClaims: &claims, moveToken: &tokens, moveIdentity: &identity,
+		moveSelector: func(f takeover.Field) error {
 			if len(f.Bytes) == 0 {
-				return true, errors.New("a selector without a kind")
+				return errors.New("a selector without a kind")
 			}
 			o.ask.Selectors = append(o.ask.Selectors, protocol.Selector{Kind: protocol.Kind(f.Bytes[0]), Text: string(f.Bytes[1:])})
-		case moveName:
-			name = string(f.Bytes)
-		case moveClaims:
-			claims = bytes.Clone(f.Bytes)
-		case moveToken:
-			token = protocol.Dialect(f.Uint)
-		case moveIdentity:
-			identity = takeover.State(f.Bytes)
-		default:
-			return false, nil
-		}
-		return true, nil
+			return nil
+		},
 	})
+	token := protocol.Dialect(tokens)
+	o.ask.Dialect = protocol.Dialect(dialect)
 	switch {
 	case err != nil:
 		return nil, err
 	case o.ask.Dialect > protocol.Draft08 || token > protocol.Draft08:
 		return nil, fmt.Errorf("%w: dialect %d", takeover.ErrState, o.ask.Dialect)
 	case len(claims) > 0:
-		if o.grant, err = s.tokens.restore(identity, claims, token); err != nil {
+		if o.grant, err = s.tokens.restore(identity, bytes.Clone(claims), token); err != nil {
 			return nil, err
 		}
 	case !s.isOpen():

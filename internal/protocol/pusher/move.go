@@ -189,53 +189,30 @@ var errApp = errors.New("the client's app is not here, is disabled, or has anoth
 // ReadState is a socket.Reader for the protocol's clients, with the apps and rules of now.
 func (s *Server) ReadState(state takeover.State) (*socket.Arriving, error) {
 	a := &arrival{}
-	var key []byte
-	user := func() *protocol.SignedIn {
-		if a.user == nil {
-			a.user = &protocol.SignedIn{}
-		}
-		return a.user
-	}
-	err := state.Read(func(f takeover.Field) (_ bool, err error) {
-		switch f.Tag {
-		case moveApp:
-			a.app = s.conf().byID[string(f.Bytes)]
-		case moveKey:
-			key = f.Bytes
-		case moveSocketID:
-			a.id = string(f.Bytes)
-		case moveAge:
-			a.age = int64(min(f.Uint, longest))
-		case movePinged:
-			a.pinged = int64(min(f.Uint, longest))
-		case moveSigned:
-			a.signed = f.Uint != 0
-		case moveUser:
-			user().ID = string(f.Bytes)
-		case moveUserInfo:
-			user().Info = bytes.Clone(f.Bytes)
-		case moveWatched:
-			user().Watchlist = append(user().Watchlist, string(f.Bytes))
-		case moveOnline, moveOffline:
-			if a.online == nil {
-				a.online = map[string]bool{}
-			}
-			a.online[string(f.Bytes)] = f.Tag == moveOnline
-		case moveEvents:
-			a.events = f.Uint
-		case moveMessages:
-			a.messages = f.Uint
-		case movePace:
-			a.pace = f.Uint
-		case moveSub:
-			err = a.readSubscription(takeover.State(f.Bytes))
-		case moveUnlogged:
-			a.unlogged = f.Bytes
-		default:
-			return false, nil
-		}
-		return true, err
+	var key, userInfo []byte
+	var app, user string
+	var age, pinged uint64
+	var watched, online, offline []string
+	err := state.Into([]any{
+		moveApp: &app, moveKey: &key, moveSocketID: &a.id, moveAge: &age, movePinged: &pinged, moveSigned: &a.signed,
+		moveUser: &user, moveUserInfo: &userInfo, moveWatched: &watched, moveOnline: &online, moveOffline: &offline,
+		moveEvents: &a.events, moveMessages: &a.messages, movePace: &a.pace, moveUnlogged: &a.unlogged,
+		moveSub: func(f takeover.Field) error { return a.readSubscription(takeover.State(f.Bytes)) },
 	})
+	a.app = s.conf().byID[app]
+	a.age, a.pinged = int64(min(age, longest)), int64(min(pinged, longest))
+	if user != "" || userInfo != nil || watched != nil {
+		a.user = &protocol.SignedIn{ID: user, Info: bytes.Clone(userInfo), Watchlist: watched}
+	}
+	if len(online)+len(offline) > 0 {
+		a.online = map[string]bool{}
+	}
+	for _, id := range online {
+		a.online[id] = true
+	}
+	for _, id := range offline {
+		a.online[id] = false
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -259,30 +236,24 @@ const longest = 1 << 60
 
 func (a *arrival) readSubscription(state takeover.State) error {
 	x := arrivingSub{}
-	member := func() *protocol.Member {
-		if x.member == nil {
-			x.member = &protocol.Member{}
-		}
-		return x.member
-	}
-	err := state.Read(func(f takeover.Field) (_ bool, err error) {
-		switch f.Tag {
-		case subName:
-			x.name = string(f.Bytes)
-			err = protocol.CheckChannel(x.name)
-		case subPosition:
-			var at hub.Position
-			at, err = hub.ParsePosition(string(f.Bytes))
+	var member string
+	var info []byte
+	err := state.Into([]any{
+		subName: &x.name, subMember: &member, subInfo: &info,
+		subPosition: func(f takeover.Field) error {
+			at, err := hub.ParsePosition(string(f.Bytes))
 			x.at = append(x.at, at)
-		case subMember:
-			member().ID = string(f.Bytes)
-		case subInfo:
-			member().Info = bytes.Clone(f.Bytes)
-		default:
-			return false, nil
-		}
-		return true, err
+			return err
+		},
 	})
+	if err == nil {
+		if err = protocol.CheckChannel(x.name); err != nil {
+			err = fmt.Errorf("%w: %w", takeover.ErrState, err)
+		}
+	}
+	if member != "" || info != nil {
+		x.member = &protocol.Member{ID: member, Info: bytes.Clone(info)}
+	}
 	if err == nil && protocol.KindOf(x.name).Is(protocol.Presence) != (x.member != nil) {
 		err = fmt.Errorf("%w: channel %q with a member: %v", takeover.ErrState, x.name, x.member != nil)
 	}
