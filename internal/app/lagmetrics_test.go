@@ -41,7 +41,7 @@ func TestLagHistogramsShowSlowClients(t *testing.T) {
 	})
 	keeps := g.sse(t, "channel=b", "")
 	keeps.block()
-	r := slowSSE(t, g, "channel=a")
+	r, hurry := slowSSE(t, g, "channel=a")
 	if count, none, _ := lag(t, g, "weir_subscriber_lag_messages"); count != 2 || none != 2 {
 		t.Errorf("before: %d subscribers, %d without lag, want 2 and 2", count, none)
 	}
@@ -59,6 +59,7 @@ func TestLagHistogramsShowSlowClients(t *testing.T) {
 	if _, none, _ := lag(t, g, "weir_subscriber_lag_seconds"); none != 1 {
 		t.Errorf("stopped reader: %d without lag", none)
 	}
+	hurry()
 	for {
 		if _, id, _ := event(t, r); id == last.String() {
 			break

@@ -18,19 +18,19 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-// slowSSE is a subscriber on a raw connection that does not read until asked.
-func slowSSE(t *testing.T, g *gateway, query string) *bufio.Reader {
+// slowSSE is a subscriber on a raw connection that does not read until asked. hurry opens its
+// window again, which reads what waits in milliseconds instead of seconds.
+func slowSSE(t *testing.T, g *gateway, query string) (r *bufio.Reader, hurry func()) {
 	t.Helper()
 	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(g.Addr()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetReadBuffer(4 << 10)
+	_ = c.SetReadBuffer(128 << 10) // with less than a segment of loopback, each would take the sender 200 ms
 	fmt.Fprintf(c, "GET /sse?%s HTTP/1.1\r\nHost: a\r\n\r\n", query)
 	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
-	r := bufio.NewReaderSize(c, 4<<10)
-	res, err := http.ReadResponse(r, nil)
+	res, err := http.ReadResponse(bufio.NewReaderSize(c, 4<<10), nil)
 	if err != nil || res.StatusCode != 200 {
 		t.Fatalf("subscribe: %v %v", res, err)
 	}
@@ -38,7 +38,7 @@ func slowSSE(t *testing.T, g *gateway, query string) *bufio.Reader {
 	if line, err := b.ReadString('\n'); err != nil || !strings.HasPrefix(line, "retry: ") {
 		t.Fatalf("first line %q %v", line, err)
 	}
-	return b
+	return b, func() { _ = c.SetReadBuffer(4 << 20) }
 }
 
 // event reads blocks until one has data and returns its type, id and data.
@@ -68,13 +68,13 @@ func TestDropOldestReportsWhatItDropped(t *testing.T) {
 		c.Namespaces = []hub.Namespace{{Name: "default", Anonymous: true, Policy: hub.DropOldest, QueueMessages: 50, MaxMessageBytes: 20 << 10}}
 		c.EventLoop.NotSentLowat = 4 << 10
 	})
-	r := slowSSE(t, g, "channel=a")
+	r, hurry := slowSSE(t, g, "channel=a")
 	pad := strings.Repeat("x", 16<<10)
-	const n = 1000
 	var last hub.Position
-	for i := range n {
+	for i := 0; i < 100 || g.push.Stats().Dropped < 100; i++ {
 		last = g.publish(t, "a", fmt.Sprintf(`{"n":%d,"pad":%q}`, i, pad))
 	}
+	hurry()
 	next, gaps := uint64(1), 0
 	for {
 		kind, id, data := event(t, r)
@@ -113,17 +113,19 @@ func TestConflateKeepsTheNewestPerKey(t *testing.T) {
 		c.Namespaces = []hub.Namespace{{Name: "default", Anonymous: true, Policy: hub.Conflate, MaxMessageBytes: 20 << 10, QueueBytes: 1 << 20}}
 		c.EventLoop.NotSentLowat = 4 << 10
 	})
-	r := slowSSE(t, g, "channel=a")
+	r, hurry := slowSSE(t, g, "channel=a")
 	pad := strings.Repeat("x", 16<<10)
-	const keys, rounds = 7, 200
-	for i := range rounds {
+	const keys = 7
+	rounds := 0
+	for ; g.push.Stats().Conflated < 100; rounds++ {
 		for k := range keys {
-			status, body := g.post(t, "/api/publish", fmt.Sprintf(`{"channel":"a","key":"k%d","data":{"k":%d,"round":%d,"pad":%q}}`, k, k, i, pad))
+			status, body := g.post(t, "/api/publish", fmt.Sprintf(`{"channel":"a","key":"k%d","data":{"k":%d,"round":%d,"pad":%q}}`, k, k, rounds, pad))
 			if status != 200 {
 				t.Fatalf("%d %s", status, body)
 			}
 		}
 	}
+	hurry()
 	seen := map[int]int{}
 	var lastOffset uint64
 	events := 0

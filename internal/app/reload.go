@@ -158,7 +158,8 @@ func (r *reloads) replaceRoutes(ctx context.Context, was, next *config.Config, s
 }
 
 // watch reloads when the configuration's file has changed and then rests for a
-// look: a file that is being written is not read half.
+// look: a file that is being written is not read half. An empty one was truncated and is
+// not written yet, which on a busy machine can take longer than a look.
 func (r *reloads) watch(ctx context.Context) error {
 	every := time.Duration(r.app.cfg.Reload.Watch)
 	if r.app.opt.File == "" || every < 0 {
@@ -177,7 +178,7 @@ func (r *reloads) watch(ctx context.Context) error {
 		now := stampOf(r.app.opt.File)
 		settled := now == seen
 		seen = now
-		if !settled || now == applied || now == (stamp{}) {
+		if !settled || now == applied || now.size == 0 {
 			continue
 		}
 		applied = now

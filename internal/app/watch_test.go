@@ -501,7 +501,7 @@ func TestScrapesWhileAThousandConnectionsAreBusy(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				if g.hub.Stats().QueueDepth > 20 { // as fast as they take it
+				if g.hub.Stats().QueueDepth > 2 { // as fast as they take it
 					runtime.Gosched()
 					continue
 				}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/observe/governor"
+	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
@@ -70,7 +72,10 @@ func TestHistogramsAreNativeOnRequest(t *testing.T) {
 }
 
 func TestTheGovernorSeesWhatHappens(t *testing.T) {
-	g := start(t, func(c *config.Config) { c.Governor.Enabled, c.Governor.Evidence.Dir = setting.On, t.TempDir() })
+	g := start(t, func(c *config.Config) {
+		c.Governor.Enabled = setting.On
+		c.Governor.Evidence = governor.EvidenceConfig{Dir: t.TempDir(), Profile: hub.Duration(100 * time.Millisecond)}
+	})
 	g.subscribers(t, 10, "")
 	var s admin.Snapshot
 	trial.Eventually(t, "it has seen connections, deliveries and the broker", func() bool {
