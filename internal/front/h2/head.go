@@ -80,6 +80,10 @@ func (h *conn) head(id uint32, block []byte) {
 		return
 	case h.blocks.flags&selfDependent != 0, r.bad != "":
 		h.loopState.srv.log.Debug("malformed request", "conn", h.sock.ID(), "peer", h.sock.Peer(), "stream", id, "err", r.bad)
+		if r.spaced {
+			h.rejectSpaced(id)
+			return
+		}
 		h.resetStream(id, ProtocolError)
 		return
 	case r.over && !h.tolerate(floodHeaders):
@@ -111,6 +115,7 @@ type fields struct {
 	room, count                               int // what is left of the bounds
 	over                                      bool
 	bad                                       string // why it is malformed; empty: it is not
+	spaced                                    bool   // it is malformed by white space around a value
 }
 
 const (
@@ -144,7 +149,7 @@ func (r *fields) add(f hpack.HeaderField) {
 	if r.count == 0 {
 		return // the parser refuses what there is
 	}
-	if !http1.ValidValue(f.Value) || trimmedValue(f.Value) {
+	if r.spaced = trimmedValue(f.Value); r.spaced || !http1.ValidValue(f.Value) {
 		r.bad = "a field value of " + strconv.Quote(f.Name)
 		return
 	}

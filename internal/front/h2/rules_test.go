@@ -33,7 +33,6 @@ func TestMalformedRequestsEndTheirStreamAlone(t *testing.T) {
 	bad("te", get("/", "te", "gzip")...)
 	bad("a line in a value", get("/", "x", "a\r\nb: c")...)
 	bad("NUL in a value", get("/", "x", "a\x00b")...)
-	bad("a space before a value", get("/", "x", " a")...)
 	bad("a name with a space", get("/", "a b", "c")...)
 	bad("a name with a colon", get("/", "a:b", "c")...)
 	bad("an empty name", get("/", "", "c")...)
@@ -53,6 +52,14 @@ func TestMalformedRequestsEndTheirStreamAlone(t *testing.T) {
 	bad("CONNECT with a path", ":method", "CONNECT", ":scheme", "http", ":authority", "a", ":path", "/")
 	bad("a protocol without CONNECT", get("/", ":protocol", "websocket")...)
 	bad("a length without a body", post("/", "content-length", "3")...)
+	for _, value := range []string{" a", "a ", "\ta", "a\t"} { // Go's client would repeat what is reset alone
+		c.open(id, true, get("/", "x", value)...)
+		if got := c.answer(id); got != ":status: 400\n\n" {
+			t.Errorf("the value %q: %q", value, got)
+		}
+		c.until("a reset", func() bool { return c.reset[id] == http2.ErrCodeProtocol })
+		id += 2
+	}
 	c.open(id, true, get("/")...)
 	if got := c.answer(id); !strings.HasSuffix(got, "ok") {
 		t.Errorf("the next stream: %q", got)

@@ -139,11 +139,24 @@ func (h *conn) resetStream(id uint32, code Code) {
 		s.abort(code)
 		return
 	}
+	h.resetAfter(nil, id, code)
+}
+
+// rejectSpaced answers a request that has white space around a field value with status 400
+// before it resets the stream, as RFC 9113 §8.1.1 permits. Programs send such values by
+// accident, and Go's client repeats a request whose stream is reset with PROTOCOL_ERROR.
+func (h *conn) rejectSpaced(id uint32) {
+	head := appendHeader(nil, 1, frameHeaders, flagEndHeaders|flagEndStream, id)
+	h.resetAfter(append(head, indexedBit|status400), id, ProtocolError)
+}
+
+// resetAfter sends frames, then resets a stream that is not open.
+func (h *conn) resetAfter(frames []byte, id uint32, code Code) {
 	h.loopState.counters.malformed.Add(1)
 	if !h.tolerate(floodMadeReset) {
 		return
 	}
-	h.control(appendReset(nil, id, code))
+	h.control(appendReset(frames, id, code))
 	if id <= h.last {
 		h.closed.add(id, true)
 	}

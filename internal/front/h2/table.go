@@ -13,6 +13,7 @@ import (
 
 const (
 	tableSize   = 4096 // the size that SETTINGS do not change
+	status400   = 12   // number of ":status: 400" in the static table (Appendix A)
 	firstEntry  = 62   // number of the newest entry: the static table comes first
 	indexedBit  = 0x80 // an indexed field (§6.1), 7 bits of the number
 	literalBit  = 0x40 // a literal that is added (§6.2.1), with a name of its own
