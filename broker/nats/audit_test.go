@@ -193,7 +193,7 @@ func TestFileThatWasCutIsAGapForARunningNode(t *testing.T) {
 		t.Fatalf("%d files", n)
 	}
 	s.proc.kill()
-	edit(t, s.blocks()[1], func(b []byte) []byte { return flip(b, len(b)-60<<10) })
+	edit(t, s.blocks()[1], func(b []byte) []byte { return flip(b, len(b)-60<<10, s.size) })
 	s.proc = s.out.spawn(t)
 	s.node.until("the connection", func() bool { return s.node.b.Ready() == nil })
 	s.fill(300)

@@ -136,11 +136,11 @@ func edit(t *testing.T, name string, change func([]byte) []byte) {
 	}
 }
 
-// flip changes a bit in each of three messages, one after the other.
-func flip(b []byte, at int) []byte {
+// flip changes a bit in each of three messages of size bytes, one after the other.
+func flip(b []byte, at, size int) []byte {
 	for range 3 {
 		b[at] ^= 0x40
-		at -= 12500
+		at -= size + 200 // its head
 	}
 	return b
 }
@@ -320,6 +320,7 @@ func TestDamagedLogIsAGap(t *testing.T) {
 		name   string
 		change func(s *store)
 	}
+	const size = 48 << 10 // few large messages fill as many files as many small ones, in less time
 	each := func(change func([]byte) []byte) func(*store) {
 		return func(s *store) {
 			for _, f := range s.blocks() {
@@ -350,10 +351,10 @@ func TestDamagedLogIsAGap(t *testing.T) {
 			}
 		})},
 		{"a flipped byte", one(func(s *store, files []string) {
-			edit(s.t, files[1], func(b []byte) []byte { return flip(b, len(b)/2) })
+			edit(s.t, files[1], func(b []byte) []byte { return flip(b, len(b)/2, size) })
 		})},
 		{"a flipped byte in the last file", one(func(s *store, files []string) {
-			edit(s.t, files[len(files)-1], func(b []byte) []byte { return flip(b, len(b)-20<<10) })
+			edit(s.t, files[len(files)-1], func(b []byte) []byte { return flip(b, len(b)-80<<10, size) })
 		})},
 	}
 	both(t, func(t *testing.T, outside bool) {
@@ -361,8 +362,8 @@ func TestDamagedLogIsAGap(t *testing.T) {
 			t.Run(d.name, func(t *testing.T) {
 				t.Parallel()
 				s := newStore(t, outside, hub.Namespace{Name: "a", HistorySize: 100_000, HistoryBytes: 1 << 30}.WithDefaults())
-				s.size = 12 << 10
-				s.fill(1500)
+				s.size = size
+				s.fill(375)
 				at := s.positions()
 				s.stop()
 				if n := len(s.blocks()); n < 3 {
@@ -370,9 +371,9 @@ func TestDamagedLogIsAGap(t *testing.T) {
 				}
 				d.change(s)
 				s.start()
-				s.fill(1800)
+				s.fill(450)
 				gaps := 0
-				for _, i := range []int{len(at) - 1, len(at) - 60, len(at) * 3 / 4, len(at) / 2, 150, 5} {
+				for _, i := range []int{len(at) - 1, len(at) - 15, len(at) * 3 / 4, len(at) / 2, 37, 1} {
 					if s.resume(d.name, i, at[i]) {
 						gaps++
 					}
