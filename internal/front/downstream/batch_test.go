@@ -93,6 +93,19 @@ func (b *batched) wants(from <-chan outcome, status int, body string) outcome {
 	return o
 }
 
+// received waits for what the backend receives: one that receives nothing fails the test
+// instead of holding it up.
+func received[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(trial.Patience):
+		t.Fatal("the backend received nothing")
+		panic("not reached")
+	}
+}
+
 func (b *batched) stats() batch.Stats { return downstream.Batches(b.front)[0] }
 
 // waiting waits until n requests wait for their call.
@@ -148,7 +161,7 @@ func TestRequestsShareACall(t *testing.T) {
 		if !strings.Contains(o.body, `"model_version":"7"`) || o.head.Get("Content-Type") != "application/json" || o.head.Get("Set-Cookie") != "" {
 			t.Errorf("%q %v", o.body, o.head)
 		}
-		r := <-m.calls
+		r := received(t, m.calls)
 		if r.URL.String() != "/v1/run?x=1" || r.Header.Get("Content-Type") != "application/json" || len(r.Header["User-Agent"])+len(r.Header["X-Forwarded-For"])+len(r.Header["Traceparent"]) > 0 {
 			t.Errorf("%s %v", r.URL, r.Header)
 		}
@@ -203,7 +216,7 @@ func TestOnlyEqualRequestsShareACall(t *testing.T) {
 		b.waiting(2)
 		b.wants(b.post(b.ctx(), `{"instances":[3]}`, "Authorization", "Bearer bob"), 200, "[6]")
 		b.wants(bob, 200, "[4]")
-		if r := <-m.calls; r.Header.Get("Authorization") != "Bearer bob" {
+		if r := received(t, m.calls); r.Header.Get("Authorization") != "Bearer bob" {
 			t.Errorf("%v", r.Header)
 		}
 		b.wants(b.post(b.ctx(), `{"instances":[4]}`, "Authorization", "Bearer alice"), 200, "[8]")
@@ -281,7 +294,7 @@ func TestStreamsAreDividedWhileTheyCome(t *testing.T) {
 		opened := b.open(b.ctx(), `{"model":"m","prompt":"a","stream":true}`)
 		b.waiting(1)
 		also := b.open(b.ctx(), `{"model":"m","prompt":["b","c"],"stream":true}`)
-		if body := <-m.bodies; body != `{"model":"m","prompt":["a","b","c"],"stream":true}` {
+		if body := received(t, m.bodies); body != `{"model":"m","prompt":["a","b","c"],"stream":true}` {
 			t.Errorf("%q", body)
 		}
 		m.events <- `{"id":"x","choices":[{"index":0,"text":"A1","finish_reason":null}]}`
@@ -333,7 +346,7 @@ func TestAClientThatLeavesDoesNotDisturbTheOthers(t *testing.T) {
 				b.waiting(i + 1)
 			}
 		}
-		if body := <-m.bodies; body != `{"prompt":["0","1","2"],"stream":true}` {
+		if body := received(t, m.bodies); body != `{"prompt":["0","1","2"],"stream":true}` {
 			t.Errorf("%q", body)
 		}
 		m.events <- `{"choices":[{"index":0},{"index":1},{"index":2}]}`
@@ -463,7 +476,7 @@ func TestCallsAreBounded(t *testing.T) {
 		for i, o := range more {
 			b.wants(o, 200, fmt.Sprintf("[%d]", 4+2*i))
 		}
-		if a, c := <-m.sizes, <-m.sizes; a != 1 || c != 3 || most.Load() != 1 {
+		if a, c := received(t, m.sizes), received(t, m.sizes); a != 1 || c != 3 || most.Load() != 1 {
 			t.Errorf("calls of %d and %d, %d at a time", a, c, most.Load())
 		}
 		trial.Eventually(t, "all is over", func() bool { s := b.stats(); return s.Running+s.Waiting == 0 })
