@@ -539,14 +539,15 @@ func TestPendingIsBounded(t *testing.T) {
 	c := external(t)
 	p := c.spawn(t)
 	ns := hub.Namespace{Name: "a"}.WithDefaults()
-	n := startOn(t, Config{URL: c.url(), MaxPending: 100, MaxPendingBytes: 1 << 20, AckTimeout: hub.Duration(time.Second)}, ns)
+	n := startOn(t, Config{URL: c.url(), MaxPending: 100, MaxPendingBytes: 1 << 20, AckTimeout: hub.Duration(4 * time.Second)}, ns)
 	p.cmd.Process.Signal(stopSignal)
 	began := time.Now()
 	var answers []<-chan hubtest.Result
 	for range 200 {
 		answers = append(answers, n.Go(&ns, hub.Publication{Channel: "a:x", Data: []byte("d")}))
 	}
-	if took := time.Since(began); took > 500*time.Millisecond {
+	// With less than the time that a publish waits for its answer, however busy the machine is.
+	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("publishing to a stopped server took %v", took)
 	}
 	overloaded, unavailable := 0, 0

@@ -397,9 +397,11 @@ func TestDriftRaisesTheAlarm(t *testing.T) {
 	var late atomic.Bool
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
+		took := rand.N(150 * time.Millisecond) // what a busy machine adds is little of it
 		if r.URL.Path == "/later" && late.Load() {
-			<-time.After(200 * time.Millisecond)
+			took += 500 * time.Millisecond
 		}
+		time.Sleep(took)
 		_, _ = io.WriteString(w, whole)
 	}))
 	t.Cleanup(ts.Close)
