@@ -239,6 +239,7 @@ func watched(t testing.TB, change map[string]any) (*judge.Server, string) {
 }
 
 func TestDashboard(t *testing.T) {
+	t.Parallel()
 	s, address := watched(t, nil)
 	var c crowd
 	t.Cleanup(c.wg.Wait) // after all connections are closed
@@ -475,7 +476,7 @@ func looks(t *testing.T, p *tab, address string) {
 	for _, scheme := range []string{"dark", "light"} {
 		for _, width := range []int{390, 768, 1280, 1920} {
 			p.do(t, "open", map[string]any{"url": address, "width": width, "height": 844, "scheme": scheme}, nil)
-			p.do(t, "frames", 3, nil)
+			p.do(t, "frames", 1, nil)
 			var got struct {
 				Scroll, Inner int
 				Ground        string

@@ -13,6 +13,7 @@ import (
 // TestTheDocumentationLoadsFromFiles opens the pages of the documentation's site from
 // file:// on a phone's screen, and searches it on a wide one.
 func TestTheDocumentationLoadsFromFiles(t *testing.T) {
+	t.Parallel()
 	p := newTab(t)
 	out := t.TempDir()
 	cmd := exec.Command("go", "run", ".", "-root", judge.Root(), "-out", out)
