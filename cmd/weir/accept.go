@@ -63,6 +63,8 @@ func (f *acceptFlags) add(cmd *cobra.Command) {
 	fs.SortFlags = false
 	fs.StringVarP(&f.opt.Dir, "out", "o", "", "`directory` for report and evidence, which has to be empty (default: acceptance-TIME)")
 	fs.StringVar(&f.rate, "rate", "", "target `rate` (default: 0.8 of the knee, which is searched)")
+	fs.IntVar(&f.opt.Conns, "conns", 0, "hold `N` mixed connections, and clients of shipments (default: the plan's)")
+	fs.DurationVar(&f.opt.For, "for", 0, "hold them and the sustained load for this `time` (default: the plan's)")
 	fs.StringVar(&f.opt.Target, "target", "", "`URL` of another service; what needs a Weir is not run")
 	fs.StringVar(&f.opt.Chaos, "chaos", "", "`file` with the table of the chaos suite, for recovery")
 }
@@ -88,7 +90,7 @@ func newAcceptRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run INDICATOR...",
 		Short:   "Run single indicators",
-		Example: "  weir accept run burst\n  weir accept run sustained --full --rate 80k\n  weir accept run connections --conns 40000 --conns-for 2m",
+		Example: "  weir accept run burst\n  weir accept run sustained --full --rate 80k\n  weir accept run connections --conns 40000 --for 2m",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if full {
@@ -99,8 +101,6 @@ func newAcceptRun() *cobra.Command {
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&full, "full", false, "as long as in a full run")
-	cmd.Flags().IntVar(&f.opt.Conns, "conns", 0, "hold `N` mixed connections (default: as many as the plan)")
-	cmd.Flags().DurationVar(&f.opt.ConnsFor, "conns-for", 0, "hold them for this `time` (default: as long as the plan)")
 	return cmd
 }
 

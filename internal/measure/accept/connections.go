@@ -98,9 +98,9 @@ func measureConnections(ctx context.Context, w *world) error {
 		specs[i].Warmup, specs[i].Duration, specs[i].Window = connecting(w.plan.conns), w.plan.connsFor, max(time.Second, w.plan.connsFor/maxPoints)
 	}
 	w.progress("%d connections for %v", w.plan.conns, w.plan.connsFor)
-	// An HTTP/2 connection has its buffers from its first request on.
+	// An HTTP/2 connection has its buffers from its first request on; the heap has its size some collections later.
 	first := time.Duration(float64(specs[2].Conns) / specs[2].Rate * float64(time.Second))
-	stop := w.watch(ctx, s, connecting(w.plan.conns)+min(first, w.plan.connsFor/4), w.plan.connsFor)
+	stop := w.watch(ctx, s, connecting(w.plan.conns)+min(2*first, w.plan.connsFor/3), w.plan.connsFor)
 	all, err := w.load(ctx, "load", specs...)
 	stop()
 	if limit, ok := errors.AsType[*loadgen.LimitError](err); ok {

@@ -26,7 +26,7 @@ func TestFewerMixedConnectionsDecideLess(t *testing.T) {
 	f := func(conns int, length time.Duration, want string) {
 		t.Helper()
 		p := quickPlan()
-		if err := p.mixed(conns, length); err != nil || p.less != want {
+		if err := p.set(conns, length); err != nil || p.less != want {
 			t.Errorf("%d for %v: %q, %v; want %q", conns, length, p.less, err, want)
 		}
 		ind := connections()
@@ -42,7 +42,7 @@ func TestFewerMixedConnectionsDecideLess(t *testing.T) {
 	f(3000, 0, "3000 connections for 5m0s, not 10000 for 5m0s")
 	f(40_000, 2*time.Minute, "40000 connections for 2m0s, not 10000 for 5m0s")
 	p := quickPlan()
-	for _, err := range []error{p.mixed(-1, 0), p.mixed(1, 0), p.mixed(0, time.Millisecond)} {
+	for _, err := range []error{p.set(-1, 0), p.set(1, 0), p.set(0, time.Millisecond)} {
 		if err == nil || !strings.Contains(err.Error(), "want 30 or more") {
 			t.Errorf("%v", err)
 		}

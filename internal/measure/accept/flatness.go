@@ -1,7 +1,9 @@
 package accept
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,7 +17,7 @@ func flatness() Indicator {
 		Name: "flatness", Title: "Throughput with many connections",
 		Definition: "Publications per second in a closed loop on a gateway with many idle subscribers, divided by those on one with a tenth of them.",
 		Target:     "≥ 0.95 (full: 100,000 against 10,000 connections; quick: 10,000 against 1,000)",
-		Method:     "Two gateways with the connections established; pieces in the order few, many, many, few. The interval is over the pairs.",
+		Method:     "Two gateways with the connections established, in tables of io_uring and from several processes where descriptors do not suffice; pieces in the order few, many, many, few. The interval is over the pairs.",
 		criteria: []criterion{
 			{name: "ratio", what: "rate with many connections, of that with few", kind: atLeast, limit: 0.95, timed: true},
 			{name: "errors", what: "errors", kind: none},
@@ -32,37 +34,39 @@ const spareDescriptors = 1000
 // A crowd is a gateway with idle subscribers.
 type crowd struct {
 	s      *lab.Server
-	idle   *loadgen.Generator
+	stop   func() // ends the idle subscribers
 	active *loadgen.Generator
 }
 
 func (c *crowd) close() {
-	for _, g := range []*loadgen.Generator{c.idle, c.active} {
-		if g != nil {
-			_ = g.Close() // its connections end either way
-		}
+	if c.active != nil {
+		_ = c.active.Close() // its connections end either way
+	}
+	if c.stop != nil {
+		c.stop()
 	}
 	if c.s != nil {
 		c.s.Stop()
 	}
 }
 
-// crowdOf starts a gateway and connects n idle subscribers to it.
-func (w *world) crowdOf(ctx context.Context, n int) (c *crowd, err error) {
+// crowdOf starts a gateway with the event loops of eventloop and connects n idle subscribers to it.
+func (w *world) crowdOf(ctx context.Context, n int, eventloop string) (c *crowd, err error) {
 	c = &crowd{}
 	defer func() {
 		if err != nil {
 			c.close()
 		}
 	}()
-	if c.s, err = w.gateway(ctx, plainConfig+fmt.Sprintf("eventloop: {max_conns: %d}\n", n+spareDescriptors)); err != nil {
+	if c.s, err = w.gateway(ctx, plainConfig+idleForLong+eventloop); err != nil {
 		return c, err
 	}
 	url := "http://" + c.s.Addr
-	if c.idle, err = loadgen.New(loadgen.Spec{Kind: loadgen.SSE, Target: url + "/sse?channel=idle-{n}", Adapter: "weir", Conns: n, ConnectRate: 10_000}, nil); err != nil {
+	spec, err := loadgen.Spec{Kind: loadgen.SSE, Target: url + "/sse?channel=idle-{n}", Adapter: "weir", Conns: n, ConnectRate: 3000, Timeout: time.Minute}.WithSources(n)
+	if err != nil {
 		return c, err
 	}
-	if err = c.idle.Connect(ctx); err != nil {
+	if c.stop, err = idle(ctx, w, c.s, spec); err != nil {
 		return c, err
 	}
 	if c.active, err = loadgen.New(publications(url, "active", 16, 128), nil); err != nil {
@@ -70,6 +74,50 @@ func (w *world) crowdOf(ctx context.Context, n int) (c *crowd, err error) {
 	}
 	_, err = c.active.Measure(ctx, loadgen.Load{Concurrency: 16}, w.plan.piece/2) // warm up
 	return c, err
+}
+
+// idle makes the connections of spec and keeps them until stop: in processes of their own where this one may not
+// have both crowds.
+func idle(ctx context.Context, w *world, s *lab.Server, spec loadgen.Spec) (stop func(), err error) {
+	if w.plan.few+w.plan.many <= room() {
+		g, err := loadgen.New(spec, nil)
+		if err != nil {
+			return nil, err
+		}
+		stop = func() { _ = g.Close() } // its connections end either way
+		return stop, g.Connect(ctx)
+	}
+	if w.opt.Processes == nil {
+		return nil, &notRunError{fmt.Sprintf("%d connections are too many for the %d descriptors of one process", w.plan.few+w.plan.many, sys.MaxFiles())}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	spec.Duration, spec.Window = 24*time.Hour, time.Minute // until stop
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.opt.Processes(ctx, spec, (spec.Conns+room()-1)/room())
+		ended <- err
+	}()
+	left := false
+	stop = func() {
+		if cancel(); !left {
+			<-ended
+		}
+	}
+	for giveUp := time.Now().Add(time.Minute + connecting(spec.Conns)); ; {
+		there, err := metric(ctx, s, `weir_connections{transport="sse"}`)
+		if err != nil || int(there) >= spec.Conns {
+			return stop, err
+		}
+		if time.Now().After(giveUp) {
+			return stop, fmt.Errorf("%.0f of %d subscribers are connected", there, spec.Conns)
+		}
+		select {
+		case err := <-ended:
+			left = true
+			return stop, fmt.Errorf("the processes with %d subscribers ended: %w", spec.Conns, cmp.Or(err, errors.New("no error")))
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 // rate is what a piece of the closed loop completes per second.
@@ -88,17 +136,17 @@ func (w *world) rate(ctx context.Context, g *loadgen.Generator, concurrency int)
 
 func measureFlatness(ctx context.Context, w *world) error {
 	few, many := w.plan.few, w.plan.many
-	if room := int(min(sys.MaxFiles(), 1<<30)) - spareDescriptors; few+many > room {
-		w.ev.Reduced = fmt.Sprintf("%d descriptors allow %d connections with many, not %d: raise the limit (ulimit -n)", sys.MaxFiles(), room*10/11, many)
-		few, many = room/11, room*10/11
+	if there := hold(w, many); there < many {
+		few, many = few*there/many, there
 	}
+	eventloop := eventloopFor(many, room()) // the same for both
 	w.progress("connecting %d and %d", few, many)
-	a, err := w.crowdOf(ctx, few)
+	a, err := w.crowdOf(ctx, few, eventloop)
 	if err != nil {
 		return err
 	}
 	defer a.close()
-	b, err := w.crowdOf(ctx, many)
+	b, err := w.crowdOf(ctx, many, eventloop)
 	if err != nil {
 		return err
 	}

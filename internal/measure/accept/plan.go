@@ -33,13 +33,14 @@ type plan struct {
 	// kills of the audit log's node, actions before each.
 	kills, actions int
 	handshakes     int
-	// less is why the mixed connections are fewer or shorter than the target says, trackedLess the clients of
-	// shipments; empty: they are not.
-	less, trackedLess string
+	// heldLess is why the sustained load is shorter than the target says, less why the mixed connections are
+	// fewer or shorter, trackedLess the clients of shipments; empty: they are not.
+	heldLess, less, trackedLess string
 }
 
-// mixed sets the mixed connections, and the clients of shipments, and how long they are held; 0 leaves either.
-func (p *plan) mixed(conns int, length time.Duration) error {
+// set sets how many the mixed connections and the clients of shipments are, and how long they and the
+// sustained load are held; 0 leaves either.
+func (p *plan) set(conns int, length time.Duration) error {
 	if conns < 0 || conns > 0 && conns < 30 || length < 0 || length > 0 && length < time.Second {
 		return fmt.Errorf("%d mixed connections for %v: want 30 or more for a second or longer", conns, length)
 	}
@@ -48,13 +49,16 @@ func (p *plan) mixed(conns int, length time.Duration) error {
 		p.conns, p.tracked = conns, conns
 	}
 	if length > 0 {
-		p.connsFor, p.trackedFor = length, length
+		p.hold, p.connsFor, p.trackedFor = length, length, length
 	}
 	less := func(conns int, length time.Duration, ofConns int, ofLength time.Duration) string {
 		if conns >= ofConns && length >= ofLength {
 			return ""
 		}
 		return fmt.Sprintf("%d connections for %v, not %d for %v", conns, length, ofConns, ofLength)
+	}
+	if p.hold < was.hold {
+		p.heldLess = fmt.Sprintf("for %v, not %v", p.hold, was.hold)
 	}
 	p.less = less(p.conns, p.connsFor, was.conns, was.connsFor)
 	p.trackedLess = less(p.tracked, p.trackedFor, was.tracked, was.trackedFor)

@@ -31,10 +31,10 @@ type Options struct {
 	Target string
 	// Rate is the target rate per second; 0 means 0.8 of the knee, which is searched.
 	Rate float64
-	// Conns and ConnsFor are the mixed connections, or clients of shipments, and how long they are held, in place of the plan's; 0 means
-	// the plan's.
-	Conns    int
-	ConnsFor time.Duration
+	// Conns is how many the mixed connections are, and the clients of shipments, For how long they and the
+	// sustained load are held, in place of the plan's; 0 means the plan's.
+	Conns int
+	For   time.Duration
 	// Chaos is a file with the table that the chaos suite writes; empty: none.
 	Chaos string
 	// Version names the build in the report.
@@ -97,7 +97,7 @@ func Run(ctx context.Context, list []Indicator, o Options) (*Report, error) {
 	if o.scale != nil {
 		o.scale(&p)
 	}
-	if err := p.mixed(o.Conns, o.ConnsFor); err != nil {
+	if err := p.set(o.Conns, o.For); err != nil {
 		return nil, err
 	}
 	if err := emptyDir(o.Dir); err != nil {

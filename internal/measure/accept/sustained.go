@@ -2,6 +2,7 @@ package accept
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/lab"
@@ -74,6 +75,7 @@ func measureSustained(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
+	w.ev.Reduced = w.plan.heldLess
 	w.progress("%s for %v", perSecond.Format(rate), w.plan.hold)
 	spec.Rate, spec.Duration, spec.Window = rate, w.plan.hold, max(time.Second, w.plan.hold/maxPoints)
 	if w.plan.hold < 20*time.Second {
@@ -103,7 +105,7 @@ func measureSustained(ctx context.Context, w *world) error {
 		for _, name := range []string{"lost", "repeated", "reordered", "gaps"} {
 			w.ev.count(name, 0, t.Offered) // requests have none
 		}
-		w.ev.Reduced = "memory, goroutines and descriptors of another service are not seen"
+		w.ev.Reduced = strings.TrimPrefix(w.ev.Reduced+"; memory, goroutines and descriptors of another service are not seen", "; ")
 	}
 	return nil
 }

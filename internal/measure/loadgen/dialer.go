@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -11,15 +12,26 @@ import (
 
 // A dialer opens links at a bounded rate: all of them at the beginning, and those
 // that ended again. Each link is in it at most once.
+//
+// At the beginning so few are opened at a time that a server's queue of connections that it has not
+// accepted yet (4,096 on Linux) does not overflow by several processes' links: what the kernel
+// drops then is sent again after a second and more, and takes the processor from the server.
 type dialer struct {
 	g    *Generator
 	gap  time.Duration // between two
 	kick chan struct{}
 
+	// under is how many links are being opened; until all are open for the first time, at most mostOpening.
+	under   atomic.Int64
+	allOpen atomic.Bool
+
 	mu    sync.Mutex
 	queue dialQueue
 	seq   uint64
 }
+
+// mostOpening is how many links are being opened at the beginning at most.
+const mostOpening = 256
 
 type dialItem struct {
 	at  int64
@@ -53,6 +65,17 @@ func (d *dialer) add(h endpoint, at int64) {
 	d.seq++
 	heap.Push(&d.queue, dialItem{at, d.seq, h})
 	d.mu.Unlock()
+	d.wake()
+}
+
+// opened is called for each link that was opened or could not be.
+func (d *dialer) opened() {
+	if d.under.Add(-1) >= mostOpening-1 {
+		d.wake()
+	}
+}
+
+func (d *dialer) wake() {
 	select {
 	case d.kick <- struct{}{}:
 	default:
@@ -88,7 +111,11 @@ func (d *dialer) openDue(now int64, slot *int64) time.Duration {
 		if at = max(at, *slot); at > now {
 			return time.Duration(at - now)
 		}
+		if d.under.Load() >= mostOpening && !d.allOpen.Load() {
+			return time.Hour // opened wakes it
+		}
 		d.pop()
+		d.under.Add(1)
 		*slot += int64(d.gap)
 		s := h.base().s
 		s.loop.Post(func() { s.openLink(h) })

@@ -262,6 +262,7 @@ func (g *Generator) connect(ctx context.Context) error {
 	select {
 	case err := <-done:
 		g.connected = err == nil
+		g.dialer.allOpen.Store(g.connected)
 		return err
 	case <-ctx.Done():
 		return ctx.Err()

@@ -73,6 +73,7 @@ var (
 func (s *shard) openLink(h endpoint) {
 	l := h.base()
 	if l.state != down || l.retiring || s.g.closing.Load() {
+		s.g.dialer.opened()
 		return
 	}
 	l.state = connecting
@@ -86,6 +87,7 @@ func (s *shard) established(h endpoint) {
 	l := h.base()
 	now := s.touch()
 	s.account(now)
+	s.g.dialer.opened()
 	l.state, l.fails = up, 0
 	s.open++
 	record(&s.rec.connect, now-l.began)
@@ -119,6 +121,9 @@ func (s *shard) gone(h endpoint, err error, again bool, delay time.Duration) {
 		s.open--
 	}
 	l.state, l.w, l.why = down, nil, nil
+	if was == connecting {
+		s.g.dialer.opened()
+	}
 	if s.g.closing.Load() || l.retiring {
 		return
 	}
