@@ -298,7 +298,11 @@ func (o *outbox) send() {
 func (o *outbox) sendOne(p *pending) {
 	o.mu.Lock()
 	p.queued = false
-	if !p.answered && (p.s.bridge.kept == o.round || !o.ready(p)) {
+	seq, known := uint64(0), p.answered || p.s.bridge.kept != o.round
+	if known && !p.answered {
+		seq, known = recognize(p.s.site, p)
+	}
+	if !known || !p.answered && seq == 0 && !o.ready(p) {
 		p.s.bridge.kept = o.round
 		o.keep(p)
 		o.mu.Unlock()
@@ -308,6 +312,11 @@ func (o *outbox) sendOne(p *pending) {
 		o.mu.Unlock()
 		return
 	}
+	if seq > 0 {
+		o.mu.Unlock()
+		answerCopied(o, p.id, seq)
+		return
+	}
 	p.sent++
 	p.sentAt, p.flying = time.Now(), true
 	condition := p.newest
@@ -315,6 +324,35 @@ func (o *outbox) sendOne(p *pending) {
 		condition = new(uint64(hub.Never))
 	}
 	o.mu.Unlock()
+	err := o.b.nc.PublishMsg(messageOf(o, p, condition))
+	switch {
+	case err == nil && p.s.durable():
+		return // until the acknowledgement
+	case err != nil:
+		o.mu.Lock()
+		p.flying = false
+		if !p.answered {
+			p.sent--
+		}
+		kept := (p.s.bridged() || p.s.queuesAway()) && !errors.Is(err, natsgo.ErrMaxPayload) && !p.answered
+		if kept {
+			p.s.bridge.kept = o.round
+			o.keep(p)
+		}
+		o.mu.Unlock()
+		if kept {
+			return
+		}
+		err = publishError(err)
+	}
+	if o.take(p.id) != nil {
+		p.done(hub.Position{}, err)
+	}
+}
+
+// messageOf returns p as it is sent. condition is that of PublishAfter, or the one that only lets the stream recognize p; nil for
+// none.
+func messageOf(o *outbox, p *pending, condition *uint64) *natsgo.Msg {
 	m := &natsgo.Msg{Subject: p.s.subject(p.p.Channel), Data: p.p.Data}
 	if p.p.Key != "" {
 		m.Header = natsgo.Header{headerKey: {quote(p.p.Key)}}
@@ -352,30 +390,7 @@ func (o *outbox) sendOne(p *pending) {
 		at = append(append(at, o.b.bus.node...), '.')
 		m.Header[headerTime] = []string{string(strconv.AppendUint(at, p.id, 36))}
 	}
-	err := o.b.nc.PublishMsg(m)
-	switch {
-	case err == nil && p.s.durable():
-		return // until the acknowledgement
-	case err != nil:
-		o.mu.Lock()
-		p.flying = false
-		if !p.answered {
-			p.sent--
-		}
-		kept := (p.s.bridged() || p.s.queuesAway()) && !errors.Is(err, natsgo.ErrMaxPayload) && !p.answered
-		if kept {
-			p.s.bridge.kept = o.round
-			o.keep(p)
-		}
-		o.mu.Unlock()
-		if kept {
-			return
-		}
-		err = publishError(err)
-	}
-	if o.take(p.id) != nil {
-		p.done(hub.Position{}, err)
-	}
+	return m
 }
 
 // quote makes any string fit a header line. Keys without control characters,

@@ -57,6 +57,7 @@ type stored struct {
 	time    int64 // Unix milliseconds
 	check   hub.Check
 	key     string
+	id      string // what the stream finds duplicates by, see messageID; empty for none
 	data    []byte
 	// attributes are as they were written; hub.ParseAttributes reads them.
 	attributes []byte
@@ -335,7 +336,7 @@ func parseStored(m *natsgo.Msg) (stored, error) {
 		return st, fmt.Errorf("%w: message on %q: %w", hub.ErrUnavailable, m.Subject, err)
 	}
 	st.seq, st.time, st.check = seq, at.UnixMilli(), hub.NewCheck(seq, at)
-	st.key = unquote(m.Header.Get(headerKey))
+	st.key, st.id = unquote(m.Header.Get(headerKey)), m.Header.Get(natsgo.MsgIdHdr)
 	if st.data == nil {
 		st.data = []byte{}
 	}

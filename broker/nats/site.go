@@ -40,6 +40,7 @@ type siteView struct {
 
 	want   atomic.Pointer[siteLook] // the site that leads, and the log there
 	broken atomic.Pointer[string]   // an epoch into which the one before was not followed to its end
+	keys   atomic.Pointer[siteKeys] // of what the log has copied; nil when they do not matter
 
 	mu sync.Mutex
 	// answered is when each site did last; seen that the other one led the log since this
@@ -123,6 +124,7 @@ func (w *siteLog) settle(ctx context.Context) error {
 		case l != nil:
 			w.s.leads(l.site)
 			w.take(here, other)
+			keysAtStart(w, l)
 			return nil
 		case here.err == nil && other.err == nil && here.missing && other.missing:
 			w.create.Store(true)
@@ -321,7 +323,8 @@ func (w *siteLog) pair(ctx context.Context, here, l *siteLook) error {
 	return w.put(ctx, here.site, "UPDATE", want)
 }
 
-// sameCopy reports whether have differs from want in nothing that we set.
+// sameCopy reports whether have differs from want in nothing that we set. Servers in a cluster set the Duplicates of
+// a mirror to 0, and so do others when they start.
 func sameCopy(have, want *jetstream.StreamConfig) bool {
 	for k, v := range have.Metadata {
 		if strings.HasPrefix(k, "weir-") && want.Metadata[k] != v {
@@ -334,7 +337,7 @@ func sameCopy(have, want *jetstream.StreamConfig) bool {
 		}
 	}
 	return have.MaxMsgsPerSubject == want.MaxMsgsPerSubject && have.MaxBytes == want.MaxBytes && have.MaxAge == want.MaxAge &&
-		have.Duplicates == want.Duplicates && have.Replicas == want.Replicas
+		(have.Duplicates == want.Duplicates || have.Duplicates == 0) && have.Replicas == want.Replicas
 }
 
 // retire removes the log that this site led before the other one took over, so that a copy

@@ -211,10 +211,13 @@ func cross(s *stream) {
 	before := s.epochNow()
 	upTo, ok := to.reaches(before)
 	s.crossing.Store(true)
-	if err := w.settled(to.site); err != nil {
+	ctx, cancel := context.WithTimeout(s.b.ctx, w.detect())
+	if err := w.settled(ctx, to.site); err != nil {
 		s.b.log.Warn("it is not known whether the log has stored all that it had copied; a publish that is sent again now may be stored twice",
 			"namespace", s.opts.Load().Title(), "err", err)
 	}
+	crossed(ctx, w, to)
+	cancel()
 	s.leads(to.site)
 	w.forget(to)
 	if ok {
@@ -230,11 +233,9 @@ func cross(s *stream) {
 }
 
 // settled waits until the log at site has stored all that it had copied when it was one. Of several
-// replicas, the leader knows the idempotency key of a copied message only when that is stored, and publishes that are sent
-// again are compared with these. A purge is replicated in order with the messages; the one here is of a subject that none has.
-func (w *siteView) settled(site string) error {
-	ctx, cancel := context.WithTimeout(w.s.b.ctx, w.detect())
-	defer cancel()
+// replicas, the leader may have proposed messages that are not stored yet, and publishes that are sent again are compared with what
+// is stored (see siteKeys). A purge is replicated in order with the messages; the one here is of a subject that none has.
+func (w *siteView) settled(ctx context.Context, site string) error {
 	var a struct{ Purged uint64 }
 	err := w.s.b.requestAt(ctx, apiOf(site)+"STREAM.PURGE."+w.s.name(), map[string]any{"filter": w.s.b.cfg.Prefix + ".settled"}, &a)
 	if err == nil && a.Purged > 0 {
