@@ -37,7 +37,7 @@ type Stats struct {
 	Holes        uint64 // times that messages were missing on the way to this node
 	Filled       uint64 // messages read from the log for that
 	Gaps         uint64 // holes that could not be filled, per channel
-	RetriedReads uint64 // reads made again because no replica had answered
+	RetriedReads uint64 // reads made again because no replica had answered, or no server served the log
 	ServersLeft  uint64 // servers left because they seemed to be cut off from their cluster
 	Bridged      uint64 // times that a publish was kept to be sent again
 	Audited      uint64 // channels read whole and compared with their total

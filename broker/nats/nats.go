@@ -69,7 +69,7 @@ type Broker struct {
 	// suspended says that another process has the directory, see Suspend.
 	suspended atomic.Bool
 
-	retriedReads atomic.Uint64 // reads made again because no replica answered
+	retriedReads atomic.Uint64 // reads made again because no replica answered, or no server served the log
 	serversLeft  atomic.Uint64 // servers left because they seemed to be cut off
 	opened       atomic.Int64  // see Opened, in Unix milliseconds; 0 for the zero Time
 	// bridgedPublishes counts the times that a publish was kept to be sent again.

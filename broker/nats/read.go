@@ -121,6 +121,7 @@ func (r *reads) get(ctx context.Context, subject string, q query) (page, error) 
 		case <-ctx.Done():
 			return page{}, r.late(ctx)
 		case <-time.After(noReaderEvery):
+			r.b.retriedReads.Add(1)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func newBrokerMetrics(a *Node, c *catalog) *coreMetrics {
 	one("weir_broker_holes_total", "Times that messages were missing on the way from NATS to this node.", func(s nats.Stats) uint64 { return s.Holes })
 	one("weir_broker_holes_filled_messages_total", "Messages read from the log to fill holes.", func(s nats.Stats) uint64 { return s.Filled })
 	one("weir_broker_holes_gaps_total", "Holes that could not be filled, per channel: its subscribers got a gap.", func(s nats.Stats) uint64 { return s.Gaps })
-	one("weir_broker_reads_retried_total", "Reads of a log made again because no replica had answered.", func(s nats.Stats) uint64 { return s.RetriedReads })
+	one("weir_broker_reads_retried_total", "Reads of a log made again, because no replica had answered or no server served the log at that time.", func(s nats.Stats) uint64 { return s.RetriedReads })
 	one("weir_broker_servers_left_total", "NATS servers left because they seemed to be cut off from their cluster.", func(s nats.Stats) uint64 { return s.ServersLeft })
 	one("weir_broker_publishes_bridged_total", "Publishes kept to be sent again, because the log had no leader or the connection was lost.", func(s nats.Stats) uint64 { return s.Bridged })
 	one("weir_broker_channels_audited_total", "Times that all of a channel's retained messages were read and compared with its total.", func(s nats.Stats) uint64 { return s.Audited })
