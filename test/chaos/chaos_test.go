@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,6 +56,37 @@ type trial struct {
 	resumes []time.Duration // from a fault until a subscriber is served again
 	rss     [2]int64        // before, and the most after
 	notes   []string
+
+	dir  string // see TempDir; empty until the first one
+	dirs int
+}
+
+// TempDir is a directory of the row's own. It is removed at the row's end, unless the row fails: the logs of nodes and
+// the data of NATS servers are what its cause is looked for in.
+func (c *trial) TempDir() string {
+	c.Helper()
+	if c.dir == "" {
+		dir, err := os.MkdirTemp("", fmt.Sprintf("weir-chaos-%d-", c.row.number))
+		if err != nil {
+			c.Fatal(err)
+		}
+		c.dir = dir
+		c.Cleanup(func() {
+			if c.Failed() {
+				c.Logf("logs and data are kept in %s", dir)
+				return
+			}
+			if err := os.RemoveAll(dir); err != nil {
+				c.Error(err)
+			}
+		})
+	}
+	c.dirs++
+	dir := filepath.Join(c.dir, strconv.Itoa(c.dirs))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		c.Fatal(err)
+	}
+	return dir
 }
 
 // times is how often the row injects its fault: n in the long form, few in the short one.

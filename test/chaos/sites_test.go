@@ -50,12 +50,7 @@ func twoSites(c *trial, servers int) {
 		s.cut(i)
 		s.promote()
 		if servers > 1 {
-			s.fault(false, func() {
-				one := s.a.nats[c.rng.IntN(servers)]
-				one.kill()
-				s.more(20) // while it is away
-				one.start()
-			})
+			s.lessOne(s.a.nats[c.rng.IntN(servers)])
 		}
 		s.killed()
 		s.promote()
@@ -208,6 +203,26 @@ func (s *sites) promote() {
 	}
 	s.whole(s.b, "a")
 	s.more(20)
+}
+
+// lessOne ends one of the NATS servers of the leading site for some time. The others may take longer to elect a leader
+// than it takes to detect that a site is lost: then b takes over, and a leads again on purpose.
+func (s *sites) lessOne(one *natsServer) {
+	s.Helper()
+	before := s.term()
+	s.fault(false, func() {
+		one.kill()
+		s.more(20) // while it is away
+		one.start()
+	})
+	judge.Eventually(s, patience, "one site leads and the other one answers", func() bool {
+		st := s.b.state()
+		return st != nil && len(st.Lost) == 0 && (st.Leads == "b" || st.Whole && !st.Alone)
+	})
+	if s.term() > before {
+		s.taken++
+		s.promote()
+	}
 }
 
 // killed ends the leading site, which comes back after the other one has taken over.
