@@ -164,7 +164,15 @@ func (g *group) whole() (leader int) {
 func killedMember(c *trial, which func(leader int) int) {
 	g := c.group()
 	w := &world{trial: c, node: g.nodes[0], dial: g.subscriber}
-	w.begin(load{subscribers: c.size(2000), rate: max(int(5000**share), 100), front: g.balance(), options: exact})
+	l := load{subscribers: c.size(2000), rate: max(int(5000**share), 100), front: g.balance(), options: exact}
+	if *long { // four subscribers each, for 5,000 publications per second to many are more than one machine sends
+		for i := range max(l.subscribers/4, 1) {
+			l.channels = append(l.channels, fmt.Sprint("c", i))
+		}
+		l.writers = 64
+	}
+	w.begin(l)
+	began := time.Now()
 	leaders := 0
 	for range c.times(50) {
 		leader := g.whole()
@@ -194,7 +202,7 @@ func killedMember(c *trial, which func(leader int) int) {
 		g.nodes[victim].Start()
 	}
 	c.proof = fmt.Sprintf("SIGKILL ended one of three nodes each time, %d times the log's leader", leaders)
-	c.note("%d subscribers, up to %d publications/s", len(w.fleet.Members), max(int(5000**share), 100))
+	c.note("%d subscribers, up to %d publications/s, %d on the mean", len(w.fleet.Members), l.rate, int(float64(w.pub.Count())/time.Since(began).Seconds()))
 	w.finish()
 }
 

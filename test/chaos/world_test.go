@@ -39,6 +39,8 @@ type load struct {
 	twice       bool
 	others      []string // where publications are repeated that the node does not acknowledge
 	continued   bool     // epochs continue each other, with the same offsets
+	channels    []string // nil: channels, of which one subscriber in ten follows all; otherwise each follows one
+	writers     int      // publications under way at most; 0: as judge.Publisher says
 }
 
 // exact is a history that misses, repeats and gives up nothing.
@@ -53,16 +55,19 @@ func (c *trial) under(node *judge.Server, l load) *world {
 func (w *world) begin(l load) *world {
 	w.Helper()
 	w.fleet = judge.NewFleet(w, l.options)
-	w.fleet.Dial, w.fleet.Continued = w.dial, l.continued
-	w.pub = &judge.Publisher{Addr: cmp.Or(l.front, w.node.Public), Others: l.others, Twice: l.twice}
+	w.fleet.Dial, w.fleet.Continued, w.fleet.Single = w.dial, l.continued, l.channels != nil
+	if l.channels == nil {
+		l.channels = channels
+	}
+	w.pub = &judge.Publisher{Addr: cmp.Or(l.front, w.node.Public), Others: l.others, Twice: l.twice, Writers: l.writers}
 	if l.addr == "" {
 		l.addr = w.node.Public
 	}
 	judge.Descriptors(w, uint64(4*l.subscribers+2000))
-	w.fleet.Sail(l.addr, l.subscribers/2, channels)
+	w.fleet.Sail(l.addr, l.subscribers/2, l.channels)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.pub.Run(ctx, fmt.Sprintf("r%d-", w.row.number), channels, l.rate, patience) }()
+	go func() { done <- w.pub.Run(ctx, fmt.Sprintf("r%d-", w.row.number), l.channels, l.rate, patience) }()
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -108,8 +113,8 @@ func (w *world) served(since []int64) {
 // more waits until n more publications are acknowledged.
 func (w *world) more(n int) {
 	w.Helper()
-	started := len(w.pub.Acked())
-	judge.Eventually(w, patience, fmt.Sprintf("%d more publications are acknowledged", n), func() bool { return len(w.pub.Acked()) >= started+n })
+	started := w.pub.Count()
+	judge.Eventually(w, patience, fmt.Sprintf("%d more publications are acknowledged", n), func() bool { return w.pub.Count() >= started+n })
 }
 
 // fault injects one and waits until everything works again; disconnects says that

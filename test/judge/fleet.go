@@ -99,6 +99,8 @@ type Fleet struct {
 	// Continued says that each epoch is to continue the one before with the same offsets, so
 	// that no gap is expected between them.
 	Continued bool
+	// Single says that each member of Sail follows one channel; otherwise one in ten follows all.
+	Single bool
 
 	ctx context.Context // of the subscribers
 	// T is the test that the fleet is of.
@@ -136,7 +138,7 @@ func (f *Fleet) Sail(addr string, n int, channels []string) {
 	for i := range 2 * n {
 		socket := i%2 == 1
 		mine := channels[i/2%len(channels) : i/2%len(channels)+1]
-		if i/2%10 == 0 {
+		if i/2%10 == 0 && !f.Single {
 			mine = channels
 		}
 		m := f.Member(fmt.Sprintf("%s %d", map[bool]string{false: "sse", true: "websocket"}[socket], from+i), mine)

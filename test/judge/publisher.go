@@ -2,6 +2,7 @@ package judge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -25,6 +26,8 @@ type Publisher struct {
 	// Twice publishes everything once more after it was acknowledged, with the same
 	// idempotency key: another answer than the first is an error.
 	Twice bool
+	// Writers is how many publications may be under way; 0 means 8.
+	Writers int
 
 	mu      sync.Mutex
 	acked   []Acked
@@ -138,7 +141,7 @@ func (p *Publisher) Run(ctx context.Context, prefix string, channels []string, p
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	defer stop()
 	var wg sync.WaitGroup
-	errs := make(chan error, 8)
+	errs := make(chan error, cmp.Or(p.Writers, 8))
 	for range cap(errs) {
 		wg.Go(func() {
 			for j := range jobs {
@@ -150,18 +153,22 @@ func (p *Publisher) Run(ctx context.Context, prefix string, channels []string, p
 			}
 		})
 	}
-	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	each := max(perSecond/1000, 1) // so many a tick: a busy machine keeps no shorter ones
+	tick := time.NewTicker(time.Second * time.Duration(each) / time.Duration(perSecond))
 	defer tick.Stop()
-	for n := 0; ctx.Err() == nil && work.Err() == nil; n++ {
+	for n := 0; ctx.Err() == nil && work.Err() == nil; {
 		select {
 		case <-ctx.Done():
 		case <-work.Done():
 		case <-tick.C:
+		}
+		for range each {
 			select {
 			case <-ctx.Done():
 			case <-work.Done():
 			case jobs <- job{channels[n%len(channels)], fmt.Sprintf("%s%d", prefix, n)}:
 			}
+			n++
 		}
 	}
 	close(jobs)
@@ -178,6 +185,13 @@ func (p *Publisher) Run(ctx context.Context, prefix string, channels []string, p
 func CloseIdle() {
 	publishing.CloseIdleConnections()
 	HTTP.CloseIdleConnections()
+}
+
+// Count returns how many publications were acknowledged so far.
+func (p *Publisher) Count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.acked)
 }
 
 // Acked returns what was acknowledged so far, in the order of the answers.
