@@ -3,7 +3,7 @@
 // A Ladder is a write-up's list of optimisations with what each is said to be
 // worth. Its Experiments measure the rungs side by side: every Arm runs in a
 // process of its own, one after the other, round by round, so that a change of
-// the machine's mood meets all of them; what counts is the ratio within a round,
+// the machine's noise meets all of them; what counts is the ratio within a round,
 // and its interval over the rounds. The verdict of a sentence is made from that
 // interval, the reason is written by hand.
 package lab

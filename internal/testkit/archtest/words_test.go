@@ -22,7 +22,7 @@ import (
 // still occur; the count must not rise, and -update-words lowers it.
 var privateWords = []string{
 	"told", "tell", "tells", "hear", "hears", "heard", "stands", "stood", "nobody", "somebody", "anybody", "whoever", "stranger", "strangers",
-	"asks", "goes on", "go on", "goodbye", "sent away", "sends away", "forsake", "forsaken", "foretell", "mended", "errand", "leave away", "vouched",
+	"asks", "goes on", "go on", "goodbye", "sent away", "sends away", "forsake", "forsaken", "foretell", "mood", "unwell", "mended", "errand", "leave away", "vouched",
 	"whose turn", "its turn", "in turn", "moment", "believes", "begun", "beat", "lane", "lanes", "judged", "handed over", "hands over",
 	"at a time when", "is owed", "owes", "comes home", "is yours",
 }
