@@ -169,12 +169,14 @@ func TestOrdersPassAFloodOfMarketData(t *testing.T) {
 	}
 }
 
-// queueing is a gateway of one loop whose every request of a class waits.
+// queueing is a gateway of one loop whose every request of a class waits, as long as a busy
+// machine needs.
 func queueing(t *testing.T) *gateway {
 	t.Helper()
 	return start(t, func(c *config.Config) {
 		withClasses(c)
 		c.EventLoop.Loops, c.Admission.Slice = 1, 1
+		c.Admission.OrderDelay, c.Admission.MarketDelay = hub.Duration(time.Second), hub.Duration(time.Second)
 	})
 }
 
