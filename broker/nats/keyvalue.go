@@ -44,23 +44,10 @@ func (b *Broker) OpenKeyValue(ctx context.Context, name string, replicas int) (*
 	}
 	kv := &KeyValue{node: b.bus.node, lease: lockLease, log: b.log, changed: make(chan struct{}, 1)}
 	bucket := b.cfg.Prefix + "_" + name
-	open := func(cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
-		have, err := js.KeyValue(ctx, cfg.Bucket)
-		if errors.Is(err, jetstream.ErrBucketNotFound) {
-			have, err = js.CreateKeyValue(ctx, cfg)
-		}
-		if errors.Is(err, jetstream.ErrBucketExists) { // another node was faster
-			have, err = js.KeyValue(ctx, cfg.Bucket)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%w: key-value bucket %s: %w", hub.ErrUnavailable, cfg.Bucket, err)
-		}
-		return have, nil
-	}
-	if kv.values, err = open(jetstream.KeyValueConfig{Bucket: bucket, Replicas: replicas, MaxValueSize: 256 << 10}); err != nil {
+	if kv.values, err = openBucket(ctx, js, jetstream.KeyValueConfig{Bucket: bucket, Replicas: replicas, MaxValueSize: 256 << 10}); err != nil {
 		return nil, err
 	}
-	if kv.locks, err = open(jetstream.KeyValueConfig{Bucket: bucket + "_locks", Replicas: replicas, TTL: lockLease}); err != nil {
+	if kv.locks, err = openBucket(ctx, js, jetstream.KeyValueConfig{Bucket: bucket + "_locks", Replicas: replicas, TTL: lockLease}); err != nil {
 		return nil, err
 	}
 	if kv.watcher, err = kv.values.WatchAll(context.WithoutCancel(ctx), jetstream.UpdatesOnly(), jetstream.MetaOnly()); err != nil {

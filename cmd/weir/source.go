@@ -163,7 +163,12 @@ kind postgres reads. It may be run again.`,
 // post sends an empty request and reads the answer into v. For what is not found, the error
 // is the server's.
 func (s *topSource) post(ctx context.Context, path string, v any) error {
-	r, err := s.do(ctx, s.client, http.MethodPost, path)
+	return s.send(ctx, http.MethodPost, path, v)
+}
+
+// send is post with another method. An answer of 204 has nothing for v.
+func (s *topSource) send(ctx context.Context, method, path string, v any) error {
+	r, err := s.do(ctx, s.client, method, path)
 	if err != nil {
 		return err
 	}
@@ -174,6 +179,9 @@ func (s *topSource) post(ctx context.Context, path string, v any) error {
 	}
 	if r.StatusCode == http.StatusOK {
 		return json.Unmarshal(b, v)
+	}
+	if r.StatusCode == http.StatusNoContent {
+		return nil
 	}
 	var e admin.Error
 	if r.StatusCode == http.StatusNotFound && json.Unmarshal(b, &e) == nil && e.Error.Message != "" {

@@ -91,6 +91,7 @@ type App struct {
 	protocol   protocols
 
 	admission    *admission
+	revocations  revocations
 	certificates certificates
 	watching     watching
 	room         room
@@ -168,10 +169,15 @@ func (a *App) buildKeys(opened *undo) (err error) {
 		return err
 	}
 	opened.add(func() { _ = a.auth.Close() })
+	a.revocations.build(a)
+	a.revocations.list.ShareWith(a.auth)
 	if a.keySets, err = auth.NewKeySets(a.cfg.Auth, a.cfg.KeySets, a.log); err != nil {
 		return err
 	}
 	opened.add(func() { _ = a.keySets.Close() })
+	for _, k := range a.keySets {
+		a.revocations.list.ShareWith(k)
+	}
 	if a.wing.trust, err = limit.NewTrust(a.cfg.Trusted); err != nil {
 		return fmt.Errorf("trusted: %w", err)
 	}
@@ -350,6 +356,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		a.loops.Release()
 		return fmt.Errorf("start the broker: %w", err)
 	}
+	a.revocations.start(parts, background)
 	if err := a.protocol.start(a, parts, background); err != nil {
 		a.loops.Release()
 		return err

@@ -76,7 +76,13 @@ func (r *reloads) prepareAuth(ctx context.Context, c *change, next *config.Confi
 		return err
 	}
 	was := a.keySets
-	now, added, err := c.auth.KeysOf(ctx, was, next.Auth, next.KeySets, func(cfg auth.Config) (*auth.Authenticator, error) { return auth.New(cfg, a.log) })
+	now, added, err := c.auth.KeysOf(ctx, was, next.Auth, next.KeySets, func(cfg auth.Config) (*auth.Authenticator, error) {
+		k, err := auth.New(cfg, a.log)
+		if err == nil {
+			a.revocations.list.ShareWith(k)
+		}
+		return k, err
+	})
 	c.drops = append(c.drops, func() {
 		for _, k := range added {
 			_ = k.Close()

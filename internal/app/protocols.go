@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/cluster"
+	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/observe"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge"
@@ -116,6 +117,7 @@ func (p *protocols) startPusher(a *App, parts *group, ctx context.Context) error
 	}
 	s, err := pusher.New(a.cfg.Pusher, pusher.Deps{
 		Hub: a.hub, Format: p.pusherFormat, Access: a.access, Cluster: p.Cluster, Presence: p.Presence, Ready: a.push.Ready, Log: a.log,
+		Revoked: func(user string) bool { return a.revocations.list.RefuseUser(user, auth.TokenID{}) != nil },
 	})
 	if err != nil {
 		return fmt.Errorf("pusher: %w", err)

@@ -46,6 +46,7 @@ func (w *watching) build(a *App) (err error) {
 		Governor: cfg, CapacityReport: a.cfg.Admin.CapacityReport, Admin: a.cfg.Admin.Enabled(), LiveRate: a.cfg.Admin.LiveRate, OIDC: a.cfg.Admin.OIDC, Alerts: a.cfg.Alerts, Registry: w.registry,
 		Reload:  func(ctx context.Context) (any, error) { return a.Reload(ctx) },
 		Upgrade: a.Upgrade, UpgradeState: a.UpgradeState, PauseSource: a.pauseSource,
+		Revoke: a.revocations.Add, Unrevoke: a.revocations.Remove, Revocations: a.revocations.list.List,
 		Preview: func(ctx context.Context, text []byte) (any, error) { return a.Preview(ctx, text) },
 	})
 	if err != nil {
@@ -84,9 +85,10 @@ func (a *App) node() *observe.Node {
 		Hub: a.hub, Formats: a.formats, Auth: a.auth, Loops: a.loops, Push: a.push, Front: a.front, HTTP2: a.http2, HTTP3: a.http3, NATS: a.nats, Memory: a.memory, TLS: a.tls, ACME: a.certificates.manager,
 		Upstreams: a.wing.upstreams, Proxy: a.wing.proxy, State: a.wing.state, Clock: a.wing.clock, AccessLog: a.wing.access, Extensions: a.extensions, Recorder: a.wing.recorder,
 		Protocols: &a.protocol.Protocols, Limits: a.admission.front, Refusals: &a.admission.refusals, Upgrades: &a.upgrade.counts, Probe: a.watching.probe, Telemetry: a.watching.telemetry,
-		Addr:     a.Addr,
-		Ingest:   a.sourceStates,
-		Starting: func() bool { return a.startTook.Load() == 0 },
+		Addr:        a.Addr,
+		Ingest:      a.sourceStates,
+		Revocations: a.revocations.state,
+		Starting:    func() bool { return a.startTook.Load() == 0 },
 		Namespaces: func() (names []string) {
 			for _, n := range a.reload.now().Namespaces {
 				names = append(names, n.Name)

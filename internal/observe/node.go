@@ -91,6 +91,8 @@ type Node struct {
 	Starting func() bool
 	// Ingest is what the configured sources do.
 	Ingest func() []ingest.State
+	// Revocations are those in force.
+	Revocations func() RevocationState
 	// Namespaces are the names of those in force; Classed reports whether anything has a
 	// class, LogsAccess whether there is an access log.
 	Namespaces func() []string

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/observe/admin/login"
 	"github.com/weir-gateway/weir/internal/observe/alert"
@@ -37,6 +38,10 @@ type Config struct {
 	// Upgrade and UpgradeState are those of the admin API.
 	Upgrade      func(context.Context) (admin.Upgrade, error)
 	UpgradeState func() admin.Upgrade
+	// Revoke, Unrevoke and Revocations are those of the admin API.
+	Revoke      func(context.Context, auth.Revocation) (auth.Revocation, error)
+	Unrevoke    func(ctx context.Context, kind, name string) error
+	Revocations func() []auth.Revocation
 	// PauseSource is that of the admin API.
 	PauseSource func(name string, paused bool) (ingest.State, error)
 }
@@ -95,7 +100,7 @@ func (w *Watch) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Coll
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newMetrics(w, c, withTLS), newHistograms(n, c, n.NativeHistograms), newLagMetrics(n, c), newWingMetrics(n, c), newExtensionMetrics(n, c), newRecordMetrics(n, c), newBatchMetrics(n, c, n.NativeHistograms),
 		newGovernorMetrics(c, n.Governor), newDegradedMetrics(w.degraded, c), newAdmissionMetrics(n, c), newProtocolMetrics(n, c), newSourceMetrics(n, c),
-		newLoginMetrics(w.login, c), newAlertMetrics(w.alerts, c), newConntrackMetrics(conntrackDir, c),
+		newLoginMetrics(w.login, c), newRevocationMetrics(n, c), newAlertMetrics(w.alerts, c), newConntrackMetrics(conntrackDir, c),
 	}
 	if withNATS {
 		list = append(list, newBrokerMetrics(n, c))

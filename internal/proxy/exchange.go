@@ -47,6 +47,8 @@ type Call struct {
 	// Client and Local are the two ends of the client's connection, for clusters
 	// that get them in a PROXY header.
 	Client, Local netip.AddrPort
+	// Revoked reports whether the client may not have a tunnel any more; nil: it always may.
+	Revoked func() bool
 }
 
 // Timeouts in place of the cluster's; 0 means the cluster's.

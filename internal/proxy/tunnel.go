@@ -26,6 +26,7 @@ type tunnel struct {
 	cluster *upstream.Cluster
 	peer    *upstream.Peer
 	outcome upstream.Outcome
+	revoked func() bool // Call's
 }
 
 // A side is the handler of one of the two.
@@ -55,7 +56,7 @@ func (u *upConn) upgrade(x *Exchange, res *http1.Response) {
 	x.tally.codes[1].Add(1)
 	p := u.loopState.proxy
 	t := &tunnel{loopState: u.loopState, tally: x.tally, pool: u.pool, cluster: x.Cluster, peer: x.peer, outcome: x.outcome(upstream.OK),
-		idle: int64(p.cfg.TunnelIdle)}
+		idle: int64(p.cfg.TunnelIdle), revoked: x.Revoked}
 	x.peer = nil // Done is the tunnel's now
 	u.free(x)
 	u.closed = true // its end is the tunnel's to count

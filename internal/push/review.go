@@ -38,7 +38,12 @@ type reviewScan struct {
 
 func (a *reviewScan) begin() {
 	a.loopState.loop.Conns(func(c *eventloop.Conn) bool {
-		if _, ok := c.Handler().(reviewed); ok {
+		h := c.Handler()
+		_, ok := h.(reviewed)
+		if !ok && a.r.Revoked != nil {
+			_, ok = h.(access.Revocable)
+		}
+		if ok {
 			a.left = append(a.left, c)
 		}
 		return true
@@ -50,12 +55,18 @@ func (a *reviewScan) begin() {
 func (a *reviewScan) next() {
 	n := min(len(a.left), lagChunk)
 	for _, c := range a.left[:n] {
-		h, ok := c.Handler().(reviewed) // it may have gone meanwhile
-		if !ok || c.Closing() {
+		if c.Closing() {
 			continue
 		}
-		if protocol, stays := h.review(a.r); !stays {
-			a.lost[protocol]++
+		switch h := c.Handler().(type) { // it may be another by now
+		case reviewed:
+			if protocol, stays := h.review(a.r); !stays {
+				a.lost[protocol]++
+			}
+		case access.Revocable:
+			if a.r.Revoked != nil && h.EndRevoked() {
+				a.lost["proxied"]++
+			}
 		}
 	}
 	if a.left = a.left[n:]; len(a.left) > 0 && a.loopState.loop.Post(a.next) {
@@ -71,6 +82,9 @@ func (s *session) judge(r *access.Review, by access.Protocol) (code int, reason 
 	now, ok := r.Identity(was)
 	if !ok {
 		return codeTokenExpired, "credentials revoked"
+	}
+	if r.Revoked != nil {
+		return 0, ""
 	}
 	channels := s.sub.Channels()
 	switch c := s.custom(); {

@@ -6,7 +6,8 @@ import (
 )
 
 // A Review checks whether connected clients keep their rights in a reload. It
-// is made before, with Dry, to count them, and after, to end those that do not.
+// is made before, with Dry, to count them, and after, to end those that do not. With Revoked it
+// ends those who were revoked.
 type Review struct {
 	// Was decides as before the reload, Now as after it.
 	Was, Now *Model
@@ -14,6 +15,9 @@ type Review struct {
 	// gone. Holds reports whether a proof is still there.
 	Identity func(*auth.Identity) (*auth.Identity, bool)
 	Holds    func(auth.Proof) bool
+	// Revoked reports whether a protocol's user, or the token of that user, is revoked; nil:
+	// it is not checked. With it, nothing else is.
+	Revoked func(user string, token auth.TokenID) bool
 	// Dry has nothing changed.
 	Dry bool
 }
@@ -23,6 +27,13 @@ type Reviewed interface {
 	// Review reports whether the client may stay. If not, and r is not dry, it has been
 	// notified why and its connection closed; what it loses short of that has ended.
 	Review(r *Review) (stays bool)
+}
+
+// A Revocable serves a client by a backend: a request that a route has forwarded, or a tunnel. Its
+// owner calls it.
+type Revocable interface {
+	// EndRevoked ends it if the client is revoked by now, and reports whether it has.
+	EndRevoked() (ended bool)
 }
 
 // Lost reports whether a right was there before and is not any more.

@@ -61,8 +61,9 @@ type Authenticator struct {
 // request has its token, and the origins of pages. Any goroutine.
 type ruleSet struct {
 	// Fixed by New.
-	log *slog.Logger
-	now func() time.Time
+	log     *slog.Logger
+	now     func() time.Time
+	revoked *Revocations // its own, or ShareWith's
 
 	rules  atomic.Pointer[rules]
 	pages  refusedPages
@@ -96,7 +97,7 @@ func New(cfg Config, log *slog.Logger) (*Authenticator, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	a := &Authenticator{
-		ruleSet:  ruleSet{log: log, now: time.Now},
+		ruleSet:  ruleSet{log: log, now: time.Now, revoked: NewRevocations()},
 		parser:   jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation()),
 		replaced: make(chan struct{}, 1),
 		done:     make(chan struct{}),
@@ -162,8 +163,8 @@ func (a *ruleSet) HasKeys() bool {
 }
 
 // VerifyFor returns the identity that token proves at time now, if the token has one of
-// the purposes want. The error is an *Error of kind ErrNoToken, ErrBadToken, ErrExpired
-// or ErrKeysUnavailable; a token for another purpose is an ErrBadToken.
+// the purposes want. The error is an *Error of kind ErrNoToken, ErrBadToken, ErrExpired,
+// ErrRevoked or ErrKeysUnavailable; a token for another purpose is an ErrBadToken.
 //
 // It may wait for the JWKS, at most jwks_timeout, so a loop must not call it.
 func (a *Authenticator) VerifyFor(ctx context.Context, want Purpose, token string, now time.Time) (*Identity, error) {
@@ -176,7 +177,7 @@ func (a *Authenticator) VerifyFor(ctx context.Context, want Purpose, token strin
 	}
 	sum := sha256.Sum256([]byte(token))
 	if id, ok := r.cache.get(sum, now); ok {
-		if err := checkPurpose(id.purpose, want); err != nil {
+		if err := accepts(a.revoked, id, want); err != nil {
 			return nil, a.refuse(err)
 		}
 		a.counts.hits.Add(1)
@@ -197,10 +198,18 @@ func (a *Authenticator) VerifyFor(ctx context.Context, want Purpose, token strin
 	id.proof = t.proof(a, k)
 	a.counts.verified.Add(1)
 	r.cache.put(sum, &entry{id: id, key: k, notBefore: notBefore})
-	if err := checkPurpose(id.purpose, want); err != nil {
+	if err := accepts(a.revoked, id, want); err != nil {
 		return nil, a.refuse(err)
 	}
 	return id, nil
+}
+
+// accepts returns why a proved identity is not accepted for want.
+func accepts(v *Revocations, id *Identity, want Purpose) error {
+	if err := checkPurpose(id.purpose, want); err != nil {
+		return err
+	}
+	return v.Refuse(id)
 }
 
 // signedBy returns the key that signed t, and the rules by which: they may have been

@@ -234,7 +234,7 @@ func (c *Change) Identity(id *Identity) (*Identity, bool) {
 		now := r.apiKey(v.sum)
 		return now, now != nil
 	}
-	return id, r.holds(&v)
+	return id, r.holds(&v) && !v.by.revoked.RevokesIdentity(id, v.by.now())
 }
 
 // Commit puts the configurations in force. It does not fail.

@@ -14,6 +14,8 @@ var (
 	ErrBadToken = errors.New("token refused")
 	// ErrExpired means the token is genuine and was good once (401).
 	ErrExpired = errors.New("token expired")
+	// ErrRevoked means the token is genuine, and was revoked before it expired (401).
+	ErrRevoked = errors.New("token revoked")
 	// ErrKeysUnavailable means the key that could decide cannot be fetched now
 	// (503 with Retry-After).
 	ErrKeysUnavailable = errors.New("keys to verify tokens are unavailable")

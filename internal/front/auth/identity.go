@@ -26,6 +26,7 @@ type Identity struct {
 	Expires time.Time
 
 	purpose   Purpose // of a token
+	token     TokenID // of a token
 	proof     Proof   // zero: it rests on nothing that could go
 	subscribe Patterns
 	publish   Patterns
@@ -100,7 +101,7 @@ func (i *Identity) LogValue() slog.Value {
 // Until is who id is towards those who need to know no more than when it ends: without
 // grants, and gone at end or with what proved id.
 func (i *Identity) Until(end time.Time) *Identity {
-	return &Identity{Subject: i.Subject, By: ByProgram, Expires: end, proof: i.proof}
+	return &Identity{Subject: i.Subject, By: ByProgram, Expires: end, proof: i.proof, token: i.token}
 }
 
 // Granted is the identity of a client that the embedding program has authenticated, with channel patterns as in

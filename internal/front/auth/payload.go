@@ -16,6 +16,8 @@ type Payload struct {
 	Expires time.Time
 	// Proof is what the token holds by.
 	Proof Proof
+	// Token distinguishes it from others of its subject.
+	Token TokenID
 }
 
 // Payload verifies a token as VerifyFor does and returns its claims. Nothing is cached.
@@ -65,7 +67,7 @@ func (a *Authenticator) PayloadNow(want Purpose, token string, now time.Time) (p
 func (a *Authenticator) payload(r *rules, t *parsed, k *key, want Purpose, now time.Time) (p Payload, err error) {
 	id, _, err := r.identity(t.claims, now)
 	if err == nil {
-		err = checkPurpose(id.purpose, want)
+		err = accepts(a.revoked, id, want)
 	}
 	if err != nil {
 		return p, a.refuse(err)
@@ -77,7 +79,7 @@ func (a *Authenticator) payload(r *rules, t *parsed, k *key, want Purpose, now t
 	if exp, state := date(t.claims, "exp"); state == dateSet {
 		p.Expires = exp
 	}
-	p.Proof = t.proof(a, k)
+	p.Proof, p.Token = t.proof(a, k), id.token
 	a.counts.verified.Add(1)
 	return p, nil
 }

@@ -25,6 +25,8 @@ const (
 	idToken     // algorithm, issuer and audience of the token, each ended by a line feed
 	idUnending  // 1: the token has no expiry
 	idSum       // hash of the API key
+	idJTI       // jti of the token
+	idIssued    // iat of the token, Unix milliseconds
 )
 
 // AppendState appends who id is to dst, for another process. ok is false if what proves it
@@ -48,6 +50,12 @@ func (a *Authenticator) AppendState(dst takeover.State, id *Identity) (state tak
 	}
 	for _, c := range id.claims {
 		s = s.MustString(idClaim, c.name+"\x00"+strings.Join(c.values, "\x00"))
+	}
+	if id.token.JTI != "" {
+		s = s.String(idJTI, id.token.JTI)
+	}
+	if id.token.Issued != 0 {
+		s = s.Uint(idIssued, uint64(id.token.Issued))
 	}
 	if id.proof == (Proof{}) {
 		return s, id.By == "" || id.By == ByProgram
@@ -122,6 +130,10 @@ func (a *Authenticator) Restore(s takeover.State) (*Identity, error) {
 			id.Subject = text
 		case idBy:
 			id.By = text
+		case idJTI:
+			id.token.JTI = text
+		case idIssued:
+			id.token.Issued = int64(f.Uint)
 		case idExpires:
 			id.Expires = time.Unix(0, int64(f.Uint))
 		case idPurpose:
@@ -199,6 +211,9 @@ func (p *movedProof) field(f takeover.Field) (bool, error) {
 // prove gives id what it rests on: a key with that fingerprint, or the API key with that hash.
 func (a *Authenticator) prove(id *Identity, p *movedProof) (*Identity, error) {
 	r := a.rules.Load()
+	if err := a.revoked.Refuse(id); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrProof, err)
+	}
 	switch {
 	case len(p.hash) == sha256.Size:
 		if now := r.apiKey([sha256.Size]byte(p.hash)); now != nil {

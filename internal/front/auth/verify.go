@@ -182,6 +182,7 @@ func (r *rules) identity(c jwt.MapClaims, now time.Time) (id *Identity, notBefor
 	if id, err = grants(c); err != nil {
 		return nil, notBefore, err
 	}
+	id.token = tokenIDOf(c)
 	id.keepClaims(c)
 	id.purpose = purposeOf(c)
 	switch exp, state := date(c, "exp"); {

@@ -130,6 +130,10 @@ func decideClient(r *builtin, q *eventQuery, id *auth.Identity, then func(*auth.
 		case !d.Admit:
 			r.answerRefusal(d)
 		case d.Identity != nil:
+			if err := r.h.loopState.srv.auth.Revoked().Refuse(d.Identity); err != nil {
+				r.fail(tokenError(err))
+				return
+			}
 			then(d.Identity)
 		default:
 			then(id)

@@ -62,6 +62,11 @@ var _ record.Client = (*reply)(nil)
 // forward sends r to a cluster. It returns how much of rest it used.
 func (r *forwarding) forward(rest []byte) int {
 	h, x, req := r.h, &r.policy, r.head
+	if err := h.loopState.srv.auth.Revoked().Refuse(x.Identity); err != nil { // since it was admitted
+		used := r.skip(rest)
+		r.fail(tokenError(err))
+		return used
+	}
 	tg := r.table.targets[x.Route]
 	choice := tg.choose(r)
 	if choice.Cluster == nil {
@@ -134,6 +139,9 @@ func (r *forwarding) compose(tg *target, choice *upstream.Choice, req *http1.Req
 	if req.Upgrade != nil && !r.unread {
 		if name, ok := srv.proxy.MayUpgrade(req.Upgrade); ok {
 			e.Upgrade, f.Upgrade = name, req.Upgrade
+			if id := x.Identity; id != nil && id.Subject != "" {
+				e.Revoked = func() bool { return srv.auth.Revoked().Refuse(id) != nil }
+			}
 		}
 	}
 	if len(req.Host) == 0 && x.Route.Config().Rewrite.Host == "" { // HTTP/1.0, which may have none

@@ -86,6 +86,9 @@ func (r *request) verifyWith(token string, then func(*request, *auth.Identity, e
 				return
 			}
 			r.h.unwait()
+			if err == nil {
+				err = srv.auth.Revoked().Refuse(id) // since
+			}
 			if err != nil {
 				srv.log.Debug("token refused", "conn", r.c.ID(), "peer", r.c.Peer(), "err", err)
 			}
@@ -127,6 +130,8 @@ func tokenError(err error) *push.APIError {
 		return &push.APIError{Status: http.StatusServiceUnavailable, Message: "the keys to verify tokens are not available, try again later"}
 	case errors.Is(err, auth.ErrExpired):
 		return &push.APIError{Status: http.StatusUnauthorized, Message: "token expired", Hint: hint}
+	case errors.Is(err, auth.ErrRevoked):
+		return &push.APIError{Status: http.StatusUnauthorized, Message: "token revoked", Hint: "log in again"}
 	}
 	return &push.APIError{Status: http.StatusUnauthorized, Message: "token refused", Hint: hint}
 }

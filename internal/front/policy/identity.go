@@ -87,6 +87,8 @@ func (r *admission) notVerified(x *Exchange, err error) Verdict {
 		return v
 	case errors.Is(err, auth.ErrExpired):
 		return x.with(r.refuse(x, 401, "token expired", hint), challengeToken)
+	case errors.Is(err, auth.ErrRevoked):
+		return x.with(r.refuse(x, 401, "token revoked", "log in again"), challengeToken)
 	}
 	return x.with(r.refuse(x, 401, "token refused", hint), challengeToken)
 }

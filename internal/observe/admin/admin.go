@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/observe/admin/login"
 	"github.com/weir-gateway/weir/internal/observe/audit"
@@ -100,6 +101,11 @@ type Sources struct {
 	// resumes it.
 	Ingest      func() []ingest.State
 	PauseSource func(name string, paused bool) (ingest.State, error)
+	// Revoke refuses the tokens of a subject, or one token, on all nodes; Unrevoke ends that, and
+	// Revocations are those in force.
+	Revoke      func(context.Context, auth.Revocation) (auth.Revocation, error)
+	Unrevoke    func(ctx context.Context, kind, name string) error
+	Revocations func() []auth.Revocation
 	// Diff says what a reload of the configuration in text, YAML, would change.
 	Diff func(ctx context.Context, text []byte) (any, error)
 	// Sorts are the values sort may have; the first is the default.

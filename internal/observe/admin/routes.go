@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/redact"
 	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/observe/observer"
@@ -72,6 +73,9 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"POST /api/sources/{name}/{action}", src.pauseSource, "`pause` stops reading a source on all nodes that can be reached, `resume` has them read again. A node that restarts follows `sources[].paused`.", ingest.State{}},
 		{"GET /api/tune", src.tune, "The kernel's settings, network card, limits and cgroup compared with a profile, as `weir tune check --json` prints them: `?profile=gateway|low-latency|bench`. Nothing is changed.", tune.Report{}},
 		{"POST /api/observe", src.observe, "Watches this process from the kernel, as `weir observe` does: `?seconds=`, 1 to 30, 5 by default. Without the right to use eBPF it answers with what /proc has. 429 while another request does.", observer.Report{}},
+		{"GET /api/revocations", func(w http.ResponseWriter, r *http.Request) { revocations(src, w, r) }, "Subjects and tokens that are revoked, as `weir revoke --list` shows them.", Revocations{}},
+		{"POST /api/revocations/{kind}/{name}", func(w http.ResponseWriter, r *http.Request) { revoke(src, w, r) }, "Revokes all tokens of a subject (`subject` and its sub) or one token (`token` and its jti) on all nodes, and ends what they have open: `?for=24h`, at most 366d; `?issued_before=now` (or a time) for a subject's tokens of before; `?reason=text`. 503 if it is in force on this node alone.", auth.Revocation{}},
+		{"DELETE /api/revocations/{kind}/{name}", func(w http.ResponseWriter, r *http.Request) { unrevoke(src, w, r) }, "Ends a revocation on all nodes: a token that has not expired is accepted again. 204.", nil},
 		{"POST /api/reload", src.reload, "Reads the configuration again and says what took effect.", nil},
 		{"GET /api/upgrade", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.UpgradeState()) }, "What the last upgrade did, or how far one under way has come.", Upgrade{}},
 		{"POST /api/upgrade", src.upgrade, "Starts the program anew, which takes over all connections, and answers when it serves, as `weir upgrade` does. 422 if it cannot: everything is as it was.", Upgrade{}},

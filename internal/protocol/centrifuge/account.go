@@ -27,6 +27,8 @@ type account struct {
 	subscribe, publish *auth.Patterns
 	// proof is what the client's token holds by; zero without one.
 	proof auth.Proof
+	// token distinguishes it; nil if it has neither jti nor iat.
+	token *auth.TokenID
 	// moved are the ids of a client that comes from another process; nil otherwise.
 	moved *movedIDs
 	// rare is what most clients do not have; nil then.
@@ -36,7 +38,7 @@ type account struct {
 // isAnonymous reports whether nothing was said about the client.
 func (a *account) isAnonymous() bool {
 	return a.user == "" && a.info == nil && a.meta == nil && a.expires.IsZero() && !a.byProxy &&
-		a.subscribe == nil && a.publish == nil && a.proof == (auth.Proof{}) && a.moved == nil && a.rare == nil
+		a.subscribe == nil && a.publish == nil && a.proof == (auth.Proof{}) && a.token == nil && a.moved == nil && a.rare == nil
 }
 
 // mayChange returns the account of s, of its own.

@@ -108,11 +108,11 @@ func (s command) subscribeByToken(w want, channel, token string) {
 		case !got.isFor(s.session, channel):
 			s.disconnect(protocol.DisconnectedInvalidToken)
 			return
-		case !auth.Holds(got.proof): // its key went meanwhile
+		case got.isGone(s.srv().conf().subTokens): // meanwhile
 			s.fail(protocol.ErrorPermissionDenied)
 			return
 		}
-		w.info, w.expires, w.proof = safe(got.Info), got.expires, got.proof
+		w.info, w.expires, w.proof, w.token = safe(got.Info), got.expires, got.proof, got.token
 		w.byProxy = !got.expires.IsZero() && w.ns.SubRefreshProxy
 		got.Override.apply(&w)
 		s.attach(w)

@@ -56,7 +56,7 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 
 func (c *connect) connectByToken() {
 	withClaims(c.srv(), c.srv().conf().tokens, auth.ForClient, c.req.Token, c.work, func(got *claims, err error) {
-		if err == nil && !auth.Holds(got.proof) { // its key went meanwhile
+		if err == nil && got.isGone(c.srv().conf().tokens) { // meanwhile
 			err = auth.ErrBadToken
 		}
 		if err != nil {
@@ -66,7 +66,7 @@ func (c *connect) connectByToken() {
 		}
 		a := c.mayChange()
 		a.user, a.info, a.meta, a.expires = got.Sub, safe(got.Info), got.Meta, got.expires
-		a.subscribe, a.publish, a.proof = got.subscribe, got.publish, got.proof
+		a.subscribe, a.publish, a.proof, a.token = got.subscribe, got.publish, got.proof, got.token
 		for _, ch := range got.Channels {
 			c.subs[ch] = subClaims{}
 		}
@@ -125,6 +125,10 @@ func (c *connect) failed(e protocol.Error) {
 // admit takes in a client that is known now, and subscribes it to what it is to have.
 func (c *connect) admit() {
 	srv := c.srv()
+	if a := c.account; srv.conf().tokens.Revoked().RefuseUser(a.user, idOf(a.token)) != nil {
+		c.disconnect(protocol.DisconnectedInvalidToken)
+		return
+	}
 	if !srv.registry.add(c.session, srv.conf().cfg.UserConnectionLimit) {
 		c.disconnect(protocol.DisconnectedConnectionLimit)
 		return

@@ -109,7 +109,7 @@ func (s command) refresh(token string) {
 		}
 		s.renew(got.expires)
 		a := s.account
-		a.info, a.meta, a.subscribe, a.publish, a.proof = safe(got.Info), got.Meta, got.subscribe, got.publish, got.proof
+		a.info, a.meta, a.subscribe, a.publish, a.proof, a.token = safe(got.Info), got.Meta, got.subscribe, got.publish, got.proof, got.token
 		r := &protocol.RefreshResult{}
 		if !got.expires.IsZero() {
 			r.Expires, r.TTL = true, srv.ttl(got.expires)
@@ -163,6 +163,9 @@ func (s command) subRefresh(c *protocol.Command) {
 			return
 		}
 		x.renew(got.expires, safe(got.Info))
+		if t := withJTI(got.token); t != nil || x.owned() != nil {
+			mayOwn(x).token = t
+		}
 		pl := x.plan.Value()
 		pl.proof = got.proof
 		x.plan = unique.Make(pl)
@@ -176,14 +179,10 @@ func (s command) subRefresh(c *protocol.Command) {
 
 // renew gives a subscription a new end.
 func (x *subscription) renew(expires time.Time, info []byte) {
-	o := x.owned()
-	if o == nil {
-		if expires.IsZero() && info == nil {
-			return
-		}
-		o = &own{}
-		x.setOwn(o)
+	if x.owned() == nil && expires.IsZero() && info == nil {
+		return
 	}
+	o := mayOwn(x)
 	o.expires = expires
 	if info != nil {
 		o.info = info

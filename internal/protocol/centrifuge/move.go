@@ -42,6 +42,8 @@ const (
 	moveUnlogged            // frames of messages that are in no log, to be sent first
 	moveBudget              // of the rate: thousandths of a message, plus 1
 	movePings               // nanoseconds between pings, if the client's back-off says how many
+	moveJTI                 // jti of the token
+	moveIssued              // its iat, Unix milliseconds
 )
 
 // The fields of a subscription's state.
@@ -55,6 +57,7 @@ const (
 	subInfo
 	subFilter // as JSON
 	subDelta  // 1: it gets differences
+	subJTI    // jti of its token
 )
 
 // movedIDs are the ids of a client from another process.
@@ -129,6 +132,9 @@ func (s *session) AppendState(dst takeover.State) (takeover.State, bool) {
 	dst = dst.MustBytes(moveClient, client[:]).MustBytes(moveSession, secret[:]).MustString(moveUser, a.user).Bytes(moveInfo, a.info).Bytes(moveMeta, a.meta)
 	if !a.expires.IsZero() {
 		dst = dst.MustUint(moveExpires, uint64(a.expires.UnixNano()))
+	}
+	if t := a.token; t != nil {
+		dst = dst.String(moveJTI, t.JTI).Uint(moveIssued, uint64(t.Issued))
 	}
 	dst = dst.MustUint(moveByProxy, flag64(a.byProxy, 1)).MustUint(moveGrants, flag64(a.subscribe != nil, 1)|flag64(a.publish != nil, 2))
 	for _, t := range a.subscribe.Texts() {
@@ -246,6 +252,9 @@ func (x *subscription) state(at, bounds hub.Positions) (takeover.State, bool) {
 		s = s.MustUint(subExpires, uint64(o.expires.UnixNano()))
 	}
 	s = s.MustUint(subByProxy, flag64(o.byProxy, 1)).Bytes(subInfo, o.info).MustUint(subDelta, flag64(o.delta != nil, 1))
+	if o.token != nil {
+		s = s.String(subJTI, o.token.JTI)
+	}
 	if o.filter != nil {
 		filter, err := json.Marshal(o.filter)
 		if err != nil {
@@ -278,6 +287,7 @@ func (s *session) Moved() {
 // An arrival is a client of another process.
 type arrival struct {
 	account  account
+	token    auth.TokenID
 	ids      movedIDs
 	headers  map[string]string
 	due      uint16
@@ -318,6 +328,7 @@ func (a *arrival) read(s *Server, state takeover.State) error {
 	err := state.Into([]any{
 		moveKind: &kind, moveClient: &client, moveSession: &session, moveUser: &a.account.user, moveInfo: &info, moveMeta: &meta,
 		moveExpires: func(f takeover.Field) error { a.account.expires = time.Unix(0, int64(f.Uint)); return nil },
+		moveJTI:     &a.token.JTI, moveIssued: func(f takeover.Field) error { a.token.Issued = int64(f.Uint); return nil },
 		moveByProxy: &a.account.byProxy, moveRead: &read, moveWrite: &write, moveGrants: &grants,
 		moveProof: func(f takeover.Field) (err error) {
 			a.account.proof, err = s.conf().tokens.RestoreProof(takeover.State(f.Bytes))
@@ -349,6 +360,9 @@ func (a *arrival) read(s *Server, state takeover.State) error {
 	}
 	if pong&2 != 0 {
 		a.flags |= gotPong
+	}
+	if a.token != (auth.TokenID{}) {
+		a.account.token = &a.token
 	}
 	a.account.subscribe, err = patterns(read, grants&1 != 0)
 	if err == nil {
@@ -388,6 +402,10 @@ func (a *arrival) readSubscription(s *Server, state takeover.State) error {
 			a.flags |= subsExpire
 			return nil
 		},
+		subJTI: func(f takeover.Field) error {
+			o.token = &auth.TokenID{JTI: string(f.Bytes)}
+			return nil
+		},
 		subFilter: func(f takeover.Field) error {
 			o.filter = &protocol.Filter{}
 			if err := json.Unmarshal(f.Bytes, o.filter); err != nil {
@@ -407,7 +425,7 @@ func (a *arrival) readSubscription(s *Server, state takeover.State) error {
 		return err
 	}
 	x.plan.ns = s.namespace(ns)
-	if !o.expires.IsZero() || o.info != nil || o.filter != nil || o.delta != nil {
+	if !o.expires.IsZero() || o.info != nil || o.filter != nil || o.delta != nil || o.token != nil {
 		x.own = o
 	}
 	a.subs = append(a.subs, x)
@@ -419,6 +437,9 @@ var errNotAllowed = errors.New("a subscription that is not allowed here")
 // authorize reports whether the client may have here what it has. What a token, a proxy or the
 // server API gave stays, as in a reload.
 func (a *arrival) authorize(s *Server) error {
+	if err := s.conf().tokens.Revoked().RefuseUser(a.account.user, a.token); err != nil {
+		return err
+	}
 	if a.account.proof == (auth.Proof{}) && a.account.user == "" {
 		if c := s.conf(); !c.cfg.Insecure && !c.cfg.AnonymousConnect && c.proxies.connect == nil {
 			return errNotAllowed

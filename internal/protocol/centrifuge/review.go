@@ -16,6 +16,9 @@ func (s *session) Review(r *access.Review) (stays bool) {
 	if s.flags&(ended|refused) != 0 {
 		return true
 	}
+	if r.Revoked != nil {
+		return keepsAccess(s, r)
+	}
 	keys := s.srv().conf()
 	proof := s.account.proof
 	switch {
@@ -58,6 +61,33 @@ func (s *session) Review(r *access.Review) (stays bool) {
 		} else {
 			x.unsubscribe(protocol.UnsubscribedByServer)
 		}
+	}
+	return s.flags&ended == 0
+}
+
+// keepsAccess is Review of revocations.
+func keepsAccess(s *session, r *access.Review) (stays bool) {
+	if r.Revoked(s.account.user, idOf(s.account.token)) {
+		s.disconnect(protocol.DisconnectedInvalidToken)
+		return false
+	}
+	var lost []*subscription
+	for x := range s.subscriptions() {
+		if o := x.owned(); o != nil && o.token != nil && r.Revoked("", *o.token) {
+			lost = append(lost, x)
+		}
+	}
+	for _, x := range lost {
+		if x.pending() != nil { // there is no answer yet that could be taken back
+			s.disconnect(protocol.DisconnectedForceReconnect)
+			return false
+		}
+	}
+	for _, x := range lost {
+		if s.flags&ended != 0 {
+			return false
+		}
+		x.unsubscribe(protocol.UnsubscribedByServer)
 	}
 	return s.flags&ended == 0
 }

@@ -55,6 +55,8 @@ type own struct {
 	info    []byte    // for others
 	filter  *protocol.Filter
 	delta   *delta
+	// token is that of a subscription token with a jti; nil otherwise.
+	token *auth.TokenID
 }
 
 // pending is a subscription that the client has not been notified of yet.
@@ -98,8 +100,9 @@ type want struct {
 	expires time.Time
 	byProxy bool
 	proof   auth.Proof // of a subscription token
-	info    []byte     // for others
-	data    []byte     // for the client
+	token   *auth.TokenID
+	info    []byte // for others
+	data    []byte // for the client
 	// id is the command to answer; connect the one that it is a part of; announce has
 	// the client notified by a push.
 	id       uint32
@@ -115,7 +118,7 @@ func (s *session) attach(w want) {
 	x := s.newSubscription()
 	x.plan = unique.Make(plan{ns: w.ns, name: w.channel, flags: w.flags, proof: w.proof})
 	p := &pending{subscription: x, want: w}
-	o := &own{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter}
+	o := &own{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter, token: withJTI(w.token)}
 	if w.delta {
 		o.delta = &delta{}
 	}
@@ -188,6 +191,16 @@ func (x *subscription) owned() *own {
 		return x.s.account.rare.own
 	}
 	return x.s.account.rare.owns[x]
+}
+
+// mayOwn is owned of x, made if there is none.
+func mayOwn(x *subscription) *own {
+	o := x.owned()
+	if o == nil {
+		o = &own{}
+		x.setOwn(o)
+	}
+	return o
 }
 
 func (x *subscription) setOwn(o *own) {
@@ -513,7 +526,7 @@ func (p *pending) finish() (r *protocol.SubscribeResult, rest []*hub.Message) {
 		st[p.channel] = at
 	}
 	o := p.owned()
-	if o.pending = nil; o.expires.IsZero() && o.info == nil && o.filter == nil && o.delta == nil {
+	if o.pending = nil; o.expires.IsZero() && o.info == nil && o.filter == nil && o.delta == nil && o.token == nil {
 		p.setOwn(nil)
 	}
 	p.join()

@@ -32,6 +32,7 @@ type claims struct {
 
 	expires            time.Time
 	proof              auth.Proof
+	token              *auth.TokenID // nil: neither jti nor iat
 	subscribe, publish *auth.Patterns
 }
 
@@ -107,6 +108,9 @@ func readClaims(payload auth.Payload, err error) (*claims, error) {
 		return nil, err
 	}
 	c := &claims{expires: payload.Expires, proof: payload.Proof}
+	if payload.Token != (auth.TokenID{}) {
+		c.token = &payload.Token
+	}
 	if err := json.Unmarshal(payload.Claims, c); err != nil {
 		return nil, fmt.Errorf("%w: %w", auth.ErrBadToken, err)
 	}
@@ -128,6 +132,27 @@ func readClaims(payload auth.Payload, err error) (*claims, error) {
 		c.subscribe, c.publish = &sub, &pub
 	}
 	return c, nil
+}
+
+// isGone reports whether the key of the token, or the token itself, was revoked since it was verified.
+func (c *claims) isGone(keys *auth.Authenticator) bool {
+	return !auth.Holds(c.proof) || keys.Revoked().Revokes(c.Sub, idOf(c.token), time.Now())
+}
+
+// idOf is what t points to; the zero value for nil.
+func idOf(t *auth.TokenID) auth.TokenID {
+	if t == nil {
+		return auth.TokenID{}
+	}
+	return *t
+}
+
+// withJTI returns t if it has a jti, else nil.
+func withJTI(t *auth.TokenID) *auth.TokenID {
+	if t == nil || t.JTI == "" {
+		return nil
+	}
+	return t
 }
 
 // unixTime is the time of a claim; 0 means never.

@@ -228,6 +228,9 @@ func (s *Server) ReadState(state takeover.State) (*socket.Arriving, error) {
 			return nil, fmt.Errorf("the channel %q is not allowed here", x.name)
 		}
 	}
+	if a.user != nil && revoked(s, a.user.ID) {
+		return nil, errors.New("the user was revoked")
+	}
 	return &socket.Arriving{MaxMessage: s.conf().maxMessage(), Open: func(t socket.Transport) socket.Session { return a.open(s, t) }}, nil
 }
 

@@ -39,6 +39,8 @@ type Deps struct {
 	Bus hub.Bus
 	// Client sends webhooks; nil means one that follows no redirects.
 	Client *http.Client
+	// Revoked reports whether a user is revoked; nil: no user is.
+	Revoked func(user string) bool
 	// Ready returns why the process should get no new clients, or nil; a nil Ready means that
 	// it always should.
 	Ready func() error

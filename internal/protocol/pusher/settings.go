@@ -5,6 +5,7 @@ import (
 	"reflect"
 
 	"github.com/weir-gateway/weir/internal/front/access"
+	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/protocol/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
@@ -165,6 +166,12 @@ func (c *session) Review(r *access.Review) (stays bool) {
 
 // loses returns why the client may not stay; code 0 means that it may.
 func (c *session) loses(r *access.Review) (code int, reason string) {
+	if r.Revoked != nil {
+		if c.isRevoked(r) {
+			return protocol.CloseUnauthorized, "The user was revoked"
+		}
+		return 0, ""
+	}
 	now := c.s.conf().byID[c.app.ID]
 	switch {
 	case now == nil || now.Key != c.app.Key || !r.Known(now.prefix+"x"):
@@ -181,6 +188,20 @@ func (c *session) loses(r *access.Review) (code int, reason string) {
 		}
 	}
 	return 0, ""
+}
+
+// isRevoked reports whether the user who has signed in, or who is a member of a presence channel, is
+// revoked.
+func (c *session) isRevoked(r *access.Review) bool {
+	if c.user != nil && r.Revoked(c.user.ID, auth.TokenID{}) {
+		return true
+	}
+	for _, sub := range c.subs {
+		if sub.rare != nil && r.Revoked(sub.rare.member.ID, auth.TokenID{}) {
+			return true
+		}
+	}
+	return false
 }
 
 // signed reports whether the app has signed for one of the channels.

@@ -113,6 +113,9 @@ func (sub *subscription) authorize(in *protocol.Subscribe) (kind, why string, st
 	if err != nil {
 		return "AuthError", err.Error(), http.StatusUnauthorized
 	}
+	if revoked(c.s, m.ID) {
+		return "AuthError", "the user was revoked", http.StatusUnauthorized
+	}
 	sub.rare = &membership{member: m}
 	return sub.full()
 }

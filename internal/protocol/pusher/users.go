@@ -127,6 +127,10 @@ func (c *session) signin(data []byte) {
 		c.deny(protocol.CloseUnauthorized, "pusher:signin: user_data is too long")
 		return
 	}
+	if revoked(c.s, user.ID) {
+		c.deny(protocol.CloseUnauthorized, "The user was revoked")
+		return
+	}
 	if !c.app.Watchlists {
 		user.Watchlist = nil
 	}
@@ -161,6 +165,9 @@ func (c *session) signin(data []byte) {
 		c.event(protocol.EventWatchlist, "", protocol.AppendWatchlist(nil, "online", online))
 	}
 }
+
+// revoked reports whether an operator has revoked the user.
+func revoked(s *Server, user string) bool { return s.deps.Revoked != nil && s.deps.Revoked(user) }
 
 // signout forgets the user.
 func (c *session) signout() {
