@@ -103,7 +103,7 @@ func idle(ctx context.Context, w *world, s *lab.Server, spec loadgen.Spec) (stop
 			<-ended
 		}
 	}
-	for giveUp := time.Now().Add(time.Minute + connecting(spec.Conns)); ; {
+	for giveUp := time.Now().Add(3*time.Minute + connecting(spec.Conns)); ; {
 		there, err := metric(ctx, s, `weir_connections{transport="sse"}`)
 		if err != nil || int(there) >= spec.Conns {
 			return stop, err
