@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
@@ -198,6 +199,39 @@ func spawnIn(t *testing.T, cmd *exec.Cmd, role, config string) *process {
 		t.Fatalf("child %s said %q, %v", role, line, err)
 	}
 	return p
+}
+
+// suspend stops the child as kill -STOP does, and returns when none of its threads runs any more: on a busy machine
+// they do for a while.
+func (p *process) suspend(t *testing.T) {
+	t.Helper()
+	p.cmd.Process.Signal(stopSignal)
+	hubtest.Until(t, patience, "the process to stop", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("threads of %d: %v, %v", p.cmd.Process.Pid, threads, err)
+		}
+		for _, file := range threads {
+			b, _ := os.ReadFile(file) // the thread may have ended
+			if _, state, ok := strings.Cut(string(b), ") "); ok && !strings.HasPrefix(state, "T") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// killed ends the child as kill -9 does, and calls line with what it has written before.
+func (p *process) killed(line func(string)) {
+	p.cmd.Process.Signal(syscall.SIGKILL)
+	for {
+		s, err := p.out.ReadString('\n')
+		if err != nil {
+			break
+		}
+		line(s)
+	}
+	p.kill()
 }
 
 // kill ends the child as kill -9 does.

@@ -139,7 +139,7 @@ func TestSilentServerIsNoticed(t *testing.T) {
 	n := startOn(t, Config{URL: c.url()}, ns)
 	n.Sub(&ns, "x", 0)
 	n.Pub(&ns, "x", "1")
-	p.cmd.Process.Signal(stopSignal)
+	p.suspend(t)
 	began := time.Now()
 	hubtest.Until(t, patience, "not ready", func() bool { return n.Ready() != nil })
 	if took := time.Since(began); took > 5*time.Second {

@@ -540,7 +540,7 @@ func TestPendingIsBounded(t *testing.T) {
 	p := c.spawn(t)
 	ns := hub.Namespace{Name: "a"}.WithDefaults()
 	n := startOn(t, Config{URL: c.url(), MaxPending: 100, MaxPendingBytes: 1 << 20, AckTimeout: hub.Duration(4 * time.Second)}, ns)
-	p.cmd.Process.Signal(stopSignal)
+	p.suspend(t)
 	began := time.Now()
 	var answers []<-chan hubtest.Result
 	for range 200 {

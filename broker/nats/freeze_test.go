@@ -393,7 +393,7 @@ func freeze(t *testing.T, r row, rate int, during time.Duration, beside bool) {
 		case partition:
 			w.isolate(i, on)
 		case on:
-			w.ps[i].cmd.Process.Signal(stopSignal)
+			w.ps[i].suspend(t)
 		default:
 			w.ps[i].cmd.Process.Signal(continueSignal)
 		}

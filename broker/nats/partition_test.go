@@ -219,7 +219,7 @@ func TestFrozenPartitionStopsItselfOnly(t *testing.T) {
 	if server == 0 || len(others) == 0 {
 		t.Fatalf("the partitions are on %v", on)
 	}
-	ps[server].cmd.Process.Signal(stopSignal)
+	ps[server].suspend(t)
 	defer ps[server].cmd.Process.Signal(continueSignal)
 
 	k, share := frozen[0], 10

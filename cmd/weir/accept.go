@@ -65,6 +65,7 @@ func (f *acceptFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.rate, "rate", "", "target `rate` (default: 0.8 of the knee, which is searched)")
 	fs.IntVar(&f.opt.Conns, "conns", 0, "hold `N` mixed connections, and clients of shipments (default: the plan's)")
 	fs.DurationVar(&f.opt.For, "for", 0, "hold them and the sustained load for this `time` (default: the plan's)")
+	fs.IntVar(&f.opt.Attempts, "attempts", 0, "measure what the machine disturbed at most `N` times (default: the plan's)")
 	fs.StringVar(&f.opt.Target, "target", "", "`URL` of another service; what needs a Weir is not run")
 	fs.StringVar(&f.opt.Chaos, "chaos", "", "`file` with the table of the chaos suite, for recovery")
 }

@@ -7,6 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +21,8 @@ import (
 )
 
 // revocations are the tokens and subjects that an operator has revoked: in memory on every node, and
-// stored by NATS for those that start later. Without NATS they last as long as the process.
+// stored by NATS for those that start later. Without NATS they last as long as the process and those that
+// replace it by an upgrade.
 type revocations struct {
 	// Fixed at New.
 	app  *App
@@ -28,6 +32,13 @@ type revocations struct {
 	// Any goroutine.
 	store  atomic.Pointer[nats.Records] // nil: not connected, or there is none
 	closed atomic.Uint64                // connections ended
+	away   atomic.Bool                  // another process has what lived in this one
+
+	// mu guards what is known of the store, by its keys.
+	mu       sync.Mutex
+	known    map[string]bool            // what it has
+	seen     map[string]bool            // the same, while it is read; nil: it is not
+	unstored map[string]auth.Revocation // made here while it was not available
 }
 
 const (
@@ -43,6 +54,7 @@ const (
 
 func (v *revocations) build(a *App) {
 	v.app, v.list, v.more = a, auth.NewRevocations(), make(chan struct{}, 1)
+	v.unstored = map[string]auth.Revocation{}
 }
 
 // start reads what is stored, before a client is served, and runs what follows. The broker has
@@ -62,22 +74,35 @@ func (v *revocations) start(parts *group, ctx context.Context) { //nolint:revive
 	parts.run(func() error { v.follow(ctx, records); return nil })
 }
 
+// open reads the store. What was in it before and is not any more was ended by another node meanwhile.
 func (v *revocations) open(ctx context.Context) (*nats.Records, error) {
+	v.mu.Lock()
+	v.seen = map[string]bool{}
+	v.mu.Unlock()
 	r, err := nats.OpenRecords(ctx, v.app.nats, revocationBucket, replicasOf(&v.app.cfg), auth.MaxRevocationTime, v.apply)
-	if err == nil {
-		v.store.Store(r)
+	v.mu.Lock()
+	was, now := v.known, v.seen
+	if v.seen = nil; err == nil {
+		v.known = now
 	}
-	return r, err
+	v.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	for key := range was {
+		if !now[key] {
+			v.end(key)
+		}
+	}
+	v.store.Store(r)
+	return r, nil
 }
 
 // follow opens the store again whenever it ends. r is the first; nil: it could not be opened.
 func (v *revocations) follow(ctx context.Context, r *nats.Records) {
 	for {
 		if r != nil {
-			select {
-			case <-ctx.Done():
-			case <-r.Ended():
-			}
+			v.storeLate(ctx, r)
 			v.store.Store(nil)
 			if err := r.Close(); err != nil {
 				v.app.log.Debug("revocations: close the store", "err", err) // the broker may be gone before
@@ -96,6 +121,46 @@ func (v *revocations) follow(ctx context.Context, r *nats.Records) {
 		}
 		cancel()
 	}
+}
+
+// storeLate stores what could not be stored when it was made, until r or ctx ends.
+func (v *revocations) storeLate(ctx context.Context, r *nats.Records) {
+	tick := time.NewTicker(storeRetry)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.Ended():
+			return
+		case <-tick.C:
+		}
+		v.mu.Lock()
+		late := maps.Clone(v.unstored)
+		v.mu.Unlock()
+		for key, x := range late {
+			try, cancel := context.WithTimeout(ctx, storePatience)
+			err := putRevocation(try, r, &x)
+			cancel()
+			if err != nil {
+				v.app.log.Debug("revocations: store one that was made before", "err", err)
+				break
+			}
+			v.mu.Lock()
+			if v.unstored[key] == x {
+				delete(v.unstored, key)
+			}
+			v.mu.Unlock()
+		}
+	}
+}
+
+func putRevocation(ctx context.Context, s *nats.Records, r *auth.Revocation) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return s.Put(ctx, revocationKey(r.Kind, r.Name), text)
 }
 
 // decodeRevocation reads a value of the store. A value whose key does not fit is of a version
@@ -127,12 +192,17 @@ func revocationKey(kind, name string) string {
 
 // apply takes a change of the store. A removed one is found by its key, which is rare.
 func (v *revocations) apply(key string, value []byte) {
-	if value == nil {
-		for _, r := range v.list.List() {
-			if revocationKey(r.Kind, r.Name) == key {
-				v.list.Remove(r.Kind, r.Name)
-			}
+	v.mu.Lock()
+	for _, m := range []map[string]bool{v.known, v.seen} {
+		if m != nil && value != nil {
+			m[key] = true
+		} else {
+			delete(m, key)
 		}
+	}
+	v.mu.Unlock()
+	if value == nil {
+		v.end(key)
 		return
 	}
 	r, err := decodeRevocation(key, value)
@@ -142,6 +212,15 @@ func (v *revocations) apply(key string, value []byte) {
 		v.app.log.Warn("revocations: a stored one is not understood", "key", key, "err", err)
 	default:
 		v.put(r)
+	}
+}
+
+// end ends the one with a key of the store.
+func (v *revocations) end(key string) {
+	for _, r := range v.list.List() {
+		if revocationKey(r.Kind, r.Name) == key {
+			v.list.Remove(r.Kind, r.Name)
+		}
 	}
 }
 
@@ -155,7 +234,7 @@ func (v *revocations) put(r auth.Revocation) {
 }
 
 // Add puts r in force here and stores it for the other nodes. With an error of the store it is in
-// force on this node alone. Any goroutine.
+// force on this node alone until that is available. Any goroutine.
 func (v *revocations) Add(ctx context.Context, r auth.Revocation) (auth.Revocation, error) {
 	r.Made = time.Now().UTC().Truncate(time.Millisecond)
 	r.Until, r.IssuedBefore = r.Until.UTC(), r.IssuedBefore.UTC()
@@ -166,16 +245,19 @@ func (v *revocations) Add(ctx context.Context, r auth.Revocation) (auth.Revocati
 		}
 		return r, fmt.Errorf("%w: %w", kind, err)
 	}
+	if v.away.Load() {
+		return r, errMoved
+	}
 	v.put(r)
-	err := v.stored(ctx, func(ctx context.Context, s *nats.Records) error {
-		text, err := json.Marshal(r)
-		if err != nil {
-			return err
-		}
-		return s.Put(ctx, revocationKey(r.Kind, r.Name), text)
-	})
-	if err != nil {
-		return r, fmt.Errorf("in force on this node alone, repeat it: %w", err)
+	key := revocationKey(r.Kind, r.Name)
+	v.mu.Lock()
+	delete(v.unstored, key) // an earlier one
+	v.mu.Unlock()
+	if err := v.stored(ctx, func(ctx context.Context, s *nats.Records) error { return putRevocation(ctx, s, &r) }); err != nil {
+		v.mu.Lock()
+		v.unstored[key] = r
+		v.mu.Unlock()
+		return r, fmt.Errorf("in force on this node alone until NATS is back: %w", err)
 	}
 	v.app.log.Info("revoked", "kind", r.Kind, "name", r.Name, "until", r.Until, "issued_before", r.IssuedBefore)
 	return r, nil
@@ -183,6 +265,12 @@ func (v *revocations) Add(ctx context.Context, r auth.Revocation) (auth.Revocati
 
 // Remove ends a revocation on all nodes. Any goroutine.
 func (v *revocations) Remove(ctx context.Context, kind, name string) error {
+	if v.away.Load() {
+		return errMoved
+	}
+	v.mu.Lock()
+	delete(v.unstored, revocationKey(kind, name))
+	v.mu.Unlock()
 	if !v.list.Remove(kind, name) {
 		return fmt.Errorf("%w: no %.20s %.80q is revoked", admin.ErrNotFound, kind, name)
 	}
@@ -191,6 +279,48 @@ func (v *revocations) Remove(ctx context.Context, kind, name string) error {
 		return fmt.Errorf("ended on this node alone, revoke it again and repeat: %w", err)
 	}
 	v.app.log.Info("revocation ended", "kind", kind, "name", name)
+	return nil
+}
+
+// errMoved is for changes in a process that another replaces.
+var errMoved = errors.New("another process takes over: repeat it")
+
+// move has this process accept no change: another one has what export sends. back undoes it.
+func (v *revocations) move() (back func()) {
+	v.away.Store(true)
+	return func() { v.away.Store(false) }
+}
+
+// export calls send with all that are in force, some at a time.
+func (v *revocations) export(send func(piece []byte) error) error {
+	for some := range slices.Chunk(v.list.List(), 500) {
+		text, err := json.Marshal(some)
+		if err == nil {
+			err = send(text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moved takes a piece of what another process exported.
+func (v *revocations) moved(piece []byte) error {
+	var some []auth.Revocation
+	if err := json.Unmarshal(piece, &some); err != nil {
+		return fmt.Errorf("takeover: revocations: %w", err)
+	}
+	now := time.Now()
+	for i := range some {
+		if !some[i].Until.After(now) {
+			continue
+		}
+		if err := some[i].Validate(now); err != nil {
+			return fmt.Errorf("takeover: revocations: %w", err)
+		}
+		v.put(some[i])
+	}
 	return nil
 }
 
@@ -251,5 +381,5 @@ func (v *revocations) review(ctx context.Context) {
 
 // state is what metrics show.
 func (v *revocations) state() observe.RevocationState {
-	return observe.RevocationState{RevocationStats: v.list.Stats(), Closed: v.closed.Load(), Shared: v.store.Load() != nil}
+	return observe.RevocationState{RevocationStats: v.list.Stats(), Closed: v.closed.Load(), Stores: v.app.nats != nil, Shared: v.store.Load() != nil}
 }

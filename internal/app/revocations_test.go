@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/weir-gateway/weir/broker/nats/natstest"
 	"github.com/weir-gateway/weir/internal/app/config"
@@ -227,6 +229,62 @@ func TestARevocationEndsClientsOnAllNodes(t *testing.T) {
 			got, _ := h.answers(h.h1, "/sse?channel=private:a", alice)
 			return got == http.StatusOK
 		})
+	}
+}
+
+// TestARevocationIsStoredWhenNATSIsBack revokes a subject while NATS is away: the node that was asked refuses it
+// at once and says that others do not, and they do when NATS is back. One that was ended by another node
+// ends here when the store is read again.
+func TestARevocationIsStoredWhenNATSIsBack(t *testing.T) {
+	o := server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true}
+	var srv *server.Server
+	serve := func() {
+		t.Helper()
+		var err error
+		if srv, err = server.NewServer(&o); err != nil {
+			t.Fatal(err)
+		}
+		srv.Start()
+		if !srv.ReadyForConnections(trial.Patience) {
+			t.Fatal("the NATS server is not ready")
+		}
+	}
+	away := func() { srv.Shutdown(); srv.WaitForShutdown() }
+	serve()
+	t.Cleanup(func() { away() })
+	url := srv.ClientURL()
+	o.Port = srv.Addr().(*net.TCPAddr).Port
+	alice := tokenOf(t, "alice", nil)
+	here, there := newHolder(t, startRevoking(t, url)), newHolder(t, startRevoking(t, url))
+	away()
+	if r, body := here.g.do(t, http.MethodPost, "/api/revocations/subject/alice", ""); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "this node alone until NATS is back") {
+		t.Fatalf("revoke without NATS: %d %s", r.StatusCode, body)
+	}
+	if got, body := here.answers(here.h1, "/backend/events", alice); got != http.StatusUnauthorized {
+		t.Errorf("on the node that was asked: %d %s", got, body)
+	}
+	if got, body := there.answers(there.h1, "/backend/events", alice); got != http.StatusOK {
+		t.Errorf("on the other node, which cannot know: %d %s", got, body)
+	}
+	serve()
+	trial.Eventually(t, "the other node refuses it", func() bool {
+		got, _ := there.answers(there.h1, "/backend/events", alice)
+		return got == http.StatusUnauthorized
+	})
+
+	v := &there.g.revocations
+	lost := auth.Revocation{Kind: auth.RevokedSubject, Name: "bob", Until: time.Now().Add(time.Hour)}
+	v.put(lost)
+	v.mu.Lock()
+	v.known[revocationKey(lost.Kind, lost.Name)] = true // it was stored, and the end of it was missed
+	v.mu.Unlock()
+	r, err := v.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	if list := v.list.List(); len(list) != 1 || list[0].Name != "alice" {
+		t.Errorf("in force after the store was read again: %+v", list)
 	}
 }
 

@@ -91,7 +91,7 @@ func (a *App) takeOver(parts *group) (err error) {
 		if err = s.prepared(true); err != nil {
 			return err
 		}
-		if err = p.ReceiveLog(func([]byte) error { return nil }); err != nil {
+		if err = p.ReceiveLog(func(takeover.Type, []byte) error { return nil }); err != nil {
 			return err
 		}
 	}
@@ -323,13 +323,20 @@ func (h *handover) sendLog() (restore func() error, err error) {
 	restore = func() error { return nil }
 	switch {
 	case a.memory != nil:
+		back := a.revocations.move()
 		restore = func() error {
+			back()
 			if h.committed { // the new process may have stored messages that ended with it
 				return a.memory.Renew()
 			}
 			return a.memory.Resume()
 		}
-		err = a.memory.Export(h.ahead, func(piece []byte) error { return c.Send(takeover.Log, piece) })
+		if c.Peer.Version >= takeover.VersionRevoked {
+			err = a.revocations.export(func(piece []byte) error { return c.Send(takeover.Revoked, piece) })
+		}
+		if err == nil {
+			err = a.memory.Export(h.ahead, func(piece []byte) error { return c.Send(takeover.Log, piece) })
+		}
 	case !a.logOutside():
 		restore = a.nats.Resume
 		if err = c.SendOpened(a.nats.Opened()); err == nil {
@@ -347,7 +354,10 @@ func (s *succession) receiveLog(p *takeover.Parent) error {
 	a := s.app
 	const worth = 64 << 20 // bytes of garbage
 	size := 0
-	return p.ReceiveLog(func(piece []byte) error {
+	return p.ReceiveLog(func(kind takeover.Type, piece []byte) error {
+		if kind == takeover.Revoked {
+			return a.revocations.moved(piece)
+		}
 		if a.memory != nil {
 			if size += len(piece); size > worth { // most of the log comes before the pause
 				size = 0

@@ -47,7 +47,7 @@ func (c *catalog) write(w io.Writer) {
 	list := slices.SortedFunc(slices.Values(c.list), func(a, b metricDoc) int { return strings.Compare(a.name, b.name) })
 	fmt.Fprint(w, "# Metrics\n\n<!-- Generated from the code: go test ./internal/observe -run TestMetricsReferenceIsCurrent -update -->\n\n"+
 		"`GET /metrics` on the admin listener, for Prometheus. Counters of loops are summed when they are read, so that there are few\n"+
-		"series however many loops there are: at most 300 on a plain configuration with 4 loops. Series with the label `cluster` or\n"+
+		"series however many loops there are: at most 340 on a plain configuration with 4 loops. Series with the label `cluster` or\n"+
 		"`peer` grow with the clusters that are configured.\n\n"+
 		"Histograms are classic; with `metrics.native_histograms` they are native, which a Prometheus takes that scrapes protobuf.\n"+
 		"Besides these there are Go's own collectors, `go_*` and `process_*`.\n\n"+

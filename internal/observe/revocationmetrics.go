@@ -10,6 +10,7 @@ import (
 type RevocationState struct {
 	auth.RevocationStats
 	Closed uint64 // connections ended because of them
+	Stores bool   // NATS stores them
 	Shared bool   // the node follows those that NATS has stored
 }
 
@@ -22,19 +23,24 @@ func newRevocationMetrics(a *Node, c *catalog) *coreMetrics {
 			emit(f(&s))
 		}
 	}
+	when := c.when
+	c.when = "With the NATS broker."
+	stored := c.desc("weir_revocations_stored", "1 if this node follows the revocations that NATS has stored, 0 if it does not.")
+	c.when = when
 	return &coreMetrics{list: []metric{
 		{c.desc("weir_revocations", "Revocations in force on this node, by kind: subject, token.", "kind"), gauge, func(emit func(float64, ...string)) {
 			s := a.Revocations()
 			emit(float64(s.Subjects), auth.RevokedSubject)
 			emit(float64(s.Tokens), auth.RevokedToken)
 		}},
-		{c.desc("weir_revocations_stored", "1 if this node follows the revocations that NATS has stored, 0 if it does not; always 0 without NATS."), gauge,
-			one(func(s *RevocationState) float64 {
-				if s.Shared {
-					return 1
-				}
-				return 0
-			})},
+		{stored, gauge, func(emit func(float64, ...string)) {
+			switch s := a.Revocations(); {
+			case s.Shared:
+				emit(1)
+			case s.Stores:
+				emit(0)
+			}
+		}},
 		{c.desc("weir_revocation_refusals_total", "Tokens and clients refused because they are revoked."), counter, one(func(s *RevocationState) float64 { return float64(s.Refused) })},
 		{c.desc("weir_revocation_closed_total", "Connections and proxied requests ended because their client was revoked."), counter, one(func(s *RevocationState) float64 { return float64(s.Closed) })},
 		{c.desc("weir_revocation_dropped_total", "Revocations of other nodes that are not in force here, because there are too many."), counter, one(func(s *RevocationState) float64 { return float64(s.Overflow) })},

@@ -3,10 +3,12 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -16,6 +18,7 @@ import (
 	"github.com/weir-gateway/weir/broker/nats/natstest"
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/socket/nodetest"
+	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/test/judge"
 )
 
@@ -65,6 +68,7 @@ func upgrades(t *testing.T, o judge.Options) {
 		judge.Eventually(t, 30*time.Second, "more messages are published", func() bool { return len(p.Acked()) >= n+60 })
 	}
 	judge.Eventually(t, 30*time.Second, "every client is connected", func() bool { return f.Connected(zero) == len(f.Members) })
+	revoke(t, s)
 	for i := range times {
 		more()
 		u := s.Upgrade()
@@ -78,6 +82,7 @@ func upgrades(t *testing.T, o judge.Options) {
 	}
 	more()
 	stop()
+	wantRevoked(t, s)
 	acked := p.Acked()
 	f.CaughtUp(acked, 30*time.Second)
 	servedWithout(t, f)
@@ -86,6 +91,36 @@ func upgrades(t *testing.T, o judge.Options) {
 	}
 	f.Land()
 	f.Judge(acked)
+}
+
+// revoke revokes more subjects than the processes exchange at a time.
+func revoke(t *testing.T, s *judge.Server) {
+	t.Helper()
+	for i := range revokedSubjects {
+		res, err := http.Post(fmt.Sprintf("http://%s/api/revocations/subject/former-%d", s.Admin, i), "", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = res.Body.Close(); res.StatusCode != http.StatusOK {
+			t.Fatalf("revoke: %s", res.Status)
+		}
+	}
+}
+
+const revokedSubjects = 501
+
+// wantRevoked checks that all that were revoked are.
+func wantRevoked(t *testing.T, s *judge.Server) {
+	t.Helper()
+	res, err := http.Get("http://" + s.Admin + "/api/revocations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var list admin.Revocations
+	if err := json.NewDecoder(res.Body).Decode(&list); err != nil || len(list.Revocations) != revokedSubjects {
+		t.Errorf("%d of %d subjects are revoked: %v", len(list.Revocations), revokedSubjects, err)
+	}
 }
 
 // servedWithout checks that no client was disconnected.
@@ -143,7 +178,7 @@ func dieInAnUpgrade() {
 	at("hello")
 	no(p.SendPrepared(false, ""))
 	at("prepared")
-	no(p.ReceiveLog(func([]byte) error { return nil }))
+	no(p.ReceiveLog(func(takeover.Type, []byte) error { return nil }))
 	at("log")
 	for more := true; more; {
 		_, more, err = p.ReceiveConns()

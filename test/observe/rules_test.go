@@ -169,6 +169,7 @@ var trials = map[string]trial{
 	},
 	"WeirCertificateOrders": counted("weir_acme_orders_total", `outcome="error"`),
 	"WeirKeys":              counted("weir_jwks_fetches_total", `outcome="error"`),
+	"WeirRevocations":       {[]string{`weir_revocations_stored` + node + ` 0x200`}, []string{`weir_revocations_stored` + node + ` 1x200`}},
 	"WeirAccessLog":         counted("weir_access_log_lines_total", `outcome="dropped"`),
 	"WeirTooSlow":           counted("weir_subscribers_closed_total", `reason="too_slow"`),
 	"WeirGaps":              counted("weir_gaps_total", ""),

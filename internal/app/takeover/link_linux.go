@@ -29,10 +29,11 @@ const (
 	Serving                   // new: it serves
 	Done                      // old: nothing more comes
 	Refused                   // both: the takeover is off; a text
+	Revoked                   // old: with the log, some of the revocations that live in the process; JSON
 )
 
 func (t Type) String() string {
-	names := [...]string{"", "hello", "listeners", "prepared", "log", "log end", "connections", "frozen", "ready", "commit", "serving", "done", "refused"}
+	names := [...]string{"", "hello", "listeners", "prepared", "log", "log end", "connections", "frozen", "ready", "commit", "serving", "done", "refused", "revocations"}
 	if int(t) < len(names) && t != 0 {
 		return names[t]
 	}

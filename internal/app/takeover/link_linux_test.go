@@ -111,16 +111,21 @@ func TestWhenTheLogWasOpenedIsSent(t *testing.T) {
 		t.Helper()
 		a, b := pair(t)
 		c := &Child{Link: a}
-		if err := errors.Join(c.SendOpened(want), c.Send(LogEnd, nil)); err != nil {
+		if err := errors.Join(c.Send(Revoked, []byte("[]")), c.SendOpened(want), c.Send(LogEnd, nil)); err != nil {
 			t.Fatal(err)
 		}
 		var got time.Time
-		err := (&Parent{Link: b}).ReceiveLog(func(piece []byte) (err error) {
+		revoked := ""
+		err := (&Parent{Link: b}).ReceiveLog(func(kind Type, piece []byte) (err error) {
+			if kind == Revoked {
+				revoked = string(piece)
+				return nil
+			}
 			got, err = ReadOpened(piece)
 			return err
 		})
-		if err != nil || !got.Equal(want) {
-			t.Errorf("%v, %v; want %v", got, err, want)
+		if err != nil || !got.Equal(want) || revoked != "[]" {
+			t.Errorf("%v, %v, revocations %q; want %v", got, err, revoked, want)
 		}
 	}
 	f(time.Time{})

@@ -15,7 +15,7 @@ import (
 const (
 	// Version is the protocol's: the frames, their order, and what the marked fields mean.
 	// MinVersion is the oldest that this build speaks too.
-	Version    = 3
+	Version    = 4
 	MinVersion = 2
 
 	// environment names the variable that gives a process the descriptor of its end.
@@ -48,6 +48,9 @@ const readyRefused = 1 // numbers of connections, 4 bytes each
 
 // VersionLogAhead is the first version in which most of a log can come before the pause.
 const VersionLogAhead = 3
+
+// VersionRevoked is the first version in which revocations come with the log.
+const VersionRevoked = 4
 
 const logOpened = 1 // Unix milliseconds, see SendOpened
 
@@ -348,8 +351,9 @@ func (p *Parent) SendPrepared(outside bool, url string) error {
 	return p.Send(Prepared, s.String(preparedURL, url))
 }
 
-// ReceiveLog calls piece with each piece of the log until the last. piece must not keep it.
-func (p *Parent) ReceiveLog(piece func([]byte) error) error {
+// ReceiveLog calls piece with each piece of the log, of type Log, and of revocations, of type Revoked,
+// until the last. piece must not keep it.
+func (p *Parent) ReceiveLog(piece func(t Type, body []byte) error) error {
 	for {
 		f, err := p.Receive()
 		if err != nil {
@@ -357,8 +361,8 @@ func (p *Parent) ReceiveLog(piece func([]byte) error) error {
 		}
 		f.Close()
 		switch f.Type {
-		case Log:
-			if err := piece(f.Body); err != nil {
+		case Log, Revoked:
+			if err := piece(f.Type, f.Body); err != nil {
 				return err
 			}
 		case LogEnd:

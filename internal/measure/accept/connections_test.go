@@ -42,6 +42,12 @@ func TestFewerMixedConnectionsDecideLess(t *testing.T) {
 	f(3000, 0, "3000 connections for 5m0s, not 10000 for 5m0s")
 	f(40_000, 2*time.Minute, "40000 connections for 2m0s, not 10000 for 5m0s")
 	p := quickPlan()
+	if err := p.again(-1); err == nil || !strings.Contains(err.Error(), "want 1 to 100") {
+		t.Errorf("%v", err)
+	}
+	if err := p.again(2); err != nil || p.attempts != 2 {
+		t.Errorf("%d attempts: %v", p.attempts, err)
+	}
 	for _, err := range []error{p.set(-1, 0), p.set(1, 0), p.set(0, time.Millisecond)} {
 		if err == nil || !strings.Contains(err.Error(), "want 30 or more") {
 			t.Errorf("%v", err)

@@ -100,7 +100,7 @@ func idle(ctx context.Context, w *world, s *lab.Server, spec loadgen.Spec) (stop
 	left := false
 	stop = func() {
 		if cancel(); !left {
-			<-ended
+			_ = <-ended // they were stopped
 		}
 	}
 	for giveUp := time.Now().Add(3*time.Minute + connecting(spec.Conns)); ; {

@@ -65,6 +65,17 @@ func (p *plan) set(conns int, length time.Duration) error {
 	return nil
 }
 
+// again sets how often an indicator is measured at most; 0 leaves it.
+func (p *plan) again(attempts int) error {
+	if attempts < 0 || attempts > 100 {
+		return fmt.Errorf("%d attempts: want 1 to 100", attempts)
+	}
+	if attempts > 0 {
+		p.attempts = attempts
+	}
+	return nil
+}
+
 // quick takes about ten minutes, full somewhat more than four hours, most of that for the
 // mixed connections.
 func quickPlan() plan {

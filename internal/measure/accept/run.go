@@ -35,6 +35,9 @@ type Options struct {
 	// sustained load are held, in place of the plan's; 0 means the plan's.
 	Conns int
 	For   time.Duration
+	// Attempts is how often an indicator that the machine disturbed is measured at most; 0 means as often as
+	// the plan.
+	Attempts int
 	// Chaos is a file with the table that the chaos suite writes; empty: none.
 	Chaos string
 	// Version names the build in the report.
@@ -97,7 +100,7 @@ func Run(ctx context.Context, list []Indicator, o Options) (*Report, error) {
 	if o.scale != nil {
 		o.scale(&p)
 	}
-	if err := p.set(o.Conns, o.For); err != nil {
+	if err := errors.Join(p.set(o.Conns, o.For), p.again(o.Attempts)); err != nil {
 		return nil, err
 	}
 	if err := emptyDir(o.Dir); err != nil {

@@ -130,6 +130,7 @@ func services(t governor.Thresholds) []Alert {
 			minutes, "a certificate has less than 15 % of its lifetime left, and less than three weeks")),
 		plain("WeirCertificateOrders", governor.Ticket, `increase(weir_acme_orders_total{outcome="error"}[1d]) > 2`, now, "orders of certificates fail"),
 		plain("WeirKeys", governor.Ticket, `increase(weir_jwks_fetches_total{outcome="error"}[15m]) > 2`, now, "the issuer's keys cannot be fetched"),
+		plain("WeirRevocations", governor.Ticket, `weir_revocations_stored == 0`, minutes, "revocations made at other nodes are not in force here"),
 		plain("WeirAccessLog", governor.Ticket, `increase(weir_access_log_lines_total{outcome!="written"}[5m]) > 0`, now, "lines of the access log are lost"),
 		plain("WeirTooSlow", governor.Information, `rate(weir_subscribers_closed_total{reason="too_slow"}[5m]) > 0.1`, minutes, "subscribers are disconnected because they are slow"),
 		plain("WeirGaps", governor.Information, `rate(weir_gaps_total[5m]) > 0.1`, minutes, "subscribers receive gap events"),
