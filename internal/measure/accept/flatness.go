@@ -92,16 +92,15 @@ func idle(ctx context.Context, w *world, s *lab.Server, spec loadgen.Spec) (stop
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	spec.Duration, spec.Window = 24*time.Hour, time.Minute // until stop
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
+	var why error // once ended is closed
 	go func() {
-		_, err := w.opt.Processes(ctx, spec, (spec.Conns+room()-1)/room())
-		ended <- err
+		defer close(ended)
+		_, why = w.opt.Processes(ctx, spec, (spec.Conns+room()-1)/room())
 	}()
-	left := false
 	stop = func() {
-		if cancel(); !left {
-			_ = <-ended // they were stopped
-		}
+		cancel()
+		<-ended
 	}
 	for giveUp := time.Now().Add(3*time.Minute + connecting(spec.Conns)); ; {
 		there, err := metric(ctx, s, `weir_connections{transport="sse"}`)
@@ -112,9 +111,8 @@ func idle(ctx context.Context, w *world, s *lab.Server, spec loadgen.Spec) (stop
 			return stop, fmt.Errorf("%.0f of %d subscribers are connected", there, spec.Conns)
 		}
 		select {
-		case err := <-ended:
-			left = true
-			return stop, fmt.Errorf("the processes with %d subscribers ended: %w", spec.Conns, cmp.Or(err, errors.New("no error")))
+		case <-ended:
+			return stop, fmt.Errorf("the processes with %d subscribers ended: %w", spec.Conns, cmp.Or(why, errors.New("no error")))
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
