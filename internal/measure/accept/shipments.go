@@ -1,6 +1,7 @@
 package accept
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,11 +69,16 @@ func measureShipments(ctx context.Context, w *world) error {
 	var cutting sync.WaitGroup
 	var cut uint64
 	var cutErr error
-	cutting.Go(func() { cut, cutErr = cutSome(ctx, s, n, spec.Warmup+w.plan.trackedFor/4) })
+	loaded, failed := context.WithCancel(ctx)
+	defer failed()
+	cutting.Go(func() { cut, cutErr = cutSome(loaded, s, n, spec.Warmup+w.plan.trackedFor/4) })
 	all, err := w.load(ctx, "load", spec)
 	stop()
+	if err != nil {
+		failed() // there are no clients to disconnect
+	}
 	cutting.Wait()
-	if err := errors.Join(err, cutErr); err != nil {
+	if err := cmp.Or(err, cutErr); err != nil {
 		return err
 	}
 	t := &all[0].Total

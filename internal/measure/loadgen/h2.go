@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
 // An h2Conn is one HTTP/2 connection of net/http's, with exactly as many streams
@@ -61,7 +62,7 @@ func (h *h2Conn) dial() wire {
 	tr.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		d := net.Dialer{}
 		if local.IsValid() {
-			d.LocalAddr = &net.TCPAddr{IP: local.AsSlice()}
+			d.LocalAddr, d.Control = &net.TCPAddr{IP: local.AsSlice()}, sys.PortAtConnect
 		}
 		c, err := d.DialContext(ctx, network, g.target.addr.String())
 		if err != nil {

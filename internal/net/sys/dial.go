@@ -109,9 +109,7 @@ func prepareStream(fd, family int, local netip.Addr, settings []Setting) error {
 	if !local.IsValid() {
 		return nil
 	}
-	// The port is chosen by connect then, so that two connections may have the
-	// same if they go to different places.
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
+	if err := portAtConnect(fd); err != nil {
 		return err
 	}
 	if local = local.Unmap(); local.Is4() != (family == unix.AF_INET) {
@@ -122,6 +120,21 @@ func prepareStream(fd, family int, local netip.Addr, settings []Setting) error {
 		return unix.ENODEV
 	}
 	return unix.Bind(fd, sa)
+}
+
+// portAtConnect has connect choose the port of a socket that is bound to an address, so that two connections
+// may have the same if they go to different places or come from different addresses.
+func portAtConnect(fd int) error {
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+// PortAtConnect is a net.Dialer's Control that has connections from a local address share its
+// ports with those to other places, ip(7), IP_BIND_ADDRESS_NO_PORT.
+func PortAtConnect(_, _ string, c syscall.RawConn) (err error) {
+	if e := c.Control(func(fd uintptr) { err = portAtConnect(int(fd)) }); e != nil {
+		return e
+	}
+	return err
 }
 
 // Connect begins to connect. EINPROGRESS says that the socket becomes writable
