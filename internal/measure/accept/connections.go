@@ -38,12 +38,12 @@ func kindsOf(url, socket string, n int, rate float64) []loadgen.Spec {
 	third := max(n/3, 1)
 	fan := loadgen.Spec{
 		Kind: loadgen.PubSub, Target: url + "/sse?channel=sse-{channel}", Adapter: "weir", Conns: third, Channels: max(third/10, 1), Publishers: 8, Rate: rate / 3 / 10,
-		Headers: []string{"X-API-Key: " + apiKey}, ConnectRate: 3000, Publish: url + "/api/publish",
+		Headers: []string{"X-API-Key: " + apiKey}, ConnectRate: 1000, Timeout: 30 * time.Second, Publish: url + "/api/publish",
 	}
 	ws := fan
 	ws.Target, ws.Conns = socket+"/ws?channel=ws-{channel}", n-2*third
 	h2 := publications(url, "h2", third, 128)
-	h2.Version, h2.Rate, h2.ConnectRate = "2", rate/3, 3000
+	h2.Version, h2.Rate, h2.ConnectRate, h2.Timeout = "2", rate/3, 1000, fan.Timeout
 	return []loadgen.Spec{ws, fan, h2}
 }
 

@@ -58,7 +58,7 @@ func measureShipments(ctx context.Context, w *world) error {
 	}
 	spec := loadgen.Spec{
 		Kind: loadgen.PubSub, Target: url + "/sse?channel=shipment-{channel}", Adapter: "weir", Conns: n, Channels: max(n/shipmentReader, 1), Publishers: 8,
-		Rate: max(float64(n)/shipmentReader/shipmentEvery.Seconds(), 20), Payload: shipmentSize, Headers: []string{"X-API-Key: " + apiKey}, ConnectRate: 3000, Reconnect: true,
+		Rate: max(float64(n)/shipmentReader/shipmentEvery.Seconds(), 20), Payload: shipmentSize, Headers: []string{"X-API-Key: " + apiKey}, ConnectRate: 3000, Timeout: 30 * time.Second, Reconnect: true,
 		Warmup: 3 * time.Second, Duration: w.plan.trackedFor, Window: max(time.Second, w.plan.trackedFor/maxPoints),
 	}
 	if spec, err = spec.WithSources(n + spec.Publishers); err != nil {
