@@ -68,7 +68,7 @@ func hold(w *world, n int) int {
 	if n <= room() {
 		return n
 	}
-	w.plan.processes = max(w.plan.processes, 2)
+	w.plan.processes = max(w.plan.processes, (n+room()-1)/room())
 	if err := poller.ProbeUring(); err != nil {
 		w.ev.Reduced = fmt.Sprintf("%d connections of %d: %d descriptors, and no io_uring (%v)", room(), n, sys.MaxFiles(), err)
 		return room()
