@@ -245,10 +245,10 @@ func (v *revocations) Add(ctx context.Context, r auth.Revocation) (auth.Revocati
 		}
 		return r, fmt.Errorf("%w: %w", kind, err)
 	}
-	if v.away.Load() {
+	v.put(r)
+	if v.away.Load() { // looked at afterwards: what export has missed is not answered as done
 		return r, errMoved
 	}
-	v.put(r)
 	key := revocationKey(r.Kind, r.Name)
 	v.mu.Lock()
 	delete(v.unstored, key) // an earlier one

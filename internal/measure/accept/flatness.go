@@ -104,7 +104,7 @@ func idle(ctx context.Context, w *world, s *lab.Server, spec loadgen.Spec) (stop
 	}
 	for giveUp := time.Now().Add(3*time.Minute + connecting(spec.Conns)); ; {
 		there, err := metric(ctx, s, `weir_connections{transport="sse"}`)
-		if err != nil || int(there) >= spec.Conns-spec.Conns/1000 { // a loop that rests has not counted its last ones
+		if err != nil || int(there) >= spec.Conns-spec.Conns/1000 { // the gauge lacks a few, why is not known
 			return stop, err
 		}
 		if time.Now().After(giveUp) {
