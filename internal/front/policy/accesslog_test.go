@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"log/slog"
 	"strings"
 	"sync"
@@ -271,7 +272,7 @@ func TestALineAllocatesNothing(t *testing.T) {
 func TestJSONStringsOfAnyBytes(t *testing.T) {
 	for _, s := range []string{"", "plain", "\"\\\x00\x1f\x7f\n", "é\u2028", "\xff\xc3", "a\xed\xa0\x80b", "\U0001F600"} {
 		var got string
-		if err := json.Unmarshal(appendJSON(nil, s), &got); err != nil || got != strings.ToValidUTF8(got, "!") {
+		if err := json.Unmarshal(jsontext.AppendString(nil, s), &got); err != nil || got != strings.ToValidUTF8(got, "!") {
 			t.Errorf("%q: %q, %v", s, got, err)
 		}
 		if strings.ToValidUTF8(s, "") == s && got != s {

@@ -5,9 +5,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/weir-gateway/weir/internal/front/redact"
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 )
 
 // wantsLine reports whether x may get a line: sampled, or only if it fails.
@@ -24,16 +24,16 @@ func (x *Exchange) describe() {
 		return
 	}
 	b := append(x.line[:0], `,"method":`...)
-	b = appendJSON(b, x.Method)
+	b = jsontext.AppendString(b, x.Method)
 	b = append(b, `,"host":`...)
-	b = appendJSON(b, x.Host)
+	b = jsontext.AppendString(b, x.Host)
 	b = append(b, `,"path":`...)
 	path := x.path
 	if path == nil {
 		path = x.Path
 	}
 	x.lines = redact.AppendPath(x.lines[:0], path)
-	b = appendJSON(b, x.lines)
+	b = jsontext.AppendString(b, x.lines)
 	if x.Query != nil {
 		b = append(b, `,"query":`...)
 		if x.Route != nil {
@@ -41,7 +41,7 @@ func (x *Exchange) describe() {
 		} else {
 			x.lines = append(x.lines[:0], redact.Mark...) // no route says what else is secret
 		}
-		b = appendJSON(b, x.lines)
+		b = jsontext.AppendString(b, x.lines)
 	}
 	if x.Route != nil && len(x.Route.cfg.AccessLog.Headers) > 0 {
 		b = x.describeHeaders(b)
@@ -65,7 +65,7 @@ func (x *Exchange) describeHeaders(b []byte) []byte {
 		if redact.Name(name) {
 			b = append(b, `"`+redact.Mark+`"`...)
 		} else {
-			b = appendJSON(b, redact.Text(string(v)))
+			b = jsontext.AppendString(b, redact.Text(string(v)))
 		}
 	}
 	return append(b, '}')
@@ -81,7 +81,7 @@ func (x *Exchange) writeLine(o *Outcome) {
 	b = time.Now().UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z")
 	b = append(b, `","route":`...)
 	if x.Route != nil {
-		b = appendJSON(b, x.Route.cfg.Name)
+		b = jsontext.AppendString(b, x.Route.cfg.Name)
 	} else {
 		b = append(b, `""`...)
 	}
@@ -93,7 +93,7 @@ func (x *Exchange) writeLine(o *Outcome) {
 		b = strconv.AppendInt(append(b, `,"grpc_status":`...), int64(o.GRPCStatus), 10)
 	}
 	if o.Upstream != "" {
-		b = appendJSON(append(b, `,"upstream":`...), o.Upstream)
+		b = jsontext.AppendString(append(b, `,"upstream":`...), o.Upstream)
 	}
 	if o.Retries > 0 {
 		b = strconv.AppendInt(append(b, `,"retries":`...), int64(o.Retries), 10)
@@ -109,35 +109,10 @@ func (x *Exchange) writeLine(o *Outcome) {
 	}
 	b = append(appendAddr(append(b, `,"client":"`...), client), '"')
 	if x.Identity != nil && x.Identity.By != "" {
-		b = appendJSON(append(b, `,"sub":`...), x.Identity.Subject)
-		b = appendJSON(append(b, `,"auth":`...), x.Identity.By)
+		b = jsontext.AppendString(append(b, `,"sub":`...), x.Identity.Subject)
+		b = jsontext.AppendString(append(b, `,"auth":`...), x.Identity.By)
 	}
 	b = append(append(b, x.line...), "}\n"...)
 	x.lines = b
 	x.set.deps.AccessLog.add(b)
-}
-
-// appendJSON appends s as a JSON string. What is no UTF-8 becomes U+FFFD.
-func appendJSON[S ~string | ~[]byte](dst []byte, s S) []byte {
-	const digits = "0123456789abcdef"
-	dst = append(dst, '"')
-	for i := 0; i < len(s); {
-		c := s[i]
-		switch {
-		case c == '"' || c == '\\':
-			dst = append(dst, '\\', c)
-		case c < 0x20 || c == 0x7f:
-			dst = append(dst, `\u00`...)
-			dst = append(dst, digits[c>>4], digits[c&15])
-		case c < utf8.RuneSelf:
-			dst = append(dst, c)
-		default:
-			r, n := utf8.DecodeRuneInString(string(s[i:min(len(s), i+utf8.UTFMax)]))
-			dst = utf8.AppendRune(dst, r)
-			i += n
-			continue
-		}
-		i++
-	}
-	return append(dst, '"')
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
@@ -342,7 +343,7 @@ func (a *api) batch(ctx context.Context, who caller, c *apiCall) []byte {
 			out = append(append(append(out, `{"error":`...), errorJSON(e)...), '}')
 			continue
 		}
-		out = append(protocol.AppendString(append(out, '{'), name), ':')
+		out = append(jsontext.AppendString(append(out, '{'), name), ':')
 		out = append(append(out, result...), '}')
 	}
 	return append(out, ']', '}')

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 )
@@ -22,7 +23,7 @@ func positionJSON(s *Server, at hub.Position) []byte {
 		return []byte("{}")
 	}
 	b := append([]byte(`{"offset":`), strconv.FormatUint(at.Offset, 10)...)
-	b = protocol.AppendString(append(b, `,"epoch":`...), s.epoch(at.Epoch))
+	b = jsontext.AppendString(append(b, `,"epoch":`...), s.epoch(at.Epoch))
 	return append(b, '}')
 }
 
@@ -267,7 +268,7 @@ func (a *api) channels(ctx context.Context, c *apiCall) ([]byte, *protocol.Error
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = protocol.AppendString(out, ch)
+		out = jsontext.AppendString(out, ch)
 		out = append(out, `:{"num_clients":`...)
 		out = strconv.AppendInt(out, int64(sum[ch]), 10)
 		if out = append(out, '}'); len(out) > c.room {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/cluster"
-	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
@@ -56,7 +56,7 @@ func (n census) channels(pattern string) []byte {
 		if len(out) > 1 {
 			out = append(out, ',')
 		}
-		out = append(protocol.AppendString(out, name), ':')
+		out = append(jsontext.AppendString(out, name), ':')
 		out = strconv.AppendInt(out, int64(st.Subscribers), 10)
 		return len(out) <= most
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol"
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 )
 
 // claims are those of a connection token, or of a subscription token.
@@ -180,7 +181,7 @@ func safe(b []byte) []byte {
 	if len(b) == 0 || protocol.Valid(b) {
 		return b
 	}
-	return protocol.AppendString(nil, base64.StdEncoding.EncodeToString(b))
+	return jsontext.AppendString(nil, base64.StdEncoding.EncodeToString(b))
 }
 
 // A verdict on a token that does not hold: an error for the client to act on, or the

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"sync"
 
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"github.com/weir-gateway/weir/internal/protocol/pusher/protocol"
 	"github.com/weir-gateway/weir/internal/push/presence"
 	"github.com/weir-gateway/weir/websocket"
@@ -144,7 +145,7 @@ func (c *session) signin(data []byte) {
 	c.signout()
 	c.user, c.authorized = &user, true
 	c.app.users.add(user.ID, user.Watchlist, c)
-	reply := append([]byte(`{"user_data":`), protocol.AppendString(nil, in.UserData)...)
+	reply := append([]byte(`{"user_data":`), jsontext.AppendString(nil, in.UserData)...)
 	c.event(protocol.EventSigninSuccess, "", append(reply, '}'))
 	if !c.app.Watchlists {
 		return

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"github.com/weir-gateway/weir/sse"
 )
 
@@ -15,7 +16,7 @@ func AppendEnd(b []byte, retryMillis, code int, reason string) []byte {
 	b = append(b, `data: {"code":`...)
 	b = strconv.AppendInt(b, int64(code), 10)
 	b = append(b, `,"reason":`...)
-	b = AppendJSONString(b, reason)
+	b = jsontext.AppendString(b, reason)
 	return append(b, "}\n\n"...)
 }
 

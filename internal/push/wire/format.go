@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/sse"
 	"github.com/weir-gateway/weir/websocket"
@@ -280,7 +281,7 @@ func appendID(dst []byte, m *hub.Message) []byte {
 func appendEnvelope(dst []byte, m *hub.Message) []byte {
 	dst = grow(dst, len(m.Data)+len(m.Channel)+len(m.Key)+envelopeRoom)
 	dst = append(dst, `{"channel":`...)
-	dst = AppendJSONString(dst, m.Channel)
+	dst = jsontext.AppendString(dst, m.Channel)
 	if m.Offset != 0 {
 		dst = append(dst, `,"id":"`...)
 		dst = m.Position().AppendTo(dst)
@@ -291,7 +292,7 @@ func appendEnvelope(dst []byte, m *hub.Message) []byte {
 	dst = strconv.AppendInt(dst, m.Time, 10)
 	if m.Key != "" {
 		dst = append(dst, `,"key":`...)
-		dst = AppendJSONString(dst, m.Key)
+		dst = jsontext.AppendString(dst, m.Key)
 	}
 	if m.Attributes != nil {
 		dst = appendAttributes(dst, m.Attributes)
@@ -303,10 +304,10 @@ func appendEnvelope(dst []byte, m *hub.Message) []byte {
 // appendAttributes writes what of a is for clients, as further members of an object.
 func appendAttributes(dst []byte, a *hub.Attributes) []byte {
 	if a.ID != "" {
-		dst = AppendJSONString(append(dst, `,"message_id":`...), a.ID)
+		dst = jsontext.AppendString(append(dst, `,"message_id":`...), a.ID)
 	}
 	if a.Event != "" {
-		dst = AppendJSONString(append(dst, `,"event":`...), a.Event)
+		dst = jsontext.AppendString(append(dst, `,"event":`...), a.Event)
 	}
 	if len(a.Tags) > 0 {
 		dst = AppendTags(append(dst, `,"tags":`...), a.Tags)
@@ -321,8 +322,8 @@ func AppendTags(dst []byte, tags map[string]string) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(AppendJSONString(dst, name), ':')
-		dst = AppendJSONString(dst, tags[name])
+		dst = append(jsontext.AppendString(dst, name), ':')
+		dst = jsontext.AppendString(dst, tags[name])
 	}
 	return append(dst, '}')
 }
@@ -340,7 +341,7 @@ func PayloadOf(m *hub.Message) hub.Payload {
 func AppendPayload(dst []byte, m *hub.Message) []byte {
 	switch PayloadOf(m) {
 	case hub.Text:
-		return AppendJSONString(dst, m.Data)
+		return jsontext.AppendString(dst, m.Data)
 	case hub.Binary:
 		dst = base64.StdEncoding.AppendEncode(append(dst, '"'), m.Data)
 		return append(dst, '"')
@@ -349,22 +350,6 @@ func AppendPayload(dst []byte, m *hub.Message) []byte {
 		return append(dst, "null"...)
 	}
 	return append(dst, m.Data...)
-}
-
-// AppendJSONString writes s as a JSON string; plain ASCII goes as it is.
-func AppendJSONString[T string | []byte](dst []byte, s T) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
-			b, err := json.Marshal(string(s))
-			if err != nil {
-				panic("a string cannot be marshalled: " + err.Error())
-			}
-			return append(dst, b...)
-		}
-	}
-	dst = append(dst, '"')
-	dst = append(dst, s...)
-	return append(dst, '"')
 }
 
 // gapNotice is what a subscriber receives about a hub.Gap.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strconv"
 
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/sse"
 )
@@ -92,7 +93,7 @@ func appendRecorded(dst []byte, m *hub.Message) []byte {
 // appendBroken appends what a client is notified when a recording is not whole.
 func appendBroken(dst []byte, r *Record) []byte {
 	dst = strconv.AppendInt(append(dst, `{"truncated":true,"code":`...), int64(r.Code), 10)
-	dst = AppendJSONString(append(dst, `,"cause":`...), r.Cause)
-	dst = AppendJSONString(append(dst, `,"reason":`...), r.Reason)
+	dst = jsontext.AppendString(append(dst, `,"cause":`...), r.Cause)
+	dst = jsontext.AppendString(append(dst, `,"reason":`...), r.Reason)
 	return append(dst, '}')
 }

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"encoding/binary"
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"maps"
 	"slices"
 )
@@ -88,7 +89,7 @@ func (f *Filter) fields(w writer) writer {
 // bare writes a string that is an element of a list.
 func (w writer) bare(v string) writer {
 	if w.e == JSON {
-		w.b = appendString(w.b, v)
+		w.b = jsontext.AppendString(w.b, v)
 	} else {
 		w.b = append(binary.AppendUvarint(w.b, uint64(len(v))), v...)
 	}

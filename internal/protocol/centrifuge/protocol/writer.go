@@ -3,7 +3,8 @@ package protocol
 import (
 	"encoding/binary"
 	"strconv"
-	"unicode/utf8"
+
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 )
 
 // A writer writes the fields of a message in one of the encodings. A field has a name in JSON and a
@@ -82,7 +83,7 @@ func (w writer) always(name string, num int, v string) writer {
 		return w
 	}
 	w = w.begin(name, 0, 0)
-	w.b = appendString(w.b, v)
+	w.b = jsontext.AppendString(w.b, v)
 	return w
 }
 
@@ -145,7 +146,7 @@ func (w writer) text(name string, num int, v []byte) writer {
 		return w.data("", num, v)
 	}
 	w = w.begin(name, 0, 0)
-	w.b = appendString(w.b, v)
+	w.b = jsontext.AppendString(w.b, v)
 	return w
 }
 
@@ -160,7 +161,7 @@ func (w writer) entries(name string, num int, keys []string, value func(w writer
 	if w.e == JSON {
 		return w.message(name, num, func(w writer) writer {
 			for _, k := range keys {
-				quoted := string(appendString(nil, k))
+				quoted := string(jsontext.AppendString(nil, k))
 				w = value(w, quoted[1:len(quoted)-1], k)
 			}
 			return w
@@ -204,47 +205,4 @@ func AppendRaw(dst, text []byte) []byte {
 		}
 	}
 	return append(dst, text[from:]...)
-}
-
-// AppendString appends s as a JSON string.
-func AppendString(dst []byte, s string) []byte { return appendString(dst, s) }
-
-const hexDigits = "0123456789abcdef"
-
-func appendString[T string | []byte](dst []byte, s T) []byte {
-	dst = append(dst, '"')
-	from := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
-			i++
-			continue
-		}
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
-			if r != utf8.RuneError || n > 1 {
-				i += n
-				continue
-			}
-		}
-		dst = append(dst, s[from:i]...)
-		switch {
-		case c == '"' || c == '\\':
-			dst = append(dst, '\\', c)
-		case c == '\n':
-			dst = append(dst, '\\', 'n')
-		case c == '\r':
-			dst = append(dst, '\\', 'r')
-		case c == '\t':
-			dst = append(dst, '\\', 't')
-		case c < ' ':
-			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-		default:
-			dst = append(dst, "\ufffd"...)
-		}
-		i++
-		from = i
-	}
-	dst = append(dst, s[from:]...)
-	return append(dst, '"')
 }

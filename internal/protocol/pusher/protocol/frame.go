@@ -6,7 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"unicode/utf8"
+
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 )
 
 // Events of the protocol itself.
@@ -177,18 +178,18 @@ func userID(raw json.RawMessage) (string, error) {
 // user are left out if empty; data if nil.
 func AppendEvent(dst []byte, event, channel string, data []byte, user string) []byte {
 	dst = append(dst, `{"event":`...)
-	dst = appendString(dst, event)
+	dst = jsontext.AppendString(dst, event)
 	if channel != "" {
 		dst = append(dst, `,"channel":`...)
-		dst = appendString(dst, channel)
+		dst = jsontext.AppendString(dst, channel)
 	}
 	if data != nil {
 		dst = append(dst, `,"data":`...)
-		dst = appendString(dst, data)
+		dst = jsontext.AppendString(dst, data)
 	}
 	if user != "" {
 		dst = append(dst, `,"user_id":`...)
-		dst = appendString(dst, user)
+		dst = jsontext.AppendString(dst, user)
 	}
 	return append(dst, '}')
 }
@@ -199,12 +200,12 @@ func AppendError(dst []byte, code int, channel, message string) []byte {
 	dst = append(dst, `{"event":"pusher:error"`...)
 	if channel != "" {
 		dst = append(dst, `,"channel":`...)
-		dst = appendString(dst, channel)
+		dst = jsontext.AppendString(dst, channel)
 	}
 	dst = append(dst, `,"data":{"code":`...)
 	dst = strconv.AppendInt(dst, int64(code), 10)
 	dst = append(dst, `,"message":`...)
-	dst = appendString(dst, message)
+	dst = jsontext.AppendString(dst, message)
 	return append(dst, "}}"...)
 }
 
@@ -212,11 +213,11 @@ func AppendError(dst []byte, code int, channel, message string) []byte {
 // AuthError, status one of HTTP.
 func AppendSubscriptionError(dst []byte, channel, kind, message string, status int) []byte {
 	dst = append(dst, `{"event":"pusher:subscription_error","channel":`...)
-	dst = appendString(dst, channel)
+	dst = jsontext.AppendString(dst, channel)
 	dst = append(dst, `,"data":{"type":`...)
-	dst = appendString(dst, kind)
+	dst = jsontext.AppendString(dst, kind)
 	dst = append(dst, `,"error":`...)
-	dst = appendString(dst, message)
+	dst = jsontext.AppendString(dst, message)
 	dst = append(dst, `,"status":`...)
 	dst = strconv.AppendInt(dst, int64(status), 10)
 	return append(dst, "}}"...)
@@ -237,14 +238,14 @@ func AppendMembers(dst []byte, members []Member) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendString(dst, m.ID)
+		dst = jsontext.AppendString(dst, m.ID)
 	}
 	dst = append(dst, `],"hash":{`...)
 	for i, m := range members {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendString(dst, m.ID)
+		dst = jsontext.AppendString(dst, m.ID)
 		dst = append(dst, ':')
 		dst = appendInfo(dst, m.Info)
 	}
@@ -256,7 +257,7 @@ func AppendMembers(dst []byte, members []Member) []byte {
 // AppendMember appends the data of member_added, or with gone that of member_removed.
 func AppendMember(dst []byte, m Member, gone bool) []byte {
 	dst = append(dst, `{"user_id":`...)
-	dst = appendString(dst, m.ID)
+	dst = jsontext.AppendString(dst, m.ID)
 	if !gone {
 		dst = append(dst, `,"user_info":`...)
 		dst = appendInfo(dst, m.Info)
@@ -281,65 +282,13 @@ func AppendCount(dst []byte, n int) []byte {
 // AppendWatchlist appends the data of watchlist_events: what is online or offline.
 func AppendWatchlist(dst []byte, what string, users []string) []byte {
 	dst = append(dst, `{"events":[{"name":`...)
-	dst = appendString(dst, what)
+	dst = jsontext.AppendString(dst, what)
 	dst = append(dst, `,"user_ids":[`...)
 	for i, u := range users {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendString(dst, u)
+		dst = jsontext.AppendString(dst, u)
 	}
 	return append(dst, "]}]}"...)
-}
-
-// AppendString appends s as a JSON string.
-func AppendString(dst []byte, s string) []byte { return appendString(dst, s) }
-
-const hexDigits = "0123456789abcdef"
-
-// appendString appends s as a JSON string (RFC 8259 §7). Bytes that are not UTF-8
-// become U+FFFD.
-func appendString[T string | []byte](dst []byte, s T) []byte {
-	dst = append(dst, '"')
-	from := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= 0x20 && c < utf8.RuneSelf && c != '"' && c != '\\' {
-			i++
-			continue
-		}
-		if c >= utf8.RuneSelf {
-			r, n := decodeRune(s[i:])
-			if r != utf8.RuneError || n > 1 {
-				i += n
-				continue
-			}
-		}
-		dst = append(dst, s[from:i]...)
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\n':
-			dst = append(dst, `\n`...)
-		case '\r':
-			dst = append(dst, `\r`...)
-		case '\t':
-			dst = append(dst, `\t`...)
-		default:
-			if c >= utf8.RuneSelf {
-				dst = append(dst, "\ufffd"...)
-			} else {
-				dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-			}
-		}
-		i++
-		from = i
-	}
-	dst = append(dst, s[from:]...)
-	return append(dst, '"')
-}
-
-func decodeRune[T string | []byte](s T) (rune, int) {
-	var b [utf8.UTFMax]byte
-	return utf8.DecodeRune(b[:copy(b[:], s)])
 }

@@ -134,16 +134,3 @@ func FuzzParseFrame(f *testing.F) {
 		}
 	})
 }
-
-func FuzzAppendString(f *testing.F) {
-	f.Add("a\x00\"\\\n\r\t\x7fü€😀\xff\xed\xa0\x80")
-	f.Fuzz(func(t *testing.T, s string) {
-		var back string
-		if err := json.Unmarshal(AppendString(nil, s), &back); err != nil {
-			t.Fatal(err)
-		}
-		if want := strings.ToValidUTF8(s, "\ufffd"); utf8.ValidString(s) && back != want {
-			t.Fatalf("%q became %q", s, back)
-		}
-	})
-}
