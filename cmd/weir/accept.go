@@ -26,7 +26,7 @@ pass, fail, inconclusive (the machine was too noisy, or the trials do not decide
 or invalid (not measured, with the reason).
 
 It starts its own Weir, the same program, on loopback; with --target it measures
-what HTTP reaches of another service.
+another service, as far as that is possible over HTTP.
 
 ` + exitStatuses,
 		Example: `  weir accept list
@@ -36,7 +36,7 @@ what HTTP reaches of another service.
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
-	cmd.AddCommand(newAcceptList(), newAcceptPlan("quick", "about ten minutes"), newAcceptPlan("full", "more than four hours, the mixed connections two of them"),
+	cmd.AddCommand(newAcceptList(), newAcceptPlan("quick", "about ten minutes"), newAcceptPlan("full", "more than four hours, two of them for the mixed connections"),
 		newAcceptRun(), newAcceptVerify(), newAcceptPlant())
 	return cmd
 }
@@ -61,12 +61,12 @@ type acceptFlags struct {
 func (f *acceptFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringVarP(&f.opt.Dir, "out", "o", "", "`directory` for report and evidence, which has to be empty (default: acceptance-TIME)")
+	fs.StringVarP(&f.opt.Dir, "out", "o", "", "`directory` for report and evidence; must be empty (default: acceptance-TIME)")
 	fs.StringVar(&f.rate, "rate", "", "target `rate` (default: 0.8 of the knee, which is searched)")
-	fs.IntVar(&f.opt.Conns, "conns", 0, "hold `N` mixed connections, and clients of shipments (default: the plan's)")
-	fs.DurationVar(&f.opt.For, "for", 0, "hold them and the sustained load for this `time` (default: the plan's)")
-	fs.IntVar(&f.opt.Attempts, "attempts", 0, "measure what the machine disturbed at most `N` times (default: the plan's)")
-	fs.StringVar(&f.opt.Target, "target", "", "`URL` of another service; what needs a Weir is not run")
+	fs.IntVar(&f.opt.Conns, "conns", 0, "keep `N` mixed connections open, and as many shipment clients (default: the plan's)")
+	fs.DurationVar(&f.opt.For, "for", 0, "`time` that they, and the sustained load, are kept up (default: the plan's)")
+	fs.IntVar(&f.opt.Attempts, "attempts", 0, "at most `N` attempts for a measurement that the machine disturbed (default: the plan's)")
+	fs.StringVar(&f.opt.Target, "target", "", "`URL` of another service; indicators that need Weir are skipped")
 	fs.StringVar(&f.opt.Chaos, "chaos", "", "`file` with the table of the chaos suite, for recovery")
 }
 
@@ -151,22 +151,22 @@ func newAcceptVerify() *cobra.Command {
 	var head string
 	cmd := &cobra.Command{
 		Use:   "verify DIRECTORY",
-		Short: "Check a report's evidence and decide its verdicts again",
-		Long: `Verify follows the hash chain over all files of a run's directory and decides every
-verdict again from the evidence. It fails where a file was changed, added or removed,
-and where the evidence gives another verdict than the report.
+		Short: "Check a report's evidence and recompute its verdicts",
+		Long: `Verify follows the hash chain over all files of a run's directory and recomputes every
+verdict from the evidence. It fails if a file was changed, added or removed, or if the
+evidence leads to a different verdict from the one in the report.
 
 A process that can write the directory can write a whole new chain: note its head, which the
-run prints last, elsewhere, and give it with --head.
+run prints last, elsewhere, and pass it with --head.
 
-Exit status: 0 everything is as it was written, 1 not, whatever the verdicts are.`,
+Exit status: 0 if nothing was altered, 1 otherwise, whatever the verdicts are.`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&head, "head", "", "`head` of the chain, as the run printed it (default: any)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r, err := accept.Verify(args[0], head)
 		if err != nil {
-			return config.WithHint(fmt.Errorf("accept verify: %w", err), "the evidence does not carry the report")
+			return config.WithHint(fmt.Errorf("accept verify: %w", err), "the evidence does not support the report")
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d indicators as reported, verdict %s, head of the chain: %s\n", len(r.Findings), r.Verdict, r.Head)
 		return err

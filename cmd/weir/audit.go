@@ -15,11 +15,11 @@ func newAudit() *cobra.Command {
 		Use:   "audit FILE",
 		Short: "Check an admin audit log",
 		Long: `Audit follows the hash chain of a file that admin.audit_log wrote. It prints how
-many records there are and the head of the chain, and fails where a record was
+many records there are and the head of the chain, and fails if a record was
 changed, removed, added or moved.
 
 A process that can write the file can write a whole new chain: note the head elsewhere,
-and give it with --head to have it found in the chain again.`,
+and pass it with --head to check that the chain still contains it.`,
 		Example: `  weir audit /var/lib/weir/audit.log
   weir audit audit.log --head 9f2c…`,
 		Args: cobra.ExactArgs(1),
@@ -34,7 +34,7 @@ and give it with --head to have it found in the chain again.`,
 		found := head == ""
 		n, last, err := audit.Verify(f, func(r audit.Record) { found = found || r.Sum == head })
 		if err == nil && !found {
-			err = fmt.Errorf("no record has the sum %s: the chain is another one", head)
+			err = fmt.Errorf("no record has the sum %s: this is a different chain", head)
 		}
 		if err != nil {
 			return fmt.Errorf("audit: %s: %w", args[0], err)

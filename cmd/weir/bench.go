@@ -39,16 +39,16 @@ func newBench() *cobra.Command {
 	var f benchFlags
 	cmd := measures(&cobra.Command{
 		Use:   "bench TARGET",
-		Short: "Put load on a server and measure what comes back",
-		Long: `Bench puts load on any server that speaks HTTP, WebSocket or SSE and says what
-came back: rates, percentiles, errors, lost and repeated messages.
+		Short: "Put load on a server and measure its responses",
+		Long: `Bench puts load on any server that speaks HTTP, WebSocket or SSE and reports
+rates, percentiles, errors, lost and repeated messages.
 
 The model is open: requests come at --rate per second whatever the server does,
-and response times count from the instant at which each was meant to come, so a
+and response times count from the instant at which each was scheduled, so a
 slow server cannot hide by slowing the generator. Service times, from the real
 send, are shown beside them. With --closed each connection sends its next request after the
 answer to the last. How late the generator itself was is measured too: where that was the
-limit, the run is invalid and says so.
+limit, the run is reported as invalid.
 
 A --threshold makes a verdict: p99<5ms, service.p95<2ms, mean<1ms, errors<0.1%,
 errors==0, lost==0, reach>=0.999, rate>=0.98 (completed of offered) or
@@ -89,15 +89,15 @@ Ctrl+C ends the run early and reports what was measured so far.
 	fs.IntVarP(&f.requests, "requests", "n", 0, "exactly `N` requests (publishes), or until --duration; a closed loop unless there is a rate")
 	fs.DurationVar(&f.warmup, "warmup", 0, "`time` before that, not counted (default 1s)")
 	fs.StringVar(&f.stages, "stages", "", "a `ramp` in place of rate and duration: 30s:1000,1m:2k:500 (time:rate[:conns])")
-	fs.BoolVar(&f.closed, "closed", false, "closed loop: ask again when the answer has come")
-	fs.IntVar(&f.concurrency, "concurrency", 0, "`N` exchanges at a time in the closed loop (default: one per connection)")
+	fs.BoolVar(&f.closed, "closed", false, "closed loop: send the next request when the response has arrived")
+	fs.IntVar(&f.concurrency, "concurrency", 0, "`N` requests at a time in the closed loop (default: one per connection)")
 	f.add(fs)
-	fs.StringVar(&f.probe, "runtime", "", "`where` the target shows CPU, GC and memory: pid:N, the URL of its metrics, or both")
-	fs.IntVar(&f.processes, "processes", 1, "share the load out to `N` processes")
+	fs.StringVar(&f.probe, "runtime", "", "`where` to read the target's CPU, GC and memory: pid:N, the URL of its metrics, or both")
+	fs.IntVar(&f.processes, "processes", 1, "split the load over `N` processes")
 	fs.StringArrayVarP(&f.thresholds, "threshold", "t", nil, "`condition` for the verdict; may be repeated")
 	addOutputs(fs, &f.json, &f.html)
 	fs.StringVar(&f.hdr, "hdr", "", "write the histograms to this `file` as an HdrHistogram log")
-	fs.StringVar(&f.pushgateway, "pushgateway", "", "keep this Prometheus push gateway (`URL`) informed every second, and leave the result there")
+	fs.StringVar(&f.pushgateway, "pushgateway", "", "push metrics to this Prometheus push gateway (`URL`) every second, and the result")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "show nothing while it runs")
 	fs.BoolVar(&f.worker, "worker", false, "be one of several processes")
 	cobra.CheckErr(fs.MarkHidden("worker"))
@@ -117,11 +117,11 @@ func (f *benchFlags) spec(target string) (loadgen.Spec, error) {
 	sends := s.Kind != loadgen.WebSocket && s.Kind != loadgen.SSE
 	switch {
 	case f.closed && f.rate != "":
-		return s, usage("leave one away", "--closed and --rate: a closed loop has no rate of its own")
+		return s, usage("omit one of them", "--closed and --rate: a closed loop has no rate of its own")
 	case f.concurrency != 0 && !f.closed && (f.requests == 0 || f.rate != ""):
-		return s, usage("add --closed, or leave it away", "--concurrency is of the closed loop")
+		return s, usage("add --closed, or omit it", "--concurrency applies to the closed loop only")
 	case len(s.Stages) > 0 && (f.rate != "" || f.duration != 0):
-		return s, usage("leave --rate and --duration away", "--stages say rate and duration themselves")
+		return s, usage("omit --rate and --duration", "--stages sets rate and duration itself")
 	case f.rate != "":
 		if s.Rate, err = parseRate(f.rate); err != nil {
 			return s, err
@@ -284,7 +284,7 @@ func openOutputs(stdout io.Writer, names ...string) (*outputs, error) {
 		}
 		if _, twice := o.open[name]; twice {
 			o.close()
-			return nil, usage("give each a file of its own", "two outputs to %s", name)
+			return nil, usage("write each to its own file", "two outputs to %s", name)
 		}
 		// Not truncated yet: a run that cannot start leaves an old report alone.
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)

@@ -91,7 +91,7 @@ type targetFlags struct {
 // add defines the flags. Every zero means what loadgen.Spec says.
 func (f *targetFlags) add(fs *pflag.FlagSet) {
 	s := &f.spec
-	fs.StringVar(&f.kind, "kind", "", "`KIND`: http, echo, pubsub, ws or sse (default: what URL and adapter say)")
+	fs.StringVar(&f.kind, "kind", "", "`KIND`: http, echo, pubsub, ws or sse (default: from URL and adapter)")
 	fs.StringVar(&s.Adapter, "adapter", "", "`NAME`: plain, weir, mercure, nchan or centrifuge (default plain)")
 	fs.StringArrayVarP(&s.Headers, "header", "H", nil, "`'Name: value'` for every request; may be repeated")
 	fs.BoolVar(&s.Insecure, "insecure", false, "accept any certificate")
@@ -99,23 +99,23 @@ func (f *targetFlags) add(fs *pflag.FlagSet) {
 	fs.IntVarP(&s.Conns, "conns", "c", 0, "`N` connections; with pubsub, ws and sse the subscribers (default 1, with http and echo 50)")
 	fs.Float64Var(&s.ConnectRate, "connect-rate", 0, "`N` new connections per second (default 2000)")
 	fs.StringSliceVar(&f.sources, "source", nil, "local `addresses` to connect from, which multiplies the ports there are")
-	fs.StringVar(&f.arrival, "arrival", "poisson", "`how` arrivals lie in time: poisson, uniform or burst:N")
-	fs.IntVar(&s.MaxInFlight, "max-in-flight", 0, "at most `N` under way; further arrivals are dropped and counted (default 10000)")
-	fs.DurationVar(&s.Timeout, "timeout", 0, "`time` after which an exchange is an error (default 10s)")
+	fs.StringVar(&f.arrival, "arrival", "poisson", "`distribution` of arrivals: poisson, uniform or burst:N")
+	fs.IntVar(&s.MaxInFlight, "max-in-flight", 0, "at most `N` in flight; further arrivals are dropped and counted (default 10000)")
+	fs.DurationVar(&s.Timeout, "timeout", 0, "`time` after which a request is an error (default 10s)")
 	fs.StringVarP(&s.Method, "method", "X", "", "HTTP `method` (default GET, with a body POST)")
 	fs.StringVar(&f.body, "body", "", "request body as `text`, or @file")
 	fs.BoolVar(&f.http2, "http2", false, "speak HTTP/2")
 	fs.IntVar(&s.Pipeline, "pipeline", 0, "`N` requests outstanding on a connection; with HTTP/2 streams (default 1)")
 	fs.IntVar(&s.Payload, "payload", 0, "`bytes` of a message that is echoed or published (default 128)")
-	fs.StringVar(&s.Transport, "transport", "", "how subscribers of pubsub `connect`, ws or sse (default: what the URL says)")
+	fs.StringVar(&s.Transport, "transport", "", "how subscribers of pubsub `connect`, ws or sse (default: from the URL)")
 	fs.IntVar(&s.Channels, "channels", 0, "`N` channels that subscribers are spread over (default 1)")
 	fs.StringVar(&s.Channel, "channel", "", "`name` of the channels, with {channel} for the number (default bench-{channel})")
 	fs.StringVar(&s.Publish, "publish", "", "`URL` to publish to (default: the adapter's)")
 	fs.IntVar(&s.Publishers, "publishers", 0, "`N` connections that publish (default 4)")
 	fs.BoolVar(&s.Deflate, "deflate", false, "offer permessage-deflate")
-	fs.BoolVar(&s.Reconnect, "reconnect", false, "bring streams that end back with their position, and count what they missed")
+	fs.BoolVar(&s.Reconnect, "reconnect", false, "reconnect streams that end, with their position, and count missed messages")
 	fs.DurationVar(&s.Window, "window", 0, "`time` of the intervals that are reported and checked (default 1s)")
-	fs.Uint64Var(&s.Seed, "seed", 0, "`N` repeats the arrivals of a run (default: from the clock; the result names it)")
+	fs.Uint64Var(&s.Seed, "seed", 0, "seed `N` of the arrivals, to repeat a run (default: from the clock; the result has it)")
 	fs.IntVar(&s.Loops, "loops", 0, "`N` event loops (default 1; beyond 10,000 connections one per CPU)")
 	fs.StringVar(&s.Engine, "engine", "", "`NAME`: epoll, io_uring or auto (default auto)")
 }
@@ -155,7 +155,7 @@ func (f *targetFlags) specFor(target string, sends bool) (loadgen.Spec, error) {
 func (f *targetFlags) kindFor(target string, sends bool) (loadgen.Kind, error) {
 	scheme, _, ok := strings.Cut(target, "://")
 	if !ok {
-		return "", usage("write it as http://127.0.0.1:8080/path; ws:, https: and wss: are known too", "target %q is no URL", target)
+		return "", usage("write it as http://127.0.0.1:8080/path; ws:, https: and wss: are known too", "target %q is not a URL", target)
 	}
 	switch {
 	case f.kind != "":
@@ -179,7 +179,7 @@ func readBody(v string) (string, error) {
 	}
 	b, err := os.ReadFile(name)
 	if err != nil {
-		return "", usage("a body that begins with @ names a file", "--body: %w", err)
+		return "", usage("a body that starts with @ names a file", "--body: %w", err)
 	}
 	return string(b), nil
 }
@@ -217,7 +217,7 @@ func parseRate(v string) (float64, error) {
 	}
 	r, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(r >= 0) || math.IsInf(r, 0) {
-		return 0, usage("write it as 1000, 2.5k or 90/m", "rate %q is no number of arrivals per second", v)
+		return 0, usage("write it as 1000, 2.5k or 90/m", "invalid rate %q: want arrivals per second", v)
 	}
 	return r * factor / per, nil
 }

@@ -112,7 +112,7 @@ func TestThresholdsThatMeanNothingAreRefused(t *testing.T) {
 	f("lost<5ms", "does not fit")
 	f("throughput>=5%", "does not fit")
 	f("errors<0.5", "whole number")
-	f("p99<1.2.3ms", "no number")
+	f("p99<1.2.3ms", "is not a number")
 }
 
 // The verdict of each condition on each run, and what the program ends with.

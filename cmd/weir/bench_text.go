@@ -21,7 +21,7 @@ import (
 // addOutputs defines the files that all commands which measure can write.
 func addOutputs(fs *pflag.FlagSet, json, html *string) {
 	fs.StringVar(json, "json", "", "write the result to this `file` as JSON; - is standard output")
-	fs.StringVar(html, "html", "", "write a report to this `file`, one page that needs nothing but itself")
+	fs.StringVar(html, "html", "", "write a report to this `file`, a single self-contained page")
 }
 
 // benchText prints a result.

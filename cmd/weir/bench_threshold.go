@@ -77,7 +77,7 @@ func parseThreshold(text string) (threshold, error) {
 	t := threshold{text: strings.TrimSpace(text), metric: m[1], op: m[2]}
 	value, err := strconv.ParseFloat(m[3], 64)
 	if err != nil {
-		return t, fmt.Errorf("%q is no number", m[3])
+		return t, fmt.Errorf("%q is not a number", m[3])
 	}
 	unit := m[4]
 	kind, ok := metricKind(t.metric)
@@ -101,7 +101,7 @@ func parseThreshold(text string) (threshold, error) {
 		return t, fmt.Errorf("the unit %q does not fit %s", unit, t.metric)
 	}
 	if t.op == "==" && (kind != "count" || t.share) {
-		return t, fmt.Errorf("only a count can be exactly something")
+		return t, fmt.Errorf("only a count can be compared with ==")
 	}
 	return t, nil
 }

@@ -27,7 +27,7 @@ func newCertGM() *cobra.Command {
 		Use:   "gm",
 		Short: "Make a test chain on curve SM2 for TLCP and RFC 8998",
 		Long: `Gm makes a root, an intermediate and a server's pair of certificates on curve
-SM2: one to sign and one to encrypt, as TLCP (GB/T 38636) demands. RFC 8998 uses
+SM2: one to sign and one to encrypt, as TLCP (GB/T 38636) requires. RFC 8998 uses
 the signing one alone. The keys of the authorities are not kept.
 
 It is for tests: certificates for production come from a licensed authority.`,
@@ -36,9 +36,9 @@ It is for tests: certificates for production come from a licensed authority.`,
 		Args: cobra.NoArgs,
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&t.Dir, "dir", ".", "`directory` for the files; none is overwritten")
+	fs.StringVar(&t.Dir, "dir", ".", "`directory` for the files; existing ones are not overwritten")
 	fs.StringSliceVar(&t.Hosts, "host", []string{"localhost"}, "`names` and addresses of the server, repeatable")
-	fs.StringVar(&t.Client, "client", "", "also make a client's pair with this common `name`")
+	fs.StringVar(&t.Client, "client", "", "also make a client's certificate pair with this common `name`")
 	fs.Var((*durationFlag)(&t.Lifetime), "lifetime", "how long the certificates are valid, such as 30d")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {

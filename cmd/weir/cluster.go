@@ -18,7 +18,7 @@ import (
 func newCluster() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Look at the nodes of a cluster",
+		Short: "Inspect the nodes of a cluster",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  group,
 	}
@@ -29,13 +29,13 @@ func newCluster() *cobra.Command {
 func newClusterPromote() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "promote [namespace ...]",
-		Short: "Have a node's site lead the logs of two sites",
-		Long: `Promote has the site of that node lead the logs of the namespaces, of all if none is
-named (broker.nats.sites).
+		Short: "Make a node's site the leader of the logs of two sites",
+		Long: `Promote makes the site of that node the leader of the logs of the named namespaces, or
+of all of them (broker.nats.sites).
 
-A site that leads and answers gives a log up first: publications wait meanwhile, and nothing is missing.
-With one that does not answer the copy takes over as it is: be sure that the other site accepts no
-publications any more. With both_sites the copy has all that was acknowledged and positions stay valid;
+If the leading site responds, it releases each log first: publications wait meanwhile, and nothing is lost.
+If it does not, the copy takes over as it is: make sure that the other site no longer accepts
+publications. With both_sites the copy has all that was acknowledged and positions stay valid;
 otherwise clients receive a gap.`,
 		Example: `  weir cluster promote --admin http://gw-b1.example:8001 --token "$TOKEN"
   weir cluster promote orders`,
@@ -60,22 +60,21 @@ otherwise clients receive a gap.`,
 func newClusterStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the nodes, the leaders of the logs and what is wrong",
-		Long: `Status asks one node's admin listener for the cluster as that node sees it: every
-node with its health and load, every namespace's log, or the logs of its partitions, with their leaders and the
-replicas that are behind, and what is wrong, in sentences.
+		Short: "Show the nodes, the leaders of the logs, and problems",
+		Long: `Status requests the cluster's state from one node's admin listener, as that node sees it: every
+node with its health and load, every namespace's log, or the logs of its partitions, with their
+leaders and the replicas that are behind, and a description of each problem.
 
-It exits with 0 if nothing is wrong, and with 1 otherwise: a node that is not ready, a
-log without a leader, a replica that is offline or behind, or with --expect fewer nodes
-than that. A node that is gone is not in the list: the registry forgets it after
-cluster.lease.`,
+The exit status is 0 if there is no problem, and 1 otherwise: a node that is not ready, a
+log without a leader, a replica that is offline or behind, or fewer nodes than --expect.
+A stopped node is not listed: the registry removes it after cluster.lease.`,
 		Example: `  weir cluster status
   weir cluster status --expect 3 --admin https://gw-1.example:8001 --token "$TOKEN"
   weir cluster status --json | jq '.nodes[] | {name, connections}'`,
 		Args: cobra.NoArgs,
 	}
 	connect := adminFlags(cmd, readToken)
-	expect := cmd.Flags().Int("expect", 0, "how many nodes there are to be; fewer is an error")
+	expect := cmd.Flags().Int("expect", 0, "expected number of nodes; fewer is an error")
 	asJSON := cmd.Flags().Bool("json", false, "print the answer as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		src, err := connect()

@@ -27,10 +27,10 @@ func newCompare() *cobra.Command {
 	var tolerances []string
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
-		Short: "Check a new version's runs of bench against an old one's",
+		Short: "Compare a new version's runs of bench with an old one's",
 		Long: `Compare is a regression gate. OLD and NEW are results of bench --json: a file, or
 several runs of the same load as a list with commas or a quoted pattern. For each
-quantity it gives the change from old to new with its 95 % interval, and a verdict:
+quantity it prints the change from old to new with its 95 % interval, and a verdict:
 
   better           changed for the better by more than the tolerance
   same             the change is within the tolerance
@@ -117,7 +117,7 @@ func readSide(name, arg string) (side, error) {
 		}
 		for _, file := range files {
 			if slices.Contains(s.files, file) {
-				return s, usage("give each run once: a run compared with itself has no spread", "%s runs: %s is named twice", name, file)
+				return s, usage("name each run once: a run compared with itself has no spread", "%s runs: %s is named twice", name, file)
 			}
 			r, err := readRun(file)
 			if err != nil {
@@ -137,7 +137,7 @@ func readRun(name string) (*loadgen.Result, error) {
 	defer file.Close()
 	r, err := loadgen.ReadResult(file)
 	if err != nil {
-		return nil, usage("it should be what weir bench --json wrote", "read %s: %w", name, err)
+		return nil, usage("it must be a file written by weir bench --json", "read %s: %w", name, err)
 	}
 	return r, nil
 }

@@ -15,7 +15,7 @@ func newConfig() *cobra.Command {
 		Use:   "config",
 		Short: "Check, explain and print the configuration",
 		Long: `The configuration is read from a YAML file, then from WEIR_* environment
-variables, then from flags; later sources win. Unknown keys are errors.`,
+variables, then from flags; later sources override earlier ones. Unknown keys are errors.`,
 		Example: `  weir config default > weir.yaml
   weir config check --config weir.yaml
   weir config diff weir.yaml
@@ -35,11 +35,11 @@ variables, then from flags; later sources win. Unknown keys are errors.`,
 func newConfigCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Say everything that is wrong, or ok",
-		Long: `Check reads all sources as serve would and says everything that is wrong with
-them, and warns of what is allowed and may not be meant. The status is 0 if serve
-would accept them, 1 otherwise. With --against it names the keys whose change waits
-for a restart, of a running node or of a node that runs with another file.`,
+		Short: "Report every error in the configuration, or ok",
+		Long: `Check reads all sources as serve would, reports every error in them, and warns
+about settings that are valid but probably a mistake. The exit status is 0 if serve
+would accept them, 1 otherwise. With --against it lists the keys whose change needs
+a restart, compared with a running node or with another file.`,
 		Example: `  weir config check --config weir.yaml
   weir config check --config weir.yaml --against http://127.0.0.1:8001`,
 		Args: cobra.NoArgs,
@@ -94,9 +94,9 @@ func newConfigDefault() *cobra.Command {
 func newConfigEffective() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "effective",
-		Short: "Print what file, environment and flags together give",
+		Short: "Print the configuration merged from file, environment and flags",
 		Long: `Effective prints the configuration that serve would use, with the source of
-every value that is no default. Secrets are not shown.`,
+every value that is not the default. Secrets are not shown.`,
 		Example: `  WEIR_LOG_LEVEL=debug weir config effective --config weir.yaml`,
 		Args:    cobra.NoArgs,
 	}
@@ -122,9 +122,9 @@ func newConfigDocs() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "docs [KEY|WORD]",
-		Short: "Explain the keys you need, one and what is under it, or those about a word",
-		Long: `Docs explains the keys that most installations set; with --all every key, with an
-argument that key and what is under it, or all keys about that word.`,
+		Short: "Explain the keys you need, one section, or the keys that match a word",
+		Long: `Docs explains the keys that most installations set; with --all every key; with an
+argument that key and those below it, or all keys that match the word.`,
 		Example: `  weir config docs
   weir config docs --all
   weir config docs namespaces

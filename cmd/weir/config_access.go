@@ -13,14 +13,14 @@ func newConfigAccess() *cobra.Command {
 		Short: "Show who may read, publish and see presence, by every protocol",
 		Long: `Access queries the access model, which also decides at run time, about an example of
 every class of channels in every namespace, and prints the least that a caller needs.
-"(public)" means that private messages are not included; protocols by which no
-caller may are left out.
+"(public)" means that private messages are not included; protocols that allow no
+caller are omitted.
 
   anyone         a client without credentials
   any user       a client with a token that grants nothing
   its users      the users that the channel's name has
   grant of **    a token with a grant that is a wildcard
-  grant by name  a token with a grant that spells the channel out
+  grant by name  a token with a grant that names the channel
   subscribers    a client that is subscribed to the channel
   proof          a client with a subscription token, an application's signature, a
                  Mercure claim or a backend's permission for this channel

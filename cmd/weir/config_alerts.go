@@ -10,10 +10,10 @@ import (
 func newConfigAlerts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "alerts",
-		Short: "Print the rules for Prometheus on the configured thresholds",
+		Short: "Print Prometheus rules with the configured thresholds",
 		Long: `Alerts prints alert and recording rules for Prometheus, on the thresholds that
-the configuration gives the governor: state, dashboard and alerts then speak of
-the same numbers. Those of the defaults are deploy/prometheus/weir.rules.yaml.`,
+the configuration sets for the governor, so that state, dashboard and alerts use
+the same numbers. The rules for the defaults are in deploy/prometheus/weir.rules.yaml.`,
 		Example: `  weir config alerts --config weir.yaml > weir.rules.yaml
   promtool check rules weir.rules.yaml`,
 		Args: cobra.NoArgs,

@@ -28,8 +28,8 @@ func newConfigDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [FILE]",
 		Short: "Show what a reload would change",
-		Long: `Diff compares a configuration with another one, or with what a running node has
-in force, and prints a line for each key with its old value, its new value and when
+		Long: `Diff compares a configuration with another one, or with the one in effect on a
+running node, and prints a line for each key with its old value, its new value and when
 the change takes effect:
 
   live        with the reload, also for open connections
@@ -37,11 +37,11 @@ the change takes effect:
   restart     at the next start
 
 "+" and "-" are entries that are added and removed. Secrets are not shown. A running
-node also says how many connections the reload would close, because it takes their
-rights away. It gets the whole configuration, with its secrets, over the admin
+node also reports how many connections the reload would close because they lose their
+rights. It receives the whole configuration, with its secrets, over the admin
 listener, and applies nothing; files that the configuration names are read there.
 
-Without --against the node at the configuration's own admin.listen is asked.
+Without --against the node at the configuration's own admin.listen is used.
 
 Exit status: 0 no differences, 1 differences, 2 they cannot be compared.`,
 		Example: `  weir config diff weir.yaml                            # with the node at its admin.listen
@@ -141,17 +141,17 @@ func previewOf(ctx context.Context, base, token string, wanted config.Config) (p
 		if e, ok := errors.AsType[*url.Error](err); ok {
 			err = e.Err
 		}
-		return p, config.WithHint(fmt.Errorf("ask %s: %w", base, err), "name a running node's admin address, or a file, with --against")
+		return p, config.WithHint(fmt.Errorf("query %s: %w", base, err), "name a running node's admin address, or a file, with --against")
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxPreview))
 	if err != nil {
-		return p, fmt.Errorf("ask %s: %w", base, err)
+		return p, fmt.Errorf("query %s: %w", base, err)
 	}
 	switch res.StatusCode {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return p, config.WithHint(fmt.Errorf("%s: the admin listener wants a token", base), "give the admin token with --token, or WEIR_ADMIN_TOKEN")
+		return p, config.WithHint(fmt.Errorf("%s: the admin listener requires a token", base), "pass the admin token with --token, or WEIR_ADMIN_TOKEN")
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		return p, fmt.Errorf("%s: the node is of an older version, which cannot compare", base)
 	default:

@@ -25,17 +25,17 @@ func newConfigImport() *cobra.Command {
 		Use:   "import centrifugo|mercure|soketi|reverb FILE",
 		Short: "Translate the configuration of another server",
 		Long: `Import translates a configuration file of another server into one of Weir, with
-a comment beside each value that does not mean quite the same. It says on standard
-error what could not be translated: every key of the input is either used, or named
-with a reason and, where there is one, with what to do instead.
+a comment beside each value whose meaning differs slightly. It reports on standard
+error what could not be translated: every key of the input is either used, or listed
+with a reason and, if there is one, an alternative.
 
   centrifugo  configuration of version 5 or 6: .json, .yaml, .toml, or variables: .env
   mercure     a Caddyfile, or the variables of the hub's container: .env
   soketi      configuration: .json, or variables: .env
   reverb      variables of the Laravel application: .env
 
-The status is 0 also if keys were left out, 1 if the file cannot be read. Secrets are
-copied; with --redact there are placeholders in their place.`,
+The exit status is 0 even if keys were omitted, 1 if the file cannot be read. Secrets
+are copied; with --redact they are replaced by placeholders.`,
 		Example: `  weir config import centrifugo config.json > weir.yaml
   weir config import mercure Caddyfile --env .env --out weir.yaml
   weir config import soketi soketi.json --redact`,
@@ -44,10 +44,10 @@ copied; with --redact there are placeholders in their place.`,
 		DisableFlagsInUseLine: true,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&out, "out", "", "`file` to write; without, standard output")
-	flags.BoolVar(&force, "force", false, "write over --out if it is there")
+	flags.StringVar(&out, "out", "", "`file` to write (default: standard output)")
+	flags.BoolVar(&force, "force", false, "overwrite --out if it exists")
 	flags.BoolVar(&redact, "redact", false, "write placeholders in place of secrets")
-	flags.StringVar(&env, "env", "", ".env `file` with variables that the file refers to, or that count more than it")
+	flags.StringVar(&env, "env", "", ".env `file` with variables that the file refers to, or that override it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o := migrate.Options{Redact: redact, EnvName: env}
 		data, err := readImport(args[1])
@@ -93,7 +93,7 @@ func writeImport(stdout io.Writer, name string, force bool, data []byte) error {
 	}
 	f, err := os.OpenFile(name, flags, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return config.WithHint(fmt.Errorf("%s is there already", name), "--force writes over it")
+		return config.WithHint(fmt.Errorf("%s exists already", name), "--force overwrites it")
 	}
 	if err != nil {
 		return err

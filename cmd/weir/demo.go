@@ -43,10 +43,10 @@ func newDemo() *cobra.Command {
 	var f demoFlags
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "See it work: real data, pushed live to a page and to curl",
+		Short: "Start a demo: real data, pushed live to a page and to curl",
 		Long: `Demo runs a server with an embedded broker in a temporary directory, publishes
 shipments on real routes and a market replay to it through the publish API, and
-shows them on a page. It prints commands to try. Everything is gone at its end.
+shows them on a page. It prints commands to try. Everything is removed when it ends.
 
 With --for it ends by itself; the status is 0 only if every message published
 came back to a subscriber, once and in order.`,

@@ -19,11 +19,11 @@ import (
 func newHealth() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "Check that the server of this configuration runs",
+		Short: "Check that the server with this configuration is up",
 		Long: `Health requests /healthz of the admin listener that the configuration names, and
-exits with 0 if the answer is 200. With --ready it requests /readyz: 503 while the
-server waits for its broker or drains. It is meant for HEALTHCHECK of a container
-and for scripts; no token is needed.`,
+exits with 0 if the response is 200. With --ready it requests /readyz: 503 while the
+server waits for its broker or drains. Use it for a container's HEALTHCHECK and in
+scripts; it needs no token.`,
 		Example: `  weir health --config /etc/weir/weir.yaml
   weir health --ready --admin-listen 127.0.0.1:8001`,
 		Args: cobra.NoArgs,

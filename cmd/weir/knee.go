@@ -32,21 +32,21 @@ func newKnee() *cobra.Command {
 	var f kneeFlags
 	cmd := measures(&cobra.Command{
 		Use:   "knee TARGET",
-		Short: "Find how much a server carries before latency runs away",
+		Short: "Find the load a server can carry before latency grows steeply",
 		Long: `Knee puts more and more load on a server and finds three rates, each with its
-bracket and how sure it is:
+bracket and confidence:
 
-  λ max    what it completes at most, however much is offered
-  λ SLO    the most at which the P99 still meets --slo
-  λ knee   where latency begins to run away: 2.5 times its value at low load
+  λ max    the highest rate it completes, however much is offered
+  λ SLO    the highest rate at which the P99 still meets --slo
+  λ knee   where latency starts to grow steeply: 2.5 times its value at low load
 
 It measures each level several times with the low load between them, comes down
 again, closes in by bisection, and confirms: just below the knee nothing may
 break, just above it must. Where the machine is too noisy for that, the search ends
-within seconds, with the reason and what to do; with --bounded it continues and says
-between which rates the limit is, with low confidence.
+within seconds, with the reason and a remedy; with --bounded it continues and reports
+bounds for the limit, with low confidence.
 
-With --runtime it also looks into the target: the two-condition rule (P99 at 2.5
+With --runtime it also reads the target's runtime: the two-condition rule (P99 at 2.5
 and goroutines at 3 times the level before), scheduler, collector, processor time
 per request.
 
@@ -78,17 +78,17 @@ Ctrl+C ends the search early and reports what was found so far.
 	fs.BoolVar(&f.standard, "standard", false, "about eight minutes (the default)")
 	fs.BoolVar(&f.thorough, "thorough", false, "about half an hour")
 	fs.DurationVar(&f.opt.SLO, "slo", 0, "`time` that the P99 of the response has to stay below (default: none)")
-	fs.StringVar(&f.expect, "expect", "", "`rate` that has to be carried, for the verdict (default: none)")
-	fs.StringVar(&f.axis, "axis", "rate", "`what` grows: rate, or concurrency too, for the scalability model")
-	fs.StringVar(&f.probe, "runtime", "", "`where` the target shows its inside: pid:N, the URL of its metrics, or both with a comma")
+	fs.StringVar(&f.expect, "expect", "", "`rate` that the server must carry, for the verdict (default: none)")
+	fs.StringVar(&f.axis, "axis", "rate", "`what` to increase: rate, or also concurrency, for the scalability model")
+	fs.StringVar(&f.probe, "runtime", "", "`where` to read the target's runtime: pid:N, the URL of its metrics, or both with a comma")
 	fs.StringVar(&f.start, "start", "", "`rate` of the first probe (default: a twentieth of what the generator can make)")
 	fs.StringVar(&f.maxRate, "max-rate", "", "`rate` that is never exceeded (default: half of what the generator can make)")
 	fs.DurationVar(&f.opt.MaxDuration, "max-duration", 0, "`time` of the whole search (default 2m, 12m or 40m)")
-	fs.BoolVar(&f.opt.Bounded, "bounded", false, "on a machine too noisy for an answer search all the same, and give bounds")
+	fs.BoolVar(&f.opt.Bounded, "bounded", false, "search even on a machine that is too noisy, and report bounds")
 	fs.Float64Var(&f.opt.Kappa, "kappa", 0, "`growth` of latency over low load that is the knee (default 2.5)")
-	fs.StringVar(&f.clients, "clients", "", "`N` clients to serve: report how many machines they take")
+	fs.StringVar(&f.clients, "clients", "", "`N` clients to serve: report how many machines they need")
 	fs.StringVar(&f.perClient, "per-client", "", "`rate` of each client's requests, with pubsub of messages to it (12/m: one in 5 s)")
-	fs.Float64Var(&f.price, "price", 0, "`amount` that a machine costs, for the price of the clients")
+	fs.Float64Var(&f.price, "price", 0, "`amount` that one machine costs, for the price of the clients")
 	f.add(fs)
 	addOutputs(fs, &f.json, &f.html)
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "show nothing while it runs")
@@ -109,7 +109,7 @@ func (f *kneeFlags) options() (capacity.Options, error) {
 		}
 	}
 	if modes > 1 {
-		return o, usage("leave all but one away", "--quick, --standard and --thorough exclude each other")
+		return o, usage("use only one of them", "--quick, --standard and --thorough exclude each other")
 	}
 	for _, r := range []struct {
 		text string
@@ -140,7 +140,7 @@ func (f *kneeFlags) options() (capacity.Options, error) {
 func (f *kneeFlags) demand() (*capacity.Demand, error) {
 	if f.clients == "" {
 		if f.perClient != "" || f.price != 0 {
-			return nil, usage("add --clients, how many they are", "--per-client and --price are for a number of clients")
+			return nil, usage("add --clients with their number", "--per-client and --price need --clients")
 		}
 		return nil, nil
 	}

@@ -21,10 +21,10 @@ import (
 func newLab() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
-		Short: "Climb tuning ladders and see what each rung is worth",
-		Long: `Lab rebuilds what write-ups claim about Go services as experiments. Every rung of
-a ladder is a small server of its own, from the naive one up to Weir, and all are
-measured side by side on this machine.`,
+		Short: "Run the tuning experiments and report what each step gains",
+		Long: `Lab tests common claims about tuning Go services by experiment. Every step of an
+experiment is a small server, from the naive one up to Weir, and all are measured
+side by side on this machine.`,
 		Example: `  weir lab list
   weir lab run a
   weir lab run all --out docs/lab
@@ -39,7 +39,7 @@ measured side by side on this machine.`,
 func newLabList() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the ladders and what each claims",
+		Short: "List the experiments and what each tests",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return lab.List().Text(cmd.OutOrStdout(), "")
@@ -52,14 +52,14 @@ func newLabRun() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
 		Use:   "run NAME...|all",
-		Short: "Climb ladders",
-		Long: `Run measures every rung of the named ladders, or of all, round by round, and
-prints what each was worth: as text, or with --out as pages with drawings and
+		Short: "Run experiments",
+		Long: `Run measures every step of the named experiments, or of all, round by round, and
+prints what each gained: as text, or with --out as pages with charts and
 numbers (NAME.md, NAME.svg, NAME.json) and an index of all results there.
 
 All of them take about an hour and a half. Everything stays on loopback and in network
-namespaces, in processes of their own that end with this one. Some experiments want a network
-namespace, so root; without it they say so and the others run. Ctrl+C keeps what
+namespaces, in separate processes that end with this one. Some experiments need a network
+namespace, and therefore root; without it they are skipped with a message. Ctrl+C keeps what
 was measured so far.`,
 		Example: `  weir lab run a --quick
   weir lab run b d --rounds 9 --out results
@@ -70,7 +70,7 @@ was measured so far.`,
 	fs.IntVar(&o.Rounds, "rounds", 0, "measure everything this many `times` (default 5, with --quick 3)")
 	fs.DurationVar(&o.Duration, "duration", 0, "`time` of each measurement (default 1s, with --quick 500ms)")
 	fs.BoolVar(&o.Quick, "quick", false, "fewer rounds, less time, a quarter of the connections: to try it out")
-	fs.StringVar(&out, "out", "", "write pages, drawings and numbers into this `directory`")
+	fs.StringVar(&out, "out", "", "write pages, charts and numbers to this `directory`")
 	programs := programFlag(fs)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		if o.Rounds < 0 || o.Duration < 0 {
@@ -111,7 +111,7 @@ func laddersNamed(command string, names []string) ([]lab.Ladder, error) {
 		}
 		l, ok := lab.Find(name)
 		if !ok {
-			return nil, usage("weir lab list names them", "%s: there is no ladder %q", command, name)
+			return nil, usage("weir lab list names them", "%s: there is no experiment %q", command, name)
 		}
 		if !seen[l.Name] {
 			list = append(list, l)

@@ -18,14 +18,14 @@ func newLabVerify() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "verify [NAME...|all]",
-		Short: "Measure again, shortly, and compare with the pages",
+		Short: "Repeat the measurements, shorter, and compare them with the pages",
 		Long: `Verify repeats the named experiments, or all that have a page, with fewer and
-shorter rounds, and compares each ratio with the one on the page: it holds if it is
+shorter rounds, and compares each ratio with the one on the page: it is confirmed if it is
 the same within a factor of 1.5, and has changed if it differs by more, beyond what
 noise explains, or is the opposite.
 
-Exit status: 0 all pages hold, 1 failure, 2 wrong usage, 3 something has changed, 4
-nothing of that, but something was inconclusive.`,
+Exit status: 0 all pages confirmed, 1 failure, 2 wrong usage, 3 something has changed, 4
+none of these, but something was inconclusive.`,
 		Example: `  weir lab verify a b
   weir lab verify all --dir docs/lab --json | jq '.[] | select(.outcome != "holds") | .ladder'`,
 	}

@@ -25,23 +25,23 @@ func newObserve() *cobra.Command {
 	var f observeFlags
 	cmd := &cobra.Command{
 		Use:   "observe PID | --bundle FILE",
-		Short: "See from the kernel what slows a process down",
-		Long: `Observe watches one process for some seconds and names what is wrong with it: slow
+		Short: "Find what slows a process down, using eBPF",
+		Long: `Observe watches one process for a few seconds and reports what is wrong with it: slow
 flushes to the disk, threads that wait for the same lock, storms of page faults, readers
 that have stopped, threads that wait for a processor, segments sent again.
 
 It uses eBPF: the time of every system call, of waiting for a processor and for locks by
 address, page faults, TCP retransmissions, state changes, and bytes and life of
-connections. Each probe says what it cost while it ran. What is not allowed here, or not
-in this kernel, is named, and the rest still works. It needs root, or the capabilities
+connections. Each probe reports what it cost while it ran. Probes that are not permitted, or not
+supported by this kernel, are listed, and the rest still work. It needs root, or the capabilities
 CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_NET_ADMIN.
 
-With --pprof the process, if it is Weir or another Go program with net/http/pprof, gives
+With --pprof the process, if it is Weir or another Go program with net/http/pprof, provides
 an execution trace of the same window: goroutines and threads per processor, and how long
 goroutines wait to run after their network was ready, with a map of the states of
 goroutines, processors and threads.
 
-With --bundle it shows what an evidence bundle has: its observation and its
+With --bundle it shows the contents of an evidence bundle: its observation and its
 execution trace.
 
 Exit status: 0 nothing found, 1 failure, 2 wrong usage, 3 findings.`,

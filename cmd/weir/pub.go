@@ -50,12 +50,12 @@ func newPub() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pub CHANNEL DATA|-",
 		Short: "Publish a message, or every line of standard input",
-		Long: `Pub publishes DATA on CHANNEL and prints the message's position, or nothing but
-a line "-" where the namespace keeps no log. With - in place of DATA every line
-of standard input that is not empty is a message.
+		Long: `Pub publishes DATA on CHANNEL and prints the message's position, or "-" if the
+namespace keeps no log. With - in place of DATA every non-empty line of standard
+input is a message.
 
 DATA is JSON and published as it is. Other text is published as a JSON string,
-with a note; what begins with { [ or " and is no JSON is an error.`,
+with a note; text that starts with { [ or " and is not JSON is an error.`,
 		Example: `  weir pub news '{"title":"hello"}'
   weir pub news 'plain text'
   tail -f app.log | weir pub logs:app - --text
@@ -66,9 +66,9 @@ with a note; what begins with { [ or " and is no JSON is an error.`,
 	addClient(fs)
 	fs.String("api-key", "", "API `key` to present (env WEIR_API_KEY)")
 	fs.StringVar(&f.key, "key", "", "conflation `key`: newer messages of a key may replace older ones")
-	fs.StringVar(&f.idempotencyKey, "idempotency-key", "", "`key` that makes a retry harmless; with - the line's number is added")
-	fs.BoolVar(&f.text, "text", false, "publish as a JSON string whatever it looks like")
-	fs.IntVar(&f.attempts, "attempts", 0, "tries per message while the server is away (default 1, with - 6)")
+	fs.StringVar(&f.idempotencyKey, "idempotency-key", "", "`key` that makes a retry idempotent; with - the line's number is added")
+	fs.BoolVar(&f.text, "text", false, "publish as a JSON string even if it is JSON")
+	fs.IntVar(&f.attempts, "attempts", 0, "attempts per message while the server is unreachable (default 1, with - 6)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg := clientConfig(cmd.Flags())
 		cfg.APIKey = flagOrEnv(cmd.Flags(), "api-key", "WEIR_API_KEY")

@@ -19,14 +19,14 @@ func newRevoke() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke [subject <sub> | token <jti>]",
 		Short: "Revoke a user's tokens, or one token, before they expire",
-		Long: `Revoke has all nodes of a cluster refuse the tokens of a subject (claim sub), or one token (claim
-jti), and end what its clients have open: streams, sockets, and requests and tunnels at backends.
+		Long: `Revoke makes all nodes of a cluster reject the tokens of a subject (claim sub), or one token (claim
+jti), and closes what its clients have open: streams, sockets, and requests and tunnels to backends.
 
-It lasts for --for; make that as long as your tokens are valid, since a token that is still valid then is
-accepted again. With --issued-before now the user may log in again: only tokens with an earlier claim iat are
-refused. API keys are not revoked: remove them from the configuration.
+It lasts for --for; make that as long as your tokens are valid, since a token that is still valid
+afterwards is accepted again. With --issued-before now the user may log in again: only tokens with an
+earlier iat claim are rejected. API keys are not revoked: remove them from the configuration.
 
-It uses the admin listener of one node. An error says if the others could not be notified.`,
+It uses the admin listener of one node. It is an error if the other nodes could not be notified.`,
 		Example: `  weir revoke subject alice --for 12h --reason "account closed"
   weir revoke subject alice --issued-before now
   weir revoke token 0b9c1a52 --admin https://gw-1.example:8001 --token "$TOKEN"
@@ -38,7 +38,7 @@ It uses the admin listener of one node. An error says if the others could not be
 	fs := cmd.Flags()
 	lasts := durationFlag(24 * time.Hour)
 	fs.Var(&lasts, "for", "how long it lasts, at most 366d")
-	before := fs.String("issued-before", "", "only a subject's tokens of before this `time`: now, or as in 2030-01-31T12:00:00Z")
+	before := fs.String("issued-before", "", "only a subject's tokens issued before this `time`: now, or as in 2030-01-31T12:00:00Z")
 	reason := fs.String("reason", "", "a `text` for other operators")
 	undo := fs.Bool("undo", false, "end the revocation: a token that has not expired is accepted again")
 	list := fs.Bool("list", false, "print what is revoked")

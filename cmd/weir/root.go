@@ -15,7 +15,7 @@ func newRoot() *cobra.Command {
 		Long: `Weir pushes events to very many clients over SSE and WebSocket.
 
 Publish over HTTP, subscribe with EventSource, a WebSocket or curl. Messages
-are stored, so a client that comes back continues where it was.`,
+are stored, so a client that reconnects resumes where it left off.`,
 		Example: `  weir demo                                # see it work
   weir serve                               # run a server on 127.0.0.1:8000
   weir sub news                            # follow a channel

@@ -28,26 +28,26 @@ func newServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Run a server",
 		Long: `Serve listens for subscribers and publishers until SIGTERM or SIGINT. Then it
-finishes the requests under way, within shutdown.drain, and closes the streams:
-at the rate at which other nodes take their clients on, or, on the only node,
-last and at once, with a reconnect delay of about the time of a restart. A second
-signal ends it at once.
+finishes the requests in flight, within shutdown.drain, and closes the streams:
+at the rate at which other nodes can accept their clients, or, on a single node,
+last and all at once, with a reconnect delay of about the time of a restart. A second
+signal ends it immediately.
 
-SIGUSR2 replaces the program without closing connections: see weir upgrade.
+SIGUSR2 upgrades the program without closing connections: see weir upgrade.
 
 With tls.certificates it speaks https and wss. Changed certificate files are
 noticed within tls.reload_interval.
 
 A changed configuration file is applied while it runs; SIGHUP, or POST /api/reload
-on the admin listener, has it and the certificates read at once. No connection is
-closed whose rights stay. If anything in the file is wrong, nothing changes and the
-error is logged; keys that wait for a restart are named, and weir config diff shows
-them before.
+on the admin listener, reads it and the certificates immediately. Connections that keep
+their rights stay open. If anything in the file is wrong, nothing changes and the
+error is logged; keys that need a restart are listed, and weir config diff shows
+them beforehand.
 
 Without a configuration it listens on 127.0.0.1:8000 and stores in ./weir-data.
-It refuses to listen beyond loopback as long as there are no keys to authenticate
-clients with. With routes and nothing about channels in the
-configuration it starts no broker, stores nothing and needs no keys.`,
+It refuses to listen beyond loopback until there are keys to authenticate clients
+with. With only routes in the configuration, and nothing about channels, it starts
+no broker, stores nothing and needs no keys.`,
 		Example: `  weir serve --config /etc/weir/weir.yaml
   weir serve --listen 127.0.0.1:9000 --data-dir /var/lib/weir --set log.level=debug
   WEIR_AUTH_API_KEYS='[{"name":"me","key":"at-least-16-bytes"}]' weir serve`,

@@ -65,7 +65,7 @@ func newSourceList() *cobra.Command {
 		Use:   "list",
 		Short: "Show what each source does",
 		Long: `List shows the sources of one node: what each does (connecting, reading, standby,
-paused, blocked), how many messages wait in it, and what was published.`,
+paused, blocked), how many messages are queued in it, and how many were published.`,
 		Example: `  weir source list
   weir source list --json`,
 		Args: cobra.NoArgs,

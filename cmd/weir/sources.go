@@ -32,7 +32,7 @@ func addSources(cmd *cobra.Command) *sourceFlags {
 	}}
 	fs := cmd.Flags()
 	fs.StringVar(&s.file, "config", "", "YAML `file` to read (env WEIR_CONFIG)")
-	fs.StringArrayVar(&s.sets, "set", nil, "set one `key=value`, repeatable; beats file and environment")
+	fs.StringArrayVar(&s.sets, "set", nil, "set one `key=value`, repeatable; overrides file and environment")
 	for i := range s.short {
 		fs.StringVar(&s.short[i].value, s.short[i].flag, "", s.short[i].usage)
 	}

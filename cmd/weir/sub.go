@@ -29,12 +29,12 @@ func newSub() *cobra.Command {
 		Use:   "sub CHANNEL...",
 		Short: "Follow channels and print their messages",
 		Long: `Sub prints the messages of all CHANNELs, one per line, until it is stopped. When
-the connection ends it comes back by itself and continues exactly where it was.
-Changes of the connection, messages that the server no longer has, and the
-position to continue from with --since are written to standard error.
+the connection ends it reconnects and resumes exactly where it left off.
+Connection changes, messages that the server no longer has, and the position to
+resume from with --since are written to standard error.
 
-With --for the status is 1 if the server was never reached, or if --count
-messages did not come in that time.`,
+With --for the exit status is 1 if the server was never reached, or if fewer than
+--count messages arrived in that time.`,
 		Example: `  weir sub news
   weir sub --since 0 news                      # all history, then live
   weir sub --json orders:42 orders:43 | jq .data
@@ -44,9 +44,9 @@ messages did not come in that time.`,
 	fs := cmd.Flags()
 	addClient(fs)
 	fs.StringVar(&f.transport, "transport", "sse", "sse or ws")
-	fs.StringVar(&f.since, "since", "", "`position` to continue from; 0 is all history, empty is live only")
+	fs.StringVar(&f.since, "since", "", "`position` to resume from; 0 is all history, empty is live only")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object per line: channel, id, offset, time, key, data")
-	fs.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing about the connection")
+	fs.BoolVarP(&f.quiet, "quiet", "q", false, "do not report connection changes")
 	fs.IntVar(&f.count, "count", 0, "end after `N` messages (default: never)")
 	fs.DurationVar(&f.limit, "for", 0, "end after this `time` (default: never)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -18,10 +18,10 @@ func newToken() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Mint a token that lets its bearer subscribe or publish",
+		Short: "Issue a token with the right to subscribe or publish",
 		Long: `Token prints a signed JWT with grants for channel patterns. It signs with the
 configuration's auth.hmac_secret, or with the private key in a PEM file whose
-public half the server has.
+public key the server has.
 
 In a pattern, * matches one or more bytes other than . : and /, and ** for
 one or more of any bytes.`,
@@ -32,12 +32,12 @@ one or more of any bytes.`,
 	}
 	s := addSources(cmd)
 	fs := cmd.Flags()
-	fs.StringVar(&claims.Subject, "sub", "", "`subject` the token names")
+	fs.StringVar(&claims.Subject, "sub", "", "`subject` of the token")
 	fs.StringSliceVar(&claims.Subscribe, "subscribe", nil, "channel `patterns` it may subscribe to, repeatable")
 	fs.StringSliceVar(&claims.Publish, "publish", nil, "channel `patterns` it may publish to, repeatable")
 	claims.TTL = time.Hour
 	fs.Var((*durationFlag)(&claims.TTL), "ttl", "how long it is valid, such as 15m or 30d")
-	fs.BoolVar(&claims.NoExpiry, "no-expiry", false, "valid for ever; the server must have auth.require_expiry: false")
+	fs.BoolVar(&claims.NoExpiry, "no-expiry", false, "never expires; the server must have auth.require_expiry: false")
 	fs.StringVar(&keyFile, "private-key", "", "PEM `file` of the key to sign with (default: auth.hmac_secret)")
 	fs.StringVar(&claims.KeyID, "kid", "", "key `id` in the token's header")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +47,7 @@ one or more of any bytes.`,
 		if claims.NoExpiry && !cmd.Flags().Changed("ttl") {
 			claims.TTL = 0
 		} else if claims.TTL <= 0 {
-			return usage("write for example --ttl 15m", "token: --ttl %v gives it no life", claims.TTL)
+			return usage("write for example --ttl 15m", "token: invalid --ttl %v: want more than 0", claims.TTL)
 		}
 		src, err := s.sources(cmd.Flags())
 		if err != nil {

@@ -30,14 +30,14 @@ func newTop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch a running server in the terminal",
-		Long: `Top shows what the dashboard shows, in a terminal: how the server fares and why,
+		Long: `Top shows the dashboard in a terminal: the server's state and its causes,
 traffic, latency, loops, the slowest consumers, channels and backends. It reads
 the admin listener and changes nothing.
 
 Keys: o overview, l loops, c consumers, h channels, u backends, t timeline;
-s sorts the consumers by another column, space holds the numbers still, q ends.
+s sorts the consumers by another column, space pauses, q quits.
 
-Where standard output is no terminal it prints a frame every --interval.`,
+If standard output is not a terminal, it prints a frame every --interval.`,
 		Example: `  weir top
   weir top --admin https://gw-1.example:8001 --token "$TOKEN"
   weir top --once                                     # one frame of text
@@ -48,7 +48,7 @@ Where standard output is no terminal it prints a frame every --interval.`,
 	connect := adminFlags(cmd, readToken)
 	fs.DurationVar(&f.interval, "interval", time.Second, "`time` between frames, at least 250ms")
 	fs.StringVar(&f.view, "view", "overview", "`VIEW`: "+strings.Join(topViews, ", "))
-	fs.StringVar(&f.sort, "sort", "lag", "`COLUMN` that consumers have most of: "+strings.Join(topSorts, ", "))
+	fs.StringVar(&f.sort, "sort", "lag", "`COLUMN` to sort consumers by: "+strings.Join(topSorts, ", "))
 	fs.BoolVar(&f.once, "once", false, "print one frame and end")
 	fs.BoolVar(&f.json, "json", false, "print snapshots as JSON, each on a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -18,7 +18,7 @@ import (
 )
 
 // errTopRefused: the token is missing, or not the right one.
-var errTopRefused = errors.New("the admin listener wants a token")
+var errTopRefused = errors.New("the admin listener requires a token")
 
 // A topSnapshot is a snapshot as it came, and read.
 type topSnapshot struct {

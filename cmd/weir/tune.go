@@ -31,8 +31,8 @@ what a gateway of very many connections needs.
   apply  makes the changes now, and keeps the previous values in a journal
   undo   restores them
 
-Each finding has the evidence it rests on, the threshold, where the kernel documents the
-setting, the risk, and what the change was worth in the experiment of docs/lab that
+Each finding has its evidence, the threshold, where the kernel documents the
+setting, the risk, and what the change gained in the experiment of docs/lab that
 measured it. Profiles: gateway (many mostly idle connections), low-latency (few
 connections, the tail of the latency first), bench (a load generator or a comparison).`,
 		Args: cobra.ArbitraryArgs,
@@ -49,7 +49,7 @@ func (f *tuneFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.profile, "profile", "gateway", "what the machine is for: gateway, low-latency or bench")
 	flags.StringVar(&f.root, "root", "/", "`directory` that has proc and sys, such as a host's mounted into a container")
-	flags.IntVar(&f.pid, "pid", 0, "process of which limits and cgroup are read, 0 for this one")
+	flags.IntVar(&f.pid, "pid", 0, "process whose limits and cgroup are read, 0 for this one")
 	flags.IntSliceVar(&f.ports, "port", []int{8000}, "ports that clients connect to, for conntrack and reserved ports")
 	flags.StringSliceVar(&f.links, "link", nil, "`DEVICE=RATE` of links that are divided among the classes of messages, such as eth0=950mbit")
 	flags.StringSliceVar(&f.dscp, "dscp", []string{"control=16", "order=46", "account=18", "market=10", "replay=8"}, "`CLASS=DSCP` list")

@@ -21,8 +21,8 @@ func newTuneApply() *cobra.Command {
 		Long: `Apply makes the changes of tune check until the next boot, or those of the named
 knobs only. The previous values are written to the journal, and synced, before the first
 change: weir tune undo restores them exactly, also if apply was killed half-way. Settings
-for every boot are in weir tune plan, which also has what apply leaves alone because it
-restarts a link or a service.`,
+for every boot are in weir tune plan, which also has the changes that apply skips because they
+restart a link or a service.`,
 		Example: `  sudo weir tune apply
   sudo weir tune apply 'net.ipv4.*' --profile bench
   sudo weir tune undo`,
@@ -89,7 +89,7 @@ func quoteEmpty(s string) string {
 func tuneError(err error) error {
 	switch {
 	case errors.Is(err, tune.ErrIncomplete):
-		return &exitError{status: 1, err: config.WithHint(fmt.Errorf("tune: %w", err), "each line above that begins with \"failed\" has its reason; the journal keeps what is not restored")}
+		return &exitError{status: 1, err: config.WithHint(fmt.Errorf("tune: %w", err), "each line above that starts with \"failed\" has its reason; the journal keeps the values that are not restored")}
 	case errors.Is(err, fs.ErrPermission):
 		return config.WithHint(fmt.Errorf("tune: %w", err), "run it as root; in a container the settings belong to the host")
 	case err != nil:

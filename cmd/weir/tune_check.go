@@ -9,11 +9,11 @@ func newTuneCheck() *cobra.Command {
 		Use:   "check [KNOB...]",
 		Short: "Compare the machine with a profile; changes nothing",
 		Long: `Check reads and changes nothing. Named knobs, such as somaxconn, net.ipv4.tcp_rmem or
-'nic.*', are shown with everything that is known of them.
+'nic.*', are shown in full detail.
 
 Exit status: 0 nothing to do, 1 failure, 2 wrong usage, 3 something should be changed or
-looked at, 4 nothing of that, but something could not be read. What the kernel or the
-network card does not have is no finding.`,
+looked at, 4 none of these, but something could not be read. Features that the kernel or the
+network card lacks are not findings.`,
 		Example: `  weir tune check
   weir tune check --profile low-latency --verbose
   weir tune check somaxconn 'nic.*'
@@ -23,8 +23,8 @@ network card does not have is no finding.`,
 		DisableFlagsInUseLine: true,
 	}
 	f.register(cmd)
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "show what is as it should be, too")
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show evidence, threshold, documentation, risk and the way back")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also show settings that need no change")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show evidence, threshold, documentation, risk and how to revert")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r, err := f.report(args)
 		if err != nil {

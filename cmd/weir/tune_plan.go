@@ -27,7 +27,7 @@ coalescing and offloads of a network card, and the limits of a service.`,
 		DisableFlagsInUseLine: true,
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&out, "out", "", "`directory` to write the files below; without, they are printed")
+	cmd.Flags().StringVar(&out, "out", "", "`directory` to write the files to (default: print them)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r, err := f.report(args)
 		if err != nil {

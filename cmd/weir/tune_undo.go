@@ -14,8 +14,8 @@ func newTuneUndo() *cobra.Command {
 		Use:   "undo",
 		Short: "Restore the settings from before weir tune apply",
 		Long: `Undo restores every value that weir tune apply has changed, from the journal, and
-removes the journal. It does so as well after apply, or undo itself, was killed half-way.
-A value that something else has changed after apply had ended is left as it is and stays
+removes the journal. This also works after apply, or undo itself, was killed half-way.
+A value that something else has changed since apply is left as it is and stays
 in the journal; the exit status is then 1.`,
 		Example: `  sudo weir tune undo`,
 		Args:    cobra.NoArgs,
@@ -25,7 +25,7 @@ in the journal; the exit status is then 1.`,
 	registerJournal(cmd, &journal)
 	cmd.Flags().StringVar(&f.root, "root", "/", "`directory` that has proc and sys, as given to apply")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&force, "force", false, "restore also what something else has changed since")
+	cmd.Flags().BoolVar(&force, "force", false, "also restore values that something else has changed since")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		changed, err := tune.Undo(f.system(), tune.OpenJournal(journal), force)
 		if perr := printChanges(cmd.OutOrStdout(), changed, &f, err, "nothing to undo"); perr != nil {

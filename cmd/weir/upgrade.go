@@ -18,15 +18,15 @@ import (
 func newUpgrade() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade",
-		Short: "Replace a running server's program without closing a connection",
-		Long: `Upgrade has a running server start its program's file anew. The new process reads and
-validates the configuration, takes the listening sockets, all connections that can move
-and, where it lives in the process, the log; then the old one ends. Clients notice a
-pause. If the new process cannot serve, the old one serves on, and upgrade says why and
-exits 1.
+		Short: "Upgrade a running server without closing a connection",
+		Long: `Upgrade makes a running server start its program file again. The new process reads and
+validates the configuration and takes over the listening sockets, all connections that can be
+moved and, if it is embedded, the log; then the old process ends. Clients notice only a
+pause. If the new process cannot serve, the old one continues, and upgrade prints the reason
+and exits with 1.
 
 Install the new program at the old one's path first: rename it into place. SIGUSR2 to
-the server does the same; its log says what came of it.`,
+the server does the same; the outcome is logged.`,
 		Example: `  mv weir-new /usr/local/bin/weir && weir upgrade
   weir upgrade --admin https://gw-1.example:8001 --token "$TOKEN"`,
 		Args: cobra.NoArgs,
