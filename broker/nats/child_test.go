@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"os/exec"
@@ -47,6 +48,9 @@ type natsChild struct {
 	Host, ClusterHost, Space string
 	// Quick has it elect leaders as the servers inside Weir do.
 	Quick bool
+	// Campaigns has it campaign when a leader's routes close, as the servers inside Weir do, and otherwise wait
+	// for a minute with an election.
+	Campaigns bool
 	// Advertise is where clients are sent to, if not to Port.
 	Advertise string
 }
@@ -79,8 +83,11 @@ func serveNATS() error {
 			return err
 		}
 	}
-	if c.Quick {
+	if c.Quick || c.Campaigns {
 		quickElections()
+	}
+	if c.Campaigns {
+		raftElectionMin, raftElectionMax = time.Minute, 2*time.Minute
 	}
 	o := &server.Options{
 		Host: cmp.Or(c.Host, "127.0.0.1"), Port: c.Port, ServerName: c.Name, NoSigs: true, NoLog: true, MaxPayload: 2 << 20,
@@ -107,11 +114,26 @@ func serveNATS() error {
 	if !s.ReadyForConnections(30 * time.Second) {
 		return fmt.Errorf("NATS on port %d is not ready", c.Port)
 	}
+	if c.Campaigns {
+		go lookAlways(s, c.Name == "n0")
+	}
 	fmt.Println("ready")
 	bufio.NewReader(os.Stdin).ReadString(0) // until the parent closes it or dies
 	s.Shutdown()
 	s.WaitForShutdown()
 	return nil
+}
+
+// lookAlways watches the routes of s. The first leader of JetStream has to be made: first does.
+func lookAlways(s *server.Server, first bool) {
+	w := routeWatch{log: slog.Default()}
+	for n := 0; ; n++ {
+		w.look(s)
+		if meta := raftNode(s, "_meta_"); first && n%20 == 0 && len(w.names) == 2 && meta != nil && meta.Leaderless() {
+			_ = meta.Campaign() // again if it is too early
+		}
+		time.Sleep(routesEvery)
+	}
 }
 
 // servePublishes hosts an embedded broker and publishes one message after

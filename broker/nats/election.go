@@ -16,6 +16,10 @@ const (
 	electionMin = 1500 * time.Millisecond
 	electionMax = 2500 * time.Millisecond
 	heartbeat   = 400 * time.Millisecond
+	// A follower that is to campaign, see campaign, or that refuses another's older log, does so after a
+	// random time between these.
+	campaignMin = 50 * time.Millisecond
+	campaignMax = 250 * time.Millisecond
 )
 
 // If an update of nats-server removes one of these, the program does not link; the test
@@ -30,12 +34,19 @@ var raftElectionMax time.Duration
 //go:linkname raftHeartbeat github.com/nats-io/nats-server/v2/server.hbInterval
 var raftHeartbeat time.Duration
 
+//go:linkname raftCampaignMin github.com/nats-io/nats-server/v2/server.minCampaignTimeout
+var raftCampaignMin time.Duration
+
+//go:linkname raftCampaignMax github.com/nats-io/nats-server/v2/server.maxCampaignTimeout
+var raftCampaignMax time.Duration
+
 // usualElection are the server's own times, from quickElections on.
-var usualElection [3]time.Duration
+var usualElection [5]time.Duration
 
 // quickElections sets the times, for all servers of this process. It is called before the
 // first one starts that has a cluster: only those read them.
 var quickElections = sync.OnceFunc(func() {
-	usualElection = [...]time.Duration{raftElectionMin, raftElectionMax, raftHeartbeat}
+	usualElection = [...]time.Duration{raftElectionMin, raftElectionMax, raftHeartbeat, raftCampaignMin, raftCampaignMax}
 	raftElectionMin, raftElectionMax, raftHeartbeat = electionMin, electionMax, heartbeat
+	raftCampaignMin, raftCampaignMax = campaignMin, campaignMax
 })

@@ -10,10 +10,11 @@ import (
 // "quick elections" of make test-freeze measure what comes of it.
 func TestElectionTimesAreThoseOfTheServer(t *testing.T) {
 	quickElections()
-	if want := [...]time.Duration{4 * time.Second, 9 * time.Second, time.Second}; usualElection != want {
+	if want := [...]time.Duration{4 * time.Second, 9 * time.Second, time.Second, 100 * time.Millisecond, 800 * time.Millisecond}; usualElection != want {
 		t.Errorf("nats-server has %v, and had %v when these were chosen", usualElection, want)
 	}
-	if raftElectionMin != electionMin || raftElectionMax != electionMax || raftHeartbeat != heartbeat {
-		t.Errorf("set are %v, %v, %v", raftElectionMin, raftElectionMax, raftHeartbeat)
+	if raftElectionMin != electionMin || raftElectionMax != electionMax || raftHeartbeat != heartbeat ||
+		raftCampaignMin != campaignMin || raftCampaignMax != campaignMax {
+		t.Errorf("set are %v, %v, %v, %v, %v", raftElectionMin, raftElectionMax, raftHeartbeat, raftCampaignMin, raftCampaignMax)
 	}
 }

@@ -229,6 +229,9 @@ func (b *Broker) start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	b.wg.Go(b.bus.dispatch)
 	b.wg.Go(b.keep)
 	b.wg.Go(b.watchStorage)
+	if b.server != nil && b.cfg.Cluster.Name != "" {
+		b.wg.Go(func() { watchRoutes(b) })
+	}
 	b.started = true
 	return nil
 }
