@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,16 +21,19 @@ import (
 type group struct {
 	c     *trial
 	nodes []*judge.Server
-	dirs  []string       // of their logs
-	next  atomic.Int64   // which node the next connection is tried at first
-	open  []atomic.Int64 // subscribers' connections, by node
+	dirs  []string     // of their logs
+	next  atomic.Int64 // which node the next publisher's connection is tried at first
+
+	mu   sync.Mutex
+	open []map[*counted]bool // subscribers' connections, by node
 }
 
 func (c *trial) group() *group {
 	c.Helper()
-	g := &group{c: c, open: make([]atomic.Int64, 3)}
+	g := &group{c: c}
 	var routes []string
-	for range g.open {
+	for range 3 {
+		g.open = append(g.open, map[*counted]bool{})
 		routes = append(routes, judge.FreeAddr(c))
 	}
 	for i, addr := range routes {
@@ -70,13 +74,50 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-func (g *group) subscriber(ctx context.Context, _ string) (net.Conn, error) {
-	conn, at, err := g.dial(ctx)
-	if err != nil {
-		return nil, err
+// subscriber connects to the node with the fewest subscribers of those that accept it.
+func (g *group) subscriber(ctx context.Context, _ string) (conn net.Conn, err error) {
+	order := []int{0, 1, 2}
+	g.mu.Lock()
+	slices.SortStableFunc(order, func(a, b int) int { return len(g.open[a]) - len(g.open[b]) })
+	g.mu.Unlock()
+	for _, at := range order {
+		if conn, err = new(net.Dialer).DialContext(ctx, "tcp", g.nodes[at].Public); err != nil {
+			continue
+		}
+		k := &counted{Conn: conn}
+		k.close = func() { g.mu.Lock(); delete(g.open[at], k); g.mu.Unlock() }
+		g.mu.Lock()
+		g.open[at][k] = true
+		g.mu.Unlock()
+		return k, nil
 	}
-	g.open[at].Add(1)
-	return &counted{conn, sync.OnceFunc(func() { g.open[at].Add(-1) })}, nil
+	return nil, err
+}
+
+// connected is how many subscribers node i has.
+func (g *group) connected(i int) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.open[i])
+}
+
+// level cuts subscribers' connections to nodes that have more than a third, so that
+// each has a third again, and returns how many.
+func (g *group) level() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := len(g.open[0]) + len(g.open[1]) + len(g.open[2])
+	for _, open := range g.open {
+		excess := len(open) - (all+2)/3
+		for k := range open {
+			if excess--; excess < 0 {
+				break
+			}
+			_ = k.Conn.Close()
+			n++
+		}
+	}
+	return n
 }
 
 // balance returns the address of a load balancer before the nodes, for publishers.
@@ -185,25 +226,69 @@ func killedMember(c *trial, which func(leader int) int) {
 		var began time.Time
 		cut := 0
 		w.fault(false, func() {
-			cut, began = int(g.open[victim].Load()), time.Now()
+			cut, began = g.connected(victim), time.Now()
 			g.nodes[victim].Kill()
 		})
 		var again []time.Duration
 		judge.Eventually(c, patience, fmt.Sprintf("the %d subscribers of the killed node are served", cut), func() bool {
-			again = again[:0]
-			for i, m := range w.fleet.Members {
-				if m.Served.Load() > before[i] {
-					again = append(again, time.Unix(0, m.ServedAt.Load()).Sub(began))
-				}
-			}
+			again = w.since(began, before)
 			return len(again) >= cut
 		})
 		w.resumes = append(w.resumes, again...)
+		c.Log(w.timeline(began, before))
 		g.nodes[victim].Start()
+		before, began = w.counts(), time.Now()
+		cut = g.level()
+		judge.Eventually(c, patience, fmt.Sprintf("%d subscribers are served by the node that is back", cut), func() bool { return len(w.since(began, before)) >= cut })
 	}
 	c.proof = fmt.Sprintf("SIGKILL ended one of three nodes each time, %d times the log's leader", leaders)
 	c.note("%d subscribers, up to %d publications/s, %d on the mean", len(w.fleet.Members), l.rate, int(float64(w.pub.Count())/time.Since(began).Seconds()))
 	w.finish()
+}
+
+// since returns after what time from began on those subscribers were served that were less often in before.
+func (w *world) since(began time.Time, before []int64) (all []time.Duration) {
+	for i, m := range w.fleet.Members {
+		if m.Served.Load() > before[i] {
+			all = append(all, time.Unix(0, m.ServedAt.Load()).Sub(began))
+		}
+	}
+	return all
+}
+
+// timeline says when what was back after a kill at began: publications, and of the subscribers that
+// were served less often in before their connections, their service and their first message.
+func (w *world) timeline(began time.Time, before []int64) string {
+	first := time.Duration(0)
+	for _, a := range w.pub.Acked() {
+		if d := a.At.Sub(began); a.Began.After(began) && (first == 0 || d < first) {
+			first = d
+		}
+	}
+	var up, served, message []time.Duration
+	note := func(all *[]time.Duration, at *atomic.Int64) {
+		if d := time.Unix(0, at.Load()).Sub(began); d > 0 {
+			*all = append(*all, d)
+		}
+	}
+	for i, m := range w.fleet.Members {
+		if m.Served.Load() > before[i] {
+			note(&up, &m.UpAt)
+			note(&served, &m.ServedAt)
+			note(&message, &m.FirstAt)
+		}
+	}
+	line := fmt.Sprintf("first publication after %.2f s, longest pause %.2f s;", first.Seconds(), w.outage(began).Seconds())
+	for _, part := range []struct {
+		what string
+		all  []time.Duration
+	}{{"accepted", up}, {"served", served}, {"first message", message}} {
+		if len(part.all) > 0 {
+			line += fmt.Sprintf(" %d %s: p10 %.2f, p50 %.2f, p90 %.2f, p99 %.2f, last %.2f s;", len(part.all), part.what, quantile(part.all, 0.1).Seconds(),
+				quantile(part.all, 0.5).Seconds(), quantile(part.all, 0.9).Seconds(), quantile(part.all, 0.99).Seconds(), slices.Max(part.all).Seconds())
+		}
+	}
+	return line
 }
 
 // replacedMembers replaces each of three nodes, one after the other: it ends in order, and another

@@ -41,6 +41,9 @@ type Member struct {
 	// Served are the sessions that were shown to be served, ServedAt when the last one was,
 	// in Unix nanoseconds; counted by Sail.
 	Served, ServedAt atomic.Int64
+	// UpAt is when the last session was accepted, FirstAt when its first message or gap
+	// came, in Unix nanoseconds; 0 before.
+	UpAt, FirstAt atomic.Int64
 	// Pongs are the answers to a script's pings.
 	Pongs atomic.Int64
 }
@@ -52,6 +55,7 @@ func (m *Member) On(e Event) {
 			m.Stream.Cut()
 		}
 		m.session = e.Session
+		m.FirstAt.Store(time.Now().UnixNano())
 	}
 	switch e.Kind {
 	case "message":
@@ -144,7 +148,7 @@ func (f *Fleet) Sail(addr string, n int, channels []string) {
 		m := f.Member(fmt.Sprintf("%s %d", map[bool]string{false: "sse", true: "websocket"}[socket], from+i), mine)
 		s := &Subscriber{
 			Addr: addr, Socket: socket, Envelope: i/2%10 == 1, Channels: mine, Last: "0",
-			On: m.On, Up: func(int) { m.Ups.Add(1) }, Dial: f.Dial,
+			On: m.On, Up: func(int) { m.UpAt.Store(time.Now().UnixNano()); m.Ups.Add(1) }, Dial: f.Dial,
 			Served: func(int) { m.ServedAt.Store(time.Now().UnixNano()); m.Served.Add(1) },
 		}
 		f.Wait.Go(func() {
