@@ -127,8 +127,8 @@ func (f *acceptFlags) run(cmd *cobra.Command, names []string) error {
 	f.opt.Progress = func(indicator, text string) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%6.0f s  %s: %s\n", time.Since(started).Seconds(), indicator, text)
 	}
-	f.opt.Processes = func(ctx context.Context, s loadgen.Spec, n int) (*loadgen.Result, error) {
-		r, died, err := runWorkers(ctx, s, n, func(loadgen.Snapshot) {})
+	f.opt.Processes = func(ctx context.Context, s loadgen.Spec, n int, connected func(context.Context) error) (*loadgen.Result, error) {
+		r, died, err := runWorkers(ctx, s, n, connected, func(loadgen.Snapshot) {})
 		return r, errors.Join(died, err)
 	}
 	r, err := accept.Run(cmd.Context(), list, f.opt)

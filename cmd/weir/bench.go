@@ -200,7 +200,7 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 // did not come back with a result; r is then of the others.
 func (f *benchFlags) measure(ctx context.Context, spec loadgen.Spec, live *benchLive, feed *benchFeed) (r *loadgen.Result, died, err error) {
 	if f.processes > 1 {
-		return runWorkers(ctx, spec, f.processes, func(s loadgen.Snapshot) {
+		return runWorkers(ctx, spec, f.processes, nil, func(s loadgen.Snapshot) {
 			feed.set(s)
 			live.show(s)
 		})

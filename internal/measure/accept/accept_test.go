@@ -229,6 +229,22 @@ func TestAnotherServiceIsMeasuredByWhatHTTPReaches(t *testing.T) {
 	}
 }
 
+// Without a gateway to connect to, who disconnects clients of shipments does not wait for them.
+func TestShipmentsEndWithTheirLoad(t *testing.T) {
+	t.Parallel()
+	nothing := func(string) (string, error) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", err
+		}
+		return l.Addr().String(), l.Close()
+	}
+	f := finding(t, "shipments", func(o *accept.Options) { o.Plant(nothing) })
+	if f.Verdict != capacity.Invalid || len(f.Why) == 0 || !strings.Contains(f.Why[0], "not run: connect") {
+		t.Errorf("%s: %q", f.Verdict, f.Why)
+	}
+}
+
 func TestAPlantedLeakIsOne(t *testing.T) {
 	var out bytes.Buffer
 	if err := accept.Plant(t.Context(), "nothing", strings.NewReader(""), &out); err == nil {

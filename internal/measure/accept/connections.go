@@ -18,12 +18,13 @@ func connections() Indicator {
 		Name: "connections", Title: "Mixed connections: WebSocket, HTTP/2, SSE",
 		Definition: "Established connections, a third each WebSocket subscribers, SSE subscribers and HTTP/2 clients, held while messages are published to the subscribers and requests are sent on the HTTP/2 connections.",
 		Target:     "10,000 for 5 minutes (quick), 80,000 for 120 minutes (full); none ends, no error, P99 ≤ 10 ms",
-		Method:     "Loopback, with as many source addresses as the ports need. Where a process may not have as many descriptors, the load is made by several, and the gateway has the connections in the tables of io_uring, one for each of its loops. Response times count from the intended instant, over all three kinds.",
+		Method:     "Loopback, with as many source addresses as the ports need. Where a process may not have as many descriptors, the load is made by several, and the gateway has the connections in the tables of io_uring, one for each of its loops. The load of all three kinds begins when all connections are open; it is measured, and the gateway watched, when each HTTP/2 connection has had its first requests. Response times count from the intended instant.",
 		criteria: append(append(noTrouble(true),
 			criterion{name: "ended", what: "connections that ended or were not there all the time", kind: none},
 			criterion{name: "p99 ws", what: "P99 of deliveries over WebSocket", kind: atMost, limit: 0.010, unit: seconds, timed: true},
 			criterion{name: "p99 sse", what: "P99 of deliveries over SSE", kind: atMost, limit: 0.010, unit: seconds, timed: true},
 			criterion{name: "p99 h2", what: "P99 of requests over HTTP/2", kind: atMost, limit: 0.010, unit: seconds, timed: true},
+			connectingTook(),
 			criterion{name: "connect", what: "P95 of connecting", kind: info, unit: seconds},
 			criterion{name: "each", what: "resident memory of the gateway for each connection", kind: info, unit: bytesUnit},
 		), steady()...),
@@ -51,16 +52,28 @@ func kindsOf(url, socket string, n int, rate float64) []loadgen.Spec {
 // every half a minute.
 const idleForLong = "downstream: {head_timeout: 1h, keep_alive: 1h}\n"
 
-// room is how many connections a process may have by its descriptors.
-func room() int { return int(min(sys.MaxFiles(), 1<<30)) - spareDescriptors }
+const (
+	// spareDescriptors are what a process needs beside its connections: more than spareConns, for a gateway that
+	// is allowed those has to be able to have them.
+	spareDescriptors = 2400
+	// spareConns is what the gateway is allowed beside the subscribers. It keeps 1,024 of many connections from
+	// subscribers, for publishers and health checks: with less to spare the last ones would be refused with 1013.
+	spareConns = 1024 + 1000
+)
 
-// eventloopFor has the gateway take n connections. Where that is more than its descriptors allow, each loop
+// room is how many connections a process may have by its descriptors.
+func room() int { return max(int(min(sys.MaxFiles(), 1<<30))-spareDescriptors, 1) }
+
+// processesFor is how many processes n connections take if each has room for some.
+func processesFor(n, room int) int { return (n + room - 1) / room }
+
+// eventloopFor has the gateway take n subscribers. Where that is more than its descriptors allow, each loop
 // has a table of its own by io_uring, which the limit bounds; a tenth more loops, as the kernel spreads connections by chance.
 func eventloopFor(n, room int) string {
 	if n <= room {
-		return fmt.Sprintf("eventloop: {max_conns: %d}\n", n+spareDescriptors)
+		return fmt.Sprintf("eventloop: {max_conns: %d}\n", n+spareConns)
 	}
-	return fmt.Sprintf("eventloop: {engine: io_uring, loops: %d, max_conns: %d}\n", (n+n/10+room-1)/room, n+spareDescriptors)
+	return fmt.Sprintf("eventloop: {engine: io_uring, loops: %d, max_conns: %d}\n", processesFor(n+n/10, room), n+spareConns)
 }
 
 // hold has the gateway of w take n connections: fewer where there are neither descriptors nor io_uring for them.
@@ -68,7 +81,7 @@ func hold(w *world, n int) int {
 	if n <= room() {
 		return n
 	}
-	w.plan.processes = max(w.plan.processes, (n+room()-1)/room())
+	w.plan.processes = max(w.plan.processes, processesFor(n, room()))
 	if err := poller.ProbeUring(); err != nil {
 		w.ev.Reduced = fmt.Sprintf("%d connections of %d: %d descriptors, and no io_uring (%v)", room(), n, sys.MaxFiles(), err)
 		return room()
@@ -95,14 +108,10 @@ func measureConnections(ctx context.Context, w *world) error {
 		if specs[i], err = specs[i].WithSources(w.plan.conns + 2*specs[0].Publishers); err != nil {
 			return err
 		}
-		specs[i].Warmup, specs[i].Duration, specs[i].Window = connecting(w.plan.conns), w.plan.connsFor, max(time.Second, w.plan.connsFor/maxPoints)
+		specs[i].Warmup, specs[i].Duration, specs[i].Window = settling(specs[2], w.plan.connsFor), w.plan.connsFor, max(time.Second, w.plan.connsFor/maxPoints)
 	}
-	w.progress("%d connections for %v", w.plan.conns, w.plan.connsFor)
-	// An HTTP/2 connection has its buffers from its first request on; the heap has its size some collections later.
-	first := time.Duration(float64(specs[2].Conns) / specs[2].Rate * float64(time.Second))
-	stop := w.watch(ctx, s, connecting(w.plan.conns)+min(2*first, w.plan.connsFor/3), w.plan.connsFor)
-	all, err := w.load(ctx, "load", specs...)
-	stop()
+	w.progress("connecting %d, then %v", w.plan.conns, w.plan.connsFor)
+	all, err := w.loadWatched(ctx, s, w.plan.connsFor, nil, specs...)
 	if limit, ok := errors.AsType[*loadgen.LimitError](err); ok {
 		return &notRunError{limit.Error()}
 	}
@@ -120,6 +129,13 @@ func measureConnections(ctx context.Context, w *world) error {
 		w.ev.value("each", (v[len(v)-1]-before)/float64(w.plan.conns))
 	}
 	return nil
+}
+
+// settling is how long the gateway of connections grows still with all of them open: an HTTP/2 connection has its
+// buffers from its first request on, and the heap has its size some collections later.
+func settling(h2 loadgen.Spec, length time.Duration) time.Duration {
+	first := time.Duration(float64(h2.Conns) / h2.Rate * float64(time.Second))
+	return time.Second + min(2*first, length/3)
 }
 
 // connecting is about how long n connections of three kinds take to be made, with a reserve.

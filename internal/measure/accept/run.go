@@ -42,8 +42,9 @@ type Options struct {
 	Chaos string
 	// Version names the build in the report.
 	Version string
-	// Processes makes a load in n processes; nil means that all is made in this one.
-	Processes func(ctx context.Context, s loadgen.Spec, n int) (*loadgen.Result, error)
+	// Processes makes a load in n processes; nil means that all is made in this one. It calls connected, which
+	// may be nil, when all connections are open, and the load begins when that returns.
+	Processes func(ctx context.Context, s loadgen.Spec, n int, connected func(context.Context) error) (*loadgen.Result, error)
 	// Progress is called with what happens, by several goroutines; nil means not at all.
 	Progress func(indicator, text string)
 	// Stderr is where the started processes write errors; nil means nowhere.

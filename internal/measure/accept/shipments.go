@@ -26,6 +26,8 @@ func shipments() Indicator {
 			criterion{name: "away", what: "disconnected clients that did not come back", kind: none},
 			criterion{name: "disconnected", what: "clients that were disconnected", kind: some},
 			criterion{name: "egress", what: "bytes of events, of those of polling", kind: atMost, limit: 0.36, unit: share},
+			criterion{name: "refused", what: "times that a client was refused or closed beside those disconnections", kind: info},
+			connectingTook(),
 			criterion{name: "connect", what: "P95 of connecting", kind: info, unit: seconds},
 			criterion{name: "each", what: "resident memory of the gateway for each connection", kind: info, unit: bytesUnit},
 		),
@@ -47,7 +49,7 @@ func measureShipments(ctx context.Context, w *world) error {
 	if w.plan.trackedLess != "" {
 		w.ev.Reduced = w.plan.trackedLess
 	}
-	s, url, err := w.placed(ctx, baseConfig+"namespaces: [{name: default, anonymous: true, durability: stored}]\n"+eventloopFor(n, room()))
+	s, url, err := w.placed(ctx, baseConfig+idleForLong+"namespaces: [{name: default, anonymous: true, durability: stored}]\n"+eventloopFor(n, room()))
 	if err != nil {
 		return err
 	}
@@ -65,15 +67,15 @@ func measureShipments(ctx context.Context, w *world) error {
 		return err
 	}
 	w.progress("%d clients for %v", n, w.plan.trackedFor)
-	stop := w.watch(ctx, s, spec.Warmup, w.plan.trackedFor)
 	var cutting sync.WaitGroup
 	var cut uint64
 	var cutErr error
 	loaded, ended := context.WithCancel(ctx)
 	defer ended()
-	cutting.Go(func() { cut, cutErr = cutSome(loaded, s, n, spec.Warmup+w.plan.trackedFor/4) })
-	all, err := w.load(ctx, "load", spec)
-	stop()
+	all, err := w.loadWatched(ctx, s, w.plan.trackedFor, func() {
+		// After a quarter of the time: there are three left for the clients to come back and catch up.
+		cutting.Go(func() { cut, cutErr = cutSome(loaded, s, n, spec.Warmup+w.plan.trackedFor/4) })
+	}, spec)
 	ended() // there are no clients to disconnect any more
 	cutting.Wait()
 	if errors.Is(cutErr, context.Canceled) && ctx.Err() == nil {
@@ -87,6 +89,11 @@ func measureShipments(ctx context.Context, w *world) error {
 	w.ev.count("disconnected", cut, uint64(n))
 	if d := t.Delivery; d != nil {
 		missing := max(float64(n)-all[0].Windows[len(all[0].Windows)-1].Conns-0.5, 0)
+		closes := uint64(0)
+		for _, n := range d.Closes {
+			closes += n
+		}
+		w.ev.value("refused", float64(closes-min(closes, cut)))
 		w.ev.count("away", max(cut-min(d.Reconnects, cut), uint64(missing)), cut)
 	}
 	if t.Connect != nil && t.Connect.TotalCount() > 0 {
@@ -106,29 +113,22 @@ func measureShipments(ctx context.Context, w *world) error {
 	return nil
 }
 
-// cutSome disconnects a tenth of the subscribers, some time after nearly all n are there: some may be coming back.
+// cutSome disconnects a tenth of the n subscribers, which are all there, after some time.
 func cutSome(ctx context.Context, s *lab.Server, n int, after time.Duration) (cut uint64, err error) {
+	if !sleep(ctx, after) {
+		return 0, ctx.Err()
+	}
+	b, err := get(ctx, fmt.Sprintf("%s/api/connections?sort=age&limit=%d", s.Admin(), min(max(n/10, 1), mostCut)))
+	if err != nil {
+		return 0, err
+	}
 	var list struct {
-		Total       int `json:"total"`
 		Connections []struct {
 			ID string `json:"id"`
 		} `json:"connections"`
 	}
-	want := min(max(n/10, 1), mostCut)
-	for list.Total < n-n/100 {
-		if !sleep(ctx, 200*time.Millisecond) {
-			return 0, ctx.Err()
-		}
-		b, err := get(ctx, fmt.Sprintf("%s/api/connections?sort=age&limit=%d", s.Admin(), want))
-		if err == nil {
-			err = json.Unmarshal(b, &list)
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
-	if !sleep(ctx, after) {
-		return 0, ctx.Err()
+	if err := json.Unmarshal(b, &list); err != nil {
+		return 0, err
 	}
 	for _, c := range list.Connections {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Admin()+"/api/connections/"+c.ID+"/disconnect", nil)

@@ -81,9 +81,8 @@ func measureSustained(ctx context.Context, w *world) error {
 	if w.plan.hold < 20*time.Second {
 		spec.Window = w.plan.hold / 20
 	}
-	stop := w.watch(ctx, s, spec.Warmup, w.plan.hold)
-	all, err := w.load(ctx, "load", spec)
-	stop()
+	spec.Warmup = max(spec.Warmup, min(10*time.Second, w.plan.hold/10)) // the heap has its size some collections later
+	all, err := w.loadWatched(ctx, s, w.plan.hold, nil, spec)
 	if err != nil {
 		return err
 	}

@@ -84,42 +84,6 @@ func (w *world) keep(name string, v any) error {
 	return w.chain.add(file, append(b, '\n'))
 }
 
-// load makes the loads at the same time, and keeps what they found.
-func (w *world) load(ctx context.Context, name string, specs ...loadgen.Spec) ([]*loadgen.Result, error) {
-	results, errs := make([]*loadgen.Result, len(specs)), make([]error, len(specs))
-	var all sync.WaitGroup
-	for i, s := range specs {
-		all.Go(func() { results[i], errs[i] = w.run(ctx, s) })
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	for i, r := range results {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		w.limited(r.Windows)
-		if err := w.keep(fmt.Sprintf("%s-%d.json", name, i+1), r); err != nil {
-			return nil, err
-		}
-	}
-	return results, nil
-}
-
-// run makes one load, in several processes where the plan has them.
-func (w *world) run(ctx context.Context, s loadgen.Spec) (*loadgen.Result, error) {
-	if n := w.plan.processes; n > 1 && w.opt.Processes != nil && s.Conns >= 1000*n {
-		return w.opt.Processes(ctx, s, n)
-	}
-	g, err := loadgen.New(s, nil)
-	if err != nil {
-		return nil, err
-	}
-	r, err := g.Run(ctx)
-	return r, errors.Join(err, g.Close())
-}
-
 // limited counts the windows in which the generator was the limit.
 func (w *world) limited(windows []loadgen.Window) {
 	if w.opt.host != nil { // the machine is what a test says, however busy it is

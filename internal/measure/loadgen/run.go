@@ -17,8 +17,10 @@ const (
 	longestPiece = time.Second
 	// rampStep is how often a ramp of connections is looked at.
 	rampStep = 20 * time.Millisecond
-	// patience is how long a delivery is waited for when nothing comes any more.
-	patience = 500 * time.Millisecond
+	// patience is how long a delivery is waited for when nothing comes any more, backPatience where subscribers
+	// come back: one that has just done so has its history still to come.
+	patience     = 500 * time.Millisecond
+	backPatience = 3 * time.Second
 	// gcPercent is the collector's while something is measured: it runs a quarter as
 	// often.
 	gcPercent = 400
@@ -428,7 +430,10 @@ func (s *session) wind(ctx context.Context, whole bool) {
 // for as long as anything still comes.
 func (s *session) drain(ctx context.Context) {
 	g := s.g
-	giveUp := g.now() + int64(g.spec.Timeout) + int64(time.Second)
+	giveUp, quiet := g.now()+int64(g.spec.Timeout)+int64(time.Second), int64(patience)
+	if g.spec.Reconnect {
+		quiet = int64(backPatience)
+	}
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	last, changed := ^uint64(0), g.now()
@@ -452,7 +457,7 @@ func (s *session) drain(ctx context.Context) {
 			last, changed = missing, now
 		}
 		switch {
-		case inFlight == 0 && missing == 0, now > giveUp, inFlight == 0 && !away && now-changed > int64(patience):
+		case inFlight == 0 && missing == 0, now > giveUp, inFlight == 0 && !away && now-changed > quiet:
 			return
 		}
 		select {
