@@ -108,7 +108,7 @@ func measureConnections(ctx context.Context, w *world) error {
 		if specs[i], err = specs[i].WithSources(w.plan.conns + 2*specs[0].Publishers); err != nil {
 			return err
 		}
-		specs[i].Warmup, specs[i].Duration, specs[i].Window = settling(specs[2], w.plan.connsFor), w.plan.connsFor, max(time.Second, w.plan.connsFor/maxPoints)
+		specs[i].Warmup, specs[i].Duration, specs[i].Window = settling(specs[2]), w.plan.connsFor, max(time.Second, w.plan.connsFor/maxPoints)
 	}
 	w.progress("connecting %d, then %v", w.plan.conns, w.plan.connsFor)
 	all, err := w.loadWatched(ctx, s, w.plan.connsFor, nil, specs...)
@@ -133,9 +133,8 @@ func measureConnections(ctx context.Context, w *world) error {
 
 // settling is how long the gateway of connections grows still with all of them open: an HTTP/2 connection has its
 // buffers from its first request on, and the heap has its size some collections later.
-func settling(h2 loadgen.Spec, length time.Duration) time.Duration {
-	first := time.Duration(float64(h2.Conns) / h2.Rate * float64(time.Second))
-	return time.Second + min(2*first, length/3)
+func settling(h2 loadgen.Spec) time.Duration {
+	return time.Second + time.Duration(min(2*float64(h2.Conns)/h2.Rate, 300)*float64(time.Second))
 }
 
 // connecting is about how long n connections of three kinds take to be made, with a reserve.

@@ -36,6 +36,7 @@ type world struct {
 	started time.Time
 	dir     string // for files that are not kept
 	ind     string
+	cpus    []int // of the gateways that are started; nil: all
 }
 
 // knowledge is what one indicator found out and others need too.
@@ -66,11 +67,6 @@ func (w *world) progress(format string, a ...any) {
 	if w.opt.Progress != nil {
 		w.opt.Progress(w.ind, fmt.Sprintf(format, a...))
 	}
-}
-
-// gateway starts Weir with a configuration.
-func (w *world) gateway(ctx context.Context, config string, args ...string) (*lab.Server, error) {
-	return lab.StartGateway(ctx, w.opt.Program, w.opt.Stderr, config, append(args, w.opt.set...)...)
 }
 
 // keep writes v as a file of the evidence.

@@ -83,5 +83,11 @@ func SteerByCPU(int) error { return errors.ErrUnsupported }
 // CPUs fails.
 func CPUs() ([]int, error) { return nil, errors.ErrUnsupported }
 
+// BindProcess fails.
+func BindProcess([]int) error { return errors.ErrUnsupported }
+
+// StartOn calls start: processes are not bound.
+func StartOn(_ []int, start func() error) error { return start() }
+
 // BindThread fails.
 func BindThread(int) error { return errors.ErrUnsupported }
