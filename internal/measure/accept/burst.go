@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
 )
 
@@ -26,6 +31,7 @@ func burst() Indicator {
 			{name: "recovery", what: "P99 back within 1.5 times the base's after", kind: atMost, limit: 10, unit: seconds, timed: true},
 			{name: "disconnects", what: "connections that ended", kind: none},
 			{name: "overload", what: "market data refused: the burst was more than could be carried", kind: some},
+			{name: "inside", what: "P95 of waiting in the gateway's queue in the burst, as its histogram bounds it", kind: info, unit: seconds},
 			{name: "capacity", what: "capacity of the mix", kind: info, unit: perSecond},
 		},
 		plots:   []plot{{"Response, P95", []string{"P95 market", "P95 orders"}, seconds}, {"Completed", []string{"completed"}, perSecond}},
@@ -169,7 +175,7 @@ type burstRun struct{ *world }
 
 func measureBurst(ctx context.Context, of *world) error {
 	w := burstRun{of}
-	defer w.pin()()
+	defer pin(of)()
 	capacity, err := w.capacityOf(ctx)
 	if err != nil {
 		return err
@@ -208,14 +214,67 @@ func (w burstRun) burstOf(ctx context.Context, capacity float64, length time.Dur
 	}
 	started := w.since()
 	stop := w.watch(ctx, s, 0, settle+length+after)
-	both, err := w.load(ctx, "burst-"+length.String(), specs...)
-	stop()
+	defer stop()
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	both, err := w.loadThen(ctx, "burst-"+length.String(), func() {
+		waiting.Go(func() { w.inside(ctx, s, specs[0].Warmup+settle, length) })
+	}, specs...)
 	if err != nil {
 		return err
 	}
+	waiting.Wait()
 	w.ev.count("disconnects", subs.Ended(), marketReaders+1, "subscribers")
 	w.weigh(both[0], both[1], capacity, settle, length, started)
 	return nil
+}
+
+// inside adds what the admitted waited in the gateway's own queue in the burst: the rest of a response time is of
+// the work itself, of sockets, and of the load generator.
+func (w burstRun) inside(ctx context.Context, s *lab.Server, after, length time.Duration) {
+	if !sleep(ctx, after) {
+		return
+	}
+	before, err := admissionWaits(ctx, s)
+	if err != nil || !sleep(ctx, length) {
+		return // it is only reported
+	}
+	if all, err := admissionWaits(ctx, s); err == nil {
+		w.ev.value("inside", bucketQuantile(before, all, 0.95))
+	}
+}
+
+// admissionWaits are the gateway's counts of requests that waited up to a bound, by the bound in seconds.
+func admissionWaits(ctx context.Context, s *lab.Server) (map[float64]float64, error) {
+	b, err := get(ctx, s.Admin()+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+	sums := map[float64]float64{}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "weir_admission_wait_seconds_bucket{"); ok {
+			var n float64
+			_, bound, _ := strings.Cut(rest, `le="`)
+			bound, count, _ := strings.Cut(bound, `"} `)
+			le, err := strconv.ParseFloat(bound, 64)
+			if _, scanned := fmt.Sscan(count, &n); err == nil && scanned == nil {
+				sums[le] += n
+			}
+		}
+	}
+	return sums, nil
+}
+
+// bucketQuantile is the least bound that a share q of what came between two looks at a histogram is within; NaN if
+// nothing came.
+func bucketQuantile(before, after map[float64]float64, q float64) float64 {
+	total := after[math.Inf(1)] - before[math.Inf(1)]
+	for _, bound := range slices.Sorted(maps.Keys(after)) {
+		if total > 0 && after[bound]-before[bound] >= q*total {
+			return bound
+		}
+	}
+	return math.NaN()
 }
 
 // weigh turns the windows of a burst into values.

@@ -123,7 +123,7 @@ func measureConnections(ctx context.Context, w *world) error {
 		return err
 	}
 	for i, r := range all {
-		w.kind([]string{"ws", "sse", "h2"}[i], r, away)
+		addKind(w, []string{"ws", "sse", "h2"}[i], r, away)
 	}
 	if v := w.ev.Series["rss"].Y; len(v) > 0 {
 		w.ev.value("each", (v[len(v)-1]-before)/float64(w.plan.conns))
@@ -158,8 +158,8 @@ func goaways(ctx context.Context, s *lab.Server) (list []string, err error) {
 	return list, nil
 }
 
-// kind adds what one kind of connections gave. away are the HTTP/2 connections that the gateway ended.
-func (w *world) kind(name string, r *loadgen.Result, away []string) {
+// addKind adds what one kind of connections gave. away are the HTTP/2 connections that the gateway ended.
+func addKind(w *world, name string, r *loadgen.Result, away []string) {
 	w.trouble(r)
 	t := &r.Total
 	if t.Response != nil && t.Response.TotalCount() > 0 {

@@ -145,7 +145,7 @@ func (w cryptoRun) encrypted(ctx context.Context, s *lab.Server, name string, ra
 		if err != nil {
 			return err
 		}
-		w.limited([]loadgen.Window{*win})
+		addLimited(w.world, []loadgen.Window{*win})
 		var n uint64
 		for _, k := range win.Errors {
 			n += k

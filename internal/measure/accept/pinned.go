@@ -8,10 +8,10 @@ import (
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
-// pin parts the processors for a measurement: the gateways that are started from now on have the first half of
+// pin divides the processors for a measurement: the gateways that are started from now on have the first half of
 // them, and the load, which is this process, the rest, until undo. Under overload the load takes the more the more
 // is refused: on the same processors it would take them from the gateway. With one processor both share it.
-func (w *world) pin() (undo func()) {
+func pin(w *world) (undo func()) {
 	all, err := sys.CPUs()
 	if err != nil || len(all) < 2 {
 		w.ev.note("The load and the gateway share the processors.")
@@ -32,7 +32,7 @@ func (w *world) pin() (undo func()) {
 	}
 }
 
-// gateway starts Weir with a configuration, on its processors if those are parted.
+// gateway starts Weir with a configuration, on its processors if those are divided.
 func (w *world) gateway(ctx context.Context, config string, args ...string) (s *lab.Server, err error) {
 	start := func() (err error) {
 		s, err = lab.StartGateway(ctx, w.opt.Program, w.opt.Stderr, config, append(args, w.opt.set...)...)

@@ -13,7 +13,7 @@ func priority() Indicator {
 		Name: "priority", Title: "Fairness and priorities, 7 : 2 : 1",
 		Definition: "Market data, orders and cancels as 7 : 2 : 1, of classes market, order and control. Orders and cancels are first sent alone, then with market data of three times the capacity of the mix. Market data come from four equal publishers. Priorities here are those of admission, above the socket.",
 		Target:     "orders' P99 at most 1.5 times what it is alone, P95 ≤ 5 ms; no order or cancel refused; Jain's index of the equal publishers ≥ 0.95",
-		Method:     "An open model; the processors are parted as in a burst. Pieces alone and mixed take turns; the interval is over the pairs.",
+		Method:     "An open model; the processors are divided as in a burst. Pieces alone and mixed take turns; the interval is over the pairs.",
 		criteria: []criterion{
 			{name: "isolation", what: "orders' P99 mixed, of that alone", kind: atMost, limit: 1.5, timed: true},
 			{name: "p95", what: "orders' P95 mixed", kind: atMost, limit: 0.005, unit: seconds, timed: true},
@@ -28,7 +28,7 @@ func priority() Indicator {
 const equals = 4 // publishers of market data
 
 func measurePriority(ctx context.Context, w *world) error {
-	defer w.pin()()
+	defer pin(w)()
 	capacity, err := w.capacityOf(ctx)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func measurePriority(ctx context.Context, w *world) error {
 			}
 			got[side], _ = quantile(&all[0].Total, 0.99)
 			if side == 1 {
-				w.mixed(all)
+				addMixed(w, all)
 			}
 		}
 		if got[0] > 0 && got[1] > 0 {
@@ -87,7 +87,7 @@ func lasting(specs []loadgen.Spec, d time.Duration) []loadgen.Spec {
 }
 
 // mixed adds what a mixed piece gave: orders, cancels, then the equal publishers.
-func (w *world) mixed(all []*loadgen.Result) {
+func addMixed(w *world, all []*loadgen.Result) {
 	var shares []float64
 	for i, r := range all {
 		var o outcome

@@ -82,7 +82,7 @@ func (w *world) loadThen(ctx context.Context, name string, connected func(), spe
 		return nil, errors.Join(append([]error{err}, others(errs, err)...)...)
 	}
 	for i, r := range results {
-		w.limited(r.Windows)
+		addLimited(w, r.Windows)
 		if err := w.keep(fmt.Sprintf("%s-%d.json", name, i+1), r); err != nil {
 			return nil, err
 		}

@@ -28,23 +28,23 @@ func worldWith(t *testing.T, processes func(context.Context, loadgen.Spec, int, 
 }
 
 func TestLoadsBeginWhenAllAreConnected(t *testing.T) {
-	var there, begun atomic.Int32
+	var there, started atomic.Int32
 	w := worldWith(t, func(ctx context.Context, s loadgen.Spec, _ int, connected func(context.Context) error) (*loadgen.Result, error) {
 		there.Add(1)
 		if err := connected(ctx); err != nil {
 			return nil, err
 		}
-		begun.Add(1)
+		started.Add(1)
 		return &loadgen.Result{Spec: s}, nil
 	})
 	s := loadgen.Spec{Conns: 2000}
 	all, err := w.loadThen(t.Context(), "load", func() {
-		if n, m := there.Load(), begun.Load(); n != 3 || m != 0 {
-			t.Errorf("%d loads were connected and %d had begun", n, m)
+		if n, m := there.Load(), started.Load(); n != 3 || m != 0 {
+			t.Errorf("%d loads were connected and %d had started", n, m)
 		}
 	}, s, s, s)
-	if err != nil || len(all) != 3 || begun.Load() != 3 {
-		t.Errorf("%d results, %d begun: %v", len(all), begun.Load(), err)
+	if err != nil || len(all) != 3 || started.Load() != 3 {
+		t.Errorf("%d results, %d started: %v", len(all), started.Load(), err)
 	}
 }
 

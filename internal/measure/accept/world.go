@@ -80,8 +80,8 @@ func (w *world) keep(name string, v any) error {
 	return w.chain.add(file, append(b, '\n'))
 }
 
-// limited counts the windows in which the generator was the limit.
-func (w *world) limited(windows []loadgen.Window) {
+// addLimited counts the windows in which the generator was the limit.
+func addLimited(w *world, windows []loadgen.Window) {
 	if w.opt.host != nil { // the machine is what a test says, however busy it is
 		return
 	}
