@@ -17,11 +17,36 @@ const (
 	quiesceWait  = time.Millisecond
 )
 
-// Quiesce implements Poller.
+// Quiesce implements Poller. What it stops reading from is not watched for a hang-up meanwhile:
+// each either leaves or is read from again, and starting and cancelling such a watch is a good part of
+// what a connection costs while all of them wait.
 func (p *Uring) Quiesce(loans []Loan, h Handler, within time.Duration) {
+	p.stopped = make(entrySet, len(p.conns)/64+1)
 	for i := range loans {
-		p.SetReading(loans[i].Key, loans[i].FD, false)
+		if idx := index(loans[i].FD); p.conns[idx].state&connReading != 0 {
+			p.stopped.add(idx)
+			p.SetReading(loans[i].Key, loans[i].FD, false)
+		}
 	}
+	awaitQuiet(p, h, within)
+	p.stopped = nil
+}
+
+// An entrySet has entries of the table; nil: none.
+type entrySet []uint64
+
+func (s entrySet) add(idx uint32)      { s[idx/64] |= 1 << (idx % 64) }
+func (s entrySet) has(idx uint32) bool { return int(idx/64) < len(s) && s[idx/64]&(1<<(idx%64)) != 0 }
+
+func (s entrySet) drop(idx uint32) {
+	if s.has(idx) {
+		s[idx/64] &^= 1 << (idx % 64)
+	}
+}
+
+// awaitQuiet returns when nothing is received for connections that are not read from, and nothing
+// sent that does not wait for its client; after within at the latest.
+func awaitQuiet(p *Uring, h Handler, within time.Duration) {
 	end := time.Now().Add(within)
 	var settled time.Time
 	for p.locked && p.err == 0 {

@@ -50,6 +50,8 @@ type Uring struct {
 	install    *[maxInstall]int32
 	installed  []int32
 	installing int
+	// stopped are the entries that Quiesce stopped reading from; nil except in it.
+	stopped entrySet
 
 	// Events that wait for the next dispatch.
 	ready     []sys.CQE

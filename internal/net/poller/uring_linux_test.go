@@ -229,6 +229,38 @@ func TestNothingStaysBehind(t *testing.T) {
 }
 
 // A poller that never waited has no thread; a failed one leaves nothing.
+// While connections are lent the ring has nothing in flight for them: neither a receive nor a wait for
+// a hang-up, which would have to be cancelled for each before it can leave.
+func TestNothingIsInFlightForQuiescedConnections(t *testing.T) {
+	p, s := uringServer(t, 0, ringEntries, ringResults)
+	s.received = echo
+	s.start()
+	clients := make([]*net.TCPConn, 100)
+	for i := range clients {
+		clients[i] = s.dial()
+	}
+	s.until("all are accepted", func() bool { return s.open == len(clients) })
+	s.do(func() {
+		var loans []Loan
+		for _, c := range s.conns {
+			loans = append(loans, Loan{Key: c.k, FD: c.fd})
+		}
+		p.Quiesce(loans, s, 10*time.Second)
+		for _, l := range loans {
+			if at := p.conns[index(l.FD)].state & (connRecv | connHangup); at != 0 {
+				t.Errorf("entry %d: in flight: %b", index(l.FD), at)
+			}
+			p.SetReading(l.Key, l.FD, true)
+		}
+	})
+	for _, c := range clients {
+		if _, err := c.Write([]byte("after")); err != nil {
+			t.Fatal(err)
+		}
+		readAll(t, c, []byte("after"))
+	}
+}
+
 func TestReleaseBeforeTheFirstWait(t *testing.T) {
 	files := openFiles(t)
 	p, err := NewUring(10)

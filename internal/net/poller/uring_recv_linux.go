@@ -107,6 +107,9 @@ func (p *Uring) settle(idx uint32) {
 		p.finish(idx)
 	case c.state&(connRecv|connHangup|connBroken) != 0:
 	case c.state&connReading == 0:
+		if p.stopped.has(idx) {
+			return
+		}
 		if c.state&connHeld != 0 && p.held[idx].eof {
 			return // it would come at once, and there is nothing to learn
 		}

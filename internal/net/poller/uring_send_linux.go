@@ -207,6 +207,7 @@ func (p *Uring) finish(idx uint32) {
 		s.UserData = opIgnore
 	}
 	c.state = 0
+	p.stopped.drop(idx)
 	p.bulk.forget(idx)
 	p.used--
 	s := p.request()
