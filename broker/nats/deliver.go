@@ -182,7 +182,9 @@ func (s *stream) listen() error {
 			return err
 		}
 	}
-	return nil
+	// What waits for a leader does not wait for what is in the queue.
+	_, err := s.b.nc.Subscribe(leaderChanged+s.name(), s.b.elections.note)
+	return err
 }
 
 // epochs returns where the node that gives the log a new epoch says so to the others, whose

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 	_ "unsafe" // for go:linkname
+
+	natsgo "github.com/nats-io/nats.go"
 )
 
 // A group of replicas elects another leader when it has received nothing from its leader
@@ -50,3 +52,29 @@ var quickElections = sync.OnceFunc(func() {
 	raftElectionMin, raftElectionMax, raftHeartbeat = electionMin, electionMax, heartbeat
 	raftCampaignMin, raftCampaignMax = campaignMin, campaignMax
 })
+
+// elections wakes those who wait for the leader of a log. The zero value is ready.
+type elections struct {
+	mu   sync.Mutex
+	held chan struct{} // closed with the next one; nil while no one waits
+}
+
+// next returns what is closed when a log has another leader.
+func (e *elections) next() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.held == nil {
+		e.held = make(chan struct{})
+	}
+	return e.held
+}
+
+// note wakes all. It is the client library's callback for the news of an election.
+func (e *elections) note(*natsgo.Msg) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.held != nil {
+		close(e.held)
+		e.held = nil
+	}
+}

@@ -18,8 +18,14 @@ type apiError struct {
 
 func (e *apiError) Error() string { return fmt.Sprintf("nats: %s (%d)", e.Description, e.ErrCode) }
 
+// Is reports whether the cause may pass: without a leader, for example.
+func (e *apiError) Is(target error) bool {
+	return target == hub.ErrUnavailable && e.Code == 503
+}
+
 // JetStream's error codes that mean something here.
 const (
+	codeNotAvailable     = 10008
 	codeAccountResources = 10002
 	codeInsufficient     = 10023
 	codeMemoryResources  = 10028

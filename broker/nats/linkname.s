@@ -1,0 +1,1 @@
+// With an assembly file in the package, Go functions may have no body: those of go:linkname.

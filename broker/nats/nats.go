@@ -110,7 +110,8 @@ type connection struct {
 	link       atomic.Pointer[link]
 	departures departures
 	socket     atomic.Pointer[net.Conn] // of the last connection to an external server
-	denials    sync.Map                 // subjects that may not be published to, of the account's permissions
+	elections  elections
+	denials    sync.Map // subjects that may not be published to, of the account's permissions
 
 	state atomic.Pointer[error] // why nothing works; points to nil while started
 }

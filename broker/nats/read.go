@@ -364,7 +364,8 @@ const (
 	maxRequests = 24
 )
 
-// ask makes a request that may be made again, until it is answered or ctx ends.
+// ask makes a request that may be made again, until it is answered or ctx ends. It is made again when a log has
+// another leader, too.
 func (b *connection) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
 	type answer struct {
 		m   *natsgo.Msg
@@ -379,8 +380,11 @@ func (b *connection) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, er
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	began := time.Now() // the last try: earlier ones may have waited for a leader
+	elected := b.elections.next()
 	for tries := 0; ; {
 		select {
+		case <-elected:
+			elected = b.elections.next()
 		case a := <-answers:
 			switch {
 			case a.err == nil:
@@ -420,17 +424,34 @@ func (b *connection) request(ctx context.Context, subject string, body, answer a
 	return b.requestAt(ctx, "$JS.API."+subject, body, answer)
 }
 
-// requestAt is request with the whole subject.
+// requestAt is request with the whole subject. While JetStream has no leader that could answer it, it
+// is made again for noReaderFor.
 func (b *connection) requestAt(ctx context.Context, subject string, body, answer any) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	q := &natsgo.Msg{Subject: subject}
-	var err error
 	if body != nil {
+		var err error
 		if q.Data, err = json.Marshal(body); err != nil {
 			return err
 		}
 	}
+	for end := time.Now().Add(noReaderFor); ; {
+		err := b.requestOnce(ctx, q, answer)
+		if !isCode(err, codeNotAvailable) || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(noReaderEvery):
+			b.reads.b.retriedReads.Add(1)
+		}
+	}
+}
+
+// requestOnce makes request q.
+func (b *connection) requestOnce(ctx context.Context, q *natsgo.Msg, answer any) error {
 	m, err := b.ask(ctx, q)
 	if err != nil {
 		return err
@@ -439,7 +460,7 @@ func (b *connection) requestAt(ctx context.Context, subject string, body, answer
 		Error *apiError `json:"error"`
 	}
 	if err := json.Unmarshal(m.Data, &e); err != nil {
-		return fmt.Errorf("%w: %s: answer %.60q: %w", hub.ErrUnavailable, subject, m.Data, err)
+		return fmt.Errorf("%w: %s: answer %.60q: %w", hub.ErrUnavailable, q.Subject, m.Data, err)
 	}
 	if e.Error != nil {
 		return e.Error

@@ -397,13 +397,20 @@ func (s *readable) fly() {
 	}
 }
 
+// longLook is from when on it is logged how long a look took: subscribers wait for it.
+const longLook = 500 * time.Millisecond
+
 // lookFor makes the look f at the site that leads the log, and another one if that was left
 // meanwhile.
 func (s *readable) lookFor(f *flight) {
 	for {
-		ctx := s.life()
+		ctx, began := s.life(), time.Now()
 		if f.err = s.fence(ctx); f.err == nil {
+			fenced := time.Since(began)
 			f.in, f.err = s.look(ctx)
+			if took := time.Since(began); took > longLook {
+				s.b.log.Debug("looking at a log took long", "namespace", s.opts.Load().LogName(), "took", took, "leader_after", fenced)
+			}
 		}
 		if ctx.Err() == nil && !s.crossing.Load() || s.b.ctx.Err() != nil {
 			return
