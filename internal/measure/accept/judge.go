@@ -22,9 +22,11 @@ type Finding struct {
 	// a count, low when one rests on a single trial, none without a verdict.
 	Confidence string   `json:"confidence"`
 	Why        []string `json:"why,omitempty"`
-	Checks     []Check  `json:"checks"`
-	Seconds    float64  `json:"seconds"`
-	Attempt    int      `json:"attempt,omitempty"`
+	// Notes are what has to be known of the measurement, such as the processors it ran on.
+	Notes   []string `json:"notes,omitempty"`
+	Checks  []Check  `json:"checks"`
+	Seconds float64  `json:"seconds"`
+	Attempt int      `json:"attempt,omitempty"`
 	// Evidence is the file of the evidence, in the directory of the run.
 	Evidence string `json:"evidence"`
 }
@@ -48,7 +50,7 @@ const confidence = 0.95
 func (ind *Indicator) judge(e *Evidence) Finding {
 	f := Finding{
 		Indicator: ind.Name, Number: ind.Number, Title: ind.Title, Target: ind.Target,
-		Seconds: e.Seconds, Attempt: e.Attempt, Confidence: "none", Checks: []Check{},
+		Seconds: e.Seconds, Attempt: e.Attempt, Confidence: "none", Notes: e.Notes, Checks: []Check{},
 	}
 	if e.NotRun != "" {
 		f.Verdict, f.Why = capacity.Invalid, []string{"not run: " + e.NotRun}

@@ -40,10 +40,14 @@ func (r *Report) machine() string {
 // Summary is a table with a line for each indicator.
 func (r *Report) Summary() *report.Table {
 	t := &report.Table{Columns: []report.Column{
-		{Name: "no.", Left: true}, {Name: "indicator", Left: true}, {Name: "verdict", Left: true}, {Name: "confidence", Left: true}, {Name: "target", Left: true}, {Name: "why", Left: true},
+		{Name: "no.", Left: true}, {Name: "indicator", Left: true}, {Name: "verdict", Left: true}, {Name: "confidence", Left: true}, {Name: "why", Left: true}, {Name: "target", Left: true},
 	}}
 	for _, f := range r.Findings {
-		row := report.Cells(f.Number, f.Indicator, string(f.Verdict), f.Confidence, f.Target, strings.Join(f.Why, "; "))
+		why := firstOf(f.Why) // all are with the indicator's checks
+		if more := len(f.Why) - 1; more > 0 {
+			why += fmt.Sprintf("; and %d more", more)
+		}
+		row := report.Cells(f.Number, f.Indicator, string(f.Verdict), f.Confidence, why, f.Target)
 		row[2].State = colours[f.Verdict]
 		t.Rows = append(t.Rows, row)
 	}
@@ -52,16 +56,16 @@ func (r *Report) Summary() *report.Table {
 
 func (f *Finding) table() *report.Table {
 	t := &report.Table{Columns: []report.Column{
-		{Name: "check", Left: true}, {Name: "target", Left: true}, {Name: "measured", Left: true}, {Name: "verdict", Left: true}, {Name: "sure", Left: true}, {Name: "why", Left: true},
+		{Name: "check", Left: true}, {Name: "verdict", Left: true}, {Name: "measured", Left: true}, {Name: "target", Left: true}, {Name: "basis", Left: true},
 	}}
 	for _, c := range f.Checks {
 		word := string(c.Verdict)
 		if word == "" {
 			word = "reported"
 		}
-		row := report.Cells(c.What, c.Limit, c.Got, word, c.Sure, c.Why)
+		row := report.Cells(c.What, word, c.Got, c.Limit, strings.Trim(c.Sure+"; "+c.Why, "; "))
 		if c.Verdict != "" {
-			row[3].State = colours[c.Verdict]
+			row[1].State = colours[c.Verdict]
 		}
 		t.Rows = append(t.Rows, row)
 	}
@@ -88,8 +92,8 @@ func (r *Report) Markdown(w io.Writer) error {
 				return err
 			}
 		}
-		for _, why := range f.Why {
-			fmt.Fprintf(&b, "\n- %s\n", why)
+		for _, line := range append(f.Notes[:len(f.Notes):len(f.Notes)], f.Why...) {
+			fmt.Fprintf(&b, "\n- %s\n", line)
 		}
 	}
 	_, err := w.Write(b.Bytes())
@@ -126,7 +130,7 @@ func (f *Finding) blocks(e *Evidence) []report.Block {
 	if len(f.Checks) > 0 {
 		out = append(out, f.table())
 	}
-	for _, n := range e.Notes {
+	for _, n := range f.Notes {
 		out = append(out, report.Text(n))
 	}
 	for _, p := range ind[0].plots {

@@ -117,6 +117,9 @@ func Run(ctx context.Context, list []Indicator, o Options) (*Report, error) {
 			r.Partial = true
 			break
 		}
+		if o.Progress != nil {
+			o.Progress(list[i].Name, fmt.Sprintf("indicator %d of %d", i+1, len(list)))
+		}
 		e, err := s.measure(ctx, &list[i])
 		if err != nil {
 			return nil, err
