@@ -167,7 +167,12 @@ func (w *world) watch(ctx context.Context, s *lab.Server, after, length time.Dur
 		}
 		tick := time.NewTicker(max(min(w.opt.every, max(length/4, shortest)), length/maxPoints))
 		defer tick.Stop()
+		start, shown := time.Now(), time.Now()
 		for done := false; !done; {
+			if time.Since(shown) >= time.Minute {
+				shown = time.Now()
+				w.progress("%v of %v", time.Since(start).Round(time.Second), length)
+			}
 			since, used := loadgen.WatchHost(), childrenCPU()
 			began := time.Now()
 			select {
